@@ -34,33 +34,33 @@ import (
 // one cluster; each has a ward of its own.
 func TestAdmission(t *testing.T) {
 	t.Parallel() // much of it is waiting
-	w := newWorld(t)
+	w := newFixture(t)
 	for _, part := range []struct {
 		name, ward string
-		test       func(*ward)
+		test       func(*scope)
 	}{
 		{"every kind of verdict", "verdicts", testVerdicts},
 		{"every way to write a set", "ways", testWaysToWrite},
 		{"what came in before stays manageable", "before", testBadObjects},
 		{"a follower says what the leader says", "follower", testFollowerAnswers},
-		{"a twin in a ConfigMap counts, also without the right to watch", "pinned", testPinnedTwin},
+		{"a twin in a ConfigMap counts, also without the right to watch", "pinned", testConfigMapTwin},
 		{"nobody is let in before the nodes are known", "early", testTooEarly},
 		{"the webhook is down", "down", testWebhookDown},
 		{"the certificate changes under load", "rotation", testRotation},
 		{"the certificate comes back from a backup under load", "backup", testBackup},
 	} {
 		t.Run(part.name, func(t *testing.T) {
-			ward := w.ward(t, part.ward)
-			ward.vacate()
+			ward := w.scope(t, part.ward)
+			ward.releaseLeadership()
 			part.test(ward)
-			ward.dismiss()
+			ward.deleteNodes()
 		})
 	}
 }
 
-// desk is where somebody writes policies and is told something.
-type desk struct {
-	*ward
+// warningClient is where somebody writes policies and is told something.
+type warningClient struct {
+	*scope
 	api client.Client
 
 	mu   sync.Mutex
@@ -68,14 +68,14 @@ type desk struct {
 }
 
 // HandleWarningHeaderWithContext takes a warning down.
-func (d *desk) HandleWarningHeaderWithContext(_ context.Context, _ int, _, text string) {
+func (d *warningClient) HandleWarningHeaderWithContext(_ context.Context, _ int, _, text string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.said = append(d.said, text)
 }
 
 // warnings returns what was said since the last time.
-func (d *desk) warnings() []string {
+func (d *warningClient) warnings() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	said := d.said
@@ -83,9 +83,9 @@ func (d *desk) warnings() []string {
 	return said
 }
 
-func (w *ward) desk() *desk {
+func (w *scope) warningClient() *warningClient {
 	w.t.Helper()
-	d := &desk{ward: w}
+	d := &warningClient{scope: w}
 	config := w.AdminConfig()
 	config.WarningHandlerWithContext = d
 	var err error
@@ -95,7 +95,7 @@ func (w *ward) desk() *desk {
 }
 
 // guarded starts a controller whose webhook is asked until the test is over.
-func (w *ward) guarded(o install.Options) *install.Controller {
+func (w *scope) guarded(o install.Options) *install.Controller {
 	w.t.Helper()
 	o.Webhook = true
 	c := w.start(o)
@@ -103,23 +103,23 @@ func (w *ward) guarded(o install.Options) *install.Controller {
 	return c
 }
 
-func (w *ward) ask(c *install.Controller) {
+func (w *scope) ask(c *install.Controller) {
 	w.t.Helper()
 	if err := install.UseWebhook(w.t.Context(), w.Cluster, c); err != nil {
-		w.t.Fatalf("%v\n%s", err, w.lastWords())
+		w.t.Fatalf("%v\n%s", err, w.logTail())
 	}
 	w.t.Cleanup(func() { _ = install.RemoveWebhook(context.WithoutCancel(w.t.Context()), w.Cluster) })
 }
 
 // policy returns a set of the ward that harms nobody, changed.
-func (w *ward) policy(name string, changes ...func(*v1alpha1.ConditionSet)) *v1alpha1.ConditionSet {
+func (w *scope) policy(name string, changes ...func(*v1alpha1.ConditionSet)) *v1alpha1.ConditionSet {
 	set := &v1alpha1.ConditionSet{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "ConditionSet"},
 		ObjectMeta: metav1.ObjectMeta{Name: w.name + "-" + name},
 		Spec: v1alpha1.ConditionSetSpec{
 			Type: w.name + "-" + name, Effect: corev1.TaintEffectNoExecute, TaintKey: w.key(name),
 			Conditions: map[string]v1alpha1.SetCondition{"KernelDeadlock": stand},
-			Selector:   &metav1.LabelSelector{MatchLabels: map[string]string{wardLabel: w.name}},
+			Selector:   &metav1.LabelSelector{MatchLabels: map[string]string{scopeLabel: w.name}},
 		},
 	}
 	for _, change := range changes {
@@ -195,10 +195,10 @@ const untruncated = 4096
 
 // testVerdicts has every check of vet answer once, through the API server: what
 // they say in full is vet's business.
-func testVerdicts(w *ward) {
-	nodes := w.admit(healthyNodes(10))
+func testVerdicts(w *scope) {
+	nodes := w.createNodes(healthyNodes(10))
 	w.guarded(install.Options{})
-	d := w.desk()
+	d := w.warningClient()
 	w.must(w.turn(nodes[:6], corev1.ConditionTrue))
 	w.must(d.api.Create(w.t.Context(), w.policy("first")))
 	if said := d.warnings(); len(said) > 0 {
@@ -245,7 +245,7 @@ func testVerdicts(w *ward) {
 		}, nil, []string{"evict the pods of 6"}},
 		{"a condition that nobody knows", when("OurOwnThing=True"), nil, []string{"no node reports OurOwnThing"}},
 		{"an Event for a condition", when("OOMKilling=True"), nil, []string{"the reason of an Event"}},
-		{"a selector of nobody", func(s *v1alpha1.ConditionSet) { s.Spec.Selector.MatchLabels[wardLabel] = "nobody" }, nil, []string{"no node has these labels"}},
+		{"a selector of nobody", func(s *v1alpha1.ConditionSet) { s.Spec.Selector.MatchLabels[scopeLabel] = "nobody" }, nil, []string{"no node has these labels"}},
 		{"a bound that is none", func(s *v1alpha1.ConditionSet) {
 			when("ReadonlyFilesystem=True")(s)
 			s.Spec.MaxUnhealthy = new(intstr.FromString("100%"))
@@ -280,8 +280,8 @@ func testVerdicts(w *ward) {
 }
 
 // testWaysToWrite writes the same good and bad sets in every way that there is.
-func testWaysToWrite(w *ward) {
-	nodes := w.admit(healthyNodes(10))
+func testWaysToWrite(w *scope) {
+	nodes := w.createNodes(healthyNodes(10))
 	w.must(w.turn(nodes[:2], corev1.ConditionTrue))
 	w.guarded(install.Options{})
 	good := w.file(w.policy("set", when("Sick=True")))
@@ -311,7 +311,7 @@ func testWaysToWrite(w *ward) {
 		run(denied, append(apply, "-f", trap)...)
 		run("Warning: 2 of 10", append(apply, "-f", good, "--dry-run=server", "--warnings-as-errors")...)
 		run("", append(apply, "-f", good)...)
-		w.told("set", isAccepted(metav1.ConditionTrue, "Followed"))
+		w.hasStatus("set", isAccepted(metav1.ConditionTrue, "Followed"))
 		if len(apply) > 1 { // the other does not ask when nothing changes
 			run("Warning: 2 of 10", append(apply, "-f", good, "--dry-run=server", "--warnings-as-errors")...)
 		}
@@ -330,7 +330,7 @@ func testWaysToWrite(w *ward) {
 	settled := func(tainted int32) {
 		w.t.Helper()
 		w.counts(w.key("set"), int(tainted), 0)
-		w.told("set", func(s v1alpha1.ConditionSetStatus) error {
+		w.hasStatus("set", func(s v1alpha1.ConditionSetStatus) error {
 			if s.Tainted != tainted {
 				return fmt.Errorf("%d are tainted", s.Tainted)
 			}
@@ -351,7 +351,7 @@ func testWaysToWrite(w *ward) {
 	run("Warning: the taint "+w.key("set")+" of this set will be removed from 2 nodes", "delete", "conditionset", name, "--dry-run=server", "--warnings-as-errors")
 	// What is in force may always become narrower, whatever it matches.
 	w.must(w.turn(nodes, corev1.ConditionTrue))
-	w.told("set", func(s v1alpha1.ConditionSetStatus) error {
+	w.hasStatus("set", func(s v1alpha1.ConditionSetStatus) error {
 		if s.Matched != 10 {
 			return fmt.Errorf("%d match", s.Matched)
 		}
@@ -361,12 +361,12 @@ func testWaysToWrite(w *ward) {
 	run("10 of 10 selected nodes", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Sick": null, "OutOfDisk": {"status": false}}}}`)
 	w.counts(w.key("set"), 4, 6)
 	// Whatever lets others be emptied, or other pods be evicted, is no narrowing.
-	w.told("set", isAccepted(metav1.ConditionTrue, "Followed"))
+	w.hasStatus("set", isAccepted(metav1.ConditionTrue, "Followed"))
 	run("under another taint key than now", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"taintKey": "example.com/other"}}`)
 	run("they need not be those that are emptied now", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Sick": {"duration": "2h"}}}}`)
 	// Nor is to wait for a shorter time, and to wait longer is where nobody is emptied.
 	run("", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"effect": "NoSchedule", "conditions": {"Sick": {"duration": "2h"}}}}`)
-	w.told("set", isAccepted(metav1.ConditionTrue, "Followed"))
+	w.hasStatus("set", isAccepted(metav1.ConditionTrue, "Followed"))
 	run("once it has stood for 1h, sooner than it does now", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Sick": {"duration": "1h"}}}}`)
 	run("", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Sick": {"duration": "3h"}}}}`)
 	run("", "delete", "conditionsets", "--all")
@@ -374,7 +374,7 @@ func testWaysToWrite(w *ward) {
 }
 
 // file writes a set down.
-func (w *ward) file(set *v1alpha1.ConditionSet) string {
+func (w *scope) file(set *v1alpha1.ConditionSet) string {
 	w.t.Helper()
 	text, err := json.Marshal(map[string]any{"apiVersion": set.APIVersion, "kind": set.Kind, "metadata": map[string]any{"name": set.Name}, "spec": set.Spec})
 	w.must(err)
@@ -384,14 +384,14 @@ func (w *ward) file(set *v1alpha1.ConditionSet) string {
 }
 
 // testBadObjects writes what the webhook would have refused while nobody is asked.
-func testBadObjects(w *ward) {
-	w.admit(healthyNodes(10))
+func testBadObjects(w *scope) {
+	w.createNodes(healthyNodes(10))
 	controller := w.start(install.Options{Webhook: true})
 	bad := w.policy("bad", when("OutOfDisk=False"), noTaints)
 	bad.Finalizers = []string{"example.com/wait"}
 	w.must(w.api.Create(w.t.Context(), bad))
 	w.ask(controller)
-	d := w.desk()
+	d := w.warningClient()
 	patch := func(body string) error {
 		return d.api.Patch(w.t.Context(), bad.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(body)))
 	}
@@ -430,8 +430,8 @@ func testBadObjects(w *ward) {
 }
 
 // testFollowerAnswers asks two replicas the same.
-func testFollowerAnswers(w *ward) {
-	nodes := w.admit(healthyNodes(12))
+func testFollowerAnswers(w *scope) {
+	nodes := w.createNodes(healthyNodes(12))
 	leader := w.start(install.Options{Webhook: true})
 	w.eventually("somebody leading", func() error {
 		if value(w.t, w.scrape(leader), "autohealer_leading") != 1 {
@@ -440,7 +440,7 @@ func testFollowerAnswers(w *ward) {
 		return nil
 	})
 	follower := w.start(install.Options{Webhook: true})
-	d := w.desk()
+	d := w.warningClient()
 	for i, sick := range []int{3, 5, 9} {
 		w.must(w.turn(nodes[:sick], corev1.ConditionTrue))
 		var answers []string
@@ -468,14 +468,14 @@ func testFollowerAnswers(w *ward) {
 }
 
 // testTooEarly starts a controller that does not get to see the nodes.
-func testTooEarly(w *ward) {
-	w.admit(healthyNodes(4))
+func testTooEarly(w *scope) {
+	w.createNodes(healthyNodes(4))
 	proxy, err := w.Proxy()
 	w.must(err)
 	blind := proxy.Inject(func(r testbed.Request) bool { return r.Resource == "nodes" && (r.Verb == "list" || r.Verb == "watch") }, testbed.Hold(), 0)
 	controller := w.start(install.Options{Webhook: true, Unready: true, Through: proxy})
 	w.ask(controller)
-	d := w.desk()
+	d := w.warningClient()
 	if page := w.probe(controller, "/readyz?verbose"); !strings.Contains(page, "[-]webhooks") {
 		w.t.Errorf("it calls itself ready: %s", page)
 	}
@@ -510,14 +510,14 @@ func testTooEarly(w *ward) {
 }
 
 // testWebhookDown kills the replica that is asked, and goes on with the other.
-func testWebhookDown(w *ward) {
-	nodes := w.admit(healthyNodes(10))
+func testWebhookDown(w *scope) {
+	nodes := w.createNodes(healthyNodes(10))
 	w.start(install.Options{})
 	asked := w.guarded(install.Options{})
-	d := w.desk()
+	d := w.warningClient()
 	w.must(d.api.Create(w.t.Context(), w.policy("set", when("Sick=True"))))
 	w.must(d.api.Create(w.t.Context(), w.policy("other")))
-	w.told("set", isAccepted(metav1.ConditionTrue, "Followed"))
+	w.hasStatus("set", isAccepted(metav1.ConditionTrue, "Followed"))
 	w.kill(asked)
 
 	w.fallSick(nodes[:3])
@@ -536,7 +536,7 @@ func testWebhookDown(w *ward) {
 	w.must(d.api.Delete(w.t.Context(), w.policy("other")))
 	w.recover(nodes[:2])
 	w.counts(w.key("set"), 1, 0)
-	w.told("set", isAccepted(metav1.ConditionTrue, "Followed"))
+	w.hasStatus("set", isAccepted(metav1.ConditionTrue, "Followed"))
 	// It is also how one gets rid of a set that hurts.
 	w.must(d.api.Delete(w.t.Context(), w.policy("set")))
 	w.counts(w.key("set"), 0, 0)
@@ -549,8 +549,8 @@ func testWebhookDown(w *ward) {
 
 // testRotation empties the Secret again and again while somebody writes sets
 // without a pause. Good ones get in and bad ones do not, at every moment.
-func testRotation(w *ward) {
-	w.admit(healthyNodes(10))
+func testRotation(w *scope) {
+	w.createNodes(healthyNodes(10))
 	first := w.guarded(install.Options{})
 	w.start(install.Options{Webhook: true})
 	const rounds = 4
@@ -619,7 +619,7 @@ func testRotation(w *ward) {
 }
 
 // shows returns the certificate that a webhook shows, as it stands in a PEM file.
-func (w *ward) shows(c *install.Controller) (string, error) {
+func (w *scope) shows(c *install.Controller) (string, error) {
 	shown, err := w.shown(c)
 	if err != nil {
 		return "", err
@@ -628,14 +628,14 @@ func (w *ward) shows(c *install.Controller) (string, error) {
 }
 
 // shownNames returns the names in the certificate that a webhook shows.
-func (w *ward) shownNames(c *install.Controller) []string {
+func (w *scope) shownNames(c *install.Controller) []string {
 	w.t.Helper()
 	shown, err := w.shown(c)
 	w.must(err)
 	return shown.DNSNames
 }
 
-func (w *ward) shown(c *install.Controller) (*x509.Certificate, error) {
+func (w *scope) shown(c *install.Controller) (*x509.Certificate, error) {
 	dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // whom to trust is not the question
 	connection, err := dialer.DialContext(w.t.Context(), "tcp", c.Webhook)
 	if err != nil {
@@ -646,7 +646,7 @@ func (w *ward) shown(c *install.Controller) (*x509.Certificate, error) {
 }
 
 // probe returns what a probe of a controller says.
-func (w *ward) probe(c *install.Controller, path string) string {
+func (w *scope) probe(c *install.Controller, path string) string {
 	w.t.Helper()
 	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, "http://"+c.Probes+path, nil)
 	w.must(err)

@@ -43,10 +43,10 @@ subjects:
 // runs one whose rights are those of old.
 func TestTheAgentsAccess(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t).ward(t, "access")
+	w := newFixture(t).scope(t, "access")
 	nodes := w.agents(2)
-	controller := w.start(install.Options{Args: short})
-	l := w.logged(nodes[0], nil)
+	controller := w.start(install.Options{Args: []string{alone}})
+	l := w.startLogAgent(nodes[0], nil)
 	l.becomes(w, corev1.ConditionFalse, "100% well")
 	process, lines := l.PID(), 0
 	ca, err := os.ReadFile(l.CA)
@@ -54,7 +54,7 @@ func TestTheAgentsAccess(t *testing.T) {
 
 	// away takes the agent's access away and gives it back: what happens meanwhile is told
 	// afterwards.
-	away := func(w *ward, result string, take, give func(*ward)) {
+	away := func(w *scope, result string, take, give func(*scope)) {
 		w.t.Helper()
 		before := l.comes(w, "that all is told", idle)
 		take(w)
@@ -74,7 +74,7 @@ func TestTheAgentsAccess(t *testing.T) {
 		l.writes(w, "docker goes on now")
 		l.becomes(w, corev1.ConditionFalse, "100% well")
 	}
-	token := func(w *ward, lifetime time.Duration) string {
+	token := func(w *scope, lifetime time.Duration) string {
 		w.t.Helper()
 		made, err := w.PodToken(w.t.Context(), install.AgentAccount, l.Pod, lifetime)
 		w.must(err)
@@ -82,35 +82,35 @@ func TestTheAgentsAccess(t *testing.T) {
 		return made
 	}
 
-	w.part("a token that is over is replaced", func(w *ward) {
+	w.run("a token that is over is replaced", func(w *scope) {
 		made := token(w, 3*time.Second)
 		l.writes(w, "OOMKilling 100%s") // for which it is good
 		lines++
 		l.comes(w, "that it is told", func(f figures) bool { return f.sum("events_sent_total") == lines })
-		away(w, "unauthorized", func(w *ward) { w.isOver(made) }, func(w *ward) { token(w, time.Hour) })
+		away(w, "unauthorized", func(w *scope) { w.isOver(made) }, func(w *scope) { token(w, time.Hour) })
 		if n := l.said(w, "cannot be told anything", "result=unauthorized"); n != 1 {
 			w.t.Errorf("it is said %d times", n)
 		}
 	})
-	w.part("a token that is empty for a moment is none", func(w *ward) {
+	w.run("a token that is empty for a moment is none", func(w *scope) {
 		was, err := os.ReadFile(l.Token)
 		w.must(err)
-		away(w, "unreachable", func(w *ward) { w.must(l.Mount(l.Token, nil)) }, func(w *ward) { w.must(l.Mount(l.Token, was)) })
+		away(w, "unreachable", func(w *scope) { w.must(l.Mount(l.Token, nil)) }, func(w *scope) { w.must(l.Mount(l.Token, was)) })
 	})
-	w.part("an authority that is replaced is believed, and the old one no longer", func(w *ward) {
+	w.run("an authority that is replaced is believed, and the old one no longer", func(w *scope) {
 		other := httptest.NewTLSServer(nil)
 		defer other.Close()
 		foreign := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: other.Certificate().Raw})
-		away(w, "unreachable", func(w *ward) { w.must(l.Mount(l.CA, foreign)) }, func(w *ward) { w.must(l.Mount(l.CA, append(foreign, ca...))) })
+		away(w, "unreachable", func(w *scope) { w.must(l.Mount(l.CA, foreign)) }, func(w *scope) { w.must(l.Mount(l.CA, append(foreign, ca...))) })
 		if l.said(w, "cannot be told anything", "unknown authority") != 1 {
 			w.t.Error("nobody says what is wrong with the authority")
 		}
 		w.must(l.Mount(l.CA, ca))
 	})
-	w.part("who has the rights of a node-problem-detector works, says so once and is never called silent", func(w *ward) {
+	w.run("who has the rights of a node-problem-detector works, says so once and is never called silent", func(w *scope) {
 		_, err := w.KubectlApply(w.t.Context(), oldRights)
 		w.must(err)
-		old := w.logged(nodes[1], func(o *install.AgentOptions) { o.Account = "node-problem-detector" })
+		old := w.startLogAgent(nodes[1], func(o *install.AgentOptions) { o.Account = "node-problem-detector" })
 		old.becomes(w, corev1.ConditionFalse, "100% well")
 		old.writes(w, "docker hangs 100%", "OOMKilling 100%")
 		old.becomes(w, corev1.ConditionTrue, "docker hangs 100%")
@@ -136,7 +136,7 @@ func TestTheAgentsAccess(t *testing.T) {
 }
 
 // isOver waits until the API server does not take a token any more.
-func (w *ward) isOver(token string) {
+func (w *scope) isOver(token string) {
 	w.t.Helper()
 	config := w.AdminConfig()
 	config.BearerToken = token

@@ -23,16 +23,16 @@ import (
 // The reasons of the problems that a log tells of, beside the condition KernelDeadlock.
 var problems = []string{"OOMKilling", "TaskHung", "IOError"}
 
-// logged is a node whose agent reads a log file of the test's own.
-type logged struct {
+// logAgent is a node whose agent reads a log file of the test's own.
+type logAgent struct {
 	*install.Agent
 	node  string
 	log   *os.File
 	admin *kubernetes.Clientset
 }
 
-// logged starts the agent of a node.
-func (w *ward) logged(node string, shape func(*install.AgentOptions)) *logged {
+// startLogAgent starts the agent of a node.
+func (w *scope) startLogAgent(node string, shape func(*install.AgentOptions)) *logAgent {
 	w.t.Helper()
 	folder := w.t.TempDir()
 	log, err := os.Create(filepath.Join(folder, "kernel.log"))
@@ -50,7 +50,7 @@ func (w *ward) logged(node string, shape func(*install.AgentOptions)) *logged {
 	if shape != nil {
 		shape(&o)
 	}
-	l := &logged{node: node, log: log}
+	l := &logAgent{node: node, log: log}
 	l.admin, err = kubernetes.NewForConfig(w.AdminConfig())
 	w.must(err)
 	l.Agent, err = install.StartAgent(w.t.Context(), w.Cluster, o)
@@ -64,7 +64,7 @@ func (w *ward) logged(node string, shape func(*install.AgentOptions)) *logged {
 }
 
 // writes puts lines into the log, all at once.
-func (l *logged) writes(w *ward, lines ...string) {
+func (l *logAgent) writes(w *scope, lines ...string) {
 	w.t.Helper()
 	var text bytes.Buffer
 	for _, line := range lines {
@@ -75,7 +75,7 @@ func (l *logged) writes(w *ward, lines ...string) {
 }
 
 // becomes waits until the node has the condition.
-func (l *logged) becomes(w *ward, status corev1.ConditionStatus, message string) {
+func (l *logAgent) becomes(w *scope, status corev1.ConditionStatus, message string) {
 	w.t.Helper()
 	w.eventually("KernelDeadlock of "+l.node, func() error {
 		found, err := w.get(w.t.Context(), l.node)
@@ -96,7 +96,7 @@ type figures map[string]float64
 
 const ofAgent = "autohealer_agent_"
 
-func (l *logged) figures(ctx context.Context) (figures, error) {
+func (l *logAgent) figures(ctx context.Context) (figures, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+l.Metrics+"/metrics", http.NoBody)
 	if err != nil {
 		return nil, err
@@ -146,7 +146,7 @@ func (f figures) results(result string) (total int) {
 func (f figures) failures() int { return f.sum("requests_total") - f.results("ok") }
 
 // comes waits until the agent's metrics are so.
-func (l *logged) comes(w *ward, what string, so func(figures) bool) figures {
+func (l *logAgent) comes(w *scope, what string, so func(figures) bool) figures {
 	w.t.Helper()
 	var last figures
 	w.eventually(what, func() error {
@@ -167,7 +167,7 @@ func idle(f figures) bool { return f["conditions_pending"] == 0 && f["events_que
 
 // told are the occurrences that Events of the API server tell of, by reason, and how
 // many Events there are.
-func (l *logged) told(w *ward) (occurrences map[string]int, events int) {
+func (l *logAgent) told(w *scope) (occurrences map[string]int, events int) {
 	w.t.Helper()
 	list, err := l.admin.CoreV1().Events("default").List(w.t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.kind=Node,source=kernel-monitor,involvedObject.name=" + l.node})
 	w.must(err)
@@ -179,7 +179,7 @@ func (l *logged) told(w *ward) (occurrences map[string]int, events int) {
 }
 
 // said counts lines of the agent's log.
-func (l *logged) said(w *ward, words ...string) (n int) {
+func (l *logAgent) said(w *scope, words ...string) (n int) {
 	w.t.Helper()
 	text, err := l.Log()
 	w.must(err)
@@ -196,9 +196,9 @@ lines:
 }
 
 // agents makes a world for agents, and so many nodes in it.
-func (w *ward) agents(nodes int) []string {
+func (w *scope) agents(nodes int) []string {
 	w.t.Helper()
 	w.must(install.InstallAgent(w.t.Context(), w.Cluster))
 	w.agentsAreBound()
-	return w.admit(testbed.Nodes{Count: nodes})
+	return w.createNodes(testbed.Nodes{Count: nodes})
 }

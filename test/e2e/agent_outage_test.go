@@ -86,10 +86,10 @@ func TestAnAgentInOutages(t *testing.T) {
 	many, lines, longest, seed := asked("AGENT_OUTAGES", 50), asked("AGENT_OUTAGE_LINES", 100_000), asked("AGENT_OUTAGE_LONGEST", 200), asked("AGENT_OUTAGE_SEED", 7)
 	t.Logf("%d outages of up to %d ms, %d lines, seed %d", many, longest, lines, seed)
 	random := rand.New(rand.NewPCG(uint64(seed), 7))
-	w := newWorld(t).ward(t, "outages")
+	w := newFixture(t).scope(t, "outages")
 	proxy, err := w.Proxy()
 	w.must(err)
-	l := w.logged(w.agents(1)[0], func(o *install.AgentOptions) { o.Through = proxy })
+	l := w.startLogAgent(w.agents(1)[0], func(o *install.AgentOptions) { o.Through = proxy })
 	l.becomes(w, corev1.ConditionFalse, "100% well")
 
 	began, written, saw := time.Now(), 0, map[string]int{}

@@ -25,18 +25,18 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// probed is a node that the agent's own program looks after, with the token of its pod,
+// kernelAgent is a node that the agent's own program looks after, with the token of its pod,
 // its rights and the guard. It reads the kernel log of this machine.
-type probed struct {
+type kernelAgent struct {
 	*install.Agent
-	w    *ward
+	w    *scope
 	node string
 	mark string // of the lines that are for it
 	file string
 }
 
 // monitor is what the agent looks for: what makes KernelDeadlock, and what ends it.
-func (p *probed) monitor(conditions string) {
+func (p *kernelAgent) monitor(conditions string) {
 	p.w.t.Helper()
 	p.w.must(os.WriteFile(p.file, []byte(fmt.Sprintf(`{"plugin": "kmsg", "logPath": "/dev/kmsg", "lookback": "5m", "source": "kernel-monitor", "conditions": [%s],
 		"rules": [{"type": "temporary", "reason": "OOMKilling", "pattern": "%s killed .*"}%s]}`, conditions, p.mark, map[bool]string{
@@ -45,7 +45,7 @@ func (p *probed) monitor(conditions string) {
 }
 
 // kernelSays writes a line into the kernel log.
-func (p *probed) kernelSays(words string) {
+func (p *kernelAgent) kernelSays(words string) {
 	p.w.t.Helper()
 	kmsg, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
 	if err != nil {
@@ -56,7 +56,7 @@ func (p *probed) kernelSays(words string) {
 	p.w.must(err)
 }
 
-func (p *probed) shows(w *ward, metric string) {
+func (p *kernelAgent) shows(w *scope, metric string) {
 	w.t.Helper()
 	w.eventually("the agent's metric "+metric, func() error {
 		request, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, "http://"+p.Metrics+"/metrics", http.NoBody)
@@ -77,13 +77,13 @@ func (p *probed) shows(w *ward, metric string) {
 	})
 }
 
-func (p *probed) becomes(w *ward, kind string, status corev1.ConditionStatus, reason string) {
+func (p *kernelAgent) becomes(w *scope, kind string, status corev1.ConditionStatus, reason string) {
 	w.t.Helper()
 	w.eventually(kind, func() error { return w.is(p.node, kind, status, reason) })
 }
 
 // owners are who owns the status of a row, and how they came to it.
-func (p *probed) owners(w *ward, kind string) (names []string) {
+func (p *kernelAgent) owners(w *scope, kind string) (names []string) {
 	w.t.Helper()
 	node, err := w.get(w.t.Context(), p.node)
 	w.must(err)
@@ -101,17 +101,17 @@ func (p *probed) owners(w *ward, kind string) (names []string) {
 // TestTheAgent has the program of the agent and that of the controller at work together.
 func TestTheAgent(t *testing.T) {
 	t.Parallel()
-	world := newWorld(t)
-	w := world.ward(t, "probed")
+	world := newFixture(t)
+	w := world.scope(t, "probed")
 	w.must(install.InstallAgent(t.Context(), w.Cluster))
 	w.agentsAreBound()
 	folder := t.TempDir()
-	p := &probed{w: w, node: w.admit(testbed.Nodes{Count: 1})[0], mark: fmt.Sprintf("autohealer-e2e-%d", time.Now().UnixNano()), file: filepath.Join(folder, "kernel-monitor.json")}
+	p := &kernelAgent{w: w, node: w.createNodes(testbed.Nodes{Count: 1})[0], mark: fmt.Sprintf("autohealer-e2e-%d", time.Now().UnixNano()), file: filepath.Join(folder, "kernel-monitor.json")}
 	p.monitor(`{"type": "KernelDeadlock", "reason": "KernelHasNoDeadlock", "message": "100% well"}, {"type": "XfsShutdown", "reason": "XfsHasNotShutDown", "message": "it is up"}`)
-	w.want("hung", func(s *v1alpha1.ConditionSetSpec) {
+	w.createSet("hung", func(s *v1alpha1.ConditionSetSpec) {
 		s.Conditions = map[string]v1alpha1.SetCondition{"KernelDeadlock": stand}
 	})
-	controller := w.start(install.Options{Args: short})
+	controller := w.start(install.Options{Args: []string{alone}})
 	var err error
 	p.Agent, err = install.StartAgent(t.Context(), w.Cluster, install.AgentOptions{
 		Node: p.node, StateDir: filepath.Join(folder, "state"),
@@ -124,7 +124,7 @@ func TestTheAgent(t *testing.T) {
 		}
 	})
 
-	w.part("a line becomes a condition, an Event and a taint, and all goes again", func(w *ward) {
+	w.run("a line becomes a condition, an Event and a taint, and all goes again", func(w *scope) {
 		p.becomes(w, "KernelDeadlock", corev1.ConditionFalse, "KernelHasNoDeadlock")
 		p.becomes(w, "XfsShutdown", corev1.ConditionFalse, "XfsHasNotShutDown")
 		w.metric(controller, `autohealer_agents{state="heard"} 1`)
@@ -136,7 +136,7 @@ func TestTheAgent(t *testing.T) {
 		p.becomes(w, "KernelDeadlock", corev1.ConditionFalse, "KernelHasNoDeadlock")
 		w.has(p.node)
 	})
-	w.part("one that is killed is called silent, and owns its rows when it is back", func(w *ward) {
+	w.run("one that is killed is called silent, and owns its rows when it is back", func(w *scope) {
 		p.kernelSays("hung")
 		p.becomes(w, "KernelDeadlock", corev1.ConditionTrue, "DockerHung")
 		w.must(p.Kill())
@@ -156,7 +156,7 @@ func TestTheAgent(t *testing.T) {
 		w.metric(controller, `autohealer_agents{state="heard"} 1`)
 		p.shows(w, "autohealer_agent_conditions_taken_over_total 0")
 	})
-	w.part("a row is taken over once, and then left to who writes it again, over a restart too", func(w *ward) {
+	w.run("a row is taken over once, and then left to who writes it again, over a restart too", func(w *scope) {
 		admin, err := kubernetes.NewForConfig(w.AdminConfig())
 		w.must(err)
 		old := func() {
@@ -177,7 +177,7 @@ func TestTheAgent(t *testing.T) {
 		w.must(w.is(p.node, "KernelDeadlock", corev1.ConditionFalse, "SaysTheOld"))
 		w.must(w.is(p.node, "XfsShutdown", corev1.ConditionFalse, "XfsHasNotShutDown"))
 	})
-	w.part("who has no conditions any more leaves nothing, and takes nothing of others", func(w *ward) {
+	w.run("who has no conditions any more leaves nothing, and takes nothing of others", func(w *scope) {
 		before, err := w.get(w.t.Context(), p.node)
 		w.must(err)
 		p.monitor("")
@@ -211,7 +211,7 @@ func TestTheAgent(t *testing.T) {
 }
 
 // agentsAreBound waits until the guard is in force.
-func (w *ward) agentsAreBound() {
+func (w *scope) agentsAreBound() {
 	w.t.Helper()
 	config, err := w.ServiceAccountConfig(w.t.Context(), install.AgentAccount, install.AgentAccount)
 	w.must(err)

@@ -20,8 +20,8 @@ import (
 // testBackup puts an old certificate back, which the API server does not trust any
 // more, while somebody asks about sets fifty times a second. Nobody is refused: it
 // is trusted before it is served.
-func testBackup(w *ward) {
-	w.admit(healthyNodes(4))
+func testBackup(w *scope) {
+	w.createNodes(healthyNodes(4))
 	replicas := []*install.Controller{w.guarded(install.Options{}), w.start(install.Options{Webhook: true})}
 	backup := w.certificate().Data
 	w.replaceCertificate(replicas, nil)
@@ -77,7 +77,7 @@ func testBackup(w *ward) {
 	w.t.Logf("%d sets asked about over %d connections", asked, connected.Load())
 }
 
-func (w *ward) certificate() *corev1.Secret {
+func (w *scope) certificate() *corev1.Secret {
 	w.t.Helper()
 	secret := &corev1.Secret{}
 	w.must(w.api.Get(w.t.Context(), types.NamespacedName{Namespace: install.Namespace, Name: install.WebhookSecret}, secret))
@@ -86,7 +86,7 @@ func (w *ward) certificate() *corev1.Secret {
 
 // replaceCertificate writes the content of the Secret, nothing for another one, and
 // returns when all replicas serve what stands there.
-func (w *ward) replaceCertificate(replicas []*install.Controller, content map[string][]byte) {
+func (w *scope) replaceCertificate(replicas []*install.Controller, content map[string][]byte) {
 	w.t.Helper()
 	secret := w.certificate()
 	old := string(secret.Data["tls.crt"])
@@ -111,19 +111,19 @@ func (w *ward) replaceCertificate(replicas []*install.Controller, content map[st
 }
 
 // distrust has the API server trust an authority and no other.
-func (w *ward) distrust(authority []byte) {
+func (w *scope) distrust(authority []byte) {
 	w.t.Helper()
 	w.rewriteTrust(func([]byte) []byte { return authority })
 }
 
 // reconnect has the API server connect anew for its next question: it does when
 // whom to trust is written differently, and if only by an empty line.
-func (w *ward) reconnect() {
+func (w *scope) reconnect() {
 	w.t.Helper()
 	w.rewriteTrust(func(bundle []byte) []byte { return append(bundle, '\n') })
 }
 
-func (w *ward) rewriteTrust(change func(bundle []byte) []byte) {
+func (w *scope) rewriteTrust(change func(bundle []byte) []byte) {
 	w.t.Helper()
 	w.must(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		config := &admissionv1.ValidatingWebhookConfiguration{}

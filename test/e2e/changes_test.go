@@ -16,23 +16,23 @@ import (
 type change struct {
 	name string
 	from func(*v1alpha1.ConditionSetSpec)
-	make func(*ward)
-	want func(*ward) []string
+	make func(*scope)
+	want func(*scope) []string
 }
 
-func editing(edit func(*v1alpha1.ConditionSetSpec)) func(*ward) {
-	return func(w *ward) {
+func editing(edit func(*v1alpha1.ConditionSetSpec)) func(*scope) {
+	return func(w *scope) {
 		w.t.Helper()
-		w.edit("set", edit)
+		w.editSet("set", edit)
 	}
 }
 
-func becomes(taints ...string) func(*ward) []string { return func(*ward) []string { return taints } }
+func becomes(taints ...string) func(*scope) []string { return func(*scope) []string { return taints } }
 
-func nothing(*ward) []string { return nil }
+func nothing(*scope) []string { return nil }
 
-func keeps(effect string) func(*ward) []string {
-	return func(w *ward) []string { return []string{w.key("set") + ":" + effect} }
+func keeps(effect string) func(*scope) []string {
+	return func(w *scope) []string { return []string{w.key("set") + ":" + effect} }
 }
 
 var changes = []change{
@@ -48,7 +48,7 @@ var changes = []change{
 	{"another type", nil, editing(func(s *v1alpha1.ConditionSetSpec) { s.Type = "SameAsEver" }), keeps("NoSchedule")},
 	{"deleted", nil, deleting, nothing},
 	{"deleted with NoExecute", evict(everyone), deleting, nothing},
-	{"renamed", evict(everyone), renaming(""), func(w *ward) []string { return []string{noExecute(w.key("renamed"))} }},
+	{"renamed", evict(everyone), renaming(""), func(w *scope) []string { return []string{noExecute(w.key("renamed"))} }},
 	{"renamed with the same key", evict(everyone), renaming("set"), keeps("NoExecute")},
 	{"deleted and made again", evict(everyone), replacing, keeps("NoSchedule")},
 	{"healthy again", evict(everyone), recovering, nothing},
@@ -56,17 +56,17 @@ var changes = []change{
 	{"the node relabelled", nil, relabelling, nothing},
 }
 
-func deleting(w *ward) {
+func deleting(w *scope) {
 	w.t.Helper()
-	w.drop("set")
+	w.deleteSet("set")
 }
 
 // renaming gives the set another name, and the key of the set of that name.
-func renaming(key string) func(*ward) {
-	return func(w *ward) {
+func renaming(key string) func(*scope) {
+	return func(w *scope) {
 		w.t.Helper()
-		w.drop("set")
-		w.want("renamed", evict(everyone), func(s *v1alpha1.ConditionSetSpec) {
+		w.deleteSet("set")
+		w.createSet("renamed", evict(everyone), func(s *v1alpha1.ConditionSetSpec) {
 			if key != "" {
 				s.TaintKey = w.key(key)
 			}
@@ -74,40 +74,40 @@ func renaming(key string) func(*ward) {
 	}
 }
 
-func replacing(w *ward) {
+func replacing(w *scope) {
 	w.t.Helper()
-	w.drop("set")
-	w.want("set")
+	w.deleteSet("set")
+	w.createSet("set")
 }
 
-func recovering(w *ward) {
+func recovering(w *scope) {
 	w.t.Helper()
-	w.says(w.node(1), "Sick", corev1.ConditionFalse)
+	w.setCondition(w.node(1), "Sick", corev1.ConditionFalse)
 }
 
-func losing(w *ward) {
+func losing(w *scope) {
 	w.t.Helper()
 	w.loses(w.node(1), "Sick")
 }
 
-func relabelling(w *ward) {
+func relabelling(w *scope) {
 	w.t.Helper()
 	w.relabel(w.node(1), "elsewhere")
 }
 
 // testChanges makes all changes at once. With an absent controller, they are made
 // while it is down.
-func testChanges(w *ward, absent *install.Controller) {
-	wards := make([]*ward, len(changes))
+func testChanges(w *scope, absent *install.Controller) {
+	wards := make([]*scope, len(changes))
 	for i, c := range changes {
-		wards[i] = w.ward(w.t, fmt.Sprintf("%s-%02d", w.name, i))
-		node := wards[i].admit(testbed.Nodes{Count: 1})[0]
+		wards[i] = w.scope(w.t, fmt.Sprintf("%s-%02d", w.name, i))
+		node := wards[i].createNodes(testbed.Nodes{Count: 1})[0]
 		from := c.from
 		if from == nil {
 			from = func(*v1alpha1.ConditionSetSpec) {}
 		}
-		wards[i].want("set", from)
-		w.says(node, "Sick", corev1.ConditionTrue)
+		wards[i].createSet("set", from)
+		w.setCondition(node, "Sick", corev1.ConditionTrue)
 	}
 	for i, c := range changes {
 		before := keeps("NoSchedule")
@@ -126,15 +126,15 @@ func testChanges(w *ward, absent *install.Controller) {
 		w.restart(absent.Part)
 	}
 	for i, c := range changes {
-		wards[i].part(c.name, func(w *ward) {
+		wards[i].run(c.name, func(w *scope) {
 			w.has(w.node(1), c.want(w)...)
 			for _, set := range w.sets() {
-				w.told(set.Name[len(w.name)+1:], isAccepted(metav1.ConditionTrue, "Followed"))
+				w.hasStatus(set.Name[len(w.name)+1:], isAccepted(metav1.ConditionTrue, "Followed"))
 			}
 		})
 	}
 	w.judge(history.Config{}, history.Counts{Placements: len(changes)}) // of all wards below this one
 	for _, ward := range wards {
-		ward.dismiss()
+		ward.deleteNodes()
 	}
 }

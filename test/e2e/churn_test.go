@@ -15,15 +15,15 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-func testFlapping(w *ward) {
+func testFlapping(w *scope) {
 	const count, flips = 60, 10
 	proxy, err := w.Proxy()
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	nodes := w.admit(testbed.Nodes{Count: count})
-	w.want("set", evict(intstr.FromString("30%")))
-	w.want("weak", on("Sick", "Tired"))
+	nodes := w.createNodes(testbed.Nodes{Count: count})
+	w.createSet("set", evict(intstr.FromString("30%")))
+	w.createSet("weak", on("Sick", "Tired"))
 	w.start(install.Options{Through: proxy, Args: []string{alone}})
 	statuses := []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}
 	w.must(w.everywhere(nodes, func(ctx context.Context, i int, node string) error {
@@ -44,19 +44,19 @@ func testFlapping(w *ward) {
 	w.judge(history.Config{AnyTurn: true}, history.Counts{Evictions: 18, Fallbacks: 22, Removals: 1})
 }
 
-func testRecreated(w *ward) {
+func testRecreated(w *scope) {
 	const count = 60
-	p := w.newPost(w.name)
-	w.admit(sickFromBirth(count))
-	w.want("set", evict(almostHalf))
-	box := p.keep(placesNoExecute, 20)
+	p := w.newProxy(w.name)
+	w.createNodes(sickFromBirth(count))
+	w.createSet("set", evict(almostHalf))
+	box := p.hold(placesNoExecute, 20)
 	w.start(install.Options{Args: p.Args(alone)})
 	// Those whose taint is on its way go, and come back: some sick, some well.
 	kept := box.wait(w, 20)
 	for i, l := range kept {
-		w.must(w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: addressee(l)}}))
+		w.must(w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: target(l)}}))
 		var number int
-		if _, err := fmt.Sscanf(addressee(l), w.name+"-%d", &number); err != nil {
+		if _, err := fmt.Sscanf(target(l), w.name+"-%d", &number); err != nil {
 			w.t.Fatal(err)
 		}
 		again := sickFromBirth(1)
@@ -65,7 +65,7 @@ func testRecreated(w *ward) {
 		}
 		again.First = number
 		if i%5 != 0 { // the others do not come back
-			w.admit(again)
+			w.createNodes(again)
 		}
 	}
 	box.Release()
@@ -76,13 +76,13 @@ func testRecreated(w *ward) {
 	w.judge(history.Config{AnyTurn: true}, history.Counts{Evictions: 27, Fallbacks: 21})
 }
 
-func testJoiningStorm(w *ward) {
-	nodes := w.admit(testbed.Nodes{Count: 40})
-	w.want("set", evict(almostHalf))
+func testJoiningStorm(w *scope) {
+	nodes := w.createNodes(testbed.Nodes{Count: 40})
+	w.createSet("set", evict(almostHalf))
 	w.start(install.Options{Args: []string{alone}})
 	fallen := w.meanwhile(func() error { return w.turn(nodes, corev1.ConditionTrue) })
 	for first := 41; first <= 100; first += 10 {
-		w.admit(testbed.Nodes{Count: 10, First: first})
+		w.createNodes(testbed.Nodes{Count: 10, First: first})
 	}
 	fallen()
 	w.counts(w.key("set"), 40, 0) // of 100, 49 may be
@@ -90,12 +90,12 @@ func testJoiningStorm(w *ward) {
 		w.must(w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.node(number)}}))
 	}
 	// Of 40 there may be 19: nobody is chased, and nobody is let in.
-	more := w.admit(testbed.Nodes{Count: 2, First: 101})
+	more := w.createNodes(testbed.Nodes{Count: 2, First: 101})
 	w.fallSick(more)
 	w.counts(w.key("set"), 40, 2)
 	w.recover(nodes[:30])
 	w.counts(w.key("set"), 12, 0)
-	w.told("set", func(s v1alpha1.ConditionSetStatus) error {
+	w.hasStatus("set", func(s v1alpha1.ConditionSetStatus) error {
 		if s.Selected != 42 || s.Tainted != 12 {
 			return fmt.Errorf("%d selected, %d tainted", s.Selected, s.Tainted)
 		}

@@ -16,7 +16,7 @@ import (
 // fault is a part of a test in which something goes wrong.
 type fault struct {
 	name, ward string
-	test       func(*ward)
+	test       func(*scope)
 }
 
 // TestFaultsInFlight lets things go wrong while writes are on their way, and holds every
@@ -24,16 +24,16 @@ type fault struct {
 // controllers and a ward of its own.
 func TestFaultsInFlight(t *testing.T) {
 	t.Parallel() // much of it is waiting
-	befall(t, []fault{
+	runFaults(t, []fault{
 		{"the controller is killed before and after every kind of write", "killed", testKilled},
 		{"the controller is killed over its lease", "lease", testKilledOverLease},
-		{"a place in flight is not given away by the heir", "heir", testHeir},
+		{"a place in flight is not given away by the heir", "heir", testSuccessor},
 		{"a place in flight is not given away by the heir whose fence comes too late", "slow-fence", testSlowFence},
-		{"a place in flight is not given away by the heir's heir", "heirs-heir", testHeirsHeir},
-		{"a place in flight stays on the page that names others", "page", testPageKeeps},
-		{"a place in flight stays on the page that was deleted", "erased", testErasedPageKeeps},
-		{"a place in flight stays on the page that could not be read", "scribbled", testScribbledPageKeeps},
-		{"an heir who cannot read the ledger says what to do", "unreadable", testUnreadableHeir},
+		{"a place in flight is not given away by the heir's heir", "heirs-heir", testSecondSuccessor},
+		{"a place in flight stays on the page that names others", "page", testLedgerKeepsSlot},
+		{"a place in flight stays on the page that was deleted", "erased", testDeletedLedgerKeepsSlot},
+		{"a place in flight stays on the page that could not be read", "scribbled", testUnreadableLedgerKeepsSlot},
+		{"an heir who cannot read the ledger says what to do", "unreadable", testSuccessorCannotReadLedger},
 		{"a place in flight is not given away by its owner", "lost", testLostAnswer},
 		{"a place in flight survives edits of the effect", "edited", testEditedInFlight},
 		{"a place in flight is not asked for again under a lower bound", "lowered", testLoweredInDoubt},
@@ -46,12 +46,12 @@ func TestFaultsInFlight(t *testing.T) {
 // the network, another leader. Its cluster is its own, so that nobody waits for both.
 func TestFaultsAround(t *testing.T) {
 	t.Parallel()
-	befall(t, []fault{
-		{"another client changes the same nodes", "neighbour", testNeighbour},
+	runFaults(t, []fault{
+		{"another client changes the same nodes", "neighbour", testOtherController},
 		{"the right to write is withdrawn", "forbidden", testForbidden},
 		{"a policy forbids NoExecute", "no-eviction", testRefusedEviction},
 		{"a policy forbids every change", "frozen", testFrozen},
-		{"requests and answers are lost and refused", "weather", testWeather},
+		{"requests and answers are lost and refused", "weather", testRandomFaults},
 		{"the API server is killed and restarted", "outage", testOutage},
 		{"the leader is killed", "leader", testLeaderKilled},
 		{"the leader is paused past its lease", "paused", testLeaderPaused},
@@ -62,21 +62,21 @@ func TestFaultsAround(t *testing.T) {
 	})
 }
 
-// befall lets one thing after the other go wrong in a storm.
-func befall(t *testing.T, faults []fault) {
+// runFaults lets one thing after the other go wrong in a storm.
+func runFaults(t *testing.T, faults []fault) {
 	t.Helper()
-	w := newWorld(t)
+	w := newFixture(t)
 	for _, fault := range faults {
 		t.Run(fault.name, func(t *testing.T) {
-			ward := w.ward(t, fault.ward)
+			ward := w.scope(t, fault.ward)
 			fault.test(ward)
-			ward.dismiss()
+			ward.deleteNodes()
 		})
 	}
 }
 
 // everywhere runs something for every name, several at a time.
-func (w *ward) everywhere(names []string, do func(ctx context.Context, i int, name string) error) error {
+func (w *scope) everywhere(names []string, do func(ctx context.Context, i int, name string) error) error {
 	const atOnce = 8
 	var wg sync.WaitGroup
 	errs := make([]error, len(names))
@@ -97,7 +97,7 @@ func (w *ward) everywhere(names []string, do func(ctx context.Context, i int, na
 }
 
 // meanwhile does something while the test goes on, until it asks for the end.
-func (w *ward) meanwhile(do func() error) (end func()) {
+func (w *scope) meanwhile(do func() error) (end func()) {
 	done := make(chan error, 1)
 	go func() { done <- do() }()
 	return func() {
@@ -106,7 +106,7 @@ func (w *ward) meanwhile(do func() error) (end func()) {
 	}
 }
 
-func (w *ward) must(err error) {
+func (w *scope) must(err error) {
 	w.t.Helper()
 	if err != nil {
 		w.t.Fatal(err)
@@ -114,17 +114,17 @@ func (w *ward) must(err error) {
 }
 
 // turn gives all of them the same status.
-func (w *ward) turn(nodes []string, status corev1.ConditionStatus) error {
+func (w *scope) turn(nodes []string, status corev1.ConditionStatus) error {
 	return w.everywhere(nodes, func(ctx context.Context, _ int, node string) error { return w.try(ctx, node, "Sick", status) })
 }
 
 // fallSick makes all of them sick, and recover makes them well.
-func (w *ward) fallSick(nodes []string) {
+func (w *scope) fallSick(nodes []string) {
 	w.t.Helper()
 	w.must(w.turn(nodes, corev1.ConditionTrue))
 }
 
-func (w *ward) recover(nodes []string) {
+func (w *scope) recover(nodes []string) {
 	w.t.Helper()
 	w.must(w.turn(nodes, corev1.ConditionFalse))
 }
@@ -137,7 +137,7 @@ func sickFromBirth(count int) testbed.Nodes {
 var almostHalf = intstr.FromString("49%")
 
 // evicted returns the nodes of the ward that carry a key with NoExecute.
-func (w *ward) evicted(key string) []string {
+func (w *scope) evicted(key string) []string {
 	w.t.Helper()
 	nodes, err := w.all(w.t.Context())
 	if err != nil {

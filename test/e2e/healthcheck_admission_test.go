@@ -32,11 +32,11 @@ import (
 // leads meanwhile: every replica answers, and no other hand writes a status.
 func TestHealthCheckAdmission(t *testing.T) {
 	t.Parallel() // much of it is waiting
-	w := newWorld(t, func(cfg *testbed.Config) {
+	w := newFixture(t, func(cfg *testbed.Config) {
 		gatheringRights(cfg)
 		cfg.Flags.ControllerManager[0] += ",garbage-collector-controller"
 	})
-	all := w.ward(t, "all")
+	all := w.scope(t, "all")
 	all.must(remediator.Install(t.Context(), w.Cluster))
 	_, err := w.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "crd/nodehealthchecks.remediation.medik8s.io")
 	all.must(err)
@@ -46,7 +46,7 @@ func TestHealthCheckAdmission(t *testing.T) {
 	})
 	for _, part := range []struct {
 		name, ward string
-		test       func(*ward)
+		test       func(*scope)
 	}{
 		{"every kind of verdict", "verdicts", testHealthVerdicts},
 		{"every way to write a health check", "ways", testWaysToWriteHealthChecks},
@@ -56,13 +56,13 @@ func TestHealthCheckAdmission(t *testing.T) {
 		{"the webhook is down", "down", testHealthWebhookDown},
 	} {
 		t.Run(part.name, func(t *testing.T) {
-			ward := w.ward(t, part.ward)
-			ward.vacate()
+			ward := w.scope(t, part.ward)
+			ward.releaseLeadership()
 			ward.leaderless()
 			part.test(ward)
 			ward.must(install.RemoveWebhook(t.Context(), w.Cluster))
 			ward.must(ward.api.DeleteAllOf(t.Context(), &v1alpha1.NodeHealthCheck{}))
-			ward.dismiss()
+			ward.deleteNodes()
 		})
 	}
 }
@@ -75,7 +75,7 @@ func gatheringRights(cfg *testbed.Config) {
 }
 
 // leaderless gives the leader's lease to nobody, for longer than any test.
-func (w *ward) leaderless() {
+func (w *scope) leaderless() {
 	w.t.Helper()
 	now := metav1.NowMicro()
 	w.must(w.api.Create(w.t.Context(), &coordinationv1.Lease{
@@ -86,7 +86,7 @@ func (w *ward) leaderless() {
 
 // exampleTemplate makes a template of the example remediator. The changes make something
 // else of it.
-func (w *ward) exampleTemplate(name string, changes ...func(*unstructured.Unstructured)) corev1.ObjectReference {
+func (w *scope) exampleTemplate(name string, changes ...func(*unstructured.Unstructured)) corev1.ObjectReference {
 	w.t.Helper()
 	template := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"size": int64(42)}}}}}
 	template.SetGroupVersionKind(remediator.TemplateKind)
@@ -100,19 +100,19 @@ func (w *ward) exampleTemplate(name string, changes ...func(*unstructured.Unstru
 }
 
 // exampleReference names a template of the ward, whether there is one or not.
-func (w *ward) exampleReference(name string) corev1.ObjectReference {
+func (w *scope) exampleReference(name string) corev1.ObjectReference {
 	return corev1.ObjectReference{APIVersion: remediator.GroupVersion.String(), Kind: remediator.TemplateKind.Kind, Namespace: "default", Name: w.name + "-" + name}
 }
 
 // healthCheck returns a health check of the ward without fault, changed.
-func (w *ward) healthCheck(name string, changes ...func(*v1alpha1.NodeHealthCheckSpec)) *v1alpha1.NodeHealthCheck {
+func (w *scope) healthCheck(name string, changes ...func(*v1alpha1.NodeHealthCheckSpec)) *v1alpha1.NodeHealthCheck {
 	check := &v1alpha1.NodeHealthCheck{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeHealthCheck"},
 		ObjectMeta: metav1.ObjectMeta{Name: w.name + "-" + name},
 		Spec: v1alpha1.NodeHealthCheckSpec{
 			RemediationTemplate: new(w.exampleReference("quick")),
 			UnhealthyConditions: []v1alpha1.UnhealthyCondition{{Type: "Sick", Status: "True", Duration: "5m"}},
-			Selector:            &metav1.LabelSelector{MatchLabels: map[string]string{wardLabel: w.name}},
+			Selector:            &metav1.LabelSelector{MatchLabels: map[string]string{scopeLabel: w.name}},
 		},
 	}
 	for _, change := range changes {
@@ -159,13 +159,13 @@ func refusedHealth(err error, parts ...string) error {
 
 // testHealthVerdicts has every check of vet answer once, through the API server:
 // what they say in full is vet's business.
-func testHealthVerdicts(w *ward) {
-	nodes := w.admit(healthyNodes(10))
+func testHealthVerdicts(w *scope) {
+	nodes := w.createNodes(healthyNodes(10))
 	quick := w.exampleTemplate("quick")
 	plain, one, two := w.exampleTemplate("plain"), w.exampleTemplate("one", several), w.exampleTemplate("two", several)
 	odd := w.exampleTemplate("odd", func(u *unstructured.Unstructured) { u.Object["spec"] = map[string]any{} })
 	w.guarded(install.Options{})
-	d := w.desk()
+	d := w.warningClient()
 	w.must(w.turn(nodes[:3], corev1.ConditionTrue))
 	w.eventually("the webhook knowing the nodes", func() error {
 		d.warnings()
@@ -219,7 +219,7 @@ func testHealthVerdicts(w *ward) {
 		{"a template without a body", func(s *spec) { *s.RemediationTemplate = odd }, nil, []string{"nothing can be made from it", "it has no spec.template"}},
 		{"a bound that is never met", func(s *spec) { other(s); s.MinHealthy = new(intstr.FromInt32(10)) }, nil, []string{"spec.minHealthy: with 10, and 10 selected nodes now, nothing is ever begun"}},
 		{"a bound that is none", func(s *spec) { other(s); s.MaxUnhealthy = new(intstr.FromString("100%")) }, nil, []string{"spec.maxUnhealthy: 100% is no bound"}},
-		{"a selector of nobody", func(s *spec) { other(s); s.Selector.MatchLabels[wardLabel] = "nobody" }, nil, []string{"no node has these labels"}},
+		{"a selector of nobody", func(s *spec) { other(s); s.Selector.MatchLabels[scopeLabel] = "nobody" }, nil, []string{"no node has these labels"}},
 		{"a near miss", func(s *spec) { other(s); s.UnhealthyConditions[0].Type = "KernelDeadlok" }, nil, []string{"did you mean KernelDeadlock?"}},
 		{"a condition that nobody knows", func(s *spec) { other(s); s.UnhealthyConditions[0].Type = "OurOwnThing" }, nil, []string{"no node reports OurOwnThing"}},
 		{"haste", func(s *spec) {
@@ -274,7 +274,7 @@ func testHealthVerdicts(w *ward) {
 }
 
 // writeDown puts a health check into a file.
-func (w *ward) writeDown(check *v1alpha1.NodeHealthCheck) string {
+func (w *scope) writeDown(check *v1alpha1.NodeHealthCheck) string {
 	w.t.Helper()
 	text, err := json.Marshal(map[string]any{"apiVersion": check.APIVersion, "kind": check.Kind, "metadata": map[string]any{"name": check.Name}, "spec": check.Spec})
 	w.must(err)
@@ -285,7 +285,7 @@ func (w *ward) writeDown(check *v1alpha1.NodeHealthCheck) string {
 
 // kubectl runs it, and looks whether it fails with what is wanted; nothing means
 // that it must not fail.
-func (w *ward) kubectl(want string, args ...string) {
+func (w *scope) kubectl(want string, args ...string) {
 	w.t.Helper()
 	out, err := w.Kubectl(w.t.Context(), args...)
 	switch {
@@ -298,8 +298,8 @@ func (w *ward) kubectl(want string, args ...string) {
 
 // testWaysToWriteHealthChecks writes the same good and bad health checks in every
 // way that there is.
-func testWaysToWriteHealthChecks(w *ward) {
-	nodes := w.admit(healthyNodes(10))
+func testWaysToWriteHealthChecks(w *scope) {
+	nodes := w.createNodes(healthyNodes(10))
 	w.must(w.turn(nodes[:2], corev1.ConditionTrue))
 	w.exampleTemplate("quick")
 	w.guarded(install.Options{})
@@ -352,12 +352,12 @@ func testWaysToWriteHealthChecks(w *ward) {
 }
 
 // testNothingIsCutOff tries to delete and to change health checks with remediations.
-func testNothingIsCutOff(w *ward) {
-	nodes := w.admit(healthyNodes(3))
+func testNothingIsCutOff(w *scope) {
+	nodes := w.createNodes(healthyNodes(3))
 	w.exampleTemplate("quick")
 	other := w.exampleTemplate("slow")
 	w.guarded(install.Options{})
-	d := w.desk()
+	d := w.warningClient()
 	check := w.healthCheck("check")
 	w.must(d.api.Create(w.t.Context(), check))
 	// remediate plays the controller: makes an object, and notes it in the status.
@@ -404,7 +404,7 @@ func testNothingIsCutOff(w *ward) {
 		"a duration":              `{"spec": {"unhealthyConditions": [{"type": "Sick", "status": "True", "duration": "10m"}], "healthyDelay": "5m"}}`,
 		"a label":                 `{"metadata": {"labels": {"a": "b"}}}`,
 		"a finalizer, and none":   `{"metadata": {"finalizers": null}}`,
-		"the same in other words": `{"spec": {"selector": {"matchLabels": null, "matchExpressions": [{"key": "` + wardLabel + `", "operator": "In", "values": ["` + w.name + `"]}]}}}`,
+		"the same in other words": `{"spec": {"selector": {"matchLabels": null, "matchExpressions": [{"key": "` + scopeLabel + `", "operator": "In", "values": ["` + w.name + `"]}]}}}`,
 	} {
 		if err := patch(body); err != nil {
 			w.t.Errorf("%s: %v", what, err)
@@ -466,15 +466,15 @@ func testNothingIsCutOff(w *ward) {
 }
 
 // testBadHealthChecks writes what the webhook would have refused while nobody is asked.
-func testBadHealthChecks(w *ward) {
-	w.admit(healthyNodes(10))
+func testBadHealthChecks(w *scope) {
+	w.createNodes(healthyNodes(10))
 	w.exampleTemplate("quick")
 	controller := w.start(install.Options{Webhook: true})
 	bad := w.healthCheck("bad", onSign("Ready=True", "5m"))
 	bad.Finalizers = []string{"example.com/wait"}
 	w.must(w.api.Create(w.t.Context(), bad))
 	w.ask(controller)
-	d := w.desk()
+	d := w.warningClient()
 	patch := func(body string, how ...client.PatchOption) error {
 		return d.api.Patch(w.t.Context(), bad.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(body)), how...)
 	}
@@ -506,8 +506,8 @@ func testBadHealthChecks(w *ward) {
 }
 
 // testHealthChecksTooEarly starts a controller that does not get to see the nodes.
-func testHealthChecksTooEarly(w *ward) {
-	w.admit(healthyNodes(4))
+func testHealthChecksTooEarly(w *scope) {
+	w.createNodes(healthyNodes(4))
 	w.exampleTemplate("quick")
 	stored := w.healthCheck("stored")
 	w.must(w.api.Create(w.t.Context(), stored))
@@ -516,7 +516,7 @@ func testHealthChecksTooEarly(w *ward) {
 	blind := proxy.Inject(func(r testbed.Request) bool { return r.Resource == "nodes" && (r.Verb == "list" || r.Verb == "watch") }, testbed.Hold(), 0)
 	controller := w.start(install.Options{Webhook: true, Unready: true, Through: proxy})
 	w.ask(controller)
-	d := w.desk()
+	d := w.warningClient()
 	ctx, cancel := context.WithTimeout(w.t.Context(), 10*time.Second)
 	defer cancel()
 	err = d.api.Create(ctx, w.healthCheck("trial"))
@@ -542,11 +542,11 @@ func testHealthChecksTooEarly(w *ward) {
 }
 
 // testHealthWebhookDown kills the replica that is asked.
-func testHealthWebhookDown(w *ward) {
-	w.admit(healthyNodes(4))
+func testHealthWebhookDown(w *scope) {
+	w.createNodes(healthyNodes(4))
 	w.exampleTemplate("quick")
 	asked := w.guarded(install.Options{})
-	d := w.desk()
+	d := w.warningClient()
 	check := w.healthCheck("check")
 	w.must(d.api.Create(w.t.Context(), check))
 	w.kill(asked)

@@ -25,14 +25,14 @@ import (
 // each of which has a ward of its own.
 func TestHealthChecks(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withManager)
+	w := newFixture(t, withManager)
 	if err := remediator.Install(t.Context(), w.Cluster); err != nil {
 		t.Fatal(err)
 	}
-	w.ward(t, "all").start(install.Options{Args: []string{alone}})
+	w.scope(t, "all").start(install.Options{Args: []string{alone}})
 	for _, part := range []struct {
 		name, ward string
-		test       func(*ward)
+		test       func(*scope)
 	}{
 		{"a sick node is remediated and recovers", "cycle", testCycle},
 		{"the seed applies, and its kinds come later", "seed", testSeedCheck},
@@ -64,19 +64,19 @@ func TestHealthChecks(t *testing.T) {
 	} {
 		t.Run(part.name, func(t *testing.T) {
 			t.Parallel()
-			ward := w.ward(t, part.ward)
+			ward := w.scope(t, part.ward)
 			part.test(ward)
-			ward.discharge()
+			ward.deleteCheck()
 		})
 	}
 }
 
-func testCycle(w *ward) {
+func testCycle(w *scope) {
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 5})
+	nodes := w.createNodes(testbed.Nodes{Count: 5})
 	check := w.check("check")
-	w.checkTold("check", phase(remediationv1alpha1.PhaseEnabled), counted(5, 5, 0), condition(remediationv1alpha1.Disabled, metav1.ConditionFalse))
-	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseEnabled), counted(5, 5, 0), condition(remediationv1alpha1.Disabled, metav1.ConditionFalse))
+	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	object := w.tries(nodes[0], "quick")
 	w.locked(nodes[0], "NodeHealthCheck-"+check.Name)
 	node, err := w.get(w.t.Context(), nodes[0])
@@ -96,7 +96,7 @@ func testCycle(w *ward) {
 			w.t.Errorf("%s is %v, want %v", what, pair[0], pair[1])
 		}
 	}
-	w.checkTold("check", phase(remediationv1alpha1.PhaseRemediating, "1"), counted(5, 4, 1), row(nodes[0], "Treating", "Sick=True since", "remediation is under way"))
+	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseRemediating, "1"), counted(5, 4, 1), row(nodes[0], "Treating", "Sick=True since", "remediation is under way"))
 	table, err := w.Kubectl(w.t.Context(), "get", "nhc", check.Name)
 	w.must(err)
 	for _, word := range []string{"OBSERVED", "HEALTHY", "TREATED", "PHASE", "REASON", "Remediating"} {
@@ -104,20 +104,20 @@ func testCycle(w *ward) {
 			w.t.Errorf("nothing of %s in\n%s", word, table)
 		}
 	}
-	w.heard("NodeHealthCheck", check.Name, "DetectedUnhealthy", nodes[0])
-	w.heard("NodeHealthCheck", check.Name, "RemediationCreated", nodes[0])
-	w.heard("Node", nodes[0], "RemediationCreated", "Sick=True")
-	w.says(nodes[0], "Sick", corev1.ConditionFalse)
+	w.hasEvent("NodeHealthCheck", check.Name, "DetectedUnhealthy", nodes[0])
+	w.hasEvent("NodeHealthCheck", check.Name, "RemediationCreated", nodes[0])
+	w.hasEvent("Node", nodes[0], "RemediationCreated", "Sick=True")
+	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
 	w.tries(nodes[0])
 	w.locked(nodes[0], "")
-	w.checkTold("check", phase(remediationv1alpha1.PhaseEnabled), counted(5, 5, 0))
-	w.heard("Node", nodes[0], "RemediationRemoved", "recovered")
+	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseEnabled), counted(5, 5, 0))
+	w.hasEvent("Node", nodes[0], "RemediationRemoved", "recovered")
 }
 
 // testSeedCheck applies the seed's health check before there is such a kind of template,
 // and then its template.
-func testSeedCheck(w *ward) {
-	nodes := w.admit(testbed.Nodes{Count: 3, Labels: map[string]string{"seed": "yes"}})
+func testSeedCheck(w *scope) {
+	nodes := w.createNodes(testbed.Nodes{Count: 3, Labels: map[string]string{"seed": "yes"}})
 	apply := func(yaml string) {
 		w.t.Helper()
 		_, err := w.KubectlApply(w.t.Context(), yaml)
@@ -143,10 +143,10 @@ spec:
       status: "True"
       duration: 1s
 `)
-	w.says(nodes[0], "Sick", corev1.ConditionTrue)
-	w.checkTold("sample", phase(remediationv1alpha1.PhaseDisabled, "ProviderXRemediationTemplate", "medik8s.io/v1alpha1"),
+	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
+	w.hasCheckStatus("sample", phase(remediationv1alpha1.PhaseDisabled, "ProviderXRemediationTemplate", "medik8s.io/v1alpha1"),
 		condition(remediationv1alpha1.Disabled, metav1.ConditionTrue, "RemediationTemplateNotFound"), row(nodes[0], "OnHold"))
-	w.heard("NodeHealthCheck", "seed-sample", "Disabled", "ProviderXRemediationTemplate")
+	w.hasEvent("NodeHealthCheck", "seed-sample", "Disabled", "ProviderXRemediationTemplate")
 	for _, kind := range []string{"ProviderXRemediation", "ProviderXRemediationTemplate"} {
 		plural := strings.ToLower(kind) + "s"
 		apply(fmt.Sprintf(`
@@ -172,7 +172,7 @@ rules:
 - {apiGroups: [medik8s.io], resources: [%[2]s], verbs: [get, list, watch, create, update, patch, delete]}
 `, kind, plural, strings.ToLower(kind)))
 	}
-	w.checkTold("sample", phase(remediationv1alpha1.PhaseDisabled, "there is no template", "default/group-x"))
+	w.hasCheckStatus("sample", phase(remediationv1alpha1.PhaseDisabled, "there is no template", "default/group-x"))
 	apply(`
 apiVersion: medik8s.io/v1alpha1
 kind: ProviderXRemediationTemplate
@@ -197,37 +197,37 @@ spec:
 		}
 		return err
 	})
-	w.checkTold("sample", phase(remediationv1alpha1.PhaseRemediating), counted(3, 2, 1))
-	w.says(nodes[0], "Sick", corev1.ConditionFalse)
-	w.checkTold("sample", phase(remediationv1alpha1.PhaseEnabled), counted(3, 3, 0))
+	w.hasCheckStatus("sample", phase(remediationv1alpha1.PhaseRemediating), counted(3, 2, 1))
+	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
+	w.hasCheckStatus("sample", phase(remediationv1alpha1.PhaseEnabled), counted(3, 3, 0))
 }
 
-func testGate(w *ward) {
+func testGate(w *scope) {
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 10})
+	nodes := w.createNodes(testbed.Nodes{Count: 10})
 	w.check("check", atMost("40%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.UnhealthyConditions[0].Duration = "2s" })
 	w.fallSick(nodes[:5])
-	w.checkTold("check", phase(remediationv1alpha1.PhaseEnabled, "5 GateClosed"), counted(10, 5, 0),
+	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseEnabled, "5 GateClosed"), counted(10, 5, 0),
 		row(nodes[0], "GateClosed", "5 of 10 selected nodes are sick, at most 4 may be"))
 	for _, node := range nodes[:5] {
 		w.must(w.triesNow(node))
 	}
-	w.heard("NodeHealthCheck", w.name+"-check", "RemediationSkipped", "at most 4 may be")
-	w.says(nodes[0], "Sick", corev1.ConditionFalse)
+	w.hasEvent("NodeHealthCheck", w.name+"-check", "RemediationSkipped", "at most 4 may be")
+	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
 	for _, node := range nodes[1:5] {
 		w.tries(node, "quick")
 	}
-	w.checkTold("check", counted(10, 6, 4))
+	w.hasCheckStatus("check", counted(10, 6, 4))
 	// A breach neither ends what is under way nor begins anything.
 	w.fallSick(nodes[5:7])
-	w.checkTold("check", row(nodes[5], "GateClosed", "6 of 10"), counted(10, 4, 4))
+	w.hasCheckStatus("check", row(nodes[5], "GateClosed", "6 of 10"), counted(10, 4, 4))
 	w.recover(nodes)
-	w.checkTold("check", phase(remediationv1alpha1.PhaseEnabled), counted(10, 10, 0))
+	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseEnabled), counted(10, 10, 0))
 }
 
-func testWideBound(w *ward) {
+func testWideBound(w *scope) {
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 2})
+	nodes := w.createNodes(testbed.Nodes{Count: 2})
 	w.check("check", atMost("7"))
 	w.fallSick(nodes)
 	for _, node := range nodes {
@@ -240,12 +240,12 @@ func several(template *unstructured.Unstructured) {
 	template.SetAnnotations(map[string]string{severalAnnotation: "true"})
 }
 
-func testFailedStep(w *ward) {
+func testFailedStep(w *scope) {
 	w.template("first", several)
 	w.template("second", several)
-	nodes := w.admit(testbed.Nodes{Count: 3})
+	nodes := w.createNodes(testbed.Nodes{Count: 3})
 	w.check("check", w.steps("first", "second"))
-	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	first := w.tries(nodes[0], "first")
 	w.replies(first, "Succeeded", metav1.ConditionFalse)
 	w.tries(nodes[0], "first", "second")
@@ -265,45 +265,45 @@ func testFailedStep(w *ward) {
 		return u.GetAnnotations()["remediation.medik8s.io/template-name"] == w.name+"-second"
 	})
 	w.replies(&objects[at], "Succeeded", metav1.ConditionFalse)
-	w.checkTold("check", row(nodes[0], "Exhausted", "nothing is left to try"))
-	w.heard("NodeHealthCheck", w.name+"-check", "NoTemplateLeft", nodes[0])
+	w.hasCheckStatus("check", row(nodes[0], "Exhausted", "nothing is left to try"))
+	w.hasEvent("NodeHealthCheck", w.name+"-check", "NoTemplateLeft", nodes[0])
 	w.locked(nodes[0], "")
-	w.says(nodes[0], "Sick", corev1.ConditionFalse)
+	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
 	w.tries(nodes[0])
 }
 
-func testSlowStep(w *ward) {
+func testSlowStep(w *scope) {
 	w.template("first", several)
 	w.template("second", several)
-	nodes := w.admit(testbed.Nodes{Count: 3})
+	nodes := w.createNodes(testbed.Nodes{Count: 3})
 	w.check("check", w.steps("first", "second"), atMost("1"))
-	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	began := time.Now()
 	w.tries(nodes[0], "first")
 	w.fallSick(nodes[1:]) // which closes the gate, and stops no clock
-	w.checkTold("check", row(nodes[1], "GateClosed"))
+	w.hasCheckStatus("check", row(nodes[1], "GateClosed"))
 	w.eventually("the second step", func() error { return w.triesNow(nodes[0], "first", "second") })
 	if took := time.Since(began); took < 59*time.Second {
 		w.t.Errorf("the second step came after %s", took)
 	}
 }
 
-func testHealthyDelay(w *ward) {
+func testHealthyDelay(w *scope) {
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 3})
+	nodes := w.createNodes(testbed.Nodes{Count: 3})
 	w.check("check", func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.HealthyDelay = "6s" })
-	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	object := w.tries(nodes[0], "quick")
-	w.says(nodes[0], "Sick", corev1.ConditionFalse)
-	w.checkTold("check", row(nodes[0], "Recovering"), counted(3, 2, 1), func(s remediationv1alpha1.NodeHealthCheckStatus) error {
+	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
+	w.hasCheckStatus("check", row(nodes[0], "Recovering"), counted(3, 2, 1), func(s remediationv1alpha1.NodeHealthCheckStatus) error {
 		if s.UnhealthyNodes[0].HealthyDelayed == nil || !*s.UnhealthyNodes[0].HealthyDelayed || s.UnhealthyNodes[0].ConditionsHealthyTimestamp == nil {
 			return fmt.Errorf("its row is %+v", s.UnhealthyNodes[0])
 		}
 		return nil
 	})
-	w.says(nodes[0], "Sick", corev1.ConditionTrue)
-	w.checkTold("check", row(nodes[0], "Treating"))
-	w.says(nodes[0], "Sick", corev1.ConditionFalse)
+	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
+	w.hasCheckStatus("check", row(nodes[0], "Treating"))
+	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
 	again := time.Now()
 	w.tries(nodes[0])
 	if took := time.Since(again); took < 5*time.Second {
@@ -314,14 +314,14 @@ func testHealthyDelay(w *ward) {
 	}
 }
 
-func testByHand(w *ward) {
+func testByHand(w *scope) {
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 3})
+	nodes := w.createNodes(testbed.Nodes{Count: 3})
 	w.check("check", func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.HealthyDelay = "-1s" })
-	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	w.tries(nodes[0], "quick")
-	w.says(nodes[0], "Sick", corev1.ConditionFalse)
-	w.checkTold("check", row(nodes[0], "Recovering", "confirm"))
+	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
+	w.hasCheckStatus("check", row(nodes[0], "Recovering", "confirm"))
 	w.must(w.triesNow(nodes[0], "quick"))
 	w.mark(nodes[0], `{"annotations":{"`+confirmedAnnotation+`":""}}`)
 	w.tries(nodes[0])
@@ -334,75 +334,75 @@ func testByHand(w *ward) {
 	})
 }
 
-func testStormCooldown(w *ward) {
+func testStormCooldown(w *scope) {
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 10})
+	nodes := w.createNodes(testbed.Nodes{Count: 10})
 	w.check("check", atMost("2"), func(s *remediationv1alpha1.NodeHealthCheckSpec) {
 		s.StormCooldownDuration = "4s"
 		s.UnhealthyConditions[0].Duration = "1s"
 	})
 	w.fallSick(nodes[:4])
-	w.checkTold("check", condition(remediationv1alpha1.StormActive, metav1.ConditionTrue), condition(remediationv1alpha1.StormCooldownActive, metav1.ConditionFalse))
-	w.heard("NodeHealthCheck", w.name+"-check", "StormRecoveryStarted", "4 of 10")
+	w.hasCheckStatus("check", condition(remediationv1alpha1.StormActive, metav1.ConditionTrue), condition(remediationv1alpha1.StormCooldownActive, metav1.ConditionFalse))
+	w.hasEvent("NodeHealthCheck", w.name+"-check", "StormRecoveryStarted", "4 of 10")
 	w.recover(nodes[:2])
 	calm := time.Now()
-	w.checkTold("check", condition(remediationv1alpha1.StormActive, metav1.ConditionTrue), condition(remediationv1alpha1.StormCooldownActive, metav1.ConditionTrue), row(nodes[2], "CoolingDown"),
+	w.hasCheckStatus("check", condition(remediationv1alpha1.StormActive, metav1.ConditionTrue), condition(remediationv1alpha1.StormCooldownActive, metav1.ConditionTrue), row(nodes[2], "CoolingDown"),
 		phase(remediationv1alpha1.PhaseEnabled, "waiting: 2 CoolingDown"))
 	w.tries(nodes[2], "quick")
 	if took := time.Since(calm); took < 3*time.Second {
 		w.t.Errorf("after the storm it took %s until something was begun", took)
 	}
-	w.checkTold("check", condition(remediationv1alpha1.StormActive, metav1.ConditionFalse), condition(remediationv1alpha1.StormCooldownActive, metav1.ConditionFalse))
-	w.heard("NodeHealthCheck", w.name+"-check", "StormRecoveryEnded")
+	w.hasCheckStatus("check", condition(remediationv1alpha1.StormActive, metav1.ConditionFalse), condition(remediationv1alpha1.StormCooldownActive, metav1.ConditionFalse))
+	w.hasEvent("NodeHealthCheck", w.name+"-check", "StormRecoveryEnded")
 	// A storm that is over is over also if nobody is sick any more.
 	w.fallSick(nodes[4:8])
-	w.checkTold("check", condition(remediationv1alpha1.StormActive, metav1.ConditionTrue))
+	w.hasCheckStatus("check", condition(remediationv1alpha1.StormActive, metav1.ConditionTrue))
 	w.recover(nodes)
-	w.checkTold("check", condition(remediationv1alpha1.StormActive, metav1.ConditionFalse), counted(10, 10, 0))
+	w.hasCheckStatus("check", condition(remediationv1alpha1.StormActive, metav1.ConditionFalse), counted(10, 10, 0))
 }
 
-func testPause(w *ward) {
+func testPause(w *scope) {
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 5})
+	nodes := w.createNodes(testbed.Nodes{Count: 5})
 	w.check("check")
-	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	w.tries(nodes[0], "quick")
 	w.change("check", func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.PauseRequests = []string{"an upgrade"} })
-	w.checkTold("check", phase(remediationv1alpha1.PhasePaused, "an upgrade"))
-	w.says(nodes[1], "Sick", corev1.ConditionTrue)
-	w.checkTold("check", row(nodes[1], "OnHold", "an upgrade"), counted(5, 3, 1))
-	w.says(nodes[0], "Sick", corev1.ConditionFalse)
+	w.hasCheckStatus("check", phase(remediationv1alpha1.PhasePaused, "an upgrade"))
+	w.setCondition(nodes[1], "Sick", corev1.ConditionTrue)
+	w.hasCheckStatus("check", row(nodes[1], "OnHold", "an upgrade"), counted(5, 3, 1))
+	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
 	w.tries(nodes[0])
-	w.checkTold("check", counted(5, 4, 0))
+	w.hasCheckStatus("check", counted(5, 4, 0))
 	w.must(w.triesNow(nodes[1]))
 	w.change("check", func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.PauseRequests = nil })
 	w.tries(nodes[1], "quick")
 }
 
-func testExcluded(w *ward) {
+func testExcluded(w *scope) {
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 5})
+	nodes := w.createNodes(testbed.Nodes{Count: 5})
 	w.check("check")
 	w.mark(nodes[0], `{"labels":{"`+excludeLabel+`":"true"}}`)
 	w.mark(nodes[1], `{"labels":{"`+excludeLabel+`":""}}`)
 	w.fallSick(nodes[:2])
 	w.tries(nodes[1], "quick")
-	w.checkTold("check", row(nodes[0], "Vetoed", excludeLabel))
+	w.hasCheckStatus("check", row(nodes[0], "Vetoed", excludeLabel))
 	w.must(w.triesNow(nodes[0]))
-	w.heard("NodeHealthCheck", w.name+"-check", "RemediationSkipped", nodes[0], excludeLabel)
-	w.heard("Node", nodes[1], "InvalidNodeLabel", excludeLabel)
+	w.hasEvent("NodeHealthCheck", w.name+"-check", "RemediationSkipped", nodes[0], excludeLabel)
+	w.hasEvent("Node", nodes[1], "InvalidNodeLabel", excludeLabel)
 	w.mark(nodes[0], `{"labels":{"`+excludeLabel+`":null}}`)
 	w.tries(nodes[0], "quick")
 }
 
-func testForeignLease(w *ward) {
+func testForeignLease(w *scope) {
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 5})
+	nodes := w.createNodes(testbed.Nodes{Count: 5})
 	w.check("check")
 	w.lock(nodes[0], "maintenance", time.Hour)
 	w.lock(nodes[1], "maintenance", 5*time.Second)
 	w.fallSick(nodes[:2])
-	w.checkTold("check", row(nodes[0], "Vetoed", "maintenance", "Lease"))
+	w.hasCheckStatus("check", row(nodes[0], "Vetoed", "maintenance", "Lease"))
 	w.tries(nodes[1], "quick") // once the lease is over
 	w.must(w.triesNow(nodes[0]))
 	w.must(w.api.Delete(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: leaseNamespace, Name: "node-" + nodes[0]}}))
@@ -410,10 +410,10 @@ func testForeignLease(w *ward) {
 	w.locked(nodes[0], "NodeHealthCheck-"+w.name+"-check")
 }
 
-func testCheckedControlPlane(w *ward) {
+func testCheckedControlPlane(w *scope) {
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 6, Labels: map[string]string{controlPlaneLabel: ""}})
-	half := func(value string) checkup {
+	nodes := w.createNodes(testbed.Nodes{Count: 6, Labels: map[string]string{controlPlaneLabel: ""}})
+	half := func(value string) checkOption {
 		return func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.Selector.MatchLabels["half"] = value }
 	}
 	for i, node := range nodes {
@@ -447,84 +447,84 @@ func testCheckedControlPlane(w *ward) {
 		if _, labelled := object[0].GetLabels()["remediation.medik8s.io/isControlPlaneNode"]; !labelled {
 			w.t.Errorf("labels are %v", object[0].GetLabels())
 		}
-		w.says(now[0], "Sick", corev1.ConditionFalse)
+		w.setCondition(now[0], "Sick", corev1.ConditionFalse)
 		w.eventually("the end of it", func() error { return w.triesNow(now[0]) })
 	}
-	w.checkTold("even", counted(3, 3, 0))
-	w.checkTold("odd", counted(3, 3, 0))
+	w.hasCheckStatus("even", counted(3, 3, 0))
+	w.hasCheckStatus("odd", counted(3, 3, 0))
 }
 
-func testTwoChecks(w *ward) {
+func testTwoChecks(w *scope) {
 	w.template("quick")
 	w.template("other")
-	nodes := w.admit(testbed.Nodes{Count: 3})
+	nodes := w.createNodes(testbed.Nodes{Count: 3})
 	w.check("one")
 	w.check("two", func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.RemediationTemplate = new(w.reference("other")) })
-	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	w.tries(nodes[0], "quick") // the first by name
-	w.checkTold("two", row(nodes[0], "Busy", "NodeHealthCheck/"+w.name+"-one"))
+	w.hasCheckStatus("two", row(nodes[0], "Busy", "NodeHealthCheck/"+w.name+"-one"))
 	w.must(w.triesNow(nodes[0], "quick"))
 }
 
-func testLeaver(w *ward) {
+func testLeaver(w *scope) {
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 4, Labels: map[string]string{"pool": "a"}})
+	nodes := w.createNodes(testbed.Nodes{Count: 4, Labels: map[string]string{"pool": "a"}})
 	w.check("check", func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.Selector.MatchLabels["pool"] = "a" })
-	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	w.tries(nodes[0], "quick")
 	w.mark(nodes[0], `{"labels":{"pool":"b"}}`)
 	w.tries(nodes[0])
 	w.locked(nodes[0], "")
-	w.checkTold("check", counted(3, 3, 0))
+	w.hasCheckStatus("check", counted(3, 3, 0))
 }
 
-func testDeletedNode(w *ward) {
+func testDeletedNode(w *scope) {
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 4})
+	nodes := w.createNodes(testbed.Nodes{Count: 4})
 	w.check("check")
-	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	w.tries(nodes[0], "quick")
 	w.must(w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodes[0]}}))
 	w.tries(nodes[0])
 	w.locked(nodes[0], "")
-	w.checkTold("check", phase(remediationv1alpha1.PhaseEnabled), counted(3, 3, 0))
+	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseEnabled), counted(3, 3, 0))
 	// And so it is if both go at once.
-	w.says(nodes[1], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[1], "Sick", corev1.ConditionTrue)
 	object := w.tries(nodes[1], "quick")
 	w.must(w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodes[1]}}))
 	w.must(client.IgnoreNotFound(w.api.Delete(w.t.Context(), object)))
-	w.checkTold("check", phase(remediationv1alpha1.PhaseEnabled), counted(2, 2, 0))
+	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseEnabled), counted(2, 2, 0))
 }
 
-func testReplacedNode(w *ward) {
+func testReplacedNode(w *scope) {
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 4})
+	nodes := w.createNodes(testbed.Nodes{Count: 4})
 	w.check("check", atMost("1"))
-	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	object := w.tries(nodes[0], "quick")
 	w.replies(object, "PermanentNodeDeletionExpected", metav1.ConditionTrue)
 	w.removeNode(nodes[0])
-	w.checkTold("check", counted(3, 3, 1), row(nodes[0], "NodeGone"))
+	w.hasCheckStatus("check", counted(3, 3, 1), row(nodes[0], "NodeGone"))
 	w.must(w.triesNow(nodes[0], "quick"))
-	w.says(nodes[1], "Sick", corev1.ConditionTrue)
-	w.waitsForReplacement(nodes[1])
+	w.setCondition(nodes[1], "Sick", corev1.ConditionTrue)
+	w.awaitsReplacement(nodes[1])
 	w.must(w.reports(object, map[string]metav1.ConditionStatus{"PermanentNodeDeletionExpected": metav1.ConditionTrue, "Succeeded": metav1.ConditionTrue}))
 	w.tries(nodes[0])
-	w.checkTold("check", counted(3, 2, 0))
-	w.waitsForReplacement(nodes[1])
-	w.admit(testbed.Nodes{Count: 1, First: 100})
+	w.hasCheckStatus("check", counted(3, 2, 0))
+	w.awaitsReplacement(nodes[1])
+	w.createNodes(testbed.Nodes{Count: 1, First: 100})
 	w.tries(nodes[1], "quick")
-	w.checkTold("check", counted(4, 3, 1))
+	w.hasCheckStatus("check", counted(4, 3, 1))
 }
 
-func testNodeMadeAgain(w *ward) {
+func testNodeMadeAgain(w *scope) {
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 4})
+	nodes := w.createNodes(testbed.Nodes{Count: 4})
 	w.check("check")
-	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	before := w.tries(nodes[0], "quick")
 	w.must(w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodes[0]}}))
-	w.admit(testbed.Nodes{Count: 1})
+	w.createNodes(testbed.Nodes{Count: 1})
 	w.eventually("the end of the old remediation", func() error {
 		objects, err := w.objects(w.t.Context(), nodes[0])
 		if err == nil && len(objects) > 0 && objects[0].GetUID() == before.GetUID() {
@@ -532,52 +532,52 @@ func testNodeMadeAgain(w *ward) {
 		}
 		return err
 	})
-	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	after := w.tries(nodes[0], "quick")
 	if before.GetUID() == after.GetUID() {
 		w.t.Error("the new node has the old one's remediation")
 	}
 }
 
-func testDroppedCheck(w *ward) {
+func testDroppedCheck(w *scope) {
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 4})
+	nodes := w.createNodes(testbed.Nodes{Count: 4})
 	check := w.check("check")
-	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	w.tries(nodes[0], "quick")
 	w.must(w.api.Delete(w.t.Context(), check))
 	w.tries(nodes[0])
 	w.locked(nodes[0], "")
 }
 
-func testInvalidEdit(w *ward) {
+func testInvalidEdit(w *scope) {
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 4})
+	nodes := w.createNodes(testbed.Nodes{Count: 4})
 	w.check("check")
-	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	w.tries(nodes[0], "quick")
 	w.change("check", func(s *remediationv1alpha1.NodeHealthCheckSpec) {
 		s.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near"}}
 	})
-	w.checkTold("check", phase(remediationv1alpha1.PhaseDisabled, "Near"), counted(4, 3, 1))
-	w.says(nodes[1], "Sick", corev1.ConditionTrue)
-	w.checkTold("check", row(nodes[1], "OnHold"))
+	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseDisabled, "Near"), counted(4, 3, 1))
+	w.setCondition(nodes[1], "Sick", corev1.ConditionTrue)
+	w.hasCheckStatus("check", row(nodes[1], "OnHold"))
 	w.must(w.triesNow(nodes[0], "quick"))
-	w.says(nodes[0], "Sick", corev1.ConditionFalse)
+	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
 	w.tries(nodes[0])
 	w.change("check", func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.Selector.MatchExpressions = nil })
 	w.tries(nodes[1], "quick")
 }
 
-func testDeleter(w *ward) {
+func testDeleter(w *scope) {
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 4})
+	nodes := w.createNodes(testbed.Nodes{Count: 4})
 	w.check("check")
-	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	first := w.tries(nodes[0], "quick")
 	w.must(w.api.Delete(w.t.Context(), first))
 	gone := time.Now()
-	w.checkTold("check", row(nodes[0], "Treating", "somebody has deleted"))
+	w.hasCheckStatus("check", row(nodes[0], "Treating", "somebody has deleted"))
 	second := w.tries(nodes[0], "quick")
 	if took := time.Since(gone); took < 2*time.Second {
 		w.t.Errorf("it was made again after %s", took)
@@ -585,26 +585,26 @@ func testDeleter(w *ward) {
 	if first.GetUID() == second.GetUID() {
 		w.t.Error("it was never gone")
 	}
-	w.says(nodes[1], "Sick", corev1.ConditionTrue) // nobody else is kept waiting
+	w.setCondition(nodes[1], "Sick", corev1.ConditionTrue) // nobody else is kept waiting
 	w.tries(nodes[1], "quick")
 }
 
-func testHangingFinalizer(w *ward) {
+func testHangingFinalizer(w *scope) {
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 4})
+	nodes := w.createNodes(testbed.Nodes{Count: 4})
 	w.check("check")
-	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	object := w.tries(nodes[0], "quick")
 	finalizers := func(list string) {
 		w.t.Helper()
 		w.must(w.api.Patch(w.t.Context(), object.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":`+list+`}}`))))
 	}
 	finalizers(`["example.com/hangs"]`)
-	w.says(nodes[0], "Sick", corev1.ConditionFalse)
-	w.checkTold("check", row(nodes[0], "Recovered", "example.com/hangs"), counted(4, 3, 1))
-	w.says(nodes[0], "Sick", corev1.ConditionTrue)
-	w.checkTold("check", row(nodes[0], "Treating", "is being deleted"))
-	w.says(nodes[1], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
+	w.hasCheckStatus("check", row(nodes[0], "Recovered", "example.com/hangs"), counted(4, 3, 1))
+	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
+	w.hasCheckStatus("check", row(nodes[0], "Treating", "is being deleted"))
+	w.setCondition(nodes[1], "Sick", corev1.ConditionTrue)
 	w.tries(nodes[1], "quick")
 	finalizers(`null`)
 	w.eventually("a remediation of its own", func() error {
@@ -616,11 +616,11 @@ func testHangingFinalizer(w *ward) {
 	})
 }
 
-func testTemplateEdited(w *ward) {
+func testTemplateEdited(w *scope) {
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 4})
+	nodes := w.createNodes(testbed.Nodes{Count: 4})
 	w.check("check")
-	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	object := w.tries(nodes[0], "quick")
 	template := &unstructured.Unstructured{}
 	template.SetGroupVersionKind(remediator.TemplateKind)
@@ -628,10 +628,10 @@ func testTemplateEdited(w *ward) {
 	template.SetName(w.name + "-quick")
 	w.must(w.api.Patch(w.t.Context(), template.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"template":{"spec":{"strategy":"changed"}}}}`))))
 	w.eventually("the next one as the template is now", func() error {
-		w.says(nodes[1], "Sick", corev1.ConditionTrue)
+		w.setCondition(nodes[1], "Sick", corev1.ConditionTrue)
 		found, err := w.strategies(nodes[1])
 		if err == nil && !slices.Equal(found, []string{"changed"}) {
-			w.says(nodes[1], "Sick", corev1.ConditionFalse) // the watch was behind
+			w.setCondition(nodes[1], "Sick", corev1.ConditionFalse) // the watch was behind
 			w.tries(nodes[1])
 			err = fmt.Errorf("it is %v", found)
 		}
@@ -641,18 +641,18 @@ func testTemplateEdited(w *ward) {
 		w.t.Error("what was under way was begun anew")
 	}
 	w.must(w.api.Delete(w.t.Context(), template))
-	w.checkTold("check", phase(remediationv1alpha1.PhaseDisabled, "there is no template"), counted(4, 2, 2))
-	w.says(nodes[0], "Sick", corev1.ConditionFalse)
+	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseDisabled, "there is no template"), counted(4, 2, 2))
+	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
 	w.tries(nodes[0]) // which needs no template
-	w.says(nodes[2], "Sick", corev1.ConditionTrue)
-	w.checkTold("check", row(nodes[2], "OnHold", "there is no template"))
+	w.setCondition(nodes[2], "Sick", corev1.ConditionTrue)
+	w.hasCheckStatus("check", row(nodes[2], "OnHold", "there is no template"))
 	w.template("quick")
 	w.tries(nodes[2], "quick")
 }
 
-func testForeignObject(w *ward) {
+func testForeignObject(w *scope) {
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 4})
+	nodes := w.createNodes(testbed.Nodes{Count: 4})
 	theirs := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"strategy": "theirs"}}}
 	theirs.SetGroupVersionKind(remediator.Kind)
 	theirs.SetNamespace(metav1.NamespaceDefault)
@@ -660,22 +660,22 @@ func testForeignObject(w *ward) {
 	theirs.SetAnnotations(map[string]string{nodeNameAnnotation: nodes[0]})
 	w.must(w.api.Create(w.t.Context(), theirs))
 	w.check("check")
-	w.says(nodes[0], "Sick", corev1.ConditionTrue)
-	w.checkTold("check", row(nodes[0], "Vetoed", "which no health check has made"), counted(4, 3, 0))
-	w.says(nodes[0], "Sick", corev1.ConditionFalse)
-	w.checkTold("check", counted(4, 4, 0))
+	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
+	w.hasCheckStatus("check", row(nodes[0], "Vetoed", "which no health check has made"), counted(4, 3, 0))
+	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
+	w.hasCheckStatus("check", counted(4, 4, 0))
 	w.must(w.triesNow(nodes[0], "theirs"))
-	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	w.must(w.api.Delete(w.t.Context(), theirs))
 	w.tries(nodes[0], "quick")
 }
 
-func testSeveralTemplates(w *ward) {
+func testSeveralTemplates(w *scope) {
 	w.template("first", several)
 	w.template("second", several)
-	nodes := w.admit(testbed.Nodes{Count: 3})
+	nodes := w.createNodes(testbed.Nodes{Count: 3})
 	w.check("check", w.steps("first", "second"))
-	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	object := w.tries(nodes[0], "first")
 	if object.GetGenerateName() != nodes[0]+"-" || !strings.HasPrefix(object.GetName(), nodes[0]+"-") {
 		w.t.Errorf("its name is %s, made from %s", object.GetName(), object.GetGenerateName())
@@ -686,13 +686,13 @@ func testSeveralTemplates(w *ward) {
 
 // testSameNames has the templates come after their health check, when nobody refuses
 // them any more.
-func testSameNames(w *ward) {
-	nodes := w.admit(testbed.Nodes{Count: 3})
+func testSameNames(w *scope) {
+	nodes := w.createNodes(testbed.Nodes{Count: 3})
 	w.check("check", atMost("2"), w.steps("quick", "slow"))
 	w.template("quick", several)
 	w.template("slow")
-	w.says(nodes[0], "Sick", corev1.ConditionTrue)
-	w.checkTold("check", phase(remediationv1alpha1.PhaseDisabled, "are of one kind", severalAnnotation),
+	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
+	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseDisabled, "are of one kind", severalAnnotation),
 		condition(remediationv1alpha1.Disabled, metav1.ConditionTrue, "RemediationTemplateInvalid"), row(nodes[0], "OnHold"))
 	template := &unstructured.Unstructured{}
 	template.SetGroupVersionKind(remediator.TemplateKind)
@@ -704,15 +704,15 @@ func testSameNames(w *ward) {
 
 // testFlip changes one sick status for the other, again and again, for longer than
 // either must stand.
-func testFlip(w *ward) {
+func testFlip(w *scope) {
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 3})
+	nodes := w.createNodes(testbed.Nodes{Count: 3})
 	w.check("check", func(s *remediationv1alpha1.NodeHealthCheckSpec) {
 		s.UnhealthyConditions = []remediationv1alpha1.UnhealthyCondition{
 			{Type: "Well", Status: corev1.ConditionFalse, Duration: "6s"}, {Type: "Well", Status: corev1.ConditionUnknown, Duration: "6s"},
 		}
 	})
-	w.says(nodes[0], "Well", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Well", corev1.ConditionTrue)
 	ctx, cancel := context.WithCancel(w.t.Context())
 	end := w.meanwhile(func() error {
 		for i := 0; ctx.Err() == nil; i++ {
@@ -733,7 +733,7 @@ func testFlip(w *ward) {
 }
 
 // reports has a remediator say several things of an object at once.
-func (w *ward) reports(object *unstructured.Unstructured, conditions map[string]metav1.ConditionStatus) error {
+func (w *scope) reports(object *unstructured.Unstructured, conditions map[string]metav1.ConditionStatus) error {
 	current := object.DeepCopy()
 	if err := w.api.Get(w.t.Context(), client.ObjectKeyFromObject(object), current); err != nil {
 		return err

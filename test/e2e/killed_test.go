@@ -11,44 +11,44 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// blow is a write over which the controller is killed.
-type blow struct {
-	name  string
-	match func(*letter) bool
-	fates []fate
+// killPoint is a write over which the controller is killed.
+type killPoint struct {
+	name       string
+	match      func(*heldRequest) bool
+	deliveries []delivery
 }
 
-type fate string
+type delivery string
 
 const (
-	never fate = "is never made"
-	late  fate = "is made when an heir is at work"
-	after fate = "has been made, and nobody was told"
+	never delivery = "is never made"
+	late  delivery = "is made when an heir is at work"
+	after delivery = "has been made, and nobody was told"
 )
 
-var everyFate = []fate{never, after, late}
+var everyDelivery = []delivery{never, after, late}
 
-var blows = []blow{
-	{"creating the ledger", createsLedger, []fate{never, late, after}}, // once made it is there
-	{"claiming the ledger", updatesLedger, everyFate},
-	{"naming in the ledger", names, everyFate},
-	{"placing NoExecute", placesNoExecute, everyFate},
-	{"placing NoSchedule", placesNoSchedule, everyFate},
-	{"removing a taint", removesTaint, everyFate},
-	{"telling a status", tellsStatus, []fate{after, late}},
-	{"telling an Event", tellsEvent, []fate{after, late}},
+var killPoints = []killPoint{
+	{"creating the ledger", createsLedger, []delivery{never, late, after}}, // once made it is there
+	{"claiming the ledger", updatesLedger, everyDelivery},
+	{"naming in the ledger", names, everyDelivery},
+	{"placing NoExecute", placesNoExecute, everyDelivery},
+	{"placing NoSchedule", placesNoSchedule, everyDelivery},
+	{"removing a taint", removesTaint, everyDelivery},
+	{"telling a status", tellsStatus, []delivery{after, late}},
+	{"telling an Event", tellsEvent, []delivery{after, late}},
 }
 
 // testKilled goes through one long storm. Each heir finds what the one before has
 // left, is given something new of everything to do, and is killed over it.
-func testKilled(w *ward) {
+func testKilled(w *scope) {
 	const count, sick, news = 60, 40, 8
-	p := w.newPost(w.name)
-	nodes := w.admit(testbed.Nodes{Count: count})
-	tired := w.admit(testbed.Nodes{Count: 2 * news, First: count + 1, Labels: map[string]string{"pool": "weak"}})
-	w.want("set", evict(almostHalf), among(metav1.LabelSelectorOpDoesNotExist))
-	w.want("weak", among(metav1.LabelSelectorOpExists))
-	w.vacate()
+	p := w.newProxy(w.name)
+	nodes := w.createNodes(testbed.Nodes{Count: count})
+	tired := w.createNodes(testbed.Nodes{Count: 2 * news, First: count + 1, Labels: map[string]string{"pool": "weak"}})
+	w.createSet("set", evict(almostHalf), among(metav1.LabelSelectorOpDoesNotExist))
+	w.createSet("weak", among(metav1.LabelSelectorOpExists))
+	w.releaseLeadership()
 	w.fallSick(append(nodes[:sick:sick], tired[:news]...))
 	// turnOver lets those who have been sick the longest recover, which frees their
 	// places, and others fall sick: there is something of every kind to be written.
@@ -67,18 +67,19 @@ func testKilled(w *ward) {
 			w.restart(controller.Part)
 		}
 	}
-	var slow []*letter // to be delivered when the next heir is at work
+	var slow []*heldRequest // to be delivered when the next heir is at work
 	kills := 0
-	for _, blow := range blows {
-		for _, fate := range blow.fates {
+	for _, blow := range killPoints {
+		for _, fate := range blow.deliveries {
 			w.t.Logf("killed over %s, which %s", blow.name, fate)
-			box := p.keep(blow.match, 0)
+			box := p.hold(blow.match, 0)
 			launch()
 			box.wait(w, 1)
-			w.arrives(slow, 0)
+			w.deliver(slow, 0)
+			w.expireLease()
 			slow = nil
 			if fate == after {
-				w.arrives(box.All(), 0)
+				w.deliver(box.All(), 0)
 			}
 			w.kill(controller)
 			kills++
@@ -90,7 +91,7 @@ func testKilled(w *ward) {
 		}
 	}
 	launch()
-	w.arrives(slow, 0)
+	w.deliver(slow, 0)
 	w.counts(w.key("set"), 29, sick-29)
 	w.counts(w.key("weak"), 0, news)
 	w.t.Logf("%d kills", kills)
@@ -106,28 +107,30 @@ func among(op metav1.LabelSelectorOperator) func(*v1alpha1.ConditionSetSpec) {
 
 // testKilledOverLease kills two over the lease of the leader. What they have sent
 // arrives when the next one is at work.
-func testKilledOverLease(w *ward) {
-	p := w.newPost(w.name)
-	w.vacate()
-	w.admit(sickFromBirth(20))
-	w.want("set", evict(almostHalf))
+func testKilledOverLease(w *scope) {
+	p := w.newProxy(w.name)
+	w.releaseLeadership()
+	w.createNodes(sickFromBirth(20))
+	w.createSet("set", evict(almostHalf))
 	var controller *install.Controller
-	var slow []*letter
-	for i, match := range []func(*letter) bool{claimsLease, renewsLease} {
-		box := p.keep(match, 0)
+	var slow []*heldRequest
+	for i, match := range []func(*heldRequest) bool{claimsLease, renewsLease} {
+		box := p.hold(match, 0)
 		if i == 0 {
-			controller = w.start(install.Options{Args: p.Args(short...)})
+			controller = w.start(install.Options{Args: p.Args(elected...)})
 		} else {
 			w.restart(controller.Part)
-			w.arrives(slow, 0)
+			w.deliver(slow, 0)
+			w.expireLease()
 		}
 		box.wait(w, 1)
 		w.kill(controller)
+		w.expireLease()
 		box.Close()
 		slow = box.All()
 	}
 	w.restart(controller.Part)
 	w.counts(w.key("set"), 9, 11)
-	w.arrives(slow, http.StatusConflict)
+	w.deliver(slow, http.StatusConflict)
 	w.judge(history.Config{AnyTurn: true}, history.Counts{Evictions: 9, Fallbacks: 11})
 }

@@ -11,48 +11,49 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-func ledgerPage() *corev1.ConfigMap {
+func ledgerText() *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: ledgerName}}
 }
 
-// erase deletes the ledger, whoever holds it.
-func (w *ward) erase() {
+// deleteLedger deletes the ledger, whoever holds it.
+func (w *scope) deleteLedger() {
 	w.t.Helper()
-	w.must(w.api.Delete(w.t.Context(), ledgerPage()))
+	w.must(w.api.Delete(w.t.Context(), ledgerText()))
 }
 
-// scribble makes the ledger unreadable.
-func (w *ward) scribble() {
+// corruptLedger makes the ledger unreadable.
+func (w *scope) corruptLedger() {
 	w.t.Helper()
-	page := ledgerPage()
+	page := ledgerText()
 	page.Data = map[string]string{"ledger": `{"holder":`}
 	w.must(w.api.Update(w.t.Context(), page))
 }
 
 // One who cannot read the ledger does not know what may be on its way. It ends,
 // and says what is to be done, which works.
-func testUnreadableHeir(w *ward) {
+func testSuccessorCannotReadLedger(w *scope) {
 	const count = 10
-	w.vacate()
-	nodes := w.admit(testbed.Nodes{Count: count})
-	w.want("set", evict(almostHalf))
-	leader := w.start(install.Options{Args: short})
+	w.releaseLeadership()
+	nodes := w.createNodes(testbed.Nodes{Count: count})
+	w.createSet("set", evict(almostHalf))
+	leader := w.start(install.Options{Args: elected})
 	w.fallSick(nodes)
 	w.counts(w.key("set"), 4, 6)
-	heir := w.start(install.Options{Args: successor})
+	heir := w.start(install.Options{Args: elected})
 	heir.Expect()
-	w.scribble()
+	w.corruptLedger()
 	w.kill(leader)
-	w.ended(heir)
+	w.expireLease()
+	w.waitForExit(heir)
 	log, err := heir.Log()
 	w.must(err)
 	for _, part := range []string{"the ledger cannot be read", "stop every controller", "delete the ConfigMap"} {
 		if !strings.Contains(log, part) {
-			w.t.Errorf("its last words say nothing of %q\n%s", part, w.lastWords())
+			w.t.Errorf("its last words say nothing of %q\n%s", part, w.logTail())
 		}
 	}
 	w.recover(w.evicted(w.key("set"))[:2])
-	w.erase()
+	w.deleteLedger()
 	w.restart(heir.Part)
 	w.counts(w.key("set"), 4, 4)
 	w.judge(history.Config{AnyTurn: true}, history.Counts{Evictions: 6, Fallbacks: 6, Removals: 2})

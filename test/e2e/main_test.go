@@ -11,13 +11,13 @@ import (
 	"github.com/resourcestack/autohealer/internal/install"
 )
 
-// worlds is how many tests are at work at a time: they wait more than they compute, and
+// clusters is how many tests are at work at a time: they wait more than they compute, and
 // one for each core would leave the cores idle half of the time.
-const worlds = "4"
+const clusters = "4"
 
 func TestMain(m *testing.M) {
 	// The command line is read later, and wins.
-	if err := flag.Set("test.parallel", worlds); err != nil {
+	if err := flag.Set("test.parallel", clusters); err != nil {
 		panic(err)
 	}
 	log.SetLogger(logr.Discard()) // of the client's library, which complains otherwise

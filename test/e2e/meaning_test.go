@@ -19,11 +19,11 @@ import (
 // share one cluster and one controller; each has a ward of its own.
 func TestMeaning(t *testing.T) {
 	t.Parallel() // much of it is waiting
-	w := newWorld(t)
-	controller := w.ward(t, "all").start(install.Options{})
+	w := newFixture(t)
+	controller := w.scope(t, "all").start(install.Options{})
 	for _, part := range []struct {
 		name, ward string
-		test       func(*ward)
+		test       func(*scope)
 	}{
 		{"the seed applies as written", "seed", testSeed},
 		{"all conditions must stand", "and", testAllConditions},
@@ -43,19 +43,19 @@ func TestMeaning(t *testing.T) {
 		{"a taint removed by hand is put back by the book", "byhand", testRemovedByHand},
 		{"a record that cannot be read removes nothing", "corrupt", testCorruptRecord},
 		{"taints that have lost their record count against the bound", "unrecorded", testLostRecords},
-		{"people see what happens", "sight", testSight},
+		{"people see what happens", "sight", testObservability},
 	} {
 		t.Run(part.name, func(t *testing.T) {
-			ward := w.ward(t, part.ward)
+			ward := w.scope(t, part.ward)
 			part.test(ward)
 			ward.judge(history.Config{}, history.Counts{Placements: 1})
-			ward.dismiss()
+			ward.deleteNodes()
 		})
 	}
-	t.Run("a changed set changes its taints", func(t *testing.T) { testChanges(w.ward(t, "up"), nil) })
-	t.Run("a set changed in the controller's absence too", func(t *testing.T) { testChanges(w.ward(t, "down"), controller) })
-	t.Run("a restart does not restart the clock", func(t *testing.T) { testClockSurvives(w.ward(t, "clock"), controller) })
-	t.Run("metrics tell what was done", func(t *testing.T) { testMetrics(w.ward(t, "metrics"), controller) })
+	t.Run("a changed set changes its taints", func(t *testing.T) { testChanges(w.scope(t, "up"), nil) })
+	t.Run("a set changed in the controller's absence too", func(t *testing.T) { testChanges(w.scope(t, "down"), controller) })
+	t.Run("a restart does not restart the clock", func(t *testing.T) { testClockSurvives(w.scope(t, "clock"), controller) })
+	t.Run("metrics tell what was done", func(t *testing.T) { testMetrics(w.scope(t, "metrics"), controller) })
 }
 
 func effect(e corev1.TaintEffect) func(*v1alpha1.ConditionSetSpec) {
@@ -79,7 +79,7 @@ func on(conditions ...string) func(*v1alpha1.ConditionSetSpec) {
 	}
 }
 
-func testSeed(w *ward) {
+func testSeed(w *scope) {
 	const seed = `
 apiVersion: autohealer.resourcestack.com/v1alpha1
 kind: ConditionSet
@@ -110,206 +110,206 @@ spec:
 	if _, err := w.KubectlApply(w.t.Context(), strings.ReplaceAll(seed, "WARD", w.name)); err != nil {
 		w.t.Fatal(err)
 	}
-	w.admit(testbed.Nodes{Count: 4})
-	w.says(w.node(1), "KubeletUnhealthy", corev1.ConditionTrue)
-	w.says(w.node(1), "ContainerRuntimeUnhealthy", corev1.ConditionUnknown)
-	w.says(w.node(2), "KernelDeadlock", corev1.ConditionTrue)
+	w.createNodes(testbed.Nodes{Count: 4})
+	w.setCondition(w.node(1), "KubeletUnhealthy", corev1.ConditionTrue)
+	w.setCondition(w.node(1), "ContainerRuntimeUnhealthy", corev1.ConditionUnknown)
+	w.setCondition(w.node(2), "KernelDeadlock", corev1.ConditionTrue)
 	w.has(w.node(1), noExecute("node.stakater.com/KubeletContainerRuntimeUnhealthy"))
 	w.has(w.node(2), noExecute("node.stakater.com/KernelDeadlock"))
 }
 
-func testAllConditions(w *ward) {
-	w.want("both", func(s *v1alpha1.ConditionSetSpec) {
+func testAllConditions(w *scope) {
+	w.createSet("both", func(s *v1alpha1.ConditionSetSpec) {
 		s.Conditions = map[string]v1alpha1.SetCondition{"Slow": stand, "Deaf": {Status: "Unknown"}, "Fresh": {Status: "False"}}
 	})
-	w.admit(testbed.Nodes{Count: 5, Conditions: []corev1.NodeCondition{{Type: "Fresh", Status: corev1.ConditionFalse}}})
-	w.says(w.node(1), "Slow", corev1.ConditionTrue) // and Deaf is missing
-	w.says(w.node(2), "Deaf", corev1.ConditionUnknown)
-	w.says(w.node(3), "Slow", corev1.ConditionTrue)
-	w.says(w.node(3), "Deaf", corev1.ConditionTrue)
-	w.says(w.node(4), "Slow", corev1.ConditionFalse)
-	w.says(w.node(4), "Deaf", corev1.ConditionUnknown)
-	w.says(w.node(5), "Slow", corev1.ConditionTrue)
-	w.says(w.node(5), "Deaf", corev1.ConditionUnknown)
+	w.createNodes(testbed.Nodes{Count: 5, Conditions: []corev1.NodeCondition{{Type: "Fresh", Status: corev1.ConditionFalse}}})
+	w.setCondition(w.node(1), "Slow", corev1.ConditionTrue) // and Deaf is missing
+	w.setCondition(w.node(2), "Deaf", corev1.ConditionUnknown)
+	w.setCondition(w.node(3), "Slow", corev1.ConditionTrue)
+	w.setCondition(w.node(3), "Deaf", corev1.ConditionTrue)
+	w.setCondition(w.node(4), "Slow", corev1.ConditionFalse)
+	w.setCondition(w.node(4), "Deaf", corev1.ConditionUnknown)
+	w.setCondition(w.node(5), "Slow", corev1.ConditionTrue)
+	w.setCondition(w.node(5), "Deaf", corev1.ConditionUnknown)
 	w.has(w.node(5), noSchedule(w.key("both")))
 	for _, number := range []int{1, 2, 3, 4} {
 		w.hasNow(w.node(number))
 	}
-	w.told("both", saysOf(w.node(1), "Partial", "2 of 3 conditions stand"))
+	w.hasStatus("both", saysOf(w.node(1), "Partial", "2 of 3 conditions stand"))
 
-	w.says(w.node(5), "Slow", corev1.ConditionFalse)
+	w.setCondition(w.node(5), "Slow", corev1.ConditionFalse)
 	w.has(w.node(5))
 }
 
-func testHighestEffect(w *ward) {
-	node := w.admit(testbed.Nodes{Count: 1})[0]
-	w.want("low", on("Low"), effect(corev1.TaintEffectPreferNoSchedule))
-	w.want("mid", on("Mid"))
-	w.want("one", on("High"), evict(everyone))
-	w.want("two", on("High"), evict(everyone))
+func testHighestEffect(w *scope) {
+	node := w.createNodes(testbed.Nodes{Count: 1})[0]
+	w.createSet("low", on("Low"), effect(corev1.TaintEffectPreferNoSchedule))
+	w.createSet("mid", on("Mid"))
+	w.createSet("one", on("High"), evict(everyone))
+	w.createSet("two", on("High"), evict(everyone))
 
-	w.says(node, "Low", corev1.ConditionTrue)
+	w.setCondition(node, "Low", corev1.ConditionTrue)
 	w.has(node, preferNoSchedule(w.key("low")))
-	w.says(node, "Mid", corev1.ConditionTrue)
+	w.setCondition(node, "Mid", corev1.ConditionTrue)
 	w.has(node, noSchedule(w.key("mid")))
-	w.told("low", saysOf(node, "Superseded", "superseded by ConditionSet/"+w.name+"-mid (NoSchedule)"))
-	w.says(node, "High", corev1.ConditionTrue)
+	w.hasStatus("low", saysOf(node, "Superseded", "superseded by ConditionSet/"+w.name+"-mid (NoSchedule)"))
+	w.setCondition(node, "High", corev1.ConditionTrue)
 	w.has(node, noExecute(w.key("one")), noExecute(w.key("two")))
 	for _, name := range []string{"low", "mid"} {
-		status := w.told(name, saysOf(node, "Superseded", "superseded by ConditionSet/"+w.name+"-one (NoExecute)"))
+		status := w.hasStatus(name, saysOf(node, "Superseded", "superseded by ConditionSet/"+w.name+"-one (NoExecute)"))
 		if status.Superseded != 1 || status.Matched != 1 || status.Tainted != 0 {
 			w.t.Errorf("status of %s counts %d matched, %d tainted, %d superseded", name, status.Matched, status.Tainted, status.Superseded)
 		}
 	}
 
-	w.says(node, "High", corev1.ConditionFalse)
+	w.setCondition(node, "High", corev1.ConditionFalse)
 	w.has(node, noSchedule(w.key("mid")))
-	w.says(node, "Mid", corev1.ConditionFalse)
+	w.setCondition(node, "Mid", corev1.ConditionFalse)
 	w.has(node, preferNoSchedule(w.key("low")))
-	w.says(node, "Low", corev1.ConditionFalse)
+	w.setCondition(node, "Low", corev1.ConditionFalse)
 	w.has(node)
 }
 
 // The declared effect counts, not the one that a bound has left of it.
-func testFallbackSupersedes(w *ward) {
-	node := w.admit(testbed.Nodes{Count: 1})[0]
-	w.want("weak")
-	w.says(node, "Sick", corev1.ConditionTrue)
+func testFallbackSupersedes(w *scope) {
+	node := w.createNodes(testbed.Nodes{Count: 1})[0]
+	w.createSet("weak")
+	w.setCondition(node, "Sick", corev1.ConditionTrue)
 	w.has(node, noSchedule(w.key("weak")))
-	w.want("bound", evict(intstr.FromInt32(0)))
+	w.createSet("bound", evict(intstr.FromInt32(0)))
 	w.has(node, noSchedule(w.key("bound")))
-	w.told("weak", saysOf(node, "Superseded", "superseded by ConditionSet/"+w.name+"-bound (NoExecute)"))
-	w.drop("bound")
+	w.hasStatus("weak", saysOf(node, "Superseded", "superseded by ConditionSet/"+w.name+"-bound (NoExecute)"))
+	w.deleteSet("bound")
 	w.has(node, noSchedule(w.key("weak")))
 }
 
-func testUnknownKeeps(w *ward) {
-	w.admit(testbed.Nodes{Count: 3})
-	w.want("set", evict(intstr.FromInt32(1)))
-	w.says(w.node(1), "Sick", corev1.ConditionTrue)
+func testUnknownKeeps(w *scope) {
+	w.createNodes(testbed.Nodes{Count: 3})
+	w.createSet("set", evict(intstr.FromInt32(1)))
+	w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
 	w.has(w.node(1), noExecute(w.key("set")))
-	w.says(w.node(2), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
 	w.has(w.node(2), noSchedule(w.key("set")))
 
-	w.says(w.node(1), "Sick", corev1.ConditionUnknown)
-	w.says(w.node(2), "Sick", corev1.ConditionUnknown)
-	w.says(w.node(3), "Sick", corev1.ConditionUnknown)
-	w.told("set", saysOf(w.node(3), "Unclear"))
-	w.told("set", saysOf(w.node(1), "Tainted", "stays while its condition is Unknown"))
+	w.setCondition(w.node(1), "Sick", corev1.ConditionUnknown)
+	w.setCondition(w.node(2), "Sick", corev1.ConditionUnknown)
+	w.setCondition(w.node(3), "Sick", corev1.ConditionUnknown)
+	w.hasStatus("set", saysOf(w.node(3), "Unclear"))
+	w.hasStatus("set", saysOf(w.node(1), "Tainted", "stays while its condition is Unknown"))
 	w.hasNow(w.node(1), noExecute(w.key("set")))
 	w.hasNow(w.node(2), noSchedule(w.key("set")))
 	w.hasNow(w.node(3))
 
-	w.says(w.node(2), "Sick", corev1.ConditionTrue)
-	w.says(w.node(1), "Sick", corev1.ConditionFalse)
+	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(1), "Sick", corev1.ConditionFalse)
 	w.has(w.node(1))
 	w.has(w.node(2), noExecute(w.key("set"))) // its turn
-	w.says(w.node(2), "Sick", corev1.ConditionFalse)
+	w.setCondition(w.node(2), "Sick", corev1.ConditionFalse)
 	w.has(w.node(2))
 }
 
 // A broken DaemonSet must not evict a cluster.
-func testSilentAgent(w *ward) {
-	w.admit(testbed.Nodes{Count: 2})
-	w.want("unknown", func(s *v1alpha1.ConditionSetSpec) {
+func testSilentAgent(w *scope) {
+	w.createNodes(testbed.Nodes{Count: 2})
+	w.createSet("unknown", func(s *v1alpha1.ConditionSetSpec) {
 		s.Conditions = map[string]v1alpha1.SetCondition{"Sick": {Status: "Unknown"}}
 	})
-	w.want("even-silent", func(s *v1alpha1.ConditionSetSpec) {
+	w.createSet("even-silent", func(s *v1alpha1.ConditionSetSpec) {
 		s.Conditions = map[string]v1alpha1.SetCondition{"Sick": {Status: "Unknown", EvenSilent: true}}
 	})
-	w.says(w.node(1), "Sick", corev1.ConditionUnknown, because("AgentSilent"))
-	w.says(w.node(2), "Sick", corev1.ConditionUnknown, because("NobodyKnows"))
+	w.setCondition(w.node(1), "Sick", corev1.ConditionUnknown, because("AgentSilent"))
+	w.setCondition(w.node(2), "Sick", corev1.ConditionUnknown, because("NobodyKnows"))
 	w.has(w.node(2), noSchedule(w.key("unknown")), noSchedule(w.key("even-silent")))
 	w.has(w.node(1), noSchedule(w.key("even-silent")))
 
 	// The agent of a node that was sick falls silent: what stands stays.
-	w.says(w.node(2), "Sick", corev1.ConditionUnknown, because("AgentSilent"))
-	w.told("unknown", saysOf(w.node(2), "Tainted", "stays while its condition is Unknown"))
+	w.setCondition(w.node(2), "Sick", corev1.ConditionUnknown, because("AgentSilent"))
+	w.hasStatus("unknown", saysOf(w.node(2), "Tainted", "stays while its condition is Unknown"))
 	w.hasNow(w.node(2), noSchedule(w.key("unknown")), noSchedule(w.key("even-silent")))
 }
 
-func testDuration(w *ward) {
+func testDuration(w *scope) {
 	const short = 2 * time.Second
 	lasting := func(d string) func(*v1alpha1.ConditionSetSpec) {
 		return func(s *v1alpha1.ConditionSetSpec) {
 			s.Conditions["Sick"] = v1alpha1.SetCondition{Status: "True", Duration: d}
 		}
 	}
-	w.admit(testbed.Nodes{Count: 2})
-	w.want("short", lasting(short.String()))
-	w.want("long", lasting("1h"), effect(corev1.TaintEffectNoExecute))
-	w.told("long", isAccepted(metav1.ConditionTrue, "Followed"))
+	w.createNodes(testbed.Nodes{Count: 2})
+	w.createSet("short", lasting(short.String()))
+	w.createSet("long", lasting("1h"), effect(corev1.TaintEffectNoExecute))
+	w.hasStatus("long", isAccepted(metav1.ConditionTrue, "Followed"))
 	begin := time.Now()
-	w.says(w.node(1), "Sick", corev1.ConditionTrue)
-	w.says(w.node(2), "Sick", corev1.ConditionTrue)
-	w.says(w.node(2), "Sick", corev1.ConditionFalse)
+	w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(2), "Sick", corev1.ConditionFalse)
 	w.has(w.node(1), noSchedule(w.key("short")))
 	// When it was placed stands in whole seconds on the node; the history is exact.
 	if waited := time.Since(begin); waited < short {
 		w.t.Errorf("the taint came after %s, before its %s were over", waited, short)
 	}
 	w.hasNow(w.node(2))
-	w.told("long", saysOf(w.node(1), "Pending", "eligible at "))
+	w.hasStatus("long", saysOf(w.node(1), "Pending", "eligible at "))
 
-	w.edit("long", lasting("1ms")) // its clock has run all the while
+	w.editSet("long", lasting("1ms")) // its clock has run all the while
 	w.has(w.node(1), noExecute(w.key("long")))
 }
 
-func testClockSurvives(w *ward, controller *install.Controller) {
+func testClockSurvives(w *scope, controller *install.Controller) {
 	hours := func(n int) func(*v1alpha1.ConditionSetSpec) {
 		return func(s *v1alpha1.ConditionSetSpec) {
 			s.Conditions["Sick"] = v1alpha1.SetCondition{Status: "True", Duration: (time.Duration(n) * time.Hour).String()}
 		}
 	}
 	two := time.Now().Add(-2 * time.Hour)
-	w.want("set", hours(3))
-	w.admit(testbed.Nodes{Count: 2, Conditions: []corev1.NodeCondition{
+	w.createSet("set", hours(3))
+	w.createNodes(testbed.Nodes{Count: 2, Conditions: []corev1.NodeCondition{
 		{Type: "Sick", Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(two)},
 	}})
-	w.told("set", saysOf(w.node(2), "Pending"))
+	w.hasStatus("set", saysOf(w.node(2), "Pending"))
 	// The first node's own stamp moves: now only the controller knows since when
 	// it has been sick.
-	w.says(w.node(1), "Sick", corev1.ConditionUnknown)
-	w.told("set", saysOf(w.node(1), "Unclear"))
-	w.says(w.node(1), "Sick", corev1.ConditionTrue)
-	w.told("set", saysOf(w.node(1), "Pending", "since "+two.UTC().Format(time.RFC3339)))
+	w.setCondition(w.node(1), "Sick", corev1.ConditionUnknown)
+	w.hasStatus("set", saysOf(w.node(1), "Unclear"))
+	w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
+	w.hasStatus("set", saysOf(w.node(1), "Pending", "since "+two.UTC().Format(time.RFC3339)))
 	w.eventually("a note on "+w.node(1), func() error { return w.remembers(w.t.Context(), w.node(1)) })
 
 	w.must(controller.Restart(w.t.Context()))
-	w.edit("set", hours(1))
+	w.editSet("set", hours(1))
 	w.has(w.node(1), noSchedule(w.key("set")))
 	w.has(w.node(2), noSchedule(w.key("set")))
 	w.judge(history.Config{}, history.Counts{Placements: 2})
-	w.dismiss()
+	w.deleteNodes()
 }
 
-func testDryRun(w *ward) {
+func testDryRun(w *scope) {
 	dry := func(dry bool) func(*v1alpha1.ConditionSetSpec) {
 		return func(s *v1alpha1.ConditionSetSpec) { s.DryRun = dry }
 	}
-	node := w.admit(testbed.Nodes{Count: 1})[0]
-	w.want("weak")
-	w.want("set", evict(everyone), dry(true))
-	w.says(node, "Sick", corev1.ConditionTrue)
-	w.told("set", isAccepted(metav1.ConditionTrue, "DryRun"))
-	status := w.told("set", saysOf(node, "DryRun", "dry run, would place taint "+noExecute(w.key("set"))))
+	node := w.createNodes(testbed.Nodes{Count: 1})[0]
+	w.createSet("weak")
+	w.createSet("set", evict(everyone), dry(true))
+	w.setCondition(node, "Sick", corev1.ConditionTrue)
+	w.hasStatus("set", isAccepted(metav1.ConditionTrue, "DryRun"))
+	status := w.hasStatus("set", saysOf(node, "DryRun", "dry run, would place taint "+noExecute(w.key("set"))))
 	if status.Matched != 1 || status.Tainted != 0 {
 		w.t.Errorf("the status counts %d matched and %d tainted, want 1 and 0", status.Matched, status.Tainted)
 	}
 	w.has(node, noSchedule(w.key("weak"))) // which it does not supersede
 
-	w.edit("set", dry(false))
+	w.editSet("set", dry(false))
 	w.has(node, noExecute(w.key("set")))
-	w.told("set", isAccepted(metav1.ConditionTrue, "Followed"))
-	w.edit("set", dry(true))
+	w.hasStatus("set", isAccepted(metav1.ConditionTrue, "Followed"))
+	w.editSet("set", dry(true))
 	w.has(node, noSchedule(w.key("weak")))
-	w.told("set", isAccepted(metav1.ConditionTrue, "DryRun"))
+	w.hasStatus("set", isAccepted(metav1.ConditionTrue, "DryRun"))
 }
 
-func testInvalid(w *ward) {
-	node := w.admit(testbed.Nodes{Count: 1})[0]
-	w.says(node, "Sick", corev1.ConditionTrue)
-	w.want("good")
+func testInvalid(w *scope) {
+	node := w.createNodes(testbed.Nodes{Count: 1})[0]
+	w.setCondition(node, "Sick", corev1.ConditionTrue)
+	w.createSet("good")
 	w.has(node, noSchedule(w.key("good")))
 	// What the schema takes and nobody can follow.
 	endless := strings.Repeat("x", 254) + "/mine"
@@ -329,18 +329,18 @@ func testInvalid(w *ward) {
 		}},
 	}
 	for _, bad := range badSets {
-		w.want(bad.name, bad.change)
+		w.createSet(bad.name, bad.change)
 	}
 	for _, bad := range badSets {
-		w.told(bad.name, isAccepted(metav1.ConditionFalse, "Invalid", bad.path))
+		w.hasStatus(bad.name, isAccepted(metav1.ConditionFalse, "Invalid", bad.path))
 	}
 	w.hasNow(node, noSchedule(w.key("good")))
 
 	// A good one that turns bad is no longer followed, and comes back.
-	w.edit("good", func(s *v1alpha1.ConditionSetSpec) { s.TaintKey = endless })
-	w.told("good", isAccepted(metav1.ConditionFalse, "Invalid", "spec.taintKey", "at most 253 characters"))
+	w.editSet("good", func(s *v1alpha1.ConditionSetSpec) { s.TaintKey = endless })
+	w.hasStatus("good", isAccepted(metav1.ConditionFalse, "Invalid", "spec.taintKey", "at most 253 characters"))
 	w.has(node)
-	w.edit("good", func(s *v1alpha1.ConditionSetSpec) { s.TaintKey = w.key("good") })
+	w.editSet("good", func(s *v1alpha1.ConditionSetSpec) { s.TaintKey = w.key("good") })
 	w.has(node, noSchedule(w.key("good")))
-	w.told("good", isAccepted(metav1.ConditionTrue, "Followed"))
+	w.hasStatus("good", isAccepted(metav1.ConditionTrue, "Followed"))
 }

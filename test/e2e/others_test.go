@@ -17,7 +17,7 @@ import (
 )
 
 // rewrite changes a node as somebody would who reads it and writes it back.
-func (w *world) rewrite(ctx context.Context, name string, change func(*corev1.Node)) error {
+func (w *fixture) rewrite(ctx context.Context, name string, change func(*corev1.Node)) error {
 	for {
 		node := &corev1.Node{}
 		if err := w.api.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
@@ -30,18 +30,18 @@ func (w *world) rewrite(ctx context.Context, name string, change func(*corev1.No
 	}
 }
 
-func (w *ward) byHand(name string, change func(*corev1.Node)) {
+func (w *scope) byHand(name string, change func(*corev1.Node)) {
 	w.t.Helper()
 	w.must(w.rewrite(w.t.Context(), name, change))
 }
 
-func (w *ward) relabel(name, ward string) {
+func (w *scope) relabel(name, ward string) {
 	w.t.Helper()
-	w.byHand(name, func(n *corev1.Node) { n.Labels[wardLabel] = ward })
+	w.byHand(name, func(n *corev1.Node) { n.Labels[scopeLabel] = ward })
 }
 
 // loses takes a condition off a node.
-func (w *ward) loses(name, condition string) {
+func (w *scope) loses(name, condition string) {
 	w.t.Helper()
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []any{map[string]any{"type": condition, "$patch": "delete"}}}})
 	if err != nil {
@@ -53,7 +53,7 @@ func (w *ward) loses(name, condition string) {
 }
 
 // remembers returns why the note on a node does not tell of a clock.
-func (w *ward) remembers(ctx context.Context, name string) error {
+func (w *scope) remembers(ctx context.Context, name string) error {
 	node, err := w.get(ctx, name)
 	if err != nil {
 		return err
@@ -68,7 +68,7 @@ func (w *ward) remembers(ctx context.Context, name string) error {
 	return nil
 }
 
-func testForeign(w *ward) {
+func testForeign(w *scope) {
 	mine := corev1.Taint{Key: w.key("set"), Effect: corev1.TaintEffectNoExecute}
 	valued := mine
 	valued.Value = "theirs"
@@ -76,14 +76,14 @@ func testForeign(w *ward) {
 	weaker.Effect = corev1.TaintEffectPreferNoSchedule
 	kubernetes := corev1.Taint{Key: "node.kubernetes.io/unreachable", Effect: corev1.TaintEffectNoExecute}
 
-	w.admit(testbed.Nodes{Count: 7})
-	w.want("set", evict(everyone))
+	w.createNodes(testbed.Nodes{Count: 7})
+	w.createSet("set", evict(everyone))
 	before := map[int][]corev1.Taint{1: {mine}, 2: {valued}, 3: {weaker}, 4: {kubernetes}}
 	for number, taints := range before {
 		w.byHand(w.node(number), func(n *corev1.Node) { n.Spec.Taints = taints })
 	}
 	for number := 1; number <= 7; number++ {
-		w.says(w.node(number), "Sick", corev1.ConditionTrue)
+		w.setCondition(w.node(number), "Sick", corev1.ConditionTrue)
 	}
 	ours := noExecute(w.key("set"))
 	w.has(w.node(3), ours, preferNoSchedule(w.key("set")))
@@ -95,7 +95,7 @@ func testForeign(w *ward) {
 	w.byHand(w.node(5), func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{mine} })
 	w.byHand(w.node(6), func(n *corev1.Node) { n.Spec.Taints = append(n.Spec.Taints, weaker) })
 	for number := 1; number <= 7; number++ {
-		w.says(w.node(number), "Sick", corev1.ConditionFalse)
+		w.setCondition(w.node(number), "Sick", corev1.ConditionFalse)
 	}
 	w.has(w.node(7))
 	w.has(w.node(6), preferNoSchedule(w.key("set")))
@@ -116,24 +116,24 @@ func testForeign(w *ward) {
 
 	// What somebody puts up where ours has been is theirs as well.
 	w.byHand(w.node(7), func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{mine} })
-	w.says(w.node(7), "Sick", corev1.ConditionTrue)
-	w.says(w.node(6), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(7), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(6), "Sick", corev1.ConditionTrue)
 	w.has(w.node(6), ours, preferNoSchedule(w.key("set")))
-	w.says(w.node(7), "Sick", corev1.ConditionFalse)
-	w.says(w.node(6), "Sick", corev1.ConditionFalse)
+	w.setCondition(w.node(7), "Sick", corev1.ConditionFalse)
+	w.setCondition(w.node(6), "Sick", corev1.ConditionFalse)
 	w.has(w.node(6), preferNoSchedule(w.key("set")))
 	w.hasNow(w.node(7), ours)
 }
 
 // Somebody else's taint serves as long as it is there. When it goes, ours comes, or
 // what there is room for.
-func testServedByOthers(w *ward) {
+func testServedByOthers(w *scope) {
 	theirs := []corev1.Taint{{Key: w.key("set"), Effect: corev1.TaintEffectNoExecute}}
-	w.admit(testbed.Nodes{Count: 4})
-	w.want("set", evict(intstr.FromInt32(1)))
+	w.createNodes(testbed.Nodes{Count: 4})
+	w.createSet("set", evict(intstr.FromInt32(1)))
 	w.byHand(w.node(1), func(n *corev1.Node) { n.Spec.Taints = theirs })
-	w.says(w.node(1), "Sick", corev1.ConditionTrue)
-	w.told("set", saysOf(w.node(1), "Tainted", "the node already has the taint"))
+	w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
+	w.hasStatus("set", saysOf(w.node(1), "Tainted", "the node already has the taint"))
 	w.byHand(w.node(1), func(n *corev1.Node) { n.Spec.Taints = nil })
 	w.has(w.node(1), noExecute(w.key("set")))
 
@@ -141,41 +141,41 @@ func testServedByOthers(w *ward) {
 	w.byHand(w.node(2), func(n *corev1.Node) {
 		n.Spec.Taints = []corev1.Taint{{Key: w.key("set"), Effect: corev1.TaintEffectNoSchedule}}
 	})
-	w.says(w.node(2), "Sick", corev1.ConditionTrue)
-	w.told("set", saysOf(w.node(2), "FellBack", "the node already has this taint, set by another component"))
+	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
+	w.hasStatus("set", saysOf(w.node(2), "FellBack", "the node already has this taint, set by another component"))
 	w.byHand(w.node(2), func(n *corev1.Node) { n.Spec.Taints = nil })
 	w.has(w.node(2), noSchedule(w.key("set")))
 }
 
 // Somebody takes our taint away while its set asks for it. It is put back, and
 // that takes a place like the first time: the ledger must name it.
-func testRemovedByHand(w *ward) {
-	w.admit(testbed.Nodes{Count: 3})
-	w.want("set", evict(intstr.FromInt32(1)))
-	w.says(w.node(1), "Sick", corev1.ConditionTrue)
+func testRemovedByHand(w *scope) {
+	w.createNodes(testbed.Nodes{Count: 3})
+	w.createSet("set", evict(intstr.FromInt32(1)))
+	w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
 	w.has(w.node(1), noExecute(w.key("set")))
 	w.byHand(w.node(1), func(n *corev1.Node) { n.Spec.Taints = nil })
 	w.has(w.node(1), noExecute(w.key("set")))
 
 	// Where another waits, it is the other's turn.
-	w.says(w.node(2), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
 	w.has(w.node(2), noSchedule(w.key("set")))
 	w.byHand(w.node(1), func(n *corev1.Node) { n.Spec.Taints = nil })
 	w.has(w.node(2), noExecute(w.key("set")))
 	w.has(w.node(1), noSchedule(w.key("set")))
 }
 
-func testCorruptRecord(w *ward) {
-	w.admit(testbed.Nodes{Count: 2})
-	w.want("set")
-	w.says(w.node(1), "Sick", corev1.ConditionTrue)
+func testCorruptRecord(w *scope) {
+	w.createNodes(testbed.Nodes{Count: 2})
+	w.createSet("set")
+	w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
 	w.has(w.node(1), noSchedule(w.key("set")))
 	w.byHand(w.node(1), func(n *corev1.Node) { n.Annotations[recordAnnotation] = `{"taints":[{"rule":` })
 	w.tellsOf(w.node(1), "Trouble", "cannot be read", recordAnnotation)
-	w.says(w.node(1), "Sick", corev1.ConditionFalse)
-	w.drop("set")
-	w.want("second", func(s *v1alpha1.ConditionSetSpec) { s.Conditions["Sick"] = v1alpha1.SetCondition{Status: "False"} })
-	w.says(w.node(2), "Sick", corev1.ConditionFalse)
+	w.setCondition(w.node(1), "Sick", corev1.ConditionFalse)
+	w.deleteSet("set")
+	w.createSet("second", func(s *v1alpha1.ConditionSetSpec) { s.Conditions["Sick"] = v1alpha1.SetCondition{Status: "False"} })
+	w.setCondition(w.node(2), "Sick", corev1.ConditionFalse)
 	w.has(w.node(2), noSchedule(w.key("second")))
 	w.has(w.node(1), noSchedule(w.key("set")), noSchedule(w.key("second")))
 

@@ -21,7 +21,7 @@ import (
 // the controller look at all health checks, and hides whom it forgets.
 func TestQuietHealthChecks(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withManager)
+	w := newFixture(t, withManager)
 	if err := remediator.Install(t.Context(), w.Cluster); err != nil {
 		t.Fatal(err)
 	}
@@ -29,42 +29,42 @@ func TestQuietHealthChecks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	controller := w.ward(t, "all").start(install.Options{Through: proxy, Args: []string{alone}})
+	controller := w.scope(t, "all").start(install.Options{Through: proxy, Args: []string{alone}})
 	for _, part := range []struct {
 		name, ward string
-		test       func(*ward)
+		test       func(*scope)
 	}{
 		{"a storm ends although nothing else happens", "storm", testStormCooldown},
-		{"the other controller comes and goes", "peer", testStandingBack},
-		{"the end of a remediation is not answered", "ends", func(w *ward) { testUnansweredEnd(w, proxy, controller) }},
+		{"the other controller comes and goes", "peer", testDeferring},
+		{"the end of a remediation is not answered", "ends", func(w *scope) { testUnansweredEnd(w, proxy, controller) }},
 	} {
 		t.Run(part.name, func(t *testing.T) {
-			ward := w.ward(t, part.ward)
+			ward := w.scope(t, part.ward)
 			part.test(ward)
-			ward.discharge()
+			ward.deleteCheck()
 		})
 	}
 }
 
-// testStandingBack has medik8s' own controller lead for a while.
-func testStandingBack(w *ward) {
+// testDeferring has medik8s' own controller lead for a while.
+func testDeferring(w *scope) {
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 4})
+	nodes := w.createNodes(testbed.Nodes{Count: 4})
 	w.check("check")
-	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	object := w.tries(nodes[0], "quick")
-	w.checkTold("check", counted(4, 3, 1))
+	w.hasCheckStatus("check", counted(4, 3, 1))
 
 	lease := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "e1f13584.medik8s.io"},
 		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("operator-1"), LeaseDurationSeconds: new(int32(3600)), RenewTime: new(metav1.NowMicro())},
 	}
 	w.must(w.api.Create(w.t.Context(), lease))
-	w.checkTold("check", condition(remediationv1alpha1.StandingBack, metav1.ConditionTrue, "operator-1 holds Lease default/e1f13584.medik8s.io"))
-	w.says(nodes[0], "Sick", corev1.ConditionFalse)
-	w.says(nodes[1], "Sick", corev1.ConditionTrue)
-	w.want("set") // of which the other one knows nothing
-	w.told("set", func(s v1alpha1.ConditionSetStatus) error {
+	w.hasCheckStatus("check", condition(remediationv1alpha1.StandingBack, metav1.ConditionTrue, "operator-1 holds Lease default/e1f13584.medik8s.io"))
+	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
+	w.setCondition(nodes[1], "Sick", corev1.ConditionTrue)
+	w.createSet("set") // of which the other one knows nothing
+	w.hasStatus("set", func(s v1alpha1.ConditionSetStatus) error {
 		if s.Selected != 4 || s.Matched != 1 {
 			return fmt.Errorf("%d selected, %d matched", s.Selected, s.Matched)
 		}
@@ -76,7 +76,7 @@ func testStandingBack(w *ward) {
 
 	w.must(w.api.Delete(w.t.Context(), lease))
 	w.tries(nodes[0])
-	w.checkTold("check", phase(remediationv1alpha1.PhaseRemediating), counted(4, 3, 1), row(nodes[1], "Treating"), func(s remediationv1alpha1.NodeHealthCheckStatus) error {
+	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseRemediating), counted(4, 3, 1), row(nodes[1], "Treating"), func(s remediationv1alpha1.NodeHealthCheckStatus) error {
 		if meta.FindStatusCondition(s.Conditions, remediationv1alpha1.StandingBack) != nil {
 			return errors.New("it says that it stands back")
 		}
@@ -85,25 +85,25 @@ func testStandingBack(w *ward) {
 	if now := w.tries(nodes[1], "quick"); now.GetUID() == object.GetUID() {
 		w.t.Error("the remediation of one node is now that of another")
 	}
-	w.drop("set")
+	w.deleteSet("set")
 }
 
 // testUnansweredEnd has the answer to every deletion of a remediation be lost, so that
 // the watch tells first that it is gone. It was ended here all the same, and the next
 // one is not put off as it is where somebody else deletes them.
-func testUnansweredEnd(w *ward, proxy *testbed.Proxy, controller *install.Controller) {
+func testUnansweredEnd(w *scope, proxy *testbed.Proxy, controller *install.Controller) {
 	cut := proxy.Inject(testbed.On("delete", "exampleremediations"), testbed.CutResponse(), 0)
 	defer cut.Lift()
 	w.template("quick")
-	node := w.admit(testbed.Nodes{Count: 4})[0]
+	node := w.createNodes(testbed.Nodes{Count: 4})[0]
 	check := w.check("check")
 	const rounds = 3
 	for range rounds {
-		w.says(node, "Sick", corev1.ConditionTrue)
+		w.setCondition(node, "Sick", corev1.ConditionTrue)
 		w.tries(node, "quick")
-		w.says(node, "Sick", corev1.ConditionFalse)
+		w.setCondition(node, "Sick", corev1.ConditionFalse)
 		w.tries(node)
-		w.checkTold("check", phase(remediationv1alpha1.PhaseEnabled), counted(4, 4, 0))
+		w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseEnabled), counted(4, 4, 0))
 	}
 	if cut.Struck() < rounds {
 		w.t.Errorf("%d answers were lost: the test has shown nothing", cut.Struck())

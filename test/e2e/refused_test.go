@@ -23,9 +23,9 @@ import (
 )
 
 // count counts the letters that match, and keeps none of them.
-func (o office) count(match func(*letter) bool) *atomic.Int64 {
+func (o proxy) count(match func(*heldRequest) bool) *atomic.Int64 {
 	var seen atomic.Int64
-	o.keep(func(l *letter) bool {
+	o.hold(func(l *heldRequest) bool {
 		if match(l) {
 			seen.Add(1)
 		}
@@ -36,7 +36,7 @@ func (o office) count(match func(*letter) bool) *atomic.Int64 {
 
 // patiently says that a refused write was tried at once and then seldom: NoExecute
 // and what falls back from it, for every node, and again every few seconds at most.
-func (w *ward) patiently(tries *atomic.Int64, nodes int, since time.Time) {
+func (w *scope) patiently(tries *atomic.Int64, nodes int, since time.Time) {
 	w.t.Helper()
 	const seldom = 2 * time.Second
 	limit := 2 * nodes * (1 + int(time.Since(since)/seldom))
@@ -45,9 +45,9 @@ func (w *ward) patiently(tries *atomic.Int64, nodes int, since time.Time) {
 	}
 }
 
-// complains waits for word of a refused write on the node and on the set. It is
+// reportsRefusal waits for word of a refused write on the node and on the set. It is
 // to be told once.
-func (w *ward) complains(node string, parts ...string) {
+func (w *scope) reportsRefusal(node string, parts ...string) {
 	w.t.Helper()
 	w.tellsOf(node, "Trouble", parts...)
 	w.tellsOf(w.name+"-set", "Trouble", append(parts, node)...)
@@ -64,14 +64,14 @@ func (w *ward) complains(node string, parts ...string) {
 	}
 }
 
-func (w *ward) refusals(c *install.Controller) float64 {
+func (w *scope) refusals(c *install.Controller) float64 {
 	w.t.Helper()
 	return value(w.t, w.scrape(c), `autohealer_writes_total{outcome="refused",resource="nodes"}`)
 }
 
 // withdrawPatch takes the right to patch nodes from the controllers, until they get
 // it back.
-func (w *ward) withdrawPatch() (giveBack func()) {
+func (w *scope) withdrawPatch() (giveBack func()) {
 	w.t.Helper()
 	role := &rbacv1.ClusterRole{}
 	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Name: install.Account}, role))
@@ -79,7 +79,7 @@ func (w *ward) withdrawPatch() (giveBack func()) {
 }
 
 // withdraw takes a right out of the rules of a role, until it is given back.
-func (w *ward) withdraw(role client.Object, rules *[]rbacv1.PolicyRule, right authorizationv1.ResourceAttributes) (giveBack func()) {
+func (w *scope) withdraw(role client.Object, rules *[]rbacv1.PolicyRule, right authorizationv1.ResourceAttributes) (giveBack func()) {
 	w.t.Helper()
 	before := *rules
 	*rules = slices.Clone(before)
@@ -108,20 +108,20 @@ func (w *ward) withdraw(role client.Object, rules *[]rbacv1.PolicyRule, right au
 	}
 }
 
-func testForbidden(w *ward) {
+func testForbidden(w *scope) {
 	const count = 4
-	p := w.newPost(w.name)
-	nodes := w.admit(testbed.Nodes{Count: count})
-	w.want("set", evict(intstr.FromInt32(1)))
+	p := w.newProxy(w.name)
+	nodes := w.createNodes(testbed.Nodes{Count: count})
+	w.createSet("set", evict(intstr.FromInt32(1)))
 	controller := w.start(install.Options{Args: p.Args(alone)})
-	w.told("set", isAccepted(metav1.ConditionTrue, "Followed"))
+	w.hasStatus("set", isAccepted(metav1.ConditionTrue, "Followed"))
 	giveBack := w.withdrawPatch()
 	tries, pages, since := p.count(changesNode), p.count(updatesLedger), time.Now()
 	w.fallSick(nodes)
 	for _, node := range nodes {
-		w.complains(node, "could not be placed", "forbidden")
+		w.reportsRefusal(node, "could not be placed", "forbidden")
 	}
-	w.told("set", saysOf(nodes[0], "FellBack", "not written yet", "forbidden"))
+	w.hasStatus("set", saysOf(nodes[0], "FellBack", "not written yet", "forbidden"))
 	if got := w.refusals(controller); got < count || got > float64(tries.Load()) {
 		w.t.Errorf("%v writes are counted as refused, of %d", got, tries.Load())
 	}
@@ -135,7 +135,7 @@ func testForbidden(w *ward) {
 
 // refuse has the API server refuse to change the taints of a node in a way, for a
 // reason, until it is allowed.
-func (w *ward) refuse(node, rule string, reason metav1.StatusReason) (allow func()) {
+func (w *scope) refuse(node, rule string, reason metav1.StatusReason) (allow func()) {
 	w.t.Helper()
 	const old, now = "(has(oldObject.spec.taints) ? oldObject.spec.taints : [])", "(has(object.spec.taints) ? object.spec.taints : [])"
 	meta := metav1.ObjectMeta{Name: w.name + "-spares-" + node}
@@ -186,17 +186,17 @@ const (
 
 // What is refused is NoExecute alone: NoSchedule comes in its place, and the
 // place under the bound goes to the next.
-func testRefusedEviction(w *ward) {
-	p := w.newPost(w.name)
-	w.admit(testbed.Nodes{Count: 3})
-	w.want("set", evict(intstr.FromInt32(1)))
+func testRefusedEviction(w *scope) {
+	p := w.newProxy(w.name)
+	w.createNodes(testbed.Nodes{Count: 3})
+	w.createSet("set", evict(intstr.FromInt32(1)))
 	controller := w.start(install.Options{Args: p.Args(alone)})
 	allow := w.refuse(w.node(1), noEviction, metav1.StatusReasonInvalid)
 	tries, since := p.count(changesNodeOf(w.node(1))), time.Now()
-	w.says(w.node(1), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
 	w.has(w.node(1), noSchedule(w.key("set")))
-	w.complains(w.node(1), "could not be placed", "hands off "+w.node(1))
-	w.told("set", saysOf(w.node(1), "FellBack", "could not be placed", "hands off "+w.node(1)))
+	w.reportsRefusal(w.node(1), "could not be placed", "hands off "+w.node(1))
+	w.hasStatus("set", saysOf(w.node(1), "FellBack", "could not be placed", "hands off "+w.node(1)))
 	if w.refusals(controller) == 0 {
 		w.t.Error("no refused write is counted")
 	}
@@ -205,9 +205,9 @@ func testRefusedEviction(w *ward) {
 	if strings.Contains(log, "trouble is over") {
 		w.t.Errorf("NoSchedule in its place is taken for the end of the trouble:\n%s", log)
 	}
-	w.says(w.node(2), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
 	w.has(w.node(2), noExecute(w.key("set")))
-	w.says(w.node(2), "Sick", corev1.ConditionFalse)
+	w.setCondition(w.node(2), "Sick", corev1.ConditionFalse)
 	w.has(w.node(2))
 	allow()
 	w.has(w.node(1), noExecute(w.key("set")))
@@ -216,25 +216,25 @@ func testRefusedEviction(w *ward) {
 }
 
 // Nothing at all may be changed on a node: neither does a taint come nor go.
-func testFrozen(w *ward) {
-	p := w.newPost(w.name)
-	w.admit(testbed.Nodes{Count: 3})
-	w.want("set", evict(intstr.FromInt32(1)))
+func testFrozen(w *scope) {
+	p := w.newProxy(w.name)
+	w.createNodes(testbed.Nodes{Count: 3})
+	w.createSet("set", evict(intstr.FromInt32(1)))
 	w.start(install.Options{Args: p.Args(alone)})
 	thaw := w.refuse(w.node(1), noChange, metav1.StatusReasonForbidden)
 	tries, since := p.count(changesNodeOf(w.node(1))), time.Now()
-	w.says(w.node(1), "Sick", corev1.ConditionTrue)
-	w.complains(w.node(1), "could not be placed", "hands off "+w.node(1))
-	w.says(w.node(2), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
+	w.reportsRefusal(w.node(1), "could not be placed", "hands off "+w.node(1))
+	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
 	w.has(w.node(2), noExecute(w.key("set")))
-	w.told("set", saysOf(w.node(1), "FellBack", "not written yet", "hands off "+w.node(1)))
+	w.hasStatus("set", saysOf(w.node(1), "FellBack", "not written yet", "hands off "+w.node(1)))
 	w.hasNow(w.node(1))
 	thaw()
 	w.has(w.node(1), noSchedule(w.key("set")))
 
 	thaw = w.refuse(w.node(1), noChange, metav1.StatusReasonForbidden)
-	w.says(w.node(1), "Sick", corev1.ConditionFalse)
-	w.complains(w.node(1), noSchedule(w.key("set"))+" could not be removed", "hands off "+w.node(1))
+	w.setCondition(w.node(1), "Sick", corev1.ConditionFalse)
+	w.reportsRefusal(w.node(1), noSchedule(w.key("set"))+" could not be removed", "hands off "+w.node(1))
 	thaw()
 	w.has(w.node(1))
 	w.patiently(tries, 1, since)

@@ -8,6 +8,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -16,35 +17,40 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// short lets a replica take over soon after its leader has died or stands still, but not
-// so soon that a busy machine is taken for a dead leader.
-var short = []string{"--leader-elect-lease-duration=6s", "--leader-elect-renew-deadline=5s", "--leader-elect-retry-period=500ms"}
+// elected are the flags of a replica that takes part in the election. A leader with a
+// shorter lease loses it on a busy machine; expireLease ends the lease of a leader that is
+// dead or paused.
+var elected = []string{"--leader-elect-lease-duration=30s", "--leader-elect-renew-deadline=20s", "--leader-elect-retry-period=500ms"}
 
-// successor is for the replica that takes over and leads until the test ends. Nothing
-// waits for its lease to end, so it keeps the lead on a busy machine too.
-var successor = []string{"--leader-elect-lease-duration=60s", "--leader-elect-renew-deadline=50s", "--leader-elect-retry-period=500ms"}
+// expireLease lets the next replica take over from a leader that does not renew any more.
+func (w *scope) expireLease() {
+	w.t.Helper()
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: "autohealer-controller"}}
+	w.must(client.IgnoreNotFound(w.api.Patch(w.t.Context(), lease, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"leaseDurationSeconds":1}}`)))))
+}
 
-func testLeaderKilled(w *ward) {
+func testLeaderKilled(w *scope) {
 	const count = 100
-	p := w.newPost(w.name)
-	w.admit(sickFromBirth(count))
-	w.want("set", evict(almostHalf))
+	p := w.newProxy(w.name)
+	w.createNodes(sickFromBirth(count))
+	w.createSet("set", evict(almostHalf))
 	passed := 0
-	box := p.keep(func(l *letter) bool { // in the middle of things; a box asks one at a time
+	box := p.hold(func(l *heldRequest) bool { // in the middle of things; a box asks one at a time
 		if changesNode(l) {
 			passed++
 		}
 		return passed > 30 && changesNode(l)
 	}, 0)
-	w.vacate()
-	leader := w.start(install.Options{Args: p.Args(short...)})
+	w.releaseLeadership()
+	leader := w.start(install.Options{Args: p.Args(elected...)})
 	kept := box.wait(w, 10)
-	w.start(install.Options{Args: successor})
-	w.arrives(kept[:5], 0)
+	w.start(install.Options{Args: elected})
+	w.deliver(kept[:5], 0)
 	w.kill(leader)
+	w.expireLease()
 	box.Close()
 	w.counts(w.key("set"), 49, 51)
-	w.arrives(kept[5:], http.StatusConflict)
+	w.deliver(kept[5:], http.StatusConflict)
 	w.judge(history.Config{AnyTurn: true}, history.Counts{Evictions: 49, Fallbacks: 51})
 }
 
@@ -52,39 +58,40 @@ func testLeaderKilled(w *ward) {
 // wakes up it goes on with what it had been granted, although the set has been
 // edited and wants other nodes now. The new leader must not have given their
 // places away.
-func testLeaderPaused(w *ward) {
+func testLeaderPaused(w *scope) {
 	const most = 40
-	first, second := w.newPost(w.name+"-1"), w.newPost(w.name+"-2")
-	w.admit(sickFromBirth(60))
-	w.admit(testbed.Nodes{Count: 60, First: 61, Conditions: []corev1.NodeCondition{{Type: "Worse", Status: corev1.ConditionTrue}}})
-	w.want("set", evict(intstr.FromInt32(most)))
-	box := first.keep(placesNoExecute, 0)
-	w.vacate()
-	leader := w.start(install.Options{Args: first.Args(short...)})
+	first, second := w.newProxy(w.name+"-1"), w.newProxy(w.name+"-2")
+	w.createNodes(sickFromBirth(60))
+	w.createNodes(testbed.Nodes{Count: 60, First: 61, Conditions: []corev1.NodeCondition{{Type: "Worse", Status: corev1.ConditionTrue}}})
+	w.createSet("set", evict(intstr.FromInt32(most)))
+	box := first.hold(placesNoExecute, 0)
+	w.releaseLeadership()
+	leader := w.start(install.Options{Args: first.Args(elected...)})
 	kept := box.wait(w, 20)
 	w.must(leader.Pause())
-	w.edit("set", on("Worse"))
-	slow := second.keep(fences, 0)
-	w.start(install.Options{Args: second.Args(successor...)})
+	w.expireLease()
+	w.editSet("set", on("Worse"))
+	slow := second.hold(fences, 0)
+	w.start(install.Options{Args: second.Args(elected...)})
 	slow.wait(w, 10)
 
 	// Some of what the old leader has sent arrives while the new one is about to
 	// make sure that it cannot. Then the old one wakes up.
-	w.arrives(kept[:5], http.StatusOK)
+	w.deliver(kept[:5], http.StatusOK)
 	box.Release()
 	leader.Expect()
 	w.must(leader.Resume())
-	w.ended(leader)
+	w.waitForExit(leader)
 	slow.Release()
 	w.counts(w.key("set"), most, 60-most)
-	w.arrives(kept[5:], http.StatusConflict)
+	w.deliver(kept[5:], http.StatusConflict)
 	w.judge(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Evictions: most + 5, Fences: 2})
 }
 
-func testDeposed(w *ward) {
+func testDeposed(w *scope) {
 	const count = 100
-	nodes := w.admit(testbed.Nodes{Count: count})
-	w.want("set", evict(almostHalf))
+	nodes := w.createNodes(testbed.Nodes{Count: count})
+	w.createSet("set", evict(almostHalf))
 	first := w.start(install.Options{Args: []string{alone}})
 	w.fallSick(nodes[:30])
 	w.counts(w.key("set"), 30, 0)
@@ -99,15 +106,15 @@ func testDeposed(w *ward) {
 	})
 	w.fallSick(nodes[30:])
 	w.counts(w.key("set"), 49, 51)
-	w.ended(first)
+	w.waitForExit(first)
 	w.recover(nodes[:10])
 	w.counts(w.key("set"), 49, 41)
 	w.judge(history.Config{AnyTurn: true}, history.Counts{Evictions: 59, Fallbacks: 51, Removals: 10})
 }
 
-// vacate clears away what a leader has left who is dead and has nothing on its
+// releaseLeadership clears away what a leader has left who is dead and has nothing on its
 // way: the next one waits for no lease, and makes the ledger itself.
-func (w *ward) vacate() {
+func (w *scope) releaseLeadership() {
 	w.t.Helper()
 	for _, left := range []client.Object{
 		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: "autohealer-controller"}},
@@ -118,7 +125,7 @@ func (w *ward) vacate() {
 }
 
 // holder returns whom the ledger belongs to.
-func (w *ward) holder() string {
+func (w *scope) holder() string {
 	w.t.Helper()
 	var ledger corev1.ConfigMap
 	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: install.Namespace, Name: ledgerName}, &ledger))

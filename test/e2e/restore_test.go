@@ -18,10 +18,10 @@ import (
 // as the kubelet does, and sees what has become of the nodes.
 func TestARestoredStore(t *testing.T) {
 	t.Parallel()
-	world := newWorld(t, func(cfg *testbed.Config) { cfg.Record, cfg.RecordIn = nil, nil }) // which follows versions itself
-	w := world.ward(t, "restored")
-	nodes := w.admit(healthyNodes(10))
-	w.want("set", evict(almostHalf))
+	world := newFixture(t, func(cfg *testbed.Config) { cfg.Record, cfg.RecordIn = nil, nil }) // which follows versions itself
+	w := world.scope(t, "restored")
+	nodes := w.createNodes(healthyNodes(10))
+	w.createSet("set", evict(almostHalf))
 	// An outage that costs it the lease would end it as well: this one is too short.
 	controller := w.start(install.Options{Args: []string{alone}})
 	w.fallSick(nodes[:1])
@@ -48,11 +48,11 @@ func TestARestoredStore(t *testing.T) {
 	select {
 	case <-controller.Ended():
 	case <-time.After(patience):
-		t.Fatalf("the controller has not ended after %s\n%s", patience, w.lastWords())
+		t.Fatalf("the controller has not ended after %s\n%s", patience, w.logTail())
 	}
 	t.Logf("the controller ended %s after the API server was ready", time.Since(began).Round(time.Millisecond))
 	if log, err := controller.Log(); err != nil || !strings.Contains(log, "was restored from a backup") {
-		t.Errorf("the log does not say why (%v):\n%s", err, w.lastWords())
+		t.Errorf("the log does not say why (%v):\n%s", err, w.logTail())
 	}
 	w.must(controller.Restart(t.Context()))
 	// The second one had fallen sick after the backup, and is well again.

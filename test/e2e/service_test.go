@@ -23,10 +23,10 @@ import (
 // an EndpointSlice with an address of this machine in place of a pod's.
 func TestService(t *testing.T) {
 	t.Parallel() // much of it is waiting
-	w := newWorld(t, func(cfg *testbed.Config) {
+	w := newFixture(t, func(cfg *testbed.Config) {
 		cfg.Flags.APIServer = append(cfg.Flags.APIServer, "--enable-aggregator-routing=true")
-	}).ward(t, "service")
-	w.admit(healthyNodes(10))
+	}).scope(t, "service")
+	w.createNodes(healthyNodes(10))
 	manifests, err := fs.Glob(deploy.Manifests, "controller/*.yaml")
 	w.must(err)
 	for _, name := range manifests {
@@ -42,7 +42,7 @@ func TestService(t *testing.T) {
 	if got := w.shownNames(controller); !slices.Equal(got, []string{name}) {
 		t.Errorf("the certificate is for %v", got)
 	}
-	d := w.desk()
+	d := w.warningClient()
 	trap, good := w.policy("trap", when("OutOfDisk=False")), w.policy("good")
 	nobody := func() error {
 		err := d.api.Create(t.Context(), good.DeepCopy(), client.DryRunAll)
@@ -59,7 +59,7 @@ func TestService(t *testing.T) {
 		return refused(d.api.Create(t.Context(), trap.DeepCopy(), client.DryRunAll), "10 of 10 selected nodes", "evict the pods of 4")
 	})
 	w.must(d.api.Create(t.Context(), good.DeepCopy()))
-	w.told("good", isAccepted(metav1.ConditionTrue, "Followed"))
+	w.hasStatus("good", isAccepted(metav1.ConditionTrue, "Followed"))
 
 	// Through the Service too, the certificate can be replaced and nobody is refused.
 	w.replaceCertificate([]*install.Controller{controller}, nil)
@@ -79,7 +79,7 @@ func TestService(t *testing.T) {
 }
 
 // anyPort returns a port for a server that listens on all addresses.
-func (w *ward) anyPort() int {
+func (w *scope) anyPort() int {
 	w.t.Helper()
 	address, err := w.Address()
 	w.must(err)
@@ -92,7 +92,7 @@ func (w *ward) anyPort() int {
 
 // endpoints tells where the webhook's Service is: at this machine, by an address
 // that is not loopback, which endpoints may not have.
-func (w *ward) endpoints(port int) *discoveryv1.EndpointSlice {
+func (w *scope) endpoints(port int) *discoveryv1.EndpointSlice {
 	w.t.Helper()
 	addresses, err := net.InterfaceAddrs()
 	w.must(err)

@@ -31,13 +31,13 @@ const (
 
 // agent is one that a test plays: it says what it is told to, and renews its Lease.
 type agent struct {
-	w    *ward
+	w    *scope
 	node string
 	stop func()
 }
 
 // agentOn begins to renew the Lease of a node's agent.
-func (w *ward) agentOn(node string) *agent {
+func (w *scope) agentOn(node string) *agent {
 	w.t.Helper()
 	a := &agent{w: w, node: node}
 	found, err := w.get(w.t.Context(), node)
@@ -84,7 +84,7 @@ func (a *agent) says(rows map[string]corev1.ConditionStatus) {
 }
 
 // is says why a row of a node is not so.
-func (w *ward) is(node, kind string, status corev1.ConditionStatus, reason string) error {
+func (w *scope) is(node, kind string, status corev1.ConditionStatus, reason string) error {
 	found, err := w.get(w.t.Context(), node)
 	if err != nil {
 		return err
@@ -100,7 +100,7 @@ func (w *ward) is(node, kind string, status corev1.ConditionStatus, reason strin
 	return fmt.Errorf("%s has no %s", node, kind)
 }
 
-func (w *ward) isSilent(node string, kinds ...string) {
+func (w *scope) isSilent(node string, kinds ...string) {
 	w.t.Helper()
 	for _, kind := range kinds {
 		w.eventually(kind+" of "+node, func() error { return w.is(node, kind, corev1.ConditionUnknown, "AgentSilent") })
@@ -108,7 +108,7 @@ func (w *ward) isSilent(node string, kinds ...string) {
 }
 
 // ours returns what the controller has written to a node.
-func (w *ward) ours(node string) (changes []testbed.Change) {
+func (w *scope) ours(node string) (changes []testbed.Change) {
 	w.t.Helper()
 	for _, c := range w.recording() {
 		if c.Name == node && c.Author.User == install.User {
@@ -122,11 +122,11 @@ func (w *ward) ours(node string) (changes []testbed.Change) {
 // users have them.
 func TestSilentAgents(t *testing.T) {
 	t.Parallel()
-	world := newWorld(t)
-	w := world.ward(t, "mute")
-	nodes := w.admit(testbed.Nodes{Count: 5})
-	w.says(nodes[0], "Sick", corev1.ConditionFalse) // which is not the agent's
-	first := w.start(install.Options{Args: short})
+	world := newFixture(t)
+	w := world.scope(t, "mute")
+	nodes := w.createNodes(testbed.Nodes{Count: 5})
+	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse) // which is not the agent's
+	first := w.start(install.Options{Args: elected})
 	healthy := map[string]corev1.ConditionStatus{"KernelDeadlock": corev1.ConditionFalse, "Disk": corev1.ConditionTrue}
 	all := w // whose agents outlive a part
 	agents := make([]*agent, 4)
@@ -136,7 +136,7 @@ func TestSilentAgents(t *testing.T) {
 	}
 	w.metric(first, `autohealer_agents{state="heard"} 4`)
 
-	w.part("one that stops is called silent, in one write, and returns", func(w *ward) {
+	w.run("one that stops is called silent, in one write, and returns", func(w *scope) {
 		agents[0].stop()
 		w.isSilent(nodes[0], "KernelDeadlock", "Disk")
 		w.metric(first, `autohealer_agents{state="silent"} 1`)
@@ -152,7 +152,7 @@ func TestSilentAgents(t *testing.T) {
 		w.tells(nodes[0], "AgentHeard", "renews Lease")
 		w.metric(first, `autohealer_agents{state="heard"} 4`)
 	})
-	w.part("one that lives and cannot renew is called silent once", func(w *ward) {
+	w.run("one that lives and cannot renew is called silent once", func(w *scope) {
 		agents[1].stop()
 		w.isSilent(nodes[1], "KernelDeadlock", "Disk")
 		w.tells(nodes[1], "AgentSilent", "by pod-1. Look for its pod (kubectl get pods -A --field-selector spec.nodeName="+nodes[1]+")")
@@ -166,16 +166,17 @@ func TestSilentAgents(t *testing.T) {
 		}
 		agents[1] = all.agentOn(nodes[1])
 	})
-	w.part("a node that goes takes its agent along", func(w *ward) {
+	w.run("a node that goes takes its agent along", func(w *scope) {
 		agents[3].stop()
 		w.must(w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodes[3]}}))
 		w.must(w.api.Delete(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: "autohealer-agent-" + nodes[3]}}))
 		w.metric(first, `autohealer_agents{state="heard"} 3`)
 	})
-	w.part("who takes over hears for itself", func(w *ward) {
-		second := w.start(install.Options{Args: successor})
+	w.run("who takes over hears for itself", func(w *scope) {
+		second := w.start(install.Options{Args: elected})
 		agents[1].stop()
 		w.kill(first)
+		w.expireLease()
 		w.isSilent(nodes[1], "KernelDeadlock", "Disk")
 		w.metric(second, `autohealer_agents{state="silent"} 1`)
 		w.metric(second, `autohealer_agents{state="heard"} 2`)
@@ -183,7 +184,7 @@ func TestSilentAgents(t *testing.T) {
 		agents[1] = all.agentOn(nodes[1])
 		agents[1].says(healthy)
 	})
-	w.part("an outage makes nobody silent", func(w *ward) {
+	w.run("an outage makes nobody silent", func(w *scope) {
 		controller := w.start(install.Options{Args: []string{alone}})
 		w.metric(controller, `autohealer_agents{state="heard"} 3`)
 		before := len(w.ours(nodes[0])) + len(w.ours(nodes[1])) + len(w.ours(nodes[2]))
@@ -206,7 +207,7 @@ func TestSilentAgents(t *testing.T) {
 		agents[2].stop()
 		w.isSilent(nodes[2], "KernelDeadlock", "Disk") // but who is so afterwards
 		if after := len(w.ours(nodes[0])) + len(w.ours(nodes[1])) + len(w.ours(nodes[2])); after != before+1 {
-			w.t.Errorf("%d writes, want one\n%s", after-before, w.lastWords())
+			w.t.Errorf("%d writes, want one\n%s", after-before, w.logTail())
 		}
 		for _, node := range nodes[:2] {
 			w.must(w.is(node, "Disk", corev1.ConditionTrue, "TestSaysSo"))
@@ -222,7 +223,7 @@ func TestSilentAgents(t *testing.T) {
 }
 
 // tells waits for an Event about a node.
-func (w *ward) tells(node, reason, says string) {
+func (w *scope) tells(node, reason, says string) {
 	w.t.Helper()
 	w.eventually("Event "+reason+" about "+node, func() error {
 		found, err := w.events(w.t.Context(), node, reason)

@@ -38,7 +38,7 @@ func BenchmarkTheChecksOfANode(b *testing.B) {
 		b.Fatalf("%s is not what it was", name)
 	}
 	files[name] = strings.Replace(files[name], source, source+` "nodeSelector": "kubernetes.io/hostname=first",`, 1)
-	w := newWorld(b, files)
+	w := newFixture(b, files)
 	asked := func() {
 		b.Helper()
 		w.becomes(w.first, "KubeletUnhealthy", corev1.ConditionFalse, "KubeletIsHealthy")

@@ -76,22 +76,22 @@ const (
 
 func TestRealNodes(t *testing.T) {
 	realnode.Wanted(t)
-	w := newWorld(t, map[string]string{"kernel-monitor.json": kernelMonitor, "health-checker.json": healthChecker}, "--config.custom-plugin-monitor=/config/health-checker.json")
+	w := newFixture(t, map[string]string{"kernel-monitor.json": kernelMonitor, "health-checker.json": healthChecker}, "--config.custom-plugin-monitor=/config/health-checker.json")
 
-	w.part(t, "what the checks look at is there, in a pod", func(w *world) {
+	w.run(t, "what the checks look at is there, in a pod", func(w *fixture) {
 		for _, node := range []*realnode.Node{w.first, w.second} {
 			w.becomes(node, "KubeletUnhealthy", corev1.ConditionFalse, "KubeletIsHealthy")
 			w.becomes(node, "ContainerRuntimeUnhealthy", corev1.ConditionFalse, "ContainerRuntimeIsHealthy")
 			w.becomes(node, "ReadonlyFilesystem", corev1.ConditionFalse, "FilesystemIsNotReadOnly")
 		}
 	})
-	w.part(t, "a policy for all nodes is refused by the webhook, which is a pod", func(w *world) {
+	w.run(t, "a policy for all nodes is refused by the webhook, which is a pod", func(w *fixture) {
 		out, err := w.KubectlApply(w.t.Context(), strings.Replace(hung, "KernelDeadlock", "Ready", 1))
 		if err == nil || !strings.Contains(err.Error(), "conditionsets.autohealer.resourcestack.com") || !strings.Contains(err.Error(), "2 of 2 selected nodes") {
 			w.t.Errorf("it was told %q (%v)", out, err)
 		}
 	})
-	w.part(t, "a kernel line becomes a condition, a taint, and a pod that runs elsewhere", func(w *world) {
+	w.run(t, "a kernel line becomes a condition, a taint, and a pod that runs elsewhere", func(w *fixture) {
 		w.apply(hung)
 		w.apply(worker)
 		w.worksOnlyOn(w.first)
@@ -115,7 +115,7 @@ func TestRealNodes(t *testing.T) {
 		w.rolledOut() // a replica of the controller had to leave as well
 		lap("the controller has its replicas again")
 	})
-	w.part(t, "a kubelet that is killed is told of by the agent, which lives", func(w *world) {
+	w.run(t, "a kubelet that is killed is told of by the agent, which lives", func(w *fixture) {
 		w.becomes(w.first, "KubeletUnhealthy", corev1.ConditionFalse, "KubeletIsHealthy")
 		w.becomes(w.first, asEver, corev1.ConditionFalse, "KubeletIsHealthy")
 		lap := stopwatch(w.t)
@@ -133,7 +133,7 @@ func TestRealNodes(t *testing.T) {
 		w.becomes(w.first, corev1.NodeReady, corev1.ConditionTrue, "")
 		lap("all is well again")
 	})
-	w.part(t, "a containerd that is stopped is told of before the kubelet gives up", func(w *world) {
+	w.run(t, "a containerd that is stopped is told of before the kubelet gives up", func(w *fixture) {
 		w.becomes(w.second, "ContainerRuntimeUnhealthy", corev1.ConditionFalse, "ContainerRuntimeIsHealthy")
 		lap := stopwatch(w.t)
 		must(w.t, w.second.Containerd.Stop(w.t.Context()))
@@ -147,7 +147,7 @@ func TestRealNodes(t *testing.T) {
 		w.becomes(w.second, corev1.NodeReady, corev1.ConditionTrue, "")
 		lap("all is well again")
 	})
-	w.part(t, "agents that are stopped leave conditions that nobody vouches for", func(w *world) {
+	w.run(t, "agents that are stopped leave conditions that nobody vouches for", func(w *fixture) {
 		lap := stopwatch(w.t)
 		w.kubectl("-n", install.AgentAccount, "delete", "daemonset/autohealer-agent", "--cascade=foreground", "--timeout=60s")
 		lap("the agents are gone")
@@ -165,7 +165,7 @@ func TestRealNodes(t *testing.T) {
 		lap("the agents are back")
 		w.eventually("the Lease to last as long as it should", func() error { return lasts(w.lease(lease)) })
 	})
-	w.part(t, "nobody has had to be restarted", func(w *world) {
+	w.run(t, "nobody has had to be restarted", func(w *fixture) {
 		pods, err := w.api.CoreV1().Pods(metav1.NamespaceAll).List(w.t.Context(), metav1.ListOptions{})
 		must(w.t, err)
 		for i := range pods.Items {
@@ -179,7 +179,7 @@ func TestRealNodes(t *testing.T) {
 }
 
 // kernelSays writes a line into the kernel's log.
-func (w *world) kernelSays(words string) {
+func (w *fixture) kernelSays(words string) {
 	w.t.Helper()
 	kmsg, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
 	must(w.t, err)
@@ -189,7 +189,7 @@ func (w *world) kernelSays(words string) {
 }
 
 // worksOnlyOn waits until the worker runs on a node, and there is no other of it.
-func (w *world) worksOnlyOn(node *realnode.Node) {
+func (w *fixture) worksOnlyOn(node *realnode.Node) {
 	w.t.Helper()
 	w.eventually("the worker on "+node.Name, func() error {
 		pods, err := w.api.CoreV1().Pods("default").List(w.t.Context(), metav1.ListOptions{LabelSelector: "app=worker"})
@@ -208,7 +208,7 @@ func (w *world) worksOnlyOn(node *realnode.Node) {
 }
 
 // isTainted says why a node does not have, or still has, the taint of the set.
-func (w *world) isTainted(node *realnode.Node, want bool) error {
+func (w *fixture) isTainted(node *realnode.Node, want bool) error {
 	for _, taint := range w.node(node).Spec.Taints {
 		if taint.Key == "example.com/hung" {
 			if want && taint.Effect == corev1.TaintEffectNoExecute {
@@ -224,14 +224,14 @@ func (w *world) isTainted(node *realnode.Node, want bool) error {
 }
 
 // is says why a condition is not so.
-func (w *world) is(node *realnode.Node, kind corev1.NodeConditionType, status corev1.ConditionStatus) error {
+func (w *fixture) is(node *realnode.Node, kind corev1.NodeConditionType, status corev1.ConditionStatus) error {
 	if c := w.condition(node, kind); c.Status != status {
 		return fmt.Errorf("%s of %s is %q (%s: %s)", kind, node.Name, c.Status, c.Reason, c.Message)
 	}
 	return nil
 }
 
-func (w *world) lease(name string) *coordinationv1.Lease {
+func (w *fixture) lease(name string) *coordinationv1.Lease {
 	w.t.Helper()
 	lease, err := w.api.CoordinationV1().Leases(install.Namespace).Get(w.t.Context(), name, metav1.GetOptions{})
 	must(w.t, err)

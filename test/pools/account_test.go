@@ -22,8 +22,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
 )
 
-// ending is how the claim of a node was marked, and what came of it.
-type ending struct {
+// termination is how the claim of a node was marked, and what came of it.
+type termination struct {
 	claim, node string
 	rule        string    // by its mark
 	since       time.Time // when it was decided, by its mark
@@ -35,10 +35,10 @@ type ending struct {
 
 // account is what was done about the nodes of a pool, as it was recorded.
 type account struct {
-	endings []*ending // in the order of their marks
-	others  []*ending // of claims that somebody else has deleted, in that order
-	peak    int       // most nodes in repair at once: marked, or gone and not replaced
-	made    int       // claims
+	terminations []*termination // in the order of their marks
+	others       []*termination // of claims that somebody else has deleted, in that order
+	peak         int            // most nodes in repair at once: marked, or gone and not replaced
+	made         int            // claims
 	// disrupted is how many claims were there at once that were marked or being deleted,
 	// as Karpenter counts for its budgets.
 	disrupted int
@@ -47,8 +47,8 @@ type account struct {
 }
 
 // of returns the ending of a node, nil if it had none.
-func (a *account) of(node string) *ending {
-	for _, e := range append(a.endings, a.others...) {
+func (a *account) of(node string) *termination {
+	for _, e := range append(a.terminations, a.others...) {
 		if e.node == node {
 			return e
 		}
@@ -64,15 +64,15 @@ type mark struct {
 	Since   time.Time
 }
 
-// bookkeeper reads a recording.
-type bookkeeper struct {
+// accountBuilder reads a recording.
+type accountBuilder struct {
 	account
-	ledger  string // as it is
-	claims  map[types.UID]*unstructured.Unstructured
-	endings map[types.UID]*ending // by claim
-	inCare  map[types.UID]*ending // by node
-	gone    int                   // nodes that were in care, and are not there any more
-	fresh   map[types.UID]bool    // nodes that came since the first mark, and whether they were ever Ready
+	ledger       string // as it is
+	claims       map[types.UID]*unstructured.Unstructured
+	terminations map[types.UID]*termination // by claim
+	inTreatment  map[types.UID]*termination // by node
+	gone         int                        // nodes that were in care, and are not there any more
+	fresh        map[types.UID]bool         // nodes that came since the first mark, and whether they were ever Ready
 }
 
 // account reads what was recorded of the pool so far, and says what must never be.
@@ -93,9 +93,9 @@ func (p *pool) account() *account {
 		}
 	})
 	p.must(err)
-	b := &bookkeeper{
-		claims: map[types.UID]*unstructured.Unstructured{}, endings: map[types.UID]*ending{},
-		inCare: map[types.UID]*ending{}, fresh: map[types.UID]bool{},
+	b := &accountBuilder{
+		claims: map[types.UID]*unstructured.Unstructured{}, terminations: map[types.UID]*termination{},
+		inTreatment: map[types.UID]*termination{}, fresh: map[types.UID]bool{},
 	}
 	inRepair := 0
 	for _, change := range recording {
@@ -112,7 +112,7 @@ func (p *pool) account() *account {
 			text, _ := json.Marshal(change.Object.Object["data"])
 			b.ledger = string(text)
 		}
-		if count := len(b.inCare) + max(0, b.gone-b.ready()); count != inRepair {
+		if count := len(b.inTreatment) + max(0, b.gone-b.ready()); count != inRepair {
 			inRepair = count
 			b.peak = max(b.peak, count)
 			b.moments = append(b.moments, fmt.Sprintf("%s: %d in repair (%s of %s)", change.Time.Format(time.StampMilli), count, change.Type, change.Name))
@@ -127,11 +127,11 @@ func (p *pool) account() *account {
 
 func isOurs(change testbed.Change) bool { return change.Author.User == install.User }
 
-func (b *bookkeeper) wrong(change testbed.Change, format string, args ...any) {
+func (b *accountBuilder) wrong(change testbed.Change, format string, args ...any) {
 	b.wrongs = append(b.wrongs, fmt.Sprintf("%s of %s %s by %s: ", change.Type, change.GVR.Resource, change.Name, change.Author)+fmt.Sprintf(format, args...))
 }
 
-func (b *bookkeeper) ready() (count int) {
+func (b *accountBuilder) ready() (count int) {
 	for _, isReady := range b.fresh {
 		if isReady {
 			count++
@@ -142,7 +142,7 @@ func (b *bookkeeper) ready() (count int) {
 
 // disrupting counts the claims that are marked or being deleted, and whose machine is
 // there.
-func (b *bookkeeper) disrupting() (count int) {
+func (b *accountBuilder) disrupting() (count int) {
 	for _, claim := range b.claims {
 		isGoing := claim.GetAnnotations()[markAnnotation] != "" || claim.GetDeletionTimestamp() != nil
 		if isGoing && karpenter.Condition(claim, "InstanceTerminating").Status != metav1.ConditionTrue {
@@ -154,10 +154,10 @@ func (b *bookkeeper) disrupting() (count int) {
 
 // claim takes in a change of a claim. Only the system that is tried marks claims, so a
 // mark is known without its author.
-func (b *bookkeeper) claim(change testbed.Change) {
+func (b *accountBuilder) claim(change testbed.Change) {
 	before, now := b.claims[change.UID], change.Object
 	b.claims[change.UID] = now
-	e := b.endings[change.UID]
+	e := b.terminations[change.UID]
 	switch change.Type {
 	case watch.Added:
 		b.made++
@@ -182,7 +182,7 @@ func (b *bookkeeper) claim(change testbed.Change) {
 		b.wrong(change, "it was deleted without a mark")
 	case isDeleting && (e == nil || !isOurs(change)):
 		node, _, _ := unstructured.NestedString(now.Object, "status", "nodeName")
-		b.others = append(b.others, &ending{claim: change.Name, node: node, deleted: change.Time})
+		b.others = append(b.others, &termination{claim: change.Name, node: node, deleted: change.Time})
 	case isDeleting:
 		e.deleted, e.deadline = change.Time, now.GetAnnotations()[deadlineAnnotation]
 	case isOurs(change):
@@ -190,7 +190,7 @@ func (b *bookkeeper) claim(change testbed.Change) {
 	}
 }
 
-func (b *bookkeeper) mark(change testbed.Change, text string) {
+func (b *accountBuilder) mark(change testbed.Change, text string) {
 	var m mark
 	if err := json.Unmarshal([]byte(text), &m); err != nil {
 		b.wrong(change, "its mark cannot be read: %v", err)
@@ -201,34 +201,34 @@ func (b *bookkeeper) mark(change testbed.Change, text string) {
 	if !strings.Contains(b.ledger, change.Name) {
 		b.wrong(change, "it was marked before the ledger named it: %s", b.ledger)
 	}
-	if old := b.endings[change.UID]; old != nil && old.spared.IsZero() {
+	if old := b.terminations[change.UID]; old != nil && old.spared.IsZero() {
 		b.wrong(change, "it was marked twice")
 	}
-	e := &ending{claim: change.Name, node: m.Node, rule: m.Rule, since: m.Since, marked: change.Time}
-	b.account.endings = append(b.account.endings, e)
-	b.endings[change.UID], b.inCare[m.NodeUID] = e, e
+	e := &termination{claim: change.Name, node: m.Node, rule: m.Rule, since: m.Since, marked: change.Time}
+	b.account.terminations = append(b.account.terminations, e)
+	b.terminations[change.UID], b.inTreatment[m.NodeUID] = e, e
 }
 
-func (b *bookkeeper) spare(change testbed.Change, e *ending) {
+func (b *accountBuilder) spare(change testbed.Change, e *termination) {
 	if change.Object.GetDeletionTimestamp() != nil {
 		b.wrong(change, "it was spared when it was being deleted already")
 	}
 	e.spared = change.Time
-	for uid, other := range b.inCare {
+	for uid, other := range b.inTreatment {
 		if other == e {
-			delete(b.inCare, uid)
+			delete(b.inTreatment, uid)
 		}
 	}
 }
 
 // node takes in a change of a node.
-func (b *bookkeeper) node(change testbed.Change) {
-	switch e := b.inCare[change.UID]; {
+func (b *accountBuilder) node(change testbed.Change) {
+	switch e := b.inTreatment[change.UID]; {
 	case change.Type == watch.Deleted && e != nil:
 		e.nodeGone = change.Time
-		delete(b.inCare, change.UID)
+		delete(b.inTreatment, change.UID)
 		b.gone++
-	case change.Type == watch.Added && len(b.account.endings) > 0:
+	case change.Type == watch.Added && len(b.account.terminations) > 0:
 		b.fresh[change.UID] = false
 	case change.Type == watch.Modified:
 		if wasReady, isFresh := b.fresh[change.UID]; isFresh && !wasReady {
@@ -283,7 +283,7 @@ func (p *pool) forgotten(a *account) {
 		if err := p.api.Get(ctx, types.NamespacedName{Namespace: install.Namespace, Name: ledgerName}, page); err != nil {
 			return err
 		}
-		for _, e := range a.endings {
+		for _, e := range a.terminations {
 			if text := fmt.Sprint(page.Data); !e.claimGone.IsZero() && strings.Contains(text, "NodeClaim.karpenter.sh /"+e.claim+`"`) {
 				return fmt.Errorf("%s is there: %s", e.claim, text)
 			}
@@ -305,14 +305,14 @@ func (p *pool) untouched(a *account, nodes ...string) {
 // atMost says that no more nodes were in repair at once, and that as many were.
 func (a *account) atMost(t *testing.T, bound int) {
 	t.Helper()
-	t.Logf("%d terminations, at most %d at once", len(a.endings), a.peak)
+	t.Logf("%d terminations, at most %d at once", len(a.terminations), a.peak)
 	if a.peak > bound {
 		t.Errorf("%d nodes were in repair at once, at most %d may be:\n%s", a.peak, bound, strings.Join(a.moments, "\n"))
 	}
 }
 
 // judge holds everything that happened in the cluster against the laws of the house.
-func (w *world) judge(t *testing.T, repairs history.Repairs, atLeast history.Counts) {
+func (w *fixture) judge(t *testing.T, repairs history.Repairs, atLeast history.Counts) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

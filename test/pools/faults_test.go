@@ -11,9 +11,12 @@ import (
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/history"
@@ -27,12 +30,12 @@ import (
 // cluster, and come one after the other: each has controllers of its own.
 func TestFaults(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, karpenter.Config{})
+	w := newFixture(t, karpenter.Config{})
 	if err := remediator.Install(t.Context(), w.Cluster); err != nil {
 		t.Fatal(err)
 	}
 	// Nobody in this cluster has switched on the ready timeout.
-	never := w.found(t, karpenter.Pool{Name: "gate-off", Startup: karpenter.StartsUnready, Spec: object{"repair": object{"readyTimeout": "1s"}}}, 1)
+	never := w.createPool(t, karpenter.Pool{Name: "gate-off", Startup: karpenter.StartsUnready, Spec: object{"repair": object{"readyTimeout": "1s"}}}, 1)
 	bad := never.first()
 	faults := []struct {
 		name, pool string
@@ -46,7 +49,7 @@ func TestFaults(t *testing.T) {
 		{"a deletion on its way does not take a node that was spared", "spared", karpenter.StartsReady, testLateDeletion, 2, 1, false},
 		{"a mark on its way keeps its place for the heir, and is taken off", "late-mark", karpenter.StartsReady, testLateMark, 2, 1, true},
 		{"the leader is paused with a request on its way", "paused", karpenter.StartsReady, testPaused, 6, 2, true},
-		{"requests and answers are lost and refused", "weather", karpenter.StartsReady, testWeather, 10, 3, true},
+		{"requests and answers are lost and refused", "weather", karpenter.StartsReady, testRandomFaults, 10, 3, true},
 		{"the API server is killed and restarted", "outage", karpenter.StartsReady, testOutage, 6, 2, false},
 	}
 	// All pools are made at once: the later ones fill while the first faults are tried.
@@ -56,7 +59,7 @@ func TestFaults(t *testing.T) {
 		if !fault.policy {
 			spec["repair"] = repair("1s", object{"maxUnhealthy": fault.bound})
 		}
-		pools[i] = w.found(t, karpenter.Pool{Name: fault.pool, Startup: fault.startup, Spec: spec}, fault.nodes)
+		pools[i] = w.createPool(t, karpenter.Pool{Name: fault.pool, Startup: fault.startup, Spec: spec}, fault.nodes)
 		if fault.policy {
 			pools[i].policy(fault.pool, "1s", func(s *v1alpha1.RepairPolicySpec) { s.Repair.MaxUnhealthy = new(intstr.FromInt(fault.bound)) })
 		}
@@ -94,12 +97,12 @@ func TestFaults(t *testing.T) {
 func testKilledOverTimeout(p *pool) {
 	const timeout = 6 * time.Second
 	p.patch(object{"repair": object{"readyTimeout": timeout.String(), "maxUnhealthy": 10}})
-	k := p.newKiller(readyTimeouts)
+	k := p.newFaultRunner(readyTimeouts)
 	k.over(namesClaim, "naming it in the ledger", never)
 	k.over(marks, "marking it", never)
 	k.over(deletes, "deleting it", never)
 	k.launch()
-	p.heard("NodePool", p.name, "NodePoolHeld", "3 nodes in a row have not become ready")
+	p.hasEvent("NodePool", p.name, "NodePoolHeld", "3 nodes in a row have not become ready")
 	p.must(k.controller.Kill())
 	k.launch()
 	p.measures(k.controller, `autohealer_nodepool_held{nodepool="`+p.name+`"}`, "1")
@@ -140,7 +143,7 @@ func (p *pool) settled(bound int, nodes ...string) *account {
 	})
 	a.atMost(p.t, bound)
 	gone := map[string]int{}
-	for _, e := range a.endings {
+	for _, e := range a.terminations {
 		switch {
 		case !e.deleted.IsZero():
 			gone[e.node]++
@@ -159,56 +162,56 @@ func (p *pool) settled(bound int, nodes ...string) *account {
 	return a
 }
 
-// fate is what becomes of a write over which the controller is killed.
-type fate string
+// delivery is what becomes of a write over which the controller is killed.
+type delivery string
 
 const (
-	never fate = "is never made"
-	late  fate = "is made when an heir is at work"
-	after fate = "has been made, and nobody was told"
+	never delivery = "is never made"
+	late  delivery = "is made when an heir is at work"
+	after delivery = "has been made, and nobody was told"
 )
 
-// killer kills one controller after the other, each over a write of its own.
-type killer struct {
+// faultRunner kills one controller after the other, each over a write of its own.
+type faultRunner struct {
 	p          *pool
-	post       courier
+	proxy      proxy
 	args       []string
 	controller *install.Controller
-	slow       []*letter // to be delivered when the next heir is at work
+	slow       []*heldRequest // to be delivered when the next heir is at work
 }
 
-func (p *pool) newKiller(args ...string) *killer {
+func (p *pool) newFaultRunner(args ...string) *faultRunner {
 	p.t.Helper()
-	return &killer{p: p, post: p.newCourier(), args: append(args, alone)}
+	return &faultRunner{p: p, proxy: p.newProxy(), args: append(args, alone)}
 }
 
 // launch starts the next heir.
-func (k *killer) launch() {
+func (k *faultRunner) launch() {
 	k.p.t.Helper()
 	if k.controller == nil {
-		k.controller = k.p.run(install.Options{Args: k.post.Args(k.args...)})
+		k.controller = k.p.run(install.Options{Args: k.proxy.Args(k.args...)})
 	} else {
 		k.p.must(k.controller.Restart(k.p.t.Context()))
 	}
 }
 
 // deliver delivers what has come late.
-func (k *killer) deliver() {
+func (k *faultRunner) deliver() {
 	k.p.t.Helper()
-	k.p.arrive(k.slow, 0)
+	k.p.deliver(k.slow, 0)
 	k.slow = nil
 }
 
 // over starts an heir, and kills it over a write. It returns that write.
-func (k *killer) over(match func(*letter) bool, what string, is fate) *letter {
+func (k *faultRunner) over(match func(*heldRequest) bool, what string, is delivery) *heldRequest {
 	k.p.t.Helper()
 	k.p.t.Logf("killed over %s, which %s", what, is)
-	box := k.post.keep(match)
+	box := k.proxy.hold(match)
 	k.launch()
 	first := box.wait(k.p)[0]
 	k.deliver()
 	if is == after {
-		k.p.arrive(box.wait(k.p), 0)
+		k.p.deliver(box.wait(k.p), 0)
 	}
 	k.p.must(k.controller.Kill())
 	if kept := box.Close(); is == late {
@@ -220,19 +223,19 @@ func (k *killer) over(match func(*letter) bool, what string, is fate) *letter {
 // testKilled goes through one long story. Each heir finds what the one before has left,
 // and is killed over its own write.
 func testKilled(p *pool) {
-	k := p.newKiller()
+	k := p.newFaultRunner()
 	nodes := p.names()
 	// No replacement gets ready while nobody is at work: an heir does not count one that
 	// was before it came, and keeps its place for a quarter of an hour.
 	p.isHeldUp.Store(true)
-	p.fallSick(nodes[:4]...)
-	for _, is := range []fate{never, after, late} {
+	p.makeUnhealthy(nodes[:4]...)
+	for _, is := range []delivery{never, after, late} {
 		k.over(namesClaim, "naming it in the ledger", is)
 	}
-	for _, is := range []fate{never, late, after} {
+	for _, is := range []delivery{never, late, after} {
 		k.over(marks, "marking it", is)
 	}
-	for _, is := range []fate{never, late, after} {
+	for _, is := range []delivery{never, late, after} {
 		k.over(deletes, "deleting it", is)
 	}
 	before := p.times(k.controller, "loaded")
@@ -248,11 +251,11 @@ func testKilled(p *pool) {
 	p.must(k.controller.Kill())
 	// The last two recover in the moment in which they are to go.
 	spared := nodes[4:]
-	for i, is := range []fate{after, late} {
-		p.fallSick(spared[i])
-		over := k.over(func(l *letter) bool { return deletes(l) && isAbout(p, l, spared[i]) }, "deleting one that recovers", never)
-		p.says("BadDisk", corev1.ConditionFalse, spared[i])
-		k.over(func(l *letter) bool { return spares(l) && l.Path == over.Path }, "sparing it", is)
+	for i, is := range []delivery{after, late} {
+		p.makeUnhealthy(spared[i])
+		over := k.over(func(l *heldRequest) bool { return deletes(l) && isAbout(p, l, spared[i]) }, "deleting one that recovers", never)
+		p.setCondition("BadDisk", corev1.ConditionFalse, spared[i])
+		k.over(func(l *heldRequest) bool { return spares(l) && l.Path == over.Path }, "sparing it", is)
 	}
 	k.launch()
 	k.deliver()
@@ -269,19 +272,19 @@ func testKilled(p *pool) {
 }
 
 // isAbout says whether a letter is about the claim of a node.
-func isAbout(p *pool, l *letter, node string) bool {
+func isAbout(p *pool, l *heldRequest, node string) bool {
 	return strings.HasSuffix(l.Path, "/"+p.claimOf(node).GetName())
 }
 
 // testLateDeletion keeps a deletion until its node has recovered and was spared by an
 // heir.
 func testLateDeletion(p *pool) {
-	c := p.newCourier()
-	box := c.keep(deletes)
+	c := p.newProxy()
+	box := c.hold(deletes)
 	first := p.run(install.Options{Args: c.Args(alone)})
 	sick := p.names()[0]
 	claim := p.claimOf(sick)
-	p.fallSick(sick)
+	p.makeUnhealthy(sick)
 	kept := box.wait(p)
 	var options metav1.DeleteOptions
 	p.must(json.Unmarshal(kept[0].Body, &options))
@@ -293,10 +296,10 @@ func testLateDeletion(p *pool) {
 		p.t.Errorf("the claim has %v when its deletion is sent", on)
 	}
 	p.must(first.Kill())
-	p.says("BadDisk", corev1.ConditionFalse, sick)
+	p.setCondition("BadDisk", corev1.ConditionFalse, sick)
 	p.run(install.Options{Args: []string{alone}})
-	p.heard("Node", sick, "NodeRepairCalledOff", claim.GetName())
-	p.arrive(kept, http.StatusConflict)
+	p.hasEvent("Node", sick, "NodeRepairCalledOff", claim.GetName())
+	p.deliver(kept, http.StatusConflict)
 	if on := p.claimOf(sick).GetAnnotations(); on[markAnnotation] != "" || on[deadlineAnnotation] != "" {
 		p.t.Errorf("the node was spared, and its claim has %v", on)
 	}
@@ -306,51 +309,56 @@ func testLateDeletion(p *pool) {
 // testLateMark keeps a mark until its node has recovered and another is sick. The heir
 // cannot know that it will not come.
 func testLateMark(p *pool) {
-	c := p.newCourier()
-	box := c.keep(marks)
+	c := p.newProxy()
+	box := c.hold(marks)
 	first := p.run(install.Options{Args: c.Args(alone)})
 	nodes := p.names()
-	p.fallSick(nodes[0])
+	p.makeUnhealthy(nodes[0])
 	kept := box.wait(p)
 	p.must(first.Kill())
-	p.says("BadDisk", corev1.ConditionFalse, nodes[0])
-	p.fallSick(nodes[1])
+	p.setCondition("BadDisk", corev1.ConditionFalse, nodes[0])
+	p.makeUnhealthy(nodes[1])
 	p.run(install.Options{Args: []string{alone}})
-	p.heard("Node", nodes[1], "NodeRepairBlocked", "at most 1 of 2")
-	p.arrive(kept, http.StatusOK)
+	p.hasEvent("Node", nodes[1], "NodeRepairBlocked", "at most 1 of 2")
+	p.deliver(kept, http.StatusOK)
 	p.settled(1, nodes[1])
-	p.heard("Node", nodes[0], "NodeRepairCalledOff")
+	p.hasEvent("Node", nodes[0], "NodeRepairCalledOff")
 }
 
-// short lets a replica take over soon after its leader has died or stands still, but not
-// so soon that a busy machine is taken for a dead leader.
-var short = []string{"--leader-elect-lease-duration=6s", "--leader-elect-renew-deadline=5s", "--leader-elect-retry-period=500ms"}
+// elected are the flags of a replica that takes part in the election. A leader with a
+// shorter lease loses it on a busy machine; expireLease ends the lease of a leader that is
+// dead or paused.
+var elected = []string{"--leader-elect-lease-duration=30s", "--leader-elect-renew-deadline=20s", "--leader-elect-retry-period=500ms"}
 
-// successor is for the replica that takes over and leads until the test ends. Nothing
-// waits for its lease to end, so it keeps the lead on a busy machine too.
-var successor = []string{"--leader-elect-lease-duration=60s", "--leader-elect-renew-deadline=50s", "--leader-elect-retry-period=500ms"}
+// expireLease lets the next replica take over from a leader that does not renew any more.
+func (p *pool) expireLease() {
+	p.t.Helper()
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: "autohealer-controller"}}
+	p.must(client.IgnoreNotFound(p.api.Patch(p.t.Context(), lease, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"leaseDurationSeconds":1}}`)))))
+}
 
 // testPaused takes the lead away from one who does not notice.
 func testPaused(p *pool) {
-	c := p.newCourier()
-	box := c.keep(func(l *letter) bool { return marks(l) || deletes(l) })
-	leader := p.run(install.Options{Args: c.Args(short...)})
+	c := p.newProxy()
+	box := c.hold(func(l *heldRequest) bool { return marks(l) || deletes(l) })
+	leader := p.run(install.Options{Args: c.Args(elected...)})
 	p.eventually("a leader", func(context.Context) error {
 		if p.times(leader, "leading") == 0 {
 			return errors.New("it does not lead")
 		}
 		return nil
 	})
-	next := p.run(install.Options{Args: successor})
+	next := p.run(install.Options{Args: elected})
 	nodes := p.names()
-	p.fallSick(nodes...)
+	p.makeUnhealthy(nodes...)
 	box.wait(p)
 	if p.times(next, "leading") > 0 {
-		p.t.Errorf("two lead\n%s", p.lastWords())
+		p.t.Errorf("two lead\n%s", p.logTail())
 	}
 	p.must(leader.Pause())
+	p.expireLease()
 	p.eventually("a termination by the next leader", func(context.Context) error {
-		if a := p.account(); len(a.endings) == 0 {
+		if a := p.account(); len(a.terminations) == 0 {
 			return errors.New("there is none")
 		}
 		return nil
@@ -361,7 +369,7 @@ func testPaused(p *pool) {
 	select {
 	case <-leader.Ended():
 	case <-time.After(patience):
-		p.t.Fatalf("it goes on, though another leads\n%s", p.lastWords())
+		p.t.Fatalf("it goes on, though another leads\n%s", p.logTail())
 	}
 	p.settled(2, nodes...)
 }
@@ -372,7 +380,7 @@ func everyNth(first, n int64, match func(testbed.Request) bool) func(testbed.Req
 	return func(r testbed.Request) bool { return match(r) && seen.Add(1)%n == first%n }
 }
 
-func testWeather(p *pool) {
+func testRandomFaults(p *pool) {
 	proxy, err := p.Proxy()
 	p.must(err)
 	var rules []*testbed.Rule
@@ -393,11 +401,11 @@ func testWeather(p *pool) {
 	}
 	p.run(install.Options{Through: proxy, Args: []string{alone}})
 	nodes := p.names()
-	p.fallSick(nodes...)
+	p.makeUnhealthy(nodes...)
 	for _, many := range []int{1, 4, 7} {
 		p.eventually(fmt.Sprintf("%d terminations", many), func(context.Context) error {
-			if a := p.account(); len(a.endings) < many {
-				return fmt.Errorf("there were %d", len(a.endings))
+			if a := p.account(); len(a.terminations) < many {
+				return fmt.Errorf("there were %d", len(a.terminations))
 			}
 			return nil
 		})
@@ -425,7 +433,7 @@ func testOutage(p *pool) {
 	held := proxy.Inject(testbed.On("delete", "nodeclaims"), testbed.Hold(), 0)
 	p.run(install.Options{Through: proxy, Args: []string{alone}})
 	nodes := p.names()
-	p.fallSick(nodes...)
+	p.makeUnhealthy(nodes...)
 	for _, down := range []func() error{p.APIServer.Kill, func() error { return p.APIServer.Stop(p.t.Context()) }} {
 		ctx, cancel := context.WithTimeout(p.t.Context(), patience)
 		defer cancel()

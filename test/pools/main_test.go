@@ -11,13 +11,13 @@ import (
 	"github.com/resourcestack/autohealer/internal/install"
 )
 
-// pools is how many tests are at work at a time: they wait more than they compute, and
+// clusters is how many tests are at work at a time: they wait more than they compute, and
 // too many would wait for each other.
-const pools = "14"
+const clusters = "14"
 
 func TestMain(m *testing.M) {
 	// The command line is read later, and wins.
-	if err := flag.Set("test.parallel", pools); err != nil {
+	if err := flag.Set("test.parallel", clusters); err != nil {
 		panic(err)
 	}
 	log.SetLogger(logr.Discard()) // of the client's library, which complains otherwise

@@ -24,10 +24,10 @@ import (
 
 // plain makes nodes that no Karpenter has made, and a policy by which a remediation is
 // made for those of them that are sick.
-func (w *world) plain(t *testing.T, name string, count int) (p *pool, nodes []string) {
+func (w *fixture) plain(t *testing.T, name string, count int) (p *pool, nodes []string) {
 	t.Helper()
 	const label = "example.com/plain"
-	p = &pool{world: w, t: t, name: name}
+	p = &pool{fixture: w, t: t, name: name}
 	template := &unstructured.Unstructured{Object: object{"spec": object{"template": object{"spec": object{"strategy": "reboot"}}}}}
 	template.SetGroupVersionKind(remediator.TemplateKind)
 	template.SetNamespace(metav1.NamespaceDefault)
@@ -87,15 +87,15 @@ func (p *pool) unlocked(nodes ...string) {
 }
 
 // testPlainNodes has nodes fall sick that no Karpenter has made.
-func testPlainNodes(t *testing.T, w *world, _ *install.Controller) {
+func testPlainNodes(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
 	p, nodes := w.plain(t, "plain", 10)
-	p.told("plain", counted(10, 0, 0, 0), condition(v1alpha1.Accepted, metav1.ConditionTrue))
-	p.fallSick(nodes[:4]...)
-	p.told("plain", counted(10, 4, 2, 2)) // a fifth
+	p.hasStatus("plain", counted(10, 0, 0, 0), condition(v1alpha1.Accepted, metav1.ConditionTrue))
+	p.makeUnhealthy(nodes[:4]...)
+	p.hasStatus("plain", counted(10, 4, 2, 2)) // a fifth
 	p.remediated(nodes[:2]...)
-	p.says("BadDisk", corev1.ConditionFalse, nodes[:4]...) // the remediator has done its work
-	p.told("plain", counted(10, 0, 0, 0))
+	p.setCondition("BadDisk", corev1.ConditionFalse, nodes[:4]...) // the remediator has done its work
+	p.hasStatus("plain", counted(10, 0, 0, 0))
 	p.remediated()
 	p.unlocked(nodes...)
 }
@@ -103,37 +103,37 @@ func testPlainNodes(t *testing.T, w *world, _ *install.Controller) {
 // testPlainKilled kills the controller over the page that names a node without a machine,
 // over its remediation and over the end of that. Each heir finds what the one before has
 // left. Leases, statuses and Events are as for health checks, whose faults try them.
-func testPlainKilled(t *testing.T, w *world) {
+func testPlainKilled(t *testing.T, w *fixture) {
 	t.Helper()
 	p, nodes := w.plain(t, "plain-killed", 10)
 	plural, _ := meta.UnsafeGuessKindToResource(remediator.Kind)
-	about := func(method string) func(*letter) bool {
-		return func(l *letter) bool { return l.Method == method && strings.Contains(l.Path, "/"+plural.Resource) }
+	about := func(method string) func(*heldRequest) bool {
+		return func(l *heldRequest) bool { return l.Method == method && strings.Contains(l.Path, "/"+plural.Resource) }
 	}
-	namesNode := func(l *letter) bool {
+	namesNode := func(l *heldRequest) bool {
 		return l.Method == http.MethodPut && strings.HasSuffix(l.Path, "/configmaps/"+ledgerName) && bytes.Contains(l.Body, []byte(nodes[0]))
 	}
-	k := p.newKiller()
-	p.fallSick(nodes[:4]...)
-	for _, is := range []fate{never, after, late} {
+	k := p.newFaultRunner()
+	p.makeUnhealthy(nodes[:4]...)
+	for _, is := range []delivery{never, after, late} {
 		k.over(namesNode, "naming it in the ledger", is)
 	}
-	for _, is := range []fate{never, late, after} {
+	for _, is := range []delivery{never, late, after} {
 		k.over(about(http.MethodPost), "making its remediation", is)
 	}
 	k.launch()
-	p.told(p.name, counted(10, 4, 2, 2))
+	p.hasStatus(p.name, counted(10, 4, 2, 2))
 	p.remediated(nodes[:2]...)
 	p.must(k.controller.Kill())
-	p.says("BadDisk", corev1.ConditionFalse, nodes[:2]...)
-	for _, is := range []fate{never, late, after} {
+	p.setCondition("BadDisk", corev1.ConditionFalse, nodes[:2]...)
+	for _, is := range []delivery{never, late, after} {
 		k.over(about(http.MethodDelete), "deleting its remediation", is)
 	}
 	k.launch()
 	k.deliver()
 	p.remediated(nodes[2:4]...)
-	p.told(p.name, counted(10, 2, 2, 0))
-	p.says("BadDisk", corev1.ConditionFalse, nodes[2:4]...)
+	p.hasStatus(p.name, counted(10, 2, 2, 0))
+	p.setCondition("BadDisk", corev1.ConditionFalse, nodes[2:4]...)
 	p.remediated()
 	p.unlocked(nodes...)
 	p.must(k.controller.Kill())

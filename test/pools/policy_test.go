@@ -44,8 +44,8 @@ func selecting(key, value string) func(*v1alpha1.RepairPolicySpec) {
 	}
 }
 
-// told waits until the status of a policy is right.
-func (p *pool) told(name string, wrongs ...func(v1alpha1.RepairPolicyStatus) error) v1alpha1.RepairPolicyStatus {
+// hasStatus waits until the status of a policy is right.
+func (p *pool) hasStatus(name string, wrongs ...func(v1alpha1.RepairPolicyStatus) error) v1alpha1.RepairPolicyStatus {
 	p.t.Helper()
 	is := &v1alpha1.RepairPolicy{}
 	p.eventually("status of "+name, func(ctx context.Context) error {
@@ -113,27 +113,27 @@ func row(node, reason string, eligible *time.Time) func(v1alpha1.RepairPolicySta
 }
 
 // testPolicy has a pool without a block, and policies beside it.
-func testPolicy(t *testing.T, w *world, _ *install.Controller) {
+func testPolicy(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
-	p := w.founded(t, karpenter.Pool{Name: "named"}, 4)
+	p := w.createFilledPool(t, karpenter.Pool{Name: "named"}, 4)
 	names := p.names()
 	p.policy("named", "1h")
-	p.told("named", counted(4, 0, 0, 0), condition(v1alpha1.Accepted, metav1.ConditionTrue, "Followed"), condition(v1alpha1.Conflict, metav1.ConditionFalse))
+	p.hasStatus("named", counted(4, 0, 0, 0), condition(v1alpha1.Accepted, metav1.ConditionTrue, "Followed"), condition(v1alpha1.Conflict, metav1.ConditionFalse))
 	p.policy("named-too", "1s")
-	p.told("named-too", counted(0, 0, 0, 0), condition(v1alpha1.Conflict, metav1.ConditionTrue, "RepairPolicy named", "older"))
+	p.hasStatus("named-too", counted(0, 0, 0, 0), condition(v1alpha1.Conflict, metav1.ConditionTrue, "RepairPolicy named", "older"))
 	p.policy("named-selected", "1s", selecting(testbed.PoolLabel, p.name))
-	p.told("named-selected", counted(0, 0, 0, 0), condition(v1alpha1.Conflict, metav1.ConditionTrue, "4, such as", "RepairPolicy/named"))
+	p.hasStatus("named-selected", counted(0, 0, 0, 0), condition(v1alpha1.Conflict, metav1.ConditionTrue, "4, such as", "RepairPolicy/named"))
 
-	p.fallSick(names[0], names[1])
+	p.makeUnhealthy(names[0], names[1])
 	since := p.since(names[0], "BadDisk")
 	due := since.Add(time.Hour)
-	p.told("named", counted(4, 2, 0, 0), row(names[0], "Pending", &due))
+	p.hasStatus("named", counted(4, 2, 0, 0), row(names[0], "Pending", &due))
 	table, err := p.Kubectl(t.Context(), "get", "repairpolicies", "-o", "wide")
 	p.must(err)
 	t.Log("\n" + table)
 	p.isInTable(table, "NAME POOL NODES SICK REPAIRING HELD ACCEPTED CONFLICT NEXT AGE", "named named 4 2 0 0 True False "+due.UTC().Format(time.RFC3339))
 	p.edit("named", `{"spec":{"repair":{"policies":[{"conditionType":"BadDisk","conditionStatus":"True","toleration":"2s"}]}}}`)
-	p.told("named", func(s v1alpha1.RepairPolicyStatus) error { // its nodes are one more when the replacement is there
+	p.hasStatus("named", func(s v1alpha1.RepairPolicyStatus) error { // its nodes are one more when the replacement is there
 		if s.Repairing != 1 || s.Held != 1 {
 			return errors.New("not one is repaired, and one held")
 		}
@@ -145,13 +145,13 @@ func testPolicy(t *testing.T, w *world, _ *install.Controller) {
 	if rule := a.of(names[0]).rule; rule != "Repair/RepairPolicy/named" {
 		t.Errorf("it was repaired by %s", rule)
 	}
-	p.told("named", counted(4, 0, 0, 0))
+	p.hasStatus("named", counted(4, 0, 0, 0))
 
 	// What stands on the pool goes first, and when it is gone the policy is back.
 	p.patch(object{"repair": repair("1h")})
-	p.told("named", counted(0, 0, 0, 0), condition(v1alpha1.Conflict, metav1.ConditionTrue, "NodePool named has a repair block of its own"))
+	p.hasStatus("named", counted(0, 0, 0, 0), condition(v1alpha1.Conflict, metav1.ConditionTrue, "NodePool named has a repair block of its own"))
 	p.patch(object{"repair": nil})
-	p.told("named", counted(4, 0, 0, 0), condition(v1alpha1.Conflict, metav1.ConditionFalse))
+	p.hasStatus("named", counted(4, 0, 0, 0), condition(v1alpha1.Conflict, metav1.ConditionFalse))
 }
 
 // edit changes a policy.
@@ -172,31 +172,31 @@ func (p *pool) isInTable(table string, lines ...string) {
 }
 
 // testSelected has one policy select the nodes of two pools, whose bounds are their own.
-func testSelected(t *testing.T, w *world, _ *install.Controller) {
+func testSelected(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
 	const label = "example.com/team"
-	first := w.found(t, karpenter.Pool{Name: "selected-a", Labels: map[string]string{label: "red"}}, 2)
-	second := w.found(t, karpenter.Pool{Name: "selected-b", Labels: map[string]string{label: "red"}}, 2)
+	first := w.createPool(t, karpenter.Pool{Name: "selected-a", Labels: map[string]string{label: "red"}}, 2)
+	second := w.createPool(t, karpenter.Pool{Name: "selected-b", Labels: map[string]string{label: "red"}}, 2)
 	first.fills(2)
 	second.fills(2)
 	first.policy("selected", "1s", selecting(label, "red"))
-	first.told("selected", counted(4, 0, 0, 0), condition(v1alpha1.Conflict, metav1.ConditionFalse))
+	first.hasStatus("selected", counted(4, 0, 0, 0), condition(v1alpha1.Conflict, metav1.ConditionFalse))
 	sick := [2][]string{first.names(), second.names()}
-	first.fallSick(append(sick[0], sick[1]...)...)
+	first.makeUnhealthy(append(sick[0], sick[1]...)...)
 	for i, p := range []*pool{first, second} {
 		a := p.repaired(sick[i]...)
 		a.atMost(t, 1)
-		if rule := a.endings[0].rule; rule != "Repair/RepairPolicy/selected/"+p.name {
+		if rule := a.terminations[0].rule; rule != "Repair/RepairPolicy/selected/"+p.name {
 			t.Errorf("it was repaired by %s", rule)
 		}
 	}
-	first.told("selected", counted(4, 0, 0, 0))
+	first.hasStatus("selected", counted(4, 0, 0, 0))
 }
 
 // testBadInput tries what the API server and the webhook refuse, and what they warn of.
-func testBadInput(t *testing.T, w *world, _ *install.Controller) {
+func testBadInput(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
-	p := &pool{world: w, t: t, name: "bad-input"}
+	p := &pool{fixture: w, t: t, name: "bad-input"}
 	p.must(w.karpenter.CreatePool(t.Context(), karpenter.Pool{Name: p.name, Spec: object{"repair": repair("1h")}}))
 	twice := list{tolerate("1m"), tolerate("2m")}
 	for name, test := range map[string]struct {
@@ -232,9 +232,9 @@ func testBadInput(t *testing.T, w *world, _ *install.Controller) {
 }
 
 // testWarnings tries what is let in, with a word of warning.
-func testWarnings(t *testing.T, w *world, _ *install.Controller) {
+func testWarnings(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
-	p := &pool{world: w, t: t, name: "nowhere"}
+	p := &pool{fixture: w, t: t, name: "nowhere"}
 	var heard warnings
 	config := w.AdminConfig()
 	config.WarningHandler = &heard

@@ -31,12 +31,12 @@ func (p *pool) first() *corev1.Node {
 
 // testNeverReady has a pool whose first node does not become ready, for a reason that is
 // cured by the time that it is replaced.
-func testNeverReady(startup karpenter.Startup, cure func(*pool)) func(*testing.T, *world, *install.Controller) {
-	return func(t *testing.T, w *world, c *install.Controller) {
+func testNeverReady(startup karpenter.Startup, cure func(*pool)) func(*testing.T, *fixture, *install.Controller) {
+	return func(t *testing.T, w *fixture, c *install.Controller) {
 		t.Helper()
 		const timeout = 12 * time.Second
 		name := "starts-" + strings.ToLower(string(startup))
-		p := w.found(t, karpenter.Pool{Name: name, Startup: startup, Spec: object{"repair": object{"readyTimeout": timeout.String()}}}, 1)
+		p := w.createPool(t, karpenter.Pool{Name: name, Startup: startup, Spec: object{"repair": object{"readyTimeout": timeout.String()}}}, 1)
 		bad := p.first()
 		claim := p.claimOf(bad.Name)
 		cure(p)
@@ -51,7 +51,7 @@ func testNeverReady(startup karpenter.Startup, cure func(*pool)) func(*testing.T
 			if startup == karpenter.StartsTainted {
 				words = append(words, "; still on it: "+karpenter.StartupTaint.Key)
 			}
-			p.heard(kind, object, "NodeReadyTimeoutRecovery", words...)
+			p.hasEvent(kind, object, "NodeReadyTimeoutRecovery", words...)
 		}
 		p.measures(c, fmt.Sprintf(`autohealer_nodeclaims_ready_timeout_recovered_total{capacity_type="on-demand",nodepool=%q}`, name), "1")
 	}
@@ -73,16 +73,16 @@ func wakeDaemon(p *pool) {
 
 // testOnceReady has a node fail that once was ready: whatever the timeout says, that is
 // for others to care about.
-func testOnceReady(t *testing.T, w *world, _ *install.Controller) {
+func testOnceReady(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
 	const timeout = 15 * time.Second
-	p := w.founded(t, karpenter.Pool{Name: "once-ready", Spec: object{"repair": object{"readyTimeout": timeout.String()}, "disruption": budgets("100%")}}, 2)
+	p := w.createFilledPool(t, karpenter.Pool{Name: "once-ready", Spec: object{"repair": object{"readyTimeout": timeout.String()}, "disruption": budgets("100%")}}, 2)
 	node := p.nodes()[0]
 	p.must(p.Silence(t.Context(), node.Name))
-	p.says("Ready", corev1.ConditionFalse, node.Name)
+	p.setCondition("Ready", corev1.ConditionFalse, node.Name)
 	// Another pool's node that is younger and does not become ready goes: the timeout of
 	// this one is over, too.
-	other := w.found(t, karpenter.Pool{Name: "once-ready-other", Startup: karpenter.StartsUnready, Spec: object{"repair": object{"readyTimeout": timeout.String()}}}, 1)
+	other := w.createPool(t, karpenter.Pool{Name: "once-ready-other", Startup: karpenter.StartsUnready, Spec: object{"repair": object{"readyTimeout": timeout.String()}}}, 1)
 	bad := other.first()
 	relabel(testbed.UnreadyLabel)(other)
 	other.repaired(bad.Name)
@@ -91,16 +91,16 @@ func testOnceReady(t *testing.T, w *world, _ *install.Controller) {
 
 // testHeld has a pool none of whose nodes becomes ready. It is held after three tries,
 // and goes on when it is repaired.
-func testHeld(t *testing.T, w *world, c *install.Controller) {
+func testHeld(t *testing.T, w *fixture, c *install.Controller) {
 	t.Helper()
 	const timeout = 6 * time.Second
 	// A node that is gone and has no successor that is ready keeps its place under the
 	// bound for a quarter of an hour: there is room for all of them.
-	p := w.found(t, karpenter.Pool{Name: "held", Startup: karpenter.StartsUnready, Spec: object{"repair": object{"readyTimeout": timeout.String(), "maxUnhealthy": 10}}}, 1)
+	p := w.createPool(t, karpenter.Pool{Name: "held", Startup: karpenter.StartsUnready, Spec: object{"repair": object{"readyTimeout": timeout.String(), "maxUnhealthy": 10}}}, 1)
 	const words = "NodePool held is held: 3 nodes in a row have not become ready, which another node will not cure; the next one is tried at "
-	p.heard("NodePool", p.name, "NodePoolHeld", words)
+	p.hasEvent("NodePool", p.name, "NodePoolHeld", words)
 	p.measures(c, `autohealer_nodepool_held{nodepool="held"}`, "1")
-	p.heard("Node", "kwok-held-*", "NodeRepairBlocked", "NodePool held is held: ", "which another node will not cure")
+	p.hasEvent("Node", "kwok-held-*", "NodeRepairBlocked", "NodePool held is held: ", "which another node will not cure")
 	p.triesOnce(timeout)
 	relabel(testbed.UnreadyLabel)(p) // which changes the template, too
 	p.measures(c, `autohealer_nodepool_held{nodepool="held"}`, "0")
@@ -112,13 +112,13 @@ func (p *pool) triesOnce(timeout time.Duration) {
 	p.t.Helper()
 	var a *account
 	p.eventually("a fourth try", func(context.Context) error {
-		if a = p.account(); len(a.endings) < 4 {
-			return fmt.Errorf("there were %d", len(a.endings))
+		if a = p.account(); len(a.terminations) < 4 {
+			return fmt.Errorf("there were %d", len(a.terminations))
 		}
 		return nil
 	})
-	for i := 3; i < len(a.endings); i++ {
-		wait := a.endings[i].marked.Sub(a.endings[i-1].marked)
+	for i := 3; i < len(a.terminations); i++ {
+		wait := a.terminations[i].marked.Sub(a.terminations[i-1].marked)
 		atLeast := 2 * timeout << (i - 3)
 		p.t.Logf("try %d came %s after the one before", i+1, wait.Round(time.Millisecond))
 		if wait < atLeast-time.Second { // the ledger has whole seconds

@@ -18,7 +18,7 @@ import (
 // TestPools has one cluster for many: each part has a NodePool for itself.
 func TestPools(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, karpenter.Config{Gates: map[string]bool{"NodeRepair": true}})
+	w := newFixture(t, karpenter.Config{Gates: map[string]bool{"NodeRepair": true}})
 	if err := remediator.Install(t.Context(), w.Cluster); err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +27,7 @@ func TestPools(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Run("together", func(t *testing.T) {
-		for name, test := range map[string]func(*testing.T, *world, *install.Controller){
+		for name, test := range map[string]func(*testing.T, *fixture, *install.Controller){
 			"a sick node is replaced by force":                        testForceful,
 			"a sick node is replaced gracefully":                      testGraceful,
 			"a drain has its time":                                    testGracePeriod,
@@ -69,12 +69,12 @@ func TestPools(t *testing.T) {
 // ready. And here it may be killed, and its CRDs applied again.
 func TestBesideKarpenter(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, karpenter.Config{Gates: map[string]bool{"NodeRepair": true}})
+	w := newFixture(t, karpenter.Config{Gates: map[string]bool{"NodeRepair": true}})
 	c := w.start(t, install.Options{Args: []string{readyTimeouts}})
-	lost := w.found(t, karpenter.Pool{Name: "lost", Spec: object{"repair": repair("1s"), "disruption": budgets("100%")}}, 2)
+	lost := w.createPool(t, karpenter.Pool{Name: "lost", Spec: object{"repair": repair("1s"), "disruption": budgets("100%")}}, 2)
 	lost.fills(2)
 	t.Run("together", func(t *testing.T) {
-		for name, test := range map[string]func(*testing.T, *world, *install.Controller){
+		for name, test := range map[string]func(*testing.T, *fixture, *install.Controller){
 			"Karpenter repairs a node, and nobody else does": testKarpentersRepair,
 			"the block survives drift":                       testDrift,
 		} {
@@ -138,7 +138,7 @@ func (p *pool) since(node string, kind corev1.NodeConditionType) time.Time {
 
 // notBefore says that a claim was marked and deleted when its time had come, and not
 // before.
-func (e *ending) notBefore(t *testing.T, due time.Time) {
+func (e *termination) notBefore(t *testing.T, due time.Time) {
 	t.Helper()
 	t.Logf("%s was due at %s, marked %s and deleted %s later, and gone after another %s", e.node,
 		due.Format(time.TimeOnly), e.marked.Sub(due).Round(time.Millisecond), e.deleted.Sub(due).Round(time.Millisecond), e.claimGone.Sub(e.deleted).Round(time.Millisecond))
@@ -148,7 +148,7 @@ func (e *ending) notBefore(t *testing.T, due time.Time) {
 }
 
 // within says that the deadline of a claim was set for a while after its mark.
-func (e *ending) within(t *testing.T, grace time.Duration) {
+func (e *termination) within(t *testing.T, grace time.Duration) {
 	t.Helper()
 	deadline, err := time.Parse(time.RFC3339, e.deadline)
 	if after := deadline.Sub(e.marked.Truncate(time.Second)); err != nil || after > grace || after < grace-slow {
@@ -156,35 +156,35 @@ func (e *ending) within(t *testing.T, grace time.Duration) {
 	}
 }
 
-func testForceful(t *testing.T, w *world, c *install.Controller) {
+func testForceful(t *testing.T, w *fixture, c *install.Controller) {
 	t.Helper()
 	const toleration = 6 * time.Second
 	// Pods that would take longer to stop than the test has time, and may not be evicted.
-	p := w.founded(t, karpenter.Pool{Name: "forceful", Spec: object{"repair": repair(toleration.String())}}, 3, stubborn(5*time.Minute))
+	p := w.createFilledPool(t, karpenter.Pool{Name: "forceful", Spec: object{"repair": repair(toleration.String())}}, 3, stubborn(5*time.Minute))
 	p.protect()
 	sick := p.names()[0]
 	claim := p.claimOf(sick)
-	p.fallSick(sick)
+	p.makeUnhealthy(sick)
 	due := p.since(sick, "BadDisk").Add(toleration)
-	p.heard("Node", sick, "NodeRepairPending", "BadDisk")
+	p.hasEvent("Node", sick, "NodeRepairPending", "BadDisk")
 	e := p.repaired(sick).of(sick)
 	e.notBefore(t, due)
 	e.within(t, 0)
 	if e.rule != "Repair/NodePool/forceful" {
 		t.Errorf("it was repaired by %s", e.rule)
 	}
-	p.heard("Node", sick, "NodeRepair", "BadDisk", claim.GetName(), "by force")
-	p.heard("NodeClaim", claim.GetName(), "NodeRepair", "by force")
-	p.heard("NodePool", p.name, "NodeRepair", "by force")
+	p.hasEvent("Node", sick, "NodeRepair", "BadDisk", claim.GetName(), "by force")
+	p.hasEvent("NodeClaim", claim.GetName(), "NodeRepair", "by force")
+	p.hasEvent("NodePool", p.name, "NodeRepair", "by force")
 	p.measures(c, `autohealer_repairs_total{condition="BadDisk",mode="Forceful",nodepool="forceful",outcome="terminated"}`, "1")
 }
 
-func testGraceful(t *testing.T, w *world, c *install.Controller) {
+func testGraceful(t *testing.T, w *fixture, c *install.Controller) {
 	t.Helper()
 	const grace = 12 * time.Second
-	p := w.founded(t, karpenter.Pool{Name: "graceful", Spec: object{"repair": repair("1s", object{"termination": "Graceful"})}}, 3, stubborn(grace))
+	p := w.createFilledPool(t, karpenter.Pool{Name: "graceful", Spec: object{"repair": repair("1s", object{"termination": "Graceful"})}}, 3, stubborn(grace))
 	sick := p.names()[0]
-	p.fallSick(sick)
+	p.makeUnhealthy(sick)
 	e := p.repaired(sick).of(sick)
 	if e.deadline != "" {
 		t.Errorf("there is a deadline: %s", e.deadline)
@@ -195,14 +195,14 @@ func testGraceful(t *testing.T, w *world, c *install.Controller) {
 	p.measures(c, `autohealer_repairs_total{condition="BadDisk",mode="Graceful",nodepool="graceful",outcome="terminated"}`, "1")
 }
 
-func testGracePeriod(t *testing.T, w *world, _ *install.Controller) {
+func testGracePeriod(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
 	const grace = 15 * time.Second
 	block := repair("1s", object{"termination": "Graceful", "terminationGracePeriod": grace.String()})
-	p := w.founded(t, karpenter.Pool{Name: "bounded", Spec: object{"repair": block}}, 2)
+	p := w.createFilledPool(t, karpenter.Pool{Name: "bounded", Spec: object{"repair": block}}, 2)
 	p.protect()
 	sick := p.names()[0]
-	p.fallSick(sick)
+	p.makeUnhealthy(sick)
 	p.eventually("a claim that is drained", func(context.Context) error {
 		if p.claimOf(sick).GetDeletionTimestamp() == nil {
 			return fmt.Errorf("it is not deleted")

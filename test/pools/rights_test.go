@@ -8,7 +8,7 @@ import (
 // testRights looks for requests that were turned down for want of a right. The rights
 // are those of deploy/controller, which have to do for everything that is no more than
 // that.
-func testRights(t *testing.T, w *world) {
+func testRights(t *testing.T, w *fixture) {
 	t.Helper()
 	for _, c := range w.controllers {
 		log, err := c.Log()

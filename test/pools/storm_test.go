@@ -20,52 +20,52 @@ import (
 func storm(p *pool, bound int) *account {
 	p.t.Helper()
 	sick := p.names()
-	p.fallSick(sick...)
+	p.makeUnhealthy(sick...)
 	a := p.repaired(sick...)
 	a.atMost(p.t, bound)
-	if len(a.endings) != len(sick) || len(a.others) > 0 || a.made != 2*len(sick) {
-		p.t.Errorf("%d nodes were sick; there were %d terminations, %d by others, and %d claims in all", len(sick), len(a.endings), len(a.others), a.made)
+	if len(a.terminations) != len(sick) || len(a.others) > 0 || a.made != 2*len(sick) {
+		p.t.Errorf("%d nodes were sick; there were %d terminations, %d by others, and %d claims in all", len(sick), len(a.terminations), len(a.others), a.made)
 	}
 	return a
 }
 
-func testStormUnderBound(t *testing.T, w *world, _ *install.Controller) {
+func testStormUnderBound(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
-	p := w.founded(t, karpenter.Pool{Name: "bound", Spec: object{"repair": repair("2s", object{"maxUnhealthy": 3}), "disruption": budgets("100%")}}, 10)
+	p := w.createFilledPool(t, karpenter.Pool{Name: "bound", Spec: object{"repair": repair("2s", object{"maxUnhealthy": 3}), "disruption": budgets("100%")}}, 10)
 	storm(p, 3)
-	p.heard("NodePool", p.name, "NodeRepairBlocked", "at most 3 of 10")
+	p.hasEvent("NodePool", p.name, "NodeRepairBlocked", "at most 3 of 10")
 }
 
 // Karpenter counts what is being disrupted of what is initialised, and so do we: a node
 // that is gone is in neither number.
-func testStormUnderBudget(t *testing.T, w *world, _ *install.Controller) {
+func testStormUnderBudget(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
-	p := w.founded(t, karpenter.Pool{Name: "budget", Spec: object{"repair": repair("2s", object{"maxUnhealthy": "100%"}), "disruption": budgets("2")}}, 6)
+	p := w.createFilledPool(t, karpenter.Pool{Name: "budget", Spec: object{"repair": repair("2s", object{"maxUnhealthy": "100%"}), "disruption": budgets("2")}}, 6)
 	sick := p.names()
-	p.fallSick(sick...)
-	p.heard("NodePool", p.name, "NodeRepairBlocked", "disruption budget", "allows 2, and 2 are being disrupted")
+	p.makeUnhealthy(sick...)
+	p.hasEvent("NodePool", p.name, "NodeRepairBlocked", "disruption budget", "allows 2, and 2 are being disrupted")
 	a := p.repaired(sick...)
 	if a.disrupted > 2 {
 		t.Errorf("%d claims were marked or deleted at once, the budget is 2", a.disrupted)
 	}
-	if len(a.endings) != len(sick) {
-		t.Errorf("%d terminations of %d sick nodes", len(a.endings), len(sick))
+	if len(a.terminations) != len(sick) {
+		t.Errorf("%d terminations of %d sick nodes", len(a.terminations), len(sick))
 	}
 }
 
 // The default is a fifth of the pool and a tenth by Karpenter's budget.
-func testStormByDefault(t *testing.T, w *world, _ *install.Controller) {
+func testStormByDefault(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
-	p := w.founded(t, karpenter.Pool{Name: "usual", Spec: object{"repair": repair("2s")}}, 3)
+	p := w.createFilledPool(t, karpenter.Pool{Name: "usual", Spec: object{"repair": repair("2s")}}, 3)
 	storm(p, 1)
 }
 
 // testStormOfBoth has some nodes sick that were ready, and others that do not become so,
 // in one pool, whose bound is one.
-func testStormOfBoth(t *testing.T, w *world, _ *install.Controller) {
+func testStormOfBoth(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
 	const all, never, bound, timeout = 6, 2, 2, 20 * time.Second
-	p := w.found(t, karpenter.Pool{Name: "both", Startup: karpenter.StartsTainted, Spec: object{
+	p := w.createPool(t, karpenter.Pool{Name: "both", Startup: karpenter.StartsTainted, Spec: object{
 		"repair": repair("2s", object{"maxUnhealthy": bound, "readyTimeout": timeout.String()}), "disruption": budgets("100%"),
 	}}, all)
 	p.eventually("all nodes", func(ctx context.Context) error {
@@ -95,7 +95,7 @@ func testStormOfBoth(t *testing.T, w *world, _ *install.Controller) {
 		}
 		return nil
 	})
-	p.fallSick(names[never:]...)
+	p.makeUnhealthy(names[never:]...)
 	a := p.repaired(names...)
 	a.atMost(t, bound)
 	for i, name := range names {

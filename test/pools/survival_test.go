@@ -17,9 +17,9 @@ import (
 
 // testDrift has Karpenter replace all nodes of a pool for a reason of its own. The block
 // is in force all the while.
-func testDrift(t *testing.T, w *world, _ *install.Controller) {
+func testDrift(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
-	p := w.founded(t, karpenter.Pool{Name: "drift", Spec: object{"repair": repair("1s"), "disruption": budgets("100%")}}, 2)
+	p := w.createFilledPool(t, karpenter.Pool{Name: "drift", Spec: object{"repair": repair("1s"), "disruption": budgets("100%")}}, 2)
 	before := p.names()
 	p.patch(object{"template": object{"metadata": object{"labels": object{"example.com/drift": "true"}}}})
 	p.gone(before...)
@@ -27,19 +27,19 @@ func testDrift(t *testing.T, w *world, _ *install.Controller) {
 }
 
 // testRestart goes on with that pool when Karpenter has been killed and has come back.
-func testRestart(t *testing.T, w *world) {
+func testRestart(t *testing.T, w *fixture) {
 	t.Helper()
-	p := &pool{world: w, t: t, name: "drift"}
+	p := &pool{fixture: w, t: t, name: "drift"}
 	p.must(w.karpenter.Kill())
 	p.must(w.karpenter.Restart(t.Context()))
 	sick := p.names()[0]
-	p.fallSick(sick)
+	p.makeUnhealthy(sick)
 	p.repaired(sick)
 }
 
 // testBlocksKept says that nothing that Karpenter has written to any NodePool of the
 // cluster has changed its repair block.
-func testBlocksKept(t *testing.T, w *world) {
+func testBlocksKept(t *testing.T, w *fixture) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -94,11 +94,11 @@ func testSchemaLost(p *pool, c *install.Controller) {
 	p.measures(c, `autohealer_nodepool_repair_blocks{state="lost"}`, "0")
 	p.must(p.karpenter.InstallCRDs(t.Context()))
 	p.hides(true)
-	p.heard("NodePool", p.name, "RepairSchemaLost")
+	p.hasEvent("NodePool", p.name, "RepairSchemaLost")
 	// Somebody's write prunes what is stored.
 	p.must(p.annotate(t.Context(), "nodepool", p.name, "example.com/pruned=true"))
 	sick := p.names()[0]
-	p.fallSick(sick)
+	p.makeUnhealthy(sick)
 	if e := p.repaired(sick).of(sick); e.rule != "Repair/NodePool/lost" {
 		t.Errorf("it was repaired by %s", e.rule)
 	}
@@ -114,9 +114,9 @@ func testSchemaLost(p *pool, c *install.Controller) {
 	if diff := cmp.Diff(repair("1s"), block); diff != "" {
 		t.Errorf("what came back (-want +got):\n%s", diff)
 	}
-	p.heard("NodePool", p.name, "RepairBlockRestored")
+	p.hasEvent("NodePool", p.name, "RepairBlockRestored")
 	p.measures(heir, `autohealer_nodepool_repair_blocks{state="lost"}`, "0")
 	sick = p.names()[0]
-	p.fallSick(sick)
+	p.makeUnhealthy(sick)
 	p.repaired(sick)
 }

@@ -57,9 +57,9 @@ var vetoes = map[string]veto{
 }
 
 // testVetoes has many nodes sick, and something against the repair of each but one.
-func testVetoes(t *testing.T, w *world, _ *install.Controller) {
+func testVetoes(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
-	p := w.founded(t, karpenter.Pool{Name: "vetoed", Spec: object{"repair": repair("1s", everything), "disruption": budgets("100%")}}, len(vetoes)+1)
+	p := w.createFilledPool(t, karpenter.Pool{Name: "vetoed", Spec: object{"repair": repair("1s", everything), "disruption": budgets("100%")}}, len(vetoes)+1)
 	names := p.names()
 	by := map[string]string{}
 	for name, veto := range vetoes {
@@ -68,13 +68,13 @@ func testVetoes(t *testing.T, w *world, _ *install.Controller) {
 		p.must(veto.put(p, node))
 	}
 	for _, node := range by {
-		p.fallSick(node)
+		p.makeUnhealthy(node)
 	}
 	for name, node := range by {
-		p.heard("Node", node, "NodeRepairBlocked", vetoes[name].words)
+		p.hasEvent("Node", node, "NodeRepairBlocked", vetoes[name].words)
 	}
 	free := names[len(by)]
-	p.fallSick(free)
+	p.makeUnhealthy(free)
 	a := p.repaired(free)
 	for _, node := range by {
 		p.untouched(a, node)
@@ -89,25 +89,25 @@ func testVetoes(t *testing.T, w *world, _ *install.Controller) {
 			return nil
 		})
 	}
-	if a = p.repaired(names...); len(a.endings) != len(names) || len(a.others) > 0 {
-		t.Errorf("%d terminations, and %d by others, of %d nodes", len(a.endings), len(a.others), len(names))
+	if a = p.repaired(names...); len(a.terminations) != len(names) || len(a.others) > 0 {
+		t.Errorf("%d terminations, and %d by others, of %d nodes", len(a.terminations), len(a.others), len(names))
 	}
 }
 
-func testVetoedPool(t *testing.T, w *world, _ *install.Controller) {
+func testVetoedPool(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
 	annotations := []string{karpentersVeto + "=true", ourVeto + "=true"}
 	pools := make([]*pool, len(annotations))
 	for i := range annotations {
-		pools[i] = w.found(t, karpenter.Pool{Name: fmt.Sprintf("vetoed-pool-%d", i), Spec: object{"repair": repair("1s")}}, 1)
+		pools[i] = w.createPool(t, karpenter.Pool{Name: fmt.Sprintf("vetoed-pool-%d", i), Spec: object{"repair": repair("1s")}}, 1)
 	}
 	for i, p := range pools {
 		p.fills(1)
 		veto := doNotRepair("nodepool", annotations[i], itsPool, "NodePool "+p.name+" is annotated ")
 		sick := p.names()[0]
 		p.must(veto.put(p, sick))
-		p.fallSick(sick)
-		p.heard("Node", sick, "NodeRepairBlocked", veto.words)
+		p.makeUnhealthy(sick)
+		p.hasEvent("Node", sick, "NodeRepairBlocked", veto.words)
 		p.untouched(p.account(), sick)
 		p.must(veto.lift(p, sick))
 		p.repaired(sick)
@@ -157,14 +157,14 @@ func dropClaim(p *pool, _ string) error {
 
 // testAlreadyGoing has somebody delete a claim, whose node falls sick while its pods take
 // their time.
-func testAlreadyGoing(t *testing.T, w *world, _ *install.Controller) {
+func testAlreadyGoing(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
-	p := w.founded(t, karpenter.Pool{Name: "going", Spec: object{"repair": repair("1s", everything), "disruption": budgets("100%")}}, 2, stubborn(20*time.Second))
+	p := w.createFilledPool(t, karpenter.Pool{Name: "going", Spec: object{"repair": repair("1s", everything), "disruption": budgets("100%")}}, 2, stubborn(20*time.Second))
 	names := p.names()
 	_, err := p.Kubectl(t.Context(), "delete", "nodeclaim", "--wait=false", p.claimOf(names[0]).GetName())
 	p.must(err)
-	p.fallSick(names[0])
-	p.fallSick(names[1])
+	p.makeUnhealthy(names[0])
+	p.makeUnhealthy(names[1])
 	a := p.repaired(names[1])
 	p.gone(names[0])
 	if e := a.of(names[0]); e == nil || !e.marked.IsZero() || len(a.others) != 1 {
@@ -174,13 +174,13 @@ func testAlreadyGoing(t *testing.T, w *world, _ *install.Controller) {
 
 // testKarpentersRepair has Karpenter repair a node by itself, and wait for its replacement
 // until the node is due here, too.
-func testKarpentersRepair(t *testing.T, w *world, _ *install.Controller) {
+func testKarpentersRepair(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
 	const condition, toleratedByKarpenter = "KWOKUnhealthy", 30 * time.Second
 	tolerating := func(toleration string) object {
 		return object{"policies": list{object{"conditionType": condition, "conditionStatus": "True", "toleration": toleration}}, "maxUnhealthy": "100%"}
 	}
-	p := w.found(t, karpenter.Pool{Name: "both-repair", Startup: karpenter.StartsTainted, Spec: object{"repair": tolerating("1h"), "disruption": budgets("100%")}}, 2)
+	p := w.createPool(t, karpenter.Pool{Name: "both-repair", Startup: karpenter.StartsTainted, Spec: object{"repair": tolerating("1h"), "disruption": budgets("100%")}}, 2)
 	p.startAll(func(*corev1.Node) bool { return !p.isHeldUp.Load() })
 	p.fills(2)
 	p.isHeldUp.Store(true)
@@ -196,12 +196,12 @@ func testKarpentersRepair(t *testing.T, w *world, _ *install.Controller) {
 		return nil
 	})
 	p.patch(object{"repair": tolerating("1s")})
-	p.heard("Node", sick, "NodeRepairBlocked", "left alone", claim.GetName()+" is about to be deleted by Karpenter: Unhealthy")
+	p.hasEvent("Node", sick, "NodeRepairBlocked", "left alone", claim.GetName()+" is about to be deleted by Karpenter: Unhealthy")
 	p.isHeldUp.Store(false)
 	p.gone(sick)
 	p.whole()
 	a := p.account()
-	if e := a.of(sick); e == nil || !e.marked.IsZero() || len(a.endings) > 0 || len(a.others) != 1 {
+	if e := a.of(sick); e == nil || !e.marked.IsZero() || len(a.terminations) > 0 || len(a.others) != 1 {
 		t.Errorf("Karpenter has deleted the claim of %s, and somebody else has touched it: %+v", sick, e)
 	}
 	p.eventually("who deleted it", func(ctx context.Context) error {
@@ -220,16 +220,16 @@ func testKarpentersRepair(t *testing.T, w *world, _ *install.Controller) {
 }
 
 // testBeforeKarpenter has the node be due here first.
-func testBeforeKarpenter(t *testing.T, w *world, _ *install.Controller) {
+func testBeforeKarpenter(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
-	p := w.founded(t, karpenter.Pool{Name: "first-repair", Spec: object{
+	p := w.createFilledPool(t, karpenter.Pool{Name: "first-repair", Spec: object{
 		"repair":     object{"policies": list{object{"conditionType": "KWOKUnhealthy", "conditionStatus": "True", "toleration": "2s"}}, "maxUnhealthy": "100%"},
 		"disruption": budgets("100%"),
 	}}, 2)
 	sick := p.names()[0]
-	p.says("KWOKUnhealthy", corev1.ConditionTrue, sick)
+	p.setCondition("KWOKUnhealthy", corev1.ConditionTrue, sick)
 	a := p.repaired(sick)
-	if len(a.endings) != 1 || len(a.others) != 0 || a.made != 3 {
-		t.Errorf("%d terminations, %d by others, %d claims in all", len(a.endings), len(a.others), a.made)
+	if len(a.terminations) != 1 || len(a.others) != 0 || a.made != 3 {
+		t.Errorf("%d terminations, %d by others, %d claims in all", len(a.terminations), len(a.others), a.made)
 	}
 }

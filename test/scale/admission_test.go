@@ -21,17 +21,17 @@ import (
 	"github.com/resourcestack/autohealer/internal/install"
 )
 
-// question is a policy that is not stored, once such that no node matches it and it is
+// reviewRequest is a policy that is not stored, once such that no node matches it and it is
 // let in, and once such that all do and it is refused.
-type question struct {
+type reviewRequest struct {
 	path           string
 	harmless, trap string
 	refusal        string // what is said of the trap
 	calls          int    // to the API server, for a verdict
 }
 
-func ask(path, format, harmless, trap, refusal string, calls int) question {
-	return question{path, fmt.Sprintf(format, harmless), fmt.Sprintf(format, trap), refusal, calls}
+func ask(path, format, harmless, trap, refusal string, calls int) reviewRequest {
+	return reviewRequest{path, fmt.Sprintf(format, harmless), fmt.Sprintf(format, trap), refusal, calls}
 }
 
 var (
@@ -68,7 +68,7 @@ func BenchmarkAdmission(b *testing.B) {
 	const nodes = 10000
 	for _, bench := range []struct {
 		name            string
-		question        question
+		question        reviewRequest
 		crowd, follower bool
 		busy            bool
 	}{
@@ -79,7 +79,7 @@ func BenchmarkAdmission(b *testing.B) {
 		{name: "nodes=10000,healthcheck,busy", question: aboutCheck, busy: true},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
-			d := bedOf(b, nodes)
+			d := fixtureOf(b, nodes)
 			asked := d.startWith(b, install.Options{Webhook: true})
 			if bench.crowd {
 				d.crowd(b, asked)
@@ -90,7 +90,7 @@ func BenchmarkAdmission(b *testing.B) {
 					"--leader-elect-lease-duration=3h", "--leader-elect-renew-deadline=2h", "--leader-elect-retry-period=1h",
 				}})
 			}
-			askers := d.askers(b, bench.question)
+			askers := d.admissionClients(b, bench.question)
 			var bare []time.Duration
 			for range rounds {
 				took, err := askers.ask(b.Context(), bench.question.harmless)
@@ -146,13 +146,13 @@ func BenchmarkAdmission(b *testing.B) {
 // rounds is how often each question is asked in one operation.
 const rounds = 100
 
-// askers write policies that are not stored.
-type askers struct {
-	question
+// admissionClients write policies that are not stored.
+type admissionClients struct {
+	reviewRequest
 	client kubernetes.Interface
 }
 
-func (d *bed) askers(b *testing.B, about question) askers {
+func (d *fixture) admissionClients(b *testing.B, about reviewRequest) admissionClients {
 	b.Helper()
 	config := d.cluster.AdminConfig()
 	config.WarningHandlerWithContext = rest.NoWarnings{}
@@ -160,10 +160,10 @@ func (d *bed) askers(b *testing.B, about question) askers {
 	if err != nil {
 		b.Fatal(err)
 	}
-	return askers{about, client}
+	return admissionClients{about, client}
 }
 
-func (a askers) ask(ctx context.Context, body string) (time.Duration, error) {
+func (a admissionClients) ask(ctx context.Context, body string) (time.Duration, error) {
 	begin := time.Now()
 	err := a.client.CoreV1().RESTClient().Post().AbsPath(a.path).
 		Param("dryRun", metav1.DryRunAll).Body([]byte(body)).Do(ctx).Error()
@@ -171,7 +171,7 @@ func (a askers) ask(ctx context.Context, body string) (time.Duration, error) {
 }
 
 // round asks both questions in turn, and returns how long each took.
-func (a askers) round(b *testing.B) (took []time.Duration) {
+func (a admissionClients) round(b *testing.B) (took []time.Duration) {
 	b.Helper()
 	for range rounds {
 		in, err := a.ask(b.Context(), a.harmless)
@@ -189,7 +189,7 @@ func (a askers) round(b *testing.B) (took []time.Duration) {
 
 // crowd stores more sets until the benchmark is over, and returns when the controller
 // that leads follows them all.
-func (d *bed) crowd(b *testing.B, leader *install.Controller) {
+func (d *fixture) crowd(b *testing.B, leader *install.Controller) {
 	b.Helper()
 	const stored, pinned, perMap, label = 96, 10, 10, "scale/crowd=true"
 	var text strings.Builder
@@ -233,7 +233,7 @@ data:
 }
 
 // beat has nodes say that all is well, 33 a second, until it is stopped.
-func (d *bed) beat(b *testing.B) (stop func()) {
+func (d *fixture) beat(b *testing.B) (stop func()) {
 	b.Helper()
 	const every = 5 * time.Minute / 10000
 	names := d.pick(len(d.nodes))
@@ -260,7 +260,7 @@ func (d *bed) beat(b *testing.B) (stop func()) {
 }
 
 // leads says whether a controller does.
-func (d *bed) leads(b *testing.B, controller *install.Controller) bool {
+func (d *fixture) leads(b *testing.B, controller *install.Controller) bool {
 	b.Helper()
 	page, err := scrape(b.Context(), controller.Metrics)
 	if err != nil {
@@ -278,7 +278,7 @@ type answers struct {
 
 var bucket = regexp.MustCompile(`le="([0-9.]+)"`)
 
-func (d *bed) answers(b *testing.B, controller *install.Controller) answers {
+func (d *fixture) answers(b *testing.B, controller *install.Controller) answers {
 	b.Helper()
 	page, err := scrape(b.Context(), controller.Metrics)
 	if err != nil {

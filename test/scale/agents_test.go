@@ -28,7 +28,7 @@ func BenchmarkAgents(b *testing.B) {
 		span   = 2 * time.Minute
 		every  = span / agents
 	)
-	d := bedOf(b, 10)
+	d := fixtureOf(b, 10)
 	config := d.cluster.AdminConfig()
 	config.QPS = -1
 	leases := kubernetes.NewForConfigOrDie(config).CoordinationV1().Leases(install.Namespace)

@@ -24,7 +24,7 @@ import (
 // last of them was seen.
 func BenchmarkClosingGate(b *testing.B) {
 	const nodes, before, allowed, more = 100, 40, 9, 5
-	c := clinicIn(b, bedOf(b, nodes))
+	c := healthCheckFixtureIn(b, fixtureOf(b, nodes))
 	c.start(b)
 	api, err := client.New(c.cluster.AdminConfig(), client.Options{})
 	if err != nil {
@@ -32,7 +32,7 @@ func BenchmarkClosingGate(b *testing.B) {
 	}
 	names := c.pick(before + allowed + more)
 	standing, names := names[:before], names[before:]
-	if err := c.setProblems(b.Context(), standing, ailment, corev1.ConditionTrue, 16); err != nil {
+	if err := c.setProblems(b.Context(), standing, unhealthyType, corev1.ConditionTrue, 16); err != nil {
 		b.Fatal(err)
 	}
 	if err := c.objects.count(b.Context(), before); err != nil {
@@ -41,11 +41,11 @@ func BenchmarkClosingGate(b *testing.B) {
 	begun, late := 0, 0
 	var latest time.Duration
 	for b.Loop() {
-		if err := c.setProblems(b.Context(), names[:allowed], ailment, corev1.ConditionTrue, allowed); err != nil {
+		if err := c.setProblems(b.Context(), names[:allowed], unhealthyType, corev1.ConditionTrue, allowed); err != nil {
 			b.Fatal(err)
 		}
 		closing := time.Now()
-		if err := c.setProblems(b.Context(), names[allowed:], ailment, corev1.ConditionTrue, more); err != nil {
+		if err := c.setProblems(b.Context(), names[allowed:], unhealthyType, corev1.ConditionTrue, more); err != nil {
 			b.Fatal(err)
 		}
 		var first int
@@ -71,7 +71,7 @@ func BenchmarkClosingGate(b *testing.B) {
 				latest = max(latest, c.objects.seen(object.GetName()).Sub(closing))
 			}
 		}
-		if err := c.setProblems(b.Context(), names, ailment, corev1.ConditionFalse, len(names)); err != nil {
+		if err := c.setProblems(b.Context(), names, unhealthyType, corev1.ConditionFalse, len(names)); err != nil {
 			b.Fatal(err)
 		}
 		if err := c.objects.count(b.Context(), before); err != nil {
@@ -86,7 +86,7 @@ func BenchmarkClosingGate(b *testing.B) {
 }
 
 // rests waits until the API server has not been asked for a while to write anything.
-func (c *clinic) rests(b *testing.B) {
+func (c *healthCheckFixture) rests(b *testing.B) {
 	b.Helper()
 	ticker := time.NewTicker(quiet / 4)
 	defer ticker.Stop()

@@ -13,7 +13,7 @@ import (
 func TestMain(m *testing.M) {
 	log.SetLogger(logr.Discard()) // or it complains in the middle of the figures
 	code := m.Run()
-	if err := standing.clear(); err != nil {
+	if err := shared.clear(); err != nil {
 		code = 1
 	}
 	install.Clean()

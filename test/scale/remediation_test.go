@@ -28,7 +28,7 @@ func BenchmarkConditionToRemediation(b *testing.B) {
 		nodes int
 	}{{"nodes=2000", 2000}, {"nodes=10000", 10000}} {
 		b.Run(bench.name, func(b *testing.B) {
-			c := clinicIn(b, bedOf(b, bench.nodes))
+			c := healthCheckFixtureIn(b, fixtureOf(b, bench.nodes))
 			controller := c.start(b)
 			var strict, answered []time.Duration
 			var cpu time.Duration
@@ -40,7 +40,7 @@ func BenchmarkConditionToRemediation(b *testing.B) {
 				names := c.pick(failures)
 				seen, before, used, work := c.watcher.changes(), c.asked(b), use(b, controller), c.work(b, controller)
 				b.StartTimer()
-				sent, acknowledged := c.failOneByOne(b, names, ailment, pace)
+				sent, acknowledged := c.failOneByOne(b, names, unhealthyType, pace)
 				err := c.objects.count(b.Context(), failures)
 				b.StopTimer()
 				if err != nil {
@@ -88,7 +88,7 @@ func BenchmarkRemediationStorm(b *testing.B) {
 		atATime = 50
 	)
 	b.Run("nodes=2000", func(b *testing.B) {
-		c := clinicIn(b, bedOf(b, nodes))
+		c := healthCheckFixtureIn(b, fixtureOf(b, nodes))
 		c.stormWithoutController(b, c.pick(atATime), atATime) // the first objects of a kind take longer
 		bare := c.stormWithoutController(b, c.pick(sick), atATime)
 		controller := c.start(b)
@@ -102,7 +102,7 @@ func BenchmarkRemediationStorm(b *testing.B) {
 			seen, before, used, work := c.watcher.changes(), c.asked(b), use(b, controller), c.work(b, controller)
 			b.StartTimer()
 			begin := time.Now()
-			err := c.setProblems(b.Context(), names, ailment, corev1.ConditionTrue, atATime)
+			err := c.setProblems(b.Context(), names, unhealthyType, corev1.ConditionTrue, atATime)
 			answered := time.Now()
 			if err == nil {
 				err = c.objects.count(b.Context(), sick)

@@ -46,16 +46,16 @@ spec:
       requirements: [{key: karpenter.sh/capacity-type, operator: In, values: [spot]}]
 `
 
-// poolBed is a bed whose nodes all have a NodeClaim. Nobody plays Karpenter: a claim
+// poolFixture is a bed whose nodes all have a NodeClaim. Nobody plays Karpenter: a claim
 // that is deleted stays, with its node, as that of a node which drains.
-type poolBed struct {
-	*bed
-	claims *goings
+type poolFixture struct {
+	*fixture
+	claims *deletions
 	server kubernetes.Interface
 }
 
-// poolIn gives every node of a bed a claim. The bed is of no use for others afterwards.
-func poolIn(b *testing.B, d *bed) *poolBed {
+// poolFixtureIn gives every node of a bed a claim. The bed is of no use for others afterwards.
+func poolFixtureIn(b *testing.B, d *fixture) *poolFixture {
 	b.Helper()
 	ctx := b.Context()
 	must := func(_ string, err error) {
@@ -68,9 +68,9 @@ func poolIn(b *testing.B, d *bed) *poolBed {
 	must(d.cluster.Kubectl(ctx, "patch", "crd", deploy.NodePoolCRD, "--type=json", "-p", string(deploy.NodePoolPatch())))
 	must(d.cluster.KubectlApply(ctx, nodePool))
 	b.Cleanup(func() {
-		standing.mu.Lock()
-		defer standing.mu.Unlock()
-		if err := standing.clear(); err != nil {
+		shared.mu.Lock()
+		defer shared.mu.Unlock()
+		if err := shared.clear(); err != nil {
 			b.Error(err)
 		}
 	})
@@ -110,7 +110,7 @@ func poolIn(b *testing.B, d *bed) *poolBed {
 	if err != nil {
 		b.Fatal(err)
 	}
-	return &poolBed{bed: d, claims: watchGoings(b, d), server: server}
+	return &poolFixture{fixture: d, claims: watchDeletions(b, d), server: server}
 }
 
 // claimText is a claim of the size that Karpenter makes them.
@@ -130,9 +130,9 @@ func claimText(node string) string {
 }
 
 // start runs a controller, and returns when it governs every node.
-func (p *poolBed) start(b *testing.B) *install.Controller {
+func (p *poolFixture) start(b *testing.B) *install.Controller {
 	b.Helper()
-	controller := p.bed.start(b)
+	controller := p.fixture.start(b)
 	governed := sample(`autohealer_repair_nodes{nodepool="default",rule="Repair/NodePool/default",state="governed"}`)
 	await(b, controller, "the pool to be followed", quiet, func(m measured) bool { return int(m[governed]) == len(p.nodes) })
 	return controller
@@ -146,7 +146,7 @@ type repairing struct {
 	lists   int // of nodes, claims, pools or policies
 }
 
-func (p *poolBed) asked(b *testing.B) repairing {
+func (p *poolFixture) asked(b *testing.B) repairing {
 	b.Helper()
 	page := metricsOf(b, p.server)
 	count := func(verb, resource string) int {
@@ -181,7 +181,7 @@ func BenchmarkConditionToTermination(b *testing.B) {
 		pace     = time.Second / 5
 	)
 	b.Run("nodes=10000", func(b *testing.B) {
-		p := poolIn(b, bedOf(b, nodes))
+		p := poolFixtureIn(b, fixtureOf(b, nodes))
 		controller := p.start(b)
 		var took []time.Duration
 		var cpu time.Duration
@@ -225,15 +225,15 @@ func BenchmarkConditionToTermination(b *testing.B) {
 	})
 }
 
-// goings are the claims that are being deleted, as an informer sees them.
-type goings struct {
+// deletions are the claims that are being deleted, as an informer sees them.
+type deletions struct {
 	mu sync.Mutex
 	at map[string]time.Time
 }
 
-func watchGoings(b *testing.B, d *bed) *goings {
+func watchDeletions(b *testing.B, d *fixture) *deletions {
 	b.Helper()
-	g := &goings{at: map[string]time.Time{}}
+	g := &deletions{at: map[string]time.Time{}}
 	note := func(object any) {
 		claim := object.(*metav1.PartialObjectMetadata)
 		g.mu.Lock()
@@ -242,23 +242,23 @@ func watchGoings(b *testing.B, d *bed) *goings {
 			g.at[claim.Name] = time.Now()
 		}
 	}
-	lookOn(b, d, karpenter.ClaimsResource, cache.ResourceEventHandlerFuncs{AddFunc: note, UpdateFunc: func(_, object any) { note(object) }})
+	watchObjects(b, d, karpenter.ClaimsResource, cache.ResourceEventHandlerFuncs{AddFunc: note, UpdateFunc: func(_, object any) { note(object) }})
 	return g
 }
 
-func (g *goings) count() int {
+func (g *deletions) count() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(g.at)
 }
 
-func (g *goings) seen(name string) time.Time {
+func (g *deletions) seen(name string) time.Time {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.at[name]
 }
 
 // wait waits until so many claims are being deleted.
-func (g *goings) wait(ctx context.Context, want int) error {
+func (g *deletions) wait(ctx context.Context, want int) error {
 	return awaitCount(ctx, fmt.Sprintf("%d claims being deleted", want), g.count, func(going int) bool { return going >= want })
 }

@@ -34,7 +34,7 @@ func BenchmarkStorm(b *testing.B) {
 		atATime = 50
 	)
 	b.Run("nodes=2000", func(b *testing.B) {
-		d := bedOf(b, nodes)
+		d := fixtureOf(b, nodes)
 		bare := d.stormWithoutController(b, d.pick(sick), atATime)
 		controller := d.start(b)
 		var whole, after, back time.Duration
@@ -99,7 +99,7 @@ func BenchmarkConditionToTaint(b *testing.B) {
 		nodes int
 	}{{"nodes=2000", 2000}, {"nodes=10000", 10000}} {
 		b.Run(bench.name, func(b *testing.B) {
-			d := bedOf(b, bench.nodes)
+			d := fixtureOf(b, bench.nodes)
 			controller := d.start(b)
 			loaded := use(b, controller)
 			var strict, answered []time.Duration
@@ -158,9 +158,9 @@ func BenchmarkSteadyState(b *testing.B) {
 		span  = time.Minute
 		beats = int(nodes * span / every)
 	)
-	steady := func(b *testing.B, start func(d *bed) *install.Controller) {
+	steady := func(b *testing.B, start func(d *fixture) *install.Controller) {
 		b.Helper()
-		d := bedOf(b, nodes)
+		d := fixtureOf(b, nodes)
 		controller := start(d)
 		var share, perBeat float64
 		var done work
@@ -202,16 +202,16 @@ func BenchmarkSteadyState(b *testing.B) {
 		d.report(b, controller)
 	}
 	b.Run("nodes=10000", func(b *testing.B) {
-		steady(b, func(d *bed) *install.Controller { return d.start(b) })
+		steady(b, func(d *fixture) *install.Controller { return d.start(b) })
 	})
 	b.Run("nodes=10000,webhook", func(b *testing.B) {
-		steady(b, func(d *bed) *install.Controller { return d.startWith(b, install.Options{Webhook: true}) })
+		steady(b, func(d *fixture) *install.Controller { return d.startWith(b, install.Options{Webhook: true}) })
 	})
 	b.Run("nodes=10000,healthcheck", func(b *testing.B) {
-		steady(b, func(d *bed) *install.Controller { return clinicIn(b, d).start(b) })
+		steady(b, func(d *fixture) *install.Controller { return healthCheckFixtureIn(b, d).start(b) })
 	})
 	b.Run("nodes=10000,pool", func(b *testing.B) { // the last, for it takes the bed with it
-		steady(b, func(d *bed) *install.Controller { return poolIn(b, d).start(b) })
+		steady(b, func(d *fixture) *install.Controller { return poolFixtureIn(b, d).start(b) })
 	})
 }
 
@@ -240,7 +240,7 @@ func pace(b *testing.B, count int, every time.Duration, do func(ctx context.Cont
 
 // failOneByOne makes nodes fall sick one after the other, and returns for each
 // when the write of the condition was sent and when it was answered.
-func (d *bed) failOneByOne(b *testing.B, names []string, problem string, every time.Duration) (sent, answered []time.Time) {
+func (d *fixture) failOneByOne(b *testing.B, names []string, problem string, every time.Duration) (sent, answered []time.Time) {
 	b.Helper()
 	sent, answered = make([]time.Time, len(names)), make([]time.Time, len(names))
 	pace(b, len(names), every, func(ctx context.Context, i int) error {
@@ -253,7 +253,7 @@ func (d *bed) failOneByOne(b *testing.B, names []string, problem string, every t
 }
 
 // recover heals nodes and returns how long the last taint took to go.
-func (d *bed) recover(b *testing.B, names []string) time.Duration {
+func (d *fixture) recover(b *testing.B, names []string) time.Duration {
 	b.Helper()
 	begin := time.Now()
 	err := d.setProblems(b.Context(), names, problem, corev1.ConditionFalse, 16)
@@ -269,7 +269,7 @@ func (d *bed) recover(b *testing.B, names []string) time.Duration {
 // stormWithoutController has the clients write condition and taint of every node
 // one after the other, and returns how long it took until the last taint was
 // seen. It leaves the nodes as they were.
-func (d *bed) stormWithoutController(b *testing.B, names []string, atATime int) time.Duration {
+func (d *fixture) stormWithoutController(b *testing.B, names []string, atATime int) time.Duration {
 	b.Helper()
 	begin := time.Now()
 	err := each(b.Context(), names, atATime, func(ctx context.Context, name string) error {
@@ -306,7 +306,7 @@ func wrote(nodes int) func(measured) bool {
 
 // assertTouched holds the work of the controller against what had to be done:
 // every sick node was written to by it once, and no other was.
-func (d *bed) assertTouched(b *testing.B, changesBefore int, done work, sick int) {
+func (d *fixture) assertTouched(b *testing.B, changesBefore int, done work, sick int) {
 	b.Helper()
 	if done.nodes != sick {
 		b.Errorf("%d nodes are sick, and the controller has made %d writes to nodes", sick, done.nodes)
@@ -317,7 +317,7 @@ func (d *bed) assertTouched(b *testing.B, changesBefore int, done work, sick int
 }
 
 // work returns what the controller has asked of the API server so far.
-func (d *bed) work(b *testing.B, controller *install.Controller) work {
+func (d *fixture) work(b *testing.B, controller *install.Controller) work {
 	b.Helper()
 	page, err := scrape(b.Context(), controller.Metrics)
 	if err != nil {
@@ -328,7 +328,7 @@ func (d *bed) work(b *testing.B, controller *install.Controller) work {
 
 // versions returns the versions of everything that the controller may write to
 // beside nodes and its lease.
-func (d *bed) versions(b *testing.B) map[string]string {
+func (d *fixture) versions(b *testing.B) map[string]string {
 	b.Helper()
 	client, err := metadata.NewForConfig(d.cluster.AdminConfig())
 	if err != nil {
@@ -359,7 +359,7 @@ func (d *bed) versions(b *testing.B) map[string]string {
 }
 
 // report adds what is of interest in every benchmark.
-func (d *bed) report(b *testing.B, controller *install.Controller) {
+func (d *fixture) report(b *testing.B, controller *install.Controller) {
 	b.Helper()
 	u := use(b, controller)
 	b.ReportMetric(float64(u.resident)/1024, "resident-MB")

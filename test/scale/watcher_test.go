@@ -28,15 +28,15 @@ type watcher struct {
 
 // view is what a watcher has seen.
 type view struct {
-	nodes   map[string]sight
+	nodes   map[string]taintState
 	tainted int       // nodes that have the taint
 	foreign int       // nodes that have another
 	changes int       // writes to nodes, by anyone
 	latest  time.Time // when the last of them was seen
 }
 
-// sight is what was last seen of a node.
-type sight struct {
+// taintState is what was last seen of a node.
+type taintState struct {
 	tainted bool
 	since   time.Time // when that was first seen
 	foreign bool
@@ -49,9 +49,9 @@ func watchNodes(ctx context.Context, config *rest.Config, nodes []*corev1.Node) 
 	if err != nil {
 		return nil, err
 	}
-	w := &watcher{done: make(chan struct{}), view: view{nodes: make(map[string]sight, len(nodes)), latest: time.Now()}}
+	w := &watcher{done: make(chan struct{}), view: view{nodes: make(map[string]taintState, len(nodes)), latest: time.Now()}}
 	for _, node := range nodes {
-		seen := look(node)
+		seen := taintStateOf(node)
 		w.view.nodes[node.Name] = seen
 		w.view.count(seen, 1)
 	}
@@ -113,9 +113,9 @@ func (w *watcher) failure() error {
 	return w.failed
 }
 
-// look reads a node. Only NoExecute counts: a node that was held back has
+// taintStateOf reads a node. Only NoExecute counts: a node that was held back has
 // another effect.
-func look(node *corev1.Node) (s sight) {
+func taintStateOf(node *corev1.Node) (s taintState) {
 	for _, taint := range node.Spec.Taints {
 		if taint.Key == taintKey && taint.Effect == corev1.TaintEffectNoExecute {
 			s.tainted = true
@@ -127,7 +127,7 @@ func look(node *corev1.Node) (s sight) {
 }
 
 func (v *view) take(node *corev1.Node, now time.Time) {
-	was, is := v.nodes[node.Name], look(node)
+	was, is := v.nodes[node.Name], taintStateOf(node)
 	is.since = now
 	if was.tainted == is.tainted {
 		is.since = was.since
@@ -139,7 +139,7 @@ func (v *view) take(node *corev1.Node, now time.Time) {
 	v.latest = now
 }
 
-func (v *view) count(s sight, by int) {
+func (v *view) count(s taintState, by int) {
 	if s.tainted {
 		v.tainted += by
 	}

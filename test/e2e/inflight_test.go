@@ -15,8 +15,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// arrives lets letters take effect now and says with what answer.
-func (w *ward) arrives(letters []*letter, code int) {
+// deliver lets letters take effect now and says with what answer.
+func (w *scope) deliver(letters []*heldRequest, code int) {
 	w.t.Helper()
 	faultproxy.DeliverAll(w.t, letters, code)
 }
@@ -29,46 +29,46 @@ func (w *ward) arrives(letters []*letter, code int) {
 // first node's NoExecute is on its way when inFlight returns. The second node
 // will be the one whom the set wants: an edit of its conditions leaves the first
 // node selected and untouched, so that what is on its way can still arrive.
-func inFlight(w *ward) (controller *install.Controller, kept []*letter) {
+func inFlight(w *scope) (controller *install.Controller, kept []*heldRequest) {
 	w.t.Helper()
-	p := w.newPost(w.name)
-	w.admit(testbed.Nodes{Count: 2})
-	w.want("set", evict(intstr.FromInt32(1)))
-	w.says(w.node(2), "Worse", corev1.ConditionTrue)
-	box := p.keep(placesNoExecute, 1)
+	p := w.newProxy(w.name)
+	w.createNodes(testbed.Nodes{Count: 2})
+	w.createSet("set", evict(intstr.FromInt32(1)))
+	w.setCondition(w.node(2), "Worse", corev1.ConditionTrue)
+	box := p.hold(placesNoExecute, 1)
 	controller = w.start(install.Options{Args: p.Args(alone)})
-	w.says(w.node(1), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
 	return controller, box.wait(w, 1)
 }
 
 // waits says that a node has no more than NoSchedule, and that the set knows why.
-func (w *ward) waits(node string) {
+func (w *scope) waits(node string) {
 	w.t.Helper()
 	w.has(node, noSchedule(w.key("set")))
-	w.told("set", saysOf(node, "FellBack", "1 placed or under way, at most 1 of 2 selected nodes may have it"))
+	w.hasStatus("set", saysOf(node, "FellBack", "1 placed or under way, at most 1 of 2 selected nodes may have it"))
 }
 
-func testHeir(w *ward) {
+func testSuccessor(w *scope) {
 	first, kept := inFlight(w)
 	w.kill(first)
-	w.edit("set", on("Worse"))
+	w.editSet("set", on("Worse"))
 	w.start(install.Options{Args: []string{alone}})
 	w.has(w.node(2), noExecute(w.key("set")))
-	w.arrives(kept, http.StatusConflict)
+	w.deliver(kept, http.StatusConflict)
 	w.hasNow(w.node(1))
 	w.judge(history.Config{Lag: patience}, history.Counts{Evictions: 1, Fences: 2})
 }
 
-func testSlowFence(w *ward) {
+func testSlowFence(w *scope) {
 	first, kept := inFlight(w)
 	w.kill(first)
-	w.edit("set", on("Worse"))
-	p := w.newPost(w.name + "-heir")
-	slow := p.keep(fences, 1)
+	w.editSet("set", on("Worse"))
+	p := w.newProxy(w.name + "-heir")
+	slow := p.hold(fences, 1)
 	w.start(install.Options{Args: p.Args(alone)})
 	slow.wait(w, 1)
 	w.waits(w.node(2))
-	w.arrives(kept, http.StatusOK)
+	w.deliver(kept, http.StatusOK)
 	w.waits(w.node(2))
 	slow.Release()
 	w.has(w.node(2), noExecute(w.key("set")))
@@ -78,157 +78,157 @@ func testSlowFence(w *ward) {
 
 // The first heir learns of the place in flight and dies; the second must learn of
 // it too.
-func testHeirsHeir(w *ward) {
+func testSecondSuccessor(w *scope) {
 	first, kept := inFlight(w)
 	w.kill(first)
-	w.edit("set", on("Worse"))
-	p := w.newPost(w.name + "-heir")
-	box := p.keep(fences, 1)
+	w.editSet("set", on("Worse"))
+	p := w.newProxy(w.name + "-heir")
+	box := p.hold(fences, 1)
 	heir := w.start(install.Options{Args: p.Args(alone)})
 	box.wait(w, 1)
 	w.kill(heir)
 	w.restart(heir.Part)
 	w.has(w.node(2), noExecute(w.key("set")))
-	w.arrives(append(kept, box.All()...), http.StatusConflict)
+	w.deliver(append(kept, box.All()...), http.StatusConflict)
 	w.hasNow(w.node(1))
 	w.judge(history.Config{Lag: patience}, history.Counts{Evictions: 1, Fences: 2})
 }
 
 // A page of the ledger still names who was on the one before and has not arrived,
 // also if there is no one before.
-func testPageKeeps(w *ward) { keepsPlace(w, func() {}, func() {}) }
+func testLedgerKeepsSlot(w *scope) { keepsSlot(w, func() {}, func() {}) }
 
-func testErasedPageKeeps(w *ward) { keepsPlace(w, w.erase, func() {}) }
+func testDeletedLedgerKeepsSlot(w *scope) { keepsSlot(w, w.deleteLedger, func() {}) }
 
-func testScribbledPageKeeps(w *ward) {
-	keepsPlace(w, w.scribble, func() {
-		w.told("set", saysOf(w.node(2), "Tainted", "not written yet", "the ledger cannot be read", "delete the ConfigMap"))
+func testUnreadableLedgerKeepsSlot(w *scope) {
+	keepsSlot(w, w.corruptLedger, func() {
+		w.hasStatus("set", saysOf(w.node(2), "Tainted", "not written yet", "the ledger cannot be read", "delete the ConfigMap"))
 		w.hasNow(w.node(2))
-		w.erase()
+		w.deleteLedger()
 	})
 }
 
-// keepsPlace lets a place be in flight when something befalls the ledger, and then
+// keepsSlot lets a place be in flight when something befalls the ledger, and then
 // asks for another, which takes a page that is to name both. What befell the ledger
 // may have to be cured first.
-func keepsPlace(w *ward, befall, cure func()) {
+func keepsSlot(w *scope, befall, cure func()) {
 	w.t.Helper()
-	p := w.newPost(w.name)
-	w.admit(testbed.Nodes{Count: 4})
-	w.want("set", evict(intstr.FromInt32(2)))
-	w.says(w.node(3), "Worse", corev1.ConditionTrue)
-	w.says(w.node(4), "Worse", corev1.ConditionTrue)
-	box := p.keep(changesNodeOf(w.node(1)), 0)
+	p := w.newProxy(w.name)
+	w.createNodes(testbed.Nodes{Count: 4})
+	w.createSet("set", evict(intstr.FromInt32(2)))
+	w.setCondition(w.node(3), "Worse", corev1.ConditionTrue)
+	w.setCondition(w.node(4), "Worse", corev1.ConditionTrue)
+	box := p.hold(changesNodeOf(w.node(1)), 0)
 	controller := w.start(install.Options{Args: p.Args(alone)})
-	w.says(w.node(1), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
 	kept := box.wait(w, 1)
 	kept[0].Drop()
 	box.wait(w, 2) // asked again
 	befall()
-	w.says(w.node(2), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
 	cure()
 	w.has(w.node(2), noExecute(w.key("set")))
 	w.kill(controller)
-	w.edit("set", on("Worse"))
+	w.editSet("set", on("Worse"))
 
-	q := w.newPost(w.name + "-heir")
-	slow := q.keep(fences, 1)
+	q := w.newProxy(w.name + "-heir")
+	slow := q.hold(fences, 1)
 	w.start(install.Options{Args: q.Args(alone)})
 	slow.wait(w, 1)
 	w.counts(w.key("set"), 1, 1) // one place is free, the other is not
-	w.arrives(kept, http.StatusOK)
+	w.deliver(kept, http.StatusOK)
 	slow.Release()
 	w.counts(w.key("set"), 2, 0)
 	w.judge(history.Config{Lag: patience}, history.Counts{Evictions: 4, Removals: 2})
 }
 
-func testLostAnswer(w *ward) {
+func testLostAnswer(w *scope) {
 	_, kept := inFlight(w)
-	w.edit("set", on("Worse"))
+	w.editSet("set", on("Worse"))
 	w.waits(w.node(2))
 	kept[0].Drop() // the controller hears that nobody answers
 	w.has(w.node(2), noExecute(w.key("set")))
-	w.arrives(kept, http.StatusConflict)
+	w.deliver(kept, http.StatusConflict)
 	w.has(w.node(1))
 	w.judge(history.Config{Lag: patience}, history.Counts{Evictions: 1, Fallbacks: 1, Fences: 2})
 }
 
 // A node turns Unknown after NoExecute was decided and before it was sent.
 // Nothing may start then.
-func testUnknownBeforeSent(w *ward) {
-	p := w.newPost(w.name)
-	w.admit(testbed.Nodes{Count: 2})
-	w.want("set", evict(everyone))
-	w.want("weak", on("Tired"))
+func testUnknownBeforeSent(w *scope) {
+	p := w.newProxy(w.name)
+	w.createNodes(testbed.Nodes{Count: 2})
+	w.createSet("set", evict(everyone))
+	w.createSet("weak", on("Tired"))
 	w.start(install.Options{Args: p.Args(alone)})
-	w.told("weak", isAccepted(metav1.ConditionTrue, "Followed"))
-	box := p.keep(names, 1)
-	w.says(w.node(1), "Sick", corev1.ConditionTrue)
+	w.hasStatus("weak", isAccepted(metav1.ConditionTrue, "Followed"))
+	box := p.hold(names, 1)
+	w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
 	box.wait(w, 1)
-	w.says(w.node(1), "Sick", corev1.ConditionUnknown)
-	w.says(w.node(2), "Tired", corev1.ConditionTrue)
+	w.setCondition(w.node(1), "Sick", corev1.ConditionUnknown)
+	w.setCondition(w.node(2), "Tired", corev1.ConditionTrue)
 	w.has(w.node(2), noSchedule(w.key("weak"))) // by now it has heard of the other too
 	box.Release()
-	w.says(w.node(2), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
 	w.has(w.node(2), noExecute(w.key("set"))) // and has gone on with the ledger
 	w.hasNow(w.node(1))
-	w.says(w.node(1), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
 	w.has(w.node(1), noExecute(w.key("set")))
 	w.judge(history.Config{}, history.Counts{Evictions: 2})
 }
 
 // A bound is lowered while nobody knows whether a placement was made. It is over
 // the bound now, and neither may it be sent again nor its place be given away.
-func testLoweredInDoubt(w *ward) {
-	p := w.newPost(w.name)
-	w.admit(testbed.Nodes{Count: 3})
-	w.want("set", evict(intstr.FromInt32(2)))
+func testLoweredInDoubt(w *scope) {
+	p := w.newProxy(w.name)
+	w.createNodes(testbed.Nodes{Count: 3})
+	w.createSet("set", evict(intstr.FromInt32(2)))
 	w.start(install.Options{Args: p.Args(alone)})
-	w.says(w.node(1), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
 	w.has(w.node(1), noExecute(w.key("set")))
-	box := p.keep(placesNoExecute, 1)
-	w.says(w.node(2), "Sick", corev1.ConditionTrue)
+	box := p.hold(placesNoExecute, 1)
+	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
 	kept := box.wait(w, 1)
-	w.edit("set", evict(intstr.FromInt32(1)))
-	w.told("set", isAccepted(metav1.ConditionTrue, "Followed"))
+	w.editSet("set", evict(intstr.FromInt32(1)))
+	w.hasStatus("set", isAccepted(metav1.ConditionTrue, "Followed"))
 	kept[0].Drop()
 	w.has(w.node(2), noSchedule(w.key("set")))
-	w.arrives(kept, http.StatusConflict)
-	w.says(w.node(1), "Sick", corev1.ConditionFalse)
+	w.deliver(kept, http.StatusConflict)
+	w.setCondition(w.node(1), "Sick", corev1.ConditionFalse)
 	w.has(w.node(1))
 	w.has(w.node(2), noExecute(w.key("set")))
 	w.judge(history.Config{Lag: patience}, history.Counts{Evictions: 2, Fallbacks: 1})
 }
 
 // A set that asks for less for a while must not forget what it has sent.
-func testEditedInFlight(w *ward) {
-	p := w.newPost(w.name)
-	w.admit(testbed.Nodes{Count: 1, Labels: map[string]string{"pool": "x"}})
-	w.admit(testbed.Nodes{Count: 1, First: 2, Labels: map[string]string{"pool": "y"}})
+func testEditedInFlight(w *scope) {
+	p := w.newProxy(w.name)
+	w.createNodes(testbed.Nodes{Count: 1, Labels: map[string]string{"pool": "x"}})
+	w.createNodes(testbed.Nodes{Count: 1, First: 2, Labels: map[string]string{"pool": "y"}})
 	pools := func(pools ...string) func(*v1alpha1.ConditionSetSpec) {
 		return func(s *v1alpha1.ConditionSetSpec) {
 			s.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "pool", Operator: metav1.LabelSelectorOpIn, Values: pools}}
 		}
 	}
-	w.want("set", evict(intstr.FromInt32(1)), pools("x"))
+	w.createSet("set", evict(intstr.FromInt32(1)), pools("x"))
 	w.start(install.Options{Args: p.Args(alone)})
-	box := p.keep(changesNodeOf(w.node(1)), 1)
-	w.says(w.node(1), "Sick", corev1.ConditionTrue)
+	box := p.hold(changesNodeOf(w.node(1)), 1)
+	w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
 	kept := box.wait(w, 1)
-	w.says(w.node(2), "Sick", corev1.ConditionTrue)
-	followed := func() { w.told("set", isAccepted(metav1.ConditionTrue, "Followed")) }
+	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
+	followed := func() { w.hasStatus("set", isAccepted(metav1.ConditionTrue, "Followed")) }
 
-	w.edit("set", func(s *v1alpha1.ConditionSetSpec) {
+	w.editSet("set", func(s *v1alpha1.ConditionSetSpec) {
 		effect(corev1.TaintEffectNoSchedule)(s)
 		pools("y")(s)
 	})
 	followed()
 	w.has(w.node(2), noSchedule(w.key("set")))
-	w.edit("set", effect(corev1.TaintEffectNoExecute))
+	w.editSet("set", effect(corev1.TaintEffectNoExecute))
 	followed()
-	w.edit("set", pools("x", "y"))
+	w.editSet("set", pools("x", "y"))
 	followed()
-	w.arrives(kept, 0)
+	w.deliver(kept, 0)
 	box.Release()
 	w.judge(history.Config{Lag: patience}, history.Counts{Placements: 2, Evictions: 1})
 	w.counts(w.key("set"), 1, 1)
@@ -236,7 +236,7 @@ func testEditedInFlight(w *ward) {
 
 // testBrakes stops a storm in its middle. What is on its way cannot be called
 // back; what is not must stay.
-func testBrakes(w *ward) {
+func testBrakes(w *scope) {
 	const count = 60
 	for _, brake := range []struct {
 		name  string
@@ -247,22 +247,22 @@ func testBrakes(w *ward) {
 		{"another condition", on("Worse"), false},
 		{"lower bound", evict(intstr.FromInt32(0)), true},
 	} {
-		w.part(brake.name, func(w *ward) {
-			w = w.ward(w.t, w.name+"-"+strings.ReplaceAll(brake.name, " ", "-"))
-			p := w.newPost(w.name)
-			w.admit(sickFromBirth(count))
-			w.want("set", evict(everyone))
-			box := p.keep(placesNoExecute, 0)
+		w.run(brake.name, func(w *scope) {
+			w = w.scope(w.t, w.name+"-"+strings.ReplaceAll(brake.name, " ", "-"))
+			p := w.newProxy(w.name)
+			w.createNodes(sickFromBirth(count))
+			w.createSet("set", evict(everyone))
+			box := p.hold(placesNoExecute, 0)
 			controller := w.start(install.Options{Args: p.Args(alone)})
 			box.wait(w, 20)
-			w.edit("set", brake.pull)
-			w.told("set", func(v1alpha1.ConditionSetStatus) error { return nil })
+			w.editSet("set", brake.pull)
+			w.hasStatus("set", func(v1alpha1.ConditionSetStatus) error { return nil })
 			kept := box.All()
 			sent := len(kept)
 			if sent > count/2 {
 				w.t.Fatalf("%d of %d were sent at once: there is nothing left to be stopped", sent, count)
 			}
-			w.arrives(kept, http.StatusOK)
+			w.deliver(kept, http.StatusOK)
 			box.Release()
 			if brake.stays {
 				w.counts(w.key("set"), sent, count-sent)
@@ -274,11 +274,11 @@ func testBrakes(w *ward) {
 				w.t.Errorf("%d nodes got NoExecute, but only %d had been sent when the brake was pulled", report.Evictions, sent)
 			}
 			w.kill(controller)
-			w.dismiss()
+			w.deleteNodes()
 		})
 	}
 }
 
-func changesNodeOf(name string) func(*letter) bool {
-	return func(l *letter) bool { return changesNode(l) && addressee(l) == name }
+func changesNodeOf(name string) func(*heldRequest) bool {
+	return func(l *heldRequest) bool { return changesNode(l) && target(l) == name }
 }

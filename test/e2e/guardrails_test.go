@@ -13,8 +13,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-func testBounds(w *ward) {
-	nodes := w.admit(testbed.Nodes{Count: 10})
+func testBounds(w *scope) {
+	nodes := w.createNodes(testbed.Nodes{Count: 10})
 	bounds := []struct {
 		name string
 		most *intstr.IntOrString
@@ -29,14 +29,14 @@ func testBounds(w *ward) {
 		{"all", &everyone, 10},
 	}
 	for _, bound := range bounds {
-		w.want(bound.name, effect(corev1.TaintEffectNoExecute), func(s *v1alpha1.ConditionSetSpec) { s.MaxUnhealthy = bound.most })
+		w.createSet(bound.name, effect(corev1.TaintEffectNoExecute), func(s *v1alpha1.ConditionSetSpec) { s.MaxUnhealthy = bound.most })
 	}
 	for _, node := range nodes {
-		w.says(node, "Sick", corev1.ConditionTrue)
+		w.setCondition(node, "Sick", corev1.ConditionTrue)
 	}
 	for _, bound := range bounds {
 		w.counts(w.key(bound.name), bound.want, 10-bound.want)
-		status := w.told(bound.name, func(s v1alpha1.ConditionSetStatus) error {
+		status := w.hasStatus(bound.name, func(s v1alpha1.ConditionSetStatus) error {
 			if s.Selected != 10 || s.Matched != 10 || int(s.Tainted) != bound.want || int(s.HeldBack) != 10-bound.want || s.MaxTainted == nil || int(*s.MaxTainted) != bound.want {
 				return fmt.Errorf("it counts %d selected, %d matched, %d tainted, %d held back, at most %v", s.Selected, s.Matched, s.Tainted, s.HeldBack, s.MaxTainted)
 			}
@@ -55,10 +55,10 @@ func testBounds(w *ward) {
 	w.tellsOf(w.name+"-number", "FellBack", "instead of NoExecute: 3 placed or under way, at most 3 of 10 selected nodes may have it")
 
 	// A bound that is raised lets more in, and one that is lowered chases nobody.
-	w.edit("number", func(s *v1alpha1.ConditionSetSpec) { s.MaxUnhealthy = new(intstr.FromInt32(5)) })
+	w.editSet("number", func(s *v1alpha1.ConditionSetSpec) { s.MaxUnhealthy = new(intstr.FromInt32(5)) })
 	w.counts(w.key("number"), 5, 5)
-	w.edit("number", func(s *v1alpha1.ConditionSetSpec) { s.MaxUnhealthy = new(intstr.FromInt32(1)) })
-	w.told("number", func(s v1alpha1.ConditionSetStatus) error {
+	w.editSet("number", func(s *v1alpha1.ConditionSetSpec) { s.MaxUnhealthy = new(intstr.FromInt32(1)) })
+	w.hasStatus("number", func(s v1alpha1.ConditionSetStatus) error {
 		if s.MaxTainted == nil || *s.MaxTainted != 1 {
 			return fmt.Errorf("at most %v", s.MaxTainted)
 		}
@@ -69,9 +69,9 @@ func testBounds(w *ward) {
 
 // testLostRecords takes from the controller what proves that its taints are its own. They
 // count against the bound all the same, and people are told how to resolve it.
-func testLostRecords(w *ward) {
-	nodes := w.admit(testbed.Nodes{Count: 10})
-	w.want("set", evict(intstr.FromString("40%")))
+func testLostRecords(w *scope) {
+	nodes := w.createNodes(testbed.Nodes{Count: 10})
+	w.createSet("set", evict(intstr.FromString("40%")))
 	w.fallSick(nodes)
 	key := w.key("set")
 	w.counts(key, 4, 6)
@@ -79,8 +79,8 @@ func testLostRecords(w *ward) {
 	// as before have each taint.
 	witness := func(name string, unclear int) {
 		w.t.Helper()
-		w.told("set", hasCondition(v1alpha1.OwnershipUnclear, metav1.ConditionTrue, "NoRecord", fmt.Sprintf(": %d (", unclear), "kubectl taint node "))
-		w.want(name, evict(everyone))
+		w.hasStatus("set", hasCondition(v1alpha1.OwnershipUnclear, metav1.ConditionTrue, "NoRecord", fmt.Sprintf(": %d (", unclear), "kubectl taint node "))
+		w.createSet(name, evict(everyone))
 		w.counts(w.key(name), 10, 0)
 		w.counts(key, 4, 6)
 	}
@@ -110,12 +110,12 @@ func testLostRecords(w *ward) {
 }
 
 // The order in which nodes fell sick is not that of their names.
-func testTurns(w *ward) {
-	w.admit(testbed.Nodes{Count: 6})
-	w.want("set", evict(intstr.FromInt32(2)))
+func testTurns(w *scope) {
+	w.createNodes(testbed.Nodes{Count: 6})
+	w.createSet("set", evict(intstr.FromInt32(2)))
 	order := []int{4, 6, 5, 1, 3, 2}
 	for i, number := range order {
-		w.says(w.node(number), "Sick", corev1.ConditionTrue)
+		w.setCondition(w.node(number), "Sick", corev1.ConditionTrue)
 		if i < 2 {
 			w.has(w.node(number), noExecute(w.key("set")))
 		} else {
@@ -123,7 +123,7 @@ func testTurns(w *ward) {
 		}
 	}
 	for i, recovered := range order[:4] {
-		w.says(w.node(recovered), "Sick", corev1.ConditionFalse)
+		w.setCondition(w.node(recovered), "Sick", corev1.ConditionFalse)
 		w.has(w.node(recovered))
 		w.has(w.node(order[i+2]), noExecute(w.key("set")))
 		for _, waiting := range order[i+3:] {
@@ -132,33 +132,33 @@ func testTurns(w *ward) {
 	}
 }
 
-func testJoining(w *ward) {
-	nodes := w.admit(testbed.Nodes{Count: 4})
-	w.want("set", evict(intstr.FromString("25%")))
+func testJoining(w *scope) {
+	nodes := w.createNodes(testbed.Nodes{Count: 4})
+	w.createSet("set", evict(intstr.FromString("25%")))
 	for _, node := range nodes {
-		w.says(node, "Sick", corev1.ConditionTrue)
+		w.setCondition(node, "Sick", corev1.ConditionTrue)
 	}
 	w.counts(w.key("set"), 1, 3)
-	w.admit(testbed.Nodes{Count: 8, First: 5})
+	w.createNodes(testbed.Nodes{Count: 8, First: 5})
 	w.counts(w.key("set"), 3, 1)
 }
 
-func testControlPlane(w *ward) {
+func testControlPlane(w *scope) {
 	const role = "node-role.kubernetes.io/control-plane"
-	node := w.admit(testbed.Nodes{Count: 1, Labels: map[string]string{role: ""}})[0]
-	w.want("spares", evict(everyone))
-	w.want("by-label", evict(everyone), func(s *v1alpha1.ConditionSetSpec) { s.Selector.MatchLabels[role] = "" })
-	w.want("by-presence", evict(everyone), func(s *v1alpha1.ConditionSetSpec) {
+	node := w.createNodes(testbed.Nodes{Count: 1, Labels: map[string]string{role: ""}})[0]
+	w.createSet("spares", evict(everyone))
+	w.createSet("by-label", evict(everyone), func(s *v1alpha1.ConditionSetSpec) { s.Selector.MatchLabels[role] = "" })
+	w.createSet("by-presence", evict(everyone), func(s *v1alpha1.ConditionSetSpec) {
 		s.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: role, Operator: metav1.LabelSelectorOpExists}}
 	})
-	w.says(node, "Sick", corev1.ConditionTrue)
+	w.setCondition(node, "Sick", corev1.ConditionTrue)
 	w.has(node, noSchedule(w.key("spares")), noExecute(w.key("by-label")), noExecute(w.key("by-presence")))
-	w.told("spares", saysOf(node, "FellBack", "control-plane nodes are not included"))
+	w.hasStatus("spares", saysOf(node, "FellBack", "control-plane nodes are not included"))
 	w.tellsOf(node, "FellBack", "control-plane nodes are not included")
 
 	// One that joins the control plane later gets the same.
-	late := w.admit(testbed.Nodes{Count: 1, First: 2})[0]
-	w.says(late, "Sick", corev1.ConditionTrue)
+	late := w.createNodes(testbed.Nodes{Count: 1, First: 2})[0]
+	w.setCondition(late, "Sick", corev1.ConditionTrue)
 	w.has(late, noExecute(w.key("spares")))
 	w.byHand(late, func(n *corev1.Node) { n.Labels[role] = "" })
 	w.has(late, noSchedule(w.key("spares")), noExecute(w.key("by-label")), noExecute(w.key("by-presence")))

@@ -24,13 +24,13 @@ const noWebhook = "--webhooks=false"
 // TestVetting writes sets that no webhook has seen.
 func TestVetting(t *testing.T) {
 	t.Parallel() // much of it is waiting
-	w := newWorld(t)
-	controller := w.ward(t, "all").start(install.Options{Args: []string{noWebhook}})
+	w := newFixture(t)
+	controller := w.scope(t, "all").start(install.Options{Args: []string{noWebhook}})
 	for _, part := range []struct {
 		name, ward string
-		test       func(*ward)
+		test       func(*scope)
 	}{
-		{"what hurts is not followed", "hurts", testHurts},
+		{"what hurts is not followed", "hurts", testOverBound},
 		{"of two duplicates the younger loses", "twice", testDuplicates},
 		{"a set that too many nodes match is let in by an annotation", "meant", testAcceptedImpact},
 		{"a set that too many nodes match stays out when fewer do", "stays", testFallenImpact(controller)},
@@ -38,30 +38,30 @@ func TestVetting(t *testing.T) {
 		{"a set that turns out to match healthy nodes is held", "fans", testHeld(controller)},
 	} {
 		t.Run(part.name, func(t *testing.T) {
-			ward := w.ward(t, part.ward)
+			ward := w.scope(t, part.ward)
 			part.test(ward)
-			ward.dismiss()
+			ward.deleteNodes()
 		})
 	}
-	t.Run("an edit that gives no node more while nobody leads", func(t *testing.T) { testEditedInAbsence(w.ward(t, "absent"), controller) })
-	t.Run("a restart in a storm keeps what was accepted", func(t *testing.T) { testStormRestart(w.ward(t, "storm"), controller) })
+	t.Run("an edit that gives no node more while nobody leads", func(t *testing.T) { testEditedInAbsence(w.scope(t, "absent"), controller) })
+	t.Run("a restart in a storm keeps what was accepted", func(t *testing.T) { testStormRestart(w.scope(t, "storm"), controller) })
 }
 
 // write makes a set as anybody would, without a word on its impact.
-func (w *ward) write(name string, changes ...func(*v1alpha1.ConditionSetSpec)) *v1alpha1.ConditionSet {
+func (w *scope) write(name string, changes ...func(*v1alpha1.ConditionSetSpec)) *v1alpha1.ConditionSet {
 	w.t.Helper()
-	set := w.draft(name, changes...)
+	set := w.newSet(name, changes...)
 	w.must(w.api.Create(w.t.Context(), set))
 	return set
 }
 
 // accept says that what a set of the ward does is meant.
-func (w *ward) accept(name string) {
+func (w *scope) accept(name string) {
 	w.t.Helper()
 	w.annotate(name, "true")
 }
 
-func (w *ward) annotate(name, value string) {
+func (w *scope) annotate(name, value string) {
 	w.t.Helper()
 	set := &v1alpha1.ConditionSet{ObjectMeta: metav1.ObjectMeta{Name: w.name + "-" + name}}
 	patch := `{"metadata":{"annotations":{"` + v1alpha1.AcceptImpactAnnotation + `":"` + value + `"}}}`
@@ -69,7 +69,7 @@ func (w *ward) annotate(name, value string) {
 }
 
 // refusing tells the judge which sets of the ward must not be followed.
-func (w *ward) refusing(names ...string) history.Config {
+func (w *scope) refusing(names ...string) history.Config {
 	return history.Config{Refused: func(set string, _ int64) bool { return slices.Contains(names, strings.TrimPrefix(set, w.name+"-")) }}
 }
 
@@ -80,55 +80,55 @@ func isRefused(reason string, says ...string) func(v1alpha1.ConditionSetStatus) 
 var isFollowed = isAccepted(metav1.ConditionTrue, "Followed")
 
 // deny has all nodes report that conditions do not stand.
-func (w *ward) deny(nodes []string, conditions ...string) {
+func (w *scope) deny(nodes []string, conditions ...string) {
 	w.t.Helper()
 	for _, node := range nodes {
 		for _, condition := range conditions {
-			w.says(node, condition, corev1.ConditionFalse)
+			w.setCondition(node, condition, corev1.ConditionFalse)
 		}
 	}
 }
 
 // testHeld writes two sets before any node reports what they name. One of them turns out
 // to ask for what healthy nodes report.
-func testHeld(controller *install.Controller) func(*ward) {
+func testHeld(controller *install.Controller) func(*scope) {
 	const awaiting = "AwaitingReports"
-	return func(w *ward) {
-		nodes := w.admit(testbed.Nodes{Count: 13})
+	return func(w *scope) {
+		nodes := w.createNodes(testbed.Nodes{Count: 13})
 		w.write("trap", evict(almostHalf), func(s *v1alpha1.ConditionSetSpec) {
 			s.Conditions = map[string]v1alpha1.SetCondition{"FanBroken": {Status: "False"}}
 		})
 		w.write("good", evict(almostHalf), on("PumpBroken"))
 		for _, name := range []string{"trap", "good"} {
-			w.told(name, isAccepted(metav1.ConditionTrue, awaiting, "no node reports"))
+			w.hasStatus(name, isAccepted(metav1.ConditionTrue, awaiting, "no node reports"))
 		}
-		w.says(nodes[0], "PumpBroken", corev1.ConditionTrue)
+		w.setCondition(nodes[0], "PumpBroken", corev1.ConditionTrue)
 		w.deny(nodes, "FanBroken")
 		w.deny(nodes[1:], "PumpBroken")
 		w.has(nodes[0], noExecute(w.key("good")))
-		w.told("good", isFollowed)
+		w.hasStatus("good", isFollowed)
 		isHeld := isRefused("Held", "too few nodes reported FanBroken when the set was accepted", "of 13 selected nodes", v1alpha1.AcceptImpactAnnotation)
-		w.told("trap", isHeld)
+		w.hasStatus("trap", isHeld)
 		w.tellsOf(w.name+"-trap", "Trouble", "held: ", "FanBroken")
 		w.kill(controller)
 		w.restart(controller.Part)
 		// What the controller hears of later shows that it has had its chance.
-		w.says(nodes[1], "PumpBroken", corev1.ConditionTrue)
+		w.setCondition(nodes[1], "PumpBroken", corev1.ConditionTrue)
 		w.has(nodes[1], noExecute(w.key("good")))
-		w.told("trap", isHeld)
+		w.hasStatus("trap", isHeld)
 		if report := w.judge(w.refusing("trap"), history.Counts{Evictions: 2}); report.Fallbacks > 0 || report.Evictions > 2 {
 			w.t.Errorf("a set that matches healthy nodes was applied: %+v", report)
 		}
 		w.accept("trap")
 		w.counts(w.key("trap"), 6, 7)
-		w.told("trap", isFollowed)
+		w.hasStatus("trap", isFollowed)
 	}
 }
 
-func testHurts(w *ward) {
-	nodes := w.admit(testbed.Nodes{Count: 4})
+func testOverBound(w *scope) {
+	nodes := w.createNodes(testbed.Nodes{Count: 4})
 	for _, node := range nodes {
-		w.says(node, "OutOfDisk", corev1.ConditionFalse)
+		w.setCondition(node, "OutOfDisk", corev1.ConditionFalse)
 	}
 	w.fallSick(nodes[:3])
 	badSets := []struct {
@@ -152,12 +152,12 @@ func testHurts(w *ward) {
 		names = append(names, bad.name)
 	}
 	for _, bad := range badSets {
-		w.told(bad.name, isRefused(bad.reason, bad.says...))
+		w.hasStatus(bad.name, isRefused(bad.reason, bad.says...))
 		w.tellsOf(w.name+"-"+bad.name, "Trouble", "not accepted", bad.says[0])
 	}
 	// What the controller hears of later shows that it has had its chance.
-	w.says(nodes[0], "Worse", corev1.ConditionTrue)
-	w.want("good", on("Worse"))
+	w.setCondition(nodes[0], "Worse", corev1.ConditionTrue)
+	w.createSet("good", on("Worse"))
 	w.has(nodes[0], noSchedule(w.key("good")))
 	for _, node := range nodes[1:] {
 		w.hasNow(node)
@@ -165,13 +165,13 @@ func testHurts(w *ward) {
 	w.judge(w.refusing(names...), history.Counts{Placements: 1})
 }
 
-func testDuplicates(w *ward) {
-	nodes := w.admit(testbed.Nodes{Count: 3})
+func testDuplicates(w *scope) {
+	nodes := w.createNodes(testbed.Nodes{Count: 3})
 	w.deny(nodes, "Sick", "Worse")
 	node := nodes[0]
 	same := func(s *v1alpha1.ConditionSetSpec) { s.Type = "Twice" }
 	older := w.write("z", same)
-	w.told("z", isFollowed)
+	w.hasStatus("z", isFollowed)
 	w.eventually("another second", func() error {
 		if time.Now().Unix() <= older.CreationTimestamp.Unix() {
 			return errors.New("times of creation are whole seconds")
@@ -180,49 +180,49 @@ func testDuplicates(w *ward) {
 	})
 	w.write("a", same, on("Worse"))
 	w.write("b", func(s *v1alpha1.ConditionSetSpec) { s.Selector = older.Spec.Selector })
-	w.says(node, "Sick", corev1.ConditionTrue)
-	w.says(node, "Worse", corev1.ConditionTrue)
+	w.setCondition(node, "Sick", corev1.ConditionTrue)
+	w.setCondition(node, "Worse", corev1.ConditionTrue)
 	w.has(node, noSchedule(w.key("z")))
-	w.told("a", isRefused("Duplicate", "spec.type", older.Name))
-	w.told("b", isRefused("Duplicate", "spec.conditions", older.Name))
+	w.hasStatus("a", isRefused("Duplicate", "spec.type", older.Name))
+	w.hasStatus("b", isRefused("Duplicate", "spec.conditions", older.Name))
 	w.hasNow(node, noSchedule(w.key("z")))
 	w.judge(w.refusing("a", "b"), history.Counts{Placements: 1})
 
-	w.drop("z")
+	w.deleteSet("z")
 	w.has(node, noSchedule(w.key("a")), noSchedule(w.key("b")))
-	w.told("a", isFollowed)
-	w.told("b", isFollowed)
+	w.hasStatus("a", isFollowed)
+	w.hasStatus("b", isFollowed)
 	w.judge(history.Config{}, history.Counts{Placements: 3, Removals: 1})
 }
 
 var half = intstr.FromString("50%")
 
-func testAcceptedImpact(w *ward) {
-	nodes := w.admit(testbed.Nodes{Count: 10})
+func testAcceptedImpact(w *scope) {
+	nodes := w.createNodes(testbed.Nodes{Count: 10})
 	w.fallSick(nodes[:6])
 	w.write("set", evict(half))
-	w.told("set", isRefused("Impact", "6 of 10 selected nodes", "5 (50%)", v1alpha1.AcceptImpactAnnotation))
+	w.hasStatus("set", isRefused("Impact", "6 of 10 selected nodes", "5 (50%)", v1alpha1.AcceptImpactAnnotation))
 	w.counts(w.key("set"), 0, 0)
 	w.judge(w.refusing("set"), history.Counts{})
 	w.accept("set")
 	w.counts(w.key("set"), 5, 1)
-	w.told("set", isFollowed)
+	w.hasStatus("set", isFollowed)
 	w.judge(history.Config{}, history.Counts{Evictions: 5, Fallbacks: 1})
 }
 
-func testFallenImpact(controller *install.Controller) func(*ward) {
-	return func(w *ward) {
-		nodes := w.admit(healthyNodes(10))
+func testFallenImpact(controller *install.Controller) func(*scope) {
+	return func(w *scope) {
+		nodes := w.createNodes(healthyNodes(10))
 		w.fallSick(nodes[:6])
 		w.write("set", evict(half))
-		w.told("set", isRefused("Impact", "6 of 10 selected nodes"))
+		w.hasStatus("set", isRefused("Impact", "6 of 10 selected nodes"))
 		w.recover(nodes[:1])
 		// Neither who leads nor who takes over lets it in for that. What they hear of
 		// later shows that they have had their chance.
 		for _, witness := range []string{"First", "Second"} {
-			w.want(strings.ToLower(witness), on(witness))
-			w.told(strings.ToLower(witness), isFollowed)
-			w.told("set", isRefused("Impact", "6 of 10 selected nodes"))
+			w.createSet(strings.ToLower(witness), on(witness))
+			w.hasStatus(strings.ToLower(witness), isFollowed)
+			w.hasStatus("set", isRefused("Impact", "6 of 10 selected nodes"))
 			w.counts(w.key("set"), 0, 0)
 			if witness == "First" {
 				w.kill(controller)
@@ -233,7 +233,7 @@ func testFallenImpact(controller *install.Controller) func(*ward) {
 		// Somebody has looked at it, and says no more than that.
 		w.annotate("set", "again")
 		w.counts(w.key("set"), 5, 0)
-		w.told("set", isFollowed)
+		w.hasStatus("set", isFollowed)
 		w.fallSick(nodes[:1]) // which keeps nobody from following it any more
 		w.counts(w.key("set"), 5, 1)
 		w.judge(history.Config{}, history.Counts{Evictions: 5, Fallbacks: 1})
@@ -242,68 +242,68 @@ func testFallenImpact(controller *install.Controller) func(*ward) {
 
 // testEditedInAbsence changes a set in a storm, while nobody leads. Whoever comes next
 // knows nothing of the version before but what stands on the nodes.
-func testEditedInAbsence(w *ward, controller *install.Controller) {
-	nodes := w.admit(testbed.Nodes{Count: 10})
+func testEditedInAbsence(w *scope, controller *install.Controller) {
+	nodes := w.createNodes(testbed.Nodes{Count: 10})
 	w.deny(nodes, "Sick")
 	w.write("set", evict(half))
-	w.told("set", isFollowed)
+	w.hasStatus("set", isFollowed)
 	w.fallSick(nodes)
 	w.counts(w.key("set"), 5, 5)
 	w.kill(controller)
-	w.edit("set", func(s *v1alpha1.ConditionSetSpec) { s.MaxUnhealthy = new(intstr.FromString("40%")) })
+	w.editSet("set", func(s *v1alpha1.ConditionSetSpec) { s.MaxUnhealthy = new(intstr.FromString("40%")) })
 	w.restart(controller.Part)
-	w.told("set", isFollowed)
+	w.hasStatus("set", isFollowed)
 	w.counts(w.key("set"), 5, 5)
 	report := w.judge(history.Config{}, history.Counts{Evictions: 5, Fallbacks: 5})
 	if report.Removals > 0 {
 		w.t.Errorf("%d taints were removed in the middle of a storm", report.Removals)
 	}
 	w.kill(controller)
-	w.edit("set", func(s *v1alpha1.ConditionSetSpec) { s.MaxUnhealthy = new(intstr.FromString("60%")) })
+	w.editSet("set", func(s *v1alpha1.ConditionSetSpec) { s.MaxUnhealthy = new(intstr.FromString("60%")) })
 	w.restart(controller.Part)
-	w.told("set", isRefused("Impact", "10 of 10 selected nodes"))
-	w.dismiss()
+	w.hasStatus("set", isRefused("Impact", "10 of 10 selected nodes"))
+	w.deleteNodes()
 }
 
-func testEditedImpact(w *ward) {
-	nodes := w.admit(testbed.Nodes{Count: 4})
+func testEditedImpact(w *scope) {
+	nodes := w.createNodes(testbed.Nodes{Count: 4})
 	w.deny(nodes, "Rare", "Worse")
 	w.write("set", on("Rare"))
-	w.told("set", isFollowed)
+	w.hasStatus("set", isFollowed)
 	w.fallSick(nodes)
-	w.edit("set", on("Sick"))
-	w.told("set", isRefused("Impact", "4 of 4 selected nodes"))
+	w.editSet("set", on("Sick"))
+	w.hasStatus("set", isRefused("Impact", "4 of 4 selected nodes"))
 	w.counts(w.key("set"), 0, 0)
 	w.judge(history.Config{Refused: func(_ string, generation int64) bool { return generation == 2 }}, history.Counts{})
 
 	w.write("other", on("Worse"))
-	w.told("other", isFollowed)
+	w.hasStatus("other", isFollowed)
 	for _, node := range nodes {
-		w.says(node, "Worse", corev1.ConditionTrue)
+		w.setCondition(node, "Worse", corev1.ConditionTrue)
 	}
 	w.counts(w.key("other"), 0, 4)
-	w.edit("other", effect(corev1.TaintEffectPreferNoSchedule))
-	w.told("other", isFollowed)
+	w.editSet("other", effect(corev1.TaintEffectPreferNoSchedule))
+	w.hasStatus("other", isFollowed)
 	w.has(nodes[0], preferNoSchedule(w.key("other")))
 	w.judge(w.refusing("set"), history.Counts{Placements: 8})
 }
 
-func testStormRestart(w *ward, controller *install.Controller) {
-	nodes := w.admit(testbed.Nodes{Count: 10})
+func testStormRestart(w *scope, controller *install.Controller) {
+	nodes := w.createNodes(testbed.Nodes{Count: 10})
 	w.deny(nodes, "Sick")
 	w.write("set", evict(half))
-	w.told("set", isFollowed)
+	w.hasStatus("set", isFollowed)
 	w.fallSick(nodes)
 	w.counts(w.key("set"), 5, 5)
 	w.kill(controller)
 	w.write("late", on("Sick"))
 	w.restart(controller.Part)
-	w.told("late", isRefused("Impact", "10 of 10 selected nodes"))
-	w.told("set", isFollowed)
+	w.hasStatus("late", isRefused("Impact", "10 of 10 selected nodes"))
+	w.hasStatus("set", isFollowed)
 	w.counts(w.key("set"), 5, 5)
 	report := w.judge(w.refusing("late"), history.Counts{Evictions: 5, Fallbacks: 5})
 	if report.Removals > 0 {
 		w.t.Errorf("%d taints were removed in the middle of a storm", report.Removals)
 	}
-	w.dismiss()
+	w.deleteNodes()
 }

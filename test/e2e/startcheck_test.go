@@ -14,11 +14,11 @@ import (
 // remediated, and must be unlocked again.
 func TestLastLook(t *testing.T) {
 	t.Parallel()
-	world := newWorld(t, withManager)
+	world := newFixture(t, withManager)
 	if err := remediator.Install(t.Context(), world.Cluster); err != nil {
 		t.Fatal(err)
 	}
-	w := world.ward(t, "look")
+	w := world.scope(t, "look")
 	proxy, err := w.Proxy()
 	w.must(err)
 	lock := func(r testbed.Request) bool {
@@ -27,12 +27,12 @@ func TestLastLook(t *testing.T) {
 	slow := proxy.Inject(lock, testbed.Hold(), 1)
 	begun := proxy.Inject(testbed.On("create", "exampleremediations"), testbed.Delay(0), 0)
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 3})
+	nodes := w.createNodes(testbed.Nodes{Count: 3})
 	check := w.check("check")
 	w.start(install.Options{Through: proxy, Args: []string{alone}})
-	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	w.must(slow.Wait(t.Context(), 1))
-	w.says(nodes[0], "Sick", corev1.ConditionFalse)
+	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
 	unlocked := proxy.Inject(testbed.On("delete", "leases"), testbed.Delay(0), 0)
 	slow.Lift()
 	w.must(unlocked.Wait(t.Context(), 1))
@@ -41,7 +41,7 @@ func TestLastLook(t *testing.T) {
 		t.Errorf("%d remediations were asked for, of a node that had recovered", made)
 	}
 	// The one that is sick all along is remediated.
-	w.says(nodes[1], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[1], "Sick", corev1.ConditionTrue)
 	w.tries(nodes[1], "quick")
 	w.locked(nodes[1], "NodeHealthCheck-"+check.Name)
 }

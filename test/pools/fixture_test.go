@@ -61,18 +61,18 @@ const readyTimeouts = "--feature-gates=NodeReadyTimeoutRecovery=true"
 // killed: the ledger alone must keep the two apart.
 const alone = "--leader-elect=false"
 
-// world is a cluster with Karpenter and the product installed, and with the repair block
+// fixture is a cluster with Karpenter and the product installed, and with the repair block
 // in the schema of NodePools.
-type world struct {
+type fixture struct {
 	*testbed.Cluster
 	karpenter   *karpenter.Karpenter
 	api         client.Client // as the admin
 	controllers []*install.Controller
 }
 
-func newWorld(t *testing.T, cfg karpenter.Config) *world {
+func newFixture(t *testing.T, cfg karpenter.Config) *fixture {
 	t.Helper()
-	w := &world{Cluster: testbed.New(t, testbed.Config{
+	w := &fixture{Cluster: testbed.New(t, testbed.Config{
 		ControllerManager: true, Scheduler: true, Kwok: true,
 		Record:   history.Resources(remedies...),
 		RecordIn: history.Namespaces(),
@@ -101,14 +101,14 @@ func newWorld(t *testing.T, cfg karpenter.Config) *world {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Log(w.lastWords())
+			t.Log(w.logTail())
 		}
 	})
 	return w
 }
 
 // patchSchema adds the repair block to the schema of NodePools, as docs tell people to.
-func (w *world) patchSchema(t *testing.T) {
+func (w *fixture) patchSchema(t *testing.T) {
 	t.Helper()
 	if _, err := w.Kubectl(t.Context(), "patch", "crd", "nodepools.karpenter.sh", "--type=json", "-p", string(deploy.NodePoolPatch())); err != nil {
 		t.Fatal(err)
@@ -116,7 +116,7 @@ func (w *world) patchSchema(t *testing.T) {
 }
 
 // start runs a controller, which ends with the test.
-func (w *world) start(t *testing.T, o install.Options) *install.Controller {
+func (w *fixture) start(t *testing.T, o install.Options) *install.Controller {
 	t.Helper()
 	if o.Name == "" {
 		o.Name = fmt.Sprintf("controller-%d", len(w.controllers)+1)
@@ -134,8 +134,8 @@ func (w *world) start(t *testing.T, o install.Options) *install.Controller {
 	return c
 }
 
-// lastWords returns the ends of the controllers' logs.
-func (w *world) lastWords() string {
+// logTail returns the ends of the controllers' logs.
+func (w *fixture) logTail() string {
 	const lines = 60
 	var b strings.Builder
 	for _, c := range w.controllers[max(0, len(w.controllers)-2):] {
@@ -170,7 +170,7 @@ func looks(ctx context.Context) iter.Seq[int] {
 // pool is a NodePool that one test has for itself, with a Deployment of the same name
 // over it.
 type pool struct {
-	*world
+	*fixture
 	t        *testing.T
 	name     string
 	restores bool // we have been asked to put back what its NodePool has lost
@@ -204,10 +204,10 @@ func repair(toleration string, more ...object) object {
 // budgets are disruption budgets that let so many nodes go at a time.
 func budgets(nodes string) object { return object{"budgets": list{object{"nodes": nodes}}} }
 
-// found makes a NodePool, and has a Deployment fill so many nodes of it.
-func (w *world) found(t *testing.T, p karpenter.Pool, nodes int, changes ...func(*karpenter.Deployment)) *pool {
+// createPool makes a NodePool, and has a Deployment fill so many nodes of it.
+func (w *fixture) createPool(t *testing.T, p karpenter.Pool, nodes int, changes ...func(*karpenter.Deployment)) *pool {
 	t.Helper()
-	is := &pool{world: w, t: t, name: p.Name, isHeldUp: new(atomic.Bool)}
+	is := &pool{fixture: w, t: t, name: p.Name, isHeldUp: new(atomic.Bool)}
 	is.must(w.karpenter.CreatePool(t.Context(), p))
 	d := karpenter.Deployment{Name: p.Name, Pool: p.Name, Replicas: nodes * karpenter.PodsPerNode}
 	for _, change := range changes {
@@ -217,10 +217,10 @@ func (w *world) found(t *testing.T, p karpenter.Pool, nodes int, changes ...func
 	return is
 }
 
-// founded does so, and waits until all of the pods run.
-func (w *world) founded(t *testing.T, p karpenter.Pool, nodes int, changes ...func(*karpenter.Deployment)) *pool {
+// createFilledPool does so, and waits until all of the pods run.
+func (w *fixture) createFilledPool(t *testing.T, p karpenter.Pool, nodes int, changes ...func(*karpenter.Deployment)) *pool {
 	t.Helper()
-	is := w.found(t, p, nodes, changes...)
+	is := w.createPool(t, p, nodes, changes...)
 	is.fills(nodes)
 	return is
 }
@@ -262,7 +262,7 @@ func (p *pool) eventually(what string, check func(context.Context) error) {
 			found = append(found, err.Error())
 		}
 	}
-	p.t.Fatalf("%s: not after %s:\n\t%s\n%s", what, patience, strings.Join(found[max(0, len(found)-5):], "\n\t"), p.lastWords())
+	p.t.Fatalf("%s: not after %s:\n\t%s\n%s", what, patience, strings.Join(found[max(0, len(found)-5):], "\n\t"), p.logTail())
 }
 
 // whole waits until the Deployment has all of its pods.
@@ -311,9 +311,9 @@ func (p *pool) claimOf(node string) (claim *unstructured.Unstructured) {
 	return claim
 }
 
-// says sets a condition of nodes, as an agent would. It asks again while there is no API
+// setCondition sets a condition of nodes, as an agent would. It asks again while there is no API
 // server to be asked.
-func (p *pool) says(condition string, status corev1.ConditionStatus, nodes ...string) {
+func (p *pool) setCondition(condition string, status corev1.ConditionStatus, nodes ...string) {
 	p.t.Helper()
 	for _, node := range nodes {
 		var err error
@@ -330,14 +330,14 @@ func (p *pool) says(condition string, status corev1.ConditionStatus, nodes ...st
 	}
 }
 
-// fallSick gives nodes a bad disk.
-func (p *pool) fallSick(nodes ...string) {
+// makeUnhealthy gives nodes a bad disk.
+func (p *pool) makeUnhealthy(nodes ...string) {
 	p.t.Helper()
-	p.says("BadDisk", corev1.ConditionTrue, nodes...)
+	p.setCondition("BadDisk", corev1.ConditionTrue, nodes...)
 }
 
 // annotate sets an annotation of something, or with a dash after its key removes it.
-func (w *world) annotate(ctx context.Context, what, name, annotation string) error {
+func (w *fixture) annotate(ctx context.Context, what, name, annotation string) error {
 	_, err := w.Kubectl(ctx, "annotate", "--overwrite", what, name, annotation)
 	return err
 }
@@ -368,9 +368,9 @@ func (p *pool) gone(nodes ...string) {
 	})
 }
 
-// heard waits until there is an Event about an object, for a reason and with some
+// hasEvent waits until there is an Event about an object, for a reason and with some
 // words in it. A star ends a name of which only the beginning is known.
-func (p *pool) heard(kind, name, reason string, words ...string) {
+func (p *pool) hasEvent(kind, name, reason string, words ...string) {
 	p.t.Helper()
 	p.eventually(reason+" about "+kind+" "+name, func(ctx context.Context) error {
 		begins, isPart := strings.CutSuffix(name, "*")

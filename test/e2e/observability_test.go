@@ -24,7 +24,7 @@ import (
 )
 
 // events returns the Events about an object that have a reason.
-func (w *world) events(ctx context.Context, about, reason string) ([]eventsv1.Event, error) {
+func (w *fixture) events(ctx context.Context, about, reason string) ([]eventsv1.Event, error) {
 	var list eventsv1.EventList
 	if err := w.api.List(ctx, &list); err != nil {
 		return nil, err
@@ -34,7 +34,7 @@ func (w *world) events(ctx context.Context, about, reason string) ([]eventsv1.Ev
 
 // tellsOf waits for an Event about an object that says all of something, and
 // returns its note.
-func (w *ward) tellsOf(about, reason string, parts ...string) (note string) {
+func (w *scope) tellsOf(about, reason string, parts ...string) (note string) {
 	w.t.Helper()
 	w.eventually("an Event "+reason+" about "+about, func() error {
 		events, err := w.events(w.t.Context(), about, reason)
@@ -54,14 +54,14 @@ func (w *ward) tellsOf(about, reason string, parts ...string) (note string) {
 	return note
 }
 
-func testSight(w *ward) {
+func testObservability(w *scope) {
 	const many = 30
-	nodes := w.admit(testbed.Nodes{Count: many})
-	w.want("set", evict(intstr.FromString("50%")), func(s *v1alpha1.ConditionSetSpec) { s.Type = "TooMuch" })
+	nodes := w.createNodes(testbed.Nodes{Count: many})
+	w.createSet("set", evict(intstr.FromString("50%")), func(s *v1alpha1.ConditionSetSpec) { s.Type = "TooMuch" })
 	for _, node := range nodes {
-		w.says(node, "Sick", corev1.ConditionTrue)
+		w.setCondition(node, "Sick", corev1.ConditionTrue)
 	}
-	status := w.told("set", func(s v1alpha1.ConditionSetStatus) error {
+	status := w.hasStatus("set", func(s v1alpha1.ConditionSetStatus) error {
 		if s.Matched != many || s.Tainted != many/2 || s.HeldBack != many/2 {
 			return fmt.Errorf("%d matched, %d tainted, %d held back", s.Matched, s.Tainted, s.HeldBack)
 		}
@@ -71,7 +71,7 @@ func testSight(w *ward) {
 		w.t.Errorf("the status names %d nodes, want %d of %d", len(status.Nodes), v1alpha1.MaxListedNodes, many)
 	}
 
-	w.part("in columns", func(w *ward) {
+	w.run("in columns", func(w *scope) {
 		out, err := w.Kubectl(w.t.Context(), "get", "conditionsets", w.name+"-set")
 		if err != nil {
 			w.t.Fatal(err)
@@ -87,7 +87,7 @@ func testSight(w *ward) {
 		}
 	})
 
-	w.part("in Events with the words of the status", func(w *ward) {
+	w.run("in Events with the words of the status", func(w *scope) {
 		node := status.Nodes[0]
 		if node.Reason != "Tainted" {
 			w.t.Fatalf("the first node of the status is %s: %s", node.Reason, node.Message)
@@ -97,21 +97,21 @@ func testSight(w *ward) {
 		}
 		w.tellsOf(w.name+"-set", "Tainted", node.Name, node.Message)
 
-		w.says(node.Name, "Sick", corev1.ConditionFalse)
+		w.setCondition(node.Name, "Sick", corev1.ConditionFalse)
 		gone := w.tellsOf(node.Name, "Recovered", "ConditionSet/"+w.name+"-set")
 		w.tellsOf(w.name+"-set", "Recovered", node.Name, gone)
 	})
 
-	w.part("in an Event for every change", func(w *ward) {
-		node := w.admit(testbed.Nodes{Count: 1, First: many + 1, Conditions: []corev1.NodeCondition{
+	w.run("in an Event for every change", func(w *scope) {
+		node := w.createNodes(testbed.Nodes{Count: 1, First: many + 1, Conditions: []corev1.NodeCondition{
 			{Type: "Flaky", Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(time.Now().Add(-time.Hour))},
 		}})[0]
-		w.want("flaky", on("Flaky"))
+		w.createSet("flaky", on("Flaky"))
 		first := w.tellsOf(node, "Tainted")
-		w.says(node, "Flaky", corev1.ConditionFalse)
+		w.setCondition(node, "Flaky", corev1.ConditionFalse)
 		w.has(node)
-		w.says(node, "Flaky", corev1.ConditionTrue)
-		second := w.told("flaky", func(s v1alpha1.ConditionSetStatus) error {
+		w.setCondition(node, "Flaky", corev1.ConditionTrue)
+		second := w.hasStatus("flaky", func(s v1alpha1.ConditionSetStatus) error {
 			if err := saysOf(node, "Tainted")(s); err != nil {
 				return err
 			}
@@ -126,7 +126,7 @@ func testSight(w *ward) {
 	})
 }
 
-func testMetrics(w *ward, controller *install.Controller) {
+func testMetrics(w *scope, controller *install.Controller) {
 	const (
 		latencies = "autohealer_condition_to_taint_seconds_count"
 		writes    = `autohealer_writes_total{outcome="made",resource="nodes"}`
@@ -137,15 +137,15 @@ func testMetrics(w *ward, controller *install.Controller) {
 		w.t.Errorf("metrics tell of %s, which is not there yet", set)
 	}
 	before := map[string]float64{latencies: value(w.t, text, latencies), writes: value(w.t, text, writes)}
-	nodes := w.admit(testbed.Nodes{Count: 3})
-	w.want("set", evict(intstr.FromInt32(1)))
+	nodes := w.createNodes(testbed.Nodes{Count: 3})
+	w.createSet("set", evict(intstr.FromInt32(1)))
 	for _, node := range nodes {
-		w.says(node, "Sick", corev1.ConditionTrue)
+		w.setCondition(node, "Sick", corev1.ConditionTrue)
 	}
 	w.counts(w.key("set"), 1, 2)
-	w.says(nodes[0], "Sick", corev1.ConditionFalse)
+	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
 	w.counts(w.key("set"), 1, 1)
-	w.told("set", func(s v1alpha1.ConditionSetStatus) error {
+	w.hasStatus("set", func(s v1alpha1.ConditionSetStatus) error {
 		if s.Matched != 2 || s.HeldBack != 1 {
 			return fmt.Errorf("%d matched, %d held back", s.Matched, s.HeldBack)
 		}
@@ -183,7 +183,7 @@ func testMetrics(w *ward, controller *install.Controller) {
 	if made := after[writes] - before[writes]; made < 5 {
 		w.t.Errorf("%v writes to nodes are counted, want at least 5", made)
 	}
-	w.drop("set")
+	w.deleteSet("set")
 	w.counts(w.key("set"), 0, 0)
 	w.eventually("the end of what is told of a set", func() error {
 		if text := w.scrape(controller); strings.Contains(text, `autohealer_conditionset_nodes{conditionset="`+set) {
@@ -191,10 +191,10 @@ func testMetrics(w *ward, controller *install.Controller) {
 		}
 		return nil
 	})
-	w.dismiss()
+	w.deleteNodes()
 }
 
-func (w *ward) scrape(c *install.Controller) string {
+func (w *scope) scrape(c *install.Controller) string {
 	w.t.Helper()
 	var b bytes.Buffer
 	// One that has just begun serves them in a moment.

@@ -9,45 +9,47 @@ import (
 	"github.com/resourcestack/autohealer/internal/faultproxy"
 )
 
-// office carries a controller's requests to the API server, and can keep some of them
+// proxy carries a controller's requests to the API server, and can keep some of them
 // back.
-type office struct{ *faultproxy.Proxy }
+type proxy struct{ *faultproxy.Proxy }
 
-// letter is a request that is kept.
-type letter = faultproxy.Request
+// heldRequest is a request that is kept.
+type heldRequest = faultproxy.Request
 
-// newPost opens a post office. It closes with the test.
-func (w *ward) newPost(name string) office {
+// newProxy opens a post office. It closes with the test.
+func (w *scope) newProxy(name string) proxy {
 	w.t.Helper()
-	return office{faultproxy.Start(w.t, w.Cluster, name)}
+	return proxy{faultproxy.Start(w.t, w.Cluster, name)}
 }
 
-// keep keeps the next letters that match, as many as limit says; 0 means all until the
+// hold keeps the next letters that match, as many as limit says; 0 means all until the
 // box is emptied.
-func (o office) keep(match func(*letter) bool, limit int) box { return box{o.Hold(match, limit)} }
+func (o proxy) hold(match func(*heldRequest) bool, limit int) heldRequests {
+	return heldRequests{o.Hold(match, limit)}
+}
 
-// box is where letters are kept.
-type box struct{ *faultproxy.Held }
+// heldRequests is where letters are kept.
+type heldRequests struct{ *faultproxy.Held }
 
 // wait waits until n letters are in the box, and returns them.
-func (b box) wait(w *ward, n int) []*letter {
+func (b heldRequests) wait(w *scope, n int) []*heldRequest {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
 	defer cancel()
 	letters, err := b.Await(ctx, n)
 	if err != nil {
-		w.t.Fatalf("%v\n%s", err, w.lastWords())
+		w.t.Fatalf("%v\n%s", err, w.logTail())
 	}
 	return letters[:n]
 }
 
-// addressee returns whom a letter about a node is about.
-func addressee(l *letter) string { return strings.TrimPrefix(l.Path, "/api/v1/nodes/") }
+// target returns whom a letter about a node is about.
+func target(l *heldRequest) string { return strings.TrimPrefix(l.Path, "/api/v1/nodes/") }
 
 // The kinds of writes that a controller makes.
 
-func about(method, resource string) func(*letter) bool {
-	return func(l *letter) bool { return l.Method == method && strings.Contains(l.Path+"/", "/"+resource+"/") }
+func about(method, resource string) func(*heldRequest) bool {
+	return func(l *heldRequest) bool { return l.Method == method && strings.Contains(l.Path+"/", "/"+resource+"/") }
 }
 
 var (
@@ -61,25 +63,25 @@ var (
 )
 
 // names says that a page of the ledger names somebody.
-func names(l *letter) bool {
+func names(l *heldRequest) bool {
 	return updatesLedger(l) && bytes.Contains(bytes.ReplaceAll(l.Body, []byte(`\`), nil), []byte(`"grants":[{`))
 }
 
 // placesNoExecute and the others tell what a patch makes of the taints of a node
 // that has none from others.
-func placesNoExecute(l *letter) bool {
+func placesNoExecute(l *heldRequest) bool {
 	return changesNode(l) && bytes.Contains(l.Body, []byte(`"effect":"NoExecute"`))
 }
 
-func placesNoSchedule(l *letter) bool {
+func placesNoSchedule(l *heldRequest) bool {
 	return changesNode(l) && bytes.Contains(l.Body, []byte(`"effect":"NoSchedule"`))
 }
 
-func removesTaint(l *letter) bool {
+func removesTaint(l *heldRequest) bool {
 	return changesNode(l) && bytes.Contains(l.Body, []byte(`"taints":null`))
 }
 
 // fences says that a patch does nothing but give the node a new version.
-func fences(l *letter) bool {
+func fences(l *heldRequest) bool {
 	return changesNode(l) && bytes.Contains(l.Body, []byte(`\"fence\":`))
 }

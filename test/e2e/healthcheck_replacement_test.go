@@ -14,19 +14,19 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// waitsForReplacement says that a node is kept waiting by one that is gone, and has
+// awaitsReplacement says that a node is kept waiting by one that is gone, and has
 // nothing.
-func (w *ward) waitsForReplacement(node string) {
+func (w *scope) awaitsReplacement(node string) {
 	w.t.Helper()
-	w.checkTold("check", row(node, "GateClosed", "not replaced yet"))
+	w.hasCheckStatus("check", row(node, "GateClosed", "not replaced yet"))
 	w.must(w.triesNow(node))
 }
 
-// isNamed waits until the ledger says that a node is gone.
-func (w *ward) isNamed(node string) {
+// isInLedger waits until the ledger says that a node is gone.
+func (w *scope) isInLedger(node string) {
 	w.t.Helper()
 	w.eventually("a page that names "+node, func() error {
-		page := ledgerPage()
+		page := ledgerText()
 		if err := w.api.Get(w.t.Context(), client.ObjectKeyFromObject(page), page); err != nil {
 			return err
 		}
@@ -37,15 +37,15 @@ func (w *ward) isNamed(node string) {
 	})
 }
 
-// testDepartedKilled has nodes taken away, one at a time, under a bound of one. The
+// testAwaitingReplacementKilled has nodes taken away, one at a time, under a bound of one. The
 // controller is killed at every point after one has gone, and its heir must not take the
 // next one before there is a replacement.
-func testDepartedKilled(w *ward) {
-	p := w.newPost(w.name)
+func testAwaitingReplacementKilled(w *scope) {
+	p := w.newProxy(w.name)
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 8})
+	nodes := w.createNodes(testbed.Nodes{Count: 8})
 	w.check("check", atMost("1"))
-	w.vacate()
+	w.releaseLeadership()
 	controller := w.start(install.Options{Args: p.Args(alone)})
 	isDone := map[string]metav1.ConditionStatus{"PermanentNodeDeletionExpected": metav1.ConditionTrue, "Succeeded": metav1.ConditionTrue}
 	replacements := 0
@@ -53,15 +53,15 @@ func testDepartedKilled(w *ward) {
 		w.t.Logf("killed %s", point)
 		taken, next := nodes[0], nodes[1]
 		nodes = nodes[2:]
-		w.says(taken, "Sick", corev1.ConditionTrue)
+		w.setCondition(taken, "Sick", corev1.ConditionTrue)
 		object := w.tries(taken, "quick")
 		w.replies(object, "PermanentNodeDeletionExpected", metav1.ConditionTrue)
 		isNamed := w.namesInLedger()
-		box := p.keep(func(l *letter) bool {
+		box := p.hold(func(l *heldRequest) bool {
 			return strings.HasPrefix(point, "before") && isNamed(l) && strings.Contains(string(l.Body), taken)
 		}, 0)
 		w.removeNode(taken)
-		var slow []*letter
+		var slow []*heldRequest
 		isOver := false // the remediator has said that it is done
 		switch point {
 		case "before the page":
@@ -71,9 +71,9 @@ func testDepartedKilled(w *ward) {
 			w.must(w.reports(object, isDone)) // and its object must not go before that
 			isOver = true
 		case "after the page":
-			w.isNamed(taken)
+			w.isInLedger(taken)
 		default:
-			w.isNamed(taken)
+			w.isInLedger(taken)
 			w.must(w.reports(object, isDone))
 			isOver = true
 			w.tries(taken)
@@ -84,8 +84,8 @@ func testDepartedKilled(w *ward) {
 			w.t.Fatalf("nothing tells of %s any more: %v", taken, errors.Join(err, w.triesNow(taken, "quick")))
 		}
 		w.restart(controller.Part)
-		w.says(next, "Sick", corev1.ConditionTrue)
-		w.waitsForReplacement(next)
+		w.setCondition(next, "Sick", corev1.ConditionTrue)
+		w.awaitsReplacement(next)
 		for _, l := range slow {
 			_, err := l.Deliver(w.t.Context()) // it has been succeeded, whatever the answer is
 			w.must(err)
@@ -94,13 +94,13 @@ func testDepartedKilled(w *ward) {
 			w.must(w.reports(object, isDone))
 		}
 		w.tries(taken)
-		w.waitsForReplacement(next)
+		w.awaitsReplacement(next)
 		replacements++
-		w.admit(testbed.Nodes{Count: 1, First: 100 + replacements})
+		w.createNodes(testbed.Nodes{Count: 1, First: 100 + replacements})
 		w.tries(next, "quick")
-		w.says(next, "Sick", corev1.ConditionFalse)
+		w.setCondition(next, "Sick", corev1.ConditionFalse)
 		w.tries(next)
 	}
-	w.checkTold("check", counted(8, 8, 0))
-	w.judgeCare(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Remediations: 8, Releases: 8})
+	w.hasCheckStatus("check", counted(8, 8, 0))
+	w.judgeRemediations(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Remediations: 8, Releases: 8})
 }

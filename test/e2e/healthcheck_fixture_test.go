@@ -43,7 +43,7 @@ func withManager(cfg *testbed.Config) {
 }
 
 // template makes a template of the ward, or changes it.
-func (w *ward) template(name string, changes ...func(*unstructured.Unstructured)) {
+func (w *scope) template(name string, changes ...func(*unstructured.Unstructured)) {
 	w.t.Helper()
 	template := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"strategy": name}}}}}
 	template.SetGroupVersionKind(remediator.TemplateKind)
@@ -56,23 +56,23 @@ func (w *ward) template(name string, changes ...func(*unstructured.Unstructured)
 }
 
 // reference names a template of the ward.
-func (w *ward) reference(name string) corev1.ObjectReference {
+func (w *scope) reference(name string) corev1.ObjectReference {
 	return corev1.ObjectReference{
 		APIVersion: remediator.GroupVersion.String(), Kind: remediator.TemplateKind.Kind, Namespace: metav1.NamespaceDefault, Name: w.name + "-" + name,
 	}
 }
 
-// checkup changes a health check.
-type checkup = func(*remediationv1alpha1.NodeHealthCheckSpec)
+// checkOption changes a health check.
+type checkOption = func(*remediationv1alpha1.NodeHealthCheckSpec)
 
 // check makes a health check for the ward's nodes: when Sick is True, for however
 // short a time, the template quick is used.
-func (w *ward) check(name string, changes ...checkup) *remediationv1alpha1.NodeHealthCheck {
+func (w *scope) check(name string, changes ...checkOption) *remediationv1alpha1.NodeHealthCheck {
 	w.t.Helper()
 	check := &remediationv1alpha1.NodeHealthCheck{
 		ObjectMeta: metav1.ObjectMeta{Name: w.name + "-" + name},
 		Spec: remediationv1alpha1.NodeHealthCheckSpec{
-			Selector:            &metav1.LabelSelector{MatchLabels: map[string]string{wardLabel: w.name}},
+			Selector:            &metav1.LabelSelector{MatchLabels: map[string]string{scopeLabel: w.name}},
 			UnhealthyConditions: []remediationv1alpha1.UnhealthyCondition{{Type: "Sick", Status: corev1.ConditionTrue, Duration: "0s"}},
 			RemediationTemplate: new(w.reference("quick")),
 		},
@@ -85,12 +85,12 @@ func (w *ward) check(name string, changes ...checkup) *remediationv1alpha1.NodeH
 }
 
 // atMost bounds how many nodes may be sick.
-func atMost(limit string) checkup {
+func atMost(limit string) checkOption {
 	return func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.MaxUnhealthy = new(intstr.Parse(limit)) }
 }
 
 // steps has templates tried one after the other, each for a minute.
-func (w *ward) steps(names ...string) checkup {
+func (w *scope) steps(names ...string) checkOption {
 	return func(s *remediationv1alpha1.NodeHealthCheckSpec) {
 		s.RemediationTemplate = nil
 		for i, name := range names {
@@ -102,7 +102,7 @@ func (w *ward) steps(names ...string) checkup {
 }
 
 // change edits the spec of a health check of the ward.
-func (w *ward) change(name string, change checkup) {
+func (w *scope) change(name string, change checkOption) {
 	w.t.Helper()
 	check := &remediationv1alpha1.NodeHealthCheck{}
 	for {
@@ -118,8 +118,8 @@ func (w *ward) change(name string, change checkup) {
 	}
 }
 
-// discharge deletes everything that health checks have in the ward, and the nodes.
-func (w *ward) discharge() {
+// deleteCheck deletes everything that health checks have in the ward, and the nodes.
+func (w *scope) deleteCheck() {
 	w.t.Helper()
 	var list remediationv1alpha1.NodeHealthCheckList
 	w.must(w.api.List(w.t.Context(), &list))
@@ -128,11 +128,11 @@ func (w *ward) discharge() {
 			w.must(client.IgnoreNotFound(w.api.Delete(w.t.Context(), &list.Items[i])))
 		}
 	}
-	w.dismiss()
+	w.deleteNodes()
 }
 
 // objects returns the remediation objects of the ward that are about a node.
-func (w *ward) objects(ctx context.Context, node string) ([]unstructured.Unstructured, error) {
+func (w *scope) objects(ctx context.Context, node string) ([]unstructured.Unstructured, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(remediator.Kind)
 	err := w.api.List(ctx, list)
@@ -144,7 +144,7 @@ func (w *ward) objects(ctx context.Context, node string) ([]unstructured.Unstruc
 }
 
 // strategies returns what is tried on a node.
-func (w *ward) strategies(node string) ([]string, error) {
+func (w *scope) strategies(node string) ([]string, error) {
 	objects, err := w.objects(w.t.Context(), node)
 	found := []string{}
 	for _, o := range objects {
@@ -156,7 +156,7 @@ func (w *ward) strategies(node string) ([]string, error) {
 }
 
 // tries waits until exactly these are tried on a node, and returns the first object.
-func (w *ward) tries(node string, strategies ...string) *unstructured.Unstructured {
+func (w *scope) tries(node string, strategies ...string) *unstructured.Unstructured {
 	w.t.Helper()
 	w.eventually("remediations of "+node, func() error { return w.triesNow(node, strategies...) })
 	objects, err := w.objects(w.t.Context(), node)
@@ -168,7 +168,7 @@ func (w *ward) tries(node string, strategies ...string) *unstructured.Unstructur
 }
 
 // triesNow says what is wrong about what is tried at this moment.
-func (w *ward) triesNow(node string, strategies ...string) error {
+func (w *scope) triesNow(node string, strategies ...string) error {
 	found, err := w.strategies(node)
 	if err == nil && !slices.Equal(found, slices.Sorted(slices.Values(strategies))) {
 		err = fmt.Errorf("%v are tried on %s, want %v", found, node, strategies)
@@ -177,25 +177,25 @@ func (w *ward) triesNow(node string, strategies ...string) error {
 }
 
 // replies has a remediator say something of an object.
-func (w *ward) replies(object *unstructured.Unstructured, condition string, status metav1.ConditionStatus) {
+func (w *scope) replies(object *unstructured.Unstructured, condition string, status metav1.ConditionStatus) {
 	w.t.Helper()
 	w.must(w.report(object, condition, status))
 }
 
-func (w *ward) report(object *unstructured.Unstructured, condition string, status metav1.ConditionStatus) error {
+func (w *scope) report(object *unstructured.Unstructured, condition string, status metav1.ConditionStatus) error {
 	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":%q,"reason":"TestSaysSo","message":"","lastTransitionTime":%q}]}}`,
 		condition, status, time.Now().UTC().Format(time.RFC3339))
 	return w.api.Status().Patch(w.t.Context(), object.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(patch)))
 }
 
 // mark changes annotations of a node, or labels.
-func (w *ward) mark(node, patch string) {
+func (w *scope) mark(node, patch string) {
 	w.t.Helper()
 	w.must(w.api.Patch(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, client.RawPatch(types.MergePatchType, []byte(`{"metadata":`+patch+`}`))))
 }
 
 // locked waits until a node is locked by somebody, or with "" by nobody.
-func (w *ward) locked(node, by string) {
+func (w *scope) locked(node, by string) {
 	w.t.Helper()
 	w.eventually("Lease of "+node, func() error {
 		lease := &coordinationv1.Lease{}
@@ -215,7 +215,7 @@ func (w *ward) locked(node, by string) {
 }
 
 // lock has somebody lock a node.
-func (w *ward) lock(node, by string, lasts time.Duration) *coordinationv1.Lease {
+func (w *scope) lock(node, by string, lasts time.Duration) *coordinationv1.Lease {
 	w.t.Helper()
 	now := metav1.NowMicro()
 	lease := &coordinationv1.Lease{
@@ -226,9 +226,9 @@ func (w *ward) lock(node, by string, lasts time.Duration) *coordinationv1.Lease 
 	return lease
 }
 
-// checkTold waits until the status of a health check, made for its latest
+// hasCheckStatus waits until the status of a health check, made for its latest
 // generation, is right.
-func (w *ward) checkTold(name string, wrongs ...func(remediationv1alpha1.NodeHealthCheckStatus) error) {
+func (w *scope) hasCheckStatus(name string, wrongs ...func(remediationv1alpha1.NodeHealthCheckStatus) error) {
 	w.t.Helper()
 	check := &remediationv1alpha1.NodeHealthCheck{}
 	w.eventually("status of "+w.name+"-"+name, func() error {
@@ -310,9 +310,9 @@ func condition(kind string, status metav1.ConditionStatus, parts ...string) func
 	}
 }
 
-// heard waits until there is an Event about an object, for a reason and with some
+// hasEvent waits until there is an Event about an object, for a reason and with some
 // words in it.
-func (w *ward) heard(kind, name, reason string, words ...string) {
+func (w *scope) hasEvent(kind, name, reason string, words ...string) {
 	w.t.Helper()
 	w.eventually(reason+" about "+kind+" "+name, func() error {
 		var list eventsv1.EventList

@@ -19,7 +19,7 @@ func everyNth(k, n int64, match func(testbed.Request) bool) func(testbed.Request
 	return func(r testbed.Request) bool { return match(r) && (seen.Add(1)-1)%n == k }
 }
 
-func testWeather(w *ward) {
+func testRandomFaults(w *scope) {
 	const count = 200
 	proxy, err := w.Proxy()
 	if err != nil {
@@ -41,8 +41,8 @@ func testWeather(w *ward) {
 			rules = append(rules, proxy.Inject(everyNth(int64(i), storm.among, storm.match), fault, 0))
 		}
 	}
-	nodes := w.admit(sickFromBirth(count))
-	w.want("set", evict(almostHalf))
+	nodes := w.createNodes(sickFromBirth(count))
+	w.createSet("set", evict(almostHalf))
 	w.start(install.Options{Through: proxy, Args: []string{alone}})
 	for _, many := range []int{10, 40, 80} {
 		w.eventually(fmt.Sprintf("NoExecute on %d nodes", many), func() error {
@@ -70,7 +70,7 @@ func testWeather(w *ward) {
 }
 
 // answers says that a probe of a controller succeeds.
-func (w *ward) answers(c *install.Controller, probe string) {
+func (w *scope) answers(c *install.Controller, probe string) {
 	w.t.Helper()
 	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, "http://"+c.Probes+probe, nil)
 	w.must(err)
@@ -82,7 +82,7 @@ func (w *ward) answers(c *install.Controller, probe string) {
 	}
 }
 
-func testOutage(w *ward) {
+func testOutage(w *scope) {
 	const count = 200
 	proxy, err := w.Proxy()
 	if err != nil {
@@ -92,8 +92,8 @@ func testOutage(w *ward) {
 	later := func(than int64) func(testbed.Request) bool {
 		return func(r testbed.Request) bool { return testbed.On("patch", "nodes")(r) && seen.Add(1) > than }
 	}
-	w.admit(sickFromBirth(count))
-	w.want("set", evict(almostHalf))
+	w.createNodes(sickFromBirth(count))
+	w.createSet("set", evict(almostHalf))
 	held := proxy.Inject(later(40), testbed.Hold(), 0)
 	controller := w.start(install.Options{Through: proxy, Args: []string{alone}})
 	for _, down := range []func() error{w.APIServer.Kill, func() error { return w.APIServer.Stop(w.t.Context()) }} {

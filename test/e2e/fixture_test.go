@@ -41,24 +41,24 @@ const (
 	fieldManager = "autohealer-controller"
 	ledgerName   = "autohealer-ledger"
 
-	// wardLabel tells the nodes of one test from those of another.
-	wardLabel = "example.com/ward"
+	// scopeLabel tells the nodes of one test from those of another.
+	scopeLabel = "example.com/ward"
 )
 
 // alone lets a controller start without waiting for the lease of one that was
 // killed: the ledger alone must keep the two apart.
 const alone = "--leader-elect=false"
 
-// world is a cluster with the product installed.
-type world struct {
+// fixture is a cluster with the product installed.
+type fixture struct {
 	*testbed.Cluster
 	api         client.Client // as the admin
 	controllers []*install.Controller
-	said        atomic.Int64 // how often conditions were set
+	warned      atomic.Int64 // how often conditions were set
 }
 
-// newWorld makes a world, with a control plane that may be changed.
-func newWorld(t *testing.T, changes ...func(*testbed.Config)) *world {
+// newFixture makes a world, with a control plane that may be changed.
+func newFixture(t *testing.T, changes ...func(*testbed.Config)) *fixture {
 	t.Helper()
 	cfg := testbed.Config{
 		Record:   history.Resources(),
@@ -69,7 +69,7 @@ func newWorld(t *testing.T, changes ...func(*testbed.Config)) *world {
 	for _, change := range changes {
 		change(&cfg)
 	}
-	w := &world{Cluster: testbed.New(t, cfg)}
+	w := &fixture{Cluster: testbed.New(t, cfg)}
 	if err := install.Install(t.Context(), w.Cluster); err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func newWorld(t *testing.T, changes ...func(*testbed.Config)) *world {
 }
 
 // start runs a controller. Its name is that of its log.
-func (w *ward) start(o install.Options) *install.Controller {
+func (w *scope) start(o install.Options) *install.Controller {
 	w.t.Helper()
 	if o.Name == "" {
 		o.Name = fmt.Sprintf("controller-%d", len(w.controllers)+1)
@@ -106,7 +106,7 @@ func (w *ward) start(o install.Options) *install.Controller {
 }
 
 // eventually waits until check finds nothing wrong any more.
-func (w *ward) eventually(what string, check func() error) {
+func (w *scope) eventually(what string, check func() error) {
 	w.t.Helper()
 	var err error
 	for range looks(w.t.Context()) {
@@ -114,7 +114,7 @@ func (w *ward) eventually(what string, check func() error) {
 			return
 		}
 	}
-	w.t.Fatalf("%s: not after %s: %v\n%s", what, patience, err, w.lastWords())
+	w.t.Fatalf("%s: not after %s: %v\n%s", what, patience, err, w.logTail())
 }
 
 // looks yields when it is time to look, less and less often, until patience is
@@ -135,8 +135,8 @@ func looks(ctx context.Context) iter.Seq[int] {
 	}
 }
 
-// lastWords returns the ends of the controllers' logs.
-func (w *world) lastWords() string {
+// logTail returns the ends of the controllers' logs.
+func (w *fixture) logTail() string {
 	const lines = 15
 	var b strings.Builder
 	for _, c := range w.controllers[max(0, len(w.controllers)-3):] {
@@ -150,57 +150,57 @@ func (w *world) lastWords() string {
 	return b.String()
 }
 
-// ended waits until a controller that is to end by itself has.
-func (w *ward) ended(c *install.Controller) {
+// waitForExit waits until a controller that is to end by itself has.
+func (w *scope) waitForExit(c *install.Controller) {
 	w.t.Helper()
 	select {
 	case <-c.Ended():
 	case <-time.After(patience):
-		w.t.Fatalf("%s did not end\n%s", c, w.lastWords())
+		w.t.Fatalf("%s did not end\n%s", c, w.logTail())
 	}
 }
 
-func (w *ward) kill(c *install.Controller) {
+func (w *scope) kill(c *install.Controller) {
 	w.t.Helper()
 	w.must(c.Kill())
 }
 
-func (w *ward) restart(p *testbed.Part) {
+func (w *scope) restart(p *testbed.Part) {
 	w.t.Helper()
 	w.must(p.Restart(w.t.Context()))
 }
 
-// ward is the part of a cluster that one test has for itself: nodes with a label
+// scope is the part of a cluster that one test has for itself: nodes with a label
 // of their own, and sets that select no others.
-type ward struct {
-	*world
+type scope struct {
+	*fixture
 	t    *testing.T
 	name string
 }
 
-func (w *world) ward(t *testing.T, name string) *ward {
+func (w *fixture) scope(t *testing.T, name string) *scope {
 	t.Helper()
-	return &ward{w, t, name}
+	return &scope{w, t, name}
 }
 
-// part runs a part of a test in the same ward.
-func (w *ward) part(name string, test func(*ward)) {
+// run runs a part of a test in the same ward.
+func (w *scope) run(name string, test func(*scope)) {
 	w.t.Helper()
-	w.t.Run(name, func(t *testing.T) { test(w.ward(t, w.name)) })
+	w.t.Run(name, func(t *testing.T) { test(w.scope(t, w.name)) })
 }
 
 // node returns the name of the ward's node with that number.
-func (w *ward) node(number int) string { return fmt.Sprintf("%s-%04d", w.name, number) }
+func (w *scope) node(number int) string { return fmt.Sprintf("%s-%04d", w.name, number) }
 
-// admit makes nodes, and returns their names in order.
-func (w *ward) admit(nodes testbed.Nodes) []string {
+// createNodes makes nodes, and returns their names in order.
+func (w *scope) createNodes(nodes testbed.Nodes) []string {
 	w.t.Helper()
 	nodes.Prefix = w.name
 	nodes.Labels = maps.Clone(nodes.Labels)
 	if nodes.Labels == nil {
 		nodes.Labels = map[string]string{}
 	}
-	nodes.Labels[wardLabel] = w.name
+	nodes.Labels[scopeLabel] = w.name
 	made, err := w.CreateNodes(w.t.Context(), nodes)
 	if err != nil {
 		w.t.Fatal(err)
@@ -212,41 +212,41 @@ func (w *ward) admit(nodes testbed.Nodes) []string {
 	return names
 }
 
-// dismiss deletes the sets and the nodes of the ward.
-func (w *ward) dismiss() {
+// deleteNodes deletes the sets and the nodes of the ward.
+func (w *scope) deleteNodes() {
 	w.t.Helper()
 	for _, set := range w.sets() {
-		w.drop(strings.TrimPrefix(set.Name, w.name+"-"))
+		w.deleteSet(strings.TrimPrefix(set.Name, w.name+"-"))
 	}
-	w.must(w.api.DeleteAllOf(w.t.Context(), &corev1.Node{}, client.MatchingLabels{wardLabel: w.name}))
+	w.must(w.api.DeleteAllOf(w.t.Context(), &corev1.Node{}, client.MatchingLabels{scopeLabel: w.name}))
 }
 
 // all lists the nodes of the ward.
-func (w *ward) all(ctx context.Context) ([]corev1.Node, error) {
+func (w *scope) all(ctx context.Context) ([]corev1.Node, error) {
 	var list corev1.NodeList
-	err := w.api.List(ctx, &list, client.MatchingLabels{wardLabel: w.name})
+	err := w.api.List(ctx, &list, client.MatchingLabels{scopeLabel: w.name})
 	return list.Items, err
 }
 
-func (w *ward) get(ctx context.Context, node string) (*corev1.Node, error) {
+func (w *scope) get(ctx context.Context, node string) (*corev1.Node, error) {
 	found := &corev1.Node{}
 	err := w.api.Get(ctx, client.ObjectKey{Name: node}, found)
 	return found, err
 }
 
-// says sets a condition of a node, as an agent would. It asks again while there
+// setCondition sets a condition of a node, as an agent would. It asks again while there
 // is no API server to be asked.
-func (w *ward) says(node, condition string, status corev1.ConditionStatus, more ...func(*corev1.NodeCondition)) {
+func (w *scope) setCondition(node, condition string, status corev1.ConditionStatus, more ...func(*corev1.NodeCondition)) {
 	w.t.Helper()
 	w.must(w.try(w.t.Context(), node, condition, status, more...))
 }
 
-func (w *world) try(ctx context.Context, node, condition string, status corev1.ConditionStatus, more ...func(*corev1.NodeCondition)) error {
+func (w *fixture) try(ctx context.Context, node, condition string, status corev1.ConditionStatus, more ...func(*corev1.NodeCondition)) error {
 	c := corev1.NodeCondition{
 		Type: corev1.NodeConditionType(condition), Status: status, Reason: "TestSaysSo",
 		// A write that changes nothing is answered with the version that somebody
 		// else has made, and could be taken for theirs.
-		Message: fmt.Sprintf("for the %d. time", w.said.Add(1)),
+		Message: fmt.Sprintf("for the %d. time", w.warned.Add(1)),
 	}
 	for _, change := range more {
 		change(&c)
@@ -267,20 +267,20 @@ func because(reason string) func(*corev1.NodeCondition) {
 // stand is a condition that must be True.
 var stand = v1alpha1.SetCondition{Status: "True"}
 
-// want makes a set that selects the ward's nodes: while Sick is True, the taint
+// createSet makes a set that selects the ward's nodes: while Sick is True, the taint
 // example.com/<ward>-<name> with NoSchedule. The changes make something else of it.
 // It is let in however many nodes match: most tests are about what comes then.
-func (w *ward) want(name string, changes ...func(*v1alpha1.ConditionSetSpec)) *v1alpha1.ConditionSet {
+func (w *scope) createSet(name string, changes ...func(*v1alpha1.ConditionSetSpec)) *v1alpha1.ConditionSet {
 	w.t.Helper()
-	set := w.draft(name, changes...)
+	set := w.newSet(name, changes...)
 	set.Annotations = map[string]string{v1alpha1.AcceptImpactAnnotation: "true"}
 	w.must(w.api.Create(w.t.Context(), set))
 	return set
 }
 
-// draft returns such a set without making it. Its selector also asks for something
+// newSet returns such a set without making it. Its selector also asks for something
 // that is true of every node, so that no two sets of a ward ask for the same.
-func (w *ward) draft(name string, changes ...func(*v1alpha1.ConditionSetSpec)) *v1alpha1.ConditionSet {
+func (w *scope) newSet(name string, changes ...func(*v1alpha1.ConditionSetSpec)) *v1alpha1.ConditionSet {
 	w.t.Helper()
 	set := &v1alpha1.ConditionSet{
 		ObjectMeta: metav1.ObjectMeta{Name: w.name + "-" + name},
@@ -290,8 +290,8 @@ func (w *ward) draft(name string, changes ...func(*v1alpha1.ConditionSetSpec)) *
 			TaintKey:   w.key(name),
 			Conditions: map[string]v1alpha1.SetCondition{"Sick": stand},
 			Selector: &metav1.LabelSelector{
-				MatchLabels:      map[string]string{wardLabel: w.name},
-				MatchExpressions: []metav1.LabelSelectorRequirement{{Key: wardLabel, Operator: metav1.LabelSelectorOpNotIn, Values: []string{name}}},
+				MatchLabels:      map[string]string{scopeLabel: w.name},
+				MatchExpressions: []metav1.LabelSelectorRequirement{{Key: scopeLabel, Operator: metav1.LabelSelectorOpNotIn, Values: []string{name}}},
 			},
 		},
 	}
@@ -302,10 +302,10 @@ func (w *ward) draft(name string, changes ...func(*v1alpha1.ConditionSetSpec)) *
 }
 
 // key is the taint key of the ward's set of that name.
-func (w *ward) key(set string) string { return "example.com/" + w.name + "-" + set }
+func (w *scope) key(set string) string { return "example.com/" + w.name + "-" + set }
 
-// edit changes the spec of a set of the ward.
-func (w *ward) edit(name string, change func(*v1alpha1.ConditionSetSpec)) {
+// editSet changes the spec of a set of the ward.
+func (w *scope) editSet(name string, change func(*v1alpha1.ConditionSetSpec)) {
 	w.t.Helper()
 	set := &v1alpha1.ConditionSet{}
 	for {
@@ -321,7 +321,7 @@ func (w *ward) edit(name string, change func(*v1alpha1.ConditionSetSpec)) {
 	}
 }
 
-func (w *ward) drop(name string) {
+func (w *scope) deleteSet(name string) {
 	w.t.Helper()
 	err := w.api.Delete(w.t.Context(), &v1alpha1.ConditionSet{ObjectMeta: metav1.ObjectMeta{Name: w.name + "-" + name}})
 	if err != nil {
@@ -329,15 +329,15 @@ func (w *ward) drop(name string) {
 	}
 }
 
-func (w *ward) sets() []v1alpha1.ConditionSet {
+func (w *scope) sets() []v1alpha1.ConditionSet {
 	w.t.Helper()
 	var list v1alpha1.ConditionSetList
 	w.must(w.api.List(w.t.Context(), &list))
 	return slices.DeleteFunc(list.Items, func(s v1alpha1.ConditionSet) bool { return !strings.HasPrefix(s.Name, w.name+"-") })
 }
 
-// told waits until the status of a set, made for its latest generation, is right.
-func (w *ward) told(name string, wrong func(v1alpha1.ConditionSetStatus) error) v1alpha1.ConditionSetStatus {
+// hasStatus waits until the status of a set, made for its latest generation, is right.
+func (w *scope) hasStatus(name string, wrong func(v1alpha1.ConditionSetStatus) error) v1alpha1.ConditionSetStatus {
 	w.t.Helper()
 	set := &v1alpha1.ConditionSet{}
 	w.eventually("status of "+w.name+"-"+name, func() error {
@@ -405,7 +405,7 @@ func taintsOf(node *corev1.Node) []string {
 }
 
 // has waits until a node has exactly these taints.
-func (w *ward) has(node string, taints ...string) {
+func (w *scope) has(node string, taints ...string) {
 	w.t.Helper()
 	slices.Sort(taints)
 	w.eventually("taints of "+node, func() error {
@@ -422,7 +422,7 @@ func (w *ward) has(node string, taints ...string) {
 
 // hasNow says that a node has exactly these taints at this moment. It is to be
 // asked when something that the controller must have heard of later has shown.
-func (w *ward) hasNow(node string, taints ...string) {
+func (w *scope) hasNow(node string, taints ...string) {
 	w.t.Helper()
 	found, err := w.get(w.t.Context(), node)
 	if err != nil {
@@ -430,7 +430,7 @@ func (w *ward) hasNow(node string, taints ...string) {
 	}
 	slices.Sort(taints)
 	if diff := cmp.Diff(append([]string{}, taints...), taintsOf(found)); diff != "" {
-		w.t.Errorf("taints of %s (-want +got):\n%s\n%s", node, diff, w.lastWords())
+		w.t.Errorf("taints of %s (-want +got):\n%s\n%s", node, diff, w.logTail())
 	}
 }
 
@@ -439,7 +439,7 @@ func noSchedule(key string) string       { return key + ":NoSchedule" }
 func preferNoSchedule(key string) string { return key + ":PreferNoSchedule" }
 
 // counts waits until so many nodes of the ward carry a key with each effect.
-func (w *ward) counts(key string, evicting, keepingOff int) {
+func (w *scope) counts(key string, evicting, keepingOff int) {
 	w.t.Helper()
 	w.eventually("taints "+key+" in ward "+w.name, func() error {
 		nodes, err := w.all(w.t.Context())
@@ -470,7 +470,7 @@ func (w *ward) counts(key string, evicting, keepingOff int) {
 
 // judge holds everything that happened in the ward against the laws of the house,
 // once the last write has been made.
-func (w *ward) judge(cfg history.Config, atLeast history.Counts) history.Report {
+func (w *scope) judge(cfg history.Config, atLeast history.Counts) history.Report {
 	w.t.Helper()
 	cfg.Us = history.User(install.User)
 	cfg.FieldManager = fieldManager
@@ -494,19 +494,19 @@ func (w *ward) judge(cfg history.Config, atLeast history.Counts) history.Report 
 	w.t.Logf("ward %s: %d moments, %d writes of ours, %d NoExecute, %d fell back, %d removed, %d fences, at most %v at once", w.name,
 		report.Moments, report.Writes, report.Evictions, report.Fallbacks, report.Removals, report.Fences, report.Peak)
 	if w.t.Failed() {
-		w.t.Fatal(w.lastWords())
+		w.t.Fatal(w.logTail())
 	}
 	return report
 }
 
 // recording returns everything that happened in the ward, to the Leases of its nodes,
 // to the ledger, and to the Lease of medik8s' own controller.
-func (w *ward) recording() testbed.Recording {
+func (w *scope) recording() testbed.Recording {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
 	defer cancel()
 	recording, err := w.RecordingOf(ctx, func(c testbed.Change) bool {
-		return strings.HasPrefix(strings.TrimPrefix(c.Name, "node-"), w.name+"-") || c.GVR == history.ConfigMapsResource || c.Name == peerLease
+		return strings.HasPrefix(strings.TrimPrefix(c.Name, "node-"), w.name+"-") || c.GVR == history.ConfigMapsResource || c.Name == medik8sLease
 	})
 	if err != nil {
 		w.t.Fatal(err)

@@ -30,8 +30,8 @@ type Proxy struct {
 	transport  http.RoundTripper
 	forward    http.Handler
 
-	mu    sync.Mutex
-	boxes []*Held
+	mu   sync.Mutex
+	held []*Held
 }
 
 // Start opens an office, which closes with the test. Its name is its own in the cluster.
@@ -81,13 +81,13 @@ func (o *Proxy) Hold(match func(*Request) bool, limit int) *Held {
 	b := &Held{match: match, limit: limit, moved: make(chan struct{})}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.boxes = append(o.boxes, b)
+	o.held = append(o.held, b)
 	return b
 }
 
-func (o *Proxy) keeps(l *Request) bool {
+func (o *Proxy) holds(l *Request) bool {
 	o.mu.Lock()
-	boxes := o.boxes
+	boxes := o.held
 	o.mu.Unlock()
 	for _, b := range boxes {
 		if b.take(l) {
@@ -111,9 +111,9 @@ func (o *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 	where.Scheme, where.Host = o.upstream.Scheme, o.upstream.Host
 	l := &Request{
 		Method: r.Method, Path: r.URL.Path, Body: body,
-		office: o, url: where.String(), header: r.Header.Clone(), lost: make(chan struct{}), passed: make(chan struct{}),
+		proxy: o, url: where.String(), header: r.Header.Clone(), lost: make(chan struct{}), passed: make(chan struct{}),
 	}
-	if o.keeps(l) {
+	if o.holds(l) {
 		select {
 		case <-l.passed:
 		case <-l.lost:
@@ -130,7 +130,7 @@ type Request struct {
 	Method, Path string
 	Body         []byte
 
-	office *Proxy
+	proxy  *Proxy
 	url    string
 	header http.Header
 	lost   chan struct{} // closed when the sender is to learn that its connection broke
@@ -146,7 +146,7 @@ func (l *Request) Deliver(ctx context.Context) (code int, err error) {
 		return 0, err
 	}
 	request.Header = l.header.Clone()
-	response, err := l.office.transport.RoundTrip(request)
+	response, err := l.proxy.transport.RoundTrip(request)
 	if err != nil {
 		return 0, fmt.Errorf("delivering %s %s late: %w", l.Method, l.Path, err)
 	}
@@ -181,10 +181,10 @@ type Held struct {
 	match func(*Request) bool
 	limit int // how many it takes; negative when there is no limit
 
-	mu      sync.Mutex
-	letters []*Request
-	moved   chan struct{} // closed, and replaced, with every letter
-	closed  bool
+	mu       sync.Mutex
+	requests []*Request
+	moved    chan struct{} // closed, and replaced, with every letter
+	closed   bool
 }
 
 func (b *Held) take(l *Request) bool {
@@ -194,7 +194,7 @@ func (b *Held) take(l *Request) bool {
 		return false
 	}
 	b.limit--
-	b.letters = append(b.letters, l)
+	b.requests = append(b.requests, l)
 	close(b.moved)
 	b.moved = make(chan struct{})
 	return true
@@ -204,7 +204,7 @@ func (b *Held) take(l *Request) bool {
 func (b *Held) Await(ctx context.Context, n int) ([]*Request, error) {
 	for {
 		b.mu.Lock()
-		letters, moved := b.letters, b.moved
+		letters, moved := b.requests, b.moved
 		b.mu.Unlock()
 		if len(letters) >= n {
 			return letters, nil
@@ -221,7 +221,7 @@ func (b *Held) Await(ctx context.Context, n int) ([]*Request, error) {
 func (b *Held) All() []*Request {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.letters
+	return b.requests
 }
 
 // Close keeps nothing more. What is in the box stays there, and is returned.
@@ -229,7 +229,7 @@ func (b *Held) Close() []*Request {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed = true
-	return b.letters
+	return b.requests
 }
 
 // Release sends everything on its way, and keeps nothing more.

@@ -23,8 +23,8 @@ const (
 	glance = 100 * time.Millisecond
 )
 
-// world is a cluster of two real nodes with the product installed.
-type world struct {
+// fixture is a cluster of two real nodes with the product installed.
+type fixture struct {
 	*testbed.Cluster
 	t             testing.TB
 	api           kubernetes.Interface // as the admin
@@ -33,14 +33,14 @@ type world struct {
 	flags         []string          // that name further ones
 }
 
-// newWorld returns when all pods of the product are ready.
-func newWorld(tb testing.TB, files map[string]string, flags ...string) *world {
+// newFixture returns when all pods of the product are ready.
+func newFixture(tb testing.TB, files map[string]string, flags ...string) *fixture {
 	tb.Helper()
 	lap := stopwatch(tb)
 	images, err := install.Images(tb.Context(), tb.TempDir(), "pause", "autohealer-agent", "autohealer-controller")
 	must(tb, err)
 	lap("the images are built")
-	w := &world{t: tb, files: files, flags: flags}
+	w := &fixture{t: tb, files: files, flags: flags}
 	w.Cluster = testbed.New(tb, testbed.Config{
 		ControllerManager: true, Scheduler: true,
 		Flags: testbed.Flags{ControllerManager: []string{"--node-monitor-period=1s", "--node-monitor-grace-period=12s"}},
@@ -49,7 +49,7 @@ func newWorld(tb testing.TB, files map[string]string, flags ...string) *world {
 	must(tb, err)
 	nodes := realnode.New(tb, w.Cluster, realnode.Config{Names: []string{"first", "second"}, Images: images})
 	w.first, w.second = nodes[0], nodes[1]
-	tb.Cleanup(w.lastWords)
+	tb.Cleanup(w.logTail)
 	lap("two nodes are Ready")
 	must(tb, install.InstallAll(tb.Context(), w.Cluster, w.files, w.flags...))
 	w.rolledOut()
@@ -58,14 +58,14 @@ func newWorld(tb testing.TB, files map[string]string, flags ...string) *world {
 }
 
 // rolledOut returns when all pods of the product are ready.
-func (w *world) rolledOut() {
+func (w *fixture) rolledOut() {
 	w.t.Helper()
 	w.kubectl("-n", install.AgentAccount, "rollout", "status", "daemonset/autohealer-agent", "--timeout=90s")
 	w.kubectl("-n", install.Namespace, "rollout", "status", "deployment/autohealer-controller", "--timeout=90s")
 }
 
-// part runs a part of the story, and says how long it took.
-func (w *world) part(t *testing.T, name string, f func(w *world)) {
+// run runs a part of the story, and says how long it took.
+func (w *fixture) run(t *testing.T, name string, f func(w *fixture)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
 		in := *w
@@ -77,21 +77,21 @@ func (w *world) part(t *testing.T, name string, f func(w *world)) {
 	}
 }
 
-func (w *world) kubectl(args ...string) string {
+func (w *fixture) kubectl(args ...string) string {
 	w.t.Helper()
 	out, err := w.Kubectl(w.t.Context(), args...)
 	must(w.t, err)
 	return out
 }
 
-func (w *world) apply(manifest string) {
+func (w *fixture) apply(manifest string) {
 	w.t.Helper()
 	_, err := w.KubectlApply(w.t.Context(), manifest)
 	must(w.t, err)
 }
 
 // condition returns one of a node; its type is empty if there is none.
-func (w *world) condition(node *realnode.Node, kind corev1.NodeConditionType) corev1.NodeCondition {
+func (w *fixture) condition(node *realnode.Node, kind corev1.NodeConditionType) corev1.NodeCondition {
 	w.t.Helper()
 	for _, condition := range w.node(node).Status.Conditions {
 		if condition.Type == kind {
@@ -101,7 +101,7 @@ func (w *world) condition(node *realnode.Node, kind corev1.NodeConditionType) co
 	return corev1.NodeCondition{}
 }
 
-func (w *world) node(node *realnode.Node) *corev1.Node {
+func (w *fixture) node(node *realnode.Node) *corev1.Node {
 	w.t.Helper()
 	found, err := w.api.CoreV1().Nodes().Get(w.t.Context(), node.Name, metav1.GetOptions{})
 	must(w.t, err)
@@ -109,7 +109,7 @@ func (w *world) node(node *realnode.Node) *corev1.Node {
 }
 
 // becomes waits until a condition is so.
-func (w *world) becomes(node *realnode.Node, kind corev1.NodeConditionType, status corev1.ConditionStatus, reason string) {
+func (w *fixture) becomes(node *realnode.Node, kind corev1.NodeConditionType, status corev1.ConditionStatus, reason string) {
 	w.t.Helper()
 	w.eventually(fmt.Sprintf("%s of %s to be %s (%s)", kind, node.Name, status, reason), func() error {
 		if c := w.condition(node, kind); c.Status != status || reason != "" && c.Reason != reason {
@@ -119,7 +119,7 @@ func (w *world) becomes(node *realnode.Node, kind corev1.NodeConditionType, stat
 	})
 }
 
-func (w *world) eventually(what string, check func() error) {
+func (w *fixture) eventually(what string, check func() error) {
 	w.t.Helper()
 	look := time.NewTicker(glance)
 	defer look.Stop()
@@ -134,8 +134,8 @@ func (w *world) eventually(what string, check func() error) {
 	}
 }
 
-// lastWords tells what a failure leaves.
-func (w *world) lastWords() {
+// logTail tells what a failure leaves.
+func (w *fixture) logTail() {
 	if !w.t.Failed() {
 		return
 	}

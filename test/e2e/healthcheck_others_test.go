@@ -27,9 +27,9 @@ import (
 
 // ---- rights
 
-// withdrawRemedies takes rights to remediations away, as their vendor would, until
+// withdrawRemediationRights takes rights to remediations away, as their vendor would, until
 // they are given back.
-func (w *ward) withdrawRemedies(verbs ...string) (giveBack func()) {
+func (w *scope) withdrawRemediationRights(verbs ...string) (giveBack func()) {
 	w.t.Helper()
 	role := &rbacv1.ClusterRole{}
 	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Name: remediator.GroupVersion.Group + "-ext-remediation"}, role))
@@ -38,8 +38,8 @@ func (w *ward) withdrawRemedies(verbs ...string) (giveBack func()) {
 	}, verbs)
 }
 
-// withdrawLocks takes rights to the Leases of nodes away.
-func (w *ward) withdrawLocks(verbs ...string) (giveBack func()) {
+// withdrawLeaseRights takes rights to the Leases of nodes away.
+func (w *scope) withdrawLeaseRights(verbs ...string) (giveBack func()) {
 	w.t.Helper()
 	role := &rbacv1.Role{}
 	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: leaseNamespace, Name: install.Account}, role))
@@ -48,7 +48,7 @@ func (w *ward) withdrawLocks(verbs ...string) (giveBack func()) {
 	}, verbs)
 }
 
-func (w *ward) withdrawEach(role client.Object, rules *[]rbacv1.PolicyRule, right authorizationv1.ResourceAttributes, verbs []string) (giveBack func()) {
+func (w *scope) withdrawEach(role client.Object, rules *[]rbacv1.PolicyRule, right authorizationv1.ResourceAttributes, verbs []string) (giveBack func()) {
 	w.t.Helper()
 	giveBack = func() {}
 	for _, verb := range verbs {
@@ -62,47 +62,47 @@ func (w *ward) withdrawEach(role client.Object, rules *[]rbacv1.PolicyRule, righ
 	return giveBack
 }
 
-func testClinicForbidden(w *ward) {
+func testHealthCheckForbidden(w *scope) {
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 4})
+	nodes := w.createNodes(testbed.Nodes{Count: 4})
 	w.check("check", atMost("100%"))
 	w.start(install.Options{Args: []string{alone}})
-	w.checkTold("check", counted(4, 4, 0))
-	giveBack := w.withdrawRemedies("create")
+	w.hasCheckStatus("check", counted(4, 4, 0))
+	giveBack := w.withdrawRemediationRights("create")
 	w.fallSick(nodes[:2])
 	for _, node := range nodes[:2] {
-		w.heard("Node", node, "RemediationSkipped", "could not be begun", "forbidden")
-		w.checkTold("check", row(node, "Retrying", "forbidden"), counted(4, 2, 0))
+		w.hasEvent("Node", node, "RemediationSkipped", "could not be begun", "forbidden")
+		w.hasCheckStatus("check", row(node, "Retrying", "forbidden"), counted(4, 2, 0))
 	}
-	w.says(nodes[1], "Sick", corev1.ConditionFalse)
-	w.checkTold("check", counted(4, 3, 0))
+	w.setCondition(nodes[1], "Sick", corev1.ConditionFalse)
+	w.hasCheckStatus("check", counted(4, 3, 0))
 	w.locked(nodes[1], "") // which was taken for it
 	giveBack()
 	w.tries(nodes[0], "quick")
 
-	giveBack = w.withdrawRemedies("delete")
-	w.says(nodes[0], "Sick", corev1.ConditionFalse)
-	w.checkTold("check", row(nodes[0], "Recovered", "forbidden"), counted(4, 3, 1))
-	w.heard("Node", nodes[0], "RemediationSkipped", "could not be ended", "forbidden")
-	w.says(nodes[2], "Sick", corev1.ConditionTrue) // nobody else is kept waiting
+	giveBack = w.withdrawRemediationRights("delete")
+	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
+	w.hasCheckStatus("check", row(nodes[0], "Recovered", "forbidden"), counted(4, 3, 1))
+	w.hasEvent("Node", nodes[0], "RemediationSkipped", "could not be ended", "forbidden")
+	w.setCondition(nodes[2], "Sick", corev1.ConditionTrue) // nobody else is kept waiting
 	w.tries(nodes[2], "quick")
 	giveBack()
 	w.tries(nodes[0])
-	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 2, Releases: 1})
+	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: 2, Releases: 1})
 }
 
 // What cannot be seen may be there: nothing is begun meanwhile, and what is known to
 // be under way goes on.
-func testClinicBlind(w *ward) {
+func testHealthCheckNoWatch(w *scope) {
 	proxy, err := w.Proxy()
 	w.must(err)
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 6})
+	nodes := w.createNodes(testbed.Nodes{Count: 6})
 	w.check("check", atMost("100%"))
 	w.start(install.Options{Through: proxy, Args: []string{alone}})
 	w.fallSick(nodes[:2])
-	w.checkTold("check", counted(6, 4, 2))
-	giveBack := w.withdrawRemedies("list", "watch")
+	w.hasCheckStatus("check", counted(6, 4, 2))
+	giveBack := w.withdrawRemediationRights("list", "watch")
 	w.eventually("a kind that may not be read", func() error {
 		proxy.DropWatches()
 		check := &remediationv1alpha1.NodeHealthCheck{}
@@ -111,45 +111,45 @@ func testClinicBlind(w *ward) {
 		}
 		return phase(remediationv1alpha1.PhaseDisabled, "may not be read", "aggregate-to-ext-remediation")(check.Status)
 	})
-	w.says(nodes[2], "Sick", corev1.ConditionTrue)
-	w.checkTold("check", row(nodes[2], "OnHold", "may not be read"), counted(6, 3, 2))
-	w.says(nodes[0], "Sick", corev1.ConditionFalse)
+	w.setCondition(nodes[2], "Sick", corev1.ConditionTrue)
+	w.hasCheckStatus("check", row(nodes[2], "OnHold", "may not be read"), counted(6, 3, 2))
+	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
 	w.tries(nodes[0])
 	w.must(w.triesNow(nodes[2]))
 	giveBack()
 	w.tries(nodes[2], "quick")
-	w.checkTold("check", phase(remediationv1alpha1.PhaseRemediating), counted(6, 4, 2))
-	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 3, Releases: 1})
+	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseRemediating), counted(6, 4, 2))
+	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: 3, Releases: 1})
 }
 
-func testClinicNoLocks(w *ward) {
+func testHealthCheckNoLeases(w *scope) {
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 4})
+	nodes := w.createNodes(testbed.Nodes{Count: 4})
 	w.check("check", atMost("100%"))
 	w.start(install.Options{Args: []string{alone}})
-	w.checkTold("check", counted(4, 4, 0))
-	giveBack := w.withdrawLocks("create")
-	w.says(nodes[0], "Sick", corev1.ConditionTrue)
-	w.heard("Node", nodes[0], "RemediationSkipped", "could not be begun", "leases", "forbidden")
-	w.checkTold("check", row(nodes[0], "Retrying", "forbidden"), counted(4, 3, 0))
+	w.hasCheckStatus("check", counted(4, 4, 0))
+	giveBack := w.withdrawLeaseRights("create")
+	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
+	w.hasEvent("Node", nodes[0], "RemediationSkipped", "could not be begun", "leases", "forbidden")
+	w.hasCheckStatus("check", row(nodes[0], "Retrying", "forbidden"), counted(4, 3, 0))
 	w.must(w.triesNow(nodes[0]))
 	giveBack()
 	w.tries(nodes[0], "quick")
-	giveBack = w.withdrawLocks("delete")
-	w.says(nodes[0], "Sick", corev1.ConditionFalse)
+	giveBack = w.withdrawLeaseRights("delete")
+	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
 	w.tries(nodes[0])
-	w.heard("Node", nodes[0], "RemediationSkipped", "Lease could not be written", "forbidden")
+	w.hasEvent("Node", nodes[0], "RemediationSkipped", "Lease could not be written", "forbidden")
 	giveBack()
 	w.locked(nodes[0], "")
-	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 1, Releases: 1, Leases: 2})
+	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: 1, Releases: 1, Leases: 2})
 }
 
-// testClinicRefused has a policy refuse the remediation of one node. Neither do the
+// testHealthCheckRefused has a policy refuse the remediation of one node. Neither do the
 // others wait for it, nor is it asked for again and again.
-func testClinicRefused(w *ward) {
+func testHealthCheckRefused(w *scope) {
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 6})
-	p := w.newPost(w.name)
+	nodes := w.createNodes(testbed.Nodes{Count: 6})
+	p := w.newProxy(w.name)
 	meta := metav1.ObjectMeta{Name: w.name + "-spares"}
 	policy := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: meta, Spec: admissionv1.ValidatingAdmissionPolicySpec{
 		MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{
@@ -179,34 +179,34 @@ func testClinicRefused(w *ward) {
 		return nil
 	})
 	w.check("check", atMost("100%"))
-	tries, since := p.count(func(l *letter) bool { return w.makes()(l) && isAbout(l, nodes[0]) }), time.Now()
+	tries, since := p.count(func(l *heldRequest) bool { return w.makes()(l) && isAbout(l, nodes[0]) }), time.Now()
 	w.start(install.Options{Args: p.Args(alone)})
-	w.says(nodes[0], "Sick", corev1.ConditionTrue)
-	w.heard("Node", nodes[0], "RemediationSkipped", "hands off "+nodes[0])
+	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
+	w.hasEvent("Node", nodes[0], "RemediationSkipped", "hands off "+nodes[0])
 	w.fallSick(nodes[1:])
-	w.checkTold("check", counted(6, 0, 5), row(nodes[0], "Retrying", "hands off"))
+	w.hasCheckStatus("check", counted(6, 0, 5), row(nodes[0], "Retrying", "hands off"))
 	w.patiently(tries, 1, since)
 	w.must(w.api.Delete(w.t.Context(), binding))
 	w.must(w.api.Delete(w.t.Context(), policy))
 	w.eventually("a policy to be gone", attempt)
 	w.tries(nodes[0], "quick")
-	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 6})
+	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: 6})
 }
 
 // isAbout says whether a letter that makes an object makes it for a node.
-func isAbout(l *letter, node string) bool {
+func isAbout(l *heldRequest, node string) bool {
 	var object unstructured.Unstructured
 	return object.UnmarshalJSON(l.Body) == nil && object.GetAnnotations()[nodeNameAnnotation] == node
 }
 
 // ---- somebody else
 
-// testClinicNeighbour has somebody else change and delete remediations and Leases all
+// testHealthCheckOtherController has somebody else change and delete remediations and Leases all
 // the while.
-func testClinicNeighbour(w *ward) {
+func testHealthCheckOtherController(w *scope) {
 	const count, rounds = 16, 12
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: count})
+	nodes := w.createNodes(testbed.Nodes{Count: count})
 	w.check("check", atMost("100%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.HealthyDelay = "1s" })
 	w.start(install.Options{Args: []string{alone}})
 	gone := client.IgnoreNotFound
@@ -265,7 +265,7 @@ func testClinicNeighbour(w *ward) {
 	w.recover(nodes[:4])
 	w.fallSick(nodes[:4])
 	neighbour()
-	w.checkTold("check", counted(count, 0, count))
+	w.hasCheckStatus("check", counted(count, 0, count))
 	// Somebody who takes the Lease from us has it.
 	lease := &coordinationv1.Lease{}
 	w.locked(nodes[0], "NodeHealthCheck-"+w.name+"-check")
@@ -278,26 +278,26 @@ func testClinicNeighbour(w *ward) {
 		return w.api.Update(w.t.Context(), lease)
 	})
 	w.recover(nodes)
-	w.checkTold("check", counted(count, count, 0))
+	w.hasCheckStatus("check", counted(count, count, 0))
 	for _, node := range nodes[1:] {
 		w.locked(node, "")
 	}
 	w.locked(nodes[0], "maintenance")
-	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: count, Releases: count})
+	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: count, Releases: count})
 	w.must(w.api.Delete(w.t.Context(), lease))
 }
 
 // testEagerDeleter has a remediator delete its object as soon as it is there. It is
 // made again, and less and less often.
-func testEagerDeleter(w *ward) {
+func testEagerDeleter(w *scope) {
 	const lasts = 16 * time.Second
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 4})
+	nodes := w.createNodes(testbed.Nodes{Count: 4})
 	w.check("check", atMost("100%"))
 	w.start(install.Options{Args: []string{alone}})
 	ctx, cancel := context.WithTimeout(w.t.Context(), lasts)
 	defer cancel()
-	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	for ctx.Err() == nil {
 		objects, err := w.objects(w.t.Context(), nodes[0])
 		w.must(err)
@@ -309,10 +309,10 @@ func testEagerDeleter(w *ward) {
 	if made := w.made(nodes[0]); made < 2 || made > 4 { // after 5 seconds, after 10 more, after 20 more
 		w.t.Errorf("%d were made in %s", made, lasts)
 	}
-	w.says(nodes[1], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[1], "Sick", corev1.ConditionTrue)
 	w.tries(nodes[1], "quick")
 	w.tries(nodes[0], "quick")
-	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 4})
+	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: 4})
 }
 
 // ---- clocks
@@ -341,7 +341,7 @@ const (
 )
 
 // takes says that something took as long as it must, and not much longer.
-func (w *ward) takes(what string, since time.Time, atLeast, atMost time.Duration) {
+func (w *scope) takes(what string, since time.Time, atLeast, atMost time.Duration) {
 	w.t.Helper()
 	if took := time.Since(since); took < atLeast || took > atMost {
 		w.t.Errorf("%s took %s, want from %s to %s", what, took.Round(time.Millisecond), atLeast, atMost)
@@ -350,53 +350,53 @@ func (w *ward) takes(what string, since time.Time, atLeast, atMost time.Duration
 
 // testSkew lets nodes fall sick and recover whose clocks are five minutes wrong. What
 // counts is what the controller itself has seen.
-func testSkew(w *ward) {
+func testSkew(w *scope) {
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: len(skewed)})
+	nodes := w.createNodes(testbed.Nodes{Count: len(skewed)})
 	w.check("check", atMost("100%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) {
 		s.UnhealthyConditions[0].Duration = skewedWait.String()
 		s.HealthyDelay = skewedWait.String()
 	})
 	w.start(install.Options{Args: []string{alone}})
 	for i, clock := range skewed {
-		w.says(nodes[i], "Sick", corev1.ConditionFalse, stamped(clock.by-time.Hour))
+		w.setCondition(nodes[i], "Sick", corev1.ConditionFalse, stamped(clock.by-time.Hour))
 	}
-	w.checkTold("check", counted(3, 3, 0))
+	w.hasCheckStatus("check", counted(3, 3, 0))
 	for i, clock := range skewed {
-		w.part("a clock that is "+clock.name, func(w *ward) {
+		w.run("a clock that is "+clock.name, func(w *scope) {
 			fell := time.Now()
-			w.says(nodes[i], "Sick", corev1.ConditionTrue, stamped(clock.by))
+			w.setCondition(nodes[i], "Sick", corev1.ConditionTrue, stamped(clock.by))
 			w.tries(nodes[i], "quick")
 			w.takes("falling sick", fell, skewedWait-time.Second, skewedWait+slack)
 			well := time.Now()
-			w.says(nodes[i], "Sick", corev1.ConditionFalse, stamped(clock.by))
+			w.setCondition(nodes[i], "Sick", corev1.ConditionFalse, stamped(clock.by))
 			w.tries(nodes[i])
 			w.takes("recovering", well, skewedWait-time.Second, skewedWait+slack)
 		})
 	}
-	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 3, Releases: 3})
+	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: 3, Releases: 3})
 }
 
 // testSkewKilled kills the controller in the middle of such waits. The next one goes by
 // what was remembered, not by stamps that are wrong.
-func testSkewKilled(w *ward) {
+func testSkewKilled(w *scope) {
 	const wait = 10 * time.Second
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: len(skewed)})
+	nodes := w.createNodes(testbed.Nodes{Count: len(skewed)})
 	w.check("check", atMost("100%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) {
 		s.UnhealthyConditions[0].Duration = wait.String()
 		s.HealthyDelay = wait.String()
 	})
 	for i, clock := range skewed {
-		w.says(nodes[i], "Sick", corev1.ConditionFalse, stamped(clock.by-time.Hour))
+		w.setCondition(nodes[i], "Sick", corev1.ConditionFalse, stamped(clock.by-time.Hour))
 	}
 	controller := w.start(install.Options{Args: []string{alone}})
-	w.checkTold("check", counted(3, 3, 0))
+	w.hasCheckStatus("check", counted(3, 3, 0))
 	fell := time.Now()
 	for i, clock := range skewed {
-		w.says(nodes[i], "Sick", corev1.ConditionTrue, stamped(clock.by))
+		w.setCondition(nodes[i], "Sick", corev1.ConditionTrue, stamped(clock.by))
 	}
-	w.checkTold("check", row(nodes[0], "Pending"), row(nodes[1], "Pending"), row(nodes[2], "Pending"))
+	w.hasCheckStatus("check", row(nodes[0], "Pending"), row(nodes[1], "Pending"), row(nodes[2], "Pending"))
 	for _, node := range nodes[:2] {
 		w.eventually("what the stamp of "+node+" does not tell is remembered", func() error {
 			found, err := w.get(w.t.Context(), node)
@@ -414,14 +414,14 @@ func testSkewKilled(w *ward) {
 	}
 	well := time.Now()
 	for i, clock := range skewed {
-		w.says(nodes[i], "Sick", corev1.ConditionFalse, stamped(clock.by))
+		w.setCondition(nodes[i], "Sick", corev1.ConditionFalse, stamped(clock.by))
 	}
-	w.checkTold("check", row(nodes[0], "Recovering"), row(nodes[1], "Recovering"), row(nodes[2], "Recovering"))
+	w.hasCheckStatus("check", row(nodes[0], "Recovering"), row(nodes[1], "Recovering"), row(nodes[2], "Recovering"))
 	w.kill(controller)
 	w.restart(controller.Part)
 	for i := range nodes {
 		w.tries(nodes[i])
 		w.takes("recovering by a clock that is "+skewed[i].name, well, wait-time.Second, wait+slack)
 	}
-	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 3, Releases: 3})
+	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: 3, Releases: 3})
 }

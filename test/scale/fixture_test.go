@@ -27,9 +27,9 @@ const (
 	setName  = "kernel-deadlock"
 	taintKey = "node.stakater.com/KernelDeadlock"
 
-	// nobodyIsLate keeps the controller manager from calling nodes Unknown
+	// noAgentSilent keeps the controller manager from calling nodes Unknown
 	// that have no kubelet.
-	nobodyIsLate = "--node-monitor-grace-period=24h"
+	noAgentSilent = "--node-monitor-grace-period=24h"
 
 	// ttlNote is what the controller manager notes on every node; it depends on
 	// how many there are.
@@ -90,8 +90,8 @@ spec:
     NTPProblem: {status: unknown}
 `
 
-// bed is a cluster of real nodes that all runs at one size share.
-type bed struct {
+// fixture is a cluster of real nodes that all runs at one size share.
+type fixture struct {
 	cluster  *testbed.Cluster
 	nodes    []string
 	write    metadata.Getter
@@ -100,47 +100,47 @@ type bed struct {
 	starters int // controllers that were started
 }
 
-// stand holds the bed that is made. There is one at a time: another cluster
+// sharedFixture holds the bed that is made. There is one at a time: another cluster
 // beside it would be in the figures.
-type stand struct {
-	mu  sync.Mutex
-	bed *bed
+type sharedFixture struct {
+	mu      sync.Mutex
+	fixture *fixture
 }
 
-var standing stand
+var shared sharedFixture
 
-// bedOf returns the bed of that size, and makes it when it is not there.
-func bedOf(b *testing.B, size int) *bed {
+// fixtureOf returns the bed of that size, and makes it when it is not there.
+func fixtureOf(b *testing.B, size int) *fixture {
 	b.Helper()
-	standing.mu.Lock()
-	defer standing.mu.Unlock()
-	if standing.bed != nil && len(standing.bed.nodes) == size {
-		return standing.bed
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	if shared.fixture != nil && len(shared.fixture.nodes) == size {
+		return shared.fixture
 	}
-	if err := standing.clear(); err != nil {
+	if err := shared.clear(); err != nil {
 		b.Fatal(err)
 	}
 	// The bed outlives the benchmark that makes it.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Context()), patience)
 	defer cancel()
 	begin := time.Now()
-	made, err := newBed(ctx, size)
+	made, err := newFixture(ctx, size)
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.Logf("%d nodes of 15 KB ready after %s and %d writes of others", size, time.Since(begin).Round(time.Second), made.watcher.changes())
-	standing.bed = made
+	shared.fixture = made
 	return made
 }
 
 // clear stops the cluster.
-func (s *stand) clear() error {
-	if s.bed == nil {
+func (s *sharedFixture) clear() error {
+	if s.fixture == nil {
 		return nil
 	}
-	s.bed.watcher.stop()
-	err := s.bed.cluster.Stop()
-	s.bed = nil
+	s.fixture.watcher.stop()
+	err := s.fixture.cluster.Stop()
+	s.fixture = nil
 	return err
 }
 
@@ -160,22 +160,22 @@ func joined(size int) testbed.Nodes {
 	return nodes
 }
 
-// newBed returns a cluster whose nodes nobody writes to any more. The nodes are
+// newFixture returns a cluster whose nodes nobody writes to any more. The nodes are
 // made while the controller manager is down, so that it finds them all at once:
 // one that sees a cluster grow keeps writing to nodes long after, because what
 // it notes on them depends on how many there are.
-func newBed(ctx context.Context, size int) (_ *bed, err error) {
+func newFixture(ctx context.Context, size int) (_ *fixture, err error) {
 	cluster, err := testbed.Start(ctx, testbed.Config{
 		ControllerManager: true,
 		Flags: testbed.Flags{
-			ControllerManager: []string{nobodyIsLate},
+			ControllerManager: []string{noAgentSilent},
 			APIServer:         []string{"--disable-admission-plugins=TaintNodesByCondition"}, // it taints what is new
 		},
 	})
 	if err != nil {
 		return nil, err
 	}
-	made := &bed{cluster: cluster, random: rand.New(rand.NewPCG(1, 2))}
+	made := &fixture{cluster: cluster, random: rand.New(rand.NewPCG(1, 2))}
 	defer func() {
 		if err != nil {
 			if made.watcher != nil {
@@ -216,7 +216,7 @@ func newBed(ctx context.Context, size int) (_ *bed, err error) {
 
 // settle waits until the controller manager has noted on the nodes what it
 // notes on new ones.
-func (d *bed) settle(ctx context.Context) error {
+func (d *fixture) settle(ctx context.Context) error {
 	for {
 		if err := d.watcher.wait(ctx, "the controller manager to leave the nodes alone", func(v *view) bool {
 			return v.foreign == 0 && time.Since(v.latest) > quiet
@@ -237,7 +237,7 @@ func (d *bed) settle(ctx context.Context) error {
 
 // behind returns the nodes on which the controller manager's note is not the
 // one that most have.
-func (d *bed) behind(ctx context.Context) (names []string, err error) {
+func (d *fixture) behind(ctx context.Context) (names []string, err error) {
 	all, err := d.write.List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
@@ -258,7 +258,7 @@ func (d *bed) behind(ctx context.Context) (names []string, err error) {
 }
 
 // pick returns some nodes at random.
-func (d *bed) pick(count int) []string {
+func (d *fixture) pick(count int) []string {
 	names := make([]string, count)
 	for i, at := range d.random.Perm(len(d.nodes))[:count] {
 		names[i] = d.nodes[at]
@@ -268,12 +268,12 @@ func (d *bed) pick(count int) []string {
 
 // start runs a controller until the benchmark is over, and returns when it
 // leads, knows every node and has said so.
-func (d *bed) start(b *testing.B) *install.Controller {
+func (d *fixture) start(b *testing.B) *install.Controller {
 	b.Helper()
 	return d.startWith(b, install.Options{})
 }
 
-func (d *bed) startWith(b *testing.B, o install.Options) *install.Controller {
+func (d *fixture) startWith(b *testing.B, o install.Options) *install.Controller {
 	b.Helper()
 	controller := d.run(b, o)
 	selected := sample(`autohealer_conditionset_nodes{conditionset="` + setName + `",state="selected"}`)
@@ -284,7 +284,7 @@ func (d *bed) startWith(b *testing.B, o install.Options) *install.Controller {
 }
 
 // run runs a controller until the benchmark is over, and returns when it is ready.
-func (d *bed) run(b *testing.B, o install.Options) *install.Controller {
+func (d *fixture) run(b *testing.B, o install.Options) *install.Controller {
 	b.Helper()
 	d.starters++
 	o.Name = "controller-" + strconv.Itoa(d.starters)
@@ -313,7 +313,7 @@ type condition struct {
 }
 
 // setProblem writes a condition as an agent on the node would.
-func (d *bed) setProblem(ctx context.Context, node, problem string, status corev1.ConditionStatus) error {
+func (d *fixture) setProblem(ctx context.Context, node, problem string, status corev1.ConditionStatus) error {
 	now := metav1.Now()
 	return d.patch(ctx, node, condition{
 		Type: problem, Status: status, Reason: "Benchmark", Message: "this is a benchmark", Heartbeat: now, Transition: &now,
@@ -322,7 +322,7 @@ func (d *bed) setProblem(ctx context.Context, node, problem string, status corev
 
 // heartbeat says of every condition that it still holds. It names them in the
 // order in which the node has them, as a kubelet does; another would change it.
-func (d *bed) heartbeat(ctx context.Context, node string) error {
+func (d *fixture) heartbeat(ctx context.Context, node string) error {
 	now := metav1.Now()
 	conditions := []condition{
 		{Type: string(corev1.NodeMemoryPressure)}, {Type: string(corev1.NodeDiskPressure)},
@@ -337,7 +337,7 @@ func (d *bed) heartbeat(ctx context.Context, node string) error {
 	return d.patch(ctx, node, conditions...)
 }
 
-func (d *bed) patch(ctx context.Context, node string, conditions ...condition) error {
+func (d *fixture) patch(ctx context.Context, node string, conditions ...condition) error {
 	body, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": conditions}})
 	if err != nil {
 		return err
@@ -346,13 +346,13 @@ func (d *bed) patch(ctx context.Context, node string, conditions ...condition) e
 }
 
 // setTaint writes what the controller writes: a list of taints and a note.
-func (d *bed) setTaint(ctx context.Context, node, taints string) error {
+func (d *fixture) setTaint(ctx context.Context, node, taints string) error {
 	body := fmt.Appendf(nil, `{"metadata":{"annotations":{"scale/note":%q}},"spec":{"taints":%s}}`, strings.Repeat("x", len(taints)), taints)
 	return d.send(ctx, node, types.MergePatchType, body)
 }
 
 // send asks only for metadata back: the writer must not be what is measured.
-func (d *bed) send(ctx context.Context, node string, kind types.PatchType, body []byte, subresources ...string) error {
+func (d *fixture) send(ctx context.Context, node string, kind types.PatchType, body []byte, subresources ...string) error {
 	if _, err := d.write.Patch(ctx, node, kind, body, metav1.PatchOptions{FieldManager: "scale"}, subresources...); err != nil {
 		return fmt.Errorf("patching node %s: %w", node, err)
 	}
@@ -361,7 +361,7 @@ func (d *bed) send(ctx context.Context, node string, kind types.PatchType, body 
 
 // setProblems writes a condition of many nodes, some at a time, and returns when
 // the last was answered.
-func (d *bed) setProblems(ctx context.Context, names []string, problem string, status corev1.ConditionStatus, atATime int) error {
+func (d *fixture) setProblems(ctx context.Context, names []string, problem string, status corev1.ConditionStatus, atATime int) error {
 	return each(ctx, names, atATime, func(ctx context.Context, name string) error { return d.setProblem(ctx, name, problem, status) })
 }
 

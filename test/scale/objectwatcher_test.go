@@ -16,9 +16,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// lookOn shows what there is of a resource and how it changes, as any informer sees it,
+// watchObjects shows what there is of a resource and how it changes, as any informer sees it,
 // until the benchmark is over. What there is already it has shown when it returns.
-func lookOn(b *testing.B, d *bed, resource schema.GroupVersionResource, show cache.ResourceEventHandlerFuncs) {
+func watchObjects(b *testing.B, d *fixture, resource schema.GroupVersionResource, show cache.ResourceEventHandlerFuncs) {
 	b.Helper()
 	api, err := metadata.NewForConfig(d.cluster.AdminConfig())
 	if err != nil {

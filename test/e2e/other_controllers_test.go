@@ -21,20 +21,20 @@ import (
 // there is. The list of taints is one thing to the API server, whatever the kind
 // of the patch: one that does not name the version of the node it was made from
 // takes ours away, and ours must come back.
-func testNeighbour(w *ward) {
+func testOtherController(w *scope) {
 	const count, kubectl = 100, 6
 	theirs := corev1.Taint{Key: "neighbour.example.com/reserved", Effect: corev1.TaintEffectNoSchedule, Value: "yes"}
 	isTheirs := func(t corev1.Taint) bool { return t.Key == theirs.Key }
-	storm := w.admit(testbed.Nodes{Count: count, Labels: map[string]string{"pool": "storm"}})
+	storm := w.createNodes(testbed.Nodes{Count: count, Labels: map[string]string{"pool": "storm"}})
 	// kubectl writes the list that it read a moment ago. If ours changed in that
 	// moment it puts the old one up again, which is theirs from then on. So these
 	// nodes have a taint of ours that comes and does not change.
-	handled := w.admit(testbed.Nodes{Count: kubectl, First: count + 1, Labels: map[string]string{"pool": "kubectl"}})
+	handled := w.createNodes(testbed.Nodes{Count: kubectl, First: count + 1, Labels: map[string]string{"pool": "kubectl"}})
 	pool := func(name string) func(*v1alpha1.ConditionSetSpec) {
 		return func(s *v1alpha1.ConditionSetSpec) { s.Selector.MatchLabels["pool"] = name }
 	}
-	w.want("set", evict(almostHalf), pool("storm"))
-	w.want("weak", pool("kubectl"))
+	w.createSet("set", evict(almostHalf), pool("storm"))
+	w.createSet("weak", pool("kubectl"))
 	w.start(install.Options{Args: []string{alone}})
 	patch := func(ctx context.Context, name string, kind types.PatchType, version string, taints []corev1.Taint) error {
 		body := map[string]any{"spec": map[string]any{"taints": taints}}

@@ -11,23 +11,23 @@ import (
 	"github.com/resourcestack/autohealer/internal/install"
 )
 
-// testPinnedTwin writes sets beside others that are in a ConfigMap. The controller
+// testConfigMapTwin writes sets beside others that are in a ConfigMap. The controller
 // begins with rights from before it watched their kept versions.
-func testPinnedTwin(w *ward) {
-	w.admit(healthyNodes(4))
+func testConfigMapTwin(w *scope) {
+	w.createNodes(healthyNodes(4))
 	role := &rbacv1.Role{}
 	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: install.Namespace, Name: install.Account}, role))
 	giveBack := w.withdraw(role, &role.Rules, authorizationv1.ResourceAttributes{
 		Verb: "watch", Group: "apps", Resource: "controllerrevisions", Namespace: install.Namespace,
 	})
 	c := w.guarded(install.Options{})
-	d := w.desk()
+	d := w.warningClient()
 	try := func() error { return d.api.Create(w.t.Context(), w.policy("mine"), client.DryRunAll) }
 	twin := func(name string) {
-		w.pin(name, w.sheet(name, "NoSchedule", "KernelDeadlock"), true)
-		w.keeps(name, name)
+		w.createConfigMap(name, w.configMap(name, "NoSchedule", "KernelDeadlock"), true)
+		w.hasRevision(name, name)
 		w.eventually("a refusal", func() error { return refused(try(), "the same conditions", "ConfigMap "+w.name+"-"+name) })
-		w.unpin()
+		w.deleteConfigMap()
 		w.must(try()) // what is only remembered refuses nobody
 	}
 	twin("one")

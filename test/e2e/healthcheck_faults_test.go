@@ -33,11 +33,11 @@ var remedies = []schema.GroupVersionResource{
 	remediator.GroupVersion.WithResource("exampleremediationtemplates"),
 }
 
-// newClinic makes a world in which all that health checks do can be judged. Leases
+// newHealthCheckScope makes a world in which all that health checks do can be judged. Leases
 // of medik8s' own controller are recorded in these namespaces.
-func newClinic(t *testing.T, ofPeer ...string) *world {
+func newHealthCheckScope(t *testing.T, ofPeer ...string) *fixture {
 	t.Helper()
-	w := newWorld(t, withManager, func(cfg *testbed.Config) {
+	w := newFixture(t, withManager, func(cfg *testbed.Config) {
 		cfg.Record = history.Resources(remedies...)
 		cfg.RecordIn = history.Namespaces(ofPeer...)
 	})
@@ -47,9 +47,9 @@ func newClinic(t *testing.T, ofPeer ...string) *world {
 	return w
 }
 
-// judgeCare holds everything that happened in the ward against the laws of health
+// judgeRemediations holds everything that happened in the ward against the laws of health
 // checks.
-func (w *ward) judgeCare(cfg history.Config, atLeast history.Counts) history.Report {
+func (w *scope) judgeRemediations(cfg history.Config, atLeast history.Counts) history.Report {
 	w.t.Helper()
 	cfg.Remediation = remedies
 	report := w.judge(cfg, atLeast)
@@ -64,24 +64,24 @@ func (w *ward) judgeCare(cfg history.Config, atLeast history.Counts) history.Rep
 // all the while, whoever is at work.
 func TestHealthCheckFaultsInFlight(t *testing.T) {
 	t.Parallel() // much of it is waiting
-	w := newClinic(t)
-	silence := w.ward(t, "silence")
+	w := newHealthCheckScope(t)
+	silence := w.scope(t, "silence")
 	beginSilence(silence)
-	w.befallClinic(t, []fault{
-		{"the controller is killed before and after every kind of write", "killed", testClinicKilled},
-		{"a node of the control plane in flight keeps the others waiting for the heir", "heir", testPlaneHeir},
-		{"a node of the control plane in flight keeps the others waiting for the heir's heir", "second", testPlaneHeirsHeir},
-		{"a node of the control plane in flight is treated by the heir", "still", testPlaneStillSick},
-		{"a node of the control plane in flight keeps the others waiting for its owner", "owner", testPlaneOwner},
-		{"a node of the control plane in flight goes, and the heir waits", "gone", testPlaneGoneHeir},
-		{"a node of the control plane in flight goes, and its owner waits", "left", testPlaneGoneOwner},
-		{"a node of the control plane in flight is made again under its name", "plane", testPlaneMadeAgain},
-		{"a node of the control plane goes, and its remediation hangs", "remains", testPlaneRemains},
-		{"a remediation of the control plane that hangs keeps the others waiting", "hangs", testPlaneHangs},
+	w.runHealthCheckFaults(t, []fault{
+		{"the controller is killed before and after every kind of write", "killed", testHealthCheckKilled},
+		{"a node of the control plane in flight keeps the others waiting for the heir", "heir", testControlPlaneSuccessor},
+		{"a node of the control plane in flight keeps the others waiting for the heir's heir", "second", testControlPlaneSecondSuccessor},
+		{"a node of the control plane in flight is treated by the heir", "still", testControlPlaneStillUnhealthy},
+		{"a node of the control plane in flight keeps the others waiting for its owner", "owner", testControlPlaneOwnerDeleted},
+		{"a node of the control plane in flight goes, and the heir waits", "gone", testControlPlaneNodeGoneSuccessor},
+		{"a node of the control plane in flight goes, and its owner waits", "left", testControlPlaneNodeGoneOwnerDeleted},
+		{"a node of the control plane in flight is made again under its name", "plane", testControlPlaneNodeRecreated},
+		{"a node of the control plane goes, and its remediation hangs", "remains", testControlPlaneOrphan},
+		{"a remediation of the control plane that hangs keeps the others waiting", "hangs", testControlPlaneOrphanHangs},
 		{"a remediation in flight is called off by the gate", "called", testCalledOff},
-		{"a node that is taken away keeps its place for every heir", "departed", testDepartedKilled},
+		{"a node that is taken away keeps its place for every heir", "departed", testAwaitingReplacementKilled},
 	})
-	t.Run("a remediator never answers", func(t *testing.T) { endSilence(w.ward(t, silence.name)) })
+	t.Run("a remediator never answers", func(t *testing.T) { endSilence(w.scope(t, silence.name)) })
 }
 
 // TestHealthCheckFaultsAround does the same where others are at fault: other clients, the
@@ -89,34 +89,34 @@ func TestHealthCheckFaultsInFlight(t *testing.T) {
 // nobody waits for both.
 func TestHealthCheckFaultsAround(t *testing.T) {
 	t.Parallel()
-	newClinic(t).befallClinic(t, []fault{
-		{"the leader is killed", "leader", testClinicLeaderKilled},
-		{"the leader is paused past its lease", "paused", testClinicLeaderPaused},
-		{"two lead without an election", "deposed", testClinicDeposed},
-		{"requests and answers are lost and refused", "weather", testClinicWeather},
-		{"the API server is killed and restarted", "outage", testClinicOutage},
-		{"the right to make remediations is withdrawn", "forbidden", testClinicForbidden},
-		{"the right to see remediations is withdrawn", "blind", testClinicBlind},
-		{"the right to lock nodes is withdrawn", "locks", testClinicNoLocks},
-		{"one remediation is refused, and the others are not", "refused", testClinicRefused},
-		{"another client changes and deletes the same objects and Leases", "neighbour", testClinicNeighbour},
+	newHealthCheckScope(t).runHealthCheckFaults(t, []fault{
+		{"the leader is killed", "leader", testHealthCheckLeaderKilled},
+		{"the leader is paused past its lease", "paused", testHealthCheckLeaderPaused},
+		{"two lead without an election", "deposed", testHealthCheckDeposed},
+		{"requests and answers are lost and refused", "weather", testHealthCheckRandomFaults},
+		{"the API server is killed and restarted", "outage", testHealthCheckOutage},
+		{"the right to make remediations is withdrawn", "forbidden", testHealthCheckForbidden},
+		{"the right to see remediations is withdrawn", "blind", testHealthCheckNoWatch},
+		{"the right to lock nodes is withdrawn", "locks", testHealthCheckNoLeases},
+		{"one remediation is refused, and the others are not", "refused", testHealthCheckRefused},
+		{"another client changes and deletes the same objects and Leases", "neighbour", testHealthCheckOtherController},
 		{"somebody deletes every remediation", "deleter", testEagerDeleter},
-		{"conditions flap", "flapping", testClinicFlapping},
-		{"nodes are made again under their names", "recreated", testClinicRecreated},
-		{"nodes join and leave", "joining", testClinicJoining},
+		{"conditions flap", "flapping", testHealthCheckFlapping},
+		{"nodes are made again under their names", "recreated", testHealthCheckRecreated},
+		{"nodes join and leave", "joining", testHealthCheckJoining},
 		{"a wait survives that a Lease goes", "pending", testPendingWait},
 		{"the clocks of nodes are wrong", "skew", testSkew},
 		{"the clocks of nodes are wrong, and the controller is killed", "lapse", testSkewKilled},
 	})
 }
 
-// befallClinic lets one thing after the other go wrong.
-func (w *world) befallClinic(t *testing.T, faults []fault) {
+// runHealthCheckFaults lets one thing after the other go wrong.
+func (w *fixture) runHealthCheckFaults(t *testing.T, faults []fault) {
 	t.Helper()
 	for _, fault := range faults {
 		t.Run(fault.name, func(t *testing.T) {
-			ward := w.ward(t, fault.ward)
-			defer ward.discharge() // what is left of the control plane would keep the next part waiting
+			ward := w.scope(t, fault.ward)
+			defer ward.deleteCheck() // what is left of the control plane would keep the next part waiting
 			fault.test(ward)
 		})
 	}
@@ -125,42 +125,44 @@ func (w *world) befallClinic(t *testing.T, faults []fault) {
 // ---- the kinds of writes that are about health checks
 
 // sends matches the writes to a resource that are about the ward.
-func (w *ward) sends(method, resource string) func(*letter) bool {
+func (w *scope) sends(method, resource string) func(*heldRequest) bool {
 	is := about(method, resource)
-	return func(l *letter) bool {
+	return func(l *heldRequest) bool {
 		return is(l) && (strings.Contains(l.Path, w.name+"-") || bytes.Contains(l.Body, []byte(w.name+"-")))
 	}
 }
 
-func (w *ward) makes() func(*letter) bool { return w.sends(http.MethodPost, "exampleremediations") }
+func (w *scope) makes() func(*heldRequest) bool {
+	return w.sends(http.MethodPost, "exampleremediations")
+}
 
 // makesForWorker leaves out what is for nodes of the control plane: if that is never
 // made, the next one waits for minutes.
-func (w *ward) makesForWorker() func(*letter) bool {
+func (w *scope) makesForWorker() func(*heldRequest) bool {
 	makes := w.makes()
-	return func(l *letter) bool { return makes(l) && !bytes.Contains(l.Body, []byte("isControlPlaneNode")) }
+	return func(l *heldRequest) bool { return makes(l) && !bytes.Contains(l.Body, []byte("isControlPlaneNode")) }
 }
 
-func (w *ward) namesInLedger() func(*letter) bool {
-	return func(l *letter) bool { return names(l) && bytes.Contains(l.Body, []byte(w.name+"-")) }
+func (w *scope) namesInLedger() func(*heldRequest) bool {
+	return func(l *heldRequest) bool { return names(l) && bytes.Contains(l.Body, []byte(w.name+"-")) }
 }
 
 // ---- the controller is killed
 
-// testClinicKilled goes through one long storm. Each heir finds what the one before
+// testHealthCheckKilled goes through one long storm. Each heir finds what the one before
 // has left, is given something new of everything to do, and is killed over it.
-func testClinicKilled(w *ward) {
+func testHealthCheckKilled(w *scope) {
 	const count, sick, news = 12, 6, 3
-	p := w.newPost(w.name)
+	p := w.newProxy(w.name)
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: count, Labels: map[string]string{"pool": "workers"}})
-	plane := w.admit(testbed.Nodes{Count: 3, First: count + 1, Labels: map[string]string{"pool": "plane", controlPlaneLabel: ""}})
-	of := func(pool string) checkup {
+	nodes := w.createNodes(testbed.Nodes{Count: count, Labels: map[string]string{"pool": "workers"}})
+	plane := w.createNodes(testbed.Nodes{Count: 3, First: count + 1, Labels: map[string]string{"pool": "plane", controlPlaneLabel: ""}})
+	of := func(pool string) checkOption {
 		return func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.Selector.MatchLabels["pool"] = pool }
 	}
 	w.check("workers", of("workers"), atMost("8"), func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.HealthyDelay = "1s" })
 	w.check("plane", of("plane"), atMost("100%"))
-	w.vacate()
+	w.releaseLeadership()
 	w.fallSick(append(nodes[:sick:sick], plane[:2]...))
 	// turnOver lets those who have been sick the longest recover, and others fall sick:
 	// there is something of every kind to be written.
@@ -176,15 +178,15 @@ func testClinicKilled(w *ward) {
 			plane = append(plane[1:], plane[0])
 		}
 	}
-	blows := []blow{
-		{"naming in the ledger", w.namesInLedger(), everyFate},
-		{"taking a Lease", w.sends(http.MethodPost, "leases"), everyFate},
-		{"making an object", w.makesForWorker(), everyFate},
-		{"noting a recovery", w.sends(http.MethodPatch, "exampleremediations"), everyFate},
-		{"deleting an object", w.sends(http.MethodDelete, "exampleremediations"), everyFate},
-		{"giving a Lease back", w.sends(http.MethodDelete, "leases"), everyFate},
-		{"telling a status", w.sends(http.MethodPatch, "nodehealthchecks"), []fate{after, late}},
-		{"telling an Event", w.sends(http.MethodPost, "events"), []fate{after, late}},
+	blows := []killPoint{
+		{"naming in the ledger", w.namesInLedger(), everyDelivery},
+		{"taking a Lease", w.sends(http.MethodPost, "leases"), everyDelivery},
+		{"making an object", w.makesForWorker(), everyDelivery},
+		{"noting a recovery", w.sends(http.MethodPatch, "exampleremediations"), everyDelivery},
+		{"deleting an object", w.sends(http.MethodDelete, "exampleremediations"), everyDelivery},
+		{"giving a Lease back", w.sends(http.MethodDelete, "leases"), everyDelivery},
+		{"telling a status", w.sends(http.MethodPatch, "nodehealthchecks"), []delivery{after, late}},
+		{"telling an Event", w.sends(http.MethodPost, "events"), []delivery{after, late}},
 	}
 	var controller *install.Controller
 	launch := func() {
@@ -194,12 +196,12 @@ func testClinicKilled(w *ward) {
 			w.restart(controller.Part)
 		}
 	}
-	var slow []*letter // to be delivered when the next heir is at work
+	var slow []*heldRequest // to be delivered when the next heir is at work
 	kills := 0
 	for _, blow := range blows {
-		for _, fate := range blow.fates {
+		for _, fate := range blow.deliveries {
 			w.t.Logf("killed over %s, which %s", blow.name, fate)
-			box := p.keep(blow.match, 0)
+			box := p.hold(blow.match, 0)
 			launch()
 			for range looks(w.t.Context()) {
 				if len(box.All()) > 0 {
@@ -208,10 +210,10 @@ func testClinicKilled(w *ward) {
 				turnOver()
 			}
 			box.wait(w, 1)
-			w.arrives(slow, 0)
+			w.deliver(slow, 0)
 			slow = nil
 			if fate == after {
-				w.arrives(box.All(), 0)
+				w.deliver(box.All(), 0)
 			}
 			w.kill(controller)
 			kills++
@@ -222,56 +224,56 @@ func testClinicKilled(w *ward) {
 			turnOver()
 		}
 	}
-	w.arrives(slow, 0)
-	w.vacate() // nothing is on its way: the next one need not wait for what the page names
+	w.deliver(slow, 0)
+	w.releaseLeadership() // nothing is on its way: the next one need not wait for what the page names
 	launch()
-	w.checkTold("workers", counted(count, count-sick, sick))
-	w.checkTold("plane", counted(3, 1, 1))
+	w.hasCheckStatus("workers", counted(count, count-sick, sick))
+	w.hasCheckStatus("plane", counted(3, 1, 1))
 	w.t.Logf("%d kills", kills)
-	w.judgeCare(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Remediations: 12, Releases: 9, Notes: 6, Leases: 20}) // each is killed over three times at least
+	w.judgeRemediations(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Remediations: 12, Releases: 9, Notes: 6, Leases: 20}) // each is killed over three times at least
 }
 
 // ---- the control plane
 
-// planeInFlight makes three nodes of the control plane. The remediation of the first
+// controlPlaneInFlight makes three nodes of the control plane. The remediation of the first
 // is on its way when it returns.
-func planeInFlight(w *ward) (controller *install.Controller, kept []*letter) {
+func controlPlaneInFlight(w *scope) (controller *install.Controller, kept []*heldRequest) {
 	w.t.Helper()
-	p := w.newPost(w.name)
+	p := w.newProxy(w.name)
 	w.template("quick")
-	w.admit(testbed.Nodes{Count: 3, Labels: map[string]string{controlPlaneLabel: ""}})
+	w.createNodes(testbed.Nodes{Count: 3, Labels: map[string]string{controlPlaneLabel: ""}})
 	w.check("check", atMost("100%"))
-	w.vacate()
-	box := p.keep(w.makes(), 1)
+	w.releaseLeadership()
+	box := p.hold(w.makes(), 1)
 	controller = w.start(install.Options{Args: p.Args(alone)})
-	w.says(w.node(1), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
 	return controller, box.wait(w, 1)
 }
 
 // queues says that the second node waits for the first, and has nothing.
-func (w *ward) queues() {
+func (w *scope) queues() {
 	w.t.Helper()
-	w.checkTold("check", row(w.node(2), "ControlPlaneBusy", w.node(1)))
+	w.hasCheckStatus("check", row(w.node(2), "ControlPlaneBusy", w.node(1)))
 	w.must(w.triesNow(w.node(2)))
 }
 
 // letsGo lets what is on its way arrive: it is taken back, and then it is the second
 // node's turn.
-func (w *ward) letsGo(kept []*letter) {
+func (w *scope) letsGo(kept []*heldRequest) {
 	w.t.Helper()
-	w.arrives(kept, http.StatusCreated)
+	w.deliver(kept, http.StatusCreated)
 	w.tries(w.node(2), "quick")
 	w.must(w.triesNow(w.node(1)))
-	w.says(w.node(2), "Sick", corev1.ConditionFalse)
+	w.setCondition(w.node(2), "Sick", corev1.ConditionFalse)
 	w.tries(w.node(2))
-	w.judgeCare(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Remediations: 2, Releases: 2})
+	w.judgeRemediations(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Remediations: 2, Releases: 2})
 }
 
-func testPlaneHeir(w *ward) {
-	first, kept := planeInFlight(w)
+func testControlPlaneSuccessor(w *scope) {
+	first, kept := controlPlaneInFlight(w)
 	w.kill(first)
-	w.says(w.node(1), "Sick", corev1.ConditionFalse)
-	w.says(w.node(2), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(1), "Sick", corev1.ConditionFalse)
+	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
 	w.start(install.Options{Args: []string{alone}})
 	w.queues()
 	w.letsGo(kept)
@@ -279,241 +281,243 @@ func testPlaneHeir(w *ward) {
 
 // The first heir learns of what is in flight and dies; the second must learn of it
 // too.
-func testPlaneHeirsHeir(w *ward) {
-	first, kept := planeInFlight(w)
+func testControlPlaneSecondSuccessor(w *scope) {
+	first, kept := controlPlaneInFlight(w)
 	w.kill(first)
-	w.says(w.node(1), "Sick", corev1.ConditionFalse)
-	w.says(w.node(2), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(1), "Sick", corev1.ConditionFalse)
+	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
 	heir := w.start(install.Options{Args: []string{alone}})
 	w.queues()
 	w.kill(heir)
-	w.says(w.node(3), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(3), "Sick", corev1.ConditionTrue)
 	w.restart(heir.Part)
-	w.checkTold("check", row(w.node(3), "ControlPlaneBusy", w.node(1)))
+	w.hasCheckStatus("check", row(w.node(3), "ControlPlaneBusy", w.node(1)))
 	w.queues()
-	w.says(w.node(3), "Sick", corev1.ConditionFalse)
+	w.setCondition(w.node(3), "Sick", corev1.ConditionFalse)
 	w.letsGo(kept)
 }
 
-func testPlaneStillSick(w *ward) {
-	first, kept := planeInFlight(w)
+func testControlPlaneStillUnhealthy(w *scope) {
+	first, kept := controlPlaneInFlight(w)
 	w.kill(first)
-	w.says(w.node(2), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
 	w.start(install.Options{Args: []string{alone}})
 	w.tries(w.node(1), "quick")
 	w.queues()
-	w.arrives(kept, http.StatusConflict)
+	w.deliver(kept, http.StatusConflict)
 	w.queues()
 	w.must(w.triesNow(w.node(1), "quick"))
-	w.says(w.node(1), "Sick", corev1.ConditionFalse)
+	w.setCondition(w.node(1), "Sick", corev1.ConditionFalse)
 	w.tries(w.node(2), "quick")
 	w.must(w.triesNow(w.node(1)))
-	w.judgeCare(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Remediations: 2, Releases: 1})
+	w.judgeRemediations(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Remediations: 2, Releases: 1})
 }
 
-func testPlaneOwner(w *ward) {
-	_, kept := planeInFlight(w)
-	w.says(w.node(1), "Sick", corev1.ConditionFalse)
-	w.says(w.node(2), "Sick", corev1.ConditionTrue)
+func testControlPlaneOwnerDeleted(w *scope) {
+	_, kept := controlPlaneInFlight(w)
+	w.setCondition(w.node(1), "Sick", corev1.ConditionFalse)
+	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
 	w.queues()
 	kept[0].Drop() // the controller hears that nobody answers
-	w.says(w.node(3), "Sick", corev1.ConditionTrue)
-	w.checkTold("check", row(w.node(3), "ControlPlaneBusy", w.node(1)))
+	w.setCondition(w.node(3), "Sick", corev1.ConditionTrue)
+	w.hasCheckStatus("check", row(w.node(3), "ControlPlaneBusy", w.node(1)))
 	w.queues()
-	w.says(w.node(3), "Sick", corev1.ConditionFalse)
+	w.setCondition(w.node(3), "Sick", corev1.ConditionFalse)
 	w.letsGo(kept)
 }
 
 // removeNode deletes a node.
-func (w *ward) removeNode(name string) {
+func (w *scope) removeNode(name string) {
 	w.t.Helper()
 	w.must(w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 }
 
-// remainsOf says that the second node waits for what may come, or is left, of the
+// orphansOf says that the second node waits for what may come, or is left, of the
 // first, which is gone.
-func (w *ward) remainsOf() {
+func (w *scope) orphansOf() {
 	w.t.Helper()
-	w.checkTold("check", row(w.node(2), "Vetoed", w.node(1)))
+	w.hasCheckStatus("check", row(w.node(2), "Vetoed", w.node(1)))
 	w.must(w.triesNow(w.node(2)))
 }
 
-func testPlaneGoneHeir(w *ward) {
-	first, kept := planeInFlight(w)
+func testControlPlaneNodeGoneSuccessor(w *scope) {
+	first, kept := controlPlaneInFlight(w)
 	w.kill(first)
 	w.removeNode(w.node(1))
-	w.says(w.node(2), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
 	w.start(install.Options{Args: []string{alone}})
-	w.remainsOf()
+	w.orphansOf()
 	w.letsGo(kept)
 }
 
-func testPlaneGoneOwner(w *ward) {
-	_, kept := planeInFlight(w)
+func testControlPlaneNodeGoneOwnerDeleted(w *scope) {
+	_, kept := controlPlaneInFlight(w)
 	w.removeNode(w.node(1))
-	w.says(w.node(2), "Sick", corev1.ConditionTrue)
-	w.remainsOf()
+	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
+	w.orphansOf()
 	kept[0].Drop()
-	w.remainsOf()
+	w.orphansOf()
 	w.letsGo(kept)
 }
 
-func testPlaneMadeAgain(w *ward) {
-	first, kept := planeInFlight(w)
+func testControlPlaneNodeRecreated(w *scope) {
+	first, kept := controlPlaneInFlight(w)
 	w.kill(first)
 	w.removeNode(w.node(1))
-	w.admit(testbed.Nodes{Count: 1, Labels: map[string]string{controlPlaneLabel: ""}})
-	w.says(w.node(2), "Sick", corev1.ConditionTrue)
+	w.createNodes(testbed.Nodes{Count: 1, Labels: map[string]string{controlPlaneLabel: ""}})
+	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
 	w.start(install.Options{Args: []string{alone}})
-	w.remainsOf()
+	w.orphansOf()
 	w.letsGo(kept)
 }
 
 // hold has a remediator hold on to its object, and let go of it.
-func (w *ward) hold(object *unstructured.Unstructured, finalizers string) {
+func (w *scope) hold(object *unstructured.Unstructured, finalizers string) {
 	w.t.Helper()
 	w.must(w.api.Patch(w.t.Context(), object.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":`+finalizers+`}}`))))
 }
 
-// treatedPlane makes three nodes of the control plane, of which the first is treated by
+// controlPlaneUnderTreatment makes three nodes of the control plane, of which the first is treated by
 // a remediator that does not let go of its object.
-func treatedPlane(w *ward) (controller *install.Controller, object *unstructured.Unstructured) {
+func controlPlaneUnderTreatment(w *scope) (controller *install.Controller, object *unstructured.Unstructured) {
 	w.t.Helper()
 	w.template("quick")
-	w.admit(testbed.Nodes{Count: 3, Labels: map[string]string{controlPlaneLabel: ""}})
+	w.createNodes(testbed.Nodes{Count: 3, Labels: map[string]string{controlPlaneLabel: ""}})
 	w.check("check", atMost("100%"))
-	w.vacate()
+	w.releaseLeadership()
 	controller = w.start(install.Options{Args: []string{alone}})
-	w.says(w.node(1), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
 	object = w.tries(w.node(1), "quick")
 	w.hold(object, `["example.com/hangs"]`)
 	return controller, object
 }
 
-func testPlaneRemains(w *ward) {
-	controller, object := treatedPlane(w)
+func testControlPlaneOrphan(w *scope) {
+	controller, object := controlPlaneUnderTreatment(w)
 	w.removeNode(w.node(1))
-	w.says(w.node(2), "Sick", corev1.ConditionTrue)
-	w.remainsOf()
+	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
+	w.orphansOf()
 	w.kill(controller)
 	w.restart(controller.Part)
-	w.says(w.node(3), "Sick", corev1.ConditionTrue)
-	w.checkTold("check", row(w.node(3), "Vetoed", w.node(1)))
-	w.remainsOf()
+	w.setCondition(w.node(3), "Sick", corev1.ConditionTrue)
+	w.hasCheckStatus("check", row(w.node(3), "Vetoed", w.node(1)))
+	w.orphansOf()
 	w.hold(object, "null")
 	w.tries(w.node(2), "quick")
-	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 2, Releases: 1})
+	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: 2, Releases: 1})
 }
 
-func testPlaneHangs(w *ward) {
-	controller, object := treatedPlane(w)
-	w.says(w.node(1), "Sick", corev1.ConditionFalse)
-	w.says(w.node(2), "Sick", corev1.ConditionTrue)
+func testControlPlaneOrphanHangs(w *scope) {
+	controller, object := controlPlaneUnderTreatment(w)
+	w.setCondition(w.node(1), "Sick", corev1.ConditionFalse)
+	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
 	w.queues()
 	w.kill(controller)
 	w.restart(controller.Part)
-	w.says(w.node(3), "Sick", corev1.ConditionTrue)
-	w.checkTold("check", row(w.node(3), "ControlPlaneBusy", w.node(1)))
+	w.setCondition(w.node(3), "Sick", corev1.ConditionTrue)
+	w.hasCheckStatus("check", row(w.node(3), "ControlPlaneBusy", w.node(1)))
 	w.queues()
 	w.hold(object, "null")
 	w.tries(w.node(2), "quick")
-	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 2, Releases: 1})
+	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: 2, Releases: 1})
 }
 
 // testCalledOff closes the gate after a remediation was decided, and before it was
 // made. What has been sent arrives, and is not asked for again.
-func testCalledOff(w *ward) {
-	p := w.newPost(w.name)
+func testCalledOff(w *scope) {
+	p := w.newProxy(w.name)
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 6})
+	nodes := w.createNodes(testbed.Nodes{Count: 6})
 	w.check("check", atMost("1"))
-	takes := p.keep(w.sends(http.MethodPost, "leases"), 1)
+	takes := p.hold(w.sends(http.MethodPost, "leases"), 1)
 	made := p.count(w.makes())
 	w.start(install.Options{Args: p.Args(alone)})
-	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	takes.wait(w, 1)
 	w.fallSick(nodes[1:4])
-	w.checkTold("check", row(nodes[1], "GateClosed", "4 of 6"))
+	w.hasCheckStatus("check", row(nodes[1], "GateClosed", "4 of 6"))
 	takes.All()[0].Drop() // nothing was made
-	w.checkTold("check", row(nodes[0], "GateClosed"), counted(6, 2, 0))
+	w.hasCheckStatus("check", row(nodes[0], "GateClosed"), counted(6, 2, 0))
 	if got := made.Load(); got > 0 {
 		w.t.Errorf("%d were asked for after the gate had closed", got)
 	}
 	w.recover(nodes[1:4])
 	w.tries(nodes[0], "quick")
-	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 1})
+	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: 1})
 }
 
 // ---- several controllers
 
-func testClinicLeaderKilled(w *ward) {
+func testHealthCheckLeaderKilled(w *scope) {
 	const count = 20
-	p := w.newPost(w.name)
+	p := w.newProxy(w.name)
 	w.template("quick")
-	w.admit(sickFromBirth(count))
+	w.createNodes(sickFromBirth(count))
 	w.check("check", atMost("100%"))
 	makes, passed := w.makes(), 0
-	box := p.keep(func(l *letter) bool { // in the middle of things; a box asks one at a time
+	box := p.hold(func(l *heldRequest) bool { // in the middle of things; a box asks one at a time
 		if makes(l) {
 			passed++
 		}
 		return passed > 8 && makes(l)
 	}, 0)
-	w.vacate()
-	leader := w.start(install.Options{Args: p.Args(short...)})
+	w.releaseLeadership()
+	leader := w.start(install.Options{Args: p.Args(elected...)})
 	kept := box.wait(w, 10)
-	w.start(install.Options{Args: successor})
-	w.arrives(kept[:5], http.StatusCreated)
+	w.start(install.Options{Args: elected})
+	w.deliver(kept[:5], http.StatusCreated)
 	w.kill(leader)
+	w.expireLease()
 	box.Close()
-	w.checkTold("check", counted(count, 0, count))
-	w.arrives(kept[5:], http.StatusConflict)
-	w.judgeCare(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Remediations: count})
+	w.hasCheckStatus("check", counted(count, 0, count))
+	w.deliver(kept[5:], http.StatusConflict)
+	w.judgeRemediations(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Remediations: count})
 }
 
-// testClinicLeaderPaused takes the lead away from one who does not notice. When it
+// testHealthCheckLeaderPaused takes the lead away from one who does not notice. When it
 // wakes up it goes on with what it had decided, although the health check has been
 // edited and wants other nodes now.
-func testClinicLeaderPaused(w *ward) {
+func testHealthCheckLeaderPaused(w *scope) {
 	const count = 12
-	p := w.newPost(w.name)
+	p := w.newProxy(w.name)
 	w.template("quick")
-	w.admit(sickFromBirth(count))
-	w.admit(testbed.Nodes{Count: count, First: count + 1, Conditions: []corev1.NodeCondition{{Type: "Worse", Status: corev1.ConditionTrue}}})
+	w.createNodes(sickFromBirth(count))
+	w.createNodes(testbed.Nodes{Count: count, First: count + 1, Conditions: []corev1.NodeCondition{{Type: "Worse", Status: corev1.ConditionTrue}}})
 	w.check("check", atMost("100%"))
-	box := p.keep(w.makes(), 0)
-	w.vacate()
-	leader := w.start(install.Options{Args: p.Args(short...)})
+	box := p.hold(w.makes(), 0)
+	w.releaseLeadership()
+	leader := w.start(install.Options{Args: p.Args(elected...)})
 	kept := box.wait(w, 10)
 	w.must(leader.Pause())
+	w.expireLease()
 	w.change("check", func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.UnhealthyConditions[0].Type = "Worse" })
-	w.start(install.Options{Args: successor})
-	w.checkTold("check", counted(2*count, count, count))
-	w.arrives(kept[:5], http.StatusCreated)
+	w.start(install.Options{Args: elected})
+	w.hasCheckStatus("check", counted(2*count, count, count))
+	w.deliver(kept[:5], http.StatusCreated)
 	box.Release()
 	leader.Expect()
 	w.must(leader.Resume())
-	w.ended(leader)
-	w.checkTold("check", counted(2*count, count, count))
+	w.waitForExit(leader)
+	w.hasCheckStatus("check", counted(2*count, count, count))
 	for number := 1; number <= count; number++ {
 		w.tries(w.node(number))
 		w.locked(w.node(number), "")
 	}
-	w.judgeCare(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Remediations: count + 5, Releases: 5})
+	w.judgeRemediations(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Remediations: count + 5, Releases: 5})
 }
 
-// testClinicDeposed has two at work who do not know of each other. Of nodes of the
+// testHealthCheckDeposed has two at work who do not know of each other. Of nodes of the
 // control plane only one can take its turn: whoever writes the ledger learns of the
 // other.
-func testClinicDeposed(w *ward) {
+func testHealthCheckDeposed(w *scope) {
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 20})
-	plane := w.admit(testbed.Nodes{Count: 3, First: 21, Labels: map[string]string{controlPlaneLabel: ""}})
+	nodes := w.createNodes(testbed.Nodes{Count: 20})
+	plane := w.createNodes(testbed.Nodes{Count: 3, First: 21, Labels: map[string]string{controlPlaneLabel: ""}})
 	w.check("check", atMost("100%"))
-	w.vacate()
+	w.releaseLeadership()
 	first := w.start(install.Options{Args: []string{alone}})
 	w.fallSick(nodes[:5])
-	w.checkTold("check", counted(23, 18, 5))
+	w.hasCheckStatus("check", counted(23, 18, 5))
 	holder := w.holder()
 	first.Expect()
 	w.start(install.Options{Args: []string{alone}})
@@ -525,11 +529,11 @@ func testClinicDeposed(w *ward) {
 	})
 	w.fallSick(nodes[5:10])
 	w.fallSick(plane)
-	w.ended(first)
-	w.checkTold("check", counted(23, 10, 11))
+	w.waitForExit(first)
+	w.hasCheckStatus("check", counted(23, 10, 11))
 	w.recover(nodes[:3])
-	w.checkTold("check", counted(23, 13, 8))
-	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 11, Releases: 3})
+	w.hasCheckStatus("check", counted(23, 13, 8))
+	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: 11, Releases: 3})
 }
 
 // pause lets time pass in which others go on.
@@ -542,9 +546,9 @@ func pause(ctx context.Context, lasts time.Duration) {
 
 // ---- bad weather
 
-func testClinicWeather(w *ward) {
+func testHealthCheckRandomFaults(w *scope) {
 	const count = 40
-	w.vacate()
+	w.releaseLeadership()
 	proxy, err := w.Proxy()
 	w.must(err)
 	var rules []*testbed.Rule
@@ -567,8 +571,8 @@ func testClinicWeather(w *ward) {
 		}
 	}
 	w.template("quick")
-	nodes := w.admit(sickFromBirth(count))
-	plane := w.admit(testbed.Nodes{Count: 4, First: count + 1, Labels: map[string]string{controlPlaneLabel: ""}})
+	nodes := w.createNodes(sickFromBirth(count))
+	plane := w.createNodes(testbed.Nodes{Count: 4, First: count + 1, Labels: map[string]string{controlPlaneLabel: ""}})
 	w.check("check", atMost("100%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.HealthyDelay = "1s" })
 	w.start(install.Options{Through: proxy, Args: []string{alone}})
 	w.fallSick(plane)
@@ -586,19 +590,19 @@ func testClinicWeather(w *ward) {
 			return nil
 		})
 	}
-	w.checkTold("check", counted(count+4, 0, count+1))
+	w.hasCheckStatus("check", counted(count+4, 0, count+1))
 	w.recover(append(nodes[:count/2:count/2], plane...))
-	w.checkTold("check", counted(count+4, count/2+4, count/2))
+	w.hasCheckStatus("check", counted(count+4, count/2+4, count/2))
 	for i, rule := range rules {
 		if rule.Struck() == 0 {
 			w.t.Errorf("fault %d has struck nothing", i)
 		}
 	}
-	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: count + 1, Releases: count/2 + 1, Notes: count / 2})
+	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: count + 1, Releases: count/2 + 1, Notes: count / 2})
 }
 
 // treated counts the nodes of the ward that have a remediation.
-func (w *ward) treated() int {
+func (w *scope) treated() int {
 	w.t.Helper()
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(remediator.Kind)
@@ -612,7 +616,7 @@ func (w *ward) treated() int {
 	return len(seen)
 }
 
-func testClinicOutage(w *ward) {
+func testHealthCheckOutage(w *scope) {
 	const count = 40
 	proxy, err := w.Proxy()
 	w.must(err)
@@ -623,7 +627,7 @@ func testClinicOutage(w *ward) {
 		}
 	}
 	w.template("quick")
-	nodes := w.admit(sickFromBirth(count))
+	nodes := w.createNodes(sickFromBirth(count))
 	w.check("check", atMost("100%"))
 	held := proxy.Inject(later(8), testbed.Hold(), 0)
 	controller := w.start(install.Options{Through: proxy, Args: []string{alone}})
@@ -641,20 +645,20 @@ func testClinicOutage(w *ward) {
 		held = next
 	}
 	held.Lift()
-	w.checkTold("check", counted(count, 0, count))
+	w.hasCheckStatus("check", counted(count, 0, count))
 	w.recover(nodes[:10])
-	w.checkTold("check", counted(count, 10, count-10))
-	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: count, Releases: 10})
+	w.hasCheckStatus("check", counted(count, 10, count-10))
+	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: count, Releases: 10})
 }
 
 // ---- conditions and nodes
 
-func testClinicFlapping(w *ward) {
+func testHealthCheckFlapping(w *scope) {
 	const count, flips = 30, 10
 	proxy, err := w.Proxy()
 	w.must(err)
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: count})
+	nodes := w.createNodes(testbed.Nodes{Count: count})
 	w.check("check", atMost("60%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) {
 		s.HealthyDelay = "1s"
 		s.UnhealthyConditions = append(s.UnhealthyConditions, remediationv1alpha1.UnhealthyCondition{Type: "Tired", Status: corev1.ConditionUnknown, Duration: "1s"})
@@ -675,19 +679,19 @@ func testClinicFlapping(w *ward) {
 		return w.try(ctx, node, "Tired", corev1.ConditionFalse)
 	}))
 	w.recover(nodes)
-	w.checkTold("check", counted(count, count, 0))
+	w.hasCheckStatus("check", counted(count, count, 0))
 	w.fallSick(nodes[:10])
-	w.checkTold("check", counted(count, count-10, 10))
-	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 15, Releases: 5})
+	w.hasCheckStatus("check", counted(count, count-10, 10))
+	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: 15, Releases: 5})
 }
 
-func testClinicRecreated(w *ward) {
+func testHealthCheckRecreated(w *scope) {
 	const count = 20
-	p := w.newPost(w.name)
+	p := w.newProxy(w.name)
 	w.template("quick")
-	w.admit(sickFromBirth(count))
+	w.createNodes(sickFromBirth(count))
 	w.check("check", atMost("100%"))
-	box := p.keep(w.makes(), 10)
+	box := p.hold(w.makes(), 10)
 	w.start(install.Options{Args: p.Args(alone)})
 	// Those whose remediation is on its way go, and come back: some sick, some well.
 	kept := box.wait(w, 10)
@@ -704,12 +708,12 @@ func testClinicRecreated(w *ward) {
 		}
 		again.First = number
 		if i%5 != 0 { // the others do not come back
-			w.admit(again)
+			w.createNodes(again)
 		}
 	}
-	w.arrives(kept[:5], http.StatusCreated) // whoever sent them is not told
+	w.deliver(kept[:5], http.StatusCreated) // whoever sent them is not told
 	box.Release()
-	w.checkTold("check", counted(18, 4, 14)) // 2 are gone, 4 are well
+	w.hasCheckStatus("check", counted(18, 4, 14)) // 2 are gone, 4 are well
 	w.eventually("remediations of nodes that are there", func() error {
 		nodes, err := w.all(w.t.Context())
 		if err != nil {
@@ -728,44 +732,44 @@ func testClinicRecreated(w *ward) {
 		}
 		return nil
 	})
-	w.judgeCare(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Remediations: count, Releases: 10})
+	w.judgeRemediations(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Remediations: count, Releases: 10})
 }
 
-func testClinicJoining(w *ward) {
+func testHealthCheckJoining(w *scope) {
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 10})
+	nodes := w.createNodes(testbed.Nodes{Count: 10})
 	w.check("check", atMost("49%"))
 	w.start(install.Options{Args: []string{alone}})
 	fallen := w.meanwhile(func() error { return w.turn(nodes, corev1.ConditionTrue) })
-	w.admit(testbed.Nodes{Count: 20, First: 11})
+	w.createNodes(testbed.Nodes{Count: 20, First: 11})
 	fallen()
-	w.checkTold("check", counted(30, 20, 10)) // of 30, 15 may be
+	w.hasCheckStatus("check", counted(30, 20, 10)) // of 30, 15 may be
 	for number := 11; number <= 30; number++ {
 		w.removeNode(w.node(number))
 	}
-	more := w.admit(testbed.Nodes{Count: 2, First: 31})
+	more := w.createNodes(testbed.Nodes{Count: 2, First: 31})
 	w.fallSick(more)
-	w.checkTold("check", counted(12, 0, 10), row(more[0], "GateClosed", "12 of 12")) // what is under way stays
+	w.hasCheckStatus("check", counted(12, 0, 10), row(more[0], "GateClosed", "12 of 12")) // what is under way stays
 	w.recover(nodes[:8])
-	w.checkTold("check", counted(12, 8, 4))
-	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 12, Releases: 8})
+	w.hasCheckStatus("check", counted(12, 8, 4))
+	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: 12, Releases: 8})
 }
 
 // testPendingWait takes away the Lease that a node is locked by while its sickness has
 // not lasted long enough. It is remediated when it has, and not when something else
 // happens to be looked at.
-func testPendingWait(w *ward) {
+func testPendingWait(w *scope) {
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 4})
+	nodes := w.createNodes(testbed.Nodes{Count: 4})
 	w.check("check", atMost("100%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.UnhealthyConditions[0].Duration = "6s" })
 	w.start(install.Options{Args: []string{alone}})
-	w.checkTold("check", counted(4, 4, 0))
+	w.hasCheckStatus("check", counted(4, 4, 0))
 	w.lock(nodes[0], "maintenance", time.Hour)
 	w.lock(nodes[1], "NodeHealthCheck-"+w.name+"-check", time.Hour) // of an earlier treatment
 	w.lock(nodes[2], "maintenance", 2*time.Second)
 	w.fallSick(nodes)
 	fell := time.Now()
-	w.checkTold("check", row(nodes[0], "Pending"))
+	w.hasCheckStatus("check", row(nodes[0], "Pending"))
 	for _, node := range nodes[:2] {
 		w.must(client.IgnoreNotFound(w.api.Delete(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: leaseNamespace, Name: "node-" + node}})))
 	}
@@ -775,11 +779,11 @@ func testPendingWait(w *ward) {
 	if took := time.Since(fell); took < 5*time.Second || took > 20*time.Second {
 		w.t.Errorf("it took %s", took)
 	}
-	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 4})
+	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: 4})
 }
 
 // made counts the remediation objects of a node that ever were.
-func (w *ward) made(node string) int {
+func (w *scope) made(node string) int {
 	w.t.Helper()
 	count := 0
 	for _, change := range w.recording() {
@@ -794,13 +798,13 @@ func (w *ward) made(node string) int {
 
 // beginSilence makes a node sick whose remediator never answers, and has somebody
 // begin with the first of two templates of one kind.
-func beginSilence(w *ward) {
+func beginSilence(w *scope) {
 	w.t.Helper()
 	w.template("first", several)
 	w.template("second", several)
-	nodes := w.admit(testbed.Nodes{Count: 3})
+	nodes := w.createNodes(testbed.Nodes{Count: 3})
 	w.check("check", w.steps("first", "second"))
-	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	controller := w.start(install.Options{Args: []string{alone}})
 	w.tries(nodes[0], "first")
 	w.kill(controller)
@@ -808,7 +812,7 @@ func beginSilence(w *ward) {
 
 // endSilence sees that each step had its time, however often the controller was
 // killed meanwhile, and that there was an end of it.
-func endSilence(w *ward) {
+func endSilence(w *scope) {
 	w.start(install.Options{Args: []string{alone}})
 	w.tries(w.node(1), "first", "second")
 	var due time.Time
@@ -818,11 +822,11 @@ func endSilence(w *ward) {
 		due = o.GetCreationTimestamp().Add(time.Minute)
 	}
 	pause(w.t.Context(), time.Until(due)) // a step has a minute at least
-	w.checkTold("check", row(w.node(1), "Exhausted", "nothing is left to try"))
-	w.heard("NodeHealthCheck", w.name+"-check", "NoTemplateLeft", w.node(1))
+	w.hasCheckStatus("check", row(w.node(1), "Exhausted", "nothing is left to try"))
+	w.hasEvent("NodeHealthCheck", w.name+"-check", "NoTemplateLeft", w.node(1))
 	w.locked(w.node(1), "")
-	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 2, Escalations: 1, Notes: 2})
-	w.says(w.node(1), "Sick", corev1.ConditionFalse)
+	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: 2, Escalations: 1, Notes: 2})
+	w.setCondition(w.node(1), "Sick", corev1.ConditionFalse)
 	w.tries(w.node(1))
-	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Releases: 2})
+	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Releases: 2})
 }

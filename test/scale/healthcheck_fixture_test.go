@@ -23,9 +23,9 @@ import (
 )
 
 const (
-	// ailment is the condition that the benchmarks of health checks make true. No
+	// unhealthyType is the condition that the benchmarks of health checks make true. No
 	// set reads it.
-	ailment = "CorruptDockerOverlay2"
+	unhealthyType = "CorruptDockerOverlay2"
 	// checkName is of the health check that reads it.
 	checkName = "overlay"
 	// resource is what the API server calls its remediation objects.
@@ -53,15 +53,15 @@ spec:
     namespace: default
 `
 
-// clinic is a bed with a health check, and with a remediator that only looks on.
-type clinic struct {
-	*bed
-	objects *onlooker
+// healthCheckFixture is a bed with a health check, and with a remediator that only looks on.
+type healthCheckFixture struct {
+	*fixture
+	objects *objectWatcher
 	server  kubernetes.Interface
 }
 
-// clinicIn puts a health check into a bed until the benchmark is over.
-func clinicIn(b *testing.B, d *bed) *clinic {
+// healthCheckFixtureIn puts a health check into a bed until the benchmark is over.
+func healthCheckFixtureIn(b *testing.B, d *fixture) *healthCheckFixture {
 	b.Helper()
 	if err := remediator.Install(b.Context(), d.cluster); err != nil {
 		b.Fatal(err)
@@ -78,14 +78,14 @@ func clinicIn(b *testing.B, d *bed) *clinic {
 	if err != nil {
 		b.Fatal(err)
 	}
-	return &clinic{bed: d, objects: watchRemedies(b, d), server: server}
+	return &healthCheckFixture{fixture: d, objects: watchRemediations(b, d), server: server}
 }
 
 // start runs a controller until the benchmark is over, and returns when it follows
 // the health check for every node.
-func (c *clinic) start(b *testing.B) *install.Controller {
+func (c *healthCheckFixture) start(b *testing.B) *install.Controller {
 	b.Helper()
-	controller := c.bed.start(b)
+	controller := c.fixture.start(b)
 	selected := sample(`autohealer_nodehealthcheck_nodes{nodehealthcheck="` + checkName + `",state="selected"}`)
 	disabled := sample(`autohealer_nodehealthcheck_disabled{nodehealthcheck="` + checkName + `"}`)
 	await(b, controller, "the health check to be followed", quiet, func(m measured) bool {
@@ -115,7 +115,7 @@ const agentsEvery = 5 * time.Second
 
 // asked returns what it was asked until now. It is the API server who counts: what
 // the controller thinks that it does would be no proof.
-func (c *clinic) asked(b *testing.B) asked {
+func (c *healthCheckFixture) asked(b *testing.B) asked {
 	b.Helper()
 	page := metricsOf(b, c.server)
 	count := func(verb, resource string) int {
@@ -154,10 +154,10 @@ func (a asked) writes() int { return a.locked + a.begun + a.noted + a.ended + a.
 
 // heal heals nodes, returns how long the last object took to go, and what the API
 // server was asked in all since before. It waits until nothing comes any more.
-func (c *clinic) heal(b *testing.B, names []string, before asked) (took time.Duration, done asked) {
+func (c *healthCheckFixture) heal(b *testing.B, names []string, before asked) (took time.Duration, done asked) {
 	b.Helper()
 	begin := time.Now()
-	err := c.setProblems(b.Context(), names, ailment, corev1.ConditionFalse, 16)
+	err := c.setProblems(b.Context(), names, unhealthyType, corev1.ConditionFalse, 16)
 	if err == nil {
 		err = c.objects.count(b.Context(), 0)
 	}
@@ -184,7 +184,7 @@ func (c *clinic) heal(b *testing.B, names []string, before asked) (took time.Dur
 // assertTreated holds what was asked of the API server for the whole life of
 // treatments against what had to be: every node was looked at, locked, remediated,
 // and left alone again, each once, and nothing was listed.
-func (c *clinic) assertTreated(b *testing.B, changesBefore int, done asked, sick int) {
+func (c *healthCheckFixture) assertTreated(b *testing.B, changesBefore int, done asked, sick int) {
 	b.Helper()
 	done.relocked = 0 // the leaders'
 	if want := (asked{looks: sick, locked: sick, begun: sick, ended: sick, unlocked: sick}); done != want {
@@ -198,7 +198,7 @@ func (c *clinic) assertTreated(b *testing.B, changesBefore int, done asked, sick
 // stormWithoutController has the clients write and read for every node what they and
 // the controller do, one after the other, and returns how long it took until the last
 // object was seen. It leaves the nodes as they were.
-func (c *clinic) stormWithoutController(b *testing.B, names []string, atATime int) time.Duration {
+func (c *healthCheckFixture) stormWithoutController(b *testing.B, names []string, atATime int) time.Duration {
 	b.Helper()
 	api, err := client.New(c.cluster.AdminConfig(), client.Options{})
 	if err != nil {
@@ -218,7 +218,7 @@ func (c *clinic) stormWithoutController(b *testing.B, names []string, atATime in
 	}
 	begin := time.Now()
 	err = each(b.Context(), names, atATime, func(ctx context.Context, name string) error {
-		if err := c.setProblem(ctx, name, ailment, corev1.ConditionTrue); err != nil {
+		if err := c.setProblem(ctx, name, unhealthyType, corev1.ConditionTrue); err != nil {
 			return err
 		}
 		node, err := write.Fetch(ctx, name)
@@ -243,7 +243,7 @@ func (c *clinic) stormWithoutController(b *testing.B, names []string, atATime in
 	}
 	took := c.objects.latest(names).Sub(begin)
 	if err = each(b.Context(), names, atATime, func(ctx context.Context, name string) error {
-		if err := c.setProblem(ctx, name, ailment, corev1.ConditionFalse); err != nil {
+		if err := c.setProblem(ctx, name, unhealthyType, corev1.ConditionFalse); err != nil {
 			return err
 		}
 		object := &unstructured.Unstructured{}
@@ -267,18 +267,18 @@ func (c *clinic) stormWithoutController(b *testing.B, names []string, atATime in
 	return took
 }
 
-// onlooker sees remediation objects as any remediator does, through an informer, and
+// objectWatcher sees remediation objects as any remediator does, through an informer, and
 // keeps when it saw them come and go.
-type onlooker struct {
+type objectWatcher struct {
 	mu    sync.Mutex
 	since map[string]time.Time // by name: when the object came, or went
 	there int
 }
 
-// watchRemedies looks on until the benchmark is over.
-func watchRemedies(b *testing.B, d *bed) *onlooker {
+// watchRemediations looks on until the benchmark is over.
+func watchRemediations(b *testing.B, d *fixture) *objectWatcher {
 	b.Helper()
-	o := &onlooker{since: map[string]time.Time{}}
+	o := &objectWatcher{since: map[string]time.Time{}}
 	note := func(object any, by int) {
 		now := time.Now()
 		if last, unseen := object.(cache.DeletedFinalStateUnknown); unseen {
@@ -289,7 +289,7 @@ func watchRemedies(b *testing.B, d *bed) *onlooker {
 		o.since[object.(*metav1.PartialObjectMetadata).Name] = now
 		o.there += by
 	}
-	lookOn(b, d, remediator.GroupVersion.WithResource(resource), cache.ResourceEventHandlerFuncs{
+	watchObjects(b, d, remediator.GroupVersion.WithResource(resource), cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(object any) { note(object, 1) },
 		DeleteFunc: func(object any) { note(object, -1) },
 	})
@@ -297,7 +297,7 @@ func watchRemedies(b *testing.B, d *bed) *onlooker {
 }
 
 // count waits until exactly so many objects are there.
-func (o *onlooker) count(ctx context.Context, want int) error {
+func (o *objectWatcher) count(ctx context.Context, want int) error {
 	return awaitCount(ctx, fmt.Sprintf("%d remediation objects", want), func() int {
 		o.mu.Lock()
 		defer o.mu.Unlock()
@@ -306,14 +306,14 @@ func (o *onlooker) count(ctx context.Context, want int) error {
 }
 
 // seen returns when the object for a node came, or went.
-func (o *onlooker) seen(name string) time.Time {
+func (o *objectWatcher) seen(name string) time.Time {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.since[name]
 }
 
 // latest returns when the last of those for some nodes did.
-func (o *onlooker) latest(names []string) (at time.Time) {
+func (o *objectWatcher) latest(names []string) (at time.Time) {
 	for _, name := range names {
 		if seen := o.seen(name); seen.After(at) {
 			at = seen

@@ -23,46 +23,46 @@ import (
 )
 
 const (
-	// peerLease is what the leader of medik8s' own controller holds.
-	peerLease     = "e1f13584.medik8s.io"
-	peerNamespace = "operators"
-	peerLasts     = 8 * time.Second
+	// medik8sLease is what the leader of medik8s' own controller holds.
+	medik8sLease         = "e1f13584.medik8s.io"
+	medik8sNamespace     = "operators"
+	medik8sLeaseDuration = 8 * time.Second
 )
 
 // TestStandingBack has medik8s' own controller at work, or what can be seen of it: its
 // Lease, and what it makes.
 func TestStandingBack(t *testing.T) {
 	t.Parallel()
-	w := newClinic(t, peerNamespace)
-	if err := w.api.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: peerNamespace}}); err != nil {
+	w := newHealthCheckScope(t, medik8sNamespace)
+	if err := w.api.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: medik8sNamespace}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, part := range []struct {
 		name, ward string
-		test       func(*ward)
+		test       func(*scope)
 	}{
-		{"nothing is written while the other is at work, and its Lease expires", "expires", testPeerExpires},
-		{"the other gives its Lease back, and comes back in mid-treatment", "returns", testPeerReturns},
-		{"the other's steps are gone on with", "steps", testPeerSteps},
-		{"a restart does not take over", "restart", testPeerRestart},
-		{"nobody can tell whether the other is at work", "unseen", testPeerUnseen},
-		{"the other's Lease cannot be read for a while", "broken", testPeerBroken},
+		{"nothing is written while the other is at work, and its Lease expires", "expires", testMedik8sLeaseExpires},
+		{"the other gives its Lease back, and comes back in mid-treatment", "returns", testMedik8sReturns},
+		{"the other's steps are gone on with", "steps", testMedik8sSteps},
+		{"a restart does not take over", "restart", testMedik8sRestart},
+		{"nobody can tell whether the other is at work", "unseen", testMedik8sUnseen},
+		{"the other's Lease cannot be read for a while", "broken", testMedik8sUnreadable},
 	} {
 		t.Run(part.name, func(t *testing.T) {
-			ward := w.ward(t, part.ward)
-			defer ward.discharge()
+			ward := w.scope(t, part.ward)
+			defer ward.deleteCheck()
 			part.test(ward)
 		})
 	}
 }
 
-// peerWorks renews the Lease of medik8s' own controller until it is told how to end.
-func (w *ward) peerWorks() (end func(how func())) {
+// medik8sLeads renews the Lease of medik8s' own controller until it is told how to end.
+func (w *scope) medik8sLeads() (end func(how func())) {
 	w.t.Helper()
 	renew := func() error {
 		now := metav1.NowMicro()
-		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: peerNamespace, Name: peerLease}}
-		is := coordinationv1.LeaseSpec{HolderIdentity: new("medik8s_1"), LeaseDurationSeconds: new(int32(peerLasts / time.Second)), AcquireTime: &now, RenewTime: &now}
+		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: medik8sNamespace, Name: medik8sLease}}
+		is := coordinationv1.LeaseSpec{HolderIdentity: new("medik8s_1"), LeaseDurationSeconds: new(int32(medik8sLeaseDuration / time.Second)), AcquireTime: &now, RenewTime: &now}
 		err := w.api.Get(w.t.Context(), client.ObjectKeyFromObject(lease), lease)
 		lease.Spec = is
 		if client.IgnoreNotFound(err) != nil {
@@ -100,18 +100,18 @@ func (w *ward) peerWorks() (end func(how func())) {
 // expires leaves the Lease as it is: its holder is dead.
 func expires() {}
 
-// peerGivesBack does what a leader does who ends in peace.
-func (w *ward) peerGivesBack() {
+// medik8sReleases does what a leader does who ends in peace.
+func (w *scope) medik8sReleases() {
 	w.t.Helper()
 	lease := &coordinationv1.Lease{}
-	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: peerNamespace, Name: peerLease}, lease))
+	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: medik8sNamespace, Name: medik8sLease}, lease))
 	lease.Spec.HolderIdentity = new("")
 	w.must(w.api.Update(w.t.Context(), lease))
 }
 
 // stands waits until a health check says that it is left to another controller, or
 // no longer.
-func (w *ward) stands(name string, back bool, words ...string) {
+func (w *scope) stands(name string, back bool, words ...string) {
 	w.t.Helper()
 	check := &remediationv1alpha1.NodeHealthCheck{}
 	w.eventually("who follows "+w.name+"-"+name, func() error {
@@ -129,8 +129,8 @@ func (w *ward) stands(name string, back bool, words ...string) {
 	})
 }
 
-// isBack says what a controller tells of itself, in its metrics and its log.
-func (w *ward) isBack(c *install.Controller, back bool, words string) {
+// isDeferring says what a controller tells of itself, in its metrics and its log.
+func (w *scope) isDeferring(c *install.Controller, back bool, words string) {
 	w.t.Helper()
 	want := 0.0
 	if back {
@@ -146,9 +146,9 @@ func (w *ward) isBack(c *install.Controller, back bool, words string) {
 	}
 }
 
-// peerMakes makes a remediation as medik8s' own controller does: without the UID of the
+// medik8sCreates makes a remediation as medik8s' own controller does: without the UID of the
 // node.
-func (w *ward) peerMakes(check *remediationv1alpha1.NodeHealthCheck, node, template string) *unstructured.Unstructured {
+func (w *scope) medik8sCreates(check *remediationv1alpha1.NodeHealthCheck, node, template string) *unstructured.Unstructured {
 	w.t.Helper()
 	object := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"strategy": template}}}
 	object.SetGroupVersionKind(remediator.Kind)
@@ -167,7 +167,7 @@ func (w *ward) peerMakes(check *remediationv1alpha1.NodeHealthCheck, node, templ
 	return object
 }
 
-func (w *ward) isSeveral(template string) bool {
+func (w *scope) isSeveral(template string) bool {
 	w.t.Helper()
 	found := &unstructured.Unstructured{}
 	found.SetGroupVersionKind(remediator.TemplateKind)
@@ -177,7 +177,7 @@ func (w *ward) isSeveral(template string) bool {
 }
 
 // untouched says that an object is as it was.
-func (w *ward) untouched(object *unstructured.Unstructured) {
+func (w *scope) untouched(object *unstructured.Unstructured) {
 	w.t.Helper()
 	now := object.DeepCopy()
 	w.must(w.api.Get(w.t.Context(), client.ObjectKeyFromObject(object), now))
@@ -186,28 +186,28 @@ func (w *ward) untouched(object *unstructured.Unstructured) {
 	}
 }
 
-func testPeerExpires(w *ward) {
-	end := w.peerWorks()
+func testMedik8sLeaseExpires(w *scope) {
+	end := w.medik8sLeads()
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 6})
+	nodes := w.createNodes(testbed.Nodes{Count: 6})
 	check := w.check("check", atMost("100%"))
 	w.fallSick(nodes[:3])
-	theirs := []*unstructured.Unstructured{w.peerMakes(check, nodes[0], "quick"), w.peerMakes(check, nodes[1], "quick")}
+	theirs := []*unstructured.Unstructured{w.medik8sCreates(check, nodes[0], "quick"), w.medik8sCreates(check, nodes[1], "quick")}
 	w.lock(nodes[0], "NodeHealthCheck-"+check.Name, time.Minute)
 	w.lock(nodes[1], "NodeHealthCheck-"+check.Name, time.Minute)
 	controller := w.start(install.Options{Args: []string{alone}})
-	w.stands("check", true, "medik8s_1", peerNamespace+"/"+peerLease)
-	w.isBack(controller, true, "standing back")
+	w.stands("check", true, "medik8s_1", medik8sNamespace+"/"+medik8sLease)
+	w.isDeferring(controller, true, "standing back")
 	// It has recovered, which the other will see; and one falls sick.
-	w.says(nodes[1], "Sick", corev1.ConditionFalse)
-	w.says(nodes[3], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[1], "Sick", corev1.ConditionFalse)
+	w.setCondition(nodes[3], "Sick", corev1.ConditionTrue)
 	w.mark(nodes[4], `{"annotations":{"`+confirmedAnnotation+`":""}}`)
-	w.want("set") // sets are nobody else's
+	w.createSet("set") // sets are nobody else's
 	w.counts(w.key("set"), 0, 3)
 	for _, object := range theirs {
 		w.untouched(object)
 	}
-	report := w.judgeCare(history.Config{AnyTurn: true}, history.Counts{CheckStatuses: 1})
+	report := w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{CheckStatuses: 1})
 	if report.Remediations+report.Releases+report.Notes+report.Leases+report.Confirmations > 0 || report.CheckStatuses > 1 {
 		w.t.Errorf("it wrote: %+v", report.Counts)
 	}
@@ -218,32 +218,32 @@ func testPeerExpires(w *ward) {
 	w.tries(nodes[3], "quick")
 	w.tries(nodes[1])
 	w.untouched(theirs[0]) // it serves
-	w.checkTold("check", counted(6, 3, 3))
-	w.isBack(controller, false, "following health checks")
+	w.hasCheckStatus("check", counted(6, 3, 3))
+	w.isDeferring(controller, false, "following health checks")
 	w.locked(nodes[1], "")
-	w.says(nodes[0], "Sick", corev1.ConditionFalse)
+	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
 	w.tries(nodes[0])
-	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 2, Releases: 2})
+	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: 2, Releases: 2})
 }
 
-func testPeerReturns(w *ward) {
-	end := w.peerWorks()
+func testMedik8sReturns(w *scope) {
+	end := w.medik8sLeads()
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 4})
+	nodes := w.createNodes(testbed.Nodes{Count: 4})
 	w.check("check", atMost("100%"))
 	w.fallSick(nodes[:2])
 	controller := w.start(install.Options{Args: []string{alone}})
 	w.stands("check", true)
-	end(w.peerGivesBack)
+	end(w.medik8sReleases)
 	first := w.tries(nodes[0], "quick")
 	w.tries(nodes[1], "quick")
-	w.checkTold("check", counted(4, 2, 2))
-	end = w.peerWorks()
+	w.hasCheckStatus("check", counted(4, 2, 2))
+	end = w.medik8sLeads()
 	w.stands("check", true)
-	w.isBack(controller, true, "standing back")
-	w.says(nodes[0], "Sick", corev1.ConditionFalse)
-	w.says(nodes[2], "Sick", corev1.ConditionTrue)
-	w.want("set")
+	w.isDeferring(controller, true, "standing back")
+	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
+	w.setCondition(nodes[2], "Sick", corev1.ConditionTrue)
+	w.createSet("set")
 	w.counts(w.key("set"), 0, 2) // by now it has heard of all of it
 	w.untouched(first)
 	w.must(w.triesNow(nodes[2]))
@@ -251,45 +251,45 @@ func testPeerReturns(w *ward) {
 	// The other does its work, and leaves.
 	w.must(w.api.Delete(w.t.Context(), first))
 	end(func() {
-		w.must(w.api.Delete(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: peerNamespace, Name: peerLease}}))
+		w.must(w.api.Delete(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: medik8sNamespace, Name: medik8sLease}}))
 	})
 	w.tries(nodes[2], "quick")
 	w.locked(nodes[0], "")
-	w.checkTold("check", counted(4, 2, 2))
-	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 3})
+	w.hasCheckStatus("check", counted(4, 2, 2))
+	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: 3})
 }
 
-func testPeerSteps(w *ward) {
-	end := w.peerWorks()
+func testMedik8sSteps(w *scope) {
+	end := w.medik8sLeads()
 	w.template("first", several)
 	w.template("second", several)
-	nodes := w.admit(testbed.Nodes{Count: 4})
+	nodes := w.createNodes(testbed.Nodes{Count: 4})
 	check := w.check("check", atMost("100%"), w.steps("first", "second"))
 	w.fallSick(nodes[:2])
-	early := w.peerMakes(check, nodes[0], "first")
-	before := w.peerMakes(check, nodes[1], "first")
-	late := w.peerMakes(check, nodes[1], "second")
+	early := w.medik8sCreates(check, nodes[0], "first")
+	before := w.medik8sCreates(check, nodes[1], "first")
+	late := w.medik8sCreates(check, nodes[1], "second")
 	w.start(install.Options{Args: []string{alone}})
 	w.stands("check", true)
 	w.replies(early, "Succeeded", metav1.ConditionFalse)
 	w.replies(before, "Succeeded", metav1.ConditionFalse)
 	w.replies(late, "Succeeded", metav1.ConditionFalse)
-	end(w.peerGivesBack)
+	end(w.medik8sReleases)
 	w.tries(nodes[0], "first", "second")
-	w.checkTold("check", row(nodes[1], "Exhausted"), counted(4, 2, 2))
+	w.hasCheckStatus("check", row(nodes[1], "Exhausted"), counted(4, 2, 2))
 	w.must(w.triesNow(nodes[1], "first", "second"))
 	w.recover(nodes[:2])
 	w.tries(nodes[0])
 	w.tries(nodes[1])
-	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 1, Escalations: 1, Releases: 4})
+	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: 1, Escalations: 1, Releases: 4})
 }
 
-// testPeerRestart kills a controller that stands back. The next one knows nothing of
+// testMedik8sRestart kills a controller that stands back. The next one knows nothing of
 // the other but its Lease.
-func testPeerRestart(w *ward) {
-	end := w.peerWorks()
+func testMedik8sRestart(w *scope) {
+	end := w.medik8sLeads()
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 4})
+	nodes := w.createNodes(testbed.Nodes{Count: 4})
 	w.check("check", atMost("100%"))
 	w.fallSick(nodes[:2])
 	controller := w.start(install.Options{Args: []string{alone}})
@@ -304,51 +304,51 @@ func testPeerRestart(w *ward) {
 			return nil
 		})
 	}
-	report := w.judgeCare(history.Config{AnyTurn: true}, history.Counts{})
+	report := w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{})
 	if report.Remediations+report.Leases > 0 {
 		w.t.Errorf("it wrote: %+v", report.Counts)
 	}
-	end(w.peerGivesBack)
+	end(w.medik8sReleases)
 	w.tries(nodes[0], "quick")
-	w.checkTold("check", counted(4, 2, 2))
+	w.hasCheckStatus("check", counted(4, 2, 2))
 }
 
-// testPeerUnseen takes away the right to see the other's Lease.
-func testPeerUnseen(w *ward) {
+// testMedik8sUnseen takes away the right to see the other's Lease.
+func testMedik8sUnseen(w *scope) {
 	role := &rbacv1.ClusterRole{}
 	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Name: install.Account}, role))
 	giveBack := w.withdrawEach(role, &role.Rules, authorizationv1.ResourceAttributes{
-		Group: coordinationv1.GroupName, Resource: "leases", Name: peerLease,
+		Group: coordinationv1.GroupName, Resource: "leases", Name: medik8sLease,
 	}, []string{"list", "watch"})
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 4})
+	nodes := w.createNodes(testbed.Nodes{Count: 4})
 	w.check("check", atMost("100%"))
 	w.fallSick(nodes[:2])
 	controller := w.start(install.Options{Args: []string{alone}})
 	w.stands("check", true, "nobody can tell", "forbidden")
-	w.isBack(controller, true, "nobody can tell")
-	w.want("set")
+	w.isDeferring(controller, true, "nobody can tell")
+	w.createSet("set")
 	w.counts(w.key("set"), 0, 2)
 	w.must(w.triesNow(nodes[0]))
 	giveBack()
 	w.tries(nodes[0], "quick")
 	w.stands("check", false)
-	w.checkTold("check", counted(4, 2, 2))
-	w.isBack(controller, false, "following health checks")
+	w.hasCheckStatus("check", counted(4, 2, 2))
+	w.isDeferring(controller, false, "following health checks")
 }
 
-// testPeerBroken keeps the controller from reading the other's Lease for longer than
+// testMedik8sUnreadable keeps the controller from reading the other's Lease for longer than
 // that lasts, while the other renews it: that nothing was heard is not that nobody is
 // there.
-func testPeerBroken(w *ward) {
-	end := w.peerWorks()
+func testMedik8sUnreadable(w *scope) {
+	end := w.medik8sLeads()
 	proxy, err := w.Proxy()
 	w.must(err)
 	everywhere := func(r testbed.Request) bool {
 		return r.Resource == "leases" && r.Namespace == "" && (r.Verb == "list" || r.Verb == "watch")
 	}
 	w.template("quick")
-	nodes := w.admit(testbed.Nodes{Count: 4})
+	nodes := w.createNodes(testbed.Nodes{Count: 4})
 	w.check("check", atMost("100%"))
 	w.fallSick(nodes[:2])
 	// From the beginning, and later.
@@ -365,7 +365,7 @@ func testPeerBroken(w *ward) {
 			})
 		}
 		struck := broken.Struck()
-		for deadline := time.Now().Add(peerLasts + 3*time.Second); time.Now().Before(deadline); pause(w.t.Context(), time.Second) {
+		for deadline := time.Now().Add(medik8sLeaseDuration + 3*time.Second); time.Now().Before(deadline); pause(w.t.Context(), time.Second) {
 			w.must(w.triesNow(nodes[0]))
 		}
 		if broken.Struck() == struck {
@@ -375,6 +375,6 @@ func testPeerBroken(w *ward) {
 		w.stands("check", true)
 		w.must(w.triesNow(nodes[0]))
 	}
-	end(w.peerGivesBack)
+	end(w.medik8sReleases)
 	w.tries(nodes[0], "quick")
 }
