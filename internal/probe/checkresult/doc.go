@@ -1,7 +1,8 @@
-// Package checkresult is what an examination of the node answers, whoever holds it: a program
-// that is run, or a function of the agent.
+// Package checkresult defines checks of the node and their results. A check is either a program
+// that the agent runs or a function of the agent.
 //
-// It promises that "healthy" and "could not look" are different answers, and that an
-// answer which was never given is the latter. It examines nothing, and refuses to say
-// what an answer means for a condition.
+// "Healthy" and "could not look" are different results. The zero Result is Unknown: a check that
+// gave no answer could not look.
+//
+// The package runs no checks. It does not decide what a result means for a condition.
 package checkresult

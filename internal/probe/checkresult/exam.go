@@ -2,25 +2,25 @@ package checkresult
 
 import "context"
 
-// Verdict is what an examination has found.
+// Verdict is the outcome of a check.
 type Verdict uint8
 
-// The verdicts. Unknown means that the examination could not look.
+// The verdicts. Unknown means that the check could not look.
 const (
 	Unknown Verdict = iota
 	Well
 	Sick
 )
 
-// Result is what an examination says.
+// Result is the answer of a check.
 type Result struct {
 	Verdict Verdict
-	// Reason is one CamelCase word, such as why an examination could not look. Empty
-	// means the reason of the rule that asks.
+	// Reason is a CamelCase word, for example why the check could not look. If it is empty, the
+	// reason of the rule applies.
 	Reason string
-	// Message is for people.
+	// Message explains the verdict to a person.
 	Message string
 }
 
-// Check examines the node. It returns when ctx ends, or soon after.
+// Check examines the node. It returns when ctx ends, or shortly after.
 type Check func(ctx context.Context) Result

@@ -12,10 +12,11 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/config"
 )
 
-// NotExamined is the reason of conditions whose first exam takes too long.
+// NotExamined is the reason of conditions whose first check takes too long.
 const NotExamined = "NotExaminedYet"
 
-// book is where answers are entered, and what they mean is read. It has no clock.
+// ruleStates records the results of all rules and derives conditions and Events from them. It has
+// no clock.
 type book struct {
 	cfg        Config
 	rules      []*rule
@@ -25,30 +26,31 @@ type book struct {
 	begun    bool // the first report has been made
 	events   []finding.Event
 	problems map[string]uint64
-	unknown  *format.Rest // of what was remembered
+	unknown  *format.Rest // fields of the stored state that this version does not know
 }
 
-// rule is what is known of a rule.
+// rule is a rule with its latest result.
 type rule struct {
 	Rule
 	key   string
 	last  checkresult.Result
-	since time.Time // when the verdict became what it is; zero if there was none yet
-	fresh bool      // there was an answer in this life
-	// reworded is when it last said the same in other words; zero if it never did.
+	since time.Time // when the verdict last changed; zero before the first result
+	fresh bool      // there was a result since the agent started
+	// messageChanged is when the rule last replaced its message while verdict and reason stayed the
+	// same. Zero means never.
 	reworded time.Time
 }
 
 func (r *rule) answered() bool { return !r.since.IsZero() }
 
-// condition is one that is kept.
+// condition is the state of a condition.
 type condition struct {
 	config.Condition
 	rules []*rule
-	// told is what was said of it last, or would have been.
+	// current is the latest state of the condition, reported or about to be reported.
 	told     finding.Condition
 	changed  bool // since the last report
-	recalled bool // it was sick in the life before
+	recalled bool // it was True before the agent restarted
 }
 
 func newBook(cfg Config) *book {
@@ -62,7 +64,7 @@ func newBook(cfg Config) *book {
 	}
 	twins := map[string]int{}
 	for _, written := range cfg.Rules {
-		// Two rules may differ in nothing that they are known by.
+		// Two rules may be equal in every part of their key.
 		key := identity(cfg.Source, strconv.FormatBool(written.Permanent), written.Condition, written.Reason, written.Name, written.Details)
 		twins[key]++
 		r := &rule{Rule: written, key: identity(key, strconv.Itoa(twins[key]))}
@@ -76,14 +78,14 @@ func newBook(cfg Config) *book {
 	return b
 }
 
-// enter notes an answer.
+// record stores a result.
 func (b *book) enter(now time.Time, r *rule, answer checkresult.Result) {
 	answer.Message = words(answer.Message)
 	if answer.Reason == "" {
 		answer.Reason = r.Reason
 	}
 	if answer.Verdict == checkresult.Well {
-		answer = checkresult.Result{Verdict: checkresult.Well} // the condition has words of its own for that
+		answer = checkresult.Result{Verdict: checkresult.Well} // the condition has its own message for this
 	}
 	before, turned := r.last, !r.answered() || r.last.Verdict != answer.Verdict
 	if turned {
@@ -95,7 +97,7 @@ func (b *book) enter(now time.Time, r *rule, answer checkresult.Result) {
 		r.last, r.reworded = answer, time.Time{}
 	case before != answer && b.cfg.UpdateOnMessage && now.Sub(r.reworded) >= b.cfg.MessagePause:
 		r.last, r.reworded = answer, now
-	} // else it stays with its words
+	} // keep the previous message
 	r.fresh = true
 	switch {
 	case r.Permanent:
@@ -115,15 +117,15 @@ func (b *book) enter(now time.Time, r *rule, answer checkresult.Result) {
 	}
 }
 
-// happened tells the event of a temporary rule.
+// addEvent appends the Event of a temporary rule.
 func (b *book) happened(now time.Time, r *rule, answer checkresult.Result) {
 	b.events = append(b.events, finding.Event{
 		ID: identity(b.cfg.Key, r.key, stamp(now), answer.Reason), Severity: finding.Warn, Time: now, Reason: answer.Reason, Message: answer.Message,
 	})
 }
 
-// speaker returns the rule in whose words a condition is told, nil if all are well. It is
-// not known if no rule is sick and one has never answered.
+// decisive returns the rule whose result the condition takes, nil if all rules are healthy. The
+// condition is not known if no rule is unhealthy and at least one has never answered.
 func (c *condition) speaker() (r *rule, known bool) {
 	known = true
 	for _, next := range c.rules {
@@ -138,7 +140,7 @@ func (c *condition) speaker() (r *rule, known bool) {
 	return r, known || r != nil && r.last.Verdict == checkresult.Sick
 }
 
-// settle makes a condition what its rules say, and tells of it if it has changed.
+// updateCondition derives the condition from its rules and records an Event if it has changed.
 func (b *book) settle(now time.Time, c *condition) {
 	r, known := c.speaker()
 	switch {
@@ -149,14 +151,14 @@ func (b *book) settle(now time.Time, c *condition) {
 	case known:
 		b.tell(now, c, catalog.Unknown, r.last.Reason, r.last.Message)
 	case c.recalled && c.told.Status == catalog.True:
-		// It stands until all have answered: one of them may be sick by now.
+		// It stays True until all rules have answered: any of them may be unhealthy by now.
 	case b.begun:
 		b.tell(now, c, catalog.Unknown, NotExamined, fmt.Sprintf("the first examination for %s has not ended yet", c.Type))
 	}
 }
 
-// tell says what a condition is. That an answer only has another message is no news,
-// unless somebody wants it.
+// setCondition changes a condition. A new message alone is not a change, unless UpdateOnMessage is
+// set.
 func (b *book) tell(now time.Time, c *condition, status catalog.Status, reason, message string) {
 	before := c.told
 	silent := status != catalog.False && !b.cfg.UpdateOnMessage
@@ -174,7 +176,7 @@ func (b *book) tell(now time.Time, c *condition, status catalog.Status, reason, 
 	})
 }
 
-// ready says whether something can be said of all conditions.
+// ready returns whether the state of every condition is known.
 func (b *book) ready() bool {
 	for _, c := range b.conditions {
 		if _, known := c.speaker(); !known {
@@ -189,8 +191,8 @@ func (b *book) ready() bool {
 	return true
 }
 
-// begin makes the first report of a run, of all conditions: what is not known now is
-// Unknown.
+// firstReport makes the first report of a run, with all conditions. Conditions that are not known
+// yet are Unknown.
 func (b *book) begin(now time.Time) finding.Report {
 	b.begun = true
 	for _, c := range b.conditions {
@@ -203,8 +205,8 @@ func (b *book) begin(now time.Time) finding.Report {
 	return b.report()
 }
 
-// report hands out what is new since the last one. Before the first one of conditions
-// there are only events of temporary rules.
+// report returns what has changed since the last report. Before the first report it contains only
+// the Events of temporary rules.
 func (b *book) report() finding.Report {
 	report := finding.Report{Source: b.cfg.Source}
 	var later []finding.Event

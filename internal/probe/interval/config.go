@@ -11,66 +11,67 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/statefile"
 )
 
-// Memory is where answers are kept.
+// Memory stores the state of monitors.
 type Memory interface {
 	Monitor(key string) (statefile.Entry, bool)
 	Keep(key string, entry statefile.Entry, urgent bool)
 }
 
-// Config is what the rounds need to know.
+// Config configures a monitor.
 type Config struct {
-	// Key under which they are remembered, and by which their events are told from others.
+	// Key identifies the stored state of the monitor, and is part of the identity of its Events.
 	Key string
-	// Source of the reports.
+	// Source is the source of the reports.
 	Source string
-	// Conditions as they are while all is well.
+	// Conditions are the conditions of the monitor, with their healthy reasons and messages.
 	Conditions []config.Condition
 	Rules      []Rule
-	// Concurrency is how many exams there are at a time, at most.
+	// Concurrency is the maximum number of checks that run at a time.
 	Concurrency int
-	// UpdateOnMessage tells a condition anew when only its message has changed.
+	// UpdateOnMessage reports a condition again when only its message has changed.
 	UpdateOnMessage bool
-	// MessagePause is how long a message that has replaced another stands at least, while
-	// verdict and reason stay: one that is new each time is not told each time.
+	// MessagePause is the minimum time between two changes of the message while verdict and reason
+	// stay the same. It limits checks whose message differs each time.
 	MessagePause time.Duration
-	// SkipInitialStatus says nothing at all until all conditions are known from answers of
-	// this life: neither what is remembered, nor that something is not known yet.
+	// SkipInitialStatus delays all reports until every condition is known from results of this
+	// process. Neither restored conditions nor Unknown conditions are reported before.
 	SkipInitialStatus bool
-	// UnknownIsProblem has a temporary rule that cannot look tell its own event each time,
-	// and be counted, as one does that finds the node sick. Otherwise an event says why it
-	// cannot, when it begins.
+	// UnknownIsProblem makes a temporary rule that cannot look write its own Event each time, and
+	// count as a problem. Otherwise the rule writes an Event that says why it cannot look, once
+	// when that begins.
 	UnknownIsProblem bool
-	// Boot is the id of this boot. What is remembered of another is not used, unless the
-	// condition survives a reboot. Empty if it is not known.
+	// Boot is the id of this boot, empty if it is not known. State from another boot is used only
+	// for conditions that survive a reboot.
 	Boot string
-	// Memory of answers; nil if nothing outlives the process.
+	// Memory stores the state. If it is nil, nothing outlives the process.
 	Memory Memory
 	Logger *slog.Logger
 }
 
-// Rule is one exam, and what its answers mean.
+// Rule is a check and what its results mean.
 type Rule struct {
-	// Name tells the rule from others of the same condition and reason, for what is logged
-	// and remembered; such as the path of a program.
+	// Name distinguishes the rule from others with the same condition and reason, for example the
+	// path of a program. It appears in logs and in the key of the stored state.
 	Name string
-	// Details tell it from others of the same name, for what is remembered, and are not
-	// logged: such as arguments, which may hold what is secret.
+	// Details distinguish the rule from others with the same name, for example the arguments of a
+	// program. They are part of the key of the stored state. They are not logged, because they may
+	// contain secrets.
 	Details   string
 	Permanent bool
-	// Condition that is changed, where Permanent.
+	// Condition is the condition that the rule changes, if Permanent.
 	Condition string
 	Reason    string
 	Interval  time.Duration
-	// Timeout is how long the exam may take. Its context lasts as long.
+	// Timeout is how long the check may take. Its context ends then.
 	Timeout time.Duration
 	Exam    checkresult.Check
 }
 
-// Validate says everything that is wrong with the configuration.
+// Validate returns everything that is wrong with the configuration.
 func (c Config) Validate() error {
 	var wrong []error
 	if c.Concurrency < 1 {
-		wrong = append(wrong, fmt.Errorf("the concurrency is %d; write how many exams there may be at a time, at least 1", c.Concurrency))
+		wrong = append(wrong, fmt.Errorf("the concurrency is %d; set how many checks may run at a time, at least 1", c.Concurrency))
 	}
 	declared := map[string]bool{}
 	for _, condition := range c.Conditions {
@@ -79,9 +80,9 @@ func (c Config) Validate() error {
 	for i, rule := range c.Rules {
 		switch {
 		case rule.Exam == nil:
-			wrong = append(wrong, fmt.Errorf("rules[%d]: there is no exam; give it one", i))
+			wrong = append(wrong, fmt.Errorf("rules[%d]: the check is missing; set it", i))
 		case rule.Interval <= 0 || rule.Timeout <= 0:
-			wrong = append(wrong, fmt.Errorf("rules[%d]: an interval of %s and a timeout of %s leave no time; write more than zero", i, rule.Interval, rule.Timeout))
+			wrong = append(wrong, fmt.Errorf("rules[%d]: an interval of %s and a timeout of %s are not allowed; both must be more than zero", i, rule.Interval, rule.Timeout))
 		case rule.Permanent && !declared[rule.Condition]:
 			wrong = append(wrong, fmt.Errorf("rules[%d]: the condition %q is not declared; add it to conditions", i, rule.Condition))
 		}

@@ -1,28 +1,31 @@
-// Package interval is the monitor that examines the node by the clock: it asks each of its
-// exams in its interval, and says what the answers mean for conditions and events.
+// Package interval contains the monitor that runs checks periodically. It turns their results into
+// conditions and Events.
 //
-// It promises that every rule is examined at once and then in its interval, at most so
-// many at a time and none twice at the same time, and that one that hangs or panics
-// holds up nobody for longer than its timeout: its answer is Unknown.
+// The monitor runs every rule once at the start and then at its interval. It runs at most
+// Concurrency checks at a time, and never the same rule twice at once. A check that hangs or panics
+// has the result Unknown and delays other checks for no longer than its timeout.
 //
-// It promises one word for each condition, however many rules it has: sick if a rule
-// says so, in the words of the one that has said so longest, so that two never take turns;
-// else not known if one could not look; else well.
+// A condition can have several rules. If a rule finds the node unhealthy, the condition is True,
+// with the message of the rule that has been unhealthy longest. Two unhealthy rules therefore never
+// alternate. Otherwise the condition is Unknown if a rule could not look, and False if all rules
+// are healthy.
 //
-// It refuses to guess. Nothing is said of a condition before it is known from the answers
-// of its rules. Only what was sick in the life before is sick until all have answered, so
-// that a restart does not make a sick node healthy. Where first answers take too long the
-// condition is Unknown. It does not know what an exam looks at.
+// The monitor reports a condition only after its rules have answered. A condition that was True
+// before a restart of the agent stays True until all its rules have answered, so that a restart
+// does not make an unhealthy node healthy. If the first answers take too long, the condition is
+// Unknown.
 //
-// # What an answer means
+// The package does not know what a check looks at.
 //
-// A permanent rule that finds the node sick makes its condition True with the rule's
-// reason and the message of the answer; the message of one that stays sick is told anew
-// only if that is asked for (UpdateOnMessage), and not too often (MessagePause). An answer
-// that is Unknown ends the sickness, as it does with the old agent: then nobody knows. When
-// all rules are well the condition has the words that it was declared with.
+// # What a result means
 //
-// A temporary rule tells an event each time it finds the node sick. One that cannot look
-// tells an event when that begins or, where it is asked for (UnknownIsProblem), its own
-// each time, as the old agent does.
+// A permanent rule that finds the node unhealthy makes its condition True with the rule's reason
+// and the message of the result. While the rule stays unhealthy, a new message is reported only if
+// UpdateOnMessage is set, and at most once per MessagePause. A result that is Unknown ends the
+// problem and makes the condition Unknown, as in node-problem-detector. When all rules are healthy,
+// the condition has its declared reason and message.
+//
+// A temporary rule writes an Event each time it finds the node unhealthy. When it starts to be
+// unable to look, it writes an Event that says why. With UnknownIsProblem it writes its own Event
+// each time instead, as node-problem-detector does.
 package interval

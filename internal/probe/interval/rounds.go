@@ -16,51 +16,50 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
 )
 
-// The reasons of what rounds find out about exams.
+// The reasons for results that the monitor creates itself.
 const (
 	Hangs    = "ExamHangs"
 	Panicked = "ExamPanicked"
 )
 
 const (
-	// grace is how long after its timeout an exam may answer: it takes a moment to end
-	// what hangs.
+	// grace is how long after its timeout a check may still answer. Ending a program that hangs
+	// takes a moment.
 	grace = 2 * time.Second
-	// patience is how long the first report waits for answers, and the end of the rounds
-	// for exams to end.
+	// firstReportTimeout is how long the first report waits for results. stopTimeout is how long
+	// Run waits for checks that are still running when it ends.
 	patience, farewell = 8 * time.Second, 2 * time.Second
 )
 
-// Monitor is a monitor.
+// Monitor runs the checks of a configuration file.
 type Monitor struct {
 	cfg     Config
 	turns   []*turn     // in the order of the rules
-	answers chan answer // with room for one of each
+	answers chan answer // has room for one result of each rule
 	runs    int
 
 	kept json.RawMessage
 
-	mu   sync.Mutex // of what follows, which Problems wants to see as well
+	mu   sync.Mutex // guards states, which Problems also reads
 	book *book
 }
 
-// turn is when it is a rule's turn.
+// schedule is the timing of a rule.
 type turn struct {
 	*rule
 	due   time.Time
-	asked bool      // its exam has not come back
-	until time.Time // until when it holds a place among those that are asked; zero if it does not
+	asked bool      // its check has not returned yet
+	until time.Time // until when it occupies one of the Concurrency slots; zero if it occupies none
 }
 
-// answer is one that has come back.
+// outcome is a result that a check has returned.
 type answer struct {
 	turn *turn
 	run  int
 	checkresult.Result
 }
 
-// New returns rounds that nobody makes yet. What is wrong with the configuration is an
-// error.
+// New returns a monitor that does not run yet. It fails if the configuration is invalid.
 func New(cfg Config) (*Monitor, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -72,16 +71,16 @@ func New(cfg Config) (*Monitor, error) {
 	return r, nil
 }
 
-// Problems returns how often each was found, by reason: the events of temporary rules
-// that found the node sick, and how often permanent rules began to. Every reason of a
-// rule is there from the start. It may be asked for by anybody, at any time.
+// Problems returns the number of problems by reason. It counts each time a temporary rule finds the
+// node unhealthy, and each time a permanent rule becomes unhealthy. Every reason of a rule is
+// present from the start. Problems is safe for concurrent use.
 func (r *Monitor) Problems() map[string]uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.book.problems)
 }
 
-// Run makes the rounds until ctx ends.
+// Run runs the checks until ctx ends.
 func (r *Monitor) Run(ctx context.Context, desk supervise.Reporter) error {
 	now := time.Now()
 	r.begin(now)
@@ -109,8 +108,7 @@ func (r *Monitor) Run(ctx context.Context, desk supervise.Reporter) error {
 	}
 }
 
-// begin makes it everybody's turn. In the first run it is recalled what the life before
-// knew.
+// begin makes all rules due. In the first run it restores the stored state.
 func (r *Monitor) begin(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -127,8 +125,7 @@ func (r *Monitor) begin(now time.Time) {
 	}
 }
 
-// tell hands over what the book has to say after something has been done to it, and
-// remembers it.
+// update changes the states with do, sends the resulting report and stores the new state.
 func (r *Monitor) tell(desk supervise.Reporter, do func(*book) finding.Report) {
 	r.mu.Lock()
 	report := do(r.book)
@@ -139,7 +136,7 @@ func (r *Monitor) tell(desk supervise.Reporter, do func(*book) finding.Report) {
 		desk.Report(report)
 	}
 	switch {
-	case r.cfg.Memory == nil, !r.book.begun: // what was never told is no memory
+	case r.cfg.Memory == nil, !r.book.begun: // a state that was never reported is not stored
 	case err != nil:
 		r.cfg.Logger.Error("what is to be remembered of a monitor cannot be written", "monitor", r.cfg.Key, "err", err)
 	case !bytes.Equal(state, r.kept):
@@ -148,8 +145,8 @@ func (r *Monitor) tell(desk supervise.Reporter, do func(*book) finding.Report) {
 	}
 }
 
-// ask examines those whose turn it is, as long as there are places, and first those who
-// have waited longest.
+// startDue starts the checks that are due while there are free slots. The check that has waited
+// longest starts first.
 func (r *Monitor) ask(ctx context.Context, now time.Time) {
 	for r.taken() < r.cfg.Concurrency {
 		t := r.first()
@@ -157,13 +154,13 @@ func (r *Monitor) ask(ctx context.Context, now time.Time) {
 			return
 		}
 		t.asked, t.until = true, now.Add(t.Timeout+grace)
-		// What was missed meanwhile is not made up for.
+		// Missed runs are not caught up.
 		t.due = now.Add(t.Interval - now.Sub(t.due)%t.Interval)
 		go func(run int) { r.answers <- answer{t, run, r.examine(ctx, t.Rule)} }(r.runs)
 	}
 }
 
-// taken returns how many places are taken.
+// usedSlots returns how many slots are occupied.
 func (r *Monitor) taken() int {
 	sum := 0
 	for _, t := range r.turns {
@@ -174,7 +171,7 @@ func (r *Monitor) taken() int {
 	return sum
 }
 
-// first returns whose turn is next, nil if all are asked.
+// nextDue returns the rule that is due next, nil if all checks are running.
 func (r *Monitor) first() *turn {
 	var first *turn
 	for _, t := range r.turns {
@@ -185,7 +182,7 @@ func (r *Monitor) first() *turn {
 	return first
 }
 
-// next returns how long there is nothing to do but to wait for answers.
+// nextWait returns how long the monitor can wait for results before it has something else to do.
 func (r *Monitor) next(now time.Time) time.Duration {
 	wait := supervise.CheckInterval
 	if t := r.first(); t != nil && r.taken() < r.cfg.Concurrency {
@@ -199,7 +196,7 @@ func (r *Monitor) next(now time.Time) time.Duration {
 	return wait
 }
 
-// examine asks an exam, and makes an answer of a panic.
+// runCheck runs the check of a rule and turns a panic into a result.
 func (r *Monitor) examine(ctx context.Context, rule Rule) (a checkresult.Result) {
 	defer func() {
 		if fault := recover(); fault != nil {
@@ -212,8 +209,8 @@ func (r *Monitor) examine(ctx context.Context, rule Rule) (a checkresult.Result)
 	return rule.Exam(ctx)
 }
 
-// take enters an answer. One that comes too late says nothing of the node as it is, and
-// one that comes when all is to end says nothing at all.
+// handleOutcome records a result. It ignores a result that arrives too late, because the node may
+// have changed, or after ctx has ended.
 func (r *Monitor) take(ctx context.Context, desk supervise.Reporter, a answer) {
 	waited := !a.turn.until.IsZero() && a.run == r.runs
 	if a.turn.asked = false; !waited {
@@ -226,8 +223,8 @@ func (r *Monitor) take(ctx context.Context, desk supervise.Reporter, a answer) {
 	}
 }
 
-// giveUp gives the places of those to others who should have answered by now. They are
-// not asked again before they have.
+// expireHung frees the slots of checks that should have answered by now. Such a check does not
+// start again before it has ended.
 func (r *Monitor) giveUp(now time.Time, desk supervise.Reporter) {
 	for _, t := range r.turns {
 		if !t.until.IsZero() && !now.Before(t.until) {
@@ -245,8 +242,8 @@ func (r *Monitor) enter(desk supervise.Reporter, t *turn, a checkresult.Result) 
 	})
 }
 
-// leave waits for those who are asked, but not for long: what they have started should
-// be over when nobody looks any more.
+// waitForChecks waits for running checks, for at most stopTimeout, so that the programs they
+// started have ended when Run returns.
 func (r *Monitor) leave() {
 	late := time.After(farewell)
 	for r.taken() > 0 {

@@ -10,7 +10,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 )
 
-// state is what is remembered of a book.
+// state is the stored form of ruleStates.
 type state struct {
 	Boot       string                    `json:"boot,omitempty"`
 	Rules      map[string]ruleState      `json:"rules,omitempty"`      // by key
@@ -31,9 +31,9 @@ type conditionState struct {
 	Since   time.Time      `json:"since"`
 }
 
-// state returns what is to be remembered. Of rules it is that they found the node sick:
-// that it was well is no reason to say so before somebody has looked again. Of temporary
-// rules nothing is: each of their events is one of its own.
+// state returns what a restarted agent needs. Of the permanent rules it contains those that found
+// the node unhealthy. Healthy results are not stored: the agent must look again before it reports
+// them. Temporary rules are not stored, because each of their Events stands alone.
 func (b *book) state() (json.RawMessage, error) {
 	s := state{Boot: b.cfg.Boot, Rules: map[string]ruleState{}, Conditions: map[string]conditionState{}}
 	for _, c := range b.conditions {
@@ -47,7 +47,7 @@ func (b *book) state() (json.RawMessage, error) {
 	return b.unknown.Write(s)
 }
 
-// remember takes over what was known in the life before, as of now.
+// restore takes over the state that an earlier process stored. No time in it may be later than now.
 func (b *book) remember(now time.Time, text json.RawMessage) error {
 	var s state
 	unknown, err := format.ReadAll(text, &s)
@@ -64,7 +64,7 @@ func (b *book) remember(now time.Time, text json.RawMessage) error {
 			ok = false
 		}
 		if ok {
-			// What it was is compared with what it comes to be, even after a reboot.
+			// The next state is compared with the stored one, even after a reboot.
 			c.told.Status, c.told.Reason, c.told.Message, c.told.Since = was.Status, was.Reason, was.Message, earlier(was.Since, now)
 		}
 		if rebooted && !c.SurvivesReboot {
@@ -81,7 +81,7 @@ func (b *book) remember(now time.Time, text json.RawMessage) error {
 	return nil
 }
 
-// earlier returns the first of two times: what is still to come was said when the clock
+// earlier returns the first of two times. A stored time in the future was written while the clock
 // was ahead.
 func earlier(a, b time.Time) time.Time {
 	if b.Before(a) {

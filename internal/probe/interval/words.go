@@ -10,10 +10,11 @@ import (
 	"unicode/utf8"
 )
 
-// longest is how many bytes a message may have: what the API server takes of an Event.
+// maxMessage is the maximum length of a message in bytes. It is the API server's limit for the
+// message of an Event.
 const longest = 1024
 
-// words makes a message that anybody can print, and no longer than is useful.
+// shorten makes a message valid UTF-8 and cuts it to maxMessage bytes.
 func words(message string) string {
 	const ellipsis = "…"
 	text := strings.ToValidUTF8(message, "\uFFFD")
@@ -29,12 +30,12 @@ func words(message string) string {
 
 func stamp(t time.Time) string { return strconv.FormatInt(t.UnixNano(), 10) }
 
-// identity is a name for parts, the same for the same ones.
+// identity returns a hash of the parts. The same parts always give the same hash.
 func identity(parts ...string) string {
 	sum := sha256.New()
 	var length [8]byte
 	for _, part := range parts {
-		// With their lengths, "ab" and "c" are not "a" and "bc".
+		// The lengths keep "ab", "c" apart from "a", "bc".
 		binary.BigEndian.PutUint64(length[:], uint64(len(part)))
 		sum.Write(length[:])
 		sum.Write([]byte(part))

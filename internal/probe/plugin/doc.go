@@ -1,11 +1,11 @@
-// Package plugin makes examinations of programs that others have written: the rules of a
-// custom-plugin-monitor become exams, and their file a monitor.
+// Package plugin turns a custom-plugin-monitor file into a monitor: each of its rules becomes a
+// check that runs a program.
 //
-// It promises the meaning that such programs rely on: exit code 0 is well, 1 is sick, and
-// everything else, or an end that is not the program's own, is Unknown, with a reason for
-// each way in which a program can fail to answer. What a sick program has written is the
-// message, as long as the file allows.
+// The exit codes mean the same as in node-problem-detector. Exit code 0 is healthy and 1 is
+// unhealthy. Any other code, and any end that the program did not choose, is Unknown, with a reason
+// for each kind of failure. The message is the output of the program, cut to the length that the
+// file allows.
 //
-// It runs nothing itself and keeps no time: that is done by the children and the rounds
-// that it is given. It refuses to read more into an output than its words.
+// The package does not start processes and keeps no time: packages subprocess and interval do. It
+// does not interpret the output.
 package plugin

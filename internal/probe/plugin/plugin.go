@@ -13,18 +13,18 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/subprocess"
 )
 
-// Unclear is the reason of a condition whose program ends with a code that has no meaning.
+// Unclear is the reason of a condition whose program ends with an exit code that has no meaning.
 const Unclear = "PluginUnclear"
 
-// prefix makes a reason of a fault: "PluginTimeout".
+// prefix turns a fault into a reason, such as "PluginTimeout".
 const prefix = "Plugin"
 
-// Config is what the monitor of a file needs to know.
+// Config configures the monitor of a file.
 type Config struct {
-	// Key under which it is remembered.
+	// Key identifies the stored state of the monitor.
 	Key     string
 	Monitor config.PluginMonitor
-	// Children run the programs: those of the process, which all monitors share.
+	// Children runs the programs. All monitors of the process share it.
 	Children *subprocess.Children
 	// Boot is the id of this boot.
 	Boot   string
@@ -38,7 +38,7 @@ func New(cfg Config) (*interval.Monitor, error) {
 	made := interval.Config{
 		Key: cfg.Key, Source: m.Source, Conditions: m.Conditions, Concurrency: m.Concurrency,
 		UpdateOnMessage: m.UpdateOnMessage, SkipInitialStatus: m.SkipInitialStatus,
-		UnknownIsProblem: true, // as it is for those who count the problems of the old agent
+		UnknownIsProblem: true, // as in node-problem-detector, whose users count such problems
 		Boot:             cfg.Boot, Memory: cfg.Memory, Logger: cfg.Logger,
 	}
 	for _, rule := range m.Rules {
@@ -50,21 +50,21 @@ func New(cfg Config) (*interval.Monitor, error) {
 	return interval.New(made)
 }
 
-// exam returns the one that runs a program. It is not asked twice at the same time.
+// check returns a check that runs the program of a rule. It is never called twice at the same time.
 func (c Config) exam(rule config.PluginRule) checkresult.Check {
 	var last subprocess.Result // without its outputs
 	return func(ctx context.Context) checkresult.Result {
-		// The context lasts as long as the rule allows.
+		// The context ends with the timeout of the rule.
 		r := c.Children.Run(ctx, subprocess.Spec{Path: rule.Path, Args: rule.Args})
 		if r.Complaint != "" && (r.Fault != last.Fault || r.Code != last.Code) {
-			c.Logger.Info("a program complains", "monitor", c.Key, "program", rule.Path, "exitCode", r.Code, "fault", r.Fault, "stderr", r.Complaint)
+			c.Logger.Info("plugin wrote to stderr", "monitor", c.Key, "program", rule.Path, "exitCode", r.Code, "fault", r.Fault, "stderr", r.Complaint)
 		}
 		last = subprocess.Result{Fault: r.Fault, Code: r.Code}
 		return meaning(rule.Path, r, c.Monitor.MaxOutputLength)
 	}
 }
 
-// meaning says what became of a program means for the node.
+// judge turns the result of a program into the result of a check.
 func meaning(path string, r subprocess.Result, most int) checkresult.Result {
 	output := cut(strings.TrimSpace(strings.ToValidUTF8(r.Output, "\uFFFD")), most)
 	switch {
@@ -77,12 +77,12 @@ func meaning(path string, r subprocess.Result, most int) checkresult.Result {
 	case r.Code == 1:
 		return checkresult.Result{Verdict: checkresult.Sick, Message: output}
 	case output == "":
-		output = fmt.Sprintf("running %s: it ended with %d; let it end with 0 if the node is well and with 1 if it is sick", path, r.Code)
+		output = fmt.Sprintf("running %s: it exited with code %d; a plugin must exit with 0 (healthy) or 1 (unhealthy)", path, r.Code)
 	}
 	return checkresult.Result{Reason: Unclear, Message: output}
 }
 
-// cut shortens a text between two of its characters.
+// cut shortens a text to most bytes without splitting a character.
 func cut(text string, most int) string {
 	if len(text) <= most {
 		return text

@@ -160,7 +160,7 @@ func TestTheOriginalMonitorOfTheClock(t *testing.T) {
 		t.Errorf("what it writes to its standard error is logged %d times, want once for each of the two rules at most", n)
 	}
 	s.write("exit 3")
-	s.waitFor("NTPProblem=Unknown PluginUnclear: running ./config/plugin/check_ntp.sh: it ended with 3")
+	s.waitFor("NTPProblem=Unknown PluginUnclear: running ./config/plugin/check_ntp.sh: it exited with code 3")
 	s.write("echo not sure; exit 2")
 	s.write("exit 0")
 	s.waitFor("NTPProblem=False NTPIsUp: ntp service is up")
@@ -198,7 +198,7 @@ func TestATemporaryRuleTellsItsReasonAtEveryEndThatIsNotWell(t *testing.T) {
 	})
 	for _, end := range []struct{ lines, says string }{
 		{"", "running ./config/plugin/check_ntp.sh: there is no such file"},
-		{"echo one; exit 1", "one"}, {"echo two; exit 2", "two"}, {"exit 3", "running ./config/plugin/check_ntp.sh: it ended with 3"},
+		{"echo one; exit 1", "one"}, {"echo two; exit 2", "two"}, {"exit 3", "running ./config/plugin/check_ntp.sh: it exited with code 3"},
 		{"sleep 1000", "running ./config/plugin/check_ntp.sh: it was killed as it had not ended"},
 		{"kill -9 $$", "running ./config/plugin/check_ntp.sh: it was killed by signal 9"},
 	} {
@@ -235,7 +235,7 @@ func TestArgumentsAreNotLogged(t *testing.T) {
 	s.write("echo odd >&2; exit 3")
 	s.waitFor("NTPProblem=Unknown PluginUnclear")
 	log := s.logged()
-	if !strings.Contains(log, "a program complains") || !strings.Contains(log, "check_ntp.sh") {
+	if !strings.Contains(log, "plugin wrote to stderr") || !strings.Contains(log, "check_ntp.sh") {
 		t.Errorf("the program is not in the log:\n%s", log)
 	}
 	if strings.Contains(log, "hunter2") {
