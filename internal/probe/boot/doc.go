@@ -1,7 +1,7 @@
-// Package boot says which boot of the machine this is, and when it began: what a boot
-// cures is told by its identity, and lines from before it never count.
+// Package boot identifies the current boot of the machine and its start time. The agent uses the
+// identity to drop problems that a reboot ends, and the time to ignore log lines from before the
+// boot.
 //
-// It promises that two readers of the same boot are told the same, however much later
-// one of them asks, unless somebody has set the clock. It refuses to guess: where the
-// kernel does not say, there is an error and no boot.
+// Two reads during the same boot return the same values at any time, unless the clock was set in
+// between. The package does not guess: if the kernel does not tell a value, Read fails.
 package boot

@@ -10,22 +10,21 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/config"
 )
 
-// Node is where checks are made.
+// Node gives checks access to the node.
 type Node struct {
-	// Getenv finds variables of the environment (HOST_ADDRESS, KUBELET_PORT,
-	// KUBEPROXY_PORT).
+	// Getenv reads environment variables (HOST_ADDRESS, KUBELET_PORT, KUBEPROXY_PORT).
 	Getenv func(string) string
-	// Boot is when the node started; zero if that is not known.
+	// Boot is when the node started; zero if not known.
 	Boot time.Time
 	// Units is systemd.
 	Units Units
 	// Repairs is shared by all checks of a node.
 	Repairs *Repairs
-	// Tell hears of units that were restarted. Nil means that nobody does.
+	// Tell receives an Event for each restarted unit. It may be nil.
 	Tell func(finding.Event)
 }
 
-// New makes the check of a rule.
+// New returns the check of a rule.
 func New(rule config.CheckRule, node Node) (checkresult.Check, error) {
 	examine, err := bare(rule, node)
 	if err != nil {
@@ -40,7 +39,7 @@ func New(rule config.CheckRule, node Node) (checkresult.Check, error) {
 	return guard.Around(examine), nil
 }
 
-// bare makes the check without its guard.
+// newUnguarded returns the check without its guard.
 func bare(rule config.CheckRule, node Node) (checkresult.Check, error) {
 	s := rule.Settings
 	switch rule.Check {
@@ -61,5 +60,5 @@ func bare(rule config.CheckRule, node Node) (checkresult.Check, error) {
 	case config.CheckIPTables:
 		return IPTables(Proc), nil
 	}
-	return nil, fmt.Errorf("there is no check %q", rule.Check)
+	return nil, fmt.Errorf("unknown check %q", rule.Check)
 }

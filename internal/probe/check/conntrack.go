@@ -13,21 +13,21 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 )
 
-// Proc is where the kernel tells about itself.
+// Proc is where the proc file system is mounted.
 const Proc = "/proc"
 
-// Conntrack examines the kernel's table of connections, which is full at so many percent
-// of what it may hold. A node without such a table cannot run out of it. Each network has
-// its own: that of a pod is not looked at where it is known to be one.
+// Conntrack checks the kernel's connection tracking table. The table counts as full at this
+// percentage of its limit. A node without the table is healthy. Each network namespace has its own
+// table, so the result is Unknown if the agent is known to be in a pod's namespace.
 func Conntrack(proc string, percent int) checkresult.Check {
 	return func(context.Context) checkresult.Result {
 		if apart(proc, "net") {
-			return unknown(notFound, "the table of connections is that of the pod and not of the node; set hostNetwork")
+			return unknown(notFound, "the connection table belongs to the pod, not to the node; set hostNetwork")
 		}
 		count, limit, err := readConntrack(proc)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return well("there is no table of connections")
+			return well("there is no connection table")
 		case errors.Is(err, fs.ErrPermission):
 			return unknown(notAllowed, "%v", err)
 		case err != nil:
@@ -49,20 +49,20 @@ func readConntrack(proc string) (count, limit uint64, err error) {
 func readNumber(path string) (uint64, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return 0, fmt.Errorf("reading the table of connections: %w", err)
+		return 0, fmt.Errorf("reading the connection table: %w", err)
 	}
 	number, err := strconv.ParseUint(string(bytes.TrimSpace(text)), 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("reading the table of connections: %s holds no number: %w", path, err)
+		return 0, fmt.Errorf("reading the connection table: %s does not contain a number: %w", path, err)
 	}
 	return number, nil
 }
 
-// judgeConntrack compares without multiplying, which might overflow. A limit of zero is
-// none.
+// judgeConntrack computes with floats, because a product of integers might overflow. A limit of
+// zero means no limit.
 func judgeConntrack(count, limit uint64, percent int) checkresult.Result {
 	if limit > 0 && float64(count) >= float64(limit)*float64(percent)/100 {
-		return sick("the table of connections is full: %d of %d", count, limit)
+		return sick("the connection table is full: %d of %d", count, limit)
 	}
-	return well("the table of connections has room: %d of %d", count, limit)
+	return well("the connection table has room: %d of %d", count, limit)
 }

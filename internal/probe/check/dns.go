@@ -7,10 +7,10 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 )
 
-// KubernetesService is the name that every cluster resolves.
+// KubernetesService is a name that every cluster resolves.
 const KubernetesService = "kubernetes.default"
 
-// DNS examines whether a name can be resolved from here.
+// DNS checks whether a name can be resolved.
 func DNS(name string) checkresult.Check {
 	resolver := &net.Resolver{PreferGo: true}
 	return func(ctx context.Context) checkresult.Result {
@@ -23,7 +23,7 @@ func DNS(name string) checkresult.Check {
 		case late(asking):
 			return sick("%s cannot be resolved within %s", name, spell(limit))
 		case ctx.Err() != nil:
-			return unknown(stopped, "the name was not waited for: %v", ctx.Err())
+			return unknown(stopped, "the check was stopped before the name was resolved: %v", ctx.Err())
 		}
 		return sick("%s cannot be resolved: %s", name, briefly(withoutSource(err.Error())))
 	}

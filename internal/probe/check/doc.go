@@ -1,13 +1,12 @@
-// Package check holds the examinations of a node that are built in: the kubelet,
-// kube-proxy, the container runtime, filesystems, the clock, and the network's tables and
-// names. They run in the agent's own process, without a shell and without programs of the
-// node.
+// Package check contains the built-in checks of a node: kubelet, kube-proxy, container runtime,
+// read-only filesystems, clock, conntrack table, DNS and iptables. They run in the agent's process
+// and use no shell and no programs of the node.
 //
-// It promises that sick means that somebody was asked and gave no good answer in time;
-// who could not be asked at all, for want of rights or of a mount, is Unknown, with a
-// reason. While a node or a service starts, nothing is called sick.
+// A check is unhealthy only if the component was asked and gave no good answer in time. If the
+// check cannot ask, because of missing permissions or a missing mount, the result is Unknown with a
+// reason. While a node or a service is starting, nothing is unhealthy.
 //
-// It refuses to act on its own: a service is restarted only where its configuration says
-// so, one at a time on a node, never within its cool-down, and ever more seldom until it has
-// been well for as long.
+// A check restarts a service only if its configuration enables repair. The agent restarts one unit
+// of the node at a time, never within the unit's cool-down. The cool-down doubles with each
+// restart, until the unit has been healthy for that long.
 package check

@@ -15,15 +15,15 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 )
 
-// Where the kubelet and kube-proxy answer, on the address that HOST_ADDRESS names and
-// the ports that KUBELET_PORT and KUBEPROXY_PORT do, as with node-problem-detector.
+// The kubelet and kube-proxy listen on the address in HOST_ADDRESS and the ports in KUBELET_PORT
+// and KUBEPROXY_PORT, as in node-problem-detector.
 
-// KubeletURL is where the kubelet is asked for its health.
+// KubeletURL is the health endpoint of the kubelet.
 func KubeletURL(getenv func(string) string) string {
 	return "http://" + host(getenv, "KUBELET_PORT", "10248") + "/healthz"
 }
 
-// KubeProxyURL is where kube-proxy is asked for its health.
+// KubeProxyURL is the health endpoint of kube-proxy.
 func KubeProxyURL(getenv func(string) string) string {
 	return "http://" + host(getenv, "KUBEPROXY_PORT", "10256") + "/livez"
 }
@@ -39,15 +39,14 @@ func host(getenv func(string) string, name, port string) string {
 	return net.JoinHostPort(address, port)
 }
 
-// Endpoint examines somebody who answers 200 to HTTP as long as they are well. A
-// kube-proxy from before there was /livez is asked for /healthz.
+// Endpoint checks a component that answers HTTP requests with 200 while it is healthy. If it does
+// not know /livez, as older versions of kube-proxy, the check requests /healthz.
 func Endpoint(name, address string) checkresult.Check { return ask(name, address, &http.Transport{}) }
 
-// DockerSocket is where Docker answers.
+// DockerSocket is where Docker listens.
 const DockerSocket = "unix:///var/run/docker.sock"
 
-// Docker examines the Docker that answers on a socket: it must list containers, as for
-// docker ps.
+// Docker checks Docker on a socket: it must list containers, as for docker ps.
 func Docker(socket string) checkresult.Check {
 	path := strings.TrimPrefix(socket, "unix://")
 	examine := ask("Docker", "http://docker/containers/json?limit=1", &http.Transport{
@@ -64,7 +63,7 @@ func Docker(socket string) checkresult.Check {
 }
 
 func ask(name, address string, through *http.Transport) checkresult.Check {
-	// A connection of its own each time, as anybody new would need, and no proxy.
+	// Each check uses a new connection, as a new client would, and no proxy.
 	through.DisableKeepAlives = true
 	client := &http.Client{
 		Transport:     through,
@@ -81,7 +80,7 @@ func ask(name, address string, through *http.Transport) checkresult.Check {
 	}
 }
 
-// olderPath is where somebody answers who does not know /livez.
+// olderPath returns the address for components that do not know /livez.
 func olderPath(address string) (string, bool) {
 	u, err := url.Parse(address)
 	if err != nil || u.Path != "/livez" {
@@ -117,14 +116,14 @@ func judgeEndpoint(name, address string, limit time.Duration, status int, said s
 	case late:
 		return sick("%s does not answer at %s within %s", name, address, spell(limit))
 	case ended != nil:
-		return unknown(stopped, "%s was not waited for: %v", name, ended)
+		return unknown(stopped, "the check was stopped before %s answered: %v", name, ended)
 	case errors.Is(err, fs.ErrPermission):
 		return unknown(notAllowed, "asking %s: %v", name, withoutURL(err))
 	}
 	return sick("%s does not answer at %s: %s", name, address, withoutSource(withoutURL(err).Error()))
 }
 
-// withoutURL takes the address out of an error beside which it stands already.
+// withoutURL removes the address from an error, because the message already contains it.
 func withoutURL(err error) error {
 	if wrapped, ok := errors.AsType[*url.Error](err); ok {
 		return wrapped.Err

@@ -130,7 +130,7 @@ func TestADockerThatIsNotMountedIsUnknown(t *testing.T) {
 		{"unix:///nowhere/docker.sock", checkresult.Unknown},
 		{"unix://" + folder + "/docker.sock", checkresult.Sick},
 	} {
-		if got := check.Docker(test.socket)(t.Context()); got.Verdict != test.want || got.Verdict == checkresult.Unknown && (got.Reason != "CheckNotPossible" || !strings.Contains(got.Message, "/nowhere is not that of the node")) {
+		if got := check.Docker(test.socket)(t.Context()); got.Verdict != test.want || got.Verdict == checkresult.Unknown && (got.Reason != "CheckNotPossible" || !strings.Contains(got.Message, "/nowhere is not a directory of the node")) {
 			t.Errorf("%s: %+v", test.socket, got)
 		}
 	}

@@ -11,42 +11,43 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/unit"
 )
 
-// Units is systemd, as far as a guard needs it.
+// Units is the part of systemd that a guard uses.
 type Units interface {
 	Look(ctx context.Context, name string) (unit.Unit, error)
 	Restart(ctx context.Context, name string) error
 }
 
-// Care is what is done about an examination that finds its object sick.
+// Care defines the reaction to an unhealthy check.
 type Care struct {
-	// Check is the examination, by a name of its own on the node.
+	// Check is the name of the check, unique on the node.
 	Check string
-	// Unit of systemd that runs what is examined. None means that nothing is known of it.
+	// Unit is the systemd unit that runs the checked component. It may be empty.
 	Unit string
-	// Grace is how long after the start of the node, or of the unit, nothing is sick yet.
-	// A unit that was restarted because it was sick has none until that is forgiven.
+	// Grace is how long after the start of the node or of the unit the check is not unhealthy yet.
+	// A unit that was restarted because it was unhealthy gets no grace until its attempts are
+	// reset.
 	Grace time.Duration
-	// Repair restarts the unit when it is sick.
+	// Repair restarts the unit when the check is unhealthy.
 	Repair bool
-	// Cooldown is how long a unit must have been as it is, and have been left alone, until
-	// it is restarted. It doubles with each restart, until the unit was well for as long.
+	// Cooldown is how long a unit must be unchanged, and must not have been restarted, before it is
+	// restarted. It doubles with each restart, until the unit has been healthy for that long.
 	Cooldown time.Duration
 }
 
-// Guard stands between an examination and whoever believes it.
+// Guard wraps a check. It applies the grace periods and repairs.
 type Guard struct {
 	Care
 
-	Boot    time.Time // of the node; zero if it is not known
+	Boot    time.Time // start of the node; zero if not known
 	Units   Units
 	Repairs *Repairs
-	// Tell hears of restarts. Nil means that nobody does.
+	// Tell receives an Event for each restart. It may be nil.
 	Tell func(finding.Event)
 	Now  func() time.Time
 }
 
-// Around returns the examination with a guard around it. What is well and was never
-// restarted costs nothing more.
+// Around returns the check with the guard applied. A healthy unit that was never restarted costs
+// nothing extra.
 func (g Guard) Around(examine checkresult.Check) checkresult.Check {
 	return func(ctx context.Context) checkresult.Result {
 		answer := examine(ctx)
@@ -72,14 +73,14 @@ func (g Guard) Around(examine checkresult.Check) checkresult.Check {
 	}
 }
 
-// sight is what is known of a unit at a time.
+// unitView is what is known of a unit at a moment.
 type sight struct {
 	now   time.Time
 	runs  unit.Unit
-	tried tried // with all units
+	tried tried // of all units
 }
 
-// look finds out how the unit is, and what was tried with it.
+// look reads the state of the unit and its restarts.
 func (g Guard) look(ctx context.Context) (sight, error) {
 	if g.Unit == "" || g.Grace == 0 && !g.Repair {
 		return sight{now: g.Now()}, nil
@@ -97,38 +98,38 @@ func (g Guard) look(ctx context.Context) (sight, error) {
 
 func (s sight) try() try { return s.tried[s.runs.Name] }
 
-// starting says whether it is too early to call something sick. A unit that systemd keeps
-// restarting by itself is not starting: it is failing. So is one that was restarted
-// because it was sick, and still is.
+// starting returns whether it is too early to call the component unhealthy. A unit that systemd
+// keeps restarting is failing, not starting. The same is true for a unit that the agent has
+// restarted and that is still unhealthy.
 func (c Care) starting(boot time.Time, seen sight) (why string, starting bool) {
 	now, runs := seen.now, seen.runs
 	switch {
 	case within(now, boot, c.Grace):
-		return fmt.Sprintf("the node started at %s, and has %s to do so", clock(boot), c.Grace), true
+		return fmt.Sprintf("the node started at %s and has %s to become healthy", clock(boot), c.Grace), true
 	case !runs.Known() || runs.Restarts > 0 || runs.Active == "failed" || runs.Active == "inactive" || seen.try().Times > 0:
 		return "", false
 	case within(now, runs.Started, c.Grace):
-		return fmt.Sprintf("%s started at %s, and has %s to do so", runs.Name, clock(runs.Started), c.Grace), true
+		return fmt.Sprintf("%s started at %s and has %s to become healthy", runs.Name, clock(runs.Started), c.Grace), true
 	}
 	return "", false
 }
 
-// clock writes a time. How long ago that is would be another message each time.
+// formatTime writes an absolute time. A duration would make a different message each time.
 func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// within says whether something was less than so long ago. What lies in the future, after
-// the clock was set back, does not count as recent for ever: it is not believed.
+// within returns whether then is less than length ago. A time in the future, after the clock was
+// set back, does not count.
 func within(now, then time.Time, length time.Duration) bool {
 	return !then.IsZero() && !then.After(now) && now.Sub(then) < length
 }
 
-// No cool-down is shorter than least, and none grows beyond longest.
+// minCooldown and maxCooldown bound the cool-down.
 const (
 	least   = 10 * time.Second
 	longest = time.Hour
 )
 
-// cooldown is that of a unit that was restarted so often in vain.
+// cooldown returns the cool-down of a unit after a number of restarts without success.
 func (c Care) cooldown(times int) time.Duration {
 	rest := max(c.Cooldown, least)
 	for ; times > 1 && rest < longest; times-- {
@@ -137,7 +138,7 @@ func (c Care) cooldown(times int) time.Duration {
 	return rest
 }
 
-// mayRestart says whether a unit may be restarted now, and if not, why.
+// mayRestart returns whether a unit may be restarted now, and if not, why.
 func (c Care) mayRestart(seen sight) (why string, may bool) {
 	now, runs, try := seen.now, seen.runs, seen.try()
 	rest := c.cooldown(try.Times)
@@ -145,25 +146,25 @@ func (c Care) mayRestart(seen sight) (why string, may bool) {
 	case !runs.Known():
 		return fmt.Sprintf("there is no unit %s (%s)", runs.Name, runs.Load), false
 	case runs.Active == "inactive":
-		return runs.Name + " was stopped by somebody", false
+		return runs.Name + " was stopped by a user", false
 	case runs.Busy:
 		return runs.Name + " is " + doing(runs), false
 	case now.Before(runs.Changed):
-		return fmt.Sprintf("%s changed at %s, which is yet to come", runs.Name, clock(runs.Changed)), false
+		return fmt.Sprintf("%s changed at %s, which is in the future", runs.Name, clock(runs.Changed)), false
 	case now.Before(try.At):
-		return fmt.Sprintf("%s was to be restarted at %s, which is yet to come", runs.Name, clock(try.At)), false
+		return fmt.Sprintf("%s was restarted at %s, which is in the future", runs.Name, clock(try.At)), false
 	case now.Sub(try.At) <= rest:
-		return fmt.Sprintf("%s was to be restarted at %s (%s), and is left alone for %s", runs.Name, clock(try.At), inVain(try), rest), false
+		return fmt.Sprintf("%s was restarted at %s (%s); the next restart is possible after a cool-down of %s", runs.Name, clock(try.At), inVain(try), rest), false
 	case now.Sub(runs.Changed) <= rest:
-		return fmt.Sprintf("%s changed at %s, and is left alone for %s", runs.Name, clock(runs.Changed), rest), false
+		return fmt.Sprintf("%s changed at %s; a restart is possible after a cool-down of %s", runs.Name, clock(runs.Changed), rest), false
 	}
 	return "", true
 }
 
-// hear returns what is to be remembered of a unit after an answer about it. One good answer
-// cures nobody: what it was restarted for is forgiven once it has been well for its whole
-// cool-down, and for its grace, which would else hide that it is sick again. Whichever
-// examination had it restarted must say so, unless that has not been heard of for long.
+// updated returns the attempt of a unit after a new result. A single healthy result does not reset
+// the attempts: the unit must be healthy for its whole cool-down and grace period. A shorter time
+// would let the grace period hide that the unit is unhealthy again. Only the check that requested
+// the restart counts, unless it has not reported for a long time.
 func (c Care) hear(now time.Time, t try, verdict checkresult.Verdict) try {
 	rest := c.cooldown(t.Times)
 	switch {
@@ -182,11 +183,11 @@ func (c Care) hear(now time.Time, t try, verdict checkresult.Verdict) try {
 func inVain(t try) string {
 	switch t.Times {
 	case 0:
-		return "and was well since"
+		return "and has been healthy since"
 	case 1:
-		return "in vain"
+		return "without success"
 	}
-	return fmt.Sprintf("%d times in vain", t.Times)
+	return fmt.Sprintf("%d times without success", t.Times)
 }
 
 func doing(runs unit.Unit) string {
@@ -197,7 +198,7 @@ func doing(runs unit.Unit) string {
 	return runs.Active
 }
 
-// repair restarts the unit if it may be, and returns what was done.
+// repair restarts the unit if it may, and returns what was done.
 func (g Guard) repair(ctx context.Context, seen sight, found string) string {
 	if why, may := g.mayRestart(seen); !may {
 		return "not restarted: " + why
@@ -207,7 +208,7 @@ func (g Guard) repair(ctx context.Context, seen sight, found string) string {
 		return fmt.Sprintf("not restarted: %v", err)
 	}
 	defer unlock()
-	// Somebody else may have restarted it before the lock was ours.
+	// Another process may have restarted the unit before this one got the lock.
 	if seen, err = g.look(ctx); err != nil {
 		return fmt.Sprintf("not restarted: %v", err)
 	}
@@ -220,13 +221,13 @@ func (g Guard) repair(ctx context.Context, seen sight, found string) string {
 	return g.restart(ctx, seen, found)
 }
 
-// isAnotherAway says whether a unit that was restarted is not back yet.
+// isAnotherRestarting returns whether another restarted unit is not back yet.
 func (g Guard) isAnotherAway(ctx context.Context, seen sight) (why string, away bool) {
 	for _, name := range seen.tried.away(seen.now, seen.runs.Name) {
 		other, err := g.Units.Look(ctx, name)
 		switch {
 		case err != nil:
-			return fmt.Sprintf("nobody knows whether %s is back: %v", name, err), true
+			return fmt.Sprintf("cannot determine whether %s is back: %v", name, err), true
 		case other.Busy:
 			return name + " is being restarted", true
 		}
@@ -234,8 +235,8 @@ func (g Guard) isAnotherAway(ctx context.Context, seen sight) (why string, away 
 	return "", false
 }
 
-// restart restarts the unit. That it was to be is noted before: what cannot be noted would
-// be done again and again by those who come after.
+// restart restarts the unit. It records the attempt first: an attempt that is not recorded would be
+// repeated by later checks and processes.
 func (g Guard) restart(ctx context.Context, seen sight, found string) string {
 	name, now := seen.runs.Name, seen.now
 	tries := func(was try) try { return try{At: now.Round(0), Times: was.Times + 1, By: g.Check} }
@@ -259,10 +260,10 @@ func (g Guard) tell(now time.Time, severity finding.Severity, reason, message st
 	})
 }
 
-// Validate says what is wrong.
+// Validate returns what is wrong with the configuration.
 func (c Care) Validate() error {
 	if c.Repair && c.Unit == "" {
-		return errors.New("to repair, the unit must be named that is restarted")
+		return errors.New("repair needs the name of the unit to restart; set unit")
 	}
 	return nil
 }

@@ -18,10 +18,9 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 )
 
-// IPTables examines whether rules stand both in the old and in the new tables of the
-// kernel, which do not see each other. It asks the kernel itself, and so needs no
-// iptables of either kind, but CAP_NET_ADMIN. Tables that nobody has used yet are not
-// asked for: that would make them.
+// IPTables checks whether rules exist in both the legacy tables and the nft tables of the kernel,
+// which do not see each other. It asks the kernel directly, so it needs CAP_NET_ADMIN and no
+// iptables program. It does not ask for tables that are not in use, because that would create them.
 func IPTables(proc string) checkresult.Check {
 	return func(context.Context) checkresult.Result {
 		legacy, err := countLegacy(proc)
@@ -48,10 +47,10 @@ func judgeIPTables(legacy, nft int) checkresult.Result {
 	return unknown("NoRules", "no rules of iptables were found")
 }
 
-// family is one of the two of the internet.
+// family is an IP address family.
 type family struct {
 	domain, level int
-	names         string // of the tables in use, below /proc
+	names         string // path of the list of tables in use, below /proc
 }
 
 var families = []family{
@@ -59,13 +58,13 @@ var families = []family{
 	{unix.AF_INET6, unix.IPPROTO_IPV6, "net/ip6_tables_names"},
 }
 
-// countLegacy counts what was added to the old tables.
+// countLegacy counts the rules of the legacy tables.
 func countLegacy(proc string) (int, error) {
 	total := 0
 	for _, f := range families {
 		names, err := os.ReadFile(filepath.Join(proc, f.names))
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // the kernel has no such tables
+			continue // the kernel does not support these tables
 		}
 		if err != nil {
 			return 0, err
@@ -94,7 +93,7 @@ type tableInfo struct {
 const getInfo = 64 // IPT_SO_GET_INFO and IP6T_SO_GET_INFO
 
 func (f family) count(table string) (int, error) {
-	socket, err := unix.Socket(f.domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0) // a raw one would need CAP_NET_RAW
+	socket, err := unix.Socket(f.domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0) // a raw socket would need CAP_NET_RAW
 	if err != nil {
 		return 0, err
 	}
@@ -110,22 +109,22 @@ func (f family) count(table string) (int, error) {
 	return added(info), nil
 }
 
-// added is how many entries a table has beside those that every table has: a policy for
-// each of its hooks, and the end.
+// added returns the number of entries besides the default ones: a policy for each hook, and the
+// end.
 func added(info tableInfo) int {
 	return max(0, int(info.numEntries)-bits.OnesCount32(info.validHooks)-1)
 }
 
-// tablesOfIPTables are those of iptables-nft; others in the same kernel are of nft itself.
+// tablesOfIPTables are the tables of iptables-nft. Other nft tables do not belong to iptables.
 var tablesOfIPTables = []string{"filter", "nat", "mangle", "raw", "security"}
 
-// countNFT counts the rules in the new tables that iptables-nft keeps.
+// countNFT counts the rules in the tables of iptables-nft.
 func countNFT() (int, error) {
 	total := 0
 	for _, f := range families {
 		n, err := dumpRules(uint8(f.domain)) //nolint:gosec // 2 and 10
 		if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
-			continue // the kernel has no such tables
+			continue // the kernel does not support these tables
 		}
 		if err != nil {
 			return 0, err
@@ -135,7 +134,7 @@ func countNFT() (int, error) {
 	return total, nil
 }
 
-// What the kernel calls them.
+// Constants of the kernel's nf_tables interface.
 const (
 	subsysNFTables = 10
 	msgGetRule     = 7
@@ -150,7 +149,7 @@ func dumpRules(domain uint8) (int, error) {
 		return 0, err
 	}
 	defer unix.Close(socket)
-	// Nobody waits for a kernel that does not answer.
+	// Limit the wait for a kernel that does not answer.
 	if err := unix.SetsockoptTimeval(socket, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 2}); err != nil {
 		return 0, err
 	}
@@ -177,8 +176,8 @@ func dumpRules(domain uint8) (int, error) {
 	}
 }
 
-// parseRules counts the rules of iptables in a part of the kernel's answer; done says that
-// it was the last.
+// parseRules counts the iptables rules in a part of the kernel's answer. done means that it was the
+// last part.
 func parseRules(text []byte) (rules int, done bool, err error) {
 	for len(text) >= unix.NLMSG_HDRLEN {
 		length := int(binary.NativeEndian.Uint32(text))
@@ -207,7 +206,7 @@ func parseRules(text []byte) (rules int, done bool, err error) {
 	return rules, false, nil
 }
 
-// tableOf finds the name of the table in a rule.
+// tableOf returns the table name of a rule.
 func tableOf(body []byte) (string, bool) {
 	if len(body) < 4 {
 		return "", false

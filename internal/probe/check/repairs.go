@@ -17,28 +17,27 @@ import (
 	"github.com/resourcestack/autohealer/internal/format"
 )
 
-// RepairsFolder is where the processes of a node agree on what they have restarted. What
-// is below /run goes with a boot, as it should.
+// RepairsFolder is where the processes of a node record which units they have restarted. A reboot
+// removes files below /run, which is intended.
 const RepairsFolder = "/run/autohealer/repairs"
 
-// Repairs sees to it that one service is restarted at a time, and remembers what was
-// tried. An agent has one of it.
+// Repairs allows one restart of a service at a time and remembers the attempts. An agent has
+// exactly one.
 type Repairs struct {
-	// Folder is shared by all who restart units of a node, now and after a restart of
-	// their own. It is made when it is needed. Empty means that nobody else does, and that
-	// nothing outlives the process.
+	// Folder is shared by all processes that restart units of the node, and survives their
+	// restarts. It is created when needed. If it is empty, no other process restarts units, and the
+	// attempts are kept in memory.
 	Folder string
 
 	mu    sync.Mutex // held while a unit is being restarted
-	notes sync.Mutex // held while something is noted, and of tried
-	tried tried      // if there is no folder
+	notes sync.Mutex // guards attempts and the writing of the file
+	tried tried      // used if there is no folder
 }
 
-// tried is what was tried, by unit.
+// attempts are the restarts by unit.
 type tried map[string]try
 
-// storedTries is the file of it. Before there were versions it was the map of units
-// alone.
+// storedAttempts is the format of the file. Before version 1 the file was only the map of units.
 type storedTries struct {
 	Version int            `json:"version"`
 	Units   tried          `json:"units"`
@@ -65,21 +64,22 @@ func (s storedTries) text() ([]byte, error) {
 	return format.Write(s, s.unknown)
 }
 
-// try is what was done about a unit, and how it has been since.
+// attempt describes the restarts of a unit and its health since then.
 type try struct {
-	// At is when it was last to be restarted, whatever came of it.
+	// At is when the last restart was attempted, whatever the outcome.
 	At time.Time `json:"at"`
-	// Times is how often. It is none once it was well again for long enough.
+	// Times is the number of restarts. It is reset to zero when the unit has been healthy for long
+	// enough.
 	Times int `json:"times,omitempty"`
-	// By is the examination that wanted it.
+	// By is the check that requested the last restart.
 	By string `json:"by,omitempty"`
-	// Well is since when it has been well again; zero if it is not.
+	// Well is since when the unit is healthy again; zero if it is not.
 	Well time.Time `json:"well,omitzero"`
 	// Unknown are fields of a newer version.
 	Unknown format.Unknown `json:"-"`
 }
 
-// UnmarshalJSON keeps fields that are not known.
+// UnmarshalJSON keeps unknown fields.
 func (t *try) UnmarshalJSON(text []byte) error {
 	type plain try
 	unknown, err := format.Read(text, (*plain)(t))
@@ -87,7 +87,7 @@ func (t *try) UnmarshalJSON(text []byte) error {
 	return err
 }
 
-// MarshalJSON writes them back.
+// MarshalJSON writes unknown fields back.
 func (t try) MarshalJSON() ([]byte, error) {
 	type plain try
 	return format.Write(plain(t), t.Unknown)
@@ -102,8 +102,8 @@ const (
 
 var errBusy = errors.New("another unit is being restarted")
 
-// lock keeps all others from restarting anything. It does not wait for them: who has it
-// is told by errBusy.
+// lock prevents all other processes and checks from restarting a unit. It does not wait: if another
+// one holds the lock, it returns errBusy.
 func (r *Repairs) lock() (unlock func(), err error) {
 	if !r.mu.TryLock() {
 		return nil, errBusy
@@ -117,14 +117,14 @@ func (r *Repairs) lock() (unlock func(), err error) {
 		return nil, err
 	}
 	return func() {
-		_ = file.Close() // which ends the lock, as the end of the process would
+		_ = file.Close() // closing releases the lock, as would the end of the process
 		r.mu.Unlock()
 	}, nil
 }
 
-// claim locks a file of the folder until it is closed.
+// lockFileAt locks a file of the folder until the caller closes it.
 func (r *Repairs) claim(name string, how int) (*os.File, error) {
-	// The one above may be that of daemons who are not root.
+	// Daemons that are not root may use the parent folder.
 	if err := os.MkdirAll(filepath.Dir(r.Folder), 0o755); err != nil {
 		return nil, fmt.Errorf("making the folder of repairs: %w", err)
 	}
@@ -145,7 +145,7 @@ func (r *Repairs) claim(name string, how int) (*os.File, error) {
 	return file, nil
 }
 
-// recall returns what was tried.
+// load returns the attempts.
 func (r *Repairs) recall() (tried, error) {
 	if r.Folder == "" {
 		r.notes.Lock()
@@ -172,8 +172,8 @@ func (r *Repairs) read() (storedTries, error) {
 	return was, nil
 }
 
-// note remembers what has become of a unit. It waits for others who do so, which is never
-// long.
+// update changes the attempt of a unit. It waits for other processes that do the same, which is
+// always short.
 func (r *Repairs) note(name string, become func(try) try) error {
 	r.notes.Lock()
 	defer r.notes.Unlock()
@@ -205,8 +205,8 @@ func (r *Repairs) write(name string, was storedTries) error {
 	if err != nil {
 		return fmt.Errorf("noting the restart of %s: %w", name, err)
 	}
-	// There is a whole file at every moment. It need not outlive the power: neither does
-	// what it tells of.
+	// The rename keeps the file complete at every moment. It needs no sync: after a power failure
+	// the attempts do not matter.
 	path := filepath.Join(r.Folder, triedFile)
 	if err := os.WriteFile(path+".new", append(text, '\n'), 0o600); err != nil {
 		return fmt.Errorf("noting the restart of %s: %w", name, err)
@@ -217,19 +217,19 @@ func (r *Repairs) write(name string, was storedTries) error {
 	return nil
 }
 
-// revise notes what has become of a unit, if that is another than it was. What cannot be
-// noted now is at the next round.
+// updateIfChanged changes the attempt of a unit if change returns a different one. If it cannot be
+// written, the next run tries again.
 func (r *Repairs) revise(name string, become func(try) try) {
 	if was, err := r.recall(); err == nil && become(was[name]) != was[name] {
 		_ = r.note(name, become)
 	}
 }
 
-// patient is how long a unit may take to be back after its restart. One that takes longer
-// does not keep others from being cured, on which it may wait itself.
+// restartTimeout is how long a restarted unit may take to be back. A unit that takes longer does
+// not prevent the restart of other units, on which it may depend.
 const patient = 5 * time.Minute
 
-// away are the units but this one that may not be back yet.
+// mayBeRestarting returns the units, except this one, that may not be back from their restart yet.
 func (t tried) away(now time.Time, but string) []string {
 	var names []string
 	for name, tried := range t {

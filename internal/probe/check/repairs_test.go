@@ -222,10 +222,10 @@ func TestAMessageSaysWhatWasDoneAndNoMore(t *testing.T) {
 		}
 	}
 	want := []string{
-		"it is down; not restarted: kubelet.service changed at 2026-08-01T11:59:00Z, and is left alone for 2m0s",
+		"it is down; not restarted: kubelet.service changed at 2026-08-01T11:59:00Z; a restart is possible after a cool-down of 2m0s",
 		"it is down; kubelet.service was restarted",
 		"it is down; not restarted: kubelet.service is about to change",
-		"it is down; not restarted: kubelet.service was to be restarted at 2026-08-01T12:01:01Z (in vain), and is left alone for 2m0s",
+		"it is down; not restarted: kubelet.service was restarted at 2026-08-01T12:01:01Z (without success); the next restart is possible after a cool-down of 2m0s",
 		"it is down; kubelet.service was restarted",
 	}
 	if len(told) < len(want) || !slices.Equal(told[:len(want)], want) || len(told) > len(want)+2 {
@@ -290,8 +290,8 @@ func TestWhatKeepsFromARestartIsSaid(t *testing.T) {
 	for _, test := range []struct{ name, folder, says string }{
 		{"a unit that was restarted cannot be looked at", holds("a", `{"gone.service":{"at":"2026-08-01T11:59:00Z"}}`), "gone.service is back: systemd has a cold"},
 		{"a unit that was restarted is away", holds("b", `{"fast.service":{"at":"2026-08-01T11:59:30Z"},"slow.service":{"at":"2026-08-01T11:59:00Z"}}`), "slow.service is being restarted"},
-		{"the clock was set back", holds("c", `{"kubelet.service":{"at":"2026-08-01T12:00:01Z"}}`), "yet to come"},
-		{"it was tried just now", holds("d", `{"kubelet.service":{"at":"2026-08-01T11:55:00Z","times":3}}`), "restarted at 2026-08-01T11:55:00Z (3 times in vain), and is left alone for 8m0s"},
+		{"the clock was set back", holds("c", `{"kubelet.service":{"at":"2026-08-01T12:00:01Z"}}`), "in the future"},
+		{"it was tried just now", holds("d", `{"kubelet.service":{"at":"2026-08-01T11:55:00Z","times":3}}`), "restarted at 2026-08-01T11:55:00Z (3 times without success); the next restart is possible after a cool-down of 8m0s"},
 		{"what was tried cannot be read", holds("e", `{"kubelet`), "tried.json: unexpected end of JSON input; remove it"},
 		{"what is tried cannot be noted", "/proc/self/nowhere", "making the folder of repairs"},
 	} {

@@ -17,14 +17,14 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 )
 
-// ContainerdSocket is where containerd answers, on most nodes.
+// ContainerdSocket is where containerd listens on most nodes.
 const ContainerdSocket = "unix:///run/containerd/containerd.sock"
 
-// Runtime examines the container runtime that answers to CRI on a socket: it must say
-// that it is ready. Whether its network is, the kubelet tells as Ready.
+// Runtime checks the container runtime that serves CRI on a socket: it must report that it is
+// ready. It ignores NetworkReady, which the kubelet reports as part of Ready.
 //
-// Each examination makes a connection of its own: somebody who still serves those that
-// were open and takes no new ones is not well, and nothing is left open between two.
+// Each check opens its own connection. A runtime that serves existing connections but accepts no
+// new ones is unhealthy.
 func Runtime(socket string) checkresult.Check {
 	path := strings.TrimPrefix(socket, "unix://")
 	return func(ctx context.Context) checkresult.Result {
@@ -35,15 +35,15 @@ func Runtime(socket string) checkresult.Check {
 	}
 }
 
-// askRuntime asks for the status; dialled is why there is no connection, if there is none.
+// askRuntime requests the status. dialErr is the reason if the connection failed.
 func askRuntime(ctx context.Context, path string) (reply *cri.StatusResponse, dialled, err error) {
-	// Who is not there is not waited for: it is the answer.
+	// A missing socket is an answer too, so there is no retry.
 	var dialer net.Dialer
 	probe, err := dialer.DialContext(ctx, "unix", path)
 	if err != nil {
 		return nil, err, err
 	}
-	// The connection is handed to gRPC once; when it breaks, that is the answer too.
+	// gRPC gets the connection once. If it breaks, that is the answer.
 	first := make(chan net.Conn, 1)
 	first <- probe
 	connection, err := grpc.NewClient("passthrough:///"+path,
@@ -72,7 +72,7 @@ func judgeRuntime(path string, limit time.Duration, reply *cri.StatusResponse, d
 	switch {
 	case err == nil:
 		return judgeStatus(path, reply)
-	case late, ended == nil && status.Code(err) == codes.DeadlineExceeded: // it is told the limit, and may be first to say so
+	case late, ended == nil && status.Code(err) == codes.DeadlineExceeded: // the runtime knows the deadline and may report it first
 		return sick("the container runtime does not answer on %s within %s", path, spell(limit))
 	case ended != nil:
 		return unknown(stopped, "the container runtime was not waited for: %v", ended)
@@ -83,13 +83,12 @@ func judgeRuntime(path string, limit time.Duration, reply *cri.StatusResponse, d
 	case dialled != nil:
 		return sick("the container runtime does not answer: %v", dialled)
 	case status.Code(err) == codes.Unimplemented:
-		return sick("whoever answers on %s does not speak CRI v1", path)
+		return sick("the server on %s does not implement CRI v1", path)
 	}
 	return sick("the container runtime answers on %s: %s", path, briefly(status.Convert(err).Message()))
 }
 
-// judgeStatus takes a runtime that does not say that it is ready for one that is not, as
-// the kubelet does.
+// judgeStatus treats a runtime without a RuntimeReady condition as not ready, as the kubelet does.
 func judgeStatus(path string, reply *cri.StatusResponse) checkresult.Result {
 	for _, c := range reply.GetStatus().GetConditions() {
 		switch {

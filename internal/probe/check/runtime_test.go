@@ -85,7 +85,7 @@ func TestRuntime(t *testing.T) {
 			return nil, ctx.Err()
 		}), checkresult.Sick, "within"},
 		{"is sick when it takes connections and never answers", silent.Addr().String(), checkresult.Sick, "within"},
-		{"is sick when it speaks something else", listen(t, nil), checkresult.Sick, "does not speak CRI"},
+		{"is sick when it speaks something else", listen(t, nil), checkresult.Sick, "does not implement CRI v1"},
 		{"is sick when nobody is at its socket", filepath.Join(t.TempDir(), "no.sock"), checkresult.Sick, "no such file"},
 		{"is unknown when its folder is not mounted", "/nowhere/at/all/no.sock", checkresult.Unknown, "/nowhere/at/all"},
 	} {

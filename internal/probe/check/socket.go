@@ -11,19 +11,19 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 )
 
-// isAway says whether a socket is not there because nothing of the node is where it should
-// be. In a folder of the node, one that is not there is one that somebody has not made.
+// isNotMounted returns whether a socket is missing because the node's directory is not mounted. If
+// the directory is the node's, its component has not created the socket.
 func isAway(socket string) bool {
 	_, err := os.Stat(socket)
 	return errors.Is(err, fs.ErrNotExist) && !isOfTheNode(filepath.Dir(socket), "/")
 }
 
 func notMounted(name, socket string) checkresult.Result {
-	return unknown(notFound, "asking %s: %s is not that of the node; mount it, or name another socket", name, filepath.Dir(socket))
+	return unknown(notFound, "asking %s: %s is not a directory of the node; mount it, or configure another socket", name, filepath.Dir(socket))
 }
 
-// isOfTheNode says whether a folder is there, and not only because the image of a container
-// has it: such a one lies on the container's root, which is an overlay.
+// isOfTheNode returns whether a folder exists and is not just part of the container image. A folder
+// of the image lies on the container's root, which is an overlay.
 func isOfTheNode(folder, root string) bool {
 	var at, above unix.Stat_t
 	if unix.Stat(folder, &at) != nil || at.Mode&unix.S_IFMT != unix.S_IFDIR {

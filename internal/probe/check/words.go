@@ -12,7 +12,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 )
 
-// Reasons of an Unknown.
+// The reasons for an Unknown result.
 const (
 	notAllowed = "CheckNotAllowed" // the agent lacks rights
 	notFound   = "CheckNotPossible"
@@ -32,11 +32,11 @@ func unknown(reason, format string, args ...any) checkresult.Result {
 	return checkresult.Result{Verdict: checkresult.Unknown, Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
-// most is the part of the time of an examination within which an answer must come. The
-// rest is for saying that it did not, and for asking systemd about it.
+// answerShare is the share of a check's time in which the component must answer. The rest is for
+// reporting that it did not, and for asking systemd about it.
 const most = 0.8
 
-// patience returns the time within which whoever is asked must answer.
+// answerContext returns a context that limits how long the component may take to answer.
 func patience(ctx context.Context) (asking context.Context, cancel context.CancelFunc, limit time.Duration) {
 	limit = 10 * time.Second
 	if deadline, ok := ctx.Deadline(); ok {
@@ -46,8 +46,8 @@ func patience(ctx context.Context) (asking context.Context, cancel context.Cance
 	return asking, cancel, limit
 }
 
-// spell writes how long somebody was waited for, as it was meant: what was lost on the
-// way would make another message of it each time.
+// formatLimit rounds a time limit. The exact remaining time would make a different message each
+// time.
 func spell(limit time.Duration) string {
 	if limit >= time.Second {
 		return limit.Round(100 * time.Millisecond).String()
@@ -55,13 +55,13 @@ func spell(limit time.Duration) string {
 	return limit.Round(10 * time.Millisecond).String()
 }
 
-// late says whether the one who was asked has taken too long. It is not if it is we who
-// are being stopped.
+// late returns whether the component took too long. It returns false if the check itself was
+// cancelled.
 func late(asking context.Context) bool {
 	return errors.Is(asking.Err(), context.DeadlineExceeded)
 }
 
-// briefly is the first line of a text, cut to what fits into a message.
+// firstLine returns the first line of a text, cut to the length that fits into a message.
 func briefly(text string) string {
 	const limit = 100
 	text, _, _ = strings.Cut(strings.TrimSpace(strings.ToValidUTF8(text, "?")), "\n")
@@ -75,8 +75,7 @@ func briefly(text string) string {
 	return text[:end] + "..."
 }
 
-// withoutSource takes out of an error from which port of ours somebody was asked: it is
-// another each time.
+// withoutSource removes the local port from an error. It differs each time.
 func withoutSource(text string) string { return source.ReplaceAllString(text, "") }
 
 var source = regexp.MustCompile(`\S+:\d+->`)

@@ -1,5 +1,5 @@
-// Package mountinfo reads the kernel's table of mounts as it is written, with whatever
-// somebody has put into the name of a folder.
+// Package mountinfo parses the kernel's mount table (/proc/PID/mountinfo). It returns paths exactly
+// as they are on disk, including spaces and control characters.
 //
-// It refuses to look at what is mounted: a filesystem that hangs holds up nobody here.
+// The package never accesses a mounted filesystem, so a filesystem that hangs cannot block it.
 package mountinfo

@@ -9,33 +9,33 @@ import (
 	"strings"
 )
 
-// Mount is a line of the table.
+// Mount is a line of the mount table.
 type Mount struct {
-	Device string // major:minor, the same for all mounts of one filesystem
-	Root   string // what of the filesystem is mounted
-	Point  string // where
+	Device string // major:minor, the same for all mounts of a filesystem
+	Root   string // the directory of the filesystem that is mounted
+	Point  string // the mount point
 	Kind   string
 	Source string
-	// What this mount allows, and what the filesystem does.
+	// Options are per mount, Super are those of the filesystem.
 	Options, Super []string
 }
 
-// fixed is how many fields there are at least before the dash.
+// minFields is the minimum number of fields before the dash.
 const fixed = 6
 
-// Parse reads a table, as proc(5) describes mountinfo. Its fields are a single blank
-// apart: other blanks, of which Unicode has many, belong to them.
+// Parse parses a mount table in the format that proc(5) describes for mountinfo. A single space
+// separates fields. Other Unicode whitespace belongs to the fields.
 func Parse(text []byte) ([]Mount, error) {
 	var mounts []Mount
 	for line := range bytes.Lines(text) {
 		fields := strings.Split(strings.TrimSuffix(string(line), "\n"), " ")
-		// Before the dash there may be any number of others.
+		// Any number of optional fields may come before the dash.
 		dash := -1
 		if len(fields) > fixed {
 			dash = slices.Index(fields[fixed:], "-")
 		}
 		if dash < 0 || len(fields) < fixed+dash+4 {
-			return nil, fmt.Errorf("line %d is none of a table of mounts: %.100q", len(mounts)+1, line)
+			return nil, fmt.Errorf("line %d is not a line of a mount table: %.100q", len(mounts)+1, line)
 		}
 		about := fields[fixed+dash+1:] // the filesystem
 		mounts = append(mounts, Mount{
@@ -44,13 +44,13 @@ func Parse(text []byte) ([]Mount, error) {
 		})
 	}
 	if len(mounts) == 0 {
-		return nil, errors.New("the table is empty")
+		return nil, errors.New("the mount table is empty")
 	}
 	return mounts, nil
 }
 
-// Unescape returns a path of a table as it is: there, blanks and backslashes are written
-// as octal numbers.
+// Unescape decodes a path of the mount table. The kernel writes whitespace and backslashes as octal
+// numbers.
 func Unescape(written string) string {
 	if !strings.Contains(written, `\`) {
 		return written

@@ -51,11 +51,11 @@ func TestTheTableOfThisMachineIsRead(t *testing.T) {
 func TestWhatIsNoTableIsRefused(t *testing.T) {
 	const good = "36 35 98:0 / / rw - ext4 /dev/root rw\n"
 	for text, says := range map[string]string{
-		"":                                      "the table is empty",
-		good + "\n":                             "line 2 is none",
-		"36 35 98:0 / / rw ext4 /dev/root rw\n": "line 1 is none",
-		"36 35 98:0 / / rw - ext4 /dev/root\n":  "line 1 is none",
-		"36 35 98:0 / / - ext4 /dev/root rw\n":  "line 1 is none",
+		"":                                      "the mount table is empty",
+		good + "\n":                             "line 2 is not a line",
+		"36 35 98:0 / / rw ext4 /dev/root rw\n": "line 1 is not a line",
+		"36 35 98:0 / / rw - ext4 /dev/root\n":  "line 1 is not a line",
+		"36 35 98:0 / / - ext4 /dev/root rw\n":  "line 1 is not a line",
 	} {
 		if _, err := mountinfo.Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %v, want %q", text, err, says)

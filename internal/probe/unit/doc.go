@@ -1,10 +1,9 @@
-// Package unit asks systemd for its units and has it restart one, over D-Bus, without a
-// shell and without a program on the node.
+// Package unit reads the state of systemd units and restarts them, over D-Bus, without a shell or a
+// program on the node.
 //
-// It promises that an answer is systemd's own, of this moment, or an error that says
-// whom it asked; that nobody waits longer than the context allows, also for a systemd
-// that accepts and never answers; and that no connection is left open between two
-// questions, of which there are few.
+// Each call returns the current state from systemd, or an error that names the socket. No call
+// takes longer than its context allows, even if systemd accepts the connection and never answers.
+// Calls are rare, so no connection stays open between them.
 //
-// It refuses to decide: whether a unit is to be restarted is for whoever asks.
+// The package does not decide whether a unit should be restarted.
 package unit

@@ -12,25 +12,24 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// Where systemd answers: on the bus of the system, and, to root alone, by itself.
+// systemd listens on the system bus and, for root only, on its own socket.
 const (
 	busSocket     = "/run/dbus/system_bus_socket"
 	privateSocket = "/run/systemd/private"
 )
 
-// Config says how systemd is reached.
+// Config configures how to reach systemd.
 type Config struct {
-	// Bus is the socket of the message bus. Empty means that of the system.
+	// Bus is the socket of the message bus. The default is the system bus.
 	Bus string
-	// Private is systemd's own socket, which is asked if there is no bus. Empty means
-	// that of the system's systemd.
+	// Private is systemd's own socket, used if there is no bus. It has a default too.
 	Private string
 }
 
-// Manager is the systemd of a machine. It may be asked by several at once.
+// Manager is the systemd of a machine. It is safe for concurrent use.
 type Manager struct{ cfg Config }
 
-// New makes a Manager. Nobody is asked yet.
+// New returns a Manager. It does not connect yet.
 func New(cfg Config) *Manager {
 	if cfg.Bus == "" {
 		cfg.Bus = busSocket
@@ -41,10 +40,10 @@ func New(cfg Config) *Manager {
 	return &Manager{cfg}
 }
 
-// ErrNoSystemd says that there is no systemd to ask.
+// ErrNoSystemd means that systemd is not reachable because it has no socket.
 var ErrNoSystemd = errors.New("there is no systemd to ask")
 
-// Name completes the name of a service: "kubelet" is kubelet.service.
+// Name completes the name of a service: "kubelet" becomes "kubelet.service".
 func Name(short string) string {
 	if strings.Contains(short, ".") {
 		return short
@@ -52,7 +51,7 @@ func Name(short string) string {
 	return short + ".service"
 }
 
-// Look asks how a unit is.
+// Look returns the state of a unit.
 func (m *Manager) Look(ctx context.Context, name string) (Unit, error) {
 	name = Name(name)
 	var u Unit
@@ -70,7 +69,7 @@ func (m *Manager) Look(ctx context.Context, name string) (Unit, error) {
 	return u, nil
 }
 
-// Restart has systemd stop and start a unit, and does not wait until that is done.
+// Restart makes systemd restart a unit. It does not wait for the restart to complete.
 func (m *Manager) Restart(ctx context.Context, name string) error {
 	name = Name(name)
 	err := m.ask(ctx, func(systemd *conn) error {
@@ -85,7 +84,7 @@ func (m *Manager) Restart(ctx context.Context, name string) error {
 // conn is an open connection to systemd.
 type conn struct{ *dbus.Conn }
 
-// ask opens a connection for one question.
+// ask opens a connection for a single question.
 func (m *Manager) ask(ctx context.Context, question func(*conn) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -98,7 +97,8 @@ func (m *Manager) ask(ctx context.Context, question func(*conn) error) error {
 	return timely(ctx, question(systemd))
 }
 
-// timely prefers the context's word: what breaks when it ends is broken by it.
+// preferContext returns the context's error if the context has ended, because it caused the other
+// error.
 func timely(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return ctx.Err()
@@ -121,14 +121,14 @@ func (m *Manager) connect(ctx context.Context) (*conn, error) {
 	return nil, errors.Join(err, otherwise)
 }
 
-// dial connects to a socket, on which a bus wants to be greeted.
+// dial connects to a socket. A bus needs a Hello message.
 func dial(ctx context.Context, socket string, bus bool) (*conn, error) {
 	var dialer net.Dialer
 	plain, err := dialer.DialContext(ctx, "unix", socket)
 	if err != nil {
 		return nil, err
 	}
-	// The end of ctx closes the connection, also under a handshake that nobody answers.
+	// The end of ctx closes the connection, even during a handshake without an answer.
 	c, err := dbus.NewConn(plain, dbus.WithContext(ctx))
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("connecting to %s: %w", socket, err), plain.Close())
@@ -146,7 +146,7 @@ func (c *conn) manager() dbus.BusObject {
 	return c.Object("org.freedesktop.systemd1", "/org/freedesktop/systemd1")
 }
 
-// load finds the object of a unit, also of one that does not run.
+// load returns the object of a unit, also of a unit that is not running.
 func (c *conn) load(ctx context.Context, name string) (dbus.ObjectPath, error) {
 	var path dbus.ObjectPath
 	err := c.manager().CallWithContext(ctx, "org.freedesktop.systemd1.Manager.LoadUnit", 0, name).Store(&path)
@@ -176,25 +176,26 @@ func (c *conn) properties(ctx context.Context, name string, path dbus.ObjectPath
 	return u, nil
 }
 
-// Unit is how a unit of systemd is.
+// Unit is the state of a systemd unit.
 type Unit struct {
 	Name string
 	// Load is "loaded", or why it is not: "not-found", "masked".
 	Load string
-	// Active is "active", "inactive", "failed", or on the way: "activating",
-	// "deactivating", "reloading".
+	// Active is "active", "inactive", "failed", or a transition: "activating", "deactivating",
+	// "reloading".
 	Active string
-	// Busy says that something is about to be done with it, or is being done.
+	// Busy means that a job for the unit is pending or running.
 	Busy bool
-	// Started is when systemd last began to start it; zero if it never did.
+	// Started is when systemd last began to start the unit; zero means never.
 	Started time.Time
-	// Changed is when its state changed last; zero if it never did.
+	// Changed is when the state last changed; zero means never.
 	Changed time.Time
-	// Restarts is how often systemd has restarted it by itself since somebody started it.
+	// Restarts is how often systemd has restarted the unit automatically since its last manual
+	// start.
 	Restarts int
 }
 
-// Known says whether there is such a unit.
+// Known returns whether the unit exists.
 func (u Unit) Known() bool { return u.Load == "loaded" }
 
 type properties map[string]dbus.Variant
@@ -208,7 +209,7 @@ func (p properties) unit(name string) Unit {
 	case "activating", "deactivating", "reloading":
 		u.Busy = true
 	}
-	// A job is its number and its object; number 0 is none.
+	// A job is a number and an object. Number 0 means no job.
 	if job, ok := p["Job"].Value().([]any); ok && len(job) > 0 {
 		number, _ := job[0].(uint32)
 		u.Busy = u.Busy || number != 0
@@ -221,7 +222,7 @@ func (p properties) text(name string) string {
 	return text
 }
 
-// time reads microseconds since 1970.
+// time converts microseconds since 1970.
 func (p properties) time(name string) time.Time {
 	micros, _ := p[name].Value().(uint64)
 	if micros == 0 {

@@ -1,7 +1,8 @@
-// Package unittest is a systemd for tests: a message bus of its own (dbus-daemon), and on
-// it somebody who answers as systemd does. It promises the shapes and names of systemd's
-// interface, and refuses to run units: a real systemd takes hold of the cgroups of the
-// machine that it is started on, and so of everybody's processes.
+// Package unittest provides a fake systemd for tests: its own message bus (dbus-daemon) with a
+// server that has the names and types of systemd's interface.
+//
+// It does not run units. A real systemd would take over the cgroups of the test machine, and with
+// them the processes of other users.
 package unittest
 
 import (
@@ -20,7 +21,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/unit"
 )
 
-// Unit is what the systemd tells of a unit.
+// Unit is the state that the fake systemd returns for a unit.
 type Unit struct {
 	Load, Active     string
 	Started, Changed time.Time
@@ -28,7 +29,7 @@ type Unit struct {
 	Job              uint32
 }
 
-// Systemd answers until the test ends.
+// Systemd runs until the test ends.
 type Systemd struct {
 	socket string
 	bus    *dbus.Conn
@@ -44,7 +45,7 @@ const busConfig = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Con
 <busconfig><listen>unix:path=%s</listen><auth>EXTERNAL</auth>
 <policy context="default"><allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/></policy></busconfig>`
 
-// Start starts the bus and the systemd on it.
+// Start starts the bus and the fake systemd.
 func Start(tb testing.TB) *Systemd {
 	tb.Helper()
 	if _, err := exec.LookPath("dbus-daemon"); err != nil {
@@ -61,7 +62,7 @@ func Start(tb testing.TB) *Systemd {
 		tb.Fatal(err)
 	}
 	daemon := exec.Command("dbus-daemon", "--config-file="+settings, "--nofork", "--nopidfile", "--print-address")
-	daemon.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // also when the test is killed
+	daemon.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // even if the test is killed
 	out, err := daemon.StdoutPipe()
 	if err == nil {
 		err = daemon.Start()
@@ -73,7 +74,7 @@ func Start(tb testing.TB) *Systemd {
 		_ = daemon.Process.Kill()
 		_ = daemon.Wait()
 	})
-	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil { // it listens when it has said where
+	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil { // it listens once it has printed its address
 		tb.Fatalf("waiting for dbus-daemon: %v", err)
 	}
 	if s.bus, err = dbus.Connect("unix:path=" + s.socket); err != nil {
@@ -89,26 +90,26 @@ func Start(tb testing.TB) *Systemd {
 	return s
 }
 
-// Config reaches this systemd, and no other.
+// Config connects to this systemd only.
 func (s *Systemd) Config() unit.Config {
 	return unit.Config{Bus: s.socket, Private: s.socket + ".none"}
 }
 
-// Set says how a unit is.
+// Set sets the state of a unit.
 func (s *Systemd) Set(name string, u Unit) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.units[name] = u
 }
 
-// OnRestart is called for each restart; what it sets is how the unit is afterwards.
+// OnRestart sets a function to call at each restart, which may set the new state of the unit.
 func (s *Systemd) OnRestart(do func(name string)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.onRestart = do
 }
 
-// Restarted are the units that were restarted, in their order.
+// Restarted returns the restarted units in order.
 func (s *Systemd) Restarted() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,7 +119,7 @@ func (s *Systemd) Restarted() []string {
 // manager is the object of systemd itself.
 type manager struct{ *Systemd }
 
-// LoadUnit finds a unit, as systemd does also for those that are not there.
+// LoadUnit finds a unit. Like systemd, it succeeds for units that do not exist.
 func (m manager) LoadUnit(name string) (dbus.ObjectPath, *dbus.Error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -130,7 +131,7 @@ func (m manager) LoadUnit(name string) (dbus.ObjectPath, *dbus.Error) {
 	return path, nil
 }
 
-// RestartUnit notes that a unit was to be restarted.
+// RestartUnit records the restart of a unit.
 func (m manager) RestartUnit(name, mode string) (dbus.ObjectPath, *dbus.Error) {
 	m.mu.Lock()
 	_, known := m.units[name]
@@ -148,14 +149,14 @@ func (m manager) RestartUnit(name, mode string) (dbus.ObjectPath, *dbus.Error) {
 	return "/org/freedesktop/systemd1/job/1", nil
 }
 
-// object is that of a unit.
+// object is the object of a unit.
 type object struct {
 	*Systemd
 
 	name string
 }
 
-// GetAll tells the properties of one of a unit's interfaces.
+// GetAll returns the properties of an interface of the unit.
 func (o object) GetAll(of string) (map[string]dbus.Variant, *dbus.Error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
