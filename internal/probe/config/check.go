@@ -13,10 +13,10 @@ import (
 	"github.com/resourcestack/autohealer/internal/spelling"
 )
 
-// builtin is the plugin of monitors whose examinations are built in.
+// builtin is the plugin name of monitors with built-in checks.
 const builtin = "builtin"
 
-// The checks that are built in.
+// The built-in checks.
 const (
 	CheckKubelet   = "kubelet"
 	CheckKubeProxy = "kube-proxy"
@@ -28,7 +28,7 @@ const (
 	CheckIPTables  = "iptables"
 )
 
-// Checks are the names of all checks that are built in.
+// Checks returns the names of all built-in checks.
 func Checks() []string {
 	return []string{CheckKubelet, CheckKubeProxy, CheckRuntime, CheckReadonly, CheckClock, CheckConntrack, CheckDNS, CheckIPTables}
 }
@@ -80,7 +80,7 @@ func (m *CheckMonitor) rule(s *section) CheckRule {
 	return rule
 }
 
-// checkName asks for the name of a check.
+// checkName reads the name of a check.
 func checkName(s *section) string {
 	name := s.required("check", "the name of one: "+list(Checks()))
 	if name == "" || slices.Contains(Checks(), name) {
@@ -94,29 +94,29 @@ func checkName(s *section) string {
 	return ""
 }
 
-// settingsOf are the settings that a check has, beside those about time and repair.
+// settingsOf maps each check to its own setting. The settings for time and repair belong to all
+// checks.
 var settingsOf = map[string]string{
 	CheckKubelet: "url", CheckKubeProxy: "url", CheckRuntime: "socket", CheckReadonly: "mountTable",
 	CheckClock: "maxError", CheckConntrack: "fullPercent", CheckDNS: "name",
 }
 
-// unitOf are the units that run what is examined, on most nodes.
+// unitOf maps a check to the systemd unit that runs the checked component on most nodes.
 var unitOf = map[string]string{CheckKubelet: "kubelet", CheckRuntime: "containerd"}
 
-// service matches the names of services, as systemd takes them. One with a dot must be
-// written to its end.
+// service matches the names of systemd services. A name with a dot must end in ".service".
 var service = regexp.MustCompile(`^[a-zA-Z0-9:_\\@-]{1,247}$|^[a-zA-Z0-9:_\\@-][a-zA-Z0-9:_.\\@-]{0,246}\.service$`)
 
-// hostname matches names of hosts. An address is none: it is its own answer.
+// hostname matches host names. IP addresses do not match, because they need no resolution.
 var hostname = regexp.MustCompile(`^([a-zA-Z0-9_]([a-zA-Z0-9_-]*[a-zA-Z0-9_])?\.)*[a-zA-Z_]([a-zA-Z0-9_-]*[a-zA-Z0-9_])?\.?$`)
 
-// longestName is how long one may be, with a dot at its end.
+// longestName is the maximum length of a host name, including a final dot.
 const longestName = 254
 
-// leastCooldown is within how long no unit is restarted twice, whatever is written.
+// leastCooldown is the minimum time between two restarts of a unit, whatever the file says.
 const leastCooldown = 10 * time.Second
 
-// checkSettings asks for all settings, and refuses those of other checks.
+// checkSettings reads all settings and refuses those of other checks.
 func checkSettings(s *section, check string) CheckSettings {
 	settings := CheckSettings{
 		URL:         s.text("url", ""),

@@ -1,13 +1,13 @@
-// Package config reads the files that tell the agent what to look at: those of
-// node-problem-detector as they are, and what Autohealer adds to them.
+// Package config parses the agent's configuration files. It accepts the files of
+// node-problem-detector unchanged, and adds fields of its own.
 //
-// It promises that a file which does its work under the old agent does the same here,
-// and that a file which cannot says all that is wrong with it at once: where, what,
-// and what to write instead. The old agent is silent about many of these, such as a
-// rule for a condition that nobody declares. What Autohealer adds is ignored by the
-// old agent, so that one file serves both. What nobody knows is ignored here too, as
-// it is there; but if it looks like something that is known, there is a warning.
+// A file that works with node-problem-detector works the same here. Parse reports all errors of a
+// file at once: where each is, what is wrong, and what to write instead. Many of them, for example
+// a rule for an undeclared condition, are silent in node-problem-detector.
 //
-// The package looks at files only: it starts nothing, and whether a log or a program
-// is there does not make a file good or bad.
+// node-problem-detector ignores the added fields, so one file serves both agents. This package
+// ignores unknown fields too, but warns if a name looks like a misspelled known field.
+//
+// The package only looks at files. It starts no monitors, and a log or program that is missing does
+// not make a file invalid.
 package config

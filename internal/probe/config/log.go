@@ -10,19 +10,20 @@ import (
 	"github.com/resourcestack/autohealer/internal/spelling"
 )
 
-// What is taken where a file of a log monitor does not say.
+// The defaults of a log monitor.
 const (
 	defaultBuffer = 10
 	kernelLog     = "/dev/kmsg"
 )
 
-// Lines of the buffer and times of a count are kept in memory and in the state file.
+// Buffered lines and match times are kept in memory and in the state file, so their number is
+// limited.
 const (
 	mostLines = 10_000
 	mostTimes = 10_000
 )
 
-// What pluginConfig tells the plugins.
+// The keys of pluginConfig.
 const (
 	identifier      = "source"    // of journald: SYSLOG_IDENTIFIER
 	stampPattern    = "timestamp" // of filelog
@@ -51,12 +52,12 @@ func logMonitor(top *section) *LogMonitor {
 	}
 	m.judgePlugin(top)
 	m.Conditions = conditions(top)
-	first := map[LogRule]int{} // of each rule, the one that says the same
+	first := map[LogRule]int{} // the index of the first equal rule
 	for s := range top.each("rules", "a rule") {
 		rule := m.rule(s)
 		if twin, ok := first[rule]; !ok {
 			first[rule] = len(m.Rules)
-		} else if len(s.reader.problems) == 0 { // rules that cannot be read look alike
+		} else if len(s.reader.problems) == 0 { // invalid rules may look equal
 			s.warn("", "says the same as rules[%d]", twin)
 		}
 		m.Rules = append(m.Rules, rule)
@@ -70,7 +71,7 @@ func logMonitor(top *section) *LogMonitor {
 	return m
 }
 
-// judgePlugin holds the monitor against what its plugin must know.
+// judgePlugin checks the fields that the plugin needs.
 func (m *LogMonitor) judgePlugin(top *section) {
 	var known []string
 	switch m.Plugin {
@@ -105,8 +106,8 @@ func (m *LogMonitor) judgePlugin(top *section) {
 	warnOfPluginSlips(top, known)
 }
 
-// judgeDevice finds the kernel's log. Whatever the file says, the old agent reads
-// /dev/kmsg; here it may stand elsewhere, where /dev of the machine is mounted.
+// judgeDevice sets the path of the kernel log. node-problem-detector always reads /dev/kmsg. Here
+// the path may differ if the node's /dev is mounted elsewhere.
 func (m *LogMonitor) judgeDevice(top *section) {
 	switch {
 	case m.LogPath == "":
@@ -118,8 +119,8 @@ func (m *LogMonitor) judgeDevice(top *section) {
 	m.LogPath = kernelLog
 }
 
-// rootPath makes a path one from the root on. To the old agent others begin where it
-// was started, which is the root in its image and under systemd.
+// rootPath makes a path absolute. In node-problem-detector, relative paths start at its working
+// directory, which is the root in its image and under systemd.
 func (m *LogMonitor) rootPath(top *section) {
 	if m.LogPath == "" || filepath.IsAbs(m.LogPath) {
 		return
@@ -129,8 +130,8 @@ func (m *LogMonitor) rootPath(top *section) {
 	m.LogPath = whole
 }
 
-// warnOfPluginSlips warns of what the plugin does not ask for. Its names have their
-// letter case, so that even another one is a slip.
+// warnOfPluginSlips warns of misspelled keys in pluginConfig. The keys are case-sensitive, so a
+// different case is a mistake too.
 func warnOfPluginSlips(top *section, known []string) {
 	value, _ := top.fields.get("pluginConfig")
 	fields, _ := value.(object)
@@ -141,7 +142,7 @@ func warnOfPluginSlips(top *section, known []string) {
 	}
 }
 
-// judgeTranslator looks at how the stamp and the message of a line are found.
+// judgeTranslator checks the patterns that find the timestamp and the message of a line.
 func (m *LogMonitor) judgeTranslator(top *section) {
 	for _, wanted := range []struct{ name, what string }{
 		{stampPattern, `a regular expression that finds the time in a line, such as "^.{15}"`},
@@ -163,7 +164,7 @@ func (m *LogMonitor) judgeTranslator(top *section) {
 	}
 }
 
-// isLayout says whether a layout shows anything of a time.
+// isLayout returns whether a time layout contains any element of a time.
 func isLayout(layout string) bool {
 	unlike := time.Date(1987, time.November, 23, 21, 43, 56, 789_654_321, time.FixedZone("XYZ", 5*60*60))
 	return unlike.Format(layout) != layout

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// custom is the plugin of monitors that run programs.
+// custom is the plugin name of monitors that run programs.
 const custom = "custom"
 
 func pluginMonitor(top *section) *PluginMonitor {

@@ -12,11 +12,11 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// maxBytes is how long a file may be: more than a ConfigMap can hold.
+// maxBytes is the maximum size of a file. It is more than a ConfigMap can hold.
 const maxBytes = 1 << 20
 
-// Read reads a file and judges it, as [Parse] does. It also warns of programs that
-// are not on this machine, which need not be the one that the file is for.
+// Read reads a file and parses it with [Parse]. It also warns of programs that are missing on this
+// machine, which may not be the machine that the file is for.
 func Read(path string, kind Kind) (*File, []string, error) {
 	text, err := slurp(path)
 	if err != nil {
@@ -29,7 +29,7 @@ func Read(path string, kind Kind) (*File, []string, error) {
 	return file, append(warnings, file.MissingPrograms()...), nil
 }
 
-// slurp reads a file, and of one that is too long no more than shows it.
+// readLimited reads a file up to a length that shows whether it is too long.
 func slurp(path string) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -40,7 +40,7 @@ func slurp(path string) ([]byte, error) {
 	return text, withoutPath(err)
 }
 
-// withoutPath takes the path out of an error, where it stands already.
+// withoutPath removes the path from an error, because the message already contains it.
 func withoutPath(err error) error {
 	if broken, ok := errors.AsType[*fs.PathError](err); ok {
 		return broken.Err
@@ -48,7 +48,7 @@ func withoutPath(err error) error {
 	return err
 }
 
-// MissingPrograms warns of programs that are not on this machine, or cannot be executed.
+// MissingPrograms warns of programs that are missing on this machine or not executable.
 func (f *File) MissingPrograms() []string {
 	if f.Plugin == nil {
 		return nil
@@ -67,10 +67,10 @@ func (f *File) MissingPrograms() []string {
 	return warnings
 }
 
-// Parse judges the text of a file of a kind; the path is for its words, and for the
-// name of a monitor that has none. An error has a line for each problem, in the order of
-// the text's fields as the documentation lists them. Warnings are of what is taken and
-// may not be meant, also beside an error.
+// Parse parses the text of a file. The path appears in messages, and names a monitor that has no
+// name. An error has a line for each problem, in the order in which the documentation lists the
+// fields. Warnings describe valid fields that may not mean what the user wants. Parse also returns
+// them next to an error.
 func Parse(path string, kind Kind, text []byte) (*File, []string, error) {
 	r := &reader{path: path, strict: kind == Problems}
 	root, err := parseObject(text)
@@ -102,10 +102,10 @@ func Parse(path string, kind Kind, text []byte) (*File, []string, error) {
 	return file, r.warnings, nil
 }
 
-// ForNode says whether the monitor of a file runs on a node with these labels.
+// ForNode returns whether the monitor of the file runs on a node with these labels.
 func (f *File) ForNode(node map[string]string) bool { return f.Nodes.Matches(labels.Set(node)) }
 
-// checkKind refuses a file that is of another kind than the flag that names it.
+// checkKind refuses a file whose content belongs to another kind than the flag that names it.
 func checkKind(kind Kind, top *section) error {
 	if !slices.Contains([]Kind{SystemLog, CustomPlugin, SystemStats, Check, Problems}, kind) {
 		return fmt.Errorf("there is no kind of monitors %q", kind)
@@ -117,7 +117,7 @@ func checkKind(kind Kind, top *section) error {
 	return fmt.Errorf("%s is of a file for --config.%s; name it there, and not under --config.%s", because, looks, kind)
 }
 
-// kindOf finds out what kind of monitor a file is for, by what only that has.
+// kindOf detects the kind of a file by fields that only this kind has.
 func kindOf(top *section) (kind Kind, because string) {
 	if value, ok := top.fields.get("plugin"); ok {
 		switch value {
@@ -145,5 +145,5 @@ func kindOf(top *section) (kind Kind, because string) {
 	return "", ""
 }
 
-// list writes names one after the other.
+// list joins names with commas.
 func list(names []string) string { return strings.Join(names, ", ") }

@@ -16,7 +16,7 @@ const (
 	permanent = "permanent"
 )
 
-// conditions reads the conditions that a monitor of any kind keeps.
+// conditions reads the conditions of a monitor.
 func conditions(top *section) []Condition {
 	var kept []Condition
 	for s := range top.each("conditions", "a condition") {
@@ -43,7 +43,7 @@ func conditions(top *section) []Condition {
 	return kept
 }
 
-// effect is what a rule of any kind changes.
+// effect is what a rule changes.
 type effect struct {
 	permanent bool
 	condition string
@@ -71,7 +71,7 @@ func effectOf(s *section, declared []Condition) effect {
 	return e
 }
 
-// judgeChange refuses a permanent rule that would change nothing.
+// judgeChange refuses a permanent rule that has no effect.
 func judgeChange(s *section, e effect, declared []Condition) {
 	i := slices.IndexFunc(declared, func(c Condition) bool { return c.Type == e.condition })
 	switch {
@@ -90,7 +90,7 @@ func judgeChange(s *section, e effect, declared []Condition) {
 	}
 }
 
-// types names conditions, some of them if there are many.
+// types lists conditions, shortened if there are many.
 func types(declared []Condition) string {
 	const most = 10
 	names := make([]string, 0, most+1)
@@ -113,7 +113,7 @@ func warnOfIdle(top *section, declared []Condition, changed func(condition strin
 	}
 }
 
-// pattern asks for a regular expression, which must be there if it is required.
+// pattern reads a regular expression.
 func (s *section) pattern(name string, required bool) string {
 	var text string
 	if required {
@@ -128,7 +128,7 @@ func (s *section) pattern(name string, required bool) string {
 		s.refuse(name, "%s %v", quote(text), err)
 		return ""
 	}
-	// Anchored, a pattern may just be too large.
+	// With anchors added, a valid pattern may become too large.
 	whole, err := regexp.Compile(`\A(?:` + text + `)\z`)
 	if err != nil {
 		s.refuse(name, "%s cannot be anchored at the end of a line: %v; write less", quote(text), err)
@@ -140,7 +140,7 @@ func (s *section) pattern(name string, required bool) string {
 	return text
 }
 
-// checkPattern says whether a text is a regular expression.
+// checkPattern returns an error if the text is not a regular expression.
 func checkPattern(text string) error {
 	_, err := regexp.Compile(text)
 	if broken, ok := errors.AsType[*syntax.Error](err); ok {

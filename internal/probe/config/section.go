@@ -13,23 +13,23 @@ import (
 	"github.com/resourcestack/autohealer/internal/spelling"
 )
 
-// reader gathers what there is to say about a file.
+// reader collects the errors and warnings of a file.
 type reader struct {
 	path     string
-	strict   bool // of a format that nobody else has
+	strict   bool // the format belongs to Autohealer alone
 	sections []*section
 	problems []error
 	warnings []string
 }
 
-// section is an object of the file whose fields are asked for one after the other.
+// section is an object of the file. Its methods read fields and remember which fields exist.
 type section struct {
 	reader *reader
 	path   string // empty for the top
-	place  string // what such an object is called: "a rule"
+	place  string // the name of the object in messages, such as "a rule"
 	fields object
-	asked  []string // the names of fields that there are
-	// refused are the fields of which something has been said that makes all else moot.
+	asked  []string // the names of the known fields
+	// refused are the fields that already have an error, so that further errors would be noise.
 	refused map[string]bool
 }
 
@@ -39,7 +39,7 @@ func (r *reader) section(path, place string, fields object) *section {
 	return s
 }
 
-// at is the path of a field.
+// at returns the path of a field.
 func (s *section) at(name string) string {
 	if s.path == "" {
 		return name
@@ -47,7 +47,7 @@ func (s *section) at(name string) string {
 	return s.path + "." + name
 }
 
-// line is one thing to say about a field, or about the file if there is none.
+// line formats a message about a field, or about the file if the name is empty.
 func (s *section) line(name, format string, args []any) string {
 	at := s.path
 	if name != "" {
@@ -68,12 +68,12 @@ func (s *section) warn(name, format string, args ...any) {
 	s.reader.warnings = append(s.reader.warnings, s.line(name, format, args))
 }
 
-// problem is an error that has been put into words.
+// problem is an error text that is already complete.
 type problem string
 
 func (p problem) Error() string { return string(p) }
 
-// find asks for a field.
+// find looks up a field.
 func (s *section) find(name string) (any, bool) {
 	s.asked = append(s.asked, name)
 	written := 0
@@ -88,8 +88,8 @@ func (s *section) find(name string) (any, bool) {
 	return s.fields.get(name)
 }
 
-// ask asks for a field of some type. What is of another type is refused, with what
-// would be right, and counts as not there.
+// ask reads a field of type T. A field of another type is refused with a hint and counts as
+// missing.
 func ask[T any](s *section, name, right string) (T, bool) {
 	value, there := s.find(name)
 	typed, ok := value.(T)
@@ -99,7 +99,7 @@ func ask[T any](s *section, name, right string) (T, bool) {
 	return typed, there && ok
 }
 
-// gist is what would be right without how to write it: "a text".
+// gist returns the hint without its example: "a text".
 func gist(right string) string {
 	what, _, _ := strings.Cut(right, ",")
 	return what
@@ -114,7 +114,7 @@ func (s *section) text(name, otherwise string) string {
 	return otherwise
 }
 
-// required asks for a text that must not be empty. The example is the way out.
+// required reads a text that must not be empty. The message shows the example.
 func (s *section) required(name, example string) string {
 	text := s.text(name, "")
 	if text == "" && !s.refused[name] {
@@ -123,7 +123,7 @@ func (s *section) required(name, example string) string {
 	return text
 }
 
-// source asks for the name of a monitor. One that has none is called by its file.
+// source reads the name of a monitor. The default is the name of its file.
 func (s *section) source() string {
 	name := s.text("source", "")
 	if name == "" && !s.refused["source"] {
@@ -143,7 +143,7 @@ func (s *section) flag(name string, otherwise bool) bool {
 	return otherwise
 }
 
-// number asks for a whole number within bounds.
+// number reads an integer within bounds.
 func (s *section) number(name string, least, most, otherwise int) int {
 	const right = "a whole number, without quotes"
 	written, ok := ask[json.Number](s, name, right)
@@ -167,7 +167,7 @@ func (s *section) number(name string, least, most, otherwise int) int {
 
 const aDuration = `a duration, with its unit and in quotes, such as "90s", "5m" or "1h30m"`
 
-// duration asks for a duration. An empty one is none, and so the other is taken.
+// duration reads a duration. An empty text means the default.
 func (s *section) duration(name string, otherwise time.Duration) time.Duration {
 	text, ok := ask[string](s, name, aDuration)
 	if !ok || text == "" {
@@ -185,8 +185,8 @@ func (s *section) duration(name string, otherwise time.Duration) time.Duration {
 	return duration
 }
 
-// durationOrNone asks for a duration of which a negative one is none: the old agent
-// takes it, though it means nothing.
+// durationOrNone reads a duration. A negative one means none: node-problem-detector accepts it
+// without an effect.
 func (s *section) durationOrNone(name string) time.Duration {
 	value, _ := s.fields.get(name)
 	text, _ := value.(string)
@@ -198,7 +198,7 @@ func (s *section) durationOrNone(name string) time.Duration {
 	return s.duration(name, 0)
 }
 
-// positive asks for a duration that must not be zero.
+// positive reads a duration that must not be zero.
 func (s *section) positive(name string, otherwise time.Duration) time.Duration {
 	duration := s.duration(name, otherwise)
 	if duration == 0 && otherwise != 0 {
@@ -209,7 +209,7 @@ func (s *section) positive(name string, otherwise time.Duration) time.Duration {
 	return duration
 }
 
-// texts asks for a list of texts.
+// texts reads a list of texts.
 func (s *section) texts(name string) []string {
 	values, _ := ask[[]any](s, name, "a list of texts, such as [\"a\", \"b\"]")
 	var texts []string
@@ -219,13 +219,12 @@ func (s *section) texts(name string) []string {
 			s.refuse(fmt.Sprintf("%s[%d]", name, i), "%s is not %s; write %s", brief(value), gist(aText), aText)
 			continue
 		}
-		texts = append(texts, text) // null is an empty one, as it is to the old agent
+		texts = append(texts, text) // null is an empty text, as in node-problem-detector
 	}
 	return texts
 }
 
-// textsByName asks for an object of texts. Unlike fields, their names have their
-// letter case.
+// textsByName reads an object of texts. Unlike fields, their names are case-sensitive.
 func (s *section) textsByName(name string) map[string]string {
 	fields, ok := ask[object](s, name, `an object of texts, such as {"a": "b"}`)
 	if !ok {
@@ -243,13 +242,13 @@ func (s *section) textsByName(name string) map[string]string {
 	return texts
 }
 
-// section asks for an object; without one, it has no fields.
+// section reads an object. A missing object is a section without fields.
 func (s *section) section(name, place string) *section {
 	fields, _ := ask[object](s, name, "an object, such as {...}")
 	return s.reader.section(s.at(name), place, fields)
 }
 
-// each asks for a list of objects, and hands out one after the other.
+// each reads a list of objects.
 func (s *section) each(name, place string) iter.Seq[*section] {
 	values, _ := ask[[]any](s, name, "a list of objects, such as [{...}, {...}]")
 	return func(yield func(*section) bool) {
@@ -267,17 +266,17 @@ func (s *section) each(name, place string) iter.Seq[*section] {
 	}
 }
 
-// has says whether there is a field, whatever it holds.
+// has returns whether the field exists, whatever its value.
 func (s *section) has(name string) bool {
 	_, ok := s.fields.get(name)
 	return ok
 }
 
-// warnOfSlips warns of fields that nobody has asked for and that look like one that
-// somebody did. Where the format is ours it warns of all: what the old agent passes over
-// does not excuse them.
+// warnOfSlips warns of unknown fields that look like a known field. If the format is Autohealer's
+// own, it warns of every unknown field: compatibility with node-problem-detector is no reason to
+// ignore them.
 func (r *reader) warnOfSlips() {
-	places := map[string][]string{} // by the name of a field
+	places := map[string][]string{} // by field name
 	for _, s := range r.sections {
 		for _, name := range s.asked {
 			if !slices.Contains(places[name], s.place) {
@@ -294,7 +293,7 @@ func (r *reader) warnOfSlips() {
 	}
 }
 
-// warnOfSlip says whether there is no more to say of a field.
+// warnOfSlip warns of a misspelled field and returns whether it did.
 func (s *section) warnOfSlip(written string, places map[string][]string) (done bool) {
 	if slices.ContainsFunc(s.asked, func(name string) bool { return strings.EqualFold(name, written) }) {
 		return true
@@ -312,7 +311,7 @@ func (s *section) warnOfSlip(written string, places map[string][]string) (done b
 	return s.refused[quoteName(written)]
 }
 
-// quoteName writes the name of a field that may be anything.
+// quoteName quotes a field name if necessary.
 func quoteName(name string) string {
 	for _, r := range name {
 		if r <= ' ' || r == '.' || r == ':' || r > '~' {

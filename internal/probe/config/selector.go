@@ -6,10 +6,10 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// selectorExample is what is shown to whoever wrote a selector that is none.
+// selectorExample is shown for an invalid selector.
 const selectorExample = `"gpu=true,!spot" or {"matchLabels": {"gpu": "true"}, "matchExpressions": [{"key": "spot", "operator": "DoesNotExist"}]}`
 
-// nodeSelector reads on which nodes the monitor runs.
+// nodeSelector reads the nodes on which the monitor runs.
 func nodeSelector(top *section) labels.Selector {
 	value, there := top.find("nodeSelector")
 	if !there {
@@ -30,9 +30,8 @@ func nodeSelector(top *section) labels.Selector {
 	return labels.Nothing()
 }
 
-// selectorObject reads a selector as Kubernetes has them. Unlike elsewhere, a field
-// that nobody knows is refused: to ignore it would let the monitor run on nodes that
-// it is not for.
+// selectorObject reads a Kubernetes label selector. It refuses unknown fields: a selector without
+// them would match nodes that the user did not want.
 func selectorObject(s *section) labels.Selector {
 	selector := labels.NewSelector()
 	add := func(at string, r *labels.Requirement, err error) {
@@ -77,7 +76,7 @@ func selectorObject(s *section) labels.Selector {
 
 const operators = "In, NotIn, Exists or DoesNotExist"
 
-// requirement makes what an expression asks for; none if there is no such operator.
+// requirement converts an expression. It returns nil for an unknown operator.
 func requirement(key, operator string, values []string) (*labels.Requirement, error) {
 	switch operator {
 	case "In":

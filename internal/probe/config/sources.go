@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// ProblemSources says where third-party daemons report problems, and which of them may.
+// ProblemSources configures where third-party daemons report problems, and which daemons may.
 type ProblemSources struct {
-	Socket  string // for all that have none of their own
-	TCP     string // loopback, for those with a token; empty means none
+	Socket  string // for all sources without their own socket
+	TCP     string // a loopback address for sources with a token; empty means none
 	Sources []ProblemSource
 }
 
-// ProblemSource is one of them. What it means, and whether they go together, is judged by
-// those who listen.
+// ProblemSource is a third-party daemon. Package intake validates the values and their
+// combinations.
 type ProblemSource struct {
 	Name        string
 	Socket      string
@@ -25,7 +25,7 @@ type ProblemSource struct {
 	Connections int
 }
 
-// What is taken where a file does not say.
+// The defaults.
 const (
 	defaultSocket      = "/run/autohealer/shared/problems.sock" // where clients look for it, too
 	defaultSilence     = 2 * time.Minute
@@ -34,9 +34,9 @@ const (
 	defaultConnections = 4
 )
 
-// DraftSources reads what can be read of a file that [Parse] refuses, with what is taken
-// where a file does not say in the place of what is wrong: so that whoever judges them can
-// tell the rest of what is wrong as well. Nil if it is no such file at all.
+// DraftSources reads as much as possible from a file that [Parse] refuses, and replaces invalid
+// values with defaults. The caller can then report further errors together with those of Parse. It
+// returns nil if the file is of another kind.
 func DraftSources(text []byte) *ProblemSources {
 	root, err := parseObject(text)
 	if err != nil {
@@ -82,7 +82,7 @@ func problemSource(s *section) ProblemSource {
 	return source
 }
 
-// id asks for the number of a user or a group. Nil means any.
+// id reads a user or group ID. Nil means any.
 func (s *section) id(name string) *int {
 	id := s.number(name, 0, math.MaxUint32-1, -1)
 	if id < 0 {

@@ -2,7 +2,7 @@ package config
 
 import "time"
 
-// parts are the sections of a file of a stats monitor.
+// parts are the sections of a stats monitor file.
 var parts = []string{"cpu", "disk", "host", "memory", "osFeature", "net"}
 
 func statsMonitor(top *section) *StatsMonitor {
@@ -38,8 +38,8 @@ func statsMonitor(top *section) *StatsMonitor {
 	return m
 }
 
-// displayNames reads under which names figures are shown, by their IDs, which have
-// their letter case. One without a name is not shown.
+// displayNames reads the display names of metrics by their case-sensitive IDs. A metric without a
+// display name is not exported.
 func displayNames(s *section) map[string]string {
 	fields, _ := ask[object](s, "metricsConfigs", `an object, such as {"cpu/load_1m": {"displayName": "cpu/load_1m"}}`)
 	names := map[string]string{}

@@ -9,9 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// object is an object of JSON with its fields as they are written: unlike a map, it
-// knows their order and those that are there twice. The values are those of a
-// json.Decoder, with objects and []any in the places of its maps and slices.
+// object is a JSON object with its fields in order. Unlike a map, it keeps their order and
+// duplicates. Values are those of a json.Decoder, with object and []any instead of maps and slices.
 type object []field
 
 type field struct {
@@ -19,8 +18,8 @@ type field struct {
 	value any
 }
 
-// get finds a field as encoding/json does: in any letter case, the last of several,
-// and null is nothing.
+// get finds a field like encoding/json does: it ignores case, takes the last of several, and treats
+// null as missing.
 func (o object) get(name string) (any, bool) {
 	for i := len(o) - 1; i >= 0; i-- {
 		if o[i].value != nil && strings.EqualFold(o[i].name, name) {
@@ -30,7 +29,7 @@ func (o object) get(name string) (any, bool) {
 	return nil, false
 }
 
-// parseObject reads a text that is one object.
+// parseObject parses a text that is a single JSON object.
 func parseObject(text []byte) (object, error) {
 	switch {
 	case len(text) > maxBytes:
@@ -40,7 +39,7 @@ func parseObject(text []byte) (object, error) {
 	case bytes.HasPrefix(text, []byte("\ufeff")):
 		return nil, errors.New("it begins with a byte order mark, which JSON does not have; save it as UTF-8 without one")
 	}
-	// The decoder below takes text piece by piece and is satisfied with less.
+	// The decoder below reads piece by piece and accepts incomplete text.
 	var whole json.RawMessage
 	if err := json.Unmarshal(text, &whole); err != nil {
 		return nil, explain(text, err)
@@ -75,7 +74,7 @@ func parseValue(decoder *json.Decoder) (any, error) {
 			if err != nil {
 				return nil, err
 			}
-			o = append(o, field{name.(string), value}) // what is before a colon is a string, as was checked
+			o = append(o, field{name.(string), value}) // json.Unmarshal has checked that keys are strings
 		}
 		_, err = decoder.Token()
 		return o, err
@@ -94,7 +93,7 @@ func parseValue(decoder *json.Decoder) (any, error) {
 	return token, nil
 }
 
-// explain says where a text is no JSON, and what is mostly the cause.
+// explain adds the position and the likely cause to a JSON error.
 func explain(text []byte, err error) error {
 	broken, ok := errors.AsType[*json.SyntaxError](err)
 	if !ok {
@@ -124,7 +123,7 @@ func explain(text []byte, err error) error {
 	return fmt.Errorf("line %d, column %d: this is no JSON: %s%s", line, column, what, hint)
 }
 
-// kindOfValue says what a value is.
+// kindOfValue names the type of a value.
 func kindOfValue(value any) string {
 	switch value.(type) {
 	case nil:
@@ -141,7 +140,7 @@ func kindOfValue(value any) string {
 	return "an object"
 }
 
-// brief writes a value for somebody who is to find it in the file.
+// brief formats a value so that the user can find it in the file.
 func brief(value any) string {
 	switch value := value.(type) {
 	case nil, object, []any:
@@ -152,7 +151,7 @@ func brief(value any) string {
 	return fmt.Sprint(value)
 }
 
-// quote writes a text in quotes, and of a long one the beginning.
+// quote quotes a text, and shortens a long one.
 func quote(text string) string {
 	const most = 120
 	if len(text) <= most {

@@ -6,7 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Kind of a monitor, by the flag that names its file.
+// Kind is the kind of a monitor. It is the name of the flag that takes the file.
 type Kind string
 
 // The kinds of monitors.
@@ -14,18 +14,17 @@ const (
 	SystemLog    Kind = "system-log-monitor"
 	CustomPlugin Kind = "custom-plugin-monitor"
 	SystemStats  Kind = "system-stats-monitor"
-	// Check is ours: the old agent has no such flag.
+	// Check and Problems exist only in Autohealer.
 	Check    Kind = "check-monitor"
 	Problems Kind = "problem-sources"
 )
 
-// File is a configuration file that has been read. One of its monitors is there, by
-// its kind.
+// File is a parsed configuration file. Exactly one of its monitors is set, according to Kind.
 type File struct {
 	Path string
 	Kind Kind
-	// Nodes says on which nodes the monitor runs ("nodeSelector", which is ours).
-	// Everything, if the file does not say.
+	// Nodes selects the nodes on which the monitor runs ("nodeSelector", only in Autohealer). The
+	// default is all nodes.
 	Nodes labels.Selector
 
 	Log      *LogMonitor
@@ -35,13 +34,13 @@ type File struct {
 	Problems *ProblemSources
 }
 
-// Condition is a condition that a monitor keeps, as it is while all is well.
+// Condition is a condition of a monitor, with its healthy reason and message.
 type Condition struct {
 	Type    string
 	Reason  string
 	Message string
-	// SurvivesReboot says that a reboot does not cure it ("survivesReboot", which is
-	// ours; if the file does not say, the catalogue does).
+	// SurvivesReboot means that a reboot does not end the problem ("survivesReboot", only in
+	// Autohealer). The default comes from the catalog.
 	SurvivesReboot bool
 }
 
@@ -52,47 +51,47 @@ const (
 	Filelog  = "filelog"
 )
 
-// LogMonitor says which log is read, and what is looked for in it.
+// LogMonitor configures which log is read and which patterns are searched.
 type LogMonitor struct {
 	Plugin       string            // Kmsg, Journald or Filelog
-	PluginConfig map[string]string // what the plugin wants to know
-	LogPath      string            // from the root on; none means the journal's own folders
-	SkipList     []string          // lines of a file with one of these in them are passed over
+	PluginConfig map[string]string // settings of the plugin
+	LogPath      string            // an absolute path; empty means the default folders of the journal
+	SkipList     []string          // lines of a file that contain any of these are ignored
 	Lookback     time.Duration
-	Delay        time.Duration // after the boot, from when on lines count
+	Delay        time.Duration // after the boot; earlier lines are ignored
 	BufferSize   int
 	Source       string
-	// Metrics says whether the problems are counted.
+	// Metrics exports counters of the problems.
 	Metrics    bool
 	Conditions []Condition
 	Rules      []LogRule
 }
 
-// LogRule says what a line means.
+// LogRule defines what a line means.
 type LogRule struct {
 	Permanent bool
-	Condition string // that is changed, where Permanent
+	Condition string // the condition that the rule changes, if Permanent
 	Reason    string
 	Pattern   string
-	// Suffix is added to the message of what is found.
+	// Suffix is appended to the message.
 	Suffix string
 
-	// What follows is ours.
+	// The following fields exist only in Autohealer.
 
-	// ClearPattern ends what the rule has found ("clearPattern").
+	// ClearPattern ends the problem when it matches ("clearPattern").
 	ClearPattern string
-	// ClearAfter ends it when the pattern has not matched for so long ("clearAfter").
+	// ClearAfter ends the problem when the pattern has not matched for this long ("clearAfter").
 	ClearAfter time.Duration
-	// Count is how often the pattern must match within Window until it counts
-	// ("count", "window"). One, and no window, means at once.
+	// Count is how often the pattern must match within Window before the rule applies ("count",
+	// "window"). With 1 and no window it applies at once.
 	Count  int
 	Window time.Duration
-	// KernelOnly passes over lines that somebody else than the kernel has written into
-	// its log ("kernelOnly").
+	// KernelOnly ignores lines of the kernel log that the kernel itself did not write
+	// ("kernelOnly").
 	KernelOnly bool
 }
 
-// PluginMonitor says which programs are run, and what their answers mean.
+// PluginMonitor configures which programs are run and what their exit codes mean.
 type PluginMonitor struct {
 	Source            string
 	Metrics           bool
@@ -106,7 +105,7 @@ type PluginMonitor struct {
 	Rules             []PluginRule
 }
 
-// PluginRule is one program.
+// PluginRule is a program.
 type PluginRule struct {
 	Permanent      bool
 	Condition      string
@@ -117,8 +116,8 @@ type PluginRule struct {
 	InvokeInterval time.Duration // never zero
 }
 
-// CheckMonitor says which of the checks that are built in are made, and what their
-// answers mean. It is ours, in the format of a PluginMonitor.
+// CheckMonitor configures which built-in checks run and what their results mean. It exists only in
+// Autohealer and has the format of a PluginMonitor.
 type CheckMonitor struct {
 	Source            string
 	Metrics           bool
@@ -131,7 +130,7 @@ type CheckMonitor struct {
 	Rules             []CheckRule
 }
 
-// CheckRule is one check.
+// CheckRule is a built-in check.
 type CheckRule struct {
 	Permanent      bool
 	Condition      string
@@ -142,37 +141,35 @@ type CheckRule struct {
 	Settings       CheckSettings
 }
 
-// CheckSettings are those of all checks; each has its own.
+// CheckSettings are the settings of all checks. Each check uses some of them.
 type CheckSettings struct {
-	URL         string        // of the kubelet or kube-proxy; empty means the usual one
+	URL         string        // of the kubelet or kube-proxy; empty means the default
 	Socket      string        // of the container runtime; empty means containerd's
-	MountTable  string        // of the readonly filesystems; empty means that of the first process
+	MountTable  string        // for readonly-filesystems; empty means that of the first process
 	MaxError    time.Duration // of the clock; zero means the kernel's own limit
-	FullPercent int           // of the connections
-	Name        string        // to resolve; empty means that of Kubernetes' own service
+	FullPercent int           // of the connection table
+	Name        string        // to resolve; empty means the Kubernetes service
 
-	// What is known of the unit that runs it, and what is done about it.
+	// The systemd unit that runs the checked component, and its repair.
 	Unit     string
 	Grace    time.Duration
 	Repair   bool
 	Cooldown time.Duration
 }
 
-// StatsMonitor says which figures of the machine become metrics.
+// StatsMonitor configures which statistics of the machine become metrics.
 type StatsMonitor struct {
 	InvokeInterval time.Duration
 	ProcPath       string
-	// Metrics are the names under which figures are shown, by their ID, such as
-	// "cpu/load_1m", and by the part of the machine that they are about.
+	// Metrics are the display names by section and by ID, such as "cpu/load_1m".
 	Metrics map[string]map[string]string
 
-	// Of disks.
+	// Settings of the disk section.
 	IncludeRootBlk        bool
 	IncludeAllAttachedBlk bool
 	LsblkTimeout          time.Duration
-	// Of networks: the pattern of interfaces that are left out.
+	// ExcludeInterface is a pattern of network interfaces that are ignored.
 	ExcludeInterface string
-	// Of the features of the system: the file that names the modules of the kernel that
-	// are known ("knownModulesConfigPath").
+	// KnownModulesPath is a file that lists known kernel modules ("knownModulesConfigPath").
 	KnownModulesPath string
 }

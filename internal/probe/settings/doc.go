@@ -1,9 +1,9 @@
-// Package settings keeps the configuration files that the agent is given: what stands
-// in them now, and of each the last version that was good.
+// Package settings reads and watches the agent's configuration files. For each file it keeps the
+// current content and the last valid version.
 //
-// It promises that an edit is noticed soon after it is made, also when the file is one
-// of a ConfigMap that is mounted, or comes later; that a bad version never takes the
-// place of a good one, also if it was good in a life before; and that each change is told once, in words. A file that is
-// gone is none: what was in force of it is so no longer. The package does not say what
-// makes a version good, and starts nothing of what a file asks for.
+// An edit is noticed soon after it is made, also in a mounted ConfigMap and for files that are
+// created later. An invalid version never replaces a valid one, even after a restart of the agent.
+// Each change is reported once. If a file is deleted, its configuration is no longer in effect.
+//
+// The package does not decide whether a version is valid, and it starts no monitors.
 package settings

@@ -16,46 +16,46 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/config"
 )
 
-// Name is what the command line says of a file.
+// Name identifies a file by its flag and path.
 type Name struct {
 	Kind config.Kind
 	Path string
 }
 
-// String is the name of the monitor that the file makes.
+// String returns the name of the file's monitor.
 func (n Name) String() string { return string(n.Kind) + ":" + n.Path }
 
-// Setting is what is known of one file.
+// Setting is the state of a file.
 type Setting struct {
 	Name
-	// File is the last good version, nil if there is none.
+	// File is the last valid version, nil if there is none.
 	File *config.File
-	// Text of it, to be given as Last in the next life.
+	// Text is the text of File. The caller stores it and returns it from Last after a restart.
 	Text string
-	// Version tells the good versions of a file apart.
+	// Version is a hash of the last valid version.
 	Version string
-	// Warnings are what the good version had better not say.
+	// Warnings are those of the last valid version.
 	Warnings []string
-	// Err says why what stands there now is not in force, nil if it is.
+	// Err is why the current content is not in effect, nil if it is.
 	Err error
 
-	found string // what stands there now; empty if it cannot be read
+	found string // hash of the current content; empty if it cannot be read
 }
 
-// Change is a file that is no longer what it was.
+// Change is a change of a file.
 type Change struct {
 	Before, Now Setting
 }
 
-// The reasons of the Events that tell of changes.
+// The reasons of the Events about changes.
 const (
 	Invalid = "ConfigInvalid"
 	Loaded  = "ConfigLoaded"
 	Removed = "ConfigRemoved"
 )
 
-// Reason says what kind of change it is, empty if nobody need hear of it: a file that
-// was good is replaced by another that is.
+// Reason returns the kind of the change. It is empty if a valid version replaces a valid one, which
+// needs no Event.
 func (c Change) Reason() string {
 	switch {
 	case c.Now.Err != nil && c.Now.File == nil && c.Before.File != nil:
@@ -68,8 +68,8 @@ func (c Change) Reason() string {
 	return ""
 }
 
-// Event tells of the change. It is not ok if nobody need hear of it. It has the same
-// identity as long as the same stands in the file.
+// Event returns the Event about the change, and false if the change needs none. The ID stays the
+// same while the content of the file does.
 func (c Change) Event(now time.Time) (event finding.Event, ok bool) {
 	event = finding.Event{Severity: finding.Warn, Time: now, Reason: c.Reason()}
 	switch event.Reason {
@@ -77,11 +77,11 @@ func (c Change) Event(now time.Time) (event finding.Event, ok bool) {
 		return finding.Event{}, false
 	case Loaded:
 		event.Severity = finding.Info
-		event.Message = fmt.Sprintf("%s can be used again, and is in force.", c.Now.Path)
+		event.Message = fmt.Sprintf("%s is valid again and in effect.", c.Now.Path)
 	case Removed:
-		event.Message = fmt.Sprintf("%s is gone, and what it asked for with it.", c.Now.Path)
+		event.Message = fmt.Sprintf("%s was deleted; its monitor has stopped.", c.Now.Path)
 	case Invalid:
-		event.Message = "nothing of it is in force: " + c.Now.Err.Error()
+		event.Message = "no version of the file is in effect: " + c.Now.Err.Error()
 		if c.Now.File != nil {
 			event.Message = "the last good version stays in force: " + c.Now.Err.Error()
 		}
@@ -90,29 +90,29 @@ func (c Change) Event(now time.Time) (event finding.Event, ok bool) {
 	return event, true
 }
 
-// Config is what a shelf needs to know.
+// Config configures a Store.
 type Config struct {
 	Names []Name
-	// Judge reads a version and says whether it is good, and what is odd about it.
+	// Judge parses a version and returns an error if it is invalid.
 	Judge func(path string, kind config.Kind, text []byte) (file *config.File, warnings []string, err error)
-	// Last returns the last good version of a file that the life before knew. It is in
-	// force as long as something bad stands there. May be nil.
+	// Last returns the last valid version that an earlier process knew. It is in effect while the
+	// file is invalid. May be nil.
 	Last func(Name) (text string, ok bool)
-	// Nudges have Watch look at once, where nothing tells it of an edit. May be nil.
+	// Nudges make Watch read the files at once, for edits without a notification. May be nil.
 	Nudges <-chan os.Signal
-	// Logger is told what hinders the shelf in seeing edits.
+	// Logger receives problems with watching files.
 	Logger *slog.Logger
 }
 
-// Store keeps the files. It is used by one at a time.
+// Store keeps the files. It is not safe for concurrent use.
 type Store struct {
 	cfg  Config
 	held []Setting
 
-	unwatched map[string]bool // folders of which it was said that they cannot be watched
+	unwatched map[string]bool // folders whose watch has failed and was logged
 }
 
-// New returns a shelf on which nothing stands yet. A file that is named twice is one.
+// New returns a Store that has not read the files yet. It ignores duplicate names.
 func New(cfg Config) *Store {
 	s := &Store{cfg: cfg, unwatched: map[string]bool{}}
 	for _, name := range cfg.Names {
@@ -123,7 +123,7 @@ func New(cfg Config) *Store {
 	return s
 }
 
-// recall takes up the last good version of the life before, if it is good still.
+// restore takes over the last valid version of an earlier process, if it is still valid.
 func (s *Store) recall(known Setting) Setting {
 	if s.cfg.Last == nil {
 		return known
@@ -136,16 +136,16 @@ func (s *Store) recall(known Setting) Setting {
 	return known
 }
 
-// sum tells texts apart.
+// sum returns a hash of a text.
 func sum(text []byte) string {
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:16])
 }
 
-// Settings returns all files as they are.
+// Settings returns the state of all files.
 func (s *Store) Settings() []Setting { return slices.Clone(s.held) }
 
-// Read looks at all files, and returns those that have changed since the last time.
+// Read reads all files and returns the changes since the last call.
 func (s *Store) Read() []Change {
 	var changes []Change
 	for i := range s.held {
@@ -165,7 +165,7 @@ func words(err error) string {
 	return err.Error()
 }
 
-// look returns what is known of a file when it has been read once more.
+// look reads a file and returns its new state.
 func (s *Store) look(known Setting) Setting {
 	text, err := read(known.Path)
 	if err != nil {
@@ -180,7 +180,7 @@ func (s *Store) look(known Setting) Setting {
 		return known
 	}
 	known.found = found
-	if found == known.Version { // the good one is back
+	if found == known.Version { // the valid version is back
 		known.Err = nil
 		return known
 	}
@@ -191,12 +191,12 @@ func (s *Store) look(known Setting) Setting {
 	return known
 }
 
-// mostBytes is more than any file may have: what is longer is read so far that
-// whoever judges it can say so.
+// mostBytes is larger than any valid file. A longer file is read up to here, so that Judge can
+// report its length.
 const mostBytes = 2 << 20
 
 func read(path string) ([]byte, error) {
-	// A pipe would keep us waiting when it is opened.
+	// Opening a named pipe would block.
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

@@ -58,14 +58,14 @@ func TestTheLastGoodVersionStaysInForce(t *testing.T) {
 		name, text, inForce, reason, words string
 	}{
 		{"not there yet", "-", "", settings.Invalid, "there is no such file"},
-		{"bad from the start", "bad 1", "", settings.Invalid, "nothing of it is in force: "},
-		{"good", "good 1", "good 1", settings.Loaded, "in force"},
+		{"bad from the start", "bad 1", "", settings.Invalid, "no version of the file is in effect: "},
+		{"good", "good 1", "good 1", settings.Loaded, "in effect"},
 		{"the same", "good 1", "good 1", "nothing", ""},
 		{"bad", "bad 1", "good 1", settings.Invalid, "the last good version stays in force: "},
 		{"bad in another way", "bad 2", "good 1", settings.Invalid, "bad 2"},
 		{"good as before", "good 1", "good 1", settings.Loaded, ""},
 		{"better", "good 2", "good 2", "", ""},
-		{"gone", "-", "", settings.Removed, "is gone"},
+		{"gone", "-", "", settings.Removed, "was deleted"},
 		{"back", "good 2", "good 2", settings.Loaded, ""},
 	} {
 		if step.text == "-" {

@@ -13,16 +13,16 @@ import (
 )
 
 const (
-	// settle is how long an edit may take: who writes a file in two steps is not read
-	// in between.
+	// settle is how long Watch waits after a notification, so that it does not read a file that is
+	// half written.
 	settle = 100 * time.Millisecond
-	// slowLook finds what no notice comes of: links to elsewhere, file systems that
-	// others change, and what happens between two watches.
+	// slowLook is how often Watch reads all files. It finds changes without a notification: link
+	// targets elsewhere, network filesystems, and changes between two watches.
 	slowLook = 30 * time.Second
 )
 
-// Watch reads the files whenever they change, and hands over the changes, until ctx
-// ends. It is the only user of the shelf meanwhile, beside told.
+// Watch reads the files whenever they change and passes the changes to told, until ctx ends. Only
+// told may use the Store meanwhile.
 func (s *Store) Watch(ctx context.Context, told func([]Change)) {
 	var notices <-chan fsnotify.Event
 	watcher, err := fsnotify.NewWatcher()
@@ -37,8 +37,8 @@ func (s *Store) Watch(ctx context.Context, told func([]Change)) {
 	var settled <-chan time.Time
 	var names map[string]bool
 	look := func() {
-		// The watches come first: what happens after them is noticed, and what has
-		// happened before is read.
+		// The watches come before the read: later changes cause a notification, earlier ones are
+		// read.
 		if watcher != nil {
 			names = s.arrange(watcher)
 		}
@@ -52,8 +52,8 @@ func (s *Store) Watch(ctx context.Context, told func([]Change)) {
 		case <-ctx.Done():
 			return
 		case notice := <-notices:
-			// A noisy folder must not put off for ever what was noticed first, so the
-			// time runs from the first notice on.
+			// The wait starts with the first notification, so that a busy folder cannot delay it
+			// forever.
 			if base := filepath.Base(notice.Name); settled == nil && notice.Op != fsnotify.Chmod && (names[base] || strings.HasPrefix(base, "..")) {
 				settled = time.After(settle)
 			}
@@ -78,9 +78,9 @@ func complaints(watcher *fsnotify.Watcher) <-chan error {
 	return watcher.Errors
 }
 
-// arrange watches the folders in which the files are, or will be, and nothing else. It
-// returns the names that matter in what is noticed, beside those of mounted
-// ConfigMaps, which begin with two dots.
+// arrange watches exactly the folders that contain the files or will contain them. It returns the
+// file names whose notifications matter, besides those of mounted ConfigMaps, which begin with two
+// dots.
 func (s *Store) arrange(watcher *fsnotify.Watcher) map[string]bool {
 	for before := map[string]bool(nil); ; {
 		names, folders := s.wanted()
@@ -91,7 +91,7 @@ func (s *Store) arrange(watcher *fsnotify.Watcher) map[string]bool {
 		missing := slices.Collect(maps.Keys(folders))
 		for _, folder := range watcher.WatchList() {
 			if !folders[folder] {
-				_ = watcher.Remove(folder) // it may be gone by itself
+				_ = watcher.Remove(folder) // the kernel may have removed it already
 			}
 			missing = slices.DeleteFunc(missing, func(m string) bool { return m == folder })
 		}
@@ -102,21 +102,20 @@ func (s *Store) arrange(watcher *fsnotify.Watcher) map[string]bool {
 			}
 			s.unwatched[folder] = err != nil
 		}
-		// A folder that came between the look and the watch is one to be watched.
+		// Repeat: a folder may have been created between the lookup and the watch.
 	}
 }
 
-// wanted returns the folders to be watched, and the names that matter there: those of
-// the files, of folders on the way to them that are not there yet, and of the folders
-// that are, which may go.
+// wanted returns the folders to watch and the names that matter there: those of the files, of
+// missing folders on their paths, and of the existing folders, which may be deleted.
 func (s *Store) wanted() (names, folders map[string]bool) {
 	names, folders = map[string]bool{}, map[string]bool{}
 	want := func(path string) {
-		for { // up to the root at most, which is always there
+		for { // ends at the root, which always exists
 			names[filepath.Base(path)] = true
 			parent := filepath.Dir(path)
 			if info, err := os.Stat(parent); err == nil && info.IsDir() {
-				// The kernel has one watch for a folder, whatever links lead there.
+				// The kernel has a single watch for a folder, whatever links lead to it.
 				if target, err := filepath.EvalSymlinks(parent); err == nil {
 					parent = target
 				}
