@@ -6,8 +6,8 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// perSecond is in how many pieces node-problem-detector counts a second of cpu/usage_time,
-// though it calls them seconds. Whoever draws it has got used to that.
+// perSecond converts seconds to the unit of cpu/usage_time in node-problem-detector, which is
+// hundredths although it is called seconds. Existing dashboards rely on it.
 const perSecond = 100
 
 func loads(r *reading, load procfs.LoadAvg) {
@@ -17,8 +17,8 @@ func loads(r *reading, load procfs.LoadAvg) {
 	r.add("cpu/load_15m", load.Load15)
 }
 
-// processors notes what the machine's processors did. Where node-problem-detector adds up
-// what the kernel has added up already, these are the kernel's own sums.
+// processors records the CPU times. node-problem-detector adds up the kernel's sums again; these
+// values are the kernel's own sums.
 func processors(r *reading, stat *procfs.Stat) {
 	all := stat.CPUTotal
 	for _, spent := range []struct {

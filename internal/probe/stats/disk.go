@@ -11,18 +11,18 @@ import (
 )
 
 const (
-	sector = 512 // bytes that the kernel counts in, whatever the disk has
-	ramdev = 1   // the major number of disks in memory
+	sector = 512 // the kernel's unit in bytes, whatever the disk uses
+	ramdev = 1   // the major number of RAM disks
 )
 
-// queues is how much time requests to each disk had taken, and when.
+// queues is the accumulated request time of each disk at a moment.
 type queues struct {
 	at    time.Time
 	taken map[string]uint64 // milliseconds
 }
 
-// disks notes what the chosen disks did, or all if none is chosen, and returns what the
-// next reading has to know of this one.
+// disks records the statistics of the chosen disks, or of all disks if none is chosen. It returns
+// the values that the next reading needs.
 func disks(r *reading, all []blockdevice.Diskstats, chosen map[string]bool, before queues, now time.Time) queues {
 	after := queues{at: now, taken: map[string]uint64{}}
 	passed := float64(now.Sub(before.at).Milliseconds())
@@ -35,7 +35,7 @@ func disks(r *reading, all []blockdevice.Diskstats, chosen map[string]bool, befo
 		r.add("disk/io_time", float64(d.IOsTotalTicks), name)
 		r.add("disk/weighted_io", float64(d.WeightedIOTicks), name)
 		after.taken[name] = d.WeightedIOTicks
-		// The count may begin anew, as may a disk of the same name.
+		// The counter may restart, and a new disk may have the same name.
 		if taken, ok := before.taken[name]; ok && taken <= d.WeightedIOTicks && passed > 0 {
 			r.add("disk/avg_queue_len", float64(d.WeightedIOTicks-taken)/passed, name)
 		}
@@ -55,16 +55,16 @@ func disks(r *reading, all []blockdevice.Diskstats, chosen map[string]bool, befo
 	return after
 }
 
-// filesystem is one that is mounted from a block device of the machine.
+// filesystem is a filesystem on a block device of the machine.
 type filesystem struct {
 	device, kind, options string
-	mounted               string // where
+	mounted               string // the mount point
 }
 
-// filesystems finds in a mount table those that lie on a disk, each once. What comes over a
-// network, or from a program, has no place there: it can keep whoever asks it waiting. The
-// name of a device is the kernel's where it has one for the numbers, so that what is
-// /dev/root or /dev/mapper/x here is called as among the disks.
+// filesystems returns the filesystems of a mount table that are on a disk, each once. It skips
+// network and FUSE filesystems, because they can block the caller. The device has the kernel's name
+// if there is one for its numbers, so /dev/root and /dev/mapper/x have the same name as in the disk
+// statistics.
 func filesystems(table []*procfs.MountInfo, kernelName func(numbers string) string) []filesystem {
 	var found []filesystem
 	seen := map[string]bool{}
@@ -85,10 +85,10 @@ func filesystems(table []*procfs.MountInfo, kernelName func(numbers string) stri
 	return found
 }
 
-// mountOptions are those that a mount can have, in the order in which the kernel has them.
+// mountOptions are the mount options in the kernel's order.
 var mountOptions = []string{"rw", "ro", "nosuid", "nodev", "noexec", "noatime", "nodiratime", "relatime", "nosymfollow", "idmapped"}
 
-// options returns the options of a mount as node-problem-detector writes them.
+// options returns the options of a mount in node-problem-detector's format.
 func options(m *procfs.MountInfo) string {
 	var list []string
 	for _, option := range mountOptions {
@@ -102,7 +102,7 @@ func options(m *procfs.MountInfo) string {
 	return strings.Join(list, ",")
 }
 
-// space notes how full a filesystem is.
+// space records how full a filesystem is.
 func space(r *reading, f filesystem, u usage) {
 	r.add("disk/bytes_used", u.free, f.device, f.kind, f.options, "free")
 	r.add("disk/bytes_used", u.used, f.device, f.kind, f.options, "used")

@@ -1,14 +1,12 @@
-// Package stats shows figures of the machine as metrics: how busy its processors, disks
-// and networks are, how full its memory and filesystems, and what its kernel can do. The
-// names, labels and kinds are those under which node-problem-detector shows them, so that
-// whoever draws them need not notice the change.
+// Package stats exports statistics of the machine as metrics: CPU, disks, networks, memory,
+// filesystems and kernel features. Names, labels and types are the same as in
+// node-problem-detector, so existing dashboards keep working.
 //
-// It promises that showing figures waits for nothing: they are read every invokeInterval,
-// and a scrape gets those that were read last. Nor does reading wait for a filesystem that
-// hangs: only those on block devices of the machine are asked, each by a goroutine of its
-// own that is left behind if it does not come back, and not asked again until it does. A
-// figure that cannot be read is absent, and not zero; the log says so once.
+// The monitor reads the statistics every invokeInterval. A scrape returns the latest values and
+// waits for nothing. A filesystem that hangs does not block the monitor: it asks only filesystems
+// on local block devices, each in its own goroutine, and does not ask again until the goroutine
+// returns. A value that cannot be read is absent, not zero. The log reports it once.
 //
-// It refuses to judge: a full disk is a figure here, and no problem of the node. And it
-// runs no program, whatever the fields are called.
+// The package does not judge: a full disk is a value, not a problem of the node. It runs no
+// programs, whatever the names of the settings suggest.
 package stats

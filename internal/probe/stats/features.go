@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// module is a module of the kernel.
+// module is a kernel module.
 type module struct {
 	name string
-	// foreign says that it is no part of the kernel: built elsewhere, or proprietary.
+	// foreign means that it is not part of the kernel: built elsewhere, or proprietary.
 	foreign bool
 }
 
-// parseModules reads /proc/modules. A line is a name, a size, a use count, users, a state,
-// an address and, of some, why they taint the kernel, such as (OE).
+// parseModules parses /proc/modules. A line has a name, size, use count, users, state, address and
+// optionally the taints, such as (OE).
 func parseModules(text string) []module {
 	var modules []module
 	for line := range strings.Lines(text) {
@@ -33,8 +33,7 @@ func parseModules(text string) []module {
 	return modules
 }
 
-// parseKnownModules reads a file that names the modules that are known, in the format of
-// node-problem-detector.
+// parseKnownModules parses a list of known modules in node-problem-detector's format.
 func parseKnownModules(text []byte) ([]string, error) {
 	var listed []struct {
 		ModuleName string `json:"moduleName"`
@@ -49,8 +48,7 @@ func parseKnownModules(text []byte) ([]string, error) {
 	return names, nil
 }
 
-// modules notes what is loaded into the kernel: a driver for GPUs, and what comes from
-// elsewhere and is not known.
+// modules records GPU drivers and unknown third-party modules.
 func modules(r *reading, loaded []module, known []string) {
 	gpu := 0.0
 	var unknown []string
@@ -66,8 +64,8 @@ func modules(r *reading, loaded []module, known []string) {
 	r.add("system/os_feature", truth(len(unknown) > 0), "UnknownModules", strings.Join(unknown, ","))
 }
 
-// features notes what the kernel was told to do at its boot. Whether the control groups
-// are unified is looked at where it was not told: systemd makes them so by itself today.
+// features records settings of the kernel command line. If it does not mention unified cgroups, the
+// mounted cgroups decide, because systemd unifies them by default.
 func features(r *reading, words []string, unified bool) {
 	said := map[string]string{}
 	for _, word := range words {
@@ -82,7 +80,7 @@ func features(r *reading, words []string, unified bool) {
 	r.add("system/os_feature", truth(on(said["module.sig_enforce"]) && on(said["loadpin.enabled"])), "KernelModuleIntegrity", "")
 }
 
-// on says whether a parameter of the kernel's command line is a yes.
+// on returns whether a value of the kernel command line means yes.
 func on(value string) bool {
 	yes, err := strconv.ParseBool(value)
 	return err == nil && yes || value == "yes" || value == "on"

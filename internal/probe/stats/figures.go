@@ -2,19 +2,19 @@ package stats
 
 import "github.com/resourcestack/autohealer/internal/metrictext"
 
-// figure is what is known of a figure beside its value.
+// metric describes a metric.
 type figure struct {
 	part, id, kind, help string
 	labels               []string
 }
 
-// The kinds, shorter.
+// Short names of the types.
 const (
 	counter = metrictext.Counter
 	gauge   = metrictext.Gauge
 )
 
-// The labels of figures, which others ask for by these names.
+// The labels, which are public names.
 var (
 	none         []string
 	byState      = []string{"state"}
@@ -24,7 +24,7 @@ var (
 	byInterface  = []string{"interface_name"}
 )
 
-// figures are all that there are, in the order in which they are shown.
+// metrics are all metrics in the order of the output.
 var figures = []figure{
 	{"cpu", "cpu/runnable_task_count", gauge, "Tasks that run or wait for a processor, on average over the last minute.", none},
 	{"cpu", "cpu/load_1m", gauge, "Load of the machine, on average over the last minute.", none},
@@ -76,7 +76,7 @@ var figures = []figure{
 	{"net", "net/tx_compressed", counter, "Compressed packets that an interface has sent.", byInterface},
 }
 
-// reading is what was read of the machine, of what is wanted of it.
+// reading contains the values of the wanted metrics.
 type reading struct {
 	wanted map[string]bool // by ID
 	values map[string][]value
@@ -87,8 +87,8 @@ type value struct {
 	labels []string
 }
 
-// wants says whether any of these figures is to be shown: what nobody wants need not be
-// read.
+// wants returns whether any of these metrics is wanted. Otherwise the monitor need not read its
+// source.
 func (r *reading) wants(ids ...string) bool {
 	for _, id := range ids {
 		if r.wanted[id] {
@@ -98,7 +98,7 @@ func (r *reading) wants(ids ...string) bool {
 	return false
 }
 
-// add notes a figure, if it is wanted.
+// add records a value if the metric is wanted.
 func (r *reading) add(id string, figure float64, labels ...string) {
 	if r.wanted[id] {
 		r.values[id] = append(r.values[id], value{figure, labels})

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// parseUptime reads /proc/uptime: the seconds since the boot, in whole ones.
+// parseUptime parses /proc/uptime and returns the whole seconds since boot.
 func parseUptime(text string) (float64, error) {
 	first, _, _ := strings.Cut(strings.TrimSpace(text), " ")
 	seconds, err := strconv.ParseFloat(first, 64)
@@ -16,8 +16,8 @@ func parseUptime(text string) (float64, error) {
 	return float64(int64(seconds)), nil
 }
 
-// parseOSVersion reads an os-release file: the system and its version, as
-// node-problem-detector writes them.
+// parseOSVersion parses an os-release file and returns the OS and its version in
+// node-problem-detector's format.
 func parseOSVersion(text string) string {
 	said := map[string]string{}
 	for line := range strings.Lines(text) {

@@ -2,7 +2,7 @@ package stats
 
 import "github.com/prometheus/procfs"
 
-// memory notes what the machine's memory is used for. A kernel need not say everything.
+// memory records the memory statistics. Kernels may omit some of them.
 func memory(r *reading, m procfs.Meminfo) {
 	add := func(id string, bytes *uint64, labels ...string) {
 		if bytes != nil {
@@ -26,7 +26,7 @@ func memory(r *reading, m procfs.Meminfo) {
 	add("memory/dirty_used", m.WritebackBytes, "writeback")
 }
 
-// rest is how much memory is neither free nor a cache, and of how much.
+// rest returns the total memory and how much of it is neither free nor cache.
 func rest(m procfs.Meminfo) (total, used float64, ok bool) {
 	if m.MemTotalBytes == nil || *m.MemTotalBytes == 0 {
 		return 0, 0, false
@@ -39,6 +39,6 @@ func rest(m procfs.Meminfo) (total, used float64, ok bool) {
 		}
 		used -= float64(*part)
 	}
-	// The kernel does not count them all at once.
+	// The kernel does not read all counters at the same moment.
 	return total, max(used, 0), true
 }

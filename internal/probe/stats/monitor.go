@@ -14,32 +14,32 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
 )
 
-// Unreadable is why a monitor that cannot see the machine at all is blind.
+// Unreadable is the reason if the monitor cannot read any statistics.
 const Unreadable = "FiguresUnreadable"
 
-// Config is what a monitor of figures needs to know.
+// Config configures a Monitor.
 type Config struct {
-	// Key under which it is known to the log.
+	// Key identifies the monitor in the log.
 	Key string
-	// File is the path of the configuration file: what that names is found from there.
+	// File is the path of the configuration file. Relative paths in it start at its folder.
 	File    string
 	Monitor config.StatsMonitor
-	// SysPath is where the machine's /sys is; there, if it is empty.
+	// SysPath is where the machine's /sys is mounted. The default is /sys.
 	SysPath string
 	Logger  *slog.Logger
 }
 
-// Monitor reads figures of the machine.
+// Monitor reads statistics of the machine.
 type Monitor struct {
 	cfg     Config
-	names   map[string]string // of the metrics, by ID
-	wanted  map[string]bool   // IDs
+	names   map[string]string // metric names by ID
+	wanted  map[string]bool   // by ID
 	exclude *regexp.Regexp
 	asker   *asker
-	queues  queues            // of the reading before
-	said    map[string]string // what could not be read, by part, when it was last looked at
+	queues  queues            // of the previous reading
+	said    map[string]string // the last read error by section
 
-	mu   sync.Mutex // of what follows, which is read while it is shown
+	mu   sync.Mutex // guards the following fields, which scrapes read
 	last *reading
 }
 
@@ -68,7 +68,7 @@ func New(cfg Config) (*Monitor, error) {
 	return m, nil
 }
 
-// Run reads the figures now and every invokeInterval until ctx ends.
+// Run reads the statistics at once and then every invokeInterval, until ctx ends.
 func (m *Monitor) Run(ctx context.Context, desk supervise.Reporter) error {
 	due := time.NewTicker(m.cfg.Monitor.InvokeInterval)
 	defer due.Stop()
@@ -87,7 +87,7 @@ func (m *Monitor) Run(ctx context.Context, desk supervise.Reporter) error {
 	}
 }
 
-// look reads the figures once.
+// look reads the statistics once.
 func (m *Monitor) look(desk supervise.Reporter) {
 	desk.Here()
 	r, err := m.read(time.Now())
@@ -101,7 +101,7 @@ func (m *Monitor) look(desk supervise.Reporter) {
 	m.last = r
 }
 
-// tell says to the log what of a part cannot be read, once, and that it can be again.
+// logChange logs an error of a section once, and when it has ended.
 func (m *Monitor) tell(part string, err error) {
 	now := ""
 	if err != nil {
@@ -118,8 +118,8 @@ func (m *Monitor) tell(part string, err error) {
 	m.cfg.Logger.Warn("some figures of the machine cannot be read", "monitor", m.cfg.Key, "part", part, "err", err)
 }
 
-// Families returns the figures that monitors have read last. One that several show under
-// the same name is that of the first.
+// Families returns the latest values of the monitors. If several monitors export the same name, the
+// first one counts.
 func Families(monitors ...*Monitor) []*metrictext.Family {
 	var families []*metrictext.Family
 	for _, m := range monitors {

@@ -10,9 +10,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/config"
 )
 
-// metricName is the name under which a figure is shown, of the one that a file gives it:
-// metrics have letters, digits and _ only. It is that of the library which
-// node-problem-detector exports them with.
+// metricName converts a display name to a metric name of letters, digits and underscores. It
+// follows the library that node-problem-detector uses.
 func metricName(displayed string) string {
 	name := strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
@@ -31,13 +30,13 @@ func metricName(displayed string) string {
 	return name
 }
 
-// ours are the names of metrics that the agent has besides.
+// isAgentMetric returns whether the name belongs to another metric of the agent.
 func ours(name string) bool {
 	return name == "problem_counter" || name == "problem_gauge" || strings.HasPrefix(name, "autohealer_")
 }
 
-// Check says what is wrong with the figures that a file asks for, and warns of those that
-// nobody knows: they are not shown.
+// Check returns an error if the metric names of a file are invalid, and warns of unknown IDs, which
+// are not exported.
 func Check(m config.StatsMonitor) (warnings []string, err error) {
 	known := map[string]string{}
 	for _, f := range figures {
@@ -66,10 +65,10 @@ func Check(m config.StatsMonitor) (warnings []string, err error) {
 	return warnings, errors.Join(wrong...)
 }
 
-// Names returns the names of the metrics that a file asks for, sorted.
+// Names returns the sorted metric names of a file.
 func Names(m config.StatsMonitor) []string { return slices.Sorted(maps.Values(named(m))) }
 
-// named returns under which names figures are shown, by ID.
+// named returns the metric names by ID.
 func named(m config.StatsMonitor) map[string]string {
 	names := map[string]string{}
 	for _, f := range figures {

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// networks notes what interfaces did, but for those that are left out.
+// networks records the statistics of interfaces that are not excluded.
 func networks(r *reading, interfaces procfs.NetDev, exclude *regexp.Regexp) {
 	for name, i := range interfaces {
 		if exclude != nil && exclude.MatchString(name) {

@@ -15,8 +15,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
 )
 
-// read reads what is wanted of the machine. What cannot be read is missing, and said to
-// the log by the part that it belongs to.
+// read reads the wanted statistics. Values that cannot be read are missing, and the error is logged
+// per section.
 func (m *Monitor) read(now time.Time) (*reading, error) {
 	r := &reading{wanted: m.wanted, values: map[string][]value{}}
 	proc, err := procfs.NewFS(m.cfg.Monitor.ProcPath)
@@ -83,8 +83,8 @@ func (m *Monitor) readHost(r *reading) error {
 	return nil
 }
 
-// osVersion is that of the machine, where its own files can be seen, and else that of the
-// agent's image. There need not be any.
+// osVersion returns the version of the node's OS if its files are visible, and otherwise that of
+// the agent's image. It may be empty.
 func (m *Monitor) osVersion() string {
 	for _, path := range []string{m.proc("1/root/etc/os-release"), "/etc/os-release", "/usr/lib/os-release"} {
 		if text, err := os.ReadFile(path); err == nil {
@@ -106,13 +106,13 @@ func (m *Monitor) readFeatures(r *reading, proc procfs.FS) error {
 		features(r, words, err == nil)
 	}
 	text, err := os.ReadFile(m.proc("modules"))
-	// A kernel that cannot load any has no such file, and none loaded.
+	// A kernel without module support has no such file.
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return errors.Join(append(wrong, fmt.Errorf("reading the modules of the kernel: %w", err))...)
 	}
 	known, err := m.knownModules()
 	if err != nil {
-		// Then none is known, and whoever asks which are not gets them all.
+		// No module is known then, so all third-party modules are reported as unknown.
 		wrong = append(wrong, err)
 	}
 	modules(r, parseModules(string(text)), known)
@@ -138,8 +138,8 @@ func (m *Monitor) knownModules() ([]string, error) {
 	return known, nil
 }
 
-// readNet reads the interfaces of the first process, which are those of the machine where
-// that is the machine's own, though the agent may have a network of its own.
+// readNet reads the interfaces of the first process. They are the node's with hostPID, even if the
+// agent has its own network namespace.
 func (m *Monitor) readNet(r *reading, proc procfs.FS) error {
 	if len(m.cfg.Monitor.Metrics["net"]) == 0 {
 		return nil
@@ -180,7 +180,7 @@ func (m *Monitor) readDisks(r *reading, proc procfs.FS, now time.Time) error {
 		for _, f := range mounted {
 			paths = append(paths, f.mounted)
 		}
-		// Who waits here is silent meanwhile, which he must not be for long.
+		// The monitor is silent while it waits, which must be shorter than CheckInterval.
 		answers, silent := m.asker.ask(paths, min(m.cfg.Monitor.LsblkTimeout, supervise.CheckInterval/2))
 		wrong = append(wrong, silent...)
 		for _, f := range mounted {
@@ -192,9 +192,8 @@ func (m *Monitor) readDisks(r *reading, proc procfs.FS, now time.Time) error {
 	return errors.Join(wrong...)
 }
 
-// mounted returns the filesystems on disks that the agent itself can see: it can ask no
-// others how full they are. A file or folder of the machine that is mounted into its pod
-// answers for all of the filesystem that it lies on.
+// mounted returns the disk filesystems that the agent can see; it cannot measure others. A file or
+// folder of the node that is mounted into the pod represents its whole filesystem.
 func (m *Monitor) mounted(proc procfs.FS) ([]filesystem, error) {
 	self, err := proc.Self()
 	if err != nil {
@@ -205,7 +204,7 @@ func (m *Monitor) mounted(proc procfs.FS) ([]filesystem, error) {
 		return nil, fmt.Errorf("reading what is mounted: %w", err)
 	}
 	return filesystems(table, func(numbers string) string {
-		// The kernel's folder of the device, the last part of which is its name.
+		// The target is the kernel's folder of the device. Its last part is the name.
 		link, err := os.Readlink(m.sys("dev/block", numbers))
 		if err != nil {
 			return ""
@@ -238,8 +237,8 @@ func (m *Monitor) readIO(r *reading, mounted []filesystem, now time.Time) error 
 	return nil
 }
 
-// whole says whether a disk is neither a part of another nor made of others: lsblk lists
-// such, without what hangs on them.
+// isWholeDisk returns whether a disk is neither a partition nor composed of other disks. lsblk
+// lists these at its top level.
 func (m *Monitor) whole(d *blockdevice.Diskstats) bool {
 	if d.MajorNumber == ramdev {
 		return false

@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// usage of a filesystem, in bytes.
+// usage is the usage of a filesystem in bytes.
 type usage struct {
 	used, free float64
 }
 
-// measure asks the kernel how full the filesystem at a path is.
+// measure asks the kernel for the usage of the filesystem at a path.
 func measure(path string) (usage, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(path, &s); err != nil {
@@ -25,13 +25,12 @@ func measure(path string) (usage, error) {
 	return usage{used: float64(s.Blocks-s.Bfree) * block, free: float64(s.Bavail) * block}, nil
 }
 
-// asker asks how full filesystems are, and waits no longer than it is told. One that does
-// not answer costs a thread of the agent, which nobody can end, and is therefore not asked
-// again until it does.
+// asker measures filesystems with a time limit. A filesystem that hangs occupies a thread of the
+// agent that cannot be ended. It is therefore not asked again until it answers.
 type asker struct {
 	measure func(path string) (usage, error)
 	mu      sync.Mutex
-	asked   map[string]bool // that have not answered yet
+	asked   map[string]bool // without an answer yet
 }
 
 type answer struct {
@@ -40,10 +39,10 @@ type answer struct {
 	err   error
 }
 
-// ask returns what those filesystems answer that do so in time, by path, and what is wrong
-// with the others.
+// ask returns the usage of the filesystems that answer in time, by path, and the errors of the
+// others.
 func (a *asker) ask(paths []string, within time.Duration) (map[string]usage, []error) {
-	// What comes late finds room, and nobody who reads it.
+	// The buffer lets late answers finish although no one reads them.
 	answers := make(chan answer, len(paths))
 	open := 0
 	for _, path := range paths {
@@ -75,7 +74,7 @@ func (a *asker) ask(paths []string, within time.Duration) (map[string]usage, []e
 	for _, path := range a.waiting(paths) {
 		failed[path] = fmt.Errorf("asking how full %s is: no answer within %s", path, within)
 	}
-	// In the same order each time: what is wrong is told when it changes.
+	// A fixed order: errors are logged when they change.
 	wrong := make([]error, 0, len(failed))
 	for _, path := range slices.Sorted(maps.Keys(failed)) {
 		wrong = append(wrong, failed[path])
@@ -83,7 +82,7 @@ func (a *asker) ask(paths []string, within time.Duration) (map[string]usage, []e
 	return got, wrong
 }
 
-// begin says whether a filesystem may be asked, and that it is.
+// begin marks a filesystem as asked. It returns false if it already is.
 func (a *asker) begin(path string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -100,7 +99,7 @@ func (a *asker) end(path string) {
 	delete(a.asked, path)
 }
 
-// waiting returns those of the paths that have not answered.
+// waiting returns the paths that have not answered.
 func (a *asker) waiting(paths []string) []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()

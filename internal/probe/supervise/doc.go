@@ -1,13 +1,10 @@
-// Package supervise runs the monitors that the configuration files ask for on this
-// node, and tells how they are.
+// Package supervise runs the monitors of the configuration files and tracks their health.
 //
-// It promises that a monitor which ends or panics is run again and pulls no other down
-// with it; that one which cannot look, or hangs and says nothing at all, is not taken for
-// one that sees nothing: after a minute it counts as dead, and what it says of the node
-// is Unknown until it looks again, but for what it has found before; that a new version
-// of one file replaces the monitor of that file and touches no other; and that nobody
-// waits for one that hangs: it is abandoned, and counted.
+// A monitor that ends or panics is started again and does not affect others. A monitor that cannot
+// look, or hangs without any sign of life, counts as dead after a minute. Its conditions are
+// Unknown until it looks again, except those that are True. A new version of a file replaces only
+// the monitor of that file. The supervisor does not wait for a monitor that hangs: it abandons and
+// counts it.
 //
-// It does not know what a monitor looks at. Logs are the first kind; whatever else can
-// run and report is another.
+// The package does not know what a monitor looks at.
 package supervise

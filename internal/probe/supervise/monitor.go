@@ -7,45 +7,47 @@ import (
 	"github.com/resourcestack/autohealer/internal/finding"
 )
 
-// Monitor looks at something for as long as it is run.
+// Monitor watches something on the node while it runs.
 type Monitor interface {
-	// Run looks until ctx ends, and tells the desk. The first report that holds a condition
-	// holds all of them. It says something at least once in [Breath], if only that it is
-	// there: one that is silent for a minute hangs, and counts as dead. Whether it
-	// returns early or panics, it is run again: then it goes on where it was.
+	// Run watches until ctx ends and reports to the Reporter. The first report that contains a
+	// condition contains all conditions of the monitor.
+	//
+	// Run calls the Reporter at least once per [CheckInterval], if only with Here. A monitor that
+	// is silent for a minute counts as dead. If Run returns early or panics, it is called again and
+	// continues where it was.
 	Run(ctx context.Context, desk Reporter) error
 }
 
-// Reporter takes what one monitor has to tell. It does not keep the monitor waiting.
+// Reporter receives what a monitor finds. Its methods do not block.
 type Reporter interface {
-	// Report hands over what was found.
+	// Report passes on findings.
 	Report(finding.Report)
-	// Here says that the monitor is there, when it has nothing else to say.
+	// Here is a sign of life of a monitor that has nothing to report.
 	Here()
-	// Sees says that the monitor can look.
+	// Sees tells that the monitor can look.
 	Sees()
-	// Waits says that there is nothing to look at yet, and what is waited for. That is
-	// shown, and no sickness.
+	// Waits tells that the thing to watch does not exist yet, and what the monitor waits for. It is
+	// displayed, and is not a failure.
 	Waits(what string)
-	// Blind says that the monitor cannot look, and why: the reason is one word for the
-	// conditions that nobody knows while it lasts.
+	// Blind tells that the monitor cannot look, and why. While that lasts, the reason becomes that
+	// of the monitor's Unknown conditions.
 	Blind(reason string, err error)
 }
 
 // CheckInterval is how long a monitor may be silent.
 const CheckInterval = 15 * time.Second
 
-// The reasons of conditions whose monitor does not run, or says nothing.
+// The reasons of conditions whose monitor does not run or hangs.
 const (
 	Ended = "MonitorEnded"
 	Hangs = "MonitorHangs"
 )
 
-// Health is how a monitor is.
+// Health is the health of a monitor.
 type Health struct {
 	Monitor string
-	// Dead says why the monitor counts as dead, empty if it does not.
+	// Dead is why the monitor counts as dead, empty if it does not.
 	Dead string
-	// Waits says what the monitor waits for, empty if it does not.
+	// Waits is what the monitor waits for, empty if it does not wait.
 	Waits string
 }

@@ -11,45 +11,43 @@ import (
 	"github.com/resourcestack/autohealer/internal/finding"
 )
 
-// Config is what a supervisor needs to know.
+// Config configures a Supervisor.
 type Config struct {
-	// Emit takes what the monitors find, each under its name. It must not wait, and
-	// must not ask the supervisor.
+	// Emit receives the reports of a monitor. It must not block and must not call the supervisor.
 	Emit func(monitor string, r finding.Report)
-	// Logger is told what becomes of monitors.
+	// Logger receives starts and failures of monitors.
 	Logger *slog.Logger
 }
 
-// Job is a monitor that is to run.
+// Job is a monitor that should run.
 type Job struct {
-	// Name tells it from all others, and stays when its file changes.
+	// Name identifies the monitor. It stays the same when the file changes.
 	Name string
-	// Version tells it from what ran under the name before: a job whose version is the
-	// same is left alone.
+	// Version changes when the file does. A job with an unchanged version keeps running.
 	Version string
-	// Source of its reports, and the types of the conditions that it keeps.
+	// Source is the source of its reports, Conditions are the types of its conditions.
 	Source     string
 	Conditions []string
-	// Make returns the monitor.
+	// Make creates the monitor.
 	Make func() Monitor
 }
 
-// patience is how long a monitor may take to end. It is short, as the agent has to be
-// gone before it is killed, with what it knows written down.
+// stopTimeout is how long a monitor may take to end. It is short, because the agent must store its
+// state and exit before it is killed.
 const patience = 3 * time.Second
 
-// Supervisor runs monitors. Its methods may be called by several at once.
+// Supervisor runs monitors. It is safe for concurrent use.
 type Supervisor struct {
 	cfg Config
 
-	applying sync.Mutex // one change at a time
+	applying sync.Mutex // allows one Apply at a time
 
-	mu        sync.Mutex // of what follows, never held while somebody is waited for
+	mu        sync.Mutex // guards the following fields; never held while waiting
 	running   map[string]*running
-	abandoned []*running // that were to end, and had not
+	abandoned []*running // were stopped and have not ended
 }
 
-// running is a job that is being done.
+// running is a job with its monitor.
 type running struct {
 	job     Job
 	monitor Monitor
@@ -67,11 +65,11 @@ func (r *running) hasEnded() bool {
 	}
 }
 
-// New returns a supervisor under which nothing runs.
+// New returns a supervisor without monitors.
 func New(cfg Config) *Supervisor { return &Supervisor{cfg: cfg, running: map[string]*running{}} }
 
-// Apply has these jobs done and no others, until ctx ends. It returns when those that
-// are not to be done any more have ended, or were abandoned.
+// Apply runs exactly these jobs until ctx ends. It returns when all other monitors have ended or
+// were abandoned.
 func (s *Supervisor) Apply(ctx context.Context, jobs []Job) {
 	s.applying.Lock()
 	defer s.applying.Unlock()
@@ -107,8 +105,8 @@ func (s *Supervisor) Apply(ctx context.Context, jobs []Job) {
 	}
 }
 
-// end ends monitors, all at once, and waits for them, but not for one that hangs: no
-// other must wait for it. What that one says later is not heard.
+// end stops monitors, all at once, and waits for them. It abandons a monitor that hangs and ignores
+// its later reports.
 func (s *Supervisor) end(list []*running) {
 	for _, r := range list {
 		r.stop()
@@ -124,10 +122,10 @@ func (s *Supervisor) end(list []*running) {
 	}
 }
 
-// abandon leaves a monitor to itself that does not end.
+// abandon gives up a monitor that does not end.
 func (s *Supervisor) abandon(r *running) {
 	if r.hasEnded() {
-		return // at the last moment
+		return // it ended at the last moment
 	}
 	r.ward.leave()
 	s.mu.Lock()
@@ -136,7 +134,7 @@ func (s *Supervisor) abandon(r *running) {
 	s.cfg.Logger.Error("a monitor hangs and does not end, it is abandoned", "monitor", r.job.Name, "after", patience)
 }
 
-// Abandoned returns how many monitors were to end and still hang.
+// Abandoned returns how many abandoned monitors still hang.
 func (s *Supervisor) Abandoned() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,7 +142,7 @@ func (s *Supervisor) Abandoned() int {
 	return len(s.abandoned)
 }
 
-// emitGone says which conditions of a job nobody keeps any more.
+// emitGone reports the conditions of a job that no other job has.
 func (s *Supervisor) emitGone(job Job, kept []string) {
 	gone := slices.DeleteFunc(slices.Clone(job.Conditions), func(kind string) bool { return slices.Contains(kept, kind) })
 	if len(gone) > 0 {
@@ -165,7 +163,7 @@ func (s *Supervisor) start(ctx context.Context, job Job) {
 	}()
 }
 
-// list returns what runs, by name.
+// list returns the running jobs by name.
 func (s *Supervisor) list() []*running {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,15 +175,15 @@ func (s *Supervisor) list() []*running {
 	return list
 }
 
-// Stop ends all monitors, and returns when they have, or were abandoned. What they have
-// told stands.
+// Stop stops all monitors and returns when they have ended or were abandoned. Their conditions stay
+// as reported.
 func (s *Supervisor) Stop() {
 	s.applying.Lock()
 	defer s.applying.Unlock()
 	s.end(s.list())
 }
 
-// Health returns how all monitors are, by name.
+// Health returns the health of all monitors by name.
 func (s *Supervisor) Health() []Health {
 	list := s.list()
 	health := make([]Health, 0, len(list))
@@ -195,7 +193,7 @@ func (s *Supervisor) Health() []Health {
 	return health
 }
 
-// Each visits all monitors, by name.
+// Each calls visit for all monitors by name.
 func (s *Supervisor) Each(visit func(name string, m Monitor)) {
 	for _, r := range s.list() {
 		visit(r.job.Name, r.monitor)

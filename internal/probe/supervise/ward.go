@@ -19,20 +19,20 @@ import (
 )
 
 const (
-	// blindness is how long a monitor may be unable to look until it counts as dead.
+	// maxBlind is how long a monitor may be unable to look before it counts as dead.
 	blindness = time.Minute
-	// proof is how long a monitor that has ended must run until it is believed again:
-	// one that ends over and over would otherwise make its conditions flap.
+	// minUptime is how long a restarted monitor must run before it counts as alive. Otherwise a
+	// monitor that ends repeatedly would make its conditions flap.
 	proof = 10 * time.Second
-	// silence is how many breaths long a monitor may say nothing until it counts as dead.
-	// They are counted, as time in which the agent itself was stopped is no silence; the
-	// first one may be short.
+	// maxMissed is how many CheckIntervals a monitor may be silent before it counts as dead.
+	// Intervals are counted because time during which the agent itself was stopped is not silence.
+	// The first interval may be short.
 	silence = int(time.Minute/CheckInterval) + 1
-	// The waits before a monitor that has ended is run again.
+	// The delays before an ended monitor is started again.
 	firstWait, longestWait = time.Second, time.Minute
 )
 
-// ward is one monitor that is run, and the desk for it.
+// runner runs a monitor and is its Reporter.
 type ward struct {
 	name    string
 	monitor Monitor
@@ -41,19 +41,19 @@ type ward struct {
 
 	mu      sync.Mutex
 	source  string
-	said    map[string]finding.Condition // by the monitor, by type
-	shown   map[string]finding.Condition // to the world
+	said    map[string]finding.Condition // as the monitor reported them, by type
+	shown   map[string]finding.Condition // as emitted, by type
 	running bool
-	silent  int         // breaths since the monitor said something
-	pulse   *time.Timer // until the next breath
+	silent  int         // check intervals since the last call of the monitor
+	pulse   *time.Timer // until the next check interval
 	waits   string
-	blind   trouble // whether it has lasted for too long or not
+	blind   trouble // set as soon as the monitor cannot look
 	since   time.Time
-	timer   *time.Timer // until it has
+	timer   *time.Timer // until the monitor counts as dead
 	dead    trouble
 }
 
-// trouble is why a monitor cannot look.
+// failure is why a monitor cannot look.
 type trouble struct {
 	reason string
 	err    error
@@ -99,7 +99,7 @@ var (
 	errHangs = errors.New("it hangs: it has said nothing for a minute")
 )
 
-// once runs the monitor, and makes an error of a panic.
+// runOnce runs the monitor and turns a panic into an error.
 func (w *ward) once(ctx context.Context) (err error) {
 	defer func() {
 		if fault := recover(); fault != nil {
@@ -120,7 +120,7 @@ func (w *ward) begin() {
 	w.pulse = time.AfterFunc(CheckInterval, w.listen)
 }
 
-// end notes that the monitor does not run.
+// end marks the monitor as ended.
 func (w *ward) end(err error, wait time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -130,14 +130,14 @@ func (w *ward) end(err error, wait time.Duration) {
 	w.die(trouble{Ended, err})
 }
 
-// rest stops what could still speak after the monitor.
+// stop stops the timers when the monitor has ended.
 func (w *ward) rest() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.still()
 }
 
-// leave has nobody hear the monitor any more.
+// detach stops the timers and ignores all further reports.
 func (w *ward) leave() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -145,7 +145,7 @@ func (w *ward) leave() {
 	w.emit = func(finding.Report) {}
 }
 
-// still stops the timers.
+// stopTimers stops the timers.
 func (w *ward) still() {
 	w.unblind()
 	w.running = false
@@ -154,7 +154,7 @@ func (w *ward) still() {
 	}
 }
 
-// listen notes that another breath is over.
+// checkSilence runs after each check interval.
 func (w *ward) listen() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -168,7 +168,7 @@ func (w *ward) listen() {
 	w.pulse.Reset(CheckInterval)
 }
 
-// trust notes that the monitor has run for long enough to be believed.
+// confirm marks a restarted monitor as alive, because it has run long enough.
 func (w *ward) trust() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -215,7 +215,7 @@ func (w *ward) Waits(what string) {
 	w.look(what)
 }
 
-// look notes that the monitor looks, or would if there were anything.
+// canLook records that the monitor can look, or waits for the thing to watch.
 func (w *ward) look(waits string) {
 	w.silent = 0
 	if w.waits != waits && waits != "" {
@@ -228,7 +228,7 @@ func (w *ward) look(waits string) {
 		w.log.Info("a monitor can look again")
 		w.unblind()
 	}
-	// One that has ended has to prove itself for longer.
+	// A monitor that has ended must run for minUptime first.
 	if w.dead.any() && w.dead.reason != Ended {
 		w.live()
 	}
@@ -246,11 +246,11 @@ func (w *ward) Blind(reason string, err error) {
 	}
 	w.silent, w.blind, w.waits = 0, trouble{reason, err}, ""
 	if w.dead.reason == Hangs {
-		w.die(w.blind) // it could not look all the while
+		w.die(w.blind) // it could not look the whole time
 	}
 }
 
-// despair notes that the monitor could not look for too long.
+// blindTimeout marks a monitor as dead that could not look for too long.
 func (w *ward) despair() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -260,7 +260,7 @@ func (w *ward) despair() {
 	}
 }
 
-// unblind forgets that the monitor could not look.
+// clearBlind records that the monitor can look.
 func (w *ward) unblind() {
 	if w.timer != nil {
 		w.timer.Stop()
@@ -279,7 +279,7 @@ func (w *ward) live() {
 	w.tell()
 }
 
-// tell emits what the life or death of the monitor changes.
+// emitChanges emits the conditions that a change of the monitor's health changes.
 func (w *ward) tell() {
 	conditions, events := w.show(time.Now())
 	if len(conditions) > 0 {
@@ -287,12 +287,12 @@ func (w *ward) tell() {
 	}
 }
 
-// show returns the conditions that look otherwise than they were last shown, and the
-// events of those that do so because of the monitor and not of the node.
+// changes returns the conditions that differ from what was last emitted. It also returns Events for
+// those that changed because of the monitor, not because of the node.
 func (w *ward) show(now time.Time) (conditions []finding.Condition, events []finding.Event) {
 	for _, kind := range slices.Sorted(maps.Keys(w.said)) {
 		looks, was := w.said[kind], w.shown[kind]
-		// What was found stands: that nobody looks does not cure it.
+		// A problem stays True: without a monitor it is not known to have ended.
 		masked := w.dead.any() && looks.Status != catalog.True
 		if masked {
 			looks.Status, looks.Reason, looks.Message, looks.Since = catalog.Unknown, w.dead.reason, w.dead.err.Error(), now
@@ -300,7 +300,7 @@ func (w *ward) show(now time.Time) (conditions []finding.Condition, events []fin
 		if was.Status == looks.Status && was.Reason == looks.Reason && (masked || was.Message == looks.Message) {
 			continue
 		}
-		// When the monitor is alive again, that is since when the node is known to be well.
+		// When the monitor is alive again, the node is known to be healthy only from now on.
 		unmasked := !masked && was.Status == catalog.Unknown && looks.Status != catalog.Unknown
 		if unmasked && looks.Since.Before(was.Since) {
 			looks.Since = now
@@ -314,7 +314,7 @@ func (w *ward) show(now time.Time) (conditions []finding.Condition, events []fin
 	return conditions, events
 }
 
-// event tells of a condition that changes because of the monitor.
+// event returns the Event for a condition that changes because of the monitor.
 func (w *ward) event(c finding.Condition, now time.Time) finding.Event {
 	sum := sha256.Sum256([]byte(w.name + "\x00" + c.Type + "\x00" + string(c.Status) + "\x00" + strconv.FormatInt(now.UnixNano(), 10)))
 	return finding.Event{
@@ -323,7 +323,7 @@ func (w *ward) event(c finding.Condition, now time.Time) finding.Event {
 	}
 }
 
-// health tells how the monitor is.
+// health returns the health of the monitor.
 func (w *ward) health() Health {
 	w.mu.Lock()
 	defer w.mu.Unlock()
