@@ -71,7 +71,7 @@ func parseCounter(args []string, out io.Writer) (counterOptions, error) {
 	return o, wrong
 }
 
-// counterTime is how long a log may take: less than the minute that the files allow.
+// counterTime is the time limit. It is less than the minute that the configuration files allow.
 const counterTime = 50 * time.Second
 
 func logCounter(n node, args []string, out io.Writer) int {
@@ -91,7 +91,7 @@ func logCounter(n node, args []string, out io.Writer) int {
 	return say(out, well, "%d lines match, of %d that are too many", total, o.count)
 }
 
-// total counts the lines that match, and takes those off that revert them.
+// total counts the lines that match and subtracts those that match the revert pattern.
 func (o counterOptions) total(ctx context.Context, n node) (int, error) {
 	started, err := n.boot()
 	if err != nil {
@@ -126,8 +126,8 @@ func (o counterOptions) total(ctx context.Context, n node) (int, error) {
 	return total, err
 }
 
-// persistent is the folder that every file names, also on nodes whose journal is in
-// memory only: both are read.
+// persistent is the folder that all configuration files name. It is also used on nodes whose
+// journal is only in memory, so the program reads both folders.
 const persistent = "/var/log/journal"
 
 // readJournal reads the journal up to a time.
@@ -143,7 +143,7 @@ func readJournal(ctx context.Context, from journal.Config, until time.Time, visi
 	return readAll(ctx, reader, until, visit)
 }
 
-// readAll reads what there is of a log up to a time, and does not wait for more.
+// readAll reads a log up to a time and does not wait for more.
 func readAll(ctx context.Context, reader logs.Reader, until time.Time, visit func(line []byte)) error {
 	for {
 		chunk, err := reader.Next(ctx)

@@ -1,12 +1,12 @@
-// Package helpers holds the programs that configuration files of node-problem-detector
-// call by their paths, so that one binary can be all of them, by the name under which it
-// is called.
+// Package helpers contains the programs that node-problem-detector's configuration files call by
+// path. A single binary provides all of them and selects the program by the name under which it is
+// called.
 //
-// It promises their flags and what their exit codes mean: 0 is well, 1 is sick, and 2 is
-// that nobody knows, which is also the answer to flags that are wrong. Each prints one
-// line and ends by itself before the time that their files allow.
+// The flags and exit codes are the same: 0 is healthy, 1 is unhealthy, and 2 is unknown, also for
+// invalid flags. Each program prints a single line and ends within the time that the configuration
+// files allow.
 //
-// It refuses to call other programs: what a shell did with systemctl, crictl, journalctl
-// and iptables is asked of systemd, the runtime, the journal and the kernel. Its own sh
-// can only become the one program that it is told to exec.
+// The programs do not call other programs. They ask systemd, the container runtime, the journal and
+// the kernel directly instead of using systemctl, crictl, journalctl and iptables. The package's
+// own sh can only exec the program that it is given.
 package helpers

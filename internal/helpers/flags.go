@@ -10,25 +10,25 @@ import (
 	"github.com/resourcestack/autohealer/internal/spelling"
 )
 
-// flags makes a set of flags, with those that every program has for its log.
+// flags returns a flag set with the logging flags that every program accepts.
 func flags(name string, out io.Writer) *flag.FlagSet {
 	f := flag.NewFlagSet(name, flag.ContinueOnError)
-	f.SetOutput(io.Discard) // what is wrong is said in one line
+	f.SetOutput(io.Discard) // errors are printed in a single line
 	f.Usage = func() {
 		f.SetOutput(out)
 		f.PrintDefaults()
 		f.SetOutput(io.Discard)
 	}
-	f.Int("v", 0, "taken and without effect: there is no log")
-	f.String("vmodule", "", "taken and without effect: there is no log")
-	f.Bool("logtostderr", false, "taken and without effect: there is no log")
+	f.Int("v", 0, "accepted without effect: there is no log")
+	f.String("vmodule", "", "accepted without effect: there is no log")
+	f.Bool("logtostderr", false, "accepted without effect: there is no log")
 	return f
 }
 
-// parse reads the arguments, which are flags and nothing else.
+// parse parses the arguments, which must all be flags.
 func parse(f *flag.FlagSet, args []string) error {
 	usage := f.Usage
-	f.Usage = func() {} // called for whatever is wrong as well
+	f.Usage = func() {} // the flag package also calls it for errors
 	err := f.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -42,7 +42,7 @@ func parse(f *flag.FlagSet, args []string) error {
 	return nil
 }
 
-// hint adds what may have been meant by a flag that is not known.
+// hint adds a suggestion to the error about an unknown flag.
 func hint(f *flag.FlagSet, err error) error {
 	_, unknown, ok := strings.Cut(err.Error(), "flag provided but not defined: -")
 	if !ok {
@@ -56,7 +56,7 @@ func hint(f *flag.FlagSet, err error) error {
 	return fmt.Errorf("there is no flag --%s; there are --%s", unknown, strings.Join(names, ", --"))
 }
 
-// refuse says what is wrong with the arguments.
+// refuse prints what is wrong with the arguments.
 func refuse(out io.Writer, name string, err error) int {
 	if errors.Is(err, flag.ErrHelp) {
 		return well

@@ -27,23 +27,23 @@ type healthOptions struct {
 	patterns           logPatterns
 }
 
-// unitsOf are the components, with the units that run them.
+// unitsOf maps each component to the unit that runs it.
 var unitsOf = map[string]string{"kubelet": "kubelet", "kube-proxy": "kube-proxy", "docker": "docker", "cri": "containerd"}
 
 func parseHealth(args []string, out io.Writer) (healthOptions, error) {
 	var o healthOptions
 	f := flags("health-checker", out)
-	f.StringVar(&o.component, "component", "kubelet", "what is examined: kubelet, kube-proxy, docker or cri")
+	f.StringVar(&o.component, "component", "kubelet", "the component to check: kubelet, kube-proxy, docker or cri")
 	f.StringVar(&o.service, "service", "", "`unit` of systemd that runs it (that of the component)")
 	f.StringVar(&o.service, "systemd-service", "", "old name of --service")
-	f.BoolVar(&o.repair, "enable-repair", true, "restart the unit if it is sick")
-	f.String("crictl-path", "", "taken and without effect: the runtime is asked directly")
+	f.BoolVar(&o.repair, "enable-repair", true, "restart the unit if it is unhealthy")
+	f.String("crictl-path", "", "accepted without effect: the runtime is asked directly")
 	f.StringVar(&o.socket, "cri-socket-path", "unix:///var/run/containerd/containerd.sock", "`socket` of the container runtime")
 	f.DurationVar(&o.criTimeout, "cri-timeout", 2*time.Second, "how long the container runtime may take")
-	f.DurationVar(&o.cooldown, "cooldown-time", 2*time.Minute, "how long the unit must have been as it is until it is restarted")
+	f.DurationVar(&o.cooldown, "cooldown-time", 2*time.Minute, "how long the unit must be unchanged before it is restarted")
 	f.DurationVar(&o.loopback, "loopback-time", 0, "how far back the journal is searched for the patterns, 0 means up to the unit's start")
 	f.DurationVar(&o.timeout, "health-check-timeout", 10*time.Second, "how long an answer may take")
-	f.Var(&o.patterns, "log-pattern", "`N:regex`, several separated by commas: sick if so many lines of the unit's journal match")
+	f.Var(&o.patterns, "log-pattern", "`N:regex`, several separated by commas: unhealthy if at least N lines of the unit's journal match")
 	if err := parse(f, args); err != nil {
 		return o, err
 	}
@@ -52,7 +52,7 @@ func parseHealth(args []string, out io.Writer) (healthOptions, error) {
 	case !ok:
 		return o, fmt.Errorf("--component %q is not known; write kubelet, kube-proxy, docker or cri", o.component)
 	case o.timeout <= 0 || o.criTimeout <= 0:
-		return o, errors.New("--health-check-timeout and --cri-timeout must be more than nothing, such as 10s")
+		return o, errors.New("--health-check-timeout and --cri-timeout must be more than zero, such as 10s")
 	case o.component == "cri" && o.socket == "":
 		return o, errors.New("--cri-socket-path is empty; write one such as unix:///run/containerd/containerd.sock")
 	}
@@ -62,7 +62,7 @@ func parseHealth(args []string, out io.Writer) (healthOptions, error) {
 	return o, nil
 }
 
-// spare is the part of an examination that is left for asking systemd.
+// spare extends the time of a check, to leave time for asking systemd.
 const spare = 1.25
 
 func healthChecker(n node, args []string, out io.Writer) int {
@@ -99,7 +99,7 @@ func (o healthOptions) exam(n node) checkresult.Check {
 	return check.Endpoint("kubelet", check.KubeletURL(n.getenv))
 }
 
-// searchJournal looks for the patterns in what the unit has written since its start.
+// searchJournal searches the journal of the unit for the patterns.
 func (o healthOptions) searchJournal(ctx context.Context, n node) checkresult.Result {
 	u, err := n.units.Look(ctx, o.service)
 	if err != nil {
@@ -128,8 +128,8 @@ func (o healthOptions) searchJournal(ctx context.Context, n node) checkresult.Re
 	return checkresult.Result{Verdict: checkresult.Well, Message: o.service + " is well"}
 }
 
-// since is from when on the journal of a unit is searched. There is no search without an
-// end: a journal may hold years.
+// since returns the start of the search in the unit's journal. The search is always bounded,
+// because a journal may cover years.
 func (o healthOptions) since(now time.Time, u unit.Unit) (time.Time, error) {
 	back := now.Add(-o.loopback)
 	switch {
@@ -152,11 +152,11 @@ type logPattern struct {
 	pattern *regexp.Regexp
 }
 
-// String is what a flag must have.
+// String implements flag.Value.
 func (p *logPatterns) String() string { return "" }
 
-// Set adds patterns. A comma separates two only if a number follows it: others belong to
-// the pattern.
+// Set adds patterns. A comma separates two patterns only if a number follows it. Other commas
+// belong to the pattern.
 func (p *logPatterns) Set(text string) error {
 	for _, item := range splitPatterns(text) {
 		count, pattern, ok := strings.Cut(item, ":")

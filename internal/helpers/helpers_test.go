@@ -126,7 +126,7 @@ func TestHealthChecker(t *testing.T) {
 		{"well", 200, old, []string{"--component=kubelet"}, 0, "kubelet is well", false},
 		{"the kubelet is the usual component", 200, old, nil, 0, "kubelet is well", false},
 		{"sick, and restarted by default", 500, old, []string{"--component=kubelet"}, 1, "kubelet.service was restarted", true},
-		{"sick, and not restarted within its cool-down", 500, young, []string{"--component=kubelet", "--cooldown-time=1m"}, 1, "left alone for 1m0s", false},
+		{"sick, and not restarted within its cool-down", 500, young, []string{"--component=kubelet", "--cooldown-time=1m"}, 1, "after a cool-down of 1m0s", false},
 		{"sick, and not restarted on request", 500, old, []string{"--component=kubelet", "--enable-repair=false"}, 1, "kubelet answers 500", false},
 		{"another unit", 500, old, []string{"--component", "kube-proxy", "--service", "kubelet"}, 1, "kubelet.service was restarted", true},
 		{"the unit's old flag", 500, old, []string{"--component=kube-proxy", "--systemd-service=kubelet"}, 1, "kubelet.service was restarted", true},
@@ -194,7 +194,7 @@ func TestWrongFlagsAreRefusedInOneLine(t *testing.T) {
 		{"health-checker", []string{"--componnet=cri"}, "did you mean --component?"},
 		{"health-checker", []string{"--weather=fine"}, "there is no flag --weather; there are --component"},
 		{"health-checker", []string{"--cooldown-time=soon"}, "cooldown-time"},
-		{"health-checker", []string{"--cri-timeout=0s"}, "more than nothing"},
+		{"health-checker", []string{"--cri-timeout=0s"}, "more than zero"},
 		{"health-checker", []string{"--log-pattern=x"}, "is not N:regex"},
 		{"health-checker", []string{"--log-pattern=0:x"}, "is not N:regex"},
 		{"health-checker", []string{"--log-pattern=1:("}, "is no regular expression"},
@@ -384,7 +384,7 @@ func TestHealthCheckerDoesNotRestartInVainAgainAndAgain(t *testing.T) {
 	n.repairs = filepath.Join(t.TempDir(), "repairs")
 	for round := range 4 {
 		code, line := call(t, n, "health-checker", "--component=kubelet")
-		if says := map[bool]string{true: "kubelet.service was restarted", false: "(in vain), and is left alone for 2m0s"}[round == 0]; code != sick || !strings.Contains(line, says) {
+		if says := map[bool]string{true: "kubelet.service was restarted", false: "(without success); the next restart is possible after a cool-down of 2m0s"}[round == 0]; code != sick || !strings.Contains(line, says) {
 			t.Errorf("%d %q", code, line)
 		}
 		if most := maxOutput(t, "health-checker-kubelet.json"); len(line) > most {

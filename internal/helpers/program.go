@@ -23,22 +23,22 @@ const (
 	unknown = 2
 )
 
-// node is the machine that a program looks at.
+// node gives programs access to the machine.
 type node struct {
 	getenv  func(string) string
 	proc    string
-	journal string // empty: both folders of the system
+	journal string // empty means both default folders
 	repairs string
 	units   check.Units
 	boot    func() (boot.Boot, error)
 	now     func() time.Time
-	become  func(path string, argv, env []string) error // returns only if it failed
+	become  func(path string, argv, env []string) error // returns only if it fails
 }
 
-// program is one of them: it writes its line to out, and returns its exit code.
+// program is a helper program. It writes a line to out and returns the exit code.
 type program func(n node, args []string, out io.Writer) int
 
-// programs are all of them, by their names.
+// programs returns all programs by name.
 func programs() map[string]program {
 	return map[string]program{
 		"health-checker":     healthChecker,
@@ -51,7 +51,7 @@ func programs() map[string]program {
 	}
 }
 
-// Program finds the program that goes by a name, which may be a path: argv[0].
+// Program returns the program for a name or path (argv[0]).
 func Program(name string) (run func(args []string, out io.Writer) int, ok bool) {
 	p, ok := programs()[filepath.Base(name)]
 	if !ok {
@@ -65,14 +65,14 @@ func Program(name string) (run func(args []string, out io.Writer) int, ok bool) 
 	}, true
 }
 
-// say prints one line, and returns the exit code.
+// say prints a line and returns the exit code.
 func say(out io.Writer, code int, format string, args ...any) int {
 	line := strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " ")
 	fmt.Fprintln(out, line)
 	return code
 }
 
-// examine makes an examination within a time, and returns the exit code for its answer.
+// runCheck runs a check with a time limit, prints its message and returns the exit code.
 func examine(out io.Writer, limit time.Duration, e checkresult.Check) int {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()

@@ -8,10 +8,11 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/check"
 )
 
-// scriptTime is how long a script may take: less than the 3 s that their files allow.
+// scriptTime is the time limit of a script. It is less than the 3 s that the configuration files
+// allow.
 const scriptTime = 2500 * time.Millisecond
 
-// The scripts take no arguments, and ignore those that they get.
+// The scripts ignore their arguments.
 
 func networkProblem(n node, _ []string, out io.Writer) int {
 	return examine(out, scriptTime, check.Conntrack(n.proc, 100))
@@ -25,11 +26,11 @@ func iptablesMode(n node, _ []string, out io.Writer) int {
 	return examine(out, scriptTime, check.IPTables(n.proc))
 }
 
-// clockServices are units that keep a clock right, as distributions call them.
+// clockServices are the names of time services in various distributions.
 var clockServices = []string{"ntp", "chrony", "chronyd", "systemd-timesyncd", "ntpsec", "ntpd", "openntpd"}
 
-// checkNTP looks for a service that runs. Without a systemd to ask, the kernel knows
-// whether somebody keeps its clock right.
+// checkNTP checks whether a time service is running. Without systemd it checks the kernel's clock
+// instead.
 func checkNTP(n node, _ []string, out io.Writer) int {
 	ctx, cancel := context.WithTimeout(context.Background(), scriptTime)
 	defer cancel()
@@ -42,5 +43,5 @@ func checkNTP(n node, _ []string, out io.Writer) int {
 			return say(out, well, "%s is running", u.Name)
 		}
 	}
-	return say(out, sick, "no service that keeps the clock right is running")
+	return say(out, sick, "no time service is running")
 }

@@ -8,35 +8,35 @@ import (
 	"strings"
 )
 
-// noShell is the way out for whoever needs more than this.
+// noShell tells the user what to do instead.
 const noShell = "this image has no shell: name the program and its flags in command: and args:, and run scripts in an image that has one"
 
-// shell is what is left of a shell: charts of node-problem-detector start it by
-// sh -c "exec /node-problem-detector …". It becomes that program.
+// shell implements the minimum of a shell: charts of node-problem-detector start it with sh -c
+// "exec /node-problem-detector …". It replaces itself with that program.
 func shell(n node, args []string, out io.Writer) int {
 	if len(args) < 2 || args[0] != "-c" {
 		return say(out, unknown, "sh %s: %s", strings.Join(args, " "), noShell)
 	}
 	words, err := shellWords(args[1], n.getenv)
 	if err == nil && (len(words) < 2 || words[0] != "exec" || !strings.HasPrefix(words[1], "/")) {
-		err = errors.New("only exec and a program with its whole path are known")
+		err = errors.New("only exec with the absolute path of a program is supported")
 	}
 	if err == nil {
-		err = fmt.Errorf("becoming %s: %w", words[1], n.become(words[1], words[1:], os.Environ()))
+		err = fmt.Errorf("executing %s: %w", words[1], n.become(words[1], words[1:], os.Environ()))
 	}
 	return say(out, unknown, "sh -c %s: %v; %s", args[1], err, noShell)
 }
 
 const (
 	blanks = " \t\n"
-	// special is what a shell may read as more than itself, and this one does not read.
+	// special are characters with a special meaning that this shell does not support.
 	special = "|&;<>()`*?[]#~{}!"
-	// escapable is what a backslash within double quotes takes the meaning from.
+	// escapable are the characters that a backslash escapes within double quotes.
 	escapable = "$`\"\\"
 )
 
-// shellWords takes one simple command apart as a shell does, with quotes, backslashes and
-// variables. What it does not know is an error, never a guess.
+// shellWords splits a simple command into words as a shell does, with quotes, backslashes and
+// variables. It returns an error for anything that it does not support.
 func shellWords(command string, getenv func(string) string) ([]string, error) {
 	var words []string
 	var word strings.Builder
@@ -52,12 +52,12 @@ func shellWords(command string, getenv func(string) string) ([]string, error) {
 			word.Reset()
 			inWord = false
 			if c == '\n' && len(words) > 0 && strings.Trim(rest, blanks) != "" {
-				return nil, errors.New(`a second command is not known: a line that goes on ends with \`)
+				return nil, errors.New(`a second command is not supported: end a line that continues with \`)
 			}
 		case c == '\'':
 			text, after, closed := strings.Cut(rest, "'")
 			if !closed {
-				return nil, errors.New("a ' has no second one")
+				return nil, errors.New("a ' is not closed")
 			}
 			word.WriteString(text)
 			inWord, rest = true, after
@@ -71,7 +71,7 @@ func shellWords(command string, getenv func(string) string) ([]string, error) {
 		case c == '\\' && rest == "":
 			return nil, errors.New(`nothing follows the last \`)
 		case c == '\\':
-			if rest[0] != '\n' { // with that the line goes on
+			if rest[0] != '\n' { // a line continuation
 				word.WriteByte(rest[0])
 				inWord = true
 			}
@@ -82,12 +82,12 @@ func shellWords(command string, getenv func(string) string) ([]string, error) {
 				return nil, err
 			}
 			if strings.ContainsAny(value, blanks+"*?[\\") {
-				return nil, fmt.Errorf("the value %q of a variable would be taken apart: put double quotes around it", value)
+				return nil, fmt.Errorf("the value %q of a variable would be split: put it in double quotes", value)
 			}
 			word.WriteString(value)
 			inWord, rest = inWord || value != "", after
 		case strings.IndexByte(special, c) >= 0:
-			return nil, fmt.Errorf("%q is not known", c)
+			return nil, fmt.Errorf("%q is not supported", c)
 		default:
 			word.WriteByte(c)
 			inWord = true
@@ -99,7 +99,7 @@ func shellWords(command string, getenv func(string) string) ([]string, error) {
 	return words, nil
 }
 
-// quoted reads what is between double quotes, after the first of them.
+// quoted reads a text in double quotes, after the opening quote.
 func quoted(text string, getenv func(string) string) (inside, after string, err error) {
 	var b strings.Builder
 	for text != "" {
@@ -121,12 +121,12 @@ func quoted(text string, getenv func(string) string) (inside, after string, err 
 			b.WriteString(value)
 			text = rest
 		case c == '`':
-			return "", "", fmt.Errorf("%q is not known", c)
+			return "", "", fmt.Errorf("%q is not supported", c)
 		default:
 			b.WriteByte(c)
 		}
 	}
-	return "", "", errors.New(`a " has no second one`)
+	return "", "", errors.New(`a " is not closed`)
 }
 
 // variable reads what follows a $: NAME or {NAME}.
@@ -142,7 +142,7 @@ func variable(text string, getenv func(string) string) (value, after string, err
 		after, closed = strings.CutPrefix(after, "}")
 	}
 	if name == "" || !closed {
-		return "", "", errors.New("of what begins with $ only names of variables are known")
+		return "", "", errors.New("after $ only the names of variables are supported")
 	}
 	return getenv(name), after, nil
 }
