@@ -9,16 +9,16 @@ import (
 	"github.com/resourcestack/autohealer/internal/finding"
 )
 
-// Aggregate is safe for use by several at once. The zero value is empty.
+// Aggregate combines the conditions of all sources of a node. It is safe for concurrent use. The
+// zero value is empty.
 type Aggregate struct {
 	mu       sync.Mutex
-	told     map[string]map[string]finding.Condition // by type and by who tells it
+	told     map[string]map[string]finding.Condition // by type and by source
 	standing map[string]finding.Condition            // by type
 }
 
-// Add notes what somebody reports of his conditions. It returns the report as it
-// concerns the node as a whole: the events, and those conditions that have changed or
-// are kept by nobody any more.
+// Add records the report of a source. It returns the report for the node as a whole: the events,
+// the conditions that changed, and those that no source reports any more.
 func (c *Aggregate) Add(from string, r finding.Report) finding.Report {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -62,7 +62,7 @@ func same(a, b finding.Condition) bool {
 	return since && a == b
 }
 
-// consolidate makes one word of several.
+// consolidate combines the states of a condition into one.
 func consolidate(told map[string]finding.Condition) finding.Condition {
 	var worst finding.Condition
 	for _, from := range slices.Sorted(maps.Keys(told)) {
@@ -78,7 +78,7 @@ func gravity(c finding.Condition) int {
 	return 1 + slices.Index([]catalog.Status{catalog.False, catalog.Unknown, catalog.True}, c.Status)
 }
 
-// Conditions returns all conditions as they stand, by type.
+// Conditions returns all conditions sorted by type.
 func (c *Aggregate) Conditions() []finding.Condition {
 	c.mu.Lock()
 	defer c.mu.Unlock()

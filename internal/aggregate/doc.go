@@ -1,7 +1,9 @@
-// Package aggregate keeps what is known of a node's conditions, whoever tells it.
+// Package aggregate combines the reports of several monitors into the conditions of the node.
 //
-// It promises one word for each condition, however many monitors keep it: sick if one
-// of them says so, in the words of the one that has said so longest, so that two never
-// take turns; else not known if one cannot look; else well. It refuses to look for
-// itself, and to pass anything on: whoever reports is handed the changes.
+// Several monitors may report the same condition. If one of them reports a problem, the condition
+// is True, with the message of the monitor that has reported it longest. Two monitors therefore
+// never alternate. Otherwise the condition is Unknown if a monitor cannot look, and False if none
+// has a problem.
+//
+// The package does not examine the node and sends nothing: it returns the changes to its caller.
 package aggregate

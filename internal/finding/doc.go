@@ -1,8 +1,6 @@
-// Package finding is the language in which those who look after a node tell those
-// who report it what they have found: conditions that stand, and events that have
-// happened. Detectors, third-party daemons and the reporter share no other.
+// Package finding defines the data that monitors and third-party daemons pass to the reporter:
+// conditions of the node, and events that happened on it.
 //
-// It promises that the same occurrence has the same identity however often it is
-// found, so that whoever passes it on may do so twice. It decides nothing and knows
-// nobody: where a symptom comes from and where it goes is not its business.
+// The same occurrence always has the same ID, so a caller may pass it on twice. The package makes
+// no decisions. It does not know where findings come from or where they go.
 package finding

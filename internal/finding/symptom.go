@@ -6,7 +6,7 @@ import (
 	"github.com/resourcestack/autohealer/catalog"
 )
 
-// Severity is how bad an event is. There are two, as of the Events of Kubernetes.
+// Severity is the severity of an event. There are two, as with the Events of Kubernetes.
 type Severity string
 
 // The severities: Info becomes a Normal Event, Warn a Warning.
@@ -15,38 +15,40 @@ const (
 	Warn Severity = "warn"
 )
 
-// Condition is what is known of one condition of a node.
+// Condition is the state of a condition of the node.
 type Condition struct {
 	Type   string
 	Status catalog.Status
-	// Since when the status is what it is, by the clock of whatever showed it.
+	// Since is when the status last changed, by the clock of the source.
 	Since   time.Time
 	Reason  string
 	Message string
 }
 
-// Event is something that has happened on a node.
+// Event is something that happened on the node.
 type Event struct {
-	// ID names the occurrence: what is found once more, after a restart, has the same.
+	// ID identifies the occurrence. It is the same when the occurrence is found again after a
+	// restart.
 	ID       string
 	Severity Severity
 	Time     time.Time
 	Reason   string
 	Message  string
-	// Condition whose change the event tells of, empty if it tells of none.
+	// Condition is the type of the condition that changed, empty if the event is not about a
+	// condition.
 	Condition string
 }
 
-// Report is what one source has found: what has happened since its last report, from
-// the oldest to the newest, and those of its conditions that are not what they were.
+// Report contains the findings of a source: the events since its last report, oldest first, and the
+// conditions that have changed.
 type Report struct {
 	Source     string
 	Events     []Event
 	Conditions []Condition
-	// Gone are the types of conditions that the source keeps no longer: nobody looks
-	// any more, and what was told last must not stand for ever.
+	// Gone are the types of conditions that the source no longer reports. No monitor updates them
+	// any more, so their last state must not stay on the node.
 	Gone []string
 }
 
-// IsEmpty says whether there is nothing to report.
+// IsEmpty returns whether there is nothing to report.
 func (r Report) IsEmpty() bool { return len(r.Events)+len(r.Conditions)+len(r.Gone) == 0 }

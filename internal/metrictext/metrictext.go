@@ -1,8 +1,7 @@
 // Package metrictext writes metrics in the text format of Prometheus.
 //
-// It promises that what it writes can be read by whoever reads that format, whatever
-// stands in a label. It keeps no figures: who has them hands them over when he is
-// asked. The usual client library would make the agent larger by a third.
+// Its output is valid for any label value. It stores no values: callers pass them to each call. The
+// usual client library would make the agent a third larger.
 package metrictext
 
 import (
@@ -12,19 +11,19 @@ import (
 	"strings"
 )
 
-// ContentType is what an HTTP response with metrics says of itself.
+// ContentType is the content type of an HTTP response with metrics.
 const ContentType = "text/plain; version=0.0.4; charset=utf-8"
 
-// The kinds of metrics.
+// The types of metrics.
 const (
 	Counter = "counter"
 	Gauge   = "gauge"
 )
 
-// Family is all figures of one name.
+// Family is all samples with the same name.
 type Family struct {
 	Name, Help, Kind string
-	// Labels are the names of the labels of each figure.
+	// Labels are the label names of each sample.
 	Labels  []string
 	samples []sample
 }
@@ -34,13 +33,13 @@ type sample struct {
 	value  float64
 }
 
-// Add adds a figure, with the values of its labels.
+// Add adds a sample with its label values.
 func (f *Family) Add(value float64, labels ...string) {
 	f.samples = append(f.samples, sample{labels, value})
 }
 
-// Write writes families in their order, and the figures of each in the order of their
-// labels. A family without figures is left out.
+// Write writes families in order, and the samples of each sorted by label values. It omits families
+// without samples.
 func Write(to io.Writer, families ...*Family) error {
 	var out strings.Builder
 	escape := strings.NewReplacer(`\`, `\\`, "\n", `\n`)
@@ -58,7 +57,7 @@ func Write(to io.Writer, families ...*Family) error {
 	return err
 }
 
-// written returns labels as they are written behind the name.
+// formatLabels returns the labels in the text format.
 func (f *Family) written(values []string) string {
 	if len(values) == 0 {
 		return ""

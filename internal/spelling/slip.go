@@ -1,12 +1,13 @@
-// Package spelling finds the name that somebody has meant who wrote one that is not known,
-// whoever asks: of a field, or of a flag. It promises to stay silent where two names
-// are merely alike, and refuses to put anything right by itself: it only has a hint.
+// Package spelling suggests a known name for a misspelled name of a field or flag.
+//
+// It suggests nothing if two names are merely similar. It only returns a hint and corrects nothing
+// itself.
 package spelling
 
 import "strings"
 
-// Nearest finds the name that somebody has probably meant who wrote another one.
-// Short names differ by their letters; in longer ones there may be two slips.
+// Nearest returns the known name that was probably meant. The longer the names, the more
+// differences are allowed, at most two.
 func Nearest(written string, names []string) (string, bool) {
 	best, name := 3, ""
 	w := letters(written)
@@ -26,15 +27,14 @@ func Nearest(written string, names []string) (string, bool) {
 	return name, name != ""
 }
 
-// letters are those of a name, without capitals and separators: invokeInterval and
+// letters returns the letters of a name without case and separators: invokeInterval and
 // invoke_interval are the same.
 func letters(name string) []rune {
 	return []rune(strings.NewReplacer("_", "", "-", "", " ", "", ".", "").Replace(strings.ToLower(name)))
 }
 
-// distance is how many letters are to be added, left out, replaced or swapped with
-// their neighbour to make one name of another. Whatever is more than most is as good
-// as any other.
+// distance returns how many letters must be added, removed, replaced or swapped with a neighbour to
+// turn a name into the other. Any result above most means too many.
 func distance(a, b []rune, most int) int {
 	if abs(len(a)-len(b)) > most {
 		return most + 1
