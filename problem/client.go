@@ -19,46 +19,46 @@ import (
 )
 
 const (
-	// gather is how long the first of several waits for the others.
+	// gather is how long the first report waits for more, so that they are sent together.
 	gather = 10 * time.Millisecond
-	// patience is how long the agent may take to answer.
+	// requestTimeout is how long the agent may take to answer.
 	patience = 10 * time.Second
-	// farewell is how long what is left may take at the end.
+	// flushTimeout is how long Run sends remaining reports after its context has ended.
 	farewell = 2 * time.Second
-	// The waits after failures.
+	// The backoff after failures.
 	firstWait, longestWait = 500 * time.Millisecond, 30 * time.Second
 )
 
-// Client tells the agent what a daemon has found. All methods may be called by several
-// at once, and none but Run waits for anything.
+// Client sends the findings of a daemon to the agent. It is safe for concurrent use. Only Run
+// blocks.
 type Client struct {
 	cfg  Config
 	http *http.Client
 	wake chan struct{}
 
-	mu      sync.Mutex // of what follows
+	mu      sync.Mutex // guards the following fields
 	outbox  outbox
 	began   time.Time
-	started time.Time // when the first news came since the last status
-	sent    time.Time // when the last status was, whatever became of it
-	barred  time.Time // until when nothing is sent, after a failure
+	started time.Time // when the first report since the last status was made
+	sent    time.Time // when the last status was sent, successfully or not
+	barred  time.Time // nothing is sent before, after a failure
 	wait    time.Duration
-	err     error // why the last status did not get there
+	err     error // why the last status failed
 	counts  Counts
 }
 
-// Counts are what became of what the client was told.
+// Counts are counters of the client.
 type Counts struct {
-	// Statuses that got there, heartbeats among them, and those that did not.
+	// Statuses that were delivered, including heartbeats, and those that failed.
 	Delivered, Failed uint64
-	// Events that got there; for which there was no room, or that were discarded; and
-	// that the agent did not take.
+	// Events that were delivered, that were dropped (queue full, or discarded after a failure), and
+	// that the agent refused.
 	EventsDelivered, EventsDropped, EventsRefused uint64
-	// Waiting is how many events are on their way or wait for it.
+	// Waiting is the number of events that are being sent or waiting to be sent.
 	Waiting int
 }
 
-// New returns a client, which sends nothing before [Client.Run] is called.
+// New returns a client that sends nothing before [Client.Run] is called.
 func New(cfg Config) (*Client, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -66,7 +66,7 @@ func New(cfg Config) (*Client, error) {
 	cfg = cfg.complete()
 	dial := cfg.dial()
 	transport := &http.Transport{
-		// One connection is enough, and a source does not have many.
+		// One connection is enough, and the agent limits the connections of a source.
 		MaxConnsPerHost: 1, MaxIdleConnsPerHost: 1, IdleConnTimeout: 2*cfg.Heartbeat + time.Minute, DisableCompression: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
 	}
@@ -76,9 +76,8 @@ func New(cfg Config) (*Client, error) {
 	}, nil
 }
 
-// Report tells of something that has happened. Without a timestamp it was now, without
-// a severity it is a warning. An error is a mistake of the caller, and nothing is told;
-// a message that is too long is cut.
+// Report reports an event. The default timestamp is now, the default severity is Warn. A message
+// that is too long is cut. An error means that the event is invalid and is not reported.
 func (c *Client) Report(e Event) error {
 	if e.Severity == "" {
 		e.Severity = Warn
@@ -101,9 +100,9 @@ func (c *Client) Report(e Event) error {
 	return nil
 }
 
-// SetCondition tells how a condition stands; set again as it stands already, it costs
-// nothing. Without a transition it has changed now, if it has. An error is a mistake of
-// the caller, and nothing is told; a message that is too long is cut.
+// SetCondition sets a condition. Setting it to its current state costs nothing. The default
+// transition is now if the status changes. A message that is too long is cut. An error means that
+// the condition is invalid and is not set.
 func (c *Client) SetCondition(condition Condition) error {
 	if condition.Type == "" {
 		return errors.New("the condition has no Type: write one of the catalogue, such as DiskBadBlock")
@@ -124,7 +123,7 @@ func badReason(reason string) error {
 	return fmt.Errorf("the reason %q: write CamelCase such as BadBlocksFound, %d letters and digits at most", reason, MaxReason)
 }
 
-// Counts returns what became of what the client was told so far.
+// Counts returns the counters.
 func (c *Client) Counts() Counts {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -134,16 +133,16 @@ func (c *Client) Counts() Counts {
 	return counts
 }
 
-// Err says why the last status did not get there, nil if it did. An error of the
-// agent's own is a [*RefusedError].
+// Err returns why the last status failed, nil if it was delivered. An error that the agent returned
+// is a [*RefusedError].
 func (c *Client) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
 }
 
-// Run tells the agent until ctx ends, and then what is left, for a moment. It is called
-// once.
+// Run sends reports to the agent until ctx ends, and remaining reports for a short time after. Call
+// it once.
 func (c *Client) Run(ctx context.Context) {
 	defer c.http.CloseIdleConnections()
 	c.mu.Lock()
@@ -166,8 +165,7 @@ func (c *Client) Run(ctx context.Context) {
 	}
 }
 
-// sayGoodbye tells what has not been told, one status after the other, for as long as
-// there is time for it.
+// flush sends the remaining reports for at most flushTimeout.
 func (c *Client) sayGoodbye(ctx context.Context) {
 	end := time.Now().Add(farewell)
 	ctx, cancel := context.WithDeadline(ctx, end)
@@ -179,7 +177,7 @@ func (c *Client) sayGoodbye(ctx context.Context) {
 		if !left || !from.Before(end) {
 			return
 		}
-		<-time.After(time.Until(from)) // after a failure
+		<-time.After(time.Until(from)) // the backoff after a failure
 		c.send(ctx)
 	}
 }
@@ -187,18 +185,18 @@ func (c *Client) sayGoodbye(ctx context.Context) {
 func (c *Client) rouse() {
 	select {
 	case c.wake <- struct{}{}:
-	default: // it is awake already
+	default: // already woken
 	}
 }
 
-// noteNews notes since when there is something to be told.
+// noteNews records since when there is something to send.
 func (c *Client) noteNews() {
 	if c.outbox.news && c.started.IsZero() {
 		c.started = time.Now()
 	}
 }
 
-// due is when the next status is sent.
+// due returns when the next status is sent.
 func (c *Client) due() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -221,7 +219,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// send sends one status, and notes what became of it.
+// send sends a status and handles the result.
 func (c *Client) send(ctx context.Context) {
 	c.mu.Lock()
 	now := time.Now()
@@ -239,7 +237,7 @@ func (c *Client) send(ctx context.Context) {
 	c.noteNews()
 }
 
-// load makes the next status, no larger than the agent takes.
+// load builds the next status, no larger than the agent accepts.
 func (c *Client) load(now time.Time) (Status, []byte, error) {
 	for most := MaxEvents; ; most /= 2 {
 		status := c.outbox.load(c.cfg.Source, most, now)
@@ -252,8 +250,7 @@ func (c *Client) load(now time.Time) (Status, []byte, error) {
 	}
 }
 
-// post sends a status. Beside an error there is for how long the agent wants to be left
-// alone, zero if it does not say.
+// post sends a status. With an error it returns the agent's Retry-After, zero if there is none.
 func (c *Client) post(ctx context.Context, body []byte) (time.Duration, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://autohealer"+Path, bytes.NewReader(body))
 	if err != nil {
@@ -287,12 +284,12 @@ func (c *Client) post(ctx context.Context, body []byte) (time.Duration, error) {
 	}
 	seconds, err := strconv.Atoi(response.Header.Get("Retry-After"))
 	if err != nil {
-		seconds = 0 // it does not say
+		seconds = 0 // there is no Retry-After
 	}
 	return time.Duration(seconds) * time.Second, refusal
 }
 
-// readToken reads the file of a token. A pipe would be waited for.
+// readToken reads a token from a file. It does not block on a named pipe.
 func readToken(path string) (string, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -313,7 +310,7 @@ func readToken(path string) (string, error) {
 	return strings.TrimSpace(string(text)), nil
 }
 
-// settle notes what became of a status.
+// settle handles the result of a status.
 func (c *Client) settle(status Status, err error, after time.Duration, now time.Time) {
 	refusal, ok := errors.AsType[*RefusedError](err)
 	switch {
@@ -336,24 +333,24 @@ func (c *Client) settle(status Status, err error, after time.Duration, now time.
 			c.outbox.lose()
 		}
 		c.wait = min(max(2*c.wait, firstWait), longestWait, max(c.cfg.Heartbeat, firstWait))
-		// Not all clients of an agent that comes back are to come at once.
+		// The jitter keeps the clients of a restarted agent from reconnecting at the same time.
 		c.barred = now.Add(max(after, c.wait/2+rand.N(c.wait/2)))
 	}
 	c.tell(err)
 }
 
-// tell logs when reports begin to fail, and when they do no longer.
+// logChange logs when reports begin to fail and when they succeed again.
 func (c *Client) tell(err error) {
 	switch {
 	case err != nil && (c.err == nil || kind(c.err) != kind(err)):
-		c.cfg.Logger.Warn("a report does not get to the agent", "source", c.cfg.Source, "err", err)
+		c.cfg.Logger.Warn("reporting to the agent fails", "source", c.cfg.Source, "err", err)
 	case err == nil && c.err != nil:
-		c.cfg.Logger.Info("reports get to the agent again", "source", c.cfg.Source)
+		c.cfg.Logger.Info("reporting to the agent works again", "source", c.cfg.Source)
 	}
 	c.err = err
 }
 
-// kind is what makes an error another one: a refusal may name the time.
+// kind classifies an error. The text of a refusal may contain the time, so it is not compared.
 func kind(err error) string {
 	if refusal, ok := errors.AsType[*RefusedError](err); ok {
 		return strconv.Itoa(refusal.Code)
@@ -361,22 +358,22 @@ func kind(err error) string {
 	return err.Error()
 }
 
-// putRight does something about a part of a status that the agent does not take, so that
-// the rest may get there. It says whether it could.
+// repair handles the part of a status that the agent refused, so that the rest can be delivered. It
+// returns whether it could.
 func (c *Client) putRight(status Status, refusal *RefusedError, now time.Time) bool {
 	list, place := part(refusal.Field)
 	switch {
 	case refusal.Code == http.StatusTooEarly && c.outbox.restamp(now.Round(0)):
-		return true // somebody has set the clock back, or the daemon cannot read it
+		return true // the clock was set back, or the daemon cannot read it
 	case list == "events" && place < len(status.Events):
 		c.outbox.withdraw(place)
 		return true
 	case list == "conditions" && place < len(status.Conditions):
 		told := c.outbox.find(status.Conditions[place])
 		switch {
-		case told == nil: // it has been set anew
+		case told == nil: // the daemon has set it again
 		case refusal.Code == http.StatusConflict && !told.Transition.After(now):
-			// Somebody has set the clock back: it has changed, and now is when.
+			// The clock was set back. The condition has changed, so its transition is now.
 			told.Transition = now.Round(0)
 		default:
 			told.banished = now.Add(banishment)
@@ -386,17 +383,17 @@ func (c *Client) putRight(status Status, refusal *RefusedError, now time.Time) b
 	return false
 }
 
-// mayPass says whether the same status may be taken later.
+// isTransient returns whether the agent may accept the same status later.
 func mayPass(refusal *RefusedError) bool {
 	switch refusal.Code {
 	case http.StatusTooManyRequests, http.StatusTooEarly, http.StatusRequestTimeout,
-		http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound: // or whoever answers is not set up yet
+		http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound: // or the agent is not configured yet
 		return true
 	}
 	return refusal.Code >= http.StatusInternalServerError
 }
 
-// part reads the beginning of a field: events[3].reason is the fourth of the events.
+// part parses the beginning of a field path: events[3].reason is in the fourth event.
 func part(field string) (list string, place int) {
 	list, rest, ok := strings.Cut(field, "[")
 	number, _, closed := strings.Cut(rest, "]")

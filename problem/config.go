@@ -10,60 +10,58 @@ import (
 	"time"
 )
 
-// Failure is what becomes of the events of a status that did not get there.
+// Failure defines what happens to the events of a status that failed.
 type Failure int
 
 const (
-	// Retry keeps them and sends them again, later and later, until they get there or
-	// the queue is full.
+	// Retry keeps the events and sends them again with a growing backoff, until they are delivered
+	// or the queue is full.
 	Retry Failure = iota
-	// Discard drops and counts them.
+	// Discard drops and counts the events.
 	Discard
 )
 
-// Config of a client. What is left empty has the value that its comment names.
+// Config configures a client. Defaults are in parentheses.
 type Config struct {
-	// Source is the daemon's name, as the agent is configured to know it. Required.
+	// Source is the name of the daemon in the agent's configuration. Required.
 	Source string
 
-	// Socket is the path of the agent's unix socket ([DefaultSocket]). In a pod, mount the
-	// folder that it is in: an agent that is started again makes a new socket.
+	// Socket is the path of the agent's unix socket ([DefaultSocket]). In a pod, mount the folder
+	// that contains it, because a restarted agent creates a new socket.
 	Socket string
-	// Address is a port of the agent on this machine, such as 127.0.0.1:20258, instead of
-	// a socket.
+	// Address is a port of the agent on this machine, such as 127.0.0.1:20258. It replaces Socket.
 	Address string
-	// Dial replaces the way to the agent altogether, mostly for tests.
+	// Dial replaces the connection to the agent, mostly for tests.
 	Dial func(ctx context.Context) (net.Conn, error)
 
-	// Token by which the agent knows the source, if it is known by one.
+	// Token authenticates the source, if the agent requires one.
 	Token string
-	// TokenFile holds the token instead. It is read for every status, so that a token
-	// may be replaced.
+	// TokenFile contains the token. It is read for every status, so that the token can be replaced.
 	TokenFile string
 
-	// Heartbeat is how often the conditions are told while nothing changes (30s). It must
-	// be well below the silence that the agent is configured to bear.
+	// Heartbeat is how often the conditions are sent while nothing changes (30s). It must be well
+	// below the silence timeout in the agent's configuration.
 	Heartbeat time.Duration
-	// Every is how far apart statuses are at least (1s): what comes meanwhile goes together.
+	// Every is the minimum time between two statuses (1s). Reports in between are sent together.
 	Every time.Duration
-	// OnFailure says what becomes of events that did not get there (Retry). Conditions
-	// are always told again, as they are by then.
+	// OnFailure defines what happens to events that were not delivered (Retry). Conditions are
+	// always sent again in their latest state.
 	OnFailure Failure
-	// Queue is how many events wait at most (1000). The oldest have to go first.
+	// Queue is the maximum number of waiting events (1000). If it is full, the oldest are dropped.
 	Queue int
 
-	// Logger is told when reports do not get there, and when they do again. May be nil.
+	// Logger receives a message when reporting begins to fail and when it works again. May be nil.
 	Logger *slog.Logger
 }
 
-// What is taken where a Config does not say.
+// The defaults.
 const (
 	defaultHeartbeat = 30 * time.Second
 	defaultEvery     = time.Second
 	defaultQueue     = 1000
 )
 
-// complete fills in what the config does not say.
+// complete sets the defaults.
 func (c Config) complete() Config {
 	if c.Socket == "" {
 		c.Socket = DefaultSocket
@@ -83,7 +81,7 @@ func (c Config) complete() Config {
 	return c
 }
 
-// Validate says all that is wrong with the config.
+// Validate returns everything that is wrong with the config.
 func (c Config) Validate() error {
 	var wrong []error
 	if c.Source == "" {
@@ -104,14 +102,13 @@ func (c Config) Validate() error {
 	return errors.Join(wrong...)
 }
 
-// isLoopback says whether nobody but this machine hears what is sent there: the token
-// goes in the open.
+// isLoopback returns whether the address is on this machine. The token is sent in plain text.
 func isLoopback(address string) bool {
 	at, err := netip.ParseAddrPort(address)
 	return err == nil && at.Addr().Unmap().IsLoopback()
 }
 
-// dial returns the way to the agent.
+// dial returns the function that connects to the agent.
 func (c Config) dial() func(ctx context.Context) (net.Conn, error) {
 	if c.Dial != nil {
 		return c.Dial

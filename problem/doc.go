@@ -1,9 +1,9 @@
-// Package problem is how a daemon on a node tells Autohealer's agent what it has found:
-// the types of a report, and a client that sends them.
+// Package problem is the client library for daemons on a node that report problems to Autohealer's
+// agent. It contains the types of a report and a client that sends them.
 //
-// A [Status] says who speaks, which [Event]s have happened, and how the [Condition]s that
-// the speaker keeps stand. It travels as JSON, POSTed to [Path] over a unix socket of the
-// agent. Any program that can do so may report; this package is for those in Go:
+// A [Status] contains the name of the source, the [Event]s that happened and the state of its
+// [Condition]s. It is sent as JSON with POST to [Path] over a unix socket of the agent. Any program
+// can do so. This package is for programs in Go:
 //
 //	client, err := problem.New(problem.Config{Source: "disk-watch"})
 //	...
@@ -12,15 +12,14 @@
 //	defer reporting.Wait() // when ctx has ended, Run sends what is left
 //	client.SetCondition(problem.Condition{Type: "DiskBadBlock", Reason: "NoBadBlocks"})
 //
-// From then on the agent knows that the daemon lives and how its condition stands, and
-// a call tells it whenever that changes. Run repeats the newest conditions as a
-// heartbeat, gathers what comes at once into one status, and goes on where it was when
-// the agent was away.
+// The agent then knows that the daemon is alive and the state of its condition. A call reports each
+// change. Run repeats the latest conditions as a heartbeat, combines reports into a single status,
+// and continues after an outage of the agent.
 //
-// The client promises that no call of a daemon ever waits for the agent, that the newest
-// word on a condition is the one that gets there, and that every event is delivered or
-// counted. It refuses to decide what is a problem, and to grow: what waits is bounded.
+// No method except Run blocks. The agent always gets the latest state of a condition. Every event
+// is delivered or counted. The queue of waiting events is bounded. The client does not decide what
+// a problem is.
 //
-// The agent must know the daemon: docs/problem-reports.md says how its sources are
-// configured, and what it answers. This package needs the standard library only.
+// The agent must be configured to accept the daemon: docs/problem-reports.md describes the
+// configuration and the agent's answers. This package imports only the standard library.
 package problem

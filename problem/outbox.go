@@ -5,27 +5,27 @@ import (
 	"time"
 )
 
-// A condition that the agent does not take is left out for so long, lest it hold up all
-// others. The agent may be told to take it meanwhile.
+// pauseRefused is how long a condition that the agent refused is left out, so that it does not
+// block the others. The agent's configuration may change in the meantime.
 const banishment = time.Minute
 
-// outbox is what waits to be told. It has no clock and no connection.
+// outbox contains what waits to be sent. It has no clock and no connection.
 type outbox struct {
 	room       int
-	events     []Event     // from the one that was reported first on
-	flying     []Event     // those of the status that is on its way
+	events     []Event     // oldest first
+	flying     []Event     // the events of the status that is being sent
 	conditions []*standing // in the order in which they were first set
-	news       bool        // something was set or reported since the last status was made
-	dropped    uint64      // events for which there was no room, or that did not get there
-	refused    uint64      // events that the agent did not take
+	news       bool        // there are changes since the last status
+	dropped    uint64      // events that were dropped because of a full queue or a failure
+	refused    uint64      // events that the agent refused
 	delivered  uint64
 }
 
-// standing is a condition that the source keeps, as it is told.
+// standing is a condition of the source in the form in which it is sent.
 type standing struct {
 	Condition
 	asked    Condition // as the daemon has set it
-	banished time.Time // until when it is left out
+	banished time.Time // it is left out until then
 }
 
 func (o *outbox) report(e Event) {
@@ -34,7 +34,7 @@ func (o *outbox) report(e Event) {
 	o.trim()
 }
 
-// trim makes room.
+// trim drops the oldest events if the queue is full.
 func (o *outbox) trim() {
 	if over := len(o.events) - o.room; over > 0 {
 		o.dropped += uint64(over)
@@ -42,8 +42,8 @@ func (o *outbox) trim() {
 	}
 }
 
-// set notes how a condition stands. Without a transition it is the present if the status
-// is another one, and else what it was.
+// set records a condition. The default transition is now if the status changes, and otherwise the
+// previous transition.
 func (o *outbox) set(c Condition, now time.Time) {
 	i := slices.IndexFunc(o.conditions, func(s *standing) bool { return s.Type == c.Type })
 	if i < 0 {
@@ -60,10 +60,10 @@ func (o *outbox) set(c Condition, now time.Time) {
 		}
 	}
 	o.news = o.news || known.Condition != c
-	o.conditions[i] = &standing{Condition: c, asked: asked} // whoever sets it anew may have put it right
+	o.conditions[i] = &standing{Condition: c, asked: asked} // a new condition may be valid, so it is sent at once
 }
 
-// restamp says of all that is to come that it is now. It says whether there was any.
+// restamp moves all times that are in the future to now. It returns whether there were any.
 func (o *outbox) restamp(now time.Time) (done bool) {
 	for i := range o.flying {
 		if e := &o.flying[i]; e.Timestamp.After(now) {
@@ -78,8 +78,8 @@ func (o *outbox) restamp(now time.Time) (done bool) {
 	return done
 }
 
-// load makes the next status, with so many events at most. What is in it is on its way
-// until land or fail is called.
+// load builds the next status with at most most events. They count as being sent until land, back,
+// lose or withdraw is called.
 func (o *outbox) load(source string, most int, now time.Time) Status {
 	status := Status{Source: source, Events: []Event{}, Conditions: []Condition{}}
 	n := min(most, len(o.events))
@@ -96,13 +96,13 @@ func (o *outbox) load(source string, most int, now time.Time) Status {
 	return status
 }
 
-// land notes that the status got there.
+// land records that the status was delivered.
 func (o *outbox) land() {
 	o.delivered += uint64(len(o.flying))
 	o.flying = nil
 }
 
-// back returns what is on its way to those that wait, to be sent again.
+// back returns the events that were being sent to the queue.
 func (o *outbox) back() {
 	o.events = slices.Concat(o.flying, o.events)
 	o.flying = nil
@@ -110,14 +110,14 @@ func (o *outbox) back() {
 	o.trim()
 }
 
-// lose gives up the events that are on their way. The conditions are told again.
+// lose drops the events that were being sent. Conditions are sent again.
 func (o *outbox) lose() {
 	o.dropped += uint64(len(o.flying))
 	o.flying = nil
 	o.news = o.news || len(o.conditions) > 0
 }
 
-// withdraw gives up events that the agent does not take: one by its place, or all.
+// withdraw drops events that the agent refused: the one at an index, or all if it is negative.
 func (o *outbox) withdraw(place int) {
 	if place >= 0 && place < len(o.flying) {
 		o.flying = slices.Delete(o.flying, place, place+1)
@@ -129,7 +129,7 @@ func (o *outbox) withdraw(place int) {
 	o.news = o.news || len(o.conditions) > 0
 }
 
-// find returns a condition as it is by now, nil if it is not the one that was told.
+// find returns the current entry of a condition, nil if it has changed since it was sent.
 func (o *outbox) find(told Condition) *standing {
 	for _, c := range o.conditions {
 		if c.Condition == told {

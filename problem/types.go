@@ -2,7 +2,7 @@ package problem
 
 import "time"
 
-// Severity is how bad an event is.
+// Severity is the severity of an event.
 type Severity string
 
 // The severities. Info becomes a Normal Event of the Node, Warn a Warning.
@@ -11,72 +11,72 @@ const (
 	Warn Severity = "warn"
 )
 
-// Condition is how one condition of the node stands.
+// Condition is the state of a condition of the node.
 type Condition struct {
-	// Type names the condition by what is wrong while it stands, such as DiskBadBlock. It
-	// is one of the catalogue of Autohealer, and one that the source keeps.
+	// Type is the type of the condition. It names the problem, such as DiskBadBlock. It must be in
+	// Autohealer's catalog and in the conditions of the source in the agent's configuration.
 	Type string `json:"type"`
-	// Status says whether the node has the problem.
+	// Status is true if the node has the problem.
 	Status bool `json:"status"`
-	// Transition is since when.
+	// Transition is when the status last changed.
 	Transition time.Time `json:"transition"`
-	// Reason in one word of CamelCase, for machines and tables.
+	// Reason is a CamelCase word for machines and tables.
 	Reason string `json:"reason"`
-	// Message for people.
+	// Message is for people.
 	Message string `json:"message"`
 }
 
-// Event is something that has happened, and that passes.
+// Event is something that happened and does not last.
 type Event struct {
 	Severity Severity `json:"severity"`
 	// Timestamp is when it happened.
 	Timestamp time.Time `json:"timestamp"`
-	// Reason in one word of CamelCase, for machines and tables.
+	// Reason is a CamelCase word for machines and tables.
 	Reason string `json:"reason"`
-	// Message for people.
+	// Message is for people.
 	Message string `json:"message"`
 }
 
-// Status is what a source reports. One with nothing new in it is a heartbeat.
+// Status is the report of a source. A status without changes is a heartbeat.
 type Status struct {
-	// Source is the name of the daemon, as the agent is configured to know it.
+	// Source is the name of the daemon in the agent's configuration.
 	Source string `json:"source"`
-	// Events since the last status, from the oldest to the newest.
+	// Events are the events since the last status, oldest first.
 	Events []Event `json:"events"`
-	// Conditions are all that the source keeps, as they stand now.
+	// Conditions are the current states of all conditions of the source.
 	Conditions []Condition `json:"conditions"`
 }
 
-// Where the agent listens.
+// The endpoint of the agent.
 const (
-	// Path to which a status is POSTed.
+	// Path is the HTTP path for POST requests.
 	Path = "/v1/status"
-	// DefaultSocket is where, if nothing else is configured.
+	// DefaultSocket is the default socket.
 	DefaultSocket = "/run/autohealer/shared/problems.sock"
 )
 
-// What the agent takes. A message that is longer is cut, all else is refused.
+// The agent's limits. A longer message is cut, everything else is refused.
 const (
 	MaxBody    = 128 << 10 // bytes of a status
-	MaxEvents  = 100       // of a status
+	MaxEvents  = 100       // events of a status
 	MaxReason  = 64        // bytes
 	MaxMessage = 1024      // bytes
 )
 
-// RefusedError is the agent's answer to a status that it does not take. Nothing of that
-// status counts.
+// RefusedError is the agent's answer to a status that it refuses. The agent ignores the whole
+// status.
 type RefusedError struct {
-	// Code is the HTTP status; docs/problem-reports.md lists them.
+	// Code is the HTTP status code; docs/problem-reports.md lists them.
 	Code int `json:"-"`
-	// Problem says what is wrong.
+	// Problem is what is wrong.
 	Problem string `json:"error"`
-	// Field that it is wrong with, such as conditions[1].reason. Empty if it is with none.
+	// Field is the invalid field, such as conditions[1].reason. It may be empty.
 	Field string `json:"field,omitempty"`
-	// Hint says what would be right.
+	// Hint is what would be valid.
 	Hint string `json:"hint,omitempty"`
 }
 
-// Error is all that the agent has said.
+// Error returns the complete answer of the agent.
 func (e *RefusedError) Error() string {
 	words := e.Problem
 	if e.Field != "" {

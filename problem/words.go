@@ -2,10 +2,10 @@ package problem
 
 import "unicode/utf8"
 
-// ellipsis ends what was cut.
+// ellipsis ends a message that was cut.
 const ellipsis = "…"
 
-// IsReason says whether a text can be a reason: CamelCase, and no longer than [MaxReason].
+// IsReason returns whether a text is a valid reason: CamelCase, at most [MaxReason] bytes.
 func IsReason(text string) bool {
 	if text == "" || len(text) > MaxReason || text[0] < 'A' || text[0] > 'Z' {
 		return false
@@ -19,7 +19,7 @@ func IsReason(text string) bool {
 	return true
 }
 
-// Cut makes a message no longer than [MaxMessage], between two of its characters.
+// Cut shortens a message to [MaxMessage] bytes without splitting a character.
 func Cut(message string) string {
 	if len(message) <= MaxMessage {
 		return message

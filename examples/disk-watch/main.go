@@ -1,13 +1,12 @@
-// Disk-watch is an example of a daemon that reports problems of its node to Autohealer's
-// agent: it watches lists of bad blocks, as the kernel keeps them of disks and arrays,
-// and keeps the condition DiskBadBlock.
+// Disk-watch is an example of a daemon that reports problems of its node to Autohealer's agent. It
+// watches the kernel's lists of bad blocks of disks and arrays and reports the condition
+// DiskBadBlock.
 //
 //	disk-watch --socket=/run/autohealer/disk-watch/problems.sock '/sys/block/*/badblocks'
 //
-// A list that grows is an event. One with a hundred bad sectors is the problem that the
-// catalogue calls so, until it has fewer. Disk-watch promises to say only what it has
-// seen: when it cannot look it ends, and the agent, which hears nothing more of it, says
-// that nobody knows. It refuses to mend anything.
+// A list that grows causes an event. With a hundred bad sectors in a list, the condition is true.
+// If disk-watch cannot read the lists it exits, and the agent sets the condition to Unknown. It
+// repairs nothing.
 package main
 
 import (
@@ -39,7 +38,7 @@ func main() {
 	}
 }
 
-// run watches until ctx ends, or it cannot look.
+// run watches until ctx ends or the lists cannot be read.
 func run(ctx context.Context, args []string) error {
 	cfg := problem.Config{Logger: slog.Default()}
 	flags := flag.NewFlagSet("disk-watch", flag.ContinueOnError)
@@ -63,12 +62,12 @@ func run(ctx context.Context, args []string) error {
 	ctx, stop := context.WithCancel(ctx)
 	var reporting sync.WaitGroup
 	reporting.Go(func() { client.Run(ctx) })
-	defer reporting.Wait() // what has been found is told before the end
+	defer reporting.Wait() // report remaining findings before the program ends
 	defer stop()
 	return watch(ctx, client, *every, *tooMany, flags.Args())
 }
 
-// watch looks again and again, and tells the client.
+// watch reads the lists periodically and reports to the client.
 func watch(ctx context.Context, client *problem.Client, every time.Duration, tooMany int, patterns []string) error {
 	again := time.NewTicker(every)
 	defer again.Stop()
@@ -94,13 +93,13 @@ func watch(ctx context.Context, client *problem.Client, every time.Duration, too
 	}
 }
 
-// disk is how many sectors of one are bad, by its list.
+// disk is a list and its number of bad sectors.
 type disk struct {
 	list    string
 	sectors int
 }
 
-// grown says which lists have more in them than before. At the first look nobody knows.
+// grown returns the lists that are longer than before. There are none in the first run.
 func grown(before, now []disk) []string {
 	if before == nil {
 		return nil
@@ -118,7 +117,7 @@ func grown(before, now []disk) []string {
 	return words
 }
 
-// verdict makes a condition of the worst of the disks. When it began the client knows.
+// verdict derives the condition from the worst disk. The client sets the transition.
 func verdict(disks []disk, tooMany int) problem.Condition {
 	worst := slices.MaxFunc(disks, func(a, b disk) int { return cmp.Compare(a.sectors, b.sectors) })
 	c := problem.Condition{Type: "DiskBadBlock", Message: fmt.Sprintf("%d bad sectors in %s", worst.sectors, worst.list)}
@@ -133,7 +132,7 @@ func verdict(disks []disk, tooMany int) problem.Condition {
 	return c
 }
 
-// look reads all lists, of which there is one at least.
+// look reads all lists. It fails if there is none.
 func look(patterns []string) ([]disk, error) {
 	var disks []disk
 	for _, pattern := range patterns {
@@ -156,8 +155,8 @@ func look(patterns []string) ([]disk, error) {
 	return disks, nil
 }
 
-// count returns how many sectors stand in a list: in each line a sector, and how many from
-// there on are bad.
+// count returns the number of bad sectors in a list. Each line has the first sector and the number
+// of bad sectors.
 func count(text string) (sectors int, err error) {
 	for line := range strings.Lines(text) {
 		if line = strings.TrimSpace(line); line == "" {
