@@ -6,8 +6,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// ConditionSet is a combination of node conditions that becomes a taint: while
-// all of its conditions stand on a node, work is kept off that node.
+// ConditionSet is a combination of node conditions that becomes a taint. While all of its
+// conditions match on a node, the node has the taint.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -29,9 +29,9 @@ type ConditionSet struct {
 	Status ConditionSetStatus `json:"status,omitempty"`
 }
 
-// ConditionSetSpec is what a user asks for.
+// ConditionSetSpec is the desired behavior of a ConditionSet.
 type ConditionSetSpec struct {
-	// Type names the combination, as a condition type would be named.
+	// Type names the combination, in the style of a condition type.
 	//
 	// +required
 	// +kubebuilder:validation:MinLength=1
@@ -39,9 +39,8 @@ type ConditionSetSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$')",message="want a name of letters, digits, dashes, underscores and dots such as KubeletContainerRuntimeUnhealthy, or one with a domain before it such as example.com/FanBroken"
 	Type string `json:"type"`
 
-	// Effect of the taint. Of several sets that match one node, only those with
-	// the highest effect place their taint: NoExecute before NoSchedule before
-	// PreferNoSchedule.
+	// Effect of the taint. If several sets match a node, only those with the highest effect set
+	// their taint: NoExecute before NoSchedule before PreferNoSchedule.
 	//
 	// +required
 	// +kubebuilder:validation:Enum=NoExecute;NoSchedule;PreferNoSchedule
@@ -57,8 +56,8 @@ type ConditionSetSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!(self in ['ToBeDeletedByClusterAutoscaler', 'DeletionCandidateOfClusterAutoscaler'])",message="the key is reserved: the Cluster Autoscaler places and removes such taints itself; want a key of your own, such as example.com/KernelDeadlock"
 	TaintKey string `json:"taintKey"`
 
-	// Conditions that must all stand, by condition type. A condition that a node
-	// does not have does not stand.
+	// Conditions that must all match, by condition type. A condition that the node does not have
+	// does not match.
 	//
 	// +required
 	// +kubebuilder:validation:MinProperties=1
@@ -67,16 +66,16 @@ type ConditionSetSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(type, !type.contains('=') && !type.contains(':') && !type.contains(' '))",message="a condition type has no spaces, colons or equals signs; want the type alone, such as KernelDeadlock, and its status below it, such as status: true"
 	Conditions map[string]SetCondition `json:"conditions"`
 
-	// Selector chooses the nodes by their labels; without it all nodes are
-	// meant. Control-plane nodes get NoSchedule instead of NoExecute, unless the
-	// selector asks for the label node-role.kubernetes.io/control-plane.
+	// Selector selects the nodes by label. The default is all nodes. Control-plane nodes get
+	// NoSchedule instead of NoExecute, unless the selector contains the label
+	// node-role.kubernetes.io/control-plane.
 	//
 	// +optional
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 
-	// MaxUnhealthy is how many of the selected nodes may carry this set's
-	// NoExecute taint at once, as a number or a percentage; further nodes get
-	// NoSchedule until there is room. 49% if nothing is said.
+	// MaxUnhealthy is how many of the selected nodes may have this set's NoExecute taint at once,
+	// as a number or a percentage. Further nodes get NoSchedule until a place is free. The default
+	// is 49%.
 	//
 	// +optional
 	// +kubebuilder:validation:XIntOrString
@@ -84,56 +83,56 @@ type ConditionSetSpec struct {
 	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self.matches('^([0-9]{1,9}|[0-9]{1,2}%|100%)$') : self >= 0 && self <= 2147483647",message="want a number of nodes such as 3, or a share such as 49%, of at most 100%"
 	MaxUnhealthy *intstr.IntOrString `json:"maxUnhealthy,omitempty"`
 
-	// DryRun: the set is judged and its status tells what it would do, but it
-	// places no taint, and those that it has placed are taken back.
+	// DryRun evaluates the set and reports in its status what it would do. The set adds no taints,
+	// and its existing taints are removed.
 	//
 	// +optional
 	DryRun bool `json:"dryRun,omitempty"`
 
-	// Unreadable says why the fields above are empty: what is stored does not
-	// fit them. The schema lets no such set in, but sets outlive schemas.
+	// Unreadable is why the fields above are empty: the stored object does not match the types. The
+	// schema refuses such objects, but an object may be older than the schema.
 	Unreadable string `json:"-"`
 }
 
-// SetCondition is what one condition of a set must look like.
+// SetCondition defines when a condition of a set matches.
 type SetCondition struct {
-	// Status that the condition must have: true, false or unknown, in any letter
-	// case, with or without quotes.
+	// Status that the condition must have: true, false or unknown, in any case, with or without
+	// quotes.
 	//
 	// +required
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:pruning:PreserveUnknownFields
 	Status ConditionStatus `json:"status"`
 
-	// Duration is how long the condition must have had that status, such as
-	// 90s or 5m. Nothing means that it counts at once.
+	// Duration is how long the condition must have had that status, such as 90s or 5m. The default
+	// is no delay.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[+]?(0|(([0-9]+[.]?[0-9]*|[.][0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$')",message="want a duration with its unit, such as 90s, 5m or 1h30m, that is not negative"
 	Duration string `json:"duration,omitempty"`
 
-	// EvenSilent lets the status unknown match also when it only says that the
-	// node's agent has stopped reporting (reason AgentSilent).
+	// EvenSilent lets the status unknown match also if it only means that the node's agent has
+	// stopped reporting (reason AgentSilent).
 	//
 	// +optional
 	EvenSilent bool `json:"evenSilent,omitempty"`
 }
 
-// ConditionSetStatus is what has come of a set.
+// ConditionSetStatus is the observed state of a ConditionSet.
 type ConditionSetStatus struct {
-	// ObservedGeneration is the generation of the spec that this status is about.
+	// ObservedGeneration is the generation of the spec that this status describes.
 	//
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration"`
 
-	// Selected is how many nodes the selector chooses.
+	// Selected is how many nodes the selector selects.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Selected int32 `json:"selected"`
 
-	// Matched is on how many of them all conditions stand.
+	// Matched is on how many of them all conditions match.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
@@ -151,22 +150,22 @@ type ConditionSetStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	HeldBack int32 `json:"heldBack"`
 
-	// Superseded is on how many nodes the taint of another set, with a higher
-	// effect, stands in place of this one's.
+	// Superseded is how many nodes have the taint of another set with a higher effect instead of
+	// this one's.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Superseded int32 `json:"superseded"`
 
-	// MaxTainted is how many nodes may have the NoExecute taint of the set now.
-	// It is absent for the weaker effects, which have no bound.
+	// MaxTainted is how many nodes may currently have the set's NoExecute taint. It is absent for
+	// weaker effects, which have no bound.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	MaxTainted *int32 `json:"maxTainted,omitempty"`
 
-	// Nodes tells of the nodes that the set has something to say about: those
-	// with its taint first, the longest-standing first, and no more than 20.
+	// Nodes lists at most 20 of the nodes that this set concerns. Nodes with its taint come first,
+	// oldest taint first.
 	//
 	// +optional
 	// +listType=map
@@ -174,9 +173,9 @@ type ConditionSetStatus struct {
 	// +kubebuilder:validation:MaxItems=20
 	Nodes []MatchedNode `json:"nodes"`
 
-	// Conditions of the set itself: Accepted says whether it is followed,
-	// HeldBack whether its bound keeps NoExecute from some nodes, OwnershipUnclear
-	// whether nodes have its taint without a record that the controller placed it.
+	// Conditions of the set itself: Accepted (the set is in effect), HeldBack (its bound keeps
+	// NoExecute from some nodes), OwnershipUnclear (nodes have its taint without a record that the
+	// controller set it).
 	//
 	// +optional
 	// +listType=map
@@ -184,40 +183,39 @@ type ConditionSetStatus struct {
 	Conditions []metav1.Condition `json:"conditions"`
 }
 
-// MatchedNode is one node that a set has something to say about.
+// MatchedNode is a node that a set concerns.
 type MatchedNode struct {
 	// Name of the node.
 	Name string `json:"name"`
-	// Reason in a word: Tainted, FellBack, Superseded, Pending and so on.
+	// Reason is a CamelCase word: Tainted, FellBack, Superseded, Pending and so on.
 	Reason string `json:"reason"`
-	// Message is the same reason in a sentence, as the Events tell it.
+	// Message is the reason as a sentence, as in the Events.
 	Message string `json:"message"`
 }
 
 const (
-	// Accepted is the condition that says whether a policy is followed.
+	// Accepted is the condition that tells whether a policy is in effect.
 	Accepted = "Accepted"
-	// HeldBack is the condition that says whether a bound keeps a policy from
-	// doing all that it asks for.
+	// HeldBack is the condition that tells whether a bound prevents some of a policy's actions.
 	HeldBack = "HeldBack"
-	// OwnershipUnclear is the condition that says whether nodes have a taint with the
-	// key and effect of a policy that no record proves to be the controller's.
+	// OwnershipUnclear is the condition that tells whether nodes have a taint with the key and
+	// effect of a policy, without a record that the controller set it.
 	OwnershipUnclear = "OwnershipUnclear"
 
-	// MaxListedNodes is how many nodes a status names.
+	// MaxListedNodes is the maximum number of nodes in a status.
 	MaxListedNodes = 20
-	// MaxTypeLength is how long the type of a set or a condition may be, as the
-	// schema says too.
+	// MaxTypeLength is the maximum length of the type of a set or condition. The schema has the
+	// same limit.
 	MaxTypeLength = 316
-	// MaxConditions is how many conditions a set may have, likewise.
+	// MaxConditions is the maximum number of conditions of a set. The schema has the same limit.
 	MaxConditions = 32
 
-	// AcceptImpactAnnotation on a policy, with the value "true", lets it in
-	// although it matches more nodes than its bound allows already now.
+	// AcceptImpactAnnotation with the value "true" admits a policy that would already match more
+	// nodes than its bound allows.
 	AcceptImpactAnnotation = "autohealer.resourcestack.com/accept-impact"
 )
 
-// ConditionSetList is a list of sets.
+// ConditionSetList is a list of ConditionSets.
 //
 // +kubebuilder:object:root=true
 type ConditionSetList struct {

@@ -2,9 +2,8 @@ package v1alpha1
 
 import "k8s.io/apimachinery/pkg/util/json"
 
-// UnmarshalJSON reads a spec and never fails. A list is decoded as a whole: one
-// set that does not fit would hide all the others, and with them every taint
-// that should go.
+// UnmarshalJSON reads a spec and never fails. A list is decoded as a whole: a single invalid set
+// would hide all others, and with them every taint that should be removed.
 func (s *ConditionSetSpec) UnmarshalJSON(data []byte) error {
 	type plain ConditionSetSpec
 	var read plain
@@ -15,8 +14,8 @@ func (s *ConditionSetSpec) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// UnmarshalJSON reads a status and never fails. One that does not fit is taken
-// for none: whoever follows the set writes it anew.
+// UnmarshalJSON reads a status and never fails. An invalid status is empty: the controller writes a
+// new one.
 func (s *ConditionSetStatus) UnmarshalJSON(data []byte) error {
 	type plain ConditionSetStatus
 	var read plain
@@ -27,8 +26,8 @@ func (s *ConditionSetStatus) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// UnmarshalJSON reads a repair block and never fails, as sets do: one NodePool
-// with a bad block must not hide all the others.
+// UnmarshalJSON reads a repair block and never fails: a NodePool with an invalid block must not
+// hide all others.
 func (s *RepairSpec) UnmarshalJSON(data []byte) error {
 	type plain RepairSpec
 	var read plain
@@ -39,8 +38,8 @@ func (s *RepairSpec) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// UnmarshalJSON reads a spec and never fails. One that does not fit has a block
-// that cannot be read: whoever looks at the block learns it there.
+// UnmarshalJSON reads a spec and never fails. If the spec is invalid, Unreadable of its repair
+// block says why.
 func (s *RepairPolicySpec) UnmarshalJSON(data []byte) error {
 	type plain RepairPolicySpec
 	var read plain
@@ -51,8 +50,8 @@ func (s *RepairPolicySpec) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// UnmarshalJSON reads a status and never fails. One that does not fit is taken
-// for none: whoever follows the policy writes it anew.
+// UnmarshalJSON reads a status and never fails. An invalid status is empty: the controller writes a
+// new one.
 func (s *RepairPolicyStatus) UnmarshalJSON(data []byte) error {
 	type plain RepairPolicyStatus
 	var read plain

@@ -1,8 +1,8 @@
-// Package v1alpha1 holds the resources that users of Autohealer write, in their
-// first version. It promises that every object which the API server has stored
-// can be read, however wrong its fields are, because one bad object must not
-// hide the others. It refuses to hold any logic beyond reading and naming: what
-// an object means is decided by those who use it.
+// Package v1alpha1 contains Autohealer's own API types: ConditionSet and RepairPolicy.
+//
+// Every stored object can be decoded, however invalid its fields are, because a single bad object
+// must not hide the others. The package contains no logic beyond decoding: other packages decide
+// what an object means.
 //
 // +kubebuilder:object:generate=true
 // +groupName=autohealer.resourcestack.com

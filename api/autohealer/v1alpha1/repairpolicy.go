@@ -5,10 +5,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// RepairPolicy says how long sick nodes are tolerated before they are replaced.
-// It is for pools whose NodePool does not carry a repair block of its own, and
-// for nodes that belong to no NodePool. Where a NodePool has a block, that one
-// holds.
+// RepairPolicy defines how long unhealthy nodes are tolerated before they are replaced. It is for
+// NodePools without their own repair block, and for nodes without a NodePool. A block in the
+// NodePool takes precedence.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -32,35 +31,34 @@ type RepairPolicy struct {
 	Status RepairPolicyStatus `json:"status,omitempty"`
 }
 
-// RepairPolicySpec is what a user asks for.
+// RepairPolicySpec is the desired behavior of a RepairPolicy.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.nodePool) != has(self.selector)",message="want either nodePool or selector: one of them, and not both",fieldPath=".nodePool"
 type RepairPolicySpec struct {
-	// NodePool is the name of the Karpenter NodePool whose nodes are meant. It
-	// need not be there yet. Give this or selector.
+	// NodePool is the name of the Karpenter NodePool whose nodes are repaired. It need not exist
+	// yet. Set either this or selector.
 	//
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	NodePool string `json:"nodePool,omitempty"`
 
-	// Selector chooses the nodes by their labels; an empty one, {}, means all
-	// nodes. A policy that names the node's NodePool goes before one that only
-	// selects it. Give this or nodePool.
+	// Selector selects the nodes by label. An empty selector, {}, selects all nodes. A policy that
+	// names the node's NodePool takes precedence over a policy that only selects the node. Set
+	// either this or nodePool.
 	//
 	// +optional
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 
-	// Repair is the same block that a NodePool may have as its spec.repair.
+	// Repair is the repair block. A NodePool may contain the same block as spec.repair.
 	//
 	// +required
 	Repair RepairSpec `json:"repair"`
 
-	// RemediationTemplate names the template of what is made for a node that
-	// has no machine which could be replaced, and so for every node without a
-	// NodeClaim. Its kind ends in Template; what is made is of the kind without
-	// that word, in the namespace of the template. Without it such nodes are
-	// left as they are.
+	// RemediationTemplate is the template for the remediation of nodes without a NodeClaim, which
+	// cannot be replaced. Its kind ends in Template. The remediation has the kind without that
+	// suffix and is created in the namespace of the template. Without a template these nodes are
+	// not repaired.
 	//
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="has(self.kind) && self.kind.endsWith('Template') && self.kind != 'Template'",message="want a kind that ends in Template, such as SelfNodeRemediationTemplate",fieldPath=".kind"
@@ -69,24 +67,23 @@ type RepairPolicySpec struct {
 	RemediationTemplate *corev1.ObjectReference `json:"remediationTemplate,omitempty"`
 }
 
-// RepairPolicyStatus is what has come of a policy. A field that is empty is
-// written all the same, so that a status which is patched in leaves nothing of
-// the one before.
+// RepairPolicyStatus is the observed state of a RepairPolicy. Empty fields are written too, so that
+// a patch removes all previous values.
 type RepairPolicyStatus struct {
-	// ObservedGeneration is the generation of the spec that this status is about.
+	// ObservedGeneration is the generation of the spec that this status describes.
 	//
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration"`
 
-	// Nodes is how many nodes this policy governs. A node that another policy
-	// governs is counted there alone.
+	// Nodes is how many nodes this policy applies to. A node counts only for the policy that takes
+	// precedence.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Nodes int32 `json:"nodes"`
 
-	// Sick is how many of them show a sign of sickness, for however short a time. A
-	// new node that has time left to become ready does not.
+	// Sick is how many of them have an unhealthy condition, for however short a time. A new node
+	// that still has time to become Ready does not count.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
@@ -98,15 +95,14 @@ type RepairPolicyStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	Repairing int32 `json:"repairing"`
 
-	// Held is how many of them are due, while something keeps them from being
-	// repaired: a bound, a disruption budget, a veto.
+	// Held is how many of them are due for repair but held back by a bound, a disruption budget or
+	// a veto.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Held int32 `json:"held"`
 
-	// SickNodes tells of the nodes that are sick, those that are due first at
-	// the front, and no more than 20.
+	// SickNodes lists at most 20 of the unhealthy nodes, sorted by when they are due.
 	//
 	// +optional
 	// +listType=map
@@ -114,8 +110,8 @@ type RepairPolicyStatus struct {
 	// +kubebuilder:validation:MaxItems=20
 	SickNodes []SickNode `json:"sickNodes"`
 
-	// Conditions of the policy itself: Accepted says whether it is followed,
-	// Conflict whether another policy governs some of the nodes that it asks for.
+	// Conditions of the policy itself: Accepted (the policy is in effect), Conflict (another policy
+	// takes precedence for some of its nodes).
 	//
 	// +optional
 	// +listType=map
@@ -123,35 +119,34 @@ type RepairPolicyStatus struct {
 	Conditions []metav1.Condition `json:"conditions"`
 }
 
-// SickNode is one node that a policy has something to say about.
+// SickNode is a node that a policy concerns.
 type SickNode struct {
 	// Name of the node.
 	Name string `json:"name"`
-	// Reason in a word: Pending, Treating, CapFull and so on.
+	// Reason is a CamelCase word: Pending, Treating, CapFull and so on.
 	//
 	// +optional
 	Reason string `json:"reason,omitempty"`
-	// Message is the same reason in a sentence, as the Events tell it.
+	// Message is the reason as a sentence, as in the Events.
 	//
 	// +optional
 	Message string `json:"message,omitempty"`
-	// EligibleAt is from when the node may be repaired: the condition has then
-	// stood for as long as it is tolerated.
+	// EligibleAt is when the node becomes due for repair, at the end of the condition's toleration.
 	//
 	// +optional
 	EligibleAt *metav1.Time `json:"eligibleAt,omitempty"`
 }
 
-// Conflict is the condition that says whether another policy governs some of
-// the nodes that a policy asks for.
+// Conflict is the condition that tells whether another policy takes precedence for some of the
+// nodes of a policy.
 const Conflict = "Conflict"
 
-// SchemaLost is the condition, on every policy while it holds, that says that the
-// schema of repair blocks is gone from the CRD of NodePools: the blocks that policies
-// give way to are hidden, and the last good ones are in force.
+// SchemaLost is a condition of all policies while the CRD of NodePools lacks the schema of repair
+// blocks. Blocks that take precedence over policies are then hidden, and their last valid versions
+// stay in effect.
 const SchemaLost = "SchemaLost"
 
-// RepairPolicyList is a list of policies.
+// RepairPolicyList is a list of RepairPolicies.
 //
 // +kubebuilder:object:root=true
 type RepairPolicyList struct {

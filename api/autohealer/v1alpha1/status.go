@@ -5,15 +5,14 @@ import (
 	"strings"
 )
 
-// ConditionStatus is the status that a condition must have: True, False or
-// Unknown. YAML reads an unquoted true as a boolean, and people write unknown in
-// small letters, so the field takes any JSON value and any letter case. What is
-// none of the three is kept as it was written, for whoever judges it; null is
-// kept as nothing.
+// ConditionStatus is the status that a condition must have: True, False or Unknown. YAML reads an
+// unquoted true as a boolean, and users write unknown in lower case. The field therefore accepts
+// any JSON value and any case. Any other value is kept as written, so that validation can report
+// it. Null is kept as empty.
 type ConditionStatus string
 
-// UnmarshalJSON reads a boolean or a text. It never fails: one set with a bad
-// status must not hide all the others.
+// UnmarshalJSON reads a boolean or a string. It never fails: a set with an invalid status must not
+// hide all others.
 func (s *ConditionStatus) UnmarshalJSON(data []byte) error {
 	var text string
 	if json.Unmarshal(data, &text) != nil {

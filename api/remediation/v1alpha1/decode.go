@@ -2,9 +2,8 @@ package v1alpha1
 
 import "k8s.io/apimachinery/pkg/util/json"
 
-// UnmarshalJSON reads a spec and never fails. A list is decoded as a whole: one
-// health check that does not fit would hide all the others, and with them every
-// remediation that should end.
+// UnmarshalJSON reads a spec and never fails. A list is decoded as a whole: a single invalid health
+// check would hide all others, and with them every remediation that should end.
 func (s *NodeHealthCheckSpec) UnmarshalJSON(data []byte) error {
 	type plain NodeHealthCheckSpec
 	var read plain
@@ -15,8 +14,8 @@ func (s *NodeHealthCheckSpec) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// UnmarshalJSON reads a status and never fails. One that does not fit is taken
-// for none: whoever follows the health check writes it anew.
+// UnmarshalJSON reads a status and never fails. An invalid status is empty: the controller writes a
+// new one.
 func (s *NodeHealthCheckStatus) UnmarshalJSON(data []byte) error {
 	type plain NodeHealthCheckStatus
 	var read plain

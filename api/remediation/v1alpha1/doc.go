@@ -1,9 +1,9 @@
-// Package v1alpha1 holds the health checks of medik8s as Autohealer reads and
-// writes them: the group, the version and every field are those by which users
-// and remediators know them. It promises that every object which the API server
-// has stored, under whosever CRD, can be read, because one bad object must not
-// hide the others. It refuses to hold any logic beyond reading and naming: what
-// an object means is decided by those who use it.
+// Package v1alpha1 contains the API types of medik8s' NodeHealthCheck. Group, version and all
+// fields are the same as in medik8s, so that existing objects and remediators work.
+//
+// Every stored object can be decoded, whichever CRD was installed when it was stored, because a
+// single bad object must not hide the others. The package contains no logic beyond decoding: other
+// packages decide what an object means.
 //
 // +kubebuilder:object:generate=true
 // +groupName=remediation.medik8s.io

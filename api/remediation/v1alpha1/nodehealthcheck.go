@@ -6,10 +6,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// NodeHealthCheck turns conditions over time into remediation: when one of its
-// conditions has stood on a node for long enough, and not too many nodes are
-// sick, an object is made from a template, and whoever serves that kind of
-// object brings the node back.
+// NodeHealthCheck creates a remediation for nodes that are unhealthy for too long. When a node has
+// had one of the unhealthy conditions for its duration, and not too many nodes are unhealthy, the
+// controller creates an object from a template. The operator of that kind of object repairs the
+// node.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -30,21 +30,20 @@ type NodeHealthCheck struct {
 	Status NodeHealthCheckStatus `json:"status,omitempty"`
 }
 
-// NodeHealthCheckSpec is what a user asks for.
+// NodeHealthCheckSpec is the desired behavior of a NodeHealthCheck.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.minHealthy) || !has(self.maxUnhealthy)",message="give either minHealthy or maxUnhealthy, not both",fieldPath=".minHealthy"
 // +kubebuilder:validation:XValidation:rule="has(self.remediationTemplate) || has(self.escalatingRemediations) && size(self.escalatingRemediations) > 0",message="want a remediationTemplate, or at least one of escalatingRemediations"
 // +kubebuilder:validation:XValidation:rule="!has(self.remediationTemplate) || !has(self.escalatingRemediations) || size(self.escalatingRemediations) == 0",message="give either remediationTemplate or escalatingRemediations, not both"
 type NodeHealthCheckSpec struct {
-	// Selector chooses the nodes by their labels; without it all nodes are
-	// meant. Have one health check for the control plane and others for the
-	// workers: the bound counts those that one selector chooses.
+	// Selector selects the nodes by label. The default is all nodes. Use separate health checks for
+	// the control plane and for workers, because the bound counts the nodes of a selector.
 	//
 	// +optional
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 
-	// UnhealthyConditions are the signs of sickness, any one of which is
-	// enough. Ready False or Unknown for 300s if nothing is said.
+	// UnhealthyConditions are the conditions that make a node unhealthy. Any of them is enough. The
+	// default is Ready False or Unknown for 300s.
 	//
 	// +optional
 	// +listType=map
@@ -55,11 +54,10 @@ type NodeHealthCheckSpec struct {
 	// +kubebuilder:default:={{type:Ready,status:False,duration:"300s"},{type:Ready,status:Unknown,duration:"300s"}}
 	UnhealthyConditions []UnhealthyCondition `json:"unhealthyConditions,omitempty"`
 
-	// MinHealthy is how many of the selected nodes must be healthy for anything
-	// new to be begun, as a number or a percentage, which is rounded up. A node
-	// whose remediation is still there is not healthy yet. 100% means that
-	// nothing is ever begun. It says the same as maxUnhealthy from the other
-	// side; give one of them.
+	// MinHealthy is how many of the selected nodes must be healthy before a new remediation is
+	// created, as a number or a percentage, which is rounded up. A node with a remediation is not
+	// healthy yet. With 100%, no remediation is ever created. It is the opposite of maxUnhealthy.
+	// Set only one of them.
 	//
 	// +optional
 	// +kubebuilder:validation:XIntOrString
@@ -67,10 +65,9 @@ type NodeHealthCheckSpec struct {
 	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self.matches('^([0-9]{1,9}|[0-9]{1,2}%|100%)$') : self >= 0 && self <= 2147483647",message="want a number of nodes such as 3, or a share such as 51%, of at most 100%"
 	MinHealthy *intstr.IntOrString `json:"minHealthy,omitempty"`
 
-	// MaxUnhealthy is how many of the selected nodes may be sick, or have a
-	// remediation, for anything new to be begun, as a number or a percentage,
-	// which is rounded up. 0 means that nothing is ever begun. 49% if neither
-	// this nor minHealthy is given.
+	// MaxUnhealthy is how many of the selected nodes may be unhealthy or have a remediation while a
+	// new remediation is created, as a number or a percentage, which is rounded up. With 0, no
+	// remediation is ever created. The default is 49% if minHealthy is not set either.
 	//
 	// +optional
 	// +kubebuilder:validation:XIntOrString
@@ -78,21 +75,20 @@ type NodeHealthCheckSpec struct {
 	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self.matches('^([0-9]{1,9}|[0-9]{1,2}%|100%)$') : self >= 0 && self <= 2147483647",message="want a number of nodes such as 3, or a share such as 49%, of at most 100%"
 	MaxUnhealthy *intstr.IntOrString `json:"maxUnhealthy,omitempty"`
 
-	// StormCooldownDuration is for how long after a storm nothing new is begun,
-	// such as 5m. A storm is when more nodes are sick than the bound allows; it
-	// is over when the number has been within the bound for so long without a
-	// break. Nodes do not all report at the same moment that their common
-	// trouble is gone, and the last of them need no remediation. Nothing means
-	// that there is no such wait.
+	// StormCooldownDuration is how long no new remediation is created after a storm, such as 5m.
+	// During a storm more nodes are unhealthy than the bound allows. The storm ends when the number
+	// has been within the bound for this duration without interruption. Nodes do not all report at
+	// the same moment that their common cause is gone, and the last of them need no remediation.
+	// The default is no delay.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$')",message="want a duration with its unit, such as 90s, 5m or 1h30m, that is not negative"
 	StormCooldownDuration string `json:"stormCooldownDuration,omitempty"`
 
-	// RemediationTemplate names the template that a remediation is made from.
-	// Its kind ends in Template; what is made is of the kind without that word,
-	// in the namespace of the template. Give this or escalatingRemediations.
+	// RemediationTemplate is the template of remediations. Its kind ends in Template. The
+	// remediation has the kind without that suffix and is created in the namespace of the template.
+	// Set either this or escalatingRemediations.
 	//
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="has(self.kind) && self.kind.endsWith('Template') && self.kind != 'Template'",message="want a kind that ends in Template, such as SelfNodeRemediationTemplate",fieldPath=".kind"
@@ -100,41 +96,39 @@ type NodeHealthCheckSpec struct {
 	// +kubebuilder:validation:XValidation:rule="has(self.name) && self.name != ''",message="want the name of the template",fieldPath=".name"
 	RemediationTemplate *corev1.ObjectReference `json:"remediationTemplate,omitempty"`
 
-	// EscalatingRemediations are tried one after the other, the smallest order
-	// first, until the node is healthy again. Give this or remediationTemplate.
+	// EscalatingRemediations are tried in ascending order until the node is healthy. Set either
+	// this or remediationTemplate.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:XValidation:rule="self.all(one, self.exists_one(other, other.order == one.order))",message="two of them have the same order: want every order once"
 	EscalatingRemediations []EscalatingRemediation `json:"escalatingRemediations,omitempty"`
 
-	// PauseRequests, while there are any, keep everything new from being begun.
-	// What is under way goes on, nodes are counted, and what is no longer needed
-	// is removed. Each says, in whatever words, who asks for it and why.
+	// PauseRequests prevent new remediations while the list is not empty. Existing remediations
+	// continue, nodes are counted, and remediations that are no longer needed are removed. Each
+	// entry is free text that says who requests the pause and why.
 	//
 	// +optional
 	PauseRequests []string `json:"pauseRequests,omitempty"`
 
-	// HealthyDelay is for how long a node must have been healthy without a break
-	// before its remediation is removed, such as 5m. A negative one, such as
-	// -1s, means until somebody confirms it by the annotation
-	// remediation.medik8s.io/manually-confirmed-healthy on the node. Nothing
-	// means at once.
+	// HealthyDelay is how long a node must be healthy without interruption before its remediation
+	// is removed, such as 5m. A negative value, such as -1s, means until a user confirms it with
+	// the annotation remediation.medik8s.io/manually-confirmed-healthy on the node. The default is
+	// no delay.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule="self.matches('^-?([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$')",message="want a duration with its unit, such as 90s, 5m or 1h30m, or a negative one such as -1s to wait for somebody to confirm"
 	HealthyDelay string `json:"healthyDelay,omitempty"`
 
-	// Unreadable says why the fields above are empty: what is stored does not
-	// fit them. The schema lets no such health check in, but those that it holds
-	// may have been stored under another one.
+	// Unreadable is why the fields above are empty: the stored object does not match the types. The
+	// schema refuses such health checks, but they may have been stored under another schema.
 	Unreadable string `json:"-"`
 }
 
-// UnhealthyCondition is one sign of sickness.
+// UnhealthyCondition is a condition that makes a node unhealthy.
 type UnhealthyCondition struct {
-	// Type of the node's condition, such as Ready.
+	// Type of the node condition, such as Ready.
 	//
 	// +required
 	// +kubebuilder:validation:Type=string
@@ -142,8 +136,8 @@ type UnhealthyCondition struct {
 	// +kubebuilder:validation:MaxLength=316
 	Type corev1.NodeConditionType `json:"type"`
 
-	// Status of the condition that is the sign: True, False or Unknown, in
-	// quotes where YAML would take it for a boolean.
+	// Status that makes the node unhealthy: True, False or Unknown, in quotes where YAML would read
+	// a boolean.
 	//
 	// +required
 	// +kubebuilder:validation:Type=string
@@ -161,9 +155,9 @@ type UnhealthyCondition struct {
 	Duration string `json:"duration"`
 }
 
-// EscalatingRemediation is one remediation that is tried.
+// EscalatingRemediation is a step of the escalation.
 type EscalatingRemediation struct {
-	// RemediationTemplate names the template that a remediation is made from.
+	// RemediationTemplate is the template of the remediation.
 	//
 	// +required
 	// +kubebuilder:validation:XValidation:rule="has(self.kind) && self.kind.endsWith('Template') && self.kind != 'Template'",message="want a kind that ends in Template, such as SelfNodeRemediationTemplate",fieldPath=".kind"
@@ -171,15 +165,14 @@ type EscalatingRemediation struct {
 	// +kubebuilder:validation:XValidation:rule="has(self.name) && self.name != ''",message="want the name of the template",fieldPath=".name"
 	RemediationTemplate corev1.ObjectReference `json:"remediationTemplate"`
 
-	// Order says when its turn is: the smallest is tried first. No two are the
-	// same.
+	// Order of the step. The smallest is tried first. Every step needs a different order.
 	//
 	// +required
 	Order int64 `json:"order"`
 
-	// Timeout is how long the remediation may take, such as 10m, before the next
-	// is tried; at least a minute, so that two are not at work on a node at
-	// once. When the last has timed out, the node is left as it is.
+	// Timeout is how long the remediation may take, such as 10m, before the next step. It is at
+	// least a minute, so that two remediations do not work on a node at once. After the timeout of
+	// the last step, the node is left unchanged.
 	//
 	// +required
 	// +kubebuilder:validation:MaxLength=64
@@ -188,22 +181,21 @@ type EscalatingRemediation struct {
 	Timeout string `json:"timeout"`
 }
 
-// NodeHealthCheckStatus is what has come of a health check. A field that is
-// empty is written all the same, so that a status which is patched in leaves
-// nothing of the one before.
+// NodeHealthCheckStatus is the observed state of a NodeHealthCheck. Empty fields are written too,
+// so that a patch removes all previous values.
 type NodeHealthCheckStatus struct {
-	// ObservedGeneration is the generation of the spec that this status is about.
+	// ObservedGeneration is the generation of the spec that this status describes.
 	//
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration"`
 
-	// ObservedNodes is how many nodes the selector chooses.
+	// ObservedNodes is how many nodes the selector selects.
 	//
 	// +optional
 	ObservedNodes *int `json:"observedNodes"`
 
-	// HealthyNodes is how many of them neither show a sign of sickness, for
-	// however short a time, nor have a remediation.
+	// HealthyNodes is how many of them have neither an unhealthy condition, for however short a
+	// time, nor a remediation.
 	//
 	// +optional
 	HealthyNodes *int `json:"healthyNodes"`
@@ -213,38 +205,36 @@ type NodeHealthCheckStatus struct {
 	// +optional
 	InTreatment *int `json:"inTreatment"`
 
-	// UnhealthyNodes tells of the nodes that are not healthy: those with a
-	// remediation first, and no more than 200.
+	// UnhealthyNodes lists at most 200 of the nodes that are not healthy. Nodes with a remediation
+	// come first.
 	//
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	UnhealthyNodes []UnhealthyNode `json:"unhealthyNodes"`
 
-	// InFlightRemediations is when the remediation of a node was begun, by the
-	// name of the node. It was written by old versions of medik8s' controller,
-	// and is removed: see unhealthyNodes.
+	// InFlightRemediations is when the remediation of each node was created, by node name. Old
+	// versions of medik8s' controller wrote it. The controller removes it: see unhealthyNodes.
 	//
 	// +optional
 	InFlightRemediations map[string]metav1.Time `json:"inFlightRemediations"`
 
-	// Conditions of the health check itself: Disabled while it cannot be
-	// followed, StormActive while more nodes are sick than its bound allows or
-	// the wait after that runs, StormCooldownActive while that wait runs,
-	// StandingBack while another controller follows the health checks.
+	// Conditions of the health check itself: Disabled (it is not in effect), StormActive (more
+	// nodes are unhealthy than the bound allows, or the cool-down after a storm is running),
+	// StormCooldownActive (the cool-down is running), StandingBack (another controller manages
+	// health checks).
 	//
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions"`
 
-	// Phase in a word: Disabled, or Paused, or Remediating while any node has a
-	// remediation, or else Enabled.
+	// Phase is Disabled, Paused, Remediating while any node has a remediation, or else Enabled.
 	//
 	// +optional
 	Phase Phase `json:"phase"`
 
-	// Reason says why the phase is what it is.
+	// Reason explains the phase.
 	//
 	// +optional
 	Reason string `json:"reason"`
@@ -255,64 +245,62 @@ type NodeHealthCheckStatus struct {
 	LastUpdateTime *metav1.Time `json:"lastUpdateTime"`
 }
 
-// UnhealthyNode is one node that is not healthy.
+// UnhealthyNode is a node that is not healthy.
 type UnhealthyNode struct {
 	// Name of the node.
 	Name string `json:"name"`
 
-	// Remediations of the node that are there, in the order in which they were
-	// begun.
+	// Remediations are the existing remediations of the node, oldest first.
 	//
 	// +optional
 	Remediations []Remediation `json:"remediations,omitempty"`
 
-	// ConditionsHealthyTimestamp is since when no sign of sickness stands on the
-	// node any more. It is told until its remediations are gone.
+	// ConditionsHealthyTimestamp is since when the node has no unhealthy condition. It is present
+	// until its remediations are gone.
 	//
 	// +optional
 	ConditionsHealthyTimestamp *metav1.Time `json:"conditionsHealthyTimestamp,omitempty"`
 
-	// HealthyDelayed says that only healthyDelay keeps the node from being
-	// counted as healthy.
+	// HealthyDelayed is true if only healthyDelay keeps the node from being counted as healthy.
 	//
 	// +optional
 	HealthyDelayed *bool `json:"healthyDelayed,omitempty"`
 
-	// Reason in a word why the node is treated, or is not: Treating, Pending,
-	// GateClosed, Recovering and so on.
+	// Reason is a CamelCase word that explains why the node is under remediation or not: Treating,
+	// Pending, GateClosed, Recovering and so on.
 	//
 	// +optional
 	Reason string `json:"reason,omitempty"`
 
-	// Message is the same reason in a sentence, as the Events tell it.
+	// Message is the reason as a sentence, as in the Events.
 	//
 	// +optional
 	Message string `json:"message,omitempty"`
 }
 
-// Remediation is one remediation of a node.
+// Remediation is a remediation of a node.
 type Remediation struct {
-	// Resource names the object that was made.
+	// Resource is a reference to the remediation object.
 	Resource corev1.ObjectReference `json:"resource"`
 
-	// Started is when it was made.
+	// Started is when it was created.
 	Started metav1.Time `json:"started"`
 
-	// TimedOut is when it had taken longer than its timeout.
+	// TimedOut is when it exceeded its timeout.
 	//
 	// +optional
 	TimedOut *metav1.Time `json:"timedOut,omitempty"`
 
-	// TemplateName is the name of the template that it was made from.
+	// TemplateName is the name of its template.
 	//
 	// +optional
 	TemplateName string `json:"templateName,omitempty"`
 }
 
-// Phase is what a health check is at, in a word.
+// Phase summarizes the state of a health check.
 type Phase string
 
-// The phases; of several that would be right, the first is told.
+// The phases. If several apply, the first is reported.
 const (
 	PhaseDisabled    Phase = "Disabled"
 	PhasePaused      Phase = "Paused"
@@ -322,37 +310,37 @@ const (
 
 // The conditions of a health check.
 const (
-	// Disabled says that the health check cannot be followed.
+	// Disabled means that the health check is not in effect.
 	Disabled = "Disabled"
-	// StormActive says that more nodes are sick than the bound allows, or that
-	// the wait after such a storm runs.
+	// StormActive means that more nodes are unhealthy than the bound allows, or that the cool-down
+	// after a storm is running.
 	StormActive = "StormActive"
-	// StormCooldownActive says that the wait after a storm runs.
+	// StormCooldownActive means that the cool-down after a storm is running.
 	StormCooldownActive = "StormCooldownActive"
-	// StandingBack says that medik8s' own controller follows the health checks,
-	// and that Autohealer leaves them to it.
+	// StandingBack means that medik8s' own controller manages health checks, and that Autohealer
+	// leaves them alone.
 	StandingBack = "StandingBack"
 )
 
 // The reasons of the conditions.
 const (
-	// ReasonTemplateNotFound: a template, or its kind, is not there.
+	// ReasonTemplateNotFound means that a template, or its kind, does not exist.
 	ReasonTemplateNotFound = "RemediationTemplateNotFound"
-	// ReasonTemplateInvalid: nothing can be made from a template.
+	// ReasonTemplateInvalid means that a template cannot be used.
 	ReasonTemplateInvalid = "RemediationTemplateInvalid"
-	// ReasonInvalid: a field of the spec says nothing that could be followed.
+	// ReasonInvalid means that a field of the spec is invalid.
 	ReasonInvalid = "Invalid"
-	// ReasonEnabled: nothing disables the health check.
+	// ReasonEnabled means that nothing disables the health check.
 	ReasonEnabled = "NodeHealthCheckEnabled"
-	// ReasonThresholdChange: the number of sick nodes has passed the bound, one
-	// way or the other.
+	// ReasonThresholdChange means that the number of unhealthy nodes crossed the bound in either
+	// direction.
 	ReasonThresholdChange = "HealthyNodeThresholdChange"
 )
 
-// MaxListedNodes is how many nodes a status names.
+// MaxListedNodes is the maximum number of nodes in a status.
 const MaxListedNodes = 200
 
-// NodeHealthCheckList is a list of health checks.
+// NodeHealthCheckList is a list of NodeHealthChecks.
 //
 // +kubebuilder:object:root=true
 type NodeHealthCheckList struct {

@@ -6,10 +6,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// GroupVersion is the group and version of everything here.
+// GroupVersion is the group and version of the types of this package.
 var GroupVersion = schema.GroupVersion{Group: "remediation.medik8s.io", Version: "v1alpha1"}
 
-// AddToScheme makes a scheme know the types of this package.
+// AddToScheme registers the types of this package.
 func AddToScheme(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion, &NodeHealthCheck{}, &NodeHealthCheckList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion)
