@@ -5,20 +5,20 @@ import (
 	"strings"
 )
 
-// Status of a condition, in the words of Kubernetes.
+// Status is the status of a condition, as in Kubernetes.
 type Status string
 
-// The statuses that a condition can have.
+// The statuses of a condition.
 const (
 	True    Status = "True"
 	False   Status = "False"
 	Unknown Status = "Unknown"
 )
 
-// Effect of a taint, in the words of Kubernetes.
+// Effect is the effect of a taint, as in Kubernetes.
 type Effect string
 
-// The effects that a taint can have. None is no taint at all.
+// The effects of a taint. None means no taint.
 const (
 	None             Effect = ""
 	PreferNoSchedule Effect = "PreferNoSchedule"
@@ -26,15 +26,15 @@ const (
 	NoExecute        Effect = "NoExecute"
 )
 
-// Source is who reports a condition or an Event. Of node-problem-detector it is
-// the monitor, by the name that its Events carry.
+// Source is the component that reports a condition or an Event. For node-problem-detector it is the
+// monitor's name as in its Events.
 type Source string
 
-// Kubernetes itself: the kubelet, the node controller and whoever sets up the
-// routes. Nobody else may report its conditions.
+// Kubernetes is the source of the conditions of the kubelet, the node controller and the route
+// controller. Other sources must not report these conditions.
 const Kubernetes Source = "Kubernetes"
 
-// The monitors that node-problem-detector ships.
+// The monitors of node-problem-detector.
 const (
 	KernelMonitor   Source = "kernel-monitor"
 	ReadonlyMonitor Source = "readonly-monitor"
@@ -48,51 +48,49 @@ const (
 	ABRTAdaptor     Source = "abrt-adaptor"
 )
 
-// GPUMonitor is one that node-problem-detector does not have.
+// GPUMonitor exists only in Autohealer.
 const GPUMonitor Source = "gpu-monitor"
 
-// TaintPrefix begins the key of every default taint. It is the domain of
-// Autohealer and not that of a user, so that a default never meets a key that
-// somebody uses already; what follows it is the condition type, so that whoever
-// finds the taint knows which condition to look for.
+// TaintPrefix is the prefix of the keys of default taints. It is a domain of Autohealer, so a
+// default never conflicts with a key of a user. The condition type follows it, so that a reader of
+// the taint knows the condition.
 const TaintPrefix = "autohealer.resourcestack.com/"
 
-// Condition is what is known of one condition type, and what is decided about
-// it.
+// Condition describes a condition type and its default taint.
 type Condition struct {
 	Type   string
 	Source Source
-	// Healthy is the status of a node that is well. Unknown never is: it says
-	// that nobody could look.
+	// Healthy is the status of a healthy node. It is never Unknown, which means that the monitor
+	// could not look.
 	Healthy Status
-	// Meaning of the sickness, in one sentence.
+	// Meaning describes the problem in a sentence.
 	Meaning string
-	// SurvivesReboot says that the sickness is still there after a reboot, whether or
-	// not anything says so once more.
+	// SurvivesReboot means that the problem still exists after a reboot, even if it is not reported
+	// again.
 	SurvivesReboot bool
-	// Native are the taints that Kubernetes places for the condition by itself.
+	// Native are the taints that Kubernetes itself sets for the condition.
 	Native []Taint
 
-	// Effect of the default taint for the sick status. There is no default for
-	// Unknown, in any condition: not having looked is no sign of sickness.
+	// Effect is the effect of the default taint while the condition is unhealthy. Unknown has no
+	// default for any condition: it does not indicate a problem.
 	Effect Effect
-	// Duration is how long the sickness must have stood, such as 5m; empty means
-	// that it counts at once.
+	// Duration is how long the problem must last before the taint is set, such as 5m. Empty means
+	// at once.
 	Duration string
-	// MaxUnhealthy bounds NoExecute: how many nodes it may empty at once.
+	// MaxUnhealthy limits how many nodes NoExecute may evict at once.
 	MaxUnhealthy string
-	// Why this effect and no other.
+	// Why explains the choice of the effect.
 	Why string
 }
 
-// Taint is what stands on a node while a condition has a status.
+// Taint is a taint that Kubernetes sets while the condition has a status.
 type Taint struct {
 	Status Status
 	Effect Effect
 	Key    string
 }
 
-// Sick is the status of a node that has the sickness.
+// Sick returns the unhealthy status.
 func (c Condition) Sick() Status {
 	if c.Healthy == True {
 		return False
@@ -100,7 +98,7 @@ func (c Condition) Sick() Status {
 	return True
 }
 
-// TaintKey is the key of the default taint; empty if there is none.
+// TaintKey returns the key of the default taint, empty if there is none.
 func (c Condition) TaintKey() string {
 	if c.Effect == None {
 		return ""
@@ -108,16 +106,16 @@ func (c Condition) TaintKey() string {
 	return TaintPrefix + c.Type
 }
 
-// Event is a reason under which something is reported that passes: it is told
-// once and no condition stands, so there is nothing that a taint could follow.
+// Event describes the reason of a temporary problem. It is reported as an Event and has no
+// condition, so no taint can depend on it.
 type Event struct {
 	Reason  string
 	Sources []Source
 	Meaning string
 }
 
-// Conditions lists the catalogue: Kubernetes' own conditions first, then by
-// source. The list is the caller's.
+// Conditions returns a copy of the catalog: the conditions of Kubernetes first, then the others by
+// source.
 func Conditions() []Condition {
 	list := slices.Clone(conditions)
 	for i := range list {
@@ -126,8 +124,7 @@ func Conditions() []Condition {
 	return list
 }
 
-// Events lists what the shipped monitors report besides conditions. The list is
-// the caller's.
+// Events returns a copy of the Events that the shipped monitors report besides conditions.
 func Events() []Event {
 	list := slices.Clone(events)
 	for i := range list {
@@ -136,7 +133,7 @@ func Events() []Event {
 	return list
 }
 
-// Lookup finds a condition by its type, exactly as it is written.
+// Lookup finds a condition by its exact type.
 func Lookup(conditionType string) (Condition, bool) {
 	for _, c := range conditions {
 		if c.Type == conditionType {
@@ -147,9 +144,8 @@ func Lookup(conditionType string) (Condition, bool) {
 	return Condition{}, false
 }
 
-// LookupEvent finds an Event by its reason, exactly as it is written. A reason
-// where a condition type is wanted is a mistake that can be told from others: a
-// condition of that name never stands.
+// LookupEvent finds an Event by its exact reason. Callers use it to recognise a user's mistake: an
+// Event's reason in the place of a condition type, which never exists on a node.
 func LookupEvent(reason string) (Event, bool) {
 	for _, e := range events {
 		if e.Reason == reason {
@@ -160,9 +156,8 @@ func LookupEvent(reason string) (Event, bool) {
 	return Event{}, false
 }
 
-// Healthy says whether the status, in any letter case, is the one of a node that
-// is well. Of a type that is not in the catalogue nobody knows, and the answer
-// is no.
+// Healthy returns whether the status, in any case, is that of a healthy node. It returns false for
+// types that are not in the catalog.
 func Healthy(conditionType, status string) bool {
 	c, ok := Lookup(conditionType)
 	return ok && strings.EqualFold(status, string(c.Healthy))

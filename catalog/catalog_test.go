@@ -11,7 +11,7 @@ import (
 	"github.com/resourcestack/autohealer/catalog"
 )
 
-// taint is a row of a table that says what stands on a node for a status.
+// taint is a taint that Kubernetes sets for a status.
 type taint struct {
 	condition string
 	status    catalog.Status
@@ -19,8 +19,8 @@ type taint struct {
 	key       string
 }
 
-// kubernetes is the first table of the proposal for ConditionSets, row by row:
-// what Kubernetes does by itself.
+// kubernetes is the first table of the ConditionSets proposal, row by row: the taints of Kubernetes
+// itself.
 var kubernetes = []taint{
 	{"Ready", "True", "", ""},
 	{"Ready", "False", "NoExecute", "node.kubernetes.io/not-ready"},
@@ -42,8 +42,8 @@ var kubernetes = []taint{
 	{"PIDPressure", "Unknown", "", ""},
 }
 
-// proposed are the condition types of node-problem-detector in the other tables
-// of that proposal, which leaves their effects and keys open.
+// proposed are the condition types of node-problem-detector in the other tables of the proposal. It
+// leaves their effects and keys open.
 var proposed = []string{
 	"NTPProblem",
 	"CorruptDockerOverlay2",
@@ -53,7 +53,7 @@ var proposed = []string{
 	"FrequentKubeletRestart", "FrequentDockerRestart", "FrequentContainerdRestart",
 }
 
-// monitor is what one monitor reports as node-problem-detector ships it.
+// monitor lists what a monitor of node-problem-detector reports.
 type monitor struct {
 	conditions []string // the conditions of its permanent rules
 	events     []string // the reasons of its temporary rules
@@ -74,7 +74,7 @@ var shipped = map[catalog.Source]monitor{
 		[]string{"FrequentKubeletRestart", "FrequentDockerRestart", "FrequentContainerdRestart"},
 		[]string{"KubeletStart", "DockerStart", "ContainerdStart"},
 	},
-	// What its program can find, and the checks that are built in here.
+	// What its program can find, and Autohealer's built-in checks.
 	"health-checker": {
 		[]string{"KubeletUnhealthy", "ContainerRuntimeUnhealthy", "KubeProxyUnhealthy"},
 		[]string{"ConntrackFull", "UnitRestarted", "UnitRestartFailed"},
@@ -83,7 +83,7 @@ var shipped = map[catalog.Source]monitor{
 	"network-custom-plugin-monitor": {nil, []string{"ConntrackFull", "DNSUnreachable"}},
 	"iptables-mode-monitor":         {nil, []string{"IPTablesVersionsMismatch"}},
 	"disk-monitor":                  {[]string{"DiskBadBlock"}, nil},
-	// This one is ours.
+	// This one exists only in Autohealer.
 	"gpu-monitor": {[]string{"GPUUnhealthy"}, []string{
 		"XidGraphicsEngineError", "XidMemoryPageFault", "XidInvalidCommands", "XidStoppedProcessing", "XidPreemptiveCleanup",
 		"XidCopyEngineError", "XidVideoEngineError", "XidRowRemapPending", "XidHighSingleBitECCRate", "XidContainedMemoryError",
@@ -163,7 +163,7 @@ func TestEveryConditionIsDecided(t *testing.T) {
 			t.Errorf("%s is healthy when %q", c.Type, c.Healthy)
 		}
 		if c.Sick() == c.Healthy || c.Sick() == catalog.Unknown {
-			t.Errorf("%s is sick when %q", c.Type, c.Sick())
+			t.Errorf("%s is unhealthy when %q", c.Type, c.Sick())
 		}
 		if (c.Healthy == catalog.True) != strings.HasSuffix(c.Type, "Ready") {
 			t.Errorf("%s is healthy when %s: a problem is named by what is wrong", c.Type, c.Healthy)
@@ -178,7 +178,7 @@ func TestEveryConditionIsDecided(t *testing.T) {
 		switch c.Effect {
 		case catalog.None:
 			if len(c.Native) == 0 || c.Duration != "" || c.TaintKey() != "" {
-				t.Errorf("%s has no default: who taints for it?", c.Type)
+				t.Errorf("%s has no default: which component taints for it?", c.Type)
 			}
 		case catalog.PreferNoSchedule, catalog.NoSchedule, catalog.NoExecute:
 			if len(c.Native) > 0 {
@@ -207,7 +207,7 @@ func TestEveryConditionIsDecided(t *testing.T) {
 	}
 }
 
-// isSentence holds a text to what a row of a table can show.
+// isSentence requires a text that fits into a row of a table.
 func isSentence(t *testing.T, of, text string) {
 	t.Helper()
 	first := strings.IndexFunc(text, unicode.IsLetter)
@@ -216,8 +216,8 @@ func isSentence(t *testing.T, of, text string) {
 	}
 }
 
-// Only hardware stays broken: a condition that nothing ends is one that somebody has
-// to end by hand, so each is a decision.
+// Only hardware stays broken. A user must clear a condition that survives a reboot, so each of them
+// is a decision.
 func TestOnlyBrokenHardwareSurvivesAReboot(t *testing.T) {
 	var got []string
 	for _, c := range catalog.Conditions() {
@@ -280,7 +280,7 @@ func TestHealthy(t *testing.T) {
 	}
 }
 
-// The table is shared by all who ask; none can spoil it for the others.
+// Callers get copies and cannot change the shared table.
 func TestCallersCannotChangeTheCatalogue(t *testing.T) {
 	before, eventsBefore := catalog.Conditions(), catalog.Events()
 	spoiled, spoiledEvents := catalog.Conditions(), catalog.Events()

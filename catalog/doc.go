@@ -1,11 +1,8 @@
-// Package catalog is what is known of node conditions before any cluster is
-// asked: which types there are, who reports them, in which status a node is
-// well, what the sickness means, and what is done about it if nobody has said
-// otherwise. The documentation and the default ConditionSets are made of it, and
-// admission and the agent read it.
+// Package catalog describes the known node conditions: their types, which component reports them,
+// which status is healthy, what the problem means, and the default taint. The documentation and the
+// default ConditionSets are generated from it. Admission and the agent read it.
 //
-// It promises that every default is a decision with its reason beside it. It
-// refuses to know clusters and to act: it imports the standard library only, so
-// that the small agent can carry it, and a condition that is not in it is
-// unknown here, not wrong.
+// Every default has its reason next to it. The package imports only the standard library, so that
+// the small agent can use it. It knows nothing about a cluster and takes no action. A condition
+// that is not in the catalog is unknown here, which does not make it wrong.
 package catalog

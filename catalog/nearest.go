@@ -8,20 +8,19 @@ import (
 )
 
 const (
-	// shortName is the length from which on one wrong letter is taken for a slip
-	// wherever it is. In shorter names it makes another word too easily: Read, Reads
-	// and Heady are no slips of Ready. There it must be within the word, which still
-	// begins and ends as it should: nobody calls a condition Redy, Raedy or Reaady.
+	// shortName is the minimum length of a name in which a wrong letter counts as a misspelling at
+	// any position. In shorter names it often makes another word: Read, Reads and Heady are not
+	// misspellings of Ready. There, the first and last letter must be right, as in Redy, Raedy and
+	// Reaady.
 	shortName = 8
-	// longName is the length from which on two words may have a slip each.
+	// longName is the minimum length of a name in which two words may be misspelled.
 	longName = 16
-	// shortWord is the length from which on a word can have a slip, where it is
-	// looked at alone: Boot and Root are two words, Kubelet and Kublet are one.
+	// shortWord is the minimum length of a word that can be misspelled when words are compared one
+	// by one. Boot and Root are two words, Kubelet and Kublet are the same.
 	shortWord = 5
 )
 
-// distinct are names that differ from a known one by a single letter and mean
-// something else.
+// distinct are names that differ from a known one by a single letter and mean something else.
 var distinct = []string{
 	"PTPProblem",  // the other protocol that sets clocks; NTPProblem
 	"NfsShutdown", // other filesystems; XfsShutdown
@@ -33,35 +32,31 @@ var distinct = []string{
 	"GPU1Unhealthy", "GPU2Unhealthy", "GPU3Unhealthy", "GPU4Unhealthy", "GPU5Unhealthy", "GPU6Unhealthy", "GPU7Unhealthy",
 }
 
-// Nearest returns the known condition type that somebody has probably meant who
-// wrote another one, and whether there is one. Known are the types of the
-// catalogue and the others, for which a caller takes those that nodes do report:
-// a name that a node reports is right, however it is spelled.
+// Nearest returns the known condition type that was probably meant by conditionType, and whether
+// there is any. Known are the types of the catalog and others, usually the types that nodes report:
+// a reported name is right, however it is spelled.
 //
-// It errs on the side of silence, because its answer is used to refuse: a name
-// that is far from all known ones is somebody's own, and two names that a person
-// would call different words are, whatever their letters. A near miss is a known
-// name with
+// Admission uses the answer to refuse objects, so Nearest prefers to return nothing. A name that is
+// far from all known names is a user's own type. A misspelling is a known name with
 //
-//   - other capitals or separators: kernel-deadlock, Readonly_FileSystem;
-//   - one slip, that is a letter too many, too few, wrong, or two swapped; in a
-//     short name, within the word;
-//   - in a long name, one slip in each of two words.
+//   - different case or separators: kernel-deadlock, Readonly_FileSystem;
+//   - one mistake: a letter too many, too few, wrong, or two letters swapped; in a short name, not
+//     at its ends;
+//   - in a long name, one mistake in each of two words.
 //
-// Nothing is known of the words of the others, so a slip in them counts in an
-// ordinary word only: CPUBad and GPUBad, Disk1Full and Disk2Full, BootFull and
-// RootFull are different things. A name with a domain before it is compared with
-// those of the same domain.
+// The words of others are not known, so a mistake in them counts only in an ordinary word: CPUBad
+// and GPUBad, Disk1Full and Disk2Full, BootFull and RootFull are different types. A name with a
+// domain is compared only with names of the same domain.
 func Nearest(conditionType string, others ...string) (name string, ok bool) {
 	if _, known := Lookup(conditionType); known || slices.Contains(others, conditionType) || slices.Contains(distinct, conditionType) {
 		return "", false
 	}
 	written := spell(conditionType)
 	ours, theirs := spellCatalogue(), make([]spelling, 0, len(others))
-	for _, other := range slices.Sorted(slices.Values(others)) { // the same question gets the same answer
+	for _, other := range slices.Sorted(slices.Values(others)) { // sorted, so that the answer is deterministic
 		theirs = append(theirs, spell(other))
 	}
-	// The smallest mistake is the likeliest one.
+	// The smallest mistake is the likeliest.
 	for _, mistake := range []struct {
 		candidates []spelling
 		made       func(written, known spelling) bool
@@ -82,21 +77,21 @@ func Nearest(conditionType string, others ...string) (name string, ok bool) {
 	return "", false
 }
 
-// spelling is a name as it is compared.
+// spelling is a name prepared for comparison.
 type spelling struct {
 	name    string
 	domain  string // up to the slash
-	letters []rune // of the rest, without capitals and separators
+	letters []rune // of the rest, in lower case and without separators
 	words   []word // of the rest
 }
 
 // word is a part of a name: GPU0LinkDown is GPU, 0, Link and Down.
 type word struct {
-	letters []rune // without capitals
+	letters []rune // in lower case
 	plain   bool   // neither an abbreviation nor a number
 }
 
-// spellCatalogue spells the types of the catalogue, once.
+// spellCatalogue prepares the types of the catalog once.
 var spellCatalogue = sync.OnceValue(func() []spelling {
 	list := make([]spelling, 0, len(conditions))
 	for _, c := range conditions {
@@ -116,7 +111,7 @@ func spell(name string) spelling {
 	return s
 }
 
-// split cuts a name in camel case, with or without separators, into its words.
+// split splits a name in camel case, with or without separators, into its words.
 func split(name string) []string {
 	var list []string
 	runes := []rune(name)
@@ -135,7 +130,7 @@ func split(name string) []string {
 		case i == start:
 		case unicode.IsDigit(r) != unicode.IsDigit(runes[i-1]),
 			unicode.IsUpper(r) && !unicode.IsUpper(runes[i-1]),
-			// The last capital of several belongs to the word that follows.
+			// The last of several capitals belongs to the following word.
 			unicode.IsUpper(r) && i+1 < len(runes) && unicode.IsLower(runes[i+1]):
 			cut(i)
 		}
@@ -144,24 +139,24 @@ func split(name string) []string {
 	return list
 }
 
-// sameLetters says whether two names differ in capitals and separators only.
+// sameLetters returns whether two names differ only in case and separators.
 func sameLetters(a, b spelling) bool {
 	return len(a.letters) > 0 && slices.Equal(a.letters, b.letters)
 }
 
-// oneSlip says whether a name is another with one slip in it.
+// oneSlip returns whether a name is another with a single mistake.
 func oneSlip(written, known spelling) bool {
 	return isSlip(written.letters, known.letters) &&
 		(len(known.letters) >= shortName || isSwap(written.letters, known.letters) || sameEnds(written.letters, known.letters))
 }
 
-// sameEnds says whether two names begin and end with the same letter.
+// sameEnds returns whether two names begin and end with the same letters.
 func sameEnds(a, b []rune) bool {
 	return len(a) > 0 && len(b) > 0 && a[0] == b[0] && a[len(a)-1] == b[len(b)-1]
 }
 
-// slipInWords returns a check for names that are the same word by word, save for
-// one slip each in at most so many words.
+// slipInWords returns a check for names that are equal word by word, except for a single mistake
+// each in at most most words.
 func slipInWords(most int) func(written, known spelling) bool {
 	return func(written, known spelling) bool {
 		size := len(known.letters)
@@ -183,8 +178,8 @@ func slipInWords(most int) func(written, known spelling) bool {
 	}
 }
 
-// isSlip says whether a can be made of b by one change: a letter more, less or
-// another, or two neighbours swapped.
+// isSlip returns whether a and b differ by a single mistake: a letter added, removed or replaced,
+// or two neighbours swapped.
 func isSlip(a, b []rune) bool {
 	if len(a) > len(b) {
 		a, b = b, a
@@ -202,7 +197,7 @@ func isSlip(a, b []rune) bool {
 	return false
 }
 
-// isSwap says whether a is b with two neighbours swapped.
+// isSwap returns whether a is b with two neighbours swapped.
 func isSwap(a, b []rune) bool {
 	if len(a) != len(b) {
 		return false

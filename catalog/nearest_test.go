@@ -19,10 +19,10 @@ func known() []string {
 	return types
 }
 
-// plausible are names that people do give to conditions of their own, and that
-// are neither typing mistakes nor in the catalogue.
+// plausible are names that users give to their own conditions. They are neither misspellings nor in
+// the catalog.
 var plausible = []string{
-	// What agents and providers in the field report.
+	// Reported by other agents and cloud providers.
 	"AcceleratedHardwareReady", "ContainerRuntimeReady", "KernelReady", "NetworkingReady", "StorageReady",
 	"CPUUnhealthy", "DPUUnhealthy", "IPUUnhealthy", "NPUUnhealthy", "TPUUnhealthy", "GPU0Unhealthy", "GPU1Unhealthy", "GPU2Unhealthy",
 	"GPU3Unhealthy", "GPU4Unhealthy", "GPU5Unhealthy", "GPU6Unhealthy", "GPU7Unhealthy", "FPGAUnhealthy", "EFAUnhealthy",
@@ -30,9 +30,9 @@ var plausible = []string{
 	"FilesystemCorruptionProblem", "VMEventScheduled", "KubeletProblem", "ContainerRuntimeProblem", "NodeDrainable",
 	"GracefulNodeShutdownInProgress", "DrainInProgress", "Drained", "MaintenancePlanned", "MaintenanceInProgress",
 	"CordonedByOperator", "FrequentCrioRestart", "FrequentPodmanRestart", "FrequentKubeProxyRestart", "CoreDNSUnhealthy",
-	// The opposites of what is known.
+	// The opposites of known types.
 	"KubeletHealthy", "ContainerRuntimeHealthy", "NetworkAvailable", "NotReady", "Unready", "WritableFilesystem",
-	// Of the same make as something known.
+	// Similar to known types.
 	"CPUPressure", "GPUPressure", "IOPressure", "RAIDPressure", "InodePressure", "NetworkPressure", "DiskFull", "DiskFailure",
 	"PTPProblem", "DNSProblem", "ChronyProblem", "ZfsShutdown", "NfsShutdown", "BtrfsShutdown", "KernelPanic", "KernelLivelock",
 	"CorruptPodmanOverlay", "CorruptContainerdSnapshot", "CperHardwareErrorRecurring", "CPUHardwareErrorFatal", "MemoryBadBlock",
@@ -55,7 +55,7 @@ func TestNearestLeavesNamesAlone(t *testing.T) {
 			t.Errorf("%s is taken for a slip of %s", name, got)
 		}
 	}
-	// Nor is one taken for another: nodes may report some of them.
+	// Nor are they misspellings of each other: nodes may report some of them.
 	for i, name := range names {
 		others := slices.Concat(names[:i], names[i+1:])
 		if got, ok := catalog.Nearest(name, others...); ok {
@@ -64,7 +64,7 @@ func TestNearestLeavesNamesAlone(t *testing.T) {
 	}
 }
 
-func TestNearestNeverTakesWhatIsKnownForASlip(t *testing.T) {
+func TestNearestNeverCorrectsAKnownName(t *testing.T) {
 	types := known()
 	for _, name := range types {
 		if got, ok := catalog.Nearest(name, types...); ok {
@@ -74,13 +74,13 @@ func TestNearestNeverTakesWhatIsKnownForASlip(t *testing.T) {
 			t.Errorf("%s is taken for a slip of %s, which a node reports", name, got)
 		}
 	}
-	// What a node reports is right, however it is spelled.
+	// A name that a node reports is right, however it is spelled.
 	if got, ok := catalog.Nearest("KubletUnhealthy", "KubletUnhealthy"); ok {
 		t.Errorf("KubletUnhealthy is taken for a slip of %s", got)
 	}
 }
 
-// slips calls see with everything that one slip makes of a name.
+// slips calls see with every misspelling of a name by a single mistake.
 func slips(name string, see func(string)) {
 	const alphabet = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
 	for i := range len(name) + 1 {
@@ -99,7 +99,7 @@ func slips(name string, see func(string)) {
 	}
 }
 
-func TestNearestFindsEverySlip(t *testing.T) {
+func TestNearestFindsEveryMistake(t *testing.T) {
 	types := known()
 	seen, apart := 0, 0
 	for _, name := range types {
@@ -113,7 +113,7 @@ func TestNearestFindsEverySlip(t *testing.T) {
 				return
 			}
 			seen++
-			if seen%2 == 0 { // no slip hides behind capitals
+			if seen%2 == 0 { // case does not hide a mistake
 				slip = strings.ToLower(slip)
 			}
 			if got, ok := catalog.Nearest(slip); !ok || got != name {
@@ -173,7 +173,7 @@ func TestNearest(t *testing.T) {
 		{"the shortest name with another first letter may be another word", "Heady", nil, ""},
 		{"the shortest name without its last letter is another word", "Read", nil, ""},
 		{"the shortest name with another last letter is another word", "Reads", nil, ""},
-		{"the shortest name with a number is somebody's own", "Ready2", nil, ""},
+		{"the shortest name with a number is a user's own", "Ready2", nil, ""},
 		{"a slip of the shortest name that a node reports", "Redy", []string{"Redy"}, ""},
 		{"a slip of the shortest name in a domain", "example.com/Redy", nil, ""},
 		{"what a node reports, short and with a letter too few", "Stedy", []string{"Steady"}, ""},
@@ -212,8 +212,8 @@ func TestNearest(t *testing.T) {
 	}
 }
 
-// Whatever is written, the answer is a known name, is not what was written, and
-// does not depend on the order in which nodes report.
+// The answer is always a known name, differs from the input, and does not depend on the order in
+// which nodes report.
 func TestNearestAnswersWithWhatIsKnown(t *testing.T) {
 	name := rapid.OneOf(
 		rapid.SampledFrom(known()), rapid.SampledFrom(plausible),

@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// distance is the number of letters to add, leave out, change or swap with their
-// neighbours, by the book: a table of all beginnings of both names.
+// distance returns the number of letters to add, remove, change or swap. It is the textbook
+// algorithm with a full table.
 func distance(a, b []rune) int {
 	d := make([][]int, len(a)+1)
 	for i := range d {
@@ -33,7 +33,7 @@ func distance(a, b []rune) int {
 	return d[len(a)][len(b)]
 }
 
-func TestASlipIsADistanceOfOne(t *testing.T) {
+func TestAMistakeIsADistanceOfOne(t *testing.T) {
 	saw := map[bool]int{}
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.SliceOfN(rapid.SampledFrom([]rune("abc")), 0, 5)
@@ -53,9 +53,8 @@ func TestASlipIsADistanceOfOne(t *testing.T) {
 	}
 }
 
-// If two types of the catalogue were close, a slip of one could be meant for the
-// other.
-func TestNoTwoTypesAreCloserThanTwoSlips(t *testing.T) {
+// If two types of the catalog were close, a misspelling of the first could mean the second.
+func TestNoTwoTypesAreClose(t *testing.T) {
 	for i, a := range conditions {
 		for _, b := range conditions[:i] {
 			if d := distance(spell(a.Type).letters, spell(b.Type).letters); d <= 2 {

@@ -13,7 +13,7 @@ import (
 
 const root = "../.."
 
-// What is in the repository is what the catalogue makes.
+// The files in the repository are those that the catalog generates.
 func TestFilesAreFresh(t *testing.T) {
 	made := t.TempDir()
 	page, err := os.ReadFile(root + "/docs/conditions.md")
@@ -44,7 +44,7 @@ func TestFilesAreFresh(t *testing.T) {
 	}
 }
 
-// The page has every condition and every Event, each where it belongs.
+// The page contains every condition and every Event in the right table.
 func TestPageIsComplete(t *testing.T) {
 	page, err := os.ReadFile(root + "/docs/conditions.md")
 	if err != nil {

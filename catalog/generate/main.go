@@ -1,9 +1,8 @@
-// Command generate writes what is made of the catalogue: the default
-// ConditionSets in deploy/defaults, and the tables in docs/conditions.md.
+// Command generate writes the files that are generated from the catalog: the default ConditionSets
+// in deploy/defaults, and the tables in docs/conditions.md.
 //
-// It promises that the same catalogue makes the same files, byte for byte, so
-// that stale ones can be told. It refuses to touch anything in the page but what
-// stands between its marks.
+// The same catalog always gives the same files, byte for byte, so that a test can detect stale
+// files. In the page, the command changes only the text between its markers.
 package main
 
 import (
@@ -29,7 +28,7 @@ func command(args []string) error {
 	return write(args[0])
 }
 
-// write makes the files below a folder, which has the page already.
+// write writes the files below a folder, which must already contain the page.
 func write(root string) error {
 	sets := filepath.Join(root, "deploy", "defaults", "conditionsets.yaml")
 	if err := os.MkdirAll(filepath.Dir(sets), 0o755); err != nil {

@@ -14,7 +14,7 @@ const header = `# The default ConditionSets: what docs/conditions.md decides, on
 # Made of catalog/conditions.go by make generate: change it there.
 `
 
-// conditionSets writes a set for each condition that has a default.
+// conditionSets returns a set for each condition that has a default.
 func conditionSets(list []catalog.Condition) string {
 	var b strings.Builder
 	b.WriteString(header)
@@ -47,10 +47,10 @@ spec:
 	return b.String()
 }
 
-// width is how long a line of a comment may be.
+// width is the maximum width of a comment line.
 const width = 80
 
-// comment writes a text in lines that begin with a hash.
+// comment writes a text as comment lines.
 func comment(b *strings.Builder, text string) {
 	line := "#"
 	for _, word := range strings.Fields(text) {
@@ -63,7 +63,7 @@ func comment(b *strings.Builder, text string) {
 	b.WriteString(line + "\n")
 }
 
-// kebab is a name in camel case as objects are named: NTPProblem is ntp-problem.
+// kebab converts camel case to an object name: NTPProblem becomes ntp-problem.
 func kebab(name string) string {
 	var b strings.Builder
 	runes := []rune(name)

@@ -7,7 +7,7 @@ import (
 	"github.com/resourcestack/autohealer/catalog"
 )
 
-// fill replaces what stands between the marks of a table.
+// fill replaces the text between the markers of a table.
 func fill(page, table, rows string) (string, error) {
 	begin, end := fmt.Sprintf("<!-- begin %s: made of the catalogue by make generate -->\n", table), fmt.Sprintf("<!-- end %s -->\n", table)
 	before, rest, ok := strings.Cut(page, begin)
@@ -21,7 +21,7 @@ func fill(page, table, rows string) (string, error) {
 	return before + begin + rows + end + after, nil
 }
 
-// nativeTable is about the conditions of Kubernetes, with a row for each taint.
+// nativeTable lists the conditions of Kubernetes and their taints.
 func nativeTable(list []catalog.Condition) string {
 	rows := [][]string{{"condition", "healthy", "when sick", "Kubernetes' own taint", "why there is no default"}}
 	for _, c := range list {
@@ -37,7 +37,7 @@ func nativeTable(list []catalog.Condition) string {
 	return table(rows)
 }
 
-// defaultTable is about the conditions that have a default.
+// defaultTable lists the conditions that have a default.
 func defaultTable(list []catalog.Condition) string {
 	rows := [][]string{{"condition", "reported by", "healthy", "when sick", "a reboot", "default", "taint key", "why"}}
 	for _, c := range list {
@@ -60,7 +60,7 @@ func defaultTable(list []catalog.Condition) string {
 	return table(rows)
 }
 
-// eventTable is about what is reported without a condition.
+// eventTable lists the Events without a condition.
 func eventTable(list []catalog.Event) string {
 	rows := make([][]string, 0, 1+len(list))
 	rows = append(rows, []string{"reason", "reported by", "meaning"})
@@ -76,7 +76,7 @@ func eventTable(list []catalog.Event) string {
 
 func code(text string) string { return "`" + text + "`" }
 
-// table writes rows, of which the first is the head.
+// table formats rows. The first is the header.
 func table(rows [][]string) string {
 	var b strings.Builder
 	for i, row := range rows {
