@@ -15,19 +15,19 @@ import (
 	"github.com/resourcestack/autohealer/problem"
 )
 
-// fakeAgent answers as it is told to, over pipes: time in a bubble stands still while
-// somebody waits for one.
+// fakeAgent answers as the test defines, over pipes: time in a bubble stands still while a
+// goroutine waits for a pipe.
 type fakeAgent struct {
 	t      *testing.T
 	conns  chan net.Conn
 	closed chan struct{}
 
 	mu     sync.Mutex
-	away   bool                                       // nobody listens
-	answer func(problem.Status) *problem.RefusedError // nil: takes everything
+	away   bool                                       // connections fail
+	answer func(problem.Status) *problem.RefusedError // nil accepts everything
 	after  string                                     // Retry-After of refusals
 	tried  []time.Time
-	got    []problem.Status // taken
+	got    []problem.Status // accepted
 	tokens []string
 }
 
@@ -60,7 +60,7 @@ func (a *fakeAgent) dial(ctx context.Context) (net.Conn, error) {
 	}
 	a.mu.Unlock()
 	if away {
-		return nil, errors.New("nobody is there")
+		return nil, errors.New("the agent is down")
 	}
 	ours, theirs := net.Pipe()
 	select {
@@ -104,7 +104,7 @@ func (a *fakeAgent) set(change func()) {
 	change()
 }
 
-// statuses returns what was taken since the last time, and how often it was tried.
+// statuses returns the accepted statuses since the last call, and the times of all attempts.
 func (a *fakeAgent) statuses() (got []problem.Status, tried []time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -114,7 +114,7 @@ func (a *fakeAgent) statuses() (got []problem.Status, tried []time.Time) {
 }
 
 // scene runs a client in a bubble.
-func scene(t *testing.T, cfg problem.Config, play func(t *testing.T, a *fakeAgent, c *problem.Client)) {
+func runClient(t *testing.T, cfg problem.Config, play func(t *testing.T, a *fakeAgent, c *problem.Client)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		a := newAgent(t)
@@ -132,7 +132,7 @@ func scene(t *testing.T, cfg problem.Config, play func(t *testing.T, a *fakeAgen
 	})
 }
 
-// pass lets time go by.
+// pass lets time pass.
 func pass(d time.Duration) {
 	time.Sleep(d) //nolint:forbidigo // in a bubble this is how time goes by, and nobody waits
 	synctest.Wait()

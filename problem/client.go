@@ -22,9 +22,9 @@ const (
 	// gather is how long the first report waits for more, so that they are sent together.
 	gather = 10 * time.Millisecond
 	// requestTimeout is how long the agent may take to answer.
-	patience = 10 * time.Second
+	requestTimeout = 10 * time.Second
 	// flushTimeout is how long Run sends remaining reports after its context has ended.
-	farewell = 2 * time.Second
+	flushTimeout = 2 * time.Second
 	// The backoff after failures.
 	firstWait, longestWait = 500 * time.Millisecond, 30 * time.Second
 )
@@ -36,15 +36,15 @@ type Client struct {
 	http *http.Client
 	wake chan struct{}
 
-	mu      sync.Mutex // guards the following fields
-	outbox  outbox
-	began   time.Time
-	started time.Time // when the first report since the last status was made
-	sent    time.Time // when the last status was sent, successfully or not
-	barred  time.Time // nothing is sent before, after a failure
-	wait    time.Duration
-	err     error // why the last status failed
-	counts  Counts
+	mu        sync.Mutex // guards the following fields
+	outbox    outbox
+	began     time.Time
+	started   time.Time // when the first report since the last status was made
+	sent      time.Time // when the last status was sent, successfully or not
+	notBefore time.Time // nothing is sent before, after a failure
+	wait      time.Duration
+	err       error // why the last status failed
+	counts    Counts
 }
 
 // Counts are counters of the client.
@@ -71,8 +71,8 @@ func New(cfg Config) (*Client, error) {
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
 	}
 	return &Client{
-		cfg: cfg, wake: make(chan struct{}, 1), outbox: outbox{room: cfg.Queue},
-		http: &http.Client{Transport: transport, Timeout: patience, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
+		cfg: cfg, wake: make(chan struct{}, 1), outbox: outbox{capacity: cfg.Queue},
+		http: &http.Client{Transport: transport, Timeout: requestTimeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
 	}, nil
 }
 
@@ -96,7 +96,7 @@ func (c *Client) Report(e Event) error {
 	c.outbox.report(e)
 	c.noteNews()
 	c.mu.Unlock()
-	c.rouse()
+	c.wakeUp()
 	return nil
 }
 
@@ -115,7 +115,7 @@ func (c *Client) SetCondition(condition Condition) error {
 	c.outbox.set(condition, time.Now().Round(0))
 	c.noteNews()
 	c.mu.Unlock()
-	c.rouse()
+	c.wakeUp()
 	return nil
 }
 
@@ -129,7 +129,7 @@ func (c *Client) Counts() Counts {
 	defer c.mu.Unlock()
 	counts := c.counts
 	counts.EventsDelivered, counts.EventsDropped, counts.EventsRefused = c.outbox.delivered, c.outbox.dropped, c.outbox.refused
-	counts.Waiting = len(c.outbox.events) + len(c.outbox.flying)
+	counts.Waiting = len(c.outbox.events) + len(c.outbox.sending)
 	return counts
 }
 
@@ -153,7 +153,7 @@ func (c *Client) Run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			c.sayGoodbye(context.WithoutCancel(ctx))
+			c.flush(context.WithoutCancel(ctx))
 			return
 		case <-c.wake:
 		case <-timer.C:
@@ -166,13 +166,13 @@ func (c *Client) Run(ctx context.Context) {
 }
 
 // flush sends the remaining reports for at most flushTimeout.
-func (c *Client) sayGoodbye(ctx context.Context) {
-	end := time.Now().Add(farewell)
+func (c *Client) flush(ctx context.Context) {
+	end := time.Now().Add(flushTimeout)
 	ctx, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
 	for {
 		c.mu.Lock()
-		left, from := c.outbox.news, later(c.barred, time.Now())
+		left, from := c.outbox.news, later(c.notBefore, time.Now())
 		c.mu.Unlock()
 		if !left || !from.Before(end) {
 			return
@@ -182,7 +182,7 @@ func (c *Client) sayGoodbye(ctx context.Context) {
 	}
 }
 
-func (c *Client) rouse() {
+func (c *Client) wakeUp() {
 	select {
 	case c.wake <- struct{}{}:
 	default: // already woken
@@ -209,7 +209,7 @@ func (c *Client) due() time.Time {
 			due = first
 		}
 	}
-	return later(due, c.barred)
+	return later(due, c.notBefore)
 }
 
 func later(a, b time.Time) time.Time {
@@ -317,15 +317,15 @@ func (c *Client) settle(status Status, err error, after time.Duration, now time.
 	case err == nil:
 		c.counts.Delivered++
 		c.outbox.land()
-		c.wait, c.barred = 0, time.Time{}
-	case ok && c.putRight(status, refusal, now):
+		c.wait, c.notBefore = 0, time.Time{}
+	case ok && c.repair(status, refusal, now):
 		c.counts.Failed++
 		c.outbox.back()
-		c.barred = now.Add(max(after, c.cfg.Every))
+		c.notBefore = now.Add(max(after, c.cfg.Every))
 	default:
 		c.counts.Failed++
 		switch {
-		case ok && !mayPass(refusal):
+		case ok && !isTransient(refusal):
 			c.outbox.withdraw(-1)
 		case c.cfg.OnFailure == Retry:
 			c.outbox.back()
@@ -334,13 +334,13 @@ func (c *Client) settle(status Status, err error, after time.Duration, now time.
 		}
 		c.wait = min(max(2*c.wait, firstWait), longestWait, max(c.cfg.Heartbeat, firstWait))
 		// The jitter keeps the clients of a restarted agent from reconnecting at the same time.
-		c.barred = now.Add(max(after, c.wait/2+rand.N(c.wait/2)))
+		c.notBefore = now.Add(max(after, c.wait/2+rand.N(c.wait/2)))
 	}
-	c.tell(err)
+	c.logChange(err)
 }
 
 // logChange logs when reports begin to fail and when they succeed again.
-func (c *Client) tell(err error) {
+func (c *Client) logChange(err error) {
 	switch {
 	case err != nil && (c.err == nil || kind(c.err) != kind(err)):
 		c.cfg.Logger.Warn("reporting to the agent fails", "source", c.cfg.Source, "err", err)
@@ -360,7 +360,7 @@ func kind(err error) string {
 
 // repair handles the part of a status that the agent refused, so that the rest can be delivered. It
 // returns whether it could.
-func (c *Client) putRight(status Status, refusal *RefusedError, now time.Time) bool {
+func (c *Client) repair(status Status, refusal *RefusedError, now time.Time) bool {
 	list, place := part(refusal.Field)
 	switch {
 	case refusal.Code == http.StatusTooEarly && c.outbox.restamp(now.Round(0)):
@@ -376,7 +376,7 @@ func (c *Client) putRight(status Status, refusal *RefusedError, now time.Time) b
 			// The clock was set back. The condition has changed, so its transition is now.
 			told.Transition = now.Round(0)
 		default:
-			told.banished = now.Add(banishment)
+			told.pausedUntil = now.Add(pauseRefused)
 		}
 		return true
 	}
@@ -384,7 +384,7 @@ func (c *Client) putRight(status Status, refusal *RefusedError, now time.Time) b
 }
 
 // isTransient returns whether the agent may accept the same status later.
-func mayPass(refusal *RefusedError) bool {
+func isTransient(refusal *RefusedError) bool {
 	switch refusal.Code {
 	case http.StatusTooManyRequests, http.StatusTooEarly, http.StatusRequestTimeout,
 		http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound: // or the agent is not configured yet

@@ -43,8 +43,8 @@ func reasons(got []problem.Status) []string {
 	return list
 }
 
-func TestWhatComesAtOnceGoesTogetherAndIsSorted(t *testing.T) {
-	scene(t, problem.Config{}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
+func TestReportsAreBatchedAndSorted(t *testing.T) {
+	runClient(t, problem.Config{}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
 		t.Helper()
 		now := time.Now()
 		must(t, c.SetCondition(well))
@@ -65,8 +65,8 @@ func TestWhatComesAtOnceGoesTogetherAndIsSorted(t *testing.T) {
 	})
 }
 
-func TestTheNewestConditionsAreTheHeartbeat(t *testing.T) {
-	scene(t, problem.Config{}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
+func TestTheHeartbeatHasTheLatestConditions(t *testing.T) {
+	runClient(t, problem.Config{}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
 		t.Helper()
 		must(t, c.SetCondition(well))
 		began := time.Now()
@@ -75,7 +75,7 @@ func TestTheNewestConditionsAreTheHeartbeat(t *testing.T) {
 		if len(got) != 21 {
 			t.Errorf("%d statuses in ten minutes, want one in 30 s", len(got))
 		}
-		must(t, c.SetCondition(well)) // nothing new
+		must(t, c.SetCondition(well)) // no change
 		pass(time.Second)
 		if got, _ := a.statuses(); len(got) != 0 {
 			t.Errorf("what stands already is told: %+v", got)
@@ -88,13 +88,13 @@ func TestTheNewestConditionsAreTheHeartbeat(t *testing.T) {
 		got, _ = a.statuses()
 		last := got[len(got)-1].Conditions
 		if len(got) != 3 || len(last) != 1 || !last[0].Status || last[0].Message != "4 of them" || !last[0].Transition.Equal(changed) {
-			t.Errorf("%+v, want it sick since %s, and not since %s", got, changed, began)
+			t.Errorf("%+v, want it true since %s, and not since %s", got, changed, began)
 		}
 	})
 }
 
-func TestHoweverMuchIsReportedStatusesAreApart(t *testing.T) {
-	scene(t, problem.Config{Queue: 10_000}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
+func TestStatusesAreRateLimited(t *testing.T) {
+	runClient(t, problem.Config{Queue: 10_000}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
 		t.Helper()
 		for i := range 1000 {
 			must(t, c.Report(problem.Event{Reason: fmt.Sprintf("E%d", i)}))
@@ -114,10 +114,10 @@ func TestHoweverMuchIsReportedStatusesAreApart(t *testing.T) {
 	})
 }
 
-func TestAStatusIsNeverLargerThanTheAgentTakes(t *testing.T) {
-	scene(t, problem.Config{}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
+func TestAStatusIsNeverTooLarge(t *testing.T) {
+	runClient(t, problem.Config{}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
 		t.Helper()
-		for range 300 { // the agent of this test would complain
+		for range 300 { // the agent of this test fails for a status that is too large
 			must(t, c.Report(problem.Event{Reason: "Long", Message: strings.Repeat("\x01", 5000)}))
 		}
 		pass(time.Minute)
@@ -127,8 +127,8 @@ func TestAStatusIsNeverLargerThanTheAgentTakes(t *testing.T) {
 	})
 }
 
-func TestEventsOutliveAnAgentThatIsAway(t *testing.T) {
-	scene(t, problem.Config{}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
+func TestEventsSurviveAnOutageOfTheAgent(t *testing.T) {
+	runClient(t, problem.Config{}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
 		t.Helper()
 		must(t, c.SetCondition(well))
 		pass(time.Second)
@@ -161,8 +161,8 @@ func TestEventsOutliveAnAgentThatIsAway(t *testing.T) {
 	})
 }
 
-func TestEventsAreDiscardedIfThatIsWanted(t *testing.T) {
-	scene(t, problem.Config{OnFailure: problem.Discard}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
+func TestDiscardDropsEvents(t *testing.T) {
+	runClient(t, problem.Config{OnFailure: problem.Discard}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
 		t.Helper()
 		a.set(func() { a.away = true })
 		must(t, c.SetCondition(sick))
@@ -181,8 +181,8 @@ func TestEventsAreDiscardedIfThatIsWanted(t *testing.T) {
 	})
 }
 
-func TestTheQueueIsBoundedAndTheOldestGo(t *testing.T) {
-	scene(t, problem.Config{Queue: 10}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
+func TestAFullQueueDropsTheOldest(t *testing.T) {
+	runClient(t, problem.Config{Queue: 10}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
 		t.Helper()
 		a.set(func() { a.away = true })
 		for i := range 25 {
@@ -201,8 +201,8 @@ func TestTheQueueIsBoundedAndTheOldestGo(t *testing.T) {
 	})
 }
 
-func TestTheAgentIsLeftAloneForAsLongAsItSays(t *testing.T) {
-	scene(t, problem.Config{}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
+func TestRetryAfterIsRespected(t *testing.T) {
+	runClient(t, problem.Config{}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
 		t.Helper()
 		a.set(func() {
 			a.answer, a.after = func(problem.Status) *problem.RefusedError { return &problem.RefusedError{Code: 429} }, "17"
@@ -221,8 +221,8 @@ func TestTheAgentIsLeftAloneForAsLongAsItSays(t *testing.T) {
 	})
 }
 
-func TestOneBadPartHoldsUpNoOther(t *testing.T) {
-	scene(t, problem.Config{}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
+func TestAnInvalidPartDoesNotBlockOthers(t *testing.T) {
+	runClient(t, problem.Config{}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
 		t.Helper()
 		a.set(func() {
 			a.answer = func(s problem.Status) *problem.RefusedError {
@@ -252,7 +252,7 @@ func TestOneBadPartHoldsUpNoOther(t *testing.T) {
 		if counts := c.Counts(); counts.EventsRefused != 2 || counts.Waiting != 0 {
 			t.Errorf("%+v", counts)
 		}
-		a.set(func() { a.answer = nil }) // the agent was told of the condition
+		a.set(func() { a.answer = nil }) // the agent is now configured for the condition
 		pass(2 * time.Minute)
 		if got, _ := a.statuses(); len(got[len(got)-1].Conditions) != 2 {
 			t.Error("the condition is left out for ever")
@@ -260,8 +260,8 @@ func TestOneBadPartHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-func TestAConditionGetsThereThoughTheClockWasSetBack(t *testing.T) {
-	scene(t, problem.Config{}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
+func TestAConditionIsDeliveredAfterTheClockWasSetBack(t *testing.T) {
+	runClient(t, problem.Config{}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
 		t.Helper()
 		known := time.Now().Add(3 * time.Second)
 		a.set(func() {
@@ -280,7 +280,7 @@ func TestAConditionGetsThereThoughTheClockWasSetBack(t *testing.T) {
 	})
 }
 
-// soon answers as an agent does to what is stamped ahead.
+// soon answers like an agent that gets times in the future.
 func soon(s problem.Status) *problem.RefusedError {
 	early := func(at time.Time, field string, place int) *problem.RefusedError {
 		if now := time.Now(); at.After(now.Add(5 * time.Second)) {
@@ -301,9 +301,9 @@ func soon(s problem.Status) *problem.RefusedError {
 	return nil
 }
 
-func TestWhatIsStampedAheadIsStampedAnewAndHoldsUpNothing(t *testing.T) {
+func TestTimesInTheFutureAreCorrected(t *testing.T) {
 	var said bytes.Buffer
-	scene(t, problem.Config{Logger: slog.New(slog.NewTextHandler(&said, nil))}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
+	runClient(t, problem.Config{Logger: slog.New(slog.NewTextHandler(&said, nil))}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
 		t.Helper()
 		a.set(func() { a.answer = soon })
 		ahead := sick
@@ -319,7 +319,7 @@ func TestWhatIsStampedAheadIsStampedAnewAndHoldsUpNothing(t *testing.T) {
 		if len(got) != 1 || len(tried) != 2 || len(reasons(got)) != 91 || len(got[0].Conditions) != 2 || got[0].Conditions[0].Transition.After(time.Now()) {
 			t.Fatalf("%d tries, %d events, %+v", len(tried), len(reasons(got)), got)
 		}
-		must(t, c.SetCondition(ahead)) // as it stands already
+		must(t, c.SetCondition(ahead)) // without a change
 		pass(3 * time.Second)
 		if _, tried := a.statuses(); len(tried) != 0 {
 			t.Errorf("what stands already is told %d times", len(tried))
@@ -330,17 +330,17 @@ func TestWhatIsStampedAheadIsStampedAnewAndHoldsUpNothing(t *testing.T) {
 	}
 }
 
-// The agent may say so of what is right by the clock of the client.
-func TestWhatTheAgentCallsTooEarlyAndIsNotIsLeftOut(t *testing.T) {
+// The agent may return it for times that are right by the client's clock.
+func TestAWrongTooEarlyIsLeftOut(t *testing.T) {
 	var said bytes.Buffer
 	tries := 0
-	scene(t, problem.Config{Logger: slog.New(slog.NewTextHandler(&said, nil))}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
+	runClient(t, problem.Config{Logger: slog.New(slog.NewTextHandler(&said, nil))}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
 		t.Helper()
 		a.set(func() {
 			a.answer = func(s problem.Status) *problem.RefusedError {
 				refusal := &problem.RefusedError{Code: http.StatusTooEarly, Problem: "here it is " + time.Now().String()}
 				switch tries++; {
-				case tries < 3: // and does not say of what
+				case tries < 3: // without a field
 				case len(s.Conditions) > 1:
 					refusal.Field = "conditions[0].transition"
 				default:
@@ -361,9 +361,9 @@ func TestWhatTheAgentCallsTooEarlyAndIsNotIsLeftOut(t *testing.T) {
 	}
 }
 
-func TestAConditionIsToldAgainThoughEventsAreDiscarded(t *testing.T) {
-	for name, refusal := range map[string]*problem.RefusedError{"one who is not there": nil, "one who does not take it": {Code: 400}} {
-		scene(t, problem.Config{OnFailure: problem.Discard}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
+func TestConditionsAreSentAgainWithDiscard(t *testing.T) {
+	for name, refusal := range map[string]*problem.RefusedError{"an agent that is down": nil, "an agent that refuses": {Code: 400}} {
+		runClient(t, problem.Config{OnFailure: problem.Discard}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
 			t.Helper()
 			a.set(func() {
 				a.away, a.answer = refusal == nil, func(problem.Status) *problem.RefusedError { return refusal }
@@ -379,10 +379,10 @@ func TestAConditionIsToldAgainThoughEventsAreDiscarded(t *testing.T) {
 	}
 }
 
-func TestATokenMayBeReplaced(t *testing.T) {
+func TestATokenCanBeReplaced(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	must(t, os.WriteFile(file, []byte("one\n"), 0o600))
-	scene(t, problem.Config{TokenFile: file}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
+	runClient(t, problem.Config{TokenFile: file}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
 		t.Helper()
 		pass(time.Second)
 		must(t, os.WriteFile(file, []byte("two\n"), 0o600))
@@ -392,7 +392,7 @@ func TestATokenMayBeReplaced(t *testing.T) {
 		if c.Err() == nil || !strings.Contains(c.Err().Error(), file) {
 			t.Error(c.Err())
 		}
-		must(t, syscall.Mkfifo(file, 0o600)) // which nobody writes to
+		must(t, syscall.Mkfifo(file, 0o600)) // a pipe without a writer
 		pass(time.Minute)
 		if c.Err() == nil || !strings.Contains(c.Err().Error(), "no ordinary file") {
 			t.Error(c.Err())
@@ -405,9 +405,9 @@ func TestATokenMayBeReplaced(t *testing.T) {
 	})
 }
 
-func TestWhatIsLeftIsToldAtTheEnd(t *testing.T) {
+func TestTheLastReportIsSentAtTheEnd(t *testing.T) {
 	var agent *fakeAgent
-	scene(t, problem.Config{Every: time.Hour}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
+	runClient(t, problem.Config{Every: time.Hour}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
 		t.Helper()
 		agent = a
 		pass(time.Second)
@@ -419,7 +419,7 @@ func TestWhatIsLeftIsToldAtTheEnd(t *testing.T) {
 	}
 }
 
-func TestAllThatIsLeftIsToldAtTheEnd(t *testing.T) {
+func TestAllReportsAreSentAtTheEnd(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		after string
@@ -427,8 +427,8 @@ func TestAllThatIsLeftIsToldAtTheEnd(t *testing.T) {
 		want  int
 		most  time.Duration
 	}{
-		{"to one who listens", "", 0, 450, 0},
-		{"to one who is back in time", "", 1, 450, 2 * time.Second},
+		{"to an agent that is up", "", 0, 450, 0},
+		{"to an agent that is back in time", "", 1, 450, 2 * time.Second},
 		{"unless there is no time for it", "17", 1, 0, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -463,9 +463,9 @@ func TestAllThatIsLeftIsToldAtTheEnd(t *testing.T) {
 	}
 }
 
-// Whatever the agent answers and whenever it is away, every event is delivered or counted,
-// none twice but one whose answer was lost, and the last word on a condition gets there.
-func TestNothingIsLostWithoutACount(t *testing.T) {
+// Whatever the agent answers and whenever it is down: every event is delivered or counted, none
+// arrives twice unless its answer was lost, and the last state of a condition arrives.
+func TestEveryEventIsDeliveredOrCounted(t *testing.T) {
 	delivered, lost := 0, 0
 	rapid.Check(t, func(rt *rapid.T) {
 		cfg := problem.Config{Queue: rapid.IntRange(1, 30).Draw(rt, "queue")}
@@ -475,7 +475,7 @@ func TestNothingIsLostWithoutACount(t *testing.T) {
 		codes := rapid.SliceOfN(rapid.SampledFrom([]int{0, 0, 204, 400, 401, 409, 413, 422, 425, 429, 503}), 1, 30).Draw(rt, "answers")
 		fields := rapid.SliceOfN(rapid.SampledFrom([]string{"", "source", "events[0].reason", "events[1].timestamp", "conditions[0].transition", "conditions[7]", "events[-1]"}), 30, 30).Draw(rt, "fields")
 		steps := rapid.SliceOfN(rapid.IntRange(0, 3), 1, 40).Draw(rt, "steps")
-		scene(t, cfg, func(t *testing.T, a *fakeAgent, c *problem.Client) {
+		runClient(t, cfg, func(t *testing.T, a *fakeAgent, c *problem.Client) {
 			t.Helper()
 			a.answer = func(problem.Status) *problem.RefusedError {
 				if len(codes) == 0 || codes[0] == 204 || codes[0] == 0 {
@@ -525,7 +525,7 @@ func TestNothingIsLostWithoutACount(t *testing.T) {
 	}
 }
 
-func TestMistakesOfTheCallerAreToldAtOnce(t *testing.T) {
+func TestInvalidReportsAreErrors(t *testing.T) {
 	c, err := problem.New(problem.Config{Source: "s"})
 	must(t, err)
 	for _, err := range []error{
@@ -552,7 +552,7 @@ func TestMistakesOfTheCallerAreToldAtOnce(t *testing.T) {
 	}
 }
 
-func TestTheClientOutlivesAnAgentWhoseSocketIsReplaced(t *testing.T) {
+func TestTheClientSurvivesANewSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	heard := make(chan problem.Status, 100)
 	serve := func() *http.Server {

@@ -13,8 +13,8 @@ import (
 	"github.com/resourcestack/autohealer/problem"
 )
 
-// A daemon that keeps one condition: it says how that stands whenever it has looked, and
-// the client does the rest. examples/disk-watch is a whole one.
+// A daemon with one condition: it sets the condition after each look, and the client does the rest.
+// examples/disk-watch is a complete daemon.
 func Example() {
 	client, err := problem.New(problem.Config{Source: "disk-watch"})
 	if err != nil {
@@ -29,7 +29,7 @@ func Example() {
 
 	for look := time.Tick(10 * time.Second); ctx.Err() == nil; {
 		condition := problem.Condition{Type: "DiskBadBlock", Reason: "NoBadBlocks"}
-		if n := badSectors(); n >= 100 { // what the catalogue calls so
+		if n := badSectors(); n >= 100 { // the limit in the catalog
 			condition.Status, condition.Reason = true, "BadBlocksFound"
 			condition.Message = fmt.Sprintf("%d bad sectors on /dev/sda", n)
 		}
@@ -45,7 +45,7 @@ func Example() {
 
 func badSectors() int { return 0 }
 
-// What passes is an event, and no condition.
+// A temporary problem is an event, not a condition.
 func ExampleClient_Report() {
 	client, err := problem.New(problem.Config{Source: "disk-watch"})
 	if err != nil {
@@ -59,7 +59,7 @@ func ExampleClient_Report() {
 	// the reason "slow disk": write CamelCase such as BadBlocksFound, 64 letters and digits at most
 }
 
-// Without this package, a status is this much of JSON.
+// Without this package, a status is this JSON.
 func ExampleStatus() {
 	noon := time.Date(2026, time.November, 15, 12, 0, 0, 0, time.UTC)
 	text, err := json.MarshalIndent(problem.Status{

@@ -125,7 +125,7 @@ func (a *agent) checks(name string, m config.CheckMonitor) (*interval.Monitor, e
 		}
 		cfg.Rules = append(cfg.Rules, interval.Rule{
 			Name: rule.Check, Permanent: rule.Permanent, Condition: rule.Condition, Reason: rule.Reason,
-			Interval: rule.InvokeInterval, Timeout: rule.Timeout, Exam: run,
+			Interval: rule.InvokeInterval, Timeout: rule.Timeout, Check: run,
 		})
 	}
 	return interval.New(cfg)

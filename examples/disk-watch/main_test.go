@@ -16,7 +16,7 @@ import (
 	"github.com/resourcestack/autohealer/problem"
 )
 
-// listen stands in for an agent, and hands out what it is told.
+// listen starts a fake agent and returns the statuses that it receives.
 func listen(t *testing.T, socket string) <-chan problem.Status {
 	t.Helper()
 	listener, err := net.Listen("unix", socket)
@@ -37,7 +37,7 @@ func listen(t *testing.T, socket string) <-chan problem.Status {
 	return heard
 }
 
-func TestDiskWatchTellsWhatStandsInTheLists(t *testing.T) {
+func TestDiskWatchReportsTheLists(t *testing.T) {
 	folder := t.TempDir()
 	list, socket := filepath.Join(folder, "sda.badblocks"), filepath.Join(folder, "s")
 	write := func(text string) {
@@ -99,7 +99,7 @@ func TestDiskWatchTellsWhatStandsInTheLists(t *testing.T) {
 	}
 }
 
-func TestEveryListThatHasGrownIsToldByItsOwnName(t *testing.T) {
+func TestEachGrownListIsReportedByName(t *testing.T) {
 	for _, test := range []struct {
 		name          string
 		before, after []disk
@@ -111,7 +111,7 @@ func TestEveryListThatHasGrownIsToldByItsOwnName(t *testing.T) {
 		{"both grow", []disk{{"sda", 0}, {"sdb", 0}}, []disk{{"sda", 8}, {"sdb", 1}}, []string{"8 more bad sectors in sda, 8 in all", "1 more bad sectors in sdb, 1 in all"}},
 		{"a disk comes", []disk{{"sda", 8}}, []disk{{"sda", 8}, {"sdb", 1}}, []string{"1 more bad sectors in sdb, 1 in all"}},
 		{"a disk goes", []disk{{"sda", 8}, {"sdb", 1}}, []disk{{"sdb", 1}}, nil},
-		{"nobody has looked before", nil, []disk{{"sda", 8}}, nil},
+		{"first look", nil, []disk{{"sda", 8}}, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if got := grown(test.before, test.after); !slices.Equal(got, test.want) {
@@ -121,7 +121,7 @@ func TestEveryListThatHasGrownIsToldByItsOwnName(t *testing.T) {
 	}
 }
 
-func TestDiskWatchSaysWhatIsWrongWithItsArguments(t *testing.T) {
+func TestInvalidArgumentsAreErrors(t *testing.T) {
 	for _, args := range [][]string{{}, {"--every=0s", "x"}, {"--address=10.0.0.1:1", "x"}, {"--no-such-flag"}, {"/no/such/list"}} {
 		ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
 		if err := run(ctx, args); err == nil || ctx.Err() != nil {

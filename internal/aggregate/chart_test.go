@@ -16,7 +16,7 @@ import (
 
 func at(second int) time.Time { return time.Unix(int64(second), 0) }
 
-func TestEnter(t *testing.T) {
+func TestAdd(t *testing.T) {
 	var c aggregate.Aggregate
 	for _, step := range []struct {
 		name, from string
@@ -27,7 +27,7 @@ func TestEnter(t *testing.T) {
 		{"the first word counts", "a", finding.Condition{Type: "X", Status: catalog.False, Reason: "Fine", Since: at(1)}, "",
 			finding.Report{Conditions: []finding.Condition{{Type: "X", Status: catalog.False, Reason: "Fine", Since: at(1)}}}},
 		{"another that says the same changes nothing", "b", finding.Condition{Type: "X", Status: catalog.False, Reason: "AlsoFine", Since: at(2)}, "", finding.Report{}},
-		{"sick if one says so", "b", finding.Condition{Type: "X", Status: catalog.True, Reason: "Sick", Since: at(3)}, "",
+		{"true if one source reports it", "b", finding.Condition{Type: "X", Status: catalog.True, Reason: "Sick", Since: at(3)}, "",
 			finding.Report{Conditions: []finding.Condition{{Type: "X", Status: catalog.True, Reason: "Sick", Since: at(3)}}}},
 		{"the one that has said so longest is heard", "a", finding.Condition{Type: "X", Status: catalog.True, Reason: "SickToo", Since: at(4)}, "", finding.Report{}},
 		{"the next one when that is well", "b", finding.Condition{Type: "X", Status: catalog.False, Reason: "Well", Since: at(5)}, "",
@@ -36,7 +36,7 @@ func TestEnter(t *testing.T) {
 			finding.Report{Conditions: []finding.Condition{{Type: "X", Status: catalog.Unknown, Reason: "Blind", Since: at(6)}}}},
 		{"what one keeps no longer the other does", "a", finding.Condition{}, "X",
 			finding.Report{Conditions: []finding.Condition{{Type: "X", Status: catalog.False, Reason: "Well", Since: at(5)}}}},
-		{"gone when nobody keeps it", "b", finding.Condition{}, "X", finding.Report{Gone: []string{"X"}}},
+		{"gone when no source reports it", "b", finding.Condition{}, "X", finding.Report{Gone: []string{"X"}}},
 		{"and gone once", "b", finding.Condition{}, "X", finding.Report{}},
 	} {
 		var r finding.Report
@@ -54,8 +54,8 @@ func TestEnter(t *testing.T) {
 	}
 }
 
-// Whoever only follows the changes knows what the chart does.
-func TestTheChangesAddUpToTheChart(t *testing.T) {
+// A consumer that only follows the changes knows the same conditions.
+func TestTheChangesAddUpToTheConditions(t *testing.T) {
 	sick := 0
 	rapid.Check(t, func(t *rapid.T) {
 		var c aggregate.Aggregate
@@ -106,8 +106,8 @@ func TestTheChangesAddUpToTheChart(t *testing.T) {
 			}
 		}
 	})
-	t.Logf("saw %d changes to sick", sick)
+	t.Logf("saw %d changes to true", sick)
 	if sick == 0 {
-		t.Error("no condition was ever sick: this test looks at nothing")
+		t.Error("no condition was ever true: the test proves nothing")
 	}
 }

@@ -27,7 +27,7 @@ func parseCounter(args []string, out io.Writer) (counterOptions, error) {
 	var o counterOptions
 	var lookback, delay, pattern, revert string
 	f := flags("log-counter", out)
-	f.StringVar(&o.source, "journald-source", "", "`name` of who has written the lines (SYSLOG_IDENTIFIER)")
+	f.StringVar(&o.source, "journald-source", "", "`name` of the program that wrote the lines (SYSLOG_IDENTIFIER)")
 	f.StringVar(&o.path, "log-path", "", "`folder` of the journal, or /dev/kmsg (the journal of the system)")
 	f.StringVar(&lookback, "lookback", "", "how far back lines count")
 	f.StringVar(&delay, "delay", "", "how long after the boot lines begin to count")
@@ -86,9 +86,9 @@ func logCounter(n node, args []string, out io.Writer) int {
 	case err != nil:
 		return say(out, unknown, "log-counter: %v", err)
 	case total >= o.count:
-		return say(out, sick, "%d lines match, and %d are too many", total, o.count)
+		return say(out, unhealthy, "%d lines match, and %d are too many", total, o.count)
 	}
-	return say(out, well, "%d lines match, of %d that are too many", total, o.count)
+	return say(out, healthy, "%d lines match, of %d that are too many", total, o.count)
 }
 
 // total counts the lines that match and subtracts those that match the revert pattern.

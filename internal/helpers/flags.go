@@ -59,7 +59,7 @@ func hint(f *flag.FlagSet, err error) error {
 // refuse prints what is wrong with the arguments.
 func refuse(out io.Writer, name string, err error) int {
 	if errors.Is(err, flag.ErrHelp) {
-		return well
+		return healthy
 	}
 	return say(out, unknown, "%s: %v", name, err)
 }

@@ -75,19 +75,19 @@ func healthChecker(n node, args []string, out io.Writer) int {
 		limit = min(limit, o.criTimeout)
 	}
 	guard := check.Guard{
-		Care:  check.Care{Check: "health-checker " + strings.Join(args, " "), Unit: o.service, Repair: o.repair, Cooldown: o.cooldown},
-		Units: n.units, Repairs: &check.Repairs{Folder: n.repairs}, Now: n.now,
+		GuardConfig: check.GuardConfig{Check: "health-checker " + strings.Join(args, " "), Unit: o.service, Repair: o.repair, Cooldown: o.cooldown},
+		Units:       n.units, Repairs: &check.Repairs{Folder: n.repairs}, Now: n.now,
 	}
 	examineBoth := func(ctx context.Context) checkresult.Result {
-		if answer := o.exam(n)(ctx); answer.Verdict != checkresult.Well || len(o.patterns) == 0 {
+		if answer := o.check(n)(ctx); answer.Verdict != checkresult.Healthy || len(o.patterns) == 0 {
 			return answer
 		}
 		return o.searchJournal(ctx, n)
 	}
-	return examine(out, time.Duration(float64(limit)*spare), guard.Around(examineBoth))
+	return runCheck(out, time.Duration(float64(limit)*spare), guard.Around(examineBoth))
 }
 
-func (o healthOptions) exam(n node) checkresult.Check {
+func (o healthOptions) check(n node) checkresult.Check {
 	switch o.component {
 	case "kube-proxy":
 		return check.Endpoint("kube-proxy", check.KubeProxyURL(n.getenv))
@@ -122,10 +122,10 @@ func (o healthOptions) searchJournal(ctx context.Context, n node) checkresult.Re
 	}
 	for i, p := range o.patterns {
 		if counts[i] >= p.count {
-			return checkresult.Result{Verdict: checkresult.Sick, Message: fmt.Sprintf("%s has written %d lines that match %q", o.service, counts[i], p.text)}
+			return checkresult.Result{Verdict: checkresult.Unhealthy, Message: fmt.Sprintf("%s has written %d lines that match %q", o.service, counts[i], p.text)}
 		}
 	}
-	return checkresult.Result{Verdict: checkresult.Well, Message: o.service + " is well"}
+	return checkresult.Result{Verdict: checkresult.Healthy, Message: o.service + " is well"}
 }
 
 // since returns the start of the search in the unit's journal. The search is always bounded,

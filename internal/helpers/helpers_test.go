@@ -25,7 +25,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/unit/unittest"
 )
 
-// call runs a program on a node, and returns its exit code and its line.
+// call runs a program on a node and returns its exit code and its line.
 func call(t *testing.T, n node, name string, args ...string) (int, string) {
 	t.Helper()
 	var out strings.Builder
@@ -37,7 +37,7 @@ func call(t *testing.T, n node, name string, args ...string) (int, string) {
 	return code, strings.TrimSpace(line)
 }
 
-// here is a node with this systemd and this environment.
+// here returns a node with this systemd and environment.
 func here(systemd *unittest.Systemd, env map[string]string) node {
 	n := node{
 		getenv: func(name string) string { return env[name] }, proc: "/proc", now: time.Now,
@@ -50,7 +50,7 @@ func here(systemd *unittest.Systemd, env map[string]string) node {
 	return n
 }
 
-// served is an environment in which the kubelet and kube-proxy answer so.
+// served returns an environment in which the kubelet and kube-proxy answer with a status.
 func served(t *testing.T, status int) map[string]string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
@@ -62,7 +62,7 @@ func served(t *testing.T, status int) map[string]string {
 	return map[string]string{"HOST_ADDRESS": host, "KUBELET_PORT": port, "KUBEPROXY_PORT": port}
 }
 
-func TestEveryProgramThatTheOriginalFilesCallIsHere(t *testing.T) {
+func TestEveryProgramOfTheOriginalFilesExists(t *testing.T) {
 	paths, err := filepath.Glob("../probe/config/testdata/node-problem-detector/*.json")
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("no files: %v", err)
@@ -123,11 +123,11 @@ func TestHealthChecker(t *testing.T) {
 		says      string
 		restarted bool
 	}{
-		{"well", 200, old, []string{"--component=kubelet"}, 0, "kubelet is well", false},
+		{"healthy", 200, old, []string{"--component=kubelet"}, 0, "kubelet is well", false},
 		{"the kubelet is the usual component", 200, old, nil, 0, "kubelet is well", false},
-		{"sick, and restarted by default", 500, old, []string{"--component=kubelet"}, 1, "kubelet.service was restarted", true},
-		{"sick, and not restarted within its cool-down", 500, young, []string{"--component=kubelet", "--cooldown-time=1m"}, 1, "after a cool-down of 1m0s", false},
-		{"sick, and not restarted on request", 500, old, []string{"--component=kubelet", "--enable-repair=false"}, 1, "kubelet answers 500", false},
+		{"unhealthy, and restarted by default", 500, old, []string{"--component=kubelet"}, 1, "kubelet.service was restarted", true},
+		{"unhealthy, and not restarted within its cool-down", 500, young, []string{"--component=kubelet", "--cooldown-time=1m"}, 1, "after a cool-down of 1m0s", false},
+		{"unhealthy, and not restarted on request", 500, old, []string{"--component=kubelet", "--enable-repair=false"}, 1, "kubelet answers 500", false},
 		{"another unit", 500, old, []string{"--component", "kube-proxy", "--service", "kubelet"}, 1, "kubelet.service was restarted", true},
 		{"the unit's old flag", 500, old, []string{"--component=kube-proxy", "--systemd-service=kubelet"}, 1, "kubelet.service was restarted", true},
 		{"a unit that is not there", 500, old, []string{"--component=kube-proxy"}, 1, "no unit kube-proxy.service", false},
@@ -146,7 +146,7 @@ func TestHealthChecker(t *testing.T) {
 	}
 }
 
-// runtimeOf plays a container runtime.
+// runtimeOf is a fake container runtime.
 type runtimeOf struct {
 	cri.UnimplementedRuntimeServiceServer
 
@@ -178,13 +178,13 @@ func TestHealthCheckerAsksTheRuntime(t *testing.T) {
 		}
 		began := time.Now()
 		code, line := call(t, here(nil, nil), "health-checker", "--component=cri", "--enable-repair=false", "--cri-socket-path=unix://"+socket, "--cri-timeout="+timeout, "--crictl-path=/usr/bin/crictl")
-		if hang != (code == sick) || hang != strings.Contains(line, "does not answer") || time.Since(began) > 10*time.Second {
+		if hang != (code == unhealthy) || hang != strings.Contains(line, "does not answer") || time.Since(began) > 10*time.Second {
 			t.Errorf("hangs %v: %d %q after %s", hang, code, line, time.Since(began))
 		}
 	}
 }
 
-func TestWrongFlagsAreRefusedInOneLine(t *testing.T) {
+func TestInvalidFlagsAreReportedInOneLine(t *testing.T) {
 	for _, test := range []struct {
 		program string
 		args    []string
@@ -211,7 +211,7 @@ func TestWrongFlagsAreRefusedInOneLine(t *testing.T) {
 		}
 	}
 	var out strings.Builder
-	if code := healthChecker(here(nil, nil), []string{"--help"}, &out); code != well || !strings.Contains(out.String(), "-cooldown-time") {
+	if code := healthChecker(here(nil, nil), []string{"--help"}, &out); code != healthy || !strings.Contains(out.String(), "-cooldown-time") {
 		t.Errorf("help: %d %q", code, out.String())
 	}
 }
@@ -231,7 +231,7 @@ func TestLogCounterCountsTheJournal(t *testing.T) {
 	}
 	eventually(t, "five lines are there", func() bool {
 		code, _ := count("--count=5")
-		return code == sick
+		return code == unhealthy
 	})
 	for _, test := range []struct {
 		name string
@@ -239,13 +239,13 @@ func TestLogCounterCountsTheJournal(t *testing.T) {
 		want int
 		says string
 	}{
-		{"below the count", []string{"--count=6"}, well, "5 lines match"},
-		{"one is enough", nil, sick, "5 lines match"},
-		{"a stop takes one off", []string{"--count=5", `--revert-pattern=Stopping kubelet\.service.*`}, well, "4 lines match"},
-		{"the pattern ends at the line's end", []string{"--pattern=Started", "--count=1"}, well, "0 lines"},
-		{"nothing counts until the delay is over", []string{"--delay=2h", "--count=1"}, well, "0 lines"},
-		{"nothing that old is left", []string{"--lookback=0", "--count=1"}, well, "0 lines"},
-		{"nobody wrote it", []string{"--journald-source=nobody", "--count=1"}, well, "0 lines"},
+		{"below the count", []string{"--count=6"}, healthy, "5 lines match"},
+		{"one is enough", nil, unhealthy, "5 lines match"},
+		{"a stop takes one off", []string{"--count=5", `--revert-pattern=Stopping kubelet\.service.*`}, healthy, "4 lines match"},
+		{"the pattern ends at the line's end", []string{"--pattern=Started", "--count=1"}, healthy, "0 lines"},
+		{"nothing counts until the delay is over", []string{"--delay=2h", "--count=1"}, healthy, "0 lines"},
+		{"nothing that old is left", []string{"--lookback=0", "--count=1"}, healthy, "0 lines"},
+		{"no lines of the source", []string{"--journald-source=missing", "--count=1"}, healthy, "0 lines"},
 		{"there is no such folder", []string{"--log-path=" + folder + "/nowhere"}, unknown, "nowhere"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -274,24 +274,24 @@ func TestLogCounterCountsTheKernelsLog(t *testing.T) {
 	}
 	n := here(nil, nil)
 	n.boot = func() (boot.Boot, error) { return boot.Read("") }
-	n.now = func() time.Time { return time.Now().Add(time.Second) } // the kernel's stamps may be ahead a little
+	n.now = func() time.Time { return time.Now().Add(time.Second) } // the kernel's timestamps may be slightly ahead
 	args := []string{"--log-path=/dev/kmsg", "--lookback=5m", "--pattern=" + mark + ".*"}
-	if code, line := call(t, n, "log-counter", append(args, "--count=3")...); code != sick || !strings.HasPrefix(line, "3 ") {
+	if code, line := call(t, n, "log-counter", append(args, "--count=3")...); code != unhealthy || !strings.HasPrefix(line, "3 ") {
 		t.Errorf("%d %q", code, line)
 	}
-	if code, line := call(t, n, "log-counter", append(args, "--count=4")...); code != well {
+	if code, line := call(t, n, "log-counter", append(args, "--count=4")...); code != healthy {
 		t.Errorf("%d %q", code, line)
 	}
 }
 
-func TestScriptsAnswerAsTheirNodeIs(t *testing.T) {
+func TestScripts(t *testing.T) {
 	systemd := unittest.Start(t)
 	systemd.Set("chronyd.service", unittest.Unit{Load: "loaded", Active: "active"})
-	if code, line := call(t, here(systemd, nil), "check_ntp.sh"); code != well || line != "chronyd.service is running" {
+	if code, line := call(t, here(systemd, nil), "check_ntp.sh"); code != healthy || line != "chronyd.service is running" {
 		t.Errorf("%d %q", code, line)
 	}
 	systemd.Set("chronyd.service", unittest.Unit{Load: "loaded", Active: "failed"})
-	if code, line := call(t, here(systemd, nil), "check_ntp.sh"); code != sick {
+	if code, line := call(t, here(systemd, nil), "check_ntp.sh"); code != unhealthy {
 		t.Errorf("%d %q", code, line)
 	}
 	if code, line := call(t, here(nil, nil), "check_ntp.sh"); code == unknown || !strings.Contains(line, "clock") {
@@ -300,7 +300,7 @@ func TestScriptsAnswerAsTheirNodeIs(t *testing.T) {
 
 	n := here(nil, nil)
 	n.proc = t.TempDir()
-	if code, line := call(t, n, "network_problem.sh"); code != well {
+	if code, line := call(t, n, "network_problem.sh"); code != healthy {
 		t.Errorf("without a table: %d %q", code, line)
 	}
 	folder := filepath.Join(n.proc, "sys/net/netfilter")
@@ -312,25 +312,25 @@ func TestScriptsAnswerAsTheirNodeIs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if code, line := call(t, n, "network_problem.sh", "ignored"); code != well {
+	if code, line := call(t, n, "network_problem.sh", "ignored"); code != healthy {
 		t.Errorf("at 99 of 100: %d %q", code, line)
 	}
 	if err := os.WriteFile(filepath.Join(folder, "nf_conntrack_count"), []byte("100"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if code, line := call(t, n, "network_problem.sh"); code != sick {
+	if code, line := call(t, n, "network_problem.sh"); code != unhealthy {
 		t.Errorf("at 100 of 100: %d %q", code, line)
 	}
 	for _, name := range []string{"dns_problem.sh", "iptables_mode.sh"} {
 		began := time.Now()
-		if code, line := call(t, here(nil, nil), name); code < well || code > unknown || time.Since(began) > 3*time.Second {
+		if code, line := call(t, here(nil, nil), name); code < healthy || code > unknown || time.Since(began) > 3*time.Second {
 			t.Errorf("%s: %d %q after %s", name, code, line, time.Since(began))
 		}
 	}
 }
 
-// What counts is what the unit has written, by whichever name, and not what others write
-// by the unit's.
+// Lines count by the unit that wrote them, under any identifier. Lines of other units under the
+// unit's identifier do not count.
 func TestHealthCheckerSearchesTheJournalOfItsUnit(t *testing.T) {
 	folder, write, other := journald(t)
 	systemd := unittest.Start(t)
@@ -350,7 +350,7 @@ func TestHealthCheckerSearchesTheJournalOfItsUnit(t *testing.T) {
 	write("kubelet", "the end")
 	eventually(t, "the lines are there", func() bool {
 		code, _ := search("--log-pattern=1:the end")
-		return code == sick
+		return code == unhealthy
 	})
 	for _, test := range []struct {
 		name string
@@ -358,14 +358,14 @@ func TestHealthCheckerSearchesTheJournalOfItsUnit(t *testing.T) {
 		want int
 		says string
 	}{
-		{"so many", []string{"--log-pattern=6:connection refused"}, sick, `kubelet has written 6 lines that match "connection refused"`},
-		{"not so many", []string{"--log-pattern=7:connection refused"}, well, "kubelet is well"},
-		{"one pattern of two", []string{"--log-pattern=7:connection refused", "--log-pattern=3:once more"}, sick, "3 lines"},
-		{"nothing of that age", []string{"--log-pattern=1:connection refused", "--loopback-time=1ns"}, well, "kubelet is well"},
-		{"another unit", []string{"--service=crowd", "--log-pattern=1:connection refused"}, well, "crowd is well"},
-		{"a unit that is not there", []string{"--service=nobody", "--log-pattern=1:connection refused"}, unknown, "there is no unit nobody.service (not-found)"},
+		{"so many", []string{"--log-pattern=6:connection refused"}, unhealthy, `kubelet has written 6 lines that match "connection refused"`},
+		{"not so many", []string{"--log-pattern=7:connection refused"}, healthy, "kubelet is well"},
+		{"one pattern of two", []string{"--log-pattern=7:connection refused", "--log-pattern=3:once more"}, unhealthy, "3 lines"},
+		{"nothing of that age", []string{"--log-pattern=1:connection refused", "--loopback-time=1ns"}, healthy, "kubelet is well"},
+		{"another unit", []string{"--service=crowd", "--log-pattern=1:connection refused"}, healthy, "crowd is well"},
+		{"a unit that is not there", []string{"--service=missing", "--log-pattern=1:connection refused"}, unknown, "there is no unit missing.service (not-found)"},
 		{"a unit that never was started", []string{"--service=late", "--log-pattern=1:connection refused"}, unknown, "late.service was never started"},
-		{"such a unit, and how far to look back", []string{"--service=late", "--loopback-time=1h", "--log-pattern=1:connection refused"}, well, "late is well"},
+		{"such a unit, and how far to look back", []string{"--service=late", "--loopback-time=1h", "--log-pattern=1:connection refused"}, healthy, "late is well"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if code, line := search(test.args...); code != test.want || !strings.Contains(line, test.says) {
@@ -375,8 +375,8 @@ func TestHealthCheckerSearchesTheJournalOfItsUnit(t *testing.T) {
 	}
 }
 
-// A program that ends forgets nothing of what it has restarted.
-func TestHealthCheckerDoesNotRestartInVainAgainAndAgain(t *testing.T) {
+// A program that has ended still knows what it has restarted.
+func TestHealthCheckerRespectsTheCooldown(t *testing.T) {
 	systemd := unittest.Start(t) // with a unit that a restart does not change
 	old := time.Now().Add(-time.Hour)
 	systemd.Set("kubelet.service", unittest.Unit{Load: "loaded", Active: "failed", Started: old, Changed: old})
@@ -384,7 +384,7 @@ func TestHealthCheckerDoesNotRestartInVainAgainAndAgain(t *testing.T) {
 	n.repairs = filepath.Join(t.TempDir(), "repairs")
 	for round := range 4 {
 		code, line := call(t, n, "health-checker", "--component=kubelet")
-		if says := map[bool]string{true: "kubelet.service was restarted", false: "(without success); the next restart is possible after a cool-down of 2m0s"}[round == 0]; code != sick || !strings.Contains(line, says) {
+		if says := map[bool]string{true: "kubelet.service was restarted", false: "(without success); the next restart is possible after a cool-down of 2m0s"}[round == 0]; code != unhealthy || !strings.Contains(line, says) {
 			t.Errorf("%d %q", code, line)
 		}
 		if most := maxOutput(t, "health-checker-kubelet.json"); len(line) > most {
@@ -396,7 +396,7 @@ func TestHealthCheckerDoesNotRestartInVainAgainAndAgain(t *testing.T) {
 	}
 }
 
-// maxOutput is how much a file that is shipped lets a program say.
+// maxOutput returns the output limit of a shipped file.
 func maxOutput(t *testing.T, name string) int {
 	t.Helper()
 	text, err := shipped.Files.ReadFile(name)
@@ -410,7 +410,7 @@ func maxOutput(t *testing.T, name string) int {
 	return file.Plugin.MaxOutputLength
 }
 
-func TestHealthCheckerTakesPatterns(t *testing.T) {
+func TestHealthCheckerPatterns(t *testing.T) {
 	o, err := parseHealth([]string{"--log-pattern=2:connection refused,3:a,b", "--log-pattern=1:x{1,3}:y"}, io.Discard)
 	if err != nil {
 		t.Fatal(err)
@@ -422,14 +422,14 @@ func TestHealthCheckerTakesPatterns(t *testing.T) {
 	if want := "2 connection refused|3 a,b|1 x{1,3}:y"; strings.Join(got, "|") != want {
 		t.Errorf("%q, want %q", strings.Join(got, "|"), want)
 	}
-	// Without systemd nobody knows since when to search.
+	// Without systemd the start of the search is not known.
 	code, line := call(t, here(nil, served(t, 200)), "health-checker", "--log-pattern=1:a", "--enable-repair=false")
 	if code != unknown || !strings.Contains(line, "systemd") {
 		t.Errorf("%d %q", code, line)
 	}
 }
 
-// Whatever the arguments are, the answer is one line at most and an exit code.
+// For any arguments the program prints at most one line and returns an exit code.
 func FuzzFlags(f *testing.F) {
 	f.Add("--component=cri\n--cri-timeout=1ns")
 	f.Add("--log-pattern=1:a,2:b,\n--cooldown-time=-1h")

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The recipe of the image is in a module of its own, which cannot ask this package.
+// The image is built in a separate Go module, which cannot import this package.
 func TestTheImageLinksEveryProgramAndNoOther(t *testing.T) {
 	recipes, err := parser.ParseFile(token.NewFileSet(), "../../tools/images/recipes.go", nil, parser.SkipObjectResolution)
 	if err != nil {

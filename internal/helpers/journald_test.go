@@ -13,10 +13,9 @@ import (
 	"time"
 )
 
-// journald starts a real one that sees its own folders in the place of /run and /var/log,
-// and returns the folder of its journal and how to write to it. It takes this process for
-// one of kubelet.service, and so whatever is written through write; what is written by
-// another, through the second, is written in the name of the first process.
+// journald starts a real journald with its own folders instead of /run and /var/log. It returns the
+// folder of the journal and two functions to write to it. journald attributes this process, and
+// lines from write, to kubelet.service. Lines from other are attributed to the first process.
 func journald(t *testing.T) (folder string, write, other func(identifier, message string)) {
 	t.Helper()
 	const program = "/lib/systemd/systemd-journald"
@@ -79,7 +78,7 @@ exec ` + program)
 	return filepath.Join(run, "log/journal"), as(os.Getpid()), as(1)
 }
 
-// send writes to a socket, with whose message it is.
+// send writes to a socket with the credentials of a process.
 func send(conn *net.UnixConn, entry, who []byte) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {

@@ -18,9 +18,9 @@ import (
 
 // The exit codes.
 const (
-	well    = 0
-	sick    = 1
-	unknown = 2
+	healthy   = 0
+	unhealthy = 1
+	unknown   = 2
 )
 
 // node gives programs access to the machine.
@@ -32,7 +32,7 @@ type node struct {
 	units   check.Units
 	boot    func() (boot.Boot, error)
 	now     func() time.Time
-	become  func(path string, argv, env []string) error // returns only if it fails
+	exec    func(path string, argv, env []string) error // returns only if it fails
 }
 
 // program is a helper program. It writes a line to out and returns the exit code.
@@ -60,7 +60,7 @@ func Program(name string) (run func(args []string, out io.Writer) int, ok bool) 
 	return func(args []string, out io.Writer) int {
 		return p(node{
 			getenv: os.Getenv, proc: check.Proc, repairs: check.RepairsFolder, units: unit.New(unit.Config{}),
-			boot: func() (boot.Boot, error) { return boot.Read("") }, now: time.Now, become: syscall.Exec,
+			boot: func() (boot.Boot, error) { return boot.Read("") }, now: time.Now, exec: syscall.Exec,
 		}, args, out)
 	}, true
 }
@@ -73,7 +73,7 @@ func say(out io.Writer, code int, format string, args ...any) int {
 }
 
 // runCheck runs a check with a time limit, prints its message and returns the exit code.
-func examine(out io.Writer, limit time.Duration, e checkresult.Check) int {
+func runCheck(out io.Writer, limit time.Duration, e checkresult.Check) int {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	answer := e(ctx)
@@ -82,10 +82,10 @@ func examine(out io.Writer, limit time.Duration, e checkresult.Check) int {
 
 func code(v checkresult.Verdict) int {
 	switch v {
-	case checkresult.Well:
-		return well
-	case checkresult.Sick:
-		return sick
+	case checkresult.Healthy:
+		return healthy
+	case checkresult.Unhealthy:
+		return unhealthy
 	}
 	return unknown
 }

@@ -15,15 +15,15 @@ const scriptTime = 2500 * time.Millisecond
 // The scripts ignore their arguments.
 
 func networkProblem(n node, _ []string, out io.Writer) int {
-	return examine(out, scriptTime, check.Conntrack(n.proc, 100))
+	return runCheck(out, scriptTime, check.Conntrack(n.proc, 100))
 }
 
 func dnsProblem(_ node, _ []string, out io.Writer) int {
-	return examine(out, scriptTime, check.DNS(check.KubernetesService))
+	return runCheck(out, scriptTime, check.DNS(check.KubernetesService))
 }
 
 func iptablesMode(n node, _ []string, out io.Writer) int {
-	return examine(out, scriptTime, check.IPTables(n.proc))
+	return runCheck(out, scriptTime, check.IPTables(n.proc))
 }
 
 // clockServices are the names of time services in various distributions.
@@ -37,11 +37,11 @@ func checkNTP(n node, _ []string, out io.Writer) int {
 	for _, name := range clockServices {
 		u, err := n.units.Look(ctx, name)
 		if err != nil {
-			return examine(out, scriptTime, check.Clock(0))
+			return runCheck(out, scriptTime, check.Clock(0))
 		}
 		if u.Active == "active" || u.Active == "reloading" {
-			return say(out, well, "%s is running", u.Name)
+			return say(out, healthy, "%s is running", u.Name)
 		}
 	}
-	return say(out, sick, "no time service is running")
+	return say(out, unhealthy, "no time service is running")
 }

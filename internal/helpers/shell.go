@@ -22,7 +22,7 @@ func shell(n node, args []string, out io.Writer) int {
 		err = errors.New("only exec with the absolute path of a program is supported")
 	}
 	if err == nil {
-		err = fmt.Errorf("executing %s: %w", words[1], n.become(words[1], words[1:], os.Environ()))
+		err = fmt.Errorf("executing %s: %w", words[1], n.exec(words[1], words[1:], os.Environ()))
 	}
 	return say(out, unknown, "sh -c %s: %v; %s", args[1], err, noShell)
 }

@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestTheShellBecomesTheProgramThatItIsTold(t *testing.T) {
+func TestTheShellExecutesTheProgram(t *testing.T) {
 	for name, c := range map[string]struct {
 		command string
 		want    []string
@@ -28,7 +28,7 @@ func TestTheShellBecomesTheProgramThatItIsTold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var became []string
 			n := here(nil, map[string]string{"NODE_NAME": "n1"})
-			n.become = func(path string, argv, _ []string) error {
+			n.exec = func(path string, argv, _ []string) error {
 				became = argv
 				if path != argv[0] {
 					t.Errorf("%s is called %s", path, argv[0])
@@ -46,7 +46,7 @@ func TestTheShellBecomesTheProgramThatItIsTold(t *testing.T) {
 	}
 }
 
-func TestWhatNeedsAShellIsRefusedWithTheWayOut(t *testing.T) {
+func TestOtherCommandsAreRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		args []string
 		want string
@@ -71,7 +71,7 @@ func TestWhatNeedsAShellIsRefusedWithTheWayOut(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := here(nil, map[string]string{"TWO": "a b"})
-			n.become = func(path string, _, _ []string) error {
+			n.exec = func(path string, _, _ []string) error {
 				t.Errorf("became %s", path)
 				return nil
 			}
@@ -83,8 +83,8 @@ func TestWhatNeedsAShellIsRefusedWithTheWayOut(t *testing.T) {
 	}
 }
 
-// What it takes, it takes apart as the shell of this machine does.
-func TestTheWordsAreThoseOfARealShell(t *testing.T) {
+// shellWords splits every command that it accepts like this machine's shell.
+func TestWordsAreSplitLikeARealShell(t *testing.T) {
 	printf, err := exec.LookPath("printf")
 	if err != nil {
 		t.Fatal(err)

@@ -50,7 +50,7 @@ func Write(to io.Writer, families ...*Family) error {
 		out.WriteString("# HELP " + f.Name + " " + escape.Replace(f.Help) + "\n# TYPE " + f.Name + " " + f.Kind + "\n")
 		slices.SortStableFunc(f.samples, func(a, b sample) int { return slices.Compare(a.labels, b.labels) })
 		for _, s := range f.samples {
-			out.WriteString(f.Name + f.written(s.labels) + " " + strconv.FormatFloat(s.value, 'g', -1, 64) + "\n")
+			out.WriteString(f.Name + f.formatLabels(s.labels) + " " + strconv.FormatFloat(s.value, 'g', -1, 64) + "\n")
 		}
 	}
 	_, err := io.WriteString(to, out.String())
@@ -58,7 +58,7 @@ func Write(to io.Writer, families ...*Family) error {
 }
 
 // formatLabels returns the labels in the text format.
-func (f *Family) written(values []string) string {
+func (f *Family) formatLabels(values []string) string {
 	if len(values) == 0 {
 		return ""
 	}

@@ -38,7 +38,7 @@ func decodeSets(tb rapid.TB, data []byte) []v1alpha1.ConditionSet {
 	return decode[*v1alpha1.ConditionSetList](tb, data).Items
 }
 
-// listOf is what the API server would answer.
+// listOf returns a list as the API server would.
 func listOf(tb rapid.TB, kind string, items ...any) []byte {
 	tb.Helper()
 	data, err := json.Marshal(map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": kind + "List", "items": items})
@@ -109,13 +109,13 @@ func TestDecode(t *testing.T) {
 	})
 }
 
-// One bad set must not hide the others, whatever stands in any of its fields.
+// An invalid set must not hide the others, whatever its fields contain.
 func TestAnyBadSetLeavesTheOthersReadable(t *testing.T) {
 	leavesTheOthersReadable(t, full, func(t *rapid.T, items ...any) []v1alpha1.ConditionSet { return decodeSets(t, listOfSets(t, items...)) },
 		func(set v1alpha1.ConditionSet) bool { return set.Spec.Unreadable == "" })
 }
 
-// leavesTheOthersReadable reads lists with one object in the middle that was spoiled.
+// leavesTheOthersReadable decodes lists with an invalid object in the middle.
 func leavesTheOthersReadable[T any](t *testing.T, full func() T, read func(*rapid.T, ...any) []T, isReadable func(T) bool) {
 	t.Helper()
 	var unreadable, readable int
@@ -148,7 +148,7 @@ func leavesTheOthersReadable[T any](t *testing.T, full func() T, read func(*rapi
 	}
 }
 
-// spoil puts some JSON value somewhere into another.
+// spoil inserts a random JSON value into another.
 func spoil(t *rapid.T, value any, depth int) any {
 	if depth > 0 && rapid.IntRange(0, 2).Draw(t, "stop") == 0 {
 		return anyJSON(2).Draw(t, "spoiled")

@@ -92,7 +92,7 @@ func TestDecodeRepairPolicy(t *testing.T) {
 	})
 }
 
-// One bad policy must not hide the others, whatever stands in any of its fields.
+// An invalid policy must not hide the others, whatever its fields contain.
 func TestAnyBadPolicyLeavesTheOthersReadable(t *testing.T) {
 	leavesTheOthersReadable(t, fullPolicy, func(t *rapid.T, items ...any) []v1alpha1.RepairPolicy {
 		return decodePolicies(t, listOfPolicies(t, items...))

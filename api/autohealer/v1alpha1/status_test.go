@@ -46,7 +46,7 @@ func TestConditionStatus(t *testing.T) {
 	}
 }
 
-// Whatever JSON there is can be read, and is one of the three only if it says so.
+// Any JSON value can be decoded, and only the three statuses give a status.
 func FuzzConditionStatus(f *testing.F) {
 	for _, seed := range []string{`true`, `"unknown"`, `"False"`, `null`, `1e999`, `{"a":[1,"b",null]}`, `[]`, `"\ud800"`, ` true `, `"tr`, ``, "{\"\":\"\x8e\"}"} {
 		f.Add([]byte(seed))
@@ -57,7 +57,7 @@ func FuzzConditionStatus(f *testing.F) {
 			t.Fatalf("%q: %v", data, err)
 		}
 		if !json.Valid(data) {
-			return // the decoder hands over no such thing
+			return // the decoder never passes this
 		}
 		if err := json.Unmarshal(data, &status); err != nil {
 			t.Fatalf("%q: %v", data, err)
@@ -80,12 +80,12 @@ func TestAnyConditionStatusCanBeRead(t *testing.T) {
 	})
 }
 
-// checkStatus holds a status against the JSON that it was read from.
+// checkStatus compares a status with the JSON that it was decoded from.
 func checkStatus(tb rapid.TB, data []byte, status v1alpha1.ConditionStatus) {
 	tb.Helper()
 	var value any
 	decoder := json.NewDecoder(bytes.NewReader(data))
-	decoder.UseNumber() // there are numbers that fit nothing
+	decoder.UseNumber() // some numbers fit no Go type
 	if err := decoder.Decode(&value); err != nil {
 		tb.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func checkStatus(tb rapid.TB, data []byte, status v1alpha1.ConditionStatus) {
 	if status != want {
 		tb.Fatalf("%s is read as %q, want %q", data, status, want)
 	}
-	// Written and read again it is the same.
+	// Encoding and decoding does not change it.
 	again, err := json.Marshal(status)
 	if err != nil {
 		tb.Fatal(err)
@@ -118,7 +118,7 @@ func checkStatus(tb rapid.TB, data []byte, status v1alpha1.ConditionStatus) {
 	}
 }
 
-// anyJSON makes JSON values of every type, with numbers too large for any.
+// anyJSON generates JSON values of every type, including numbers that fit no Go type.
 func anyJSON(depth int) *rapid.Generator[any] {
 	kinds := []*rapid.Generator[any]{
 		rapid.Just[any](nil),

@@ -71,7 +71,7 @@ func full() v1alpha1.NodeHealthCheck {
 	}
 }
 
-// document is the same as the API server would answer it.
+// document returns the same object as the API server would.
 func document(tb rapid.TB) map[string]any {
 	tb.Helper()
 	text, err := json.Marshal(full())
@@ -120,8 +120,7 @@ func TestDecode(t *testing.T) {
 	})
 }
 
-// One bad health check must not hide the others, whatever stands in any of its
-// fields.
+// An invalid health check must not hide the others, whatever its fields contain.
 func TestAnyBadHealthCheckLeavesTheOthersReadable(t *testing.T) {
 	var unreadable, readable int
 	rapid.Check(t, func(t *rapid.T) {
@@ -146,7 +145,7 @@ func TestAnyBadHealthCheckLeavesTheOthersReadable(t *testing.T) {
 	}
 }
 
-// spoiled puts some odd JSON value somewhere into another.
+// spoiled inserts a random JSON value into another.
 func spoiled(t *rapid.T, value any) any {
 	if rapid.IntRange(0, 3).Draw(t, "stop") > 0 {
 		switch value := value.(type) {

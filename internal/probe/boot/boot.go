@@ -42,7 +42,7 @@ func Read(proc string) (Boot, error) {
 	if err != nil {
 		return Boot{}, fmt.Errorf("reading the boot time: %w", err)
 	}
-	at, err := began(stat)
+	at, err := parseBootTime(stat)
 	if err != nil {
 		return Boot{}, fmt.Errorf("reading the boot time in %s: %w", path, err)
 	}
@@ -50,7 +50,7 @@ func Read(proc string) (Boot, error) {
 }
 
 // parseBootTime finds the time of the boot in /proc/stat.
-func began(stat []byte) (time.Time, error) {
+func parseBootTime(stat []byte) (time.Time, error) {
 	for line := range bytes.Lines(stat) {
 		if value, ok := bytes.CutPrefix(line, []byte("btime ")); ok {
 			seconds, err := strconv.ParseInt(string(bytes.TrimSpace(value)), 10, 64)

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// proc is a proc file system with some files.
+// proc returns a proc file system with some files.
 func proc(t *testing.T, files map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -34,7 +34,7 @@ const (
 	stat   = "cpu  7 0 5\nintr 1 2 3\nctxt 42\nbtime 1794707477\nprocesses 4\n"
 )
 
-func TestABootIsReadFromProc(t *testing.T) {
+func TestRead(t *testing.T) {
 	got, err := Read(proc(t, map[string]string{idFile: id, "stat": stat}))
 	want := Boot{ID: strings.TrimSpace(id), Time: time.Unix(1794707477, 0)}
 	if err != nil || got != want {
@@ -42,7 +42,7 @@ func TestABootIsReadFromProc(t *testing.T) {
 	}
 }
 
-func TestABootThatTheKernelDoesNotTellIsAnError(t *testing.T) {
+func TestAMissingValueIsAnError(t *testing.T) {
 	for name, test := range map[string]struct {
 		files map[string]string
 		want  string
@@ -66,8 +66,8 @@ func TestABootThatTheKernelDoesNotTellIsAnError(t *testing.T) {
 	}
 }
 
-// The figure of the kernel is the difference of its own clocks.
-func TestTheRealBootIsThisOne(t *testing.T) {
+// The kernel's value is the difference of its own clocks.
+func TestReadOnThisMachine(t *testing.T) {
 	first, err := Read("")
 	if err != nil {
 		t.Fatal(err)

@@ -13,9 +13,9 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/config"
 )
 
-// One op is what the shipped file asks for within 30 s: each of its checks as often as its
-// interval says, on this machine's own tables and clock. The kubelet and the runtime that
-// are asked live in this process, so that their work is in the figures too.
+// One operation runs the checks of the shipped file for 30 s, each at its interval, on this
+// machine's own tables and clock. The fake kubelet and runtime run in this process, so the numbers
+// include their work.
 func BenchmarkShippedChecks(b *testing.B) {
 	const period = 30 * time.Second
 	text, err := os.ReadFile("../../../config/health-checks.json")
@@ -64,7 +64,7 @@ func BenchmarkShippedChecks(b *testing.B) {
 	b.ReportMetric(100*float64(each)/float64(period), "%core")
 }
 
-// used is how much of the processor this process has used.
+// used returns the CPU time of this process.
 func used(b *testing.B) time.Duration {
 	b.Helper()
 	var u syscall.Rusage

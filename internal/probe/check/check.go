@@ -26,21 +26,21 @@ type Node struct {
 
 // New returns the check of a rule.
 func New(rule config.CheckRule, node Node) (checkresult.Check, error) {
-	examine, err := bare(rule, node)
+	examine, err := newUnguarded(rule, node)
 	if err != nil {
 		return nil, err
 	}
 	s := rule.Settings
-	care := Care{Check: rule.Check + "/" + rule.Reason, Unit: s.Unit, Grace: s.Grace, Repair: s.Repair, Cooldown: s.Cooldown}
+	care := GuardConfig{Check: rule.Check + "/" + rule.Reason, Unit: s.Unit, Grace: s.Grace, Repair: s.Repair, Cooldown: s.Cooldown}
 	if err := care.Validate(); err != nil {
 		return nil, fmt.Errorf("check %s: %w", rule.Check, err)
 	}
-	guard := Guard{Care: care, Boot: node.Boot, Units: node.Units, Repairs: node.Repairs, Tell: node.Tell, Now: time.Now}
+	guard := Guard{GuardConfig: care, Boot: node.Boot, Units: node.Units, Repairs: node.Repairs, Tell: node.Tell, Now: time.Now}
 	return guard.Around(examine), nil
 }
 
 // newUnguarded returns the check without its guard.
-func bare(rule config.CheckRule, node Node) (checkresult.Check, error) {
+func newUnguarded(rule config.CheckRule, node Node) (checkresult.Check, error) {
 	s := rule.Settings
 	switch rule.Check {
 	case config.CheckKubelet:

@@ -36,9 +36,9 @@ func judgeClock(told unix.Timex, limit time.Duration) checkresult.Result {
 	worst := time.Duration(told.Maxerror) * time.Microsecond
 	switch {
 	case worst >= worstError:
-		return sick("the clock is not synchronised: it may be wrong by 16s or more")
+		return unhealthy("the clock is not synchronised: it may be wrong by 16s or more")
 	case limit > 0 && worst > limit:
-		return sick("the clock may be wrong by more than %s: no time daemon has corrected it for a while", limit)
+		return unhealthy("the clock may be wrong by more than %s: no time daemon has corrected it for a while", limit)
 	}
-	return well("the clock is synchronised")
+	return healthy("the clock is synchronised")
 }

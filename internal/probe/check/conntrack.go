@@ -21,13 +21,13 @@ const Proc = "/proc"
 // table, so the result is Unknown if the agent is known to be in a pod's namespace.
 func Conntrack(proc string, percent int) checkresult.Check {
 	return func(context.Context) checkresult.Result {
-		if apart(proc, "net") {
+		if isOtherNamespace(proc, "net") {
 			return unknown(notFound, "the connection table belongs to the pod, not to the node; set hostNetwork")
 		}
 		count, limit, err := readConntrack(proc)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return well("there is no connection table")
+			return healthy("there is no connection table")
 		case errors.Is(err, fs.ErrPermission):
 			return unknown(notAllowed, "%v", err)
 		case err != nil:
@@ -62,7 +62,7 @@ func readNumber(path string) (uint64, error) {
 // zero means no limit.
 func judgeConntrack(count, limit uint64, percent int) checkresult.Result {
 	if limit > 0 && float64(count) >= float64(limit)*float64(percent)/100 {
-		return sick("the connection table is full: %d of %d", count, limit)
+		return unhealthy("the connection table is full: %d of %d", count, limit)
 	}
-	return well("the connection table has room: %d of %d", count, limit)
+	return healthy("the connection table has room: %d of %d", count, limit)
 }

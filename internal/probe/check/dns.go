@@ -14,17 +14,17 @@ const KubernetesService = "kubernetes.default"
 func DNS(name string) checkresult.Check {
 	resolver := &net.Resolver{PreferGo: true}
 	return func(ctx context.Context) checkresult.Result {
-		asking, cancel, limit := patience(ctx)
+		asking, cancel, limit := answerContext(ctx)
 		defer cancel()
 		_, err := resolver.LookupHost(asking, name)
 		switch {
 		case err == nil:
-			return well("%s can be resolved", name)
+			return healthy("%s can be resolved", name)
 		case late(asking):
-			return sick("%s cannot be resolved within %s", name, spell(limit))
+			return unhealthy("%s cannot be resolved within %s", name, formatLimit(limit))
 		case ctx.Err() != nil:
 			return unknown(stopped, "the check was stopped before the name was resolved: %v", ctx.Err())
 		}
-		return sick("%s cannot be resolved: %s", name, briefly(withoutSource(err.Error())))
+		return unhealthy("%s cannot be resolved: %s", name, firstLine(withoutSource(err.Error())))
 	}
 }

@@ -55,7 +55,7 @@ func Docker(socket string) checkresult.Check {
 		},
 	})
 	return func(ctx context.Context) checkresult.Result {
-		if isAway(path) {
+		if isNotMounted(path) {
 			return notMounted("Docker", path)
 		}
 		return examine(ctx)
@@ -70,7 +70,7 @@ func ask(name, address string, through *http.Transport) checkresult.Check {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return func(ctx context.Context) checkresult.Result {
-		asking, cancel, limit := patience(ctx)
+		asking, cancel, limit := answerContext(ctx)
 		defer cancel()
 		status, said, err := get(asking, client, address)
 		if older, ok := olderPath(address); ok && err == nil && status == http.StatusNotFound {
@@ -110,17 +110,17 @@ func get(ctx context.Context, client *http.Client, address string) (status int, 
 func judgeEndpoint(name, address string, limit time.Duration, status int, said string, err error, late bool, ended error) checkresult.Result {
 	switch {
 	case err == nil && status == http.StatusOK:
-		return well("%s is well", name)
+		return healthy("%s is well", name)
 	case err == nil:
-		return sick("%s answers %d at %s: %s", name, status, address, briefly(said))
+		return unhealthy("%s answers %d at %s: %s", name, status, address, firstLine(said))
 	case late:
-		return sick("%s does not answer at %s within %s", name, address, spell(limit))
+		return unhealthy("%s does not answer at %s within %s", name, address, formatLimit(limit))
 	case ended != nil:
 		return unknown(stopped, "the check was stopped before %s answered: %v", name, ended)
 	case errors.Is(err, fs.ErrPermission):
 		return unknown(notAllowed, "asking %s: %v", name, withoutURL(err))
 	}
-	return sick("%s does not answer at %s: %s", name, address, withoutSource(withoutURL(err).Error()))
+	return unhealthy("%s does not answer at %s: %s", name, address, withoutSource(withoutURL(err).Error()))
 }
 
 // withoutURL removes the address from an error, because the message already contains it.

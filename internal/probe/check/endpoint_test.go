@@ -21,24 +21,24 @@ func TestEndpoint(t *testing.T) {
 		want checkresult.Verdict
 		says string
 	}{
-		{"is well at 200", "/healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok")) }, checkresult.Well, "is well"},
-		{"is sick at 500, and says why", "/healthz", func(w http.ResponseWriter, _ *http.Request) {
+		{"is well at 200", "/healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok")) }, checkresult.Healthy, "is well"},
+		{"is unhealthy at 500, and says why", "/healthz", func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, "[-]syncloop failed\nmore", http.StatusInternalServerError)
-		}, checkresult.Sick, "answers 500 at http://127.0.0.1"},
-		{"is sick at a redirect", "/healthz", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) }, checkresult.Sick, "302"},
-		{"is sick when it accepts and never answers", "/healthz", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, checkresult.Sick, "within"},
-		{"is sick when it hangs up", "/healthz", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, checkresult.Sick, "does not answer"},
+		}, checkresult.Unhealthy, "answers 500 at http://127.0.0.1"},
+		{"is unhealthy at a redirect", "/healthz", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) }, checkresult.Unhealthy, "302"},
+		{"is unhealthy when it accepts and never answers", "/healthz", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, checkresult.Unhealthy, "within"},
+		{"is unhealthy when it hangs up", "/healthz", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, checkresult.Unhealthy, "does not answer"},
 		{"of an older kube-proxy is asked for /healthz", "/livez", func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path != "/healthz" {
 				http.NotFound(w, r)
 			}
-		}, checkresult.Well, ""},
-		{"that is not found anywhere is sick", "/livez", http.NotFound, checkresult.Sick, "404"},
+		}, checkresult.Healthy, ""},
+		{"is unhealthy when no path is found", "/livez", http.NotFound, checkresult.Unhealthy, "404"},
 		{"is asked for /healthz only in the place of /livez", "/other", func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path != "/healthz" {
 				http.NotFound(w, r)
 			}
-		}, checkresult.Sick, "404"},
+		}, checkresult.Unhealthy, "404"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			server := httptest.NewServer(test.do)
@@ -56,20 +56,20 @@ func TestEndpoint(t *testing.T) {
 	}
 }
 
-func TestEndpointThatNobodyListensAtIsSick(t *testing.T) {
+func TestAClosedPortIsUnhealthy(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	address := listener.Addr().String()
 	listener.Close()
-	if got := check.Endpoint("it", "http://"+address)(t.Context()); got.Verdict != checkresult.Sick || !strings.Contains(got.Message, "refused") {
+	if got := check.Endpoint("it", "http://"+address)(t.Context()); got.Verdict != checkresult.Unhealthy || !strings.Contains(got.Message, "refused") {
 		t.Errorf("%+v", got)
 	}
 }
 
-// An agent that is being stopped does not call anybody sick.
-func TestWhoIsNotWaitedForIsUnknown(t *testing.T) {
+// An agent that is being stopped reports nothing as unhealthy.
+func TestACancelledCheckIsUnknown(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 	defer server.Close()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -79,7 +79,7 @@ func TestWhoIsNotWaitedForIsUnknown(t *testing.T) {
 	}
 }
 
-func TestAddressesAreThoseOfTheEnvironment(t *testing.T) {
+func TestTheEnvironmentSetsTheAddresses(t *testing.T) {
 	for _, test := range []struct {
 		env            map[string]string
 		kubelet, proxy string
@@ -95,8 +95,8 @@ func TestAddressesAreThoseOfTheEnvironment(t *testing.T) {
 	}
 }
 
-// The port that an examination is made from is another each time, and no news.
-func TestSomebodyWhoHangsUpIsToldInTheSameWordsEachTime(t *testing.T) {
+// The local port differs each time and must not change the message.
+func TestAResetConnectionHasTheSameMessageEachTime(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -110,13 +110,13 @@ func TestSomebodyWhoHangsUpIsToldInTheSameWordsEachTime(t *testing.T) {
 			}
 			buffer := make([]byte, 1<<10)
 			_, _ = c.Read(buffer)
-			_ = c.(*net.TCPConn).SetLinger(0) // so that it is a reset
+			_ = c.(*net.TCPConn).SetLinger(0) // sends a reset
 			_ = c.Close()
 		}
 	}()
 	examine := check.Endpoint("the kubelet", "http://"+listener.Addr().String()+"/healthz")
 	first, second := examine(t.Context()), examine(t.Context())
-	if first != second || first.Verdict != checkresult.Sick || !strings.Contains(first.Message, "connection reset by peer") {
+	if first != second || first.Verdict != checkresult.Unhealthy || !strings.Contains(first.Message, "connection reset by peer") {
 		t.Errorf("%+v and %+v", first, second)
 	}
 }
@@ -128,7 +128,7 @@ func TestADockerThatIsNotMountedIsUnknown(t *testing.T) {
 		want   checkresult.Verdict
 	}{
 		{"unix:///nowhere/docker.sock", checkresult.Unknown},
-		{"unix://" + folder + "/docker.sock", checkresult.Sick},
+		{"unix://" + folder + "/docker.sock", checkresult.Unhealthy},
 	} {
 		if got := check.Docker(test.socket)(t.Context()); got.Verdict != test.want || got.Verdict == checkresult.Unknown && (got.Reason != "CheckNotPossible" || !strings.Contains(got.Message, "/nowhere is not a directory of the node")) {
 			t.Errorf("%s: %+v", test.socket, got)

@@ -17,8 +17,8 @@ type Units interface {
 	Restart(ctx context.Context, name string) error
 }
 
-// Care defines the reaction to an unhealthy check.
-type Care struct {
+// GuardConfig defines the reaction to an unhealthy check.
+type GuardConfig struct {
 	// Check is the name of the check, unique on the node.
 	Check string
 	// Unit is the systemd unit that runs the checked component. It may be empty.
@@ -36,7 +36,7 @@ type Care struct {
 
 // Guard wraps a check. It applies the grace periods and repairs.
 type Guard struct {
-	Care
+	GuardConfig
 
 	Boot    time.Time // start of the node; zero if not known
 	Units   Units
@@ -53,9 +53,9 @@ func (g Guard) Around(examine checkresult.Check) checkresult.Check {
 		answer := examine(ctx)
 		if answer.Verdict != checkresult.Unknown && g.Repair && ctx.Err() == nil {
 			now := g.Now()
-			g.Repairs.revise(unit.Name(g.Unit), func(t try) try { return g.hear(now, t, answer.Verdict) })
+			g.Repairs.updateIfChanged(unit.Name(g.Unit), func(t attempt) attempt { return g.updated(now, t, answer.Verdict) })
 		}
-		if answer.Verdict != checkresult.Sick || ctx.Err() != nil {
+		if answer.Verdict != checkresult.Unhealthy || ctx.Err() != nil {
 			return answer
 		}
 		seen, err := g.look(ctx)
@@ -74,48 +74,48 @@ func (g Guard) Around(examine checkresult.Check) checkresult.Check {
 }
 
 // unitView is what is known of a unit at a moment.
-type sight struct {
-	now   time.Time
-	runs  unit.Unit
-	tried tried // of all units
+type unitView struct {
+	now      time.Time
+	unit     unit.Unit
+	attempts attempts // of all units
 }
 
 // look reads the state of the unit and its restarts.
-func (g Guard) look(ctx context.Context) (sight, error) {
+func (g Guard) look(ctx context.Context) (unitView, error) {
 	if g.Unit == "" || g.Grace == 0 && !g.Repair {
-		return sight{now: g.Now()}, nil
+		return unitView{now: g.Now()}, nil
 	}
 	runs, err := g.Units.Look(ctx, g.Unit)
-	seen := sight{runs: runs}
+	seen := unitView{unit: runs}
 	if g.Repairs != nil {
 		var forgotten error
-		seen.tried, forgotten = g.Repairs.recall()
+		seen.attempts, forgotten = g.Repairs.load()
 		err = errors.Join(err, forgotten)
 	}
 	seen.now = g.Now()
 	return seen, err
 }
 
-func (s sight) try() try { return s.tried[s.runs.Name] }
+func (s unitView) attempt() attempt { return s.attempts[s.unit.Name] }
 
 // starting returns whether it is too early to call the component unhealthy. A unit that systemd
 // keeps restarting is failing, not starting. The same is true for a unit that the agent has
 // restarted and that is still unhealthy.
-func (c Care) starting(boot time.Time, seen sight) (why string, starting bool) {
-	now, runs := seen.now, seen.runs
+func (c GuardConfig) starting(boot time.Time, seen unitView) (why string, starting bool) {
+	now, runs := seen.now, seen.unit
 	switch {
 	case within(now, boot, c.Grace):
-		return fmt.Sprintf("the node started at %s and has %s to become healthy", clock(boot), c.Grace), true
-	case !runs.Known() || runs.Restarts > 0 || runs.Active == "failed" || runs.Active == "inactive" || seen.try().Times > 0:
+		return fmt.Sprintf("the node started at %s and has %s to become healthy", formatTime(boot), c.Grace), true
+	case !runs.Known() || runs.Restarts > 0 || runs.Active == "failed" || runs.Active == "inactive" || seen.attempt().Times > 0:
 		return "", false
 	case within(now, runs.Started, c.Grace):
-		return fmt.Sprintf("%s started at %s and has %s to become healthy", runs.Name, clock(runs.Started), c.Grace), true
+		return fmt.Sprintf("%s started at %s and has %s to become healthy", runs.Name, formatTime(runs.Started), c.Grace), true
 	}
 	return "", false
 }
 
 // formatTime writes an absolute time. A duration would make a different message each time.
-func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+func formatTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // within returns whether then is less than length ago. A time in the future, after the clock was
 // set back, does not count.
@@ -125,22 +125,22 @@ func within(now, then time.Time, length time.Duration) bool {
 
 // minCooldown and maxCooldown bound the cool-down.
 const (
-	least   = 10 * time.Second
-	longest = time.Hour
+	minCooldown = 10 * time.Second
+	maxCooldown = time.Hour
 )
 
 // cooldown returns the cool-down of a unit after a number of restarts without success.
-func (c Care) cooldown(times int) time.Duration {
-	rest := max(c.Cooldown, least)
-	for ; times > 1 && rest < longest; times-- {
-		rest = min(2*rest, longest)
+func (c GuardConfig) cooldown(times int) time.Duration {
+	rest := max(c.Cooldown, minCooldown)
+	for ; times > 1 && rest < maxCooldown; times-- {
+		rest = min(2*rest, maxCooldown)
 	}
 	return rest
 }
 
 // mayRestart returns whether a unit may be restarted now, and if not, why.
-func (c Care) mayRestart(seen sight) (why string, may bool) {
-	now, runs, try := seen.now, seen.runs, seen.try()
+func (c GuardConfig) mayRestart(seen unitView) (why string, may bool) {
+	now, runs, try := seen.now, seen.unit, seen.attempt()
 	rest := c.cooldown(try.Times)
 	switch {
 	case !runs.Known():
@@ -150,13 +150,13 @@ func (c Care) mayRestart(seen sight) (why string, may bool) {
 	case runs.Busy:
 		return runs.Name + " is " + doing(runs), false
 	case now.Before(runs.Changed):
-		return fmt.Sprintf("%s changed at %s, which is in the future", runs.Name, clock(runs.Changed)), false
+		return fmt.Sprintf("%s changed at %s, which is in the future", runs.Name, formatTime(runs.Changed)), false
 	case now.Before(try.At):
-		return fmt.Sprintf("%s was restarted at %s, which is in the future", runs.Name, clock(try.At)), false
+		return fmt.Sprintf("%s was restarted at %s, which is in the future", runs.Name, formatTime(try.At)), false
 	case now.Sub(try.At) <= rest:
-		return fmt.Sprintf("%s was restarted at %s (%s); the next restart is possible after a cool-down of %s", runs.Name, clock(try.At), inVain(try), rest), false
+		return fmt.Sprintf("%s was restarted at %s (%s); the next restart is possible after a cool-down of %s", runs.Name, formatTime(try.At), outcome(try), rest), false
 	case now.Sub(runs.Changed) <= rest:
-		return fmt.Sprintf("%s changed at %s; a restart is possible after a cool-down of %s", runs.Name, clock(runs.Changed), rest), false
+		return fmt.Sprintf("%s changed at %s; a restart is possible after a cool-down of %s", runs.Name, formatTime(runs.Changed), rest), false
 	}
 	return "", true
 }
@@ -165,22 +165,22 @@ func (c Care) mayRestart(seen sight) (why string, may bool) {
 // the attempts: the unit must be healthy for its whole cool-down and grace period. A shorter time
 // would let the grace period hide that the unit is unhealthy again. Only the check that requested
 // the restart counts, unless it has not reported for a long time.
-func (c Care) hear(now time.Time, t try, verdict checkresult.Verdict) try {
+func (c GuardConfig) updated(now time.Time, t attempt, verdict checkresult.Verdict) attempt {
 	rest := c.cooldown(t.Times)
 	switch {
 	case t.Times == 0:
-	case verdict == checkresult.Sick:
+	case verdict == checkresult.Unhealthy:
 		t.Well = time.Time{}
 	case t.By != c.Check && now.Sub(t.At) <= 2*rest:
 	case t.Well.IsZero(), now.Before(t.Well):
 		t.Well = now.Round(0)
 	case now.Sub(t.Well) >= max(rest, c.Grace):
-		return try{At: t.At}
+		return attempt{At: t.At}
 	}
 	return t
 }
 
-func inVain(t try) string {
+func outcome(t attempt) string {
 	switch t.Times {
 	case 0:
 		return "and has been healthy since"
@@ -199,7 +199,7 @@ func doing(runs unit.Unit) string {
 }
 
 // repair restarts the unit if it may, and returns what was done.
-func (g Guard) repair(ctx context.Context, seen sight, found string) string {
+func (g Guard) repair(ctx context.Context, seen unitView, found string) string {
 	if why, may := g.mayRestart(seen); !may {
 		return "not restarted: " + why
 	}
@@ -215,15 +215,15 @@ func (g Guard) repair(ctx context.Context, seen sight, found string) string {
 	if why, may := g.mayRestart(seen); !may {
 		return "not restarted: " + why
 	}
-	if why, away := g.isAnotherAway(ctx, seen); away {
+	if why, away := g.isAnotherRestarting(ctx, seen); away {
 		return "not restarted: " + why
 	}
 	return g.restart(ctx, seen, found)
 }
 
 // isAnotherRestarting returns whether another restarted unit is not back yet.
-func (g Guard) isAnotherAway(ctx context.Context, seen sight) (why string, away bool) {
-	for _, name := range seen.tried.away(seen.now, seen.runs.Name) {
+func (g Guard) isAnotherRestarting(ctx context.Context, seen unitView) (why string, away bool) {
+	for _, name := range seen.attempts.mayBeRestarting(seen.now, seen.unit.Name) {
 		other, err := g.Units.Look(ctx, name)
 		switch {
 		case err != nil:
@@ -237,17 +237,17 @@ func (g Guard) isAnotherAway(ctx context.Context, seen sight) (why string, away 
 
 // restart restarts the unit. It records the attempt first: an attempt that is not recorded would be
 // repeated by later checks and processes.
-func (g Guard) restart(ctx context.Context, seen sight, found string) string {
-	name, now := seen.runs.Name, seen.now
-	tries := func(was try) try { return try{At: now.Round(0), Times: was.Times + 1, By: g.Check} }
-	if err := g.Repairs.note(name, tries); err != nil {
+func (g Guard) restart(ctx context.Context, seen unitView, found string) string {
+	name, now := seen.unit.Name, seen.now
+	tries := func(was attempt) attempt { return attempt{At: now.Round(0), Times: was.Times + 1, By: g.Check} }
+	if err := g.Repairs.update(name, tries); err != nil {
 		return fmt.Sprintf("not restarted: %v", err)
 	}
 	if err := g.Units.Restart(ctx, name); err != nil {
-		g.tell(now, finding.Warn, "UnitRestartFailed", fmt.Sprintf("%s: %v", found, err), seen.runs)
+		g.tell(now, finding.Warn, "UnitRestartFailed", fmt.Sprintf("%s: %v", found, err), seen.unit)
 		return fmt.Sprintf("not restarted: %v", err)
 	}
-	g.tell(now, finding.Warn, "UnitRestarted", fmt.Sprintf("%s was restarted: %s", name, found), seen.runs)
+	g.tell(now, finding.Warn, "UnitRestarted", fmt.Sprintf("%s was restarted: %s", name, found), seen.unit)
 	return name + " was restarted"
 }
 
@@ -261,7 +261,7 @@ func (g Guard) tell(now time.Time, severity finding.Severity, reason, message st
 }
 
 // Validate returns what is wrong with the configuration.
-func (c Care) Validate() error {
+func (c GuardConfig) Validate() error {
 	if c.Repair && c.Unit == "" {
 		return errors.New("repair needs the name of the unit to restart; set unit")
 	}

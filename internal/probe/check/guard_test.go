@@ -15,47 +15,47 @@ import (
 
 var noon = time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)
 
-func ill(context.Context) checkresult.Result {
-	return checkresult.Result{Verdict: checkresult.Sick, Message: "it is down"}
+func alwaysUnhealthy(context.Context) checkresult.Result {
+	return checkresult.Result{Verdict: checkresult.Unhealthy, Message: "it is down"}
 }
 
 func TestGuard(t *testing.T) {
-	repairing := check.Care{Unit: "kubelet", Grace: time.Minute, Repair: true, Cooldown: 2 * time.Minute}
+	repairing := check.GuardConfig{Unit: "kubelet", Grace: time.Minute, Repair: true, Cooldown: 2 * time.Minute}
 	old := noon.Add(-time.Hour)
 	for _, test := range []struct {
 		name      string
-		care      check.Care
+		care      check.GuardConfig
 		boot      time.Time
 		unit      unittest.Unit
 		want      checkresult.Verdict
 		says      string
 		restarted bool
 	}{
-		{"nothing is sick while the node starts", check.Care{Grace: time.Minute}, noon.Add(-59 * time.Second), unittest.Unit{}, checkresult.Unknown, "the node started at 2026-08-01T11:59:01Z", false},
-		{"the grace of a node ends", check.Care{Grace: time.Minute}, noon.Add(-time.Minute), unittest.Unit{}, checkresult.Sick, "it is down", false},
-		{"a boot in the future is not believed", check.Care{Grace: time.Minute}, noon.Add(time.Hour), unittest.Unit{}, checkresult.Sick, "", false},
-		{"nothing is sick while its unit starts", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: noon.Add(-5 * time.Second), Changed: noon.Add(-4 * time.Second)}, checkresult.Unknown, "kubelet.service started at 2026-08-01T11:59:55Z", false},
-		{"what systemd keeps restarting is sick", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: noon.Add(-5 * time.Second), Changed: noon.Add(-4 * time.Second), Restarts: 3}, checkresult.Sick, "after a cool-down of 2m0s", false},
-		{"what has failed is not starting", repairing, old, unittest.Unit{Load: "loaded", Active: "failed", Started: noon.Add(-5 * time.Second), Changed: noon.Add(-4 * time.Second)}, checkresult.Sick, "a restart is possible after", false},
-		{"nothing is repaired unless it is asked for", check.Care{Unit: "kubelet", Cooldown: time.Minute}, old, unittest.Unit{Load: "loaded", Active: "active", Changed: old}, checkresult.Sick, "it is down", false},
-		{"it is repaired after its cool-down", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: old, Changed: noon.Add(-2*time.Minute - time.Second)}, checkresult.Sick, "kubelet.service was restarted", true},
-		{"it is not repaired within its cool-down", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: old, Changed: noon.Add(-2 * time.Minute)}, checkresult.Sick, "not restarted: kubelet.service changed at 2026-08-01T11:58:00Z; a restart is possible after a cool-down of 2m0s", false},
-		{"what has failed is repaired", repairing, old, unittest.Unit{Load: "loaded", Active: "failed", Started: old, Changed: old}, checkresult.Sick, "was restarted", true},
-		{"what somebody has stopped stays so", repairing, old, unittest.Unit{Load: "loaded", Active: "inactive", Started: old, Changed: old}, checkresult.Sick, "stopped by a user", false},
-		{"what is on its way is not disturbed", repairing, old, unittest.Unit{Load: "loaded", Active: "deactivating", Started: old, Changed: old}, checkresult.Sick, "is deactivating", false},
-		{"what systemd is about to do is not disturbed", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: old, Changed: old, Job: 7}, checkresult.Sick, "about to change", false},
-		{"a clock that was set back restarts nothing", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: old, Changed: noon.Add(time.Hour)}, checkresult.Sick, "in the future", false},
-		{"a unit that is not there is said", repairing, old, unittest.Unit{Load: "not-found", Active: "inactive"}, checkresult.Sick, "no unit kubelet.service", false},
+		{"nothing is unhealthy while the node starts", check.GuardConfig{Grace: time.Minute}, noon.Add(-59 * time.Second), unittest.Unit{}, checkresult.Unknown, "the node started at 2026-08-01T11:59:01Z", false},
+		{"the grace of a node ends", check.GuardConfig{Grace: time.Minute}, noon.Add(-time.Minute), unittest.Unit{}, checkresult.Unhealthy, "it is down", false},
+		{"a boot in the future is ignored", check.GuardConfig{Grace: time.Minute}, noon.Add(time.Hour), unittest.Unit{}, checkresult.Unhealthy, "", false},
+		{"nothing is unhealthy while its unit starts", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: noon.Add(-5 * time.Second), Changed: noon.Add(-4 * time.Second)}, checkresult.Unknown, "kubelet.service started at 2026-08-01T11:59:55Z", false},
+		{"a unit that systemd keeps restarting is unhealthy", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: noon.Add(-5 * time.Second), Changed: noon.Add(-4 * time.Second), Restarts: 3}, checkresult.Unhealthy, "after a cool-down of 2m0s", false},
+		{"a failed unit is not starting", repairing, old, unittest.Unit{Load: "loaded", Active: "failed", Started: noon.Add(-5 * time.Second), Changed: noon.Add(-4 * time.Second)}, checkresult.Unhealthy, "a restart is possible after", false},
+		{"a unit is not restarted without repair", check.GuardConfig{Unit: "kubelet", Cooldown: time.Minute}, old, unittest.Unit{Load: "loaded", Active: "active", Changed: old}, checkresult.Unhealthy, "it is down", false},
+		{"a unit is restarted after its cool-down", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: old, Changed: noon.Add(-2*time.Minute - time.Second)}, checkresult.Unhealthy, "kubelet.service was restarted", true},
+		{"a unit is not restarted within its cool-down", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: old, Changed: noon.Add(-2 * time.Minute)}, checkresult.Unhealthy, "not restarted: kubelet.service changed at 2026-08-01T11:58:00Z; a restart is possible after a cool-down of 2m0s", false},
+		{"a failed unit is restarted", repairing, old, unittest.Unit{Load: "loaded", Active: "failed", Started: old, Changed: old}, checkresult.Unhealthy, "was restarted", true},
+		{"a unit that a user has stopped is not restarted", repairing, old, unittest.Unit{Load: "loaded", Active: "inactive", Started: old, Changed: old}, checkresult.Unhealthy, "stopped by a user", false},
+		{"a unit in transition is not restarted", repairing, old, unittest.Unit{Load: "loaded", Active: "deactivating", Started: old, Changed: old}, checkresult.Unhealthy, "is deactivating", false},
+		{"a unit with a pending job is not restarted", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: old, Changed: old, Job: 7}, checkresult.Unhealthy, "about to change", false},
+		{"a clock that was set back restarts nothing", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: old, Changed: noon.Add(time.Hour)}, checkresult.Unhealthy, "in the future", false},
+		{"a missing unit is reported", repairing, old, unittest.Unit{Load: "not-found", Active: "inactive"}, checkresult.Unhealthy, "no unit kubelet.service", false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			systemd := unittest.Start(t)
 			systemd.Set("kubelet.service", test.unit)
 			var told []finding.Event
 			guard := check.Guard{
-				Care: test.care, Boot: test.boot, Units: unit.New(systemd.Config()), Repairs: &check.Repairs{},
+				GuardConfig: test.care, Boot: test.boot, Units: unit.New(systemd.Config()), Repairs: &check.Repairs{},
 				Tell: func(e finding.Event) { told = append(told, e) }, Now: func() time.Time { return noon },
 			}
-			got := guard.Around(ill)(t.Context())
+			got := guard.Around(alwaysUnhealthy)(t.Context())
 			if got.Verdict != test.want || !strings.Contains(got.Message, test.says) || got.Verdict == checkresult.Unknown && got.Reason != "StartingUp" {
 				t.Errorf("%+v", got)
 			}
@@ -69,9 +69,9 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-func TestWhatIsWellNeedsNoSystemd(t *testing.T) {
-	guard := check.Guard{Care: check.Care{Unit: "kubelet", Grace: time.Minute, Repair: true}, Boot: noon, Repairs: &check.Repairs{}, Now: func() time.Time { return noon }}
-	for _, verdict := range []checkresult.Verdict{checkresult.Well, checkresult.Unknown} {
+func TestAHealthyCheckNeedsNoSystemd(t *testing.T) {
+	guard := check.Guard{GuardConfig: check.GuardConfig{Unit: "kubelet", Grace: time.Minute, Repair: true}, Boot: noon, Repairs: &check.Repairs{}, Now: func() time.Time { return noon }}
+	for _, verdict := range []checkresult.Verdict{checkresult.Healthy, checkresult.Unknown} {
 		want := checkresult.Result{Verdict: verdict, Reason: "R", Message: "m"}
 		if got := guard.Around(func(context.Context) checkresult.Result { return want })(t.Context()); got != want {
 			t.Errorf("%+v", got)
@@ -79,13 +79,13 @@ func TestWhatIsWellNeedsNoSystemd(t *testing.T) {
 	}
 }
 
-func TestWithoutSystemdItIsSickAndNotRestarted(t *testing.T) {
+func TestWithoutSystemdAnUnhealthyUnitIsNotRestarted(t *testing.T) {
 	guard := check.Guard{
-		Care:    check.Care{Unit: "kubelet", Grace: time.Minute, Repair: true},
-		Units:   unit.New(unit.Config{Bus: "/nowhere/bus", Private: "/nowhere/private"}),
-		Repairs: &check.Repairs{}, Now: time.Now,
+		GuardConfig: check.GuardConfig{Unit: "kubelet", Grace: time.Minute, Repair: true},
+		Units:       unit.New(unit.Config{Bus: "/nowhere/bus", Private: "/nowhere/private"}),
+		Repairs:     &check.Repairs{}, Now: time.Now,
 	}
-	if got := guard.Around(ill)(t.Context()); got.Verdict != checkresult.Sick || !strings.Contains(got.Message, "not restarted") {
+	if got := guard.Around(alwaysUnhealthy)(t.Context()); got.Verdict != checkresult.Unhealthy || !strings.Contains(got.Message, "not restarted") {
 		t.Errorf("%+v", got)
 	}
 }

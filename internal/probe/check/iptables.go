@@ -38,11 +38,11 @@ func IPTables(proc string) checkresult.Check {
 func judgeIPTables(legacy, nft int) checkresult.Result {
 	switch {
 	case legacy > 0 && nft > 0:
-		return sick("rules from both versions, iptables-legacy: %d, iptables-nft: %d", legacy, nft)
+		return unhealthy("rules from both versions, iptables-legacy: %d, iptables-nft: %d", legacy, nft)
 	case legacy > 0:
-		return well("using iptables-legacy: %d rules", legacy)
+		return healthy("using iptables-legacy: %d rules", legacy)
 	case nft > 0:
-		return well("using iptables-nft: %d rules", nft)
+		return healthy("using iptables-nft: %d rules", nft)
 	}
 	return unknown("NoRules", "no rules of iptables were found")
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 )
 
-// In a network of its own, the kernel is given rules by the real programs.
-func TestIPTablesTellsWhichTablesHaveRules(t *testing.T) {
+// The real programs add rules to the kernel in a separate network namespace.
+func TestIPTablesReportsWhichTablesHaveRules(t *testing.T) {
 	for _, test := range []struct {
 		name     string
 		commands []string
@@ -22,15 +22,15 @@ func TestIPTablesTellsWhichTablesHaveRules(t *testing.T) {
 	}{
 		{"none", nil, checkresult.Unknown, "no rules"},
 		{"an empty table is none", []string{"iptables-legacy -S", "iptables-nft -S"}, checkresult.Unknown, "no rules"},
-		{"legacy", []string{"iptables-legacy -A INPUT -j ACCEPT", "ip6tables-legacy -A INPUT -j ACCEPT"}, checkresult.Well, "iptables-legacy: 2 "},
-		{"nft", []string{"iptables-nft -A INPUT -j ACCEPT", "ip6tables-nft -A INPUT -j ACCEPT", "iptables-nft -A OUTPUT -j ACCEPT"}, checkresult.Well, "iptables-nft: 3 "},
-		{"both", []string{"iptables-legacy -A INPUT -j ACCEPT", "iptables-nft -A INPUT -j ACCEPT"}, checkresult.Sick, "both"},
+		{"legacy", []string{"iptables-legacy -A INPUT -j ACCEPT", "ip6tables-legacy -A INPUT -j ACCEPT"}, checkresult.Healthy, "iptables-legacy: 2 "},
+		{"nft", []string{"iptables-nft -A INPUT -j ACCEPT", "ip6tables-nft -A INPUT -j ACCEPT", "iptables-nft -A OUTPUT -j ACCEPT"}, checkresult.Healthy, "iptables-nft: 3 "},
+		{"both", []string{"iptables-legacy -A INPUT -j ACCEPT", "iptables-nft -A INPUT -j ACCEPT"}, checkresult.Unhealthy, "both"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			done := make(chan checkresult.Result)
 			go func() {
 				defer close(done)
-				// Never unlocked: the thread, and with it the network, ends with the goroutine.
+				// Never unlocked: the thread, and with it the namespace, ends with the goroutine.
 				runtime.LockOSThread()
 				if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 					t.Errorf("making a network, which takes root: %v", err)
@@ -54,14 +54,14 @@ func TestIPTablesTellsWhichTablesHaveRules(t *testing.T) {
 	}
 }
 
-// onlyNetAdmin takes all rights from this thread but the one that the check needs.
+// onlyNetAdmin drops all capabilities of this thread except the one that the check needs.
 func onlyNetAdmin() error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	rights := [2]unix.CapUserData{{Effective: 1 << unix.CAP_NET_ADMIN, Permitted: 1 << unix.CAP_NET_ADMIN}}
 	return unix.Capset(&header, &rights[0])
 }
 
-// Whatever stands in an answer of the kernel, or of somebody in its place, is survived.
+// The parser accepts any input without a panic.
 func FuzzParseRules(f *testing.F) {
 	rule := []byte{36, 0, 0, 0, 6, 10, 2, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 11, 0, 1, 0, 'f', 'i', 'l', 't', 'e', 'r', 0, 0}
 	rule[0] = byte(len(rule))

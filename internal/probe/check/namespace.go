@@ -8,7 +8,7 @@ import (
 // isOtherNamespace returns whether the first process is known to live in another namespace of a
 // kind ("mnt", "net") than this process. Without hostPID the first process belongs to the pod.
 // Without permission to look at it, nothing is known.
-func apart(proc, kind string) bool {
+func isOtherNamespace(proc, kind string) bool {
 	own, err := os.Readlink(filepath.Join(proc, "self/ns", kind))
 	if err != nil {
 		return false

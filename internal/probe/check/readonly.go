@@ -43,7 +43,7 @@ func Readonly(table string) checkresult.Check {
 // if the agent is the first process, or if the namespace is not known to be different and the table
 // contains no disk.
 func isPods(proc string, pid int, mounts []mountinfo.Mount) bool {
-	return pid == 1 || !apart(proc, "mnt") && !slices.ContainsFunc(mounts, onDisk)
+	return pid == 1 || !isOtherNamespace(proc, "mnt") && !slices.ContainsFunc(mounts, onDisk)
 }
 
 func onDisk(m mountinfo.Mount) bool {
@@ -64,17 +64,17 @@ var turning = []string{
 func judgeMounts(mounts []mountinfo.Mount) checkresult.Result {
 	var found []string
 	for _, m := range widest(mounts) {
-		if slices.Contains(turning, m.Kind) && broken(m) {
+		if slices.Contains(turning, m.Kind) && isBroken(m) {
 			found = append(found, fmt.Sprintf("%s on %s (%s)", m.Source, m.Point, m.Kind))
 		}
 	}
 	switch {
 	case len(found) == 0:
-		return well("no filesystem has been made read-only")
+		return healthy("no filesystem has been made read-only")
 	case len(found) > 3:
 		found = append(found[:3], fmt.Sprintf("and %d more", len(found)-3))
 	}
-	return sick("made read-only by the kernel: %s", strings.Join(found, ", "))
+	return unhealthy("made read-only by the kernel: %s", strings.Join(found, ", "))
 }
 
 // widest returns one representative mount of each filesystem: the one that shows most of it, and of
@@ -97,7 +97,7 @@ func widest(mounts []mountinfo.Mount) []mountinfo.Mount {
 }
 
 // isBroken returns whether the mount is writable and its filesystem is not.
-func broken(m mountinfo.Mount) bool {
+func isBroken(m mountinfo.Mount) bool {
 	if slices.Contains(m.Super, "emergency_ro") || slices.Contains(m.Super, "shutdown") {
 		return true // an option of the filesystem, so all its mounts have it
 	}

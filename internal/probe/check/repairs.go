@@ -29,24 +29,24 @@ type Repairs struct {
 	// attempts are kept in memory.
 	Folder string
 
-	mu    sync.Mutex // held while a unit is being restarted
-	notes sync.Mutex // guards attempts and the writing of the file
-	tried tried      // used if there is no folder
+	mu         sync.Mutex // held while a unit is being restarted
+	attemptsMu sync.Mutex // guards attempts and the writing of the file
+	attempts   attempts   // used if there is no folder
 }
 
 // attempts are the restarts by unit.
-type tried map[string]try
+type attempts map[string]attempt
 
 // storedAttempts is the format of the file. Before version 1 the file was only the map of units.
-type storedTries struct {
+type storedAttempts struct {
 	Version int            `json:"version"`
-	Units   tried          `json:"units"`
+	Units   attempts       `json:"units"`
 	unknown format.Unknown // fields of a newer version
 }
 
-const triedVersion = 1
+const attemptsVersion = 1
 
-func parseTries(text []byte) (s storedTries, err error) {
+func parseAttempts(text []byte) (s storedAttempts, err error) {
 	var versioned struct {
 		Version *int `json:"version"`
 	}
@@ -59,13 +59,13 @@ func parseTries(text []byte) (s storedTries, err error) {
 	return s, err
 }
 
-func (s storedTries) text() ([]byte, error) {
-	s.Version = triedVersion
+func (s storedAttempts) text() ([]byte, error) {
+	s.Version = attemptsVersion
 	return format.Write(s, s.unknown)
 }
 
 // attempt describes the restarts of a unit and its health since then.
-type try struct {
+type attempt struct {
 	// At is when the last restart was attempted, whatever the outcome.
 	At time.Time `json:"at"`
 	// Times is the number of restarts. It is reset to zero when the unit has been healthy for long
@@ -80,24 +80,24 @@ type try struct {
 }
 
 // UnmarshalJSON keeps unknown fields.
-func (t *try) UnmarshalJSON(text []byte) error {
-	type plain try
+func (t *attempt) UnmarshalJSON(text []byte) error {
+	type plain attempt
 	unknown, err := format.Read(text, (*plain)(t))
 	t.Unknown = unknown
 	return err
 }
 
 // MarshalJSON writes unknown fields back.
-func (t try) MarshalJSON() ([]byte, error) {
-	type plain try
+func (t attempt) MarshalJSON() ([]byte, error) {
+	type plain attempt
 	return format.Write(plain(t), t.Unknown)
 }
 
 // The files of the folder.
 const (
-	triedFile = "tried.json"
-	lockFile  = "lock"       // of who restarts a unit
-	notesFile = "notes.lock" // of who writes what was tried
+	attemptsFile     = "tried.json"
+	lockFile         = "lock"       // held while a unit is restarted
+	attemptsLockFile = "notes.lock" // held while the attempts are written
 )
 
 var errBusy = errors.New("another unit is being restarted")
@@ -111,7 +111,7 @@ func (r *Repairs) lock() (unlock func(), err error) {
 	if r.Folder == "" {
 		return r.mu.Unlock, nil
 	}
-	file, err := r.claim(lockFile, unix.LOCK_EX|unix.LOCK_NB)
+	file, err := r.lockFileAt(lockFile, unix.LOCK_EX|unix.LOCK_NB)
 	if err != nil {
 		r.mu.Unlock()
 		return nil, err
@@ -123,7 +123,7 @@ func (r *Repairs) lock() (unlock func(), err error) {
 }
 
 // lockFileAt locks a file of the folder until the caller closes it.
-func (r *Repairs) claim(name string, how int) (*os.File, error) {
+func (r *Repairs) lockFileAt(name string, how int) (*os.File, error) {
 	// Daemons that are not root may use the parent folder.
 	if err := os.MkdirAll(filepath.Dir(r.Folder), 0o755); err != nil {
 		return nil, fmt.Errorf("making the folder of repairs: %w", err)
@@ -146,45 +146,45 @@ func (r *Repairs) claim(name string, how int) (*os.File, error) {
 }
 
 // load returns the attempts.
-func (r *Repairs) recall() (tried, error) {
+func (r *Repairs) load() (attempts, error) {
 	if r.Folder == "" {
-		r.notes.Lock()
-		defer r.notes.Unlock()
-		return maps.Clone(r.tried), nil
+		r.attemptsMu.Lock()
+		defer r.attemptsMu.Unlock()
+		return maps.Clone(r.attempts), nil
 	}
 	was, err := r.read()
 	return was.Units, err
 }
 
-func (r *Repairs) read() (storedTries, error) {
-	path := filepath.Join(r.Folder, triedFile)
+func (r *Repairs) read() (storedAttempts, error) {
+	path := filepath.Join(r.Folder, attemptsFile)
 	text, err := os.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return storedTries{}, nil
+		return storedAttempts{}, nil
 	case err != nil:
-		return storedTries{}, fmt.Errorf("reading what was restarted: %w", err)
+		return storedAttempts{}, fmt.Errorf("reading what was restarted: %w", err)
 	}
-	was, err := parseTries(text)
+	was, err := parseAttempts(text)
 	if err != nil {
-		return storedTries{}, fmt.Errorf("reading what was restarted: %s: %w; remove it", path, err)
+		return storedAttempts{}, fmt.Errorf("reading what was restarted: %s: %w; remove it", path, err)
 	}
 	return was, nil
 }
 
 // update changes the attempt of a unit. It waits for other processes that do the same, which is
 // always short.
-func (r *Repairs) note(name string, become func(try) try) error {
-	r.notes.Lock()
-	defer r.notes.Unlock()
+func (r *Repairs) update(name string, change func(attempt) attempt) error {
+	r.attemptsMu.Lock()
+	defer r.attemptsMu.Unlock()
 	if r.Folder == "" {
-		if r.tried == nil {
-			r.tried = tried{}
+		if r.attempts == nil {
+			r.attempts = attempts{}
 		}
-		r.tried[name] = become(r.tried[name])
+		r.attempts[name] = change(r.attempts[name])
 		return nil
 	}
-	file, err := r.claim(notesFile, unix.LOCK_EX)
+	file, err := r.lockFileAt(attemptsLockFile, unix.LOCK_EX)
 	if err != nil {
 		return err
 	}
@@ -194,20 +194,20 @@ func (r *Repairs) note(name string, become func(try) try) error {
 		return err
 	}
 	if was.Units == nil {
-		was.Units = tried{}
+		was.Units = attempts{}
 	}
-	was.Units[name] = become(was.Units[name])
+	was.Units[name] = change(was.Units[name])
 	return r.write(name, was)
 }
 
-func (r *Repairs) write(name string, was storedTries) error {
+func (r *Repairs) write(name string, was storedAttempts) error {
 	text, err := was.text()
 	if err != nil {
 		return fmt.Errorf("noting the restart of %s: %w", name, err)
 	}
 	// The rename keeps the file complete at every moment. It needs no sync: after a power failure
 	// the attempts do not matter.
-	path := filepath.Join(r.Folder, triedFile)
+	path := filepath.Join(r.Folder, attemptsFile)
 	if err := os.WriteFile(path+".new", append(text, '\n'), 0o600); err != nil {
 		return fmt.Errorf("noting the restart of %s: %w", name, err)
 	}
@@ -219,21 +219,21 @@ func (r *Repairs) write(name string, was storedTries) error {
 
 // updateIfChanged changes the attempt of a unit if change returns a different one. If it cannot be
 // written, the next run tries again.
-func (r *Repairs) revise(name string, become func(try) try) {
-	if was, err := r.recall(); err == nil && become(was[name]) != was[name] {
-		_ = r.note(name, become)
+func (r *Repairs) updateIfChanged(name string, change func(attempt) attempt) {
+	if was, err := r.load(); err == nil && change(was[name]) != was[name] {
+		_ = r.update(name, change)
 	}
 }
 
 // restartTimeout is how long a restarted unit may take to be back. A unit that takes longer does
 // not prevent the restart of other units, on which it may depend.
-const patient = 5 * time.Minute
+const restartTimeout = 5 * time.Minute
 
 // mayBeRestarting returns the units, except this one, that may not be back from their restart yet.
-func (t tried) away(now time.Time, but string) []string {
+func (t attempts) mayBeRestarting(now time.Time, but string) []string {
 	var names []string
 	for name, tried := range t {
-		if name != but && now.Sub(tried.At) < patient {
+		if name != but && now.Sub(tried.At) < restartTimeout {
 			names = append(names, name)
 		}
 	}

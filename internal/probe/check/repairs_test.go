@@ -19,28 +19,28 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/unit"
 )
 
-// ward is a systemd without a bus, whose restarts take a while.
-type ward struct {
+// fakeSystemd is a systemd without a bus, whose restarts take a while.
+type fakeSystemd struct {
 	mu    sync.Mutex
 	now   time.Time
 	units map[string]unit.Unit
-	until map[string]time.Time // a restart is over
-	// come says what comes of a restart: nothing, if the unit stays as it was; or an error.
+	until map[string]time.Time // when a restart is over
+	// come decides the outcome of a restart: no change of the unit, or an error.
 	come func(name string) (changes bool, err error)
-	// What has been seen.
+	// What the test has observed.
 	restarts map[string][]time.Time
 	together int
 }
 
-func newWard(names ...string) *ward {
-	w := &ward{now: noon, units: map[string]unit.Unit{}, until: map[string]time.Time{}, restarts: map[string][]time.Time{}}
+func newFakeSystemd(names ...string) *fakeSystemd {
+	w := &fakeSystemd{now: noon, units: map[string]unit.Unit{}, until: map[string]time.Time{}, restarts: map[string][]time.Time{}}
 	for _, name := range names {
 		w.units[name] = unit.Unit{Name: name, Load: "loaded", Active: "active", Started: noon.Add(-time.Hour), Changed: noon.Add(-time.Hour)}
 	}
 	return w
 }
 
-func (w *ward) Look(_ context.Context, name string) (unit.Unit, error) {
+func (w *fakeSystemd) Look(_ context.Context, name string) (unit.Unit, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	u, ok := w.units[unit.Name(name)]
@@ -51,7 +51,7 @@ func (w *ward) Look(_ context.Context, name string) (unit.Unit, error) {
 	return u, nil
 }
 
-func (w *ward) Restart(_ context.Context, name string) error {
+func (w *fakeSystemd) Restart(_ context.Context, name string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	working := 0
@@ -74,21 +74,21 @@ func (w *ward) Restart(_ context.Context, name string) error {
 	return nil
 }
 
-// guard is one whose clock is the ward's.
-func (w *ward) guard(care check.Care, repairs *check.Repairs) check.Guard {
-	return check.Guard{Care: care, Units: w, Repairs: repairs, Now: func() time.Time { return w.now }}
+// guard returns a guard that uses the clock of the fake systemd.
+func (w *fakeSystemd) guard(care check.GuardConfig, repairs *check.Repairs) check.Guard {
+	return check.Guard{GuardConfig: care, Units: w, Repairs: repairs, Now: func() time.Time { return w.now }}
 }
 
-var kubelet = check.Care{Check: "kubelet", Unit: "kubelet", Grace: time.Minute, Repair: true, Cooldown: 2 * time.Minute}
+var kubelet = check.GuardConfig{Check: "kubelet", Unit: "kubelet", Grace: time.Minute, Repair: true, Cooldown: 2 * time.Minute}
 
-// A restart may come to nothing: the start limit is hit, a condition of the unit is not
-// met, one that it requires fails; or systemd refuses. The unit does not change then, and
-// what systemd knows of it says nothing about how long ago that was.
-func TestARestartThatChangesNothingHasItsCooldown(t *testing.T) {
+// A restart may have no effect: the start limit is hit, a condition or a dependency of the unit
+// fails, or systemd refuses. The unit does not change then, and its state does not tell how long
+// ago the restart was.
+func TestARestartWithoutEffectHasACooldown(t *testing.T) {
 	for name, refusal := range map[string]error{"it changes nothing": nil, "it is refused": errors.New("no")} {
 		for _, folder := range []string{"", t.TempDir() + "/repairs"} {
 			t.Run(name+map[bool]string{true: ", and the agent is started anew each time"}[folder != ""], func(t *testing.T) {
-				w := newWard("kubelet.service")
+				w := newFakeSystemd("kubelet.service")
 				w.come = func(string) (bool, error) { return false, refusal }
 				told := 0
 				repairs := &check.Repairs{Folder: folder}
@@ -98,7 +98,7 @@ func TestARestartThatChangesNothingHasItsCooldown(t *testing.T) {
 					}
 					guard := w.guard(kubelet, repairs)
 					guard.Tell = func(finding.Event) { told++ }
-					if got := guard.Around(ill)(t.Context()); got.Verdict != checkresult.Sick {
+					if got := guard.Around(alwaysUnhealthy)(t.Context()); got.Verdict != checkresult.Unhealthy {
 						t.Fatalf("%+v", got)
 					}
 				}
@@ -107,7 +107,7 @@ func TestARestartThatChangesNothingHasItsCooldown(t *testing.T) {
 					after = append(after, at.Sub(noon))
 				}
 				t.Logf("restarts after %v", after)
-				if len(after) != 5 || told != 5 { // 0, 2, 2+4, ... minutes and a round each
+				if len(after) != 5 || told != 5 { // at 0, 2, 2+4, ... minutes, plus a run each
 					t.Errorf("%d restarts and %d events in an hour", len(after), told)
 				}
 			})
@@ -115,14 +115,14 @@ func TestARestartThatChangesNothingHasItsCooldown(t *testing.T) {
 	}
 }
 
-// Whoever wants no cool-down, as the flags of a program may, has a short one.
-func TestWithoutACooldownThereIsOne(t *testing.T) {
+// Without a cool-down, which the flags of a program allow, a short minimum applies.
+func TestThereIsAMinimumCooldown(t *testing.T) {
 	for _, cooldown := range []time.Duration{-time.Hour, 0, time.Millisecond} {
-		w := newWard("kubelet.service")
+		w := newFakeSystemd("kubelet.service")
 		w.come = func(string) (bool, error) { return false, nil }
-		guard := w.guard(check.Care{Unit: "kubelet", Repair: true, Cooldown: cooldown}, &check.Repairs{})
+		guard := w.guard(check.GuardConfig{Unit: "kubelet", Repair: true, Cooldown: cooldown}, &check.Repairs{})
 		for ; w.now.Before(noon.Add(time.Hour)); w.now = w.now.Add(time.Second) {
-			guard.Around(ill)(t.Context())
+			guard.Around(alwaysUnhealthy)(t.Context())
 		}
 		if restarts := len(w.restarts["kubelet.service"]); restarts != 9 { // after 0, 10, 10+20, ... seconds
 			t.Errorf("a cool-down of %s: %d restarts in an hour", cooldown, restarts)
@@ -130,13 +130,13 @@ func TestWithoutACooldownThereIsOne(t *testing.T) {
 	}
 }
 
-// A restart must not hide what it does not cure: from the first bad answer on it is sick,
-// until it answers.
-func TestWhatIsSickForEverStaysSickThroughItsRestarts(t *testing.T) {
-	w := newWard("kubelet.service")
+// A restart must not hide a problem that it does not fix: the unit stays unhealthy from the first
+// bad answer until it answers.
+func TestRestartsDoNotHideAnUnhealthyUnit(t *testing.T) {
+	w := newFakeSystemd("kubelet.service")
 	guard := w.guard(kubelet, &check.Repairs{})
 	for ; w.now.Before(noon.Add(time.Hour)); w.now = w.now.Add(10 * time.Second) {
-		if got := guard.Around(ill)(t.Context()); got.Verdict != checkresult.Sick {
+		if got := guard.Around(alwaysUnhealthy)(t.Context()); got.Verdict != checkresult.Unhealthy {
 			t.Fatalf("after %s: %+v", w.now.Sub(noon), got)
 		}
 	}
@@ -145,41 +145,43 @@ func TestWhatIsSickForEverStaysSickThroughItsRestarts(t *testing.T) {
 	}
 }
 
-func fine(context.Context) checkresult.Result { return checkresult.Result{Verdict: checkresult.Well} }
+func alwaysHealthy(context.Context) checkresult.Result {
+	return checkresult.Result{Verdict: checkresult.Healthy}
+}
 
-// said is an answer, so long after a restart.
+// said is an answer at a time after the restart.
 type said struct {
 	after  time.Duration
 	answer checkresult.Check
 }
 
-// Once it was well for long enough, all is as at first: the cool-down is the short one
-// again, and whoever starts it has its grace.
-func TestWhatWasWellAgainBeginsAnew(t *testing.T) {
+// After the unit was healthy for long enough, everything is as at first: the cool-down is short
+// again, and a start has its grace period.
+func TestAttemptsAreResetAfterAHealthyTime(t *testing.T) {
 	other, slow := kubelet, kubelet
 	other.Check = "another check of the kubelet"
 	slow.Grace = 20 * time.Minute
 	for _, test := range []struct {
 		name     string
-		by       check.Care
+		by       check.GuardConfig
 		says     []said
 		forgiven bool
 	}{
-		{"it was well for its cool-down", kubelet, []said{{time.Second, fine}, {time.Minute, fine}, {8*time.Minute + time.Second, fine}}, true},
-		{"it was well once", kubelet, []said{{time.Second, fine}}, false},
-		{"it was well for less", kubelet, []said{{time.Second, fine}, {8 * time.Minute, fine}}, false},
-		{"it was sick meanwhile", kubelet, []said{{time.Second, fine}, {time.Minute, ill}, {2 * time.Minute, fine}, {9 * time.Minute, fine}}, false},
-		{"it was well for less than its grace", slow, []said{{time.Second, fine}, {20 * time.Minute, fine}}, false},
-		{"it was well for its grace", slow, []said{{time.Second, fine}, {20*time.Minute + time.Second, fine}}, true},
-		{"that another finds it well says nothing", other, []said{{time.Second, fine}, {16 * time.Minute, fine}}, false},
-		{"another may, when the one has not been heard of for long", other, []said{{17 * time.Minute, fine}, {25 * time.Minute, fine}}, true},
+		{"it was well for its cool-down", kubelet, []said{{time.Second, alwaysHealthy}, {time.Minute, alwaysHealthy}, {8*time.Minute + time.Second, alwaysHealthy}}, true},
+		{"it was well once", kubelet, []said{{time.Second, alwaysHealthy}}, false},
+		{"it was well for less", kubelet, []said{{time.Second, alwaysHealthy}, {8 * time.Minute, alwaysHealthy}}, false},
+		{"it was unhealthy in between", kubelet, []said{{time.Second, alwaysHealthy}, {time.Minute, alwaysUnhealthy}, {2 * time.Minute, alwaysHealthy}, {9 * time.Minute, alwaysHealthy}}, false},
+		{"it was well for less than its grace", slow, []said{{time.Second, alwaysHealthy}, {20 * time.Minute, alwaysHealthy}}, false},
+		{"it was well for its grace", slow, []said{{time.Second, alwaysHealthy}, {20*time.Minute + time.Second, alwaysHealthy}}, true},
+		{"that another finds it well says nothing", other, []said{{time.Second, alwaysHealthy}, {16 * time.Minute, alwaysHealthy}}, false},
+		{"another may, when the one has not been heard of for long", other, []said{{17 * time.Minute, alwaysHealthy}, {25 * time.Minute, alwaysHealthy}}, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			w := newWard("kubelet.service")
+			w := newFakeSystemd("kubelet.service")
 			folder := t.TempDir() + "/repairs"
 			for range 3 {
 				w.now = w.now.Add(9 * time.Minute)
-				w.guard(kubelet, &check.Repairs{Folder: folder}).Around(ill)(t.Context())
+				w.guard(kubelet, &check.Repairs{Folder: folder}).Around(alwaysUnhealthy)(t.Context())
 			}
 			if len(w.restarts["kubelet.service"]) != 3 {
 				t.Fatalf("%v", w.restarts)
@@ -194,12 +196,12 @@ func TestWhatWasWellAgainBeginsAnew(t *testing.T) {
 			u.Started, u.Changed = w.now, w.now
 			w.units["kubelet.service"] = u
 			w.now = w.now.Add(30 * time.Second)
-			got := w.guard(kubelet, repairs).Around(ill)(t.Context())
+			got := w.guard(kubelet, repairs).Around(alwaysUnhealthy)(t.Context())
 			if forgiven := got.Verdict == checkresult.Unknown; forgiven != test.forgiven {
 				t.Errorf("in its grace: %+v", got)
 			}
 			w.now = w.now.Add(2 * time.Minute)
-			w.guard(kubelet, repairs).Around(ill)(t.Context())
+			w.guard(kubelet, repairs).Around(alwaysUnhealthy)(t.Context())
 			if forgiven := len(w.restarts["kubelet.service"]) == 4; forgiven != test.forgiven {
 				t.Errorf("after its cool-down: %v", w.restarts)
 			}
@@ -207,14 +209,13 @@ func TestWhatWasWellAgainBeginsAnew(t *testing.T) {
 	}
 }
 
-// A message is told anew when it changes: it does so when something is done, and not each
-// time that somebody looks.
-func TestAMessageSaysWhatWasDoneAndNoMore(t *testing.T) {
-	w := newWard("kubelet.service")
+// A changed message is reported again. The message changes when the guard acts, not at every check.
+func TestTheMessageSaysWhatWasDone(t *testing.T) {
+	w := newFakeSystemd("kubelet.service")
 	u := w.units["kubelet.service"]
 	u.Changed = noon.Add(-time.Minute)
 	w.units["kubelet.service"] = u
-	examine := w.guard(kubelet, &check.Repairs{}).Around(ill)
+	examine := w.guard(kubelet, &check.Repairs{}).Around(alwaysUnhealthy)
 	var told []string
 	for ; w.now.Before(noon.Add(4 * time.Minute)); w.now = w.now.Add(time.Second) {
 		if message := examine(t.Context()).Message; len(told) == 0 || told[len(told)-1] != message {
@@ -233,15 +234,15 @@ func TestAMessageSaysWhatWasDoneAndNoMore(t *testing.T) {
 	}
 }
 
-// A moment of health after each restart is no cure. Nor is there a grace in it, which would
-// hide that it is sick again.
-func TestWhatIsWellForAMomentIsRestartedEverMoreSeldom(t *testing.T) {
-	w := newWard("kubelet.service")
+// A short healthy time after each restart does not reset the attempts. It also has no grace period,
+// which would hide that the unit is unhealthy again.
+func TestTheCooldownGrowsDespiteShortHealthyTimes(t *testing.T) {
+	w := newFakeSystemd("kubelet.service")
 	examine := w.guard(kubelet, &check.Repairs{}).Around(func(ctx context.Context) checkresult.Result {
 		if w.now.Sub(w.units["kubelet.service"].Changed) < 30*time.Second {
-			return fine(ctx)
+			return alwaysHealthy(ctx)
 		}
-		return ill(ctx)
+		return alwaysUnhealthy(ctx)
 	})
 	for ; w.now.Before(noon.Add(24 * time.Hour)); w.now = w.now.Add(10 * time.Second) {
 		if got := examine(t.Context()); got.Verdict == checkresult.Unknown {
@@ -253,29 +254,29 @@ func TestWhatIsWellForAMomentIsRestartedEverMoreSeldom(t *testing.T) {
 	}
 }
 
-// Two rules of one unit, which find it sick at the same moment, restart it once: the second
-// has looked before the first has acted.
-func TestTwoRulesOfOneUnitRestartItOnce(t *testing.T) {
-	w := newWard("kubelet.service")
+// Two rules of a unit that find it unhealthy at the same moment restart it once: the second looks
+// again after the first has acted.
+func TestTwoRulesOfAUnitRestartItOnce(t *testing.T) {
+	w := newFakeSystemd("kubelet.service")
 	repairs := &check.Repairs{}
 	first, second := kubelet, kubelet
 	first.Check, second.Check = "first", "second"
 	late := w.guard(second, repairs)
-	late.Now = func() time.Time { // asked when all has been looked at
+	late.Now = func() time.Time { // asked after everything was looked at
 		if len(w.restarts) == 0 {
-			w.guard(first, repairs).Around(ill)(t.Context())
-			w.now = w.now.Add(30 * time.Second) // and it is back
+			w.guard(first, repairs).Around(alwaysUnhealthy)(t.Context())
+			w.now = w.now.Add(30 * time.Second) // the unit is back
 		}
 		return w.now
 	}
-	got := late.Around(ill)(t.Context())
+	got := late.Around(alwaysUnhealthy)(t.Context())
 	if restarts := len(w.restarts["kubelet.service"]); restarts != 1 || !strings.Contains(got.Message, "not restarted: ") {
 		t.Errorf("%d restarts: %+v", restarts, got)
 	}
 }
 
-// The message says why a unit is not restarted, as it is.
-func TestWhatKeepsFromARestartIsSaid(t *testing.T) {
+// The message says why a unit is not restarted.
+func TestTheMessageSaysWhyAUnitIsNotRestarted(t *testing.T) {
 	folder := t.TempDir()
 	holds := func(name, text string) string {
 		path := filepath.Join(folder, name)
@@ -296,10 +297,10 @@ func TestWhatKeepsFromARestartIsSaid(t *testing.T) {
 		{"what is tried cannot be noted", "/proc/self/nowhere", "making the folder of repairs"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			w := newWard("kubelet.service", "fast.service", "slow.service")
+			w := newFakeSystemd("kubelet.service", "fast.service", "slow.service")
 			w.until["slow.service"] = noon.Add(time.Second)
-			got := w.guard(kubelet, &check.Repairs{Folder: test.folder}).Around(ill)(t.Context())
-			if got.Verdict != checkresult.Sick || !strings.Contains(got.Message, "not restarted: ") || !strings.Contains(got.Message, test.says) {
+			got := w.guard(kubelet, &check.Repairs{Folder: test.folder}).Around(alwaysUnhealthy)(t.Context())
+			if got.Verdict != checkresult.Unhealthy || !strings.Contains(got.Message, "not restarted: ") || !strings.Contains(got.Message, test.says) {
 				t.Errorf("%+v", got)
 			}
 			if len(w.restarts) > 0 {
@@ -309,29 +310,29 @@ func TestWhatKeepsFromARestartIsSaid(t *testing.T) {
 	}
 }
 
-// A unit that does not come back, such as a kubelet without its runtime, does not keep the
-// other from being cured for ever.
-func TestAUnitThatDoesNotComeBackIsNotWaitedForForEver(t *testing.T) {
-	w := newWard("kubelet.service", "containerd.service")
+// A unit that does not come back, for example a kubelet without its runtime, does not prevent other
+// restarts forever.
+func TestAUnitThatDoesNotComeBackBlocksOthersForALimitedTime(t *testing.T) {
+	w := newFakeSystemd("kubelet.service", "containerd.service")
 	repairs := &check.Repairs{}
-	w.guard(kubelet, repairs).Around(ill)(t.Context())
+	w.guard(kubelet, repairs).Around(alwaysUnhealthy)(t.Context())
 	w.until["kubelet.service"] = noon.Add(24 * time.Hour)
-	containerd := check.Care{Unit: "containerd", Repair: true, Cooldown: time.Minute}
+	containerd := check.GuardConfig{Unit: "containerd", Repair: true, Cooldown: time.Minute}
 	for w.now = noon.Add(10 * time.Second); len(w.restarts["containerd.service"]) == 0; w.now = w.now.Add(10 * time.Second) {
 		if w.now.After(noon.Add(time.Hour)) {
 			t.Fatal("containerd was not restarted within an hour")
 		}
-		w.guard(containerd, repairs).Around(ill)(t.Context())
+		w.guard(containerd, repairs).Around(alwaysUnhealthy)(t.Context())
 	}
 	if after := w.restarts["containerd.service"][0].Sub(noon); after != 5*time.Minute {
 		t.Errorf("containerd was restarted after %s", after)
 	}
 }
 
-// Whatever fails when, whatever comes of a restart, and however often the agent is started
-// anew: one unit at a time, and none within its cool-down, which doubles while it is in
-// vain and until it was well for as long.
-func TestRepairsKeepTheirDistance(t *testing.T) {
+// For any failures, any outcomes of restarts and any restarts of the agent: one unit restarts at a
+// time, and none within its cool-down. The cool-down doubles with each attempt until the unit was
+// healthy for that long.
+func TestRestartsRespectLockAndCooldown(t *testing.T) {
 	seen, doubled, forgiven := 0, 0, 0
 	rapid.Check(t, func(rt *rapid.T) {
 		folder, err := os.MkdirTemp("", "repairs-")
@@ -340,13 +341,13 @@ func TestRepairsKeepTheirDistance(t *testing.T) {
 		}
 		defer os.RemoveAll(folder)
 		names := []string{"kubelet.service", "containerd.service", "kube-proxy.service"}
-		w := newWard(names...)
+		w := newFakeSystemd(names...)
 		lame := rapid.SampledFrom([]string{"", "kubelet.service", "containerd.service"}).Draw(rt, "lame")
 		w.come = func(name string) (bool, error) { return name != lame, nil }
 		repairs := &check.Repairs{Folder: folder}
 		cooldown := time.Duration(rapid.IntRange(30, 300).Draw(rt, "cooldown")) * time.Second
 		wellSince := map[string]time.Time{}
-		vain := map[string]int{} // restarts that are not forgiven
+		vain := map[string]int{} // attempts that were not reset
 		told := map[string]int{}
 		rest := func(name string) time.Duration { return min(cooldown<<max(vain[name]-1, 0), time.Hour) }
 		well := ""
@@ -370,17 +371,17 @@ func TestRepairsKeepTheirDistance(t *testing.T) {
 				}
 			}
 			if well != "" {
-				care := check.Care{Check: well, Unit: well, Repair: true, Cooldown: cooldown}
-				w.guard(care, repairs).Around(fine)(t.Context())
+				care := check.GuardConfig{Check: well, Unit: well, Repair: true, Cooldown: cooldown}
+				w.guard(care, repairs).Around(alwaysHealthy)(t.Context())
 			}
 			var all sync.WaitGroup
 			for _, name := range names {
 				if name == well {
 					continue
 				}
-				care := check.Care{Check: name, Unit: name, Repair: true, Cooldown: cooldown}
+				care := check.GuardConfig{Check: name, Unit: name, Repair: true, Cooldown: cooldown}
 				for range 2 {
-					all.Go(func() { w.guard(care, repairs).Around(ill)(t.Context()) })
+					all.Go(func() { w.guard(care, repairs).Around(alwaysUnhealthy)(t.Context()) })
 				}
 			}
 			all.Wait()
@@ -413,10 +414,10 @@ func TestRepairsKeepTheirDistance(t *testing.T) {
 	}
 }
 
-// What one process restarts, another knows of, and waits for.
-func TestProcessesThatShareAFolderRestartOneAtATime(t *testing.T) {
+// A process knows of the restarts of another process, and waits for them.
+func TestProcessesRestartOneUnitAtATime(t *testing.T) {
 	folder := t.TempDir() + "/repairs"
-	w := newWard("kubelet.service", "containerd.service")
+	w := newFakeSystemd("kubelet.service", "containerd.service")
 	inside := make(chan struct{})
 	leave := make(chan struct{})
 	w.come = func(string) (bool, error) {
@@ -425,18 +426,18 @@ func TestProcessesThatShareAFolderRestartOneAtATime(t *testing.T) {
 		return true, nil
 	}
 	var first sync.WaitGroup
-	// A lock of the kernel's is one of the open file: another Repairs is another process.
-	first.Go(func() { w.guard(kubelet, &check.Repairs{Folder: folder}).Around(ill)(t.Context()) })
+	// A kernel lock belongs to the open file, so a second Repairs acts like another process.
+	first.Go(func() { w.guard(kubelet, &check.Repairs{Folder: folder}).Around(alwaysUnhealthy)(t.Context()) })
 	<-inside
-	idle := newWard("containerd.service")
-	containerd := check.Care{Unit: "containerd", Repair: true, Cooldown: time.Minute}
-	if got := idle.guard(containerd, &check.Repairs{Folder: folder}).Around(ill)(t.Context()); !strings.Contains(got.Message, "not restarted: another unit is being restarted") {
+	idle := newFakeSystemd("containerd.service")
+	containerd := check.GuardConfig{Unit: "containerd", Repair: true, Cooldown: time.Minute}
+	if got := idle.guard(containerd, &check.Repairs{Folder: folder}).Around(alwaysUnhealthy)(t.Context()); !strings.Contains(got.Message, "not restarted: another unit is being restarted") {
 		t.Errorf("%+v", got)
 	}
 	close(leave)
 	first.Wait()
 	w.now = w.now.Add(time.Second)
-	if got := w.guard(containerd, &check.Repairs{Folder: folder}).Around(ill)(t.Context()); !strings.Contains(got.Message, "not restarted: kubelet.service is being restarted") {
+	if got := w.guard(containerd, &check.Repairs{Folder: folder}).Around(alwaysUnhealthy)(t.Context()); !strings.Contains(got.Message, "not restarted: kubelet.service is being restarted") {
 		t.Errorf("%+v", got)
 	}
 }

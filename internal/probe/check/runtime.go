@@ -28,7 +28,7 @@ const ContainerdSocket = "unix:///run/containerd/containerd.sock"
 func Runtime(socket string) checkresult.Check {
 	path := strings.TrimPrefix(socket, "unix://")
 	return func(ctx context.Context) checkresult.Result {
-		asking, cancel, limit := patience(ctx)
+		asking, cancel, limit := answerContext(ctx)
 		defer cancel()
 		reply, dialled, err := askRuntime(asking, path)
 		return judgeRuntime(path, limit, reply, dialled, err, late(asking), ctx.Err())
@@ -36,7 +36,7 @@ func Runtime(socket string) checkresult.Check {
 }
 
 // askRuntime requests the status. dialErr is the reason if the connection failed.
-func askRuntime(ctx context.Context, path string) (reply *cri.StatusResponse, dialled, err error) {
+func askRuntime(ctx context.Context, path string) (reply *cri.StatusResponse, dialErr, err error) {
 	// A missing socket is an answer too, so there is no retry.
 	var dialer net.Dialer
 	probe, err := dialer.DialContext(ctx, "unix", path)
@@ -68,24 +68,24 @@ func askRuntime(ctx context.Context, path string) (reply *cri.StatusResponse, di
 	return reply, nil, err
 }
 
-func judgeRuntime(path string, limit time.Duration, reply *cri.StatusResponse, dialled, err error, late bool, ended error) checkresult.Result {
+func judgeRuntime(path string, limit time.Duration, reply *cri.StatusResponse, dialErr, err error, late bool, ended error) checkresult.Result {
 	switch {
 	case err == nil:
 		return judgeStatus(path, reply)
 	case late, ended == nil && status.Code(err) == codes.DeadlineExceeded: // the runtime knows the deadline and may report it first
-		return sick("the container runtime does not answer on %s within %s", path, spell(limit))
+		return unhealthy("the container runtime does not answer on %s within %s", path, formatLimit(limit))
 	case ended != nil:
-		return unknown(stopped, "the container runtime was not waited for: %v", ended)
-	case errors.Is(dialled, fs.ErrPermission):
-		return unknown(notAllowed, "asking the container runtime: %v", dialled)
-	case errors.Is(dialled, fs.ErrNotExist) && isAway(path):
+		return unknown(stopped, "the check was stopped before the container runtime answered: %v", ended)
+	case errors.Is(dialErr, fs.ErrPermission):
+		return unknown(notAllowed, "asking the container runtime: %v", dialErr)
+	case errors.Is(dialErr, fs.ErrNotExist) && isNotMounted(path):
 		return notMounted("the container runtime", path)
-	case dialled != nil:
-		return sick("the container runtime does not answer: %v", dialled)
+	case dialErr != nil:
+		return unhealthy("the container runtime does not answer: %v", dialErr)
 	case status.Code(err) == codes.Unimplemented:
-		return sick("the server on %s does not implement CRI v1", path)
+		return unhealthy("the server on %s does not implement CRI v1", path)
 	}
-	return sick("the container runtime answers on %s: %s", path, briefly(status.Convert(err).Message()))
+	return unhealthy("the container runtime answers on %s: %s", path, firstLine(status.Convert(err).Message()))
 }
 
 // judgeStatus treats a runtime without a RuntimeReady condition as not ready, as the kubelet does.
@@ -94,10 +94,10 @@ func judgeStatus(path string, reply *cri.StatusResponse) checkresult.Result {
 		switch {
 		case c.GetType() != cri.RuntimeReady:
 		case !c.GetStatus():
-			return sick("the container runtime on %s is not ready: %s: %s", path, briefly(c.GetReason()), briefly(c.GetMessage()))
+			return unhealthy("the container runtime on %s is not ready: %s: %s", path, firstLine(c.GetReason()), firstLine(c.GetMessage()))
 		default:
-			return well("the container runtime is well")
+			return healthy("the container runtime is well")
 		}
 	}
-	return sick("the container runtime on %s does not say whether it is ready (%s)", path, cri.RuntimeReady)
+	return unhealthy("the container runtime on %s does not say whether it is ready (%s)", path, cri.RuntimeReady)
 }

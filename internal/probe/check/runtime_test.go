@@ -23,7 +23,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 )
 
-// actor plays a container runtime.
+// actor is a fake container runtime.
 type actor struct {
 	cri.UnimplementedRuntimeServiceServer
 
@@ -64,29 +64,29 @@ func TestRuntime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer silent.Close() // it takes connections by the kernel's hand, and never answers
+	defer silent.Close() // the kernel accepts connections, and no one answers
 	for _, test := range []struct {
 		name, socket string
 		want         checkresult.Verdict
 		says         string
 	}{
-		{"is well when it says so", listen(t, ready(true, true)), checkresult.Well, ""},
-		{"is well without a network", listen(t, ready(true, false)), checkresult.Well, ""},
-		{"is sick when it is not ready", listen(t, ready(false, true)), checkresult.Sick, "ContainerdNotReady: it is not"},
-		{"is sick when it does not say that it is ready", listen(t, func(context.Context) (*cri.StatusResponse, error) {
+		{"is well when it says so", listen(t, ready(true, true)), checkresult.Healthy, ""},
+		{"is well without a network", listen(t, ready(true, false)), checkresult.Healthy, ""},
+		{"is unhealthy when it is not ready", listen(t, ready(false, true)), checkresult.Unhealthy, "ContainerdNotReady: it is not"},
+		{"is unhealthy without a ready condition", listen(t, func(context.Context) (*cri.StatusResponse, error) {
 			return &cri.StatusResponse{Status: &cri.RuntimeStatus{Conditions: []*cri.RuntimeCondition{{Type: cri.NetworkReady, Status: true}}}}, nil
-		}), checkresult.Sick, "does not say whether it is ready"},
-		{"is sick when it says nothing", listen(t, func(context.Context) (*cri.StatusResponse, error) { return &cri.StatusResponse{}, nil }), checkresult.Sick, "does not say"},
-		{"is sick when it fails", listen(t, func(context.Context) (*cri.StatusResponse, error) {
+		}), checkresult.Unhealthy, "does not say whether it is ready"},
+		{"is unhealthy without conditions", listen(t, func(context.Context) (*cri.StatusResponse, error) { return &cri.StatusResponse{}, nil }), checkresult.Unhealthy, "does not say"},
+		{"is unhealthy when it fails", listen(t, func(context.Context) (*cri.StatusResponse, error) {
 			return nil, status.Error(codes.Internal, "broken\nby far")
-		}), checkresult.Sick, "broken"},
-		{"is sick when it hangs", listen(t, func(ctx context.Context) (*cri.StatusResponse, error) {
+		}), checkresult.Unhealthy, "broken"},
+		{"is unhealthy when it hangs", listen(t, func(ctx context.Context) (*cri.StatusResponse, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
-		}), checkresult.Sick, "within"},
-		{"is sick when it takes connections and never answers", silent.Addr().String(), checkresult.Sick, "within"},
-		{"is sick when it speaks something else", listen(t, nil), checkresult.Sick, "does not implement CRI v1"},
-		{"is sick when nobody is at its socket", filepath.Join(t.TempDir(), "no.sock"), checkresult.Sick, "no such file"},
+		}), checkresult.Unhealthy, "within"},
+		{"is unhealthy when it takes connections and never answers", silent.Addr().String(), checkresult.Unhealthy, "within"},
+		{"is unhealthy when it speaks another protocol", listen(t, nil), checkresult.Unhealthy, "does not implement CRI v1"},
+		{"is unhealthy when its socket is missing", filepath.Join(t.TempDir(), "no.sock"), checkresult.Unhealthy, "no such file"},
 		{"is unknown when its folder is not mounted", "/nowhere/at/all/no.sock", checkresult.Unknown, "/nowhere/at/all"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -109,7 +109,7 @@ func TestRuntime(t *testing.T) {
 	}
 }
 
-// What is asked of the real one.
+// Test with a real containerd.
 func TestRuntimeIsContainerd(t *testing.T) {
 	if _, err := exec.LookPath("containerd"); err != nil {
 		t.Fatal("there is no containerd: apt-get install -y --no-install-recommends --no-upgrade containerd")
@@ -125,7 +125,7 @@ func TestRuntimeIsContainerd(t *testing.T) {
 	var said bytes.Buffer
 	daemon := exec.Command("containerd", "--config", settings)
 	daemon.Stderr = &said
-	daemon.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // also when the test is killed
+	daemon.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // even if the test is killed
 	if err := daemon.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func TestRuntimeIsContainerd(t *testing.T) {
 		return check.Runtime("unix://" + socket)(ctx)
 	}
 	began := time.Now()
-	for ask().Verdict != checkresult.Well {
+	for ask().Verdict != checkresult.Healthy {
 		if time.Since(began) > 30*time.Second {
 			stop()
 			t.Fatalf("containerd is not well: %+v\n%s", ask(), said.String())
@@ -149,18 +149,18 @@ func TestRuntimeIsContainerd(t *testing.T) {
 	}
 	t.Logf("well %s after its start: %+v", time.Since(began).Round(time.Millisecond), ask())
 	stop()
-	if got := ask(); got.Verdict != checkresult.Sick || !strings.Contains(got.Message, "refused") {
+	if got := ask(); got.Verdict != checkresult.Unhealthy || !strings.Contains(got.Message, "refused") {
 		t.Errorf("after its end: %+v", got)
 	}
 }
 
-// One op is one examination: a connection, a question and the answer of a runtime in this
-// process, whose work is in the figures too.
+// One operation is one check: a connection, a request and the answer of a runtime in this process,
+// whose work is included.
 func BenchmarkRuntime(b *testing.B) {
 	examine := check.Runtime(listen(b, ready(true, true)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if got := examine(b.Context()); got.Verdict != checkresult.Well {
+		if got := examine(b.Context()); got.Verdict != checkresult.Healthy {
 			b.Fatalf("%+v", got)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 
 // isNotMounted returns whether a socket is missing because the node's directory is not mounted. If
 // the directory is the node's, its component has not created the socket.
-func isAway(socket string) bool {
+func isNotMounted(socket string) bool {
 	_, err := os.Stat(socket)
 	return errors.Is(err, fs.ErrNotExist) && !isOfTheNode(filepath.Dir(socket), "/")
 }

@@ -8,9 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The image of the agent has a folder /run, in which the node's sockets are only if it is
-// mounted.
-func TestAFolderOfTheImageIsNotTheNodes(t *testing.T) {
+// The image of the agent has a folder /run. It contains the node's sockets only if it is mounted.
+func TestAFolderOfTheImageIsNotOfTheNode(t *testing.T) {
 	base := t.TempDir()
 	if err := unix.Mount("tmpfs", base, "tmpfs", 0, ""); err != nil { // on an overlay there can be no other
 		t.Fatalf("%v: run this test as root", err)

@@ -9,11 +9,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The files of all versions that were ever written are read. Those files never change; a
-// new version adds its own.
-func TestTriesOfAllVersionsAreRead(t *testing.T) {
+// The files of all versions can be read. These files never change; a new version adds its own.
+func TestAttemptsOfAllVersionsAreRead(t *testing.T) {
 	at := time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
-	want := tried{
+	want := attempts{
 		"containerd.service": {At: at, Times: 2, By: "runtime", Well: at.Add(5 * time.Minute)},
 		"kubelet.service":    {At: at.Add(time.Minute)},
 	}
@@ -22,7 +21,7 @@ func TestTriesOfAllVersionsAreRead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := parseTries(text)
+		got, err := parseAttempts(text)
 		if diff := cmp.Diff(want, got.Units); diff != "" || err != nil {
 			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
 		}
@@ -31,7 +30,7 @@ func TestTriesOfAllVersionsAreRead(t *testing.T) {
 		}
 	}
 	newer := `{"version":7,"units":{"a":{"at":"2026-11-15T12:00:00Z","cause":"x"}},"new":1}`
-	got, err := parseTries([]byte(newer))
+	got, err := parseAttempts([]byte(newer))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +38,7 @@ func TestTriesOfAllVersionsAreRead(t *testing.T) {
 		t.Errorf("of what a newer version has noted %s is left", text)
 	}
 	for _, text := range []string{``, `[]`, `{"version":1,"units":[]}`, `{"a":{"at":"soon"}}`} {
-		if got, err := parseTries([]byte(text)); err == nil {
+		if got, err := parseAttempts([]byte(text)); err == nil {
 			t.Errorf("%s is read as %+v", text, got)
 		}
 	}

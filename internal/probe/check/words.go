@@ -20,12 +20,12 @@ const (
 	startingUp = "StartingUp"
 )
 
-func well(format string, args ...any) checkresult.Result {
-	return checkresult.Result{Verdict: checkresult.Well, Message: fmt.Sprintf(format, args...)}
+func healthy(format string, args ...any) checkresult.Result {
+	return checkresult.Result{Verdict: checkresult.Healthy, Message: fmt.Sprintf(format, args...)}
 }
 
-func sick(format string, args ...any) checkresult.Result {
-	return checkresult.Result{Verdict: checkresult.Sick, Message: fmt.Sprintf(format, args...)}
+func unhealthy(format string, args ...any) checkresult.Result {
+	return checkresult.Result{Verdict: checkresult.Unhealthy, Message: fmt.Sprintf(format, args...)}
 }
 
 func unknown(reason, format string, args ...any) checkresult.Result {
@@ -34,13 +34,13 @@ func unknown(reason, format string, args ...any) checkresult.Result {
 
 // answerShare is the share of a check's time in which the component must answer. The rest is for
 // reporting that it did not, and for asking systemd about it.
-const most = 0.8
+const answerShare = 0.8
 
 // answerContext returns a context that limits how long the component may take to answer.
-func patience(ctx context.Context) (asking context.Context, cancel context.CancelFunc, limit time.Duration) {
+func answerContext(ctx context.Context) (asking context.Context, cancel context.CancelFunc, limit time.Duration) {
 	limit = 10 * time.Second
 	if deadline, ok := ctx.Deadline(); ok {
-		limit = time.Duration(float64(time.Until(deadline)) * most)
+		limit = time.Duration(float64(time.Until(deadline)) * answerShare)
 	}
 	asking, cancel = context.WithTimeout(ctx, limit)
 	return asking, cancel, limit
@@ -48,7 +48,7 @@ func patience(ctx context.Context) (asking context.Context, cancel context.Cance
 
 // formatLimit rounds a time limit. The exact remaining time would make a different message each
 // time.
-func spell(limit time.Duration) string {
+func formatLimit(limit time.Duration) string {
 	if limit >= time.Second {
 		return limit.Round(100 * time.Millisecond).String()
 	}
@@ -62,7 +62,7 @@ func late(asking context.Context) bool {
 }
 
 // firstLine returns the first line of a text, cut to the length that fits into a message.
-func briefly(text string) string {
+func firstLine(text string) string {
 	const limit = 100
 	text, _, _ = strings.Cut(strings.TrimSpace(strings.ToValidUTF8(text, "?")), "\n")
 	if len(text) <= limit {

@@ -8,8 +8,8 @@ type Verdict uint8
 // The verdicts. Unknown means that the check could not look.
 const (
 	Unknown Verdict = iota
-	Well
-	Sick
+	Healthy
+	Unhealthy
 )
 
 // Result is the answer of a check.

@@ -132,14 +132,14 @@ func checkSettings(s *section, check string) CheckSettings {
 	}
 	for _, name := range []string{"url", "socket", "mountTable", "maxError", "fullPercent", "name"} {
 		if check != "" && s.has(name) && settingsOf[check] != name {
-			s.refuse(name, "no setting of the check %s; take it away", check)
+			s.refuse(name, "no setting of the check %s; remove it", check)
 		}
 	}
 	if settings.URL != "" && !s.refused["url"] {
 		u, err := url.Parse(settings.URL)
 		switch {
 		case strings.Contains(settings.URL, "@"): // which is not repeated here
-			s.refuse("url", "it names a user, who would be told to everybody with what is found; write one such as \"http://127.0.0.1:10248/healthz\"")
+			s.refuse("url", "it contains a user name, which messages would reveal; use one such as \"http://127.0.0.1:10248/healthz\"")
 		case err != nil || u.Scheme != "http" || u.Host == "":
 			s.refuse("url", "%s is no address that is asked over HTTP; write one such as \"http://127.0.0.1:10248/healthz\"", quote(settings.URL))
 		}
@@ -161,9 +161,9 @@ func checkSettings(s *section, check string) CheckSettings {
 	}
 	switch {
 	case settings.Repair && settings.Unit == "" && (check != "" || s.has("unit")): // of an unknown check it is not known whether it has one
-		s.refuse("repair", "there is no unit to restart; write \"unit\" as well, such as \"kubelet\", or take it away")
+		s.refuse("repair", "there is no unit to restart; write \"unit\" as well, such as \"kubelet\", or remove it")
 	case s.has("cooldown") && !settings.Repair:
-		s.warn("cooldown", "without effect, because nothing is repaired; write \"repair\": true, or take it away")
+		s.warn("cooldown", "without effect, because nothing is repaired; write \"repair\": true, or remove it")
 	}
 	return settings
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The page for users has every field, and its examples are good.
+// The page for users contains every field, and its examples are valid.
 func TestThePageForUsersIsComplete(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/agent-configuration.md")
 	if err != nil {
@@ -61,7 +61,7 @@ func TestThePageForUsersIsComplete(t *testing.T) {
 	}
 }
 
-// The page about checks has every check and every setting.
+// The page about checks contains every check and every setting.
 func TestThePageAboutChecksIsComplete(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/agent-checks.md")
 	if err != nil {
@@ -80,7 +80,7 @@ func TestThePageAboutChecksIsComplete(t *testing.T) {
 	}
 }
 
-// The page for users has every file that is shipped.
+// The page for users contains every shipped file.
 func TestThePageForUsersHasEveryShippedFile(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/agent-configuration.md")
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/config"
 )
 
-// Whatever stands in a file, it is either taken, with what whoever runs it relies on,
-// or refused in words that begin with its path; and the same text gets the same words.
+// Any file is either accepted, with the properties that monitors rely on, or refused with messages
+// that begin with its path. The same text always gets the same messages.
 func FuzzParse(f *testing.F) {
 	kinds := []config.Kind{config.SystemLog, config.CustomPlugin, config.SystemStats, config.Check, config.Problems}
 	for _, text := range []string{

@@ -114,7 +114,7 @@ func (m *LogMonitor) judgeDevice(top *section) {
 	case filepath.IsAbs(m.LogPath) && strings.HasSuffix(filepath.Clean(m.LogPath), kernelLog):
 		return
 	default:
-		top.warn("logPath", "%s is ignored, because the kernel's log is %s; take it away, or write a path that ends so", quote(m.LogPath), kernelLog)
+		top.warn("logPath", "%s is ignored, because the kernel's log is %s; remove it, or write a path that ends so", quote(m.LogPath), kernelLog)
 	}
 	m.LogPath = kernelLog
 }
@@ -186,10 +186,10 @@ func (m *LogMonitor) rule(s *section) LogRule {
 	}
 	if !rule.Permanent {
 		if rule.ClearPattern != "" {
-			s.refuse("clearPattern", "a temporary rule has nothing to clear; take it away, or write \"type\": %q", permanent)
+			s.refuse("clearPattern", "a temporary rule has nothing to clear; remove it, or write \"type\": %q", permanent)
 		}
 		if rule.ClearAfter != 0 {
-			s.refuse("clearAfter", "a temporary rule has nothing to clear; take it away, or write \"type\": %q", permanent)
+			s.refuse("clearAfter", "a temporary rule has nothing to clear; remove it, or write \"type\": %q", permanent)
 		}
 	}
 	if rule.ClearPattern != "" && rule.ClearPattern == rule.Pattern {
@@ -203,7 +203,7 @@ func (m *LogMonitor) rule(s *section) LogRule {
 		s.refuse("count", "a window of %s means nothing without one; write how often the pattern must match within it, 2 or more", rule.Window)
 	}
 	if rule.KernelOnly && m.Plugin == Filelog {
-		s.refuse("kernelOnly", "a file does not say who has written a line; take it away, or use kmsg or journald")
+		s.refuse("kernelOnly", "a file does not record the writer of a line; remove it, or use kmsg or journald")
 	}
 	return rule
 }

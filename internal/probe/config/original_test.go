@@ -15,7 +15,7 @@ import (
 
 const originals = "testdata/node-problem-detector"
 
-// kindOf says under which flag the users of a file of node-problem-detector name it.
+// kindOf returns the flag for a file of node-problem-detector.
 func kindOf(name string) config.Kind {
 	switch {
 	case strings.HasSuffix(name, "system-stats-monitor.json"):
@@ -32,7 +32,7 @@ func kindOf(name string) config.Kind {
 	return config.SystemLog
 }
 
-// files lists the JSON files of a folder by their names, and reads each.
+// files reads the JSON files of a folder.
 func files(t *testing.T, folder string) map[string][]byte {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(folder, "*.json"))
@@ -50,7 +50,7 @@ func files(t *testing.T, folder string) map[string][]byte {
 	return texts
 }
 
-func TestEveryOriginalFileIsTaken(t *testing.T) {
+func TestEveryOriginalFileIsValid(t *testing.T) {
 	seen := map[config.Kind]int{}
 	warned := map[string][]string{}
 	for name, text := range files(t, originals) {
@@ -67,7 +67,7 @@ func TestEveryOriginalFileIsTaken(t *testing.T) {
 		if file.Path != name || file.Kind != kind || !file.ForNode(map[string]string{"a": "b"}) || !file.ForNode(nil) {
 			t.Errorf("%s became %+v", name, file)
 		}
-		// Under another flag, each says under which one it belongs.
+		// With the wrong flag, each error names the right one.
 		for _, other := range []config.Kind{config.SystemLog, config.CustomPlugin, config.SystemStats, config.Check} {
 			_, _, err := config.Parse(name, other, text)
 			if other != kind && (err == nil || !strings.Contains(err.Error(), "name it there") || !strings.Contains(err.Error(), string(kind))) {
@@ -86,7 +86,7 @@ func TestEveryOriginalFileIsTaken(t *testing.T) {
 	}
 }
 
-func TestOriginalFilesMeanWhatTheyMeant(t *testing.T) {
+func TestOriginalFilesKeepTheirMeaning(t *testing.T) {
 	const counter = "/home/kubernetes/bin/log-counter"
 	for name, want := range map[string]config.File{
 		"disk-log-message-filelog.json": {Log: &config.LogMonitor{
@@ -157,7 +157,7 @@ func TestOriginalFilesMeanWhatTheyMeant(t *testing.T) {
 	}
 }
 
-// same are figures that are shown under their own names.
+// same returns metrics with their IDs as names.
 func same(ids ...string) map[string]string {
 	names := map[string]string{}
 	for _, id := range ids {

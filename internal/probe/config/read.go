@@ -18,7 +18,7 @@ const maxBytes = 1 << 20
 // Read reads a file and parses it with [Parse]. It also warns of programs that are missing on this
 // machine, which may not be the machine that the file is for.
 func Read(path string, kind Kind) (*File, []string, error) {
-	text, err := slurp(path)
+	text, err := readLimited(path)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: cannot be read: %w; check that the flag --config.%s names a file", path, err, kind)
 	}
@@ -30,7 +30,7 @@ func Read(path string, kind Kind) (*File, []string, error) {
 }
 
 // readLimited reads a file up to a length that shows whether it is too long.
-func slurp(path string) ([]byte, error) {
+func readLimited(path string) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, withoutPath(err)

@@ -68,7 +68,7 @@ func TestRead(t *testing.T) {
 	})
 }
 
-// parse takes a good file.
+// parse parses a valid file.
 func parse(t *testing.T, kind config.Kind, text string) *config.File {
 	t.Helper()
 	file, _, err := config.Parse("f.json", kind, []byte(text))
@@ -113,8 +113,8 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// What the old agent takes and cannot mean is taken for what it comes to there.
-func TestWhatTheOldAgentTakesIsTaken(t *testing.T) {
+// Values that node-problem-detector accepts without a meaning have the same effect here.
+func TestValuesThatNodeProblemDetectorAccepts(t *testing.T) {
 	for _, test := range []struct {
 		text string
 		want config.LogMonitor
@@ -150,7 +150,7 @@ func TestWhatTheOldAgentTakesIsTaken(t *testing.T) {
 	}
 }
 
-func TestWhatIsOurs(t *testing.T) {
+func TestFieldsOfAutohealer(t *testing.T) {
 	got := parse(t, config.SystemLog, `{"plugin": "kmsg", "source": "s",
 		"conditions": [{"type": "GPUUnhealthy"}, {"type": "DiskBadBlock"}, {"type": "CperHardwareErrorFatal", "survivesReboot": false}, {"type": "KernelDeadlock", "SURVIVESREBOOT": true}],
 		"rules": [{"type": "permanent", "condition": "GPUUnhealthy", "reason": "A", "pattern": "a", "clearPattern": "b", "CLEARAFTER": "1h", "count": 3, "window": "10m",
@@ -196,8 +196,8 @@ func TestNodeSelector(t *testing.T) {
 	}
 }
 
-// The old agent decodes into a struct. Fields are found here as they are there: in any
-// letter case, the last of several, and not if they are null.
+// node-problem-detector decodes into a struct. This package finds fields in the same way: in any
+// case, the last of several, and not if they are null.
 func TestFieldsAreFoundAsEncodingJSONFindsThem(t *testing.T) {
 	type old struct {
 		Plugin     string   `json:"plugin"`
@@ -216,7 +216,7 @@ func TestFieldsAreFoundAsEncodingJSONFindsThem(t *testing.T) {
 	quoted := rapid.Map(word, func(text string) string { return fmt.Sprintf("%q", text) })
 	path := rapid.Map(word, func(text string) string { return fmt.Sprintf("%q", "/"+text) })
 	orNull := func(g *rapid.Generator[string]) *rapid.Generator[string] { return rapid.OneOf(g, rapid.Just("null")) }
-	// spell writes a name in some letter case, with letters that fold to ASCII.
+	// spell writes a name in random case, with letters that fold to ASCII.
 	spell := func(rt *rapid.T, name string) string {
 		var b strings.Builder
 		for _, r := range name {
@@ -233,7 +233,7 @@ func TestFieldsAreFoundAsEncodingJSONFindsThem(t *testing.T) {
 		}
 		return b.String()
 	}
-	// fields writes some fields of an object, each perhaps more than once.
+	// fields writes random fields of an object, possibly repeated.
 	fields := func(rt *rapid.T, required string, values map[string]*rapid.Generator[string], names ...string) string {
 		list := []string{required}
 		for range rapid.IntRange(0, 2*len(names)).Draw(rt, "fields") {

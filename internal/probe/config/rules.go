@@ -30,7 +30,7 @@ func conditions(top *section) []Condition {
 		switch {
 		case c.Type == "":
 		case known.Source == catalog.Kubernetes:
-			s.refuse("type", "%s is reported by Kubernetes itself, and two who report one condition undo each other's work; write a name of your own", quoteName(c.Type))
+			s.refuse("type", "%s is reported by Kubernetes itself, and two components that report the same condition undo each other's changes; use another name", quoteName(c.Type))
 		case slices.ContainsFunc(kept, func(other Condition) bool { return other.Type == c.Type }):
 			s.refuse("type", "%s is there already; leave one of them", quoteName(c.Type))
 		default:
@@ -63,7 +63,7 @@ func effectOf(s *section, declared []Condition) effect {
 	}
 	switch {
 	case kind == temporary && e.condition != "":
-		s.warn("condition", "%s is ignored, because a temporary rule changes none; take it away, or write \"type\": %q", quote(e.condition), permanent)
+		s.warn("condition", "%s is ignored, because a temporary rule changes none; remove it, or write \"type\": %q", quote(e.condition), permanent)
 		e.condition = ""
 	case kind == permanent:
 		judgeChange(s, e, declared)

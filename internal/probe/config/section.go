@@ -287,7 +287,7 @@ func (r *reader) warnOfSlips() {
 	for _, s := range r.sections {
 		for _, f := range s.fields {
 			if !s.warnOfSlip(f.name, places) && r.strict {
-				s.warn(quoteName(f.name), "not known and ignored; take it away")
+				s.warn(quoteName(f.name), "not known and ignored; remove it")
 			}
 		}
 	}

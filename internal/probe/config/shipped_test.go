@@ -16,10 +16,10 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/config"
 )
 
-// shipped are the files that the agent's image has in /config.
+// shipped is the folder that the agent's image has as /config.
 const shipped = "../../../config"
 
-// added are those that node-problem-detector has no file for, or one that runs a
+// added are the files without a counterpart in node-problem-detector, or whose counterpart runs a
 // second program.
 var added = []string{"frequent-restarts.json", "frequent-unregister-netdevice.json", "gpu-monitor.json"}
 
@@ -39,7 +39,7 @@ func load(t *testing.T, folder string) map[string]*config.LogMonitor {
 	return monitors
 }
 
-func TestShippedFilesAreGoodWithoutAWarning(t *testing.T) {
+func TestShippedFilesHaveNoWarnings(t *testing.T) {
 	for name, text := range files(t, shipped) {
 		if _, warnings, err := config.Parse(name, kindOf(name), text); err != nil || len(warnings) > 0 {
 			t.Errorf("%v, warnings %q", err, warnings)
@@ -47,7 +47,7 @@ func TestShippedFilesAreGoodWithoutAWarning(t *testing.T) {
 	}
 }
 
-// Whoever names one of their files in a DaemonSet finds one of ours, which reads the
+// For each file of node-problem-detector there is a file with the same name here, which reads the
 // same log and reports the same.
 func TestShippedFilesReportWhatTheOriginalsDo(t *testing.T) {
 	ours, theirs := load(t, shipped), load(t, originals)
@@ -64,7 +64,7 @@ func TestShippedFilesReportWhatTheOriginalsDo(t *testing.T) {
 	}
 }
 
-// outline is what others rely on of a monitor.
+// outline returns the parts of a monitor that users rely on.
 func outline(m *config.LogMonitor) map[string][]string {
 	path := m.LogPath
 	if m.Plugin == config.Journald && path == "/var/log/journal" {
@@ -89,8 +89,8 @@ func outline(m *config.LogMonitor) map[string][]string {
 	return o
 }
 
-// What a pattern of theirs matches, one of ours for the same reason does. The texts
-// are made of theirs.
+// For the same reason, the patterns here match what those of node-problem-detector match. The texts
+// are generated from the latter.
 func TestShippedPatternsMatchWhatTheOriginalsDo(t *testing.T) {
 	ours := load(t, shipped)
 	tried := 0
@@ -99,7 +99,7 @@ func TestShippedPatternsMatchWhatTheOriginalsDo(t *testing.T) {
 			if ours[name] == nil {
 				continue
 			}
-			// Theirs takes any letter for some dots, where nobody writes another one.
+			// Their dots match any letter, although the logs contain a dot.
 			pattern := strings.ReplaceAll(rule.Pattern, "free. Usage", `free\. Usage`)
 			if name == "systemd-monitor.json" {
 				pattern = strings.NewReplacer(".service", `\.service`, ")...", `)\.\.\.`, ").", `)\.`).Replace(pattern)
@@ -121,7 +121,7 @@ func TestShippedPatternsMatchWhatTheOriginalsDo(t *testing.T) {
 	}
 }
 
-// find tries every rule on a message, the plain way.
+// find tries every rule on a message.
 func find(m *config.LogMonitor, message string) []string {
 	var reasons []string
 	for _, rule := range m.Rules {
@@ -132,9 +132,8 @@ func find(m *config.LogMonitor, message string) []string {
 	return reasons
 }
 
-// These are lines as kernels and programs of today write them, most of which theirs
-// does not find.
-func TestShippedFilesFindWhatIsWrittenToday(t *testing.T) {
+// Lines of current kernels and programs. node-problem-detector's files miss most of them.
+func TestShippedFilesMatchCurrentLogs(t *testing.T) {
 	ours := load(t, shipped)
 	for _, test := range []struct{ file, line, reason string }{
 		{"kernel-monitor.json", "Memory cgroup out of memory: Killed process 4242 (java) total-vm:4108876kB, anon-rss:1029384kB, file-rss:20kB, shmem-rss:0kB, UID:1000 pgtables:2400kB oom_score_adj:969", "OOMKilling"},
@@ -167,7 +166,8 @@ func TestShippedFilesFindWhatIsWrittenToday(t *testing.T) {
 		{"disk-log-message-filelog.json", "Jan  3 04:05:06 node-1 smartd[812]: Device: /dev/sda [SAT], 16 Currently unreadable (pending) sectors", ""},
 		{"frequent-restarts.json", "kubelet.service: Scheduled restart job, restart counter is at 3.", "FrequentKubeletRestart"},
 		{"frequent-restarts.json", "docker.service: Scheduled restart job, restart counter is at 1.", "FrequentDockerRestart"},
-		// Some versions of systemd write this besides, and one restart is not two.
+		// Some versions of systemd write this in addition, which must not count as a second
+		// restart.
 		{"frequent-restarts.json", "docker.service: Service hold-off time over, scheduling restart.", ""},
 		{"frequent-restarts.json", "containerd.service: Scheduled restart job, restart counter is at 12.", "FrequentContainerdRestart"},
 		{"frequent-restarts.json", "my-docker.service: Scheduled restart job, restart counter is at 3.", ""},
@@ -180,7 +180,7 @@ func TestShippedFilesFindWhatIsWrittenToday(t *testing.T) {
 	}
 }
 
-// message takes the message out of a line, where the file says how.
+// message extracts the message of a line as the file defines it.
 func message(t *testing.T, m *config.LogMonitor, line string) string {
 	t.Helper()
 	for _, name := range []string{"timestamp", "message"} {
@@ -198,7 +198,7 @@ func message(t *testing.T, m *config.LogMonitor, line string) string {
 	return line
 }
 
-// What a shipped file reports, the catalogue explains.
+// The catalog explains everything that a shipped file reports.
 func TestCatalogueKnowsWhatTheShippedFilesReport(t *testing.T) {
 	seen := 0
 	for name, m := range load(t, shipped) {
@@ -223,7 +223,7 @@ func TestCatalogueKnowsWhatTheShippedFilesReport(t *testing.T) {
 	}
 }
 
-// The checks keep the conditions of the reference, each with the reasons that it has there.
+// The checks have the same conditions and reasons as node-problem-detector.
 func TestShippedChecksReportWhatTheOriginalsDo(t *testing.T) {
 	file, _, err := config.Parse("health-checks.json", config.Check, files(t, shipped)["health-checks.json"])
 	if err != nil {

@@ -55,7 +55,7 @@ func problemSources(top *section) *ProblemSources {
 		p.Sources = append(p.Sources, problemSource(s))
 	}
 	if len(p.Sources) == 0 && !top.refused["sources"] {
-		top.warn("sources", "missing, so that nobody is heard")
+		top.warn("sources", "missing, so no daemon can report")
 	}
 	return p
 }
@@ -74,7 +74,7 @@ func problemSource(s *section) ProblemSource {
 		Connections: s.number("connections", 1, 1000, defaultConnections),
 	}
 	if source.UID != nil && *source.UID == 0 && source.Socket == "" && source.TokenFile == "" {
-		s.warn("uid", "whoever is root on this node, in any container, is taken for %s; write a tokenFile or a socket as well", quoteName(source.Name))
+		s.warn("uid", "any root process on this node, also in containers, can report as %s; set a tokenFile or a socket as well", quoteName(source.Name))
 	}
 	if len(source.Conditions) == 0 && !s.refused["conditions"] {
 		s.warn("conditions", "missing, so that %s reports Events only", quoteName(source.Name))

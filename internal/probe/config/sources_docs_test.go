@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The page on problem reports has every field of their sources, and its example is good.
+// The page on problem reports contains every field of sources, and its example is valid.
 func TestThePageOnProblemReportsIsComplete(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/problem-reports.md")
 	if err != nil {

@@ -9,13 +9,13 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/config"
 )
 
-// TestWords runs the transcripts in testdata/words: what is said of a file, line by
-// line. With -rewrite they are written anew.
+// TestWords runs the transcripts in testdata/words: the messages about a file, line by line. With
+// -rewrite it writes them.
 func TestWords(t *testing.T) {
 	refused, warned := 0, 0
 	datadriven.Walk(t, "testdata/words", func(t *testing.T, path string) {
 		t.Helper()
-		// The commands are the kinds of files; their body is the file.
+		// A command is the kind of a file. Its body is the file.
 		datadriven.RunTest(t, path, func(t *testing.T, command *datadriven.TestData) string {
 			t.Helper()
 			file, warnings, err := config.Parse("f.json", config.Kind(command.Cmd), []byte(command.Input))

@@ -17,7 +17,7 @@ const NotExamined = "NotExaminedYet"
 
 // ruleStates records the results of all rules and derives conditions and Events from them. It has
 // no clock.
-type book struct {
+type ruleStates struct {
 	cfg        Config
 	rules      []*rule
 	conditions []*condition
@@ -32,13 +32,13 @@ type book struct {
 // rule is a rule with its latest result.
 type rule struct {
 	Rule
-	key   string
-	last  checkresult.Result
-	since time.Time // when the verdict last changed; zero before the first result
-	fresh bool      // there was a result since the agent started
+	key         string
+	last        checkresult.Result
+	since       time.Time // when the verdict last changed; zero before the first result
+	answeredNow bool      // there was a result since the agent started
 	// messageChanged is when the rule last replaced its message while verdict and reason stayed the
 	// same. Zero means never.
-	reworded time.Time
+	messageChanged time.Time
 }
 
 func (r *rule) answered() bool { return !r.since.IsZero() }
@@ -48,26 +48,26 @@ type condition struct {
 	config.Condition
 	rules []*rule
 	// current is the latest state of the condition, reported or about to be reported.
-	told     finding.Condition
+	current  finding.Condition
 	changed  bool // since the last report
-	recalled bool // it was True before the agent restarted
+	restored bool // it was True before the agent restarted
 }
 
-func newBook(cfg Config) *book {
-	b := &book{cfg: cfg, byType: map[string]*condition{}, problems: map[string]uint64{}}
+func newRuleStates(cfg Config) *ruleStates {
+	b := &ruleStates{cfg: cfg, byType: map[string]*condition{}, problems: map[string]uint64{}}
 	for _, written := range cfg.Conditions {
 		if b.byType[written.Type] == nil {
 			c := &condition{Condition: written}
-			c.told = finding.Condition{Type: c.Type, Status: catalog.False, Reason: c.Reason, Message: c.Message}
+			c.current = finding.Condition{Type: c.Type, Status: catalog.False, Reason: c.Reason, Message: c.Message}
 			b.conditions, b.byType[c.Type] = append(b.conditions, c), c
 		}
 	}
-	twins := map[string]int{}
+	duplicates := map[string]int{}
 	for _, written := range cfg.Rules {
 		// Two rules may be equal in every part of their key.
 		key := identity(cfg.Source, strconv.FormatBool(written.Permanent), written.Condition, written.Reason, written.Name, written.Details)
-		twins[key]++
-		r := &rule{Rule: written, key: identity(key, strconv.Itoa(twins[key]))}
+		duplicates[key]++
+		r := &rule{Rule: written, key: identity(key, strconv.Itoa(duplicates[key]))}
 		b.rules = append(b.rules, r)
 		b.problems[r.Reason] = 0
 		if r.Permanent {
@@ -79,13 +79,13 @@ func newBook(cfg Config) *book {
 }
 
 // record stores a result.
-func (b *book) enter(now time.Time, r *rule, answer checkresult.Result) {
-	answer.Message = words(answer.Message)
+func (b *ruleStates) record(now time.Time, r *rule, answer checkresult.Result) {
+	answer.Message = shorten(answer.Message)
 	if answer.Reason == "" {
 		answer.Reason = r.Reason
 	}
-	if answer.Verdict == checkresult.Well {
-		answer = checkresult.Result{Verdict: checkresult.Well} // the condition has its own message for this
+	if answer.Verdict == checkresult.Healthy {
+		answer = checkresult.Result{Verdict: checkresult.Healthy} // the condition has its own message for this
 	}
 	before, turned := r.last, !r.answered() || r.last.Verdict != answer.Verdict
 	if turned {
@@ -94,31 +94,31 @@ func (b *book) enter(now time.Time, r *rule, answer checkresult.Result) {
 	said := turned || before.Reason != answer.Reason
 	switch {
 	case said:
-		r.last, r.reworded = answer, time.Time{}
-	case before != answer && b.cfg.UpdateOnMessage && now.Sub(r.reworded) >= b.cfg.MessagePause:
-		r.last, r.reworded = answer, now
+		r.last, r.messageChanged = answer, time.Time{}
+	case before != answer && b.cfg.UpdateOnMessage && now.Sub(r.messageChanged) >= b.cfg.MessagePause:
+		r.last, r.messageChanged = answer, now
 	} // keep the previous message
-	r.fresh = true
+	r.answeredNow = true
 	switch {
 	case r.Permanent:
-		if answer.Verdict == checkresult.Sick && turned {
+		if answer.Verdict == checkresult.Unhealthy && turned {
 			b.problems[r.Reason]++
 		}
-		b.settle(now, b.byType[r.Condition])
-	case answer.Verdict == checkresult.Sick:
+		b.updateCondition(now, b.byType[r.Condition])
+	case answer.Verdict == checkresult.Unhealthy:
 		b.problems[r.Reason]++
-		b.happened(now, r, answer)
+		b.addEvent(now, r, answer)
 	case answer.Verdict == checkresult.Unknown && b.cfg.UnknownIsProblem:
 		b.problems[r.Reason]++
 		answer.Reason = r.Reason
-		b.happened(now, r, answer)
+		b.addEvent(now, r, answer)
 	case answer.Verdict == checkresult.Unknown && said:
-		b.happened(now, r, answer)
+		b.addEvent(now, r, answer)
 	}
 }
 
 // addEvent appends the Event of a temporary rule.
-func (b *book) happened(now time.Time, r *rule, answer checkresult.Result) {
+func (b *ruleStates) addEvent(now time.Time, r *rule, answer checkresult.Result) {
 	b.events = append(b.events, finding.Event{
 		ID: identity(b.cfg.Key, r.key, stamp(now), answer.Reason), Severity: finding.Warn, Time: now, Reason: answer.Reason, Message: answer.Message,
 	})
@@ -126,48 +126,48 @@ func (b *book) happened(now time.Time, r *rule, answer checkresult.Result) {
 
 // decisive returns the rule whose result the condition takes, nil if all rules are healthy. The
 // condition is not known if no rule is unhealthy and at least one has never answered.
-func (c *condition) speaker() (r *rule, known bool) {
+func (c *condition) decisive() (r *rule, known bool) {
 	known = true
 	for _, next := range c.rules {
 		switch {
 		case !next.answered():
 			known = false
-		case next.last.Verdict == checkresult.Well:
+		case next.last.Verdict == checkresult.Healthy:
 		case r == nil, next.last.Verdict > r.last.Verdict, next.last.Verdict == r.last.Verdict && next.since.Before(r.since):
 			r = next
 		}
 	}
-	return r, known || r != nil && r.last.Verdict == checkresult.Sick
+	return r, known || r != nil && r.last.Verdict == checkresult.Unhealthy
 }
 
 // updateCondition derives the condition from its rules and records an Event if it has changed.
-func (b *book) settle(now time.Time, c *condition) {
-	r, known := c.speaker()
+func (b *ruleStates) updateCondition(now time.Time, c *condition) {
+	r, known := c.decisive()
 	switch {
 	case known && r == nil:
-		b.tell(now, c, catalog.False, c.Reason, c.Message)
-	case known && r.last.Verdict == checkresult.Sick:
-		b.tell(now, c, catalog.True, r.last.Reason, r.last.Message)
+		b.setCondition(now, c, catalog.False, c.Reason, c.Message)
+	case known && r.last.Verdict == checkresult.Unhealthy:
+		b.setCondition(now, c, catalog.True, r.last.Reason, r.last.Message)
 	case known:
-		b.tell(now, c, catalog.Unknown, r.last.Reason, r.last.Message)
-	case c.recalled && c.told.Status == catalog.True:
+		b.setCondition(now, c, catalog.Unknown, r.last.Reason, r.last.Message)
+	case c.restored && c.current.Status == catalog.True:
 		// It stays True until all rules have answered: any of them may be unhealthy by now.
 	case b.begun:
-		b.tell(now, c, catalog.Unknown, NotExamined, fmt.Sprintf("the first examination for %s has not ended yet", c.Type))
+		b.setCondition(now, c, catalog.Unknown, NotExamined, fmt.Sprintf("the first check for %s has not ended yet", c.Type))
 	}
 }
 
 // setCondition changes a condition. A new message alone is not a change, unless UpdateOnMessage is
 // set.
-func (b *book) tell(now time.Time, c *condition, status catalog.Status, reason, message string) {
-	before := c.told
+func (b *ruleStates) setCondition(now time.Time, c *condition, status catalog.Status, reason, message string) {
+	before := c.current
 	silent := status != catalog.False && !b.cfg.UpdateOnMessage
 	if status == before.Status && reason == before.Reason && (message == before.Message || silent) {
 		return
 	}
-	c.told.Status, c.told.Reason, c.told.Message, c.changed = status, reason, message, true
+	c.current.Status, c.current.Reason, c.current.Message, c.changed = status, reason, message, true
 	if status != before.Status {
-		c.told.Since = now
+		c.current.Since = now
 	}
 	b.events = append(b.events, finding.Event{
 		ID: identity(b.cfg.Key, c.Type, string(status), reason, message, stamp(now)), Severity: finding.Info, Time: now, Reason: reason,
@@ -177,13 +177,13 @@ func (b *book) tell(now time.Time, c *condition, status catalog.Status, reason, 
 }
 
 // ready returns whether the state of every condition is known.
-func (b *book) ready() bool {
+func (b *ruleStates) ready() bool {
 	for _, c := range b.conditions {
-		if _, known := c.speaker(); !known {
+		if _, known := c.decisive(); !known {
 			return false
 		}
 		for _, r := range c.rules {
-			if b.cfg.SkipInitialStatus && !r.fresh {
+			if b.cfg.SkipInitialStatus && !r.answeredNow {
 				return false
 			}
 		}
@@ -193,12 +193,12 @@ func (b *book) ready() bool {
 
 // firstReport makes the first report of a run, with all conditions. Conditions that are not known
 // yet are Unknown.
-func (b *book) begin(now time.Time) finding.Report {
+func (b *ruleStates) firstReport(now time.Time) finding.Report {
 	b.begun = true
 	for _, c := range b.conditions {
-		b.settle(now, c)
-		if c.told.Since.IsZero() {
-			c.told.Since = now
+		b.updateCondition(now, c)
+		if c.current.Since.IsZero() {
+			c.current.Since = now
 		}
 		c.changed = true
 	}
@@ -207,7 +207,7 @@ func (b *book) begin(now time.Time) finding.Report {
 
 // report returns what has changed since the last report. Before the first report it contains only
 // the Events of temporary rules.
-func (b *book) report() finding.Report {
+func (b *ruleStates) report() finding.Report {
 	report := finding.Report{Source: b.cfg.Source}
 	var later []finding.Event
 	for _, event := range b.events {
@@ -220,7 +220,7 @@ func (b *book) report() finding.Report {
 	b.events = later
 	for _, c := range b.conditions {
 		if c.changed && b.begun {
-			report.Conditions = append(report.Conditions, c.told)
+			report.Conditions = append(report.Conditions, c.current)
 			c.changed = false
 		}
 	}

@@ -19,15 +19,15 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/config"
 )
 
-// entry is an answer in a history.
+// entry is a result in a history.
 type entry struct {
 	at     time.Time
 	rule   int
 	answer checkresult.Result
 }
 
-// naive says what a condition is after a history, from the history alone: it goes back
-// from the end of each rule's answers for as long as they say the same.
+// naive computes a condition from the history alone: it goes back from the end of each rule's
+// results while they stay the same.
 func naive(rules []Rule, kind config.Condition, history []entry) (status catalog.Status, reasons []string) {
 	worst := catalog.False
 	var since time.Time
@@ -50,7 +50,7 @@ func naive(rules []Rule, kind config.Condition, history []entry) (status catalog
 		}
 		slices.Reverse(own)
 		said := own[0].answer
-		if said.Verdict == checkresult.Well {
+		if said.Verdict == checkresult.Healthy {
 			continue
 		}
 		began := own[0].at
@@ -65,7 +65,7 @@ func naive(rules []Rule, kind config.Condition, history []entry) (status catalog
 			reason = rule.Reason
 		}
 		grave := catalog.Unknown
-		if said.Verdict == checkresult.Sick {
+		if said.Verdict == checkresult.Unhealthy {
 			grave = catalog.True
 		}
 		switch {
@@ -77,7 +77,7 @@ func naive(rules []Rule, kind config.Condition, history []entry) (status catalog
 			reasons = append(reasons, reason)
 		}
 	}
-	// Whoever has not answered yet hides those who could not look.
+	// A rule without a result takes precedence over rules that could not look.
 	if worst == catalog.Unknown {
 		for i, rule := range rules {
 			if rule.Condition == kind.Type && !slices.ContainsFunc(history, func(e entry) bool { return e.rule == i }) {
@@ -88,17 +88,17 @@ func naive(rules []Rule, kind config.Condition, history []entry) (status catalog
 	return worst, reasons
 }
 
-// forget returns what is left of a history after a restart: of each rule that found the
-// node sick at last, its answers.
+// forget returns the part of a history that survives a restart: the results of each rule that last
+// found the node unhealthy.
 func forget(history []entry) []entry {
 	last := map[int]checkresult.Verdict{}
 	for _, e := range history {
 		last[e.rule] = e.answer.Verdict
 	}
-	return slices.DeleteFunc(slices.Clone(history), func(e entry) bool { return last[e.rule] != checkresult.Sick })
+	return slices.DeleteFunc(slices.Clone(history), func(e entry) bool { return last[e.rule] != checkresult.Unhealthy })
 }
 
-func TestTheBookSaysWhatItsHistoryDoes(t *testing.T) {
+func TestRuleStatesMatchTheirHistory(t *testing.T) {
 	statuses, events, restarts, stood := map[catalog.Status]int{}, 0, 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		kinds := []config.Condition{{Type: "X", Reason: "XIsFine"}, {Type: "Y", Reason: "YIsFine"}}
@@ -109,7 +109,7 @@ func TestTheBookSaysWhatItsHistoryDoes(t *testing.T) {
 				Name: strconv.Itoa(i), Permanent: true, Condition: rapid.SampledFrom([]string{"X", "X", "Y"}).Draw(t, "condition"), Reason: fmt.Sprintf("R%d", i),
 			})
 		}
-		b := newBook(cfg)
+		b := newRuleStates(cfg)
 		now := time.Unix(0, 0).UTC()
 		followed := map[string]finding.Condition{}
 		follow := func(r finding.Report) {
@@ -132,14 +132,14 @@ func TestTheBookSaysWhatItsHistoryDoes(t *testing.T) {
 				followed[c.Type] = c
 			}
 		}
-		follow(b.begin(now))
+		follow(b.firstReport(now))
 		var history []entry
-		recalled := map[string]bool{} // conditions that were sick in the life before
+		recalled := map[string]bool{} // conditions that were True before the restart
 		compare := func(before map[string]finding.Condition) {
 			for _, kind := range kinds {
 				status, reasons := naive(cfg.Rules, kind, history)
 				if was := before[kind.Type]; recalled[kind.Type] && was.Status == catalog.True && reasons[0] == NotExamined {
-					status, reasons = catalog.True, []string{was.Reason} // until all have answered
+					status, reasons = catalog.True, []string{was.Reason} // until all rules have answered
 					stood++
 				}
 				if got := followed[kind.Type]; got.Status != status || !slices.Contains(reasons, got.Reason) {
@@ -157,7 +157,7 @@ func TestTheBookSaysWhatItsHistoryDoes(t *testing.T) {
 			}}
 			history = append(history, e)
 			before := maps.Clone(followed)
-			b.enter(now, b.rules[e.rule], e.answer)
+			b.record(now, b.rules[e.rule], e.answer)
 			follow(b.report())
 			compare(before)
 			if rapid.IntRange(0, 9).Draw(t, "restart") != 0 {
@@ -167,12 +167,12 @@ func TestTheBookSaysWhatItsHistoryDoes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			b = newBook(cfg)
-			if err := b.remember(now, text); err != nil {
+			b = newRuleStates(cfg)
+			if err := b.restore(now, text); err != nil {
 				t.Fatal(err)
 			}
 			before = maps.Clone(followed)
-			follow(b.begin(now))
+			follow(b.firstReport(now))
 			for kind, was := range before {
 				if recalled[kind] = was.Status == catalog.True; recalled[kind] && followed[kind] != was {
 					t.Fatalf("a restart makes %+v of %+v", followed[kind], was)
@@ -183,42 +183,41 @@ func TestTheBookSaysWhatItsHistoryDoes(t *testing.T) {
 			compare(before)
 		}
 	})
-	t.Logf("saw %v, %d events and %d restarts, after which %d times a sickness stood as somebody had not answered", statuses, events, restarts, stood)
+	t.Logf("saw %v, %d events and %d restarts, after which %d times a condition stayed True because a rule had not answered", statuses, events, restarts, stood)
 	if statuses[catalog.True] == 0 || statuses[catalog.False] == 0 || statuses[catalog.Unknown] == 0 || events == 0 || restarts == 0 || stood == 0 {
 		t.Error("this test looks at nothing")
 	}
 }
 
-// What is done about a sickness is told while it stands, and what is new each time is not
-// told each time.
-func TestAMessageIsToldAnew(t *testing.T) {
+// A new message is reported while the problem lasts, but not each time if it differs each time.
+func TestANewMessageIsReported(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		update bool
 		pause  time.Duration
-		want   string // what is told, of answers a second apart
+		want   string // what is reported, with results a second apart
 	}{
 		{"never, unless it is asked for", false, 0, "a....-e.g"},
 		{"each time, if it is asked for", true, 0, "ab.cd-efg"},
 		{"at once, and then after a pause", true, 3 * time.Second, "ab..d-efg"},
 		{"at once, and then after a long one", true, time.Hour, "ab...-efg"},
 	} {
-		b := newBook(Config{
+		b := newRuleStates(Config{
 			Key: "k", Conditions: []config.Condition{{Type: "X", Reason: "Fine", Message: "-"}}, UpdateOnMessage: test.update, MessagePause: test.pause,
 			Rules: []Rule{{Permanent: true, Condition: "X", Reason: "Sick"}},
 		})
 		now := time.Unix(0, 0)
-		b.begin(now)
+		b.firstReport(now)
 		var told, events strings.Builder
 		for i, message := range "abbcd-efg" {
-			answer := checkresult.Result{Verdict: checkresult.Sick, Message: string(message)}
+			answer := checkresult.Result{Verdict: checkresult.Unhealthy, Message: string(message)}
 			switch message {
 			case '-':
-				answer = checkresult.Result{Verdict: checkresult.Well}
-			case 'g': // another reason is told at once
+				answer = checkresult.Result{Verdict: checkresult.Healthy}
+			case 'g': // a new reason is reported at once
 				answer.Reason = "Worse"
 			}
-			b.enter(now.Add(time.Duration(i)*time.Second), b.rules[0], answer)
+			b.record(now.Add(time.Duration(i)*time.Second), b.rules[0], answer)
 			report, said := b.report(), "."
 			if len(report.Conditions) > 0 {
 				said = report.Conditions[0].Message
@@ -232,25 +231,25 @@ func TestAMessageIsToldAnew(t *testing.T) {
 	}
 }
 
-// Whoever is sick speaks until it is not.
-func TestTheSpeakerIsNeverInterrupted(t *testing.T) {
+// The condition shows the same unhealthy rule until it is healthy.
+func TestTheDecisiveRuleStaysTheSame(t *testing.T) {
 	changes := 0
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := Config{Conditions: []config.Condition{{Type: "X"}}, Concurrency: 1}
 		for i := range 4 {
 			cfg.Rules = append(cfg.Rules, Rule{Permanent: true, Condition: "X", Reason: fmt.Sprintf("R%d", i)})
 		}
-		b := newBook(cfg)
-		b.begin(time.Unix(0, 0))
+		b := newRuleStates(cfg)
+		b.firstReport(time.Unix(0, 0))
 		verdicts := map[string]checkresult.Verdict{}
 		for i := range 50 {
-			before := b.conditions[0].told
+			before := b.conditions[0].current
 			r := b.rules[rapid.IntRange(0, 3).Draw(t, "rule")]
 			verdicts[r.Reason] = checkresult.Verdict(rapid.IntRange(0, 2).Draw(t, "verdict"))
-			b.enter(time.Unix(int64(i), 0), r, checkresult.Result{Verdict: verdicts[r.Reason]})
-			after := b.conditions[0].told
+			b.record(time.Unix(int64(i), 0), r, checkresult.Result{Verdict: verdicts[r.Reason]})
+			after := b.conditions[0].current
 			if before.Status == catalog.True && before.Reason != after.Reason {
-				if changes++; verdicts[before.Reason] == checkresult.Sick {
+				if changes++; verdicts[before.Reason] == checkresult.Unhealthy {
 					t.Fatalf("%s is interrupted by %s", before.Reason, after.Reason)
 				}
 			}
@@ -261,34 +260,34 @@ func TestTheSpeakerIsNeverInterrupted(t *testing.T) {
 	}
 }
 
-func TestWordsCanBePrintedAndAreNotTooMany(t *testing.T) {
+func TestMessagesAreValidAndShort(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := strings.Repeat(string(rapid.SliceOfN(rapid.Byte(), 1, 50).Draw(t, "bytes")), rapid.IntRange(1, 50).Draw(t, "times"))
-		got := words(text)
-		if !utf8.ValidString(got) || len(got) > longest {
+		got := shorten(text)
+		if !utf8.ValidString(got) || len(got) > maxMessage {
 			t.Fatalf("%d bytes become %d: %q", len(text), len(got), got)
 		}
-		if utf8.ValidString(text) && len(text) <= longest && got != text {
+		if utf8.ValidString(text) && len(text) <= maxMessage && got != text {
 			t.Fatalf("%q becomes %q", text, got)
 		}
 	})
 }
 
-// What is remembered comes from a disk.
-func FuzzRemember(f *testing.F) {
+// The stored state comes from a disk and may be anything.
+func FuzzRestore(f *testing.F) {
 	f.Add([]byte(`{"boot":"1","rules":{"x":{"verdict":2,"since":"2026-01-01T00:00:00Z"}},"conditions":{"X":{"status":"True","since":"2026-01-01T00:00:00Z"}}}`))
 	f.Add([]byte(`{"conditions":{"X":{"status":"Perhaps"}}}`))
 	f.Add([]byte(`{"rules":1}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		cfg := Config{Conditions: []config.Condition{{Type: "X"}}, Rules: []Rule{{Permanent: true, Condition: "X", Reason: "R"}}}
-		b := newBook(cfg)
-		// The key is not one to be guessed.
+		b := newRuleStates(cfg)
+		// The fuzzer cannot guess the key.
 		text = []byte(strings.ReplaceAll(string(text), `"x"`, `"`+b.rules[0].key+`"`))
 		now := time.Unix(2e9, 0)
-		if err := b.remember(now, json.RawMessage(text)); err != nil {
+		if err := b.restore(now, json.RawMessage(text)); err != nil {
 			return
 		}
-		for _, c := range b.begin(now).Conditions {
+		for _, c := range b.firstReport(now).Conditions {
 			if c.Status != catalog.True && c.Status != catalog.False && c.Status != catalog.Unknown || c.Since.After(now) {
 				t.Errorf("the condition is %+v", c)
 			}

@@ -64,7 +64,7 @@ type Rule struct {
 	Interval  time.Duration
 	// Timeout is how long the check may take. Its context ends then.
 	Timeout time.Duration
-	Exam    checkresult.Check
+	Check   checkresult.Check
 }
 
 // Validate returns everything that is wrong with the configuration.
@@ -79,7 +79,7 @@ func (c Config) Validate() error {
 	}
 	for i, rule := range c.Rules {
 		switch {
-		case rule.Exam == nil:
+		case rule.Check == nil:
 			wrong = append(wrong, fmt.Errorf("rules[%d]: the check is missing; set it", i))
 		case rule.Interval <= 0 || rule.Timeout <= 0:
 			wrong = append(wrong, fmt.Errorf("rules[%d]: an interval of %s and a timeout of %s are not allowed; both must be more than zero", i, rule.Interval, rule.Timeout))

@@ -28,34 +28,34 @@ const (
 	grace = 2 * time.Second
 	// firstReportTimeout is how long the first report waits for results. stopTimeout is how long
 	// Run waits for checks that are still running when it ends.
-	patience, farewell = 8 * time.Second, 2 * time.Second
+	firstReportTimeout, stopTimeout = 8 * time.Second, 2 * time.Second
 )
 
 // Monitor runs the checks of a configuration file.
 type Monitor struct {
-	cfg     Config
-	turns   []*turn     // in the order of the rules
-	answers chan answer // has room for one result of each rule
-	runs    int
+	cfg       Config
+	schedules []*schedule  // in the order of the rules
+	outcomes  chan outcome // has room for one result of each rule
+	runs      int
 
-	kept json.RawMessage
+	stored json.RawMessage
 
-	mu   sync.Mutex // guards states, which Problems also reads
-	book *book
+	mu     sync.Mutex // guards states, which Problems also reads
+	states *ruleStates
 }
 
 // schedule is the timing of a rule.
-type turn struct {
+type schedule struct {
 	*rule
-	due   time.Time
-	asked bool      // its check has not returned yet
-	until time.Time // until when it occupies one of the Concurrency slots; zero if it occupies none
+	due       time.Time
+	running   bool      // its check has not returned yet
+	slotUntil time.Time // until when it occupies one of the Concurrency slots; zero if it occupies none
 }
 
 // outcome is a result that a check has returned.
-type answer struct {
-	turn *turn
-	run  int
+type outcome struct {
+	schedule *schedule
+	run      int
 	checkresult.Result
 }
 
@@ -64,9 +64,9 @@ func New(cfg Config) (*Monitor, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	r := &Monitor{cfg: cfg, book: newBook(cfg), answers: make(chan answer, len(cfg.Rules))}
-	for _, rule := range r.book.rules {
-		r.turns = append(r.turns, &turn{rule: rule})
+	r := &Monitor{cfg: cfg, states: newRuleStates(cfg), outcomes: make(chan outcome, len(cfg.Rules))}
+	for _, rule := range r.states.rules {
+		r.schedules = append(r.schedules, &schedule{rule: rule})
 	}
 	return r, nil
 }
@@ -77,34 +77,34 @@ func New(cfg Config) (*Monitor, error) {
 func (r *Monitor) Problems() map[string]uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return maps.Clone(r.book.problems)
+	return maps.Clone(r.states.problems)
 }
 
 // Run runs the checks until ctx ends.
-func (r *Monitor) Run(ctx context.Context, desk supervise.Reporter) error {
+func (r *Monitor) Run(ctx context.Context, reporter supervise.Reporter) error {
 	now := time.Now()
 	r.begin(now)
-	for first := now.Add(patience); ; now = time.Now() {
-		waits := !r.book.begun && !r.book.ready()
-		if !r.book.begun && (!waits || !r.cfg.SkipInitialStatus && !now.Before(first)) {
+	for first := now.Add(firstReportTimeout); ; now = time.Now() {
+		waits := !r.states.begun && !r.states.ready()
+		if !r.states.begun && (!waits || !r.cfg.SkipInitialStatus && !now.Before(first)) {
 			waits = false
-			r.tell(desk, func(b *book) finding.Report { return b.begin(now) })
+			r.update(reporter, func(b *ruleStates) finding.Report { return b.firstReport(now) })
 		}
-		r.giveUp(now, desk)
-		r.ask(ctx, now)
-		wait := min(supervise.CheckInterval, r.next(now))
+		r.expireHung(now, reporter)
+		r.startDue(ctx, now)
+		wait := min(supervise.CheckInterval, r.nextWait(now))
 		if waits && !r.cfg.SkipInitialStatus {
 			wait = min(wait, first.Sub(now))
 		}
 		select {
 		case <-ctx.Done():
-			r.leave()
+			r.waitForChecks()
 			return ctx.Err()
-		case a := <-r.answers:
-			r.take(ctx, desk, a)
+		case a := <-r.outcomes:
+			r.handleOutcome(ctx, reporter, a)
 		case <-time.After(wait):
 		}
-		desk.Here()
+		reporter.Here()
 	}
 }
 
@@ -114,57 +114,57 @@ func (r *Monitor) begin(now time.Time) {
 	defer r.mu.Unlock()
 	if r.runs++; r.runs == 1 && r.cfg.Memory != nil {
 		if entry, ok := r.cfg.Memory.Monitor(r.cfg.Key); ok {
-			if err := r.book.remember(now, entry.State); err != nil {
-				r.cfg.Logger.Warn("what was remembered of a monitor cannot be used", "monitor", r.cfg.Key, "err", err)
+			if err := r.states.restore(now, entry.State); err != nil {
+				r.cfg.Logger.Warn("the stored state of a monitor cannot be used", "monitor", r.cfg.Key, "err", err)
 			}
 		}
 	}
-	r.book.begun = false
-	for _, t := range r.turns {
-		t.due, t.until = now, time.Time{}
+	r.states.begun = false
+	for _, t := range r.schedules {
+		t.due, t.slotUntil = now, time.Time{}
 	}
 }
 
 // update changes the states with do, sends the resulting report and stores the new state.
-func (r *Monitor) tell(desk supervise.Reporter, do func(*book) finding.Report) {
+func (r *Monitor) update(reporter supervise.Reporter, do func(*ruleStates) finding.Report) {
 	r.mu.Lock()
-	report := do(r.book)
-	state, err := r.book.state()
-	unknown := r.book.unknown.Len()
+	report := do(r.states)
+	state, err := r.states.state()
+	unknown := r.states.unknown.Len()
 	r.mu.Unlock()
 	if !report.IsEmpty() {
-		desk.Report(report)
+		reporter.Report(report)
 	}
 	switch {
-	case r.cfg.Memory == nil, !r.book.begun: // a state that was never reported is not stored
+	case r.cfg.Memory == nil, !r.states.begun: // a state that was never reported is not stored
 	case err != nil:
-		r.cfg.Logger.Error("what is to be remembered of a monitor cannot be written", "monitor", r.cfg.Key, "err", err)
-	case !bytes.Equal(state, r.kept):
+		r.cfg.Logger.Error("the state of a monitor cannot be encoded", "monitor", r.cfg.Key, "err", err)
+	case !bytes.Equal(state, r.stored):
 		r.cfg.Memory.Keep(r.cfg.Key, statefile.Entry{State: state, UnknownInside: unknown}, len(report.Conditions) > 0)
-		r.kept = state
+		r.stored = state
 	}
 }
 
 // startDue starts the checks that are due while there are free slots. The check that has waited
 // longest starts first.
-func (r *Monitor) ask(ctx context.Context, now time.Time) {
-	for r.taken() < r.cfg.Concurrency {
-		t := r.first()
+func (r *Monitor) startDue(ctx context.Context, now time.Time) {
+	for r.usedSlots() < r.cfg.Concurrency {
+		t := r.nextDue()
 		if t == nil || t.due.After(now) {
 			return
 		}
-		t.asked, t.until = true, now.Add(t.Timeout+grace)
+		t.running, t.slotUntil = true, now.Add(t.Timeout+grace)
 		// Missed runs are not caught up.
 		t.due = now.Add(t.Interval - now.Sub(t.due)%t.Interval)
-		go func(run int) { r.answers <- answer{t, run, r.examine(ctx, t.Rule)} }(r.runs)
+		go func(run int) { r.outcomes <- outcome{t, run, r.runCheck(ctx, t.Rule)} }(r.runs)
 	}
 }
 
 // usedSlots returns how many slots are occupied.
-func (r *Monitor) taken() int {
+func (r *Monitor) usedSlots() int {
 	sum := 0
-	for _, t := range r.turns {
-		if !t.until.IsZero() {
+	for _, t := range r.schedules {
+		if !t.slotUntil.IsZero() {
 			sum++
 		}
 	}
@@ -172,10 +172,10 @@ func (r *Monitor) taken() int {
 }
 
 // nextDue returns the rule that is due next, nil if all checks are running.
-func (r *Monitor) first() *turn {
-	var first *turn
-	for _, t := range r.turns {
-		if !t.asked && (first == nil || t.due.Before(first.due)) {
+func (r *Monitor) nextDue() *schedule {
+	var first *schedule
+	for _, t := range r.schedules {
+		if !t.running && (first == nil || t.due.Before(first.due)) {
 			first = t
 		}
 	}
@@ -183,73 +183,73 @@ func (r *Monitor) first() *turn {
 }
 
 // nextWait returns how long the monitor can wait for results before it has something else to do.
-func (r *Monitor) next(now time.Time) time.Duration {
+func (r *Monitor) nextWait(now time.Time) time.Duration {
 	wait := supervise.CheckInterval
-	if t := r.first(); t != nil && r.taken() < r.cfg.Concurrency {
+	if t := r.nextDue(); t != nil && r.usedSlots() < r.cfg.Concurrency {
 		wait = t.due.Sub(now)
 	}
-	for _, t := range r.turns {
-		if !t.until.IsZero() {
-			wait = min(wait, t.until.Sub(now))
+	for _, t := range r.schedules {
+		if !t.slotUntil.IsZero() {
+			wait = min(wait, t.slotUntil.Sub(now))
 		}
 	}
 	return wait
 }
 
 // runCheck runs the check of a rule and turns a panic into a result.
-func (r *Monitor) examine(ctx context.Context, rule Rule) (a checkresult.Result) {
+func (r *Monitor) runCheck(ctx context.Context, rule Rule) (a checkresult.Result) {
 	defer func() {
 		if fault := recover(); fault != nil {
-			r.cfg.Logger.Error("an exam panicked", "monitor", r.cfg.Key, "rule", rule.Name, "err", fault, "stack", string(debug.Stack()))
-			a = checkresult.Result{Reason: Panicked, Message: fmt.Sprintf("panic: %v; this is a mistake of the agent, report it", fault)}
+			r.cfg.Logger.Error("a check panicked", "monitor", r.cfg.Key, "rule", rule.Name, "err", fault, "stack", string(debug.Stack()))
+			a = checkresult.Result{Reason: Panicked, Message: fmt.Sprintf("panic: %v; this is a bug of the agent, please report it", fault)}
 		}
 	}()
 	ctx, cancel := context.WithTimeout(ctx, rule.Timeout)
 	defer cancel()
-	return rule.Exam(ctx)
+	return rule.Check(ctx)
 }
 
 // handleOutcome records a result. It ignores a result that arrives too late, because the node may
 // have changed, or after ctx has ended.
-func (r *Monitor) take(ctx context.Context, desk supervise.Reporter, a answer) {
-	waited := !a.turn.until.IsZero() && a.run == r.runs
-	if a.turn.asked = false; !waited {
-		r.cfg.Logger.Info("an exam that hung has ended", "monitor", r.cfg.Key, "rule", a.turn.Name)
+func (r *Monitor) handleOutcome(ctx context.Context, reporter supervise.Reporter, a outcome) {
+	waited := !a.schedule.slotUntil.IsZero() && a.run == r.runs
+	if a.schedule.running = false; !waited {
+		r.cfg.Logger.Info("a check that hung has ended", "monitor", r.cfg.Key, "rule", a.schedule.Name)
 		return
 	}
-	a.turn.until = time.Time{}
+	a.schedule.slotUntil = time.Time{}
 	if ctx.Err() == nil {
-		r.enter(desk, a.turn, a.Result)
+		r.record(reporter, a.schedule, a.Result)
 	}
 }
 
 // expireHung frees the slots of checks that should have answered by now. Such a check does not
 // start again before it has ended.
-func (r *Monitor) giveUp(now time.Time, desk supervise.Reporter) {
-	for _, t := range r.turns {
-		if !t.until.IsZero() && !now.Before(t.until) {
-			t.until = time.Time{}
-			r.cfg.Logger.Warn("an exam hangs, and is not begun again before it has ended", "monitor", r.cfg.Key, "rule", t.Name, "timeout", t.Timeout)
-			r.enter(desk, t, checkresult.Result{Reason: Hangs, Message: fmt.Sprintf("the examination was to end after %s and has not; it is not begun again before it has", t.Timeout)})
+func (r *Monitor) expireHung(now time.Time, reporter supervise.Reporter) {
+	for _, t := range r.schedules {
+		if !t.slotUntil.IsZero() && !now.Before(t.slotUntil) {
+			t.slotUntil = time.Time{}
+			r.cfg.Logger.Warn("a check hangs and does not start again before it has ended", "monitor", r.cfg.Key, "rule", t.Name, "timeout", t.Timeout)
+			r.record(reporter, t, checkresult.Result{Reason: Hangs, Message: fmt.Sprintf("the check has exceeded its timeout of %s; it does not start again before it has ended", t.Timeout)})
 		}
 	}
 }
 
-func (r *Monitor) enter(desk supervise.Reporter, t *turn, a checkresult.Result) {
-	r.tell(desk, func(b *book) finding.Report {
-		b.enter(time.Now(), t.rule, a)
+func (r *Monitor) record(reporter supervise.Reporter, t *schedule, a checkresult.Result) {
+	r.update(reporter, func(b *ruleStates) finding.Report {
+		b.record(time.Now(), t.rule, a)
 		return b.report()
 	})
 }
 
 // waitForChecks waits for running checks, for at most stopTimeout, so that the programs they
 // started have ended when Run returns.
-func (r *Monitor) leave() {
-	late := time.After(farewell)
-	for r.taken() > 0 {
+func (r *Monitor) waitForChecks() {
+	late := time.After(stopTimeout)
+	for r.usedSlots() > 0 {
 		select {
-		case a := <-r.answers:
-			a.turn.asked, a.turn.until = false, time.Time{}
+		case a := <-r.outcomes:
+			a.schedule.running, a.schedule.slotUntil = false, time.Time{}
 		case <-late:
 			return
 		}

@@ -22,24 +22,26 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
 )
 
-// desk notes what it is told, with the time since the start.
-type desk struct {
+// recorder records reports with the time since the start.
+type recorder struct {
 	mu    sync.Mutex
 	began time.Time
 	heard []string
-	last  time.Time     // when it was told anything
-	gap   time.Duration // the longest time without
+	last  time.Time     // of the last call
+	gap   time.Duration // the longest time without a call
 	ids   map[string]bool
-	busy  chan struct{} // what Here waits for, if there is such
+	busy  chan struct{} // Here waits for it, if set
 }
 
-func newDesk() *desk { return &desk{began: time.Now(), last: time.Now(), ids: map[string]bool{}} }
+func newRecorder() *recorder {
+	return &recorder{began: time.Now(), last: time.Now(), ids: map[string]bool{}}
+}
 
-func (d *desk) note(format string, args ...any) {
+func (d *recorder) note(format string, args ...any) {
 	d.heard = append(d.heard, fmt.Sprintf("%s ", time.Since(d.began))+fmt.Sprintf(format, args...))
 }
 
-func (d *desk) Report(r finding.Report) {
+func (d *recorder) Report(r finding.Report) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, e := range r.Events {
@@ -58,7 +60,7 @@ func (d *desk) Report(r finding.Report) {
 	}
 }
 
-func (d *desk) Here() {
+func (d *recorder) Here() {
 	d.mu.Lock()
 	d.gap = max(d.gap, time.Since(d.last))
 	d.last = time.Now()
@@ -69,19 +71,19 @@ func (d *desk) Here() {
 	}
 }
 
-// quiet returns the longest time in which it was told nothing.
-func (d *desk) quiet() time.Duration {
+// quiet returns the longest time without a call.
+func (d *recorder) quiet() time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return max(d.gap, time.Since(d.last))
 }
 
-func (d *desk) Sees()               {}
-func (d *desk) Waits(string)        {}
-func (d *desk) Blind(string, error) {}
+func (d *recorder) Sees()               {}
+func (d *recorder) Waits(string)        {}
+func (d *recorder) Blind(string, error) {}
 
-// expect compares what was heard since the last time.
-func (d *desk) expect(t *testing.T, want ...string) {
+// expect compares the reports since the last call.
+func (d *recorder) expect(t *testing.T, want ...string) {
 	t.Helper()
 	synctest.Wait()
 	d.mu.Lock()
@@ -92,24 +94,24 @@ func (d *desk) expect(t *testing.T, want ...string) {
 	d.heard = nil
 }
 
-// patient is a node that a test makes sick.
-type patient struct {
+// fakeCheck is a check that a test controls.
+type fakeCheck struct {
 	mu     sync.Mutex
 	answer checkresult.Result
 	takes  time.Duration
-	dies   time.Duration // how long it takes to end when its context has
-	deaf   bool          // to its context
+	dies   time.Duration // how long it takes to end after its context
+	deaf   bool          // ignores its context
 	began  time.Time
 	asked  []string
 	now    int
 	most   int
 }
 
-func newPatient() *patient {
-	return &patient{answer: checkresult.Result{Verdict: checkresult.Well}, began: time.Now()}
+func newFakeCheck() *fakeCheck {
+	return &fakeCheck{answer: checkresult.Result{Verdict: checkresult.Healthy}, began: time.Now()}
 }
 
-func (p *patient) is(verdict checkresult.Verdict, message string) {
+func (p *fakeCheck) is(verdict checkresult.Verdict, message string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.answer = checkresult.Result{Verdict: verdict, Message: message}
@@ -118,14 +120,14 @@ func (p *patient) is(verdict checkresult.Verdict, message string) {
 	}
 }
 
-// times returns when it was examined.
-func (p *patient) times() []string {
+// times returns when the check ran.
+func (p *fakeCheck) times() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.asked)
 }
 
-func (p *patient) exam(ctx context.Context) checkresult.Result {
+func (p *fakeCheck) run(ctx context.Context) checkresult.Result {
 	p.mu.Lock()
 	p.asked = append(p.asked, time.Since(p.began).String())
 	p.now++
@@ -140,8 +142,8 @@ func (p *patient) exam(ctx context.Context) checkresult.Result {
 	if deaf {
 		ctx = context.WithoutCancel(ctx)
 	}
-	// Timers that are due when they are made, and of two goroutines of a bubble at once,
-	// crash the race detector: golang/go#78156.
+	// Timers that are due when they are created, in two goroutines of a bubble at once, crash the
+	// race detector: golang/go#78156.
 	if takes == 0 {
 		return answer
 	}
@@ -154,20 +156,20 @@ func (p *patient) exam(ctx context.Context) checkresult.Result {
 	}
 }
 
-// notebook is a memory.
-type notebook map[string]statefile.Entry
+// memoryStore is a Memory in memory.
+type memoryStore map[string]statefile.Entry
 
-func (n notebook) Monitor(key string) (statefile.Entry, bool)     { e, ok := n[key]; return e, ok }
-func (n notebook) Keep(key string, entry statefile.Entry, _ bool) { n[key] = entry }
+func (n memoryStore) Monitor(key string) (statefile.Entry, bool)     { e, ok := n[key]; return e, ok }
+func (n memoryStore) Keep(key string, entry statefile.Entry, _ bool) { n[key] = entry }
 
 var disk = config.Condition{Type: "DiskBad", Reason: "DiskIsFine", Message: "disk is fine"}
 
-func permanent(reason string, p *patient) interval.Rule {
-	return interval.Rule{Permanent: true, Condition: "DiskBad", Reason: reason, Name: reason, Interval: 30 * time.Second, Timeout: 5 * time.Second, Exam: p.exam}
+func permanent(reason string, p *fakeCheck) interval.Rule {
+	return interval.Rule{Permanent: true, Condition: "DiskBad", Reason: reason, Name: reason, Interval: 30 * time.Second, Timeout: 5 * time.Second, Check: p.run}
 }
 
-func temporary(reason string, p *patient) interval.Rule {
-	return interval.Rule{Reason: reason, Name: reason, Interval: 30 * time.Second, Timeout: 5 * time.Second, Exam: p.exam}
+func temporary(reason string, p *fakeCheck) interval.Rule {
+	return interval.Rule{Reason: reason, Name: reason, Interval: 30 * time.Second, Timeout: 5 * time.Second, Check: p.run}
 }
 
 func with(rules ...interval.Rule) interval.Config {
@@ -176,8 +178,8 @@ func with(rules ...interval.Rule) interval.Config {
 	}
 }
 
-// run makes the rounds until the end of a test, or until what it returns is called.
-func run(t *testing.T, cfg interval.Config, d *desk) (r *interval.Monitor, stop func()) {
+// run runs the monitor until the end of the test or until stop is called.
+func run(t *testing.T, cfg interval.Config, d *recorder) (r *interval.Monitor, stop func()) {
 	t.Helper()
 	r, err := interval.New(cfg)
 	if err != nil {
@@ -186,7 +188,7 @@ func run(t *testing.T, cfg interval.Config, d *desk) (r *interval.Monitor, stop 
 	return r, again(t, r, d)
 }
 
-func again(t *testing.T, r *interval.Monitor, d *desk) (stop func()) {
+func again(t *testing.T, r *interval.Monitor, d *recorder) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -201,26 +203,26 @@ func again(t *testing.T, r *interval.Monitor, d *desk) (stop func()) {
 	return stop
 }
 
-// pass lets time go by.
+// pass lets time pass.
 func pass(d time.Duration) { <-time.After(d); synctest.Wait() }
 
 func TestAConditionComesAndGoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, d := newPatient(), newDesk()
+		p, d := newFakeCheck(), newRecorder()
 		r, stop := run(t, with(permanent("BadBlock", p)), d)
 		defer stop()
 		d.expect(t, "0s DiskBad=False DiskIsFine: disk is fine, since 0s")
 		pass(10 * time.Second)
-		p.is(checkresult.Sick, "block 7")
+		p.is(checkresult.Unhealthy, "block 7")
 		pass(30 * time.Second)
 		d.expect(t, "30s change of DiskBad", "30s DiskBad=True BadBlock: block 7, since 30s")
-		p.is(checkresult.Sick, "block 8")
+		p.is(checkresult.Unhealthy, "block 8")
 		pass(30 * time.Second)
-		d.expect(t) // a message alone is no news
+		d.expect(t) // a new message alone is not reported
 		p.is(checkresult.Unknown, "it hangs")
 		pass(30 * time.Second)
 		d.expect(t, "1m30s change of DiskBad", "1m30s DiskBad=Unknown PluginTimeout: it hangs, since 1m30s")
-		p.is(checkresult.Well, "all fine")
+		p.is(checkresult.Healthy, "all fine")
 		pass(30 * time.Second)
 		d.expect(t, "2m0s change of DiskBad", "2m0s DiskBad=False DiskIsFine: disk is fine, since 2m0s")
 		if diff := cmp.Diff(map[string]uint64{"BadBlock": 1}, r.Problems()); diff != "" {
@@ -232,36 +234,36 @@ func TestAConditionComesAndGoes(t *testing.T) {
 	})
 }
 
-func TestANewMessageIsToldIfSomebodyWantsIt(t *testing.T) {
+func TestANewMessageIsReportedWithUpdateOnMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, d := newPatient(), newDesk()
-		p.is(checkresult.Sick, "block 7")
+		p, d := newFakeCheck(), newRecorder()
+		p.is(checkresult.Unhealthy, "block 7")
 		cfg := with(permanent("BadBlock", p))
 		cfg.UpdateOnMessage = true
 		_, stop := run(t, cfg, d)
 		defer stop()
 		d.expect(t, "0s change of DiskBad", "0s DiskBad=True BadBlock: block 7, since 0s")
-		p.is(checkresult.Sick, "block 8")
+		p.is(checkresult.Unhealthy, "block 8")
 		pass(70 * time.Second)
 		d.expect(t, "30s change of DiskBad", "30s DiskBad=True BadBlock: block 8, since 0s")
 	})
 }
 
-func TestTwoRulesOfOneConditionDoNotTakeTurns(t *testing.T) {
+func TestTwoRulesOfAConditionDoNotAlternate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, b, d := newPatient(), newPatient(), newDesk()
+		a, b, d := newFakeCheck(), newFakeCheck(), newRecorder()
 		_, stop := run(t, with(permanent("A", a), permanent("B", b)), d)
 		defer stop()
 		d.expect(t, "0s DiskBad=False DiskIsFine: disk is fine, since 0s")
-		b.is(checkresult.Sick, "b")
+		b.is(checkresult.Unhealthy, "b")
 		pass(40 * time.Second)
 		d.expect(t, "30s change of DiskBad", "30s DiskBad=True B: b, since 30s")
-		a.is(checkresult.Sick, "a")
+		a.is(checkresult.Unhealthy, "a")
 		pass(time.Hour)
-		d.expect(t) // b has said so longer
+		d.expect(t) // b has been unhealthy longer
 		a.is(checkresult.Unknown, "")
 		pass(time.Minute)
-		a.is(checkresult.Sick, "a")
+		a.is(checkresult.Unhealthy, "a")
 		pass(time.Minute)
 		d.expect(t)
 		b.is(checkresult.Unknown, "")
@@ -270,15 +272,15 @@ func TestTwoRulesOfOneConditionDoNotTakeTurns(t *testing.T) {
 	})
 }
 
-func TestATemporaryRuleTellsEachTime(t *testing.T) {
+func TestATemporaryRuleWritesAnEventEachTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, d := newPatient(), newDesk()
+		p, d := newFakeCheck(), newRecorder()
 		cfg := with(temporary("NTPIsDown", p))
 		cfg.Conditions = nil
 		r, stop := run(t, cfg, d)
 		defer stop()
 		synctest.Wait()
-		p.is(checkresult.Sick, "no peers")
+		p.is(checkresult.Unhealthy, "no peers")
 		pass(65 * time.Second)
 		p.is(checkresult.Unknown, "it hangs")
 		pass(2 * time.Minute)
@@ -289,17 +291,17 @@ func TestATemporaryRuleTellsEachTime(t *testing.T) {
 	})
 }
 
-// Who counts the problems of the old agent has an alert on them.
-func TestATemporaryRuleThatCannotLookTellsEachTimeIfItIsAskedTo(t *testing.T) {
+// Users of node-problem-detector have alerts on these counters.
+func TestAnUnknownTemporaryRuleCountsWithUnknownIsProblem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, d := newPatient(), newDesk()
+		p, d := newFakeCheck(), newRecorder()
 		p.is(checkresult.Unknown, "it hangs")
 		cfg := with(temporary("NTPIsDown", p))
 		cfg.Conditions, cfg.UnknownIsProblem = nil, true
 		r, stop := run(t, cfg, d)
 		defer stop()
 		pass(50 * time.Second)
-		p.is(checkresult.Well, "")
+		p.is(checkresult.Healthy, "")
 		pass(time.Minute)
 		d.expect(t, "0s event NTPIsDown: it hangs", "30s event NTPIsDown: it hangs")
 		if diff := cmp.Diff(map[string]uint64{"NTPIsDown": 2}, r.Problems()); diff != "" {
@@ -308,9 +310,9 @@ func TestATemporaryRuleThatCannotLookTellsEachTimeIfItIsAskedTo(t *testing.T) {
 	})
 }
 
-func TestOneThatHangsHoldsUpNoOther(t *testing.T) {
+func TestACheckThatHangsDoesNotDelayOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hung, a, d := newPatient(), newPatient(), newDesk()
+		hung, a, d := newFakeCheck(), newFakeCheck(), newRecorder()
 		hung.takes, hung.deaf = 10*time.Minute, true
 		cfg := with(permanent("Hung", hung), temporary("A", a))
 		cfg.Concurrency = 1
@@ -318,7 +320,7 @@ func TestOneThatHangsHoldsUpNoOther(t *testing.T) {
 		defer stop()
 		pass(100 * time.Second)
 		// The timeout, and two seconds to end.
-		d.expect(t, "7s change of DiskBad", "7s DiskBad=Unknown ExamHangs: the examination was to end after 5s and has not; it is not begun again before it has, since 7s")
+		d.expect(t, "7s change of DiskBad", "7s DiskBad=Unknown ExamHangs: the check has exceeded its timeout of 5s; it does not start again before it has ended, since 7s")
 		if diff := cmp.Diff([]string{"7s", "30s", "1m0s", "1m30s"}, a.times()); diff != "" {
 			t.Errorf("the other was examined at other times:\n%s", diff)
 		}
@@ -339,23 +341,23 @@ func TestOneThatHangsHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-func TestNoMoreThanTheConcurrencyAtATimeAndNobodyStarves(t *testing.T) {
+func TestConcurrencyIsLimitedAndFair(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var rules []interval.Rule
-		p, d := newPatient(), newDesk()
+		p, d := newFakeCheck(), newRecorder()
 		p.takes = time.Second
 		for i := range 10 {
 			rule := temporary(fmt.Sprintf("R%d", i), p)
-			rule.Interval = time.Duration(1+i) * time.Second // more than there is time for
+			rule.Interval = time.Duration(1+i) * time.Second // more runs than there is time for
 			rules = append(rules, rule)
 		}
 		times := make([]int, len(rules))
 		for i := range rules {
-			rules[i].Exam = func(ctx context.Context) checkresult.Result {
+			rules[i].Check = func(ctx context.Context) checkresult.Result {
 				p.mu.Lock()
 				times[i]++
 				p.mu.Unlock()
-				return p.exam(ctx)
+				return p.run(ctx)
 			}
 		}
 		cfg := with(rules...)
@@ -374,9 +376,9 @@ func TestNoMoreThanTheConcurrencyAtATimeAndNobodyStarves(t *testing.T) {
 	})
 }
 
-func TestOneThatTakesLongerThanItsIntervalIsMadeUpForOnce(t *testing.T) {
+func TestMissedRunsAreNotCaughtUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, d := newPatient(), newDesk()
+		p, d := newFakeCheck(), newRecorder()
 		p.takes = 12 * time.Second
 		rule := temporary("Slow", p)
 		rule.Interval, rule.Timeout = 5*time.Second, time.Minute
@@ -393,19 +395,19 @@ func TestOneThatTakesLongerThanItsIntervalIsMadeUpForOnce(t *testing.T) {
 	})
 }
 
-func TestAPanicIsAnAnswer(t *testing.T) {
+func TestAPanicIsUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk()
-		rule := permanent("Broken", newPatient())
-		rule.Exam = func(context.Context) checkresult.Result { panic("a nil map") }
+		d := newRecorder()
+		rule := permanent("Broken", newFakeCheck())
+		rule.Check = func(context.Context) checkresult.Result { panic("a nil map") }
 		_, stop := run(t, with(rule), d)
 		defer stop()
-		d.expect(t, "0s change of DiskBad", "0s DiskBad=Unknown ExamPanicked: panic: a nil map; this is a mistake of the agent, report it, since 0s")
+		d.expect(t, "0s change of DiskBad", "0s DiskBad=Unknown ExamPanicked: panic: a nil map; this is a bug of the agent, please report it, since 0s")
 	})
 }
 
-// The first report holds all conditions: what is not in it is taken for gone.
-func TestNothingIsSaidBeforeItIsKnown(t *testing.T) {
+// The first report contains all conditions: a missing one would count as gone.
+func TestNothingIsReportedBeforeItIsKnown(t *testing.T) {
 	for name, test := range map[string]struct {
 		takes time.Duration
 		skip  bool
@@ -415,14 +417,14 @@ func TestNothingIsSaidBeforeItIsKnown(t *testing.T) {
 			"4s DiskBad=False DiskIsFine: disk is fine, since 4s", "4s Other=False OtherIsFine: , since 4s"}},
 		"but not for ever": {takes: 20 * time.Second, want: []string{
 			"8s change of DiskBad",
-			"8s DiskBad=Unknown NotExaminedYet: the first examination for DiskBad has not ended yet, since 8s", "8s Other=False OtherIsFine: , since 8s",
+			"8s DiskBad=Unknown NotExaminedYet: the first check for DiskBad has not ended yet, since 8s", "8s Other=False OtherIsFine: , since 8s",
 			"20s change of DiskBad", "20s DiskBad=False DiskIsFine: disk is fine, since 20s"}},
 		"unless nothing else is wanted": {takes: 20 * time.Second, skip: true, want: []string{
 			"20s DiskBad=False DiskIsFine: disk is fine, since 20s", "20s Other=False OtherIsFine: , since 20s"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p, quick, d := newPatient(), newPatient(), newDesk()
+				p, quick, d := newFakeCheck(), newFakeCheck(), newRecorder()
 				p.takes = test.takes
 				slow := permanent("BadBlock", p)
 				slow.Timeout = time.Minute
@@ -440,7 +442,7 @@ func TestNothingIsSaidBeforeItIsKnown(t *testing.T) {
 	}
 }
 
-func TestARestartDoesNotMakeASickNodeHealthy(t *testing.T) {
+func TestARestartDoesNotMakeAnUnhealthyNodeHealthy(t *testing.T) {
 	for name, test := range map[string]struct {
 		boot     string
 		survives bool
@@ -465,20 +467,20 @@ func TestARestartDoesNotMakeASickNodeHealthy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p, d, kept := newPatient(), newDesk(), notebook{}
+				p, d, kept := newFakeCheck(), newRecorder(), memoryStore{}
 				cfg := with(permanent("BadBlock", p))
 				cfg.Conditions = []config.Condition{disk}
 				cfg.Conditions[0].SurvivesReboot = test.survives
 				cfg.Memory, cfg.Boot = kept, "1"
 				_, stop := run(t, cfg, d)
 				pass(10 * time.Second)
-				p.is(checkresult.Sick, "block 7")
+				p.is(checkresult.Unhealthy, "block 7")
 				pass(20 * time.Second)
 				stop()
 				d.expect(t, "0s DiskBad=False DiskIsFine: disk is fine, since 0s", "30s change of DiskBad", "30s DiskBad=True BadBlock: block 7, since 30s")
 
 				pass(30 * time.Second)
-				p.is(checkresult.Well, "")
+				p.is(checkresult.Healthy, "")
 				p.takes = 4 * time.Second
 				if cfg.Boot = test.boot; test.change != nil {
 					test.change(&cfg)
@@ -495,8 +497,8 @@ func TestARestartDoesNotMakeASickNodeHealthy(t *testing.T) {
 	}
 }
 
-// Before anybody has looked, a node is not well because it was.
-func TestARestartDoesNotMakeANodeWell(t *testing.T) {
+// A node that was healthy before a restart is not reported as healthy before a check has run.
+func TestAHealthyNodeIsCheckedAgainAfterARestart(t *testing.T) {
 	for name, test := range map[string]struct {
 		takes time.Duration
 		want  []string
@@ -504,20 +506,20 @@ func TestARestartDoesNotMakeANodeWell(t *testing.T) {
 		"the first word is the first answer": {4 * time.Second, []string{
 			"34s change of DiskBad", "34s DiskBad=True BadBlock: block 7, since 34s"}},
 		"or that there is none yet": {20 * time.Second, []string{
-			"38s change of DiskBad", "38s DiskBad=Unknown NotExaminedYet: the first examination for DiskBad has not ended yet, since 38s",
+			"38s change of DiskBad", "38s DiskBad=Unknown NotExaminedYet: the first check for DiskBad has not ended yet, since 38s",
 			"50s change of DiskBad", "50s DiskBad=True BadBlock: block 7, since 50s"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p, d := newPatient(), newDesk()
+				p, d := newFakeCheck(), newRecorder()
 				rule := permanent("BadBlock", p)
 				rule.Timeout = time.Minute
 				cfg := with(rule)
-				cfg.Memory, cfg.Boot = notebook{}, "1"
+				cfg.Memory, cfg.Boot = memoryStore{}, "1"
 				_, stop := run(t, cfg, d)
 				d.expect(t, "0s DiskBad=False DiskIsFine: disk is fine, since 0s")
 				stop()
-				p.is(checkresult.Sick, "block 7")
+				p.is(checkresult.Unhealthy, "block 7")
 				p.takes = test.takes
 				pass(30 * time.Second)
 				_, stop = run(t, cfg, d)
@@ -529,17 +531,17 @@ func TestARestartDoesNotMakeANodeWell(t *testing.T) {
 	}
 }
 
-func TestWhatWasSickStandsUntilAllHaveAnswered(t *testing.T) {
+func TestARestoredConditionStaysUntilAllRulesHaveAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, b, d := newPatient(), newPatient(), newDesk()
-		a.is(checkresult.Sick, "a")
+		a, b, d := newFakeCheck(), newFakeCheck(), newRecorder()
+		a.is(checkresult.Unhealthy, "a")
 		cfg := with(permanent("A", a), permanent("B", b))
-		cfg.Memory, cfg.Boot = notebook{}, "1"
+		cfg.Memory, cfg.Boot = memoryStore{}, "1"
 		_, stop := run(t, cfg, d)
 		d.expect(t, "0s change of DiskBad", "0s DiskBad=True A: a, since 0s")
 		stop()
-		a.is(checkresult.Well, "")
-		b.is(checkresult.Sick, "b")
+		a.is(checkresult.Healthy, "")
+		b.is(checkresult.Unhealthy, "b")
 		b.takes = 4 * time.Second
 		pass(30 * time.Second)
 		_, stop = run(t, cfg, d)
@@ -549,11 +551,11 @@ func TestWhatWasSickStandsUntilAllHaveAnswered(t *testing.T) {
 	})
 }
 
-// A monitor that is run again, because something of it has panicked, goes on.
-func TestASecondRunGoesOn(t *testing.T) {
+// A monitor that runs again after a panic continues.
+func TestASecondRunContinues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, d := newPatient(), newDesk()
-		p.is(checkresult.Sick, "block 7")
+		p, d := newFakeCheck(), newRecorder()
+		p.is(checkresult.Unhealthy, "block 7")
 		r, stop := run(t, with(permanent("BadBlock", p)), d)
 		d.expect(t, "0s change of DiskBad", "0s DiskBad=True BadBlock: block 7, since 0s")
 		pass(time.Second)
@@ -566,9 +568,9 @@ func TestASecondRunGoesOn(t *testing.T) {
 	})
 }
 
-func TestAnEndWaitsForExamsToEnd(t *testing.T) {
+func TestRunWaitsForChecksToEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, d := newPatient(), newDesk()
+		p, d := newFakeCheck(), newRecorder()
 		_, stop := run(t, with(permanent("BadBlock", p)), d)
 		d.expect(t, "0s DiskBad=False DiskIsFine: disk is fine, since 0s")
 		p.mu.Lock()
@@ -582,7 +584,7 @@ func TestAnEndWaitsForExamsToEnd(t *testing.T) {
 		d.expect(t)
 	})
 	synctest.Test(t, func(t *testing.T) {
-		p, d := newPatient(), newDesk()
+		p, d := newFakeCheck(), newRecorder()
 		p.takes, p.deaf = 10*time.Second, true
 		_, stop := run(t, with(permanent("BadBlock", p)), d)
 		pass(time.Second)
@@ -595,11 +597,11 @@ func TestAnEndWaitsForExamsToEnd(t *testing.T) {
 	})
 }
 
-// Whoever is told to end says that it could not look, which is no news of the node.
-func TestWhatAnExamSaysAtTheEndIsNotBelieved(t *testing.T) {
-	for range 30 { // one in two would be told
+// A check that is stopped returns Unknown, which says nothing about the node.
+func TestResultsAfterTheEndAreIgnored(t *testing.T) {
+	for range 30 { // without the fix, every second run would fail
 		synctest.Test(t, func(t *testing.T) {
-			p, d := newPatient(), newDesk()
+			p, d := newFakeCheck(), newRecorder()
 			rule := permanent("BadBlock", p)
 			rule.Timeout = time.Minute
 			_, stop := run(t, with(rule), d)
@@ -611,7 +613,7 @@ func TestWhatAnExamSaysAtTheEndIsNotBelieved(t *testing.T) {
 			d.mu.Lock()
 			d.busy = make(chan struct{})
 			d.mu.Unlock()
-			pass(supervise.CheckInterval) // then the rounds are at the desk
+			pass(supervise.CheckInterval) // then the monitor is calling the reporter
 			go stop()
 			pass(time.Second)
 			d.mu.Lock()
@@ -624,9 +626,9 @@ func TestWhatAnExamSaysAtTheEndIsNotBelieved(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongIsSaidAtOnce(t *testing.T) {
-	p := newPatient()
-	cfg := with(interval.Rule{Interval: 1, Timeout: 1}, interval.Rule{Exam: p.exam, Timeout: 1}, permanent("X", p))
+func TestNewRefusesAnInvalidConfig(t *testing.T) {
+	p := newFakeCheck()
+	cfg := with(interval.Rule{Interval: 1, Timeout: 1}, interval.Rule{Check: p.run, Timeout: 1}, permanent("X", p))
 	cfg.Concurrency, cfg.Conditions = 0, nil
 	_, err := interval.New(cfg)
 	for _, want := range []string{"concurrency is 0", "rules[0]: there is no exam", "rules[1]: an interval", `rules[2]: the condition "DiskBad"`} {

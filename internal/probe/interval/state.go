@@ -34,12 +34,12 @@ type conditionState struct {
 // state returns what a restarted agent needs. Of the permanent rules it contains those that found
 // the node unhealthy. Healthy results are not stored: the agent must look again before it reports
 // them. Temporary rules are not stored, because each of their Events stands alone.
-func (b *book) state() (json.RawMessage, error) {
+func (b *ruleStates) state() (json.RawMessage, error) {
 	s := state{Boot: b.cfg.Boot, Rules: map[string]ruleState{}, Conditions: map[string]conditionState{}}
 	for _, c := range b.conditions {
-		s.Conditions[c.Type] = conditionState{c.told.Status, c.told.Reason, c.told.Message, c.told.Since}
+		s.Conditions[c.Type] = conditionState{c.current.Status, c.current.Reason, c.current.Message, c.current.Since}
 		for _, r := range c.rules {
-			if r.answered() && r.last.Verdict == checkresult.Sick {
+			if r.answered() && r.last.Verdict == checkresult.Unhealthy {
 				s.Rules[r.key] = ruleState{r.last.Verdict, r.last.Reason, r.last.Message, r.since}
 			}
 		}
@@ -48,7 +48,7 @@ func (b *book) state() (json.RawMessage, error) {
 }
 
 // restore takes over the state that an earlier process stored. No time in it may be later than now.
-func (b *book) remember(now time.Time, text json.RawMessage) error {
+func (b *ruleStates) restore(now time.Time, text json.RawMessage) error {
 	var s state
 	unknown, err := format.ReadAll(text, &s)
 	if err != nil {
@@ -65,15 +65,15 @@ func (b *book) remember(now time.Time, text json.RawMessage) error {
 		}
 		if ok {
 			// The next state is compared with the stored one, even after a reboot.
-			c.told.Status, c.told.Reason, c.told.Message, c.told.Since = was.Status, was.Reason, was.Message, earlier(was.Since, now)
+			c.current.Status, c.current.Reason, c.current.Message, c.current.Since = was.Status, was.Reason, was.Message, earlier(was.Since, now)
 		}
 		if rebooted && !c.SurvivesReboot {
 			continue
 		}
-		c.recalled = c.told.Status == catalog.True
+		c.restored = c.current.Status == catalog.True
 		for _, r := range c.rules {
 			was, ok := s.Rules[r.key]
-			if ok && was.Verdict == checkresult.Sick && !was.Since.IsZero() {
+			if ok && was.Verdict == checkresult.Unhealthy && !was.Since.IsZero() {
 				r.last, r.since = checkresult.Result{Verdict: was.Verdict, Reason: was.Reason, Message: was.Message}, earlier(was.Since, now)
 			}
 		}

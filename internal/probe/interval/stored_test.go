@@ -8,16 +8,16 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/config"
 )
 
-// The state of a monitor is kept in the state file of the agent, of which this is version 1.
-func TestTheStoredFormatIsWhatItWas(t *testing.T) {
+// The state of a monitor is part of the agent's state file, version 1.
+func TestTheStoredFormatDoesNotChange(t *testing.T) {
 	golden.Check(t, "testdata/state-v1.json", &state{})
 }
 
-// An agent between two newer ones loses nothing of what they keep.
-func TestTheStateOfANewerMonitorIsKept(t *testing.T) {
+// An older agent between two newer ones keeps fields that it does not know.
+func TestUnknownFieldsOfTheStateAreKept(t *testing.T) {
 	golden.CheckNewer(t, "testdata/state-newer.json", func(text []byte) ([]byte, int) {
-		b := newBook(Config{Boot: "6b7c", Conditions: []config.Condition{{Type: "T"}}, Rules: []Rule{{Permanent: true, Condition: "T", Reason: "R"}}})
-		if err := b.remember(time.Unix(2e9, 0), text); err != nil {
+		b := newRuleStates(Config{Boot: "6b7c", Conditions: []config.Condition{{Type: "T"}}, Rules: []Rule{{Permanent: true, Condition: "T", Reason: "R"}}})
+		if err := b.restore(time.Unix(2e9, 0), text); err != nil {
 			t.Fatal(err)
 		}
 		if b.rules[0].since.IsZero() {

@@ -12,16 +12,16 @@ import (
 
 // maxMessage is the maximum length of a message in bytes. It is the API server's limit for the
 // message of an Event.
-const longest = 1024
+const maxMessage = 1024
 
 // shorten makes a message valid UTF-8 and cuts it to maxMessage bytes.
-func words(message string) string {
+func shorten(message string) string {
 	const ellipsis = "…"
 	text := strings.ToValidUTF8(message, "\uFFFD")
-	if len(text) <= longest {
+	if len(text) <= maxMessage {
 		return text
 	}
-	end := longest - len(ellipsis)
+	end := maxMessage - len(ellipsis)
 	for !utf8.RuneStart(text[end]) {
 		end--
 	}

@@ -21,7 +21,7 @@ type Mount struct {
 }
 
 // minFields is the minimum number of fields before the dash.
-const fixed = 6
+const minFields = 6
 
 // Parse parses a mount table in the format that proc(5) describes for mountinfo. A single space
 // separates fields. Other Unicode whitespace belongs to the fields.
@@ -31,13 +31,13 @@ func Parse(text []byte) ([]Mount, error) {
 		fields := strings.Split(strings.TrimSuffix(string(line), "\n"), " ")
 		// Any number of optional fields may come before the dash.
 		dash := -1
-		if len(fields) > fixed {
-			dash = slices.Index(fields[fixed:], "-")
+		if len(fields) > minFields {
+			dash = slices.Index(fields[minFields:], "-")
 		}
-		if dash < 0 || len(fields) < fixed+dash+4 {
+		if dash < 0 || len(fields) < minFields+dash+4 {
 			return nil, fmt.Errorf("line %d is not a line of a mount table: %.100q", len(mounts)+1, line)
 		}
-		about := fields[fixed+dash+1:] // the filesystem
+		about := fields[minFields+dash+1:] // the filesystem
 		mounts = append(mounts, Mount{
 			Device: fields[2], Root: Unescape(fields[3]), Point: Unescape(fields[4]), Options: strings.Split(fields[5], ","),
 			Kind: about[0], Source: Unescape(about[1]), Super: strings.Split(about[2], ","),

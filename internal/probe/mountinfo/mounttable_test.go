@@ -12,8 +12,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/mountinfo"
 )
 
-// A table of what the kernel could write comes out as it went in.
-func TestWhatTheKernelWritesIsRead(t *testing.T) {
+// Parse returns what the kernel could have written.
+func TestParse(t *testing.T) {
 	kernel := strings.NewReplacer(" ", `\040`, "\t", `\011`, "\n", `\012`, `\`, `\134`, "#", `\043`)
 	odd := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -38,7 +38,7 @@ func TestWhatTheKernelWritesIsRead(t *testing.T) {
 	}
 }
 
-func TestTheTableOfThisMachineIsRead(t *testing.T) {
+func TestParseOnThisMachine(t *testing.T) {
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +48,7 @@ func TestTheTableOfThisMachineIsRead(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoTableIsRefused(t *testing.T) {
+func TestParseRefusesInvalidTables(t *testing.T) {
 	const good = "36 35 98:0 / / rw - ext4 /dev/root rw\n"
 	for text, says := range map[string]string{
 		"":                                      "the mount table is empty",

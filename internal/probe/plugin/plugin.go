@@ -44,14 +44,14 @@ func New(cfg Config) (*interval.Monitor, error) {
 	for _, rule := range m.Rules {
 		made.Rules = append(made.Rules, interval.Rule{
 			Name: rule.Path, Details: strings.Join(rule.Args, "\x00"), Permanent: rule.Permanent, Condition: rule.Condition, Reason: rule.Reason,
-			Interval: rule.InvokeInterval, Timeout: rule.Timeout, Exam: cfg.exam(rule),
+			Interval: rule.InvokeInterval, Timeout: rule.Timeout, Check: cfg.check(rule),
 		})
 	}
 	return interval.New(made)
 }
 
 // check returns a check that runs the program of a rule. It is never called twice at the same time.
-func (c Config) exam(rule config.PluginRule) checkresult.Check {
+func (c Config) check(rule config.PluginRule) checkresult.Check {
 	var last subprocess.Result // without its outputs
 	return func(ctx context.Context) checkresult.Result {
 		// The context ends with the timeout of the rule.
@@ -60,12 +60,12 @@ func (c Config) exam(rule config.PluginRule) checkresult.Check {
 			c.Logger.Info("plugin wrote to stderr", "monitor", c.Key, "program", rule.Path, "exitCode", r.Code, "fault", r.Fault, "stderr", r.Complaint)
 		}
 		last = subprocess.Result{Fault: r.Fault, Code: r.Code}
-		return meaning(rule.Path, r, c.Monitor.MaxOutputLength)
+		return judge(rule.Path, r, c.Monitor.MaxOutputLength)
 	}
 }
 
 // judge turns the result of a program into the result of a check.
-func meaning(path string, r subprocess.Result, most int) checkresult.Result {
+func judge(path string, r subprocess.Result, most int) checkresult.Result {
 	output := cut(strings.TrimSpace(strings.ToValidUTF8(r.Output, "\uFFFD")), most)
 	switch {
 	case r.Fault != "" && output != "":
@@ -73,9 +73,9 @@ func meaning(path string, r subprocess.Result, most int) checkresult.Result {
 	case r.Fault != "":
 		return checkresult.Result{Reason: prefix + string(r.Fault), Message: r.Err.Error()}
 	case r.Code == 0:
-		return checkresult.Result{Verdict: checkresult.Well, Message: output}
+		return checkresult.Result{Verdict: checkresult.Healthy, Message: output}
 	case r.Code == 1:
-		return checkresult.Result{Verdict: checkresult.Sick, Message: output}
+		return checkresult.Result{Verdict: checkresult.Unhealthy, Message: output}
 	case output == "":
 		output = fmt.Sprintf("running %s: it exited with code %d; a plugin must exit with 0 (healthy) or 1 (unhealthy)", path, r.Code)
 	}

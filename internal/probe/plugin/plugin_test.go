@@ -31,9 +31,9 @@ func TestMain(m *testing.M) {
 
 const original = "../config/testdata/node-problem-detector/custom-plugin-monitor.json"
 
-// stage runs the monitor of the original file, under a supervisor, with a program that a
-// test writes.
-type stage struct {
+// fixture runs the monitor of the original file under a supervisor, with a program that the test
+// writes.
+type fixture struct {
 	t       *testing.T
 	program string
 	log     *strings.Builder
@@ -41,22 +41,22 @@ type stage struct {
 
 	mu    sync.Mutex
 	heard []string
-	seen  []string // of what was heard, what a test has waited for
+	seen  []string // reports that the test has already waited for
 }
 
-func (s *stage) Write(text []byte) (int, error) {
+func (s *fixture) Write(text []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.log.Write(text)
 }
 
-func (s *stage) logged() string {
+func (s *fixture) logged() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.log.String()
 }
 
-func play(t *testing.T, change func(*config.PluginMonitor)) *stage {
+func newFixture(t *testing.T, change func(*config.PluginMonitor)) *fixture {
 	t.Helper()
 	text, err := os.ReadFile(original)
 	if err != nil {
@@ -70,7 +70,7 @@ func play(t *testing.T, change func(*config.PluginMonitor)) *stage {
 	if err := os.MkdirAll("config/plugin", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	s := &stage{t: t, program: "./config/plugin/check_ntp.sh", log: &strings.Builder{}}
+	s := &fixture{t: t, program: "./config/plugin/check_ntp.sh", log: &strings.Builder{}}
 	monitor := *file.Plugin
 	for i := range monitor.Rules {
 		if monitor.Rules[i].Path != s.program {
@@ -95,7 +95,7 @@ func play(t *testing.T, change func(*config.PluginMonitor)) *stage {
 	return s
 }
 
-func (s *stage) emit(_ string, r finding.Report) {
+func (s *fixture) emit(_ string, r finding.Report) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, e := range r.Events {
@@ -106,15 +106,15 @@ func (s *stage) emit(_ string, r finding.Report) {
 	}
 }
 
-// all returns everything that was told.
-func (s *stage) all() []string {
+// all returns all reports.
+func (s *fixture) all() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Concat(s.seen, s.heard)
 }
 
-// write replaces the program, as one who cares does.
-func (s *stage) write(lines string) {
+// write replaces the program atomically.
+func (s *fixture) write(lines string) {
 	s.t.Helper()
 	next := filepath.Join(filepath.Dir(s.program), "next")
 	if err := os.WriteFile(next, []byte("#!/bin/sh\n"+lines+"\n"), 0o700); err != nil {
@@ -125,8 +125,8 @@ func (s *stage) write(lines string) {
 	}
 }
 
-// waitFor waits until something is told that begins like this, and returns it.
-func (s *stage) waitFor(want string) string {
+// waitFor waits for a report with this prefix and returns it.
+func (s *fixture) waitFor(want string) string {
 	s.t.Helper()
 	late := time.After(20 * time.Second)
 	for {
@@ -141,14 +141,14 @@ func (s *stage) waitFor(want string) string {
 		s.mu.Unlock()
 		select {
 		case <-late:
-			s.t.Fatalf("nobody tells %q, but %q", want, s.heard)
+			s.t.Fatalf("waiting for %q, got %q", want, s.heard)
 		case <-time.After(time.Millisecond):
 		}
 	}
 }
 
-func TestTheOriginalMonitorOfTheClock(t *testing.T) {
-	s := play(t, nil)
+func TestTheOriginalClockMonitor(t *testing.T) {
+	s := newFixture(t, nil)
 	s.waitFor("NTPProblem=Unknown PluginMissing: running ./config/plugin/check_ntp.sh: there is no such file")
 	s.write("exit 0")
 	s.waitFor("NTPProblem=False NTPIsUp: ntp service is up")
@@ -179,7 +179,7 @@ func TestTheOriginalMonitorOfTheClock(t *testing.T) {
 }
 
 func TestAProgramThatTakesTooLongIsUnknown(t *testing.T) {
-	s := play(t, func(m *config.PluginMonitor) {
+	s := newFixture(t, func(m *config.PluginMonitor) {
 		for i := range m.Rules {
 			m.Rules[i].Timeout = 200 * time.Millisecond
 		}
@@ -190,9 +190,9 @@ func TestAProgramThatTakesTooLongIsUnknown(t *testing.T) {
 	s.waitFor("NTPProblem=Unknown PluginKilled")
 }
 
-// As with the old agent: who has an alert on what is counted there relies on it.
-func TestATemporaryRuleTellsItsReasonAtEveryEndThatIsNotWell(t *testing.T) {
-	s := play(t, func(m *config.PluginMonitor) {
+// The counters match node-problem-detector's, because users have alerts on them.
+func TestATemporaryRuleWritesAnEventForEveryFailure(t *testing.T) {
+	s := newFixture(t, func(m *config.PluginMonitor) {
 		m.Rules = slices.DeleteFunc(m.Rules, func(r config.PluginRule) bool { return r.Permanent })
 		m.Rules[0].Timeout = 200 * time.Millisecond
 	})
@@ -224,7 +224,7 @@ func TestATemporaryRuleTellsItsReasonAtEveryEndThatIsNotWell(t *testing.T) {
 }
 
 func TestArgumentsAreNotLogged(t *testing.T) {
-	s := play(t, func(m *config.PluginMonitor) {
+	s := newFixture(t, func(m *config.PluginMonitor) {
 		for i := range m.Rules {
 			m.Rules[i].Args = []string{"--token=hunter2"}
 			m.Rules[i].Timeout = 200 * time.Millisecond
@@ -243,10 +243,10 @@ func TestArgumentsAreNotLogged(t *testing.T) {
 	}
 }
 
-func TestTheMessageIsAsLongAsTheFileAllows(t *testing.T) {
+func TestTheMessageIsCutToTheLimitOfTheFile(t *testing.T) {
 	for most, want := range map[int]string{0: "", 3: "no ", 5: "no ü", 6: "no ü", 7: "no üü", 80: "no üü\ufffd."} {
 		t.Run(strconv.Itoa(most), func(t *testing.T) {
-			s := play(t, func(m *config.PluginMonitor) { m.MaxOutputLength = most })
+			s := newFixture(t, func(m *config.PluginMonitor) { m.MaxOutputLength = most })
 			s.write(`printf 'no üü\377.\n'; exit 1`)
 			if got := strings.TrimPrefix(s.waitFor("NTPProblem=True"), "NTPProblem=True NTPIsDown: "); got != want {
 				t.Errorf("of %d bytes there is %q, want %q", most, got, want)
@@ -255,8 +255,8 @@ func TestTheMessageIsAsLongAsTheFileAllows(t *testing.T) {
 	}
 }
 
-// What was started does not outlive the monitor.
-func TestTheEndOfAMonitorIsTheEndOfItsPrograms(t *testing.T) {
+// A program does not outlive the monitor.
+func TestTheMonitorEndsItsPrograms(t *testing.T) {
 	text, err := os.ReadFile(original)
 	if err != nil {
 		t.Fatal(err)
@@ -271,7 +271,7 @@ func TestTheEndOfAMonitorIsTheEndOfItsPrograms(t *testing.T) {
 		t.Fatal(err)
 	}
 	monitor := *file.Plugin
-	monitor.Rules = monitor.Rules[1:] // the permanent one
+	monitor.Rules = monitor.Rules[1:] // the permanent rule
 	monitor.Rules[0].Path = program
 	made, err := plugin.New(plugin.Config{Key: "ntp", Monitor: monitor, Children: subprocess.New(), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {

@@ -117,14 +117,14 @@ func New(cfg Config) *Store {
 	s := &Store{cfg: cfg, unwatched: map[string]bool{}}
 	for _, name := range cfg.Names {
 		if !slices.ContainsFunc(s.held, func(h Setting) bool { return h.Name == name }) {
-			s.held = append(s.held, s.recall(Setting{Name: name}))
+			s.held = append(s.held, s.restore(Setting{Name: name}))
 		}
 	}
 	return s
 }
 
 // restore takes over the last valid version of an earlier process, if it is still valid.
-func (s *Store) recall(known Setting) Setting {
+func (s *Store) restore(known Setting) Setting {
 	if s.cfg.Last == nil {
 		return known
 	}

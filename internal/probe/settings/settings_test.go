@@ -17,7 +17,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/settings"
 )
 
-// judge takes everything but what begins with "bad".
+// judge accepts every text that does not begin with "bad".
 func judge(path string, kind config.Kind, text []byte) (file *config.File, warnings []string, err error) {
 	if strings.HasPrefix(string(text), "bad") {
 		return nil, nil, errors.New(path + ": " + string(text))
@@ -32,9 +32,9 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-func shelf(paths ...string) *settings.Store { return nudgedShelf(nil, paths...) }
+func newStore(paths ...string) *settings.Store { return newNudgedStore(nil, paths...) }
 
-func nudgedShelf(nudges <-chan os.Signal, paths ...string) *settings.Store {
+func newNudgedStore(nudges <-chan os.Signal, paths ...string) *settings.Store {
 	cfg := settings.Config{Judge: judge, Nudges: nudges, Logger: slog.New(slog.DiscardHandler)}
 	for _, path := range paths {
 		cfg.Names = append(cfg.Names, settings.Name{Kind: config.SystemLog, Path: path})
@@ -42,7 +42,7 @@ func nudgedShelf(nudges <-chan os.Signal, paths ...string) *settings.Store {
 	return settings.New(cfg)
 }
 
-// source is what the version in force says.
+// source returns the content of the version in effect.
 func source(s settings.Setting) string {
 	if s.File == nil {
 		return ""
@@ -50,9 +50,9 @@ func source(s settings.Setting) string {
 	return s.File.Log.Source
 }
 
-func TestTheLastGoodVersionStaysInForce(t *testing.T) {
+func TestTheLastValidVersionStaysInEffect(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.json")
-	s := shelf(path, path)
+	s := newStore(path, path)
 	ids := map[string]bool{}
 	for _, step := range []struct {
 		name, text, inForce, reason, words string
@@ -105,7 +105,7 @@ func TestTheLastGoodVersionStaysInForce(t *testing.T) {
 	}
 }
 
-func TestTheLastGoodVersionOutlivesARestart(t *testing.T) {
+func TestTheLastValidVersionSurvivesARestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.json")
 	for _, step := range []struct {
 		name, last, text, inForce, reason string
@@ -143,31 +143,31 @@ func TestTheLastGoodVersionOutlivesARestart(t *testing.T) {
 	}
 }
 
-func TestTheEventOfTheSameEditHasTheSameIdentity(t *testing.T) {
+func TestTheSameEditHasTheSameEventID(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.json")
 	write(t, path, "bad")
-	first, _ := shelf(path).Read()[0].Event(time.Unix(1, 0))
-	again, _ := shelf(path).Read()[0].Event(time.Unix(2, 0)) // after a restart
+	first, _ := newStore(path).Read()[0].Event(time.Unix(1, 0))
+	again, _ := newStore(path).Read()[0].Event(time.Unix(2, 0)) // after a restart
 	if first.ID != again.ID {
 		t.Errorf("the identities are %s and %s", first.ID, again.ID)
 	}
 }
 
-func TestWhatIsNoFileIsRefusedWithoutWaiting(t *testing.T) {
+func TestAPipeOrFolderIsRefusedWithoutBlocking(t *testing.T) {
 	folder := t.TempDir()
 	pipe := filepath.Join(folder, "pipe")
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range []string{folder, pipe} {
-		changes := shelf(path).Read()
+		changes := newStore(path).Read()
 		if len(changes) != 1 || changes[0].Now.Err == nil || !strings.Contains(changes[0].Now.Err.Error(), path) {
 			t.Errorf("of %s it is told %v", path, changes)
 		}
 	}
 }
 
-// watched is a shelf that is being watched.
+// watched is a Store that is being watched.
 type watched struct {
 	t       *testing.T
 	changes chan []settings.Change
@@ -180,7 +180,7 @@ func watch(t *testing.T, paths ...string) watched {
 
 func watchNudged(t *testing.T, nudges <-chan os.Signal, paths ...string) watched {
 	t.Helper()
-	s := nudgedShelf(nudges, paths...)
+	s := newNudgedStore(nudges, paths...)
 	s.Read()
 	w := watched{t: t, changes: make(chan []settings.Change, 100)}
 	ctx, stop := context.WithCancel(t.Context())
@@ -193,7 +193,7 @@ func watchNudged(t *testing.T, nudges <-chan os.Signal, paths ...string) watched
 	return w
 }
 
-// sees waits until a version is in force. It does not wait for the slow look.
+// sees waits until a version is in effect. It does not wait for slowLook.
 func (w watched) sees(what string) {
 	w.t.Helper()
 	for limit := time.After(10 * time.Second); ; {
@@ -308,8 +308,8 @@ func TestEditsAreNoticed(t *testing.T) {
 	})
 }
 
-// publish does what the kubelet does to the mount of a ConfigMap, but for removing what
-// was there before: that alone would be noticed.
+// publish updates a mounted ConfigMap as the kubelet does, except for the removal of the old
+// folder, which would cause a notification of its own.
 func publish(t *testing.T, mount, version string, files map[string]string) {
 	t.Helper()
 	if err := os.Mkdir(filepath.Join(mount, version), 0o700); err != nil {

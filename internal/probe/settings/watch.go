@@ -58,7 +58,7 @@ func (s *Store) Watch(ctx context.Context, told func([]Change)) {
 				settled = time.After(settle)
 			}
 		case err := <-complaints(watcher):
-			s.cfg.Logger.Warn("a notice of a changed file was missed", "err", err)
+			s.cfg.Logger.Warn("a notification of a changed file was missed", "err", err)
 			settled = time.After(settle)
 		case <-settled:
 			settled = nil

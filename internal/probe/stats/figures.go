@@ -3,7 +3,7 @@ package stats
 import "github.com/resourcestack/autohealer/internal/metrictext"
 
 // metric describes a metric.
-type figure struct {
+type metric struct {
 	part, id, kind, help string
 	labels               []string
 }
@@ -25,7 +25,7 @@ var (
 )
 
 // metrics are all metrics in the order of the output.
-var figures = []figure{
+var metrics = []metric{
 	{"cpu", "cpu/runnable_task_count", gauge, "Tasks that run or wait for a processor, on average over the last minute.", none},
 	{"cpu", "cpu/load_1m", gauge, "Load of the machine, on average over the last minute.", none},
 	{"cpu", "cpu/load_5m", gauge, "Load of the machine, on average over the last five minutes.", none},

@@ -40,8 +40,8 @@ func TestFiguresAreReadAtOnceAndEveryInterval(t *testing.T) {
 	})
 }
 
-// A filesystem that hangs costs one thread and no figure of another, for however long; when
-// it answers, it is asked again.
+// A filesystem that hangs occupies a single thread and affects no other value. It is asked again
+// after it has answered.
 func TestAFilesystemThatHangsKeepsNobodyWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hangs := make(chan struct{})
@@ -67,7 +67,7 @@ func TestAFilesystemThatHangsKeepsNobodyWaiting(t *testing.T) {
 			if len(wrong) != 2 || wrong[0].Error() != "it is broken" {
 				t.Errorf("round %d: %v", round, wrong)
 			}
-			// Only the first asks it, and waits.
+			// Only the first call asks it and waits.
 			if waited := time.Since(begun); round == 0 && waited != 5*time.Second || round > 0 && waited != 0 {
 				t.Errorf("round %d took %s", round, waited)
 			}
@@ -88,7 +88,7 @@ func TestAFilesystemThatHangsKeepsNobodyWaiting(t *testing.T) {
 	})
 }
 
-// While one hangs, the monitor goes on, and shows the others.
+// While a filesystem hangs, the monitor continues and exports the others.
 func TestAHungDiskDoesNotSilenceTheMonitor(t *testing.T) {
 	proc, sys := machine(t)
 	synctest.Test(t, func(t *testing.T) {

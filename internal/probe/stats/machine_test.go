@@ -26,9 +26,8 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write what is scraped into testdata")
 
-// machine makes the fixture of a machine, with the links that a repository does not keep:
-// sda with a part, a volume dm-0 on
-// it, another that is not mounted, an NVMe disk, and disks that nobody uses.
+// machine creates a fake machine, with the links that the repository does not contain: sda with a
+// partition, a volume dm-0 on it, a volume that is not mounted, an NVMe disk, and unused disks.
 func machine(tb testing.TB) (proc, sys string) {
 	tb.Helper()
 	proc, sys = filepath.Join(tb.TempDir(), "proc"), filepath.Join(tb.TempDir(), "sys")
@@ -70,7 +69,7 @@ func link(tb testing.TB, to, at string) {
 	}
 }
 
-// shipped is what a file that comes with the agent asks for.
+// shipped returns the monitor of a file that comes with the agent.
 func shipped(tb testing.TB, name string) config.StatsMonitor {
 	tb.Helper()
 	file, warnings, err := config.Read(filepath.Join("../../../config", name), config.SystemStats)
@@ -97,7 +96,7 @@ func monitor(tb testing.TB, cfg Config) *Monitor {
 	return m
 }
 
-// desk keeps what a monitor tells.
+// desk records what a monitor reports.
 type desk struct {
 	mu      sync.Mutex
 	sees    int
@@ -122,7 +121,7 @@ func (d *desk) Blind(_ string, err error) { d.heard(func() { d.blind = err }) }
 func (d *desk) Waits(string)              {}
 func (d *desk) Report(finding.Report)     {}
 
-// seen is how often the monitor could look.
+// seen returns how often the monitor could look.
 func (d *desk) seen() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -148,8 +147,7 @@ func look(tb testing.TB, m *Monitor, now time.Time) {
 	m.last = r
 }
 
-// Everything that the shipped files ask for, as it is scraped on a machine that is known
-// to the byte.
+// The complete scrape of the shipped files on a fake machine, compared byte by byte.
 func TestTheScrapeOfAKnownMachine(t *testing.T) {
 	proc, sys := machine(t)
 	var monitors []*Monitor
@@ -171,13 +169,13 @@ func TestTheScrapeOfAKnownMachine(t *testing.T) {
 		m.asker.measure = func(path string) (usage, error) {
 			u, ok := sizes[path]
 			if !ok {
-				return usage{}, errors.New("nobody was to ask " + path)
+				return usage{}, errors.New("unexpected path " + path)
 			}
 			return u, nil
 		}
 		look(t, m, first)
 	}
-	// A minute on, requests to sda have taken 90 seconds.
+	// A minute later, requests to sda have taken 90 seconds.
 	stats, err := os.ReadFile(filepath.Join(proc, "diskstats"))
 	if err != nil {
 		t.Fatal(err)
@@ -185,7 +183,7 @@ func TestTheScrapeOfAKnownMachine(t *testing.T) {
 	write(t, filepath.Join(proc, "diskstats"), strings.Replace(string(stats), "15400 23500", "60000 113500", 1))
 	for _, m := range monitors {
 		look(t, m, first.Add(time.Minute))
-		for part, said := range m.said {
+		for part, said := range m.lastErrors {
 			if said != "" {
 				t.Errorf("it could not read %s: %s", part, said)
 			}
@@ -204,13 +202,13 @@ func TestTheScrapeOfAKnownMachine(t *testing.T) {
 	}
 	parser := expfmt.NewTextParser(model.LegacyValidation)
 	families, err := parser.TextToMetricFamilies(strings.NewReader(got))
-	if err != nil || len(families) != len(figures) {
-		t.Errorf("Prometheus reads %d figures of %d: %v", len(families), len(figures), err)
+	if err != nil || len(families) != len(metrics) {
+		t.Errorf("Prometheus reads %d figures of %d: %v", len(families), len(metrics), err)
 	}
 }
 
-// This machine, whatever it is, has all figures but those of its disks, which it may have
-// none of; and none is read twice into one scrape.
+// The test machine has all metrics except those of disks, which it may not have. None appears twice
+// in a scrape.
 func TestThisMachineHasTheFigures(t *testing.T) {
 	var monitors []*Monitor
 	for _, name := range shippedFiles {
@@ -224,7 +222,7 @@ func TestThisMachineHasTheFigures(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range figures {
+	for _, f := range metrics {
 		if f.part != "disk" && families[metricName(f.id)] == nil {
 			t.Errorf("%s is not shown", f.id)
 		}
@@ -240,8 +238,7 @@ func TestThisMachineHasTheFigures(t *testing.T) {
 	t.Logf("saw %d figures of %d kinds", len(seen)-1, len(families))
 }
 
-// These are the names, kinds and labels under which node-problem-detector shows figures:
-// dashboards ask for them.
+// The names, types and labels of node-problem-detector, which dashboards use.
 func TestFiguresAreShownAsByNodeProblemDetector(t *testing.T) {
 	want := map[string]string{
 		"cpu_load_1m": "gauge", "cpu_load_5m": "gauge", "cpu_load_15m": "gauge", "cpu_runnable_task_count": "gauge",
@@ -286,7 +283,7 @@ func TestFiguresAreShownAsByNodeProblemDetector(t *testing.T) {
 	}
 }
 
-// The files of node-problem-detector ask for nothing that is not here.
+// The files of node-problem-detector use only metrics that exist here.
 func TestTheFilesOfNodeProblemDetectorAreUnderstood(t *testing.T) {
 	for _, name := range shippedFiles {
 		theirs, _, err := config.Read(filepath.Join("../config/testdata/node-problem-detector", name), config.SystemStats)
@@ -302,7 +299,7 @@ func TestTheFilesOfNodeProblemDetectorAreUnderstood(t *testing.T) {
 	}
 }
 
-// The page for users has every figure, and its kind and labels.
+// The page for users contains every metric with its type and labels.
 func TestThePageForUsersHasEveryFigure(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/agent-configuration.md")
 	if err != nil {
@@ -318,7 +315,7 @@ func TestThePageForUsersHasEveryFigure(t *testing.T) {
 		}
 	}
 	want := map[string]string{}
-	for _, f := range figures {
+	for _, f := range metrics {
 		want[f.id] = strings.TrimSpace(f.part + " " + f.kind + " " + strings.Join(f.labels, ", "))
 	}
 	if diff := cmp.Diff(want, rows); diff != "" {
@@ -326,7 +323,7 @@ func TestThePageForUsersHasEveryFigure(t *testing.T) {
 	}
 }
 
-// What is missing of a machine takes nothing else with it, and is said once.
+// A missing source affects no other metric and is logged once.
 func TestWhatCannotBeReadIsAbsentAndSaidOnce(t *testing.T) {
 	proc, sys := machine(t)
 	for _, name := range []string{"stat", "modules", "uptime", "meminfo", "net/dev", "1/net/dev", "diskstats"} {
@@ -334,7 +331,7 @@ func TestWhatCannotBeReadIsAbsentAndSaidOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Without the file there would be no modules; with this, nobody knows.
+	// Without the file there would be no modules; with this content they are not known.
 	if err := os.Mkdir(filepath.Join(proc, "modules"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -378,12 +375,12 @@ func TestAKernelThatCannotLoadModulesHasNone(t *testing.T) {
 	one := monitor(t, Config{Monitor: m, SysPath: sys})
 	look(t, one, time.Now())
 	text := scrape(t, one)
-	if one.said["osFeature"] != "" || !strings.Contains(text, `feature{os_feature="GPUSupport",value=""} 0`) || !strings.Contains(text, `"UnknownModules",value=""} 0`) {
-		t.Errorf("%s\n%s", one.said["osFeature"], text)
+	if one.lastErrors["osFeature"] != "" || !strings.Contains(text, `feature{os_feature="GPUSupport",value=""} 0`) || !strings.Contains(text, `"UnknownModules",value=""} 0`) {
+		t.Errorf("%s\n%s", one.lastErrors["osFeature"], text)
 	}
 }
 
-// The bytes of a scrape are those of one reading, whoever reads on meanwhile.
+// A scrape contains the values of a single reading, also during the next one.
 func TestScrapesAndReadingsDoNotMeet(t *testing.T) {
 	proc, sys := machine(t)
 	m := shipped(t, shippedFiles[0])
@@ -419,7 +416,7 @@ func TestAMachineThatCannotBeSeenIsNoQuietOne(t *testing.T) {
 	}
 }
 
-// One op reads a machine of 256 processors, 500 disks and 300 networks of pods.
+// One operation reads a machine with 256 CPUs, 500 disks and 300 pod network interfaces.
 func BenchmarkReadLarge(b *testing.B) {
 	proc, sys := machine(b)
 	var stat, disks, net strings.Builder
@@ -441,8 +438,7 @@ func BenchmarkReadLarge(b *testing.B) {
 	read(b, func(m *Monitor) { m.cfg.Monitor.ProcPath, m.cfg.SysPath = proc, sys })
 }
 
-// One op reads everything that the two shipped files ask for on the machine that the
-// benchmark runs on.
+// One operation reads everything for the two shipped files on the machine that runs the benchmark.
 func BenchmarkRead(b *testing.B) {
 	read(b, func(*Monitor) {})
 }
@@ -462,11 +458,11 @@ func read(b *testing.B, of func(*Monitor)) {
 			m.look(&desk{})
 		}
 	}
-	// Were both read every minute; one of them is not.
+	// As if both were read every minute; one of them is read less often.
 	b.ReportMetric(100*(worked(b)-before).Seconds()/float64(b.N)/60, "%-of-a-core")
 }
 
-// worked is how long this process has kept processors busy, whoever else did so.
+// worked returns the CPU time of this process.
 func worked(b *testing.B) time.Duration {
 	b.Helper()
 	var u unix.Rusage

@@ -31,13 +31,13 @@ type Config struct {
 
 // Monitor reads statistics of the machine.
 type Monitor struct {
-	cfg     Config
-	names   map[string]string // metric names by ID
-	wanted  map[string]bool   // by ID
-	exclude *regexp.Regexp
-	asker   *asker
-	queues  queues            // of the previous reading
-	said    map[string]string // the last read error by section
+	cfg        Config
+	names      map[string]string // metric names by ID
+	wanted     map[string]bool   // by ID
+	exclude    *regexp.Regexp
+	asker      *asker
+	queues     queues            // of the previous reading
+	lastErrors map[string]string // the last read error by section
 
 	mu   sync.Mutex // guards the following fields, which scrapes read
 	last *reading
@@ -52,7 +52,7 @@ func New(cfg Config) (*Monitor, error) {
 		cfg.SysPath = "/sys"
 	}
 	m := &Monitor{
-		cfg: cfg, names: named(cfg.Monitor), wanted: map[string]bool{}, said: map[string]string{},
+		cfg: cfg, names: named(cfg.Monitor), wanted: map[string]bool{}, lastErrors: map[string]string{},
 		asker: &asker{measure: measure, asked: map[string]bool{}},
 	}
 	for id := range m.names {
@@ -102,13 +102,13 @@ func (m *Monitor) look(desk supervise.Reporter) {
 }
 
 // logChange logs an error of a section once, and when it has ended.
-func (m *Monitor) tell(part string, err error) {
+func (m *Monitor) logChange(part string, err error) {
 	now := ""
 	if err != nil {
 		now = err.Error()
 	}
-	before := m.said[part]
-	if m.said[part] = now; now == before {
+	before := m.lastErrors[part]
+	if m.lastErrors[part] = now; now == before {
 		return
 	}
 	if now == "" {
@@ -140,7 +140,7 @@ func (m *Monitor) families() []*metrictext.Family {
 		return nil
 	}
 	list := make([]*metrictext.Family, 0, len(m.names))
-	for _, f := range figures {
+	for _, f := range metrics {
 		if len(last.values[f.id]) == 0 {
 			continue
 		}

@@ -31,7 +31,7 @@ func metricName(displayed string) string {
 }
 
 // isAgentMetric returns whether the name belongs to another metric of the agent.
-func ours(name string) bool {
+func isAgentMetric(name string) bool {
 	return name == "problem_counter" || name == "problem_gauge" || strings.HasPrefix(name, "autohealer_")
 }
 
@@ -39,7 +39,7 @@ func ours(name string) bool {
 // are not exported.
 func Check(m config.StatsMonitor) (warnings []string, err error) {
 	known := map[string]string{}
-	for _, f := range figures {
+	for _, f := range metrics {
 		known[f.id] = f.part
 	}
 	shown := map[string]string{}
@@ -53,7 +53,7 @@ func Check(m config.StatsMonitor) (warnings []string, err error) {
 				warnings = append(warnings, at+": there is no such figure, and it is not shown; write one that docs/agent-configuration.md lists")
 			case known[id] != part:
 				warnings = append(warnings, fmt.Sprintf("%s: it is a figure of %s, and not shown here; move it there", at, known[id]))
-			case ours(name):
+			case isAgentMetric(name):
 				wrong = append(wrong, fmt.Errorf("%s.displayName: %s is a metric of the agent; write another name", at, name))
 			case shown[name] != "":
 				wrong = append(wrong, fmt.Errorf("%s.displayName: %s is shown under that name as well (%s); write another", at, shown[name], name))
@@ -71,7 +71,7 @@ func Names(m config.StatsMonitor) []string { return slices.Sorted(maps.Values(na
 // named returns the metric names by ID.
 func named(m config.StatsMonitor) map[string]string {
 	names := map[string]string{}
-	for _, f := range figures {
+	for _, f := range metrics {
 		if name := metricName(m.Metrics[f.part][f.id]); name != "" {
 			names[f.id] = name
 		}

@@ -23,12 +23,12 @@ func (m *Monitor) read(now time.Time) (*reading, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening %s: %w", m.cfg.Monitor.ProcPath, err)
 	}
-	m.tell("cpu", m.readCPU(r, proc))
-	m.tell("memory", m.readMemory(r, proc))
-	m.tell("host", m.readHost(r))
-	m.tell("osFeature", m.readFeatures(r, proc))
-	m.tell("net", m.readNet(r, proc))
-	m.tell("disk", m.readDisks(r, proc, now))
+	m.logChange("cpu", m.readCPU(r, proc))
+	m.logChange("memory", m.readMemory(r, proc))
+	m.logChange("host", m.readHost(r))
+	m.logChange("osFeature", m.readFeatures(r, proc))
+	m.logChange("net", m.readNet(r, proc))
+	m.logChange("disk", m.readDisks(r, proc, now))
 	return r, nil
 }
 
@@ -224,7 +224,7 @@ func (m *Monitor) readIO(r *reading, mounted []filesystem, now time.Time) error 
 	}
 	chosen := map[string]bool{}
 	for i := range all {
-		if m.cfg.Monitor.IncludeRootBlk && m.whole(&all[i]) {
+		if m.cfg.Monitor.IncludeRootBlk && m.isWholeDisk(&all[i]) {
 			chosen[all[i].DeviceName] = true
 		}
 	}
@@ -239,7 +239,7 @@ func (m *Monitor) readIO(r *reading, mounted []filesystem, now time.Time) error 
 
 // isWholeDisk returns whether a disk is neither a partition nor composed of other disks. lsblk
 // lists these at its top level.
-func (m *Monitor) whole(d *blockdevice.Diskstats) bool {
+func (m *Monitor) isWholeDisk(d *blockdevice.Diskstats) bool {
 	if d.MajorNumber == ramdev {
 		return false
 	}

@@ -34,7 +34,7 @@ type Job struct {
 
 // stopTimeout is how long a monitor may take to end. It is short, because the agent must store its
 // state and exit before it is killed.
-const patience = 3 * time.Second
+const stopTimeout = 3 * time.Second
 
 // Supervisor runs monitors. It is safe for concurrent use.
 type Supervisor struct {
@@ -51,7 +51,7 @@ type Supervisor struct {
 type running struct {
 	job     Job
 	monitor Monitor
-	ward    *ward
+	runner  *runner
 	stop    context.CancelFunc
 	ended   chan struct{}
 }
@@ -112,7 +112,7 @@ func (s *Supervisor) end(list []*running) {
 		r.stop()
 	}
 	late := make(chan struct{})
-	defer time.AfterFunc(patience, func() { close(late) }).Stop()
+	defer time.AfterFunc(stopTimeout, func() { close(late) }).Stop()
 	for _, r := range list {
 		select {
 		case <-r.ended:
@@ -127,11 +127,11 @@ func (s *Supervisor) abandon(r *running) {
 	if r.hasEnded() {
 		return // it ended at the last moment
 	}
-	r.ward.leave()
+	r.runner.detach()
 	s.mu.Lock()
 	s.abandoned = append(s.abandoned, r)
 	s.mu.Unlock()
-	s.cfg.Logger.Error("a monitor hangs and does not end, it is abandoned", "monitor", r.job.Name, "after", patience)
+	s.cfg.Logger.Error("a monitor hangs and does not end, it is abandoned", "monitor", r.job.Name, "after", stopTimeout)
 }
 
 // Abandoned returns how many abandoned monitors still hang.
@@ -153,13 +153,13 @@ func (s *Supervisor) emitGone(job Job, kept []string) {
 func (s *Supervisor) start(ctx context.Context, job Job) {
 	ctx, stop := context.WithCancel(ctx)
 	r := &running{job: job, monitor: job.Make(), stop: stop, ended: make(chan struct{})}
-	r.ward = newWard(job.Name, r.monitor, func(report finding.Report) { s.cfg.Emit(job.Name, report) }, s.cfg.Logger)
+	r.runner = newRunner(job.Name, r.monitor, func(report finding.Report) { s.cfg.Emit(job.Name, report) }, s.cfg.Logger)
 	s.mu.Lock()
 	s.running[job.Name] = r
 	s.mu.Unlock()
 	go func() {
 		defer close(r.ended)
-		r.ward.run(ctx)
+		r.runner.run(ctx)
 	}()
 }
 
@@ -188,7 +188,7 @@ func (s *Supervisor) Health() []Health {
 	list := s.list()
 	health := make([]Health, 0, len(list))
 	for _, r := range list {
-		health = append(health, r.ward.health())
+		health = append(health, r.runner.health())
 	}
 	return health
 }

@@ -21,19 +21,21 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
 )
 
-// acting is a monitor that does what a test says.
-type acting func(ctx context.Context, desk supervise.Reporter) error
+// acting is a monitor that a test controls.
+type fakeMonitor func(ctx context.Context, reporter supervise.Reporter) error
 
-func (a acting) Run(ctx context.Context, desk supervise.Reporter) error { return a(ctx, desk) }
+func (a fakeMonitor) Run(ctx context.Context, reporter supervise.Reporter) error {
+	return a(ctx, reporter)
+}
 
-// audience hears everything that monitors report.
-type audience struct {
+// audience records the reports of monitors.
+type recorder struct {
 	mu    sync.Mutex
 	heard []string
 	ids   map[string]bool
 }
 
-func (a *audience) emit(monitor string, r finding.Report) {
+func (a *recorder) emit(monitor string, r finding.Report) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.ids == nil {
@@ -51,8 +53,8 @@ func (a *audience) emit(monitor string, r finding.Report) {
 	}
 }
 
-// hears returns what was heard since the last time.
-func (a *audience) hears() []string {
+// hears returns the reports since the last call.
+func (a *recorder) take() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	heard := a.heard
@@ -60,18 +62,18 @@ func (a *audience) hears() []string {
 	return heard
 }
 
-func (a *audience) expect(t *testing.T, want ...string) {
+func (a *recorder) expect(t *testing.T, want ...string) {
 	t.Helper()
 	synctest.Wait()
-	if diff := cmp.Diff(want, a.hears()); diff != "" {
+	if diff := cmp.Diff(want, a.take()); diff != "" {
 		t.Errorf("what was heard is another (-want +got):\n%s", diff)
 	}
 }
 
-// stage is a supervisor with an audience, in the bubble of a test.
-func stage(t *testing.T) (*supervise.Supervisor, *audience) {
+// stage returns a supervisor whose reports are recorded.
+func newSupervisor(t *testing.T) (*supervise.Supervisor, *recorder) {
 	t.Helper()
-	a := &audience{}
+	a := &recorder{}
 	s := supervise.New(supervise.Config{Emit: a.emit, Logger: slog.New(slog.DiscardHandler)})
 	t.Cleanup(s.Stop)
 	return s, a
@@ -89,10 +91,10 @@ func job(name, version string, m supervise.Monitor, conditions ...string) superv
 	return supervise.Job{Name: name, Version: version, Source: "test", Conditions: conditions, Make: func() supervise.Monitor { return m }}
 }
 
-// breathe is what a monitor does that has nothing to tell.
-func breathe(ctx context.Context, desk supervise.Reporter) {
+// breathe gives signs of life until ctx ends.
+func giveSignsOfLife(ctx context.Context, reporter supervise.Reporter) {
 	for ctx.Err() == nil {
-		desk.Here()
+		reporter.Here()
 		select {
 		case <-ctx.Done():
 		case <-time.After(supervise.CheckInterval):
@@ -100,7 +102,7 @@ func breathe(ctx context.Context, desk supervise.Reporter) {
 	}
 }
 
-// pass lets time go by, of which there is any amount in the bubble.
+// pass lets time pass in the bubble.
 func pass(d time.Duration) { <-time.After(d) }
 
 func dead(s *supervise.Supervisor) []string {
@@ -123,31 +125,31 @@ func expectDead(t *testing.T, s *supervise.Supervisor, want ...string) {
 
 func TestAMonitorThatCannotLookForAMinuteIsDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, a := stage(t)
+		s, a := newSupervisor(t)
 		step := make(chan func(supervise.Reporter))
-		s.Apply(t.Context(), []supervise.Job{job("kernel", "1", acting(func(ctx context.Context, desk supervise.Reporter) error {
-			desk.Report(report(condition("Deadlock", catalog.False, "NoDeadlock"), condition("Readonly", catalog.True, "IsReadonly")))
+		s.Apply(t.Context(), []supervise.Job{job("kernel", "1", fakeMonitor(func(ctx context.Context, reporter supervise.Reporter) error {
+			reporter.Report(report(condition("Deadlock", catalog.False, "NoDeadlock"), condition("Readonly", catalog.True, "IsReadonly")))
 			for {
 				select {
 				case <-ctx.Done():
 					return nil
 				case do := <-step:
-					do(desk)
+					do(reporter)
 				}
 			}
 		}))})
 		a.expect(t, "kernel: Deadlock=False NoDeadlock", "kernel: Readonly=True IsReadonly")
-		blind := func(desk supervise.Reporter) {
-			desk.Blind("LogUnreadable", errors.New("reading /dev/kmsg: permission denied"))
+		blind := func(reporter supervise.Reporter) {
+			reporter.Blind("LogUnreadable", errors.New("reading /dev/kmsg: permission denied"))
 		}
 
 		step <- blind
 		pass(59 * time.Second)
 		expectDead(t, s)
-		step <- func(desk supervise.Reporter) { desk.Sees() }
-		step <- blind // the minute begins anew
+		step <- func(reporter supervise.Reporter) { reporter.Sees() }
+		step <- blind // the minute starts again
 		pass(59 * time.Second)
-		step <- blind // and is not put off by saying so again
+		step <- blind // a repeated call does not extend it
 		expectDead(t, s)
 		a.expect(t)
 		pass(2 * time.Second)
@@ -155,15 +157,17 @@ func TestAMonitorThatCannotLookForAMinuteIsDead(t *testing.T) {
 		a.expect(t, "kernel: Deadlock=Unknown LogUnreadable",
 			`kernel: event LogUnreadable Node condition Deadlock is now: Unknown, reason: LogUnreadable, message: "reading /dev/kmsg: permission denied"`)
 
-		// That another of its conditions changes is told, and what was found stays.
-		step <- func(desk supervise.Reporter) {
-			desk.Report(report(condition("Readonly", catalog.False, "NotReadonly")))
+		// A change of another condition is reported, and a True condition stays.
+		step <- func(reporter supervise.Reporter) {
+			reporter.Report(report(condition("Readonly", catalog.False, "NotReadonly")))
 		}
 		a.expect(t, "kernel: Readonly=Unknown LogUnreadable")
-		step <- func(desk supervise.Reporter) { desk.Report(report(condition("Readonly", catalog.True, "IsReadonly"))) }
+		step <- func(reporter supervise.Reporter) {
+			reporter.Report(report(condition("Readonly", catalog.True, "IsReadonly")))
+		}
 		a.expect(t, "kernel: Readonly=True IsReadonly")
 
-		step <- func(desk supervise.Reporter) { desk.Sees() }
+		step <- func(reporter supervise.Reporter) { reporter.Sees() }
 		expectDead(t, s)
 		a.expect(t, "kernel: Deadlock=False NoDeadlock",
 			`kernel: event NoDeadlock Node condition Deadlock is now: False, reason: NoDeadlock, message: ""`)
@@ -173,13 +177,13 @@ func TestAMonitorThatCannotLookForAMinuteIsDead(t *testing.T) {
 	})
 }
 
-func TestALogThatIsAwayIsShownAndNoDeath(t *testing.T) {
+func TestAMonitorThatWaitsIsNotDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, a := stage(t)
-		s.Apply(t.Context(), []supervise.Job{job("docker", "1", acting(func(ctx context.Context, desk supervise.Reporter) error {
-			desk.Report(report(condition("Corrupt", catalog.False, "Fine")))
-			desk.Waits("/var/log/docker.log")
-			breathe(ctx, desk)
+		s, a := newSupervisor(t)
+		s.Apply(t.Context(), []supervise.Job{job("docker", "1", fakeMonitor(func(ctx context.Context, reporter supervise.Reporter) error {
+			reporter.Report(report(condition("Corrupt", catalog.False, "Fine")))
+			reporter.Waits("/var/log/docker.log")
+			giveSignsOfLife(ctx, reporter)
 			return nil
 		}))})
 		pass(time.Hour)
@@ -191,30 +195,30 @@ func TestALogThatIsAwayIsShownAndNoDeath(t *testing.T) {
 	})
 }
 
-func TestAMonitorThatPanicsIsRunAgainAndHarmsNoOther(t *testing.T) {
+func TestAMonitorThatPanicsIsRestarted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, a := stage(t)
+		s, a := newSupervisor(t)
 		var runs atomic.Int64
 		var cured atomic.Bool
 		s.Apply(t.Context(), []supervise.Job{
-			job("bad", "1", acting(func(ctx context.Context, desk supervise.Reporter) error {
+			job("bad", "1", fakeMonitor(func(ctx context.Context, reporter supervise.Reporter) error {
 				runs.Add(1)
-				desk.Report(report(condition("Deadlock", catalog.False, "NoDeadlock")))
-				desk.Sees()
+				reporter.Report(report(condition("Deadlock", catalog.False, "NoDeadlock")))
+				reporter.Sees()
 				if !cured.Load() {
 					panic("poison")
 				}
-				breathe(ctx, desk)
+				giveSignsOfLife(ctx, reporter)
 				return nil
 			})),
-			job("good", "1", acting(func(ctx context.Context, desk supervise.Reporter) error {
-				desk.Report(report(condition("Fine", catalog.False, "Good")))
-				breathe(ctx, desk)
+			job("good", "1", fakeMonitor(func(ctx context.Context, reporter supervise.Reporter) error {
+				reporter.Report(report(condition("Fine", catalog.False, "Good")))
+				giveSignsOfLife(ctx, reporter)
 				return nil
 			})),
 		})
 		synctest.Wait()
-		heard := a.hears()
+		heard := a.take()
 		slices.Sort(heard)
 		if diff := cmp.Diff([]string{
 			"bad: Deadlock=False NoDeadlock", "bad: Deadlock=Unknown MonitorEnded",
@@ -236,22 +240,22 @@ func TestAMonitorThatPanicsIsRunAgainAndHarmsNoOther(t *testing.T) {
 	})
 }
 
-func TestAMonitorThatEndsByItselfIsDeadUntilItRuns(t *testing.T) {
+func TestAMonitorThatEndsIsDeadUntilItRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, a := stage(t)
+		s, a := newSupervisor(t)
 		first := true
-		s.Apply(t.Context(), []supervise.Job{job("short", "1", acting(func(ctx context.Context, desk supervise.Reporter) error {
+		s.Apply(t.Context(), []supervise.Job{job("short", "1", fakeMonitor(func(ctx context.Context, reporter supervise.Reporter) error {
 			if first {
 				first = false
 				return nil
 			}
-			desk.Report(report(condition("A", catalog.False, "Fine")))
+			reporter.Report(report(condition("A", catalog.False, "Fine")))
 			<-ctx.Done()
 			return nil
 		}))})
-		expectDead(t, s, "short: it has ended by itself")
+		expectDead(t, s, "short: the monitor has ended unexpectedly")
 		pass(5 * time.Second)
-		expectDead(t, s, "short: it has ended by itself") // it has not proved itself
+		expectDead(t, s, "short: the monitor has ended unexpectedly") // it has not proved itself
 		a.expect(t, "short: A=Unknown MonitorEnded")
 		pass(7 * time.Second)
 		expectDead(t, s)
@@ -259,9 +263,9 @@ func TestAMonitorThatEndsByItselfIsDeadUntilItRuns(t *testing.T) {
 	})
 }
 
-func TestApplyTouchesOnlyWhatChanges(t *testing.T) {
+func TestApplyReplacesOnlyChangedJobs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, a := stage(t)
+		s, a := newSupervisor(t)
 		started, ended := map[string]int{}, map[string]int{}
 		var mu sync.Mutex
 		count := func(of map[string]int, name string) {
@@ -270,7 +274,7 @@ func TestApplyTouchesOnlyWhatChanges(t *testing.T) {
 			of[name]++
 		}
 		idle := func(name string) supervise.Monitor {
-			return acting(func(ctx context.Context, _ supervise.Reporter) error {
+			return fakeMonitor(func(ctx context.Context, _ supervise.Reporter) error {
 				count(started, name)
 				<-ctx.Done()
 				count(ended, name)
@@ -300,39 +304,39 @@ func TestApplyTouchesOnlyWhatChanges(t *testing.T) {
 	})
 }
 
-func TestAtTheEndNothingIsSaidToBeGone(t *testing.T) {
+func TestStopReportsNothingAsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := &audience{}
+		a := &recorder{}
 		s := supervise.New(supervise.Config{Emit: a.emit, Logger: slog.New(slog.DiscardHandler)})
-		s.Apply(t.Context(), []supervise.Job{job("a", "1", acting(func(ctx context.Context, desk supervise.Reporter) error {
-			desk.Report(report(condition("A", catalog.True, "Sick"), condition("B", catalog.False, "Well")))
-			desk.Blind("LogUnreadable", errors.New("x"))
+		s.Apply(t.Context(), []supervise.Job{job("a", "1", fakeMonitor(func(ctx context.Context, reporter supervise.Reporter) error {
+			reporter.Report(report(condition("A", catalog.True, "Sick"), condition("B", catalog.False, "Well")))
+			reporter.Blind("LogUnreadable", errors.New("x"))
 			<-ctx.Done()
 			return ctx.Err()
 		}), "A", "B")})
 		a.expect(t, "a: A=True Sick", "a: B=False Well")
 		s.Stop()
-		pass(time.Hour) // no timer is left that could speak
+		pass(time.Hour) // no timer is left that could report
 		a.expect(t)
 	})
 }
 
-func TestTheLogTellsEachTroubleOnce(t *testing.T) {
+func TestEachFailureIsLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var text strings.Builder
 		log := slog.New(slog.NewTextHandler(&text, nil))
-		a := &audience{}
+		a := &recorder{}
 		s := supervise.New(supervise.Config{Emit: a.emit, Logger: log})
-		s.Apply(t.Context(), []supervise.Job{job("a", "1", acting(func(ctx context.Context, desk supervise.Reporter) error {
+		s.Apply(t.Context(), []supervise.Job{job("a", "1", fakeMonitor(func(ctx context.Context, reporter supervise.Reporter) error {
 			for range 50 {
-				desk.Blind("LogUnreadable", errors.New("no"))
+				reporter.Blind("LogUnreadable", errors.New("no"))
 				select {
 				case <-ctx.Done():
 				case <-time.After(time.Second):
 				}
 			}
-			desk.Sees()
-			desk.Sees()
+			reporter.Sees()
+			reporter.Sees()
 			<-ctx.Done()
 			return ctx.Err()
 		}))})
@@ -352,32 +356,32 @@ func TestTheLogTellsEachTroubleOnce(t *testing.T) {
 	})
 }
 
-// hung is a monitor that does not hear of anything, as one that reads from a file server
-// which does not answer, until it is freed.
-func hung(free <-chan struct{}) acting {
-	return func(ctx context.Context, desk supervise.Reporter) error {
-		desk.Report(report(condition("Deadlock", catalog.False, "NoDeadlock"), condition("Readonly", catalog.True, "IsReadonly")))
-		desk.Sees()
+// hung is a monitor that ignores its context until it is freed, for example because it reads from a
+// file server that does not answer.
+func hung(free <-chan struct{}) fakeMonitor {
+	return func(ctx context.Context, reporter supervise.Reporter) error {
+		reporter.Report(report(condition("Deadlock", catalog.False, "NoDeadlock"), condition("Readonly", catalog.True, "IsReadonly")))
+		reporter.Sees()
 		<-free
-		desk.Here()
-		desk.Report(report(condition("Deadlock", catalog.True, "Deadlocked")))
-		breathe(ctx, desk)
+		reporter.Here()
+		reporter.Report(report(condition("Deadlock", catalog.True, "Deadlocked")))
+		giveSignsOfLife(ctx, reporter)
 		return ctx.Err()
 	}
 }
 
-func TestAMonitorThatHangsIsDeadUntilItSpeaks(t *testing.T) {
+func TestAMonitorThatHangsIsDeadUntilItReports(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, a := stage(t)
+		s, a := newSupervisor(t)
 		free := make(chan struct{})
 		s.Apply(t.Context(), []supervise.Job{job("kernel", "1", hung(free))})
 		a.expect(t, "kernel: Deadlock=False NoDeadlock", "kernel: Readonly=True IsReadonly")
 		pass(59 * time.Second)
 		expectDead(t, s)
 		pass(supervise.CheckInterval + 2*time.Second)
-		expectDead(t, s, "kernel: it hangs: it has said nothing for a minute")
+		expectDead(t, s, "kernel: the monitor hangs: no sign of life for a minute")
 		a.expect(t, "kernel: Deadlock=Unknown MonitorHangs",
-			`kernel: event MonitorHangs Node condition Deadlock is now: Unknown, reason: MonitorHangs, message: "it hangs: it has said nothing for a minute"`)
+			`kernel: event MonitorHangs Node condition Deadlock is now: Unknown, reason: MonitorHangs, message: "the monitor hangs: no sign of life for a minute"`)
 		pass(time.Hour)
 		a.expect(t)
 		close(free)
@@ -390,19 +394,19 @@ func TestAMonitorThatHangsIsDeadUntilItSpeaks(t *testing.T) {
 	})
 }
 
-func TestOneThatHungAndThenCannotLookDoesNotSeemWellInBetween(t *testing.T) {
+func TestAMonitorThatHangsAndThenIsBlindStaysDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, a := stage(t)
-		s.Apply(t.Context(), []supervise.Job{job("kernel", "1", acting(func(ctx context.Context, desk supervise.Reporter) error {
-			desk.Report(report(condition("Deadlock", catalog.False, "NoDeadlock")))
+		s, a := newSupervisor(t)
+		s.Apply(t.Context(), []supervise.Job{job("kernel", "1", fakeMonitor(func(ctx context.Context, reporter supervise.Reporter) error {
+			reporter.Report(report(condition("Deadlock", catalog.False, "NoDeadlock")))
 			pass(2 * time.Minute)
-			desk.Blind("LogUnreadable", errors.New("stale file handle"))
-			breathe(ctx, desk)
+			reporter.Blind("LogUnreadable", errors.New("stale file handle"))
+			giveSignsOfLife(ctx, reporter)
 			return ctx.Err()
 		}))})
 		pass(110 * time.Second)
-		expectDead(t, s, "kernel: it hangs: it has said nothing for a minute")
-		a.hears()
+		expectDead(t, s, "kernel: the monitor hangs: no sign of life for a minute")
+		a.take()
 		pass(20 * time.Second)
 		expectDead(t, s, "kernel: stale file handle")
 		a.expect(t, "kernel: Deadlock=Unknown LogUnreadable",
@@ -410,17 +414,17 @@ func TestOneThatHungAndThenCannotLookDoesNotSeemWellInBetween(t *testing.T) {
 	})
 }
 
-func TestNobodyWaitsLongForMonitorsThatHang(t *testing.T) {
+func TestMonitorsThatHangAreAbandoned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, a := stage(t)
+		s, a := newSupervisor(t)
 		free := make(chan struct{})
-		well := acting(func(ctx context.Context, desk supervise.Reporter) error {
-			breathe(ctx, desk)
+		well := fakeMonitor(func(ctx context.Context, reporter supervise.Reporter) error {
+			giveSignsOfLife(ctx, reporter)
 			return ctx.Err()
 		})
 		s.Apply(t.Context(), []supervise.Job{job("a", "1", hung(free), "Deadlock"), job("b", "1", hung(free)), job("c", "1", hung(free)), job("d", "1", well)})
 		synctest.Wait()
-		a.hears()
+		a.take()
 		within := func(what string, do func()) {
 			t.Helper()
 			began := time.Now()
@@ -434,8 +438,8 @@ func TestNobodyWaitsLongForMonitorsThatHang(t *testing.T) {
 		})
 		a.expect(t, "a: Deadlock is gone")
 		pass(5 * time.Minute)
-		expectDead(t, s, "c: it hangs: it has said nothing for a minute")
-		a.hears()
+		expectDead(t, s, "c: the monitor hangs: no sign of life for a minute")
+		a.take()
 		if n := s.Abandoned(); n != 2 {
 			t.Errorf("%d monitors are abandoned, want 2", n)
 		}
@@ -444,19 +448,19 @@ func TestNobodyWaitsLongForMonitorsThatHang(t *testing.T) {
 			t.Errorf("%d monitors are abandoned, want 3", n)
 		}
 		close(free)
-		a.expect(t) // nobody hears them any more
+		a.expect(t) // their reports are ignored
 		if n := s.Abandoned(); n != 0 {
 			t.Errorf("%d monitors are abandoned, but all have ended", n)
 		}
 	})
 }
 
-func TestOneThatIsLateNowAndThenIsNotDead(t *testing.T) {
+func TestALateMonitorIsNotDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, _ := stage(t)
-		s.Apply(t.Context(), []supervise.Job{job("slow", "1", acting(func(ctx context.Context, desk supervise.Reporter) error {
+		s, _ := newSupervisor(t)
+		s.Apply(t.Context(), []supervise.Job{job("slow", "1", fakeMonitor(func(ctx context.Context, reporter supervise.Reporter) error {
 			for ctx.Err() == nil {
-				desk.Sees()
+				reporter.Sees()
 				select {
 				case <-ctx.Done():
 				case <-time.After(time.Minute - time.Second):

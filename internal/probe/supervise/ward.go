@@ -20,65 +20,65 @@ import (
 
 const (
 	// maxBlind is how long a monitor may be unable to look before it counts as dead.
-	blindness = time.Minute
+	maxBlind = time.Minute
 	// minUptime is how long a restarted monitor must run before it counts as alive. Otherwise a
 	// monitor that ends repeatedly would make its conditions flap.
-	proof = 10 * time.Second
+	minUptime = 10 * time.Second
 	// maxMissed is how many CheckIntervals a monitor may be silent before it counts as dead.
 	// Intervals are counted because time during which the agent itself was stopped is not silence.
 	// The first interval may be short.
-	silence = int(time.Minute/CheckInterval) + 1
+	maxMissed = int(time.Minute/CheckInterval) + 1
 	// The delays before an ended monitor is started again.
 	firstWait, longestWait = time.Second, time.Minute
 )
 
 // runner runs a monitor and is its Reporter.
-type ward struct {
+type runner struct {
 	name    string
 	monitor Monitor
 	emit    func(finding.Report)
 	log     *slog.Logger
 
-	mu      sync.Mutex
-	source  string
-	said    map[string]finding.Condition // as the monitor reported them, by type
-	shown   map[string]finding.Condition // as emitted, by type
-	running bool
-	silent  int         // check intervals since the last call of the monitor
-	pulse   *time.Timer // until the next check interval
-	waits   string
-	blind   trouble // set as soon as the monitor cannot look
-	since   time.Time
-	timer   *time.Timer // until the monitor counts as dead
-	dead    trouble
+	mu         sync.Mutex
+	source     string
+	reported   map[string]finding.Condition // as the monitor reported them, by type
+	emitted    map[string]finding.Condition // as emitted, by type
+	running    bool
+	missed     int         // check intervals since the last call of the monitor
+	missTimer  *time.Timer // until the next check interval
+	waits      string
+	blind      failure // set as soon as the monitor cannot look
+	since      time.Time
+	blindTimer *time.Timer // until the monitor counts as dead
+	dead       failure
 }
 
 // failure is why a monitor cannot look.
-type trouble struct {
+type failure struct {
 	reason string
 	err    error
 }
 
-func (t trouble) any() bool { return t.err != nil }
+func (t failure) any() bool { return t.err != nil }
 
-func newWard(name string, m Monitor, emit func(finding.Report), log *slog.Logger) *ward {
-	return &ward{
+func newRunner(name string, m Monitor, emit func(finding.Report), log *slog.Logger) *runner {
+	return &runner{
 		name: name, monitor: m, emit: emit, log: log.With("monitor", name),
-		said: map[string]finding.Condition{}, shown: map[string]finding.Condition{},
+		reported: map[string]finding.Condition{}, emitted: map[string]finding.Condition{},
 	}
 }
 
 // run runs the monitor again and again until ctx ends.
-func (w *ward) run(ctx context.Context) {
+func (w *runner) run(ctx context.Context) {
 	wait := firstWait
 	for {
 		started := time.Now()
 		w.begin()
-		trust := time.AfterFunc(proof, w.trust)
-		err := w.once(ctx)
+		trust := time.AfterFunc(minUptime, w.confirm)
+		err := w.runOnce(ctx)
 		trust.Stop()
 		if ctx.Err() != nil {
-			w.rest()
+			w.stop()
 			return
 		}
 		if time.Since(started) > longestWait {
@@ -95,12 +95,12 @@ func (w *ward) run(ctx context.Context) {
 }
 
 var (
-	errEnded = errors.New("it has ended by itself")
-	errHangs = errors.New("it hangs: it has said nothing for a minute")
+	errEnded = errors.New("the monitor has ended unexpectedly")
+	errHangs = errors.New("the monitor hangs: no sign of life for a minute")
 )
 
 // runOnce runs the monitor and turns a panic into an error.
-func (w *ward) once(ctx context.Context) (err error) {
+func (w *runner) runOnce(ctx context.Context) (err error) {
 	defer func() {
 		if fault := recover(); fault != nil {
 			err = fmt.Errorf("panic: %v", fault)
@@ -113,175 +113,175 @@ func (w *ward) once(ctx context.Context) (err error) {
 	return errEnded
 }
 
-func (w *ward) begin() {
+func (w *runner) begin() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.running, w.silent = true, 0
-	w.pulse = time.AfterFunc(CheckInterval, w.listen)
+	w.running, w.missed = true, 0
+	w.missTimer = time.AfterFunc(CheckInterval, w.checkSilence)
 }
 
 // end marks the monitor as ended.
-func (w *ward) end(err error, wait time.Duration) {
+func (w *runner) end(err error, wait time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.still()
+	w.stopTimers()
 	w.waits = ""
-	w.log.Error("a monitor has ended and is run again", "err", err, "in", wait)
-	w.die(trouble{Ended, err})
+	w.log.Error("a monitor has ended and will be restarted", "err", err, "in", wait)
+	w.markDead(failure{Ended, err})
 }
 
 // stop stops the timers when the monitor has ended.
-func (w *ward) rest() {
+func (w *runner) stop() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.still()
+	w.stopTimers()
 }
 
 // detach stops the timers and ignores all further reports.
-func (w *ward) leave() {
+func (w *runner) detach() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.still()
+	w.stopTimers()
 	w.emit = func(finding.Report) {}
 }
 
 // stopTimers stops the timers.
-func (w *ward) still() {
-	w.unblind()
+func (w *runner) stopTimers() {
+	w.clearBlind()
 	w.running = false
-	if w.pulse != nil {
-		w.pulse.Stop()
+	if w.missTimer != nil {
+		w.missTimer.Stop()
 	}
 }
 
 // checkSilence runs after each check interval.
-func (w *ward) listen() {
+func (w *runner) checkSilence() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.running {
 		return
 	}
-	if w.silent++; w.silent >= silence && !w.dead.any() {
+	if w.missed++; w.missed >= maxMissed && !w.dead.any() {
 		w.log.Error("a monitor counts as dead", "reason", Hangs, "err", errHangs)
-		w.die(trouble{Hangs, errHangs})
+		w.markDead(failure{Hangs, errHangs})
 	}
-	w.pulse.Reset(CheckInterval)
+	w.missTimer.Reset(CheckInterval)
 }
 
 // confirm marks a restarted monitor as alive, because it has run long enough.
-func (w *ward) trust() {
+func (w *runner) confirm() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.running && w.dead.reason == Ended {
-		w.live()
+		w.markAlive()
 	}
 }
 
 // Report is called by the monitor.
-func (w *ward) Report(r finding.Report) {
+func (w *runner) Report(r finding.Report) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.silent, w.source = 0, r.Source
+	w.missed, w.source = 0, r.Source
 	for _, condition := range r.Conditions {
-		w.said[condition.Type] = condition
+		w.reported[condition.Type] = condition
 	}
-	r.Conditions, _ = w.show(time.Now())
+	r.Conditions, _ = w.changes(time.Now())
 	if !r.IsEmpty() {
 		w.emit(r)
 	}
 }
 
 // Here is called by the monitor.
-func (w *ward) Here() {
+func (w *runner) Here() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.silent = 0
+	w.missed = 0
 	if w.dead.reason == Hangs {
-		w.live()
+		w.markAlive()
 	}
 }
 
 // Sees is called by the monitor.
-func (w *ward) Sees() {
+func (w *runner) Sees() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.look("")
+	w.canLook("")
 }
 
 // Waits is called by the monitor.
-func (w *ward) Waits(what string) {
+func (w *runner) Waits(what string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.look(what)
+	w.canLook(what)
 }
 
 // canLook records that the monitor can look, or waits for the thing to watch.
-func (w *ward) look(waits string) {
-	w.silent = 0
+func (w *runner) canLook(waits string) {
+	w.missed = 0
 	if w.waits != waits && waits != "" {
-		w.log.Info("a monitor waits for what it looks at", "for", waits)
+		w.log.Info("a monitor waits", "for", waits)
 	} else if w.waits != waits {
-		w.log.Info("a monitor has found what it looks at")
+		w.log.Info("a monitor no longer waits")
 	}
 	w.waits = waits
 	if w.blind.any() {
 		w.log.Info("a monitor can look again")
-		w.unblind()
+		w.clearBlind()
 	}
 	// A monitor that has ended must run for minUptime first.
 	if w.dead.any() && w.dead.reason != Ended {
-		w.live()
+		w.markAlive()
 	}
 }
 
 // Blind is called by the monitor.
-func (w *ward) Blind(reason string, err error) {
+func (w *runner) Blind(reason string, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.blind.any() {
-		w.since, w.timer = time.Now(), time.AfterFunc(blindness, w.despair)
+		w.since, w.blindTimer = time.Now(), time.AfterFunc(maxBlind, w.blindTimeout)
 	}
 	if !w.blind.any() || w.blind.reason != reason || w.blind.err.Error() != err.Error() {
 		w.log.Warn("a monitor cannot look", "reason", reason, "err", err)
 	}
-	w.silent, w.blind, w.waits = 0, trouble{reason, err}, ""
+	w.missed, w.blind, w.waits = 0, failure{reason, err}, ""
 	if w.dead.reason == Hangs {
-		w.die(w.blind) // it could not look the whole time
+		w.markDead(w.blind) // it could not look the whole time
 	}
 }
 
 // blindTimeout marks a monitor as dead that could not look for too long.
-func (w *ward) despair() {
+func (w *runner) blindTimeout() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.blind.any() && !w.dead.any() && time.Since(w.since) >= blindness {
+	if w.blind.any() && !w.dead.any() && time.Since(w.since) >= maxBlind {
 		w.log.Error("a monitor counts as dead", "reason", w.blind.reason, "err", w.blind.err)
-		w.die(w.blind)
+		w.markDead(w.blind)
 	}
 }
 
 // clearBlind records that the monitor can look.
-func (w *ward) unblind() {
-	if w.timer != nil {
-		w.timer.Stop()
+func (w *runner) clearBlind() {
+	if w.blindTimer != nil {
+		w.blindTimer.Stop()
 	}
-	w.blind, w.timer = trouble{}, nil
+	w.blind, w.blindTimer = failure{}, nil
 }
 
-func (w *ward) die(why trouble) {
+func (w *runner) markDead(why failure) {
 	w.dead = why
-	w.tell()
+	w.emitChanges()
 }
 
-func (w *ward) live() {
+func (w *runner) markAlive() {
 	w.log.Info("a monitor is alive again")
-	w.dead = trouble{}
-	w.tell()
+	w.dead = failure{}
+	w.emitChanges()
 }
 
 // emitChanges emits the conditions that a change of the monitor's health changes.
-func (w *ward) tell() {
-	conditions, events := w.show(time.Now())
+func (w *runner) emitChanges() {
+	conditions, events := w.changes(time.Now())
 	if len(conditions) > 0 {
 		w.emit(finding.Report{Source: w.source, Conditions: conditions, Events: events})
 	}
@@ -289,9 +289,9 @@ func (w *ward) tell() {
 
 // changes returns the conditions that differ from what was last emitted. It also returns Events for
 // those that changed because of the monitor, not because of the node.
-func (w *ward) show(now time.Time) (conditions []finding.Condition, events []finding.Event) {
-	for _, kind := range slices.Sorted(maps.Keys(w.said)) {
-		looks, was := w.said[kind], w.shown[kind]
+func (w *runner) changes(now time.Time) (conditions []finding.Condition, events []finding.Event) {
+	for _, kind := range slices.Sorted(maps.Keys(w.reported)) {
+		looks, was := w.reported[kind], w.emitted[kind]
 		// A problem stays True: without a monitor it is not known to have ended.
 		masked := w.dead.any() && looks.Status != catalog.True
 		if masked {
@@ -305,7 +305,7 @@ func (w *ward) show(now time.Time) (conditions []finding.Condition, events []fin
 		if unmasked && looks.Since.Before(was.Since) {
 			looks.Since = now
 		}
-		w.shown[kind] = looks
+		w.emitted[kind] = looks
 		conditions = append(conditions, looks)
 		if (masked || unmasked) && was.Type != "" {
 			events = append(events, w.event(looks, now))
@@ -315,7 +315,7 @@ func (w *ward) show(now time.Time) (conditions []finding.Condition, events []fin
 }
 
 // event returns the Event for a condition that changes because of the monitor.
-func (w *ward) event(c finding.Condition, now time.Time) finding.Event {
+func (w *runner) event(c finding.Condition, now time.Time) finding.Event {
 	sum := sha256.Sum256([]byte(w.name + "\x00" + c.Type + "\x00" + string(c.Status) + "\x00" + strconv.FormatInt(now.UnixNano(), 10)))
 	return finding.Event{
 		ID: hex.EncodeToString(sum[:16]), Severity: finding.Info, Time: now, Reason: c.Reason, Condition: c.Type,
@@ -324,7 +324,7 @@ func (w *ward) event(c finding.Condition, now time.Time) finding.Event {
 }
 
 // health returns the health of the monitor.
-func (w *ward) health() Health {
+func (w *runner) health() Health {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	h := Health{Monitor: w.name, Waits: w.waits}

@@ -91,15 +91,15 @@ func (m *Manager) ask(ctx context.Context, question func(*conn) error) error {
 	}
 	systemd, err := m.connect(ctx)
 	if err != nil {
-		return timely(ctx, err)
+		return preferContext(ctx, err)
 	}
 	defer systemd.Close()
-	return timely(ctx, question(systemd))
+	return preferContext(ctx, question(systemd))
 }
 
 // preferContext returns the context's error if the context has ended, because it caused the other
 // error.
-func timely(ctx context.Context, err error) error {
+func preferContext(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return ctx.Err()
 	}

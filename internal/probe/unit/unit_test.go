@@ -14,7 +14,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/unit/unittest"
 )
 
-func TestLookTellsWhatSystemdTells(t *testing.T) {
+func TestLookReturnsTheState(t *testing.T) {
 	systemd := unittest.Start(t)
 	started := time.UnixMicro(1_700_000_000_000_001)
 	changed := started.Add(time.Second)
@@ -26,7 +26,7 @@ func TestLookTellsWhatSystemdTells(t *testing.T) {
 		"kubelet.service": {Name: "kubelet.service", Load: "loaded", Active: "active", Started: started, Changed: changed, Restarts: 3},
 		"slow":            {Name: "slow.service", Load: "loaded", Active: "active", Busy: true},
 		"leaving":         {Name: "leaving.service", Load: "loaded", Active: "deactivating", Busy: true},
-		"nobody":          {Name: "nobody.service", Load: "not-found", Active: "inactive"},
+		"missing":          {Name: "missing.service", Load: "not-found", Active: "inactive"},
 	} {
 		got, err := unit.New(systemd.Config()).Look(t.Context(), name)
 		if err != nil || !got.Started.Equal(want.Started) || !got.Changed.Equal(want.Changed) {
@@ -39,7 +39,7 @@ func TestLookTellsWhatSystemdTells(t *testing.T) {
 	}
 }
 
-func TestRestartAsksSystemdOnceAndNamesWhatItRefuses(t *testing.T) {
+func TestRestart(t *testing.T) {
 	systemd := unittest.Start(t)
 	systemd.Set("kubelet.service", unittest.Unit{Load: "loaded", Active: "active"})
 	m := unit.New(systemd.Config())
@@ -49,13 +49,13 @@ func TestRestartAsksSystemdOnceAndNamesWhatItRefuses(t *testing.T) {
 	if got := strings.Join(systemd.Restarted(), " "); got != "kubelet.service" {
 		t.Errorf("systemd was asked to restart %q", got)
 	}
-	err := m.Restart(t.Context(), "nobody")
-	if err == nil || !strings.Contains(err.Error(), "nobody.service") {
+	err := m.Restart(t.Context(), "missing")
+	if err == nil || !strings.Contains(err.Error(), "missing.service") {
 		t.Errorf("a unit that is not there: %v", err)
 	}
 }
 
-func TestNoSystemdIsSaid(t *testing.T) {
+func TestNoSystemdIsAnError(t *testing.T) {
 	folder := t.TempDir()
 	m := unit.New(unit.Config{Bus: filepath.Join(folder, "bus"), Private: filepath.Join(folder, "private")})
 	_, err := m.Look(t.Context(), "kubelet")
@@ -64,8 +64,8 @@ func TestNoSystemdIsSaid(t *testing.T) {
 	}
 }
 
-// Neither who accepts and never answers, nor who answers nonsense, keeps anybody waiting.
-func TestNobodyWaitsForASystemdThatHangs(t *testing.T) {
+// A server that accepts and never answers, or answers nonsense, does not block the caller.
+func TestASystemdThatHangsDoesNotBlock(t *testing.T) {
 	for name, behave := range map[string]func(net.Conn){
 		"silent":   func(net.Conn) {},
 		"nonsense": func(c net.Conn) { _, _ = c.Write([]byte("what?\r\n")) },
@@ -93,7 +93,7 @@ func TestNobodyWaitsForASystemdThatHangs(t *testing.T) {
 			defer cancel()
 			began := time.Now()
 			if _, err := unit.New(unit.Config{Bus: socket, Private: socket + "-"}).Look(ctx, "kubelet"); err == nil {
-				t.Error("an answer came from nobody")
+				t.Error("there was an answer without a systemd")
 			}
 			if took := time.Since(began); took > 2*time.Second {
 				t.Errorf("it took %s", took)
