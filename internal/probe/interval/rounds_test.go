@@ -631,7 +631,7 @@ func TestNewRefusesAnInvalidConfig(t *testing.T) {
 	cfg := with(interval.Rule{Interval: 1, Timeout: 1}, interval.Rule{Check: p.run, Timeout: 1}, permanent("X", p))
 	cfg.Concurrency, cfg.Conditions = 0, nil
 	_, err := interval.New(cfg)
-	for _, want := range []string{"concurrency is 0", "rules[0]: there is no exam", "rules[1]: an interval", `rules[2]: the condition "DiskBad"`} {
+	for _, want := range []string{"concurrency is 0", "rules[0]: the check is missing", "rules[1]: an interval", `rules[2]: the condition "DiskBad"`} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not say %q", err, want)
 		}
