@@ -26,7 +26,7 @@ func TestLookReturnsTheState(t *testing.T) {
 		"kubelet.service": {Name: "kubelet.service", Load: "loaded", Active: "active", Started: started, Changed: changed, Restarts: 3},
 		"slow":            {Name: "slow.service", Load: "loaded", Active: "active", Busy: true},
 		"leaving":         {Name: "leaving.service", Load: "loaded", Active: "deactivating", Busy: true},
-		"missing":          {Name: "missing.service", Load: "not-found", Active: "inactive"},
+		"missing":         {Name: "missing.service", Load: "not-found", Active: "inactive"},
 	} {
 		got, err := unit.New(systemd.Config()).Look(t.Context(), name)
 		if err != nil || !got.Started.Equal(want.Started) || !got.Changed.Equal(want.Changed) {
