@@ -15,10 +15,10 @@ import (
 	"github.com/resourcestack/autohealer/internal/karpenter"
 )
 
-// monday is one at noon.
+// monday is a Monday at noon.
 var monday = time.Date(2026, 3, 2, 12, 0, 0, 0, time.UTC)
 
-// at returns a budget that holds from each hit of a schedule.
+// at returns a budget with a schedule.
 func at(schedule, duration, nodes string, reasons ...string) karpenter.Budget {
 	return karpenter.Budget{Nodes: nodes, Schedule: &schedule, Duration: duration, Reasons: reasons}
 }
@@ -113,8 +113,7 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// What Karpenter 1.15.0 itself answers was asked of its own code,
-// NodePool.MustGetAllowedDisruptions, for every row of the file.
+// The file has the results of NodePool.MustGetAllowedDisruptions in Karpenter 1.15.0.
 func TestKarpenterCountsTheSame(t *testing.T) {
 	file, err := os.Open("testdata/karpenter-1.15.0.jsonl")
 	if err != nil {
@@ -153,7 +152,7 @@ func TestKarpenterCountsTheSame(t *testing.T) {
 	}
 }
 
-// someBudgets draws budgets of which most can be read.
+// someBudgets draws budgets, most of which can be read.
 func someBudgets(most int) *rapid.Generator[[]karpenter.Budget] {
 	one := rapid.Custom(func(t *rapid.T) karpenter.Budget {
 		b := karpenter.Budget{Nodes: rapid.SampledFrom([]string{"0", "1", "3", "10%", "50%", "100%", "7", "odd"}).Draw(t, "nodes")}
@@ -169,7 +168,7 @@ func someBudgets(most int) *rapid.Generator[[]karpenter.Budget] {
 	return rapid.SliceOfN(one, 0, most)
 }
 
-func TestRoomKeepsItsWord(t *testing.T) {
+func TestRoomDoesNotChangeEarly(t *testing.T) {
 	var differed, stayed int
 	rapid.Check(t, func(t *rapid.T) {
 		budgets := someBudgets(4).Draw(t, "budgets")
@@ -194,7 +193,7 @@ func TestRoomKeepsItsWord(t *testing.T) {
 				t.Fatalf("room for %d, and for %d with a budget less", room, more)
 			}
 		}
-		// Until then nothing may change; without it nothing may ever.
+		// Nothing may change until then; if it is zero, nothing may ever change.
 		span := int64(30 * 24 * time.Hour)
 		if !changes.IsZero() {
 			if !changes.After(now) {

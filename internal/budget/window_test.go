@@ -10,15 +10,15 @@ import (
 	"github.com/resourcestack/autohealer/internal/karpenter"
 )
 
-func TestAParserThatPanicsMakesAScheduleUnreadable(t *testing.T) {
-	// It does so for a time zone and nothing behind it.
+func TestParserPanicBecomesAnError(t *testing.T) {
+	// The parser panics on a time zone without a schedule.
 	if _, err := parse("TZ=UTC", cron.ParseStandard); err == nil || !strings.Contains(err.Error(), "five fields") {
 		t.Errorf("says %v", err)
 	}
 }
 
-// An empty list of minutes or hours is one that the parser takes.
-func TestAScheduleThatNeverHitIsNotSearched(t *testing.T) {
+// The parser accepts an empty list of minutes or hours.
+func TestScheduleWithoutHitsIsNotSearched(t *testing.T) {
 	now := time.Date(2026, time.November, 16, 9, 0, 0, 0, time.UTC)
 	for _, schedule := range []string{", * * * *", "0 , * * *", "0 0 , * ,", "0 0 * , *"} {
 		parsed, err := cron.ParseStandard("TZ=UTC " + schedule)

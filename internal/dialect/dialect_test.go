@@ -12,7 +12,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// compiler is a dialect.
+// compiler is a policy that compiles to a rule.
 type compiler interface {
 	Rule() (triage.Rule, error)
 }
@@ -26,7 +26,7 @@ func selector(t *testing.T, s string) triage.Selector {
 	return selector
 }
 
-// check compiles and compares.
+// check compiles a policy and compares the rule.
 func check(t *testing.T, given compiler, want triage.Rule) {
 	t.Helper()
 	got, err := given.Rule()
@@ -46,7 +46,7 @@ func show(r triage.Rule) string {
 	return r.Who.String() + "\n  " + string(text)
 }
 
-// refusal is what a bad field is answered with.
+// refusal is the expected error for an invalid field.
 type refusal struct {
 	name  string
 	given compiler
@@ -296,7 +296,7 @@ func TestNodeHealthCheckRefuses(t *testing.T) {
 	})
 }
 
-// The provider of the seed's example, with recommendations of its own.
+// The provider of the documented example, with its own recommendations.
 var provider = []dialect.RepairStatement{
 	{Type: "Ready", Status: "False", Toleration: "20m"},
 	{Type: "NetworkUnavailable", Status: "True", Toleration: "15m"},

@@ -12,7 +12,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// taintKey compiles a set that has the key and nothing wrong beside it.
+// taintKey compiles a set with the key, valid otherwise.
 func taintKey(key string) error {
 	_, err := dialect.ConditionSet{
 		Name: "set", Effect: "NoSchedule", TaintKey: key,
@@ -25,7 +25,7 @@ func TestTaintKey(t *testing.T) {
 	tests := []struct {
 		name string
 		key  string
-		says string // part of the problem; nothing if there is none
+		says string // part of the problem; empty if there is none
 	}{
 		{"the seed's key", "node.stakater.com/KubeletContainerRuntimeUnhealthy", ""},
 		{"a name alone", "KernelDeadlock", ""},
@@ -93,8 +93,7 @@ func TestTaintKey(t *testing.T) {
 	}
 }
 
-// What compiles must be taken by the API server, and what it takes must compile,
-// unless the key is reserved.
+// A key compiles if and only if the API server accepts it, unless it is reserved.
 func TestTaintKeyAgreesWithKubernetes(t *testing.T) {
 	var good, bad int
 	rapid.Check(t, func(t *rapid.T) {

@@ -24,9 +24,9 @@ type Embedded struct {
 	Hidden string   `json:"-"`
 }
 
-// A document is the same after it was read and written, with whatever fields of a newer
-// version, in whatever order.
-func TestWhatIsNotKnownIsWrittenBack(t *testing.T) {
+// A document is unchanged after reading and writing, with any fields of a newer version in
+// any order.
+func TestKeepsUnknownFields(t *testing.T) {
 	kept := 0
 	rapid.Check(t, func(t *rapid.T) {
 		value := rapid.OneOf(
@@ -66,9 +66,9 @@ func TestWhatIsNotKnownIsWrittenBack(t *testing.T) {
 	}
 }
 
-// What is held by name keeps its unknown fields as long as it is there. What is replaced as
-// a whole, or reads itself, does not.
-func TestWhatIsNotKnownInsideIsWrittenBack(t *testing.T) {
+// Entries of maps keep their unknown fields while they exist. Objects that are replaced as a
+// whole, or have their own UnmarshalJSON, do not.
+func TestKeepsUnknownFieldsOfMapEntries(t *testing.T) {
 	type item struct {
 		Name string    `json:"name,omitempty"`
 		Part *Embedded `json:"part,omitempty"`
@@ -108,7 +108,7 @@ func TestWhatIsNotKnownInsideIsWrittenBack(t *testing.T) {
 	delete(read.Items, "a")
 	read.Deep = nil
 	check(`{"new":1,"items":{"b":{"new":"<"},"new":{}},"list":[{}],"one":{"name":"o"},"raw":{"new":6},`+plain+`}`, 2)
-	read.Items["a"] = item{} // another one of that name
+	read.Items["a"] = item{} // another entry with the same key
 	check(`{"new":1,"items":{"a":{},"b":{"new":"<"},"new":{}},"list":[{}],"one":{"name":"o"},"raw":{"new":6},`+plain+`}`, 2)
 
 	if rest, err := format.ReadAll([]byte(`{"items":{"a":{}},"one":{"name":"o"}}`), &read); rest != nil || err != nil {
@@ -126,7 +126,7 @@ func normal(t *rapid.T, text []byte) (value any) {
 	return value
 }
 
-func TestReadRefusesWhatIsNoSuchObject(t *testing.T) {
+func TestReadRefusesInvalidObjects(t *testing.T) {
 	for _, text := range []string{``, `{`, `[]`, `"text"`, `{} {}`, `{"version":"one"}`, `{"version":"one","new":1}`, `{"list":[1]}`} {
 		if rest, err := format.Read([]byte(text), &known{}); err == nil {
 			t.Errorf("%s was read, with %q", text, rest)
@@ -134,8 +134,8 @@ func TestReadRefusesWhatIsNoSuchObject(t *testing.T) {
 	}
 }
 
-// What the struct holds beforehand is no part of the document.
-func TestReadBeginsAnew(t *testing.T) {
+// Read ignores the previous content of the struct.
+func TestReadResetsTheStruct(t *testing.T) {
 	read := known{Embedded: Embedded{Name: "before", List: []string{"a", "b"}}}
 	if _, err := format.Read([]byte(`{"version":1,"list":["c"],"new":true}`), &read); err != nil {
 		t.Fatal(err)
@@ -145,7 +145,7 @@ func TestReadBeginsAnew(t *testing.T) {
 	}
 }
 
-func TestAnEmptyStructIsWrittenWithWhatIsNotKnown(t *testing.T) {
+func TestWriteEmptyStructWithUnknownFields(t *testing.T) {
 	text, err := format.Write(struct{}{}, `{"new":1}`)
 	if err != nil || string(text) != `{"new":1}` {
 		t.Errorf("%s, %v", text, err)

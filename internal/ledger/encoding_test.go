@@ -18,7 +18,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// limit is what the API server takes of a ConfigMap.
+// limit is the largest ConfigMap that the API server accepts.
 const limit = 1 << 20
 
 func golden(t *testing.T, name string) []byte {
@@ -38,9 +38,9 @@ func at(text string) time.Time {
 	return when
 }
 
-// The pages of all versions that were ever written are read. Those files never change;
-// a new version adds its own.
-func TestPagesOfAllVersionsAreRead(t *testing.T) {
+// All versions of the stored format are readable. These files never change; a new version
+// adds its own.
+func TestReadsAllVersions(t *testing.T) {
 	rule := func(kind triage.Kind, name string) ownership.Rule { return ownership.Rule{Kind: kind, Name: name} }
 	uid := func(n int) string { return fmt.Sprintf("0c7f0f9e-1111-4a6e-9d52-%012d", n) }
 	want := []Entry{
@@ -67,7 +67,7 @@ func TestPagesOfAllVersionsAreRead(t *testing.T) {
 	}
 }
 
-func TestWhatANewerVersionHasNamedIsKept(t *testing.T) {
+func TestKeepsEntriesOfANewerVersion(t *testing.T) {
 	text := golden(t, "page-newer.json")
 	p, err := parse(text)
 	if err != nil {
@@ -102,7 +102,7 @@ func decode(t *testing.T, text []byte) (all map[string]any) {
 	return all
 }
 
-// byNode returns the entries of a page by their nodes, with the rules' names.
+// byNode returns the entries of a ledger by node, with the names of the rules.
 func byNode(page map[string]any) map[string][]string {
 	all := map[string][]string{}
 	for _, e := range page["grants"].([]any) {
@@ -119,7 +119,7 @@ func byNode(page map[string]any) map[string][]string {
 	return all
 }
 
-func TestAPageIsReadAsItWasWritten(t *testing.T) {
+func TestEncodingRoundTrip(t *testing.T) {
 	name := rapid.StringMatching(`[ab]`)
 	entries := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Entry {
 		e := Entry{
@@ -138,7 +138,7 @@ func TestAPageIsReadAsItWasWritten(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all := entries.Draw(t, "entries")
 		seen := map[Entry]bool{}
-		all = slices.DeleteFunc(all, func(e Entry) bool { // a page names each once
+		all = slices.DeleteFunc(all, func(e Entry) bool { // a ledger has each entry once
 			is := seen[e]
 			seen[e] = true
 			return is
@@ -176,7 +176,7 @@ func TestAPageIsReadAsItWasWritten(t *testing.T) {
 	}
 }
 
-func TestAPageThatIsDamagedIsNotRead(t *testing.T) {
+func TestRefusesDamagedContents(t *testing.T) {
 	for _, text := range []string{
 		``, `scribble`, `{}`, `{"holder":""}`, `{"holder":"h","grants":[{"rule":7}]}`, `{"holder":"h","grants":[{"rule":[0]}]}`,
 		`{"version":1,"holder":"h","rules":["ConditionSet/a"],"grants":[{"rule":[-1]}]}`, `{"holder":"h","grants":[{"rule":"ConditionSet/a","step":"one"}]}`,
@@ -187,14 +187,14 @@ func TestAPageThatIsDamagedIsNotRead(t *testing.T) {
 	}
 }
 
-// The longest names that there are.
+// longest returns the longest possible name.
 func longest(prefix string, i int) string {
 	return strings.Repeat("n", 253-len(prefix)-6) + prefix + fmt.Sprintf("%06d", i)
 }
 
-// 10,000 nodes under 100 sets, with the longest names, fit on few pages of which the API
-// server takes each.
-func TestTheWorstCaseFitsOnPages(t *testing.T) {
+// 10,000 nodes under 100 sets with the longest names fit in a few ConfigMaps that the API
+// server accepts.
+func TestWorstCaseFits(t *testing.T) {
 	const nodes, sets, nodesPerPage = 10_000, 100, 500
 	l := &Ledger{holder: longest("holder", 0), stored: newConfigMap("ns")}
 	names := make([]string, sets)
@@ -237,11 +237,11 @@ func TestTheWorstCaseFitsOnPages(t *testing.T) {
 	}
 }
 
-// What has no room takes none.
-func TestRoomIsTakenWholeOrNotAtAll(t *testing.T) {
+// An entry that does not fit takes no space.
+func TestRoomTakesAllOrNothing(t *testing.T) {
 	room := (*Ledger)(nil).Room()
 	taken := 0
-	for i := range 100_000 { // each with rules of its own
+	for i := range 100_000 { // each with its own rules
 		a := Entry{Rule: ownership.Rule{Kind: triage.ConditionSet, Name: longest("a", i)}, Node: longest("node", i), ResourceVersion: "1"}
 		b := a
 		b.Rule.Name = longest("b", i)

@@ -36,7 +36,7 @@ func TestLedger(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// room returns a namespace that a subtest has for itself.
+	// room returns a namespace for a subtest.
 	room := func(t *testing.T) string {
 		t.Helper()
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "ledger-"}}

@@ -19,8 +19,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// seed returns the two sets of the seed as they were written.
-func seed(t *testing.T) []v1alpha1.ConditionSet {
+// exampleSets returns two sets as a user writes them.
+func exampleSets(t *testing.T) []v1alpha1.ConditionSet {
 	t.Helper()
 	file, err := os.Open("../../api/autohealer/v1alpha1/testdata/seed.yaml")
 	if err != nil {
@@ -41,7 +41,7 @@ func seed(t *testing.T) []v1alpha1.ConditionSet {
 	}
 }
 
-// set returns one that compiles, after a change.
+// set returns a valid set, after a change.
 func set(change func(*v1alpha1.ConditionSetSpec)) *v1alpha1.ConditionSet {
 	s := &v1alpha1.ConditionSet{
 		ObjectMeta: metav1.ObjectMeta{Name: "set"},
@@ -63,10 +63,10 @@ func selector(t *testing.T, text string) triage.Selector {
 	return s
 }
 
-// bySelectorText compares selectors by what kubectl would call them.
+// bySelectorText compares selectors by their kubectl syntax.
 var bySelectorText = cmp.Transformer("text", func(s triage.Selector) string { return s.String() })
 
-func TestConditionSetCompilesTheSeed(t *testing.T) {
+func TestConditionSetCompilesTheExample(t *testing.T) {
 	rule := func(name, key string, signals ...triage.Signal) triage.Rule {
 		return triage.Rule{
 			ID:       triage.RuleID{Kind: triage.ConditionSet, Name: name},
@@ -83,7 +83,7 @@ func TestConditionSetCompilesTheSeed(t *testing.T) {
 			triage.Signal{Condition: "KernelDeadlock", Status: triage.True}),
 	}
 	var got []triage.Rule
-	for _, s := range seed(t) {
+	for _, s := range exampleSets(t) {
 		compiled, err := observe.ConditionSet(&s)
 		if err != nil {
 			t.Fatal(err)
@@ -156,7 +156,7 @@ func TestConditionSet(t *testing.T) {
 	}
 }
 
-func TestConditionSetMeansTheControlPlaneOnlyWhenItAsksForIt(t *testing.T) {
+func TestConditionSetIncludesControlPlaneOnlyByLabel(t *testing.T) {
 	const role = "node-role.kubernetes.io/control-plane"
 	expression := func(op metav1.LabelSelectorOperator, values ...string) *metav1.LabelSelector {
 		return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: role, Operator: op, Values: values}}}

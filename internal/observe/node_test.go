@@ -83,7 +83,7 @@ func TestNode(t *testing.T) {
 	}
 }
 
-func TestNodeKnowsItsOwn(t *testing.T) {
+func TestNodeFindsOwnTaints(t *testing.T) {
 	added := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	at := func(t time.Time) *metav1.Time { return &metav1.Time{Time: t} }
 	noted := func(rule, key string, effect corev1.TaintEffect) ownership.Taint {
@@ -182,7 +182,7 @@ func TestNodeKnowsItsOwn(t *testing.T) {
 	}
 }
 
-func TestNodeWithARecordThatCannotBeRead(t *testing.T) {
+func TestNodeWithUnreadableRecord(t *testing.T) {
 	for _, text := range []string{"", "null and void", `{"taints":[{"rule":"ConditionSet/a","key":"k","effect":"NoExecute","added":"soon"}]}`, `[]`} {
 		t.Run(text, func(t *testing.T) {
 			node := corev1.Node{

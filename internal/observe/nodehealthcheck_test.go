@@ -33,7 +33,7 @@ const (
 	replaceText = "example.com/v1/ReplaceTemplate all"
 )
 
-// check returns a health check that compiles, after a change.
+// check returns a valid health check, after a change.
 func check(change func(*v1alpha1.NodeHealthCheckSpec)) *v1alpha1.NodeHealthCheck {
 	c := &v1alpha1.NodeHealthCheck{
 		ObjectMeta: metav1.ObjectMeta{Name: "check"},
@@ -48,23 +48,23 @@ func check(change func(*v1alpha1.NodeHealthCheckSpec)) *v1alpha1.NodeHealthCheck
 	return c
 }
 
-// notReady are the signs of sickness if nothing is said.
+// notReady are the default unhealthy conditions.
 var notReady = triage.When{Signals: []triage.Signal{
 	{Condition: "Ready", Status: triage.False, For: 5 * time.Minute},
 	{Condition: "Ready", Status: triage.Unknown, For: 5 * time.Minute},
 }}
 
-func share(number int) *triage.Limit {
+func percentage(number int) *triage.Limit {
 	return &triage.Limit{Number: number, Percent: true, RoundUp: true}
 }
 
-func TestNodeHealthCheckCompilesWhatPeopleHaveWritten(t *testing.T) {
+func TestNodeHealthCheckCompilesRealExamples(t *testing.T) {
 	id := triage.RuleID{Kind: triage.NodeHealthCheck, Name: "nodehealthcheck-sample"}
-	atLeast := share(51)
+	atLeast := percentage(51)
 	atLeast.Healthy = true
 	for file, want := range map[string]triage.Rule{
 		"seed.yaml": {
-			ID: id, When: notReady, Bound: triage.Bound{Gate: share(49)},
+			ID: id, When: notReady, Bound: triage.Bound{Gate: percentage(49)},
 			Response: triage.Response{Ladder: []triage.Step{
 				{Action: triage.Remediate, Ref: "medik8s.io/v1alpha1/ProviderXRemediationTemplate default/group-x"},
 			}},
@@ -99,7 +99,7 @@ func TestNodeHealthCheckCompilesWhatPeopleHaveWritten(t *testing.T) {
 
 func TestNodeHealthCheckReadsEveryField(t *testing.T) {
 	base := triage.Rule{
-		ID: triage.RuleID{Kind: triage.NodeHealthCheck, Name: "check"}, When: notReady, Bound: triage.Bound{Gate: share(49)},
+		ID: triage.RuleID{Kind: triage.NodeHealthCheck, Name: "check"}, When: notReady, Bound: triage.Bound{Gate: percentage(49)},
 		Response: triage.Response{Ladder: []triage.Step{
 			{Action: triage.Remediate, Ref: rebootText, Timeout: 10 * time.Minute},
 			{Action: triage.Remediate, Ref: replaceText, Timeout: time.Hour},
@@ -172,7 +172,7 @@ func TestNodeHealthCheckReadsEveryField(t *testing.T) {
 	}
 }
 
-func TestNodeHealthCheckNamesTheFieldThatIsWrong(t *testing.T) {
+func TestNodeHealthCheckNamesTheInvalidField(t *testing.T) {
 	conditions := func(list ...v1alpha1.UnhealthyCondition) func(*v1alpha1.NodeHealthCheckSpec) {
 		return func(s *v1alpha1.NodeHealthCheckSpec) { s.UnhealthyConditions = list }
 	}
@@ -223,7 +223,7 @@ func TestNodeHealthCheckNamesTheFieldThatIsWrong(t *testing.T) {
 		{"a template twice", template(func(r *corev1.ObjectReference) { *r = reboot }), second + "remediationTemplate", rebootText, "twice"},
 		{"an order twice", func(s *v1alpha1.NodeHealthCheckSpec) { s.EscalatingRemediations[1].Order = 1 }, second + "order", "1", "same order"},
 		{"a step without a timeout", func(s *v1alpha1.NodeHealthCheckSpec) { s.EscalatingRemediations[1].Timeout = "" }, second + "timeout", "", "minute"},
-		// The step stands first by its order, and second in the object.
+		// The step is first by its order, and second in the object.
 		{"a timeout that is too short", func(s *v1alpha1.NodeHealthCheckSpec) {
 			s.EscalatingRemediations[1].Timeout, s.EscalatingRemediations[1].Order = "59s", 0
 		}, second + "timeout", "59s", ""},
@@ -259,7 +259,7 @@ func TestNodeHealthCheckNeedsAName(t *testing.T) {
 	}
 }
 
-// Whatever is stored, under whosever CRD, is compiled or refused.
+// Any stored object, under any CRD, is compiled or refused.
 func TestNodeHealthCheckCompilesOrRefusesAnything(t *testing.T) {
 	var compiled, refused int
 	rapid.Check(t, func(t *rapid.T) {
@@ -274,7 +274,7 @@ func TestNodeHealthCheckCompilesOrRefusesAnything(t *testing.T) {
 			"healthyDelay":           "5m",
 		}
 		for range rapid.IntRange(0, 3).Draw(t, "changes") {
-			spoil(t, spec)
+			corrupt(t, spec)
 		}
 		text, err := json.Marshal(map[string]any{"metadata": map[string]any{"name": "any"}, "spec": spec})
 		if err != nil {
@@ -301,8 +301,8 @@ func TestNodeHealthCheckCompilesOrRefusesAnything(t *testing.T) {
 	}
 }
 
-// spoil puts something odd somewhere into a map, or takes a field away.
-func spoil(t *rapid.T, value map[string]any) {
+// corrupt puts an unexpected value into a map, or removes a field.
+func corrupt(t *rapid.T, value map[string]any) {
 	keys := slices.Sorted(maps.Keys(value))
 	if len(keys) == 0 {
 		return
@@ -312,12 +312,12 @@ func spoil(t *rapid.T, value map[string]any) {
 	switch inner := value[key].(type) {
 	case map[string]any:
 		if deeper {
-			spoil(t, inner)
+			corrupt(t, inner)
 			return
 		}
 	case []any:
 		if first, ok := slices.Concat(inner, []any{nil})[0].(map[string]any); ok && deeper {
-			spoil(t, first)
+			corrupt(t, first)
 			return
 		}
 	}

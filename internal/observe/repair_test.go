@@ -19,14 +19,14 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// seedProvider states what the provider in the seed's example states.
-var seedProvider = []dialect.RepairStatement{
+// exampleProvider has the statements of the provider in the documented example.
+var exampleProvider = []dialect.RepairStatement{
 	{Type: "Ready", Status: "False", Toleration: "20m"},
 	{Type: "NetworkUnavailable", Status: "True", Toleration: "15m"},
 }
 
-// seedBlock is the block of the seed's NodePool, after a change.
-func seedBlock(change func(*v1alpha1.RepairSpec)) *v1alpha1.RepairSpec {
+// exampleBlock is the block of the NodePool in the documented example, after a change.
+func exampleBlock(change func(*v1alpha1.RepairSpec)) *v1alpha1.RepairSpec {
 	block := &v1alpha1.RepairSpec{
 		DefaultTolerationDuration: "30m",
 		Policies: []v1alpha1.ConditionRepair{
@@ -40,18 +40,18 @@ func seedBlock(change func(*v1alpha1.RepairSpec)) *v1alpha1.RepairSpec {
 
 func unchanged(*v1alpha1.RepairSpec) {}
 
-// repairOf compiles a block of the pool default, which has to compile.
+// repairOf compiles a valid block of the pool default.
 func repairOf(t *testing.T, block *v1alpha1.RepairSpec) triage.Rule {
 	t.Helper()
-	rule, err := observe.Repair("NodePool/default", "default", block, seedProvider, nil)
+	rule, err := observe.Repair("NodePool/default", "default", block, exampleProvider, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return rule
 }
 
-// The two nodes of the seed, word for word, and when it says that they are due.
-func TestRepairIsDueAsTheSeedSays(t *testing.T) {
+// The two nodes of the documented example, and when they are due.
+func TestRepairIsDueAsDocumented(t *testing.T) {
 	at := func(text string) time.Time {
 		stamp, err := time.Parse(time.RFC3339, text)
 		if err != nil {
@@ -83,7 +83,7 @@ func TestRepairIsDueAsTheSeedSays(t *testing.T) {
 			facts.Labels = map[string]string{observe.RepairedBy: "NodePool/default"}
 			now := at("2024-11-01T15:03:00Z")
 			core := triage.New()
-			if err := core.SetRule(now, repairOf(t, seedBlock(unchanged))); err != nil {
+			if err := core.SetRule(now, repairOf(t, exampleBlock(unchanged))); err != nil {
 				t.Fatal(err)
 			}
 			core.Observe(now, facts)
@@ -159,21 +159,21 @@ func TestRepair(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			want := triage.Rule{
 				ID:       triage.RuleID{Kind: triage.Repair, Name: "NodePool/default"},
-				Who:      own(t, observe.RepairedBy, "NodePool/default"),
+				Who:      callerKeySelector(t, observe.RepairedBy, "NodePool/default"),
 				When:     triage.When{Signals: signals{ready, network}},
 				Bound:    triage.Bound{Cap: &triage.Limit{Number: 20, Percent: true}, Pool: "NodePool/default"},
 				Response: triage.Response{Ladder: []triage.Step{{Action: triage.Terminate}}},
 			}
 			test.want(&want)
-			if diff := cmp.Diff(want, repairOf(t, seedBlock(test.change)), bySelectorText); diff != "" {
+			if diff := cmp.Diff(want, repairOf(t, exampleBlock(test.change)), bySelectorText); diff != "" {
 				t.Errorf("rule (-want +got):\n%s", diff)
 			}
 		})
 	}
 }
 
-// own is a selector by a word of the caller's own.
-func own(t *testing.T, key, value string) triage.Selector {
+// callerKeySelector is a selector by a key of the caller.
+func callerKeySelector(t *testing.T, key, value string) triage.Selector {
 	t.Helper()
 	s, err := triage.NewSelector(triage.Requirement{Key: key, Op: triage.In, Values: []string{value}})
 	if err != nil {
@@ -184,7 +184,7 @@ func own(t *testing.T, key, value string) triage.Selector {
 
 func TestRepairOfPlainNodes(t *testing.T) {
 	template := &corev1.ObjectReference{APIVersion: "example.com/v1", Kind: "RebootTemplate", Namespace: "default", Name: "quick"}
-	rule, err := observe.Repair("RepairPolicy/plain", "", seedBlock(unchanged), seedProvider, template)
+	rule, err := observe.Repair("RepairPolicy/plain", "", exampleBlock(unchanged), exampleProvider, template)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,14 +196,14 @@ func TestRepairOfPlainNodes(t *testing.T) {
 	}
 	template.Kind = "Reboot"
 	var field *triage.FieldError
-	if _, err := observe.Repair("RepairPolicy/plain", "", seedBlock(unchanged), seedProvider, template); !errors.As(err, &field) || field.Field != "spec.remediationTemplate.kind" {
+	if _, err := observe.Repair("RepairPolicy/plain", "", exampleBlock(unchanged), exampleProvider, template); !errors.As(err, &field) || field.Field != "spec.remediationTemplate.kind" {
 		t.Errorf("a template that is none: %v", err)
 	}
 }
 
-// A fifth of the nodes, rounded down, but one of few.
+// The default bound is a fifth of the nodes, rounded down, but at least one.
 func TestRepairBoundsAFifthAndAtLeastOne(t *testing.T) {
-	limit := repairOf(t, seedBlock(unchanged)).Bound.Cap
+	limit := repairOf(t, exampleBlock(unchanged)).Bound.Cap
 	for nodes, want := range map[int]int{1: 1, 4: 1, 5: 1, 9: 1, 10: 2, 14: 2, 15: 3, 100: 20} {
 		if got := limit.Of(nodes); got != want {
 			t.Errorf("%d of %d nodes, want %d", got, nodes, want)
@@ -215,7 +215,7 @@ func TestReadyTimeout(t *testing.T) {
 	rule := func(timeout time.Duration, change func(*triage.Rule)) triage.Rule {
 		r := triage.Rule{
 			ID:  triage.RuleID{Kind: triage.ReadyTimeout, Name: "default"},
-			Who: own(t, observe.TimedBy, "default"),
+			Who: callerKeySelector(t, observe.TimedBy, "default"),
 			When: triage.When{Signals: []triage.Signal{
 				{Condition: "Ready", Status: triage.False, For: timeout, FromCreation: true},
 				{Condition: "Ready", Status: triage.Unknown, For: timeout, FromCreation: true},
@@ -234,7 +234,7 @@ func TestReadyTimeout(t *testing.T) {
 		want  triage.Rule
 	}{
 		{"without a block it is the cluster's time", nil, rule(10*time.Minute, func(*triage.Rule) {})},
-		{"a block that says nothing of it", seedBlock(unchanged), rule(10*time.Minute, func(*triage.Rule) {})},
+		{"a block that says nothing of it", exampleBlock(unchanged), rule(10*time.Minute, func(*triage.Rule) {})},
 		{"a time of the pool's own", &v1alpha1.RepairSpec{ReadyTimeout: "25m"}, rule(25*time.Minute, func(*triage.Rule) {})},
 		{"the pool's bound", &v1alpha1.RepairSpec{MaxUnhealthy: new(intstr.FromInt32(1))},
 			rule(10*time.Minute, func(r *triage.Rule) { r.Bound.Cap = &triage.Limit{Number: 1} })},
@@ -274,7 +274,7 @@ func TestReadyTimeoutRefuses(t *testing.T) {
 	}
 }
 
-func TestRepairNamesTheFieldThatIsWrong(t *testing.T) {
+func TestRepairNamesTheInvalidField(t *testing.T) {
 	first := func(change func(*v1alpha1.ConditionRepair)) func(*v1alpha1.RepairSpec) {
 		return func(s *v1alpha1.RepairSpec) { change(&s.Policies[0]) }
 	}
@@ -308,7 +308,7 @@ func TestRepairNamesTheFieldThatIsWrong(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			rule, err := observe.Repair("NodePool/default", "default", seedBlock(test.change), seedProvider, nil)
+			rule, err := observe.Repair("NodePool/default", "default", exampleBlock(test.change), exampleProvider, nil)
 			var field *triage.FieldError
 			if !errors.As(err, &field) {
 				t.Fatalf("error is %v, want a FieldError", err)
@@ -325,7 +325,7 @@ func TestRepairNamesTheFieldThatIsWrong(t *testing.T) {
 		})
 	}
 	t.Run("nobody states anything", func(t *testing.T) {
-		_, err := observe.Repair("NodePool/default", "default", seedBlock(unchanged), nil, nil)
+		_, err := observe.Repair("NodePool/default", "default", exampleBlock(unchanged), nil, nil)
 		var field *triage.FieldError
 		if !errors.As(err, &field) || field.Field != "spec.repair.policies" {
 			t.Errorf("refuses %v", err)
@@ -333,7 +333,7 @@ func TestRepairNamesTheFieldThatIsWrong(t *testing.T) {
 	})
 }
 
-// Whatever stands in a block, under whosever schema, is compiled or refused.
+// Any block, under any schema, is compiled or refused.
 func TestRepairCompilesOrRefusesAnything(t *testing.T) {
 	var compiled, refused int
 	rapid.Check(t, func(t *rapid.T) {
@@ -347,7 +347,7 @@ func TestRepairCompilesOrRefusesAnything(t *testing.T) {
 			"readyTimeout":              "10m",
 		}
 		for range rapid.IntRange(0, 3).Draw(t, "changes") {
-			spoil(t, block)
+			corrupt(t, block)
 		}
 		text, err := json.Marshal(block)
 		if err != nil {
@@ -357,13 +357,13 @@ func TestRepairCompilesOrRefusesAnything(t *testing.T) {
 		if err := json.Unmarshal(text, &stored); err != nil {
 			t.Fatal(err)
 		}
-		rule, err := observe.Repair("NodePool/any", "any", &stored, seedProvider, nil)
+		rule, err := observe.Repair("NodePool/any", "any", &stored, exampleProvider, nil)
 		timeout, timeoutErr := observe.ReadyTimeout("any", &stored, time.Minute)
 		var field *triage.FieldError
 		switch {
 		case err == nil && rule.Validate() == nil && rule.Bound.Cap != nil:
 			compiled++
-			// The whole block was judged: the other rule of it compiles too.
+			// The whole block is validated, so the ready timeout of it compiles too.
 			if timeoutErr != nil || timeout.Validate() != nil || timeout.Bound.Pool != rule.Bound.Pool || *timeout.Bound.Cap != *rule.Bound.Cap {
 				t.Fatalf("%s\ncompiles, but its ready timeout is %+v, with the error %v", text, timeout, timeoutErr)
 			}

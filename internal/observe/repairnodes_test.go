@@ -24,7 +24,7 @@ func TestRepairNodes(t *testing.T) {
 		name  string
 		spec  v1alpha1.RepairPolicySpec
 		who   string
-		field string // that is wrong
+		field string // the invalid field
 		says  string
 	}{
 		{name: "a pool's are those with its label", spec: v1alpha1.RepairPolicySpec{NodePool: "default"}, who: "karpenter.sh/nodepool=default"},

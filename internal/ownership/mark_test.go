@@ -12,7 +12,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-func TestReadMarkReturnsWhatEncodeWrote(t *testing.T) {
+func TestMarkRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.StringMatching(`[a-z0-9]([-a-z0-9./]{0,20}[a-z0-9])?`)
 		want := ownership.Mark{
@@ -30,7 +30,7 @@ func TestReadMarkReturnsWhatEncodeWrote(t *testing.T) {
 	})
 }
 
-func TestReadMarkRefusesWhatItDidNotWrite(t *testing.T) {
+func TestReadMarkRefusesInvalidMarks(t *testing.T) {
 	if mark, err := ownership.ReadMark(map[string]string{"other": "one"}); mark != nil || err != nil {
 		t.Errorf("without a mark: %+v, %v", mark, err)
 	}

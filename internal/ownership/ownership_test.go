@@ -18,7 +18,7 @@ var second = time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
 
 func set(name string) ownership.Rule { return ownership.Rule{Kind: triage.ConditionSet, Name: name} }
 
-func TestReadReturnsWhatEncodeWrote(t *testing.T) {
+func TestRecordRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.StringMatching(`[a-z0-9]([-a-z0-9.]{0,20}[a-z0-9])?`)
 		moment := rapid.Custom(func(t *rapid.T) time.Time {
@@ -57,7 +57,7 @@ func TestReadReturnsWhatEncodeWrote(t *testing.T) {
 	})
 }
 
-func TestReadRefusesWhatItDidNotWrite(t *testing.T) {
+func TestReadRefusesInvalidRecords(t *testing.T) {
 	for name, text := range map[string]string{
 		"no JSON":            "hello",
 		"a rule that is not": `{"taints":[{"rule":7,"key":"k","effect":"NoExecute","added":"2026-11-15T12:00:00Z"}]}`,

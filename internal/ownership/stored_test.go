@@ -24,9 +24,9 @@ func golden(t *testing.T, name string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// The notes and marks of all versions that were ever written are read. Those files never
-// change; a new version adds its own.
-func TestNotesOfAllVersionsAreRead(t *testing.T) {
+// All versions of records and marks are readable. These files never change; a new version
+// adds its own.
+func TestReadsAllVersions(t *testing.T) {
 	at := func(minute, second int) time.Time { return time.Date(2026, 11, 15, 11, minute, second, 0, time.UTC) }
 	want := ownership.Record{
 		Taints: []ownership.Taint{
@@ -61,7 +61,7 @@ func TestNotesOfAllVersionsAreRead(t *testing.T) {
 	}
 }
 
-func TestWhatANewerVersionHasNotedIsKept(t *testing.T) {
+func TestKeepsEntriesOfANewerVersion(t *testing.T) {
 	text := golden(t, "record-newer.json")
 	note, err := ownership.Read(map[string]string{ownership.Annotation: text})
 	if err != nil {
@@ -91,7 +91,7 @@ func TestWhatANewerVersionHasNotedIsKept(t *testing.T) {
 	sameBut(t, golden(t, "mark-newer.json"), mark.Encode())
 }
 
-// sameBut compares two documents, which are of different versions.
+// sameBut compares two documents of different versions.
 func sameBut(t interface {
 	Helper()
 	Fatalf(string, ...any)
@@ -110,8 +110,8 @@ func sameBut(t interface {
 	}
 }
 
-// Whatever fields a newer version adds, wherever, none is lost.
-func TestUnknownFieldsOfANoteAreWrittenBack(t *testing.T) {
+// No field of a newer version is lost, wherever it is.
+func TestKeepsUnknownFields(t *testing.T) {
 	added := 0
 	rapid.Check(t, func(t *rapid.T) {
 		var document map[string]any

@@ -9,7 +9,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// repairOf is a rule of a pool that terminates whoever has no network.
+// repairOf returns a rule of a pool that terminates nodes without network.
 func repairOf(pool string) triage.Rule {
 	return triage.Rule{
 		ID:       triage.RuleID{Kind: triage.Repair, Name: "NodePool/" + pool},
@@ -23,8 +23,8 @@ func offline(name string) triage.Node {
 	return triage.Node{Name: name, UID: name, Conditions: []triage.Condition{{Type: "NetworkUnavailable", Status: triage.True}}}
 }
 
-// To be told what is allowed costs those who may begin, not those who wait.
-func TestTellingAnAllowanceCostsWhoMayBegin(t *testing.T) {
+// Allow wakes the nodes that may begin now, not the nodes that still wait.
+func TestAllowWakesOnlyNodesThatMayBegin(t *testing.T) {
 	for _, waiting := range []int{10, 10_000} {
 		core, now, rule := triage.New(), benchStart, repairOf("a")
 		mustSet(t, core, now, rule)
@@ -49,8 +49,8 @@ func TestTellingAnAllowanceCostsWhoMayBegin(t *testing.T) {
 	}
 }
 
-// Who says how many may go says so to a new core before it begins anything.
-func TestAllowanceHoldsFromTheFirstMoment(t *testing.T) {
+// An allowance that is set before Loaded limits the first decisions.
+func TestAllowanceAppliesFromLoadedOn(t *testing.T) {
 	core, now, rule := triage.New(), benchStart, repairOf("a")
 	core.Allow(now, rule.ID, &triage.Allowance{Places: 1, Words: "one may go"})
 	if _, known := core.Population(rule.ID); known {
@@ -66,15 +66,15 @@ func TestAllowanceHoldsFromTheFirstMoment(t *testing.T) {
 	if want := "one may go"; plan.Reason.Code != triage.NotAllowed || plan.Reason.Other != want {
 		t.Errorf("b: %s; want %s", plan.Reason, want)
 	}
-	core.RemoveRule(now, rule.ID) // which ends the word
+	core.RemoveRule(now, rule.ID) // which also ends the allowance
 	mustSet(t, core, now, rule)
 	if got := len(core.Grants()); got != 2 {
 		t.Errorf("%d are in treatment under a rule that was written again, want 2", got)
 	}
 }
 
-// A node was initialised when it was Ready without its startup taints, and for good.
-func TestPlanSaysThatANodeWasInitialized(t *testing.T) {
+// A node is initialized for good once it was Ready without startup taints.
+func TestPlanReportsInitializedNodes(t *testing.T) {
 	core, now := triage.New(), benchStart
 	core.Loaded(now)
 	for i, step := range []struct {
@@ -101,7 +101,7 @@ func TestPlanSaysThatANodeWasInitialized(t *testing.T) {
 	}
 }
 
-// What a ready timeout would find are those that are not ready for work, Ready or not.
+// A ready timeout matches nodes that are not ready for work, even if they are Ready.
 func TestImpactCountsStartupTaints(t *testing.T) {
 	core, now := triage.New(), benchStart
 	starting := triage.Condition{Type: triage.StartupTaints, Status: triage.True}
@@ -128,9 +128,8 @@ func TestImpactCountsStartupTaints(t *testing.T) {
 	}
 }
 
-// A word of the caller's own about a node selects as a label does, and is nothing that
-// anybody can write.
-func TestSelectorByTheCallersOwnWord(t *testing.T) {
+// A key of the caller selects like a label, but users cannot write it in a selector.
+func TestSelectorByCallerKey(t *testing.T) {
 	const key = "autohealer: repaired by"
 	who, err := triage.NewSelector(triage.Requirement{Key: key, Op: triage.In, Values: []string{"RepairPolicy/a b"}})
 	if err != nil {
@@ -174,9 +173,8 @@ func TestReasonsOfPoolsAndAllowances(t *testing.T) {
 	}
 }
 
-// A replacement counts when nothing keeps work off it any more, whatever else is said
-// of it.
-func TestReplacementCountsWhenItHasStarted(t *testing.T) {
+// A replacement counts once it is ready for work.
+func TestReplacementCountsOnceReadyForWork(t *testing.T) {
 	core, now, rule := triage.New(), benchStart, repairOf("a")
 	rule.Bound.Cap = &triage.Limit{Number: 1}
 	mustSet(t, core, now, rule)
@@ -198,9 +196,9 @@ func TestReplacementCountsWhenItHasStarted(t *testing.T) {
 	}
 }
 
-// A rule that is gone has left something behind in its pool. What is said of its
-// return is not spent by others before.
-func TestAllowanceOfARuleThatIsGoneWaitsForIt(t *testing.T) {
+// The allowance for a removed rule with responses is not used by other rules before the rule
+// is set again.
+func TestAllowanceOfRemovedRuleIsKept(t *testing.T) {
 	core, now := triage.New(), benchStart
 	core.Loaded(now)
 	returns, stays := repairOf("a"), repairOf("a")

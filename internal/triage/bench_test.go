@@ -12,43 +12,42 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// The fixture of the benchmarks: 100 rules of which 10 select each node, nodes
-// with 14 conditions and 20 labels in 10 pools and 3 zones, one node in twenty
-// sick. Of the ten rules of a pool two are ConditionSets with NoExecute, two
-// with NoSchedule, three health checks, two repair rules and a ready timeout;
-// half of them ask for a condition to have stood for some minutes. The repair rules and
-// the ready timeout share their caps, and at every size nodes are being replaced: at
-// any time some have gone, and their replacements are there and not ready.
+// The fixture of the benchmarks: 100 rules, of which 10 select each node. Nodes have 14
+// conditions and 20 labels, in 10 pools and 3 zones, and 5% are unhealthy. Each pool has two
+// ConditionSets with NoExecute, two with NoSchedule, three health checks, two repair rules
+// and a ready timeout. Half of the rules have a duration of some minutes. The repair rules
+// and the ready timeout share their caps. At every size nodes are being replaced: some are
+// deleted, and their replacements exist and are not ready.
 const (
-	benchPools            = 10
-	benchRulesPerPool     = 10
-	benchConditions       = 14
-	benchLabels           = 20
-	benchSickPerMille     = 50
-	benchBytesPerNode     = 1500
-	benchTouchedPerChange = 2
-	benchStarting         = 2 // replacements that are not ready yet
+	benchPools             = 10
+	benchRulesPerPool      = 10
+	benchConditions        = 14
+	benchLabels            = 20
+	benchUnhealthyPerMille = 50
+	benchBytesPerNode      = 1500
+	benchTouchedPerChange  = 2
+	benchStarting          = 2 // replacements that are not ready yet
 )
 
 var benchStart = time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 
-// ward is the fixture's own memory of a cluster. It builds the facts of a node
-// anew for each operation, as an observer does from what the API server sends.
-type ward struct {
-	core  *triage.Core
-	pools []triage.Node // one node of each pool, to build facts in
-	names []nodeName
-	ill   []int8  // the condition of each node that is sick, -1 for none
-	at    []int32 // where each node stands in sick
-	sick  []int   // nodes with a sick condition
-	rng   *rand.Rand
-	now   time.Time
+// benchCluster is the cluster of the benchmarks. It builds the facts of a node again for
+// each operation, as a caller does from a watch event.
+type benchCluster struct {
+	core      *triage.Core
+	pools     []triage.Node // a node of each pool, to build facts in
+	names     []nodeName
+	failing   []int8  // the failing condition of each node, -1 for none
+	at        []int32 // index of each node in unhealthy
+	unhealthy []int   // nodes with a failing condition
+	rng       *rand.Rand
+	now       time.Time
 
-	index    map[string]int // of the nodes by name
-	due      []int          // nodes for which a termination was decided
-	gone     int            // the node that has gone and has no replacement yet, -1 for none
-	starting []int          // replacements that are not ready yet, the oldest first
-	departed int            // nodes that have gone so far
+	index    map[string]int // index of nodes by name
+	due      []int          // nodes with a decided termination
+	gone     int            // the deleted node without a replacement, -1 for none
+	starting []int          // replacements that are not ready yet, oldest first
+	departed int            // number of deleted nodes
 }
 
 type nodeName struct {
@@ -71,7 +70,7 @@ func healthyStatus(i int) triage.Status {
 	return triage.False
 }
 
-func sickStatus(i int) triage.Status {
+func unhealthyStatus(i int) triage.Status {
 	if i == 0 {
 		return triage.Unknown
 	}
@@ -91,7 +90,7 @@ func benchRules(tb testing.TB) []triage.Rule {
 			r := triage.Rule{Who: who}
 			stand := time.Duration(i%2) * 5 * time.Minute
 			signal := func(condition int) triage.Signal {
-				return triage.Signal{Condition: conditionType(condition), Status: sickStatus(condition), For: stand}
+				return triage.Signal{Condition: conditionType(condition), Status: unhealthyStatus(condition), For: stand}
 			}
 			name := fmt.Sprintf("pool-%d-rule-%d", pool, i)
 			switch {
@@ -133,7 +132,7 @@ var benchZones = [...]string{"zone-a", "zone-b", "zone-c"}
 func benchPool(pool int) triage.Node {
 	n := triage.Node{Initialized: true, Created: benchStart.Add(-1000 * time.Hour), Labels: make(map[string]string, benchLabels)}
 	n.Labels["pool"] = fmt.Sprintf("pool-%d", pool)
-	for k := 3; k < benchLabels; k++ { // beside the pool, the host name and the zone
+	for k := 3; k < benchLabels; k++ { // in addition to the pool, the host name and the zone
 		n.Labels["example.com/label-"+strconv.Itoa(k)] = "value-" + strconv.Itoa(pool%7)
 	}
 	for k := range benchConditions {
@@ -142,8 +141,8 @@ func benchPool(pool int) triage.Node {
 	return n
 }
 
-// observe tells the core what is known of a node.
-func (w *ward) observe(i int) {
+// observe passes the facts of a node to the core.
+func (w *benchCluster) observe(i int) {
 	n := &w.pools[i%benchPools]
 	n.Name, n.UID, n.Zone = w.names[i].name, w.names[i].uid, benchZones[i%len(benchZones)]
 	transition := n.Conditions[0].Transition
@@ -152,9 +151,9 @@ func (w *ward) observe(i int) {
 	}
 	n.Labels["kubernetes.io/hostname"] = n.Name
 	n.Labels["topology.kubernetes.io/zone"] = n.Zone
-	ill := int(w.ill[i])
+	ill := int(w.failing[i])
 	if ill >= 0 {
-		n.Conditions[ill].Status, n.Conditions[ill].Transition = sickStatus(ill), w.now
+		n.Conditions[ill].Status, n.Conditions[ill].Transition = unhealthyStatus(ill), w.now
 	}
 	w.core.Observe(w.now, *n)
 	for _, k := range []int{0, max(ill, 0)} {
@@ -162,10 +161,10 @@ func (w *ward) observe(i int) {
 	}
 }
 
-// newWard builds a cluster of so many nodes.
-func newWard(tb testing.TB, size int) *ward {
+// newBenchCluster builds a cluster of the given size.
+func newBenchCluster(tb testing.TB, size int) *benchCluster {
 	tb.Helper()
-	w := &ward{core: triage.New(), rng: rand.New(rand.NewPCG(1, 2)), now: benchStart, index: map[string]int{}, gone: -1}
+	w := &benchCluster{core: triage.New(), rng: rand.New(rand.NewPCG(1, 2)), now: benchStart, index: map[string]int{}, gone: -1}
 	for _, r := range benchRules(tb) {
 		if err := w.core.SetRule(w.now, r); err != nil {
 			tb.Fatal(err)
@@ -182,36 +181,36 @@ func newWard(tb testing.TB, size int) *ward {
 			created: benchStart.Add(-time.Duration(i*7919%1000) * time.Hour), isReady: true,
 		})
 		w.index[w.names[i].name] = i
-		w.ill, w.at = append(w.ill, -1), append(w.at, 0)
+		w.failing, w.at = append(w.failing, -1), append(w.at, 0)
 		w.observe(i)
 	}
 	w.core.Loaded(w.now)
 	w.drain()
-	for len(w.sick) < size*benchSickPerMille/1000 {
+	for len(w.unhealthy) < size*benchUnhealthyPerMille/1000 {
 		w.flip(w.rng.IntN(size))
 	}
 	return w
 }
 
-// step flips a condition of a random node: a healthy one falls sick, or one of
-// the sick recovers, in turn, so that as many stay sick. Of 64 steps three are of nodes
-// that are replaced: one goes, another comes, a third becomes ready.
-func (w *ward) step(i int) {
+// step flips a condition of a random node. Healthy nodes fail and unhealthy nodes recover in
+// turn, so that their number stays the same. Three of 64 steps replace nodes: a node is
+// deleted, a replacement is created, a replacement becomes ready.
+func (w *benchCluster) step(i int) {
 	switch {
-	case i%64 == 61 && w.depart(), i%64 == 62 && w.arrive(), i%64 == 63 && w.start():
-	case len(w.sick) < len(w.names)*benchSickPerMille/1000:
+	case i%64 == 61 && w.deleteNode(), i%64 == 62 && w.createReplacement(), i%64 == 63 && w.makeReady():
+	case len(w.unhealthy) < len(w.names)*benchUnhealthyPerMille/1000:
 		i := w.rng.IntN(len(w.names))
-		for w.ill[i] >= 0 {
+		for w.failing[i] >= 0 {
 			i = w.rng.IntN(len(w.names))
 		}
 		w.flip(i)
 	default:
-		w.flip(w.sick[w.rng.IntN(len(w.sick))])
+		w.flip(w.unhealthy[w.rng.IntN(len(w.unhealthy))])
 	}
 }
 
-// depart takes away a node for which a termination was decided, if there is one.
-func (w *ward) depart() bool {
+// deleteNode deletes a node with a decided termination, if there is one.
+func (w *benchCluster) deleteNode() bool {
 	for len(w.due) > 0 {
 		i := w.due[0]
 		w.due = w.due[1:]
@@ -220,7 +219,7 @@ func (w *ward) depart() bool {
 			continue
 		}
 		w.tick()
-		if w.ill[i] >= 0 {
+		if w.failing[i] >= 0 {
 			w.recover(i)
 		}
 		delete(w.index, w.names[i].name)
@@ -233,8 +232,8 @@ func (w *ward) depart() bool {
 	return false
 }
 
-// arrive brings the replacement of the node that has gone. It is not ready yet.
-func (w *ward) arrive() bool {
+// createReplacement creates the replacement of the deleted node. It is not ready yet.
+func (w *benchCluster) createReplacement() bool {
 	i := w.gone
 	if i < 0 {
 		return false
@@ -251,8 +250,8 @@ func (w *ward) arrive() bool {
 	return true
 }
 
-// start lets the oldest replacement become ready, if there are several.
-func (w *ward) start() bool {
+// makeReady makes the oldest replacement ready, if there are several.
+func (w *benchCluster) makeReady() bool {
 	if len(w.starting) <= benchStarting {
 		return false
 	}
@@ -265,31 +264,30 @@ func (w *ward) start() bool {
 	return true
 }
 
-func (w *ward) tick() { w.now = w.now.Add(time.Millisecond) }
+func (w *benchCluster) tick() { w.now = w.now.Add(time.Millisecond) }
 
-// flip is one operation: observe, plan, and plan every node that this wakes.
-func (w *ward) flip(i int) {
+// flip is one operation: observe a node, and read the plans of all woken nodes.
+func (w *benchCluster) flip(i int) {
 	w.tick()
-	if w.ill[i] >= 0 {
+	if w.failing[i] >= 0 {
 		w.recover(i)
 	} else {
-		w.ill[i], w.at[i] = int8(w.rng.IntN(benchConditions)), int32(len(w.sick))
-		w.sick = append(w.sick, i)
+		w.failing[i], w.at[i] = int8(w.rng.IntN(benchConditions)), int32(len(w.unhealthy))
+		w.unhealthy = append(w.unhealthy, i)
 	}
 	w.observe(i)
 	w.drain()
 }
 
-func (w *ward) recover(i int) {
-	last := w.sick[len(w.sick)-1]
-	w.sick[w.at[i]], w.at[last] = last, w.at[i]
-	w.sick = w.sick[:len(w.sick)-1]
-	w.ill[i] = -1
+func (w *benchCluster) recover(i int) {
+	last := w.unhealthy[len(w.unhealthy)-1]
+	w.unhealthy[w.at[i]], w.at[last] = last, w.at[i]
+	w.unhealthy = w.unhealthy[:len(w.unhealthy)-1]
+	w.failing[i] = -1
 }
 
-// drain plans every node that was woken. What is to be taken back was never
-// written, which the caller says.
-func (w *ward) drain() {
+// drain reads the plans of all woken nodes, and abandons the releases.
+func (w *benchCluster) drain() {
 	for {
 		name, ok := w.core.NextWoken()
 		if !ok {
@@ -305,13 +303,13 @@ func (w *ward) drain() {
 	}
 }
 
-// BenchmarkObserve measures one operation: a condition flips on a random node, or one
-// that is replaced goes, comes or becomes ready; observe, plan, and plan every node that
-// this wakes. Seed 1, 2.
+// BenchmarkObserve measures one operation: a condition of a random node flips, or a node is
+// deleted, created or becomes ready. The operation includes the plans of all woken nodes.
+// Seed 1, 2.
 func BenchmarkObserve(b *testing.B) {
 	for _, size := range []int{1_000, 10_000, 100_000} {
 		b.Run(fmt.Sprintf("nodes=%d", size), func(b *testing.B) {
-			w := newWard(b, size)
+			w := newBenchCluster(b, size)
 			runtime.GC()
 			before, departed := w.core.Work(), w.departed
 			b.ReportAllocs()
@@ -345,8 +343,8 @@ func BenchmarkObserve(b *testing.B) {
 	}
 }
 
-// cpuTime is what the process has taken of the processors, which says more than the
-// clock does on a busy machine.
+// cpuTime is the CPU time of the process, which is more precise than wall time on a busy
+// machine.
 func cpuTime(tb testing.TB) time.Duration {
 	tb.Helper()
 	var usage syscall.Rusage
@@ -356,8 +354,8 @@ func cpuTime(tb testing.TB) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// BenchmarkHeap measures what the core keeps of a node with 14 conditions and 20
-// labels under 10 rules, one node in twenty sick.
+// BenchmarkHeap measures the memory of a node with 14 conditions and 20 labels under 10
+// rules, if 5% of the nodes are unhealthy.
 func BenchmarkHeap(b *testing.B) {
 	for _, size := range []int{1_000, 10_000, 100_000} {
 		b.Run(fmt.Sprintf("nodes=%d", size), func(b *testing.B) {
@@ -370,7 +368,7 @@ func BenchmarkHeap(b *testing.B) {
 					return m.HeapAlloc
 				}
 				before := heap()
-				core := newWard(b, size).core
+				core := newBenchCluster(b, size).core
 				perNode := float64(heap()-before) / float64(size)
 				runtime.KeepAlive(core)
 				if perNode > benchBytesPerNode {

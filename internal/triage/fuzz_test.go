@@ -8,7 +8,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// namesValue says that an error is one of a field and repeats what was given.
+// namesValue checks that an error is a field error and repeats the value.
 func namesValue(t *testing.T, given string, err error) {
 	t.Helper()
 	var field *triage.FieldError

@@ -15,7 +15,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// decider is what the core and its twin have in common.
+// decider is the common interface of the core and the naive core.
 type decider interface {
 	SetRule(now time.Time, r triage.Rule) error
 	RemoveRule(now time.Time, id triage.RuleID)
@@ -32,65 +32,65 @@ type decider interface {
 	Grants() []triage.Grant
 }
 
-// call is one call of the caller's, and the nodes that it is about.
+// call is a call to the deciders, and the nodes that it concerns.
 type call struct {
 	say   string
 	about []string
-	idle  bool // nothing but time
+	idle  bool // only time passes
 	do    func(d decider, now time.Time)
 }
 
-// history is a cluster, its caller and what they are doing. The first decider
-// is the core whose plans the caller carries out; the others hear the same.
+// history is a random sequence of calls with a simulated cluster and caller. The caller
+// carries out the plans of the first decider, a core. The other deciders get the same calls.
 type history struct {
-	t       *rapid.T             // draws; nothing that is drawn from it is logged
-	tell    func(string, ...any) // one line for each step
-	fail    func(what string)    // ends the history
-	born    func() []decider     // what a start of the controller makes
-	each    []decider            // what hears every call
-	look    func(c call)         // judges what a call has brought about
-	shuffle bool                 // the last decider hears in another order what may come in any
+	t           *rapid.T             // draws are not logged
+	log         func(string, ...any) // logs one line for each step
+	fail        func(what string)    // ends the history with an error
+	newDeciders func() []decider     // creates the deciders of a new controller
+	deciders    []decider            // get every call
+	check       func(c call)         // checks the result of a call
+	shuffle     bool                 // the last decider gets calls in another order where the order must not matter
 
-	now      time.Time
-	told     time.Time // the latest time that the deciders heard
-	loaded   bool
-	ends     bool                    // this is the last look
-	nodes    map[string]*triage.Node // the cluster as it is
-	heard    map[string]triage.Node  // as the deciders know it
-	rules    map[triage.RuleID]triage.Rule
-	allowed  map[triage.RuleID]*triage.Allowance // what is left of what was told
-	drawer   []triage.Plan                       // plans that nobody has carried out yet
-	serial   int
-	plans    map[string]triage.Plan // of the core, after the last call
-	previous map[string]triage.Plan // of the core, after the call before
-	arrivals arrivals
-	settling bool           // somebody else asks who was woken
-	asked    []string       // and has asked about these
-	saw      map[string]int // what has happened, of all histories
+	now        time.Time
+	lastTime   time.Time // latest time of a call
+	loaded     bool
+	isLast     bool                    // this is the last check
+	nodes      map[string]*triage.Node // the cluster
+	observed   map[string]triage.Node  // the cluster as the deciders know it
+	rules      map[triage.RuleID]triage.Rule
+	allowed    map[triage.RuleID]*triage.Allowance // what is left of the allowances
+	oldPlans   []triage.Plan                       // plans that were not carried out yet
+	serial     int
+	plans      map[string]triage.Plan // of the core, after the last call
+	previous   map[string]triage.Plan // of the core, after the call before the last one
+	placements placementTracker
+	settling   bool           // abandonReleases reads the woken nodes
+	asked      []string       // the woken nodes that it read
+	saw        map[string]int // events of all histories
 }
 
 var (
-	dawn = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	startTime = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 	conditionTypes = []string{triage.Ready, "Disk", "Net"}
 	reasons        = []string{"", "Worn", triage.AgentSilent}
 	waits          = []time.Duration{0, 10 * time.Second, 30 * time.Second, time.Minute}
-	moments        = []time.Duration{time.Second, 10 * time.Second, 300 * time.Millisecond, 30 * time.Second, time.Minute, time.Nanosecond, 5 * time.Minute, triage.ReplacementWait}
+	timeSteps      = []time.Duration{time.Second, 10 * time.Second, 300 * time.Millisecond, 30 * time.Second, time.Minute, time.Nanosecond, 5 * time.Minute, triage.ReplacementWait}
 )
 
 func at(t time.Time) string {
 	if t.IsZero() {
 		return "never"
 	}
-	return t.Sub(dawn).String()
+	return t.Sub(startTime).String()
 }
 
 func pick[E any](t *rapid.T, of []E) E { return rapid.SampledFrom(of).Draw(t, "") }
 
-// rare is true about once in n times, and shrinks to false.
+// rare is true about every nth time, and shrinks to false.
 func rare(t *rapid.T, n int) bool { return rapid.IntRange(0, n-1).Draw(t, "") == n-1 }
 
-// some picks between one and most of the names.
+// some picks at least one and at most the given number of names.
 func some(t *rapid.T, names []string, most int) []string {
 	picked := map[string]bool{}
 	for range rapid.IntRange(1, most).Draw(t, "") {
@@ -99,23 +99,23 @@ func some(t *rapid.T, names []string, most int) []string {
 	return slices.Sorted(maps.Keys(picked))
 }
 
-// live runs one random history. It draws where rapid does not log, so that a
-// failing history shows one line for each step and nothing else.
-func live(t *rapid.T, saw map[string]int, born func() []decider, judge func(*history) (look func(call))) {
+// runHistory runs a random history. It draws without the log of rapid, so that a failure
+// shows only one line for each step.
+func runHistory(t *rapid.T, saw map[string]int, newDeciders func() []decider, newCheck func(*history) (look func(call))) {
 	rapid.Custom(func(inner *rapid.T) int {
 		h := &history{
-			t:        inner,
-			tell:     t.Logf,
-			fail:     func(what string) { t.Fatal(what) },
-			born:     born,
-			now:      dawn,
-			nodes:    map[string]*triage.Node{},
-			rules:    map[triage.RuleID]triage.Rule{},
-			allowed:  map[triage.RuleID]*triage.Allowance{},
-			arrivals: arrivals{underWay: map[placement]string{}, astray: map[placement]bool{}},
-			saw:      saw,
+			t:           inner,
+			log:         t.Logf,
+			fail:        func(what string) { t.Fatal(what) },
+			newDeciders: newDeciders,
+			now:         startTime,
+			nodes:       map[string]*triage.Node{},
+			rules:       map[triage.RuleID]triage.Rule{},
+			allowed:     map[triage.RuleID]*triage.Allowance{},
+			placements:  placementTracker{inFlight: map[placement]string{}, unexpected: map[placement]bool{}},
+			saw:         saw,
 		}
-		h.look = judge(h)
+		h.check = newCheck(h)
 		for range rapid.IntRange(1, 4).Draw(inner, "") {
 			r := h.drawRule(h.drawID())
 			h.rules[r.ID] = r
@@ -124,11 +124,11 @@ func live(t *rapid.T, saw map[string]int, born func() []decider, judge func(*his
 			h.arrive()
 		}
 		h.start(nil, nil)
-		// Several times, because one Repeat is short and may be very short.
+		// Several times, because a single Repeat may be very short.
 		for range 12 {
 			inner.Repeat(map[string]func(*rapid.T){"": func(*rapid.T) {}, "step": func(*rapid.T) { h.step() }})
 		}
-		h.ends = true
+		h.isLast = true
 		h.callAt(h.now, call{say: "Advance()", do: func(d decider, now time.Time) { d.Advance(now) }})
 		return 0
 	}).Draw(t, "history")
@@ -140,31 +140,31 @@ func live(t *rapid.T, saw map[string]int, born func() []decider, judge func(*his
 func (h *history) call(c call) { h.callAt(h.time(), c) }
 
 func (h *history) callAt(now time.Time, c call) {
-	h.tell("%s %s", at(now), c.say)
-	h.told = later(h.told, now)
-	for _, d := range h.each {
+	h.log("%s %s", at(now), c.say)
+	h.lastTime = later(h.lastTime, now)
+	for _, d := range h.deciders {
 		c.do(d, now)
 	}
-	h.see(c)
+	h.afterCall(c)
 }
 
-// see looks at what a call has brought about.
-func (h *history) see(c call) {
+// afterCall records the plans after a call and checks them.
+func (h *history) afterCall(c call) {
 	h.previous, h.plans = h.plans, map[string]triage.Plan{}
-	for name := range h.heard {
+	for name := range h.observed {
 		if plan, ok := h.core().Plan(name); ok {
 			h.plans[name] = plan
 		}
 	}
-	h.follow()
-	h.look(c)
+	h.trackPlacements()
+	h.check(c)
 }
 
-// core is the core whose plans count.
-func (h *history) core() *triage.Core { return h.each[0].(*triage.Core) }
+// core is the core whose plans are carried out.
+func (h *history) core() *triage.Core { return h.deciders[0].(*triage.Core) }
 
-// time lets some time pass, mostly none, and with a liking for deadlines. What
-// it returns may lie in the past, as clocks do.
+// time lets some time pass, mostly none, and often until a deadline. The result may be in
+// the past, because clocks can go back.
 func (h *history) time() time.Time {
 	switch {
 	case !rare(h.t, 3):
@@ -185,7 +185,7 @@ func (h *history) elapse() {
 		}
 		return
 	}
-	h.now = h.now.Add(pick(h.t, moments))
+	h.now = h.now.Add(pick(h.t, timeSteps))
 }
 
 func (h *history) observe(names ...string) {
@@ -194,16 +194,16 @@ func (h *history) observe(names ...string) {
 	for _, name := range names {
 		lines = append(lines, describe(*h.nodes[name]))
 		facts = append(facts, *h.nodes[name])
-		h.heard[name] = cloneNode(*h.nodes[name])
+		h.observed[name] = cloneNode(*h.nodes[name])
 	}
 	h.call(call{say: "Observe(" + strings.Join(lines, "; ") + ")", about: names, do: func(d decider, now time.Time) {
-		h.give(d, now, facts)
+		h.observeCopies(d, now, facts)
 	}})
 }
 
-// give hands over facts and spoils them afterwards: the core copies what it
-// needs.
-func (h *history) give(d decider, now time.Time, facts []triage.Node) {
+// observeCopies passes facts to a decider and overwrites them afterwards, because the core
+// must copy what it needs.
+func (h *history) observeCopies(d decider, now time.Time, facts []triage.Node) {
 	var own []triage.Node
 	for _, node := range facts {
 		own = append(own, cloneNode(node))
@@ -231,35 +231,35 @@ func (h *history) setRule(r triage.Rule) {
 			lent.Bound.Cap = &limit
 		}
 		if err := d.SetRule(now, lent); err != nil {
-			h.tell("SetRule: %v", err)
+			h.log("SetRule: %v", err)
 			h.fail("a valid rule is refused")
 		}
 		if _, keeps := d.(*triage.Core); keeps && lent.Bound.Cap != nil {
-			lent.Bound.Cap.Number = -1 // it is the caller's again
+			lent.Bound.Cap.Number = -1 // the core must have copied it
 		}
 	}})
 }
 
-// ---- the controller starts
+// ---- start of the controller
 
-// start makes new deciders and tells them everything there is, as a controller
-// does that knows nothing but the API server and what was saved: the grants, and the
-// storms with the time since when they were over.
+// start creates new deciders and calls them like a new controller, which knows the API
+// server and what was stored: the grants, and the storms with the time at which they calmed
+// down.
 func (h *history) start(grants []triage.Grant, storms map[triage.RuleID]time.Time) {
-	h.each, h.heard, h.loaded, h.drawer = h.born(), map[string]triage.Node{}, false, nil
-	h.plans, h.told = map[string]triage.Plan{}, time.Time{}
+	h.deciders, h.observed, h.loaded, h.oldPlans = h.newDeciders(), map[string]triage.Node{}, false, nil
+	h.plans, h.lastTime = map[string]triage.Plan{}, time.Time{}
 
 	var calls []call
 	for _, id := range h.ids() {
 		r := h.rules[id]
 		calls = append(calls, call{say: "SetRule(" + describeRule(r) + ")", do: func(d decider, now time.Time) {
 			if err := d.SetRule(now, r); err != nil {
-				h.tell("SetRule: %v", err)
+				h.log("SetRule: %v", err)
 				h.fail("a valid rule is refused")
 			}
 		}})
 	}
-	if allowances := h.allowAnew(); rare(h.t, 2) { // before the rules, or after them
+	if allowances := h.allowAgain(); rare(h.t, 2) { // before or after the rules
 		calls = slices.Concat(allowances, calls)
 	} else {
 		calls = slices.Concat(calls, allowances)
@@ -269,9 +269,9 @@ func (h *history) start(grants []triage.Grant, storms map[triage.RuleID]time.Tim
 	calls = nil
 	for _, name := range slices.Sorted(maps.Keys(h.nodes)) {
 		node := *h.nodes[name]
-		h.heard[name] = cloneNode(node)
+		h.observed[name] = cloneNode(node)
 		calls = append(calls, call{say: "Observe(" + describe(node) + ")", about: []string{name}, do: func(d decider, now time.Time) {
-			h.give(d, now, []triage.Node{node})
+			h.observeCopies(d, now, []triage.Node{node})
 		}})
 	}
 	h.anyOrder(calls)
@@ -280,7 +280,7 @@ func (h *history) start(grants []triage.Grant, storms map[triage.RuleID]time.Tim
 	for _, g := range grants {
 		say := fmt.Sprintf("Resume(%s)", grantKey(g))
 		calls = append(calls, call{say: say, about: []string{g.Node}, do: func(d decider, now time.Time) { d.Resume(now, g) }})
-		if (!g.Gone.IsZero() || g.Deletes) && rare(h.t, 4) { // somebody else knows of it, too
+		if (!g.Gone.IsZero() || g.Deletes) && rare(h.t, 4) { // reported twice
 			calls = append(calls, calls[len(calls)-1])
 		}
 	}
@@ -298,9 +298,9 @@ func (h *history) start(grants []triage.Grant, storms map[triage.RuleID]time.Tim
 	}
 }
 
-// anyOrder makes calls whose order must not matter. The last decider hears them
-// shuffled if the history is about that; then no time passes between them, since
-// the same call would come at another time.
+// anyOrder makes calls whose order must not matter. If the history shuffles, the last
+// decider gets them in another order. Then no time passes between them, so that each call
+// has the same time in both orders.
 func (h *history) anyOrder(calls []call) {
 	if !h.shuffle {
 		for _, c := range calls {
@@ -311,19 +311,19 @@ func (h *history) anyOrder(calls []call) {
 	if len(calls) == 0 {
 		return
 	}
-	h.told = later(h.told, h.now)
+	h.lastTime = later(h.lastTime, h.now)
 	var about []string
 	for _, c := range calls {
-		h.tell("%s %s", at(h.now), c.say)
+		h.log("%s %s", at(h.now), c.say)
 		about = append(about, c.about...)
-		for _, d := range h.each[:len(h.each)-1] {
+		for _, d := range h.deciders[:len(h.deciders)-1] {
 			c.do(d, h.now)
 		}
 	}
 	for _, c := range rapid.Permutation(calls).Draw(h.t, "") {
-		c.do(h.each[len(h.each)-1], h.now)
+		c.do(h.deciders[len(h.deciders)-1], h.now)
 	}
-	h.see(call{about: about})
+	h.afterCall(call{about: about})
 }
 
 func (h *history) load() {
@@ -331,7 +331,7 @@ func (h *history) load() {
 	h.call(call{say: "Loaded()", do: func(d decider, now time.Time) { d.Loaded(now) }})
 }
 
-// ---- what may happen
+// ---- events
 
 func (h *history) step() {
 	type event struct {
@@ -342,29 +342,29 @@ func (h *history) step() {
 	for _, e := range []event{
 		{4, h.timePasses},
 		{6, h.conditionsChange},
-		{3, h.storm},
-		{2, h.stampStays},
+		{3, h.startStorm},
+		{2, h.changeWithoutTransition},
 		{8, h.carryOut},
 		{4, h.nodeChanges},
-		{1, h.carryOutLate},
-		{4, h.lateWriteLands},
+		{1, h.carryOutOldPlan},
+		{4, h.lateWriteSucceeds},
 		{2, h.treatmentFails},
 		{3, h.treatmentEnds},
 		{2, h.nodeGoes},
 		{1, h.nodeIsRecreated},
 		{2, h.replacementArrives},
 		{3, h.ruleChanges},
-		{2, h.dryRunTurns},
-		{5, h.effectTurns},
-		{6, h.mindChanges},
-		{7, h.courseChanges},
-		{5, h.patientRecovers},
-		{4, h.weatherChanges},
+		{2, h.toggleDryRun},
+		{5, h.changeEffect},
+		{6, h.changeDecisionInputs},
+		{7, h.changeTreatmentInputs},
+		{5, h.treatedNodeRecovers},
+		{4, h.stormChanges},
 		{4, h.poolChanges},
-		{1, h.poolIsRepaired},
+		{1, h.repairPool},
 		{6, h.treatmentDeletes},
 		{5, h.abandon},
-		{3, h.settle},
+		{3, h.abandonReleases},
 		{2, h.recordIsLost},
 		{3, h.foreignTaintChanges},
 		{1, h.observeAgain},
@@ -385,7 +385,7 @@ func (h *history) names() []string { return slices.Sorted(maps.Keys(h.nodes)) }
 
 func (h *history) ids() []triage.RuleID { return slices.SortedFunc(maps.Keys(h.rules), compareRules) }
 
-// signals are all that some rule looks for.
+// signals are the signals of all rules.
 func (h *history) signals() []triage.Signal {
 	var signals []triage.Signal
 	for _, id := range h.ids() {
@@ -408,14 +408,14 @@ func (h *history) conditionsChange() {
 	for _, name := range names {
 		h.drawConditions(h.nodes[name])
 	}
-	// What the watch has not brought yet comes with the next event of the node.
+	// An unnoticed change arrives with the next event of the node.
 	if !rare(h.t, 8) {
 		h.observe(names...)
 	}
 }
 
-// storm makes many nodes sick in one way at one moment, so that they compete.
-func (h *history) storm() {
+// startStorm makes many nodes unhealthy at once, so that they compete for slots.
+func (h *history) startStorm() {
 	signals := h.signals()
 	if len(h.nodes) == 0 || len(signals) == 0 {
 		h.replacementArrives()
@@ -433,13 +433,13 @@ func (h *history) storm() {
 	h.observe(names...)
 }
 
-// stampStays changes a condition as a sloppy reporter does, who leaves its
-// transition time as it was, mostly into what some rule waits for. Often the
-// controller restarts before that time has come.
-func (h *history) stampStays() {
+// changeWithoutTransition changes a condition without its transition time, as a wrong
+// reporter does, mostly to a status that a rule waits for. Often the controller restarts
+// before the rule is eligible.
+func (h *history) changeWithoutTransition() {
 	signals := slices.DeleteFunc(h.signals(), func(s triage.Signal) bool { return s.For == 0 || s.Status == triage.Missing })
 	if len(h.nodes) == 0 || len(signals) == 0 {
-		h.storm()
+		h.startStorm()
 		return
 	}
 	s, node := pick(h.t, signals), h.nodes[pick(h.t, h.names())]
@@ -467,7 +467,7 @@ func (h *history) nodeChanges() {
 	node := h.nodes[pick(h.t, h.names())]
 	switch pick(h.t, []string{"veto", "labels", "zone", "control plane", "initialised", "confirmed", "starting", "starting"}) {
 	case "starting":
-		h.turnStarting(node)
+		h.toggleStarting(node)
 	case "confirmed":
 		node.Confirmed = !node.Confirmed
 	case "labels":
@@ -484,8 +484,7 @@ func (h *history) nodeChanges() {
 	h.observe(node.Name)
 }
 
-// carryOut brings one node in line with its plan, or with a part of it, or puts
-// the plan aside for later.
+// carryOut carries out the plan of a node, or a part of it, or keeps the plan for later.
 func (h *history) carryOut() {
 	var wanting []string
 	for _, name := range h.names() {
@@ -499,28 +498,28 @@ func (h *history) carryOut() {
 	}
 	plan := h.plans[pick(h.t, wanting)]
 	if rare(h.t, 10) {
-		h.drawer = append(h.drawer, plan)
-		h.tell("%s puts the plan of %s aside", at(h.now), plan.Node)
+		h.oldPlans = append(h.oldPlans, plan)
+		h.log("%s puts the plan of %s aside", at(h.now), plan.Node)
 		return
 	}
-	h.carry(plan)
+	h.carryOutPlan(plan)
 }
 
-func (h *history) carryOutLate() {
-	if len(h.drawer) == 0 {
+func (h *history) carryOutOldPlan() {
+	if len(h.oldPlans) == 0 {
 		h.carryOut()
 		return
 	}
-	plan := h.drawer[0]
-	h.drawer = h.drawer[1:]
+	plan := h.oldPlans[0]
+	h.oldPlans = h.oldPlans[1:]
 	if h.nodes[plan.Node] != nil && h.nodes[plan.Node].UID == plan.UID {
-		h.tell("%s carries out an old plan of %s", at(h.now), plan.Node)
-		h.strays(plan)
-		h.carry(plan)
+		h.log("%s carries out an old plan of %s", at(h.now), plan.Node)
+		h.trackOldPlan(plan)
+		h.carryOutPlan(plan)
 	}
 }
 
-func (h *history) carry(plan triage.Plan) {
+func (h *history) carryOutPlan(plan triage.Plan) {
 	node := h.nodes[plan.Node]
 	part := pick(h.t, []string{"all", "all", "all", "all", "treatment", "taints", "release", "memories"})
 	done := func(what string) bool { return part == "all" || part == what }
@@ -533,7 +532,7 @@ func (h *history) carry(plan triage.Plan) {
 	if done("taints") {
 		node.Taints = nil
 		for _, taint := range plan.Taints {
-			if taint.Effect != triage.NoExecute || !slices.Contains(node.Foreign, taint.Key) { // there is room for one
+			if taint.Effect != triage.NoExecute || !slices.Contains(node.Foreign, taint.Key) { // the key and effect are free
 				node.Taints = append(node.Taints, taint.Taint)
 			}
 		}
@@ -548,7 +547,7 @@ func (h *history) carry(plan triage.Plan) {
 			node.Treatments = append(node.Treatments, triage.Treatment{Rule: planned.Rule, Step: planned.Step, Since: since})
 		}
 		if !rare(h.t, 4) {
-			h.takeNote(node, *planned)
+			h.storeHealthySince(node, *planned)
 		}
 	}
 	if done("memories") {
@@ -559,8 +558,8 @@ func (h *history) carry(plan triage.Plan) {
 	}
 }
 
-// recordIsLost leaves the taints of ours on nodes, mostly on all of them, and takes away
-// what proves that they are ours.
+// recordIsLost keeps our taints on the nodes, mostly on all of them, but removes the proof
+// that they are ours.
 func (h *history) recordIsLost() {
 	var noted []string
 	for _, name := range h.names() {
@@ -588,8 +587,8 @@ func (h *history) recordIsLost() {
 	h.observe(noted...)
 }
 
-// foreignTaintChanges has another component place a NoExecute taint on a node, or remove
-// one of which nothing proves whose it is.
+// foreignTaintChanges lets another component place a NoExecute taint on a node, or remove a
+// foreign one.
 func (h *history) foreignTaintChanges() {
 	if len(h.nodes) == 0 {
 		return
@@ -601,14 +600,14 @@ func (h *history) foreignTaintChanges() {
 	case at >= 0:
 		node.Foreign = slices.Delete(slices.Clone(node.Foreign), at, at+1)
 	case slices.ContainsFunc(node.Taints, isOurs):
-		return // a node has one taint of a key and an effect
+		return // a node has one taint per key and effect
 	default:
 		node.Foreign = append(slices.Clone(node.Foreign), key)
 	}
 	h.observe(node.Name)
 }
 
-// treated lists the nodes that have a treatment in the cluster.
+// treated lists the nodes with a treatment in the cluster.
 func (h *history) treated() []string {
 	return slices.DeleteFunc(h.names(), func(name string) bool { return len(h.nodes[name].Treatments) == 0 })
 }
@@ -647,7 +646,7 @@ func (h *history) treatmentEnds() {
 	h.observe(node.Name)
 }
 
-// nodeGoes takes a node away, mostly one that is being terminated.
+// nodeGoes deletes a node, mostly one that is being terminated.
 func (h *history) nodeGoes() {
 	names := h.names()
 	if len(names) == 0 {
@@ -670,7 +669,7 @@ func (h *history) nodeGoes() {
 }
 
 func (h *history) forget(name string) {
-	delete(h.heard, name)
+	delete(h.observed, name)
 	h.call(call{say: "Forget(" + name + ")", about: []string{name}, do: func(d decider, now time.Time) { d.Forget(now, name) }})
 }
 
@@ -693,7 +692,7 @@ func (h *history) replacementArrives() {
 		node.Conditions = []triage.Condition{{Type: triage.Ready, Status: triage.True, Transition: h.now}}
 		node.Starting = false
 		if rare(h.t, 3) {
-			h.turnStarting(node)
+			h.toggleStarting(node)
 		}
 	}
 	h.observe(node.Name)
@@ -725,9 +724,9 @@ func (h *history) removeRule(id triage.RuleID) {
 	h.call(call{say: "RemoveRule(" + id.String() + ")", do: func(d decider, now time.Time) { d.RemoveRule(now, id) }})
 }
 
-// dryRunTurns puts a rule on dry run, mostly one that has something under way, or
-// ends a dry run, and sometimes changes more in the same edit.
-func (h *history) dryRunTurns() {
+// toggleDryRun begins or ends the dry run of a rule, mostly of a rule with decisions in
+// flight. Sometimes it changes the rule further.
+func (h *history) toggleDryRun() {
 	var busy, dry []triage.RuleID
 	for _, id := range h.ids() {
 		begun := slices.ContainsFunc(h.core().Grants(), func(g triage.Grant) bool { return g.Rule == id })
@@ -764,7 +763,7 @@ func (h *history) abandon() {
 	var unseen []triage.Grant
 	for _, g := range h.core().Grants() {
 		n := h.nodes[g.Node]
-		if n != nil && (!takesPlace(*n, g.Rule) || g.Rule.Kind != triage.ConditionSet && !shows(*n, g.Rule, g.Step)) {
+		if n != nil && (!takesSlot(*n, g.Rule) || g.Rule.Kind != triage.ConditionSet && !hasStep(*n, g.Rule, g.Step)) {
 			unseen = append(unseen, g)
 		}
 	}
@@ -775,21 +774,21 @@ func (h *history) abandon() {
 		node, rule = g.Node, g.Rule
 	case len(h.nodes) > 0 && len(h.rules) > 0 && rare(h.t, 3):
 		node, rule = pick(h.t, h.names()), pick(h.t, h.ids())
-		if !slices.Equal(h.nodes[node].Taints, h.heard[node].Taints) || !slices.Equal(h.nodes[node].Treatments, h.heard[node].Treatments) {
-			return // something is there, which the caller would know
+		if !slices.Equal(h.nodes[node].Taints, h.observed[node].Taints) || !slices.Equal(h.nodes[node].Treatments, h.observed[node].Treatments) {
+			return // the response exists, which the caller would know
 		}
 	default:
 		h.carryOut()
 		return
 	}
-	h.abandoned(node, rule)
+	h.recordAbandoned(node, rule)
 	retry := pick(h.t, waits)
 	h.call(call{say: fmt.Sprintf("Abandon(%s, %s, retry in %s)", node, rule, retry), about: []string{node}, do: func(d decider, now time.Time) {
 		d.Abandon(now, node, rule, retry)
 	}})
 	switch p := (placement{rule, node, h.nodes[node].UID}); {
 	case retry > 0 || len(unseen) == 0:
-	case h.holds(p):
+	case h.hasSlot(p):
 		h.saw["abandoned without retry and decided again"]++
 	default:
 		h.saw["abandoned without retry and passed over"]++
@@ -802,8 +801,7 @@ func (h *history) observeAgain() {
 	}
 }
 
-// restart is the end of one controller and the beginning of the next. In
-// between nodes may change or go.
+// restart replaces the controller. Nodes may change or be deleted in between.
 func (h *history) restart() {
 	grants := slices.Clone(h.core().Grants())
 	sortGrants(grants)
@@ -812,9 +810,9 @@ func (h *history) restart() {
 			h.nodes[name].Memories = slices.Clone(plan.Remember)
 		}
 	}
-	storms := h.stormsNow()
-	h.now = h.now.Add(pick(h.t, moments))
-	h.tell("%s the controller starts again", at(h.now))
+	storms := h.currentStorms()
+	h.now = h.now.Add(pick(h.t, timeSteps))
+	h.log("%s the controller starts again", at(h.now))
 	if names := h.names(); len(names) > 0 && rare(h.t, 3) {
 		if name := pick(h.t, names); rare(h.t, 3) {
 			delete(h.nodes, name)
@@ -823,10 +821,10 @@ func (h *history) restart() {
 		}
 	}
 	if rare(h.t, 4) {
-		h.land()
+		h.applyLateWrite()
 	}
-	if id, ok := h.drawTurning(); ok && rare(h.t, 3) {
-		h.rules[id] = h.turned(h.rules[id])
+	if id, ok := h.drawRuleToChange(); ok && rare(h.t, 3) {
+		h.rules[id] = h.withOtherEffect(h.rules[id])
 	}
 	h.start(grants, storms)
 }
@@ -850,7 +848,7 @@ func (h *history) create(name string) *triage.Node {
 		Created:      h.now.Truncate(time.Second),
 	}
 	if rare(h.t, 4) {
-		h.turnStarting(node)
+		h.toggleStarting(node)
 	}
 	if rare(h.t, 3) {
 		node.Created = pick(h.t, []time.Time{h.now, h.now.Add(-time.Minute), {}})
@@ -881,8 +879,8 @@ func (h *history) drawVetoes() []triage.Veto {
 	return []triage.Veto{{Kind: pick(h.t, []triage.Kind{0, triage.NodeHealthCheck}), Reason: "hands off"}}
 }
 
-// drawConditions changes up to two conditions of a node, mostly into what some
-// rule looks for, since most statuses concern nobody.
+// drawConditions changes up to two conditions of a node, mostly to statuses that some rule
+// matches.
 func (h *history) drawConditions(node *triage.Node) {
 	for range rapid.IntRange(1, 2).Draw(h.t, "") {
 		row := triage.Condition{Type: pick(h.t, conditionTypes), Status: triage.True, Transition: h.now}
@@ -902,7 +900,8 @@ func (h *history) drawConditions(node *triage.Node) {
 		case what == "gone":
 			row.Status = triage.Missing
 		case what == "later":
-			// The same again with a later stamp: a reporter that has restarted.
+			// The same status with a later transition time, as after a restart of the
+			// reporter.
 			if old, ok := rowOf(*node, row.Type); ok {
 				row.Status, row.Reason = old.Status, old.Reason
 			}
@@ -947,14 +946,14 @@ func (h *history) drawID() triage.RuleID {
 func (h *history) drawRule(id triage.RuleID) triage.Rule {
 	r := triage.Rule{ID: id, Who: h.drawWho(), When: h.drawWhen(), Hold: h.drawHold(), DryRun: rare(h.t, 8)}
 	if ids := h.ids(); len(ids) > 0 && rare(h.t, 2) {
-		// Two rules that want the same node at the same time.
+		// Two rules compete for the same node at the same time.
 		r.When = h.rules[pick(h.t, ids)].When
 	}
 	h.drawResponse(&r)
 	return r
 }
 
-// alterRule changes one thing about a rule, or nothing.
+// alterRule changes at most one field of a rule.
 func (h *history) alterRule(r triage.Rule) triage.Rule {
 	r.When.Signals = slices.Clone(r.When.Signals)
 	switch pick(h.t, []string{"for", "hold", "dry run", "bound", "response", "recovery", "who", "when", "all", "order", "everything", "nothing"}) {
@@ -1094,7 +1093,7 @@ func (h *history) drawLimit() triage.Limit {
 	return triage.Limit{Number: pick(h.t, []int{1, 2, 3, 0})}
 }
 
-// ---- telling
+// ---- logging
 
 func describe(n triage.Node) string {
 	var b strings.Builder
@@ -1220,13 +1219,13 @@ func describeRule(r triage.Rule) string {
 	return b.String()
 }
 
-// ---- comparing
+// ---- comparison
 
 // diff shows how two values differ.
 func diff(got, want any) string { return gocmp.Diff(want, got, cmpopts.EquateEmpty()) }
 
-// same compares two plans that almost always are. It is for speed: at the end of
-// a history a diff looks at them again, so that no field is forgotten here.
+// same compares two plans, and is fast if they are equal. At the end of a history diff
+// compares them again, so that no field is missed.
 func same(a, b triage.Plan) bool {
 	return a.Node == b.Node && a.UID == b.UID && a.Initialized == b.Initialized && a.Reason == b.Reason &&
 		slices.Equal(a.Taints, b.Taints) &&
@@ -1249,19 +1248,19 @@ func grantKey(g triage.Grant) string {
 		g.Rule, g.Node, g.UID, g.Step, at(g.Since), at(g.Gone), g.ControlPlane, g.Replaced, g.Deletes, g.Pool)
 }
 
-// agree ends the history unless another decider plans and counts the same as
-// the core.
-func (h *history) agree(other decider, who string) {
-	for _, name := range slices.Sorted(maps.Keys(h.heard)) {
+// checkSame ends the history unless another decider has the same plans and counts as the
+// core.
+func (h *history) checkSame(other decider, who string) {
+	for _, name := range slices.Sorted(maps.Keys(h.observed)) {
 		got, inGot := h.plans[name]
 		want, inWant := other.Plan(name)
 		if inGot != inWant {
-			h.tell("the core knows %s: %t, %s: %t", name, inGot, who, inWant)
+			h.log("the core knows %s: %t, %s: %t", name, inGot, who, inWant)
 			h.fail("a node is known to one and not to the other")
 		}
-		if h.ends || !same(got, want) {
+		if h.isLast || !same(got, want) {
 			if d := diff(got, want); d != "" {
-				h.tell("plan of %s (-%s +core):\n%s", name, who, d)
+				h.log("plan of %s (-%s +core):\n%s", name, who, d)
 				h.fail("the plans of a node differ")
 			}
 		}
@@ -1270,23 +1269,22 @@ func (h *history) agree(other decider, who string) {
 		got, inGot := h.core().Population(id)
 		want, inWant := other.Population(id)
 		if inGot != inWant {
-			h.tell("the core counts %s: %t, %s: %t", id, inGot, who, inWant)
+			h.log("the core counts %s: %t, %s: %t", id, inGot, who, inWant)
 			h.fail("a rule is counted by one and not by the other")
 		}
 		if got.Counts != want.Counts || got.Gate != want.Gate || got.Cap != want.Cap || got.Pooled != want.Pooled || !maps.Equal(got.Zones, want.Zones) ||
 			got.Storm != want.Storm || !got.CalmSince.Equal(want.CalmSince) || !got.CalmUntil.Equal(want.CalmUntil) {
-			h.tell("population of %s (-%s +core):\n%s", id, who, diff(got, want))
+			h.log("population of %s (-%s +core):\n%s", id, who, diff(got, want))
 			h.fail("the populations of a rule differ")
 		}
 	}
 	if got, want := h.grants(h.core()), h.grants(other); !slices.Equal(got, want) {
-		h.tell("grants (-%s +core):\n%s", who, diff(got, want))
+		h.log("grants (-%s +core):\n%s", who, diff(got, want))
 		h.fail("the grants differ")
 	}
 }
 
-// grants lists what a decider says is under way. The step of a rule that is gone
-// is a step of nothing.
+// grants lists the grants of a decider. It ignores the step of a removed rule.
 func (h *history) grants(d decider) []triage.Grant {
 	grants := slices.Clone(d.Grants())
 	for i, g := range grants {
@@ -1300,25 +1298,25 @@ func (h *history) grants(d decider) []triage.Grant {
 
 // actions are the part of a plan that a caller carries out.
 type actions struct {
-	Taints    []triage.Taint
-	Rule      triage.RuleID
-	Step      int
-	Action    triage.Action
-	Ref       string
-	Treatment bool
-	Note      time.Time
-	Release   []triage.RuleID
-	CallOff   []triage.RuleID
-	Once      bool // the node was ready for work once, which is to be written down
+	Taints      []triage.Taint
+	Rule        triage.RuleID
+	Step        int
+	Action      triage.Action
+	Ref         string
+	Treatment   bool
+	Note        time.Time
+	Release     []triage.RuleID
+	CallOff     []triage.RuleID
+	Initialized bool // the caller stores that the node was initialized
 }
 
 func (a actions) equal(b actions) bool {
 	return slices.Equal(a.Taints, b.Taints) && a.Treatment == b.Treatment && a.Rule == b.Rule && a.Step == b.Step &&
-		a.Action == b.Action && a.Ref == b.Ref && a.Note.Equal(b.Note) && slices.Equal(a.Release, b.Release) && slices.Equal(a.CallOff, b.CallOff) && a.Once == b.Once
+		a.Action == b.Action && a.Ref == b.Ref && a.Note.Equal(b.Note) && slices.Equal(a.Release, b.Release) && slices.Equal(a.CallOff, b.CallOff) && a.Initialized == b.Initialized
 }
 
 func actionsOf(plan triage.Plan) actions {
-	a := actions{Once: plan.Initialized}
+	a := actions{Initialized: plan.Initialized}
 	for _, taint := range plan.Taints {
 		a.Taints = append(a.Taints, taint.Taint)
 	}
@@ -1334,15 +1332,15 @@ func actionsOf(plan triage.Plan) actions {
 	return a
 }
 
-// wakes returns a check that the caller, who plans again only what a call was
-// about and what was woken, never misses a change of what is to be done, and
-// that there is a deadline for everything that time alone will bring.
-func (h *history) wakes() func(call) {
-	done := map[string]actions{} // when the caller last asked who was woken
+// checkWakes returns a check that NextWoken and Deadline are complete. A caller that reads
+// only the plans of woken nodes must not miss a change, and every change by time alone must
+// have a deadline.
+func (h *history) checkWakes() func(call) {
+	done := map[string]actions{} // when the caller last read the woken nodes
 	last := map[string]actions{} // after the last call
 	about := map[string]bool{}
 	var core *triage.Core
-	var promised time.Time // until then nothing happens by itself
+	var promised time.Time // nothing changes by time alone before this
 	return func(c call) {
 		if h.core() != core {
 			core = h.core()
@@ -1351,33 +1349,33 @@ func (h *history) wakes() func(call) {
 			clear(about)
 		}
 		before := maps.Clone(last)
-		for _, name := range slices.Sorted(maps.Keys(h.heard)) {
+		for _, name := range slices.Sorted(maps.Keys(h.observed)) {
 			last[name] = actionsOf(h.plans[name])
 			if c.idle && (promised.IsZero() || h.now.Before(promised)) && !last[name].equal(before[name]) {
-				h.tell("what is to be done about %s (-before +now), although the deadline is %s:\n%s", name, at(promised), diff(last[name], before[name]))
+				h.log("what is to be done about %s (-before +now), although the deadline is %s:\n%s", name, at(promised), diff(last[name], before[name]))
 				h.fail("a plan has changed before the deadline")
 			}
 		}
 		deadline, waits := core.Deadline()
 		promised = deadline
-		// Before that the caller has not begun to listen.
+		// Before Loaded the caller does not use the deadline.
 		if h.loaded && waits && !deadline.After(h.now) {
-			h.tell("the deadline is %s", at(deadline))
+			h.log("the deadline is %s", at(deadline))
 			h.fail("the deadline has passed")
 		}
 		for _, name := range slices.Concat(c.about, h.asked) {
 			about[name] = true
 		}
 		h.asked = nil
-		for _, name := range slices.Sorted(maps.Keys(h.heard)) {
+		for _, name := range slices.Sorted(maps.Keys(h.observed)) {
 			for _, reason := range h.plans[name].Findings {
 				if !reason.Until.IsZero() && (!waits || deadline.After(reason.Until)) {
-					h.tell("%s: %s; the deadline is %s", name, reason, at(deadline))
+					h.log("%s: %s; the deadline is %s", name, reason, at(deadline))
 					h.fail("the deadline comes after a plan's change")
 				}
 			}
 		}
-		// A caller that is busy asks later.
+		// A busy caller reads the woken nodes later.
 		if h.settling || rare(h.t, 5) {
 			return
 		}
@@ -1388,18 +1386,18 @@ func (h *history) wakes() func(call) {
 				break
 			}
 			if woken[name] {
-				h.tell("%s is woken twice", name)
+				h.log("%s is woken twice", name)
 				h.fail("a node is woken twice")
 			}
 			if _, exists := core.Plan(name); !exists {
-				h.tell("%s is woken", name)
+				h.log("%s is woken", name)
 				h.fail("a node is woken that has no plan")
 			}
 			woken[name] = true
 		}
-		for _, name := range slices.Sorted(maps.Keys(h.heard)) {
+		for _, name := range slices.Sorted(maps.Keys(h.observed)) {
 			if !woken[name] && !about[name] && !last[name].equal(done[name]) {
-				h.tell("what is to be done about %s (-before +now):\n%s", name, diff(last[name], done[name]))
+				h.log("what is to be done about %s (-before +now):\n%s", name, diff(last[name], done[name]))
 				h.fail("a node was not woken although its plan has changed")
 			}
 			done[name] = last[name]
@@ -1421,7 +1419,7 @@ func TestHistories(t *testing.T) {
 		"records lost", "NoExecute of others that serves", "held: by taints of others",
 		"call-offs", "late writes", "late writes under a weaker effect", "resumed under a weaker effect",
 	}
-	wanted = slices.Concat(wanted, changesOfMind, coursesOfTreatment, poolsAndAllowances, []string{
+	wanted = slices.Concat(wanted, callOffEvents, treatmentEvents, poolEvents, []string{
 		"abandoned a later step", "later steps over", "storms under a rule that is edited", "storms resumed", "storms that came back", "storms calmed",
 		"storms over", "storms over with nobody sick", "gates closed by those who recover", "recoveries that were broken off",
 		"recoveries that became unclear", "recoveries taken up from a note", "recoveries begun anew by a stamp", "vacancies of treatments that delete",
@@ -1431,19 +1429,19 @@ func TestHistories(t *testing.T) {
 	for code := triage.CapFull; code <= triage.Retrying; code++ {
 		wanted = append(wanted, "held: "+code.String())
 	}
-	// What is rare is waited for: a hundred histories may have nothing of it.
-	isMissing := func(what string) bool { return saw[what] == 0 && !raced }
+	// A hundred histories may lack rare events, so the test runs until they have happened.
+	isMissing := func(what string) bool { return saw[what] == 0 && !raceEnabled }
 	for draws := 0; draws == 0 || draws < 10 && !t.Failed() && slices.ContainsFunc(wanted, isMissing); draws++ {
 		rapid.Check(t, func(t *rapid.T) {
-			live(t, saw, func() []decider { return []decider{triage.New(), newTwin(saw)} }, func(h *history) func(call) {
-				wakes := h.wakes()
+			runHistory(t, saw, func() []decider { return []decider{triage.New(), newNaiveCore(saw)} }, func(h *history) func(call) {
+				wakes := h.checkWakes()
 				return func(c call) {
-					h.agree(h.each[1], "twin")
+					h.checkSame(h.deciders[1], "twin")
 					wakes(c)
-					h.tally(saw)
-					h.tallyCallOffs()
-					h.tallyCourses()
-					h.tallyStarting()
+					h.countPlans(saw)
+					h.countCallOffs()
+					h.countTreatmentEvents()
+					h.countStarting()
 				}
 			})
 		})
@@ -1456,8 +1454,8 @@ func TestHistories(t *testing.T) {
 	requireSeen(t, saw, wanted)
 }
 
-// tally counts what the plans of the core newly say.
-func (h *history) tally(saw map[string]int) {
+// countPlans counts the new results in the plans of the core.
+func (h *history) countPlans(saw map[string]int) {
 	for name, plan := range h.plans {
 		before := map[triage.RuleID]triage.Reason{}
 		if old := h.previous[name]; old.UID == plan.UID {
@@ -1514,24 +1512,24 @@ func TestInvariants(t *testing.T) {
 	t.Parallel()
 	saw := map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
-		live(t, saw, func() []decider { return []decider{triage.New(), triage.New(), triage.New()} }, func(h *history) func(call) {
+		runHistory(t, saw, func() []decider { return []decider{triage.New(), triage.New(), triage.New()} }, func(h *history) func(call) {
 			h.shuffle = true
-			bounds, rehearsals, places, heirs := h.bounds(saw), h.rehearsals(saw), h.places(), h.heirs(saw)
-			calms, recoveries := h.calms(), h.recoveries()
+			bounds, rehearsals, places, heirs := h.checkBounds(saw), h.checkDryRuns(saw), h.checkSlots(), h.checkSuccessors(saw)
+			calms, recoveries := h.checkCooldowns(), h.checkRecoveries()
 			return func(c call) {
-				h.agree(h.each[1], "the core that heard the same")
-				h.agree(h.each[2], "the core that was told in another order")
-				h.reasons()
+				h.checkSame(h.deciders[1], "the core that heard the same")
+				h.checkSame(h.deciders[2], "the core that was told in another order")
+				h.checkReasons()
 				bounds()
 				rehearsals()
 				places()
 				heirs()
-				h.beginsNothing()
-				h.tallyCallOffs()
+				h.checkNothingBegins()
+				h.countCallOffs()
 				calms()
 				recoveries()
-				h.treatedOrCalledOff()
-				h.tallyCourses()
+				h.checkTreatedOrCalledOff()
+				h.countTreatmentEvents()
 			}
 		})
 	})
@@ -1546,21 +1544,21 @@ func TestInvariants(t *testing.T) {
 		saw["late writes"], saw["late writes under a weaker effect"], saw["weaker taints beside a placement called off"],
 		saw["placements called off alone under a weaker effect"], saw["NoExecute taints seen under a weaker effect"])
 	var minds []string
-	for _, what := range changesOfMind {
+	for _, what := range callOffEvents {
 		minds = append(minds, fmt.Sprintf("%s %d", what, saw[what]))
 	}
 	t.Logf("saw %s", strings.Join(minds, ", "))
 	var ways []string
-	for _, what := range inheritances {
+	for _, what := range clockSources {
 		ways = append(ways, fmt.Sprintf("%d %s", saw[what], what))
 	}
 	t.Logf("saw %s", strings.Join(ways, ", "))
 	var courses []string
-	for _, what := range slices.Concat(coursesOfTreatment, provenCourses) {
+	for _, what := range slices.Concat(treatmentEvents, checkedTreatmentEvents) {
 		courses = append(courses, fmt.Sprintf("%s %d", what, saw[what]))
 	}
 	t.Logf("saw %s", strings.Join(courses, ", "))
-	requireSeen(t, saw, slices.Concat(inheritances, changesOfMind, coursesOfTreatment, provenCourses, []string{
+	requireSeen(t, saw, slices.Concat(clockSources, callOffEvents, treatmentEvents, checkedTreatmentEvents, []string{
 		"records lost", "begun beside taints of others",
 		"treatments", "gated", "control plane", "NoExecute", "capped", "dry-run plans", "dry-run releases", "dry runs at rest",
 		"placements under a cap", "placements beside others",
@@ -1571,22 +1569,22 @@ func TestInvariants(t *testing.T) {
 	}))
 }
 
-// reasons ends the history if a plan does not say why.
-func (h *history) reasons() {
-	for _, name := range slices.Sorted(maps.Keys(h.heard)) {
+// checkReasons ends the history if a plan has no reason.
+func (h *history) checkReasons() {
+	for _, name := range slices.Sorted(maps.Keys(h.observed)) {
 		plan := h.plans[name]
 		for _, reason := range append([]triage.Reason{plan.Reason}, plan.Findings...) {
 			if reason.Code == 0 || strings.TrimSpace(reason.String()) == "" {
-				h.tell("plan of %s: %+v", name, plan)
+				h.log("plan of %s: %+v", name, plan)
 				h.fail("a plan has no reason")
 			}
 		}
 	}
 }
 
-// bounds returns a check of everything that was newly begun, by what the caller
-// can see: the facts it gave, the grants and the populations.
-func (h *history) bounds(saw map[string]int) func() {
+// checkBounds returns a check of all new responses, based on what the caller sees: the
+// facts, the grants and the populations.
+func (h *history) checkBounds(saw map[string]int) func() {
 	type decision struct {
 		rule      triage.RuleID
 		node, uid string
@@ -1594,7 +1592,7 @@ func (h *history) bounds(saw map[string]int) func() {
 	}
 	decided := func(g triage.Grant) decision { return decision{g.Rule, g.Node, g.UID, g.Since} }
 	before := map[decision]bool{}
-	ladders := map[triage.RuleID]bool{} // also of rules that are gone
+	ladders := map[triage.RuleID]bool{} // including removed rules
 	var core *triage.Core
 	return func() {
 		for id, rule := range h.rules {
@@ -1609,47 +1607,47 @@ func (h *history) bounds(saw map[string]int) func() {
 		old := before
 		before = after
 		if h.core() != core || !h.loaded {
-			// What a start brings was decided by the controller before it.
+			// The previous controller decided what exists at the start.
 			core = h.core()
 			return
 		}
 		var begun []triage.Grant
 		for _, g := range grants {
-			facts := h.heard[g.Node]
-			if old[decided(g)] || !g.Gone.IsZero() || g.Step > 0 || !g.Since.Equal(h.now) || takesPlace(facts, g.Rule) {
+			facts := h.observed[g.Node]
+			if old[decided(g)] || !g.Gone.IsZero() || g.Step > 0 || !g.Since.Equal(h.now) || takesSlot(facts, g.Rule) {
 				continue
 			}
-			h.begun(saw, g, facts, grants, ladders)
+			h.checkBegun(saw, g, facts, grants, ladders)
 			begun = append(begun, g)
 		}
-		h.shares(begun, grants)
+		h.checkSharedCaps(begun, grants)
 	}
 }
 
-// begun judges one new treatment or NoExecute taint.
-func (h *history) begun(saw map[string]int, g triage.Grant, facts triage.Node, grants []triage.Grant, ladders map[triage.RuleID]bool) {
+// checkBegun checks a new treatment or NoExecute taint.
+func (h *history) checkBegun(saw map[string]int, g triage.Grant, facts triage.Node, grants []triage.Grant, ladders map[triage.RuleID]bool) {
 	rule, known := h.rules[g.Rule]
 	if !known {
 		h.fail("a rule that does not exist has begun something")
 	}
 	bad := func(what string) {
-		h.tell("%s on %s", g.Rule, g.Node)
+		h.log("%s on %s", g.Rule, g.Node)
 		h.fail(what)
 	}
-	// Counted here, and not taken from the core's own counts.
+	// Counted here, independent of the counts of the core.
 	var selected int
 	unwell := map[string]bool{}
 	treated := map[string]bool{}
 	fromCreation := slices.ContainsFunc(rule.When.Signals, func(s triage.Signal) bool { return s.FromCreation })
-	for name, node := range h.heard {
+	for name, node := range h.observed {
 		if selects(rule, node) {
 			selected++
-			// Whether a node was ever ready cannot be seen from what it says now.
-			if !fromCreation && complains(rule, node) || takesPlace(node, g.Rule) {
+			// The current conditions do not show whether a node was ever ready.
+			if !fromCreation && matchesNow(rule, node) || takesSlot(node, g.Rule) {
 				unwell[name] = true
 			}
 		}
-		if takesPlace(node, g.Rule) {
+		if takesSlot(node, g.Rule) {
 			treated[name+"/"+node.UID] = true
 		}
 		if selects(rule, node) && rule.Response.Taint != nil && slices.Contains(node.Foreign, rule.Response.Taint.Key) {
@@ -1664,7 +1662,7 @@ func (h *history) begun(saw map[string]int, g triage.Grant, facts triage.Node, g
 			if !other.Gone.IsZero() {
 				gone++
 			}
-			if node, there := h.heard[other.Node]; there && node.UID == other.UID && other.Gone.IsZero() && selects(rule, node) {
+			if node, there := h.observed[other.Node]; there && node.UID == other.UID && other.Gone.IsZero() && selects(rule, node) {
 				unwell[other.Node] = true
 			}
 		}
@@ -1672,7 +1670,7 @@ func (h *history) begun(saw map[string]int, g triage.Grant, facts triage.Node, g
 	if limit := allows(rule.Bound.Cap, selected); limit >= 0 && !isAll(rule.Bound.Cap) {
 		saw["capped"]++
 		if len(treated) > limit {
-			h.tell("%d are in treatment, %d may be", len(treated), limit)
+			h.log("%d are in treatment, %d may be", len(treated), limit)
 			bad("something is begun above the cap")
 		}
 	}
@@ -1682,10 +1680,10 @@ func (h *history) begun(saw map[string]int, g triage.Grant, facts triage.Node, g
 	if rule.DryRun {
 		bad("something is begun by a rule on dry run")
 	}
-	if lenient(rule) {
+	if isWeakerThanNoExecute(rule) {
 		bad("a place is taken by a rule that asks for less than NoExecute")
 	}
-	if !complains(rule, facts) {
+	if !matchesNow(rule, facts) {
 		bad("something is begun on a healthy node")
 	}
 	if !ladders[g.Rule] {
@@ -1700,19 +1698,19 @@ func (h *history) begun(saw map[string]int, g triage.Grant, facts triage.Node, g
 			saw["gated beside those who are gone"]++
 		}
 		if len(unwell)+gone > limit {
-			h.tell("%d are sick or in treatment and %d are not replaced, %d may be", len(unwell), gone, limit)
+			h.log("%d are sick or in treatment and %d are not replaced, %d may be", len(unwell), gone, limit)
 			bad("a treatment is begun while the gate is closed")
 		}
 	}
 	for _, other := range grants {
 		if other.Node == g.Node && other.UID == g.UID && other.Rule != g.Rule && other.Gone.IsZero() && ladders[other.Rule] {
-			h.tell("%s treats it already", other.Rule)
+			h.log("%s treats it already", other.Rule)
 			bad("a second treatment is begun on a node")
 		}
 	}
 	for _, treatment := range facts.Treatments {
 		if treatment.Rule != g.Rule && ladders[treatment.Rule] {
-			h.tell("%s treats it already", treatment.Rule)
+			h.log("%s treats it already", treatment.Rule)
 			bad("a second treatment is begun on a node")
 		}
 	}
@@ -1721,19 +1719,18 @@ func (h *history) begun(saw map[string]int, g triage.Grant, facts triage.Node, g
 	}
 	saw["control plane"]++
 	for _, other := range grants {
-		running := other.Gone.IsZero() && other.Node != g.Node && ladders[other.Rule] && h.heard[other.Node].ControlPlane
+		running := other.Gone.IsZero() && other.Node != g.Node && ladders[other.Rule] && h.observed[other.Node].ControlPlane
 		if vacant := !other.Gone.IsZero() && other.ControlPlane; running || vacant {
-			h.tell("%s is in treatment", other.Node)
+			h.log("%s is in treatment", other.Node)
 			bad("two control-plane nodes are in treatment")
 		}
 	}
 }
 
-// rehearsals returns a check that a rule on dry run wants nothing, stands in
-// nobody's way, takes back all that is there of it, and then counts nobody as
-// treated.
-func (h *history) rehearsals(saw map[string]int) func() {
-	steps := map[triage.RuleID]map[string]int{} // of the grants of each dry run, by node
+// checkDryRuns returns a check that a rule on dry run wants nothing, blocks no other rule,
+// releases all of its responses, and then counts no node as treated.
+func (h *history) checkDryRuns(saw map[string]int) func() {
+	steps := map[triage.RuleID]map[string]int{} // steps of the grants by rule and node
 	var core *triage.Core
 	return func() {
 		before := steps
@@ -1757,20 +1754,20 @@ func (h *history) rehearsals(saw map[string]int) func() {
 				}
 			}
 			held := 0
-			for _, name := range slices.Sorted(maps.Keys(h.heard)) {
-				step, granted := steps[id][name+"/"+h.heard[name].UID]
+			for _, name := range slices.Sorted(maps.Keys(h.observed)) {
+				step, granted := steps[id][name+"/"+h.observed[name].UID]
 				if granted {
 					held++
 				}
-				h.rehearsed(saw, id, name, granted)
-				old, was := before[id][name+"/"+h.heard[name].UID]
-				if known := before[id] != nil; known && granted && (!was || step > old) && !shows(h.heard[name], id, step) {
-					h.tell("%s on %s, step %d", id, name, step)
+				h.checkDryRun(saw, id, name, granted)
+				old, was := before[id][name+"/"+h.observed[name].UID]
+				if known := before[id] != nil; known && granted && (!was || step > old) && !hasStep(h.observed[name], id, step) {
+					h.log("%s on %s, step %d", id, name, step)
 					h.fail("a rule on dry run has begun something")
 				}
 			}
 			if population, _ := core.Population(id); population.Treated != held+vacant {
-				h.tell("%s: %d in treatment, %d to be taken back, %d not replaced yet", id, population.Treated, held, vacant)
+				h.log("%s: %d in treatment, %d to be taken back, %d not replaced yet", id, population.Treated, held, vacant)
 				h.fail("a rule on dry run counts somebody as treated of whom it has nothing")
 			} else if population.Treated == 0 && population.Sick > 0 {
 				saw["dry runs at rest"]++
@@ -1779,22 +1776,21 @@ func (h *history) rehearsals(saw map[string]int) func() {
 	}
 }
 
-// shows says whether somebody has put that step of the rule on the node, or a
-// later one, or its taint.
-func shows(node triage.Node, id triage.RuleID, step int) bool {
+// hasStep says whether the node has this step of the rule or a later one, or its taint.
+func hasStep(node triage.Node, id triage.RuleID, step int) bool {
 	return slices.ContainsFunc(node.Treatments, func(t triage.Treatment) bool { return t.Rule == id && t.Step >= step }) ||
 		slices.ContainsFunc(node.Taints, func(t triage.Taint) bool { return t.Rule == id })
 }
 
-// rehearsed judges what the plan of one node makes of a rule on dry run.
-func (h *history) rehearsed(saw map[string]int, id triage.RuleID, name string, granted bool) {
+// checkDryRun checks the plan of a node for a rule on dry run.
+func (h *history) checkDryRun(saw map[string]int, id triage.RuleID, name string, granted bool) {
 	plan := h.plans[name]
 	bad := func(what string) {
-		h.tell("%s: plan of %s: %+v", id, name, plan)
+		h.log("%s: plan of %s: %+v", id, name, plan)
 		h.fail(what)
 	}
 	released := slices.ContainsFunc(plan.Release, func(r triage.Reason) bool { return r.Rule == id })
-	there := granted || carries(h.heard[name], id)
+	there := granted || carries(h.observed[name], id)
 	switch {
 	case plan.Treatment != nil && plan.Treatment.Rule == id,
 		slices.ContainsFunc(plan.Taints, func(t triage.PlannedTaint) bool { return t.Rule == id }):
@@ -1817,9 +1813,8 @@ func (h *history) rehearsed(saw map[string]int, id triage.RuleID, name string, g
 	}
 }
 
-// complains says whether enough of what a rule looks for is to be seen on a
-// node, however long.
-func complains(rule triage.Rule, node triage.Node) bool {
+// matchesNow says whether a rule matches a node, whatever the durations.
+func matchesNow(rule triage.Rule, node triage.Node) bool {
 	stands := map[string]bool{}
 	for _, s := range rule.When.Signals {
 		row, _ := rowOf(node, s.Condition)

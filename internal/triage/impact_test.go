@@ -17,23 +17,23 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// TestImpact asks, after every call of random histories, for the impact of some
-// rule. The core that is asked must go on like one that is not, the answer must be
-// what the twin counts, and what a third core counts once it follows the rule.
+// TestImpact asks for the impact of a rule after every call of random histories. The core
+// must continue like a core that was not asked. The result must match the naive core, and a
+// third core after the rule is set.
 func TestImpact(t *testing.T) {
 	t.Parallel()
 	saw := map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
-		born := func() []decider { return []decider{triage.New(), triage.New(), newTwin(saw), triage.New()} }
-		live(t, saw, born, func(h *history) func(call) {
+		born := func() []decider { return []decider{triage.New(), triage.New(), newNaiveCore(saw), triage.New()} }
+		runHistory(t, saw, born, func(h *history) func(call) {
 			return func(call) {
-				rule := h.drawAsked()
+				rule := h.drawImpactRule()
 				got := h.impact(rule)
-				h.agree(h.each[1], "the core that was not asked")
-				h.recount(rule, got)
-				h.followed(rule, got)
-				h.compare(rule, h.drawAsked())
-				h.tallyImpact(rule, got)
+				h.checkSame(h.deciders[1], "the core that was not asked")
+				h.checkImpact(rule, got)
+				h.checkAgainstSetRule(rule, got)
+				h.checkImpactBeyond(rule, h.drawImpactRule())
+				h.countImpact(rule, got)
 			}
 		})
 	})
@@ -50,25 +50,24 @@ func TestImpact(t *testing.T) {
 	requireSeen(t, saw, wanted)
 }
 
-// nobodyReports is a condition that no node of the histories has.
-const nobodyReports = "Unheard"
+// unreportedCondition is a condition that no node of the histories reports.
+const unreportedCondition = "Unheard"
 
-// drawAsked draws a rule to be asked about: a new one, or one of those that are
-// followed, as it is or with a change.
-func (h *history) drawAsked() triage.Rule {
+// drawImpactRule draws a new rule, or a rule that is set, with or without a change.
+func (h *history) drawImpactRule() triage.Rule {
 	if ids := h.ids(); len(ids) > 0 && rare(h.t, 3) {
 		return h.alterRule(h.rules[pick(h.t, ids)])
 	}
 	rule := h.drawRule(h.drawID())
 	if rare(h.t, 6) {
 		rule.When.Signals = append(slices.Clone(rule.When.Signals), triage.Signal{
-			Condition: nobodyReports, Status: pick(h.t, []triage.Status{triage.True, triage.Missing}), Reason: pick(h.t, []string{"", "Unheard"}),
+			Condition: unreportedCondition, Status: pick(h.t, []triage.Status{triage.True, triage.Missing}), Reason: pick(h.t, []string{"", "Unheard"}),
 		})
 	}
 	return rule
 }
 
-// impact asks the core, and ends the history if it is another one afterwards.
+// impact returns the impact of a rule, and ends the history if the core has changed.
 func (h *history) impact(rule triage.Rule) triage.Impact {
 	core := h.core()
 	work, symbols := core.Work(), core.Symbols()
@@ -79,21 +78,21 @@ func (h *history) impact(rule triage.Rule) triage.Impact {
 	}
 	for name, before := range h.plans {
 		if plan, _ := core.Plan(name); !reflect.DeepEqual(plan, before) {
-			h.tell("plan of %s (-before +after):\n%s", name, diff(plan, before))
+			h.log("plan of %s (-before +after):\n%s", name, diff(plan, before))
 			h.fail("a plan has changed because somebody asked about " + describeRule(rule))
 		}
 	}
 	if d, _ := core.Deadline(); core.Work() != work || !d.Equal(deadline) || !maps.Equal(core.Symbols(), symbols) {
-		h.tell("work %v, then %v; symbols (-before +after):\n%s", work, core.Work(), diff(core.Symbols(), symbols))
+		h.log("work %v, then %v; symbols (-before +after):\n%s", work, core.Work(), diff(core.Symbols(), symbols))
 		h.fail("the core has changed because somebody asked about " + describeRule(rule))
 	}
 	return got
 }
 
-// recount holds an answer against what the twin counts, and the reported
-// conditions against the facts.
-func (h *history) recount(rule triage.Rule, got triage.Impact) {
-	twin := h.each[2].(*twin)
+// checkImpact compares an impact with the naive core, and the reported conditions with the
+// facts.
+func (h *history) checkImpact(rule triage.Rule, got triage.Impact) {
+	twin := h.deciders[2].(*naiveCore)
 	var want triage.Impact
 	var matching []string
 	for _, name := range slices.Sorted(maps.Keys(twin.nodes)) {
@@ -126,7 +125,7 @@ func (h *history) recount(rule triage.Rule, got triage.Impact) {
 		}
 	}
 	if d := diff(got, want); d != "" {
-		h.tell("impact of %s (-twin +core):\n%s", describeRule(rule), d)
+		h.log("impact of %s (-twin +core):\n%s", describeRule(rule), d)
 		h.fail("the impacts of a rule differ")
 	}
 	named, err := h.core().Matching(rule)
@@ -134,7 +133,7 @@ func (h *history) recount(rule triage.Rule, got triage.Impact) {
 		h.fail("asking whom " + describeRule(rule) + " matches: " + err.Error())
 	}
 	if d := diff(slices.Sorted(named), matching); d != "" {
-		h.tell("nodes that match %s (-twin +core):\n%s", describeRule(rule), d)
+		h.log("nodes that match %s (-twin +core):\n%s", describeRule(rule), d)
 		h.fail("the matching nodes differ")
 	}
 	reported := map[string]int{}
@@ -143,20 +142,20 @@ func (h *history) recount(rule triage.Rule, got triage.Impact) {
 			reported[row.Type]++
 		}
 	}
-	for _, kind := range append(slices.Collect(maps.Keys(reported)), nobodyReports) {
+	for _, kind := range append(slices.Collect(maps.Keys(reported)), unreportedCondition) {
 		if got := h.core().Reports(kind); got != reported[kind] {
 			h.fail(fmt.Sprintf("the core counts %d reports of %s, want %d", got, kind, reported[kind]))
 		}
 	}
 	if d := diff(h.core().Reported(), slices.Sorted(maps.Keys(reported))); d != "" {
-		h.tell("reported conditions (-twin +core):\n%s", d)
+		h.log("reported conditions (-twin +core):\n%s", d)
 		h.fail("the reported conditions differ")
 	}
 }
 
-// mayMatch says whether a rule that does not hold for a node could, once the node reports
-// conditions that it does not have.
-func (t *twin) mayMatch(p *patient, rule triage.Rule) bool {
+// mayMatch says whether a rule that does not match a node could match once the node reports
+// missing conditions.
+func (t *naiveCore) mayMatch(p *nodeState, rule triage.Rule) bool {
 	absent, denied := 0, 0
 	for _, condition := range groups(rule) {
 		if v, _ := t.group(p, rule, condition); v != not {
@@ -171,14 +170,14 @@ func (t *twin) mayMatch(p *patient, rule triage.Rule) bool {
 	return absent > 0 && (denied == 0 || !rule.When.All)
 }
 
-// compare asks what a rule adds to another one, and has the twin count it.
-func (h *history) compare(rule, before triage.Rule) {
+// checkImpactBeyond compares the impact beyond another rule with the naive core.
+func (h *history) checkImpactBeyond(rule, before triage.Rule) {
 	got, err := h.core().Impact(rule, before)
 	if err != nil {
 		h.fail("comparing " + describeRule(rule) + " with " + describeRule(before) + ": " + err.Error())
 	}
-	twin := h.each[2].(*twin)
-	matches := func(p *patient, r triage.Rule) bool { return selects(r, p.facts) && twin.verdict(p, r) == holds }
+	twin := h.deciders[2].(*naiveCore)
+	matches := func(p *nodeState, r triage.Rule) bool { return selects(r, p.facts) && twin.verdict(p, r) == holds }
 	more, both := 0, 0
 	for _, p := range twin.nodes {
 		switch {
@@ -200,23 +199,23 @@ func (h *history) compare(rule, before triage.Rule) {
 	}
 }
 
-// followed holds an answer against what a core counts that has begun to follow the
-// rule, under a name that it has never met.
-func (h *history) followed(rule triage.Rule, got triage.Impact) {
-	core := h.each[3].(*triage.Core)
-	rule.ID.Name, rule.DryRun = "never-met", true // it must not get in the way of the others
-	if err := core.SetRule(h.told, rule); err != nil {
+// checkAgainstSetRule compares an impact with the counts of a core after the rule is set
+// under a new name.
+func (h *history) checkAgainstSetRule(rule triage.Rule, got triage.Impact) {
+	core := h.deciders[3].(*triage.Core)
+	rule.ID.Name, rule.DryRun = "never-met", true // it must not affect the other rules
+	if err := core.SetRule(h.lastTime, rule); err != nil {
 		h.fail(err.Error())
 	}
 	counts, _ := core.Population(rule.ID)
-	core.RemoveRule(h.told, rule.ID)
+	core.RemoveRule(h.lastTime, rule.ID)
 	if counts.Selected != got.Selected || counts.Sick != got.Matching {
-		h.tell("%s selects %d, of which %d are sick", describeRule(rule), counts.Selected, counts.Sick)
+		h.log("%s selects %d, of which %d are sick", describeRule(rule), counts.Selected, counts.Sick)
 		h.fail(fmt.Sprintf("its impact was said to be %+v", got))
 	}
 }
 
-func (h *history) tallyImpact(rule triage.Rule, got triage.Impact) {
+func (h *history) countImpact(rule triage.Rule, got triage.Impact) {
 	count := func(what string, is bool) {
 		if is {
 			h.saw[what]++
@@ -232,12 +231,12 @@ func (h *history) tallyImpact(rule triage.Rule, got triage.Impact) {
 	count("impacts through a selector", !rule.Who.Everything() && got.Matching > 0)
 	count("impacts of a rule that is followed", isFollowed && got.Matching > 0)
 	count("impacts of what must stand for a while", got.Matching > 0 && !slices.ContainsFunc(signals, func(s triage.Signal) bool { return s.For == 0 }))
-	count("impacts of what nobody reports", got.Matching > 0 && slices.ContainsFunc(signals, func(s triage.Signal) bool { return s.Condition == nobodyReports }))
+	count("impacts of what nobody reports", got.Matching > 0 && slices.ContainsFunc(signals, func(s triage.Signal) bool { return s.Condition == unreportedCondition }))
 }
 
-// Several may ask at once: the race detector tells if one of them writes.
-func TestImpactIsAskedByManyAtOnce(t *testing.T) {
-	w := newWard(t, 100)
+// The race detector fails this test if concurrent calls of Impact write.
+func TestImpactIsSafeForConcurrentUse(t *testing.T) {
+	w := newBenchCluster(t, 100)
 	rule := impactRule(t)
 	want, err := w.core.Impact(rule)
 	if err != nil {
@@ -258,8 +257,8 @@ func TestImpactIsAskedByManyAtOnce(t *testing.T) {
 	all.Wait()
 }
 
-// More nodes than are named match, in any order of coming and going.
-func TestImpactNamesTheFirst(t *testing.T) {
+// More nodes match than Impact names, in any order.
+func TestImpactNamesFirstNodes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		core, there := triage.New(), map[string]bool{}
 		rule := triage.Rule{
@@ -300,15 +299,15 @@ func TestImpactOfAnInvalidRule(t *testing.T) {
 	}
 }
 
-// Whoever asks pays for a look at every node and for nothing that lasts: what is
-// allocated must not grow with the cluster, nor with how many match.
+// The allocations of Impact must not grow with the cluster, nor with the number of matching
+// nodes.
 func TestAskingAllocatesLittle(t *testing.T) {
-	const most, mostBytes = 32, 4096 // the race detector has some of its own
+	const most, mostBytes = 32, 4096 // the race detector allocates as well
 	everybody := impactRule(t)
 	nobody := impactRule(t)
 	nobody.When.Signals[0].Status = triage.Missing
 	for _, size := range []int{100, 5_000} {
-		w := newWard(t, size)
+		w := newBenchCluster(t, size)
 		before := w.core.Work()
 		for name, ask := range map[string]func(){
 			"on most": func() {
@@ -338,7 +337,7 @@ func TestAskingAllocatesLittle(t *testing.T) {
 				if found < size*9/10 {
 					t.Errorf("%d nodes match", found)
 				}
-				for range names { // who has seen enough may stop
+				for range names { // the caller may stop early
 					break
 				}
 			},
@@ -356,8 +355,7 @@ func TestAskingAllocatesLittle(t *testing.T) {
 	}
 }
 
-// allocations returns the fewest, and the fewest bytes, that something has taken in
-// a few runs.
+// allocations returns the smallest number of allocations and bytes of a few runs.
 func allocations(of func()) (count, bytes uint64) {
 	count, bytes = math.MaxUint64, math.MaxUint64
 	for range 5 {
@@ -370,8 +368,8 @@ func allocations(of func()) (count, bytes uint64) {
 	return count, bytes
 }
 
-// impactRule wants two conditions, the second of which is Ready in any status but
-// Unknown, of every node.
+// impactRule selects every node and requires two conditions, the second of which is Ready in
+// any status except Unknown.
 func impactRule(tb testing.TB) triage.Rule {
 	tb.Helper()
 	who, err := triage.ParseSelector("pool,pool notin (none),!nobody")
@@ -391,12 +389,12 @@ func impactRule(tb testing.TB) triage.Rule {
 	}
 }
 
-// BenchmarkImpact measures the worst question: a rule that selects every node and
-// holds for nineteen in twenty.
+// BenchmarkImpact measures the worst case: a rule that selects every node and matches 95% of
+// them.
 func BenchmarkImpact(b *testing.B) {
 	for _, size := range []int{1_000, 10_000, 100_000} {
 		b.Run(fmt.Sprintf("nodes=%d", size), func(b *testing.B) {
-			w, rule := newWard(b, size), impactRule(b)
+			w, rule := newBenchCluster(b, size), impactRule(b)
 			before := w.core.Work()
 			b.ReportAllocs()
 			b.ResetTimer()

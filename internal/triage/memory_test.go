@@ -7,15 +7,15 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// TestRemember shows a condition to a core at two and at three hours, and at four
-// to a new core that has what the first one asked to remember.
+// TestRemember shows a condition to a core at two and at three hours. At four hours it shows
+// the condition to a new core with the memories of the first.
 func TestRemember(t *testing.T) {
 	const hour, never = time.Hour, time.Duration(-1)
 	for name, test := range map[string]struct {
 		was, is      triage.Status
-		before, then time.Duration // the stamps
+		before, then time.Duration // the transition times
 		remembers    bool
-		since, anew  time.Duration // when its clock started, in both cores
+		since, anew  time.Duration // start of the clock in both cores
 	}{
 		"the stamp moved with the status":             {triage.False, triage.True, 0, 3 * hour, false, 3 * hour, 3 * hour},
 		"the news came late":                          {triage.False, triage.True, 0, 3*hour - time.Minute, false, 3 * hour, 3*hour - time.Minute},
@@ -39,33 +39,32 @@ func TestRemember(t *testing.T) {
 				if status != triage.Missing {
 					n.Conditions = []triage.Condition{{Type: "Disk", Status: status}}
 					if stamp != never {
-						n.Conditions[0].Transition = dawn.Add(stamp)
+						n.Conditions[0].Transition = startTime.Add(stamp)
 					}
 				}
 				return n
 			}
 			start := func(core *triage.Core) (time.Duration, []triage.Memory) {
 				plan, _ := core.Plan("n")
-				return plan.Reason.Since.Sub(dawn), plan.Remember
+				return plan.Reason.Since.Sub(startTime), plan.Remember
 			}
-			core := waitingCore(t, dawn.Add(2*hour))
-			core.Observe(dawn.Add(2*hour), node(test.was, test.before, nil))
-			core.Observe(dawn.Add(3*hour), node(test.is, test.then, nil))
+			core := waitingCore(t, startTime.Add(2*hour))
+			core.Observe(startTime.Add(2*hour), node(test.was, test.before, nil))
+			core.Observe(startTime.Add(3*hour), node(test.is, test.then, nil))
 			since, memories := start(core)
 			if since != test.since || len(memories) > 0 != test.remembers {
 				t.Errorf("since %s, to be remembered: %v; want %s, %t", since, memories, test.since, test.remembers)
 			}
-			heir := waitingCore(t, dawn.Add(4*hour))
-			heir.Observe(dawn.Add(4*hour), node(test.is, test.then, memories))
-			if since, _ := start(heir); since != test.anew {
+			successor := waitingCore(t, startTime.Add(4*hour))
+			successor.Observe(startTime.Add(4*hour), node(test.is, test.then, memories))
+			if since, _ := start(successor); since != test.anew {
 				t.Errorf("after a restart since %s, want %s", since, test.anew)
 			}
 		})
 	}
 }
 
-// waitingCore follows one rule, which waits for a disk to be bad or missing for a
-// day.
+// waitingCore returns a core with a rule that matches a bad or missing disk after a day.
 func waitingCore(t *testing.T, now time.Time) *triage.Core {
 	t.Helper()
 	core := triage.New()

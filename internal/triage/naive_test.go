@@ -10,90 +10,88 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// twin decides what the core decides, from the same words and with none of its
-// code. It keeps what is history and cannot be worked out again; everything
-// else it works out for all nodes and all rules whenever it is asked. It is
-// slow, and meant to be read with the package's documentation beside it.
-type twin struct {
-	now     time.Time
-	loaded  bool
-	rules   map[triage.RuleID]triage.Rule
-	nodes   map[string]*patient
-	vacancy []triage.Grant // terminations whose node is gone
-	// ladders are the lengths of all ladders that there are, and of those of rules
-	// that are gone and have left something behind.
+// naiveCore decides like the core, without any of its code. It keeps only history that
+// cannot be computed again. Everything else it computes for all nodes and all rules on each
+// call. It is slow and simple; read it beside the package documentation.
+type naiveCore struct {
+	now      time.Time
+	loaded   bool
+	rules    map[triage.RuleID]triage.Rule
+	nodes    map[string]*nodeState
+	departed []triage.Grant // terminations whose node is deleted
+	// ladders are the lengths of the ladders of all rules, including removed rules with
+	// responses.
 	ladders map[triage.RuleID]int
-	// storms are those that are on, by the rule whose gate they closed, each with the
-	// time since when it is calm again, zero while it is not.
+	// storms are the current storms by rule, with the time at which each calmed down; zero
+	// if it has not.
 	storms map[triage.RuleID]time.Time
-	// pools are those in which rules share their caps, by rule; of a rule that is gone
-	// for as long as it has left something behind.
+	// pools are the pools by rule, including removed rules with responses.
 	pools map[triage.RuleID]string
-	// allowances are what somebody else lets rules begin, known to be rules or not.
+	// allowances are by rule, even if the rule is not set.
 	allowances map[triage.RuleID]triage.Allowance
 
-	// saw counts what happened, so that a test can tell that it happened.
+	// saw counts events, so that tests can check that they happened.
 	saw map[string]int
 }
 
-// patient is one node under one UID. Changed tells, by condition, since when it
-// has had its status, and stale whose transition time is not that of the change.
-type patient struct {
-	facts       triage.Node
-	created     time.Time // as the facts tell, or when it was first seen
-	ready       bool      // once
-	initialized bool      // once
-	started     bool      // it was ready once while its startup taints were there
-	standsIn    bool      // it replaces one that has gone
-	changed     map[string]time.Time
-	stale       map[string]bool
-	flapped     map[string]bool // between the last two observations, while that is looked at
-	charts      map[triage.RuleID]*chart
+// nodeState is a node with one UID. The map changed has the time of the last status change
+// by condition. The map staleTransition has the conditions whose transition time is not that
+// of the change.
+type nodeState struct {
+	facts              triage.Node
+	created            time.Time // as in the facts, else when the node was first seen
+	wasReady           bool      // at any time
+	initialized        bool      // at any time
+	readyWhileStarting bool      // it was Ready while it had startup taints
+	isReplacement      bool      // it replaces a deleted node
+	changed            map[string]time.Time
+	staleTransition    map[string]bool
+	flapped            map[string]bool // between the last two observations; set only during updateNode
+	ruleStates         map[triage.RuleID]*ruleState
 }
 
-// chart is the history of one rule on one node.
-type chart struct {
-	judged    bool // by this definition of the rule, while it selected the node
-	sick      bool
+// ruleState is the history of a rule on a node.
+type ruleState struct {
+	evaluated bool // this definition of the rule was evaluated while it selected the node
+	unhealthy bool
 	clocks    map[string]start
 	notBefore time.Time
 
-	// troubled says that the rule held or was unclear when it was last asked, and
-	// relieved is when it last ceased to.
-	troubled bool
-	relieved time.Time
-	well     time.Time // since when the node counts as healthy beside its treatment, zero if it does not
+	// matchedOrUnclear is the last result of the rule, and notMatchedSince is when it last
+	// became not matched.
+	matchedOrUnclear bool
+	notMatchedSince  time.Time
+	healthySince     time.Time // when the recovery began; zero if there is none
 
 	response
 }
 
-// start is when a clock began to run. It is vouched for while the condition has
-// the transition time by which somebody who knows nothing else finds it, too.
+// start is the start of a clock. It is derivable while the condition has the transition time
+// from which a restarted core would derive it.
 type start struct {
-	at      time.Time
-	vouched bool
-	by      time.Time
+	at         time.Time
+	derivable  bool
+	transition time.Time
 }
 
-// response is what takes a place; its zero value takes none.
+// response is a response that occupies a slot; the zero value occupies none.
 type response struct {
-	active    bool
-	treatment bool // of a ladder; otherwise a NoExecute taint
-	step      int
-	seen      int // highest step that was in the facts, plus one
-	since     time.Time
-	failed    bool
-	replaced  bool
-	by        *patient // what replaces it, if that was seen
-	// terminates is kept when the rule goes, since nobody else could tell what
-	// its steps were.
-	terminates bool
-	noted      int // the step that terminates is about, plus one
-	deletes    bool
+	active        bool
+	treatment     bool // a step of a ladder; otherwise a NoExecute taint
+	step          int
+	observedSteps int // highest step that was in the facts, plus one
+	since         time.Time
+	failed        bool
+	replaced      bool
+	replacement   *nodeState // the replacement, if it was seen
+	// terminates is kept when the rule is removed, because the ladder is not known any more.
+	terminates     bool
+	terminatesStep int // the step that terminates refers to, plus one
+	deletes        bool
 }
 
-// departs says that the node has to be replaced if it goes.
-func (r response) departs() bool { return r.active && (r.terminates || r.deletes) }
+// needsReplacement says that the node has to be replaced when it is deleted.
+func (r response) needsReplacement() bool { return r.active && (r.terminates || r.deletes) }
 
 type verdict int
 
@@ -103,20 +101,20 @@ const (
 	holds
 )
 
-func newTwin(saw map[string]int) *twin {
-	return &twin{
-		rules: map[triage.RuleID]triage.Rule{}, nodes: map[string]*patient{}, ladders: map[triage.RuleID]int{},
+func newNaiveCore(saw map[string]int) *naiveCore {
+	return &naiveCore{
+		rules: map[triage.RuleID]triage.Rule{}, nodes: map[string]*nodeState{}, ladders: map[triage.RuleID]int{},
 		storms: map[triage.RuleID]time.Time{}, pools: map[triage.RuleID]string{}, allowances: map[triage.RuleID]triage.Allowance{}, saw: saw,
 	}
 }
 
-// ---- what the caller tells
+// ---- input
 
-func (t *twin) SetRule(now time.Time, r triage.Rule) error {
+func (t *naiveCore) SetRule(now time.Time, r triage.Rule) error {
 	if err := r.Validate(); err != nil {
-		return err // as if nothing had been said
+		return err // an invalid rule changes nothing
 	}
-	t.pass(now)
+	t.advanceTo(now)
 	old, known := t.rules[r.ID]
 	if known && reflect.DeepEqual(old, r) {
 		t.decide()
@@ -137,7 +135,7 @@ func (t *twin) SetRule(now time.Time, r triage.Rule) error {
 		t.saw["storms under a rule that is edited"]++
 	}
 	for _, p := range t.nodes {
-		c := p.charts[r.ID]
+		c := p.ruleStates[r.ID]
 		if c == nil {
 			continue
 		}
@@ -147,26 +145,26 @@ func (t *twin) SetRule(now time.Time, r triage.Rule) error {
 				kept[condition] = clock
 			}
 		}
-		c.clocks, c.judged, c.sick = kept, false, false
+		c.clocks, c.evaluated, c.unhealthy = kept, false, false
 		if last := len(r.Response.Ladder) - 1; c.active && last >= 0 {
-			c.step, c.seen = min(c.step, last), min(c.seen, last+1)
-			c.note(r) // the step may be another one now, before it is escalated
+			c.step, c.observedSteps = min(c.step, last), min(c.observedSteps, last+1)
+			c.recordTermination(r) // the action of the step may have changed, before it escalates
 		}
 	}
 	t.decide()
 	return nil
 }
 
-func (t *twin) RemoveRule(now time.Time, id triage.RuleID) {
-	t.pass(now)
+func (t *naiveCore) RemoveRule(now time.Time, id triage.RuleID) {
+	t.advanceTo(now)
 	delete(t.rules, id)
 	delete(t.storms, id)
 	delete(t.allowances, id)
 	t.decide()
 }
 
-func (t *twin) Observe(now time.Time, nodes ...triage.Node) {
-	t.pass(now)
+func (t *naiveCore) Observe(now time.Time, nodes ...triage.Node) {
+	t.advanceTo(now)
 	for _, facts := range nodes {
 		p := t.nodes[facts.Name]
 		if p != nil && p.facts.UID != facts.UID {
@@ -174,19 +172,19 @@ func (t *twin) Observe(now time.Time, nodes ...triage.Node) {
 			p = nil
 		}
 		flapped := map[string]bool{}
-		honest := map[string]bool{} // whose transition time can be that of a change which is seen now
+		accurate := map[string]bool{} // conditions whose transition time can be that of a change seen now
 		if p == nil {
-			p = &patient{
-				created: facts.Created,
-				changed: map[string]time.Time{},
-				stale:   map[string]bool{},
-				charts:  map[triage.RuleID]*chart{},
+			p = &nodeState{
+				created:         facts.Created,
+				changed:         map[string]time.Time{},
+				staleTransition: map[string]bool{},
+				ruleStates:      map[triage.RuleID]*ruleState{},
 			}
 			for _, row := range facts.Conditions {
 				if _, met := p.changed[row.Type]; met {
 					continue
 				}
-				p.changed[row.Type], p.stale[row.Type] = t.now, row.Transition.IsZero()
+				p.changed[row.Type], p.staleTransition[row.Type] = t.now, row.Transition.IsZero()
 				if !row.Transition.IsZero() && row.Transition.Before(t.now) {
 					p.changed[row.Type] = row.Transition
 				}
@@ -199,78 +197,78 @@ func (t *twin) Observe(now time.Time, nodes ...triage.Node) {
 			for _, row := range slices.Concat(p.facts.Conditions, facts.Conditions) {
 				before, was := rowOf(p.facts, row.Type)
 				after, is := rowOf(facts, row.Type)
-				// Within two seconds two changes may have the same.
-				honest[row.Type] = after.Transition.After(before.Transition) || t.now.Sub(after.Transition) < 2*time.Second
-				// And a clock that is wrong tells nobody when that was.
-				if off := t.now.Sub(after.Transition).Abs(); honest[row.Type] && off > time.Minute {
-					honest[row.Type] = false
+				// Within two seconds two changes may have the same transition time.
+				accurate[row.Type] = after.Transition.After(before.Transition) || t.now.Sub(after.Transition) < 2*time.Second
+				// A wrong clock does not tell when the change was.
+				if off := t.now.Sub(after.Transition).Abs(); accurate[row.Type] && off > time.Minute {
+					accurate[row.Type] = false
 					t.saw["stamps of clocks that are wrong"]++
 				}
 				flapped[row.Type] = was && is && before.Status == after.Status && after.Transition.After(before.Transition)
 				switch {
 				case before.Status != after.Status || was != is:
-					p.changed[row.Type], p.stale[row.Type] = t.now, !honest[row.Type]
-				case !before.Transition.Equal(after.Transition): // later than the change, or before it
-					p.stale[row.Type] = true
+					p.changed[row.Type], p.staleTransition[row.Type] = t.now, !accurate[row.Type]
+				case !before.Transition.Equal(after.Transition): // later or earlier than the change
+					p.staleTransition[row.Type] = true
 				}
 			}
 		}
 		p.facts = cloneNode(facts)
 		ready, _ := rowOf(facts, triage.Ready)
-		works := ready.Status == triage.True && !facts.Starting // until then it is of no use
+		works := ready.Status == triage.True && !facts.Starting // ready for work
 		p.initialized = p.initialized || facts.Initialized || works
 		if ready.Status == triage.True && !p.initialized {
-			p.started = true
+			p.readyWhileStarting = true
 			t.saw["ready before the startup taints are gone"]++
 		}
 		p.flapped = flapped
-		t.examine(p, honest)
+		t.updateNode(p, accurate)
 		p.flapped = nil
-		for id, c := range p.charts {
-			c.note(t.rules[id])
+		for id, c := range p.ruleStates {
+			c.recordTermination(t.rules[id])
 		}
 		t.escalate()
 
-		if works && !p.ready {
-			p.ready = true
-			if p.started {
+		if works && !p.wasReady {
+			p.wasReady = true
+			if p.readyWhileStarting {
 				t.saw["startup taints gone from a ready node"]++
 			}
 			if t.loaded {
-				t.replace(p)
+				t.countReplacement(p)
 			}
 		}
 	}
 	t.decide()
 }
 
-func (t *twin) Forget(now time.Time, name string) {
-	t.pass(now)
+func (t *naiveCore) Forget(now time.Time, name string) {
+	t.advanceTo(now)
 	t.forget(name)
 	t.decide()
 }
 
-func (t *twin) Abandon(now time.Time, node string, id triage.RuleID, retry time.Duration) {
-	t.pass(now)
+func (t *naiveCore) Abandon(now time.Time, node string, id triage.RuleID, retry time.Duration) {
+	t.advanceTo(now)
 	if p := t.nodes[node]; p != nil {
-		c := p.charts[id]
-		shown, there := t.shown(p, id)
+		c := p.ruleStates[id]
+		shown, there := t.latestStep(p, id)
 		gives := true
 		switch {
 		case c == nil || !c.active:
 			gives = false
-		case !takesPlace(p.facts, id):
-			c.response, c.well = response{}, time.Time{}
+		case !takesSlot(p.facts, id):
+			c.response, c.healthySince = response{}, time.Time{}
 			t.saw["abandoned"]++
-		case there && c.seen <= c.step: // that step is not there, but an earlier one is
-			c.step, c.seen, c.since, c.failed = shown.Step, shown.Step+1, shown.Since, shown.Failed
-			c.note(t.rules[id])
+		case there && c.observedSteps <= c.step: // an earlier step exists, but not this one
+			c.step, c.observedSteps, c.since, c.failed = shown.Step, shown.Step+1, shown.Since, shown.Failed
+			c.recordTermination(t.rules[id])
 			t.saw["abandoned a later step"]++
 		default:
 			gives = false
 		}
 		if gives {
-			c.notBefore = earlier(c.notBefore, t.now) // its turn is what it was
+			c.notBefore = earlier(c.notBefore, t.now) // it keeps its turn
 			if retry > 0 {
 				c.notBefore = t.now.Add(retry)
 			}
@@ -279,8 +277,8 @@ func (t *twin) Abandon(now time.Time, node string, id triage.RuleID, retry time.
 	t.decide()
 }
 
-func (t *twin) Resume(now time.Time, g triage.Grant) {
-	t.pass(now)
+func (t *naiveCore) Resume(now time.Time, g triage.Grant) {
+	t.advanceTo(now)
 	p := t.nodes[g.Node]
 	if p != nil && p.facts.UID != g.UID {
 		p = nil
@@ -292,28 +290,28 @@ func (t *twin) Resume(now time.Time, g triage.Grant) {
 		t.saw["pools of rules that are gone, found after a restart"]++
 	}
 	switch {
-	case (p == nil || !g.Gone.IsZero()) && slices.ContainsFunc(t.vacancy, func(v triage.Grant) bool { return v.Rule == g.Rule && v.Node == g.Node && v.UID == g.UID }):
+	case (p == nil || !g.Gone.IsZero()) && slices.ContainsFunc(t.departed, func(v triage.Grant) bool { return v.Rule == g.Rule && v.Node == g.Node && v.UID == g.UID }):
 		t.saw["vacancies told twice"]++
 	case !g.Gone.IsZero():
-		t.vacancy = append(t.vacancy, g)
+		t.departed = append(t.departed, g)
 	case p == nil:
 		if ladder && !g.Replaced && (g.Deletes || rule.Response.Ladder[min(g.Step, len(rule.Response.Ladder)-1)].Action == triage.Terminate) {
 			if g.Deletes {
 				t.saw["vacancies of treatments that delete, found after a restart"]++
 			}
 			g.Gone, g.Deletes = t.now, false
-			t.vacancy = append(t.vacancy, g)
+			t.departed = append(t.departed, g)
 			t.saw["vacancies"]++
 		}
 	default:
-		c := p.chart(g.Rule)
+		c := p.ruleState(g.Rule)
 		if !c.active {
-			if known && lenient(rule) {
+			if known && isWeakerThanNoExecute(rule) {
 				t.saw["resumed under a weaker effect"]++
 			}
 			c.response = response{active: true, treatment: g.Rule.Kind != triage.ConditionSet, step: g.Step, since: g.Since}
-			// Somebody decided that before, so somebody knew that it was sick.
-			c.sick = c.sick || known && t.verdict(p, rule) == unclear
+			// The decision shows that the node was unhealthy.
+			c.unhealthy = c.unhealthy || known && t.verdict(p, rule) == unclear
 			t.saw["resumed"]++
 		} else if step := min(g.Step, max(len(rule.Response.Ladder)-1, 0)); known && step > c.step {
 			c.step, c.since, c.failed = step, g.Since, false
@@ -321,15 +319,15 @@ func (t *twin) Resume(now time.Time, g triage.Grant) {
 		terminates := ladder && rule.Response.Ladder[min(c.step, len(rule.Response.Ladder)-1)].Action == triage.Terminate
 		if terminates || deletes(p.facts, g.Rule) {
 			if c.replaced = g.Replaced; !c.replaced {
-				c.by = nil
+				c.replacement = nil
 			}
 		}
 	}
 	t.decide()
 }
 
-func (t *twin) ResumeStorm(now time.Time, id triage.RuleID, calm time.Time) {
-	t.pass(now)
+func (t *naiveCore) ResumeStorm(now time.Time, id triage.RuleID, calm time.Time) {
+	t.advanceTo(now)
 	rule, known := t.rules[id]
 	if _, on := t.storms[id]; known && rule.Bound.Cooldown > 0 && !on {
 		t.storms[id] = earlier(calm, t.now)
@@ -338,8 +336,8 @@ func (t *twin) ResumeStorm(now time.Time, id triage.RuleID, calm time.Time) {
 	t.decide()
 }
 
-func (t *twin) Allow(now time.Time, id triage.RuleID, a *triage.Allowance) {
-	t.pass(now)
+func (t *naiveCore) Allow(now time.Time, id triage.RuleID, a *triage.Allowance) {
+	t.advanceTo(now)
 	delete(t.allowances, id)
 	if a != nil {
 		t.allowances[id] = *a
@@ -347,20 +345,20 @@ func (t *twin) Allow(now time.Time, id triage.RuleID, a *triage.Allowance) {
 	t.decide()
 }
 
-func (t *twin) Loaded(now time.Time) {
-	t.pass(now)
+func (t *naiveCore) Loaded(now time.Time) {
+	t.advanceTo(now)
 	t.loaded = true
 	t.decide()
 }
 
-func (t *twin) Advance(now time.Time) {
-	t.pass(now)
+func (t *naiveCore) Advance(now time.Time) {
+	t.advanceTo(now)
 	t.decide()
 }
 
 // ---- history
 
-func (t *twin) pass(now time.Time) {
+func (t *naiveCore) advanceTo(now time.Time) {
 	if now.After(t.now) {
 		t.now = now
 	}
@@ -368,40 +366,40 @@ func (t *twin) pass(now time.Time) {
 	t.escalate()
 }
 
-func (t *twin) expire() {
-	t.vacancy = slices.DeleteFunc(t.vacancy, func(v triage.Grant) bool {
+func (t *naiveCore) expire() {
+	t.departed = slices.DeleteFunc(t.departed, func(v triage.Grant) bool {
 		return !v.Gone.Add(triage.ReplacementWait).After(t.now)
 	})
 }
 
-func (t *twin) decide() {
+func (t *naiveCore) decide() {
 	t.expire()
 	for _, p := range t.nodes {
-		t.examine(p, nil)
+		t.updateNode(p, nil)
 	}
 	t.escalate()
-	t.weather()
-	t.grant()
+	t.updateStorms()
+	t.beginResponses()
 	for _, p := range t.nodes {
-		for id, c := range p.charts {
-			c.note(t.rules[id])
-			if !c.active && !c.sick && len(c.clocks) == 0 && !carries(p.facts, id) {
-				c.notBefore, c.troubled, c.relieved = time.Time{}, false, time.Time{}
+		for id, c := range p.ruleStates {
+			c.recordTermination(t.rules[id])
+			if !c.active && !c.unhealthy && len(c.clocks) == 0 && !carries(p.facts, id) {
+				c.notBefore, c.matchedOrUnclear, c.notMatchedSince = time.Time{}, false, time.Time{}
 			}
 		}
 	}
 	maps.DeleteFunc(t.ladders, func(id triage.RuleID, _ int) bool {
 		_, known := t.rules[id]
-		return !known && !t.left(id)
+		return !known && !t.hasResponses(id)
 	})
 	maps.DeleteFunc(t.pools, func(id triage.RuleID, _ string) bool {
 		_, known := t.rules[id]
-		return !known && !t.left(id)
+		return !known && !t.hasResponses(id)
 	})
 }
 
-// weather tells for every rule whether a storm is on now that everything is known.
-func (t *twin) weather() {
+// updateStorms updates the storms of all rules after all changes are known.
+func (t *naiveCore) updateStorms() {
 	if !t.loaded {
 		return
 	}
@@ -440,88 +438,87 @@ func (t *twin) weather() {
 	}
 }
 
-// left says whether anything of a rule is still around.
-func (t *twin) left(id triage.RuleID) bool {
+// hasResponses says whether a response of a rule exists.
+func (t *naiveCore) hasResponses(id triage.RuleID) bool {
 	for _, p := range t.nodes {
-		if p.chart(id).active || carries(p.facts, id) {
+		if p.ruleState(id).active || carries(p.facts, id) {
 			return true
 		}
 	}
-	return slices.ContainsFunc(t.vacancy, func(v triage.Grant) bool { return v.Rule == id })
+	return slices.ContainsFunc(t.departed, func(v triage.Grant) bool { return v.Rule == id })
 }
 
-// examine brings the charts of a node up to date with its facts. Doing it again
-// with the same facts changes nothing.
-func (t *twin) examine(p *patient, honest map[string]bool) {
+// updateNode updates the rule states of a node from its facts. It is idempotent.
+func (t *naiveCore) updateNode(p *nodeState, accurate map[string]bool) {
 	for _, id := range t.idsOf(p) {
-		c := p.chart(id)
+		c := p.ruleState(id)
 		rule, known := t.rules[id]
-		t.find(p, id, c)
+		t.syncResponse(p, id, c)
 
 		if !known || !selects(rule, p.facts) {
-			c.judged, c.sick, c.clocks = false, false, map[string]start{}
-			t.feel(p, rule, c, not)
+			c.evaluated, c.unhealthy, c.clocks = false, false, map[string]start{}
+			t.updateRecovery(p, rule, c, not)
 			continue
 		}
 		for _, condition := range groups(rule) {
-			t.wind(p, rule, c, condition, honest[condition])
+			t.updateClock(p, rule, c, condition, accurate[condition])
 		}
 		switch t.verdict(p, rule) {
 		case holds:
-			c.sick = true
+			c.unhealthy = true
 		case not:
-			c.sick = false
+			c.unhealthy = false
 		case unclear:
-			if !c.judged {
-				c.sick = c.active || carries(p.facts, id) || t.allRun(rule, c)
+			if !c.evaluated {
+				c.unhealthy = c.active || carries(p.facts, id) || t.clocksMatch(rule, c)
 			}
 		}
-		t.feel(p, rule, c, t.verdict(p, rule))
-		c.judged = true
+		t.updateRecovery(p, rule, c, t.verdict(p, rule))
+		c.evaluated = true
 	}
 }
 
-// feel keeps since when a node has been healthy whose treatment is still there.
-func (t *twin) feel(p *patient, rule triage.Rule, c *chart, v verdict) {
-	if c.troubled && v == not {
-		c.relieved = t.now
+// updateRecovery updates since when a node with a treatment is healthy.
+func (t *naiveCore) updateRecovery(p *nodeState, rule triage.Rule, c *ruleState, v verdict) {
+	if c.matchedOrUnclear && v == not {
+		c.notMatchedSince = t.now
 	}
-	c.troubled = v != not
-	shown, there := t.shown(p, rule.ID)
+	c.matchedOrUnclear = v != not
+	shown, there := t.latestStep(p, rule.ID)
 	waits := rule.Recovery.Delay > 0 || rule.Recovery.ByHand
-	if !there || !waits || rule.DryRun || c.troubled || c.sick || !selects(rule, p.facts) {
-		if !c.well.IsZero() && c.sick {
+	if !there || !waits || rule.DryRun || c.matchedOrUnclear || c.unhealthy || !selects(rule, p.facts) {
+		if !c.healthySince.IsZero() && c.unhealthy {
 			t.saw["recoveries that were broken off"]++
 		}
-		if !c.well.IsZero() && !c.sick && c.troubled {
+		if !c.healthySince.IsZero() && !c.unhealthy && c.matchedOrUnclear {
 			t.saw["recoveries that became unclear"]++
 		}
-		c.well = time.Time{}
+		c.healthySince = time.Time{}
 		return
 	}
 	switch {
-	case !c.well.IsZero():
-	case c.judged || shown.HealthySince.IsZero():
-		c.well = t.now
+	case !c.healthySince.IsZero():
+	case c.evaluated || shown.HealthySince.IsZero():
+		c.healthySince = t.now
 	default:
-		c.well = later(earlier(shown.HealthySince, t.now), c.relieved)
+		c.healthySince = later(earlier(shown.HealthySince, t.now), c.notMatchedSince)
 		t.saw["recoveries taken up from a note"]++
 	}
 	for _, condition := range groups(rule) {
-		if _, is := rowOf(p.facts, condition); is && !c.judged {
-			c.well = later(c.well, p.changed[condition])
+		if _, is := rowOf(p.facts, condition); is && !c.evaluated {
+			c.healthySince = later(c.healthySince, p.changed[condition])
 		}
 		if p.flapped[condition] {
-			if c.well.Before(t.now) {
+			if c.healthySince.Before(t.now) {
 				t.saw["recoveries begun anew by a stamp"]++
 			}
-			c.well = t.now
+			c.healthySince = t.now
 		}
 	}
 }
 
-// shown is the latest step of a ladder that the facts show.
-func (t *twin) shown(p *patient, id triage.RuleID) (latest triage.Treatment, there bool) {
+// latestStep is the latest step of a ladder in the facts.
+func (t *naiveCore) latestStep(p *nodeState, id triage.RuleID) (latest triage.Treatment, there bool) {
 	for _, treatment := range p.facts.Treatments {
 		if treatment.Rule == id && (!there || treatment.Step > latest.Step) {
 			latest, there = treatment, true
@@ -533,13 +530,13 @@ func (t *twin) shown(p *patient, id triage.RuleID) (latest triage.Treatment, the
 	return latest, there
 }
 
-// stays says whether the treatment stays on a node that is not sick any more, and
-// until when if time will end that.
-func (t *twin) stays(p *patient, rule triage.Rule) (until time.Time, stays bool) {
-	c := p.chart(rule.ID)
+// keepsWhileRecovering says whether the treatment stays on a healthy node, and until when if
+// time ends it.
+func (t *naiveCore) keepsWhileRecovering(p *nodeState, rule triage.Rule) (until time.Time, stays bool) {
+	c := p.ruleState(rule.ID)
 	waits := rule.Recovery.Delay > 0 || rule.Recovery.ByHand
-	_, there := t.shown(p, rule.ID)
-	if c.sick || !waits || rule.DryRun || !there || !selects(rule, p.facts) {
+	_, there := t.latestStep(p, rule.ID)
+	if c.unhealthy || !waits || rule.DryRun || !there || !selects(rule, p.facts) {
 		return time.Time{}, false
 	}
 	switch {
@@ -550,20 +547,20 @@ func (t *twin) stays(p *patient, rule triage.Rule) (until time.Time, stays bool)
 	case rule.Recovery.ByHand:
 		return time.Time{}, true
 	}
-	until = c.well.Add(rule.Recovery.Delay)
+	until = c.healthySince.Add(rule.Recovery.Delay)
 	return until, until.After(t.now)
 }
 
-// allRun says whether the clocks that run would have made the node sick.
-func (t *twin) allRun(rule triage.Rule, c *chart) bool {
+// clocksMatch says whether the running clocks show that the node was unhealthy.
+func (t *naiveCore) clocksMatch(rule triage.Rule, c *ruleState) bool {
 	if rule.When.All {
 		return len(c.clocks) == len(groups(rule))
 	}
 	return len(c.clocks) > 0
 }
 
-// wind starts, stops or keeps the clock of one group.
-func (t *twin) wind(p *patient, rule triage.Rule, c *chart, condition string, honest bool) {
+// updateClock starts, stops or keeps the clock of one group.
+func (t *naiveCore) updateClock(p *nodeState, rule triage.Rule, c *ruleState, condition string, accurate bool) {
 	v, _ := t.group(p, rule, condition)
 	clock, running := c.clocks[condition]
 	row, is := rowOf(p.facts, condition)
@@ -573,13 +570,13 @@ func (t *twin) wind(p *patient, rule triage.Rule, c *chart, condition string, ho
 	case v == not:
 		delete(c.clocks, condition)
 		return
-	case running: // it runs on
+	case running: // keeps running
 	case fromCreation:
 		if v != holds {
 			return
 		}
 		clock = start{at: p.created}
-	case !c.judged && memory:
+	case !c.evaluated && memory:
 		clock = start{at: earlier(remembered, t.now)}
 		t.saw["memories"]++
 		if row.Status != triage.Unknown && !row.Transition.IsZero() && row.Transition.Before(clock.at) {
@@ -587,23 +584,23 @@ func (t *twin) wind(p *patient, rule triage.Rule, c *chart, condition string, ho
 		}
 	case v != holds:
 		return
-	case !is: // a row that is not there has no time
+	case !is: // a missing condition has no transition time
 		clock = start{at: t.now}
-	case !c.judged:
-		clock = start{at: p.changed[condition], vouched: !p.stale[condition], by: row.Transition}
+	case !c.evaluated:
+		clock = start{at: p.changed[condition], derivable: !p.staleTransition[condition], transition: row.Transition}
 	default:
-		clock = start{at: t.now, vouched: honest, by: row.Transition}
+		clock = start{at: t.now, derivable: accurate, transition: row.Transition}
 	}
 	c.clocks[condition] = clock
 }
 
-// find compares what a chart says is on the node with what is.
-func (t *twin) find(p *patient, id triage.RuleID, c *chart) {
+// syncResponse compares the known response with the facts.
+func (t *naiveCore) syncResponse(p *nodeState, id triage.RuleID, c *ruleState) {
 	rule, known := t.rules[id]
 	last := len(rule.Response.Ladder) - 1
 
 	if known && last >= 0 && c.active {
-		c.step, c.seen = min(c.step, last), min(c.seen, last+1)
+		c.step, c.observedSteps = min(c.step, last), min(c.observedSteps, last+1)
 	}
 	var found []triage.Treatment
 	if !known || last >= 0 {
@@ -631,11 +628,11 @@ func (t *twin) find(p *patient, id triage.RuleID, c *chart) {
 			c.response = response{active: true, treatment: true, since: t.now}
 		}
 		top := found[len(found)-1].Step
-		if c.seen == c.step+1 && top < c.step {
-			c.step = top // somebody has ended the later one
+		if c.observedSteps == c.step+1 && top < c.step {
+			c.step = top // the later step has ended
 			t.saw["later steps over"]++
 		}
-		c.step, c.seen = max(c.step, top), top+1
+		c.step, c.observedSteps = max(c.step, top), top+1
 		for _, treatment := range found {
 			if treatment.Step == c.step {
 				c.since, c.failed = treatment.Since, treatment.Failed
@@ -645,63 +642,63 @@ func (t *twin) find(p *patient, id triage.RuleID, c *chart) {
 		if !c.active {
 			c.response = response{active: true, since: t.now}
 		}
-		c.seen = 1
-	case c.active && c.seen == c.step+1:
-		c.response, c.well = response{}, time.Time{}
+		c.observedSteps = 1
+	case c.active && c.observedSteps == c.step+1:
+		c.response, c.healthySince = response{}, time.Time{}
 		c.notBefore = t.now
 		t.saw["over"]++
 	}
 }
 
-func (t *twin) escalate() {
+func (t *naiveCore) escalate() {
 	for _, p := range t.nodes {
-		for id, c := range p.charts {
+		for id, c := range p.ruleStates {
 			rule, known := t.rules[id]
-			if !known || rule.DryRun || !c.active || !c.sick || c.step >= len(rule.Response.Ladder)-1 {
+			if !known || rule.DryRun || !c.active || !c.unhealthy || c.step >= len(rule.Response.Ladder)-1 {
 				continue
 			}
 			_, vetoed := vetoOf(p.facts, id.Kind)
-			if t.verdict(p, rule) == holds && rule.Hold == "" && !vetoed && t.spent(rule, c) && !c.notBefore.After(t.now) {
+			if t.verdict(p, rule) == holds && rule.Hold == "" && !vetoed && t.isStepOver(rule, c) && !c.notBefore.After(t.now) {
 				c.step, c.since, c.failed = c.step+1, t.now, false
-				c.note(rule)
+				c.recordTermination(rule)
 				t.saw["escalations"]++
 			}
 		}
 	}
 }
 
-// spent says whether the current step was seen and has failed or timed out.
-func (t *twin) spent(rule triage.Rule, c *chart) bool {
+// isStepOver says whether the current step was observed and has failed or timed out.
+func (t *naiveCore) isStepOver(rule triage.Rule, c *ruleState) bool {
 	timeout := rule.Response.Ladder[c.step].Timeout
-	return c.seen == c.step+1 && (c.failed || timeout > 0 && !c.since.Add(timeout).After(t.now))
+	return c.observedSteps == c.step+1 && (c.failed || timeout > 0 && !c.since.Add(timeout).After(t.now))
 }
 
-// note keeps whether the step under way is a termination, or anything deletes the
-// node.
-func (c *chart) note(rule triage.Rule) {
+// recordTermination records whether the current step is a termination, or a treatment
+// deletes the node.
+func (c *ruleState) recordTermination(rule triage.Rule) {
 	if ladder := rule.Response.Ladder; c.active && len(ladder) > 0 {
 		terminates := ladder[c.step].Action == triage.Terminate
-		if c.noted == c.step+1 { // what was decided stays decided
+		if c.terminatesStep == c.step+1 { // a decided termination remains one
 			terminates = terminates || c.terminates
 		}
-		c.terminates, c.noted = terminates, c.step+1
+		c.terminates, c.terminatesStep = terminates, c.step+1
 	}
-	if c.replaced = c.replaced && c.departs(); !c.replaced {
-		c.by = nil
+	if c.replaced = c.replaced && c.needsReplacement(); !c.replaced {
+		c.replacement = nil
 	}
 }
 
-func (t *twin) forget(name string) {
+func (t *naiveCore) forget(name string) {
 	p := t.nodes[name]
 	if p == nil {
 		return
 	}
-	for id, c := range p.charts {
-		if c.departs() && c.by != nil {
-			c.by.standsIn = true
+	for id, c := range p.ruleStates {
+		if c.needsReplacement() && c.replacement != nil {
+			c.replacement.isReplacement = true
 		}
-		if c.departs() && !c.replaced {
-			t.vacancy = append(t.vacancy, triage.Grant{
+		if c.needsReplacement() && !c.replaced {
+			t.departed = append(t.departed, triage.Grant{
 				Rule: id, Node: name, UID: p.facts.UID, Step: c.step, Since: c.since, Gone: t.now, ControlPlane: p.facts.ControlPlane,
 			})
 			t.saw["vacancies"]++
@@ -713,9 +710,9 @@ func (t *twin) forget(name string) {
 	delete(t.nodes, name)
 }
 
-// replace counts a node that has become ready in the place of the oldest
+// countReplacement counts a node that became ready as the replacement for the oldest
 // termination of the rules that select it.
-func (t *twin) replace(p *patient) {
+func (t *naiveCore) countReplacement(p *nodeState) {
 	type termination struct {
 		since time.Time
 		node  string
@@ -725,17 +722,17 @@ func (t *twin) replace(p *patient) {
 	var open []termination
 	for name, other := range t.nodes {
 		if other == p {
-			continue // nobody replaces itself
+			continue // a node does not replace itself
 		}
-		for id, c := range other.charts {
-			if c.departs() && !c.replaced {
-				open = append(open, termination{c.since, name, id, func() { c.replaced, c.by = true, p }})
+		for id, c := range other.ruleStates {
+			if c.needsReplacement() && !c.replaced {
+				open = append(open, termination{c.since, name, id, func() { c.replaced, c.replacement = true, p }})
 			}
 		}
 	}
-	for i, v := range t.vacancy {
+	for i, v := range t.departed {
 		open = append(open, termination{v.Since, v.Node, v.Rule, func() {
-			t.vacancy, p.standsIn = slices.Delete(t.vacancy, i, i+1), true
+			t.departed, p.isReplacement = slices.Delete(t.departed, i, i+1), true
 		}})
 	}
 	open = slices.DeleteFunc(open, func(o termination) bool {
@@ -754,16 +751,16 @@ func (t *twin) replace(p *patient) {
 	t.saw["replacements"]++
 }
 
-// ---- a round of decisions
+// ---- decisions
 
-func (t *twin) grant() {
+func (t *naiveCore) beginResponses() {
 	if !t.loaded {
 		return
 	}
 	type candidate struct {
 		waits time.Time
 		rule  triage.Rule
-		p     *patient
+		p     *nodeState
 	}
 	var queue []candidate
 	for _, p := range t.nodes {
@@ -771,8 +768,8 @@ func (t *twin) grant() {
 			if rule.DryRun {
 				continue
 			}
-			c := p.chart(id)
-			if !c.sick || c.active || len(rule.Response.Ladder) == 0 && !wantsNoExecute(rule) || t.verdict(p, rule) != holds {
+			c := p.ruleState(id)
+			if !c.unhealthy || c.active || len(rule.Response.Ladder) == 0 && !wantsNoExecute(rule) || t.verdict(p, rule) != holds {
 				continue
 			}
 			eligible, _ := t.eligible(p, rule)
@@ -785,29 +782,29 @@ func (t *twin) grant() {
 		return cmp.Or(a.waits.Compare(b.waits), compareRules(a.rule.ID, b.rule.ID), cmp.Compare(a.p.facts.Name, b.p.facts.Name))
 	})
 	for _, next := range queue {
-		if _, stopped := t.blocked(next.p, next.rule); !stopped {
-			c := next.p.chart(next.rule.ID)
+		if _, stopped := t.obstacle(next.p, next.rule); !stopped {
+			c := next.p.ruleState(next.rule.ID)
 			c.response = response{active: true, treatment: len(next.rule.Response.Ladder) > 0, since: t.now}
-			c.note(next.rule) // who goes counts at once for those who come after it
+			c.recordTermination(next.rule) // a termination counts at once for the decisions after it
 			t.saw["grants"]++
 			if len(next.rule.Response.Ladder) > 0 {
-				t.spend(next.rule.ID)
+				t.takeAllowance(next.rule.ID)
 			}
 		}
 	}
 }
 
-// blocked says what keeps a rule from beginning something on a node now.
-func (t *twin) blocked(p *patient, rule triage.Rule) (triage.Reason, bool) {
+// obstacle says what prevents a rule from beginning a response on a node now.
+func (t *naiveCore) obstacle(p *nodeState, rule triage.Rule) (triage.Reason, bool) {
 	counts := t.count(rule)
 	if rule.Hold != "" {
 		return triage.Reason{Code: triage.OnHold, Other: rule.Hold}, true
 	}
 	if len(rule.Response.Ladder) == 0 {
-		if spares(rule, p.facts) {
+		if excludesNode(rule, p.facts) {
 			return triage.Reason{Code: triage.FellBack}, true
 		}
-		if t.served(p, rule) {
+		if t.hasForeignTaint(p, rule) {
 			return triage.Reason{Code: triage.Tainted}, true
 		}
 	} else {
@@ -815,7 +812,7 @@ func (t *twin) blocked(p *patient, rule triage.Rule) (triage.Reason, bool) {
 			return triage.Reason{Code: triage.Vetoed, Other: veto.Reason}, true
 		}
 		var others []triage.RuleID
-		for id, c := range p.charts {
+		for id, c := range p.ruleStates {
 			if id != rule.ID && c.active && c.treatment {
 				others = append(others, id)
 			}
@@ -826,20 +823,20 @@ func (t *twin) blocked(p *patient, rule triage.Rule) (triage.Reason, bool) {
 		if names := t.controlPlaneInTreatment(p); p.facts.ControlPlane && len(names) > 0 {
 			return triage.Reason{Code: triage.ControlPlaneBusy, Other: slices.Min(names)}, true
 		}
-		if reason, shut := t.shut(rule); shut {
+		if reason, shut := t.gateClosedBy(rule); shut {
 			return reason, true
 		}
 	}
-	taken := t.pooled(rule.ID)
-	if limit := allows(rule.Bound.Cap, t.basis(rule)); limit >= 0 && taken >= limit {
+	taken := t.inTreatmentOfPool(rule.ID)
+	if limit := allows(rule.Bound.Cap, t.capBase(rule)); limit >= 0 && taken >= limit {
 		if counts.Treated < limit {
 			t.saw["held: by another rule of the pool"]++
 		}
 		gone := 0
-		for _, mate := range t.mates(rule.ID) {
+		for _, mate := range t.poolRules(rule.ID) {
 			gone += t.unreplaced(mate)
 		}
-		return triage.Reason{Code: triage.CapFull, Have: taken, Limit: limit, Of: t.basis(rule), Pool: rule.Bound.Pool, Departed: gone}, true
+		return triage.Reason{Code: triage.CapFull, Have: taken, Limit: limit, Of: t.capBase(rule), Pool: rule.Bound.Pool, Departed: gone}, true
 	}
 	if word, told := t.allowances[rule.ID]; told && word.Places <= 0 && len(rule.Response.Ladder) > 0 {
 		return triage.Reason{Code: triage.NotAllowed, Other: word.Words}, true
@@ -847,19 +844,19 @@ func (t *twin) blocked(p *patient, rule triage.Rule) (triage.Reason, bool) {
 	return triage.Reason{}, false
 }
 
-// basis is of how many nodes the cap is a share: of all, without those that were made
-// since the first began to go of those that are to be replaced, unless they replace one
-// that has gone. 100% is of everybody, and of those that are gone.
-func (t *twin) basis(rule triage.Rule) (nodes int) {
+// capBase is the number of nodes that the percentage of the cap refers to: the selected
+// nodes, without nodes created since the first departure unless they replace a deleted node.
+// For 100% it is the selected and the deleted nodes.
+func (t *naiveCore) capBase(rule triage.Rule) (nodes int) {
 	var going []time.Time
 	gone := 0
-	for _, mate := range t.mates(rule.ID) {
+	for _, mate := range t.poolRules(rule.ID) {
 		for _, p := range t.nodes {
-			if c := p.chart(mate); c.departs() {
+			if c := p.ruleState(mate); c.needsReplacement() {
 				going = append(going, c.since)
 			}
 		}
-		for _, v := range t.vacancy {
+		for _, v := range t.departed {
 			if v.Rule == mate {
 				going = append(going, v.Since)
 				gone++
@@ -876,7 +873,7 @@ func (t *twin) basis(rule triage.Rule) (nodes int) {
 	for _, p := range t.nodes {
 		switch {
 		case !selects(rule, p.facts):
-		case isShare && len(going) > 0 && !p.standsIn && !p.created.Before(slices.MinFunc(going, time.Time.Compare).Truncate(time.Second)):
+		case isShare && len(going) > 0 && !p.isReplacement && !p.created.Before(slices.MinFunc(going, time.Time.Compare).Truncate(time.Second)):
 			t.saw["newcomers that make no room"]++
 		default:
 			nodes++
@@ -889,8 +886,8 @@ func isAll(limit *triage.Limit) bool {
 	return limit != nil && *limit == triage.Limit{Number: 100, Percent: true, RoundUp: limit.RoundUp}
 }
 
-// mates are all rules that share a pool with this one, itself among them.
-func (t *twin) mates(id triage.RuleID) []triage.RuleID {
+// poolRules are all rules in the pool of this rule, including itself.
+func (t *naiveCore) poolRules(id triage.RuleID) []triage.RuleID {
 	mates := []triage.RuleID{id}
 	for other, pool := range t.pools {
 		if other != id && pool != "" && pool == t.pools[id] {
@@ -900,9 +897,9 @@ func (t *twin) mates(id triage.RuleID) []triage.RuleID {
 	return mates
 }
 
-// pooled is how many are in treatment under all rules that share a pool with one.
-func (t *twin) pooled(id triage.RuleID) (taken int) {
-	for _, mate := range t.mates(id) {
+// inTreatmentOfPool is the number of nodes in treatment under all rules of the pool.
+func (t *naiveCore) inTreatmentOfPool(id triage.RuleID) (taken int) {
+	for _, mate := range t.poolRules(id) {
 		theirs := t.inTreatment(mate)
 		if _, known := t.rules[mate]; !known && theirs > 0 {
 			t.saw["places of a pool taken by a rule that is gone"]++
@@ -915,25 +912,24 @@ func (t *twin) pooled(id triage.RuleID) (taken int) {
 	return taken
 }
 
-// served says that the node has the NoExecute that the rule would place, and that nobody
-// can tell whose it is.
-func (t *twin) served(p *patient, rule triage.Rule) bool {
-	return wantsNoExecute(rule) && !p.chart(rule.ID).active && slices.Contains(p.facts.Foreign, rule.Response.Taint.Key)
+// hasForeignTaint says that the node has a foreign NoExecute taint with the key of the rule.
+func (t *naiveCore) hasForeignTaint(p *nodeState, rule triage.Rule) bool {
+	return wantsNoExecute(rule) && !p.ruleState(rule.ID).active && slices.Contains(p.facts.Foreign, rule.Response.Taint.Key)
 }
 
-// inTreatment is how many places one rule has taken, known or gone.
-func (t *twin) inTreatment(id triage.RuleID) (taken int) {
+// inTreatment is the number of slots of a rule, set or removed.
+func (t *naiveCore) inTreatment(id triage.RuleID) (taken int) {
 	for _, p := range t.nodes {
-		if p.chart(id).active {
+		if p.ruleState(id).active {
 			taken++
 		}
 	}
 	return taken + t.unreplaced(id)
 }
 
-// spend counts a treatment that a rule has begun in what its pool is allowed.
-func (t *twin) spend(id triage.RuleID) {
-	for _, mate := range t.mates(id) {
+// takeAllowance counts a new treatment in the allowances of the pool.
+func (t *naiveCore) takeAllowance(id triage.RuleID) {
+	for _, mate := range t.poolRules(id) {
 		word, told := t.allowances[mate]
 		if _, known := t.rules[mate]; !told || !known || word.Places <= 0 {
 			continue
@@ -947,8 +943,8 @@ func (t *twin) spend(id triage.RuleID) {
 	}
 }
 
-// shut says what keeps the gate of a rule closed.
-func (t *twin) shut(rule triage.Rule) (triage.Reason, bool) {
+// gateClosedBy says what keeps the gate of a rule closed.
+func (t *naiveCore) gateClosedBy(rule triage.Rule) (triage.Reason, bool) {
 	n := t.count(rule)
 	lost := t.unreplaced(rule.ID)
 	unwell := n.Sick + n.Recovering + lost
@@ -970,18 +966,18 @@ func (t *twin) shut(rule triage.Rule) (triage.Reason, bool) {
 	return triage.Reason{}, false
 }
 
-// controlPlaneInTreatment names the control-plane nodes in treatment other than
-// this one, and those that were and are not replaced yet.
-func (t *twin) controlPlaneInTreatment(p *patient) []string {
+// controlPlaneInTreatment returns the other control-plane nodes that are in treatment, or
+// deleted and not replaced yet.
+func (t *naiveCore) controlPlaneInTreatment(p *nodeState) []string {
 	var names []string
 	for name, other := range t.nodes {
-		for _, c := range other.charts {
+		for _, c := range other.ruleStates {
 			if other != p && other.facts.ControlPlane && c.active && c.treatment {
 				names = append(names, name)
 			}
 		}
 	}
-	for _, v := range t.vacancy {
+	for _, v := range t.departed {
 		if v.ControlPlane {
 			names = append(names, v.Node)
 		}
@@ -989,7 +985,7 @@ func (t *twin) controlPlaneInTreatment(p *patient) []string {
 	return names
 }
 
-func (t *twin) count(rule triage.Rule) triage.Counts {
+func (t *naiveCore) count(rule triage.Rule) triage.Counts {
 	var n triage.Counts
 	for _, zone := range t.zones(rule) {
 		n.Selected += zone.Selected
@@ -1003,9 +999,9 @@ func (t *twin) count(rule triage.Rule) triage.Counts {
 	return n
 }
 
-// unreplaced is how many nodes of a rule are gone and have no replacement yet.
-func (t *twin) unreplaced(id triage.RuleID) (gone int) {
-	for _, v := range t.vacancy {
+// unreplaced is the number of deleted nodes of a rule without a replacement.
+func (t *naiveCore) unreplaced(id triage.RuleID) (gone int) {
+	for _, v := range t.departed {
 		if v.Rule == id {
 			gone++
 		}
@@ -1013,20 +1009,20 @@ func (t *twin) unreplaced(id triage.RuleID) (gone int) {
 	return gone
 }
 
-func (t *twin) zones(rule triage.Rule) map[string]triage.Counts {
+func (t *naiveCore) zones(rule triage.Rule) map[string]triage.Counts {
 	zones := map[string]triage.Counts{}
 	for _, p := range t.nodes {
 		n := zones[p.facts.Zone]
-		c := p.chart(rule.ID)
+		c := p.ruleState(rule.ID)
 		if selects(rule, p.facts) {
 			n.Selected++
 			switch {
-			case c.sick:
+			case c.unhealthy:
 				n.Sick++
 			case c.active && c.treatment:
 				n.Recovering++
 			}
-			if t.served(p, rule) {
+			if t.hasForeignTaint(p, rule) {
 				n.Foreign++
 			}
 		}
@@ -1040,9 +1036,9 @@ func (t *twin) zones(rule triage.Rule) map[string]triage.Counts {
 	return zones
 }
 
-// ---- what the caller asks
+// ---- output
 
-func (t *twin) Population(id triage.RuleID) (triage.Population, bool) {
+func (t *naiveCore) Population(id triage.RuleID) (triage.Population, bool) {
 	rule, known := t.rules[id]
 	if !known {
 		return triage.Population{}, false
@@ -1052,8 +1048,8 @@ func (t *twin) Population(id triage.RuleID) (triage.Population, bool) {
 		Counts: n,
 		Zones:  t.zones(rule),
 		Gate:   allows(rule.Bound.Gate, n.Selected+n.Departed),
-		Cap:    allows(rule.Bound.Cap, t.basis(rule)),
-		Pooled: t.pooled(id),
+		Cap:    allows(rule.Bound.Cap, t.capBase(rule)),
+		Pooled: t.inTreatmentOfPool(id),
 	}
 	population.CalmSince, population.Storm = t.storms[id]
 	if !population.CalmSince.IsZero() {
@@ -1062,10 +1058,10 @@ func (t *twin) Population(id triage.RuleID) (triage.Population, bool) {
 	return population, true
 }
 
-func (t *twin) Grants() []triage.Grant {
+func (t *naiveCore) Grants() []triage.Grant {
 	var grants []triage.Grant
 	for name, p := range t.nodes {
-		for id, c := range p.charts {
+		for id, c := range p.ruleStates {
 			if c.active {
 				grants = append(grants, triage.Grant{
 					Rule: id, Node: name, UID: p.facts.UID, Step: c.step, Since: c.since, ControlPlane: p.facts.ControlPlane, Replaced: c.replaced, Deletes: c.deletes, Pool: t.pools[id],
@@ -1073,14 +1069,14 @@ func (t *twin) Grants() []triage.Grant {
 			}
 		}
 	}
-	for _, v := range t.vacancy {
+	for _, v := range t.departed {
 		v.Pool = t.pools[v.Rule]
 		grants = append(grants, v)
 	}
 	return grants
 }
 
-func (t *twin) Plan(name string) (triage.Plan, bool) {
+func (t *naiveCore) Plan(name string) (triage.Plan, bool) {
 	p := t.nodes[name]
 	if p == nil {
 		return triage.Plan{}, false
@@ -1101,30 +1097,30 @@ func (t *twin) Plan(name string) (triage.Plan, bool) {
 		switch {
 		case release:
 			plan.Release = append(plan.Release, reason)
-		case known && rule.Response.Taint != nil && p.chart(id).active && p.chart(id).seen == 0 && placed < triage.NoExecute:
-			// Nobody wants that NoExecute now, and nobody has seen it.
+		case known && rule.Response.Taint != nil && p.ruleState(id).active && p.ruleState(id).observedSteps == 0 && placed < triage.NoExecute:
+			// This NoExecute taint is no longer wanted and was never observed.
 			off := reason
 			if placed > 0 {
 				off.Other = "NoExecute is called off"
 			}
 			plan.Release = append(plan.Release, off)
-		case known && len(rule.Response.Ladder) > 0 && t.waitsUnseen(p, rule):
-			if p.chart(id).step == 0 {
+		case known && len(rule.Response.Ladder) > 0 && t.isCalledOff(p, rule):
+			if p.ruleState(id).step == 0 {
 				plan.Release = append(plan.Release, reason)
 			} else {
 				plan.CallOff = append(plan.CallOff, reason)
 			}
 		}
-		if step, wanted := t.wanted(p, rule); known && wanted && plan.Treatment == nil {
-			c := p.chart(id)
+		if step, wanted := t.wantedStep(p, rule); known && wanted && plan.Treatment == nil {
+			c := p.ruleState(id)
 			plan.Treatment = &triage.PlannedTreatment{
 				Rule: id, Step: step.Step, Action: rule.Response.Ladder[step.Step].Action, Ref: rule.Response.Ladder[step.Step].Ref,
-				Since: step.Since, HealthySince: c.well, Reason: reason,
+				Since: step.Since, HealthySince: c.healthySince, Reason: reason,
 			}
 		}
 		switch reason.Code {
 		case triage.Tainted, triage.FellBack:
-			if placed == triage.NoExecute && t.served(p, rule) {
+			if placed == triage.NoExecute && t.hasForeignTaint(p, rule) {
 				t.saw["NoExecute of others that serves"]++
 				break
 			}
@@ -1140,8 +1136,8 @@ func (t *twin) Plan(name string) (triage.Plan, bool) {
 			continue
 		}
 		for _, condition := range groups(rule) {
-			clock, running := p.chart(id).clocks[condition]
-			if running && t.mustOutlive(p, rule, condition, clock) {
+			clock, running := p.ruleState(id).clocks[condition]
+			if running && t.mustRemember(p, rule, condition, clock) {
 				row, _ := rowOf(p.facts, condition)
 				plan.Remember = append(plan.Remember, triage.Memory{Rule: id, Condition: condition, Since: clock.at, Transition: row.Transition})
 			}
@@ -1164,25 +1160,25 @@ func (t *twin) Plan(name string) (triage.Plan, bool) {
 	return plan, true
 }
 
-// waitsUnseen says that the latest step was decided, was never seen, and may not
-// begin now, although the rule does not want everything back.
-func (t *twin) waitsUnseen(p *patient, rule triage.Rule) bool {
-	c := p.chart(rule.ID)
-	if !c.active || c.seen == c.step+1 || rule.DryRun {
+// isCalledOff says that the latest step was decided, was never observed and may not begin
+// now, although the rule does not release the response.
+func (t *naiveCore) isCalledOff(p *nodeState, rule triage.Rule) bool {
+	c := p.ruleState(rule.ID)
+	if !c.active || c.observedSteps == c.step+1 || rule.DryRun {
 		return false
 	}
-	if !c.sick {
-		_, stays := t.stays(p, rule)
+	if !c.unhealthy {
+		_, stays := t.keepsWhileRecovering(p, rule)
 		return stays
 	}
-	_, off := t.off(p, rule)
+	_, off := t.calledOff(p, rule)
 	return off
 }
 
-// off says why the latest step may not begin on a sick node, which was decided and
-// has never been seen.
-func (t *twin) off(p *patient, rule triage.Rule) (triage.Reason, bool) {
-	c := p.chart(rule.ID)
+// calledOff says why the latest step, decided and never observed, may not begin on an
+// unhealthy node.
+func (t *naiveCore) calledOff(p *nodeState, rule triage.Rule) (triage.Reason, bool) {
+	c := p.ruleState(rule.ID)
 	veto, vetoed := vetoOf(p.facts, rule.ID.Kind)
 	eligible, _ := t.eligible(p, rule)
 	switch {
@@ -1195,39 +1191,39 @@ func (t *twin) off(p *patient, rule triage.Rule) (triage.Reason, bool) {
 	case vetoed:
 		return triage.Reason{Code: triage.Vetoed, Other: veto.Reason}, true
 	case c.step == 0 && t.loaded:
-		return t.shut(rule)
+		return t.gateClosedBy(rule)
 	}
 	return triage.Reason{}, false
 }
 
-// wanted is the step that a rule wants to be under way on a node.
-func (t *twin) wanted(p *patient, rule triage.Rule) (triage.Treatment, bool) {
-	c := p.chart(rule.ID)
+// wantedStep is the step that a rule wants on a node.
+func (t *naiveCore) wantedStep(p *nodeState, rule triage.Rule) (triage.Treatment, bool) {
+	c := p.ruleState(rule.ID)
 	if len(rule.Response.Ladder) == 0 || rule.DryRun || !c.active {
 		return triage.Treatment{}, false
 	}
-	_, stays := t.stays(p, rule)
-	shown, there := t.shown(p, rule.ID)
+	_, stays := t.keepsWhileRecovering(p, rule)
+	shown, there := t.latestStep(p, rule.ID)
 	if shown.Step == c.step {
 		shown.Since = c.since
 	}
 	switch {
-	case !c.sick && !stays:
+	case !c.unhealthy && !stays:
 		return triage.Treatment{}, false
-	case !c.sick || t.waitsUnseen(p, rule):
+	case !c.unhealthy || t.isCalledOff(p, rule):
 		return shown, there
 	}
 	return triage.Treatment{Step: c.step, Since: c.since}, true
 }
 
-// mustOutlive says whether the start of a clock has to be written down.
-func (t *twin) mustOutlive(p *patient, rule triage.Rule, condition string, clock start) bool {
+// mustRemember says whether the start of a clock has to be stored.
+func (t *naiveCore) mustRemember(p *nodeState, rule triage.Rule, condition string, clock start) bool {
 	signals := signalsOf(rule, condition)
 	row, is := rowOf(p.facts, condition)
 	if signals[0].FromCreation || !is {
 		return false
 	}
-	found := clock.vouched && clock.by.Equal(row.Transition)
+	found := clock.derivable && clock.transition.Equal(row.Transition)
 	v, _ := t.group(p, rule, condition)
 	wait := slices.ContainsFunc(signals, func(s triage.Signal) bool { return s.For > 0 })
 	switch {
@@ -1241,18 +1237,17 @@ func (t *twin) mustOutlive(p *patient, rule triage.Rule, condition string, clock
 		return false
 	case found:
 		t.saw["remembered through an Unknown with the same stamp"]++
-	case v == holds && !clock.vouched:
+	case v == holds && !clock.derivable:
 		t.saw["remembered because no stamp tells it"]++
 	}
 	return true
 }
 
-// finding is what one rule has to say about a node: nothing, if the code is
-// zero. It also tells the effect of the taint that is placed, and whether the
-// response is to be taken back.
-func (t *twin) finding(p *patient, id triage.RuleID) (reason triage.Reason, placed triage.Effect, release bool) {
+// finding is the finding of a rule for a node; none if the code is zero. It also returns the
+// effect of the planned taint, and whether the response is released.
+func (t *naiveCore) finding(p *nodeState, id triage.RuleID) (reason triage.Reason, placed triage.Effect, release bool) {
 	rule, known := t.rules[id]
-	c := p.chart(id)
+	c := p.ruleState(id)
 	there := c.active || carries(p.facts, id)
 	switch {
 	case !known && there:
@@ -1266,20 +1261,20 @@ func (t *twin) finding(p *patient, id triage.RuleID) (reason triage.Reason, plac
 	}
 
 	v := t.verdict(p, rule)
-	if until, stays := t.stays(p, rule); stays {
+	if until, stays := t.keepsWhileRecovering(p, rule); stays {
 		if v == unclear {
 			return t.unclear(p, rule), 0, false
 		}
-		shown, _ := t.shown(p, id)
+		shown, _ := t.latestStep(p, id)
 		return triage.Reason{
-			Code: triage.Recovering, Since: c.well, Until: until,
+			Code: triage.Recovering, Since: c.healthySince, Until: until,
 			Step: shown.Step + 1, Steps: len(rule.Response.Ladder), Action: rule.Response.Ladder[shown.Step].Action,
 		}, 0, false
 	}
-	if !c.sick && there {
+	if !c.unhealthy && there {
 		return triage.Reason{Code: triage.Recovered}, 0, true
 	}
-	if !c.sick {
+	if !c.unhealthy {
 		switch {
 		case v == unclear:
 			return t.unclear(p, rule), 0, false
@@ -1290,11 +1285,11 @@ func (t *twin) finding(p *patient, id triage.RuleID) (reason triage.Reason, plac
 	}
 	switch {
 	case rule.DryRun:
-		reason, release = t.rehearsed(p, rule, v, there), there
+		reason, release = t.dryRunFinding(p, rule, v, there), there
 	case len(rule.Response.Ladder) > 0:
-		reason = t.laddered(p, rule, c, v)
+		reason = t.treatmentFinding(p, rule, c, v)
 	default:
-		reason, placed, release = t.tainted(p, rule, c, v)
+		reason, placed, release = t.taintFinding(p, rule, c, v)
 	}
 	if v == holds {
 		eligible, condition := t.eligible(p, rule)
@@ -1306,7 +1301,7 @@ func (t *twin) finding(p *patient, id triage.RuleID) (reason triage.Reason, plac
 	return reason, placed, release
 }
 
-func (t *twin) unclear(p *patient, rule triage.Rule) triage.Reason {
+func (t *naiveCore) unclear(p *nodeState, rule triage.Rule) triage.Reason {
 	for _, condition := range groups(rule) {
 		if v, _ := t.group(p, rule, condition); v == unclear {
 			row, _ := rowOf(p.facts, condition)
@@ -1316,14 +1311,14 @@ func (t *twin) unclear(p *patient, rule triage.Rule) triage.Reason {
 	panic("no group is unclear")
 }
 
-func (t *twin) partial(p *patient, rule triage.Rule) triage.Reason {
+func (t *naiveCore) partial(p *nodeState, rule triage.Rule) triage.Reason {
 	reason := triage.Reason{Code: triage.Partial, Of: len(groups(rule))}
 	for _, condition := range groups(rule) {
 		if v, _ := t.group(p, rule, condition); v == holds {
 			reason.Have++
 			if reason.Have == 1 {
 				row, _ := rowOf(p.facts, condition)
-				reason.Condition, reason.Status, reason.Since = condition, row.Status, p.chart(rule.ID).clocks[condition].at
+				reason.Condition, reason.Status, reason.Since = condition, row.Status, p.ruleState(rule.ID).clocks[condition].at
 				reason.FromCreation = signalsOf(rule, condition)[0].FromCreation
 			}
 		}
@@ -1331,14 +1326,14 @@ func (t *twin) partial(p *patient, rule triage.Rule) triage.Reason {
 	return reason
 }
 
-func (t *twin) laddered(p *patient, rule triage.Rule, c *chart, v verdict) triage.Reason {
-	if c.active && t.waitsUnseen(p, rule) {
-		shown, there := t.shown(p, rule.ID)
-		reason, _ := t.off(p, rule)
+func (t *naiveCore) treatmentFinding(p *nodeState, rule triage.Rule, c *ruleState, v verdict) triage.Reason {
+	if c.active && t.isCalledOff(p, rule) {
+		shown, there := t.latestStep(p, rule.ID)
+		reason, _ := t.calledOff(p, rule)
 		if c.step == 0 || !there {
 			return reason
 		}
-		if reason.Code == triage.Unclear { // which is nobody's word against it
+		if reason.Code == triage.Unclear { // unclear is no obstacle here
 			reason.Other = ""
 		}
 		return triage.Reason{
@@ -1349,7 +1344,7 @@ func (t *twin) laddered(p *patient, rule triage.Rule, c *chart, v verdict) triag
 	if c.active {
 		step := rule.Response.Ladder[c.step]
 		reason := triage.Reason{Code: triage.Treating, Step: c.step + 1, Steps: len(rule.Response.Ladder), Action: step.Action}
-		if t.spent(rule, c) {
+		if t.isStepOver(rule, c) {
 			veto, _ := vetoOf(p.facts, rule.ID.Kind)
 			switch {
 			case c.step == len(rule.Response.Ladder)-1:
@@ -1361,7 +1356,7 @@ func (t *twin) laddered(p *patient, rule triage.Rule, c *chart, v verdict) triag
 				}
 			}
 		}
-		if until := c.since.Add(step.Timeout); c.seen == c.step+1 && !c.failed && step.Timeout > 0 && until.After(t.now) {
+		if until := c.since.Add(step.Timeout); c.observedSteps == c.step+1 && !c.failed && step.Timeout > 0 && until.After(t.now) {
 			reason.Until = until
 		}
 		return reason
@@ -1378,16 +1373,16 @@ func (t *twin) laddered(p *patient, rule triage.Rule, c *chart, v verdict) triag
 	if !t.loaded {
 		return triage.Reason{Code: triage.OnHold, Other: "the nodes are still being loaded"}
 	}
-	reason, stopped := t.blocked(p, rule)
+	reason, stopped := t.obstacle(p, rule)
 	if !stopped {
 		panic("nothing blocks the treatment, and it was not granted")
 	}
 	return reason
 }
 
-// rehearsed tells what a rule on dry run has to say of a sick node. Before its
-// time has come, or while nobody knows, it is silent about what it would do.
-func (t *twin) rehearsed(p *patient, rule triage.Rule, v verdict, there bool) triage.Reason {
+// dryRunFinding is the finding of a rule on dry run for an unhealthy node. Before the rule
+// is eligible, or while it is unclear, it does not say what it would do.
+func (t *naiveCore) dryRunFinding(p *nodeState, rule triage.Rule, v verdict, there bool) triage.Reason {
 	reason := triage.Reason{Code: triage.DryRun}
 	if there {
 		reason.Other = "the taint is taken back"
@@ -1410,7 +1405,7 @@ func (t *twin) rehearsed(p *patient, rule triage.Rule, v verdict, there bool) tr
 	}
 	if taint := rule.Response.Taint; taint != nil {
 		reason.Key, reason.Effect = taint.Key, taint.Effect
-		if spares(rule, p.facts) {
+		if excludesNode(rule, p.facts) {
 			reason.Effect = triage.NoSchedule
 		}
 		return reason
@@ -1419,9 +1414,9 @@ func (t *twin) rehearsed(p *patient, rule triage.Rule, v verdict, there bool) tr
 	return reason
 }
 
-func (t *twin) tainted(p *patient, rule triage.Rule, c *chart, v verdict) (reason triage.Reason, placed triage.Effect, release bool) {
+func (t *naiveCore) taintFinding(p *nodeState, rule triage.Rule, c *ruleState, v verdict) (reason triage.Reason, placed triage.Effect, release bool) {
 	taint := rule.Response.Taint
-	standing := t.standing(p, rule)
+	standing := t.wantedEffect(p, rule)
 	var eligible time.Time
 	if v == holds {
 		eligible, _ = t.eligible(p, rule)
@@ -1437,13 +1432,13 @@ func (t *twin) tainted(p *patient, rule triage.Rule, c *chart, v verdict) (reaso
 	}
 
 	for _, id := range slices.SortedFunc(maps.Keys(t.rules), compareRules) {
-		if other := t.rules[id]; t.standing(p, other) > 0 && t.highest(p) == other.Response.Taint.Effect && taint.Effect < other.Response.Taint.Effect {
+		if other := t.rules[id]; t.wantedEffect(p, other) > 0 && t.highest(p) == other.Response.Taint.Effect && taint.Effect < other.Response.Taint.Effect {
 			return triage.Reason{Code: triage.Superseded, Other: id.String(), Effect: other.Response.Taint.Effect}, 0, c.active || carries(p.facts, rule.ID)
 		}
 	}
 
 	reason = triage.Reason{Code: triage.Tainted, Key: taint.Key, Effect: standing}
-	if standing == triage.NoExecute && t.served(p, rule) {
+	if standing == triage.NoExecute && t.hasForeignTaint(p, rule) {
 		reason.Foreign = 1
 		return reason, standing, false
 	}
@@ -1451,9 +1446,9 @@ func (t *twin) tainted(p *patient, rule triage.Rule, c *chart, v verdict) (reaso
 		reason.Until = eligible
 	}
 	switch {
-	case spares(rule, p.facts) && standing == triage.NoSchedule:
+	case excludesNode(rule, p.facts) && standing == triage.NoSchedule:
 		reason.Code, reason.Other = triage.FellBack, "control-plane nodes are not included"
-	case t.places(p, rule) && taint.Effect == triage.NoExecute && standing != triage.NoExecute:
+	case t.mayBegin(p, rule) && taint.Effect == triage.NoExecute && standing != triage.NoExecute:
 		reason.Code = triage.FellBack
 		switch counts := t.count(rule); {
 		case c.notBefore.After(t.now):
@@ -1470,8 +1465,8 @@ func (t *twin) tainted(p *patient, rule triage.Rule, c *chart, v verdict) (reaso
 	return reason, standing, false
 }
 
-// places says whether a taint rule may put its taint on a node now.
-func (t *twin) places(p *patient, rule triage.Rule) bool {
+// mayBegin says whether a taint rule may place its taint on a node now.
+func (t *naiveCore) mayBegin(p *nodeState, rule triage.Rule) bool {
 	if t.verdict(p, rule) != holds || rule.Hold != "" {
 		return false
 	}
@@ -1479,42 +1474,42 @@ func (t *twin) places(p *patient, rule triage.Rule) bool {
 	return !eligible.After(t.now)
 }
 
-// standing is the effect that a rule wants on a node, zero for none.
-func (t *twin) standing(p *patient, rule triage.Rule) triage.Effect {
-	c := p.chart(rule.ID)
-	if rule.Response.Taint == nil || rule.DryRun || !c.sick {
+// wantedEffect is the effect that a rule wants on a node; zero for none.
+func (t *naiveCore) wantedEffect(p *nodeState, rule triage.Rule) triage.Effect {
+	c := p.ruleState(rule.ID)
+	if rule.Response.Taint == nil || rule.DryRun || !c.unhealthy {
 		return 0
 	}
-	if t.places(p, rule) {
-		if wantsNoExecute(rule) && (!c.active && !t.served(p, rule) || spares(rule, p.facts)) {
+	if t.mayBegin(p, rule) {
+		if wantsNoExecute(rule) && (!c.active && !t.hasForeignTaint(p, rule) || excludesNode(rule, p.facts)) {
 			return triage.NoSchedule
 		}
 		return rule.Response.Taint.Effect
 	}
-	// Nothing begins, decided or not: what is there stays.
+	// Nothing begins, decided or not. Existing taints stay.
 	found := strongest(p.facts, rule.ID)
-	if found == triage.NoExecute && spares(rule, p.facts) {
+	if found == triage.NoExecute && excludesNode(rule, p.facts) {
 		return triage.NoSchedule
 	}
 	return found
 }
 
-// highest is the highest effect declared by a rule that stands on a node.
-func (t *twin) highest(p *patient) triage.Effect {
+// highest is the highest declared effect among the rules that want a taint on a node.
+func (t *naiveCore) highest(p *nodeState) triage.Effect {
 	var highest triage.Effect
 	for _, rule := range t.rules {
-		if t.standing(p, rule) > 0 {
+		if t.wantedEffect(p, rule) > 0 {
 			highest = max(highest, rule.Response.Taint.Effect)
 		}
 	}
 	return highest
 }
 
-// ---- judging
+// ---- evaluation
 
-// group judges one condition by the signals that name it, and tells how long it
-// must have stood.
-func (t *twin) group(p *patient, rule triage.Rule, condition string) (verdict, time.Duration) {
+// group evaluates the signals of a condition, and returns the duration of the matching
+// signal.
+func (t *naiveCore) group(p *nodeState, rule triage.Rule, condition string) (verdict, time.Duration) {
 	row, _ := rowOf(p.facts, condition)
 	v, wait, named := not, time.Duration(0), false
 	if row.Status == triage.Unknown {
@@ -1528,7 +1523,7 @@ func (t *twin) group(p *patient, rule triage.Rule, condition string) (verdict, t
 		if s.Status != row.Status || s.Reason != "" && s.Reason != row.Reason || silent && !s.EvenSilent {
 			continue
 		}
-		// A signal that names the reason knows better than one that takes any.
+		// A signal that names the reason wins over one for any reason.
 		if names := s.Reason != ""; v != holds || names && !named || names == named && s.For < wait {
 			wait, named = s.For, names
 		}
@@ -1537,7 +1532,7 @@ func (t *twin) group(p *patient, rule triage.Rule, condition string) (verdict, t
 	return v, wait
 }
 
-func (t *twin) verdict(p *patient, rule triage.Rule) verdict {
+func (t *naiveCore) verdict(p *nodeState, rule triage.Rule) verdict {
 	if !selects(rule, p.facts) {
 		return not
 	}
@@ -1559,15 +1554,14 @@ func (t *twin) verdict(p *patient, rule triage.Rule) verdict {
 	return not
 }
 
-// eligible is when a rule that holds has held long enough, and the condition
-// that decides it.
-func (t *twin) eligible(p *patient, rule triage.Rule) (at time.Time, decides string) {
+// eligible is when a matched rule becomes eligible, and the deciding condition.
+func (t *naiveCore) eligible(p *nodeState, rule triage.Rule) (at time.Time, decides string) {
 	for _, condition := range groups(rule) {
 		v, wait := t.group(p, rule, condition)
 		if v != holds {
 			continue
 		}
-		due := p.chart(rule.ID).clocks[condition].at.Add(wait)
+		due := p.ruleState(rule.ID).clocks[condition].at.Add(wait)
 		if decides == "" || rule.When.All && due.After(at) || !rule.When.All && due.Before(at) {
 			at, decides = due, condition
 		}
@@ -1575,22 +1569,22 @@ func (t *twin) eligible(p *patient, rule triage.Rule) (at time.Time, decides str
 	return at, decides
 }
 
-// ---- small things
+// ---- helpers
 
-func (p *patient) chart(id triage.RuleID) *chart {
-	if p.charts[id] == nil {
-		p.charts[id] = &chart{clocks: map[string]start{}}
+func (p *nodeState) ruleState(id triage.RuleID) *ruleState {
+	if p.ruleStates[id] == nil {
+		p.ruleStates[id] = &ruleState{clocks: map[string]start{}}
 	}
-	return p.charts[id]
+	return p.ruleStates[id]
 }
 
-// idsOf lists all rules that could concern a node, also those that do not exist.
-func (t *twin) idsOf(p *patient) []triage.RuleID {
+// idsOf lists all rules that could concern a node, including rules that are not set.
+func (t *naiveCore) idsOf(p *nodeState) []triage.RuleID {
 	ids := map[triage.RuleID]bool{}
 	for id := range t.rules {
 		ids[id] = true
 	}
-	for id := range p.charts {
+	for id := range p.ruleStates {
 		ids[id] = true
 	}
 	for _, taint := range p.facts.Taints {
@@ -1606,7 +1600,7 @@ func compareRules(a, b triage.RuleID) int {
 	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
 }
 
-// groups lists the conditions that a rule names, in the order of first mention.
+// groups lists the conditions of a rule in the order of their first signal.
 func groups(rule triage.Rule) []string {
 	var conditions []string
 	for _, s := range rule.When.Signals {
@@ -1656,7 +1650,7 @@ func selects(rule triage.Rule, node triage.Node) bool {
 	return true
 }
 
-// allows is how many nodes a limit lets be sick or in treatment, -1 for any
+// allows is how many nodes may be unhealthy or in treatment under a limit; -1 for any
 // number.
 func allows(l *triage.Limit, selected int) int {
 	if l == nil {
@@ -1683,16 +1677,17 @@ func wantsNoExecute(rule triage.Rule) bool {
 	return rule.Response.Taint != nil && rule.Response.Taint.Effect == triage.NoExecute
 }
 
-// lenient says that a rule places taints, but no NoExecute.
-func lenient(rule triage.Rule) bool { return rule.Response.Taint != nil && !wantsNoExecute(rule) }
+// isWeakerThanNoExecute says that a rule places taints, but not NoExecute.
+func isWeakerThanNoExecute(rule triage.Rule) bool {
+	return rule.Response.Taint != nil && !wantsNoExecute(rule)
+}
 
-// spares says that a rule asks for NoExecute, but not on this node of the control
-// plane.
-func spares(rule triage.Rule, node triage.Node) bool {
+// excludesNode says that a rule has NoExecute and excludes this control-plane node.
+func excludesNode(rule triage.Rule, node triage.Node) bool {
 	return wantsNoExecute(rule) && node.ControlPlane && !rule.Response.Taint.ControlPlane
 }
 
-// strongest is the highest effect of the rule's taints on a node, zero for none.
+// strongest is the highest effect of the taints of a rule on a node; zero for none.
 func strongest(node triage.Node, id triage.RuleID) (effect triage.Effect) {
 	for _, taint := range node.Taints {
 		if taint.Rule == id {
@@ -1712,8 +1707,8 @@ func deletes(node triage.Node, id triage.RuleID) bool {
 	return slices.ContainsFunc(node.Treatments, func(t triage.Treatment) bool { return t.Rule == id && t.Deletes })
 }
 
-// takesPlace says whether the facts show a response that is counted.
-func takesPlace(node triage.Node, id triage.RuleID) bool {
+// takesSlot says whether the facts show a response that occupies a slot.
+func takesSlot(node triage.Node, id triage.RuleID) bool {
 	return slices.ContainsFunc(node.Taints, func(t triage.Taint) bool { return t.Rule == id && t.Effect == triage.NoExecute }) ||
 		slices.ContainsFunc(node.Treatments, func(t triage.Treatment) bool { return t.Rule == id })
 }

@@ -2,4 +2,4 @@
 
 package triage_test
 
-const raced = false
+const raceEnabled = false

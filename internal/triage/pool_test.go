@@ -10,18 +10,18 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// poolsAndAllowances are what must have happened to rules that share a cap, to what
-// somebody else allows, and to nodes that are starting.
-var poolsAndAllowances = []string{
+// poolEvents must have happened to rules that share a cap, to allowances and to nodes with
+// startup taints.
+var poolEvents = []string{
 	"held: by another rule of the pool", "pools changed with something under way", "places of a pool taken by a rule that is gone",
 	"pools of rules that are gone, found after a restart", "newcomers that make no room", "gone ones among all", "replacements of one, where two rules of a pool miss one",
 	"allowances taken", "allowances taken by another rule of the pool", "allowances told before the rule", "begun by an allowance", "rules allowed while they were gone",
 	"ready before the startup taints are gone", "startup taints gone from a ready node", "eligible for startup taints on a ready node",
 }
 
-// ---- what may happen
+// ---- events
 
-// poolChanges says anew what a rule is allowed, or moves a rule to another pool.
+// poolChanges sets the allowance of a rule again, or moves a rule to another pool.
 func (h *history) poolChanges() {
 	ladders := h.ladders()
 	barred := slices.DeleteFunc(slices.Clone(ladders), func(id triage.RuleID) bool {
@@ -34,10 +34,10 @@ func (h *history) poolChanges() {
 	})
 	switch {
 	case len(barred) > 0 && !rare(h.t, 3):
-		h.allow(told{pick(h.t, barred), &triage.Allowance{Places: pick(h.t, []int{1, 2}), Words: "the budget is spent"}})
-	case len(ladders) == 0 || rare(h.t, 12): // nobody knows that rule, or it places taints
+		h.allow(allowanceOfRule{pick(h.t, barred), &triage.Allowance{Places: pick(h.t, []int{1, 2}), Words: "the budget is spent"}})
+	case len(ladders) == 0 || rare(h.t, 12): // a rule that is not set, or that places taints
 		h.allow(h.drawAllowance(pick(h.t, append(h.ids(), h.drawID()))))
-	case rare(h.t, 2) && h.allowTheGone():
+	case rare(h.t, 2) && h.allowRemovedRule():
 	case rare(h.t, 3):
 		r := h.rules[pick(h.t, ladders)]
 		r.Bound.Pool = h.drawPool()
@@ -47,9 +47,9 @@ func (h *history) poolChanges() {
 	}
 }
 
-// allowTheGone tells what a rule is allowed that was removed and has left something
-// behind, lets others begin, and has the rule written again.
-func (h *history) allowTheGone() bool {
+// allowRemovedRule sets the allowance of a removed rule with responses, lets other rules
+// begin, and then sets the rule again.
+func (h *history) allowRemovedRule() bool {
 	var gone []triage.RuleID
 	for _, g := range h.core().Grants() {
 		if _, known := h.rules[g.Rule]; !known && g.Rule.Kind != triage.ConditionSet {
@@ -60,9 +60,9 @@ func (h *history) allowTheGone() bool {
 		return false
 	}
 	id := pick(h.t, gone)
-	h.allow(told{id, &triage.Allowance{Places: 1, Words: "the budget is spent"}})
+	h.allow(allowanceOfRule{id, &triage.Allowance{Places: 1, Words: "the budget is spent"}})
 	for range 2 {
-		h.sicken()
+		h.makeTreatmentDue()
 		h.timePasses()
 	}
 	if _, again := h.rules[id]; !again {
@@ -72,11 +72,10 @@ func (h *history) allowTheGone() bool {
 	return true
 }
 
-// poolIsRepaired has a pool as there are many: one rule repairs its nodes and one
-// replaces those that do not become ready, under one cap. Both have somebody to
-// terminate, who goes, or does not yet, and new nodes come that are ready for work at
-// once or after a while.
-func (h *history) poolIsRepaired() {
+// repairPool simulates a usual pool: a repair rule and a ready timeout with a shared cap.
+// Both have nodes to terminate, which are deleted at once or later. New nodes become ready
+// at once or later.
+func (h *history) repairPool() {
 	if len(h.nodes) >= 8 {
 		h.nodeGoes()
 		return
@@ -94,12 +93,12 @@ func (h *history) poolIsRepaired() {
 	if !h.loaded {
 		h.load()
 	}
-	h.strike(repair, 2)
+	h.makeUnhealthy(repair, 2)
 	failing := h.arrive()
 	failing.Conditions, failing.Vetoes, failing.ControlPlane = nil, nil, false
 	if rare(h.t, 2) {
 		failing.Starting = false
-		h.turnStarting(failing)
+		h.toggleStarting(failing)
 		setCondition(failing, triage.Ready, triage.True, "", h.now)
 	}
 	h.observe(failing.Name)
@@ -111,7 +110,7 @@ func (h *history) poolIsRepaired() {
 		if plan.Treatment == nil || plan.UID != node.UID || plan.Treatment.Action != triage.Terminate || rare(h.t, 6) {
 			continue
 		}
-		if !shows(*node, plan.Treatment.Rule, plan.Treatment.Step) {
+		if !hasStep(*node, plan.Treatment.Rule, plan.Treatment.Step) {
 			node.Treatments = append(slices.Clone(node.Treatments), triage.Treatment{Rule: plan.Treatment.Rule, Step: plan.Treatment.Step, Since: h.now})
 		}
 		h.observe(name)
@@ -127,27 +126,27 @@ func (h *history) poolIsRepaired() {
 		h.replacementArrives()
 		if names := h.names(); len(names) > 0 && rare(h.t, 2) {
 			if node := h.nodes[pick(h.t, names)]; node.Starting {
-				h.turnStarting(node)
+				h.toggleStarting(node)
 				h.observe(node.Name)
 			}
 		}
 	}
 }
 
-// told is what a rule is allowed; nil takes back what was told before.
-type told struct {
+// allowanceOfRule is the allowance of a rule; nil removes it.
+type allowanceOfRule struct {
 	rule  triage.RuleID
 	words *triage.Allowance
 }
 
-func (h *history) drawAllowance(id triage.RuleID) told {
+func (h *history) drawAllowance(id triage.RuleID) allowanceOfRule {
 	if rare(h.t, 4) {
-		return told{id, nil}
+		return allowanceOfRule{id, nil}
 	}
-	return told{id, &triage.Allowance{Places: pick(h.t, []int{0, 1, 1, 2, 3, -1}), Words: pick(h.t, []string{"the budget is spent", "held", ""})}}
+	return allowanceOfRule{id, &triage.Allowance{Places: pick(h.t, []int{0, 1, 1, 2, 3, -1}), Words: pick(h.t, []string{"the budget is spent", "held", ""})}}
 }
 
-func (h *history) allow(a told) {
+func (h *history) allow(a allowanceOfRule) {
 	grants := len(h.core().Grants())
 	h.call(h.allowance(a))
 	if a.words != nil && a.words.Places > 0 && len(h.core().Grants()) > grants {
@@ -155,9 +154,8 @@ func (h *history) allow(a told) {
 	}
 }
 
-// allowance is the call that tells it. The words are the caller's, who may change them
-// at once.
-func (h *history) allowance(a told) call {
+// allowance is the call that sets it. The caller may change its value afterwards.
+func (h *history) allowance(a allowanceOfRule) call {
 	say := fmt.Sprintf("Allow(%s, any)", a.rule)
 	delete(h.allowed, a.rule)
 	if a.words != nil {
@@ -176,9 +174,8 @@ func (h *history) allowance(a told) call {
 	}}
 }
 
-// allowAnew tells a new core what rules are allowed, mostly those of which the old one
-// knew.
-func (h *history) allowAnew() (calls []call) {
+// allowAgain sets the allowances for a new core, mostly for rules that the old core knew.
+func (h *history) allowAgain() (calls []call) {
 	clear(h.allowed)
 	for _, id := range h.ladders() {
 		if rare(h.t, 4) {
@@ -190,8 +187,8 @@ func (h *history) allowAnew() (calls []call) {
 
 func (h *history) drawPool() string { return pick(h.t, []string{"", "p", "p", "p", "q"}) }
 
-// turnStarting puts startup taints on a node, or takes them away.
-func (h *history) turnStarting(node *triage.Node) {
+// toggleStarting adds or removes the startup taints of a node.
+func (h *history) toggleStarting(node *triage.Node) {
 	node.Starting = !node.Starting
 	node.Conditions = slices.DeleteFunc(slices.Clone(node.Conditions), func(row triage.Condition) bool { return row.Type == triage.StartupTaints })
 	if node.Starting {
@@ -199,7 +196,7 @@ func (h *history) turnStarting(node *triage.Node) {
 	}
 }
 
-// drawReadyTimeout is what a ready timeout waits for.
+// drawReadyTimeout returns the signals of a ready timeout.
 func (h *history) drawReadyTimeout() (when triage.When) {
 	timeout := pick(h.t, waits)
 	for _, status := range []triage.Status{triage.False, triage.Unknown, triage.Missing} {
@@ -209,33 +206,33 @@ func (h *history) drawReadyTimeout() (when triage.When) {
 	return when
 }
 
-// ---- what must hold
+// ---- invariants
 
-// tallyStarting counts the nodes that are treated because of their startup taints alone.
-func (h *history) tallyStarting() {
+// countStarting counts the nodes that are treated only because of their startup taints.
+func (h *history) countStarting() {
 	for name, plan := range h.plans {
-		row, _ := rowOf(h.heard[name], triage.Ready)
+		row, _ := rowOf(h.observed[name], triage.Ready)
 		if plan.Treatment != nil && plan.Treatment.Reason.Condition == triage.StartupTaints && row.Status == triage.True {
 			h.saw["eligible for startup taints on a ready node"]++
 		}
 	}
 }
 
-// mates are the known rules that share a pool with one, itself among them.
-func (h *history) mates(id triage.RuleID) []triage.RuleID {
+// poolRules are the set rules in the pool of a rule, including itself.
+func (h *history) poolRules(id triage.RuleID) []triage.RuleID {
 	return slices.DeleteFunc(h.ids(), func(other triage.RuleID) bool {
 		pool := h.rules[id].Bound.Pool
 		return other != id && (pool == "" || h.rules[other].Bound.Pool != pool)
 	})
 }
 
-// shares ends the history if what has just been begun exceeds what the rules of a pool
-// may have together, or what somebody else allows. In one call the rules of a pool are
-// served in turn, and whose cap is larger may go on when the others have to wait: so
-// all together keep to the largest cap, and each, without what the others have begun
-// beside it, to its own. What ended and was begun again at the same time looks as if
-// nothing had happened, so everything that is as young as that may be new.
-func (h *history) shares(begun, grants []triage.Grant) {
+// checkSharedCaps ends the history if new treatments exceed the shared cap or an allowance.
+// In one call the rules of a pool are served in turn, and a rule with a larger cap may
+// continue when others have to wait. So all rules together keep to the largest cap, and each
+// rule keeps to its own cap without the new treatments of the others. A treatment that ended
+// and began again at the same time looks unchanged, so all treatments of that time count as
+// new.
+func (h *history) checkSharedCaps(begun, grants []triage.Grant) {
 	news := map[triage.RuleID]int{}
 	for _, g := range begun {
 		if g.Rule.Kind != triage.ConditionSet {
@@ -244,7 +241,7 @@ func (h *history) shares(begun, grants []triage.Grant) {
 	}
 	young := map[triage.RuleID]int{}
 	for _, g := range grants {
-		if g.Gone.IsZero() && g.Since.Equal(h.now) && !takesPlace(h.heard[g.Node], g.Rule) {
+		if g.Gone.IsZero() && g.Since.Equal(h.now) && !takesSlot(h.observed[g.Node], g.Rule) {
 			young[g.Rule]++
 		}
 	}
@@ -253,7 +250,7 @@ func (h *history) shares(begun, grants []triage.Grant) {
 			continue
 		}
 		taken, beside, largest, capped := 0, 0, 0, true
-		for _, mate := range h.mates(id) {
+		for _, mate := range h.poolRules(id) {
 			for _, g := range grants {
 				if g.Rule == mate {
 					taken++
@@ -268,17 +265,17 @@ func (h *history) shares(begun, grants []triage.Grant) {
 			}
 		}
 		limit := h.capOf(id)
-		if own := len(h.mates(id)) > 1; own && limit >= 0 {
+		if own := len(h.poolRules(id)) > 1; own && limit >= 0 {
 			h.saw["begun under a shared cap"]++
 		}
 		if limit >= 0 && taken-beside > limit || capped && taken > largest {
-			h.tell("%s: %d are in treatment in its pool, %d of them begun by others now; %d may be under it, and %d under any", id, taken, beside, limit, largest)
+			h.log("%s: %d are in treatment in its pool, %d of them begun by others now; %d may be under it, and %d under any", id, taken, beside, limit, largest)
 			h.fail("more is begun than the rules of a pool may have together")
 		}
 		if left := h.allowed[id]; left != nil {
 			h.saw["begun under an allowance"]++
 			if news[id] > max(left.Places, 0) {
-				h.tell("%s: %d begun, %d allowed", id, news[id], left.Places)
+				h.log("%s: %d begun, %d allowed", id, news[id], left.Places)
 				h.fail("more is begun than is allowed")
 			}
 		}
@@ -287,19 +284,19 @@ func (h *history) shares(begun, grants []triage.Grant) {
 		if _, known := h.rules[id]; !known {
 			continue
 		}
-		for _, mate := range h.mates(id) {
+		for _, mate := range h.poolRules(id) {
 			left.Places -= news[mate]
 		}
 	}
 }
 
-// capOf is how many a rule may have, negative for any number.
+// capOf is the cap of a rule; negative for any number.
 func (h *history) capOf(id triage.RuleID) int {
 	if isAll(h.rules[id].Bound.Cap) {
 		return -1
 	}
 	selected := 0
-	for _, node := range h.heard {
+	for _, node := range h.observed {
 		if selects(h.rules[id], node) {
 			selected++
 		}

@@ -2,4 +2,4 @@
 
 package triage_test
 
-const raced = true
+const raceEnabled = true

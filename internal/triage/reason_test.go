@@ -7,9 +7,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// Readers of a reason know sets and health checks; that all of them are rules is
-// nobody's business but the core's.
-func TestReasonsSpeakOfWhatTheirReadersWrote(t *testing.T) {
+// Users know sets and health checks. The word "rule" is internal to the core.
+func TestReasonsUseTheNamesOfPolicies(t *testing.T) {
 	for kind, want := range map[triage.Kind]struct{ deselected, gone, recovered, unclear string }{
 		triage.ConditionSet: {
 			"ConditionSet/a: the set no longer selects this node, the taint is taken back",
@@ -50,8 +49,8 @@ func TestReasonsSpeakOfWhatTheirReadersWrote(t *testing.T) {
 	}
 }
 
-// Who reads that a condition is Unknown is told why, in the reporter's own word.
-func TestUnclearSaysWhoIsSilent(t *testing.T) {
+// The reason for an Unknown condition repeats the reason that its reporter gave.
+func TestUnclearSaysWhyAConditionIsUnknown(t *testing.T) {
 	const rest = " in a way that this set does not ask for: what stands stays, nothing starts"
 	for told, want := range map[string]string{
 		"":                           "ConditionSet/a: Disk is Unknown" + rest,

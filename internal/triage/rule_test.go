@@ -9,7 +9,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-func soundRule() triage.Rule {
+func validRule() triage.Rule {
 	return triage.Rule{
 		ID: triage.RuleID{Kind: triage.Repair, Name: "default"},
 		When: triage.When{Signals: []triage.Signal{
@@ -21,7 +21,7 @@ func soundRule() triage.Rule {
 	}
 }
 
-func TestRuleThatCannotBeFollowed(t *testing.T) {
+func TestInvalidRules(t *testing.T) {
 	set := func(r *triage.Rule, taint *triage.TaintResponse) {
 		r.ID.Kind, r.Bound.Gate, r.Response = triage.ConditionSet, nil, triage.Response{Taint: taint}
 	}
@@ -70,7 +70,7 @@ func TestRuleThatCannotBeFollowed(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			r := soundRule()
+			r := validRule()
 			tt.spoil(&r)
 			core := triage.New()
 			err := core.SetRule(time.Now(), r)
@@ -90,9 +90,9 @@ func TestRuleThatCannotBeFollowed(t *testing.T) {
 		})
 	}
 	t.Run("is none that is sound", func(t *testing.T) {
-		r := soundRule()
+		r := validRule()
 		r.Bound.Cooldown, r.Recovery.Delay = time.Minute, time.Minute
-		for _, r := range []triage.Rule{soundRule(), r} {
+		for _, r := range []triage.Rule{validRule(), r} {
 			if err := triage.New().SetRule(time.Now(), r); err != nil {
 				t.Error(err)
 			}
@@ -134,7 +134,7 @@ func TestParseRuleID(t *testing.T) {
 	}
 }
 
-func TestCodesAreSpelledAsTheyAreNamed(t *testing.T) {
+func TestCodeNames(t *testing.T) {
 	names := []string{
 		"Treating", "Exhausted", "Tainted", "FellBack", "Recovering", "Recovered", "Deselected", "RuleGone", "NodeGone", "CapFull", "NotAllowed", "GateClosed",
 		"CoolingDown", "ControlPlaneBusy", "Busy", "Vetoed", "OnHold", "Retrying", "DryRun", "Superseded", "Unclear", "Pending", "Partial", "Healthy", "NotSelected",
@@ -154,11 +154,11 @@ func TestCodesAreSpelledAsTheyAreNamed(t *testing.T) {
 	}
 }
 
-// A rule on dry run that finds nothing of its own asks for nothing; one that finds
-// something is heard until it is gone, also by a controller that has just started.
-func TestDryRunReleasesWhatAnEarlierProcessDecided(t *testing.T) {
+// A rule on dry run without responses asks for nothing. A rule with responses releases them
+// until they are gone, even after a restart.
+func TestDryRunReleasesRestoredDecisions(t *testing.T) {
 	now := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
-	rule := soundRule()
+	rule := validRule()
 	rule.Bound, rule.DryRun, rule.Hold = triage.Bound{}, true, "paused"
 	rule.Response.Ladder = []triage.Step{{Action: triage.Terminate}}
 	core := triage.New()
@@ -187,7 +187,7 @@ func TestDryRunReleasesWhatAnEarlierProcessDecided(t *testing.T) {
 	}
 	releases("a", 1)
 	releases("b", 0)
-	treated(3) // the one that may be on its way, and the two that are not replaced yet
+	treated(3) // the decision in flight and the two nodes without a replacement
 	core.Abandon(now, "a", rule.ID, time.Minute)
 	releases("a", 0)
 	treated(2)
@@ -195,11 +195,11 @@ func TestDryRunReleasesWhatAnEarlierProcessDecided(t *testing.T) {
 	treated(0)
 }
 
-// The caller is told of the weaker taint and of the stronger one that must not
-// arrive any more, each with its reason, until it says that the second cannot.
-func TestWeakerEffectCallsOffWhatAnEarlierProcessDecided(t *testing.T) {
+// The plan has the weaker taint and calls off the stronger one, each with its reason, until
+// the caller abandons the stronger one.
+func TestWeakerEffectCallsOffRestoredDecisions(t *testing.T) {
 	now := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
-	rule := soundRule()
+	rule := validRule()
 	rule.ID.Kind, rule.Bound = triage.ConditionSet, triage.Bound{}
 	rule.Response = triage.Response{Taint: &triage.TaintResponse{Key: "example.com/sick", Effect: triage.NoSchedule}}
 	core := triage.New()
@@ -229,13 +229,13 @@ func TestWeakerEffectCallsOffWhatAnEarlierProcessDecided(t *testing.T) {
 	}
 }
 
-// A rule that cannot be followed must not take the place of one that can.
-func TestBadChangeKeepsTheGoodRule(t *testing.T) {
+// An invalid rule must not replace a valid rule.
+func TestInvalidChangeKeepsTheRule(t *testing.T) {
 	core := triage.New()
-	if err := core.SetRule(time.Now(), soundRule()); err != nil {
+	if err := core.SetRule(time.Now(), validRule()); err != nil {
 		t.Fatal(err)
 	}
-	bad := soundRule()
+	bad := validRule()
 	bad.When.Signals = nil
 	if err := core.SetRule(time.Now(), bad); err == nil {
 		t.Fatal("a rule without signals was taken")
@@ -249,7 +249,7 @@ func TestLimit(t *testing.T) {
 	tests := []struct {
 		name  string
 		limit triage.Limit
-		// how many of 0, 1, 3, 10 and 201 nodes
+		// result for 0, 1, 3, 10 and 201 nodes
 		want [5]int
 	}{
 		{"a count is a count", triage.Limit{Number: 3}, [5]int{3, 3, 3, 3, 3}},
@@ -271,11 +271,10 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// Whether a node was ever ready is remembered by its observer; what the core has
-// seen itself it does not need to be told.
-func TestReadyTimeoutSparesWhatTheCoreSawReady(t *testing.T) {
+// The core remembers that it saw a node ready for work, even if the caller does not say so.
+func TestReadyTimeoutIgnoresNodesSeenReady(t *testing.T) {
 	now := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
-	rule := soundRule()
+	rule := validRule()
 	rule.ID = triage.RuleID{Kind: triage.ReadyTimeout, Name: "all"}
 	rule.Bound = triage.Bound{}
 	for i := range rule.When.Signals {
@@ -297,11 +296,10 @@ func TestReadyTimeoutSparesWhatTheCoreSawReady(t *testing.T) {
 	}
 }
 
-// A place that an earlier process granted is kept, also where the facts show only
-// an earlier step.
-func TestResumeKeepsTheStepThatIsOnItsWay(t *testing.T) {
+// A restored grant keeps its slot, even if the facts show only an earlier step.
+func TestResumeKeepsTheStepInFlight(t *testing.T) {
 	now := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
-	rule := soundRule()
+	rule := validRule()
 	rule.Bound = triage.Bound{Cap: &triage.Limit{Number: 1}}
 	core := triage.New()
 	mustSet(t, core, now, rule)
@@ -318,10 +316,10 @@ func TestResumeKeepsTheStepThatIsOnItsWay(t *testing.T) {
 	}
 }
 
-// What was lent to the core may change afterwards.
-func TestCoreKeepsNothingOfTheCallersRule(t *testing.T) {
+// The caller may change its rule after SetRule.
+func TestSetRuleCopiesTheRule(t *testing.T) {
 	now := time.Now()
-	rule := soundRule()
+	rule := validRule()
 	core := triage.New()
 	mustSet(t, core, now, rule)
 	rule.Bound.Cap.Number = 5
@@ -334,10 +332,10 @@ func TestCoreKeepsNothingOfTheCallersRule(t *testing.T) {
 	}
 }
 
-// A node that is on its way out goes, whatever its rule says by now.
-func TestEditedLadderKeepsTheTerminationThatWasDecided(t *testing.T) {
+// A decided termination continues, whatever the rule says now.
+func TestEditedLadderKeepsADecidedTermination(t *testing.T) {
 	now := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
-	rule := soundRule()
+	rule := validRule()
 	rule.Bound = triage.Bound{Cap: &triage.Limit{Number: 1}}
 	rule.Response.Ladder = []triage.Step{{Action: triage.Terminate}}
 	core := triage.New()

@@ -17,13 +17,11 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// TestScenarios runs the stories in testdata. Each is told in commands to a
-// core and to a small world of nodes around it; the language is explained in
-// testdata/README.md.
+// TestScenarios runs the scenarios in testdata. Each is a list of commands for a core and a
+// simulated cluster; testdata/README.md explains them.
 //
-// After every command one line is printed for each node whose plan is not what
-// it was before: the time, the node, what is to be done to bring the node in
-// line with the plan, and the reason. Numbers that count other nodes may change
+// After every command the test prints a line for each node whose plan has changed: the time,
+// the node, the required actions and the reason. Numbers that count other nodes may change
 // without a line.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("testdata", "*.txt"))
@@ -42,7 +40,7 @@ func TestScenarios(t *testing.T) {
 			if !strings.HasPrefix(string(text), "# ") {
 				t.Error("the file does not begin with a comment that tells the story")
 			}
-			s := newStory()
+			s := newScenario()
 			commands := 0
 			datadriven.RunTest(t, file, func(t *testing.T, d *datadriven.TestData) string {
 				t.Helper()
@@ -56,72 +54,72 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// day is when all stories happen.
+// day is the date of all scenarios.
 var day = time.Date(2024, time.November, 1, 0, 0, 0, 0, time.UTC)
 
-// story is a core, the world around it, and what was told so far.
-type story struct {
+// scenario is a core, the simulated cluster, and the output so far.
+type scenario struct {
 	t    *testing.T
 	now  time.Time
 	core *triage.Core
 
 	rules map[triage.RuleID]triage.Rule
-	// ladders are those of all rules that ever were.
+	// ladders are the ladders of all rules, including removed ones.
 	ladders map[triage.RuleID][]triage.Step
 	nodes   map[string]*triage.Node
-	// allowed is what was last told of each rule.
+	// allowed are the current allowances by rule.
 	allowed map[triage.RuleID]triage.Allowance
 
-	told map[string]essence
+	told map[string]planSummary
 	out  strings.Builder
 }
 
-func newStory() *story {
-	return &story{
+func newScenario() *scenario {
+	return &scenario{
 		rules:   map[triage.RuleID]triage.Rule{},
 		ladders: map[triage.RuleID][]triage.Step{},
 		nodes:   map[string]*triage.Node{},
 		allowed: map[triage.RuleID]triage.Allowance{},
-		told:    map[string]essence{},
+		told:    map[string]planSummary{},
 	}
 }
 
-// commands are all that a story can say.
-var commands = map[string]func(*story, *command){
-	"at":            (*story).at,
-	"wait":          (*story).wait,
-	"conditionset":  (*story).conditionset,
-	"healthcheck":   (*story).healthcheck,
-	"repair":        (*story).repair,
-	"ready-timeout": (*story).readyTimeout,
-	"delete-rule":   (*story).deleteRule,
-	"allow":         (*story).allow,
-	"nodes":         (*story).newNodes,
-	"gone":          (*story).gone,
-	"condition":     (*story).condition,
-	"label":         (*story).label,
-	"becomes":       (*story).becomes,
-	"veto":          (*story).veto,
-	"unveto":        (*story).unveto,
-	"confirm":       (*story).confirm,
-	"starts":        (*story).starts,
-	"started":       (*story).started,
-	"carry-out":     (*story).carryOut,
-	"abandon":       (*story).abandon,
-	"lands":         (*story).lands,
-	"failed":        (*story).failed,
-	"deletes":       (*story).deletes,
-	"removed":       (*story).removed,
-	"record-lost":   (*story).recordLost,
-	"others-place":  (*story).othersPlace,
-	"others-remove": (*story).othersRemove,
-	"restart":       (*story).restart,
-	"loaded":        (*story).loaded,
-	"explain":       (*story).explain,
-	"population":    (*story).population,
+// commands are all commands of scenarios.
+var commands = map[string]func(*scenario, *command){
+	"at":            (*scenario).at,
+	"wait":          (*scenario).wait,
+	"conditionset":  (*scenario).conditionset,
+	"healthcheck":   (*scenario).healthcheck,
+	"repair":        (*scenario).repair,
+	"ready-timeout": (*scenario).readyTimeout,
+	"delete-rule":   (*scenario).deleteRule,
+	"allow":         (*scenario).allow,
+	"nodes":         (*scenario).newNodes,
+	"gone":          (*scenario).gone,
+	"condition":     (*scenario).condition,
+	"label":         (*scenario).label,
+	"becomes":       (*scenario).becomes,
+	"veto":          (*scenario).veto,
+	"unveto":        (*scenario).unveto,
+	"confirm":       (*scenario).confirm,
+	"starts":        (*scenario).starts,
+	"started":       (*scenario).started,
+	"carry-out":     (*scenario).carryOut,
+	"abandon":       (*scenario).abandon,
+	"lands":         (*scenario).lands,
+	"failed":        (*scenario).failed,
+	"deletes":       (*scenario).deletes,
+	"removed":       (*scenario).removed,
+	"record-lost":   (*scenario).recordLost,
+	"others-place":  (*scenario).othersPlace,
+	"others-remove": (*scenario).othersRemove,
+	"restart":       (*scenario).restart,
+	"loaded":        (*scenario).loaded,
+	"explain":       (*scenario).explain,
+	"population":    (*scenario).population,
 }
 
-func (s *story) run(t *testing.T, d *datadriven.TestData) string {
+func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 	t.Helper()
 	s.t = t
 	run, ok := commands[d.Cmd]
@@ -134,23 +132,23 @@ func (s *story) run(t *testing.T, d *datadriven.TestData) string {
 	s.out.Reset()
 	c := newCommand(t, d)
 	if text := c.value("at"); text != "" {
-		s.passTo(c, text)
+		s.advanceToText(c, text)
 	}
 	run(s, c)
 	c.end()
 	if s.out.Len() == 0 && len(s.nodes) > 0 {
-		s.say("no plan changes")
+		s.printf("no plan changes")
 	}
 	return s.out.String()
 }
 
-func (s *story) say(format string, args ...any) {
+func (s *scenario) printf(format string, args ...any) {
 	fmt.Fprintf(&s.out, "%s %s\n", s.now.Format(time.TimeOnly), fmt.Sprintf(format, args...))
 }
 
 // ---- time
 
-func (s *story) at(c *command) {
+func (s *scenario) at(c *command) {
 	text := c.word("a time")
 	if s.core == nil {
 		s.now = c.time(text)
@@ -161,25 +159,25 @@ func (s *story) at(c *command) {
 		return
 	}
 	c.end()
-	s.passTo(c, text)
+	s.advanceToText(c, text)
 }
 
-func (s *story) wait(c *command) {
+func (s *scenario) wait(c *command) {
 	d := c.duration(c.word("a duration"))
 	c.end()
-	s.pass(s.now.Add(d))
+	s.advance(s.now.Add(d))
 }
 
-func (s *story) passTo(c *command, text string) {
+func (s *scenario) advanceToText(c *command, text string) {
 	when := c.time(text)
 	if when.Before(s.now) {
 		c.fatalf("it is %s already", s.now.Format(time.TimeOnly))
 	}
-	s.pass(when)
+	s.advance(when)
 }
 
-// pass lets the time pass as a caller would, from deadline to deadline.
-func (s *story) pass(until time.Time) {
+// advance lets time pass from deadline to deadline, like a caller.
+func (s *scenario) advance(until time.Time) {
 	for {
 		deadline, ok := s.core.Deadline()
 		if !ok || deadline.After(until) {
@@ -190,16 +188,16 @@ func (s *story) pass(until time.Time) {
 		}
 		s.now = deadline
 		s.core.Advance(s.now)
-		s.tell()
+		s.printChanges()
 	}
 	s.now = until
 	s.core.Advance(s.now)
-	s.tell()
+	s.printChanges()
 }
 
 // ---- rules
 
-func (s *story) conditionset(c *command) {
+func (s *scenario) conditionset(c *command) {
 	set := dialect.ConditionSet{
 		Name:         c.word("a name"),
 		TaintKey:     c.value("key"),
@@ -221,7 +219,7 @@ func (s *story) conditionset(c *command) {
 	s.setRule(c, set)
 }
 
-func (s *story) healthcheck(c *command) {
+func (s *scenario) healthcheck(c *command) {
 	check := dialect.NodeHealthCheck{
 		Name:         c.word("a name"),
 		Selector:     c.selector(),
@@ -251,7 +249,7 @@ func (s *story) healthcheck(c *command) {
 	s.setRule(c, check)
 }
 
-func (s *story) repair(c *command) {
+func (s *scenario) repair(c *command) {
 	repair := dialect.Repair{
 		Name:              c.word("a name"),
 		Selector:          c.selector(),
@@ -281,7 +279,7 @@ func (s *story) repair(c *command) {
 	s.setRule(c, repair)
 }
 
-func (s *story) readyTimeout(c *command) {
+func (s *scenario) readyTimeout(c *command) {
 	s.setRule(c, dialect.ReadyTimeout{
 		Name:         c.word("a name"),
 		Selector:     c.selector(),
@@ -292,30 +290,30 @@ func (s *story) readyTimeout(c *command) {
 	})
 }
 
-func (s *story) setRule(c *command, d interface {
+func (s *scenario) setRule(c *command, d interface {
 	Rule() (triage.Rule, error)
 }) {
-	rehearses := c.flag("dry-run") // the dialects of ladders have no word for it
+	rehearses := c.flag("dry-run") // policies with ladders have no dry run
 	unnoticed := c.flag("unnoticed")
 	c.end()
 	rule, err := d.Rule()
 	if err != nil {
-		s.say("refused: %v", err)
+		s.printf("refused: %v", err)
 		return
 	}
 	rule.DryRun = rule.DryRun || rehearses
 	if !unnoticed {
 		if err := s.core.SetRule(s.now, rule); err != nil {
-			s.say("refused: %v", err)
+			s.printf("refused: %v", err)
 			return
 		}
 	}
 	s.rules[rule.ID] = rule
 	s.ladders[rule.ID] = rule.Response.Ladder
-	s.tell()
+	s.printChanges()
 }
 
-func (s *story) deleteRule(c *command) {
+func (s *scenario) deleteRule(c *command) {
 	id := s.rule(c)
 	unnoticed := c.flag("unnoticed")
 	c.end()
@@ -324,11 +322,11 @@ func (s *story) deleteRule(c *command) {
 	if !unnoticed {
 		s.core.RemoveRule(s.now, id)
 	}
-	s.tell()
+	s.printChanges()
 }
 
-// allow tells how many more treatments a rule may begin.
-func (s *story) allow(c *command) {
+// allow sets the allowance of a rule.
+func (s *scenario) allow(c *command) {
 	id, err := triage.ParseRuleID(c.word("a rule"))
 	if err != nil {
 		c.fatalf("%v", err)
@@ -338,7 +336,7 @@ func (s *story) allow(c *command) {
 	delete(s.allowed, id)
 	if number == "any" {
 		s.core.Allow(s.now, id, nil)
-		s.tell()
+		s.printChanges()
 		return
 	}
 	places, err := strconv.Atoi(number)
@@ -348,11 +346,11 @@ func (s *story) allow(c *command) {
 	allowance := triage.Allowance{Places: places, Words: words}
 	s.allowed[id] = allowance
 	s.core.Allow(s.now, id, &allowance)
-	s.tell()
+	s.printChanges()
 }
 
-// rule reads the name of a rule that there is.
-func (s *story) rule(c *command) triage.RuleID {
+// rule reads the ID of a known rule.
+func (s *scenario) rule(c *command) triage.RuleID {
 	name := c.word("a rule")
 	for id := range s.ladders {
 		if id.String() == name {
@@ -365,7 +363,7 @@ func (s *story) rule(c *command) triage.RuleID {
 
 // ---- nodes
 
-func (s *story) newNodes(c *command) {
+func (s *scenario) newNodes(c *command) {
 	names := c.nodes()
 	created := day
 	if text := c.value("created"); text != "" {
@@ -408,10 +406,10 @@ func (s *story) newNodes(c *command) {
 		seen = append(seen, observed(node))
 	}
 	s.core.Observe(s.now, seen...)
-	s.tell()
+	s.printChanges()
 }
 
-func (s *story) condition(c *command) {
+func (s *scenario) condition(c *command) {
 	names := c.nodes()
 	since := s.now
 	stated := c.value("since")
@@ -440,7 +438,7 @@ func (s *story) condition(c *command) {
 	})
 }
 
-// setCondition writes one row as a reporter would; Missing takes it away.
+// setCondition sets a condition; Missing removes it.
 func setCondition(node *triage.Node, kind string, status triage.Status, reason string, since time.Time) {
 	node.Conditions = slices.DeleteFunc(node.Conditions, func(c triage.Condition) bool { return c.Type == kind })
 	if status != triage.Missing {
@@ -448,16 +446,15 @@ func setCondition(node *triage.Node, kind string, status triage.Status, reason s
 	}
 }
 
-// setStarting puts the startup taints on a node, or takes them away.
+// setStarting adds or removes the startup taints of a node.
 func setStarting(node *triage.Node, starting bool) {
 	node.Starting = starting
 	status := map[bool]triage.Status{true: triage.True}[starting]
 	setCondition(node, triage.StartupTaints, status, "", node.Created)
 }
 
-// observed is what a caller would tell of the node. A node that is ready and rid of
-// its startup taints has been initialised, and that is written down where it outlives
-// the core.
+// observed returns the facts of a node. It stores that a node is initialized once it is
+// ready without startup taints.
 func observed(node *triage.Node) triage.Node {
 	node.Initialized = node.Initialized || !node.Starting && slices.ContainsFunc(node.Conditions, func(c triage.Condition) bool {
 		return c.Type == triage.Ready && c.Status == triage.True
@@ -465,8 +462,8 @@ func observed(node *triage.Node) triage.Node {
 	return *node
 }
 
-// change changes nodes and shows all of them to the core at once.
-func (s *story) change(c *command, names []string, change func(*triage.Node)) {
+// change changes nodes and passes all of them to the core at once.
+func (s *scenario) change(c *command, names []string, change func(*triage.Node)) {
 	var seen []triage.Node
 	for _, name := range names {
 		node := s.nodes[name]
@@ -477,21 +474,21 @@ func (s *story) change(c *command, names []string, change func(*triage.Node)) {
 		seen = append(seen, observed(node))
 	}
 	s.core.Observe(s.now, seen...)
-	s.tell()
+	s.printChanges()
 }
 
-// changeUnnoticed changes nodes while no core is there to see it.
-func (s *story) changeUnnoticed(c *command, names []string, change func(*triage.Node)) {
+// changeUnnoticed changes nodes without telling the core.
+func (s *scenario) changeUnnoticed(c *command, names []string, change func(*triage.Node)) {
 	for _, name := range names {
 		if s.nodes[name] == nil {
 			c.fatalf("there is no node %s", name)
 		}
 		change(s.nodes[name])
 	}
-	s.tell()
+	s.printChanges()
 }
 
-func (s *story) label(c *command) {
+func (s *scenario) label(c *command) {
 	names := c.nodes()
 	labels := c.rest()
 	c.end()
@@ -507,8 +504,8 @@ func (s *story) label(c *command) {
 	})
 }
 
-// becomes makes nodes part of the control plane, or workers again.
-func (s *story) becomes(c *command) {
+// becomes makes nodes control-plane nodes or workers.
+func (s *scenario) becomes(c *command) {
 	names := c.nodes()
 	role := c.word("control-plane or worker")
 	c.end()
@@ -518,7 +515,7 @@ func (s *story) becomes(c *command) {
 	s.change(c, names, func(node *triage.Node) { node.ControlPlane = role == "control-plane" })
 }
 
-func (s *story) veto(c *command) {
+func (s *scenario) veto(c *command) {
 	names := c.nodes()
 	veto := triage.Veto{Reason: c.value("reason")}
 	if text := c.value("kind"); text != "" {
@@ -532,34 +529,34 @@ func (s *story) veto(c *command) {
 	s.change(c, names, func(node *triage.Node) { node.Vetoes = append(node.Vetoes, veto) })
 }
 
-func (s *story) unveto(c *command) {
+func (s *scenario) unveto(c *command) {
 	names := c.nodes()
 	c.end()
 	s.change(c, names, func(node *triage.Node) { node.Vetoes = nil })
 }
 
-// confirm tells that somebody vouches for the health of nodes.
-func (s *story) confirm(c *command) {
+// confirm confirms that nodes are healthy.
+func (s *scenario) confirm(c *command) {
 	names := c.nodes()
 	c.end()
 	s.change(c, names, func(node *triage.Node) { node.Confirmed = true })
 }
 
-// starts puts startup taints on nodes.
-func (s *story) starts(c *command) {
+// starts adds startup taints to nodes.
+func (s *scenario) starts(c *command) {
 	names := c.nodes()
 	c.end()
 	s.change(c, names, func(node *triage.Node) { setStarting(node, true) })
 }
 
-// started takes the startup taints off nodes.
-func (s *story) started(c *command) {
+// started removes the startup taints of nodes.
+func (s *scenario) started(c *command) {
 	names := c.nodes()
 	c.end()
 	s.change(c, names, func(node *triage.Node) { setStarting(node, false) })
 }
 
-func (s *story) gone(c *command) {
+func (s *scenario) gone(c *command) {
 	names := c.nodes()
 	unnoticed := c.flag("unnoticed")
 	c.end()
@@ -572,15 +569,15 @@ func (s *story) gone(c *command) {
 		if !unnoticed {
 			s.core.Forget(s.now, name)
 		}
-		s.tell()
+		s.printChanges()
 	}
 }
 
 // ---- responses
 
-// carryOut does what the plans say; the facts then show it.
-func (s *story) carryOut(c *command) {
-	names := slices.SortedFunc(maps.Keys(s.nodes), naturally)
+// carryOut carries out the plans, so that the facts show the responses.
+func (s *scenario) carryOut(c *command) {
+	names := slices.SortedFunc(maps.Keys(s.nodes), compareNatural)
 	if c.hasWord() {
 		names = c.nodes()
 	}
@@ -597,7 +594,7 @@ func (s *story) carryOut(c *command) {
 			s.t.Fatalf("there is no plan for %s", name)
 		}
 		for _, release := range plan.Release {
-			if s.onItsWay(node, release.Rule) {
+			if s.inFlight(node, release.Rule) {
 				callOff = append(callOff, func() { s.core.Abandon(s.now, name, release.Rule, 0) })
 			}
 		}
@@ -625,18 +622,17 @@ func (s *story) carryOut(c *command) {
 	}
 	if len(seen) > 0 {
 		s.core.Observe(s.now, seen...)
-		s.tell()
+		s.printChanges()
 	}
 	for _, call := range callOff {
 		call()
-		s.tell()
+		s.printChanges()
 	}
 }
 
-// onItsWay says that a response of the rule was decided which takes a place, and
-// that the node has none.
-func (s *story) onItsWay(node *triage.Node, rule triage.RuleID) bool {
-	return !takesPlace(*node, rule) && slices.ContainsFunc(s.core.Grants(), func(g triage.Grant) bool {
+// inFlight says that a response of the rule with a slot was decided and is not on the node.
+func (s *scenario) inFlight(node *triage.Node, rule triage.RuleID) bool {
+	return !takesSlot(*node, rule) && slices.ContainsFunc(s.core.Grants(), func(g triage.Grant) bool {
 		return g.Rule == rule && g.Node == node.Name && g.UID == node.UID
 	})
 }
@@ -645,17 +641,17 @@ func findTreatment(node *triage.Node, rule triage.RuleID, step int) int {
 	return slices.IndexFunc(node.Treatments, func(have triage.Treatment) bool { return have.Rule == rule && have.Step == step })
 }
 
-func (s *story) abandon(c *command) {
+func (s *scenario) abandon(c *command) {
 	name := c.word("a node")
 	rule := s.rule(c)
 	retry := c.duration(c.value("retry"))
 	c.end()
 	s.core.Abandon(s.now, name, rule, retry)
-	s.tell()
+	s.printChanges()
 }
 
-// lands lets a write arrive that was sent some time ago, whatever the plan says now.
-func (s *story) lands(c *command) {
+// lands lets an earlier write take effect, whatever the plan says now.
+func (s *scenario) lands(c *command) {
 	names := c.nodes()
 	rule := s.rule(c)
 	key, effect, _ := strings.Cut(c.word("a taint"), ":")
@@ -669,8 +665,8 @@ func (s *story) lands(c *command) {
 	})
 }
 
-// failed says that whoever carries out the latest treatment has given up.
-func (s *story) failed(c *command) {
+// failed says that the remediator of the latest treatment has given up.
+func (s *scenario) failed(c *command) {
 	names := c.nodes()
 	c.end()
 	s.change(c, names, func(node *triage.Node) {
@@ -682,9 +678,8 @@ func (s *story) failed(c *command) {
 	})
 }
 
-// deletes says that whoever carries out the latest treatment is going to delete the
-// node.
-func (s *story) deletes(c *command) {
+// deletes says that the remediator of the latest treatment is going to delete the node.
+func (s *scenario) deletes(c *command) {
 	names := c.nodes()
 	c.end()
 	s.change(c, names, func(node *triage.Node) {
@@ -696,8 +691,8 @@ func (s *story) deletes(c *command) {
 	})
 }
 
-// removed says that somebody else has removed all that was put on a node.
-func (s *story) removed(c *command) {
+// removed removes all responses from a node, as another component does.
+func (s *scenario) removed(c *command) {
 	names := c.nodes()
 	c.end()
 	s.change(c, names, func(node *triage.Node) {
@@ -708,8 +703,8 @@ func (s *story) removed(c *command) {
 	})
 }
 
-// recordLost leaves the taints on nodes and takes away what proves that they are ours.
-func (s *story) recordLost(c *command) {
+// recordLost keeps the taints on nodes, but removes the proof that they are ours.
+func (s *scenario) recordLost(c *command) {
 	names := c.nodes()
 	c.end()
 	s.change(c, names, func(node *triage.Node) {
@@ -722,9 +717,9 @@ func (s *story) recordLost(c *command) {
 	})
 }
 
-// othersPlace says that another component has placed a NoExecute taint on nodes. A taint
-// of ours with the same key becomes theirs.
-func (s *story) othersPlace(c *command) {
+// othersPlace lets another component place a NoExecute taint on nodes. Our taint with the
+// same key becomes foreign.
+func (s *scenario) othersPlace(c *command) {
 	names := c.nodes()
 	key := c.word("the key of a taint")
 	c.end()
@@ -734,8 +729,8 @@ func (s *story) othersPlace(c *command) {
 	})
 }
 
-// othersRemove takes the taints off nodes that nothing proves to be ours.
-func (s *story) othersRemove(c *command) {
+// othersRemove removes the foreign taints of nodes.
+func (s *scenario) othersRemove(c *command) {
 	names := c.nodes()
 	c.end()
 	s.change(c, names, func(node *triage.Node) {
@@ -747,8 +742,8 @@ func (s *story) othersRemove(c *command) {
 }
 
 // restart builds a new core from the rules, the nodes, the grants and the storms.
-func (s *story) restart(c *command) {
-	names := slices.SortedFunc(maps.Keys(s.nodes), naturally)
+func (s *scenario) restart(c *command) {
+	names := slices.SortedFunc(maps.Keys(s.nodes), compareNatural)
 	if c.flag("backwards") {
 		slices.Reverse(names)
 	}
@@ -775,18 +770,18 @@ func (s *story) restart(c *command) {
 		}
 	}
 	s.core.Loaded(s.now)
-	s.restarted()
+	s.printRestarted()
 }
 
-func (s *story) loaded(c *command) {
+func (s *scenario) loaded(c *command) {
 	c.end()
 	s.core.Loaded(s.now)
-	s.tell()
+	s.printChanges()
 }
 
-// ---- looking
+// ---- output
 
-func (s *story) explain(c *command) {
+func (s *scenario) explain(c *command) {
 	for _, name := range c.nodes() {
 		node := s.nodes[name]
 		if node == nil {
@@ -796,16 +791,16 @@ func (s *story) explain(c *command) {
 		if !ok {
 			s.t.Fatalf("there is no plan for %s", name)
 		}
-		s.say("%s: %s", name, s.sentence(node, plan))
+		s.printf("%s: %s", name, s.sentence(node, plan))
 	}
 }
 
-func (s *story) population(c *command) {
+func (s *scenario) population(c *command) {
 	id := s.rule(c)
 	c.end()
 	p, ok := s.core.Population(id)
 	if !ok {
-		s.say("%s: no such rule", id)
+		s.printf("%s: no such rule", id)
 		return
 	}
 	line := fmt.Sprintf("%s: %s", id, counts(p.Counts))
@@ -824,7 +819,7 @@ func (s *story) population(c *command) {
 	case p.Storm:
 		line += fmt.Sprintf("; a storm that is over since %s, until %s", p.CalmSince.Format(time.TimeOnly), p.CalmUntil.Format(time.TimeOnly))
 	}
-	s.say("%s", line)
+	s.printf("%s", line)
 	for _, zone := range slices.Sorted(maps.Keys(p.Zones)) {
 		if zone != "" {
 			fmt.Fprintf(&s.out, "         zone %s: %s\n", zone, counts(p.Zones[zone]))

@@ -8,9 +8,9 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// coolRule lets one node be sick, and waits for a minute after a storm.
-func coolRule() triage.Rule {
-	rule := soundRule()
+// cooldownRule allows one unhealthy node, and has a cooldown of a minute.
+func cooldownRule() triage.Rule {
+	rule := validRule()
 	rule.Bound = triage.Bound{Gate: &triage.Limit{Number: 1}, Cooldown: time.Minute}
 	rule.Response.Ladder = []triage.Step{{Action: triage.Remediate}}
 	for i := range rule.When.Signals {
@@ -19,46 +19,45 @@ func coolRule() triage.Rule {
 	return rule
 }
 
-// TestResumeStorm tells a new core of a storm before it has all nodes, one of which
-// is sick.
+// TestResumeStorm restores a storm before all nodes are known, one of which is unhealthy.
 func TestResumeStorm(t *testing.T) {
 	calm := triage.Population{Gate: 1}
 	stormy := triage.Population{Gate: 1, Storm: true}
 	cooling := func(since time.Duration) triage.Population {
-		return triage.Population{Gate: 1, Storm: true, CalmSince: dawn.Add(since), CalmUntil: dawn.Add(since + time.Minute)}
+		return triage.Population{Gate: 1, Storm: true, CalmSince: startTime.Add(since), CalmUntil: startTime.Add(since + time.Minute)}
 	}
-	hasNone := coolRule()
+	hasNone := cooldownRule()
 	hasNone.Bound.Cooldown = 0
-	other := coolRule()
+	other := cooldownRule()
 	other.ID.Name = "other"
 	for name, test := range map[string]struct {
 		rule           triage.Rule
 		calmSince      time.Time
 		told, and      triage.Population // before and after Loaded
 		begins         bool
-		sick, twice    bool // another node is sick; the storm is told again
+		sick, twice    bool // another node is unhealthy; the storm is restored twice
 		afterwardsCalm time.Time
 	}{
-		"it was not over":                    {rule: coolRule(), told: stormy, and: cooling(0)},
-		"it was over":                        {rule: coolRule(), calmSince: dawn.Add(-30 * time.Second), told: cooling(-30 * time.Second), and: cooling(-30 * time.Second)},
-		"it was over, says a clock ahead":    {rule: coolRule(), calmSince: dawn.Add(time.Hour), told: cooling(0), and: cooling(0)},
-		"its cooldown is over by now":        {rule: coolRule(), calmSince: dawn.Add(-time.Minute), told: cooling(-time.Minute), and: calm, begins: true},
-		"it was over, and there is another":  {rule: coolRule(), calmSince: dawn.Add(-time.Second), sick: true, told: cooling(-time.Second), and: stormy},
-		"it is told twice, and first counts": {rule: coolRule(), twice: true, afterwardsCalm: dawn.Add(-time.Hour), told: stormy, and: cooling(0)},
+		"it was not over":                    {rule: cooldownRule(), told: stormy, and: cooling(0)},
+		"it was over":                        {rule: cooldownRule(), calmSince: startTime.Add(-30 * time.Second), told: cooling(-30 * time.Second), and: cooling(-30 * time.Second)},
+		"it was over, says a clock ahead":    {rule: cooldownRule(), calmSince: startTime.Add(time.Hour), told: cooling(0), and: cooling(0)},
+		"its cooldown is over by now":        {rule: cooldownRule(), calmSince: startTime.Add(-time.Minute), told: cooling(-time.Minute), and: calm, begins: true},
+		"it was over, and there is another":  {rule: cooldownRule(), calmSince: startTime.Add(-time.Second), sick: true, told: cooling(-time.Second), and: stormy},
+		"it is told twice, and first counts": {rule: cooldownRule(), twice: true, afterwardsCalm: startTime.Add(-time.Hour), told: stormy, and: cooling(0)},
 		"a rule without a cooldown has none": {rule: hasNone, told: calm, and: calm, begins: true},
 		"nobody knows the rule":              {rule: other, told: calm, and: calm, begins: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			core := triage.New()
-			mustSet(t, core, dawn, test.rule)
-			sick := []triage.Condition{{Type: "Ready", Status: triage.False, Transition: dawn}}
-			core.Observe(dawn, triage.Node{Name: "a", UID: "a", Conditions: sick}, triage.Node{Name: "b", UID: "b"})
+			mustSet(t, core, startTime, test.rule)
+			sick := []triage.Condition{{Type: "Ready", Status: triage.False, Transition: startTime}}
+			core.Observe(startTime, triage.Node{Name: "a", UID: "a", Conditions: sick}, triage.Node{Name: "b", UID: "b"})
 			if test.sick {
-				core.Observe(dawn, triage.Node{Name: "b", UID: "b", Conditions: sick})
+				core.Observe(startTime, triage.Node{Name: "b", UID: "b", Conditions: sick})
 			}
-			core.ResumeStorm(dawn, coolRule().ID, test.calmSince)
+			core.ResumeStorm(startTime, cooldownRule().ID, test.calmSince)
 			if test.twice {
-				core.ResumeStorm(dawn, coolRule().ID, test.afterwardsCalm)
+				core.ResumeStorm(startTime, cooldownRule().ID, test.afterwardsCalm)
 			}
 			looks := func(when string, want triage.Population) {
 				t.Helper()
@@ -69,7 +68,7 @@ func TestResumeStorm(t *testing.T) {
 				}
 			}
 			looks("before all nodes are known", test.told)
-			core.Loaded(dawn)
+			core.Loaded(startTime)
 			looks("when they are", test.and)
 			if begins := len(core.Grants()) > 0; begins != test.begins {
 				t.Errorf("begins something: %t, want %t", begins, test.begins)
@@ -78,44 +77,44 @@ func TestResumeStorm(t *testing.T) {
 	}
 }
 
-// What counts is what a call has brought about, not what was counted on the way.
-func TestStormIsJudgedOncePerCall(t *testing.T) {
+// Only the counts at the end of a call matter.
+func TestStormIsCheckedOncePerCall(t *testing.T) {
 	core := triage.New()
-	rule := coolRule()
+	rule := cooldownRule()
 	rule.Hold = "or the one that recovers would be in treatment"
-	mustSet(t, core, dawn, rule)
+	mustSet(t, core, startTime, rule)
 	node := func(name string, ready triage.Status) triage.Node {
-		return triage.Node{Name: name, UID: name, Conditions: []triage.Condition{{Type: "Ready", Status: ready, Transition: dawn}}}
+		return triage.Node{Name: name, UID: name, Conditions: []triage.Condition{{Type: "Ready", Status: ready, Transition: startTime}}}
 	}
-	core.Observe(dawn, node("a", triage.False), node("b", triage.True))
-	core.Loaded(dawn)
-	core.Observe(dawn, node("b", triage.False), node("a", triage.True))
+	core.Observe(startTime, node("a", triage.False), node("b", triage.True))
+	core.Loaded(startTime)
+	core.Observe(startTime, node("b", triage.False), node("a", triage.True))
 	if p, _ := core.Population(rule.ID); p.Storm {
 		t.Errorf("%+v: one node fell sick as the other recovered, and that is a storm", p)
 	}
 }
 
-// A gate that closes or opens concerns those whose treatment was decided and was not
-// seen, and nobody else: those who wait behind it are woken when their turn comes.
-func TestWorkOfAGateDoesNotGrowWithWhoWaits(t *testing.T) {
+// A gate that closes or opens wakes the nodes with a decided, unobserved treatment. Nodes
+// that wait for the gate are woken when it is their turn.
+func TestWorkOfAGateDoesNotGrowWithWaitingNodes(t *testing.T) {
 	for _, crowd := range []int{10, 1000} {
 		core := triage.New()
-		rule := coolRule()
+		rule := cooldownRule()
 		rule.Bound.Gate.Number = crowd + 2
-		mustSet(t, core, dawn, rule)
-		now := dawn
+		mustSet(t, core, startTime, rule)
+		now := startTime
 		node := func(i int, ready triage.Status) triage.Node {
 			name := "worker-" + strconv.Itoa(i)
-			return triage.Node{Name: name, UID: name, Conditions: []triage.Condition{{Type: "Ready", Status: ready, Transition: dawn}}}
+			return triage.Node{Name: name, UID: name, Conditions: []triage.Condition{{Type: "Ready", Status: ready, Transition: startTime}}}
 		}
 		for i := range 2*crowd + 4 {
 			core.Observe(now, node(i, triage.True))
 		}
 		core.Loaded(now)
-		for i := range 2 { // decided, and not seen
+		for i := range 2 { // decided, not observed
 			core.Observe(now, node(i, triage.False))
 		}
-		for i := 2; i < crowd+2; i++ { // seen
+		for i := 2; i < crowd+2; i++ { // observed
 			sick := node(i, triage.False)
 			sick.Treatments = []triage.Treatment{{Rule: rule.ID, Since: now}}
 			core.Observe(now, sick)
@@ -138,20 +137,20 @@ func TestWorkOfAGateDoesNotGrowWithWhoWaits(t *testing.T) {
 	}
 }
 
-// TestADepartureThatIsToldLate closes the gate for a treatment that was decided, and is
-// a storm.
-func TestADepartureThatIsToldLate(t *testing.T) {
-	core, rule := triage.New(), coolRule()
-	mustSet(t, core, dawn, rule)
-	core.Observe(dawn, triage.Node{Name: "a", UID: "a", Conditions: []triage.Condition{{Type: "Ready", Status: triage.False, Transition: dawn}}}, triage.Node{Name: "b", UID: "b"})
-	core.Loaded(dawn)
+// TestLateDepartureClosesTheGate closes the gate for a decided treatment, and begins a
+// storm.
+func TestLateDepartureClosesTheGate(t *testing.T) {
+	core, rule := triage.New(), cooldownRule()
+	mustSet(t, core, startTime, rule)
+	core.Observe(startTime, triage.Node{Name: "a", UID: "a", Conditions: []triage.Condition{{Type: "Ready", Status: triage.False, Transition: startTime}}}, triage.Node{Name: "b", UID: "b"})
+	core.Loaded(startTime)
 	for _, more := core.NextWoken(); more; _, more = core.NextWoken() {
 	}
 	if plan, _ := core.Plan("a"); plan.Treatment == nil {
 		t.Fatalf("it is not to be treated: %+v", plan)
 	}
-	gone := triage.Grant{Rule: rule.ID, Node: "x", UID: "x", Since: dawn, Gone: dawn}
-	core.Resume(dawn, gone)
+	gone := triage.Grant{Rule: rule.ID, Node: "x", UID: "x", Since: startTime, Gone: startTime}
+	core.Resume(startTime, gone)
 	if woken, _ := core.NextWoken(); woken != "a" {
 		t.Errorf("woken is %q", woken)
 	}
@@ -164,7 +163,7 @@ func TestADepartureThatIsToldLate(t *testing.T) {
 	if got := core.Departures(); len(got) != 1 || got[0] != gone {
 		t.Errorf("departures: %+v", got)
 	}
-	core.Advance(dawn.Add(triage.ReplacementWait))
+	core.Advance(startTime.Add(triage.ReplacementWait))
 	if p, _ := core.Population(rule.ID); p.Departed != 0 || len(core.Departures()) != 0 || p.CalmSince.IsZero() {
 		t.Errorf("the population afterwards: %+v", p)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// surveyed is a rule that remediates nodes with Disk or Fan True.
-func surveyed(who triage.Selector) triage.Rule {
+// surveyRule returns a rule that remediates nodes with Disk or Fan True.
+func surveyRule(who triage.Selector) triage.Rule {
 	return triage.Rule{
 		ID:  triage.RuleID{Kind: triage.NodeHealthCheck, Name: "asked"},
 		Who: who,
@@ -26,7 +26,7 @@ func surveyed(who triage.Selector) triage.Rule {
 	}
 }
 
-// TestSurvey holds what a core finds against what is counted by hand.
+// TestSurvey compares the result of a core with a separate count.
 func TestSurvey(t *testing.T) {
 	saw := map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
@@ -84,7 +84,7 @@ func TestSurvey(t *testing.T) {
 			}
 		}
 		work, symbols := core.Work(), core.Symbols()
-		got, err := core.Survey(surveyed(selectors[0]), selectors[1:]...)
+		got, err := core.Survey(surveyRule(selectors[0]), selectors[1:]...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -110,8 +110,8 @@ func indices(n int) []int {
 	return list
 }
 
-// BenchmarkSurvey asks what a health check would find among 10,000 nodes, beside
-// twenty others.
+// BenchmarkSurvey measures a survey of a health check among 10,000 nodes with twenty other
+// selectors.
 func BenchmarkSurvey(b *testing.B) {
 	core := triage.New()
 	for i := range 10000 {
@@ -125,7 +125,7 @@ func BenchmarkSurvey(b *testing.B) {
 		others[i], _ = triage.ParseSelector(fmt.Sprintf("pool=%d", i))
 	}
 	for b.Loop() {
-		if found, err := core.Survey(surveyed(triage.Selector{}), others...); err != nil || found.Matching != 10000 || found.Shared[3].Nodes != 500 {
+		if found, err := core.Survey(surveyRule(triage.Selector{}), others...); err != nil || found.Matching != 10000 || found.Shared[3].Nodes != 500 {
 			b.Fatal(found, err)
 		}
 	}

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// A controller lives for months while nodes come and go by the thousand: what it
-// knew of those that are gone must not stay.
-func TestNothingStaysOfWhatIsGone(t *testing.T) {
+// A controller runs for months while thousands of nodes come and go. It must not keep
+// anything about deleted nodes.
+func TestDeletedNodesLeaveNothingBehind(t *testing.T) {
 	now := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 	core := New()
 	untouched := core.Symbols()
@@ -57,13 +57,13 @@ func TestNothingStaysOfWhatIsGone(t *testing.T) {
 	}
 }
 
-// size counts everything beside names that could stay.
+// size counts everything except names that could remain.
 func (c *Core) size() (objects int) {
 	return len(c.nodes) + len(c.rules) + len(c.index.byLabel) + len(c.index.others) +
 		c.timers.len() + c.candidates.len() + c.controlPlane.waiting.len() + len(c.controlPlane.holders)
 }
 
-// Symbols returns how often every name is in use.
+// Symbols returns the number of uses of every name.
 func (c *Core) Symbols() map[string]uint32 {
 	uses := map[string]uint32{}
 	for name, id := range c.symbols.ids {

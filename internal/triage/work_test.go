@@ -9,8 +9,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// The cost of a change is the rules that select the node and read what changed,
-// and the nodes whose plan it alters: the same at every size of the cluster.
+// The cost of a change depends on the rules that select the node and read the condition, and
+// on the nodes whose plan changes. It does not depend on the size of the cluster.
 func TestWorkOfAChangeDoesNotGrowWithTheCluster(t *testing.T) {
 	type cost struct {
 		change          string
@@ -19,22 +19,22 @@ func TestWorkOfAChangeDoesNotGrowWithTheCluster(t *testing.T) {
 	for _, size := range []int{100, 10_000, 100_000} {
 		core := triage.New()
 		now := benchStart
-		// Ten rules on every node, of which three read the condition that
-		// flips: a capped eviction, a health check and a repair rule.
+		// Ten rules select every node. Three of them read the condition that flips: a capped
+		// eviction, a health check and a repair rule.
 		for i := range 7 {
-			rule := soundRule()
+			rule := validRule()
 			rule.ID.Name = fmt.Sprintf("bystander-%d", i)
 			rule.When.Signals = []triage.Signal{{Condition: fmt.Sprintf("Other%d", i), Status: triage.True}}
 			mustSet(t, core, now, rule)
 		}
-		eviction := soundRule()
+		eviction := validRule()
 		eviction.ID = triage.RuleID{Kind: triage.ConditionSet, Name: "evicts"}
 		eviction.Response = triage.Response{Taint: &triage.TaintResponse{Key: "example.com/sick", Effect: triage.NoExecute}}
 		eviction.Bound = triage.Bound{Cap: &triage.Limit{Number: 2}}
-		check := soundRule()
+		check := validRule()
 		check.ID = triage.RuleID{Kind: triage.NodeHealthCheck, Name: "checks"}
 		check.Bound = triage.Bound{Gate: &triage.Limit{Number: 50, Percent: true}}
-		repair := soundRule()
+		repair := validRule()
 		repair.Bound = triage.Bound{Cap: &triage.Limit{Number: 2}}
 		for _, rule := range []triage.Rule{eviction, check, repair} {
 			for i := range rule.When.Signals {
@@ -75,7 +75,7 @@ func TestWorkOfAChangeDoesNotGrowWithTheCluster(t *testing.T) {
 			{"worker-3 falls sick", 3, 1},
 			{"nothing changes", 0, 0},
 			{"worker-0 recovers", 3, 1},
-			{"its taint is gone", 0, 2}, // itself, and the one that waited longest
+			{"its taint is gone", 0, 2}, // the node and the one that waited longest
 			{"time passes", 0, 0},
 		}
 		for i := range want {
@@ -86,13 +86,14 @@ func TestWorkOfAChangeDoesNotGrowWithTheCluster(t *testing.T) {
 	}
 }
 
-// While nodes are replaced, a change costs no look at the nodes that it does not concern,
-// also when another node is the first to go and when a replacement begins to count.
+// While nodes are replaced, a change does not visit nodes that it does not concern. This
+// also holds when another departure becomes the first, and when a replacement begins to
+// count.
 func TestWorkDoesNotGrowWithTheClusterWhileNodesAreReplaced(t *testing.T) {
 	for _, size := range []int{100, 10_000} {
 		core := triage.New()
 		now := benchStart
-		repair := soundRule()
+		repair := validRule()
 		repair.When.Signals = []triage.Signal{{Condition: "Broken", Status: triage.True}}
 		repair.Bound = triage.Bound{Cap: &triage.Limit{Number: 50, Percent: true}, Pool: "NodePool/default"}
 		repair.Response = triage.Response{Ladder: []triage.Step{{Action: triage.Terminate}}}

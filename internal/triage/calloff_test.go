@@ -1,0 +1,358 @@
+package triage_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// callOffEvents must have happened to NoExecute taints that were decided and not observed,
+// or that are on excluded nodes.
+var callOffEvents = []string{
+	"unseen, and turned: condition", "unseen, and turned: duration", "unseen, and turned: hold",
+	"unseen, and turned: control plane", "unseen, and turned: inclusion",
+	"called off: Unclear", "called off: Pending", "called off: OnHold",
+	"called off beside a taint",
+	"called off for the control plane", "called off for the control plane while nothing may begin",
+	"called off and went on", "called off and arrived", "called off and freed",
+	"exchanged on the control plane", "exchanged on the control plane while nothing may begin",
+	"settled", "settled with something to call off", "settled with others to follow",
+	"abandoned without retry and decided again", "abandoned without retry and passed over",
+}
+
+// changeDecisionInputs changes what a decision was based on, mostly while its NoExecute
+// taint is not observed, and often several times. The condition becomes Unknown, the rule is
+// put on hold, gets a longer duration or excludes the control plane, or the node joins the
+// control plane.
+func (h *history) changeDecisionInputs() {
+	var unseen, standing []placement
+	for _, p := range slices.SortedFunc(maps.Keys(h.placements.slots), comparePlacements) {
+		rule, known := h.rules[p.rule]
+		switch {
+		case !known || !wantsNoExecute(rule) || rule.DryRun || !h.exists(p):
+		case h.placements.observed[p]:
+			standing = append(standing, p)
+		default:
+			unseen = append(unseen, p)
+		}
+	}
+	if len(unseen) == 0 || len(standing) > 0 && rare(h.t, 3) {
+		unseen = standing
+	}
+	if len(unseen) == 0 {
+		h.makeTaintDue()
+		return
+	}
+	p := pick(h.t, unseen)
+	if rare(h.t, 2) && !carries(*h.nodes[p.node], p.rule) { // the weaker taint was placed
+		node, taint := h.nodes[p.node], *h.rules[p.rule].Response.Taint
+		node.Taints = append(slices.Clone(node.Taints), triage.Taint{Rule: p.rule, Key: taint.Key, Effect: triage.NoSchedule})
+		h.observe(p.node)
+	}
+	for range rapid.IntRange(1, 4).Draw(h.t, "") {
+		h.changeInputsOf(p)
+	}
+	switch {
+	case !rare(h.t, 3):
+		h.abandonReleases()
+	case rare(h.t, 2):
+		h.lateWriteSucceeds()
+	}
+}
+
+// makeTaintDue makes nodes unhealthy under a rule with NoExecute, sometimes more than there
+// are slots.
+func (h *history) makeTaintDue() {
+	ids := slices.DeleteFunc(h.ids(), func(id triage.RuleID) bool { return !wantsNoExecute(h.rules[id]) })
+	if len(ids) == 0 || len(h.nodes) == 0 {
+		h.startStorm()
+		return
+	}
+	rule := h.rules[pick(h.t, ids)]
+	names := some(h.t, h.names(), 2*len(h.nodes))
+	for _, name := range names {
+		if node := h.nodes[name]; selects(rule, *node) && !matchesNow(rule, *node) {
+			h.toggleUnknown(node, rule)
+		}
+	}
+	h.observe(names...)
+}
+
+func (h *history) changeInputsOf(p placement) {
+	node, rule := h.nodes[p.node], h.rules[p.rule]
+	turn := pick(h.t, []string{"duration", "condition", "hold", "control plane", "inclusion"})
+	if h.placements.slots[p] && !h.placements.observed[p] {
+		h.saw["unseen, and turned: "+turn]++
+	}
+	switch turn {
+	case "condition":
+		h.toggleUnknown(node, rule)
+		h.observe(p.node)
+	case "duration":
+		long := slices.ContainsFunc(rule.When.Signals, func(s triage.Signal) bool { return s.For > time.Minute })
+		rule.When.Signals = slices.Clone(rule.When.Signals)
+		for i := range rule.When.Signals {
+			rule.When.Signals[i].For = map[bool]time.Duration{false: 10 * time.Minute}[long]
+		}
+		h.setRule(rule)
+	case "hold":
+		rule.Hold = map[bool]string{true: "paused"}[rule.Hold == ""]
+		h.setRule(rule)
+	case "control plane":
+		node.ControlPlane = !node.ControlPlane
+		h.observe(p.node)
+	case "inclusion":
+		taint := *rule.Response.Taint
+		taint.ControlPlane = !taint.ControlPlane
+		rule.Response.Taint = &taint
+		h.setRule(rule)
+	}
+}
+
+// toggleUnknown makes the conditions of a rule Unknown, or known again.
+func (h *history) toggleUnknown(node *triage.Node, rule triage.Rule) {
+	sick := matchesNow(rule, *node)
+	for _, s := range rule.When.Signals {
+		row := triage.Condition{Type: s.Condition, Status: s.Status, Reason: s.Reason, Transition: h.now}
+		if sick {
+			row.Status, row.Reason = triage.Unknown, pick(h.t, reasons)
+		}
+		node.Conditions = slices.DeleteFunc(slices.Clone(node.Conditions), func(c triage.Condition) bool { return c.Type == s.Condition })
+		if row.Status != triage.Missing {
+			node.Conditions = append(node.Conditions, row)
+		}
+	}
+}
+
+// abandonReleases is a caller that abandons all releases until no node is woken. It must
+// come to rest, and nothing may remain to be called off.
+func (h *history) abandonReleases() {
+	if !h.loaded {
+		h.load()
+		return
+	}
+	h.settling = true
+	defer func() { h.settling = false }()
+	abandoned := map[placement]bool{}
+	before := len(h.core().Grants())
+	todo := slices.Sorted(maps.Keys(h.observed))
+	for asked := 0; len(todo) > 0; asked++ {
+		if asked > 1000 {
+			h.fail("a caller that abandons what is released finds no rest")
+		}
+		name := todo[0]
+		todo = todo[1:]
+		h.asked = append(h.asked, name)
+		for {
+			if h.abandonCalledOffStep(name) {
+				continue
+			}
+			p, ok := h.releasedUnobserved(name)
+			if !ok {
+				break
+			}
+			if abandoned[p] {
+				h.log("%s", p)
+				h.fail("what was abandoned because it was released is decided and released again, and no time has passed")
+			}
+			abandoned[p] = true
+			h.recordAbandoned(p.node, p.rule)
+			h.callAt(h.now, call{say: fmt.Sprintf("Abandon(%s, %s, at rest)", p.node, p.rule), about: []string{p.node}, do: func(d decider, now time.Time) {
+				d.Abandon(now, p.node, p.rule, 0)
+			}})
+			if h.hasSlot(p) {
+				h.log("%s", p)
+				h.fail("what was abandoned because it was released has its place again")
+			}
+		}
+		for len(todo) == 0 {
+			woken, ok := h.core().NextWoken()
+			if !ok {
+				break
+			}
+			todo = append(todo, woken)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(h.observed)) {
+		if p, ok := h.releasedUnobserved(name); ok || h.abandonCalledOffStep(name) {
+			h.log("%s %s", name, p)
+			h.fail("something is to be called off on a node that was not woken")
+		}
+	}
+	h.saw["settled"]++
+	if len(abandoned) > 0 {
+		h.saw["settled with something to call off"]++
+		if len(h.core().Grants()) > before-len(abandoned) {
+			h.saw["settled with others to follow"]++
+		}
+	}
+}
+
+// releasedUnobserved finds a response on a node that occupies a slot, was never observed and
+// is released by the plan.
+func (h *history) releasedUnobserved(name string) (p placement, ok bool) {
+	plan, known := h.core().Plan(name)
+	if !known || h.nodes[name] == nil || h.nodes[name].UID != plan.UID {
+		return placement{}, false
+	}
+	for _, reason := range plan.Release {
+		p := placement{reason.Rule, name, plan.UID}
+		if h.hasSlot(p) && !takesSlot(h.observed[name], p.rule) && !takesSlot(*h.nodes[name], p.rule) {
+			return p, true
+		}
+	}
+	return placement{}, false
+}
+
+// hasSlot says whether a response occupies a slot in the core.
+func (h *history) hasSlot(p placement) bool {
+	return slices.ContainsFunc(h.core().Grants(), func(g triage.Grant) bool {
+		return g.Rule == p.rule && g.Node == p.node && g.UID == p.uid && g.Gone.IsZero()
+	})
+}
+
+// checkNothingBegins ends the history if a plan wants a stronger taint than the existing one
+// for a rule that is on hold or not matched, or NoExecute on a control-plane node that the
+// rule excludes.
+func (h *history) checkNothingBegins() {
+	for _, name := range slices.Sorted(maps.Keys(h.observed)) {
+		facts := h.observed[name]
+		for _, taint := range h.plans[name].Taints {
+			rule := h.rules[taint.Rule]
+			bad := ""
+			switch {
+			case taint.Effect == triage.NoExecute && excludesNode(rule, facts):
+				bad = "a plan wants NoExecute on a node of the control plane that the rule does not include"
+			case taint.Effect <= strongest(facts, taint.Rule):
+			case rule.Hold != "":
+				bad = "a plan wants something new of a rule on hold"
+			case !matchesNow(rule, facts):
+				bad = "a plan wants something new of a rule that does not hold"
+			case taint.Reason.Until.After(h.now) && taint.Reason.Code == triage.Tainted:
+				bad = "a plan wants something new before its time"
+			}
+			if bad != "" {
+				h.log("%s: plan %+v", name, h.plans[name])
+				h.fail(bad)
+			}
+		}
+	}
+}
+
+// countCallOffs counts what happened to NoExecute taints that were decided and not observed.
+func (h *history) countCallOffs() {
+	a := &h.placements
+	a.offBefore, a.off = a.off, map[placement]triage.Reason{}
+	for p := range a.slots {
+		rule, known := h.rules[p.rule]
+		plan := h.plans[p.node]
+		if !known || !wantsNoExecute(rule) || rule.DryRun || plan.UID != p.uid {
+			continue
+		}
+		facts := h.observed[p.node]
+		planned := triage.Effect(0)
+		for _, taint := range plan.Taints {
+			if taint.Rule == p.rule {
+				planned = taint.Effect
+			}
+		}
+		if a.observed[p] {
+			if _, was := a.offBefore[p]; was {
+				h.saw["called off and arrived"]++
+			}
+			if planned == triage.NoSchedule && excludesNode(rule, facts) {
+				h.saw["exchanged on the control plane"]++
+				if whyCalledOff(rule, facts, h.finding(p)) != "" {
+					h.saw["exchanged on the control plane while nothing may begin"]++
+				}
+			}
+			continue
+		}
+		for _, reason := range plan.Release {
+			if reason.Rule == p.rule && reason.Code != triage.Recovered && reason.Code != triage.Deselected {
+				a.off[p] = reason
+			}
+		}
+		reason, off := a.off[p]
+		if _, was := a.offBefore[p]; was && planned == triage.NoExecute {
+			h.saw["called off and went on"]++
+		}
+		if !off {
+			continue
+		}
+		why := whyCalledOff(rule, facts, reason)
+		switch {
+		case why == "":
+			h.saw["called off for the control plane"]++
+		case planned > 0:
+			h.saw["called off beside a taint"]++
+		default:
+			h.saw["called off: "+why]++
+		}
+		if why != "" && excludesNode(rule, facts) {
+			h.saw["called off for the control plane while nothing may begin"]++
+		}
+	}
+	for p := range a.offBefore {
+		if h.exists(p) && !a.slots[p] {
+			h.saw["called off and freed"]++
+		}
+	}
+}
+
+// whyCalledOff says why a decided taint may not begin; empty if only the exclusion of the
+// control plane prevents it.
+func whyCalledOff(rule triage.Rule, facts triage.Node, reason triage.Reason) string {
+	switch {
+	case !matchesNow(rule, facts) || reason.Code == triage.Unclear:
+		return triage.Unclear.String()
+	case !reason.Until.IsZero():
+		return triage.Pending.String()
+	case rule.Hold != "":
+		return triage.OnHold.String()
+	}
+	return ""
+}
+
+// finding is the finding of the rule in the plan of the node.
+func (h *history) finding(p placement) triage.Reason {
+	for _, reason := range h.plans[p.node].Findings {
+		if reason.Rule == p.rule {
+			return reason
+		}
+	}
+	return triage.Reason{}
+}
+
+func TestAbandonWithoutRetryEndsAnEarlierWait(t *testing.T) {
+	core := triage.New()
+	id := triage.RuleID{Kind: triage.ConditionSet, Name: "a"}
+	if err := core.SetRule(startTime, triage.Rule{
+		ID:       id,
+		When:     triage.When{Signals: []triage.Signal{{Condition: "Disk", Status: triage.True}}},
+		Response: triage.Response{Taint: &triage.TaintResponse{Key: "sick", Effect: triage.NoExecute}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	core.Observe(startTime, triage.Node{Name: "n", UID: "u", Conditions: []triage.Condition{{Type: "Disk", Status: triage.True, Transition: startTime}}})
+	core.Loaded(startTime)
+	grants := core.Grants()
+	if len(grants) != 1 {
+		t.Fatalf("%d taints are decided, want 1", len(grants))
+	}
+	core.Abandon(startTime, "n", id, time.Minute)
+	if got := core.Grants(); len(got) != 0 {
+		t.Fatalf("decided again before its time: %v", got)
+	}
+	core.Resume(startTime, grants[0]) // it was in flight after all
+	core.Abandon(startTime, "n", id, 0)
+	if got := core.Grants(); len(got) != 1 {
+		t.Fatalf("%d taints are decided, want 1 again at once", len(got))
+	}
+}
