@@ -71,7 +71,7 @@ func checkRefusals(t *testing.T, refusals []refusal) {
 				t.Errorf("problem is %q, want something with %q", field.Problem, test.says)
 			}
 			if !reflect.DeepEqual(rule, triage.Rule{}) {
-				t.Errorf("a refused rule is returned all the same:\n%s", show(rule))
+				t.Errorf("an invalid rule is returned:\n%s", show(rule))
 			}
 		})
 	}
@@ -86,7 +86,7 @@ func TestConditionSet(t *testing.T) {
 		want triage.Rule
 	}{
 		{
-			name: "the seed's pair of conditions becomes one rule that wants both",
+			name: "requires both conditions of the example",
 			set: dialect.ConditionSet{
 				Name: "conditionset-1", Effect: "NoExecute",
 				TaintKey: "node.stakater.com/KubeletContainerRuntimeUnhealthy",
@@ -108,7 +108,7 @@ func TestConditionSet(t *testing.T) {
 			},
 		},
 		{
-			name: "everything that can be said is kept",
+			name: "keeps every field",
 			set: dialect.ConditionSet{
 				Name: "full", TaintKey: "example.com/full", Effect: "NoExecute", Selector: gpu,
 				Conditions:   []dialect.SetCondition{{Type: "XidError", Status: "UNKNOWN", Duration: "1h30m", EvenSilent: true}},
@@ -128,7 +128,7 @@ func TestConditionSet(t *testing.T) {
 			},
 		},
 		{
-			name: "a weaker effect has no cap even if one is written",
+			name: "has no cap with a weaker effect",
 			set: dialect.ConditionSet{
 				Name: "weak", TaintKey: "example.com/weak", Effect: "NoSchedule", MaxUnhealthy: "10%",
 				Conditions: []dialect.SetCondition{{Type: "NTPProblem", Status: "True"}},
@@ -164,18 +164,18 @@ func TestConditionSetRefuses(t *testing.T) {
 		{"an effect in the wrong letter case", with(func(s *dialect.ConditionSet) { s.Effect = "noexecute" }), "spec.effect", "noexecute", "NoExecute"},
 		{"no conditions", with(func(s *dialect.ConditionSet) { s.Conditions = nil }), "spec.conditions", "", "at least one"},
 		{"a condition without a type", with(func(s *dialect.ConditionSet) { s.Conditions[1].Type = "" }), "spec.conditions[1]", "", "condition type"},
-		{"a condition with an endless type", with(func(s *dialect.ConditionSet) { s.Conditions[1].Type = strings.Repeat("x", 317) }), "spec.conditions[1]", strings.Repeat("x", 317), "316"},
+		{"a condition with a type that is too long", with(func(s *dialect.ConditionSet) { s.Conditions[1].Type = strings.Repeat("x", 317) }), "spec.conditions[1]", strings.Repeat("x", 317), "316"},
 		{"a condition and its status", with(func(s *dialect.ConditionSet) { s.Conditions[1].Type = "A=True" }), "spec.conditions[A=True]", "A=True", "the condition type alone"},
 		{"a condition named twice", with(func(s *dialect.ConditionSet) { s.Conditions[1].Type = "A" }), "spec.conditions[A]", "A", "twice"},
-		{"a status that is none", with(func(s *dialect.ConditionSet) { s.Conditions[0].Status = "yes" }), "spec.conditions[A].status", "yes", "True, False or Unknown"},
+		{"an invalid status", with(func(s *dialect.ConditionSet) { s.Conditions[0].Status = "yes" }), "spec.conditions[A].status", "yes", "True, False or Unknown"},
 		{"no status", with(func(s *dialect.ConditionSet) { s.Conditions[0].Status = "" }), "spec.conditions[A].status", "", "True, False or Unknown"},
 		{"a status that no condition has", with(func(s *dialect.ConditionSet) { s.Conditions[0].Status = "missing" }), "spec.conditions[A].status", "missing", "True, False or Unknown"},
 		{"a duration without a unit", with(func(s *dialect.ConditionSet) { s.Conditions[1].Duration = "5" }), "spec.conditions[B].duration", "5", "want a duration"},
 		{"a negative duration", with(func(s *dialect.ConditionSet) { s.Conditions[1].Duration = "-5m" }), "spec.conditions[B].duration", "-5m", "negative"},
-		{"a limit in words", with(func(s *dialect.ConditionSet) { s.MaxUnhealthy = "half" }), "spec.maxUnhealthy", "half", "want a number"},
-		{"a limit of more than everything", with(func(s *dialect.ConditionSet) { s.MaxUnhealthy = "101%" }), "spec.maxUnhealthy", "101%", "100%"},
+		{"an invalid limit", with(func(s *dialect.ConditionSet) { s.MaxUnhealthy = "half" }), "spec.maxUnhealthy", "half", "want a number"},
+		{"a limit above 100%", with(func(s *dialect.ConditionSet) { s.MaxUnhealthy = "101%" }), "spec.maxUnhealthy", "101%", "100%"},
 		{"a negative limit", with(func(s *dialect.ConditionSet) { s.MaxUnhealthy = "-1" }), "spec.maxUnhealthy", "-1", "want a number"},
-		{"a bad limit of an effect that has none", with(func(s *dialect.ConditionSet) { s.Effect, s.MaxUnhealthy = "NoSchedule", "half" }), "spec.maxUnhealthy", "half", "want a number"},
+		{"an invalid limit with a weaker effect", with(func(s *dialect.ConditionSet) { s.Effect, s.MaxUnhealthy = "NoSchedule", "half" }), "spec.maxUnhealthy", "half", "want a number"},
 	})
 }
 
@@ -194,7 +194,7 @@ func TestNodeHealthCheck(t *testing.T) {
 		want  triage.Rule
 	}{
 		{
-			name:  "the seed's sample gets every default",
+			name:  "adds every default to the example",
 			check: dialect.NodeHealthCheck{Name: id.Name, Steps: template},
 			want: triage.Rule{
 				ID: id, When: readyFor300s, Response: remediate,
@@ -202,7 +202,7 @@ func TestNodeHealthCheck(t *testing.T) {
 			},
 		},
 		{
-			name:  "a minimum of healthy nodes turns the gate round",
+			name:  "compiles minHealthy",
 			check: dialect.NodeHealthCheck{Name: id.Name, Steps: template, MinHealthy: "51%"},
 			want: triage.Rule{
 				ID: id, When: readyFor300s, Response: remediate,
@@ -210,7 +210,7 @@ func TestNodeHealthCheck(t *testing.T) {
 			},
 		},
 		{
-			name: "everything that can be said is kept",
+			name: "keeps every field",
 			check: dialect.NodeHealthCheck{
 				Name: id.Name, Selector: linux, MaxUnhealthy: "2", Hold: "paused by anna", StormCooldown: "90s", HealthyDelay: "10m",
 				UnhealthyConditions: []dialect.UnhealthyCondition{
@@ -234,7 +234,7 @@ func TestNodeHealthCheck(t *testing.T) {
 			},
 		},
 		{
-			name:  "a negative delay waits for somebody's word",
+			name:  "waits for a confirmation with a negative delay",
 			check: dialect.NodeHealthCheck{Name: id.Name, Steps: template, MaxUnhealthy: "2", HealthyDelay: "-1ns"},
 			want: triage.Rule{
 				ID: id, When: readyFor300s, Response: remediate, Recovery: triage.Recovery{ByHand: true},
@@ -242,7 +242,7 @@ func TestNodeHealthCheck(t *testing.T) {
 			},
 		},
 		{
-			name:  "no delay and no cooldown, in so many words, and the shortest timeout",
+			name:  "accepts zero delay, zero cooldown and the shortest timeout",
 			check: dialect.NodeHealthCheck{Name: id.Name, Steps: []dialect.RemediationStep{{Template: "group-x", Timeout: "60s"}}, MaxUnhealthy: "2", HealthyDelay: "0s", StormCooldown: "0s"},
 			want: triage.Rule{
 				ID: id, When: readyFor300s,
@@ -275,23 +275,23 @@ func TestNodeHealthCheckRefuses(t *testing.T) {
 	checkRefusals(t, []refusal{
 		{"no name", with(func(c *dialect.NodeHealthCheck) { c.Name = "" }), "metadata.name", "", "needs a name"},
 		{"a condition without a type", with(func(c *dialect.NodeHealthCheck) { c.UnhealthyConditions[1].Type = "" }), "spec.unhealthyConditions[1].type", "", "condition type"},
-		{"a status that is none", with(func(c *dialect.NodeHealthCheck) { c.UnhealthyConditions[1].Status = "NotReady" }), "spec.unhealthyConditions[1].status", "NotReady", "True, False or Unknown"},
+		{"an invalid status", with(func(c *dialect.NodeHealthCheck) { c.UnhealthyConditions[1].Status = "NotReady" }), "spec.unhealthyConditions[1].status", "NotReady", "True, False or Unknown"},
 		{"a condition and status named twice", with(func(c *dialect.NodeHealthCheck) { c.UnhealthyConditions[1].Status = "false" }), "spec.unhealthyConditions[1].type", "Ready", "Ready=False is named twice"},
 		{"no duration", with(func(c *dialect.NodeHealthCheck) { c.UnhealthyConditions[0].Duration = "" }), "spec.unhealthyConditions[0].duration", "", "want a duration"},
 		{"a negative duration", with(func(c *dialect.NodeHealthCheck) { c.UnhealthyConditions[0].Duration = "-1s" }), "spec.unhealthyConditions[0].duration", "-1s", "negative"},
 		{"a duration that overflows", with(func(c *dialect.NodeHealthCheck) { c.UnhealthyConditions[0].Duration = "9999999h" }), "spec.unhealthyConditions[0].duration", "9999999h", "want a duration"},
 		{"both bounds", with(func(c *dialect.NodeHealthCheck) { c.MaxUnhealthy, c.MinHealthy = "49%", "51%" }), "spec.minHealthy", "51%", "not both"},
-		{"a maximum that is no number", with(func(c *dialect.NodeHealthCheck) { c.MaxUnhealthy = "49 %" }), "spec.maxUnhealthy", "49 %", "want a number"},
-		{"a minimum that is no number", with(func(c *dialect.NodeHealthCheck) { c.MinHealthy = "most" }), "spec.minHealthy", "most", "want a number"},
+		{"an invalid maximum", with(func(c *dialect.NodeHealthCheck) { c.MaxUnhealthy = "49 %" }), "spec.maxUnhealthy", "49 %", "want a number"},
+		{"an invalid minimum", with(func(c *dialect.NodeHealthCheck) { c.MinHealthy = "most" }), "spec.minHealthy", "most", "want a number"},
 		{"no template", with(func(c *dialect.NodeHealthCheck) { c.Steps = nil }), "spec.remediationTemplate", "", "want a template"},
 		{"a lone template without a name", with(func(c *dialect.NodeHealthCheck) { c.Steps = []dialect.RemediationStep{{}} }), "spec.remediationTemplate", "", "name of a template"},
 		{"one of several templates without a name", with(func(c *dialect.NodeHealthCheck) { c.Steps[1].Template = "" }), "spec.escalatingRemediations[1].remediationTemplate", "", "name of a template"},
-		{"a timeout that is none", with(func(c *dialect.NodeHealthCheck) { c.Steps[0].Timeout = "soon" }), "spec.escalatingRemediations[0].timeout", "soon", "want a duration"},
+		{"an invalid timeout", with(func(c *dialect.NodeHealthCheck) { c.Steps[0].Timeout = "soon" }), "spec.escalatingRemediations[0].timeout", "soon", "want a duration"},
 		{"a negative timeout", with(func(c *dialect.NodeHealthCheck) { c.Steps[1].Timeout = "-1m" }), "spec.escalatingRemediations[1].timeout", "-1m", "negative"},
 		{"a timeout of less than a minute", with(func(c *dialect.NodeHealthCheck) { c.Steps[1].Timeout = "59.9s" }), "spec.escalatingRemediations[1].timeout", "59.9s", "at least a minute"},
-		{"no time at all", with(func(c *dialect.NodeHealthCheck) { c.Steps[0].Timeout = "0s" }), "spec.escalatingRemediations[0].timeout", "0s", "at least a minute"},
-		{"a delay that is none", with(func(c *dialect.NodeHealthCheck) { c.HealthyDelay = "by hand" }), "spec.healthyDelay", "by hand", "want a duration"},
-		{"a cooldown that is none", with(func(c *dialect.NodeHealthCheck) { c.StormCooldown = "soon" }), "spec.stormCooldownDuration", "soon", "want a duration"},
+		{"a timeout of zero", with(func(c *dialect.NodeHealthCheck) { c.Steps[0].Timeout = "0s" }), "spec.escalatingRemediations[0].timeout", "0s", "at least a minute"},
+		{"an invalid delay", with(func(c *dialect.NodeHealthCheck) { c.HealthyDelay = "by hand" }), "spec.healthyDelay", "by hand", "want a duration"},
+		{"an invalid cooldown", with(func(c *dialect.NodeHealthCheck) { c.StormCooldown = "soon" }), "spec.stormCooldownDuration", "soon", "want a duration"},
 		{"a negative cooldown", with(func(c *dialect.NodeHealthCheck) { c.StormCooldown = "-5m" }), "spec.stormCooldownDuration", "-5m", "negative"},
 	})
 }
@@ -310,7 +310,7 @@ func TestRepair(t *testing.T) {
 		want   []signal
 	}{
 		{
-			name:   "without a word of the pool the provider's recommendation is taken",
+			name:   "uses the recommendation of the provider without policies",
 			repair: dialect.Repair{Statements: provider},
 			want: []signal{
 				{Condition: "Ready", Status: triage.False, For: 20 * time.Minute},
@@ -318,7 +318,7 @@ func TestRepair(t *testing.T) {
 			},
 		},
 		{
-			name:   "the pool's default goes before the provider's recommendation",
+			name:   "prefers the default of the pool over the recommendation",
 			repair: dialect.Repair{Statements: provider, DefaultToleration: "30m"},
 			want: []signal{
 				{Condition: "Ready", Status: triage.False, For: 30 * time.Minute},
@@ -326,7 +326,7 @@ func TestRepair(t *testing.T) {
 			},
 		},
 		{
-			name: "a policy goes before the pool's default, as in the seed's example",
+			name: "prefers a policy over the default of the pool",
 			repair: dialect.Repair{
 				Statements:        append(provider[:2:2], dialect.RepairStatement{Type: "KernelReady", Status: "False", Toleration: "5m"}),
 				DefaultToleration: "30m",
@@ -342,14 +342,14 @@ func TestRepair(t *testing.T) {
 			},
 		},
 		{
-			name: "a default of nothing is a default",
+			name: "accepts a default of zero",
 			repair: dialect.Repair{
 				Statements: provider[:1], DefaultToleration: "0s",
 			},
 			want: []signal{{Condition: "Ready", Status: triage.False}},
 		},
 		{
-			name: "a statement needs no recommendation where the pool decides",
+			name: "needs no recommendation if the pool decides",
 			repair: dialect.Repair{
 				Statements: []dialect.RepairStatement{{Type: "Ready", Status: "False"}},
 				Policies:   []dialect.RepairPolicy{{ConditionType: "Ready", Toleration: "45m"}},
@@ -357,7 +357,7 @@ func TestRepair(t *testing.T) {
 			want: []signal{{Condition: "Ready", Status: triage.False, For: 45 * time.Minute}},
 		},
 		{
-			name: "a policy that names the status goes before one that does not",
+			name: "prefers a policy with a status",
 			repair: dialect.Repair{
 				Statements: []dialect.RepairStatement{
 					{Type: "Ready", Status: "False", Toleration: "20m"},
@@ -374,7 +374,7 @@ func TestRepair(t *testing.T) {
 			},
 		},
 		{
-			name: "a policy for a condition that nobody states is a statement of its own if it names the status",
+			name: "treats a policy with a status as a statement",
 			repair: dialect.Repair{
 				Statements: provider[:1],
 				Policies:   []dialect.RepairPolicy{{ConditionType: "XidError", ConditionStatus: "true", Toleration: "2m"}},
@@ -385,7 +385,7 @@ func TestRepair(t *testing.T) {
 			},
 		},
 		{
-			name: "a policy for a condition that nobody states does nothing if it names no status",
+			name: "ignores a policy without a statement and without a status",
 			repair: dialect.Repair{
 				Statements: provider[:1],
 				Policies: []dialect.RepairPolicy{
@@ -396,7 +396,7 @@ func TestRepair(t *testing.T) {
 			want: []signal{{Condition: "Ready", Status: triage.False, For: 20 * time.Minute}},
 		},
 		{
-			name: "a policy for one reason leaves the other reasons as they are",
+			name: "changes only the reason of a policy",
 			repair: dialect.Repair{
 				Statements: provider[:1],
 				Policies:   []dialect.RepairPolicy{{ConditionType: "Ready", Reason: "DiskGone", Toleration: "1m"}},
@@ -407,7 +407,7 @@ func TestRepair(t *testing.T) {
 			},
 		},
 		{
-			name: "a policy of its own for one reason does not state the others",
+			name: "states only the reason of a policy",
 			repair: dialect.Repair{
 				Policies: []dialect.RepairPolicy{
 					{ConditionType: "XidError", ConditionStatus: "True", Reason: "Xid79", Toleration: "1m"},
@@ -428,7 +428,7 @@ func TestRepair(t *testing.T) {
 			})
 		})
 	}
-	t.Run("selector, limit, pool and hold are kept", func(t *testing.T) {
+	t.Run("keeps selector, limit, pool and hold", func(t *testing.T) {
 		pool := selector(t, "karpenter.sh/nodepool=default")
 		check(t, dialect.Repair{Name: "default", Selector: pool, Statements: provider[:1], MaxUnhealthy: "2", Pool: "NodePool/default", Hold: "paused by anna"}, triage.Rule{
 			ID:       triage.RuleID{Kind: triage.Repair, Name: "default"},
@@ -462,9 +462,9 @@ func TestRepairRefuses(t *testing.T) {
 		{"no name", with(func(r *dialect.Repair) { r.Name = "" }), "metadata.name", "", "needs a name"},
 		{"a policy without a condition", with(func(r *dialect.Repair) { r.Policies[0].ConditionType = "" }), "repair.policies[0].conditionType", "", "condition type"},
 		{"a policy without a toleration", with(func(r *dialect.Repair) { r.Policies[0].Toleration = "" }), "repair.policies[0].toleration", "", "want a duration"},
-		{"a toleration that is none", with(func(r *dialect.Repair) { r.Policies[1].Toleration = "10 minutes" }), "repair.policies[1].toleration", "10 minutes", "want a duration"},
+		{"an invalid toleration", with(func(r *dialect.Repair) { r.Policies[1].Toleration = "10 minutes" }), "repair.policies[1].toleration", "10 minutes", "want a duration"},
 		{"a negative toleration", with(func(r *dialect.Repair) { r.Policies[1].Toleration = "-10m" }), "repair.policies[1].toleration", "-10m", "negative"},
-		{"a status that is none", with(func(r *dialect.Repair) { r.Policies[1].ConditionStatus = "sick" }), "repair.policies[1].conditionStatus", "sick", "True, False or Unknown"},
+		{"an invalid status", with(func(r *dialect.Repair) { r.Policies[1].ConditionStatus = "sick" }), "repair.policies[1].conditionStatus", "sick", "True, False or Unknown"},
 		{"a condition with two policies", with(func(r *dialect.Repair) {
 			r.Policies = append(r.Policies, dialect.RepairPolicy{ConditionType: "Ready", Toleration: "1h"})
 		}), "repair.policies[2].conditionType", "Ready", "already"},
@@ -474,15 +474,15 @@ func TestRepairRefuses(t *testing.T) {
 		{"a reason with two policies", with(func(r *dialect.Repair) {
 			r.Policies = []dialect.RepairPolicy{{ConditionType: "Ready", Reason: "DiskGone", Toleration: "1m"}, {ConditionType: "Ready", Reason: "DiskGone", Toleration: "2m"}}
 		}), "repair.policies[1].conditionType", "Ready", "already"},
-		{"a default that is none", with(func(r *dialect.Repair) { r.DefaultToleration = "long" }), "repair.defaultTolerationDuration", "long", "want a duration"},
+		{"an invalid default", with(func(r *dialect.Repair) { r.DefaultToleration = "long" }), "repair.defaultTolerationDuration", "long", "want a duration"},
 		{"a negative default", with(func(r *dialect.Repair) { r.DefaultToleration = "-30m" }), "repair.defaultTolerationDuration", "-30m", "negative"},
-		{"a limit in words", with(func(r *dialect.Repair) { r.MaxUnhealthy = "few" }), "repair.maxUnhealthy", "few", "want a number"},
+		{"an invalid limit", with(func(r *dialect.Repair) { r.MaxUnhealthy = "few" }), "repair.maxUnhealthy", "few", "want a number"},
 		{"a statement without a type", with(func(r *dialect.Repair) { r.Statements[1].Type = "" }), "statements[1].type", "", "condition type"},
 		{"a statement without a status", with(func(r *dialect.Repair) { r.Statements[1].Status = "" }), "statements[1].status", "", "True, False or Unknown"},
-		{"a statement made twice", with(func(r *dialect.Repair) { r.Statements[1] = r.Statements[0] }), "statements[1].type", "Ready", "Ready=False is stated already"},
-		{"a recommendation that is none, though a policy goes before it", with(func(r *dialect.Repair) { r.Statements[0].Toleration = "x" }), "statements[0].toleration", "x", "want a duration"},
-		{"nobody says for how long", with(func(r *dialect.Repair) { r.Statements[1].Toleration, r.DefaultToleration = "", "" }), "statements[1].toleration", "", "want a duration"},
-		{"nobody says what is sick", with(func(r *dialect.Repair) { r.Statements, r.Policies = nil, r.Policies[:1] }), "repair.policies", "", "nothing is stated to be sick"},
+		{"a duplicate statement", with(func(r *dialect.Repair) { r.Statements[1] = r.Statements[0] }), "statements[1].type", "Ready", "Ready=False is stated already"},
+		{"an invalid recommendation with a policy", with(func(r *dialect.Repair) { r.Statements[0].Toleration = "x" }), "statements[0].toleration", "x", "want a duration"},
+		{"no toleration", with(func(r *dialect.Repair) { r.Statements[1].Toleration, r.DefaultToleration = "", "" }), "statements[1].toleration", "", "want a duration"},
+		{"no unhealthy condition", with(func(r *dialect.Repair) { r.Statements, r.Policies = nil, r.Policies[:1] }), "repair.policies", "", "nothing is stated to be sick"},
 	})
 }
 
@@ -498,13 +498,13 @@ func TestReadyTimeout(t *testing.T) {
 	}
 	terminate := triage.Response{Ladder: []triage.Step{{Action: triage.Terminate}}}
 	id := triage.RuleID{Kind: triage.ReadyTimeout, Name: "default"}
-	t.Run("ten minutes from creation and a fifth of the nodes unless said otherwise", func(t *testing.T) {
+	t.Run("defaults to ten minutes and 20%", func(t *testing.T) {
 		check(t, dialect.ReadyTimeout{Name: "default"}, triage.Rule{
 			ID: id, When: notReadyFor(10 * time.Minute), Response: terminate,
 			Bound: triage.Bound{Cap: &triage.Limit{Number: 20, Percent: true}},
 		})
 	})
-	t.Run("everything that can be said is kept", func(t *testing.T) {
+	t.Run("keeps every field", func(t *testing.T) {
 		check(t, dialect.ReadyTimeout{Name: "default", Selector: managed, Timeout: "25m", MaxUnhealthy: "1", Pool: "NodePool/default", Hold: "bad image"}, triage.Rule{
 			ID: id, Who: managed, When: notReadyFor(25 * time.Minute), Response: terminate,
 			Bound: triage.Bound{Cap: &triage.Limit{Number: 1}, Pool: "NodePool/default"}, Hold: "bad image",
@@ -515,9 +515,9 @@ func TestReadyTimeout(t *testing.T) {
 func TestReadyTimeoutRefuses(t *testing.T) {
 	checkRefusals(t, []refusal{
 		{"no name", dialect.ReadyTimeout{}, "metadata.name", "", "needs a name"},
-		{"a timeout that is none", dialect.ReadyTimeout{Name: "x", Timeout: "ten"}, "repair.readyTimeout", "ten", "want a duration"},
+		{"an invalid timeout", dialect.ReadyTimeout{Name: "x", Timeout: "ten"}, "repair.readyTimeout", "ten", "want a duration"},
 		{"a negative timeout", dialect.ReadyTimeout{Name: "x", Timeout: "-10m"}, "repair.readyTimeout", "-10m", "negative"},
-		{"no time at all", dialect.ReadyTimeout{Name: "x", Timeout: "0s"}, "repair.readyTimeout", "0s", "some time"},
-		{"a limit in words", dialect.ReadyTimeout{Name: "x", MaxUnhealthy: "few"}, "repair.maxUnhealthy", "few", "want a number"},
+		{"a timeout of zero", dialect.ReadyTimeout{Name: "x", Timeout: "0s"}, "repair.readyTimeout", "0s", "some time"},
+		{"an invalid limit", dialect.ReadyTimeout{Name: "x", MaxUnhealthy: "few"}, "repair.maxUnhealthy", "few", "want a number"},
 	})
 }

@@ -27,7 +27,7 @@ func TestTaintKey(t *testing.T) {
 		key  string
 		says string // part of the problem; empty if there is none
 	}{
-		{"the seed's key", "node.stakater.com/KubeletContainerRuntimeUnhealthy", ""},
+		{"the documented key", "node.stakater.com/KubeletContainerRuntimeUnhealthy", ""},
 		{"a name alone", "KernelDeadlock", ""},
 		{"marks within the name", "example.com/a-b_c.D", ""},
 		{"the longest name", strings.Repeat("x", 63), ""},
@@ -46,7 +46,7 @@ func TestTaintKey(t *testing.T) {
 		{"a name that ends with a dash", "example.com/a-", "the name of the key"},
 		{"a name that begins with a dot", ".a", "the name of the key"},
 		{"a name that is too long", strings.Repeat("x", 64), "63"},
-		{"a letter that is not of the alphabet", "example.com/größe", "the name of the key"},
+		{"a letter outside of ASCII", "example.com/größe", "the name of the key"},
 		{"no prefix", "/a", "the part before the slash"},
 		{"a prefix in capitals", "Example.com/a", "the part before the slash"},
 		{"a prefix with an empty part", "example..com/a", "the part before the slash"},
@@ -115,6 +115,6 @@ func TestTaintKeyAgreesWithKubernetes(t *testing.T) {
 	})
 	t.Logf("saw %d good keys and %d bad ones", good, bad)
 	if good == 0 || bad == 0 {
-		t.Error("one kind of keys was never tried")
+		t.Error("no valid or no invalid key was tried")
 	}
 }

@@ -63,7 +63,7 @@ func TestReadsAllVersions(t *testing.T) {
 		}
 	}
 	if got := (contents{holder: "autohealer-controller-7d4b_2c1e", grants: want}).encode(); !bytes.Equal(got, golden(t, "page-v1.json")) {
-		t.Errorf("today's format has changed, which takes a new version:\n%s", got)
+		t.Errorf("the stored format has changed; add a new version:\n%s", got)
 	}
 }
 
@@ -75,10 +75,10 @@ func TestKeepsEntriesOfANewerVersion(t *testing.T) {
 	}
 	known := Entry{Rule: ownership.Rule{Kind: triage.ConditionSet, Name: "kernel-deadlock"}, Node: "worker-1", UID: "u1", ResourceVersion: "4711", Unknown: `{"zone":"a"}`}
 	if diff := cmp.Diff([]Entry{known}, p.grants); diff != "" {
-		t.Errorf("known are (-want +got):\n%s", diff)
+		t.Errorf("known entries (-want +got):\n%s", diff)
 	}
 	if len(p.kept) != 3 || !p.kept[1].ControlPlane || p.kept[1].Rule.IsKnown() {
-		t.Errorf("kept are %+v", p.kept)
+		t.Errorf("kept entries: %+v", p.kept)
 	}
 	l := &Ledger{holder: "second", kept: p.kept, unknown: p.unknown}
 	if n := l.CountUnknown(p.grants); n != 5 {
@@ -90,7 +90,7 @@ func TestKeepsEntriesOfANewerVersion(t *testing.T) {
 		t.Errorf("written back (-was +is):\n%s", diff)
 	}
 	if is["epoch"] == nil || is["holder"] != "autohealer-controller-7d4b_2c1e" {
-		t.Errorf("the page is %v", is)
+		t.Errorf("the ledger is %v", is)
 	}
 }
 
@@ -168,7 +168,7 @@ func TestEncodingRoundTrip(t *testing.T) {
 		room := l.Room()
 		room.Add(written.grants...)
 		if needs, counted := len(text), maxBytes-room.left; counted < needs {
-			t.Fatalf("%d bytes are counted for a page of %d", counted, needs)
+			t.Fatalf("Room counts %d bytes for a ledger of %d", counted, needs)
 		}
 	})
 	if merged == 0 {
@@ -219,13 +219,13 @@ func TestWorstCaseFits(t *testing.T) {
 			p.grants = append(p.grants, entries...)
 		}
 		if onPage == 0 {
-			t.Fatalf("after %d nodes no other has room", served)
+			t.Fatalf("no other node fits after %d nodes", served)
 		}
 		if pages%10 == 0 { // they are all alike
 			size, counted := len(p.encode()), maxBytes-room.left
 			t.Logf("page %d has %d nodes and %d bytes", pages, onPage, size)
 			if size > counted || counted > maxBytes || maxBytes > limit {
-				t.Fatalf("a page with %d nodes has %d bytes, of which %d are counted", onPage, size, counted)
+				t.Fatalf("a ledger with %d nodes has %d bytes, and Room counts %d", onPage, size, counted)
 			}
 		}
 		served += onPage
@@ -233,7 +233,7 @@ func TestWorstCaseFits(t *testing.T) {
 	}
 	t.Logf("%d pages", pages)
 	if pages > 40 {
-		t.Errorf("%d pages are written for %d nodes", pages, nodes)
+		t.Errorf("%d ledgers for %d nodes", pages, nodes)
 	}
 }
 

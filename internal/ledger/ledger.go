@@ -118,7 +118,7 @@ func (l *Ledger) claim(ctx context.Context, namespace string) ([]Entry, error) {
 	}
 	before, err := read(found)
 	if err != nil {
-		return nil, fmt.Errorf("%w; stop every controller (kubectl scale --replicas=0), wait a minute for what they have sent, delete the ConfigMap and start them again", err)
+		return nil, fmt.Errorf("%w; stop every controller (kubectl scale --replicas=0), wait a minute for requests in flight, delete the ConfigMap and start the controllers again", err)
 	}
 	l.kept, l.unknown = before.kept, before.unknown
 	l.setData(found, before.grants)
@@ -186,7 +186,7 @@ func (l *Ledger) refresh(ctx context.Context) error {
 	}
 	now, err := read(found)
 	if err != nil {
-		return fmt.Errorf("%w; delete the ConfigMap %s/%s, and the controller makes it again with all that it has named there", err, l.stored.Namespace, Name)
+		return fmt.Errorf("%w; delete the ConfigMap %s/%s; the controller creates it again with all of its entries", err, l.stored.Namespace, Name)
 	}
 	if now.holder != l.holder {
 		return fmt.Errorf("%w: %s does", ErrDeposed, now.holder)

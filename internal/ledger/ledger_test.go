@@ -52,7 +52,7 @@ func TestLedger(t *testing.T) {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Fatalf("inherited (-want +got):\n%s", diff)
+			t.Fatalf("entries of the previous holder (-want +got):\n%s", diff)
 		}
 		return l
 	}
@@ -63,7 +63,7 @@ func TestLedger(t *testing.T) {
 		}
 	}
 
-	t.Run("hands over what the one before had named", func(t *testing.T) {
+	t.Run("returns the entries of the previous holder", func(t *testing.T) {
 		ns := room(t)
 		first := claim(t, direct, ns, "first")
 		write(t, first, entry("a"))
@@ -73,7 +73,7 @@ func TestLedger(t *testing.T) {
 		claim(t, direct, ns, "third")
 	})
 
-	t.Run("lets nobody write who has been succeeded", func(t *testing.T) {
+	t.Run("refuses writes of the previous holder", func(t *testing.T) {
 		ns := room(t)
 		first := claim(t, direct, ns, "first")
 		second := claim(t, direct, ns, "second")
@@ -84,7 +84,7 @@ func TestLedger(t *testing.T) {
 		claim(t, direct, ns, "third", entry("b"))
 	})
 
-	t.Run("a write on its way when the page is taken over is never made", func(t *testing.T) {
+	t.Run("rejects a write in flight during a claim", func(t *testing.T) {
 		ns := room(t)
 		first := claim(t, faulty, ns, "first")
 		held := proxy.Inject(testbed.On("update", "configmaps"), testbed.Hold(), 1)
@@ -102,7 +102,7 @@ func TestLedger(t *testing.T) {
 		claim(t, direct, ns, "third", entry("b"))
 	})
 
-	t.Run("goes on after a write whose answer was lost", func(t *testing.T) {
+	t.Run("continues after a lost response", func(t *testing.T) {
 		ns := room(t)
 		first := claim(t, faulty, ns, "first")
 		cut := proxy.Inject(testbed.On("update", "configmaps"), testbed.CutResponse(), 1)
@@ -110,7 +110,7 @@ func TestLedger(t *testing.T) {
 			t.Fatalf("without an answer the write says %v", err)
 		}
 		if cut.Struck() == 0 {
-			t.Fatal("nothing was cut")
+			t.Fatal("the connection was not cut")
 		}
 		write(t, first, entry("b"))
 		claim(t, direct, ns, "second", entry("b"))
@@ -124,7 +124,7 @@ func TestLedger(t *testing.T) {
 		}
 	}
 
-	t.Run("a page that was deleted is made again by its holder", func(t *testing.T) {
+	t.Run("creates a deleted ledger again", func(t *testing.T) {
 		ns := room(t)
 		first := claim(t, direct, ns, "first")
 		write(t, first, entry("a"))
@@ -134,7 +134,7 @@ func TestLedger(t *testing.T) {
 		claim(t, direct, ns, "second", entry("a"), entry("c"))
 	})
 
-	t.Run("a page that was deleted is made again although its answer is lost", func(t *testing.T) {
+	t.Run("creates a deleted ledger again although the response is lost", func(t *testing.T) {
 		ns := room(t)
 		first := claim(t, faulty, ns, "first")
 		erase(t, ns)
@@ -143,13 +143,13 @@ func TestLedger(t *testing.T) {
 			t.Fatalf("without an answer the write says %v", err)
 		}
 		if cut.Struck() == 0 {
-			t.Fatal("nothing was cut")
+			t.Fatal("the connection was not cut")
 		}
 		write(t, first, entry("b"))
 		claim(t, direct, ns, "second", entry("b"))
 	})
 
-	t.Run("a page that was deleted and claimed by another is lost", func(t *testing.T) {
+	t.Run("loses a ledger that was deleted and claimed by another process", func(t *testing.T) {
 		ns := room(t)
 		first := claim(t, direct, ns, "first")
 		erase(t, ns)
@@ -161,7 +161,7 @@ func TestLedger(t *testing.T) {
 		claim(t, direct, ns, "third", entry("b"))
 	})
 
-	t.Run("is not written over when it cannot be read", func(t *testing.T) {
+	t.Run("does not overwrite an unreadable ledger", func(t *testing.T) {
 		ns := room(t)
 		first := claim(t, direct, ns, "first")
 		page := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: ledger.Name}, Data: map[string]string{"ledger": "scribble"}}
@@ -179,7 +179,7 @@ func TestLedger(t *testing.T) {
 		claim(t, direct, ns, "second", entry("b"))
 	})
 
-	t.Run("takes the largest page", func(t *testing.T) {
+	t.Run("stores the largest ledger", func(t *testing.T) {
 		ns := room(t)
 		first := claim(t, direct, ns, "first")
 		var entries []ledger.Entry
@@ -192,13 +192,13 @@ func TestLedger(t *testing.T) {
 			entries = append(entries, e)
 		}
 		if len(entries) < 2000 {
-			t.Errorf("it has room for no more than %d nodes", len(entries))
+			t.Errorf("the ledger has room for only %d nodes", len(entries))
 		}
 		write(t, first, entries...)
 		claim(t, direct, ns, "second", entries...)
 	})
 
-	t.Run("keeps what a newer version has left", func(t *testing.T) {
+	t.Run("keeps entries of a newer version", func(t *testing.T) {
 		ns := room(t)
 		text, err := os.ReadFile("testdata/page-newer.json")
 		if err != nil {
@@ -222,7 +222,7 @@ func TestLedger(t *testing.T) {
 		}
 		for _, want := range []string{"MachineHealthCheck/machines", `"drain":"2026-11-15T12:00:00Z"`, `"epoch":{"of":"etcd"}`} {
 			if !strings.Contains(page.Data["ledger"], want) {
-				t.Errorf("%s is gone: %s", want, page.Data["ledger"])
+				t.Errorf("%s is missing: %s", want, page.Data["ledger"])
 			}
 		}
 		if again, _, err := ledger.Claim(t.Context(), direct, ns, "second"); err != nil || len(again.Kept()) != 3 {
@@ -230,7 +230,7 @@ func TestLedger(t *testing.T) {
 		}
 	})
 
-	t.Run("two who claim at once both get it, one after the other", func(t *testing.T) {
+	t.Run("lets two concurrent claims succeed one after the other", func(t *testing.T) {
 		ns := room(t)
 		claimed := make(chan *ledger.Ledger, 2)
 		for _, holder := range []string{"one", "other"} {
@@ -255,11 +255,11 @@ func TestLedger(t *testing.T) {
 			}
 		}
 		if deposed != 1 {
-			t.Errorf("%d of two were deposed", deposed)
+			t.Errorf("%d of 2 holders were deposed, want 1", deposed)
 		}
 	})
 
-	t.Run("says so when the page is not one of ours", func(t *testing.T) {
+	t.Run("reports a ConfigMap that is not a ledger", func(t *testing.T) {
 		for _, data := range []map[string]string{{"ledger": "scribble"}, {"ledger": "{}"}, nil} {
 			ns := room(t)
 			page := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: ledger.Name}, Data: data}

@@ -114,17 +114,17 @@ func TestConditionSet(t *testing.T) {
 			func(r *triage.Rule) { r.Bound.Cap = &triage.Limit{Number: 3} }},
 		{"bounds by a number in quotes", func(s *v1alpha1.ConditionSetSpec) { s.MaxUnhealthy = new(intstr.FromString("3")) },
 			func(r *triage.Rule) { r.Bound.Cap = &triage.Limit{Number: 3} }},
-		{"bounds by a share", func(s *v1alpha1.ConditionSetSpec) { s.MaxUnhealthy = new(intstr.FromString("10%")) },
+		{"bounds by a percentage", func(s *v1alpha1.ConditionSetSpec) { s.MaxUnhealthy = new(intstr.FromString("10%")) },
 			func(r *triage.Rule) { r.Bound.Cap = &triage.Limit{Number: 10, Percent: true} }},
-		{"may have no room at all", func(s *v1alpha1.ConditionSetSpec) { s.MaxUnhealthy = new(intstr.FromInt32(0)) },
+		{"accepts a limit of zero", func(s *v1alpha1.ConditionSetSpec) { s.MaxUnhealthy = new(intstr.FromInt32(0)) },
 			func(r *triage.Rule) { r.Bound.Cap = &triage.Limit{} }},
 		{"does not bound a weaker effect", func(s *v1alpha1.ConditionSetSpec) { s.Effect = "PreferNoSchedule" },
 			func(r *triage.Rule) { r.Response.Taint.Effect, r.Bound.Cap = triage.PreferNoSchedule, nil }},
 		{"can be on dry run", func(s *v1alpha1.ConditionSetSpec) { s.DryRun = true },
 			func(r *triage.Rule) { r.DryRun = true }},
-		{"picks every node by an empty selector", func(s *v1alpha1.ConditionSetSpec) { s.Selector = &metav1.LabelSelector{} },
+		{"selects every node with an empty selector", func(s *v1alpha1.ConditionSetSpec) { s.Selector = &metav1.LabelSelector{} },
 			func(*triage.Rule) {}},
-		{"picks nodes by everything that a selector can say", func(s *v1alpha1.ConditionSetSpec) {
+		{"supports every selector operator", func(s *v1alpha1.ConditionSetSpec) {
 			s.Selector = &metav1.LabelSelector{
 				MatchLabels: map[string]string{"pool": "gpu", "empty": ""},
 				MatchExpressions: []metav1.LabelSelectorRequirement{
@@ -168,7 +168,7 @@ func TestConditionSetIncludesControlPlaneOnlyByLabel(t *testing.T) {
 	}{
 		{"without a selector", nil, false},
 		{"by a label", &metav1.LabelSelector{MatchLabels: map[string]string{role: ""}}, true},
-		{"by the label of old", &metav1.LabelSelector{MatchLabels: map[string]string{"node-role.kubernetes.io/master": ""}}, true},
+		{"by the old label", &metav1.LabelSelector{MatchLabels: map[string]string{"node-role.kubernetes.io/master": ""}}, true},
 		{"by the label's presence", expression(metav1.LabelSelectorOpExists), true},
 		{"by the label's values", expression(metav1.LabelSelectorOpIn, "", "true"), true},
 		{"by other values of the label", expression(metav1.LabelSelectorOpNotIn, "true"), false},
@@ -204,34 +204,34 @@ func TestConditionSetRefuses(t *testing.T) {
 	}{
 		{"a spec that cannot be read", func(s *v1alpha1.ConditionSetSpec) { s.Unreadable = "it is a number" }, "spec", "", "cannot be read: it is a number"},
 		{"no type", func(s *v1alpha1.ConditionSetSpec) { s.Type = "" }, "spec.type", "", "needs a type"},
-		{"a type in words", func(s *v1alpha1.ConditionSetSpec) { s.Type = "the kubelet is sick" }, "spec.type", "the kubelet is sick", "want a name"},
-		{"a type without an end", func(s *v1alpha1.ConditionSetSpec) { s.Type = strings.Repeat("x", 317) }, "spec.type", strings.Repeat("x", 100) + "...", "want a name"},
-		{"a crowd of conditions", func(s *v1alpha1.ConditionSetSpec) {
+		{"an invalid type", func(s *v1alpha1.ConditionSetSpec) { s.Type = "the kubelet is sick" }, "spec.type", "the kubelet is sick", "want a name"},
+		{"a type that is too long", func(s *v1alpha1.ConditionSetSpec) { s.Type = strings.Repeat("x", 317) }, "spec.type", strings.Repeat("x", 100) + "...", "want a name"},
+		{"too many conditions", func(s *v1alpha1.ConditionSetSpec) {
 			for i := range 31 {
 				s.Conditions["C"+strconv.Itoa(i)] = v1alpha1.SetCondition{Status: "True"}
 			}
 		}, "spec.conditions", "33", "at most 32"},
 		{"a reserved taint key", func(s *v1alpha1.ConditionSetSpec) { s.TaintKey = "node.kubernetes.io/not-ready" }, "spec.taintKey", "node.kubernetes.io/not-ready", "reserved"},
-		{"an effect that is none", func(s *v1alpha1.ConditionSetSpec) { s.Effect = "Evict" }, "spec.effect", "Evict", "NoExecute"},
+		{"an invalid effect", func(s *v1alpha1.ConditionSetSpec) { s.Effect = "Evict" }, "spec.effect", "Evict", "NoExecute"},
 		{"no conditions", func(s *v1alpha1.ConditionSetSpec) { s.Conditions = nil }, "spec.conditions", "", "at least one"},
 		{"a condition without a type", func(s *v1alpha1.ConditionSetSpec) { s.Conditions[""] = v1alpha1.SetCondition{Status: "True"} }, "spec.conditions[0]", "", "condition type"},
-		{"a status that is none", func(s *v1alpha1.ConditionSetSpec) { s.Conditions["B"] = v1alpha1.SetCondition{Status: "1"} }, "spec.conditions[B].status", "1", "True, False or Unknown"},
-		{"a duration in words", func(s *v1alpha1.ConditionSetSpec) {
+		{"an invalid status", func(s *v1alpha1.ConditionSetSpec) { s.Conditions["B"] = v1alpha1.SetCondition{Status: "1"} }, "spec.conditions[B].status", "1", "True, False or Unknown"},
+		{"an invalid duration", func(s *v1alpha1.ConditionSetSpec) {
 			s.Conditions["B"] = v1alpha1.SetCondition{Status: "True", Duration: "long"}
 		}, "spec.conditions[B].duration", "long", "want a duration"},
 		{"a negative bound", func(s *v1alpha1.ConditionSetSpec) { s.MaxUnhealthy = new(intstr.FromInt32(-1)) }, "spec.maxUnhealthy", "-1", "want a number"},
-		{"a bound in words", func(s *v1alpha1.ConditionSetSpec) { s.MaxUnhealthy = new(intstr.FromString("half")) }, "spec.maxUnhealthy", "half", "want a number"},
+		{"an invalid bound", func(s *v1alpha1.ConditionSetSpec) { s.MaxUnhealthy = new(intstr.FromString("half")) }, "spec.maxUnhealthy", "half", "want a number"},
 
-		{"an operator that is none", expression("pool", "in", "a"), "spec.selector.matchExpressions[1].operator", "in", "not a valid selector operator"},
-		{"a value that is none", expression("pool", "In", "a b"), "spec.selector.matchExpressions[1].values[0]", "a b", "label"},
+		{"an invalid operator", expression("pool", "in", "a"), "spec.selector.matchExpressions[1].operator", "in", "not a valid selector operator"},
+		{"an invalid value", expression("pool", "In", "a b"), "spec.selector.matchExpressions[1].values[0]", "a b", "label"},
 		{"a selector without values", expression("pool", "NotIn"), "spec.selector.matchExpressions[1].values", "", "must be specified"},
-		{"a selector with values too many", expression("pool", "Exists", "a"), "spec.selector.matchExpressions[1].values", "", "may not be specified"},
-		{"a key that is none", expression("a b", "Exists"), "spec.selector.matchExpressions[1].key", "a b", "name part"},
+		{"an operator with unexpected values", expression("pool", "Exists", "a"), "spec.selector.matchExpressions[1].values", "", "may not be specified"},
+		{"an invalid key", expression("a b", "Exists"), "spec.selector.matchExpressions[1].key", "a b", "name part"},
 		{"the first of many bad labels", func(s *v1alpha1.ConditionSetSpec) {
 			s.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"c": "? c", "e": "? e", "a": "? a", "d": "? d", "g": "? g", "b": "? b", "f": "? f"}}
 		}, "spec.selector.matchLabels", "? a", "label"},
 
-		{"a word that does not end", func(s *v1alpha1.ConditionSetSpec) {
+		{"a value that is too long", func(s *v1alpha1.ConditionSetSpec) {
 			s.Conditions["B"] = v1alpha1.SetCondition{Status: v1alpha1.ConditionStatus(long)}
 		}, "spec.conditions[B].status", strings.Repeat("ä", 100) + "...", "True, False or Unknown"},
 	}
@@ -249,7 +249,7 @@ func TestConditionSetRefuses(t *testing.T) {
 				t.Errorf("problem is %q, want something with %q", field.Problem, test.says)
 			}
 			if diff := cmp.Diff(triage.Rule{}, rule, bySelectorText); diff != "" {
-				t.Errorf("a refused rule is returned all the same:\n%s", diff)
+				t.Errorf("an invalid rule is returned:\n%s", diff)
 			}
 			if _, again := observe.ConditionSet(set(test.change)); again == nil || again.Error() != err.Error() {
 				t.Errorf("the second time it says %v, the first time it said %v", again, err)

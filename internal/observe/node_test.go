@@ -30,7 +30,7 @@ func TestNode(t *testing.T) {
 		want triage.Node
 	}{
 		{
-			name: "reads identity, place and conditions",
+			name: "reads identity, zone and conditions",
 			node: corev1.Node{
 				ObjectMeta: metav1.ObjectMeta{Name: "worker-1", UID: "u1", Labels: labels(), CreationTimestamp: metav1.NewTime(created)},
 				Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
@@ -47,7 +47,7 @@ func TestNode(t *testing.T) {
 			},
 		},
 		{
-			name: "knows the control plane by its label",
+			name: "recognizes the control plane by its label",
 			node: corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "control-1", Labels: labels("node-role.kubernetes.io/control-plane")}},
 			want: triage.Node{
 				Name: "control-1", Zone: "zone-a", ControlPlane: true,
@@ -55,17 +55,17 @@ func TestNode(t *testing.T) {
 			},
 		},
 		{
-			name: "knows the control plane by the label of old",
+			name: "recognizes the control plane by its old label",
 			node: corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"node-role.kubernetes.io/master": ""}}},
 			want: triage.Node{ControlPlane: true, Labels: map[string]string{"node-role.kubernetes.io/master": ""}, Conditions: []triage.Condition{}},
 		},
 		{
-			name: "knows by Karpenter's label that a node once was ready",
+			name: "recognizes initialized nodes by the label of Karpenter",
 			node: corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"karpenter.sh/initialized": "true"}}},
 			want: triage.Node{Initialized: true, Labels: map[string]string{"karpenter.sh/initialized": "true"}, Conditions: []triage.Condition{}},
 		},
 		{
-			name: "takes a status that is none for Unknown",
+			name: "reads an invalid status as Unknown",
 			node: corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "A", Status: "Maybe"}, {Type: "B"}}}},
 			want: triage.Node{Conditions: []triage.Condition{{Type: "A", Status: triage.Unknown}, {Type: "B", Status: triage.Unknown}}},
 		},
@@ -101,19 +101,19 @@ func TestNodeFindsOwnTaints(t *testing.T) {
 		want   triage.Node
 	}{
 		{
-			name:   "a taint that is on the note and on the node",
+			name:   "a taint in the record and on the node",
 			note:   ownership.Record{Taints: []ownership.Taint{noted("ConditionSet/a", "example.com/a", "NoExecute")}},
 			taints: []corev1.Taint{{Key: "other"}, {Key: "example.com/a", Effect: "NoExecute", TimeAdded: at(added)}},
 			want:   triage.Node{Taints: []triage.Taint{{Rule: set("a"), Key: "example.com/a", Effect: triage.NoExecute}}},
 		},
 		{
-			name:   "the time in another zone",
+			name:   "a time in another time zone",
 			note:   ownership.Record{Taints: []ownership.Taint{noted("ConditionSet/a", "example.com/a", "NoSchedule")}},
 			taints: []corev1.Taint{{Key: "example.com/a", Effect: "NoSchedule", TimeAdded: at(added.In(time.FixedZone("", 3600)))}},
 			want:   triage.Node{Taints: []triage.Taint{{Rule: set("a"), Key: "example.com/a", Effect: triage.NoSchedule}}},
 		},
 		{
-			name: "a taint that several rules share, once for each",
+			name: "a taint of several rules, once for each rule",
 			note: ownership.Record{Taints: []ownership.Taint{
 				noted("ConditionSet/a", "example.com/shared", "PreferNoSchedule"), noted("ConditionSet/b", "example.com/shared", "PreferNoSchedule"),
 			}},
@@ -124,22 +124,22 @@ func TestNodeFindsOwnTaints(t *testing.T) {
 			}},
 		},
 		{
-			name: "no taint that is on the note alone",
+			name: "no taint that is only in the record",
 			note: ownership.Record{Taints: []ownership.Taint{noted("ConditionSet/a", "example.com/a", "NoExecute")}},
 		},
 		{
-			name:   "no taint that is on the node alone",
+			name:   "no taint that is only on the node",
 			taints: []corev1.Taint{{Key: "example.com/a", Effect: "NoExecute", TimeAdded: at(added)}},
 			want:   triage.Node{Foreign: []string{"example.com/a"}},
 		},
 		{
-			name:   "no taint whose value somebody has overwritten",
+			name:   "no taint with a changed value",
 			note:   ownership.Record{Taints: []ownership.Taint{noted("ConditionSet/a", "example.com/a", "NoExecute")}},
 			taints: []corev1.Taint{{Key: "example.com/a", Value: "theirs", Effect: "NoExecute", TimeAdded: at(added)}},
 			want:   triage.Node{Foreign: []string{"example.com/a"}},
 		},
 		{
-			name: "no taint that somebody has replaced by an equal one",
+			name: "no taint that was replaced by an equal one",
 			note: ownership.Record{Taints: []ownership.Taint{noted("ConditionSet/a", "example.com/a", "NoExecute")}},
 			taints: []corev1.Taint{
 				{Key: "example.com/a", Effect: "NoExecute", TimeAdded: at(added.Add(time.Second))},
@@ -148,12 +148,12 @@ func TestNodeFindsOwnTaints(t *testing.T) {
 			want: triage.Node{Foreign: []string{"example.com/a"}},
 		},
 		{
-			name:   "no taint of an effect that there is not",
+			name:   "no taint with an invalid effect",
 			note:   ownership.Record{Taints: []ownership.Taint{noted("ConditionSet/a", "example.com/a", "Evict")}},
 			taints: []corev1.Taint{{Key: "example.com/a", Effect: "Evict", TimeAdded: at(added)}},
 		},
 		{
-			name: "what it was asked to remember",
+			name: "remembered starts",
 			note: ownership.Record{Starts: []ownership.RememberedStart{
 				{Rule: ownership.Rule(set("a")), Condition: "A", Since: added, Transition: added.Add(time.Minute)},
 				{Rule: ownership.Rule(set("a")), Condition: "B", Since: added},

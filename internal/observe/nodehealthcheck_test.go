@@ -122,11 +122,11 @@ func TestNodeHealthCheckReadsEveryField(t *testing.T) {
 				{Condition: "GPUBroken", Status: triage.True, For: 90 * time.Second}, {Condition: "GPUBroken", Status: triage.Unknown},
 			}}
 		}},
-		{"a number that may be sick", func(s *v1alpha1.NodeHealthCheckSpec) { s.MaxUnhealthy = new(intstr.FromInt32(3)) },
+		{"a number of unhealthy nodes", func(s *v1alpha1.NodeHealthCheckSpec) { s.MaxUnhealthy = new(intstr.FromInt32(3)) },
 			func(r *triage.Rule) { r.Bound.Gate = &triage.Limit{Number: 3} }},
-		{"nobody who may be sick", func(s *v1alpha1.NodeHealthCheckSpec) { s.MaxUnhealthy = new(intstr.FromInt32(0)) },
+		{"no node may be unhealthy", func(s *v1alpha1.NodeHealthCheckSpec) { s.MaxUnhealthy = new(intstr.FromInt32(0)) },
 			func(r *triage.Rule) { r.Bound.Gate = &triage.Limit{} }},
-		{"a number that must be healthy", func(s *v1alpha1.NodeHealthCheckSpec) { s.MinHealthy = new(intstr.FromString("2")) },
+		{"a number of healthy nodes", func(s *v1alpha1.NodeHealthCheckSpec) { s.MinHealthy = new(intstr.FromString("2")) },
 			func(r *triage.Rule) { r.Bound.Gate = &triage.Limit{Number: 2, Healthy: true} }},
 		{"one template", func(s *v1alpha1.NodeHealthCheckSpec) {
 			s.EscalatingRemediations, s.RemediationTemplate = nil, reboot.DeepCopy()
@@ -134,7 +134,7 @@ func TestNodeHealthCheckReadsEveryField(t *testing.T) {
 		{"one template beside an empty list", func(s *v1alpha1.NodeHealthCheckSpec) {
 			s.EscalatingRemediations, s.RemediationTemplate = []v1alpha1.EscalatingRemediation{}, reboot.DeepCopy()
 		}, func(r *triage.Rule) { r.Response.Ladder = []triage.Step{{Action: triage.Remediate, Ref: rebootText}} }},
-		{"steps that do not stand in their order", func(s *v1alpha1.NodeHealthCheckSpec) {
+		{"unsorted steps", func(s *v1alpha1.NodeHealthCheckSpec) {
 			s.EscalatingRemediations[0].Order = 7
 		}, func(r *triage.Rule) {
 			l := r.Response.Ladder
@@ -146,15 +146,15 @@ func TestNodeHealthCheckReadsEveryField(t *testing.T) {
 			l := r.Response.Ladder
 			r.Response.Ladder = []triage.Step{l[1], l[0]}
 		}},
-		{"who has paused it", func(s *v1alpha1.NodeHealthCheckSpec) { s.PauseRequests = []string{"cluster upgrade", "anna"} },
+		{"pause requests", func(s *v1alpha1.NodeHealthCheckSpec) { s.PauseRequests = []string{"cluster upgrade", "anna"} },
 			func(r *triage.Rule) { r.Hold = "paused: cluster upgrade, anna" }},
-		{"a pause without a word", func(s *v1alpha1.NodeHealthCheckSpec) { s.PauseRequests = []string{""} },
+		{"an empty pause request", func(s *v1alpha1.NodeHealthCheckSpec) { s.PauseRequests = []string{""} },
 			func(r *triage.Rule) { r.Hold = "paused: " }},
-		{"a wait after a storm", func(s *v1alpha1.NodeHealthCheckSpec) { s.StormCooldownDuration = "5m" },
+		{"a cooldown", func(s *v1alpha1.NodeHealthCheckSpec) { s.StormCooldownDuration = "5m" },
 			func(r *triage.Rule) { r.Bound.Cooldown = 5 * time.Minute }},
-		{"a wait after the recovery", func(s *v1alpha1.NodeHealthCheckSpec) { s.HealthyDelay = "90s" },
+		{"a healthy delay", func(s *v1alpha1.NodeHealthCheckSpec) { s.HealthyDelay = "90s" },
 			func(r *triage.Rule) { r.Recovery.Delay = 90 * time.Second }},
-		{"a recovery that somebody confirms", func(s *v1alpha1.NodeHealthCheckSpec) { s.HealthyDelay = "-1s" },
+		{"a recovery with a confirmation", func(s *v1alpha1.NodeHealthCheckSpec) { s.HealthyDelay = "-1s" },
 			func(r *triage.Rule) { r.Recovery.ByHand = true }},
 	}
 	for _, test := range tests {
@@ -187,12 +187,12 @@ func TestNodeHealthCheckNamesTheInvalidField(t *testing.T) {
 		value  string
 		says   string
 	}{
-		{"what does not fit", func(s *v1alpha1.NodeHealthCheckSpec) { s.Unreadable = "order: " + strings.Repeat("x", 1000) },
+		{"an unreadable spec", func(s *v1alpha1.NodeHealthCheckSpec) { s.Unreadable = "order: " + strings.Repeat("x", 1000) },
 			"spec", "", "kubectl explain nodehealthcheck.spec"},
 		{"an empty list", func(s *v1alpha1.NodeHealthCheckSpec) { s.UnhealthyConditions = []v1alpha1.UnhealthyCondition{} },
 			"spec.unhealthyConditions", "", "Ready False or Unknown for 300s"},
 		{"a condition without a type", conditions(v1alpha1.UnhealthyCondition{Status: "True", Duration: "1s"}), "spec.unhealthyConditions[0].type", "", "Ready"},
-		{"a status that is none", conditions(v1alpha1.UnhealthyCondition{Type: "A", Status: "maybe", Duration: "1s"}), "spec.unhealthyConditions[0].status", "maybe", "True, False or Unknown"},
+		{"an invalid status", conditions(v1alpha1.UnhealthyCondition{Type: "A", Status: "maybe", Duration: "1s"}), "spec.unhealthyConditions[0].status", "maybe", "True, False or Unknown"},
 		{"a condition without a duration", conditions(v1alpha1.UnhealthyCondition{Type: "A", Status: "True"}), "spec.unhealthyConditions[0].duration", "", "duration"},
 		{"a negative duration", conditions(v1alpha1.UnhealthyCondition{Type: "A", Status: "True", Duration: "-1s"}), "spec.unhealthyConditions[0].duration", "-1s", "negative"},
 		{"a condition twice", conditions(v1alpha1.UnhealthyCondition{Type: "A", Status: "True", Duration: "1s"}, v1alpha1.UnhealthyCondition{Type: "A", Status: "true", Duration: "2s"}),
@@ -201,25 +201,25 @@ func TestNodeHealthCheckNamesTheInvalidField(t *testing.T) {
 			s.MinHealthy, s.MaxUnhealthy = new(intstr.FromInt32(1)), new(intstr.FromInt32(1))
 		}, "spec.minHealthy", "1", "not both"},
 		{"a negative bound", func(s *v1alpha1.NodeHealthCheckSpec) { s.MaxUnhealthy = new(intstr.FromInt32(-1)) }, "spec.maxUnhealthy", "-1", "number of nodes"},
-		{"a bound of more than all", func(s *v1alpha1.NodeHealthCheckSpec) { s.MinHealthy = new(intstr.FromString("101%")) }, "spec.minHealthy", "101%", "100%"},
-		{"a cooldown in words", func(s *v1alpha1.NodeHealthCheckSpec) { s.StormCooldownDuration = "long" }, "spec.stormCooldownDuration", "long", "duration"},
+		{"a bound above 100%", func(s *v1alpha1.NodeHealthCheckSpec) { s.MinHealthy = new(intstr.FromString("101%")) }, "spec.minHealthy", "101%", "100%"},
+		{"an invalid cooldown", func(s *v1alpha1.NodeHealthCheckSpec) { s.StormCooldownDuration = "long" }, "spec.stormCooldownDuration", "long", "duration"},
 		{"a negative cooldown", func(s *v1alpha1.NodeHealthCheckSpec) { s.StormCooldownDuration = "-5m" }, "spec.stormCooldownDuration", "-5m", "negative"},
-		{"a delay in words", func(s *v1alpha1.NodeHealthCheckSpec) { s.HealthyDelay = "long" }, "spec.healthyDelay", "long", "duration"},
-		{"a selector that is none", func(s *v1alpha1.NodeHealthCheckSpec) {
+		{"an invalid delay", func(s *v1alpha1.NodeHealthCheckSpec) { s.HealthyDelay = "long" }, "spec.healthyDelay", "long", "duration"},
+		{"an invalid selector", func(s *v1alpha1.NodeHealthCheckSpec) {
 			s.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"a": "? a"}}
 		}, "spec.selector.matchLabels", "? a", "label"},
 		{"no template", func(s *v1alpha1.NodeHealthCheckSpec) { s.EscalatingRemediations = nil }, "spec.remediationTemplate", "", "spec.escalatingRemediations"},
 		{"both forms", func(s *v1alpha1.NodeHealthCheckSpec) { s.RemediationTemplate = &reboot }, "spec.remediationTemplate", "quick", "not both"},
-		{"one template that says nothing", func(s *v1alpha1.NodeHealthCheckSpec) {
+		{"an empty template", func(s *v1alpha1.NodeHealthCheckSpec) {
 			s.EscalatingRemediations, s.RemediationTemplate = nil, &corev1.ObjectReference{}
 		}, "spec.remediationTemplate.apiVersion", "", "group"},
 		{"a version without a group", template(func(r *corev1.ObjectReference) { r.APIVersion = "v1" }), second + "remediationTemplate.apiVersion", "v1", "group"},
-		{"a version of too many parts", template(func(r *corev1.ObjectReference) { r.APIVersion = "a/b/c" }), second + "remediationTemplate.apiVersion", "a/b/c", "group"},
-		{"a kind of something else", template(func(r *corev1.ObjectReference) { r.Kind = "Reboot" }), second + "remediationTemplate.kind", "Reboot", "ends in Template"},
-		{"a kind of nothing", template(func(r *corev1.ObjectReference) { r.Kind = "Template" }), second + "remediationTemplate.kind", "Template", "ends in Template"},
-		{"a name of two", template(func(r *corev1.ObjectReference) { r.Name = "a/b" }), second + "remediationTemplate.name", "a/b", "name of the template"},
+		{"a version with too many parts", template(func(r *corev1.ObjectReference) { r.APIVersion = "a/b/c" }), second + "remediationTemplate.apiVersion", "a/b/c", "group"},
+		{"a kind that is not a template", template(func(r *corev1.ObjectReference) { r.Kind = "Reboot" }), second + "remediationTemplate.kind", "Reboot", "ends in Template"},
+		{"the kind Template", template(func(r *corev1.ObjectReference) { r.Kind = "Template" }), second + "remediationTemplate.kind", "Template", "ends in Template"},
+		{"a name with a slash", template(func(r *corev1.ObjectReference) { r.Name = "a/b" }), second + "remediationTemplate.name", "a/b", "name of the template"},
 		{"no name", template(func(r *corev1.ObjectReference) { r.Name = "" }), second + "remediationTemplate.name", "", "name of the template"},
-		{"a namespace of two", template(func(r *corev1.ObjectReference) { r.Namespace = "a b" }), second + "remediationTemplate.namespace", "a b", "namespace"},
+		{"a namespace with a space", template(func(r *corev1.ObjectReference) { r.Namespace = "a b" }), second + "remediationTemplate.namespace", "a b", "namespace"},
 		{"a template twice", template(func(r *corev1.ObjectReference) { *r = reboot }), second + "remediationTemplate", rebootText, "twice"},
 		{"an order twice", func(s *v1alpha1.NodeHealthCheckSpec) { s.EscalatingRemediations[1].Order = 1 }, second + "order", "1", "same order"},
 		{"a step without a timeout", func(s *v1alpha1.NodeHealthCheckSpec) { s.EscalatingRemediations[1].Timeout = "" }, second + "timeout", "", "minute"},
@@ -227,8 +227,8 @@ func TestNodeHealthCheckNamesTheInvalidField(t *testing.T) {
 		{"a timeout that is too short", func(s *v1alpha1.NodeHealthCheckSpec) {
 			s.EscalatingRemediations[1].Timeout, s.EscalatingRemediations[1].Order = "59s", 0
 		}, second + "timeout", "59s", ""},
-		{"a timeout in words", func(s *v1alpha1.NodeHealthCheckSpec) { s.EscalatingRemediations[1].Timeout = "long" }, second + "timeout", "long", "duration"},
-		{"a word that does not end", conditions(v1alpha1.UnhealthyCondition{Type: "A", Status: corev1.ConditionStatus(strings.Repeat("ä", 1000)), Duration: "1s"}),
+		{"an invalid timeout", func(s *v1alpha1.NodeHealthCheckSpec) { s.EscalatingRemediations[1].Timeout = "long" }, second + "timeout", "long", "duration"},
+		{"a value that is too long", conditions(v1alpha1.UnhealthyCondition{Type: "A", Status: corev1.ConditionStatus(strings.Repeat("ä", 1000)), Duration: "1s"}),
 			"spec.unhealthyConditions[0].status", strings.Repeat("ä", 100) + "...", "True, False or Unknown"},
 	}
 	for _, test := range tests {
@@ -245,7 +245,7 @@ func TestNodeHealthCheckNamesTheInvalidField(t *testing.T) {
 				t.Errorf("problem is %q, want something with %q", field.Problem, test.says)
 			}
 			if diff := cmp.Diff(triage.Rule{}, rule, bySelectorText); diff != "" {
-				t.Errorf("a refused rule is returned all the same:\n%s", diff)
+				t.Errorf("an invalid rule is returned:\n%s", diff)
 			}
 		})
 	}
@@ -297,7 +297,7 @@ func TestNodeHealthCheckCompilesOrRefusesAnything(t *testing.T) {
 	})
 	t.Logf("saw %d that compile and %d that do not", compiled, refused)
 	if compiled == 0 || refused == 0 {
-		t.Error("one kind of health checks was never tried")
+		t.Error("no valid or no invalid health check was tried")
 	}
 }
 

@@ -97,7 +97,7 @@ func TestRepairIsDueAsDocumented(t *testing.T) {
 				t.Errorf("is due at %s, want %s: %s", waiting.Next, example.due, waiting.Reason)
 			}
 			if early := plan(example.due.Add(-time.Nanosecond)); early.Treatment != nil {
-				t.Errorf("is treated a moment too early: %s", early.Reason)
+				t.Errorf("is treated too early: %s", early.Reason)
 			}
 			if due := plan(example.due); due.Treatment == nil || due.Treatment.Action != triage.Terminate {
 				t.Errorf("is not terminated when it is due: %s", due.Reason)
@@ -118,23 +118,23 @@ func TestRepair(t *testing.T) {
 		change func(*v1alpha1.RepairSpec)
 		want   func(*triage.Rule)
 	}{
-		{"the seed's block", unchanged, func(*triage.Rule) {}},
+		{"the documented block", unchanged, func(*triage.Rule) {}},
 		{"first the policy, then the pool's default", policies(v1alpha1.ConditionRepair{ConditionType: "Ready", Toleration: "45m"}),
 			func(r *triage.Rule) { r.When.Signals[1].For = 30 * time.Minute }},
 		{"then what the provider recommends", func(s *v1alpha1.RepairSpec) { s.Policies, s.DefaultTolerationDuration = s.Policies[:1], "" },
 			func(r *triage.Rule) { r.When.Signals[1].For = 15 * time.Minute }},
-		{"an empty block is the provider's", func(s *v1alpha1.RepairSpec) { *s = v1alpha1.RepairSpec{} },
+		{"an empty block uses the recommendations", func(s *v1alpha1.RepairSpec) { *s = v1alpha1.RepairSpec{} },
 			func(r *triage.Rule) { r.When.Signals[0].For, r.When.Signals[1].For = 20*time.Minute, 15*time.Minute }},
-		{"a default of nothing is a default", func(s *v1alpha1.RepairSpec) { s.Policies, s.DefaultTolerationDuration = nil, "0s" },
+		{"accepts a default of zero", func(s *v1alpha1.RepairSpec) { s.Policies, s.DefaultTolerationDuration = nil, "0s" },
 			func(r *triage.Rule) { r.When.Signals[0].For, r.When.Signals[1].For = 0, 0 }},
-		{"a status makes a statement of its own", policies(
+		{"a policy with a status is a statement", policies(
 			v1alpha1.ConditionRepair{ConditionType: "Ready", Toleration: "45m"},
 			v1alpha1.ConditionRepair{ConditionType: "Ready", ConditionStatus: "Unknown", Toleration: "1h"},
 			v1alpha1.ConditionRepair{ConditionType: "NetworkUnavailable", Toleration: "10m"},
 		), func(r *triage.Rule) {
 			r.When.Signals = signals{ready, network, {Condition: "Ready", Status: triage.Unknown, For: time.Hour}}
 		}},
-		{"without a status a condition that nobody states does nothing", func(s *v1alpha1.RepairSpec) {
+		{"a policy without a statement and without a status has no effect", func(s *v1alpha1.RepairSpec) {
 			s.Policies = append(s.Policies, v1alpha1.ConditionRepair{ConditionType: "XidError", Toleration: "1m"})
 		}, func(*triage.Rule) {}},
 		{"a reason is an exception", func(s *v1alpha1.RepairSpec) {
@@ -144,14 +144,14 @@ func TestRepair(t *testing.T) {
 		}},
 		{"a bound by a number", func(s *v1alpha1.RepairSpec) { s.MaxUnhealthy = new(intstr.FromInt32(3)) },
 			func(r *triage.Rule) { r.Bound.Cap = &triage.Limit{Number: 3} }},
-		{"a bound by a share", func(s *v1alpha1.RepairSpec) { s.MaxUnhealthy = new(intstr.FromString("50%")) },
+		{"a bound by a percentage", func(s *v1alpha1.RepairSpec) { s.MaxUnhealthy = new(intstr.FromString("50%")) },
 			func(r *triage.Rule) { r.Bound.Cap = &triage.Limit{Number: 50, Percent: true} }},
-		{"no room at all", func(s *v1alpha1.RepairSpec) { s.MaxUnhealthy = new(intstr.FromInt32(0)) },
+		{"a bound of zero", func(s *v1alpha1.RepairSpec) { s.MaxUnhealthy = new(intstr.FromInt32(0)) },
 			func(r *triage.Rule) { r.Bound.Cap = &triage.Limit{} }},
-		{"switched on in so many words", func(s *v1alpha1.RepairSpec) { s.Enabled = new(true) }, func(*triage.Rule) {}},
+		{"enabled explicitly", func(s *v1alpha1.RepairSpec) { s.Enabled = new(true) }, func(*triage.Rule) {}},
 		{"switched off", func(s *v1alpha1.RepairSpec) { s.Enabled = new(false) },
 			func(r *triage.Rule) { r.Hold = "repair is switched off: spec.repair.enabled is false" }},
-		{"how a node goes is no part of the rule", func(s *v1alpha1.RepairSpec) {
+		{"the termination is not part of the rule", func(s *v1alpha1.RepairSpec) {
 			s.Termination, s.TerminationGracePeriod, s.ReadyTimeout = "Graceful", "1h", "20m"
 		}, func(*triage.Rule) {}},
 	}
@@ -233,9 +233,9 @@ func TestReadyTimeout(t *testing.T) {
 		block *v1alpha1.RepairSpec
 		want  triage.Rule
 	}{
-		{"without a block it is the cluster's time", nil, rule(10*time.Minute, func(*triage.Rule) {})},
-		{"a block that says nothing of it", exampleBlock(unchanged), rule(10*time.Minute, func(*triage.Rule) {})},
-		{"a time of the pool's own", &v1alpha1.RepairSpec{ReadyTimeout: "25m"}, rule(25*time.Minute, func(*triage.Rule) {})},
+		{"without a block the timeout of the cluster applies", nil, rule(10*time.Minute, func(*triage.Rule) {})},
+		{"a block without a timeout", exampleBlock(unchanged), rule(10*time.Minute, func(*triage.Rule) {})},
+		{"a timeout of the pool", &v1alpha1.RepairSpec{ReadyTimeout: "25m"}, rule(25*time.Minute, func(*triage.Rule) {})},
 		{"the pool's bound", &v1alpha1.RepairSpec{MaxUnhealthy: new(intstr.FromInt32(1))},
 			rule(10*time.Minute, func(r *triage.Rule) { r.Bound.Cap = &triage.Limit{Number: 1} })},
 		{"switched off with the block", &v1alpha1.RepairSpec{Enabled: new(false)},
@@ -260,7 +260,7 @@ func TestReadyTimeoutRefuses(t *testing.T) {
 		field string
 	}{
 		"a block that cannot be read": {&v1alpha1.RepairSpec{Unreadable: "it is a number"}, "spec.repair"},
-		"a time in words":             {&v1alpha1.RepairSpec{ReadyTimeout: "long"}, "spec.repair.readyTimeout"},
+		"an invalid time":             {&v1alpha1.RepairSpec{ReadyTimeout: "long"}, "spec.repair.readyTimeout"},
 		"no time":                     {&v1alpha1.RepairSpec{ReadyTimeout: "0s"}, "spec.repair.readyTimeout"},
 		"a bad bound":                 {&v1alpha1.RepairSpec{MaxUnhealthy: new(intstr.FromInt32(-1))}, "spec.repair.maxUnhealthy"},
 	} {
@@ -286,25 +286,25 @@ func TestRepairNamesTheInvalidField(t *testing.T) {
 		value  string
 		says   string
 	}{
-		{"what does not fit", func(s *v1alpha1.RepairSpec) { s.Unreadable = "policies: " + strings.Repeat("x", 1000) }, "spec.repair", "", "kubectl explain repairpolicy.spec.repair"},
+		{"an unreadable spec", func(s *v1alpha1.RepairSpec) { s.Unreadable = "policies: " + strings.Repeat("x", 1000) }, "spec.repair", "", "kubectl explain repairpolicy.spec.repair"},
 		{"a crowd of policies", func(s *v1alpha1.RepairSpec) { s.Policies = make([]v1alpha1.ConditionRepair, 65) }, "spec.repair.policies", "65", "at most 64"},
 		{"a policy without a condition", first(func(p *v1alpha1.ConditionRepair) { p.ConditionType = "" }), policy + "conditionType", "", "condition type"},
 		{"a condition and its status", first(func(p *v1alpha1.ConditionRepair) { p.ConditionType = "Ready=False" }), policy + "conditionType", "Ready=False", "alone"},
 		{"a condition without an end", first(func(p *v1alpha1.ConditionRepair) { p.ConditionType = strings.Repeat("x", 317) }), policy + "conditionType", strings.Repeat("x", 100) + "...", "316"},
 		{"no toleration", first(func(p *v1alpha1.ConditionRepair) { p.Toleration = "" }), policy + "toleration", "", "duration"},
-		{"a toleration in words", first(func(p *v1alpha1.ConditionRepair) { p.Toleration = "long" }), policy + "toleration", "long", "duration"},
+		{"an invalid toleration", first(func(p *v1alpha1.ConditionRepair) { p.Toleration = "long" }), policy + "toleration", "long", "duration"},
 		{"a negative toleration", first(func(p *v1alpha1.ConditionRepair) { p.Toleration = "-1m" }), policy + "toleration", "-1m", "negative"},
-		{"a status that is none", first(func(p *v1alpha1.ConditionRepair) { p.ConditionStatus = "sick" }), policy + "conditionStatus", "sick", "True, False or Unknown"},
+		{"an invalid status", first(func(p *v1alpha1.ConditionRepair) { p.ConditionStatus = "sick" }), policy + "conditionStatus", "sick", "True, False or Unknown"},
 		{"a condition twice", func(s *v1alpha1.RepairSpec) { s.Policies[1].ConditionType = "Ready" }, "spec.repair.policies[1].conditionType", "Ready", "already"},
-		{"a default in words", func(s *v1alpha1.RepairSpec) { s.DefaultTolerationDuration = "long" }, "spec.repair.defaultTolerationDuration", "long", "duration"},
+		{"an invalid default", func(s *v1alpha1.RepairSpec) { s.DefaultTolerationDuration = "long" }, "spec.repair.defaultTolerationDuration", "long", "duration"},
 		{"a negative default", func(s *v1alpha1.RepairSpec) { s.DefaultTolerationDuration = "-1s" }, "spec.repair.defaultTolerationDuration", "-1s", "negative"},
 		{"a negative bound", func(s *v1alpha1.RepairSpec) { s.MaxUnhealthy = new(intstr.FromInt32(-1)) }, "spec.repair.maxUnhealthy", "-1", "number"},
-		{"a bound of more than all", func(s *v1alpha1.RepairSpec) { s.MaxUnhealthy = new(intstr.FromString("101%")) }, "spec.repair.maxUnhealthy", "101%", "100%"},
-		{"a way to go that is none", func(s *v1alpha1.RepairSpec) { s.Termination = "graceful" }, "spec.repair.termination", "graceful", "Forceful or Graceful"},
-		{"a grace period in words", func(s *v1alpha1.RepairSpec) { s.TerminationGracePeriod = "long" }, "spec.repair.terminationGracePeriod", "long", "duration"},
+		{"a bound above 100%", func(s *v1alpha1.RepairSpec) { s.MaxUnhealthy = new(intstr.FromString("101%")) }, "spec.repair.maxUnhealthy", "101%", "100%"},
+		{"an invalid termination", func(s *v1alpha1.RepairSpec) { s.Termination = "graceful" }, "spec.repair.termination", "graceful", "Forceful or Graceful"},
+		{"an invalid grace period", func(s *v1alpha1.RepairSpec) { s.TerminationGracePeriod = "long" }, "spec.repair.terminationGracePeriod", "long", "duration"},
 		{"a negative grace period", func(s *v1alpha1.RepairSpec) { s.TerminationGracePeriod = "-1h" }, "spec.repair.terminationGracePeriod", "-1h", "negative"},
-		{"a ready timeout in words", func(s *v1alpha1.RepairSpec) { s.ReadyTimeout = "soon" }, "spec.repair.readyTimeout", "soon", "duration"},
-		{"a ready timeout of nothing", func(s *v1alpha1.RepairSpec) { s.ReadyTimeout = "0m" }, "spec.repair.readyTimeout", "0m", "some time"},
+		{"an invalid ready timeout", func(s *v1alpha1.RepairSpec) { s.ReadyTimeout = "soon" }, "spec.repair.readyTimeout", "soon", "duration"},
+		{"a ready timeout of zero", func(s *v1alpha1.RepairSpec) { s.ReadyTimeout = "0m" }, "spec.repair.readyTimeout", "0m", "some time"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -320,11 +320,11 @@ func TestRepairNamesTheInvalidField(t *testing.T) {
 				t.Errorf("problem is %q, want something with %q", field.Problem, test.says)
 			}
 			if diff := cmp.Diff(triage.Rule{}, rule, bySelectorText); diff != "" {
-				t.Errorf("a refused rule is returned all the same:\n%s", diff)
+				t.Errorf("an invalid rule is returned:\n%s", diff)
 			}
 		})
 	}
-	t.Run("nobody states anything", func(t *testing.T) {
+	t.Run("no statements", func(t *testing.T) {
 		_, err := observe.Repair("NodePool/default", "default", exampleBlock(unchanged), nil, nil)
 		var field *triage.FieldError
 		if !errors.As(err, &field) || field.Field != "spec.repair.policies" {
@@ -375,6 +375,6 @@ func TestRepairCompilesOrRefusesAnything(t *testing.T) {
 	})
 	t.Logf("saw %d that compile and %d that do not", compiled, refused)
 	if compiled == 0 || refused == 0 {
-		t.Error("one kind of blocks was never tried")
+		t.Error("no valid or no invalid block was tried")
 	}
 }

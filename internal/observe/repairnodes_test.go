@@ -27,13 +27,13 @@ func TestRepairNodes(t *testing.T) {
 		field string // the invalid field
 		says  string
 	}{
-		{name: "a pool's are those with its label", spec: v1alpha1.RepairPolicySpec{NodePool: "default"}, who: "karpenter.sh/nodepool=default"},
-		{name: "a selector is taken as it is", spec: v1alpha1.RepairPolicySpec{Selector: labels("pool=gpu,!spare")}, who: "pool=gpu,!spare"},
-		{name: "an empty selector means all", spec: v1alpha1.RepairPolicySpec{Selector: &metav1.LabelSelector{}}},
-		{name: "both are too much", spec: v1alpha1.RepairPolicySpec{NodePool: "default", Selector: &metav1.LabelSelector{}}, field: "spec.nodePool", says: "not both"},
-		{name: "a pool must have a name that a label can have", spec: v1alpha1.RepairPolicySpec{NodePool: "the default"}, field: "spec.nodePool", says: "such as default"},
-		{name: "neither is too little", field: "spec.nodePool", says: "selector: {} means all nodes"},
-		{name: "a selector must be one", spec: v1alpha1.RepairPolicySpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a b": "c"}}}, field: "spec.selector.matchLabels", says: "name part"},
+		{name: "selects the nodes of a pool by label", spec: v1alpha1.RepairPolicySpec{NodePool: "default"}, who: "karpenter.sh/nodepool=default"},
+		{name: "uses the selector", spec: v1alpha1.RepairPolicySpec{Selector: labels("pool=gpu,!spare")}, who: "pool=gpu,!spare"},
+		{name: "selects all nodes with an empty selector", spec: v1alpha1.RepairPolicySpec{Selector: &metav1.LabelSelector{}}},
+		{name: "refuses nodePool with selector", spec: v1alpha1.RepairPolicySpec{NodePool: "default", Selector: &metav1.LabelSelector{}}, field: "spec.nodePool", says: "not both"},
+		{name: "refuses a pool name that is not a label value", spec: v1alpha1.RepairPolicySpec{NodePool: "the default"}, field: "spec.nodePool", says: "such as default"},
+		{name: "refuses neither nodePool nor selector", field: "spec.nodePool", says: "selector: {} means all nodes"},
+		{name: "refuses an invalid selector", spec: v1alpha1.RepairPolicySpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a b": "c"}}}, field: "spec.selector.matchLabels", says: "name part"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			who, err := observe.RepairNodes(&v1alpha1.RepairPolicy{Spec: test.spec})

@@ -35,14 +35,14 @@ func TestReadMarkRefusesInvalidMarks(t *testing.T) {
 		t.Errorf("without a mark: %+v, %v", mark, err)
 	}
 	for name, text := range map[string]string{
-		"nothing":              "",
-		"no mark":              "true",
-		"an empty one":         "{}",
-		"no rule of repairs":   `{"rule":"ConditionSet/x","node":"n","nodeUID":"u","since":"2026-11-15T12:00:00Z"}`,
-		"no rule":              `{"node":"n","nodeUID":"u","since":"2026-11-15T12:00:00Z"}`,
-		"no node":              `{"rule":"Repair/NodePool/x","nodeUID":"u","since":"2026-11-15T12:00:00Z"}`,
-		"any node of the name": `{"rule":"Repair/NodePool/x","node":"n","since":"2026-11-15T12:00:00Z"}`,
-		"a time that is none":  `{"rule":"Repair/NodePool/x","node":"n","nodeUID":"u","since":"soon"}`,
+		"nothing":           "",
+		"no mark":           "true",
+		"an empty mark":     "{}",
+		"not a repair rule": `{"rule":"ConditionSet/x","node":"n","nodeUID":"u","since":"2026-11-15T12:00:00Z"}`,
+		"no rule":           `{"node":"n","nodeUID":"u","since":"2026-11-15T12:00:00Z"}`,
+		"no node":           `{"rule":"Repair/NodePool/x","nodeUID":"u","since":"2026-11-15T12:00:00Z"}`,
+		"no node UID":       `{"rule":"Repair/NodePool/x","node":"n","since":"2026-11-15T12:00:00Z"}`,
+		"an invalid time":   `{"rule":"Repair/NodePool/x","node":"n","nodeUID":"u","since":"soon"}`,
 	} {
 		mark, err := ownership.ReadMark(map[string]string{ownership.MarkAnnotation: text})
 		if mark != nil || err == nil || !strings.Contains(err.Error(), ownership.MarkAnnotation) {

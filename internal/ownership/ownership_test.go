@@ -41,7 +41,7 @@ func TestRecordRoundTrip(t *testing.T) {
 		want.Initialized = rapid.Bool().Draw(t, "initialized")
 		text, some := want.Encode()
 		if empty := len(want.Taints)+len(want.Starts) == 0 && want.Fence == "" && !want.Initialized; some == empty {
-			t.Fatalf("there is something to note: %v, for %+v", some, want)
+			t.Fatalf("Encode returned %v for %+v", some, want)
 		}
 		annotations := map[string]string{"other": "one"}
 		if some {
@@ -59,9 +59,9 @@ func TestRecordRoundTrip(t *testing.T) {
 
 func TestReadRefusesInvalidRecords(t *testing.T) {
 	for name, text := range map[string]string{
-		"no JSON":            "hello",
-		"a rule that is not": `{"taints":[{"rule":7,"key":"k","effect":"NoExecute","added":"2026-11-15T12:00:00Z"}]}`,
-		"a time that is not": `{"taints":[{"rule":"ConditionSet/x","key":"k","effect":"NoExecute","added":"yesterday"}]}`,
+		"no JSON":         "hello",
+		"an invalid rule": `{"taints":[{"rule":7,"key":"k","effect":"NoExecute","added":"2026-11-15T12:00:00Z"}]}`,
+		"an invalid time": `{"taints":[{"rule":"ConditionSet/x","key":"k","effect":"NoExecute","added":"yesterday"}]}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := ownership.Read(map[string]string{ownership.Annotation: text})
@@ -69,7 +69,7 @@ func TestReadRefusesInvalidRecords(t *testing.T) {
 				t.Errorf("error is %v, want one that names the annotation", err)
 			}
 			if diff := cmp.Diff(ownership.Record{}, got); diff != "" {
-				t.Errorf("something of it was believed:\n%s", diff)
+				t.Errorf("an invalid record was used:\n%s", diff)
 			}
 		})
 	}
@@ -91,12 +91,12 @@ func TestOwns(t *testing.T) {
 		ours  bool
 	}{
 		{"the taint that was placed", note.Taints[0].Taint(), true},
-		{"the same moment in another zone", corev1.Taint{Key: "k", Effect: "NoExecute", TimeAdded: at(second.In(time.FixedZone("", 3600)))}, true},
+		{"the same time in another time zone", corev1.Taint{Key: "k", Effect: "NoExecute", TimeAdded: at(second.In(time.FixedZone("", 3600)))}, true},
 		{"another key", corev1.Taint{Key: "l", Effect: "NoExecute", TimeAdded: at(second)}, false},
 		{"another effect", corev1.Taint{Key: "k", Effect: "NoSchedule", TimeAdded: at(second)}, false},
-		{"an equal one that somebody put up later", corev1.Taint{Key: "k", Effect: "NoExecute", TimeAdded: at(second.Add(time.Second))}, false},
-		{"an equal one of somebody who sets no time", corev1.Taint{Key: "k", Effect: "NoExecute"}, false},
-		{"one that somebody gave a value", corev1.Taint{Key: "k", Value: "v", Effect: "NoExecute", TimeAdded: at(second)}, false},
+		{"an equal taint placed later", corev1.Taint{Key: "k", Effect: "NoExecute", TimeAdded: at(second.Add(time.Second))}, false},
+		{"an equal taint without a time", corev1.Taint{Key: "k", Effect: "NoExecute"}, false},
+		{"a taint with a value", corev1.Taint{Key: "k", Value: "v", Effect: "NoExecute", TimeAdded: at(second)}, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if got := note.Owns(test.taint); got != test.ours {
@@ -107,7 +107,7 @@ func TestOwns(t *testing.T) {
 	for _, taint := range note.Taints[1:] {
 		t.Run("the reserved key "+taint.Key, func(t *testing.T) {
 			if note.Owns(taint.Taint()) {
-				t.Error("a taint that another component keeps counts as ours")
+				t.Error("a taint with a reserved key counts as ours")
 			}
 		})
 	}

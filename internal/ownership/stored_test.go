@@ -54,10 +54,10 @@ func TestReadsAllVersions(t *testing.T) {
 		}
 	}
 	if got, _ := want.Encode(); got != golden(t, "record-v1.json") {
-		t.Errorf("today's format has changed, which takes a new version:\n%s", got)
+		t.Errorf("the stored format has changed; add a new version:\n%s", got)
 	}
 	if got := mark.Encode(); got != golden(t, "mark-v1.json") {
-		t.Errorf("today's format has changed, which takes a new version:\n%s", got)
+		t.Errorf("the stored format has changed; add a new version:\n%s", got)
 	}
 }
 
@@ -68,11 +68,11 @@ func TestKeepsEntriesOfANewerVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(note.Taints) != 1 || !note.Owns(note.Taints[0].Taint()) {
-		t.Errorf("the taints of known rules are %+v", note.Taints)
+		t.Errorf("taints of known rules: %+v", note.Taints)
 	}
 	for _, t2 := range note.Unrecognized.Taints[:1] {
 		if note.Owns(t2.Taint()) || !note.Keeps(t2.Taint()) {
-			t.Errorf("the taint of an unknown rule is not somebody else's: %+v", t2)
+			t.Errorf("the taint of an unknown rule counts as ours: %+v", t2)
 		}
 	}
 	if n := note.CountUnknown(); n != 6 {
@@ -80,7 +80,7 @@ func TestKeepsEntriesOfANewerVersion(t *testing.T) {
 	}
 	again, some := note.Encode()
 	if !some {
-		t.Fatal("there is nothing to note")
+		t.Fatal("Encode returned nothing")
 	}
 	sameBut(t, text, again)
 

@@ -54,7 +54,7 @@ func TestAllowanceAppliesFromLoadedOn(t *testing.T) {
 	core, now, rule := triage.New(), benchStart, repairOf("a")
 	core.Allow(now, rule.ID, &triage.Allowance{Places: 1, Words: "one may go"})
 	if _, known := core.Population(rule.ID); known {
-		t.Error("a rule is known of which nothing but an allowance was told")
+		t.Error("a rule is known of which only the allowance was set")
 	}
 	core.Observe(now, offline("a"), offline("b"))
 	mustSet(t, core, now, rule)
@@ -97,7 +97,7 @@ func TestPlanReportsInitializedNodes(t *testing.T) {
 	}
 	core.Observe(now, triage.Node{Name: "b", UID: "b", Initialized: true})
 	if plan, _ := core.Plan("b"); !plan.Initialized {
-		t.Error("a node of which somebody says that it was initialised: it was not")
+		t.Error("a node is not initialized although the facts say so")
 	}
 }
 
@@ -152,7 +152,7 @@ func TestSelectorByCallerKey(t *testing.T) {
 		}
 	}
 	if _, err := triage.ParseSelector(key + "=a"); err == nil || !strings.Contains(err.Error(), "not a label key") {
-		t.Errorf("what only the caller may say is read from text: %v", err)
+		t.Errorf("a key of the caller is parsed from text: %v", err)
 	}
 }
 
@@ -217,6 +217,6 @@ func TestAllowanceOfRemovedRuleIsKept(t *testing.T) {
 		treated = append(treated, g.Node)
 	}
 	if got := strings.Join(treated, " "); got != "first second other" {
-		t.Errorf("in treatment are %s; want the first, whom the rule had, the second, whom it was allowed, and the other's", got)
+		t.Errorf("in treatment are %s; want the node that the rule had, the node that it was allowed, and the node of the other rule", got)
 	}
 }

@@ -15,8 +15,8 @@ import (
 // callOffEvents must have happened to NoExecute taints that were decided and not observed,
 // or that are on excluded nodes.
 var callOffEvents = []string{
-	"unseen, and turned: condition", "unseen, and turned: duration", "unseen, and turned: hold",
-	"unseen, and turned: control plane", "unseen, and turned: inclusion",
+	"unobserved and changed: condition", "unobserved and changed: duration", "unobserved and changed: hold",
+	"unobserved and changed: control plane", "unobserved and changed: inclusion",
 	"called off: Unclear", "called off: Pending", "called off: OnHold",
 	"called off beside a taint",
 	"called off for the control plane", "called off for the control plane while nothing may begin",
@@ -88,7 +88,7 @@ func (h *history) changeInputsOf(p placement) {
 	node, rule := h.nodes[p.node], h.rules[p.rule]
 	turn := pick(h.t, []string{"duration", "condition", "hold", "control plane", "inclusion"})
 	if h.placements.slots[p] && !h.placements.observed[p] {
-		h.saw["unseen, and turned: "+turn]++
+		h.saw["unobserved and changed: "+turn]++
 	}
 	switch turn {
 	case "condition":
@@ -144,7 +144,7 @@ func (h *history) abandonReleases() {
 	todo := slices.Sorted(maps.Keys(h.observed))
 	for asked := 0; len(todo) > 0; asked++ {
 		if asked > 1000 {
-			h.fail("a caller that abandons what is released finds no rest")
+			h.fail("a caller that abandons all releases does not come to rest")
 		}
 		name := todo[0]
 		todo = todo[1:]
@@ -159,7 +159,7 @@ func (h *history) abandonReleases() {
 			}
 			if abandoned[p] {
 				h.log("%s", p)
-				h.fail("what was abandoned because it was released is decided and released again, and no time has passed")
+				h.fail("an abandoned release is decided and released again at the same time")
 			}
 			abandoned[p] = true
 			h.recordAbandoned(p.node, p.rule)
@@ -168,7 +168,7 @@ func (h *history) abandonReleases() {
 			}})
 			if h.hasSlot(p) {
 				h.log("%s", p)
-				h.fail("what was abandoned because it was released has its place again")
+				h.fail("an abandoned release has its slot again")
 			}
 		}
 		for len(todo) == 0 {

@@ -65,7 +65,7 @@ func FuzzParseLimit(f *testing.F) {
 			}
 			limit.Healthy = true
 			if rest := limit.Of(selected); rest != max(0, selected-sick) {
-				t.Fatalf("%q of %d nodes is %d; turned round, it is %d", s, selected, sick, rest)
+				t.Fatalf("%q of %d nodes is %d; as a minimum of healthy nodes it is %d", s, selected, sick, rest)
 			}
 		}
 	})

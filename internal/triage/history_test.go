@@ -1413,18 +1413,18 @@ func TestHistories(t *testing.T) {
 	wanted := []string{
 		"grants", "releases", "fallbacks", "supersessions", "escalations", "exhaustions", "vacancies", "replacements",
 		"unclear-kept", "memories", "memories of a later start than the stamp's", "remembered",
-		"remembered through an Unknown with the same stamp", "remembered because no stamp tells it", "stamps of clocks that are wrong",
-		"not remembered: on dry run", "not remembered: nobody waits for it", "over", "abandoned", "resumed",
+		"remembered through an Unknown with the same stamp", "remembered because no stamp tells it", "transition times of wrong clocks",
+		"not remembered: on dry run", "not remembered: no duration", "over", "abandoned", "resumed",
 		"dry-run findings", "dry-run releases", "dry-run releases of the unclear", "dry runs ended",
 		"records lost", "NoExecute of others that serves", "held: by taints of others",
 		"call-offs", "late writes", "late writes under a weaker effect", "resumed under a weaker effect",
 	}
 	wanted = slices.Concat(wanted, callOffEvents, treatmentEvents, poolEvents, []string{
-		"abandoned a later step", "later steps over", "storms under a rule that is edited", "storms resumed", "storms that came back", "storms calmed",
-		"storms over", "storms over with nobody sick", "gates closed by those who recover", "recoveries that were broken off",
+		"abandoned a later step", "later steps over", "storms under a changed rule", "storms resumed", "storms that came back", "storms calmed",
+		"storms over", "storms over with no unhealthy node", "gates closed by recovering nodes", "recoveries that were broken off",
 		"recoveries that became unclear", "recoveries taken up from a note", "recoveries begun anew by a stamp", "vacancies of treatments that delete",
-		"vacancies of treatments that delete, found after a restart", "gates closed by those who are gone",
-		"gates that are no plain number closed by those who are gone", "storms by those who are gone", "vacancies told twice",
+		"departures of treatments that delete, found after a restart", "gates closed by deleted nodes",
+		"gates with a percentage closed by deleted nodes", "storms by deleted nodes", "departures resumed twice",
 	})
 	for code := triage.CapFull; code <= triage.Retrying; code++ {
 		wanted = append(wanted, "held: "+code.String())
@@ -1538,8 +1538,8 @@ func TestInvariants(t *testing.T) {
 	t.Logf("judged %d plans under a dry run, %d of them with something to take back, and %d dry runs with nothing left",
 		saw["dry-run plans"], saw["dry-run releases"], saw["dry runs at rest"])
 	t.Logf("judged %d placements under a cap, %d of them beside others; with something under way, effects were weakened %d and strengthened %d times and rules removed %d times",
-		saw["placements under a cap"], saw["placements beside others"], saw["effects weakened with something under way"],
-		saw["effects strengthened with something under way"], saw["rules removed with something under way"])
+		saw["placements under a cap"], saw["placements beside others"], saw["effects weakened with taints in flight"],
+		saw["effects strengthened with taints in flight"], saw["rules removed with taints in flight"])
 	t.Logf("%d writes landed late, %d of them under a weaker effect; under one, plans called off %d placements beside a weaker taint and %d alone, and %d plans saw NoExecute",
 		saw["late writes"], saw["late writes under a weaker effect"], saw["weaker taints beside a placement called off"],
 		saw["placements called off alone under a weaker effect"], saw["NoExecute taints seen under a weaker effect"])
@@ -1562,7 +1562,7 @@ func TestInvariants(t *testing.T) {
 		"records lost", "begun beside taints of others",
 		"treatments", "gated", "control plane", "NoExecute", "capped", "dry-run plans", "dry-run releases", "dry runs at rest",
 		"placements under a cap", "placements beside others",
-		"effects weakened with something under way", "effects strengthened with something under way", "rules removed with something under way",
+		"effects weakened with taints in flight", "effects strengthened with taints in flight", "rules removed with taints in flight",
 		"late writes", "late writes under a weaker effect", "weaker taints beside a placement called off",
 		"placements called off alone under a weaker effect", "NoExecute taints seen under a weaker effect",
 		"begun under a shared cap", "begun under an allowance",
@@ -1681,7 +1681,7 @@ func (h *history) checkBegun(saw map[string]int, g triage.Grant, facts triage.No
 		bad("something is begun by a rule on dry run")
 	}
 	if isWeakerThanNoExecute(rule) {
-		bad("a place is taken by a rule that asks for less than NoExecute")
+		bad("a rule without NoExecute takes a slot")
 	}
 	if !matchesNow(rule, facts) {
 		bad("something is begun on a healthy node")
@@ -1695,7 +1695,7 @@ func (h *history) checkBegun(saw map[string]int, g triage.Grant, facts triage.No
 	if limit := allows(rule.Bound.Gate, selected+gone); limit >= 0 {
 		saw["gated"]++
 		if gone > 0 {
-			saw["gated beside those who are gone"]++
+			saw["gated beside deleted nodes"]++
 		}
 		if len(unwell)+gone > limit {
 			h.log("%d are sick or in treatment and %d are not replaced, %d may be", len(unwell), gone, limit)
@@ -1768,7 +1768,7 @@ func (h *history) checkDryRuns(saw map[string]int) func() {
 			}
 			if population, _ := core.Population(id); population.Treated != held+vacant {
 				h.log("%s: %d in treatment, %d to be taken back, %d not replaced yet", id, population.Treated, held, vacant)
-				h.fail("a rule on dry run counts somebody as treated of whom it has nothing")
+				h.fail("a rule on dry run counts a node as treated without a response")
 			} else if population.Treated == 0 && population.Sick > 0 {
 				saw["dry runs at rest"]++
 			}
@@ -1796,7 +1796,7 @@ func (h *history) checkDryRun(saw map[string]int, id triage.RuleID, name string,
 		slices.ContainsFunc(plan.Taints, func(t triage.PlannedTaint) bool { return t.Rule == id }):
 		bad("a plan wants the response of a rule on dry run")
 	case there != released:
-		bad("what is there of a rule on dry run and what is taken back are not the same")
+		bad("the responses and the releases of a rule on dry run differ")
 	}
 	for _, reason := range plan.Findings {
 		switch {

@@ -38,8 +38,8 @@ func TestImpact(t *testing.T) {
 		})
 	})
 	wanted := []string{
-		"impacts", "impacts on nobody", "impacts on some", "impacts on all", "impacts on the control plane",
-		"impacts on more than a rule before", "impacts on no more than a rule before", "impacts of what must stand for a while", "impacts through a selector", "impacts of what nobody reports",
+		"impacts", "impacts on no node", "impacts on some", "impacts on all", "impacts on the control plane",
+		"impacts on more than a rule before", "impacts on no more than a rule before", "impacts with a duration", "impacts through a selector", "impacts of unreported conditions",
 		"impacts of a rule that is followed", "nodes that are unclear", "nodes that may match once they report", "nodes that were ready once",
 	}
 	var totals []string
@@ -79,12 +79,12 @@ func (h *history) impact(rule triage.Rule) triage.Impact {
 	for name, before := range h.plans {
 		if plan, _ := core.Plan(name); !reflect.DeepEqual(plan, before) {
 			h.log("plan of %s (-before +after):\n%s", name, diff(plan, before))
-			h.fail("a plan has changed because somebody asked about " + describeRule(rule))
+			h.fail("a plan has changed after Impact of " + describeRule(rule))
 		}
 	}
 	if d, _ := core.Deadline(); core.Work() != work || !d.Equal(deadline) || !maps.Equal(core.Symbols(), symbols) {
 		h.log("work %v, then %v; symbols (-before +after):\n%s", work, core.Work(), diff(core.Symbols(), symbols))
-		h.fail("the core has changed because somebody asked about " + describeRule(rule))
+		h.fail("the core has changed after Impact of " + describeRule(rule))
 	}
 	return got
 }
@@ -130,7 +130,7 @@ func (h *history) checkImpact(rule triage.Rule, got triage.Impact) {
 	}
 	named, err := h.core().Matching(rule)
 	if err != nil {
-		h.fail("asking whom " + describeRule(rule) + " matches: " + err.Error())
+		h.fail("Matching of " + describeRule(rule) + ": " + err.Error())
 	}
 	if d := diff(slices.Sorted(named), matching); d != "" {
 		h.log("nodes that match %s (-twin +core):\n%s", describeRule(rule), d)
@@ -224,14 +224,14 @@ func (h *history) countImpact(rule triage.Rule, got triage.Impact) {
 	signals := rule.When.Signals
 	_, isFollowed := h.rules[rule.ID]
 	count("impacts", true)
-	count("impacts on nobody", got.Selected > 0 && got.Matching == 0)
+	count("impacts on no node", got.Selected > 0 && got.Matching == 0)
 	count("impacts on some", got.Matching > 0 && got.Matching < got.Selected)
 	count("impacts on all", got.Matching > 1 && got.Matching == got.Selected)
 	count("impacts on the control plane", got.ControlPlane > 0 && got.ControlPlane < got.Matching)
 	count("impacts through a selector", !rule.Who.Everything() && got.Matching > 0)
 	count("impacts of a rule that is followed", isFollowed && got.Matching > 0)
-	count("impacts of what must stand for a while", got.Matching > 0 && !slices.ContainsFunc(signals, func(s triage.Signal) bool { return s.For == 0 }))
-	count("impacts of what nobody reports", got.Matching > 0 && slices.ContainsFunc(signals, func(s triage.Signal) bool { return s.Condition == unreportedCondition }))
+	count("impacts with a duration", got.Matching > 0 && !slices.ContainsFunc(signals, func(s triage.Signal) bool { return s.For == 0 }))
+	count("impacts of unreported conditions", got.Matching > 0 && slices.ContainsFunc(signals, func(s triage.Signal) bool { return s.Condition == unreportedCondition }))
 }
 
 // The race detector fails this test if concurrent calls of Impact write.
@@ -295,7 +295,7 @@ func TestImpactOfAnInvalidRule(t *testing.T) {
 		t.Error("nodes match a rule that says nothing")
 	}
 	if _, err := core.Impact(impactRule(t), triage.Rule{}); err == nil {
-		t.Error("a rule is compared with one that says nothing")
+		t.Error("a rule is compared with an invalid one")
 	}
 }
 
@@ -304,8 +304,8 @@ func TestImpactOfAnInvalidRule(t *testing.T) {
 func TestAskingAllocatesLittle(t *testing.T) {
 	const most, mostBytes = 32, 4096 // the race detector allocates as well
 	everybody := impactRule(t)
-	nobody := impactRule(t)
-	nobody.When.Signals[0].Status = triage.Missing
+	noMatch := impactRule(t)
+	noMatch.When.Signals[0].Status = triage.Missing
 	for _, size := range []int{100, 5_000} {
 		w := newBenchCluster(t, size)
 		before := w.core.Work()
@@ -315,8 +315,8 @@ func TestAskingAllocatesLittle(t *testing.T) {
 					t.Errorf("the impact is %+v, %v", got, err)
 				}
 			},
-			"on nobody": func() {
-				if got, err := w.core.Impact(nobody); err != nil || got.Selected != size || got.Matching > 0 {
+			"on no node": func() {
+				if got, err := w.core.Impact(noMatch); err != nil || got.Selected != size || got.Matching > 0 {
 					t.Errorf("the impact is %+v, %v", got, err)
 				}
 			},

@@ -123,16 +123,16 @@ func (t *naiveCore) SetRule(now time.Time, r triage.Rule) error {
 	t.rules[r.ID] = r
 	t.ladders[r.ID] = len(r.Response.Ladder)
 	if before := t.pools[r.ID]; before != r.Bound.Pool && t.inTreatment(r.ID) > 0 {
-		t.saw["pools changed with something under way"]++
+		t.saw["pools changed with treatments"]++
 	}
 	t.pools[r.ID] = r.Bound.Pool
 	if _, told := t.allowances[r.ID]; told && !known {
-		t.saw["allowances told before the rule"]++
+		t.saw["allowances set before the rule"]++
 	}
 	if r.Bound.Cooldown == 0 {
 		delete(t.storms, r.ID)
 	} else if _, on := t.storms[r.ID]; on && known {
-		t.saw["storms under a rule that is edited"]++
+		t.saw["storms under a changed rule"]++
 	}
 	for _, p := range t.nodes {
 		c := p.ruleStates[r.ID]
@@ -202,7 +202,7 @@ func (t *naiveCore) Observe(now time.Time, nodes ...triage.Node) {
 				// A wrong clock does not tell when the change was.
 				if off := t.now.Sub(after.Transition).Abs(); accurate[row.Type] && off > time.Minute {
 					accurate[row.Type] = false
-					t.saw["stamps of clocks that are wrong"]++
+					t.saw["transition times of wrong clocks"]++
 				}
 				flapped[row.Type] = was && is && before.Status == after.Status && after.Transition.After(before.Transition)
 				switch {
@@ -287,17 +287,17 @@ func (t *naiveCore) Resume(now time.Time, g triage.Grant) {
 	ladder := len(rule.Response.Ladder) > 0
 	if !known && g.Pool != "" {
 		t.pools[g.Rule] = g.Pool
-		t.saw["pools of rules that are gone, found after a restart"]++
+		t.saw["pools of removed rules, found after a restart"]++
 	}
 	switch {
 	case (p == nil || !g.Gone.IsZero()) && slices.ContainsFunc(t.departed, func(v triage.Grant) bool { return v.Rule == g.Rule && v.Node == g.Node && v.UID == g.UID }):
-		t.saw["vacancies told twice"]++
+		t.saw["departures resumed twice"]++
 	case !g.Gone.IsZero():
 		t.departed = append(t.departed, g)
 	case p == nil:
 		if ladder && !g.Replaced && (g.Deletes || rule.Response.Ladder[min(g.Step, len(rule.Response.Ladder)-1)].Action == triage.Terminate) {
 			if g.Deletes {
-				t.saw["vacancies of treatments that delete, found after a restart"]++
+				t.saw["departures of treatments that delete, found after a restart"]++
 			}
 			g.Gone, g.Deletes = t.now, false
 			t.departed = append(t.departed, g)
@@ -411,7 +411,7 @@ func (t *naiveCore) updateStorms() {
 		lost := t.unreplaced(id)
 		over := n.Sick+n.Recovering+lost > allows(rule.Bound.Gate, n.Selected+lost)
 		if over && n.Sick+n.Recovering <= allows(rule.Bound.Gate, n.Selected+lost) {
-			t.saw["storms by those who are gone"]++
+			t.saw["storms by deleted nodes"]++
 		}
 		calm, on := t.storms[id]
 		switch {
@@ -432,7 +432,7 @@ func (t *naiveCore) updateStorms() {
 			delete(t.storms, id)
 			t.saw["storms over"]++
 			if n.Sick+n.Recovering+lost == 0 {
-				t.saw["storms over with nobody sick"]++
+				t.saw["storms over with no unhealthy node"]++
 			}
 		}
 	}
@@ -743,7 +743,7 @@ func (t *naiveCore) countReplacement(p *nodeState) {
 		return
 	}
 	if pool := t.pools[open[0].rule]; pool != "" && slices.ContainsFunc(open, func(o termination) bool { return o.rule != open[0].rule && t.pools[o.rule] == pool }) {
-		t.saw["replacements of one, where two rules of a pool miss one"]++
+		t.saw["replacements of one node where two rules of a pool miss one"]++
 	}
 	slices.MinFunc(open, func(a, b termination) int {
 		return cmp.Or(a.since.Compare(b.since), cmp.Compare(a.node, b.node), compareRules(a.rule, b.rule))
@@ -902,7 +902,7 @@ func (t *naiveCore) inTreatmentOfPool(id triage.RuleID) (taken int) {
 	for _, mate := range t.poolRules(id) {
 		theirs := t.inTreatment(mate)
 		if _, known := t.rules[mate]; !known && theirs > 0 {
-			t.saw["places of a pool taken by a rule that is gone"]++
+			t.saw["slots of a pool taken by a removed rule"]++
 		}
 		taken += theirs
 	}
@@ -950,12 +950,12 @@ func (t *naiveCore) gateClosedBy(rule triage.Rule) (triage.Reason, bool) {
 	unwell := n.Sick + n.Recovering + lost
 	if gate := allows(rule.Bound.Gate, n.Selected+lost); gate >= 0 && unwell > gate {
 		if n.Sick+lost <= gate {
-			t.saw["gates closed by those who recover"]++
+			t.saw["gates closed by recovering nodes"]++
 		}
 		if n.Sick+n.Recovering <= gate {
-			t.saw["gates closed by those who are gone"]++
+			t.saw["gates closed by deleted nodes"]++
 			if rule.Bound.Gate.Percent || rule.Bound.Gate.Healthy {
-				t.saw["gates that are no plain number closed by those who are gone"]++
+				t.saw["gates with a percentage closed by deleted nodes"]++
 			}
 		}
 		return triage.Reason{Code: triage.GateClosed, Have: unwell, Recovering: n.Recovering, Departed: lost, Limit: gate, Of: n.Selected + lost}, true
@@ -1233,7 +1233,7 @@ func (t *naiveCore) mustRemember(p *nodeState, rule triage.Rule, condition strin
 		t.saw["not remembered: on dry run"]++
 		return false
 	case v == holds && !wait:
-		t.saw["not remembered: nobody waits for it"]++
+		t.saw["not remembered: no duration"]++
 		return false
 	case found:
 		t.saw["remembered through an Unknown with the same stamp"]++

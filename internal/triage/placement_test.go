@@ -225,7 +225,7 @@ func (h *history) checkSlots() func() {
 			if _, known := h.rules[id]; !known {
 				delete(effects, id)
 				if h.isInFlight(id) {
-					h.saw["rules removed with something under way"]++
+					h.saw["rules removed with taints in flight"]++
 				}
 			}
 		}
@@ -239,9 +239,9 @@ func (h *history) checkSlots() func() {
 			switch underWay := h.isInFlight(id); {
 			case before == 0 || !underWay:
 			case before == triage.NoExecute && taint.Effect < before:
-				h.saw["effects weakened with something under way"]++
+				h.saw["effects weakened with taints in flight"]++
 			case before < taint.Effect && taint.Effect == triage.NoExecute:
-				h.saw["effects strengthened with something under way"]++
+				h.saw["effects strengthened with taints in flight"]++
 			}
 		}
 		h.checkWantedOrReleased()
@@ -252,7 +252,7 @@ func (h *history) checkSlots() func() {
 		for _, p := range possible {
 			if !h.placements.slots[p] {
 				h.log("%s", p)
-				h.fail("a NoExecute taint is in the cluster, or may arrive there, that has no place")
+				h.fail("a NoExecute taint exists or is in flight without a slot")
 			}
 		}
 		for _, p := range h.placements.decided {
@@ -266,7 +266,7 @@ func (h *history) checkCap(p placement, possible []placement) {
 	rule, known := h.rules[p.rule]
 	if !known || !wantsNoExecute(rule) {
 		h.log("%s", p)
-		h.fail("a rule that asks for no NoExecute has decided to place it")
+		h.fail("a rule without NoExecute has decided to place it")
 	}
 	selected, count := 0, 0
 	for _, node := range h.observed {
@@ -289,7 +289,7 @@ func (h *history) checkCap(p placement, possible []placement) {
 	}
 	if count > limit {
 		h.log("%s, one of %d of this rule that are in the cluster or may arrive; %d may be: %s", p, count, limit, possible)
-		h.fail("more nodes may come to carry NoExecute than the cap allows")
+		h.fail("the NoExecute taints on nodes and in flight exceed the cap")
 	}
 }
 
@@ -313,13 +313,13 @@ func (h *history) checkWantedOrReleased() {
 			h.fail("a response is called off twice")
 		case !h.placements.observed[p] && wanted == (released > 0):
 			h.log("%s: plan %+v", p, plan)
-			h.fail("a placement that has not arrived is neither wanted nor called off, or both")
+			h.fail("a placement in flight is neither wanted nor called off, or both")
 		case known && isWeakerThanNoExecute(rule) && !h.placements.observed[p] && wanted:
 			h.log("%s: plan %+v", p, plan)
-			h.fail("a rule that asks for less than NoExecute wants it on a node that has none")
+			h.fail("a rule without NoExecute wants it on a node that has none")
 		case h.placements.observed[p] && weaker && released > 0:
 			h.log("%s: plan %+v", p, plan)
-			h.fail("a taint that is exchanged for a weaker one is called off as if it had not arrived")
+			h.fail("an existing taint is called off as if it was in flight")
 		case known && isWeakerThanNoExecute(rule) && !h.placements.observed[p] && weaker:
 			h.saw["weaker taints beside a placement called off"]++
 		case known && isWeakerThanNoExecute(rule) && !h.placements.observed[p]:

@@ -13,9 +13,9 @@ import (
 // poolEvents must have happened to rules that share a cap, to allowances and to nodes with
 // startup taints.
 var poolEvents = []string{
-	"held: by another rule of the pool", "pools changed with something under way", "places of a pool taken by a rule that is gone",
-	"pools of rules that are gone, found after a restart", "newcomers that make no room", "gone ones among all", "replacements of one, where two rules of a pool miss one",
-	"allowances taken", "allowances taken by another rule of the pool", "allowances told before the rule", "begun by an allowance", "rules allowed while they were gone",
+	"held: by another rule of the pool", "pools changed with treatments", "slots of a pool taken by a removed rule",
+	"pools of removed rules, found after a restart", "newcomers that make no room", "gone ones among all", "replacements of one node where two rules of a pool miss one",
+	"allowances taken", "allowances taken by another rule of the pool", "allowances set before the rule", "begun by an allowance", "rules allowed while they were gone",
 	"ready before the startup taints are gone", "startup taints gone from a ready node", "eligible for startup taints on a ready node",
 }
 

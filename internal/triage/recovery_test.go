@@ -26,25 +26,25 @@ func TestStoredHealthySinceDoesNotOverrideObservations(t *testing.T) {
 		happens func(core *triage.Core)
 		want    time.Duration
 	}{
-		"after a restart it counts": {func(core *triage.Core) {
+		"counts after a restart": {func(core *triage.Core) {
 			core.Observe(startTime.Add(5*hour), node("", noted))
 		}, hour},
-		"after a restart, and the rule is told later, it counts": {func(core *triage.Core) {
+		"counts after a restart with a late rule": {func(core *triage.Core) {
 			core.RemoveRule(startTime.Add(5*hour), rule.ID)
 			core.Observe(startTime.Add(5*hour), node("", noted))
 			mustSet(t, core, startTime.Add(6*hour), rule)
 		}, hour},
-		"the node was sick since then": {func(core *triage.Core) {
+		"the node was unhealthy since then": {func(core *triage.Core) {
 			core.Observe(startTime.Add(2*hour), node("Worn", noted))
 			core.Observe(startTime.Add(3*hour), node("", noted))
 		}, 3 * hour},
-		"the node was sick since then, in a dry run": {func(core *triage.Core) {
+		"the node was unhealthy since then, on dry run": {func(core *triage.Core) {
 			mustSet(t, core, startTime.Add(2*hour), rehearsal)
 			core.Observe(startTime.Add(2*hour), node("Worn", noted))
 			core.Observe(startTime.Add(3*hour), node("", noted))
 			mustSet(t, core, startTime.Add(4*hour), rule)
 		}, 3 * hour},
-		"the treatment comes to a node that was well all the time": {func(core *triage.Core) {
+		"the treatment appears on a node that was always healthy": {func(core *triage.Core) {
 			core.Observe(startTime.Add(2*hour), node(""))
 			core.Observe(startTime.Add(3*hour), node("", noted))
 		}, 3 * hour},

@@ -301,7 +301,7 @@ func (r Rule) Validate() error {
 	case r.Recovery.Delay < 0:
 		return bad("recovery.delay", r.Recovery.Delay, "a delay cannot be negative")
 	case r.Recovery.Delay > 0 && r.Recovery.ByHand:
-		return bad("recovery.delay", r.Recovery.Delay, "who waits for somebody's word has no delay")
+		return bad("recovery.delay", r.Recovery.Delay, "a recovery that waits for a confirmation has no delay")
 	case r.ID.Kind == ConditionSet && r.Bound.Pool != "":
 		return bad("bound.pool", r.Bound.Pool, "a taint has a cap of its own; only ladders share theirs")
 	case r.ID.Kind == ConditionSet && r.Recovery.Delay > 0:

@@ -91,11 +91,11 @@ func (c *Core) unload(r *rule) {
 func define(spec Rule, symbolOf func(name string) symbol) (d definition) {
 	d.requirements = make([]compiledRequirement, 0, len(spec.Who.requirements))
 	for _, requirement := range spec.Who.requirements {
-		wants := compiledRequirement{key: symbolOf(requirement.Key), op: requirement.Op}
+		compiled := compiledRequirement{key: symbolOf(requirement.Key), op: requirement.Op}
 		for _, value := range requirement.Values {
-			wants.values = append(wants.values, symbolOf(value))
+			compiled.values = append(compiled.values, symbolOf(value))
 		}
-		d.requirements = append(d.requirements, wants)
+		d.requirements = append(d.requirements, compiled)
 	}
 	for _, s := range spec.When.Signals {
 		at := slices.IndexFunc(d.groups, func(g group) bool { return g.name == s.Condition })
@@ -113,9 +113,9 @@ func define(spec Rule, symbolOf func(name string) symbol) (d definition) {
 
 // release releases every symbol that define acquired.
 func (d *definition) release(drop func(symbol)) {
-	for _, wants := range d.requirements {
-		drop(wants.key)
-		for _, value := range wants.values {
+	for _, requirement := range d.requirements {
+		drop(requirement.key)
+		for _, value := range requirement.values {
 			drop(value)
 		}
 	}

@@ -32,39 +32,39 @@ func TestInvalidRules(t *testing.T) {
 		field, value string
 	}{
 		{"has no kind", func(r *triage.Rule) { r.ID.Kind = 0 }, "id.kind", "Kind(0)"},
-		{"has a kind that is none", func(r *triage.Rule) { r.ID.Kind = 77 }, "id.kind", "Kind(77)"},
+		{"has an invalid kind", func(r *triage.Rule) { r.ID.Kind = 77 }, "id.kind", "Kind(77)"},
 		{"has no name", func(r *triage.Rule) { r.ID.Name = "" }, "id.name", ""},
 		{"has no signal", func(r *triage.Rule) { r.When.Signals = nil }, "when.signals", ""},
 		{"has a signal without a condition", func(r *triage.Rule) { r.When.Signals[1].Condition = "" }, "when.signals[1].condition", ""},
-		{"has a status that is none", func(r *triage.Rule) { r.When.Signals[0].Status = 9 }, "when.signals[0].status", "Status(9)"},
+		{"has an invalid status", func(r *triage.Rule) { r.When.Signals[0].Status = 9 }, "when.signals[0].status", "Status(9)"},
 		{"has a negative duration", func(r *triage.Rule) { r.When.Signals[1].For = -time.Second }, "when.signals[1].for", "-1s"},
-		{"counts one condition from two beginnings", func(r *triage.Rule) { r.When.Signals[1].FromCreation = true }, "when.signals[1].fromCreation", "true"},
+		{"mixes fromCreation within a condition", func(r *triage.Rule) { r.When.Signals[1].FromCreation = true }, "when.signals[1].fromCreation", "true"},
 		{"has a negative gate", func(r *triage.Rule) { r.Bound.Gate.Number = -1 }, "bound.gate", "-1%"},
-		{"has a gate above all", func(r *triage.Rule) { r.Bound.Gate.Number = 101 }, "bound.gate", "101%"},
+		{"has a gate above 100%", func(r *triage.Rule) { r.Bound.Gate.Number = 101 }, "bound.gate", "101%"},
 		{"has a negative cap", func(r *triage.Rule) { r.Bound.Cap.Number = -3 }, "bound.cap", "-3"},
 		{"has a cap on healthy nodes", func(r *triage.Rule) { r.Bound.Cap.Healthy = true }, "bound.cap", "2"},
 		{"has no response", func(r *triage.Rule) { r.Response = triage.Response{} }, "response.ladder", ""},
 		{"has two responses", func(r *triage.Rule) { r.Response.Taint = evict }, "response.taint", "example.com/sick"},
 		{"is a set without a taint", func(r *triage.Rule) { set(r, nil) }, "response.taint", ""},
 		{"is a set with a ladder", func(r *triage.Rule) { r.ID.Kind = triage.ConditionSet }, "response.ladder", "Reboot"},
-		{"has a step that is none", func(r *triage.Rule) { r.Response.Ladder[1].Action = 0 }, "response.ladder[1].action", "Action(0)"},
+		{"has an invalid step", func(r *triage.Rule) { r.Response.Ladder[1].Action = 0 }, "response.ladder[1].action", "Action(0)"},
 		{"has a negative timeout", func(r *triage.Rule) { r.Response.Ladder[0].Timeout = -1 }, "response.ladder[0].timeout", "-1ns"},
 		{"has a taint without a key", func(r *triage.Rule) { set(r, &triage.TaintResponse{Effect: triage.NoExecute}) }, "response.taint.key", ""},
-		{"has an effect that is none", func(r *triage.Rule) { set(r, &triage.TaintResponse{Key: "example.com/sick"}) }, "response.taint.effect", "Effect(0)"},
+		{"has an invalid effect", func(r *triage.Rule) { set(r, &triage.TaintResponse{Key: "example.com/sick"}) }, "response.taint.effect", "Effect(0)"},
 		{"has a taint in a pool", func(r *triage.Rule) { set(r, evict); r.Bound.Pool = "NodePool/a" }, "bound.pool", "NodePool/a"},
 		{"has a negative cooldown", func(r *triage.Rule) { r.Bound.Cooldown = -time.Second }, "bound.cooldown", "-1s"},
 		{"has a cooldown without a gate", func(r *triage.Rule) { r.Bound.Gate, r.Bound.Cooldown = nil, time.Minute }, "bound.cooldown", "1m0s"},
 		{"has a cooldown of a taint", func(r *triage.Rule) { set(r, evict); r.Bound.Cooldown = time.Minute }, "bound.cooldown", "1m0s"},
 		{"has a negative delay", func(r *triage.Rule) { r.Recovery.Delay = -time.Second }, "recovery.delay", "-1s"},
-		{"waits for time and for somebody", func(r *triage.Rule) { r.Recovery = triage.Recovery{Delay: time.Minute, ByHand: true} }, "recovery.delay", "1m0s"},
+		{"has a delay and waits for a confirmation", func(r *triage.Rule) { r.Recovery = triage.Recovery{Delay: time.Minute, ByHand: true} }, "recovery.delay", "1m0s"},
 		{"delays the end of a taint", func(r *triage.Rule) { set(r, evict); r.Recovery.Delay = time.Minute }, "recovery.delay", "1m0s"},
 		{"confirms the end of a taint", func(r *triage.Rule) { set(r, evict); r.Recovery.ByHand = true }, "recovery.byHand", "true"},
-		{"has a gate before a taint", func(r *triage.Rule) {
+		{"has a taint with a gate", func(r *triage.Rule) {
 			gate := r.Bound.Gate
 			set(r, evict)
 			r.Bound.Gate = gate
 		}, "bound.gate", "49%"},
-		{"caps a taint that evicts nobody", func(r *triage.Rule) {
+		{"caps a taint that evicts no pods", func(r *triage.Rule) {
 			set(r, &triage.TaintResponse{Key: "example.com/sick", Effect: triage.NoSchedule})
 		}, "bound.cap", "2"},
 	}
@@ -89,7 +89,7 @@ func TestInvalidRules(t *testing.T) {
 			}
 		})
 	}
-	t.Run("is none that is sound", func(t *testing.T) {
+	t.Run("accepts a valid rule", func(t *testing.T) {
 		r := validRule()
 		r.Bound.Cooldown, r.Recovery.Delay = time.Minute, time.Minute
 		for _, r := range []triage.Rule{validRule(), r} {
@@ -120,8 +120,8 @@ func TestParseRuleID(t *testing.T) {
 		"a kind without a name":        "ConditionSet",
 		"a kind with an empty name":    "ConditionSet/",
 		"an empty kind":                "/kernel-deadlock",
-		"a kind that is none":          "Deployment/kernel-deadlock",
-		"a kind in other letters":      "conditionset/kernel-deadlock",
+		"an unknown kind":              "Deployment/kernel-deadlock",
+		"a kind in lower case":         "conditionset/kernel-deadlock",
 		"a kind that is only a number": "Kind(1)/kernel-deadlock",
 	} {
 		t.Run("refuses "+name, func(t *testing.T) {
@@ -252,13 +252,13 @@ func TestLimit(t *testing.T) {
 		// result for 0, 1, 3, 10 and 201 nodes
 		want [5]int
 	}{
-		{"a count is a count", triage.Limit{Number: 3}, [5]int{3, 3, 3, 3, 3}},
-		{"a share is rounded down but to no less than one", triage.Limit{Number: 20, Percent: true}, [5]int{1, 1, 1, 2, 40}},
-		{"a share may be rounded up", triage.Limit{Number: 49, Percent: true, RoundUp: true}, [5]int{0, 1, 2, 5, 99}},
-		{"no share is none", triage.Limit{Number: 0, Percent: true}, [5]int{0, 0, 0, 0, 0}},
-		{"the whole is the whole", triage.Limit{Number: 100, Percent: true}, [5]int{1, 1, 3, 10, 201}},
-		{"of a number that must be healthy the rest may be sick", triage.Limit{Number: 2, Healthy: true}, [5]int{0, 0, 1, 8, 199}},
-		{"of a share that must be healthy the rest may be sick", triage.Limit{Number: 51, Percent: true, RoundUp: true, Healthy: true}, [5]int{0, 0, 1, 4, 98}},
+		{"returns a number unchanged", triage.Limit{Number: 3}, [5]int{3, 3, 3, 3, 3}},
+		{"rounds a percentage down to at least one", triage.Limit{Number: 20, Percent: true}, [5]int{1, 1, 1, 2, 40}},
+		{"rounds a percentage up", triage.Limit{Number: 49, Percent: true, RoundUp: true}, [5]int{0, 1, 2, 5, 99}},
+		{"returns zero for 0%", triage.Limit{Number: 0, Percent: true}, [5]int{0, 0, 0, 0, 0}},
+		{"returns all nodes for 100%", triage.Limit{Number: 100, Percent: true}, [5]int{1, 1, 3, 10, 201}},
+		{"subtracts a minimum number of healthy nodes", triage.Limit{Number: 2, Healthy: true}, [5]int{0, 0, 1, 8, 199}},
+		{"subtracts a minimum percentage of healthy nodes", triage.Limit{Number: 51, Percent: true, RoundUp: true, Healthy: true}, [5]int{0, 0, 1, 4, 98}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

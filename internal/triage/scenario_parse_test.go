@@ -51,7 +51,7 @@ func (c *command) fatalf(format string, args ...any) {
 func (c *command) end() {
 	c.t.Helper()
 	if len(c.words) > 0 || len(c.values) > 0 || len(c.lines) > 0 {
-		c.fatalf("what is meant by %q %q %q?", c.words, c.values, c.lines)
+		c.fatalf("unknown words %q %q %q", c.words, c.values, c.lines)
 	}
 }
 
@@ -89,7 +89,7 @@ func (c *command) after(word string) string {
 		return ""
 	}
 	if at+1 == len(c.words) {
-		c.fatalf("%s what?", word)
+		c.fatalf("%s needs a value", word)
 	}
 	value := c.words[at+1]
 	c.words = slices.Delete(c.words, at, at+2)
@@ -119,7 +119,7 @@ func (c *command) conditions() []triage.Condition {
 	rest := c.rest()
 	for _, kind := range slices.Sorted(maps.Keys(rest)) {
 		if strings.ToLower(kind[:1]) == kind[:1] {
-			c.fatalf("what is meant by %s=%s? A condition begins with a capital letter", kind, rest[kind])
+			c.fatalf("unknown option %s=%s; a condition begins with a capital letter", kind, rest[kind])
 		}
 		status, err := triage.ParseStatus(rest[kind])
 		if err != nil {

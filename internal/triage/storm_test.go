@@ -38,14 +38,14 @@ func TestResumeStorm(t *testing.T) {
 		sick, twice    bool // another node is unhealthy; the storm is restored twice
 		afterwardsCalm time.Time
 	}{
-		"it was not over":                    {rule: cooldownRule(), told: stormy, and: cooling(0)},
-		"it was over":                        {rule: cooldownRule(), calmSince: startTime.Add(-30 * time.Second), told: cooling(-30 * time.Second), and: cooling(-30 * time.Second)},
-		"it was over, says a clock ahead":    {rule: cooldownRule(), calmSince: startTime.Add(time.Hour), told: cooling(0), and: cooling(0)},
-		"its cooldown is over by now":        {rule: cooldownRule(), calmSince: startTime.Add(-time.Minute), told: cooling(-time.Minute), and: calm, begins: true},
-		"it was over, and there is another":  {rule: cooldownRule(), calmSince: startTime.Add(-time.Second), sick: true, told: cooling(-time.Second), and: stormy},
-		"it is told twice, and first counts": {rule: cooldownRule(), twice: true, afterwardsCalm: startTime.Add(-time.Hour), told: stormy, and: cooling(0)},
-		"a rule without a cooldown has none": {rule: hasNone, told: calm, and: calm, begins: true},
-		"nobody knows the rule":              {rule: other, told: calm, and: calm, begins: true},
+		"not calm":                         {rule: cooldownRule(), told: stormy, and: cooling(0)},
+		"calm":                             {rule: cooldownRule(), calmSince: startTime.Add(-30 * time.Second), told: cooling(-30 * time.Second), and: cooling(-30 * time.Second)},
+		"calm in the future":               {rule: cooldownRule(), calmSince: startTime.Add(time.Hour), told: cooling(0), and: cooling(0)},
+		"cooldown already over":            {rule: cooldownRule(), calmSince: startTime.Add(-time.Minute), told: cooling(-time.Minute), and: calm, begins: true},
+		"calm, and another storm":          {rule: cooldownRule(), calmSince: startTime.Add(-time.Second), sick: true, told: cooling(-time.Second), and: stormy},
+		"restored twice, the first counts": {rule: cooldownRule(), twice: true, afterwardsCalm: startTime.Add(-time.Hour), told: stormy, and: cooling(0)},
+		"rule without a cooldown":          {rule: hasNone, told: calm, and: calm, begins: true},
+		"unknown rule":                     {rule: other, told: calm, and: calm, begins: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			core := triage.New()
@@ -90,7 +90,7 @@ func TestStormIsCheckedOncePerCall(t *testing.T) {
 	core.Loaded(startTime)
 	core.Observe(startTime, node("b", triage.False), node("a", triage.True))
 	if p, _ := core.Population(rule.ID); p.Storm {
-		t.Errorf("%+v: one node fell sick as the other recovered, and that is a storm", p)
+		t.Errorf("%+v: a storm began although one node failed as another recovered", p)
 	}
 }
 

@@ -10,8 +10,8 @@ import (
 
 // clockSources are the ways in which a restarted core must have found a clock.
 var clockSources = []string{
-	"clocks found by a stamp that came with the change", "clocks found by a memory of an earlier start than the stamp's",
-	"clocks found by a memory of a later start than the stamp's", "clocks found by a memory where there is no stamp",
+	"clocks found by a transition time of the change", "clocks found by a memory before the transition time",
+	"clocks found by a memory after the transition time", "clocks found by a memory without a transition time",
 }
 
 // transitionSeen is when the core first saw the current transition time of a condition.
@@ -93,7 +93,7 @@ func (h *history) checkClock(saw map[string]int, name string, old, restored tria
 	young := old.Since.Sub(arrival.transition) < 2*time.Second // transition times have whole seconds
 	switch {
 	case remembered && !restored.Since.Equal(old.Since):
-		bad("something was remembered, and the restarted controller does not know it")
+		bad("a restarted controller ignores a memory")
 	case remembered && arrival.transition.IsZero():
 		saw[clockSources[3]]++
 	case remembered && arrival.transition.Before(old.Since):
@@ -103,6 +103,6 @@ func (h *history) checkClock(saw map[string]int, name string, old, restored tria
 	case there && cameAlong:
 		saw[clockSources[0]]++
 	case there && !young && !restored.Since.Equal(old.Since):
-		bad("a restarted controller counts from another time, and nothing was to be remembered")
+		bad("a restarted controller counts from another time, and the plan asked for no memory")
 	}
 }

@@ -32,9 +32,9 @@ func (c *Core) Survey(spec Rule, others ...Selector) (Survey, error) {
 		return Survey{}, err
 	}
 	asked := &rule{spec: spec, definition: define(spec, c.symbols.find)}
-	beside := make([]*rule, len(others))
+	compiledOthers := make([]*rule, len(others))
 	for i, who := range others {
-		beside[i] = &rule{definition: define(Rule{Who: who}, c.symbols.find)}
+		compiledOthers[i] = &rule{definition: define(Rule{Who: who}, c.symbols.find)}
 	}
 	found := Survey{Shared: make([]Shared, len(others))}
 	for _, n := range c.nodes {
@@ -48,7 +48,7 @@ func (c *Core) Survey(spec Rule, others ...Selector) (Survey, error) {
 		if c.matches(asked, n) {
 			found.add(n.name)
 		}
-		for i, other := range beside {
+		for i, other := range compiledOthers {
 			if other.selects(n) {
 				found.Shared[i].add(n.name)
 			}

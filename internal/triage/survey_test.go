@@ -92,13 +92,13 @@ func TestSurvey(t *testing.T) {
 			t.Fatalf("found %+v, want %+v", got, want)
 		}
 		if core.Work() != work || !reflect.DeepEqual(core.Symbols(), symbols) {
-			t.Fatal("who only asks has left a trace")
+			t.Fatal("Survey has changed the core")
 		}
 	})
 	t.Logf("saw %v", saw)
 	requireSeen(t, saw, []string{"shared", "more than are named"})
 	if _, err := triage.New().Survey(triage.Rule{}); err == nil {
-		t.Error("what is no rule is followed")
+		t.Error("Survey accepts an invalid rule")
 	}
 }
 

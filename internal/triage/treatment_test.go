@@ -19,7 +19,7 @@ var treatmentEvents = []string{
 	"later steps called off: while unclear", "later steps called off: on hold or vetoed", "later steps called off: the node recovers",
 	"later steps called off with nothing there", "later steps called off and begun after all",
 	"next steps that wait for a retry",
-	"recoveries that wait for time", "recoveries that wait for somebody", "recoveries that wait for a condition to be known",
+	"recoveries that wait for time", "recoveries that wait for a user", "recoveries that wait for a condition to be known",
 	"recoveries noted", "recoveries that ended by time", "recoveries that were confirmed",
 	"stepped back at rest",
 }
@@ -438,7 +438,7 @@ func (h *history) abandonCalledOffStep(name string) bool {
 			after, _ := h.core().Plan(name)
 			if slices.ContainsFunc(after.CallOff, func(r triage.Reason) bool { return r.Rule == g.Rule }) {
 				h.log("%s on %s", g.Rule, name)
-				h.fail("what was abandoned because it was called off is called off again, and no time has passed")
+				h.fail("an abandoned step is called off again at the same time")
 			}
 			h.saw["stepped back at rest"]++
 			return true
@@ -574,7 +574,7 @@ func (h *history) checkRecoveries() func() {
 				released := slices.ContainsFunc(plan.Release, func(r triage.Reason) bool { return r.Rule == t.Rule })
 				if matchesNow(rule, facts) && !slices.ContainsFunc(rule.When.Signals, func(s triage.Signal) bool { return s.FromCreation }) {
 					h.log("%s on %s: %s", t.Rule, name, finding)
-					h.fail("a sick node is recovering")
+					h.fail("an unhealthy node is recovering")
 				}
 				if !released || facts.Confirmed || !met {
 					continue
@@ -686,7 +686,7 @@ func (h *history) countTreatmentEvents() {
 			case reason.Code == triage.Treating && reason.Other != "" && !reason.Until.IsZero():
 				h.saw["next steps that wait for a retry"]++
 			case reason.Code == triage.Recovering && reason.Until.IsZero():
-				h.saw["recoveries that wait for somebody"]++
+				h.saw["recoveries that wait for a user"]++
 			case reason.Code == triage.Recovering:
 				h.saw["recoveries that wait for time"]++
 			case reason.Code == triage.Unclear && plan.Treatment != nil && plan.Treatment.Reason == reason:

@@ -61,7 +61,7 @@ func TestWorkOfAChangeDoesNotGrowWithTheCluster(t *testing.T) {
 			costs = append(costs, cost{change, after.Judged - before.Judged, after.Touched - before.Touched})
 		}
 		for i := range 4 {
-			measure(fmt.Sprintf("worker-%d falls sick", i), func() { core.Observe(now, node(i, triage.False)) })
+			measure(fmt.Sprintf("worker-%d fails", i), func() { core.Observe(now, node(i, triage.False)) })
 		}
 		measure("nothing changes", func() { core.Observe(now, node(3, triage.False)) })
 		measure("worker-0 recovers", func() { core.Observe(now, node(0, triage.True)) })
@@ -69,10 +69,10 @@ func TestWorkOfAChangeDoesNotGrowWithTheCluster(t *testing.T) {
 		measure("time passes", func() { core.Advance(now) })
 
 		want := []cost{
-			{"worker-0 falls sick", 3, 1},
-			{"worker-1 falls sick", 3, 1},
-			{"worker-2 falls sick", 3, 1},
-			{"worker-3 falls sick", 3, 1},
+			{"worker-0 fails", 3, 1},
+			{"worker-1 fails", 3, 1},
+			{"worker-2 fails", 3, 1},
+			{"worker-3 fails", 3, 1},
 			{"nothing changes", 0, 0},
 			{"worker-0 recovers", 3, 1},
 			{"its taint is gone", 0, 2}, // the node and the one that waited longest

@@ -24,10 +24,10 @@ func Check(t *testing.T, path string, into any) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(into); err != nil {
-		t.Fatalf("what an earlier version has stored cannot be read: %s: %v", path, err)
+		t.Fatalf("the file of an earlier version cannot be read: %s: %v", path, err)
 	}
 	if got, err := json.Marshal(into); err != nil || !bytes.Equal(got, text) {
-		t.Errorf("a stored format has changed, which takes a new version: %s: %v\n%s\nis written as\n%s", path, err, text, got)
+		t.Errorf("the stored format has changed; add a new version: %s: %v\n%s\nis written as\n%s", path, err, text, got)
 	}
 }
 
@@ -42,10 +42,10 @@ func CheckNewer(t *testing.T, path string, rewrite func(text []byte) (again []by
 	again, unknown := rewrite(bytes.TrimSpace(text))
 	want, got := newFields(t, text), newFields(t, again)
 	if len(want) == 0 {
-		t.Fatalf("there is no new field in %s", path)
+		t.Fatalf("no new field in %s", path)
 	}
 	if !maps.Equal(want, got) || unknown != len(want) {
-		t.Errorf("fields of a newer version are lost, or not counted: of %v there are %v, and %d are counted\n%s", want, got, unknown, again)
+		t.Errorf("fields of a newer version are lost or not counted: want %v, got %v, counted %d\n%s", want, got, unknown, again)
 	}
 }
 
@@ -68,7 +68,7 @@ func newFields(t *testing.T, text []byte) map[string]string {
 		}
 	}
 	if !json.Valid(text) {
-		t.Fatalf("%s is no JSON", text)
+		t.Fatalf("%s is not JSON", text)
 	}
 	walk("", text)
 	return found
