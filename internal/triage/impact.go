@@ -3,10 +3,9 @@ package triage
 import (
 	"iter"
 	"slices"
-	"strings"
 )
 
-// MostNamed is how many nodes an [Impact] names.
+// MostNamed is how many nodes an [Impact] or a [Survey] names.
 const MostNamed = 5
 
 // Impact is what a rule would find among the known nodes if it were set now.
@@ -84,14 +83,20 @@ func (i *Impact) add(n *node) {
 	if n.controlPlane {
 		i.ControlPlane++
 	}
-	if len(i.First) == MostNamed {
-		if strings.Compare(n.name, i.First[MostNamed-1]) > 0 {
-			return
+	i.First = insertFirst(i.First, n.name)
+}
+
+// insertFirst adds a name to the first names in alphabetical order, and keeps at most
+// [MostNamed]. That is cheaper than sorting all names.
+func insertFirst(first []string, name string) []string {
+	if len(first) == MostNamed {
+		if name > first[MostNamed-1] {
+			return first
 		}
-		i.First = i.First[:MostNamed-1]
+		first = first[:MostNamed-1]
 	}
-	at, _ := slices.BinarySearch(i.First, n.name)
-	i.First = slices.Insert(i.First, at, n.name)
+	at, _ := slices.BinarySearch(first, name)
+	return slices.Insert(first, at, name)
 }
 
 // matches says whether a node that the rule selects matches it.

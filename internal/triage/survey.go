@@ -1,12 +1,6 @@
 package triage
 
-import (
-	"cmp"
-	"slices"
-)
-
-// maxSurveyNames is how many matching nodes a [Survey] names.
-const maxSurveyNames = 5
+import "cmp"
 
 // Survey is what a rule would find among the known nodes if it were set now, and its overlap
 // with other selectors.
@@ -14,7 +8,7 @@ type Survey struct {
 	Selected     int      // nodes that the rule selects
 	ControlPlane int      // selected control-plane nodes
 	Matching     int      // selected nodes that match now, whatever the durations
-	First        []string // the first matching nodes by name, at most five
+	First        []string // the first matching nodes by name, at most [MostNamed]
 	Shared       []Shared // overlap with each of the other selectors
 }
 
@@ -28,10 +22,10 @@ type Shared struct {
 // [Core.Impact] it changes nothing, and the rule does not need to be set. The error is that
 // of [Rule.Validate].
 func (c *Core) Survey(spec Rule, others ...Selector) (Survey, error) {
-	if err := spec.Validate(); err != nil {
+	asked, err := c.compile(spec)
+	if err != nil {
 		return Survey{}, err
 	}
-	asked := &rule{spec: spec, definition: define(spec, c.symbols.find)}
 	compiledOthers := make([]*rule, len(others))
 	for i, who := range others {
 		compiledOthers[i] = &rule{definition: define(Rule{Who: who}, c.symbols.find)}
@@ -60,14 +54,7 @@ func (c *Core) Survey(spec Rule, others ...Selector) (Survey, error) {
 // add counts a matching node.
 func (s *Survey) add(name string) {
 	s.Matching++
-	if len(s.First) == maxSurveyNames {
-		if name > s.First[maxSurveyNames-1] {
-			return
-		}
-		s.First = s.First[:maxSurveyNames-1]
-	}
-	at, _ := slices.BinarySearch(s.First, name)
-	s.First = slices.Insert(s.First, at, name)
+	s.First = insertFirst(s.First, name)
 }
 
 func (s *Shared) add(name string) {
