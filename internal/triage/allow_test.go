@@ -181,16 +181,16 @@ func TestReplacementCountsOnceReadyForWork(t *testing.T) {
 	core.Loaded(now)
 	core.Observe(now, offline("a"), offline("b"))
 	core.Forget(now, "a")
-	heir := triage.Node{
-		Name: "heir", Created: now, Initialized: true, Starting: true,
+	newNode := triage.Node{
+		Name: "new-node", Created: now, Initialized: true, Starting: true,
 		Conditions: []triage.Condition{{Type: triage.Ready, Status: triage.True}},
 	}
-	core.Observe(now, heir)
+	core.Observe(now, newNode)
 	if plan, _ := core.Plan("b"); plan.Reason.Code != triage.CapFull {
 		t.Fatalf("b, while the replacement has its startup taints: %s", plan.Reason)
 	}
-	heir.Starting = false
-	core.Observe(now, heir)
+	newNode.Starting = false
+	core.Observe(now, newNode)
 	if plan, _ := core.Plan("b"); plan.Treatment == nil {
 		t.Errorf("b, when the replacement has started: %s", plan.Reason)
 	}

@@ -1411,7 +1411,7 @@ func TestHistories(t *testing.T) {
 	saw := map[string]int{}
 
 	wanted := []string{
-		"grants", "releases", "fallbacks", "supersessions", "escalations", "exhaustions", "vacancies", "replacements",
+		"grants", "releases", "fallbacks", "supersessions", "escalations", "exhaustions", "departures", "replacements",
 		"unclear-kept", "memories", "memories of a later start than the stamp's", "remembered",
 		"remembered through an Unknown with the same stamp", "remembered because no stamp tells it", "transition times of wrong clocks",
 		"not remembered: on dry run", "not remembered: no duration", "over", "abandoned", "resumed",
@@ -1422,7 +1422,7 @@ func TestHistories(t *testing.T) {
 	wanted = slices.Concat(wanted, callOffEvents, treatmentEvents, poolEvents, []string{
 		"abandoned a later step", "later steps over", "storms under a changed rule", "storms resumed", "storms that came back", "storms calmed",
 		"storms over", "storms over with no unhealthy node", "gates closed by recovering nodes", "recoveries that were broken off",
-		"recoveries that became unclear", "recoveries taken up from a note", "recoveries begun anew by a stamp", "vacancies of treatments that delete",
+		"recoveries that became unclear", "recoveries taken up from a note", "recoveries begun anew by a stamp", "departures of treatments that delete",
 		"departures of treatments that delete, found after a restart", "gates closed by deleted nodes",
 		"gates with a percentage closed by deleted nodes", "storms by deleted nodes", "departures resumed twice",
 	})
@@ -1436,7 +1436,7 @@ func TestHistories(t *testing.T) {
 			runHistory(t, saw, func() []decider { return []decider{triage.New(), newNaiveCore(saw)} }, func(h *history) func(call) {
 				wakes := h.checkWakes()
 				return func(c call) {
-					h.checkSame(h.deciders[1], "twin")
+					h.checkSame(h.deciders[1], "naive core")
 					wakes(c)
 					h.countPlans(saw)
 					h.countCallOffs()
@@ -1514,16 +1514,16 @@ func TestInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		runHistory(t, saw, func() []decider { return []decider{triage.New(), triage.New(), triage.New()} }, func(h *history) func(call) {
 			h.shuffle = true
-			bounds, rehearsals, places, heirs := h.checkBounds(saw), h.checkDryRuns(saw), h.checkSlots(), h.checkSuccessors(saw)
+			bounds, dryRuns, slots, successors := h.checkBounds(saw), h.checkDryRuns(saw), h.checkSlots(), h.checkSuccessors(saw)
 			calms, recoveries := h.checkCooldowns(), h.checkRecoveries()
 			return func(c call) {
-				h.checkSame(h.deciders[1], "the core that heard the same")
-				h.checkSame(h.deciders[2], "the core that was told in another order")
+				h.checkSame(h.deciders[1], "the core with the same calls")
+				h.checkSame(h.deciders[2], "the core with another order of calls")
 				h.checkReasons()
 				bounds()
-				rehearsals()
-				places()
-				heirs()
+				dryRuns()
+				slots()
+				successors()
 				h.checkNothingBegins()
 				h.countCallOffs()
 				calms()

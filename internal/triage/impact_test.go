@@ -92,16 +92,16 @@ func (h *history) impact(rule triage.Rule) triage.Impact {
 // checkImpact compares an impact with the naive core, and the reported conditions with the
 // facts.
 func (h *history) checkImpact(rule triage.Rule, got triage.Impact) {
-	twin := h.deciders[2].(*naiveCore)
+	naive := h.deciders[2].(*naiveCore)
 	var want triage.Impact
 	var matching []string
-	for _, name := range slices.Sorted(maps.Keys(twin.nodes)) {
-		p := twin.nodes[name]
+	for _, name := range slices.Sorted(maps.Keys(naive.nodes)) {
+		p := naive.nodes[name]
 		if !selects(rule, p.facts) {
 			continue
 		}
 		want.Selected++
-		switch twin.verdict(p, rule) {
+		switch naive.verdict(p, rule) {
 		case holds:
 			want.Matching++
 			matching = append(matching, name)
@@ -115,7 +115,7 @@ func (h *history) checkImpact(rule triage.Rule, got triage.Impact) {
 			h.saw["nodes that are unclear"]++
 			want.Open++
 		case not:
-			if twin.mayMatch(p, rule) {
+			if naive.mayMatch(p, rule) {
 				h.saw["nodes that may match once they report"]++
 				want.Open++
 			}
@@ -125,7 +125,7 @@ func (h *history) checkImpact(rule triage.Rule, got triage.Impact) {
 		}
 	}
 	if d := diff(got, want); d != "" {
-		h.log("impact of %s (-twin +core):\n%s", describeRule(rule), d)
+		h.log("impact of %s (-naive +core):\n%s", describeRule(rule), d)
 		h.fail("the impacts of a rule differ")
 	}
 	named, err := h.core().Matching(rule)
@@ -133,11 +133,11 @@ func (h *history) checkImpact(rule triage.Rule, got triage.Impact) {
 		h.fail("Matching of " + describeRule(rule) + ": " + err.Error())
 	}
 	if d := diff(slices.Sorted(named), matching); d != "" {
-		h.log("nodes that match %s (-twin +core):\n%s", describeRule(rule), d)
+		h.log("nodes that match %s (-naive +core):\n%s", describeRule(rule), d)
 		h.fail("the matching nodes differ")
 	}
 	reported := map[string]int{}
-	for _, p := range twin.nodes {
+	for _, p := range naive.nodes {
 		for _, row := range p.facts.Conditions {
 			reported[row.Type]++
 		}
@@ -148,7 +148,7 @@ func (h *history) checkImpact(rule triage.Rule, got triage.Impact) {
 		}
 	}
 	if d := diff(h.core().Reported(), slices.Sorted(maps.Keys(reported))); d != "" {
-		h.log("reported conditions (-twin +core):\n%s", d)
+		h.log("reported conditions (-naive +core):\n%s", d)
 		h.fail("the reported conditions differ")
 	}
 }
@@ -176,10 +176,10 @@ func (h *history) checkImpactBeyond(rule, before triage.Rule) {
 	if err != nil {
 		h.fail("comparing " + describeRule(rule) + " with " + describeRule(before) + ": " + err.Error())
 	}
-	twin := h.deciders[2].(*naiveCore)
-	matches := func(p *nodeState, r triage.Rule) bool { return selects(r, p.facts) && twin.verdict(p, r) == holds }
+	naive := h.deciders[2].(*naiveCore)
+	matches := func(p *nodeState, r triage.Rule) bool { return selects(r, p.facts) && naive.verdict(p, r) == holds }
 	more, both := 0, 0
-	for _, p := range twin.nodes {
+	for _, p := range naive.nodes {
 		switch {
 		case !matches(p, rule):
 		case matches(p, before):

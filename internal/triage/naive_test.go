@@ -301,7 +301,7 @@ func (t *naiveCore) Resume(now time.Time, g triage.Grant) {
 			}
 			g.Gone, g.Deletes = t.now, false
 			t.departed = append(t.departed, g)
-			t.saw["vacancies"]++
+			t.saw["departures"]++
 		}
 	default:
 		c := p.ruleState(g.Rule)
@@ -701,9 +701,9 @@ func (t *naiveCore) forget(name string) {
 			t.departed = append(t.departed, triage.Grant{
 				Rule: id, Node: name, UID: p.facts.UID, Step: c.step, Since: c.since, Gone: t.now, ControlPlane: p.facts.ControlPlane,
 			})
-			t.saw["vacancies"]++
+			t.saw["departures"]++
 			if !c.terminates {
-				t.saw["vacancies of treatments that delete"]++
+				t.saw["departures of treatments that delete"]++
 			}
 		}
 	}

@@ -14,8 +14,8 @@ func TestStoredHealthySinceDoesNotOverrideObservations(t *testing.T) {
 	rule := cooldownRule()
 	rule.When.Signals = []triage.Signal{{Condition: "Disk", Status: triage.True, Reason: "Worn"}}
 	rule.Recovery.Delay = 24 * hour
-	rehearsal := rule
-	rehearsal.DryRun = true
+	dryRun := rule
+	dryRun.DryRun = true
 	node := func(reason string, treatments ...triage.Treatment) triage.Node {
 		return triage.Node{Name: "a", UID: "a", Treatments: treatments, Conditions: []triage.Condition{
 			{Type: "Disk", Status: triage.True, Reason: reason, Transition: startTime}, // its status never changes
@@ -39,7 +39,7 @@ func TestStoredHealthySinceDoesNotOverrideObservations(t *testing.T) {
 			core.Observe(startTime.Add(3*hour), node("", noted))
 		}, 3 * hour},
 		"the node was unhealthy since then, on dry run": {func(core *triage.Core) {
-			mustSet(t, core, startTime.Add(2*hour), rehearsal)
+			mustSet(t, core, startTime.Add(2*hour), dryRun)
 			core.Observe(startTime.Add(2*hour), node("Worn", noted))
 			core.Observe(startTime.Add(3*hour), node("", noted))
 			mustSet(t, core, startTime.Add(4*hour), rule)

@@ -29,7 +29,7 @@ func TestScenarios(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(files) == 0 {
-		t.Fatal("there is no story in testdata")
+		t.Fatal("there is no scenario in testdata")
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
