@@ -18,8 +18,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// The real API server is told to show a certificate, as the documentation says. One
-// server knows it, and the other one knows another name.
+// A real API server presents a client certificate, as the documentation describes. One
+// webhook server accepts its name, and the other expects another name.
 func TestTheAPIServerShowsItsCertificate(t *testing.T) {
 	ca, dir := newAuthority(t), t.TempDir()
 	shows := ca.pair("the-api-server")

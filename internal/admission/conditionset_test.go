@@ -27,8 +27,7 @@ import (
 
 var discard = slog.New(slog.DiscardHandler)
 
-// people is a census of ten nodes, on all of which every rule holds, unless they are
-// well.
+// people is a census of ten nodes. Every rule matches all of them, unless well is set.
 type people struct {
 	ready atomic.Bool
 	well  bool
@@ -38,13 +37,13 @@ func (p *people) Ready() bool        { return p.ready.Load() }
 func (p *people) Reported() []string { return []string{"Sick", "OutOfDisk"} }
 func (p *people) Impact(rule triage.Rule, beyond ...triage.Rule) (triage.Impact, error) {
 	found := triage.Impact{Selected: 10}
-	if !p.well && len(beyond) == 0 { // which all hold too
+	if !p.well && len(beyond) == 0 { // otherwise the other rules match the same nodes
 		found.Matching, found.First = 10, []string{"n0", "n1", "n2", "n3", "n4"}
 	}
 	return found, rule.Validate()
 }
 
-// office answers with what a test gives it.
+// office creates a ConditionSets handler with the data of a test.
 type office struct {
 	people         people
 	stored, fresh  []*v1alpha1.ConditionSet
@@ -78,7 +77,7 @@ func (o *office) kind(tb testing.TB) *ConditionSets {
 	return k
 }
 
-// set returns one that harms nobody, for it does nothing, changed.
+// set returns a harmless set, a dry run, with the changes applied.
 func set(changes ...func(*v1alpha1.ConditionSet)) *v1alpha1.ConditionSet {
 	s := &v1alpha1.ConditionSet{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "ConditionSet"},
@@ -108,7 +107,7 @@ func named(name string) func(*v1alpha1.ConditionSet) {
 	return func(s *v1alpha1.ConditionSet) { s.Name = name }
 }
 
-// accepted says what the controller thinks of a generation.
+// accepted sets the Accepted condition for a generation.
 func accepted(status metav1.ConditionStatus, generation int64) func(*v1alpha1.ConditionSet) {
 	return func(s *v1alpha1.ConditionSet) {
 		s.Status.Conditions = []metav1.Condition{{Type: v1alpha1.Accepted, Status: status, ObservedGeneration: generation}}
@@ -136,7 +135,7 @@ func ask(tb testing.TB, k *ConditionSets, operation admissionv1.Operation, old, 
 	return k.Handle(tb.Context(), admission.Request{AdmissionRequest: request})
 }
 
-// Who only wants to see is told also that there is nothing to see.
+// A dry run of the API server also reports that no node matches.
 func TestSilenceIsToldOnDryRun(t *testing.T) {
 	o := newOffice()
 	o.people.well = true
@@ -187,7 +186,7 @@ func TestAnswers(t *testing.T) {
 		"takes nothing from a trial":      {operation: update, old: set(misspelled, accepted("True", 3)), set: set(misspelled, live), refuses: "did you mean"},
 		"takes what stands as it is":      {operation: update, old: set(misspelled, live, accepted("True", 3)), set: set(misspelled, weak), warns: "did you mean"},
 		"lets metadata pass":              {operation: update, old: set(healthy, live), set: set(healthy, live, func(s *v1alpha1.ConditionSet) { s.Finalizers = []string{"x/y"} })},
-		"tells who only wants to see":     {operation: update, old: set(healthy), set: set(healthy), change: onlyToSee, warns: "OutOfDisk=False"},
+		"warns on a dry run":              {operation: update, old: set(healthy), set: set(healthy), change: onlyToSee, warns: "OutOfDisk=False"},
 		"refuses also only to see":        {operation: update, old: set(), set: set(healthy), change: onlyToSee, refuses: "OutOfDisk=False"},
 		"lets a set be switched off":      {operation: update, old: set(healthy, live), set: set(healthy), warns: "OutOfDisk=False"},
 		"and no more than that":           {operation: update, old: set(healthy, strong), set: set(healthy), refuses: "OutOfDisk=False"},
@@ -197,7 +196,7 @@ func TestAnswers(t *testing.T) {
 		"lets every set go":               {operation: remove, old: set(healthy)},
 		"tells what goes with it":         {operation: remove, old: set(func(s *v1alpha1.ConditionSet) { s.Status.Tainted, s.Status.HeldBack = 2, 1 }), warns: "taint example.com/set of this set will be removed from 3 nodes"},
 		"tells of one node":               {operation: remove, old: set(func(s *v1alpha1.ConditionSet) { s.Status.Tainted = 1 }), warns: "from 1 node"},
-		"lets what nobody can read go":    {operation: remove},
+		"allows deletion of unreadable":   {operation: remove},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := newOffice()
@@ -216,7 +215,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// Another set that is only remembered refuses nobody.
+// A duplicate in the cache that no longer exists does not cause a rejection.
 func TestARefusalIsAboutWhatIsStored(t *testing.T) {
 	other := set(named("other"))
 	o := newOffice()
@@ -336,7 +335,7 @@ func TestNewSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-// Whatever the API server sends, there is an answer, and what is refused is told why.
+// Every request gets an answer, and every rejection has a reason.
 func FuzzAnswers(f *testing.F) {
 	for _, s := range []*v1alpha1.ConditionSet{set(), set(healthy), set(live), set(strong, accepted("True", 3))} {
 		data := raw(f, s).Raw
@@ -360,7 +359,7 @@ func FuzzAnswers(f *testing.F) {
 			if operation == admissionv1.Create && answer.Allowed {
 				read := &v1alpha1.ConditionSet{}
 				if err := json.Unmarshal(object, read); err != nil || read.Spec.Unreadable != "" || len(slices.Collect(maps.Keys(read.Spec.Conditions))) == 0 {
-					t.Errorf("what nobody can read is let in: %s", object)
+					t.Errorf("an unreadable object is allowed: %s", object)
 				}
 			}
 		}

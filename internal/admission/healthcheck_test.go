@@ -27,7 +27,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// Survey finds ten nodes, three of which match, and shares them with everybody.
+// Survey finds ten nodes, of which three match, and shares them with every selector.
 func (p *people) Survey(rule triage.Rule, others ...triage.Selector) (triage.Survey, error) {
 	found := triage.Survey{Selected: 10, Matching: 3, First: []string{"n0", "n1", "n2"}}
 	for range others {
@@ -36,7 +36,7 @@ func (p *people) Survey(rule triage.Rule, others ...triage.Selector) (triage.Sur
 	return found, rule.Validate()
 }
 
-// ambulance answers for health checks with what a test gives it.
+// ambulance creates a HealthChecks handler with the data of a test.
 type ambulance struct {
 	people    people
 	checks    []*v1alpha1.NodeHealthCheck
@@ -72,7 +72,7 @@ func (a *ambulance) kind(tb testing.TB) *HealthChecks {
 	return k
 }
 
-// check returns a health check without fault, changed.
+// check returns a valid health check with the changes applied.
 func check(changes ...func(*v1alpha1.NodeHealthCheck)) *v1alpha1.NodeHealthCheck {
 	c := &v1alpha1.NodeHealthCheck{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeHealthCheck"},
@@ -136,7 +136,7 @@ func TestHealthCheckAnswers(t *testing.T) {
 		operation  admissionv1.Operation
 		old, check *v1alpha1.NodeHealthCheck
 		change     func(*admissionv1.AdmissionRequest)
-		world      func(*ambulance)
+		setup      func(*ambulance)
 		refuses    string
 		warns      string
 	}{
@@ -144,11 +144,11 @@ func TestHealthCheckAnswers(t *testing.T) {
 		"refuses a new one":   {operation: create, check: check(well), refuses: "Ready=True"},
 		"refuses a change":    {operation: update, old: check(), check: check(well), refuses: "Ready=True"},
 		"takes a change":      {operation: update, old: check(), check: check(elsewhere), warns: "3 of 10"},
-		"warns of a template": {operation: create, check: check(), world: func(a *ambulance) { a.templates = map[string]error{"quick": notFound} }, warns: "there is no RebootRemediationTemplate quick"},
-		"warns of others": {operation: create, check: check(), world: func(a *ambulance) {
+		"warns of a template": {operation: create, check: check(), setup: func(a *ambulance) { a.templates = map[string]error{"quick": notFound} }, warns: "there is no RebootRemediationTemplate quick"},
+		"warns of others": {operation: create, check: check(), setup: func(a *ambulance) {
 			a.checks = []*v1alpha1.NodeHealthCheck{check(), {ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: check(otherTemplate).Spec}}
 		}, warns: "other templates: b (10, the first is n0);"},
-		"does without others":                    {operation: create, check: check(), world: func(a *ambulance) { a.checksErr = errors.New("gone") }, warns: "could not be read (gone)"},
+		"does without others":                    {operation: create, check: check(), setup: func(a *ambulance) { a.checksErr = errors.New("gone") }, warns: "could not be read (gone)"},
 		"takes small changes in the middle":      {operation: update, old: check(remediating), check: check(remediating, bounded), warns: "3 of 10"},
 		"takes a pause in the middle":            {operation: update, old: check(remediating), check: check(remediating, pausing), warns: "paused"},
 		"refuses others in the middle":           {operation: update, old: check(remediating), check: check(remediating, elsewhere), refuses: "spec.selector: a remediation of node n0"},
@@ -156,7 +156,7 @@ func TestHealthCheckAnswers(t *testing.T) {
 		"goes by the status that is stored":      {operation: update, old: check(remediating), check: check(elsewhere), refuses: "a remediation of node n0"},
 		"believes no status that somebody sends": {operation: update, old: check(), check: check(remediating, elsewhere), warns: "3 of 10"},
 		"takes them with a yes":                  {operation: update, old: check(remediating), check: check(remediating, elsewhere, accepts), warns: "cut off by this change"},
-		"takes them when it is gone":             {operation: update, old: check(remediating), check: check(remediating, elsewhere), world: func(a *ambulance) { a.foundErr = notFound }, warns: "3 of 10"},
+		"takes them when it is gone":             {operation: update, old: check(remediating), check: check(remediating, elsewhere), setup: func(a *ambulance) { a.foundErr = notFound }, warns: "3 of 10"},
 		"lets metadata pass":                     {operation: update, old: check(well), check: check(well, relabel)},
 		"lets a bad one be paused":               {operation: update, old: check(well), check: check(well, pausing), warns: "Ready=True"},
 		"lets no bad one go on":                  {operation: update, old: check(well, pausing), check: check(well), refuses: "Ready=True"},
@@ -168,19 +168,19 @@ func TestHealthCheckAnswers(t *testing.T) {
 		"keeps one that remediates":         {operation: remove, old: check(remediating), refuses: "a remediation of node n0 is under way"},
 		"lets it go with a yes":             {operation: remove, old: check(remediating, accepts), warns: "cut off by the deletion"},
 		"lets it go when that is decided":   {operation: remove, old: check(remediating, going)},
-		"lets it go when nothing is there":  {operation: remove, old: check(remediating), world: func(a *ambulance) { a.foundErr = notFound }},
-		"lets it go when its kind is gone":  {operation: remove, old: check(remediating), world: func(a *ambulance) { a.foundErr = &meta.NoKindMatchError{} }},
-		"lets it go when all is on its way": {operation: remove, old: check(remediating), world: func(a *ambulance) { a.found = &metav1.ObjectMeta{UID: "u", DeletionTimestamp: new(metav1.Now())} }},
-		"lets it go when another is there":  {operation: remove, old: check(remediating), world: func(a *ambulance) { a.found = &metav1.ObjectMeta{UID: "v"} }},
-		"keeps it when nobody knows":        {operation: remove, old: check(remediating), world: func(a *ambulance) { a.foundErr = errors.New("no answer") }, refuses: "under way"},
+		"lets it go when nothing is there":  {operation: remove, old: check(remediating), setup: func(a *ambulance) { a.foundErr = notFound }},
+		"lets it go when its kind is gone":  {operation: remove, old: check(remediating), setup: func(a *ambulance) { a.foundErr = &meta.NoKindMatchError{} }},
+		"lets it go when all is on its way": {operation: remove, old: check(remediating), setup: func(a *ambulance) { a.found = &metav1.ObjectMeta{UID: "u", DeletionTimestamp: new(metav1.Now())} }},
+		"lets it go when another is there":  {operation: remove, old: check(remediating), setup: func(a *ambulance) { a.found = &metav1.ObjectMeta{UID: "v"} }},
+		"keeps it when nobody knows":        {operation: remove, old: check(remediating), setup: func(a *ambulance) { a.foundErr = errors.New("no answer") }, refuses: "under way"},
 		"lets what nobody can read go":      {operation: remove},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := newAmbulance()
-			if test.world == nil {
-				test.world = same
+			if test.setup == nil {
+				test.setup = same
 			}
-			test.world(a)
+			test.setup(a)
 			if test.change == nil {
 				test.change = func(*admissionv1.AdmissionRequest) {}
 			}
@@ -240,7 +240,7 @@ func TestNoHealthCheckGetsInBeforeTheNodesAreKnown(t *testing.T) {
 	})
 }
 
-// Who looks around must be back before the API server has lost its patience.
+// Reads must end before the timeout of the API server.
 func TestLookingAroundEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newAmbulance().kind(t)
@@ -254,10 +254,10 @@ func TestLookingAroundEnds(t *testing.T) {
 		}
 		begin := time.Now()
 		if answer := askAbout(t, k, admissionv1.Create, nil, check()); !answer.Allowed || !strings.Contains(strings.Join(answer.Warnings, ""), "deadline") {
-			t.Errorf("a template that nobody can read: %+v", answer)
+			t.Errorf("the answer for an unreadable template is %+v", answer)
 		}
 		if answer := askAbout(t, k, admissionv1.Delete, check(remediating), nil); answer.Allowed {
-			t.Error("a remediation that nobody can see is forgotten")
+			t.Error("an unreadable remediation counts as gone")
 		}
 		if waited := time.Since(begin); waited != 2*lookingAround {
 			t.Errorf("it took %s", waited)
@@ -281,7 +281,7 @@ func TestHealthCheckAnswersAreCounted(t *testing.T) {
 	}
 }
 
-// Whatever the API server sends, there is an answer, and what is refused is told why.
+// Every request gets an answer, and every rejection has a reason.
 func FuzzHealthCheckAnswers(f *testing.F) {
 	for _, c := range []*v1alpha1.NodeHealthCheck{check(), check(well), check(remediating), check(elsewhere, pausing)} {
 		data := rawCheck(f, c).Raw
@@ -302,7 +302,7 @@ func FuzzHealthCheckAnswers(f *testing.F) {
 			if operation == admissionv1.Create && answer.Allowed {
 				read := &v1alpha1.NodeHealthCheck{}
 				if err := json.Unmarshal(object, read); err != nil || read.Spec.Unreadable != "" || read.Spec.RemediationTemplate == nil && len(read.Spec.EscalatingRemediations) == 0 {
-					t.Errorf("what nobody can read is let in: %s", object)
+					t.Errorf("an unreadable object is allowed: %s", object)
 				}
 			}
 		}

@@ -24,7 +24,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/remediation"
 )
 
-// workshop answers for repairs with what a test gives it.
+// workshop creates handlers for repairs with the data of a test.
 type workshop struct {
 	people      people
 	policies    []*v1alpha1.RepairPolicy
@@ -74,7 +74,7 @@ func (w *workshop) poolKind(tb testing.TB) *NodePools {
 	return k
 }
 
-// policy returns a policy without fault, changed.
+// policy returns a valid policy with the changes applied.
 func policy(changes ...func(*v1alpha1.RepairPolicy)) *v1alpha1.RepairPolicy {
 	p := &v1alpha1.RepairPolicy{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "RepairPolicy"},
@@ -97,7 +97,7 @@ func selecting(p *v1alpha1.RepairPolicy) {
 	p.Spec.RemediationTemplate = &corev1.ObjectReference{APIVersion: "example.com/v1", Kind: "RebootTemplate", Name: "quick"}
 }
 
-// pool is a NodePool as Karpenter writes it: there is much in it that we do not know.
+// pool returns a NodePool with many fields that the package does not use.
 func pool(repair string) []byte {
 	if repair != "" {
 		repair = `, "repair": ` + repair
@@ -146,11 +146,11 @@ func TestRepairAnswers(t *testing.T) {
 	unread := func(w *workshop) { w.policiesErr, w.poolsErr = errors.New("gone"), errors.New("away") }
 	toStatus := func(r *admissionv1.AdmissionRequest) { r.SubResource = "status" }
 	for name, test := range map[string]struct {
-		pools     bool // and not policies
+		pools     bool // validate pools, not policies
 		operation admissionv1.Operation
 		old, new  any
 		change    func(*admissionv1.AdmissionRequest)
-		world     func(*workshop)
+		setup     func(*workshop)
 		refuses   string
 		warns     string
 	}{
@@ -163,14 +163,14 @@ func TestRepairAnswers(t *testing.T) {
 		"lets the status of a policy pass":    {operation: update, old: policy(), new: policy(negative), change: toStatus},
 		"tells who only wants to see":         {operation: update, old: policy(negative), new: policy(negative), change: onlyToSee, warns: "negative"},
 		"refuses a policy also only to see":   {operation: create, new: policy(negative), change: onlyToSee, refuses: "negative"},
-		"does without the others":             {operation: create, new: policy(), world: unread, warns: "the NodePools could not be read (away)"},
-		"does without the policies":           {operation: create, new: policy(), world: unread, warns: "the RepairPolicies could not be read (gone)"},
-		"warns of a pool that there is not":   {operation: create, new: policy(), world: func(w *workshop) { w.pools = []*karpenter.NodePool{} }, warns: "there is no NodePool default"},
+		"does without the others":             {operation: create, new: policy(), setup: unread, warns: "the NodePools could not be read (away)"},
+		"does without the policies":           {operation: create, new: policy(), setup: unread, warns: "the RepairPolicies could not be read (gone)"},
+		"warns of a pool that there is not":   {operation: create, new: policy(), setup: func(w *workshop) { w.pools = []*karpenter.NodePool{} }, warns: "there is no NodePool default"},
 		"says nothing where nobody has pools": {operation: create, new: policy(), warns: "3 of 10"},
-		"warns of another policy": {operation: create, new: policy(), world: func(w *workshop) {
+		"warns of another policy": {operation: create, new: policy(), setup: func(w *workshop) {
 			w.policies = []*v1alpha1.RepairPolicy{policy(), policy(func(p *v1alpha1.RepairPolicy) { p.Name = "a"; p.CreationTimestamp = metav1.Unix(1, 0) })}
 		}, warns: "which go before this policy: RepairPolicy a (10, the first is n0); it reports Conflict"},
-		"warns of a template":           {operation: create, new: policy(selecting), world: func(w *workshop) { w.template = errors.New("no answer") }, warns: "spec.remediationTemplate: no answer"},
+		"warns of a template":           {operation: create, new: policy(selecting), setup: func(w *workshop) { w.template = errors.New("no answer") }, warns: "spec.remediationTemplate: no answer"},
 		"lets a policy go":              {operation: remove, old: policy(negative)},
 		"tells what goes with it":       {operation: remove, old: policy(selecting, repairing), warns: "this policy is repairing 2 nodes"},
 		"keeps quiet of what goes on":   {operation: remove, old: policy(repairing)},
@@ -192,13 +192,13 @@ func TestRepairAnswers(t *testing.T) {
 		"refuses another that cannot be read":      {pools: true, operation: update, old: pool(`{"policies": 3}`), new: pool(`{"policies": 4}`), refuses: "cannot be read"},
 		"lets the status of a pool pass":           {pools: true, operation: update, old: pool(goodBlock), new: pool(badBlock), change: toStatus},
 		"lets a pool go":                           {pools: true, operation: remove, old: pool(badBlock)},
-		"judges a pool without the others":         {pools: true, operation: create, new: pool(goodBlock), world: unread, warns: "could not be read (gone)"},
-		"takes a pool's block away without others": {pools: true, operation: update, old: pool(goodBlock), new: pool(""), world: unread, warns: "without it no node"},
+		"judges a pool without the others":         {pools: true, operation: create, new: pool(goodBlock), setup: unread, warns: "could not be read (gone)"},
+		"takes a pool's block away without others": {pools: true, operation: update, old: pool(goodBlock), new: pool(""), setup: unread, warns: "without it no node"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorkshop()
-			if test.world != nil {
-				test.world(w)
+			if test.setup != nil {
+				test.setup(w)
 			}
 			var k Kind = w.policyKind(t)
 			if test.pools {
@@ -258,8 +258,7 @@ func TestOnlyNodePoolsGetInBeforeTheNodesAreKnown(t *testing.T) {
 	})
 }
 
-// Who looks around must be back before the API server has lost its patience: for
-// NodePools that is sooner.
+// Reads must end before the timeout of the API server, and sooner for NodePools.
 func TestLookingAroundForRepairsEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		config := newWorkshop().config()
@@ -314,7 +313,7 @@ func TestRepairAnswersAreCounted(t *testing.T) {
 	}
 }
 
-// Whatever the API server sends, there is an answer, and what is refused is told why.
+// Every request gets an answer, and every rejection has a reason.
 func FuzzRepairAnswers(f *testing.F) {
 	for _, object := range [][]byte{pool(goodBlock), pool(badBlock), pool(""), written(f, policy()), written(f, policy(negative, off)), []byte(`{"spec": {"repair": [1]}}`), []byte(`null`)} {
 		f.Add(pool(""), object)

@@ -38,7 +38,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/karpenter"
 )
 
-// authority signs certificates.
+// authority is a CA that signs certificates.
 type authority struct {
 	tb   testing.TB
 	cert *x509.Certificate
@@ -90,7 +90,7 @@ func (a *authority) pair(name string) *tls.Certificate {
 	return &tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key}
 }
 
-// counter is a kind of policies that counts how many requests are judged at a time.
+// counter is a handler that counts concurrent requests.
 type counter struct {
 	now, most, all atomic.Int64
 	judge          func()
@@ -111,14 +111,14 @@ func (c *counter) Handle(context.Context, admission.Request) admission.Response 
 	return admission.Allowed("")
 }
 
-// serves starts a server on loopback, and returns its URL.
+// serves starts a server on loopback and returns its URL.
 func serves(tb testing.TB, clients Clients, kinds ...Kind) (url string, metrics *Metrics) {
 	tb.Helper()
 	metrics = NewMetrics()
 	return start(tb, newAuthority(tb), clients, metrics, kinds...), metrics
 }
 
-// servesWith does so, and returns the authority of its certificate.
+// servesWith does the same and returns the CA of its certificate.
 func servesWith(tb testing.TB, clients Clients, kinds ...Kind) (url string, trust []byte) {
 	tb.Helper()
 	ca := newAuthority(tb)
@@ -152,7 +152,7 @@ func start(tb testing.TB, ca *authority, clients Clients, metrics *Metrics, kind
 	return "https://" + listener.Addr().String()
 }
 
-// caller returns a client that shows a certificate, if there is one.
+// caller returns a client that presents a certificate, if there is one.
 func caller(shows *tls.Certificate) *http.Client {
 	config := &tls.Config{InsecureSkipVerify: true} //nolint:gosec // whom it talks to is not what is tested
 	if shows != nil {
@@ -161,7 +161,7 @@ func caller(shows *tls.Certificate) *http.Client {
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: config}, Timeout: time.Minute}
 }
 
-// review is an AdmissionReview of about so many bytes, as anybody may send it.
+// review returns an AdmissionReview of about this many bytes.
 func review(size int) []byte {
 	var b bytes.Buffer
 	b.WriteString(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","operation":"CREATE","resource":{"group":"autohealer.resourcestack.com","version":"v1alpha1","resource":"conditionsets"},"object":{"metadata":{"name":"a"},"spec":{"type":"A","effect":"NoSchedule","taintKey":"example.com/a","conditions":{"A":{"status":"True"}`)
@@ -182,8 +182,8 @@ func post(client *http.Client, url string, body io.Reader) (status int, answer s
 	return response.StatusCode, string(text), err
 }
 
-// Any number of large requests of unknown clients must fit into the memory of the
-// controller beside what it needs itself: into a third of the 512 MiB of the manifest.
+// Large requests of unknown clients, in any number, must fit into a third of the 512 MiB of
+// the manifest.
 func TestLargeRequestsFitIntoMemory(t *testing.T) {
 	const room, callers = 160 << 20, 10
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(room / 2))
@@ -239,8 +239,8 @@ func TestLargeRequestsFitIntoMemory(t *testing.T) {
 	}
 }
 
-// A client that announces a large request and sends nothing holds up no other, and is
-// turned away.
+// A client that announces a large request and sends nothing is rejected and does not delay
+// others.
 func TestStalledRequestsDoNotHoldUpOthers(t *testing.T) {
 	kind := &counter{judge: func() {}}
 	url, metrics := serves(t, Clients{}, kind)
@@ -374,7 +374,7 @@ func TestClientsAreSaidInFull(t *testing.T) {
 	}
 }
 
-// What is counted is what the schema allows.
+// The limits are those of the schema.
 func TestSizesAreThoseOfTheSchema(t *testing.T) {
 	selector := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Values: make([]string, 5)}, {}}, MatchLabels: map[string]string{"a": "b"}}
 	if got := selectorSize("f", selector); got.count != 8 {

@@ -15,7 +15,7 @@ var (
 	names = []string{"hook.system.svc", "localhost"}
 )
 
-// made returns the content of a Secret that was filled at a moment.
+// made returns the content of a Secret that was filled at the given time.
 func made(t *testing.T, at time.Time) map[string][]byte {
 	t.Helper()
 	data, err := renew(nil, names, oldIssuer, at)
@@ -25,8 +25,7 @@ func made(t *testing.T, at time.Time) map[string][]byte {
 	return data
 }
 
-// believes says whether who trusts the bundle would talk to who shows the
-// certificate.
+// believes reports whether a client that trusts the bundle accepts the certificate.
 func believes(t *testing.T, bundle, cert []byte, name string, at time.Time) error {
 	t.Helper()
 	pool := x509.NewCertPool()
@@ -37,7 +36,7 @@ func believes(t *testing.T, bundle, cert []byte, name string, at time.Time) erro
 
 func TestRenew(t *testing.T) {
 	first := made(t, noon)
-	t.Run("fills an empty Secret with what clients believe", func(t *testing.T) {
+	t.Run("fills_an_empty_Secret_with_a_trusted_certificate", func(t *testing.T) {
 		if got := inspect(first, names, noon); got != sound {
 			t.Errorf("it is found to be %v", got)
 		}
@@ -50,7 +49,7 @@ func TestRenew(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	t.Run("replaces a certificate in time and keeps its authority", func(t *testing.T) {
+	t.Run("renews_a_certificate_in_time_and_keeps_its_CA", func(t *testing.T) {
 		at := due(first)
 		if got := inspect(first, names, at.Add(-time.Minute)); got != sound {
 			t.Errorf("too early, it is found to be %v", got)
@@ -69,12 +68,12 @@ func TestRenew(t *testing.T) {
 			t.Errorf("it is found to be %v", got)
 		}
 	})
-	t.Run("replaces an authority in time", func(t *testing.T) {
+	t.Run("renews_a_CA_in_time", func(t *testing.T) {
 		if got := inspect(first, names, noon.Add(authorityLife-ahead+time.Minute)); got != oldIssuer {
 			t.Errorf("it is found to be %v", got)
 		}
 	})
-	t.Run("adds a name and keeps those of other replicas", func(t *testing.T) {
+	t.Run("adds_a_name_and_keeps_those_of_other_replicas", func(t *testing.T) {
 		more := []string{names[0], "further"}
 		if got := inspect(first, more, noon); got != oldCert {
 			t.Fatalf("without a name, it is found to be %v", got)
@@ -87,7 +86,7 @@ func TestRenew(t *testing.T) {
 			t.Errorf("it has only the names %v", parse(second[servedCert])[0].DNSNames)
 		}
 	})
-	t.Run("takes anything else for nothing", func(t *testing.T) {
+	t.Run("treats_malformed_content_as_empty", func(t *testing.T) {
 		for name, spoil := range map[string]func(map[string][]byte){
 			"emptied":                 func(d map[string][]byte) { clear(d) },
 			"without the key":         func(d map[string][]byte) { delete(d, authorityKey) },
@@ -113,7 +112,7 @@ func TestRenew(t *testing.T) {
 	})
 }
 
-// joined returns what is to be trusted as a text, while the others still are.
+// joined returns the bundle while the other CAs are still trusted.
 func joined(before, authority []byte, at time.Time) []byte {
 	return bundle(before, withOthers(parse(authority), before, at))
 }
@@ -124,7 +123,7 @@ func TestBundle(t *testing.T) {
 	one := joined(nil, first[authorityCert], noon)
 	both := joined(one, second[authorityCert], later)
 
-	t.Run("trusts the new authority first and the old one for a while", func(t *testing.T) {
+	t.Run("trusts_the_new_CA_first_and_the_old_one_for_a_while", func(t *testing.T) {
 		for _, cert := range [][]byte{first[servedCert], second[servedCert]} {
 			if err := believes(t, both, cert, names[0], later); err != nil {
 				t.Error(err)
@@ -134,31 +133,31 @@ func TestBundle(t *testing.T) {
 			t.Error("the old one comes first")
 		}
 	})
-	t.Run("stays the same text when nothing is to change", func(t *testing.T) {
+	t.Run("stays_the_same_text_without_a_change", func(t *testing.T) {
 		for _, text := range [][]byte{both, append([]byte("# by hand\n"), both...)} {
 			if string(joined(text, second[authorityCert], later)) != string(text) {
 				t.Error("it was written anew")
 			}
 		}
 	})
-	t.Run("forgets an authority that has ended", func(t *testing.T) {
+	t.Run("drops_an_expired_CA", func(t *testing.T) {
 		end := noon.Add(authorityLife)
 		if got := joined(both, second[authorityCert], end); trusts(got, first[authorityCert]) || !trusts(got, second[authorityCert]) {
 			t.Error("it did not")
 		}
 	})
-	t.Run("names an authority once", func(t *testing.T) {
+	t.Run("contains_a_CA_once", func(t *testing.T) {
 		if got := joined(append(slices.Clone(both), both...), second[authorityCert], later); string(got) != string(both) {
 			t.Errorf("it has %d", len(parse(got)))
 		}
 	})
-	t.Run("leaves out what is no authority", func(t *testing.T) {
+	t.Run("skips_certificates_that_are_no_CA", func(t *testing.T) {
 		got := joined([]byte("Cg==\n-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"), first[authorityCert], noon)
 		if len(parse(got)) != 1 || !trusts(got, first[authorityCert]) {
 			t.Errorf("it is\n%s", got)
 		}
 	})
-	t.Run("has an end", func(t *testing.T) {
+	t.Run("has_a_maximum_size", func(t *testing.T) {
 		text := both
 		for range 2 * mostTrusted {
 			next := made(t, later)
@@ -173,7 +172,7 @@ func TestBundle(t *testing.T) {
 	})
 }
 
-// told returns a configuration whose webhooks trust these authorities.
+// told returns a configuration whose webhooks trust these CAs.
 func told(authorities ...map[string][]byte) *admissionv1.ValidatingWebhookConfiguration {
 	config := &admissionv1.ValidatingWebhookConfiguration{Webhooks: make([]admissionv1.ValidatingWebhook, 2)}
 	for i := range config.Webhooks {
@@ -185,8 +184,8 @@ func told(authorities ...map[string][]byte) *admissionv1.ValidatingWebhookConfig
 	return config
 }
 
-// A new authority is used only when those who ask have heard of it, and what was
-// used before until then.
+// A certificate of a new CA is served only when the API servers know the CA. Until then the
+// old certificate is served.
 func TestSwap(t *testing.T) {
 	first, second := made(t, noon), made(t, noon)
 	k := &Manager{cfg: Config{Logger: discard}}
@@ -206,37 +205,37 @@ func TestSwap(t *testing.T) {
 			t.Errorf("after %s it is to be served at %s", after, at)
 		}
 	}
-	swap(first, 0, 0) // although nobody knows who trusts it: there is nothing else
+	swap(first, 0, 0) // it is unknown who trusts it, but there is no other
 	shows(first)
 	swap(second, 0, 0)
-	shows(first) // nobody knows who would trust the second
+	shows(first) // it is unknown who trusts the second
 	k.see(told(first), second[authorityCert], noon)
 	swap(second, time.Hour, 0)
-	shows(first) // nobody does
+	shows(first) // no API server trusts the second
 	k.see(told(second, first), second[authorityCert], noon)
 	swap(second, 0, settle)
 	k.see(told(second, first), second[authorityCert], noon.Add(time.Second))
-	swap(second, time.Second, settle) // the wait does not begin again with every look
+	swap(second, time.Second, settle) // a further call does not restart the wait
 	half := told(second, first)
 	half.Webhooks[1] = told(first).Webhooks[0]
 	k.see(half, second[authorityCert], noon.Add(time.Second))
 	k.see(told(second, first), second[authorityCert], noon.Add(time.Second))
-	swap(second, settle, settle+time.Second) // but it does when the trust was lost
+	swap(second, settle, settle+time.Second) // lost trust does
 	shows(first)
 	third, err := renew(first, names, oldCert, noon)
 	if err != nil {
 		t.Fatal(err)
 	}
 	swap(third, 0, 0)
-	shows(third) // which is of the same authority as the first
+	shows(third) // it has the same CA as the first
 	swap(second, settle+time.Second, 0)
 	shows(second)
 	k.trust.Store(&trust{})
 	swap(first, 0, 0)
-	shows(first) // nobody asks
+	shows(first) // there is no webhook
 }
 
-// Whom the API servers are to trust, as the content of the Secret changes.
+// Which CAs the API servers trust as the content of the Secret changes.
 func TestWanted(t *testing.T) {
 	old, present := made(t, noon.Add(-30*24*time.Hour)), made(t, noon)
 	k := &Manager{cfg: Config{Logger: discard}}
@@ -261,13 +260,13 @@ func TestWanted(t *testing.T) {
 	}
 	k.see(told(present), present[authorityCert], noon)
 	wants(present, noon, never, present)
-	wants(nil, noon.Add(time.Hour), never, present) // the Secret is gone, and what is served stays
+	wants(nil, noon.Add(time.Hour), never, present) // the Secret is gone, and the served certificate stays
 
-	// A backup: it is older than what is trusted, and that counts for nothing.
+	// A backup is older than the trusted CA, which does not matter.
 	restored := noon.Add(time.Hour)
 	wants(old, restored, restored.Add(overlap), old, present)
 	k.see(told(), old[authorityCert], restored)
-	wants(old, restored, restored.Add(overlap), old, present) // also if somebody takes all trust away
+	wants(old, restored, restored.Add(overlap), old, present) // even if another client removes all trust
 	k.see(told(old, present), old[authorityCert], restored)
 	if err := k.serve(old); err != nil {
 		t.Fatal(err)

@@ -38,12 +38,12 @@ const (
 	leader    = "autohealer-controller"
 )
 
-// site is a cluster with what a controller has left, and with what others have.
+// site is a cluster with objects of a controller and of others.
 type site struct {
 	*testing.T
 	cluster    *testbed.Cluster
 	api        client.Client // as the admin
-	restricted client.Client // with the rights of deploy/cleanup
+	restricted client.Client // with the permissions of deploy/cleanup
 }
 
 func newSite(t *testing.T) *site {
@@ -79,13 +79,13 @@ func (s *site) must(err error) {
 	}
 }
 
-// run cleans up with no more than the rights that are shipped.
+// run cleans up with the shipped permissions only.
 func (s *site) run(dryRun bool) (cleanup.Result, string, error) {
 	s.Helper()
 	return s.runAfter(0, dryRun)
 }
 
-// runAfter does so, and waits for a controller that leads.
+// runAfter does the same, and waits for a controller that is the leader.
 func (s *site) runAfter(wait time.Duration, dryRun bool) (cleanup.Result, string, error) {
 	s.Helper()
 	var out bytes.Buffer
@@ -95,7 +95,7 @@ func (s *site) runAfter(wait time.Duration, dryRun bool) (cleanup.Result, string
 	return result, out.String(), err
 }
 
-// Ours is what a controller and its agents leave.
+// leavesOurs creates what a controller and its agents leave.
 func (s *site) leavesOurs() (things int) {
 	s.Helper()
 	added := time.Now().UTC().Truncate(time.Second)
@@ -138,7 +138,7 @@ func nodeLease(name, holder string) *coordinationv1.Lease {
 	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: nodelease.Namespace, Name: name}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder}}
 }
 
-// leavesDoubtful makes what looks like ours, with the command that is to be told.
+// leavesDoubtful creates objects that look like Autohealer's, with the command to print.
 func (s *site) leavesDoubtful() (commands []string) {
 	s.Helper()
 	set := &v1alpha1.ConditionSet{ObjectMeta: metav1.ObjectMeta{Name: "sick"}, Spec: v1alpha1.ConditionSetSpec{
@@ -150,8 +150,8 @@ func (s *site) leavesDoubtful() (commands []string) {
 		ObjectMeta: metav1.ObjectMeta{Name: "unclear"},
 		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "example.com/Sick", Effect: corev1.TaintEffectNoExecute}}},
 	}))
-	// Keys that no stored set names: of a set in a ConfigMap, of the version of it that is
-	// in force, and of a set that is deleted. Each is on a node that has lost its record.
+	// Keys that no stored set has: of a set in a ConfigMap, of its revision in force, and of
+	// a deleted set. Each is on a node that has lost its record.
 	sheet := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "policies", Labels: map[string]string{configmaps.Label: configmaps.LabelValue}},
 		Data:       map[string]string{"sets.yaml": sheetWith("example.com/Kept")},
@@ -193,12 +193,12 @@ func sheetWith(key string) string {
 
 func TestCleanup(t *testing.T) {
 	s := newSite(t)
-	ours := s.leavesOurs() + 3 // beside what is doubtful: a taint with its record, and a kept version
+	ours := s.leavesOurs() + 3 // plus a taint with its record, and a stored revision
 	commands := s.leavesDoubtful()
 	s.must(s.api.Create(s.Context(), nodeLease("node-n2", "node-maintenance")))
 	s.must(s.api.Create(s.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "theirs"}}))
 
-	t.Run("refuses while a controller leads", func(t *testing.T) {
+	t.Run("fails_while_a_controller_is_the_leader", func(t *testing.T) {
 		lease := &coordinationv1.Lease{}
 		s.must(s.api.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: leader}, lease))
 		lease.Spec = coordinationv1.LeaseSpec{HolderIdentity: new("pod-1"), RenewTime: new(metav1.NowMicro()), LeaseDurationSeconds: new(int32(15))}
@@ -206,7 +206,7 @@ func TestCleanup(t *testing.T) {
 		if result, _, err := s.run(false); !errors.Is(err, cleanup.ErrLed) || !strings.Contains(err.Error(), "pod-1") || result != (cleanup.Result{}) {
 			t.Errorf("%+v, %v", result, err)
 		}
-		// Of a controller that was stopped without giving it up, the Lease ends by itself.
+		// The Lease of a controller that was killed expires.
 		lease.Spec.RenewTime, lease.Spec.LeaseDurationSeconds = new(metav1.NowMicro()), new(int32(1))
 		s.must(s.api.Update(t.Context(), lease))
 		if _, out, err := s.runAfter(time.Minute, true); err != nil || !strings.Contains(out, "waiting up to 1m0s until no controller leads") {
@@ -214,14 +214,14 @@ func TestCleanup(t *testing.T) {
 		}
 	})
 	want := cleanup.Result{Removed: ours, Left: len(commands)}
-	t.Run("says what it would remove, and removes nothing", func(t *testing.T) {
+	t.Run("lists_what_it_would_remove_on_a_dry_run", func(t *testing.T) {
 		for range 2 {
 			if result, out, err := s.run(true); result != want || err != nil {
 				t.Errorf("%+v, want %+v (%v):\n%s", result, want, err, out)
 			}
 		}
 	})
-	t.Run("removes what is ours, and tells of what may be", func(t *testing.T) {
+	t.Run("removes_our_objects_and_reports_doubtful_ones", func(t *testing.T) {
 		result, out, err := s.run(false)
 		if result != want || err != nil {
 			t.Errorf("%+v, want %+v (%v):\n%s", result, want, err, out)
@@ -233,13 +233,13 @@ func TestCleanup(t *testing.T) {
 		}
 		s.hasOnlyTheirs()
 	})
-	t.Run("does nothing the second time", func(t *testing.T) {
-		// Two keys were known from a record and from a kept version alone.
+	t.Run("does_nothing_the_second_time", func(t *testing.T) {
+		// Two keys were known only from a record and from a stored revision.
 		if result, out, err := s.run(false); result != (cleanup.Result{Left: len(commands) - 2}) || err != nil {
 			t.Errorf("%+v (%v):\n%s", result, err, out)
 		}
 	})
-	t.Run("has nothing to do without our kinds", func(t *testing.T) {
+	t.Run("does_nothing_without_our_CRDs", func(t *testing.T) {
 		if _, err := s.cluster.Kubectl(t.Context(), "delete", "--wait=true", "crd", "conditionsets.autohealer.resourcestack.com", "nodeclaims.karpenter.sh"); err != nil {
 			t.Fatal(err)
 		}
@@ -249,7 +249,7 @@ func TestCleanup(t *testing.T) {
 	})
 }
 
-// hasOnlyTheirs looks at what is left.
+// hasOnlyTheirs checks what is left.
 func (s *site) hasOnlyTheirs() {
 	s.Helper()
 	for i := range 3 {

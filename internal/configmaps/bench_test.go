@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// large returns a good file of about so many bytes, which may be more than is read.
+// large returns a valid file of about this many bytes, which may exceed the limit.
 func large(bytes int) string {
 	var b strings.Builder
 	b.WriteString("type: ConditionSets\nconditionSets:\n")
@@ -16,8 +16,8 @@ func large(bytes int) string {
 	return b.String()
 }
 
-// BenchmarkRead reads the files that cost most: broken ones, of which the line is
-// to be found.
+// BenchmarkRead reads the most expensive files: broken ones, where the line has to be
+// found.
 func BenchmarkRead(b *testing.B) {
 	const kib = 1 << 10
 	colon := "- type: Bad: x\n"
@@ -46,7 +46,7 @@ func BenchmarkRead(b *testing.B) {
 	}
 }
 
-// spread returns so many keys that say the same.
+// spread returns this many keys with the same text.
 func spread(keys int, text string) map[string]string {
 	data := map[string]string{}
 	for i := range keys {

@@ -7,8 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Wherever somebody slips, the line that is blamed is the one after the longest
-// beginning of the text that can be read, as it is found by trying all of them.
+// For any mistake, the reported line follows the longest beginning of the text that parses.
+// The test finds that beginning by trying all of them.
 func TestTheBlamedLineFollowsTheLongestBeginningThatCanBeRead(t *testing.T) {
 	block := "- type: A\n  effect: NoSchedule\n  taintKey: example.com/a\n  conditions:\n  - ConditionType: A\n    conditionStatus: \"true\"\n"
 	flow := "- {type: B, effect: NoSchedule,\n   taintKey: 'example.com/b',\n   conditions: [\n     {ConditionType: B, conditionStatus: true}]}\n"
@@ -21,7 +21,7 @@ func TestTheBlamedLineFollowsTheLongestBeginningThatCanBeRead(t *testing.T) {
 		text = text[:at] + rapid.SampledFrom(slips).Draw(t, "slip") + text[until:]
 		_, read, err := parse(text)
 		if err == nil {
-			return // it is YAML all the same
+			return // the text is still YAML
 		}
 		lines := strings.SplitAfter(text, "\n")
 		want := len(lines)

@@ -35,7 +35,7 @@ func with(data map[string]string) *corev1.ConfigMap {
 	}
 }
 
-// seed is the sample of the design that the product follows, byte for byte.
+// seed is the example of the design document, byte for byte.
 func seed(tb testing.TB) string {
 	tb.Helper()
 	text, err := os.ReadFile("testdata/seed.yaml")
@@ -197,7 +197,7 @@ func TestASetSaysWhereItIsWritten(t *testing.T) {
 	}
 }
 
-// edit replaces something in the sample of all fields, and must find it.
+// edit replaces a text in the sample of all fields, and fails if it is missing.
 func edit(t *testing.T, old, replacement string) string {
 	t.Helper()
 	if !strings.Contains(full, old) {
@@ -324,8 +324,8 @@ func TestAConfigMapWithNothingToReadIsNoEmptyList(t *testing.T) {
 	}
 }
 
-// Files that are made to take long do not. The limit is for a machine that has
-// much else to do; what grows with a power of the size is far above it.
+// Reading is fast even for malicious files. The limit suits a busy machine; quadratic cost
+// is far above it.
 func TestReadIsQuickWithAnything(t *testing.T) {
 	const much = 60 << 10
 	for name, text := range map[string]string{
@@ -352,8 +352,8 @@ func TestReadIsQuickWithAnything(t *testing.T) {
 	}
 }
 
-// In a long file, the mistake may be far from where the library gives up: all that
-// follows a quote is text, until there is another one or the end.
+// In a long file the mistake may be far from where the parser fails: everything after an
+// open quote is text until the next quote.
 func TestReadFindsTheLineInALongFile(t *testing.T) {
 	text := large(40 << 10)
 	flow := "- type: Flow\n  effect: NoSchedule\n  taintKey: example.com/flow\n  conditions: [\n" + strings.Repeat("    {ConditionType: F,\n     conditionStatus: true},\n", 6) + "  ]\n"
@@ -385,8 +385,8 @@ func TestReadFindsTheLineInALongFile(t *testing.T) {
 	}
 }
 
-// What is broken is read again in search of the line, but not often. Allocations
-// stand for time, which other programs share.
+// The search for the line parses a broken file again, but not often. The test counts
+// allocations, because time depends on other programs.
 func TestABrokenFileCostsAFewGoodOnes(t *testing.T) {
 	cost := func(text string) float64 {
 		m := holding(text)
@@ -417,8 +417,7 @@ func TestABrokenFileCostsAFewGoodOnes(t *testing.T) {
 	}
 }
 
-// Whatever is written, reading ends; what is read has a name and a place, and can
-// be told from all the others.
+// Reading always ends. Every set has a unique name and a place.
 func FuzzRead(f *testing.F) {
 	f.Add(seed(f))
 	f.Add(full)

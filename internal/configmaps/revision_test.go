@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// The revisions of all versions that were ever made are read. Those files never change; a
-// new version adds its own.
+// The revisions of all format versions can be read. The files never change; a new version
+// adds its own.
 func TestRevisionsOfAllVersionsAreRead(t *testing.T) {
 	read := func(text string) *Version {
 		t.Helper()

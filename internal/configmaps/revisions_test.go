@@ -25,7 +25,7 @@ func TestShelf(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// pinned returns a ConfigMap in a namespace of its own.
+	// pinned returns a ConfigMap in its own namespace.
 	pinned := func(t *testing.T, name string) *corev1.ConfigMap {
 		t.Helper()
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "shelf-"}}
@@ -47,7 +47,7 @@ func TestShelf(t *testing.T) {
 		}
 		return v
 	}
-	// revisions returns the numbers of all that there are.
+	// revisions returns the numbers of all revisions.
 	revisions := func(t *testing.T, namespace string) (numbers []int64) {
 		t.Helper()
 		var list appsv1.ControllerRevisionList
@@ -59,7 +59,7 @@ func TestShelf(t *testing.T) {
 		}
 		return numbers
 	}
-	// finds says what whoever comes next finds.
+	// finds compares what a new leader finds.
 	finds := func(t *testing.T, m *corev1.ConfigMap, kind string) configmaps.Stored {
 		t.Helper()
 		all, err := configmaps.NewRevisionStore(c, m.Namespace).List(t.Context())
@@ -80,7 +80,7 @@ func TestShelf(t *testing.T) {
 		return kept
 	}
 
-	t.Run("finds again what was kept, and keeps one", func(t *testing.T) {
+	t.Run("finds_a_stored_version_again_and_keeps_one_revision", func(t *testing.T) {
 		m := pinned(t, strings.Repeat("long.", 50)+"abc")
 		shelf, neighbour := configmaps.NewRevisionStore(c, m.Namespace), configmaps.NewRevisionStore(c, m.Namespace)
 		var kept configmaps.Stored
@@ -89,7 +89,7 @@ func TestShelf(t *testing.T) {
 				t.Fatal(err)
 			}
 			finds(t, m, kind)
-			for range 2 { // who looks often reads a revision once, and sees the next one all the same
+			for range 2 { // the second list uses the cache, and still sees the next revision
 				if sets, err := neighbour.InForce(t.Context()); err != nil || len(sets) != 1 || sets[0].Spec.Type != kind {
 					t.Errorf("the neighbour finds %v: %v", sets, err)
 				}
@@ -108,7 +108,7 @@ func TestShelf(t *testing.T) {
 		if strings.Contains(string(list.Items[0].Data.Raw), "other") {
 			t.Errorf("it keeps what was not read: %s", list.Items[0].Data.Raw)
 		}
-		if err := neighbour.Delete(t.Context(), m.UID); err != nil { // who knows nothing of it
+		if err := neighbour.Delete(t.Context(), m.UID); err != nil { // a store without a cache
 			t.Fatal(err)
 		}
 		if got := revisions(t, m.Namespace); len(got) != 0 {
@@ -116,14 +116,14 @@ func TestShelf(t *testing.T) {
 		}
 	})
 
-	t.Run("of two that a crash left the higher counts", func(t *testing.T) {
+	t.Run("uses_the_higher_of_two_revisions_after_a_crash", func(t *testing.T) {
 		m := pinned(t, "policies")
 		shelf := configmaps.NewRevisionStore(c, m.Namespace)
 		first, err := shelf.Store(t.Context(), configmaps.Stored{}, version(t, m, "A"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Another who does not know of the first, and whose deletion never came.
+		// Another replica that does not know of the first revision, and whose deletion failed.
 		var list appsv1.ControllerRevisionList
 		if err := c.List(t.Context(), &list, client.InNamespace(m.Namespace)); err != nil {
 			t.Fatal(err)
@@ -148,7 +148,7 @@ func TestShelf(t *testing.T) {
 		}
 	})
 
-	t.Run("two who lead at once lose nothing", func(t *testing.T) {
+	t.Run("loses_nothing_with_two_leaders", func(t *testing.T) {
 		m := pinned(t, "policies")
 		shelf := configmaps.NewRevisionStore(c, m.Namespace)
 		before, err := shelf.Store(t.Context(), configmaps.Stored{}, version(t, m, "A"))
@@ -159,7 +159,7 @@ func TestShelf(t *testing.T) {
 			t.Fatal(err)
 		}
 		finds(t, m, "B")
-		// One whose answer was lost says the same again.
+		// A replica whose answer was lost stores the same version again.
 		if _, err := shelf.Store(t.Context(), before, version(t, m, "B")); err != nil {
 			t.Fatal(err)
 		}
@@ -169,7 +169,7 @@ func TestShelf(t *testing.T) {
 		}
 	})
 
-	t.Run("knows what is not its own, or not right", func(t *testing.T) {
+	t.Run("ignores_foreign_and_reports_malformed_revisions", func(t *testing.T) {
 		m := pinned(t, "policies")
 		owner := []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: m.Name, UID: m.UID}}
 		for name, r := range map[string]*appsv1.ControllerRevision{
@@ -191,7 +191,7 @@ func TestShelf(t *testing.T) {
 			t.Fatal(err)
 		}
 		finds(t, m, "A")
-		if got := revisions(t, m.Namespace); len(got) != 2 { // that of the DaemonSet
+		if got := revisions(t, m.Namespace); len(got) != 2 { // one is that of the DaemonSet
 			t.Errorf("revisions %v", got)
 		}
 	})

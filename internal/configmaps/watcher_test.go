@@ -26,9 +26,9 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// gate stands before the API server, counts what passes and lets some of it not.
+// gate is a client that counts requests and can block or reject them.
 type gate struct {
-	held                    chan struct{} // nothing comes out of a watch before it is closed; nil holds nothing
+	held                    chan struct{} // watches deliver nothing until it is closed; nil blocks nothing
 	lists, watches          atomic.Int64
 	listClosed, watchClosed atomic.Bool
 }
@@ -109,7 +109,7 @@ func eventually(t *testing.T, what string, wrong func() error) {
 	t.Fatalf("%s: %v", what, err)
 }
 
-// missing says how the types of sets differ from those that are wanted.
+// missing returns how the types of sets differ from the wanted ones.
 func missing(sets []*v1alpha1.ConditionSet, want ...string) error {
 	var got []string
 	for _, set := range sets {
@@ -127,7 +127,7 @@ func TestLookout(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// world is a namespace with a shelf, and a lookout that stands behind a gate.
+	// world is a namespace with a store, and a watcher behind a gate.
 	type world struct {
 		gate    gate
 		log     journal
@@ -189,7 +189,7 @@ func TestLookout(t *testing.T) {
 			return missing(sets, want...)
 		})
 	}
-	// asks returns how many calls a question costs.
+	// asks returns how many requests a call costs.
 	asks := func(t *testing.T, w *world) int64 {
 		t.Helper()
 		before := w.gate.lists.Load()
@@ -208,7 +208,7 @@ func TestLookout(t *testing.T) {
 		})
 	}
 
-	t.Run("sees what comes and goes without asking", func(t *testing.T) {
+	t.Run("sees_changes_without_requests", func(t *testing.T) {
 		w := newWorld(t)
 		_, one := keep(t, w, "one", "A", configmaps.Stored{})
 		if got := asks(t, w); got != 1 {
@@ -238,7 +238,7 @@ func TestLookout(t *testing.T) {
 		}
 	})
 
-	t.Run("asks while it may not watch, and says so once", func(t *testing.T) {
+	t.Run("reads_without_watch_permission_and_logs_it_once", func(t *testing.T) {
 		w := newWorld(t)
 		w.gate.watchClosed.Store(true)
 		_, one := keep(t, w, "one", "A", configmaps.Stored{})
@@ -249,7 +249,7 @@ func TestLookout(t *testing.T) {
 			}
 			return nil
 		})
-		// It must be right at once: nobody would tell of a change.
+		// The result must be correct at once: no event would follow.
 		for _, kind := range []string{"B", "A", "C"} {
 			_, one = keep(t, w, "one", kind, one)
 			sets, err := w.lookout.InForce(t.Context())
@@ -269,7 +269,7 @@ func TestLookout(t *testing.T) {
 		sees(t, w, "D")
 	})
 
-	t.Run("takes no silence for an answer", func(t *testing.T) {
+	t.Run("reads_while_the_watch_has_not_delivered", func(t *testing.T) {
 		w := newWorld(t)
 		w.gate.held = make(chan struct{})
 		keep(t, w, "one", "A", configmaps.Stored{})
@@ -290,7 +290,7 @@ func TestLookout(t *testing.T) {
 		sees(t, w, "A")
 	})
 
-	t.Run("knows of none while it may not even list", func(t *testing.T) {
+	t.Run("returns_no_sets_without_list_permission", func(t *testing.T) {
 		w := newWorld(t)
 		w.gate.watchClosed.Store(true)
 		w.gate.listClosed.Store(true)

@@ -17,7 +17,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/karpenter"
 )
 
-// decode reads an object the way that clients do: by its kind.
+// decode reads an object as clients do, by its kind.
 func decode[T runtime.Object](t *testing.T, text string) T {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -39,8 +39,7 @@ func decode[T runtime.Object](t *testing.T, text string) T {
 	return read
 }
 
-// wholeClaim is what Karpenter 1.15 writes, with many of the fields that are not
-// used here.
+// wholeClaim is a claim of Karpenter 1.15, with many unused fields.
 const wholeClaim = `
 apiVersion: karpenter.sh/v1
 kind: NodeClaim
@@ -120,8 +119,8 @@ func TestNodeClaimIsReadWithWhatIsUsed(t *testing.T) {
 	}
 }
 
-// wholePool is the seed's NodePool, with today's version and what Karpenter wants
-// beside the block.
+// wholePool is the NodePool of the design document, in the current API version and with all
+// required fields.
 const wholePool = `
 apiVersion: karpenter.sh/v1
 kind: NodePool
@@ -174,7 +173,7 @@ func TestNodePoolIsReadWithWhatIsUsed(t *testing.T) {
 	}
 }
 
-// What the difference is worth, internal/budget tells.
+// Package budget interprets the difference.
 func TestAbsentAndEmptyBudgetsAreNotTheSame(t *testing.T) {
 	for text, want := range map[string][]karpenter.Budget{
 		`{}`:                          nil,
@@ -270,7 +269,7 @@ func TestWhatDoesNotFitHidesNothingElse(t *testing.T) {
 	})
 }
 
-// The metadata of an object the API server vouches for.
+// The API server guarantees the metadata of an object.
 func FuzzWhatDoesNotFitIsNeverAnError(f *testing.F) {
 	f.Add([]byte(`{"startupTaints":[{"key":"a","effect":"NoExecute"}],"terminationGracePeriod":"1h"}`), []byte(`{"providerID":"a","conditions":[{"type":"Ready","status":"True"}]}`))
 	f.Add([]byte(`{"repair":{"policies":[{"conditionType":"Ready"}]},"disruption":{"budgets":[{"nodes":"1","reasons":[]}]},"replicas":3}`), []byte(`7`))
@@ -317,7 +316,7 @@ func TestDeepCopySharesNothing(t *testing.T) {
 	}
 }
 
-// shared complains of everything that two values that look the same have in common.
+// shared reports memory that two equal values share.
 func shared(t *testing.T, a, b reflect.Value, path string, seen *int) {
 	t.Helper()
 	switch a.Kind() {

@@ -27,9 +27,9 @@ func TestClaimOf(t *testing.T) {
 		err    error
 	}{
 		{"is the one with the node's provider ID", node("aws:///b"), []*karpenter.NodeClaim{claim("a", "aws:///a"), claim("b", "aws:///b")}, "b", nil},
-		{"is nobody's when there is none", node("aws:///c"), []*karpenter.NodeClaim{claim("a", "aws:///a")}, "", nil},
-		{"is nobody's without claims", node("aws:///c"), nil, "", nil},
-		{"is nobody's when there are two", node("aws:///a"), []*karpenter.NodeClaim{claim("a", "aws:///a"), claim("x", ""), claim("b", "aws:///a")}, "", karpenter.ErrTwoClaims},
+		{"finds none with another provider ID", node("aws:///c"), []*karpenter.NodeClaim{claim("a", "aws:///a")}, "", nil},
+		{"finds none without claims", node("aws:///c"), nil, "", nil},
+		{"rejects two", node("aws:///a"), []*karpenter.NodeClaim{claim("a", "aws:///a"), claim("x", ""), claim("b", "aws:///a")}, "", karpenter.ErrTwoClaims},
 		{"is not the one that waits for its machine, for a node without a provider ID", node(""), []*karpenter.NodeClaim{claim("a", ""), claim("b", "")}, "", nil},
 	}
 	for _, test := range tests {
@@ -78,7 +78,7 @@ func TestStartupTaintsAndInitialized(t *testing.T) {
 		{name: "before the node has the startup taints of its claim it is not initialised", ready: ready("True"), claim: wants,
 			taints: []corev1.Taint{unregistered}, still: []corev1.Taint{unregistered}},
 		{name: "a node that is not ready is not", ready: ready("False"), claim: wants},
-		{name: "a node that nobody hears of is not", ready: ready("Unknown"), claim: wants},
+		{name: "a node with an unknown status is not", ready: ready("Unknown"), claim: wants},
 		{name: "a node that says nothing is not", claim: wants},
 		{name: "by the label it once was, whatever it is now", labels: initialized, ready: ready("False"), claim: wants, taints: []corev1.Taint{cilium}, still: []corev1.Taint{cilium}, is: true},
 		{name: "by another value of the label it never was", labels: map[string]string{"karpenter.sh/initialized": "false"}, ready: ready("False"), claim: wants},
@@ -106,7 +106,7 @@ func TestDoNotRepair(t *testing.T) {
 		annotations map[string]string
 		by          string
 	}{
-		{"nobody forbids it", nil, ""},
+		{"no annotation", nil, ""},
 		{"something else is forbidden", map[string]string{"karpenter.sh/do-not-disrupt": "true"}, ""},
 		{"Karpenter's word", map[string]string{theirs: "true"}, theirs},
 		{"a word that Karpenter does not take", map[string]string{theirs: "True"}, ""},
@@ -138,7 +138,7 @@ func TestDisrupted(t *testing.T) {
 		claim *karpenter.NodeClaim
 		how   string
 	}{
-		{"nobody has it in hand", claim("a", "a"), ""},
+		{"not disrupted", claim("a", "a"), ""},
 		{"deleted", deleting, "is being deleted"},
 		{"chosen by Karpenter's own repair, before it deletes", with("DisruptionReason", "True", "Unhealthy"), "is about to be deleted by Karpenter: Unhealthy"},
 		{"a choice that was taken back", with("DisruptionReason", "False", "Unhealthy"), ""},

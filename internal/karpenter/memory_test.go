@@ -12,8 +12,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/karpenter"
 )
 
-// claims returns the bodies of so many claims, each as a cluster has them: with the
-// sixty types of instance that Karpenter asks for, and who wrote which of its fields.
+// claims returns the bodies of this many realistic claims: with the sixty instance types
+// that Karpenter requests, and with managedFields.
 func claims(tb testing.TB, count int) [][]byte {
 	tb.Helper()
 	body, err := yaml.ToJSON([]byte(wholeClaim))
@@ -44,7 +44,7 @@ func claims(tb testing.TB, count int) [][]byte {
 	return bodies
 }
 
-// held decodes every body and returns how many bytes of the heap each result keeps.
+// held decodes every body and returns how many bytes of heap each result uses.
 func held[T any](t *testing.T, bodies [][]byte, read func([]byte, *T) error) int {
 	t.Helper()
 	heap := func() uint64 {
@@ -67,7 +67,7 @@ func held[T any](t *testing.T, bodies [][]byte, read func([]byte, *T) error) int
 	return int(after-before) / len(bodies)
 }
 
-// Of ten thousand claims nobody wants to hold a hundred megabytes.
+// Ten thousand claims must not use a hundred megabytes.
 func TestAClaimHoldsFewKilobytes(t *testing.T) {
 	bodies := claims(t, 300)
 	typed := held(t, bodies, func(body []byte, into *karpenter.NodeClaim) error { return json.Unmarshal(body, into) })
@@ -87,8 +87,8 @@ func TestAClaimHoldsFewKilobytes(t *testing.T) {
 	}
 }
 
-// BenchmarkDecodeClaim reads the same claim again and again: one op is one decode of
-// about 3 KB of JSON.
+// BenchmarkDecodeClaim decodes the same claim repeatedly: one op is one decode of about
+// 3 KB of JSON.
 func BenchmarkDecodeClaim(b *testing.B) {
 	body := claims(b, 1)[0]
 	b.SetBytes(int64(len(body)))

@@ -24,7 +24,7 @@ const (
 	them = "node-maintenance"
 )
 
-// leaseOf is a Lease that was acquired an hour before noon and renewed at some time.
+// leaseOf returns a Lease that was acquired an hour before noon and renewed at the given time.
 func leaseOf(holder string, renewed time.Time, duration int32) *coordinationv1.Lease {
 	return &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "medik8s-leases", Name: "node-worker-1", UID: "lease-uid", ResourceVersion: "7"},
@@ -70,7 +70,7 @@ func TestHeld(t *testing.T) {
 		{"it has ended", leaseOf(them, noon.Add(-10*time.Minute-time.Microsecond), 600), "", 0, false},
 		{"the holder's clock is ahead", leaseOf(them, noon.Add(5*time.Minute), 60), them, 6 * time.Minute, true},
 		{"the holder's clock is too far ahead to be believed", leaseOf(them, noon.Add(5*time.Minute+time.Microsecond), 60), "", 0, false},
-		{"nobody renewed it", with(leaseOf(them, noon, 600), func(s *coordinationv1.LeaseSpec) { s.RenewTime = nil }), "", 0, false},
+		{"it has no renew time", with(leaseOf(them, noon, 600), func(s *coordinationv1.LeaseSpec) { s.RenewTime = nil }), "", 0, false},
 		{"it is for no time", with(leaseOf(them, noon, 600), func(s *coordinationv1.LeaseSpec) { s.LeaseDurationSeconds = nil }), "", 0, false},
 		{"the holder gave no name", with(leaseOf(them, noon, 600), func(s *coordinationv1.LeaseSpec) { s.HolderIdentity = nil }), "", 10 * time.Minute, true},
 		{"it was never acquired, they say", with(leaseOf(them, noon, 600), func(s *coordinationv1.LeaseSpec) { s.AcquireTime = nil }), them, 10 * time.Minute, true},
@@ -117,11 +117,11 @@ func TestTakeWhatIsThere(t *testing.T) {
 		{"ours, which has ended", leaseOf(us, before, 1), false, 3},
 		{"ours, which has ended and was never acquired", with(leaseOf(us, before, 1), func(s *coordinationv1.LeaseSpec) { s.AcquireTime = nil }), true, 4},
 		{"ours, which runs and was never acquired", with(leaseOf(us, before, 600), func(s *coordinationv1.LeaseSpec) { s.AcquireTime = nil }), false, 3},
-		{"ours, which nobody renewed", with(leaseOf(us, before, 600), func(s *coordinationv1.LeaseSpec) { s.RenewTime = nil }), true, 4},
+		{"ours, never renewed", with(leaseOf(us, before, 600), func(s *coordinationv1.LeaseSpec) { s.RenewTime = nil }), true, 4},
 		{"ours, which is for no time", with(leaseOf(us, before, 600), func(s *coordinationv1.LeaseSpec) { s.LeaseDurationSeconds = nil }), true, 4},
-		{"somebody's, which has ended", leaseOf(them, before, 1), true, 4},
-		{"nobody's", with(leaseOf(them, before, 1), func(s *coordinationv1.LeaseSpec) { s.HolderIdentity = nil }), true, 4},
-		{"somebody's, who did not count", with(leaseOf(them, before, 1), func(s *coordinationv1.LeaseSpec) { s.LeaseTransitions = nil }), true, 1},
+		{"expired, of another holder", leaseOf(them, before, 1), true, 4},
+		{"without a holder", with(leaseOf(them, before, 1), func(s *coordinationv1.LeaseSpec) { s.HolderIdentity = nil }), true, 4},
+		{"of another holder, without transitions", with(leaseOf(them, before, 1), func(s *coordinationv1.LeaseSpec) { s.LeaseTransitions = nil }), true, 1},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			test.existing.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "worker-1", UID: "an earlier node"}}
@@ -158,7 +158,7 @@ func TestNeedsRenewal(t *testing.T) {
 		{"for less than is wanted now", leaseOf(us, noon, 599), true},
 		{"for more than is wanted now", leaseOf(us, noon.Add(-time.Minute), 6000), false},
 		{"renewed ahead of our clock", leaseOf(us, noon.Add(time.Minute), 600), false},
-		{"somebody else's", leaseOf(them, noon, 600), true},
+		{"of another holder", leaseOf(them, noon, 600), true},
 		{"never renewed", with(leaseOf(us, noon, 600), func(s *coordinationv1.LeaseSpec) { s.RenewTime = nil }), true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -172,8 +172,8 @@ func TestNeedsRenewal(t *testing.T) {
 	}
 }
 
-// Whatever is there and for whatever time: who takes a Lease holds it, for as long as
-// a Lease can say, and has nothing to write before it is time.
+// For any existing Lease and any duration: after Take the holder holds it, for as long as a
+// Lease can say, and needs no renewal before RenewAt.
 func TestWhoTakesHolds(t *testing.T) {
 	var fresh, over int
 	rapid.Check(t, func(t *rapid.T) {

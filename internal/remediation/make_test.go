@@ -183,7 +183,7 @@ func TestMakeForSeveralTemplatesOfAKind(t *testing.T) {
 		return made.GetName()
 	}
 	first := name(several, worker())
-	const golden = "worker-1-d73i6" // an older version of this program may have asked: the name must stay
+	const golden = "worker-1-d73i6" // an older version may have created this object, so the name must stay
 	if first != golden {
 		t.Errorf("the name is %s, want %s", first, golden)
 	}
@@ -196,7 +196,7 @@ func TestMakeForSeveralTemplatesOfAKind(t *testing.T) {
 	}
 }
 
-// Whatever a node is called, the name that we choose is one that an object can have.
+// For any node name, the chosen name is a valid object name.
 func TestMakeChoosesNamesThatFit(t *testing.T) {
 	label := rapid.StringMatching(`[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?`)
 	seen := map[string]int{}

@@ -14,8 +14,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/remediation"
 )
 
-// ofPeer is an object as medik8s' own controller makes it, and as a remediator has
-// answered it.
+// ofPeer is an object that medik8s' own controller created, with a remediator's answer.
 const ofPeer = `{
   "apiVersion": "self-node-remediation.medik8s.io/v1alpha1",
   "kind": "SelfNodeRemediation",
@@ -99,7 +98,7 @@ func TestReadOwner(t *testing.T) {
 		{"a health check of a later version", `{"apiVersion":"remediation.medik8s.io/v1","kind":"NodeHealthCheck","name":"c","uid":"u"}`, "c"},
 		{"a repair policy", `{"apiVersion":"autohealer.resourcestack.com/v1alpha1","kind":"RepairPolicy","name":"c","uid":"u"}`, "c"},
 		{"a set", `{"apiVersion":"autohealer.resourcestack.com/v1alpha1","kind":"ConditionSet","name":"c","uid":"u"}`, ""},
-		{"a health check of somebody else", `{"apiVersion":"example.com/v1alpha1","kind":"NodeHealthCheck","name":"c","uid":"u"}`, ""},
+		{"a health check of another API group", `{"apiVersion":"example.com/v1alpha1","kind":"NodeHealthCheck","name":"c","uid":"u"}`, ""},
 		{"a MachineHealthCheck", `{"apiVersion":"machine.openshift.io/v1beta1","kind":"MachineHealthCheck","name":"c","uid":"u"}`, ""},
 		{"another kind of the group", `{"apiVersion":"remediation.medik8s.io/v1alpha1","kind":"Other","name":"c","uid":"u"}`, ""},
 	} {
@@ -175,10 +174,10 @@ func TestIsOf(t *testing.T) {
 		{"the node that was noted, whatever the clocks say", remediation.Object{Node: "worker-1", NodeUID: "new", Created: noon.Add(-time.Minute)}, true},
 		{"an earlier node of that name", remediation.Object{Node: "worker-1", NodeUID: "old", Created: noon.Add(time.Minute)}, false},
 		{"another node", remediation.Object{Node: "worker-2", NodeUID: "new", Created: noon.Add(time.Minute)}, false},
-		{"nobody noted which, and the object is younger", remediation.Object{Node: "worker-1", Created: noon.Add(time.Second)}, true},
-		{"nobody noted which, and both are of one second", remediation.Object{Node: "worker-1", Created: noon}, true},
-		{"nobody noted which, and the object is older", remediation.Object{Node: "worker-1", Created: noon.Add(-time.Second)}, false},
-		{"nobody noted which, of another node", remediation.Object{Node: "worker-2", Created: noon.Add(time.Second)}, false},
+		{"no UID, and the object is younger", remediation.Object{Node: "worker-1", Created: noon.Add(time.Second)}, true},
+		{"no UID, and both are of one second", remediation.Object{Node: "worker-1", Created: noon}, true},
+		{"no UID, and the object is older", remediation.Object{Node: "worker-1", Created: noon.Add(-time.Second)}, false},
+		{"no UID, of another node", remediation.Object{Node: "worker-2", Created: noon.Add(time.Second)}, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if got := test.object.IsOf(node); got != test.want {
@@ -226,7 +225,7 @@ func TestStep(t *testing.T) {
 	}
 }
 
-// FuzzRead reads anything that a JSON object can be, in the place of any of its parts.
+// FuzzRead reads any JSON value in the place of any part of an object.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(ofPeer))
 	f.Add([]byte(`{"metadata":{"annotations":[],"labels":7,"finalizers":"x","ownerReferences":[1,{"kind":["NodeHealthCheck"]}],"creationTimestamp":true,"deletionTimestamp":{}},"status":{"conditions":[{"type":{},"status":[]}]}}`))

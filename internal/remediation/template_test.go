@@ -22,7 +22,7 @@ func TestTemplateOf(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		change func(*corev1.ObjectReference)
-		want   string // the field of the error; empty means that there is none
+		want   string // the field of the error; empty for no error
 	}{
 		{"a template in a namespace", func(*corev1.ObjectReference) {}, ""},
 		{"a template without a namespace", func(r *corev1.ObjectReference) { r.Namespace = "" }, ""},
@@ -62,7 +62,7 @@ func TestTemplateOf(t *testing.T) {
 	}
 }
 
-// The text stands in plans, in status and in other processes' notes: it must stay.
+// The text is stored in plans, statuses and annotations, so it must not change.
 func TestTemplateAsText(t *testing.T) {
 	nowhere := reboot
 	nowhere.Namespace = ""

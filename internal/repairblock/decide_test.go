@@ -36,14 +36,14 @@ func TestStanding(t *testing.T) {
 		{"a pool that never had a block", false, 1, nil, nil, has("crd/5"), bare},
 		{"a pool that never had one, without the schema", false, 1, nil, nil, lacks, bare},
 		{"a block", true, 1, nil, nil, has("crd/5"), follows},
-		{"a block that nobody can follow", true, 1, fault, nil, has("crd/5"), refused},
+		{"an invalid block", true, 1, fault, nil, has("crd/5"), refused},
 		{"a block seen before the loss was", true, 3, nil, seen, lacks, lost},
 		{"a block that is gone with its schema", false, 3, nil, seen, lacks, lost},
 		{"a block that is gone with its schema, after a write", false, 4, nil, seen, lacks, lost},
-		{"a block that somebody has removed", false, 4, nil, seen, has("crd/5"), removed},
+		{"a block that a user has removed", false, 4, nil, seen, has("crd/5"), removed},
 		{"a block that is gone under another schema", false, 4, nil, seen, has("crd/7"), vanished},
 		{"a block that is gone under another schema, unwritten", false, 3, nil, seen, has("crd/7"), vanished},
-		{"a block that is gone and that nobody can have removed", false, 3, nil, seen, has("crd/5"), hidden},
+		{"a missing block under the same generation", false, 3, nil, seen, has("crd/5"), hidden},
 		{"a block that may be shown in a moment", false, 4, nil, seen, early, hidden},
 		{"a block that is gone, and no look at the schema", false, 4, nil, seen, view{}, unsure},
 		{"a block that was never seen with a schema", false, 4, nil, &good{UID: "u", Generation: 3}, has("crd/5"), vanished},
@@ -58,8 +58,8 @@ func TestStanding(t *testing.T) {
 	}
 }
 
-// Where somebody has written a block and none can be followed, that is not the same as
-// none, and he is told what comes of it.
+// A block without a known valid version differs from no block, and the user learns the
+// consequence.
 func TestWhatWasNeverGoodIsNotNothing(t *testing.T) {
 	fault := errors.New("no duration")
 	last := &good{Block: &v1alpha1.RepairSpec{}}
@@ -118,19 +118,19 @@ func TestKeepsTellsWhatTheAPIServerPrunes(t *testing.T) {
 	}
 }
 
-// fakeStore is a pool and its CRD as an API server holds them, with what people do.
+// fakeStore is a pool and its CRD as an API server stores them, with the actions of users.
 type fakeStore struct {
 	version int  // of the CRD
-	has     bool // it has the schema
+	has     bool // the CRD has the schema
 	stands  bool // the block is stored
 	block   string
 	gen     int64
-	// wanted is what people want to be in force, empty for nothing: the last block that
-	// was written, unless somebody has removed one that could be seen.
+	// wanted is what users want to be in force, empty for nothing: the last written
+	// block, unless a user has removed a visible one.
 	wanted string
 }
 
-// prune is what every write does first.
+// prune is the first step of every write.
 func (s *fakeStore) prune() {
 	if !s.has {
 		s.stands = false
@@ -145,17 +145,17 @@ func (s *fakeStore) shown() *karpenter.NodePool {
 	return pool
 }
 
-// However schemas come and go, whoever writes and whenever nobody looks, the block in
-// force is the one that people want, if somebody has looked after it was written. Only
-// a block that was removed, and the CRD changed before somebody looked or since
-// somebody had, may have been lost as well: people are told how to drop it.
+// For any sequence of changes, the block in force is the one that users want, if the store
+// has seen it. There is one ambiguous case: a block was removed, and the CRD changed before
+// the store ran again. The block may then have been pruned, and users are told how to drop
+// it.
 func TestNoBlockIsLostAndNoneOutlivesItsRemoval(t *testing.T) {
 	var losses, removals, ambiguous int
 	rapid.Check(t, func(t *rapid.T) {
 		s := &fakeStore{version: 1, has: true, gen: 1}
-		var last *good // in memory and, as here every look is kept, in the copy
-		isSeen := true // what people want was seen
-		isSure := true // nothing was removed that may have been lost as well
+		var last *good // in memory, and here also in the stored revision
+		isSeen := true // the store has seen what users want
+		isSure := true // no removal is ambiguous
 		change := func(has bool) {
 			s.version, s.has = s.version+1, has
 			if s.wanted == "" && last != nil {
@@ -205,7 +205,7 @@ func TestNoBlockIsLostAndNoneOutlivesItsRemoval(t *testing.T) {
 			},
 			"a block is removed": func(t *rapid.T) {
 				if s.prune(); !s.stands {
-					t.Skip("nobody sees one")
+					t.Skip("the block is not visible")
 				}
 				if last == nil || last.Definition != string(rune('a'+s.version)) || !isSeen {
 					isSure = false
@@ -214,11 +214,11 @@ func TestNoBlockIsLostAndNoneOutlivesItsRemoval(t *testing.T) {
 				s.stands, s.wanted, isSeen = false, "", true
 				s.gen++
 			},
-			"somebody looks":       func(*rapid.T) { look() },
-			"somebody looks again": func(*rapid.T) { look() },
+			"the store runs":       func(*rapid.T) { look() },
+			"the store runs again": func(*rapid.T) { look() },
 		})
 	})
-	t.Logf("%d losses, %d removals, %d that nobody can tell", losses, removals, ambiguous)
+	t.Logf("%d losses, %d removals, %d ambiguous cases", losses, removals, ambiguous)
 	if losses == 0 || removals == 0 {
 		t.Error("nothing was lost or removed: this test looks at nothing")
 	}
@@ -228,7 +228,7 @@ func TestPaceIsFourTimesInAnHourAndFreshAfterALongPeace(t *testing.T) {
 	start := time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
 	var p pace
 	var taken []time.Duration
-	for d := time.Duration(0); d < time.Hour; d += 10 * time.Second { // somebody takes it away all the time
+	for d := time.Duration(0); d < time.Hour; d += 10 * time.Second { // another writer removes it all the time
 		if p.take(start.Add(d)) {
 			taken = append(taken, d)
 		}

@@ -6,7 +6,7 @@
 //
 // # Which block is in force
 //
-// A valid block on a pool is in force at once. The store then writes a copy as a
+// A valid block on a pool is in force at once. The store then writes it to a
 // ControllerRevision, and retries if that fails. Only a new leader that takes over before
 // that does not know the block. If the block on the pool is invalid, the last valid block
 // stays in force.
@@ -16,10 +16,10 @@
 // A user who removes a block while the CRD has its schema wants it removed. A user who
 // applies a CRD without the schema usually does not. The API server then hides the block at
 // once, and prunes it with the next write to the pool, even to its status. The store
-// distinguishes these cases by the version of the CRD, which each copy records. If the
+// distinguishes these cases by the version of the CRD, which each revision records. If the
 // block disappears under the same CRD version, the schema was always present, so a user
 // removed the block. Under another version the block may have been pruned. It then stays in
-// force until a user writes a block again or deletes the copy. This works even if no
+// force until a user writes a block again or deletes the revision. This works even if no
 // controller runs in the meantime.
 //
 // API servers need a moment to apply a changed CRD, and a watch does not report changes that

@@ -23,18 +23,18 @@ import (
 )
 
 const (
-	// RevisionLabel marks the copies; its value is the name of the pool.
+	// RevisionLabel marks the revisions; its value is the name of the pool.
 	RevisionLabel = "autohealer.resourcestack.com/kept-repair-block"
-	// copyPrefix starts the names of copies, and longestPool is how much of a pool's name
+	// copyPrefix starts the names of revisions, and longestPool is how much of a pool's name
 	// fits into them.
 	copyPrefix  = "autohealer-repair-"
 	longestPool = 180
-	// copyVersion is the format version of new copies. Older copies have no version and
+	// copyVersion is the format version of new revisions. Older revisions have no version and
 	// the same format.
 	copyVersion = 1
 )
 
-// good is the last valid block of a pool, as stored in its copy.
+// good is the last valid block of a pool, as stored in its revision.
 type good struct {
 	// Version is the format version, which newCopy sets.
 	Version int       `json:"version"`
@@ -46,21 +46,21 @@ type good struct {
 	// that is uncertain.
 	Definition string               `json:"definition,omitempty"`
 	Block      *v1alpha1.RepairSpec `json:"repair"`
-	// Unknown are fields of a newer version, which the next copy keeps.
+	// Unknown are fields of a newer version, which the next revision keeps.
 	Unknown format.Unknown `json:"-"`
 }
 
-// saysLike reports whether another copy is equally good for a new leader. A new generation
-// of the pool alone needs no new copy.
+// saysLike reports whether another revision is equally good for a new leader. A new generation
+// of the pool alone needs no new revision.
 func (g *good) saysLike(other *good) bool {
 	return other != nil && g.UID == other.UID && g.Definition == other.Definition && sameBlock(g.Block, other.Block)
 }
 
-// copies are the revisions of one pool in the order of their numbers. A revision is
+// revisions are the revisions of one pool in the order of their numbers. A revision is
 // immutable, so the next one is created before the previous ones are deleted.
 type copies []*appsv1.ControllerRevision
 
-// lastNumber returns the highest number of all copies for pools of a name, including
+// lastNumber returns the highest number of all revisions for pools of a name, including
 // unreadable ones.
 func lastNumber(revisions map[string]*appsv1.ControllerRevision, name string) (last int64) {
 	for _, revision := range revisions {
@@ -71,7 +71,7 @@ func lastNumber(revisions map[string]*appsv1.ControllerRevision, name string) (l
 	return last
 }
 
-// arrange groups copies by the UIDs of their pools. It calls unreadable for copies that
+// arrange groups revisions by the UIDs of their pools. It calls unreadable for revisions that
 // cannot be read.
 func arrange(revisions map[string]*appsv1.ControllerRevision, unreadable func(*appsv1.ControllerRevision, error)) (byPool map[types.UID]copies, last map[types.UID]*good) {
 	byPool, last = map[types.UID]copies{}, map[types.UID]*good{}
@@ -88,7 +88,7 @@ func arrange(revisions map[string]*appsv1.ControllerRevision, unreadable func(*a
 	return byPool, last
 }
 
-// readCopy returns the block in a copy.
+// readCopy returns the block in a revision.
 func readCopy(revision *appsv1.ControllerRevision) (*good, error) {
 	read := &good{}
 	unknown, err := format.Read(revision.Data.Raw, read)
@@ -106,7 +106,7 @@ func readCopy(revision *appsv1.ControllerRevision) (*good, error) {
 	return read, nil
 }
 
-// newCopy returns a copy. Its name depends only on the pool and the number, so that two
+// newCopy returns a revision. Its name depends only on the pool and the number, so that two
 // concurrent leaders cannot both create it.
 func newCopy(namespace string, number int64, g *good) (*appsv1.ControllerRevision, error) {
 	versioned := *g
@@ -128,13 +128,13 @@ func newCopy(namespace string, number int64, g *good) (*appsv1.ControllerRevisio
 	}, nil
 }
 
-// copyLabel returns the label value for a pool's copies. Karpenter itself cannot use a pool
+// copyLabel returns the label value for a pool's revisions. Karpenter itself cannot use a pool
 // whose name does not fit into a label.
 func copyLabel(pool string) string {
 	return strings.TrimRight(pool[:min(len(pool), validation.LabelValueMaxLength)], ".-")
 }
 
-// listCopies reads all copies from the API server.
+// listCopies reads all revisions from the API server.
 func (k *Store) listCopies(ctx context.Context) (map[string]*appsv1.ControllerRevision, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -160,7 +160,7 @@ func (k *Store) createCopy(ctx context.Context, revision *appsv1.ControllerRevis
 	return nil
 }
 
-// deleteCopy deletes this copy by UID, because its name may be used again.
+// deleteCopy deletes this revision by UID, because its name may be used again.
 func (k *Store) deleteCopy(ctx context.Context, revision *appsv1.ControllerRevision) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

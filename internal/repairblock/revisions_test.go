@@ -12,8 +12,8 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 )
 
-// The copies of all versions that were ever made are read. Those files never change; a
-// new version adds its own.
+// The revisions of all format versions can be read. The files never change; a new version
+// adds its own.
 func TestCopiesOfAllVersionsAreRead(t *testing.T) {
 	want := &good{
 		Pool: "default", UID: "0c7f0f9e-1111-4a6e-9d52-000000000001", Generation: 3, Definition: "0c7f0f9e-1111-4a6e-9d52-000000000002/5",

@@ -26,8 +26,8 @@ type pool struct {
 
 	last      *good // the last valid block, nil for none
 	lastFault error // why it is no longer valid
-	inherits  bool  // its copies were known at the last check
-	isKept    bool  // it had a copy
+	inherits  bool  // its revisions were known at the last check
+	isKept    bool  // it had a revision
 
 	told     string // the last problem in an Event
 	restore  pace
@@ -43,7 +43,7 @@ func (p *pool) inForce() *Pool {
 	return now
 }
 
-// isDropped reports whether a user deleted the copy of a block that is in force but is
+// isDropped reports whether a user deleted the revision of a block that is in force but is
 // missing or invalid on its pool.
 func (p *pool) isDropped(kept map[types.UID]*good) bool {
 	return p.last != nil && p.is != follows && p.isKept && kept[p.UID] == nil
@@ -120,7 +120,7 @@ func (k *Store) round(ctx context.Context) (due time.Time) {
 	return earliest(due, k.restore(ctx, v))
 }
 
-// meet adds and removes pools, and takes the last valid block of new pools from their copies.
+// meet adds and removes pools, and takes the last valid block of new pools from their revisions.
 func (k *Store) meet(s *sight, kept map[types.UID]*good) {
 	maps.DeleteFunc(k.pools, func(name string, p *pool) bool {
 		is := s.pools.objects[name]
@@ -158,7 +158,7 @@ func (k *Store) judge(name string, block *v1alpha1.RepairSpec) error {
 }
 
 // askAgain reads again before the store accepts that a user has removed a block, or deleted
-// a copy of the block in force. It returns when to try again.
+// a revision of the block in force. It returns when to try again.
 func (k *Store) askAgain(ctx context.Context, v view, kept map[types.UID]*good) (due time.Time) {
 	var gone, dropped []*pool
 	for _, p := range k.pools {
@@ -207,7 +207,7 @@ func (k *Store) confirmRemoval(ctx context.Context, v view) error {
 	return nil
 }
 
-// confirmDrop drops the blocks whose copies a user has deleted.
+// confirmDrop drops the blocks whose revisions a user has deleted.
 func (k *Store) confirmDrop(ctx context.Context, dropped []*pool, v view) error {
 	fresh, err := k.listCopies(ctx)
 	if err != nil {
@@ -226,7 +226,7 @@ func (k *Store) confirmDrop(ctx context.Context, dropped []*pool, v view) error 
 	return nil
 }
 
-// keep writes copies of the blocks in force and deletes obsolete copies. It returns when to
+// keep writes revisions of the blocks in force and deletes obsolete revisions. It returns when to
 // try again.
 func (k *Store) keep(ctx context.Context, revisions map[types.UID]copies, kept map[types.UID]*good) (due time.Time) {
 	now := time.Now()
@@ -257,7 +257,7 @@ func (k *Store) keepAll(ctx context.Context, revisions map[types.UID]copies, kep
 		old := revisions[p.UID]
 		delete(revisions, p.UID)
 		switch {
-		case p.last == nil: // delete all copies
+		case p.last == nil: // delete all revisions
 		case p.isDropped(kept): // confirmDrop has not confirmed it yet
 		case p.last.saysLike(kept[p.UID]):
 			old = old[:len(old)-1]
@@ -273,7 +273,7 @@ func (k *Store) keepAll(ctx context.Context, revisions map[types.UID]copies, kep
 	return k.forgetGone(ctx, revisions)
 }
 
-// forgetGone deletes the copies of deleted pools, unless the CRD is in deletion: no user has
+// forgetGone deletes the revisions of deleted pools, unless the CRD is in deletion: no user has
 // deleted the pools that disappear with it.
 func (k *Store) forgetGone(ctx context.Context, revisions map[types.UID]copies) error {
 	if len(revisions) == 0 {
@@ -282,7 +282,7 @@ func (k *Store) forgetGone(ctx context.Context, revisions map[types.UID]copies) 
 	fresh, err := k.readDefinitionNow(ctx)
 	switch {
 	case apierrors.IsForbidden(err):
-		return nil // the copies do no harm
+		return nil // the revisions do no harm
 	case err != nil:
 		return err
 	case !fresh.isThere || fresh.isGoing:
@@ -297,7 +297,7 @@ func (k *Store) forgetGone(ctx context.Context, revisions map[types.UID]copies) 
 	return nil
 }
 
-// keepOne writes a copy of the block in force for a pool.
+// keepOne writes a revision of the block in force for a pool.
 func (k *Store) keepOne(ctx context.Context, p *pool) error {
 	revision, err := newCopy(k.cfg.Namespace, 1+lastNumber(k.look().copies.objects, p.Name), p.last)
 	if err != nil {
@@ -320,7 +320,7 @@ func (k *Store) keepOne(ctx context.Context, p *pool) error {
 	return nil
 }
 
-// forget deletes copies.
+// forget deletes revisions.
 func (k *Store) forget(ctx context.Context, old copies) error {
 	for _, revision := range old {
 		if err := k.deleteCopy(ctx, revision); err != nil {
@@ -361,7 +361,7 @@ func (k *Store) count(inForce map[string]*Pool, kept map[types.UID]*good) {
 	}
 }
 
-// tellOfUnreadable logs an unreadable copy once.
+// tellOfUnreadable logs an unreadable revision once.
 func (k *Store) tellOfUnreadable(revision *appsv1.ControllerRevision, err error) {
 	if !k.unread[revision.UID] {
 		k.unread[revision.UID] = true

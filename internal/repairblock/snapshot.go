@@ -136,7 +136,7 @@ func (k *Store) watchDefinition(ctx context.Context) {
 	f.run(ctx)
 }
 
-// watchCopies lists and watches the copies.
+// watchCopies lists and watches the revisions.
 func (k *Store) watchCopies(ctx context.Context) {
 	f := feed[*appsv1.ControllerRevision]{
 		client: k.cfg.Client, list: func() client.ObjectList { return &appsv1.ControllerRevisionList{} },

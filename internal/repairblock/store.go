@@ -21,7 +21,7 @@ type Config struct {
 	// Client must not read from a cache. Its scheme must have the types of package
 	// karpenter.
 	Client client.WithWatch
-	// Namespace is the namespace of the copies.
+	// Namespace is the namespace of the revisions.
 	Namespace string
 	// Check returns why a block of a pool is invalid, nil if it is valid. The store calls
 	// it once per block, from the goroutine of Run.
@@ -65,7 +65,7 @@ type Counts struct {
 	Refused  int // with an invalid block
 	Lost     int // whose block is hidden or pruned, because the CRD lacks the schema
 	Vanished int // whose block is gone, and was or may have been pruned
-	NotSaved int // with a block in force that has no copy yet
+	NotSaved int // with a block in force that has no revision yet
 }
 
 // Pool is a NodePool and the block in force. Callers must not change it.
@@ -92,12 +92,12 @@ type Store struct {
 
 	// Fields of the loop.
 	pools     map[string]*pool
-	writes    trouble // of writes of copies
+	writes    trouble // of writes of revisions
 	asks      trouble // of confirming reads
 	schema    pace    // of restoring the schema
 	restores  trouble // of the permission to restore
 	counted   Counts
-	unread    map[types.UID]bool // unreadable copies that were logged
+	unread    map[types.UID]bool // unreadable revisions that were logged
 	barred    [3]bool            // missing permissions that were logged
 	stopFeed  context.CancelFunc // of the pools, nil while there is none
 	feeds     sync.WaitGroup

@@ -27,46 +27,46 @@ func TestNewKeeperSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-// The keeper is tried on clusters of their own, because of a CRD there is one only.
+// Each test has its own cluster, because a cluster has only one CRD of NodePools.
 func TestKeeper(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	t.Run("knows that there is no Karpenter, and when there is", w.withoutKarpenter)
-	t.Run("is silent where no pool ever had a block", w.silentWithoutBlocks)
-	t.Run("follows the block on a pool and keeps a copy", w.followsAndKeeps)
-	t.Run("stays with the last good block when the next one is bad", w.staysWithTheLastGood)
-	t.Run("forgets pools that are gone, and takes no other of the name for them", w.forgetsPools)
-	t.Run("keeps copies in spite of faults", w.keepsInSpiteOfFaults)
-	t.Run("keeps the copies when the whole CRD goes", w.keepsWithoutDefinition)
+	t.Run("detects_whether_Karpenter_is_installed", w.withoutKarpenter)
+	t.Run("reports_nothing_without_blocks", w.silentWithoutBlocks)
+	t.Run("applies_the_block_of_a_pool_and_stores_it", w.followsAndKeeps)
+	t.Run("keeps_the_last_good_block_when_the_next_is_invalid", w.staysWithTheLastGood)
+	t.Run("forgets_deleted_pools_and_their_names", w.forgetsPools)
+	t.Run("stores_revisions_despite_failures", w.keepsInSpiteOfFaults)
+	t.Run("keeps_revisions_when_the_CRD_is_deleted", w.keepsWithoutDefinition)
 }
 
 func TestKeeperWhenTheSchemaIsLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	t.Run("stays with the last good block while it is pruned and the schema put back", w.survivesLoss)
-	t.Run("follows a block that was only hidden", w.followsTheHidden)
-	t.Run("knows a block that was lost while nobody looked", w.knowsWhatNobodySaw)
-	t.Run("looks afresh before it believes in a removal", w.looksAfresh)
+	t.Run("keeps_the_last_good_block_through_pruning_and_restore", w.survivesLoss)
+	t.Run("applies_a_block_that_was_only_hidden", w.followsTheHidden)
+	t.Run("detects_a_block_lost_while_no_store_ran", w.knowsWhatNobodySaw)
+	t.Run("reads_again_before_it_accepts_a_removal", w.looksAfresh)
 }
 
 func TestKeeperPutsBackWhatWasLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	t.Run("and does not fight", w.restores)
-	t.Run("and what was pruned", w.restoresPruned)
-	t.Run("but not what somebody has dropped by its copy", w.dropsByCopy)
+	t.Run("without_fighting_another_writer", w.restores)
+	t.Run("including_pruned_blocks", w.restoresPruned)
+	t.Run("but_not_blocks_whose_revision_was_deleted", w.dropsByCopy)
 }
 
 func TestKeeperWithoutRights(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	t.Run("to the CRD", w.withoutDefinition)
-	t.Run("to copies", w.withoutCopies)
-	t.Run("to pools", w.withoutPools)
-	t.Run("to put anything back", w.withoutRestore)
+	t.Run("for_the_CRD", w.withoutDefinition)
+	t.Run("for_revisions", w.withoutCopies)
+	t.Run("for_pools", w.withoutPools)
+	t.Run("for_restores", w.withoutRestore)
 }
 
-// beginWithBlock begins with a keeper, and a pool whose block is in force and kept.
+// beginWithBlock starts with a store and a pool whose block is in force and stored.
 func (w *world) beginWithBlock(t *testing.T, with ...func(*repairblock.Config)) *keeper {
 	t.Helper()
 	w.begin(t)
@@ -77,7 +77,7 @@ func (w *world) beginWithBlock(t *testing.T, with ...func(*repairblock.Config)) 
 	return k
 }
 
-// beginThroughProxy begins with a keeper whose requests can be made to fail.
+// beginThroughProxy starts with a store whose requests can be made to fail.
 func (w *world) beginThroughProxy(t *testing.T) (*testbed.Proxy, *keeper) {
 	t.Helper()
 	w.begin(t)
@@ -113,7 +113,7 @@ func (w *world) silentWithoutBlocks(t *testing.T) {
 	w.patchSchema(t)
 	w.applyStock(t)
 	w.prune(t, "plain")
-	// By the next pool everything before has been seen.
+	// When the next pool is visible, all earlier changes were processed.
 	w.create(t, "next", "")
 	k.awaits(t, "next", "none")
 	k.tells(t, "plain")
@@ -139,7 +139,7 @@ func (w *world) followsAndKeeps(t *testing.T) {
 	}
 	w.awaitCopies(t, "default=8m")
 	k.counts(t, repairblock.Counts{InForce: 1})
-	// The CRD changes and keeps the schema: nothing is lost, and a removal still is one.
+	// The CRD changes and keeps the schema: nothing is lost, and a removal still counts.
 	must(t, w.client.Patch(t.Context(), w.stock.DeepCopy(), client.RawPatch(types.JSONPatchType,
 		[]byte(`[{"op":"replace","path":"/spec/versions/0/schema/openAPIV3Schema/description","value":"changed"}]`))))
 	w.awaitStamped(t)
@@ -148,7 +148,7 @@ func (w *world) followsAndKeeps(t *testing.T) {
 	w.awaitCopies(t)
 	k.tells(t, "default")
 	k.counts(t, repairblock.Counts{})
-	// One that is written again is followed again, and by whoever takes over.
+	// A block that is written again is applied again, also by a new leader.
 	w.write(t, "default", "9m")
 	k.awaits(t, "default", "9m")
 	w.awaitCopies(t, "default=9m")
@@ -158,7 +158,7 @@ func (w *world) followsAndKeeps(t *testing.T) {
 	next.tells(t, "default")
 }
 
-// awaitStamped waits until all copies are noted with the version that the CRD has.
+// awaitStamped waits until all revisions record the current version of the CRD.
 func (w *world) awaitStamped(t *testing.T) {
 	t.Helper()
 	await(t, "the copies know the CRD", func() (bool, string) {
@@ -195,7 +195,7 @@ func (w *world) staysWithTheLastGood(t *testing.T) {
 	next.tells(t, "default", "refused", "accepted")
 	w.awaitCopies(t, "default=6m")
 
-	// What cannot even be read: somebody has loosened the schema.
+	// An unreadable block: another schema allows it.
 	must(t, w.client.Patch(t.Context(), w.stock.DeepCopy(), client.RawPatch(types.JSONPatchType,
 		[]byte(`[{"op":"replace","path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/repair","value":{"x-kubernetes-preserve-unknown-fields":true}}]`))))
 	await(t, "nonsense can be written", func() (bool, string) {
@@ -203,7 +203,7 @@ func (w *world) staysWithTheLastGood(t *testing.T) {
 		return err == nil, "it cannot"
 	})
 	next.awaits(t, "default", "6m: the block cannot be followed: spec.repair: ")
-	// Removing the bad one is removing the block.
+	// To remove the invalid block is to remove the block.
 	w.awaitStamped(t)
 	w.remove(t, "default")
 	next.awaits(t, "default", "none")
@@ -214,7 +214,7 @@ func (w *world) survivesLoss(t *testing.T) {
 	k := w.beginWithBlock(t)
 	w.create(t, "plain", "")
 	begun := time.Now()
-	w.applyStockUnawaited(t) // and nobody writes to the pool
+	w.applyStockUnawaited(t) // without a write to the pool
 	k.awaits(t, "default", "5m lost: the schema of nodepools.karpenter.sh has lost spec.repair; the last good block stays in force")
 	t.Logf("the loss was noticed after %v", time.Since(begun))
 	w.awaitServed(t, false)
@@ -224,7 +224,7 @@ func (w *world) survivesLoss(t *testing.T) {
 	k.do(func() { word = k.words[0] })
 	if !strings.Contains(word.Message, "to stop repairs: kubectl annotate nodepool default autohealer.resourcestack.com/do-not-repair=true.") ||
 		!strings.Contains(word.Message, "else until the schema is back: kubectl delete controllerrevisions -n "+w.namespace+" -l ") {
-		t.Errorf("nobody says what works until the schema is back: %s", word.Message)
+		t.Errorf("no Event says what to do until the schema is back: %s", word.Message)
 	}
 	k.tells(t, "plain")
 	k.counts(t, repairblock.Counts{InForce: 1, Lost: 1})
@@ -251,7 +251,7 @@ func (w *world) survivesLoss(t *testing.T) {
 	k.counts(t, repairblock.Counts{InForce: 1, Vanished: 1})
 	restart("5m: spec.repair is gone since ", "vanished")
 	if word := k.words[0]; !strings.Contains(word.Message, "kubectl delete controllerrevisions -n "+w.namespace+" -l autohealer.resourcestack.com/kept-repair-block=default") {
-		t.Errorf("nobody says how to drop the block: %s", word.Message)
+		t.Errorf("no Event says how to drop the block: %s", word.Message)
 	}
 	if w.onPool(t, "default") != "" {
 		t.Fatal("the block is on the pool: nothing was pruned")
@@ -291,12 +291,12 @@ func (w *world) knowsWhatNobodySaw(t *testing.T) {
 	k.awaits(t, "default", "5m: spec.repair is gone since ")
 	k.tells(t, "default", "vanished")
 	k.stop()
-	// Switching it off on the pool is an answer, too.
+	// To disable the block on the pool is a decision, too.
 	w.merge(t, "default", `{"spec":{"repair":{"enabled":false}}}`)
 	k = w.start(t, w.client)
 	k.awaits(t, "default", "")
 	k.tells(t, "default")
-	// And what was removed while nobody looked is removed.
+	// A block that was removed while no store ran is removed.
 	w.awaitStamped(t)
 	k.stop()
 	w.remove(t, "default")
@@ -314,7 +314,7 @@ func (w *world) dropsByCopy(t *testing.T) {
 	}
 	w.create(t, "default", "5m")
 	w.awaitCopies(t, "default=5m")
-	drop() // of one that stands, a copy is made again
+	drop() // the store writes the revision of a visible block again
 	await(t, "another copy is made", func() (bool, string) { return k.logs("dropped") == 0 && len(w.copies(t)) == 1, "" })
 	k.awaits(t, "default", "5m")
 	w.awaitStamped(t)
@@ -333,7 +333,7 @@ func (w *world) dropsByCopy(t *testing.T) {
 	k.awaits(t, "default", "none")
 	w.awaitCopies(t)
 	k.tells(t, "default", "lost", "accepted")
-	// So is one that has vanished.
+	// The same holds for a vanished block.
 	w.write(t, "default", "7m")
 	w.awaitStamped(t)
 	w.applyStock(t)
@@ -360,7 +360,7 @@ func (w *world) restores(t *testing.T) {
 	if n := w.writesTo(k, "customresourcedefinitions"); n != 1 {
 		t.Errorf("the CRD was written %d times", n)
 	}
-	// Somebody takes it away again: that is put off.
+	// Another writer removes it again: the next restore waits.
 	w.applyStock(t)
 	k.awaits(t, "default", "5m lost: ")
 	for range 5 {
@@ -387,7 +387,7 @@ func (w *world) writesTo(k *keeper, resource string) (n int) {
 	return n
 }
 
-// applyStockUnawaited does not wait, because somebody may undo it at once.
+// applyStockUnawaited does not wait, because another writer may undo it at once.
 func (w *world) applyStockUnawaited(t *testing.T) {
 	t.Helper()
 	crd := w.crd(t)
@@ -414,7 +414,7 @@ func (w *world) restoresPruned(t *testing.T) {
 		t.Errorf("pools were written %d times", n)
 	}
 	k.tells(t, "default", "lost", "restored", "vanished", "restored", "accepted")
-	// Who removes it after that means it.
+	// A removal after that is intended.
 	w.awaitStamped(t)
 	w.remove(t, "default")
 	k.awaits(t, "default", "none")
@@ -426,7 +426,7 @@ func (w *world) looksAfresh(t *testing.T) {
 	w.create(t, "default", "5m")
 	k.awaits(t, "default", "5m")
 	w.awaitStamped(t)
-	// From now on the keeper hears nothing of the CRD.
+	// From now on the store receives no news of the CRD.
 	deaf := proxy.Inject(testbed.On("list", "customresourcedefinitions"), testbed.InternalError(), 0)
 	proxy.Inject(testbed.On("watch", "customresourcedefinitions"), testbed.InternalError(), 0)
 	proxy.DropWatches()
@@ -439,7 +439,7 @@ func (w *world) looksAfresh(t *testing.T) {
 	w.awaitCopies(t, "default=5m")
 }
 
-// limited returns a client with the given rights and no others.
+// limited returns a client with only these permissions.
 func (w *world) limited(t *testing.T, rules ...rbacv1.PolicyRule) client.WithWatch {
 	t.Helper()
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}, Rules: rules}
@@ -472,7 +472,7 @@ func ruleForCRD(verbs ...string) rbacv1.PolicyRule {
 	return is
 }
 
-// grant gives one with limited rights others.
+// grant gives a limited client further permissions.
 func (w *world) grant(t *testing.T, rules ...rbacv1.PolicyRule) {
 	t.Helper()
 	must(t, w.client.Update(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}, Rules: rules}))
@@ -509,12 +509,12 @@ func (w *world) withoutCopies(t *testing.T) {
 		t.Errorf("the right is missed %d times", n)
 	}
 	w.awaitCopies(t)
-	// In memory it is kept all the same.
+	// The block stays in force in memory.
 	w.applyStock(t)
 	k.awaits(t, "default", "5m lost: ")
 	w.patchSchema(t)
 	k.awaits(t, "default", "5m")
-	// When the right comes, so does the copy.
+	// Once the permission exists, the store writes the revision.
 	w.grant(t, readPools, readCRD, readCopies)
 	w.awaitCopies(t, "default=5m")
 	k.counts(t, repairblock.Counts{InForce: 1})
@@ -545,7 +545,7 @@ func (w *world) withoutRestore(t *testing.T) {
 	k.awaits(t, "default", "5m lost: ")
 	k.tells(t, "default", "lost", "restored in trouble")
 	k.tells(t, "second", "lost", "restored in trouble")
-	// With half of the rights there is half of it.
+	// With half of the permissions, half of the restore works.
 	w.grant(t, readPools, readCRD, readCopies, writeCRD)
 	k.awaits(t, "default", "5m: spec.repair is gone since ")
 	await(t, "pools were tried", func() (bool, string) { return w.writesTo(k, "nodepools") >= 2, "they were not" })
@@ -568,7 +568,7 @@ func (w *world) withoutRestore(t *testing.T) {
 
 func (w *world) forgetsPools(t *testing.T) {
 	proxy, k := w.beginThroughProxy(t)
-	// One that is another when the keeper looks again.
+	// The CRD has changed when the store reads it again.
 	w.create(t, "third", "7m")
 	w.awaitCopies(t, "third=7m")
 	proxy.Partition()
@@ -638,7 +638,7 @@ func (w *world) keepsWithoutDefinition(t *testing.T) {
 	k.awaits(t, "default", "gone")
 	w.awaitCopies(t, "default=5m")
 	w.applyStock(t)
-	w.create(t, "default", "") // of the same name, and another one
+	w.create(t, "default", "") // another pool of the same name
 	k.awaits(t, "default", "none")
 	w.awaitCopies(t)
 }

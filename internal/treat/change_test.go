@@ -35,7 +35,7 @@ func wanted(name, key string, effect triage.Effect) triage.PlannedTaint {
 	}
 }
 
-// node returns a node with a note, the taints on the note, and others.
+// node returns a node with a record, the taints of the record, and others.
 func node(note []ownership.Taint, others ...corev1.Taint) *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u", ResourceVersion: "7", Annotations: map[string]string{"other": "one"}}}
 	if text, some := (ownership.Record{Taints: note}).Encode(); some {
@@ -59,7 +59,7 @@ func TestPrepare(t *testing.T) {
 		name    string
 		node    *corev1.Node
 		plan    triage.Plan
-		taints  []corev1.Taint // nil means that nothing is to be written
+		taints  []corev1.Taint // nil means no write
 		placed  []string       // rules
 		removed []string
 		takes   []string
@@ -103,12 +103,12 @@ func TestPrepare(t *testing.T) {
 			taints: []corev1.Taint{noted("", "node.kubernetes.io/unreachable", "NoExecute").Taint()}, removed: []string{"a"},
 		},
 		{
-			name: "lets somebody else's equal taint serve",
+			name: "accepts an equal taint of another component",
 			node: node(nil, corev1.Taint{Key: "k", Effect: "NoExecute"}),
 			plan: triage.Plan{Taints: []triage.PlannedTaint{wanted("a", "k", triage.NoExecute)}},
 		},
 		{
-			name:   "stands beside somebody else's taint of another effect",
+			name:   "adds to another component's taint with another effect",
 			node:   node(nil, corev1.Taint{Key: "k", Effect: "NoExecute"}),
 			plan:   triage.Plan{Taints: []triage.PlannedTaint{wanted("a", "k", triage.NoSchedule)}},
 			taints: []corev1.Taint{{Key: "k", Effect: "NoExecute"}, fresh("k", "NoSchedule")}, placed: []string{"a"},
@@ -132,7 +132,7 @@ func TestPrepare(t *testing.T) {
 			taints: []corev1.Taint{noted("", "k", "NoExecute").Taint()},
 		},
 		{
-			name: "a taint that somebody took away is placed anew, and takes a place anew",
+			name: "places a taint again that was removed, and counts it again",
 			node: func() *corev1.Node {
 				n := node([]ownership.Taint{noted("a", "k", "NoExecute")})
 				n.Spec.Taints = nil
@@ -142,7 +142,7 @@ func TestPrepare(t *testing.T) {
 			taints: []corev1.Taint{fresh("k", "NoExecute")}, placed: []string{"a"}, takes: []string{"a"},
 		},
 		{
-			name: "an equal one that somebody put in its place is theirs",
+			name: "leaves an equal taint to the component that replaced ours",
 			node: func() *corev1.Node {
 				n := node([]ownership.Taint{noted("a", "k", "NoExecute")})
 				n.Spec.Taints[0].TimeAdded = nil
@@ -225,7 +225,7 @@ func TestPrepareNotesThatANodeWasReady(t *testing.T) {
 		t.Errorf("the change is %+v", change)
 	}
 	made := change.Made("8")
-	for _, plan := range []triage.Plan{{Initialized: true}, {}} { // nobody takes it back
+	for _, plan := range []triage.Plan{{Initialized: true}, {}} { // the note is permanent
 		if again := Prepare(made, plan, now); again != nil {
 			t.Errorf("%+v is to be written once more", again)
 		}
@@ -251,8 +251,8 @@ func TestFenceChangesTheNodeAndNothingElse(t *testing.T) {
 	}
 }
 
-// Whatever is on a node and whatever is planned: others' taints stay, ours are
-// exactly the planned ones, and one write is enough.
+// For any node and plan: taints of others stay, ours are exactly the planned ones, and one
+// write is sufficient.
 func TestPrepareKeepsToItsOwn(t *testing.T) {
 	var writes, foreign, served int
 	rapid.Check(t, func(t *rapid.T) {
@@ -295,7 +295,7 @@ func TestPrepareKeepsToItsOwn(t *testing.T) {
 			after = change.Made("8")
 			checkPatch(t, n, change, after)
 		}
-		// Others' taints are all there, in their order.
+		// All taints of others remain, in their order.
 		var want, got []corev1.Taint
 		for _, taint := range n.Spec.Taints {
 			if isOthers(taint) {
@@ -315,7 +315,7 @@ func TestPrepareKeepsToItsOwn(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Fatalf("others' taints (-before +after):\n%s", diff)
 		}
-		// Every planned taint is on the node, under its rule or as somebody else's.
+		// Every planned taint is on the node, under its rule or set by another component.
 		for _, w := range plan.Taints {
 			at := slices.IndexFunc(after.Spec.Taints, func(t corev1.Taint) bool { return t.Key == w.Key && string(t.Effect) == w.Effect.String() })
 			if at < 0 {
@@ -327,12 +327,12 @@ func TestPrepareKeepsToItsOwn(t *testing.T) {
 				t.Fatalf("%s:%s is not noted under %s", w.Key, w.Effect, w.Rule)
 			}
 		}
-		// And nothing else of ours is.
+		// There are no further taints of ours.
 		for _, noted := range is.Taints {
 			if !slices.ContainsFunc(plan.Taints, func(w triage.PlannedTaint) bool {
 				return ownership.Rule(w.Rule) == noted.Rule && w.Key == noted.Key && w.Effect.String() == string(noted.Effect)
 			}) {
-				t.Fatalf("%+v is noted, but nobody wants it", noted)
+				t.Fatalf("%+v is recorded, but not planned", noted)
 			}
 			if !slices.ContainsFunc(after.Spec.Taints, noted.Is) {
 				t.Fatalf("%+v is noted, but not there", noted)
@@ -348,7 +348,7 @@ func TestPrepareKeepsToItsOwn(t *testing.T) {
 	}
 }
 
-// checkPatch holds the patch against what the change says that it makes.
+// checkPatch compares the patch with the change.
 func checkPatch(t *rapid.T, n *corev1.Node, change *Change, after *corev1.Node) {
 	patch, err := change.patch()
 	if err != nil {
@@ -376,8 +376,8 @@ func checkPatch(t *rapid.T, n *corev1.Node, change *Change, after *corev1.Node) 
 	}
 }
 
-// A newer version has noted rules of a kind, and fields, that this one does not know. Its
-// taints stay, also where a rule of ours shared one, and so does all that it has noted.
+// A newer version has recorded unknown kinds of rules and unknown fields. Its taints and its
+// record stay, even if a rule of this version shares a taint.
 func TestPrepareKeepsWhatANewerVersionHasNoted(t *testing.T) {
 	text, err := os.ReadFile("../record/testdata/record-newer.json")
 	if err != nil {

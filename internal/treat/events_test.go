@@ -20,7 +20,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// outcomes counts what became of Events.
+// outcomes counts the outcomes of Events.
 type outcomes struct {
 	mu      sync.Mutex
 	counts  map[string]int
@@ -47,7 +47,7 @@ func (o *outcomes) of(outcome string) int {
 	return o.counts[outcome]
 }
 
-// await waits until an outcome has been counted so often.
+// await waits until an outcome was counted this often.
 func (o *outcomes) await(t *testing.T, outcome string, want int) {
 	t.Helper()
 	deadline := time.After(30 * time.Second)
@@ -60,8 +60,7 @@ func (o *outcomes) await(t *testing.T, outcome string, want int) {
 	}
 }
 
-// announce runs an announcer for as long as say takes, and until so many Events
-// have had an outcome.
+// announce runs an EventWriter while say runs, and until this many Events have an outcome.
 func announce(t *testing.T, c client.Client, outcome string, want int, say func(*treat.EventWriter)) {
 	t.Helper()
 	seen := newOutcomes()
@@ -107,7 +106,7 @@ func TestAnnouncer(t *testing.T) {
 		return found.Items
 	}
 
-	t.Run("tells of a ConfigMap and its sets where they are written", func(t *testing.T) {
+	t.Run("refers_to_the_ConfigMap_of_a_set", func(t *testing.T) {
 		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "policies", UID: "map-uid"}, Data: map[string]string{"sets.yaml": `
 type: ConditionSets
 conditionSets:
@@ -144,10 +143,10 @@ conditionSets:
 		}
 	})
 
-	t.Run("tells every change to those who look at the node and at the set", func(t *testing.T) {
+	t.Run("writes_every_change_to_the_node_and_the_set", func(t *testing.T) {
 		announce(t, c, "written", 4, func(a *treat.EventWriter) {
 			a.Write(word("worker-1"))
-			a.Write(word("worker-1")) // it may come again within a second
+			a.Write(word("worker-1")) // the same may happen again within a second
 		})
 		onNode, onSet := about(t, "Node", "worker-1"), about(t, "ConditionSet", "deadlock")
 		if len(onNode) != 2 || len(onSet) != 2 {
@@ -161,7 +160,7 @@ conditionSets:
 			t.Errorf("the set is told %q", got)
 		}
 	})
-	t.Run("tells the machine and its pool too", func(t *testing.T) {
+	t.Run("writes_to_the_NodeClaim_and_its_NodePool", func(t *testing.T) {
 		also := word("worker-17")
 		also.EventReason, also.Message = treat.NodeRepaired, "deleted"
 		also.Policy = nil
@@ -187,7 +186,7 @@ conditionSets:
 			t.Errorf("the pool is told %v, want %v", notes, want)
 		}
 	})
-	t.Run("tells the node alone when the set is gone", func(t *testing.T) {
+	t.Run("writes_to_the_node_only_when_the_set_is_deleted", func(t *testing.T) {
 		gone := word("worker-2")
 		gone.Policy, gone.Reason = treat.AboutSet(nil), triage.Reason{Code: triage.RuleGone, Rule: rule}
 		announce(t, c, "written", 1, func(a *treat.EventWriter) { a.Write(gone) })
@@ -195,7 +194,7 @@ conditionSets:
 			t.Errorf("Events: %+v", got)
 		}
 	})
-	t.Run("tells of trouble", func(t *testing.T) {
+	t.Run("reports_failures", func(t *testing.T) {
 		trouble := word("worker-3")
 		trouble.Failure = "could not be placed: forbidden"
 		announce(t, c, "written", 2, func(a *treat.EventWriter) { a.Write(trouble) })
@@ -203,7 +202,7 @@ conditionSets:
 			t.Errorf("Events: %+v", got)
 		}
 	})
-	t.Run("tells of trouble with a removal", func(t *testing.T) {
+	t.Run("reports_failures_of_a_removal", func(t *testing.T) {
 		trouble := word("worker-6")
 		trouble.Reason, trouble.Failure = triage.Reason{Code: triage.Recovered, Rule: rule}, "could not be removed: forbidden"
 		announce(t, c, "written", 2, func(a *treat.EventWriter) { a.Write(trouble) })
@@ -211,7 +210,7 @@ conditionSets:
 			t.Errorf("Events: %+v", got)
 		}
 	})
-	t.Run("tells of health checks in the words that programs look for", func(t *testing.T) {
+	t.Run("uses_the_known_reasons_for_health_checks", func(t *testing.T) {
 		check := treat.AboutCheck(&metav1.ObjectMeta{Name: "workers", UID: "check-uid", ResourceVersion: "7"})
 		type line struct{ kind, reason, action string }
 		want := []line{
@@ -246,7 +245,7 @@ conditionSets:
 			}
 		}
 	})
-	t.Run("tells of repair blocks in the words that programs look for", func(t *testing.T) {
+	t.Run("uses_the_known_reasons_for_repair_blocks", func(t *testing.T) {
 		pool := treat.AboutNodePool(&metav1.ObjectMeta{Name: "blocks", UID: "pool-uid", ResourceVersion: "7"})
 		want := map[treat.EventReason]string{
 			treat.RepairBlockRefused: "Warning RepairBlockRefused", treat.RepairSchemaLost: "Warning RepairSchemaLost",
@@ -267,7 +266,7 @@ conditionSets:
 			}
 		}
 	})
-	t.Run("tells of repairs in the words that programs look for", func(t *testing.T) {
+	t.Run("uses_the_known_reasons_for_repairs", func(t *testing.T) {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker-8", UID: "node-uid"}}
 		pool := treat.AboutNodePool(&metav1.ObjectMeta{Name: "workers", UID: "pool-uid"})
 		want := map[treat.EventReason]string{
@@ -293,7 +292,7 @@ conditionSets:
 			}
 		}
 	})
-	t.Run("tells of a remediation to those who look at the node and at the check", func(t *testing.T) {
+	t.Run("writes_a_remediation_to_the_node_and_the_check", func(t *testing.T) {
 		treated := treat.Event{
 			Node:        &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker-7", UID: "node-uid"}},
 			Policy:      treat.AboutCheck(&metav1.ObjectMeta{Name: "one", UID: "check-uid"}),
@@ -327,7 +326,7 @@ conditionSets:
 			}
 		}
 	})
-	t.Run("fits names and words of any length", func(t *testing.T) {
+	t.Run("accepts_names_and_notes_of_any_length", func(t *testing.T) {
 		name := strings.Repeat(strings.Repeat("a", 62)+".", 3) + strings.Repeat("b", 10) + "." + strings.Repeat("c", 50)
 		long := word(name)
 		long.Failure = strings.Repeat("ü", 2000)
@@ -336,7 +335,7 @@ conditionSets:
 			t.Errorf("Events: %+v", got)
 		}
 	})
-	t.Run("counts what is refused", func(t *testing.T) {
+	t.Run("counts_refused_Events", func(t *testing.T) {
 		config, err := cluster.ServiceAccountConfig(t.Context(), "default", "nobody")
 		if err != nil {
 			t.Fatal(err)
@@ -347,7 +346,7 @@ conditionSets:
 		}
 		announce(t, powerless, "refused", 2, func(a *treat.EventWriter) { a.Write(word("worker-4")) })
 	})
-	t.Run("counts what is dropped, and blocks nobody", func(t *testing.T) {
+	t.Run("counts_dropped_Events_without_blocking", func(t *testing.T) {
 		seen := newOutcomes()
 		never := treat.NewEventWriter(c, "me", seen.add)
 		for range 3000 {

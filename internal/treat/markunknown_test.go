@@ -46,8 +46,8 @@ func TestHearRefusesWhatItCannotKeep(t *testing.T) {
 	}
 }
 
-// FuzzHear reads any set of fields. Whatever it is, nothing is written of a row that
-// is not the agent's, and none of Kubernetes' own is.
+// FuzzHear reads any set of fields. It never writes a condition that is not the agent's, nor
+// one of Kubernetes itself.
 func FuzzHear(f *testing.F) {
 	f.Add(`{"f:status":{"f:conditions":{"k:{\"type\":\"A\"}":{".":{},"f:type":{},"f:status":{},"f:reason":{}}}}}`)
 	f.Add(`{"f:status":{"f:conditions":{"k:{\"type\":\"Ready\"}":{".":{},"f:type":{},"f:status":{},"f:reason":{}}}}}`)
@@ -90,8 +90,8 @@ func TestSilence(t *testing.T) {
 		{"is made on the version that was looked at, or not at all", (*agency).isPrecise},
 		{"leaves what others speak for", (*agency).leavesOthers},
 		{"leaves what a node-problem-detector keeps that says the same", (*agency).leavesWhoBeats},
-		{"turns what one had said who was replaced", (*agency).turnsTheReplaced},
-		{"has nothing to say of who said nothing", (*agency).saysNothing},
+		{"turns the conditions of a replaced manager", (*agency).turnsTheReplaced},
+		{"writes nothing without conditions of the agent", (*agency).saysNothing},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			a := &agency{T: t, admin: admin, writer: treat.NewWriter(c), name: fmt.Sprintf("n%d", i)}
@@ -107,7 +107,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// applies has a manager apply rows, written as type=status/reason.
+// applies makes a manager apply conditions, written as type=status/reason.
 func (a *agency) applies(manager string, force bool, rows ...string) error {
 	a.Helper()
 	var conditions []map[string]any
@@ -133,7 +133,7 @@ func (a *agency) must(err error) {
 	}
 }
 
-// rows are the conditions of the node, as type=status/reason.
+// rows returns the conditions of the node, as type=status/reason.
 func (a *agency) rows() (rows []string, node *corev1.Node) {
 	a.Helper()
 	node, err := a.writer.Fetch(a.Context(), a.name)
@@ -191,7 +191,7 @@ func (a *agency) turns() {
 	if again := a.silence(after); again != nil {
 		a.Errorf("it would turn %v once more", again.Turned)
 	}
-	// It is back, has one row less, and needs no force.
+	// The agent is back, has one condition less, and needs no force.
 	a.must(a.applies(agentSays, false, "A=True/Bad", "C=False/Good"))
 	a.are("Ready=True/KubeletReady", "A=True/Bad", "C=False/Good")
 }
@@ -200,7 +200,7 @@ func (a *agency) isPrecise() {
 	a.must(a.applies(agentSays, false, "A=True/Bad"))
 	_, node := a.rows()
 	s := a.silence(node)
-	a.must(a.applies(agentSays, false, "A=False/Good")) // it was about to come back
+	a.must(a.applies(agentSays, false, "A=False/Good")) // the agent returns in time
 	if err := a.writer.ApplySilence(a.Context(), s); !apierrors.IsConflict(err) || treat.Classify(err) != treat.Stale {
 		a.Errorf("a write for another version: %v", err)
 	}
@@ -221,13 +221,13 @@ func (a *agency) leavesOthers() {
 	a.must(a.writer.ApplySilence(a.Context(), s))
 	node = a.are("Ready=True/KubeletReady", "A=False/Theirs", "B=True/Bad", "C=Unknown/"+triage.AgentSilent, "D=Unknown/"+triage.AgentSilent, "E=False/Bad")
 	if got := node.Status.Conditions[4].Message; got != "a note" {
-		a.Errorf("somebody's note became %q", got)
+		a.Errorf("another manager's annotation became %q", got)
 	}
-	a.must(a.applies("old-agent", false, "A=True/Theirs", "B=True/Bad")) // which owns what it did
+	a.must(a.applies("old-agent", false, "A=True/Theirs", "B=True/Bad")) // it owns what it did before
 	a.must(a.applies(agentSays, false, "C=True/Bad"))                    // and so does the agent
 }
 
-// patches has a manager write a row as node-problem-detector does.
+// patches makes a manager write a condition as node-problem-detector does.
 func (a *agency) patches(manager, kind, status, reason, at string) {
 	a.Helper()
 	patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":%q,"status":%q,"reason":%q,"message":"so it is","lastTransitionTime":"2026-11-15T11:00:00Z","lastHeartbeatTime":%q}]}}`, kind, status, reason, at)
@@ -260,9 +260,9 @@ func (a *agency) turnsTheReplaced() {
 	if row := node.Status.Conditions[0]; !strings.HasPrefix(row.Message, "It is silent.") || time.Since(row.LastTransitionTime.Time) > time.Minute {
 		a.Errorf("the row is %+v", row)
 	}
-	a.must(a.applies(agentSays, false, "A=False/Good")) // it is back, and needs no force
+	a.must(a.applies(agentSays, false, "A=False/Good")) // the agent is back and needs no force
 	a.are("A=False/Good", "Ready=True/KubeletReady")
-	a.patches("node-problem-detector", "A", "True", "Bad", "2026-11-15T12:05:00Z") // and so is the other
+	a.patches("node-problem-detector", "A", "True", "Bad", "2026-11-15T12:05:00Z") // the other manager, too
 	_, node = a.rows()
 	if s := a.silence(node); s != nil {
 		a.Errorf("it would turn %v", s.Turned)

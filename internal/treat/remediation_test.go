@@ -23,8 +23,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
-// clinic is a cluster in which a remediator is installed and health checks can be
-// written.
+// clinic is a cluster with a remediator and the NodeHealthCheck CRD.
 type clinic struct {
 	client.Client
 	*treat.Writer
@@ -62,12 +61,12 @@ func TestWriterForHealthChecks(t *testing.T) {
 	t.Run("annotates a remediation object", k.annotates)
 	t.Run("takes a confirmation off a node", k.removesConfirmation)
 	t.Run("obtains and renews a Lease", k.obtains)
-	t.Run("takes no Lease from anybody", k.takesNoLease)
+	t.Run("takes_no_Lease_from_another_holder", k.takesNoLease)
 	t.Run("releases a Lease", k.releases)
 	t.Run("writes the status of a health check", k.writesStatus)
 }
 
-// fate says what became of a write, and fails if it is not what is wanted.
+// fate checks the outcome of a write.
 func fate(t *testing.T, err error, want treat.Result) {
 	t.Helper()
 	if got := treat.Classify(err); got != want {
@@ -75,7 +74,7 @@ func fate(t *testing.T, err error, want treat.Result) {
 	}
 }
 
-// mustMake makes an object for a node that nobody has stored.
+// mustMake makes an object that is not stored yet.
 func mustMake(t *testing.T, template *unstructured.Unstructured, node string) *unstructured.Unstructured {
 	t.Helper()
 	made, err := remediation.Make(template, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, UID: types.UID(node + "-uid")}},
@@ -115,7 +114,7 @@ func (k clinic) patch(t *testing.T, object client.Object, patch string) {
 	}
 }
 
-// again reads an object anew, nil if it is gone.
+// again reads an object from the API server, nil if it is gone.
 func (k clinic) again(t *testing.T, object *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
 	found := &unstructured.Unstructured{}
@@ -241,12 +240,12 @@ func (k clinic) createsOnce(t *testing.T) {
 func (k clinic) deletes(t *testing.T) {
 	stored := k.storeRemediation(t, "delete-1")
 	object := remediation.Read(stored)
-	k.patch(t, stored.DeepCopy(), `{"spec":{"size":43}}`) // which is not about who it is
+	k.patch(t, stored.DeepCopy(), `{"spec":{"size":43}}`) // does not change the identity
 	fate(t, k.DeleteRemediation(t.Context(), object), treat.Made)
 	if left := k.again(t, stored); left != nil {
 		t.Errorf("it is still there: %v", left)
 	}
-	fate(t, k.DeleteRemediation(t.Context(), object), treat.Made) // gone is gone
+	fate(t, k.DeleteRemediation(t.Context(), object), treat.Made) // already gone
 
 	successor := stored.DeepCopy()
 	successor.SetResourceVersion("")
@@ -292,7 +291,7 @@ func (k clinic) annotates(t *testing.T) {
 		t.Errorf("annotated (-want +got):\n%s", diff)
 	}
 	_, err = k.AnnotateRemediation(t.Context(), object, map[string]*string{remediation.TimedOutAnnotation: nil})
-	fate(t, err, treat.Stale) // it has changed since
+	fate(t, err, treat.Stale) // the object has changed
 	want.ResourceVersion, err = k.AnnotateRemediation(t.Context(), want, map[string]*string{remediation.HealthyDelayAnnotation: nil})
 	if err != nil {
 		t.Fatal(err)
@@ -343,7 +342,7 @@ func (k clinic) mustFetchLease(t *testing.T, node string) *coordinationv1.Lease 
 	return lease
 }
 
-// noteHolder has somebody write their name on a Lease.
+// noteHolder makes another holder write its name into a Lease.
 func (k clinic) noteHolder(t *testing.T, lease *coordinationv1.Lease, holder string) {
 	t.Helper()
 	k.patch(t, lease.DeepCopy(), `{"spec":{"holderIdentity":"`+holder+`"}}`)
@@ -382,10 +381,10 @@ func (k clinic) takesNoLease(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = k.ObtainLease(t.Context(), nodelease.Take(nil, node, "other", time.Minute, now))
-	fate(t, err, treat.Stale) // somebody was faster
+	fate(t, err, treat.Stale) // another holder was faster
 	k.noteHolder(t, first, "maintenance")
 	_, err = k.ObtainLease(t.Context(), nodelease.Take(first, node, us, time.Minute, now))
-	fate(t, err, treat.Stale) // somebody took it since
+	fate(t, err, treat.Stale) // another holder has taken it since
 	if lease := k.mustFetchLease(t, node.Name); *lease.Spec.HolderIdentity != "maintenance" {
 		t.Errorf("it is held by %s", *lease.Spec.HolderIdentity)
 	}
@@ -393,7 +392,7 @@ func (k clinic) takesNoLease(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = k.ObtainLease(t.Context(), nodelease.Take(first, node, us, time.Minute, now))
-	fate(t, err, treat.Stale) // to renew what is gone would make a new one
+	fate(t, err, treat.Stale) // a renewal must not create a new Lease
 	if lease := k.mustFetchLease(t, node.Name); lease != nil {
 		t.Errorf("there is a Lease again: %+v", lease)
 	}
@@ -409,13 +408,13 @@ func (k clinic) releases(t *testing.T) {
 	fate(t, k.ReleaseLease(t.Context(), lease), treat.Stale)
 	theirs := k.mustFetchLease(t, node.Name)
 	if theirs == nil {
-		t.Fatal("somebody else's Lease was released")
+		t.Fatal("the Lease of another holder was released")
 	}
 	fate(t, k.ReleaseLease(t.Context(), theirs), treat.Made)
 	if left := k.mustFetchLease(t, node.Name); left != nil {
 		t.Errorf("it is still there: %+v", left)
 	}
-	fate(t, k.ReleaseLease(t.Context(), theirs), treat.Made) // gone is gone
+	fate(t, k.ReleaseLease(t.Context(), theirs), treat.Made) // already gone
 }
 
 func (k clinic) writesStatus(t *testing.T) {

@@ -21,7 +21,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// halls is a cluster with Karpenter's claims, and without Karpenter.
+// halls is a cluster with Karpenter's CRDs, without Karpenter.
 type halls struct {
 	client.Client
 	*treat.Writer
@@ -40,7 +40,7 @@ func TestWriterForTerminations(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := halls{c, treat.NewWriter(c)}
-	t.Run("knows a kind that is not there", func(t *testing.T) {
+	t.Run("classifies_a_missing_kind", func(t *testing.T) {
 		_, err := h.MarkClaim(t.Context(), &karpenter.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, ownership.Mark{})
 		if got := treat.Classify(err); got != treat.Refused && got != treat.Stale {
 			t.Errorf("the fate is %d: %v", got, err)
@@ -59,15 +59,14 @@ func TestWriterForTerminations(t *testing.T) {
 	if _, err := cluster.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "crd/repairpolicies.autohealer.resourcestack.com"); err != nil {
 		t.Fatal(err)
 	}
-	t.Run("marks a claim, and nothing else of it", h.marks)
-	t.Run("writes nothing on another version", h.marksAsKnown)
-	t.Run("deletes a claim in the version that is known", h.deletesAsKnown)
-	t.Run("spares a claim without a trace", h.spares)
-	t.Run("writes the status of a repair policy", h.writesStatus)
+	t.Run("marks_a_claim_and_changes_nothing_else", h.marks)
+	t.Run("writes_nothing_on_another_version", h.marksAsKnown)
+	t.Run("deletes_a_claim_in_the_known_version_only", h.deletesAsKnown)
+	t.Run("removes_the_mark_completely", h.spares)
+	t.Run("writes_the_status_of_a_repair_policy", h.writesStatus)
 }
 
-// claims stores a claim with all that Karpenter's schema asks for, and more than is
-// read here.
+// claims stores a claim that satisfies Karpenter's schema and has more fields than are read.
 func (h halls) claims(t *testing.T, name string, annotations map[string]string) *karpenter.NodeClaim {
 	t.Helper()
 	u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
@@ -150,7 +149,7 @@ func (h halls) marksAsKnown(t *testing.T) {
 	_, err = h.MarkClaim(t.Context(), other, aMark)
 	fate(t, err, treat.Stale)
 	if now, err := h.FetchClaim(t.Context(), "nobody"); now != nil || err != nil {
-		t.Errorf("nobody is read as %v, %v", now, err)
+		t.Errorf("a missing claim is read as %v, %v", now, err)
 	}
 }
 
@@ -175,7 +174,7 @@ func (h halls) deletesAsKnown(t *testing.T) {
 	if err := h.Patch(t.Context(), now, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))); err != nil && !apierrors.IsNotFound(err) {
 		t.Fatal(err)
 	}
-	fate(t, h.DeleteClaim(t.Context(), now), treat.Made) // who is gone is gone
+	fate(t, h.DeleteClaim(t.Context(), now), treat.Made) // already gone
 }
 
 func (h halls) spares(t *testing.T) {
@@ -213,7 +212,7 @@ func (h halls) spares(t *testing.T) {
 		if _, isMarked := spared.Annotations[ownership.MarkAnnotation]; isMarked || spared.Annotations[timestamp] != test.deadline {
 			t.Errorf("%s: the annotations are %v", name, spared.Annotations)
 		}
-		fate(t, h.DeleteClaim(t.Context(), late), treat.Stale) // which was on its way
+		fate(t, h.DeleteClaim(t.Context(), late), treat.Stale) // the deletion was in flight
 	}
 }
 
@@ -227,7 +226,7 @@ func (h halls) writesStatus(t *testing.T) {
 		SickNodes:  []v1alpha1.SickNode{{Name: "a", Reason: "Pending", Message: "words", EligibleAt: new(metav1.Unix(1000, 0))}},
 		Conditions: []metav1.Condition{{Type: v1alpha1.Accepted, Status: metav1.ConditionTrue, Reason: "Followed", Message: "words", LastTransitionTime: metav1.Unix(1000, 0)}},
 	}
-	for _, status := range []v1alpha1.RepairPolicyStatus{want, {}} { // and nothing is left of the one before
+	for _, status := range []v1alpha1.RepairPolicyStatus{want, {}} { // the second removes the first
 		version, err := h.RepairPolicyStatus(t.Context(), "p", status)
 		fate(t, err, treat.Made)
 		now := &v1alpha1.RepairPolicy{}

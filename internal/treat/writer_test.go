@@ -39,7 +39,7 @@ func TestFateOf(t *testing.T) {
 		{"a server that took too long", apierrors.NewTimeoutError("slow", 1), treat.Unknown},
 		{"a server that is going down", apierrors.NewServiceUnavailable("bye"), treat.Unknown},
 		{"no answer", errors.New("connection reset"), treat.Unknown},
-		{"nobody waits for the answer", context.DeadlineExceeded, treat.Unknown},
+		{"the request timed out", context.DeadlineExceeded, treat.Unknown},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			err := test.err
@@ -87,7 +87,7 @@ func TestWriter(t *testing.T) {
 		return node.Spec.Taints
 	}
 
-	t.Run("makes the change and tells the node's new version", func(t *testing.T) {
+	t.Run("makes_the_change_and_returns_the_new_version", func(t *testing.T) {
 		change := treat.Prepare(create(t, "made"), plan, time.Now())
 		version, err := writer.Apply(t.Context(), change)
 		if err != nil {
@@ -104,7 +104,7 @@ func TestWriter(t *testing.T) {
 			t.Errorf("what the server stored is not what was wanted: %+v", again)
 		}
 	})
-	t.Run("sees by the version whether a node is what it was", func(t *testing.T) {
+	t.Run("detects_a_changed_node_by_its_version", func(t *testing.T) {
 		node := create(t, "still")
 		is := func(want bool) {
 			t.Helper()
@@ -125,7 +125,7 @@ func TestWriter(t *testing.T) {
 			t.Errorf("a node that is gone: %v", err)
 		}
 	})
-	t.Run("does not touch a node that has changed since", func(t *testing.T) {
+	t.Run("does_not_change_a_node_that_has_changed", func(t *testing.T) {
 		node := create(t, "changed")
 		change := treat.Prepare(node, plan, time.Now())
 		label := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"new":"one"}}}`))
@@ -137,7 +137,7 @@ func TestWriter(t *testing.T) {
 			t.Errorf("taints: %v", got)
 		}
 	})
-	t.Run("does not touch another node of the same name", func(t *testing.T) {
+	t.Run("does_not_change_another_node_of_the_same_name", func(t *testing.T) {
 		node := create(t, "again")
 		change := treat.Prepare(node, plan, time.Now())
 		if err := c.Delete(t.Context(), node.DeepCopy()); err != nil {
@@ -146,7 +146,7 @@ func TestWriter(t *testing.T) {
 		refuses(t, change)
 		successor := create(t, "again")
 		refuses(t, change)
-		change.Node.ResourceVersion = successor.ResourceVersion // even if the version happened to be right
+		change.Node.ResourceVersion = successor.ResourceVersion // even if the version is correct by chance
 		if _, err := writer.Apply(t.Context(), change); err == nil {
 			t.Error("the write was made")
 		}
@@ -154,7 +154,7 @@ func TestWriter(t *testing.T) {
 			t.Errorf("taints: %v", got)
 		}
 	})
-	t.Run("a fence makes an older write impossible", func(t *testing.T) {
+	t.Run("a_fence_makes_an_older_write_fail", func(t *testing.T) {
 		node := create(t, "fenced")
 		older := treat.Prepare(node, plan, time.Now())
 		if _, err := writer.Apply(t.Context(), treat.Fence(node, "me")); err != nil {

@@ -9,14 +9,13 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// node is one of a cluster to try sets on.
+// node is a node of a test cluster.
 type node struct {
 	labels     map[string]string
 	conditions map[string]triage.Status
 }
 
-// cluster answers what a rule would find, by looking at every node. It knows no
-// reasons of conditions.
+// cluster evaluates rules by checking every node. It ignores the reasons of conditions.
 type cluster map[string]node
 
 func (c cluster) reported() []string {
@@ -26,7 +25,7 @@ func (c cluster) reported() []string {
 			types[name] = true
 		}
 	}
-	// Not nil: of a cluster without nodes it is known that nobody reports.
+	// Not nil: in a cluster without nodes it is known that no condition is reported.
 	return slices.AppendSeq([]string{}, maps.Keys(types))
 }
 
@@ -80,15 +79,15 @@ func (n node) meets(who triage.Selector) bool {
 
 func (n node) has(signals []triage.Signal) bool {
 	for _, s := range signals {
-		if n.conditions[s.Condition] != s.Status { // what is not there is Missing, which no set asks for
+		if n.conditions[s.Condition] != s.Status { // an absent condition is Missing, which no set matches
 			return false
 		}
 	}
 	return true
 }
 
-// add makes nodes called base-1 and so on, of words such as pool=a for labels
-// and Ready:True for conditions.
+// add creates nodes base-1 and so on. Words like pool=a are labels, and words like
+// Ready:True are conditions.
 func (c cluster) add(base string, count int, words []string) error {
 	for i := range count {
 		n := node{map[string]string{}, map[string]triage.Status{}}

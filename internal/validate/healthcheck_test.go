@@ -25,7 +25,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/validate"
 )
 
-// soundHealth looks at what must be true of every verdict on a health check.
+// soundHealth checks what must hold for every verdict on a health check.
 func soundHealth(tb rapid.TB, c validate.HealthCase) validate.Verdict {
 	tb.Helper()
 	v := validate.JudgeHealthCheck(c)
@@ -48,13 +48,13 @@ func soundHealth(tb rapid.TB, c validate.HealthCase) validate.Verdict {
 			tb.Fatalf("a warning is not one line: %q", w)
 		}
 	}
-	// The nodes of the moment are never a reason to refuse.
+	// The current nodes are never a reason to reject.
 	blind := c
 	blind.Reported, blind.Survey = nil, nil
 	if diff := cmp.Diff(reasons(v), reasons(validate.JudgeHealthCheck(blind))); diff != "" {
-		tb.Fatalf("who does not know the nodes refuses another way (-knows +does not):\n%s", diff)
+		tb.Fatalf("the verdict differs without knowledge of the nodes (-known +unknown):\n%s", diff)
 	}
-	// One that is stored can be paused, whatever is wrong with it.
+	// A stored health check can be paused regardless of its problems.
 	paused := c
 	paused.Check, paused.Stored = c.Check.DeepCopy(), c.Check
 	if paused.Check.Spec.Unreadable == "" {
@@ -132,7 +132,7 @@ func drawCheck(t *rapid.T, name string, spoiled bool) *v1alpha1.NodeHealthCheck 
 	return check
 }
 
-// readsTemplates finds three templates, of which one says that several go together.
+// readsTemplates finds three templates; one of them allows several of its kind.
 func readsTemplates(template remediation.Template) (*unstructured.Unstructured, error) {
 	if template.Name == "absent" {
 		return nil, errors.New("it is not there")
@@ -212,8 +212,8 @@ func TestHealthVerdictsAreSound(t *testing.T) {
 	}
 }
 
-// A look at ten thousand nodes takes a while, and somebody waits: there is one for a
-// verdict. Remediations are looked for until one is found.
+// A survey of ten thousand nodes takes a while, and the request waits. There must be only
+// one per verdict. Remediations are read until one is found in progress.
 func TestHowOftenAHealthCheckHasOthersLook(t *testing.T) {
 	nodes := cluster{}
 	if err := nodes.add("worker", 4, []string{"Ready:False", "pool=a"}); err != nil {
@@ -257,7 +257,7 @@ func TestHowOftenAHealthCheckHasOthersLook(t *testing.T) {
 	}
 }
 
-// Whatever is stored gets a verdict.
+// Every stored health check gets a verdict.
 func FuzzJudgeHealthCheck(f *testing.F) {
 	f.Add([]byte(`{"metadata":{"name":"a"},"spec":{"remediationTemplate":{"apiVersion":"a/v1","kind":"ATemplate","name":"a"}}}`), []byte(`{}`))
 	f.Add([]byte(`{"metadata":{"generateName":"a"},"spec":{"minHealthy":"51%","unhealthyConditions":[{"type":"Ready","status":"True","duration":"1s"},{"type":"\n","status":"True","duration":"1s"}],"escalatingRemediations":[{"order":1,"timeout":"1m","remediationTemplate":{"apiVersion":"a/v1","kind":"ATemplate","name":"a"}},{"order":2,"timeout":"1m","remediationTemplate":{"apiVersion":"a/v1","kind":"ATemplate","name":"absent"}}]}}`),
@@ -286,7 +286,7 @@ func FuzzJudgeHealthCheck(f *testing.F) {
 	})
 }
 
-// The samples that people know must get in without a word.
+// The well-known samples are accepted without a warning.
 func TestKnownHealthChecksAreAccepted(t *testing.T) {
 	nodes := cluster{}
 	if err := nodes.add("n", 5, []string{"Ready:True"}); err != nil {

@@ -42,8 +42,8 @@ func TestRepairsBefore(t *testing.T) {
 		}
 	}
 
-	// Of any three, one goes before both others: so every node has one governor,
-	// whatever the order in which policies are met.
+	// The order is total: of any three policies one takes precedence, so that every node has
+	// one policy, regardless of the order of the policies.
 	any3 := rapid.Custom(func(t *rapid.T) *v1alpha1.RepairPolicy {
 		return policy(rapid.StringMatching("[a-c]").Draw(t, "name"), rapid.SampledFrom([]string{"", "p", "q"}).Draw(t, "pool"), rapid.Int64Range(0, 2).Draw(t, "created"))
 	})
@@ -61,8 +61,8 @@ func TestRepairsBefore(t *testing.T) {
 	})
 }
 
-// Whatever stands in a block, there is a verdict, and what is wrong is told with a
-// path; what stands is never refused where it would be let in.
+// Every block gets a verdict, every problem has a path, and a block in force is never
+// rejected for something that admission allows.
 func FuzzRepair(f *testing.F) {
 	for _, seed := range []string{
 		`{"spec": {"nodePool": "default", "repair": {"defaultTolerationDuration": "30m", "policies": [{"conditionType": "Ready", "toleration": "45m"}]}}}`,
@@ -80,13 +80,13 @@ func FuzzRepair(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		policy, pool := &v1alpha1.RepairPolicy{}, &karpenter.NodePool{}
 		if json.Unmarshal(data, policy) != nil || json.Unmarshal(data, pool) != nil {
-			return // of metadata nobody promises anything
+			return // metadata are out of scope
 		}
 		policy.Name, pool.Name = "mine", "default"
-		world := validate.Repairs{Statements: statements, Policies: []*v1alpha1.RepairPolicy{policy}, Pools: []*karpenter.NodePool{pool}, Reported: []string{}, Survey: nodes.survey}
+		repairs := validate.Repairs{Statements: statements, Policies: []*v1alpha1.RepairPolicy{policy}, Pools: []*karpenter.NodePool{pool}, Reported: []string{}, Survey: nodes.survey}
 		for _, verdicts := range [][2]validate.Verdict{
-			{validate.JudgeRepairPolicy(validate.RepairCase{Policy: policy, Repairs: world}), validate.StandingRepairPolicy(validate.RepairCase{Policy: policy, Repairs: world})},
-			{validate.JudgeNodePool(validate.NodePoolCase{Pool: pool, Repairs: world}), validate.StandingNodePool(validate.NodePoolCase{Pool: pool, Repairs: world})},
+			{validate.JudgeRepairPolicy(validate.RepairCase{Policy: policy, Repairs: repairs}), validate.StandingRepairPolicy(validate.RepairCase{Policy: policy, Repairs: repairs})},
+			{validate.JudgeNodePool(validate.NodePoolCase{Pool: pool, Repairs: repairs}), validate.StandingNodePool(validate.NodePoolCase{Pool: pool, Repairs: repairs})},
 		} {
 			if (verdicts[0].Err() == nil) != (verdicts[1].Err() == nil) {
 				t.Errorf("judged: %v; standing: %v", verdicts[0].Err(), verdicts[1].Err())

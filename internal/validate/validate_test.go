@@ -24,7 +24,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/validate"
 )
 
-// longestMessage is what the API takes in a condition of a status.
+// longestMessage is the maximum message length of a status condition.
 const longestMessage = 32768
 
 func reasons(v validate.Verdict) (list []validate.Reason) {
@@ -34,7 +34,7 @@ func reasons(v validate.Verdict) (list []validate.Reason) {
 	return list
 }
 
-// sound looks at what must be true of every verdict.
+// sound checks what must hold for every verdict.
 func sound(tb rapid.TB, c validate.Case) validate.Verdict {
 	tb.Helper()
 	v := validate.Judge(c)
@@ -62,11 +62,11 @@ func sound(tb rapid.TB, c validate.Case) validate.Verdict {
 	}
 	standing := validate.Standing(c)
 	if len(standing.Warnings) > 0 {
-		tb.Fatalf("a set that stands is told %+v", standing)
+		tb.Fatalf("the verdict on a set in force is %+v", standing)
 	}
 	for _, p := range standing.Problems {
 		if !slices.Contains(v.Problems, p) {
-			tb.Fatalf("a set that stands is told what one that arrives is not: %s", p)
+			tb.Fatalf("a set in force has a problem that a new set does not have: %s", p)
 		}
 		if p.Reason == validate.Impact || p.Reason == validate.NearMiss {
 			tb.Fatalf("a set that stands falls with the nodes of the moment: %s", p)
@@ -102,7 +102,7 @@ func drawCluster(t *rapid.T) cluster {
 
 // drawSet returns a set that compiles, unless it is spoiled.
 func drawSet(t *rapid.T, name string, spoiled bool) *v1alpha1.ConditionSet {
-	pick := func(n int) int { // of n, the first few are good
+	pick := func(n int) int { // the first few of n are valid
 		if spoiled {
 			return n
 		}
@@ -139,7 +139,7 @@ func drawSet(t *rapid.T, name string, spoiled bool) *v1alpha1.ConditionSet {
 	return set
 }
 
-// often draws several times in every check: what is rare must be met in each run.
+// often draws several times per check, so that every run covers rare cases.
 func often(t *testing.T, draw func(*rapid.T)) {
 	t.Helper()
 	rapid.Check(t, func(t *rapid.T) {
@@ -178,7 +178,7 @@ func TestVerdictsAreSound(t *testing.T) {
 				t.Fatal("an impact that is accepted is refused")
 			}
 			if strings.Contains(v.Err().Error(), "no node matches") {
-				t.Fatalf("an impact on nobody is refused: %v", v.Err())
+				t.Fatalf("an impact on no node is rejected: %v", v.Err())
 			}
 		}
 	})
@@ -190,8 +190,7 @@ func TestVerdictsAreSound(t *testing.T) {
 	}
 }
 
-// A change that only takes away is never refused for what is left, however the
-// nodes are.
+// A change that only narrows a set is never rejected for its impact.
 func TestNarrowingIsNeverRefusedForItsImpact(t *testing.T) {
 	over := 0
 	often(t, func(t *rapid.T) {
@@ -205,7 +204,7 @@ func TestNarrowingIsNeverRefusedForItsImpact(t *testing.T) {
 			},
 			func() {
 				if after.Spec.Effect == "NoExecute" {
-					return // others could be emptied
+					return // other nodes could be emptied
 				}
 				after.Spec.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "node-role.kubernetes.io/control-plane", Operator: "DoesNotExist"}}}
 				if before.Spec.Selector != nil {
@@ -227,7 +226,7 @@ func TestNarrowingIsNeverRefusedForItsImpact(t *testing.T) {
 		}
 		c := validate.Case{Set: after, Reported: nodes.reported(), Impact: nodes.impact}
 		if slices.Contains(reasons(validate.Judge(c)), validate.Impact) {
-			over++ // which it would be as a new set
+			over++ // a new set would be rejected
 		}
 		c.Before = before
 		if v := sound(t, c); slices.Contains(reasons(v), validate.Impact) {
@@ -240,7 +239,7 @@ func TestNarrowingIsNeverRefusedForItsImpact(t *testing.T) {
 	}
 }
 
-// An over-wide new set is refused for every effect, however it is drawn.
+// A new set that matches too many nodes is rejected for every effect.
 func TestImpactIsRefusedExactlyAboveTheBound(t *testing.T) {
 	var above, within int
 	often(t, func(t *rapid.T) {
@@ -285,9 +284,8 @@ func TestImpactIsRefusedExactlyAboveTheBound(t *testing.T) {
 	}
 }
 
-// A look at the nodes takes a millisecond where there are ten thousand, and somebody
-// waits: there is one for a verdict, and more only if the bound is exceeded by what
-// may be a narrowing.
+// An evaluation of ten thousand nodes takes a millisecond, and the request waits. There is
+// one per verdict, and more only if the bound is exceeded and the change may narrow the set.
 func TestHowOftenTheNodesAreLookedAt(t *testing.T) {
 	nodes := cluster{}
 	if err := nodes.add("worker", 10, []string{"Custom:True"}); err != nil {
@@ -362,7 +360,7 @@ func TestManyLongNamesFitAStatus(t *testing.T) {
 	}
 }
 
-// Whatever is stored gets a verdict.
+// Every stored set gets a verdict.
 func FuzzJudge(f *testing.F) {
 	f.Add([]byte(`{"metadata":{"name":"a"},"spec":{"type":"T","effect":"NoExecute","taintKey":"a/b","conditions":{"OutOfDisk":{"status":false}}}}`), []byte(`{}`), false)
 	f.Add([]byte(`{"spec":{"maxUnhealthy":{},"dryRun":7}}`), []byte(`{"spec":{"type":"T","conditions":{"A":{"status":"unknown"}}}}`), true)
@@ -387,8 +385,8 @@ func FuzzJudge(f *testing.F) {
 	})
 }
 
-// What this project ships and shows must get in without a word, also beside its
-// own kind, on a cluster where nobody reports anything yet.
+// The shipped defaults and examples are accepted without a warning, also together, in a
+// cluster that reports no conditions yet.
 func TestWhatWeShipIsAccepted(t *testing.T) {
 	for _, path := range []string{
 		"../../deploy/defaults/conditionsets.yaml", "../../api/autohealer/v1alpha1/testdata/seed.yaml", "../../cmd/demo/conditionsets.yaml",

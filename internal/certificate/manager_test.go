@@ -43,16 +43,16 @@ const limit = time.Minute
 var discard = slog.New(slog.DiscardHandler)
 
 func TestMain(m *testing.M) {
-	log.SetLogger(logr.Discard()) // of the client's library, which complains otherwise
+	log.SetLogger(logr.Discard()) // client libraries complain without a logger
 	m.Run()
 }
 
-// place is a cluster with the rights and the Secret of the manifests.
+// place is a cluster with the permissions and the Secret of the manifests.
 type place struct {
 	*testing.T
 	cluster *testbed.Cluster
 	api     client.Client // as the admin
-	looks   *atomic.Int64 // of keepers at the Secret
+	looks   *atomic.Int64 // reads of the Secret by managers
 }
 
 func newPlace(t *testing.T) *place {
@@ -94,7 +94,7 @@ func (p *place) eventually(what string, check func() error) {
 	p.Fatalf("%s: not after %s: %v", what, limit, err)
 }
 
-// keep starts a keeper with the rights of the controller.
+// keep starts a manager with the permissions of the controller.
 func (p *place) keep() *Manager {
 	p.Helper()
 	return p.keepAloud(p.Output())
@@ -149,7 +149,7 @@ func (p *place) trusted() ([]byte, error) {
 	return config.Webhooks[0].ClientConfig.CABundle, nil
 }
 
-// register makes the configuration of a webhook that nobody calls.
+// register creates the configuration of a webhook that is never called.
 func (p *place) register() {
 	p.Helper()
 	none, path := admissionv1.SideEffectClassNone, "https://localhost:1/"
@@ -162,8 +162,8 @@ func (p *place) register() {
 	p.must(p.api.Create(p.Context(), config))
 }
 
-// serves says what keeps a client that trusts the bundle from talking to a server
-// that shows the keeper's certificate.
+// serves returns why a client that trusts the bundle cannot talk to a server with the
+// manager's certificate.
 func serves(k *Manager, bundle []byte) error {
 	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{GetCertificate: k.GetCertificate, MinVersion: tls.VersionTLS12})
 	if err != nil {
@@ -201,8 +201,8 @@ func (p *place) served(keepers ...*Manager) {
 	})
 }
 
-// swapped returns when the keepers serve something else. Until then, whoever asks
-// with what the API server trusts at that moment is answered by all.
+// swapped returns when the managers serve another certificate. Until then, all of them
+// answer a client that trusts the current bundle.
 func (p *place) swapped(old string, keepers ...*Manager) {
 	p.Helper()
 	p.eventually("another certificate", func() error {
@@ -223,7 +223,7 @@ func (p *place) swapped(old string, keepers ...*Manager) {
 	})
 }
 
-// forget has the API servers trust the authority in the Secret and no other.
+// forget makes the API servers trust only the CA in the Secret.
 func (p *place) forget() {
 	p.Helper()
 	config := &admissionv1.ValidatingWebhookConfiguration{}
@@ -245,7 +245,7 @@ func TestKeeper(t *testing.T) {
 	p.register()
 	p.served(first, second)
 
-	t.Run("writes nothing while nothing changes", func(t *testing.T) {
+	t.Run("writes_nothing_while_nothing_changes", func(t *testing.T) {
 		p := p.in(t)
 		before := p.secret().ResourceVersion
 		third := p.keep()
@@ -255,7 +255,7 @@ func TestKeeper(t *testing.T) {
 		}
 	})
 
-	t.Run("refuses nobody while the authority changes", func(t *testing.T) {
+	t.Run("rejects_no_client_while_the_CA_changes", func(t *testing.T) {
 		p := p.in(t)
 		const changes = 3
 		for i := range changes {
@@ -275,7 +275,7 @@ func TestKeeper(t *testing.T) {
 		}
 	})
 
-	t.Run("refuses nobody while a backup is restored", func(t *testing.T) {
+	t.Run("rejects_no_client_while_a_backup_is_restored", func(t *testing.T) {
 		p := p.in(t)
 		old := maps.Clone(p.secret().Data)
 		secret := p.secret()
@@ -283,7 +283,7 @@ func TestKeeper(t *testing.T) {
 		p.must(p.api.Update(p.Context(), secret))
 		p.swapped(string(old[servedCert]), first, second)
 		p.served(first, second)
-		p.forget() // as if the overlap was over
+		p.forget() // as if the overlap were over
 		between := maps.Clone(p.secret().Data)
 		secret = p.secret()
 		secret.Data = old
@@ -300,7 +300,7 @@ func TestKeeper(t *testing.T) {
 		}
 	})
 
-	t.Run("mends what is trusted", func(t *testing.T) {
+	t.Run("repairs_the_CA_bundle", func(t *testing.T) {
 		p := p.in(t)
 		config := &admissionv1.ValidatingWebhookConfiguration{}
 		p.must(p.api.Get(p.Context(), client.ObjectKey{Name: install.WebhookConfig}, config))
@@ -312,7 +312,7 @@ func TestKeeper(t *testing.T) {
 		p.served(first, second)
 	})
 
-	t.Run("goes on without the Secret, and from a new one", func(t *testing.T) {
+	t.Run("continues_without_the_Secret_and_with_a_new_one", func(t *testing.T) {
 		p := p.in(t)
 		secret := p.secret()
 		p.must(p.api.Delete(p.Context(), secret))
@@ -332,7 +332,7 @@ func TestKeeper(t *testing.T) {
 		p.served(first, second)
 	})
 
-	t.Run("has no other rights", func(t *testing.T) {
+	t.Run("has_no_other_permissions", func(t *testing.T) {
 		p := p.in(t)
 		config, err := install.Config(t.Context(), p.cluster)
 		p.must(err)
@@ -347,13 +347,12 @@ func TestKeeper(t *testing.T) {
 	})
 }
 
-// allow gives the controller these rights on the Secret and on the webhook, and
-// no others on them.
+// allow gives the controller only these permissions on the Secret and on the webhook.
 func (p *place) allow(onSecret, onWebhook []string) {
 	p.Helper()
 	replace := func(rules []rbacv1.PolicyRule, resource string, verbs []string) {
 		at := slices.IndexFunc(rules, func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, resource) })
-		rules[at].Verbs = append(slices.Clone(verbs), "deletecollection") // a rule has verbs, and that one is not used
+		rules[at].Verbs = append(slices.Clone(verbs), "deletecollection") // a rule needs a verb, and this one is unused
 	}
 	role := &rbacv1.Role{}
 	p.must(p.api.Get(p.Context(), client.ObjectKey{Namespace: install.Namespace, Name: install.Account}, role))
@@ -365,7 +364,7 @@ func (p *place) allow(onSecret, onWebhook []string) {
 	p.must(p.api.Update(p.Context(), clusterRole))
 }
 
-// nudge changes the webhook in a way that means nothing.
+// nudge changes the webhook without an effect.
 func (p *place) nudge() {
 	p.Helper()
 	config := &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: install.WebhookConfig}}
@@ -385,7 +384,7 @@ func (l *pages) Write(line []byte) (int, error) {
 	return l.text.Write(line)
 }
 
-// count returns how many lines say all of this.
+// count returns how many lines contain all of these texts.
 func (l *pages) count(parts ...string) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -419,16 +418,16 @@ func TestKeeperSaysWhichRightIsMissing(t *testing.T) {
 	for _, step := range []struct {
 		onSecret, onWebhook []string
 		lacks               []string // as the API server names it
-		reason              string   // of not being ready; empty if it is
+		reason              string   // why it is not ready; empty if it is
 		isTrusted           float64
-		times               int // that all of this was told by then
+		times               int // how often all of this was logged by then
 	}{
 		{nil, nil, []string{`cannot get resource \"secrets\"`, `cannot watch resource \"secrets\"`, `cannot get resource \"validatingwebhookconfigurations\"`, `cannot watch resource \"validatingwebhookconfigurations\"`}, "there is no certificate yet", 0, 1},
 		{[]string{"get", "watch"}, []string{"watch"}, []string{`cannot update resource \"secrets\"`}, "there is no certificate yet", 0, 1},
 		{[]string{"get", "watch", "update"}, []string{"watch"}, []string{`cannot get resource \"validatingwebhookconfigurations\"`}, "it is not known yet whether the API servers trust the certificate", 0, 1},
 		{[]string{"get", "watch", "update"}, []string{"get", "watch"}, []string{`cannot patch resource \"validatingwebhookconfigurations\"`}, "the API servers do not trust the certificate yet", 0, 1},
 		{[]string{"get", "watch", "update"}, []string{"get", "watch", "patch"}, nil, "", 1, 0},
-		// What goes wrong now takes nothing away that is there.
+		// A failure does not remove what already works.
 		{[]string{"watch"}, []string{"watch"}, []string{`cannot get resource \"secrets\"`}, "", 1, 2},
 	} {
 		p.allow(step.onSecret, step.onWebhook)
@@ -463,7 +462,7 @@ func TestKeeperSaysWhichRightIsMissing(t *testing.T) {
 	if problems, err := testutil.GatherAndLint(registry); err != nil || len(problems) > 0 {
 		t.Errorf("%v %v", problems, err)
 	}
-	// Every look fails in the same way, and only the first says so.
+	// Every reconciliation fails in the same way, and only the first is logged.
 	const lack = `cannot get resource \"secrets\"`
 	before, looks := log.count(lack), p.looks.Load()
 	p.eventually("further looks", func() error {

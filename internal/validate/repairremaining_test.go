@@ -15,8 +15,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/validate"
 )
 
-// What a policy is told to repair are the nodes that no older one selects, however these
-// select them.
+// The impact line of a policy counts the nodes that no older policy selects.
 func TestAPolicyIsToldOfTheNodesThatOthersLeave(t *testing.T) {
 	partly := 0
 	rapid.Check(t, func(t *rapid.T) {

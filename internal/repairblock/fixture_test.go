@@ -35,11 +35,10 @@ import (
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
-// patience is how long a test waits for what must come.
+// patience is how long a test waits for a change.
 const patience = 30 * time.Second
 
-// bad is a toleration that the judge of these tests does not like, though the schema
-// does.
+// bad is a toleration that the schema allows and the check of these tests rejects.
 const bad = "13m"
 
 func judge(pool string, block *v1alpha1.RepairSpec) error {
@@ -49,7 +48,7 @@ func judge(pool string, block *v1alpha1.RepairSpec) error {
 	return nil
 }
 
-// world is a cluster with one pool in it, or none, for one test after the other.
+// world is a cluster with at most one pool. Tests use it one after the other.
 type world struct {
 	*testbed.Cluster
 	client    client.WithWatch
@@ -81,7 +80,7 @@ func (w *world) connect(t *testing.T, config *rest.Config) client.WithWatch {
 			t.Fatal(err)
 		}
 	}
-	config.WarningHandler = rest.NoWarnings{} // of fields that are unknown, which is meant
+	config.WarningHandler = rest.NoWarnings{} // unknown fields are intended
 	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
 	if err != nil {
 		t.Fatal(err)
@@ -101,7 +100,7 @@ func stockCRD(t *testing.T) string {
 	return ""
 }
 
-// begin gives a test a namespace of its own, with the schema there and no pools.
+// begin gives a test its own namespace, with the schema in place and no pools.
 func (w *world) begin(t *testing.T) {
 	t.Helper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "blocks-"}}
@@ -151,7 +150,7 @@ func (w *world) crd(t *testing.T) *unstructured.Unstructured {
 	return crd
 }
 
-// hasSchema says whether the CRD has the block.
+// hasSchema reports whether the CRD has the block.
 func (w *world) hasSchema(t *testing.T) bool {
 	t.Helper()
 	text, err := json.Marshal(w.crd(t).Object["spec"])
@@ -159,8 +158,8 @@ func (w *world) hasSchema(t *testing.T) bool {
 	return bytes.Contains(text, []byte("defaultTolerationDuration"))
 }
 
-// applyStock does what an upgrade of Karpenter does, and waits until the API server
-// works by it.
+// applyStock does what an upgrade of Karpenter does, and waits until the API server has
+// applied it.
 func (w *world) applyStock(t *testing.T) {
 	t.Helper()
 	crd := w.stock.DeepCopy()
@@ -181,7 +180,7 @@ func (w *world) patchSchema(t *testing.T) {
 	w.awaitServed(t, true)
 }
 
-// awaitServed waits until the API server keeps a block, or does not.
+// awaitServed waits until the API server stores a block, or does not.
 func (w *world) awaitServed(t *testing.T, want bool) {
 	t.Helper()
 	await(t, "the CRD is served", func() (bool, string) {
@@ -192,7 +191,7 @@ func (w *world) awaitServed(t *testing.T, want bool) {
 	})
 }
 
-// newPool returns a pool with a block that has that default toleration, or without.
+// newPool returns a pool with a block that has this default toleration, or without.
 func newPool(name, toleration string) *unstructured.Unstructured {
 	spec := map[string]any{"template": map[string]any{"spec": map[string]any{
 		"nodeClassRef": map[string]any{"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "default"}, "requirements": []any{},
@@ -210,7 +209,7 @@ func (w *world) create(t *testing.T, name, toleration string) {
 	must(t, w.client.Create(t.Context(), newPool(name, toleration)))
 }
 
-// merge writes to a pool as anybody may.
+// merge patches a pool as a user.
 func (w *world) merge(t *testing.T, name, patch string) {
 	t.Helper()
 	must(t, w.client.Patch(t.Context(), newPool(name, ""), client.RawPatch(types.MergePatchType, []byte(patch))))
@@ -226,13 +225,13 @@ func (w *world) remove(t *testing.T, name string) {
 	w.merge(t, name, `{"spec":{"repair":null}}`)
 }
 
-// prune is what Karpenter does all the time: it writes the status.
+// prune writes the status, as Karpenter often does.
 func (w *world) prune(t *testing.T, name string) {
 	t.Helper()
 	must(t, w.client.Status().Patch(t.Context(), newPool(name, ""), client.RawPatch(types.MergePatchType, []byte(`{"status":{"nodes":`+strconv.FormatInt(time.Now().UnixNano()%1e9, 10)+`}}`))))
 }
 
-// onPool is the default toleration that stands on a pool.
+// onPool returns the default toleration of the block on a pool.
 func (w *world) onPool(t *testing.T, name string) string {
 	t.Helper()
 	pool := newPool(name, "")
@@ -241,7 +240,7 @@ func (w *world) onPool(t *testing.T, name string) string {
 	return toleration
 }
 
-// copies are what whoever takes over would find, by revision.
+// revisions returns what a new leader would find, by revision.
 func (w *world) copies(t *testing.T) []string {
 	t.Helper()
 	var list appsv1.ControllerRevisionList
@@ -270,21 +269,21 @@ func (w *world) awaitCopies(t *testing.T, want ...string) {
 	})
 }
 
-// keeper is one that runs, with all that it says.
+// keeper is a running store with its log and Events.
 type keeper struct {
 	*repairblock.Store
 	stop context.CancelFunc
 
 	mu     sync.Mutex
 	pools  map[string]*repairblock.Pool
-	had    map[types.UID]bool // pools that a block ever was in force for
+	had    map[types.UID]bool // pools that ever had a block in force
 	words  []treat.Event
 	tally  repairblock.Counts
 	writes map[string]int
 	log    bytes.Buffer
 }
 
-// start runs a keeper until the test ends, or it is stopped.
+// start runs a store until the test ends or stops it.
 func (w *world) start(t *testing.T, c client.WithWatch, with ...func(*repairblock.Config)) *keeper {
 	t.Helper()
 	k := &keeper{pools: map[string]*repairblock.Pool{}, had: map[types.UID]bool{}, writes: map[string]int{}}
@@ -346,8 +345,8 @@ func (k *keeper) take() {
 	})
 }
 
-// looks is how a pool stands, in a line: the toleration in force, lost, and what is
-// the problem.
+// looks returns the state of a pool in one line: the toleration in force, lost, and the
+// problem.
 func (k *keeper) looks(name string) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -368,7 +367,7 @@ func (k *keeper) looks(name string) string {
 	return line
 }
 
-// awaits waits until a pool looks so, which may be the beginning of it.
+// awaits waits until the state of a pool starts with this text.
 func (k *keeper) awaits(t *testing.T, name, want string) {
 	t.Helper()
 	await(t, name+" looks like "+want, func() (bool, string) {
@@ -380,7 +379,7 @@ func (k *keeper) awaits(t *testing.T, name, want string) {
 	})
 }
 
-// told are the Events about a pool, without those that a good state has.
+// told returns the Events about a pool, without those of a good state.
 func (k *keeper) told(name string) (told []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -396,7 +395,7 @@ func (k *keeper) told(name string) (told []string) {
 	return told
 }
 
-// lastWord is the last Event about a pool.
+// lastWord returns the last Event about a pool.
 func (k *keeper) lastWord(name string) (last treat.Event) {
 	k.do(func() {
 		for _, word := range k.words {

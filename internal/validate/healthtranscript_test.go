@@ -22,7 +22,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/validate"
 )
 
-// survey looks at every node, as impact does for sets. Each sign is enough.
+// survey checks every node, as impact does for sets. Each condition is sufficient.
 func (c cluster) survey(rule triage.Rule, others ...triage.Selector) (triage.Survey, error) {
 	if err := rule.Validate(); err != nil {
 		return triage.Survey{}, err
@@ -53,8 +53,7 @@ func (c cluster) survey(rule triage.Rule, others ...triage.Selector) (triage.Sur
 	return found, nil
 }
 
-// TestHealthWords runs the transcripts of health checks, as TestWords does those of
-// sets.
+// TestHealthWords runs the transcripts of health checks.
 func TestHealthWords(t *testing.T) {
 	seen := map[validate.Reason]bool{}
 	datadriven.Walk(t, "testdata/health", func(t *testing.T, path string) {
@@ -69,22 +68,22 @@ func TestHealthWords(t *testing.T) {
 	}
 }
 
-// healthDesk is where the health checks of a transcript are judged.
+// healthDesk validates the health checks of a transcript.
 type healthDesk struct {
 	desk
 	stored    *v1alpha1.NodeHealthCheck
 	checks    []*v1alpha1.NodeHealthCheck
-	templates map[string]string // what is told of each: its object, or what goes wrong
-	gone      []string          // remediations that nobody finds any more
+	templates map[string]string // by name: the object, or the kind of failure
+	gone      []string          // remediations that no longer exist
 }
 
 // serve knows the commands nodes, blind and clear of sets, and
 //
-//	other                   adds a health check beside the one to judge
-//	stored                  the health check to judge is there already, as it says
-//	template ns/name        how reading it goes: an object, or missing, unknown-kind, forbidden, broken
-//	gone name               a remediation is not there, whatever a status says
-//	judge, delete           a verdict on a health check, or on the deletion of the stored one
+//	other                   adds another health check
+//	stored                  sets the stored version of the health check
+//	template ns/name        sets the answer for a template: an object, or missing, unknown-kind, forbidden, broken
+//	gone name               a remediation no longer exists, regardless of the status
+//	judge, delete           validates a health check, or the deletion of the stored one
 func (d *healthDesk) serve(t *testing.T, command *datadriven.TestData) string {
 	t.Helper()
 	switch command.Cmd {
@@ -151,7 +150,7 @@ func (d *healthDesk) read(template remediation.Template) (*unstructured.Unstruct
 	}
 }
 
-// readCheck reads a health check of which only what matters is written.
+// readCheck reads a health check in short form.
 func readCheck(t *testing.T, command *datadriven.TestData) *v1alpha1.NodeHealthCheck {
 	t.Helper()
 	check := &v1alpha1.NodeHealthCheck{}

@@ -13,8 +13,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/validate"
 )
 
-// TestRepairWords runs the transcripts of repair blocks, as TestWords does those of
-// sets.
+// TestRepairWords runs the transcripts of repair blocks.
 func TestRepairWords(t *testing.T) {
 	seen := map[validate.Reason]bool{}
 	datadriven.Walk(t, "testdata/repair", func(t *testing.T, path string) {
@@ -29,7 +28,7 @@ func TestRepairWords(t *testing.T) {
 	}
 }
 
-// repairDesk is where the repair blocks of a transcript are judged.
+// repairDesk validates the repair blocks of a transcript.
 type repairDesk struct {
 	healthDesk
 	stored     *v1alpha1.RepairPolicy
@@ -41,13 +40,13 @@ type repairDesk struct {
 
 // serve knows the commands nodes, blind, clear and template of health checks, and
 //
-//	karpenter               there are NodePools to know, if only none
-//	pool                    a NodePool that is there
-//	policy                  a RepairPolicy that is there
-//	unstated                no provider calls anything sick
-//	stored, stored-pool     what is judged is there already, as it says
-//	judge, judge-pool       a verdict on a RepairPolicy, or on the block of a NodePool
-//	standing, standing-pool the same of what is in force already
+//	karpenter               the NodePools are known, even if there are none
+//	pool                    adds a NodePool
+//	policy                  adds a RepairPolicy
+//	unstated                no provider states any condition
+//	stored, stored-pool     sets the stored version
+//	judge, judge-pool       validates a RepairPolicy, or the block of a NodePool
+//	standing, standing-pool validates a policy or a block that is in force
 func (d *repairDesk) serve(t *testing.T, command *datadriven.TestData) string {
 	t.Helper()
 	switch command.Cmd {
@@ -87,7 +86,7 @@ func (d *repairDesk) policyCase(policy *v1alpha1.RepairPolicy) validate.RepairCa
 	return c
 }
 
-// repairs has providers as there are: they recommend half an hour.
+// repairs has realistic providers: they recommend half an hour.
 func (d *repairDesk) repairs() validate.Repairs {
 	r := validate.Repairs{Policies: d.policies, Pools: d.pools}
 	if !d.unstated {
@@ -102,8 +101,7 @@ func (d *repairDesk) repairs() validate.Repairs {
 	return r
 }
 
-// readPolicy reads a policy of which only what matters is written: its block, or the
-// whole of it.
+// readPolicy reads a policy in short form: its block only, or all of it.
 func readPolicy(t *testing.T, command *datadriven.TestData) *v1alpha1.RepairPolicy {
 	t.Helper()
 	policy := &v1alpha1.RepairPolicy{}

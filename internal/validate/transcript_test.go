@@ -16,8 +16,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/validate"
 )
 
-// TestWords runs the transcripts in testdata: every refusal and warning as it is
-// printed. With -rewrite they are written anew.
+// TestWords runs the transcripts in testdata, which contain every rejection and warning.
+// With -rewrite it updates them.
 func TestWords(t *testing.T) {
 	seen := map[validate.Reason]bool{}
 	datadriven.Walk(t, "testdata/words", func(t *testing.T, path string) {
@@ -32,10 +32,10 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// desk is where the sets of a transcript are judged.
+// desk validates the sets of a transcript.
 type desk struct {
 	cluster cluster
-	blind   bool // nobody knows the nodes
+	blind   bool // the nodes are unknown
 	before  *v1alpha1.ConditionSet
 	placed  func(triage.Rule) (tainted, emptied int)
 	others  []*v1alpha1.ConditionSet
@@ -45,12 +45,12 @@ type desk struct {
 // serve knows these commands:
 //
 //	nodes worker count=3    adds nodes; the body has their labels and conditions
-//	blind                   from now on nobody knows the nodes
-//	other                   adds a set beside the one to judge
-//	in-force                the set to judge is there already, as it says
-//	placed 7 emptied=5      so many of the matching nodes have the taint of the set to judge
-//	judge, standing, ask    a verdict on a set; who asks stores nothing
-//	clear                   no nodes and no sets any more
+//	blind                   makes the nodes unknown
+//	other                   adds another set
+//	in-force                sets the version in force
+//	placed 7 emptied=5      sets how many matching nodes have the set's taint
+//	judge, standing, ask    validates a set; ask is a dry run of the API server
+//	clear                   removes all nodes and sets
 func (d *desk) serve(t *testing.T, command *datadriven.TestData) string {
 	t.Helper()
 	switch command.Cmd {
@@ -119,7 +119,7 @@ func (d *desk) tell(v validate.Verdict) string {
 	return b.String()
 }
 
-// read reads a set of which only what matters is written.
+// read reads a set in short form.
 func read(t *testing.T, command *datadriven.TestData) *v1alpha1.ConditionSet {
 	t.Helper()
 	set := &v1alpha1.ConditionSet{}
@@ -144,8 +144,7 @@ func read(t *testing.T, command *datadriven.TestData) *v1alpha1.ConditionSet {
 	return set
 }
 
-// The pages for users quote what is printed: a quotation that nobody prints any
-// more misleads.
+// The user documentation quotes messages. Every quoted message must exist.
 func TestThePagesQuoteWhatIsPrinted(t *testing.T) {
 	for _, test := range []struct {
 		page        string
@@ -179,7 +178,7 @@ func TestThePagesQuoteWhatIsPrinted(t *testing.T) {
 				for line := range strings.Lines(strings.TrimSpace(part)) {
 					quoted++
 					if !strings.Contains(printed.String(), strings.TrimSpace(line)) {
-						t.Errorf("nobody prints: %s", line)
+						t.Errorf("the page quotes a message that does not exist: %s", line)
 					}
 				}
 			}
