@@ -105,7 +105,7 @@ func (k *ConditionSets) changed(ctx context.Context, set, stored *v1alpha1.Condi
 	}
 	answer := told(verdict)
 	if answer.Allowed && !known && !set.Spec.DryRun {
-		return unready("the controller has just started and does not know the nodes yet, so nobody can tell what this set would do to them")
+		return unready("the controller has just started and does not know the nodes yet, so it cannot determine the impact of this set")
 	}
 	return answer
 }

@@ -106,7 +106,7 @@ func (k *HealthChecks) changed(ctx context.Context, check, stored *v1alpha1.Node
 	known := paused && k.cfg.Census.Ready() || !paused && awaited(ctx, k.cfg.Census.Ready)
 	answer := told(k.verdict(ctx, check, stored, known))
 	if answer.Allowed && !known && !paused {
-		return unready("the controller has just started and does not know the nodes yet, so nobody can tell what this health check would do to them")
+		return unready("the controller has just started and does not know the nodes yet, so it cannot determine the impact of this health check")
 	}
 	return answer
 }
@@ -126,7 +126,7 @@ func (k *HealthChecks) verdict(ctx context.Context, check, stored *v1alpha1.Node
 	if known {
 		all, err := k.cfg.Checks(ctx)
 		if err != nil {
-			unread = []string{fmt.Sprintf("spec.selector: the other health checks could not be read (%v), so nobody knows whether they choose the same nodes", err)}
+			unread = []string{fmt.Sprintf("spec.selector: the other health checks could not be read (%v), so overlapping selectors cannot be detected", err)}
 		}
 		look.Others = slices.DeleteFunc(slices.Clone(all), func(c *v1alpha1.NodeHealthCheck) bool { return c.Name == check.Name })
 		look.Reported = append([]string{}, k.cfg.Census.Reported()...) // nil would mean unknown

@@ -53,10 +53,10 @@ func (c RepairConfig) repairs(ctx context.Context, known bool) (found validate.R
 	found.Statements = c.Statements
 	var err error
 	if found.Policies, err = c.Policies(ctx); err != nil {
-		unread = append(unread, fmt.Sprintf("the RepairPolicies could not be read (%v), so nobody knows whether they ask for the same nodes", err))
+		unread = append(unread, fmt.Sprintf("the RepairPolicies could not be read (%v), so conflicts with them cannot be detected", err))
 	}
 	if found.Pools, err = c.Pools(ctx); err != nil {
-		unread = append(unread, fmt.Sprintf("the NodePools could not be read (%v), so nobody knows whether their own repair blocks go before this", err))
+		unread = append(unread, fmt.Sprintf("the NodePools could not be read (%v), so conflicts with their repair blocks cannot be detected", err))
 	}
 	if known {
 		found.Reported = append([]string{}, c.Census.Reported()...) // nil would mean unknown
@@ -122,7 +122,7 @@ func (k *RepairPolicies) changed(ctx context.Context, policy, stored *v1alpha1.R
 	verdict.Warnings = append(verdict.Warnings, unread...)
 	answer := told(verdict)
 	if answer.Allowed && !known && !off {
-		return unready("the controller has just started and does not know the nodes yet, so nobody can tell what this policy would do to them")
+		return unready("the controller has just started and does not know the nodes yet, so it cannot determine the impact of this policy")
 	}
 	return answer
 }

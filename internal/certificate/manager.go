@@ -289,7 +289,7 @@ func (k *Manager) keepSecret(ctx context.Context, now time.Time) (map[string][]b
 	if err := k.cfg.Client.Update(ctx, changed); err != nil {
 		return nil, fmt.Errorf("writing a new one: %w", err)
 	}
-	k.cfg.Logger.Info("certificate made", "names", k.cfg.Names, "newAuthority", what == oldIssuer, "replacedAt", due(made))
+	k.cfg.Logger.Info("webhook certificate created", "names", k.cfg.Names, "newAuthority", what == oldIssuer, "replacedAt", due(made))
 	return made, nil
 }
 
@@ -326,7 +326,7 @@ func (k *Manager) keepTrust(ctx context.Context, authority []byte, now time.Time
 		return fading, fmt.Errorf("writing its authority: %w", err)
 	}
 	k.see(changed, authority, time.Now())
-	k.cfg.Logger.Info("authority trusted", "webhook", k.cfg.Webhook, "authorities", len(wanted))
+	k.cfg.Logger.Info("CA bundle written", "webhook", k.cfg.Webhook, "authorities", len(wanted))
 	return fading, nil
 }
 
@@ -397,7 +397,7 @@ func (k *Manager) serve(data map[string][]byte) error {
 		return fmt.Errorf("reading it: %w", err)
 	}
 	k.served.Store(&served{pair: pair, text: text, authority: data[authorityCert]})
-	k.cfg.Logger.Info("certificate served", "until", pair.Leaf.NotAfter)
+	k.cfg.Logger.Info("webhook certificate served", "until", pair.Leaf.NotAfter)
 	return nil
 }
 
@@ -408,7 +408,7 @@ func (k *Manager) tell(what string, err error) {
 	if err == nil {
 		if _, was := k.troubles[what]; was {
 			delete(k.troubles, what)
-			k.cfg.Logger.Info("webhook certificate: trouble is over", "what", what)
+			k.cfg.Logger.Info("webhook certificate: failure resolved", "what", what)
 		}
 		return
 	}
@@ -420,5 +420,5 @@ func (k *Manager) tell(what string, err error) {
 	if apierrors.IsForbidden(err) {
 		log = log.With("rightsAreIn", "deploy/controller/2-rights.yaml")
 	}
-	log.Warn("webhook certificate: trouble", "what", what, "err", err)
+	log.Warn("webhook certificate: failure", "what", what, "err", err)
 }

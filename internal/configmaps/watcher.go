@@ -76,7 +76,7 @@ func (l *RevisionWatcher) Fresh(ctx context.Context) ([]*v1alpha1.ConditionSet, 
 		return sets, err
 	}
 	if !l.isBarred.Swap(true) {
-		l.log.Warn("policies are judged without the sets in ConfigMaps, because their kept versions may not be listed: grant list and watch on controllerrevisions", "namespace", l.shelf.namespace, "err", err)
+		l.log.Warn("policies are validated without the sets in ConfigMaps: no permission to list their revisions; grant list and watch on controllerrevisions", "namespace", l.shelf.namespace, "err", err)
 	}
 	return nil, nil
 }

@@ -107,10 +107,10 @@ func problem(is state, fault error, last *good, lastFault error) string {
 	case vanished:
 		return "spec.repair is gone since the schema of " + definitionName + " has changed, and may have been pruned; " + goesOn
 	case unsure:
-		return "spec.repair is gone, and whether somebody has removed it or its schema was lost cannot be told, because CustomResourceDefinition " +
+		return "spec.repair is gone, and the controller cannot determine whether a user removed it or its schema was lost, because CustomResourceDefinition " +
 			definitionName + " cannot be read; " + goesOn
 	case hidden:
-		return "spec.repair is not seen, and it is not certain yet that somebody has removed it; " + goesOn
+		return "spec.repair is not visible, and its removal is not confirmed yet; " + goesOn
 	}
 	return ""
 }

@@ -221,7 +221,7 @@ func (k *Store) confirmDrop(ctx context.Context, dropped []*pool, v view) error 
 		}
 		p.last, p.lastFault, p.isKept = nil, nil, false
 		p.is = standing(p.NodePool, p.fault, nil, v)
-		k.cfg.Logger.Info("repair block dropped, because its copy was deleted", "nodePool", p.Name)
+		k.cfg.Logger.Info("repair block dropped: its revision was deleted", "nodePool", p.Name)
 	}
 	return nil
 }
@@ -241,11 +241,11 @@ func (k *Store) keep(ctx context.Context, revisions map[types.UID]copies, kept m
 	due = k.writes.note(now, err)
 	switch {
 	case err == nil && was.isTold:
-		k.cfg.Logger.Info("copies of repair blocks kept again")
+		k.cfg.Logger.Info("repair blocks stored again")
 	case err == nil || was.isTold || errors.Is(err, errChanged) && was.wait == 0: // the next round handles it
 	default:
 		k.writes.isTold = true
-		k.cfg.Logger.Error("copies of repair blocks not kept: should another controller take over while a schema is lost, it will not know them",
+		k.cfg.Logger.Error("repair blocks not stored: a new leader will not know them while the schema is missing",
 			"namespace", k.cfg.Namespace, "err", err)
 	}
 	return due
@@ -365,7 +365,7 @@ func (k *Store) count(inForce map[string]*Pool, kept map[types.UID]*good) {
 func (k *Store) tellOfUnreadable(revision *appsv1.ControllerRevision, err error) {
 	if !k.unread[revision.UID] {
 		k.unread[revision.UID] = true
-		k.cfg.Logger.Error("copy of a repair block unreadable", "namespace", revision.Namespace, "controllerRevision", revision.Name, "err", err)
+		k.cfg.Logger.Error("revision of a repair block unreadable", "namespace", revision.Namespace, "controllerRevision", revision.Name, "err", err)
 	}
 }
 

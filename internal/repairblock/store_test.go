@@ -315,7 +315,7 @@ func (w *world) dropsByCopy(t *testing.T) {
 	w.create(t, "default", "5m")
 	w.awaitCopies(t, "default=5m")
 	drop() // the store writes the revision of a visible block again
-	await(t, "another copy is made", func() (bool, string) { return k.logs("dropped") == 0 && len(w.copies(t)) == 1, "" })
+	await(t, "the revision is written again", func() (bool, string) { return k.logs("dropped") == 0 && len(w.copies(t)) == 1, "" })
 	k.awaits(t, "default", "5m")
 	w.awaitStamped(t)
 	w.applyStock(t)
@@ -486,7 +486,7 @@ func (w *world) withoutDefinition(t *testing.T) {
 	k.awaits(t, "default", "5m")
 	w.awaitCopies(t, "default=5m")
 	w.remove(t, "default")
-	k.awaits(t, "default", "5m: spec.repair is gone, and whether somebody has removed it or its schema was lost cannot be told")
+	k.awaits(t, "default", "5m: spec.repair is gone, and the controller cannot determine whether a user removed it or its schema was lost")
 	k.tells(t, "default", "vanished")
 	k.counts(t, repairblock.Counts{InForce: 1, Vanished: 1})
 	if n := k.logs("right missing"); n != 1 {

@@ -70,7 +70,7 @@ func Hear(node *corev1.Node) (Voice, error) {
 		}
 		if ours && foreign != "" {
 			// An apply that contains only the conditions would remove this field.
-			return v, fmt.Errorf("%s of node %s is %s's, which owns conditions only: have whoever else applies under that name use another", foreign, node.Name, entry.Manager)
+			return v, fmt.Errorf("field manager %s owns %s of node %s, but is for conditions only: use another field manager for other fields", entry.Manager, foreign, node.Name)
 		}
 	}
 	return v, nil

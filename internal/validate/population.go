@@ -82,7 +82,7 @@ func overlaps(s *healthStudy) (_ []Problem, warnings []string) {
 	if more := len(with) - len(told); more > 0 {
 		rest = fmt.Sprintf(" and %d more", more)
 	}
-	return nil, []string{fmt.Sprintf("spec.selector: some of these nodes are also chosen by health checks with other templates: %s%s; whichever comes first treats such a node, and the others wait. Want selectors that have no node in common", strings.Join(told, ", "), rest)}
+	return nil, []string{fmt.Sprintf("spec.selector: some of these nodes are also chosen by health checks with other templates: %s%s; only one health check at a time remediates a node, and the others wait. Use selectors without common nodes", strings.Join(told, ", "), rest)}
 }
 
 // impactLine says in one line what a health check will do, unless a problem already says
