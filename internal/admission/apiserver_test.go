@@ -21,7 +21,7 @@ import (
 // A real API server presents a client certificate, as the documentation describes. One
 // webhook server accepts its name, and the other expects another name.
 func TestTheAPIServerShowsItsCertificate(t *testing.T) {
-	ca, dir := newAuthority(t), t.TempDir()
+	ca, dir := newTestCA(t), t.TempDir()
 	shows := ca.pair("the-api-server")
 	key, err := x509.MarshalPKCS8PrivateKey(shows.PrivateKey)
 	if err != nil {

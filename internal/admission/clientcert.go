@@ -30,11 +30,11 @@ func (c Clients) Validate() error {
 	case len(c.Names) == 0 || slices.Contains(c.Names, ""):
 		return errors.New("want the name in the API server's client certificate: an authority signs certificates for others, too")
 	}
-	_, err := c.authority()
+	_, err := c.caPool()
 	return err
 }
 
-func (c Clients) authority() (*x509.CertPool, error) {
+func (c Clients) caPool() (*x509.CertPool, error) {
 	text, err := os.ReadFile(c.CAFile)
 	if err != nil {
 		return nil, fmt.Errorf("reading the authority of webhook clients: %w", err)
@@ -46,8 +46,8 @@ func (c Clients) authority() (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// guard makes a TLS configuration reject all other clients.
-func (c Clients) guard(config *tls.Config) {
+// restrict makes a TLS configuration reject all other clients.
+func (c Clients) restrict(config *tls.Config) {
 	if c.CAFile == "" {
 		return
 	}
@@ -61,7 +61,7 @@ func (c Clients) guard(config *tls.Config) {
 		return fmt.Errorf("the certificate of %q is of none of the clients %q", leaf.Subject.CommonName, c.Names)
 	}
 	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
-		pool, err := c.authority()
+		pool, err := c.caPool()
 		if err != nil {
 			return nil, err
 		}

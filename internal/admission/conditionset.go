@@ -44,15 +44,15 @@ type ConditionSetConfig struct {
 
 // Validate returns all missing fields.
 func (c ConditionSetConfig) Validate() error {
-	return complete(
-		part{"Census", c.Census == nil}, part{"Sets", c.Sets == nil}, part{"Fresh", c.Fresh == nil},
-		part{"Synced", c.Synced == nil}, part{"Metrics", c.Metrics == nil}, part{"Logger", c.Logger == nil},
+	return requireFields(
+		requiredField{"Census", c.Census == nil}, requiredField{"Sets", c.Sets == nil}, requiredField{"Fresh", c.Fresh == nil},
+		requiredField{"Synced", c.Synced == nil}, requiredField{"Metrics", c.Metrics == nil}, requiredField{"Logger", c.Logger == nil},
 	)
 }
 
 // ConditionSets validates ConditionSets.
 type ConditionSets struct {
-	desk[v1alpha1.ConditionSet]
+	handler[v1alpha1.ConditionSet]
 	cfg ConditionSetConfig
 }
 
@@ -62,7 +62,7 @@ func NewConditionSets(cfg ConditionSetConfig) (*ConditionSets, error) {
 		return nil, fmt.Errorf("configuring the admission of ConditionSets: %w", err)
 	}
 	k := &ConditionSets{cfg: cfg}
-	k.desk = desk[v1alpha1.ConditionSet]{path: conditionSetPath, resource: conditionSets, object: "conditionset", judge: k, same: sameSpec, sizes: sizesOfSet, metrics: cfg.Metrics, logger: cfg.Logger}
+	k.handler = handler[v1alpha1.ConditionSet]{path: conditionSetPath, resource: conditionSets, object: "conditionset", validator: k, same: sameSpec, sizes: sizesOfSet, metrics: cfg.Metrics, logger: cfg.Logger}
 	return k, nil
 }
 
@@ -98,14 +98,14 @@ func nodes(n int32) string {
 
 // changed validates a set that is new or has a new spec.
 func (k *ConditionSets) changed(ctx context.Context, set, stored *v1alpha1.ConditionSet, onlyAsked bool) admission.Response {
-	known := set.Spec.DryRun && k.cfg.Census.Ready() || !set.Spec.DryRun && awaited(ctx, k.cfg.Census.Ready)
+	known := set.Spec.DryRun && k.cfg.Census.Ready() || !set.Spec.DryRun && waitUntil(ctx, k.cfg.Census.Ready)
 	verdict, err := k.verdict(ctx, validate.Case{Set: set, Before: inForce(stored), Stored: stored, OnlyAsked: onlyAsked}, known)
 	if err != nil {
-		return unready(err.Error())
+		return notReady(err.Error())
 	}
-	answer := told(verdict)
+	answer := responseOf(verdict)
 	if answer.Allowed && !known && !set.Spec.DryRun {
-		return unready("the controller has just started and does not know the nodes yet, so it cannot determine the impact of this set")
+		return notReady("the controller has just started and does not know the nodes yet, so it cannot determine the impact of this set")
 	}
 	return answer
 }
@@ -113,20 +113,20 @@ func (k *ConditionSets) changed(ctx context.Context, set, stored *v1alpha1.Condi
 // verdict validates with the cached sets first. It repeats that with fresh sets before it
 // rejects a duplicate. If the nodes are unknown, it runs only the checks that do not need
 // them: a name that looks misspelled may exist on a node.
-func (k *ConditionSets) verdict(ctx context.Context, look validate.Case, known bool) (verdict validate.Verdict, _ error) {
-	judge := validate.Standing
+func (k *ConditionSets) verdict(ctx context.Context, input validate.Case, known bool) (verdict validate.Verdict, _ error) {
+	check := validate.Standing
 	if known {
-		judge = validate.Judge
-		look.Reported = k.cfg.Census.Reported()
-		look.Impact = k.cfg.Census.Impact
+		check = validate.Judge
+		input.Reported = k.cfg.Census.Reported()
+		input.Impact = k.cfg.Census.Impact
 	}
 	for _, sets := range []func(context.Context) ([]*v1alpha1.ConditionSet, error){k.cfg.Sets, k.cfg.Fresh} {
 		all, err := sets(ctx)
 		if err != nil {
 			return verdict, fmt.Errorf("the other sets could not be read: %w", err)
 		}
-		look.Others = slices.DeleteFunc(slices.Clone(all), func(s *v1alpha1.ConditionSet) bool { return s.Name == look.Set.Name })
-		if verdict = judge(look); !slices.ContainsFunc(verdict.Problems, func(p validate.Problem) bool { return p.Reason == validate.Duplicate }) {
+		input.Others = slices.DeleteFunc(slices.Clone(all), func(s *v1alpha1.ConditionSet) bool { return s.Name == input.Set.Name })
+		if verdict = check(input); !slices.ContainsFunc(verdict.Problems, func(p validate.Problem) bool { return p.Reason == validate.Duplicate }) {
 			break
 		}
 	}

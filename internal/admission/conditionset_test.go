@@ -27,15 +27,15 @@ import (
 
 var discard = slog.New(slog.DiscardHandler)
 
-// people is a census of ten nodes. Every rule matches all of them, unless well is set.
-type people struct {
+// fakeNodes is a census of ten nodes. Every rule matches all of them, unless well is set.
+type fakeNodes struct {
 	ready atomic.Bool
 	well  bool
 }
 
-func (p *people) Ready() bool        { return p.ready.Load() }
-func (p *people) Reported() []string { return []string{"Sick", "OutOfDisk"} }
-func (p *people) Impact(rule triage.Rule, beyond ...triage.Rule) (triage.Impact, error) {
+func (p *fakeNodes) Ready() bool        { return p.ready.Load() }
+func (p *fakeNodes) Reported() []string { return []string{"Sick", "OutOfDisk"} }
+func (p *fakeNodes) Impact(rule triage.Rule, beyond ...triage.Rule) (triage.Impact, error) {
 	found := triage.Impact{Selected: 10}
 	if !p.well && len(beyond) == 0 { // otherwise the other rules match the same nodes
 		found.Matching, found.First = 10, []string{"n0", "n1", "n2", "n3", "n4"}
@@ -43,21 +43,21 @@ func (p *people) Impact(rule triage.Rule, beyond ...triage.Rule) (triage.Impact,
 	return found, rule.Validate()
 }
 
-// office creates a ConditionSets handler with the data of a test.
-type office struct {
-	people         people
+// setFixture creates a ConditionSets handler with the data of a test.
+type setFixture struct {
+	people         fakeNodes
 	stored, fresh  []*v1alpha1.ConditionSet
 	storedErr      error
 	reads, refresh int
 }
 
-func newOffice() *office {
-	o := &office{}
+func newSetFixture() *setFixture {
+	o := &setFixture{}
 	o.people.ready.Store(true)
 	return o
 }
 
-func (o *office) kind(tb testing.TB) *ConditionSets {
+func (o *setFixture) kind(tb testing.TB) *ConditionSets {
 	tb.Helper()
 	k, err := NewConditionSets(ConditionSetConfig{
 		Census: &o.people,
@@ -136,14 +136,14 @@ func ask(tb testing.TB, k *ConditionSets, operation admissionv1.Operation, old, 
 }
 
 // A dry run of the API server also reports that no node matches.
-func TestSilenceIsToldOnDryRun(t *testing.T) {
-	o := newOffice()
+func TestDryRunReportsNoMatch(t *testing.T) {
+	o := newSetFixture()
 	o.people.well = true
 	for name, test := range map[string]struct {
 		changes []func(*admissionv1.AdmissionRequest)
 		want    []string
 	}{
-		"only to see": {[]func(*admissionv1.AdmissionRequest){onlyToSee}, []string{"no node of 10 selected matches now"}},
+		"only to see": {[]func(*admissionv1.AdmissionRequest){asDryRun}, []string{"no node of 10 selected matches now"}},
 		"to store":    {nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -162,7 +162,7 @@ func numerous(s *v1alpha1.ConditionSet) {
 	}
 }
 
-func onlyToSee(r *admissionv1.AdmissionRequest) { r.DryRun = new(true) }
+func asDryRun(r *admissionv1.AdmissionRequest) { r.DryRun = new(true) }
 
 func TestAnswers(t *testing.T) {
 	const create, update, remove = admissionv1.Create, admissionv1.Update, admissionv1.Delete
@@ -186,8 +186,8 @@ func TestAnswers(t *testing.T) {
 		"takes nothing from a trial":      {operation: update, old: set(misspelled, accepted("True", 3)), set: set(misspelled, live), refuses: "did you mean"},
 		"takes what stands as it is":      {operation: update, old: set(misspelled, live, accepted("True", 3)), set: set(misspelled, weak), warns: "did you mean"},
 		"lets metadata pass":              {operation: update, old: set(healthy, live), set: set(healthy, live, func(s *v1alpha1.ConditionSet) { s.Finalizers = []string{"x/y"} })},
-		"warns on a dry run":              {operation: update, old: set(healthy), set: set(healthy), change: onlyToSee, warns: "OutOfDisk=False"},
-		"refuses also only to see":        {operation: update, old: set(), set: set(healthy), change: onlyToSee, refuses: "OutOfDisk=False"},
+		"warns on a dry run":              {operation: update, old: set(healthy), set: set(healthy), change: asDryRun, warns: "OutOfDisk=False"},
+		"refuses also only to see":        {operation: update, old: set(), set: set(healthy), change: asDryRun, refuses: "OutOfDisk=False"},
 		"lets a set be switched off":      {operation: update, old: set(healthy, live), set: set(healthy), warns: "OutOfDisk=False"},
 		"and no more than that":           {operation: update, old: set(healthy, strong), set: set(healthy), refuses: "OutOfDisk=False"},
 		"refuses too many conditions":     {operation: create, set: set(numerous), refuses: "spec.conditions: there are 33, want at most 32"},
@@ -199,7 +199,7 @@ func TestAnswers(t *testing.T) {
 		"allows deletion of unreadable":   {operation: remove},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := newOffice()
+			o := newSetFixture()
 			change := test.change
 			if change == nil {
 				change = func(*admissionv1.AdmissionRequest) {}
@@ -216,9 +216,9 @@ func TestAnswers(t *testing.T) {
 }
 
 // A duplicate in the cache that no longer exists does not cause a rejection.
-func TestARefusalIsAboutWhatIsStored(t *testing.T) {
+func TestDuplicateIsCheckedWithFreshSets(t *testing.T) {
 	other := set(named("other"))
-	o := newOffice()
+	o := newSetFixture()
 	o.stored = []*v1alpha1.ConditionSet{other, set()}
 	if answer := ask(t, o.kind(t), admissionv1.Create, nil, set()); !answer.Allowed || o.refresh != 1 {
 		t.Errorf("after %d looks: %+v", o.refresh, answer.Result)
@@ -241,8 +241,8 @@ func TestARefusalIsAboutWhatIsStored(t *testing.T) {
 	}
 }
 
-func TestSetsFromElsewhereCount(t *testing.T) {
-	o := newOffice()
+func TestSetsFromConfigMapsCount(t *testing.T) {
+	o := newSetFixture()
 	o.stored = []*v1alpha1.ConditionSet{set(named("map/key/Set"))}
 	if answer := ask(t, o.kind(t), admissionv1.Create, nil, set()); !answer.Allowed || o.refresh != 1 {
 		t.Errorf("one that is only remembered, after %d looks: %+v", o.refresh, answer.Result)
@@ -253,9 +253,9 @@ func TestSetsFromElsewhereCount(t *testing.T) {
 	}
 }
 
-func TestNobodyGetsInBeforeTheNodesAreKnown(t *testing.T) {
+func TestSetsAreRejectedBeforeTheNodesAreKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := &office{}
+		o := &setFixture{}
 		k := o.kind(t)
 		if k.Ready() == nil {
 			t.Error("it calls itself ready")
@@ -265,7 +265,7 @@ func TestNobodyGetsInBeforeTheNodesAreKnown(t *testing.T) {
 		if answer.Allowed || answer.Result.Code != http.StatusServiceUnavailable || answer.Result.Details.RetryAfterSeconds != retryAfter || !strings.Contains(answer.Result.Message, "try again") {
 			t.Errorf("a set that does something: %+v", answer.Result)
 		}
-		if waited := time.Since(begin); waited != patience {
+		if waited := time.Since(begin); waited != waitTimeout {
 			t.Errorf("it waited for %s", waited)
 		}
 		begin = time.Now()
@@ -290,7 +290,7 @@ func TestNobodyGetsInBeforeTheNodesAreKnown(t *testing.T) {
 			t.Errorf("these waited for %s", waited)
 		}
 		go func() {
-			<-time.After(patience / 2)
+			<-time.After(waitTimeout / 2)
 			o.people.ready.Store(true)
 		}()
 		if answer := ask(t, k, admissionv1.Create, nil, set(live)); answer.Result.Code != http.StatusForbidden {
@@ -303,12 +303,12 @@ func TestNobodyGetsInBeforeTheNodesAreKnown(t *testing.T) {
 }
 
 func TestAnswersAreCounted(t *testing.T) {
-	o := newOffice()
+	o := newSetFixture()
 	k := o.kind(t)
-	ask(t, k, admissionv1.Create, nil, set())                                   // warned
-	ask(t, k, admissionv1.Create, nil, set(healthy))                            // refused
-	ask(t, k, admissionv1.Delete, set(), nil)                                   // allowed
-	ask(t, k, admissionv1.Update, set(), set(named("set"), healthy), onlyToSee) // refused
+	ask(t, k, admissionv1.Create, nil, set())                                  // warned
+	ask(t, k, admissionv1.Create, nil, set(healthy))                           // refused
+	ask(t, k, admissionv1.Delete, set(), nil)                                  // allowed
+	ask(t, k, admissionv1.Update, set(), set(named("set"), healthy), asDryRun) // refused
 	if got := testutil.CollectAndCount(k.cfg.Metrics); got != 3 {
 		t.Errorf("%d kinds of answers were counted", got)
 	}
@@ -345,7 +345,7 @@ func FuzzAnswers(f *testing.F) {
 	f.Add([]byte(`{"spec": 3}`), []byte(`{"spec": {"conditions": []}, "status": {"conditions": 1}}`))
 	f.Add([]byte(`{"metadata": 1}`), []byte(`null`))
 	f.Fuzz(func(t *testing.T, old, object []byte) {
-		k := newOffice().kind(t)
+		k := newSetFixture().kind(t)
 		for _, operation := range []admissionv1.Operation{admissionv1.Create, admissionv1.Update, admissionv1.Delete, "CONNECT"} {
 			answer := k.Handle(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
 				Operation: operation, Object: runtime.RawExtension{Raw: object}, OldObject: runtime.RawExtension{Raw: old},

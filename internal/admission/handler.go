@@ -19,23 +19,23 @@ import (
 )
 
 const (
-	// patience is how long a request waits until the nodes are known. It is well below
+	// waitTimeout is how long a request waits until the nodes are known. It is well below
 	// the timeout of the API server.
-	patience = time.Second
-	// glance is the polling interval while a request waits.
-	glance = 20 * time.Millisecond
+	waitTimeout = time.Second
+	// pollInterval is the polling interval while a request waits.
+	pollInterval = 20 * time.Millisecond
 	// retryAfter is after how many seconds a client should retry. Kubernetes clients do
 	// so automatically.
 	retryAfter = 1
 )
 
-// desk handles the admission requests for one kind of policy, of type T. It contains what
+// handler handles the admission requests for one kind of policy, of type T. It contains what
 // all kinds have in common.
-type desk[T any] struct {
-	path     string
-	resource string // label value in metrics
-	object   string // key in logs
-	judge    judge[T]
+type handler[T any] struct {
+	path      string
+	resource  string // label value in metrics
+	object    string // key in logs
+	validator validator[T]
 	// same reports whether the validated parts of two versions are equal.
 	same func(a, b []byte) bool
 	// sizes returns the sizes to check before the validation.
@@ -44,8 +44,8 @@ type desk[T any] struct {
 	logger  *slog.Logger
 }
 
-// judge contains what differs between the kinds.
-type judge[T any] interface {
+// validator contains what differs between the kinds.
+type validator[T any] interface {
 	// changed validates a policy that is new or has a new spec. stored is nil for a new
 	// policy. onlyAsked is true for a dry run of the API server.
 	changed(ctx context.Context, policy, stored *T, onlyAsked bool) admission.Response
@@ -54,10 +54,10 @@ type judge[T any] interface {
 }
 
 // Path is the URL path of the webhook.
-func (d *desk[T]) Path() string { return d.path }
+func (d *handler[T]) Path() string { return d.path }
 
 // Handle answers an admission request.
-func (d *desk[T]) Handle(ctx context.Context, request admission.Request) admission.Response {
+func (d *handler[T]) Handle(ctx context.Context, request admission.Request) admission.Response {
 	begin := time.Now()
 	answer := d.answer(ctx, request)
 	d.metrics.answered(d.resource, kindOf(answer), time.Since(begin))
@@ -81,7 +81,7 @@ func kindOf(answer admission.Response) string {
 	}
 }
 
-func (d *desk[T]) answer(ctx context.Context, request admission.Request) admission.Response {
+func (d *handler[T]) answer(ctx context.Context, request admission.Request) admission.Response {
 	if request.SubResource != "" {
 		return admission.Allowed("") // subresources do not change the spec
 	}
@@ -95,7 +95,7 @@ func (d *desk[T]) answer(ctx context.Context, request admission.Request) admissi
 		if err != nil {
 			return admission.Allowed("") // allow the user to delete an unreadable policy
 		}
-		return d.judge.deleted(ctx, stored)
+		return d.validator.deleted(ctx, stored)
 	default:
 		return admission.Allowed("")
 	}
@@ -103,7 +103,7 @@ func (d *desk[T]) answer(ctx context.Context, request admission.Request) admissi
 
 // updated validates a change of a stored policy. Existing problems do not block a change
 // of metadata, because otherwise a finalizer could never be removed.
-func (d *desk[T]) updated(ctx context.Context, request admission.Request) admission.Response {
+func (d *handler[T]) updated(ctx context.Context, request admission.Request) admission.Response {
 	stored, err := read[T](request.OldObject.Raw)
 	if err != nil {
 		return admission.Errored(http.StatusBadRequest, err)
@@ -111,7 +111,7 @@ func (d *desk[T]) updated(ctx context.Context, request admission.Request) admiss
 	if !d.same(request.OldObject.Raw, request.Object.Raw) {
 		return d.changed(ctx, request, stored)
 	}
-	if !onlyAsks(request) {
+	if !isDryRun(request) {
 		return admission.Allowed("")
 	}
 	// A dry run without a change still returns the problems, as warnings.
@@ -122,7 +122,7 @@ func (d *desk[T]) updated(ctx context.Context, request admission.Request) admiss
 	return answer
 }
 
-func (d *desk[T]) changed(ctx context.Context, request admission.Request, stored *T) admission.Response {
+func (d *handler[T]) changed(ctx context.Context, request admission.Request, stored *T) admission.Response {
 	policy, err := read[T](request.Object.Raw)
 	if err != nil {
 		return admission.Errored(http.StatusBadRequest, err)
@@ -135,7 +135,7 @@ func (d *desk[T]) changed(ctx context.Context, request admission.Request, stored
 	if stored != nil && slices.ContainsFunc(d.sizes(stored), isTooLarge) {
 		stored = nil // stored under an older schema; too large to compare with
 	}
-	return d.judge.changed(ctx, policy, stored, onlyAsks(request))
+	return d.validator.changed(ctx, policy, stored, isDryRun(request))
 }
 
 // size is the number of entries in a field, and the maximum in the schema. The API server
@@ -162,8 +162,8 @@ func selectorSize(field string, selector *metav1.LabelSelector) size {
 	return s
 }
 
-// onlyAsks reports whether the request is a dry run.
-func onlyAsks(request admission.Request) bool { return request.DryRun != nil && *request.DryRun }
+// isDryRun reports whether the request is a dry run.
+func isDryRun(request admission.Request) bool { return request.DryRun != nil && *request.DryRun }
 
 // read decodes a policy. It succeeds for every JSON object.
 func read[T any](raw []byte) (*T, error) {
@@ -190,30 +190,30 @@ func sameAt[T any](a, b []byte) bool {
 	return reflect.DeepEqual(first, second)
 }
 
-// told converts a verdict to a response.
-func told(verdict validate.Verdict) admission.Response {
+// responseOf converts a verdict to a response.
+func responseOf(verdict validate.Verdict) admission.Response {
 	if err := verdict.Err(); err != nil {
 		return admission.Denied(err.Error()).WithWarnings(verdict.Warnings...)
 	}
 	return admission.Allowed("").WithWarnings(verdict.Warnings...)
 }
 
-// unready rejects the request for now. Kubernetes clients retry automatically.
-func unready(why string) admission.Response {
+// notReady rejects the request for now. Kubernetes clients retry automatically.
+func notReady(why string) admission.Response {
 	answer := admission.Errored(http.StatusServiceUnavailable, errors.New(why+"; try again in a moment"))
 	answer.Result.Reason = metav1.StatusReasonServiceUnavailable
 	answer.Result.Details = &metav1.StatusDetails{RetryAfterSeconds: retryAfter}
 	return answer
 }
 
-// awaited waits a short time until the nodes are known.
-func awaited(ctx context.Context, known func() bool) bool {
+// waitUntil waits a short time until the nodes are known.
+func waitUntil(ctx context.Context, known func() bool) bool {
 	if known() {
 		return true
 	}
-	look := time.NewTicker(glance)
+	look := time.NewTicker(pollInterval)
 	defer look.Stop()
-	for end := time.After(patience); ; {
+	for end := time.After(waitTimeout); ; {
 		select {
 		case <-look.C:
 			if known() {
@@ -227,14 +227,14 @@ func awaited(ctx context.Context, known func() bool) bool {
 	}
 }
 
-// part is a required field of a configuration.
-type part struct {
+// requiredField is a required field of a configuration.
+type requiredField struct {
 	name    string
 	missing bool
 }
 
-// complete returns an error that lists the missing parts.
-func complete(parts ...part) error {
+// requireFields returns an error that lists the missing parts.
+func requireFields(parts ...requiredField) error {
 	var errs []error
 	for _, p := range parts {
 		if p.missing {

@@ -25,9 +25,9 @@ const (
 	healthCheckPath = "/validate-remediation-medik8s-io-v1alpha1-nodehealthcheck"
 	healthChecks    = "nodehealthchecks"
 
-	// lookingAround is the timeout for reading templates and remediations. Together with
+	// readTimeout is the timeout for reading templates and remediations. Together with
 	// patience it is well below the timeout of the API server.
-	lookingAround = 2 * time.Second
+	readTimeout = 2 * time.Second
 )
 
 // Surveyor returns facts about the nodes.
@@ -53,15 +53,15 @@ type HealthCheckConfig struct {
 
 // Validate returns all missing fields.
 func (c HealthCheckConfig) Validate() error {
-	return complete(
-		part{"Census", c.Census == nil}, part{"Checks", c.Checks == nil}, part{"Template", c.Template == nil},
-		part{"Remediation", c.Remediation == nil}, part{"Metrics", c.Metrics == nil}, part{"Logger", c.Logger == nil},
+	return requireFields(
+		requiredField{"Census", c.Census == nil}, requiredField{"Checks", c.Checks == nil}, requiredField{"Template", c.Template == nil},
+		requiredField{"Remediation", c.Remediation == nil}, requiredField{"Metrics", c.Metrics == nil}, requiredField{"Logger", c.Logger == nil},
 	)
 }
 
 // HealthChecks validates NodeHealthChecks.
 type HealthChecks struct {
-	desk[v1alpha1.NodeHealthCheck]
+	handler[v1alpha1.NodeHealthCheck]
 	cfg HealthCheckConfig
 }
 
@@ -71,7 +71,7 @@ func NewHealthChecks(cfg HealthCheckConfig) (*HealthChecks, error) {
 		return nil, fmt.Errorf("configuring the admission of NodeHealthChecks: %w", err)
 	}
 	k := &HealthChecks{cfg: cfg}
-	k.desk = desk[v1alpha1.NodeHealthCheck]{path: healthCheckPath, resource: healthChecks, object: "nodehealthcheck", judge: k, same: sameSpec, sizes: sizesOfCheck, metrics: cfg.Metrics, logger: cfg.Logger}
+	k.handler = handler[v1alpha1.NodeHealthCheck]{path: healthCheckPath, resource: healthChecks, object: "nodehealthcheck", validator: k, same: sameSpec, sizes: sizesOfCheck, metrics: cfg.Metrics, logger: cfg.Logger}
 	return k, nil
 }
 
@@ -94,28 +94,28 @@ func (k *HealthChecks) Ready() error {
 
 // deleted allows the deletion of a health check without remediations in progress.
 func (k *HealthChecks) deleted(ctx context.Context, stored *v1alpha1.NodeHealthCheck) admission.Response {
-	ctx, cancel := context.WithTimeout(ctx, lookingAround)
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	return told(validate.JudgeHealthCheckDeletion(stored, k.underWay(ctx)))
+	return responseOf(validate.JudgeHealthCheckDeletion(stored, k.underWay(ctx)))
 }
 
 // changed validates a health check that is new or has a new spec. A paused health check
 // starts no remediation, so it does not wait until the nodes are known.
 func (k *HealthChecks) changed(ctx context.Context, check, stored *v1alpha1.NodeHealthCheck, _ bool) admission.Response {
 	paused := len(check.Spec.PauseRequests) > 0
-	known := paused && k.cfg.Census.Ready() || !paused && awaited(ctx, k.cfg.Census.Ready)
-	answer := told(k.verdict(ctx, check, stored, known))
+	known := paused && k.cfg.Census.Ready() || !paused && waitUntil(ctx, k.cfg.Census.Ready)
+	answer := responseOf(k.verdict(ctx, check, stored, known))
 	if answer.Allowed && !known && !paused {
-		return unready("the controller has just started and does not know the nodes yet, so it cannot determine the impact of this health check")
+		return notReady("the controller has just started and does not know the nodes yet, so it cannot determine the impact of this health check")
 	}
 	return answer
 }
 
 // verdict validates with all data that can be read in time.
 func (k *HealthChecks) verdict(ctx context.Context, check, stored *v1alpha1.NodeHealthCheck, known bool) validate.Verdict {
-	ctx, cancel := context.WithTimeout(ctx, lookingAround)
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	look := validate.HealthCase{
+	input := validate.HealthCase{
 		Check: check, Stored: stored,
 		Template: func(template remediation.Template) (*unstructured.Unstructured, error) {
 			return k.cfg.Template(ctx, template)
@@ -128,11 +128,11 @@ func (k *HealthChecks) verdict(ctx context.Context, check, stored *v1alpha1.Node
 		if err != nil {
 			unread = []string{fmt.Sprintf("spec.selector: the other health checks could not be read (%v), so overlapping selectors cannot be detected", err)}
 		}
-		look.Others = slices.DeleteFunc(slices.Clone(all), func(c *v1alpha1.NodeHealthCheck) bool { return c.Name == check.Name })
-		look.Reported = append([]string{}, k.cfg.Census.Reported()...) // nil would mean unknown
-		look.Survey = k.cfg.Census.Survey
+		input.Others = slices.DeleteFunc(slices.Clone(all), func(c *v1alpha1.NodeHealthCheck) bool { return c.Name == check.Name })
+		input.Reported = append([]string{}, k.cfg.Census.Reported()...) // nil would mean unknown
+		input.Survey = k.cfg.Census.Survey
 	}
-	verdict := validate.JudgeHealthCheck(look)
+	verdict := validate.JudgeHealthCheck(input)
 	verdict.Warnings = append(verdict.Warnings, unread...)
 	return verdict
 }

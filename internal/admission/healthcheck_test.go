@@ -28,7 +28,7 @@ import (
 )
 
 // Survey finds ten nodes, of which three match, and shares them with every selector.
-func (p *people) Survey(rule triage.Rule, others ...triage.Selector) (triage.Survey, error) {
+func (p *fakeNodes) Survey(rule triage.Rule, others ...triage.Selector) (triage.Survey, error) {
 	found := triage.Survey{Selected: 10, Matching: 3, First: []string{"n0", "n1", "n2"}}
 	for range others {
 		found.Shared = append(found.Shared, triage.Shared{Nodes: 10, First: "n0"})
@@ -36,9 +36,9 @@ func (p *people) Survey(rule triage.Rule, others ...triage.Selector) (triage.Sur
 	return found, rule.Validate()
 }
 
-// ambulance creates a HealthChecks handler with the data of a test.
-type ambulance struct {
-	people    people
+// checkFixture creates a HealthChecks handler with the data of a test.
+type checkFixture struct {
+	people    fakeNodes
 	checks    []*v1alpha1.NodeHealthCheck
 	checksErr error
 	templates map[string]error
@@ -46,13 +46,13 @@ type ambulance struct {
 	foundErr  error
 }
 
-func newAmbulance() *ambulance {
-	a := &ambulance{found: &metav1.ObjectMeta{UID: "u"}}
+func newCheckFixture() *checkFixture {
+	a := &checkFixture{found: &metav1.ObjectMeta{UID: "u"}}
 	a.people.ready.Store(true)
 	return a
 }
 
-func (a *ambulance) kind(tb testing.TB) *HealthChecks {
+func (a *checkFixture) kind(tb testing.TB) *HealthChecks {
 	tb.Helper()
 	k, err := NewHealthChecks(HealthCheckConfig{
 		Census: &a.people,
@@ -131,12 +131,12 @@ func askAbout(tb testing.TB, k *HealthChecks, operation admissionv1.Operation, o
 func TestHealthCheckAnswers(t *testing.T) {
 	const create, update, remove = admissionv1.Create, admissionv1.Update, admissionv1.Delete
 	notFound := apierrors.NewNotFound(schema.GroupResource{Resource: "r"}, "n0")
-	same := func(*ambulance) {}
+	same := func(*checkFixture) {}
 	for name, test := range map[string]struct {
 		operation  admissionv1.Operation
 		old, check *v1alpha1.NodeHealthCheck
 		change     func(*admissionv1.AdmissionRequest)
-		setup      func(*ambulance)
+		setup      func(*checkFixture)
 		refuses    string
 		warns      string
 	}{
@@ -144,11 +144,11 @@ func TestHealthCheckAnswers(t *testing.T) {
 		"refuses a new one":   {operation: create, check: check(well), refuses: "Ready=True"},
 		"refuses a change":    {operation: update, old: check(), check: check(well), refuses: "Ready=True"},
 		"takes a change":      {operation: update, old: check(), check: check(elsewhere), warns: "3 of 10"},
-		"warns of a template": {operation: create, check: check(), setup: func(a *ambulance) { a.templates = map[string]error{"quick": notFound} }, warns: "there is no RebootRemediationTemplate quick"},
-		"warns of others": {operation: create, check: check(), setup: func(a *ambulance) {
+		"warns of a template": {operation: create, check: check(), setup: func(a *checkFixture) { a.templates = map[string]error{"quick": notFound} }, warns: "there is no RebootRemediationTemplate quick"},
+		"warns of others": {operation: create, check: check(), setup: func(a *checkFixture) {
 			a.checks = []*v1alpha1.NodeHealthCheck{check(), {ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: check(otherTemplate).Spec}}
 		}, warns: "other templates: b (10, the first is n0);"},
-		"does without others":                    {operation: create, check: check(), setup: func(a *ambulance) { a.checksErr = errors.New("gone") }, warns: "could not be read (gone)"},
+		"does without others":                    {operation: create, check: check(), setup: func(a *checkFixture) { a.checksErr = errors.New("gone") }, warns: "could not be read (gone)"},
 		"takes small changes in the middle":      {operation: update, old: check(remediating), check: check(remediating, bounded), warns: "3 of 10"},
 		"takes a pause in the middle":            {operation: update, old: check(remediating), check: check(remediating, pausing), warns: "paused"},
 		"refuses others in the middle":           {operation: update, old: check(remediating), check: check(remediating, elsewhere), refuses: "spec.selector: a remediation of node n0"},
@@ -156,27 +156,27 @@ func TestHealthCheckAnswers(t *testing.T) {
 		"goes by the status that is stored":      {operation: update, old: check(remediating), check: check(elsewhere), refuses: "a remediation of node n0"},
 		"believes no status that somebody sends": {operation: update, old: check(), check: check(remediating, elsewhere), warns: "3 of 10"},
 		"takes them with a yes":                  {operation: update, old: check(remediating), check: check(remediating, elsewhere, accepts), warns: "cut off by this change"},
-		"takes them when it is gone":             {operation: update, old: check(remediating), check: check(remediating, elsewhere), setup: func(a *ambulance) { a.foundErr = notFound }, warns: "3 of 10"},
+		"takes them when it is gone":             {operation: update, old: check(remediating), check: check(remediating, elsewhere), setup: func(a *checkFixture) { a.foundErr = notFound }, warns: "3 of 10"},
 		"lets metadata pass":                     {operation: update, old: check(well), check: check(well, relabel)},
 		"lets a bad one be paused":               {operation: update, old: check(well), check: check(well, pausing), warns: "Ready=True"},
 		"lets no bad one go on":                  {operation: update, old: check(well, pausing), check: check(well), refuses: "Ready=True"},
-		"tells who only wants to see":            {operation: update, old: check(well), check: check(well), change: onlyToSee, warns: "Ready=True"},
-		"refuses also only to see":               {operation: update, old: check(), check: check(well), change: onlyToSee, refuses: "Ready=True"},
+		"tells who only wants to see":            {operation: update, old: check(well), check: check(well), change: asDryRun, warns: "Ready=True"},
+		"refuses also only to see":               {operation: update, old: check(), check: check(well), change: asDryRun, refuses: "Ready=True"},
 		"lets a status pass":                     {operation: update, old: check(), check: check(well), change: func(r *admissionv1.AdmissionRequest) { r.SubResource = "status" }},
 
 		"lets an idle one go":               {operation: remove, old: check(well)},
 		"keeps one that remediates":         {operation: remove, old: check(remediating), refuses: "a remediation of node n0 is under way"},
 		"lets it go with a yes":             {operation: remove, old: check(remediating, accepts), warns: "cut off by the deletion"},
 		"lets it go when that is decided":   {operation: remove, old: check(remediating, going)},
-		"lets it go when nothing is there":  {operation: remove, old: check(remediating), setup: func(a *ambulance) { a.foundErr = notFound }},
-		"lets it go when its kind is gone":  {operation: remove, old: check(remediating), setup: func(a *ambulance) { a.foundErr = &meta.NoKindMatchError{} }},
-		"lets it go when all is on its way": {operation: remove, old: check(remediating), setup: func(a *ambulance) { a.found = &metav1.ObjectMeta{UID: "u", DeletionTimestamp: new(metav1.Now())} }},
-		"lets it go when another is there":  {operation: remove, old: check(remediating), setup: func(a *ambulance) { a.found = &metav1.ObjectMeta{UID: "v"} }},
-		"keeps it when nobody knows":        {operation: remove, old: check(remediating), setup: func(a *ambulance) { a.foundErr = errors.New("no answer") }, refuses: "under way"},
+		"lets it go when nothing is there":  {operation: remove, old: check(remediating), setup: func(a *checkFixture) { a.foundErr = notFound }},
+		"lets it go when its kind is gone":  {operation: remove, old: check(remediating), setup: func(a *checkFixture) { a.foundErr = &meta.NoKindMatchError{} }},
+		"lets it go when all is on its way": {operation: remove, old: check(remediating), setup: func(a *checkFixture) { a.found = &metav1.ObjectMeta{UID: "u", DeletionTimestamp: new(metav1.Now())} }},
+		"lets it go when another is there":  {operation: remove, old: check(remediating), setup: func(a *checkFixture) { a.found = &metav1.ObjectMeta{UID: "v"} }},
+		"keeps it when nobody knows":        {operation: remove, old: check(remediating), setup: func(a *checkFixture) { a.foundErr = errors.New("no answer") }, refuses: "under way"},
 		"lets what nobody can read go":      {operation: remove},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := newAmbulance()
+			a := newCheckFixture()
 			if test.setup == nil {
 				test.setup = same
 			}
@@ -195,9 +195,9 @@ func TestHealthCheckAnswers(t *testing.T) {
 	}
 }
 
-func TestNoHealthCheckGetsInBeforeTheNodesAreKnown(t *testing.T) {
+func TestHealthChecksAreRejectedBeforeTheNodesAreKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAmbulance()
+		a := newCheckFixture()
 		a.people.ready.Store(false)
 		k := a.kind(t)
 		if k.Ready() == nil {
@@ -208,7 +208,7 @@ func TestNoHealthCheckGetsInBeforeTheNodesAreKnown(t *testing.T) {
 		if answer.Allowed || answer.Result.Code != http.StatusServiceUnavailable || answer.Result.Details.RetryAfterSeconds != retryAfter {
 			t.Errorf("one that does something: %+v", answer.Result)
 		}
-		if waited := time.Since(begin); waited != patience {
+		if waited := time.Since(begin); waited != waitTimeout {
 			t.Errorf("it waited for %s", waited)
 		}
 		begin = time.Now()
@@ -228,7 +228,7 @@ func TestNoHealthCheckGetsInBeforeTheNodesAreKnown(t *testing.T) {
 			t.Errorf("what is wrong anyway: %+v", answer.Result)
 		}
 		go func() {
-			<-time.After(patience / 2)
+			<-time.After(waitTimeout / 2)
 			a.people.ready.Store(true)
 		}()
 		if answer := askAbout(t, k, admissionv1.Create, nil, check()); !answer.Allowed || len(answer.Warnings) == 0 {
@@ -241,9 +241,9 @@ func TestNoHealthCheckGetsInBeforeTheNodesAreKnown(t *testing.T) {
 }
 
 // Reads must end before the timeout of the API server.
-func TestLookingAroundEnds(t *testing.T) {
+func TestReadsTimeOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newAmbulance().kind(t)
+		k := newCheckFixture().kind(t)
 		k.cfg.Template = func(ctx context.Context, _ remediation.Template) (*unstructured.Unstructured, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
@@ -259,14 +259,14 @@ func TestLookingAroundEnds(t *testing.T) {
 		if answer := askAbout(t, k, admissionv1.Delete, check(remediating), nil); answer.Allowed {
 			t.Error("an unreadable remediation counts as gone")
 		}
-		if waited := time.Since(begin); waited != 2*lookingAround {
+		if waited := time.Since(begin); waited != 2*readTimeout {
 			t.Errorf("it took %s", waited)
 		}
 	})
 }
 
 func TestHealthCheckAnswersAreCounted(t *testing.T) {
-	k := newAmbulance().kind(t)
+	k := newCheckFixture().kind(t)
 	askAbout(t, k, admissionv1.Create, nil, check())     // warned
 	askAbout(t, k, admissionv1.Create, nil, check(well)) // refused
 	askAbout(t, k, admissionv1.Delete, check(), nil)     // allowed
@@ -291,7 +291,7 @@ func FuzzHealthCheckAnswers(f *testing.F) {
 	f.Add([]byte(`{"spec": 3}`), []byte(`{"spec": {"unhealthyConditions": {}}, "status": {"unhealthyNodes": 1}}`))
 	f.Add([]byte(`{"metadata": 1}`), []byte(`null`))
 	f.Fuzz(func(t *testing.T, old, object []byte) {
-		k := newAmbulance().kind(t)
+		k := newCheckFixture().kind(t)
 		for _, operation := range []admissionv1.Operation{admissionv1.Create, admissionv1.Update, admissionv1.Delete, "CONNECT"} {
 			answer := k.Handle(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
 				Operation: operation, Object: runtime.RawExtension{Raw: object}, OldObject: runtime.RawExtension{Raw: old},

@@ -42,9 +42,9 @@ type RepairConfig struct {
 
 // Validate returns all missing fields.
 func (c RepairConfig) Validate() error {
-	return complete(
-		part{"Census", c.Census == nil}, part{"Statements", len(c.Statements) == 0}, part{"Policies", c.Policies == nil},
-		part{"Pools", c.Pools == nil}, part{"Template", c.Template == nil}, part{"Metrics", c.Metrics == nil}, part{"Logger", c.Logger == nil},
+	return requireFields(
+		requiredField{"Census", c.Census == nil}, requiredField{"Statements", len(c.Statements) == 0}, requiredField{"Policies", c.Policies == nil},
+		requiredField{"Pools", c.Pools == nil}, requiredField{"Template", c.Template == nil}, requiredField{"Metrics", c.Metrics == nil}, requiredField{"Logger", c.Logger == nil},
 	)
 }
 
@@ -67,7 +67,7 @@ func (c RepairConfig) repairs(ctx context.Context, known bool) (found validate.R
 
 // RepairPolicies validates RepairPolicies.
 type RepairPolicies struct {
-	desk[v1alpha1.RepairPolicy]
+	handler[v1alpha1.RepairPolicy]
 	cfg RepairConfig
 }
 
@@ -77,9 +77,9 @@ func NewRepairPolicies(cfg RepairConfig) (*RepairPolicies, error) {
 		return nil, fmt.Errorf("configuring the admission of RepairPolicies: %w", err)
 	}
 	k := &RepairPolicies{cfg: cfg}
-	k.desk = desk[v1alpha1.RepairPolicy]{
+	k.handler = handler[v1alpha1.RepairPolicy]{
 		path: repairPolicyPath, resource: "repairpolicies", object: "repairpolicy",
-		judge: k, same: sameSpec, sizes: sizesOfPolicy, metrics: cfg.Metrics, logger: cfg.Logger,
+		validator: k, same: sameSpec, sizes: sizesOfPolicy, metrics: cfg.Metrics, logger: cfg.Logger,
 	}
 	return k, nil
 }
@@ -108,28 +108,28 @@ func (k *RepairPolicies) deleted(_ context.Context, stored *v1alpha1.RepairPolic
 // nothing, so it does not wait until the nodes are known.
 func (k *RepairPolicies) changed(ctx context.Context, policy, stored *v1alpha1.RepairPolicy, _ bool) admission.Response {
 	off := policy.Spec.Repair.Enabled != nil && !*policy.Spec.Repair.Enabled
-	known := off && k.cfg.Census.Ready() || !off && awaited(ctx, k.cfg.Census.Ready)
-	ctx, cancel := context.WithTimeout(ctx, lookingAround)
+	known := off && k.cfg.Census.Ready() || !off && waitUntil(ctx, k.cfg.Census.Ready)
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	world, unread := k.cfg.repairs(ctx, known)
-	world.Policies = slices.DeleteFunc(slices.Clone(world.Policies), func(p *v1alpha1.RepairPolicy) bool { return p.Name == policy.Name })
+	others, unread := k.cfg.repairs(ctx, known)
+	others.Policies = slices.DeleteFunc(slices.Clone(others.Policies), func(p *v1alpha1.RepairPolicy) bool { return p.Name == policy.Name })
 	verdict := validate.JudgeRepairPolicy(validate.RepairCase{
-		Policy: policy, Stored: stored, Repairs: world,
+		Policy: policy, Stored: stored, Repairs: others,
 		Template: func(template remediation.Template) (*unstructured.Unstructured, error) {
 			return k.cfg.Template(ctx, template)
 		},
 	})
 	verdict.Warnings = append(verdict.Warnings, unread...)
-	answer := told(verdict)
+	answer := responseOf(verdict)
 	if answer.Allowed && !known && !off {
-		return unready("the controller has just started and does not know the nodes yet, so it cannot determine the impact of this policy")
+		return notReady("the controller has just started and does not know the nodes yet, so it cannot determine the impact of this policy")
 	}
 	return answer
 }
 
 // NodePools validates the repair blocks of NodePools, and ignores their other fields.
 type NodePools struct {
-	desk[karpenter.NodePool]
+	handler[karpenter.NodePool]
 	cfg RepairConfig
 }
 
@@ -139,9 +139,9 @@ func NewNodePools(cfg RepairConfig) (*NodePools, error) {
 		return nil, fmt.Errorf("configuring the admission of NodePools: %w", err)
 	}
 	k := &NodePools{cfg: cfg}
-	k.desk = desk[karpenter.NodePool]{
+	k.handler = handler[karpenter.NodePool]{
 		path: nodePoolPath, resource: "nodepools", object: "nodepool",
-		judge: k, same: sameBlock, sizes: sizesOfPool, metrics: cfg.Metrics, logger: cfg.Logger,
+		validator: k, same: sameBlock, sizes: sizesOfPool, metrics: cfg.Metrics, logger: cfg.Logger,
 	}
 	return k, nil
 }
@@ -167,14 +167,14 @@ func (k *NodePools) changed(ctx context.Context, pool, stored *karpenter.NodePoo
 	if pool.Spec.Repair == nil && (stored == nil || stored.Spec.Repair == nil) {
 		return admission.Allowed("")
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
-	world, unread := k.cfg.repairs(ctx, k.cfg.Census.Ready())
-	verdict := validate.JudgeNodePool(validate.NodePoolCase{Pool: pool, Stored: stored, Repairs: world})
+	others, unread := k.cfg.repairs(ctx, k.cfg.Census.Ready())
+	verdict := validate.JudgeNodePool(validate.NodePoolCase{Pool: pool, Stored: stored, Repairs: others})
 	if pool.Spec.Repair != nil {
 		verdict.Warnings = append(verdict.Warnings, unread...)
 	}
-	return told(verdict)
+	return responseOf(verdict)
 }
 
 // sameBlock reports whether the repair blocks of two NodePools are equal as JSON.

@@ -24,9 +24,9 @@ import (
 	"github.com/resourcestack/autohealer/internal/remediation"
 )
 
-// workshop creates handlers for repairs with the data of a test.
-type workshop struct {
-	people      people
+// repairFixture creates handlers for repairs with the data of a test.
+type repairFixture struct {
+	people      fakeNodes
 	policies    []*v1alpha1.RepairPolicy
 	policiesErr error
 	pools       []*karpenter.NodePool
@@ -34,13 +34,13 @@ type workshop struct {
 	template    error
 }
 
-func newWorkshop() *workshop {
-	w := &workshop{}
+func newRepairFixture() *repairFixture {
+	w := &repairFixture{}
 	w.people.ready.Store(true)
 	return w
 }
 
-func (w *workshop) config() RepairConfig {
+func (w *repairFixture) config() RepairConfig {
 	return RepairConfig{
 		Census:     &w.people,
 		Statements: []dialect.RepairStatement{{Type: "Ready", Status: "False", Toleration: "30m"}},
@@ -56,7 +56,7 @@ func (w *workshop) config() RepairConfig {
 	}
 }
 
-func (w *workshop) policyKind(tb testing.TB) *RepairPolicies {
+func (w *repairFixture) policyKind(tb testing.TB) *RepairPolicies {
 	tb.Helper()
 	k, err := NewRepairPolicies(w.config())
 	if err != nil {
@@ -65,7 +65,7 @@ func (w *workshop) policyKind(tb testing.TB) *RepairPolicies {
 	return k
 }
 
-func (w *workshop) poolKind(tb testing.TB) *NodePools {
+func (w *repairFixture) poolKind(tb testing.TB) *NodePools {
 	tb.Helper()
 	k, err := NewNodePools(w.config())
 	if err != nil {
@@ -143,14 +143,14 @@ func sends(tb testing.TB, k Kind, operation admissionv1.Operation, old, object a
 
 func TestRepairAnswers(t *testing.T) {
 	const create, update, remove = admissionv1.Create, admissionv1.Update, admissionv1.Delete
-	unread := func(w *workshop) { w.policiesErr, w.poolsErr = errors.New("gone"), errors.New("away") }
+	unread := func(w *repairFixture) { w.policiesErr, w.poolsErr = errors.New("gone"), errors.New("away") }
 	toStatus := func(r *admissionv1.AdmissionRequest) { r.SubResource = "status" }
 	for name, test := range map[string]struct {
 		pools     bool // validate pools, not policies
 		operation admissionv1.Operation
 		old, new  any
 		change    func(*admissionv1.AdmissionRequest)
-		setup     func(*workshop)
+		setup     func(*repairFixture)
 		refuses   string
 		warns     string
 	}{
@@ -161,16 +161,16 @@ func TestRepairAnswers(t *testing.T) {
 		"lets metadata of a policy pass":      {operation: update, old: policy(negative), new: policy(negative, labelled)},
 		"lets a bad policy be switched off":   {operation: update, old: policy(negative), new: policy(negative, off), warns: "negative"},
 		"lets the status of a policy pass":    {operation: update, old: policy(), new: policy(negative), change: toStatus},
-		"tells who only wants to see":         {operation: update, old: policy(negative), new: policy(negative), change: onlyToSee, warns: "negative"},
-		"refuses a policy also only to see":   {operation: create, new: policy(negative), change: onlyToSee, refuses: "negative"},
+		"tells who only wants to see":         {operation: update, old: policy(negative), new: policy(negative), change: asDryRun, warns: "negative"},
+		"refuses a policy also only to see":   {operation: create, new: policy(negative), change: asDryRun, refuses: "negative"},
 		"does without the others":             {operation: create, new: policy(), setup: unread, warns: "the NodePools could not be read (away)"},
 		"does without the policies":           {operation: create, new: policy(), setup: unread, warns: "the RepairPolicies could not be read (gone)"},
-		"warns of a pool that there is not":   {operation: create, new: policy(), setup: func(w *workshop) { w.pools = []*karpenter.NodePool{} }, warns: "there is no NodePool default"},
+		"warns of a pool that there is not":   {operation: create, new: policy(), setup: func(w *repairFixture) { w.pools = []*karpenter.NodePool{} }, warns: "there is no NodePool default"},
 		"says nothing where nobody has pools": {operation: create, new: policy(), warns: "3 of 10"},
-		"warns of another policy": {operation: create, new: policy(), setup: func(w *workshop) {
+		"warns of another policy": {operation: create, new: policy(), setup: func(w *repairFixture) {
 			w.policies = []*v1alpha1.RepairPolicy{policy(), policy(func(p *v1alpha1.RepairPolicy) { p.Name = "a"; p.CreationTimestamp = metav1.Unix(1, 0) })}
 		}, warns: "which go before this policy: RepairPolicy a (10, the first is n0); it reports Conflict"},
-		"warns of a template":           {operation: create, new: policy(selecting), setup: func(w *workshop) { w.template = errors.New("no answer") }, warns: "spec.remediationTemplate: no answer"},
+		"warns of a template":           {operation: create, new: policy(selecting), setup: func(w *repairFixture) { w.template = errors.New("no answer") }, warns: "spec.remediationTemplate: no answer"},
 		"lets a policy go":              {operation: remove, old: policy(negative)},
 		"tells what goes with it":       {operation: remove, old: policy(selecting, repairing), warns: "this policy is repairing 2 nodes"},
 		"keeps quiet of what goes on":   {operation: remove, old: policy(repairing)},
@@ -196,7 +196,7 @@ func TestRepairAnswers(t *testing.T) {
 		"takes a pool's block away without others": {pools: true, operation: update, old: pool(goodBlock), new: pool(""), setup: unread, warns: "without it no node"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorkshop()
+			w := newRepairFixture()
 			if test.setup != nil {
 				test.setup(w)
 			}
@@ -219,9 +219,9 @@ func TestRepairAnswers(t *testing.T) {
 	}
 }
 
-func TestOnlyNodePoolsGetInBeforeTheNodesAreKnown(t *testing.T) {
+func TestOnlyNodePoolsAreAllowedBeforeTheNodesAreKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorkshop()
+		w := newRepairFixture()
 		w.people.ready.Store(false)
 		policies, pools := w.policyKind(t), w.poolKind(t)
 		if policies.Ready() == nil || pools.Ready() != nil {
@@ -231,7 +231,7 @@ func TestOnlyNodePoolsGetInBeforeTheNodesAreKnown(t *testing.T) {
 		if answer := sends(t, policies, admissionv1.Create, nil, policy()); answer.Allowed || answer.Result.Code != http.StatusServiceUnavailable {
 			t.Errorf("a policy: %+v", answer.Result)
 		}
-		if waited := time.Since(begin); waited != patience {
+		if waited := time.Since(begin); waited != waitTimeout {
 			t.Errorf("it waited for %s", waited)
 		}
 		begin = time.Now()
@@ -259,9 +259,9 @@ func TestOnlyNodePoolsGetInBeforeTheNodesAreKnown(t *testing.T) {
 }
 
 // Reads must end before the timeout of the API server, and sooner for NodePools.
-func TestLookingAroundForRepairsEnds(t *testing.T) {
+func TestReadsForRepairsTimeOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		config := newWorkshop().config()
+		config := newRepairFixture().config()
 		config.Pools = func(ctx context.Context) ([]*karpenter.NodePool, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
@@ -275,18 +275,18 @@ func TestLookingAroundForRepairsEnds(t *testing.T) {
 			t.Fatal(err)
 		}
 		begin := time.Now()
-		if answer := sends(t, policies, admissionv1.Create, nil, policy()); !answer.Allowed || time.Since(begin) != lookingAround {
+		if answer := sends(t, policies, admissionv1.Create, nil, policy()); !answer.Allowed || time.Since(begin) != readTimeout {
 			t.Errorf("a policy: %+v after %s", answer, time.Since(begin))
 		}
 		begin = time.Now()
-		if answer := sends(t, pools, admissionv1.Create, nil, pool(goodBlock)); !answer.Allowed || time.Since(begin) != patience {
+		if answer := sends(t, pools, admissionv1.Create, nil, pool(goodBlock)); !answer.Allowed || time.Since(begin) != waitTimeout {
 			t.Errorf("a pool: %+v after %s", answer, time.Since(begin))
 		}
 	})
 }
 
 func TestRepairAnswersAreCounted(t *testing.T) {
-	config := newWorkshop().config()
+	config := newRepairFixture().config()
 	policies, err := NewRepairPolicies(config)
 	if err != nil {
 		t.Fatal(err)
@@ -320,7 +320,7 @@ func FuzzRepairAnswers(f *testing.F) {
 		f.Add(object, object)
 	}
 	f.Fuzz(func(t *testing.T, old, object []byte) {
-		w := newWorkshop()
+		w := newRepairFixture()
 		for _, k := range []Kind{w.policyKind(t), w.poolKind(t)} {
 			for _, operation := range []admissionv1.Operation{admissionv1.Create, admissionv1.Update, admissionv1.Delete, "CONNECT"} {
 				answer := sends(t, k, operation, old, object)

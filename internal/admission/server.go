@@ -42,8 +42,8 @@ type Config struct {
 // Validate returns all missing or wrong fields.
 func (c Config) Validate() error {
 	_, _, err := SplitAddress(c.Address)
-	return errors.Join(err, c.Clients.Validate(), complete(
-		part{"Certificate", c.Certificate == nil}, part{"Kinds", len(c.Kinds) == 0}, part{"Metrics", c.Metrics == nil}, part{"Logger", c.Logger == nil},
+	return errors.Join(err, c.Clients.Validate(), requireFields(
+		requiredField{"Certificate", c.Certificate == nil}, requiredField{"Kinds", len(c.Kinds) == 0}, requiredField{"Metrics", c.Metrics == nil}, requiredField{"Logger", c.Logger == nil},
 	))
 }
 
@@ -108,7 +108,7 @@ func (s *Server) Start(ctx context.Context) error {
 
 func (s *Server) serve(ctx context.Context, listener net.Listener) error {
 	config := &tls.Config{GetCertificate: s.cfg.Certificate, MinVersion: tls.VersionTLS12}
-	s.cfg.Clients.guard(config)
+	s.cfg.Clients.restrict(config)
 	// HTTP/2 stays off: one of its connections may carry any number of requests.
 	server := &http.Server{
 		Handler: s.handler, ReadTimeout: requestTime, WriteTimeout: 2 * requestTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,

@@ -38,17 +38,17 @@ import (
 	"github.com/resourcestack/autohealer/internal/karpenter"
 )
 
-// authority is a CA that signs certificates.
-type authority struct {
+// testCA is a CA that signs certificates.
+type testCA struct {
 	tb   testing.TB
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 	file string
 }
 
-func newAuthority(tb testing.TB) *authority {
+func newTestCA(tb testing.TB) *testCA {
 	tb.Helper()
-	a := &authority{tb: tb}
+	a := &testCA{tb: tb}
 	a.cert, a.key = a.sign("authority", true)
 	a.file = filepath.Join(tb.TempDir(), "ca.pem")
 	if err := os.WriteFile(a.file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw}), 0o600); err != nil {
@@ -57,7 +57,7 @@ func newAuthority(tb testing.TB) *authority {
 	return a
 }
 
-func (a *authority) sign(name string, isCA bool) (*x509.Certificate, *ecdsa.PrivateKey) {
+func (a *testCA) sign(name string, isCA bool) (*x509.Certificate, *ecdsa.PrivateKey) {
 	a.tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -84,7 +84,7 @@ func (a *authority) sign(name string, isCA bool) (*x509.Certificate, *ecdsa.Priv
 }
 
 // pair returns a certificate of that name.
-func (a *authority) pair(name string) *tls.Certificate {
+func (a *testCA) pair(name string) *tls.Certificate {
 	a.tb.Helper()
 	cert, key := a.sign(name, false)
 	return &tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key}
@@ -115,17 +115,17 @@ func (c *counter) Handle(context.Context, admission.Request) admission.Response 
 func serves(tb testing.TB, clients Clients, kinds ...Kind) (url string, metrics *Metrics) {
 	tb.Helper()
 	metrics = NewMetrics()
-	return start(tb, newAuthority(tb), clients, metrics, kinds...), metrics
+	return start(tb, newTestCA(tb), clients, metrics, kinds...), metrics
 }
 
 // servesWith does the same and returns the CA of its certificate.
 func servesWith(tb testing.TB, clients Clients, kinds ...Kind) (url string, trust []byte) {
 	tb.Helper()
-	ca := newAuthority(tb)
+	ca := newTestCA(tb)
 	return start(tb, ca, clients, NewMetrics(), kinds...), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.cert.Raw})
 }
 
-func start(tb testing.TB, ca *authority, clients Clients, metrics *Metrics, kinds ...Kind) (url string) {
+func start(tb testing.TB, ca *testCA, clients Clients, metrics *Metrics, kinds ...Kind) (url string) {
 	tb.Helper()
 	certificate := ca.pair("server")
 	server, err := NewServer(Config{
@@ -187,7 +187,7 @@ func post(client *http.Client, url string, body io.Reader) (status int, answer s
 func TestLargeRequestsFitIntoMemory(t *testing.T) {
 	const room, callers = 160 << 20, 10
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(room / 2))
-	url, metrics := serves(t, Clients{}, newOffice().kind(t))
+	url, metrics := serves(t, Clients{}, newSetFixture().kind(t))
 	var peak atomic.Uint64
 	ended := make(chan struct{})
 	var watching sync.WaitGroup
@@ -318,7 +318,7 @@ func TestRequestsWaitForTheirTurn(t *testing.T) {
 }
 
 func TestOnlyTheAPIServerIsAnswered(t *testing.T) {
-	ca, other := newAuthority(t), newAuthority(t)
+	ca, other := newTestCA(t), newTestCA(t)
 	kind := &counter{judge: func() {}}
 	url, _ := serves(t, Clients{CAFile: ca.file, Names: []string{"kube-apiserver", "another"}}, kind)
 	for name, test := range map[string]struct {
@@ -349,12 +349,12 @@ func TestOnlyTheAPIServerIsAnswered(t *testing.T) {
 	}
 }
 
-func TestClientsAreSaidInFull(t *testing.T) {
+func TestClientsValidate(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "empty.pem")
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	good := newAuthority(t).file
+	good := newTestCA(t).file
 	for _, test := range []struct {
 		clients Clients
 		says    string

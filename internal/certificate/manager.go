@@ -24,17 +24,17 @@ import (
 )
 
 const (
-	// settle is how long a new CA must be trusted before a certificate of it is served.
+	// trustDelay is how long a new CA must be trusted before a certificate of it is served.
 	// All API servers have read the webhook configuration by then.
-	settle = 2 * time.Second
-	// glance is the shortest and seldom the longest interval between two reconciliations
+	trustDelay = 2 * time.Second
+	// minInterval is the shortest and seldom the longest interval between two reconciliations
 	// without a change.
-	glance = 50 * time.Millisecond
-	seldom = time.Hour
-	// often is the delay after a failure. It doubles with every further failure, up to
+	minInterval = 50 * time.Millisecond
+	maxInterval = time.Hour
+	// firstRetry is the delay after a failure. It doubles with every further failure, up to
 	// weary, because creating a key is expensive.
-	often = time.Second
-	weary = 16 * time.Second
+	firstRetry = time.Second
+	maxRetry   = 16 * time.Second
 )
 
 // Config configures a Manager.
@@ -77,15 +77,15 @@ type Manager struct {
 	served atomic.Pointer[served]
 	trust  atomic.Pointer[trust] // last observed state; nil before the first
 
-	mu       sync.Mutex
-	troubles map[string]string // current failures, by activity
+	mu              sync.Mutex
+	currentFailures map[string]string // current failures, by activity
 
 	// Only the loop uses these fields.
-	present   []byte    // the CA in the Secret
-	presentAt time.Time // since when
-	heard     []byte    // the CA in the Secret, if it is trusted
-	heardAt   time.Time // since when the API servers can know it
-	failures  int       // consecutive failures
+	secretCA       []byte    // the CA in the Secret
+	secretCASince  time.Time // since when
+	trustedCA      []byte    // the CA in the Secret, if it is trusted
+	trustedCASince time.Time // since when the API servers can know it
+	failures       int       // consecutive failures
 }
 
 // served is the certificate that the server presents.
@@ -97,13 +97,13 @@ type served struct {
 
 // trust is which CAs the API servers trust.
 type trust struct {
-	asks    bool     // whether the configuration has any webhook
-	bundles [][]byte // of every webhook
+	hasWebhooks bool     // whether the configuration has any webhook
+	bundles     [][]byte // of every webhook
 }
 
 // has reports whether every webhook trusts the CA.
 func (t *trust) has(authority []byte) bool {
-	return t.asks && !slices.ContainsFunc(t.bundles, func(bundle []byte) bool { return !trusts(bundle, authority) })
+	return t.hasWebhooks && !slices.ContainsFunc(t.bundles, func(bundle []byte) bool { return !trusts(bundle, authority) })
 }
 
 // New returns a manager; Start starts it.
@@ -111,7 +111,7 @@ func New(cfg Config) (*Manager, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configuring the keeper of certificates: %w", err)
 	}
-	return &Manager{cfg: cfg, troubles: map[string]string{}}, nil
+	return &Manager{cfg: cfg, currentFailures: map[string]string{}}, nil
 }
 
 // NeedLeaderElection returns false: every replica serves.
@@ -137,19 +137,19 @@ func (k *Manager) Ready() error {
 		err = errNone
 	case trusted == nil:
 		err = errors.New("it is not known yet whether the API servers trust the certificate")
-	case trusted.asks && !trusted.has(shown.authority):
+	case trusted.hasWebhooks && !trusted.has(shown.authority):
 		err = errors.New("the API servers do not trust the certificate yet")
 	default:
 		return nil
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if len(k.troubles) == 0 {
+	if len(k.currentFailures) == 0 {
 		return err
 	}
-	told := make([]string, 0, len(k.troubles))
-	for _, what := range slices.Sorted(maps.Keys(k.troubles)) {
-		told = append(told, what+": "+k.troubles[what])
+	told := make([]string, 0, len(k.currentFailures))
+	for _, what := range slices.Sorted(maps.Keys(k.currentFailures)) {
+		told = append(told, what+": "+k.currentFailures[what])
 	}
 	return fmt.Errorf("%w: %s", err, strings.Join(told, "; "))
 }
@@ -171,7 +171,7 @@ func (k *Manager) Start(ctx context.Context) error {
 		k.follow(ctx, "watching "+k.webhook(), &admissionv1.ValidatingWebhookConfigurationList{}, types.NamespacedName{Name: k.cfg.Webhook}, nudge)
 	})
 	for {
-		wait := k.look(ctx)
+		wait := k.reconcile(ctx)
 		select {
 		case <-signal:
 		case <-time.After(wait):
@@ -185,14 +185,14 @@ func (k *Manager) Start(ctx context.Context) error {
 func (k *Manager) follow(ctx context.Context, what string, kind client.ObjectList, name types.NamespacedName, nudge func()) {
 	for failures := 0; ctx.Err() == nil; {
 		began := time.Now()
-		err := k.hear(ctx, what, kind, name, nudge)
+		err := k.watchOnce(ctx, what, kind, name, nudge)
 		if ctx.Err() != nil {
 			return
 		}
 		if failures++; err == nil { // every watch ends after a while
 			failures = 0
 		}
-		k.tell(what, err)
+		k.logChange(what, err)
 		select {
 		case <-time.After(time.Until(began.Add(pause(failures)))):
 		case <-ctx.Done():
@@ -200,14 +200,14 @@ func (k *Manager) follow(ctx context.Context, what string, kind client.ObjectLis
 	}
 }
 
-// hear runs one watch of an object.
-func (k *Manager) hear(ctx context.Context, what string, kind client.ObjectList, name types.NamespacedName, nudge func()) error {
+// watchOnce runs one watch of an object.
+func (k *Manager) watchOnce(ctx context.Context, what string, kind client.ObjectList, name types.NamespacedName, nudge func()) error {
 	changes, err := k.cfg.Client.Watch(ctx, kind, client.InNamespace(name.Namespace), client.MatchingFields{"metadata.name": name.Name})
 	if err != nil {
 		return err
 	}
 	defer changes.Stop()
-	k.tell(what, nil)
+	k.logChange(what, nil)
 	nudge() // the object may have changed while there was no watch
 	for change := range changes.ResultChan() {
 		if change.Type == watch.Error {
@@ -220,30 +220,30 @@ func (k *Manager) hear(ctx context.Context, what string, kind client.ObjectList,
 
 // pause returns the delay after this number of failures.
 func pause(failures int) time.Duration {
-	wait := often
-	for ; failures > 1 && wait < weary; failures-- {
+	wait := firstRetry
+	for ; failures > 1 && wait < maxRetry; failures-- {
 		wait *= 2
 	}
 	return wait
 }
 
-// look reconciles once and returns the delay until the next time if nothing changes.
-func (k *Manager) look(ctx context.Context) time.Duration {
-	next, isWell := k.keep(ctx)
+// reconcile reconciles once and returns the delay until the next time if nothing changes.
+func (k *Manager) reconcile(ctx context.Context) time.Duration {
+	next, isWell := k.ensureAll(ctx)
 	if !isWell {
 		k.failures++
 		return pause(k.failures)
 	}
 	k.failures = 0
-	return min(max(time.Until(next), glance), seldom)
+	return min(max(time.Until(next), minInterval), maxInterval)
 }
 
-// keep reads the Secret and the webhook configuration and writes what has to change: first
+// ensureAll reads the Secret and the webhook configuration and writes what has to change: first
 // the Secret, then the CA bundle, and only then the served certificate. It reports a
 // failure and continues with the other steps if possible.
-func (k *Manager) keep(ctx context.Context) (next time.Time, isWell bool) {
-	data, secretErr := k.keepSecret(ctx, time.Now())
-	fading, trustErr := k.keepTrust(ctx, data[authorityCert], time.Now())
+func (k *Manager) ensureAll(ctx context.Context) (next time.Time, isWell bool) {
+	data, secretErr := k.ensureSecret(ctx, time.Now())
+	fading, trustErr := k.ensureTrust(ctx, data[authorityCert], time.Now())
 	if ctx.Err() != nil {
 		return next, false
 	}
@@ -253,7 +253,7 @@ func (k *Manager) keep(ctx context.Context) (next time.Time, isWell bool) {
 		"having the API servers trust the certificate, by " + k.webhook(): trustErr,
 	} {
 		if !apierrors.IsConflict(err) { // on a conflict, another replica has renewed it
-			k.tell(what, err)
+			k.logChange(what, err)
 		}
 	}
 	next = due(data)
@@ -269,8 +269,8 @@ func (k *Manager) secret() string { return "Secret " + k.cfg.Secret.String() }
 
 func (k *Manager) webhook() string { return "ValidatingWebhookConfiguration " + k.cfg.Webhook }
 
-// keepSecret returns the content of the Secret, renewed if necessary.
-func (k *Manager) keepSecret(ctx context.Context, now time.Time) (map[string][]byte, error) {
+// ensureSecret returns the content of the Secret, renewed if necessary.
+func (k *Manager) ensureSecret(ctx context.Context, now time.Time) (map[string][]byte, error) {
 	secret := &corev1.Secret{}
 	if err := k.cfg.Client.Get(ctx, k.cfg.Secret, secret); err != nil {
 		return nil, fmt.Errorf("reading it: %w", err)
@@ -293,20 +293,20 @@ func (k *Manager) keepSecret(ctx context.Context, now time.Time) (map[string][]b
 	return made, nil
 }
 
-// keepTrust makes the API servers trust the CA in the Secret, and the CA of the served
+// ensureTrust makes the API servers trust the CA in the Secret, and the CA of the served
 // certificate as long as it differs. It returns when all other CAs are to be removed; zero
 // if there are none.
-func (k *Manager) keepTrust(ctx context.Context, authority []byte, now time.Time) (fading time.Time, err error) {
+func (k *Manager) ensureTrust(ctx context.Context, authority []byte, now time.Time) (fading time.Time, err error) {
 	config := &admissionv1.ValidatingWebhookConfiguration{}
 	switch err := k.cfg.Client.Get(ctx, client.ObjectKey{Name: k.cfg.Webhook}, config); {
 	case apierrors.IsNotFound(err):
-		k.heard = nil
+		k.trustedCA = nil
 		k.trust.Store(&trust{})
 		return fading, nil
 	case err != nil:
 		return fading, fmt.Errorf("reading it: %w", err)
 	}
-	k.see(config, authority, now)
+	k.recordTrust(config, authority, now)
 	wanted, fading := k.wanted(authority, now)
 	if len(wanted) == 0 {
 		return fading, nil
@@ -325,15 +325,15 @@ func (k *Manager) keepTrust(ctx context.Context, authority []byte, now time.Time
 	if err := k.cfg.Client.Patch(ctx, changed, patch); err != nil {
 		return fading, fmt.Errorf("writing its authority: %w", err)
 	}
-	k.see(changed, authority, time.Now())
+	k.recordTrust(changed, authority, time.Now())
 	k.cfg.Logger.Info("CA bundle written", "webhook", k.cfg.Webhook, "authorities", len(wanted))
 	return fading, nil
 }
 
 // wanted returns the CAs to trust now, and when only the CA in the Secret remains.
 func (k *Manager) wanted(authority []byte, now time.Time) (list []*x509.Certificate, fading time.Time) {
-	if len(authority) > 0 && string(k.present) != string(authority) {
-		k.present, k.presentAt = authority, now
+	if len(authority) > 0 && string(k.secretCA) != string(authority) {
+		k.secretCA, k.secretCASince = authority, now
 	}
 	list = parse(authority)
 	if shown := k.served.Load(); shown != nil && string(shown.authority) != string(authority) {
@@ -341,7 +341,7 @@ func (k *Manager) wanted(authority []byte, now time.Time) (list []*x509.Certific
 	}
 	// The time since which the Secret has the CA counts, not the age of the CA: it may come
 	// from a backup. Without a CA in the Secret, nothing is replaced.
-	fades := k.presentAt.Add(overlap)
+	fades := k.secretCASince.Add(overlap)
 	if len(list) == 0 || len(authority) > 0 && !now.Before(fades) {
 		return list, fading
 	}
@@ -351,18 +351,18 @@ func (k *Manager) wanted(authority []byte, now time.Time) (list []*x509.Certific
 	return list, fading
 }
 
-// see records which CAs the API servers trust, from the stored configuration.
-func (k *Manager) see(config *admissionv1.ValidatingWebhookConfiguration, authority []byte, now time.Time) {
-	seen := &trust{asks: true}
+// recordTrust records which CAs the API servers trust, from the stored configuration.
+func (k *Manager) recordTrust(config *admissionv1.ValidatingWebhookConfiguration, authority []byte, now time.Time) {
+	seen := &trust{hasWebhooks: true}
 	for _, hook := range config.Webhooks {
 		seen.bundles = append(seen.bundles, append(slices.Clone(hook.ClientConfig.CABundle), '\n'))
 	}
 	k.trust.Store(seen)
 	switch {
 	case !seen.has(authority):
-		k.heard = nil
-	case string(k.heard) != string(authority):
-		k.heard, k.heardAt = authority, now
+		k.trustedCA = nil
+	case string(k.trustedCA) != string(authority):
+		k.trustedCA, k.trustedCASince = authority, now
 	}
 }
 
@@ -375,11 +375,11 @@ func (k *Manager) swap(data map[string][]byte, now time.Time) (at time.Time, err
 	}
 	authority := data[authorityCert]
 	shown, trusted := k.served.Load(), k.trust.Load()
-	if shown != nil && string(shown.authority) != string(authority) && (trusted == nil || trusted.asks) {
-		if k.heard == nil {
+	if shown != nil && string(shown.authority) != string(authority) && (trusted == nil || trusted.hasWebhooks) {
+		if k.trustedCA == nil {
 			return at, nil
 		}
-		if at = k.heardAt.Add(settle); now.Before(at) {
+		if at = k.trustedCASince.Add(trustDelay); now.Before(at) {
 			return at, nil
 		}
 	}
@@ -401,21 +401,21 @@ func (k *Manager) serve(data map[string][]byte) error {
 	return nil
 }
 
-// tell logs a failure when it starts, changes and ends.
-func (k *Manager) tell(what string, err error) {
+// logChange logs a failure when it starts, changes and ends.
+func (k *Manager) logChange(what string, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err == nil {
-		if _, was := k.troubles[what]; was {
-			delete(k.troubles, what)
+		if _, was := k.currentFailures[what]; was {
+			delete(k.currentFailures, what)
 			k.cfg.Logger.Info("webhook certificate: failure resolved", "what", what)
 		}
 		return
 	}
-	if k.troubles[what] == err.Error() {
+	if k.currentFailures[what] == err.Error() {
 		return
 	}
-	k.troubles[what] = err.Error()
+	k.currentFailures[what] = err.Error()
 	log := k.cfg.Logger
 	if apierrors.IsForbidden(err) {
 		log = log.With("rightsAreIn", "deploy/controller/2-rights.yaml")

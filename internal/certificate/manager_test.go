@@ -47,15 +47,15 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// place is a cluster with the permissions and the Secret of the manifests.
-type place struct {
+// fixture is a cluster with the permissions and the Secret of the manifests.
+type fixture struct {
 	*testing.T
 	cluster *testbed.Cluster
 	api     client.Client // as the admin
 	looks   *atomic.Int64 // reads of the Secret by managers
 }
 
-func newPlace(t *testing.T) *place {
+func newPlace(t *testing.T) *fixture {
 	t.Helper()
 	c := testbed.New(t, testbed.Config{})
 	if err := install.Install(t.Context(), c); err != nil {
@@ -65,25 +65,25 @@ func newPlace(t *testing.T) *place {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &place{t, c, api, new(atomic.Int64)}
+	return &fixture{t, c, api, new(atomic.Int64)}
 }
 
 // in returns the place for a part of a test.
-func (p *place) in(t *testing.T) *place {
+func (p *fixture) in(t *testing.T) *fixture {
 	t.Helper()
-	return &place{t, p.cluster, p.api, p.looks}
+	return &fixture{t, p.cluster, p.api, p.looks}
 }
 
-func (p *place) must(err error) {
+func (p *fixture) must(err error) {
 	p.Helper()
 	if err != nil {
 		p.Fatal(err)
 	}
 }
 
-func (p *place) eventually(what string, check func() error) {
+func (p *fixture) eventually(what string, check func() error) {
 	p.Helper()
-	look := time.NewTicker(glance)
+	look := time.NewTicker(minInterval)
 	defer look.Stop()
 	var err error
 	for deadline := time.Now().Add(limit); time.Now().Before(deadline); <-look.C {
@@ -95,13 +95,13 @@ func (p *place) eventually(what string, check func() error) {
 }
 
 // keep starts a manager with the permissions of the controller.
-func (p *place) keep() *Manager {
+func (p *fixture) keep() *Manager {
 	p.Helper()
 	return p.keepAloud(p.Output())
 }
 
 // keepAloud is keep with a log.
-func (p *place) keepAloud(log io.Writer) *Manager {
+func (p *fixture) keepAloud(log io.Writer) *Manager {
 	p.Helper()
 	config, err := install.Config(p.Context(), p.cluster)
 	p.must(err)
@@ -131,14 +131,14 @@ func (p *place) keepAloud(log io.Writer) *Manager {
 	return k
 }
 
-func (p *place) secret() *corev1.Secret {
+func (p *fixture) secret() *corev1.Secret {
 	p.Helper()
 	secret := &corev1.Secret{}
 	p.must(p.api.Get(p.Context(), types.NamespacedName{Namespace: install.Namespace, Name: install.WebhookSecret}, secret))
 	return secret
 }
 
-func (p *place) trusted() ([]byte, error) {
+func (p *fixture) trusted() ([]byte, error) {
 	config := &admissionv1.ValidatingWebhookConfiguration{}
 	if err := p.api.Get(p.Context(), client.ObjectKey{Name: install.WebhookConfig}, config); err != nil {
 		return nil, err
@@ -150,7 +150,7 @@ func (p *place) trusted() ([]byte, error) {
 }
 
 // register creates the configuration of a webhook that is never called.
-func (p *place) register() {
+func (p *fixture) register() {
 	p.Helper()
 	none, path := admissionv1.SideEffectClassNone, "https://localhost:1/"
 	config := &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: install.WebhookConfig}}
@@ -181,7 +181,7 @@ func serves(k *Manager, bundle []byte) error {
 	return connection.Close()
 }
 
-func (p *place) served(keepers ...*Manager) {
+func (p *fixture) served(keepers ...*Manager) {
 	p.Helper()
 	p.eventually("all being served and trusted", func() error {
 		bundle, err := p.trusted()
@@ -203,7 +203,7 @@ func (p *place) served(keepers ...*Manager) {
 
 // swapped returns when the managers serve another certificate. Until then, all of them
 // answer a client that trusts the current bundle.
-func (p *place) swapped(old string, keepers ...*Manager) {
+func (p *fixture) swapped(old string, keepers ...*Manager) {
 	p.Helper()
 	p.eventually("another certificate", func() error {
 		bundle, err := p.trusted()
@@ -224,7 +224,7 @@ func (p *place) swapped(old string, keepers ...*Manager) {
 }
 
 // forget makes the API servers trust only the CA in the Secret.
-func (p *place) forget() {
+func (p *fixture) forget() {
 	p.Helper()
 	config := &admissionv1.ValidatingWebhookConfiguration{}
 	p.must(p.api.Get(p.Context(), client.ObjectKey{Name: install.WebhookConfig}, config))
@@ -234,7 +234,7 @@ func (p *place) forget() {
 	p.must(p.api.Update(p.Context(), config))
 }
 
-func TestKeeper(t *testing.T) {
+func TestManager(t *testing.T) {
 	p := newPlace(t)
 	first := p.keep()
 	p.eventually("a certificate without a webhook", func() error {
@@ -348,7 +348,7 @@ func TestKeeper(t *testing.T) {
 }
 
 // allow gives the controller only these permissions on the Secret and on the webhook.
-func (p *place) allow(onSecret, onWebhook []string) {
+func (p *fixture) allow(onSecret, onWebhook []string) {
 	p.Helper()
 	replace := func(rules []rbacv1.PolicyRule, resource string, verbs []string) {
 		at := slices.IndexFunc(rules, func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, resource) })
@@ -365,27 +365,27 @@ func (p *place) allow(onSecret, onWebhook []string) {
 }
 
 // nudge changes the webhook without an effect.
-func (p *place) nudge() {
+func (p *fixture) nudge() {
 	p.Helper()
 	config := &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: install.WebhookConfig}}
 	patch := fmt.Sprintf(`{"metadata": {"annotations": {"example.com/nudge": "%d"}}}`, p.looks.Load())
 	p.must(p.api.Patch(p.Context(), config, client.RawPatch(types.MergePatchType, []byte(patch))))
 }
 
-// pages is a log that can be read while it is written.
-type pages struct {
+// logBuffer is a log that can be read while it is written.
+type logBuffer struct {
 	mu   sync.Mutex
 	text strings.Builder
 }
 
-func (l *pages) Write(line []byte) (int, error) {
+func (l *logBuffer) Write(line []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.Write(line)
 }
 
 // count returns how many lines contain all of these texts.
-func (l *pages) count(parts ...string) (n int) {
+func (l *logBuffer) count(parts ...string) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for line := range strings.Lines(l.text.String()) {
@@ -396,10 +396,10 @@ func (l *pages) count(parts ...string) (n int) {
 	return n
 }
 
-func TestKeeperSaysWhichRightIsMissing(t *testing.T) {
+func TestManagerReportsMissingPermissions(t *testing.T) {
 	p := newPlace(t)
 	p.register()
-	log := &pages{}
+	log := &logBuffer{}
 	p.allow(nil, nil)
 	k := p.keepAloud(log)
 	registry := prometheus.NewPedanticRegistry()
@@ -477,7 +477,7 @@ func TestKeeperSaysWhichRightIsMissing(t *testing.T) {
 	}
 }
 
-func TestNewSaysWhatIsMissing(t *testing.T) {
+func TestNewListsMissingFields(t *testing.T) {
 	_, err := New(Config{})
 	for _, field := range []string{"Client", "Secret", "Webhook", "Names", "Logger"} {
 		if err == nil || !bytes.Contains([]byte(err.Error()), []byte(field+" is missing")) {

@@ -25,8 +25,8 @@ const (
 
 	authorityLife = 10 * 365 * 24 * time.Hour
 	servedLife    = 365 * 24 * time.Hour
-	// ahead is how long before its expiry a certificate is renewed.
-	ahead = 90 * 24 * time.Hour
+	// renewBefore is how long before its expiry a certificate is renewed.
+	renewBefore = 90 * 24 * time.Hour
 	// skew is how far the clocks of a cluster may differ. Certificates are valid from that
 	// long before their creation.
 	skew = time.Hour
@@ -34,8 +34,8 @@ const (
 	// overlap is how long an old CA stays trusted after a new one has replaced it. All
 	// replicas serve the new certificate by then.
 	overlap = 10 * time.Minute
-	// mostTrusted limits the number of CAs in the bundle.
-	mostTrusted = 8
+	// maxTrusted limits the number of CAs in the bundle.
+	maxTrusted = 8
 )
 
 var forServers = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
@@ -63,7 +63,7 @@ func inspect(data map[string][]byte, names []string, at time.Time) state {
 }
 
 func signed(data map[string][]byte, cert, key []byte, name string, usages *[]x509.ExtKeyUsage, at time.Time) bool {
-	valid, err := rotator.ValidCert(data[authorityCert], cert, key, name, usages, at.Add(ahead))
+	valid, err := rotator.ValidCert(data[authorityCert], cert, key, name, usages, at.Add(renewBefore))
 	return err == nil && valid
 }
 
@@ -118,7 +118,7 @@ func readIssuer(data map[string][]byte) (*rotator.KeyPairArtifacts, error) {
 func due(data map[string][]byte) time.Time {
 	var first time.Time
 	for _, cert := range slices.Concat(parse(data[authorityCert]), parse(data[servedCert])) {
-		if end := cert.NotAfter.Add(-ahead); first.IsZero() || end.Before(first) {
+		if end := cert.NotAfter.Add(-renewBefore); first.IsZero() || end.Before(first) {
 			first = end
 		}
 	}
@@ -148,7 +148,7 @@ func trusts(bundle, authority []byte) bool {
 // withOthers adds the previously trusted CAs to the list.
 func withOthers(list []*x509.Certificate, before []byte, now time.Time) []*x509.Certificate {
 	for _, other := range parse(before) {
-		if len(list) < mostTrusted && now.Before(other.NotAfter) && !slices.ContainsFunc(list, other.Equal) {
+		if len(list) < maxTrusted && now.Before(other.NotAfter) && !slices.ContainsFunc(list, other.Equal) {
 			list = append(list, other)
 		}
 	}

@@ -69,7 +69,7 @@ func TestRenew(t *testing.T) {
 		}
 	})
 	t.Run("renews_a_CA_in_time", func(t *testing.T) {
-		if got := inspect(first, names, noon.Add(authorityLife-ahead+time.Minute)); got != oldIssuer {
+		if got := inspect(first, names, noon.Add(authorityLife-renewBefore+time.Minute)); got != oldIssuer {
 			t.Errorf("it is found to be %v", got)
 		}
 	})
@@ -159,21 +159,21 @@ func TestBundle(t *testing.T) {
 	})
 	t.Run("has_a_maximum_size", func(t *testing.T) {
 		text := both
-		for range 2 * mostTrusted {
+		for range 2 * maxTrusted {
 			next := made(t, later)
 			text = joined(text, next[authorityCert], later)
 			if !trusts(text, next[authorityCert]) {
 				t.Fatal("the present one is missing")
 			}
 		}
-		if got := len(parse(text)); got != mostTrusted {
+		if got := len(parse(text)); got != maxTrusted {
 			t.Errorf("it has %d authorities", got)
 		}
 	})
 }
 
-// told returns a configuration whose webhooks trust these CAs.
-func told(authorities ...map[string][]byte) *admissionv1.ValidatingWebhookConfiguration {
+// webhookTrusting returns a configuration whose webhooks trust these CAs.
+func webhookTrusting(authorities ...map[string][]byte) *admissionv1.ValidatingWebhookConfiguration {
 	config := &admissionv1.ValidatingWebhookConfiguration{Webhooks: make([]admissionv1.ValidatingWebhook, 2)}
 	for i := range config.Webhooks {
 		for _, data := range authorities {
@@ -209,18 +209,18 @@ func TestSwap(t *testing.T) {
 	shows(first)
 	swap(second, 0, 0)
 	shows(first) // it is unknown who trusts the second
-	k.see(told(first), second[authorityCert], noon)
+	k.recordTrust(webhookTrusting(first), second[authorityCert], noon)
 	swap(second, time.Hour, 0)
 	shows(first) // no API server trusts the second
-	k.see(told(second, first), second[authorityCert], noon)
-	swap(second, 0, settle)
-	k.see(told(second, first), second[authorityCert], noon.Add(time.Second))
-	swap(second, time.Second, settle) // a further call does not restart the wait
-	half := told(second, first)
-	half.Webhooks[1] = told(first).Webhooks[0]
-	k.see(half, second[authorityCert], noon.Add(time.Second))
-	k.see(told(second, first), second[authorityCert], noon.Add(time.Second))
-	swap(second, settle, settle+time.Second) // lost trust does
+	k.recordTrust(webhookTrusting(second, first), second[authorityCert], noon)
+	swap(second, 0, trustDelay)
+	k.recordTrust(webhookTrusting(second, first), second[authorityCert], noon.Add(time.Second))
+	swap(second, time.Second, trustDelay) // a further call does not restart the wait
+	half := webhookTrusting(second, first)
+	half.Webhooks[1] = webhookTrusting(first).Webhooks[0]
+	k.recordTrust(half, second[authorityCert], noon.Add(time.Second))
+	k.recordTrust(webhookTrusting(second, first), second[authorityCert], noon.Add(time.Second))
+	swap(second, trustDelay, trustDelay+time.Second) // lost trust does
 	shows(first)
 	third, err := renew(first, names, oldCert, noon)
 	if err != nil {
@@ -228,7 +228,7 @@ func TestSwap(t *testing.T) {
 	}
 	swap(third, 0, 0)
 	shows(third) // it has the same CA as the first
-	swap(second, settle+time.Second, 0)
+	swap(second, trustDelay+time.Second, 0)
 	shows(second)
 	k.trust.Store(&trust{})
 	swap(first, 0, 0)
@@ -252,22 +252,22 @@ func TestWanted(t *testing.T) {
 		}
 	}
 	never := time.Time{}
-	k.see(told(), present[authorityCert], noon)
+	k.recordTrust(webhookTrusting(), present[authorityCert], noon)
 	wants(nil, noon, never)
 	wants(present, noon, never, present)
 	if err := k.serve(present); err != nil {
 		t.Fatal(err)
 	}
-	k.see(told(present), present[authorityCert], noon)
+	k.recordTrust(webhookTrusting(present), present[authorityCert], noon)
 	wants(present, noon, never, present)
 	wants(nil, noon.Add(time.Hour), never, present) // the Secret is gone, and the served certificate stays
 
 	// A backup is older than the trusted CA, which does not matter.
 	restored := noon.Add(time.Hour)
 	wants(old, restored, restored.Add(overlap), old, present)
-	k.see(told(), old[authorityCert], restored)
+	k.recordTrust(webhookTrusting(), old[authorityCert], restored)
 	wants(old, restored, restored.Add(overlap), old, present) // even if another client removes all trust
-	k.see(told(old, present), old[authorityCert], restored)
+	k.recordTrust(webhookTrusting(old, present), old[authorityCert], restored)
 	if err := k.serve(old); err != nil {
 		t.Fatal(err)
 	}

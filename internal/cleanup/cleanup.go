@@ -112,10 +112,10 @@ func (c *cleaner) removed(format string, args ...any) {
 	fmt.Fprintf(c.Out, "%s %s\n", did, fmt.Sprintf(format, args...))
 }
 
-// doubt is an object that may be Autohealer's: why that is uncertain, and how to remove it.
-type doubt struct{ what, why, command string }
+// unprovenObject is an object that may be Autohealer's: why that is uncertain, and how to remove it.
+type unprovenObject struct{ what, why, command string }
 
-func (c *cleaner) left(d doubt) {
+func (c *cleaner) left(d unprovenObject) {
 	c.result.Left++
 	fmt.Fprintf(c.Out, "left %s: %s; if it is Autohealer's: %s\n", d.what, d.why, d.command)
 }
@@ -153,5 +153,5 @@ func (c *cleaner) remove(ctx context.Context, object client.Object, what string)
 	return nil
 }
 
-// again retries with the newest version of an object after a conflict.
-func again(do func() error) error { return retry.RetryOnConflict(retry.DefaultBackoff, do) }
+// retryOnConflict retries with the newest version of an object after a conflict.
+func retryOnConflict(do func() error) error { return retry.RetryOnConflict(retry.DefaultBackoff, do) }

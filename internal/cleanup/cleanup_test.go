@@ -38,17 +38,17 @@ const (
 	leader    = "autohealer-controller"
 )
 
-// site is a cluster with objects of a controller and of others.
-type site struct {
+// fixture is a cluster with objects of a controller and of others.
+type fixture struct {
 	*testing.T
 	cluster    *testbed.Cluster
 	api        client.Client // as the admin
 	restricted client.Client // with the permissions of deploy/cleanup
 }
 
-func newSite(t *testing.T) *site {
+func newSite(t *testing.T) *fixture {
 	t.Helper()
-	s := &site{T: t, cluster: testbed.New(t, testbed.Config{})}
+	s := &fixture{T: t, cluster: testbed.New(t, testbed.Config{})}
 	for _, args := range [][]string{
 		{"apply", "-f", "../../deploy/crds", "-f", "../../deploy/shared", "-f", "../../deploy/controller/1-namespace.yaml", "-f", "../../deploy/cleanup", "--validate=strict"},
 		{"wait", "--for=condition=Established", "--timeout=30s", "crd/conditionsets.autohealer.resourcestack.com"},
@@ -72,7 +72,7 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-func (s *site) must(err error) {
+func (s *fixture) must(err error) {
 	s.Helper()
 	if err != nil {
 		s.Fatal(err)
@@ -80,13 +80,13 @@ func (s *site) must(err error) {
 }
 
 // run cleans up with the shipped permissions only.
-func (s *site) run(dryRun bool) (cleanup.Result, string, error) {
+func (s *fixture) run(dryRun bool) (cleanup.Result, string, error) {
 	s.Helper()
 	return s.runAfter(0, dryRun)
 }
 
 // runAfter does the same, and waits for a controller that is the leader.
-func (s *site) runAfter(wait time.Duration, dryRun bool) (cleanup.Result, string, error) {
+func (s *fixture) runAfter(wait time.Duration, dryRun bool) (cleanup.Result, string, error) {
 	s.Helper()
 	var out bytes.Buffer
 	result, err := cleanup.Run(s.Context(), cleanup.Config{
@@ -96,7 +96,7 @@ func (s *site) runAfter(wait time.Duration, dryRun bool) (cleanup.Result, string
 }
 
 // leavesOurs creates what a controller and its agents leave.
-func (s *site) leavesOurs() (things int) {
+func (s *fixture) leavesOurs() (things int) {
 	s.Helper()
 	added := time.Now().UTC().Truncate(time.Second)
 	note := ownership.Record{Taints: []ownership.Taint{{
@@ -139,7 +139,7 @@ func nodeLease(name, holder string) *coordinationv1.Lease {
 }
 
 // leavesDoubtful creates objects that look like Autohealer's, with the command to print.
-func (s *site) leavesDoubtful() (commands []string) {
+func (s *fixture) leavesDoubtful() (commands []string) {
 	s.Helper()
 	set := &v1alpha1.ConditionSet{ObjectMeta: metav1.ObjectMeta{Name: "sick"}, Spec: v1alpha1.ConditionSetSpec{
 		Type: "sick", Effect: corev1.TaintEffectNoSchedule, TaintKey: "example.com/Sick",
@@ -250,7 +250,7 @@ func TestCleanup(t *testing.T) {
 }
 
 // hasOnlyTheirs checks what is left.
-func (s *site) hasOnlyTheirs() {
+func (s *fixture) hasOnlyTheirs() {
 	s.Helper()
 	for i := range 3 {
 		node := &corev1.Node{}

@@ -38,7 +38,7 @@ func (c *cleaner) nodes(ctx context.Context) error {
 	err = c.each(ctx, list, func() error {
 		for i := range list.Items {
 			node := &list.Items[i]
-			errs = append(errs, again(func() error {
+			errs = append(errs, retryOnConflict(func() error {
 				err := c.node(ctx, node, keys)
 				if err != nil { // the next attempt needs the newest version
 					_ = c.Client.Get(ctx, client.ObjectKeyFromObject(node), node)
@@ -98,11 +98,11 @@ func (c *cleaner) keys(ctx context.Context) (map[string]bool, error) {
 }
 
 func (c *cleaner) node(ctx context.Context, node *corev1.Node, keys map[string]bool) error {
-	var doubts []doubt
+	var doubts []unprovenObject
 	_, hasRecord := node.Annotations[ownership.Annotation]
 	note, err := ownership.Read(node.Annotations)
 	if err != nil {
-		doubts = append(doubts, doubt{"annotation " + ownership.Annotation + " of node " + node.Name, "it cannot be read (" + err.Error() + ")",
+		doubts = append(doubts, unprovenObject{"annotation " + ownership.Annotation + " of node " + node.Name, "it cannot be read (" + err.Error() + ")",
 			fmt.Sprintf("kubectl annotate node %s %s-", node.Name, ownership.Annotation)})
 		note, hasRecord = ownership.Record{}, false
 	}
@@ -114,7 +114,7 @@ func (c *cleaner) node(ctx context.Context, node *corev1.Node, keys map[string]b
 		}
 		stay = append(stay, taint)
 		if keys[taint.Key] || strings.HasPrefix(taint.Key, ownDomain) {
-			doubts = append(doubts, doubt{fmt.Sprintf("taint %s:%s of node %s", taint.Key, taint.Effect, node.Name), "it has a key of Autohealer, and no record of this node names it",
+			doubts = append(doubts, unprovenObject{fmt.Sprintf("taint %s:%s of node %s", taint.Key, taint.Effect, node.Name), "it has a key of Autohealer, and no record of this node names it",
 				fmt.Sprintf("kubectl taint node %s %s:%s-", node.Name, taint.Key, taint.Effect)})
 		}
 	}
@@ -169,7 +169,7 @@ func (c *cleaner) nodeClaims(ctx context.Context) error {
 			what := "annotation " + ownership.MarkAnnotation + " of NodeClaim " + claim.Name
 			switch {
 			case err != nil:
-				c.left(doubt{what, "it cannot be read (" + err.Error() + ")", fmt.Sprintf("kubectl annotate nodeclaim %s %s-", claim.Name, ownership.MarkAnnotation)})
+				c.left(unprovenObject{what, "it cannot be read (" + err.Error() + ")", fmt.Sprintf("kubectl annotate nodeclaim %s %s-", claim.Name, ownership.MarkAnnotation)})
 			case mark == nil, !claim.DeletionTimestamp.IsZero():
 			default:
 				if !c.DryRun {
@@ -213,7 +213,7 @@ func (c *cleaner) nodeLeases(ctx context.Context) error {
 			what := "Lease " + lease.Namespace + "/" + lease.Name
 			isOthers := func(f metav1.ManagedFieldsEntry) bool { return f.Manager != treat.FieldManager }
 			if len(lease.ManagedFields) == 0 || slices.ContainsFunc(lease.ManagedFields, isOthers) {
-				c.left(doubt{what, *lease.Spec.HolderIdentity + " holds it, and others have written it", fmt.Sprintf("kubectl -n %s delete lease %s", lease.Namespace, lease.Name)})
+				c.left(unprovenObject{what, *lease.Spec.HolderIdentity + " holds it, and others have written it", fmt.Sprintf("kubectl -n %s delete lease %s", lease.Namespace, lease.Name)})
 				continue
 			}
 			errs = append(errs, c.remove(ctx, lease, what))
@@ -241,16 +241,16 @@ func (c *cleaner) revisions(ctx context.Context) error {
 
 // ledger deletes the ConfigMap of the ledger.
 func (c *cleaner) ledger(ctx context.Context) error {
-	return c.named(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: ledger.Name}}, "ConfigMap")
+	return c.deleteNamed(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: ledger.Name}}, "ConfigMap")
 }
 
 // leaderLease deletes the leader election Lease.
 func (c *cleaner) leaderLease(ctx context.Context) error {
-	return c.named(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: c.LeaseName}}, "Lease")
+	return c.deleteNamed(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: c.LeaseName}}, "Lease")
 }
 
-// named deletes an object with a fixed name, if it exists.
-func (c *cleaner) named(ctx context.Context, object client.Object, kind string) error {
+// deleteNamed deletes an object with a fixed name, if it exists.
+func (c *cleaner) deleteNamed(ctx context.Context, object client.Object, kind string) error {
 	what := kind + " " + object.GetNamespace() + "/" + object.GetName()
 	if err := c.Client.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {
 		if client.IgnoreNotFound(err) == nil {

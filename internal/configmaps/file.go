@@ -15,12 +15,12 @@ import (
 // fileType is the type field of a file of sets.
 const fileType = "ConditionSets"
 
-// ourLine matches a line that identifies an unreadable file as a file of sets.
-var ourLine = regexp.MustCompile(`(?im)^[\s{]*["']?(type["']?\s*:\s*["']?ConditionSets?\b|conditionSets["']?\s*:)`)
+// setFileLine matches a line that identifies an unreadable file as a file of sets.
+var setFileLine = regexp.MustCompile(`(?im)^[\s{]*["']?(type["']?\s*:\s*["']?ConditionSets?\b|conditionSets["']?\s*:)`)
 
-// mayBeOurs matches every file of sets, unless it is written with escapes. It avoids parsing
+// maybeSetFile matches every file of sets, unless it is written with escapes. It avoids parsing
 // other files in a ConfigMap, which would cost more than all sets.
-var mayBeOurs = regexp.MustCompile(`(?i)conditionset|\\`)
+var maybeSetFile = regexp.MustCompile(`(?i)conditionset|\\`)
 
 // reader reads the keys of one ConfigMap, one after the other.
 type reader struct {
@@ -39,21 +39,21 @@ func (r *reader) refuse(line int, format string, args ...any) {
 func (r *reader) open(key, text string) (isOurs bool, root *yaml.Node) {
 	r.key = key
 	if len(text) > maxBytes { // the caller reports it if it is a file of sets
-		return ourLine.MatchString(text), nil
+		return setFileLine.MatchString(text), nil
 	}
-	if !mayBeOurs.MatchString(text) {
+	if !maybeSetFile.MatchString(text) {
 		return false, nil
 	}
 	documents, linesRead, err := parse(text)
 	if err != nil {
-		if isOurs = ourLine.MatchString(text); isOurs {
-			line, what := blame(text, err, linesRead)
+		if isOurs = setFileLine.MatchString(text); isOurs {
+			line, what := locate(text, err, linesRead)
 			r.refuse(line, "this is not YAML: %s", what)
 		}
 		return isOurs, nil
 	}
 	for _, document := range documents {
-		isOurs = isOurs || isAbout(document)
+		isOurs = isOurs || looksLikeSets(document)
 	}
 	switch {
 	case !isOurs:
@@ -65,8 +65,8 @@ func (r *reader) open(key, text string) (isOurs bool, root *yaml.Node) {
 	return true, documents[0]
 }
 
-// isAbout reports whether a document was meant to hold sets.
-func isAbout(document *yaml.Node) bool {
+// looksLikeSets reports whether a document was meant to hold sets.
+func looksLikeSets(document *yaml.Node) bool {
 	if document.Kind != yaml.MappingNode {
 		return false
 	}
@@ -141,23 +141,23 @@ func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag(
 var libraryLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
 
 const (
-	// near is how many lines above the parser's position the search looks first.
-	near = 5
-	// longestSpan is how many more lines a construct over several lines gets to end.
-	longestSpan = 20
-	// blameBytes is how many bytes the search may parse. A text that needs more is not
+	// nearLines is how many lines above the parser's position the search looks first.
+	nearLines = 5
+	// maxConstructLines is how many more lines a construct over several lines gets to end.
+	maxConstructLines = 20
+	// maxSearchBytes is how many bytes the search may parse. A text that needs more is not
 	// written by hand, and is reported with the library's own line.
-	blameBytes = 8 * maxBytes
+	maxSearchBytes = 8 * maxBytes
 )
 
-// blame returns the line that makes a text invalid YAML, and what is wrong with it. The
+// locate returns the line that makes a text invalid YAML, and what is wrong with it. The
 // library's own line is often that of the start of the enclosing block. blame returns the
 // first line that breaks the text: all lines before it parse, and no number of further lines
 // makes it parse again.
-func blame(text string, err error, linesRead int) (line int, what string) {
+func locate(text string, err error, linesRead int) (line int, what string) {
 	said := libraryLine.FindStringSubmatch(err.Error())
 	what = strings.TrimPrefix(err.Error(), said[0])
-	s := search{lines: strings.SplitAfter(text, "\n"), left: blameBytes}
+	s := search{lines: strings.SplitAfter(text, "\n"), left: maxSearchBytes}
 	hint, _ := strconv.Atoi(said[1]) // 0 if the error has no line
 	linesRead = min(linesRead, len(s.lines))
 	line = 1 + s.lastReadable(linesRead, hint)
@@ -189,7 +189,7 @@ func (s *search) isReadable(n int) bool {
 // read no further, so later lines do not matter. It looks near bad first, and then at the
 // line of the library's error.
 func (s *search) lastReadable(bad, hint int) int {
-	for range near {
+	for range nearLines {
 		if bad--; bad <= 0 || s.isReadable(bad) {
 			return max(0, bad)
 		}
@@ -220,7 +220,7 @@ func (s *search) lastReadableFar(bad int) int {
 				bad = middle
 			}
 		}
-		next := min(last-1, good+longestSpan)
+		next := min(last-1, good+maxConstructLines)
 		for next > good+1 && s.left >= 0 && !s.isReadable(next) {
 			next--
 		}

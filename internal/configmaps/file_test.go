@@ -9,7 +9,7 @@ import (
 
 // For any mistake, the reported line follows the longest beginning of the text that parses.
 // The test finds that beginning by trying all of them.
-func TestTheBlamedLineFollowsTheLongestBeginningThatCanBeRead(t *testing.T) {
+func TestLocateFindsTheLineAfterTheLongestReadableBeginning(t *testing.T) {
 	block := "- type: A\n  effect: NoSchedule\n  taintKey: example.com/a\n  conditions:\n  - ConditionType: A\n    conditionStatus: \"true\"\n"
 	flow := "- {type: B, effect: NoSchedule,\n   taintKey: 'example.com/b',\n   conditions: [\n     {ConditionType: B, conditionStatus: true}]}\n"
 	long := "- type: C\n  conditions: [\n" + strings.Repeat("    {ConditionType: C,\n     conditionStatus: true},\n", 7) + "  ]\n"
@@ -30,7 +30,7 @@ func TestTheBlamedLineFollowsTheLongestBeginningThatCanBeRead(t *testing.T) {
 				break
 			}
 		}
-		if line, what := blame(text, err, read); line != want || what == "" {
+		if line, what := locate(text, err, read); line != want || what == "" {
 			t.Errorf("line %d is blamed: %q, want line %d of\n%s", line, what, want, text)
 		}
 	})

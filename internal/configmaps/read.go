@@ -100,7 +100,7 @@ func (v *Version) Same(other *Version) bool {
 
 // SameContent reports whether two ConfigMaps have the same content, even if it is unreadable.
 func SameContent(a, b *corev1.ConfigMap) bool {
-	return a.UID == b.UID && maps.Equal(a.Data, b.Data) && maps.Equal(ours(a.Annotations), ours(b.Annotations))
+	return a.UID == b.UID && maps.Equal(a.Data, b.Data) && maps.Equal(setAnnotations(a.Annotations), setAnnotations(b.Annotations))
 }
 
 // Read returns the version in a ConfigMap. The error is of type [LineErrors].
@@ -110,7 +110,7 @@ func Read(m *corev1.ConfigMap) (*Version, error) {
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: m.Namespace, Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion,
-			CreationTimestamp: m.CreationTimestamp, Annotations: ours(m.Annotations),
+			CreationTimestamp: m.CreationTimestamp, Annotations: setAnnotations(m.Annotations),
 		},
 		Data: map[string]string{},
 	}
@@ -157,7 +157,7 @@ func (v *Version) Unrecognized(m *corev1.ConfigMap) (problems LineErrors) {
 		documents, linesRead, err := parse(text)
 		switch {
 		case err != nil:
-			line, what = blame(text, err, linesRead)
+			line, what = locate(text, err, linesRead)
 			what = "this is not YAML: " + what
 		case len(documents) > 0:
 			line, what = documents[0].Line, "this is "+describe(documents[0])+" without type: "+fileType
@@ -186,19 +186,19 @@ func ConfigMapName(set string) (configMap string, isWritten bool) {
 	return configMap, isWritten
 }
 
-// blank returns an empty set of the ConfigMap.
-func (r *reader) blank(line int) Set {
+// newSet returns an empty set of the ConfigMap.
+func (r *reader) newSet(line int) Set {
 	set := &v1alpha1.ConditionSet{ObjectMeta: metav1.ObjectMeta{
 		Namespace: r.from.Namespace, UID: r.from.UID, ResourceVersion: r.from.ResourceVersion,
 		CreationTimestamp: r.from.CreationTimestamp,
-		Annotations:       ours(r.from.Annotations),
+		Annotations:       setAnnotations(r.from.Annotations),
 		OwnerReferences:   []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: r.from.Name, UID: r.from.UID}},
 	}}
 	return Set{ConditionSet: set, key: r.key, lines: map[string]int{"": line}}
 }
 
-// ours returns the annotations that apply to sets.
-func ours(annotations map[string]string) map[string]string {
+// setAnnotations returns the annotations that apply to sets.
+func setAnnotations(annotations map[string]string) map[string]string {
 	var found map[string]string
 	for key, value := range annotations {
 		if !strings.HasPrefix(key, v1alpha1.GroupVersion.Group+"/") {
@@ -227,21 +227,21 @@ func (p LineError) Error() string {
 }
 
 const (
-	// mostTold is how many problems a message lists.
-	mostTold = 5
-	// shortestWords is the shortest useful length of a cut problem.
-	shortestWords = 80
+	// maxListed is how many problems a message lists.
+	maxListed = 5
+	// minProblemLength is the shortest useful length of a cut problem.
+	minProblemLength = 80
 )
 
 // LineErrors are all problems of a ConfigMap.
 type LineErrors []LineError
 
 func (p LineErrors) Error() string {
-	told := make([]string, 0, mostTold+1)
-	for _, problem := range p[:min(len(p), mostTold)] {
+	told := make([]string, 0, maxListed+1)
+	for _, problem := range p[:min(len(p), maxListed)] {
 		told = append(told, problem.Error())
 	}
-	if more := len(p) - mostTold; more > 0 {
+	if more := len(p) - maxListed; more > 0 {
 		told = append(told, fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(told, "; ")
@@ -258,7 +258,7 @@ func (p LineErrors) Within(room int) string {
 		return text
 	}
 	text := shorten(p.places(), room)
-	told := whole[:max(0, min(len(whole), (room-len(text))/shortestWords))]
+	told := whole[:max(0, min(len(whole), (room-len(text))/minProblemLength))]
 	for i, words := range told {
 		share := (room - len(text)) / (len(told) - i) // unused room is left for the next problems
 		text += shorten("; "+words, share)

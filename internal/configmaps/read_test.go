@@ -73,7 +73,7 @@ func specs(sets []configmaps.Set) map[string]v1alpha1.ConditionSetSpec {
 	return found
 }
 
-func TestTheSeedIsReadAsWritten(t *testing.T) {
+func TestTheDesignExampleIsRead(t *testing.T) {
 	outdented := strings.ReplaceAll("\n"+seed(t), "\n    ", "\n")
 	for name, text := range map[string]string{
 		"with the seed's indentation":  seed(t),
@@ -302,7 +302,7 @@ func TestReadTellsOfEveryKey(t *testing.T) {
 	}
 }
 
-func TestReadTellsNotMoreThanAnyoneReads(t *testing.T) {
+func TestReadLimitsTheNumberOfProblems(t *testing.T) {
 	_, err := read(holding("type: ConditionSets\nconditionSets:\n" + strings.Repeat("- x\n", 50)))
 	if err == nil || !strings.HasSuffix(err.Error(), "; and 45 more") || strings.Count(err.Error(), "line") != 5 {
 		t.Errorf("error is %v", err)

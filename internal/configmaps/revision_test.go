@@ -16,7 +16,7 @@ import (
 func TestRevisionsOfAllVersionsAreRead(t *testing.T) {
 	read := func(text string) *Version {
 		t.Helper()
-		v, err := open(&appsv1.ControllerRevision{
+		v, err := decodeRevision(&appsv1.ControllerRevision{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "autohealer-system", OwnerReferences: []metav1.OwnerReference{{Name: "sets", UID: "0c7f0f9e-1111-4a6e-9d52-000000000001"}}},
 			Data:       runtime.RawExtension{Raw: []byte(text)},
 		})

@@ -26,10 +26,10 @@ const (
 	// RevisionLabel marks the revisions of the store. Other revisions in the namespace
 	// belong to DaemonSets and StatefulSets.
 	RevisionLabel = "autohealer.resourcestack.com/kept-condition-sets"
-	// longestPrefix is how much of a ConfigMap's name fits into the name of a revision.
-	longestPrefix = 200
-	// keepTries is how often the store tries to find an unused number.
-	keepTries = 5
+	// maxPrefixLength is how much of a ConfigMap's name fits into the name of a revision.
+	maxPrefixLength = 200
+	// storeAttempts is how often the store tries to find an unused number.
+	storeAttempts = 5
 )
 
 // RevisionStore stores versions in the API server. It is safe for concurrent use.
@@ -94,7 +94,7 @@ func (s *RevisionStore) arrange(revisions []appsv1.ControllerRevision) map[types
 		owner := revision.OwnerReferences[0].UID
 		said, isKnown := known[revision.UID]
 		if !isKnown {
-			said.version, said.err = open(revision)
+			said.version, said.err = decodeRevision(revision)
 		}
 		s.read[revision.UID] = said
 		kept := Stored{Version: said.version, number: revision.Revision, revisions: append(all[owner].revisions, revision.Name)}
@@ -135,8 +135,8 @@ type storedVersion struct {
 
 const storedVersionNow = 1
 
-// open reads the version in a revision.
-func open(revision *appsv1.ControllerRevision) (*Version, error) {
+// decodeRevision reads the version in a revision.
+func decodeRevision(revision *appsv1.ControllerRevision) (*Version, error) {
 	source := &corev1.ConfigMap{}
 	if err := json.Unmarshal(revision.Data.Raw, source); err != nil {
 		return nil, err
@@ -156,7 +156,7 @@ func (s *RevisionStore) Store(ctx context.Context, before Stored, v *Version) (S
 		return before, err
 	}
 	if before.Version != nil && before.Version.Same(v) {
-		return s.tidy(ctx, before), nil
+		return s.deleteOld(ctx, before), nil
 	}
 	next := before
 	for try := 1; ; try++ {
@@ -172,9 +172,9 @@ func (s *RevisionStore) Store(ctx context.Context, before Stored, v *Version) (S
 		}
 		err := s.client.Create(ctx, revision)
 		if err == nil {
-			return s.tidy(ctx, Stored{Version: v, number: next.number, revisions: append(slices.Clone(next.revisions), revision.Name)}), nil
+			return s.deleteOld(ctx, Stored{Version: v, number: next.number, revisions: append(slices.Clone(next.revisions), revision.Name)}), nil
 		}
-		if !apierrors.IsAlreadyExists(err) || try == keepTries {
+		if !apierrors.IsAlreadyExists(err) || try == storeAttempts {
 			return before, fmt.Errorf("keeping the version: %w", err)
 		}
 		// The answer was lost, or another replica was the leader meanwhile.
@@ -183,13 +183,13 @@ func (s *RevisionStore) Store(ctx context.Context, before Stored, v *Version) (S
 			return before, err
 		}
 		if next = all[v.source.UID]; next.Version != nil && next.Version.Same(v) {
-			return s.tidy(ctx, next), nil
+			return s.deleteOld(ctx, next), nil
 		}
 	}
 }
 
-// tidy deletes all but the last revision.
-func (s *RevisionStore) tidy(ctx context.Context, kept Stored) Stored {
+// deleteOld deletes all but the last revision.
+func (s *RevisionStore) deleteOld(ctx context.Context, kept Stored) Stored {
 	last := max(0, len(kept.revisions)-1)
 	if s.remove(ctx, kept.revisions[:last]) == nil {
 		kept.revisions = kept.revisions[last:]
@@ -223,6 +223,6 @@ func (s *RevisionStore) remove(ctx context.Context, revisions []string) error {
 func revisionName(m *corev1.ConfigMap, number int64) string {
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(m.UID))
-	prefix := strings.TrimRight(m.Name[:min(len(m.Name), longestPrefix)], ".-")
+	prefix := strings.TrimRight(m.Name[:min(len(m.Name), maxPrefixLength)], ".-")
 	return fmt.Sprintf("%s-%08x-%d", prefix, hash.Sum32(), number)
 }

@@ -19,7 +19,7 @@ func file(kind string) string {
 	return strings.ReplaceAll("type: ConditionSets\nconditionSets:\n- {type: KIND, effect: NoSchedule, taintKey: example.com/KIND, conditions: [{ConditionType: KIND, conditionStatus: true}]}\n", "KIND", kind)
 }
 
-func TestShelf(t *testing.T) {
+func TestRevisionStore(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{})
 	c, err := client.New(cluster.AdminConfig(), client.Options{})
 	if err != nil {

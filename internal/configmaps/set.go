@@ -15,8 +15,8 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 )
 
-// longestValue is how much of a wrong value an error repeats.
-const longestValue = 60
+// maxValueLength is how much of a wrong value an error repeats.
+const maxValueLength = 60
 
 // file reads the sets of one key.
 func (r *reader) file(root *yaml.Node) {
@@ -31,7 +31,7 @@ func (r *reader) file(root *yaml.Node) {
 		"conditionSets": func(n *yaml.Node) { sets = n },
 	}, "type", "conditionSets")
 	if kind != "" && kind != fileType {
-		r.refuse(root.Line, "the type is %s, want %s", brief(kind), fileType)
+		r.refuse(root.Line, "the type is %s, want %s", quoteShort(kind), fileType)
 	}
 	if sets == nil {
 		return
@@ -48,7 +48,7 @@ func (r *reader) file(root *yaml.Node) {
 		}
 		set := r.set(n)
 		if before := first[set.Spec.Type]; before > 0 && set.Spec.Type != "" {
-			r.refuse(n.Line, "there is a set of the type %s already, at line %d", brief(set.Spec.Type), before)
+			r.refuse(n.Line, "there is a set of the type %s already, at line %d", quoteShort(set.Spec.Type), before)
 		}
 		first[set.Spec.Type] = n.Line
 		r.sets = append(r.sets, set)
@@ -69,7 +69,7 @@ func findAlias(n *yaml.Node) *yaml.Node {
 }
 
 func (r *reader) set(n *yaml.Node) Set {
-	set := r.blank(n.Line)
+	set := r.newSet(n.Line)
 	spec := &set.Spec
 	at := func(field string, read func(*yaml.Node)) func(*yaml.Node) {
 		return func(n *yaml.Node) {
@@ -86,7 +86,7 @@ func (r *reader) set(n *yaml.Node) Set {
 		"conditions":   at("conditions", func(n *yaml.Node) { spec.Conditions = r.conditions(n, set.lines) }),
 		"selector":     at("selector", func(n *yaml.Node) { spec.Selector = r.selector(n) }),
 		"maxUnhealthy": at("maxUnhealthy", func(n *yaml.Node) { spec.MaxUnhealthy = r.limit(n) }),
-		"dryRun":       at("dryRun", func(n *yaml.Node) { spec.DryRun = r.yesOrNo(n, "dryRun") }),
+		"dryRun":       at("dryRun", func(n *yaml.Node) { spec.DryRun = r.boolean(n, "dryRun") }),
 	}, "type", "effect", "taintKey", "conditions")
 	set.Name = name(r.from.Name, r.key, spec.Type)
 	return set
@@ -96,7 +96,7 @@ func (r *reader) set(n *yaml.Node) Set {
 func (r *reader) typeOfSet(n *yaml.Node) string {
 	kind := r.text(n, "type", "a name for the combination, such as KernelDeadlock")
 	if len(kind) > v1alpha1.MaxTypeLength || strings.ContainsFunc(kind, func(c rune) bool { return !unicode.IsGraphic(c) }) {
-		r.refuse(n.Line, "the type is %s, want at most %d characters that can be seen", brief(kind), v1alpha1.MaxTypeLength)
+		r.refuse(n.Line, "the type is %s, want at most %d characters that can be seen", quoteShort(kind), v1alpha1.MaxTypeLength)
 		return ""
 	}
 	return kind
@@ -119,13 +119,13 @@ func (r *reader) conditions(n *yaml.Node, lines map[string]int) map[string]v1alp
 			"duration": func(n *yaml.Node) {
 				c.Duration, at[".duration"] = r.duration(n), n.Line
 			},
-			"evenSilent": func(n *yaml.Node) { c.EvenSilent, at[".evenSilent"] = r.yesOrNo(n, "evenSilent"), n.Line },
+			"evenSilent": func(n *yaml.Node) { c.EvenSilent, at[".evenSilent"] = r.boolean(n, "evenSilent"), n.Line },
 		}, "ConditionType", "conditionStatus")
 		if kind == "" {
 			continue // the error is already recorded
 		}
 		if _, there := conditions[kind]; there {
-			r.refuse(item.Line, "the condition %s is named at line %d already; all conditions must stand at once", brief(kind), lines[conditionField(kind, "")])
+			r.refuse(item.Line, "the condition %s is named at line %d already; all conditions must stand at once", quoteShort(kind), lines[conditionField(kind, "")])
 			continue
 		}
 		conditions[kind] = c
@@ -179,7 +179,7 @@ func (r *reader) selector(n *yaml.Node) *metav1.LabelSelector {
 		"matchLabels": func(n *yaml.Node) {
 			s.MatchLabels = map[string]string{}
 			r.pairs(n, "matchLabels", func(key, value *yaml.Node) {
-				s.MatchLabels[key.Value] = r.text(value, "the label "+brief(key.Value), "a text")
+				s.MatchLabels[key.Value] = r.text(value, "the label "+quoteShort(key.Value), "a text")
 			})
 		},
 		"matchExpressions": func(n *yaml.Node) {
@@ -223,7 +223,7 @@ func (r *reader) fields(n *yaml.Node, what string, read map[string]func(*yaml.No
 			one(value)
 			return
 		}
-		r.refuse(key.Line, "%s has no field %s; there are %s", what, brief(key.Value), strings.Join(slices.Sorted(maps.Keys(read)), ", "))
+		r.refuse(key.Line, "%s has no field %s; there are %s", what, quoteShort(key.Value), strings.Join(slices.Sorted(maps.Keys(read)), ", "))
 	})
 	for _, field := range required {
 		if isMapping && !found[field] {
@@ -245,7 +245,7 @@ func (r *reader) pairs(n *yaml.Node, what string, each func(key, value *yaml.Nod
 		case key.Kind != yaml.ScalarNode:
 			r.refuse(key.Line, "this is %s, want the name of a field", describe(key))
 		case before > 0:
-			r.refuse(key.Line, "%s stands here a second time, after line %d", brief(key.Value), before)
+			r.refuse(key.Line, "%s stands here a second time, after line %d", quoteShort(key.Value), before)
 		default:
 			first[key.Value] = key.Line
 			each(key, value)
@@ -275,7 +275,7 @@ func (r *reader) anyText(n *yaml.Node, field, want string) string {
 	return ""
 }
 
-func (r *reader) yesOrNo(n *yaml.Node, field string) bool {
+func (r *reader) boolean(n *yaml.Node, field string) bool {
 	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" {
 		r.refuse(n.Line, "%s is %s, want true or false", field, describe(n))
 		return false
@@ -294,13 +294,13 @@ func describe(n *yaml.Node) string {
 	if isNull(n) {
 		return "empty"
 	}
-	return brief(n.Value)
+	return quoteShort(n.Value)
 }
 
-// brief quotes and shortens a value.
-func brief(value string) string {
-	if runes := []rune(value); len(runes) > longestValue {
-		value = string(runes[:longestValue]) + "..."
+// quoteShort quotes and shortens a value.
+func quoteShort(value string) string {
+	if runes := []rune(value); len(runes) > maxValueLength {
+		value = string(runes[:maxValueLength]) + "..."
 	}
 	return strconv.Quote(value)
 }

@@ -32,12 +32,12 @@ type RevisionWatcher struct {
 
 	inForce atomic.Pointer[[]*v1alpha1.ConditionSet] // nil while there is no watch
 
-	mu        sync.Mutex
-	stands    bool                                  // the last watch request succeeded
-	revisions map[string]*appsv1.ControllerRevision // nil until they were listed
-	isTold    bool                                  // the missing watch was logged
+	mu         sync.Mutex
+	isWatching bool                                  // the last watch request succeeded
+	revisions  map[string]*appsv1.ControllerRevision // nil until they were listed
+	isLogged   bool                                  // the missing watch was logged
 
-	isBarred atomic.Bool // the missing list permission was logged
+	isForbidden atomic.Bool // the missing list permission was logged
 }
 
 // NewRevisionWatcher returns a watcher that reads from the API server until it is started.
@@ -72,10 +72,10 @@ func (l *RevisionWatcher) InForce(ctx context.Context) ([]*v1alpha1.ConditionSet
 func (l *RevisionWatcher) Fresh(ctx context.Context) ([]*v1alpha1.ConditionSet, error) {
 	sets, err := l.shelf.InForce(ctx)
 	if !apierrors.IsForbidden(err) {
-		l.isBarred.Store(false)
+		l.isForbidden.Store(false)
 		return sets, err
 	}
-	if !l.isBarred.Swap(true) {
+	if !l.isForbidden.Swap(true) {
 		l.log.Warn("policies are validated without the sets in ConfigMaps: no permission to list their revisions; grant list and watch on controllerrevisions", "namespace", l.shelf.namespace, "err", err)
 	}
 	return nil, nil
@@ -86,7 +86,7 @@ func (l *RevisionWatcher) list(ctx context.Context, options metav1.ListOptions) 
 	page := &appsv1.ControllerRevisionList{}
 	err := l.client.List(ctx, page, &client.ListOptions{Namespace: l.shelf.namespace, Raw: &options, Limit: options.Limit, Continue: options.Continue})
 	if err != nil {
-		l.stand(ctx, err)
+		l.setWatching(ctx, err)
 	}
 	return page, err
 }
@@ -94,18 +94,18 @@ func (l *RevisionWatcher) list(ctx context.Context, options metav1.ListOptions) 
 func (l *RevisionWatcher) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	options.LabelSelector = RevisionLabel + "=" + LabelValue
 	w, err := l.client.Watch(ctx, &appsv1.ControllerRevisionList{}, &client.ListOptions{Namespace: l.shelf.namespace, Raw: &options})
-	l.stand(ctx, err)
+	l.setWatching(ctx, err)
 	return w, err
 }
 
-// stand records whether there is a watch.
-func (l *RevisionWatcher) stand(ctx context.Context, err error) {
+// setWatching records whether there is a watch.
+func (l *RevisionWatcher) setWatching(ctx context.Context, err error) {
 	l.change(func() {
-		l.stands = err == nil
-		if isNews := err != nil && !l.isTold && ctx.Err() == nil; isNews {
+		l.isWatching = err == nil
+		if isNews := err != nil && !l.isLogged && ctx.Err() == nil; isNews {
 			l.log.Warn("kept versions of ConfigMaps not watched: the API server is asked for them with every policy instead", "namespace", l.shelf.namespace, "err", err)
 		}
-		l.isTold = err != nil
+		l.isLogged = err != nil
 	})
 }
 
@@ -154,7 +154,7 @@ func (l *RevisionWatcher) change(apply func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	apply()
-	if !l.stands || l.revisions == nil {
+	if !l.isWatching || l.revisions == nil {
 		l.inForce.Store(nil)
 		return
 	}

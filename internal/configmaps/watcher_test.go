@@ -78,19 +78,19 @@ func (g *gate) before(c client.WithWatch) client.WithWatch {
 	})
 }
 
-// journal is a log that can be read while it is written.
-type journal struct {
+// logBuffer is a log that can be read while it is written.
+type logBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (j *journal) Write(line []byte) (int, error) {
+func (j *logBuffer) Write(line []byte) (int, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.text.Write(line)
 }
 
-func (j *journal) count(words string) int {
+func (j *logBuffer) count(words string) int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return strings.Count(j.text.String(), words)
@@ -121,31 +121,31 @@ func missing(sets []*v1alpha1.ConditionSet, want ...string) error {
 	return nil
 }
 
-func TestLookout(t *testing.T) {
+func TestRevisionWatcher(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{})
 	direct, err := client.NewWithWatch(cluster.AdminConfig(), client.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	// world is a namespace with a store, and a watcher behind a gate.
-	type world struct {
+	// fixture is a namespace with a store, and a watcher behind a gate.
+	type fixture struct {
 		gate    gate
-		log     journal
+		log     logBuffer
 		shelf   *configmaps.RevisionStore
 		lookout *configmaps.RevisionWatcher
 		space   string
 	}
-	newWorld := func(t *testing.T) *world {
+	newFixture := func(t *testing.T) *fixture {
 		t.Helper()
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "lookout-"}}
 		if err := direct.Create(t.Context(), ns); err != nil {
 			t.Fatal(err)
 		}
-		w := &world{space: ns.Name, shelf: configmaps.NewRevisionStore(direct, ns.Name)}
+		w := &fixture{space: ns.Name, shelf: configmaps.NewRevisionStore(direct, ns.Name)}
 		w.lookout = configmaps.NewRevisionWatcher(w.gate.before(direct), ns.Name, slog.New(slog.NewTextHandler(&w.log, nil)))
 		return w
 	}
-	start := func(t *testing.T, w *world) {
+	start := func(t *testing.T, w *fixture) {
 		t.Helper()
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
@@ -157,7 +157,7 @@ func TestLookout(t *testing.T) {
 		t.Cleanup(running.Wait)
 		t.Cleanup(cancel)
 	}
-	keep := func(t *testing.T, w *world, name, kind string, before configmaps.Stored) (*corev1.ConfigMap, configmaps.Stored) {
+	keep := func(t *testing.T, w *fixture, name, kind string, before configmaps.Stored) (*corev1.ConfigMap, configmaps.Stored) {
 		t.Helper()
 		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.space, Name: name}}
 		if err := direct.Get(t.Context(), client.ObjectKeyFromObject(m), m); apierrors.IsNotFound(err) {
@@ -179,7 +179,7 @@ func TestLookout(t *testing.T) {
 		}
 		return m, kept
 	}
-	sees := func(t *testing.T, w *world, want ...string) {
+	sees := func(t *testing.T, w *fixture, want ...string) {
 		t.Helper()
 		eventually(t, "the lookout", func() error {
 			sets, err := w.lookout.InForce(t.Context())
@@ -190,7 +190,7 @@ func TestLookout(t *testing.T) {
 		})
 	}
 	// asks returns how many requests a call costs.
-	asks := func(t *testing.T, w *world) int64 {
+	asks := func(t *testing.T, w *fixture) int64 {
 		t.Helper()
 		before := w.gate.lists.Load()
 		if _, err := w.lookout.InForce(t.Context()); err != nil {
@@ -198,7 +198,7 @@ func TestLookout(t *testing.T) {
 		}
 		return w.gate.lists.Load() - before
 	}
-	watches := func(t *testing.T, w *world) {
+	watches := func(t *testing.T, w *fixture) {
 		t.Helper()
 		eventually(t, "the watch", func() error {
 			if got := asks(t, w); got > 0 {
@@ -209,7 +209,7 @@ func TestLookout(t *testing.T) {
 	}
 
 	t.Run("sees_changes_without_requests", func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		_, one := keep(t, w, "one", "A", configmaps.Stored{})
 		if got := asks(t, w); got != 1 {
 			t.Errorf("a question before the start costs %d lists, want 1", got)
@@ -239,7 +239,7 @@ func TestLookout(t *testing.T) {
 	})
 
 	t.Run("reads_without_watch_permission_and_logs_it_once", func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		w.gate.watchClosed.Store(true)
 		_, one := keep(t, w, "one", "A", configmaps.Stored{})
 		start(t, w)
@@ -270,7 +270,7 @@ func TestLookout(t *testing.T) {
 	})
 
 	t.Run("reads_while_the_watch_has_not_delivered", func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		w.gate.held = make(chan struct{})
 		keep(t, w, "one", "A", configmaps.Stored{})
 		start(t, w)
@@ -291,7 +291,7 @@ func TestLookout(t *testing.T) {
 	})
 
 	t.Run("returns_no_sets_without_list_permission", func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		w.gate.watchClosed.Store(true)
 		w.gate.listClosed.Store(true)
 		keep(t, w, "one", "A", configmaps.Stored{})

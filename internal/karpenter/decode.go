@@ -17,17 +17,17 @@ import (
 // largest part of an object.
 type metadata struct {
 	metav1.ObjectMeta
-	ManagedFields nothing `json:"managedFields"`
+	ManagedFields discard `json:"managedFields"`
 }
 
-// nothing accepts any value and discards it.
-type nothing struct{}
+// discard accepts any value and discards it.
+type discard struct{}
 
 // UnmarshalJSON implements json.Unmarshaler.
-func (*nothing) UnmarshalJSON([]byte) error { return nil }
+func (*discard) UnmarshalJSON([]byte) error { return nil }
 
-// fit decodes a value, or returns the zero value if it is malformed.
-func fit[T any](data []byte) T {
+// decodeOrZero decodes a value, or returns the zero value if it is malformed.
+func decodeOrZero[T any](data []byte) T {
 	var read, none T
 	if json.Unmarshal(data, &read) != nil {
 		return none
@@ -35,24 +35,24 @@ func fit[T any](data []byte) T {
 	return read
 }
 
-// fitting is a field that is zero if its value is malformed.
-type fitting[T any] struct{ value T }
+// lenient is a field that is zero if its value is malformed.
+type lenient[T any] struct{ value T }
 
 // UnmarshalJSON implements json.Unmarshaler.
-func (f *fitting[T]) UnmarshalJSON(data []byte) error {
-	f.value = fit[T](data)
+func (f *lenient[T]) UnmarshalJSON(data []byte) error {
+	f.value = decodeOrZero[T](data)
 	return nil
 }
 
-// rows has the well-formed elements of a list.
-type rows[T any] []T
+// lenientList has the well-formed elements of a list.
+type lenientList[T any] []T
 
 // UnmarshalJSON implements json.Unmarshaler.
-func (r *rows[T]) UnmarshalJSON(data []byte) error {
+func (r *lenientList[T]) UnmarshalJSON(data []byte) error {
 	var whole []T
 	if json.Unmarshal(data, &whole) != nil {
 		whole = nil
-		for _, each := range fit[[]stdjson.RawMessage](data) {
+		for _, each := range decodeOrZero[[]stdjson.RawMessage](data) {
 			var row T
 			if json.Unmarshal(each, &row) == nil {
 				whole = append(whole, row)
@@ -80,9 +80,9 @@ func (c *NodeClaim) UnmarshalJSON(data []byte) error {
 
 // UnmarshalJSON never fails; it drops malformed fields.
 func (s *NodeClaimSpec) UnmarshalJSON(data []byte) error {
-	read := fit[struct {
-		StartupTaints          rows[corev1.Taint] `json:"startupTaints"`
-		TerminationGracePeriod fitting[string]    `json:"terminationGracePeriod"`
+	read := decodeOrZero[struct {
+		StartupTaints          lenientList[corev1.Taint] `json:"startupTaints"`
+		TerminationGracePeriod lenient[string]           `json:"terminationGracePeriod"`
 	}](data)
 	*s = NodeClaimSpec{StartupTaints: read.StartupTaints, TerminationGracePeriod: read.TerminationGracePeriod.value}
 	return nil
@@ -90,10 +90,10 @@ func (s *NodeClaimSpec) UnmarshalJSON(data []byte) error {
 
 // UnmarshalJSON never fails; it drops malformed fields.
 func (s *NodeClaimStatus) UnmarshalJSON(data []byte) error {
-	read := fit[struct {
-		ProviderID fitting[string]        `json:"providerID"`
-		NodeName   fitting[string]        `json:"nodeName"`
-		Conditions rows[metav1.Condition] `json:"conditions"`
+	read := decodeOrZero[struct {
+		ProviderID lenient[string]               `json:"providerID"`
+		NodeName   lenient[string]               `json:"nodeName"`
+		Conditions lenientList[metav1.Condition] `json:"conditions"`
 	}](data)
 	*s = NodeClaimStatus{ProviderID: read.ProviderID.value, NodeName: read.NodeName.value, Conditions: read.Conditions}
 	return nil
@@ -115,11 +115,11 @@ func (p *NodePool) UnmarshalJSON(data []byte) error {
 
 // UnmarshalJSON never fails; it drops malformed fields.
 func (s *NodePoolSpec) UnmarshalJSON(data []byte) error {
-	read := fit[struct {
+	read := decodeOrZero[struct {
 		Repair     *v1alpha1.RepairSpec  `json:"repair"`
 		Disruption Disruption            `json:"disruption"`
-		Template   fitting[NodeTemplate] `json:"template"`
-		Replicas   fitting[*int64]       `json:"replicas"`
+		Template   lenient[NodeTemplate] `json:"template"`
+		Replicas   lenient[*int64]       `json:"replicas"`
 	}](data)
 	*s = NodePoolSpec{Repair: read.Repair, Disruption: read.Disruption, Template: read.Template.value, Replicas: read.Replicas.value}
 	return nil
@@ -150,8 +150,8 @@ func (b *Budget) UnmarshalJSON(data []byte) error {
 
 // UnmarshalJSON never fails; it drops malformed fields.
 func (s *NodeTemplateSpec) UnmarshalJSON(data []byte) error {
-	read := fit[struct {
-		StartupTaints rows[corev1.Taint] `json:"startupTaints"`
+	read := decodeOrZero[struct {
+		StartupTaints lenientList[corev1.Taint] `json:"startupTaints"`
 	}](data)
 	s.StartupTaints = read.StartupTaints
 	return nil

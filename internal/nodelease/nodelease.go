@@ -72,7 +72,7 @@ func Take(existing *coordinationv1.Lease, node *corev1.Node, holder string, dura
 	}
 	if existing != nil {
 		lease = existing.DeepCopy()
-		if changesHands(existing, holder, now) {
+		if isNewHolder(existing, holder, now) {
 			lease.Spec.AcquireTime = new(metav1.NewMicroTime(now))
 			transitions := int32(1)
 			if before := existing.Spec.LeaseTransitions; before != nil {
@@ -89,9 +89,9 @@ func Take(existing *coordinationv1.Lease, node *corev1.Node, holder string, dura
 	return lease
 }
 
-// changesHands reports whether the write makes the holder a new holder: the Lease has
+// isNewHolder reports whether the write makes the holder a new holder: the Lease has
 // another holder, or it was never acquired.
-func changesHands(existing *coordinationv1.Lease, holder string, now time.Time) bool {
+func isNewHolder(existing *coordinationv1.Lease, holder string, now time.Time) bool {
 	if by := existing.Spec.HolderIdentity; by == nil || *by != holder {
 		return true
 	}

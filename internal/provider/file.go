@@ -26,8 +26,8 @@ import (
 //	  toleration: 10m          # recommended for this statement only; optional
 //	  provider: karpenter      # for nodes of this provider only; optional
 type File struct {
-	statements []fileStatement
-	byDefault  *time.Duration
+	statements        []fileStatement
+	defaultToleration *time.Duration
 }
 
 type fileStatement struct {
@@ -70,10 +70,10 @@ func Parse(text []byte) (File, error) {
 	r := reader{known: map[RepairStatement][]string{}}
 	var file File
 	r.fields(document.Content[0], "", map[string]func(*yaml.Node, string){
-		"defaultToleration": func(n *yaml.Node, path string) { file.byDefault = r.duration(n, path) },
+		"defaultToleration": func(n *yaml.Node, path string) { file.defaultToleration = r.duration(n, path) },
 		"statements":        func(n *yaml.Node, path string) { file.statements = r.statements(n, path) },
 	})
-	if r.err == nil && file.byDefault == nil && len(file.statements) == 0 {
+	if r.err == nil && file.defaultToleration == nil && len(file.statements) == 0 {
 		return File{}, errors.New("states nothing: want statements, or a defaultToleration")
 	}
 	if r.err != nil {
@@ -177,7 +177,7 @@ func (r *reader) statements(n *yaml.Node, path string) []fileStatement {
 }
 
 // maxConditionLength is the longest condition type that the Kubernetes API accepts.
-const longestCondition = 316
+const maxConditionLength = 316
 
 func (r *reader) statement(n *yaml.Node, path string) fileStatement {
 	var s fileStatement
@@ -188,7 +188,7 @@ func (r *reader) statement(n *yaml.Node, path string) fileStatement {
 		"provider":   func(n *yaml.Node, path string) { s.provider = r.provider(n, path) },
 	})
 	switch {
-	case s.Type == "" || len(s.Type) > longestCondition || strings.ContainsAny(string(s.Type), " :=\t\n"):
+	case s.Type == "" || len(s.Type) > maxConditionLength || strings.ContainsAny(string(s.Type), " :=\t\n"):
 		r.refuse(n, path+".type", string(s.Type), "want a condition type alone, such as KernelDeadlock")
 	case s.Status == "":
 		r.refuse(n, path+".status", "", "want the status in which the condition is sick: True, False or Unknown")
@@ -221,7 +221,7 @@ func (r *reader) provider(n *yaml.Node, path string) string {
 // Add returns a provider that makes its own statements and those of the file. For
 // statements of both, the toleration of the file wins.
 func (f File) Add(p Provider) Provider {
-	more := added{Provider: p, byDefault: f.byDefault, statements: p.RepairPolicy(), own: map[RepairStatement]time.Duration{}}
+	more := added{Provider: p, defaultToleration: f.defaultToleration, statements: p.RepairPolicy(), own: map[RepairStatement]time.Duration{}}
 	for _, s := range f.statements {
 		if !s.isFor(p.Name()) {
 			continue
@@ -239,23 +239,23 @@ func (f File) Add(p Provider) Provider {
 // added is a provider extended by a file.
 type added struct {
 	Provider
-	byDefault  *time.Duration
-	statements []RepairStatement
-	own        map[RepairStatement]time.Duration
+	defaultToleration *time.Duration
+	statements        []RepairStatement
+	own               map[RepairStatement]time.Duration
 }
 
 func (a added) RepairPolicy() []RepairStatement { return slices.Clone(a.statements) }
 
 func (a added) DefaultToleration() time.Duration {
-	if a.byDefault != nil {
-		return *a.byDefault
+	if a.defaultToleration != nil {
+		return *a.defaultToleration
 	}
 	return a.Provider.DefaultToleration()
 }
 
 func (a added) toleration(s RepairStatement) (time.Duration, bool) {
 	d, ok := a.own[s]
-	if !ok && a.byDefault == nil {
+	if !ok && a.defaultToleration == nil {
 		return tolerationOf(a.Provider, s), true
 	}
 	return d, ok

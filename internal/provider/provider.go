@@ -26,7 +26,7 @@ type RepairStatement struct {
 }
 
 // tolerator is a provider that recommends a toleration for a single statement.
-type picky interface {
+type tolerator interface {
 	toleration(RepairStatement) (time.Duration, bool)
 }
 
@@ -40,7 +40,7 @@ const (
 // that every node has, and those of Karpenter's AWS provider, which the EKS node
 // monitoring agent reports. A statement about a condition that no node has is harmless.
 func Karpenter() Provider {
-	statements := anywhere()
+	statements := commonStatements()
 	for _, condition := range []corev1.NodeConditionType{
 		"AcceleratedHardwareReady", "StorageReady", "NetworkingReady", "KernelReady", "ContainerRuntimeReady",
 	} {
@@ -50,11 +50,11 @@ func Karpenter() Provider {
 }
 
 // Static is the provider for nodes that cannot be replaced by deleting an object.
-func Static() Provider { return fixed{staticName, anywhere()} }
+func Static() Provider { return fixed{staticName, commonStatements()} }
 
 // commonStatements returns the statements for every node: those of the kubelet, of the
 // node lifecycle controller and of the cloud's network.
-func anywhere() []RepairStatement {
+func commonStatements() []RepairStatement {
 	return []RepairStatement{
 		{corev1.NodeReady, corev1.ConditionFalse},
 		{corev1.NodeReady, corev1.ConditionUnknown},
@@ -85,17 +85,17 @@ func Statements(providers ...Provider) []dialect.RepairStatement {
 			longest[statement] = max(longest[statement], tolerationOf(p, statement))
 		}
 	}
-	words := make([]dialect.RepairStatement, 0, len(all))
+	result := make([]dialect.RepairStatement, 0, len(all))
 	for _, statement := range all {
-		words = append(words, dialect.RepairStatement{
+		result = append(result, dialect.RepairStatement{
 			Type: string(statement.Type), Status: string(statement.Status), Toleration: longest[statement].String(),
 		})
 	}
-	return words
+	return result
 }
 
 func tolerationOf(p Provider, statement RepairStatement) time.Duration {
-	if own, ok := p.(picky); ok {
+	if own, ok := p.(tolerator); ok {
 		if toleration, ok := own.toleration(statement); ok {
 			return toleration
 		}

@@ -36,7 +36,7 @@ func Make(template *unstructured.Unstructured, node *corev1.Node, owner Owner) (
 	object.SetName(node.Name)
 	if TakesSeveral(template) {
 		object.SetGenerateName(node.Name + "-") // for remediators that read it; the API server uses the name
-		object.SetName(chosenName(from, node))
+		object.SetName(objectName(from, node))
 	}
 	object.SetAnnotations(map[string]string{
 		NodeNameAnnotation:     node.Name,
@@ -69,11 +69,11 @@ func OwnedBy(owner Owner) metav1.OwnerReference {
 
 // body returns a copy of the template's spec for the object.
 func body(template map[string]any) (map[string]any, error) {
-	spec, err := child(template, "spec", "spec")
+	spec, err := objectAt(template, "spec", "spec")
 	if err != nil {
 		return nil, err
 	}
-	whole, err := child(spec, "template", "spec.template")
+	whole, err := objectAt(spec, "template", "spec.template")
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +93,7 @@ func body(template map[string]any) (map[string]any, error) {
 	return runtime.DeepCopyJSON(whole), nil
 }
 
-func child(of map[string]any, key, path string) (map[string]any, error) {
+func objectAt(of map[string]any, key, path string) (map[string]any, error) {
 	switch value := of[key].(type) {
 	case map[string]any:
 		return value, nil
@@ -118,8 +118,8 @@ func describe(value any) string {
 	}
 }
 
-// chosenName returns a name that is unique for the template and the node.
-func chosenName(from Template, node *corev1.Node) string {
+// objectName returns a name that is unique for the template and the node.
+func objectName(from Template, node *corev1.Node) string {
 	sum := sha256.Sum256([]byte(string(node.UID) + "\n" + from.String()))
 	suffix := strings.ToLower(base32.HexEncoding.EncodeToString(sum[:]))[:suffixLength]
 	const room = validation.DNS1123SubdomainMaxLength - suffixLength - 1

@@ -80,8 +80,8 @@ func Read(u *unstructured.Unstructured) Object {
 		Created:          u.GetCreationTimestamp().Time,
 		Deleting:         u.GetDeletionTimestamp() != nil,
 		Finalizers:       u.GetFinalizers(),
-		HealthySince:     stamp(annotations[HealthyDelayAnnotation]),
-		TimedOutAt:       stamp(annotations[TimedOutAnnotation]),
+		HealthySince:     parseTime(annotations[HealthyDelayAnnotation]),
+		TimedOutAt:       parseTime(annotations[TimedOutAnnotation]),
 	}
 	if o.Node == "" {
 		o.Node = o.Name
@@ -108,19 +108,19 @@ func Read(u *unstructured.Unstructured) Object {
 func (o Object) Noted(notes map[string]*string, resourceVersion string) Object {
 	o.ResourceVersion = resourceVersion
 	if note, written := notes[TimedOutAnnotation]; written {
-		o.TimedOut, o.TimedOutAt = note != nil, stampOf(note)
+		o.TimedOut, o.TimedOutAt = note != nil, parseOptionalTime(note)
 	}
 	if note, written := notes[HealthyDelayAnnotation]; written {
-		o.HealthySince = stampOf(note)
+		o.HealthySince = parseOptionalTime(note)
 	}
 	return o
 }
 
-func stampOf(note *string) time.Time {
+func parseOptionalTime(note *string) time.Time {
 	if note == nil {
 		return time.Time{}
 	}
-	return stamp(*note)
+	return parseTime(*note)
 }
 
 // condition returns the status of the first condition of this type; "" if there is none.
@@ -137,8 +137,8 @@ func condition(object map[string]any, kind string) metav1.ConditionStatus {
 	return ""
 }
 
-// stamp reads a time from an annotation; zero if it is malformed.
-func stamp(text string) time.Time {
+// parseTime reads a time from an annotation; zero if it is malformed.
+func parseTime(text string) time.Time {
 	t, err := time.Parse(time.RFC3339, text)
 	if err != nil {
 		return time.Time{}

@@ -14,8 +14,8 @@ const (
 	firstReturn, longestReturn = time.Minute, time.Hour
 )
 
-// trouble is the backoff of an operation that failed. The zero value allows it at once.
-type trouble struct {
+// backoff is the backoff of an operation that failed. The zero value allows it at once.
+type backoff struct {
 	at     time.Time
 	wait   time.Duration // the last delay
 	isTold bool
@@ -25,7 +25,7 @@ type trouble struct {
 var errEarly = errors.New("too early to try again")
 
 // allows fails while it is too early to retry.
-func (t *trouble) allows(now time.Time) error {
+func (t *backoff) allows(now time.Time) error {
 	if now.Before(t.at) {
 		return errEarly
 	}
@@ -34,10 +34,10 @@ func (t *trouble) allows(now time.Time) error {
 
 // note records the outcome of an attempt and returns when to retry; zero if there is no
 // need.
-func (t *trouble) note(now time.Time, err error) time.Time {
+func (t *backoff) note(now time.Time, err error) time.Time {
 	switch {
 	case err == nil:
-		*t = trouble{}
+		*t = backoff{}
 	case !errors.Is(err, errEarly):
 		t.wait = min(max(2*t.wait, firstRetry), longestRetry)
 		t.at = now.Add(t.wait)
@@ -45,15 +45,15 @@ func (t *trouble) note(now time.Time, err error) time.Time {
 	return t.at
 }
 
-// pace spaces repeated restores, so that the store does not fight with another writer. The
+// restorePace spaces repeated restores, so that the store does not fight with another writer. The
 // zero value allows the first at once.
-type pace struct {
+type restorePace struct {
 	at   time.Time
 	wait time.Duration
 }
 
 // take reports whether a restore is due, and if so starts the next delay.
-func (p *pace) take(now time.Time) bool {
+func (p *restorePace) take(now time.Time) bool {
 	if now.Before(p.at) {
 		return false
 	}

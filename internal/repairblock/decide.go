@@ -15,9 +15,9 @@ type state int
 
 const (
 	// bare: the pool has no block and never had one.
-	bare state = iota
+	neverSet state = iota
 	// follows: the block on the pool is in force.
-	follows
+	applied
 	// refused: the block on the pool is invalid.
 	refused
 	// lost: the block is hidden or pruned, because the CRD lacks the schema.
@@ -41,16 +41,16 @@ type view struct {
 	isSettled bool
 }
 
-// standing returns the state of a pool's block. fault says why the block is invalid, and
+// stateOf returns the state of a pool's block. fault says why the block is invalid, and
 // last is the block that was in force before.
-func standing(pool *karpenter.NodePool, fault error, last *good, v view) state {
+func stateOf(pool *karpenter.NodePool, fault error, last *lastGood, v view) state {
 	switch {
 	case pool.Spec.Repair == nil && last == nil:
-		return bare
+		return neverSet
 	case v.isKnown && !v.hasBlock: // a block that is still visible will disappear in a moment
 		return lost
 	case pool.Spec.Repair != nil && fault == nil:
-		return follows
+		return applied
 	case pool.Spec.Repair != nil:
 		return refused
 	case !v.isKnown:
@@ -65,8 +65,8 @@ func standing(pool *karpenter.NodePool, fault error, last *good, v view) state {
 	return removed
 }
 
-// remember returns the last valid block of a pool, updated by the pool's current state.
-func remember(pool *karpenter.NodePool, is state, fault error, last *good, v view) *good {
+// updateLastGood returns the last valid block of a pool, updated by the pool's current state.
+func updateLastGood(pool *karpenter.NodePool, is state, fault error, last *lastGood, v view) *lastGood {
 	stands := pool.Spec.Repair != nil
 	switch {
 	case is == removed:
@@ -74,7 +74,7 @@ func remember(pool *karpenter.NodePool, is state, fault error, last *good, v vie
 	case !stands || fault != nil && last == nil:
 		return last
 	}
-	next := &good{Pool: pool.Name, UID: pool.UID, Generation: pool.Generation}
+	next := &lastGood{Pool: pool.Name, UID: pool.UID, Generation: pool.Generation}
 	if last != nil {
 		next.Definition, next.Block, next.Unknown = last.Definition, last.Block, last.Unknown
 	}
@@ -87,17 +87,17 @@ func remember(pool *karpenter.NodePool, is state, fault error, last *good, v vie
 	return next
 }
 
-// leftAlone is the consequence for a pool with a block of which no valid version is known.
-const leftAlone = ", and no node is repaired unless a RepairPolicy governs it"
+// notRepairedNote is the consequence for a pool with a block of which no valid version is known.
+const notRepairedNote = ", and no node is repaired unless a RepairPolicy governs it"
 
 // problem says why the block on a pool is not in force.
-func problem(is state, fault error, last *good, lastFault error) string {
+func problem(is state, fault error, last *lastGood, lastFault error) string {
 	goesOn := "the last good block stays in force"
 	switch {
 	case last == nil:
-		goesOn = "no block is in force, for none before it is known" + leftAlone
+		goesOn = "no block is in force, for none before it is known" + notRepairedNote
 	case lastFault != nil:
-		goesOn = fmt.Sprintf("no block is in force, for the last one cannot be followed any more (%s)", inSentence(lastFault)) + leftAlone
+		goesOn = fmt.Sprintf("no block is in force, for the last one cannot be followed any more (%s)", inSentence(lastFault)) + notRepairedNote
 	}
 	switch is {
 	case refused:

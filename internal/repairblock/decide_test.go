@@ -16,11 +16,11 @@ import (
 	"github.com/resourcestack/autohealer/internal/karpenter"
 )
 
-func TestStanding(t *testing.T) {
-	seen := &good{UID: "u", Generation: 3, Definition: "crd/5"}
+func TestStateOf(t *testing.T) {
+	seen := &lastGood{UID: "u", Generation: 3, Definition: "crd/5"}
 	fault := errors.New("no duration")
 	has := func(version string) view {
-		return view{definition: definition{isThere: true, hasBlock: true, version: version}, isKnown: true, isSettled: true}
+		return view{definition: definition{exists: true, hasBlock: true, version: version}, isKnown: true, isSettled: true}
 	}
 	lacks, early := has("crd/6"), has("crd/5")
 	lacks.hasBlock, early.isSettled = false, false
@@ -29,13 +29,13 @@ func TestStanding(t *testing.T) {
 		stands     bool
 		generation int64
 		fault      error
-		last       *good
+		last       *lastGood
 		view       view
 		want       state
 	}{
-		{"a pool that never had a block", false, 1, nil, nil, has("crd/5"), bare},
-		{"a pool that never had one, without the schema", false, 1, nil, nil, lacks, bare},
-		{"a block", true, 1, nil, nil, has("crd/5"), follows},
+		{"a pool that never had a block", false, 1, nil, nil, has("crd/5"), neverSet},
+		{"a pool that never had one, without the schema", false, 1, nil, nil, lacks, neverSet},
+		{"a block", true, 1, nil, nil, has("crd/5"), applied},
 		{"an invalid block", true, 1, fault, nil, has("crd/5"), refused},
 		{"a block seen before the loss was", true, 3, nil, seen, lacks, lost},
 		{"a block that is gone with its schema", false, 3, nil, seen, lacks, lost},
@@ -46,13 +46,13 @@ func TestStanding(t *testing.T) {
 		{"a missing block under the same generation", false, 3, nil, seen, has("crd/5"), hidden},
 		{"a block that may be shown in a moment", false, 4, nil, seen, early, hidden},
 		{"a block that is gone, and no look at the schema", false, 4, nil, seen, view{}, unsure},
-		{"a block that was never seen with a schema", false, 4, nil, &good{UID: "u", Generation: 3}, has("crd/5"), vanished},
+		{"a block that was never seen with a schema", false, 4, nil, &lastGood{UID: "u", Generation: 3}, has("crd/5"), vanished},
 	} {
 		pool := &karpenter.NodePool{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u", Generation: c.generation}}
 		if c.stands {
 			pool.Spec.Repair = &v1alpha1.RepairSpec{}
 		}
-		if got := standing(pool, c.fault, c.last, c.view); got != c.want {
+		if got := stateOf(pool, c.fault, c.last, c.view); got != c.want {
 			t.Errorf("%s: state %d, want %d", c.name, got, c.want)
 		}
 	}
@@ -60,16 +60,16 @@ func TestStanding(t *testing.T) {
 
 // A block without a known valid version differs from no block, and the user learns the
 // consequence.
-func TestWhatWasNeverGoodIsNotNothing(t *testing.T) {
+func TestNeverValidIsNotNone(t *testing.T) {
 	fault := errors.New("no duration")
-	last := &good{Block: &v1alpha1.RepairSpec{}}
+	last := &lastGood{Block: &v1alpha1.RepairSpec{}}
 	words := "no node is repaired unless a RepairPolicy governs it"
 	for name, test := range map[string]struct {
 		pool      pool
 		isGarbled bool
 	}{
-		"never had one":                     {pool{is: bare}, false},
-		"a good one":                        {pool{is: follows, last: last}, false},
+		"never had one":                     {pool{is: neverSet}, false},
+		"a good one":                        {pool{is: applied, last: last}, false},
 		"a bad one":                         {pool{is: refused, fault: fault}, true},
 		"a bad one after a good one":        {pool{is: refused, fault: fault, last: last}, false},
 		"a bad one after one that was good": {pool{is: refused, fault: fault, last: last, lastFault: fault}, true},
@@ -109,10 +109,10 @@ func TestKeepsTellsWhatTheAPIServerPrunes(t *testing.T) {
 			object("name", "v1beta1"), "nonsense", object("name", "v1", "served", true, "schema", object("openAPIV3Schema", c.schema)),
 		}))}
 		got := readDefinition(crd)
-		if got.hasBlock != c.want || got.index != 2 || !got.isThere {
-			t.Errorf("%s: has the block: %v, at %d, there: %v", name, got.hasBlock, got.index, got.isThere)
+		if got.hasBlock != c.want || got.index != 2 || !got.exists {
+			t.Errorf("%s: has the block: %v, at %d, there: %v", name, got.hasBlock, got.index, got.exists)
 		}
-		if old := readDefinition(&unstructured.Unstructured{Object: object("spec", object("versions", []any{object("name", "v1beta1", "served", true)}))}); old.isThere {
+		if old := readDefinition(&unstructured.Unstructured{Object: object("spec", object("versions", []any{object("name", "v1beta1", "served", true)}))}); old.exists {
 			t.Error("a CRD without our version is there")
 		}
 	}
@@ -153,9 +153,9 @@ func TestNoBlockIsLostAndNoneOutlivesItsRemoval(t *testing.T) {
 	var losses, removals, ambiguous int
 	rapid.Check(t, func(t *rapid.T) {
 		s := &fakeStore{version: 1, has: true, gen: 1}
-		var last *good // in memory, and here also in the stored revision
-		isSeen := true // the store has seen what users want
-		isSure := true // no removal is ambiguous
+		var last *lastGood // in memory, and here also in the stored revision
+		isSeen := true     // the store has seen what users want
+		isSure := true     // no removal is ambiguous
 		change := func(has bool) {
 			s.version, s.has = s.version+1, has
 			if s.wanted == "" && last != nil {
@@ -163,17 +163,17 @@ func TestNoBlockIsLostAndNoneOutlivesItsRemoval(t *testing.T) {
 			}
 		}
 		look := func() {
-			v := view{definition: definition{isThere: true, hasBlock: s.has, version: string(rune('a' + s.version))}, isKnown: true, isSettled: true}
+			v := view{definition: definition{exists: true, hasBlock: s.has, version: string(rune('a' + s.version))}, isKnown: true, isSettled: true}
 			pool := s.shown()
-			is := standing(pool, nil, last, v)
+			is := stateOf(pool, nil, last, v)
 			if is == lost || is == vanished {
 				losses++
 			}
 			if is == removed {
 				removals++
 			}
-			last = remember(pool, is, nil, last, v)
-			if is == follows {
+			last = updateLastGood(pool, is, nil, last, v)
+			if is == applied {
 				isSeen, isSure = true, true
 			}
 			if is == removed {
@@ -224,9 +224,9 @@ func TestNoBlockIsLostAndNoneOutlivesItsRemoval(t *testing.T) {
 	}
 }
 
-func TestPaceIsFourTimesInAnHourAndFreshAfterALongPeace(t *testing.T) {
+func TestRestorePaceIsFourPerHourAndResets(t *testing.T) {
 	start := time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
-	var p pace
+	var p restorePace
 	var taken []time.Duration
 	for d := time.Duration(0); d < time.Hour; d += 10 * time.Second { // another writer removes it all the time
 		if p.take(start.Add(d)) {
@@ -247,16 +247,16 @@ func FuzzACopyIsReadAsItWasWrittenOrNotAtAll(f *testing.F) {
 	f.Add([]byte(`{"uid":"u","repair":null}`))
 	f.Add([]byte(`[]`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		read, err := readCopy(&appsv1.ControllerRevision{Data: runtime.RawExtension{Raw: text}})
+		read, err := readRevision(&appsv1.ControllerRevision{Data: runtime.RawExtension{Raw: text}})
 		if err != nil {
 			return
 		}
-		again, err := newCopy("ns", 1, read)
+		again, err := newRevision("ns", 1, read)
 		if err != nil {
 			t.Fatal(err)
 		}
-		same, err := readCopy(again)
-		if err != nil || !read.saysLike(same) {
+		same, err := readRevision(again)
+		if err != nil || !read.isEquivalent(same) {
 			t.Errorf("%s was read as %+v, and written as %s: %v", text, read, again.Data.Raw, err)
 		}
 	})

@@ -9,18 +9,18 @@ import (
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
-// tell sends Events about blocks with a problem when the problem changes.
-func (k *Store) tell(inForce map[string]*Pool) {
+// sendEvents sends Events about blocks with a problem when the problem changes.
+func (k *Store) sendEvents(inForce map[string]*Pool) {
 	lostOnes := 0
 	for _, name := range slices.Sorted(maps.Keys(inForce)) {
 		p, is := k.pools[name], inForce[name]
 		if p.is == lost {
 			lostOnes++
 		}
-		if is.Problem == p.told || p.is == hidden { // hidden is temporary
+		if is.Problem == p.lastReported || p.is == hidden { // hidden is temporary
 			continue
 		}
-		p.told = is.Problem
+		p.lastReported = is.Problem
 		word := treat.Event{Policy: treat.AboutNodePool(p.NodePool), Message: "Repair: " + is.Problem + "."}
 		switch p.is {
 		case refused:
@@ -29,12 +29,12 @@ func (k *Store) tell(inForce map[string]*Pool) {
 			k.cfg.Logger.Error("repair block refused", "nodePool", name, "err", p.fault)
 		case lost:
 			word.EventReason = treat.RepairSchemaLost
-			word.Message += k.wayBack(is)
+			word.Message += k.recoveryHint(is)
 		case vanished, unsure:
 			word.EventReason = treat.RepairBlockVanished
-			word.Message += k.wayOut(is, " Write spec.repair again to put it back, or enabled: false there to switch it off; to drop it for good:")
+			word.Message += k.removalHint(is, " Write spec.repair again to put it back, or enabled: false there to switch it off; to drop it for good:")
 			k.cfg.Logger.Warn("repair block vanished", "nodePool", name, "problem", is.Problem)
-		case follows:
+		case applied:
 			word.EventReason, word.Message = treat.Accepted, "Repair: what stands in spec.repair is in force."
 			k.cfg.Logger.Info("repair block in force again", "nodePool", name)
 		default: // the block was removed or dropped
@@ -42,8 +42,8 @@ func (k *Store) tell(inForce map[string]*Pool) {
 		}
 		k.cfg.Event(word)
 	}
-	if isOut := lostOnes > 0; isOut != k.schemaOut {
-		k.schemaOut = isOut
+	if isOut := lostOnes > 0; isOut != k.schemaLossLogged {
+		k.schemaLossLogged = isOut
 		if isOut {
 			k.cfg.Logger.Error("schema of repair blocks lost, the last good ones stay in force", "customResourceDefinition", definitionName, "nodePools", lostOnes, "restore", k.cfg.Restore)
 		} else {
@@ -52,9 +52,9 @@ func (k *Store) tell(inForce map[string]*Pool) {
 	}
 }
 
-// wayBack says how to get the schema back, and what to do until then. To write the block is
+// recoveryHint says how to get the schema back, and what to do until then. To write the block is
 // no solution, because the API server does not store it.
-func (k *Store) wayBack(is *Pool) string {
+func (k *Store) recoveryHint(is *Pool) string {
 	words := " The next write to this NodePool deletes the block from it. Apply deploy/karpenter/nodepool-repair.json again, or let the controller do so with --restore-nodepool-schema and deploy/karpenter/restore-rights.yaml."
 	if k.cfg.Restore {
 		words = " The controller puts the schema back."
@@ -65,13 +65,13 @@ func (k *Store) wayBack(is *Pool) string {
 	if k.cfg.Restore {
 		return words
 	}
-	return words + k.wayOut(is, " To have no block in force either, for good if it was deleted from the NodePool, else until the schema is back:")
+	return words + k.removalHint(is, " To have no block in force either, for good if it was deleted from the NodePool, else until the schema is back:")
 }
 
-// wayOut says, after the given words, how to have no block.
-func (k *Store) wayOut(is *Pool, words string) string {
+// removalHint says, after the given words, how to have no block.
+func (k *Store) removalHint(is *Pool, words string) string {
 	if is.Block == nil {
 		return ""
 	}
-	return fmt.Sprintf("%s kubectl delete controllerrevisions -n %s -l %s=%s", words, k.cfg.Namespace, RevisionLabel, copyLabel(is.Name))
+	return fmt.Sprintf("%s kubectl delete controllerrevisions -n %s -l %s=%s", words, k.cfg.Namespace, RevisionLabel, revisionLabelValue(is.Name))
 }

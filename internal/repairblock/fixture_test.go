@@ -35,8 +35,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
-// patience is how long a test waits for a change.
-const patience = 30 * time.Second
+// waitTimeout is how long a test waits for a change.
+const waitTimeout = 30 * time.Second
 
 // bad is a toleration that the schema allows and the check of these tests rejects.
 const bad = "13m"
@@ -48,17 +48,17 @@ func judge(pool string, block *v1alpha1.RepairSpec) error {
 	return nil
 }
 
-// world is a cluster with at most one pool. Tests use it one after the other.
-type world struct {
+// fixture is a cluster with at most one pool. Tests use it one after the other.
+type fixture struct {
 	*testbed.Cluster
 	client    client.WithWatch
 	stock     *unstructured.Unstructured
 	namespace string
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T) *fixture {
 	t.Helper()
-	w := &world{Cluster: testbed.New(t, testbed.Config{})}
+	w := &fixture{Cluster: testbed.New(t, testbed.Config{})}
 	w.client = w.connect(t, w.AdminConfig())
 	text, err := os.ReadFile(stockCRD(t))
 	if err != nil {
@@ -72,7 +72,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) connect(t *testing.T, config *rest.Config) client.WithWatch {
+func (w *fixture) connect(t *testing.T, config *rest.Config) client.WithWatch {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, karpenter.AddToScheme} {
@@ -101,7 +101,7 @@ func stockCRD(t *testing.T) string {
 }
 
 // begin gives a test its own namespace, with the schema in place and no pools.
-func (w *world) begin(t *testing.T) {
+func (w *fixture) begin(t *testing.T) {
 	t.Helper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "blocks-"}}
 	must(t, w.client.Create(t.Context(), ns))
@@ -127,7 +127,7 @@ func must(t *testing.T, err error) {
 // await waits for something to become true.
 func await(t *testing.T, what string, is func() (ok bool, found string)) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	for {
 		ok, found := is()
@@ -142,7 +142,7 @@ func await(t *testing.T, what string, is func() (ok bool, found string)) {
 	}
 }
 
-func (w *world) crd(t *testing.T) *unstructured.Unstructured {
+func (w *fixture) crd(t *testing.T) *unstructured.Unstructured {
 	t.Helper()
 	crd := &unstructured.Unstructured{}
 	crd.SetGroupVersionKind(w.stock.GroupVersionKind())
@@ -151,7 +151,7 @@ func (w *world) crd(t *testing.T) *unstructured.Unstructured {
 }
 
 // hasSchema reports whether the CRD has the block.
-func (w *world) hasSchema(t *testing.T) bool {
+func (w *fixture) hasSchema(t *testing.T) bool {
 	t.Helper()
 	text, err := json.Marshal(w.crd(t).Object["spec"])
 	must(t, err)
@@ -160,7 +160,7 @@ func (w *world) hasSchema(t *testing.T) bool {
 
 // applyStock does what an upgrade of Karpenter does, and waits until the API server has
 // applied it.
-func (w *world) applyStock(t *testing.T) {
+func (w *fixture) applyStock(t *testing.T) {
 	t.Helper()
 	crd := w.stock.DeepCopy()
 	err := w.client.Create(t.Context(), crd)
@@ -174,14 +174,14 @@ func (w *world) applyStock(t *testing.T) {
 }
 
 // patchSchema does what the README says, and waits likewise.
-func (w *world) patchSchema(t *testing.T) {
+func (w *fixture) patchSchema(t *testing.T) {
 	t.Helper()
 	must(t, w.client.Patch(t.Context(), w.stock.DeepCopy(), client.RawPatch(types.JSONPatchType, deploy.NodePoolPatch())))
 	w.awaitServed(t, true)
 }
 
 // awaitServed waits until the API server stores a block, or does not.
-func (w *world) awaitServed(t *testing.T, want bool) {
+func (w *fixture) awaitServed(t *testing.T, want bool) {
 	t.Helper()
 	await(t, "the CRD is served", func() (bool, string) {
 		try := newPool("probe", "5m")
@@ -204,35 +204,35 @@ func newPool(name, toleration string) *unstructured.Unstructured {
 	}}
 }
 
-func (w *world) create(t *testing.T, name, toleration string) {
+func (w *fixture) create(t *testing.T, name, toleration string) {
 	t.Helper()
 	must(t, w.client.Create(t.Context(), newPool(name, toleration)))
 }
 
 // merge patches a pool as a user.
-func (w *world) merge(t *testing.T, name, patch string) {
+func (w *fixture) merge(t *testing.T, name, patch string) {
 	t.Helper()
 	must(t, w.client.Patch(t.Context(), newPool(name, ""), client.RawPatch(types.MergePatchType, []byte(patch))))
 }
 
-func (w *world) write(t *testing.T, name, toleration string) {
+func (w *fixture) write(t *testing.T, name, toleration string) {
 	t.Helper()
 	w.merge(t, name, `{"spec":{"repair":{"defaultTolerationDuration":"`+toleration+`"}}}`)
 }
 
-func (w *world) remove(t *testing.T, name string) {
+func (w *fixture) remove(t *testing.T, name string) {
 	t.Helper()
 	w.merge(t, name, `{"spec":{"repair":null}}`)
 }
 
 // prune writes the status, as Karpenter often does.
-func (w *world) prune(t *testing.T, name string) {
+func (w *fixture) prune(t *testing.T, name string) {
 	t.Helper()
 	must(t, w.client.Status().Patch(t.Context(), newPool(name, ""), client.RawPatch(types.MergePatchType, []byte(`{"status":{"nodes":`+strconv.FormatInt(time.Now().UnixNano()%1e9, 10)+`}}`))))
 }
 
 // onPool returns the default toleration of the block on a pool.
-func (w *world) onPool(t *testing.T, name string) string {
+func (w *fixture) onPool(t *testing.T, name string) string {
 	t.Helper()
 	pool := newPool(name, "")
 	must(t, w.client.Get(t.Context(), client.ObjectKey{Name: name}, pool))
@@ -241,7 +241,7 @@ func (w *world) onPool(t *testing.T, name string) string {
 }
 
 // revisions returns what a new leader would find, by revision.
-func (w *world) copies(t *testing.T) []string {
+func (w *fixture) revisions(t *testing.T) []string {
 	t.Helper()
 	var list appsv1.ControllerRevisionList
 	must(t, w.client.List(t.Context(), &list, client.InNamespace(w.namespace)))
@@ -261,16 +261,16 @@ func (w *world) copies(t *testing.T) []string {
 	return found
 }
 
-func (w *world) awaitCopies(t *testing.T, want ...string) {
+func (w *fixture) awaitCopies(t *testing.T, want ...string) {
 	t.Helper()
 	await(t, fmt.Sprintf("the copies are %v", want), func() (bool, string) {
-		found := w.copies(t)
+		found := w.revisions(t)
 		return slices.Equal(found, want), fmt.Sprint(found)
 	})
 }
 
-// keeper is a running store with its log and Events.
-type keeper struct {
+// runningStore is a running store with its log and Events.
+type runningStore struct {
 	*repairblock.Store
 	stop context.CancelFunc
 
@@ -284,9 +284,9 @@ type keeper struct {
 }
 
 // start runs a store until the test ends or stops it.
-func (w *world) start(t *testing.T, c client.WithWatch, with ...func(*repairblock.Config)) *keeper {
+func (w *fixture) start(t *testing.T, c client.WithWatch, with ...func(*repairblock.Config)) *runningStore {
 	t.Helper()
-	k := &keeper{pools: map[string]*repairblock.Pool{}, had: map[types.UID]bool{}, writes: map[string]int{}}
+	k := &runningStore{pools: map[string]*repairblock.Pool{}, had: map[types.UID]bool{}, writes: map[string]int{}}
 	schema, err := deploy.NodePoolSchema()
 	must(t, err)
 	cfg := repairblock.Config{
@@ -315,21 +315,21 @@ func (w *world) start(t *testing.T, c client.WithWatch, with ...func(*repairbloc
 	return k
 }
 
-type lockedWriter struct{ k *keeper }
+type lockedWriter struct{ k *runningStore }
 
 func (l *lockedWriter) Write(text []byte) (n int, err error) {
 	l.k.do(func() { n, err = l.k.log.Write(text) })
 	return n, err
 }
 
-func (k *keeper) do(what func()) {
+func (k *runningStore) do(what func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	what()
 }
 
 // take does what the controller's loop does.
-func (k *keeper) take() {
+func (k *runningStore) take() {
 	changed, all := k.Take()
 	k.do(func() {
 		if all {
@@ -347,7 +347,7 @@ func (k *keeper) take() {
 
 // looks returns the state of a pool in one line: the toleration in force, lost, and the
 // problem.
-func (k *keeper) looks(name string) string {
+func (k *runningStore) looks(name string) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	is := k.pools[name]
@@ -368,7 +368,7 @@ func (k *keeper) looks(name string) string {
 }
 
 // awaits waits until the state of a pool starts with this text.
-func (k *keeper) awaits(t *testing.T, name, want string) {
+func (k *runningStore) awaits(t *testing.T, name, want string) {
 	t.Helper()
 	await(t, name+" looks like "+want, func() (bool, string) {
 		got := k.looks(name)
@@ -380,7 +380,7 @@ func (k *keeper) awaits(t *testing.T, name, want string) {
 }
 
 // told returns the Events about a pool, without those of a good state.
-func (k *keeper) told(name string) (told []string) {
+func (k *runningStore) told(name string) (told []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, word := range k.words {
@@ -396,7 +396,7 @@ func (k *keeper) told(name string) (told []string) {
 }
 
 // lastWord returns the last Event about a pool.
-func (k *keeper) lastWord(name string) (last treat.Event) {
+func (k *runningStore) lastWord(name string) (last treat.Event) {
 	k.do(func() {
 		for _, word := range k.words {
 			if word.Policy.Name == name {
@@ -411,14 +411,14 @@ var names = map[treat.EventReason]string{
 	treat.Accepted: "accepted", treat.RepairBlockRefused: "refused", treat.RepairSchemaLost: "lost", treat.RepairBlockVanished: "vanished", treat.RepairBlockRestored: "restored",
 }
 
-func (k *keeper) tells(t *testing.T, name string, want ...string) {
+func (k *runningStore) tells(t *testing.T, name string, want ...string) {
 	t.Helper()
 	if got := k.told(name); !slices.Equal(got, want) {
 		t.Errorf("told of %s: %v, want %v", name, got, want)
 	}
 }
 
-func (k *keeper) counts(t *testing.T, want repairblock.Counts) {
+func (k *runningStore) counts(t *testing.T, want repairblock.Counts) {
 	t.Helper()
 	await(t, fmt.Sprintf("the count is %+v", want), func() (bool, string) {
 		k.mu.Lock()
@@ -427,7 +427,7 @@ func (k *keeper) counts(t *testing.T, want repairblock.Counts) {
 	})
 }
 
-func (k *keeper) logs(words string) (times int) {
+func (k *runningStore) logs(words string) (times int) {
 	k.do(func() { times = strings.Count(k.log.String(), words) })
 	return times
 }

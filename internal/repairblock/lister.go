@@ -24,23 +24,23 @@ const (
 	longRun = 10 * time.Second
 )
 
-// feed lists and watches objects of a kind. It lists again whenever the watch ends, because
+// lister lists and watches objects of a kind. It lists again whenever the watch ends, because
 // a resumed watch does not report changes that only come from another schema.
-type feed[T client.Object] struct {
+type lister[T client.Object] struct {
 	client   client.WithWatch
 	list     func() client.ObjectList
 	restrict []client.ListOption
 
-	// all receives the complete list and when the list request started; one receives a
+	// onList receives the complete list and when the list request started; one receives a
 	// change since then; failed receives why nothing can be read.
-	all    func(begun time.Time, objects map[string]T)
-	one    func(object T, isGone bool)
-	failed func(error)
+	onList   func(begun time.Time, objects map[string]T)
+	onChange func(object T, isGone bool)
+	onError  func(error)
 }
 
 // run works until ctx ends. After each of the pauses, counted from the start, it lists the
 // objects once more, regardless of the watch.
-func (f *feed[T]) run(ctx context.Context, pauses ...time.Duration) {
+func (f *lister[T]) run(ctx context.Context, pauses ...time.Duration) {
 	waits, start := protowatch.Backoff(), time.Now()
 	for ctx.Err() == nil {
 		begun := time.Now()
@@ -50,9 +50,9 @@ func (f *feed[T]) run(ctx context.Context, pauses ...time.Duration) {
 				until = again
 			}
 		}
-		err := f.follow(ctx, begun, until)
+		err := f.listAndWatch(ctx, begun, until)
 		if err != nil && ctx.Err() == nil {
-			f.failed(err)
+			f.onError(err)
 		}
 		switch now := time.Now(); {
 		case err == nil && !now.Before(until): // the watch ended as planned
@@ -68,9 +68,9 @@ func (f *feed[T]) run(ctx context.Context, pauses ...time.Duration) {
 	}
 }
 
-// follow lists once and then watches, until the watch ends or until has passed.
-func (f *feed[T]) follow(ctx context.Context, begun, until time.Time) error {
-	version, err := f.look(ctx, begun)
+// listAndWatch lists once and then watches, until the watch ends or until has passed.
+func (f *lister[T]) listAndWatch(ctx context.Context, begun, until time.Time) error {
+	version, err := f.listOnce(ctx, begun)
 	if err != nil {
 		return err
 	}
@@ -93,15 +93,15 @@ func (f *feed[T]) follow(ctx context.Context, begun, until time.Time) error {
 			if !open {
 				return nil
 			}
-			if err := f.take(event); err != nil {
+			if err := f.handle(event); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-// look lists once.
-func (f *feed[T]) look(ctx context.Context, begun time.Time) (version string, err error) {
+// listOnce lists once.
+func (f *lister[T]) listOnce(ctx context.Context, begun time.Time) (version string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	list := f.list()
@@ -120,11 +120,11 @@ func (f *feed[T]) look(ctx context.Context, begun time.Time) (version string, er
 		}
 		objects[object.GetName()] = object
 	}
-	f.all(begun, objects)
+	f.onList(begun, objects)
 	return list.GetResourceVersion(), nil
 }
 
-func (f *feed[T]) take(event watch.Event) error {
+func (f *lister[T]) handle(event watch.Event) error {
 	if event.Type == watch.Error {
 		return apierrors.FromObject(event.Object)
 	}
@@ -132,6 +132,6 @@ func (f *feed[T]) take(event watch.Event) error {
 	if !ok {
 		return fmt.Errorf("the watch brought a %T", event.Object)
 	}
-	f.one(object, event.Type == watch.Deleted)
+	f.onChange(object, event.Type == watch.Deleted)
 	return nil
 }

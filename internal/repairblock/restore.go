@@ -30,7 +30,7 @@ const restoreRights = "deploy/karpenter/restore-rights.yaml"
 // due. The schema comes first: without it the API server would prune the restored block at
 // once.
 func (k *Store) restore(ctx context.Context, v view) (due time.Time) {
-	if !k.cfg.Restore || !v.isKnown || v.isGoing {
+	if !k.cfg.Restore || !v.isKnown || v.isDeleting {
 		return due
 	}
 	var hiddenOnes, prunedOnes []*pool
@@ -55,37 +55,37 @@ func (k *Store) restore(ctx context.Context, v view) (due time.Time) {
 
 // restoreSchema writes the schema into the CRD.
 func (k *Store) restoreSchema(ctx context.Context, of []*pool) (due time.Time) {
-	if k.restores.allows(time.Now()) != nil {
-		return k.restores.at
+	if k.restoreBackoff.allows(time.Now()) != nil {
+		return k.restoreBackoff.at
 	}
-	before := k.schema
-	if !k.schema.take(time.Now()) {
-		return k.schema.at
+	before := k.schemaPace
+	if !k.schemaPace.take(time.Now()) {
+		return k.schemaPace.at
 	}
 	err := k.patchDefinition(ctx)
 	switch {
 	case ctx.Err() != nil:
 		return due
 	case apierrors.IsForbidden(err):
-		k.schema = before
-		return k.missRight(of, err)
+		k.schemaPace = before
+		return k.permissionMissing(of, err)
 	case err == nil:
-		k.hasRight()
+		k.permissionGranted()
 		k.cfg.Logger.Info("schema of repair blocks put back", "customResourceDefinition", definitionName)
 	default:
-		k.cfg.Logger.Error("schema of repair blocks not put back", "retryIn", k.schema.wait.String(), "err", err)
+		k.cfg.Logger.Error("schema of repair blocks not put back", "retryIn", k.schemaPace.wait.String(), "err", err)
 	}
 	for _, p := range of {
-		k.tellRestored(p, "the schema of "+definitionName+" has spec.repair again", err)
+		k.sendRestored(p, "the schema of "+definitionName+" has spec.repair again", err)
 	}
-	return k.schema.at
+	return k.schemaPace.at
 }
 
 // patchDefinition reads the CRD and patches it, and repeats that after a conflict.
 func (k *Store) patchDefinition(ctx context.Context) error {
 	for try := 1; ; try++ {
 		fresh, err := k.readDefinitionNow(ctx)
-		if err != nil || !fresh.isThere || fresh.isGoing || fresh.hasBlock {
+		if err != nil || !fresh.exists || fresh.isDeleting || fresh.hasBlock {
 			return err
 		}
 		if err = k.addBlock(ctx, fresh); treat.Classify(err) != treat.Stale || try == patchTries {
@@ -97,8 +97,8 @@ func (k *Store) patchDefinition(ctx context.Context) error {
 // restoreBlock writes the block in force to its pool. waiting are all pools that wait for a
 // restore, this one first.
 func (k *Store) restoreBlock(ctx context.Context, p *pool, waiting []*pool) (due time.Time) {
-	if k.restores.allows(time.Now()) != nil {
-		return k.restores.at
+	if k.restoreBackoff.allows(time.Now()) != nil {
+		return k.restoreBackoff.at
 	}
 	before := p.restore
 	if !p.restore.take(time.Now()) {
@@ -110,17 +110,17 @@ func (k *Store) restoreBlock(ctx context.Context, p *pool, waiting []*pool) (due
 		return due
 	case apierrors.IsForbidden(err):
 		p.restore = before
-		return k.missRight(waiting, err)
+		return k.permissionMissing(waiting, err)
 	case treat.Classify(err) == treat.Stale: // another client has written the pool; the watch reports it
-		p.restore = pace{at: time.Now().Add(firstRetry)}
+		p.restore = restorePace{at: time.Now().Add(firstRetry)}
 		return p.restore.at
 	case err == nil:
-		k.hasRight()
+		k.permissionGranted()
 		k.cfg.Logger.Info("repair block put back", "nodePool", p.Name)
 	default:
 		k.cfg.Logger.Error("repair block not put back", "nodePool", p.Name, "retryIn", p.restore.wait.String(), "err", err)
 	}
-	k.tellRestored(p, "the block that was lost with its schema stands in spec.repair again", err)
+	k.sendRestored(p, "the block that was lost with its schema stands in spec.repair again", err)
 	return p.restore.at
 }
 
@@ -143,38 +143,38 @@ func (k *Store) patchPool(ctx context.Context, p *pool) error {
 	return nil
 }
 
-// missRight reports once, in the log and in Events of the pools, that the permission to
+// permissionMissing reports once, in the log and in Events of the pools, that the permission to
 // restore is missing. The permission is the same for all pools, so the store does not try
 // another pool until the returned time.
-func (k *Store) missRight(of []*pool, err error) (due time.Time) {
-	k.tellOfMissingRight(err)
+func (k *Store) permissionMissing(of []*pool, err error) (due time.Time) {
+	k.logMissingPermission(err)
 	for _, p := range of {
-		if !p.isBarred {
-			p.isBarred = true
-			k.tellRestored(p, "", fmt.Errorf("%w; %s gives the right", err, restoreRights))
+		if !p.forbiddenReported {
+			p.forbiddenReported = true
+			k.sendRestored(p, "", fmt.Errorf("%w; %s gives the right", err, restoreRights))
 		}
 	}
-	return k.restores.note(time.Now(), err)
+	return k.restoreBackoff.note(time.Now(), err)
 }
 
-func (k *Store) tellOfMissingRight(err error) {
-	if !k.restores.isTold {
-		k.restores.isTold = true
+func (k *Store) logMissingPermission(err error) {
+	if !k.restoreBackoff.isTold {
+		k.restoreBackoff.isTold = true
 		k.cfg.Logger.Error("right missing", "so", "--restore-nodepool-schema puts nothing back", "rightsAreIn", restoreRights, "err", err)
 	}
 }
 
-// hasRight records that a restore succeeded.
-func (k *Store) hasRight() {
-	k.restores = trouble{}
+// permissionGranted records that a restore succeeded.
+func (k *Store) permissionGranted() {
+	k.restoreBackoff = backoff{}
 	for _, p := range k.pools {
-		p.isBarred = false
+		p.forbiddenReported = false
 	}
 }
 
-// reviewRights logs permissions that a later restore will need, before it is too late. If
+// reviewPermissions logs permissions that a later restore will need, before it is too late. If
 // the review itself is not permitted, the restore will report the failure.
-func (k *Store) reviewRights(ctx context.Context) {
+func (k *Store) reviewPermissions(ctx context.Context) {
 	var missing []string
 	for _, right := range []authorizationv1.ResourceAttributes{
 		{Verb: "patch", Group: definitionKind.Group, Resource: "customresourcedefinitions", Name: definitionName},
@@ -189,11 +189,11 @@ func (k *Store) reviewRights(ctx context.Context) {
 		}
 	}
 	if len(missing) > 0 {
-		k.tellOfMissingRight(errors.New("cannot patch " + strings.Join(missing, ", nor ")))
+		k.logMissingPermission(errors.New("cannot patch " + strings.Join(missing, ", nor ")))
 	}
 }
 
-func (k *Store) tellRestored(p *pool, words string, err error) {
+func (k *Store) sendRestored(p *pool, words string, err error) {
 	word := treat.Event{Policy: treat.AboutNodePool(p.NodePool), EventReason: treat.RepairBlockRestored, Message: "Repair: " + words + "."}
 	if err != nil {
 		word.Message, word.Failure = "Repair", "what was lost could not be put back: "+err.Error()

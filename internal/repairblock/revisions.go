@@ -25,17 +25,17 @@ import (
 const (
 	// RevisionLabel marks the revisions; its value is the name of the pool.
 	RevisionLabel = "autohealer.resourcestack.com/kept-repair-block"
-	// copyPrefix starts the names of revisions, and longestPool is how much of a pool's name
+	// revisionPrefix starts the names of revisions, and longestPool is how much of a pool's name
 	// fits into them.
-	copyPrefix  = "autohealer-repair-"
-	longestPool = 180
-	// copyVersion is the format version of new revisions. Older revisions have no version and
+	revisionPrefix = "autohealer-repair-"
+	maxPoolName    = 180
+	// revisionVersion is the format version of new revisions. Older revisions have no version and
 	// the same format.
-	copyVersion = 1
+	revisionVersion = 1
 )
 
-// good is the last valid block of a pool, as stored in its revision.
-type good struct {
+// lastGood is the last valid block of a pool, as stored in its revision.
+type lastGood struct {
 	// Version is the format version, which newCopy sets.
 	Version int       `json:"version"`
 	Pool    string    `json:"pool"`
@@ -50,21 +50,21 @@ type good struct {
 	Unknown format.Unknown `json:"-"`
 }
 
-// saysLike reports whether another revision is equally good for a new leader. A new generation
+// isEquivalent reports whether another revision is equally good for a new leader. A new generation
 // of the pool alone needs no new revision.
-func (g *good) saysLike(other *good) bool {
+func (g *lastGood) isEquivalent(other *lastGood) bool {
 	return other != nil && g.UID == other.UID && g.Definition == other.Definition && sameBlock(g.Block, other.Block)
 }
 
-// revisions are the revisions of one pool in the order of their numbers. A revision is
+// poolRevisions are the revisions of one pool in the order of their numbers. A revision is
 // immutable, so the next one is created before the previous ones are deleted.
-type copies []*appsv1.ControllerRevision
+type poolRevisions []*appsv1.ControllerRevision
 
 // lastNumber returns the highest number of all revisions for pools of a name, including
 // unreadable ones.
 func lastNumber(revisions map[string]*appsv1.ControllerRevision, name string) (last int64) {
 	for _, revision := range revisions {
-		if revision.Labels[RevisionLabel] == copyLabel(name) {
+		if revision.Labels[RevisionLabel] == revisionLabelValue(name) {
 			last = max(last, revision.Revision)
 		}
 	}
@@ -73,12 +73,12 @@ func lastNumber(revisions map[string]*appsv1.ControllerRevision, name string) (l
 
 // arrange groups revisions by the UIDs of their pools. It calls unreadable for revisions that
 // cannot be read.
-func arrange(revisions map[string]*appsv1.ControllerRevision, unreadable func(*appsv1.ControllerRevision, error)) (byPool map[types.UID]copies, last map[types.UID]*good) {
-	byPool, last = map[types.UID]copies{}, map[types.UID]*good{}
+func arrange(revisions map[string]*appsv1.ControllerRevision, unreadable func(*appsv1.ControllerRevision, error)) (byPool map[types.UID]poolRevisions, last map[types.UID]*lastGood) {
+	byPool, last = map[types.UID]poolRevisions{}, map[types.UID]*lastGood{}
 	for _, revision := range slices.SortedFunc(maps.Values(revisions), func(a, b *appsv1.ControllerRevision) int {
 		return cmp.Or(cmp.Compare(a.Revision, b.Revision), strings.Compare(a.Name, b.Name))
 	}) {
-		read, err := readCopy(revision)
+		read, err := readRevision(revision)
 		if err != nil {
 			unreadable(revision, err)
 			continue
@@ -88,9 +88,9 @@ func arrange(revisions map[string]*appsv1.ControllerRevision, unreadable func(*a
 	return byPool, last
 }
 
-// readCopy returns the block in a revision.
-func readCopy(revision *appsv1.ControllerRevision) (*good, error) {
-	read := &good{}
+// readRevision returns the block in a revision.
+func readRevision(revision *appsv1.ControllerRevision) (*lastGood, error) {
+	read := &lastGood{}
 	unknown, err := format.Read(revision.Data.Raw, read)
 	read.Version, read.Unknown = 0, unknown
 	switch {
@@ -106,36 +106,36 @@ func readCopy(revision *appsv1.ControllerRevision) (*good, error) {
 	return read, nil
 }
 
-// newCopy returns a revision. Its name depends only on the pool and the number, so that two
+// newRevision returns a revision. Its name depends only on the pool and the number, so that two
 // concurrent leaders cannot both create it.
-func newCopy(namespace string, number int64, g *good) (*appsv1.ControllerRevision, error) {
+func newRevision(namespace string, number int64, g *lastGood) (*appsv1.ControllerRevision, error) {
 	versioned := *g
-	versioned.Version = copyVersion
+	versioned.Version = revisionVersion
 	text, err := format.Write(versioned, g.Unknown)
 	if err != nil {
 		return nil, fmt.Errorf("writing the copy of the block of NodePool %s: %w", g.Pool, err)
 	}
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(g.UID))
-	name := strings.TrimRight(g.Pool[:min(len(g.Pool), longestPool)], ".-")
+	name := strings.TrimRight(g.Pool[:min(len(g.Pool), maxPoolName)], ".-")
 	return &appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: fmt.Sprintf("%s%s-%08x-%d", copyPrefix, name, hash.Sum32(), number),
-			Labels: map[string]string{RevisionLabel: copyLabel(g.Pool), "app.kubernetes.io/part-of": "autohealer"},
+			Namespace: namespace, Name: fmt.Sprintf("%s%s-%08x-%d", revisionPrefix, name, hash.Sum32(), number),
+			Labels: map[string]string{RevisionLabel: revisionLabelValue(g.Pool), "app.kubernetes.io/part-of": "autohealer"},
 		},
 		Data:     runtime.RawExtension{Raw: text},
 		Revision: number,
 	}, nil
 }
 
-// copyLabel returns the label value for a pool's revisions. Karpenter itself cannot use a pool
+// revisionLabelValue returns the label value for a pool's revisions. Karpenter itself cannot use a pool
 // whose name does not fit into a label.
-func copyLabel(pool string) string {
+func revisionLabelValue(pool string) string {
 	return strings.TrimRight(pool[:min(len(pool), validation.LabelValueMaxLength)], ".-")
 }
 
-// listCopies reads all revisions from the API server.
-func (k *Store) listCopies(ctx context.Context) (map[string]*appsv1.ControllerRevision, error) {
+// listRevisions reads all revisions from the API server.
+func (k *Store) listRevisions(ctx context.Context) (map[string]*appsv1.ControllerRevision, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	list := &appsv1.ControllerRevisionList{}
@@ -149,7 +149,7 @@ func (k *Store) listCopies(ctx context.Context) (map[string]*appsv1.ControllerRe
 	return all, nil
 }
 
-func (k *Store) createCopy(ctx context.Context, revision *appsv1.ControllerRevision) error {
+func (k *Store) createRevision(ctx context.Context, revision *appsv1.ControllerRevision) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	err := k.cfg.Client.Create(ctx, revision, client.FieldOwner(treat.FieldManager))
@@ -160,8 +160,8 @@ func (k *Store) createCopy(ctx context.Context, revision *appsv1.ControllerRevis
 	return nil
 }
 
-// deleteCopy deletes this revision by UID, because its name may be used again.
-func (k *Store) deleteCopy(ctx context.Context, revision *appsv1.ControllerRevision) error {
+// deleteRevision deletes this revision by UID, because its name may be used again.
+func (k *Store) deleteRevision(ctx context.Context, revision *appsv1.ControllerRevision) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	err := k.cfg.Client.Delete(ctx, revision, client.Preconditions{UID: &revision.UID})

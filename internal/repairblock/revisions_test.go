@@ -14,14 +14,14 @@ import (
 
 // The revisions of all format versions can be read. The files never change; a new version
 // adds its own.
-func TestCopiesOfAllVersionsAreRead(t *testing.T) {
-	want := &good{
+func TestRevisionsOfAllVersionsAreRead(t *testing.T) {
+	want := &lastGood{
 		Pool: "default", UID: "0c7f0f9e-1111-4a6e-9d52-000000000001", Generation: 3, Definition: "0c7f0f9e-1111-4a6e-9d52-000000000002/5",
 		Block: &v1alpha1.RepairSpec{DefaultTolerationDuration: "5m"},
 	}
-	read := func(text string) *good {
+	read := func(text string) *lastGood {
 		t.Helper()
-		got, err := readCopy(&appsv1.ControllerRevision{Data: runtime.RawExtension{Raw: []byte(text)}})
+		got, err := readRevision(&appsv1.ControllerRevision{Data: runtime.RawExtension{Raw: []byte(text)}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -38,11 +38,11 @@ func TestCopiesOfAllVersionsAreRead(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
-	if made, err := newCopy("ns", 1, want); err != nil || string(made.Data.Raw) != latest {
+	if made, err := newRevision("ns", 1, want); err != nil || string(made.Data.Raw) != latest {
 		t.Errorf("today's format has changed, which takes a new version: %v\n%s", err, made.Data.Raw)
 	}
 	newer := read(strings.Replace(latest, `{"version":1,`, `{"version":7,"by":"x",`, 1))
-	if made, err := newCopy("ns", 2, newer); err != nil || !strings.HasSuffix(string(made.Data.Raw), `,"by":"x"}`) {
+	if made, err := newRevision("ns", 2, newer); err != nil || !strings.HasSuffix(string(made.Data.Raw), `,"by":"x"}`) {
 		t.Errorf("what a newer version has kept is lost: %v\n%s", err, made.Data.Raw)
 	}
 }

@@ -21,17 +21,17 @@ type pool struct {
 	*karpenter.NodePool
 	is state
 
-	judged *v1alpha1.RepairSpec // the last validated block, nil for none
-	fault  error                // why that block is invalid
+	validated *v1alpha1.RepairSpec // the last validated block, nil for none
+	fault     error                // why that block is invalid
 
-	last      *good // the last valid block, nil for none
-	lastFault error // why it is no longer valid
-	inherits  bool  // its revisions were known at the last check
-	isKept    bool  // it had a revision
+	last           *lastGood // the last valid block, nil for none
+	lastFault      error     // why it is no longer valid
+	revisionsKnown bool      // its revisions were known at the last check
+	hadRevision    bool      // it had a revision
 
-	told     string // the last problem in an Event
-	restore  pace
-	isBarred bool // users were told that the controller may not restore the block
+	lastReported      string // the last problem in an Event
+	restore           restorePace
+	forbiddenReported bool // users were told that the controller may not restore the block
 }
 
 // inForce returns the block in force.
@@ -43,22 +43,22 @@ func (p *pool) inForce() *Pool {
 	return now
 }
 
-// isDropped reports whether a user deleted the revision of a block that is in force but is
+// isRevisionDeleted reports whether a user deleted the revision of a block that is in force but is
 // missing or invalid on its pool.
-func (p *pool) isDropped(kept map[types.UID]*good) bool {
-	return p.last != nil && p.is != follows && p.isKept && kept[p.UID] == nil
+func (p *pool) isRevisionDeleted(kept map[types.UID]*lastGood) bool {
+	return p.last != nil && p.is != applied && p.hadRevision && kept[p.UID] == nil
 }
 
 // Run works until ctx ends. The caller must ensure that only one replica runs it.
 func (k *Store) Run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer k.cfg.Count(Counts{})
-	defer k.feeds.Wait()
+	defer k.listers.Wait()
 	defer cancel()
-	k.feeds.Go(func() { k.watchDefinition(ctx) })
-	k.feeds.Go(func() { k.watchCopies(ctx) })
+	k.listers.Go(func() { k.watchDefinition(ctx) })
+	k.listers.Go(func() { k.watchRevisions(ctx) })
 	if k.cfg.Restore {
-		k.reviewRights(ctx)
+		k.reviewPermissions(ctx)
 	}
 	for {
 		var due <-chan time.Time
@@ -77,10 +77,10 @@ func (k *Store) Run(ctx context.Context) {
 // round evaluates the snapshot, publishes which blocks are in force, and makes the writes.
 // It returns when to run again if nothing changes before.
 func (k *Store) round(ctx context.Context) (due time.Time) {
-	k.tune(ctx)
-	s := k.look()
-	k.tellOfRights(&s)
-	if s.under == nil || !s.copies.isRead && !s.copies.isBarred() {
+	k.restartPoolLister(ctx)
+	s := k.currentSnapshot()
+	k.logMissingPermissions(&s)
+	if s.under == nil || !s.copies.isRead && !s.copies.isForbidden() {
 		return due
 	}
 	v := *s.under
@@ -97,31 +97,31 @@ func (k *Store) round(ctx context.Context) (due time.Time) {
 	if !s.pools.isRead {
 		return due
 	}
-	revisions, kept := arrange(s.copies.objects, k.tellOfUnreadable)
-	k.meet(&s, kept)
+	revisions, kept := arrange(s.copies.objects, k.logUnreadable)
+	k.updatePools(&s, kept)
 	for _, p := range k.pools {
-		p.is = standing(p.NodePool, p.fault, p.last, v)
+		p.is = stateOf(p.NodePool, p.fault, p.last, v)
 	}
-	due = k.askAgain(ctx, v, kept)
+	due = k.confirm(ctx, v, kept)
 	inForce := make(map[string]*Pool, len(k.pools))
 	for name, p := range k.pools {
-		p.last = remember(p.NodePool, p.is, p.fault, p.last, v)
+		p.last = updateLastGood(p.NodePool, p.is, p.fault, p.last, v)
 		if p.Spec.Repair != nil && p.fault == nil {
 			p.lastFault = nil
 		}
 		inForce[name] = p.inForce()
 	}
-	k.tell(inForce)
+	k.sendEvents(inForce)
 	k.count(inForce, kept)
 	k.publish(true, inForce)
 	if s.copies.isRead {
-		due = earliest(due, k.keep(ctx, revisions, kept))
+		due = earliest(due, k.storeRevisions(ctx, revisions, kept))
 	}
 	return earliest(due, k.restore(ctx, v))
 }
 
-// meet adds and removes pools, and takes the last valid block of new pools from their revisions.
-func (k *Store) meet(s *sight, kept map[types.UID]*good) {
+// updatePools adds and removes pools, and takes the last valid block of new pools from their revisions.
+func (k *Store) updatePools(s *snapshot, kept map[types.UID]*lastGood) {
 	maps.DeleteFunc(k.pools, func(name string, p *pool) bool {
 		is := s.pools.objects[name]
 		return is == nil || is.UID != p.UID
@@ -133,21 +133,21 @@ func (k *Store) meet(s *sight, kept map[types.UID]*good) {
 			k.pools[name] = p
 		}
 		p.NodePool = object
-		if s.copies.isRead && !p.inherits {
-			p.inherits = true
+		if s.copies.isRead && !p.revisionsKnown {
+			p.revisionsKnown = true
 			if p.last == nil && kept[p.UID] != nil {
 				p.last = kept[p.UID]
 				p.lastFault = k.cfg.Check(name, p.last.Block)
 			}
 		}
-		p.isKept = p.isKept || kept[p.UID] != nil
-		if block := object.Spec.Repair; !sameBlock(block, p.judged) || p.judged == nil {
-			p.judged, p.fault = block, k.judge(name, block)
+		p.hadRevision = p.hadRevision || kept[p.UID] != nil
+		if block := object.Spec.Repair; !sameBlock(block, p.validated) || p.validated == nil {
+			p.validated, p.fault = block, k.validate(name, block)
 		}
 	}
 }
 
-func (k *Store) judge(name string, block *v1alpha1.RepairSpec) error {
+func (k *Store) validate(name string, block *v1alpha1.RepairSpec) error {
 	switch {
 	case block == nil:
 		return nil
@@ -157,22 +157,22 @@ func (k *Store) judge(name string, block *v1alpha1.RepairSpec) error {
 	return k.cfg.Check(name, block)
 }
 
-// askAgain reads again before the store accepts that a user has removed a block, or deleted
+// confirm reads again before the store accepts that a user has removed a block, or deleted
 // a revision of the block in force. It returns when to try again.
-func (k *Store) askAgain(ctx context.Context, v view, kept map[types.UID]*good) (due time.Time) {
+func (k *Store) confirm(ctx context.Context, v view, kept map[types.UID]*lastGood) (due time.Time) {
 	var gone, dropped []*pool
 	for _, p := range k.pools {
 		switch {
 		case p.is == removed:
 			gone = append(gone, p)
-		case p.isDropped(kept):
+		case p.isRevisionDeleted(kept):
 			dropped = append(dropped, p)
 		}
 	}
 	if len(gone)+len(dropped) == 0 {
 		return due
 	}
-	err := k.asks.allows(time.Now())
+	err := k.confirmBackoff.allows(time.Now())
 	if err == nil && len(gone) > 0 {
 		err = k.confirmRemoval(ctx, v)
 	}
@@ -185,10 +185,10 @@ func (k *Store) askAgain(ctx context.Context, v view, kept map[types.UID]*good) 
 	for _, p := range gone {
 		k.cfg.Logger.Info("repair block removed", "nodePool", p.Name)
 	}
-	if len(dropped) > 0 && k.asks.allows(time.Now()) == nil {
+	if len(dropped) > 0 && k.confirmBackoff.allows(time.Now()) == nil {
 		err = errors.Join(err, k.confirmDrop(ctx, dropped, v))
 	}
-	return k.asks.note(time.Now(), err)
+	return k.confirmBackoff.note(time.Now(), err)
 }
 
 // errChanged says that the snapshot is outdated.
@@ -200,8 +200,8 @@ func (k *Store) confirmRemoval(ctx context.Context, v view) error {
 	switch {
 	case err != nil:
 		return err
-	case fresh.version != v.version || fresh.isGoing:
-		k.learn(fresh)
+	case fresh.version != v.version || fresh.isDeleting:
+		k.setDefinition(fresh)
 		return errChanged
 	}
 	return nil
@@ -209,73 +209,73 @@ func (k *Store) confirmRemoval(ctx context.Context, v view) error {
 
 // confirmDrop drops the blocks whose revisions a user has deleted.
 func (k *Store) confirmDrop(ctx context.Context, dropped []*pool, v view) error {
-	fresh, err := k.listCopies(ctx)
+	fresh, err := k.listRevisions(ctx)
 	if err != nil {
 		return err
 	}
-	k.note(func(s *sight) { s.copies.objects = fresh })
-	_, kept := arrange(fresh, k.tellOfUnreadable)
+	k.updateSnapshot(func(s *snapshot) { s.copies.objects = fresh })
+	_, kept := arrange(fresh, k.logUnreadable)
 	for _, p := range dropped {
 		if kept[p.UID] != nil {
 			continue
 		}
-		p.last, p.lastFault, p.isKept = nil, nil, false
-		p.is = standing(p.NodePool, p.fault, nil, v)
+		p.last, p.lastFault, p.hadRevision = nil, nil, false
+		p.is = stateOf(p.NodePool, p.fault, nil, v)
 		k.cfg.Logger.Info("repair block dropped: its revision was deleted", "nodePool", p.Name)
 	}
 	return nil
 }
 
-// keep writes revisions of the blocks in force and deletes obsolete revisions. It returns when to
+// storeRevisions writes revisions of the blocks in force and deletes obsolete revisions. It returns when to
 // try again.
-func (k *Store) keep(ctx context.Context, revisions map[types.UID]copies, kept map[types.UID]*good) (due time.Time) {
+func (k *Store) storeRevisions(ctx context.Context, revisions map[types.UID]poolRevisions, kept map[types.UID]*lastGood) (due time.Time) {
 	now := time.Now()
-	if err := k.writes.allows(now); err != nil {
-		return k.writes.at
+	if err := k.writeBackoff.allows(now); err != nil {
+		return k.writeBackoff.at
 	}
-	was := k.writes
-	err := k.keepAll(ctx, revisions, kept)
+	was := k.writeBackoff
+	err := k.storeAllRevisions(ctx, revisions, kept)
 	if ctx.Err() != nil {
 		return due
 	}
-	due = k.writes.note(now, err)
+	due = k.writeBackoff.note(now, err)
 	switch {
 	case err == nil && was.isTold:
 		k.cfg.Logger.Info("repair blocks stored again")
 	case err == nil || was.isTold || errors.Is(err, errChanged) && was.wait == 0: // the next round handles it
 	default:
-		k.writes.isTold = true
+		k.writeBackoff.isTold = true
 		k.cfg.Logger.Error("repair blocks not stored: a new leader will not know them while the schema is missing",
 			"namespace", k.cfg.Namespace, "err", err)
 	}
 	return due
 }
 
-func (k *Store) keepAll(ctx context.Context, revisions map[types.UID]copies, kept map[types.UID]*good) error {
+func (k *Store) storeAllRevisions(ctx context.Context, revisions map[types.UID]poolRevisions, kept map[types.UID]*lastGood) error {
 	for _, name := range slices.Sorted(maps.Keys(k.pools)) {
 		p := k.pools[name]
 		old := revisions[p.UID]
 		delete(revisions, p.UID)
 		switch {
 		case p.last == nil: // delete all revisions
-		case p.isDropped(kept): // confirmDrop has not confirmed it yet
-		case p.last.saysLike(kept[p.UID]):
+		case p.isRevisionDeleted(kept): // confirmDrop has not confirmed it yet
+		case p.last.isEquivalent(kept[p.UID]):
 			old = old[:len(old)-1]
 		default:
-			if err := k.keepOne(ctx, p); err != nil {
+			if err := k.storeRevision(ctx, p); err != nil {
 				return err
 			}
 		}
-		if err := k.forget(ctx, old); err != nil {
+		if err := k.deleteRevisions(ctx, old); err != nil {
 			return err
 		}
 	}
-	return k.forgetGone(ctx, revisions)
+	return k.deleteOrphans(ctx, revisions)
 }
 
-// forgetGone deletes the revisions of deleted pools, unless the CRD is in deletion: no user has
+// deleteOrphans deletes the revisions of deleted pools, unless the CRD is in deletion: no user has
 // deleted the pools that disappear with it.
-func (k *Store) forgetGone(ctx context.Context, revisions map[types.UID]copies) error {
+func (k *Store) deleteOrphans(ctx context.Context, revisions map[types.UID]poolRevisions) error {
 	if len(revisions) == 0 {
 		return nil
 	}
@@ -285,48 +285,48 @@ func (k *Store) forgetGone(ctx context.Context, revisions map[types.UID]copies) 
 		return nil // the revisions do no harm
 	case err != nil:
 		return err
-	case !fresh.isThere || fresh.isGoing:
-		k.learn(fresh)
+	case !fresh.exists || fresh.isDeleting:
+		k.setDefinition(fresh)
 		return nil
 	}
 	for _, left := range revisions {
-		if err := k.forget(ctx, left); err != nil {
+		if err := k.deleteRevisions(ctx, left); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// keepOne writes a revision of the block in force for a pool.
-func (k *Store) keepOne(ctx context.Context, p *pool) error {
-	revision, err := newCopy(k.cfg.Namespace, 1+lastNumber(k.look().copies.objects, p.Name), p.last)
+// storeRevision writes a revision of the block in force for a pool.
+func (k *Store) storeRevision(ctx context.Context, p *pool) error {
+	revision, err := newRevision(k.cfg.Namespace, 1+lastNumber(k.currentSnapshot().copies.objects, p.Name), p.last)
 	if err != nil {
 		return err
 	}
-	err = k.createCopy(ctx, revision)
+	err = k.createRevision(ctx, revision)
 	if apierrors.IsAlreadyExists(err) { // the answer was lost, or another replica was the leader meanwhile
-		fresh, listErr := k.listCopies(ctx)
+		fresh, listErr := k.listRevisions(ctx)
 		if listErr != nil {
 			return listErr
 		}
-		k.note(func(s *sight) { s.copies.objects = fresh })
+		k.updateSnapshot(func(s *snapshot) { s.copies.objects = fresh })
 		return fmt.Errorf("%w: %w", errChanged, err)
 	}
 	if err != nil {
 		return err
 	}
-	p.isKept = true
-	k.note(func(s *sight) { put(s.copies.objects, revision, false) })
+	p.hadRevision = true
+	k.updateSnapshot(func(s *snapshot) { put(s.copies.objects, revision, false) })
 	return nil
 }
 
-// forget deletes revisions.
-func (k *Store) forget(ctx context.Context, old copies) error {
+// deleteRevisions deletes revisions.
+func (k *Store) deleteRevisions(ctx context.Context, old poolRevisions) error {
 	for _, revision := range old {
-		if err := k.deleteCopy(ctx, revision); err != nil {
+		if err := k.deleteRevision(ctx, revision); err != nil {
 			return err
 		}
-		k.note(func(s *sight) {
+		k.updateSnapshot(func(s *snapshot) {
 			if is := s.copies.objects[revision.Name]; is != nil && is.UID == revision.UID {
 				put(s.copies.objects, revision, true)
 			}
@@ -336,7 +336,7 @@ func (k *Store) forget(ctx context.Context, old copies) error {
 }
 
 // count reports how many pools are in which state, when that changes.
-func (k *Store) count(inForce map[string]*Pool, kept map[types.UID]*good) {
+func (k *Store) count(inForce map[string]*Pool, kept map[types.UID]*lastGood) {
 	var now Counts
 	for name, is := range inForce {
 		p := k.pools[name]
@@ -361,29 +361,29 @@ func (k *Store) count(inForce map[string]*Pool, kept map[types.UID]*good) {
 	}
 }
 
-// tellOfUnreadable logs an unreadable revision once.
-func (k *Store) tellOfUnreadable(revision *appsv1.ControllerRevision, err error) {
-	if !k.unread[revision.UID] {
-		k.unread[revision.UID] = true
+// logUnreadable logs an unreadable revision once.
+func (k *Store) logUnreadable(revision *appsv1.ControllerRevision, err error) {
+	if !k.unreadableLogged[revision.UID] {
+		k.unreadableLogged[revision.UID] = true
 		k.cfg.Logger.Error("revision of a repair block unreadable", "namespace", revision.Namespace, "controllerRevision", revision.Name, "err", err)
 	}
 }
 
-// tellOfRights logs every missing permission once.
-func (k *Store) tellOfRights(s *sight) {
+// logMissingPermissions logs every missing permission once.
+func (k *Store) logMissingPermissions(s *snapshot) {
 	for i, of := range []struct {
 		isBarred bool
 		words    string
 		err      error
 	}{
-		{s.definitions.isBarred(), "a repair block that is gone from its pool stays in force, for whether its schema was lost cannot be seen", s.definitions.err},
-		{s.copies.isBarred(), "repair blocks are not kept, and last good ones not known", s.copies.err},
-		{s.pools.isBarred(), "repair blocks on node pools not followed", s.pools.err},
+		{s.definitions.isForbidden(), "a repair block that is gone from its pool stays in force, for whether its schema was lost cannot be seen", s.definitions.err},
+		{s.copies.isForbidden(), "repair blocks are not kept, and last good ones not known", s.copies.err},
+		{s.pools.isForbidden(), "repair blocks on node pools not followed", s.pools.err},
 	} {
-		if of.isBarred && !k.barred[i] {
+		if of.isBarred && !k.forbiddenLogged[i] {
 			k.cfg.Logger.Error("right missing", "so", of.words, "rightsAreIn", "deploy/controller/2-rights.yaml", "err", of.err)
 		}
-		k.barred[i] = of.isBarred
+		k.forbiddenLogged[i] = of.isBarred
 	}
 }
 

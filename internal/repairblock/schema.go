@@ -23,8 +23,8 @@ var definitionKind = schema.GroupVersionKind{Group: "apiextensions.k8s.io", Vers
 // definition is the used part of the CRD of NodePools. The zero value means that there is
 // no CRD.
 type definition struct {
-	isThere bool // the CRD exists and serves the used version
-	isGoing bool // the CRD is in deletion, and all pools with it
+	exists     bool // the CRD exists and serves the used version
+	isDeleting bool // the CRD is in deletion, and all pools with it
 	// version changes whenever the spec changes.
 	version string
 	// hasBlock says that the schema has the block, so that the API server stores it.
@@ -37,8 +37,8 @@ type definition struct {
 // readDefinition never fails: a malformed CRD has no block.
 func readDefinition(crd *unstructured.Unstructured) definition {
 	d := definition{
-		isGoing: crd.GetDeletionTimestamp() != nil,
-		version: fmt.Sprintf("%s/%d", crd.GetUID(), crd.GetGeneration()), resourceVersion: crd.GetResourceVersion(),
+		isDeleting: crd.GetDeletionTimestamp() != nil,
+		version:    fmt.Sprintf("%s/%d", crd.GetUID(), crd.GetGeneration()), resourceVersion: crd.GetResourceVersion(),
 	}
 	versions, _, _ := unstructured.NestedSlice(crd.Object, "spec", "versions")
 	for i, each := range versions {
@@ -46,7 +46,7 @@ func readDefinition(crd *unstructured.Unstructured) definition {
 		if version["name"] != karpenter.GroupVersion.Version {
 			continue
 		}
-		d.isThere, _ = version["served"].(bool)
+		d.exists, _ = version["served"].(bool)
 		root, _, _ := unstructured.NestedMap(version, "schema", "openAPIV3Schema")
 		d.index, d.hasBlock = i, keeps(root, "spec", "repair")
 	}

@@ -20,33 +20,33 @@ const settlesAfter = time.Second
 
 var listAgainAfter = []time.Duration{settlesAfter, 5 * time.Second, 30 * time.Second}
 
-// answer is the result of listing and watching a kind.
-type answer[T client.Object] struct {
+// listed is the result of listing and watching a kind.
+type listed[T client.Object] struct {
 	objects map[string]T
 	isRead  bool
 	err     error // why the kind cannot be read, or no longer
 }
 
-// isBarred reports whether the permission to read is missing.
-func (a answer[T]) isBarred() bool { return apierrors.IsForbidden(a.err) }
+// isForbidden reports whether the permission to read is missing.
+func (a listed[T]) isForbidden() bool { return apierrors.IsForbidden(a.err) }
 
 // isAbsent reports whether the kind does not exist.
-func (a answer[T]) isAbsent() bool { return meta.IsNoMatchError(a.err) || apierrors.IsNotFound(a.err) }
+func (a listed[T]) isAbsent() bool { return meta.IsNoMatchError(a.err) || apierrors.IsNotFound(a.err) }
 
-// sight is a snapshot of the observed objects.
-type sight struct {
-	definitions answer[*unstructured.Unstructured] // at most one CRD
+// snapshot is a snapshot of the observed objects.
+type snapshot struct {
+	definitions listed[*unstructured.Unstructured] // at most one CRD
 	definition  definition                         // if definitions was read
-	copies      answer[*appsv1.ControllerRevision]
-	pools       answer[*karpenter.NodePool]
+	copies      listed[*appsv1.ControllerRevision]
+	pools       listed[*karpenter.NodePool]
 	// under is the CRD version for which the pools are listed, if any. Reports of an
 	// earlier lister are ignored.
 	under     *view
 	isSettled bool // the pools were listed after every API server had applied the CRD
 }
 
-// trouble returns why a required object is unknown.
-func (s *sight) trouble() error {
+// readError returns why a required object is unknown.
+func (s *snapshot) readError() error {
 	for _, err := range []error{s.definitions.err, s.pools.err, s.copies.err} {
 		if err != nil {
 			return err
@@ -56,9 +56,9 @@ func (s *sight) trouble() error {
 }
 
 // view returns the CRD with which the pools are listed and evaluated.
-func (s *sight) view() (v view, isClear bool) {
+func (s *snapshot) view() (v view, isClear bool) {
 	switch {
-	case s.definitions.isBarred():
+	case s.definitions.isForbidden():
 		return view{}, true
 	case s.definitions.isRead:
 		return view{definition: s.definition, isKnown: true}, true
@@ -69,17 +69,17 @@ func (s *sight) view() (v view, isClear bool) {
 // isAbsent reports whether the kind NodePool does not exist. The CRD takes precedence over a
 // not-found answer for pools: an API server that has just started may not serve its CRDs
 // yet.
-func (s *sight) isAbsent(v view) bool {
-	if v.isKnown && (!v.isThere || s.pools.isRead) {
-		return !v.isThere
+func (s *snapshot) isAbsent(v view) bool {
+	if v.isKnown && (!v.exists || s.pools.isRead) {
+		return !v.exists
 	}
 	return s.pools.isAbsent()
 }
 
-// note changes the snapshot and wakes the loop.
-func (k *Store) note(apply func(*sight)) {
+// updateSnapshot changes the snapshot and wakes the loop.
+func (k *Store) updateSnapshot(apply func(*snapshot)) {
 	k.mu.Lock()
-	apply(&k.sight)
+	apply(&k.snapshot)
 	k.mu.Unlock()
 	select {
 	case k.wake <- struct{}{}:
@@ -87,34 +87,34 @@ func (k *Store) note(apply func(*sight)) {
 	}
 }
 
-// learn stores a CRD version that was read from the API server, if it is new.
-func (k *Store) learn(fresh definition) {
+// setDefinition stores a CRD version that was read from the API server, if it is new.
+func (k *Store) setDefinition(fresh definition) {
 	k.mu.Lock()
-	isNews := k.sight.definition != fresh
+	isNews := k.snapshot.definition != fresh
 	k.mu.Unlock()
 	if isNews {
-		k.note(func(s *sight) { s.definition = fresh })
+		k.updateSnapshot(func(s *snapshot) { s.definition = fresh })
 	}
 }
 
-// look returns a copy of the snapshot.
-func (k *Store) look() sight {
+// currentSnapshot returns a copy of the snapshot.
+func (k *Store) currentSnapshot() snapshot {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	s := k.sight
+	s := k.snapshot
 	s.copies.objects, s.pools.objects = maps.Clone(s.copies.objects), maps.Clone(s.pools.objects)
 	return s
 }
 
 // watchDefinition lists and watches the CRD of NodePools.
 func (k *Store) watchDefinition(ctx context.Context) {
-	see := func(s *sight, crd *unstructured.Unstructured) {
+	see := func(s *snapshot, crd *unstructured.Unstructured) {
 		s.definitions.isRead, s.definitions.err, s.definition = true, nil, definition{}
 		if crd != nil {
 			s.definition = readDefinition(crd)
 		}
 	}
-	f := feed[*unstructured.Unstructured]{
+	f := lister[*unstructured.Unstructured]{
 		client: k.cfg.Client,
 		list: func() client.ObjectList {
 			list := &unstructured.UnstructuredList{}
@@ -122,57 +122,57 @@ func (k *Store) watchDefinition(ctx context.Context) {
 			return list
 		},
 		restrict: []client.ListOption{client.MatchingFields{"metadata.name": definitionName}},
-		all: func(_ time.Time, crds map[string]*unstructured.Unstructured) {
-			k.note(func(s *sight) { see(s, crds[definitionName]) })
+		onList: func(_ time.Time, crds map[string]*unstructured.Unstructured) {
+			k.updateSnapshot(func(s *snapshot) { see(s, crds[definitionName]) })
 		},
-		one: func(crd *unstructured.Unstructured, isGone bool) {
+		onChange: func(crd *unstructured.Unstructured, isGone bool) {
 			if isGone {
 				crd = nil
 			}
-			k.note(func(s *sight) { see(s, crd) })
+			k.updateSnapshot(func(s *snapshot) { see(s, crd) })
 		},
-		failed: func(err error) { k.note(func(s *sight) { s.definitions.err = err }) },
+		onError: func(err error) { k.updateSnapshot(func(s *snapshot) { s.definitions.err = err }) },
 	}
 	f.run(ctx)
 }
 
-// watchCopies lists and watches the revisions.
-func (k *Store) watchCopies(ctx context.Context) {
-	f := feed[*appsv1.ControllerRevision]{
+// watchRevisions lists and watches the revisions.
+func (k *Store) watchRevisions(ctx context.Context) {
+	f := lister[*appsv1.ControllerRevision]{
 		client: k.cfg.Client, list: func() client.ObjectList { return &appsv1.ControllerRevisionList{} },
 		restrict: []client.ListOption{client.InNamespace(k.cfg.Namespace), client.HasLabels{RevisionLabel}},
-		all: func(_ time.Time, copies map[string]*appsv1.ControllerRevision) {
-			k.note(func(s *sight) { s.copies = answer[*appsv1.ControllerRevision]{objects: copies, isRead: true} })
+		onList: func(_ time.Time, copies map[string]*appsv1.ControllerRevision) {
+			k.updateSnapshot(func(s *snapshot) { s.copies = listed[*appsv1.ControllerRevision]{objects: copies, isRead: true} })
 		},
-		one: func(revision *appsv1.ControllerRevision, isGone bool) {
-			k.note(func(s *sight) { put(s.copies.objects, revision, isGone) })
+		onChange: func(revision *appsv1.ControllerRevision, isGone bool) {
+			k.updateSnapshot(func(s *snapshot) { put(s.copies.objects, revision, isGone) })
 		},
-		failed: func(err error) { k.note(func(s *sight) { s.copies.err = err }) },
+		onError: func(err error) { k.updateSnapshot(func(s *snapshot) { s.copies.err = err }) },
 	}
 	f.run(ctx)
 }
 
 // watchPools lists and watches the pools as long as the view is current.
 func (k *Store) watchPools(ctx context.Context, under *view, start time.Time) {
-	note := func(apply func(*sight)) {
-		k.note(func(s *sight) {
+	note := func(apply func(*snapshot)) {
+		k.updateSnapshot(func(s *snapshot) {
 			if s.under == under {
 				apply(s)
 			}
 		})
 	}
-	f := feed[*karpenter.NodePool]{
+	f := lister[*karpenter.NodePool]{
 		client: k.cfg.Client, list: func() client.ObjectList { return &karpenter.NodePoolList{} },
-		all: func(begun time.Time, pools map[string]*karpenter.NodePool) {
-			note(func(s *sight) {
-				s.pools = answer[*karpenter.NodePool]{objects: pools, isRead: true}
+		onList: func(begun time.Time, pools map[string]*karpenter.NodePool) {
+			note(func(s *snapshot) {
+				s.pools = listed[*karpenter.NodePool]{objects: pools, isRead: true}
 				s.isSettled = begun.Sub(start) >= settlesAfter
 			})
 		},
-		one: func(pool *karpenter.NodePool, isGone bool) {
-			note(func(s *sight) { put(s.pools.objects, pool, isGone) })
+		onChange: func(pool *karpenter.NodePool, isGone bool) {
+			note(func(s *snapshot) { put(s.pools.objects, pool, isGone) })
 		},
-		failed: func(err error) { note(func(s *sight) { s.pools.err = err }) },
+		onError: func(err error) { note(func(s *snapshot) { s.pools.err = err }) },
 	}
 	f.run(ctx, listAgainAfter...)
 }
@@ -186,31 +186,31 @@ func put[T client.Object](objects map[string]T, object T, isGone bool) {
 	objects[object.GetName()] = object
 }
 
-// tune restarts the lister of pools when the CRD changes: the API server may then show other
+// restartPoolLister restarts the lister of pools when the CRD changes: the API server may then show other
 // fields, and no watch reports that.
-func (k *Store) tune(ctx context.Context) {
+func (k *Store) restartPoolLister(ctx context.Context) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	is, isClear := k.sight.view()
-	if !isClear || k.sight.under != nil && k.sight.under.asksLike(is) {
+	is, isClear := k.snapshot.view()
+	if !isClear || k.snapshot.under != nil && k.snapshot.under.showsSamePools(is) {
 		return
 	}
-	if k.stopFeed != nil {
-		k.stopFeed()
-		k.stopFeed = nil
+	if k.stopLister != nil {
+		k.stopLister()
+		k.stopLister = nil
 	}
-	k.sight.under, k.sight.isSettled, k.sight.pools.err = &is, false, nil
-	if is.isKnown && !is.isThere {
-		k.sight.pools = answer[*karpenter.NodePool]{}
+	k.snapshot.under, k.snapshot.isSettled, k.snapshot.pools.err = &is, false, nil
+	if is.isKnown && !is.exists {
+		k.snapshot.pools = listed[*karpenter.NodePool]{}
 		return
 	}
 	feeding, stop := context.WithCancel(ctx)
-	k.stopFeed = stop
-	under, start := k.sight.under, time.Now()
-	k.feeds.Go(func() { k.watchPools(feeding, under, start) })
+	k.stopLister = stop
+	under, start := k.snapshot.under, time.Now()
+	k.listers.Go(func() { k.watchPools(feeding, under, start) })
 }
 
-// asksLike reports whether another view shows the same pools.
-func (v view) asksLike(other view) bool {
-	return v.version == other.version && v.isKnown == other.isKnown && v.isThere == other.isThere
+// showsSamePools reports whether another view shows the same pools.
+func (v view) showsSamePools(other view) bool {
+	return v.version == other.version && v.isKnown == other.isKnown && v.exists == other.exists
 }

@@ -91,20 +91,20 @@ type Store struct {
 	wake chan struct{} // has room for one
 
 	// Fields of the loop.
-	pools     map[string]*pool
-	writes    trouble // of writes of revisions
-	asks      trouble // of confirming reads
-	schema    pace    // of restoring the schema
-	restores  trouble // of the permission to restore
-	counted   Counts
-	unread    map[types.UID]bool // unreadable revisions that were logged
-	barred    [3]bool            // missing permissions that were logged
-	stopFeed  context.CancelFunc // of the pools, nil while there is none
-	feeds     sync.WaitGroup
-	schemaOut bool // the missing schema was logged
+	pools            map[string]*pool
+	writeBackoff     backoff     // of writes of revisions
+	confirmBackoff   backoff     // of confirming reads
+	schemaPace       restorePace // of restoring the schema
+	restoreBackoff   backoff     // of the permission to restore
+	counted          Counts
+	unreadableLogged map[types.UID]bool // unreadable revisions that were logged
+	forbiddenLogged  [3]bool            // missing permissions that were logged
+	stopLister       context.CancelFunc // of the pools, nil while there is none
+	listers          sync.WaitGroup
+	schemaLossLogged bool // the missing schema was logged
 
-	mu    sync.Mutex
-	sight sight
+	mu       sync.Mutex
+	snapshot snapshot
 	// Published state, for Take.
 	known, isThere bool
 	inForce        map[string]*Pool
@@ -117,7 +117,7 @@ func NewStore(cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configuring the keeper of repair blocks: %w", err)
 	}
-	return &Store{cfg: cfg, wake: make(chan struct{}, 1), pools: map[string]*pool{}, unread: map[types.UID]bool{}, changed: map[string]bool{}}, nil
+	return &Store{cfg: cfg, wake: make(chan struct{}, 1), pools: map[string]*pool{}, unreadableLogged: map[types.UID]bool{}, changed: map[string]bool{}}, nil
 }
 
 // Listed reports whether all pools are known, and whether the cluster has NodePools at all;
@@ -127,7 +127,7 @@ func (k *Store) Listed() (known, isThere bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.known {
-		err = k.sight.trouble()
+		err = k.snapshot.readError()
 	}
 	return k.known, k.isThere, err
 }
@@ -158,7 +158,7 @@ func (k *Store) publish(isThere bool, inForce map[string]*Pool) {
 		}
 	}
 	for name, is := range inForce {
-		if before := k.inForce[name]; isNews || before == nil || !before.isLike(is) {
+		if before := k.inForce[name]; isNews || before == nil || !before.isEqualTo(is) {
 			k.changed[name] = true
 		}
 	}
@@ -170,9 +170,9 @@ func (k *Store) publish(isThere bool, inForce map[string]*Pool) {
 	}
 }
 
-// isLike reports whether another Pool has no relevant change. A new resourceVersion alone is
+// isEqualTo reports whether another Pool has no relevant change. A new resourceVersion alone is
 // not relevant, because Karpenter counts nodes in the status.
-func (p *Pool) isLike(other *Pool) bool {
+func (p *Pool) isEqualTo(other *Pool) bool {
 	return p.UID == other.UID && p.Problem == other.Problem && p.Lost == other.Lost && sameBlock(p.Block, other.Block) &&
 		p.Generation == other.Generation && p.DeletionTimestamp.Equal(other.DeletionTimestamp) &&
 		maps.Equal(p.Labels, other.Labels) && maps.Equal(p.Annotations, other.Annotations) && sameBlock(p.Spec.Repair, other.Spec.Repair)

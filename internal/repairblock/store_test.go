@@ -18,7 +18,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
-func TestNewKeeperSaysWhatIsMissing(t *testing.T) {
+func TestNewStoreListsMissingFields(t *testing.T) {
 	_, err := repairblock.NewStore(repairblock.Config{Restore: true})
 	for _, field := range []string{"Client", "Namespace", "Judge", "Schema", "Announce", "Wrote", "Count", "Changed", "Logger"} {
 		if err == nil || !strings.Contains(err.Error(), field+" is missing") {
@@ -28,7 +28,7 @@ func TestNewKeeperSaysWhatIsMissing(t *testing.T) {
 }
 
 // Each test has its own cluster, because a cluster has only one CRD of NodePools.
-func TestKeeper(t *testing.T) {
+func TestStore(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	t.Run("detects_whether_Karpenter_is_installed", w.withoutKarpenter)
@@ -40,34 +40,34 @@ func TestKeeper(t *testing.T) {
 	t.Run("keeps_revisions_when_the_CRD_is_deleted", w.keepsWithoutDefinition)
 }
 
-func TestKeeperWhenTheSchemaIsLost(t *testing.T) {
+func TestStoreWithoutSchema(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	t.Run("keeps_the_last_good_block_through_pruning_and_restore", w.survivesLoss)
 	t.Run("applies_a_block_that_was_only_hidden", w.followsTheHidden)
-	t.Run("detects_a_block_lost_while_no_store_ran", w.knowsWhatNobodySaw)
+	t.Run("detects_a_block_lost_while_no_store_ran", w.detectsLossWhileStopped)
 	t.Run("reads_again_before_it_accepts_a_removal", w.looksAfresh)
 }
 
-func TestKeeperPutsBackWhatWasLost(t *testing.T) {
+func TestStoreRestores(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	t.Run("without_fighting_another_writer", w.restores)
 	t.Run("including_pruned_blocks", w.restoresPruned)
-	t.Run("but_not_blocks_whose_revision_was_deleted", w.dropsByCopy)
+	t.Run("but_not_blocks_whose_revision_was_deleted", w.dropsByRevision)
 }
 
-func TestKeeperWithoutRights(t *testing.T) {
+func TestStoreWithoutPermission(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	t.Run("for_the_CRD", w.withoutDefinition)
-	t.Run("for_revisions", w.withoutCopies)
+	t.Run("for_revisions", w.withoutRevisions)
 	t.Run("for_pools", w.withoutPools)
 	t.Run("for_restores", w.withoutRestore)
 }
 
 // beginWithBlock starts with a store and a pool whose block is in force and stored.
-func (w *world) beginWithBlock(t *testing.T, with ...func(*repairblock.Config)) *keeper {
+func (w *fixture) beginWithBlock(t *testing.T, with ...func(*repairblock.Config)) *runningStore {
 	t.Helper()
 	w.begin(t)
 	k := w.start(t, w.client, with...)
@@ -78,7 +78,7 @@ func (w *world) beginWithBlock(t *testing.T, with ...func(*repairblock.Config)) 
 }
 
 // beginThroughProxy starts with a store whose requests can be made to fail.
-func (w *world) beginThroughProxy(t *testing.T) (*testbed.Proxy, *keeper) {
+func (w *fixture) beginThroughProxy(t *testing.T) (*testbed.Proxy, *runningStore) {
 	t.Helper()
 	w.begin(t)
 	proxy, err := w.Proxy()
@@ -86,7 +86,7 @@ func (w *world) beginThroughProxy(t *testing.T) (*testbed.Proxy, *keeper) {
 	return proxy, w.start(t, w.connect(t, proxy.Config(w.AdminConfig())))
 }
 
-func (w *world) withoutKarpenter(t *testing.T) {
+func (w *fixture) withoutKarpenter(t *testing.T) {
 	w.namespace = "default"
 	k := w.start(t, w.client)
 	await(t, "it is known that there is none", func() (bool, string) {
@@ -104,7 +104,7 @@ func (w *world) withoutKarpenter(t *testing.T) {
 	k.tells(t, "first")
 }
 
-func (w *world) silentWithoutBlocks(t *testing.T) {
+func (w *fixture) silentWithoutBlocks(t *testing.T) {
 	w.begin(t)
 	w.create(t, "plain", "")
 	w.applyStock(t)
@@ -127,7 +127,7 @@ func (w *world) silentWithoutBlocks(t *testing.T) {
 	}
 }
 
-func (w *world) followsAndKeeps(t *testing.T) {
+func (w *fixture) followsAndKeeps(t *testing.T) {
 	w.begin(t)
 	k := w.start(t, w.client)
 	w.create(t, "default", "5m")
@@ -159,7 +159,7 @@ func (w *world) followsAndKeeps(t *testing.T) {
 }
 
 // awaitStamped waits until all revisions record the current version of the CRD.
-func (w *world) awaitStamped(t *testing.T) {
+func (w *fixture) awaitStamped(t *testing.T) {
 	t.Helper()
 	await(t, "the copies know the CRD", func() (bool, string) {
 		crd := w.crd(t)
@@ -175,7 +175,7 @@ func (w *world) awaitStamped(t *testing.T) {
 	})
 }
 
-func (w *world) staysWithTheLastGood(t *testing.T) {
+func (w *fixture) staysWithTheLastGood(t *testing.T) {
 	k := w.beginWithBlock(t)
 	w.write(t, "default", bad)
 	k.awaits(t, "default", "5m: the block cannot be followed: spec.repair.defaultTolerationDuration: 13m brings NodePool default bad luck; the last good block stays in force")
@@ -210,7 +210,7 @@ func (w *world) staysWithTheLastGood(t *testing.T) {
 	w.awaitCopies(t)
 }
 
-func (w *world) survivesLoss(t *testing.T) {
+func (w *fixture) survivesLoss(t *testing.T) {
 	k := w.beginWithBlock(t)
 	w.create(t, "plain", "")
 	begun := time.Now()
@@ -266,7 +266,7 @@ func (w *world) survivesLoss(t *testing.T) {
 	w.awaitCopies(t)
 }
 
-func (w *world) followsTheHidden(t *testing.T) {
+func (w *fixture) followsTheHidden(t *testing.T) {
 	k := w.beginWithBlock(t)
 	w.applyStock(t)
 	k.awaits(t, "default", "5m lost: ")
@@ -281,7 +281,7 @@ func (w *world) followsTheHidden(t *testing.T) {
 	k.awaits(t, "default", "none")
 }
 
-func (w *world) knowsWhatNobodySaw(t *testing.T) {
+func (w *fixture) detectsLossWhileStopped(t *testing.T) {
 	k := w.beginWithBlock(t)
 	k.stop()
 	w.applyStock(t)
@@ -305,7 +305,7 @@ func (w *world) knowsWhatNobodySaw(t *testing.T) {
 	w.awaitCopies(t)
 }
 
-func (w *world) dropsByCopy(t *testing.T) {
+func (w *fixture) dropsByRevision(t *testing.T) {
 	w.begin(t)
 	k := w.start(t, w.client)
 	drop := func() {
@@ -315,7 +315,7 @@ func (w *world) dropsByCopy(t *testing.T) {
 	w.create(t, "default", "5m")
 	w.awaitCopies(t, "default=5m")
 	drop() // the store writes the revision of a visible block again
-	await(t, "the revision is written again", func() (bool, string) { return k.logs("dropped") == 0 && len(w.copies(t)) == 1, "" })
+	await(t, "the revision is written again", func() (bool, string) { return k.logs("dropped") == 0 && len(w.revisions(t)) == 1, "" })
 	k.awaits(t, "default", "5m")
 	w.awaitStamped(t)
 	w.applyStock(t)
@@ -347,7 +347,7 @@ func (w *world) dropsByCopy(t *testing.T) {
 
 func withRestore(c *repairblock.Config) { c.Restore = true }
 
-func (w *world) restores(t *testing.T) {
+func (w *fixture) restores(t *testing.T) {
 	k := w.beginWithBlock(t, withRestore)
 	w.applyStockUnawaited(t)
 	await(t, "the schema is put back", func() (bool, string) { return w.hasSchema(t), "it is not" })
@@ -376,7 +376,7 @@ func (w *world) restores(t *testing.T) {
 	k.awaits(t, "default", "5m lost: ")
 }
 
-func (w *world) writesTo(k *keeper, resource string) (n int) {
+func (w *fixture) writesTo(k *runningStore, resource string) (n int) {
 	k.do(func() {
 		for what, times := range k.writes {
 			if strings.HasPrefix(what, resource+" ") {
@@ -388,14 +388,14 @@ func (w *world) writesTo(k *keeper, resource string) (n int) {
 }
 
 // applyStockUnawaited does not wait, because another writer may undo it at once.
-func (w *world) applyStockUnawaited(t *testing.T) {
+func (w *fixture) applyStockUnawaited(t *testing.T) {
 	t.Helper()
 	crd := w.crd(t)
 	crd.Object["spec"] = w.stock.DeepCopy().Object["spec"]
 	must(t, w.client.Update(t.Context(), crd))
 }
 
-func (w *world) restoresPruned(t *testing.T) {
+func (w *fixture) restoresPruned(t *testing.T) {
 	k := w.beginWithBlock(t)
 	w.create(t, "second", "6m")
 	w.awaitCopies(t, "default=5m", "second=6m")
@@ -421,7 +421,7 @@ func (w *world) restoresPruned(t *testing.T) {
 	w.awaitCopies(t, "second=6m")
 }
 
-func (w *world) looksAfresh(t *testing.T) {
+func (w *fixture) looksAfresh(t *testing.T) {
 	proxy, k := w.beginThroughProxy(t)
 	w.create(t, "default", "5m")
 	k.awaits(t, "default", "5m")
@@ -430,7 +430,7 @@ func (w *world) looksAfresh(t *testing.T) {
 	deaf := proxy.Inject(testbed.On("list", "customresourcedefinitions"), testbed.InternalError(), 0)
 	proxy.Inject(testbed.On("watch", "customresourcedefinitions"), testbed.InternalError(), 0)
 	proxy.DropWatches()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	must(t, deaf.Wait(ctx, 1))
 	w.applyStock(t)
@@ -440,7 +440,7 @@ func (w *world) looksAfresh(t *testing.T) {
 }
 
 // limited returns a client with only these permissions.
-func (w *world) limited(t *testing.T, rules ...rbacv1.PolicyRule) client.WithWatch {
+func (w *fixture) limited(t *testing.T, rules ...rbacv1.PolicyRule) client.WithWatch {
 	t.Helper()
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}, Rules: rules}
 	must(t, w.client.Create(t.Context(), role))
@@ -473,12 +473,12 @@ func ruleForCRD(verbs ...string) rbacv1.PolicyRule {
 }
 
 // grant gives a limited client further permissions.
-func (w *world) grant(t *testing.T, rules ...rbacv1.PolicyRule) {
+func (w *fixture) grant(t *testing.T, rules ...rbacv1.PolicyRule) {
 	t.Helper()
 	must(t, w.client.Update(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}, Rules: rules}))
 }
 
-func (w *world) withoutDefinition(t *testing.T) {
+func (w *fixture) withoutDefinition(t *testing.T) {
 	w.begin(t)
 	c := w.limited(t, readPools, readCopies, writePools, writeCRD)
 	k := w.start(t, c, withRestore)
@@ -498,7 +498,7 @@ func (w *world) withoutDefinition(t *testing.T) {
 	k.awaits(t, "default", "5m: spec.repair is gone, and whether ")
 }
 
-func (w *world) withoutCopies(t *testing.T) {
+func (w *fixture) withoutRevisions(t *testing.T) {
 	w.begin(t)
 	c := w.limited(t, readPools, readCRD)
 	k := w.start(t, c)
@@ -520,7 +520,7 @@ func (w *world) withoutCopies(t *testing.T) {
 	k.counts(t, repairblock.Counts{InForce: 1})
 }
 
-func (w *world) withoutPools(t *testing.T) {
+func (w *fixture) withoutPools(t *testing.T) {
 	w.begin(t)
 	k := w.start(t, w.limited(t, readCRD, readCopies))
 	await(t, "it is said", func() (bool, string) {
@@ -530,7 +530,7 @@ func (w *world) withoutPools(t *testing.T) {
 	await(t, "it is logged", func() (bool, string) { return k.logs("right missing") == 1, "" })
 }
 
-func (w *world) withoutRestore(t *testing.T) {
+func (w *fixture) withoutRestore(t *testing.T) {
 	w.begin(t)
 	k := w.start(t, w.limited(t, readPools, readCRD, readCopies), withRestore)
 	await(t, "it is logged before anything is lost", func() (bool, string) { return k.logs("right missing") == 1, "" })
@@ -566,7 +566,7 @@ func (w *world) withoutRestore(t *testing.T) {
 	}
 }
 
-func (w *world) forgetsPools(t *testing.T) {
+func (w *fixture) forgetsPools(t *testing.T) {
 	proxy, k := w.beginThroughProxy(t)
 	// The CRD has changed when the store reads it again.
 	w.create(t, "third", "7m")
@@ -601,7 +601,7 @@ func (w *world) forgetsPools(t *testing.T) {
 	w.awaitCopies(t)
 }
 
-func (w *world) keepsInSpiteOfFaults(t *testing.T) {
+func (w *fixture) keepsInSpiteOfFaults(t *testing.T) {
 	proxy, k := w.beginThroughProxy(t)
 	w.create(t, "plain", "")
 	k.awaits(t, "plain", "none")
@@ -625,7 +625,7 @@ func (w *world) keepsInSpiteOfFaults(t *testing.T) {
 	k.tells(t, "default")
 }
 
-func (w *world) keepsWithoutDefinition(t *testing.T) {
+func (w *fixture) keepsWithoutDefinition(t *testing.T) {
 	w.begin(t)
 	k := w.start(t, w.client)
 	w.create(t, "default", "5m")

@@ -49,7 +49,7 @@ func Prepare(node *corev1.Node, plan triage.Plan, now time.Time) *Change {
 		there, ours := find(node, before, wanted.Key, effect)
 		switch {
 		case ours:
-			c.note(before, wanted, effect, there.TimeAdded.Time)
+			c.addRecord(before, wanted, effect, there.TimeAdded.Time)
 		case there != nil: // another component set it
 			continue
 		default:
@@ -57,10 +57,10 @@ func Prepare(node *corev1.Node, plan triage.Plan, now time.Time) *Change {
 			if at := slices.IndexFunc(c.record.Taints, func(t ownership.Taint) bool { return t.Key == wanted.Key && t.Effect == effect }); at >= 0 {
 				added = c.record.Taints[at].Added // another rule places the same taint
 			}
-			c.note(before, wanted, effect, added)
+			c.addRecord(before, wanted, effect, added)
 			c.Placed = append(c.Placed, wanted)
 		}
-		if wanted.Effect == triage.NoExecute && (!ours || !notes(before, wanted.Rule, *there)) {
+		if wanted.Effect == triage.NoExecute && (!ours || !hasRecord(before, wanted.Rule, *there)) {
 			c.Takes = append(c.Takes, wanted.Rule)
 		}
 	}
@@ -74,7 +74,7 @@ func Prepare(node *corev1.Node, plan triage.Plan, now time.Time) *Change {
 		c.record.Starts = append(c.record.Starts, noted)
 	}
 	c.record.Initialized = before.Initialized || plan.Initialized
-	c.settle(before, plan)
+	c.mergeTaints(before, plan)
 	if c.spec {
 		return c
 	}
@@ -105,12 +105,12 @@ func find(node *corev1.Node, before ownership.Record, key string, effect corev1.
 	return nil, false
 }
 
-// notes reports whether the record has the taint for this rule.
-func notes(before ownership.Record, rule triage.RuleID, taint corev1.Taint) bool {
+// hasRecord reports whether the record has the taint for this rule.
+func hasRecord(before ownership.Record, rule triage.RuleID, taint corev1.Taint) bool {
 	return slices.ContainsFunc(before.Taints, func(t ownership.Taint) bool { return t.Rule == ownership.Rule(rule) && t.Is(taint) })
 }
 
-func (c *Change) note(before ownership.Record, wanted triage.PlannedTaint, effect corev1.TaintEffect, added time.Time) {
+func (c *Change) addRecord(before ownership.Record, wanted triage.PlannedTaint, effect corev1.TaintEffect, added time.Time) {
 	noted := ownership.Taint{Rule: ownership.Rule(wanted.Rule), Key: wanted.Key, Effect: effect, Added: added.UTC()}
 	if at := slices.IndexFunc(before.Taints, func(was ownership.Taint) bool { return was.Rule == noted.Rule && was.Is(noted.Taint()) }); at >= 0 {
 		noted.Unknown = before.Taints[at].Unknown
@@ -118,9 +118,9 @@ func (c *Change) note(before ownership.Record, wanted triage.PlannedTaint, effec
 	c.record.Taints = append(c.record.Taints, noted)
 }
 
-// settle computes the list of taints: all existing ones, without the removed and with the
+// mergeTaints computes the list of taints: all existing ones, without the removed and with the
 // added ones.
-func (c *Change) settle(before ownership.Record, plan triage.Plan) {
+func (c *Change) mergeTaints(before ownership.Record, plan triage.Plan) {
 	for _, taint := range c.Node.Spec.Taints {
 		if before.Owns(taint) && !c.record.Owns(taint) && !before.Keeps(taint) {
 			c.spec = true

@@ -323,7 +323,7 @@ func TestPrepareKeepsToItsOwn(t *testing.T) {
 			}
 			if isOthers(after.Spec.Taints[at]) && !is.Owns(after.Spec.Taints[at]) {
 				served++
-			} else if !notes(is, w.Rule, after.Spec.Taints[at]) {
+			} else if !hasRecord(is, w.Rule, after.Spec.Taints[at]) {
 				t.Fatalf("%s:%s is not noted under %s", w.Key, w.Effect, w.Rule)
 			}
 		}

@@ -30,10 +30,10 @@ const (
 	// maxWaiting is how many Events may wait to be written: those of a storm over 2,000
 	// nodes.
 	maxWaiting = 4096
-	// eventTries is how often the writer tries to write an Event, and eventTimeout the
+	// eventAttempts is how often the writer tries to write an Event, and eventTimeout the
 	// timeout of each attempt.
-	eventTries   = 5
-	eventTimeout = 5 * time.Second
+	eventAttempts = 5
+	eventTimeout  = 5 * time.Second
 
 	// MaxNote is the maximum length of an Event's note; longer notes are cut.
 	// maxEventName is how much of an object's name fits into the name of an Event.
@@ -127,38 +127,38 @@ const (
 	OwnershipUnclear
 )
 
-// judge is the action of Events about a validation, without a write.
-const judge = "Judge"
+// validateAction is the action of Events about a validation, without a write.
+const validateAction = "Judge"
 
-// happenings has the reason, action and type of the Events of each kind.
-var happenings = [...]struct{ reason, action, kind string }{
-	TaintsChanged:                {"", judge, corev1.EventTypeNormal},
-	Accepted:                     {"Accepted", judge, corev1.EventTypeNormal},
-	DetectedUnhealthy:            {"DetectedUnhealthy", judge, corev1.EventTypeNormal},
+// eventKinds has the reason, action and type of the Events of each kind.
+var eventKinds = [...]struct{ reason, action, kind string }{
+	TaintsChanged:                {"", validateAction, corev1.EventTypeNormal},
+	Accepted:                     {"Accepted", validateAction, corev1.EventTypeNormal},
+	DetectedUnhealthy:            {"DetectedUnhealthy", validateAction, corev1.EventTypeNormal},
 	RemediationCreated:           {"RemediationCreated", "CreateRemediation", corev1.EventTypeNormal},
 	RemediationSkipped:           {"RemediationSkipped", "CreateRemediation", corev1.EventTypeWarning},
 	RemediationRemoved:           {"RemediationRemoved", "RemoveRemediation", corev1.EventTypeNormal},
-	NoTemplateLeft:               {"NoTemplateLeft", judge, corev1.EventTypeWarning},
-	InvalidNodeLabel:             {"InvalidNodeLabel", judge, corev1.EventTypeWarning},
-	Disabled:                     {"Disabled", judge, corev1.EventTypeWarning},
-	Enabled:                      {"Enabled", judge, corev1.EventTypeNormal},
-	StormRecoveryStarted:         {"StormRecoveryStarted", judge, corev1.EventTypeWarning},
-	StormRecoveryCooldownStarted: {"StormRecoveryCooldownStarted", judge, corev1.EventTypeWarning},
-	StormRecoveryEnded:           {"StormRecoveryEnded", judge, corev1.EventTypeNormal},
-	AgentSilent:                  {triage.AgentSilent, judge, corev1.EventTypeWarning},
-	AgentHeard:                   {"AgentHeard", judge, corev1.EventTypeNormal},
-	RepairPending:                {"NodeRepairPending", judge, corev1.EventTypeNormal},
+	NoTemplateLeft:               {"NoTemplateLeft", validateAction, corev1.EventTypeWarning},
+	InvalidNodeLabel:             {"InvalidNodeLabel", validateAction, corev1.EventTypeWarning},
+	Disabled:                     {"Disabled", validateAction, corev1.EventTypeWarning},
+	Enabled:                      {"Enabled", validateAction, corev1.EventTypeNormal},
+	StormRecoveryStarted:         {"StormRecoveryStarted", validateAction, corev1.EventTypeWarning},
+	StormRecoveryCooldownStarted: {"StormRecoveryCooldownStarted", validateAction, corev1.EventTypeWarning},
+	StormRecoveryEnded:           {"StormRecoveryEnded", validateAction, corev1.EventTypeNormal},
+	AgentSilent:                  {triage.AgentSilent, validateAction, corev1.EventTypeWarning},
+	AgentHeard:                   {"AgentHeard", validateAction, corev1.EventTypeNormal},
+	RepairPending:                {"NodeRepairPending", validateAction, corev1.EventTypeNormal},
 	RepairBlocked:                {"NodeRepairBlocked", "DeleteNodeClaim", corev1.EventTypeWarning},
 	NodeRepaired:                 {"NodeRepair", "DeleteNodeClaim", corev1.EventTypeWarning},
 	TerminationCancelled:         {"NodeRepairCalledOff", "SpareNodeClaim", corev1.EventTypeNormal},
 	ReadyTimeoutRecovery:         {"NodeReadyTimeoutRecovery", "DeleteNodeClaim", corev1.EventTypeWarning},
-	PoolHeld:                     {"NodePoolHeld", judge, corev1.EventTypeWarning},
-	PoolReleased:                 {"NodePoolReleased", judge, corev1.EventTypeNormal},
-	RepairBlockRefused:           {"RepairBlockRefused", judge, corev1.EventTypeWarning},
-	RepairSchemaLost:             {"RepairSchemaLost", judge, corev1.EventTypeWarning},
-	RepairBlockVanished:          {"RepairBlockVanished", judge, corev1.EventTypeWarning},
+	PoolHeld:                     {"NodePoolHeld", validateAction, corev1.EventTypeWarning},
+	PoolReleased:                 {"NodePoolReleased", validateAction, corev1.EventTypeNormal},
+	RepairBlockRefused:           {"RepairBlockRefused", validateAction, corev1.EventTypeWarning},
+	RepairSchemaLost:             {"RepairSchemaLost", validateAction, corev1.EventTypeWarning},
+	RepairBlockVanished:          {"RepairBlockVanished", validateAction, corev1.EventTypeWarning},
 	RepairBlockRestored:          {"RepairBlockRestored", "Restore", corev1.EventTypeNormal},
-	OwnershipUnclear:             {"OwnershipUnclear", judge, corev1.EventTypeWarning},
+	OwnershipUnclear:             {"OwnershipUnclear", validateAction, corev1.EventTypeWarning},
 }
 
 // AboutSet returns a reference to the object that contains a ConditionSet; nil for a nil set.
@@ -270,7 +270,7 @@ func (a *EventWriter) write(ctx context.Context, event *eventsv1.Event) (outcome
 		switch {
 		case err == nil || apierrors.IsAlreadyExists(err):
 			return "written"
-		case try == eventTries || Classify(err) == Refused:
+		case try == eventAttempts || Classify(err) == Refused:
 			return "refused"
 		}
 		select {
@@ -289,8 +289,8 @@ func (a *EventWriter) create(ctx context.Context, event *eventsv1.Event) error {
 
 // Write queues an Event about the node, and one with the same note about the policy. It
 // never blocks.
-func (a *EventWriter) Write(word Event) {
-	what := happenings[word.EventReason]
+func (a *EventWriter) Write(e Event) {
+	what := eventKinds[e.EventReason]
 	event := eventsv1.Event{
 		EventTime:           metav1.NowMicro(),
 		ReportingController: FieldManager,
@@ -299,25 +299,25 @@ func (a *EventWriter) Write(word Event) {
 		Action:              what.action,
 		Reason:              what.reason,
 	}
-	if word.EventReason == TaintsChanged && word.Node != nil {
-		event.Action, event.Reason = "RemoveTaint", word.Reason.Code.String()
-		if code := word.Reason.Code; code == triage.Tainted || code == triage.FellBack {
+	if e.EventReason == TaintsChanged && e.Node != nil {
+		event.Action, event.Reason = "RemoveTaint", e.Reason.Code.String()
+		if code := e.Reason.Code; code == triage.Tainted || code == triage.FellBack {
 			event.Type, event.Action = corev1.EventTypeWarning, "PlaceTaint"
 		}
 	}
-	if word.Failure != "" {
+	if e.Failure != "" {
 		event.Type, event.Reason = corev1.EventTypeWarning, "Trouble"
 	}
-	note := word.note()
-	others := word.Related
-	if word.Policy != nil {
-		others = append([]*corev1.ObjectReference{word.Policy}, others...)
+	note := e.note()
+	others := e.Related
+	if e.Policy != nil {
+		others = append([]*corev1.ObjectReference{e.Policy}, others...)
 	}
 	var node *corev1.ObjectReference
-	if word.Node != nil {
-		node = &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: word.Node.Name, UID: word.Node.UID}
-		a.queue(event, *node, word.Policy, note)
-		note = word.Node.Name + ": " + note
+	if e.Node != nil {
+		node = &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: e.Node.Name, UID: e.Node.UID}
+		a.queue(event, *node, e.Policy, note)
+		note = e.Node.Name + ": " + note
 	}
 	for _, other := range others {
 		a.queue(event, *other, node, note)
@@ -325,17 +325,17 @@ func (a *EventWriter) Write(word Event) {
 }
 
 // note joins the parts of the note: first what happened, last the failure.
-func (word Event) note() string {
+func (e Event) note() string {
 	var parts []string
-	if word.Message != "" {
-		parts = append(parts, word.Message)
+	if e.Message != "" {
+		parts = append(parts, e.Message)
 	}
 	// A deleted rule does not explain a failure.
-	if word.Reason.Rule != (triage.RuleID{}) && (word.Failure == "" || word.Reason.Code != triage.RuleGone) {
-		parts = append(parts, word.Reason.String())
+	if e.Reason.Rule != (triage.RuleID{}) && (e.Failure == "" || e.Reason.Code != triage.RuleGone) {
+		parts = append(parts, e.Reason.String())
 	}
-	if word.Failure != "" {
-		parts = append(parts, word.Failure)
+	if e.Failure != "" {
+		parts = append(parts, e.Failure)
 	}
 	return strings.Join(parts, ": ")
 }

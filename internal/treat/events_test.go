@@ -60,8 +60,8 @@ func (o *outcomes) await(t *testing.T, outcome string, want int) {
 	}
 }
 
-// announce runs an EventWriter while say runs, and until this many Events have an outcome.
-func announce(t *testing.T, c client.Client, outcome string, want int, say func(*treat.EventWriter)) {
+// runWriter runs an EventWriter while say runs, and until this many Events have an outcome.
+func runWriter(t *testing.T, c client.Client, outcome string, want int, say func(*treat.EventWriter)) {
 	t.Helper()
 	seen := newOutcomes()
 	announcer := treat.NewEventWriter(c, "me", seen.add)
@@ -78,7 +78,7 @@ func announce(t *testing.T, c client.Client, outcome string, want int, say func(
 	loop.Wait()
 }
 
-func TestAnnouncer(t *testing.T) {
+func TestEventWriter(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{})
 	c, err := client.New(cluster.AdminConfig(), client.Options{})
 	if err != nil {
@@ -117,7 +117,7 @@ conditionSets:
 		}
 		written := word("worker-9")
 		written.Policy = treat.AboutSet(version.Sets[0].ConditionSet)
-		announce(t, c, "written", 4, func(a *treat.EventWriter) {
+		runWriter(t, c, "written", 4, func(a *treat.EventWriter) {
 			a.Write(treat.Event{Policy: treat.AboutConfigMap(m), EventReason: treat.Accepted, Message: "good"})
 			a.Write(treat.Event{Policy: treat.AboutConfigMap(m), Failure: "bad"})
 			a.Write(written)
@@ -144,7 +144,7 @@ conditionSets:
 	})
 
 	t.Run("writes_every_change_to_the_node_and_the_set", func(t *testing.T) {
-		announce(t, c, "written", 4, func(a *treat.EventWriter) {
+		runWriter(t, c, "written", 4, func(a *treat.EventWriter) {
 			a.Write(word("worker-1"))
 			a.Write(word("worker-1")) // the same may happen again within a second
 		})
@@ -167,7 +167,7 @@ conditionSets:
 		also.Related = []*corev1.ObjectReference{
 			treat.AboutNodePool(&metav1.ObjectMeta{Name: "default", UID: "pool-uid"}), treat.AboutNodeClaim(&metav1.ObjectMeta{Name: "default-x", UID: "claim-uid"}),
 		}
-		announce(t, c, "written", 4, func(a *treat.EventWriter) {
+		runWriter(t, c, "written", 4, func(a *treat.EventWriter) {
 			a.Write(also)
 			a.Write(treat.Event{EventReason: treat.PoolHeld, Message: "held", Related: also.Related[:1]})
 		})
@@ -189,7 +189,7 @@ conditionSets:
 	t.Run("writes_to_the_node_only_when_the_set_is_deleted", func(t *testing.T) {
 		gone := word("worker-2")
 		gone.Policy, gone.Reason = treat.AboutSet(nil), triage.Reason{Code: triage.RuleGone, Rule: rule}
-		announce(t, c, "written", 1, func(a *treat.EventWriter) { a.Write(gone) })
+		runWriter(t, c, "written", 1, func(a *treat.EventWriter) { a.Write(gone) })
 		if got := about(t, "Node", "worker-2"); len(got) != 1 || got[0].Type != corev1.EventTypeNormal || got[0].Action != "RemoveTaint" {
 			t.Errorf("Events: %+v", got)
 		}
@@ -197,7 +197,7 @@ conditionSets:
 	t.Run("reports_failures", func(t *testing.T) {
 		trouble := word("worker-3")
 		trouble.Failure = "could not be placed: forbidden"
-		announce(t, c, "written", 2, func(a *treat.EventWriter) { a.Write(trouble) })
+		runWriter(t, c, "written", 2, func(a *treat.EventWriter) { a.Write(trouble) })
 		if got := about(t, "Node", "worker-3"); len(got) != 1 || got[0].Reason != "Trouble" || !strings.HasSuffix(got[0].Note, trouble.Failure) {
 			t.Errorf("Events: %+v", got)
 		}
@@ -205,7 +205,7 @@ conditionSets:
 	t.Run("reports_failures_of_a_removal", func(t *testing.T) {
 		trouble := word("worker-6")
 		trouble.Reason, trouble.Failure = triage.Reason{Code: triage.Recovered, Rule: rule}, "could not be removed: forbidden"
-		announce(t, c, "written", 2, func(a *treat.EventWriter) { a.Write(trouble) })
+		runWriter(t, c, "written", 2, func(a *treat.EventWriter) { a.Write(trouble) })
 		if got := about(t, "Node", "worker-6"); len(got) != 1 || got[0].Reason != "Trouble" || got[0].Type != corev1.EventTypeWarning || got[0].Action != "RemoveTaint" {
 			t.Errorf("Events: %+v", got)
 		}
@@ -227,7 +227,7 @@ conditionSets:
 			{"Warning", "StormRecoveryCooldownStarted", "Judge"},
 			{"Normal", "StormRecoveryEnded", "Judge"},
 		}
-		announce(t, c, "written", len(want), func(a *treat.EventWriter) {
+		runWriter(t, c, "written", len(want), func(a *treat.EventWriter) {
 			for what := treat.Accepted; what <= treat.StormRecoveryEnded; what++ {
 				a.Write(treat.Event{Policy: check, EventReason: what, Message: want[what-treat.Accepted].reason})
 			}
@@ -251,7 +251,7 @@ conditionSets:
 			treat.RepairBlockRefused: "Warning RepairBlockRefused", treat.RepairSchemaLost: "Warning RepairSchemaLost",
 			treat.RepairBlockVanished: "Warning RepairBlockVanished", treat.RepairBlockRestored: "Normal RepairBlockRestored",
 		}
-		announce(t, c, "written", len(want), func(a *treat.EventWriter) {
+		runWriter(t, c, "written", len(want), func(a *treat.EventWriter) {
 			for what, words := range want {
 				a.Write(treat.Event{Policy: pool, EventReason: what, Message: words})
 			}
@@ -275,7 +275,7 @@ conditionSets:
 			treat.ReadyTimeoutRecovery: "Warning NodeReadyTimeoutRecovery DeleteNodeClaim",
 			treat.PoolHeld:             "Warning NodePoolHeld Judge", treat.PoolReleased: "Normal NodePoolReleased Judge",
 		}
-		announce(t, c, "written", 2*len(want), func(a *treat.EventWriter) {
+		runWriter(t, c, "written", 2*len(want), func(a *treat.EventWriter) {
 			for what, words := range want {
 				a.Write(treat.Event{Node: node, Related: []*corev1.ObjectReference{pool}, EventReason: what, Message: words})
 			}
@@ -305,7 +305,7 @@ conditionSets:
 		}
 		failed := treated
 		failed.Failure = "forbidden"
-		announce(t, c, "written", 4, func(a *treat.EventWriter) {
+		runWriter(t, c, "written", 4, func(a *treat.EventWriter) {
 			a.Write(treated)
 			a.Write(failed)
 		})
@@ -330,7 +330,7 @@ conditionSets:
 		name := strings.Repeat(strings.Repeat("a", 62)+".", 3) + strings.Repeat("b", 10) + "." + strings.Repeat("c", 50)
 		long := word(name)
 		long.Failure = strings.Repeat("ü", 2000)
-		announce(t, c, "written", 2, func(a *treat.EventWriter) { a.Write(long) })
+		runWriter(t, c, "written", 2, func(a *treat.EventWriter) { a.Write(long) })
 		if got := about(t, "Node", name); len(got) != 1 || !strings.HasSuffix(got[0].Note, "...") || strings.ContainsRune(got[0].Note, '\uFFFD') {
 			t.Errorf("Events: %+v", got)
 		}
@@ -344,7 +344,7 @@ conditionSets:
 		if err != nil {
 			t.Fatal(err)
 		}
-		announce(t, powerless, "refused", 2, func(a *treat.EventWriter) { a.Write(word("worker-4")) })
+		runWriter(t, powerless, "refused", 2, func(a *treat.EventWriter) { a.Write(word("worker-4")) })
 	})
 	t.Run("counts_dropped_Events_without_blocking", func(t *testing.T) {
 		seen := newOutcomes()

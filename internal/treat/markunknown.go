@@ -32,8 +32,8 @@ type MarkUnknown struct {
 	rows []map[string]any
 }
 
-// Voice is the part of a node's status that its agent owns.
-type Voice struct {
+// AgentOwnership is the part of a node's status that its agent owns.
+type AgentOwnership struct {
 	// Last is when the agent last changed a condition, by the API server's clock; zero
 	// if it has written none.
 	Last time.Time
@@ -49,8 +49,8 @@ type fieldSet map[string]bool
 
 // Hear reads the agent's fields from the managedFields of a node, which the caller must
 // not have stripped.
-func Hear(node *corev1.Node) (Voice, error) {
-	v := Voice{node: node, owned: map[string]fieldSet{}, others: map[string]fieldSet{}, applied: map[string]fieldSet{}}
+func Hear(node *corev1.Node) (AgentOwnership, error) {
+	v := AgentOwnership{node: node, owned: map[string]fieldSet{}, others: map[string]fieldSet{}, applied: map[string]fieldSet{}}
 	for _, entry := range node.ManagedFields {
 		applies := entry.Operation == metav1.ManagedFieldsOperationApply
 		ours := applies && entry.Manager == AgentFieldManager && entry.Subresource == "status"
@@ -130,7 +130,7 @@ func conditionsIn(fields *metav1.FieldsV1, into ...map[string]fieldSet) (foreign
 
 // Silence returns the write that sets all conditions of the agent to Unknown, nil if they
 // already are. It leaves conditions unchanged that another manager keeps.
-func (v Voice) Silence(why string, now time.Time) *MarkUnknown {
+func (v AgentOwnership) Silence(why string, now time.Time) *MarkUnknown {
 	s := &MarkUnknown{Node: v.node}
 	for i := range v.node.Status.Conditions {
 		c := &v.node.Status.Conditions[i]
@@ -138,7 +138,7 @@ func (v Voice) Silence(why string, now time.Time) *MarkUnknown {
 		if owned == nil {
 			continue
 		}
-		row := valuesOf(c)
+		row := applyValues(c)
 		for field := range row {
 			if !owned[field] && field != "type" {
 				delete(row, field)
@@ -148,7 +148,7 @@ func (v Voice) Silence(why string, now time.Time) *MarkUnknown {
 			s.Turned = append(s.Turned, c.Type)
 			row["status"], row["reason"] = corev1.ConditionUnknown, triage.AgentSilent
 			for field, value := range map[string]any{
-				"message":            shorten(fmt.Sprintf("%s Until then it was %s", why, told(c)), MaxNote),
+				"message":            shorten(fmt.Sprintf("%s Until then it was %s", why, contentOf(c)), MaxNote),
 				"lastTransitionTime": metav1.NewTime(now),
 			} {
 				if owned[field] && !v.applied[string(c.Type)][field] || !v.others[string(c.Type)][field] {
@@ -170,7 +170,7 @@ func (v Voice) Silence(why string, now time.Time) *MarkUnknown {
 // that wrote the same values owns only those fields; a manager that the agent replaced
 // still owns the fields with equal values. An agent never keeps the conditions of
 // Kubernetes itself, even if they were applied under its name.
-func (v Voice) keeps(kind corev1.NodeConditionType) bool {
+func (v AgentOwnership) keeps(kind corev1.NodeConditionType) bool {
 	if known, ok := catalog.Lookup(string(kind)); ok && known.Source == catalog.Kubernetes {
 		return false
 	}
@@ -178,16 +178,16 @@ func (v Voice) keeps(kind corev1.NodeConditionType) bool {
 	return owned["status"] && owned["reason"] && !applied["status"] && !applied["reason"] && !others["lastHeartbeatTime"]
 }
 
-// told returns the content of a condition for comparison.
-func told(c *corev1.NodeCondition) string {
+// contentOf returns the content of a condition for comparison.
+func contentOf(c *corev1.NodeCondition) string {
 	if c.Reason == "" {
 		return string(c.Status) + "."
 	}
 	return fmt.Sprintf("%s (%s).", c.Status, c.Reason)
 }
 
-// valuesOf returns a condition as it appears in an apply.
-func valuesOf(c *corev1.NodeCondition) map[string]any {
+// applyValues returns a condition as it appears in an apply.
+func applyValues(c *corev1.NodeCondition) map[string]any {
 	return map[string]any{
 		"type": c.Type, "status": c.Status, "reason": c.Reason, "message": c.Message,
 		"lastTransitionTime": c.LastTransitionTime, "lastHeartbeatTime": c.LastHeartbeatTime,

@@ -67,15 +67,15 @@ func FuzzHear(f *testing.F) {
 	})
 }
 
-// agency is a node with an agent on a real API server.
-type agency struct {
+// agentFixture is a node with an agent on a real API server.
+type agentFixture struct {
 	*testing.T
 	admin  *kubernetes.Clientset
 	writer *treat.Writer
 	name   string
 }
 
-func TestSilence(t *testing.T) {
+func TestMarkUnknown(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{})
 	c, err := client.New(cluster.AdminConfig(), client.Options{})
 	if err != nil {
@@ -84,17 +84,17 @@ func TestSilence(t *testing.T) {
 	admin := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
 	for i, test := range []struct {
 		name string
-		tell func(*agency)
+		tell func(*agentFixture)
 	}{
-		{"turns the agent's rows and no others, in one write, and leaves them the agent's", (*agency).turns},
-		{"is made on the version that was looked at, or not at all", (*agency).isPrecise},
-		{"leaves what others speak for", (*agency).leavesOthers},
-		{"leaves what a node-problem-detector keeps that says the same", (*agency).leavesWhoBeats},
-		{"turns the conditions of a replaced manager", (*agency).turnsTheReplaced},
-		{"writes nothing without conditions of the agent", (*agency).saysNothing},
+		{"turns the agent's rows and no others, in one write, and leaves them the agent's", (*agentFixture).turns},
+		{"is made on the version that was looked at, or not at all", (*agentFixture).isPrecise},
+		{"leaves what others speak for", (*agentFixture).leavesOthers},
+		{"leaves what a node-problem-detector keeps that says the same", (*agentFixture).leavesWhoBeats},
+		{"turns the conditions of a replaced manager", (*agentFixture).turnsTheReplaced},
+		{"writes nothing without conditions of the agent", (*agentFixture).saysNothing},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			a := &agency{T: t, admin: admin, writer: treat.NewWriter(c), name: fmt.Sprintf("n%d", i)}
+			a := &agentFixture{T: t, admin: admin, writer: treat.NewWriter(c), name: fmt.Sprintf("n%d", i)}
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: a.name}}
 			if err := c.Create(t.Context(), node); err != nil {
 				t.Fatal(err)
@@ -108,7 +108,7 @@ func TestSilence(t *testing.T) {
 }
 
 // applies makes a manager apply conditions, written as type=status/reason.
-func (a *agency) applies(manager string, force bool, rows ...string) error {
+func (a *agentFixture) applies(manager string, force bool, rows ...string) error {
 	a.Helper()
 	var conditions []map[string]any
 	for _, row := range rows {
@@ -126,7 +126,7 @@ func (a *agency) applies(manager string, force bool, rows ...string) error {
 	return err
 }
 
-func (a *agency) must(err error) {
+func (a *agentFixture) must(err error) {
 	a.Helper()
 	if err != nil {
 		a.Fatal(err)
@@ -134,7 +134,7 @@ func (a *agency) must(err error) {
 }
 
 // rows returns the conditions of the node, as type=status/reason.
-func (a *agency) rows() (rows []string, node *corev1.Node) {
+func (a *agentFixture) rows() (rows []string, node *corev1.Node) {
 	a.Helper()
 	node, err := a.writer.Fetch(a.Context(), a.name)
 	a.must(err)
@@ -144,7 +144,7 @@ func (a *agency) rows() (rows []string, node *corev1.Node) {
 	return rows, node
 }
 
-func (a *agency) are(want ...string) *corev1.Node {
+func (a *agentFixture) are(want ...string) *corev1.Node {
 	a.Helper()
 	got, node := a.rows()
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -154,7 +154,7 @@ func (a *agency) are(want ...string) *corev1.Node {
 }
 
 // silence prepares the write.
-func (a *agency) silence(node *corev1.Node) *treat.MarkUnknown {
+func (a *agentFixture) silence(node *corev1.Node) *treat.MarkUnknown {
 	a.Helper()
 	voice, err := treat.Hear(node)
 	a.must(err)
@@ -166,7 +166,7 @@ func (a *agency) silence(node *corev1.Node) *treat.MarkUnknown {
 
 const agentSays = treat.AgentFieldManager
 
-func (a *agency) turns() {
+func (a *agentFixture) turns() {
 	a.must(a.applies(agentSays, false, "A=True/Bad", "B=False/Good", "C=Unknown/TimedOut"))
 	before := a.are("Ready=True/KubeletReady", "A=True/Bad", "B=False/Good", "C=Unknown/TimedOut")
 	s := a.silence(before)
@@ -196,7 +196,7 @@ func (a *agency) turns() {
 	a.are("Ready=True/KubeletReady", "A=True/Bad", "C=False/Good")
 }
 
-func (a *agency) isPrecise() {
+func (a *agentFixture) isPrecise() {
 	a.must(a.applies(agentSays, false, "A=True/Bad"))
 	_, node := a.rows()
 	s := a.silence(node)
@@ -207,7 +207,7 @@ func (a *agency) isPrecise() {
 	a.are("Ready=True/KubeletReady", "A=False/Good")
 }
 
-func (a *agency) leavesOthers() {
+func (a *agentFixture) leavesOthers() {
 	a.must(a.applies(agentSays, false, "A=True/Bad", "B=True/Bad", "C=True/Bad", "D=True/Bad", "E=True/Bad"))
 	a.must(a.applies("old-agent", true, "A=False/Theirs", "B=True/Bad")) // A is taken over, B is shared
 	_, err := a.admin.CoreV1().Nodes().Patch(a.Context(), a.name, types.StrategicMergePatchType,
@@ -228,14 +228,14 @@ func (a *agency) leavesOthers() {
 }
 
 // patches makes a manager write a condition as node-problem-detector does.
-func (a *agency) patches(manager, kind, status, reason, at string) {
+func (a *agentFixture) patches(manager, kind, status, reason, at string) {
 	a.Helper()
 	patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":%q,"status":%q,"reason":%q,"message":"so it is","lastTransitionTime":"2026-11-15T11:00:00Z","lastHeartbeatTime":%q}]}}`, kind, status, reason, at)
 	_, err := a.admin.CoreV1().Nodes().Patch(a.Context(), a.name, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: manager}, "status")
 	a.must(err)
 }
 
-func (a *agency) leavesWhoBeats() {
+func (a *agentFixture) leavesWhoBeats() {
 	a.must(a.applies(agentSays, false, "A=False/Good", "B=False/Good"))
 	a.patches("node-problem-detector", "A", "False", "Good", "2026-11-15T12:05:00Z")
 	_, node := a.rows()
@@ -247,7 +247,7 @@ func (a *agency) leavesWhoBeats() {
 	a.are("Ready=True/KubeletReady", "A=False/Good", "B=Unknown/"+triage.AgentSilent)
 }
 
-func (a *agency) turnsTheReplaced() {
+func (a *agentFixture) turnsTheReplaced() {
 	a.patches("node-problem-detector", "A", "False", "Good", "2026-11-15T11:55:00Z")
 	a.must(a.applies(agentSays, true, "A=False/Good"))
 	_, node := a.rows()
@@ -269,7 +269,7 @@ func (a *agency) turnsTheReplaced() {
 	}
 }
 
-func (a *agency) saysNothing() {
+func (a *agentFixture) saysNothing() {
 	_, node := a.rows()
 	if s := a.silence(node); s != nil {
 		a.Errorf("it would turn %v", s.Turned)

@@ -23,8 +23,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
-// clinic is a cluster with a remediator and the NodeHealthCheck CRD.
-type clinic struct {
+// remediationFixture is a cluster with a remediator and the NodeHealthCheck CRD.
+type remediationFixture struct {
 	client.Client
 	*treat.Writer
 	cluster *testbed.Cluster
@@ -36,7 +36,7 @@ func TestWriterForHealthChecks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := clinic{c, treat.NewWriter(c), cluster}
+	k := remediationFixture{c, treat.NewWriter(c), cluster}
 	k.knowsMissingKinds(t)
 	if err := remediator.Install(t.Context(), cluster); err != nil {
 		t.Fatal(err)
@@ -66,8 +66,8 @@ func TestWriterForHealthChecks(t *testing.T) {
 	t.Run("writes the status of a health check", k.writesStatus)
 }
 
-// fate checks the outcome of a write.
-func fate(t *testing.T, err error, want treat.Result) {
+// wantResult checks the outcome of a write.
+func wantResult(t *testing.T, err error, want treat.Result) {
 	t.Helper()
 	if got := treat.Classify(err); got != want {
 		t.Errorf("the fate of the write is %d, want %d: %v", got, want, err)
@@ -85,7 +85,7 @@ func mustMake(t *testing.T, template *unstructured.Unstructured, node string) *u
 	return made
 }
 
-func (k clinic) storeTemplate(t *testing.T, name string, annotations map[string]string) *unstructured.Unstructured {
+func (k remediationFixture) storeTemplate(t *testing.T, name string, annotations map[string]string) *unstructured.Unstructured {
 	t.Helper()
 	template := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"size": int64(42)}}}}}
 	template.SetGroupVersionKind(remediator.TemplateKind)
@@ -98,7 +98,7 @@ func (k clinic) storeTemplate(t *testing.T, name string, annotations map[string]
 	return template
 }
 
-func (k clinic) storeRemediation(t *testing.T, node string) *unstructured.Unstructured {
+func (k remediationFixture) storeRemediation(t *testing.T, node string) *unstructured.Unstructured {
 	t.Helper()
 	stored, err := k.CreateRemediation(t.Context(), mustMake(t, k.storeTemplate(t, "for-"+node, nil), node))
 	if err != nil {
@@ -107,7 +107,7 @@ func (k clinic) storeRemediation(t *testing.T, node string) *unstructured.Unstru
 	return stored
 }
 
-func (k clinic) patch(t *testing.T, object client.Object, patch string) {
+func (k remediationFixture) patch(t *testing.T, object client.Object, patch string) {
 	t.Helper()
 	if err := k.Patch(t.Context(), object, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
 		t.Fatal(err)
@@ -115,7 +115,7 @@ func (k clinic) patch(t *testing.T, object client.Object, patch string) {
 }
 
 // again reads an object from the API server, nil if it is gone.
-func (k clinic) again(t *testing.T, object *unstructured.Unstructured) *unstructured.Unstructured {
+func (k remediationFixture) again(t *testing.T, object *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
 	found := &unstructured.Unstructured{}
 	found.SetGroupVersionKind(object.GroupVersionKind())
@@ -130,11 +130,11 @@ func (k clinic) again(t *testing.T, object *unstructured.Unstructured) *unstruct
 }
 
 // knowsMissingKinds tries a kind before it is installed.
-func (k clinic) knowsMissingKinds(t *testing.T) {
+func (k remediationFixture) knowsMissingKinds(t *testing.T) {
 	t.Helper()
 	early := remediation.Template{GroupVersionKind: remediator.TemplateKind, Namespace: "default", Name: "early"}
 	_, err := k.GetTemplate(t.Context(), early)
-	fate(t, err, treat.Refused)
+	wantResult(t, err, treat.Refused)
 	if err == nil || !strings.Contains(err.Error(), early.String()) {
 		t.Errorf("the error does not name the template: %v", err)
 	}
@@ -143,10 +143,10 @@ func (k clinic) knowsMissingKinds(t *testing.T) {
 	object.SetNamespace("default")
 	object.SetName("early")
 	_, err = k.CreateRemediation(t.Context(), object)
-	fate(t, err, treat.Refused)
+	wantResult(t, err, treat.Refused)
 }
 
-func (k clinic) readsTemplates(t *testing.T) {
+func (k remediationFixture) readsTemplates(t *testing.T) {
 	stored := k.storeTemplate(t, "read", nil)
 	ref := remediation.Template{GroupVersionKind: remediator.TemplateKind, Namespace: "default", Name: "read"}
 	got, err := k.GetTemplate(t.Context(), ref)
@@ -166,7 +166,7 @@ func (k clinic) readsTemplates(t *testing.T) {
 	}
 }
 
-func (k clinic) creates(t *testing.T) {
+func (k remediationFixture) creates(t *testing.T) {
 	asked := mustMake(t, k.storeTemplate(t, "create", nil), "create-1")
 	untouched := asked.DeepCopy()
 	created, err := k.CreateRemediation(t.Context(), asked)
@@ -194,10 +194,10 @@ func (k clinic) creates(t *testing.T) {
 		t.Errorf("it was written by %+v", managers)
 	}
 	_, err = k.CreateRemediation(t.Context(), asked)
-	fate(t, err, treat.Stale)
+	wantResult(t, err, treat.Stale)
 }
 
-func (k clinic) createsOnce(t *testing.T) {
+func (k remediationFixture) createsOnce(t *testing.T) {
 	proxy, err := k.cluster.Proxy()
 	if err != nil {
 		t.Fatal(err)
@@ -211,12 +211,12 @@ func (k clinic) createsOnce(t *testing.T) {
 	quick, slow := k.storeTemplate(t, "quick", several), k.storeTemplate(t, "slow", several)
 	lost := proxy.Inject(testbed.On("create", "exampleremediations"), testbed.CutResponse(), 1)
 	_, err = writer.CreateRemediation(t.Context(), mustMake(t, quick, "once-1"))
-	fate(t, err, treat.Unknown)
+	wantResult(t, err, treat.Unknown)
 	lost.Lift()
 	_, err = writer.CreateRemediation(t.Context(), mustMake(t, quick, "once-1"))
-	fate(t, err, treat.Stale)
+	wantResult(t, err, treat.Stale)
 	_, err = writer.CreateRemediation(t.Context(), mustMake(t, slow, "once-1"))
-	fate(t, err, treat.Made)
+	wantResult(t, err, treat.Made)
 
 	var list unstructured.UnstructuredList
 	list.SetGroupVersionKind(remediator.Kind)
@@ -237,15 +237,15 @@ func (k clinic) createsOnce(t *testing.T) {
 	}
 }
 
-func (k clinic) deletes(t *testing.T) {
+func (k remediationFixture) deletes(t *testing.T) {
 	stored := k.storeRemediation(t, "delete-1")
 	object := remediation.Read(stored)
 	k.patch(t, stored.DeepCopy(), `{"spec":{"size":43}}`) // does not change the identity
-	fate(t, k.DeleteRemediation(t.Context(), object), treat.Made)
+	wantResult(t, k.DeleteRemediation(t.Context(), object), treat.Made)
 	if left := k.again(t, stored); left != nil {
 		t.Errorf("it is still there: %v", left)
 	}
-	fate(t, k.DeleteRemediation(t.Context(), object), treat.Made) // already gone
+	wantResult(t, k.DeleteRemediation(t.Context(), object), treat.Made) // already gone
 
 	successor := stored.DeepCopy()
 	successor.SetResourceVersion("")
@@ -253,29 +253,29 @@ func (k clinic) deletes(t *testing.T) {
 	if err := k.Create(t.Context(), successor); err != nil {
 		t.Fatal(err)
 	}
-	fate(t, k.DeleteRemediation(t.Context(), object), treat.Stale)
+	wantResult(t, k.DeleteRemediation(t.Context(), object), treat.Stale)
 	if k.again(t, stored) == nil {
 		t.Error("another object of the same name was deleted")
 	}
 
 	changed := k.storeRemediation(t, "delete-3")
 	k.patch(t, changed.DeepCopy(), `{"spec":{"size":44}}`)
-	fate(t, k.DeleteRemediationAsKnown(t.Context(), remediation.Read(changed)), treat.Stale)
-	fate(t, k.DeleteRemediationAsKnown(t.Context(), remediation.Read(k.again(t, changed))), treat.Made)
+	wantResult(t, k.DeleteRemediationAsKnown(t.Context(), remediation.Read(changed)), treat.Stale)
+	wantResult(t, k.DeleteRemediationAsKnown(t.Context(), remediation.Read(k.again(t, changed))), treat.Made)
 	if left := k.again(t, changed); left != nil {
 		t.Errorf("it is still there: %v", left)
 	}
 
 	held := k.storeRemediation(t, "delete-2")
 	k.patch(t, held.DeepCopy(), `{"metadata":{"finalizers":["example.com/wait"]}}`)
-	fate(t, k.DeleteRemediation(t.Context(), remediation.Read(held)), treat.Made)
-	fate(t, k.DeleteRemediation(t.Context(), remediation.Read(held)), treat.Made)
+	wantResult(t, k.DeleteRemediation(t.Context(), remediation.Read(held)), treat.Made)
+	wantResult(t, k.DeleteRemediation(t.Context(), remediation.Read(held)), treat.Made)
 	if left := remediation.Read(k.again(t, held)); !left.Deleting || !cmp.Equal(left.Finalizers, []string{"example.com/wait"}) {
 		t.Errorf("what a finalizer keeps is read as %+v", left)
 	}
 }
 
-func (k clinic) annotates(t *testing.T) {
+func (k remediationFixture) annotates(t *testing.T) {
 	stored := k.storeRemediation(t, "annotate-1")
 	object := remediation.Read(stored)
 	at := time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
@@ -291,7 +291,7 @@ func (k clinic) annotates(t *testing.T) {
 		t.Errorf("annotated (-want +got):\n%s", diff)
 	}
 	_, err = k.AnnotateRemediation(t.Context(), object, map[string]*string{remediation.TimedOutAnnotation: nil})
-	fate(t, err, treat.Stale) // the object has changed
+	wantResult(t, err, treat.Stale) // the object has changed
 	want.ResourceVersion, err = k.AnnotateRemediation(t.Context(), want, map[string]*string{remediation.HealthyDelayAnnotation: nil})
 	if err != nil {
 		t.Fatal(err)
@@ -307,7 +307,7 @@ func (k clinic) annotates(t *testing.T) {
 	}
 }
 
-func (k clinic) removesConfirmation(t *testing.T) {
+func (k remediationFixture) removesConfirmation(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "confirmed", Annotations: map[string]string{remediation.ConfirmedAnnotation: "by me", "other": "stays"}}}
 	if err := k.Create(t.Context(), node); err != nil {
 		t.Fatal(err)
@@ -315,7 +315,7 @@ func (k clinic) removesConfirmation(t *testing.T) {
 	before := node.DeepCopy()
 	k.patch(t, node, `{"metadata":{"labels":{"new":"one"}}}`)
 	_, err := k.RemoveConfirmation(t.Context(), before)
-	fate(t, err, treat.Stale)
+	wantResult(t, err, treat.Stale)
 	version, err := k.RemoveConfirmation(t.Context(), node)
 	if err != nil {
 		t.Fatal(err)
@@ -333,7 +333,7 @@ func leaseNode(name string) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name + "-uid")}}
 }
 
-func (k clinic) mustFetchLease(t *testing.T, node string) *coordinationv1.Lease {
+func (k remediationFixture) mustFetchLease(t *testing.T, node string) *coordinationv1.Lease {
 	t.Helper()
 	lease, err := k.FetchLease(t.Context(), node)
 	if err != nil {
@@ -343,12 +343,12 @@ func (k clinic) mustFetchLease(t *testing.T, node string) *coordinationv1.Lease 
 }
 
 // noteHolder makes another holder write its name into a Lease.
-func (k clinic) noteHolder(t *testing.T, lease *coordinationv1.Lease, holder string) {
+func (k remediationFixture) noteHolder(t *testing.T, lease *coordinationv1.Lease, holder string) {
 	t.Helper()
 	k.patch(t, lease.DeepCopy(), `{"spec":{"holderIdentity":"`+holder+`"}}`)
 }
 
-func (k clinic) obtains(t *testing.T) {
+func (k remediationFixture) obtains(t *testing.T) {
 	node, us, now := leaseNode("obtain-1"), nodelease.HolderOf("workers"), time.Now()
 	if lease := k.mustFetchLease(t, node.Name); lease != nil {
 		t.Fatalf("there is a Lease: %+v", lease)
@@ -374,17 +374,17 @@ func (k clinic) obtains(t *testing.T) {
 	}
 }
 
-func (k clinic) takesNoLease(t *testing.T) {
+func (k remediationFixture) takesNoLease(t *testing.T) {
 	node, us, now := leaseNode("refused-1"), nodelease.HolderOf("workers"), time.Now()
 	first, err := k.ObtainLease(t.Context(), nodelease.Take(nil, node, us, time.Minute, now))
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = k.ObtainLease(t.Context(), nodelease.Take(nil, node, "other", time.Minute, now))
-	fate(t, err, treat.Stale) // another holder was faster
+	wantResult(t, err, treat.Stale) // another holder was faster
 	k.noteHolder(t, first, "maintenance")
 	_, err = k.ObtainLease(t.Context(), nodelease.Take(first, node, us, time.Minute, now))
-	fate(t, err, treat.Stale) // another holder has taken it since
+	wantResult(t, err, treat.Stale) // another holder has taken it since
 	if lease := k.mustFetchLease(t, node.Name); *lease.Spec.HolderIdentity != "maintenance" {
 		t.Errorf("it is held by %s", *lease.Spec.HolderIdentity)
 	}
@@ -392,32 +392,32 @@ func (k clinic) takesNoLease(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = k.ObtainLease(t.Context(), nodelease.Take(first, node, us, time.Minute, now))
-	fate(t, err, treat.Stale) // a renewal must not create a new Lease
+	wantResult(t, err, treat.Stale) // a renewal must not create a new Lease
 	if lease := k.mustFetchLease(t, node.Name); lease != nil {
 		t.Errorf("there is a Lease again: %+v", lease)
 	}
 }
 
-func (k clinic) releases(t *testing.T) {
+func (k remediationFixture) releases(t *testing.T) {
 	node, us, now := leaseNode("release-1"), nodelease.HolderOf("workers"), time.Now()
 	lease, err := k.ObtainLease(t.Context(), nodelease.Take(nil, node, us, time.Minute, now))
 	if err != nil {
 		t.Fatal(err)
 	}
 	k.noteHolder(t, lease, "maintenance")
-	fate(t, k.ReleaseLease(t.Context(), lease), treat.Stale)
+	wantResult(t, k.ReleaseLease(t.Context(), lease), treat.Stale)
 	theirs := k.mustFetchLease(t, node.Name)
 	if theirs == nil {
 		t.Fatal("the Lease of another holder was released")
 	}
-	fate(t, k.ReleaseLease(t.Context(), theirs), treat.Made)
+	wantResult(t, k.ReleaseLease(t.Context(), theirs), treat.Made)
 	if left := k.mustFetchLease(t, node.Name); left != nil {
 		t.Errorf("it is still there: %+v", left)
 	}
-	fate(t, k.ReleaseLease(t.Context(), theirs), treat.Made) // already gone
+	wantResult(t, k.ReleaseLease(t.Context(), theirs), treat.Made) // already gone
 }
 
-func (k clinic) writesStatus(t *testing.T) {
+func (k remediationFixture) writesStatus(t *testing.T) {
 	check := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"remediationTemplate": map[string]any{
 		"apiVersion": remediator.GroupVersion.String(), "kind": remediator.TemplateKind.Kind, "namespace": "default", "name": "quick",
 	}}}}
@@ -454,5 +454,5 @@ func (k clinic) writesStatus(t *testing.T) {
 		}
 	}
 	_, err := k.HealthCheckStatus(t.Context(), "gone", status{})
-	fate(t, err, treat.Stale)
+	wantResult(t, err, treat.Stale)
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// halls is a cluster with Karpenter's CRDs, without Karpenter.
-type halls struct {
+// claimFixture is a cluster with Karpenter's CRDs, without Karpenter.
+type claimFixture struct {
 	client.Client
 	*treat.Writer
 }
@@ -39,7 +39,7 @@ func TestWriterForTerminations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := halls{c, treat.NewWriter(c)}
+	h := claimFixture{c, treat.NewWriter(c)}
 	t.Run("classifies_a_missing_kind", func(t *testing.T) {
 		_, err := h.MarkClaim(t.Context(), &karpenter.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, ownership.Mark{})
 		if got := treat.Classify(err); got != treat.Refused && got != treat.Stale {
@@ -67,7 +67,7 @@ func TestWriterForTerminations(t *testing.T) {
 }
 
 // claims stores a claim that satisfies Karpenter's schema and has more fields than are read.
-func (h halls) claims(t *testing.T, name string, annotations map[string]string) *karpenter.NodeClaim {
+func (h claimFixture) claims(t *testing.T, name string, annotations map[string]string) *karpenter.NodeClaim {
 	t.Helper()
 	u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
 		"nodeClassRef": map[string]any{"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "default"},
@@ -84,7 +84,7 @@ func (h halls) claims(t *testing.T, name string, annotations map[string]string) 
 	return h.fetched(t, name)
 }
 
-func (h halls) fetched(t *testing.T, name string) *karpenter.NodeClaim {
+func (h claimFixture) fetched(t *testing.T, name string) *karpenter.NodeClaim {
 	t.Helper()
 	claim, err := h.FetchClaim(t.Context(), name)
 	if err != nil {
@@ -98,10 +98,10 @@ var aMark = ownership.Mark{
 	Since: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC), Deadline: treat.Deadline(time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)),
 }
 
-func (h halls) marks(t *testing.T) {
+func (h claimFixture) marks(t *testing.T) {
 	claim := h.claims(t, "marked", map[string]string{"other": "one"})
 	marked, err := h.MarkClaim(t.Context(), claim, aMark)
-	fate(t, err, treat.Made)
+	wantResult(t, err, treat.Made)
 	now := h.fetched(t, "marked")
 	if marked.ResourceVersion != now.ResourceVersion || marked.UID != claim.UID {
 		t.Errorf("the answer is of version %s, and it has %s", marked.ResourceVersion, now.ResourceVersion)
@@ -124,21 +124,21 @@ func (h halls) marks(t *testing.T) {
 	plain := aMark
 	plain.Deadline = ""
 	graceful, err := h.MarkClaim(t.Context(), h.claims(t, "graceful", nil), plain)
-	fate(t, err, treat.Made)
+	wantResult(t, err, treat.Made)
 	if _, has := graceful.Annotations[karpenter.TerminationTimestampAnnotation]; has {
 		t.Error("one that is drained has a deadline")
 	}
 }
 
-func (h halls) marksAsKnown(t *testing.T) {
+func (h claimFixture) marksAsKnown(t *testing.T) {
 	claim := h.claims(t, "changed", nil)
 	if _, err := h.MarkClaim(t.Context(), claim, aMark); err != nil {
 		t.Fatal(err)
 	}
 	_, err := h.MarkClaim(t.Context(), claim, aMark)
-	fate(t, err, treat.Stale)
+	wantResult(t, err, treat.Stale)
 	_, err = h.SpareClaim(t.Context(), claim, aMark)
-	fate(t, err, treat.Stale)
+	wantResult(t, err, treat.Stale)
 	other := h.fetched(t, "changed")
 	other.UID = "another"
 	_, err = h.MarkClaim(t.Context(), other, aMark)
@@ -147,26 +147,26 @@ func (h halls) marksAsKnown(t *testing.T) {
 	}
 	other.Name = "nobody"
 	_, err = h.MarkClaim(t.Context(), other, aMark)
-	fate(t, err, treat.Stale)
+	wantResult(t, err, treat.Stale)
 	if now, err := h.FetchClaim(t.Context(), "nobody"); now != nil || err != nil {
 		t.Errorf("a missing claim is read as %v, %v", now, err)
 	}
 }
 
-func (h halls) deletesAsKnown(t *testing.T) {
+func (h claimFixture) deletesAsKnown(t *testing.T) {
 	claim := h.claims(t, "deleted", nil)
 	marked, err := h.MarkClaim(t.Context(), claim, aMark)
 	if err != nil {
 		t.Fatal(err)
 	}
-	fate(t, h.DeleteClaim(t.Context(), claim), treat.Stale)
+	wantResult(t, h.DeleteClaim(t.Context(), claim), treat.Stale)
 	other := marked.DeepCopy()
 	other.UID = "another"
-	fate(t, h.DeleteClaim(t.Context(), other), treat.Stale)
+	wantResult(t, h.DeleteClaim(t.Context(), other), treat.Stale)
 	if now := h.fetched(t, "deleted"); now.DeletionTimestamp != nil {
 		t.Fatal("it is deleted in a version that it no longer has")
 	}
-	fate(t, h.DeleteClaim(t.Context(), marked), treat.Made)
+	wantResult(t, h.DeleteClaim(t.Context(), marked), treat.Made)
 	now := h.fetched(t, "deleted")
 	if now == nil || now.DeletionTimestamp == nil {
 		t.Fatalf("it is %+v", now)
@@ -174,10 +174,10 @@ func (h halls) deletesAsKnown(t *testing.T) {
 	if err := h.Patch(t.Context(), now, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))); err != nil && !apierrors.IsNotFound(err) {
 		t.Fatal(err)
 	}
-	fate(t, h.DeleteClaim(t.Context(), now), treat.Made) // already gone
+	wantResult(t, h.DeleteClaim(t.Context(), now), treat.Made) // already gone
 }
 
-func (h halls) spares(t *testing.T) {
+func (h claimFixture) spares(t *testing.T) {
 	const timestamp = karpenter.TerminationTimestampAnnotation
 	for name, test := range map[string]struct {
 		before   map[string]string
@@ -208,15 +208,15 @@ func (h halls) spares(t *testing.T) {
 			marked = h.fetched(t, name)
 		}
 		spared, err := h.SpareClaim(t.Context(), marked, mark)
-		fate(t, err, treat.Made)
+		wantResult(t, err, treat.Made)
 		if _, isMarked := spared.Annotations[ownership.MarkAnnotation]; isMarked || spared.Annotations[timestamp] != test.deadline {
 			t.Errorf("%s: the annotations are %v", name, spared.Annotations)
 		}
-		fate(t, h.DeleteClaim(t.Context(), late), treat.Stale) // the deletion was in flight
+		wantResult(t, h.DeleteClaim(t.Context(), late), treat.Stale) // the deletion was in flight
 	}
 }
 
-func (h halls) writesStatus(t *testing.T) {
+func (h claimFixture) writesStatus(t *testing.T) {
 	policy := &v1alpha1.RepairPolicy{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: v1alpha1.RepairPolicySpec{NodePool: "default", Repair: v1alpha1.RepairSpec{DefaultTolerationDuration: "5m"}}}
 	if err := h.Create(t.Context(), policy); err != nil {
 		t.Fatal(err)
@@ -228,7 +228,7 @@ func (h halls) writesStatus(t *testing.T) {
 	}
 	for _, status := range []v1alpha1.RepairPolicyStatus{want, {}} { // the second removes the first
 		version, err := h.RepairPolicyStatus(t.Context(), "p", status)
-		fate(t, err, treat.Made)
+		wantResult(t, err, treat.Made)
 		now := &v1alpha1.RepairPolicy{}
 		if err := h.Get(t.Context(), client.ObjectKey{Name: "p"}, now); err != nil {
 			t.Fatal(err)
@@ -238,5 +238,5 @@ func (h halls) writesStatus(t *testing.T) {
 		}
 	}
 	_, err := h.RepairPolicyStatus(t.Context(), "nobody", want)
-	fate(t, err, treat.Stale)
+	wantResult(t, err, treat.Stale)
 }

@@ -22,7 +22,7 @@ import (
 
 var nodes = schema.GroupResource{Resource: "nodes"}
 
-func TestFateOf(t *testing.T) {
+func TestClassify(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		err  error

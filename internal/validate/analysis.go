@@ -14,21 +14,21 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// study is a case with the data that several checks need.
-type study struct {
+// analysis is a case with the data that several checks need.
+type analysis struct {
 	Case
-	rule  triage.Rule
-	wrong *triage.FieldError // why the set does not compile
-	reach *reach             // nil if the nodes are unknown
+	rule       triage.Rule
+	compileErr *triage.FieldError // why the set does not compile
+	reach      *reach             // nil if the nodes are unknown
 }
 
-func look(c Case) *study {
-	s := &study{Case: c}
-	s.rule, s.wrong = compile(c.Set)
+func analyze(c Case) *analysis {
+	s := &analysis{Case: c}
+	s.rule, s.compileErr = compile(c.Set)
 	rule := s.rule
-	if s.wrong != nil {
+	if s.compileErr != nil {
 		// A key that is not allowed does not change which nodes the set matches.
-		if s.wrong.Field != taintKeyField {
+		if s.compileErr.Field != taintKeyField {
 			return s
 		}
 		allowed := c.Set.DeepCopy()
@@ -42,7 +42,7 @@ func look(c Case) *study {
 	return s
 }
 
-func (s *study) run(checks []check) (v Verdict) {
+func (s *analysis) run(checks []check) (v Verdict) {
 	for _, finds := range checks {
 		problems, warnings := finds(s)
 		v.Problems = append(v.Problems, problems...)
@@ -72,11 +72,11 @@ func fieldError(err error) *triage.FieldError {
 }
 
 // types returns the condition types of the set in a fixed order.
-func (s *study) types() []string { return slices.Sorted(maps.Keys(s.Set.Spec.Conditions)) }
+func (s *analysis) types() []string { return slices.Sorted(maps.Keys(s.Set.Spec.Conditions)) }
 
 // status returns the required status of a condition of the set, in Kubernetes'
 // spelling.
-func (s *study) status(conditionType string) catalog.Status {
+func (s *analysis) status(conditionType string) catalog.Status {
 	written := string(s.Set.Spec.Conditions[conditionType].Status)
 	if read, err := triage.ParseStatus(written); err == nil {
 		written = read.String()
@@ -87,15 +87,15 @@ func (s *study) status(conditionType string) catalog.Status {
 // reach is what a set would do to the current nodes.
 type reach struct {
 	triage.Impact
-	effect triage.Effect
-	bound  string        // maxUnhealthy
-	limit  int           // maxUnhealthy of the selected nodes, for every effect
-	spared int           // matching control-plane nodes that NoExecute does not empty
-	wait   time.Duration // how long conditions must last before the set acts
+	effect   triage.Effect
+	bound    string        // maxUnhealthy
+	limit    int           // maxUnhealthy of the selected nodes, for every effect
+	excluded int           // matching control-plane nodes that NoExecute does not empty
+	wait     time.Duration // how long conditions must last before the set acts
 }
 
 // reachOf returns what a rule would do, or nil if the nodes are unknown.
-func (s *study) reachOf(set *v1alpha1.ConditionSet, rule triage.Rule) *reach {
+func (s *analysis) reachOf(set *v1alpha1.ConditionSet, rule triage.Rule) *reach {
 	if s.Impact == nil {
 		return nil
 	}
@@ -116,7 +116,7 @@ func (s *study) reachOf(set *v1alpha1.ConditionSet, rule triage.Rule) *reach {
 		r.wait = max(r.wait, signal.For)
 	}
 	if r.effect == triage.NoExecute && !rule.Response.Taint.ControlPlane {
-		r.spared = impact.ControlPlane
+		r.excluded = impact.ControlPlane
 	}
 	return r
 }
@@ -129,14 +129,14 @@ func (r *reach) emptied() int {
 	if r.effect != triage.NoExecute {
 		return 0
 	}
-	return min(r.Matching-r.spared, r.limit)
+	return min(r.Matching-r.excluded, r.limit)
 }
 
-// narrows reports whether the change has no effect on a node that the set in force does
+// isNarrower reports whether the change has no effect on a node that the set in force does
 // not already have. If no new node matches, the effect is not stronger and no more nodes
 // are emptied, but the effect on some nodes still grows, more says how. The function runs
 // the comparisons that need no nodes first.
-func (s *study) narrows() (narrows bool, more string) {
+func (s *analysis) isNarrower() (narrows bool, more string) {
 	if s.Before == nil || s.Before.Spec.DryRun || s.reach == nil {
 		return false, ""
 	}
@@ -150,14 +150,14 @@ func (s *study) narrows() (narrows bool, more string) {
 	if added, err := s.Impact(s.rule, rule); err != nil || added.Matching > 0 {
 		return false, ""
 	}
-	more = moreThan(rule, s.rule, s.reach.emptied() > 0)
+	more = addedEffect(rule, s.rule, s.reach.emptied() > 0)
 	return more == "", more
 }
 
-// moreThan says what a node gets from the new rule that it does not get from the rule in
+// addedEffect says what a node gets from the new rule that it does not get from the rule in
 // force; "" for nothing. More nodes may match than NoExecute may empty. If the new rule
 // matches other nodes, some emptied nodes recover and other nodes are emptied instead.
-func moreThan(was, is triage.Rule, empties bool) string {
+func addedEffect(was, is triage.Rule, empties bool) string {
 	before, now := was.Response.Taint, is.Response.Taint
 	switch {
 	case now.Key != before.Key:
@@ -166,7 +166,7 @@ func moreThan(was, is triage.Rule, empties bool) string {
 		return ", and those of the control plane were spared until now"
 	case !waitsAsLong(is, was):
 		return ", sooner than it does now"
-	case empties && !sameQuestion(is, was):
+	case empties && !sameMatch(is, was):
 		return ", and they need not be those that are emptied now"
 	}
 	return ""

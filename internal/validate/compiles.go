@@ -10,11 +10,11 @@ import (
 const taintKeyField = "spec.taintKey"
 
 // compiles rejects a set that does not compile to a rule.
-func compiles(s *study) (problems []Problem, _ []string) {
-	if s.wrong == nil || s.keyIsReserved() {
+func compiles(s *analysis) (problems []Problem, _ []string) {
+	if s.compileErr == nil || s.keyIsReserved() {
 		return nil, nil
 	}
-	return []Problem{invalid(s.wrong)}, nil
+	return []Problem{invalid(s.compileErr)}, nil
 }
 
 func invalid(wrong *triage.FieldError) Problem {
@@ -26,15 +26,15 @@ func invalid(wrong *triage.FieldError) Problem {
 }
 
 // reservedKey rejects taint keys that another component owns.
-func reservedKey(s *study) (problems []Problem, _ []string) {
+func reservedKey(s *analysis) (problems []Problem, _ []string) {
 	if !s.keyIsReserved() {
 		return nil, nil
 	}
-	return []Problem{{taintKeyField, fmt.Sprintf("%q: %s%s", s.wrong.Value, s.wrong.Problem, s.aside()), ReservedTaintKey}}, nil
+	return []Problem{{taintKeyField, fmt.Sprintf("%q: %s%s", s.compileErr.Value, s.compileErr.Problem, s.matchNote()), ReservedTaintKey}}, nil
 }
 
 // keyIsReserved reports whether the set does not compile because its taint key is reserved.
-func (s *study) keyIsReserved() bool {
+func (s *analysis) keyIsReserved() bool {
 	_, reserved := taintkey.Owner(s.Set.Spec.TaintKey)
-	return reserved && s.wrong != nil && s.wrong.Field == taintKeyField
+	return reserved && s.compileErr != nil && s.compileErr.Field == taintKeyField
 }

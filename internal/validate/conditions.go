@@ -9,14 +9,16 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// shortestUnready is how long a healthy node may be not Ready, for example during a reboot.
-const shortestUnready = time.Minute
+// minUnready is how long a healthy node may be not Ready, for example during a reboot.
+const minUnready = time.Minute
 
-func sign(i int, part string) string { return fmt.Sprintf("spec.unhealthyConditions[%d].%s", i, part) }
+func conditionPath(i int, part string) string {
+	return fmt.Sprintf("spec.unhealthyConditions[%d].%s", i, part)
+}
 
-// written returns the conditions that the user wrote. It is empty if the defaults apply,
+// userSignals returns the conditions that the user wrote. It is empty if the defaults apply,
 // which need no check.
-func (s *healthStudy) written() []triage.Signal {
+func (s *healthAnalysis) userSignals() []triage.Signal {
 	if len(s.Check.Spec.UnhealthyConditions) == 0 {
 		return nil
 	}
@@ -25,40 +27,40 @@ func (s *healthStudy) written() []triage.Signal {
 
 // remediatesHealthy rejects a condition that healthy nodes report. Each condition is
 // sufficient by itself, so every healthy node would be remediated.
-func remediatesHealthy(s *healthStudy) (problems []Problem, _ []string) {
-	for i, signal := range s.written() {
+func remediatesHealthy(s *healthAnalysis) (problems []Problem, _ []string) {
+	for i, signal := range s.userSignals() {
 		if !catalog.Healthy(signal.Condition, signal.Status.String()) {
 			continue
 		}
 		text := fmt.Sprintf("%s=%s is what a healthy node reports, and each sign is enough by itself, so the nodes that are well would be remediated", signal.Condition, signal.Status)
 		if s.found != nil && s.found.Matching > 0 {
-			text += ": " + s.hits()
+			text += ": " + s.matches()
 		}
 		is := known(signal.Condition)
-		problems = append(problems, Problem{sign(i, "status"), fmt.Sprintf("%s. Write status: \"%s\", which says: %s", text, is.Sick(), is.Meaning), HealthyStatus})
+		problems = append(problems, Problem{conditionPath(i, "status"), fmt.Sprintf("%s. Write status: \"%s\", which says: %s", text, is.Sick(), is.Meaning), HealthyStatus})
 	}
 	return problems, nil
 }
 
-// namesOfSigns warns of condition types that no node reports. It does not reject them: a
+// conditionNames warns of condition types that no node reports. It does not reject them: a
 // health check may be created before the agent, and its other conditions still work.
-func namesOfSigns(s *healthStudy) (_ []Problem, warnings []string) {
+func conditionNames(s *healthAnalysis) (_ []Problem, warnings []string) {
 	var unknown []string
 	first := 0
-	for i, signal := range s.written() {
+	for i, signal := range s.userSignals() {
 		name := signal.Condition
 		if slices.Contains(s.Reported, name) {
 			continue
 		}
 		if event, ok := catalog.LookupEvent(name); ok {
-			warnings = append(warnings, fmt.Sprintf("%s: %s is the reason of an Event of %s, not a condition: it never stands on a node", sign(i, "type"), name, event.Sources[0]))
+			warnings = append(warnings, fmt.Sprintf("%s: %s is the reason of an Event of %s, not a condition: it never stands on a node", conditionPath(i, "type"), name, event.Sources[0]))
 			continue
 		}
 		if _, ok := catalog.Lookup(name); ok {
 			continue
 		}
 		if right, slip := catalog.Nearest(name, s.Reported...); slip {
-			warnings = append(warnings, fmt.Sprintf("%s: %s is not a condition that is known; did you mean %s?", sign(i, "type"), brief(name), brief(right)))
+			warnings = append(warnings, fmt.Sprintf("%s: %s is not a condition that is known; did you mean %s?", conditionPath(i, "type"), truncate(name), truncate(right)))
 			continue
 		}
 		if s.Reported != nil && !slices.Contains(unknown, name) {
@@ -69,17 +71,17 @@ func namesOfSigns(s *healthStudy) (_ []Problem, warnings []string) {
 		}
 	}
 	if len(unknown) > 0 {
-		warnings = append(warnings, fmt.Sprintf("%s: no node reports %s, and the catalogue does not know it; it is no sign of anything until an agent reports it", sign(first, "type"), few(unknown)))
+		warnings = append(warnings, fmt.Sprintf("%s: no node reports %s, and the catalogue does not know it; it is no sign of anything until an agent reports it", conditionPath(first, "type"), shortList(unknown)))
 	}
 	return nil, warnings
 }
 
-// hasty warns of a duration so short that a reboot causes a remediation.
-func hasty(s *healthStudy) (_ []Problem, warnings []string) {
-	for i, signal := range s.written() {
-		if signal.Condition == triage.Ready && signal.Status != triage.True && signal.For < shortestUnready {
+// shortDuration warns of a duration so short that a reboot causes a remediation.
+func shortDuration(s *healthAnalysis) (_ []Problem, warnings []string) {
+	for i, signal := range s.userSignals() {
+		if signal.Condition == triage.Ready && signal.Status != triage.True && signal.For < minUnready {
 			warnings = append(warnings, fmt.Sprintf("%s: a node that merely starts anew, or whose network is cut for a moment, has Ready=%s for longer than %s; want at least %s, such as the default of 300s",
-				sign(i, "duration"), signal.Status, span(signal.For), span(shortestUnready)))
+				conditionPath(i, "duration"), signal.Status, formatDuration(signal.For), formatDuration(minUnready)))
 		}
 	}
 	return nil, warnings

@@ -12,54 +12,54 @@ import (
 
 // duplicate rejects a set if another set has the same type, or matches the same
 // conditions on the same nodes.
-func duplicate(s *study) (problems []Problem, _ []string) {
+func duplicate(s *analysis) (problems []Problem, _ []string) {
 	var namesakes, twins []string
 	for _, other := range s.Others {
 		switch {
 		case other == nil || other.Name == s.Set.Name:
 		case other.Spec.Type == s.Set.Spec.Type && other.Spec.Type != "":
 			namesakes = append(namesakes, other.Name)
-		case s.wrong == nil && asksTheSame(s, other):
+		case s.compileErr == nil && matchesSame(s, other):
 			twins = append(twins, other.Name)
 		}
 	}
 	if len(namesakes) > 0 {
 		problems = append(problems, Problem{"spec.type", fmt.Sprintf(
 			"%s is already the type of %s, so nobody could tell them apart%s. Change or delete what is there, or give this one a type of its own",
-			brief(s.Set.Spec.Type), others(namesakes), s.aside()), Duplicate})
+			truncate(s.Set.Spec.Type), others(namesakes), s.matchNote()), Duplicate})
 	}
 	if len(twins) > 0 {
 		problems = append(problems, Problem{"spec.conditions", fmt.Sprintf(
 			"the same conditions on the same nodes are those of %s%s. Change or delete what is there, or have this one differ in a condition, a duration or the selector",
-			others(twins), s.aside()), Duplicate})
+			others(twins), s.matchNote()), Duplicate})
 	}
 	return problems, nil
 }
 
-// aside says how many nodes match, if any.
-func (s *study) aside() string {
+// matchNote says how many nodes match, if any.
+func (s *analysis) matchNote() string {
 	if s.reach == nil || s.reach.Matching == 0 {
 		return ""
 	}
-	return "; " + s.reach.hits()
+	return "; " + s.reach.matches()
 }
 
 // others names sets. A name with a slash belongs to a set from a ConfigMap.
 func others(names []string) string {
 	slices.Sort(names)
 	if len(names) > 1 {
-		return "the sets " + few(names)
+		return "the sets " + shortList(names)
 	}
 	if configMap, key, ok := strings.Cut(names[0], "/"); ok {
 		key, _, _ = strings.Cut(key, "/")
-		return fmt.Sprintf("a set in ConfigMap %s, key %s", brief(configMap), brief(key))
+		return fmt.Sprintf("a set in ConfigMap %s, key %s", truncate(configMap), truncate(key))
 	}
-	return "the set " + brief(names[0])
+	return "the set " + truncate(names[0])
 }
 
-// asksTheSame reports whether another set matches the same conditions, statuses and
+// matchesSame reports whether another set matches the same conditions, statuses and
 // durations on the same nodes.
-func asksTheSame(s *study, other *v1alpha1.ConditionSet) bool {
+func matchesSame(s *analysis, other *v1alpha1.ConditionSet) bool {
 	if len(other.Spec.Conditions) != len(s.Set.Spec.Conditions) {
 		return false
 	}
@@ -69,13 +69,13 @@ func asksTheSame(s *study, other *v1alpha1.ConditionSet) bool {
 		}
 	}
 	rule, wrong := compile(other)
-	return wrong == nil && sameQuestion(rule, s.rule)
+	return wrong == nil && sameMatch(rule, s.rule)
 }
 
-// sameQuestion reports whether two rules match the same signals on the same nodes,
+// sameMatch reports whether two rules match the same signals on the same nodes,
 // regardless of their spelling.
-func sameQuestion(a, b triage.Rule) bool {
-	return slices.Equal(signals(a), signals(b)) && slices.Equal(demands(a), demands(b))
+func sameMatch(a, b triage.Rule) bool {
+	return slices.Equal(signals(a), signals(b)) && slices.Equal(requirements(a), requirements(b))
 }
 
 // signals returns the signals of a rule in a fixed order. EvenSilent only matters for
@@ -89,8 +89,8 @@ func signals(rule triage.Rule) []triage.Signal {
 	return list
 }
 
-// demands returns the label requirements of a rule, without repetitions and in a fixed order.
-func demands(rule triage.Rule) []string {
+// requirements returns the label requirements of a rule, without repetitions and in a fixed order.
+func requirements(rule triage.Rule) []string {
 	asked := rule.Who.Requirements()
 	list := make([]string, 0, len(asked))
 	for _, r := range asked {

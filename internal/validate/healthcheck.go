@@ -44,34 +44,34 @@ const (
 	Remediating Reason = "Remediating"
 )
 
-// healthStudy is a case with the data that several checks need.
-type healthStudy struct {
+// healthAnalysis is a case with the data that several checks need.
+type healthAnalysis struct {
 	HealthCase
-	rule  triage.Rule
-	wrong *triage.FieldError // why the health check does not compile
+	rule       triage.Rule
+	compileErr *triage.FieldError // why the health check does not compile
 	// found is what the rule would match now; nil if the nodes are unknown.
 	found *triage.Survey
-	// rivals are the names of the other health checks with other templates, in the order
+	// otherChecks are the names of the other health checks with other templates, in the order
 	// of found.Shared.
-	rivals []string
+	otherChecks []string
 }
 
 // healthCheck looks for one kind of mistake in a health check that compiles.
-type healthCheck func(*healthStudy) (problems []Problem, warnings []string)
+type healthCheck func(*healthAnalysis) (problems []Problem, warnings []string)
 
 var healthChecks = []healthCheck{
-	remediatesHealthy, templates, cutsOff,
-	outOfBounds, chooses, overlaps, namesOfSigns, hasty,
+	remediatesHealthy, templates, interruptsRemediation,
+	outOfBounds, selectorNodes, overlaps, conditionNames, shortDuration,
 }
 
 // JudgeHealthCheck returns all problems and warnings of a health check that is being
 // written. A change that only pauses it is never rejected, even if it has other problems.
 func JudgeHealthCheck(c HealthCase) Verdict {
-	s := &healthStudy{HealthCase: c}
-	s.rule, s.wrong = compileHealthCheck(c.Check)
+	s := &healthAnalysis{HealthCase: c}
+	s.rule, s.compileErr = compileHealthCheck(c.Check)
 	var v Verdict
-	if s.wrong != nil {
-		v.Problems = []Problem{invalid(s.wrong)}
+	if s.compileErr != nil {
+		v.Problems = []Problem{invalid(s.compileErr)}
 	} else {
 		s.survey()
 		for _, look := range healthChecks {
@@ -83,9 +83,9 @@ func JudgeHealthCheck(c HealthCase) Verdict {
 			v.Warnings = append([]string{line}, v.Warnings...)
 		}
 	}
-	v.Warnings = append(v.Warnings, oddAcceptance(c.Check.Annotations)...)
+	v.Warnings = append(v.Warnings, unusualAcceptance(c.Check.Annotations)...)
 	if s.onlyPauses() {
-		v = Verdict{Warnings: append(lines(v.Problems), v.Warnings...)}
+		v = Verdict{Warnings: append(problemLines(v.Problems), v.Warnings...)}
 	}
 	for i, warning := range v.Warnings { // names may contain line breaks
 		v.Warnings[i] = oneLine(warning)
@@ -105,7 +105,7 @@ func compileHealthCheck(check *v1alpha1.NodeHealthCheck) (triage.Rule, *triage.F
 }
 
 // survey reads the current nodes once.
-func (s *healthStudy) survey() {
+func (s *healthAnalysis) survey() {
 	if s.Survey == nil {
 		return
 	}
@@ -115,7 +115,7 @@ func (s *healthStudy) survey() {
 			continue
 		}
 		if rule, wrong := compileHealthCheck(other); wrong == nil && !slices.Equal(steps(rule), steps(s.rule)) {
-			s.rivals, who = append(s.rivals, other.Name), append(who, rule.Who)
+			s.otherChecks, who = append(s.otherChecks, other.Name), append(who, rule.Who)
 		}
 	}
 	if found, err := s.Survey(s.rule, who...); err == nil { // a compiled rule is valid
@@ -133,7 +133,7 @@ func steps(rule triage.Rule) []string {
 }
 
 // onlyPauses reports whether the change does nothing but pause the health check.
-func (s *healthStudy) onlyPauses() bool {
+func (s *healthAnalysis) onlyPauses() bool {
 	if s.Stored == nil || len(s.Check.Spec.PauseRequests) == 0 {
 		return false
 	}
@@ -146,7 +146,7 @@ func acceptsImpact(check *v1alpha1.NodeHealthCheck) bool {
 	return check.Annotations[autohealer.AcceptImpactAnnotation] == "true"
 }
 
-func lines(problems []Problem) []string {
+func problemLines(problems []Problem) []string {
 	list := make([]string, len(problems))
 	for i, p := range problems {
 		list[i] = p.String()

@@ -214,7 +214,7 @@ func TestHealthVerdictsAreSound(t *testing.T) {
 
 // A survey of ten thousand nodes takes a while, and the request waits. There must be only
 // one per verdict. Remediations are read until one is found in progress.
-func TestHowOftenAHealthCheckHasOthersLook(t *testing.T) {
+func TestNumberOfReadsPerHealthCheck(t *testing.T) {
 	nodes := cluster{}
 	if err := nodes.add("worker", 4, []string{"Ready:False", "pool=a"}); err != nil {
 		t.Fatal(err)

@@ -53,13 +53,13 @@ func (c cluster) survey(rule triage.Rule, others ...triage.Selector) (triage.Sur
 	return found, nil
 }
 
-// TestHealthWords runs the transcripts of health checks.
-func TestHealthWords(t *testing.T) {
+// TestHealthCheckTranscripts runs the transcripts of health checks.
+func TestHealthCheckTranscripts(t *testing.T) {
 	seen := map[validate.Reason]bool{}
 	datadriven.Walk(t, "testdata/health", func(t *testing.T, path string) {
 		t.Helper()
-		desk := healthDesk{desk: desk{seen: seen}}
-		datadriven.RunTest(t, path, desk.serve)
+		f := healthFixture{fixture: fixture{seen: seen}}
+		datadriven.RunTest(t, path, f.run)
 	})
 	for _, reason := range []validate.Reason{validate.Invalid, validate.HealthyStatus, validate.SameKind, validate.Remediating} {
 		if !seen[reason] {
@@ -68,27 +68,27 @@ func TestHealthWords(t *testing.T) {
 	}
 }
 
-// healthDesk validates the health checks of a transcript.
-type healthDesk struct {
-	desk
+// healthFixture validates the health checks of a transcript.
+type healthFixture struct {
+	fixture
 	stored    *v1alpha1.NodeHealthCheck
 	checks    []*v1alpha1.NodeHealthCheck
 	templates map[string]string // by name: the object, or the kind of failure
 	gone      []string          // remediations that no longer exist
 }
 
-// serve knows the commands nodes, blind and clear of sets, and
+// run knows the commands nodes, blind and clear of sets, and
 //
 //	other                   adds another health check
 //	stored                  sets the stored version of the health check
 //	template ns/name        sets the answer for a template: an object, or missing, unknown-kind, forbidden, broken
 //	gone name               a remediation no longer exists, regardless of the status
 //	judge, delete           validates a health check, or the deletion of the stored one
-func (d *healthDesk) serve(t *testing.T, command *datadriven.TestData) string {
+func (d *healthFixture) run(t *testing.T, command *datadriven.TestData) string {
 	t.Helper()
 	switch command.Cmd {
 	case "clear":
-		*d = healthDesk{desk: desk{seen: d.seen}}
+		*d = healthFixture{fixture: fixture{seen: d.seen}}
 	case "other":
 		d.checks = append(d.checks, readCheck(t, command))
 	case "stored":
@@ -110,20 +110,20 @@ func (d *healthDesk) serve(t *testing.T, command *datadriven.TestData) string {
 		if !d.blind {
 			c.Reported, c.Survey = d.cluster.reported(), d.cluster.survey
 		}
-		return d.tell(validate.JudgeHealthCheck(c))
+		return d.print(validate.JudgeHealthCheck(c))
 	case "delete":
-		return d.tell(validate.JudgeHealthCheckDeletion(d.stored, d.underWay))
+		return d.print(validate.JudgeHealthCheckDeletion(d.stored, d.underWay))
 	default:
-		return d.desk.serve(t, command)
+		return d.fixture.run(t, command)
 	}
 	return ""
 }
 
-func (d *healthDesk) underWay(ref corev1.ObjectReference) bool {
+func (d *healthFixture) underWay(ref corev1.ObjectReference) bool {
 	return !slices.Contains(d.gone, ref.Name)
 }
 
-func (d *healthDesk) read(template remediation.Template) (*unstructured.Unstructured, error) {
+func (d *healthFixture) read(template remediation.Template) (*unstructured.Unstructured, error) {
 	name := template.Name
 	if template.Namespace != "" {
 		name = template.Namespace + "/" + name

@@ -16,24 +16,24 @@ import (
 // impactOverBound rejects a set that matches more nodes now than its bound allows, unless
 // the user accepted the impact. A set that matches healthy nodes is rejected for that
 // reason instead, because accepting the impact would not help.
-func impactOverBound(s *study) (problems []Problem, _ []string) {
-	if s.wrong != nil || s.reach == nil || !s.reach.over() || s.Set.Spec.DryRun || s.acceptsImpact() || s.actsOnHealthy() {
+func impactOverBound(s *analysis) (problems []Problem, _ []string) {
+	if s.compileErr != nil || s.reach == nil || !s.reach.over() || s.Set.Spec.DryRun || s.acceptsImpact() || s.actsOnHealthy() {
 		return nil, nil
 	}
-	narrows, more := s.narrows()
+	narrows, more := s.isNarrower()
 	if narrows || s.isPlaced() {
 		return nil, nil
 	}
 	return []Problem{{"spec.conditions", fmt.Sprintf(
 		"%s, and maxUnhealthy allows %s: the set would %s%s. If that is not meant, correct the conditions or the selector, or try it with dryRun: true. If it is, annotate the set with %s: \"true\", or write it again once fewer nodes match",
-		s.reach.hits(), s.reach.allowed(), s.reach.deeds(), more, v1alpha1.AcceptImpactAnnotation), Impact}}, nil
+		s.reach.matches(), s.reach.allowed(), s.reach.actions(), more, v1alpha1.AcceptImpactAnnotation), Impact}}, nil
 }
 
 // isPlaced reports whether the full effect of the set is already on the nodes: its taint
 // on every matching node, and NoExecute on as many as it would empty. The new leader does
 // not know which version placed them, and a rejection would remove taints from unhealthy
 // nodes.
-func (s *study) isPlaced() bool {
+func (s *analysis) isPlaced() bool {
 	if s.Placed == nil {
 		return false
 	}
@@ -41,13 +41,13 @@ func (s *study) isPlaced() bool {
 	return tainted >= s.reach.Matching && emptied >= s.reach.emptied()
 }
 
-func (s *study) acceptsImpact() bool {
+func (s *analysis) acceptsImpact() bool {
 	return s.Set.Annotations[v1alpha1.AcceptImpactAnnotation] == "true"
 }
 
 // impactLine says in one line what a set will do, unless a problem already says it.
-func (s *study) impactLine(v Verdict) string {
-	if s.wrong != nil || s.reach == nil {
+func (s *analysis) impactLine(v Verdict) string {
+	if s.compileErr != nil || s.reach == nil {
 		return ""
 	}
 	if s.reach.Matching == 0 {
@@ -69,9 +69,9 @@ func (s *study) impactLine(v Verdict) string {
 		case s.Before != nil && equality.Semantic.DeepEqual(s.Before.Spec, s.Set.Spec): // and may have done so
 			verb = "is in force, to"
 		}
-		return fmt.Sprintf("%s: the set %s %s", s.reach.hits(), verb, s.reach.deeds())
+		return fmt.Sprintf("%s: the set %s %s", s.reach.matches(), verb, s.reach.actions())
 	}
-	line := fmt.Sprintf("%s: nothing is done on dry run; without it the set would %s", s.reach.hits(), s.reach.deeds())
+	line := fmt.Sprintf("%s: nothing is done on dry run; without it the set would %s", s.reach.matches(), s.reach.actions())
 	if s.reach.over() && !s.acceptsImpact() {
 		line += ", and would be refused, because maxUnhealthy allows " + s.reach.allowed()
 	}
@@ -79,31 +79,31 @@ func (s *study) impactLine(v Verdict) string {
 }
 
 // annotation warns of annotations that look like an acceptance but are not.
-func annotation(s *study) (_ []Problem, warnings []string) {
-	return nil, oddAcceptance(s.Set.Annotations)
+func annotation(s *analysis) (_ []Problem, warnings []string) {
+	return nil, unusualAcceptance(s.Set.Annotations)
 }
 
-func oddAcceptance(annotations map[string]string) (warnings []string) {
+func unusualAcceptance(annotations map[string]string) (warnings []string) {
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
 		switch value := annotations[key]; {
 		case key == v1alpha1.AcceptImpactAnnotation && value != "true":
-			warnings = append(warnings, fmt.Sprintf("metadata.annotations[%s]: %q accepts nothing; want \"true\", or no such annotation", key, brief(value)))
-		case key != v1alpha1.AcceptImpactAnnotation && bare(key) == bare(v1alpha1.AcceptImpactAnnotation):
-			warnings = append(warnings, fmt.Sprintf("metadata.annotations[%s]: it accepts nothing; did you mean %s?", brief(key), v1alpha1.AcceptImpactAnnotation))
+			warnings = append(warnings, fmt.Sprintf("metadata.annotations[%s]: %q accepts nothing; want \"true\", or no such annotation", key, truncate(value)))
+		case key != v1alpha1.AcceptImpactAnnotation && normalizeKey(key) == normalizeKey(v1alpha1.AcceptImpactAnnotation):
+			warnings = append(warnings, fmt.Sprintf("metadata.annotations[%s]: it accepts nothing; did you mean %s?", truncate(key), v1alpha1.AcceptImpactAnnotation))
 		}
 	}
 	return warnings
 }
 
-// bare returns the letters of a key, without its domain, capitals and separators.
-func bare(key string) string {
+// normalizeKey returns the letters of a key, without its domain, capitals and separators.
+func normalizeKey(key string) string {
 	return strings.NewReplacer("-", "", "_", "", ".", "").Replace(strings.ToLower(key[strings.LastIndexByte(key, '/')+1:]))
 }
 
-// oddBound warns of a bound that lets NoExecute empty all nodes, or none. It ignores the
+// unusualBound warns of a bound that lets NoExecute empty all nodes, or none. It ignores the
 // default.
-func oddBound(s *study) (_ []Problem, warnings []string) {
-	if s.wrong != nil || s.rule.Response.Taint.Effect != triage.NoExecute || s.Set.Spec.MaxUnhealthy == nil {
+func unusualBound(s *analysis) (_ []Problem, warnings []string) {
+	if s.compileErr != nil || s.rule.Response.Taint.Effect != triage.NoExecute || s.Set.Spec.MaxUnhealthy == nil {
 		return nil, nil
 	}
 	bound := s.Set.Spec.MaxUnhealthy.String()
@@ -121,9 +121,9 @@ func oddBound(s *study) (_ []Problem, warnings []string) {
 }
 
 // noNodes warns of a selector that selects no node.
-func noNodes(s *study) (_ []Problem, warnings []string) {
-	if s.wrong != nil || s.reach == nil || s.reach.Selected > 0 || s.rule.Who.Everything() {
+func noNodes(s *analysis) (_ []Problem, warnings []string) {
+	if s.compileErr != nil || s.reach == nil || s.reach.Selected > 0 || s.rule.Who.Everything() {
 		return nil, nil
 	}
-	return nil, []string{"spec.selector: no node has these labels now (" + brief(s.rule.Who.String()) + ")"}
+	return nil, []string{"spec.selector: no node has these labels now (" + truncate(s.rule.Who.String()) + ")"}
 }

@@ -9,43 +9,43 @@ import (
 )
 
 const (
-	// manyNames is how many names of a list a message shows, the same as for nodes.
-	manyNames = triage.MostNamed
-	// longName is how many letters of a name a message shows. A status has a maximum
+	// maxNames is how many names of a list a message shows, the same as for nodes.
+	maxNames = triage.MostNamed
+	// maxNameLength is how many letters of a name a message shows. A status has a maximum
 	// length, and a set may have 32 condition types of 316 letters.
-	longName = 100
+	maxNameLength = 100
 )
 
 // field returns the path of a condition of a set, or of a field in it.
 func field(conditionType, part string) string {
-	return "spec.conditions[" + brief(conditionType) + "]" + part
+	return "spec.conditions[" + truncate(conditionType) + "]" + part
 }
 
-func brief(name string) string {
-	if runes := []rune(name); len(runes) > longName {
-		return string(runes[:longName]) + "..."
+func truncate(name string) string {
+	if runes := []rune(name); len(runes) > maxNameLength {
+		return string(runes[:maxNameLength]) + "..."
 	}
 	return name
 }
 
-// few lists the first names.
-func few(names []string) string { return firstOf(names, len(names)) }
+// shortList lists the first names.
+func shortList(names []string) string { return firstOf(names, len(names)) }
 
 // firstOf lists the first names and the number of the others. names must contain at least
 // the names that are listed.
 func firstOf(names []string, all int) string {
-	told := make([]string, 0, manyNames)
-	for _, name := range names[:min(len(names), manyNames)] {
-		told = append(told, brief(name))
+	told := make([]string, 0, maxNames)
+	for _, name := range names[:min(len(names), maxNames)] {
+		told = append(told, truncate(name))
 	}
 	if rest := all - len(told); rest > 0 {
 		return strings.Join(told, ", ") + fmt.Sprintf(" and %d more", rest)
 	}
-	return series(told)
+	return joinAnd(told)
 }
 
-// series joins parts of a sentence: a, b and c.
-func series(parts []string) string {
+// joinAnd joins parts of a sentence: a, b and c.
+func joinAnd(parts []string) string {
 	if len(parts) < 2 {
 		return strings.Join(parts, "")
 	}
@@ -53,8 +53,8 @@ func series(parts []string) string {
 	return strings.Join(parts[:last], ", ") + " and " + parts[last]
 }
 
-// hits says how many nodes match, and which.
-func (r *reach) hits() string {
+// matches says how many nodes match, and which.
+func (r *reach) matches() string {
 	if r.Matching == 0 {
 		return "no node matches now"
 	}
@@ -77,34 +77,34 @@ func nodes(n int) string {
 	return fmt.Sprintf("%d selected nodes", n)
 }
 
-// deeds says what the set would do to the matching nodes.
-func (r *reach) deeds() string {
-	var deeds []string
+// actions says what the set would do to the matching nodes.
+func (r *reach) actions() string {
+	var actions []string
 	tell := func(n int, format string) {
 		if n > 0 {
-			deeds = append(deeds, fmt.Sprintf(format, n))
+			actions = append(actions, fmt.Sprintf(format, n))
 		}
 	}
 	switch r.effect {
 	case triage.NoExecute:
 		emptied := r.emptied()
 		tell(emptied, "evict the pods of %d")
-		tell(r.Matching-r.spared-emptied, "keep new pods off %d beyond maxUnhealthy (NoSchedule)")
-		tell(r.spared, "keep new pods off %d of the control plane (NoSchedule)")
+		tell(r.Matching-r.excluded-emptied, "keep new pods off %d beyond maxUnhealthy (NoSchedule)")
+		tell(r.excluded, "keep new pods off %d of the control plane (NoSchedule)")
 	case triage.NoSchedule:
 		tell(r.Matching, "keep new pods off %d")
 	default:
 		tell(r.Matching, "have new pods avoid %d")
 	}
-	sentence := series(deeds)
+	sentence := joinAnd(actions)
 	if r.wait > 0 {
-		sentence += ", once it has stood for " + span(r.wait)
+		sentence += ", once it has stood for " + formatDuration(r.wait)
 	}
 	return sentence
 }
 
-// span formats a duration without trailing zero units: 5m, not 5m0s.
-func span(d time.Duration) string {
+// formatDuration formats a duration without trailing zero units: 5m, not 5m0s.
+func formatDuration(d time.Duration) string {
 	text := d.String()
 	if short, ok := strings.CutSuffix(text, "m0s"); ok {
 		text = short + "m"

@@ -9,38 +9,38 @@ import (
 
 // nearMiss rejects a condition type that looks misspelled. It only warns if the set in
 // force already has that type: a node may have started to report the similar type since.
-func nearMiss(s *study) (problems []Problem, warnings []string) {
+func nearMiss(s *analysis) (problems []Problem, warnings []string) {
 	for _, name := range s.types() {
-		right, slip := s.slip(name)
+		right, slip := s.correction(name)
 		if !slip {
 			continue
 		}
-		if s.stood(name) {
-			warnings = append(warnings, fmt.Sprintf("%s: no node reports %s; did you mean %s?", field(name, ""), brief(name), brief(right)))
+		if s.wasNamed(name) {
+			warnings = append(warnings, fmt.Sprintf("%s: no node reports %s; did you mean %s?", field(name, ""), truncate(name), truncate(right)))
 			continue
 		}
 		// The text repeats the name: for a ConfigMap the line replaces the field path.
-		unknown := "no node reports " + brief(name)
+		unknown := "no node reports " + truncate(name)
 		if s.Reported == nil {
-			unknown = "no condition " + brief(name) + " is known"
+			unknown = "no condition " + truncate(name) + " is known"
 		}
 		problems = append(problems, Problem{field(name, ""), fmt.Sprintf(
 			"%s; did you mean %s? As it is, the set would match no node. If the name is right, start first what reports it: a name that a node reports is taken as it is",
-			unknown, brief(right)), NearMiss})
+			unknown, truncate(right)), NearMiss})
 	}
 	return problems, warnings
 }
 
-// slip returns the condition type that the user probably meant.
-func (s *study) slip(name string) (right string, slip bool) {
+// correction returns the condition type that the user probably meant.
+func (s *analysis) correction(name string) (right string, slip bool) {
 	if _, isEvent := catalog.LookupEvent(name); isEvent {
 		return "", false // notReported warns of Events
 	}
 	return catalog.Nearest(name, s.Reported...)
 }
 
-// stood reports whether the set in force already names the condition type.
-func (s *study) stood(name string) bool {
+// wasNamed reports whether the set in force already names the condition type.
+func (s *analysis) wasNamed(name string) bool {
 	if s.Before == nil {
 		return false
 	}
@@ -51,7 +51,7 @@ func (s *study) stood(name string) bool {
 // notReported warns of names that no node reports: reasons of Events, which are never
 // conditions, and unknown types. Unknown types are not rejected, because a policy may be
 // created before the agent that reports them.
-func notReported(s *study) (_ []Problem, warnings []string) {
+func notReported(s *analysis) (_ []Problem, warnings []string) {
 	var unknown []string
 	for _, name := range s.types() {
 		if slices.Contains(s.Reported, name) {
@@ -63,7 +63,7 @@ func notReported(s *study) (_ []Problem, warnings []string) {
 			continue
 		}
 		_, inCatalogue := catalog.Lookup(name)
-		if _, slip := s.slip(name); !slip && !inCatalogue && s.Reported != nil && name != "" {
+		if _, slip := s.correction(name); !slip && !inCatalogue && s.Reported != nil && name != "" {
 			unknown = append(unknown, name)
 		}
 	}
@@ -73,7 +73,7 @@ func notReported(s *study) (_ []Problem, warnings []string) {
 			then = ", and is judged again by the nodes then"
 		}
 		warnings = append(warnings, fmt.Sprintf("%s: no node reports %s, and the catalogue does not know it; the set matches nothing until an agent reports it%s",
-			field(unknown[0], ""), few(unknown), then))
+			field(unknown[0], ""), shortList(unknown), then))
 	}
 	return nil, warnings
 }

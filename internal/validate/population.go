@@ -10,7 +10,7 @@ import (
 
 // bound returns the field that bounds the health check and its value. If the user wrote
 // neither field, it returns the default of maxUnhealthy.
-func (s *healthStudy) bound() (field, value string, written bool) {
+func (s *healthAnalysis) bound() (field, value string, written bool) {
 	switch spec := s.Check.Spec; {
 	case spec.MinHealthy != nil:
 		return "minHealthy", spec.MinHealthy.String(), true
@@ -22,7 +22,7 @@ func (s *healthStudy) bound() (field, value string, written bool) {
 }
 
 // outOfBounds warns of a bound that allows no remediation, and of one that allows all.
-func outOfBounds(s *healthStudy) (_ []Problem, warnings []string) {
+func outOfBounds(s *healthAnalysis) (_ []Problem, warnings []string) {
 	field, value, written := s.bound()
 	if !written {
 		return nil, nil
@@ -50,13 +50,13 @@ func outOfBounds(s *healthStudy) (_ []Problem, warnings []string) {
 	return nil, nil
 }
 
-// chooses warns of a selector that selects no node, or both control-plane nodes and workers.
-func chooses(s *healthStudy) (_ []Problem, warnings []string) {
+// selectorNodes warns of a selector that selects no node, or both control-plane nodes and workers.
+func selectorNodes(s *healthAnalysis) (_ []Problem, warnings []string) {
 	switch {
 	case s.found == nil:
 		return nil, nil
 	case s.found.Selected == 0 && !s.rule.Who.Everything():
-		return nil, []string{"spec.selector: no node has these labels now (" + brief(s.rule.Who.String()) + ")"}
+		return nil, []string{"spec.selector: no node has these labels now (" + truncate(s.rule.Who.String()) + ")"}
 	case 0 < s.found.ControlPlane && s.found.ControlPlane < s.found.Selected:
 		return nil, []string{fmt.Sprintf("spec.selector: %d of %s are of the control plane, and one bound counts them and the workers together; want one health check for those with the label node-role.kubernetes.io/control-plane, and others for those without",
 			s.found.ControlPlane, nodes(s.found.Selected))}
@@ -65,20 +65,20 @@ func chooses(s *healthStudy) (_ []Problem, warnings []string) {
 }
 
 // overlaps warns of nodes that another health check remediates with other templates.
-func overlaps(s *healthStudy) (_ []Problem, warnings []string) {
+func overlaps(s *healthAnalysis) (_ []Problem, warnings []string) {
 	if s.found == nil {
 		return nil, nil
 	}
 	var with []string
 	for i, shared := range s.found.Shared {
 		if shared.Nodes > 0 {
-			with = append(with, fmt.Sprintf("%s (%d, the first is %s)", brief(s.rivals[i]), shared.Nodes, brief(shared.First)))
+			with = append(with, fmt.Sprintf("%s (%d, the first is %s)", truncate(s.otherChecks[i]), shared.Nodes, truncate(shared.First)))
 		}
 	}
 	if len(with) == 0 {
 		return nil, nil
 	}
-	told, rest := with[:min(len(with), manyNames)], ""
+	told, rest := with[:min(len(with), maxNames)], ""
 	if more := len(with) - len(told); more > 0 {
 		rest = fmt.Sprintf(" and %d more", more)
 	}
@@ -88,7 +88,7 @@ func overlaps(s *healthStudy) (_ []Problem, warnings []string) {
 // impactLine says in one line what a health check will do, unless a problem already says
 // it. Too many unhealthy nodes are no reason to reject it: the controller then starts no
 // remediation.
-func (s *healthStudy) impactLine(v Verdict) string {
+func (s *healthAnalysis) impactLine(v Verdict) string {
 	if s.found == nil || s.found.Matching == 0 {
 		return ""
 	}
@@ -100,37 +100,37 @@ func (s *healthStudy) impactLine(v Verdict) string {
 	limit := s.rule.Bound.Gate.Of(s.found.Selected)
 	switch {
 	case s.rule.Hold != "":
-		return s.hits() + ": nothing is begun while it is paused"
+		return s.matches() + ": nothing is begun while it is paused"
 	case s.found.Matching > limit:
 		field, value, _ := s.bound()
-		return fmt.Sprintf("%s, and %s %s allows %d: nothing is begun until no more than that are sick", s.hits(), field, value, limit)
+		return fmt.Sprintf("%s, and %s %s allows %d: nothing is begun until no more than that are sick", s.matches(), field, value, limit)
 	}
 	verb := "will"
 	if len(v.Problems) > 0 {
 		verb = "would"
 	}
-	return fmt.Sprintf("%s: the health check %s remediate %s, once it has stood for %s", s.hits(), verb, them(s.found.Matching), waits(s.rule))
+	return fmt.Sprintf("%s: the health check %s remediate %s, once it has stood for %s", s.matches(), verb, pronoun(s.found.Matching), waitRange(s.rule))
 }
 
-func them(n int) string {
+func pronoun(n int) string {
 	if n == 1 {
 		return "it"
 	}
 	return "them"
 }
 
-func (s *healthStudy) hits() string { return surveyed(s.found) }
+func (s *healthAnalysis) matches() string { return surveyMatches(s.found) }
 
-// surveyed says how many nodes match, and which.
-func surveyed(found *triage.Survey) string { return surveyedOf(found, nodes(found.Selected)) }
+// surveyMatches says how many nodes match, and which.
+func surveyMatches(found *triage.Survey) string { return surveyMatchesOf(found, nodes(found.Selected)) }
 
-// surveyedOf does the same, with the given words for the selected nodes.
-func surveyedOf(found *triage.Survey, selected string) string {
+// surveyMatchesOf does the same, with the given words for the selected nodes.
+func surveyMatchesOf(found *triage.Survey, selected string) string {
 	told := make([]string, len(found.First))
 	for i, name := range found.First {
-		told[i] = brief(name)
+		told[i] = truncate(name)
 	}
-	names := series(told)
+	names := joinAnd(told)
 	if more := found.Matching - len(told); more > 0 {
 		names = fmt.Sprintf("%s and %d more", strings.Join(told, ", "), more)
 	}
@@ -141,8 +141,8 @@ func surveyedOf(found *triage.Survey, selected string) string {
 	return fmt.Sprintf("%d of %s (%d%%) %s now (%s)", found.Matching, selected, 100*found.Matching/found.Selected, verb, names)
 }
 
-// waits says how long a condition must last.
-func waits(rule triage.Rule) string {
+// waitRange says how long a condition must last.
+func waitRange(rule triage.Rule) string {
 	var shortest, longest time.Duration
 	for i, signal := range rule.When.Signals {
 		if i == 0 {
@@ -151,7 +151,7 @@ func waits(rule triage.Rule) string {
 		shortest, longest = min(shortest, signal.For), max(longest, signal.For)
 	}
 	if shortest == longest {
-		return span(longest)
+		return formatDuration(longest)
 	}
-	return fmt.Sprintf("%s to %s", span(shortest), span(longest))
+	return fmt.Sprintf("%s to %s", formatDuration(shortest), formatDuration(longest))
 }

@@ -52,46 +52,46 @@ type Repairs struct {
 // block is the path of the repair block in both NodePool and RepairPolicy.
 const block = "spec.repair"
 
-// repairStudy is a case with the data that several checks need.
-type repairStudy struct {
+// repairAnalysis is a case with the data that several checks need.
+type repairAnalysis struct {
 	Repairs
-	name      string
-	policy    *v1alpha1.RepairPolicy // nil for the block of a NodePool
-	spec      *v1alpha1.RepairSpec
-	template  *corev1.ObjectReference
-	fetch     func(remediation.Template) (*unstructured.Unstructured, error)
-	rule      triage.Rule // for all selected nodes, including those that another policy governs
-	wrong     *triage.FieldError
-	found     *triage.Survey // what the rule would match now; nil if the nodes are unknown
-	governed  *triage.Survey // the part of found that no policy with precedence governs; nil if unknown
-	crowds    []int          // number of governed nodes per NodePool, then those without one: each has its own bound
-	rivals    []rival        // in the order of found.Shared
-	hasPool   bool           // the policy is for the nodes of one NodePool
-	poolField string         // the field that selects the nodes
+	name          string
+	policy        *v1alpha1.RepairPolicy // nil for the block of a NodePool
+	spec          *v1alpha1.RepairSpec
+	template      *corev1.ObjectReference
+	fetch         func(remediation.Template) (*unstructured.Unstructured, error)
+	rule          triage.Rule // for all selected nodes, including those that another policy governs
+	compileErr    *triage.FieldError
+	found         *triage.Survey // what the rule would match now; nil if the nodes are unknown
+	governed      *triage.Survey // the part of found that no policy with precedence governs; nil if unknown
+	poolSizes     []int          // number of governed nodes per NodePool, then those without one: each has its own bound
+	otherPolicies []otherPolicy  // in the order of found.Shared
+	hasPool       bool           // the policy is for the nodes of one NodePool
+	poolField     string         // the field that selects the nodes
 }
 
 // repairCheck looks for one kind of mistake in a block that compiles.
-type repairCheck func(*repairStudy) (problems []Problem, warnings []string)
+type repairCheck func(*repairAnalysis) (problems []Problem, warnings []string)
 
-// standingRepair are the checks that depend only on the block. The other checks depend on
+// permanentRepairChecks are the checks that depend only on the block. The other checks depend on
 // other objects, which change all the time.
-var standingRepair = []repairCheck{repairsHealthy}
+var permanentRepairChecks = []repairCheck{repairsHealthy}
 
-var arrivingRepair = []repairCheck{
-	poolIsThere, governs, repairNames, hastyRepair, idleFields, oddRepairBound, plainNodes, choosesRepair,
+var admissionRepairChecks = []repairCheck{
+	poolExists, conflicts, repairConditionNames, shortToleration, unusedFields, unusualRepairBound, nodesWithoutClaim, repairSelectorNodes,
 }
 
 // JudgeRepairPolicy returns all problems and warnings of a policy that is being written. A
 // change that only disables it is never rejected.
 func JudgeRepairPolicy(c RepairCase) Verdict {
-	s := studyPolicy(c)
+	s := analyzePolicy(c)
 	v := s.judge()
 	if c.Stored != nil && switchesOff(&c.Policy.Spec.Repair) {
 		now, then := c.Policy.Spec.DeepCopy(), c.Stored.Spec.DeepCopy()
 		now.Repair.Enabled, then.Repair.Enabled = nil, nil
-		v = tolerated(v, equality.Semantic.DeepEqual(now, then))
+		v = warnOnly(v, equality.Semantic.DeepEqual(now, then))
 	}
-	return inLines(v)
+	return singleLines(v)
 }
 
 // JudgeNodePool returns all problems and warnings of the repair block of a NodePool that is
@@ -99,28 +99,28 @@ func JudgeRepairPolicy(c RepairCase) Verdict {
 // disables the block is never rejected.
 func JudgeNodePool(c NodePoolCase) Verdict {
 	if c.Pool.Spec.Repair == nil {
-		return inLines(Verdict{Warnings: leavesPool(c)})
+		return singleLines(Verdict{Warnings: removesBlock(c)})
 	}
-	s := studyPool(c)
+	s := analyzePool(c)
 	v := s.judge()
 	if c.Stored != nil && c.Stored.Spec.Repair != nil && switchesOff(c.Pool.Spec.Repair) {
 		now, then := c.Pool.Spec.Repair.DeepCopy(), c.Stored.Spec.Repair.DeepCopy()
 		now.Enabled, then.Enabled = nil, nil
-		v = tolerated(v, equality.Semantic.DeepEqual(now, then))
+		v = warnOnly(v, equality.Semantic.DeepEqual(now, then))
 	}
-	return inLines(v)
+	return singleLines(v)
 }
 
 // StandingRepairPolicy returns the problems of a policy that is in force: all problems that
 // JudgeRepairPolicy returns. It returns no warnings.
-func StandingRepairPolicy(c RepairCase) Verdict { return studyPolicy(c).standing() }
+func StandingRepairPolicy(c RepairCase) Verdict { return analyzePolicy(c).standing() }
 
 // StandingNodePool does the same for a block that the webhook may not have seen.
 func StandingNodePool(c NodePoolCase) Verdict {
 	if c.Pool.Spec.Repair == nil {
 		return Verdict{}
 	}
-	return studyPool(c).standing()
+	return analyzePool(c).standing()
 }
 
 // RepairsBefore reports whether policy a takes precedence over b on a node that both
@@ -138,8 +138,8 @@ func RepairsBefore(a, b *v1alpha1.RepairPolicy) bool {
 	return cmp.Or(one.Compare(other.Time), cmp.Compare(a.Name, b.Name)) < 0
 }
 
-func studyPolicy(c RepairCase) *repairStudy {
-	s := &repairStudy{
+func analyzePolicy(c RepairCase) *repairAnalysis {
+	s := &repairAnalysis{
 		Repairs: c.Repairs, name: cmp.Or(c.Policy.Name, c.Policy.GenerateName), policy: c.Policy,
 		spec: &c.Policy.Spec.Repair, template: c.Policy.Spec.RemediationTemplate, fetch: c.Template,
 		hasPool: c.Policy.Spec.NodePool != "", poolField: "spec.selector",
@@ -151,8 +151,8 @@ func studyPolicy(c RepairCase) *repairStudy {
 	return s
 }
 
-func studyPool(c NodePoolCase) *repairStudy {
-	s := &repairStudy{
+func analyzePool(c NodePoolCase) *repairAnalysis {
+	s := &repairAnalysis{
 		Repairs: c.Repairs, name: cmp.Or(c.Pool.Name, c.Pool.GenerateName), spec: c.Pool.Spec.Repair,
 		hasPool: true, poolField: block,
 	}
@@ -162,37 +162,37 @@ func studyPool(c NodePoolCase) *repairStudy {
 
 // compile compiles the rule of the block for the selected nodes. An unreadable spec also
 // has no readable selector, so its own error is reported first.
-func (s *repairStudy) compile(who triage.Selector, err error) {
+func (s *repairAnalysis) compile(who triage.Selector, err error) {
 	if s.spec.Unreadable == "" && err != nil {
-		s.wrong = fieldError(err)
+		s.compileErr = fieldError(err)
 		return
 	}
 	// No verdict depends on which pool shares the bound.
 	rule, wrong := observe.Repair(s.name, "", s.spec, s.Statements, s.template)
-	if s.wrong = fieldError(wrong); s.wrong == nil {
+	if s.compileErr = fieldError(wrong); s.compileErr == nil {
 		s.rule, s.rule.Who = rule, who
 	}
 }
 
-func (s *repairStudy) standing() Verdict {
-	if s.wrong != nil {
-		return Verdict{Problems: []Problem{invalid(s.wrong)}}
+func (s *repairAnalysis) standing() Verdict {
+	if s.compileErr != nil {
+		return Verdict{Problems: []Problem{invalid(s.compileErr)}}
 	}
 	var v Verdict
-	for _, look := range standingRepair {
+	for _, look := range permanentRepairChecks {
 		problems, _ := look(s)
 		v.Problems = append(v.Problems, problems...)
 	}
 	return v
 }
 
-func (s *repairStudy) judge() Verdict {
-	if s.wrong != nil {
+func (s *repairAnalysis) judge() Verdict {
+	if s.compileErr != nil {
 		return s.standing()
 	}
 	s.survey()
 	v := s.standing()
-	for _, look := range arrivingRepair {
+	for _, look := range admissionRepairChecks {
 		problems, warnings := look(s)
 		v.Problems = append(v.Problems, problems...)
 		v.Warnings = append(v.Warnings, warnings...)
@@ -205,13 +205,13 @@ func (s *repairStudy) judge() Verdict {
 
 // survey reads the current nodes: the selected ones, and those that policies with
 // precedence leave to this one.
-func (s *repairStudy) survey() {
-	s.rivals = s.findRivals()
+func (s *repairAnalysis) survey() {
+	s.otherPolicies = s.findOtherPolicies()
 	if s.Survey == nil {
 		return
 	}
-	others := make([]triage.Selector, len(s.rivals))
-	for i, r := range s.rivals {
+	others := make([]triage.Selector, len(s.otherPolicies))
+	for i, r := range s.otherPolicies {
 		others[i] = r.who
 	}
 	pools := s.poolSelectors()
@@ -229,15 +229,15 @@ func switchesOff(spec *v1alpha1.RepairSpec) bool {
 	return spec.Unreadable == "" && spec.Enabled != nil && !*spec.Enabled
 }
 
-// tolerated turns problems into warnings if the change only stops the policy.
-func tolerated(v Verdict, onlyStops bool) Verdict {
+// warnOnly turns problems into warnings if the change only stops the policy.
+func warnOnly(v Verdict, onlyStops bool) Verdict {
 	if !onlyStops {
 		return v
 	}
-	return Verdict{Warnings: append(lines(v.Problems), v.Warnings...)}
+	return Verdict{Warnings: append(problemLines(v.Problems), v.Warnings...)}
 }
 
-func inLines(v Verdict) Verdict {
+func singleLines(v Verdict) Verdict {
 	for i, warning := range v.Warnings { // names may contain line breaks
 		v.Warnings[i] = oneLine(warning)
 	}
@@ -245,6 +245,6 @@ func inLines(v Verdict) Verdict {
 }
 
 // stated reports whether a provider calls a condition unhealthy in any status.
-func (s *repairStudy) stated(conditionType string) bool {
+func (s *repairAnalysis) stated(conditionType string) bool {
 	return slices.ContainsFunc(s.Statements, func(one dialect.RepairStatement) bool { return one.Type == conditionType })
 }

@@ -10,26 +10,26 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// shortestStart is the shortest time that a machine needs from its creation until its node
+// minStart is the shortest time that a machine needs from its creation until its node
 // is Ready.
-const shortestStart = 2 * time.Minute
+const minStart = 2 * time.Minute
 
-func toleration(i int, part string) string {
+func policyPath(i int, part string) string {
 	return fmt.Sprintf("%s.policies[%d].%s", block, i, part)
 }
 
 // repairsHealthy rejects a status that healthy nodes report. Each policy is sufficient by
 // itself, so the pool would be replaced node by node, for ever.
-func repairsHealthy(s *repairStudy) (problems []Problem, _ []string) {
+func repairsHealthy(s *repairAnalysis) (problems []Problem, _ []string) {
 	for i, p := range s.spec.Policies {
 		status := parsed(p)
 		if p.ConditionStatus == "" || !catalog.Healthy(p.ConditionType, status) {
 			continue
 		}
 		is := known(p.ConditionType)
-		problems = append(problems, Problem{toleration(i, "conditionStatus"), fmt.Sprintf(
+		problems = append(problems, Problem{policyPath(i, "conditionStatus"), fmt.Sprintf(
 			"%s=%s is what a healthy node reports, so the nodes that are well would be replaced, one after the other and without end. Write conditionStatus: \"%s\", which says: %s",
-			brief(p.ConditionType), status, is.Sick(), is.Meaning), HealthyStatus})
+			truncate(p.ConditionType), status, is.Sick(), is.Meaning), HealthyStatus})
 	}
 	return problems, nil
 }
@@ -42,20 +42,20 @@ func parsed(p v1alpha1.ConditionRepair) string {
 	return p.ConditionStatus
 }
 
-// repairNames warns of policies without effect: conditions without a status that no
+// repairConditionNames warns of policies without effect: conditions without a status that no
 // provider states, and condition types that no node reports.
-func repairNames(s *repairStudy) (_ []Problem, warnings []string) {
+func repairConditionNames(s *repairAnalysis) (_ []Problem, warnings []string) {
 	var unknown []string
 	first := 0
 	for i, p := range s.spec.Policies {
-		name, path := p.ConditionType, toleration(i, "conditionType")
+		name, path := p.ConditionType, policyPath(i, "conditionType")
 		if event, ok := catalog.LookupEvent(name); ok && !slices.Contains(s.Reported, name) {
 			warnings = append(warnings, fmt.Sprintf("%s: %s is the reason of an Event of %s, not a condition: it never stands on a node", path, name, event.Sources[0]))
 			continue
 		}
 		if p.ConditionStatus == "" {
 			if !s.stated(name) {
-				warnings = append(warnings, fmt.Sprintf("%s: no provider calls %s sick, so this does nothing; %s", path, brief(name), s.instead(name)))
+				warnings = append(warnings, fmt.Sprintf("%s: no provider calls %s sick, so this does nothing; %s", path, truncate(name), s.suggestion(name)))
 			}
 			continue
 		}
@@ -63,7 +63,7 @@ func repairNames(s *repairStudy) (_ []Problem, warnings []string) {
 			continue
 		}
 		if right, slip := catalog.Nearest(name, s.Reported...); slip {
-			warnings = append(warnings, fmt.Sprintf("%s: %s is not a condition that is known; did you mean %s?", path, brief(name), brief(right)))
+			warnings = append(warnings, fmt.Sprintf("%s: %s is not a condition that is known; did you mean %s?", path, truncate(name), truncate(right)))
 			continue
 		}
 		if s.Reported != nil && !slices.Contains(unknown, name) {
@@ -74,13 +74,13 @@ func repairNames(s *repairStudy) (_ []Problem, warnings []string) {
 		}
 	}
 	if len(unknown) > 0 {
-		warnings = append(warnings, fmt.Sprintf("%s: no node reports %s, and the catalogue does not know it; it is no sign of anything until an agent reports it", toleration(first, "conditionType"), few(unknown)))
+		warnings = append(warnings, fmt.Sprintf("%s: no node reports %s, and the catalogue does not know it; it is no sign of anything until an agent reports it", policyPath(first, "conditionType"), shortList(unknown)))
 	}
 	return nil, warnings
 }
 
-// instead suggests a correction for a condition without a status that no provider states.
-func (s *repairStudy) instead(name string) string {
+// suggestion suggests a correction for a condition without a status that no provider states.
+func (s *repairAnalysis) suggestion(name string) string {
 	if is, ok := catalog.Lookup(name); ok {
 		return fmt.Sprintf("to have it repaired all the same, write conditionStatus: \"%s\" beside it", is.Sick())
 	}
@@ -89,16 +89,16 @@ func (s *repairStudy) instead(name string) string {
 		types = append(types, one.Type)
 	}
 	if right, slip := catalog.Nearest(name, types...); slip {
-		return fmt.Sprintf("did you mean %s?", brief(right))
+		return fmt.Sprintf("did you mean %s?", truncate(right))
 	}
 	return "to have it repaired all the same, write beside it the conditionStatus in which it is sick"
 }
 
-// hastyRepair warns of a toleration so short that a start or a reboot causes a replacement.
-func hastyRepair(s *repairStudy) (_ []Problem, warnings []string) {
+// shortToleration warns of a toleration so short that a start or a reboot causes a replacement.
+func shortToleration(s *repairAnalysis) (_ []Problem, warnings []string) {
 	hasty := func(path, written, status string) {
-		if wait, err := triage.ParseDuration(written); written != "" && err == nil && wait < shortestUnready {
-			warnings = append(warnings, fmt.Sprintf("%s: a node that merely starts anew, or whose network is cut for a moment, %s for longer than %s; want at least %s, such as 10m", path, status, span(wait), span(shortestUnready)))
+		if wait, err := triage.ParseDuration(written); written != "" && err == nil && wait < minUnready {
+			warnings = append(warnings, fmt.Sprintf("%s: a node that merely starts anew, or whose network is cut for a moment, %s for longer than %s; want at least %s, such as 10m", path, status, formatDuration(wait), formatDuration(minUnready)))
 		}
 	}
 	own := false
@@ -111,19 +111,19 @@ func hastyRepair(s *repairStudy) (_ []Problem, warnings []string) {
 		if p.ConditionStatus != "" {
 			status = "has Ready=" + parsed(p)
 		}
-		hasty(toleration(i, "toleration"), p.Toleration, status)
+		hasty(policyPath(i, "toleration"), p.Toleration, status)
 	}
 	if !own && s.stated(triage.Ready) {
 		hasty(block+".defaultTolerationDuration", s.spec.DefaultTolerationDuration, "is not Ready")
 	}
-	if wait, err := triage.ParseDuration(s.spec.ReadyTimeout); s.spec.ReadyTimeout != "" && err == nil && wait < shortestStart {
-		warnings = append(warnings, fmt.Sprintf("%s.readyTimeout: a machine takes longer than %s to start, so that every new node would be replaced before it is Ready; want at least %s, such as the default of 10m", block, span(wait), span(shortestStart)))
+	if wait, err := triage.ParseDuration(s.spec.ReadyTimeout); s.spec.ReadyTimeout != "" && err == nil && wait < minStart {
+		warnings = append(warnings, fmt.Sprintf("%s.readyTimeout: a machine takes longer than %s to start, so that every new node would be replaced before it is Ready; want at least %s, such as the default of 10m", block, formatDuration(wait), formatDuration(minStart)))
 	}
 	return nil, warnings
 }
 
-// idleFields warns of fields that have no effect in this block.
-func idleFields(s *repairStudy) (_ []Problem, warnings []string) {
+// unusedFields warns of fields that have no effect in this block.
+func unusedFields(s *repairAnalysis) (_ []Problem, warnings []string) {
 	if s.spec.TerminationGracePeriod != "" && s.spec.Termination != v1alpha1.Graceful {
 		warnings = append(warnings, block+".terminationGracePeriod: it means nothing while nodes go by force, as they do without termination: Graceful")
 	}
@@ -140,14 +140,14 @@ func idleFields(s *repairStudy) (_ []Problem, warnings []string) {
 				types = append(types, one.Type)
 			}
 		}
-		warnings = append(warnings, fmt.Sprintf("%s: it names no condition, so every one that a provider calls sick is repaired after the time that the provider recommends (%s)", block, few(types)))
+		warnings = append(warnings, fmt.Sprintf("%s: it names no condition, so every one that a provider calls sick is repaired after the time that the provider recommends (%s)", block, shortList(types)))
 	}
 	return nil, warnings
 }
 
-// oddRepairBound warns of a bound that allows no repair, and of one that allows all at
+// unusualRepairBound warns of a bound that allows no repair, and of one that allows all at
 // once.
-func oddRepairBound(s *repairStudy) (_ []Problem, warnings []string) {
+func unusualRepairBound(s *repairAnalysis) (_ []Problem, warnings []string) {
 	if s.spec.MaxUnhealthy == nil || s.spec.MaxUnhealthy.String() == "" {
 		return nil, nil
 	}
@@ -156,9 +156,9 @@ func oddRepairBound(s *repairStudy) (_ []Problem, warnings []string) {
 	case limit.Number == 0:
 		return nil, []string{fmt.Sprintf("%s.maxUnhealthy: with %s nothing is ever repaired; want at least 1, or enabled: false to stop for a while", block, written)}
 	case limit.Percent && limit.Number == 100:
-	case len(s.crowds) > 1 && limit.Of(slices.Max(s.crowds)) >= slices.Max(s.crowds): // it is one of each
-		written += fmt.Sprintf(" in each pool, of which the largest has %d of the nodes,", slices.Max(s.crowds))
-	case len(s.crowds) < 2 && s.found != nil && s.found.Selected > 1 && limit.Of(s.found.Selected) >= s.found.Selected:
+	case len(s.poolSizes) > 1 && limit.Of(slices.Max(s.poolSizes)) >= slices.Max(s.poolSizes): // it is one of each
+		written += fmt.Sprintf(" in each pool, of which the largest has %d of the nodes,", slices.Max(s.poolSizes))
+	case len(s.poolSizes) < 2 && s.found != nil && s.found.Selected > 1 && limit.Of(s.found.Selected) >= s.found.Selected:
 		written += " for " + nodes(s.found.Selected)
 	default:
 		return nil, nil

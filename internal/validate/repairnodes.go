@@ -12,8 +12,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// rival is another policy or repair block that may select the same nodes.
-type rival struct {
+// otherPolicy is another policy or repair block that may select the same nodes.
+type otherPolicy struct {
 	name string // for messages
 	who  triage.Selector
 	// first says that the rival takes precedence.
@@ -22,15 +22,15 @@ type rival struct {
 	same bool
 }
 
-// findRivals returns all policies and blocks that may select the same nodes, those with
+// findOtherPolicies returns all policies and blocks that may select the same nodes, those with
 // precedence first.
-func (s *repairStudy) findRivals() (list []rival) {
+func (s *repairAnalysis) findOtherPolicies() (list []otherPolicy) {
 	for _, pool := range s.Pools {
 		if pool == nil || pool.Spec.Repair == nil || s.policy == nil { // of two pools, each has its own nodes
 			continue
 		}
 		if who, err := observe.PoolNodes(pool.Name); err == nil {
-			list = append(list, rival{"the repair block of NodePool " + brief(pool.Name), who, true, s.policy.Spec.NodePool == pool.Name})
+			list = append(list, otherPolicy{"the repair block of NodePool " + truncate(pool.Name), who, true, s.policy.Spec.NodePool == pool.Name})
 		}
 	}
 	for _, other := range s.Policies {
@@ -42,9 +42,9 @@ func (s *repairStudy) findRivals() (list []rival) {
 		if wrong != nil || err != nil {
 			continue // the controller does not apply it
 		}
-		list = append(list, rival{"RepairPolicy " + brief(other.Name), who, s.policy != nil && RepairsBefore(other, s.policy), s.hasPool && other.Spec.NodePool == s.pool()})
+		list = append(list, otherPolicy{"RepairPolicy " + truncate(other.Name), who, s.policy != nil && RepairsBefore(other, s.policy), s.hasPool && other.Spec.NodePool == s.pool()})
 	}
-	slices.SortStableFunc(list, func(a, b rival) int {
+	slices.SortStableFunc(list, func(a, b otherPolicy) int {
 		switch {
 		case a.first == b.first:
 			return 0
@@ -58,21 +58,21 @@ func (s *repairStudy) findRivals() (list []rival) {
 
 // pool returns the name of the NodePool whose nodes are selected; "" if labels select
 // them.
-func (s *repairStudy) pool() string {
+func (s *repairAnalysis) pool() string {
 	if s.policy != nil {
 		return s.policy.Spec.NodePool
 	}
 	return s.name
 }
 
-// governs warns of nodes that several policies select; only one governs each node.
-func governs(s *repairStudy) (_ []Problem, warnings []string) {
+// conflicts warns of nodes that several policies select; only one governs each node.
+func conflicts(s *repairAnalysis) (_ []Problem, warnings []string) {
 	var stronger, weaker []string
-	for i, r := range s.rivals {
+	for i, r := range s.otherPolicies {
 		var told string
 		switch {
 		case s.found != nil && s.found.Shared[i].Nodes > 0:
-			told = fmt.Sprintf("%s (%d, the first is %s)", r.name, s.found.Shared[i].Nodes, brief(s.found.Shared[i].First))
+			told = fmt.Sprintf("%s (%d, the first is %s)", r.name, s.found.Shared[i].Nodes, truncate(s.found.Shared[i].First))
 		case r.same:
 			told = r.name
 		default:
@@ -85,24 +85,24 @@ func governs(s *repairStudy) (_ []Problem, warnings []string) {
 		}
 	}
 	if len(stronger) > 0 {
-		warnings = append(warnings, fmt.Sprintf("%s: of these nodes some are governed by others, which go before this policy: %s; it reports Conflict, and has no say in them", s.poolField, some(stronger)))
+		warnings = append(warnings, fmt.Sprintf("%s: of these nodes some are governed by others, which go before this policy: %s; it reports Conflict, and has no say in them", s.poolField, listFirst(stronger)))
 	}
 	if len(weaker) > 0 {
-		warnings = append(warnings, fmt.Sprintf("%s: others ask for some of these nodes too: %s; this goes before them, and they report Conflict", s.poolField, some(weaker)))
+		warnings = append(warnings, fmt.Sprintf("%s: others ask for some of these nodes too: %s; this goes before them, and they report Conflict", s.poolField, listFirst(weaker)))
 	}
 	return nil, warnings
 }
 
-// some lists the first of the given texts.
-func some(told []string) string {
-	if more := len(told) - manyNames; more > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(told[:manyNames], ", "), more)
+// listFirst lists the first of the given texts.
+func listFirst(told []string) string {
+	if more := len(told) - maxNames; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(told[:maxNames], ", "), more)
 	}
-	return series(told)
+	return joinAnd(told)
 }
 
-// poolIsThere warns of a NodePool that does not exist yet.
-func poolIsThere(s *repairStudy) (_ []Problem, warnings []string) {
+// poolExists warns of a NodePool that does not exist yet.
+func poolExists(s *repairAnalysis) (_ []Problem, warnings []string) {
 	if s.policy == nil || !s.hasPool || s.Pools == nil || slices.ContainsFunc(s.Pools, func(p *karpenter.NodePool) bool { return p != nil && p.Name == s.pool() }) {
 		return nil, nil
 	}
@@ -116,21 +116,21 @@ func poolIsThere(s *repairStudy) (_ []Problem, warnings []string) {
 	there := "there are none now"
 	switch {
 	case len(names) == 1:
-		there = "there is " + few(names)
+		there = "there is " + shortList(names)
 	case len(names) > 1:
-		there = "there are " + few(names)
+		there = "there are " + shortList(names)
 	}
-	return nil, []string{fmt.Sprintf("spec.nodePool: there is no NodePool %s; %s. Nothing is repaired until it is there", brief(s.pool()), there)}
+	return nil, []string{fmt.Sprintf("spec.nodePool: there is no NodePool %s; %s. Nothing is repaired until it is there", truncate(s.pool()), there)}
 }
 
-// plainNodes warns of nodes without a NodeClaim, which cannot be replaced, and of a
+// nodesWithoutClaim warns of nodes without a NodeClaim, which cannot be replaced, and of a
 // template that cannot be used.
-func plainNodes(s *repairStudy) (_ []Problem, warnings []string) {
+func nodesWithoutClaim(s *repairAnalysis) (_ []Problem, warnings []string) {
 	if s.policy == nil || s.hasPool {
 		return nil, nil
 	}
 	if s.template != nil {
-		return nil, s.unfitTemplate()
+		return nil, s.unusableTemplate()
 	}
 	plain, err := triage.NewSelector(append(s.rule.Who.Requirements(), triage.Requirement{Key: karpenter.NodePoolLabel, Op: triage.Absent})...)
 	if s.Survey == nil || err != nil {
@@ -149,26 +149,26 @@ func plainNodes(s *repairStudy) (_ []Problem, warnings []string) {
 	return nil, []string{fmt.Sprintf("spec.remediationTemplate: %d of %s %s to no NodePool, and nobody can replace such a node; it is left as it is unless a template says what to make for it", found.Selected, nodes(s.found.Selected), verb)}
 }
 
-func (s *repairStudy) unfitTemplate() []string {
+func (s *repairAnalysis) unusableTemplate() []string {
 	template, err := remediation.TemplateOf(*s.template)
 	if err != nil || s.fetch == nil { // another check rejects the template
 		return nil
 	}
-	one := named{field: "spec.remediationTemplate", Template: template}
+	one := namedTemplate{field: "spec.remediationTemplate", Template: template}
 	one.object, err = s.fetch(template)
-	if why := one.unfit(err); why != "" {
+	if why := one.unusable(err); why != "" {
 		return []string{one.field + ": " + why}
 	}
 	return nil
 }
 
-// choosesRepair warns of a selector that selects no node, or control-plane nodes and workers.
-func choosesRepair(s *repairStudy) (_ []Problem, warnings []string) {
+// repairSelectorNodes warns of a selector that selects no node, or control-plane nodes and workers.
+func repairSelectorNodes(s *repairAnalysis) (_ []Problem, warnings []string) {
 	switch {
 	case s.found == nil || s.hasPool:
 		return nil, nil
 	case s.found.Selected == 0 && !s.rule.Who.Everything():
-		return nil, []string{"spec.selector: no node has these labels now (" + brief(s.rule.Who.String()) + ")"}
+		return nil, []string{"spec.selector: no node has these labels now (" + truncate(s.rule.Who.String()) + ")"}
 	case 0 < s.found.ControlPlane && s.found.ControlPlane < s.found.Selected:
 		return nil, []string{fmt.Sprintf("spec.selector: %d of %s are of the control plane, and one bound counts them and the workers together; want one policy for those with the label node-role.kubernetes.io/control-plane, and others for those without",
 			s.found.ControlPlane, nodes(s.found.Selected))}
@@ -178,13 +178,13 @@ func choosesRepair(s *repairStudy) (_ []Problem, warnings []string) {
 
 // impactLine says in one line what a block will do, unless a problem already says it. Many
 // unhealthy nodes are no reason to reject it: the engine enforces the bound.
-func (s *repairStudy) impactLine(v Verdict) string {
+func (s *repairAnalysis) impactLine(v Verdict) string {
 	if s.governed == nil || s.governed.Matching == 0 || slices.ContainsFunc(v.Problems, func(p Problem) bool { return p.Reason == HealthyStatus }) {
 		return ""
 	}
-	hits := surveyed(s.governed)
+	hits := surveyMatches(s.governed)
 	if s.governed.Selected < s.found.Selected {
-		hits = surveyedOf(s.governed, "the "+nodes(s.governed.Selected)+" that nobody else governs")
+		hits = surveyMatchesOf(s.governed, "the "+nodes(s.governed.Selected)+" that nobody else governs")
 	}
 	if switchesOff(s.spec) {
 		return hits + ": nothing is repaired while enabled is false"
@@ -200,17 +200,17 @@ func (s *repairStudy) impactLine(v Verdict) string {
 	if s.policy == nil {
 		what = "block"
 	}
-	return fmt.Sprintf("%s: the %s %s repair %s%s, once it has stood for %s", hits, what, verb, them(s.governed.Matching), s.pace(), waits(s.rule))
+	return fmt.Sprintf("%s: the %s %s repair %s%s, once it has stood for %s", hits, what, verb, pronoun(s.governed.Matching), s.rateNote(), waitRange(s.rule))
 }
 
-// leavesPool warns of a pool that is no longer repaired.
-func leavesPool(c NodePoolCase) []string {
+// removesBlock warns of a pool that is no longer repaired.
+func removesBlock(c NodePoolCase) []string {
 	if c.Stored == nil || c.Stored.Spec.Repair == nil {
 		return nil
 	}
 	for _, policy := range c.Policies {
 		if policy != nil && policy.Spec.NodePool == c.Pool.Name {
-			return []string{fmt.Sprintf("%s: without it RepairPolicy %s governs the nodes of this pool", block, brief(policy.Name))}
+			return []string{fmt.Sprintf("%s: without it RepairPolicy %s governs the nodes of this pool", block, truncate(policy.Name))}
 		}
 	}
 	if slices.ContainsFunc(c.Policies, func(p *v1alpha1.RepairPolicy) bool { return p != nil && p.Spec.Selector != nil }) {

@@ -8,25 +8,25 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// mostPieces limits the number of selectors that surveyGoverned evaluates. Only several
+// maxPieces limits the number of selectors that surveyGoverned evaluates. Only several
 // policies with several labels each reach this limit.
-const mostPieces = 16
+const maxPieces = 16
 
 // surveyGoverned surveys the nodes that no policy with precedence selects. inPools has the
 // number of selected nodes per pool. If the survey is too expensive, s.governed stays nil.
-func (s *repairStudy) surveyGoverned(pools []triage.Selector, inPools []triage.Shared) {
+func (s *repairAnalysis) surveyGoverned(pools []triage.Selector, inPools []triage.Shared) {
 	var before []triage.Selector
-	for i, r := range s.rivals {
+	for i, r := range s.otherPolicies {
 		if r.first && s.found.Shared[i].Nodes > 0 {
 			before = append(before, r.who)
 		}
 	}
 	if len(before) == 0 {
-		s.governed, s.crowds = s.found, crowds(s.found.Selected, inPools)
+		s.governed, s.poolSizes = s.found, poolSizes(s.found.Selected, inPools)
 		return
 	}
-	pieces, err := without(s.rule.Who, before)
-	if err != nil || len(pieces) > mostPieces {
+	pieces, err := subtract(s.rule.Who, before)
+	if err != nil || len(pieces) > maxPieces {
 		return
 	}
 	left := triage.Survey{Shared: make([]triage.Shared, len(pools))}
@@ -45,13 +45,13 @@ func (s *repairStudy) surveyGoverned(pools []triage.Selector, inPools []triage.S
 		}
 	}
 	slices.Sort(left.First) // each piece has its own first names, so these include the overall first
-	left.First = left.First[:min(len(left.First), manyNames)]
-	s.governed, s.crowds = &left, crowds(left.Selected, left.Shared)
+	left.First = left.First[:min(len(left.First), maxNames)]
+	s.governed, s.poolSizes = &left, poolSizes(left.Selected, left.Shared)
 }
 
-// crowds returns the number of nodes of each pool that has any, followed by the number of
+// poolSizes returns the number of nodes of each pool that has any, followed by the number of
 // nodes without a pool.
-func crowds(selected int, inPools []triage.Shared) (sizes []int) {
+func poolSizes(selected int, inPools []triage.Shared) (sizes []int) {
 	rest := selected
 	for _, pool := range inPools {
 		if pool.Nodes > 0 {
@@ -66,7 +66,7 @@ func crowds(selected int, inPools []triage.Shared) (sizes []int) {
 }
 
 // poolSelectors returns a selector per NodePool, if the policy may select several pools.
-func (s *repairStudy) poolSelectors() (list []triage.Selector) {
+func (s *repairAnalysis) poolSelectors() (list []triage.Selector) {
 	for _, pool := range s.Pools {
 		if s.hasPool || pool == nil {
 			continue
@@ -78,25 +78,25 @@ func (s *repairStudy) poolSelectors() (list []triage.Selector) {
 	return list
 }
 
-// pace says how many nodes are repaired at a time, if not all of them.
-func (s *repairStudy) pace() string {
+// rateNote says how many nodes are repaired at a time, if not all of them.
+func (s *repairAnalysis) rateNote() string {
 	limit := s.rule.Bound.Cap
-	if len(s.crowds) < 2 {
+	if len(s.poolSizes) < 2 {
 		if most := limit.Of(s.governed.Selected); s.governed.Matching > most {
 			return fmt.Sprintf(", no more than %d at once", most)
 		}
 		return ""
 	}
-	if s.governed.Matching <= limit.Of(slices.Min(s.crowds)) {
+	if s.governed.Matching <= limit.Of(slices.Min(s.poolSizes)) {
 		return ""
 	}
 	return fmt.Sprintf(", no more than %s at once in each pool", limit)
 }
 
-// without returns disjoint selectors for the nodes that match who and none of the others.
+// subtract returns disjoint selectors for the nodes that match who and none of the others.
 // It stops when there are too many. Each selector requires the first n requirements of
 // another selector and the opposite of the next one.
-func without(who triage.Selector, others []triage.Selector) ([]triage.Selector, error) {
+func subtract(who triage.Selector, others []triage.Selector) ([]triage.Selector, error) {
 	pieces := []triage.Selector{who}
 	for _, other := range others {
 		var left []triage.Selector
@@ -110,7 +110,7 @@ func without(who triage.Selector, others []triage.Selector) ([]triage.Selector, 
 				left, met = append(left, next), append(met, demand)
 			}
 		}
-		if pieces = left; len(pieces) > mostPieces {
+		if pieces = left; len(pieces) > maxPieces {
 			break
 		}
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // The impact line of a policy counts the nodes that no older policy selects.
-func TestAPolicyIsToldOfTheNodesThatOthersLeave(t *testing.T) {
+func TestImpactCountsNodesWithoutAnOlderPolicy(t *testing.T) {
 	partly := 0
 	rapid.Check(t, func(t *rapid.T) {
 		nodes := cluster{}

@@ -13,13 +13,13 @@ import (
 	"github.com/resourcestack/autohealer/internal/validate"
 )
 
-// TestRepairWords runs the transcripts of repair blocks.
-func TestRepairWords(t *testing.T) {
+// TestRepairTranscripts runs the transcripts of repair blocks.
+func TestRepairTranscripts(t *testing.T) {
 	seen := map[validate.Reason]bool{}
 	datadriven.Walk(t, "testdata/repair", func(t *testing.T, path string) {
 		t.Helper()
-		desk := repairDesk{healthDesk: healthDesk{desk: desk{seen: seen}}}
-		datadriven.RunTest(t, path, desk.serve)
+		f := repairFixture{healthFixture: healthFixture{fixture: fixture{seen: seen}}}
+		datadriven.RunTest(t, path, f.run)
 	})
 	for _, reason := range []validate.Reason{validate.Invalid, validate.HealthyStatus} {
 		if !seen[reason] {
@@ -28,9 +28,9 @@ func TestRepairWords(t *testing.T) {
 	}
 }
 
-// repairDesk validates the repair blocks of a transcript.
-type repairDesk struct {
-	healthDesk
+// repairFixture validates the repair blocks of a transcript.
+type repairFixture struct {
+	healthFixture
 	stored     *v1alpha1.RepairPolicy
 	storedPool *karpenter.NodePool
 	policies   []*v1alpha1.RepairPolicy
@@ -38,7 +38,7 @@ type repairDesk struct {
 	unstated   bool
 }
 
-// serve knows the commands nodes, blind, clear and template of health checks, and
+// run knows the commands nodes, blind, clear and template of health checks, and
 //
 //	karpenter               the NodePools are known, even if there are none
 //	pool                    adds a NodePool
@@ -47,11 +47,11 @@ type repairDesk struct {
 //	stored, stored-pool     sets the stored version
 //	judge, judge-pool       validates a RepairPolicy, or the block of a NodePool
 //	standing, standing-pool validates a policy or a block that is in force
-func (d *repairDesk) serve(t *testing.T, command *datadriven.TestData) string {
+func (d *repairFixture) run(t *testing.T, command *datadriven.TestData) string {
 	t.Helper()
 	switch command.Cmd {
 	case "clear":
-		*d = repairDesk{healthDesk: healthDesk{desk: desk{seen: d.seen}}}
+		*d = repairFixture{healthFixture: healthFixture{fixture: fixture{seen: d.seen}}}
 	case "karpenter":
 		d.pools = []*karpenter.NodePool{}
 	case "pool":
@@ -65,20 +65,20 @@ func (d *repairDesk) serve(t *testing.T, command *datadriven.TestData) string {
 	case "stored-pool":
 		d.storedPool = readPool(t, command)
 	case "judge":
-		return d.tell(validate.JudgeRepairPolicy(d.policyCase(readPolicy(t, command))))
+		return d.print(validate.JudgeRepairPolicy(d.policyCase(readPolicy(t, command))))
 	case "standing":
-		return d.tell(validate.StandingRepairPolicy(d.policyCase(readPolicy(t, command))))
+		return d.print(validate.StandingRepairPolicy(d.policyCase(readPolicy(t, command))))
 	case "judge-pool":
-		return d.tell(validate.JudgeNodePool(validate.NodePoolCase{Pool: readPool(t, command), Stored: d.storedPool, Repairs: d.repairs()}))
+		return d.print(validate.JudgeNodePool(validate.NodePoolCase{Pool: readPool(t, command), Stored: d.storedPool, Repairs: d.repairs()}))
 	case "standing-pool":
-		return d.tell(validate.StandingNodePool(validate.NodePoolCase{Pool: readPool(t, command), Repairs: d.repairs()}))
+		return d.print(validate.StandingNodePool(validate.NodePoolCase{Pool: readPool(t, command), Repairs: d.repairs()}))
 	default:
-		return d.healthDesk.serve(t, command)
+		return d.healthFixture.run(t, command)
 	}
 	return ""
 }
 
-func (d *repairDesk) policyCase(policy *v1alpha1.RepairPolicy) validate.RepairCase {
+func (d *repairFixture) policyCase(policy *v1alpha1.RepairPolicy) validate.RepairCase {
 	c := validate.RepairCase{Policy: policy, Stored: d.stored, Repairs: d.repairs()}
 	if d.templates != nil {
 		c.Template = d.read
@@ -87,7 +87,7 @@ func (d *repairDesk) policyCase(policy *v1alpha1.RepairPolicy) validate.RepairCa
 }
 
 // repairs has realistic providers: they recommend half an hour.
-func (d *repairDesk) repairs() validate.Repairs {
+func (d *repairFixture) repairs() validate.Repairs {
 	r := validate.Repairs{Policies: d.policies, Pools: d.pools}
 	if !d.unstated {
 		for _, words := range []string{"Ready False", "Ready Unknown", "NetworkUnavailable True", "StorageReady False"} {

@@ -11,7 +11,7 @@ import (
 // condition is unhealthy, the others only narrow the set, for example: the kubelet does
 // not answer although the node is Ready. healthyStatus then warns, because this is often
 // a mistake.
-func healthyStatus(s *study) (problems []Problem, warnings []string) {
+func healthyStatus(s *analysis) (problems []Problem, warnings []string) {
 	healthy := s.healthy()
 	if len(healthy) == 0 {
 		return nil, nil
@@ -26,15 +26,15 @@ func healthyStatus(s *study) (problems []Problem, warnings []string) {
 	}
 	if !s.actsOnHealthy() {
 		return nil, []string{fmt.Sprintf("%s: %s %s what a healthy node reports; the set matches those of them on which its other conditions stand too",
-			field(healthy[0], ".status"), series(told), verb)}
+			field(healthy[0], ".status"), joinAnd(told), verb)}
 	}
-	text := fmt.Sprintf("%s %s what a healthy node reports, so the set would act on the nodes that are well", series(told), verb)
+	text := fmt.Sprintf("%s %s what a healthy node reports, so the set would act on the nodes that are well", joinAnd(told), verb)
 	switch {
 	case s.reach == nil:
 	case s.reach.Matching == 0:
 		text += ". No node matches now, but every healthy one that reports it would"
 	default:
-		text += fmt.Sprintf(": %s, and it would %s", s.reach.hits(), s.reach.deeds())
+		text += fmt.Sprintf(": %s, and it would %s", s.reach.matches(), s.reach.actions())
 	}
 	sick := known(healthy[0])
 	text += fmt.Sprintf(". Write status: %s, which says: %s If you mean healthy nodes with something else about them, add the condition that says what", sick.Sick(), sick.Meaning)
@@ -42,12 +42,12 @@ func healthyStatus(s *study) (problems []Problem, warnings []string) {
 }
 
 // healthy returns the condition types that the set matches in their healthy status.
-func (s *study) healthy() []string {
+func (s *analysis) healthy() []string {
 	return slices.DeleteFunc(s.types(), func(name string) bool { return !catalog.Healthy(name, string(s.status(name))) })
 }
 
 // actsOnHealthy reports whether the set matches healthy statuses only.
-func (s *study) actsOnHealthy() bool {
+func (s *analysis) actsOnHealthy() bool {
 	healthy := len(s.healthy())
 	return healthy > 0 && healthy == len(s.Set.Spec.Conditions)
 }
@@ -57,17 +57,17 @@ func known(conditionType string) catalog.Condition {
 	return c
 }
 
-// kubelets are the conditions that all become Unknown when the kubelet stops reporting.
+// kubeletConditions are the conditions that all become Unknown when the kubelet stops reporting.
 // A kubelet that reports never sets them to Unknown.
-var kubelets = []string{"Ready", "MemoryPressure", "DiskPressure", "PIDPressure"}
+var kubeletConditions = []string{"Ready", "MemoryPressure", "DiskPressure", "PIDPressure"}
 
 // silentKubelet warns of a set that can never match: it wants the kubelet both to be
 // silent and to report a status.
-func silentKubelet(s *study) (_ []Problem, warnings []string) {
+func silentKubelet(s *analysis) (_ []Problem, warnings []string) {
 	var silent, heard []string
 	for _, name := range s.types() {
 		switch status := s.status(name); {
-		case !slices.Contains(kubelets, name):
+		case !slices.Contains(kubeletConditions, name):
 		case status == catalog.Unknown:
 			silent = append(silent, name)
 		case status == catalog.True || status == catalog.False:
@@ -78,11 +78,11 @@ func silentKubelet(s *study) (_ []Problem, warnings []string) {
 		return nil, nil
 	}
 	return nil, []string{fmt.Sprintf("%s: the set will never match: when %s is Unknown, the kubelet is silent, and Kubernetes makes all of its conditions Unknown, so that %s cannot stand; use one of them alone",
-		field(silent[0], ".status"), silent[0], series(heard))}
+		field(silent[0], ".status"), silent[0], joinAnd(heard))}
 }
 
-// idleSilence warns of evenSilent on a status other than Unknown, where it has no effect.
-func idleSilence(s *study) (_ []Problem, warnings []string) {
+// unusedEvenSilent warns of evenSilent on a status other than Unknown, where it has no effect.
+func unusedEvenSilent(s *analysis) (_ []Problem, warnings []string) {
 	idle := slices.DeleteFunc(s.types(), func(name string) bool {
 		status := s.status(name)
 		return !s.Set.Spec.Conditions[name].EvenSilent || status != catalog.True && status != catalog.False
@@ -90,11 +90,11 @@ func idleSilence(s *study) (_ []Problem, warnings []string) {
 	if len(idle) == 0 {
 		return nil, nil
 	}
-	return nil, []string{fmt.Sprintf("%s: it does nothing for %s: only the status Unknown can be that of a silent agent", field(idle[0], ".evenSilent"), few(idle))}
+	return nil, []string{fmt.Sprintf("%s: it does nothing for %s: only the status Unknown can be that of a silent agent", field(idle[0], ".evenSilent"), shortList(idle))}
 }
 
 // nativeTaint warns of a set that only repeats a taint that Kubernetes sets itself.
-func nativeTaint(s *study) (_ []Problem, warnings []string) {
+func nativeTaint(s *analysis) (_ []Problem, warnings []string) {
 	types := s.types()
 	if len(types) != 1 {
 		return nil, nil

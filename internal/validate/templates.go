@@ -11,8 +11,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/remediation"
 )
 
-// named is a template reference together with the object that it refers to.
-type named struct {
+// namedTemplate is a template reference together with the object that it refers to.
+type namedTemplate struct {
 	field string
 	remediation.Template
 	object *unstructured.Unstructured // nil if it could not be read
@@ -21,8 +21,8 @@ type named struct {
 // templates checks the referenced templates. It warns of templates that cannot be used
 // yet, because a health check may be created before them. It rejects two templates of one
 // kind, unless both are annotated to allow that.
-func templates(s *healthStudy) (problems []Problem, warnings []string) {
-	ofKind := map[schema.GroupKind][]named{}
+func templates(s *healthAnalysis) (problems []Problem, warnings []string) {
+	ofKind := map[schema.GroupKind][]namedTemplate{}
 	var kinds []schema.GroupKind
 	for _, ref := range references(s.Check.Spec) {
 		template, err := remediation.TemplateOf(ref.ObjectReference)
@@ -32,10 +32,10 @@ func templates(s *healthStudy) (problems []Problem, warnings []string) {
 			problems = append(problems, problem)
 			continue
 		}
-		one := named{field: ref.field, Template: template}
+		one := namedTemplate{field: ref.field, Template: template}
 		if s.Template != nil {
 			one.object, err = s.Template(template)
-			if why := one.unfit(err); why != "" {
+			if why := one.unusable(err); why != "" {
 				warnings = append(warnings, ref.field+": "+why)
 			}
 		}
@@ -46,7 +46,7 @@ func templates(s *healthStudy) (problems []Problem, warnings []string) {
 		ofKind[kind] = append(ofKind[kind], one)
 	}
 	for _, kind := range kinds {
-		problem, warning := together(ofKind[kind])
+		problem, warning := sameKindTemplates(ofKind[kind])
 		if problem != nil {
 			problems = append(problems, *problem)
 		}
@@ -57,12 +57,12 @@ func templates(s *healthStudy) (problems []Problem, warnings []string) {
 	return problems, warnings
 }
 
-// unfit says why no remediation can be created from a template in its current state.
-func (n named) unfit(err error) string {
-	name := brief(n.Kind) + " " + brief(n.where())
+// unusable says why no remediation can be created from a template in its current state.
+func (n namedTemplate) unusable(err error) string {
+	name := truncate(n.Kind) + " " + truncate(n.location())
 	switch {
 	case meta.IsNoMatchError(err):
-		return fmt.Sprintf("the cluster does not know the kind %s of %s; nothing is begun until its remediator is installed", brief(n.Kind), brief(n.GroupVersion().String()))
+		return fmt.Sprintf("the cluster does not know the kind %s of %s; nothing is begun until its remediator is installed", truncate(n.Kind), truncate(n.GroupVersion().String()))
 	case apierrors.IsNotFound(err):
 		return fmt.Sprintf("there is no %s; nothing is begun until there is", name)
 	case apierrors.IsForbidden(err):
@@ -76,36 +76,36 @@ func (n named) unfit(err error) string {
 	return ""
 }
 
-// where returns the template's namespace and name.
-func (n named) where() string {
+// location returns the template's namespace and name.
+func (n namedTemplate) location() string {
 	if n.Namespace == "" {
 		return n.Name
 	}
 	return n.Namespace + "/" + n.Name
 }
 
-// together checks templates of one kind.
-func together(list []named) (_ *Problem, warning string) {
+// sameKindTemplates checks templates of one kind.
+func sameKindTemplates(list []namedTemplate) (_ *Problem, warning string) {
 	if len(list) < 2 {
 		return nil, ""
 	}
 	var silent, unread []string
 	for _, one := range list {
 		if one.object == nil {
-			unread = append(unread, one.where())
+			unread = append(unread, one.location())
 		} else if !remediation.TakesSeveral(one.object) {
-			silent = append(silent, one.where())
+			silent = append(silent, one.location())
 		}
 	}
-	field, kind := list[1].field, brief(list[1].Kind)
+	field, kind := list[1].field, truncate(list[1].Kind)
 	if len(silent) > 0 {
 		return &Problem{field, fmt.Sprintf(
 			"%s is the kind of %d templates here, and its remediator may take but one request for a node. Want templates of different kinds; or, if it does take several, annotate %s with %s: \"true\"",
-			kind, len(list), few(silent), remediation.MultipleTemplatesAnnotation), SameKind}, ""
+			kind, len(list), shortList(silent), remediation.MultipleTemplatesAnnotation), SameKind}, ""
 	}
 	if len(unread) > 0 {
 		return nil, fmt.Sprintf("%s: %s is the kind of %d templates here; nobody knows whether its remediator takes several requests for a node, because %s could not be read for the annotation %s",
-			field, kind, len(list), few(unread), remediation.MultipleTemplatesAnnotation)
+			field, kind, len(list), shortList(unread), remediation.MultipleTemplatesAnnotation)
 	}
 	return nil, ""
 }

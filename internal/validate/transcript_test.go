@@ -16,14 +16,14 @@ import (
 	"github.com/resourcestack/autohealer/internal/validate"
 )
 
-// TestWords runs the transcripts in testdata, which contain every rejection and warning.
+// TestTranscripts runs the transcripts in testdata, which contain every rejection and warning.
 // With -rewrite it updates them.
-func TestWords(t *testing.T) {
+func TestTranscripts(t *testing.T) {
 	seen := map[validate.Reason]bool{}
 	datadriven.Walk(t, "testdata/words", func(t *testing.T, path string) {
 		t.Helper()
-		desk := desk{seen: seen}
-		datadriven.RunTest(t, path, desk.serve)
+		f := fixture{seen: seen}
+		datadriven.RunTest(t, path, f.run)
 	})
 	for _, reason := range []validate.Reason{validate.Invalid, validate.HealthyStatus, validate.NearMiss, validate.Duplicate, validate.ReservedTaintKey, validate.Impact} {
 		if !seen[reason] {
@@ -32,8 +32,8 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// desk validates the sets of a transcript.
-type desk struct {
+// fixture validates the sets of a transcript.
+type fixture struct {
 	cluster cluster
 	blind   bool // the nodes are unknown
 	before  *v1alpha1.ConditionSet
@@ -42,7 +42,7 @@ type desk struct {
 	seen    map[validate.Reason]bool
 }
 
-// serve knows these commands:
+// run knows these commands:
 //
 //	nodes worker count=3    adds nodes; the body has their labels and conditions
 //	blind                   makes the nodes unknown
@@ -51,11 +51,11 @@ type desk struct {
 //	placed 7 emptied=5      sets how many matching nodes have the set's taint
 //	judge, standing, ask    validates a set; ask is a dry run of the API server
 //	clear                   removes all nodes and sets
-func (d *desk) serve(t *testing.T, command *datadriven.TestData) string {
+func (d *fixture) run(t *testing.T, command *datadriven.TestData) string {
 	t.Helper()
 	switch command.Cmd {
 	case "clear":
-		*d = desk{seen: d.seen}
+		*d = fixture{seen: d.seen}
 	case "nodes":
 		count := 1
 		if command.HasArg("count") {
@@ -85,18 +85,18 @@ func (d *desk) serve(t *testing.T, command *datadriven.TestData) string {
 	case "ask":
 		c := d.caseOf(read(t, command))
 		c.OnlyAsked = true
-		return d.tell(validate.Judge(c))
+		return d.print(validate.Judge(c))
 	case "judge":
-		return d.tell(validate.Judge(d.caseOf(read(t, command))))
+		return d.print(validate.Judge(d.caseOf(read(t, command))))
 	case "standing":
-		return d.tell(validate.Standing(d.caseOf(read(t, command))))
+		return d.print(validate.Standing(d.caseOf(read(t, command))))
 	default:
 		command.Fatalf(t, "no such command")
 	}
 	return ""
 }
 
-func (d *desk) caseOf(set *v1alpha1.ConditionSet) validate.Case {
+func (d *fixture) caseOf(set *v1alpha1.ConditionSet) validate.Case {
 	c := validate.Case{Set: set, Before: d.before, Others: d.others, Placed: d.placed}
 	if !d.blind {
 		c.Reported, c.Impact = d.cluster.reported(), d.cluster.impact
@@ -104,7 +104,7 @@ func (d *desk) caseOf(set *v1alpha1.ConditionSet) validate.Case {
 	return c
 }
 
-func (d *desk) tell(v validate.Verdict) string {
+func (d *fixture) print(v validate.Verdict) string {
 	var b strings.Builder
 	for _, p := range v.Problems {
 		d.seen[p.Reason] = true
@@ -145,7 +145,7 @@ func read(t *testing.T, command *datadriven.TestData) *v1alpha1.ConditionSet {
 }
 
 // The user documentation quotes messages. Every quoted message must exist.
-func TestThePagesQuoteWhatIsPrinted(t *testing.T) {
+func TestDocumentationQuotesExistingMessages(t *testing.T) {
 	for _, test := range []struct {
 		page        string
 		sources     []string

@@ -11,18 +11,18 @@ import (
 	"github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 )
 
-// cutsOff rejects a change of the selector or the templates of a health check while its
+// interruptsRemediation rejects a change of the selector or the templates of a health check while its
 // remediations are in progress, unless the user accepted the impact. Bounds, durations and
 // other fields may change.
-func cutsOff(s *healthStudy) (problems []Problem, warnings []string) {
+func interruptsRemediation(s *healthAnalysis) (problems []Problem, warnings []string) {
 	if s.Stored == nil {
 		return nil, nil
 	}
-	fields := s.restricted()
+	fields := s.restrictedChanges()
 	if len(fields) == 0 {
 		return nil, nil
 	}
-	nodes := inTreatment(s.Stored, s.UnderWay)
+	nodes := remediatedNodes(s.Stored, s.UnderWay)
 	if len(nodes) == 0 {
 		return nil, nil
 	}
@@ -38,9 +38,9 @@ func cutsOff(s *healthStudy) (problems []Problem, warnings []string) {
 	return problems, warnings
 }
 
-// restricted returns the restricted fields that change. Two spellings of the same value
+// restrictedChanges returns the restricted fields that change. Two spellings of the same value
 // are equal.
-func (s *healthStudy) restricted() (fields []string) {
+func (s *healthAnalysis) restrictedChanges() (fields []string) {
 	written, stored := s.Check.Spec, s.Stored.Spec
 	templates := "spec.remediationTemplate"
 	if len(written.EscalatingRemediations) > 0 {
@@ -56,7 +56,7 @@ func (s *healthStudy) restricted() (fields []string) {
 		}
 		return fields
 	}
-	if !slices.Equal(demands(s.rule), demands(before)) {
+	if !slices.Equal(requirements(s.rule), requirements(before)) {
 		fields = append(fields, "spec.selector")
 	}
 	if !slices.Equal(steps(s.rule), steps(before)) {
@@ -65,10 +65,10 @@ func (s *healthStudy) restricted() (fields []string) {
 	return fields
 }
 
-// inTreatment returns the nodes with remediations in progress. A status may be outdated if
+// remediatedNodes returns the nodes with remediations in progress. A status may be outdated if
 // no controller follows the health check any more. underWay therefore reads the objects,
 // until the first one in progress is found.
-func inTreatment(check *v1alpha1.NodeHealthCheck, underWay func(corev1.ObjectReference) bool) (nodes []string) {
+func remediatedNodes(check *v1alpha1.NodeHealthCheck, underWay func(corev1.ObjectReference) bool) (nodes []string) {
 	for _, node := range check.Status.UnhealthyNodes {
 		if len(nodes) > 0 && len(node.Remediations) > 0 || slices.ContainsFunc(node.Remediations, func(r v1alpha1.Remediation) bool {
 			return underWay == nil || underWay(r.Resource)
@@ -81,9 +81,9 @@ func inTreatment(check *v1alpha1.NodeHealthCheck, underWay func(corev1.ObjectRef
 
 func underWay(nodes []string) string {
 	if len(nodes) == 1 {
-		return fmt.Sprintf("a remediation of node %s is under way", brief(nodes[0]))
+		return fmt.Sprintf("a remediation of node %s is under way", truncate(nodes[0]))
 	}
-	return fmt.Sprintf("remediations of %d nodes are under way (%s)", len(nodes), few(nodes))
+	return fmt.Sprintf("remediations of %d nodes are under way (%s)", len(nodes), shortList(nodes))
 }
 
 // JudgeHealthCheckDeletion rejects the deletion of a health check while a remediation is
@@ -94,7 +94,7 @@ func JudgeHealthCheckDeletion(stored *v1alpha1.NodeHealthCheck, isUnderWay func(
 	if stored.DeletionTimestamp != nil {
 		return Verdict{}
 	}
-	nodes := inTreatment(stored, isUnderWay)
+	nodes := remediatedNodes(stored, isUnderWay)
 	switch {
 	case len(nodes) == 0:
 		return Verdict{}

@@ -14,7 +14,7 @@ import (
 // be unhealthy. A set with dryRun, and a set whose impact the user accepted, need no
 // proof. With a nil reported, the result has every type that the catalog does not know.
 func Unproven(set *v1alpha1.ConditionSet, reported []string) (types []string) {
-	s := &study{Case: Case{Set: set}}
+	s := &analysis{Case: Case{Set: set}}
 	if set.Spec.DryRun || s.acceptsImpact() {
 		return nil
 	}
@@ -33,18 +33,18 @@ func Unproven(set *v1alpha1.ConditionSet, reported []string) (types []string) {
 
 // fewReports warns that the controller holds the set at first, because too few nodes
 // report its conditions.
-func fewReports(s *study) (_ []Problem, warnings []string) {
+func fewReports(s *analysis) (_ []Problem, warnings []string) {
 	types := Unproven(s.Set, nil)
-	if s.wrong != nil || len(types) == 0 || len(Unproven(s.Set, s.Reported)) > 0 || s.reach == nil || s.reach.Selected == 0 || s.isFew() || s.reach.over() {
+	if s.compileErr != nil || len(types) == 0 || len(Unproven(s.Set, s.Reported)) > 0 || s.reach == nil || s.reach.Selected == 0 || s.isFew() || s.reach.over() {
 		return nil, nil
 	}
 	return nil, []string{fmt.Sprintf("%s: %d of %s do not report %s yet; the set places no taint until enough of them do to tell that it does not match healthy nodes, or until no further node has begun to for some minutes",
-		field(types[0], ""), s.reach.Open, nodes(s.reach.Selected), few(types))}
+		field(types[0], ""), s.reach.Open, nodes(s.reach.Selected), shortList(types))}
 }
 
 // isFew reports whether the set stays within its bound even if every node that does not
 // report its conditions yet will match.
-func (s *study) isFew() bool { return s.reach.Matching+s.reach.Open <= s.reach.limit }
+func (s *analysis) isFew() bool { return s.reach.Matching+s.reach.Open <= s.reach.limit }
 
 // Proof is the second verdict on a set that was accepted before enough nodes reported its
 // conditions.
@@ -60,8 +60,8 @@ type Proof struct {
 
 // Prove validates a set again against the current nodes, as if it were written now.
 func Prove(c Case, unproven []string) Proof {
-	s := look(c)
-	switch problems := slices.Concat(s.run(standing).Problems, s.run(arriving).Problems); {
+	s := analyze(c)
+	switch problems := slices.Concat(s.run(permanentChecks).Problems, s.run(admissionChecks).Problems); {
 	case len(problems) > 0:
 		refused := Proof{Problems: problems}
 		if s.reach != nil {
@@ -76,5 +76,5 @@ func Prove(c Case, unproven []string) Proof {
 	}
 	return Proof{Matching: s.reach.Matching, Limit: s.reach.limit, Text: fmt.Sprintf(
 		"%s, and %d more may match once they report %s, while maxUnhealthy allows %s. If the set asks for what a healthy node reports, correct spec.conditions; if it does not, annotate the set with %s: \"true\"",
-		s.reach.hits(), s.reach.Open, few(unproven), s.reach.allowed(), v1alpha1.AcceptImpactAnnotation)}
+		s.reach.matches(), s.reach.Open, shortList(unproven), s.reach.allowed(), v1alpha1.AcceptImpactAnnotation)}
 }

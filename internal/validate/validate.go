@@ -85,22 +85,22 @@ func (v Verdict) Err() error {
 }
 
 // check looks for one kind of mistake.
-type check func(*study) (problems []Problem, warnings []string)
+type check func(*analysis) (problems []Problem, warnings []string)
 
-// standing are the checks that depend only on this set and the other sets. The other
+// permanentChecks are the checks that depend only on this set and the other sets. The other
 // checks depend on what nodes report, which changes all the time. A set in force must not
 // be rejected for that.
-var standing = []check{compiles, reservedKey, healthyStatus, duplicate}
+var permanentChecks = []check{compiles, reservedKey, healthyStatus, duplicate}
 
-// arriving are the checks that run once, when a set is written.
-var arriving = []check{nearMiss, impactOverBound, annotation, notReported, fewReports, silentKubelet, idleSilence, nativeTaint, oddBound, noNodes}
+// admissionChecks are the checks that run once, when a set is written.
+var admissionChecks = []check{nearMiss, impactOverBound, annotation, notReported, fewReports, silentKubelet, unusedEvenSilent, nativeTaint, unusualBound, noNodes}
 
 // Judge returns all problems and warnings of a set that is being written. A change that
 // only sets dryRun is never rejected.
 func Judge(c Case) Verdict {
-	s := look(c)
-	v := s.run(standing)
-	rest := s.run(arriving)
+	s := analyze(c)
+	v := s.run(permanentChecks)
+	rest := s.run(admissionChecks)
 	v.Problems = append(v.Problems, rest.Problems...)
 	v.Warnings = append(v.Warnings, rest.Warnings...)
 	if line := s.impactLine(v); line != "" {
@@ -109,7 +109,7 @@ func Judge(c Case) Verdict {
 	if c.Stored != nil && c.Set.Spec.DryRun {
 		then := c.Stored.Spec
 		then.DryRun = true
-		v = tolerated(v, equality.Semantic.DeepEqual(c.Set.Spec, then))
+		v = warnOnly(v, equality.Semantic.DeepEqual(c.Set.Spec, then))
 	}
 	return v
 }
@@ -117,7 +117,7 @@ func Judge(c Case) Verdict {
 // Standing returns the problems of a set that is in force: all problems that Judge returns
 // and that do not depend on the current nodes. It returns no warnings.
 func Standing(c Case) Verdict {
-	return Verdict{Problems: look(c).run(standing).Problems}
+	return Verdict{Problems: analyze(c).run(permanentChecks).Problems}
 }
 
 // Before reports whether set a was created before set b. If both of two duplicates are in

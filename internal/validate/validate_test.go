@@ -286,7 +286,7 @@ func TestImpactIsRefusedExactlyAboveTheBound(t *testing.T) {
 
 // An evaluation of ten thousand nodes takes a millisecond, and the request waits. There is
 // one per verdict, and more only if the bound is exceeded and the change may narrow the set.
-func TestHowOftenTheNodesAreLookedAt(t *testing.T) {
+func TestNumberOfEvaluations(t *testing.T) {
 	nodes := cluster{}
 	if err := nodes.add("worker", 10, []string{"Custom:True"}); err != nil {
 		t.Fatal(err)
@@ -387,7 +387,7 @@ func FuzzJudge(f *testing.F) {
 
 // The shipped defaults and examples are accepted without a warning, also together, in a
 // cluster that reports no conditions yet.
-func TestWhatWeShipIsAccepted(t *testing.T) {
+func TestShippedSetsAreAccepted(t *testing.T) {
 	for _, path := range []string{
 		"../../deploy/defaults/conditionsets.yaml", "../../api/autohealer/v1alpha1/testdata/seed.yaml", "../../cmd/demo/conditionsets.yaml",
 	} {
