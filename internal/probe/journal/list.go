@@ -114,7 +114,7 @@ func (f *file) readSlots(index uint64) error {
 	return nil
 }
 
-// seek moves the cursor behind the last entry for which passed returns true. All such
+// seek moves the cursor behind the last entry for which passed returns true. All these
 // entries are at the start of the list. It returns that entry. It ignores read errors; the
 // following reads report them.
 func (f *file) seek(passed func(*entry) bool) (last entry) {

@@ -200,7 +200,7 @@ func (r *Reader) findEnd() error {
 // there was no From.
 func (r *Reader) ResumeError() error { return r.resumeErr }
 
-// Next returns the available records, or waits for one. The first chunk at the end of the
+// Next returns the available records, or waits for a record. The first chunk at the end of the
 // log may be empty: it returns the position for a restart.
 func (r *Reader) Next(ctx context.Context) (logs.Chunk, error) {
 	if err := ctx.Err(); err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/logs"
 )
 
-// All stories happen on one day, the 15th.
+// All stories happen on the 15th.
 var day = time.Date(2026, time.November, 15, 0, 0, 0, 0, time.UTC)
 
 // clock is a translator of lines that begin with a time of that day.
@@ -32,12 +32,12 @@ func timeOfDay(text string) (time.Time, error) {
 	return day.Add(at.Sub(at.Truncate(24 * time.Hour))), err
 }
 
-// story is a monitor that is told what to do by a transcript:
+// story runs a monitor according to a transcript:
 //
 //	monitor [plugin=kmsg] [buffer=10] [skip=(words,...)]
 //	  one condition or rule for each line that is not indented, and its fields below
 //	start now=12:00:00 [boot=a] [since=12:00:00]
-//	  a new life, with what is remembered of the one before
+//	  a restart with the stored state
 //	take now=12:00:00 [lost=3] [more]
 //	  a chunk of lines that begin with a time; with records, each begins with its number
 //	  and facility, and | is a newline within it

@@ -59,7 +59,7 @@ func literalsOf(tree *syntax.Regexp) []literal {
 	return all
 }
 
-// includes says whether every text with this literal also contains the other one.
+// includes says whether every text with this literal also contains the other.
 func (l literal) includes(other literal) bool {
 	if other.fold {
 		return strings.Contains(lower(l.text), other.text)

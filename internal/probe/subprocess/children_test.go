@@ -74,7 +74,7 @@ func read(t *testing.T, path string) int {
 	return pid
 }
 
-// state returns the state letter of a process and its parent, empty if there is no such process.
+// state returns the state letter of a process and its parent, empty if the process does not exist.
 func state(pid int) (letter string, parent int) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
