@@ -15,7 +15,7 @@ import (
 )
 
 // fileInfo describes a file as it was found.
-type sighting struct {
+type fileInfo struct {
 	path          string
 	device, inode uint64
 	size          int64
@@ -23,13 +23,13 @@ type sighting struct {
 	rotated       bool // its name is that of a rotated file of the path
 }
 
-func (s sighting) is(p place) bool { return s.device == p.Device && s.inode == p.Inode }
+func (s fileInfo) is(p filePosition) bool { return s.device == p.Device && s.inode == p.Inode }
 
 // errOther says that the name now belongs to another file than the one that was found.
 var errOther = errors.New("the file was replaced")
 
 // open opens the file that was found, and no other.
-func (s sighting) open() (*os.File, error) {
+func (s fileInfo) open() (*os.File, error) {
 	file, err := openRegular(s.path)
 	if err != nil {
 		return nil, err
@@ -47,15 +47,15 @@ func (s sighting) open() (*os.File, error) {
 }
 
 // statFile returns the info of a regular file.
-func lookAt(path string) (sighting, error) {
+func statFile(path string) (fileInfo, error) {
 	var stat unix.Stat_t
 	if err := unix.Stat(path, &stat); err != nil {
-		return sighting{}, &fs.PathError{Op: "reading", Path: path, Err: err}
+		return fileInfo{}, &fs.PathError{Op: "reading", Path: path, Err: err}
 	}
 	if what := otherThanFile(stat.Mode); what != "" {
-		return sighting{}, fmt.Errorf("reading %s: it is %s", path, what)
+		return fileInfo{}, fmt.Errorf("reading %s: it is %s", path, what)
 	}
-	return sighting{path: path, device: stat.Dev, inode: stat.Ino, size: stat.Size, written: stat.Mtim.Nano()}, nil
+	return fileInfo{path: path, device: stat.Dev, inode: stat.Ino, size: stat.Size, written: stat.Mtim.Nano()}, nil
 }
 
 // otherThanFile returns what a file is if it is not a regular file, and what to do.
@@ -77,7 +77,7 @@ func otherThanFile(mode uint32) string {
 // openRegular opens a regular file. It checks the type first, because opening some devices
 // has effects.
 func openRegular(path string) (*os.File, error) {
-	if _, err := lookAt(path); err != nil {
+	if _, err := statFile(path); err != nil {
 		return nil, err
 	}
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
@@ -97,23 +97,23 @@ func openRegular(path string) (*os.File, error) {
 }
 
 // maxScans is how often a directory is read while it changes. Rotations are short.
-const mostLooks = 20
+const maxScans = 20
 
 // find opens the file of a position: the file at the path, else a file with its inode in
 // the same directory, else a copy among the rotated files. It returns nil if there is
 // none.
-func find(path string, p place) (*os.File, error) {
-	_, path, err := trail(path)
+func find(path string, p filePosition) (*os.File, error) {
+	_, path, err := resolve(path)
 	if err != nil {
 		return nil, err
 	}
-	return findAmong(neighbours, path, p)
+	return findAmong(listFiles, path, p)
 }
 
 // findAmong searches the files that see returns, until they do not change.
-func findAmong(see func(path string) ([]sighting, error), path string, p place) (*os.File, error) {
-	var before []sighting
-	for look := range mostLooks {
+func findAmong(see func(path string) ([]fileInfo, error), path string, p filePosition) (*os.File, error) {
+	var before []fileInfo
+	for look := range maxScans {
 		candidates, err := see(path)
 		if err != nil {
 			return nil, err
@@ -132,7 +132,7 @@ func findAmong(see func(path string) ([]sighting, error), path string, p place) 
 }
 
 // search opens the most likely file of a position.
-func search(candidates []sighting, path string, p place) (*os.File, error) {
+func search(candidates []fileInfo, path string, p filePosition) (*os.File, error) {
 	for _, likely := range []likelihood{sameFile, copied} {
 		for _, c := range candidates {
 			if rank(c, path, p) != likely || c.size < p.Offset {
@@ -151,12 +151,12 @@ func search(candidates []sighting, path string, p place) (*os.File, error) {
 }
 
 // sameName says whether two infos are of the same file with the same name.
-func sameName(a, b sighting) bool {
+func sameName(a, b fileInfo) bool {
 	return a.path == b.path && a.device == b.device && a.inode == b.inode
 }
 
 // openIn opens a file if it is the file of the position.
-func (p place) openIn(s sighting) (*os.File, error) {
+func (p filePosition) openIn(s fileInfo) (*os.File, error) {
 	file, err := s.open()
 	if err != nil {
 		return nil, err
@@ -175,17 +175,17 @@ type likelihood int
 const (
 	sameFile likelihood = iota
 	copied
-	strange
+	unlikely
 )
 
-func rank(s sighting, path string, p place) likelihood {
+func rank(s fileInfo, path string, p filePosition) likelihood {
 	switch {
 	case s.is(p):
 		return sameFile
 	case (s.path == path || s.rotated) && p.Offset > 0: // at offset 0 all files look alike
 		return copied
 	default:
-		return strange
+		return unlikely
 	}
 }
 
@@ -194,17 +194,17 @@ func rank(s sighting, path string, p place) likelihood {
 // says whether the file of the position still has a name. later contains names whose files
 // are known to be newer from inotify events, because two rotations may have the same
 // modification time.
-func successors(path string, p place, later map[string]bool) (next []sighting, there bool, err error) {
-	_, path, err = trail(path)
+func successors(path string, p filePosition, later map[string]bool) (next []fileInfo, there bool, err error) {
+	_, path, err = resolve(path)
 	if err != nil {
 		return nil, false, err
 	}
-	all, err := settled(neighbours, path)
+	all, err := settled(listFiles, path)
 	if err != nil {
 		return nil, false, err
 	}
-	var current sighting
-	var older []sighting
+	var current fileInfo
+	var older []fileInfo
 	for _, s := range all {
 		there = there || s.is(p)
 		switch {
@@ -214,17 +214,17 @@ func successors(path string, p place, later map[string]bool) (next []sighting, t
 			older = append(older, s)
 		}
 	}
-	older = slices.DeleteFunc(older, func(s sighting) bool { return s.inode == current.inode && s.device == current.device })
-	inOrder(path, older)
-	old := func(s sighting) bool {
+	older = slices.DeleteFunc(older, func(s fileInfo) bool { return s.inode == current.inode && s.device == current.device })
+	sortGenerations(path, older)
+	old := func(s fileInfo) bool {
 		_, isLater := later[filepath.Base(s.path)]
 		return !isLater && s.written <= p.Written || wasRead(s, p)
 	}
-	if i := slices.IndexFunc(older, func(s sighting) bool { return s.is(p) && has(s, p) }); i >= 0 {
+	if i := slices.IndexFunc(older, func(s fileInfo) bool { return s.is(p) && has(s, p) }); i >= 0 {
 		read := older[:i+1]
 		older = older[i+1:]
-		old = func(s sighting) bool {
-			return slices.ContainsFunc(read, func(r sighting) bool { return partOf(s, r) })
+		old = func(s fileInfo) bool {
+			return slices.ContainsFunc(read, func(r fileInfo) bool { return partOf(s, r) })
 		}
 	}
 	for _, s := range older {
@@ -238,7 +238,7 @@ func successors(path string, p place, later map[string]bool) (next []sighting, t
 	case len(next) == 0:
 		// An event will announce a new file. If the path is not a regular file, return that
 		// error.
-		if _, err = lookAt(path); err == nil {
+		if _, err = statFile(path); err == nil {
 			err = fs.ErrNotExist
 		}
 	}
@@ -247,13 +247,13 @@ func successors(path string, p place, later map[string]bool) (next []sighting, t
 
 // settled returns what see finds while no file is renamed. A file that is renamed while
 // its directory is read may not be listed at all.
-func settled(see func(path string) ([]sighting, error), path string) ([]sighting, error) {
+func settled(see func(path string) ([]fileInfo, error), path string) ([]fileInfo, error) {
 	before, err := see(path)
-	for range mostLooks {
+	for range maxScans {
 		if err != nil {
 			return nil, err
 		}
-		var now []sighting
+		var now []fileInfo
 		now, err = see(path)
 		if slices.EqualFunc(before, now, sameName) {
 			return now, err
@@ -265,7 +265,7 @@ func settled(see func(path string) ([]sighting, error), path string) ([]sighting
 
 // has says whether a file is the file of a position, and not another file with a reused
 // inode.
-func has(s sighting, p place) bool {
+func has(s fileInfo, p filePosition) bool {
 	file, err := p.openIn(s)
 	if file != nil {
 		file.Close()
@@ -275,7 +275,7 @@ func has(s sighting, p place) bool {
 
 // partOf says whether a file is a copy of what another file still contains. Then the copy
 // is being made, and the other file will be truncated afterwards.
-func partOf(s, other sighting) bool {
+func partOf(s, other fileInfo) bool {
 	if other.size < s.size {
 		return false
 	}
@@ -304,7 +304,7 @@ func partOf(s, other sighting) bool {
 
 // wasRead says whether a file is a copy of what was read up to the position, or of a part
 // of it. At offset 0 every file looks alike, so that does not count.
-func wasRead(s sighting, p place) bool {
+func wasRead(s fileInfo, p filePosition) bool {
 	file, err := s.open()
 	if err != nil {
 		return false
@@ -321,9 +321,9 @@ func wasRead(s sighting, p place) bool {
 
 // isCopyOfEarlier says whether a file is a copy of a file that was read before the file of
 // the position.
-func (p place) isCopyOfEarlier(s sighting) bool {
+func (p filePosition) isCopyOfEarlier(s fileInfo) bool {
 	same := func(e fingerprint) bool {
-		earlier := place{Offset: e.Size, Head: e.Head, Tail: e.Tail}
+		earlier := filePosition{Offset: e.Size, Head: e.Head, Tail: e.Tail}
 		return e.Size > 0 && e.Size == s.size && has(s, earlier)
 	}
 	return slices.ContainsFunc(p.Earlier, same)
@@ -331,7 +331,7 @@ func (p place) isCopyOfEarlier(s sighting) bool {
 
 // listFiles returns all regular files in the directory of a path without links. It returns
 // none if the directory does not exist.
-func neighbours(path string) ([]sighting, error) {
+func listFiles(path string) ([]fileInfo, error) {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -339,12 +339,12 @@ func neighbours(path string) ([]sighting, error) {
 	if err != nil {
 		return nil, err
 	}
-	var all []sighting
+	var all []fileInfo
 	for _, entry := range entries {
 		if !entry.Type().IsRegular() {
 			continue
 		}
-		if s, err := lookAt(filepath.Join(filepath.Dir(path), entry.Name())); err == nil {
+		if s, err := statFile(filepath.Join(filepath.Dir(path), entry.Name())); err == nil {
 			s.rotated = isGeneration(filepath.Base(path), entry.Name())
 			all = append(all, s)
 		}
@@ -388,13 +388,13 @@ func dated(part string, digits int) bool {
 
 // sortGenerations sorts rotated files from the oldest. If all have a number, it uses the
 // numbers, because several rotations may have the same modification time.
-func inOrder(path string, generations []sighting) {
-	number := func(s sighting) (int, bool) {
+func sortGenerations(path string, generations []fileInfo) {
+	number := func(s fileInfo) (int, bool) {
 		n, err := strconv.Atoi(strings.TrimPrefix(filepath.Ext(s.path), "."))
 		return n, err == nil && n < 10_000 && filepath.Base(s.path) == fmt.Sprintf("%s.%d", filepath.Base(path), n)
 	}
-	numbered := !slices.ContainsFunc(generations, func(s sighting) bool { _, ok := number(s); return !ok })
-	slices.SortFunc(generations, func(a, b sighting) int {
+	numbered := !slices.ContainsFunc(generations, func(s fileInfo) bool { _, ok := number(s); return !ok })
+	slices.SortFunc(generations, func(a, b fileInfo) int {
 		if numbered {
 			m, _ := number(a)
 			n, _ := number(b)

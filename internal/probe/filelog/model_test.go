@@ -24,12 +24,12 @@ const (
 )
 
 // storedFile is a file that contains lines. Lines in a deleted file may be lost.
-type home struct{ gone bool }
+type storedFile struct{ gone bool }
 
 // written is a line that was written, as the reader should return it.
 type written struct {
 	text string
-	home *home
+	home *storedFile
 	// uncounted says that the line may be lost without a gap. Its file was deleted when it
 	// was written; or the reader has read it, lost that in a crash, and found an earlier
 	// file. Compression tools take the oldest file first; the model does not.
@@ -44,7 +44,7 @@ func (l written) is(told string) bool {
 
 // model is a log with its writer, its rotation and its reader. It knows which lines the
 // reader should return.
-type world struct {
+type model struct {
 	t      *rapid.T
 	steps  map[string]int
 	path   string
@@ -54,16 +54,16 @@ type world struct {
 	number int
 
 	writer  *os.File
-	current *home // the file that the writer writes to
-	named   bool  // the writer's file is at the path
+	current *storedFile // the file that the writer writes to
+	named   bool        // the writer's file is at the path
 	half    string
 	copying string   // name of an unfinished copy, which a truncation will follow
 	rotated []string // from the newest
-	homes   map[string]*home
+	files   map[string]*storedFile
 	lines   []written
 
 	reader   *Reader
-	told     []string
+	returned []string
 	position logs.Position
 	earlier  []point // positions of the reader, from the last chunk back
 	gaps     uint64  // counted by closed readers
@@ -72,10 +72,10 @@ type world struct {
 // point is a position, and the number of lines returned before it.
 type point struct {
 	position logs.Position
-	told     int
+	returned int
 }
 
-func (w *world) must(err error) {
+func (w *model) must(err error) {
 	w.t.Helper()
 	if err != nil {
 		w.t.Fatal(err)
@@ -84,13 +84,13 @@ func (w *world) must(err error) {
 
 // tick sets the modification time of a file. It may decide the order of files, and the
 // clock of the disk is too coarse for the model.
-func (w *world) tick(file *os.File) {
+func (w *model) tick(file *os.File) {
 	w.clock = w.clock.Add(time.Second)
 	w.must(os.Chtimes(fmt.Sprintf("/proc/self/fd/%d", file.Fd()), w.clock, w.clock))
 }
 
 // reopen is what a writer does after a rotation.
-func (w *world) reopen() {
+func (w *model) reopen() {
 	if w.writer != nil {
 		if w.named {
 			return
@@ -105,14 +105,14 @@ func (w *world) reopen() {
 	var err error
 	w.writer, err = os.OpenFile(w.path, flags, 0o600)
 	w.must(err)
-	w.current, w.named = &home{}, true
-	w.homes[w.path] = w.current
+	w.current, w.named = &storedFile{}, true
+	w.files[w.path] = w.current
 	w.tick(w.writer)
 	w.steps["reopen"]++
 }
 
 // finish makes a line of an incomplete line that will not be completed.
-func (w *world) finish() {
+func (w *model) finish() {
 	if w.half != "" {
 		w.line(w.half)
 		w.half = ""
@@ -120,18 +120,18 @@ func (w *world) finish() {
 	}
 }
 
-func (w *world) line(text string) {
+func (w *model) line(text string) {
 	text = text[:min(len(text), modelLongest)]
 	w.lines = append(w.lines, written{text, w.current, w.current.gone})
 }
 
-func (w *world) put(text string) {
+func (w *model) put(text string) {
 	_, err := w.writer.WriteString(text)
 	w.must(err)
 	w.tick(w.writer)
 }
 
-func (w *world) write() {
+func (w *model) write() {
 	for range rapid.IntRange(1, 8).Draw(w.t, "lines") {
 		text := w.half
 		if text == "" {
@@ -146,7 +146,7 @@ func (w *world) write() {
 }
 
 // fresh returns a unique line, which is sometimes too long.
-func (w *world) fresh() string {
+func (w *model) fresh() string {
 	w.number++
 	text := fmt.Sprintf("%08d", w.number)
 	if rapid.IntRange(0, 9).Draw(w.t, "long") == 0 {
@@ -156,7 +156,7 @@ func (w *world) fresh() string {
 	return text
 }
 
-func (w *world) writeHalf() {
+func (w *model) writeHalf() {
 	more := "y"
 	if w.half == "" {
 		more = w.fresh()
@@ -167,11 +167,11 @@ func (w *world) writeHalf() {
 }
 
 // away renames older rotated files, and returns the name for a new one.
-func (w *world) away() string {
+func (w *model) away() string {
 	for len(w.rotated) > 3 && !w.keeps {
 		oldest := w.rotated[len(w.rotated)-1]
 		w.must(os.Remove(oldest))
-		w.homes[oldest].gone = true
+		w.files[oldest].gone = true
 		w.rotated = w.rotated[:len(w.rotated)-1]
 	}
 	if w.dated {
@@ -187,26 +187,26 @@ func (w *world) away() string {
 		w.must(err)
 		to := fmt.Sprintf("%s.%d", w.path, n+1)
 		w.must(os.Rename(from, to))
-		w.homes[to] = w.homes[from]
+		w.files[to] = w.files[from]
 		w.rotated[i] = to
 	}
 	w.rotated = slices.Insert(w.rotated, 0, w.path+".1")
 	return w.path + ".1"
 }
 
-func (w *world) rename() {
+func (w *model) rename() {
 	if !w.named || w.copying != "" {
 		w.t.Skip("nothing to rename")
 	}
 	name := w.away()
 	w.must(os.Rename(w.path, name))
-	w.homes[name] = w.current
+	w.files[name] = w.current
 	w.named = false
 	w.steps["rename"]++
 }
 
 // beginCopy copies a part of the file, like an unfinished copy.
-func (w *world) beginCopy() {
+func (w *model) beginCopy() {
 	if !w.named || w.copying != "" {
 		w.t.Skip("nothing to copy")
 	}
@@ -214,12 +214,12 @@ func (w *world) beginCopy() {
 	text, err := os.ReadFile(w.path)
 	w.must(err)
 	w.copy(text[:rapid.IntRange(0, len(text)).Draw(w.t, "copied")])
-	w.homes[w.copying] = &home{} // everything in it also exists elsewhere
+	w.files[w.copying] = &storedFile{} // everything in it also exists elsewhere
 	w.steps["begin of a copy"]++
 }
 
 // copy extends the copy.
-func (w *world) copy(text []byte) {
+func (w *model) copy(text []byte) {
 	to, err := os.OpenFile(w.copying, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	w.must(err)
 	_, err = to.Write(text)
@@ -228,7 +228,7 @@ func (w *world) copy(text []byte) {
 	w.must(to.Close())
 }
 
-func (w *world) copyAndTruncate() {
+func (w *model) copyAndTruncate() {
 	if w.copying == "" {
 		w.beginCopy()
 	}
@@ -240,14 +240,14 @@ func (w *world) copyAndTruncate() {
 	w.copy(text[info.Size():])
 	w.must(os.Truncate(w.path, 0))
 	w.tick(w.writer)
-	w.homes[w.copying] = w.current
-	w.current = &home{}
-	w.homes[w.path] = w.current
+	w.files[w.copying] = w.current
+	w.current = &storedFile{}
+	w.files[w.path] = w.current
 	w.copying = ""
 	w.steps["copy and truncate"]++
 }
 
-func (w *world) remove() {
+func (w *model) remove() {
 	if !w.named || w.keeps || w.copying != "" {
 		w.t.Skip("nothing to remove")
 	}
@@ -257,7 +257,7 @@ func (w *world) remove() {
 	w.steps["remove"]++
 }
 
-func (w *world) pack() {
+func (w *model) pack() {
 	if len(w.rotated) == 0 || w.keeps || w.copying != "" {
 		w.t.Skip("nothing to pack")
 	}
@@ -265,21 +265,21 @@ func (w *world) pack() {
 	name := w.rotated[i]
 	w.must(os.WriteFile(name+".gz", []byte("packed\n"), 0o600))
 	w.must(os.Remove(name))
-	w.homes[name].gone = true
+	w.files[name].gone = true
 	w.rotated = slices.Delete(w.rotated, i, i+1)
 	w.steps["pack"]++
 }
 
 // duplicate copies a rotated file to a name of another rotation, like an archiver, and may
 // delete the original. The writer no longer uses it.
-func (w *world) duplicate() {
+func (w *model) duplicate() {
 	if len(w.rotated) == 0 || !w.named || w.copying != "" || !w.dated {
 		w.t.Skip("nothing to copy")
 	}
 	original := w.rotated[0]
 	removed := rapid.Bool().Draw(w.t, "original removed")
 	if removed {
-		w.tell(1 << 20) // a file that is copied and deleted before it was read counts as lost
+		w.readChunks(1 << 20) // a file that is copied and deleted before it was read counts as lost
 	}
 	text, err := os.ReadFile(original)
 	w.must(err)
@@ -296,22 +296,22 @@ func (w *world) duplicate() {
 	w.steps["copy of a rotated file"]++
 	if removed {
 		w.must(os.Remove(original))
-		w.homes[name] = w.homes[original]
+		w.files[name] = w.files[original]
 		w.rotated[0] = name
 	} else {
-		w.homes[name] = &home{}
+		w.files[name] = &storedFile{}
 		w.rotated = slices.Insert(w.rotated, 0, name)
 	}
 }
 
 // read makes the reader return some chunks.
-func (w *world) read() {
-	w.tell(rapid.IntRange(1, 6).Draw(w.t, "chunks"))
+func (w *model) read() {
+	w.readChunks(rapid.IntRange(1, 6).Draw(w.t, "chunks"))
 	w.steps["read"]++
 }
 
-// tell reads a limited number of chunks.
-func (w *world) tell(most int) {
+// readChunks reads a limited number of chunks.
+func (w *model) readChunks(most int) {
 	for range most {
 		w.reader.watch.follow(w.reader.file)
 		chunk, _, err := w.reader.look(time.Now())
@@ -327,24 +327,24 @@ func (w *world) tell(most int) {
 		if !ended {
 			w.t.Fatalf("a chunk ends within a line: %q", chunk.Text)
 		}
-		w.told = append(w.told, strings.Split(string(text), "\n")...)
+		w.returned = append(w.returned, strings.Split(string(text), "\n")...)
 		w.position = chunk.Next
-		w.earlier = append(w.earlier, point{w.position, len(w.told)})
+		w.earlier = append(w.earlier, point{w.position, len(w.returned)})
 	}
 }
 
-func (w *world) restart() {
+func (w *model) restart() {
 	w.reopenReader()
 	w.steps["restart"]++
 }
 
 // crash restarts the reader at an earlier position.
-func (w *world) crash() {
+func (w *model) crash() {
 	back := rapid.IntRange(0, min(5, len(w.earlier)-1)).Draw(w.t, "back")
 	w.earlier = w.earlier[:len(w.earlier)-back]
 	last := w.earlier[len(w.earlier)-1]
 	w.position = last.position
-	w.told = w.told[:last.told]
+	w.returned = w.returned[:last.returned]
 	for i := range w.lines {
 		w.lines[i].uncounted = w.lines[i].uncounted || w.lines[i].home.gone
 	}
@@ -353,17 +353,17 @@ func (w *world) crash() {
 }
 
 // reopenReader opens a new reader, which looks at the files before anything else happens.
-func (w *world) reopenReader() {
+func (w *model) reopenReader() {
 	w.gaps += w.reader.Counts().Gaps
 	w.must(w.reader.Close())
 	w.open()
-	w.tell(1)
+	w.readChunks(1)
 }
 
-func (w *world) open() {
+func (w *model) open() {
 	r, err := Open(Config{Path: w.path, From: w.position})
 	w.must(err)
-	r.pace = pace{}
+	r.delays = delays{}
 	r.longest = modelLongest
 	r.buf = make([]byte, span+modelChunk)
 	w.reader = r
@@ -371,7 +371,7 @@ func (w *world) open() {
 
 // check compares the returned lines with the written ones. Lost lines must be in a counted
 // gap, and there must be no gap if no line can be lost.
-func (w *world) check() {
+func (w *model) check() {
 	next, lost := 0, 0
 	skip := func() {
 		if !w.lines[next].uncounted {
@@ -380,7 +380,7 @@ func (w *world) check() {
 		next++
 		w.steps["lost with its file"]++
 	}
-	for i, text := range w.told {
+	for i, text := range w.returned {
 		for next < len(w.lines) && !w.lines[next].is(text) && w.lines[next].home.gone {
 			skip()
 		}
@@ -407,7 +407,7 @@ func (w *world) check() {
 	}
 }
 
-func (w *world) around(i int) string {
+func (w *model) around(i int) string {
 	var text strings.Builder
 	for _, l := range w.lines[max(0, i-2):min(len(w.lines), i+3)] {
 		fmt.Fprintf(&text, "%q (gone: %v) ", l.text, l.home.gone)
@@ -415,7 +415,7 @@ func (w *world) around(i int) string {
 	return text.String()
 }
 
-func TestEveryLineIsToldOnceAndInOrder(t *testing.T) {
+func TestRandomRotationsReturnEveryLineOnceAndInOrder(t *testing.T) {
 	steps := map[string]int{}
 	told, kept := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -424,8 +424,8 @@ func TestEveryLineIsToldOnceAndInOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer os.RemoveAll(folder)
-		w := &world{
-			t: t, steps: steps, homes: map[string]*home{}, clock: time.Now().Add(-24 * time.Hour),
+		w := &model{
+			t: t, steps: steps, files: map[string]*storedFile{}, clock: time.Now().Add(-24 * time.Hour),
 			path: filepath.Join(folder, "messages"), dated: rapid.Bool().Draw(t, "dated"),
 			keeps: rapid.Bool().Draw(t, "keeps"),
 		}
@@ -434,7 +434,7 @@ func TestEveryLineIsToldOnceAndInOrder(t *testing.T) {
 		w.line("begin")
 		w.open()
 		defer func() { w.reader.Close() }()
-		w.tell(1)
+		w.readChunks(1)
 		t.Repeat(map[string]func(*rapid.T){
 			"write": func(*rapid.T) { w.write() }, "half": func(*rapid.T) { w.writeHalf() },
 			"rename": func(*rapid.T) { w.rename() }, "copy": func(*rapid.T) { w.copyAndTruncate() },
@@ -449,11 +449,11 @@ func TestEveryLineIsToldOnceAndInOrder(t *testing.T) {
 		}
 		w.reopen()
 		w.write()
-		w.tell(1 << 20)
+		w.readChunks(1 << 20)
 		w.check()
-		told += len(w.told)
+		told += len(w.returned)
 		if w.keeps {
-			kept += len(w.told)
+			kept += len(w.returned)
 		}
 		w.must(w.writer.Close())
 	})

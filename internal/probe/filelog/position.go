@@ -17,9 +17,9 @@ import (
 // position.
 const span = 256
 
-// place is the position of a reader. Inodes are reused and files are truncated, so it also
+// filePosition is the position of a reader. Inodes are reused and files are truncated, so it also
 // identifies the text before it.
-type place struct {
+type filePosition struct {
 	Device uint64 `json:"device"`
 	Inode  uint64 `json:"inode"`
 	Offset int64  `json:"offset"`
@@ -37,7 +37,7 @@ type place struct {
 }
 
 // maxEarlier limits the number of earlier files. Copies are made soon after a rotation.
-const mostEarlier = 8
+const maxEarlier = 8
 
 // fingerprint identifies a file that was read.
 type fingerprint struct {
@@ -47,23 +47,23 @@ type fingerprint struct {
 }
 
 // followed returns the earlier files for a successor of this file.
-func (p place) followed() []fingerprint {
+func (p filePosition) followed() []fingerprint {
 	all := append(slices.Clone(p.Earlier), fingerprint{p.Offset, p.Head, p.Tail})
-	return all[max(0, len(all)-mostEarlier):]
+	return all[max(0, len(all)-maxEarlier):]
 }
 
-func parsePlace(position logs.Position) (place, error) {
-	var p place
+func parsePosition(position logs.Position) (filePosition, error) {
+	var p filePosition
 	if err := json.Unmarshal(position, &p); err != nil {
-		return place{}, err
+		return filePosition{}, err
 	}
 	if p.Offset < 0 {
-		return place{}, fmt.Errorf("offset is %d", p.Offset)
+		return filePosition{}, fmt.Errorf("offset is %d", p.Offset)
 	}
 	return p, nil
 }
 
-func (p place) position() logs.Position {
+func (p filePosition) encode() logs.Position {
 	text, err := json.Marshal(p)
 	if err != nil {
 		return nil // numbers can always be encoded
@@ -71,14 +71,14 @@ func (p place) position() logs.Position {
 	return text
 }
 
-// place returns the current position in the open file.
-func (r *Reader) place() place { return r.placeAt(r.start) }
+// position returns the current position in the open file.
+func (r *Reader) position() filePosition { return r.positionAt(r.start) }
 
-// placeAt returns the position of a byte in the buffer.
-func (r *Reader) placeAt(at int) place {
+// positionAt returns the position of a byte in the buffer.
+func (r *Reader) positionAt(at int) filePosition {
 	offset := r.offset + int64(at-r.start)
 	known := int(min(span, offset))
-	return place{
+	return filePosition{
 		Device: r.stat.Dev, Inode: r.stat.Ino, Offset: offset, InLine: r.inLine,
 		Head: hash(r.head[:known]), Tail: hash(r.buf[at-known : at]),
 		Written: r.stat.Mtim.Nano(), Earlier: r.earlier,
@@ -93,7 +93,7 @@ func hash(text []byte) uint64 {
 
 // in says whether a file has the same text before the position as the file of the
 // position.
-func (p place) in(file *os.File) (bool, error) {
+func (p filePosition) in(file *os.File) (bool, error) {
 	begins, err := p.begins(file)
 	if err != nil || !begins {
 		return false, err
@@ -108,7 +108,7 @@ func (p place) in(file *os.File) (bool, error) {
 }
 
 // begins says whether a file begins like the file of the position.
-func (p place) begins(file *os.File) (bool, error) {
+func (p filePosition) begins(file *os.File) (bool, error) {
 	var head [span]byte
 	known := min(span, p.Offset)
 	_, err := file.ReadAt(head[:known], 0)

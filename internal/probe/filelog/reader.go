@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	chunkSize   = 256 << 10 // largest read
-	longestLine = 64 << 10  // longer lines are truncated
+	chunkSize = 256 << 10 // largest read
+	maxLine   = 64 << 10  // longer lines are truncated
 )
 
 // Config configures a reader.
@@ -52,7 +52,7 @@ type Counts struct {
 }
 
 // delays are the waiting times of a reader.
-type pace struct {
+type delays struct {
 	// quiet is how long a rotated file must not have grown before the reader continues with
 	// its successor. The writer may still use the rotated file.
 	quiet time.Duration
@@ -65,10 +65,10 @@ type pace struct {
 
 // Reader follows a file through its rotations. It is a logs.Reader.
 type Reader struct {
-	path  string
-	log   *slog.Logger
-	watch *watch
-	pace  pace
+	path   string
+	log    *slog.Logger
+	watch  *watch
+	delays delays
 	// longest is the length at which lines are truncated.
 	longest int
 
@@ -85,14 +85,14 @@ type Reader struct {
 	head       [span]byte // the first bytes of the file, as far as they were read
 	line       []byte     // buffer for a line without a newline in the file
 
-	from  *place // position to continue at if no file is open
-	after *place // position that file follows, until something was read from file
-	done  bool   // everything at from was read
+	from  *filePosition // position to continue at if no file is open
+	after *filePosition // position that file follows, until something was read from file
+	done  bool          // everything at from was read
 	// earlier identifies the files that were read before the open file.
-	earlier []fingerprint
-	absent  time.Time // since when no file exists at the path
-	said    string    // the last returned error
-	handed  time.Time // when the last chunk was returned
+	earlier   []fingerprint
+	absent    time.Time // since when no file exists at the path
+	lastError string    // the last returned error
+	lastChunk time.Time // when the last chunk was returned
 
 	longLines, gaps atomic.Uint64
 }
@@ -103,19 +103,19 @@ func Open(cfg Config) (*Reader, error) {
 		return nil, err
 	}
 	r := &Reader{
-		path: filepath.Clean(cfg.Path),
-		log:  cfg.Log,
-		pace: pace{quiet: time.Second, linger: 5 * time.Second, settle: 10 * time.Millisecond},
-		buf:  make([]byte, span+chunkSize),
+		path:   filepath.Clean(cfg.Path),
+		log:    cfg.Log,
+		delays: delays{quiet: time.Second, linger: 5 * time.Second, settle: 10 * time.Millisecond},
+		buf:    make([]byte, span+chunkSize),
 
-		longest: longestLine,
+		longest: maxLine,
 	}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
 	}
 	r.log = r.log.With("path", r.path)
 	if len(cfg.From) > 0 {
-		from, err := parsePlace(cfg.From)
+		from, err := parsePosition(cfg.From)
 		if err != nil {
 			r.log.Warn("ignoring an invalid position: reading the file from its start", "err", err)
 			r.gaps.Add(1)
@@ -146,15 +146,15 @@ func (r *Reader) Next(ctx context.Context) (logs.Chunk, error) {
 		}
 		r.watch.follow(r.file)
 		chunk, wait, err := r.look(time.Now())
-		if err != nil && err.Error() != r.said {
-			r.said = err.Error()
+		if err != nil && err.Error() != r.lastError {
+			r.lastError = err.Error()
 			return logs.Chunk{}, err
 		}
 		if err != nil && !errors.Is(err, logs.ErrNotExist) {
-			wait = slowLook // no event may announce that the error is gone
+			wait = pollInterval // no event may announce that the error is gone
 		}
 		if len(chunk.Text) > 0 {
-			r.handed = time.Now()
+			r.lastChunk = time.Now()
 			return chunk, nil
 		}
 		if r.watch.stale || r.watch.held != r.file {
@@ -163,14 +163,14 @@ func (r *Reader) Next(ctx context.Context) (logs.Chunk, error) {
 		if err := r.watch.wait(ctx, wait); err != nil {
 			return logs.Chunk{}, err
 		}
-		if err := rest(ctx, r.pace.settle-time.Since(r.handed)); err != nil {
+		if err := sleep(ctx, r.delays.settle-time.Since(r.lastChunk)); err != nil {
 			return logs.Chunk{}, err
 		}
 	}
 }
 
 // sleep waits for a duration or the end of ctx.
-func rest(ctx context.Context, d time.Duration) error {
+func sleep(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil
 	}
@@ -221,10 +221,10 @@ func (r *Reader) countLost() {
 // next returns the files that follow a position, and whether the file of the position has
 // a name. It repeats until no event arrives meanwhile, so that the directory and the
 // events describe the same moment.
-func (r *Reader) next(p place) ([]sighting, bool, error) {
+func (r *Reader) next(p filePosition) ([]fileInfo, bool, error) {
 	for look := 0; ; look++ {
 		next, there, err := successors(r.path, p, r.watch.unread.files)
-		if !r.watch.drain() || look == mostLooks {
+		if !r.watch.drain() || look == maxScans {
 			r.watch.unread.expect(next)
 			return next, there, err
 		}
@@ -285,7 +285,7 @@ func (r *Reader) follows() (bool, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return true, nil // it was deleted meanwhile
 	}
-	return err == nil && (!next[0].rotated || next[0].is(r.place())), err
+	return err == nil && (!next[0].rotated || next[0].is(r.position())), err
 }
 
 // take returns the whole lines of the pending bytes.
@@ -301,9 +301,9 @@ func (r *Reader) take() logs.Chunk {
 	if p.cut {
 		r.longLines.Add(1)
 		r.inLine = true
-		text = r.ended(text)
+		text = r.terminated(text)
 	}
-	chunk := r.handOn(text, p.take)
+	chunk := r.newChunk(text, p.take)
 	chunk.More = r.end == len(r.buf) || bytes.IndexByte(r.buf[r.start:r.end], '\n') >= 0 || !r.isLast()
 	return chunk
 }
@@ -315,17 +315,17 @@ func (r *Reader) isLast() bool {
 }
 
 // terminated returns a copy of an incomplete line with a newline.
-func (r *Reader) ended(half []byte) []byte {
+func (r *Reader) terminated(half []byte) []byte {
 	r.line = append(append(r.line[:0], half...), '\n')
 	return r.line
 }
 
 // newChunk returns a chunk of a text that uses this many pending bytes.
-func (r *Reader) handOn(text []byte, taken int) logs.Chunk {
+func (r *Reader) newChunk(text []byte, taken int) logs.Chunk {
 	first := r.offset
 	r.start += taken
 	r.offset += int64(taken)
-	return logs.Chunk{Text: text, First: uint64(first), Next: r.place().position()}
+	return logs.Chunk{Text: text, First: uint64(first), Next: r.position().encode()}
 }
 
 // flush returns an incomplete line. It will not be completed, because a next file exists.
@@ -334,7 +334,7 @@ func (r *Reader) flush() logs.Chunk {
 	if len(half) == 0 {
 		return logs.Chunk{}
 	}
-	chunk := r.handOn(r.ended(half), len(half))
+	chunk := r.newChunk(r.terminated(half), len(half))
 	chunk.More = true
 	return chunk
 }
@@ -412,18 +412,18 @@ func (r *Reader) goTo(offset int64) error {
 
 // goOn opens a file at a position. If the file does not match the position any more, goOn
 // closes it, and the reader searches for the position again.
-func (r *Reader) goOn(file *os.File, at place, now time.Time) error {
+func (r *Reader) goOn(file *os.File, at filePosition, now time.Time) error {
 	if err := r.adopt(file, at.Offset, now); err != nil {
 		return err
 	}
 	r.inLine = at.InLine
 	r.earlier = at.Earlier
-	if here := r.place(); here.Head != at.Head || here.Tail != at.Tail {
+	if here := r.position(); here.Head != at.Head || here.Tail != at.Tail {
 		r.from, r.done = &at, false
 		return r.release()
 	}
 	if !r.isLast() {
-		_, _, err := r.next(r.place()) // registers the following files, so that their deletion is noticed
+		_, _, err := r.next(r.position()) // registers the following files, so that their deletion is noticed
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -433,7 +433,7 @@ func (r *Reader) goOn(file *os.File, at place, now time.Time) error {
 
 // begin opens a file at its start. The file follows the position after, if given, and
 // others follow it.
-func (r *Reader) begin(file *os.File, after *place, others []sighting, now time.Time) error {
+func (r *Reader) begin(file *os.File, after *filePosition, others []fileInfo, now time.Time) error {
 	err := r.adopt(file, 0, now)
 	if err != nil {
 		return err
@@ -476,7 +476,7 @@ func (r *Reader) release() error {
 
 // leave closes the open file and keeps its position.
 func (r *Reader) leave(done bool) {
-	here := r.place()
+	here := r.position()
 	r.from, r.done = &here, done
 	if r.after != nil { // nothing was read from the file
 		r.from, r.done = r.after, true
@@ -488,17 +488,17 @@ func (r *Reader) leave(done bool) {
 
 // truncated continues in a copy of the truncated file. If there is none, it counts a gap.
 func (r *Reader) truncated(now time.Time) (logs.Chunk, error) {
-	file, err := find(r.path, r.placeAt(r.end))
+	file, err := find(r.path, r.positionAt(r.end))
 	if err != nil {
 		return logs.Chunk{}, err
 	}
 	if file != nil {
 		r.log.Info("the file was truncated: continuing in its copy", "copy", file.Name(), "offset", r.offset)
-		if _, there, _ := r.next(r.place()); !there && r.hasLines() {
+		if _, there, _ := r.next(r.position()); !there && r.hasLines() {
 			r.log.Warn("the truncated file was deleted, its lines are lost")
 			r.gaps.Add(1)
 		}
-		return logs.Chunk{}, r.goOn(file, r.place(), now)
+		return logs.Chunk{}, r.goOn(file, r.position(), now)
 	}
 	r.log.Warn("the file was truncated and has no copy: continuing at its start, lines may be lost", "offset", r.offset)
 	r.gaps.Add(1)
@@ -537,7 +537,7 @@ func (r *Reader) resume(now time.Time) error {
 		return r.away(now, err)
 	}
 	next := followers[0]
-	r.absent, r.said = time.Time{}, ""
+	r.absent, r.lastError = time.Time{}, ""
 	if next.size == 0 {
 		return nil // while it is empty, the position in the last file identifies more
 	}
@@ -571,18 +571,18 @@ func (r *Reader) away(now time.Time, err error) error {
 // moveOn decides at the end of a file whether to wait or to continue with the next file.
 func (r *Reader) moveOn(now time.Time) (logs.Chunk, time.Duration, error) {
 	none := logs.Chunk{}
-	current, err := lookAt(r.path)
-	here := r.place()
+	current, err := statFile(r.path)
+	here := r.position()
 	switch {
 	case err == nil && current.is(here):
-		r.absent, r.said = time.Time{}, ""
+		r.absent, r.lastError = time.Time{}, ""
 		r.watch.unread.expect(nil)
 		r.watch.missed = false
 		return none, 0, nil
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return none, 0, err
 	case err == nil:
-		r.absent, r.said = time.Time{}, ""
+		r.absent, r.lastError = time.Time{}, ""
 	case r.absent.IsZero():
 		r.absent = now
 	}
@@ -598,8 +598,8 @@ func (r *Reader) moveOn(now time.Time) (logs.Chunk, time.Duration, error) {
 	if missing || followers[0].size == 0 {
 		return r.hold(now, missing)
 	}
-	if still := r.quietFor(now); still < r.pace.quiet {
-		return none, r.pace.quiet - still, nil
+	if still := r.quietFor(now); still < r.delays.quiet {
+		return none, r.delays.quiet - still, nil
 	}
 	// The next file has lines, so all earlier lines are in this file now.
 	last := r.file
@@ -632,8 +632,8 @@ func (r *Reader) hold(now time.Time, missing bool) (logs.Chunk, time.Duration, e
 	var err error
 	var wait time.Duration
 	if missing {
-		if gone := now.Sub(r.absent); gone < r.pace.linger {
-			wait = r.pace.linger - gone
+		if gone := now.Sub(r.absent); gone < r.delays.linger {
+			wait = r.delays.linger - gone
 		} else {
 			err = r.away(now, fs.ErrNotExist)
 		}
@@ -641,8 +641,8 @@ func (r *Reader) hold(now time.Time, missing bool) (logs.Chunk, time.Duration, e
 	if r.stat.Nlink > 0 {
 		return none, wait, err
 	}
-	if still := r.quietFor(now); still < r.pace.linger {
-		return none, r.pace.linger - still, nil
+	if still := r.quietFor(now); still < r.delays.linger {
+		return none, r.delays.linger - still, nil
 	}
 	if chunk := r.flush(); len(chunk.Text) > 0 {
 		return chunk, 0, nil

@@ -20,23 +20,23 @@ import (
 )
 
 // fixture is a log file with its writer and its reader.
-type rig struct {
+type fixture struct {
 	t      *testing.T
 	path   string
 	reader *Reader
 	next   logs.Position
 }
 
-func newRig(t *testing.T) *rig {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	g := &rig{t: t, path: filepath.Join(t.TempDir(), "messages")}
+	g := &fixture{t: t, path: filepath.Join(t.TempDir(), "messages")}
 	g.open()
 	t.Cleanup(func() { g.reader.Close() })
 	return g
 }
 
 // open starts a reader at the position of the last one.
-func (g *rig) open() {
+func (g *fixture) open() {
 	g.t.Helper()
 	if g.reader != nil {
 		if err := g.reader.Close(); err != nil {
@@ -47,11 +47,11 @@ func (g *rig) open() {
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	r.pace = pace{}
+	r.delays = delays{}
 	g.reader = r
 }
 
-func (g *rig) append(text string) {
+func (g *fixture) append(text string) {
 	g.t.Helper()
 	appendTo(g.t, g.path, text)
 }
@@ -71,7 +71,7 @@ func appendTo(t *testing.T, path, text string) {
 }
 
 // read returns everything that can be read now.
-func (g *rig) read() string {
+func (g *fixture) read() string {
 	g.t.Helper()
 	var all strings.Builder
 	for {
@@ -91,20 +91,20 @@ func (g *rig) read() string {
 }
 
 // now returns the available chunk without waiting for more.
-func (g *rig) now() (logs.Chunk, error) {
+func (g *fixture) now() (logs.Chunk, error) {
 	ctx, cancel := context.WithTimeout(g.t.Context(), 20*time.Millisecond)
 	defer cancel()
 	return g.reader.Next(ctx)
 }
 
-func (g *rig) wants(want string) {
+func (g *fixture) wants(want string) {
 	g.t.Helper()
 	if got := g.read(); got != want {
 		g.t.Fatalf("read %q, want %q", got, want)
 	}
 }
 
-func (g *rig) rename() {
+func (g *fixture) rename() {
 	g.t.Helper()
 	for i := 5; i > 0; i-- {
 		from := fmt.Sprintf("%s.%d", g.path, i)
@@ -117,8 +117,8 @@ func (g *rig) rename() {
 	}
 }
 
-func TestLinesAreHandedOnOnce(t *testing.T) {
-	g := newRig(t)
+func TestLinesAreReturnedOnce(t *testing.T) {
+	g := newFixture(t)
 	g.append("one\ntwo\n")
 	g.wants("one\ntwo\n")
 	g.append("three\nfo")
@@ -142,8 +142,8 @@ func TestLinesAreHandedOnOnce(t *testing.T) {
 }
 
 // A reader with a backlog must not report that it has read everything.
-func TestItIsSaidWhetherThereIsMore(t *testing.T) {
-	g := newRig(t)
+func TestMore(t *testing.T) {
+	g := newFixture(t)
 	chunks := 0
 	step := func(want bool) {
 		t.Helper()
@@ -171,12 +171,12 @@ func TestItIsSaidWhetherThereIsMore(t *testing.T) {
 	g.append("after\n")
 	step(true)
 	step(false)
-	g.append(strings.Repeat("x", longestLine+1) + "\nrest\n")
+	g.append(strings.Repeat("x", maxLine+1) + "\nrest\n")
 	step(true)
 	step(false)
 }
 
-func (g *rig) copyAndTruncate(name string) {
+func (g *fixture) copyAndTruncate(name string) {
 	g.t.Helper()
 	text, err := os.ReadFile(g.path)
 	if err != nil {
@@ -190,17 +190,17 @@ func (g *rig) copyAndTruncate(name string) {
 	}
 }
 
-func (g *rig) remove() {
+func (g *fixture) remove() {
 	g.t.Helper()
 	if err := os.Remove(g.path); err != nil {
 		g.t.Fatal(err)
 	}
 }
 
-func TestACopyIsReadToItsEndBeforeTheTruncatedFile(t *testing.T) {
+func TestCopyIsReadBeforeTheTruncatedFile(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		t.Run(fmt.Sprintf("restart %v", restart), func(t *testing.T) {
-			g := newRig(t)
+			g := newFixture(t)
 			g.append("one\n")
 			g.wants("one\n")
 			g.append("two\nthree\n")
@@ -219,8 +219,8 @@ func TestACopyIsReadToItsEndBeforeTheTruncatedFile(t *testing.T) {
 }
 
 // The new file starts like the old one, so only the text before the position differs.
-func TestATruncationIsNoticedBehindTheSameBanner(t *testing.T) {
-	g := newRig(t)
+func TestTruncationIsNoticedWithTheSameStart(t *testing.T) {
+	g := newFixture(t)
 	banner := strings.Repeat("this log begins alike every time\n", 20)
 	g.append(banner + "one\n")
 	g.wants(banner + "one\n")
@@ -231,8 +231,8 @@ func TestATruncationIsNoticedBehindTheSameBanner(t *testing.T) {
 }
 
 // The last lines are the same as well, but the first lines differ.
-func TestATruncationIsNoticedBehindTheSameEnd(t *testing.T) {
-	g := newRig(t)
+func TestTruncationIsNoticedWithTheSameEnd(t *testing.T) {
+	g := newFixture(t)
 	ticks := strings.Repeat("tick\n", 200)
 	g.append("boot 1\n" + ticks)
 	g.wants("boot 1\n" + ticks)
@@ -241,8 +241,8 @@ func TestATruncationIsNoticedBehindTheSameEnd(t *testing.T) {
 	g.wants("boot 2\n" + ticks + ticks)
 }
 
-func TestAFileThatIsTruncatedBeforeAnythingWasReadIsReadInItsCopy(t *testing.T) {
-	g := newRig(t)
+func TestFileTruncatedBeforeTheFirstReadIsReadInItsCopy(t *testing.T) {
+	g := newFixture(t)
 	g.append("one\n")
 	g.wants("one\n")
 	g.rename()
@@ -260,17 +260,17 @@ func TestAFileThatIsTruncatedBeforeAnythingWasReadIsReadInItsCopy(t *testing.T) 
 
 // The directory was listed before the copy was made, and the file was read after it was
 // truncated.
-func TestACopyThatWasMadeAfterTheFolderWasReadIsFound(t *testing.T) {
-	g := newRig(t)
+func TestCopyMadeAfterTheScanIsFound(t *testing.T) {
+	g := newFixture(t)
 	g.append("one\n")
 	g.wants("one\n")
-	at, err := parsePlace(g.next)
+	at, err := parsePosition(g.next)
 	if err != nil {
 		t.Fatal(err)
 	}
 	looks := 0
-	file, err := findAmong(func(path string) ([]sighting, error) {
-		seen, err := neighbours(path)
+	file, err := findAmong(func(path string) ([]fileInfo, error) {
+		seen, err := listFiles(path)
 		if looks++; looks == 1 {
 			g.append("two\n")
 			g.copyAndTruncate(g.path + ".1")
@@ -286,10 +286,10 @@ func TestACopyThatWasMadeAfterTheFolderWasReadIsFound(t *testing.T) {
 	}
 }
 
-func TestAFileThatIsRenamedWhileTheFolderIsReadIsSeen(t *testing.T) {
-	there := []sighting{{path: "messages", inode: 2}, {path: "messages.2", inode: 1}}
+func TestFileRenamedDuringTheScanIsFound(t *testing.T) {
+	there := []fileInfo{{path: "messages", inode: 2}, {path: "messages.2", inode: 1}}
 	looks := 0
-	seen, err := settled(func(string) ([]sighting, error) {
+	seen, err := settled(func(string) ([]fileInfo, error) {
 		if looks++; looks == 1 {
 			return there[:1], nil
 		}
@@ -300,8 +300,8 @@ func TestAFileThatIsRenamedWhileTheFolderIsReadIsSeen(t *testing.T) {
 	}
 }
 
-func TestATruncationWithoutACopyIsAGap(t *testing.T) {
-	g := newRig(t)
+func TestTruncationWithoutACopyIsAGap(t *testing.T) {
+	g := newFixture(t)
 	g.append("one\ntwo\nhal")
 	g.wants("one\ntwo\n")
 	if err := os.Truncate(g.path, 0); err != nil {
@@ -315,8 +315,8 @@ func TestATruncationWithoutACopyIsAGap(t *testing.T) {
 }
 
 // A copy that was made before the last lines were read must not be read again.
-func TestACopyOfLessThanWasReadIsPassedOver(t *testing.T) {
-	g := newRig(t)
+func TestCopyOfAnAlreadyReadPartIsIgnored(t *testing.T) {
+	g := newFixture(t)
 	one := strings.Repeat("one\n", span)
 	g.append(one)
 	g.wants(one)
@@ -337,8 +337,8 @@ func TestACopyOfLessThanWasReadIsPassedOver(t *testing.T) {
 	g.wants("three\n")
 }
 
-func TestWhatWasPackedAndWhatFollowedIsFoundByItsTime(t *testing.T) {
-	g := newRig(t)
+func TestSuccessorOfACompressedFileIsFoundByItsTime(t *testing.T) {
+	g := newFixture(t)
 	g.append("older\n")
 	old := time.Now().Add(-time.Hour)
 	if err := os.Chtimes(g.path, old, old); err != nil {
@@ -363,7 +363,7 @@ func TestWhatWasPackedAndWhatFollowedIsFoundByItsTime(t *testing.T) {
 	}
 }
 
-func TestFilesOfOthersAreNotTakenForRotatedOnes(t *testing.T) {
+func TestIsGeneration(t *testing.T) {
 	for _, c := range []struct {
 		base, name string
 		want       bool
@@ -392,11 +392,11 @@ func TestFilesOfOthersAreNotTakenForRotatedOnes(t *testing.T) {
 	}
 }
 
-func TestAnInodeThatIsUsedAgainIsAnotherFile(t *testing.T) {
-	g := newRig(t)
+func TestReusedInodeIsAnotherFile(t *testing.T) {
+	g := newFixture(t)
 	g.append("one\n")
 	g.wants("one\n")
-	before, err := lookAt(g.path)
+	before, err := statFile(g.path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -404,7 +404,7 @@ func TestAnInodeThatIsUsedAgainIsAnotherFile(t *testing.T) {
 	if err := os.WriteFile(g.path, []byte("another file\nof more than that\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	after, err := lookAt(g.path)
+	after, err := statFile(g.path)
 	if err != nil || after.inode != before.inode {
 		t.Fatalf("the inode has changed: %v", err)
 	}
@@ -413,7 +413,7 @@ func TestAnInodeThatIsUsedAgainIsAnotherFile(t *testing.T) {
 }
 
 // step reads one chunk, and waits for it.
-func (g *rig) step() (logs.Chunk, error) {
+func (g *fixture) step() (logs.Chunk, error) {
 	ctx, cancel := context.WithTimeout(g.t.Context(), 10*time.Second)
 	defer cancel()
 	chunk, err := g.reader.Next(ctx)
@@ -425,9 +425,9 @@ func (g *rig) step() (logs.Chunk, error) {
 
 // soon expects a chunk after do runs while the reader waits. The test cannot observe that
 // the reader waits, so it first lets Next time out.
-func (g *rig) soon(want string, do func()) {
+func (g *fixture) soon(want string, do func()) {
 	g.t.Helper()
-	g.reader.pace.settle = 0
+	g.reader.delays.settle = 0
 	if chunk, err := g.now(); !errors.Is(err, context.DeadlineExceeded) {
 		g.t.Fatalf("there was a chunk already: %q %v", chunk.Text, err)
 	}
@@ -446,15 +446,15 @@ func (g *rig) soon(want string, do func()) {
 	}
 }
 
-func (g *rig) isAway() {
+func (g *fixture) isAway() {
 	g.t.Helper()
 	if _, err := g.step(); !errors.Is(err, logs.ErrNotExist) {
 		g.t.Fatalf("got %v, want ErrNotExist", err)
 	}
 }
 
-func TestTheKernelTells(t *testing.T) {
-	g := newRig(t)
+func TestInotifyReportsEveryStepOfThePath(t *testing.T) {
+	g := newFixture(t)
 	folder := filepath.Join(filepath.Dir(g.path), "not", "there", "yet")
 	g.path = filepath.Join(folder, "messages")
 	g.open()
@@ -482,13 +482,13 @@ func TestTheKernelTells(t *testing.T) {
 		}
 		g.append("five\n")
 	})
-	if g.reader.watch.told {
+	if g.reader.watch.logged {
 		t.Error("the reader had to poll")
 	}
 }
 
-func TestThatAFileIsAwayIsSaidOnce(t *testing.T) {
-	g := newRig(t)
+func TestMissingFileIsReportedOnce(t *testing.T) {
+	g := newFixture(t)
 	g.isAway()
 	if _, err := g.now(); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("got %v, want it to wait", err)
@@ -502,9 +502,9 @@ func TestThatAFileIsAwayIsSaidOnce(t *testing.T) {
 	}
 }
 
-func TestALinkIsFollowedWhereverItLeads(t *testing.T) {
+func TestLinksAreFollowed(t *testing.T) {
 	folder := t.TempDir()
-	g := newRig(t)
+	g := newFixture(t)
 	point := func(link, target string) {
 		t.Helper()
 		if err := errors.Join(os.Symlink(target, link+".new"), os.Rename(link+".new", link)); err != nil {
@@ -550,11 +550,11 @@ func TestALinkIsFollowedWhereverItLeads(t *testing.T) {
 	g.soon("six\n", func() { point(pod, "c") }) // a directory on the way
 }
 
-func TestARotatedFileIsReadWhileItsWriterHasNotHeard(t *testing.T) {
-	g := newRig(t)
+func TestRotatedFileIsReadWhileItsWriterContinues(t *testing.T) {
+	g := newFixture(t)
 	g.append("one\n")
 	g.wants("one\n")
-	g.reader.pace = pace{quiet: time.Hour, linger: time.Hour}
+	g.reader.delays = delays{quiet: time.Hour, linger: time.Hour}
 	g.rename()
 	g.append("four\n")
 	if chunk, err := g.now(); !errors.Is(err, context.DeadlineExceeded) {
@@ -562,15 +562,15 @@ func TestARotatedFileIsReadWhileItsWriterHasNotHeard(t *testing.T) {
 	}
 	g.soon("two\n", func() { appendTo(t, g.path+".1", "two\n") })
 	g.soon("three\n", func() { appendTo(t, g.path+".1", "three\n") })
-	g.reader.pace.quiet = 100 * time.Millisecond
+	g.reader.delays.quiet = 100 * time.Millisecond
 	if chunk, err := g.step(); err != nil || string(chunk.Text) != "four\n" {
 		t.Fatalf("read %q (%v), want the new file", chunk.Text, err)
 	}
 }
 
 // Its writer may continue, but an open deleted file uses disk space.
-func TestARemovedFileIsReadToItsEndAndLetGo(t *testing.T) {
-	g := newRig(t)
+func TestDeletedFileIsReadToItsEndAndClosed(t *testing.T) {
+	g := newFixture(t)
 	writer, err := os.Create(g.path)
 	if err != nil {
 		t.Fatal(err)
@@ -583,7 +583,7 @@ func TestARemovedFileIsReadToItsEndAndLetGo(t *testing.T) {
 	}
 	put("one\n")
 	g.wants("one\n")
-	g.reader.pace = pace{linger: 100 * time.Millisecond}
+	g.reader.delays = delays{linger: 100 * time.Millisecond}
 	g.remove()
 	g.soon("two\n", func() { put("two\n") })
 	g.isAway()
@@ -597,11 +597,11 @@ func TestARemovedFileIsReadToItsEndAndLetGo(t *testing.T) {
 	}
 }
 
-func TestLongLinesAreCutAndCounted(t *testing.T) {
-	g := newRig(t)
-	just, over := strings.Repeat("j", longestLine), strings.Repeat("o", 10*chunkSize)
+func TestLongLinesAreTruncatedAndCounted(t *testing.T) {
+	g := newFixture(t)
+	just, over := strings.Repeat("j", maxLine), strings.Repeat("o", 10*chunkSize)
 	g.append("one\n" + just + "\n" + over)
-	g.wants("one\n" + just + "\n" + over[:longestLine] + "\n")
+	g.wants("one\n" + just + "\n" + over[:maxLine] + "\n")
 	g.open() // within the line
 	g.append(over + "\ntwo\n" + just + "x\nthree\n")
 	g.wants("two\n" + just + "\nthree\n")
@@ -610,8 +610,8 @@ func TestLongLinesAreCutAndCounted(t *testing.T) {
 	}
 }
 
-func TestZerosOfATruncatedFileArePassedOver(t *testing.T) {
-	g := newRig(t)
+func TestZerosOfATruncatedFileAreSkipped(t *testing.T) {
+	g := newFixture(t)
 	writer, err := os.Create(g.path) // does not append
 	if err != nil {
 		t.Fatal(err)
@@ -641,8 +641,8 @@ func TestZerosOfATruncatedFileArePassedOver(t *testing.T) {
 }
 
 // Both files begin with zeros, and the first is deleted when the second is found.
-func TestAFileOfZerosIsNotTakenForAnother(t *testing.T) {
-	g := newRig(t)
+func TestFilesThatStartWithZerosAreDistinguished(t *testing.T) {
+	g := newFixture(t)
 	zeros := strings.Repeat("\x00", span)
 	g.append(zeros + "one\n")
 	g.wants("one\n")
@@ -657,8 +657,8 @@ func TestAFileOfZerosIsNotTakenForAnother(t *testing.T) {
 	g.wants("zeros\ntwo\nthree\n")
 }
 
-func TestFirstIsWhereTheTextLies(t *testing.T) {
-	g := newRig(t)
+func TestFirstIsTheOffsetOfTheText(t *testing.T) {
+	g := newFixture(t)
 	g.append("one\n\x00\x00two\n")
 	for _, want := range []struct {
 		text  string
@@ -671,7 +671,7 @@ func TestFirstIsWhereTheTextLies(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoFileIsRefusedInWords(t *testing.T) {
+func TestOtherFileTypesAreRejected(t *testing.T) {
 	for _, c := range []struct {
 		name, want string
 		make       func(path string) error
@@ -685,7 +685,7 @@ func TestWhatIsNoFileIsRefusedInWords(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			g := newRig(t)
+			g := newFixture(t)
 			folder := filepath.Join(filepath.Dir(g.path), "logs")
 			if err := os.Mkdir(folder, 0o700); err != nil {
 				t.Fatal(err)
@@ -712,8 +712,8 @@ func TestWhatIsNoFileIsRefusedInWords(t *testing.T) {
 	}
 }
 
-func TestAFileThatMayNotBeReadIsWaitedFor(t *testing.T) {
-	g := newRig(t)
+func TestUnreadableFileIsRetried(t *testing.T) {
+	g := newFixture(t)
 	g.append("one\n")
 	if err := os.Chmod(g.path, 0); err != nil {
 		t.Fatal(err)
@@ -741,9 +741,9 @@ func TestAFileThatMayNotBeReadIsWaitedFor(t *testing.T) {
 	})
 }
 
-func TestWithoutInotifyTheFileIsLookedAtNowAndThen(t *testing.T) {
+func TestPollingWithoutInotify(t *testing.T) {
 	var said bytes.Buffer
-	g := newRig(t)
+	g := newFixture(t)
 	g.append("one\n")
 	g.wants("one\n")
 	w := g.reader.watch
@@ -752,23 +752,23 @@ func TestWithoutInotifyTheFileIsLookedAtNowAndThen(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.inotify, w.stale = nil, false
-	w.lookSlowly("asking for inotify", unix.EMFILE)
-	w.lookSlowly("asking for inotify", unix.EMFILE)
+	w.poll("asking for inotify", unix.EMFILE)
+	w.poll("asking for inotify", unix.EMFILE)
 	g.soon("two\n", func() { g.append("two\n") })
 	if n := strings.Count(said.String(), "\n"); n != 1 {
 		t.Errorf("logged %d times: %s", n, said.String())
 	}
 }
 
-func TestOpenRefuses(t *testing.T) {
+func TestOpenRejectsARelativePath(t *testing.T) {
 	if _, err := Open(Config{Path: "messages"}); err == nil || !strings.Contains(err.Error(), "not absolute") {
 		t.Errorf("the error is %v", err)
 	}
 }
 
-func TestAPositionThatIsNotUnderstoodBeginsAnew(t *testing.T) {
+func TestInvalidPositionIsAGap(t *testing.T) {
 	for _, position := range []string{"{", `"x"`, `{"offset":-1}`, `{"offset":"one"}`} {
-		g := newRig(t)
+		g := newFixture(t)
 		g.append("one\n")
 		g.next = logs.Position(position)
 		g.open()
@@ -796,7 +796,7 @@ func FuzzPosition(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer r.Close()
-		r.pace = pace{}
+		r.delays = delays{}
 		chunk, _, err := r.look(time.Now())
 		if err != nil {
 			t.Fatal(err)
@@ -804,7 +804,7 @@ func FuzzPosition(f *testing.F) {
 		if !strings.HasSuffix(text, string(chunk.Text)) {
 			t.Fatalf("read %q", chunk.Text)
 		}
-		if _, err := parsePlace(chunk.Next); len(chunk.Text) > 0 && err != nil {
+		if _, err := parsePosition(chunk.Next); len(chunk.Text) > 0 && err != nil {
 			t.Fatal(err)
 		}
 	})

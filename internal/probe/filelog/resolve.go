@@ -11,7 +11,7 @@ import (
 )
 
 // maxLinks limits the number of links in a path, as in the kernel.
-const mostLinks = 40
+const maxLinks = 40
 
 // step is a name in a directory on the way to a file. A change of it may change where the
 // path leads.
@@ -21,7 +21,7 @@ type step struct {
 
 // resolve follows a path like the kernel does. It returns all steps, up to the first name
 // that does not exist, and the resolved path, which need not exist.
-func trail(path string) (steps []step, end string, err error) {
+func resolve(path string) (steps []step, end string, err error) {
 	names := strings.Split(path, "/")
 	here := "/"
 	for links := 0; len(names) > 0; {
@@ -48,7 +48,7 @@ func trail(path string) (steps []step, end string, err error) {
 			here = next
 			continue
 		}
-		if links++; links > mostLinks {
+		if links++; links > maxLinks {
 			return steps, next, &fs.PathError{Op: "following", Path: path, Err: unix.ELOOP}
 		}
 		target, err := os.Readlink(next)

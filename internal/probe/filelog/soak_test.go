@@ -20,7 +20,7 @@ import (
 )
 
 // writer writes numbered lines to a file and rotates it, as fast as the reader follows.
-type mill struct {
+type logWriter struct {
 	path      string
 	lines     int
 	rotations int
@@ -31,7 +31,7 @@ type mill struct {
 // run alternates between renaming the file and copying and truncating it. After a rename
 // it continues with the old file for a while, like a writer that does not know of the
 // rotation yet.
-func (m mill) run(ctx context.Context) error {
+func (m logWriter) run(ctx context.Context) error {
 	file, err := os.OpenFile(m.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -52,7 +52,7 @@ func (m mill) run(ctx context.Context) error {
 			}
 			err := out.Flush()
 			for err == nil && m.read.Load() < int64(due) {
-				err = rest(ctx, time.Millisecond)
+				err = sleep(ctx, time.Millisecond)
 			}
 			if err := errors.Join(err, m.shift()); err != nil {
 				return err
@@ -82,7 +82,7 @@ func (m mill) run(ctx context.Context) error {
 	return out.Flush()
 }
 
-func (m mill) shift() error {
+func (m logWriter) shift() error {
 	for i := m.kept; i > 0; i-- {
 		err := os.Rename(m.path+"."+strconv.Itoa(i), m.path+"."+strconv.Itoa(i+1))
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -92,7 +92,7 @@ func (m mill) shift() error {
 	return nil
 }
 
-func (m mill) copyAndTruncate() error {
+func (m logWriter) copyAndTruncate() error {
 	text, err := os.ReadFile(m.path)
 	if err != nil {
 		return err
@@ -114,10 +114,10 @@ func soakSize(t *testing.T) (lines, rotations, restarts int) {
 	return lines, rotations, restarts
 }
 
-func TestASoakedReaderTellsEveryLineOnceInConstantMemory(t *testing.T) {
+func TestSoakReturnsEveryLineOnceInConstantMemory(t *testing.T) {
 	lines, rotations, restarts := soakSize(t)
 	var read atomic.Int64
-	m := mill{path: filepath.Join(t.TempDir(), "messages"), lines: lines, rotations: rotations, kept: 5, read: &read}
+	m := logWriter{path: filepath.Join(t.TempDir(), "messages"), lines: lines, rotations: rotations, kept: 5, read: &read}
 	milled := make(chan error, 1)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
@@ -132,7 +132,7 @@ func TestASoakedReaderTellsEveryLineOnceInConstantMemory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.pace = pace{quiet: 5 * time.Millisecond, linger: time.Second}
+		r.delays = delays{quiet: 5 * time.Millisecond, linger: time.Second}
 		return r
 	}
 	r := open()

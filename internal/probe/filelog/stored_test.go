@@ -7,6 +7,6 @@ import (
 )
 
 // The agent's state file contains the position. This is version 1 of its format.
-func TestTheStoredFormatIsWhatItWas(t *testing.T) {
-	golden.Check(t, "testdata/position-v1.json", &place{})
+func TestStoredFormatIsUnchanged(t *testing.T) {
+	golden.Check(t, "testdata/position-v1.json", &filePosition{})
 }

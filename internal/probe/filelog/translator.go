@@ -40,7 +40,7 @@ func NewTranslator(pluginConfig map[string]string, now func() time.Time) (logs.T
 	if t.layout == "" {
 		return nil, fmt.Errorf(`pluginConfig.%s: is missing; set a Go time layout, for example "Jan _2 15:04:05"`, layoutKey)
 	}
-	if !tells(t.layout, time.October, 1) || !tells(t.layout, time.January, 8) {
+	if !distinguishes(t.layout, time.October, 1) || !distinguishes(t.layout, time.January, 8) {
 		return nil, fmt.Errorf(`pluginConfig.%s: %q has no month and day, so the time of a line is unknown; `+
 			`use a Go time layout with month and day, for example "Jan _2 15:04:05"`, layoutKey, t.layout)
 	}
@@ -67,7 +67,7 @@ func day(year int, month time.Month, d int) time.Time {
 
 // distinguishes says whether a layout distinguishes a day of 2001 from its first day,
 // which has the same weekday.
-func tells(layout string, month time.Month, d int) bool {
+func distinguishes(layout string, month time.Month, d int) bool {
 	return day(2001, month, d).Format(layout) != day(2001, time.January, 1).Format(layout)
 }
 
@@ -101,7 +101,7 @@ func last(re *regexp.Regexp, line []byte) ([]byte, bool) {
 }
 
 // maxYears is the longest time between two leap days: 1896 to 1904.
-const mostYears = 8
+const maxYears = 8
 
 func (t *translator) parse(stamp string) (time.Time, error) {
 	at, err := time.ParseInLocation(t.layout, stamp, t.zone)
@@ -112,7 +112,7 @@ func (t *translator) parse(stamp string) (time.Time, error) {
 	// February is always valid.
 	latest := t.now().Add(24 * time.Hour)
 	year := latest.Add(24 * time.Hour).UTC().Year() // it may be a later year in the timestamp's zone
-	for range mostYears + 2 {
+	for range maxYears + 2 {
 		at, err = time.ParseInLocation("2006 "+t.layout, strconv.Itoa(year)+" "+stamp, t.zone)
 		if err == nil && !at.After(latest) {
 			return at, nil

@@ -127,7 +127,7 @@ func TestTranslate(t *testing.T) {
 	}
 }
 
-func TestTranslatorsThatCannotWorkAreRefused(t *testing.T) {
+func TestInvalidTranslatorsAreRejected(t *testing.T) {
 	for _, c := range []struct {
 		name, key, value, want string
 	}{
@@ -156,7 +156,7 @@ func TestTranslatorsThatCannotWorkAreRefused(t *testing.T) {
 	}
 }
 
-func TestStampsWithoutAYearComeBackWithIt(t *testing.T) {
+func TestTimestampsWithoutAYearGetTheNearestYear(t *testing.T) {
 	zone := berlin(t)
 	first := time.Date(2000, time.January, 1, 0, 0, 0, 0, time.UTC).Unix()
 	around := map[string]int{}

@@ -22,7 +22,7 @@ type moving struct {
 }
 
 // expect replaces the names by the result of a scan.
-func (u *unread) expect(files []sighting) {
+func (u *unread) expect(files []fileInfo) {
 	clear(u.files)
 	for _, s := range files {
 		// A rotated empty file has no lines to lose. The file at the path may still get lines.

@@ -11,7 +11,7 @@ import (
 
 // rotate renames the file this many times, writes a line to each new file, and keeps two
 // rotated files.
-func (g *rig) rotate(times int) {
+func (g *fixture) rotate(times int) {
 	g.t.Helper()
 	for i := range times {
 		g.rename()
@@ -22,14 +22,14 @@ func (g *rig) rotate(times int) {
 	}
 }
 
-func (g *rig) wantsGaps(want uint64) {
+func (g *fixture) wantsGaps(want uint64) {
 	g.t.Helper()
 	if n := g.reader.Counts().Gaps; n != want {
 		g.t.Errorf("%d gaps, want %d", n, want)
 	}
 }
 
-func TestGenerationsThatDisappearUnreadAreGaps(t *testing.T) {
+func TestDeletedUnreadFilesAreGaps(t *testing.T) {
 	for _, c := range []struct {
 		times          int
 		withoutInotify bool
@@ -44,7 +44,7 @@ func TestGenerationsThatDisappearUnreadAreGaps(t *testing.T) {
 		{times: 4, withoutInotify: true, read: "line 1\nline 2\nline 3\n", gaps: 1},
 	} {
 		t.Run(fmt.Sprintf("%d rotations, without inotify %t", c.times, c.withoutInotify), func(t *testing.T) {
-			g := newRig(t)
+			g := newFixture(t)
 			g.append("begin\n")
 			if c.withoutInotify {
 				g.reader.watch.close()
@@ -63,8 +63,8 @@ func TestGenerationsThatDisappearUnreadAreGaps(t *testing.T) {
 }
 
 // The kernel's event queue is limited. When it overflows, the kernel only reports that.
-func TestMoreRotationsThanTheKernelTellsOfAreAGap(t *testing.T) {
-	g := newRig(t)
+func TestEventQueueOverflowIsAGap(t *testing.T) {
+	g := newFixture(t)
 	g.append("begin\n")
 	g.wants("begin\n")
 	text, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
@@ -90,8 +90,8 @@ func TestMoreRotationsThanTheKernelTellsOfAreAGap(t *testing.T) {
 	g.wantsGaps(1)
 }
 
-func TestEmptyFilesThatDisappearAreNoGap(t *testing.T) {
-	g := newRig(t)
+func TestDeletedEmptyFilesAreNoGap(t *testing.T) {
+	g := newFixture(t)
 	g.append("begin\n")
 	g.wants("begin\n")
 	for range 5 {
@@ -107,8 +107,8 @@ func TestEmptyFilesThatDisappearAreNoGap(t *testing.T) {
 	g.wantsGaps(0)
 }
 
-func TestATruncatedFileThatIsRemovedIsAGap(t *testing.T) {
-	g := newRig(t)
+func TestDeletedTruncatedFileIsAGap(t *testing.T) {
+	g := newFixture(t)
 	g.append("one\n")
 	g.wants("one\n")
 	g.append("two\n")
@@ -123,7 +123,7 @@ func TestATruncatedFileThatIsRemovedIsAGap(t *testing.T) {
 }
 
 // Archivers copy a rotated file to another name with a new inode.
-func TestACopyOfARotatedFileIsNotReadAgain(t *testing.T) {
+func TestCopyOfARotatedFileIsNotReadAgain(t *testing.T) {
 	lines := strings.Repeat("a line of the first file\n", 100)
 	for _, c := range []struct {
 		name    string
@@ -140,7 +140,7 @@ func TestACopyOfARotatedFileIsNotReadAgain(t *testing.T) {
 		{name: "later, and the original is removed, and the reader was restarted", between: true, removed: true, restart: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			g := newRig(t)
+			g := newFixture(t)
 			g.append(lines)
 			g.wants(lines)
 			g.rename()
@@ -180,7 +180,7 @@ func TestACopyOfARotatedFileIsNotReadAgain(t *testing.T) {
 	}
 }
 
-func TestWhatTheKernelTellsOfUnreadFiles(t *testing.T) {
+func TestUnreadFilesFollowInotifyEvents(t *testing.T) {
 	create := func(name string) func(*unread) { return func(u *unread) { u.created(name) } }
 	remove := func(name string) func(*unread) { return func(u *unread) { u.deleted(name) } }
 	move := func(from, to string) func(*unread) {
@@ -224,8 +224,8 @@ func TestWhatTheKernelTellsOfUnreadFiles(t *testing.T) {
 }
 
 // A file that was seen empty may have got lines since.
-func TestAFileThatWasSeenEmptyIsAGapIfItHasGrown(t *testing.T) {
-	g := newRig(t)
+func TestDeletedFileThatHasGrownIsAGap(t *testing.T) {
+	g := newFixture(t)
 	g.append("begin\n")
 	g.wants("begin\n")
 	g.rename()

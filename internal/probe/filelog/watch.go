@@ -16,11 +16,11 @@ import (
 )
 
 // pollInterval is how often the reader checks a file without inotify.
-const slowLook = 2 * time.Second
+const pollInterval = 2 * time.Second
 
 const (
-	ofNames = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_ATTRIB | unix.IN_ONLYDIR
-	ofFiles = unix.IN_MODIFY | unix.IN_ATTRIB
+	nameEvents = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_ATTRIB | unix.IN_ONLYDIR
+	fileEvents = unix.IN_MODIFY | unix.IN_ATTRIB
 )
 
 // remote lists file systems that other machines write to without inotify events.
@@ -45,7 +45,7 @@ type watch struct {
 	held    *os.File           // the open file of the reader
 	stale   bool               // the path may lead elsewhere now
 	slow    bool               // inotify does not report all changes
-	told    bool               // slow was logged
+	logged  bool               // slow was logged
 	folder  int32              // watch of the directory in which the path ends
 	unread  unread             // files that follow the open file
 	missed  bool               // the event queue has overflowed
@@ -57,7 +57,7 @@ func newWatch(path string, log *slog.Logger) *watch {
 	w := &watch{path: path, log: log, stale: true}
 	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
 	if err != nil {
-		w.lookSlowly("creating an inotify instance", err)
+		w.poll("creating an inotify instance", err)
 		w.stale = false
 		return w
 	}
@@ -75,10 +75,10 @@ func (w *watch) close() error {
 }
 
 // poll switches to polling, and logs that once.
-func (w *watch) lookSlowly(action string, err error) {
+func (w *watch) poll(action string, err error) {
 	w.slow = true
-	if !w.told {
-		w.told = true
+	if !w.logged {
+		w.logged = true
 		w.log.Warn("inotify does not report changes of the file: polling every few seconds", "action", action, "err", err)
 	}
 }
@@ -96,10 +96,10 @@ func (w *watch) follow(held *os.File) {
 	w.drain() // while the watches still identify their files
 	w.stale, w.slow = false, false
 	// The path may change between resolving and watching it.
-	steps, end, _ := trail(w.path) // the reader reports errors of the path
+	steps, end, _ := resolve(w.path) // the reader reports errors of the path
 	for range 5 {
 		w.arm(steps, end)
-		now, nowEnd, _ := trail(w.path)
+		now, nowEnd, _ := resolve(w.path)
 		if slices.Equal(now, steps) {
 			return
 		}
@@ -115,7 +115,7 @@ func (w *watch) arm(steps []step, end string) {
 	w.names, w.files = map[int32][]string{}, map[int32]struct{}{}
 	var folder int32
 	for _, s := range steps {
-		id, ok := w.add(s.folder, ofNames)
+		id, ok := w.add(s.folder, nameEvents)
 		if !ok {
 			continue
 		}
@@ -127,11 +127,11 @@ func (w *watch) arm(steps []step, end string) {
 	if base := filepath.Base(end); folder != w.folder || base != w.unread.base {
 		w.folder, w.unread = folder, unread{base: base, lost: w.unread.lost}
 	}
-	if id, ok := w.add(w.path, ofFiles); ok {
+	if id, ok := w.add(w.path, fileEvents); ok {
 		w.files[id] = struct{}{}
 	}
 	if w.held != nil {
-		if id, ok := w.add(fmt.Sprintf("/proc/self/fd/%d", w.held.Fd()), ofFiles); ok {
+		if id, ok := w.add(fmt.Sprintf("/proc/self/fd/%d", w.held.Fd()), fileEvents); ok {
 			w.files[id] = struct{}{}
 		}
 	}
@@ -160,12 +160,12 @@ func (w *watch) add(path string, mask uint32) (int32, bool) {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
 		return 0, false
 	default:
-		w.lookSlowly("watching "+path, err)
+		w.poll("watching "+path, err)
 		return 0, false
 	}
 	var stat unix.Statfs_t
 	if err := unix.Statfs(path, &stat); err == nil && slices.Contains(remote, stat.Type) {
-		w.lookSlowly("watching "+path, errors.New("other machines may write to this file system"))
+		w.poll("watching "+path, errors.New("other machines may write to this file system"))
 	}
 	return int32(id), true
 }
@@ -188,7 +188,7 @@ func (w *watch) drain() bool {
 		if err != nil || n <= 0 {
 			break // no more events; wait returns errors
 		}
-		concerned = w.concerned(w.events[:n]) || concerned
+		concerned = w.handle(w.events[:n]) || concerned
 	}
 	w.unread.settle()
 	w.noticed = w.noticed || concerned
@@ -201,11 +201,11 @@ func (w *watch) wait(ctx context.Context, limit time.Duration) error {
 	if w.noticed {
 		return ctx.Err()
 	}
-	if w.slow && (limit == 0 || limit > slowLook) {
-		limit = slowLook
+	if w.slow && (limit == 0 || limit > pollInterval) {
+		limit = pollInterval
 	}
 	if w.inotify == nil {
-		return rest(ctx, limit)
+		return sleep(ctx, limit)
 	}
 	var deadline time.Time
 	if limit > 0 {
@@ -225,14 +225,14 @@ func (w *watch) wait(ctx context.Context, limit time.Duration) error {
 		if err != nil {
 			return fmt.Errorf("waiting for changes of %s: %w", w.path, err)
 		}
-		if w.concerned(w.events[:n]) {
+		if w.handle(w.events[:n]) {
 			return nil
 		}
 	}
 }
 
 // handle handles events. It says whether one of them was about the file or the way to it.
-func (w *watch) concerned(events []byte) bool {
+func (w *watch) handle(events []byte) bool {
 	concerned := false
 	for len(events) >= unix.SizeofInotifyEvent {
 		id := int32(binary.NativeEndian.Uint32(events[0:]))
@@ -259,14 +259,14 @@ func (w *watch) concerned(events []byte) bool {
 			}
 		}
 		if ofName && id == w.folder {
-			w.tell(string(name), mask, cookie)
+			w.handleName(string(name), mask, cookie)
 		}
 	}
 	return concerned
 }
 
 // handleName handles an event of a name in the directory of the file.
-func (w *watch) tell(name string, mask, cookie uint32) {
+func (w *watch) handleName(name string, mask, cookie uint32) {
 	switch {
 	case mask&unix.IN_CREATE != 0:
 		w.unread.created(name)

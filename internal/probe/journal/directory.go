@@ -12,12 +12,12 @@ import (
 
 // The directories of journald. The first is lost at a reboot.
 const (
-	volatileFolder   = "/run/log/journal"
-	persistentFolder = "/var/log/journal"
+	volatileDir   = "/run/log/journal"
+	persistentDir = "/var/log/journal"
 )
 
-// found is a journal file in a directory.
-type found struct {
+// journalFile is a journal file in a directory.
+type journalFile struct {
 	path     string
 	volatile bool
 	inode    inode
@@ -48,7 +48,7 @@ type root struct {
 
 func rootsOf(path string) []root {
 	if path == "" {
-		return []root{{volatileFolder, true}, {persistentFolder, false}}
+		return []root{{volatileDir, true}, {persistentDir, false}}
 	}
 	return []root{{path, false}}
 }
@@ -56,13 +56,13 @@ func rootsOf(path string) []root {
 // list returns the journal files of the root, and the directories that contain or may
 // contain them: the root and its subdirectories named by a machine ID. If the root is a
 // file, it returns that file. With an error it returns what it could list.
-func (r root) list() (files []found, folders []string, err error) {
+func (r root) list() (files []journalFile, folders []string, err error) {
 	info, err := os.Stat(r.path)
 	if err != nil {
 		return nil, nil, err
 	}
 	if !info.IsDir() {
-		return []found{{path: r.path, volatile: r.volatile, inode: inodeOf(info)}}, []string{filepath.Dir(r.path)}, nil
+		return []journalFile{{path: r.path, volatile: r.volatile, inode: inodeOf(info)}}, []string{filepath.Dir(r.path)}, nil
 	}
 	names, err := os.ReadDir(r.path)
 	if err != nil {
@@ -89,7 +89,7 @@ func (r root) list() (files []found, folders []string, err error) {
 }
 
 // choose adds the journal files of a directory.
-func (r root) choose(files []found, folder string, names []fs.DirEntry) []found {
+func (r root) choose(files []journalFile, folder string, names []fs.DirEntry) []journalFile {
 	for _, name := range names {
 		if !isJournal(name.Name()) || name.IsDir() {
 			continue
@@ -98,7 +98,7 @@ func (r root) choose(files []found, folder string, names []fs.DirEntry) []found 
 		if err != nil { // deleted meanwhile
 			continue
 		}
-		files = append(files, found{path: filepath.Join(folder, name.Name()), volatile: r.volatile, inode: inodeOf(info)})
+		files = append(files, journalFile{path: filepath.Join(folder, name.Name()), volatile: r.volatile, inode: inodeOf(info)})
 	}
 	return files
 }
@@ -116,9 +116,9 @@ func isJournal(name string) bool {
 	return strings.HasSuffix(name, ".journal") || strings.HasSuffix(name, ".journal~")
 }
 
-// isPutAside says whether journald has renamed the file, so that it does not grow any
+// isRenamed says whether journald has renamed the file, so that it does not grow any
 // more.
-func isPutAside(path string) bool {
+func isRenamed(path string) bool {
 	name := filepath.Base(path)
 	return strings.Contains(name, "@") || strings.HasSuffix(name, "~")
 }

@@ -16,13 +16,13 @@ func OpenIn(config Config, volatile, persistent string) (*Reader, error) {
 	return r, err
 }
 
-// OnlyListen disables polling.
-func (r *Reader) OnlyListen() { r.lookEvery = time.Hour }
+// DisablePolling disables polling.
+func (r *Reader) DisablePolling() { r.pollInterval = time.Hour }
 
-// BeDeaf disables inotify.
-func (r *Reader) BeDeaf() error {
-	err := r.bell.close()
-	r.bell.inotify = nil
+// DisableNotify disables inotify.
+func (r *Reader) DisableNotify() error {
+	err := r.notifier.close()
+	r.notifier.inotify = nil
 	return err
 }
 
@@ -35,7 +35,7 @@ func Read(b []byte, identifier string) (texts []string, records []logs.Record, l
 	if err != nil {
 		return nil, nil, 0, err
 	}
-	if err := f.look(); err != nil {
+	if err := f.refresh(); err != nil {
 		return nil, nil, 0, err
 	}
 	f.begin(0, 0)

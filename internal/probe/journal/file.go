@@ -13,7 +13,7 @@ type file struct {
 	header header
 	wanted []byte // the data that entries must contain; empty for all entries
 	field  uint64 // offset of its field; 0 while the file does not contain it
-	datum  uint64 // offset of the data; 0 while the file does not contain it
+	data   uint64 // offset of the data; 0 while the file does not contain it
 	known  uint64 // the newest data of the field that was compared
 
 	list   list
@@ -29,10 +29,10 @@ type file struct {
 	lost  uint64 // unreadable entries that were not reported yet
 	fault error  // why the last of them could not be read
 
-	kinds    []fact // cache of data kinds by offset
-	unpacker *unpacker
-	prefix   []byte // buffer for the start of compressed data
-	top      [headerRead]byte
+	kindCache []fact // cache of data kinds by offset
+	unpacker  *unpacker
+	prefix    []byte // buffer for the start of compressed data
+	top       [headerRead]byte
 }
 
 // openFile reads only the header of a file. wanted is the data that entries must contain,
@@ -62,35 +62,35 @@ func (f *file) readHeader() error {
 // read fills b from the file.
 func (f *file) read(b []byte, at uint64) error {
 	if at > 1<<62 {
-		return broken("an object lies beyond the end", at)
+		return corrupted("an object lies beyond the end", at)
 	}
 	got, err := f.window.disk.ReadAt(b, int64(at))
 	switch {
 	case got == len(b):
 		return nil
 	case err == nil || errors.Is(err, io.EOF):
-		return broken("an object lies beyond the end", at)
+		return corrupted("an object lies beyond the end", at)
 	}
 	return err
 }
 
 // refresh reads the current number of entries. Journald links an entry last, so all listed
 // entries are complete.
-func (f *file) look() error {
+func (f *file) refresh() error {
 	f.window.forget()
 	if err := f.readHeader(); err != nil {
 		return err
 	}
 	all := list{arrays: f.header.entryArray, length: f.header.entries}
 	if len(f.wanted) > 0 {
-		if f.datum == 0 {
-			at, err := f.findDatum()
+		if f.data == 0 {
+			at, err := f.findData()
 			if err != nil || at == 0 {
 				return err
 			}
-			f.datum = at
+			f.data = at
 		}
-		head, err := f.object(f.datum, typeData, dataHead)
+		head, err := f.object(f.data, typeData, dataHead)
 		if err != nil {
 			return err
 		}
@@ -101,7 +101,7 @@ func (f *file) look() error {
 		}
 	}
 	if all.length > f.header.arena/entryHead {
-		return broken("the number of entries exceeds the file size", f.datum)
+		return corrupted("the number of entries exceeds the file size", f.data)
 	}
 	f.list = all
 	return nil
@@ -110,22 +110,22 @@ func (f *file) look() error {
 // object returns the head of an object of the given kind.
 func (f *file) object(at uint64, kind byte, head int) ([]byte, error) {
 	if at < f.header.size || at%8 != 0 {
-		return nil, broken("an offset is invalid", at)
+		return nil, corrupted("an offset is invalid", at)
 	}
 	b, err := f.window.bytes(at, head)
 	if err != nil {
 		return nil, err
 	}
 	if o := parseObject(b); o.kind != kind || o.size < uint64(head) {
-		return nil, broken("another object was expected", at)
+		return nil, corrupted("another object was expected", at)
 	}
 	return b, nil
 }
 
-// findDatum returns the offset of the wanted data, 0 if the file does not contain it yet.
+// findData returns the offset of the wanted data, 0 if the file does not contain it yet.
 // Each field has a chain of its data from the newest to the oldest. findDatum compares
 // only data that are new since the last call.
-func (f *file) findDatum() (uint64, error) {
+func (f *file) findData() (uint64, error) {
 	if f.field == 0 {
 		name, _, _ := bytes.Cut(f.wanted, []byte("="))
 		at, err := f.findField(name)
@@ -145,7 +145,7 @@ func (f *file) findDatum() (uint64, error) {
 			return 0, err
 		}
 		older := binary.LittleEndian.Uint64(head[32:])
-		is, err := f.isDatum(at, f.wanted)
+		is, err := f.isWanted(at, f.wanted)
 		if err != nil {
 			return 0, err
 		}
@@ -153,7 +153,7 @@ func (f *file) findDatum() (uint64, error) {
 			return at, nil
 		}
 		if older >= at {
-			return 0, broken("the data chain of a field is cyclic", at)
+			return 0, corrupted("the data chain of a field is cyclic", at)
 		}
 		at = older
 	}
@@ -161,8 +161,8 @@ func (f *file) findDatum() (uint64, error) {
 	return 0, nil
 }
 
-// isDatum says whether the data at an offset is the wanted data.
-func (f *file) isDatum(at uint64, wanted []byte) (bool, error) {
+// isWanted says whether the data at an offset is the wanted data.
+func (f *file) isWanted(at uint64, wanted []byte) (bool, error) {
 	p, err := f.payload(at)
 	if err != nil {
 		return false, err
@@ -202,7 +202,7 @@ func (f *file) findField(name []byte) (uint64, error) {
 				}
 			}
 			if next != 0 && next <= at {
-				return 0, broken("a chain of fields is cyclic", at)
+				return 0, corrupted("a chain of fields is cyclic", at)
 			}
 			at = next
 		}
@@ -218,7 +218,7 @@ func (f *file) entry(at uint64) (entry, error) {
 	}
 	size := parseObject(head).size
 	if size > maxEntry {
-		return entry{}, broken("an entry has an invalid size", at)
+		return entry{}, corrupted("an entry has an invalid size", at)
 	}
 	e := parseEntry(at, size, head)
 	e.sequence = f.header.sequence
@@ -238,7 +238,7 @@ func (f *file) peek(since uint64) bool {
 		f.cursor.index++
 		e, err := f.entry(at)
 		if err == nil && at <= f.latest { // entries are stored in the order of their arrival
-			err = broken("an entry is listed after a later one", at)
+			err = corrupted("an entry is listed after a later one", at)
 		}
 		if err != nil {
 			f.miss(1, err)

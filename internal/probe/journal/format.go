@@ -77,11 +77,11 @@ func (i *id) UnmarshalText(text []byte) error {
 // errNotYet says that journald has just created the file, and it has no header yet.
 var errNotYet = errors.New("the file has no header yet")
 
-// errBroken says that the content of a file is invalid.
-var errBroken = errors.New("the file is corrupted")
+// errCorrupted says that the content of a file is invalid.
+var errCorrupted = errors.New("the file is corrupted")
 
-func broken(what string, at uint64) error {
-	return fmt.Errorf("%w: %s at byte %d", errBroken, what, at)
+func corrupted(what string, at uint64) error {
+	return fmt.Errorf("%w: %s at byte %d", errCorrupted, what, at)
 }
 
 // header is the header of a file.
@@ -132,9 +132,9 @@ func parseHeader(b []byte) (header, error) {
 	case h.size == 0:
 		return header{}, errNotYet
 	case h.size < headerMin || h.size > headerMax:
-		return header{}, broken("the header has an invalid size", 88)
+		return header{}, corrupted("the header has an invalid size", 88)
 	case h.buckets > maxBuckets:
-		return header{}, broken("the field table has an invalid size", 128)
+		return header{}, corrupted("the field table has an invalid size", 128)
 	}
 	return h, nil
 }

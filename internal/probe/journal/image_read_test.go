@@ -24,7 +24,7 @@ func sample(compact bool, n int) *image {
 	return m
 }
 
-func TestAFileMadeByHandIsRead(t *testing.T) {
+func TestConstructedFileIsRead(t *testing.T) {
 	for _, compact := range []bool{false, true} {
 		m := sample(compact, 100)
 		for identifier, want := range map[string]int{"a": 100, "b": 100, "": 200, "c": 0} {
@@ -44,7 +44,7 @@ func TestAFileMadeByHandIsRead(t *testing.T) {
 	}
 }
 
-func TestTheKernelIsKnownByItsTransport(t *testing.T) {
+func TestKernelFacilityRequiresTheKernelTransport(t *testing.T) {
 	m := newImage(true)
 	zero, kernel := m.datum("SYSLOG_FACILITY=0"), m.datum("SYSLOG_IDENTIFIER=kernel")
 	m.entry(m.datum("MESSAGE=of the kernel"), zero, kernel, m.datum("_TRANSPORT=kernel"))
@@ -82,7 +82,7 @@ func TestOnlyTheWantedUnitIsRead(t *testing.T) {
 	}
 }
 
-func TestAnEntryInTwoFilesIsReadOnce(t *testing.T) {
+func TestEntryInTwoFilesIsReadOnce(t *testing.T) {
 	folder := t.TempDir()
 	write := func(name string, m *image, id byte) {
 		m.b[24], m.b[72] = id, id // the IDs of the file and of the sequence
@@ -103,7 +103,7 @@ func TestAnEntryInTwoFilesIsReadOnce(t *testing.T) {
 }
 
 // Each case corrupts one part of a file. Lost entries are counted, and the rest is read.
-func TestWhatIsBrokenIsCountedAndTheRestIsRead(t *testing.T) {
+func TestCorruptedEntriesAreCountedAndTheRestIsRead(t *testing.T) {
 	const n = 50
 	build := func() (*image, []uint64) {
 		m := newImage(true)
@@ -147,7 +147,7 @@ func TestWhatIsBrokenIsCountedAndTheRestIsRead(t *testing.T) {
 	}
 }
 
-func TestAFileThatCannotBeReadIsRefused(t *testing.T) {
+func TestUnreadableFileIsRejected(t *testing.T) {
 	for name, spoil := range map[string]func(m *image){
 		"it is something else":         func(m *image) { m.b[0] = 'x' },
 		"its format is of the future":  func(m *image) { m.b[12] |= 1 << 5 },

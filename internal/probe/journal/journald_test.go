@@ -277,8 +277,8 @@ func (j *journald) say(identifier, message string) {
 	j.send(field{"MESSAGE", message}, field{"SYSLOG_IDENTIFIER", identifier}, field{"PRIORITY", "4"}, field{"SYSLOG_FACILITY", "3"})
 }
 
-// told is an entry in the output of journalctl.
-type told struct {
+// journalctlEntry is an entry in the output of journalctl.
+type journalctlEntry struct {
 	message  string
 	realtime uint64
 	priority string
@@ -287,7 +287,7 @@ type told struct {
 
 // journalctl returns its output for a directory, filtered by an identifier if that is not
 // empty.
-func (j *journald) journalctl(folder, identifier string) []told {
+func (j *journald) journalctl(folder, identifier string) []journalctlEntry {
 	j.t.Helper()
 	args := []string{"--directory", folder, "--all", "--quiet", "--output", "json"}
 	if identifier != "" {
@@ -300,7 +300,7 @@ func (j *journald) journalctl(folder, identifier string) []told {
 	if err != nil {
 		j.t.Fatalf("journalctl: %v\n%s", err, complaints.String())
 	}
-	var list []told
+	var list []journalctlEntry
 	lines := bufio.NewScanner(bytes.NewReader(out))
 	lines.Buffer(nil, 64<<20)
 	for lines.Scan() {
@@ -312,7 +312,7 @@ func (j *journald) journalctl(folder, identifier string) []told {
 		if !ok {
 			continue
 		}
-		var one told
+		var one journalctlEntry
 		one.message = message
 		one.priority, _ = text(e["PRIORITY"])
 		one.facility, _ = text(e["SYSLOG_FACILITY"])

@@ -16,11 +16,11 @@ const slotsRead = 64
 type cursor struct {
 	index uint64 // index of the next entry
 
-	array uint64 // offset of the current array; 0 before the first
-	end   uint64 // end of the array in the file
-	base  uint64 // number of entries before the array
-	room  uint64 // capacity of the array
-	next  uint64 // offset of the following array
+	array    uint64 // offset of the current array; 0 before the first
+	end      uint64 // end of the array in the file
+	base     uint64 // number of entries before the array
+	capacity uint64 // capacity of the array
+	next     uint64 // offset of the following array
 
 	slots []uint64
 	from  uint64 // index of slots[0]
@@ -37,7 +37,7 @@ func (f *file) find(index uint64) (uint64, error) {
 		}
 		index--
 	}
-	for c.array == 0 || index >= c.base+c.room {
+	for c.array == 0 || index >= c.base+c.capacity {
 		if err := f.nextArray(); err != nil {
 			return 0, err
 		}
@@ -66,7 +66,7 @@ func (f *file) nextArray() error {
 		}
 	}
 	if at < c.end || at < f.header.size {
-		return broken("an array of entries is out of order", at)
+		return corrupted("an array of entries is out of order", at)
 	}
 	head, err := f.window.bytes(at, arrayHead)
 	if err != nil {
@@ -74,10 +74,10 @@ func (f *file) nextArray() error {
 	}
 	o := parseObject(head)
 	if o.kind != typeEntryArray || o.size < arrayHead+f.slotSize() || o.size > 1<<40 {
-		return broken("an object is not a valid array of entries", at)
+		return corrupted("an object is not a valid array of entries", at)
 	}
-	c.base += c.room
-	c.array, c.end, c.room = at, at+o.size, (o.size-arrayHead)/f.slotSize()
+	c.base += c.capacity
+	c.array, c.end, c.capacity = at, at+o.size, (o.size-arrayHead)/f.slotSize()
 	c.next = binary.LittleEndian.Uint64(head[16:])
 	c.slots = c.slots[:0]
 	return nil
@@ -97,7 +97,7 @@ func (f *file) readSlots(index uint64) error {
 	if f.list.first != 0 {
 		length--
 	}
-	n := min(c.base+c.room, length, index+slotsRead) - index
+	n := min(c.base+c.capacity, length, index+slotsRead) - index
 	b := c.bytes[:n*size]
 	c.slots = c.slots[:0]
 	if err := f.read(b, c.array+arrayHead+(index-c.base)*size); err != nil {
@@ -149,7 +149,7 @@ func (f *file) lastOfArray() uint64 {
 	if _, err := f.find(f.cursor.index); err != nil {
 		return f.cursor.index
 	}
-	end := f.cursor.base + f.cursor.room
+	end := f.cursor.base + f.cursor.capacity
 	if f.list.first != 0 {
 		if f.cursor.index == 0 {
 			return 0

@@ -13,22 +13,22 @@ import (
 // notifier waits for changes in directories. Journald writes through a memory mapping,
 // which causes no inotify events. But after each write it truncates the file to its
 // current length, and that does.
-type bell struct {
+type notifier struct {
 	inotify *os.File // nil if inotify is not available: then wait only uses its timeout
 	events  [4 << 10]byte
 }
 
-const heard = unix.IN_MODIFY | unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_ONLYDIR
+const watchMask = unix.IN_MODIFY | unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_ONLYDIR
 
-func newBell() (*bell, error) {
+func newNotifier() (*notifier, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
-		return &bell{}, os.NewSyscallError("inotify_init1", err)
+		return &notifier{}, os.NewSyscallError("inotify_init1", err)
 	}
-	return &bell{inotify: os.NewFile(uintptr(fd), "inotify")}, nil
+	return &notifier{inotify: os.NewFile(uintptr(fd), "inotify")}, nil
 }
 
-func (b *bell) close() error {
+func (b *notifier) close() error {
 	if b.inotify == nil {
 		return nil
 	}
@@ -36,7 +36,7 @@ func (b *bell) close() error {
 }
 
 // add watches a directory. Adding it again has no effect.
-func (b *bell) listen(folder string) error {
+func (b *notifier) add(folder string) error {
 	if b.inotify == nil {
 		return nil
 	}
@@ -46,7 +46,7 @@ func (b *bell) listen(folder string) error {
 	}
 	var failed error
 	err = connection.Control(func(fd uintptr) {
-		_, failed = unix.InotifyAddWatch(int(fd), folder, heard)
+		_, failed = unix.InotifyAddWatch(int(fd), folder, watchMask)
 	})
 	if err != nil {
 		return err
@@ -56,7 +56,7 @@ func (b *bell) listen(folder string) error {
 
 // wait returns after an event, after the timeout, or when the context ends. It returns
 // true if files may have been created, deleted or renamed. That includes the timeout.
-func (b *bell) wait(ctx context.Context, atMost time.Duration) (moved bool) {
+func (b *notifier) wait(ctx context.Context, atMost time.Duration) (moved bool) {
 	n, err := b.read(ctx, atMost)
 	switch {
 	case err == nil:
@@ -72,7 +72,7 @@ func (b *bell) wait(ctx context.Context, atMost time.Duration) (moved bool) {
 	return true
 }
 
-func (b *bell) read(ctx context.Context, atMost time.Duration) (int, error) {
+func (b *notifier) read(ctx context.Context, atMost time.Duration) (int, error) {
 	if b.inotify == nil {
 		return 0, os.ErrClosed
 	}

@@ -24,7 +24,7 @@ func (f *file) payload(at uint64) (payload, error) {
 	}
 	o := parseObject(head)
 	if o.size > 1<<40 {
-		return payload{}, broken("a data object has an invalid size", at)
+		return payload{}, corrupted("a data object has an invalid size", at)
 	}
 	return payload{
 		file:       f,
@@ -84,27 +84,27 @@ type fact struct {
 	value int16 // the value of a priority or facility
 }
 
-// kindsKept is the size of the cache of kinds. Most entries share most of their data
+// kindCacheSize is the size of the cache of kinds. Most entries share most of their data
 // objects. A newer object replaces an older one in the same slot.
-const kindsKept = 1024
+const kindCacheSize = 1024
 
 // Prefixes of the relevant data.
 const (
-	messageIs    = "MESSAGE="
-	priorityIs   = "PRIORITY="
-	facilityIs   = "SYSLOG_FACILITY="
-	transportIs  = "_TRANSPORT=kernel"
-	prefixLength = 24
+	messagePrefix       = "MESSAGE="
+	priorityPrefix      = "PRIORITY="
+	facilityPrefix      = "SYSLOG_FACILITY="
+	kernelTransportData = "_TRANSPORT=kernel"
+	prefixLength        = 24
 )
 
 // classify returns the kind of the data object at an offset.
-func (f *file) judge(at uint64) (fact, error) {
-	if f.kinds == nil {
-		f.kinds = make([]fact, kindsKept)
+func (f *file) classify(at uint64) (fact, error) {
+	if f.kindCache == nil {
+		f.kindCache = make([]fact, kindCacheSize)
 	}
-	place := &f.kinds[at/8%kindsKept]
-	if place.at == at {
-		return *place, nil
+	slot := &f.kindCache[at/8%kindCacheSize]
+	if slot.at == at {
+		return *slot, nil
 	}
 	p, err := f.payload(at)
 	if err != nil {
@@ -120,32 +120,32 @@ func (f *file) judge(at uint64) (fact, error) {
 	if err != nil {
 		return fact{}, err
 	}
-	place.at = at
-	place.kind, place.value = interpret(text)
-	return *place, nil
+	slot.at = at
+	slot.kind, slot.value = interpret(text)
+	return *slot, nil
 }
 
 func interpret(text []byte) (kind, int16) {
 	is := func(name string) bool { return len(text) >= len(name) && string(text[:len(name)]) == name }
 	switch {
-	case is(messageIs):
+	case is(messagePrefix):
 		return message, 0
-	case is(priorityIs):
-		if n, ok := small(text[len(priorityIs):]); ok && n < 8 {
+	case is(priorityPrefix):
+		if n, ok := parseSmall(text[len(priorityPrefix):]); ok && n < 8 {
 			return priority, n
 		}
-	case is(facilityIs):
-		if n, ok := small(text[len(facilityIs):]); ok {
+	case is(facilityPrefix):
+		if n, ok := parseSmall(text[len(facilityPrefix):]); ok {
 			return facility, n
 		}
-	case string(text) == transportIs:
+	case string(text) == kernelTransportData:
 		return kernelTransport, 0
 	}
 	return other, 0
 }
 
 // parseSmall parses a number of at most three digits.
-func small(text []byte) (int16, bool) {
+func parseSmall(text []byte) (int16, bool) {
 	if len(text) == 0 || len(text) > 3 {
 		return 0, false
 	}
@@ -160,7 +160,7 @@ func small(text []byte) (int16, bool) {
 }
 
 // fieldValues are the relevant fields of an entry.
-type said struct {
+type fieldValues struct {
 	message  uint64 // offset of its data object; 0 if there is none
 	priority int16
 	facility int16
@@ -168,7 +168,7 @@ type said struct {
 }
 
 // fields reads the relevant fields of an entry.
-func (f *file) fields(e *entry, offsets []uint64) (said, []uint64, error) {
+func (f *file) fields(e *entry, offsets []uint64) (fieldValues, []uint64, error) {
 	size := uint64(16)
 	if f.header.compact {
 		size = 4
@@ -177,7 +177,7 @@ func (f *file) fields(e *entry, offsets []uint64) (said, []uint64, error) {
 	offsets = offsets[:0]
 	b, err := f.window.bytes(e.at, int(e.size))
 	if err != nil {
-		return said{}, offsets, err
+		return fieldValues{}, offsets, err
 	}
 	for b = b[entryHead:]; uint64(len(b)) >= size; b = b[size:] {
 		if f.header.compact {
@@ -186,10 +186,10 @@ func (f *file) fields(e *entry, offsets []uint64) (said, []uint64, error) {
 			offsets = append(offsets, binary.LittleEndian.Uint64(b))
 		}
 	}
-	s := said{priority: unsaid, facility: unsaid}
+	s := fieldValues{priority: noPriority, facility: noPriority}
 	var unread error // irrelevant if the message could be read
 	for _, at := range offsets {
-		known, err := f.judge(at)
+		known, err := f.classify(at)
 		if err != nil {
 			unread = err
 			continue

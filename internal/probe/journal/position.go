@@ -10,15 +10,15 @@ import (
 // position is the stored position of a reader.
 type position struct {
 	// Files lists files that may still grow or were not read to their end.
-	Files []place `json:"files,omitempty"`
+	Files []filePosition `json:"files,omitempty"`
 	// Done is the last number, by sequence, in files that were read to their end.
 	Done map[id]uint64 `json:"done,omitempty"`
 	// Flushed is the last entry that was read in /run.
 	Flushed *moment `json:"flushed,omitempty"`
 }
 
-// place is how far a file was read.
-type place struct {
+// filePosition is how far a file was read.
+type filePosition struct {
 	File     id     `json:"file"`
 	Sequence id     `json:"sequence"`
 	Taken    uint64 `json:"taken"` // number of the last entry that was returned or skipped
@@ -42,7 +42,7 @@ func (p *position) seen() uint64 {
 // one. Journald numbers the entries of all its files consecutively, older versions even
 // across sequences, so entries of any file fill the gap. Only a remaining file of the same
 // sequence proves that the numbering has continued after a deleted file.
-func gap(seen uint64, gone map[id]place, left []header) uint64 {
+func gap(seen uint64, gone map[id]filePosition, left []header) uint64 {
 	sequences := map[id]bool{}
 	for _, place := range gone {
 		sequences[place.Sequence] = true
@@ -82,7 +82,7 @@ func parsePosition(text logs.Position) (*position, error) {
 func (r *Reader) position() (logs.Position, error) {
 	p := position{Flushed: r.flushed, Done: r.done}
 	for _, s := range r.sources {
-		p.Files = append(p.Files, place{File: s.header.file, Sequence: s.header.sequence, Taken: s.taken, Tail: s.header.tail})
+		p.Files = append(p.Files, filePosition{File: s.header.file, Sequence: s.header.sequence, Taken: s.taken, Tail: s.header.tail})
 	}
 	for _, place := range r.resume { // files that were not found yet
 		p.Files = append(p.Files, place)

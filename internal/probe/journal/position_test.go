@@ -2,12 +2,12 @@ package journal
 
 import "testing"
 
-func TestWhatIsMissingIsCountedOnce(t *testing.T) {
+func TestGap(t *testing.T) {
 	system, user := id{1}, id{2}
 	file := func(sequence id, head, tail uint64) header {
 		return header{sequence: sequence, head: head, tail: tail, entries: 1 + tail - head}
 	}
-	gone := map[id]place{{11}: {Sequence: system}, {12}: {Sequence: user}}
+	gone := map[id]filePosition{{11}: {Sequence: system}, {12}: {Sequence: user}}
 	for name, c := range map[string]struct {
 		left []header
 		want uint64

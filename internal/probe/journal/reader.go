@@ -25,9 +25,9 @@ const (
 	// pollInterval is how often the reader looks without an event. Files may appear in
 	// unwatched directories, and some systems have no inotify. Journald signals its writes up
 	// to half a second late, so polling more often would cost more than it gains.
-	lookEvery = 2 * time.Second
+	pollInterval = 2 * time.Second
 
-	unsaid = logs.NoPriority
+	noPriority = logs.NoPriority
 )
 
 // Config configures a reader.
@@ -52,7 +52,7 @@ type Config struct {
 // Validate returns an error if the configuration is invalid.
 func (c Config) Validate() error {
 	if c.Path != "" && !filepath.IsAbs(c.Path) {
-		return fmt.Errorf("the path of the journal is %q: use an absolute path, for example %s", c.Path, persistentFolder)
+		return fmt.Errorf("the path of the journal is %q: use an absolute path, for example %s", c.Path, persistentDir)
 	}
 	if c.Identifier != "" && c.Unit != "" {
 		return fmt.Errorf("both the identifier %s and the unit %s are set for the journal: set only one of them", c.Identifier, c.Unit)
@@ -73,35 +73,35 @@ func (c Config) wanted() string {
 
 // Reader follows the journal. It is a [logs.Reader].
 type Reader struct {
-	wanted    string // see openFile
-	since     uint64 // microseconds since 1970
-	log       *slog.Logger
-	roots     []root
-	bell      *bell
-	lookEvery time.Duration
-	unpacker  unpacker
+	wanted       string // see openFile
+	since        uint64 // microseconds since 1970
+	log          *slog.Logger
+	roots        []root
+	notifier     *notifier
+	pollInterval time.Duration
+	unpacker     unpacker
 
 	sources []*source
-	done    map[id]uint64    // by sequence: the last number in files that were read to their end
-	ended   map[string]ended // these files, by path
-	faults  map[string]bool  // unreadable paths, and whether they were logged
-	resume  map[id]place     // files that an earlier reader has not read to their end
-	seen    uint64           // the last sequence number of that reader
-	flushed *moment          // the last entry that was read in /run
-	last    entry            // the last entry that was returned
-	lastOf  id               // its file
+	done    map[id]uint64       // by sequence: the last number in files that were read to their end
+	ended   map[string]ended    // these files, by path
+	faults  map[string]bool     // unreadable paths, and whether they were logged
+	resume  map[id]filePosition // files that an earlier reader has not read to their end
+	seen    uint64              // the last sequence number of that reader
+	flushed *moment             // the last entry that was read in /run
+	last    entry               // the last entry that was returned
+	lastOf  id                  // its file
 
-	text    []byte
-	records []logs.Record
-	offsets []uint64
-	lost    uint64
-	full    bool // the chunk is full, so there may be more
-	cut     uint64
-	moved   bool   // files may have been created, deleted or renamed
-	unmet   bool   // a file could not be opened, for example because it has no header yet
-	stale   bool   // the last returned position is outdated
-	hidden  error  // why the last scan found nothing to read
-	told    string // the last returned error
+	text          []byte
+	records       []logs.Record
+	offsets       []uint64
+	lost          uint64
+	full          bool // the chunk is full, so there may be more
+	cut           uint64
+	namesChanged  bool   // files may have been created, deleted or renamed
+	unopened      bool   // a file could not be opened, for example because it has no header yet
+	positionStale bool   // the last returned position is outdated
+	scanErr       error  // why the last scan found nothing to read
+	lastError     string // the last returned error
 }
 
 var _ logs.Reader = (*Reader)(nil)
@@ -109,11 +109,11 @@ var _ logs.Reader = (*Reader)(nil)
 // source is a file that may have more entries.
 type source struct {
 	*file
-	found
-	open *os.File
-	told bool // whether a read error was logged
-	// unseen is the error of the last refresh.
-	unseen error
+	journalFile
+	open   *os.File
+	logged bool // whether a read error was logged
+	// refreshErr is the error of the last refresh.
+	refreshErr error
 	// final says that the file did not grow any more at the last scan.
 	final bool
 }
@@ -134,15 +134,15 @@ func Open(config Config) (*Reader, error) {
 		return nil, err
 	}
 	r := &Reader{
-		wanted:    config.wanted(),
-		since:     micros(config.Since),
-		log:       config.Log,
-		roots:     rootsOf(config.Path),
-		done:      map[id]uint64{},
-		ended:     map[string]ended{},
-		lookEvery: lookEvery,
-		moved:     true,
-		stale:     true,
+		wanted:        config.wanted(),
+		since:         micros(config.Since),
+		log:           config.Log,
+		roots:         rootsOf(config.Path),
+		done:          map[id]uint64{},
+		ended:         map[string]ended{},
+		pollInterval:  pollInterval,
+		namesChanged:  true,
+		positionStale: true,
 	}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
@@ -152,9 +152,9 @@ func Open(config Config) (*Reader, error) {
 		r.log.Warn("ignoring an invalid position in the journal: reading from the start", "err", err)
 	}
 	if from != nil {
-		r.stale = false
+		r.positionStale = false
 		r.flushed, r.seen = from.Flushed, from.seen()
-		r.resume = map[id]place{}
+		r.resume = map[id]filePosition{}
 		for _, p := range from.Files {
 			r.resume[p.File] = p
 		}
@@ -162,7 +162,7 @@ func Open(config Config) (*Reader, error) {
 			r.done[sequence] = number
 		}
 	}
-	if r.bell, err = newBell(); err != nil {
+	if r.notifier, err = newNotifier(); err != nil {
 		r.log.Warn("inotify is not available for the journal: polling for changes", "err", err)
 	}
 	return r, nil
@@ -181,7 +181,7 @@ func (r *Reader) Close() error {
 		_ = s.open.Close()
 	}
 	r.sources = nil
-	return r.bell.close()
+	return r.notifier.close()
 }
 
 // Cut returns the number of truncated messages.
@@ -197,45 +197,45 @@ func (r *Reader) Next(ctx context.Context) (logs.Chunk, error) {
 		if err := ctx.Err(); err != nil {
 			return logs.Chunk{}, err
 		}
-		if r.moved {
-			r.survey()
+		if r.namesChanged {
+			r.scan()
 		}
-		r.look()
+		r.refresh()
 		r.take()
 		r.settle()
-		trouble := r.trouble()
-		if len(r.records) > 0 || r.lost > 0 || r.stale && trouble == nil {
+		readErr := r.unreadable()
+		if len(r.records) > 0 || r.lost > 0 || r.positionStale && readErr == nil {
 			return r.chunk()
 		}
-		if r.isNews(trouble) {
-			return logs.Chunk{}, trouble
+		if r.isNews(readErr) {
+			return logs.Chunk{}, readErr
 		}
-		if !r.moved {
-			r.moved = r.bell.wait(ctx, r.lookEvery) || r.unmet
+		if !r.namesChanged {
+			r.namesChanged = r.notifier.wait(ctx, r.pollInterval) || r.unopened
 		}
 	}
 }
 
 // unreadable returns why no part of the journal can be read, nil if a part can.
-func (r *Reader) trouble() error {
-	trouble := r.hidden
+func (r *Reader) unreadable() error {
+	readErr := r.scanErr
 	for _, s := range r.sources {
-		if s.unseen == nil || s.isFinal() { // a file that does not grow has a successor
+		if s.refreshErr == nil || s.isFinal() { // a file that does not grow has a successor
 			return nil
 		}
-		trouble = fmt.Errorf("reading the journal: %s: %w", s.path, s.unseen)
+		readErr = fmt.Errorf("reading the journal: %s: %w", s.path, s.refreshErr)
 	}
-	return trouble
+	return readErr
 }
 
 // isNews says whether an error differs from the last one.
-func (r *Reader) isNews(trouble error) bool {
-	before := r.told
-	r.told = ""
-	if trouble != nil {
-		r.told = trouble.Error()
+func (r *Reader) isNews(readErr error) bool {
+	before := r.lastError
+	r.lastError = ""
+	if readErr != nil {
+		r.lastError = readErr.Error()
 	}
-	return r.told != "" && r.told != before
+	return r.lastError != "" && r.lastError != before
 }
 
 func (r *Reader) chunk() (logs.Chunk, error) {
@@ -243,8 +243,8 @@ func (r *Reader) chunk() (logs.Chunk, error) {
 	if err != nil {
 		return logs.Chunk{}, fmt.Errorf("encoding the position in the journal: %w", err)
 	}
-	c := logs.Chunk{Text: r.text, Records: r.records, Next: next, Lost: r.lost, More: r.full || r.moved}
-	r.stale, r.lost = false, 0
+	c := logs.Chunk{Text: r.text, Records: r.records, Next: next, Lost: r.lost, More: r.full || r.namesChanged}
+	r.positionStale, r.lost = false, 0
 	return c, nil
 }
 
@@ -252,30 +252,30 @@ func (r *Reader) chunk() (logs.Chunk, error) {
 //
 // A file is final only if it was final before the files were listed. Then no unknown file
 // contains entries from before its end.
-func (r *Reader) survey() {
+func (r *Reader) scan() {
 	for _, s := range r.sources {
 		s.final = s.isFinal() || s.isGone()
 	}
 	files, unlisted := r.list()
-	old, unread := r.meet(files)
+	old, unread := r.openNew(files)
 	for _, s := range old {
 		r.end(s)
 	}
 	faults := slices.Concat(unlisted, unread)
-	r.hidden = r.hides(files, faults)
-	r.blame(faults)
+	r.scanErr = r.nothingToRead(files, faults)
+	r.logFaults(faults)
 	if len(unlisted) == 0 && len(files) > 0 {
 		r.forget(files)
 	}
-	r.moved = false
-	r.unmet = r.unmet || len(faults) > 0
+	r.namesChanged = false
+	r.unopened = r.unopened || len(faults) > 0
 }
 
 // fault is a directory or file that cannot be read.
 type fault struct {
-	found
-	isFolder bool
-	err      error
+	journalFile
+	isDir bool
+	err   error
 }
 
 func (f fault) Error() string {
@@ -287,15 +287,15 @@ func (f fault) Error() string {
 
 func (f fault) Unwrap() error { return f.err }
 
-// hides returns why there is nothing to read after all files were opened. An unreadable
+// nothingToRead returns why there is nothing to read after all files were opened. An unreadable
 // file that does not grow any more only matters if there is no other file.
-func (r *Reader) hides(files []found, faults []fault) error {
+func (r *Reader) nothingToRead(files []journalFile, faults []fault) error {
 	if len(r.sources) > 0 {
 		return nil
 	}
-	isKnown := func(f found) bool { return r.ended[f.path].inode == f.inode }
+	isKnown := func(f journalFile) bool { return r.ended[f.path].inode == f.inode }
 	for _, f := range faults {
-		if f.isFolder || !isPutAside(f.path) || !slices.ContainsFunc(files, isKnown) {
+		if f.isDir || !isRenamed(f.path) || !slices.ContainsFunc(files, isKnown) {
 			return fmt.Errorf("reading the journal: %w", f)
 		}
 	}
@@ -307,12 +307,12 @@ func (r *Reader) hides(files []found, faults []fault) error {
 
 // logFaults logs each unreadable path once, unless Next returns an error because nothing
 // is readable.
-func (r *Reader) blame(faults []fault) {
+func (r *Reader) logFaults(faults []fault) {
 	were := r.faults
 	r.faults = make(map[string]bool, len(faults))
 	for _, f := range faults {
 		told := were[f.path]
-		if r.hidden == nil && !told {
+		if r.scanErr == nil && !told {
 			r.log.Warn("cannot read a part of the journal", "path", f.path, "err", f.err)
 			told = true
 		}
@@ -321,16 +321,16 @@ func (r *Reader) blame(faults []fault) {
 }
 
 // list returns the existing files, and the directories that cannot be listed.
-func (r *Reader) list() (files []found, unlisted []fault) {
+func (r *Reader) list() (files []journalFile, unlisted []fault) {
 	for _, root := range r.roots {
 		list, folders, err := root.list()
 		files = append(files, list...)
 		for _, folder := range folders {
 			// A directory may be deleted meanwhile, and an unwatched directory is polled.
-			_ = r.bell.listen(folder)
+			_ = r.notifier.add(folder)
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			unlisted = append(unlisted, fault{found: found{path: root.path}, isFolder: true, err: err})
+			unlisted = append(unlisted, fault{journalFile: journalFile{path: root.path}, isDir: true, err: err})
 		}
 	}
 	return files, unlisted
@@ -346,8 +346,8 @@ func (r *Reader) where() string {
 
 // openNew opens new files. It returns those that are too old to be read, and those that
 // cannot be opened.
-func (r *Reader) meet(files []found) (old []*source, unread []fault) {
-	r.unmet = false
+func (r *Reader) openNew(files []journalFile) (old []*source, unread []fault) {
+	r.unopened = false
 	for _, f := range files {
 		if r.ended[f.path].inode == f.inode || r.follows(f) {
 			continue
@@ -355,9 +355,9 @@ func (r *Reader) meet(files []found) (old []*source, unread []fault) {
 		s, err := r.open(f)
 		switch {
 		case errors.Is(err, errNotYet) || errors.Is(err, fs.ErrNotExist):
-			r.unmet = true
+			r.unopened = true
 		case err != nil:
-			unread = append(unread, fault{found: f, err: err})
+			unread = append(unread, fault{journalFile: f, err: err})
 		case r.isDone(s) || s.isFinal() && s.header.tailTime < r.since:
 			old = append(old, s)
 		default:
@@ -368,7 +368,7 @@ func (r *Reader) meet(files []found) (old []*source, unread []fault) {
 }
 
 // follows says whether a file is already being read, and updates its path.
-func (r *Reader) follows(f found) bool {
+func (r *Reader) follows(f journalFile) bool {
 	for _, s := range r.sources {
 		if s.inode == f.inode {
 			s.path = f.path // it may have been renamed; it is open, so its inode was not reused
@@ -379,12 +379,12 @@ func (r *Reader) follows(f found) bool {
 }
 
 // open opens a file.
-func (r *Reader) open(f found) (*source, error) {
+func (r *Reader) open(f journalFile) (*source, error) {
 	disk, err := os.Open(f.path)
 	if err != nil {
 		return nil, err
 	}
-	s := &source{found: f, open: disk}
+	s := &source{journalFile: f, open: disk}
 	info, err := disk.Stat()
 	if err == nil {
 		s.inode = inodeOf(info) // the file may have been replaced since it was listed
@@ -408,7 +408,7 @@ func (r *Reader) isDone(s *source) bool {
 
 // begin starts to read a file, after the last entry that an earlier reader has returned.
 func (r *Reader) begin(s *source) {
-	if err := s.look(); err != nil {
+	if err := s.refresh(); err != nil {
 		s.miss(0, err)
 	}
 	s.begin(r.resume[s.header.file].Taken, r.since)
@@ -417,7 +417,7 @@ func (r *Reader) begin(s *source) {
 }
 
 // isFinal says whether the file does not grow any more.
-func (s *source) isFinal() bool { return s.header.archived || isPutAside(s.path) }
+func (s *source) isFinal() bool { return s.header.archived || isRenamed(s.path) }
 
 // isGone says whether the file was deleted.
 func (s *source) isGone() bool {
@@ -437,7 +437,7 @@ func (r *Reader) end(s *source) {
 }
 
 // forget removes the state of deleted files.
-func (r *Reader) forget(files []found) {
+func (r *Reader) forget(files []journalFile) {
 	there := make(map[string]bool, len(files))
 	for _, f := range files {
 		there[f.path] = true
@@ -446,7 +446,7 @@ func (r *Reader) forget(files []found) {
 	if len(r.faults) > 0 { // a file that cannot be opened now may only seem to be deleted
 		return
 	}
-	r.mourn()
+	r.countDeleted()
 	sequences := map[id]bool{}
 	for _, h := range r.headers() {
 		sequences[h.sequence] = true
@@ -467,7 +467,7 @@ func (r *Reader) headers() []header {
 }
 
 // countDeleted counts the unread entries of files that were deleted between two readers.
-func (r *Reader) mourn() {
+func (r *Reader) countDeleted() {
 	if len(r.resume) == 0 {
 		return
 	}
@@ -478,10 +478,10 @@ func (r *Reader) mourn() {
 }
 
 // refresh reads what was added to the files.
-func (r *Reader) look() {
+func (r *Reader) refresh() {
 	for _, s := range r.sources {
-		if s.unseen = s.look(); s.unseen != nil {
-			s.miss(0, s.unseen)
+		if s.refreshErr = s.refresh(); s.refreshErr != nil {
+			s.miss(0, s.refreshErr)
 		}
 	}
 }
@@ -504,7 +504,7 @@ func (r *Reader) take() {
 		if s.volatile {
 			r.flushed = &moment{Boot: s.next.boot, Monotonic: s.next.monotonic}
 		}
-		if err := r.tell(s); err != nil {
+		if err := r.addEntry(s); err != nil {
 			s.miss(1, err)
 		}
 	}
@@ -531,50 +531,50 @@ func (r *Reader) isKnown(s *source) bool {
 }
 
 // addEntry adds the next entry of a file to the chunk.
-func (r *Reader) tell(s *source) error {
-	var said said
+func (r *Reader) addEntry(s *source) error {
+	var values fieldValues
 	var err error
-	said, r.offsets, err = s.fields(&s.next, r.offsets)
-	if err != nil || said.message == 0 {
+	values, r.offsets, err = s.fields(&s.next, r.offsets)
+	if err != nil || values.message == 0 {
 		return err
 	}
-	p, err := s.payload(said.message)
+	p, err := s.payload(values.message)
 	if err != nil {
 		return err
 	}
 	begin := len(r.text)
-	text, cut, err := p.first(r.text, len(messageIs)+maxMessage)
+	text, cut, err := p.first(r.text, len(messagePrefix)+maxMessage)
 	if err != nil {
 		return err
 	}
 	if cut {
 		r.cut++
 	}
-	message := bytes.TrimSpace(text[begin+len(messageIs):])
+	message := bytes.TrimSpace(text[begin+len(messagePrefix):])
 	r.text = text[:begin+copy(text[begin:], message)]
 	r.text = append(r.text, '\n')
-	if said.facility == logs.Kernel && !said.kernel {
-		said.facility = unsaid // any process can set SYSLOG_FACILITY; only journald sets _TRANSPORT
+	if values.facility == logs.Kernel && !values.kernel {
+		values.facility = noPriority // any process can set SYSLOG_FACILITY; only journald sets _TRANSPORT
 	}
 	r.records = append(r.records, logs.Record{
 		End:      len(r.text),
 		Time:     time.UnixMicro(int64(s.next.realtime)),
 		Number:   s.next.number,
-		Priority: int8(said.priority),
-		Facility: said.facility,
+		Priority: int8(values.priority),
+		Facility: values.facility,
 	})
 	return nil
 }
 
 // settle counts unreadable entries, and closes files that have no more entries.
 func (r *Reader) settle() {
-	blind := r.trouble() != nil // then Next returns the error
+	blind := r.unreadable() != nil // then Next returns the error
 	left := r.sources[:0]
 	for _, s := range r.sources {
 		if s.fault != nil {
 			r.lost += s.lost
-			if !s.told && !blind {
-				s.told = true
+			if !s.logged && !blind {
+				s.logged = true
 				r.log.Warn("cannot read a part of a journal file", "path", s.path, "lost", s.lost, "err", s.fault)
 			}
 			s.lost, s.fault = 0, nil
@@ -582,10 +582,10 @@ func (r *Reader) settle() {
 		isRead := !s.ready && s.cursor.index >= s.list.length
 		if isRead && s.final {
 			r.end(s)
-			r.stale = true
+			r.positionStale = true
 			continue
 		}
-		r.moved = r.moved || isRead && s.isFinal()
+		r.namesChanged = r.namesChanged || isRead && s.isFinal()
 		left = append(left, s)
 	}
 	clear(r.sources[len(left):])

@@ -150,18 +150,18 @@ func mixture(j *journald, rounds int) {
 	}
 }
 
-// asTold converts a record to the form of journalctl.
-func asTold(l line) told {
+// asJournalctlEntry converts a record to the form of journalctl.
+func asJournalctlEntry(l line) journalctlEntry {
 	number := func(n int) string {
 		if n == logs.NoPriority {
 			return ""
 		}
 		return strconv.Itoa(n)
 	}
-	return told{message: l.text, realtime: uint64(l.Time.UnixMicro()), priority: number(int(l.Priority)), facility: number(int(l.Facility))}
+	return journalctlEntry{message: l.text, realtime: uint64(l.Time.UnixMicro()), priority: number(int(l.Priority)), facility: number(int(l.Facility))}
 }
 
-func TestTheJournalIsReadAsJournalctlReadsIt(t *testing.T) {
+func TestReaderAgreesWithJournalctl(t *testing.T) {
 	for name, c := range map[string]struct {
 		settings string
 		env      []string
@@ -190,7 +190,7 @@ func TestTheJournalIsReadAsJournalctlReadsIt(t *testing.T) {
 			}
 			for _, identifier := range []string{"kubelet", "kubelet2", ""} {
 				t.Run("identifier "+identifier, func(t *testing.T) {
-					var want []told
+					var want []journalctlEntry
 					for _, w := range j.journalctl(folder, identifier) {
 						if len(w.message) > journal.MaxMessage {
 							w.message = w.message[:journal.MaxMessage]
@@ -206,11 +206,11 @@ func TestTheJournalIsReadAsJournalctlReadsIt(t *testing.T) {
 					}
 					f := follow(t, journal.Config{Path: folder, Identifier: identifier})
 					f.until(len(want))
-					var got []told
+					var got []journalctlEntry
 					for _, l := range f.lines {
-						got = append(got, asTold(l))
+						got = append(got, asJournalctlEntry(l))
 					}
-					if diff := cmp.Diff(want, got, cmp.AllowUnexported(told{})); diff != "" {
+					if diff := cmp.Diff(want, got, cmp.AllowUnexported(journalctlEntry{})); diff != "" {
 						t.Errorf("differs from journalctl (-journalctl +reader):\n%.5000s", diff)
 					}
 					f.quiet()
@@ -227,7 +227,7 @@ func TestTheJournalIsReadAsJournalctlReadsIt(t *testing.T) {
 	}
 }
 
-func TestAMessageThatIsTooLongIsCutAndCounted(t *testing.T) {
+func TestLongMessageIsTruncatedAndCounted(t *testing.T) {
 	t.Parallel()
 	for _, compress := range []string{"yes", "no"} {
 		j := startJournald(t, "Storage=volatile\nReadKMsg=no\nCompress="+compress)
@@ -242,7 +242,7 @@ func TestAMessageThatIsTooLongIsCutAndCounted(t *testing.T) {
 	}
 }
 
-func TestRotationLosesAndRepeatsNothing(t *testing.T) {
+func TestRotationRepeatsAndLosesNothing(t *testing.T) {
 	t.Parallel()
 	j := startJournald(t, "Storage=volatile\nReadKMsg=no")
 	f := follow(t, journal.Config{Path: j.volatile(), Identifier: "kubelet"})
@@ -269,7 +269,7 @@ func TestRotationLosesAndRepeatsNothing(t *testing.T) {
 	}
 }
 
-func TestARestartNeitherReplaysNorForgets(t *testing.T) {
+func TestRestartRepeatsAndLosesNothing(t *testing.T) {
 	t.Parallel()
 	j := startJournald(t, "Storage=volatile\nReadKMsg=no")
 	config := journal.Config{Path: j.volatile(), Identifier: "kubelet"}
@@ -310,7 +310,7 @@ func TestARestartNeitherReplaysNorForgets(t *testing.T) {
 	read("seven")
 }
 
-func TestARestartAfterEachChunkNeitherReplaysNorForgets(t *testing.T) {
+func TestRestartAfterEachChunkRepeatsAndLosesNothing(t *testing.T) {
 	t.Parallel()
 	j := startJournald(t, "Storage=persistent\nReadKMsg=no")
 	j.flush()
@@ -359,7 +359,7 @@ func heldOpen(t *testing.T, folder string) (paths []string) {
 	return paths
 }
 
-func TestFilesAreClosedWhenNothingMoreWillCome(t *testing.T) {
+func TestFinishedFilesAreClosed(t *testing.T) {
 	t.Parallel()
 	j := startJournald(t, "Storage=volatile\nReadKMsg=no")
 	f := follow(t, journal.Config{Path: j.volatile(), Identifier: "kubelet"})
@@ -382,7 +382,7 @@ func TestFilesAreClosedWhenNothingMoreWillCome(t *testing.T) {
 	})
 }
 
-func TestWhatIsOlderThanSinceIsPassedOverForGood(t *testing.T) {
+func TestEntriesBeforeSinceAreSkipped(t *testing.T) {
 	t.Parallel()
 	j := startJournald(t, "Storage=volatile\nReadKMsg=no")
 	for _, m := range messages(300, "old %d") {
@@ -417,7 +417,7 @@ func TestWhatIsOlderThanSinceIsPassedOverForGood(t *testing.T) {
 	}
 }
 
-func TestEntriesThatWentWithTheirFileAreCounted(t *testing.T) {
+func TestEntriesOfADeletedFileAreCounted(t *testing.T) {
 	t.Parallel()
 	j := startJournald(t, "Storage=volatile\nReadKMsg=no")
 	config := journal.Config{Path: j.volatile()}
@@ -447,7 +447,7 @@ func TestEntriesThatWentWithTheirFileAreCounted(t *testing.T) {
 	}
 }
 
-func TestAFileThatIsDeletedWhileItIsReadIsReadToItsEnd(t *testing.T) {
+func TestDeletedOpenFileIsReadToItsEnd(t *testing.T) {
 	t.Parallel()
 	j := startJournald(t, "Storage=volatile\nReadKMsg=no")
 	want := messages(5000, "message %d, which is long enough that not all fit into one chunk")
@@ -467,7 +467,7 @@ func TestAFileThatIsDeletedWhileItIsReadIsReadToItsEnd(t *testing.T) {
 	}
 }
 
-func TestAKilledJournaldIsFollowedByTheNext(t *testing.T) {
+func TestReadingContinuesAfterJournaldIsKilled(t *testing.T) {
 	t.Parallel()
 	j := startJournald(t, "Storage=volatile\nReadKMsg=no")
 	f := follow(t, journal.Config{Path: j.volatile(), Identifier: "kubelet"})
@@ -484,7 +484,7 @@ func TestAKilledJournaldIsFollowedByTheNext(t *testing.T) {
 	f.quiet()
 }
 
-func TestFilesPutAsideAreReadToo(t *testing.T) {
+func TestRenamedFilesAreRead(t *testing.T) {
 	t.Parallel()
 	j := startJournald(t, "Storage=volatile\nReadKMsg=no")
 	j.say("kubelet", "before")
@@ -517,7 +517,7 @@ func TestFilesPutAsideAreReadToo(t *testing.T) {
 	})
 }
 
-func TestAJournalThatComesLaterIsWaitedFor(t *testing.T) {
+func TestMissingJournalIsAwaited(t *testing.T) {
 	t.Parallel()
 	j := newJournald(t, "Storage=volatile\nReadKMsg=no")
 	f := follow(t, journal.Config{Path: j.volatile(), Identifier: "kubelet"})
@@ -532,7 +532,7 @@ func TestAJournalThatComesLaterIsWaitedFor(t *testing.T) {
 	f.expect([]string{"hello"})
 }
 
-func TestAFlushToTheDiskRepeatsNothing(t *testing.T) {
+func TestFlushRepeatsNothing(t *testing.T) {
 	t.Parallel()
 	for name, isRestarted := range map[string]bool{"followed": false, "restarted": true} {
 		t.Run(name, func(t *testing.T) {
@@ -585,13 +585,13 @@ func btoi(b bool) int {
 	return 0
 }
 
-func TestJournaldIsHeard(t *testing.T) {
+func TestInotifyReportsWritesOfJournald(t *testing.T) {
 	t.Parallel()
 	j := startJournald(t, "Storage=persistent\nReadKMsg=no")
 	j.flush()
 	j.sync()
 	f := follow(t, journal.Config{Path: j.persistent(), Identifier: "kubelet"})
-	f.reader.OnlyListen()
+	f.reader.DisablePolling()
 	f.quiet()
 	j.say("kubelet", "written")
 	f.until(1)
@@ -602,12 +602,12 @@ func TestJournaldIsHeard(t *testing.T) {
 	f.expect([]string{"written", "to another file", "to the next file"})
 }
 
-func TestWithoutEarsItIsLookedFor(t *testing.T) {
+func TestPollingWithoutInotify(t *testing.T) {
 	t.Parallel()
 	j := startJournald(t, "Storage=volatile\nReadKMsg=no")
 	j.sync()
 	f := follow(t, journal.Config{Path: j.volatile(), Identifier: "kubelet"})
-	if err := f.reader.BeDeaf(); err != nil {
+	if err := f.reader.DisableNotify(); err != nil {
 		t.Fatal(err)
 	}
 	f.quiet()
@@ -618,7 +618,7 @@ func TestWithoutEarsItIsLookedFor(t *testing.T) {
 	f.expect([]string{"written", "to the next file"})
 }
 
-func TestTheJournalsOfUsersAreReadInOrder(t *testing.T) {
+func TestUserJournalsAreReadInOrder(t *testing.T) {
 	t.Parallel()
 	j := startJournald(t, "Storage=persistent\nReadKMsg=no")
 	j.flush()
@@ -643,7 +643,7 @@ func TestTheJournalsOfUsersAreReadInOrder(t *testing.T) {
 	f.expect(messages(300, "message %d"))
 }
 
-func TestOnlyTheKernelIsTheKernel(t *testing.T) {
+func TestOnlyKernelEntriesHaveTheKernelFacility(t *testing.T) {
 	t.Parallel()
 	j := startJournald(t, "Storage=volatile\nReadKMsg=no")
 	j.send(field{"MESSAGE", "a lie"}, field{"SYSLOG_IDENTIFIER", "kernel"}, field{"SYSLOG_FACILITY", "0"}, field{"_TRANSPORT", "kernel"}, field{"PRIORITY", "2"})
@@ -669,7 +669,7 @@ func TestOnlyTheKernelIsTheKernel(t *testing.T) {
 		f.until(len(f.lines) + 1)
 	}
 	// The kernel may write between the two reads. Then the test reads both again.
-	kernel, own := 0, []told(nil)
+	kernel, own := 0, []journalctlEntry(nil)
 	for range 10 {
 		own = j.journalctl(j.volatile(), "kernel")
 		if kernel = f.kernel(); kernel == len(own) {
@@ -700,7 +700,7 @@ func (f *follower) kernel() (n int) {
 	return n
 }
 
-func TestAPositionThatIsOfNoUseCountsAsNone(t *testing.T) {
+func TestInvalidPositionIsIgnored(t *testing.T) {
 	t.Parallel()
 	j := startJournald(t, "Storage=volatile\nReadKMsg=no")
 	j.say("kubelet", "one")
@@ -711,7 +711,7 @@ func TestAPositionThatIsOfNoUseCountsAsNone(t *testing.T) {
 	}
 }
 
-func TestOneFileMayBeNamed(t *testing.T) {
+func TestPathMayBeAFile(t *testing.T) {
 	t.Parallel()
 	j := startJournald(t, "Storage=volatile\nReadKMsg=no")
 	j.say("kubelet", "archived")
@@ -726,7 +726,7 @@ func TestOneFileMayBeNamed(t *testing.T) {
 	f.quiet()
 }
 
-func TestAPathThatIsRelativeIsRefused(t *testing.T) {
+func TestRelativePathIsRejected(t *testing.T) {
 	if _, err := journal.Open(journal.Config{Path: "var/log/journal"}); err == nil {
 		t.Error("accepted")
 	}

@@ -16,7 +16,7 @@ import (
 // TestRandomSoakReadsEveryEntryOnce runs writes, rotations, restarts of journald and of
 // the reader, kills, flushes and vacuuming in random order. JOURNAL_SOAK=steps makes it
 // longer; JOURNAL_SEED=seed changes the order.
-func TestWhateverHappensEveryEntryIsReadOnce(t *testing.T) {
+func TestRandomSoakReadsEveryEntryOnce(t *testing.T) {
 	t.Parallel()
 	steps, seed := fromEnvironment(t, "JOURNAL_SOAK", 60), fromEnvironment(t, "JOURNAL_SEED", 1)
 	random := rand.New(rand.NewPCG(uint64(seed), 0))

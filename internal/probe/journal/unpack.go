@@ -30,13 +30,13 @@ func (p payload) unpack(b []byte, limit int) (text []byte, cut bool, err error) 
 	case compressedXZ:
 		err = fmt.Errorf("data compressed with xz: %w", errNotRead)
 	default:
-		err = broken("a data object has two compression flags", p.at)
+		err = corrupted("a data object has two compression flags", p.at)
 	}
 	switch {
 	case err != nil:
 		return b[:begin], false, err
 	case len(b) == begin:
-		return b, false, broken("a compressed data object is empty", p.at)
+		return b, false, corrupted("a compressed data object is empty", p.at)
 	case len(b)-begin > limit:
 		return b[:begin+limit], true, nil
 	}
@@ -91,7 +91,7 @@ func appendFrom(b []byte, from io.Reader, limit int) ([]byte, error) {
 func (p payload) unpackLZ4(b []byte, limit int) ([]byte, error) {
 	const length = 8
 	if p.size < length {
-		return b, broken("a compressed data object is too short", p.at)
+		return b, corrupted("a compressed data object is too short", p.at)
 	}
 	// Compressed data are less than twice as long as the original, so the rest of the block
 	// is not needed.
@@ -102,7 +102,7 @@ func (p payload) unpackLZ4(b []byte, limit int) ([]byte, error) {
 	n := min(uint64(limit), binary.LittleEndian.Uint64(packed))
 	b, err := lz4Block(b, packed[length:], int(n))
 	if err != nil {
-		return b, broken(err.Error(), p.at)
+		return b, corrupted(err.Error(), p.at)
 	}
 	return b, nil
 }

@@ -65,7 +65,7 @@ const (
 	flagZSTD = 4
 )
 
-func TestMessagesThatLZ4CompressedAreRead(t *testing.T) {
+func TestLZ4MessagesAreRead(t *testing.T) {
 	for _, c := range lz4Blocks {
 		for _, compact := range []bool{false, true} {
 			m := newImage(compact)
@@ -80,7 +80,7 @@ func TestMessagesThatLZ4CompressedAreRead(t *testing.T) {
 	}
 }
 
-func TestWhatXZCompressedIsCountedUnlessItIsNoMessage(t *testing.T) {
+func TestXZMessagesAreCountedAsLost(t *testing.T) {
 	m := newImage(true)
 	m.entry(m.packed("MESSAGE", flagXZ, decode(t, xzBlock)))
 	m.entry(m.packed("NOTE", flagXZ, decode(t, xzBlock)), m.datum("MESSAGE=beside a note"))
@@ -90,7 +90,7 @@ func TestWhatXZCompressedIsCountedUnlessItIsNoMessage(t *testing.T) {
 	}
 }
 
-func TestWhatIsCompressedAndBrokenIsCounted(t *testing.T) {
+func TestInvalidCompressedDataAreCounted(t *testing.T) {
 	for name, packed := range map[string]struct {
 		flags byte
 		text  string
@@ -116,7 +116,7 @@ func TestWhatIsCompressedAndBrokenIsCounted(t *testing.T) {
 }
 
 // The test builds an LZ4 block from random steps, so its content is known.
-func TestEveryBlockOfLZ4IsUnpacked(t *testing.T) {
+func TestRandomLZ4BlocksAreDecompressed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		length := func(n int) []byte { // a length that does not fit in four bits
 			if n < 15 {

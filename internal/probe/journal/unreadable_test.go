@@ -53,16 +53,16 @@ func (f folder) lock(name string) {
 	}
 }
 
-// waits fails the test if Next returns anything.
-func (f *follower) waits() {
+// wantsToWait fails the test if Next returns anything.
+func (f *follower) wantsToWait() {
 	f.t.Helper()
 	if err := f.one(100 * time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
 		f.t.Errorf("the next call returned %v, want it to wait", err)
 	}
 }
 
-// blind fails the test if Next does not return that a path is unreadable.
-func (f *follower) blind(path string) {
+// wantsUnreadable fails the test if Next does not return that a path is unreadable.
+func (f *follower) wantsUnreadable(path string) {
 	f.t.Helper()
 	err := f.one(10 * time.Second)
 	if err == nil || errors.Is(err, logs.ErrNotExist) || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), path) {
@@ -70,7 +70,7 @@ func (f *follower) blind(path string) {
 	}
 }
 
-func TestAJournalOfWhichNothingCanBeReadIsSaidOnce(t *testing.T) {
+func TestUnreadableJournalIsReportedOnce(t *testing.T) {
 	t.Parallel()
 	const live, archived = "system.journal", "system@1.journal"
 	for name, test := range map[string]struct {
@@ -104,15 +104,15 @@ func TestAJournalOfWhichNothingCanBeReadIsSaidOnce(t *testing.T) {
 			for err := error(nil); test.read > 0 && err == nil; { // skip the position after them
 				err = f.one(50 * time.Millisecond)
 			}
-			f.blind(test.path)
-			f.waits()
+			f.wantsUnreadable(test.path)
+			f.wantsToWait()
 			if test.read == 0 && said.Len() > 0 {
 				t.Errorf("the error of Next was logged as well: %s", said.String())
 			}
 
 			// A new reader returns the error at once.
 			g := follow(t, journal.Config{Path: folder.path, Identifier: "a", From: f.next})
-			g.blind(test.path)
+			g.wantsUnreadable(test.path)
 			g.stop()
 
 			if err := os.RemoveAll(folder.path); err != nil {
@@ -132,7 +132,7 @@ func TestAJournalOfWhichNothingCanBeReadIsSaidOnce(t *testing.T) {
 	}
 }
 
-func TestAPartOfTheJournalThatCannotBeReadIsLeftOut(t *testing.T) {
+func TestUnreadablePartIsSkipped(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(f folder){
 		"a file that grows":       func(f folder) { f.lock("user-1000.journal") },
@@ -158,7 +158,7 @@ func TestAPartOfTheJournalThatCannotBeReadIsLeftOut(t *testing.T) {
 	}
 }
 
-func TestWhatWasPutAsideIsNotMissedBesideAnother(t *testing.T) {
+func TestUnreadableRenamedFileIsIgnoredBesideAnother(t *testing.T) {
 	t.Parallel()
 	folder := newFolder(t)
 	folder.lock("system@1.journal")
@@ -170,7 +170,7 @@ func TestWhatWasPutAsideIsNotMissedBesideAnother(t *testing.T) {
 	f.quiet()
 }
 
-func TestOneOfTwoFoldersIsEnoughToRead(t *testing.T) {
+func TestOneReadableDirectoryIsEnough(t *testing.T) {
 	t.Parallel()
 	volatile, persistent := newFolder(t), newFolder(t)
 	persistent.lock("")
@@ -180,14 +180,14 @@ func TestOneOfTwoFoldersIsEnoughToRead(t *testing.T) {
 	}
 	f := &follower{t: t, reader: reader}
 	defer f.stop()
-	f.blind(persistent.path)
-	f.waits()
+	f.wantsUnreadable(persistent.path)
+	f.wantsToWait()
 	volatile.write("system.journal", sample(true, 2), 'a')
 	f.expect(messages(2, "message %d of a"))
 	f.quiet()
 }
 
-func TestBlanksAroundAMessageAreNoPartOfIt(t *testing.T) {
+func TestMessagesAreTrimmed(t *testing.T) {
 	m := newImage(true)
 	for _, message := range []string{"  foo bad \n\n", "foo bad\r\n", "\tfoo bad", "foo bad"} {
 		m.say("a", message)
@@ -200,13 +200,13 @@ func TestBlanksAroundAMessageAreNoPartOfIt(t *testing.T) {
 }
 
 // A busy journal never has a quiet moment in which the reader could look for new files.
-func TestAFileThatIsNotYetOneIsOpenedWhenItIs(t *testing.T) {
+func TestFileWithoutAHeaderIsOpenedLater(t *testing.T) {
 	t.Parallel()
 	folder := newFolder(t)
 	folder.write("system.journal", sample(true, 1), 'a')
 	folder.write("user-1000.journal", &image{b: make([]byte, 100)}, 0)
 	f := follow(t, journal.Config{Path: folder.path, Identifier: "b"})
-	f.reader.OnlyListen()
+	f.reader.DisablePolling()
 	f.expect([]string{"message 0 of b"})
 	m := newImage(true)
 	m.b[24], m.b[72] = 'b', 'b'

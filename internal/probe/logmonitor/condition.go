@@ -13,11 +13,11 @@ import (
 type condition struct {
 	config.Condition
 
-	rules   []*rule // rules that set it
-	status  catalog.Status
-	since   time.Time
-	told    string // ID of the reported occurrence, empty while the condition is False
-	changed bool   // since the last report
+	rules      []*rule // rules that set it
+	status     catalog.Status
+	since      time.Time
+	reportedID string // ID of the reported occurrence, empty while the condition is False
+	changed    bool   // since the last report
 }
 
 // cause returns the rule that has been active longest, nil if none is active.
@@ -33,8 +33,8 @@ func (c *condition) cause() *rule {
 
 // update sets the condition from its rules, as of the given time. If it has changed,
 // update returns the event of the change.
-func (c *condition) settle(source string, at time.Time) (finding.Event, bool) {
-	cause, before := c.cause(), c.told
+func (c *condition) update(source string, at time.Time) (finding.Event, bool) {
+	cause, before := c.cause(), c.reportedID
 	status, id := catalog.False, ""
 	if cause != nil {
 		status, id = catalog.True, cause.found.ID
@@ -45,7 +45,7 @@ func (c *condition) settle(source string, at time.Time) (finding.Event, bool) {
 	if status != c.status {
 		c.status, c.since = status, at
 	}
-	c.told, c.changed = id, true
+	c.reportedID, c.changed = id, true
 	// The event of a first occurrence has the ID of its line. An event that ends or replaces
 	// an occurrence has an ID made of the old and the new ID.
 	if before != "" {

@@ -67,11 +67,11 @@ func compile(source string, written []config.LogRule) ([]*rule, error) {
 		seen[twin]++
 		r.key = identity(source, twin, strconv.Itoa(seen[twin]))
 		var err error
-		if r.pattern, err = seek(w.Pattern); err != nil {
+		if r.pattern, err = newSearch(w.Pattern); err != nil {
 			wrong = append(wrong, fmt.Errorf("rules[%d].pattern: %w", i, err))
 		}
 		if w.ClearPattern != "" {
-			if r.clear, err = seek(w.ClearPattern); err != nil {
+			if r.clear, err = newSearch(w.ClearPattern); err != nil {
 				wrong = append(wrong, fmt.Errorf("rules[%d].clearPattern: %w", i, err))
 			}
 		}
@@ -81,10 +81,10 @@ func compile(source string, written []config.LogRule) ([]*rule, error) {
 }
 
 // newSearch compiles a pattern.
-func seek(pattern string) (*sought, error) {
+func newSearch(pattern string) (*search, error) {
 	compiled, err := match.Compile(pattern)
 	if err != nil {
 		return nil, err
 	}
-	return &sought{Pattern: compiled, words: pattern, reach: 1, depth: 1}, nil
+	return &search{Pattern: compiled, source: pattern, reach: 1, depth: 1}, nil
 }

@@ -30,7 +30,7 @@ func examples(t *testing.T) []config.LogMonitor {
 	return monitors
 }
 
-func TestTheExamplesOfTheDocsAreMonitors(t *testing.T) {
+func TestDocumentedExamplesAreValid(t *testing.T) {
 	monitors := examples(t)
 	if len(monitors) < 4 {
 		t.Errorf("the page has %d examples", len(monitors))
@@ -49,7 +49,7 @@ func TestTheExamplesOfTheDocsAreMonitors(t *testing.T) {
 
 // The examples behave as documented. Each step is a line, a minute after the previous one,
 // and the state of the condition after it.
-func TestTheExamplesOfTheDocsDoWhatThePageSays(t *testing.T) {
+func TestDocumentedExamplesBehaveAsDocumented(t *testing.T) {
 	restarted := "kubelet.service: Scheduled restart job, restart counter is at 7."
 	for source, steps := range map[string][][2]string{
 		"storage-monitor": {
@@ -83,7 +83,7 @@ func TestTheExamplesOfTheDocsDoWhatThePageSays(t *testing.T) {
 	}
 }
 
-func TestTheMonitorsOfNodeProblemDetectorAreCheap(t *testing.T) {
+func TestPatternsOfNodeProblemDetectorAreCheap(t *testing.T) {
 	const dir = "../config/testdata/node-problem-detector/"
 	entries, err := os.ReadDir(dir)
 	if err != nil {

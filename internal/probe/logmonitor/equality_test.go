@@ -74,7 +74,7 @@ func made(t *rapid.T) piece {
 }
 
 // fixture is a monitor, its naive counterpart, and a log for both.
-type world struct {
+type fixture struct {
 	cfg     Config
 	naive   *naive
 	pieces  []piece
@@ -84,8 +84,8 @@ type world struct {
 	number  uint64
 }
 
-func newWorld(t *rapid.T) *world {
-	w := &world{records: rapid.Bool().Draw(t, "records"), at: day.Add(6 * time.Hour)}
+func newFixture(t *rapid.T) *fixture {
+	w := &fixture{records: rapid.Bool().Draw(t, "records"), at: day.Add(6 * time.Hour)}
 	since := w.at
 	m := config.LogMonitor{Plugin: config.Filelog, Source: "equality", BufferSize: rapid.IntRange(1, 6).Draw(t, "bufferSize")}
 	w.cfg = Config{Since: since, Boot: "a", Translator: clock{}}
@@ -109,7 +109,7 @@ func newWorld(t *rapid.T) *world {
 	return w
 }
 
-func (w *world) newPiece(t *rapid.T) piece {
+func (w *fixture) newPiece(t *rapid.T) piece {
 	p := rapid.SampledFrom(known()).Draw(t, "known")
 	if rapid.Bool().Draw(t, "made") {
 		p = made(t)
@@ -118,7 +118,7 @@ func (w *world) newPiece(t *rapid.T) piece {
 	return p
 }
 
-func (w *world) newRule(t *rapid.T, i int) config.LogRule {
+func (w *fixture) newRule(t *rapid.T, i int) config.LogRule {
 	p := w.newPiece(t)
 	r := config.LogRule{Reason: fmt.Sprintf("Reason%d", i), Pattern: p.pattern}
 	n := &naiveRule{reason: r.Reason, pattern: regexp.MustCompile(`(?:` + p.plain + `)\z`)}
@@ -149,7 +149,7 @@ func (w *world) newRule(t *rapid.T, i int) config.LogRule {
 }
 
 // text draws a text that matches a rule, or nearly does.
-func (w *world) text(t *rapid.T) string {
+func (w *fixture) text(t *rapid.T) string {
 	sample := func() string { return rapid.SampledFrom(w.pieces).Draw(t, "piece").sample(t) }
 	text := sample()
 	switch rapid.IntRange(0, 13).Draw(t, "change") {
@@ -177,7 +177,7 @@ func (w *world) text(t *rapid.T) string {
 }
 
 // chunk draws lines, for the monitor and for the naive implementation.
-func (w *world) chunk(t *rapid.T) (logs.Chunk, []naiveLine) {
+func (w *fixture) chunk(t *rapid.T) (logs.Chunk, []naiveLine) {
 	var lines []naiveLine
 	c := logs.Chunk{First: w.offset, More: rapid.Bool().Draw(t, "more")}
 	for range rapid.IntRange(0, 8).Draw(t, "texts") {
@@ -188,7 +188,7 @@ func (w *world) chunk(t *rapid.T) (logs.Chunk, []naiveLine) {
 		}
 		for _, entry := range entries {
 			for range w.noise(t) {
-				lines = append(lines, w.passedOver(&c, entry))
+				lines = append(lines, w.oldLine(&c, entry))
 			}
 			lines = append(lines, w.line(t, &c, entry))
 		}
@@ -199,19 +199,19 @@ func (w *world) chunk(t *rapid.T) (logs.Chunk, []naiveLine) {
 
 // noise draws the number of lines that do not count before a line that may: sometimes
 // about as many as the window reaches back.
-func (w *world) noise(t *rapid.T) int {
+func (w *fixture) noise(t *rapid.T) int {
 	most := rapid.SampledFrom([]int{0, 0, 0, 3, 0, 0, 0, 0, 0, 32 * w.naive.size}).Draw(t, "noisy")
 	return rapid.IntRange(most-min(most, 8), most).Draw(t, "noise")
 }
 
 // oldLine returns a line that is too old to count.
-func (w *world) passedOver(c *logs.Chunk, text string) naiveLine {
+func (w *fixture) oldLine(c *logs.Chunk, text string) naiveLine {
 	l := naiveLine{text: text, at: day.Add(5 * time.Hour), shown: true, kernel: true}
 	w.write(c, l, logs.Kernel)
 	return l
 }
 
-func (w *world) line(t *rapid.T, c *logs.Chunk, text string) naiveLine {
+func (w *fixture) line(t *rapid.T, c *logs.Chunk, text string) naiveLine {
 	w.at = w.at.Add(time.Duration(rapid.IntRange(0, 90).Draw(t, "later")) * time.Second)
 	l := naiveLine{text: text, at: w.at, shown: true}
 	switch rapid.IntRange(0, 19).Draw(t, "stamp") {
@@ -237,7 +237,7 @@ func (w *world) line(t *rapid.T, c *logs.Chunk, text string) naiveLine {
 }
 
 // write appends a line to a chunk.
-func (w *world) write(c *logs.Chunk, l naiveLine, facility int16) {
+func (w *fixture) write(c *logs.Chunk, l naiveLine, facility int16) {
 	if w.records {
 		w.number++
 		c.Text = append(append(c.Text, l.text...), '\n')
@@ -251,8 +251,8 @@ func (w *world) write(c *logs.Chunk, l naiveLine, facility int16) {
 	c.Text = fmt.Appendf(c.Text, "%s %s\n", stamp, l.text)
 }
 
-// told formats events like the naive implementation.
-func told(events []finding.Event) []string {
+// describe formats events like the naive implementation.
+func describe(events []finding.Event) []string {
 	var lines []string
 	for _, e := range events {
 		line := fmt.Sprintf("%s %s ", e.Severity, e.Time.Format(time.TimeOnly))
@@ -281,10 +281,10 @@ func (s taken) again(m *Monitor) finding.Report {
 	return m.Take(s.now, s.chunk)
 }
 
-func TestTheFastWayFindsExactlyWhatThePlainWayFinds(t *testing.T) {
+func TestMonitorFindsWhatTheNaiveImplementationFinds(t *testing.T) {
 	var runs, lines, hits, spanning, cleared, expired, restarts, replays, reboots int
 	rapid.Check(t, func(t *rapid.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		m, err := New(w.cfg)
 		if err != nil {
 			t.Fatal(err)
@@ -303,8 +303,8 @@ func TestTheFastWayFindsExactlyWhatThePlainWayFinds(t *testing.T) {
 			cfg := w.cfg
 			cfg.Remembered = remembered
 			next, err := New(cfg)
-			if err != nil || next.Forgot() != nil {
-				t.Fatal(err, next.Forgot())
+			if err != nil || next.RestoreError() != nil {
+				t.Fatal(err, next.RestoreError())
 			}
 			return next
 		}
@@ -377,7 +377,7 @@ func TestTheFastWayFindsExactlyWhatThePlainWayFinds(t *testing.T) {
 				}
 			}
 			note(step.report)
-			if diff := cmp.Diff(w.naive.lines, told(step.report.Events)); diff != "" {
+			if diff := cmp.Diff(w.naive.lines, describe(step.report.Events)); diff != "" {
 				t.Fatalf("the monitor (+) and the naive implementation (-) differ: %s", diff)
 			}
 			w.naive.lines = nil

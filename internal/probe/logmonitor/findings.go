@@ -8,11 +8,11 @@ import (
 )
 
 // recordMatch handles a match of a rule.
-func (m *Monitor) find(now time.Time, r *rule, e *entry, lines []byte) {
-	m.remembered = nil
+func (m *Monitor) recordMatch(now time.Time, r *rule, e *entry, lines []byte) {
+	m.cachedState = nil
 	at := earlier(e.at, now)
 	m.expire(at)
-	if !r.tally(at) || r.found != nil {
+	if !r.countMatch(at) || r.found != nil {
 		return
 	}
 	m.counts.Problems[r.Reason]++
@@ -23,9 +23,9 @@ func (m *Monitor) find(now time.Time, r *rule, e *entry, lines []byte) {
 		m.events = append(m.events, finding.Event{ID: id, Severity: finding.Warn, Time: e.at, Reason: r.Reason, Message: words})
 		return
 	}
-	m.ranks++
-	r.found = &occurrence{ID: id, Since: e.at, Message: words, Rank: m.ranks}
-	m.settle(m.byType[r.Condition], e.at)
+	m.lastRank++
+	r.found = &occurrence{ID: id, Since: e.at, Message: words, Rank: m.lastRank}
+	m.updateCondition(m.byType[r.Condition], e.at)
 }
 
 // epoch distinguishes entries with the same number. For numbered records it does not
@@ -38,33 +38,33 @@ func (m *Monitor) epoch(e *entry) string {
 }
 
 // recordClear handles a match of a clearPattern.
-func (m *Monitor) clear(now time.Time, r *rule, e *entry) {
-	m.remembered = nil
+func (m *Monitor) recordClear(now time.Time, r *rule, e *entry) {
+	m.cachedState = nil
 	m.expire(earlier(e.at, now))
 	r.times = nil
-	m.end(r, e.at)
+	m.deactivate(r, e.at)
 }
 
 // deactivate ends an active rule.
-func (m *Monitor) end(r *rule, at time.Time) {
+func (m *Monitor) deactivate(r *rule, at time.Time) {
 	if r.found == nil {
 		return
 	}
-	m.remembered = nil
+	m.cachedState = nil
 	r.found = nil
-	m.settle(m.byType[r.Condition], at)
+	m.updateCondition(m.byType[r.Condition], at)
 }
 
 // updateCondition updates a condition after a change of its rules.
-func (m *Monitor) settle(c *condition, at time.Time) {
-	if event, changed := c.settle(m.cfg.Monitor.Source, at); changed {
-		m.remembered = nil
+func (m *Monitor) updateCondition(c *condition, at time.Time) {
+	if event, changed := c.update(m.cfg.Monitor.Source, at); changed {
+		m.cachedState = nil
 		m.events = append(m.events, event)
 	}
 }
 
 // nextToEnd returns the rule that ends first if there is no further match.
-func (m *Monitor) next() (*rule, bool) {
+func (m *Monitor) nextToEnd() (*rule, bool) {
 	var first *rule
 	var soonest time.Time
 	for _, r := range m.rules {
@@ -78,7 +78,7 @@ func (m *Monitor) next() (*rule, bool) {
 // expire ends all rules whose deadline has passed, in the order of their deadlines.
 func (m *Monitor) expire(at time.Time) {
 	for {
-		r, ok := m.next()
+		r, ok := m.nextToEnd()
 		if !ok {
 			return
 		}
@@ -86,10 +86,10 @@ func (m *Monitor) expire(at time.Time) {
 		if over.After(at) {
 			return
 		}
-		if !r.countsOut() {
+		if !r.endsByCount() {
 			r.times = nil
 		}
-		m.end(r, over)
+		m.deactivate(r, over)
 	}
 }
 

@@ -126,7 +126,7 @@ func TestLinesOfNVIDIADrivers(t *testing.T) {
 }
 
 // Some drivers report a lost GPU in several records.
-func TestALostGPUInThreeRecords(t *testing.T) {
+func TestLostGPUInThreeRecords(t *testing.T) {
 	m := gpus(t)
 	say(m, 1, "NVRM: The NVIDIA GPU 0000:b3:00.0")
 	say(m, 2, "NVRM: (PCI ID: 10de:26b5) installed in this system has")
@@ -174,7 +174,7 @@ func table(t *testing.T) map[string][]int {
 }
 
 // Each number has the documented meaning, also numbers of later drivers.
-func TestEveryXidMeansWhatThePageSays(t *testing.T) {
+func TestXidsHaveTheirDocumentedReasons(t *testing.T) {
 	want := map[int]string{}
 	told := table(t)
 	for reason, numbers := range told {
@@ -223,7 +223,7 @@ func TestEveryXidMeansWhatThePageSays(t *testing.T) {
 }
 
 // The condition lasts until the reboot, even if programs work meanwhile.
-func TestAGPUIsUnhealthyUntilTheReboot(t *testing.T) {
+func TestGPUIsUnhealthyUntilAReboot(t *testing.T) {
 	m := gpus(t)
 	say(m, 1, "NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.")
 	if got := found(t, say(m, 2, "NVRM: Xid (PCI:0000:02:00): 48, DBE")); got != "" {

@@ -11,7 +11,7 @@ import (
 
 // maxMessage limits the length of a message in bytes. The API server accepts no more in an
 // Event.
-const longest = 1024
+const maxMessage = 1024
 
 // ellipsis marks truncated text.
 const ellipsis = "…"
@@ -22,14 +22,14 @@ func message(lines []byte, suffix string) string {
 	if suffix != "" {
 		suffix = "; " + strings.ToValidUTF8(suffix, "\uFFFD")
 	}
-	room := max(0, longest-len(suffix))
+	room := max(0, maxMessage-len(suffix))
 	// Replacing invalid UTF-8 makes the text longer, so this part is enough.
-	text := strings.ToValidUTF8(string(lines[:min(len(lines), longest+1)]), "\uFFFD")
-	return cut(cut(text, room)+suffix, longest)
+	text := strings.ToValidUTF8(string(lines[:min(len(lines), maxMessage+1)]), "\uFFFD")
+	return truncate(truncate(text, room)+suffix, maxMessage)
 }
 
 // truncate shortens a text without splitting a character.
-func cut(text string, room int) string {
+func truncate(text string, room int) string {
 	if len(text) <= room {
 		return text
 	}
@@ -41,8 +41,8 @@ func cut(text string, room int) string {
 }
 
 // wholeLines returns the text from the start of the line that contains an offset.
-func wholeLines(text []byte, place int) []byte {
-	return text[bytes.LastIndexByte(text[:place], '\n')+1:]
+func wholeLines(text []byte, offset int) []byte {
+	return text[bytes.LastIndexByte(text[:offset], '\n')+1:]
 }
 
 // identity returns a hash of the parts.

@@ -13,7 +13,7 @@ import (
 
 // idleTime is how long no chunk must follow a chunk with More until the log counts as read
 // to its end.
-const lull = time.Second
+const idleTime = time.Second
 
 // Monitor finds problems in a log.
 type Monitor struct {
@@ -22,24 +22,24 @@ type Monitor struct {
 	conditions []*condition
 	byType     map[string]*condition
 
-	sought []*sought // all patterns, in the order of the set
-	set    *match.Set
-	hits   []hit
-	note   func(at, pattern int)
-	until  bound // the last entry that some pattern must be tried on
-	window *window
-	fresh  []entry // about to be added to the window
-	read   uint64  // ordinal of the last record that was read
+	searches   []*search // all patterns, in the order of the set
+	set        *match.Set
+	hits       []hit
+	addHit     func(at, pattern int)
+	until      bound // the last entry that some pattern must be tried on
+	window     *window
+	newEntries []entry // about to be added to the window
+	read       uint64  // ordinal of the last record that was read
 
-	heard  time.Time // time of the last chunk
-	behind bool      // the log may have more to read
-	ranks  uint64
-	events []finding.Event
-	counts Counts
+	lastChunk time.Time // time of the last chunk
+	behind    bool      // the log may have more to read
+	lastRank  uint64
+	events    []finding.Event
+	counts    Counts
 
-	unknown    *format.Rest    // unknown fields of the state
-	remembered json.RawMessage // result of the last State, nil if it has changed
-	forgot     error
+	unknown     *format.Rest    // unknown fields of the state
+	cachedState json.RawMessage // result of the last State, nil if it has changed
+	restoreErr  error
 }
 
 // hit is an offset in a chunk where a pattern may match.
@@ -78,9 +78,9 @@ func New(cfg Config) (*Monitor, error) {
 			c.rules = append(c.rules, r)
 		}
 	}
-	m.seekAll()
-	m.note = func(at, pattern int) { m.hits = append(m.hits, hit{at, pattern}) }
-	m.forgot = m.remember(cfg.Remembered)
+	m.buildSet()
+	m.addHit = func(at, pattern int) { m.hits = append(m.hits, hit{at, pattern}) }
+	m.restoreErr = m.restore(cfg.Remembered)
 	return m, nil
 }
 
@@ -90,13 +90,13 @@ func (m *Monitor) Expensive() []string {
 	always := m.set.Always()
 	patterns := make([]string, 0, len(always))
 	for _, i := range always {
-		patterns = append(patterns, m.sought[i].words)
+		patterns = append(patterns, m.searches[i].source)
 	}
 	return patterns
 }
 
-// Forgot returns why Config.Remembered could not be used, nil if it could.
-func (m *Monitor) Forgot() error { return m.forgot }
+// RestoreError returns why Config.Remembered could not be used, nil if it could.
+func (m *Monitor) RestoreError() error { return m.restoreErr }
 
 // Counts returns the totals.
 func (m *Monitor) Counts() Counts {
@@ -112,15 +112,15 @@ func (m *Monitor) Counts() Counts {
 // event for each condition that has ended since, because of a reboot or a new
 // configuration.
 func (m *Monitor) Start(now time.Time) finding.Report {
-	m.heard, m.behind, m.remembered = now, true, nil
+	m.lastChunk, m.behind, m.cachedState = now, true, nil
 	for _, r := range m.rules {
-		r.noLaterThan(now)
+		r.clampTimes(now)
 	}
 	for _, c := range m.conditions {
 		if c.since.IsZero() {
 			c.since = now
 		}
-		m.settle(c, now)
+		m.updateCondition(c, now)
 		c.changed = true
 	}
 	return m.report()
@@ -128,20 +128,20 @@ func (m *Monitor) Start(now time.Time) finding.Report {
 
 // Take applies the rules to a chunk, and returns what they find.
 func (m *Monitor) Take(now time.Time, c logs.Chunk) finding.Report {
-	m.heard, m.behind = now, c.More
+	m.lastChunk, m.behind = now, c.More
 	m.counts.Lost += c.Lost
 	if c.Lost > 0 {
-		m.window.forget()
-		m.remembered = nil
+		m.window.clear()
+		m.cachedState = nil
 	}
 	m.hits = m.hits[:0]
-	m.set.Scan(c.Text, m.note)
+	m.set.Scan(c.Text, m.addHit)
 
-	chunk := places{c}
+	chunk := records{c}
 	first := chunk.before(m.read)
 	here, hits := first, m.hits
 	for {
-		if m.until.place > m.window.last && m.until.ordinal > here.ordinal {
+		if m.until.index > m.window.last && m.until.ordinal > here.ordinal {
 			next, ok := chunk.next(here)
 			if !ok {
 				break
@@ -155,17 +155,17 @@ func (m *Monitor) Take(now time.Time, c logs.Chunk) finding.Report {
 		e := m.fill(chunk, here)
 		for ; len(hits) > 0 && hits[0].at <= here.end; hits = hits[1:] {
 			if e != nil {
-				m.expect(m.sought[hits[0].pattern], e.place, e.ordinal)
+				m.extend(m.searches[hits[0].pattern], e.index, e.ordinal)
 			}
 		}
 		if e != nil {
-			m.look(now, e)
+			m.tryRules(now, e)
 		}
 	}
 	last := chunk.last(here)
 	m.counts.Lines += last.ordinal - m.read
 	if last.ordinal > m.read {
-		m.keep(chunk, last)
+		m.keepWindow(chunk, last)
 		m.read = last.ordinal
 	}
 	if !m.behind {
@@ -175,23 +175,23 @@ func (m *Monitor) Take(now time.Time, c logs.Chunk) finding.Report {
 }
 
 // keepWindow keeps lines that may still be part of a match after the chunk is released.
-func (m *Monitor) keep(chunk places, last place) {
+func (m *Monitor) keepWindow(chunk records, last location) {
 	if m.window.size() > 1 {
 		m.fill(chunk, last)
-		m.window.keep()
-		m.remembered = nil
+		m.window.copyTexts()
+		m.cachedState = nil
 	}
 }
 
 // Deadline returns when Wake must be called if no chunk comes before.
 func (m *Monitor) Deadline() (time.Time, bool) {
-	r, ok := m.next()
+	r, ok := m.nextToEnd()
 	if !ok {
 		return time.Time{}, false
 	}
 	at, _ := r.deadline()
 	if m.behind {
-		at = later(at, m.heard.Add(lull))
+		at = later(at, m.lastChunk.Add(idleTime))
 	}
 	return at, true
 }

@@ -41,14 +41,14 @@ func started(tb testing.TB, cfg Config) *Monitor {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	if m.Forgot() != nil {
-		tb.Fatal(m.Forgot())
+	if m.RestoreError() != nil {
+		tb.Fatal(m.RestoreError())
 	}
 	m.Start(day)
 	return m
 }
 
-func TestNothingIsAllocatedForLinesThatDoNotMatch(t *testing.T) {
+func TestLinesWithoutAMatchAllocateNothing(t *testing.T) {
 	crossing := config.LogRule{Reason: "Trace", Pattern: `Oops: .*\n(.*\n)*end trace`}
 	// With kernelOnly all lines are scanned and no pattern is tried. The race detector
 	// discards what regexp caches for its next match.
@@ -97,7 +97,7 @@ func TestStateStaysSmall(t *testing.T) {
 	for range 20 {
 		m.Take(day, logs.Chunk{Text: []byte(line)})
 	}
-	if size := len(m.State()); size > 2*roomForLines {
+	if size := len(m.State()); size > 2*maxStoredText {
 		t.Errorf("the state has %d bytes", size)
 	}
 	if kept := len(m.rules[len(m.rules)-1].times); kept != 5 {
@@ -105,20 +105,20 @@ func TestStateStaysSmall(t *testing.T) {
 	}
 }
 
-func TestAStateThatCannotBeReadIsSaidAndForgotten(t *testing.T) {
+func TestInvalidStateIsReportedAndIgnored(t *testing.T) {
 	m, err := New(Config{Monitor: kernelMonitor(t), Translator: noon{}, Remembered: json.RawMessage(`{"rules":7}`)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m.Forgot() == nil || !strings.Contains(m.Forgot().Error(), "reading the state of the monitor kernel-monitor") {
-		t.Errorf("the error is %v", m.Forgot())
+	if m.RestoreError() == nil || !strings.Contains(m.RestoreError().Error(), "reading the state of the monitor kernel-monitor") {
+		t.Errorf("the error is %v", m.RestoreError())
 	}
 	if report := m.Start(day); len(report.Conditions) != 3 || len(report.Events) != 0 {
 		t.Errorf("Start returns %+v", report)
 	}
 }
 
-func TestEqualLinesAtDifferentPlacesAreDifferentEvents(t *testing.T) {
+func TestEqualLinesAtDifferentOffsetsAreDifferentEvents(t *testing.T) {
 	line := "EXT4-fs error (device sda1): bad\n"
 	read := func(first uint64, text string) []finding.Event {
 		return started(t, Config{Monitor: kernelMonitor(t), Translator: noon{}}).Take(day, logs.Chunk{First: first, Text: []byte(text)}).Events
@@ -134,7 +134,7 @@ func TestEqualLinesAtDifferentPlacesAreDifferentEvents(t *testing.T) {
 }
 
 // A reader may correct its clock and assign another time to a record that it reads again.
-func TestARecordIsTheSameWhateverItsStamp(t *testing.T) {
+func TestRecordIDDoesNotDependOnItsTimestamp(t *testing.T) {
 	read := func(boot string, number uint64, at time.Time) string {
 		text := []byte("EXT4-fs error (device sda1): bad\n")
 		monitor := kernelMonitor(t)
@@ -156,7 +156,7 @@ func TestARecordIsTheSameWhateverItsStamp(t *testing.T) {
 	}
 }
 
-func TestRulesThatDifferInNothingButTheirWaysHaveTheirOwnState(t *testing.T) {
+func TestSimilarRulesHaveDifferentKeys(t *testing.T) {
 	rule := config.LogRule{Permanent: true, Condition: "XfsShutdown", Reason: "Same", Pattern: "same"}
 	often := rule
 	often.Count, often.Window = 3, time.Hour

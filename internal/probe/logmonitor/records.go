@@ -7,30 +7,30 @@ import (
 )
 
 // location is where a record of a log lies in its chunk.
-type place struct {
+type location struct {
 	ordinal    uint64 // number of the record in the log, counted from 1 by the monitor
 	begin, end int    // offsets in the text of the chunk, without the newline
 	record     int    // index in Records, if the chunk has them
 }
 
 // records finds the records of a chunk.
-type places struct{ logs.Chunk }
+type records struct{ logs.Chunk }
 
 // before returns the location before the first record. last is the ordinal of the last
 // record of the previous chunk.
-func (p places) before(last uint64) place {
-	return place{ordinal: last, begin: -1, end: -1, record: -1}
+func (p records) before(last uint64) location {
+	return location{ordinal: last, begin: -1, end: -1, record: -1}
 }
 
 // next returns the record after another.
-func (p places) next(after place) (place, bool) {
-	here := place{ordinal: after.ordinal + 1, begin: after.end + 1, record: after.record + 1}
+func (p records) next(after location) (location, bool) {
+	here := location{ordinal: after.ordinal + 1, begin: after.end + 1, record: after.record + 1}
 	if here.begin >= len(p.Text) {
-		return place{}, false
+		return location{}, false
 	}
 	if p.Records != nil {
 		if here.record == len(p.Records) {
-			return place{}, false
+			return location{}, false
 		}
 		here.end = p.Records[here.record].End - 1
 		return here, true
@@ -41,7 +41,7 @@ func (p places) next(after place) (place, bool) {
 
 // holding returns the record that contains an offset. The offset is not before the given
 // record.
-func (p places) holding(from place, at int) place {
+func (p records) holding(from location, at int) location {
 	here := from
 	if p.Records != nil {
 		for here.end < at {
@@ -65,11 +65,11 @@ func (p places) holding(from place, at int) place {
 }
 
 // previous returns the record before another.
-func (p places) previous(to place) (place, bool) {
+func (p records) previous(to location) (location, bool) {
 	if to.begin <= 0 {
-		return place{}, false
+		return location{}, false
 	}
-	here := place{ordinal: to.ordinal - 1, end: to.begin - 1, record: to.record - 1}
+	here := location{ordinal: to.ordinal - 1, end: to.begin - 1, record: to.record - 1}
 	if p.Records != nil {
 		if here.record > 0 {
 			here.begin = p.Records[here.record-1].End
@@ -81,14 +81,14 @@ func (p places) previous(to place) (place, bool) {
 }
 
 // last returns the last record, or the given one if it is the last.
-func (p places) last(from place) place {
+func (p records) last(from location) location {
 	if len(p.Text) == 0 {
 		return from
 	}
 	return p.holding(from, len(p.Text)-1)
 }
 
-func (p places) lineEnd(from int) int {
+func (p records) lineEnd(from int) int {
 	if length := bytes.IndexByte(p.Text[from:], '\n'); length >= 0 {
 		return from + length
 	}

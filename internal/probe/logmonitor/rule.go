@@ -8,21 +8,21 @@ import (
 )
 
 // search is a pattern and the entries that it must be tried on.
-type sought struct {
+type search struct {
 	*match.Pattern
 
-	words string
-	reach uint64 // number of entries that a match can span
-	depth uint64 // number of records that a match can span, including those that do not count
-	until bound  // the last entry that it must be tried on
+	source string
+	reach  uint64 // number of entries that a match can span
+	depth  uint64 // number of records that a match can span, including those that do not count
+	until  bound  // the last entry that it must be tried on
 }
 
 // bound is the last entry to look at, limited by its index and by its ordinal.
-type bound struct{ place, ordinal uint64 }
+type bound struct{ index, ordinal uint64 }
 
 // or returns a bound that includes both.
 func (b bound) or(other bound) bound {
-	return bound{max(b.place, other.place), max(b.ordinal, other.ordinal)}
+	return bound{max(b.index, other.index), max(b.ordinal, other.ordinal)}
 }
 
 // rule is a rule and its findings.
@@ -30,8 +30,8 @@ type rule struct {
 	config.LogRule
 
 	key     string
-	pattern *sought
-	clear   *sought // nil if it has no clearPattern
+	pattern *search
+	clear   *search // nil if it has no clearPattern
 
 	times []time.Time // times of the last matches, at most Count, while matches are counted
 	last  time.Time   // time of the latest match
@@ -48,7 +48,7 @@ type occurrence struct {
 }
 
 // countMatch counts a match, and says whether the count is reached.
-func (r *rule) tally(at time.Time) bool {
+func (r *rule) countMatch(at time.Time) bool {
 	if at.After(r.last) || r.found == nil && len(r.times) == 0 {
 		r.last = at
 	}
@@ -69,7 +69,7 @@ func (r *rule) tally(at time.Time) bool {
 }
 
 // clampTimes corrects times that were stored while the clock was ahead.
-func (r *rule) noLaterThan(now time.Time) {
+func (r *rule) clampTimes(now time.Time) {
 	r.last = earlier(r.last, now)
 	for i, at := range r.times {
 		r.times[i] = earlier(at, now)
@@ -110,4 +110,4 @@ func (r *rule) deadline() (time.Time, bool) {
 
 // endsByCount says that the rule ends when its matches become too few, not by clearAfter
 // or clearPattern.
-func (r *rule) countsOut() bool { return r.ClearAfter <= 0 && r.clear == nil }
+func (r *rule) endsByCount() bool { return r.ClearAfter <= 0 && r.clear == nil }

@@ -11,51 +11,51 @@ import (
 
 // recordsPerEntry is the number of records, including those that do not count, that the
 // window reaches back per entry.
-const stretch = 32
+const recordsPerEntry = 32
 
 // buildSet combines the patterns into a set, and sizes the window for them.
-func (m *Monitor) seekAll() {
+func (m *Monitor) buildSet() {
 	var patterns []*match.Pattern
 	size, depth := uint64(1), uint64(1)
 	for _, r := range m.rules {
-		for _, s := range []*sought{r.pattern, r.clear} {
+		for _, s := range []*search{r.pattern, r.clear} {
 			if s == nil {
 				continue
 			}
 			if s.CrossesLines() && m.cfg.Monitor.BufferSize > 1 {
 				s.reach = uint64(m.cfg.Monitor.BufferSize)
-				s.depth = stretch * s.reach
+				s.depth = recordsPerEntry * s.reach
 				size, depth = s.reach, s.depth
 			}
-			m.sought, patterns = append(m.sought, s), append(patterns, s.Pattern)
+			m.searches, patterns = append(m.searches, s), append(patterns, s.Pattern)
 		}
 	}
 	m.window = newWindow(size, depth)
 	m.set = match.NewSet(patterns...)
 	for _, i := range m.set.Always() {
-		m.sought[i].until = bound{math.MaxUint64, math.MaxUint64}
-		m.until = m.sought[i].until
+		m.searches[i].until = bound{math.MaxUint64, math.MaxUint64}
+		m.until = m.searches[i].until
 	}
 }
 
 // extend makes a pattern apply to an entry with one of its literals, and to the following
 // entries in which a match may end.
-func (m *Monitor) expect(s *sought, place, ordinal uint64) {
-	s.until = s.until.or(bound{place + s.reach - 1, ordinal + s.depth - 1})
+func (m *Monitor) extend(s *search, index, ordinal uint64) {
+	s.until = s.until.or(bound{index + s.reach - 1, ordinal + s.depth - 1})
 	m.until = m.until.or(s.until)
 }
 
 // tryRules tries the rules on the newest entry.
-func (m *Monitor) look(now time.Time, e *entry) {
+func (m *Monitor) tryRules(now time.Time, e *entry) {
 	for _, r := range m.rules {
 		if r.KernelOnly && !e.kernel {
 			continue
 		}
 		if lines, ok := m.matches(r, r.pattern, e); ok {
-			m.find(now, r, e, lines)
+			m.recordMatch(now, r, e, lines)
 		} else if r.clear != nil {
 			if _, ok := m.matches(r, r.clear, e); ok {
-				m.clear(now, r, e)
+				m.recordClear(now, r, e)
 			}
 		}
 	}
@@ -63,8 +63,8 @@ func (m *Monitor) look(now time.Time, e *entry) {
 
 // matches tries a pattern on the newest entry. It returns the lines that contain the
 // match.
-func (m *Monitor) matches(r *rule, s *sought, e *entry) ([]byte, bool) {
-	if s.until.place < e.place || s.until.ordinal < e.ordinal {
+func (m *Monitor) matches(r *rule, s *search, e *entry) ([]byte, bool) {
+	if s.until.index < e.index || s.until.ordinal < e.ordinal {
 		return nil, false
 	}
 	text := e.text
@@ -81,29 +81,29 @@ func (m *Monitor) matches(r *rule, s *sought, e *entry) ([]byte, bool) {
 // fill extends the window up to a record of a chunk. It returns the entry of the record,
 // nil if the record does not count. It translates each record once, and only if the record
 // may be in the window.
-func (m *Monitor) fill(chunk places, here place) *entry {
+func (m *Monitor) fill(chunk records, here location) *entry {
 	w := m.window
 	if w.seen < here.ordinal {
-		m.fresh = m.fresh[:0]
+		m.newEntries = m.newEntries[:0]
 		for p, ok := here, true; ok && p.ordinal > w.seen && here.ordinal-p.ordinal < w.depth; p, ok = chunk.previous(p) {
 			if e, counts := m.translate(chunk, p); counts {
-				m.fresh = append(m.fresh, e)
+				m.newEntries = append(m.newEntries, e)
 			}
-			if uint64(len(m.fresh)) == w.size() {
+			if uint64(len(m.newEntries)) == w.size() {
 				break
 			}
 		}
-		for i := len(m.fresh) - 1; i >= 0; i-- {
-			w.push(m.fresh[i])
+		for i := len(m.newEntries) - 1; i >= 0; i-- {
+			w.push(m.newEntries[i])
 		}
 		w.seen = here.ordinal
 	}
-	return w.is(here.ordinal)
+	return w.newest(here.ordinal)
 }
 
 // translate parses a record of a chunk. A record counts if it has a timestamp, is not too
 // old and does not match the skip list.
-func (m *Monitor) translate(chunk places, here place) (e entry, counts bool) {
+func (m *Monitor) translate(chunk records, here location) (e entry, counts bool) {
 	e.ordinal, e.text = here.ordinal, chunk.Text[here.begin:here.end]
 	if chunk.Records != nil {
 		record := chunk.Records[here.record]

@@ -13,8 +13,8 @@ import (
 // maxStoredText limits the bytes of the window in the state; each line adds lineOverhead.
 // A larger state would cost more than a match across a restart is worth.
 const (
-	roomForLines = 16 << 10
-	costOfLine   = 64
+	maxStoredText = 16 << 10
+	lineOverhead  = 64
 )
 
 // state is the stored state of a monitor.
@@ -51,12 +51,12 @@ type lineState struct {
 // last chunk, and passes it to New after a restart. The same slice means that nothing has
 // changed. The caller must not modify it.
 func (m *Monitor) State() json.RawMessage {
-	if m.remembered != nil {
-		return m.remembered
+	if m.cachedState != nil {
+		return m.cachedState
 	}
 	s := state{Boot: m.cfg.Boot, Conditions: map[string]conditionState{}, Rules: map[string]ruleState{}}
 	for _, c := range m.conditions {
-		s.Conditions[c.Type] = conditionState{c.since, c.told}
+		s.Conditions[c.Type] = conditionState{c.since, c.reportedID}
 	}
 	for _, r := range m.rules {
 		if r.found != nil || len(r.times) > 0 {
@@ -70,7 +70,7 @@ func (m *Monitor) State() json.RawMessage {
 		// start, which is better than to stop reading.
 		return nil
 	}
-	m.remembered = text
+	m.cachedState = text
 	return text
 }
 
@@ -84,10 +84,10 @@ func (m *Monitor) lines() []lineState {
 		return nil
 	}
 	var lines []lineState
-	w, room := m.window, roomForLines
-	for place, oldest := w.last, w.oldest(); place >= oldest; place-- {
-		e := w.at(place)
-		if room -= costOfLine + len(e.text); room < 0 {
+	w, room := m.window, maxStoredText
+	for index, oldest := w.last, w.oldest(); index >= oldest; index-- {
+		e := w.at(index)
+		if room -= lineOverhead + len(e.text); room < 0 {
 			break
 		}
 		lines = append(lines, lineState{e.text, e.at, e.number, e.kernel, m.read - e.ordinal})
@@ -97,7 +97,7 @@ func (m *Monitor) lines() []lineState {
 }
 
 // restore applies the state from before a restart.
-func (m *Monitor) remember(text json.RawMessage) error {
+func (m *Monitor) restore(text json.RawMessage) error {
 	if len(text) == 0 {
 		return nil
 	}
@@ -110,8 +110,8 @@ func (m *Monitor) remember(text json.RawMessage) error {
 	rebooted := s.Boot != "" && m.cfg.Boot != "" && s.Boot != m.cfg.Boot
 	for _, c := range m.conditions {
 		if was, ok := s.Conditions[c.Type]; ok {
-			c.since, c.told = was.Since, was.Told
-			if c.told != "" {
+			c.since, c.reportedID = was.Since, was.Told
+			if c.reportedID != "" {
 				c.status = catalog.True
 			}
 		}
@@ -119,30 +119,30 @@ func (m *Monitor) remember(text json.RawMessage) error {
 	for _, r := range m.rules {
 		survives := r.Permanent && m.byType[r.Condition].SurvivesReboot
 		if was, ok := s.Rules[r.key]; ok && (survives || !rebooted) {
-			m.restore(r, was)
+			m.restoreRule(r, was)
 		}
 	}
 	if !rebooted {
-		m.refill(s.Window)
+		m.restoreWindow(s.Window)
 	}
 	return nil
 }
 
 // restoreRule applies the stored state of a rule.
-func (m *Monitor) restore(r *rule, was ruleState) {
+func (m *Monitor) restoreRule(r *rule, was ruleState) {
 	r.last = was.Last
 	if r.Count > 1 {
 		r.times = was.Times[max(0, len(was.Times)-r.Count):]
 	}
 	if r.Permanent && was.Found != nil && was.Found.ID != "" {
 		r.found = was.Found
-		m.ranks = max(m.ranks, was.Found.Rank)
+		m.lastRank = max(m.lastRank, was.Found.Rank)
 	}
 }
 
 // restoreWindow restores the lines of the window. It is unknown which patterns have a
 // literal in them, so all patterns are tried as long as the lines may be part of a match.
-func (m *Monitor) refill(lines []lineState) {
+func (m *Monitor) restoreWindow(lines []lineState) {
 	if m.window.size() == 1 || len(lines) == 0 {
 		return
 	}
@@ -153,9 +153,9 @@ func (m *Monitor) refill(lines []lineState) {
 			w.push(entry{ordinal: m.read - line.Ago, number: line.Number, at: line.At, text: line.Text, kernel: line.Kernel})
 		}
 	}
-	for _, s := range m.sought {
+	for _, s := range m.searches {
 		if s.reach > 1 {
-			m.expect(s, w.last, m.read)
+			m.extend(s, w.last, m.read)
 		}
 	}
 }

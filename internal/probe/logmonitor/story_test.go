@@ -177,8 +177,8 @@ func (s *story) start(t *testing.T, d *datadriven.TestData, now time.Time) strin
 	if err != nil {
 		t.Fatalf("%s: %v", d.Pos, err)
 	}
-	if m.Forgot() != nil {
-		t.Fatalf("%s: %v", d.Pos, m.Forgot())
+	if m.RestoreError() != nil {
+		t.Fatalf("%s: %v", d.Pos, m.RestoreError())
 	}
 	s.monitor = m
 	return s.tell(m.Start(now))

@@ -6,14 +6,14 @@ import (
 
 // entry is a record that counts.
 type entry struct {
-	place   uint64 // number among the entries of the window, from 1
+	index   uint64 // number among the entries of the window, from 1
 	ordinal uint64 // number among all records of the log
 	number  uint64 // distinguishes records with the same text
 	at      time.Time
 	text    []byte
 	kernel  bool
 
-	own []byte // holds the text after its chunk is released
+	copied []byte // holds the text after its chunk is released
 }
 
 // window holds the last entries of a log, as many as a pattern may span.
@@ -22,7 +22,7 @@ type window struct {
 	last    uint64  // index of the newest entry
 	depth   uint64  // number of records, including those that do not count, that it reaches back
 	seen    uint64  // ordinal of the last record that was processed
-	kept    uint64  // index of the last entry with a copied text
+	copied  uint64  // index of the last entry with a copied text
 
 	joined [2][]byte // the text of all entries, and of the kernel's entries
 	upTo   [2]uint64 // index of the newest entry in it
@@ -37,15 +37,15 @@ func (w *window) size() uint64 { return uint64(len(w.entries)) }
 // push adds an entry.
 func (w *window) push(e entry) {
 	w.last++
-	e.place, e.own = w.last, w.at(w.last).own
+	e.index, e.copied = w.last, w.at(w.last).copied
 	*w.at(w.last) = e
 }
 
-func (w *window) at(place uint64) *entry { return &w.entries[place%w.size()] }
+func (w *window) at(index uint64) *entry { return &w.entries[index%w.size()] }
 
 // newest returns the newest entry if it has this ordinal, else nil.
-func (w *window) is(ordinal uint64) *entry {
-	if e := w.at(w.last); e.place != 0 && e.ordinal == ordinal {
+func (w *window) newest(ordinal uint64) *entry {
+	if e := w.at(w.last); e.index != 0 && e.ordinal == ordinal {
 		return e
 	}
 	return nil
@@ -61,8 +61,8 @@ func (w *window) text(kernelOnly bool) []byte {
 		return w.joined[which]
 	}
 	text, some := w.joined[which][:0], false
-	for place := w.oldest(); place <= w.last; place++ {
-		e := w.at(place)
+	for index := w.oldest(); index <= w.last; index++ {
+		e := w.at(index)
 		if kernelOnly && !e.kernel {
 			continue
 		}
@@ -80,7 +80,7 @@ func (w *window) oldest() uint64 {
 	oldest := w.last + 1
 	for oldest > 1 && w.last-oldest+1 < w.size() {
 		e := w.at(oldest - 1)
-		if e.place != oldest-1 || e.ordinal+w.depth <= w.at(w.last).ordinal {
+		if e.index != oldest-1 || e.ordinal+w.depth <= w.at(w.last).ordinal {
 			break
 		}
 		oldest--
@@ -89,20 +89,20 @@ func (w *window) oldest() uint64 {
 }
 
 // clear empties the window, because the next record does not follow its entries.
-func (w *window) forget() {
+func (w *window) clear() {
 	for i := range w.entries {
-		w.entries[i].place = 0
+		w.entries[i].index = 0
 	}
 }
 
 // copyTexts copies texts that are still needed out of a chunk that will be released.
-func (w *window) keep() {
+func (w *window) copyTexts() {
 	if w.last > w.size() {
-		w.kept = max(w.kept, w.last-w.size())
+		w.copied = max(w.copied, w.last-w.size())
 	}
-	for ; w.kept < w.last; w.kept++ {
-		e := w.at(w.kept + 1)
-		e.own = append(e.own[:0], e.text...)
-		e.text = e.own
+	for ; w.copied < w.last; w.copied++ {
+		e := w.at(w.copied + 1)
+		e.copied = append(e.copied[:0], e.text...)
+		e.text = e.copied
 	}
 }

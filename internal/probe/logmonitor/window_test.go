@@ -11,14 +11,14 @@ import (
 )
 
 // If many processes write to a file, other lines may be between two lines of one process.
-func TestLinesThatDoNotCountTakeNoPlaceInTheWindow(t *testing.T) {
+func TestLinesThatDoNotCountAreNotInTheWindow(t *testing.T) {
 	const size = 2
 	cfg := Config{Boot: "a", Translator: clock{}, Monitor: config.LogMonitor{Plugin: config.Filelog, BufferSize: size, Source: "s",
 		Rules: []config.LogRule{{Reason: "Two", Pattern: "the first\nthe second"}}}}
 	for _, c := range []struct {
 		between int
 		want    int
-	}{{0, 1}, {5, 1}, {stretch*size - 2, 1}, {stretch*size - 1, 0}} {
+	}{{0, 1}, {5, 1}, {recordsPerEntry*size - 2, 1}, {recordsPerEntry*size - 1, 0}} {
 		noise := strings.Repeat("cron: the first, the second\n", c.between)
 		whole := "12:00:01 the first\n" + noise + "12:00:03 the second\n"
 		for name, cut := range map[string]int{"in one chunk": 0, "in two": 19, "in two, the second line by itself": 19 + len(noise)} {
@@ -41,13 +41,13 @@ func TestLinesThatDoNotCountTakeNoPlaceInTheWindow(t *testing.T) {
 }
 
 // clearAfter works although other processes write to the log all the time.
-func TestSilenceIsHeardInABusyLog(t *testing.T) {
+func TestClearAfterWorksInABusyLog(t *testing.T) {
 	m := started(t, Config{Translator: clock{}, Monitor: config.LogMonitor{Plugin: config.Filelog, BufferSize: 10, Source: "s",
 		Conditions: []config.Condition{{Type: "C"}},
 		Rules:      []config.LogRule{{Reason: "R", Permanent: true, Condition: "C", Pattern: "bad", ClearAfter: time.Minute}}}})
 	bad := day.Add(time.Hour)
 	m.Take(bad, logs.Chunk{Text: []byte("01:00:00 bad\n")})
-	for now := bad; m.conditions[0].told != ""; now = now.Add(time.Second / 2) {
+	for now := bad; m.conditions[0].reportedID != ""; now = now.Add(time.Second / 2) {
 		if now.After(bad.Add(time.Hour)) {
 			t.Fatal("the rule is still active an hour later")
 		}

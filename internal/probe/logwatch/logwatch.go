@@ -166,7 +166,7 @@ func (w *Watch) restore(now time.Time) (*progress, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := monitor.Forgot(); err != nil {
+	if err := monitor.RestoreError(); err != nil {
 		w.cfg.Logger.Warn("ignoring the stored state of a monitor: it cannot be read", "monitor", w.cfg.Key, "err", err)
 	}
 	w.mu.Lock()
