@@ -28,7 +28,7 @@ func (c cluster) servesCRDs(t *testing.T) {
 		says  string
 	}{
 		{sets, []string{"conditionset", "cset", "autohealer"}, "conditionset.spec.conditions.status", "true, false or unknown"},
-		{policies, []string{"repairpolicy", "rp", "autohealer"}, "rp.spec.repair.policies.conditionStatus", "every status that a provider calls sick"},
+		{policies, []string{"repairpolicy", "rp", "autohealer"}, "rp.spec.repair.policies.conditionStatus", "all statuses count that the provider considers unhealthy"},
 		{checks, []string{"nodehealthcheck", "nhc"}, "nhc.spec.healthyDelay", "remediation.medik8s.io/manually-confirmed-healthy"},
 	} {
 		eventually(t, "the CRD "+test.name, func() error {

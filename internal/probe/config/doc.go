@@ -1,5 +1,5 @@
-// Package config parses the agent's configuration files. It accepts the files of
-// node-problem-detector unchanged, and adds fields of its own.
+// Package config parses the agent's configuration files, and accepts the files of
+// node-problem-detector unchanged. It adds fields of its own.
 //
 // A file that works with node-problem-detector works the same here. Parse reports all errors of a
 // file at once: where each is, what is wrong, and what to write instead. Many of them, for example

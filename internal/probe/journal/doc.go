@@ -1,4 +1,4 @@
-// Package journal follows the files of systemd-journald. It returns every matching entry
+// Package journal follows the files of systemd-journald, and returns every matching entry
 // once: across rotation, vacuuming, a flush from /run to /var, and restarts of journald
 // and of the agent. It counts entries that cannot be read, and logs losses that cannot be
 // counted. It does not use libsystemd or journalctl, and it never writes.

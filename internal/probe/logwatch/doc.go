@@ -1,4 +1,4 @@
-// Package logwatch monitors a log. It connects the reader of the log, the rules that
+// Package logwatch monitors a log: it connects the reader of the log, the rules that
 // interpret its lines, and the stored state of both.
 //
 // A watch reports a finding before it stores that the line was read, and stores position
