@@ -495,7 +495,7 @@ func (w *fixture) withoutDefinition(t *testing.T) {
 	w.awaitCopies(t, "default=5m")
 	k.stop()
 	k = w.start(t, c)
-	k.awaits(t, "default", "5m: spec.repair is gone, and whether ")
+	k.awaits(t, "default", "5m: spec.repair is gone, and the controller cannot determine whether ")
 }
 
 func (w *fixture) withoutRevisions(t *testing.T) {
