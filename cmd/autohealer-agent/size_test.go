@@ -32,7 +32,7 @@ func TestTheReleaseIsSmallOnDiskAndInMemory(t *testing.T) {
 	if err := install.Install(t.Context(), cluster); err != nil {
 		t.Fatal(err)
 	}
-	if err := install.InstallAgent(t.Context(), cluster); err != nil {
+	if err := install.ApplyAgentRights(t.Context(), cluster); err != nil {
 		t.Fatal(err)
 	}
 	made, err := cluster.CreateNodes(t.Context(), testbed.RealNodes(1))

@@ -229,7 +229,7 @@ func agentCluster(tb testing.TB) (*testbed.Cluster, *kubernetes.Clientset) {
 	if err := install.Install(tb.Context(), cluster); err != nil {
 		tb.Fatal(err)
 	}
-	if err := install.InstallAgent(tb.Context(), cluster); err != nil {
+	if err := install.ApplyAgentRights(tb.Context(), cluster); err != nil {
 		tb.Fatal(err)
 	}
 	admin, err := kubernetes.NewForConfig(cluster.AdminConfig())

@@ -108,7 +108,7 @@ func (l kernelLog) write(message string) error {
 // installAgent starts an agent with its own rights, and returns when the agent has
 // reported. Its files are removed with the cluster.
 func (s *demoCluster) installAgent(ctx context.Context, d demo) error {
-	if err := install.InstallAgent(ctx, s.Cluster); err != nil {
+	if err := install.ApplyAgentRights(ctx, s.Cluster); err != nil {
 		return err
 	}
 	folder, err := s.Folder(agentNode)

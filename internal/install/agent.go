@@ -16,8 +16,8 @@ import (
 // AgentAccount is the service account of agents, and its namespace.
 const AgentAccount = "autohealer-agent"
 
-// InstallAgent applies the rights of agents and the guard, beside what Install does.
-func InstallAgent(ctx context.Context, c *testbed.Cluster) error {
+// ApplyAgentRights applies the rights of agents and the guard, beside what Install does.
+func ApplyAgentRights(ctx context.Context, c *testbed.Cluster) error {
 	return install(ctx, c, []string{"agent/*.yaml"})
 }
 

@@ -19,11 +19,11 @@ import (
 // agentManifest is the way to run agents that Whole takes.
 const agentManifest = "agent/kmsg/agent.yaml"
 
-// InstallAll installs everything on a cluster of real nodes, pods among it, as the manifests
+// Everything installs everything on a cluster of real nodes, pods among it, as the manifests
 // are. Only what people are meant to change is changed: the agent's files, if some are
 // given, stand in its ConfigMap in place of those of the same name, and flags that name
 // further ones are added to its own.
-func InstallAll(ctx context.Context, c *testbed.Cluster, files map[string]string, flags ...string) error {
+func Everything(ctx context.Context, c *testbed.Cluster, files map[string]string, flags ...string) error {
 	if err := install(ctx, c, []string{"crds/*.yaml", "shared/*.yaml"}); err != nil {
 		return err
 	}

@@ -58,10 +58,10 @@ func (c Config) Validate() error {
 		errs = append(errs, errors.New("API is missing"))
 	}
 	if c.Node == "" {
-		errs = append(errs, errors.New("Node is missing: set the name of the node"))
+		errs = append(errs, errors.New("the field Node is missing: set the name of the node"))
 	}
 	if c.LeaseNamespace != "" && c.Holder == "" {
-		errs = append(errs, errors.New("Holder is missing: set the name of the pod or of the host"))
+		errs = append(errs, errors.New("the field Holder is missing: set the name of the pod or of the host"))
 	}
 	if c.LookEvery < 0 {
 		errs = append(errs, errors.New("LookEvery is negative"))

@@ -379,7 +379,7 @@ func checkPatch(t *rapid.T, n *corev1.Node, change *Change, after *corev1.Node) 
 // A newer version has recorded unknown kinds of rules and unknown fields. Its taints and its
 // record stay, even if a rule of this version shares a taint.
 func TestPrepareKeepsWhatANewerVersionHasNoted(t *testing.T) {
-	text, err := os.ReadFile("../record/testdata/record-newer.json")
+	text, err := os.ReadFile("../ownership/testdata/record-newer.json")
 	if err != nil {
 		t.Fatal(err)
 	}

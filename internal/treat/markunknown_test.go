@@ -23,8 +23,8 @@ import (
 
 func TestHearRefusesWhatItCannotKeep(t *testing.T) {
 	for name, test := range map[string]struct{ fields, says string }{
-		"something beside conditions":      {`{"f:status":{"f:phase":{},"f:conditions":{}}}`, "f:phase of node n is autohealer-agent's"},
-		"something beside the status":      {`{"f:metadata":{"f:labels":{"f:a":{}}}}`, "f:metadata of node n is autohealer-agent's"},
+		"something beside conditions":      {`{"f:status":{"f:phase":{},"f:conditions":{}}}`, "field manager autohealer-agent owns f:phase of node n"},
+		"something beside the status":      {`{"f:metadata":{"f:labels":{"f:a":{}}}}`, "field manager autohealer-agent owns f:metadata of node n"},
 		"no JSON":                          {`{`, "reading which fields of node n are autohealer-agent's"},
 		"a status that is none":            {`{"f:status":1}`, "reading which fields"},
 		"conditions that are none":         {`{"f:status":{"f:conditions":[]}}`, "reading which fields"},

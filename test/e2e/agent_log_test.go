@@ -198,7 +198,7 @@ lines:
 // agents makes a world for agents, and so many nodes in it.
 func (w *scope) agents(nodes int) []string {
 	w.t.Helper()
-	w.must(install.InstallAgent(w.t.Context(), w.Cluster))
+	w.must(install.ApplyAgentRights(w.t.Context(), w.Cluster))
 	w.agentsAreBound()
 	return w.createNodes(testbed.Nodes{Count: nodes})
 }

@@ -103,7 +103,7 @@ func TestTheAgent(t *testing.T) {
 	t.Parallel()
 	world := newFixture(t)
 	w := world.scope(t, "probed")
-	w.must(install.InstallAgent(t.Context(), w.Cluster))
+	w.must(install.ApplyAgentRights(t.Context(), w.Cluster))
 	w.agentsAreBound()
 	folder := t.TempDir()
 	p := &kernelAgent{w: w, node: w.createNodes(testbed.Nodes{Count: 1})[0], mark: fmt.Sprintf("autohealer-e2e-%d", time.Now().UnixNano()), file: filepath.Join(folder, "kernel-monitor.json")}

@@ -45,7 +45,7 @@ func TestStandingBack(t *testing.T) {
 		{"the other gives its Lease back, and comes back in mid-treatment", "returns", testMedik8sReturns},
 		{"the other's steps are gone on with", "steps", testMedik8sSteps},
 		{"a restart does not take over", "restart", testMedik8sRestart},
-		{"nobody can tell whether the other is at work", "unseen", testMedik8sUnseen},
+		{"the controller cannot determine whether medik8s leads", "unseen", testMedik8sUnseen},
 		{"the other's Lease cannot be read for a while", "broken", testMedik8sUnreadable},
 	} {
 		t.Run(part.name, func(t *testing.T) {
@@ -325,8 +325,8 @@ func testMedik8sUnseen(w *scope) {
 	w.check("check", atMost("100%"))
 	w.fallSick(nodes[:2])
 	controller := w.start(install.Options{Args: []string{alone}})
-	w.stands("check", true, "nobody can tell", "forbidden")
-	w.isDeferring(controller, true, "nobody can tell")
+	w.stands("check", true, "cannot determine whether", "forbidden")
+	w.isDeferring(controller, true, "cannot determine whether")
 	w.createSet("set")
 	w.counts(w.key("set"), 0, 2)
 	w.must(w.triesNow(nodes[0]))

@@ -577,7 +577,7 @@ func testDeleter(w *scope) {
 	first := w.tries(nodes[0], "quick")
 	w.must(w.api.Delete(w.t.Context(), first))
 	gone := time.Now()
-	w.hasCheckStatus("check", row(nodes[0], "Treating", "somebody has deleted"))
+	w.hasCheckStatus("check", row(nodes[0], "Treating", "another component deleted"))
 	second := w.tries(nodes[0], "quick")
 	if took := time.Since(gone); took < 2*time.Second {
 		w.t.Errorf("it was made again after %s", took)

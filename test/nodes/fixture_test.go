@@ -51,7 +51,7 @@ func newFixture(tb testing.TB, files map[string]string, flags ...string) *fixtur
 	w.first, w.second = nodes[0], nodes[1]
 	tb.Cleanup(w.logTail)
 	lap("two nodes are Ready")
-	must(tb, install.InstallAll(tb.Context(), w.Cluster, w.files, w.flags...))
+	must(tb, install.Everything(tb.Context(), w.Cluster, w.files, w.flags...))
 	w.rolledOut()
 	lap("the product is installed")
 	return w
