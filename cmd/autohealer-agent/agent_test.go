@@ -50,7 +50,8 @@ func TestExampleOfTheDesign(t *testing.T) {
 		}
 	}
 	lint(t, p)
-	if took := p.stop(); took > time.Second {
+	// The kubelet kills a container after 30 s. A busy machine takes more than one of them.
+	if took := p.stop(); took > 10*time.Second {
 		t.Errorf("stopping took %s", took)
 	}
 }
