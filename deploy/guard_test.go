@@ -109,7 +109,7 @@ func createLease(in, name string) deed {
 
 func renewLease(in, name string) deed {
 	return func(ctx context.Context, client kubernetes.Interface) error {
-		_, err := client.CoordinationV1().Leases(in).Patch(ctx, name, types.MergePatchType, []byte(`{"spec": {"holderIdentity": "somebody", "renewTime": "2026-11-15T12:00:00.000000Z"}}`), metav1.PatchOptions{FieldManager: agent})
+		_, err := client.CoordinationV1().Leases(in).Patch(ctx, name, types.MergePatchType, []byte(`{"spec": {"holderIdentity": "agent-pod", "renewTime": "2026-11-15T12:00:00.000000Z"}}`), metav1.PatchOptions{FieldManager: agent})
 		return err
 	}
 }
@@ -121,7 +121,7 @@ func patchLease(body string) deed {
 	}
 }
 
-// applyLease is the agent's own way of renewing its Lease, as somebody.
+// applyLease renews a Lease as the agent does, for the given holder.
 func applyLease(manager, holder string) deed {
 	body := fmt.Sprintf(`{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "autohealer-agent-%s"}, "spec": {"holderIdentity": %q}}`, mine, holder)
 	return func(ctx context.Context, client kubernetes.Interface) error {
@@ -334,8 +334,8 @@ func (c cluster) guardsNodes(t *testing.T) {
 		{"its Lease with another owner", patchLease(`{"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "node-0002", "uid": "u"}]}}`), leaseMeta},
 		{"its Lease with a finalizer", patchLease(`{"metadata": {"finalizers": ["example.com/stay"]}}`), leaseMeta},
 		{"its Lease with a long holder", patchLease(`{"spec": {"holderIdentity": "` + long(254) + `"}}`), leaseSpec},
-		{"applies its Lease", applyLease(agent, "somebody"), ""},
-		{"applies its Lease as another manager", applyLease("m1", "somebody"), leaseKeep},
+		{"applies its Lease", applyLease(agent, "agent-pod"), ""},
+		{"applies its Lease as another manager", applyLease("m1", "agent-pod"), leaseKeep},
 		{"renews its Lease as another manager", func(ctx context.Context, client kubernetes.Interface) error {
 			_, err := client.CoordinationV1().Leases(namespace).Patch(ctx, "autohealer-agent-"+mine, types.MergePatchType, []byte(`{"spec": {"holderIdentity": "m2"}}`), metav1.PatchOptions{FieldManager: "m2"})
 			return err
@@ -347,7 +347,7 @@ func (c cluster) guardsNodes(t *testing.T) {
 			if err := applyLease("theirs", "theirs")(ctx, admin); err != nil {
 				return err
 			}
-			return applyLease(agent, "somebody")(ctx, client)
+			return applyLease(agent, "agent-pod")(ctx, client)
 		}, ""},
 		{"the Lease of another agent", renewLease(namespace, "autohealer-agent-"+theirs), ownLease + "autohealer-agent-node-0002"},
 		{"the Lease of the leader", renewLease(namespace, "autohealer-controller"), ownLease + "autohealer-controller"},

@@ -76,7 +76,6 @@ func testKilled(w *scope) {
 			launch()
 			box.wait(w, 1)
 			w.deliver(slow, 0)
-			w.expireLease()
 			slow = nil
 			if fate == after {
 				w.deliver(box.All(), 0)
@@ -117,7 +116,7 @@ func testKilledOverLease(w *scope) {
 	for i, match := range []func(*heldRequest) bool{claimsLease, renewsLease} {
 		box := p.hold(match, 0)
 		if i == 0 {
-			controller = w.start(install.Options{Args: p.Args(elected...)})
+			controller = w.start(install.Options{Args: p.Args(install.Elected()...)})
 		} else {
 			w.restart(controller.Part)
 			w.deliver(slow, 0)

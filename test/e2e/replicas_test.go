@@ -8,7 +8,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -17,16 +16,11 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// elected are the flags of a replica that takes part in the election. A leader with a
-// shorter lease loses it on a busy machine; expireLease ends the lease of a leader that is
-// dead or paused.
-var elected = []string{"--leader-elect-lease-duration=30s", "--leader-elect-renew-deadline=20s", "--leader-elect-retry-period=500ms"}
-
-// expireLease lets the next replica take over from a leader that does not renew any more.
+// expireLease lets the next replica take over from a leader that the test has killed or
+// paused.
 func (w *scope) expireLease() {
 	w.t.Helper()
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: "autohealer-controller"}}
-	w.must(client.IgnoreNotFound(w.api.Patch(w.t.Context(), lease, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"leaseDurationSeconds":1}}`)))))
+	w.must(install.ExpireLease(w.t.Context(), w.Cluster))
 }
 
 func testLeaderKilled(w *scope) {
@@ -42,9 +36,9 @@ func testLeaderKilled(w *scope) {
 		return passed > 30 && changesNode(l)
 	}, 0)
 	w.releaseLeadership()
-	leader := w.start(install.Options{Args: p.Args(elected...)})
+	leader := w.start(install.Options{Args: p.Args(install.Elected()...)})
 	kept := box.wait(w, 10)
-	w.start(install.Options{Args: elected})
+	w.start(install.Options{Args: install.Elected()})
 	w.deliver(kept[:5], 0)
 	w.kill(leader)
 	w.expireLease()
@@ -66,13 +60,13 @@ func testLeaderPaused(w *scope) {
 	w.createSet("set", evict(intstr.FromInt32(most)))
 	box := first.hold(placesNoExecute, 0)
 	w.releaseLeadership()
-	leader := w.start(install.Options{Args: first.Args(elected...)})
+	leader := w.start(install.Options{Args: first.Args(install.Elected()...)})
 	kept := box.wait(w, 20)
 	w.must(leader.Pause())
 	w.expireLease()
 	w.editSet("set", on("Worse"))
 	slow := second.hold(fences, 0)
-	w.start(install.Options{Args: second.Args(elected...)})
+	w.start(install.Options{Args: second.Args(install.Elected()...)})
 	slow.wait(w, 10)
 
 	// Some of what the old leader has sent arrives while the new one is about to

@@ -126,7 +126,7 @@ func TestSilentAgents(t *testing.T) {
 	w := world.scope(t, "mute")
 	nodes := w.createNodes(testbed.Nodes{Count: 5})
 	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse) // which is not the agent's
-	first := w.start(install.Options{Args: elected})
+	first := w.start(install.Options{Args: install.Elected()})
 	healthy := map[string]corev1.ConditionStatus{"KernelDeadlock": corev1.ConditionFalse, "Disk": corev1.ConditionTrue}
 	all := w // whose agents outlive a part
 	agents := make([]*agent, 4)
@@ -173,7 +173,7 @@ func TestSilentAgents(t *testing.T) {
 		w.metric(first, `autohealer_agents{state="heard"} 3`)
 	})
 	w.run("who takes over hears for itself", func(w *scope) {
-		second := w.start(install.Options{Args: elected})
+		second := w.start(install.Options{Args: install.Elected()})
 		agents[1].stop()
 		w.kill(first)
 		w.expireLease()

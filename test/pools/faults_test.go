@@ -11,12 +11,9 @@ import (
 	"testing"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/history"
@@ -325,30 +322,25 @@ func testLateMark(p *pool) {
 	p.hasEvent("Node", nodes[0], "NodeRepairCalledOff")
 }
 
-// elected are the flags of a replica that takes part in the election. A leader with a
-// shorter lease loses it on a busy machine; expireLease ends the lease of a leader that is
-// dead or paused.
-var elected = []string{"--leader-elect-lease-duration=30s", "--leader-elect-renew-deadline=20s", "--leader-elect-retry-period=500ms"}
-
-// expireLease lets the next replica take over from a leader that does not renew any more.
+// expireLease lets the next replica take over from a leader that the test has killed or
+// paused.
 func (p *pool) expireLease() {
 	p.t.Helper()
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: "autohealer-controller"}}
-	p.must(client.IgnoreNotFound(p.api.Patch(p.t.Context(), lease, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"leaseDurationSeconds":1}}`)))))
+	p.must(install.ExpireLease(p.t.Context(), p.Cluster))
 }
 
 // testPaused takes the lead away from one who does not notice.
 func testPaused(p *pool) {
 	c := p.newProxy()
 	box := c.hold(func(l *heldRequest) bool { return marks(l) || deletes(l) })
-	leader := p.run(install.Options{Args: c.Args(elected...)})
+	leader := p.run(install.Options{Args: c.Args(install.Elected()...)})
 	p.eventually("a leader", func(context.Context) error {
 		if p.times(leader, "leading") == 0 {
 			return errors.New("it does not lead")
 		}
 		return nil
 	})
-	next := p.run(install.Options{Args: elected})
+	next := p.run(install.Options{Args: install.Elected()})
 	nodes := p.names()
 	p.makeUnhealthy(nodes...)
 	box.wait(p)
