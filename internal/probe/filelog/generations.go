@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,10 +21,15 @@ type fileInfo struct {
 	device, inode uint64
 	size          int64
 	written       int64
-	rotated       bool // its name is that of a rotated file of the path
+	born          int64 // when the file was created in nanoseconds; 0 if the file system does not record it
+	rotated       bool  // its name is that of a rotated file of the path
 }
 
-func (s fileInfo) is(p filePosition) bool { return s.device == p.Device && s.inode == p.Inode }
+// is says whether this is the file of a position, which may have been truncated since. A
+// new file may have got the inode of a deleted one, but it was created later.
+func (s fileInfo) is(p filePosition) bool {
+	return s.device == p.Device && s.inode == p.Inode && (s.born == p.Born || s.born == 0 || p.Born == 0)
+}
 
 // errOther says that the name now belongs to another file than the one that was found.
 var errOther = errors.New("the file was replaced")
@@ -55,7 +61,19 @@ func statFile(path string) (fileInfo, error) {
 	if what := otherThanFile(stat.Mode); what != "" {
 		return fileInfo{}, fmt.Errorf("reading %s: it is %s", path, what)
 	}
-	return fileInfo{path: path, device: stat.Dev, inode: stat.Ino, size: stat.Size, written: stat.Mtim.Nano()}, nil
+	return fileInfo{
+		path: path, device: stat.Dev, inode: stat.Ino, size: stat.Size, written: stat.Mtim.Nano(), born: born(unix.AT_FDCWD, path),
+	}, nil
+}
+
+// born returns when a file was created in nanoseconds, or 0 if that is unknown. With an
+// empty path it looks at the descriptor.
+func born(fd int, path string) int64 {
+	var stat unix.Statx_t
+	if err := unix.Statx(fd, path, unix.AT_EMPTY_PATH, unix.STATX_BTIME, &stat); err != nil || stat.Mask&unix.STATX_BTIME == 0 {
+		return 0
+	}
+	return time.Unix(stat.Btime.Sec, int64(stat.Btime.Nsec)).UnixNano()
 }
 
 // otherThanFile returns what a file is if it is not a regular file, and what to do.

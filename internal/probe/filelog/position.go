@@ -10,6 +10,8 @@ import (
 	"os"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/resourcestack/autohealer/internal/probe/logs"
 )
 
@@ -22,7 +24,9 @@ const span = 256
 type filePosition struct {
 	Device uint64 `json:"device"`
 	Inode  uint64 `json:"inode"`
-	Offset int64  `json:"offset"`
+	// Born is when the file was created in nanoseconds, or 0 if that is unknown.
+	Born   int64 `json:"born,omitempty"`
+	Offset int64 `json:"offset"`
 	// InLine says that the position is within a truncated line whose rest is skipped.
 	InLine bool `json:"inLine,omitempty"`
 	// Head and Tail are hashes of the first bytes of the file and of the last bytes before
@@ -79,7 +83,7 @@ func (r *Reader) positionAt(at int) filePosition {
 	offset := r.offset + int64(at-r.start)
 	known := int(min(span, offset))
 	return filePosition{
-		Device: r.stat.Dev, Inode: r.stat.Ino, Offset: offset, InLine: r.inLine,
+		Device: r.stat.Dev, Inode: r.stat.Ino, Born: r.born, Offset: offset, InLine: r.inLine,
 		Head: hash(r.head[:known]), Tail: hash(r.buf[at-known : at]),
 		Written: r.stat.Mtim.Nano(), Earlier: r.earlier,
 	}
@@ -89,6 +93,13 @@ func hash(text []byte) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write(text) // never fails
 	return h.Sum64()
+}
+
+// isOpenAs says whether an open file is the file of the position, and not a copy of it.
+func (p filePosition) isOpenAs(file *os.File) bool {
+	var stat unix.Stat_t
+	err := unix.Fstat(int(file.Fd()), &stat)
+	return err == nil && fileInfo{device: stat.Dev, inode: stat.Ino, born: born(int(file.Fd()), "")}.is(p)
 }
 
 // in says whether a file has the same text before the position as the file of the

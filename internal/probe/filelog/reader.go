@@ -74,6 +74,7 @@ type Reader struct {
 
 	file *os.File    // the open file; nil if there is none
 	stat unix.Stat_t // last stat of file
+	born int64       // when file was created, as in filePosition
 	grew time.Time   // when data were last read from file, or it was opened
 
 	// buf[start:end] was read and not returned yet, and starts at offset in the file. The
@@ -127,8 +128,11 @@ func Open(cfg Config) (*Reader, error) {
 	return r, nil
 }
 
-// Close closes the reader.
+// Close closes the reader. It counts files that were deleted until then, because the next
+// reader cannot know of them.
 func (r *Reader) Close() error {
+	r.watch.drain()
+	r.countLost()
 	return errors.Join(r.release(), r.watch.close())
 }
 
@@ -454,6 +458,7 @@ func (r *Reader) adopt(file *os.File, offset int64, now time.Time) error {
 	r.file = file
 	err := unix.Fstat(int(file.Fd()), &r.stat)
 	if err == nil {
+		r.born = born(int(file.Fd()), "")
 		err = r.goTo(offset)
 	}
 	if err != nil {
@@ -494,9 +499,8 @@ func (r *Reader) truncated(now time.Time) (logs.Chunk, error) {
 	}
 	if file != nil {
 		r.log.Info("the file was truncated: continuing in its copy", "copy", file.Name(), "offset", r.offset)
-		if _, there, _ := r.next(r.position()); !there && r.hasLines() {
-			r.log.Warn("the truncated file was deleted, its lines are lost")
-			r.gaps.Add(1)
+		if r.hasLines() {
+			r.countDeleted(r.position())
 		}
 		return logs.Chunk{}, r.goOn(file, r.position(), now)
 	}
@@ -505,6 +509,16 @@ func (r *Reader) truncated(now time.Time) (logs.Chunk, error) {
 	chunk := r.flush()
 	r.leave(true)
 	return chunk, nil
+}
+
+// countDeleted counts a gap if the file of a position has no name any more, and the reader
+// continues in a copy of it. The file was truncated after the copy, so its newer lines are
+// in no copy.
+func (r *Reader) countDeleted(original filePosition) {
+	if _, there, _ := r.next(original); !there {
+		r.log.Warn("the truncated file was deleted, its newer lines may be lost")
+		r.gaps.Add(1)
+	}
 }
 
 // hasLines says whether the open file is not empty.
@@ -529,6 +543,9 @@ func (r *Reader) resume(now time.Time) error {
 			return err
 		}
 		if file != nil {
+			if !r.from.isOpenAs(file) {
+				r.countDeleted(*r.from)
+			}
 			return r.goOn(file, *r.from, now)
 		}
 	}

@@ -4,9 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // rotate renames the file this many times, writes a line to each new file, and keeps two
@@ -108,18 +111,48 @@ func TestDeletedEmptyFilesAreNoGap(t *testing.T) {
 }
 
 func TestDeletedTruncatedFileIsAGap(t *testing.T) {
-	g := newFixture(t)
-	g.append("one\n")
-	g.wants("one\n")
-	g.append("two\n")
-	g.copyAndTruncate(g.path + ".1")
-	g.append("three\n")
-	g.remove()
-	g.append("four\n")
-	g.wants("two\nfour\n")
-	if n := g.reader.Counts().Gaps; n == 0 {
-		t.Error("no gap was counted")
+	for _, restart := range []bool{false, true} {
+		t.Run(fmt.Sprintf("restart %t", restart), func(t *testing.T) {
+			g := newFixture(t)
+			g.append("one\n")
+			g.wants("one\n")
+			g.append("two\n")
+			g.copyAndTruncate(g.path + ".1")
+			g.append("three\n")
+			if restart {
+				if err := g.reader.release(); err != nil { // so that its inode can be reused
+					t.Fatal(err)
+				}
+				// Not before the next tick of the disk's clock: a file with the same inode then has
+				// a later time of creation.
+				first, err := statFile(g.path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for first.born != 0 && born(unix.AT_FDCWD, g.touch()) == first.born {
+				}
+			}
+			g.remove()
+			g.append("four\n")
+			if restart {
+				g.open()
+			}
+			g.wants("two\nfour\n")
+			if n := g.reader.Counts().Gaps; n == 0 {
+				t.Error("no gap was counted")
+			}
+		})
 	}
+}
+
+// touch creates another file, and returns its path.
+func (g *fixture) touch() string {
+	g.t.Helper()
+	path := filepath.Join(g.t.TempDir(), "other")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		g.t.Fatal(err)
+	}
+	return path
 }
 
 // Archivers copy a rotated file to another name with a new inode.
