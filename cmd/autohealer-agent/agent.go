@@ -21,9 +21,9 @@ import (
 	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/intake"
 	"github.com/resourcestack/autohealer/internal/kubeapi"
-	"github.com/resourcestack/autohealer/internal/probe/boot"
 	"github.com/resourcestack/autohealer/internal/probe/check"
 	"github.com/resourcestack/autohealer/internal/probe/config"
+	"github.com/resourcestack/autohealer/internal/probe/procfs"
 	"github.com/resourcestack/autohealer/internal/probe/settings"
 	"github.com/resourcestack/autohealer/internal/probe/statefile"
 	"github.com/resourcestack/autohealer/internal/probe/subprocess"
@@ -36,7 +36,7 @@ import (
 // merges their findings, and the reporter writes the result to the API server.
 type agent struct {
 	log        *slog.Logger
-	boot       boot.Boot
+	boot       procfs.Boot
 	state      *statefile.Store
 	supervisor *supervise.Supervisor
 	aggregate  aggregate.Aggregate
@@ -139,7 +139,7 @@ func run(ctx context.Context, o options, getenv func(string) string, out io.Writ
 
 // newAgent returns an agent with the stored state of its predecessor.
 func newAgent(o options, getenv func(string) string, log *slog.Logger) (*agent, error) {
-	this, err := boot.Read("")
+	this, err := procfs.ReadBoot("")
 	if err != nil {
 		return nil, err
 	}

@@ -19,8 +19,8 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	shipped "github.com/resourcestack/autohealer/config"
-	"github.com/resourcestack/autohealer/internal/probe/boot"
 	"github.com/resourcestack/autohealer/internal/probe/config"
+	"github.com/resourcestack/autohealer/internal/probe/procfs"
 	"github.com/resourcestack/autohealer/internal/probe/unit"
 	"github.com/resourcestack/autohealer/internal/probe/unit/unittest"
 )
@@ -42,7 +42,7 @@ func here(systemd *unittest.Systemd, env map[string]string) node {
 	n := node{
 		getenv: func(name string) string { return env[name] }, proc: "/proc", now: time.Now,
 		units: unit.New(unit.Config{Bus: "/nowhere/bus", Private: "/nowhere/private"}),
-		boot:  func() (boot.Boot, error) { return boot.Boot{ID: "b", Time: time.Now().Add(-time.Hour)}, nil },
+		boot:  func() (procfs.Boot, error) { return procfs.Boot{ID: "b", Time: time.Now().Add(-time.Hour)}, nil },
 	}
 	if systemd != nil {
 		n.units = unit.New(systemd.Config())
@@ -273,7 +273,7 @@ func TestLogCounterCountsTheKernelsLog(t *testing.T) {
 		}
 	}
 	n := here(nil, nil)
-	n.boot = func() (boot.Boot, error) { return boot.Read("") }
+	n.boot = func() (procfs.Boot, error) { return procfs.ReadBoot("") }
 	n.now = func() time.Time { return time.Now().Add(time.Second) } // the kernel's timestamps may be slightly ahead
 	args := []string{"--log-path=/dev/kmsg", "--lookback=5m", "--pattern=" + mark + ".*"}
 	if code, line := call(t, n, "log-counter", append(args, "--count=3")...); code != unhealthy || !strings.HasPrefix(line, "3 ") {

@@ -10,9 +10,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/resourcestack/autohealer/internal/probe/boot"
 	"github.com/resourcestack/autohealer/internal/probe/check"
 	"github.com/resourcestack/autohealer/internal/probe/checkresult"
+	"github.com/resourcestack/autohealer/internal/probe/procfs"
 	"github.com/resourcestack/autohealer/internal/probe/unit"
 )
 
@@ -30,7 +30,7 @@ type node struct {
 	journal string // empty means both default folders
 	repairs string
 	units   check.Units
-	boot    func() (boot.Boot, error)
+	boot    func() (procfs.Boot, error)
 	now     func() time.Time
 	exec    func(path string, argv, env []string) error // returns only if it fails
 }
@@ -60,7 +60,7 @@ func Program(name string) (run func(args []string, out io.Writer) int, ok bool) 
 	return func(args []string, out io.Writer) int {
 		return p(node{
 			getenv: os.Getenv, proc: check.Proc, repairs: check.RepairsFolder, units: unit.New(unit.Config{}),
-			boot: func() (boot.Boot, error) { return boot.Read("") }, now: time.Now, exec: syscall.Exec,
+			boot: func() (procfs.Boot, error) { return procfs.ReadBoot("") }, now: time.Now, exec: syscall.Exec,
 		}, args, out)
 	}, true
 }

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/resourcestack/autohealer/internal/probe/checkresult"
-	"github.com/resourcestack/autohealer/internal/probe/mountinfo"
+	"github.com/resourcestack/autohealer/internal/probe/procfs"
 )
 
 // MountTable is the mount table of the first process. In a pod it is the node's with hostPID, and
@@ -28,7 +28,7 @@ func Readonly(table string) checkresult.Check {
 		case err != nil:
 			return unknown(notFound, "reading the mount table: %v", err)
 		}
-		mounts, err := mountinfo.Parse(text)
+		mounts, err := procfs.ParseMounts(text)
 		switch {
 		case err != nil:
 			return unknown(notFound, "reading %s: %v", table, err)
@@ -42,11 +42,11 @@ func Readonly(table string) checkresult.Check {
 // isPods returns whether the mount table belongs to a pod and shows nothing of the node. That is so
 // if the agent is the first process, or if the namespace is not known to be different and the table
 // contains no disk.
-func isPods(proc string, pid int, mounts []mountinfo.Mount) bool {
+func isPods(proc string, pid int, mounts []procfs.Mount) bool {
 	return pid == 1 || !isOtherNamespace(proc, "mnt") && !slices.ContainsFunc(mounts, onDisk)
 }
 
-func onDisk(m mountinfo.Mount) bool {
+func onDisk(m procfs.Mount) bool {
 	return strings.HasPrefix(m.Source, "/dev/") || m.Kind == "zfs" || slices.Contains(turning, m.Kind)
 }
 
@@ -61,7 +61,7 @@ var turning = []string{
 // filesystem read-only, both the mount and the filesystem have the option. A read-only bind mount
 // leaves the filesystem writable. Only the kernel makes the filesystem read-only under a writable
 // mount. Newer kernels add an option for it.
-func judgeMounts(mounts []mountinfo.Mount) checkresult.Result {
+func judgeMounts(mounts []procfs.Mount) checkresult.Result {
 	var found []string
 	for _, m := range widest(mounts) {
 		if slices.Contains(turning, m.Kind) && isBroken(m) {
@@ -80,8 +80,8 @@ func judgeMounts(mounts []mountinfo.Mount) checkresult.Result {
 // widest returns one representative mount of each filesystem: the one that shows most of it, and of
 // several the oldest, which the kernel lists first. Later mounts may be bind mounts, which stay
 // writable when a user remounts the first one read-only.
-func widest(mounts []mountinfo.Mount) []mountinfo.Mount {
-	var chosen []mountinfo.Mount
+func widest(mounts []procfs.Mount) []procfs.Mount {
+	var chosen []procfs.Mount
 	place := map[string]int{} // by device
 	for _, m := range mounts {
 		at, known := place[m.Device]
@@ -97,7 +97,7 @@ func widest(mounts []mountinfo.Mount) []mountinfo.Mount {
 }
 
 // isBroken returns whether the mount is writable and its filesystem is not.
-func isBroken(m mountinfo.Mount) bool {
+func isBroken(m procfs.Mount) bool {
 	if slices.Contains(m.Super, "emergency_ro") || slices.Contains(m.Super, "shutdown") {
 		return true // an option of the filesystem, so all its mounts have it
 	}

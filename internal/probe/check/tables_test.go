@@ -12,7 +12,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 	"github.com/resourcestack/autohealer/internal/probe/config"
-	"github.com/resourcestack/autohealer/internal/probe/mountinfo"
+	"github.com/resourcestack/autohealer/internal/probe/procfs"
 )
 
 func TestJudgeMounts(t *testing.T) {
@@ -71,7 +71,7 @@ func TestJudgeMountsOfARealDisk(t *testing.T) {
 		table := fmt.Sprintf("43 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard\n"+
 			"63 43 7:0 / /mnt/disk %s,relatime - ext4 /dev/loop0 %s\n64 43 7:0 / /mnt/pod %s,relatime - ext4 /dev/loop0 %s\n",
 			test.disk, test.super, test.pod, test.super)
-		mounts, err := mountinfo.Parse([]byte(table))
+		mounts, err := procfs.ParseMounts([]byte(table))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -109,7 +109,7 @@ func TestAMountTableOfAPodIsUnknown(t *testing.T) {
 		{"it is not known whose table it is, and there is no disk in it", "mnt:[2]", "", none, 77, true},
 	} {
 		proc := fakeNamespaces(t, "mnt", test.self, test.first)
-		mounts, err := mountinfo.Parse([]byte(test.table))
+		mounts, err := procfs.ParseMounts([]byte(test.table))
 		if err != nil {
 			t.Fatal(err)
 		}

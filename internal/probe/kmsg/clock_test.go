@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/resourcestack/autohealer/internal/probe/boot"
+	"github.com/resourcestack/autohealer/internal/probe/procfs"
 )
 
 // last returns the time of the newest record. It fails the test if there is none.
@@ -103,7 +103,7 @@ func TestTimesAreTheSameAfterARestart(t *testing.T) {
 	}
 
 	// If the system time was set, all times move.
-	set := boot.Boot{ID: booted.ID, Time: booted.Time.Add(time.Hour)}
+	set := procfs.Boot{ID: booted.ID, Time: booted.Time.Add(time.Hour)}
 	if after, want := last(t, ring.open(Config{From: from, Boot: set})), set.Time.Add(slept+time.Second); !after.Equal(want) {
 		t.Errorf("after the clock was set its time is %s, want %s", after, want)
 	}

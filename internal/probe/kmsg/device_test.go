@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/resourcestack/autohealer/internal/probe/boot"
 	"github.com/resourcestack/autohealer/internal/probe/logs"
+	"github.com/resourcestack/autohealer/internal/probe/procfs"
 )
 
 // These tests use the real kernel log. Other processes write to it at the same time, so a
@@ -50,9 +50,9 @@ func (d testDevice) provoke(t *testing.T) {
 	}
 }
 
-func thisBoot(t *testing.T) boot.Boot {
+func thisBoot(t *testing.T) procfs.Boot {
 	t.Helper()
-	b, err := boot.Read("")
+	b, err := procfs.ReadBoot("")
 	if err != nil {
 		t.Fatal(err)
 	}

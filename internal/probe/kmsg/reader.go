@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/resourcestack/autohealer/internal/probe/boot"
 	"github.com/resourcestack/autohealer/internal/probe/logs"
+	"github.com/resourcestack/autohealer/internal/probe/procfs"
 )
 
 // Path is the device of the kernel log.
@@ -42,7 +42,7 @@ type Config struct {
 	// Since is the time of the oldest record to read if there is no valid From.
 	Since time.Time
 	// Boot is the current boot of the machine.
-	Boot boot.Boot
+	Boot procfs.Boot
 }
 
 // Reader follows the kernel log.

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/resourcestack/autohealer/internal/probe/boot"
+	"github.com/resourcestack/autohealer/internal/probe/procfs"
 )
 
 // ring is a kernel log as documented: a few records, of which new ones overwrite the
@@ -28,7 +28,7 @@ type ring struct {
 }
 
 // booted is the boot of the ring's machine.
-var booted = boot.Boot{ID: "this", Time: time.Date(2026, 2, 3, 4, 5, 6, 0, time.UTC)}
+var booted = procfs.Boot{ID: "this", Time: time.Date(2026, 2, 3, 4, 5, 6, 0, time.UTC)}
 
 func newRing(t *testing.T, size int) *ring {
 	t.Helper()
@@ -112,7 +112,7 @@ func (k *ring) open(cfg Config) *Reader {
 		k.t.Fatal(err)
 	}
 	k.t.Cleanup(func() { in.Close() })
-	if cfg.Boot == (boot.Boot{}) {
+	if cfg.Boot == (procfs.Boot{}) {
 		cfg.Boot = booted
 	}
 	r, err := newReader(out, &cursor{ring: k, next: k.first, wake: in}, func() time.Time { return k.now }, cfg)

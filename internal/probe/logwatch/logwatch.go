@@ -10,10 +10,10 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/format"
-	"github.com/resourcestack/autohealer/internal/probe/boot"
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/logmonitor"
 	"github.com/resourcestack/autohealer/internal/probe/logs"
+	"github.com/resourcestack/autohealer/internal/probe/procfs"
 	"github.com/resourcestack/autohealer/internal/probe/statefile"
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
 )
@@ -40,7 +40,7 @@ type Config struct {
 	// Key identifies the watch in Memory.
 	Key     string
 	Monitor config.LogMonitor
-	Boot    boot.Boot
+	Boot    procfs.Boot
 	Memory  Memory
 	Logger  *slog.Logger
 	// Open opens the log. If it is nil, the watch opens the log that Monitor names.

@@ -18,10 +18,10 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/format/golden"
-	"github.com/resourcestack/autohealer/internal/probe/boot"
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/logs"
 	"github.com/resourcestack/autohealer/internal/probe/logwatch"
+	"github.com/resourcestack/autohealer/internal/probe/procfs"
 	"github.com/resourcestack/autohealer/internal/probe/statefile"
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
 )
@@ -186,7 +186,7 @@ func newFixture(t *testing.T, change func(*config.LogMonitor)) *fixture {
 	}
 	r := &fixture{log: newLog(), recorder: &recorder{}, store: kept, stop: func() {}}
 	r.config = logwatch.Config{
-		Key: "kernel", Boot: boot.Boot{ID: "this", Time: time.Now().Add(-time.Hour)}, Memory: kept, Logger: slog.New(slog.DiscardHandler), Open: r.open,
+		Key: "kernel", Boot: procfs.Boot{ID: "this", Time: time.Now().Add(-time.Hour)}, Memory: kept, Logger: slog.New(slog.DiscardHandler), Open: r.open,
 		Monitor: config.LogMonitor{
 			Plugin: config.Kmsg, LogPath: "/dev/log", BufferSize: 10, Source: "kernel-monitor", Lookback: time.Minute,
 			Conditions: []config.Condition{{Type: "Deadlock", Reason: "NoDeadlock"}},
@@ -441,7 +441,7 @@ func TestSince(t *testing.T) {
 		r.run(t) // nothing was read yet, so lines that were written meanwhile still count
 		expect("after a restart", first)
 		r.stop()
-		r.config.Boot = boot.Boot{ID: "next", Time: time.Now()}
+		r.config.Boot = procfs.Boot{ID: "next", Time: time.Now()}
 		pass(time.Hour)
 		r.run(t)
 		expect("after a reboot", r.config.Boot.Time.Add(30*time.Minute))

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/procfs"
 	"github.com/prometheus/procfs/blockdevice"
 
-	"github.com/resourcestack/autohealer/internal/probe/mountinfo"
+	ownprocfs "github.com/resourcestack/autohealer/internal/probe/procfs"
 )
 
 const (
@@ -80,7 +80,7 @@ func filesystems(table []*procfs.MountInfo, kernelName func(numbers string) stri
 			continue
 		}
 		seen[device] = true
-		found = append(found, filesystem{device, m.FSType, options(m), mountinfo.Unescape(m.MountPoint)})
+		found = append(found, filesystem{device, m.FSType, options(m), ownprocfs.UnescapePath(m.MountPoint)})
 	}
 	return found
 }

@@ -1,4 +1,4 @@
-package boot
+package procfs
 
 import (
 	"bytes"
@@ -23,8 +23,8 @@ type Boot struct {
 	Time time.Time
 }
 
-// Read reads the boot from the proc file system that is mounted at proc. The default is /proc.
-func Read(proc string) (Boot, error) {
+// ReadBoot reads the boot from the proc file system that is mounted at proc. The default is /proc.
+func ReadBoot(proc string) (Boot, error) {
 	if proc == "" {
 		proc = "/proc"
 	}

@@ -1,4 +1,4 @@
-package mountinfo_test
+package procfs_test
 
 import (
 	"fmt"
@@ -9,16 +9,16 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/resourcestack/autohealer/internal/probe/mountinfo"
+	"github.com/resourcestack/autohealer/internal/probe/procfs"
 )
 
-// Parse returns what the kernel could have written.
-func TestParse(t *testing.T) {
+// ParseMounts returns what the kernel could have written.
+func TestParseMounts(t *testing.T) {
 	kernel := strings.NewReplacer(" ", `\040`, "\t", `\011`, "\n", `\012`, `\`, `\134`, "#", `\043`)
 	odd := 0
 	rapid.Check(t, func(t *rapid.T) {
 		path := rapid.StringMatching(`/[a-z0-9 \\\t\n#\x0b\x{85}\x{a0}\x{2003}ü-]{0,12}`)
-		want := mountinfo.Mount{
+		want := procfs.Mount{
 			Device: "98:0", Root: path.Draw(t, "root"), Point: path.Draw(t, "point"), Kind: "ext4",
 			Source:  rapid.SampledFrom([]string{"", "-", "none", "/dev/my disk", "//host/my share"}).Draw(t, "source"),
 			Options: []string{"rw", "noatime"}, Super: []string{"rw", "errors=continue"},
@@ -28,8 +28,8 @@ func TestParse(t *testing.T) {
 		}
 		line := fmt.Sprintf("36 35 98:0 %s %s rw,noatime %s- ext4 %s rw,errors=continue\n", kernel.Replace(want.Root), kernel.Replace(want.Point),
 			rapid.SampledFrom([]string{"", "shared:1 ", "master:2 propagate_from:3 "}).Draw(t, "optional"), kernel.Replace(want.Source))
-		got, err := mountinfo.Parse([]byte(line + line))
-		if err != nil || !reflect.DeepEqual(got, []mountinfo.Mount{want, want}) {
+		got, err := procfs.ParseMounts([]byte(line + line))
+		if err != nil || !reflect.DeepEqual(got, []procfs.Mount{want, want}) {
 			t.Fatalf("%q became %q, %v", line, got, err)
 		}
 	})
@@ -38,12 +38,12 @@ func TestParse(t *testing.T) {
 	}
 }
 
-func TestParseOnThisMachine(t *testing.T) {
+func TestParseMountsOnThisMachine(t *testing.T) {
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if mounts, err := mountinfo.Parse(text); err != nil || len(mounts) != strings.Count(string(text), "\n") {
+	if mounts, err := procfs.ParseMounts(text); err != nil || len(mounts) != strings.Count(string(text), "\n") {
 		t.Errorf("%d mounts, %v", len(mounts), err)
 	}
 }
@@ -57,19 +57,19 @@ func TestParseRefusesInvalidTables(t *testing.T) {
 		"36 35 98:0 / / rw - ext4 /dev/root\n":  "line 1 is not a line",
 		"36 35 98:0 / / - ext4 /dev/root rw\n":  "line 1 is not a line",
 	} {
-		if _, err := mountinfo.Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), says) {
+		if _, err := procfs.ParseMounts([]byte(text)); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %v, want %q", text, err, says)
 		}
 	}
 }
 
-func FuzzParse(f *testing.F) {
+func FuzzParseMounts(f *testing.F) {
 	f.Add([]byte("36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue\n"))
 	f.Add([]byte("1 2 0:1 / /a rw -  \n- - - - - - - - -\n"))
 	f.Add([]byte(`1 2 0:1 /a\040b\13 /\777 rw - tmpfs  rw`))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, text []byte) {
-		mounts, err := mountinfo.Parse(text)
+		mounts, err := procfs.ParseMounts(text)
 		if (err == nil) != (len(mounts) > 0) {
 			t.Fatalf("%+v and %v", mounts, err)
 		}

@@ -1,4 +1,4 @@
-package mountinfo
+package procfs
 
 import (
 	"bytes"
@@ -23,9 +23,9 @@ type Mount struct {
 // minFields is the minimum number of fields before the dash.
 const minFields = 6
 
-// Parse parses a mount table in the format that proc(5) describes for mountinfo. A single space
-// separates fields. Other Unicode whitespace belongs to the fields.
-func Parse(text []byte) ([]Mount, error) {
+// ParseMounts parses a mount table in the format that proc(5) describes for mountinfo. A single
+// space separates fields. Other Unicode whitespace belongs to the fields.
+func ParseMounts(text []byte) ([]Mount, error) {
 	var mounts []Mount
 	for line := range bytes.Lines(text) {
 		fields := strings.Split(strings.TrimSuffix(string(line), "\n"), " ")
@@ -39,8 +39,8 @@ func Parse(text []byte) ([]Mount, error) {
 		}
 		about := fields[minFields+dash+1:] // the filesystem
 		mounts = append(mounts, Mount{
-			Device: fields[2], Root: Unescape(fields[3]), Point: Unescape(fields[4]), Options: strings.Split(fields[5], ","),
-			Kind: about[0], Source: Unescape(about[1]), Super: strings.Split(about[2], ","),
+			Device: fields[2], Root: UnescapePath(fields[3]), Point: UnescapePath(fields[4]), Options: strings.Split(fields[5], ","),
+			Kind: about[0], Source: UnescapePath(about[1]), Super: strings.Split(about[2], ","),
 		})
 	}
 	if len(mounts) == 0 {
@@ -49,9 +49,9 @@ func Parse(text []byte) ([]Mount, error) {
 	return mounts, nil
 }
 
-// Unescape decodes a path of the mount table. The kernel writes whitespace and backslashes as octal
-// numbers.
-func Unescape(written string) string {
+// UnescapePath decodes a path of the mount table. The kernel writes whitespace and backslashes as
+// octal numbers.
+func UnescapePath(written string) string {
 	if !strings.Contains(written, `\`) {
 		return written
 	}

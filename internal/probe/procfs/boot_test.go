@@ -1,4 +1,4 @@
-package boot
+package procfs
 
 import (
 	"errors"
@@ -34,8 +34,8 @@ const (
 	stat   = "cpu  7 0 5\nintr 1 2 3\nctxt 42\nbtime 1794707477\nprocesses 4\n"
 )
 
-func TestRead(t *testing.T) {
-	got, err := Read(proc(t, map[string]string{idFile: id, "stat": stat}))
+func TestReadBoot(t *testing.T) {
+	got, err := ReadBoot(proc(t, map[string]string{idFile: id, "stat": stat}))
 	want := Boot{ID: strings.TrimSpace(id), Time: time.Unix(1794707477, 0)}
 	if err != nil || got != want {
 		t.Errorf("it is %v, want %v: %v", got, want, err)
@@ -55,20 +55,20 @@ func TestAMissingValueIsAnError(t *testing.T) {
 		"half a file":     {map[string]string{idFile: id, "stat": "cpu 1\nbtime "}, "btime"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := Read(proc(t, test.files))
+			got, err := ReadBoot(proc(t, test.files))
 			if err == nil || got != (Boot{}) || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("it is %v, and the error %v does not name %q", got, err, test.want)
 			}
 		})
 	}
-	if _, err := Read(filepath.Join(t.TempDir(), "nowhere")); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := ReadBoot(filepath.Join(t.TempDir(), "nowhere")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the error is %v", err)
 	}
 }
 
 // The kernel's value is the difference of its own clocks.
-func TestReadOnThisMachine(t *testing.T) {
-	first, err := Read("")
+func TestReadBootOnThisMachine(t *testing.T) {
+	first, err := ReadBoot("")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestReadOnThisMachine(t *testing.T) {
 	if off := time.Since(first.Time) - time.Duration(up.Nano()); off.Abs() > 2*time.Second {
 		t.Errorf("it began at %s, which is off by %s", first.Time, off)
 	}
-	if second, err := Read("/proc"); err != nil || second != first {
+	if second, err := ReadBoot("/proc"); err != nil || second != first {
 		t.Errorf("it is %v, and then %v: %v", first, second, err)
 	}
 }
