@@ -225,6 +225,10 @@ func successors(path string, p filePosition, later map[string]bool) (next []file
 	var older []fileInfo
 	for _, s := range all {
 		there = there || s.is(p)
+		if s.is(p) && has(s, p) {
+			// It may be a copy that was made late. The files that follow are newer than this.
+			s.written = min(s.written, p.Written)
+		}
 		switch {
 		case s.path == path:
 			current = s

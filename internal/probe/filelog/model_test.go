@@ -30,9 +30,9 @@ type storedFile struct{ gone bool }
 type written struct {
 	text string
 	home *storedFile
-	// uncounted says that the line may be lost without a gap. Its file was deleted when it
-	// was written; or the reader has read it, lost that in a crash, and found an earlier
-	// file. Compression tools take the oldest file first; the model does not.
+	// uncounted says that the line may be lost without a gap. Its file was deleted or rotated
+	// when it was written, and a rotated file that was empty has nothing to lose; or the reader
+	// has read it, lost that in a crash, and found an earlier file.
 	uncounted bool
 }
 
@@ -123,7 +123,7 @@ func (w *model) finish() {
 
 func (w *model) line(text string) {
 	text = text[:min(len(text), modelLongest)]
-	w.lines = append(w.lines, written{text, w.current, w.current.gone})
+	w.lines = append(w.lines, written{text, w.current, w.current.gone || !w.named})
 }
 
 func (w *model) put(text string) {
@@ -275,15 +275,16 @@ func (w *model) remove() {
 	w.steps["remove"]++
 }
 
+// pack compresses the oldest rotated file, but not the newest, like a tool for rotation.
 func (w *model) pack() {
-	if len(w.rotated) == 0 || w.keeps || w.copying != "" {
+	if len(w.rotated) < 2 || w.keeps || w.copying != "" {
 		w.t.Skip("nothing to pack")
 	}
-	i := rapid.IntRange(0, len(w.rotated)-1).Draw(w.t, "packed")
-	name := w.rotated[i]
+	oldest := len(w.rotated) - 1
+	name := w.rotated[oldest]
 	w.must(os.WriteFile(name+".gz", []byte("packed\n"), 0o600))
 	w.unlink(name)
-	w.rotated = slices.Delete(w.rotated, i, i+1)
+	w.rotated = w.rotated[:oldest]
 	w.steps["pack"]++
 }
 

@@ -2,6 +2,7 @@ package filelog
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -85,7 +86,7 @@ func (r *Reader) positionAt(at int) filePosition {
 	return filePosition{
 		Device: r.stat.Dev, Inode: r.stat.Ino, Born: r.born, Offset: offset, InLine: r.inLine,
 		Head: hash(r.head[:known]), Tail: hash(r.buf[at-known : at]),
-		Written: r.stat.Mtim.Nano(), Earlier: r.earlier,
+		Written: cmp.Or(r.written, r.stat.Mtim.Nano()), Earlier: r.earlier,
 	}
 }
 

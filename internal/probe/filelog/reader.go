@@ -75,7 +75,10 @@ type Reader struct {
 	file *os.File    // the open file; nil if there is none
 	stat unix.Stat_t // last stat of file
 	born int64       // when file was created, as in filePosition
-	grew time.Time   // when data were last read from file, or it was opened
+	// written, if not 0, is when the original of file was last known to be written. A copy may
+	// be made later than the files that follow the original.
+	written int64
+	grew    time.Time // when data were last read from file, or it was opened
 
 	// buf[start:end] was read and not returned yet, and starts at offset in the file. The
 	// span bytes before start are the bytes before offset in the file.
@@ -422,6 +425,9 @@ func (r *Reader) goOn(file *os.File, at filePosition, now time.Time) error {
 	}
 	r.inLine = at.InLine
 	r.earlier = at.Earlier
+	if !at.isOpenAs(file) {
+		r.written = at.Written
+	}
 	if here := r.position(); here.Head != at.Head || here.Tail != at.Tail {
 		r.from, r.done = &at, false
 		return r.release()
@@ -464,7 +470,7 @@ func (r *Reader) adopt(file *os.File, offset int64, now time.Time) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("reading %s: %w", file.Name(), err), r.release())
 	}
-	r.inLine, r.grew = false, now
+	r.inLine, r.grew, r.written = false, now, 0
 	r.from, r.after, r.done = nil, nil, false
 	return nil
 }

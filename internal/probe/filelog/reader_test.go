@@ -583,9 +583,10 @@ func TestDeletedFileIsReadToItsEndAndClosed(t *testing.T) {
 	}
 	put("one\n")
 	g.wants("one\n")
-	g.reader.delays = delays{linger: 100 * time.Millisecond}
+	g.reader.delays = delays{linger: time.Minute}
 	g.remove()
 	g.soon("two\n", func() { put("two\n") })
+	g.reader.delays.linger = time.Millisecond
 	g.isAway()
 	if g.reader.file != nil {
 		t.Error("the file is still open")
