@@ -15,8 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/resourcestack/autohealer/internal/protowatch"
 	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/watch"
 )
 
 const (
@@ -98,7 +98,7 @@ func NewMonitor(cfg Config) (*Monitor, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configuring the monitor of agent Leases: %w", err)
 	}
-	return &Monitor{cfg: cfg, limiter: rate.NewLimiter(writesPerSecond, writesPerSecond), tracker: NewTracker(), backoff: protowatch.Backoff()}, nil
+	return &Monitor{cfg: cfg, limiter: rate.NewLimiter(writesPerSecond, writesPerSecond), tracker: NewTracker(), backoff: watch.Backoff()}, nil
 }
 
 // Run works until ctx ends. Only one replica may call it at a time.
@@ -124,7 +124,7 @@ func (m *Monitor) runOnce(ctx context.Context) (wait time.Duration) {
 	if err := m.list(ctx); err != nil {
 		return m.backoff.Step()
 	}
-	m.backoff = protowatch.Backoff()
+	m.backoff = watch.Backoff()
 	next := begun.Add(m.interval())
 	due, recheck := m.count(), m.tracker.DueAgain(time.Now())
 	for _, turn := range []struct {

@@ -7,18 +7,16 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
-	"github.com/resourcestack/autohealer/internal/protowatch"
+	"github.com/resourcestack/autohealer/internal/watch"
 )
 
 // RevisionWatcher knows the sets in force of all ConfigMaps. It watches the stored
@@ -27,7 +25,7 @@ import (
 // safe for concurrent use, on any replica.
 type RevisionWatcher struct {
 	shelf  *RevisionStore
-	client client.WithWatch
+	source cache.ListerWatcherWithContext
 	log    *slog.Logger
 
 	inForce atomic.Pointer[[]*v1alpha1.ConditionSet] // nil while there is no watch
@@ -42,7 +40,9 @@ type RevisionWatcher struct {
 
 // NewRevisionWatcher returns a watcher that reads from the API server until it is started.
 func NewRevisionWatcher(c client.WithWatch, namespace string, log *slog.Logger) *RevisionWatcher {
-	return &RevisionWatcher{shelf: NewRevisionStore(c, namespace), client: c, log: log}
+	source := watch.Source(c, func() client.ObjectList { return &appsv1.ControllerRevisionList{} },
+		client.InNamespace(namespace), client.MatchingLabels{RevisionLabel: LabelValue})
+	return &RevisionWatcher{shelf: NewRevisionStore(c, namespace), source: source, log: log}
 }
 
 // NeedLeaderElection returns false: every replica watches.
@@ -51,10 +51,7 @@ func (l *RevisionWatcher) NeedLeaderElection() bool { return false }
 // Start watches until ctx ends.
 func (l *RevisionWatcher) Start(ctx context.Context) error {
 	// The watcher logs failures once itself; the reflector would log each of them.
-	logger := logr.Discard()
-	reflector := cache.NewReflectorWithOptions(&cache.ListWatch{ListWithContextFunc: l.list, WatchFuncWithContext: l.watch},
-		&appsv1.ControllerRevision{}, l, cache.ReflectorOptions{Logger: &logger, Backoff: protowatch.Backoff()})
-	reflector.RunWithContext(klog.NewContext(ctx, logger))
+	watch.Run(ctx, &appsv1.ControllerRevision{}, l, l, slog.New(slog.DiscardHandler))
 	return nil
 }
 
@@ -81,19 +78,18 @@ func (l *RevisionWatcher) Fresh(ctx context.Context) ([]*v1alpha1.ConditionSet, 
 	return nil, nil
 }
 
-func (l *RevisionWatcher) list(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-	options.LabelSelector = RevisionLabel + "=" + LabelValue
-	page := &appsv1.ControllerRevisionList{}
-	err := l.client.List(ctx, page, &client.ListOptions{Namespace: l.shelf.namespace, Raw: &options, Limit: options.Limit, Continue: options.Continue})
+// ListWithContext lists the revisions.
+func (l *RevisionWatcher) ListWithContext(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+	page, err := l.source.ListWithContext(ctx, options)
 	if err != nil {
 		l.setWatching(ctx, err)
 	}
 	return page, err
 }
 
-func (l *RevisionWatcher) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-	options.LabelSelector = RevisionLabel + "=" + LabelValue
-	w, err := l.client.Watch(ctx, &appsv1.ControllerRevisionList{}, &client.ListOptions{Namespace: l.shelf.namespace, Raw: &options})
+// WatchWithContext watches the revisions.
+func (l *RevisionWatcher) WatchWithContext(ctx context.Context, options metav1.ListOptions) (apiwatch.Interface, error) {
+	w, err := l.source.WatchWithContext(ctx, options)
 	l.setWatching(ctx, err)
 	return w, err
 }

@@ -806,11 +806,11 @@ func TestALabelledNodeIsReadyWithoutNodeClaims(t *testing.T) {
 		happens func(h *nodePoolFixture)
 		is      bool
 	}{
-		"there are none":                  {func(h *nodePoolFixture) { h.nodeClaims.inbox.setAvailability(gone) }, true},
+		"there are none":                  {func(h *nodePoolFixture) { h.nodeClaims.inbox.SetAvailability(gone) }, true},
 		"there are others":                {func(*nodePoolFixture) {}, false},
-		"they cannot be read for a while": {func(h *nodePoolFixture) { h.nodeClaims.inbox.setAvailability(errBroken) }, false},
+		"they cannot be read for a while": {func(h *nodePoolFixture) { h.nodeClaims.inbox.SetAvailability(errBroken) }, false},
 		"none, and its pool is known": {func(h *nodePoolFixture) {
-			h.nodeClaims.inbox.setAvailability(gone)
+			h.nodeClaims.inbox.SetAvailability(gone)
 			h.pool("default", nil)
 		}, false},
 	} {

@@ -16,12 +16,13 @@ import (
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
+	"github.com/resourcestack/autohealer/internal/watch"
 )
 
 // checks holds the NodeHealthChecks and the watches of the kinds that they reference.
 type checks struct {
-	inbox   *optionalInbox[*remediationv1alpha1.NodeHealthCheck]
-	watches dynamicWatches
+	inbox   *watch.Optional[*remediationv1alpha1.NodeHealthCheck]
+	watches watch.Kinds
 	medik8s medik8sLeader
 
 	known     map[string]*check
@@ -78,15 +79,15 @@ func (l *loop) checkOf(rule triage.RuleID) *check {
 // checks, the medik8s leader, and all objects of the referenced kinds. A kind that is not
 // served has no objects. A kind that cannot be read does not block the others.
 func (l *loop) knowsChecks(now time.Time) bool {
-	checks, _ := l.checks.inbox.availability()
-	medik8s, _ := l.checks.medik8s.inbox.availability()
-	leases, _ := l.leaseInbox.availability()
-	if checks == notAnswered || medik8s == notAnswered || leases == notAnswered {
+	checks, _ := l.checks.inbox.Availability()
+	medik8s, _ := l.checks.medik8s.inbox.Availability()
+	leases, _ := l.leaseInbox.Availability()
+	if checks == watch.NotAnswered || medik8s == watch.NotAnswered || leases == watch.NotAnswered {
 		return false
 	}
 	l.takeChecks(now)
-	for _, kind := range l.checks.watches.known {
-		if kind.current == notAnswered {
+	for _, kind := range l.checks.watches.Known {
+		if kind.Current == watch.NotAnswered {
 			return false
 		}
 	}
@@ -95,19 +96,19 @@ func (l *loop) knowsChecks(now time.Time) bool {
 
 // takeChecks takes in changed health checks and their dependencies.
 func (l *loop) takeChecks(now time.Time) {
-	batch := l.checks.inbox.take()
-	if batch.listVersion != "" {
+	batch := l.checks.inbox.Take()
+	if batch.ListVersion != "" {
 		for name := range l.checks.known {
-			if _, there := batch.changes[name]; !there {
+			if _, there := batch.Changes[name]; !there {
 				l.removeCheck(now, name)
 			}
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(batch.changes)) {
-		if change := batch.changes[name]; change.gone {
+	for _, name := range slices.Sorted(maps.Keys(batch.Changes)) {
+		if change := batch.Changes[name]; change.Gone {
 			l.removeCheck(now, name)
 		} else {
-			l.upsertCheck(now, change.object)
+			l.upsertCheck(now, change.Object)
 		}
 	}
 	if l.checks.changed {
@@ -125,8 +126,8 @@ func (l *loop) takeChecks(now time.Time) {
 // for none.
 func (c *checks) unreadableKinds() string {
 	var unread []string
-	for gvk, kind := range c.watches.known {
-		if !isTemplates(gvk) && kind.current != available && kind.current != notServed {
+	for gvk, kind := range c.watches.Known {
+		if !isTemplates(gvk) && kind.Current != watch.Available && kind.Current != watch.NotServed {
 			unread = append(unread, gvk.Kind)
 		}
 	}
@@ -215,11 +216,11 @@ func (l *loop) ensureWatches() {
 		}
 	}
 	for gvk := range referenced {
-		l.checks.watches.ensure(gvk)
+		l.checks.watches.Ensure(gvk)
 	}
-	for gvk := range l.checks.watches.known {
+	for gvk := range l.checks.watches.Known {
 		if !referenced[gvk] {
-			l.checks.watches.stop(gvk)
+			l.checks.watches.Stop(gvk)
 			maps.DeleteFunc(l.checks.templates, func(t remediation.Template, _ *unstructured.Unstructured) bool { return t.GroupVersionKind == gvk })
 		}
 	}
@@ -230,38 +231,38 @@ func isTemplates(gvk schema.GroupVersionKind) bool { return strings.HasSuffix(gv
 
 // takeTemplates takes in changed templates.
 func (l *loop) takeTemplates(now time.Time) {
-	for gvk, kind := range l.checks.watches.known {
-		if kind.updateAvailability(now) {
+	for gvk, kind := range l.checks.watches.Known {
+		if kind.UpdateAvailability(now) {
 			l.checks.changed = true
 			l.logAvailability(kind)
 		}
 		if !isTemplates(gvk) {
 			continue
 		}
-		batch := kind.take()
-		if batch.listVersion != "" {
+		batch := kind.Take()
+		if batch.ListVersion != "" {
 			maps.DeleteFunc(l.checks.templates, func(t remediation.Template, _ *unstructured.Unstructured) bool { return t.GroupVersionKind == gvk })
 			l.checks.changed = true
 		}
-		for _, change := range batch.changes {
-			t := remediation.Template{GroupVersionKind: gvk, Namespace: change.object.GetNamespace(), Name: change.object.GetName()}
+		for _, change := range batch.Changes {
+			t := remediation.Template{GroupVersionKind: gvk, Namespace: change.Object.GetNamespace(), Name: change.Object.GetName()}
 			l.checks.changed = true
-			if change.gone {
+			if change.Gone {
 				delete(l.checks.templates, t)
 			} else {
-				l.checks.templates[t] = change.object
+				l.checks.templates[t] = change.Object
 			}
 		}
 	}
 }
 
-func (l *loop) logAvailability(kind *dynamicWatch) {
-	switch kind.current {
-	case available:
+func (l *loop) logAvailability(kind *watch.Kind) {
+	switch kind.Current {
+	case watch.Available:
 		l.cfg.Logger.Info("kind watched", "kind", kind.String())
-	case notServed, accessDenied, failing:
-		l.cfg.Logger.Warn("kind not read", "kind", kind.String(), "err", kind.currentErr)
-	case notAnswered:
+	case watch.NotServed, watch.AccessDenied, watch.Failing:
+		l.cfg.Logger.Warn("kind not read", "kind", kind.String(), "err", kind.Err)
+	case watch.NotAnswered:
 	}
 }
 
@@ -359,19 +360,19 @@ func (l *loop) followCheck(now time.Time, c *check) {
 func (l *loop) templateProblem(ladder []remediation.Template) (problem, disabled string) {
 	for _, t := range ladder {
 		for _, gvk := range []schema.GroupVersionKind{t.GroupVersionKind, t.ObjectKind()} {
-			kind := l.checks.watches.known[gvk]
+			kind := l.checks.watches.Known[gvk]
 			if kind == nil {
 				continue
 			}
-			switch kind.current {
-			case available:
-			case notServed:
+			switch kind.Current {
+			case watch.Available:
+			case watch.NotServed:
 				return fmt.Sprintf("there is no kind %s (%s); install its CRD, or name another template", gvk.Kind, gvk.GroupVersion()), remediationv1alpha1.ReasonTemplateNotFound
-			case accessDenied:
-				return fmt.Sprintf("kind %s (%s) may not be read: %v; label a ClusterRole that allows it with rbac.ext-remediation/aggregate-to-ext-remediation=true", gvk.Kind, gvk.GroupVersion(), kind.currentErr), remediationv1alpha1.ReasonTemplateNotFound
-			case failing:
-				return fmt.Sprintf("kind %s (%s) could not be read: %v", gvk.Kind, gvk.GroupVersion(), kind.currentErr), remediationv1alpha1.ReasonTemplateNotFound
-			case notAnswered:
+			case watch.AccessDenied:
+				return fmt.Sprintf("kind %s (%s) may not be read: %v; label a ClusterRole that allows it with rbac.ext-remediation/aggregate-to-ext-remediation=true", gvk.Kind, gvk.GroupVersion(), kind.Err), remediationv1alpha1.ReasonTemplateNotFound
+			case watch.Failing:
+				return fmt.Sprintf("kind %s (%s) could not be read: %v", gvk.Kind, gvk.GroupVersion(), kind.Err), remediationv1alpha1.ReasonTemplateNotFound
+			case watch.NotAnswered:
 				return fmt.Sprintf("kind %s (%s) has not been read yet", gvk.Kind, gvk.GroupVersion()), ""
 			}
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
+	"github.com/resourcestack/autohealer/internal/watch"
 )
 
 // edited returns a later generation of the fixture's health check.
@@ -102,39 +103,39 @@ func TestTemplates(t *testing.T) {
 			u.SetGroupVersionKind(rebootTemplateKind)
 			u.SetNamespace("ns")
 			u.SetName("quick")
-			must(w.t, w.checks.watches.known[rebootTemplateKind].Update(u))
+			must(w.t, w.checks.watches.Known[rebootTemplateKind].Update(u))
 			w.runRound()
 		}, remediationv1alpha1.ReasonTemplateInvalid, "it has no spec"},
 		"a template that was deleted": {func(w *healthCheckFixture) {
 			for _, u := range w.checks.templates {
-				must(w.t, w.checks.watches.known[rebootTemplateKind].Delete(u))
+				must(w.t, w.checks.watches.Known[rebootTemplateKind].Delete(u))
 			}
 			w.runRound()
 		}, remediationv1alpha1.ReasonTemplateNotFound, "there is no template"},
 		"no kind": {func(w *healthCheckFixture) {
-			w.checks.watches.known[rebootKind].setAvailability(missing)
+			w.checks.watches.Known[rebootKind].SetAvailability(missing)
 			w.runRound()
 		}, remediationv1alpha1.ReasonTemplateNotFound, "there is no kind Reboot (example.com/v1)"},
 		"no right": {func(w *healthCheckFixture) {
-			w.checks.watches.known[rebootTemplateKind].setAvailability(forbidden)
+			w.checks.watches.Known[rebootTemplateKind].SetAvailability(forbidden)
 			w.runRound()
 		}, remediationv1alpha1.ReasonTemplateNotFound, "aggregate-to-ext-remediation"},
 		"a short break": {func(w *healthCheckFixture) {
-			w.checks.watches.known[rebootKind].setAvailability(errBroken)
+			w.checks.watches.Known[rebootKind].SetAvailability(errBroken)
 			w.runRound()
-			w.advance(briefOutage - 1)
+			w.advance(watch.BriefOutage - 1)
 		}, "", ""},
 		"a long one": {func(w *healthCheckFixture) {
-			w.checks.watches.known[rebootKind].setAvailability(errBroken)
+			w.checks.watches.Known[rebootKind].SetAvailability(errBroken)
 			w.runRound()
-			w.advance(briefOutage)
+			w.advance(watch.BriefOutage)
 		}, remediationv1alpha1.ReasonTemplateNotFound, "could not be read: connection refused"},
 		"one short break after the other": {func(w *healthCheckFixture) {
 			for range 3 {
-				w.checks.watches.known[rebootKind].setAvailability(errBroken)
+				w.checks.watches.Known[rebootKind].SetAvailability(errBroken)
 				w.runRound()
-				w.advance(briefOutage / 2)
-				w.checks.watches.known[rebootKind].setAvailability(nil)
+				w.advance(watch.BriefOutage / 2)
+				w.checks.watches.Known[rebootKind].SetAvailability(nil)
 				w.runRound()
 			}
 		}, "", ""},
@@ -190,8 +191,8 @@ func TestKindsAreWatchedWhileReferenced(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		watched := func(want ...schema.GroupVersionKind) {
 			t.Helper()
-			got := slices.Collect(maps.Keys(w.checks.watches.known))
-			if len(got) != len(want) || slices.ContainsFunc(want, func(gvk schema.GroupVersionKind) bool { return w.checks.watches.known[gvk] == nil }) {
+			got := slices.Collect(maps.Keys(w.checks.watches.Known))
+			if len(got) != len(want) || slices.ContainsFunc(want, func(gvk schema.GroupVersionKind) bool { return w.checks.watches.Known[gvk] == nil }) {
 				t.Errorf("watched are %v, want %v", got, want)
 			}
 		}
@@ -230,17 +231,17 @@ func TestARemovedKindRemovesItsObjects(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.treats("a")
 		missing := &meta.NoKindMatchError{GroupKind: rebootKind.GroupKind()}
-		w.checks.watches.known[rebootKind].setAvailability(missing)
+		w.checks.watches.Known[rebootKind].SetAvailability(missing)
 		w.runRound()
 		if n := len(w.treatments["a"].objects); n != 0 {
 			t.Errorf("%d objects are believed to be there", n)
 		}
-		w.checks.watches.known[rebootKind].setAvailability(nil)
+		w.checks.watches.Known[rebootKind].SetAvailability(nil)
 		w.runRound()
 		if c := w.checks.known["check"]; !strings.Contains(c.problem, "has not been read yet") {
 			t.Errorf("the kind is back and was not listed: %q", c.problem)
 		}
-		w.checks.inbox.setAvailability(&meta.NoKindMatchError{})
+		w.checks.inbox.SetAvailability(&meta.NoKindMatchError{})
 		w.runRound()
 		if len(w.checks.known) > 0 {
 			t.Error("there are health checks without a kind")
@@ -253,7 +254,7 @@ func TestControlPlaneNodesWaitWhileAKindIsUnreadable(t *testing.T) {
 		w.brings(checkNamed("another", func(c *remediationv1alpha1.NodeHealthCheck) {
 			c.Spec.RemediationTemplate, c.Spec.Selector = new(referTo(otherTemplateKind, "x")), &metav1.LabelSelector{MatchLabels: map[string]string{"no": "node"}}
 		}))
-		w.checks.watches.known[otherKind].setAvailability(apierrors.NewForbidden(schema.GroupResource{Resource: "others"}, "", errors.New("for a test")))
+		w.checks.watches.Known[otherKind].SetAvailability(apierrors.NewForbidden(schema.GroupResource{Resource: "others"}, "", errors.New("for a test")))
 		w.runRound()
 		w.node("a", corev1.ConditionTrue, inControl)
 		w.node("b", corev1.ConditionTrue)
@@ -377,7 +378,7 @@ func TestTemplatesOfOneKindMustAllowSeveralObjects(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		u := w.checks.templates[remediation.Template{GroupVersionKind: rebootTemplateKind, Namespace: "ns", Name: "slow"}].DeepCopy()
 		u.SetAnnotations(nil)
-		must(t, w.checks.watches.known[rebootTemplateKind].Update(u))
+		must(t, w.checks.watches.Known[rebootTemplateKind].Update(u))
 		w.runRound()
 		w.node("a", corev1.ConditionTrue)
 		w.wantNoTask("a")
@@ -422,7 +423,7 @@ func TestARemovedAPIVersionLosesNoObject(t *testing.T) {
 		w.lists(second, same)
 		w.lists(templates)
 		w.runRound()
-		w.checks.watches.known[second].setAvailability(apierrors.NewNotFound(schema.GroupResource{}, "reboots"))
+		w.checks.watches.Known[second].SetAvailability(apierrors.NewNotFound(schema.GroupResource{}, "reboots"))
 		w.runRound()
 		w.node("a", corev1.ConditionFalse)
 		if e := w.wantTask("a", deleteRemediation); e.object.GroupVersionKind != rebootKind {

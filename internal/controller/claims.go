@@ -15,6 +15,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/nodelease"
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/triage"
+	"github.com/resourcestack/autohealer/internal/watch"
 )
 
 // nodeClaim is a NodeClaim: the instance behind a node, which Karpenter replaces when the
@@ -39,7 +40,7 @@ func (c *nodeClaim) pool() string { return c.Labels[karpenter.NodePoolLabel] }
 
 // nodeClaims holds the NodeClaims and links them to nodes.
 type nodeClaims struct {
-	inbox  *optionalInbox[*karpenter.NodeClaim]
+	inbox  *watch.Optional[*karpenter.NodeClaim]
 	byName map[string]*nodeClaim
 	byID   map[string][]*nodeClaim // by provider ID: one, or two if something is wrong
 	nodes  map[string][]string     // node names, by provider ID
@@ -47,7 +48,7 @@ type nodeClaims struct {
 	dirty map[string]bool
 }
 
-func newNodeClaims(inbox *optionalInbox[*karpenter.NodeClaim]) nodeClaims {
+func newNodeClaims(inbox *watch.Optional[*karpenter.NodeClaim]) nodeClaims {
 	return nodeClaims{
 		inbox: inbox, byName: map[string]*nodeClaim{}, byID: map[string][]*nodeClaim{}, nodes: map[string][]string{}, dirty: map[string]bool{},
 	}
@@ -124,21 +125,21 @@ func (l *loop) reobserveDirty(now time.Time) {
 
 // takeClaims takes in changed claims.
 func (l *loop) takeClaims(now time.Time) {
-	batch := l.nodeClaims.inbox.take()
-	if batch.listVersion != "" {
+	batch := l.nodeClaims.inbox.Take()
+	if batch.ListVersion != "" {
 		for name, c := range l.nodeClaims.byName {
-			if _, there := batch.changes[name]; !there && (batch.listVersion == notServedVersion || !olderVersion(batch.listVersion, c.ResourceVersion)) {
+			if _, there := batch.Changes[name]; !there && (batch.ListVersion == watch.NotServedVersion || !olderVersion(batch.ListVersion, c.ResourceVersion)) {
 				l.claimDeleted(now, c)
 			}
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(batch.changes)) {
-		change := batch.changes[name]
+	for _, name := range slices.Sorted(maps.Keys(batch.Changes)) {
+		change := batch.Changes[name]
 		known := l.nodeClaims.byName[name]
 		switch {
-		case !change.gone:
-			l.upsertClaim(now, change.object)
-		case known != nil && known.UID == change.object.UID:
+		case !change.Gone:
+			l.upsertClaim(now, change.Object)
+		case known != nil && known.UID == change.Object.UID:
 			l.claimDeleted(now, known)
 		}
 	}
@@ -345,7 +346,7 @@ func (l *loop) addStartFacts(state *nodeState, c *nodeClaim, facts *triage.Node)
 // awaitsClaim reports whether a node without a known claim should have a claim.
 func (l *loop) awaitsClaim(node *corev1.Node) bool {
 	pool := node.Labels[karpenter.NodePoolLabel]
-	return pool != "" && (l.repairs.pools[pool] != nil || l.nodeClaims.inbox.hasSynced())
+	return pool != "" && (l.repairs.pools[pool] != nil || l.nodeClaims.inbox.HasSynced())
 }
 
 // addMarkFacts adds the running termination of a node.

@@ -23,6 +23,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 	installed "github.com/resourcestack/autohealer/internal/testbed/karpenter"
 	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/watch"
 )
 
 // claimClusterFixture is a test in a cluster with NodeClaims and without Karpenter.
@@ -178,7 +179,7 @@ func (y *claimClusterFixture) inPages() {
 	list := &karpenter.NodeClaimList{}
 	must(y.T, y.api.List(y.Context(), list))
 	all := len(list.Items)
-	source := sourceOf(y.api, func() client.ObjectList { return &karpenter.NodeClaimList{} })
+	source := watch.Source(y.api, func() client.ObjectList { return &karpenter.NodeClaimList{} })
 	seen, pages := map[string]bool{}, 0
 	options := metav1.ListOptions{Limit: 2}
 	for {

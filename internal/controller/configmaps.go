@@ -12,18 +12,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/internal/configmaps"
+	"github.com/resourcestack/autohealer/internal/watch"
 )
 
 // configMapSets holds the ConfigMaps that contain condition sets. The controller first
 // stores a valid version as a revision, and the version takes effect afterwards. So the
 // next leader continues with the same version.
 type configMapSets struct {
-	inbox     *inbox[*parsedConfigMap]
+	inbox     *watch.Inbox[*parsedConfigMap]
 	revisions *configmaps.RevisionStore
 	// restored holds the revisions that existed when this term began, for ConfigMaps that
 	// the watch has not delivered yet.
@@ -101,9 +102,9 @@ type parsedConfigMap struct {
 
 // newConfigMapInbox returns an inbox that parses ConfigMaps in the watch's goroutine, so
 // that the loop does not spend time on it.
-func newConfigMapInbox(signal chan<- struct{}) *inbox[*parsedConfigMap] {
-	box := newInbox[*parsedConfigMap](signal, nil)
-	box.convert = func(obj any) (*parsedConfigMap, bool) {
+func newConfigMapInbox(signal chan<- struct{}) *watch.Inbox[*parsedConfigMap] {
+	box := watch.NewInbox[*parsedConfigMap](signal, nil)
+	box.Convert = func(obj any) (*parsedConfigMap, bool) {
 		object, ok := obj.(*corev1.ConfigMap)
 		if !ok {
 			return nil, false
@@ -117,7 +118,7 @@ func newConfigMapInbox(signal chan<- struct{}) *inbox[*parsedConfigMap] {
 // configMapSource lists and watches ConfigMaps with sets. While a right is missing, it
 // reports that and retries.
 func configMapSource(c client.WithWatch, namespace string, tell func(context.Context, revisionAccess)) cache.ListerWatcherWithContext {
-	source := sourceOf(c, func() client.ObjectList { return &corev1.ConfigMapList{} },
+	source := watch.Source(c, func() client.ObjectList { return &corev1.ConfigMapList{} },
 		client.InNamespace(namespace), client.MatchingLabels{configmaps.Label: configmaps.LabelValue})
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (page runtime.Object, err error) {
@@ -127,7 +128,7 @@ func configMapSource(c client.WithWatch, namespace string, tell func(context.Con
 			})
 			return page, err
 		},
-		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (w watch.Interface, err error) {
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (w apiwatch.Interface, err error) {
 			err = untilAllowed(ctx, tell, func() error {
 				w, err = source.WatchWithContext(ctx, options)
 				return err
@@ -143,34 +144,34 @@ func (l *loop) takeConfigMaps(now time.Time) {
 	if !l.configMaps.canBeRead() {
 		return
 	}
-	batch := l.configMaps.inbox.take()
-	if batch.listVersion != "" {
+	batch := l.configMaps.inbox.Take()
+	if batch.ListVersion != "" {
 		for name, s := range l.configMaps.known {
-			if _, there := batch.changes[name]; !there {
+			if _, there := batch.Changes[name]; !there {
 				l.removeConfigMap(now, s)
 			}
 		}
 	}
-	changes := slices.SortedFunc(maps.Values(batch.changes), func(a, b change[*parsedConfigMap]) int { // the oldest first
-		return cmp.Or(a.object.CreationTimestamp.Compare(b.object.CreationTimestamp.Time), strings.Compare(a.object.Name, b.object.Name))
+	changes := slices.SortedFunc(maps.Values(batch.Changes), func(a, b watch.Change[*parsedConfigMap]) int { // the oldest first
+		return cmp.Or(a.Object.CreationTimestamp.Compare(b.Object.CreationTimestamp.Time), strings.Compare(a.Object.Name, b.Object.Name))
 	})
 	for _, a := range changes {
-		s := l.configMaps.known[a.object.Name]
-		if s != nil && (a.gone || s.UID != a.object.UID) {
+		s := l.configMaps.known[a.Object.Name]
+		if s != nil && (a.Gone || s.UID != a.Object.UID) {
 			l.removeConfigMap(now, s)
 			s = nil
 		}
-		if a.gone {
+		if a.Gone {
 			continue
 		}
 		if s == nil {
-			s = l.upsertConfigMap(now, a.object)
+			s = l.upsertConfigMap(now, a.Object)
 		}
-		s.parsedConfigMap = a.object
+		s.parsedConfigMap = a.Object
 	}
 	for _, a := range changes { // after all stored versions are in force
-		if !a.gone {
-			l.updateConfigMap(now, l.configMaps.known[a.object.Name])
+		if !a.Gone {
+			l.updateConfigMap(now, l.configMaps.known[a.Object.Name])
 		}
 	}
 	if len(changes) > 0 && l.configMaps.validateAt.After(now) { // a removed ConfigMap may have conflicted with another

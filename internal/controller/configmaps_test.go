@@ -944,11 +944,11 @@ func TestTheInboxParsesConfigMaps(t *testing.T) {
 	box := newConfigMapInbox(nil)
 	must(t, box.Update(sheetSaying("good", "u1", fileOf("A", "NoSchedule"))))
 	must(t, box.Update(sheetSaying("bad", "u2", "type: ConditionSets\n")))
-	got := box.take().changes
-	if good := got["good"].object; good.err != nil || len(good.version.Sets) != 1 {
+	got := box.Take().Changes
+	if good := got["good"].Object; good.err != nil || len(good.version.Sets) != 1 {
 		t.Errorf("the good one was read as %+v", good)
 	}
-	if bad := got["bad"].object; bad.err == nil || bad.version != nil {
+	if bad := got["bad"].Object; bad.err == nil || bad.version != nil {
 		t.Errorf("the bad one was read as %+v", bad)
 	}
 	if box.Update(&corev1.Pod{}) == nil {

@@ -88,7 +88,7 @@ func (l *loop) handleAccess(a revisionAccess) {
 }
 
 // canBeRead reports whether ConfigMaps and revisions are loaded.
-func (s *configMapSets) canBeRead() bool { return s.hasRevisions && s.inbox.hasSynced() }
+func (s *configMapSets) canBeRead() bool { return s.hasRevisions && s.inbox.HasSynced() }
 
 // keepsTaints reports whether the taints of a rule must stay unchanged because the rule cannot
 // be read. Only sets from ConfigMaps have rule names of this form.

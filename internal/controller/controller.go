@@ -29,6 +29,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 	"github.com/resourcestack/autohealer/internal/validate"
+	"github.com/resourcestack/autohealer/internal/watch"
 )
 
 // Config holds the dependencies and settings of a Controller.
@@ -109,36 +110,36 @@ func (c *Controller) Start(ctx context.Context) error {
 	defer cancel()
 
 	signal := make(chan struct{}, 1)
-	nodes, sets := newInbox(signal, nodewatch.Same), newInbox[*v1alpha1.ConditionSet](signal, nil)
-	watches.Go(func() { nodes.fill(ctx, &corev1.Node{}, c.cfg.Nodes, c.cfg.Logger) })
+	nodes, sets := watch.NewInbox(signal, nodewatch.Same), watch.NewInbox[*v1alpha1.ConditionSet](signal, nil)
+	watches.Go(func() { nodes.Fill(ctx, &corev1.Node{}, c.cfg.Nodes, c.cfg.Logger) })
 	watches.Go(func() {
-		sets.fill(ctx, &v1alpha1.ConditionSet{}, sourceOf(c.cfg.Client, func() client.ObjectList { return &v1alpha1.ConditionSetList{} }), c.cfg.Logger)
+		sets.Fill(ctx, &v1alpha1.ConditionSet{}, watch.Source(c.cfg.Client, func() client.ObjectList { return &v1alpha1.ConditionSetList{} }), c.cfg.Logger)
 	})
 	configMaps := newConfigMapSets(c.cfg, signal)
 	watches.Go(func() { configMaps.readRevisions(ctx, c.cfg.Logger) })
 	watches.Go(func() {
-		configMaps.inbox.fill(ctx, &corev1.ConfigMap{}, configMapSource(c.cfg.Client, c.cfg.Namespace, configMaps.sendAccess), c.cfg.Logger)
+		configMaps.inbox.Fill(ctx, &corev1.ConfigMap{}, configMapSource(c.cfg.Client, c.cfg.Namespace, configMaps.sendAccess), c.cfg.Logger)
 	})
-	leases := newOptionalInbox(signal, &coordinationv1.Lease{}, sourceOf(c.cfg.Client, func() client.ObjectList { return &coordinationv1.LeaseList{} }, client.InNamespace(nodelease.Namespace)))
-	watches.Go(func() { leases.run(ctx) })
-	medik8sInbox := newOptionalInbox(signal, &coordinationv1.Lease{}, medik8sLeases(c.cfg.Client))
-	medik8sInbox.namespaced = true
-	watches.Go(func() { medik8sInbox.run(ctx) })
+	leases := watch.NewOptional(signal, &coordinationv1.Lease{}, watch.Source(c.cfg.Client, func() client.ObjectList { return &coordinationv1.LeaseList{} }, client.InNamespace(nodelease.Namespace)))
+	watches.Go(func() { leases.Run(ctx) })
+	medik8sInbox := watch.NewOptional(signal, &coordinationv1.Lease{}, medik8sLeases(c.cfg.Client))
+	medik8sInbox.Namespaced = true
+	watches.Go(func() { medik8sInbox.Run(ctx) })
 	watches.Go(func() { agents.Run(ctx) })
-	healthChecks := newOptionalInbox(signal, &remediationv1alpha1.NodeHealthCheck{}, sourceOf(c.cfg.Client, func() client.ObjectList { return &remediationv1alpha1.NodeHealthCheckList{} }))
-	watches.Go(func() { healthChecks.run(ctx) })
-	repairPolicies := newOptionalInbox(signal, &v1alpha1.RepairPolicy{}, sourceOf(c.cfg.Client, func() client.ObjectList { return &v1alpha1.RepairPolicyList{} }))
-	watches.Go(func() { repairPolicies.run(ctx) })
+	healthChecks := watch.NewOptional(signal, &remediationv1alpha1.NodeHealthCheck{}, watch.Source(c.cfg.Client, func() client.ObjectList { return &remediationv1alpha1.NodeHealthCheckList{} }))
+	watches.Go(func() { healthChecks.Run(ctx) })
+	repairPolicies := watch.NewOptional(signal, &v1alpha1.RepairPolicy{}, watch.Source(c.cfg.Client, func() client.ObjectList { return &v1alpha1.RepairPolicyList{} }))
+	watches.Go(func() { repairPolicies.Run(ctx) })
 	blocks, err := c.newRepairBlocks(signal)
 	if err != nil {
 		return err
 	}
 	watches.Go(func() { blocks.Run(ctx) })
-	claims := newOptionalInbox(signal, &karpenter.NodeClaim{}, &dependentSource{
-		source:         sourceOf(c.cfg.Client, func() client.ObjectList { return &karpenter.NodeClaimList{} }),
-		isOtherMissing: func() bool { known, isThere, _ := blocks.Listed(); return known && !isThere },
+	claims := watch.NewOptional(signal, &karpenter.NodeClaim{}, &watch.DependentSource{
+		Source:         watch.Source(c.cfg.Client, func() client.ObjectList { return &karpenter.NodeClaimList{} }),
+		IsOtherMissing: func() bool { known, isThere, _ := blocks.Listed(); return known && !isThere },
 	})
-	watches.Go(func() { claims.run(ctx) })
+	watches.Go(func() { claims.Run(ctx) })
 	l := &loop{
 		cfg:           c.cfg,
 		core:          triage.New(),
@@ -157,9 +158,9 @@ func (c *Controller) Start(ctx context.Context) error {
 			medik8s:   medik8sLeader{inbox: medik8sInbox, leases: map[string]observedLease{}},
 			known:     map[string]*check{},
 			templates: map[remediation.Template]*unstructured.Unstructured{},
-			watches: dynamicWatches{
-				client: c.cfg.Client, signal: signal, known: map[schema.GroupVersionKind]*dynamicWatch{},
-				start: func(work func(context.Context)) context.CancelFunc {
+			watches: watch.Kinds{
+				Client: c.cfg.Client, Signal: signal, Known: map[schema.GroupVersionKind]*watch.Kind{},
+				Start: func(work func(context.Context)) context.CancelFunc {
 					ctx, stop := context.WithCancel(ctx)
 					watches.Go(func() { work(ctx) })
 					return stop

@@ -21,6 +21,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
+	"github.com/resourcestack/autohealer/internal/watch"
 )
 
 // The kinds of a remediator and of another product.
@@ -54,8 +55,8 @@ func healthCheckFixtureIn(t *testing.T, c *loopFixture, changes ...func(*remedia
 		medik8s: medik8sLeader{inbox: there(t, &coordinationv1.Lease{}), leases: map[string]observedLease{}},
 		known:   map[string]*check{}, templates: map[remediation.Template]*unstructured.Unstructured{},
 	}
-	w.checks.medik8s.inbox.namespaced = true
-	w.checks.watches = dynamicWatches{known: map[schema.GroupVersionKind]*dynamicWatch{}, start: func(func(context.Context)) context.CancelFunc {
+	w.checks.medik8s.inbox.Namespaced = true
+	w.checks.watches = watch.Kinds{Known: map[schema.GroupVersionKind]*watch.Kind{}, Start: func(func(context.Context)) context.CancelFunc {
 		return func() { w.left++ }
 	}}
 	w.leaseInbox, w.treatments, w.treatmentsByObject = there(t, &coordinationv1.Lease{}), map[string]*nodeTreatments{}, map[string]*nodeTreatments{}
@@ -73,10 +74,10 @@ func healthCheckFixtureIn(t *testing.T, c *loopFixture, changes ...func(*remedia
 }
 
 // there returns an inbox for a kind without objects.
-func there[T client.Object](t *testing.T, sample T) *optionalInbox[T] {
+func there[T client.Object](t *testing.T, sample T) *watch.Optional[T] {
 	t.Helper()
-	box := newOptionalInbox(nil, sample, nil)
-	box.setAvailability(nil)
+	box := watch.NewOptional(nil, sample, nil)
+	box.SetAvailability(nil)
 	must(t, box.Replace(nil, "1"))
 	return box
 }
@@ -133,11 +134,11 @@ func (w *healthCheckFixture) brings(c *remediationv1alpha1.NodeHealthCheck) {
 // lists delivers all objects of a watched kind.
 func (w *healthCheckFixture) lists(gvk schema.GroupVersionKind, all ...*unstructured.Unstructured) {
 	w.t.Helper()
-	kind := w.checks.watches.known[gvk]
+	kind := w.checks.watches.Known[gvk]
 	if kind == nil {
 		w.t.Fatalf("kind %s is not watched", gvk.Kind)
 	}
-	kind.setAvailability(nil)
+	kind.SetAvailability(nil)
 	list := make([]any, 0, len(all))
 	for _, u := range all {
 		list = append(list, u.DeepCopy())
@@ -155,7 +156,7 @@ func (w *healthCheckFixture) template(gvk schema.GroupVersionKind, name string) 
 	if c := w.checks.known["check"]; c != nil && len(c.object.Spec.EscalatingRemediations) > 1 { // their objects have names of their own
 		u.SetAnnotations(map[string]string{remediation.MultipleTemplatesAnnotation: ""})
 	}
-	must(w.t, w.checks.watches.known[gvk].Update(u))
+	must(w.t, w.checks.watches.Known[gvk].Update(u))
 }
 
 // node delivers a node.
@@ -200,14 +201,14 @@ func (w *healthCheckFixture) made(node, template string, changes ...func(*unstru
 // finds delivers an object.
 func (w *healthCheckFixture) finds(u *unstructured.Unstructured) {
 	w.t.Helper()
-	must(w.t, w.checks.watches.known[u.GroupVersionKind()].Update(u.DeepCopy()))
+	must(w.t, w.checks.watches.Known[u.GroupVersionKind()].Update(u.DeepCopy()))
 	w.runRound()
 }
 
 // loses delivers the deletion of an object.
 func (w *healthCheckFixture) loses(u *unstructured.Unstructured) {
 	w.t.Helper()
-	must(w.t, w.checks.watches.known[u.GroupVersionKind()].Delete(u.DeepCopy()))
+	must(w.t, w.checks.watches.Known[u.GroupVersionKind()].Delete(u.DeepCopy()))
 	w.runRound()
 }
 

@@ -10,6 +10,8 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
@@ -18,6 +20,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/repairblock"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
+	"github.com/resourcestack/autohealer/internal/watch"
 )
 
 // newLoop returns an empty loop, as if the API server were unreachable.
@@ -25,8 +28,8 @@ func newLoop(log *slog.Logger, announce func(treat.Event)) *loop {
 	return &loop{
 		cfg:          Config{Event: announce, Metrics: NewMetrics(), Logger: log},
 		core:         triage.New(),
-		nodeInbox:    newInbox[*corev1.Node](nil, nil),
-		setInbox:     newInbox[*v1alpha1.ConditionSet](nil, nil),
+		nodeInbox:    watch.NewInbox[*corev1.Node](nil, nil),
+		setInbox:     watch.NewInbox[*v1alpha1.ConditionSet](nil, nil),
 		configMaps:   &configMapSets{inbox: newConfigMapInbox(nil), known: map[string]*configMapSet{}, hasRevisions: true},
 		checks:       checks{inbox: absent[*remediationv1alpha1.NodeHealthCheck](), medik8s: medik8sLeader{inbox: absent[*coordinationv1.Lease]()}},
 		repairs:      newRepairs(RepairConfig{}, absent[*v1alpha1.RepairPolicy](), noPools{}),
@@ -44,11 +47,23 @@ type noPools struct{}
 func (noPools) Listed() (known, isThere bool, err error)               { return true, false, nil }
 func (noPools) Take() (changed map[string]*repairblock.Pool, all bool) { return nil, false }
 
+func named(name, version string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: version}}
+}
+
+// must fails a test on an error.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // absent returns an inbox for a kind that is not served.
-func absent[T client.Object]() *optionalInbox[T] {
+func absent[T client.Object]() *watch.Optional[T] {
 	var sample T
-	box := newOptionalInbox(nil, sample, nil)
-	box.last = notServed
+	box := watch.NewOptional(nil, sample, nil)
+	box.SetAvailability(&meta.NoKindMatchError{})
 	return box
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
+	"github.com/resourcestack/autohealer/internal/watch"
 )
 
 const (
@@ -35,8 +36,8 @@ type loop struct {
 	write *treat.Writer
 
 	signal     <-chan struct{}
-	nodeInbox  *inbox[*corev1.Node]
-	setInbox   *inbox[*v1alpha1.ConditionSet]
+	nodeInbox  *watch.Inbox[*corev1.Node]
+	setInbox   *watch.Inbox[*v1alpha1.ConditionSet]
 	configMaps *configMapSets
 	loaded     bool
 
@@ -48,7 +49,7 @@ type loop struct {
 	checks             checks
 	repairs            repairs
 	nodeClaims         nodeClaims
-	leaseInbox         *optionalInbox[*coordinationv1.Lease] // of nodes
+	leaseInbox         *watch.Optional[*coordinationv1.Lease] // of nodes
 	treatments         map[string]*nodeTreatments
 	treatmentsByObject map[string]*nodeTreatments // of remediation objects, by kind, namespace and name
 	orphans            orphanedRemediations
@@ -136,7 +137,7 @@ func (l *loop) run(ctx context.Context) error {
 // when the next round is due, zero for never.
 func (l *loop) round(ctx context.Context) time.Time {
 	now := time.Now()
-	if !l.loaded && (!l.nodeInbox.hasSynced() || !l.setInbox.hasSynced() || !l.configMaps.canBeRead() && len(l.configMaps.denied) == 0 || !l.knowsRepairs(now) || !l.knowsChecks(now)) {
+	if !l.loaded && (!l.nodeInbox.HasSynced() || !l.setInbox.HasSynced() || !l.configMaps.canBeRead() && len(l.configMaps.denied) == 0 || !l.knowsRepairs(now) || !l.knowsChecks(now)) {
 		return time.Time{} // an inbox signals when it is filled
 	}
 	l.takeSets(now)
@@ -203,29 +204,29 @@ func earliest(a, b time.Time) time.Time {
 
 // takeNodes passes changed nodes to the core.
 func (l *loop) takeNodes(now time.Time) {
-	batch := l.nodeInbox.take()
-	if batch.listVersion != "" {
+	batch := l.nodeInbox.Take()
+	if batch.ListVersion != "" {
 		for name, state := range l.nodeStates {
 			// A node from a direct read may be newer than the list.
-			if _, there := batch.changes[name]; !there && !olderVersion(batch.listVersion, state.node.ResourceVersion) {
+			if _, there := batch.Changes[name]; !there && !olderVersion(batch.ListVersion, state.node.ResourceVersion) {
 				l.removeNode(now, state)
 			}
 		}
 	}
-	facts := make([]triage.Node, 0, len(batch.changes))
-	for _, name := range slices.Sorted(maps.Keys(batch.changes)) {
-		change := batch.changes[name]
+	facts := make([]triage.Node, 0, len(batch.Changes))
+	for _, name := range slices.Sorted(maps.Keys(batch.Changes)) {
+		change := batch.Changes[name]
 		state := l.nodeStates[name]
 		switch {
-		case change.gone:
-			if state != nil && !older(change.object, state.node) {
+		case change.Gone:
+			if state != nil && !older(change.Object, state.node) {
 				l.removeNode(now, state)
 			}
-		case state != nil && !isOtherVersion(state.node, change.object): // the result of our own write came before the watch event
-		case state != nil && nodewatch.Same(state.node, change.object): // a heartbeat
-			state.setNode(change.object, state.observedAt)
+		case state != nil && !isOtherVersion(state.node, change.Object): // the result of our own write came before the watch event
+		case state != nil && nodewatch.Same(state.node, change.Object): // a heartbeat
+			state.setNode(change.Object, state.observedAt)
 		default:
-			facts = append(facts, l.upsertNode(change.object, change.at))
+			facts = append(facts, l.upsertNode(change.Object, change.At))
 		}
 	}
 	l.core.Observe(now, facts...)
@@ -320,19 +321,19 @@ func (l *loop) removeNode(now time.Time, state *nodeState) {
 
 // takeSets takes in changed condition sets.
 func (l *loop) takeSets(now time.Time) {
-	batch := l.setInbox.take()
-	if batch.listVersion != "" {
+	batch := l.setInbox.Take()
+	if batch.ListVersion != "" {
 		for name, pol := range l.sets {
-			if _, there := batch.changes[name]; !there && pol.isInAPI() {
+			if _, there := batch.Changes[name]; !there && pol.isInAPI() {
 				l.removeSet(now, name)
 			}
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(batch.changes)) {
-		if change := batch.changes[name]; change.gone {
+	for _, name := range slices.Sorted(maps.Keys(batch.Changes)) {
+		if change := batch.Changes[name]; change.Gone {
 			l.removeSet(now, name)
 		} else {
-			l.followSet(now, change.object)
+			l.followSet(now, change.Object)
 		}
 	}
 	if l.validation.due && !l.configMaps.validateAt.IsZero() { // the change may unblock a ConfigMap

@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/internal/watch"
 )
 
 const (
@@ -24,7 +26,7 @@ const (
 // medik8sLeader watches for medik8s' own controller of NodeHealthChecks. Two controllers
 // that follow the same health check would undo each other's work.
 type medik8sLeader struct {
-	inbox *optionalInbox[*coordinationv1.Lease]
+	inbox *watch.Optional[*coordinationv1.Lease]
 	// leases are the held Leases, by namespace and name.
 	leases map[string]observedLease
 }
@@ -42,24 +44,24 @@ type observedLease struct {
 // medik8sLeases lists and watches the leader-election Leases of medik8s.
 func medik8sLeases(c client.WithWatch) cache.ListerWatcherWithContext {
 	byName := client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector(metav1.ObjectNameField, medik8sLeaseName)}
-	return sourceOf(c, func() client.ObjectList { return &coordinationv1.LeaseList{} }, byName)
+	return watch.Source(c, func() client.ObjectList { return &coordinationv1.LeaseList{} }, byName)
 }
 
 // take takes in changed Leases. While they cannot be read, none ends, because the holder
 // may be renewing it.
 func (m *medik8sLeader) take(now time.Time) {
 	defer m.end(now)
-	batch := m.inbox.take()
-	if batch.listVersion != "" {
+	batch := m.inbox.Take()
+	if batch.ListVersion != "" {
 		for key := range m.leases {
-			if _, there := batch.changes[key]; !there {
+			if _, there := batch.Changes[key]; !there {
 				delete(m.leases, key)
 			}
 		}
 	}
-	for key, change := range batch.changes {
-		spec := change.object.Spec
-		if change.gone || spec.HolderIdentity == nil || *spec.HolderIdentity == "" { // it was released
+	for key, change := range batch.Changes {
+		spec := change.Object.Spec
+		if change.Gone || spec.HolderIdentity == nil || *spec.HolderIdentity == "" { // it was released
 			delete(m.leases, key)
 			continue
 		}
@@ -74,19 +76,19 @@ func (m *medik8sLeader) take(now time.Time) {
 		if spec.LeaseDurationSeconds != nil {
 			is.duration = time.Duration(*spec.LeaseDurationSeconds) * time.Second
 		}
-		is.until = change.at.Add(is.duration)
+		is.until = change.At.Add(is.duration)
 		m.leases[key] = is
 	}
 }
 
 // end ends expired Leases. If they cannot be read, it extends all of them.
 func (m *medik8sLeader) end(now time.Time) {
-	current, _ := m.inbox.availability()
+	current, _ := m.inbox.Availability()
 	for key, t := range m.leases {
 		switch {
 		case t.ended:
 			continue
-		case current == failing:
+		case current == watch.Failing:
 			t.until = now.Add(t.duration)
 		case !now.Before(t.until):
 			t.ended = true
@@ -97,8 +99,8 @@ func (m *medik8sLeader) end(now time.Time) {
 
 // isUnknown reports whether the holders of the Leases could not be determined.
 func (m *medik8sLeader) isUnknown() (is bool, why error) {
-	current, why := m.inbox.availability()
-	return current == accessDenied || current == failing && !m.inbox.hasSynced(), why
+	current, why := m.inbox.Availability()
+	return current == watch.AccessDenied || current == watch.Failing && !m.inbox.HasSynced(), why
 }
 
 // isActive reports whether the other controller is running or may be.

@@ -11,6 +11,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/resourcestack/autohealer/internal/watch"
 )
 
 // held returns a Lease of medik8s, renewed at that time by its own clock.
@@ -26,16 +28,16 @@ var errForbiddenLeases = apierrors.NewForbidden(schema.GroupResource{Resource: "
 func TestMedik8sLeader(t *testing.T) {
 	type step struct {
 		name     string
-		happens  func(q *optionalInbox[*coordinationv1.Lease]) error
+		happens  func(q *watch.Optional[*coordinationv1.Lease]) error
 		passes   time.Duration
 		isActive bool
 	}
 	past, future := time.Unix(1, 0), time.Unix(1<<33, 0)
-	brings := func(l *coordinationv1.Lease) func(*optionalInbox[*coordinationv1.Lease]) error {
-		return func(q *optionalInbox[*coordinationv1.Lease]) error { return q.Update(l) }
+	brings := func(l *coordinationv1.Lease) func(*watch.Optional[*coordinationv1.Lease]) error {
+		return func(q *watch.Optional[*coordinationv1.Lease]) error { return q.Update(l) }
 	}
-	hears := func(err error) func(*optionalInbox[*coordinationv1.Lease]) error {
-		return func(q *optionalInbox[*coordinationv1.Lease]) error { q.setAvailability(err); return nil }
+	hears := func(err error) func(*watch.Optional[*coordinationv1.Lease]) error {
+		return func(q *watch.Optional[*coordinationv1.Lease]) error { q.SetAvailability(err); return nil }
 	}
 	for name, steps := range map[string][]step{
 		"nobody": {{"at once", nil, 0, false}},
@@ -50,7 +52,7 @@ func TestMedik8sLeader(t *testing.T) {
 			{"first", brings(held("a", "x", past, 20)), 15 * time.Second, true},
 			{"the same", brings(held("a", "x", past, 20)), 5 * time.Second, false},
 			{"the same after its end", brings(held("a", "x", past, 20)), 0, false},
-			{"listed", func(q *optionalInbox[*coordinationv1.Lease]) error {
+			{"listed", func(q *watch.Optional[*coordinationv1.Lease]) error {
 				return q.Replace([]any{held("a", "x", past, 20)}, "7")
 			}, 0, false},
 			{"by another", brings(held("a", "y", past, 20)), 19 * time.Second, true},
@@ -61,11 +63,11 @@ func TestMedik8sLeader(t *testing.T) {
 		},
 		"one that is deleted ends at once": {
 			{"held", brings(held("a", "x", past, 20)), time.Second, true},
-			{"deleted", func(q *optionalInbox[*coordinationv1.Lease]) error { return q.Delete(held("a", "x", past, 20)) }, 0, false},
+			{"deleted", func(q *watch.Optional[*coordinationv1.Lease]) error { return q.Delete(held("a", "x", past, 20)) }, 0, false},
 		},
 		"one that is not on the list is gone": {
 			{"held", brings(held("a", "x", past, 20)), time.Second, true},
-			{"listed", func(q *optionalInbox[*coordinationv1.Lease]) error { return q.Replace(nil, "7") }, 0, false},
+			{"listed", func(q *watch.Optional[*coordinationv1.Lease]) error { return q.Replace(nil, "7") }, 0, false},
 		},
 		"two, of which one ends": {
 			{"the first", brings(held("a", "x", past, 20)), 10 * time.Second, true},
@@ -95,7 +97,7 @@ func TestMedik8sLeader(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := medik8sLeader{inbox: there(t, &coordinationv1.Lease{}), leases: map[string]observedLease{}}
-				p.inbox.namespaced = true
+				p.inbox.Namespaced = true
 				for _, s := range steps {
 					if s.happens != nil {
 						must(t, s.happens(p.inbox))
@@ -117,8 +119,8 @@ func TestMedik8sLeader(t *testing.T) {
 
 // A controller that could never read the Leases does not know that no leader exists.
 func TestMedik8sLeaderThatCouldNeverBeRead(t *testing.T) {
-	p := medik8sLeader{inbox: newOptionalInbox(nil, &coordinationv1.Lease{}, nil), leases: map[string]observedLease{}}
-	p.inbox.setAvailability(errBroken)
+	p := medik8sLeader{inbox: watch.NewOptional(nil, &coordinationv1.Lease{}, nil), leases: map[string]observedLease{}}
+	p.inbox.SetAvailability(errBroken)
 	p.take(time.Now())
 	if !p.isActive() || !strings.Contains(p.message(), errBroken.Error()) {
 		t.Errorf("active: %t (%q)", p.isActive(), p.message())

@@ -17,6 +17,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/repairblock"
 	"github.com/resourcestack/autohealer/internal/triage"
 	"github.com/resourcestack/autohealer/internal/validate"
+	"github.com/resourcestack/autohealer/internal/watch"
 )
 
 // RepairConfig configures the replacement of nodes.
@@ -40,7 +41,7 @@ type RepairConfig struct {
 // repairs holds the policies for the replacement of nodes.
 type repairs struct {
 	cfg    RepairConfig
-	inbox  *optionalInbox[*v1alpha1.RepairPolicy]
+	inbox  *watch.Optional[*v1alpha1.RepairPolicy]
 	blocks poolSource
 
 	policies        map[string]*repairPolicy
@@ -61,7 +62,7 @@ type poolSource interface {
 }
 
 // newRepairs returns repairs without any policy.
-func newRepairs(cfg RepairConfig, inbox *optionalInbox[*v1alpha1.RepairPolicy], blocks poolSource) repairs {
+func newRepairs(cfg RepairConfig, inbox *watch.Optional[*v1alpha1.RepairPolicy], blocks poolSource) repairs {
 	return repairs{
 		cfg: cfg, inbox: inbox, blocks: blocks,
 		policies: map[string]*repairPolicy{}, pools: map[string]*repairblock.Pool{},
@@ -134,28 +135,28 @@ func isRepair(rule triage.RuleID) bool {
 // is not installed does not block.
 func (l *loop) knowsRepairs(now time.Time) bool {
 	l.takeRepairs(now)
-	policies, _ := l.repairs.inbox.availability()
-	claims, _ := l.nodeClaims.inbox.availability()
+	policies, _ := l.repairs.inbox.Availability()
+	claims, _ := l.nodeClaims.inbox.Availability()
 	arePoolsKnown, _, _ := l.repairs.blocks.Listed()
-	return policies != notAnswered && claims != notAnswered && arePoolsKnown
+	return policies != watch.NotAnswered && claims != watch.NotAnswered && arePoolsKnown
 }
 
 // takeRepairs takes in changed policies and pools.
 func (l *loop) takeRepairs(now time.Time) {
 	r := &l.repairs
-	batch := r.inbox.take()
-	if batch.listVersion != "" {
+	batch := r.inbox.Take()
+	if batch.ListVersion != "" {
 		for name := range r.policies {
-			if _, there := batch.changes[name]; !there {
+			if _, there := batch.Changes[name]; !there {
 				l.removeRepairPolicy(now, name)
 			}
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(batch.changes)) {
-		if change := batch.changes[name]; change.gone {
+	for _, name := range slices.Sorted(maps.Keys(batch.Changes)) {
+		if change := batch.Changes[name]; change.Gone {
 			l.removeRepairPolicy(now, name)
 		} else {
-			l.upsertRepairPolicy(now, change.object)
+			l.upsertRepairPolicy(now, change.Object)
 		}
 	}
 	changed, all := r.blocks.Take()

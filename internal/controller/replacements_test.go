@@ -104,7 +104,7 @@ func (w *healthCheckFixture) successor(page []ledger.Entry, objects []*unstructu
 		must(w.t, successor.nodeInbox.Update(state.node))
 	}
 	for _, object := range objects {
-		must(w.t, successor.checks.watches.known[object.GroupVersionKind()].Update(object.DeepCopy()))
+		must(w.t, successor.checks.watches.Known[object.GroupVersionKind()].Update(object.DeepCopy()))
 	}
 	now := time.Now()
 	successor.takeNodes(now)

@@ -18,7 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/watch"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -30,6 +30,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
+	"github.com/resourcestack/autohealer/internal/watch"
 )
 
 // clusterFixture is a test in a cluster with a remediator.
@@ -485,37 +486,37 @@ func (s *clusterFixture) inheritsNothingEnded() {
 }
 
 // said waits until the inbox has this availability.
-func said(t *testing.T, signal <-chan struct{}, q *optionalInbox[*unstructured.Unstructured], want availability) {
+func said(t *testing.T, signal <-chan struct{}, q *watch.Optional[*unstructured.Unstructured], want watch.Availability) {
 	t.Helper()
 	limit := time.After(time.Minute)
 	for {
-		if is, _ := q.availability(); is == want {
+		if is, _ := q.Availability(); is == want {
 			return
 		}
 		select {
 		case <-signal:
 		case <-limit:
-			is, err := q.availability()
+			is, err := q.Availability()
 			t.Fatalf("the answer is %d (%v), want %d", is, err, want)
 		}
 	}
 }
 
 // inquires watches the kinds of the remediator until the test ends.
-func inquires(t *testing.T, api client.WithWatch) (q *optionalInbox[*unstructured.Unstructured], signal chan struct{}) {
+func inquires(t *testing.T, api client.WithWatch) (q *watch.Optional[*unstructured.Unstructured], signal chan struct{}) {
 	t.Helper()
 	signal = make(chan struct{}, 1)
 	sample := &unstructured.Unstructured{}
 	sample.SetGroupVersionKind(remediator.Kind)
-	q = newOptionalInbox(signal, sample, unstructuredSource(api, remediator.Kind))
-	if is, _ := q.availability(); is != notAnswered {
+	q = watch.NewOptional(signal, sample, watch.UnstructuredSource(api, remediator.Kind))
+	if is, _ := q.Availability(); is != watch.NotAnswered {
 		t.Errorf("before the first request the answer is %d", is)
 	}
 	ended := make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
 	var log strings.Builder
 	ctx = logr.NewContextWithSlogLogger(ctx, slog.New(slog.NewTextHandler(&log, nil)))
-	go func() { defer close(ended); q.run(ctx) }()
+	go func() { defer close(ended); q.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		<-ended
@@ -529,10 +530,10 @@ func inquires(t *testing.T, api client.WithWatch) (q *optionalInbox[*unstructure
 func (s *clusterFixture) asksForAKindThatIsNotThere(cluster *testbed.Cluster) {
 	t, api := s.T, s.api
 	q, signal := inquires(t, api)
-	said(t, signal, q, notServed)
+	said(t, signal, q, watch.NotServed)
 	must(t, remediator.Install(t.Context(), cluster))
-	said(t, signal, q, available)
-	if !q.hasSynced() {
+	said(t, signal, q, watch.Available)
+	if !q.HasSynced() {
 		t.Error("it is there, and was not listed")
 	}
 	object := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{}}}
@@ -540,13 +541,13 @@ func (s *clusterFixture) asksForAKindThatIsNotThere(cluster *testbed.Cluster) {
 	object.SetNamespace(metav1.NamespaceDefault)
 	object.SetName("x")
 	must(t, api.Create(t.Context(), object))
-	for q.take().changes["x"].object == nil {
+	for q.Take().Changes["x"].Object == nil {
 		<-signal
 	}
 	_, err := cluster.Kubectl(t.Context(), "delete", "crd", "exampleremediations."+remediator.GroupVersion.Group)
 	must(t, err)
-	said(t, signal, q, notServed)
-	if letter := q.take(); letter.listVersion == "" && !letter.changes["x"].gone || q.hasSynced() {
+	said(t, signal, q, watch.NotServed)
+	if letter := q.Take(); letter.ListVersion == "" && !letter.Changes["x"].Gone || q.HasSynced() {
 		t.Errorf("what there was of it is believed to be there: %+v", letter)
 	}
 }
@@ -569,22 +570,22 @@ func (s *clusterFixture) asksForAKindThatIsThere() {
 			}
 			return c.List(ctx, list, options...)
 		},
-		Watch: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) (watch.Interface, error) {
+		Watch: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) (apiwatch.Interface, error) {
 			if err := fails(); err != nil {
 				return nil, err
 			}
 			return c.Watch(ctx, list, options...)
 		},
 	}))
-	said(t, signal, q, accessDenied)
-	if _, err := q.availability(); !apierrors.IsForbidden(err) {
+	said(t, signal, q, watch.AccessDenied)
+	if _, err := q.Availability(); !apierrors.IsForbidden(err) {
 		t.Errorf("the reason is %v", err)
 	}
 	fault.Store(&errBroken)
-	said(t, signal, q, failing)
+	said(t, signal, q, watch.Failing)
 	fault.Store(nil)
-	said(t, signal, q, available)
-	if letter := q.take(); letter.listVersion == "" {
+	said(t, signal, q, watch.Available)
+	if letter := q.Take(); letter.ListVersion == "" {
 		t.Error("it is there, and no list has come")
 	}
 }

@@ -66,7 +66,7 @@ func TestTaskOrder(t *testing.T) {
 			w.node("a", corev1.ConditionTrue, madeAnew)
 		}, deleteRemediation, nil},
 		"what outlives its node goes": {func(w *healthCheckFixture) {
-			must(w.t, w.checks.watches.known[rebootKind].Update(w.orphan()))
+			must(w.t, w.checks.watches.Known[rebootKind].Update(w.orphan()))
 			w.runRound()
 		}, deleteRemediation, nil},
 		"a remediator that means the node to go is waited for": {func(w *healthCheckFixture) {
@@ -525,13 +525,13 @@ func TestAListThatIsOlderThanAWriteLosesNothing(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		listed := w.nextVersion()
 		w.treats("a")
-		must(w.t, w.checks.watches.known[rebootKind].Replace(nil, listed))
+		must(w.t, w.checks.watches.Known[rebootKind].Replace(nil, listed))
 		must(w.t, w.leaseInbox.Replace(nil, listed))
 		w.runRound()
 		if treatments := w.treatments["a"]; len(treatments.objects) != 1 || treatments.lease == nil || treatments.losses != 0 {
 			t.Errorf("lost: %+v", treatments)
 		}
-		must(w.t, w.checks.watches.known[rebootKind].Replace(nil, w.nextVersion()))
+		must(w.t, w.checks.watches.Known[rebootKind].Replace(nil, w.nextVersion()))
 		must(w.t, w.leaseInbox.Replace(nil, w.nextVersion()))
 		w.runRound()
 		if treatments := w.treatments["a"]; len(treatments.objects) != 0 || treatments.lease != nil || treatments.losses != 1 {
@@ -630,13 +630,13 @@ func TestTheKindOfAnObjectThatArrivesLateIsWatched(t *testing.T) {
 		w.brings(checkNamed("check", func(c *remediationv1alpha1.NodeHealthCheck) {
 			c.Generation, c.Spec.RemediationTemplate = 2, new(referTo(otherTemplateKind, "x"))
 		}))
-		if w.checks.watches.known[rebootKind] != nil {
+		if w.checks.watches.Known[rebootKind] != nil {
 			t.Fatal("the kind is watched although no policy references it")
 		}
 		w.makes(object)(r)
 		w.handleTaskResult(r)
 		w.runRound()
-		if w.checks.watches.known[rebootKind] == nil {
+		if w.checks.watches.Known[rebootKind] == nil {
 			t.Fatal("the end of the object would be missed")
 		}
 		w.lists(rebootKind)

@@ -15,6 +15,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/observe"
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/triage"
+	"github.com/resourcestack/autohealer/internal/watch"
 )
 
 // nodeTreatments holds the treatments for one node name and their pending tasks. It
@@ -134,31 +135,31 @@ func objectKey(o remediation.Object) string {
 // takeObjects takes in changed remediation objects and node Leases.
 func (l *loop) takeObjects(now time.Time) {
 	touched := map[string]bool{}
-	for gvk, kind := range l.checks.watches.known {
+	for gvk, kind := range l.checks.watches.Known {
 		if isTemplates(gvk) {
 			continue
 		}
-		batch := kind.take()
-		if other, isWatched := l.checks.watches.otherVersion(gvk); isWatched && batch.listVersion == notServedVersion {
-			batch.listVersion = "" // the objects still exist and are watched in the other version
+		batch := kind.Take()
+		if other, isWatched := l.checks.watches.OtherVersion(gvk); isWatched && batch.ListVersion == watch.NotServedVersion {
+			batch.ListVersion = "" // the objects still exist and are watched in the other version
 			l.changeVersion(gvk, other)
 		}
-		if batch.listVersion != "" {
+		if batch.ListVersion != "" {
 			for _, treatments := range l.treatments {
 				for key, o := range treatments.objects {
 					// An object from our own write may be newer than the list.
-					if _, there := batch.changes[o.Namespace+"/"+o.Name]; !there && o.GroupKind() == gvk.GroupKind() && !olderVersion(batch.listVersion, o.ResourceVersion) {
+					if _, there := batch.Changes[o.Namespace+"/"+o.Name]; !there && o.GroupKind() == gvk.GroupKind() && !olderVersion(batch.ListVersion, o.ResourceVersion) {
 						l.objectDeleted(now, treatments, key)
 						touched[treatments.node] = true
 					}
 				}
 			}
 		}
-		for _, change := range batch.changes {
-			o := remediation.Read(change.object)
+		for _, change := range batch.Changes {
+			o := remediation.Read(change.Object)
 			treatments := l.treatmentsOf(o.Node)
 			touched[o.Node] = true
-			if !change.gone {
+			if !change.Gone {
 				if owner := l.treatmentsByObject[objectKey(o)]; owner != nil && owner != treatments {
 					touched[owner.node] = true
 				}
@@ -192,26 +193,26 @@ func (l *loop) changeVersion(gvk, other schema.GroupVersionKind) {
 
 // takeLeases takes in changed node Leases and adds their nodes to touched.
 func (l *loop) takeLeases(touched map[string]bool) {
-	batch := l.leaseInbox.take()
-	if batch.listVersion != "" {
+	batch := l.leaseInbox.Take()
+	if batch.ListVersion != "" {
 		for name, treatments := range l.treatments {
-			if _, there := batch.changes[nodelease.NameOf(name)]; !there && treatments.lease != nil && !olderVersion(batch.listVersion, treatments.lease.ResourceVersion) {
+			if _, there := batch.Changes[nodelease.NameOf(name)]; !there && treatments.lease != nil && !olderVersion(batch.ListVersion, treatments.lease.ResourceVersion) {
 				treatments.lease = nil
 				touched[name] = true
 			}
 		}
 	}
-	for _, change := range batch.changes {
-		node, ok := nodelease.NodeOf(change.object.Name)
+	for _, change := range batch.Changes {
+		node, ok := nodelease.NodeOf(change.Object.Name)
 		if !ok {
 			continue
 		}
 		treatments := l.treatmentsOf(node)
 		touched[node] = true
 		switch {
-		case !change.gone:
-			treatments.upsertLease(change.object)
-		case treatments.lease != nil && treatments.lease.UID == change.object.UID:
+		case !change.Gone:
+			treatments.upsertLease(change.Object)
+		case treatments.lease != nil && treatments.lease.UID == change.Object.UID:
 			treatments.lease = nil
 		}
 	}
@@ -246,7 +247,7 @@ func (l *loop) upsertObject(treatments *nodeTreatments, o remediation.Object) {
 	delete(owner.objects, key) // the object may name another node now
 	l.treatmentsByObject[key] = treatments
 	treatments.objects[key] = remediationObject{Object: o, deletedByUs: isSame && before.deletedByUs, reportedToCore: isSame && before.reportedToCore}
-	if l.checks.watches.known[o.GroupVersionKind] == nil { // its template has been removed from the ladder
+	if l.checks.watches.Known[o.GroupVersionKind] == nil { // its template has been removed from the ladder
 		l.checks.changed = true
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
+	"github.com/resourcestack/autohealer/internal/watch"
 )
 
 // withStaticNodes runs a test with three nodes without claims: a, b and c. Policy "p"
@@ -25,7 +26,7 @@ func withStaticNodes(t *testing.T, test func(h *nodePoolFixture)) {
 	t.Helper()
 	withNodePools(t, func(h *nodePoolFixture) {
 		h.checks.known, h.checks.templates = map[string]*check{}, map[remediation.Template]*unstructured.Unstructured{}
-		h.checks.watches = dynamicWatches{known: map[schema.GroupVersionKind]*dynamicWatch{}, start: func(func(context.Context)) context.CancelFunc { return func() {} }}
+		h.checks.watches = watch.Kinds{Known: map[schema.GroupVersionKind]*watch.Kind{}, Start: func(func(context.Context)) context.CancelFunc { return func() {} }}
 		for _, name := range []string{"a", "b", "c"} {
 			n := named(name, "")
 			n.UID, n.Labels = types.UID("uid-of-"+name), map[string]string{"plain": "yes"}
@@ -64,7 +65,7 @@ func (h *nodePoolFixture) remediates(template string) {
 // brings delivers a remediation object or its deletion.
 func (h *nodePoolFixture) brings(u *unstructured.Unstructured, isGone bool) {
 	h.t.Helper()
-	mail := h.checks.watches.known[rebootKind]
+	mail := h.checks.watches.Known[rebootKind]
 	u.SetResourceVersion(h.api.next())
 	if isGone {
 		must(h.t, mail.Delete(u.DeepCopy()))

@@ -5,19 +5,14 @@ import (
 	"fmt"
 	"log/slog"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/resourcestack/autohealer/internal/nodewatch"
 	"github.com/resourcestack/autohealer/internal/observe"
-	"github.com/resourcestack/autohealer/internal/protowatch"
 	"github.com/resourcestack/autohealer/internal/triage"
+	"github.com/resourcestack/autohealer/internal/watch"
 )
-
-// pageSize is the number of nodes per list request if the API server cannot
-// stream them.
-const pageSize = 250
 
 // Watch keeps the store up to date with its own watch, until ctx ends or Takeover is called.
 // The nodes must be trimmed as by nodewatch, and must not be changed.
@@ -31,13 +26,7 @@ func (s *Store) Watch(ctx context.Context, source cache.ListerWatcherWithContext
 		case <-ctx.Done():
 		}
 	}()
-	logger := logr.FromSlogHandler(log.Handler())
-	reflector := cache.NewReflectorWithOptions(
-		&cache.ListWatch{ListWithContextFunc: source.ListWithContext, WatchFuncWithContext: source.WatchWithContext},
-		&corev1.Node{}, &follower{store: s, known: map[string]*corev1.Node{}},
-		cache.ReflectorOptions{Logger: &logger, Backoff: protowatch.Backoff()})
-	reflector.WatchListPageSize = pageSize
-	reflector.RunWithContext(ctx)
+	watch.Run(ctx, &corev1.Node{}, source, &follower{store: s, known: map[string]*corev1.Node{}}, log)
 }
 
 // follower is the store of a reflector. Only the reflector calls it, one call at a time.

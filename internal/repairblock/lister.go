@@ -9,10 +9,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/watch"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/resourcestack/autohealer/internal/protowatch"
+	"github.com/resourcestack/autohealer/internal/watch"
 )
 
 const (
@@ -41,7 +41,7 @@ type lister[T client.Object] struct {
 // run works until ctx ends. After each of the pauses, counted from the start, it lists the
 // objects once more, regardless of the watch.
 func (f *lister[T]) run(ctx context.Context, pauses ...time.Duration) {
-	waits, start := protowatch.Backoff(), time.Now()
+	waits, start := watch.Backoff(), time.Now()
 	for ctx.Err() == nil {
 		begun := time.Now()
 		until := begun.Add(shortestWatch + rand.N(shortestWatch))
@@ -56,10 +56,10 @@ func (f *lister[T]) run(ctx context.Context, pauses ...time.Duration) {
 		}
 		switch now := time.Now(); {
 		case err == nil && !now.Before(until): // the watch ended as planned
-			waits = protowatch.Backoff()
+			waits = watch.Backoff()
 			continue
 		case now.Sub(begun) > longRun:
-			waits = protowatch.Backoff()
+			waits = watch.Backoff()
 		}
 		select {
 		case <-time.After(waits.Step()):
@@ -124,14 +124,14 @@ func (f *lister[T]) listOnce(ctx context.Context, begun time.Time) (version stri
 	return list.GetResourceVersion(), nil
 }
 
-func (f *lister[T]) handle(event watch.Event) error {
-	if event.Type == watch.Error {
+func (f *lister[T]) handle(event apiwatch.Event) error {
+	if event.Type == apiwatch.Error {
 		return apierrors.FromObject(event.Object)
 	}
 	object, ok := event.Object.(T)
 	if !ok {
 		return fmt.Errorf("the watch brought a %T", event.Object)
 	}
-	f.onChange(object, event.Type == watch.Deleted)
+	f.onChange(object, event.Type == apiwatch.Deleted)
 	return nil
 }

@@ -1,21 +1,19 @@
-package protowatch_test
+package watch
 
 import (
 	"testing"
 	"time"
-
-	"github.com/resourcestack/autohealer/internal/protowatch"
 )
 
 func TestBackoffGrowsToItsCap(t *testing.T) {
-	backoff := protowatch.Backoff()
+	backoff := Backoff()
 	for try := range 20 {
 		wait := backoff.Step()
 		if least := min(200*time.Millisecond<<try, 10*time.Second); wait < least || wait > least*3/2 {
 			t.Errorf("wait %d is %s, want between %s and 1.5 times that", try, wait, least)
 		}
 	}
-	if first := protowatch.Backoff().Step(); first > time.Second {
+	if first := Backoff().Step(); first > time.Second {
 		t.Errorf("a second backoff starts with %s: it shares state with the first", first)
 	}
 }

@@ -1,4 +1,4 @@
-package controller
+package watch
 
 import (
 	"context"
@@ -26,9 +26,9 @@ func TestNodeClaimsAreRarelyRequestedWithoutNodePools(t *testing.T) {
 			answer   error = &meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: "karpenter.sh", Kind: "NodeClaim"}}
 			requests int
 		)
-		source := &dependentSource{
-			isOtherMissing: func() bool { return !hasPools },
-			source: &cache.ListWatch{
+		source := &DependentSource{
+			IsOtherMissing: func() bool { return !hasPools },
+			Source: &cache.ListWatch{
 				ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
 					requests++
 					return &karpenter.NodeClaimList{}, answer
@@ -39,11 +39,11 @@ func TestNodeClaimsAreRarelyRequestedWithoutNodePools(t *testing.T) {
 				},
 			},
 		}
-		q := newOptionalInbox(make(chan struct{}, 1), &karpenter.NodeClaim{}, source)
+		q := NewOptional(make(chan struct{}, 1), &karpenter.NodeClaim{}, source)
 		// asks retries for a while, as a reflector does, and counts the requests.
 		asks := func(until time.Duration) int {
 			requests = 0
-			for begun := time.Now(); time.Since(begun) < until; pass(10 * time.Second) {
+			for begun := time.Now(); time.Since(begun) < until; time.Sleep(10 * time.Second) { //nolint:forbidigo // the clock is that of the bubble
 				_, failed := q.WatchWithContext(t.Context(), metav1.ListOptions{})
 				_, err := q.ListWithContext(t.Context(), metav1.ListOptions{})
 				if !errors.Is(failed, answer) || !errors.Is(err, answer) {
@@ -55,7 +55,7 @@ func TestNodeClaimsAreRarelyRequestedWithoutNodePools(t *testing.T) {
 		if n := asks(time.Hour); n != int(time.Hour/absentRetry) {
 			t.Errorf("they are asked for %d times in an hour", n)
 		}
-		if is, _ := q.availability(); is != notServed {
+		if is, _ := q.Availability(); is != NotServed {
 			t.Errorf("the answer is %d", is)
 		}
 		hasPools = true // the claims are not served yet
@@ -70,7 +70,7 @@ func TestNodeClaimsAreRarelyRequestedWithoutNodePools(t *testing.T) {
 		if n := asks(time.Minute); n != 12 {
 			t.Errorf("they are asked for %d times while they are there", n)
 		}
-		answer = errBroken // says nothing about whether the kind exists
+		answer = errors.New("connection refused") // says nothing about whether the kind exists
 		if n := asks(time.Minute); n != 12 {
 			t.Errorf("they are asked for %d times while it is unknown", n)
 		}

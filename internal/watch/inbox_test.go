@@ -1,4 +1,4 @@
-package controller
+package watch
 
 import (
 	"testing"
@@ -22,9 +22,9 @@ func must(t *testing.T, err error) {
 }
 
 func TestInbox(t *testing.T) {
-	open := func() (*inbox[*corev1.Node], chan struct{}) {
+	open := func() (*Inbox[*corev1.Node], chan struct{}) {
 		signal := make(chan struct{}, 1)
-		return newInbox(signal, nodewatch.Same), signal
+		return NewInbox(signal, nodewatch.Same), signal
 	}
 	t.Run("keeps the newest version of every object, and signals once", func(t *testing.T) {
 		box, signal := open()
@@ -33,13 +33,13 @@ func TestInbox(t *testing.T) {
 		must(t, box.Add(named("b", "3")))
 		<-signal
 		if len(signal) > 0 {
-			t.Error("it called twice")
+			t.Error("it signals twice")
 		}
-		letter := box.take()
-		if len(letter.changes) != 2 || letter.changes["a"].object.ResourceVersion != "2" || letter.listVersion != "" {
-			t.Errorf("it held %+v", letter)
+		batch := box.Take()
+		if len(batch.Changes) != 2 || batch.Changes["a"].Object.ResourceVersion != "2" || batch.ListVersion != "" {
+			t.Errorf("it held %+v", batch)
 		}
-		if again := box.take(); len(again.changes) != 0 {
+		if again := box.Take(); len(again.Changes) != 0 {
 			t.Errorf("it still held %+v", again)
 		}
 	})
@@ -47,17 +47,17 @@ func TestInbox(t *testing.T) {
 		box, signal := open()
 		must(t, box.Replace([]any{named("a", "1"), named("b", "1")}, "1"))
 		<-signal
-		box.take()
+		box.Take()
 		must(t, box.Update(named("a", "2")))
 		if len(signal) > 0 {
-			t.Error("it called for a heartbeat")
+			t.Error("it signals a heartbeat")
 		}
-		if letter := box.take(); letter.changes["a"].object.ResourceVersion != "2" {
-			t.Errorf("it held %+v", letter)
+		if batch := box.Take(); batch.Changes["a"].Object.ResourceVersion != "2" {
+			t.Errorf("it held %+v", batch)
 		}
-		sick := named("a", "3")
-		sick.Status.Conditions = []corev1.NodeCondition{{Type: "Ready", Status: "False"}}
-		must(t, box.Update(sick))
+		unhealthy := named("a", "3")
+		unhealthy.Status.Conditions = []corev1.NodeCondition{{Type: "Ready", Status: "False"}}
+		must(t, box.Update(unhealthy))
 		<-signal
 		must(t, box.Update(named("a", "4"))) // healthy again, as at first
 		<-signal
@@ -75,8 +75,8 @@ func TestInbox(t *testing.T) {
 		box, _ := open()
 		must(t, box.Replace([]any{managed("listed")}, "5"))
 		must(t, box.Update(managed("watched")))
-		for name, a := range box.take().changes {
-			if len(a.object.ManagedFields) > 0 {
+		for name, a := range box.Take().Changes {
+			if len(a.Object.ManagedFields) > 0 {
 				t.Errorf("%s has some", name)
 			}
 		}
@@ -85,23 +85,23 @@ func TestInbox(t *testing.T) {
 		box, _ := open()
 		must(t, box.Add(named("a", "1")))
 		must(t, box.Delete(named("a", "2")))
-		if a := box.take().changes["a"]; !a.gone || a.object.ResourceVersion != "2" {
+		if a := box.Take().Changes["a"]; !a.Gone || a.Object.ResourceVersion != "2" {
 			t.Errorf("it held %+v", a)
 		}
 	})
 	t.Run("has synced once a list has arrived, and not before", func(t *testing.T) {
 		box, _ := open()
 		must(t, box.Add(named("a", "1")))
-		if box.hasSynced() {
+		if box.HasSynced() {
 			t.Error("it has everything before the list")
 		}
 		must(t, box.Replace([]any{named("b", "2")}, "5"))
 		must(t, box.Update(named("c", "6")))
-		letter := box.take()
-		if !box.hasSynced() || letter.listVersion != "5" || len(letter.changes) != 2 {
-			t.Errorf("it held %+v", letter)
+		batch := box.Take()
+		if !box.HasSynced() || batch.ListVersion != "5" || len(batch.Changes) != 2 {
+			t.Errorf("it held %+v", batch)
 		}
-		if _, stays := letter.changes["a"]; stays {
+		if _, stays := batch.Changes["a"]; stays {
 			t.Error("what came before the list outlives it")
 		}
 	})

@@ -1,0 +1,11 @@
+// Package watch is the one way in which the controller lists and watches objects of the API
+// server.
+//
+// A watch writes to an [Inbox], which keeps only the newest version of every changed object
+// until the controller's loop takes it. So a slow loop costs no memory, and a fast storm no
+// rounds. An [Optional] inbox is for a kind that may not be installed or readable, and knows
+// the API server's last answer. [Kinds] watches kinds that policies name at run time. Watches
+// without a loop give [Run] a store of their own.
+//
+// The package does not decide what a change means, and writes nothing.
+package watch
