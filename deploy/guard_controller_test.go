@@ -272,7 +272,8 @@ func (c cluster) guardsController(t *testing.T, client kubernetes.Interface) {
 			return err
 		}
 	}
-	if err := createSecret("default", certSecret)(t.Context(), admin); err != nil {
+	if err := errors.Join(createSecret("default", certSecret)(t.Context(), admin),
+		patchSecret(namespace, certSecret, `{"data": {"foreign": "eA=="}}`)(t.Context(), admin)); err != nil {
 		t.Fatal(err)
 	}
 	const (
@@ -393,6 +394,7 @@ func (c cluster) guardsController(t *testing.T, client kubernetes.Interface) {
 		}, "the controller may create Events, and neither change nor delete any"},
 		{"a new certificate", patchSecret(namespace, certSecret, `{"data": {"ca.crt": "eA==", "ca.key": "eA==", "tls.crt": "eA==", "tls.key": "eA=="}}`), ""},
 		{"another key beside it", patchSecret(namespace, certSecret, `{"data": {"stolen": "eA=="}}`), "of its Secret the controller may change the keys of the certificate, and not stolen"},
+		{"a key of another owner removed", patchSecret(namespace, certSecret, `{"data": {"foreign": null}}`), "of its Secret the controller may change the keys of the certificate, and not foreign"},
 		{"a finalizer of the Secret", patchSecret(namespace, certSecret, `{"metadata": {"finalizers": ["example.com/stay"]}}`), "of its Secret the controller may change the data, and nothing else"},
 		{"a Secret of that name elsewhere", patchSecret("default", certSecret, `{"data": {"tls.crt": "eA=="}}`), oneSecret},
 		{"a Secret with a token", createSecret(namespace, "other"), oneSecret},
