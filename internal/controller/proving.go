@@ -92,7 +92,7 @@ func (l *loop) missingProof(pol *conditionSet) proof {
 	if judged.Proven {
 		return proof{}
 	}
-	return proof{types: types, matching: judged.Matching, limit: judged.Limit}
+	return proof{types: types, matching: judged.Matching, limit: judged.Limit, text: judged.Text}
 }
 
 // reportsOf returns how many reports of the types there are.
