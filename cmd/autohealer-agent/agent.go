@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/catalog"
-	"github.com/resourcestack/autohealer/internal/aggregate"
 	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/intake"
@@ -39,7 +38,7 @@ type agent struct {
 	boot       procfs.Boot
 	state      *statefile.Store
 	supervisor *supervise.Supervisor
-	aggregate  aggregate.Aggregate
+	aggregate  finding.Aggregate
 	needLabels chan struct{}
 	getenv     func(string) string
 	children   *subprocess.Children // all started programs

@@ -17,7 +17,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/resourcestack/autohealer/internal/aggregate"
 	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/problem"
 )
@@ -43,13 +42,13 @@ type fixture struct {
 	tb testing.TB
 	in *Intake
 
-	mu     sync.Mutex
-	chart  aggregate.Aggregate
-	events []finding.Event
-	gone   []string
-	kept   map[string]json.RawMessage
-	urgent int
-	paths  map[string]*pipeListener
+	mu        sync.Mutex
+	aggregate finding.Aggregate
+	events    []finding.Event
+	gone      []string
+	kept      map[string]json.RawMessage
+	urgent    int
+	paths     map[string]*pipeListener
 }
 
 func newFixture(tb testing.TB) *fixture {
@@ -72,7 +71,7 @@ func (s *fixture) emit(name string, r finding.Report) {
 		s.tb.Errorf("%s emits %+v", name, r)
 	}
 	s.events = append(s.events, r.Events...)
-	s.gone = append(s.gone, s.chart.Add(name, r).Gone...)
+	s.gone = append(s.gone, s.aggregate.Add(name, r).Gone...)
 }
 
 func (s *fixture) Recall(name string) json.RawMessage {
@@ -94,7 +93,7 @@ func (s *fixture) Keep(name string, text json.RawMessage, _ int, urgent bool) {
 func (s *fixture) is(kind string) (string, time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, c := range s.chart.Conditions() {
+	for _, c := range s.aggregate.Conditions() {
 		if c.Type == kind {
 			return string(c.Status) + " " + c.Reason, c.Since
 		}

@@ -177,7 +177,7 @@ func TestLongMessageIsShortened(t *testing.T) {
 	if got := s.events[0].Message; len(got) > problem.MaxMessage || !strings.HasSuffix(got, "ü…") {
 		t.Errorf("%q", got)
 	}
-	if got := s.chart.Conditions()[0].Message; len(got) > problem.MaxMessage || !strings.HasSuffix(got, "ü…") {
+	if got := s.aggregate.Conditions()[0].Message; len(got) > problem.MaxMessage || !strings.HasSuffix(got, "ü…") {
 		t.Errorf("%q", got)
 	}
 }

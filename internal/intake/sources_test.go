@@ -258,7 +258,7 @@ func TestSilentConditionNamesRejectedStatuses(t *testing.T) {
 		}
 		s.want(disk, "Unknown SourceSilent")
 		s.mu.Lock()
-		message := s.chart.Conditions()[0].Message
+		message := s.aggregate.Conditions()[0].Message
 		s.mu.Unlock()
 		if !strings.Contains(message, "statuses were refused, the last one with 400: this is no JSON") || !strings.Contains(message, "then it was False") {
 			t.Errorf("it says %q", message)
@@ -269,7 +269,7 @@ func TestSilentConditionNamesRejectedStatuses(t *testing.T) {
 		pass(3 * time.Minute)
 		s.want(disk, "Unknown SourceSilent")
 		s.mu.Lock()
-		message = s.chart.Conditions()[0].Message
+		message = s.aggregate.Conditions()[0].Message
 		s.mu.Unlock()
 		if strings.Contains(message, "refused") {
 			t.Errorf("it says %q of what was before", message)

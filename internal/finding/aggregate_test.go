@@ -1,4 +1,4 @@
-package aggregate_test
+package finding_test
 
 import (
 	"slices"
@@ -10,14 +10,13 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/catalog"
-	"github.com/resourcestack/autohealer/internal/aggregate"
 	"github.com/resourcestack/autohealer/internal/finding"
 )
 
 func at(second int) time.Time { return time.Unix(int64(second), 0) }
 
 func TestAdd(t *testing.T) {
-	var c aggregate.Aggregate
+	var a finding.Aggregate
 	for _, step := range []struct {
 		name, from string
 		condition  finding.Condition
@@ -45,11 +44,11 @@ func TestAdd(t *testing.T) {
 		} else {
 			r.Conditions = []finding.Condition{step.condition}
 		}
-		if diff := cmp.Diff(step.want, c.Add(step.from, r)); diff != "" {
+		if diff := cmp.Diff(step.want, a.Add(step.from, r)); diff != "" {
 			t.Errorf("%s:\n%s", step.name, diff)
 		}
 	}
-	if left := c.Conditions(); len(left) != 0 {
+	if left := a.Conditions(); len(left) != 0 {
 		t.Errorf("%v is left", left)
 	}
 }
@@ -58,7 +57,7 @@ func TestAdd(t *testing.T) {
 func TestTheChangesAddUpToTheConditions(t *testing.T) {
 	sick := 0
 	rapid.Check(t, func(t *rapid.T) {
-		var c aggregate.Aggregate
+		var a finding.Aggregate
 		followed := map[string]finding.Condition{}
 		for i := range rapid.IntRange(1, 30).Draw(t, "steps") {
 			from := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "from")
@@ -72,7 +71,7 @@ func TestTheChangesAddUpToTheConditions(t *testing.T) {
 					Reason: from, Since: at(rapid.IntRange(0, 5).Draw(t, "since")),
 				}}
 			}
-			out := c.Add(from, r)
+			out := a.Add(from, r)
 			if len(out.Events) != 1 {
 				t.Fatalf("%d events came out of one", len(out.Events))
 			}
@@ -101,8 +100,8 @@ func TestTheChangesAddUpToTheConditions(t *testing.T) {
 				}
 				return 1
 			})
-			if got := c.Conditions(); !slices.Equal(want, got) {
-				t.Fatalf("the chart says %v, its changes %v", got, want)
+			if got := a.Conditions(); !slices.Equal(want, got) {
+				t.Fatalf("the aggregate says %v, its changes %v", got, want)
 			}
 		}
 	})
