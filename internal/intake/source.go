@@ -1,9 +1,6 @@
 package intake
 
 import (
-	"crypto/sha256"
-	"encoding/binary"
-	"encoding/hex"
 	"fmt"
 	"slices"
 	"sync"
@@ -228,7 +225,7 @@ func (src *sourceState) conditionFor(kind string, now time.Time) finding.Conditi
 // changeEvent returns the event of a changed condition.
 func (src *sourceState) changeEvent(c finding.Condition, at time.Time) finding.Event {
 	return finding.Event{
-		ID:       hashID("change", src.name, c.Type, string(c.Status), c.Reason, at.UTC().Format(time.RFC3339Nano)),
+		ID:       finding.ID("change", src.name, c.Type, string(c.Status), c.Reason, at.UTC().Format(time.RFC3339Nano)),
 		Severity: finding.Info, Time: at, Reason: c.Reason, Condition: c.Type,
 		Message: fmt.Sprintf("Node condition %s is now: %s, reason: %s, message: %q", c.Type, c.Status, c.Reason, c.Message),
 	}
@@ -270,17 +267,4 @@ func (src *sourceState) reconfigure(source Source) (gone []string) {
 	src.source = source
 	src.bucket.setRate(source.Rate, source.Burst)
 	return gone
-}
-
-// hashID returns an ID that is equal for equal parts.
-func hashID(parts ...string) string {
-	sum := sha256.New()
-	var length [8]byte
-	for _, part := range parts {
-		// The length separates the parts: "ab", "c" differs from "a", "bc".
-		binary.BigEndian.PutUint64(length[:], uint64(len(part)))
-		sum.Write(length[:])
-		sum.Write([]byte(part))
-	}
-	return hex.EncodeToString(sum.Sum(nil)[:16])
 }

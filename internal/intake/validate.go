@@ -41,7 +41,7 @@ func validate(status *statusRequest, source *Source, reported map[string]finding
 		if rejection != nil {
 			return finding.Report{}, withIndex(rejection, "events", i)
 		}
-		e.ID = hashID("event", source.Name, string(e.Severity), e.Time.Format(time.RFC3339Nano), e.Reason, e.Message)
+		e.ID = finding.ID("event", source.Name, string(e.Severity), e.Time.Format(time.RFC3339Nano), e.Reason, e.Message)
 		r.Events = append(r.Events, e)
 	}
 	return r, nil

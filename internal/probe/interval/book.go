@@ -65,9 +65,9 @@ func newRuleStates(cfg Config) *ruleStates {
 	duplicates := map[string]int{}
 	for _, written := range cfg.Rules {
 		// Two rules may be equal in every part of their key.
-		key := identity(cfg.Source, strconv.FormatBool(written.Permanent), written.Condition, written.Reason, written.Name, written.Details)
+		key := finding.ID(cfg.Source, strconv.FormatBool(written.Permanent), written.Condition, written.Reason, written.Name, written.Details)
 		duplicates[key]++
-		r := &rule{Rule: written, key: identity(key, strconv.Itoa(duplicates[key]))}
+		r := &rule{Rule: written, key: finding.ID(key, strconv.Itoa(duplicates[key]))}
 		b.rules = append(b.rules, r)
 		b.problems[r.Reason] = 0
 		if r.Permanent {
@@ -120,7 +120,7 @@ func (b *ruleStates) record(now time.Time, r *rule, answer checkresult.Result) {
 // addEvent appends the Event of a temporary rule.
 func (b *ruleStates) addEvent(now time.Time, r *rule, answer checkresult.Result) {
 	b.events = append(b.events, finding.Event{
-		ID: identity(b.cfg.Key, r.key, stamp(now), answer.Reason), Severity: finding.Warn, Time: now, Reason: answer.Reason, Message: answer.Message,
+		ID: finding.ID(b.cfg.Key, r.key, stamp(now), answer.Reason), Severity: finding.Warn, Time: now, Reason: answer.Reason, Message: answer.Message,
 	})
 }
 
@@ -170,7 +170,7 @@ func (b *ruleStates) setCondition(now time.Time, c *condition, status catalog.St
 		c.current.Since = now
 	}
 	b.events = append(b.events, finding.Event{
-		ID: identity(b.cfg.Key, c.Type, string(status), reason, message, stamp(now)), Severity: finding.Info, Time: now, Reason: reason,
+		ID: finding.ID(b.cfg.Key, c.Type, string(status), reason, message, stamp(now)), Severity: finding.Info, Time: now, Reason: reason,
 		Message:   fmt.Sprintf("Node condition %s is now: %s, reason: %s, message: %q", c.Type, status, reason, message),
 		Condition: c.Type,
 	})

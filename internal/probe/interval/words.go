@@ -1,9 +1,6 @@
 package interval
 
 import (
-	"crypto/sha256"
-	"encoding/binary"
-	"encoding/hex"
 	"strconv"
 	"strings"
 	"time"
@@ -29,16 +26,3 @@ func shorten(message string) string {
 }
 
 func stamp(t time.Time) string { return strconv.FormatInt(t.UnixNano(), 10) }
-
-// identity returns a hash of the parts. The same parts always give the same hash.
-func identity(parts ...string) string {
-	sum := sha256.New()
-	var length [8]byte
-	for _, part := range parts {
-		// The lengths keep "ab", "c" apart from "a", "bc".
-		binary.BigEndian.PutUint64(length[:], uint64(len(part)))
-		sum.Write(length[:])
-		sum.Write([]byte(part))
-	}
-	return hex.EncodeToString(sum.Sum(nil)[:16])
-}

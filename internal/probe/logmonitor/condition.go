@@ -49,7 +49,7 @@ func (c *condition) update(source string, at time.Time) (finding.Event, bool) {
 	// The event of a first occurrence has the ID of its line. An event that ends or replaces
 	// an occurrence has an ID made of the old and the new ID.
 	if before != "" {
-		id = identity(source, "the end of", before, id)
+		id = finding.ID(source, "the end of", before, id)
 	}
 	now := c.shown()
 	return finding.Event{

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/logs"
 	"github.com/resourcestack/autohealer/internal/probe/match"
@@ -63,9 +64,9 @@ func compile(source string, written []config.LogRule) ([]*rule, error) {
 		r := &rule{LogRule: w}
 		// Two rules may agree in everything that their identity is made of, so it includes a
 		// number.
-		twin := identity(strconv.FormatBool(w.Permanent), w.Condition, w.Reason, w.Pattern)
+		twin := finding.ID(strconv.FormatBool(w.Permanent), w.Condition, w.Reason, w.Pattern)
 		seen[twin]++
-		r.key = identity(source, twin, strconv.Itoa(seen[twin]))
+		r.key = finding.ID(source, twin, strconv.Itoa(seen[twin]))
 		var err error
 		if r.pattern, err = newSearch(w.Pattern); err != nil {
 			wrong = append(wrong, fmt.Errorf("rules[%d].pattern: %w", i, err))

@@ -17,7 +17,7 @@ func (m *Monitor) recordMatch(now time.Time, r *rule, e *entry, lines []byte) {
 	}
 	m.counts.Problems[r.Reason]++
 	words := message(lines, r.Suffix)
-	id := identity(r.key, strconv.FormatUint(e.number, 10), m.epoch(e), words)
+	id := finding.ID(r.key, strconv.FormatUint(e.number, 10), m.epoch(e), words)
 	if !r.Permanent {
 		r.times = nil
 		m.events = append(m.events, finding.Event{ID: id, Severity: finding.Warn, Time: e.at, Reason: r.Reason, Message: words})

@@ -2,9 +2,6 @@ package logmonitor
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/binary"
-	"encoding/hex"
 	"strings"
 	"unicode/utf8"
 )
@@ -43,17 +40,4 @@ func truncate(text string, room int) string {
 // wholeLines returns the text from the start of the line that contains an offset.
 func wholeLines(text []byte, offset int) []byte {
 	return text[bytes.LastIndexByte(text[:offset], '\n')+1:]
-}
-
-// identity returns a hash of the parts.
-func identity(parts ...string) string {
-	sum := sha256.New()
-	var length [8]byte
-	for _, part := range parts {
-		// Lengths distinguish "ab", "c" from "a", "bc".
-		binary.BigEndian.PutUint64(length[:], uint64(len(part)))
-		sum.Write(length[:])
-		sum.Write([]byte(part))
-	}
-	return hex.EncodeToString(sum.Sum(nil)[:16])
 }

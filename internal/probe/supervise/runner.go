@@ -2,8 +2,6 @@ package supervise
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -316,9 +314,9 @@ func (w *runner) changes(now time.Time) (conditions []finding.Condition, events 
 
 // event returns the Event for a condition that changes because of the monitor.
 func (w *runner) event(c finding.Condition, now time.Time) finding.Event {
-	sum := sha256.Sum256([]byte(w.name + "\x00" + c.Type + "\x00" + string(c.Status) + "\x00" + strconv.FormatInt(now.UnixNano(), 10)))
 	return finding.Event{
-		ID: hex.EncodeToString(sum[:16]), Severity: finding.Info, Time: now, Reason: c.Reason, Condition: c.Type,
+		ID:       finding.ID(w.name, c.Type, string(c.Status), strconv.FormatInt(now.UnixNano(), 10)),
+		Severity: finding.Info, Time: now, Reason: c.Reason, Condition: c.Type,
 		Message: fmt.Sprintf("Node condition %s is now: %s, reason: %s, message: %q", c.Type, c.Status, c.Reason, c.Message),
 	}
 }
