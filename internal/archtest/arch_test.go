@@ -95,6 +95,8 @@ var laws = []law{
 		"package watch delivers objects and does not know what they mean"},
 	{"internal/history", anyOf("internal/triage", "internal/dialect", "internal/observe", "internal/treat", "internal/controller", "internal/ownership", "internal/ledger", "internal/remediation", "internal/nodelease", "internal/karpenter", "internal/budget", "internal/provider", "internal/repairblock"),
 		"who checks what was done must not share the code that decided it"},
+	{"internal/status", anyOf("internal/observe", "internal/dialect", "internal/validate", "internal/ledger", "internal/controller", "internal/policy"),
+		"the one writer of statuses serves every kind of policy, so it knows none"},
 	{"internal/admission", anyOf("internal/treat", "internal/remedy", "internal/controller", "internal/ledger"),
 		"who says whether a policy may be stored stores nothing, and is asked on replicas that do not lead"},
 	{"internal/certificate", anyOf("internal/triage", "internal/observe", "internal/treat", "internal/controller", "internal/admission", "internal/validate"),

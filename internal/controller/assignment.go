@@ -134,10 +134,10 @@ func (r *repairs) noteShadowed(policy, node string, is bool) {
 	case pol == nil:
 	case is:
 		pol.shadowed[node] = true
-		pol.stale = true
+		pol.status.Stale = true
 	default:
 		delete(pol.shadowed, node)
-		pol.stale = true
+		pol.status.Stale = true
 	}
 }
 

@@ -451,7 +451,7 @@ func TestPoliciesReportALostSchema(t *testing.T) {
 		h.pool("plain", nil)
 		condition := func(policy string) *metav1.Condition {
 			status := h.statusOf(policy)
-			h.repairs.policies[policy].status.stored = status // as if it were written
+			h.repairs.policies[policy].status.Stored = status // as if it were written
 			return meta.FindStatusCondition(status.Conditions, v1alpha1.SchemaLost)
 		}
 		for _, test := range []struct {
@@ -465,7 +465,7 @@ func TestPoliciesReportALostSchema(t *testing.T) {
 			{func() { h.noPool("first") }, ""},
 		} {
 			for _, pol := range h.repairs.policies {
-				pol.stale = false
+				pol.status.Stale = false
 			}
 			test.happens()
 			for _, policy := range []string{"p", "q"} {
@@ -473,7 +473,7 @@ func TestPoliciesReportALostSchema(t *testing.T) {
 					is.Message != "the CRD of NodePools has lost the schema of repair blocks; the last good blocks are in force for NodePools "+test.names) {
 					t.Errorf("%s says %+v, want %q", policy, is, test.names)
 				}
-				if isStale := h.repairs.policies[policy].stale; test.names != "" && !isStale {
+				if isStale := h.repairs.policies[policy].status.Stale; test.names != "" && !isStale {
 					t.Errorf("the status of %s is not to be written", policy)
 				}
 			}

@@ -14,6 +14,7 @@ import (
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/observe"
 	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/status"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 	"github.com/resourcestack/autohealer/internal/watch"
@@ -36,22 +37,17 @@ type checks struct {
 
 // check is a NodeHealthCheck and its state.
 type check struct {
-	findings
 	object *remediationv1alpha1.NodeHealthCheck
-	ladder []remediation.Template // of the followed version
-	rule   triage.Rule            // of the followed version; its ID is zero for none
+	nodes  map[string]triage.Reason // the findings
+	ladder []remediation.Template   // of the followed version
+	rule   triage.Rule              // of the followed version; its ID is zero for none
 	// problem is why no treatment starts, apart from pauses; empty for none. disabled is
 	// the condition reason for it in the status, empty if the problem is about to pass.
 	problem, disabled string
 	storm             storm
 	reportedWaits     map[triage.Code]int // as last reported
 	skipped           triage.Code         // why no treatment starts at all, as last reported
-
-	status          remediationv1alpha1.NodeHealthCheckStatus
-	version         string // of the object after the last status write
-	writing         bool
-	statusNotBefore time.Time // earliest next status write
-	statusFailure   writeFailure
+	status            status.Status[remediationv1alpha1.NodeHealthCheckStatus]
 }
 
 // storm is the last reported state of a storm.
@@ -155,20 +151,16 @@ func (l *loop) upsertCheck(now time.Time, object *remediationv1alpha1.NodeHealth
 		if c != nil {
 			l.removeCheck(now, object.Name)
 		}
-		c = &check{findings: findings{nodes: map[string]triage.Reason{}}}
+		c = &check{nodes: map[string]triage.Reason{}}
 		l.checks.known[object.Name] = c
 		delete(l.retiredRules, checkRule(object.Name))
 	}
-	// The status of the version that this controller wrote is known from the answer.
-	// Another product's CRD may drop some fields, and writing them again would not help.
-	if c.object == nil || object.ResourceVersion != c.version && !olderVersion(object.ResourceVersion, c.version) {
-		c.status = object.Status
-	}
+	c.status.Observe(object, object.Status)
 	if c.object == nil || c.object.Generation != object.Generation || (c.object.DeletionTimestamp == nil) != (object.DeletionTimestamp == nil) {
 		l.checks.changed = true
 	}
-	c.object, c.stale = object, true
-	l.scheduleStatusCheck(now)
+	c.object, c.status.Stale = object, true
+	l.statuses.Schedule(now)
 }
 
 func (l *loop) removeCheck(now time.Time, name string) {
@@ -294,14 +286,14 @@ func (l *loop) deferToMedik8s(now time.Time, deferring bool) {
 		l.cfg.Logger.Info("following health checks", "nodeHealthChecks", len(l.checks.known))
 	}
 	for name, c := range l.checks.known {
-		c.stale, c.statusNotBefore = true, time.Time{} // report the change at once
+		c.status.Stale, c.status.NotBefore = true, time.Time{} // report the change at once
 		if deferring {
 			l.core.RemoveRule(now, checkRule(name))
 			c.rule, c.ladder = triage.Rule{}, nil
 		}
 	}
 	l.reobserve(now, slices.Sorted(maps.Keys(l.treatments))...)
-	l.scheduleStatusCheck(now)
+	l.statuses.Schedule(now)
 }
 
 // followCheck updates the rule of a health check. If the new version is invalid, the
@@ -347,12 +339,12 @@ func (l *loop) followCheck(now time.Time, c *check) {
 	if wasFollowed && !isSame {
 		l.reobserveCheck(now, name) // steps have new numbers
 	}
-	if isOn, calmSince := stormOf(c.status); isOn && !wasFollowed {
+	if isOn, calmSince := stormOf(c.status.Stored); isOn && !wasFollowed {
 		l.core.ResumeStorm(now, rule.ID, calmSince)
 		c.storm = storm{isOn: true, isCooling: !calmSince.IsZero()} // reported by the previous leader
 	}
-	c.stale = true
-	l.scheduleStatusCheck(now)
+	c.status.Stale = true
+	l.statuses.Schedule(now)
 }
 
 // templateProblem returns what is wrong with the templates of a ladder, empty for
@@ -412,8 +404,8 @@ func (c *checks) nameConflict(ladder []remediation.Template) string {
 // reportCheck reports that a health check is disabled or enabled again.
 func (l *loop) reportCheck(now time.Time, c *check, problem, disabled string) {
 	name := c.object.Name
-	c.stale = true
-	l.scheduleStatusCheck(now)
+	c.status.Stale = true
+	l.statuses.Schedule(now)
 	if disabled == "" {
 		l.cfg.Logger.Info("health check enabled", "nodeHealthCheck", name)
 		l.publishCheckEvent(c, nil, treat.Enabled, triage.Reason{}, "nothing speaks against it any more, the health check is enabled")

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -17,13 +18,18 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/status"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 	"github.com/resourcestack/autohealer/internal/watch"
 )
+
+const statusCheckEvery = status.CheckEvery
 
 // edited returns a later generation of the fixture's health check.
 func edited(change func(*remediationv1alpha1.NodeHealthCheck)) *remediationv1alpha1.NodeHealthCheck {
@@ -290,10 +296,10 @@ func TestDeferringToMedik8s(t *testing.T) {
 		if standing := meta.FindStatusCondition(status.Conditions, remediationv1alpha1.StandingBack); standing == nil || !strings.Contains(standing.Message, "them holds Lease theirs/") {
 			t.Errorf("the condition: %+v", standing)
 		}
-		c.statusNotBefore = time.Now().Add(deferredStatusEvery) // as after a write
+		c.status.NotBefore = time.Now().Add(deferredStatusEvery) // as after a write
 		w.advance(20 * time.Second)
-		if w.checks.deferring || time.Now().Before(c.statusNotBefore) || !c.stale {
-			t.Errorf("back %t; the status may be written from %v", w.checks.deferring, c.statusNotBefore)
+		if w.checks.deferring || time.Now().Before(c.status.NotBefore) || !c.status.Stale {
+			t.Errorf("back %t; the status may be written from %v", w.checks.deferring, c.status.NotBefore)
 		}
 		if w.finding("b") != triage.Treating || len(w.treatments["b"].objects) != 1 {
 			t.Errorf("what was under way is not gone on with: %s", w.finding("b"))
@@ -328,7 +334,7 @@ func TestStormsAreReportedOnce(t *testing.T) {
 		}
 		pass(statusCheckEvery)
 		tells(1, 0, 0)
-		w.checks.known["check"].status = w.status()
+		w.checks.known["check"].status.Stored = w.status()
 		w.deferToMedik8s(time.Now(), true)
 		pass(statusCheckEvery)
 		w.writeStatuses(t.Context(), time.Now())
@@ -550,21 +556,28 @@ func TestATruncatedStatusIsNotRewritten(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		c := w.checks.known["check"]
 		version := w.nextVersion()
-		w.statusWritesRunning, c.writing = w.statusWritesRunning+1, true
-		w.handleCheckStatusResult(checkStatusResult{name: "check", check: c, status: w.status(), version: version})
+		w.statuses = status.NewWriter(writeTimeout, w.cfg.Metrics.countWrite, w.cfg.Logger)
+		w.write = treat.NewWriter(interceptor.NewClient(nil, interceptor.Funcs{
+			SubResourcePatch: func(_ context.Context, _ client.Client, _ string, object client.Object, _ client.Patch, _ ...client.SubResourcePatchOption) error {
+				object.SetResourceVersion(version)
+				return nil
+			},
+		}))
+		w.runRound()
+		(<-w.statuses.Results())()
 		cut := c.object.DeepCopy()
 		cut.Status, cut.ResourceVersion = w.status(), version
 		cut.Status.InTreatment, cut.Status.ObservedGeneration = nil, 0
 		must(w.t, w.checks.inbox.Update(cut))
 		w.runRound()
-		if c.status.InTreatment == nil {
+		if c.status.Stored.InTreatment == nil {
 			t.Error("what was cut off is missed")
 		}
 		cut = cut.DeepCopy() // another component has written
 		cut.ResourceVersion = w.nextVersion()
 		must(w.t, w.checks.inbox.Update(cut))
 		w.runRound()
-		if c.status.InTreatment != nil {
+		if c.status.Stored.InTreatment != nil {
 			t.Error("the status of another component is not stored")
 		}
 	})

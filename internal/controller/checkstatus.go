@@ -10,12 +10,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/status"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -37,102 +36,54 @@ func (l *loop) writeCheckStatuses(ctx context.Context, now time.Time) {
 			c.skipped = 0 // report it again next time
 		}
 		if counts.CalmUntil.After(now) { // no node change may announce the end of the cooldown
-			l.nextStatusCheck = earliest(l.nextStatusCheck, counts.CalmUntil)
+			l.statuses.ScheduleAt(counts.CalmUntil)
 		}
 		if !l.checks.deferring {
 			l.reportStorm(c, counts)
 		}
-		if !c.stale && (l.checks.deferring || c.status.ObservedNodes != nil && *c.status.ObservedNodes == counts.Selected) {
+		if !c.status.Stale && (l.checks.deferring || c.status.Stored.ObservedNodes != nil && *c.status.Stored.ObservedNodes == counts.Selected) {
 			continue
 		}
-		switch {
-		case c.writing || l.statusWritesRunning >= maxConcurrentStatusWrites: // the next result triggers another check
-			continue
-		case now.Before(c.nextStatusWrite()):
-			l.nextStatusCheck = earliest(l.nextStatusCheck, c.nextStatusWrite())
-			continue
+		write := status.Write[remediationv1alpha1.NodeHealthCheckStatus]{
+			Resource: "nodehealthchecks/status", Kind: "nodeHealthCheck", Name: name,
+			Status: func() remediationv1alpha1.NodeHealthCheckStatus { return l.checkStatus(c, counts) },
+			Send: func(ctx context.Context, name string, status remediationv1alpha1.NodeHealthCheckStatus) (string, error) {
+				status.LastUpdateTime = new(metav1.NewTime(now.Truncate(time.Second)))
+				return l.write.HealthCheckStatus(ctx, name, status)
+			},
+			Delay: c.statusDelay(),
 		}
-		c.stale, c.statusNotBefore = false, now.Add(statusEvery)
-		var status remediationv1alpha1.NodeHealthCheckStatus
-		if l.checks.deferring {
-			status = l.deferredStatus(c)
-		} else {
-			status = l.checkStatus(c, counts)
+		if l.checks.deferring { // the other controller owns all other fields
+			write.Pause = deferredStatusEvery
+			write.Status = func() remediationv1alpha1.NodeHealthCheckStatus { return l.deferredStatus(c) }
+			write.Send = func(ctx context.Context, name string, status remediationv1alpha1.NodeHealthCheckStatus) (string, error) {
+				return l.write.HealthCheckCondition(ctx, name, *meta.FindStatusCondition(status.Conditions, remediationv1alpha1.StandingBack))
+			}
 		}
-		if status.LastUpdateTime = c.status.LastUpdateTime; equality.Semantic.DeepEqual(status, c.status) {
-			continue
-		}
-		l.sendCheckStatus(ctx, now, c, status)
+		c.status.Update(ctx, now, l.statuses, write)
 	}
 }
 
-// nextStatusWrite returns when the status may be written next. Only changes of listed nodes
-// wait longer with their number, not changes of the health check itself.
-func (c *check) nextStatusWrite() time.Time {
-	isOn, calmSince := stormOf(c.status)
-	isDisabled := meta.IsStatusConditionTrue(c.status.Conditions, remediationv1alpha1.Disabled)
-	if c.status.ObservedGeneration != c.object.Generation || c.storm != (storm{isOn, !calmSince.IsZero()}) || isDisabled != (c.disabled != "") {
-		return c.statusNotBefore
+// statusDelay returns by how much the next status write is delayed. Only changes of listed
+// nodes wait longer with their number, not changes of the health check itself.
+func (c *check) statusDelay() time.Duration {
+	isOn, calmSince := stormOf(c.status.Stored)
+	isDisabled := meta.IsStatusConditionTrue(c.status.Stored.Conditions, remediationv1alpha1.Disabled)
+	if c.status.Stored.ObservedGeneration != c.object.Generation || c.storm != (storm{isOn, !calmSince.IsZero()}) || isDisabled != (c.disabled != "") {
+		return 0
 	}
-	return c.statusNotBefore.Add(time.Duration(min(len(c.nodes), remediationv1alpha1.MaxListedNodes)) * rowPause)
-}
-
-func (l *loop) sendCheckStatus(ctx context.Context, now time.Time, c *check, status remediationv1alpha1.NodeHealthCheckStatus) {
-	c.writing = true
-	l.statusWritesRunning++
-	name := c.object.Name
-	write := func(ctx context.Context) (string, error) { return l.write.HealthCheckStatus(ctx, name, status) }
-	if l.checks.deferring { // the other controller owns all other fields
-		c.statusNotBefore = now.Add(deferredStatusEvery)
-		condition := *meta.FindStatusCondition(status.Conditions, remediationv1alpha1.StandingBack)
-		write = func(ctx context.Context) (string, error) { return l.write.HealthCheckCondition(ctx, name, condition) }
-	} else {
-		status.LastUpdateTime = new(metav1.NewTime(now.Truncate(time.Second)))
-	}
-	l.requests.Go(func() {
-		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
-		defer cancel()
-		version, err := write(ctx)
-		l.checkStatusResults <- checkStatusResult{name, c, status, version, err}
-	})
+	return time.Duration(min(len(c.nodes), remediationv1alpha1.MaxListedNodes)) * rowPause
 }
 
 // deferredStatus adds the StandingBack condition and keeps everything that the other
 // controller has written.
 func (l *loop) deferredStatus(c *check) remediationv1alpha1.NodeHealthCheckStatus {
-	status := *c.status.DeepCopy()
+	status := *c.status.Stored.DeepCopy()
 	meta.SetStatusCondition(&status.Conditions, metav1.Condition{
 		Type: remediationv1alpha1.StandingBack, Status: metav1.ConditionTrue, Reason: "AnotherController",
 		Message: l.checks.medik8s.message(), ObservedGeneration: c.object.Generation,
 	})
 	return status
-}
-
-// checkStatusResult is the result of a status write.
-type checkStatusResult struct {
-	name    string
-	check   *check
-	status  remediationv1alpha1.NodeHealthCheckStatus
-	version string
-	err     error
-}
-
-func (l *loop) handleCheckStatusResult(result checkStatusResult) {
-	l.statusWritesRunning--
-	result.check.writing = false
-	l.scheduleStatusCheck(time.Now())
-	l.cfg.Metrics.countWrite("nodehealthchecks/status", treat.Classify(result.err))
-	switch {
-	case result.err == nil:
-		result.check.status, result.check.version = result.status, result.version
-		result.check.statusFailure = writeFailure{}
-	case apierrors.IsNotFound(result.err): // the watch will report the deletion
-	default:
-		result.check.stale, result.check.statusNotBefore = true, time.Now().Add(statusRetry)
-		if result.check.statusFailure.add(treat.Classify(result.err), result.err) {
-			l.cfg.Logger.Warn("status not written", "nodeHealthCheck", result.name, "retryIn", statusRetry.String(), "err", result.err)
-		}
-	}
 }
 
 // checkStatus returns the status of a health check.
@@ -144,7 +95,8 @@ func (l *loop) checkStatus(c *check, counts triage.Population) remediationv1alph
 		HealthyNodes:       new(counts.Selected - counts.Sick - counts.Recovering),
 		InTreatment:        new(treated),
 		UnhealthyNodes:     rows,
-		Conditions:         slices.Clone(c.status.Conditions),
+		Conditions:         slices.Clone(c.status.Stored.Conditions),
+		LastUpdateTime:     c.status.Stored.LastUpdateTime, // set when it is written
 	}
 	c.setConditions(&status, counts)
 	switch pauses := c.object.Spec.PauseRequests; {
@@ -221,7 +173,7 @@ func (l *loop) reportStorm(c *check, counts triage.Population) {
 		return
 	}
 	was := c.storm
-	c.storm, c.stale = is, true
+	c.storm, c.status.Stale = is, true
 	var event treat.EventReason
 	var message string
 	switch {
@@ -385,7 +337,7 @@ func (l *loop) markTreatmentStatusesStale(now time.Time, treatments *nodeTreatme
 
 func (l *loop) markCheckStatusStale(now time.Time, rule triage.RuleID) {
 	if c := l.checkOf(rule); c != nil {
-		c.stale = true
-		l.scheduleStatusCheck(now)
+		c.status.Stale = true
+		l.statuses.Schedule(now)
 	}
 }

@@ -11,8 +11,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-func TestNextStatusWrite(t *testing.T) {
-	mayFrom := time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
+func TestStatusDelay(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		nodes  int
@@ -28,42 +27,20 @@ func TestNextStatusWrite(t *testing.T) {
 		{name: "nor is what disables the health check", nodes: 50, change: func(c *check) { c.disabled = remediationv1alpha1.ReasonInvalid }},
 		{name: "a storm that is told is no reason to hurry", nodes: 50, later: time.Second, change: func(c *check) {
 			c.storm.isOn = true
-			c.status.Conditions = []metav1.Condition{{Type: remediationv1alpha1.StormActive, Status: metav1.ConditionTrue}}
+			c.status.Stored.Conditions = []metav1.Condition{{Type: remediationv1alpha1.StormActive, Status: metav1.ConditionTrue}}
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			c := &check{object: &remediationv1alpha1.NodeHealthCheck{}, statusNotBefore: mayFrom, findings: findings{nodes: map[string]triage.Reason{}}}
+			c := &check{object: &remediationv1alpha1.NodeHealthCheck{}, nodes: map[string]triage.Reason{}}
 			for i := range test.nodes {
 				c.nodes[strconv.Itoa(i)] = triage.Reason{}
 			}
 			if test.change != nil {
 				test.change(c)
 			}
-			if got := c.nextStatusWrite().Sub(mayFrom); got != test.later {
+			if got := c.statusDelay(); got != test.later {
 				t.Errorf("it is put off by %s, want %s", got, test.later)
 			}
 		})
-	}
-}
-
-// TestUpsertCheckAcceptsADroppedField simulates a CRD that drops a status field.
-func TestUpsertCheckAcceptsADroppedField(t *testing.T) {
-	l := &loop{checks: checks{known: map[string]*check{}}}
-	meet := func(version string, observed int) int {
-		object := &remediationv1alpha1.NodeHealthCheck{ObjectMeta: metav1.ObjectMeta{Name: "check", ResourceVersion: version}}
-		object.Status.ObservedNodes = &observed
-		l.upsertCheck(time.Now(), object)
-		return *l.checks.known["check"].status.ObservedNodes
-	}
-	meet("4", 4)
-	c := l.checks.known["check"]
-	c.status, c.version = remediationv1alpha1.NodeHealthCheckStatus{ObservedNodes: new(5)}, "5" // as handleCheckStatusResult does
-	for _, brought := range []struct {
-		version     string
-		is, becomes int
-	}{{"4", 4, 5}, {"5", 0, 5}, {"6", 6, 6}} {
-		if got := meet(brought.version, brought.is); got != brought.becomes {
-			t.Errorf("after version %s the status is known to be that of %d nodes, want %d", brought.version, got, brought.becomes)
-		}
 	}
 }

@@ -9,36 +9,25 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/configmaps"
-	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/status"
 	"github.com/resourcestack/autohealer/internal/triage"
 	"github.com/resourcestack/autohealer/internal/validate"
 )
 
-const (
-	// statusEvery limits how often the status of a set changes, so that users can read
-	// it.
-	statusEvery = time.Second
-	// statusCheckEvery is the minimum interval between two checks for stale statuses.
-	statusCheckEvery = 200 * time.Millisecond
-	// statusRetry is the delay after a failed status write.
-	statusRetry = 5 * time.Second
-	// counterRetention is how long counters of a deleted set stay: a few times the usual scrape
-	// interval.
-	counterRetention = 15 * time.Minute
-)
+// counterRetention is how long counters of a deleted set stay: a few times the usual scrape
+// interval.
+const counterRetention = 15 * time.Minute
 
 // conditionSet is a ConditionSet and its state.
 type conditionSet struct {
-	findings
-	set  *v1alpha1.ConditionSet
-	rule triage.Rule
+	set   *v1alpha1.ConditionSet
+	rule  triage.Rule
+	nodes map[string]triage.Reason // the findings
 
 	inForce         *v1alpha1.ConditionSet // the followed version; nil for none
 	needsValidation bool                   // this version has not been validated
@@ -48,12 +37,7 @@ type conditionSet struct {
 	awaitsNodes     bool                   // rejected because of node reports, so validate again when they change
 	proof           proof                  // reports that are missing until the set is followed without restrictions
 	unclearTaints   map[string]taintID     // nodes with a taint that the set may have placed, but no record proves it
-
-	status          v1alpha1.ConditionSetStatus // as stored, as far as known
-	version         string                      // of the object after the last status write
-	writing         bool
-	statusNotBefore time.Time    // earliest next status write
-	statusFailure   writeFailure // of the last status write
+	status          status.Status[v1alpha1.ConditionSetStatus]
 }
 
 // isInAPI reports whether the set is an API object with a status, and not part of a
@@ -77,7 +61,7 @@ func (l *loop) setOf(rule triage.RuleID) *v1alpha1.ConditionSet {
 func (l *loop) followSet(now time.Time, set *v1alpha1.ConditionSet) {
 	pol := l.sets[set.Name]
 	if pol == nil {
-		pol = &conditionSet{findings: findings{nodes: map[string]triage.Reason{}}}
+		pol = &conditionSet{nodes: map[string]triage.Reason{}}
 		l.sets[set.Name] = pol
 		delete(l.retiredRules, setRule(set.Name))
 	}
@@ -85,14 +69,12 @@ func (l *loop) followSet(now time.Time, set *v1alpha1.ConditionSet) {
 	// Annotations do not change the generation.
 	known := isSame && pol.set.Generation == set.Generation &&
 		pol.set.Annotations[v1alpha1.AcceptImpactAnnotation] == set.Annotations[v1alpha1.AcceptImpactAnnotation]
-	if !isSame || !olderVersion(set.ResourceVersion, pol.version) {
-		pol.status = set.Status
-	}
+	pol.status.Observe(set, set.Status)
 	if !isSame {
 		pol.inForce = nil
 	}
-	pol.set, pol.stale = set, true
-	l.scheduleStatusCheck(now)
+	pol.set, pol.status.Stale = set, true
+	l.statuses.Schedule(now)
 	if !known {
 		pol.needsValidation, pol.restored, l.validation.due = true, !l.loaded, true
 	}
@@ -133,24 +115,19 @@ func (l *loop) forgetRetired(now time.Time) (due time.Time) {
 	return due
 }
 
-// findings holds the reasons that a policy has for nodes.
-type findings struct {
-	nodes map[string]triage.Reason
-	stale bool // the stored status may be outdated
-}
-
-// findingsOf returns the findings of a rule, nil if its policy is gone.
-func (l *loop) findingsOf(rule triage.RuleID) *findings {
+// findingsOf returns the findings of a rule by node, and the mark that the status of its
+// policy is stale. Both are nil if the policy is gone.
+func (l *loop) findingsOf(rule triage.RuleID) (nodes map[string]triage.Reason, stale *bool) {
 	if pol := l.sets[rule.Name]; pol != nil && rule.Kind == triage.ConditionSet {
-		return &pol.findings
+		return pol.nodes, &pol.status.Stale
 	}
 	if c := l.checkOf(rule); c != nil {
-		return &c.findings
+		return c.nodes, &c.status.Stale
 	}
 	if r := l.repairs.followed[rule]; r != nil {
-		return &r.findings
+		return r.nodes, &r.stale
 	}
-	return nil
+	return nil, nil
 }
 
 // noteFindings stores the findings for a node with their policies.
@@ -160,109 +137,54 @@ func (l *loop) noteFindings(now time.Time, state *nodeState, findings []triage.R
 	}
 	name := state.node.Name
 	for _, was := range state.findings {
-		if of := l.findingsOf(was.Rule); of != nil && !slices.ContainsFunc(findings, func(is triage.Reason) bool { return is.Rule == was.Rule }) {
-			delete(of.nodes, name)
-			of.stale = true
+		if nodes, stale := l.findingsOf(was.Rule); stale != nil && !slices.ContainsFunc(findings, func(is triage.Reason) bool { return is.Rule == was.Rule }) {
+			delete(nodes, name)
+			*stale = true
 		}
 	}
 	for _, is := range findings {
-		if of := l.findingsOf(is.Rule); of != nil && of.nodes[name] != is {
-			of.nodes[name] = is
-			of.stale = true
+		if nodes, stale := l.findingsOf(is.Rule); stale != nil && nodes[name] != is {
+			nodes[name] = is
+			*stale = true
 		}
 	}
 	state.findings = findings
-	l.scheduleStatusCheck(now)
+	l.statuses.Schedule(now)
 }
 
 // markStatusesStale marks the statuses of the node's policies as stale, because the node or a write
 // to it has changed while the findings have not.
 func (l *loop) markStatusesStale(now time.Time, state *nodeState) {
 	for _, finding := range state.findings {
-		if of := l.findingsOf(finding.Rule); of != nil {
-			of.stale = true
-			l.scheduleStatusCheck(now)
+		if _, stale := l.findingsOf(finding.Rule); stale != nil {
+			*stale = true
+			l.statuses.Schedule(now)
 		}
 	}
-}
-
-// scheduleStatusCheck schedules a check of the statuses as soon as statusCheckEvery allows. A later
-// scheduled check may be for another policy, so the earlier time wins.
-func (l *loop) scheduleStatusCheck(now time.Time) {
-	at := l.lastStatusCheck.Add(statusCheckEvery)
-	if at.Before(now) {
-		at = now
-	}
-	l.nextStatusCheck = earliest(l.nextStatusCheck, at)
 }
 
 // writeStatuses updates the statuses, and returns when to check again.
 func (l *loop) writeStatuses(ctx context.Context, now time.Time) (due time.Time) {
-	if l.nextStatusCheck.IsZero() || now.Before(l.nextStatusCheck) {
-		return l.nextStatusCheck
-	}
-	l.nextStatusCheck, l.lastStatusCheck = time.Time{}, now
-	for name, pol := range l.sets {
-		counts, _ := l.core.Population(setRule(name))
-		l.cfg.Metrics.setPopulation(name, counts, l.countNodes(pol), pol.err == nil && !pol.withholdsTaints())
-		if !pol.isInAPI() {
-			continue
-		}
-		if !pol.stale && pol.status.Selected == clamp(counts.Selected) {
-			continue
-		}
-		switch {
-		case pol.writing || l.statusWritesRunning >= maxConcurrentStatusWrites: // the next result triggers another check
-			continue
-		case now.Before(pol.statusNotBefore):
-			l.nextStatusCheck = earliest(l.nextStatusCheck, pol.statusNotBefore)
-			continue
-		}
-		pol.stale, pol.statusNotBefore = false, now.Add(statusEvery)
-		if status := l.statusOf(pol, counts); !equality.Semantic.DeepEqual(status, pol.status) {
-			l.sendStatus(ctx, name, pol, status)
-		}
-	}
-	l.writeCheckStatuses(ctx, now)
-	l.writePolicyStatuses(ctx, now)
-	return l.nextStatusCheck
-}
-
-// statusResult is the result of a status write.
-type statusResult struct {
-	name    string
-	policy  *conditionSet
-	status  v1alpha1.ConditionSetStatus
-	version string
-	err     error
-}
-
-func (l *loop) sendStatus(ctx context.Context, name string, pol *conditionSet, status v1alpha1.ConditionSetStatus) {
-	pol.writing = true
-	l.statusWritesRunning++
-	l.requests.Go(func() {
-		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
-		defer cancel()
-		version, err := l.write.Status(ctx, name, status)
-		l.statusResults <- statusResult{name, pol, status, version, err}
+	return l.statuses.Check(now, func() {
+		l.writeSetStatuses(ctx, now)
+		l.writeCheckStatuses(ctx, now)
+		l.writePolicyStatuses(ctx, now)
 	})
 }
 
-func (l *loop) handleStatusResult(result statusResult) {
-	l.statusWritesRunning--
-	result.policy.writing = false
-	l.scheduleStatusCheck(time.Now())
-	l.cfg.Metrics.countWrite("conditionsets/status", treat.Classify(result.err))
-	switch {
-	case result.err == nil:
-		result.policy.status, result.policy.version = result.status, result.version
-		result.policy.statusFailure = writeFailure{}
-	case apierrors.IsNotFound(result.err): // the watch will report the deletion
-	default:
-		result.policy.stale, result.policy.statusNotBefore = true, time.Now().Add(statusRetry)
-		if result.policy.statusFailure.add(treat.Classify(result.err), result.err) {
-			l.cfg.Logger.Warn("status not written", "conditionSet", result.name, "retryIn", statusRetry.String(), "err", result.err)
+// writeSetStatuses updates the statuses of condition sets.
+func (l *loop) writeSetStatuses(ctx context.Context, now time.Time) {
+	for name, pol := range l.sets {
+		counts, _ := l.core.Population(setRule(name))
+		l.cfg.Metrics.setPopulation(name, counts, l.countNodes(pol), pol.err == nil && !pol.withholdsTaints())
+		if !pol.isInAPI() || !pol.status.Stale && pol.status.Stored.Selected == clamp(counts.Selected) {
+			continue
 		}
+		pol.status.Update(ctx, now, l.statuses, status.Write[v1alpha1.ConditionSetStatus]{
+			Resource: "conditionsets/status", Kind: "conditionSet", Name: name,
+			Status: func() v1alpha1.ConditionSetStatus { return l.statusOf(pol, counts) },
+			Send:   l.write.Status,
+		})
 	}
 }
 
@@ -340,7 +262,7 @@ func (l *loop) statusOf(pol *conditionSet, counts triage.Population) v1alpha1.Co
 		Selected:           clamp(counts.Selected),
 		Matched:            clamp(counts.Sick),
 		Nodes:              []v1alpha1.MatchedNode{},
-		Conditions:         slices.Clone(pol.status.Conditions),
+		Conditions:         slices.Clone(pol.status.Stored.Conditions),
 	}
 	if pol.err == nil && counts.Cap >= 0 {
 		limit := clamp(counts.Cap)

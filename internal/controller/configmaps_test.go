@@ -842,7 +842,7 @@ func testDenied(d *configMapFixture, successor func() *configMapFixture) {
 	next.tainted("kept", "policies/sets.yaml/A", "policies/sets.yaml/Gone", "z-api")
 	must(d.t, next.nodeInbox.Replace(nil, ""))
 	must(d.t, next.setInbox.Replace([]any{setNamed("z-api", asking("Fan", "True"))}, "1"))
-	next.statusWritesRunning, next.writesRunning = maxConcurrentStatusWrites, maxConcurrentWrites // prevents all writes
+	next.writesRunning = maxConcurrentWrites // prevents all writes
 	next.round(d.t.Context())
 	if next.loaded {
 		d.t.Fatal("it has not waited to know what was kept")

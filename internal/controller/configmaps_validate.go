@@ -163,7 +163,7 @@ func (l *loop) rejectConfigMap(now time.Time, s *configMapSet, err error) {
 	}
 	l.cfg.Logger.Warn("configmap not accepted", "configMap", s.Name, "resourceVersion", s.ResourceVersion, "err", err)
 	l.reportConfigMap(now, s)
-	l.scheduleStatusCheck(now)
+	l.statuses.Schedule(now)
 }
 
 // reportConfigMap publishes an Event with the problems of the current content.

@@ -26,6 +26,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/nodewatch"
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/repairblock"
+	"github.com/resourcestack/autohealer/internal/status"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 	"github.com/resourcestack/autohealer/internal/validate"
@@ -141,18 +142,18 @@ func (c *Controller) Start(ctx context.Context) error {
 	})
 	watches.Go(func() { claims.Run(ctx) })
 	l := &loop{
-		cfg:           c.cfg,
-		core:          triage.New(),
-		write:         treat.NewWriter(c.cfg.Client),
-		signal:        signal,
-		nodeInbox:     nodes,
-		setInbox:      sets,
-		nodeStates:    map[string]*nodeState{},
-		sets:          map[string]*conditionSet{},
-		writeResults:  make(chan writeResult, maxConcurrentWrites),
-		statusResults: make(chan statusResult, maxConcurrentStatusWrites),
-		configMaps:    configMaps,
-		leaseInbox:    leases,
+		cfg:          c.cfg,
+		core:         triage.New(),
+		write:        treat.NewWriter(c.cfg.Client),
+		signal:       signal,
+		nodeInbox:    nodes,
+		setInbox:     sets,
+		nodeStates:   map[string]*nodeState{},
+		sets:         map[string]*conditionSet{},
+		writeResults: make(chan writeResult, maxConcurrentWrites),
+		statuses:     status.NewWriter(writeTimeout, c.cfg.Metrics.countWrite, c.cfg.Logger),
+		configMaps:   configMaps,
+		leaseInbox:   leases,
 		checks: checks{
 			inbox:     healthChecks,
 			medik8s:   medik8sLeader{inbox: medik8sInbox, leases: map[string]observedLease{}},
@@ -167,16 +168,14 @@ func (c *Controller) Start(ctx context.Context) error {
 				},
 			},
 		},
-		repairs:             newRepairs(c.cfg.Repairs, repairPolicies, blocks),
-		nodeClaims:          newNodeClaims(claims),
-		treatments:          map[string]*nodeTreatments{},
-		treatmentsByObject:  map[string]*nodeTreatments{},
-		taskResults:         make(chan *taskResult, maxConcurrentTasks),
-		checkStatusResults:  make(chan checkStatusResult, maxConcurrentStatusWrites),
-		repairStatusResults: make(chan repairStatusResult, maxConcurrentStatusWrites),
-		liveness:            &c.liveness,
-		ledger:              ledgerWriter{ledger: claimed, restored: restored, unknownEntries: claimed.Kept(), done: make(chan error, 1)},
-		startedAt:           time.Now(),
+		repairs:            newRepairs(c.cfg.Repairs, repairPolicies, blocks),
+		nodeClaims:         newNodeClaims(claims),
+		treatments:         map[string]*nodeTreatments{},
+		treatmentsByObject: map[string]*nodeTreatments{},
+		taskResults:        make(chan *taskResult, maxConcurrentTasks),
+		liveness:           &c.liveness,
+		ledger:             ledgerWriter{ledger: claimed, restored: restored, unknownEntries: claimed.Kept(), done: make(chan error, 1)},
+		startedAt:          time.Now(),
 	}
 	return l.run(ctx)
 }

@@ -60,7 +60,6 @@ func healthCheckFixtureIn(t *testing.T, c *loopFixture, changes ...func(*remedia
 		return func() { w.left++ }
 	}}
 	w.leaseInbox, w.treatments, w.treatmentsByObject = there(t, &coordinationv1.Lease{}), map[string]*nodeTreatments{}, map[string]*nodeTreatments{}
-	w.statusWritesRunning = maxConcurrentStatusWrites // tests look at what would be written
 	w.loaded = true
 	w.core.Loaded(time.Now())
 	w.brings(checkNamed("check", changes...))
@@ -250,7 +249,7 @@ func (w *healthCheckFixture) runRound() {
 			w.reconcileTreatments(now, treatments.node)
 		}
 	}
-	w.scheduleStatusCheck(now)
+	w.statuses.Schedule(now)
 	w.writeStatuses(w.t.Context(), now)
 }
 

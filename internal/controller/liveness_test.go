@@ -18,6 +18,7 @@ import (
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/repairblock"
+	"github.com/resourcestack/autohealer/internal/status"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 	"github.com/resourcestack/autohealer/internal/watch"
@@ -38,6 +39,7 @@ func newLoop(log *slog.Logger, announce func(treat.Event)) *loop {
 		nodeStates:   map[string]*nodeState{},
 		sets:         map[string]*conditionSet{},
 		writeResults: make(chan writeResult, 1),
+		statuses:     &status.Writer{}, // writes nothing: tests look at what would be written
 	}
 }
 

@@ -15,18 +15,14 @@ import (
 	"github.com/resourcestack/autohealer/internal/nodewatch"
 	"github.com/resourcestack/autohealer/internal/observe"
 	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/status"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 	"github.com/resourcestack/autohealer/internal/watch"
 )
 
-const (
-	// maxConcurrentWrites limits concurrent writes to nodes.
-	maxConcurrentWrites = 24
-	// maxConcurrentStatusWrites limits concurrent writes of statuses, so that they do not delay
-	// taints.
-	maxConcurrentStatusWrites = 2
-)
+// maxConcurrentWrites limits concurrent writes to nodes.
+const maxConcurrentWrites = 24
 
 // loop holds all state of a term as leader, from the claim of the ledger to its loss.
 // Only the goroutine of run uses it.
@@ -67,14 +63,7 @@ type loop struct {
 	writesRunning int
 	writeResults  chan writeResult
 
-	statusWritesRunning int
-	statusResults       chan statusResult
-	checkStatusResults  chan checkStatusResult
-	repairStatusResults chan repairStatusResult
-
-	nextStatusCheck time.Time // when to check statuses next, zero for never
-	lastStatusCheck time.Time
-
+	statuses     *status.Writer
 	ledger       ledgerWriter
 	requests     sync.WaitGroup
 	liveness     *liveness
@@ -87,6 +76,7 @@ type loop struct {
 // run works until ctx ends or the ledger is lost.
 func (l *loop) run(ctx context.Context) error {
 	defer l.requests.Wait()
+	defer l.statuses.Wait()
 	defer l.cfg.Metrics.leading.Set(0)
 	defer l.cfg.Metrics.configMapsRead.Set(0)
 	defer l.cfg.Metrics.unknown.Reset()
@@ -104,12 +94,8 @@ func (l *loop) run(ctx context.Context) error {
 		case <-timer.C:
 		case result := <-l.writeResults:
 			l.handleWriteResult(result)
-		case result := <-l.statusResults:
-			l.handleStatusResult(result)
-		case result := <-l.checkStatusResults:
-			l.handleCheckStatusResult(result)
-		case result := <-l.repairStatusResults:
-			l.handleRepairStatusResult(result)
+		case handle := <-l.statuses.Results():
+			handle()
 		case r := <-l.taskResults:
 			l.handleTaskResult(r)
 		case request := <-l.startRequests:
@@ -262,7 +248,7 @@ func (l *loop) upsertNode(node *corev1.Node, at time.Time) triage.Node {
 		l.nodeStates[node.Name] = state
 	}
 	if state.node == nil || !maps.Equal(state.node.Labels, node.Labels) { // other sets may select it now
-		l.scheduleStatusCheck(at)
+		l.statuses.Schedule(at)
 	}
 	before := state.node
 	l.nodeClaims.link(before, node)
@@ -305,7 +291,7 @@ func (l *loop) removeNode(now time.Time, state *nodeState) {
 		l.cfg.NodeFacts.Forget(name)
 	}
 	l.noteFindings(now, state, nil)
-	l.scheduleStatusCheck(now)
+	l.statuses.Schedule(now)
 	for _, policy := range state.shadowed {
 		l.repairs.noteShadowed(policy, name, false)
 	}

@@ -98,7 +98,6 @@ func nodePoolFixtureIn(t *testing.T, c *loopFixture, w *fakeAPI, changes ...func
 	h.repairs = newRepairs(cfg, there(t, &v1alpha1.RepairPolicy{}), h.pools)
 	h.nodeClaims = newNodeClaims(there(t, &karpenter.NodeClaim{}))
 	h.leaseInbox, h.treatments, h.treatmentsByObject = there(t, &coordinationv1.Lease{}), map[string]*nodeTreatments{}, map[string]*nodeTreatments{}
-	h.statusWritesRunning = maxConcurrentStatusWrites // tests look at what would be written
 	return h
 }
 
@@ -158,7 +157,7 @@ func (h *nodePoolFixture) runRound() (due time.Time) {
 	h.reconcileWoken(now)
 	due = earliest(due, h.updateAllowances(now))
 	h.hasReplacements(now) // as every round does before it writes a snapshot
-	h.scheduleStatusCheck(now)
+	h.statuses.Schedule(now)
 	h.writeStatuses(h.t.Context(), now)
 	if at, ok := h.core.Deadline(); ok {
 		due = earliest(due, at)

@@ -105,8 +105,8 @@ func (l *loop) reportUnowned(now time.Time) {
 			}
 		}
 		if !maps.Equal(pol.unclearTaints, unclear) {
-			pol.unclearTaints, pol.stale = unclear, true
-			l.scheduleStatusCheck(now)
+			pol.unclearTaints, pol.status.Stale = unclear, true
+			l.statuses.Schedule(now)
 		}
 	}
 }

@@ -71,14 +71,14 @@ func TestATaintOfUnclearOwnershipIsReported(t *testing.T) {
 				}
 				condition := func() *metav1.Condition {
 					counts, _ := c.core.Population(setRule("disk"))
-					c.sets["disk"].status = c.statusOf(c.sets["disk"], counts)
-					return meta.FindStatusCondition(c.sets["disk"].status.Conditions, v1alpha1.OwnershipUnclear)
+					c.sets["disk"].status.Stored = c.statusOf(c.sets["disk"], counts)
+					return meta.FindStatusCondition(c.sets["disk"].status.Stored.Conditions, v1alpha1.OwnershipUnclear)
 				}
 				if is := condition(); is != nil {
 					t.Errorf("the status says %+v", is)
 				}
 
-				c.sets["disk"].stale = false
+				c.sets["disk"].status.Stale = false
 				for node := range carried {
 					c.becomes(node, lose)
 				}
@@ -102,7 +102,7 @@ func TestATaintOfUnclearOwnershipIsReported(t *testing.T) {
 				if is := condition(); is == nil || is.Status != metav1.ConditionTrue || !strings.Contains(is.Message, ": 4 (node-0, ") || !strings.Contains(is.Message, "kubectl taint node node-0 ") {
 					t.Errorf("the status says %+v", is)
 				}
-				if !c.sets["disk"].stale {
+				if !c.sets["disk"].status.Stale {
 					t.Error("no status is to be written")
 				}
 

@@ -62,7 +62,7 @@ func (p *proof) hold() string {
 
 // restoredProof returns the missing proof that an earlier leader stored in the status.
 func (pol *conditionSet) restoredProof() proof {
-	accepted := meta.FindStatusCondition(pol.status.Conditions, v1alpha1.Accepted)
+	accepted := meta.FindStatusCondition(pol.status.Stored.Conditions, v1alpha1.Accepted)
 	if !pol.needsValidation || !pol.restored || accepted == nil || accepted.ObservedGeneration != pol.set.Generation {
 		return proof{}
 	}
@@ -118,7 +118,7 @@ func (l *loop) startProof(now time.Time, pol *conditionSet) {
 	if len(pol.proof.types) > 0 || !pol.isInForce() {
 		return
 	}
-	if pol.isInAPI() && wasAccepted(pol.set, pol.status) {
+	if pol.isInAPI() && wasAccepted(pol.set, pol.status.Stored) {
 		pol.proof = proof{types: validate.Unproven(pol.set, l.core.Reported())}
 	} else if pol.proof = l.missingProof(pol); len(pol.proof.types) > 0 && !pol.isInAPI() && l.hasPlaced(pol.rule.ID) {
 		l.releaseUnproven(pol)
@@ -206,8 +206,8 @@ func (l *loop) proofCase(pol *conditionSet) validate.Case {
 func (l *loop) prove(now time.Time, pol *conditionSet, hasSettled bool) {
 	p := &pol.proof
 	judged := validate.Prove(l.proofCase(pol), p.types)
-	p.matching, p.limit, p.text, pol.stale = judged.Matching, judged.Limit, judged.Text, true
-	l.scheduleStatusCheck(now)
+	p.matching, p.limit, p.text, pol.status.Stale = judged.Matching, judged.Limit, judged.Text, true
+	l.statuses.Schedule(now)
 	switch {
 	case len(judged.Problems) > 0:
 		l.holdRefused(now, pol, judged.Problems)
@@ -291,6 +291,6 @@ func (l *loop) applyHold(now time.Time, pol *conditionSet) {
 	if err := l.core.SetRule(now, pol.rule); err != nil { // a followed rule is valid
 		l.cfg.Logger.Error("rule not changed", "conditionSet", pol.set.Name, "err", err)
 	}
-	pol.stale = true
-	l.scheduleStatusCheck(now)
+	pol.status.Stale = true
+	l.statuses.Schedule(now)
 }

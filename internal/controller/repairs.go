@@ -15,6 +15,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/observe"
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/repairblock"
+	"github.com/resourcestack/autohealer/internal/status"
 	"github.com/resourcestack/autohealer/internal/triage"
 	"github.com/resourcestack/autohealer/internal/validate"
 	"github.com/resourcestack/autohealer/internal/watch"
@@ -77,8 +78,7 @@ type repairPolicy struct {
 	selector labels.Selector        // of the followed version, or of the newest; nil if it names a pool
 	problem  string                 // why the newest version is not followed, empty if it is
 	shadowed map[string]bool        // nodes that it selects and that another policy wins
-	status   policyStatus
-	stale    bool // the stored status may be outdated
+	status   status.Status[v1alpha1.RepairPolicyStatus]
 }
 
 // selects reports whether the policy selects a node.
@@ -117,7 +117,8 @@ func (p *repairPolicy) ruleFor(pool string) string {
 
 // repairRule is a rule that terminates nodes, with the policy it was compiled from.
 type repairRule struct {
-	findings
+	nodes  map[string]triage.Reason // the findings
+	stale  bool                     // the status of its policy and its metrics may be outdated
 	rule   triage.Rule
 	spec   *v1alpha1.RepairSpec
 	pool   string                 // the pool of its nodes; empty for nodes without a NodeClaim
@@ -213,10 +214,10 @@ func (l *loop) upsertRepairPolicy(now time.Time, object *v1alpha1.RepairPolicy) 
 		pol = &repairPolicy{shadowed: shadowed}
 		l.repairs.policies[object.Name] = pol
 	}
-	pol.status.update(object)
+	pol.status.Observe(object, object.Status)
 	isSame := pol.object != nil && pol.object.Generation == object.Generation
-	pol.object, pol.stale = object, true
-	l.scheduleStatusCheck(now)
+	pol.object, pol.status.Stale = object, true
+	l.statuses.Schedule(now)
 	if isSame {
 		return
 	}
@@ -247,7 +248,7 @@ func (l *loop) removeRepairPolicy(now time.Time, name string) {
 	}
 	delete(l.repairs.policies, name)
 	l.repairs.changed, l.checks.changed = true, true
-	l.scheduleStatusCheck(now)
+	l.statuses.Schedule(now)
 	l.cfg.Logger.Info("repair policy gone", "repairPolicy", name)
 }
 
@@ -273,7 +274,7 @@ func (l *loop) followRepairs(now time.Time) {
 	changedRules := map[string]bool{} // rules that gain or lose a template, which changes the facts of their nodes
 	for _, id := range slices.SortedFunc(maps.Keys(wanted), compareRules) {
 		next := wanted[id]
-		next.findings = findings{nodes: map[string]triage.Reason{}, stale: true}
+		next.nodes, next.stale = map[string]triage.Reason{}, true
 		if before := r.followed[id]; before != nil {
 			next.nodes = before.nodes
 			if next.due = before.due; before.pool != next.pool {
@@ -296,9 +297,9 @@ func (l *loop) followRepairs(now time.Time) {
 	})
 	clear(r.dirty)
 	for _, pol := range r.policies {
-		pol.stale = true
+		pol.status.Stale = true
 	}
-	l.scheduleStatusCheck(now)
+	l.statuses.Schedule(now)
 }
 
 // repairRules returns the rules to follow. Each pool has a rule for its own block or for

@@ -10,39 +10,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
-	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/status"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
-
-// policyStatus is the status of a RepairPolicy as stored, as far as known.
-type policyStatus struct {
-	stored    v1alpha1.RepairPolicyStatus
-	version   string // of the object after the last status write
-	writing   bool
-	notBefore time.Time    // earliest next write
-	failure   writeFailure // of the last write
-}
-
-// update stores the status from the watch unless our own write is newer.
-func (s *policyStatus) update(object *v1alpha1.RepairPolicy) {
-	if !olderVersion(object.ResourceVersion, s.version) {
-		s.stored = object.Status
-	}
-}
-
-// repairStatusResult is the result of a status write.
-type repairStatusResult struct {
-	policy  *repairPolicy
-	status  v1alpha1.RepairPolicyStatus
-	version string
-	err     error
-}
 
 // writePolicyStatuses updates the statuses of repair policies and the metrics of all
 // repair rules.
@@ -66,7 +40,7 @@ func (l *loop) writePolicyStatuses(ctx context.Context, now time.Time) {
 		}
 		sums[r.policy].add(sum)
 		if r.stale {
-			r.stale, r.policy.stale = false, true
+			r.stale, r.policy.status.Stale = false, true
 		}
 	}
 	for name, count := range l.repairs.counts {
@@ -77,50 +51,14 @@ func (l *loop) writePolicyStatuses(ctx context.Context, now time.Time) {
 		if sum == nil {
 			sum = &repairCounts{}
 		}
-		if !pol.stale && pol.status.stored.Nodes == clamp(sum.nodes) {
+		if !pol.status.Stale && pol.status.Stored.Nodes == clamp(sum.nodes) {
 			continue
 		}
-		switch {
-		case pol.status.writing || l.statusWritesRunning >= maxConcurrentStatusWrites: // the next result triggers another check
-			continue
-		case now.Before(pol.status.notBefore):
-			l.nextStatusCheck = earliest(l.nextStatusCheck, pol.status.notBefore)
-			continue
-		}
-		pol.stale, pol.status.notBefore = false, now.Add(statusEvery)
-		if status := l.policyStatusOf(pol, sum); !equality.Semantic.DeepEqual(status, pol.status.stored) {
-			l.sendPolicyStatus(ctx, pol, status)
-		}
-	}
-}
-
-func (l *loop) sendPolicyStatus(ctx context.Context, pol *repairPolicy, status v1alpha1.RepairPolicyStatus) {
-	pol.status.writing = true
-	l.statusWritesRunning++
-	name := pol.object.Name
-	l.requests.Go(func() {
-		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
-		defer cancel()
-		version, err := l.write.RepairPolicyStatus(ctx, name, status)
-		l.repairStatusResults <- repairStatusResult{pol, status, version, err}
-	})
-}
-
-func (l *loop) handleRepairStatusResult(result repairStatusResult) {
-	l.statusWritesRunning--
-	s := &result.policy.status
-	s.writing = false
-	l.scheduleStatusCheck(time.Now())
-	l.cfg.Metrics.countWrite("repairpolicies/status", treat.Classify(result.err))
-	switch {
-	case result.err == nil:
-		s.stored, s.version, s.failure = result.status, result.version, writeFailure{}
-	case apierrors.IsNotFound(result.err): // the watch will report the deletion
-	default:
-		result.policy.stale, s.notBefore = true, time.Now().Add(statusRetry)
-		if s.failure.add(treat.Classify(result.err), result.err) {
-			l.cfg.Logger.Warn("status not written", "repairPolicy", result.policy.object.Name, "retryIn", statusRetry.String(), "err", result.err)
-		}
+		pol.status.Update(ctx, now, l.statuses, status.Write[v1alpha1.RepairPolicyStatus]{
+			Resource: "repairpolicies/status", Kind: "repairPolicy", Name: pol.object.Name,
+			Status: func() v1alpha1.RepairPolicyStatus { return l.policyStatusOf(pol, sum) },
+			Send:   l.write.RepairPolicyStatus,
+		})
 	}
 }
 
@@ -186,7 +124,7 @@ func (l *loop) policyStatusOf(pol *repairPolicy, sum *repairCounts) v1alpha1.Rep
 		ObservedGeneration: pol.object.Generation,
 		Nodes:              clamp(sum.nodes), Sick: clamp(sum.sick), Repairing: clamp(sum.repairing), Held: clamp(sum.held),
 		SickNodes:  []v1alpha1.SickNode{},
-		Conditions: slices.Clone(pol.status.stored.Conditions),
+		Conditions: slices.Clone(pol.status.Stored.Conditions),
 	}
 	slices.SortFunc(sum.rows, func(a, b row) int {
 		return cmp.Or(l.eligible(a).Compare(l.eligible(b)), cmp.Compare(a.node, b.node))

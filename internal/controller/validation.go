@@ -76,8 +76,8 @@ func (l *loop) revalidateSet(now time.Time, pol *conditionSet, knowsNodes bool) 
 	switch isGood := len(standing.Problems) == 0; {
 	case isGood && pol.isOrWasFollowed():
 		l.acceptSet(now, pol)
-	case isGood && pol.needsValidation && pol.restored && wasRefusedForImpact(pol.set, pol.status):
-		l.rejectSet(now, pol, []validate.Problem{problemFromStatus(pol.status)})
+	case isGood && pol.needsValidation && pol.restored && wasRefusedForImpact(pol.set, pol.status.Stored):
+		l.rejectSet(now, pol, []validate.Problem{problemFromStatus(pol.status.Stored)})
 	case !knowsNodes:
 	case isGood && (pol.needsValidation || pol.isRefusedFor(validate.Duplicate)):
 		l.validateSet(now, pol)
@@ -215,7 +215,7 @@ func (pol *conditionSet) isRefusedFor(reason validate.Reason) bool {
 // isOrWasFollowed reports whether this version is followed by this term or was by an earlier
 // one.
 func (pol *conditionSet) isOrWasFollowed() bool {
-	return pol.isInForce() || pol.needsValidation && wasAccepted(pol.set, pol.status)
+	return pol.isInForce() || pol.needsValidation && wasAccepted(pol.set, pol.status.Stored)
 }
 
 // acceptSet follows a set, if it does not yet.
@@ -242,8 +242,8 @@ func (l *loop) acceptSet(now time.Time, pol *conditionSet) {
 	}
 	pol.rule, pol.inForce, pol.proof = rule, pol.set, lacks
 	l.validation.toProve = l.validation.toProve || len(lacks.types) > 0
-	pol.problems, pol.err, pol.needsValidation, pol.awaitsNodes, pol.stale = nil, nil, false, false, true
-	l.scheduleStatusCheck(now)
+	pol.problems, pol.err, pol.needsValidation, pol.awaitsNodes, pol.status.Stale = nil, nil, false, false, true
+	l.statuses.Schedule(now)
 	l.unowned.stale = true
 	l.updateSetMetricsOf(pol)
 	l.cfg.Logger.Info("set accepted", "conditionSet", pol.set.Name, "generation", pol.set.Generation)
@@ -256,8 +256,8 @@ func (l *loop) rejectSet(now time.Time, pol *conditionSet, problems []validate.P
 		return
 	}
 	pol.rule, pol.inForce = triage.Rule{}, nil
-	pol.problems, pol.err, pol.needsValidation, pol.stale = problems, validate.Verdict{Problems: problems}.Err(), false, true
-	l.scheduleStatusCheck(now)
+	pol.problems, pol.err, pol.needsValidation, pol.status.Stale = problems, validate.Verdict{Problems: problems}.Err(), false, true
+	l.statuses.Schedule(now)
 	l.unowned.stale = true
 	l.updateSetMetricsOf(pol)
 	if !isNews {

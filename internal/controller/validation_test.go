@@ -522,7 +522,7 @@ func TestNodeFactsReceiveEveryNode(t *testing.T) {
 // The loop must schedule the second validation itself.
 func TestARoundIsDueForAWaitingSet(t *testing.T) {
 	open(t, func(c *loopFixture) {
-		c.loaded, c.statusWritesRunning, c.writesRunning = true, maxConcurrentStatusWrites, maxConcurrentWrites // prevents all writes
+		c.loaded, c.writesRunning = true, maxConcurrentWrites // prevents all writes
 		c.ail(0)
 		c.followSet(time.Now(), setNamed("a", asking("KubletUnhealthy", "True")))
 		for tries := 0; c.sets["a"].err == nil; tries++ {
