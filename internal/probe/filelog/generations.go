@@ -207,10 +207,10 @@ func rank(s fileInfo, path string, p filePosition) likelihood {
 	}
 }
 
-// successors returns the files that follow the file of a position, from the oldest: files
-// with lines, and the file at the path. Without an error it returns at least one. It also
-// says whether the file of the position still has a name. later contains names whose files
-// are known to be newer from inotify events, because two rotations may have the same
+// successors returns the files that follow the file of a position, from the oldest. Without
+// an error it returns at least a file with lines, or the file at the path. It also says
+// whether the file of the position still has a name. later contains names whose files are
+// known to be newer from inotify events, because two rotations may have the same
 // modification time.
 func successors(path string, p filePosition, later map[string]bool) (next []fileInfo, there bool, err error) {
 	_, path, err = resolve(path)
@@ -238,26 +238,31 @@ func successors(path string, p filePosition, later map[string]bool) (next []file
 	}
 	older = slices.DeleteFunc(older, func(s fileInfo) bool { return s.inode == current.inode && s.device == current.device })
 	sortGenerations(path, older)
-	old := func(s fileInfo) bool {
+	isOlder := func(s fileInfo) bool {
 		_, isLater := later[filepath.Base(s.path)]
-		return !isLater && s.written <= p.Written || wasRead(s, p)
+		return !isLater && s.written <= p.Written
 	}
+	isRead := func(s fileInfo) bool { return wasRead(s, p) }
 	if i := slices.IndexFunc(older, func(s fileInfo) bool { return s.is(p) && has(s, p) }); i >= 0 {
 		read := older[:i+1]
 		older = older[i+1:]
-		old = func(s fileInfo) bool {
+		isOlder = func(fileInfo) bool { return false }
+		isRead = func(s fileInfo) bool {
 			return slices.ContainsFunc(read, func(r fileInfo) bool { return partOf(s, r) })
 		}
 	}
+	hasLines := false
 	for _, s := range older {
-		if s.size > 0 && !old(s) && !p.isCopyOfEarlier(s) && !partOf(s, current) {
-			next = append(next, s)
+		if isOlder(s) || s.size > 0 && (isRead(s) || p.isCopyOfEarlier(s) || partOf(s, current)) {
+			continue
 		}
+		next = append(next, s)
+		hasLines = hasLines || s.size > 0
 	}
 	switch {
 	case current.path != "":
 		next = append(next, current)
-	case len(next) == 0:
+	case !hasLines:
 		// An event will announce a new file. If the path is not a regular file, return that
 		// error.
 		if _, err = statFile(path); err == nil {

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -225,15 +226,15 @@ func (r *Reader) countLost() {
 	}
 }
 
-// next returns the files that follow a position, and whether the file of the position has
-// a name. It repeats until no event arrives meanwhile, so that the directory and the
+// next returns the files to read after a position: those with lines, and the file at the
+// path. It also says whether the file of the position has a name. It repeats until no event arrives meanwhile, so that the directory and the
 // events describe the same moment.
 func (r *Reader) next(p filePosition) ([]fileInfo, bool, error) {
 	for look := 0; ; look++ {
 		next, there, err := successors(r.path, p, r.watch.unread.files)
 		if !r.watch.drain() || look == maxScans {
 			r.watch.unread.expect(next)
-			return next, there, err
+			return slices.DeleteFunc(next, func(s fileInfo) bool { return s.rotated && s.size == 0 }), there, err
 		}
 	}
 }
@@ -441,14 +442,13 @@ func (r *Reader) goOn(file *os.File, at filePosition, now time.Time) error {
 	return nil
 }
 
-// begin opens a file at its start. The file follows the position after, if given, and
-// others follow it.
-func (r *Reader) begin(file *os.File, after *filePosition, others []fileInfo, now time.Time) error {
+// begin opens a file at its start. The file follows the position after, if given.
+func (r *Reader) begin(file *os.File, after *filePosition, now time.Time) error {
 	err := r.adopt(file, 0, now)
 	if err != nil {
 		return err
 	}
-	r.watch.unread.expect(others)
+	delete(r.watch.unread.files, filepath.Base(file.Name()))
 	if r.after = after; after != nil {
 		r.earlier = after.followed()
 	}
@@ -541,7 +541,7 @@ func (r *Reader) resume(now time.Time) error {
 		if err != nil {
 			return r.away(now, err)
 		}
-		return r.begin(file, nil, nil, now)
+		return r.begin(file, nil, now)
 	}
 	if !r.done {
 		file, err := find(r.path, *r.from)
@@ -577,7 +577,7 @@ func (r *Reader) resume(now time.Time) error {
 		r.log.Warn("the last file was deleted or overwritten, lines may be lost", "next", next.path)
 		r.gaps.Add(1)
 	}
-	return r.begin(file, r.from, followers[1:], now)
+	return r.begin(file, r.from, now)
 }
 
 // away turns a missing file into the error of Next.
@@ -644,7 +644,7 @@ func (r *Reader) moveOn(now time.Time) (logs.Chunk, time.Duration, error) {
 	}
 	r.countUnknown(there)
 	r.log.Info("the file was rotated: continuing with the next file", "next", file.Name())
-	return none, again, r.begin(file, &here, followers[1:], now)
+	return none, again, r.begin(file, &here, now)
 }
 
 // hold waits until the next file has lines. Meanwhile it keeps the last file open, because

@@ -25,10 +25,7 @@ type moving struct {
 func (u *unread) expect(files []fileInfo) {
 	clear(u.files)
 	for _, s := range files {
-		// A rotated empty file has no lines to lose. The file at the path may still get lines.
-		if name := filepath.Base(s.path); name == u.base || s.size > 0 {
-			u.put(name, s.size == 0)
-		}
+		u.put(filepath.Base(s.path), s.size == 0)
 	}
 }
 
