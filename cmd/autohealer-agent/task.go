@@ -9,9 +9,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/probe/check"
 	"github.com/resourcestack/autohealer/internal/probe/config"
-	"github.com/resourcestack/autohealer/internal/probe/interval"
 	"github.com/resourcestack/autohealer/internal/probe/logwatch"
-	"github.com/resourcestack/autohealer/internal/probe/plugin"
+	"github.com/resourcestack/autohealer/internal/probe/periodic"
 	"github.com/resourcestack/autohealer/internal/probe/settings"
 	"github.com/resourcestack/autohealer/internal/probe/stats"
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
@@ -62,7 +61,7 @@ func (a *agent) task(s *settings.Setting) (t task, ok bool) {
 			source: m.Source, conditions: m.Conditions, countsProblems: m.Metrics,
 			reasons: permanentReasons(m.Rules, func(r config.PluginRule) (bool, string, string) { return r.Permanent, r.Condition, r.Reason }),
 			newMonitor: func() (supervise.Monitor, error) {
-				return plugin.New(plugin.Config{Key: name, Monitor: m, Children: a.children, Boot: a.boot.ID, Memory: a.state, Logger: a.log})
+				return periodic.NewPlugin(periodic.PluginConfig{Key: name, Monitor: m, Children: a.children, Boot: a.boot.ID, Memory: a.state, Logger: a.log})
 			},
 		}, true
 	case f.Check != nil:
@@ -102,14 +101,14 @@ const messagePause = time.Minute
 
 // checks returns the monitor of built-in checks. Their messages say which repair is under
 // way, so they are updated while the problem lasts.
-func (a *agent) checks(name string, m config.CheckMonitor) (*interval.Monitor, error) {
+func (a *agent) checks(name string, m config.CheckMonitor) (*periodic.Monitor, error) {
 	node := check.Node{
 		Getenv: a.getenv, Boot: a.boot.Time, Units: a.units, Repairs: a.repairs,
 		Tell: func(e finding.Event) {
 			a.handleReport(name, finding.Report{Source: m.Source, Events: []finding.Event{e}})
 		},
 	}
-	cfg := interval.Config{
+	cfg := periodic.Config{
 		Key: name, Source: m.Source, Conditions: m.Conditions, Concurrency: m.Concurrency,
 		UpdateOnMessage: true, MessagePause: messagePause, SkipInitialStatus: m.SkipInitialStatus,
 		Boot: a.boot.ID, Memory: a.state, Logger: a.log,
@@ -123,12 +122,12 @@ func (a *agent) checks(name string, m config.CheckMonitor) (*interval.Monitor, e
 		if err != nil {
 			return nil, err
 		}
-		cfg.Rules = append(cfg.Rules, interval.Rule{
+		cfg.Rules = append(cfg.Rules, periodic.Rule{
 			Name: rule.Check, Permanent: rule.Permanent, Condition: rule.Condition, Reason: rule.Reason,
 			Interval: rule.InvokeInterval, Timeout: rule.Timeout, Check: run,
 		})
 	}
-	return interval.New(cfg)
+	return periodic.New(cfg)
 }
 
 // job returns the supervised job of a task.

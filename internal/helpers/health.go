@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/probe/check"
-	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 	"github.com/resourcestack/autohealer/internal/probe/journal"
+	"github.com/resourcestack/autohealer/internal/probe/periodic"
 	"github.com/resourcestack/autohealer/internal/probe/unit"
 )
 
@@ -78,8 +78,8 @@ func healthChecker(n node, args []string, out io.Writer) int {
 		GuardConfig: check.GuardConfig{Check: "health-checker " + strings.Join(args, " "), Unit: o.service, Repair: o.repair, Cooldown: o.cooldown},
 		Units:       n.units, Repairs: &check.Repairs{Folder: n.repairs}, Now: n.now,
 	}
-	examineBoth := func(ctx context.Context) checkresult.Result {
-		if answer := o.check(n)(ctx); answer.Verdict != checkresult.Healthy || len(o.patterns) == 0 {
+	examineBoth := func(ctx context.Context) periodic.Result {
+		if answer := o.check(n)(ctx); answer.Verdict != periodic.Healthy || len(o.patterns) == 0 {
 			return answer
 		}
 		return o.searchJournal(ctx, n)
@@ -87,7 +87,7 @@ func healthChecker(n node, args []string, out io.Writer) int {
 	return runCheck(out, time.Duration(float64(limit)*spare), guard.Around(examineBoth))
 }
 
-func (o healthOptions) check(n node) checkresult.Check {
+func (o healthOptions) check(n node) periodic.Check {
 	switch o.component {
 	case "kube-proxy":
 		return check.Endpoint("kube-proxy", check.KubeProxyURL(n.getenv))
@@ -100,14 +100,14 @@ func (o healthOptions) check(n node) checkresult.Check {
 }
 
 // searchJournal searches the journal of the unit for the patterns.
-func (o healthOptions) searchJournal(ctx context.Context, n node) checkresult.Result {
+func (o healthOptions) searchJournal(ctx context.Context, n node) periodic.Result {
 	u, err := n.units.Look(ctx, o.service)
 	if err != nil {
-		return checkresult.Result{Message: fmt.Sprintf("searching the journal: %v", err)}
+		return periodic.Result{Message: fmt.Sprintf("searching the journal: %v", err)}
 	}
 	since, err := o.since(n.now(), u)
 	if err != nil {
-		return checkresult.Result{Message: fmt.Sprintf("searching the journal: %v", err)}
+		return periodic.Result{Message: fmt.Sprintf("searching the journal: %v", err)}
 	}
 	counts := make([]int, len(o.patterns))
 	err = readJournal(ctx, journal.Config{Path: n.journal, Unit: u.Name, Since: since}, n.now(), func(line []byte) {
@@ -118,14 +118,14 @@ func (o healthOptions) searchJournal(ctx context.Context, n node) checkresult.Re
 		}
 	})
 	if err != nil {
-		return checkresult.Result{Message: fmt.Sprintf("searching the journal: %v", err)}
+		return periodic.Result{Message: fmt.Sprintf("searching the journal: %v", err)}
 	}
 	for i, p := range o.patterns {
 		if counts[i] >= p.count {
-			return checkresult.Result{Verdict: checkresult.Unhealthy, Message: fmt.Sprintf("%s has written %d lines that match %q", o.service, counts[i], p.text)}
+			return periodic.Result{Verdict: periodic.Unhealthy, Message: fmt.Sprintf("%s has written %d lines that match %q", o.service, counts[i], p.text)}
 		}
 	}
-	return checkresult.Result{Verdict: checkresult.Healthy, Message: o.service + " is well"}
+	return periodic.Result{Verdict: periodic.Healthy, Message: o.service + " is well"}
 }
 
 // since returns the start of the search in the unit's journal. The search is always bounded,

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/probe/check"
-	"github.com/resourcestack/autohealer/internal/probe/checkresult"
+	"github.com/resourcestack/autohealer/internal/probe/periodic"
 	"github.com/resourcestack/autohealer/internal/probe/procfs"
 	"github.com/resourcestack/autohealer/internal/probe/unit"
 )
@@ -73,18 +73,18 @@ func say(out io.Writer, code int, format string, args ...any) int {
 }
 
 // runCheck runs a check with a time limit, prints its message and returns the exit code.
-func runCheck(out io.Writer, limit time.Duration, e checkresult.Check) int {
+func runCheck(out io.Writer, limit time.Duration, e periodic.Check) int {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	answer := e(ctx)
 	return say(out, code(answer.Verdict), "%s", answer.Message)
 }
 
-func code(v checkresult.Verdict) int {
+func code(v periodic.Verdict) int {
 	switch v {
-	case checkresult.Healthy:
+	case periodic.Healthy:
 		return healthy
-	case checkresult.Unhealthy:
+	case periodic.Unhealthy:
 		return unhealthy
 	}
 	return unknown

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/probe/check"
-	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 	"github.com/resourcestack/autohealer/internal/probe/config"
+	"github.com/resourcestack/autohealer/internal/probe/periodic"
 )
 
 // One operation runs the checks of the shipped file for 30 s, each at its interval, on this
@@ -29,7 +29,7 @@ func BenchmarkShippedChecks(b *testing.B) {
 	kubelet := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer kubelet.Close()
 	runtime := listen(b, ready(true, true))
-	var round []checkresult.Check
+	var round []periodic.Check
 	for _, rule := range file.Check.Rules {
 		switch rule.Check {
 		case config.CheckKubelet:
@@ -54,7 +54,7 @@ func BenchmarkShippedChecks(b *testing.B) {
 	for b.Loop() {
 		ops++
 		for _, examine := range round {
-			if got := examine(b.Context()); got.Verdict == checkresult.Unknown {
+			if got := examine(b.Context()); got.Verdict == periodic.Unknown {
 				b.Fatalf("%+v", got)
 			}
 		}

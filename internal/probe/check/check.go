@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/finding"
-	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 	"github.com/resourcestack/autohealer/internal/probe/config"
+	"github.com/resourcestack/autohealer/internal/probe/periodic"
 )
 
 // Node gives checks access to the node.
@@ -25,7 +25,7 @@ type Node struct {
 }
 
 // New returns the check of a rule.
-func New(rule config.CheckRule, node Node) (checkresult.Check, error) {
+func New(rule config.CheckRule, node Node) (periodic.Check, error) {
 	examine, err := newUnguarded(rule, node)
 	if err != nil {
 		return nil, err
@@ -40,7 +40,7 @@ func New(rule config.CheckRule, node Node) (checkresult.Check, error) {
 }
 
 // newUnguarded returns the check without its guard.
-func newUnguarded(rule config.CheckRule, node Node) (checkresult.Check, error) {
+func newUnguarded(rule config.CheckRule, node Node) (periodic.Check, error) {
 	s := rule.Settings
 	switch rule.Check {
 	case config.CheckKubelet:

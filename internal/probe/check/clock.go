@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/resourcestack/autohealer/internal/probe/checkresult"
+	"github.com/resourcestack/autohealer/internal/probe/periodic"
 )
 
 // Clock checks whether a time daemon keeps the kernel's clock synchronised. A daemon that corrects
@@ -18,8 +18,8 @@ import (
 // (STA_UNSYNC, TIME_ERROR) also if a daemon does not want the hardware clock updated, for example
 // chrony without rtcsync. The estimated error stays at 16 s with daemons that do not estimate it,
 // for example phc2sys.
-func Clock(limit time.Duration) checkresult.Check {
-	return func(context.Context) checkresult.Result {
+func Clock(limit time.Duration) periodic.Check {
+	return func(context.Context) periodic.Result {
 		var told unix.Timex // without modes the call only reads
 		if _, err := unix.Adjtimex(&told); err != nil {
 			return unknown(notAllowed, "asking the kernel for its clock: %v", err)
@@ -32,7 +32,7 @@ func Clock(limit time.Duration) checkresult.Check {
 // corrected has it too.
 const worstError = 16 * time.Second
 
-func judgeClock(told unix.Timex, limit time.Duration) checkresult.Result {
+func judgeClock(told unix.Timex, limit time.Duration) periodic.Result {
 	worst := time.Duration(told.Maxerror) * time.Microsecond
 	switch {
 	case worst >= worstError:

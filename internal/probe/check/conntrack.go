@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"github.com/resourcestack/autohealer/internal/probe/checkresult"
+	"github.com/resourcestack/autohealer/internal/probe/periodic"
 )
 
 // Proc is where the proc file system is mounted.
@@ -19,8 +19,8 @@ const Proc = "/proc"
 // Conntrack checks the kernel's connection tracking table. The table counts as full at this
 // percentage of its limit. A node without the table is healthy. Each network namespace has its own
 // table, so the result is Unknown if the agent is known to be in a pod's namespace.
-func Conntrack(proc string, percent int) checkresult.Check {
-	return func(context.Context) checkresult.Result {
+func Conntrack(proc string, percent int) periodic.Check {
+	return func(context.Context) periodic.Result {
 		if isOtherNamespace(proc, "net") {
 			return unknown(notFound, "the connection table belongs to the pod, not to the node; set hostNetwork")
 		}
@@ -60,7 +60,7 @@ func readNumber(path string) (uint64, error) {
 
 // judgeConntrack computes with floats, because a product of integers might overflow. A limit of
 // zero means no limit.
-func judgeConntrack(count, limit uint64, percent int) checkresult.Result {
+func judgeConntrack(count, limit uint64, percent int) periodic.Result {
 	if limit > 0 && float64(count) >= float64(limit)*float64(percent)/100 {
 		return unhealthy("the connection table is full: %d of %d", count, limit)
 	}

@@ -4,16 +4,16 @@ import (
 	"context"
 	"net"
 
-	"github.com/resourcestack/autohealer/internal/probe/checkresult"
+	"github.com/resourcestack/autohealer/internal/probe/periodic"
 )
 
 // KubernetesService is a name that every cluster resolves.
 const KubernetesService = "kubernetes.default"
 
 // DNS checks whether a name can be resolved.
-func DNS(name string) checkresult.Check {
+func DNS(name string) periodic.Check {
 	resolver := &net.Resolver{PreferGo: true}
-	return func(ctx context.Context) checkresult.Result {
+	return func(ctx context.Context) periodic.Result {
 		asking, cancel, limit := answerContext(ctx)
 		defer cancel()
 		_, err := resolver.LookupHost(asking, name)

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/resourcestack/autohealer/internal/probe/checkresult"
+	"github.com/resourcestack/autohealer/internal/probe/periodic"
 )
 
 // The kubelet and kube-proxy listen on the address in HOST_ADDRESS and the ports in KUBELET_PORT
@@ -41,20 +41,20 @@ func host(getenv func(string) string, name, port string) string {
 
 // Endpoint checks a component that answers HTTP requests with 200 while it is healthy. If it does
 // not know /livez, as older versions of kube-proxy, the check requests /healthz.
-func Endpoint(name, address string) checkresult.Check { return ask(name, address, &http.Transport{}) }
+func Endpoint(name, address string) periodic.Check { return ask(name, address, &http.Transport{}) }
 
 // DockerSocket is where Docker listens.
 const DockerSocket = "unix:///var/run/docker.sock"
 
 // Docker checks Docker on a socket: it must list containers, as for docker ps.
-func Docker(socket string) checkresult.Check {
+func Docker(socket string) periodic.Check {
 	path := strings.TrimPrefix(socket, "unix://")
 	examine := ask("Docker", "http://docker/containers/json?limit=1", &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", path)
 		},
 	})
-	return func(ctx context.Context) checkresult.Result {
+	return func(ctx context.Context) periodic.Result {
 		if isNotMounted(path) {
 			return notMounted("Docker", path)
 		}
@@ -62,14 +62,14 @@ func Docker(socket string) checkresult.Check {
 	}
 }
 
-func ask(name, address string, through *http.Transport) checkresult.Check {
+func ask(name, address string, through *http.Transport) periodic.Check {
 	// Each check uses a new connection, as a new client would, and no proxy.
 	through.DisableKeepAlives = true
 	client := &http.Client{
 		Transport:     through,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	return func(ctx context.Context) checkresult.Result {
+	return func(ctx context.Context) periodic.Result {
 		asking, cancel, limit := answerContext(ctx)
 		defer cancel()
 		status, said, err := get(asking, client, address)
@@ -107,7 +107,7 @@ func get(ctx context.Context, client *http.Client, address string) (status int, 
 	return response.StatusCode, string(body), nil
 }
 
-func judgeEndpoint(name, address string, limit time.Duration, status int, said string, err error, late bool, ended error) checkresult.Result {
+func judgeEndpoint(name, address string, limit time.Duration, status int, said string, err error, late bool, ended error) periodic.Result {
 	switch {
 	case err == nil && status == http.StatusOK:
 		return healthy("%s is well", name)

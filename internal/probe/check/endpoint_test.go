@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/probe/check"
-	"github.com/resourcestack/autohealer/internal/probe/checkresult"
+	"github.com/resourcestack/autohealer/internal/probe/periodic"
 )
 
 func TestEndpoint(t *testing.T) {
@@ -18,27 +18,27 @@ func TestEndpoint(t *testing.T) {
 		name string
 		path string
 		do   http.HandlerFunc
-		want checkresult.Verdict
+		want periodic.Verdict
 		says string
 	}{
-		{"is well at 200", "/healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok")) }, checkresult.Healthy, "is well"},
+		{"is well at 200", "/healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok")) }, periodic.Healthy, "is well"},
 		{"is unhealthy at 500, and says why", "/healthz", func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, "[-]syncloop failed\nmore", http.StatusInternalServerError)
-		}, checkresult.Unhealthy, "answers 500 at http://127.0.0.1"},
-		{"is unhealthy at a redirect", "/healthz", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) }, checkresult.Unhealthy, "302"},
-		{"is unhealthy when it accepts and never answers", "/healthz", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, checkresult.Unhealthy, "within"},
-		{"is unhealthy when it hangs up", "/healthz", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, checkresult.Unhealthy, "does not answer"},
+		}, periodic.Unhealthy, "answers 500 at http://127.0.0.1"},
+		{"is unhealthy at a redirect", "/healthz", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) }, periodic.Unhealthy, "302"},
+		{"is unhealthy when it accepts and never answers", "/healthz", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, periodic.Unhealthy, "within"},
+		{"is unhealthy when it hangs up", "/healthz", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, periodic.Unhealthy, "does not answer"},
 		{"of an older kube-proxy is asked for /healthz", "/livez", func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path != "/healthz" {
 				http.NotFound(w, r)
 			}
-		}, checkresult.Healthy, ""},
-		{"is unhealthy when no path is found", "/livez", http.NotFound, checkresult.Unhealthy, "404"},
+		}, periodic.Healthy, ""},
+		{"is unhealthy when no path is found", "/livez", http.NotFound, periodic.Unhealthy, "404"},
 		{"is asked for /healthz only in the place of /livez", "/other", func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path != "/healthz" {
 				http.NotFound(w, r)
 			}
-		}, checkresult.Unhealthy, "404"},
+		}, periodic.Unhealthy, "404"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			server := httptest.NewServer(test.do)
@@ -63,7 +63,7 @@ func TestAClosedPortIsUnhealthy(t *testing.T) {
 	}
 	address := listener.Addr().String()
 	listener.Close()
-	if got := check.Endpoint("it", "http://"+address)(t.Context()); got.Verdict != checkresult.Unhealthy || !strings.Contains(got.Message, "refused") {
+	if got := check.Endpoint("it", "http://"+address)(t.Context()); got.Verdict != periodic.Unhealthy || !strings.Contains(got.Message, "refused") {
 		t.Errorf("%+v", got)
 	}
 }
@@ -74,7 +74,7 @@ func TestACancelledCheckIsUnknown(t *testing.T) {
 	defer server.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
-	if got := check.Endpoint("it", server.URL)(ctx); got.Verdict != checkresult.Unknown || got.Reason != "CheckStopped" {
+	if got := check.Endpoint("it", server.URL)(ctx); got.Verdict != periodic.Unknown || got.Reason != "CheckStopped" {
 		t.Errorf("%+v", got)
 	}
 }
@@ -116,7 +116,7 @@ func TestAResetConnectionHasTheSameMessageEachTime(t *testing.T) {
 	}()
 	examine := check.Endpoint("the kubelet", "http://"+listener.Addr().String()+"/healthz")
 	first, second := examine(t.Context()), examine(t.Context())
-	if first != second || first.Verdict != checkresult.Unhealthy || !strings.Contains(first.Message, "connection reset by peer") {
+	if first != second || first.Verdict != periodic.Unhealthy || !strings.Contains(first.Message, "connection reset by peer") {
 		t.Errorf("%+v and %+v", first, second)
 	}
 }
@@ -125,12 +125,12 @@ func TestADockerThatIsNotMountedIsUnknown(t *testing.T) {
 	folder := t.TempDir()
 	for _, test := range []struct {
 		socket string
-		want   checkresult.Verdict
+		want   periodic.Verdict
 	}{
-		{"unix:///nowhere/docker.sock", checkresult.Unknown},
-		{"unix://" + folder + "/docker.sock", checkresult.Unhealthy},
+		{"unix:///nowhere/docker.sock", periodic.Unknown},
+		{"unix://" + folder + "/docker.sock", periodic.Unhealthy},
 	} {
-		if got := check.Docker(test.socket)(t.Context()); got.Verdict != test.want || got.Verdict == checkresult.Unknown && (got.Reason != "CheckNotPossible" || !strings.Contains(got.Message, "/nowhere is not a directory of the node")) {
+		if got := check.Docker(test.socket)(t.Context()); got.Verdict != test.want || got.Verdict == periodic.Unknown && (got.Reason != "CheckNotPossible" || !strings.Contains(got.Message, "/nowhere is not a directory of the node")) {
 			t.Errorf("%s: %+v", test.socket, got)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/finding"
-	"github.com/resourcestack/autohealer/internal/probe/checkresult"
+	"github.com/resourcestack/autohealer/internal/probe/periodic"
 	"github.com/resourcestack/autohealer/internal/probe/unit"
 )
 
@@ -48,14 +48,14 @@ type Guard struct {
 
 // Around returns the check with the guard applied. A healthy unit that was never restarted costs
 // nothing extra.
-func (g Guard) Around(examine checkresult.Check) checkresult.Check {
-	return func(ctx context.Context) checkresult.Result {
+func (g Guard) Around(examine periodic.Check) periodic.Check {
+	return func(ctx context.Context) periodic.Result {
 		answer := examine(ctx)
-		if answer.Verdict != checkresult.Unknown && g.Repair && ctx.Err() == nil {
+		if answer.Verdict != periodic.Unknown && g.Repair && ctx.Err() == nil {
 			now := g.Now()
 			g.Repairs.updateIfChanged(unit.Name(g.Unit), func(t attempt) attempt { return g.updated(now, t, answer.Verdict) })
 		}
-		if answer.Verdict != checkresult.Unhealthy || ctx.Err() != nil {
+		if answer.Verdict != periodic.Unhealthy || ctx.Err() != nil {
 			return answer
 		}
 		seen, err := g.look(ctx)
@@ -165,11 +165,11 @@ func (c GuardConfig) mayRestart(seen unitView) (why string, may bool) {
 // the attempts: the unit must be healthy for its whole cool-down and grace period. A shorter time
 // would let the grace period hide that the unit is unhealthy again. Only the check that requested
 // the restart counts, unless it has not reported for a long time.
-func (c GuardConfig) updated(now time.Time, t attempt, verdict checkresult.Verdict) attempt {
+func (c GuardConfig) updated(now time.Time, t attempt, verdict periodic.Verdict) attempt {
 	rest := c.cooldown(t.Times)
 	switch {
 	case t.Times == 0:
-	case verdict == checkresult.Unhealthy:
+	case verdict == periodic.Unhealthy:
 		t.Well = time.Time{}
 	case t.By != c.Check && now.Sub(t.At) <= 2*rest:
 	case t.Well.IsZero(), now.Before(t.Well):

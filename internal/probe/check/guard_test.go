@@ -8,15 +8,15 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/probe/check"
-	"github.com/resourcestack/autohealer/internal/probe/checkresult"
+	"github.com/resourcestack/autohealer/internal/probe/periodic"
 	"github.com/resourcestack/autohealer/internal/probe/unit"
 	"github.com/resourcestack/autohealer/internal/probe/unit/unittest"
 )
 
 var noon = time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)
 
-func alwaysUnhealthy(context.Context) checkresult.Result {
-	return checkresult.Result{Verdict: checkresult.Unhealthy, Message: "it is down"}
+func alwaysUnhealthy(context.Context) periodic.Result {
+	return periodic.Result{Verdict: periodic.Unhealthy, Message: "it is down"}
 }
 
 func TestGuard(t *testing.T) {
@@ -27,25 +27,25 @@ func TestGuard(t *testing.T) {
 		care      check.GuardConfig
 		boot      time.Time
 		unit      unittest.Unit
-		want      checkresult.Verdict
+		want      periodic.Verdict
 		says      string
 		restarted bool
 	}{
-		{"nothing is unhealthy while the node starts", check.GuardConfig{Grace: time.Minute}, noon.Add(-59 * time.Second), unittest.Unit{}, checkresult.Unknown, "the node started at 2026-08-01T11:59:01Z", false},
-		{"the grace of a node ends", check.GuardConfig{Grace: time.Minute}, noon.Add(-time.Minute), unittest.Unit{}, checkresult.Unhealthy, "it is down", false},
-		{"a boot in the future is ignored", check.GuardConfig{Grace: time.Minute}, noon.Add(time.Hour), unittest.Unit{}, checkresult.Unhealthy, "", false},
-		{"nothing is unhealthy while its unit starts", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: noon.Add(-5 * time.Second), Changed: noon.Add(-4 * time.Second)}, checkresult.Unknown, "kubelet.service started at 2026-08-01T11:59:55Z", false},
-		{"a unit that systemd keeps restarting is unhealthy", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: noon.Add(-5 * time.Second), Changed: noon.Add(-4 * time.Second), Restarts: 3}, checkresult.Unhealthy, "after a cool-down of 2m0s", false},
-		{"a failed unit is not starting", repairing, old, unittest.Unit{Load: "loaded", Active: "failed", Started: noon.Add(-5 * time.Second), Changed: noon.Add(-4 * time.Second)}, checkresult.Unhealthy, "a restart is possible after", false},
-		{"a unit is not restarted without repair", check.GuardConfig{Unit: "kubelet", Cooldown: time.Minute}, old, unittest.Unit{Load: "loaded", Active: "active", Changed: old}, checkresult.Unhealthy, "it is down", false},
-		{"a unit is restarted after its cool-down", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: old, Changed: noon.Add(-2*time.Minute - time.Second)}, checkresult.Unhealthy, "kubelet.service was restarted", true},
-		{"a unit is not restarted within its cool-down", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: old, Changed: noon.Add(-2 * time.Minute)}, checkresult.Unhealthy, "not restarted: kubelet.service changed at 2026-08-01T11:58:00Z; a restart is possible after a cool-down of 2m0s", false},
-		{"a failed unit is restarted", repairing, old, unittest.Unit{Load: "loaded", Active: "failed", Started: old, Changed: old}, checkresult.Unhealthy, "was restarted", true},
-		{"a unit that a user has stopped is not restarted", repairing, old, unittest.Unit{Load: "loaded", Active: "inactive", Started: old, Changed: old}, checkresult.Unhealthy, "stopped by a user", false},
-		{"a unit in transition is not restarted", repairing, old, unittest.Unit{Load: "loaded", Active: "deactivating", Started: old, Changed: old}, checkresult.Unhealthy, "is deactivating", false},
-		{"a unit with a pending job is not restarted", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: old, Changed: old, Job: 7}, checkresult.Unhealthy, "about to change", false},
-		{"a clock that was set back restarts nothing", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: old, Changed: noon.Add(time.Hour)}, checkresult.Unhealthy, "in the future", false},
-		{"a missing unit is reported", repairing, old, unittest.Unit{Load: "not-found", Active: "inactive"}, checkresult.Unhealthy, "no unit kubelet.service", false},
+		{"nothing is unhealthy while the node starts", check.GuardConfig{Grace: time.Minute}, noon.Add(-59 * time.Second), unittest.Unit{}, periodic.Unknown, "the node started at 2026-08-01T11:59:01Z", false},
+		{"the grace of a node ends", check.GuardConfig{Grace: time.Minute}, noon.Add(-time.Minute), unittest.Unit{}, periodic.Unhealthy, "it is down", false},
+		{"a boot in the future is ignored", check.GuardConfig{Grace: time.Minute}, noon.Add(time.Hour), unittest.Unit{}, periodic.Unhealthy, "", false},
+		{"nothing is unhealthy while its unit starts", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: noon.Add(-5 * time.Second), Changed: noon.Add(-4 * time.Second)}, periodic.Unknown, "kubelet.service started at 2026-08-01T11:59:55Z", false},
+		{"a unit that systemd keeps restarting is unhealthy", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: noon.Add(-5 * time.Second), Changed: noon.Add(-4 * time.Second), Restarts: 3}, periodic.Unhealthy, "after a cool-down of 2m0s", false},
+		{"a failed unit is not starting", repairing, old, unittest.Unit{Load: "loaded", Active: "failed", Started: noon.Add(-5 * time.Second), Changed: noon.Add(-4 * time.Second)}, periodic.Unhealthy, "a restart is possible after", false},
+		{"a unit is not restarted without repair", check.GuardConfig{Unit: "kubelet", Cooldown: time.Minute}, old, unittest.Unit{Load: "loaded", Active: "active", Changed: old}, periodic.Unhealthy, "it is down", false},
+		{"a unit is restarted after its cool-down", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: old, Changed: noon.Add(-2*time.Minute - time.Second)}, periodic.Unhealthy, "kubelet.service was restarted", true},
+		{"a unit is not restarted within its cool-down", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: old, Changed: noon.Add(-2 * time.Minute)}, periodic.Unhealthy, "not restarted: kubelet.service changed at 2026-08-01T11:58:00Z; a restart is possible after a cool-down of 2m0s", false},
+		{"a failed unit is restarted", repairing, old, unittest.Unit{Load: "loaded", Active: "failed", Started: old, Changed: old}, periodic.Unhealthy, "was restarted", true},
+		{"a unit that a user has stopped is not restarted", repairing, old, unittest.Unit{Load: "loaded", Active: "inactive", Started: old, Changed: old}, periodic.Unhealthy, "stopped by a user", false},
+		{"a unit in transition is not restarted", repairing, old, unittest.Unit{Load: "loaded", Active: "deactivating", Started: old, Changed: old}, periodic.Unhealthy, "is deactivating", false},
+		{"a unit with a pending job is not restarted", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: old, Changed: old, Job: 7}, periodic.Unhealthy, "about to change", false},
+		{"a clock that was set back restarts nothing", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: old, Changed: noon.Add(time.Hour)}, periodic.Unhealthy, "in the future", false},
+		{"a missing unit is reported", repairing, old, unittest.Unit{Load: "not-found", Active: "inactive"}, periodic.Unhealthy, "no unit kubelet.service", false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			systemd := unittest.Start(t)
@@ -56,7 +56,7 @@ func TestGuard(t *testing.T) {
 				Tell: func(e finding.Event) { told = append(told, e) }, Now: func() time.Time { return noon },
 			}
 			got := guard.Around(alwaysUnhealthy)(t.Context())
-			if got.Verdict != test.want || !strings.Contains(got.Message, test.says) || got.Verdict == checkresult.Unknown && got.Reason != "StartingUp" {
+			if got.Verdict != test.want || !strings.Contains(got.Message, test.says) || got.Verdict == periodic.Unknown && got.Reason != "StartingUp" {
 				t.Errorf("%+v", got)
 			}
 			if restarted := len(systemd.Restarted()) > 0; restarted != test.restarted || (len(told) == 1) != test.restarted {
@@ -71,9 +71,9 @@ func TestGuard(t *testing.T) {
 
 func TestAHealthyCheckNeedsNoSystemd(t *testing.T) {
 	guard := check.Guard{GuardConfig: check.GuardConfig{Unit: "kubelet", Grace: time.Minute, Repair: true}, Boot: noon, Repairs: &check.Repairs{}, Now: func() time.Time { return noon }}
-	for _, verdict := range []checkresult.Verdict{checkresult.Healthy, checkresult.Unknown} {
-		want := checkresult.Result{Verdict: verdict, Reason: "R", Message: "m"}
-		if got := guard.Around(func(context.Context) checkresult.Result { return want })(t.Context()); got != want {
+	for _, verdict := range []periodic.Verdict{periodic.Healthy, periodic.Unknown} {
+		want := periodic.Result{Verdict: verdict, Reason: "R", Message: "m"}
+		if got := guard.Around(func(context.Context) periodic.Result { return want })(t.Context()); got != want {
 			t.Errorf("%+v", got)
 		}
 	}
@@ -85,7 +85,7 @@ func TestWithoutSystemdAnUnhealthyUnitIsNotRestarted(t *testing.T) {
 		Units:       unit.New(unit.Config{Bus: "/nowhere/bus", Private: "/nowhere/private"}),
 		Repairs:     &check.Repairs{}, Now: time.Now,
 	}
-	if got := guard.Around(alwaysUnhealthy)(t.Context()); got.Verdict != checkresult.Unhealthy || !strings.Contains(got.Message, "not restarted") {
+	if got := guard.Around(alwaysUnhealthy)(t.Context()); got.Verdict != periodic.Unhealthy || !strings.Contains(got.Message, "not restarted") {
 		t.Errorf("%+v", got)
 	}
 }

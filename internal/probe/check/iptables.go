@@ -15,14 +15,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/resourcestack/autohealer/internal/probe/checkresult"
+	"github.com/resourcestack/autohealer/internal/probe/periodic"
 )
 
 // IPTables checks whether rules exist in both the legacy tables and the nft tables of the kernel,
 // which do not see each other. It asks the kernel directly, so it needs CAP_NET_ADMIN and no
 // iptables program. It does not ask for tables that are not in use, because that would create them.
-func IPTables(proc string) checkresult.Check {
-	return func(context.Context) checkresult.Result {
+func IPTables(proc string) periodic.Check {
+	return func(context.Context) periodic.Result {
 		legacy, err := countLegacy(proc)
 		if err != nil {
 			return unknown(notAllowed, "counting rules of iptables-legacy: %v", err)
@@ -35,7 +35,7 @@ func IPTables(proc string) checkresult.Check {
 	}
 }
 
-func judgeIPTables(legacy, nft int) checkresult.Result {
+func judgeIPTables(legacy, nft int) periodic.Result {
 	switch {
 	case legacy > 0 && nft > 0:
 		return unhealthy("rules from both versions, iptables-legacy: %d, iptables-nft: %d", legacy, nft)

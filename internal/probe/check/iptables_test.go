@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/resourcestack/autohealer/internal/probe/checkresult"
+	"github.com/resourcestack/autohealer/internal/probe/periodic"
 )
 
 // The real programs add rules to the kernel in a separate network namespace.
@@ -17,17 +17,17 @@ func TestIPTablesReportsWhichTablesHaveRules(t *testing.T) {
 	for _, test := range []struct {
 		name     string
 		commands []string
-		want     checkresult.Verdict
+		want     periodic.Verdict
 		says     string
 	}{
-		{"none", nil, checkresult.Unknown, "no rules"},
-		{"an empty table is none", []string{"iptables-legacy -S", "iptables-nft -S"}, checkresult.Unknown, "no rules"},
-		{"legacy", []string{"iptables-legacy -A INPUT -j ACCEPT", "ip6tables-legacy -A INPUT -j ACCEPT"}, checkresult.Healthy, "iptables-legacy: 2 "},
-		{"nft", []string{"iptables-nft -A INPUT -j ACCEPT", "ip6tables-nft -A INPUT -j ACCEPT", "iptables-nft -A OUTPUT -j ACCEPT"}, checkresult.Healthy, "iptables-nft: 3 "},
-		{"both", []string{"iptables-legacy -A INPUT -j ACCEPT", "iptables-nft -A INPUT -j ACCEPT"}, checkresult.Unhealthy, "both"},
+		{"none", nil, periodic.Unknown, "no rules"},
+		{"an empty table is none", []string{"iptables-legacy -S", "iptables-nft -S"}, periodic.Unknown, "no rules"},
+		{"legacy", []string{"iptables-legacy -A INPUT -j ACCEPT", "ip6tables-legacy -A INPUT -j ACCEPT"}, periodic.Healthy, "iptables-legacy: 2 "},
+		{"nft", []string{"iptables-nft -A INPUT -j ACCEPT", "ip6tables-nft -A INPUT -j ACCEPT", "iptables-nft -A OUTPUT -j ACCEPT"}, periodic.Healthy, "iptables-nft: 3 "},
+		{"both", []string{"iptables-legacy -A INPUT -j ACCEPT", "iptables-nft -A INPUT -j ACCEPT"}, periodic.Unhealthy, "both"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			done := make(chan checkresult.Result)
+			done := make(chan periodic.Result)
 			go func() {
 				defer close(done)
 				// Never unlocked: the thread, and with it the namespace, ends with the goroutine.

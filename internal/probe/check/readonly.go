@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/resourcestack/autohealer/internal/probe/checkresult"
+	"github.com/resourcestack/autohealer/internal/probe/periodic"
 	"github.com/resourcestack/autohealer/internal/probe/procfs"
 )
 
@@ -19,8 +19,8 @@ const MountTable = "/proc/1/mountinfo"
 
 // Readonly checks the mount table for filesystems that the kernel has made read-only after an
 // error.
-func Readonly(table string) checkresult.Check {
-	return func(context.Context) checkresult.Result {
+func Readonly(table string) periodic.Check {
+	return func(context.Context) periodic.Result {
 		text, err := os.ReadFile(table)
 		switch {
 		case errors.Is(err, fs.ErrPermission):
@@ -61,7 +61,7 @@ var turning = []string{
 // filesystem read-only, both the mount and the filesystem have the option. A read-only bind mount
 // leaves the filesystem writable. Only the kernel makes the filesystem read-only under a writable
 // mount. Newer kernels add an option for it.
-func judgeMounts(mounts []procfs.Mount) checkresult.Result {
+func judgeMounts(mounts []procfs.Mount) periodic.Result {
 	var found []string
 	for _, m := range widest(mounts) {
 		if slices.Contains(turning, m.Kind) && isBroken(m) {

@@ -15,7 +15,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/probe/check"
-	"github.com/resourcestack/autohealer/internal/probe/checkresult"
+	"github.com/resourcestack/autohealer/internal/probe/periodic"
 	"github.com/resourcestack/autohealer/internal/probe/unit"
 )
 
@@ -98,7 +98,7 @@ func TestARestartWithoutEffectHasACooldown(t *testing.T) {
 					}
 					guard := w.guard(kubelet, repairs)
 					guard.Tell = func(finding.Event) { told++ }
-					if got := guard.Around(alwaysUnhealthy)(t.Context()); got.Verdict != checkresult.Unhealthy {
+					if got := guard.Around(alwaysUnhealthy)(t.Context()); got.Verdict != periodic.Unhealthy {
 						t.Fatalf("%+v", got)
 					}
 				}
@@ -136,7 +136,7 @@ func TestRestartsDoNotHideAnUnhealthyUnit(t *testing.T) {
 	w := newFakeSystemd("kubelet.service")
 	guard := w.guard(kubelet, &check.Repairs{})
 	for ; w.now.Before(noon.Add(time.Hour)); w.now = w.now.Add(10 * time.Second) {
-		if got := guard.Around(alwaysUnhealthy)(t.Context()); got.Verdict != checkresult.Unhealthy {
+		if got := guard.Around(alwaysUnhealthy)(t.Context()); got.Verdict != periodic.Unhealthy {
 			t.Fatalf("after %s: %+v", w.now.Sub(noon), got)
 		}
 	}
@@ -145,14 +145,14 @@ func TestRestartsDoNotHideAnUnhealthyUnit(t *testing.T) {
 	}
 }
 
-func alwaysHealthy(context.Context) checkresult.Result {
-	return checkresult.Result{Verdict: checkresult.Healthy}
+func alwaysHealthy(context.Context) periodic.Result {
+	return periodic.Result{Verdict: periodic.Healthy}
 }
 
 // said is an answer at a time after the restart.
 type said struct {
 	after  time.Duration
-	answer checkresult.Check
+	answer periodic.Check
 }
 
 // After the unit was healthy for long enough, everything is as at first: the cool-down is short
@@ -197,7 +197,7 @@ func TestAttemptsAreResetAfterAHealthyTime(t *testing.T) {
 			w.units["kubelet.service"] = u
 			w.now = w.now.Add(30 * time.Second)
 			got := w.guard(kubelet, repairs).Around(alwaysUnhealthy)(t.Context())
-			if forgiven := got.Verdict == checkresult.Unknown; forgiven != test.forgiven {
+			if forgiven := got.Verdict == periodic.Unknown; forgiven != test.forgiven {
 				t.Errorf("in its grace: %+v", got)
 			}
 			w.now = w.now.Add(2 * time.Minute)
@@ -238,14 +238,14 @@ func TestTheMessageSaysWhatWasDone(t *testing.T) {
 // which would hide that the unit is unhealthy again.
 func TestTheCooldownGrowsDespiteShortHealthyTimes(t *testing.T) {
 	w := newFakeSystemd("kubelet.service")
-	examine := w.guard(kubelet, &check.Repairs{}).Around(func(ctx context.Context) checkresult.Result {
+	examine := w.guard(kubelet, &check.Repairs{}).Around(func(ctx context.Context) periodic.Result {
 		if w.now.Sub(w.units["kubelet.service"].Changed) < 30*time.Second {
 			return alwaysHealthy(ctx)
 		}
 		return alwaysUnhealthy(ctx)
 	})
 	for ; w.now.Before(noon.Add(24 * time.Hour)); w.now = w.now.Add(10 * time.Second) {
-		if got := examine(t.Context()); got.Verdict == checkresult.Unknown {
+		if got := examine(t.Context()); got.Verdict == periodic.Unknown {
 			t.Fatalf("after %s: %+v", w.now.Sub(noon), got)
 		}
 	}
@@ -300,7 +300,7 @@ func TestTheMessageSaysWhyAUnitIsNotRestarted(t *testing.T) {
 			w := newFakeSystemd("kubelet.service", "fast.service", "slow.service")
 			w.until["slow.service"] = noon.Add(time.Second)
 			got := w.guard(kubelet, &check.Repairs{Folder: test.folder}).Around(alwaysUnhealthy)(t.Context())
-			if got.Verdict != checkresult.Unhealthy || !strings.Contains(got.Message, "not restarted: ") || !strings.Contains(got.Message, test.says) {
+			if got.Verdict != periodic.Unhealthy || !strings.Contains(got.Message, "not restarted: ") || !strings.Contains(got.Message, test.says) {
 				t.Errorf("%+v", got)
 			}
 			if len(w.restarts) > 0 {

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/resourcestack/autohealer/internal/probe/checkresult"
+	"github.com/resourcestack/autohealer/internal/probe/periodic"
 )
 
 // ContainerdSocket is where containerd listens on most nodes.
@@ -25,9 +25,9 @@ const ContainerdSocket = "unix:///run/containerd/containerd.sock"
 //
 // Each check opens its own connection. A runtime that serves existing connections but accepts no
 // new ones is unhealthy.
-func Runtime(socket string) checkresult.Check {
+func Runtime(socket string) periodic.Check {
 	path := strings.TrimPrefix(socket, "unix://")
-	return func(ctx context.Context) checkresult.Result {
+	return func(ctx context.Context) periodic.Result {
 		asking, cancel, limit := answerContext(ctx)
 		defer cancel()
 		reply, dialled, err := askRuntime(asking, path)
@@ -68,7 +68,7 @@ func askRuntime(ctx context.Context, path string) (reply *cri.StatusResponse, di
 	return reply, nil, err
 }
 
-func judgeRuntime(path string, limit time.Duration, reply *cri.StatusResponse, dialErr, err error, late bool, ended error) checkresult.Result {
+func judgeRuntime(path string, limit time.Duration, reply *cri.StatusResponse, dialErr, err error, late bool, ended error) periodic.Result {
 	switch {
 	case err == nil:
 		return judgeStatus(path, reply)
@@ -89,7 +89,7 @@ func judgeRuntime(path string, limit time.Duration, reply *cri.StatusResponse, d
 }
 
 // judgeStatus treats a runtime without a RuntimeReady condition as not ready, as the kubelet does.
-func judgeStatus(path string, reply *cri.StatusResponse) checkresult.Result {
+func judgeStatus(path string, reply *cri.StatusResponse) periodic.Result {
 	for _, c := range reply.GetStatus().GetConditions() {
 		switch {
 		case c.GetType() != cri.RuntimeReady:

@@ -20,7 +20,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/resourcestack/autohealer/internal/probe/check"
-	"github.com/resourcestack/autohealer/internal/probe/checkresult"
+	"github.com/resourcestack/autohealer/internal/probe/periodic"
 )
 
 // actor is a fake container runtime.
@@ -67,27 +67,27 @@ func TestRuntime(t *testing.T) {
 	defer silent.Close() // the kernel accepts connections, and no one answers
 	for _, test := range []struct {
 		name, socket string
-		want         checkresult.Verdict
+		want         periodic.Verdict
 		says         string
 	}{
-		{"is well when it says so", listen(t, ready(true, true)), checkresult.Healthy, ""},
-		{"is well without a network", listen(t, ready(true, false)), checkresult.Healthy, ""},
-		{"is unhealthy when it is not ready", listen(t, ready(false, true)), checkresult.Unhealthy, "ContainerdNotReady: it is not"},
+		{"is well when it says so", listen(t, ready(true, true)), periodic.Healthy, ""},
+		{"is well without a network", listen(t, ready(true, false)), periodic.Healthy, ""},
+		{"is unhealthy when it is not ready", listen(t, ready(false, true)), periodic.Unhealthy, "ContainerdNotReady: it is not"},
 		{"is unhealthy without a ready condition", listen(t, func(context.Context) (*cri.StatusResponse, error) {
 			return &cri.StatusResponse{Status: &cri.RuntimeStatus{Conditions: []*cri.RuntimeCondition{{Type: cri.NetworkReady, Status: true}}}}, nil
-		}), checkresult.Unhealthy, "does not say whether it is ready"},
-		{"is unhealthy without conditions", listen(t, func(context.Context) (*cri.StatusResponse, error) { return &cri.StatusResponse{}, nil }), checkresult.Unhealthy, "does not say"},
+		}), periodic.Unhealthy, "does not say whether it is ready"},
+		{"is unhealthy without conditions", listen(t, func(context.Context) (*cri.StatusResponse, error) { return &cri.StatusResponse{}, nil }), periodic.Unhealthy, "does not say"},
 		{"is unhealthy when it fails", listen(t, func(context.Context) (*cri.StatusResponse, error) {
 			return nil, status.Error(codes.Internal, "broken\nby far")
-		}), checkresult.Unhealthy, "broken"},
+		}), periodic.Unhealthy, "broken"},
 		{"is unhealthy when it hangs", listen(t, func(ctx context.Context) (*cri.StatusResponse, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
-		}), checkresult.Unhealthy, "within"},
-		{"is unhealthy when it takes connections and never answers", silent.Addr().String(), checkresult.Unhealthy, "within"},
-		{"is unhealthy when it speaks another protocol", listen(t, nil), checkresult.Unhealthy, "does not implement CRI v1"},
-		{"is unhealthy when its socket is missing", filepath.Join(t.TempDir(), "no.sock"), checkresult.Unhealthy, "no such file"},
-		{"is unknown when its folder is not mounted", "/nowhere/at/all/no.sock", checkresult.Unknown, "/nowhere/at/all"},
+		}), periodic.Unhealthy, "within"},
+		{"is unhealthy when it takes connections and never answers", silent.Addr().String(), periodic.Unhealthy, "within"},
+		{"is unhealthy when it speaks another protocol", listen(t, nil), periodic.Unhealthy, "does not implement CRI v1"},
+		{"is unhealthy when its socket is missing", filepath.Join(t.TempDir(), "no.sock"), periodic.Unhealthy, "no such file"},
+		{"is unknown when its folder is not mounted", "/nowhere/at/all/no.sock", periodic.Unknown, "/nowhere/at/all"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			before := runtime.NumGoroutine()
@@ -134,13 +134,13 @@ func TestRuntimeIsContainerd(t *testing.T) {
 		_ = daemon.Wait()
 	}
 	defer stop()
-	ask := func() checkresult.Result {
+	ask := func() periodic.Result {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
 		return check.Runtime("unix://" + socket)(ctx)
 	}
 	began := time.Now()
-	for ask().Verdict != checkresult.Healthy {
+	for ask().Verdict != periodic.Healthy {
 		if time.Since(began) > 30*time.Second {
 			stop()
 			t.Fatalf("containerd is not well: %+v\n%s", ask(), said.String())
@@ -149,7 +149,7 @@ func TestRuntimeIsContainerd(t *testing.T) {
 	}
 	t.Logf("well %s after its start: %+v", time.Since(began).Round(time.Millisecond), ask())
 	stop()
-	if got := ask(); got.Verdict != checkresult.Unhealthy || !strings.Contains(got.Message, "refused") {
+	if got := ask(); got.Verdict != periodic.Unhealthy || !strings.Contains(got.Message, "refused") {
 		t.Errorf("after its end: %+v", got)
 	}
 }
@@ -160,7 +160,7 @@ func BenchmarkRuntime(b *testing.B) {
 	examine := check.Runtime(listen(b, ready(true, true)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if got := examine(b.Context()); got.Verdict != checkresult.Healthy {
+		if got := examine(b.Context()); got.Verdict != periodic.Healthy {
 			b.Fatalf("%+v", got)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/resourcestack/autohealer/internal/probe/checkresult"
+	"github.com/resourcestack/autohealer/internal/probe/periodic"
 )
 
 // isNotMounted returns whether a socket is missing because the node's directory is not mounted. If
@@ -18,7 +18,7 @@ func isNotMounted(socket string) bool {
 	return errors.Is(err, fs.ErrNotExist) && !isOfTheNode(filepath.Dir(socket), "/")
 }
 
-func notMounted(name, socket string) checkresult.Result {
+func notMounted(name, socket string) periodic.Result {
 	return unknown(notFound, "asking %s: %s is not a directory of the node; mount it, or configure another socket", name, filepath.Dir(socket))
 }
 

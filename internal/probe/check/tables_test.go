@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 	"github.com/resourcestack/autohealer/internal/probe/config"
+	"github.com/resourcestack/autohealer/internal/probe/periodic"
 	"github.com/resourcestack/autohealer/internal/probe/procfs"
 )
 
@@ -19,26 +19,26 @@ func TestJudgeMounts(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		table []string
-		want  checkresult.Verdict
+		want  periodic.Verdict
 		says  string
 	}{
-		{"a healthy disk", []string{"27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard"}, checkresult.Healthy, ""},
-		{"the root was made read-only", []string{"27 1 254:0 / / rw,relatime - ext4 /dev/vda ro,errors=remount-ro"}, checkresult.Unhealthy, "/dev/vda on / (ext4)"},
-		{"a path with a blank is told as it is", []string{`27 1 254:0 / /my\040disk rw shared:1 master:2 - ext4 /dev/vda ro`}, checkresult.Unhealthy, "on /my disk ("},
-		{"a user mounted it read-only, with unusual spaces", []string{"27 1 254:0 / /my\u00a0\u2003disk\v ro,relatime - ext4 /dev/vda ro"}, checkresult.Healthy, ""},
-		{"what has no source", []string{"1 2 0:28 / /x rw - tmpfs  rw", "27 1 254:0 / / rw - ext4  ro"}, checkresult.Unhealthy, " on / (ext4)"},
-		{"a user mounted it read-only", []string{"27 1 254:0 / /mnt ro,relatime - ext4 /dev/vda ro"}, checkresult.Healthy, ""},
-		{"a bind mount is read-only", []string{"27 1 254:0 / / rw - ext4 /dev/vda rw", "28 27 254:0 /etc /mnt ro - ext4 /dev/vda rw"}, checkresult.Healthy, ""},
-		{"a read-only bind mount does not hide it", []string{"28 27 254:0 /etc /mnt ro - ext4 /dev/vda ro", "27 1 254:0 / / rw - ext4 /dev/vda ro"}, checkresult.Unhealthy, "on / ("},
-		{"a user remounted it read-only below a bind mount", []string{"27 1 254:1 / /data ro - ext4 /dev/vdb ro", "28 27 254:1 /pod /pods/1 rw - ext4 /dev/vdb ro"}, checkresult.Healthy, ""},
-		{"images", []string{"1 2 7:1 / /snap/core rw - squashfs /dev/loop1 ro", "2 3 11:0 / /cd rw - iso9660 /dev/sr0 ro", "3 4 0:9 / /x rw - erofs /dev/loop2 ro"}, checkresult.Healthy, ""},
-		{"no disks", []string{"1 2 0:28 / /sys/fs/cgroup ro - tmpfs tmpfs ro", "1 2 0:29 / /a rw - tmpfs tmpfs ro", "1 2 0:30 / /b rw - overlay overlay ro", "1 2 0:31 / /c rw - nfs4 h:/x ro"}, checkresult.Healthy, ""},
-		{"a subvolume of btrfs", []string{"1 2 0:31 /@ / rw - btrfs /dev/sda2 ro,space_cache"}, checkresult.Unhealthy, "btrfs"},
-		{"a newer kernel says so", []string{"27 1 254:0 / / rw - ext4 /dev/vda rw,emergency_ro"}, checkresult.Unhealthy, "ext4"},
-		{"each filesystem is told once", []string{"1 2 8:1 / /a rw - ext4 /dev/sda1 ro", "2 2 8:1 / /b rw - ext4 /dev/sda1 ro"}, checkresult.Unhealthy, "on /a (ext4)"},
+		{"a healthy disk", []string{"27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard"}, periodic.Healthy, ""},
+		{"the root was made read-only", []string{"27 1 254:0 / / rw,relatime - ext4 /dev/vda ro,errors=remount-ro"}, periodic.Unhealthy, "/dev/vda on / (ext4)"},
+		{"a path with a blank is told as it is", []string{`27 1 254:0 / /my\040disk rw shared:1 master:2 - ext4 /dev/vda ro`}, periodic.Unhealthy, "on /my disk ("},
+		{"a user mounted it read-only, with unusual spaces", []string{"27 1 254:0 / /my\u00a0\u2003disk\v ro,relatime - ext4 /dev/vda ro"}, periodic.Healthy, ""},
+		{"what has no source", []string{"1 2 0:28 / /x rw - tmpfs  rw", "27 1 254:0 / / rw - ext4  ro"}, periodic.Unhealthy, " on / (ext4)"},
+		{"a user mounted it read-only", []string{"27 1 254:0 / /mnt ro,relatime - ext4 /dev/vda ro"}, periodic.Healthy, ""},
+		{"a bind mount is read-only", []string{"27 1 254:0 / / rw - ext4 /dev/vda rw", "28 27 254:0 /etc /mnt ro - ext4 /dev/vda rw"}, periodic.Healthy, ""},
+		{"a read-only bind mount does not hide it", []string{"28 27 254:0 /etc /mnt ro - ext4 /dev/vda ro", "27 1 254:0 / / rw - ext4 /dev/vda ro"}, periodic.Unhealthy, "on / ("},
+		{"a user remounted it read-only below a bind mount", []string{"27 1 254:1 / /data ro - ext4 /dev/vdb ro", "28 27 254:1 /pod /pods/1 rw - ext4 /dev/vdb ro"}, periodic.Healthy, ""},
+		{"images", []string{"1 2 7:1 / /snap/core rw - squashfs /dev/loop1 ro", "2 3 11:0 / /cd rw - iso9660 /dev/sr0 ro", "3 4 0:9 / /x rw - erofs /dev/loop2 ro"}, periodic.Healthy, ""},
+		{"no disks", []string{"1 2 0:28 / /sys/fs/cgroup ro - tmpfs tmpfs ro", "1 2 0:29 / /a rw - tmpfs tmpfs ro", "1 2 0:30 / /b rw - overlay overlay ro", "1 2 0:31 / /c rw - nfs4 h:/x ro"}, periodic.Healthy, ""},
+		{"a subvolume of btrfs", []string{"1 2 0:31 /@ / rw - btrfs /dev/sda2 ro,space_cache"}, periodic.Unhealthy, "btrfs"},
+		{"a newer kernel says so", []string{"27 1 254:0 / / rw - ext4 /dev/vda rw,emergency_ro"}, periodic.Unhealthy, "ext4"},
+		{"each filesystem is told once", []string{"1 2 8:1 / /a rw - ext4 /dev/sda1 ro", "2 2 8:1 / /b rw - ext4 /dev/sda1 ro"}, periodic.Unhealthy, "on /a (ext4)"},
 		{"many are told briefly", []string{
 			"1 2 8:1 / /a rw - ext4 a ro", "1 2 8:2 / /b rw - ext4 b ro", "1 2 8:3 / /c rw - ext4 c ro", "1 2 8:4 / /d rw - ext4 d ro", "1 2 8:5 / /e rw - ext4 e ro",
-		}, checkresult.Unhealthy, "and 2 more"},
+		}, periodic.Unhealthy, "and 2 more"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "mountinfo")
@@ -60,13 +60,13 @@ func TestJudgeMountsOfARealDisk(t *testing.T) {
 		name      string
 		disk, pod string // the parts that differ
 		super     string
-		want      checkresult.Verdict
+		want      periodic.Verdict
 	}{
-		{"mounted and bound", "rw", "rw", "rw", checkresult.Healthy},
-		{"mount -o remount,ro of the disk", "ro", "rw", "ro", checkresult.Healthy},
-		{"mount -o remount,ro,bind of the second place", "rw", "ro", "rw", checkresult.Healthy},
-		{"an error (trigger_fs_error)", "rw", "rw", "rw,errors=remount-ro,emergency_ro", checkresult.Unhealthy},
-		{"an error, as kernels before 6.15 tell it", "rw", "rw", "ro", checkresult.Unhealthy},
+		{"mounted and bound", "rw", "rw", "rw", periodic.Healthy},
+		{"mount -o remount,ro of the disk", "ro", "rw", "ro", periodic.Healthy},
+		{"mount -o remount,ro,bind of the second place", "rw", "ro", "rw", periodic.Healthy},
+		{"an error (trigger_fs_error)", "rw", "rw", "rw,errors=remount-ro,emergency_ro", periodic.Unhealthy},
+		{"an error, as kernels before 6.15 tell it", "rw", "rw", "ro", periodic.Unhealthy},
 	} {
 		table := fmt.Sprintf("43 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard\n"+
 			"63 43 7:0 / /mnt/disk %s,relatime - ext4 /dev/loop0 %s\n64 43 7:0 / /mnt/pod %s,relatime - ext4 /dev/loop0 %s\n",
@@ -75,7 +75,7 @@ func TestJudgeMountsOfARealDisk(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := judgeMounts(mounts); got.Verdict != test.want || got.Verdict == checkresult.Unhealthy && !strings.HasSuffix(got.Message, ": /dev/loop0 on /mnt/disk (ext4)") {
+		if got := judgeMounts(mounts); got.Verdict != test.want || got.Verdict == periodic.Unhealthy && !strings.HasSuffix(got.Message, ": /dev/loop0 on /mnt/disk (ext4)") {
 			t.Errorf("%s: %+v", test.name, got)
 		}
 	}
@@ -83,11 +83,11 @@ func TestJudgeMountsOfARealDisk(t *testing.T) {
 
 func TestReadonlyOnThisMachine(t *testing.T) {
 	for _, table := range []string{MountTable, "/proc/self/mountinfo"} {
-		if got := Readonly(table)(t.Context()); got.Verdict != checkresult.Healthy {
+		if got := Readonly(table)(t.Context()); got.Verdict != periodic.Healthy {
 			t.Errorf("%s: %+v", table, got)
 		}
 	}
-	if got := Readonly("/nowhere")(t.Context()); got.Verdict != checkresult.Unknown || got.Reason == "" {
+	if got := Readonly("/nowhere")(t.Context()); got.Verdict != periodic.Unknown || got.Reason == "" {
 		t.Errorf("%+v", got)
 	}
 }
@@ -142,25 +142,25 @@ func TestJudgeClock(t *testing.T) {
 		name  string
 		told  unix.Timex
 		limit time.Duration
-		want  checkresult.Verdict
+		want  periodic.Verdict
 	}{
-		{"synchronised", unix.Timex{Status: 0x2001, Maxerror: 25_000}, 2 * time.Second, checkresult.Healthy},
-		{"a leap second is coming", unix.Timex{Status: 0x2011}, 2 * time.Second, checkresult.Healthy},
-		{"never corrected", unix.Timex{Status: 0x40, Maxerror: 16_000_000, Esterror: 16_000_000}, 2 * time.Second, checkresult.Unhealthy},
-		{"never corrected, and without a limit", unix.Timex{Status: 0x40, Maxerror: 16_000_000, Esterror: 16_000_000}, 0, checkresult.Unhealthy},
-		{"a limit beyond what the kernel tells", unix.Timex{Status: 0x40, Maxerror: 16_000_000}, time.Minute, checkresult.Unhealthy},
-		{"kept by chrony, which leaves the hardware's clock alone", unix.Timex{Status: 0x2041, Maxerror: 10_000, Esterror: 100}, 2 * time.Second, checkresult.Healthy},
-		{"kept by phc2sys, which estimates nothing", unix.Timex{Status: 0x2001, Maxerror: 500, Esterror: 16_000_000}, 2 * time.Second, checkresult.Healthy},
-		{"not corrected for long", unix.Timex{Status: 0x2001, Maxerror: 2_000_001}, 2 * time.Second, checkresult.Unhealthy},
-		{"at the limit", unix.Timex{Status: 0x2001, Maxerror: 2_000_000}, 2 * time.Second, checkresult.Healthy},
-		{"without a limit", unix.Timex{Status: 0x2001, Maxerror: 15_000_000}, 0, checkresult.Healthy},
-		{"its pulse is away", unix.Timex{Status: 0x2002}, 0, checkresult.Healthy},
+		{"synchronised", unix.Timex{Status: 0x2001, Maxerror: 25_000}, 2 * time.Second, periodic.Healthy},
+		{"a leap second is coming", unix.Timex{Status: 0x2011}, 2 * time.Second, periodic.Healthy},
+		{"never corrected", unix.Timex{Status: 0x40, Maxerror: 16_000_000, Esterror: 16_000_000}, 2 * time.Second, periodic.Unhealthy},
+		{"never corrected, and without a limit", unix.Timex{Status: 0x40, Maxerror: 16_000_000, Esterror: 16_000_000}, 0, periodic.Unhealthy},
+		{"a limit beyond what the kernel tells", unix.Timex{Status: 0x40, Maxerror: 16_000_000}, time.Minute, periodic.Unhealthy},
+		{"kept by chrony, which leaves the hardware's clock alone", unix.Timex{Status: 0x2041, Maxerror: 10_000, Esterror: 100}, 2 * time.Second, periodic.Healthy},
+		{"kept by phc2sys, which estimates nothing", unix.Timex{Status: 0x2001, Maxerror: 500, Esterror: 16_000_000}, 2 * time.Second, periodic.Healthy},
+		{"not corrected for long", unix.Timex{Status: 0x2001, Maxerror: 2_000_001}, 2 * time.Second, periodic.Unhealthy},
+		{"at the limit", unix.Timex{Status: 0x2001, Maxerror: 2_000_000}, 2 * time.Second, periodic.Healthy},
+		{"without a limit", unix.Timex{Status: 0x2001, Maxerror: 15_000_000}, 0, periodic.Healthy},
+		{"its pulse is away", unix.Timex{Status: 0x2002}, 0, periodic.Healthy},
 	} {
 		if got := judgeClock(test.told, test.limit); got.Verdict != test.want {
 			t.Errorf("%s: %+v", test.name, got)
 		}
 	}
-	if got := Clock(time.Second)(t.Context()); got.Verdict == checkresult.Unknown {
+	if got := Clock(time.Second)(t.Context()); got.Verdict == periodic.Unknown {
 		t.Errorf("the clock of this machine: %+v", got)
 	}
 }
@@ -169,16 +169,16 @@ func TestConntrack(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		files map[string]string
-		want  checkresult.Verdict
+		want  periodic.Verdict
 	}{
-		{"there is no table", nil, checkresult.Healthy},
-		{"there is room", map[string]string{"nf_conntrack_count": "94\n", "nf_conntrack_max": "100\n"}, checkresult.Healthy},
-		{"it is nearly full", map[string]string{"nf_conntrack_count": "95\n", "nf_conntrack_max": "100\n"}, checkresult.Unhealthy},
-		{"it is too full", map[string]string{"nf_conntrack_count": "101\n", "nf_conntrack_max": "100\n"}, checkresult.Unhealthy},
-		{"it has no end", map[string]string{"nf_conntrack_count": "5\n", "nf_conntrack_max": "0\n"}, checkresult.Healthy},
-		{"it is huge", map[string]string{"nf_conntrack_count": "18446744073709551615", "nf_conntrack_max": "18446744073709551615"}, checkresult.Unhealthy},
-		{"it holds no number", map[string]string{"nf_conntrack_count": "many", "nf_conntrack_max": "100"}, checkresult.Unknown},
-		{"it is empty", map[string]string{"nf_conntrack_count": "", "nf_conntrack_max": "100"}, checkresult.Unknown},
+		{"there is no table", nil, periodic.Healthy},
+		{"there is room", map[string]string{"nf_conntrack_count": "94\n", "nf_conntrack_max": "100\n"}, periodic.Healthy},
+		{"it is nearly full", map[string]string{"nf_conntrack_count": "95\n", "nf_conntrack_max": "100\n"}, periodic.Unhealthy},
+		{"it is too full", map[string]string{"nf_conntrack_count": "101\n", "nf_conntrack_max": "100\n"}, periodic.Unhealthy},
+		{"it has no end", map[string]string{"nf_conntrack_count": "5\n", "nf_conntrack_max": "0\n"}, periodic.Healthy},
+		{"it is huge", map[string]string{"nf_conntrack_count": "18446744073709551615", "nf_conntrack_max": "18446744073709551615"}, periodic.Unhealthy},
+		{"it holds no number", map[string]string{"nf_conntrack_count": "many", "nf_conntrack_max": "100"}, periodic.Unknown},
+		{"it is empty", map[string]string{"nf_conntrack_count": "", "nf_conntrack_max": "100"}, periodic.Unknown},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			proc := t.TempDir()
@@ -191,33 +191,33 @@ func TestConntrack(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if got := Conntrack(proc, 95)(t.Context()); got.Verdict != test.want || got.Verdict == checkresult.Unknown && got.Reason == "" {
+			if got := Conntrack(proc, 95)(t.Context()); got.Verdict != test.want || got.Verdict == periodic.Unknown && got.Reason == "" {
 				t.Errorf("%+v", got)
 			}
 		})
 	}
 	for _, test := range []struct {
 		name, self, first string
-		want              checkresult.Verdict
+		want              periodic.Verdict
 	}{
-		{"with hostNetwork", "net:[1]", "net:[1]", checkresult.Healthy},
-		{"with hostPID and a network of its own", "net:[2]", "net:[1]", checkresult.Unknown},
-		{"it is not known whose network it is", "net:[2]", "", checkresult.Healthy},
+		{"with hostNetwork", "net:[1]", "net:[1]", periodic.Healthy},
+		{"with hostPID and a network of its own", "net:[2]", "net:[1]", periodic.Unknown},
+		{"it is not known whose network it is", "net:[2]", "", periodic.Healthy},
 	} {
 		if got := Conntrack(fakeNamespaces(t, "net", test.self, test.first), 95)(t.Context()); got.Verdict != test.want {
 			t.Errorf("%s: %+v", test.name, got)
 		}
 	}
-	if got := Conntrack(Proc, 100)(t.Context()); got.Verdict == checkresult.Unknown {
+	if got := Conntrack(Proc, 100)(t.Context()); got.Verdict == periodic.Unknown {
 		t.Errorf("the table of this machine: %+v", got)
 	}
 }
 
 func TestDNS(t *testing.T) {
-	if got := DNS("localhost")(t.Context()); got.Verdict != checkresult.Healthy {
+	if got := DNS("localhost")(t.Context()); got.Verdict != periodic.Healthy {
 		t.Errorf("%+v", got)
 	}
-	if got := DNS("no such name")(t.Context()); got.Verdict != checkresult.Unhealthy {
+	if got := DNS("no such name")(t.Context()); got.Verdict != periodic.Unhealthy {
 		t.Errorf("%+v", got)
 	}
 }

@@ -1,26 +1,25 @@
-package plugin
+package periodic
 
 import (
 	"context"
 	"fmt"
 	"log/slog"
 	"strings"
-	"unicode/utf8"
 
-	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 	"github.com/resourcestack/autohealer/internal/probe/config"
-	"github.com/resourcestack/autohealer/internal/probe/interval"
 	"github.com/resourcestack/autohealer/internal/probe/subprocess"
 )
 
-// Unclear is the reason of a condition whose program ends with an exit code that has no meaning.
-const Unclear = "PluginUnclear"
+const (
+	// pluginUnclear is the reason of a condition whose program ends with an exit code that has no
+	// meaning.
+	pluginUnclear = "PluginUnclear"
+	// pluginPrefix turns a fault into a reason, for example "PluginTimeout".
+	pluginPrefix = "Plugin"
+)
 
-// prefix turns a fault into a reason, such as "PluginTimeout".
-const prefix = "Plugin"
-
-// Config configures the monitor of a file.
-type Config struct {
+// PluginConfig configures the monitor of a custom-plugin-monitor file.
+type PluginConfig struct {
 	// Key identifies the stored state of the monitor.
 	Key     string
 	Monitor config.PluginMonitor
@@ -28,67 +27,56 @@ type Config struct {
 	Children *subprocess.Children
 	// Boot is the id of this boot.
 	Boot   string
-	Memory interval.Memory
+	Memory Memory
 	Logger *slog.Logger
 }
 
-// New returns the monitor of a file.
-func New(cfg Config) (*interval.Monitor, error) {
+// NewPlugin returns the monitor of a file, whose rules become checks that run a program.
+func NewPlugin(cfg PluginConfig) (*Monitor, error) {
 	m := cfg.Monitor
-	made := interval.Config{
+	made := Config{
 		Key: cfg.Key, Source: m.Source, Conditions: m.Conditions, Concurrency: m.Concurrency,
 		UpdateOnMessage: m.UpdateOnMessage, SkipInitialStatus: m.SkipInitialStatus,
 		UnknownIsProblem: true, // as in node-problem-detector, whose users count such problems
 		Boot:             cfg.Boot, Memory: cfg.Memory, Logger: cfg.Logger,
 	}
 	for _, rule := range m.Rules {
-		made.Rules = append(made.Rules, interval.Rule{
+		made.Rules = append(made.Rules, Rule{
 			Name: rule.Path, Details: strings.Join(rule.Args, "\x00"), Permanent: rule.Permanent, Condition: rule.Condition, Reason: rule.Reason,
 			Interval: rule.InvokeInterval, Timeout: rule.Timeout, Check: cfg.check(rule),
 		})
 	}
-	return interval.New(made)
+	return New(made)
 }
 
 // check returns a check that runs the program of a rule. It is never called twice at the same time.
-func (c Config) check(rule config.PluginRule) checkresult.Check {
+func (c PluginConfig) check(rule config.PluginRule) Check {
 	var last subprocess.Result // without its outputs
-	return func(ctx context.Context) checkresult.Result {
+	return func(ctx context.Context) Result {
 		// The context ends with the timeout of the rule.
 		r := c.Children.Run(ctx, subprocess.Spec{Path: rule.Path, Args: rule.Args})
 		if r.Complaint != "" && (r.Fault != last.Fault || r.Code != last.Code) {
 			c.Logger.Info("plugin wrote to stderr", "monitor", c.Key, "program", rule.Path, "exitCode", r.Code, "fault", r.Fault, "stderr", r.Complaint)
 		}
 		last = subprocess.Result{Fault: r.Fault, Code: r.Code}
-		return judge(rule.Path, r, c.Monitor.MaxOutputLength)
+		return judgePlugin(rule.Path, r, c.Monitor.MaxOutputLength)
 	}
 }
 
-// judge turns the result of a program into the result of a check.
-func judge(path string, r subprocess.Result, most int) checkresult.Result {
+// judgePlugin turns the result of a program into the result of a check.
+func judgePlugin(path string, r subprocess.Result, most int) Result {
 	output := cut(strings.TrimSpace(strings.ToValidUTF8(r.Output, "\uFFFD")), most)
 	switch {
 	case r.Fault != "" && output != "":
-		return checkresult.Result{Reason: prefix + string(r.Fault), Message: fmt.Sprintf("%v; it wrote %q", r.Err, output)}
+		return Result{Reason: pluginPrefix + string(r.Fault), Message: fmt.Sprintf("%v; it wrote %q", r.Err, output)}
 	case r.Fault != "":
-		return checkresult.Result{Reason: prefix + string(r.Fault), Message: r.Err.Error()}
+		return Result{Reason: pluginPrefix + string(r.Fault), Message: r.Err.Error()}
 	case r.Code == 0:
-		return checkresult.Result{Verdict: checkresult.Healthy, Message: output}
+		return Result{Verdict: Healthy, Message: output}
 	case r.Code == 1:
-		return checkresult.Result{Verdict: checkresult.Unhealthy, Message: output}
+		return Result{Verdict: Unhealthy, Message: output}
 	case output == "":
 		output = fmt.Sprintf("running %s: it exited with code %d; a plugin must exit with 0 (healthy) or 1 (unhealthy)", path, r.Code)
 	}
-	return checkresult.Result{Reason: Unclear, Message: output}
-}
-
-// cut shortens a text to most bytes without splitting a character.
-func cut(text string, most int) string {
-	if len(text) <= most {
-		return text
-	}
-	for most > 0 && !utf8.RuneStart(text[most]) {
-		most--
-	}
-	return text[:most]
+	return Result{Reason: pluginUnclear, Message: output}
 }

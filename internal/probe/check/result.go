@@ -9,7 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/resourcestack/autohealer/internal/probe/checkresult"
+	"github.com/resourcestack/autohealer/internal/probe/periodic"
 )
 
 // The reasons for an Unknown result.
@@ -20,16 +20,16 @@ const (
 	startingUp = "StartingUp"
 )
 
-func healthy(format string, args ...any) checkresult.Result {
-	return checkresult.Result{Verdict: checkresult.Healthy, Message: fmt.Sprintf(format, args...)}
+func healthy(format string, args ...any) periodic.Result {
+	return periodic.Result{Verdict: periodic.Healthy, Message: fmt.Sprintf(format, args...)}
 }
 
-func unhealthy(format string, args ...any) checkresult.Result {
-	return checkresult.Result{Verdict: checkresult.Unhealthy, Message: fmt.Sprintf(format, args...)}
+func unhealthy(format string, args ...any) periodic.Result {
+	return periodic.Result{Verdict: periodic.Unhealthy, Message: fmt.Sprintf(format, args...)}
 }
 
-func unknown(reason, format string, args ...any) checkresult.Result {
-	return checkresult.Result{Verdict: checkresult.Unknown, Reason: reason, Message: fmt.Sprintf(format, args...)}
+func unknown(reason, format string, args ...any) periodic.Result {
+	return periodic.Result{Verdict: periodic.Unknown, Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
 // answerShare is the share of a check's time in which the component must answer. The rest is for

@@ -1,4 +1,4 @@
-package interval
+package periodic
 
 import (
 	"strconv"
@@ -18,11 +18,18 @@ func shorten(message string) string {
 	if len(text) <= maxMessage {
 		return text
 	}
-	end := maxMessage - len(ellipsis)
-	for !utf8.RuneStart(text[end]) {
-		end--
+	return cut(text, maxMessage-len(ellipsis)) + ellipsis
+}
+
+// cut shortens a text to most bytes without splitting a character.
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
 	}
-	return text[:end] + ellipsis
+	for most > 0 && !utf8.RuneStart(text[most]) {
+		most--
+	}
+	return text[:most]
 }
 
 func stamp(t time.Time) string { return strconv.FormatInt(t.UnixNano(), 10) }

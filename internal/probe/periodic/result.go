@@ -1,4 +1,4 @@
-package checkresult
+package periodic
 
 import "context"
 

@@ -1,4 +1,4 @@
-package interval
+package periodic
 
 import (
 	"encoding/json"
@@ -7,7 +7,6 @@ import (
 
 	"github.com/resourcestack/autohealer/catalog"
 	"github.com/resourcestack/autohealer/internal/format"
-	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 )
 
 // state is the stored form of ruleStates.
@@ -18,10 +17,10 @@ type state struct {
 }
 
 type ruleState struct {
-	Verdict checkresult.Verdict `json:"verdict"`
-	Reason  string              `json:"reason,omitempty"`
-	Message string              `json:"message,omitempty"`
-	Since   time.Time           `json:"since"`
+	Verdict Verdict   `json:"verdict"`
+	Reason  string    `json:"reason,omitempty"`
+	Message string    `json:"message,omitempty"`
+	Since   time.Time `json:"since"`
 }
 
 type conditionState struct {
@@ -39,7 +38,7 @@ func (b *ruleStates) state() (json.RawMessage, error) {
 	for _, c := range b.conditions {
 		s.Conditions[c.Type] = conditionState{c.current.Status, c.current.Reason, c.current.Message, c.current.Since}
 		for _, r := range c.rules {
-			if r.answered() && r.last.Verdict == checkresult.Unhealthy {
+			if r.answered() && r.last.Verdict == Unhealthy {
 				s.Rules[r.key] = ruleState{r.last.Verdict, r.last.Reason, r.last.Message, r.since}
 			}
 		}
@@ -73,8 +72,8 @@ func (b *ruleStates) restore(now time.Time, text json.RawMessage) error {
 		c.restored = c.current.Status == catalog.True
 		for _, r := range c.rules {
 			was, ok := s.Rules[r.key]
-			if ok && was.Verdict == checkresult.Unhealthy && !was.Since.IsZero() {
-				r.last, r.since = checkresult.Result{Verdict: was.Verdict, Reason: was.Reason, Message: was.Message}, earlier(was.Since, now)
+			if ok && was.Verdict == Unhealthy && !was.Since.IsZero() {
+				r.last, r.since = Result{Verdict: was.Verdict, Reason: was.Reason, Message: was.Message}, earlier(was.Since, now)
 			}
 		}
 	}

@@ -1,4 +1,4 @@
-package interval
+package periodic
 
 import (
 	"bytes"
@@ -11,15 +11,14 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/finding"
-	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 	"github.com/resourcestack/autohealer/internal/probe/statefile"
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
 )
 
 // The reasons for results that the monitor creates itself.
 const (
-	Hangs    = "ExamHangs"
-	Panicked = "ExamPanicked"
+	checkHangs    = "ExamHangs"
+	checkPanicked = "ExamPanicked"
 )
 
 const (
@@ -56,12 +55,12 @@ type schedule struct {
 type outcome struct {
 	schedule *schedule
 	run      int
-	checkresult.Result
+	Result
 }
 
 // New returns a monitor that does not run yet. It fails if the configuration is invalid.
 func New(cfg Config) (*Monitor, error) {
-	if err := cfg.Validate(); err != nil {
+	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
 	r := &Monitor{cfg: cfg, states: newRuleStates(cfg), outcomes: make(chan outcome, len(cfg.Rules))}
@@ -197,11 +196,11 @@ func (r *Monitor) nextWait(now time.Time) time.Duration {
 }
 
 // runCheck runs the check of a rule and turns a panic into a result.
-func (r *Monitor) runCheck(ctx context.Context, rule Rule) (a checkresult.Result) {
+func (r *Monitor) runCheck(ctx context.Context, rule Rule) (a Result) {
 	defer func() {
 		if fault := recover(); fault != nil {
 			r.cfg.Logger.Error("a check panicked", "monitor", r.cfg.Key, "rule", rule.Name, "err", fault, "stack", string(debug.Stack()))
-			a = checkresult.Result{Reason: Panicked, Message: fmt.Sprintf("panic: %v; this is a bug of the agent, please report it", fault)}
+			a = Result{Reason: checkPanicked, Message: fmt.Sprintf("panic: %v; this is a bug of the agent, please report it", fault)}
 		}
 	}()
 	ctx, cancel := context.WithTimeout(ctx, rule.Timeout)
@@ -230,12 +229,12 @@ func (r *Monitor) expireHung(now time.Time, reporter supervise.Reporter) {
 		if !t.slotUntil.IsZero() && !now.Before(t.slotUntil) {
 			t.slotUntil = time.Time{}
 			r.cfg.Logger.Warn("a check hangs and does not start again before it has ended", "monitor", r.cfg.Key, "rule", t.Name, "timeout", t.Timeout)
-			r.record(reporter, t, checkresult.Result{Reason: Hangs, Message: fmt.Sprintf("the check has exceeded its timeout of %s; it does not start again before it has ended", t.Timeout)})
+			r.record(reporter, t, Result{Reason: checkHangs, Message: fmt.Sprintf("the check has exceeded its timeout of %s; it does not start again before it has ended", t.Timeout)})
 		}
 	}
 }
 
-func (r *Monitor) record(reporter supervise.Reporter, t *schedule, a checkresult.Result) {
+func (r *Monitor) record(reporter supervise.Reporter, t *schedule, a Result) {
 	r.update(reporter, func(b *ruleStates) finding.Report {
 		b.record(time.Now(), t.rule, a)
 		return b.report()

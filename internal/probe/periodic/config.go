@@ -1,4 +1,4 @@
-package interval
+package periodic
 
 import (
 	"errors"
@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/statefile"
 )
@@ -64,11 +63,11 @@ type Rule struct {
 	Interval  time.Duration
 	// Timeout is how long the check may take. Its context ends then.
 	Timeout time.Duration
-	Check   checkresult.Check
+	Check   Check
 }
 
-// Validate returns everything that is wrong with the configuration.
-func (c Config) Validate() error {
+// validate returns everything that is wrong with the configuration.
+func (c Config) validate() error {
 	var wrong []error
 	if c.Concurrency < 1 {
 		wrong = append(wrong, fmt.Errorf("the concurrency is %d; set how many checks may run at a time, at least 1", c.Concurrency))

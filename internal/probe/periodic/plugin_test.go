@@ -1,4 +1,4 @@
-package plugin_test
+package periodic_test
 
 import (
 	"context"
@@ -17,8 +17,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/probe/config"
-	"github.com/resourcestack/autohealer/internal/probe/interval"
-	"github.com/resourcestack/autohealer/internal/probe/plugin"
+	"github.com/resourcestack/autohealer/internal/probe/periodic"
 	"github.com/resourcestack/autohealer/internal/probe/subprocess"
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
 )
@@ -37,7 +36,7 @@ type fixture struct {
 	t       *testing.T
 	program string
 	log     *strings.Builder
-	made    *interval.Monitor
+	made    *periodic.Monitor
 
 	mu    sync.Mutex
 	heard []string
@@ -82,7 +81,7 @@ func newFixture(t *testing.T, change func(*config.PluginMonitor)) *fixture {
 		change(&monitor)
 	}
 	log := slog.New(slog.NewTextHandler(s, nil))
-	made, err := plugin.New(plugin.Config{Key: "ntp", Monitor: monitor, Children: subprocess.New(), Logger: log})
+	made, err := periodic.NewPlugin(periodic.PluginConfig{Key: "ntp", Monitor: monitor, Children: subprocess.New(), Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -273,7 +272,7 @@ func TestTheMonitorEndsItsPrograms(t *testing.T) {
 	monitor := *file.Plugin
 	monitor.Rules = monitor.Rules[1:] // the permanent rule
 	monitor.Rules[0].Path = program
-	made, err := plugin.New(plugin.Config{Key: "ntp", Monitor: monitor, Children: subprocess.New(), Logger: slog.New(slog.DiscardHandler)})
+	made, err := periodic.NewPlugin(periodic.PluginConfig{Key: "ntp", Monitor: monitor, Children: subprocess.New(), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

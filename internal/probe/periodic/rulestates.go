@@ -1,4 +1,4 @@
-package interval
+package periodic
 
 import (
 	"fmt"
@@ -8,12 +8,11 @@ import (
 	"github.com/resourcestack/autohealer/catalog"
 	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/format"
-	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 	"github.com/resourcestack/autohealer/internal/probe/config"
 )
 
-// NotExamined is the reason of conditions whose first check takes too long.
-const NotExamined = "NotExaminedYet"
+// notExamined is the reason of conditions whose first check takes too long.
+const notExamined = "NotExaminedYet"
 
 // ruleStates records the results of all rules and derives conditions and Events from them. It has
 // no clock.
@@ -33,7 +32,7 @@ type ruleStates struct {
 type rule struct {
 	Rule
 	key         string
-	last        checkresult.Result
+	last        Result
 	since       time.Time // when the verdict last changed; zero before the first result
 	answeredNow bool      // there was a result since the agent started
 	// messageChanged is when the rule last replaced its message while verdict and reason stayed the
@@ -79,13 +78,13 @@ func newRuleStates(cfg Config) *ruleStates {
 }
 
 // record stores a result.
-func (b *ruleStates) record(now time.Time, r *rule, answer checkresult.Result) {
+func (b *ruleStates) record(now time.Time, r *rule, answer Result) {
 	answer.Message = shorten(answer.Message)
 	if answer.Reason == "" {
 		answer.Reason = r.Reason
 	}
-	if answer.Verdict == checkresult.Healthy {
-		answer = checkresult.Result{Verdict: checkresult.Healthy} // the condition has its own message for this
+	if answer.Verdict == Healthy {
+		answer = Result{Verdict: Healthy} // the condition has its own message for this
 	}
 	before, turned := r.last, !r.answered() || r.last.Verdict != answer.Verdict
 	if turned {
@@ -101,24 +100,24 @@ func (b *ruleStates) record(now time.Time, r *rule, answer checkresult.Result) {
 	r.answeredNow = true
 	switch {
 	case r.Permanent:
-		if answer.Verdict == checkresult.Unhealthy && turned {
+		if answer.Verdict == Unhealthy && turned {
 			b.problems[r.Reason]++
 		}
 		b.updateCondition(now, b.byType[r.Condition])
-	case answer.Verdict == checkresult.Unhealthy:
+	case answer.Verdict == Unhealthy:
 		b.problems[r.Reason]++
 		b.addEvent(now, r, answer)
-	case answer.Verdict == checkresult.Unknown && b.cfg.UnknownIsProblem:
+	case answer.Verdict == Unknown && b.cfg.UnknownIsProblem:
 		b.problems[r.Reason]++
 		answer.Reason = r.Reason
 		b.addEvent(now, r, answer)
-	case answer.Verdict == checkresult.Unknown && said:
+	case answer.Verdict == Unknown && said:
 		b.addEvent(now, r, answer)
 	}
 }
 
 // addEvent appends the Event of a temporary rule.
-func (b *ruleStates) addEvent(now time.Time, r *rule, answer checkresult.Result) {
+func (b *ruleStates) addEvent(now time.Time, r *rule, answer Result) {
 	b.events = append(b.events, finding.Event{
 		ID: finding.ID(b.cfg.Key, r.key, stamp(now), answer.Reason), Severity: finding.Warn, Time: now, Reason: answer.Reason, Message: answer.Message,
 	})
@@ -132,12 +131,12 @@ func (c *condition) decisive() (r *rule, known bool) {
 		switch {
 		case !next.answered():
 			known = false
-		case next.last.Verdict == checkresult.Healthy:
+		case next.last.Verdict == Healthy:
 		case r == nil, next.last.Verdict > r.last.Verdict, next.last.Verdict == r.last.Verdict && next.since.Before(r.since):
 			r = next
 		}
 	}
-	return r, known || r != nil && r.last.Verdict == checkresult.Unhealthy
+	return r, known || r != nil && r.last.Verdict == Unhealthy
 }
 
 // updateCondition derives the condition from its rules and records an Event if it has changed.
@@ -146,14 +145,14 @@ func (b *ruleStates) updateCondition(now time.Time, c *condition) {
 	switch {
 	case known && r == nil:
 		b.setCondition(now, c, catalog.False, c.Reason, c.Message)
-	case known && r.last.Verdict == checkresult.Unhealthy:
+	case known && r.last.Verdict == Unhealthy:
 		b.setCondition(now, c, catalog.True, r.last.Reason, r.last.Message)
 	case known:
 		b.setCondition(now, c, catalog.Unknown, r.last.Reason, r.last.Message)
 	case c.restored && c.current.Status == catalog.True:
 		// It stays True until all rules have answered: any of them may be unhealthy by now.
 	case b.begun:
-		b.setCondition(now, c, catalog.Unknown, NotExamined, fmt.Sprintf("the first check for %s has not ended yet", c.Type))
+		b.setCondition(now, c, catalog.Unknown, notExamined, fmt.Sprintf("the first check for %s has not ended yet", c.Type))
 	}
 }
 

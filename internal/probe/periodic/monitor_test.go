@@ -1,4 +1,4 @@
-package interval_test
+package periodic_test
 
 import (
 	"context"
@@ -15,9 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/resourcestack/autohealer/internal/finding"
-	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 	"github.com/resourcestack/autohealer/internal/probe/config"
-	"github.com/resourcestack/autohealer/internal/probe/interval"
+	"github.com/resourcestack/autohealer/internal/probe/periodic"
 	"github.com/resourcestack/autohealer/internal/probe/statefile"
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
 )
@@ -97,7 +96,7 @@ func (d *recorder) expect(t *testing.T, want ...string) {
 // fakeCheck is a check that a test controls.
 type fakeCheck struct {
 	mu     sync.Mutex
-	answer checkresult.Result
+	answer periodic.Result
 	takes  time.Duration
 	dies   time.Duration // how long it takes to end after its context
 	deaf   bool          // ignores its context
@@ -108,14 +107,14 @@ type fakeCheck struct {
 }
 
 func newFakeCheck() *fakeCheck {
-	return &fakeCheck{answer: checkresult.Result{Verdict: checkresult.Healthy}, began: time.Now()}
+	return &fakeCheck{answer: periodic.Result{Verdict: periodic.Healthy}, began: time.Now()}
 }
 
-func (p *fakeCheck) is(verdict checkresult.Verdict, message string) {
+func (p *fakeCheck) is(verdict periodic.Verdict, message string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.answer = checkresult.Result{Verdict: verdict, Message: message}
-	if verdict == checkresult.Unknown {
+	p.answer = periodic.Result{Verdict: verdict, Message: message}
+	if verdict == periodic.Unknown {
 		p.answer.Reason = "PluginTimeout"
 	}
 }
@@ -127,7 +126,7 @@ func (p *fakeCheck) times() []string {
 	return slices.Clone(p.asked)
 }
 
-func (p *fakeCheck) run(ctx context.Context) checkresult.Result {
+func (p *fakeCheck) run(ctx context.Context) periodic.Result {
 	p.mu.Lock()
 	p.asked = append(p.asked, time.Since(p.began).String())
 	p.now++
@@ -152,7 +151,7 @@ func (p *fakeCheck) run(ctx context.Context) checkresult.Result {
 		return answer
 	case <-ctx.Done():
 		<-time.After(dies)
-		return checkresult.Result{Reason: "PluginTimeout", Message: "it took too long"}
+		return periodic.Result{Reason: "PluginTimeout", Message: "it took too long"}
 	}
 }
 
@@ -164,31 +163,31 @@ func (n memoryStore) Keep(key string, entry statefile.Entry, _ bool) { n[key] = 
 
 var disk = config.Condition{Type: "DiskBad", Reason: "DiskIsFine", Message: "disk is fine"}
 
-func permanent(reason string, p *fakeCheck) interval.Rule {
-	return interval.Rule{Permanent: true, Condition: "DiskBad", Reason: reason, Name: reason, Interval: 30 * time.Second, Timeout: 5 * time.Second, Check: p.run}
+func permanent(reason string, p *fakeCheck) periodic.Rule {
+	return periodic.Rule{Permanent: true, Condition: "DiskBad", Reason: reason, Name: reason, Interval: 30 * time.Second, Timeout: 5 * time.Second, Check: p.run}
 }
 
-func temporary(reason string, p *fakeCheck) interval.Rule {
-	return interval.Rule{Reason: reason, Name: reason, Interval: 30 * time.Second, Timeout: 5 * time.Second, Check: p.run}
+func temporary(reason string, p *fakeCheck) periodic.Rule {
+	return periodic.Rule{Reason: reason, Name: reason, Interval: 30 * time.Second, Timeout: 5 * time.Second, Check: p.run}
 }
 
-func with(rules ...interval.Rule) interval.Config {
-	return interval.Config{
+func with(rules ...periodic.Rule) periodic.Config {
+	return periodic.Config{
 		Key: "disk.json", Source: "disk", Conditions: []config.Condition{disk}, Rules: rules, Concurrency: 3, Logger: slog.New(slog.DiscardHandler),
 	}
 }
 
 // run runs the monitor until the end of the test or until stop is called.
-func run(t *testing.T, cfg interval.Config, d *recorder) (r *interval.Monitor, stop func()) {
+func run(t *testing.T, cfg periodic.Config, d *recorder) (r *periodic.Monitor, stop func()) {
 	t.Helper()
-	r, err := interval.New(cfg)
+	r, err := periodic.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return r, again(t, r, d)
 }
 
-func again(t *testing.T, r *interval.Monitor, d *recorder) (stop func()) {
+func again(t *testing.T, r *periodic.Monitor, d *recorder) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -213,16 +212,16 @@ func TestAConditionComesAndGoes(t *testing.T) {
 		defer stop()
 		d.expect(t, "0s DiskBad=False DiskIsFine: disk is fine, since 0s")
 		pass(10 * time.Second)
-		p.is(checkresult.Unhealthy, "block 7")
+		p.is(periodic.Unhealthy, "block 7")
 		pass(30 * time.Second)
 		d.expect(t, "30s change of DiskBad", "30s DiskBad=True BadBlock: block 7, since 30s")
-		p.is(checkresult.Unhealthy, "block 8")
+		p.is(periodic.Unhealthy, "block 8")
 		pass(30 * time.Second)
 		d.expect(t) // a new message alone is not reported
-		p.is(checkresult.Unknown, "it hangs")
+		p.is(periodic.Unknown, "it hangs")
 		pass(30 * time.Second)
 		d.expect(t, "1m30s change of DiskBad", "1m30s DiskBad=Unknown PluginTimeout: it hangs, since 1m30s")
-		p.is(checkresult.Healthy, "all fine")
+		p.is(periodic.Healthy, "all fine")
 		pass(30 * time.Second)
 		d.expect(t, "2m0s change of DiskBad", "2m0s DiskBad=False DiskIsFine: disk is fine, since 2m0s")
 		if diff := cmp.Diff(map[string]uint64{"BadBlock": 1}, r.Problems()); diff != "" {
@@ -237,13 +236,13 @@ func TestAConditionComesAndGoes(t *testing.T) {
 func TestANewMessageIsReportedWithUpdateOnMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, d := newFakeCheck(), newRecorder()
-		p.is(checkresult.Unhealthy, "block 7")
+		p.is(periodic.Unhealthy, "block 7")
 		cfg := with(permanent("BadBlock", p))
 		cfg.UpdateOnMessage = true
 		_, stop := run(t, cfg, d)
 		defer stop()
 		d.expect(t, "0s change of DiskBad", "0s DiskBad=True BadBlock: block 7, since 0s")
-		p.is(checkresult.Unhealthy, "block 8")
+		p.is(periodic.Unhealthy, "block 8")
 		pass(70 * time.Second)
 		d.expect(t, "30s change of DiskBad", "30s DiskBad=True BadBlock: block 8, since 0s")
 	})
@@ -255,18 +254,18 @@ func TestTwoRulesOfAConditionDoNotAlternate(t *testing.T) {
 		_, stop := run(t, with(permanent("A", a), permanent("B", b)), d)
 		defer stop()
 		d.expect(t, "0s DiskBad=False DiskIsFine: disk is fine, since 0s")
-		b.is(checkresult.Unhealthy, "b")
+		b.is(periodic.Unhealthy, "b")
 		pass(40 * time.Second)
 		d.expect(t, "30s change of DiskBad", "30s DiskBad=True B: b, since 30s")
-		a.is(checkresult.Unhealthy, "a")
+		a.is(periodic.Unhealthy, "a")
 		pass(time.Hour)
 		d.expect(t) // b has been unhealthy longer
-		a.is(checkresult.Unknown, "")
+		a.is(periodic.Unknown, "")
 		pass(time.Minute)
-		a.is(checkresult.Unhealthy, "a")
+		a.is(periodic.Unhealthy, "a")
 		pass(time.Minute)
 		d.expect(t)
-		b.is(checkresult.Unknown, "")
+		b.is(periodic.Unknown, "")
 		pass(time.Minute)
 		d.expect(t, "1h3m0s change of DiskBad", "1h3m0s DiskBad=True A: a, since 30s")
 	})
@@ -280,9 +279,9 @@ func TestATemporaryRuleWritesAnEventEachTime(t *testing.T) {
 		r, stop := run(t, cfg, d)
 		defer stop()
 		synctest.Wait()
-		p.is(checkresult.Unhealthy, "no peers")
+		p.is(periodic.Unhealthy, "no peers")
 		pass(65 * time.Second)
-		p.is(checkresult.Unknown, "it hangs")
+		p.is(periodic.Unknown, "it hangs")
 		pass(2 * time.Minute)
 		d.expect(t, "30s event NTPIsDown: no peers", "1m0s event NTPIsDown: no peers", "1m30s event PluginTimeout: it hangs")
 		if diff := cmp.Diff(map[string]uint64{"NTPIsDown": 2}, r.Problems()); diff != "" {
@@ -295,13 +294,13 @@ func TestATemporaryRuleWritesAnEventEachTime(t *testing.T) {
 func TestAnUnknownTemporaryRuleCountsWithUnknownIsProblem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, d := newFakeCheck(), newRecorder()
-		p.is(checkresult.Unknown, "it hangs")
+		p.is(periodic.Unknown, "it hangs")
 		cfg := with(temporary("NTPIsDown", p))
 		cfg.Conditions, cfg.UnknownIsProblem = nil, true
 		r, stop := run(t, cfg, d)
 		defer stop()
 		pass(50 * time.Second)
-		p.is(checkresult.Healthy, "")
+		p.is(periodic.Healthy, "")
 		pass(time.Minute)
 		d.expect(t, "0s event NTPIsDown: it hangs", "30s event NTPIsDown: it hangs")
 		if diff := cmp.Diff(map[string]uint64{"NTPIsDown": 2}, r.Problems()); diff != "" {
@@ -343,7 +342,7 @@ func TestACheckThatHangsDoesNotDelayOthers(t *testing.T) {
 
 func TestConcurrencyIsLimitedAndFair(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var rules []interval.Rule
+		var rules []periodic.Rule
 		p, d := newFakeCheck(), newRecorder()
 		p.takes = time.Second
 		for i := range 10 {
@@ -353,7 +352,7 @@ func TestConcurrencyIsLimitedAndFair(t *testing.T) {
 		}
 		times := make([]int, len(rules))
 		for i := range rules {
-			rules[i].Check = func(ctx context.Context) checkresult.Result {
+			rules[i].Check = func(ctx context.Context) periodic.Result {
 				p.mu.Lock()
 				times[i]++
 				p.mu.Unlock()
@@ -399,7 +398,7 @@ func TestAPanicIsUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newRecorder()
 		rule := permanent("Broken", newFakeCheck())
-		rule.Check = func(context.Context) checkresult.Result { panic("a nil map") }
+		rule.Check = func(context.Context) periodic.Result { panic("a nil map") }
 		_, stop := run(t, with(rule), d)
 		defer stop()
 		d.expect(t, "0s change of DiskBad", "0s DiskBad=Unknown ExamPanicked: panic: a nil map; this is a bug of the agent, please report it, since 0s")
@@ -447,7 +446,7 @@ func TestARestartDoesNotMakeAnUnhealthyNodeHealthy(t *testing.T) {
 		boot     string
 		survives bool
 		broken   bool
-		change   func(*interval.Config)
+		change   func(*periodic.Config)
 		want     []string
 	}{
 		"it stands until the first answer": {boot: "1", want: []string{
@@ -458,9 +457,9 @@ func TestARestartDoesNotMakeAnUnhealthyNodeHealthy(t *testing.T) {
 		"but it stands if it survives one": {boot: "2", survives: true, want: []string{
 			"1m0s DiskBad=True BadBlock: block 7, since 30s",
 			"1m4s change of DiskBad", "1m4s DiskBad=False DiskIsFine: disk is fine, since 1m4s"}},
-		"nothing is said of it if nothing is to be": {boot: "1", change: func(c *interval.Config) { c.SkipInitialStatus = true }, want: []string{
+		"nothing is said of it if nothing is to be": {boot: "1", change: func(c *periodic.Config) { c.SkipInitialStatus = true }, want: []string{
 			"1m4s change of DiskBad", "1m4s DiskBad=False DiskIsFine: disk is fine, since 1m4s"}},
-		"nothing is said of it if its rule is another": {boot: "1", change: func(c *interval.Config) { c.Rules[0].Name = "other" }, want: []string{
+		"nothing is said of it if its rule is another": {boot: "1", change: func(c *periodic.Config) { c.Rules[0].Name = "other" }, want: []string{
 			"1m4s change of DiskBad", "1m4s DiskBad=False DiskIsFine: disk is fine, since 1m4s"}},
 		"nothing is said of it if the memory is broken": {boot: "1", broken: true, want: []string{
 			"1m4s DiskBad=False DiskIsFine: disk is fine, since 1m4s"}},
@@ -474,13 +473,13 @@ func TestARestartDoesNotMakeAnUnhealthyNodeHealthy(t *testing.T) {
 				cfg.Memory, cfg.Boot = kept, "1"
 				_, stop := run(t, cfg, d)
 				pass(10 * time.Second)
-				p.is(checkresult.Unhealthy, "block 7")
+				p.is(periodic.Unhealthy, "block 7")
 				pass(20 * time.Second)
 				stop()
 				d.expect(t, "0s DiskBad=False DiskIsFine: disk is fine, since 0s", "30s change of DiskBad", "30s DiskBad=True BadBlock: block 7, since 30s")
 
 				pass(30 * time.Second)
-				p.is(checkresult.Healthy, "")
+				p.is(periodic.Healthy, "")
 				p.takes = 4 * time.Second
 				if cfg.Boot = test.boot; test.change != nil {
 					test.change(&cfg)
@@ -519,7 +518,7 @@ func TestAHealthyNodeIsCheckedAgainAfterARestart(t *testing.T) {
 				_, stop := run(t, cfg, d)
 				d.expect(t, "0s DiskBad=False DiskIsFine: disk is fine, since 0s")
 				stop()
-				p.is(checkresult.Unhealthy, "block 7")
+				p.is(periodic.Unhealthy, "block 7")
 				p.takes = test.takes
 				pass(30 * time.Second)
 				_, stop = run(t, cfg, d)
@@ -534,14 +533,14 @@ func TestAHealthyNodeIsCheckedAgainAfterARestart(t *testing.T) {
 func TestARestoredConditionStaysUntilAllRulesHaveAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, d := newFakeCheck(), newFakeCheck(), newRecorder()
-		a.is(checkresult.Unhealthy, "a")
+		a.is(periodic.Unhealthy, "a")
 		cfg := with(permanent("A", a), permanent("B", b))
 		cfg.Memory, cfg.Boot = memoryStore{}, "1"
 		_, stop := run(t, cfg, d)
 		d.expect(t, "0s change of DiskBad", "0s DiskBad=True A: a, since 0s")
 		stop()
-		a.is(checkresult.Healthy, "")
-		b.is(checkresult.Unhealthy, "b")
+		a.is(periodic.Healthy, "")
+		b.is(periodic.Unhealthy, "b")
 		b.takes = 4 * time.Second
 		pass(30 * time.Second)
 		_, stop = run(t, cfg, d)
@@ -555,7 +554,7 @@ func TestARestoredConditionStaysUntilAllRulesHaveAnswered(t *testing.T) {
 func TestASecondRunContinues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, d := newFakeCheck(), newRecorder()
-		p.is(checkresult.Unhealthy, "block 7")
+		p.is(periodic.Unhealthy, "block 7")
 		r, stop := run(t, with(permanent("BadBlock", p)), d)
 		d.expect(t, "0s change of DiskBad", "0s DiskBad=True BadBlock: block 7, since 0s")
 		pass(time.Second)
@@ -628,9 +627,9 @@ func TestResultsAfterTheEndAreIgnored(t *testing.T) {
 
 func TestNewRefusesAnInvalidConfig(t *testing.T) {
 	p := newFakeCheck()
-	cfg := with(interval.Rule{Interval: 1, Timeout: 1}, interval.Rule{Check: p.run, Timeout: 1}, permanent("X", p))
+	cfg := with(periodic.Rule{Interval: 1, Timeout: 1}, periodic.Rule{Check: p.run, Timeout: 1}, permanent("X", p))
 	cfg.Concurrency, cfg.Conditions = 0, nil
-	_, err := interval.New(cfg)
+	_, err := periodic.New(cfg)
 	for _, want := range []string{"concurrency is 0", "rules[0]: the check is missing", "rules[1]: an interval", `rules[2]: the condition "DiskBad"`} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not say %q", err, want)

@@ -1,4 +1,4 @@
-package interval
+package periodic
 
 import (
 	"encoding/json"
@@ -15,7 +15,6 @@ import (
 
 	"github.com/resourcestack/autohealer/catalog"
 	"github.com/resourcestack/autohealer/internal/finding"
-	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 	"github.com/resourcestack/autohealer/internal/probe/config"
 )
 
@@ -23,7 +22,7 @@ import (
 type entry struct {
 	at     time.Time
 	rule   int
-	answer checkresult.Result
+	answer Result
 }
 
 // naive computes a condition from the history alone: it goes back from the end of each rule's
@@ -44,13 +43,13 @@ func naive(rules []Rule, kind config.Condition, history []entry) (status catalog
 		}
 		if len(own) == 0 {
 			if worst == catalog.False {
-				worst, since, reasons = catalog.Unknown, time.Time{}, []string{NotExamined}
+				worst, since, reasons = catalog.Unknown, time.Time{}, []string{notExamined}
 			}
 			continue
 		}
 		slices.Reverse(own)
 		said := own[0].answer
-		if said.Verdict == checkresult.Healthy {
+		if said.Verdict == Healthy {
 			continue
 		}
 		began := own[0].at
@@ -65,15 +64,15 @@ func naive(rules []Rule, kind config.Condition, history []entry) (status catalog
 			reason = rule.Reason
 		}
 		grave := catalog.Unknown
-		if said.Verdict == checkresult.Unhealthy {
+		if said.Verdict == Unhealthy {
 			grave = catalog.True
 		}
 		switch {
 		case grave == catalog.True && worst != catalog.True, grave == catalog.Unknown && worst == catalog.False:
 			worst, since, reasons = grave, began, []string{reason}
-		case grave == worst && reasons[0] != NotExamined && began.Before(since):
+		case grave == worst && reasons[0] != notExamined && began.Before(since):
 			since, reasons = began, []string{reason}
-		case grave == worst && reasons[0] != NotExamined && began.Equal(since):
+		case grave == worst && reasons[0] != notExamined && began.Equal(since):
 			reasons = append(reasons, reason)
 		}
 	}
@@ -81,7 +80,7 @@ func naive(rules []Rule, kind config.Condition, history []entry) (status catalog
 	if worst == catalog.Unknown {
 		for i, rule := range rules {
 			if rule.Condition == kind.Type && !slices.ContainsFunc(history, func(e entry) bool { return e.rule == i }) {
-				return worst, []string{NotExamined}
+				return worst, []string{notExamined}
 			}
 		}
 	}
@@ -91,11 +90,11 @@ func naive(rules []Rule, kind config.Condition, history []entry) (status catalog
 // forget returns the part of a history that survives a restart: the results of each rule that last
 // found the node unhealthy.
 func forget(history []entry) []entry {
-	last := map[int]checkresult.Verdict{}
+	last := map[int]Verdict{}
 	for _, e := range history {
 		last[e.rule] = e.answer.Verdict
 	}
-	return slices.DeleteFunc(slices.Clone(history), func(e entry) bool { return last[e.rule] != checkresult.Unhealthy })
+	return slices.DeleteFunc(slices.Clone(history), func(e entry) bool { return last[e.rule] != Unhealthy })
 }
 
 func TestRuleStatesMatchTheirHistory(t *testing.T) {
@@ -138,7 +137,7 @@ func TestRuleStatesMatchTheirHistory(t *testing.T) {
 		compare := func(before map[string]finding.Condition) {
 			for _, kind := range kinds {
 				status, reasons := naive(cfg.Rules, kind, history)
-				if was := before[kind.Type]; recalled[kind.Type] && was.Status == catalog.True && reasons[0] == NotExamined {
+				if was := before[kind.Type]; recalled[kind.Type] && was.Status == catalog.True && reasons[0] == notExamined {
 					status, reasons = catalog.True, []string{was.Reason} // until all rules have answered
 					stood++
 				}
@@ -150,8 +149,8 @@ func TestRuleStatesMatchTheirHistory(t *testing.T) {
 		}
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			now = now.Add(time.Duration(rapid.IntRange(0, 2).Draw(t, "seconds")) * time.Second)
-			e := entry{at: now, rule: rapid.IntRange(0, len(cfg.Rules)-1).Draw(t, "rule"), answer: checkresult.Result{
-				Verdict: checkresult.Verdict(rapid.IntRange(0, 2).Draw(t, "verdict")),
+			e := entry{at: now, rule: rapid.IntRange(0, len(cfg.Rules)-1).Draw(t, "rule"), answer: Result{
+				Verdict: Verdict(rapid.IntRange(0, 2).Draw(t, "verdict")),
 				Reason:  rapid.SampledFrom([]string{"", "Own"}).Draw(t, "reason"),
 				Message: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "message"),
 			}}
@@ -210,10 +209,10 @@ func TestANewMessageIsReported(t *testing.T) {
 		b.firstReport(now)
 		var told, events strings.Builder
 		for i, message := range "abbcd-efg" {
-			answer := checkresult.Result{Verdict: checkresult.Unhealthy, Message: string(message)}
+			answer := Result{Verdict: Unhealthy, Message: string(message)}
 			switch message {
 			case '-':
-				answer = checkresult.Result{Verdict: checkresult.Healthy}
+				answer = Result{Verdict: Healthy}
 			case 'g': // a new reason is reported at once
 				answer.Reason = "Worse"
 			}
@@ -241,15 +240,15 @@ func TestTheDecisiveRuleStaysTheSame(t *testing.T) {
 		}
 		b := newRuleStates(cfg)
 		b.firstReport(time.Unix(0, 0))
-		verdicts := map[string]checkresult.Verdict{}
+		verdicts := map[string]Verdict{}
 		for i := range 50 {
 			before := b.conditions[0].current
 			r := b.rules[rapid.IntRange(0, 3).Draw(t, "rule")]
-			verdicts[r.Reason] = checkresult.Verdict(rapid.IntRange(0, 2).Draw(t, "verdict"))
-			b.record(time.Unix(int64(i), 0), r, checkresult.Result{Verdict: verdicts[r.Reason]})
+			verdicts[r.Reason] = Verdict(rapid.IntRange(0, 2).Draw(t, "verdict"))
+			b.record(time.Unix(int64(i), 0), r, Result{Verdict: verdicts[r.Reason]})
 			after := b.conditions[0].current
 			if before.Status == catalog.True && before.Reason != after.Reason {
-				if changes++; verdicts[before.Reason] == checkresult.Unhealthy {
+				if changes++; verdicts[before.Reason] == Unhealthy {
 					t.Fatalf("%s is interrupted by %s", before.Reason, after.Reason)
 				}
 			}
