@@ -1,7 +1,7 @@
-// Package faultproxy carries a controller's requests to the API server, and can keep some of
-// them. It promises that what it keeps it still has when the sender is dead: it can be
-// delivered late, as a slow network would, or never. It refuses to touch what is only
-// read: a test that wants an API server to fail has the testbed's proxy for that.
+// Package faultproxy forwards a controller's requests to the API server, and can hold some
+// of them. A held request survives the death of its sender: a test can deliver it late,
+// like a slow network, or never. It does not affect reads: use the testbed's proxy for a
+// failing API server.
 package faultproxy
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// Proxy is where a controller's requests pass through.
+// Proxy forwards a controller's requests.
 type Proxy struct {
 	kubeconfig string
 	upstream   *url.URL
@@ -34,7 +34,7 @@ type Proxy struct {
 	held []*Held
 }
 
-// Start opens an office, which closes with the test. Its name is its own in the cluster.
+// Start starts a proxy until the end of the test. Its name must be unique in the cluster.
 func Start(tb testing.TB, c *testbed.Cluster, name string) *Proxy {
 	tb.Helper()
 	account, err := install.Config(tb.Context(), c)
@@ -45,7 +45,7 @@ func Start(tb testing.TB, c *testbed.Cluster, name string) *Proxy {
 	if o.upstream, err = url.Parse(account.Host); err != nil {
 		tb.Fatal(err)
 	}
-	// The sender's own token goes with its letter.
+	// The request keeps the token of its sender.
 	o.transport, err = rest.TransportFor(&rest.Config{Host: account.Host, TLSClientConfig: rest.TLSClientConfig{CAData: account.CAData}})
 	if err != nil {
 		tb.Fatal(err)
@@ -69,11 +69,11 @@ func Start(tb testing.TB, c *testbed.Cluster, name string) *Proxy {
 	return o
 }
 
-// Args make a controller send everything by this office.
+// Args returns the flags that make a controller use this proxy.
 func (o *Proxy) Args(more ...string) []string { return append(more, "--kubeconfig="+o.kubeconfig) }
 
-// Hold keeps the next letters that match, as many as limit says; 0 means all until the
-// box is closed or emptied.
+// Hold holds the next matching requests up to the limit; 0 means all until the result is
+// closed or emptied.
 func (o *Proxy) Hold(match func(*Request) bool, limit int) *Held {
 	if limit == 0 {
 		limit = -1
@@ -125,7 +125,7 @@ func (o *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 	o.forward.ServeHTTP(w, r)
 }
 
-// Request is a request that is kept.
+// Request is a held request.
 type Request struct {
 	Method, Path string
 	Body         []byte
@@ -133,13 +133,12 @@ type Request struct {
 	proxy  *Proxy
 	url    string
 	header http.Header
-	lost   chan struct{} // closed when the sender is to learn that its connection broke
-	passed chan struct{} // closed when the request may go its ordinary way
+	lost   chan struct{} // closed when the sender's connection is to break
+	passed chan struct{} // closed when the request may continue normally
 	once   sync.Once
 }
 
-// Deliver lets the request take effect now. The sender, dead or alive, hears nothing of
-// it.
+// Deliver sends the request to the API server now. The sender gets no response.
 func (l *Request) Deliver(ctx context.Context) (code int, err error) {
 	request, err := http.NewRequestWithContext(ctx, l.Method, l.url, bytes.NewReader(l.Body))
 	if err != nil {
@@ -155,35 +154,35 @@ func (l *Request) Deliver(ctx context.Context) (code int, err error) {
 	return response.StatusCode, err
 }
 
-// DeliverAll delivers letters and wants that answer to each; 0 is any.
-func DeliverAll(tb testing.TB, letters []*Request, code int) {
+// DeliverAll delivers requests and checks the status code of each response; 0 means any.
+func DeliverAll(tb testing.TB, requests []*Request, code int) {
 	tb.Helper()
-	for _, l := range letters {
+	for _, l := range requests {
 		got, err := l.Deliver(tb.Context())
 		if err != nil {
 			tb.Fatal(err)
 		}
 		if code != 0 && got != code {
-			tb.Errorf("%s %s was answered with %d, want %d", l.Method, l.Path, got, code)
+			tb.Errorf("%s %s returned %d, want %d", l.Method, l.Path, got, code)
 		}
 	}
 }
 
-// Drop breaks the sender's connection: it gets no answer, and the letter can still be
+// Drop breaks the sender's connection: it gets no response, and the request can still be
 // delivered.
 func (l *Request) Drop() { l.once.Do(func() { close(l.lost) }) }
 
-// pass sends the letter on, and the answer back.
+// pass forwards the request, and returns the response to the sender.
 func (l *Request) pass() { l.once.Do(func() { close(l.passed) }) }
 
-// Held is where letters are kept.
+// Held has the held requests of one kind.
 type Held struct {
 	match func(*Request) bool
-	limit int // how many it takes; negative when there is no limit
+	limit int // the maximal number; negative without a limit
 
 	mu       sync.Mutex
 	requests []*Request
-	moved    chan struct{} // closed, and replaced, with every letter
+	moved    chan struct{} // closed, and replaced, with every request
 	closed   bool
 }
 
@@ -200,31 +199,31 @@ func (b *Held) take(l *Request) bool {
 	return true
 }
 
-// Await waits until so many letters are in the box, and returns all that there are.
+// Await waits until n requests are held, and returns all of them.
 func (b *Held) Await(ctx context.Context, n int) ([]*Request, error) {
 	for {
 		b.mu.Lock()
-		letters, moved := b.requests, b.moved
+		requests, moved := b.requests, b.moved
 		b.mu.Unlock()
-		if len(letters) >= n {
-			return letters, nil
+		if len(requests) >= n {
+			return requests, nil
 		}
 		select {
 		case <-moved:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("waiting for %d letters, after %d: %w", n, len(letters), context.Cause(ctx))
+			return nil, fmt.Errorf("waiting for %d requests, after %d: %w", n, len(requests), context.Cause(ctx))
 		}
 	}
 }
 
-// All returns the letters that are in the box now.
+// All returns the currently held requests.
 func (b *Held) All() []*Request {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.requests
 }
 
-// Close keeps nothing more. What is in the box stays there, and is returned.
+// Close stops holding requests, and returns the held requests, which stay held.
 func (b *Held) Close() []*Request {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -232,7 +231,7 @@ func (b *Held) Close() []*Request {
 	return b.requests
 }
 
-// Release sends everything on its way, and keeps nothing more.
+// Release forwards all held requests, and stops holding.
 func (b *Held) Release() {
 	for _, l := range b.Close() {
 		l.pass()

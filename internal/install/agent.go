@@ -16,39 +16,40 @@ import (
 // AgentAccount is the service account of agents, and its namespace.
 const AgentAccount = "autohealer-agent"
 
-// ApplyAgentRights applies the rights of agents and the guard, beside what Install does.
+// ApplyAgentRights applies the rights of agents and the admission policies, in addition to
+// Install.
 func ApplyAgentRights(ctx context.Context, c *testbed.Cluster) error {
 	return install(ctx, c, []string{"agent/*.yaml"})
 }
 
-// AgentOptions say how an agent is run.
+// AgentOptions say how to run an agent.
 type AgentOptions struct {
-	// Node that it is about, which must be there.
+	// Node of the agent, which must exist.
 	Node string
-	// Program is the executable; empty builds it.
+	// Program is the executable; if empty, it is built.
 	Program string
-	// StateDir is its folder; empty means that it forgets.
+	// StateDir is its folder; if empty, it stores no state.
 	StateDir string
 	// Account is its service account, in the namespace of agents. Empty means AgentAccount.
 	Account string
-	// Through is what it talks to the API server through; nil means directly.
+	// Through is the proxy to the API server; nil means none.
 	Through *testbed.Proxy
-	// Args are added to its command line, and win. They name its files.
+	// Args are added to its command line, and take precedence. They name its files.
 	Args []string
 }
 
-// Agent is the agent's program at work.
+// Agent is a running agent.
 type Agent struct {
 	*testbed.Part
-	// Status and Metrics are the addresses of what it serves.
+	// Status and Metrics are the addresses of its servers.
 	Status, Metrics string
 	// Pod is the name of its pod, in the namespace of agents.
 	Pod string
-	// Token and CA are the files that the kubelet would mount into it. Mount replaces one.
+	// Token and CA are the files that the kubelet would mount. Mount replaces one.
 	Token, CA string
 }
 
-// Mount puts something else into a file of the agent's, at once, as the kubelet does.
+// Mount replaces the content of a mounted file at once, like the kubelet.
 func (a *Agent) Mount(path string, content []byte) error {
 	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
 		return err
@@ -56,8 +57,8 @@ func (a *Agent) Mount(path string, content []byte) error {
 	return os.Rename(path+".new", path)
 }
 
-// StartAgent runs an agent with the token that the kubelet would mount into its pod,
-// and returns when it answers. There is one of each node.
+// StartAgent runs an agent with the token that the kubelet would mount into its pod, and
+// returns when it answers. A node has at most one.
 func StartAgent(ctx context.Context, c *testbed.Cluster, o AgentOptions) (*Agent, error) {
 	if o.Program == "" {
 		var err error
@@ -95,8 +96,8 @@ func StartAgent(ctx context.Context, c *testbed.Cluster, o AgentOptions) (*Agent
 	return a, err
 }
 
-// access makes the pod of an agent, which nobody runs, and a kubeconfig with the token
-// that is bound to it.
+// access creates the pod of an agent, which no kubelet runs, and a kubeconfig with the
+// token that is bound to it.
 func (a *Agent) access(ctx context.Context, c *testbed.Cluster, o AgentOptions) (string, error) {
 	admin, err := kubernetes.NewForConfig(c.AdminConfig())
 	if err != nil {

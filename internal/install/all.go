@@ -16,13 +16,12 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// agentManifest is the way to run agents that Whole takes.
+// agentManifest is the agent variant that Everything installs.
 const agentManifest = "agent/kmsg/agent.yaml"
 
-// Everything installs everything on a cluster of real nodes, pods among it, as the manifests
-// are. Only what people are meant to change is changed: the agent's files, if some are
-// given, stand in its ConfigMap in place of those of the same name, and flags that name
-// further ones are added to its own.
+// Everything installs everything on a cluster of real nodes with the unchanged manifests,
+// including pods. Only parts that users may change are changed: files replace the files
+// with the same name in the agent's ConfigMap, and flags are added to its flags.
 func Everything(ctx context.Context, c *testbed.Cluster, files map[string]string, flags ...string) error {
 	if err := install(ctx, c, []string{"crds/*.yaml", "shared/*.yaml"}); err != nil {
 		return err
@@ -36,7 +35,7 @@ func Everything(ctx context.Context, c *testbed.Cluster, files map[string]string
 	return Agents(ctx, c, files, flags...)
 }
 
-// Agents has the agents of Whole run, again if they were deleted.
+// Agents runs the agents of Everything, again if they were deleted.
 func Agents(ctx context.Context, c *testbed.Cluster, files map[string]string, flags ...string) error {
 	config, agents, err := readAgents()
 	if err != nil {
@@ -55,7 +54,7 @@ func Agents(ctx context.Context, c *testbed.Cluster, files map[string]string, fl
 	return nil
 }
 
-// AgentFiles returns the files that the manifests give to agents, by their names.
+// AgentFiles returns the agent files of the manifests, by name.
 func AgentFiles() (map[string]string, error) {
 	config, _, err := readAgents()
 	if err != nil {

@@ -12,15 +12,15 @@ import (
 	"sync"
 )
 
-// built are the programs of this process, and where they are.
+// built are the programs that this process has built, with their paths.
 var built struct {
 	mu       sync.Mutex
 	folder   string
 	programs map[string]error
 }
 
-// Clean removes what was built. A package whose tests run a program calls it
-// at their end.
+// Clean removes the built programs. A package whose tests run a program calls it at the
+// end.
 func Clean() {
 	built.mu.Lock()
 	defer built.mu.Unlock()
@@ -29,8 +29,8 @@ func Clean() {
 	}
 }
 
-// Build builds the program of a folder of this module, such as cmd/autohealer-agent, once
-// for this process, with the race detector if this process has it, and returns its path.
+// Build builds the program in a folder of this module, for example cmd/autohealer-agent,
+// once per process. It uses the race detector if this process does. It returns the path.
 func Build(ctx context.Context, room string) (string, error) {
 	built.mu.Lock()
 	defer built.mu.Unlock()
@@ -64,9 +64,8 @@ func compile(ctx context.Context, room, into string) error {
 	return nil
 }
 
-// Images builds images as `make images` does: autohealer-agent, autohealer-controller,
-// and pause, which pods of real nodes need. It returns their archives, which are in the
-// folder.
+// Images builds images like `make images`: autohealer-agent, autohealer-controller, and
+// pause, which pods of real nodes need. It returns the archives in the folder.
 func Images(ctx context.Context, into string, names ...string) ([]string, error) {
 	root, err := sources()
 	if err != nil {
@@ -90,10 +89,10 @@ func Images(ctx context.Context, into string, names ...string) ([]string, error)
 	return archives, nil
 }
 
-// sources returns the root of the module, empty outside of it, after a look at every
-// file that the programs are made of. The test does not import them, and go would give
-// an old answer from its cache after a change of a program: what counts for it are the
-// imports, and the files that a test looks at.
+// sources returns the root of the module, or "" outside of it. It stats every source file
+// of the programs: the test does not import them, and go would return a cached test result
+// after a change of a program. The cache depends only on imports and on files that the test
+// opens.
 func sources() (root string, err error) {
 	if root, err = os.Getwd(); err != nil {
 		return "", err
@@ -103,7 +102,7 @@ func sources() (root string, err error) {
 			break
 		}
 		if filepath.Dir(root) == root {
-			return "", nil // the program of a demo that runs elsewhere has no cache
+			return "", nil // a demo outside of the module has no test cache
 		}
 		root = filepath.Dir(root)
 	}

@@ -1,6 +1,5 @@
-// Package install puts Autohealer onto a testbed the way a user would: the manifests
-// of deploy/ are applied, and the programs of the controller and the agent run with
-// the rights that they give them and no others. It promises that what a test, a benchmark or
-// the demo shows is the product. It refuses to reach into it: what is not seen
-// through the API server, the metrics or the log is not seen.
+// Package install installs Autohealer on a testbed like a user: it applies the manifests of
+// deploy/, and runs the programs of the controller and the agent with exactly the rights of
+// the manifests. So a test, a benchmark or the demo shows the real product. It does not
+// look inside the programs: a caller sees only the API server, the metrics and the logs.
 package install

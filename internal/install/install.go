@@ -14,19 +14,19 @@ import (
 )
 
 const (
-	// Namespace is where the manifests put the controller.
+	// Namespace is the namespace of the controller.
 	Namespace = "autohealer-system"
-	// Account is the service account that it works under.
+	// Account is the service account of the controller.
 	Account = "autohealer-controller"
-	// User is that account as the audit log names it.
+	// User is that account in the audit log.
 	User = "system:serviceaccount:" + Namespace + ":" + Account
 )
 
-// manifests are applied in this order. Those of pods are not among them: the
-// programs run beside the testbed and not in it.
+// manifests are applied in this order. Manifests of pods are not included: the programs run
+// next to the testbed and not in it.
 var manifests = []string{"crds/*.yaml", "shared/*.yaml", "controller/*-namespace.yaml", "controller/*-rights.yaml", "controller/*-guard.yaml"}
 
-// established are the words with which kubectl waits until the custom resources are served.
+// established are kubectl's arguments to wait until the custom resources are served.
 var established = []string{
 	"wait", "--for=condition=Established", "--timeout=30s",
 	"crd/conditionsets.autohealer.resourcestack.com", "crd/repairpolicies.autohealer.resourcestack.com", "crd/nodehealthchecks.remediation.medik8s.io",
@@ -37,8 +37,8 @@ func Install(ctx context.Context, c *testbed.Cluster) error {
 	if err := install(ctx, c, manifests); err != nil {
 		return err
 	}
-	// Of the webhook only what it keeps its certificate in: who is asked about
-	// policies is another matter.
+	// Of the webhook, only the Secret for its certificate is installed. UseWebhook
+	// registers it.
 	secret, err := webhookText("Secret")
 	if err != nil {
 		return err
@@ -54,7 +54,7 @@ func install(ctx context.Context, c *testbed.Cluster, patterns []string) error {
 	for _, pattern := range patterns {
 		names, err := fs.Glob(deploy.Manifests, pattern)
 		if err == nil && len(names) == 0 {
-			err = errors.New("there is none")
+			err = errors.New("there is no certificate")
 		}
 		if err != nil {
 			return fmt.Errorf("finding deploy/%s: %w", pattern, err)
@@ -77,24 +77,24 @@ func apply(ctx context.Context, c *testbed.Cluster, name string) error {
 	return err
 }
 
-// Options say how a controller is run.
+// Options say how to run a controller.
 type Options struct {
-	// Name tells several controllers of one cluster apart. Empty means controller.
+	// Name distinguishes several controllers of a cluster. Empty means controller.
 	Name string
-	// Program is the executable; empty builds it.
+	// Program is the executable; if empty, it is built.
 	Program string
-	// Through is what it talks to the API server through; nil means directly.
+	// Through is the proxy to the API server; nil means none.
 	Through *testbed.Proxy
-	// Webhook says that it serves the admission webhooks. The API server asks
-	// only the controller that Ask was called for.
+	// Webhook says that it serves the admission webhooks. The API server calls only the
+	// controller of UseWebhook.
 	Webhook bool
-	// Unready says not to wait until it is ready, only until it lives.
+	// Unready says not to wait until it is ready, only until it is alive.
 	Unready bool
-	// Args are added to its command line, and win.
+	// Args are added to its command line, and take precedence.
 	Args []string
 }
 
-// Controller is the controller's program at work.
+// Controller is a running controller.
 type Controller struct {
 	*testbed.Part
 	// Metrics and Probes are the addresses of its metrics and probes.
@@ -103,8 +103,7 @@ type Controller struct {
 	Webhook string
 }
 
-// Start runs a controller, and returns when it is ready. That it leads is
-// another matter.
+// Start runs a controller, and returns when it is ready. It need not be the leader.
 func Start(ctx context.Context, c *testbed.Cluster, o Options) (*Controller, error) {
 	if o.Name == "" {
 		o.Name = "controller"
@@ -167,7 +166,7 @@ func Start(ctx context.Context, c *testbed.Cluster, o Options) (*Controller, err
 	return &Controller{Part: part, Metrics: metrics, Probes: probes, Webhook: webhook}, nil
 }
 
-// answers says why a server does not answer yet.
+// answers returns why a server does not answer yet.
 func answers(ctx context.Context, url string) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

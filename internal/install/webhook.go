@@ -23,19 +23,19 @@ import (
 )
 
 const (
-	// WebhookConfig is what the manifests call the configuration of the webhook.
+	// WebhookConfig is the name of the webhook configuration in the manifests.
 	WebhookConfig = "autohealer"
-	// WebhookSecret is where its certificate is kept.
+	// WebhookSecret is the Secret with its certificate.
 	WebhookSecret = "autohealer-webhook-cert"
 
 	webhookManifest = "controller/4-webhook.yaml"
-	// loopback is what the API server calls a webhook that runs beside it. The
-	// certificate has names and no addresses.
+	// loopback is the host of a webhook that runs next to the API server. The certificate
+	// has names and no addresses.
 	loopback = "localhost"
 )
 
-// UseWebhook has the API server ask one controller about policies, by the manifest of
-// deploy/ with nothing changed but where that one is. It returns when it does.
+// UseWebhook registers one controller's webhook by the manifest of deploy/, with only its
+// address changed. It returns when the API server calls it.
 func UseWebhook(ctx context.Context, c *testbed.Cluster, controller *Controller) error {
 	client, err := kubernetes.NewForConfig(c.AdminConfig())
 	if err != nil {
@@ -72,12 +72,12 @@ func UseWebhook(ctx context.Context, c *testbed.Cluster, controller *Controller)
 			return nil
 		}
 		if time.Now().After(deadline) || ctx.Err() != nil {
-			return fmt.Errorf("the webhook of %s is not asked: %w", controller, err)
+			return fmt.Errorf("the webhook of %s is not called: %w", controller, err)
 		}
 	}
 }
 
-// RemoveWebhook has the API server ask nobody.
+// RemoveWebhook removes the registration of the webhook.
 func RemoveWebhook(ctx context.Context, c *testbed.Cluster) error {
 	client, err := kubernetes.NewForConfig(c.AdminConfig())
 	if err != nil {
@@ -86,12 +86,11 @@ func RemoveWebhook(ctx context.Context, c *testbed.Cluster) error {
 	return client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(ctx, WebhookConfig, metav1.DeleteOptions{})
 }
 
-// webhookConfig returns the configuration of the manifest, for a webhook on
-// loopback.
+// webhookConfig returns the configuration of the manifest, for a webhook on loopback.
 func webhookConfig(address string) (*admissionv1.ValidatingWebhookConfiguration, error) {
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
-		return nil, fmt.Errorf("asking a controller that serves no webhooks: %w", err)
+		return nil, fmt.Errorf("registering a controller that serves no webhooks: %w", err)
 	}
 	config := &admissionv1.ValidatingWebhookConfiguration{}
 	if err := webhookObject("ValidatingWebhookConfiguration", config); err != nil {
@@ -114,7 +113,7 @@ func webhookObject(kind string, into any) error {
 	return yaml.Unmarshal(text, into)
 }
 
-// webhookText returns the part of the manifest that has a kind.
+// webhookText returns the part of the manifest with a kind.
 func webhookText(kind string) ([]byte, error) {
 	manifest, err := deploy.Manifests.ReadFile(webhookManifest)
 	if err != nil {
@@ -132,8 +131,8 @@ func webhookText(kind string) ([]byte, error) {
 const probe = `{"apiVersion": "autohealer.resourcestack.com/v1alpha1", "kind": "ConditionSet", "metadata": {"name": "rig-probe"},
 	"spec": {"type": "RigProbe", "effect": "PreferNoSchedule", "taintKey": "example.com/rig-probe", "dryRun": true, "conditions": {"RigProbe": {"status": "True"}}}}`
 
-// asks says why the API server does not ask a controller yet: that one counts
-// what it is asked.
+// asks returns why the API server does not call a controller's webhook yet. The controller
+// counts the calls.
 func asks(ctx context.Context, c *testbed.Cluster, controller *Controller) error {
 	config := c.AdminConfig()
 	config.WarningHandlerWithContext = rest.NoWarnings{}
@@ -145,19 +144,19 @@ func asks(ctx context.Context, c *testbed.Cluster, controller *Controller) error
 	if err != nil {
 		return err
 	}
-	// Whether it is let in does not matter.
+	// It does not matter whether the set is admitted.
 	said := client.RESTClient().Post().AbsPath("/apis/autohealer.resourcestack.com/v1alpha1/conditionsets").
 		Param("dryRun", metav1.DryRunAll).Body([]byte(probe)).Do(ctx).Error()
 	after, err := asked(ctx, controller)
 	if err == nil && after == before {
-		err = errors.Join(errors.New("it was not asked"), said)
+		err = errors.Join(errors.New("it was not called"), said)
 	}
 	return err
 }
 
 var answered = regexp.MustCompile(`(?m)^autohealer_admission_seconds_count\{.*\} (.*)$`)
 
-// asked returns what a controller has counted.
+// asked returns the controller's count of calls.
 func asked(ctx context.Context, controller *Controller) (string, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+controller.Metrics+"/metrics", nil)
 	if err != nil {
