@@ -16,7 +16,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed/realnode"
 )
 
-// minutesEnv is for how many minutes nodes are watched; ten, if it is not set.
+// minutesEnv is the number of minutes to observe nodes; ten by default.
 const minutesEnv = "NODE_MINUTES"
 
 const (
@@ -24,10 +24,10 @@ const (
 	mostMegabytes = 20
 )
 
-// An op is ten minutes, or NODE_MINUTES, of two real nodes on which nothing happens. The
-// agents of both are pods of the DaemonSet and read the kernel's log; that of the first
-// also makes the checks of deploy/, as often as is said there. What the checks take of a
-// core is what its agent takes more than the other, as the kernel counts it.
+// An op is ten minutes, or NODE_MINUTES, of two idle real nodes. Both agents are pods of
+// the DaemonSet and read the kernel's log. The agent of the first node also runs the checks
+// of deploy/ at their usual intervals. The CPU time of the checks is the difference of the
+// two agents, as the kernel counts it.
 func BenchmarkTheChecksOfANode(b *testing.B) {
 	realnode.Wanted(b)
 	watched := minutes(b)
@@ -35,7 +35,7 @@ func BenchmarkTheChecksOfANode(b *testing.B) {
 	must(b, err)
 	const name, source = "health-checks.json", `"source": "health-checker",`
 	if strings.Count(files[name], source) != 1 {
-		b.Fatalf("%s is not what it was", name)
+		b.Fatalf("%s has changed", name)
 	}
 	files[name] = strings.Replace(files[name], source, source+` "nodeSelector": "kubernetes.io/hostname=first",`, 1)
 	w := newFixture(b, files)
@@ -43,10 +43,11 @@ func BenchmarkTheChecksOfANode(b *testing.B) {
 		b.Helper()
 		w.becomes(w.first, "KubeletUnhealthy", corev1.ConditionFalse, "KubeletIsHealthy")
 		w.becomes(w.first, "ContainerRuntimeUnhealthy", corev1.ConditionFalse, "ContainerRuntimeIsHealthy")
-		// Whatever it is: the kernel is that of the machine, where others write as well.
-		w.eventually("the agent of the second to speak", func() error {
+		// Any line suffices: the kernel's log is that of the machine, which others write,
+		// too.
+		w.eventually("the agent of the second node to report", func() error {
 			if w.condition(w.second, "KernelDeadlock").Type == "" {
-				return errors.New("it does not")
+				return errors.New("it has not reported")
 			}
 			return nil
 		})
@@ -71,7 +72,7 @@ func BenchmarkTheChecksOfANode(b *testing.B) {
 	b.ReportMetric(resident(b, with), "MB-agent")
 	b.ReportMetric(resident(b, without), "MB-without-checks")
 	if worst > mostCPU {
-		b.Logf("the checks take %.3f%% of a core, and %.1f%% is what is allowed", worst, mostCPU)
+		b.Logf("the checks take %.3f%% of a core, want at most %.1f%%", worst, mostCPU)
 	}
 	if is := resident(b, with); is > mostMegabytes {
 		b.Errorf("the agent has %.1f MB, want at most %d", is, mostMegabytes)
@@ -86,12 +87,12 @@ func minutes(tb testing.TB) time.Duration {
 	}
 	n, err := strconv.ParseFloat(text, 64)
 	if err != nil || n <= 0 {
-		tb.Fatalf("%s=%s is no number of minutes", minutesEnv, text)
+		tb.Fatalf("%s=%s is not a number of minutes", minutesEnv, text)
 	}
 	return time.Duration(n * float64(time.Minute))
 }
 
-// agentOf returns the process of the agent of a node.
+// agentOf returns the process of a node's agent.
 func agentOf(tb testing.TB, node *realnode.Node) int {
 	tb.Helper()
 	pids, err := node.Processes("autohealer-agent")
@@ -101,11 +102,11 @@ func agentOf(tb testing.TB, node *realnode.Node) int {
 	return pids[0]
 }
 
-// cpu returns the seconds that a process has had of all processors, to the nanosecond:
-// what /proc tells is in hundredths of a second.
+// cpu returns the CPU time of a process in seconds, to the nanosecond. /proc has only
+// hundredths of a second.
 func cpu(tb testing.TB, pid int) float64 {
 	tb.Helper()
-	const scheduler = 2 // which of the clocks of a process
+	const scheduler = 2 // selects the clock of a process
 	var had unix.Timespec
 	if err := unix.ClockGettime(int32(^pid<<3|scheduler), &had); err != nil {
 		tb.Fatalf("asking for the time that process %d has had: %v", pid, err)
@@ -113,7 +114,7 @@ func cpu(tb testing.TB, pid int) float64 {
 	return float64(had.Nano()) / 1e9
 }
 
-// resident returns how much memory a process has, in MB.
+// resident returns the memory of a process in MB.
 func resident(tb testing.TB, pid int) float64 {
 	tb.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -17,23 +17,23 @@ import (
 )
 
 const (
-	// patience bounds every wait: long enough for two busy cores.
-	patience = 90 * time.Second
-	// glance is the time between two looks.
-	glance = 100 * time.Millisecond
+	// maxWait bounds every wait. It suits two busy cores.
+	maxWait = 90 * time.Second
+	// pollInterval is the time between two checks.
+	pollInterval = 100 * time.Millisecond
 )
 
-// fixture is a cluster of two real nodes with the product installed.
+// fixture is a cluster of two real nodes with Autohealer installed.
 type fixture struct {
 	*testbed.Cluster
 	t             testing.TB
-	api           kubernetes.Interface // as the admin
+	api           kubernetes.Interface // with the rights of an admin
 	first, second *realnode.Node
-	files         map[string]string // of the agents, in place of some that they have
-	flags         []string          // that name further ones
+	files         map[string]string // of the agents, replacing files with the same names
+	flags         []string          // flags that name further files
 }
 
-// newFixture returns when all pods of the product are ready.
+// newFixture returns when all pods of Autohealer are ready.
 func newFixture(tb testing.TB, files map[string]string, flags ...string) *fixture {
 	tb.Helper()
 	lap := stopwatch(tb)
@@ -53,18 +53,18 @@ func newFixture(tb testing.TB, files map[string]string, flags ...string) *fixtur
 	lap("two nodes are Ready")
 	must(tb, install.Everything(tb.Context(), w.Cluster, w.files, w.flags...))
 	w.rolledOut()
-	lap("the product is installed")
+	lap("Autohealer is installed")
 	return w
 }
 
-// rolledOut returns when all pods of the product are ready.
+// rolledOut returns when all pods of Autohealer are ready.
 func (w *fixture) rolledOut() {
 	w.t.Helper()
 	w.kubectl("-n", install.AgentAccount, "rollout", "status", "daemonset/autohealer-agent", "--timeout=90s")
 	w.kubectl("-n", install.Namespace, "rollout", "status", "deployment/autohealer-controller", "--timeout=90s")
 }
 
-// run runs a part of the story, and says how long it took.
+// run runs a part of the scenario, and logs its duration.
 func (w *fixture) run(t *testing.T, name string, f func(w *fixture)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
@@ -73,7 +73,7 @@ func (w *fixture) run(t *testing.T, name string, f func(w *fixture)) {
 		f(&in)
 	})
 	if t.Failed() {
-		t.FailNow() // what follows stands on it
+		t.FailNow() // the next parts depend on it
 	}
 }
 
@@ -90,7 +90,7 @@ func (w *fixture) apply(manifest string) {
 	must(w.t, err)
 }
 
-// condition returns one of a node; its type is empty if there is none.
+// condition returns a condition of a node; its type is empty if there is none.
 func (w *fixture) condition(node *realnode.Node, kind corev1.NodeConditionType) corev1.NodeCondition {
 	w.t.Helper()
 	for _, condition := range w.node(node).Status.Conditions {
@@ -108,7 +108,7 @@ func (w *fixture) node(node *realnode.Node) *corev1.Node {
 	return found
 }
 
-// becomes waits until a condition is so.
+// becomes waits until a condition has this status and reason.
 func (w *fixture) becomes(node *realnode.Node, kind corev1.NodeConditionType, status corev1.ConditionStatus, reason string) {
 	w.t.Helper()
 	w.eventually(fmt.Sprintf("%s of %s to be %s (%s)", kind, node.Name, status, reason), func() error {
@@ -121,20 +121,20 @@ func (w *fixture) becomes(node *realnode.Node, kind corev1.NodeConditionType, st
 
 func (w *fixture) eventually(what string, check func() error) {
 	w.t.Helper()
-	look := time.NewTicker(glance)
+	look := time.NewTicker(pollInterval)
 	defer look.Stop()
-	for deadline := time.Now().Add(patience); ; <-look.C {
+	for deadline := time.Now().Add(maxWait); ; <-look.C {
 		err := check()
 		if err == nil {
 			return
 		}
 		if time.Now().After(deadline) {
-			w.t.Fatalf("%s: not after %s: %v", what, patience, err)
+			w.t.Fatalf("%s: not after %s: %v", what, maxWait, err)
 		}
 	}
 }
 
-// logTail tells what a failure leaves.
+// logTail logs the state after a failure.
 func (w *fixture) logTail() {
 	if !w.t.Failed() {
 		return
@@ -153,7 +153,7 @@ func (w *fixture) logTail() {
 	}
 }
 
-// stopwatch logs what was reached, and how long after the one before.
+// stopwatch logs each step with its duration.
 func stopwatch(tb testing.TB) (lap func(what string)) {
 	tb.Helper()
 	last := time.Now()

@@ -17,7 +17,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed/realnode"
 )
 
-// hung takes work off nodes whose kernel hangs.
+// hung taints nodes whose kernel hangs.
 const hung = `
 apiVersion: autohealer.resourcestack.com/v1alpha1
 kind: ConditionSet
@@ -31,7 +31,7 @@ spec:
     KernelDeadlock: {status: "True"}
 `
 
-// worker is a pod that would rather be on the first node.
+// worker is a pod that prefers the first node.
 const worker = `
 apiVersion: apps/v1
 kind: Deployment
@@ -51,19 +51,18 @@ spec:
             preference: {matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [first]}]}
 `
 
-// mark is that of the lines in the kernel's log that are for us.
+// mark is in the lines of the kernel's log that belong to this test.
 var mark = fmt.Sprintf("autohealer-nodes-%d", time.Now().UnixNano())
 
-// kernelMonitor is for one node: the two have one kernel, in whose log others write as
-// well.
+// kernelMonitor is for one node: both nodes share a kernel, whose log others write, too.
 var kernelMonitor = fmt.Sprintf(`{
 	"plugin": "kmsg", "logPath": "/dev/kmsg", "lookback": "5m", "source": "kernel-monitor", "nodeSelector": "kubernetes.io/hostname=first",
 	"conditions": [{"type": "KernelDeadlock", "reason": "KernelHasNoDeadlock", "message": "kernel has no deadlock"}],
 	"rules": [{"type": "permanent", "condition": "KernelDeadlock", "reason": "DockerHung",
 		"pattern": "%[1]s task dockerd?:\\w+ blocked .*", "clearPattern": "%[1]s goes on"}]}`, mark)
 
-// healthChecker is what files of node-problem-detector say, but of a condition of its
-// own: the built-in check has the usual one.
+// healthChecker is a configuration like node-problem-detector's, but with its own
+// condition: the built-in check has the usual one.
 const (
 	asEver        = "KubeletUnhealthyAsEver"
 	healthChecker = `{
@@ -78,17 +77,17 @@ func TestRealNodes(t *testing.T) {
 	realnode.Wanted(t)
 	w := newFixture(t, map[string]string{"kernel-monitor.json": kernelMonitor, "health-checker.json": healthChecker}, "--config.custom-plugin-monitor=/config/health-checker.json")
 
-	w.run(t, "what the checks look at is there, in a pod", func(w *fixture) {
+	w.run(t, "everything that the checks need exists in a pod", func(w *fixture) {
 		for _, node := range []*realnode.Node{w.first, w.second} {
 			w.becomes(node, "KubeletUnhealthy", corev1.ConditionFalse, "KubeletIsHealthy")
 			w.becomes(node, "ContainerRuntimeUnhealthy", corev1.ConditionFalse, "ContainerRuntimeIsHealthy")
 			w.becomes(node, "ReadonlyFilesystem", corev1.ConditionFalse, "FilesystemIsNotReadOnly")
 		}
 	})
-	w.run(t, "a policy for all nodes is refused by the webhook, which is a pod", func(w *fixture) {
+	w.run(t, "the webhook, which is a pod, refuses a policy for all nodes", func(w *fixture) {
 		out, err := w.KubectlApply(w.t.Context(), strings.Replace(hung, "KernelDeadlock", "Ready", 1))
 		if err == nil || !strings.Contains(err.Error(), "conditionsets.autohealer.resourcestack.com") || !strings.Contains(err.Error(), "2 of 2 selected nodes") {
-			w.t.Errorf("it was told %q (%v)", out, err)
+			w.t.Errorf("the response is %q (%v)", out, err)
 		}
 	})
 	w.run(t, "a kernel line becomes a condition, a taint, and a pod that runs elsewhere", func(w *fixture) {
@@ -115,7 +114,7 @@ func TestRealNodes(t *testing.T) {
 		w.rolledOut() // a replica of the controller had to leave as well
 		lap("the controller has its replicas again")
 	})
-	w.run(t, "a kubelet that is killed is told of by the agent, which lives", func(w *fixture) {
+	w.run(t, "the agent survives a killed kubelet and reports it", func(w *fixture) {
 		w.becomes(w.first, "KubeletUnhealthy", corev1.ConditionFalse, "KubeletIsHealthy")
 		w.becomes(w.first, asEver, corev1.ConditionFalse, "KubeletIsHealthy")
 		lap := stopwatch(w.t)
@@ -123,7 +122,7 @@ func TestRealNodes(t *testing.T) {
 		w.becomes(w.first, "KubeletUnhealthy", corev1.ConditionTrue, "KubeletUnhealthy")
 		lap("KubeletUnhealthy stands")
 		w.becomes(w.first, asEver, corev1.ConditionTrue, "KubeletUnhealthy")
-		lap("the program that is called by its path says so as well")
+		lap("the program that is called by its path reports it, too")
 		if c := w.condition(w.second, "KubeletUnhealthy"); c.Status != corev1.ConditionFalse {
 			w.t.Errorf("of the other node, KubeletUnhealthy is %+v", c)
 		}
@@ -133,26 +132,26 @@ func TestRealNodes(t *testing.T) {
 		w.becomes(w.first, corev1.NodeReady, corev1.ConditionTrue, "")
 		lap("all is well again")
 	})
-	w.run(t, "a containerd that is stopped is told of before the kubelet gives up", func(w *fixture) {
+	w.run(t, "a stopped containerd is reported before the kubelet notices", func(w *fixture) {
 		w.becomes(w.second, "ContainerRuntimeUnhealthy", corev1.ConditionFalse, "ContainerRuntimeIsHealthy")
 		lap := stopwatch(w.t)
 		must(w.t, w.second.Containerd.Stop(w.t.Context()))
 		w.becomes(w.second, "ContainerRuntimeUnhealthy", corev1.ConditionTrue, "ContainerdUnhealthy")
 		lap("ContainerRuntimeUnhealthy stands")
 		if ready := w.condition(w.second, corev1.NodeReady); ready.Status != corev1.ConditionTrue {
-			w.t.Errorf("the kubelet was first: it says %q", ready.Message)
+			w.t.Errorf("the kubelet was first: its message is %q", ready.Message)
 		}
 		must(w.t, w.second.Containerd.Restart(w.t.Context()))
 		w.becomes(w.second, "ContainerRuntimeUnhealthy", corev1.ConditionFalse, "ContainerRuntimeIsHealthy")
 		w.becomes(w.second, corev1.NodeReady, corev1.ConditionTrue, "")
 		lap("all is well again")
 	})
-	w.run(t, "agents that are stopped leave conditions that nobody vouches for", func(w *fixture) {
+	w.run(t, "the conditions of stopped agents become Unknown", func(w *fixture) {
 		lap := stopwatch(w.t)
 		w.kubectl("-n", install.AgentAccount, "delete", "daemonset/autohealer-agent", "--cascade=foreground", "--timeout=60s")
 		lap("the agents are gone")
 		must(w.t, w.is(w.first, "KernelDeadlock", corev1.ConditionFalse))
-		// Six minutes are more than a test has.
+		// The default of six minutes is too long for a test.
 		lease := "autohealer-agent-" + w.first.Name
 		_, err := w.api.CoordinationV1().Leases(install.Namespace).Patch(w.t.Context(), lease, types.MergePatchType, []byte(`{"spec":{"leaseDurationSeconds":1}}`), metav1.PatchOptions{})
 		must(w.t, err)
@@ -163,9 +162,9 @@ func TestRealNodes(t *testing.T) {
 		must(w.t, install.Agents(w.t.Context(), w.Cluster, w.files, w.flags...))
 		w.becomes(w.first, "KernelDeadlock", corev1.ConditionFalse, "KernelHasNoDeadlock")
 		lap("the agents are back")
-		w.eventually("the Lease to last as long as it should", func() error { return lasts(w.lease(lease)) })
+		w.eventually("the Lease to have its usual duration", func() error { return lasts(w.lease(lease)) })
 	})
-	w.run(t, "nobody has had to be restarted", func(w *fixture) {
+	w.run(t, "no container was restarted", func(w *fixture) {
 		pods, err := w.api.CoreV1().Pods(metav1.NamespaceAll).List(w.t.Context(), metav1.ListOptions{})
 		must(w.t, err)
 		for i := range pods.Items {
@@ -178,7 +177,7 @@ func TestRealNodes(t *testing.T) {
 	})
 }
 
-// kernelSays writes a line into the kernel's log.
+// kernelSays writes a line to the kernel's log.
 func (w *fixture) kernelSays(words string) {
 	w.t.Helper()
 	kmsg, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
@@ -188,7 +187,7 @@ func (w *fixture) kernelSays(words string) {
 	must(w.t, err)
 }
 
-// worksOnlyOn waits until the worker runs on a node, and there is no other of it.
+// worksOnlyOn waits until the only worker pod runs on a node.
 func (w *fixture) worksOnlyOn(node *realnode.Node) {
 	w.t.Helper()
 	w.eventually("the worker on "+node.Name, func() error {
@@ -207,7 +206,7 @@ func (w *fixture) worksOnlyOn(node *realnode.Node) {
 	})
 }
 
-// isTainted says why a node does not have, or still has, the taint of the set.
+// isTainted returns an error if a node does not have, or still has, the taint of the set.
 func (w *fixture) isTainted(node *realnode.Node, want bool) error {
 	for _, taint := range w.node(node).Spec.Taints {
 		if taint.Key == "example.com/hung" {
@@ -223,7 +222,7 @@ func (w *fixture) isTainted(node *realnode.Node, want bool) error {
 	return nil
 }
 
-// is says why a condition is not so.
+// is returns an error unless a condition has this status and reason.
 func (w *fixture) is(node *realnode.Node, kind corev1.NodeConditionType, status corev1.ConditionStatus) error {
 	if c := w.condition(node, kind); c.Status != status {
 		return fmt.Errorf("%s of %s is %q (%s: %s)", kind, node.Name, c.Status, c.Reason, c.Message)
@@ -238,19 +237,19 @@ func (w *fixture) lease(name string) *coordinationv1.Lease {
 	return lease
 }
 
-// lasts says why a Lease does not last as long as the agent has it last.
+// lasts returns an error unless a Lease has the agent's usual duration.
 func lasts(lease *coordinationv1.Lease) error {
 	if lease.Spec.LeaseDurationSeconds == nil || *lease.Spec.LeaseDurationSeconds != 360 {
-		return errors.New("it does not")
+		return errors.New("the duration is different")
 	}
 	return nil
 }
 
-// The gate is where nothing may be left out.
+// CI must not skip these tests.
 func TestTheGateHasRealNodes(t *testing.T) {
 	gate, err := os.ReadFile("../../.ci/run")
 	must(t, err)
 	if !strings.Contains(string(gate), "\nexport REAL_NODES=1\n") {
-		t.Error(".ci/run does not ask for real nodes: export REAL_NODES=1 there")
+		t.Error(".ci/run does not enable real nodes: export REAL_NODES=1 there")
 	}
 }

@@ -21,13 +21,13 @@ import (
 	"github.com/resourcestack/autohealer/internal/install"
 )
 
-// reviewRequest is a policy that is not stored, once such that no node matches it and it is
-// let in, and once such that all do and it is refused.
+// reviewRequest is a policy that is not stored. In the first form it matches no node and is
+// admitted. In the second form it matches all nodes and is refused.
 type reviewRequest struct {
 	path           string
 	harmless, trap string
-	refusal        string // what is said of the trap
-	calls          int    // to the API server, for a verdict
+	refusal        string // part of the refusal
+	calls          int    // requests to the API server for a verdict
 }
 
 func ask(path, format, harmless, trap, refusal string, calls int) reviewRequest {
@@ -50,20 +50,19 @@ var (
 // verdict.
 //
 // The fixture: 10,000 nodes of 15 KB, the controller manager, four ConditionSets,
-// and a controller that leads and whose webhook the API server asks. In a crowd
-// there are 96 more sets, which all ask for what the question asks for but for
-// longer, and 10 ConfigMaps of 10 sets each. A follower is a second controller, which
-// does not lead and is the one that is asked. On the busy one 33 nodes a second get
-// new heartbeats meanwhile, as in a cluster whose kubelets report every five minutes.
+// and a leading controller whose webhook is registered. In a crowd there are 96 more
+// sets with the same conditions and longer durations, and 10 ConfigMaps of 10 sets
+// each. A follower is a second controller, which does not lead and whose webhook is
+// registered. In the busy case 33 nodes a second get new heartbeats meanwhile, as in a
+// cluster whose kubelets report every five minutes.
 //
 // One operation is 200 creations of a set, or of a health check, with --dry-run=server,
-// one after the other: half of them match no node and are let in, half match all 10,000
-// and are refused with that number. p50-ms, p95-ms and max-ms are round trips through the API server,
-// bare-p50-ms those of the same without a webhook. handler-ms is the mean that the
-// webhook itself counts, handler-max-ms the bound below which all of its answers
-// were, as its histogram tells, and over-50-ms how many took longer than that. That
-// the controller asks nothing of the API server for a verdict on a set is asserted,
-// and for one on a health check nothing but for its template.
+// one after the other: half of them match no node and are admitted, half match all 10,000
+// and are refused with that number. p50-ms, p95-ms and max-ms are round trips through the
+// API server, bare-p50-ms the same without a webhook. handler-ms is the webhook's own
+// mean, handler-max-ms the histogram bound of its slowest answer, and over-50-ms how
+// many took longer than 50 ms. The benchmark asserts that the controller sends no request
+// to the API server for a verdict on a set, and only one for the template of a health check.
 func BenchmarkAdmission(b *testing.B) {
 	const nodes = 10000
 	for _, bench := range []struct {
@@ -85,7 +84,7 @@ func BenchmarkAdmission(b *testing.B) {
 				d.crowd(b, asked)
 			}
 			if bench.follower {
-				// It looks for the lease so seldom that no look is among what is counted.
+				// It checks the lease so rarely that no check is in the counts.
 				asked = d.run(b, install.Options{Webhook: true, Args: []string{
 					"--leader-elect-lease-duration=3h", "--leader-elect-renew-deadline=2h", "--leader-elect-retry-period=1h",
 				}})
@@ -107,7 +106,7 @@ func BenchmarkAdmission(b *testing.B) {
 					b.Error(err)
 				}
 			})
-			await(b, asked, "the controller to be at rest", quiet, func(measured) bool { return true })
+			await(b, asked, "the controller to be idle", quiet, func(measured) bool { return true })
 			stop := func() {}
 			if bench.busy {
 				stop = d.beat(b)
@@ -122,13 +121,13 @@ func BenchmarkAdmission(b *testing.B) {
 			stop()
 			after := d.answers(b, asked).minus(before)
 			if after.count != float64(len(took)) {
-				b.Errorf("the webhook was asked %v times, want %d", after.count, len(took))
+				b.Errorf("the webhook was called %v times, want %d", after.count, len(took))
 			}
 			if leads := d.leads(b, asked); leads == bench.follower {
-				b.Errorf("the controller that was asked leads: %t", leads)
+				b.Errorf("the called controller leads: %t", leads)
 			}
 			if got, want := d.work(b, asked).calls()-calls, bench.question.calls*len(took); got != want {
-				b.Errorf("the controller asked the API server %d times for %d verdicts, want %d", got, len(took), want)
+				b.Errorf("the controller sent %d requests to the API server for %d verdicts, want %d", got, len(took), want)
 			}
 			b.ReportMetric(0, "ns/op")
 			b.ReportMetric(milliseconds(percentile(took, 50)), "p50-ms")
@@ -143,7 +142,7 @@ func BenchmarkAdmission(b *testing.B) {
 	}
 }
 
-// rounds is how often each question is asked in one operation.
+// rounds is how often each request is sent in one operation.
 const rounds = 100
 
 // admissionClients write policies that are not stored.
@@ -170,7 +169,7 @@ func (a admissionClients) ask(ctx context.Context, body string) (time.Duration, 
 	return time.Since(begin), err
 }
 
-// round asks both questions in turn, and returns how long each took.
+// round sends both requests in turn, and returns their durations.
 func (a admissionClients) round(b *testing.B) (took []time.Duration) {
 	b.Helper()
 	for range rounds {
@@ -180,15 +179,15 @@ func (a admissionClients) round(b *testing.B) (took []time.Duration) {
 		}
 		out, err := a.ask(b.Context(), a.trap)
 		if err == nil || !strings.Contains(err.Error(), a.refusal) {
-			b.Fatalf("a policy that empties the cluster: %v", err)
+			b.Fatalf("a policy that evicts the whole cluster: %v", err)
 		}
 		took = append(took, in, out)
 	}
 	return took
 }
 
-// crowd stores more sets until the benchmark is over, and returns when the controller
-// that leads follows them all.
+// crowd stores more sets until the end of the benchmark, and returns when the leading
+// controller applies all of them.
 func (d *fixture) crowd(b *testing.B, leader *install.Controller) {
 	b.Helper()
 	const stored, pinned, perMap, label = 96, 10, 10, "scale/crowd=true"
@@ -227,12 +226,12 @@ data:
 			}
 		}
 	})
-	await(b, leader, "every set to be followed", quiet, func(m measured) bool {
+	await(b, leader, "every set to be accepted", quiet, func(m measured) bool {
 		return m.sum("autohealer_conditionset_accepted") >= stored+pinned*perMap
 	})
 }
 
-// beat has nodes say that all is well, 33 a second, until it is stopped.
+// beat sends healthy heartbeats, 33 nodes a second, until it is stopped.
 func (d *fixture) beat(b *testing.B) (stop func()) {
 	b.Helper()
 	const every = 5 * time.Minute / 10000
@@ -259,7 +258,7 @@ func (d *fixture) beat(b *testing.B) (stop func()) {
 	}
 }
 
-// leads says whether a controller does.
+// leads reports whether a controller is the leader.
 func (d *fixture) leads(b *testing.B, controller *install.Controller) bool {
 	b.Helper()
 	page, err := scrape(b.Context(), controller.Metrics)
@@ -269,8 +268,8 @@ func (d *fixture) leads(b *testing.B, controller *install.Controller) bool {
 	return page["autohealer_leading"] == 1
 }
 
-// answers are what a webhook has counted: how many, the time of all, and how many
-// were within each bound of its histogram.
+// answers are a webhook's counters: the number of answers, their total time, and the
+// histogram.
 type answers struct {
 	count, seconds float64
 	within         map[float64]float64
@@ -293,7 +292,7 @@ func (d *fixture) answers(b *testing.B, controller *install.Controller) answers 
 		case strings.HasPrefix(text, metric+"_sum{"):
 			a.seconds += value
 		case strings.HasPrefix(text, metric+"_bucket{"):
-			if found := bucket.FindStringSubmatch(text); found != nil { // not that of all
+			if found := bucket.FindStringSubmatch(text); found != nil { // without the +Inf bucket
 				bound, err := strconv.ParseFloat(found[1], 64)
 				if err != nil {
 					b.Fatal(err)
@@ -313,7 +312,7 @@ func (a answers) minus(before answers) answers {
 	return since
 }
 
-// bound returns the lowest bound that all answers were within.
+// bound returns the lowest histogram bound that includes all answers.
 func (a answers) bound() float64 {
 	for _, bound := range slices.Sorted(maps.Keys(a.within)) {
 		if a.within[bound] == a.count {

@@ -14,14 +14,14 @@ import (
 	"github.com/resourcestack/autohealer/internal/install"
 )
 
-// BenchmarkAgents measures what it costs the controller to listen to agents.
+// BenchmarkAgents measures the controller's cost of observing agents.
 //
-// The fixture: 10 nodes that say nothing, and the Leases of 10,000 agents, which name no
-// owner: there are no such nodes, and they would be collected.
+// The fixture: 10 idle nodes, and the Leases of 10,000 agents without owners: the nodes
+// do not exist, and the garbage collector would delete the Leases.
 // One operation is two minutes in which every agent renews once, 83 a second, in order.
-// What the controller costs in the minute before there is any Lease is subtracted, twice.
-// It elects no leader, so that a busy machine does not end it. That it writes nothing is
-// asserted, and that it has heard everybody.
+// The controller's cost in the minute before there is any Lease is subtracted, twice.
+// It runs without leader election, so that a busy machine does not end it. The benchmark
+// asserts that it writes nothing, and that it has seen all Leases.
 func BenchmarkAgents(b *testing.B) {
 	const (
 		agents = 10000
@@ -35,11 +35,11 @@ func BenchmarkAgents(b *testing.B) {
 	name := func(i int) string { return fmt.Sprintf("autohealer-agent-node-%05d", i) }
 	controller := d.startWith(b, install.Options{Args: []string{"--leader-elect=false"}})
 	idle := use(b, controller).cpu
-	time.Sleep(span / 2) //nolint:forbidigo // how much it costs that time passes is the question
+	time.Sleep(span / 2) //nolint:forbidigo // the benchmark measures the cost of passing time
 	idle = 2 * (use(b, controller).cpu - idle)
 	b.Cleanup(func() {
 		var err error
-		for range 5 { // a request ends after a minute, and so many may take longer
+		for range 5 { // a request times out after a minute, and this many may take longer
 			if err = leases.DeleteCollection(context.WithoutCancel(b.Context()), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=autohealer-agent"}); err == nil {
 				return
 			}
@@ -53,7 +53,7 @@ func BenchmarkAgents(b *testing.B) {
 		}, metav1.CreateOptions{})
 		return err
 	})
-	await(b, controller, "all agents to be heard", 0, func(m measured) bool { return m.sum("autohealer_agents", `state="heard"`) == agents })
+	await(b, controller, "all Leases to be observed", 0, func(m measured) bool { return m.sum("autohealer_agents", `state="heard"`) == agents })
 	var share, perRenewal float64
 	for b.Loop() {
 		b.StopTimer()

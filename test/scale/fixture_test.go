@@ -21,31 +21,31 @@ import (
 )
 
 const (
-	// problem is the condition that the benchmarks of taints make true.
+	// problem is the condition that the taint benchmarks make true.
 	problem = "KernelDeadlock"
-	// setName and taintKey are of the set that reads it.
+	// setName and taintKey belong to the set with that condition.
 	setName  = "kernel-deadlock"
 	taintKey = "node.stakater.com/KernelDeadlock"
 
-	// noAgentSilent keeps the controller manager from calling nodes Unknown
-	// that have no kubelet.
+	// noAgentSilent keeps the controller manager from setting nodes without a kubelet to
+	// Unknown.
 	noAgentSilent = "--node-monitor-grace-period=24h"
 
-	// ttlNote is what the controller manager notes on every node; it depends on
-	// how many there are.
+	// ttlNote is an annotation of the controller manager on every node; its value depends
+	// on the number of nodes.
 	ttlNote = "node.alpha.kubernetes.io/ttl"
 
-	// patience bounds every wait. What takes longer hangs.
-	patience = 5 * time.Minute
-	// quiet is how long nothing must happen for a cluster to count as settled.
-	// It is longer than statuses are held back.
+	// maxWait bounds every wait. Longer means that it hangs.
+	maxWait = 5 * time.Minute
+	// quiet is how long nothing must happen until a cluster counts as settled. It is longer
+	// than the delay of statuses.
 	quiet = 2 * time.Second
-	// glance is the time between two looks. No figure depends on it.
-	glance = 20 * time.Millisecond
+	// pollInterval is the time between two checks. No result depends on it.
+	pollInterval = 20 * time.Millisecond
 )
 
-// sets are what the controller follows: the one that will match, with the
-// default bound of 49%, and some that read the same nodes and never do.
+// sets are the controller's ConditionSets: one that will match, with the default bound of
+// 49%, and some that read the same nodes and never match.
 const sets = `
 apiVersion: autohealer.resourcestack.com/v1alpha1
 kind: ConditionSet
@@ -90,18 +90,18 @@ spec:
     NTPProblem: {status: unknown}
 `
 
-// fixture is a cluster of real nodes that all runs at one size share.
+// fixture is a cluster of realistic nodes that all runs of one size share.
 type fixture struct {
 	cluster  *testbed.Cluster
 	nodes    []string
 	write    metadata.Getter
 	watcher  *watcher
 	random   *rand.Rand
-	starters int // controllers that were started
+	starters int // the number of started controllers
 }
 
-// sharedFixture holds the bed that is made. There is one at a time: another cluster
-// beside it would be in the figures.
+// sharedFixture has the current fixture. There is one at a time: a second cluster would
+// distort the results.
 type sharedFixture struct {
 	mu      sync.Mutex
 	fixture *fixture
@@ -109,7 +109,7 @@ type sharedFixture struct {
 
 var shared sharedFixture
 
-// fixtureOf returns the bed of that size, and makes it when it is not there.
+// fixtureOf returns the fixture of that size, and creates it if necessary.
 func fixtureOf(b *testing.B, size int) *fixture {
 	b.Helper()
 	shared.mu.Lock()
@@ -120,15 +120,15 @@ func fixtureOf(b *testing.B, size int) *fixture {
 	if err := shared.clear(); err != nil {
 		b.Fatal(err)
 	}
-	// The bed outlives the benchmark that makes it.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Context()), patience)
+	// The fixture outlives the benchmark that creates it.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Context()), maxWait)
 	defer cancel()
 	begin := time.Now()
 	made, err := newFixture(ctx, size)
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.Logf("%d nodes of 15 KB ready after %s and %d writes of others", size, time.Since(begin).Round(time.Second), made.watcher.changes())
+	b.Logf("%d nodes of 15 KB ready after %s and %d writes of other clients", size, time.Since(begin).Round(time.Second), made.watcher.changes())
 	shared.fixture = made
 	return made
 }
@@ -144,32 +144,32 @@ func (s *sharedFixture) clear() error {
 	return err
 }
 
-// joined returns nodes that have been in the cluster for a while: what the
-// controller manager notes on a new one stands on them already. Three writes to
-// each of 10,000 nodes take longer than all that is measured here.
+// joined returns nodes that joined a while ago: they already have the controller manager's
+// annotations. Three writes to each of 10,000 nodes would take longer than all
+// measurements.
 func joined(size int) testbed.Nodes {
 	nodes := testbed.RealNodes(size)
 	nodes.Labels = map[string]string{
 		"beta.kubernetes.io/os": "linux", "beta.kubernetes.io/arch": "amd64",
-		"karpenter.sh/nodepool": poolName, "karpenter.sh/initialized": "true", // which mean nothing without Karpenter
+		"karpenter.sh/nodepool": poolName, "karpenter.sh/initialized": "true", // have no meaning without Karpenter
 	}
-	nodes.Annotations = map[string]string{ttlNote: "300"} // above 2,000 nodes
+	nodes.Annotations = map[string]string{ttlNote: "300"} // for more than 2,000 nodes
 	if size <= 2000 {
 		nodes.Annotations[ttlNote] = "60"
 	}
 	return nodes
 }
 
-// newFixture returns a cluster whose nodes nobody writes to any more. The nodes are
-// made while the controller manager is down, so that it finds them all at once:
-// one that sees a cluster grow keeps writing to nodes long after, because what
-// it notes on them depends on how many there are.
+// newFixture returns a cluster whose nodes no other client writes. The nodes are created
+// while the controller manager is down, so that it finds all of them at once. In a growing
+// cluster it would keep writing to nodes long after, because its annotation depends on the
+// number of nodes.
 func newFixture(ctx context.Context, size int) (_ *fixture, err error) {
 	cluster, err := testbed.Start(ctx, testbed.Config{
 		ControllerManager: true,
 		Flags: testbed.Flags{
 			ControllerManager: []string{noAgentSilent},
-			APIServer:         []string{"--disable-admission-plugins=TaintNodesByCondition"}, // it taints what is new
+			APIServer:         []string{"--disable-admission-plugins=TaintNodesByCondition"}, // it taints new nodes
 		},
 	})
 	if err != nil {
@@ -214,8 +214,7 @@ func newFixture(ctx context.Context, size int) (_ *fixture, err error) {
 	return made, made.settle(ctx)
 }
 
-// settle waits until the controller manager has noted on the nodes what it
-// notes on new ones.
+// settle waits until the controller manager has annotated all nodes.
 func (d *fixture) settle(ctx context.Context) error {
 	for {
 		if err := d.watcher.wait(ctx, "the controller manager to leave the nodes alone", func(v *view) bool {
@@ -227,7 +226,7 @@ func (d *fixture) settle(ctx context.Context) error {
 		if err != nil || len(behind) == 0 {
 			return err
 		}
-		for _, name := range behind { // any write makes it look again
+		for _, name := range behind { // any write makes it check again
 			if err := d.heartbeat(ctx, name); err != nil {
 				return err
 			}
@@ -235,8 +234,8 @@ func (d *fixture) settle(ctx context.Context) error {
 	}
 }
 
-// behind returns the nodes on which the controller manager's note is not the
-// one that most have.
+// behind returns the nodes whose annotation of the controller manager differs from most
+// others.
 func (d *fixture) behind(ctx context.Context) (names []string, err error) {
 	all, err := d.write.List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -266,8 +265,8 @@ func (d *fixture) pick(count int) []string {
 	return names
 }
 
-// start runs a controller until the benchmark is over, and returns when it
-// leads, knows every node and has said so.
+// start runs a controller until the end of the benchmark, and returns when it leads, knows
+// every node and has written its statuses.
 func (d *fixture) start(b *testing.B) *install.Controller {
 	b.Helper()
 	return d.startWith(b, install.Options{})
@@ -283,7 +282,7 @@ func (d *fixture) startWith(b *testing.B, o install.Options) *install.Controller
 	return controller
 }
 
-// run runs a controller until the benchmark is over, and returns when it is ready.
+// run runs a controller until the end of the benchmark, and returns when it is ready.
 func (d *fixture) run(b *testing.B, o install.Options) *install.Controller {
 	b.Helper()
 	d.starters++
@@ -293,7 +292,7 @@ func (d *fixture) run(b *testing.B, o install.Options) *install.Controller {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Context()), patience)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Context()), maxWait)
 		defer cancel()
 		if err := controller.Stop(ctx); err != nil {
 			b.Error(err)
@@ -302,7 +301,7 @@ func (d *fixture) run(b *testing.B, o install.Options) *install.Controller {
 	return controller
 }
 
-// condition is one of a status, as a patch names it.
+// condition is a condition of a status in a patch.
 type condition struct {
 	Type       string                 `json:"type"`
 	Status     corev1.ConditionStatus `json:"status,omitempty"`
@@ -312,7 +311,7 @@ type condition struct {
 	Transition *metav1.Time           `json:"lastTransitionTime,omitempty"`
 }
 
-// setProblem writes a condition as an agent on the node would.
+// setProblem writes a condition like an agent on the node.
 func (d *fixture) setProblem(ctx context.Context, node, problem string, status corev1.ConditionStatus) error {
 	now := metav1.Now()
 	return d.patch(ctx, node, condition{
@@ -320,8 +319,8 @@ func (d *fixture) setProblem(ctx context.Context, node, problem string, status c
 	})
 }
 
-// heartbeat says of every condition that it still holds. It names them in the
-// order in which the node has them, as a kubelet does; another would change it.
+// heartbeat refreshes every condition. It keeps their order on the node, like a kubelet;
+// another order would be a change.
 func (d *fixture) heartbeat(ctx context.Context, node string) error {
 	now := metav1.Now()
 	conditions := []condition{
@@ -345,13 +344,14 @@ func (d *fixture) patch(ctx context.Context, node string, conditions ...conditio
 	return d.send(ctx, node, types.StrategicMergePatchType, body, "status")
 }
 
-// setTaint writes what the controller writes: a list of taints and a note.
+// setTaint writes what the controller writes: a list of taints and a record.
 func (d *fixture) setTaint(ctx context.Context, node, taints string) error {
 	body := fmt.Appendf(nil, `{"metadata":{"annotations":{"scale/note":%q}},"spec":{"taints":%s}}`, strings.Repeat("x", len(taints)), taints)
 	return d.send(ctx, node, types.MergePatchType, body)
 }
 
-// send asks only for metadata back: the writer must not be what is measured.
+// send requests only metadata in the response, so that the writer does not distort the
+// results.
 func (d *fixture) send(ctx context.Context, node string, kind types.PatchType, body []byte, subresources ...string) error {
 	if _, err := d.write.Patch(ctx, node, kind, body, metav1.PatchOptions{FieldManager: "scale"}, subresources...); err != nil {
 		return fmt.Errorf("patching node %s: %w", node, err)
@@ -359,13 +359,13 @@ func (d *fixture) send(ctx context.Context, node string, kind types.PatchType, b
 	return nil
 }
 
-// setProblems writes a condition of many nodes, some at a time, and returns when
-// the last was answered.
+// setProblems writes a condition of many nodes concurrently, and returns after the last
+// response.
 func (d *fixture) setProblems(ctx context.Context, names []string, problem string, status corev1.ConditionStatus, atATime int) error {
 	return each(ctx, names, atATime, func(ctx context.Context, name string) error { return d.setProblem(ctx, name, problem, status) })
 }
 
-// each does something for every node, some at a time.
+// each runs a function for every node concurrently.
 func each(ctx context.Context, names []string, atATime int, do func(ctx context.Context, name string) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

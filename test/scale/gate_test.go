@@ -58,7 +58,7 @@ func BenchmarkClosingGate(b *testing.B) {
 				first = version
 			}
 		}
-		c.rests(b) // whatever is on its way has arrived by then
+		c.rests(b) // all writes in flight have arrived by then
 		list := &unstructured.UnstructuredList{}
 		list.SetGroupVersionKind(remediator.Kind)
 		if err := api.List(b.Context(), list); err != nil {
@@ -85,7 +85,7 @@ func BenchmarkClosingGate(b *testing.B) {
 	b.ReportMetric(milliseconds(latest), "max-ms")
 }
 
-// rests waits until the API server has not been asked for a while to write anything.
+// rests waits until the API server has received no writes for a while.
 func (c *healthCheckFixture) rests(b *testing.B) {
 	b.Helper()
 	ticker := time.NewTicker(quiet / 4)
@@ -97,8 +97,8 @@ func (c *healthCheckFixture) rests(b *testing.B) {
 		if now.writes() != done.writes() {
 			done, since = now, time.Now()
 		}
-		if time.Since(begin) > patience {
-			b.Fatalf("waiting for the controller to rest: the API server was asked for %+v", done)
+		if time.Since(begin) > maxWait {
+			b.Fatalf("waiting for the controller to be idle: the requests to the API server are %+v", done)
 		}
 	}
 }

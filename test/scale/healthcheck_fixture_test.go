@@ -23,16 +23,16 @@ import (
 )
 
 const (
-	// unhealthyType is the condition that the benchmarks of health checks make true. No
-	// set reads it.
+	// unhealthyType is the condition that the health check benchmarks make true. No set
+	// reads it.
 	unhealthyType = "CorruptDockerOverlay2"
-	// checkName is of the health check that reads it.
+	// checkName is the health check with that condition.
 	checkName = "overlay"
-	// resource is what the API server calls its remediation objects.
+	// resource is the resource of its remediation objects.
 	resource = "exampleremediations"
 )
 
-// healthCheck selects every node, and asks for a remediation as soon as one is sick.
+// healthCheck selects every node, and remediates unhealthy nodes at once.
 const healthCheck = `
 apiVersion: remediator.example.com/v1
 kind: ExampleRemediationTemplate
@@ -53,14 +53,14 @@ spec:
     namespace: default
 `
 
-// healthCheckFixture is a bed with a health check, and with a remediator that only looks on.
+// healthCheckFixture is a fixture with a health check, and a remediator that does nothing.
 type healthCheckFixture struct {
 	*fixture
 	objects *objectWatcher
 	server  kubernetes.Interface
 }
 
-// healthCheckFixtureIn puts a health check into a bed until the benchmark is over.
+// healthCheckFixtureIn adds a health check to a fixture until the end of the benchmark.
 func healthCheckFixtureIn(b *testing.B, d *fixture) *healthCheckFixture {
 	b.Helper()
 	if err := remediator.Install(b.Context(), d.cluster); err != nil {
@@ -81,40 +81,40 @@ func healthCheckFixtureIn(b *testing.B, d *fixture) *healthCheckFixture {
 	return &healthCheckFixture{fixture: d, objects: watchRemediations(b, d), server: server}
 }
 
-// start runs a controller until the benchmark is over, and returns when it follows
-// the health check for every node.
+// start runs a controller until the end of the benchmark, and returns when the health check
+// counts every node.
 func (c *healthCheckFixture) start(b *testing.B) *install.Controller {
 	b.Helper()
 	controller := c.fixture.start(b)
 	selected := sample(`autohealer_nodehealthcheck_nodes{nodehealthcheck="` + checkName + `",state="selected"}`)
 	disabled := sample(`autohealer_nodehealthcheck_disabled{nodehealthcheck="` + checkName + `"}`)
-	await(b, controller, "the health check to be followed", quiet, func(m measured) bool {
+	await(b, controller, "the health check to count every node", quiet, func(m measured) bool {
 		return int(m[selected]) == len(c.nodes) && m[disabled] == 0
 	})
 	return controller
 }
 
-// asked is what the API server was asked about everything that belongs to a
-// treatment, by whomever, and whatever its answer was.
+// asked counts the API server's requests for treatments, of any client and with any
+// response.
 type asked struct {
-	looks    int // at single nodes
+	looks    int // reads of single nodes
 	locked   int // leases created
-	relocked int // leases updated, the leaders' among them
+	relocked int // leases updated, including the leaders'
 	begun    int // remediation objects created
 	noted    int // remediation objects changed
 	ended    int // remediation objects deleted
 	unlocked int // leases deleted
 	lists    int // of any of these, or of health checks
-	looked   int // lists of leases, in which agents are looked for now and then
+	looked   int // lists of leases, which also find agents
 	at       time.Time
 }
 
-// agentsEvery is how often at most a controller looks for agents, of which there are
-// none here, however many nodes are treated meanwhile.
+// agentsEvery is the minimal interval between two lists of agent leases. It does not depend
+// on the number of treated nodes.
 const agentsEvery = 5 * time.Second
 
-// asked returns what it was asked until now. It is the API server who counts: what
-// the controller thinks that it does would be no proof.
+// asked returns the counts so far. The API server counts: the controller's own metrics
+// would be no proof.
 func (c *healthCheckFixture) asked(b *testing.B) asked {
 	b.Helper()
 	page := metricsOf(b, c.server)
@@ -137,8 +137,8 @@ func (c *healthCheckFixture) asked(b *testing.B) asked {
 	return a
 }
 
-// minus returns what it was asked in between. Lists of leases count that are too many to
-// be those in which agents are looked for.
+// minus returns the requests in between. It counts only lists of leases beyond those for
+// agents.
 func (a asked) minus(before asked) asked {
 	tooMany := max(0, a.looked-before.looked-int(a.at.Sub(before.at)/agentsEvery)-1)
 	return asked{
@@ -148,12 +148,12 @@ func (a asked) minus(before asked) asked {
 	}
 }
 
-// writes are those of treatments. Leaders keep their leases by updates, so an update
-// of a node's lease is not told apart here; none is due before minutes have passed.
+// writes returns the writes of treatments. Leaders renew their leases by updates, so
+// updates of node leases cannot be distinguished; none is due for minutes.
 func (a asked) writes() int { return a.locked + a.begun + a.noted + a.ended + a.unlocked }
 
-// heal heals nodes, returns how long the last object took to go, and what the API
-// server was asked in all since before. It waits until nothing comes any more.
+// heal makes nodes healthy, and returns the time until the last object is deleted and all
+// requests since before. It waits until no more requests arrive.
 func (c *healthCheckFixture) heal(b *testing.B, names []string, before asked) (took time.Duration, done asked) {
 	b.Helper()
 	begin := time.Now()
@@ -174,30 +174,29 @@ func (c *healthCheckFixture) heal(b *testing.B, names []string, before asked) (t
 		if now.writes() != done.writes() {
 			since = time.Now()
 		}
-		if done = now; time.Since(begin) > patience {
-			b.Fatalf("waiting for the nodes to be unlocked: the API server was asked for %+v", done)
+		if done = now; time.Since(begin) > maxWait {
+			b.Fatalf("waiting for the nodes to be unlocked: the requests to the API server are %+v", done)
 		}
 	}
 	return took, done
 }
 
-// assertTreated holds what was asked of the API server for the whole life of
-// treatments against what had to be: every node was looked at, locked, remediated,
-// and left alone again, each once, and nothing was listed.
-func (c *healthCheckFixture) assertTreated(b *testing.B, changesBefore int, done asked, sick int) {
+// assertTreated checks the requests of complete treatments: every node was read, locked,
+// remediated and unlocked once, and nothing was listed.
+func (c *healthCheckFixture) assertTreated(b *testing.B, changesBefore int, done asked, unhealthy int) {
 	b.Helper()
 	done.relocked = 0 // the leaders'
-	if want := (asked{looks: sick, locked: sick, begun: sick, ended: sick, unlocked: sick}); done != want {
-		b.Errorf("%d nodes were treated, and the API server was asked for %+v, want %+v", sick, done, want)
+	if want := (asked{looks: unhealthy, locked: unhealthy, begun: unhealthy, ended: unhealthy, unlocked: unhealthy}); done != want {
+		b.Errorf("%d nodes were treated with the requests %+v, want %+v", unhealthy, done, want)
 	}
-	if got := c.watcher.changes() - changesBefore; got != 2*sick {
-		b.Errorf("%d nodes were treated, and nodes were written to %d times: want two conditions each", sick, got)
+	if got := c.watcher.changes() - changesBefore; got != 2*unhealthy {
+		b.Errorf("%d nodes were treated, and nodes were written to %d times: want two conditions each", unhealthy, got)
 	}
 }
 
-// stormWithoutController has the clients write and read for every node what they and
-// the controller do, one after the other, and returns how long it took until the last
-// object was seen. It leaves the nodes as they were.
+// stormWithoutController has the clients send all requests of clients and controller for
+// every node, one after the other. It returns the time until the last object was seen, and
+// restores the nodes.
 func (c *healthCheckFixture) stormWithoutController(b *testing.B, names []string, atATime int) time.Duration {
 	b.Helper()
 	api, err := client.New(c.cluster.AdminConfig(), client.Options{})
@@ -267,15 +266,15 @@ func (c *healthCheckFixture) stormWithoutController(b *testing.B, names []string
 	return took
 }
 
-// objectWatcher sees remediation objects as any remediator does, through an informer, and
-// keeps when it saw them come and go.
+// objectWatcher watches remediation objects through an informer, like a remediator, and
+// stores when it saw them.
 type objectWatcher struct {
 	mu    sync.Mutex
-	since map[string]time.Time // by name: when the object came, or went
+	since map[string]time.Time // by name: when the object was created or deleted
 	there int
 }
 
-// watchRemediations looks on until the benchmark is over.
+// watchRemediations watches until the end of the benchmark.
 func watchRemediations(b *testing.B, d *fixture) *objectWatcher {
 	b.Helper()
 	o := &objectWatcher{since: map[string]time.Time{}}
@@ -296,7 +295,7 @@ func watchRemediations(b *testing.B, d *fixture) *objectWatcher {
 	return o
 }
 
-// count waits until exactly so many objects are there.
+// count waits until exactly this number of objects exists.
 func (o *objectWatcher) count(ctx context.Context, want int) error {
 	return awaitCount(ctx, fmt.Sprintf("%d remediation objects", want), func() int {
 		o.mu.Lock()
@@ -305,14 +304,14 @@ func (o *objectWatcher) count(ctx context.Context, want int) error {
 	}, func(there int) bool { return there == want })
 }
 
-// seen returns when the object for a node came, or went.
+// seen returns when the object of a node was created or deleted.
 func (o *objectWatcher) seen(name string) time.Time {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.since[name]
 }
 
-// latest returns when the last of those for some nodes did.
+// latest returns the last of these times for some nodes.
 func (o *objectWatcher) latest(names []string) (at time.Time) {
 	for _, name := range names {
 		if seen := o.seen(name); seen.After(at) {

@@ -11,7 +11,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	log.SetLogger(logr.Discard()) // or it complains in the middle of the figures
+	log.SetLogger(logr.Discard()) // otherwise it complains between the results
 	code := m.Run()
 	if err := shared.clear(); err != nil {
 		code = 1

@@ -16,10 +16,10 @@ import (
 	"github.com/resourcestack/autohealer/internal/install"
 )
 
-// sample is the name of a metric with its labels, as the page prints it.
+// sample is a metric with its labels, as printed.
 type sample string
 
-// measured is a page of metrics.
+// measured is a scrape of metrics.
 type measured map[sample]float64
 
 // scrape reads the metrics of a controller.
@@ -36,7 +36,7 @@ func scrape(ctx context.Context, address string) (measured, error) {
 	return parse(response.Body)
 }
 
-// parse reads a page of metrics.
+// parse parses a scrape.
 func parse(text io.Reader) (measured, error) {
 	page := measured{}
 	lines := bufio.NewScanner(text)
@@ -55,8 +55,7 @@ func parse(text io.Reader) (measured, error) {
 	return page, lines.Err()
 }
 
-// sum adds up the samples of a metric that have all of the labels, each written
-// as name="value".
+// sum adds the samples of a metric with all of the labels, each written as name="value".
 func (m measured) sum(metric string, labels ...string) (total int) {
 	for name, value := range m {
 		if strings.HasPrefix(string(name), metric+"{") && !slices.ContainsFunc(labels, func(label string) bool { return !strings.Contains(string(name), label) }) {
@@ -66,15 +65,15 @@ func (m measured) sum(metric string, labels ...string) (total int) {
 	return total
 }
 
-// work is what a controller has asked of the API server.
+// work counts a controller's requests to the API server.
 type work struct {
-	nodes    int // writes to nodes that were made
-	wasted   int // writes to nodes that were not
-	ledger   int // pages of the ledger
+	nodes    int // successful writes to nodes
+	wasted   int // failed writes to nodes
+	ledger   int // writes of the ledger
 	statuses int // of policies
-	events   int // and what else is created: treatments and the locks on their nodes
+	events   int // and other creations: treatments and their leases
 	deleted  int // of those
-	reads    int // among them the node that a lost race made it read again
+	reads    int // including nodes that are read again after a conflict
 	renewals int // of the leader's lease
 }
 
@@ -89,7 +88,7 @@ func (m measured) work() work {
 		reads:    m.sum(calls, `method="GET"`),
 	}
 	w.wasted = m.sum(writes, `resource="nodes"`) - w.nodes
-	// Events that repeat are patched, and the lease is put like the ledger.
+	// Repeated Events are patched, and the lease is put like the ledger.
 	w.events += m.sum(calls, `method="PATCH"`) - w.nodes - w.wasted - w.statuses
 	w.renewals = m.sum(calls, `method="PUT"`) - w.ledger
 	return w
@@ -103,17 +102,17 @@ func (w work) minus(before work) work {
 	}
 }
 
-// writes are all but the renewals of the lease, which the passing of time asks for.
+// writes returns all writes except renewals of the lease, which depend on the time.
 func (w work) writes() int { return w.nodes + w.wasted + w.ledger + w.statuses + w.events + w.deleted }
 
-// calls are the writes and the reads.
+// calls returns the writes and the reads.
 func (w work) calls() int { return w.writes() + w.reads }
 
-// await waits until the metrics of a controller are as they should be and it has
-// asked nothing of the API server for a while, and returns all that it has asked.
+// await waits until the metrics of a controller fulfil a condition and it has sent no
+// request for a while. It returns all of its requests.
 func await(b *testing.B, controller *install.Controller, what string, while time.Duration, is func(measured) bool) work {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(b.Context(), patience)
+	ctx, cancel := context.WithTimeout(b.Context(), maxWait)
 	defer cancel()
 	ticker := time.NewTicker(quiet / 8)
 	defer ticker.Stop()
@@ -141,16 +140,16 @@ func await(b *testing.B, controller *install.Controller, what string, while time
 	}
 }
 
-// usage is what a process has used.
+// usage is the resource usage of a process.
 type usage struct {
 	resident, peak int           // kilobytes
 	cpu            time.Duration // of all cores
 }
 
-// ticksPerSecond is the unit in which Linux tells the time of a process.
+// ticksPerSecond is Linux' unit of CPU time.
 const ticksPerSecond = 100
 
-// use reads what a controller has used.
+// use reads the resource usage of a controller.
 func use(b *testing.B, controller *install.Controller) (u usage) {
 	b.Helper()
 	process := fmt.Sprintf("/proc/%d/", controller.PID())
@@ -180,7 +179,8 @@ func use(b *testing.B, controller *install.Controller) (u usage) {
 	return u
 }
 
-// percentile returns the smallest duration that so many of a hundred do not exceed.
+// percentile returns the smallest duration that this percentage of durations does not
+// exceed.
 func percentile(durations []time.Duration, part int) time.Duration {
 	sorted := slices.Sorted(slices.Values(durations))
 	return sorted[(part*len(sorted)+99)/100-1]

@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// watchObjects shows what there is of a resource and how it changes, as any informer sees it,
-// until the benchmark is over. What there is already it has shown when it returns.
+// watchObjects calls a function for all objects of a resource and their changes through an
+// informer, until the end of the benchmark. It returns after the existing objects.
 func watchObjects(b *testing.B, d *fixture, resource schema.GroupVersionResource, show cache.ResourceEventHandlerFuncs) {
 	b.Helper()
 	api, err := metadata.NewForConfig(d.cluster.AdminConfig())
@@ -43,9 +43,9 @@ func watchObjects(b *testing.B, d *fixture, resource schema.GroupVersionResource
 
 // awaitCount waits until a count is right.
 func awaitCount(ctx context.Context, what string, count func() int, isRight func(int) bool) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, maxWait)
 	defer cancel()
-	ticker := time.NewTicker(glance)
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for !isRight(count()) {
 		select {
@@ -57,7 +57,7 @@ func awaitCount(ctx context.Context, what string, count func() int, isRight func
 	return nil
 }
 
-// metricsOf returns what the API server tells of itself.
+// metricsOf returns the API server's metrics.
 func metricsOf(b *testing.B, server kubernetes.Interface) measured {
 	b.Helper()
 	text, err := server.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(b.Context())

@@ -8,16 +8,16 @@ import (
 )
 
 // BenchmarkConditionToRemediation measures the time from a condition to its
-// remediation object for nodes that fall sick one after the other.
+// remediation object for nodes that become unhealthy one after the other.
 //
 // The fixture: 2,000 or 10,000 nodes of 15 KB, the controller manager, a health check
 // of all nodes with a duration of 0s, and four ConditionSets that do not match; the
 // nodes are drawn with seed (1, 2). One operation is 100 failures, five a second. Each
-// is counted from before the write of the condition is sent until an informer has
-// seen the object (p50-ms, p95-ms, max-ms) and, for comparison, from the answer to that
-// write (p95-ms-answered): in between the controller looks at the node once more,
-// takes its lease and makes the object. Then all nodes recover. What the API server
-// was asked for the whole of it is asserted: a look and four writes for each node.
+// is measured from before the write of the condition is sent until an informer has
+// seen the object (p50-ms, p95-ms, max-ms) and, for comparison, from the response to that
+// write (p95-ms-answered): in between the controller reads the node once more,
+// acquires its lease and creates the object. Then all nodes recover. The benchmark
+// asserts the requests to the API server: one read and four writes for each node.
 func BenchmarkConditionToRemediation(b *testing.B) {
 	const (
 		failures = 100
@@ -70,27 +70,27 @@ func BenchmarkConditionToRemediation(b *testing.B) {
 	}
 }
 
-// BenchmarkRemediationStorm measures how long it takes until the last of 200 nodes
-// that fall sick at once has its remediation object.
+// BenchmarkRemediationStorm measures the time until the last of 200 nodes that become
+// unhealthy at once has its remediation object.
 //
 // The fixture is that of BenchmarkConditionToRemediation, at 2,000 nodes. One
 // operation is one storm: 50 clients write the condition of the 200 as fast as the
-// API server lets them. s is counted from before the first write is sent until an
-// informer has seen the last object, s-after-writes from the answer to the last write.
-// s-bare is what the same takes without a controller, the clients themselves looking
-// at each node, taking its lease and making its object after its condition: what this
-// API server on this machine can do, and nothing can be faster. s-recovery is from
-// before the first node is healed until the last object is gone.
+// API server allows. s is measured from before the first write is sent until an
+// informer has seen the last object, s-after-writes from the response to the last write.
+// s-bare is the time of the same requests without a controller: the clients themselves
+// read each node, acquire its lease and create its object after its condition. This is
+// the limit of this API server on this machine. s-recovery is from before the first node
+// is healed until the last object is deleted.
 func BenchmarkRemediationStorm(b *testing.B) {
 	const (
-		nodes   = 2000
-		sick    = 200
-		atATime = 50
+		nodes     = 2000
+		unhealthy = 200
+		atATime   = 50
 	)
 	b.Run("nodes=2000", func(b *testing.B) {
 		c := healthCheckFixtureIn(b, fixtureOf(b, nodes))
 		c.stormWithoutController(b, c.pick(atATime), atATime) // the first objects of a kind take longer
-		bare := c.stormWithoutController(b, c.pick(sick), atATime)
+		bare := c.stormWithoutController(b, c.pick(unhealthy), atATime)
 		controller := c.start(b)
 		var whole, after, back, cpu time.Duration
 		var done asked
@@ -98,14 +98,14 @@ func BenchmarkRemediationStorm(b *testing.B) {
 		b.ResetTimer()
 		for b.Loop() {
 			b.StopTimer()
-			names := c.pick(sick)
+			names := c.pick(unhealthy)
 			seen, before, used, work := c.watcher.changes(), c.asked(b), use(b, controller), c.work(b, controller)
 			b.StartTimer()
 			begin := time.Now()
 			err := c.setProblems(b.Context(), names, unhealthyType, corev1.ConditionTrue, atATime)
 			answered := time.Now()
 			if err == nil {
-				err = c.objects.count(b.Context(), sick)
+				err = c.objects.count(b.Context(), unhealthy)
 			}
 			b.StopTimer()
 			if err != nil {
@@ -116,7 +116,7 @@ func BenchmarkRemediationStorm(b *testing.B) {
 			cpu = max(cpu, use(b, controller).cpu-used.cpu)
 			healed, all := c.heal(b, names, before)
 			back, done = max(back, healed), all
-			c.assertTreated(b, seen, done, sick)
+			c.assertTreated(b, seen, done, unhealthy)
 			status = c.work(b, controller).minus(work).statuses
 			b.StartTimer()
 		}
@@ -125,10 +125,10 @@ func BenchmarkRemediationStorm(b *testing.B) {
 		b.ReportMetric(bare.Seconds(), "s-bare")
 		b.ReportMetric(after.Seconds(), "s-after-writes")
 		b.ReportMetric(back.Seconds(), "s-recovery")
-		b.ReportMetric(float64(done.writes())/sick, "writes/life")
-		b.ReportMetric(float64(done.looks)/sick, "looks/life")
+		b.ReportMetric(float64(done.writes())/unhealthy, "writes/life")
+		b.ReportMetric(float64(done.looks)/unhealthy, "looks/life")
 		b.ReportMetric(float64(status), "status-writes")
-		b.ReportMetric(milliseconds(cpu)/sick, "cpu-ms/node")
+		b.ReportMetric(milliseconds(cpu)/unhealthy, "cpu-ms/node")
 		c.report(b, controller)
 	})
 }

@@ -22,13 +22,13 @@ import (
 )
 
 const (
-	// decay is the condition that makes a node of the pool sick.
+	// decay is the condition that makes a node of the pool unhealthy.
 	decay = "NTPProblem"
 	// poolName is the pool of every node.
 	poolName = "default"
 )
 
-// nodePool lets up to a hundred nodes be in repair at once, each as soon as it is sick.
+// nodePool allows a hundred nodes in repair at once, each as soon as it is unhealthy.
 const nodePool = `
 apiVersion: karpenter.sh/v1
 kind: NodePool
@@ -46,15 +46,16 @@ spec:
       requirements: [{key: karpenter.sh/capacity-type, operator: In, values: [spot]}]
 `
 
-// poolFixture is a bed whose nodes all have a NodeClaim. Nobody plays Karpenter: a claim
-// that is deleted stays, with its node, as that of a node which drains.
+// poolFixture is a fixture whose nodes all have a NodeClaim. Karpenter does not run: a
+// deleted claim stays with its node, like that of a draining node.
 type poolFixture struct {
 	*fixture
 	claims *deletions
 	server kubernetes.Interface
 }
 
-// poolFixtureIn gives every node of a bed a claim. The bed is of no use for others afterwards.
+// poolFixtureIn gives every node of a fixture a claim. Other benchmarks cannot use the
+// fixture afterwards.
 func poolFixtureIn(b *testing.B, d *fixture) *poolFixture {
 	b.Helper()
 	ctx := b.Context()
@@ -113,13 +114,13 @@ func poolFixtureIn(b *testing.B, d *fixture) *poolFixture {
 	return &poolFixture{fixture: d, claims: watchDeletions(b, d), server: server}
 }
 
-// claimText is a claim of the size that Karpenter makes them.
+// claimText returns a claim of realistic size.
 func claimText(node string) string {
 	var types []string
 	for i := range 60 {
 		types = append(types, fmt.Sprintf("c%d.%dxlarge", 4+i%5, 1+i/5))
 	}
-	list, _ := json.Marshal(types) //nolint:errchkjson // words always encode
+	list, _ := json.Marshal(types) //nolint:errchkjson // strings always encode
 	return fmt.Sprintf(`{
 		"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
 		"metadata": {"name": %q, "labels": {"karpenter.sh/nodepool": "default", "karpenter.sh/capacity-type": "spot"}, "finalizers": ["karpenter.sh/termination"]},
@@ -129,18 +130,18 @@ func claimText(node string) string {
 		}}`, node, list)
 }
 
-// start runs a controller, and returns when it governs every node.
+// start runs a controller, and returns when the pool counts every node.
 func (p *poolFixture) start(b *testing.B) *install.Controller {
 	b.Helper()
 	controller := p.fixture.start(b)
 	governed := sample(`autohealer_repair_nodes{nodepool="default",rule="Repair/NodePool/default",state="governed"}`)
-	await(b, controller, "the pool to be followed", quiet, func(m measured) bool { return int(m[governed]) == len(p.nodes) })
+	await(b, controller, "the pool to count every node", quiet, func(m measured) bool { return int(m[governed]) == len(p.nodes) })
 	return controller
 }
 
-// repairing is what the API server was asked for repairs.
+// repairing counts the API server's requests for repairs.
 type repairing struct {
-	looks   int // at single nodes
+	looks   int // reads of single nodes
 	marked  int // claims patched
 	deleted int // claims
 	lists   int // of nodes, claims, pools or policies
@@ -169,11 +170,11 @@ func (r repairing) minus(before repairing) repairing {
 // The fixture: 10,000 nodes of 15 KB in one NodePool, each with a NodeClaim of 2.5 KB, a
 // repair block on the pool with a toleration of 0s, and four ConditionSets that do not
 // match; the nodes are drawn with seed (1, 2). One operation is 50 failures, five a
-// second, counted from before the write of the condition is sent until an informer has
-// seen that the claim is being deleted: in between are a page of the ledger, a look at
-// the node, the mark and the deletion. What the API server was asked is asserted: one
-// look, one mark and one deletion for each, no list, and no write to a node. Nobody plays
-// Karpenter.
+// second, measured from before the write of the condition is sent until an informer has
+// seen that the claim is being deleted: in between are a write of the ledger, a read of
+// the node, the mark and the deletion. The benchmark asserts the requests to the API
+// server: one read, one mark and one deletion for each, no list, and no write to a node.
+// Karpenter does not run.
 func BenchmarkConditionToTermination(b *testing.B) {
 	const (
 		nodes    = 10000
@@ -204,7 +205,7 @@ func BenchmarkConditionToTermination(b *testing.B) {
 				took = append(took, p.claims.seen(name).Sub(sent[i]))
 			}
 			if got, want := p.asked(b).minus(asked), (repairing{looks: failures, marked: failures, deleted: failures}); got != want {
-				b.Errorf("%d nodes were terminated, and the API server was asked for %+v, want %+v", failures, got, want)
+				b.Errorf("%d nodes were terminated with the requests %+v, want %+v", failures, got, want)
 			}
 			if got := p.watcher.changes() - seen; got != failures {
 				b.Errorf("nodes were written to %d times: want one condition each", got)
@@ -258,7 +259,7 @@ func (g *deletions) seen(name string) time.Time {
 	return g.at[name]
 }
 
-// wait waits until so many claims are being deleted.
+// wait waits until this number of claims is being deleted.
 func (g *deletions) wait(ctx context.Context, want int) error {
 	return awaitCount(ctx, fmt.Sprintf("%d claims being deleted", want), g.count, func(going int) bool { return going >= want })
 }

@@ -15,27 +15,27 @@ import (
 	"github.com/resourcestack/autohealer/internal/ledger"
 )
 
-// BenchmarkStorm measures how long it takes until the last of 500 nodes that
-// fall sick at once has its taint.
+// BenchmarkStorm measures the time until the last of 500 nodes that become unhealthy at
+// once has its taint.
 //
 // The fixture: 2,000 nodes of 15 KB, the controller manager, four ConditionSets
 // of which one matches, with the default bound of 49% (980 nodes); the 500 are
 // drawn with seed (1, 2). One operation is one storm: 50 clients write the
-// condition of the 500 as fast as the API server lets them, and the controller
-// writes the ledger and the taints. s is counted from before the first write is
-// sent until a watcher has seen the last taint, s-after-writes from the answer
-// to the last write. s-bare is what the same takes without a controller, the
-// clients themselves writing each taint after its condition: what this API
-// server on this machine can do, and nothing can be faster.
+// condition of the 500 as fast as the API server allows, and the controller
+// writes the ledger and the taints. s is measured from before the first write is
+// sent until a watcher has seen the last taint, s-after-writes from the response
+// to the last write. s-bare is the time of the same writes without a controller: the
+// clients themselves write each taint after its condition. This is the limit of this
+// API server on this machine.
 func BenchmarkStorm(b *testing.B) {
 	const (
-		nodes   = 2000
-		sick    = 500
-		atATime = 50
+		nodes     = 2000
+		unhealthy = 500
+		atATime   = 50
 	)
 	b.Run("nodes=2000", func(b *testing.B) {
 		d := fixtureOf(b, nodes)
-		bare := d.stormWithoutController(b, d.pick(sick), atATime)
+		bare := d.stormWithoutController(b, d.pick(unhealthy), atATime)
 		controller := d.start(b)
 		var whole, after, back time.Duration
 		var done work
@@ -43,14 +43,14 @@ func BenchmarkStorm(b *testing.B) {
 		b.ResetTimer()
 		for b.Loop() {
 			b.StopTimer()
-			names := d.pick(sick)
+			names := d.pick(unhealthy)
 			seen, before, used := d.watcher.changes(), d.work(b, controller), use(b, controller)
 			b.StartTimer()
 			begin := time.Now()
 			err := d.setProblems(b.Context(), names, problem, corev1.ConditionTrue, atATime)
 			answered := time.Now()
 			if err == nil {
-				err = d.watcher.allTainted(b.Context(), sick)
+				err = d.watcher.allTainted(b.Context(), unhealthy)
 			}
 			b.StopTimer()
 			if err != nil {
@@ -59,9 +59,9 @@ func BenchmarkStorm(b *testing.B) {
 			last := d.watcher.latest(names)
 			whole, after = max(whole, last.Sub(begin)), max(after, last.Sub(answered))
 			cpu = max(cpu, use(b, controller).cpu-used.cpu)
-			// Events of a storm come late, so they are not waited for.
-			done = await(b, controller, "the answers to all writes", 0, wrote(before.nodes+sick)).minus(before)
-			d.assertTouched(b, seen, done, sick)
+			// Events of a storm arrive late, so await does not wait for them.
+			done = await(b, controller, "the responses to all writes", 0, wrote(before.nodes+unhealthy)).minus(before)
+			d.assertTouched(b, seen, done, unhealthy)
 			back = max(back, d.recover(b, names))
 			b.StartTimer()
 		}
@@ -74,19 +74,19 @@ func BenchmarkStorm(b *testing.B) {
 		b.ReportMetric(float64(done.wasted), "wasted")
 		b.ReportMetric(float64(done.ledger), "ledger-writes")
 		b.ReportMetric(float64(done.statuses), "status-writes")
-		b.ReportMetric(milliseconds(cpu)/sick, "cpu-ms/node")
+		b.ReportMetric(milliseconds(cpu)/unhealthy, "cpu-ms/node")
 		d.report(b, controller)
 	})
 }
 
 // BenchmarkConditionToTaint measures the time from a condition to its taint for
-// nodes that fall sick one after the other.
+// nodes that become unhealthy one after the other.
 //
 // The fixture: 2,000 or 10,000 nodes of 15 KB, the controller manager, four
 // ConditionSets of which one matches; the nodes are drawn with seed (1, 2). One
-// operation is 100 failures, five a second. Each is counted from before the
+// operation is 100 failures, five a second. Each is measured from before the
 // write of the condition is sent until a watcher has seen the taint (p50-ms,
-// p95-ms, max-ms) and, for comparison, from the answer to that write
+// p95-ms, max-ms) and, for comparison, from the response to that write
 // (p95-ms-answered): in between are two writes of the controller, the ledger
 // and the node.
 func BenchmarkConditionToTaint(b *testing.B) {
@@ -121,7 +121,7 @@ func BenchmarkConditionToTaint(b *testing.B) {
 					at := d.watcher.since(name)
 					strict, answered = append(strict, at.Sub(sent[i])), append(answered, at.Sub(acknowledged[i]))
 				}
-				done = await(b, controller, "every taint to be told of", quiet, wrote(before.nodes+failures)).minus(before)
+				done = await(b, controller, "an Event for every taint", quiet, wrote(before.nodes+failures)).minus(before)
 				cpu = use(b, controller).cpu - used.cpu
 				d.assertTouched(b, seen, done, failures)
 				d.recover(b, names)
@@ -141,16 +141,15 @@ func BenchmarkConditionToTaint(b *testing.B) {
 	}
 }
 
-// BenchmarkSteadyState measures what the controller costs while nothing is the
-// matter.
+// BenchmarkSteadyState measures the cost of the controller in a healthy cluster.
 //
 // The fixture: 10,000 healthy nodes of 15 KB, the controller manager, four
 // ConditionSets. One operation is one minute of a cluster whose kubelets and
-// agents say every five minutes that all is well: 33 nodes a second, in an order
-// drawn with seed (1, 2), get new heartbeats in all of their ten conditions.
-// That the controller writes nothing but its lease is asserted. With the webhook it
-// also serves that, and so keeps what it needs for a verdict; nobody asks for one.
-// With a health check there is one that selects every node, beside the sets.
+// agents report every five minutes: 33 nodes a second, in an order drawn with seed
+// (1, 2), get new heartbeats in all of their ten conditions. The benchmark asserts
+// that the controller writes nothing but its lease. With the webhook the controller
+// also serves it, and keeps the data for a verdict; no client calls it. With a health
+// check there is one that selects every node, in addition to the sets.
 func BenchmarkSteadyState(b *testing.B) {
 	const (
 		nodes = 10000
@@ -210,13 +209,13 @@ func BenchmarkSteadyState(b *testing.B) {
 	b.Run("nodes=10000,healthcheck", func(b *testing.B) {
 		steady(b, func(d *fixture) *install.Controller { return healthCheckFixtureIn(b, d).start(b) })
 	})
-	b.Run("nodes=10000,pool", func(b *testing.B) { // the last, for it takes the bed with it
+	b.Run("nodes=10000,pool", func(b *testing.B) { // last, because it makes the fixture unusable
 		steady(b, func(d *fixture) *install.Controller { return poolFixtureIn(b, d).start(b) })
 	})
 }
 
-// pace begins something at an even pace, whether or not what was begun before
-// has ended, and returns when all of it has.
+// pace calls a function at an even pace, without waiting for earlier calls, and returns
+// when all calls have.
 func pace(b *testing.B, count int, every time.Duration, do func(ctx context.Context, i int) error) {
 	b.Helper()
 	ctx, cancel := context.WithCancelCause(b.Context())
@@ -238,8 +237,8 @@ func pace(b *testing.B, count int, every time.Duration, do func(ctx context.Cont
 	}
 }
 
-// failOneByOne makes nodes fall sick one after the other, and returns for each
-// when the write of the condition was sent and when it was answered.
+// failOneByOne makes nodes unhealthy one after the other, and returns for each when the
+// write of the condition was sent and answered.
 func (d *fixture) failOneByOne(b *testing.B, names []string, problem string, every time.Duration) (sent, answered []time.Time) {
 	b.Helper()
 	sent, answered = make([]time.Time, len(names)), make([]time.Time, len(names))
@@ -252,7 +251,7 @@ func (d *fixture) failOneByOne(b *testing.B, names []string, problem string, eve
 	return sent, answered
 }
 
-// recover heals nodes and returns how long the last taint took to go.
+// recover heals nodes and returns the time until the last taint is removed.
 func (d *fixture) recover(b *testing.B, names []string) time.Duration {
 	b.Helper()
 	begin := time.Now()
@@ -266,9 +265,8 @@ func (d *fixture) recover(b *testing.B, names []string) time.Duration {
 	return d.watcher.latest(names).Sub(begin)
 }
 
-// stormWithoutController has the clients write condition and taint of every node
-// one after the other, and returns how long it took until the last taint was
-// seen. It leaves the nodes as they were.
+// stormWithoutController has the clients write condition and taint of every node, one after
+// the other. It returns the time until the last taint was seen, and restores the nodes.
 func (d *fixture) stormWithoutController(b *testing.B, names []string, atATime int) time.Duration {
 	b.Helper()
 	begin := time.Now()
@@ -299,24 +297,24 @@ func (d *fixture) stormWithoutController(b *testing.B, names []string, atATime i
 	return took
 }
 
-// wrote says whether so many nodes were written to.
+// wrote reports whether this number of nodes was written.
 func wrote(nodes int) func(measured) bool {
 	return func(m measured) bool { return m.work().nodes >= nodes }
 }
 
-// assertTouched holds the work of the controller against what had to be done:
-// every sick node was written to by it once, and no other was.
-func (d *fixture) assertTouched(b *testing.B, changesBefore int, done work, sick int) {
+// assertTouched checks the controller's writes: it wrote every unhealthy node once, and no
+// other.
+func (d *fixture) assertTouched(b *testing.B, changesBefore int, done work, unhealthy int) {
 	b.Helper()
-	if done.nodes != sick {
-		b.Errorf("%d nodes are sick, and the controller has made %d writes to nodes", sick, done.nodes)
+	if done.nodes != unhealthy {
+		b.Errorf("%d nodes are unhealthy, but the controller has made %d writes to nodes", unhealthy, done.nodes)
 	}
-	if got := d.watcher.changes() - changesBefore; got != 2*sick {
-		b.Errorf("%d nodes are sick, and nodes were written to %d times: want a condition and a taint each", sick, got)
+	if got := d.watcher.changes() - changesBefore; got != 2*unhealthy {
+		b.Errorf("%d nodes are unhealthy, but nodes were written %d times: want a condition and a taint each", unhealthy, got)
 	}
 }
 
-// work returns what the controller has asked of the API server so far.
+// work returns the controller's requests to the API server so far.
 func (d *fixture) work(b *testing.B, controller *install.Controller) work {
 	b.Helper()
 	page, err := scrape(b.Context(), controller.Metrics)
@@ -326,8 +324,8 @@ func (d *fixture) work(b *testing.B, controller *install.Controller) work {
 	return page.work()
 }
 
-// versions returns the versions of everything that the controller may write to
-// beside nodes and its lease.
+// versions returns the versions of all objects that the controller may write, except nodes
+// and its lease.
 func (d *fixture) versions(b *testing.B) map[string]string {
 	b.Helper()
 	client, err := metadata.NewForConfig(d.cluster.AdminConfig())
@@ -353,18 +351,18 @@ func (d *fixture) versions(b *testing.B) map[string]string {
 		}
 	}
 	if len(versions) < 2 {
-		b.Fatal("there is no ConditionSet: this looks at nothing")
+		b.Fatal("there is no ConditionSet: the benchmark proves nothing")
 	}
 	return versions
 }
 
-// report adds what is of interest in every benchmark.
+// report adds the common metrics of all benchmarks.
 func (d *fixture) report(b *testing.B, controller *install.Controller) {
 	b.Helper()
 	u := use(b, controller)
 	b.ReportMetric(float64(u.resident)/1024, "resident-MB")
 	b.ReportMetric(float64(u.peak)/1024, "peak-MB")
 	if broken := d.watcher.broken(); broken > 0 {
-		b.Logf("the watcher's stream broke %d times since the cluster was made", broken)
+		b.Logf("the watcher's stream broke %d times since the cluster was created", broken)
 	}
 }

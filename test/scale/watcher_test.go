@@ -14,8 +14,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/nodewatch"
 )
 
-// watcher sees nodes as any client does that watches them, and keeps when it
-// saw the taint come and go.
+// watcher watches nodes like any client, and stores when it saw the taint added and
+// removed.
 type watcher struct {
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -29,21 +29,21 @@ type watcher struct {
 // view is what a watcher has seen.
 type view struct {
 	nodes   map[string]taintState
-	tainted int       // nodes that have the taint
-	foreign int       // nodes that have another
-	changes int       // writes to nodes, by anyone
+	tainted int       // nodes with the taint
+	foreign int       // nodes with another taint
+	changes int       // writes to nodes, of any client
 	latest  time.Time // when the last of them was seen
 }
 
-// taintState is what was last seen of a node.
+// taintState is the last seen state of a node.
 type taintState struct {
 	tainted bool
 	since   time.Time // when that was first seen
 	foreign bool
 }
 
-// watchNodes watches from the youngest of the nodes on. It reads them as sparingly
-// as the controller does: on two cores, what the watcher takes is in the figures.
+// watchNodes watches from the newest node on. It decodes as little as the controller: on
+// two cores, the watcher's CPU time affects the results.
 func watchNodes(ctx context.Context, config *rest.Config, nodes []*corev1.Node) (*watcher, error) {
 	source, err := nodewatch.New(config)
 	if err != nil {
@@ -73,8 +73,8 @@ func (w *watcher) stop() {
 	<-w.done
 }
 
-// follow watches until ctx ends. The API server closes a stream that is not read
-// fast enough; then it is taken up where it broke off, as every client does.
+// follow watches until ctx ends. The API server closes a stream that is read too slowly;
+// follow continues where it broke off.
 func (w *watcher) follow(ctx context.Context, source *nodewatch.Source, version string) {
 	for ctx.Err() == nil && w.failure() == nil {
 		stream, err := source.WatchWithContext(ctx, metav1.ListOptions{ResourceVersion: version})
@@ -113,8 +113,7 @@ func (w *watcher) failure() error {
 	return w.failed
 }
 
-// taintStateOf reads a node. Only NoExecute counts: a node that was held back has
-// another effect.
+// taintStateOf reads a node. Only NoExecute counts: a fallback has another effect.
 func taintStateOf(node *corev1.Node) (s taintState) {
 	for _, taint := range node.Spec.Taints {
 		if taint.Key == taintKey && taint.Effect == corev1.TaintEffectNoExecute {
@@ -148,11 +147,11 @@ func (v *view) count(s taintState, by int) {
 	}
 }
 
-// wait returns when what is seen is as it should be.
+// wait waits until the view fulfils a condition.
 func (w *watcher) wait(ctx context.Context, what string, is func(*view) bool) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, maxWait)
 	defer cancel()
-	ticker := time.NewTicker(glance)
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for {
 		w.mu.Lock()
@@ -173,19 +172,19 @@ func (w *watcher) wait(ctx context.Context, what string, is func(*view) bool) er
 	}
 }
 
-// allTainted waits until exactly so many nodes have the taint.
+// allTainted waits until exactly this number of nodes has the taint.
 func (w *watcher) allTainted(ctx context.Context, count int) error {
 	return w.wait(ctx, fmt.Sprintf("%d nodes with the taint", count), func(v *view) bool { return v.tainted == count })
 }
 
-// since returns when the present state of a node was first seen.
+// since returns when the current state of a node was first seen.
 func (w *watcher) since(name string) time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.view.nodes[name].since
 }
 
-// latest returns when the last of some nodes became what it is.
+// latest returns when the last of some nodes changed.
 func (w *watcher) latest(names []string) (at time.Time) {
 	for _, name := range names {
 		if since := w.since(name); since.After(at) {
@@ -195,8 +194,7 @@ func (w *watcher) latest(names []string) (at time.Time) {
 	return at
 }
 
-// broken returns how often the stream broke. What is seen late because of that
-// is in the figures.
+// broken returns how often the stream broke. The results include the delays.
 func (w *watcher) broken() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
