@@ -33,28 +33,27 @@ const (
 	agentPolicies = 3
 )
 
-// TestAgent installs the agent beside the controller's namespace. The controller
-// manager and the scheduler are there to make the pods of the DaemonSet, whose tokens
-// name the nodes that they are on.
+// TestAgent installs the agent next to the controller's namespace. The controller manager
+// and the scheduler create the pods of the DaemonSet, whose tokens name their nodes.
 func TestAgent(t *testing.T) {
 	c := cluster{testbed.New(t, testbed.Config{ControllerManager: true, Scheduler: true})}
-	if !t.Run("installs by one command", c.installsAgent) {
+	if !t.Run("installs with one command", c.installsAgent) {
 		return
 	}
-	t.Run("has policies that the API server understands", func(t *testing.T) {
+	t.Run("has admission policies that compile", func(t *testing.T) {
 		c.understandsPolicies(t, agent, agentPolicies, "['"+agentAccount+"']")
 	})
-	t.Run("has its pods admitted in its own namespace and in no restricted one", c.admitsAgents)
-	t.Run("gives an agent what it needs and nothing else", c.givesAgentLeastRights)
-	t.Run("leaves an agent with the rights of node-problem-detector all but its Lease", c.takesOldRights)
+	t.Run("has its pods admitted in its own namespace, but not in a restricted one", c.admitsAgents)
+	t.Run("gives an agent exactly the necessary rights", c.givesAgentLeastRights)
+	t.Run("lets an agent with the rights of node-problem-detector do all but its Lease", c.takesOldRights)
 	t.Run("binds an agent to its own node", c.guardsNodes)
-	t.Run("lets an agent leave rows to others, and these rows stay", c.yieldsUnderGuard)
-	t.Run("lets an agent say what fits of what it has found", c.staysWithinLimits)
-	t.Run("gives agents a share of the API server of their own", c.sharesAPIServer)
-	t.Run("holds up nobody else", c.guardsNobodyElse)
+	t.Run("lets an agent yield conditions to other writers, and keeps these conditions", c.yieldsUnderGuard)
+	t.Run("lets an agent report findings up to the limits", c.staysWithinLimits)
+	t.Run("gives agents their own priority level in the API server", c.sharesAPIServer)
+	t.Run("does not affect other clients", c.guardsNobodyElse)
 }
 
-// installsAgent applies the manifests as the documentation says, and once more.
+// installsAgent applies the manifests as documented, and once more.
 func (c cluster) installsAgent(t *testing.T) {
 	files := []string{"-f", "controller/1-namespace.yaml", "-f", "agent", "-f", "agent/kmsg"}
 	created, err := c.Kubectl(t.Context(), append([]string{"apply", "--validate=strict"}, files...)...)
@@ -63,7 +62,7 @@ func (c cluster) installsAgent(t *testing.T) {
 	}
 	const objects = 1 + 1 + 7 + 2*agentPolicies + 3 + 2
 	if got := strings.Count(created, " created\n"); got != objects || strings.Count(created, "\n") != objects {
-		t.Errorf("%d objects were made, want %d:\n%s", got, objects, created)
+		t.Errorf("%d objects were created, want %d:\n%s", got, objects, created)
 	}
 	for _, again := range [][]string{{"apply", "--validate=strict"}, {"apply", "--validate=strict", "--server-side"}, {"diff"}} {
 		out, err := c.Kubectl(t.Context(), append(again, files...)...)
@@ -71,25 +70,24 @@ func (c cluster) installsAgent(t *testing.T) {
 			t.Errorf("the second time: %v", err)
 		}
 		if again[0] == "diff" && out != "" {
-			t.Errorf("what is there is not what is written:\n%s", out)
+			t.Errorf("the stored objects differ from the manifests:\n%s", out)
 		}
 	}
-	// One takes the place of the other.
+	// One variant replaces the other.
 	for _, way := range [][]string{{}, {"--server-side"}} {
 		out, err := c.Kubectl(t.Context(), append([]string{"apply", "--validate=strict", "--dry-run=server", "-f", "agent/journal"}, way...)...)
 		if err != nil || !strings.Contains(out, "daemonset.apps/"+agent) {
 			t.Errorf("the other variant, %v: %v\n%s", way, err, out)
 		}
 	}
-	// As large as real ones: the guard compares them field by field.
+	// Nodes of realistic size, because the admission policies compare them field by field.
 	if _, err := c.CreateNodes(t.Context(), testbed.RealNodes(2)); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// understandsPolicies asks what the API server thinks of the expressions of a component,
-// and whether they name the clients that they are to bind, and the conditions that the
-// catalogue gives to Kubernetes.
+// understandsPolicies checks that the admission policies of a component compile, and that
+// they name the right clients and the conditions that belong to Kubernetes in the catalog.
 func (c cluster) understandsPolicies(t *testing.T, component string, count int, clients ...string) {
 	t.Helper()
 	admin := clientFor(t, c.AdminConfig())
@@ -116,7 +114,7 @@ func (c cluster) understandsPolicies(t *testing.T, component string, count int, 
 			t.Errorf("%s: %s: %s", policy.Name, warning.FieldRef, warning.Warning)
 		}
 		if *policy.Spec.FailurePolicy != admissionv1.Fail {
-			t.Errorf("%s: what cannot be judged gets in", policy.Name)
+			t.Errorf("%s: a request that cannot be evaluated is admitted", policy.Name)
 		}
 		for _, validation := range policy.Spec.Validations {
 			if validation.Reason == nil || *validation.Reason != metav1.StatusReasonForbidden {
@@ -153,8 +151,7 @@ func quoted(expression string) []string {
 	return words
 }
 
-// admitsAgents looks at the pods that the DaemonSet has got, and at those that the
-// other variant would have.
+// admitsAgents checks the pods of the DaemonSet, and those of the other variant.
 func (c cluster) admitsAgents(t *testing.T) {
 	admin := clientFor(t, c.AdminConfig())
 	for _, node := range []string{"node-0001", "node-0002"} {
@@ -168,7 +165,7 @@ func (c cluster) admitsAgents(t *testing.T) {
 			}
 		}
 		if n := len(pod.Spec.Containers[0].VolumeMounts); n != len(pod.Spec.Volumes) {
-			t.Errorf("%s has %d volumes and %d mounts: the API server has added a token of its own", pod.Name, len(pod.Spec.Volumes), n)
+			t.Errorf("%s has %d volumes and %d mounts: the API server has added its own token", pod.Name, len(pod.Spec.Volumes), n)
 		}
 	}
 	for variant, privileged := range map[string]bool{"kmsg": true, "journal": false} {
@@ -192,10 +189,10 @@ func (c cluster) admitsAgents(t *testing.T) {
 			return v.HostPath != nil && slices.Contains([]string{"/run/containerd", "/run/dbus", "/run/systemd", "/proc", "/run", "/"}, v.HostPath.Path)
 		})
 		if powerful && !privileged {
-			t.Errorf("%s has no privileges, and a folder by which it can have them all", variant)
+			t.Errorf("%s is unprivileged, but a mounted folder gives it all privileges", variant)
 		}
 		create := func(namespace string, change func(*corev1.PodSpec)) error {
-			// With the account that the other namespace has as well.
+			// The account has the same name in the other namespace.
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "trial", Namespace: namespace}, Spec: *spec.DeepCopy()}
 			pod.Spec.ServiceAccountName = "default"
 			change(&pod.Spec)
@@ -208,7 +205,8 @@ func (c cluster) admitsAgents(t *testing.T) {
 		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `violates PodSecurity "restricted`) {
 			t.Errorf("%s in %s: %v", variant, namespace, err)
 		}
-		// Of what is not restricted, only the folders, its network and its user are left.
+		// Only the host folders, the host network and the user violate the restricted
+		// profile.
 		if privileged != strings.Contains(fmt.Sprint(err), "privileged (") {
 			t.Errorf("%s in %s: %v", variant, namespace, err)
 		}
@@ -229,8 +227,8 @@ func (c cluster) admitsAgents(t *testing.T) {
 	}
 }
 
-// Both variants look for the same, as far as their rights go, and what they find is known
-// to the catalogue.
+// Both variants have the same checks as far as their rights allow, and the catalog has all
+// of their conditions.
 func TestTheVariantsOfTheAgentLookForTheSame(t *testing.T) {
 	read := func(variant, file string) (monitor map[string]any) {
 		data, _ := agentManifest(t, variant)
@@ -250,8 +248,8 @@ func TestTheVariantsOfTheAgentLookForTheSame(t *testing.T) {
 	if !reflect.DeepEqual(kmsg, journal) {
 		t.Errorf("they look for\n%v\n%v", kmsg, journal)
 	}
-	// Who may ask the container runtime may have it do anything: the variant without
-	// privileges does not.
+	// Access to the container runtime allows everything, so the unprivileged variant does
+	// not have it.
 	checks, fewer := read("kmsg", "health-checks.json"), read("journal", "health-checks.json")
 	taken := 0
 	for _, list := range []string{"conditions", "rules"} {
@@ -274,7 +272,7 @@ func TestTheVariantsOfTheAgentLookForTheSame(t *testing.T) {
 		for _, condition := range conditions {
 			kind, _ := condition.(map[string]any)["type"].(string)
 			if known, ok := catalog.Lookup(kind); !ok || known.Source == catalog.Kubernetes {
-				t.Errorf("%q is none that the catalogue knows of agents", kind)
+				t.Errorf("%q is not a condition of agents in the catalog", kind)
 			}
 			seen++
 		}
@@ -286,7 +284,7 @@ func TestTheVariantsOfTheAgentLookForTheSame(t *testing.T) {
 
 const runtimeUnhealthy = "ContainerRuntimeUnhealthy"
 
-// agentPod waits for the pod that the DaemonSet has on a node.
+// agentPod waits for the pod of the DaemonSet on a node.
 func (c cluster) agentPod(t *testing.T, node string) *corev1.Pod {
 	t.Helper()
 	admin := clientFor(t, c.AdminConfig())
@@ -308,8 +306,8 @@ func (c cluster) agentPod(t *testing.T, node string) *corev1.Pod {
 	return pod
 }
 
-// agentOn returns a client with the token that the kubelet of a node would mount into
-// the agent's pod there.
+// agentOn returns a client with the token that a node's kubelet would mount into the
+// agent's pod.
 func (c cluster) agentOn(t *testing.T, node string) kubernetes.Interface {
 	t.Helper()
 	pod := c.agentPod(t, node)
@@ -327,7 +325,7 @@ func (c cluster) agentOn(t *testing.T, node string) kubernetes.Interface {
 	return clientFor(t, config)
 }
 
-// agentWithoutNode returns a client with a token that is bound to nothing.
+// agentWithoutNode returns a client with an unbound token.
 func (c cluster) agentWithoutNode(t *testing.T) kubernetes.Interface {
 	t.Helper()
 	config, err := c.ServiceAccountConfig(t.Context(), agent, agent)
@@ -344,28 +342,27 @@ var agentAllowed = []request{
 }
 
 var agentForbidden = []request{
-	// Nodes: their status and nothing else, and of others only by name.
+	// Nodes: only their status, and others only by name.
 	{"list", "nodes", ""}, {"watch", "nodes", ""}, {"create", "nodes", ""}, {"update", "nodes n1", ""}, {"patch", "nodes n1", ""},
 	{"delete", "nodes n1", ""}, {"update", "nodes/status n1", ""}, {"get", "nodes/proxy n1", ""}, {"create", "nodes/proxy n1", ""},
-	// Leases: no look around, no end, nowhere else.
+	// Leases: no list, no deletion, no other namespace.
 	{"get", leases + " autohealer-agent-n1", namespace}, {"update", leases + " autohealer-agent-n1", namespace},
 	{"list", leases, namespace}, {"watch", leases, namespace}, {"delete", leases + " autohealer-agent-n1", namespace}, {"deletecollection", leases, namespace},
 	{"create", leases, agent}, {"get", leases + " n1", "kube-node-lease"}, {"update", leases + " n1", "kube-node-lease"}, {"update", leases + " node-n1", nodeLocks},
-	// Events: no others, and none that are told.
+	// Events: no other Events, and no changes of existing ones.
 	{"get", "events e1", "default"}, {"list", "events", "default"}, {"delete", "events e1", "default"}, {"update", "events e1", "default"}, {"patch", "events e1", "default"},
 	{"create", "events", "kube-system"}, {"create", "events", namespace}, {"create", "events.events.k8s.io", "default"},
-	// What the kubelet mounts, nobody needs to read over the API.
+	// The kubelet mounts these, so reading them over the API is unnecessary.
 	{"get", "configmaps autohealer-agent-config", agent}, {"list", "configmaps", agent}, {"get", "secrets s1", agent}, {"get", "secrets s1", namespace}, {"get", "configmaps autohealer-ledger", namespace},
 	{"get", "pods p1", agent}, {"list", "pods", ""}, {"create", "pods", agent}, {"create", "pods/exec p1", agent}, {"create", "pods/eviction p1", "default"},
 	{"update", "daemonsets.apps autohealer-agent", agent}, {"get", sets + " s1", ""}, {"get", checks + " c1", ""},
-	// The way to more rights, or around the guard.
+	// Escalation of rights, and bypassing the admission policies.
 	{"create", "serviceaccounts/token " + agent, agent}, {"delete", "validatingadmissionpolicies.admissionregistration.k8s.io autohealer-agent-nodes", ""},
 	{"delete", "validatingadmissionpolicybindings.admissionregistration.k8s.io autohealer-agent-nodes", ""},
 	{"create", "clusterrolebindings.rbac.authorization.k8s.io", ""}, {"impersonate", "users admin", ""}, {"impersonate", "userextras/authentication.kubernetes.io/node-name n2", ""}, {"*", "*.*", ""},
 }
 
-// givesAgentLeastRights asks in words; what the guard lets through of it is shown in
-// deed.
+// givesAgentLeastRights checks RBAC by access reviews. The guard tests send real requests.
 func (c cluster) givesAgentLeastRights(t *testing.T) {
 	client := c.agentOn(t, "node-0001")
 	for answer, requests := range map[bool][]request{true: agentAllowed, false: agentForbidden} {
@@ -377,7 +374,7 @@ func (c cluster) givesAgentLeastRights(t *testing.T) {
 	}
 }
 
-// sharesAPIServer asks the API server which flow the requests of an agent belong to.
+// sharesAPIServer checks the priority and fairness flow of an agent's requests.
 func (c cluster) sharesAPIServer(t *testing.T) {
 	admin := clientFor(t, c.AdminConfig())
 	flow := func(name string) types.UID {
@@ -407,7 +404,7 @@ func (c cluster) sharesAPIServer(t *testing.T) {
 	})
 	client := clientFor(t, config)
 	for name, test := range map[string]struct {
-		do   deed
+		do   apiCall
 		flow string
 	}{
 		"conditions": {apply(mine, row("KernelDeadlock", "False")), "autohealer-agents"},

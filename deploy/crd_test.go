@@ -23,8 +23,8 @@ const seed = "../api/autohealer/v1alpha1/testdata/seed.yaml"
 func (c cluster) servesCRDs(t *testing.T) {
 	for _, test := range []struct {
 		name  string
-		known []string // the names that kubectl knows it by
-		field string   // one whose explanation says something
+		known []string // the names that kubectl accepts
+		field string   // a field with an explanation
 		says  string
 	}{
 		{sets, []string{"conditionset", "cset", "autohealer"}, "conditionset.spec.conditions.status", "true, false or unknown"},
@@ -97,8 +97,7 @@ func (c cluster) takesSeed(t *testing.T) {
 	}
 }
 
-// storedAsWritten looks at what the API server keeps, and at what the Go type
-// makes of it.
+// storedAsWritten checks the stored objects, and their Go form.
 func (c cluster) storedAsWritten(t *testing.T) {
 	t.Helper()
 	var raw struct {
@@ -137,7 +136,7 @@ func (c cluster) versions(t *testing.T) map[string]string {
 	return found
 }
 
-// rawClient speaks JSON with a group.
+// rawClient sends JSON for a group.
 func (c cluster) rawClient(t *testing.T, group schema.GroupVersion) rest.Interface {
 	t.Helper()
 	config := c.AdminConfig()
@@ -150,7 +149,7 @@ func (c cluster) rawClient(t *testing.T, group schema.GroupVersion) rest.Interfa
 	return client
 }
 
-// list reads all sets as the controller does: all or none.
+// list reads all sets like the controller: all or none.
 func (c cluster) list(t *testing.T) *v1alpha1.ConditionSetList {
 	t.Helper()
 	data, err := c.rawClient(t, v1alpha1.GroupVersion).Get().Resource("conditionsets").Do(t.Context()).Raw()
@@ -177,8 +176,7 @@ func (c cluster) patchStatus(t *testing.T, name, patch string) error {
 		Param("fieldManager", account).Body([]byte(patch)).Do(t.Context()).Error()
 }
 
-// takesGoType writes sets as programs do: with every field that Go has, empty or
-// not.
+// takesGoType writes sets like a program: with every field of the Go type, empty or not.
 func (c cluster) takesGoType(t *testing.T) {
 	set := &v1alpha1.ConditionSet{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "ConditionSet"},
@@ -220,7 +218,7 @@ func (c cluster) takesGoType(t *testing.T) {
 	}
 }
 
-// good is a set that nothing is wrong with.
+// good is a valid set.
 const good = `
 apiVersion: autohealer.resourcestack.com/v1alpha1
 kind: ConditionSet
@@ -241,7 +239,7 @@ func (c cluster) refusesBadSets(t *testing.T) {
 		old, new string
 		says     string
 	}{
-		{"an effect that is none", "effect: NoExecute", "effect: Evict", `spec.effect: Unsupported value: "Evict": supported values: "NoExecute", "NoSchedule", "PreferNoSchedule"`},
+		{"an invalid effect", "effect: NoExecute", "effect: Evict", `spec.effect: Unsupported value: "Evict": supported values: "NoExecute", "NoSchedule", "PreferNoSchedule"`},
 		{"no effect", "  effect: NoExecute\n", "", "spec.effect: Required value"},
 		{"no taint key", "  taintKey: example.com/combination\n", "", "spec.taintKey: Required value"},
 		{"an empty taint key", "example.com/combination", "''", "spec.taintKey: Invalid value"},
@@ -252,11 +250,11 @@ func (c cluster) refusesBadSets(t *testing.T) {
 		{"a condition without a type", "    A:", "    '':", "a condition type has 1 to 316 characters"},
 		{"conditions as a list", "    A:\n      status: true", "  - A", "spec.conditions"},
 		{"a duration in bare seconds", "status: true", "status: true\n      duration: 300", "spec.conditions.A.duration"},
-		{"a word that there is not", "status: true", "status: true\n      durtion: 300s", "spec.conditions.A.durtion"},
+		{"an unknown field", "status: true", "status: true\n      durtion: 300s", "spec.conditions.A.durtion"},
 		{"a bound in words", "effect:", "maxUnhealthy: half\n  effect:", "spec.maxUnhealthy: Invalid value"},
-		{"a bound of more than all", "effect:", "maxUnhealthy: 101%\n  effect:", "want a number of nodes such as 3, or a share such as 49%"},
+		{"a bound above 100%", "effect:", "maxUnhealthy: 101%\n  effect:", "want a number of nodes such as 3, or a share such as 49%"},
 		{"a negative bound", "effect:", "maxUnhealthy: -1\n  effect:", "want a number of nodes such as 3, or a share such as 49%"},
-		{"a bound that no number holds", "effect:", "maxUnhealthy: 3000000000\n  effect:", "want a number of nodes such as 3, or a share such as 49%"},
+		{"a bound that is too large", "effect:", "maxUnhealthy: 3000000000\n  effect:", "want a number of nodes such as 3, or a share such as 49%"},
 		{"a type in words", "type: Combination", "type: the kubelet is sick", "want a name of letters, digits, dashes, underscores and dots such as KubeletContainerRuntimeUnhealthy, or one with a domain before it such as example.com/FanBroken"},
 		{"a taint key in words", "example.com/combination", "example.com/my combination", "such as example.com/KernelDeadlock; value and effect of the taint are not part of its key"},
 		{"a taint key with its effect", "example.com/combination", "example.com/combination:NoExecute", "value and effect of the taint are not part of its key"},
@@ -280,19 +278,19 @@ func (c cluster) refusesBadSets(t *testing.T) {
 				}
 				_, err := c.Kubectl(t.Context(), "apply", kind, "-f", file(t, bad))
 				if err == nil {
-					t.Fatal("it was taken")
+					t.Fatal("it was accepted")
 				}
 				_, answer, _ := strings.Cut(err.Error(), "exit status 1: ")
 				if !strings.Contains(answer, test.says) {
-					t.Errorf("it says\n%s\nwant something with\n%s", answer, test.says)
+					t.Errorf("the error is\n%s\nwant\n%s", answer, test.says)
 				}
 			})
 		}
 	}
 }
 
-// storesOnlyReadable tries to store, past kubectl, what the Go type could not
-// hold. Whatever is taken must leave the list readable.
+// storesOnlyReadable tries to store, without kubectl, values that the Go type cannot hold.
+// The list must stay readable.
 func (c cluster) storesOnlyReadable(t *testing.T) {
 	create := func(name, spec string) error {
 		return c.rawClient(t, v1alpha1.GroupVersion).Post().Resource("conditionsets").Body([]byte(`{
@@ -305,7 +303,7 @@ func (c cluster) storesOnlyReadable(t *testing.T) {
 	specs := []struct {
 		name  string
 		spec  string
-		taken v1alpha1.ConditionStatus // the status as it is read; nothing if the set is refused
+		taken v1alpha1.ConditionStatus // the status as read; empty if the set is refused
 	}{
 		{"boolean", spec(`true`, ``), "True"},
 		{"letters", spec(`"uNkNoWn"`, ``), "Unknown"},
@@ -369,7 +367,7 @@ func (c cluster) storesOnlyReadable(t *testing.T) {
 		{`{"observedGeneration": 9223372036854775808}`, !isTaken, !isRead},
 		{`{"nodes": [{"name": "a"}]}`, !isTaken, !isRead},
 		{`{"conditions": [{"type": "A", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-03-01T12:00:00Z"}]}`, isTaken, isRead},
-		// The API server knows more times than Go does.
+		// The API server accepts more time formats than Go.
 		{`{"conditions": [{"type": "A", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-03-01t12:00:00z"}]}`, isTaken, !isRead},
 		{`{"conditions": [{"type": "A", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-03-01T12:00:00+99:99"}]}`, isTaken, !isRead},
 		{`{"conditions": [{"type": "A", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-03-01T12:00:00Z", "observedGeneration": 9223372036854775808}]}`, !isTaken, !isRead},
@@ -381,7 +379,7 @@ func (c cluster) storesOnlyReadable(t *testing.T) {
 		}
 		sets := c.list(t).Items
 		if len(sets) != len(want) {
-			t.Errorf("after status %s the list is not whole", test.status)
+			t.Errorf("after status %s the list is incomplete", test.status)
 		}
 		for _, set := range sets {
 			empty := cmp.Equal(set.Status, v1alpha1.ConditionSetStatus{})
@@ -422,7 +420,7 @@ func (c cluster) printsColumns(t *testing.T) {
 	}
 }
 
-// prints compares what kubectl prints, but for the age at the end of each line.
+// prints compares kubectl's output without the age at the end of each line.
 func (c cluster) prints(t *testing.T, want []string, args ...string) {
 	t.Helper()
 	out, err := c.Kubectl(t.Context(), args...)

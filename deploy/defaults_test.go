@@ -14,8 +14,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/observe"
 )
 
-// takesDefaults applies the default sets in each way there is, and looks at
-// whether what is stored says what the catalogue decides.
+// takesDefaults applies the default sets in every documented way, and compares the stored
+// sets with the catalog.
 func (c cluster) takesDefaults(t *testing.T) {
 	for _, kind := range []string{"--server-side=false", "--server-side=true"} {
 		t.Run("by apply "+kind, func(t *testing.T) {
@@ -63,8 +63,8 @@ func (c cluster) takesDefaults(t *testing.T) {
 	})
 }
 
-// storedAsDecided holds the stored sets against the catalogue, and against what
-// the controller makes of them.
+// storedAsDecided compares the stored sets with the catalog, and with the controller's form
+// of them.
 func (c cluster) storedAsDecided(t *testing.T, dryRun bool) {
 	t.Helper()
 	want := map[string]v1alpha1.ConditionSetSpec{}
@@ -84,7 +84,7 @@ func (c cluster) storedAsDecided(t *testing.T, dryRun bool) {
 		want[known.Type] = spec
 	}
 	if len(want) == 0 {
-		t.Fatal("the catalogue has no defaults: this test looks at nothing")
+		t.Fatal("the catalog has no defaults: the test proves nothing")
 	}
 	got := map[string]v1alpha1.ConditionSetSpec{}
 	for _, set := range c.list(t).Items {

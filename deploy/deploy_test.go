@@ -27,60 +27,60 @@ import (
 const (
 	namespace = "autohealer-system"
 	account   = "autohealer-controller"
-	// controllerPolicies is how many admission policies the controller comes with.
+	// controllerPolicies is the number of the controller's admission policies.
 	controllerPolicies = 7
 
-	// limit bounds the waits: long enough for two busy cores.
+	// limit bounds the waits. It suits two busy cores.
 	limit = 30 * time.Second
-	// glance is how often a wait looks.
-	glance = 20 * time.Millisecond
+	// pollInterval is the time between two checks of a wait.
+	pollInterval = 20 * time.Millisecond
 )
 
-// TestDeploy installs everything into one cluster and looks at it from all
-// sides. The controller manager is there to make pods of the Deployment.
+// TestDeploy installs everything into one cluster and checks it. The controller manager
+// creates the pods of the Deployment.
 func TestDeploy(t *testing.T) {
 	c := cluster{testbed.New(t, testbed.Config{ControllerManager: true})}
-	if !t.Run("installs by one command", c.installs) {
-		return // there is nothing to look at
+	if !t.Run("installs with one command", c.installs) {
+		return // nothing to check
 	}
-	t.Run("has policies that the API server understands", func(t *testing.T) {
+	t.Run("has admission policies that compile", func(t *testing.T) {
 		c.understandsPolicies(t, account, controllerPolicies, "['system:serviceaccount:"+namespace+":"+account+"']", "'system:nodes' in ")
 	})
-	t.Run("keeps out only what nobody has judged", c.guardsOnlyItsOwn)
+	t.Run("refuses only objects that the webhook has not judged", c.guardsOnlyItsOwn)
 	t.Run("serves the CRDs", c.servesCRDs)
-	t.Run("takes the seed as it is written", c.takesSeed)
-	t.Run("takes the default sets", c.takesDefaults)
-	t.Run("takes what the Go type writes", c.takesGoType)
-	t.Run("refuses bad sets in words", c.refusesBadSets)
-	t.Run("refuses what does not compile and nothing else", c.agreesWithCompiler)
-	t.Run("keeps what was stored before it knew better", c.keepsWhatIsStored)
-	t.Run("stores nothing that hides the other sets", c.storesOnlyReadable)
-	t.Run("prints the columns that people look for", c.printsColumns)
-	t.Run("takes repair policies as people write them", c.takesRepairPolicies)
-	t.Run("takes what the Go type writes of a repair policy", c.takesTypedRepairPolicy)
-	t.Run("refuses bad repair policies in words", c.refusesBadRepairPolicies)
-	t.Run("stores nothing that hides the other repair policies", c.storesOnlyReadableRepairPolicies)
+	t.Run("accepts the example sets unchanged", c.takesSeed)
+	t.Run("accepts the default sets", c.takesDefaults)
+	t.Run("accepts sets of the Go type", c.takesGoType)
+	t.Run("refuses invalid sets with a message", c.refusesBadSets)
+	t.Run("refuses exactly the sets that do not compile", c.agreesWithCompiler)
+	t.Run("keeps sets that were stored before the rules", c.keepsWhatIsStored)
+	t.Run("stores nothing that makes the list of sets unreadable", c.storesOnlyReadable)
+	t.Run("prints the columns of sets", c.printsColumns)
+	t.Run("accepts repair policies as users write them", c.takesRepairPolicies)
+	t.Run("accepts repair policies of the Go type", c.takesTypedRepairPolicy)
+	t.Run("refuses invalid repair policies with a message", c.refusesBadRepairPolicies)
+	t.Run("stores nothing that makes the list of repair policies unreadable", c.storesOnlyReadableRepairPolicies)
 	t.Run("prints the columns of repair policies", c.printsRepairPolicyColumns)
-	t.Run("takes health checks as people have written them", c.takesHealthChecks)
-	t.Run("takes what the Go type writes of a health check", c.takesTypedHealthCheck)
-	t.Run("refuses bad health checks in words", c.refusesBadHealthChecks)
-	t.Run("refuses of health checks what does not compile and nothing else", c.agreesWithHealthCheckCompiler)
-	t.Run("works with the CRD that others installed", c.worksWithTheOtherCRD)
-	t.Run("stores nothing that hides the other health checks", c.storesOnlyReadableHealthChecks)
+	t.Run("accepts health checks as users write them", c.takesHealthChecks)
+	t.Run("accepts health checks of the Go type", c.takesTypedHealthCheck)
+	t.Run("refuses invalid health checks with a message", c.refusesBadHealthChecks)
+	t.Run("refuses exactly the health checks that do not compile", c.agreesWithHealthCheckCompiler)
+	t.Run("works with medik8s' own CRD", c.worksWithTheOtherCRD)
+	t.Run("stores nothing that makes the list of health checks unreadable", c.storesOnlyReadableHealthChecks)
 	t.Run("prints the columns of health checks", c.printsHealthCheckColumns)
 	t.Run("has its pods admitted in a restricted namespace", c.admitsPods)
-	t.Run("takes the network policy", c.takesNetworkPolicy)
-	t.Run("gives the controller what it needs and nothing else", c.givesLeastRights)
-	t.Run("gives it what putting back needs by a file of its own", c.givesRightsToRestore)
-	t.Run("gives it what those ask for who serve remediations", c.gathersRights)
-	t.Run("is given a file of statements as the page says", c.takesStatements)
-	t.Run("is removed as the page says", c.isRemoved)
+	t.Run("accepts the network policy", c.takesNetworkPolicy)
+	t.Run("gives the controller exactly the necessary rights", c.givesLeastRights)
+	t.Run("gives it the rights to restore the schema by a separate file", c.givesRightsToRestore)
+	t.Run("gives it the rights that remediators aggregate", c.gathersRights)
+	t.Run("gets a file of conditions as documented", c.takesStatements)
+	t.Run("is removed as documented", c.isRemoved)
 }
 
-// cluster is where everything is installed.
+// cluster is the cluster with everything installed.
 type cluster struct{ *testbed.Cluster }
 
-// installs applies the manifests as the documentation says, and once more.
+// installs applies the manifests as documented, and once more.
 func (c cluster) installs(t *testing.T) {
 	files := []string{"-f", "crds", "-f", "shared", "-f", "controller"}
 	created, err := c.Kubectl(t.Context(), append([]string{"apply", "--validate=strict"}, files...)...)
@@ -89,7 +89,7 @@ func (c cluster) installs(t *testing.T) {
 	}
 	const objects = 21 + 2*controllerPolicies
 	if got := strings.Count(created, " created\n"); got != objects || strings.Count(created, "\n") != objects {
-		t.Errorf("%d objects were made, want %d:\n%s", got, objects, created)
+		t.Errorf("%d objects were created, want %d:\n%s", got, objects, created)
 	}
 	for _, again := range [][]string{{"apply", "--validate=strict"}, {"apply", "--validate=strict", "--server-side"}, {"diff"}} {
 		out, err := c.Kubectl(t.Context(), append(again, files...)...)
@@ -97,13 +97,13 @@ func (c cluster) installs(t *testing.T) {
 			t.Errorf("the second time: %v", err)
 		}
 		if again[0] == "diff" && out != "" {
-			t.Errorf("what is there is not what is written:\n%s", out)
+			t.Errorf("the stored objects differ from the manifests:\n%s", out)
 		}
 	}
 }
 
-// guardsOnlyItsOwn looks at a cluster whose webhook is not up yet, and then takes
-// the webhook away: what follows is about what the API server does by itself.
+// guardsOnlyItsOwn checks a cluster whose webhook is not running yet, and then removes the
+// webhook. The following tests check the API server alone.
 func (c cluster) guardsOnlyItsOwn(t *testing.T) {
 	const harmless = `
 apiVersion: autohealer.resourcestack.com/v1alpha1
@@ -112,10 +112,10 @@ metadata: {name: harmless, finalizers: [example.com/wait]}
 spec: {type: Harmless, effect: NoSchedule, taintKey: example.com/harmless, conditions: {Harmless: {status: true}}}
 `
 	set := file(t, harmless)
-	eventually(t, "the API server asking the webhook", func() error {
+	eventually(t, "the API server to call the webhook", func() error {
 		_, err := c.Kubectl(t.Context(), "apply", "-f", set, "--dry-run=server")
 		if err == nil || !strings.Contains(err.Error(), `failed calling webhook "conditionsets.autohealer.resourcestack.com"`) {
-			return fmt.Errorf("a set that nobody has judged: %w", err)
+			return fmt.Errorf("a set that the webhook has not judged: %w", err)
 		}
 		return nil
 	})
@@ -134,10 +134,10 @@ spec: {type: Harmless, effect: NoSchedule, taintKey: example.com/harmless, condi
 			case "[nodepools] [karpenter.sh]":
 				asked[about] = true
 				if *hook.FailurePolicy != "Ignore" {
-					t.Errorf("%s can hold Karpenter up", hook.Name)
+					t.Errorf("%s can block Karpenter", hook.Name)
 				}
 			default:
-				t.Errorf("%s is asked about %s", hook.Name, about)
+				t.Errorf("%s is called for %s", hook.Name, about)
 			}
 		}
 		if *hook.SideEffects != "None" || *hook.TimeoutSeconds > 5 {
@@ -145,26 +145,26 @@ spec: {type: Harmless, effect: NoSchedule, taintKey: example.com/harmless, condi
 		}
 	}
 	if len(asked) != 4 {
-		t.Errorf("it is asked only about %v", asked)
+		t.Errorf("it is called only for %v", asked)
 	}
 	if _, err := c.Kubectl(t.Context(), "apply", "-f", seedCheck, "--dry-run=server"); err == nil || !strings.Contains(err.Error(), `failed calling webhook "nodehealthchecks.autohealer.resourcestack.com"`) {
-		t.Errorf("a health check that nobody has judged: %v", err)
+		t.Errorf("a health check that the webhook has not judged: %v", err)
 	}
 	if _, err := c.Kubectl(t.Context(), "apply", "-f", seedPolicy, "--dry-run=server"); err == nil || !strings.Contains(err.Error(), `failed calling webhook "repairpolicies.autohealer.resourcestack.com"`) {
-		t.Errorf("a repair policy that nobody has judged: %v", err)
+		t.Errorf("a repair policy that the webhook has not judged: %v", err)
 	}
-	// A set that is there, by whatever way, can be labelled and deleted.
+	// An existing set can be labelled and deleted.
 	if err := hooks.Delete(t.Context(), "autohealer", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the webhook being gone", func() error {
+	eventually(t, "the webhook to be removed", func() error {
 		_, err := c.Kubectl(t.Context(), "create", "-f", set, "-f", seedCheck, "-f", seedPolicy)
 		return err
 	})
 	if _, err := c.Kubectl(t.Context(), "apply", "-f", "controller"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the webhook being back", func() error {
+	eventually(t, "the webhook to be installed again", func() error {
 		if _, err := c.Kubectl(t.Context(), "patch", "conditionset", "harmless", "--type=merge", "-p", `{"spec": {"effect": "NoExecute"}}`, "--dry-run=server"); err == nil {
 			return errors.New("a set can be changed")
 		}
@@ -180,7 +180,7 @@ spec: {type: Harmless, effect: NoSchedule, taintKey: example.com/harmless, condi
 			t.Errorf("with the webhook down: %v", err)
 		}
 	}
-	// So can a repair policy, and its status be written.
+	// So can a repair policy, and its status can be written.
 	if err := c.patchPolicyStatus(t, `{"status": {"nodes": 3}}`); err != nil {
 		t.Errorf("with the webhook down: %v", err)
 	}
@@ -202,15 +202,15 @@ spec: {type: Harmless, effect: NoSchedule, taintKey: example.com/harmless, condi
 	if err := hooks.Delete(t.Context(), "autohealer", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the webhook being gone", func() error {
+	eventually(t, "the webhook to be removed", func() error {
 		_, err := c.Kubectl(t.Context(), "apply", "-f", set, "--dry-run=server")
 		return err
 	})
 	c.deleteChecks(t)
 }
 
-// brakes pauses and switches off policies of every kind while the webhook is down. What
-// does more than that is not let through.
+// brakes pauses and disables policies of every kind while the webhook is down. Other
+// changes are refused.
 func (c cluster) brakes(t *testing.T) {
 	t.Helper()
 	for _, test := range []struct {
@@ -268,11 +268,11 @@ func TestManifestsAreAllOfTheFiles(t *testing.T) {
 		}
 	}
 	if files < 11 {
-		t.Errorf("found %d files: this test looks at nothing", files)
+		t.Errorf("found %d files: the test proves nothing", files)
 	}
 }
 
-// takesNetworkPolicy applies it, and holds it against the Deployment.
+// takesNetworkPolicy applies the network policy, and compares it with the Deployment.
 func (c cluster) takesNetworkPolicy(t *testing.T) {
 	if _, err := c.Kubectl(t.Context(), "apply", "--validate=strict", "-f", "network"); err != nil {
 		t.Fatal(err)
@@ -300,7 +300,7 @@ func (c cluster) takesNetworkPolicy(t *testing.T) {
 	}
 	for _, port := range deployment.Spec.Template.Spec.Containers[0].Ports {
 		if !open[port.Name] {
-			t.Errorf("the port %s is closed to everybody", port.Name)
+			t.Errorf("the port %s is closed for all clients", port.Name)
 		}
 		delete(open, port.Name)
 	}
@@ -309,8 +309,8 @@ func (c cluster) takesNetworkPolicy(t *testing.T) {
 	}
 }
 
-// admitsPods waits for the pods of the Deployment: only of them does the API
-// server ask whether they are restricted.
+// admitsPods waits for the pods of the Deployment: the API server checks the restricted
+// profile only for pods.
 func (c cluster) admitsPods(t *testing.T) {
 	admin := clientFor(t, c.AdminConfig())
 	var pods []corev1.Pod
@@ -334,7 +334,7 @@ func (c cluster) admitsPods(t *testing.T) {
 		}
 		for _, toleration := range pod.Spec.Tolerations {
 			if toleration.Effect == corev1.TaintEffectNoExecute && *toleration.TolerationSeconds != 60 {
-				t.Errorf("%s: the API server added a toleration of its own: %+v", pod.Name, toleration)
+				t.Errorf("%s: the API server added its own toleration: %+v", pod.Name, toleration)
 			}
 		}
 	}
@@ -342,7 +342,7 @@ func (c cluster) admitsPods(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the budget counting both", func() error {
+	eventually(t, "the budget to count both", func() error {
 		if budget, err = admin.PolicyV1().PodDisruptionBudgets(namespace).Get(t.Context(), account, metav1.GetOptions{}); err != nil {
 			return err
 		}
@@ -352,8 +352,8 @@ func (c cluster) admitsPods(t *testing.T) {
 		return nil
 	})
 
-	// The namespace does refuse what is not restricted, and a pod of ours is
-	// refused as soon as one of its restrictions is taken away.
+	// The namespace refuses pods that are not restricted, including a pod of ours without
+	// one of its restrictions.
 	deployment, err := admin.AppsV1().Deployments(namespace).Get(t.Context(), account, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -377,7 +377,7 @@ func (c cluster) admitsPods(t *testing.T) {
 	}
 }
 
-// tokens are for how long the tokens live that are mounted into the first container.
+// tokens returns the lifetimes of the tokens that are mounted into the first container.
 func tokens(pod corev1.PodSpec) (seconds []int64) {
 	for _, volume := range pod.Volumes {
 		isMounted := slices.ContainsFunc(pod.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool {
@@ -395,7 +395,7 @@ func tokens(pod corev1.PodSpec) (seconds []int64) {
 	return seconds
 }
 
-// createPod asks whether a changed pod of the Deployment would be admitted.
+// createPod checks in dry run whether a changed pod of the Deployment is admitted.
 func createPod(ctx context.Context, admin kubernetes.Interface, d *appsv1.Deployment, change func(*corev1.PodSpec)) error {
 	template := d.Spec.Template.DeepCopy()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "trial", Labels: template.Labels}, Spec: template.Spec}
@@ -413,10 +413,10 @@ func clientFor(t *testing.T, config *rest.Config) kubernetes.Interface {
 	return client
 }
 
-// eventually waits until check finds nothing wrong any more.
+// eventually waits until check returns no error.
 func eventually(t *testing.T, what string, check func() error) {
 	t.Helper()
-	look := time.NewTicker(glance)
+	look := time.NewTicker(pollInterval)
 	defer look.Stop()
 	for deadline := time.Now().Add(limit); ; <-look.C {
 		err := check()
@@ -439,7 +439,7 @@ func file(t *testing.T, manifest string) string {
 	return path
 }
 
-// getJSON reads what kubectl gets.
+// getJSON reads the output of kubectl get.
 func (c cluster) getJSON(t *testing.T, into any, args ...string) {
 	t.Helper()
 	out, err := c.Kubectl(t.Context(), append([]string{"get", "-o", "json"}, args...)...)

@@ -21,14 +21,14 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// wary is an agent's reporter that the guard binds to its node.
-type wary struct {
+// guardedAgent is an agent's reporter that the admission policies bind to its node.
+type guardedAgent struct {
 	*testing.T
 	*report.Reporter
 	admin *kubernetes.Clientset
 }
 
-func (c cluster) wary(t *testing.T, lookEvery time.Duration, kinds ...string) *wary {
+func (c cluster) guardedAgent(t *testing.T, lookEvery time.Duration, kinds ...string) *guardedAgent {
 	t.Helper()
 	config, err := c.ServiceAccountConfig(t.Context(), agent, agent, testbed.WithNode(theirs))
 	if err != nil {
@@ -46,7 +46,7 @@ func (c cluster) wary(t *testing.T, lookEvery time.Duration, kinds ...string) *w
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &wary{T: t, Reporter: reporter, admin: admin}
+	w := &guardedAgent{T: t, Reporter: reporter, admin: admin}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { reporter.Run(ctx); close(done) }()
@@ -61,12 +61,12 @@ func (c cluster) wary(t *testing.T, lookEvery time.Duration, kinds ...string) *w
 	return w
 }
 
-func (w *wary) says(kind, reason string) {
+func (w *guardedAgent) says(kind, reason string) {
 	w.Take(finding.Report{Conditions: []finding.Condition{{Type: kind, Status: catalog.False, Reason: reason, Message: "100% " + reason, Since: time.Now()}}})
 }
 
-// patches writes a whole row as node-problem-detector does: he owns what he changes.
-func (w *wary) patches(kind, reason string) {
+// patches writes a whole condition like node-problem-detector: it owns the changed fields.
+func (w *guardedAgent) patches(kind, reason string) {
 	w.Helper()
 	body := fmt.Sprintf(`{"status": {"conditions": [{"type": %q, "status": "True", "reason": %[2]q, "message": %[2]q, "lastHeartbeatTime": %[3]q, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}`,
 		kind, reason, time.Now().Add(-time.Minute).UTC().Format(time.RFC3339))
@@ -75,15 +75,15 @@ func (w *wary) patches(kind, reason string) {
 	}
 }
 
-func (w *wary) applies(rows ...string) {
+func (w *guardedAgent) applies(rows ...string) {
 	w.Helper()
 	if err := applyBody(theirs, "gitops", `"status": {"conditions": [`+strings.Join(rows, ", ")+`]}`)(w.Context(), w.admin); err != nil {
 		w.Fatal(err)
 	}
 }
 
-// row returns a row of the node and whether the agent owns something of it.
-func (w *wary) row(kind string) (found *corev1.NodeCondition, ours bool) {
+// row returns a condition of the node and whether the agent owns a part of it.
+func (w *guardedAgent) row(kind string) (found *corev1.NodeCondition, ours bool) {
 	w.Helper()
 	node, err := w.admin.CoreV1().Nodes().Get(w.Context(), theirs, metav1.GetOptions{})
 	if err != nil {
@@ -100,7 +100,7 @@ func (w *wary) row(kind string) (found *corev1.NodeCondition, ours bool) {
 	return found, ours
 }
 
-func (w *wary) becomes(kind, reason string) {
+func (w *guardedAgent) becomes(kind, reason string) {
 	w.Helper()
 	eventually(w.T, kind+" is "+reason, func() error {
 		if row, _ := w.row(kind); (row == nil) != (reason == "") || row != nil && row.Reason != reason {
@@ -110,22 +110,22 @@ func (w *wary) becomes(kind, reason string) {
 	})
 }
 
-// leaves waits until the agent has left a row to another, whole.
-func (w *wary) leaves(kind, reason string) {
+// leaves waits until the agent has yielded a complete condition to another writer.
+func (w *guardedAgent) leaves(kind, reason string) {
 	w.Helper()
 	eventually(w.T, kind+" is left", func() error {
 		row, ours := w.row(kind)
 		if row == nil || row.Reason != reason || row.Status == "" || row.LastHeartbeatTime.IsZero() {
-			w.Fatalf("%s, which is another's, is %v", kind, row)
+			w.Fatalf("%s, which belongs to another writer, is %v", kind, row)
 		}
 		if ours {
-			return errors.New("it is ours still")
+			return errors.New("the agent still owns it")
 		}
 		return nil
 	})
 }
 
-func (w *wary) isNeverRefused() {
+func (w *guardedAgent) isNeverRefused() {
 	w.Helper()
 	for outcome, n := range w.Counts().Requests {
 		if outcome.Result == "forbidden" {
@@ -134,11 +134,11 @@ func (w *wary) isNeverRefused() {
 	}
 }
 
-// yieldsUnderGuard has an agent leave rows that it made to others who write in them: the
-// guard refuses nothing of it, and nothing of theirs goes.
+// yieldsUnderGuard has an agent yield its conditions to other writers. The admission
+// policies refuse none of its writes, and no condition of the other writers is lost.
 func (c cluster) yieldsUnderGuard(t *testing.T) {
-	t.Run("a row that another patches again and again", func(t *testing.T) {
-		w := c.wary(t, 300*time.Millisecond, "CperHardwareErrorFatal", "XfsShutdown")
+	t.Run("a condition that another writer patches again and again", func(t *testing.T) {
+		w := c.guardedAgent(t, 300*time.Millisecond, "CperHardwareErrorFatal", "XfsShutdown")
 		w.patches("CperHardwareErrorFatal", "Theirs")
 		w.becomes("CperHardwareErrorFatal", "Ours")
 		w.patches("CperHardwareErrorFatal", "TheirsAgain")
@@ -147,15 +147,15 @@ func (c cluster) yieldsUnderGuard(t *testing.T) {
 		w.becomes("XfsShutdown", "New")
 		w.isNeverRefused()
 	})
-	t.Run("a row whose monitor goes while another writes it", func(t *testing.T) {
-		w := c.wary(t, time.Hour, "FrequentKubeletRestart", "XfsShutdown")
+	t.Run("a condition whose monitor is removed while another writer writes it", func(t *testing.T) {
+		w := c.guardedAgent(t, time.Hour, "FrequentKubeletRestart", "XfsShutdown")
 		w.patches("FrequentKubeletRestart", "Theirs")
 		w.Take(finding.Report{Gone: []string{"FrequentKubeletRestart"}})
 		w.leaves("FrequentKubeletRestart", "Theirs")
 		w.isNeverRefused()
 	})
-	t.Run("a row that the other leaves too, when its monitor is gone", func(t *testing.T) {
-		w := c.wary(t, 300*time.Millisecond, "CorruptDockerOverlay2", "XfsShutdown")
+	t.Run("a condition that the other writer drops, too, after its monitor is removed", func(t *testing.T) {
+		w := c.guardedAgent(t, 300*time.Millisecond, "CorruptDockerOverlay2", "XfsShutdown")
 		w.applies(`{"type": "CorruptDockerOverlay2", "reason": "Theirs"}`)
 		w.becomes("CorruptDockerOverlay2", "Ours")
 		w.applies(`{"type": "CorruptDockerOverlay2", "reason": "TheirsAgain"}`)
@@ -168,23 +168,23 @@ func (c cluster) yieldsUnderGuard(t *testing.T) {
 	})
 }
 
-// staysWithinLimits has an agent find more than it may write: it says what fits, and the
-// guard refuses nothing of it.
+// staysWithinLimits has an agent find more than it may write. It reports as much as the
+// limits allow, and the admission policies refuse none of its writes.
 func (c cluster) staysWithinLimits(t *testing.T) {
 	const found = report.MostConditions + 20
-	w := c.wary(t, time.Hour)
+	w := c.guardedAgent(t, time.Hour)
 	var r finding.Report
 	for i := range found {
 		r.Conditions = append(r.Conditions, finding.Condition{
 			Type: fmt.Sprintf("Row%04d", i), Status: catalog.True, Reason: strings.Repeat("R", 1000), Message: strings.Repeat("ü", 5000), Since: time.Now(),
 		})
 	}
-	r.Source = "kubelet" // which a monitor may be called, and an Event must not be told by
+	r.Source = "kubelet" // allowed as the name of a monitor, but not as the source of an Event
 	r.Events = []finding.Event{{ID: "1", Severity: finding.Warn, Time: time.Now(), Reason: strings.Repeat("R", 1000), Message: strings.Repeat("ü", 5000)}}
 	w.Take(r)
-	eventually(t, "all that fits being written", func() error {
+	eventually(t, "all findings within the limits to be written", func() error {
 		if counts := w.Counts(); counts.EventsSent != 1 || counts.Pending || counts.LeaseRenewed.IsZero() {
-			return fmt.Errorf("it has counted %+v", counts)
+			return fmt.Errorf("the agent has counted %+v", counts)
 		}
 		return nil
 	})
@@ -195,6 +195,6 @@ func (c cluster) staysWithinLimits(t *testing.T) {
 	w.becomes("Row0000", strings.Repeat("R", report.LongestReason-len("…"))+"…")
 	events, err := w.admin.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "reportingComponent=autohealer-agent/kubelet"})
 	if err != nil || len(events.Items) != 1 || events.Items[0].Source.Component != "autohealer-agent/kubelet" {
-		t.Errorf("the Events that it told are %v, %v", events.Items, err)
+		t.Errorf("the agent's Events are %v, %v", events.Items, err)
 	}
 }

@@ -25,15 +25,15 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
 )
 
-// try is a write, and what the guard says to it; nothing if it lets the write pass.
+// try is a write with the expected refusal, empty if the write is allowed.
 type try struct {
 	name string
-	do   deed
+	do   apiCall
 	want string
 }
 
-// TestControllerGuard tries the policies of the controller's manifests with the tokens
-// and certificates of those whom they bind.
+// TestControllerGuard tests the admission policies of the controller's manifests with the
+// tokens and certificates of the clients that they bind.
 func TestControllerGuard(t *testing.T) {
 	c := cluster{testbed.New(t, testbed.Config{})}
 	if _, err := c.Kubectl(t.Context(), "apply", "-f", "crds", "-f", "shared", "-f", "controller"); err != nil {
@@ -42,10 +42,10 @@ func TestControllerGuard(t *testing.T) {
 	if _, err := c.CreateNodes(t.Context(), testbed.RealNodes(2)); err != nil {
 		t.Fatal(err)
 	}
-	t.Run("keeps kubelets from what the controller believes", c.guardsRecords)
+	t.Run("keeps kubelets from writing annotations that the controller trusts", c.guardsRecords)
 	client := c.mightyController(t)
-	t.Run("binds the controller to what it does", func(t *testing.T) { c.guardsController(t, client) })
-	t.Run("binds the controller to what it does with Karpenter's objects", func(t *testing.T) { c.guardsClaims(t, client) })
+	t.Run("limits the controller to its own writes", func(t *testing.T) { c.guardsController(t, client) })
+	t.Run("limits the controller to its own writes to Karpenter's objects", func(t *testing.T) { c.guardsClaims(t, client) })
 }
 
 // attempts makes the writes one after the other.
@@ -59,7 +59,7 @@ func attempts(t *testing.T, client kubernetes.Interface, tries []try) {
 			case try.want == "" && err != nil:
 				t.Errorf("refused: %v", err)
 			case try.want != "" && (!apierrors.IsForbidden(err) || !strings.Contains(err.Error(), try.want)):
-				t.Errorf("want %q; it says: %v", try.want, err)
+				t.Errorf("want %q; the error is: %v", try.want, err)
 			}
 		})
 		if try.want != "" {
@@ -67,11 +67,11 @@ func attempts(t *testing.T, client kubernetes.Interface, tries []try) {
 		}
 	}
 	if refused == 0 || refused == len(tries) {
-		t.Errorf("%d of %d writes are to be refused: this test shows nothing", refused, len(tries))
+		t.Errorf("%d of %d writes must be refused: the test proves nothing", refused, len(tries))
 	}
 }
 
-// guardsRecords writes as the kubelet of a node, to which NodeRestriction gives the
+// guardsRecords writes as the kubelet of a node. NodeRestriction allows it to write the
 // annotations of its node.
 func (c cluster) guardsRecords(t *testing.T) {
 	admin := clientFor(t, c.AdminConfig())
@@ -80,7 +80,7 @@ func (c cluster) guardsRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	kubelet := clientFor(t, config)
-	annotate := func(key, value string, subresources ...string) deed {
+	annotate := func(key, value string, subresources ...string) apiCall {
 		return patch(mine, types.MergePatchType, fmt.Sprintf(`{"metadata": {"annotations": {%q: %s}}}`, key, value), subresources...)
 	}
 	const record, veto = "autohealer.resourcestack.com/record", "autohealer.resourcestack.com/do-not-repair"
@@ -92,7 +92,7 @@ func (c cluster) guardsRecords(t *testing.T) {
 	const refusal = "a kubelet may not write annotations on its node that Autohealer acts on: "
 	tries := 0
 	eventually(t, "the guard", func() error {
-		tries++ // what does not change is not refused
+		tries++ // an unchanged value is not refused
 		if err := annotate(veto, fmt.Sprintf(`"%d"`, tries))(t.Context(), kubelet); !apierrors.IsForbidden(err) {
 			return fmt.Errorf("it is not there yet: %w", err)
 		}
@@ -111,11 +111,11 @@ func (c cluster) guardsRecords(t *testing.T) {
 		{"a confirmation that it is healthy", annotate("remediation.medik8s.io/manually-confirmed-healthy", `"x"`), refusal + "remediation.medik8s.io/manually-confirmed-healthy"},
 		{"all annotations gone", patch(mine, types.MergePatchType, `{"metadata": {"annotations": null}}`), refusal},
 	})
-	// It may come with a node that is not there yet.
+	// A kubelet may also create its node with annotations.
 	if config, err = c.NodeConfig("node-0009"); err != nil {
 		t.Fatal(err)
 	}
-	joins := func(annotations map[string]string) deed {
+	joins := func(annotations map[string]string) apiCall {
 		return func(ctx context.Context, client kubernetes.Interface) error {
 			_, err := client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-0009", Annotations: annotations}}, metav1.CreateOptions{})
 			return err
@@ -127,8 +127,8 @@ func (c cluster) guardsRecords(t *testing.T) {
 	})
 }
 
-// rawly asks for something by its path: of other kinds than a client knows.
-func rawly(verb, path string, kind types.PatchType, body string) deed {
+// rawly sends a request by its path, for kinds that the client does not know.
+func rawly(verb, path string, kind types.PatchType, body string) apiCall {
 	return func(ctx context.Context, client kubernetes.Interface) error {
 		request := client.CoreV1().RESTClient().Verb(verb).AbsPath(path)
 		if body != "" {
@@ -138,8 +138,8 @@ func rawly(verb, path string, kind types.PatchType, body string) deed {
 	}
 }
 
-// mightyController returns a client with a token of the controller, which has all rights
-// of the cluster: what is refused, the guard refuses.
+// mightyController returns a client with a token of the controller and all rights of the
+// cluster: every refusal is by the admission policies.
 func (c cluster) mightyController(t *testing.T) kubernetes.Interface {
 	t.Helper()
 	admin := clientFor(t, c.AdminConfig())
@@ -169,11 +169,12 @@ func (c cluster) mightyController(t *testing.T) kubernetes.Interface {
 	return client
 }
 
-// guardsController has a controller do what it must, and what a thief of its token would.
+// guardsController makes the controller's necessary writes, and the writes of a thief of
+// its token.
 func (c cluster) guardsController(t *testing.T, client kubernetes.Interface) {
 	t.Helper()
 	admin := clientFor(t, c.AdminConfig())
-	// As much as an agent may say: what the expressions may cost is bounded.
+	// The maximal content of an agent: the cost of the expressions is limited.
 	full := func(status, reason string) (rows []string) {
 		for i := range report.MostConditions {
 			said := strings.Replace(row(fmt.Sprintf("Row%04d", i), status), "100% of it", strings.Repeat("x", report.LongestMessage), 1)
@@ -181,7 +182,7 @@ func (c cluster) guardsController(t *testing.T, client kubernetes.Interface) {
 		}
 		return rows
 	}
-	for _, prepare := range []deed{
+	for _, prepare := range []apiCall{
 		apply(theirs, full("False", "Tested")...), createLease("medik8s-leases", "node-theirs"), createLease(namespace, "autohealer-agent-"+theirs),
 		apply(mine, row("KernelDeadlock", "True"), row("XfsShutdown", "False")),
 		patch(mine, types.StrategicMergePatchType, `{"spec": {"taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}, {"key": "example.com/theirs", "effect": "NoSchedule"}]},
@@ -191,8 +192,8 @@ func (c cluster) guardsController(t *testing.T, client kubernetes.Interface) {
 			t.Fatal(err)
 		}
 	}
-	// A change of the configuration of webhooks, by an update.
-	hooks := func(change func(*admissionv1.ValidatingWebhookConfiguration)) deed {
+	// hooks updates the webhook configuration.
+	hooks := func(change func(*admissionv1.ValidatingWebhookConfiguration)) apiCall {
 		return func(ctx context.Context, client kubernetes.Interface) error {
 			configs := client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
 			config, err := configs.Get(ctx, "autohealer", metav1.GetOptions{})
@@ -205,43 +206,43 @@ func (c cluster) guardsController(t *testing.T, client kubernetes.Interface) {
 		}
 	}
 	type configuration = *admissionv1.ValidatingWebhookConfiguration
-	merge := func(node, body string, subresources ...string) deed {
+	merge := func(node, body string, subresources ...string) apiCall {
 		return patchAs(account, node, types.MergePatchType, body, subresources...)
 	}
 	silent := func(kind, status, reason string) string {
 		return fmt.Sprintf(`{"type": %q, "status": %q, "reason": %q, "message": "x", "lastHeartbeatTime": "2026-11-15T12:00:00Z", "lastTransitionTime": "2026-11-15T13:00:00Z"}`, kind, status, reason)
 	}
-	taints := func(keys ...string) deed {
+	taints := func(keys ...string) apiCall {
 		var list []string
 		for _, key := range keys {
 			list = append(list, fmt.Sprintf(`{"key": %q, "effect": "NoSchedule"}`, key))
 		}
 		return merge(mine, `{"spec": {"taints": [`+strings.Join(list, ", ")+`]}}`)
 	}
-	takeLease := func(name, holder string) deed {
+	takeLease := func(name, holder string) apiCall {
 		return func(ctx context.Context, client kubernetes.Interface) error {
 			_, err := client.CoordinationV1().Leases("medik8s-leases").Patch(ctx, name, types.MergePatchType, []byte(fmt.Sprintf(`{"spec": {"holderIdentity": %q}}`, holder)), metav1.PatchOptions{})
 			return err
 		}
 	}
-	deleteLease := func(in, name string) deed {
+	deleteLease := func(in, name string) apiCall {
 		return func(ctx context.Context, client kubernetes.Interface) error {
 			return client.CoordinationV1().Leases(in).Delete(ctx, name, metav1.DeleteOptions{})
 		}
 	}
-	createMap := func(name string) deed {
+	createMap := func(name string) apiCall {
 		return func(ctx context.Context, client kubernetes.Interface) error {
 			_, err := client.CoreV1().ConfigMaps(namespace).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 			return err
 		}
 	}
-	createRevision := func(name, label string) deed {
+	createRevision := func(name, label string) apiCall {
 		return func(ctx context.Context, client kubernetes.Interface) error {
 			_, err := client.AppsV1().ControllerRevisions(namespace).Create(ctx, &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{label: "x"}}, Data: runtime.RawExtension{Raw: []byte(`{}`)}, Revision: 1}, metav1.CreateOptions{})
 			return err
 		}
 	}
-	tell := func(controller string) deed {
+	tell := func(controller string) apiCall {
 		return func(ctx context.Context, client kubernetes.Interface) error {
 			_, err := client.EventsV1().Events("default").Create(ctx, &eventsv1.Event{
 				ObjectMeta: metav1.ObjectMeta{GenerateName: "e-"}, EventTime: metav1.NowMicro(), ReportingController: controller, ReportingInstance: "x",
@@ -250,7 +251,7 @@ func (c cluster) guardsController(t *testing.T, client kubernetes.Interface) {
 			return err
 		}
 	}
-	tellOld := func(controller, component string) deed {
+	tellOld := func(controller, component string) apiCall {
 		return func(ctx context.Context, client kubernetes.Interface) error {
 			_, err := client.CoreV1().Events("default").Create(ctx, &corev1.Event{
 				ObjectMeta: metav1.ObjectMeta{GenerateName: "e-", Namespace: "default"}, ReportingController: controller, Source: corev1.EventSource{Component: component}, Reason: "Tested", Type: "Normal",
@@ -260,13 +261,13 @@ func (c cluster) guardsController(t *testing.T, client kubernetes.Interface) {
 		}
 	}
 	const certSecret = "autohealer-webhook-cert"
-	patchSecret := func(in, name, body string) deed {
+	patchSecret := func(in, name, body string) apiCall {
 		return func(ctx context.Context, client kubernetes.Interface) error {
 			_, err := client.CoreV1().Secrets(in).Patch(ctx, name, types.MergePatchType, []byte(body), metav1.PatchOptions{})
 			return err
 		}
 	}
-	createSecret := func(in, name string) deed {
+	createSecret := func(in, name string) apiCall {
 		return func(ctx context.Context, client kubernetes.Interface) error {
 			_, err := client.CoreV1().Secrets(in).Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 			return err
@@ -293,54 +294,54 @@ func (c cluster) guardsController(t *testing.T, client kubernetes.Interface) {
 		ofAgent     = "the controller may not make conditions those of an agent: "
 		theirRow    = "NTPProblem"
 	)
-	// The API server takes such notes at their word, except through the status.
+	// The API server believes these managedFields, except through the status.
 	const claim = `{"metadata": {"managedFields": [{"manager": "autohealer-agent", "operation": "Apply", "apiVersion": "v1", "subresource": "status", "fieldsType": "FieldsV1",
 		"fieldsV1": {"f:status": {"f:conditions": {"k:{\"type\":\"` + theirRow + `\"}": {".": {}, "f:type": {}}}}}}]}}`
 	attempts(t, client, []try{
-		{"has its certificate trusted", hooks(func(config configuration) {
+		{"writes its CA bundle", hooks(func(config configuration) {
 			for i := range config.Webhooks {
 				config.Webhooks[i].ClientConfig.CABundle = c.AdminConfig().CAData
 			}
 		}), ""},
-		{"has another trusted", hooks(func(config configuration) {
+		{"writes another CA bundle", hooks(func(config configuration) {
 			config.Webhooks[0].ClientConfig.CABundle = slices.Concat(c.AdminConfig().CAData, []byte("\n"))
 		}), ""},
-		{"is asked about Secrets too", hooks(func(config configuration) {
+		{"registers its webhook for Secrets", hooks(func(config configuration) {
 			config.Webhooks[0].Rules[0].APIGroups, config.Webhooks[0].Rules[0].Resources = []string{""}, []string{"secrets"}
 		}), bundle + "nothing else of "},
-		{"is asked about Secrets by one webhook more", hooks(func(config configuration) {
+		{"adds a webhook for Secrets", hooks(func(config configuration) {
 			more := *config.Webhooks[0].DeepCopy()
 			more.Name = "more.example.com"
 			config.Webhooks = append(config.Webhooks, more)
 		}), bundle + "nothing else of more.example.com"},
-		{"one webhook less", hooks(func(config configuration) { config.Webhooks = config.Webhooks[1:] }), bundle + "nothing else of "},
-		{"another place to ask", hooks(func(config configuration) { config.Webhooks[0].ClientConfig.Service.Name = "theirs" }), bundle + "nothing else of "},
+		{"removes a webhook", hooks(func(config configuration) { config.Webhooks = config.Webhooks[1:] }), bundle + "nothing else of "},
+		{"changes the address of a webhook", hooks(func(config configuration) { config.Webhooks[0].ClientConfig.Service.Name = "theirs" }), bundle + "nothing else of "},
 		{"fewer conditions", hooks(func(config configuration) { config.Webhooks[0].MatchConditions = nil }), bundle + "nothing else of "},
-		{"a finalizer of the webhooks", hooks(func(config configuration) { config.Finalizers = []string{"example.com/stay"} }), bundle + "not the metadata"},
+		{"adds a finalizer to the webhooks", hooks(func(config configuration) { config.Finalizers = []string{"example.com/stay"} }), bundle + "not the metadata"},
 		{"another configuration", func(ctx context.Context, client kubernetes.Interface) error {
 			_, err := client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(ctx, &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}}, metav1.CreateOptions{})
 			return err
 		}, oneHook},
-		{"a configuration that changes objects", func(ctx context.Context, client kubernetes.Interface) error {
+		{"creates a mutating webhook", func(ctx context.Context, client kubernetes.Interface) error {
 			_, err := client.AdmissionregistrationV1().MutatingWebhookConfigurations().Create(ctx, &admissionv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "autohealer"}}, metav1.CreateOptions{})
 			return err
 		}, oneHook},
-		{"the webhooks deleted", func(ctx context.Context, client kubernetes.Interface) error {
+		{"deletes the webhooks", func(ctx context.Context, client kubernetes.Interface) error {
 			return client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(ctx, "autohealer", metav1.DeleteOptions{})
 		}, oneHook},
 
 		{"places a taint", taints("node.kubernetes.io/unschedulable", "example.com/theirs", "example.com/ours"), ""},
-		{"removes it", taints("node.kubernetes.io/unschedulable", "example.com/theirs"), ""},
+		{"removes its taint", taints("node.kubernetes.io/unschedulable", "example.com/theirs"), ""},
 		{"removes a taint of Kubernetes", taints("example.com/theirs"), components + "node.kubernetes.io/unschedulable"},
-		{"places one of Karpenter", taints("node.kubernetes.io/unschedulable", "karpenter.sh/disrupted"), components + "karpenter.sh/disrupted"},
-		{"places one of the Cluster Autoscaler", taints("node.kubernetes.io/unschedulable", "ToBeDeletedByClusterAutoscaler"), components + "ToBeDeletedByClusterAutoscaler"},
+		{"places a taint of Karpenter", taints("node.kubernetes.io/unschedulable", "karpenter.sh/disrupted"), components + "karpenter.sh/disrupted"},
+		{"places a taint of the Cluster Autoscaler", taints("node.kubernetes.io/unschedulable", "ToBeDeletedByClusterAutoscaler"), components + "ToBeDeletedByClusterAutoscaler"},
 		{"writes the record", merge(mine, `{"metadata": {"annotations": {"autohealer.resourcestack.com/record": "{}"}}}`), ""},
 		{"removes the record", merge(mine, `{"metadata": {"annotations": {"autohealer.resourcestack.com/record": null}}}`), ""},
 		{"removes a confirmation", merge(mine, `{"metadata": {"annotations": {"remediation.medik8s.io/manually-confirmed-healthy": null}}}`), ""},
 		{"confirms", merge(mine, `{"metadata": {"annotations": {"remediation.medik8s.io/manually-confirmed-healthy": ""}}}`), annotation + "remediation.medik8s.io/manually-confirmed-healthy"},
-		{"an annotation of another", merge(mine, `{"metadata": {"annotations": {"theirs": "y"}}}`), annotation + "theirs"},
-		{"an annotation of another gone", merge(mine, `{"metadata": {"annotations": {"theirs": null}}}`), annotation + "theirs"},
-		{"its annotation by the status", merge(mine, `{"metadata": {"annotations": {"autohealer.resourcestack.com/record": "{}"}}}`, "status"), annotation + "autohealer.resourcestack.com/record"},
+		{"writes an annotation of another writer", merge(mine, `{"metadata": {"annotations": {"theirs": "y"}}}`), annotation + "theirs"},
+		{"deletes an annotation of another writer", merge(mine, `{"metadata": {"annotations": {"theirs": null}}}`), annotation + "theirs"},
+		{"writes its annotation by the status", merge(mine, `{"metadata": {"annotations": {"autohealer.resourcestack.com/record": "{}"}}}`, "status"), annotation + "autohealer.resourcestack.com/record"},
 		{"a label", merge(mine, `{"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}}`), metadata + "labels"},
 		{"a finalizer", merge(mine, `{"metadata": {"finalizers": ["example.com/stay"]}}`), metadata + "finalizers"},
 		{"a label by the status", merge(mine, `{"metadata": {"labels": {"a": "b"}}}`, "status"), metadata + "labels"},
@@ -348,26 +349,26 @@ func (c cluster) guardsController(t *testing.T, client kubernetes.Interface) {
 		{"a network of pods", merge(theirs, `{"spec": {"podCIDR": "10.9.0.0/24", "podCIDRs": ["10.9.0.0/24"]}}`), spec + "podCIDR"},
 		{"an address", merge(mine, `{"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}}`, "status"), status + "addresses"},
 		{"the images", merge(mine, `{"status": {"images": null}}`, "status"), status + "images"},
-		{"that a node is not ready", patchAs(account, mine, types.StrategicMergePatchType, `{"status": {"conditions": [`+row("Ready", "False")+`]}}`, "status"), ofAgents + "Ready"},
-		{"that nothing is known of a node", patchAs(account, mine, types.StrategicMergePatchType, `{"status": {"conditions": [`+silent("Ready", "Unknown", "AgentSilent")+`]}}`, "status"), ofAgents + "Ready"},
-		{"a condition of another agent", applyBody(mine, agent, `"status": {"conditions": [`+row("KernelDeadlock", "True")+`, `+row("XfsShutdown", "False")+`, `+silent(theirRow, "Unknown", "AgentSilent")+`]}`), ofAgents + theirRow},
+		{"reports that a node is not ready", patchAs(account, mine, types.StrategicMergePatchType, `{"status": {"conditions": [`+row("Ready", "False")+`]}}`, "status"), ofAgents + "Ready"},
+		{"reports a node as Unknown", patchAs(account, mine, types.StrategicMergePatchType, `{"status": {"conditions": [`+silent("Ready", "Unknown", "AgentSilent")+`]}}`, "status"), ofAgents + "Ready"},
+		{"writes a condition of another agent", applyBody(mine, agent, `"status": {"conditions": [`+row("KernelDeadlock", "True")+`, `+row("XfsShutdown", "False")+`, `+silent(theirRow, "Unknown", "AgentSilent")+`]}`), ofAgents + theirRow},
 		{"a new condition", apply(mine, row("KernelDeadlock", "True"), row("XfsShutdown", "False"), silent("New", "Unknown", "AgentSilent")), ofAgents + "New"},
-		{"that a condition of the agent is over", apply(mine, row("KernelDeadlock", "False"), row("XfsShutdown", "False")), ofAgents + "KernelDeadlock"},
-		{"a condition of the agent gone", apply(mine, row("KernelDeadlock", "True")), ofAgents + "XfsShutdown"},
-		{"claims a condition of Kubernetes for the agent, as it stands", apply(mine, row("KernelDeadlock", "True"), row("XfsShutdown", "False"), `{"type": "Ready"}`), ofAgent + "Ready"},
-		{"then writes that", apply(mine, row("KernelDeadlock", "True"), row("XfsShutdown", "False"), silent("Ready", "Unknown", "AgentSilent")), ofAgents + "Ready"},
-		{"claims one of another for the agent", apply(mine, row("KernelDeadlock", "True"), row("XfsShutdown", "False"), `{"type": "`+theirRow+`"}`), ofAgent + theirRow},
-		{"notes on the node that it is the agent's", merge(mine, claim), ofAgent + theirRow},
-		{"that the agent is silent", apply(mine, silent("KernelDeadlock", "Unknown", "AgentSilent"), row("XfsShutdown", "False")), ""},
-		{"that an agent that has said all it may is silent", apply(theirs, full("Unknown", "AgentSilent")...), ""},
-		{"that one is well again", apply(theirs, full("False", "Tested")...), ofAgents + "Row0000, Row0001"},
+		{"clears a condition of the agent", apply(mine, row("KernelDeadlock", "False"), row("XfsShutdown", "False")), ofAgents + "KernelDeadlock"},
+		{"deletes a condition of the agent", apply(mine, row("KernelDeadlock", "True")), ofAgents + "XfsShutdown"},
+		{"claims an unchanged condition of Kubernetes for the agent", apply(mine, row("KernelDeadlock", "True"), row("XfsShutdown", "False"), `{"type": "Ready"}`), ofAgent + "Ready"},
+		{"then writes that condition", apply(mine, row("KernelDeadlock", "True"), row("XfsShutdown", "False"), silent("Ready", "Unknown", "AgentSilent")), ofAgents + "Ready"},
+		{"claims a condition of another writer for the agent", apply(mine, row("KernelDeadlock", "True"), row("XfsShutdown", "False"), `{"type": "`+theirRow+`"}`), ofAgent + theirRow},
+		{"writes managedFields in the name of the agent", merge(mine, claim), ofAgent + theirRow},
+		{"marks the agent as silent", apply(mine, silent("KernelDeadlock", "Unknown", "AgentSilent"), row("XfsShutdown", "False")), ""},
+		{"marks an agent with the maximal content as silent", apply(theirs, full("Unknown", "AgentSilent")...), ""},
+		{"reports a condition of the agent as healthy", apply(theirs, full("False", "Tested")...), ofAgents + "Row0000, Row0001"},
 		{"a condition of Kubernetes that the agent has", func(ctx context.Context, client kubernetes.Interface) error {
 			if err := apply(mine, row("KernelDeadlock", "True"), row("XfsShutdown", "False"), `{"type": "Ready"}`)(ctx, admin); err != nil {
 				return err
 			}
 			return apply(mine, row("KernelDeadlock", "True"), row("XfsShutdown", "False"), silent("Ready", "Unknown", "AgentSilent"))(ctx, client)
 		}, ofAgents + "Ready"},
-		{"a node deleted", func(ctx context.Context, client kubernetes.Interface) error {
+		{"deletes a node", func(ctx context.Context, client kubernetes.Interface) error {
 			return client.CoreV1().Nodes().Delete(ctx, mine, metav1.DeleteOptions{})
 		}, "the controller may neither create nor delete nodes"},
 		{"a new node", func(ctx context.Context, client kubernetes.Interface) error {
@@ -378,33 +379,33 @@ func (c cluster) guardsController(t *testing.T, client kubernetes.Interface) {
 		{"leads", createLease(namespace, account), ""},
 		{"the Lease of an agent", renewLease(namespace, "autohealer-agent-"+theirs), ownLeases + namespace + "/autohealer-agent-" + theirs},
 		{"takes the Lease of a node", takeLease("node-theirs", "NodeHealthCheck-c"), ""},
-		{"gives it to another", takeLease("node-theirs", "other"), ownLeases + "medik8s-leases/node-theirs"},
-		{"gives it back", deleteLease("medik8s-leases", "node-theirs"), ""},
+		{"gives the Lease to another holder", takeLease("node-theirs", "other"), ownLeases + "medik8s-leases/node-theirs"},
+		{"releases the Lease", deleteLease("medik8s-leases", "node-theirs"), ""},
 		{"the ledger", createMap("autohealer-ledger"), ""},
 		{"another ConfigMap", createMap("other"), onlyLedger + "other"},
-		{"a kept version", createRevision("r1", "autohealer.resourcestack.com/kept-condition-sets"), ""},
+		{"a stored revision", createRevision("r1", "autohealer.resourcestack.com/kept-condition-sets"), ""},
 		{"another revision", createRevision("r2", "controller-revision-hash"), ownRevision + "r2"},
 
-		{"tells of itself", tell(account), ""},
-		{"tells in the name of the kubelet", tell("kubelet"), ownEvents + "kubelet"},
-		{"tells in the name of the kubelet, in the old group", tellOld("", "kubelet"), strings.TrimSpace(ownEvents)},
-		{"tells in the name of the kubelet beside its own", tellOld(account, "kubelet"), ownEvents + "kubelet"},
-		{"what was told gone", func(ctx context.Context, client kubernetes.Interface) error {
+		{"writes its own Event", tell(account), ""},
+		{"writes an Event as the kubelet", tell("kubelet"), ownEvents + "kubelet"},
+		{"writes an Event of the core group as the kubelet", tellOld("", "kubelet"), strings.TrimSpace(ownEvents)},
+		{"writes an Event as the kubelet and itself", tellOld(account, "kubelet"), ownEvents + "kubelet"},
+		{"deletes an Event", func(ctx context.Context, client kubernetes.Interface) error {
 			return client.CoreV1().Events("default").DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 		}, "the controller may create Events, and neither change nor delete any"},
 		{"a new certificate", patchSecret(namespace, certSecret, `{"data": {"ca.crt": "eA==", "ca.key": "eA==", "tls.crt": "eA==", "tls.key": "eA=="}}`), ""},
-		{"another key beside it", patchSecret(namespace, certSecret, `{"data": {"stolen": "eA=="}}`), "of its Secret the controller may change the keys of the certificate, and not stolen"},
+		{"another key in its Secret", patchSecret(namespace, certSecret, `{"data": {"stolen": "eA=="}}`), "of its Secret the controller may change the keys of the certificate, and not stolen"},
 		{"a key of another owner removed", patchSecret(namespace, certSecret, `{"data": {"foreign": null}}`), "of its Secret the controller may change the keys of the certificate, and not foreign"},
 		{"a finalizer of the Secret", patchSecret(namespace, certSecret, `{"metadata": {"finalizers": ["example.com/stay"]}}`), "of its Secret the controller may change the data, and nothing else"},
 		{"a Secret of that name elsewhere", patchSecret("default", certSecret, `{"data": {"tls.crt": "eA=="}}`), oneSecret},
 		{"a Secret with a token", createSecret(namespace, "other"), oneSecret},
-		{"its Secret deleted", func(ctx context.Context, client kubernetes.Interface) error {
+		{"deletes its Secret", func(ctx context.Context, client kubernetes.Interface) error {
 			return client.CoreV1().Secrets(namespace).Delete(ctx, certSecret, metav1.DeleteOptions{})
 		}, oneSecret},
 	})
 
-	// Nothing of that holds up another.
-	for name, do := range map[string]deed{
+	// None of this affects other clients.
+	for name, do := range map[string]apiCall{
 		"a label":     merge(mine, `{"metadata": {"labels": {"a": "b"}}}`),
 		"a taint":     taints("karpenter.sh/disrupted"),
 		"a ConfigMap": createMap("other"),
@@ -418,7 +419,7 @@ func (c cluster) guardsController(t *testing.T, client kubernetes.Interface) {
 	}
 }
 
-// guardsClaims does so with NodeClaims, NodePools and their CRD.
+// guardsClaims does the same with NodeClaims, NodePools and their CRD.
 func (c cluster) guardsClaims(t *testing.T, client kubernetes.Interface) {
 	t.Helper()
 	if err := karpenter.InstallCRDs(t.Context(), c.Cluster); err != nil {
@@ -435,7 +436,7 @@ func (c cluster) guardsClaims(t *testing.T, client kubernetes.Interface) {
 		claimMeta = "of the metadata of Karpenter's objects the controller may write the annotations"
 		claimSpec = "of the spec of Karpenter's objects the controller may write the repair block"
 	)
-	for _, prepare := range []deed{
+	for _, prepare := range []apiCall{
 		rawly("POST", claimPath, "application/json", claim+`"metadata": {"name": "c1", "annotations": {"theirs": "x"}}}`),
 		rawly("POST", claimPath, "application/json", claim+`"metadata": {"name": "c2"}}`),
 		rawly("POST", poolPath, "application/json", pool+`"metadata": {"name": "p1"}}`),
@@ -445,26 +446,26 @@ func (c cluster) guardsClaims(t *testing.T, client kubernetes.Interface) {
 		}
 	}
 	attempts(t, client, []try{
-		{"a NodeClaim deleted that has no mark", rawly("DELETE", claimPath+"/c1", "", ""), unmarked},
+		{"deletes a NodeClaim without a mark", rawly("DELETE", claimPath+"/c1", "", ""), unmarked},
 		{"marks it", rawly("PATCH", claimPath+"/c1", types.MergePatchType, `{"metadata": {"annotations": {"autohealer.resourcestack.com/repair": "{}", "karpenter.sh/nodeclaim-termination-timestamp": "2026-11-15T12:00:00Z"}}}`), ""},
-		{"takes the mark back", rawly("PATCH", claimPath+"/c1", types.MergePatchType, `{"metadata": {"annotations": {"autohealer.resourcestack.com/repair": null, "karpenter.sh/nodeclaim-termination-timestamp": null}}}`), ""},
+		{"removes the mark", rawly("PATCH", claimPath+"/c1", types.MergePatchType, `{"metadata": {"annotations": {"autohealer.resourcestack.com/repair": null, "karpenter.sh/nodeclaim-termination-timestamp": null}}}`), ""},
 		{"marks it again", rawly("PATCH", claimPath+"/c1", types.MergePatchType, `{"metadata": {"annotations": {"autohealer.resourcestack.com/repair": "{}"}}}`), ""},
 		{"another annotation of it", rawly("PATCH", claimPath+"/c1", types.MergePatchType, `{"metadata": {"annotations": {"theirs": "y"}}}`), claimMeta},
 		{"its finalizers", rawly("PATCH", claimPath+"/c1", types.MergePatchType, `{"metadata": {"finalizers": ["example.com/stay"]}}`), claimMeta},
 		{"its labels", rawly("PATCH", claimPath+"/c1", types.MergePatchType, `{"metadata": {"labels": {"karpenter.sh/nodepool": "other"}}}`), claimMeta},
 		{"its status", rawly("PATCH", claimPath+"/c1/status", types.MergePatchType, `{"status": {"providerID": "x"}}`), "the controller may not update nodeclaims c1"},
 		{"a new NodeClaim", rawly("POST", claimPath, "application/json", claim+`"metadata": {"name": "c3"}}`), "the controller may not create nodeclaims c3"},
-		{"a NodeClaim deleted that has the mark", rawly("DELETE", claimPath+"/c1", "", ""), ""},
-		{"a NodePool deleted", rawly("DELETE", poolPath+"/p1", "", ""), "the controller may not delete nodepools p1"},
+		{"deletes a marked NodeClaim", rawly("DELETE", claimPath+"/c1", "", ""), ""},
+		{"deletes a NodePool", rawly("DELETE", poolPath+"/p1", "", ""), "the controller may not delete nodepools p1"},
 		{"the limits of a NodePool", rawly("PATCH", poolPath+"/p1", types.MergePatchType, `{"spec": {"limits": {"cpu": "1"}}}`), claimSpec},
 		{"an annotation of a NodePool", rawly("PATCH", poolPath+"/p1", types.MergePatchType, `{"metadata": {"annotations": {"autohealer.resourcestack.com/repair": "{}"}}}`), claimMeta},
-		{"puts back the schema of the repair block", rawly("PATCH", crdPath+"/nodepools.karpenter.sh", types.JSONPatchType, string(deploy.NodePoolPatch())), ""},
+		{"restores the schema of the repair block", rawly("PATCH", crdPath+"/nodepools.karpenter.sh", types.JSONPatchType, string(deploy.NodePoolPatch())), ""},
 		{"another conversion of NodePools", rawly("PATCH", crdPath+"/nodepools.karpenter.sh", types.MergePatchType, `{"spec": {"conversion": {"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"], "clientConfig": {"url": "https://example.com"}}}}}`), claimSpec},
-		{"no more NodePools", rawly("PATCH", crdPath+"/nodepools.karpenter.sh", types.JSONPatchType, `[{"op": "replace", "path": "/spec/versions/0/served", "value": false}]`), claimSpec},
+		{"deletes the CRD of NodePools", rawly("PATCH", crdPath+"/nodepools.karpenter.sh", types.JSONPatchType, `[{"op": "replace", "path": "/spec/versions/0/served", "value": false}]`), claimSpec},
 		{"the schema of another kind", rawly("PATCH", crdPath+"/nodeclaims.karpenter.sh", types.MergePatchType, `{"metadata": {"annotations": {"a": "b"}}}`), "the controller may not update customresourcedefinitions nodeclaims.karpenter.sh"},
 	})
-	// The schema lets a repair block stand in a NodePool.
-	eventually(t, "the repair block being put back", func() error {
+	// The restored schema allows a repair block in a NodePool.
+	eventually(t, "the repair block to be restored", func() error {
 		if err := rawly("PATCH", poolPath+"/p1", types.MergePatchType, `{"spec": {"repair": {"enabled": true}}}`)(t.Context(), client); err != nil {
 			return err
 		}

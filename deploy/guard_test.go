@@ -22,36 +22,38 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// deed is something that an agent asks the API server to do.
-type deed func(context.Context, kubernetes.Interface) error
+// apiCall is a request of an agent to the API server.
+type apiCall func(context.Context, kubernetes.Interface) error
 
 const (
 	mine   = "node-0001"
 	theirs = "node-0002"
 )
 
-// row is a condition as the agent writes it.
+// row returns a condition as the agent writes it.
 func row(kind, status string) string {
 	return fmt.Sprintf(`{"type": %q, "status": %q, "reason": "Tested", "message": "100%% of it", "lastHeartbeatTime": "2026-11-15T12:00:00Z", "lastTransitionTime": "2026-11-15T12:00:00Z"}`, kind, status)
 }
 
-// apply is the agent's own way of writing: a server-side apply of all its rows.
-func apply(node string, rows ...string) deed {
+// apply writes like the agent: a server-side apply of all its conditions.
+func apply(node string, rows ...string) apiCall {
 	return applyBody(node, "autohealer-agent", `"status": {"conditions": [`+strings.Join(rows, ", ")+`]}`)
 }
 
-// yield is how an agent keeps what would vanish from a row that it leaves to another.
-func yield(node string, rows ...string) deed {
+// yield keeps fields of a condition that would vanish when the agent yields it to another
+// writer.
+func yield(node string, rows ...string) apiCall {
 	return applyBody(node, "autohealer-agent-yielded", `"status": {"conditions": [`+strings.Join(rows, ", ")+`]}`)
 }
 
-// placeholder is what an agent says that has nothing to say, and erase how it takes that back.
+// placeholder is the apply of an agent without conditions, and erase is how it removes the
+// placeholder.
 const (
 	placeholder = `{"type": "AutohealerPlaceholder", "status": "Unknown", "reason": "NothingToReport"}`
 	erase       = `{"status": {"conditions": [{"type": "AutohealerPlaceholder", "$patch": "delete"}]}}`
 )
 
-// erasure is a patch that deletes rows as a whole.
+// erasure is a patch that deletes whole conditions.
 func erasure(kinds ...string) string {
 	var rows []string
 	for _, kind := range kinds {
@@ -60,12 +62,12 @@ func erasure(kinds ...string) string {
 	return `{"status": {"conditions": [` + strings.Join(rows, ", ") + `]}}`
 }
 
-func erasing(kinds ...string) deed {
+func erasing(kinds ...string) apiCall {
 	return patch(mine, types.StrategicMergePatchType, erasure(kinds...), "status")
 }
 
-// cutting takes a row out of the list by its place in it.
-func cutting(kind string) deed {
+// cutting removes a condition from the list by its index.
+func cutting(kind string) apiCall {
 	return func(ctx context.Context, client kubernetes.Interface) error {
 		node, err := client.CoreV1().Nodes().Get(ctx, mine, metav1.GetOptions{})
 		if err != nil {
@@ -76,8 +78,8 @@ func cutting(kind string) deed {
 	}
 }
 
-// applyBody applies fields to the status of a node, as somebody.
-func applyBody(node, manager, fields string) deed {
+// applyBody applies fields to the status of a node with a field manager.
+func applyBody(node, manager, fields string) apiCall {
 	body := fmt.Sprintf(`{"apiVersion": "v1", "kind": "Node", "metadata": {"name": %q}, %s}`, node, fields)
 	if strings.HasPrefix(fields, `"metadata"`) {
 		body = fmt.Sprintf(`{"apiVersion": "v1", "kind": "Node", %s}`, fields)
@@ -88,41 +90,41 @@ func applyBody(node, manager, fields string) deed {
 	}
 }
 
-// patch changes a node, or what of it is named, by another kind of patch.
-func patch(node string, kind types.PatchType, body string, subresources ...string) deed {
+// patch changes a node, or a subresource of it, by another type of patch.
+func patch(node string, kind types.PatchType, body string, subresources ...string) apiCall {
 	return patchAs("autohealer-agent", node, kind, body, subresources...)
 }
 
-func patchAs(manager, node string, kind types.PatchType, body string, subresources ...string) deed {
+func patchAs(manager, node string, kind types.PatchType, body string, subresources ...string) apiCall {
 	return func(ctx context.Context, client kubernetes.Interface) error {
 		_, err := client.CoreV1().Nodes().Patch(ctx, node, kind, []byte(body), metav1.PatchOptions{FieldManager: manager}, subresources...)
 		return err
 	}
 }
 
-func createLease(in, name string) deed {
+func createLease(in, name string) apiCall {
 	return func(ctx context.Context, client kubernetes.Interface) error {
 		_, err := client.CoordinationV1().Leases(in).Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{FieldManager: agent})
 		return err
 	}
 }
 
-func renewLease(in, name string) deed {
+func renewLease(in, name string) apiCall {
 	return func(ctx context.Context, client kubernetes.Interface) error {
 		_, err := client.CoordinationV1().Leases(in).Patch(ctx, name, types.MergePatchType, []byte(`{"spec": {"holderIdentity": "agent-pod", "renewTime": "2026-11-15T12:00:00.000000Z"}}`), metav1.PatchOptions{FieldManager: agent})
 		return err
 	}
 }
 
-func patchLease(body string) deed {
+func patchLease(body string) apiCall {
 	return func(ctx context.Context, client kubernetes.Interface) error {
 		_, err := client.CoordinationV1().Leases(namespace).Patch(ctx, "autohealer-agent-"+mine, types.MergePatchType, []byte(body), metav1.PatchOptions{FieldManager: agent})
 		return err
 	}
 }
 
-// applyLease renews a Lease as the agent does, for the given holder.
-func applyLease(manager, holder string) deed {
+// applyLease renews a Lease like the agent, for the given holder.
+func applyLease(manager, holder string) apiCall {
 	body := fmt.Sprintf(`{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "autohealer-agent-%s"}, "spec": {"holderIdentity": %q}}`, mine, holder)
 	return func(ctx context.Context, client kubernetes.Interface) error {
 		_, err := client.CoordinationV1().Leases(namespace).Patch(ctx, "autohealer-agent-"+mine, types.ApplyYAMLPatchType, []byte(body), metav1.PatchOptions{FieldManager: manager, Force: new(true)})
@@ -130,13 +132,13 @@ func applyLease(manager, holder string) deed {
 	}
 }
 
-// managed is what an object says of who manages its fields, which the API server believes.
+// managed returns managedFields in an object, which the API server believes.
 func managed(manager, fields string) string {
 	return fmt.Sprintf(`{"manager": %q, "operation": "Apply", "apiVersion": "coordination.k8s.io/v1", "fieldsType": "FieldsV1", "fieldsV1": {%s}}`, manager, fields)
 }
 
-// createEvent tells of something, in the words of the core group.
-func createEvent(name string, about corev1.ObjectReference, changes ...func(*corev1.Event)) deed {
+// createEvent creates an Event of the core group.
+func createEvent(name string, about corev1.ObjectReference, changes ...func(*corev1.Event)) apiCall {
 	return func(ctx context.Context, client kubernetes.Interface) error {
 		now := metav1.Now()
 		event := &corev1.Event{
@@ -151,7 +153,7 @@ func createEvent(name string, about corev1.ObjectReference, changes ...func(*cor
 	}
 }
 
-func patchEvent(name, body string) deed {
+func patchEvent(name, body string) apiCall {
 	return func(ctx context.Context, client kubernetes.Interface) error {
 		_, err := client.CoreV1().Events("default").Patch(ctx, name, types.MergePatchType, []byte(body), metav1.PatchOptions{})
 		return err
@@ -162,8 +164,8 @@ func nodeRef(name string) corev1.ObjectReference {
 	return corev1.ObjectReference{Kind: "Node", Name: name, UID: types.UID(name)}
 }
 
-// guardsNodes has an agent do what it must and what it must not. It has all rights of
-// the cluster meanwhile: what is refused, the guard refuses.
+// guardsNodes makes allowed and forbidden requests of an agent. The agent has all rights of
+// the cluster meanwhile: every refusal is by the admission policies.
 func (c cluster) guardsNodes(t *testing.T) {
 	admin := clientFor(t, c.AdminConfig())
 	everything := &rbacv1.ClusterRoleBinding{
@@ -173,15 +175,15 @@ func (c cluster) guardsNodes(t *testing.T) {
 	if _, err := admin.RbacV1().ClusterRoleBindings().Create(t.Context(), everything, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	client, nobody := c.agentOn(t, mine), c.agentWithoutNode(t)
+	client, unbound := c.agentOn(t, mine), c.agentWithoutNode(t)
 	eventually(t, "all rights", func() error {
 		if !mayDo(t, client, request{"*", "*.*", ""}) {
 			return errors.New("they are not there")
 		}
 		return nil
 	})
-	// What is there of others.
-	for _, prepare := range []deed{
+	// Objects of other writers.
+	for _, prepare := range []apiCall{
 		createLease(namespace, "autohealer-controller"), createLease(namespace, "autohealer-agent-"+theirs), createLease("kube-node-lease", mine),
 		applyBody(mine, "agreeing-agent", `"status": {"conditions": [{"type": "Agreed", "status": "True", "lastHeartbeatTime": "2026-11-15T11:00:00Z"}]}`),
 		applyBody(mine, "older-agent", `"status": {"conditions": [`+row("Abandoned", "True")+`]}`),
@@ -196,7 +198,7 @@ func (c cluster) guardsNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the guard", func() error {
-		if err := createLease(namespace, "x")(t.Context(), nobody); !apierrors.IsForbidden(err) {
+		if err := createLease(namespace, "x")(t.Context(), unbound); !apierrors.IsForbidden(err) {
 			return fmt.Errorf("it is not there yet: %w", err)
 		}
 		return nil
@@ -232,28 +234,28 @@ func (c cluster) guardsNodes(t *testing.T) {
 		return strings.Replace(row("KernelDeadlock", "False"), "100% of it", message, 1)
 	}
 	long := func(n int) string { return strings.Repeat("x", n) }
-	event := func(change func(*corev1.Event)) deed { return createEvent("e7", nodeRef(mine), change) }
-	var versions []string // of one manager, who counts once for each
+	event := func(change func(*corev1.Event)) apiCall { return createEvent("e7", nodeRef(mine), change) }
+	var versions []string // of one manager, which counts once for each version
 	for i := range 4 {
 		versions = append(versions, strings.Replace(managed(agent, `"f:spec": {"f:holderIdentity": {}}`), "{", fmt.Sprintf(`{"subresource": "s%d", `, i), 1))
 	}
 	labels := `"labels": {"node-role.kubernetes.io/control-plane": ""}`
 	steps := []struct {
 		name string
-		do   deed
-		want string // empty: it is done
+		do   apiCall
+		want string // empty: it is allowed
 	}{
 		{"applies its conditions", apply(mine, row("KernelDeadlock", "False"), row("XfsShutdown", "False")), ""},
-		{"changes one", apply(mine, row("KernelDeadlock", "True"), row("XfsShutdown", "False")), ""},
-		{"takes one away", apply(mine, row("KernelDeadlock", "True")), ""},
-		{"takes over that of an old agent", apply(mine, row("KernelDeadlock", "True"), row("ReadonlyFilesystem", "False")), ""},
-		{"keeps of one what another has not written yet", yield(mine, row("KernelDeadlock", "True")), ""},
-		{"leaves it to the other", apply(mine, row("ReadonlyFilesystem", "False")), ""},
-		{"lets go of what it keeps", yield(mine, placeholder), ""},
-		{"has it back", apply(mine, row("KernelDeadlock", "True"), row("ReadonlyFilesystem", "False")), ""},
-		{"need not keep it any more", yield(mine, placeholder), ""},
-		{"says what another then writes in", apply(mine, row("KernelDeadlock", "True"), row("Written", "False")), ""},
-		{"keeps of it the row alone", func(ctx context.Context, client kubernetes.Interface) error {
+		{"changes a condition", apply(mine, row("KernelDeadlock", "True"), row("XfsShutdown", "False")), ""},
+		{"removes a condition", apply(mine, row("KernelDeadlock", "True")), ""},
+		{"takes over a condition of an old agent", apply(mine, row("KernelDeadlock", "True"), row("ReadonlyFilesystem", "False")), ""},
+		{"keeps the fields of a condition that the other writer has not written yet", yield(mine, row("KernelDeadlock", "True")), ""},
+		{"yields it to the other writer", apply(mine, row("ReadonlyFilesystem", "False")), ""},
+		{"releases the kept fields", yield(mine, placeholder), ""},
+		{"takes it back", apply(mine, row("KernelDeadlock", "True"), row("ReadonlyFilesystem", "False")), ""},
+		{"no longer keeps it", yield(mine, placeholder), ""},
+		{"applies a condition that another writer then changes", apply(mine, row("KernelDeadlock", "True"), row("Written", "False")), ""},
+		{"keeps only its type", func(ctx context.Context, client kubernetes.Interface) error {
 			written := strings.ReplaceAll(strings.ReplaceAll(row("Written", "True"), "12:00", "13:00"), "100", "1000")
 			written = strings.ReplaceAll(written, "Tested", "Theirs")
 			if err := patchAs("old-agent", mine, types.StrategicMergePatchType, `{"status": {"conditions": [`+written+`]}}`, "status")(ctx, admin); err != nil {
@@ -261,64 +263,64 @@ func (c cluster) guardsNodes(t *testing.T) {
 			}
 			return yield(mine, `{"type": "Written"}`)(ctx, client)
 		}, ""},
-		{"leaves that to the other", apply(mine, row("KernelDeadlock", "True")), ""},
-		{"the other's row gone by the name of what is kept", yield(mine, placeholder), notTheirs + "Written"},
-		{"puts something in place of its conditions", apply(mine, placeholder), ""},
-		{"deletes that", patch(mine, types.StrategicMergePatchType, erase, "status"), ""},
-		{"comes back", apply(mine, row("KernelDeadlock", "False")), ""},
-		{"a row of an old agent gone", erasing("Abandoned"), notTheirs + "Abandoned"},
-		{"takes it over", apply(mine, row("KernelDeadlock", "False"), row("Abandoned", "False")), ""},
-		{"says it no longer", apply(mine, row("KernelDeadlock", "False")), ""},
-		{"what is left of it, without a status, gone", erasing("Abandoned"), ""},
-		{"takes over what another says too", apply(mine, row("KernelDeadlock", "False"), row("Agreed", "True")), ""},
-		{"says that no longer", apply(mine, row("KernelDeadlock", "False")), ""},
-		{"what is left of it, without a heartbeat, gone", erasing("Agreed"), ""},
-		{"its own row gone by a patch", erasing("KernelDeadlock"), ""},
-		{"comes back again", apply(mine, row("KernelDeadlock", "False")), ""},
-		{"a row of another gone, which has a status", erasing("NTPProblem"), notTheirs + "NTPProblem"},
-		{"that and its own", erasing("KernelDeadlock", "NTPProblem"), notTheirs + "NTPProblem"},
-		{"a row of another gone by another patch", cutting("NTPProblem"), notTheirs + "NTPProblem"},
-		{"a row of another gone by that name", patchAs("autohealer-agent-yielded", mine, types.StrategicMergePatchType, erasure("NTPProblem"), "status"), keeps},
-		{"a row of Kubernetes gone", erasing("MemoryPressure"), native + "MemoryPressure"},
-		{"a row gone of another node", patch(theirs, types.StrategicMergePatchType, erasure("KernelDeadlock"), "status"), others},
-		{"a change by that name", yield(mine, row("KernelDeadlock", "True")), keeps},
-		{"another row by that name", yield(mine, row("KernelDeadlock", "False"), row("Other", "False")), keeps},
-		{"a row of Kubernetes by that name", yield(mine, row("Ready", "False")), native + "Ready"},
-		{"another node by that name", yield(theirs, row("KernelDeadlock", "True")), others},
+		{"yields that condition to the other writer", apply(mine, row("KernelDeadlock", "True")), ""},
+		{"deletes the other writer's condition as the yielding field manager", yield(mine, placeholder), notTheirs + "Written"},
+		{"replaces its conditions by the placeholder", apply(mine, placeholder), ""},
+		{"deletes the placeholder", patch(mine, types.StrategicMergePatchType, erase, "status"), ""},
+		{"applies a condition again", apply(mine, row("KernelDeadlock", "False")), ""},
+		{"deletes a condition of an old agent", erasing("Abandoned"), notTheirs + "Abandoned"},
+		{"takes over the condition of the old agent", apply(mine, row("KernelDeadlock", "False"), row("Abandoned", "False")), ""},
+		{"no longer applies it", apply(mine, row("KernelDeadlock", "False")), ""},
+		{"deletes its rest, which has no status", erasing("Abandoned"), ""},
+		{"takes over a condition with the same value", apply(mine, row("KernelDeadlock", "False"), row("Agreed", "True")), ""},
+		{"no longer applies that condition", apply(mine, row("KernelDeadlock", "False")), ""},
+		{"deletes its rest, which has no heartbeat", erasing("Agreed"), ""},
+		{"deletes its own condition by a patch", erasing("KernelDeadlock"), ""},
+		{"applies the deleted condition again", apply(mine, row("KernelDeadlock", "False")), ""},
+		{"deletes another writer's condition with a status", erasing("NTPProblem"), notTheirs + "NTPProblem"},
+		{"deletes that condition and its own", erasing("KernelDeadlock", "NTPProblem"), notTheirs + "NTPProblem"},
+		{"deletes another writer's condition by a JSON patch", cutting("NTPProblem"), notTheirs + "NTPProblem"},
+		{"deletes another writer's condition as the yielding field manager", patchAs("autohealer-agent-yielded", mine, types.StrategicMergePatchType, erasure("NTPProblem"), "status"), keeps},
+		{"deletes a condition of Kubernetes", erasing("MemoryPressure"), native + "MemoryPressure"},
+		{"deletes a condition of another node", patch(theirs, types.StrategicMergePatchType, erasure("KernelDeadlock"), "status"), others},
+		{"a change as the yielding field manager", yield(mine, row("KernelDeadlock", "True")), keeps},
+		{"another condition as the yielding field manager", yield(mine, row("KernelDeadlock", "False"), row("Other", "False")), keeps},
+		{"a condition of Kubernetes as the yielding field manager", yield(mine, row("Ready", "False")), native + "Ready"},
+		{"another node as the yielding field manager", yield(theirs, row("KernelDeadlock", "True")), others},
 		{"a patch in place of the placeholder's apply", patch(mine, types.StrategicMergePatchType, `{"status": {"conditions": [`+placeholder+`]}}`, "status"), byApply},
-		{"a patch by that name", patchAs("autohealer-agent-yielded", mine, types.StrategicMergePatchType, `{"status": {"conditions": [`+placeholder+`]}}`, "status"), byApply},
+		{"a patch as the yielding field manager", patchAs("autohealer-agent-yielded", mine, types.StrategicMergePatchType, `{"status": {"conditions": [`+placeholder+`]}}`, "status"), byApply},
 
-		{"as many rows as it may", apply(mine, rows(report.MostConditions)...), ""},
-		{"one row too many", apply(mine, rows(report.MostConditions+1)...), "an agent may write at most 100 conditions"},
-		{"a thousand rows", apply(mine, rows(1000)...), "ValidatingAdmissionPolicy 'autohealer-agent-nodes'"},
-		{"a message as long as it may be", apply(mine, saying(long(report.LongestMessage))), ""},
+		{"the maximal number of conditions", apply(mine, rows(report.MostConditions)...), ""},
+		{"one condition too many", apply(mine, rows(report.MostConditions+1)...), "an agent may write at most 100 conditions"},
+		{"a thousand conditions", apply(mine, rows(1000)...), "ValidatingAdmissionPolicy 'autohealer-agent-nodes'"},
+		{"a message of maximal length", apply(mine, saying(long(report.LongestMessage))), ""},
 		{"a message that is too long", apply(mine, saying(long(report.LongestMessage+1))), tooLarge},
 		{"a reason that is too long", apply(mine, strings.Replace(saying(""), "Tested", long(report.LongestReason+1), 1)), tooLarge},
 		{"a status that is too long", apply(mine, row("KernelDeadlock", long(17))), tooLarge},
 		{"a type that is too long", apply(mine, row(long(report.LongestType+1), "False")), tooLarge},
-		{"says little again", apply(mine, row("KernelDeadlock", "False")), ""},
+		{"applies a short condition again", apply(mine, row("KernelDeadlock", "False")), ""},
 
 		{"another node", apply(theirs, row("KernelDeadlock", "True")), others},
-		{"another node, from which nothing is taken", apply(theirs), others},
+		{"another node without a change", apply(theirs), others},
 		{"labels by an apply", applyBody(mine, "autohealer-agent", `"metadata": {"name": "node-0001", `+labels+`}`), metadata + "labels"},
 		{"labels by a patch", patch(mine, types.MergePatchType, `{"metadata": {`+labels+`}}`, "status"), metadata + "labels"},
-		{"all labels gone", patch(mine, types.MergePatchType, `{"metadata": {"labels": null}}`, "status"), metadata + "labels"},
+		{"deletes all labels", patch(mine, types.MergePatchType, `{"metadata": {"labels": null}}`, "status"), metadata + "labels"},
 		{"annotations", applyBody(mine, "autohealer-agent", `"metadata": {"name": "node-0001", "annotations": {"autohealer.resourcestack.com/record": "{}"}}`), metadata + "annotations"},
 		{"finalizers", applyBody(mine, "autohealer-agent", `"metadata": {"name": "node-0001", "finalizers": ["example.com/stay"]}`), metadata + "finalizers"},
 		{"owners", applyBody(mine, "autohealer-agent", `"metadata": {"name": "node-0001", "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"}]}`), metadata + "ownerReferences"},
-		{"empties who manages what, to no effect", patch(mine, types.MergePatchType, `{"metadata": {"managedFields": [{}]}}`, "status"), ""},
+		{"empties the managedFields, without effect", patch(mine, types.MergePatchType, `{"metadata": {"managedFields": [{}]}}`, "status"), ""},
 		{"capacity", applyBody(mine, "autohealer-agent", `"status": {"capacity": {"cpu": "1000"}}`), status + "capacity"},
-		{"a field that was not there", patch(mine, types.MergePatchType, `{"status": {"volumesInUse": ["v1"]}}`, "status"), status + "volumesInUse"},
-		{"a field that goes", patch(mine, types.MergePatchType, `{"status": {"images": null}}`, "status"), status + "images"},
-		{"another field that goes", patch(mine, types.MergePatchType, `{"status": {"addresses": null}}`, "status"), status + "addresses"},
+		{"a new field", patch(mine, types.MergePatchType, `{"status": {"volumesInUse": ["v1"]}}`, "status"), status + "volumesInUse"},
+		{"a deleted field", patch(mine, types.MergePatchType, `{"status": {"images": null}}`, "status"), status + "images"},
+		{"another deleted field", patch(mine, types.MergePatchType, `{"status": {"addresses": null}}`, "status"), status + "addresses"},
 		{"one image of many", patch(mine, types.JSONPatchType, `[{"op": "replace", "path": "/status/images/3/sizeBytes", "value": 1}]`, "status"), status + "images"},
-		{"a patch of its own row", patch(mine, types.StrategicMergePatchType, `{"status": {"conditions": [`+row("KernelDeadlock", "True")+`]}}`, "status"), byApply},
-		{"an apply as somebody else", applyBody(mine, "kubelet", `"status": {"conditions": [`+row("KernelDeadlock", "True")+`]}`), byApply},
-		{"the kubelet's row gone", patch(mine, types.StrategicMergePatchType, `{"status": {"conditions": [{"type": "Ready", "$patch": "delete"}]}}`, "status"), native + "Ready"},
-		{"all rows gone", patch(mine, types.MergePatchType, `{"status": {"conditions": null}}`, "status"), native + "Ready, MemoryPressure, DiskPressure, PIDPressure"},
+		{"a patch of its own condition", patch(mine, types.StrategicMergePatchType, `{"status": {"conditions": [`+row("KernelDeadlock", "True")+`]}}`, "status"), byApply},
+		{"an apply as another field manager", applyBody(mine, "kubelet", `"status": {"conditions": [`+row("KernelDeadlock", "True")+`]}`), byApply},
+		{"deletes the kubelet's condition", patch(mine, types.StrategicMergePatchType, `{"status": {"conditions": [{"type": "Ready", "$patch": "delete"}]}}`, "status"), native + "Ready"},
+		{"deletes all conditions", patch(mine, types.MergePatchType, `{"status": {"conditions": null}}`, "status"), native + "Ready, MemoryPressure, DiskPressure, PIDPressure"},
 		{"the node itself", patch(mine, types.MergePatchType, `{"spec": {"unschedulable": true}}`), itself},
 		{"another node itself", patch(theirs, types.MergePatchType, `{"spec": {"unschedulable": true}}`), others},
-		{"its node deleted", func(ctx context.Context, client kubernetes.Interface) error {
+		{"deletes its node", func(ctx context.Context, client kubernetes.Interface) error {
 			return client.CoreV1().Nodes().Delete(ctx, mine, metav1.DeleteOptions{})
 		}, itself},
 		{"a new node", func(ctx context.Context, client kubernetes.Interface) error {
@@ -327,7 +329,7 @@ func (c cluster) guardsNodes(t *testing.T) {
 		}, "the agent on node node-0001 may not write node node-0003"},
 
 		{"makes its Lease", createLease(namespace, "autohealer-agent-"+mine), ""},
-		{"renews it", renewLease(namespace, "autohealer-agent-"+mine), ""},
+		{"renews its Lease", renewLease(namespace, "autohealer-agent-"+mine), ""},
 		{"its Lease with the label and the owner", patchLease(`{"metadata": {"labels": {"app.kubernetes.io/name": "autohealer-agent"}, "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "node-0001", "uid": "` + string(own.UID) + `"}]}}`), ""},
 		{"its Lease with an annotation", patchLease(`{"metadata": {"annotations": {"a": "` + long(1000) + `"}}}`), leaseMeta},
 		{"its Lease with another label", patchLease(`{"metadata": {"labels": {"a": "b"}}}`), leaseMeta},
@@ -340,10 +342,10 @@ func (c cluster) guardsNodes(t *testing.T) {
 			_, err := client.CoordinationV1().Leases(namespace).Patch(ctx, "autohealer-agent-"+mine, types.MergePatchType, []byte(`{"spec": {"holderIdentity": "m2"}}`), metav1.PatchOptions{FieldManager: "m2"})
 			return err
 		}, leaseKeep},
-		{"its Lease with a manager made up", patchLease(`{"metadata": {"managedFields": [` + managed("m3", `"f:spec": {"f:holderIdentity": {}}`) + `]}}`), leaseKeep},
-		{"its Lease with its own name on fields made up", patchLease(`{"metadata": {"managedFields": [` + managed(agent, `"f:spec": {"f:`+long(100_000)+`": {}}`) + `]}}`), leaseKeep},
+		{"its Lease with an invented manager", patchLease(`{"metadata": {"managedFields": [` + managed("m3", `"f:spec": {"f:holderIdentity": {}}`) + `]}}`), leaseKeep},
+		{"its Lease with its own name on invented fields", patchLease(`{"metadata": {"managedFields": [` + managed(agent, `"f:spec": {"f:`+long(100_000)+`": {}}`) + `]}}`), leaseKeep},
 		{"its Lease with its own name many times", patchLease(`{"metadata": {"managedFields": [` + strings.Join(versions, ", ") + `]}}`), leaseKeep},
-		{"takes its Lease back from one who has written in it", func(ctx context.Context, client kubernetes.Interface) error {
+		{"takes its Lease back from another writer", func(ctx context.Context, client kubernetes.Interface) error {
 			if err := applyLease("theirs", "theirs")(ctx, admin); err != nil {
 				return err
 			}
@@ -352,42 +354,42 @@ func (c cluster) guardsNodes(t *testing.T) {
 		{"the Lease of another agent", renewLease(namespace, "autohealer-agent-"+theirs), ownLease + "autohealer-agent-node-0002"},
 		{"the Lease of the leader", renewLease(namespace, "autohealer-controller"), ownLease + "autohealer-controller"},
 		{"the Lease of the kubelet", renewLease("kube-node-lease", mine), ownLease + "node-0001"},
-		{"a Lease by any name", createLease(namespace, "other"), ownLease + "other"},
-		{"a Lease whose name the API server makes up", func(ctx context.Context, client kubernetes.Interface) error {
+		{"a Lease with another name", createLease(namespace, "other"), ownLease + "other"},
+		{"a Lease with a generated name", func(ctx context.Context, client kubernetes.Interface) error {
 			_, err := client.CoordinationV1().Leases(namespace).Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{GenerateName: "autohealer-agent-"}}, metav1.CreateOptions{})
 			return err
 		}, ownLease + "autohealer-agent-"},
-		{"the Lease of another agent deleted", func(ctx context.Context, client kubernetes.Interface) error {
+		{"deletes the Lease of another agent", func(ctx context.Context, client kubernetes.Interface) error {
 			return client.CoordinationV1().Leases(namespace).Delete(ctx, "autohealer-agent-"+theirs, metav1.DeleteOptions{})
 		}, ownLease + "autohealer-agent-node-0002"},
 
-		{"tells of its node", createEvent("mine", nodeRef(mine)), ""},
-		{"tells more of it", patchEvent("mine", `{"count": 2}`), ""},
-		{"tells at length", event(func(e *corev1.Event) { e.Message = long(report.LongestMessage) }), ""},
-		{"tells too much", event(func(e *corev1.Event) { e.Message = long(report.LongestMessage + 1) }), eventSize},
-		{"gives a reason that is too long", event(func(e *corev1.Event) { e.Reason = long(report.LongestReason + 1) }), eventSize},
-		{"invents a type", event(func(e *corev1.Event) { e.Type = long(1000) }), eventSize},
-		{"tells as the controller", event(func(e *corev1.Event) { e.Source.Component = account }), ownSource},
-		{"tells as reported by the controller", event(func(e *corev1.Event) { e.ReportingController = account }), ownSource},
-		{"tells as the kubelet", event(func(e *corev1.Event) { e.Source.Component = "kubelet" }), ownSource},
-		{"tells as nobody", event(func(e *corev1.Event) { e.Source = corev1.EventSource{} }), ownSource},
-		{"tells as another node", event(func(e *corev1.Event) { e.Source.Host = theirs }), ownSource},
-		{"tells as a long instance", event(func(e *corev1.Event) { e.ReportingInstance = long(1000) }), ownSource},
-		{"annotates what it tells", event(func(e *corev1.Event) { e.Annotations = map[string]string{"a": long(1000)} }), eventMeta},
-		{"labels what it tells", event(func(e *corev1.Event) { e.Labels = map[string]string{"a": "b"} }), eventMeta},
-		{"notes on what it tells who manages it", event(func(e *corev1.Event) {
+		{"writes an Event about its node", createEvent("mine", nodeRef(mine)), ""},
+		{"increases its count", patchEvent("mine", `{"count": 2}`), ""},
+		{"writes an Event of maximal length", event(func(e *corev1.Event) { e.Message = long(report.LongestMessage) }), ""},
+		{"writes an Event that is too long", event(func(e *corev1.Event) { e.Message = long(report.LongestMessage + 1) }), eventSize},
+		{"writes an Event with a reason that is too long", event(func(e *corev1.Event) { e.Reason = long(report.LongestReason + 1) }), eventSize},
+		{"writes an Event with an invented type", event(func(e *corev1.Event) { e.Type = long(1000) }), eventSize},
+		{"writes an Event as the controller", event(func(e *corev1.Event) { e.Source.Component = account }), ownSource},
+		{"writes an Event as reported by the controller", event(func(e *corev1.Event) { e.ReportingController = account }), ownSource},
+		{"writes an Event as the kubelet", event(func(e *corev1.Event) { e.Source.Component = "kubelet" }), ownSource},
+		{"writes an Event without a source", event(func(e *corev1.Event) { e.Source = corev1.EventSource{} }), ownSource},
+		{"writes an Event as another node", event(func(e *corev1.Event) { e.Source.Host = theirs }), ownSource},
+		{"writes an Event with a long instance", event(func(e *corev1.Event) { e.ReportingInstance = long(1000) }), ownSource},
+		{"writes an Event with an annotation", event(func(e *corev1.Event) { e.Annotations = map[string]string{"a": long(1000)} }), eventMeta},
+		{"writes an Event with a label", event(func(e *corev1.Event) { e.Labels = map[string]string{"a": "b"} }), eventMeta},
+		{"writes an Event with managedFields", event(func(e *corev1.Event) {
 			e.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m", Operation: "Update", APIVersion: "v1", FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:` + long(100_000) + `": {}}`)}}
 		}), eventMeta},
-		{"tells of another object too", event(func(e *corev1.Event) { e.Related = &corev1.ObjectReference{Kind: "Pod", Name: long(1000)} }), eventMeta},
-		{"tells of an action", event(func(e *corev1.Event) { e.Action = long(1000) }), eventMeta},
-		{"tells of a long field", event(func(e *corev1.Event) { e.InvolvedObject.FieldPath = long(1000) }), eventMeta},
-		{"tells of another node", createEvent("e1", nodeRef(theirs)), ownEvents + "Node node-0002"},
-		{"tells of a pod", createEvent("e2", corev1.ObjectReference{Kind: "Pod", Name: mine, Namespace: "default"}), ownEvents + "Pod node-0001"},
-		{"tells of another kind of node", createEvent("e3", corev1.ObjectReference{APIVersion: "example.com/v1", Kind: "Node", Name: mine}), ownEvents + "Node node-0001"},
-		{"tells of nothing", createEvent("e4", corev1.ObjectReference{}), strings.TrimSpace(ownEvents)},
-		{"changes what is told of another node", patchEvent("theirs", `{"count": 2}`), ownEvents + "Node node-0002"},
-		{"makes it one of its own", patchEvent("theirs", `{"involvedObject": {"name": "node-0001"}}`), ownEvents + "Node node-0001 or Node node-0002"},
-		{"tells of another node in the other group", func(ctx context.Context, client kubernetes.Interface) error {
+		{"writes an Event with a related object", event(func(e *corev1.Event) { e.Related = &corev1.ObjectReference{Kind: "Pod", Name: long(1000)} }), eventMeta},
+		{"writes an Event with an action", event(func(e *corev1.Event) { e.Action = long(1000) }), eventMeta},
+		{"writes an Event with a long field path", event(func(e *corev1.Event) { e.InvolvedObject.FieldPath = long(1000) }), eventMeta},
+		{"writes an Event about another node", createEvent("e1", nodeRef(theirs)), ownEvents + "Node node-0002"},
+		{"writes an Event about a pod", createEvent("e2", corev1.ObjectReference{Kind: "Pod", Name: mine, Namespace: "default"}), ownEvents + "Pod node-0001"},
+		{"writes an Event about another kind of node", createEvent("e3", corev1.ObjectReference{APIVersion: "example.com/v1", Kind: "Node", Name: mine}), ownEvents + "Node node-0001"},
+		{"writes an Event about nothing", createEvent("e4", corev1.ObjectReference{}), strings.TrimSpace(ownEvents)},
+		{"changes an Event about another node", patchEvent("theirs", `{"count": 2}`), ownEvents + "Node node-0002"},
+		{"makes it an Event about its own node", patchEvent("theirs", `{"involvedObject": {"name": "node-0001"}}`), ownEvents + "Node node-0001 or Node node-0002"},
+		{"writes an Event of the other group about another node", func(ctx context.Context, client kubernetes.Interface) error {
 			_, err := client.EventsV1().Events("default").Create(ctx, &eventsv1.Event{
 				ObjectMeta: metav1.ObjectMeta{Name: "e5"}, Regarding: nodeRef(theirs), Reason: "TaskHung", Action: "Looked", Type: "Warning", EventTime: metav1.NowMicro(), ReportingController: "example.com/c", ReportingInstance: "i",
 			}, metav1.CreateOptions{})
@@ -397,7 +399,7 @@ func (c cluster) guardsNodes(t *testing.T) {
 	for _, kind := range nativeConditions() {
 		steps = append(steps, struct {
 			name string
-			do   deed
+			do   apiCall
 			want string
 		}{"the condition " + kind, apply(mine, row("KernelDeadlock", "False"), row(kind, "Unknown")), native + kind})
 	}
@@ -408,23 +410,23 @@ func (c cluster) guardsNodes(t *testing.T) {
 			case step.want == "" && err != nil:
 				t.Errorf("refused: %v", err)
 			case step.want != "" && (!apierrors.IsForbidden(err) || !strings.Contains(err.Error(), step.want)):
-				t.Errorf("want %q; it says: %v", step.want, err)
+				t.Errorf("want %q; the error is: %v", step.want, err)
 			}
 		})
 	}
-	for name, do := range map[string]deed{
+	for name, do := range map[string]apiCall{
 		"conditions": apply(mine, row("KernelDeadlock", "True")),
 		"a Lease":    renewLease(namespace, "autohealer-agent-"+mine),
 		"an Event":   createEvent("e6", nodeRef(mine)),
 	} {
 		t.Run(name+" by a token without a node", func(t *testing.T) {
-			if err := do(t.Context(), nobody); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), nameless) {
+			if err := do(t.Context(), unbound); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), nameless) {
 				t.Error(err)
 			}
 		})
 	}
 
-	// All that was refused has left no trace, and the rows of others are theirs.
+	// Refused writes changed nothing, and the conditions of other writers still belong to them.
 	node, err := admin.CoreV1().Nodes().Get(t.Context(), mine, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -444,7 +446,7 @@ func (c cluster) guardsNodes(t *testing.T) {
 		t.Errorf("the managers are %v", managers)
 	}
 
-	// A slip of somebody else does not shut the agent out.
+	// A mistake of another writer does not block the agent.
 	if err := erasing("Written")(t.Context(), admin); err != nil {
 		t.Fatal(err)
 	}
@@ -452,18 +454,18 @@ func (c cluster) guardsNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// From here on it has its own rights again, and what it must do still works.
+	// Now the agent has only its own rights, and its necessary writes still work.
 	if err := admin.RbacV1().ClusterRoleBindings().Delete(t.Context(), everything.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "no more rights than its own", func() error {
 		if mayDo(t, client, request{"*", "*.*", ""}) {
-			return errors.New("they are there")
+			return errors.New("it still has more rights")
 		}
 		return nil
 	})
 	for _, step := range steps {
-		if step.want != "" || strings.HasPrefix(step.name, "makes its Lease") || strings.HasPrefix(step.name, "tells ") {
+		if step.want != "" || strings.HasPrefix(step.name, "makes its Lease") || strings.HasPrefix(step.name, "writes an Event ") || step.name == "increases its count" {
 			continue
 		}
 		if err := step.do(t.Context(), client); err != nil {
@@ -471,15 +473,15 @@ func (c cluster) guardsNodes(t *testing.T) {
 		}
 	}
 	if err := createEvent("mine", nodeRef(mine))(t.Context(), client); !apierrors.IsAlreadyExists(err) {
-		t.Errorf("an Event told twice: %v", err)
+		t.Errorf("an Event written twice: %v", err)
 	}
 }
 
-// guardsNobodyElse does as the admin, who is not bound by anything, what an agent must
-// not.
+// guardsNobodyElse makes requests that an agent must not make as the admin, to which the
+// admission policies do not apply.
 func (c cluster) guardsNobodyElse(t *testing.T) {
 	admin := clientFor(t, c.AdminConfig())
-	for name, do := range map[string]deed{
+	for name, do := range map[string]apiCall{
 		"a label":           patch(mine, types.MergePatchType, `{"metadata": {"labels": {"a": "b"}}}`, "status"),
 		"a native row":      apply(theirs, row("Ready", "True")),
 		"a Lease":           renewLease(namespace, "autohealer-agent-"+mine),
@@ -492,8 +494,8 @@ func (c cluster) guardsNobodyElse(t *testing.T) {
 	}
 }
 
-// takesOldRights gives an account what every cluster has for node-problem-detector:
-// the DaemonSet of before, with another image.
+// takesOldRights gives an account the usual rights of node-problem-detector: the old
+// DaemonSet, with another image.
 func (c cluster) takesOldRights(t *testing.T) {
 	const old = "node-problem-detector"
 	config, err := c.ServiceAccountConfig(t.Context(), "kube-system", old)
@@ -514,7 +516,7 @@ func (c cluster) takesOldRights(t *testing.T) {
 	if err := createLease(namespace, "autohealer-agent-"+theirs)(t.Context(), client); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `cannot create resource "leases"`) {
 		t.Errorf("a Lease: %v", err)
 	}
-	// What docs/agent-migration.md adds.
+	// The additions of docs/agent-migration.md.
 	page, err := os.ReadFile("../docs/agent-migration.md")
 	if err != nil {
 		t.Fatal(err)
@@ -550,7 +552,7 @@ func (c cluster) takesOldRights(t *testing.T) {
 	c.guardsTheOld(t, string(page), old)
 }
 
-// oldDaemons is what the DaemonSet of node-problem-detector has at least.
+// oldDaemons is the minimal DaemonSet of node-problem-detector.
 const oldDaemons = `
 apiVersion: apps/v1
 kind: DaemonSet
@@ -570,13 +572,13 @@ spec:
       volumes: [{name: kmsg, hostPath: {path: /dev/kmsg}}]
 `
 
-// guardsTheOld binds the account of old to its node as well, by the words of the page.
+// guardsTheOld also binds the old account to its node, as documented.
 func (c cluster) guardsTheOld(t *testing.T, page, account string) {
 	t.Helper()
 	const ours = "'" + agentAccount + "'"
 	added := ", 'system:serviceaccount:kube-system:" + account + "'"
 	if !strings.Contains(page, `sed "s/`+ours+`/&`+added+`/" deploy/agent/3-guard.yaml | kubectl apply -f -`) {
-		t.Fatal("the page says otherwise")
+		t.Fatal("the page is different")
 	}
 	guard, err := os.ReadFile("agent/3-guard.yaml")
 	if err != nil {
@@ -592,14 +594,14 @@ func (c cluster) guardsTheOld(t *testing.T, page, account string) {
 	client := clientFor(t, config)
 	eventually(t, "the guard of the old account", func() error {
 		if err := apply(mine, row("KernelDeadlock", "True"))(t.Context(), client); !apierrors.IsForbidden(err) {
-			return fmt.Errorf("it writes another node: %w", err)
+			return fmt.Errorf("it can write another node: %w", err)
 		}
 		return nil
 	})
 	if err := apply(theirs, row("KernelDeadlock", "False"))(t.Context(), client); err != nil {
 		t.Errorf("its own node: %v", err)
 	}
-	// The old program comes back, which it may when the guard has let go of it.
+	// A rollback to the old program works after the admission policies no longer apply to it.
 	patch := func() error {
 		_, err := client.CoreV1().Nodes().Patch(t.Context(), theirs, types.StrategicMergePatchType,
 			[]byte(`{"status":{"conditions":[{"type":"KernelDeadlock","status":"False","reason":"KernelHasNoDeadlock","lastHeartbeatTime":"2026-11-15T12:00:00Z"}]}}`),

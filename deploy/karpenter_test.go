@@ -28,7 +28,7 @@ const (
 	poolReadme    = "karpenter/README.md"
 )
 
-// stockCRD is the CRD of NodePools as Karpenter publishes it.
+// stockCRD returns the CRD of NodePools as Karpenter publishes it.
 func stockCRD(t *testing.T) string {
 	t.Helper()
 	for _, folder := range []string{os.Getenv("KUBEBUILDER_ASSETS"), "../bin/testbed"} {
@@ -40,22 +40,22 @@ func stockCRD(t *testing.T) string {
 	return ""
 }
 
-// TestNodePools has Karpenter's CRD installed as an upgrade does it, and the patch as
-// the README says.
+// TestNodePools installs Karpenter's CRD like an upgrade, and the patch as documented in
+// the README.
 func TestNodePools(t *testing.T) {
 	c := cluster{testbed.New(t, testbed.Config{})}
 	c.appliesStockCRD(t)
 	if _, err := c.Kubectl(t.Context(), "apply", "--validate=strict", "-f", examplePool); err == nil || !strings.Contains(err.Error(), `unknown field "spec.repair"`) {
-		t.Fatalf("without the patch the example is taken: %v", err)
+		t.Fatalf("without the patch the example is accepted: %v", err)
 	}
 	c.runs(t, "## Adding it")
-	t.Run("has the schema that programs are told of", c.hasNodePoolSchema)
-	t.Run("takes the seed as it is written", c.takesSeedPool)
-	t.Run("refuses bad blocks in words", c.refusesBadBlocks)
-	t.Run("has nothing judged but blocks that change", c.judgesBlocks)
-	t.Run("says what the README says when the schema is lost", c.losesSchema)
-	t.Run("is put back by whoever has the rights to", c.putsBackSchema)
-	t.Run("is removed as the README says", c.removesSchema)
+	t.Run("has the schema of NodePoolSchema", c.hasNodePoolSchema)
+	t.Run("accepts the example unchanged", c.takesSeedPool)
+	t.Run("refuses invalid blocks with a message", c.refusesBadBlocks)
+	t.Run("calls the webhook only for changed blocks", c.judgesBlocks)
+	t.Run("behaves as documented when the schema is lost", c.losesSchema)
+	t.Run("is restored by a controller with the rights", c.putsBackSchema)
+	t.Run("is removed as documented", c.removesSchema)
 }
 
 func (c cluster) appliesStockCRD(t *testing.T) {
@@ -69,8 +69,8 @@ func (c cluster) appliesStockCRD(t *testing.T) {
 	c.seesSchema(t, false)
 }
 
-// runs runs the commands that a section of the README shows. What it asks the API
-// server to explain is told a moment later: that is waited for.
+// runs runs the commands in a section of the README. It waits for the API server to explain
+// the new schema.
 func (c cluster) runs(t *testing.T, section string) {
 	t.Helper()
 	script, explains := strings.CutSuffix(shown(t, poolReadme, section), "kubectl explain nodepool.spec.repair\n")
@@ -80,7 +80,7 @@ func (c cluster) runs(t *testing.T, section string) {
 	}
 }
 
-// shown is the first block of commands that a page shows after some words on a line.
+// shown returns the first block of commands on a page after a line with this text.
 func shown(t *testing.T, page, after string) string {
 	t.Helper()
 	text, err := os.ReadFile(page)
@@ -96,7 +96,7 @@ func shown(t *testing.T, page, after string) string {
 	return script
 }
 
-// runsScript runs commands in a folder, as somebody would who has pasted them.
+// runsScript runs commands in a folder, like a user who pastes them.
 func (c cluster) runsScript(t *testing.T, in, script string) {
 	t.Helper()
 	shell := exec.CommandContext(t.Context(), "sh", "-ec", script)
@@ -116,10 +116,10 @@ func folder(t *testing.T) string {
 	return here
 }
 
-// seesSchema waits until the API server serves the CRD as it is stored.
+// seesSchema waits until the API server serves the stored CRD.
 func (c cluster) seesSchema(t *testing.T, want bool) {
 	t.Helper()
-	eventually(t, "the schema being served", func() error {
+	eventually(t, "the schema to be served", func() error {
 		_, err := c.Kubectl(t.Context(), "explain", "nodepool.spec.repair")
 		if (err == nil) != want {
 			return fmt.Errorf("it is explained: %v", err == nil)
@@ -138,7 +138,7 @@ func (c cluster) hasNodePoolSchema(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, c.storedSchema(t)); diff != "" {
-		t.Errorf("(-told +stored):\n%s", diff)
+		t.Errorf("(-NodePoolSchema +stored):\n%s", diff)
 	}
 	var patch []any
 	if err := json.Unmarshal(deploy.NodePoolPatch(), &patch); err != nil || len(patch) != 2 {
@@ -146,7 +146,7 @@ func (c cluster) hasNodePoolSchema(t *testing.T) {
 	}
 }
 
-// storedSchema is what the installed CRD says of the block; nil if nothing.
+// storedSchema returns the schema of the block in the installed CRD, nil if it has none.
 func (c cluster) storedSchema(t *testing.T) any {
 	t.Helper()
 	var crd struct {
@@ -166,7 +166,7 @@ func (c cluster) storedSchema(t *testing.T) any {
 	return crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties.Spec.Properties["repair"]
 }
 
-// storedBlock is the block of the pool that the example makes; nil if it has none.
+// storedBlock returns the block of the example's pool, nil if it has none.
 func (c cluster) storedBlock(t *testing.T) map[string]any {
 	t.Helper()
 	var pool struct {
@@ -176,7 +176,7 @@ func (c cluster) storedBlock(t *testing.T) map[string]any {
 	return pool.Spec.Repair
 }
 
-// seedBlock is the block of the seed.
+// seedBlock returns the block of the example.
 func seedBlock() map[string]any {
 	return map[string]any{
 		"defaultTolerationDuration": "30m",
@@ -203,8 +203,8 @@ func (c cluster) takesSeedPool(t *testing.T) {
 
 const wantDuration = "want a duration with its unit, such as 90s, 5m or 1h30m, that is not negative"
 
-// badBlocks are blocks with one mistake each, as changes of the seed's, and what
-// there is to read of it.
+// badBlocks are blocks with one mistake each, as changes of the example, with the expected
+// message.
 var badBlocks = []struct {
 	name     string
 	old, new string
@@ -230,7 +230,7 @@ var badBlocks = []struct {
 	{"a bound in words", "repair:", "repair:\n    maxUnhealthy: half", "want a number of nodes such as 3"},
 	{"a bound that no number holds", "repair:", "repair:\n    maxUnhealthy: 3000000000", "want a number of nodes such as 3"},
 	{"a switch in words", "repair:", "repair:\n    enabled: maybe", "repair.enabled"},
-	{"a word that there is not", "repair:", "repair:\n    tolerationDuration: 30m", `repair.tolerationDuration`},
+	{"an unknown field", "repair:", "repair:\n    tolerationDuration: 30m", `repair.tolerationDuration`},
 }
 
 func (c cluster) refusesBadBlocks(t *testing.T) {
@@ -245,11 +245,11 @@ func (c cluster) refusesBadBlocks(t *testing.T) {
 		}
 		_, err := c.Kubectl(t.Context(), "apply", "-f", file(t, bad))
 		if err == nil {
-			t.Errorf("%s: it was taken", test.name)
+			t.Errorf("%s: it was accepted", test.name)
 			continue
 		}
 		if _, answer, _ := strings.Cut(err.Error(), "exit status 1: "); !strings.Contains(answer, test.says) {
-			t.Errorf("%s: it says\n%s\nwant something with\n%s", test.name, answer, test.says)
+			t.Errorf("%s: the error is\n%s\nwant\n%s", test.name, answer, test.says)
 		}
 	}
 	for name, good := range map[string]string{
@@ -270,7 +270,7 @@ func (c cluster) refusesBadBlocks(t *testing.T) {
 	}
 }
 
-// many are so many policies, each as long as it may be.
+// many returns n policies of maximal length.
 func many(n int) string {
 	list := make([]string, n)
 	for i := range list {
@@ -279,7 +279,7 @@ func many(n int) string {
 	return strings.Join(list, ", ")
 }
 
-// losesSchema does what an upgrade of Karpenter does.
+// losesSchema applies Karpenter's CRD again, like an upgrade.
 func (c cluster) losesSchema(t *testing.T) {
 	if _, err := c.Kubectl(t.Context(), "apply", "-f", examplePool); err != nil {
 		t.Fatal(err)
@@ -292,22 +292,22 @@ func (c cluster) losesSchema(t *testing.T) {
 			return nil
 		}
 	}
-	// Nobody has written to the pool: all is back.
+	// Without a write to the pool, the block is back.
 	c.appliesStockCRD(t)
-	eventually(t, "the block being hidden", block(nil))
+	eventually(t, "the block to be hidden", block(nil))
 	c.runs(t, "## Adding it")
-	eventually(t, "the block being back", block(seedBlock()))
+	eventually(t, "the block to be back", block(seedBlock()))
 
-	// Somebody has, if only a status.
+	// After any write, even of a status, the block is lost.
 	c.appliesStockCRD(t)
-	eventually(t, "the block being hidden", block(nil))
+	eventually(t, "the block to be hidden", block(nil))
 	if _, err := c.Kubectl(t.Context(), "patch", "nodepool", "default", "--subresource=status", "--type=merge", "-p", `{"status":{"nodes":3}}`); err != nil {
 		t.Fatal(err)
 	}
 	c.runs(t, "## Adding it")
-	// A pool with a block shows that the schema is in force again; the one from before
-	// has lost its own.
-	eventually(t, "blocks being kept again", func() error {
+	// A new pool with a block shows that the schema is in force again; the earlier pool has
+	// lost its block.
+	eventually(t, "blocks to be stored again", func() error {
 		if _, err := c.Kubectl(t.Context(), "apply", "--validate=strict", "--dry-run=server", "-f", examplePool); err != nil {
 			return err
 		}
@@ -315,8 +315,8 @@ func (c cluster) losesSchema(t *testing.T) {
 	})
 }
 
-// putsBackSchema has the controller asked to put back what is lost: first with the
-// rights that everybody gives it, and then with those that this takes.
+// putsBackSchema runs a controller that is configured to restore the schema: first with the
+// default rights, and then with the additional rights.
 func (c cluster) putsBackSchema(t *testing.T) {
 	if _, err := c.Kubectl(t.Context(), "apply", "-f", examplePool); err != nil {
 		t.Fatal(err)
@@ -340,45 +340,45 @@ func (c cluster) putsBackSchema(t *testing.T) {
 	eventually(t, "a copy of the block", func() error {
 		kept, err := c.Kubectl(t.Context(), "get", "controllerrevisions", "-n", namespace, "-l", repairblock.RevisionLabel+"=default", "-o", "name")
 		if err == nil && kept == "" {
-			err = errors.New("there is none")
+			err = errors.New("there is no copy")
 		}
 		return err
 	})
-	// It says what it will miss before it does.
+	// The controller logs missing rights before it needs them.
 	const missing = "right missing"
-	eventually(t, "the log telling of it", func() error {
+	eventually(t, "the log to report it", func() error {
 		if line := log(); !strings.Contains(line, missing) || !strings.Contains(line, "deploy/"+restoreRights) {
-			return errors.New("it does not")
+			return errors.New("the log does not report it")
 		}
 		return nil
 	})
 	c.appliesStockCRD(t)
-	eventually(t, "an Event telling what is missing", func() error {
+	eventually(t, "an Event with the missing rights", func() error {
 		words, err := c.Kubectl(t.Context(), "get", "events.events.k8s.io", "-o", "jsonpath={range .items[?(@.regarding.kind=='NodePool')]}{.note}{'\\n'}{end}")
 		if err != nil {
 			return err
 		}
 		for _, want := range []string{"could not be put back", `cannot patch resource "customresourcedefinitions"`, "deploy/" + restoreRights + " gives the right"} {
 			if !strings.Contains(words, want) {
-				return fmt.Errorf("nothing is said of %s:\n%s", want, words)
+				return fmt.Errorf("%s is missing in:\n%s", want, words)
 			}
 		}
 		return nil
 	})
 	if schema := c.storedSchema(t); schema != nil {
-		t.Fatal("the schema was put back without the right to")
+		t.Fatal("the schema was restored without the right")
 	}
 	c.runs(t, "## Having it put back")
-	eventually(t, "schema and block being back", func() error {
+	eventually(t, "schema and block to be restored", func() error {
 		if diff := cmp.Diff(seedBlock(), c.storedBlock(t)); diff != "" {
 			return errors.New(diff)
 		}
 		return nil
 	})
 	if told := strings.Count(log(), missing); told != 1 {
-		t.Errorf("a missing right is told of %d times:\n%s", told, log())
+		t.Errorf("a missing right is logged %d times:\n%s", told, log())
 	}
-	// Nothing else was missing.
+	// No other right was missing.
 	for line := range strings.Lines(log()) {
 		if strings.Contains(line, "forbidden") {
 			t.Errorf("turned down: %s", line)
@@ -419,7 +419,7 @@ func (c cluster) removesSchema(t *testing.T) {
 	}
 }
 
-// judgesBlocks asks the controller's own webhook, and then takes it away.
+// judgesBlocks uses the controller's own webhook, and then removes it.
 func (c cluster) judgesBlocks(t *testing.T) {
 	if err := install.Install(t.Context(), c.Cluster); err != nil {
 		t.Fatal(err)
@@ -447,12 +447,12 @@ func (c cluster) judgesBlocks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What the schema lets pass is refused by the webhook, and the way it says it is
-	// the same for both.
+	// The webhook refuses what the schema allows, with the same texts for both.
 	for _, test := range []struct{ name, old, new, says string }{
 		{"a toleration of ages", "toleration: 45m", "toleration: 99999999h", `spec.repair.policies[0].toleration: "99999999h": want a duration such as 300s, 5m or 1h30m`},
 		{"a grace of ages", "repair:", "repair:\n    terminationGracePeriod: 99999999h", `spec.repair.terminationGracePeriod: "99999999h"`},
-		// CEL could not say which, and for a message that does its budget is too small.
+		// CEL could not name the duplicate: its cost budget is too small for a message that
+		// does.
 		{"a condition twice", "NetworkUnavailable", "Ready", `spec.repair.policies[1].conditionType: "Ready": there is a policy for this condition already`},
 		{"a condition twice in two letter cases", "conditionType: Ready", "conditionType: Ready\n      conditionStatus: 'false'\n      toleration: 5m\n    - conditionType: Ready\n      conditionStatus: 'False'", `spec.repair.policies[1].conditionType: "Ready": there is a policy for this condition already`},
 		{"a condition twice with a reason", "conditionType: Ready", "conditionType: Ready\n      reason: A\n      toleration: 5m\n    - conditionType: Ready\n      reason: A", `spec.repair.policies[1].conditionType: "Ready": there is a policy for this condition already`},
@@ -467,9 +467,9 @@ func (c cluster) judgesBlocks(t *testing.T) {
 			}
 		}
 	}
-	// kubectl tells warnings beside its answer; to those who ask for it they are errors.
+	// kubectl prints warnings in addition to its output; on request they are errors.
 	for hook, good := range map[string]string{"block": string(manifest), "policy": string(policy)} {
-		eventually(t, "the sick node being known", func() error {
+		eventually(t, "the webhook to know the unhealthy node", func() error {
 			_, err := c.Kubectl(t.Context(), "apply", "--dry-run=server", "--warnings-as-errors", "-f", file(t, good))
 			if err == nil || !strings.Contains(err.Error(), "1 of 1 selected node (100%) matches now (sick): the "+hook+" will repair it, once it has stood for 10m to 45m") {
 				return fmt.Errorf("it says %w", err)
@@ -481,8 +481,7 @@ func (c cluster) judgesBlocks(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// With nobody there to answer, who would be asked shows in who fails. Of what
-	// Karpenter writes nobody is.
+	// Without a running webhook, every call of it fails. Karpenter's writes do not call it.
 	if err := controller.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -492,14 +491,14 @@ func (c cluster) judgesBlocks(t *testing.T) {
 		return err
 	}
 	const lengthen = `{"spec": {"repair": {"defaultTolerationDuration": "99999999h"}}}`
-	eventually(t, "a block that changes being judged", func() error {
+	eventually(t, "the webhook to be called for a changed block", func() error {
 		if err := change(lengthen, "--dry-run=server"); err == nil || !strings.Contains(err.Error(), `failed calling webhook "nodepools.autohealer.resourcestack.com"`) {
 			return fmt.Errorf("it says %w", err)
 		}
 		return nil
 	})
 	if err := change(`{"spec": {"repair": null}}`, "--dry-run=server"); err == nil {
-		t.Error("a block is taken away without a word")
+		t.Error("a block is removed without a call of the webhook")
 	}
 	for name, err := range map[string]error{
 		"status":     change(`{"status": {"nodes": 3}}`, "--subresource=status"),
@@ -519,7 +518,7 @@ func (c cluster) judgesBlocks(t *testing.T) {
 	if _, err := c.Kubectl(t.Context(), "create", "--dry-run=server", "-f", file(t, strings.Replace(without, "name: default", "name: other", 1))); err != nil {
 		t.Errorf("a pool without a block: %v", err)
 	}
-	// As it is installed, a block passes then.
+	// With the default failure policy, a block passes then.
 	c.setFailurePolicy(t, admissionv1.Ignore)
 	eventually(t, "a block passing", func() error { return change(lengthen) })
 	if err := install.RemoveWebhook(t.Context(), c.Cluster); err != nil {
@@ -530,7 +529,7 @@ func (c cluster) judgesBlocks(t *testing.T) {
 	}
 }
 
-// setFailurePolicy says what becomes of NodePools that nobody has judged.
+// setFailurePolicy sets the failure policy of the webhook for NodePools.
 func (c cluster) setFailurePolicy(t *testing.T, policy admissionv1.FailurePolicyType) {
 	t.Helper()
 	hooks := clientFor(t, c.AdminConfig()).AdmissionregistrationV1().ValidatingWebhookConfigurations()

@@ -17,8 +17,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// TestSecureMetrics scrapes a controller as docs/metrics.md says, with the tokens of two
-// accounts and without one.
+// TestSecureMetrics scrapes a controller as documented in docs/metrics.md, with the tokens
+// of two accounts and without a token.
 func TestSecureMetrics(t *testing.T) {
 	c := cluster{testbed.New(t, testbed.Config{})}
 	if err := install.Install(t.Context(), c.Cluster); err != nil {

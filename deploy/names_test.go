@@ -23,7 +23,8 @@ import (
 	"github.com/resourcestack/autohealer/problem"
 )
 
-// The agent, the controller and the guard share no code, and have to mean the same.
+// The agent, the controller and the admission policies share no code, but must use the same
+// names.
 func TestAgentControllerAndGuardUseTheSameNames(t *testing.T) {
 	if report.FieldManager != treat.AgentFieldManager {
 		t.Errorf("the agent writes as %s, and the controller as %s", report.FieldManager, treat.AgentFieldManager)
@@ -58,8 +59,8 @@ func TestAgentControllerAndGuardUseTheSameNames(t *testing.T) {
 	}
 }
 
-// The CRD refuses the keys of other components, and the guard keeps the controller from
-// them.
+// The CRD refuses the taint keys of other components, and the admission policies keep the
+// controller from writing them.
 func TestTheGuardOfTheControllerReservesTheSameTaintKeys(t *testing.T) {
 	crd, err := deploy.Manifests.ReadFile("crds/autohealer.resourcestack.com_conditionsets.yaml")
 	if err != nil {
@@ -75,7 +76,7 @@ func TestTheGuardOfTheControllerReservesTheSameTaintKeys(t *testing.T) {
 	}
 }
 
-// What is installed by default is what is shown to users, tested and measured.
+// The default installation has the same files that are documented, tested and measured.
 func TestTheConfigMapOfTheAgentHasTheFilesThatAreShipped(t *testing.T) {
 	data, _ := agentManifest(t, "kmsg")
 	if len(data.Data) != 2 {
@@ -86,7 +87,7 @@ func TestTheConfigMapOfTheAgentHasTheFilesThatAreShipped(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// In a pod the table of mounts of the node is elsewhere.
+		// In a pod the mount table of the node has another path.
 		want := strings.Replace(string(text), `"check": "readonly-filesystems"`+"\n", `"check": "readonly-filesystems",
       "settings": {
         "mountTable": "/host/mountinfo"
@@ -98,7 +99,7 @@ func TestTheConfigMapOfTheAgentHasTheFilesThatAreShipped(t *testing.T) {
 	}
 }
 
-// agentManifest reads what a variant of the agent is made of.
+// agentManifest reads the objects of an agent variant.
 func agentManifest(t *testing.T, variant string) (data corev1.ConfigMap, daemons appsv1.DaemonSet) {
 	t.Helper()
 	text, err := deploy.Manifests.ReadFile("agent/" + variant + "/agent.yaml")
@@ -115,8 +116,8 @@ func agentManifest(t *testing.T, variant string) (data corev1.ConfigMap, daemons
 	return data, daemons
 }
 
-// Every path that a file of the agent's names is one of a mount, every file is named by a
-// flag of its kind, and every mount has a volume.
+// Every path in a file of the agent is mounted, every file has a flag of its kind, and
+// every mount has a volume.
 func TestTheAgentIsGivenWhatItsFilesAskFor(t *testing.T) {
 	for _, variant := range []string{"kmsg", "journal"} {
 		data, daemons := agentManifest(t, variant)

@@ -26,7 +26,7 @@ const (
 	checkCRD  = "shared/remediation.medik8s.io_nodehealthchecks.yaml"
 )
 
-// usual are the conditions that the API server fills in.
+// usual are the default conditions of the API server.
 var usual = []v1alpha1.UnhealthyCondition{
 	{Type: "Ready", Status: "False", Duration: "300s"}, {Type: "Ready", Status: "Unknown", Duration: "300s"},
 }
@@ -79,7 +79,7 @@ func (c cluster) takesHealthChecks(t *testing.T) {
 	}
 }
 
-// listChecks reads all health checks as the controller does: all or none.
+// listChecks reads all health checks like the controller: all or none.
 func (c cluster) listChecks(t *testing.T) []v1alpha1.NodeHealthCheck {
 	t.Helper()
 	data, err := c.rawClient(t, v1alpha1.GroupVersion).Get().Resource("nodehealthchecks").Do(t.Context()).Raw()
@@ -93,7 +93,7 @@ func (c cluster) listChecks(t *testing.T) []v1alpha1.NodeHealthCheck {
 	return list.Items
 }
 
-// oneCheck is the only one that there is.
+// oneCheck returns the only health check.
 func (c cluster) oneCheck(t *testing.T) v1alpha1.NodeHealthCheck {
 	t.Helper()
 	list := c.listChecks(t)
@@ -103,15 +103,14 @@ func (c cluster) oneCheck(t *testing.T) v1alpha1.NodeHealthCheck {
 	return list[0]
 }
 
-// patchCheckStatus writes the status of the health check that people have
-// written.
+// patchCheckStatus writes the status of the users' health check.
 func (c cluster) patchCheckStatus(t *testing.T, patch string) error {
 	t.Helper()
 	return c.rawClient(t, v1alpha1.GroupVersion).Patch(types.MergePatchType).Resource("nodehealthchecks").Name("nodehealthcheck-sample").
 		SubResource("status").Param("fieldManager", account).Body([]byte(patch)).Do(t.Context()).Error()
 }
 
-// createCheck sends a health check past kubectl.
+// createCheck creates a health check without kubectl.
 func (c cluster) createCheck(t *testing.T, name, spec string, options ...string) error {
 	t.Helper()
 	request := c.rawClient(t, v1alpha1.GroupVersion).Post().Resource("nodehealthchecks")
@@ -129,8 +128,8 @@ func (c cluster) deleteChecks(t *testing.T) {
 	}
 }
 
-// takesTypedHealthCheck writes a health check as programs do, with every field
-// and with none, and sees that an empty status leaves nothing of a full one.
+// takesTypedHealthCheck writes a health check like a program, with every field and with
+// none, and checks that an empty status clears a full one.
 func (c cluster) takesTypedHealthCheck(t *testing.T) {
 	then := metav1.Unix(1772366400, 0)
 	template := corev1.ObjectReference{APIVersion: "example.com/v1", Kind: "RebootTemplate", Namespace: "a", Name: "b"}
@@ -199,7 +198,7 @@ func (c cluster) takesTypedHealthCheck(t *testing.T) {
 	c.deleteChecks(t)
 }
 
-// goodCheck is a health check that nothing is wrong with.
+// goodCheck is a valid health check.
 const (
 	goodCheck = `
 apiVersion: remediation.medik8s.io/v1alpha1
@@ -267,7 +266,7 @@ func (c cluster) refusesBadHealthChecks(t *testing.T) {
 		{"a cooldown in words", "maxUnhealthy", "stormCooldownDuration: long\n  maxUnhealthy", duration},
 		{"a negative cooldown", "maxUnhealthy", "stormCooldownDuration: -5m\n  maxUnhealthy", duration},
 		{"a delay in words", "maxUnhealthy", "healthyDelay: long\n  maxUnhealthy", "or a negative one such as -1s to wait for somebody to confirm"},
-		{"a word that there is not", "maxUnhealthy", "minUnhealthy: 3\n  maxUnhealthy", "spec.minUnhealthy"},
+		{"an unknown field", "maxUnhealthy", "minUnhealthy: 3\n  maxUnhealthy", "spec.minUnhealthy"},
 		{"no spec", goodSpec, "", "spec: Required value"},
 	}
 	for _, side := range []string{"--server-side=false", "--server-side=true"} {
@@ -279,27 +278,26 @@ func (c cluster) refusesBadHealthChecks(t *testing.T) {
 				}
 				_, err := c.Kubectl(t.Context(), "apply", side, "-f", file(t, bad))
 				if err == nil {
-					t.Fatal("it was taken")
+					t.Fatal("it was accepted")
 				}
 				_, answer, _ := strings.Cut(err.Error(), "exit status 1: ")
 				if !strings.Contains(answer, test.says) {
-					t.Errorf("it says\n%s\nwant something with\n%s", answer, test.says)
+					t.Errorf("the error is\n%s\nwant\n%s", answer, test.says)
 				}
 			})
 		}
 	}
 }
 
-// agreesWithHealthCheckCompiler asks the API server and the compiler the same.
-// The compiler is more lenient in one thing: it reads every duration that Go does,
-// while the schema takes those that medik8s' own does, so that a health check can
-// go back there.
+// agreesWithHealthCheckCompiler compares the API server with the compiler. The compiler is
+// more lenient in one respect: it accepts every Go duration. The schema accepts only
+// medik8s' durations, so that users can go back to medik8s.
 func (c cluster) agreesWithHealthCheckCompiler(t *testing.T) {
 	type change struct {
 		name    string
 		change  func(*v1alpha1.NodeHealthCheckSpec)
-		late    bool // the compiler alone refuses it
-		lenient bool // the schema alone refuses it
+		late    bool // only the compiler refuses it
+		lenient bool // only the schema refuses it
 	}
 	var changes []change
 	durations := map[string]func(*v1alpha1.NodeHealthCheckSpec, string){
@@ -318,8 +316,7 @@ func (c cluster) agreesWithHealthCheckCompiler(t *testing.T) {
 		changes = append(changes, change{name: field + " of ages", change: func(s *v1alpha1.NodeHealthCheckSpec) { set(s, "99999999h") }, late: field != "timeout"})
 	}
 	for _, bound := range []string{"0", "3", "0%", "49%", "100%", "101%", "049%", "half", "", "3.5", "%", "1000000000"} {
-		// An empty text is no bound to the compiler, as if nothing was said; and
-		// it counts further than people do.
+		// The compiler reads an empty text as no bound, and accepts larger numbers.
 		lenient := bound == "" || bound == "049%" || bound == "1000000000"
 		changes = append(changes,
 			change{name: "minHealthy " + bound, change: func(s *v1alpha1.NodeHealthCheckSpec) { s.MinHealthy = new(intstr.FromString(bound)) }, lenient: lenient},
@@ -406,16 +403,15 @@ func (c cluster) agreesWithHealthCheckCompiler(t *testing.T) {
 			refused++
 		}
 	}
-	t.Logf("%d were taken and %d refused", taken, refused)
+	t.Logf("%d were accepted and %d refused", taken, refused)
 	if taken == 0 || refused == 0 {
 		t.Error("one kind was never tried")
 	}
 }
 
-// worksWithTheOtherCRD has medik8s' own CRD installed in place of ours, as it is
-// where only the controller was swapped: it knows no rules in words and none of
-// our additions to the status. Then ours takes its place, and what was stored
-// must stay readable and editable.
+// worksWithTheOtherCRD installs medik8s' own CRD in place of ours, as after replacing only
+// the controller: it has no CEL rules and none of our status fields. Then it installs our
+// CRD, and all stored objects must stay readable and editable.
 func (c cluster) worksWithTheOtherCRD(t *testing.T) {
 	data, err := os.ReadFile(checkCRD)
 	if err != nil {
@@ -426,7 +422,7 @@ func (c cluster) worksWithTheOtherCRD(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := withoutRules(other); n < 10 {
-		t.Fatalf("the CRD has %d rules: this test looks at nothing", n)
+		t.Fatalf("the CRD has %d rules: the test proves nothing", n)
 	}
 	schema := at(t, other, "spec", "versions", 0, "schema", "openAPIV3Schema")
 	delete(schema, "required")
@@ -461,7 +457,7 @@ func (c cluster) worksWithTheOtherCRD(t *testing.T) {
 		{"old-nothing", `{}`, `{` + template + `}`},
 	}
 	for _, old := range bad {
-		eventually(t, "the CRD of others", func() error { return c.createCheck(t, old.name, old.spec) })
+		eventually(t, "medik8s' CRD to be served", func() error { return c.createCheck(t, old.name, old.spec) })
 	}
 	if err := c.createCheck(t, "nodehealthcheck-sample", `{`+template+`}`); err != nil {
 		t.Fatal(err)
@@ -489,9 +485,9 @@ func (c cluster) worksWithTheOtherCRD(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, old := range bad {
-		eventually(t, "the CRD of ours", func() error {
+		eventually(t, "our CRD to be served", func() error {
 			if c.createCheck(t, "trial", old.spec, "All") == nil {
-				return fmt.Errorf("%s is still taken", old.spec)
+				return fmt.Errorf("%s is still accepted", old.spec)
 			}
 			return nil
 		})
@@ -508,7 +504,7 @@ func (c cluster) worksWithTheOtherCRD(t *testing.T) {
 			t.Errorf("%s: the status cannot be written: %v", old.name, err)
 		}
 		for _, change := range []string{`{"metadata": {"labels": {"team": "a"}}}`, `{"spec": {"pauseRequests": ["anna"]}}`, `{"spec": ` + old.mend + `}`} {
-			// A rule on all of the spec is asked again whenever any of it changes.
+			// The API server evaluates a rule on the whole spec at any change of the spec.
 			whole := old.name == "old-bounds" || old.name == "old-forms" || old.name == "old-nothing"
 			if err := patch(change); (err == nil) == (whole && strings.Contains(change, "pause")) {
 				t.Errorf("%s: %s: %v", old.name, change, err)
@@ -518,7 +514,7 @@ func (c cluster) worksWithTheOtherCRD(t *testing.T) {
 	c.deleteChecks(t)
 }
 
-// at walks into a document.
+// at returns a map inside a document.
 func at(t *testing.T, document any, path ...any) map[string]any {
 	t.Helper()
 	for _, step := range path {
@@ -536,8 +532,8 @@ func at(t *testing.T, document any, path ...any) map[string]any {
 	return found
 }
 
-// storesOnlyReadableHealthChecks tries to store, past kubectl, what the Go type
-// could not hold. Whatever is taken must leave the list readable.
+// storesOnlyReadableHealthChecks tries to store, without kubectl, values that the Go type
+// cannot hold. The list must stay readable.
 func (c cluster) storesOnlyReadableHealthChecks(t *testing.T) {
 	const template = `"remediationTemplate": {"apiVersion": "example.com/v1", "kind": "RebootTemplate", "namespace": "a", "name": "b"}`
 	step := func(order string) string {
@@ -587,7 +583,7 @@ func (c cluster) storesOnlyReadableHealthChecks(t *testing.T) {
 		{`{"unhealthyNodes": [{}]}`, !isTaken, !isRead},
 		{`{"unhealthyNodes": [{"name": "n1", "remediations": [{"resource": {}}]}]}`, !isTaken, !isRead},
 		{`{"inFlightRemediations": {"n1": "2026-03-01T12:00:00Z"}}`, isTaken, isRead},
-		// The API server knows more times than Go does.
+		// The API server accepts more time formats than Go.
 		{`{"inFlightRemediations": {"n1": "2026-03-01t12:00:00z"}}`, isTaken, !isRead},
 		{`{"lastUpdateTime": "2026-03-01T12:00:00+99:99"}`, isTaken, !isRead},
 	} {
@@ -596,7 +592,7 @@ func (c cluster) storesOnlyReadableHealthChecks(t *testing.T) {
 		}
 		list := c.listChecks(t)
 		if len(list) != len(stored) {
-			t.Errorf("after status %s the list is not whole", test.status)
+			t.Errorf("after status %s the list is incomplete", test.status)
 		}
 		for _, check := range list {
 			empty := cmp.Equal(check.Status, v1alpha1.NodeHealthCheckStatus{})

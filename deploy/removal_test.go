@@ -31,7 +31,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// TestWhatAgentsLeaveIsRemovedAsThePageSays runs the commands for rows and Leases.
+// TestWhatAgentsLeaveIsRemovedAsThePageSays runs the documented commands for conditions and
+// Leases.
 func TestWhatAgentsLeaveIsRemovedAsThePageSays(t *testing.T) {
 	c := cluster{testbed.New(t, testbed.Config{})}
 	if _, err := c.Kubectl(t.Context(), "apply", "-f", "controller/1-namespace.yaml"); err != nil {
@@ -78,16 +79,16 @@ func TestWhatAgentsLeaveIsRemovedAsThePageSays(t *testing.T) {
 		}
 		for kind, left := range map[corev1.NodeConditionType]bool{"Ready": true, "A": false, "example.com/B": false, "C": true} {
 			if is := slices.ContainsFunc(node.Status.Conditions, func(row corev1.NodeCondition) bool { return row.Type == kind }); is != left {
-				t.Errorf("%s of %s is there: %t", kind, name, is)
+				t.Errorf("%s of %s exists: %t", kind, name, is)
 			}
 		}
 		if _, err := api.CoordinationV1().Leases(namespace).Get(t.Context(), agent+"-"+name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-			t.Errorf("the Lease of %s is there: %v", name, err)
+			t.Errorf("the Lease of %s exists: %v", name, err)
 		}
 	}
 }
 
-// TestWhatOthersUseTooIsInAFolderOfItsOwn looks at what each folder would delete.
+// TestWhatOthersUseTooIsInAFolderOfItsOwn checks what deleting each folder would delete.
 func TestWhatOthersUseTooIsInAFolderOfItsOwn(t *testing.T) {
 	shared := map[string]bool{}
 	looked := 0
@@ -115,7 +116,7 @@ func TestWhatOthersUseTooIsInAFolderOfItsOwn(t *testing.T) {
 			case strings.HasPrefix(path, "shared/"):
 				shared[object.Kind+"/"+name] = true
 			case isOthers:
-				t.Errorf("deploy/%s has %s %s, which others use too: put it into deploy/shared", path, object.Kind, name)
+				t.Errorf("deploy/%s has %s %s, which other components use, too: move it to deploy/shared", path, object.Kind, name)
 			}
 		}
 		return nil
@@ -126,12 +127,12 @@ func TestWhatOthersUseTooIsInAFolderOfItsOwn(t *testing.T) {
 		t.Errorf("deploy/shared has %v, want %v", shared, want)
 	}
 	if looked < 30 {
-		t.Errorf("%d objects were looked at", looked)
+		t.Errorf("%d objects were checked", looked)
 	}
 }
 
-// isRemoved runs the commands of the page on a cluster with what a controller has left,
-// and with what others have. There is no kubelet, so the test does the work of the Job.
+// isRemoved runs the documented commands on a cluster with objects of a controller and of
+// other components. There is no kubelet, so the test does the work of the Job.
 func (c cluster) isRemoved(t *testing.T) {
 	page, err := os.ReadFile("../docs/removing.md")
 	if err != nil {
@@ -171,7 +172,7 @@ spec: {type: Left, effect: NoSchedule, taintKey: example.com/left, conditions: {
 	if _, err := c.KubectlApply(t.Context(), theirs); err != nil {
 		t.Fatal(err)
 	}
-	// The webhook, which nothing serves here, comes last: sets could not be made any more.
+	// The webhook comes last, because it does not run here and would block sets.
 	if _, err := c.Kubectl(t.Context(), "apply", "-f", "controller"); err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +183,7 @@ spec: {type: Left, effect: NoSchedule, taintKey: example.com/left, conditions: {
 	left := c.objects(t)
 	for object := range standing {
 		if !left[object] && !isAutohealers(object) {
-			t.Errorf("%s is gone, and belongs to others", object)
+			t.Errorf("%s is deleted, but belongs to another component", object)
 		}
 	}
 	for object := range left {
@@ -191,7 +192,7 @@ spec: {type: Left, effect: NoSchedule, taintKey: example.com/left, conditions: {
 		}
 	}
 	if !left["v1 Namespace <none> medik8s-leases"] || !left["remediation.medik8s.io/v1alpha1 NodeHealthCheck <none> theirs"] {
-		t.Error("what others use too was not looked at")
+		t.Error("shared objects were not checked")
 	}
 	node, err := api.CoreV1().Nodes().Get(t.Context(), "removed-1", metav1.GetOptions{})
 	if err != nil {
@@ -203,7 +204,8 @@ spec: {type: Left, effect: NoSchedule, taintKey: example.com/left, conditions: {
 	}
 }
 
-// leavesTaint makes a node with a taint of a controller, and with what others have put on it.
+// leavesTaint creates a node with a taint of a controller, and with taints and annotations
+// of other writers.
 func (c cluster) leavesTaint(t *testing.T, api kubernetes.Interface) (isOurs func(corev1.Taint) bool) {
 	t.Helper()
 	note := ownership.Record{Taints: []ownership.Taint{{
@@ -219,7 +221,7 @@ func (c cluster) leavesTaint(t *testing.T, api kubernetes.Interface) (isOurs fun
 	return func(taint corev1.Taint) bool { return taint.Key == "example.com/left" }
 }
 
-// cleansUp does what the pod of the Job would do, with its token, and has it succeed.
+// cleansUp does the work of the Job's pod, with its token, and completes the Job.
 func (c cluster) cleansUp(t *testing.T, api kubernetes.Interface) {
 	t.Helper()
 	config, err := c.ServiceAccountConfig(t.Context(), namespace, "autohealer-cleanup")
@@ -241,7 +243,7 @@ func (c cluster) cleansUp(t *testing.T, api kubernetes.Interface) {
 	if err != nil || result.Left > 0 {
 		t.Fatalf("the cleanup: %+v, %v\n%s", result, err, out.String())
 	}
-	eventually(t, "the Job making its pod", func() error {
+	eventually(t, "the Job to create its pod", func() error {
 		pods, err := api.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "batch.kubernetes.io/job-name=autohealer-cleanup"})
 		if err != nil || len(pods.Items) != 1 {
 			return fmt.Errorf("%d pods (%w)", len(pods.Items), err)
@@ -251,7 +253,7 @@ func (c cluster) cleansUp(t *testing.T, api kubernetes.Interface) {
 	})
 }
 
-// shell runs commands of a page from the root of the repository, as its reader would.
+// shell runs documented commands from the root of the repository, like a reader.
 func (c cluster) shell(t *testing.T, script string) {
 	t.Helper()
 	shell := exec.CommandContext(t.Context(), "sh", "-ec", script)
@@ -262,8 +264,8 @@ func (c cluster) shell(t *testing.T, script string) {
 	}
 }
 
-// objects returns all that is stored in the cluster, by version, kind, namespace and name.
-// What other components make and delete is left out.
+// objects returns all stored objects by version, kind, namespace and name, except those
+// that other components create and delete.
 func (c cluster) objects(t *testing.T) map[string]bool {
 	t.Helper()
 	resources, err := c.Kubectl(t.Context(), "api-resources", "--verbs=list", "-o", "name")
@@ -285,5 +287,6 @@ func (c cluster) objects(t *testing.T) map[string]bool {
 	return found
 }
 
-// isAutohealers says whether an object is of ours alone, by its group, namespace or name.
+// isAutohealers reports whether an object belongs only to us, by its group, namespace or
+// name.
 func isAutohealers(object string) bool { return strings.Contains(object, "autohealer") }

@@ -26,7 +26,7 @@ const (
 	policyPage = "../docs/repair-policies.md"
 )
 
-// listPolicies reads all policies as the controller does: all or none.
+// listPolicies reads all policies like the controller: all or none.
 func (c cluster) listPolicies(t *testing.T) []v1alpha1.RepairPolicy {
 	t.Helper()
 	data, err := c.rawClient(t, v1alpha1.GroupVersion).Get().Resource("repairpolicies").Do(t.Context()).Raw()
@@ -49,7 +49,7 @@ func (c cluster) onePolicy(t *testing.T) v1alpha1.RepairPolicy {
 	return list[0]
 }
 
-// patchPolicyStatus writes the status of the policy that people have written.
+// patchPolicyStatus writes the status of the users' policy.
 func (c cluster) patchPolicyStatus(t *testing.T, patch string) error {
 	t.Helper()
 	return c.rawClient(t, v1alpha1.GroupVersion).Patch(types.MergePatchType).Resource("repairpolicies").Name("default").
@@ -88,8 +88,8 @@ func (c cluster) takesRepairPolicies(t *testing.T) {
 	}
 }
 
-// takesTypedRepairPolicy writes a policy as programs do, with every field and with few,
-// and sees that an empty status leaves nothing of a full one.
+// takesTypedRepairPolicy writes a policy like a program, with every field and with few, and
+// checks that an empty status clears a full one.
 func (c cluster) takesTypedRepairPolicy(t *testing.T) {
 	then := metav1.Unix(1772366400, 0)
 	policy := &v1alpha1.RepairPolicy{
@@ -154,8 +154,8 @@ func (c cluster) takesTypedRepairPolicy(t *testing.T) {
 	}
 }
 
-// refusesBadRepairPolicies tries what a NodePool could not say. What is wrong within a
-// block is tried on NodePools, which have the very same schema.
+// refusesBadRepairPolicies tests mistakes that a NodePool cannot have. Mistakes within a
+// block are tested with NodePools, which have the same schema.
 func (c cluster) refusesBadRepairPolicies(t *testing.T) {
 	manifest, err := os.ReadFile(seedPolicy)
 	if err != nil {
@@ -164,7 +164,7 @@ func (c cluster) refusesBadRepairPolicies(t *testing.T) {
 	template := func(words string) string {
 		return "nodePool: default\n  remediationTemplate: {" + words + "}"
 	}
-	// The page quotes these.
+	// The documentation quotes these messages.
 	for _, test := range []struct{ old, new, says string }{
 		{"toleration: 10m", "toleration: -5m", `spec.repair.policies[1].toleration: Invalid value: "-5m": want a duration with its unit, such as 90s, 5m or 1h30m, that is not negative`},
 		{"nodePool: default\n  repair", "repair", `spec.nodePool: Invalid value: want either nodePool or selector: one of them, and not both`},
@@ -172,9 +172,9 @@ func (c cluster) refusesBadRepairPolicies(t *testing.T) {
 	} {
 		_, err := c.Kubectl(t.Context(), "apply", "-f", file(t, strings.Replace(string(manifest), test.old, test.new, 1)))
 		_, answer, _ := strings.Cut(fmt.Sprint(err), `The RepairPolicy "default" is invalid: `)
-		// Where the schema cannot go on, it says so on a line of its own.
+		// If the schema check stops early, it says so on a separate line.
 		if answer, _, _ = strings.Cut(strings.TrimPrefix(strings.TrimSpace(answer), "* "), "\n"); answer != test.says {
-			t.Errorf("%s: it says %v, want %s", test.new, err, test.says)
+			t.Errorf("%s: the error is %v, want %s", test.new, err, test.says)
 		}
 	}
 	for _, test := range []struct {
@@ -192,7 +192,7 @@ func (c cluster) refusesBadRepairPolicies(t *testing.T) {
 		{"a kind that is no template", "nodePool: default", template("apiVersion: example.com/v1, kind: Reboot, name: b"), "want a kind that ends in Template, such as SelfNodeRemediationTemplate"},
 		{"a version without its group", "nodePool: default", template("apiVersion: v1, kind: RebootTemplate, name: b"), "spec.remediationTemplate.apiVersion: Invalid value"},
 		{"a template without a name", "nodePool: default", template("apiVersion: example.com/v1, kind: RebootTemplate"), "want the name of the template"},
-		{"a word that there is not", "nodePool: default", "nodePool: default\n  maxUnhealthy: 3", "spec.maxUnhealthy"},
+		{"an unknown field", "nodePool: default", "nodePool: default\n  maxUnhealthy: 3", "spec.maxUnhealthy"},
 	} {
 		for _, side := range []string{"--server-side=false", "--server-side=true"} {
 			bad := strings.Replace(string(manifest), test.old, test.new, 1)
@@ -201,18 +201,18 @@ func (c cluster) refusesBadRepairPolicies(t *testing.T) {
 			}
 			_, err := c.Kubectl(t.Context(), "apply", side, "-f", file(t, bad))
 			if err == nil {
-				t.Errorf("%s by apply %s: it was taken", test.name, side)
+				t.Errorf("%s by apply %s: it was accepted", test.name, side)
 				continue
 			}
 			if _, answer, _ := strings.Cut(err.Error(), "exit status 1: "); !strings.Contains(answer, test.says) {
-				t.Errorf("%s by apply %s: it says\n%s\nwant something with\n%s", test.name, side, answer, test.says)
+				t.Errorf("%s by apply %s: the error is\n%s\nwant\n%s", test.name, side, answer, test.says)
 			}
 		}
 	}
 }
 
-// storesOnlyReadableRepairPolicies tries to store, past kubectl, what the Go type could
-// not hold. Whatever is taken must leave the list readable.
+// storesOnlyReadableRepairPolicies tries to store, without kubectl, values that the Go type
+// cannot hold. The list must stay readable.
 func (c cluster) storesOnlyReadableRepairPolicies(t *testing.T) {
 	block := func(words string) string { return `{"nodePool": "default", "repair": {` + words + `}}` }
 	const isTaken = true
@@ -259,7 +259,7 @@ func (c cluster) storesOnlyReadableRepairPolicies(t *testing.T) {
 		{`{"sick": -1}`, !isTaken, !isRead},
 		{`{"sickNodes": [{}]}`, !isTaken, !isRead},
 		{`{"sickNodes": [{"name": "n1", "eligibleAt": "2026-03-01T12:00:00Z"}]}`, isTaken, isRead},
-		// The API server knows more times than Go does.
+		// The API server accepts more time formats than Go.
 		{`{"sickNodes": [{"name": "n1", "eligibleAt": "2026-03-01t12:00:00z"}]}`, isTaken, !isRead},
 	} {
 		if err := c.patchPolicyStatus(t, `{"status": `+test.status+`}`); (err == nil) != test.taken {
@@ -267,7 +267,7 @@ func (c cluster) storesOnlyReadableRepairPolicies(t *testing.T) {
 		}
 		list := c.listPolicies(t)
 		if len(list) != len(stored) {
-			t.Errorf("after status %s the list is not whole", test.status)
+			t.Errorf("after status %s the list is incomplete", test.status)
 		}
 		for _, policy := range list {
 			if empty := cmp.Equal(policy.Status, v1alpha1.RepairPolicyStatus{}); empty == (policy.Name == "default" && test.read) {
@@ -306,7 +306,7 @@ func (c cluster) printsRepairPolicyColumns(t *testing.T) {
 	}
 }
 
-// takesStatements gives the controller a file of further statements.
+// takesStatements gives the controller a file of further conditions.
 func (c cluster) takesStatements(t *testing.T) {
 	page, err := os.ReadFile(policyPage)
 	if err != nil {

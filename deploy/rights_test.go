@@ -17,7 +17,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// request is what one may ask the API server for.
+// request is a request to the API server.
 type request struct {
 	verb string
 	what string // resource.group/subresource name
@@ -32,7 +32,7 @@ func (r request) String() string {
 	return text
 }
 
-// attributes are the request in the words of the API server.
+// attributes returns the request in the form of the API server.
 func (r request) attributes() *authorizationv1.ResourceAttributes {
 	what, name, _ := strings.Cut(r.what, " ")
 	what, subresource, _ := strings.Cut(what, "/")
@@ -47,7 +47,7 @@ const (
 	policies  = "repairpolicies.autohealer.resourcestack.com"
 	checks    = "nodehealthchecks.remediation.medik8s.io"
 	leases    = "leases.coordination.k8s.io"
-	nodeLocks = "medik8s-leases" // the namespace where nodes are leased
+	nodeLocks = "medik8s-leases" // the namespace of the nodes' Leases
 	peer      = leases + " e1f13584.medik8s.io"
 	template  = "rebootremediationtemplates.example.com"
 	remedy    = "rebootremediations.example.com"
@@ -88,35 +88,35 @@ var allowed = []request{
 }
 
 var forbidden = []request{
-	// Nodes: their existence is not its business, and of what is reported of them only
-	// what a silent agent has said.
+	// Nodes: no creation or deletion, and of the status only the conditions of a silent
+	// agent.
 	{"create", "nodes", ""}, {"update", "nodes n1", ""}, {"delete", "nodes n1", ""}, {"deletecollection", "nodes", ""},
 	{"update", "nodes/status n1", ""}, {"get", "nodes/proxy n1", ""}, {"create", "nodes/proxy n1", ""},
-	// Pods: NoExecute evicts, and the controller does not.
+	// Pods: NoExecute evicts pods, and the controller does not.
 	{"list", "pods", "default"}, {"delete", "pods p1", "default"}, {"create", "pods", namespace}, {"create", "pods/eviction p1", "default"}, {"create", "pods/exec p1", namespace},
-	// Its own orders.
+	// Its own policies.
 	{"create", sets, ""}, {"update", sets + " s1", ""}, {"patch", sets + " s1", ""}, {"delete", sets + " s1", ""}, {"update", sets + "/status s1", ""},
 	{"patch", "customresourcedefinitions.apiextensions.k8s.io " + sets, ""},
 	{"create", checks, ""}, {"update", checks + " c1", ""}, {"patch", checks + " c1", ""}, {"delete", checks + " c1", ""},
 	{"update", checks + "/status c1", ""}, {"update", checks + "/finalizers c1", ""}, {"patch", "customresourcedefinitions.apiextensions.k8s.io " + checks, ""},
 	{"create", policies, ""}, {"update", policies + " p1", ""}, {"patch", policies + " p1", ""}, {"delete", policies + " p1", ""},
 	{"update", policies + "/status p1", ""}, {"update", policies + "/finalizers p1", ""}, {"patch", crds + " " + policies, ""},
-	// Karpenter's: machines are its own to make, and so are pools and CRDs.
+	// Karpenter creates NodeClaims, NodePools and CRDs.
 	{"create", claims, ""}, {"update", claims + " c1", ""}, {"deletecollection", claims, ""}, {"patch", claims + "/status c1", ""},
 	{"create", pools, ""}, {"update", pools + " p1", ""}, {"delete", pools + " p1", ""}, {"patch", pools + "/status p1", ""}, {"patch", pools + "/scale p1", ""},
 	{"patch", crds + " " + claims, ""}, {"list", crds, ""}, {"watch", crds, ""}, {"update", crds + " " + pools, ""}, {"delete", crds + " " + pools, ""}, {"create", crds, ""},
 	{"patch", pools + " p1", ""}, {"patch", crds + " " + pools, ""},
-	// Who leads elsewhere is read, and not taken from them; and of all the other
-	// leases of the cluster nothing is known.
+	// The Lease of another leader is read and not taken. All other Leases of the cluster
+	// are not read.
 	{"update", peer, "openshift-workload-availability"}, {"delete", peer, "openshift-workload-availability"}, {"create", leases, "openshift-workload-availability"},
 	{"list", leases, ""}, {"watch", leases, ""}, {"get", leases + " n1", "kube-node-lease"},
 	{"deletecollection", leases, nodeLocks}, {"patch", leases + " node-n1", nodeLocks}, {"list", "configmaps", nodeLocks},
-	// Templates and remediations, before somebody who serves them gives the right.
+	// Templates and remediations, before a remediator grants the rights.
 	{"get", template + " t1", "default"}, {"create", remedy, "default"},
-	// Events elsewhere, and those that stand.
+	// Events in other namespaces, and existing Events.
 	{"create", "events.events.k8s.io", ""}, {"create", "events.events.k8s.io", "kube-system"},
 	{"create", "events", "default"}, {"create", "events", namespace}, {"patch", "events.events.k8s.io e1", "default"}, {"delete", "events.events.k8s.io e1", "default"}, {"list", "events.events.k8s.io", "default"},
-	// Other objects in its namespace, and the same ones in others.
+	// Other objects in its namespace, and the same objects in other namespaces.
 	{"get", "configmaps other", namespace}, {"update", "configmaps other", namespace}, {"patch", "configmaps other", namespace}, {"delete", "configmaps other", namespace},
 	{"list", "configmaps", ""}, {"list", "configmaps", "default"}, {"watch", "configmaps", "kube-system"},
 	{"update", revisions + " r1", namespace}, {"patch", revisions + " r1", namespace}, {"deletecollection", revisions, namespace},
@@ -130,13 +130,13 @@ var forbidden = []request{
 	{"patch", "mutatingwebhookconfigurations.admissionregistration.k8s.io autohealer", ""},
 	{"get", "secrets s1", namespace}, {"list", "secrets", namespace}, {"list", "secrets", ""}, {"create", "secrets", namespace},
 	{"create", "serviceaccounts/token " + account, namespace}, {"update", "deployments.apps " + account, namespace},
-	// The way to more rights.
+	// Escalation of rights.
 	{"create", "clusterrolebindings.rbac.authorization.k8s.io", ""}, {"escalate", "clusterroles.rbac.authorization.k8s.io " + account, ""},
 	{"bind", "clusterroles.rbac.authorization.k8s.io cluster-admin", ""}, {"impersonate", "users admin", ""}, {"*", "*.*", ""},
 }
 
-// givesLeastRights asks with the controller's own token: in words for the long
-// lists, and in deed for what the controller does most.
+// givesLeastRights checks the rights of the controller's own token: by access reviews for
+// the long lists, and by requests for its most frequent writes.
 func (c cluster) givesLeastRights(t *testing.T) {
 	config, err := c.ServiceAccountConfig(t.Context(), namespace, account)
 	if err != nil {
@@ -180,10 +180,9 @@ func (c cluster) givesLeastRights(t *testing.T) {
 	if _, err := controller.CoordinationV1().Leases(namespace).Update(t.Context(), lease, metav1.UpdateOptions{}); err != nil {
 		t.Errorf("renewing the lease: %v", err)
 	}
-	// A list of the one name, in all namespaces at once, is what finds out who
-	// else is at work.
+	// A list by name in all namespaces finds the Lease of medik8s' controller.
 	if _, err := controller.CoordinationV1().Leases("").List(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=e1f13584.medik8s.io"}); err != nil {
-		t.Errorf("looking for the lease of medik8s' controller: %v", err)
+		t.Errorf("listing the lease of medik8s' controller: %v", err)
 	}
 	for name, mine := range map[string]bool{"autohealer-ledger": true, "other": false} {
 		page, err := admin.CoreV1().ConfigMaps(namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
@@ -196,7 +195,7 @@ func (c cluster) givesLeastRights(t *testing.T) {
 	}
 }
 
-// mayDo asks the API server whether a client may do something.
+// mayDo asks the API server whether a client may send a request.
 func mayDo(t *testing.T, client kubernetes.Interface, r request) bool {
 	t.Helper()
 	review, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(t.Context(), &authorizationv1.SelfSubjectAccessReview{
@@ -208,7 +207,7 @@ func mayDo(t *testing.T, client kubernetes.Interface, r request) bool {
 	return review.Status.Allowed
 }
 
-// awaitRights waits until a client may do all of something, or none of it.
+// awaitRights waits until a client may send all of these requests, or none of them.
 func awaitRights(t *testing.T, client kubernetes.Interface, may bool, requests ...request) {
 	t.Helper()
 	for _, r := range requests {
@@ -221,8 +220,8 @@ func awaitRights(t *testing.T, client kubernetes.Interface, may bool, requests .
 	}
 }
 
-// givesRightsToRestore gives the controller what --restore-nodepool-schema needs, and
-// takes it away.
+// givesRightsToRestore grants the controller the rights for --restore-nodepool-schema, and
+// withdraws them.
 func (c cluster) givesRightsToRestore(t *testing.T) {
 	config, err := c.ServiceAccountConfig(t.Context(), namespace, account)
 	if err != nil {
@@ -246,8 +245,7 @@ func (c cluster) givesRightsToRestore(t *testing.T) {
 	awaitRights(t, controller, false, requests...)
 }
 
-// gathersRights installs somebody who serves a kind of remediations, as those of
-// medik8s do it, and takes it away.
+// gathersRights installs a remediator like those of medik8s, and removes it.
 func (c cluster) gathersRights(t *testing.T) {
 	config, err := c.ServiceAccountConfig(t.Context(), namespace, account)
 	if err != nil {
@@ -275,9 +273,9 @@ rules:
 	}
 	wait(true)
 	if mayDo(t, controller, request{"update", template + " t1", "default"}) {
-		t.Error("a template can be changed, which nobody has asked for")
+		t.Error("a template can be changed, which no role asks for")
 	}
-	// What was gathered is not undone by whoever installs once more.
+	// Installing again keeps the aggregated rights.
 	for _, args := range [][]string{{"diff", "-f", "controller/2-rights.yaml"}, {"apply", "-f", "controller/2-rights.yaml"}, {"apply", "--server-side", "-f", "controller/2-rights.yaml"}} {
 		if out, err := c.Kubectl(t.Context(), args...); err != nil || args[0] == "diff" && out != "" {
 			t.Errorf("kubectl %v: %v\n%s", args, err, out)

@@ -15,14 +15,13 @@ import (
 	"github.com/resourcestack/autohealer/internal/observe"
 )
 
-// agreesWithCompiler asks the API server and the compiler the same. What one of
-// them takes and the other does not is either refused for nothing, or stored and
-// then not followed.
+// agreesWithCompiler compares the API server with the compiler. A difference means an
+// unnecessary refusal, or a stored set that is not applied.
 func (c cluster) agreesWithCompiler(t *testing.T) {
 	type change struct {
 		name   string
 		change func(*v1alpha1.ConditionSetSpec)
-		late   bool // the compiler alone knows
+		late   bool // only the compiler refuses it
 	}
 	var changes []change
 	key := func(key string, late bool) {
@@ -38,7 +37,7 @@ func (c cluster) agreesWithCompiler(t *testing.T) {
 	} {
 		key(name, false)
 	}
-	key(strings.Repeat("x", 254)+"/y", true) // a domain that only the compiler measures
+	key(strings.Repeat("x", 254)+"/y", true) // only the compiler checks the length of a domain
 	for _, duration := range []string{
 		"", "0", "0s", "5m", "1h30m", "1.5h", ".5s", "1.s", "+5m", "90s", "1ms", "1us", "1µs", "1μs", "1ns",
 		"5", "m", "5 m", "-5m", "5M", "5d", "five", ".", ".s", "1..5s", "5m-1s", "+", " 5m",
@@ -91,15 +90,15 @@ func (c cluster) agreesWithCompiler(t *testing.T) {
 			refused++
 		}
 	}
-	t.Logf("%d were taken and %d refused", taken, refused)
+	t.Logf("%d were accepted and %d refused", taken, refused)
 	if taken == 0 || refused == 0 {
 		t.Error("one kind was never tried")
 	}
 }
 
-// keepsWhatIsStored has sets stored that the rules of the CRD refuse, under the
-// CRD as it was without them. They must stay readable, and everything about them
-// that is not wrong must stay editable, the status above all: it tells what is.
+// keepsWhatIsStored stores sets that the CRD's rules refuse, under the CRD without rules.
+// They must stay readable, and all valid parts must stay editable, above all the status,
+// which reports the problem.
 func (c cluster) keepsWhatIsStored(t *testing.T) {
 	const crd = "crds/autohealer.resourcestack.com_conditionsets.yaml"
 	data, err := os.ReadFile(crd)
@@ -111,7 +110,7 @@ func (c cluster) keepsWhatIsStored(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := withoutRules(definition); n < 5 {
-		t.Fatalf("the CRD has %d rules: this test looks at nothing", n)
+		t.Fatalf("the CRD has %d rules: the test proves nothing", n)
 	}
 	lax, err := json.Marshal(definition)
 	if err != nil {
@@ -140,15 +139,15 @@ func (c cluster) keepsWhatIsStored(t *testing.T) {
 			Do(t.Context()).Error()
 	}
 	for _, old := range bad {
-		eventually(t, "the CRD without rules", func() error { return create(old.name, old.spec, "") })
+		eventually(t, "the CRD without rules to be served", func() error { return create(old.name, old.spec, "") })
 	}
 	if _, err := c.Kubectl(t.Context(), "replace", "-f", crd); err != nil {
 		t.Fatal(err)
 	}
 	for _, old := range bad {
-		eventually(t, "the CRD with rules", func() error {
+		eventually(t, "the CRD with rules to be served", func() error {
 			if create("trial", old.spec, "All") == nil {
-				return fmt.Errorf("%s is still taken", old.spec)
+				return fmt.Errorf("%s is still accepted", old.spec)
 			}
 			return nil
 		})
@@ -173,7 +172,7 @@ func (c cluster) keepsWhatIsStored(t *testing.T) {
 			}
 		}
 		if patch(`{"spec": `+old.spec+`}`) == nil {
-			t.Errorf("%s: what was mended can be spoiled again", old.name)
+			t.Errorf("%s: a fixed field can become invalid again", old.name)
 		}
 	}
 	if _, err := c.Kubectl(t.Context(), "delete", "conditionsets", "--all"); err != nil {
@@ -181,7 +180,7 @@ func (c cluster) keepsWhatIsStored(t *testing.T) {
 	}
 }
 
-// withoutRules removes the CEL rules from a schema and says how many there were.
+// withoutRules removes the CEL rules from a schema and returns their number.
 func withoutRules(schema any) (removed int) {
 	switch schema := schema.(type) {
 	case map[string]any:
