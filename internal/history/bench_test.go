@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// BenchmarkCheck replays a storm on nodes as large as real ones: of 2,000 nodes
-// 1,000 fall sick, half of those recover, and every node heartbeats.
+// BenchmarkCheck replays a storm on nodes of realistic size: of 2,000 nodes 1,000 become
+// unhealthy, half of those recover, and every node sends heartbeats.
 func BenchmarkCheck(b *testing.B) {
 	const nodes, sickNodes = 2000, 1000
 	s := newStory(b)
@@ -43,7 +43,7 @@ func BenchmarkCheck(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		report := s.check(lawfulCfg)
+		report := s.check(testConfig)
 		if len(report.Violations) > 0 || report.Evictions != sickNodes {
 			b.Fatal(report)
 		}
@@ -51,14 +51,14 @@ func BenchmarkCheck(b *testing.B) {
 	b.ReportMetric(float64(len(s.made)), "changes/op")
 }
 
-// BenchmarkCheckCare replays storms of two sizes in which a tenth of the nodes is
-// remediated and recovers, a second tenth waits before a closed gate, and every node
-// heartbeats: what a change costs must not depend on the number of nodes.
-func BenchmarkCheckCare(b *testing.B) {
+// BenchmarkCheckRemediations replays storms of two sizes. A tenth of the nodes is
+// remediated and recovers, another tenth waits because the gate is closed, and every node
+// sends heartbeats. The cost of a change must not depend on the number of nodes.
+func BenchmarkCheckRemediations(b *testing.B) {
 	for _, nodes := range []int{1000, 4000} {
 		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {
-			s := newHospital(b)
-			s.checkup("workers", with(workers, `"maxUnhealthy":"10%"`))
+			s := newCheckStory(b)
+			s.healthCheck("workers", with(workers, `"maxUnhealthy":"10%"`))
 			name := func(i int) string { return fmt.Sprintf("n%04d", i) }
 			for i := range nodes {
 				s.node(name(i))
@@ -77,10 +77,10 @@ func BenchmarkCheckCare(b *testing.B) {
 			}
 			for i := range nodes / 10 {
 				s.condition(name(i), "Ready=True")
-				s.ends(us, name(i), "Reboot")
+				s.deletes(us, name(i), "Reboot")
 				s.unlock(name(i))
 			}
-			cfg := careCfg
+			cfg := checkConfig
 			cfg.Unfinished = true
 			b.ReportAllocs()
 			for b.Loop() {

@@ -18,12 +18,12 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// DefaultLag is how old the writer's view of sets and other nodes may be unless
-// Config.Lag says something else. Two busy cores take some time to pass word on.
+// DefaultLag is the maximal age of the writer's caches if Config.Lag is zero. Two busy
+// cores need some time to deliver watch events.
 const DefaultLag = time.Second
 
-// These are what a run must have recorded beside testbed.NodesResource and
-// testbed.LeasesResource. What is not installed has nothing to record.
+// A run must record these resources, and testbed.NodesResource and testbed.LeasesResource.
+// Resources that are not installed are skipped.
 var (
 	SetsResource       = v1alpha1.GroupVersion.WithResource("conditionsets")
 	ChecksResource     = remediationv1alpha1.GroupVersion.WithResource("nodehealthchecks")
@@ -33,105 +33,101 @@ var (
 	PoolsResource      = schema.GroupVersionResource{Group: "karpenter.sh", Version: "v1", Resource: "nodepools"}
 )
 
-// Resources is what a cluster should record for this package: the Leases within
-// Namespaces, and the remediation objects and their templates of whatever kinds a
-// test has.
+// Resources returns what a cluster must record for this package: also the Leases within
+// Namespaces, and the given remediation objects and templates.
 func Resources(remediation ...schema.GroupVersionResource) []schema.GroupVersionResource {
 	return append([]schema.GroupVersionResource{
 		testbed.NodesResource, SetsResource, ConfigMapsResource, ChecksResource, testbed.LeasesResource, PoliciesResource, ClaimsResource, PoolsResource,
 	}, remediation...)
 }
 
-// Namespaces is where a cluster should record Leases: those of nodes, and that of
-// medik8s' own controller, if it runs in one of these namespaces.
+// Namespaces returns the namespaces in which a cluster must record Leases: the namespace of
+// node Leases, and those in which medik8s' own controller runs.
 func Namespaces(ofPeer ...string) map[schema.GroupVersionResource][]string {
 	return map[schema.GroupVersionResource][]string{testbed.LeasesResource: append([]string{leaseNamespace}, ofPeer...)}
 }
 
-// Config says whose history it is, and by what it is judged.
+// Config says which client is judged, and by which rules.
 type Config struct {
-	// Us says whether an author is the system that is judged. All of its
-	// replicas are.
+	// Us reports whether an author belongs to the judged system. All replicas do.
 	Us func(testbed.Author) bool
 
-	// Remediation names the resources of remediation objects and of their templates,
-	// which end in Template. Without it nothing is said about health checks.
+	// Remediation has the resources of remediation objects and of their templates. Template
+	// kinds end in Template. If it is empty, health checks are not judged.
 	Remediation []schema.GroupVersionResource
 
-	// Repairs says by what the replacement of nodes is judged. It is judged in any
-	// case: the zero value is a controller as it is installed.
+	// Repairs has the rules for the replacement of nodes. The zero value is a controller
+	// with default flags.
 	Repairs Repairs
 
-	// FieldManager, if not empty, is the field manager of our writes. It decides
-	// where the audit log cannot name an author, which happens when an API server is
-	// killed: the object's own managedFields tell whose write it was.
+	// FieldManager, if not empty, is the field manager of our writes. It identifies our
+	// writes by managedFields if the audit log does not name the author. That happens when
+	// an API server is killed.
 	FieldManager string
 
-	// Lag is how old the writer's view of sets and of other nodes may be, and by
-	// how much a duration may be missed. Zero means DefaultLag.
+	// Lag is the maximal age of the writer's view of sets and other nodes. Durations may be
+	// missed by the same amount. Zero means DefaultLag.
 	Lag time.Duration
 
-	// Ledger is the ConfigMap in which NoExecute is written down before it is
-	// placed. Empty: nothing is said about it.
+	// Ledger is the ConfigMap that must name every NoExecute taint before it is placed. If
+	// it is empty, the ledger is not judged.
 	Ledger types.NamespacedName
 
-	// Written, if not nil, reads a ConfigMap in which sets are written: what they
-	// ask for by their names, <configmap>/<key>/<type>; none if it is not one of
-	// those. One that is not good changes nothing: what it said before still holds.
-	// Which are good, whoever wrote them knows.
+	// Written, if not nil, reads the sets in a ConfigMap. It returns their specs by name,
+	// <configmap>/<key>/<type>, or none if the ConfigMap has no sets. An invalid ConfigMap
+	// changes nothing: its last valid content stays in force. Only the test knows which
+	// content is valid.
 	Written func(configMap *unstructured.Unstructured) (specs map[string]v1alpha1.ConditionSetSpec, isGood bool)
 
-	// AnyTurn allows nodes to be served in any order. A write that was refused
-	// loses its node's turn, and no recording tells of it: set it where faults
-	// are injected into writes.
+	// AnyTurn allows the controller to serve nodes in any order. A node whose write was
+	// refused loses its turn, and the recording does not show the refusal. Set it if the
+	// test injects faults into writes.
 	AnyTurn bool
 
-	// Refused, if there is one, names the versions of sets that must not be followed
-	// for what only the whole cluster tells: too many nodes that match, another set
-	// that asks the same. A recording alone cannot, so whoever made it says so.
+	// Refused, if not nil, names the versions of sets that the controller must refuse
+	// because of the whole cluster: too many matching nodes, or another set with the same
+	// taint. The recording does not show this, so the test has to.
 	Refused func(set string, generation int64) bool
 
-	// EndAt is the moment at which the end is judged: durations that were over by
-	// then must have had their effect. Zero means the time of the last change.
+	// EndAt is the time at which the final state is judged. Durations that ended before
+	// must have had their effect. Zero means the time of the last change.
 	EndAt time.Time
 
-	// Unfinished says that the recording ends in the middle of things: the end is
-	// not judged.
+	// Unfinished skips the checks of the final state, for a recording that ends early.
 	Unfinished bool
 }
 
-// Repairs is how the controller that is judged replaces nodes.
+// Repairs describes the flags by which the judged controller replaces nodes.
 type Repairs struct {
-	// Machines and Plain are what is called sick beside what the policies say, of
-	// nodes of a NodePool and of all others: such as Ready=False, with how long it is
-	// tolerated if nobody says otherwise. Nil means what is stated by default.
+	// Machines and Plain are the unhealthy conditions that hold in addition to the
+	// policies, for nodes of a NodePool and for all other nodes. A key has the form
+	// Ready=False. The value is the default toleration. Nil means the built-in list.
 	Machines, Plain map[string]time.Duration
 
-	// ReadyTimeout is how long a node may take to become ready where its pool does
-	// not say. Zero: no node may be replaced for that.
+	// ReadyTimeout is how long a node may take to become Ready if its pool does not set a
+	// time. Zero: no node may be replaced for this reason.
 	ReadyTimeout time.Duration
 
-	// HeldFor is for how long at least a pool is left alone of which three nodes in a
-	// row have not become ready; twice as long after the next, and so on. Zero means
-	// as long as a node of it has to become ready.
+	// HeldFor is the minimal pause of a pool after three nodes in a row did not become
+	// Ready. It doubles with every further node. Zero means the ready timeout of the pool.
 	HeldFor time.Duration
 
-	// WithoutPolicy allows the nodes of a pool to be replaced that no policy speaks of.
+	// WithoutPolicy allows the replacement of nodes in a pool without a policy.
 	WithoutPolicy bool
 
-	// SchemaLost says that somebody takes away the schema of repair blocks in this
-	// run: a block that is not seen any more may be in force.
+	// SchemaLost says that the test removes the schema of repair blocks. Then a block that
+	// the API server no longer returns may still be in force.
 	SchemaLost bool
 
-	// MayRestore allows a block to be put back that is not there any more.
+	// MayRestore allows the controller to restore a repair block that is missing.
 	MayRestore bool
 }
 
-// Validate says everything that is wrong with the configuration.
+// Validate returns all problems of the configuration.
 func (c Config) Validate() error {
 	var errs []error
 	if c.Us == nil {
-		errs = append(errs, errors.New("there is no Us: nobody's history can be judged"))
+		errs = append(errs, errors.New("there is no Us, so no write can be attributed"))
 	}
 	if c.Lag < 0 {
 		errs = append(errs, fmt.Errorf("a Lag of %s is less than 0", c.Lag))
@@ -145,8 +141,8 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// UserAgent returns a Config.Us that knows us by the program's name in the user
-// agent: what stands before the first slash.
+// UserAgent returns a Config.Us that matches the program name in the user agent, before the
+// first slash.
 func UserAgent(program string) func(testbed.Author) bool {
 	return func(a testbed.Author) bool {
 		name, _, _ := strings.Cut(a.UserAgent, "/")
@@ -154,7 +150,7 @@ func UserAgent(program string) func(testbed.Author) bool {
 	}
 }
 
-// User returns a Config.Us that knows us by our user.
+// User returns a Config.Us that matches the user name.
 func User(name string) func(testbed.Author) bool {
 	return func(a testbed.Author) bool { return a.User == name }
 }
@@ -162,12 +158,12 @@ func User(name string) func(testbed.Author) bool {
 // Kind is a kind of violation.
 type Kind string
 
-// The kinds of violation; the package documentation explains them.
+// The kinds of violation. The package documentation explains them.
 const (
 	CapExceeded    Kind = "CapExceeded"
 	ForeignTouched Kind = "ForeignTouched"
 	DoneTwice      Kind = "DoneTwice"
-	Unlawful       Kind = "Unlawful"
+	Unjustified    Kind = "Unjustified"
 	Unrecorded     Kind = "Unrecorded"
 	Misrecorded    Kind = "Misrecorded"
 	OutOfTurn      Kind = "OutOfTurn"
@@ -178,24 +174,24 @@ const (
 	TreatedTwice Kind = "TreatedTwice"
 	Malformed    Kind = "Malformed"
 	TooSoon      Kind = "TooSoon"
-	Fought       Kind = "Fought"
+	Conflicting  Kind = "Conflicting"
 )
 
-// Moment is a place in a recording: that of a change, or the end.
+// Moment is a position in a recording: a change, or the end.
 type Moment struct {
-	// Index of the change in the recording; the length of it for the end.
+	// Index of the change in the recording; the length of the recording for the end.
 	Index int
-	// ResourceVersion that the change brought about; empty for the end.
+	// ResourceVersion that the change created; empty for the end.
 	ResourceVersion string
 	Time            time.Time
 }
 
-// Violation is one thing that should not have happened.
+// Violation is a broken rule.
 type Violation struct {
 	Kind Kind
 	At   Moment
-	// These are whom it is about; any may be empty. Check is a health check, Policy a
-	// RepairPolicy.
+	// These are the objects of the violation; any may be empty. Check is a health check,
+	// Policy a RepairPolicy.
 	Node, Set, Check, Claim, Pool, Policy string
 	Text                                  string
 }
@@ -217,41 +213,40 @@ func (v Violation) String() string {
 	return fmt.Sprintf("%s %s %s%s: %s", v.At.Time.UTC().Format("15:04:05.000"), v.Kind, where, about.String(), v.Text)
 }
 
-// Counts is how much there was to look at.
+// Counts is the number of judged changes of each kind.
 type Counts struct {
-	Moments    int // changes in the recording
-	Writes     int // of ours to nodes
-	Placements int // taints that we placed, once for each set
-	Evictions  int // of those, the ones with NoExecute
+	Changes    int // changes in the recording
+	Writes     int // our writes to nodes
+	Placements int // taints that we placed, counted per set
+	Evictions  int // of those, taints with NoExecute
 	Fallbacks  int // of those, NoSchedule for a set that declares NoExecute
-	Removals   int // taints that we took away, once for each set
-	Fences     int // writes of ours that changed the record's fence
-	Statuses   int // writes of ours to sets
+	Removals   int // taints that we removed, counted per set
+	Fences     int // our writes that changed the fence in the record
+	Statuses   int // our writes to sets
 	Unproved   int // changes whose author the audit log does not name
 
-	Remediations  int // remediation objects that we made
-	Escalations   int // of those, the ones of a later step
-	Releases      int // remediation objects that we began to delete
-	Notes         int // writes of ours to remediation objects
-	Leases        int // writes of ours to the Leases of nodes
-	CheckStatuses int // writes of ours to health checks
-	Confirmations int // confirmations that we took off nodes
+	Remediations  int // remediation objects that we created
+	Escalations   int // of those, objects of a later step
+	Releases      int // remediation objects that we started to delete
+	Notes         int // our writes to remediation objects
+	Leases        int // our writes to the Leases of nodes
+	CheckStatuses int // our writes to health checks
+	Confirmations int // confirmations that we removed from nodes
 
-	Marks          int // claims that we marked, because their nodes are to be replaced
-	Spares         int // marks that we took off again
+	Marks          int // claims that we marked for replacement
+	Unmarks        int // marks that we removed again
 	Terminations   int // claims that we deleted
-	PolicyStatuses int // writes of ours to repair policies
-	Restores       int // repair blocks that we put back
+	PolicyStatuses int // our writes to repair policies
+	Restores       int // repair blocks that we restored
 }
 
-// Report is what was found.
+// Report is the result of Check.
 type Report struct {
 	Counts
 	Violations []Violation
-	// Peak is, by set, how many of its nodes carried its NoExecute at once; and by
-	// NodeHealthCheck/<name>, how many of its nodes were not healthy at once when we
-	// made something for one of them; and by NodePool/<name>, how many of its nodes were
-	// in repair at once.
+	// Peak has three kinds of maxima. By set: nodes with its NoExecute taint at once. By
+	// NodeHealthCheck/<name>: unhealthy nodes at once when we created an object for a node.
+	// By NodePool/<name>: nodes in repair at once.
 	Peak map[string]int
 }
 
@@ -269,14 +264,14 @@ func (r Report) Of(kind Kind) []Violation {
 // String returns the report with one line for each violation.
 func (r Report) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d violations in %d moments: %d writes, %d taints placed (%d NoExecute, %d fell back), %d removed, %d fences, %d statuses, %d changes without proof of their author",
-		len(r.Violations), r.Moments, r.Writes, r.Placements, r.Evictions, r.Fallbacks, r.Removals, r.Fences, r.Statuses, r.Unproved)
+	fmt.Fprintf(&b, "%d violations in %d changes: %d writes, %d taints placed (%d NoExecute, %d fell back), %d removed, %d fences, %d statuses, %d changes without proof of their author",
+		len(r.Violations), r.Changes, r.Writes, r.Placements, r.Evictions, r.Fallbacks, r.Removals, r.Fences, r.Statuses, r.Unproved)
 	if r.Remediations+r.Releases+r.CheckStatuses > 0 {
-		fmt.Fprintf(&b, "; %d remediation objects made (%d of later steps), %d deleted, %d notes on them, %d Leases written, %d statuses of health checks, %d confirmations taken",
+		fmt.Fprintf(&b, "; %d remediation objects created (%d of later steps), %d deleted, %d notes on them, %d Leases written, %d statuses of health checks, %d confirmations removed",
 			r.Remediations, r.Escalations, r.Releases, r.Notes, r.Leases, r.CheckStatuses, r.Confirmations)
 	}
 	if r.Marks+r.Terminations+r.PolicyStatuses > 0 {
-		fmt.Fprintf(&b, "; %d claims marked, %d spared, %d deleted, %d statuses of repair policies, %d repair blocks put back", r.Marks, r.Spares, r.Terminations, r.PolicyStatuses, r.Restores)
+		fmt.Fprintf(&b, "; %d claims marked, %d unmarked, %d deleted, %d statuses of repair policies, %d repair blocks restored", r.Marks, r.Unmarks, r.Terminations, r.PolicyStatuses, r.Restores)
 	}
 	for _, v := range r.Violations {
 		b.WriteString("\n\t" + v.String())
@@ -284,8 +279,8 @@ func (r Report) String() string {
 	return b.String()
 }
 
-// Check replays a recording and returns all violations in it, in order. The
-// error says that this is no recording, or that the configuration is wrong.
+// Check replays a recording and returns all violations in order. The error reports an
+// invalid recording or configuration.
 func Check(recording testbed.Recording, cfg Config) (Report, error) {
 	if err := cfg.Validate(); err != nil {
 		return Report{}, fmt.Errorf("checking a history: %w", err)
@@ -335,7 +330,7 @@ func Check(recording testbed.Recording, cfg Config) (Report, error) {
 			}
 		}
 		r.at = Moment{Index: i, ResourceVersion: change.ResourceVersion, Time: change.Time}
-		r.report.Moments++
+		r.report.Changes++
 		switch {
 		case isJudged:
 			take(change)

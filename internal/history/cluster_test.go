@@ -19,8 +19,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// seedSets are written as the seed has them: statuses without quotes, and in
-// small letters.
+// seedSets have statuses without quotes, and in lower case.
 const seedSets = `
 apiVersion: autohealer.resourcestack.com/v1alpha1
 kind: ConditionSet
@@ -44,8 +43,8 @@ spec:
     KernelDeadlock: {status: true}
 `
 
-// hand writes to a real cluster as the controller would.
-type hand struct {
+// clusterWriter writes to a real cluster like the controller.
+type clusterWriter struct {
 	*testing.T
 	cluster *testbed.Cluster
 	client  kubernetes.Interface
@@ -53,7 +52,7 @@ type hand struct {
 }
 
 func TestRecordingsOfARealCluster(t *testing.T) {
-	h := newHand(t)
+	h := newClusterWriter(t)
 	nodes := h.createNodes(5)
 	h.apply(seedSets)
 	deadlocked := corev1.NodeCondition{Type: "KernelDeadlock", Status: corev1.ConditionTrue, Reason: "AUFSUmountHung"}
@@ -67,7 +66,7 @@ func TestRecordingsOfARealCluster(t *testing.T) {
 	h.check(h.cluster.SetCondition(t.Context(), nodes[3].Name, corev1.NodeCondition{Type: "KubeletUnhealthy", Status: corev1.ConditionTrue}))
 	h.check(h.cluster.SetCondition(t.Context(), nodes[3].Name, corev1.NodeCondition{Type: "ContainerRuntimeUnhealthy", Status: corev1.ConditionUnknown, Reason: "ProbeTimedOut"}))
 	h.write(nodes[3].Name, "conditionset-1", "node.stakater.com/KubeletContainerRuntimeUnhealthy:NoExecute")
-	// One is well again, and the one that waits goes next.
+	// A node recovers, and the waiting node is next.
 	h.check(h.cluster.SetCondition(t.Context(), nodes[0].Name, corev1.NodeCondition{Type: "KernelDeadlock", Status: corev1.ConditionFalse}))
 	h.write(nodes[0].Name, "conditionset-2")
 	h.write(nodes[2].Name, "conditionset-2", evict)
@@ -76,21 +75,21 @@ func TestRecordingsOfARealCluster(t *testing.T) {
 	h.check(err)
 
 	cfg := Config{Us: UserAgent("autohealer-controller"), Ledger: ledgerName, EndAt: time.Now()}
-	report := Require(t, h.recording(), cfg, Counts{Moments: 20, Writes: 6, Placements: 5, Evictions: 4, Fallbacks: 1, Removals: 2, Statuses: 1})
+	report := Require(t, h.recording(), cfg, Counts{Changes: 20, Writes: 6, Placements: 5, Evictions: 4, Fallbacks: 1, Removals: 2, Statuses: 1})
 	t.Log(report)
 
-	t.Run("whose fields prove what the audit log cannot", func(t *testing.T) {
+	t.Run("whose managedFields prove the author", func(t *testing.T) {
 		recording, unproved := h.recording(), map[string]bool{}
 		for i := range recording {
 			change := &recording[i]
 			if cfg.Us(change.Author) && change.GVR == testbed.NodesResource && !unproved[change.Name] {
 				unproved[change.Name] = true
-				change.Author = testbed.Author{User: testbed.UnknownUser, Reason: "struck out"}
+				change.Author = testbed.Author{User: testbed.UnknownUser, Reason: "removed by the test"}
 			}
 		}
-		struck, err := Check(recording, cfg)
-		if err != nil || len(unproved) != 4 || len(struck.Of(UnknownAuthor)) != 4 {
-			t.Errorf("%d writes struck out: %v %s", len(unproved), err, struck)
+		withoutAuthors, err := Check(recording, cfg)
+		if err != nil || len(unproved) != 4 || len(withoutAuthors.Of(UnknownAuthor)) != 4 {
+			t.Errorf("removed the author of %d writes: %v %s", len(unproved), err, withoutAuthors)
 		}
 		cfg := cfg
 		cfg.FieldManager = us.FieldManager
@@ -98,7 +97,7 @@ func TestRecordingsOfARealCluster(t *testing.T) {
 	})
 
 	t.Run("with a real violation", func(t *testing.T) {
-		h := &hand{t, h.cluster, h.client, h.dynamic}
+		h := &clusterWriter{t, h.cluster, h.client, h.dynamic}
 		h.check(h.cluster.SetCondition(t.Context(), nodes[4].Name, deadlocked))
 		h.write(nodes[4].Name, "conditionset-2", evict)
 		_, err := h.client.CoreV1().Nodes().Patch(t.Context(), nodes[0].Name, types.MergePatchType, []byte(`{"spec":{"taints":null}}`), metav1.PatchOptions{})
@@ -115,9 +114,9 @@ func TestRecordingsOfARealCluster(t *testing.T) {
 	})
 }
 
-func newHand(t *testing.T) *hand {
+func newClusterWriter(t *testing.T) *clusterWriter {
 	t.Helper()
-	h := &hand{T: t, cluster: testbed.New(t, testbed.Config{Record: Resources(careCfg.Remediation...), RecordIn: Namespaces("theirs")})}
+	h := &clusterWriter{T: t, cluster: testbed.New(t, testbed.Config{Record: Resources(checkConfig.Remediation...), RecordIn: Namespaces("theirs")})}
 	h.kubectl("create", "namespace", ledgerName.Namespace)
 	h.kubectl("create", "clusterrolebinding", "hand", "--clusterrole=cluster-admin", "--serviceaccount="+ledgerName.Namespace+":hand")
 	h.kubectl("apply", "-f", "../../deploy/crds", "-f", "../../deploy/shared")
@@ -132,48 +131,48 @@ func newHand(t *testing.T) *hand {
 	return h
 }
 
-func (h *hand) createNodes(count int) []*corev1.Node {
+func (h *clusterWriter) createNodes(count int) []*corev1.Node {
 	h.Helper()
 	nodes, err := h.cluster.CreateNodes(h.Context(), testbed.Nodes{Count: count})
 	h.check(err)
 	return nodes
 }
 
-func (h *hand) check(err error) {
+func (h *clusterWriter) check(err error) {
 	h.Helper()
 	if err != nil {
 		h.Fatal(err)
 	}
 }
 
-func (h *hand) kubectl(args ...string) {
+func (h *clusterWriter) kubectl(args ...string) {
 	h.Helper()
 	_, err := h.cluster.Kubectl(h.Context(), args...)
 	h.check(err)
 }
 
-func (h *hand) apply(manifests string) {
+func (h *clusterWriter) apply(manifests string) {
 	h.Helper()
 	h.kubectl("apply", "-f", h.file(manifests))
 }
 
-// file writes manifests down.
-func (h *hand) file(manifests string) string {
+// file writes manifests to a file.
+func (h *clusterWriter) file(manifests string) string {
 	h.Helper()
 	file := filepath.Join(h.TempDir(), "manifests.yaml")
 	h.check(os.WriteFile(file, []byte(manifests), 0o600))
 	return file
 }
 
-func (h *hand) recording() testbed.Recording {
+func (h *clusterWriter) recording() testbed.Recording {
 	h.Helper()
 	recording, err := h.cluster.Recording(h.Context())
 	h.check(err)
 	return recording
 }
 
-// write gives a node these taints of a set and no others, by way of the ledger.
-func (h *hand) write(name, set string, texts ...string) {
+// write gives a node exactly these taints of a set, through the ledger.
+func (h *clusterWriter) write(name, set string, texts ...string) {
 	h.Helper()
 	node, err := h.client.CoreV1().Nodes().Get(h.Context(), name, metav1.GetOptions{})
 	h.check(err)
@@ -207,9 +206,9 @@ func (h *hand) write(name, set string, texts ...string) {
 	h.check(err)
 }
 
-func (h *hand) enter(g grant) {
+func (h *clusterWriter) enter(g grant) {
 	h.Helper()
-	text, err := json.Marshal(page{Grants: []grant{g}})
+	text, err := json.Marshal(ledgerState{Grants: []grant{g}})
 	h.check(err)
 	patch := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q},"data":{"ledger":%q}}`, ledgerName.Name, text)
 	_, err = h.client.CoreV1().ConfigMaps(ledgerName.Namespace).Patch(h.Context(), ledgerName.Name, types.ApplyPatchType, []byte(patch),

@@ -1,146 +1,134 @@
-// Package history says whether a run was lawful. It takes the testbed's
-// recording of the run (every change in its order, and who made it) and replays
-// it: after each change it knows the whole cluster as it was at that moment, and
-// judges what this system did by what stood there just before. It promises to
-// say how much it has looked at, so that nobody takes blindness for innocence;
-// and it refuses to ask the product. What a ConditionSet, a NodeHealthCheck and
-// a repair policy mean is written down here a second time, naively, and shares no
-// deciding code with the rooms that it judges.
+// Package history checks whether the controller kept its promises during a test
+// run. It replays the testbed's recording, which has every change in order with its
+// author. After each change it knows the state of the whole cluster, and it judges
+// each write of the controller by the state just before the write. It counts what it
+// judged, so that a test can require a minimum. It does not use the controller's
+// code: it implements the rules of ConditionSets, NodeHealthChecks and repair
+// policies a second time, in a simple way.
 //
-// # What it finds
+// "We" and "ours" mean the judged controller, see [Config.Us].
 //
-//   - [CapExceeded]: a write of ours put a set's NoExecute on a node, and then
-//     more of the selected nodes carried it than the set allows.
-//   - [ForeignTouched]: a write of ours changed something that was not ours. Ours
-//     are the taints that the node's record told of before the write, with the
-//     same timeAdded, and the record; nothing else of a node, and of a
-//     ConditionSet only the status. Bringing back a taint that somebody else has
-//     just removed, or claiming one of theirs in the record, is the same.
-//   - [DoneTwice]: the same taint was placed again although nothing that could be
-//     a cause had changed since the first time, or a write of ours changed nothing.
-//   - [Unlawful]: a taint was placed that no set asked for, or taken away while its
-//     set still asked for it; NoExecute on a node of the control plane whose set
-//     does not select it explicitly.
-//   - [Unrecorded]: NoExecute was placed without an entry in the ledger that names
-//     the set, the node and the very version of the node that was changed.
-//   - [Misrecorded]: after a write of ours the node's record and its taints
-//     disagree, or the record cannot be read.
-//   - [OutOfTurn]: a node got NoExecute while another one, which had been waiting
-//     for it longer, was left waiting.
-//   - [WrongEnd]: at the end of the recording a node does not look exactly as the
-//     sets ask for, room under a bound is left unused while a node waits, or a
-//     record has leftovers.
-//   - [UnknownAuthor]: taints or the record of a node were changed, or a node was
-//     deleted, and nobody can prove who did it, or that it was not us.
+// # Violations for ConditionSets
 //
-// Of health checks:
+//   - [CapExceeded]: we placed a set's NoExecute taint, and then more of the selected
+//     nodes had it than the set allows.
+//   - [ForeignTouched]: we changed something that is not ours. Ours are the record on
+//     the node, the taints in the record with the same timeAdded, and the status of a
+//     ConditionSet. We also may not place a taint again that another writer has just
+//     removed, and may not put another writer's taint into the record.
+//   - [DoneTwice]: we placed the same taint again although no possible cause had
+//     changed since, or a write changed nothing.
+//   - [Unjustified]: we placed a taint that no set asks for, or removed a taint that
+//     its set still asks for, or placed NoExecute on a control-plane node that the set
+//     does not select explicitly.
+//   - [Unrecorded]: we placed NoExecute, and no ledger entry names the set, the node
+//     and the changed version of the node.
+//   - [Misrecorded]: after our write the node's record does not match its taints, or
+//     cannot be read.
+//   - [OutOfTurn]: a node got NoExecute while another node had waited longer for it.
+//   - [WrongEnd]: at the end of the recording, a node does not have exactly the taints
+//     that the sets ask for, a node waits although the bound has room, or a record has
+//     leftovers.
+//   - [UnknownAuthor]: the taints or the record of a node changed, or a node was
+//     deleted, and nothing proves that the author is another client.
 //
-//   - [Unlawful]: a remediation object was made for a node that was not sick for long
-//     enough, not selected or excluded, on pause, without its template, or without
-//     the node's Lease; or one was deleted while its node was sick, or nobody knew,
-//     or while it means its node to go for good; or the Lease was given back during
-//     the treatment.
-//   - [GateIgnored]: something was begun while more of the selected nodes were sick,
-//     still had an object of the health check, or had been taken away by one and not
-//     replaced, than its bound allows, or while a storm that the status tells of was
-//     cooling down.
-//   - [TreatedTwice]: something was made for a node that another health check treats,
-//     a second object was made from one template, or a node of the control plane was
-//     treated while another one had an object of ours.
-//   - [Malformed]: an object has not the form that the contract with remediators
-//     asks for (kind, namespace, name, annotations, labels, owner, the spec of its
-//     template), or a note or a Lease has not.
-//   - [TooSoon]: a later step was begun before the one before had failed, or had
-//     taken its time and was told so; or an object was deleted during healthyDelay.
-//   - [ForeignTouched]: an object that no health check owns, a template, somebody
-//     else's Lease, more of an object than our two annotations on it, or more of a
-//     health check than its status was written to; or a confirmation was taken off a
-//     node that still has an object.
-//   - [Fought]: we wrote about health checks while medik8s' own controller renewed
-//     its Lease. That we stand back may be said in the status.
-//   - [DoneTwice]: a write changed nothing, or told an object again that its time is
-//     up.
-//   - [WrongEnd]: a sick node has no object although nothing speaks against it, an
-//     object or a Lease is left over, or a status does not tell the truth.
-//   - [UnknownAuthor]: something was made or deleted that would be one of these if it
-//     was us, and nobody can prove that it was not.
+// # Violations for health checks
 //
-// Of repairs, where a node is replaced by deleting its NodeClaim:
+//   - [Unjustified]: we created a remediation object for a node that was not unhealthy
+//     for long enough, not selected, excluded or paused, or without its template or the
+//     node's Lease. Or we deleted an object while its node was unhealthy or Unknown, or
+//     while the object asks for the removal of its node. Or we released the Lease
+//     during the treatment.
+//   - [GateIgnored]: we started a treatment while too many selected nodes were
+//     unhealthy, had an object of the health check, or were removed by it and not yet
+//     replaced; or during the cooldown of a storm in the status.
+//   - [TreatedTwice]: we created an object for a node under treatment by another health
+//     check, or a second object from the same template, or treated a control-plane node
+//     while another one had an object of ours.
+//   - [Malformed]: an object, an annotation or a Lease breaks the contract with
+//     remediators (kind, namespace, name, annotations, labels, owner, spec).
+//   - [TooSoon]: we started a step before the previous step had failed, or had timed
+//     out and was marked as timed out; or we deleted an object during healthyDelay.
+//   - [ForeignTouched]: we wrote to an object that no health check owns, to a template,
+//     to a Lease of another holder, to more than our two annotations of an object, or to
+//     more than the status of a health check; or we removed a confirmation from a node
+//     that still has an object.
+//   - [Conflicting]: we wrote while medik8s' own controller renewed its Lease. The
+//     status may say that we are inactive.
+//   - [DoneTwice]: a write changed nothing, or marked an object as timed out again.
+//   - [WrongEnd]: an unhealthy node has no object without a reason, an object or a Lease
+//     is left over, or a status is wrong.
+//   - [UnknownAuthor]: an unknown author made a change that would be one of these
+//     violations if it was us.
 //
-//   - [Unrecorded]: a claim was deleted that has no mark of ours on it, or was marked
-//     without an entry in the ledger that names the rule, the node, the claim and the
-//     very version of the claim that was marked.
-//   - [Malformed]: a mark cannot be read, or names a node that is not the claim's; the
-//     deadline on the claim is not the one that the policy asks for; or a mark was taken
-//     off, and the deadline that came with it was not.
-//   - [Unlawful]: a node was replaced that is not sick by the policy that governs it
-//     (what stands on its NodePool, then the RepairPolicy that names the pool, then one
-//     that selects the node; of two the older), or, for the ready timeout, is or was
-//     ready for work; or while somebody forbids it: do-not-repair on the node, its claim
-//     or its pool, somebody else's Lease, a claim that is being taken away already, or
-//     two claims with one provider ID.
-//   - [TooSoon]: the sickness was still tolerated, the node still had time to become
-//     ready, or its pool is held because three in a row have not.
-//   - [CapExceeded]: more nodes of the pool were in repair than its policy allows: all
-//     that we have marked, until the mark is taken off, or until the node is gone and a
-//     younger one of the pool is ready, or for 15 minutes. All rules of a pool count
+// # Violations for repairs
+//
+// A repair replaces a node: the controller deletes the node's NodeClaim.
+//
+//   - [Unrecorded]: we deleted a claim without our mark, or marked a claim without a
+//     ledger entry that names the rule, the node, the claim and its version.
+//   - [Malformed]: a mark cannot be read or names the wrong node, the deadline on the
+//     claim is not the policy's, or we removed a mark without its deadline.
+//   - [Unjustified]: we replaced a node that is not unhealthy by the policy in force
+//     (the block of its NodePool, then the RepairPolicy that names the pool, then one
+//     that selects the node; the older wins). Or, for the ready timeout, the node is or
+//     was ready for work. Or a veto forbids it: do-not-repair on the node, its claim or
+//     its pool, another holder's Lease, a claim that is already being deleted, or two
+//     claims with one provider ID.
+//   - [TooSoon]: the policy still tolerated the condition, the node still had time to
+//     become ready, or its pool is paused because three nodes in a row did not.
+//   - [CapExceeded]: more nodes of the pool were in repair than its policy allows. A
+//     node counts from our mark until the mark is removed, or until the node is gone and
+//     a younger node of the pool is ready, or for 15 minutes. All rules of a pool count
 //     together.
-//   - [GateIgnored]: a claim was deleted for which the disruption budgets of the pool had
-//     no room, counted as Karpenter counts for the reason Unhealthy.
-//   - [TreatedTwice]: a claim was marked whose node a health check treats.
-//   - [ForeignTouched]: we wrote something else to a claim than the mark and its
-//     deadline, anything to a NodePool but a block that was lost and may be put back, or
-//     more than the status of a RepairPolicy.
-//   - [DoneTwice]: a claim was deleted again, or a write changed nothing.
-//   - [WrongEnd]: a mark is left on a claim that nobody deletes. Whether every sick node
-//     was replaced is not said: that is for the test to ask.
+//   - [GateIgnored]: we deleted a claim without room in the disruption budgets of the
+//     pool, counted as Karpenter counts for the reason Unhealthy.
+//   - [TreatedTwice]: we marked a claim whose node is under treatment by a health check.
+//   - [ForeignTouched]: we wrote more to a claim than the mark and its deadline, or more
+//     than the status of a RepairPolicy, or wrote to a NodePool for another reason than
+//     to restore a lost block.
+//   - [DoneTwice]: we deleted a claim again, or a write changed nothing.
+//   - [WrongEnd]: a mark is left on a claim that is not being deleted. The package does
+//     not check whether every unhealthy node was replaced: the test must do that.
 //
-// What is made for a node without a machine because a RepairPolicy asks for it is judged
-// by the same policy, and held to the contract with remediators.
+// A RepairPolicy can ask for a remediation object for a node without a NodeClaim. The
+// same policy rules and the contract with remediators apply to these objects.
 //
-// One wrong is told once: a taint that was taken away unlawfully may be placed
-// again without that being done twice.
+// Each error is reported once: after an unjustified removal, placing the taint again is
+// not [DoneTwice].
 //
-// # What it tolerates
+// # Tolerances
 //
-// A write of ours carries the version of the node that it was decided on, so of
-// this node everything is judged exactly as it stood before the write. What the
-// writer knows of the sets and of the other nodes travels through watches, and
-// may be as old as [Config.Lag]: a placement is lawful if one of the versions of
-// its set that were current within that time asked for it, and a bound is
-// exceeded only if it is exceeded by each that held within that time. Only the
-// bound may be old, never the number of nodes that carry the taint.
+// A write to a node has the version of the node on which it was decided. So this node is
+// judged exactly by its state before the write. The writer knows sets and other nodes
+// through watches, and this knowledge may be as old as [Config.Lag]. A placement is
+// justified if a version of its set that was current within that time asked for it. A
+// bound is exceeded only if it exceeds every bound that was current within that time.
+// The number of nodes with the taint may never be old.
 //
-// A remediation object carries no version of its node, so of the node, too, what was
-// so within that time counts. Of the other nodes, those count as not healthy that have
-// been for that time; and those that fell sick before the node that is treated did,
-// however short ago: whoever knows of the one knows of the others. A node that was taken
-// away counts from when that could be known, and no longer than until any node that came
-// after the object was made has become ready since that means its node to go, or for 15
-// minutes: from outside nobody can tell which node replaces which. What a step was
-// given, and what a node had to wait for, is not judged across an edit of the health
-// check.
+// A remediation object has no version of its node, so the node's state may be as old as
+// the lag, too. Other nodes count as unhealthy if they were unhealthy for that time, or
+// became unhealthy before the treated node did: one watch delivers all of them in order.
+// A removed node counts from when the writer could know it, until a later node becomes
+// ready, or for 15 minutes. The recording does not show which node replaces which. Time
+// limits of steps and waits are not judged across an edit of the health check.
 //
-// Where the issue leaves two readings, both are lawful: a clock may have started
-// with the condition's own stamp or when the change was seen; what stands while
-// a condition is Unknown stays as it was, but may go if the node was well, or
-// the set was edited, in between; a set that cannot be followed (a bad duration,
-// a key that belongs to Kubernetes) places nothing new, and what it had placed
-// may stay or go; a taint of somebody else's with the wanted key and effect
-// serves in place of ours.
+// Where the specification allows two readings, both are accepted. A clock may start with
+// the condition's timestamp or when the change was seen. While a condition is Unknown,
+// existing taints stay, but may go if the node was healthy or the set was edited in
+// between. An invalid set places nothing new, and its existing taints may stay or go. A
+// taint of another writer with the wanted key and effect replaces ours.
 //
-// Of a repair everything is judged by what was so within that time when the claim was
-// marked, and once more when it was deleted: that the node must still not be well, and
-// that nobody forbids it, and the budgets. What others take out of service uses up a
-// budget from when that could be known, our own marks at once. Nobody can tell from
-// outside which node replaces which, so one that has come since the mark may replace any.
-// A block that cannot be followed changes nothing about the one before.
+// A repair is judged when the claim is marked, and again when it is deleted: the node
+// must still be unhealthy, without a veto, and within the budgets. The lag applies to
+// both. Nodes that other clients take out of service use up a budget from when the writer
+// could know it, our own marks at once. A node that joined after the mark may be the
+// replacement of any node. An invalid block does not change the last valid block.
 //
-// A bound that shrinks under what stands (a set edited, nodes gone) is not
-// exceeded by anybody: only placing is. A missed chance to use free room is not
-// held against a run until its end.
+// A bound that shrinks below the existing number (after an edit or a deletion of nodes)
+// is no violation: only placing is. Unused room is a violation only at the end.
 //
-// # The way through
+// # Usage
 //
 //	recording, err := cluster.Recording(ctx)
 //	...
@@ -150,11 +138,10 @@
 //		EndAt:  time.Now(),
 //	}, history.Counts{Evictions: 98, Fallbacks: 102})
 //
-// The cluster must have recorded nodes and conditionsets, and ConfigMaps if the
-// ledger is to be judged ([Resources]). Health checks are judged if
-// [Config.Remediation] names the kinds that they make; then the Leases in [Namespaces]
-// must have been recorded as well. Repairs are judged wherever NodeClaims were recorded,
-// by the flags that [Config.Repairs] tells:
+// The cluster must record nodes and conditionsets, and ConfigMaps if the ledger is to be
+// judged ([Resources]). Health checks are judged if [Config.Remediation] has the kinds of
+// their objects; then the cluster must also record the Leases in [Namespaces]. Repairs
+// are judged if NodeClaims were recorded, by the flags in [Config.Repairs]:
 //
 //	history.Require(t, recording, history.Config{
 //		Us:      history.UserAgent("autohealer-controller"),

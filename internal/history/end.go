@@ -6,58 +6,59 @@ import (
 	"slices"
 )
 
-// judgeEnd says whether the cluster looks in the end exactly as the sets ask for.
+// judgeEnd reports differences between the final state of the cluster and what the sets ask
+// for.
 func (r *replay) judgeEnd() {
 	for _, name := range slices.Sorted(maps.Keys(r.nodes)) {
 		n := r.nodes[name]
 		r.judgeRecord(n)
-		if n.note.problem == nil {
-			r.judgeLooks(n)
+		if n.record.problem == nil {
+			r.judgeFinalTaints(n)
 		}
 	}
 	for _, name := range r.names {
 		r.judgeRoom(r.sets[name])
 	}
-	r.judgeCareEnd()
+	r.judgeCheckEnd()
 	r.judgeRepairEnd()
 }
 
-// judgeRecord looks for leftovers in a record.
+// judgeRecord reports leftovers in the record of a node.
 func (r *replay) judgeRecord(n *node) {
-	if n.note.problem != nil {
-		r.tell(WrongEnd, n.name, "", "the record cannot be read: "+n.note.problem.Error())
+	if n.record.problem != nil {
+		r.addViolation(WrongEnd, n.name, "", "the record cannot be read: "+n.record.problem.Error())
 		return
 	}
-	if n.note.fence != "" {
-		r.tell(WrongEnd, n.name, "", fmt.Sprintf("the record still has the fence %q", n.note.fence))
+	if n.record.fence != "" {
+		r.addViolation(WrongEnd, n.name, "", fmt.Sprintf("the record still has the fence %q", n.record.fence))
 	}
-	for _, e := range n.note.entries {
+	for _, e := range n.record.entries {
 		if !slices.Contains(n.taints, e.taint()) {
-			r.tell(WrongEnd, n.name, setOf(e.rule), fmt.Sprintf("the record tells of the taint %s, which is not there", e))
+			r.addViolation(WrongEnd, n.name, setOf(e.rule), fmt.Sprintf("the record has the taint %s, which is not there", e))
 		}
 	}
-	for _, m := range n.note.memories {
+	for _, m := range n.record.memories {
 		if !r.remembersRightly(n, m) {
-			r.tell(WrongEnd, n.name, setOf(m.rule), fmt.Sprintf("the record remembers since when %s has stood, which it does not", m.condition))
+			r.addViolation(WrongEnd, n.name, setOf(m.rule), fmt.Sprintf("the record remembers a start time for %s, which does not match", m.condition))
 		}
 	}
-	if n.note.there && len(n.note.entries)+len(n.note.memories) == 0 && n.note.fence+n.note.rest == "" {
-		r.tell(WrongEnd, n.name, "", "the record is empty and still there")
+	if n.record.exists && len(n.record.entries)+len(n.record.memories) == 0 && n.record.fence+n.record.rest == "" {
+		r.addViolation(WrongEnd, n.name, "", "the record is empty but still exists")
 	}
 }
 
-// remembersRightly says whether a memory is of a condition that its set, or the policy
-// by which the node is repaired, still has reason to ask about.
+// remembersRightly reports whether the record still needs a remembered condition: for its
+// set, or for the policy that repairs the node.
 func (r *replay) remembersRightly(n *node, m memory) bool {
 	if g, is := r.rule(n, m.rule); is {
-		return n.ails(g.block).verdict != not
+		return n.examineBlock(g.block).verdict != not
 	}
 	s := r.sets[setOf(m.rule)]
 	if s == nil || s.rule == nil {
 		return false
 	}
-	if !s.rule.follows() {
-		return true // nobody says what becomes of it
+	if !s.rule.isValid() {
+		return true // unspecified
 	}
 	if !s.rule.selects(n.labels) {
 		return false
@@ -67,51 +68,51 @@ func (r *replay) remembersRightly(n *node, m memory) bool {
 		return false
 	}
 	c, there := n.conditions[m.condition]
-	return s.rule.wants[at].look.of(c, there) != not
+	return s.rule.wants[at].status.of(c, there) != not
 }
 
-// judgeLooks compares the taints of ours on a node with what the sets ask for.
-func (r *replay) judgeLooks(n *node) {
+// judgeFinalTaints compares our taints on a node with what the sets ask for.
+func (r *replay) judgeFinalTaints(n *node) {
 	highest := 0
 	for _, name := range r.names {
 		s := r.sets[name]
-		if s.rule != nil && s.rule.refused != "" && len(n.carried[name]) > 0 {
-			return // nobody says what it supersedes
+		if s.rule != nil && s.rule.invalid != "" && len(n.carried[name]) > 0 {
+			return // unspecified which sets it supersedes
 		}
-		if sure, maybe := r.stands(n, s); sure || maybe {
+		if sure, maybe := r.isWanted(n, s); sure || maybe {
 			highest = max(highest, strength[s.rule.effect])
 		}
 	}
 	for _, name := range r.names {
 		s, carried := r.sets[name], n.carried[name]
-		sure, maybe := r.stands(n, s)
+		sure, maybe := r.isWanted(n, s)
 		switch {
 		case !sure && !maybe:
 			for _, e := range carried {
-				r.tell(WrongEnd, n.name, name, fmt.Sprintf("the taint %s is still there: %s", e, r.whyGone(n, s)))
+				r.addViolation(WrongEnd, n.name, name, fmt.Sprintf("the taint %s still exists: %s", e, r.whyGone(n, s)))
 			}
 		case strength[s.rule.effect] < highest:
 			for _, e := range carried {
-				r.tell(WrongEnd, n.name, name, fmt.Sprintf("the taint %s is still there, although a set with a higher effect stands", e))
+				r.addViolation(WrongEnd, n.name, name, fmt.Sprintf("the taint %s still exists, although a set with a higher effect matches", e))
 			}
 		case len(carried) == 0:
-			if !slices.ContainsFunc(n.taints, func(t taint) bool { return s.rule.allows(t.key, t.effect) && !n.note.owns(t) }) { // else somebody else's serves
-				r.tell(WrongEnd, n.name, name, fmt.Sprintf("the taint %s:%s is missing: the conditions of the set stand", s.rule.key, s.rule.effect))
+			if !slices.ContainsFunc(n.taints, func(t taint) bool { return s.rule.allows(t.key, t.effect) && !n.record.owns(t) }) { // else a taint of another writer is in place
+				r.addViolation(WrongEnd, n.name, name, fmt.Sprintf("the taint %s:%s is missing: the conditions of the set match", s.rule.key, s.rule.effect))
 			}
 		case len(carried) > 1:
-			r.tell(WrongEnd, n.name, name, fmt.Sprintf("the set has %d taints on the node: %v", len(carried), carried))
+			r.addViolation(WrongEnd, n.name, name, fmt.Sprintf("the set has %d taints on the node: %v", len(carried), carried))
 		case carried[0].key != s.rule.key, sure && !s.rule.allows(carried[0].key, carried[0].effect):
-			r.tell(WrongEnd, n.name, name, fmt.Sprintf("the taint is %s, the set asks for %s:%s", carried[0], s.rule.key, s.rule.effect))
-		case sure && carried[0].effect == noExecute && s.rule.spares(n.labels):
-			r.tell(WrongEnd, n.name, name, fmt.Sprintf("the taint %s is on a node of the control plane, which the set does not ask for", carried[0]))
+			r.addViolation(WrongEnd, n.name, name, fmt.Sprintf("the taint is %s, the set asks for %s:%s", carried[0], s.rule.key, s.rule.effect))
+		case sure && carried[0].effect == noExecute && s.rule.exempts(n.labels):
+			r.addViolation(WrongEnd, n.name, name, fmt.Sprintf("the taint %s is on a node of the control plane, which the set does not ask for", carried[0]))
 		}
 	}
 }
 
-// stands says whether a set asks for its taint on a node at the end, and whether
-// it may be one that just stays.
-func (r *replay) stands(n *node, s *set) (sure, maybe bool) {
-	if !s.rule.places() {
+// isWanted reports whether a set asks for its taint on a node at the end, and whether an
+// existing taint may stay.
+func (r *replay) isWanted(n *node, s *set) (sure, maybe bool) {
+	if !s.rule.placesTaints() {
 		return false, false
 	}
 	f := n.find(s.rule)
@@ -121,18 +122,18 @@ func (r *replay) stands(n *node, s *set) (sure, maybe bool) {
 func (r *replay) whyGone(n *node, s *set) string {
 	switch {
 	case s.rule == nil:
-		return "there is no such set"
+		return "the set does not exist"
 	case s.rule.dryRun:
-		return "the set is on dry run"
+		return "the set is in dry run"
 	case !s.rule.selects(n.labels):
 		return "the set does not select the node"
 	}
-	return "the conditions of the set do not stand"
+	return "the conditions of the set do not match"
 }
 
-// judgeRoom says whether a node waits although there is room for it.
+// judgeRoom reports a node that waits although the bound has room for it.
 func (r *replay) judgeRoom(s *set) {
-	if !s.rule.places() || s.rule.effect != noExecute {
+	if !s.rule.placesTaints() || s.rule.effect != noExecute {
 		return
 	}
 	var waiting []string
@@ -141,16 +142,16 @@ func (r *replay) judgeRoom(s *set) {
 		n := r.nodes[name]
 		evicting := n.carries(s.name, noExecute)
 		fellBack := n.carries(s.name, noSchedule)
-		sure, _ := r.stands(n, s)
+		sure, _ := r.isWanted(n, s)
 		switch {
 		case n.foreign(s.rule.key, noExecute):
-			taken++ // somebody else's taint serves there, and may hold the place
-		case sure && fellBack && !evicting && !s.rule.spares(n.labels):
+			taken++ // a taint of another writer is in place, and may use up the room
+		case sure && fellBack && !evicting && !s.rule.exempts(n.labels):
 			waiting = append(waiting, name)
 		}
 	}
 	if len(waiting) > 0 && taken < s.bound {
-		r.tell(WrongEnd, waiting[0], s.name, fmt.Sprintf("the node waits with NoSchedule, although %d of %d selected nodes carry NoExecute and %d may (%d nodes wait)",
+		r.addViolation(WrongEnd, waiting[0], s.name, fmt.Sprintf("the node waits with NoSchedule, although %d of %d selected nodes carry NoExecute and %d may (%d nodes wait)",
 			s.evicting, s.selected, s.bound, len(waiting)))
 	}
 }

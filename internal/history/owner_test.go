@@ -43,12 +43,12 @@ func TestAuthorByFields(t *testing.T) {
 		before, after *unstructured.Unstructured
 		manager       string
 	}{
-		{"whose entry has a new time", nodeVersion(t, "a", "x", kubelet, we), nodeVersion(t, "b", "y", kubelet, weLater), "us"},
-		{"whose entry is new", nodeVersion(t, "", "", kubelet), nodeVersion(t, "b", "y", kubelet, we), "us"},
-		{"who owns what changed, within a second", nodeVersion(t, "a", "x", kubelet, we), nodeVersion(t, "b", "y", kubelet, we), "us"},
-		{"nobody if two own it", nodeVersion(t, "a", "x", weNoteOnly, theirTaints), nodeVersion(t, "b", "y", weNoteOnly, theirTaints), ""},
-		{"nobody if nothing of it is left", nodeVersion(t, "a", "x", kubelet), nodeVersion(t, "", "", kubelet), ""},
-		{"nobody if nothing of ours changed", nodeVersion(t, "a", "x", kubelet, we), nodeVersion(t, "a", "x", kubelet, we), ""},
+		{"the manager whose entry has a new time", nodeVersion(t, "a", "x", kubelet, we), nodeVersion(t, "b", "y", kubelet, weLater), "us"},
+		{"the manager whose entry is new", nodeVersion(t, "", "", kubelet), nodeVersion(t, "b", "y", kubelet, we), "us"},
+		{"the owner of the changed fields, within a second", nodeVersion(t, "a", "x", kubelet, we), nodeVersion(t, "b", "y", kubelet, we), "us"},
+		{"none if two managers own them", nodeVersion(t, "a", "x", weNoteOnly, theirTaints), nodeVersion(t, "b", "y", weNoteOnly, theirTaints), ""},
+		{"none if the changed fields are gone", nodeVersion(t, "a", "x", kubelet), nodeVersion(t, "", "", kubelet), ""},
+		{"none if nothing of ours changed", nodeVersion(t, "a", "x", kubelet, we), nodeVersion(t, "a", "x", kubelet, we), ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			manager, proved := authorByFields(test.before, test.after)

@@ -13,8 +13,9 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// sick lets nodes fall sick one after the other and gives them what they should have.
-func sick(s *story, effects map[string]string, names ...string) {
+// becomeUnhealthy makes nodes unhealthy one after the other and gives them the right
+// taints.
+func becomeUnhealthy(s *story, effects map[string]string, names ...string) {
 	s.tb.Helper()
 	for _, n := range names {
 		s.condition(n, "KernelDeadlock=True")
@@ -25,15 +26,15 @@ func sick(s *story, effects map[string]string, names ...string) {
 
 var twoOut = map[string]string{"n1": out, "n2": out, "n3": back, "n4": back}
 
-// Every recording here has one planted violation, and is lawful otherwise.
+// Every recording here has exactly one violation.
 func TestPlanted(t *testing.T) {
 	for name, test := range map[string]struct {
 		kind Kind
-		text string // part of what is told
+		text string // part of the violation's text
 		tell func(s *story)
 	}{
-		"one node more than the share": {CapExceeded, "3 of 5 selected nodes carry it, at most 2 may", func(s *story) {
-			sick(s, twoOut, "n1", "n2")
+		"one node more than the percentage": {CapExceeded, "3 of 5 selected nodes carry it, at most 2 may", func(s *story) {
+			becomeUnhealthy(s, twoOut, "n1", "n2")
 			s.condition("n3", "KernelDeadlock=True")
 			s.we("n3", s.place("deadlock", out))
 		}},
@@ -44,39 +45,39 @@ func TestPlanted(t *testing.T) {
 				s.we(n, s.place("one", "example.com/one:NoExecute"))
 			}
 		}},
-		"one node where none may": {CapExceeded, "at most 0 may", func(s *story) {
+		"one node with a bound of 0": {CapExceeded, "at most 0 may", func(s *story) {
 			s.set("none", `{"type":"O","effect":"NoExecute","taintKey":"example.com/none","maxUnhealthy":"0%","conditions":{"Other":{"status":true}}}`)
 			s.pass(time.Minute)
 			s.condition("n1", "Other=True")
 			s.we("n1", s.place("none", "example.com/none:NoExecute"))
 		}},
 		"a promotion without room": {CapExceeded, "3 of 5", func(s *story) {
-			sick(s, twoOut, "n1", "n2", "n3")
+			becomeUnhealthy(s, twoOut, "n1", "n2", "n3")
 			s.we("n3", s.remove("deadlock", back), s.place("deadlock", out))
 		}},
-		"one node beside the taints of others": {CapExceeded, "3 of 5 selected nodes carry it, at most 2 may", func(s *story) {
+		"one node in addition to taints of other writers": {CapExceeded, "3 of 5 selected nodes carry it, at most 2 may", func(s *story) {
 			s.foreign("n4", out)
 			s.foreign("n5", out)
 			s.pass(2 * DefaultLag)
-			sick(s, twoOut, "n1")
+			becomeUnhealthy(s, twoOut, "n1")
 		}},
 		"one node after the records are lost": {CapExceeded, "3 of 5 selected nodes carry it, at most 2 may", func(s *story) {
-			sick(s, twoOut, "n1", "n2")
+			becomeUnhealthy(s, twoOut, "n1", "n2")
 			for _, n := range []string{"n1", "n2"} {
 				s.edit(admin, n, func(node *corev1.Node) { delete(node.Annotations, recordAnnotation) })
 			}
 			s.pass(2 * DefaultLag)
-			sick(s, map[string]string{"n3": out}, "n3")
+			becomeUnhealthy(s, map[string]string{"n3": out}, "n3")
 		}},
 		"a bound that shrank long ago": {CapExceeded, "2 of 3 selected nodes carry it, at most 1 may", func(s *story) {
-			sick(s, twoOut, "n1")
+			becomeUnhealthy(s, twoOut, "n1")
 			s.deleteNode(admin, "n4")
 			s.deleteNode(admin, "n5")
 			s.pass(2 * DefaultLag)
 			s.condition("n2", "KernelDeadlock=True")
 			s.we("n2", s.place("deadlock", out))
 		}},
-		"a share of the nodes that the selector picks": {CapExceeded, "2 of 3 selected nodes carry it, at most 1 may", func(s *story) {
+		"a percentage of the selected nodes": {CapExceeded, "2 of 3 selected nodes carry it, at most 1 may", func(s *story) {
 			s.set("web", `{"type":"W","effect":"NoExecute","taintKey":"example.com/web","selector":{"matchLabels":{"pool":"web"}},"conditions":{"Other":{"status":true}}}`)
 			s.label("n4", "pool", "lab")
 			s.label("n5", "pool", "lab")
@@ -87,47 +88,47 @@ func TestPlanted(t *testing.T) {
 			}
 		}},
 
-		"a set that is gone": {CapExceeded, "3 of 5", func(s *story) {
-			sick(s, twoOut, "n1", "n2")
+		"a deleted set": {CapExceeded, "3 of 5", func(s *story) {
+			becomeUnhealthy(s, twoOut, "n1", "n2")
 			s.condition("n3", "KernelDeadlock=True")
 			s.deleteSet(admin, "deadlock")
-			s.we("n3", s.place("deadlock", out)) // who has not heard of it yet is still bound
+			s.we("n3", s.place("deadlock", out)) // a writer that does not know the deletion yet is still bound
 			for _, n := range []string{"n1", "n2", "n3"} {
 				s.we(n, s.remove("deadlock", out))
 			}
 		}},
 
-		"a taint of somebody else's removed": {ForeignTouched, "example.com/theirs:NoSchedule, which was not ours", func(s *story) {
+		"another writer's taint removed": {ForeignTouched, "example.com/theirs:NoSchedule, which was not ours", func(s *story) {
 			s.foreign("n1", "example.com/theirs:NoSchedule")
 			s.condition("n1", "KernelDeadlock=True")
 			s.we("n1", s.place("deadlock", out), func(n *corev1.Node, _ *form) { dropTaint(n, "example.com/theirs:NoSchedule") })
 		}},
-		"a taint of somebody else's with our key removed": {ForeignTouched, out, func(s *story) {
+		"another writer's taint with our key removed": {ForeignTouched, out, func(s *story) {
 			s.foreign("n1", out)
 			s.takeAway(us, "n1", out)
 		}},
-		"a taint of somebody else's changed": {ForeignTouched, "changed or removed", func(s *story) {
+		"another writer's taint changed": {ForeignTouched, "changed or removed", func(s *story) {
 			s.foreign("n1", "example.com/theirs:NoSchedule")
 			s.edit(us, "n1", func(n *corev1.Node) { n.Spec.Taints[0].Value = "ours" })
 		}},
-		"our taint that somebody had replaced by theirs": {ForeignTouched, out, func(s *story) {
+		"our taint that another writer had replaced": {ForeignTouched, out, func(s *story) {
 			s.condition("n1", "KernelDeadlock=True")
 			s.we("n1", s.place("deadlock", out))
 			s.edit(admin, "n1", func(n *corev1.Node) { n.Spec.Taints[0].TimeAdded = new(metav1.NewTime(s.now.Add(time.Hour))) })
 			s.condition("n1", "KernelDeadlock=False")
 			s.we("n1", s.remove("deadlock", out))
 		}},
-		"a taint that somebody has just removed brought back": {ForeignTouched, "brought back", func(s *story) {
+		"a taint placed again that another writer has just removed": {ForeignTouched, "placed again the taint", func(s *story) {
 			s.foreign("n1", "example.com/theirs:NoSchedule")
 			theirs := s.nodes["n1"].Spec.Taints[0]
 			s.takeAway(admin, "n1", "example.com/theirs:NoSchedule")
 			s.condition("n1", "KernelDeadlock=True")
 			s.we("n1", s.place("deadlock", out), func(n *corev1.Node, _ *form) { n.Spec.Taints = append(n.Spec.Taints, theirs) })
 		}},
-		"a taint of somebody else's claimed": {ForeignTouched, "claimed", func(s *story) {
+		"another writer's taint claimed": {ForeignTouched, "claimed", func(s *story) {
 			s.foreign("n1", out)
 			s.condition("n1", "KernelDeadlock=True")
-			s.we("n1", s.place("deadlock", out)) // it takes over what is there
+			s.we("n1", s.place("deadlock", out)) // it adopts the existing taint
 		}},
 		"a label": {ForeignTouched, "labels", func(s *story) {
 			s.edit(us, "n1", func(n *corev1.Node) { n.Labels["healed"] = "yes" })
@@ -159,8 +160,8 @@ func TestPlanted(t *testing.T) {
 			s.made[len(s.made)-1].Author = us
 		}},
 
-		"a taint placed anew": {DoneTwice, "anew", func(s *story) {
-			sick(s, twoOut, "n1")
+		"a taint placed again": {DoneTwice, "again while it existed", func(s *story) {
+			becomeUnhealthy(s, twoOut, "n1")
 			s.we("n1", s.remove("deadlock", out), s.place("deadlock", out))
 		}},
 		"a taint that flaps": {DoneTwice, "again", func(s *story) {
@@ -173,11 +174,11 @@ func TestPlanted(t *testing.T) {
 			s.we("n1", s.remove("ntp", late))
 			s.set("ntp", ntp)
 			s.we("n1", s.place("ntp", late))
-			s.we("n1", s.remove("ntp", late)) // whoever has not heard of the new set may do that
-			s.we("n1", s.place("ntp", late))  // but then not this
+			s.we("n1", s.remove("ntp", late)) // allowed for a writer that does not know the new set yet
+			s.we("n1", s.place("ntp", late))  // but this is not
 		}},
 		"a NoExecute that flaps": {DoneTwice, "again", func(s *story) {
-			sick(s, twoOut, "n1")
+			becomeUnhealthy(s, twoOut, "n1")
 			s.pass(time.Minute)
 			s.deleteSet(admin, "deadlock")
 			s.we("n1", s.remove("deadlock", out))
@@ -187,65 +188,65 @@ func TestPlanted(t *testing.T) {
 			s.we("n1", s.place("deadlock", out))
 		}},
 		"a write that changes nothing": {DoneTwice, "changed nothing", func(s *story) {
-			sick(s, twoOut, "n1")
+			becomeUnhealthy(s, twoOut, "n1")
 			s.we("n1")
 		}},
-		"a record written in other words": {DoneTwice, "changed nothing", func(s *story) {
-			sick(s, twoOut, "n1")
+		"a record with the same content in another form": {DoneTwice, "changed nothing", func(s *story) {
+			becomeUnhealthy(s, twoOut, "n1")
 			s.edit(us, "n1", func(n *corev1.Node) { n.Annotations[recordAnnotation] += " " })
 		}},
-		"a status that is the same": {DoneTwice, "changed nothing", func(s *story) {
+		"an unchanged status": {DoneTwice, "changed nothing", func(s *story) {
 			s.record(watch.Modified, SetsResource, us, s.sets["deadlock"])
 		}},
 		"a memory that changes without a cause": {DoneTwice, "remembers", func(s *story) {
-			sick(s, twoOut, "n1")
+			becomeUnhealthy(s, twoOut, "n1")
 			s.we("n1", remember("deadlock", "KernelDeadlock", s.now))
 			s.we("n1", forget)
 		}},
 
-		"a taint on a node that is well": {Unlawful, "do not stand", func(s *story) {
+		"a taint on a healthy node": {Unjustified, "do not match", func(s *story) {
 			s.we("n1", s.place("deadlock", out))
 			s.we("n1", s.remove("deadlock", out))
 		}},
-		"a taint for one condition of two": {Unlawful, "do not stand", func(s *story) {
+		"a taint for one condition of two": {Unjustified, "do not match", func(s *story) {
 			s.set("both", `{"type":"B","effect":"NoSchedule","taintKey":"example.com/b","conditions":{"A":{"status":true},"B":{"status":"unknown"}}}`)
 			s.condition("n1", "A=True", "B=True")
 			s.we("n1", s.place("both", "example.com/b:NoSchedule"))
 			s.we("n1", s.remove("both", "example.com/b:NoSchedule"))
 		}},
-		"a taint for a missing condition": {Unlawful, "do not stand", func(s *story) {
+		"a taint for a missing condition": {Unjustified, "do not match", func(s *story) {
 			s.set("no", `{"type":"B","effect":"NoSchedule","taintKey":"example.com/b","conditions":{"A":{"status":false}}}`)
 			s.we("n1", s.place("no", "example.com/b:NoSchedule"))
 			s.we("n1", s.remove("no", "example.com/b:NoSchedule"))
 		}},
-		"a taint that starts while Unknown": {Unlawful, "nothing may start", func(s *story) {
+		"a new taint while Unknown": {Unjustified, "nothing may start", func(s *story) {
 			s.condition("n1", "KernelDeadlock=Unknown")
 			s.we("n1", s.place("deadlock", out))
 			s.condition("n1", "KernelDeadlock=False")
 			s.we("n1", s.remove("deadlock", out))
 		}},
-		"a promotion while Unknown": {Unlawful, "nothing may start", func(s *story) {
-			sick(s, twoOut, "n1", "n2", "n3")
+		"a promotion while Unknown": {Unjustified, "nothing may start", func(s *story) {
+			becomeUnhealthy(s, twoOut, "n1", "n2", "n3")
 			s.condition("n3", "KernelDeadlock=Unknown")
 			s.condition("n1", "KernelDeadlock=False")
 			s.we("n1", s.remove("deadlock", out))
 			s.we("n3", s.remove("deadlock", back), s.place("deadlock", out))
 		}},
-		"a taint for a silent agent": {Unlawful, "nothing may start", func(s *story) {
+		"a taint for a silent agent": {Unjustified, "nothing may start", func(s *story) {
 			s.set("runtime", `{"type":"R","effect":"NoSchedule","taintKey":"example.com/r","conditions":{"Runtime":{"status":"unknown"}}}`)
 			s.condition("n1", "Runtime=Unknown/AgentSilent")
 			s.we("n1", s.place("runtime", "example.com/r:NoSchedule"))
 			s.condition("n1", "Runtime=False")
 			s.we("n1", s.remove("runtime", "example.com/r:NoSchedule"))
 		}},
-		"a taint before its time": {Unlawful, "long enough", func(s *story) {
+		"a taint before its duration has passed": {Unjustified, "long enough", func(s *story) {
 			s.set("slow", `{"type":"S","effect":"NoSchedule","taintKey":"example.com/slow","conditions":{"A":{"status":true,"duration":"5m"}}}`)
 			s.condition("n1", "A=True")
 			s.pass(4 * time.Minute)
 			s.we("n1", s.place("slow", "example.com/slow:NoSchedule"))
 			s.pass(2 * time.Minute)
 		}},
-		"a clock that a recovery did not stop": {Unlawful, "long enough", func(s *story) {
+		"a clock that a recovery did not stop": {Unjustified, "long enough", func(s *story) {
 			s.set("slow", `{"type":"S","effect":"NoSchedule","taintKey":"example.com/slow","conditions":{"A":{"status":true,"duration":"5m"}}}`)
 			s.condition("n1", "A=True")
 			s.pass(2 * time.Minute)
@@ -256,91 +257,91 @@ func TestPlanted(t *testing.T) {
 			s.we("n1", s.place("slow", "example.com/slow:NoSchedule"))
 			s.pass(10 * time.Minute)
 		}},
-		"a taint of a set that was never there": {Unlawful, "no such set", func(s *story) {
+		"a taint of a set that never existed": {Unjustified, "the set does not exist", func(s *story) {
 			s.we("n1", s.place("ghost", out))
 			s.we("n1", s.remove("ghost", out))
 		}},
-		"a taint of a set that is long gone": {Unlawful, "no such set", func(s *story) {
+		"a taint of a set that was deleted long ago": {Unjustified, "the set does not exist", func(s *story) {
 			s.deleteSet(admin, "deadlock")
 			s.condition("n1", "KernelDeadlock=True")
 			s.pass(2 * DefaultLag)
 			s.we("n1", s.place("deadlock", out))
 			s.we("n1", s.remove("deadlock", out))
 		}},
-		"a taint of a set on dry run": {Unlawful, "dry run", func(s *story) {
+		"a taint of a set in dry run": {Unjustified, "dry run", func(s *story) {
 			s.set("dry", `{"type":"S","effect":"NoSchedule","taintKey":"example.com/dry","dryRun":true,"conditions":{"A":{"status":true}}}`)
 			s.condition("n1", "A=True")
 			s.we("n1", s.place("dry", "example.com/dry:NoSchedule"))
 			s.we("n1", s.remove("dry", "example.com/dry:NoSchedule"))
 		}},
-		"a taint of a set that cannot be followed": {Unlawful, "belongs to Kubernetes", func(s *story) {
+		"a taint of an invalid set": {Unjustified, "belongs to Kubernetes", func(s *story) {
 			s.set("native", `{"type":"S","effect":"NoSchedule","taintKey":"node.kubernetes.io/not-ready","conditions":{"A":{"status":true}}}`)
 			s.condition("n1", "A=True")
 			s.we("n1", s.place("native", "node.kubernetes.io/not-ready:NoSchedule"))
 			s.we("n1", s.remove("native", "node.kubernetes.io/not-ready:NoSchedule"))
 		}},
-		"a taint with another key": {Unlawful, "asks for", func(s *story) {
+		"a taint with another key": {Unjustified, "asks for", func(s *story) {
 			s.condition("n1", "KernelDeadlock=True")
 			s.we("n1", s.place("deadlock", "example.com/else:NoExecute"))
 			s.we("n1", s.remove("deadlock", "example.com/else:NoExecute"), s.place("deadlock", out))
 		}},
-		"a taint with a stronger effect": {Unlawful, "asks for", func(s *story) {
+		"a taint with a stronger effect": {Unjustified, "asks for", func(s *story) {
 			s.set("ntp", ntp)
 			s.condition("n1", "NTPProblem=True")
 			s.we("n1", s.place("ntp", "example.com/ntp:NoExecute"))
 			s.we("n1", s.remove("ntp", "example.com/ntp:NoExecute"), s.place("ntp", late))
 		}},
-		"a taint on a node that is not selected": {Unlawful, "does not select", func(s *story) {
+		"a taint on a node that is not selected": {Unjustified, "does not select", func(s *story) {
 			s.set("lab", `{"type":"L","effect":"NoSchedule","taintKey":"example.com/lab","selector":{"matchLabels":{"pool":"lab"}},"conditions":{"A":{"status":true}}}`)
 			s.condition("n1", "A=True")
 			s.we("n1", s.place("lab", "example.com/lab:NoSchedule"))
 			s.we("n1", s.remove("lab", "example.com/lab:NoSchedule"))
 		}},
-		"a taint that is superseded": {Unlawful, "superseded by deadlock", func(s *story) {
+		"a superseded taint": {Unjustified, "superseded by deadlock", func(s *story) {
 			s.set("ntp", ntp)
 			s.pass(time.Minute)
 			s.condition("n1", "NTPProblem=True", "KernelDeadlock=True")
 			s.we("n1", s.place("ntp", late), s.place("deadlock", out))
 			s.we("n1", s.remove("ntp", late))
 		}},
-		"a taint that is superseded by what fell back": {Unlawful, "superseded by deadlock", func(s *story) {
+		"a taint that is superseded by a fallback": {Unjustified, "superseded by deadlock", func(s *story) {
 			s.set("ntp", ntp)
 			s.pass(time.Minute)
-			sick(s, twoOut, "n1", "n2", "n3")
+			becomeUnhealthy(s, twoOut, "n1", "n2", "n3")
 			s.condition("n3", "NTPProblem=True")
 			s.we("n3", s.place("ntp", late))
 			s.we("n3", s.remove("ntp", late))
 		}},
-		"NoExecute on the control plane": {Unlawful, "control plane", func(s *story) {
+		"NoExecute on the control plane": {Unjustified, "control plane", func(s *story) {
 			s.label("n1", controlPlaneLabel, "")
 			s.condition("n1", "KernelDeadlock=True")
 			s.we("n1", s.place("deadlock", out))
 			s.we("n1", s.remove("deadlock", out), s.place("deadlock", back))
 		}},
-		"NoExecute on a control plane of old": {Unlawful, "control plane", func(s *story) {
+		"NoExecute on a control plane with the old label": {Unjustified, "control plane", func(s *story) {
 			s.label("n1", masterLabel, "")
 			s.condition("n1", "KernelDeadlock=True")
 			s.we("n1", s.place("deadlock", out))
 			s.we("n1", s.remove("deadlock", out), s.place("deadlock", back))
 		}},
-		"NoExecute on a control plane that is only not ruled out": {Unlawful, "control plane", func(s *story) {
+		"NoExecute on a control plane that the selector does not name": {Unjustified, "control plane", func(s *story) {
 			s.set("all", `{"type":"A","effect":"NoExecute","taintKey":"example.com/all","selector":{"matchExpressions":[{"key":"node-role.kubernetes.io/control-plane","operator":"NotIn","values":["no"]}]},"conditions":{"A":{"status":true}}}`)
 			s.label("n1", controlPlaneLabel, "")
 			s.condition("n1", "A=True")
 			s.we("n1", s.place("all", "example.com/all:NoExecute"))
 			s.we("n1", s.remove("all", "example.com/all:NoExecute"), s.place("all", "example.com/all:NoSchedule"))
 		}},
-		"a taint taken away from a sick node": {Unlawful, "took the taint example.com/deadlock:NoExecute away, but the conditions of the set stand", func(s *story) {
-			sick(s, twoOut, "n1")
+		"a taint removed from an unhealthy node": {Unjustified, "removed the taint example.com/deadlock:NoExecute, but the conditions of the set match", func(s *story) {
+			becomeUnhealthy(s, twoOut, "n1")
 			s.we("n1", s.remove("deadlock", out))
 			s.we("n1", s.place("deadlock", out))
 		}},
-		"a taint taken away while Unknown": {Unlawful, "what stands stays", func(s *story) {
-			sick(s, twoOut, "n1")
+		"a taint removed while Unknown": {Unjustified, "existing taints stay", func(s *story) {
+			becomeUnhealthy(s, twoOut, "n1")
 			s.condition("n1", "KernelDeadlock=Unknown")
 			s.we("n1", s.remove("deadlock", out))
 		}},
-		"a taint taken away by a weaker set": {Unlawful, "away", func(s *story) {
+		"a taint removed by a weaker set": {Unjustified, "we removed the taint", func(s *story) {
 			s.set("ntp", ntp)
 			s.set("prefer", `{"type":"P","effect":"PreferNoSchedule","taintKey":"example.com/p","conditions":{"A":{"status":true}}}`)
 			s.pass(time.Minute)
@@ -350,26 +351,26 @@ func TestPlanted(t *testing.T) {
 			s.we("n1", s.remove("ntp", late))
 			s.we("n1", s.place("ntp", late))
 		}},
-		"NoExecute weakened while there is room": {Unlawful, "away", func(s *story) {
-			sick(s, twoOut, "n1")
+		"NoExecute weakened while there is room": {Unjustified, "we removed the taint", func(s *story) {
+			becomeUnhealthy(s, twoOut, "n1")
 			s.we("n1", s.remove("deadlock", out), s.place("deadlock", back))
 			s.pass(time.Minute)
 			s.we("n1", s.remove("deadlock", back), s.place("deadlock", out))
 		}},
-		"a fallback taken away from a sick node": {Unlawful, "away", func(s *story) {
-			sick(s, twoOut, "n1", "n2", "n3")
+		"a fallback removed from an unhealthy node": {Unjustified, "we removed the taint", func(s *story) {
+			becomeUnhealthy(s, twoOut, "n1", "n2", "n3")
 			s.we("n3", s.remove("deadlock", back))
 			s.we("n3", s.place("deadlock", back))
 		}},
-		"a taint that what stands while Unknown supersedes": {Unlawful, "superseded by deadlock", func(s *story) {
+		"a taint that an existing taint supersedes while Unknown": {Unjustified, "superseded by deadlock", func(s *story) {
 			s.set("ntp", ntp)
 			s.pass(time.Minute)
-			sick(s, twoOut, "n1")
+			becomeUnhealthy(s, twoOut, "n1")
 			s.condition("n1", "KernelDeadlock=Unknown", "NTPProblem=True")
 			s.we("n1", s.place("ntp", late))
 			s.we("n1", s.remove("ntp", late))
 		}},
-		"a rule of no known kind": {Unlawful, "no such set", func(s *story) {
+		"a rule of an unknown kind": {Unjustified, "the set does not exist", func(s *story) {
 			s.condition("n1", "KernelDeadlock=True")
 			s.we("n1", s.place("deadlock", out))
 			shared := func(n *corev1.Node, f *form) {
@@ -393,7 +394,7 @@ func TestPlanted(t *testing.T) {
 			s.enter(grant{"ConditionSet/other", "n1", string(s.nodes["n1"].UID), s.nodes["n1"].ResourceVersion, ""})
 			s.weUnrecorded("n1", s.place("deadlock", out))
 		}},
-		"NoExecute on a namesake of the one that the ledger names": {Unrecorded, "does not name it", func(s *story) {
+		"NoExecute on another node with the name in the ledger": {Unrecorded, "does not name it", func(s *story) {
 			s.condition("n1", "KernelDeadlock=True")
 			s.enter(grant{"ConditionSet/deadlock", "n1", "uid-of-another", s.nodes["n1"].ResourceVersion, ""})
 			s.weUnrecorded("n1", s.place("deadlock", out))
@@ -405,49 +406,49 @@ func TestPlanted(t *testing.T) {
 			s.weUnrecorded("n1", s.place("deadlock", out))
 		}},
 
-		"a taint without a note": {Misrecorded, "does not tell of it", func(s *story) {
+		"a taint without an entry in the record": {Misrecorded, "does not have it", func(s *story) {
 			s.edit(us, "n1", func(n *corev1.Node) {
 				n.Spec.Taints = []corev1.Taint{{Key: "example.com/x", Effect: corev1.TaintEffectNoSchedule}}
 			})
 		}},
-		"a taint with another time than the note": {Misrecorded, "", func(s *story) {
+		"a taint with another time than the record": {Misrecorded, "", func(s *story) {
 			s.condition("n1", "KernelDeadlock=True")
 			s.we("n1", s.place("deadlock", out), func(n *corev1.Node, _ *form) {
 				n.Spec.Taints[0].TimeAdded = new(metav1.NewTime(s.now.Add(time.Hour)))
 			})
 			s.we("n1", func(_ *corev1.Node, f *form) { f.Taints = nil })
 		}},
-		"a note without a taint": {Misrecorded, "is not there", func(s *story) {
+		"an entry in the record without a taint": {Misrecorded, "is not there", func(s *story) {
 			s.condition("n1", "KernelDeadlock=True")
 			s.we("n1", s.place("deadlock", out), func(n *corev1.Node, _ *form) { n.Spec.Taints = nil })
 			s.pass(time.Minute)
 			s.we("n1", func(_ *corev1.Node, f *form) { f.Taints = nil }, s.place("deadlock", out))
 		}},
-		"a taint that goes while its note stays": {Misrecorded, "is not there", func(s *story) {
-			sick(s, twoOut, "n1")
+		"a removed taint whose entry stays": {Misrecorded, "is not there", func(s *story) {
+			becomeUnhealthy(s, twoOut, "n1")
 			s.condition("n1", "KernelDeadlock=False")
 			s.we("n1", func(n *corev1.Node, _ *form) { n.Spec.Taints = nil })
 			s.we("n1", func(_ *corev1.Node, f *form) { f.Taints = nil })
 		}},
-		"a note that goes while its taint stays": {Misrecorded, "no longer tells of it", func(s *story) {
-			sick(s, twoOut, "n1")
+		"a removed entry whose taint stays": {Misrecorded, "no longer has it", func(s *story) {
+			becomeUnhealthy(s, twoOut, "n1")
 			s.condition("n1", "KernelDeadlock=False")
 			s.we("n1", func(_ *corev1.Node, f *form) { f.Taints = nil })
 		}},
-		"a note that cannot be read": {Misrecorded, "cannot be read", func(s *story) {
+		"a record that cannot be read": {Misrecorded, "cannot be read", func(s *story) {
 			s.edit(us, "n1", func(n *corev1.Node) { n.Annotations = map[string]string{recordAnnotation: "{"} })
 			s.edit(us, "n1", func(n *corev1.Node) { n.Annotations = nil })
 		}},
 
-		"a node that fell sick later goes first": {OutOfTurn, "n3 has waited", func(s *story) {
-			sick(s, twoOut, "n1", "n2", "n3", "n4")
+		"a node that became unhealthy later goes first": {OutOfTurn, "n3 has waited", func(s *story) {
+			becomeUnhealthy(s, twoOut, "n1", "n2", "n3", "n4")
 			s.pass(time.Minute)
 			s.condition("n1", "KernelDeadlock=False")
 			s.we("n1", s.remove("deadlock", out))
 			s.we("n4", s.remove("deadlock", back), s.place("deadlock", out))
 		}},
-		"a node that has just fallen sick goes first": {OutOfTurn, "n3 has waited", func(s *story) {
-			sick(s, twoOut, "n1", "n2", "n3")
+		"a node that has just become unhealthy goes first": {OutOfTurn, "n3 has waited", func(s *story) {
+			becomeUnhealthy(s, twoOut, "n1", "n2", "n3")
 			s.pass(time.Minute)
 			s.condition("n1", "KernelDeadlock=False")
 			s.condition("n5", "KernelDeadlock=True")
@@ -456,26 +457,26 @@ func TestPlanted(t *testing.T) {
 		}},
 
 		"a taint is missing": {WrongEnd, "is missing", func(s *story) { s.condition("n1", "KernelDeadlock=True") }},
-		"a taint whose time has come is missing": {WrongEnd, "is missing", func(s *story) {
+		"a taint whose duration has passed is missing": {WrongEnd, "is missing", func(s *story) {
 			s.set("slow", `{"type":"S","effect":"NoSchedule","taintKey":"example.com/slow","conditions":{"A":{"status":true,"duration":"5m"}}}`)
 			s.condition("n1", "A=True")
 			s.pass(6 * time.Minute)
 			s.node("n6")
 		}},
-		"a taint is left on a node that is well": {WrongEnd, "do not stand", func(s *story) {
-			sick(s, twoOut, "n1")
+		"a taint is left on a healthy node": {WrongEnd, "do not match", func(s *story) {
+			becomeUnhealthy(s, twoOut, "n1")
 			s.condition("n1", "KernelDeadlock=False")
 		}},
-		"a taint of a deleted set is left": {WrongEnd, "no such set", func(s *story) {
-			sick(s, twoOut, "n1")
+		"a taint of a deleted set is left": {WrongEnd, "the set does not exist", func(s *story) {
+			becomeUnhealthy(s, twoOut, "n1")
 			s.deleteSet(admin, "deadlock")
 		}},
-		"a taint of a set on dry run is left": {WrongEnd, "dry run", func(s *story) {
-			sick(s, twoOut, "n1")
+		"a taint of a set in dry run is left": {WrongEnd, "dry run", func(s *story) {
+			becomeUnhealthy(s, twoOut, "n1")
 			s.set("deadlock", strings.Replace(deadlock, `"type"`, `"dryRun":true,"type"`, 1))
 		}},
 		"a taint of a node that is no longer selected is left": {WrongEnd, "does not select", func(s *story) {
-			sick(s, twoOut, "n1")
+			becomeUnhealthy(s, twoOut, "n1")
 			s.set("deadlock", strings.Replace(deadlock, `"type"`, `"selector":{"matchLabels":{"pool":"lab"}},"type"`, 1))
 		}},
 		"a superseded taint is left": {WrongEnd, "higher effect", func(s *story) {
@@ -485,7 +486,7 @@ func TestPlanted(t *testing.T) {
 			s.condition("n1", "KernelDeadlock=True")
 			s.we("n1", s.place("deadlock", out))
 		}},
-		"a superseded taint does not take its turn": {WrongEnd, "is missing", func(s *story) {
+		"a superseded taint does not affect the order": {WrongEnd, "is missing", func(s *story) {
 			s.set("ntp", ntp)
 			s.condition("n1", "NTPProblem=True", "KernelDeadlock=True")
 			s.we("n1", s.place("deadlock", out))
@@ -493,31 +494,31 @@ func TestPlanted(t *testing.T) {
 			s.we("n1", s.remove("deadlock", out))
 		}},
 		"the old key is left": {WrongEnd, "asks for example.com/dead", func(s *story) {
-			sick(s, twoOut, "n1")
+			becomeUnhealthy(s, twoOut, "n1")
 			s.set("deadlock", strings.Replace(deadlock, "example.com/deadlock", "example.com/dead", 1))
 		}},
 		"the fallback is left beside the taint": {WrongEnd, "2 taints", func(s *story) {
-			sick(s, map[string]string{"n1": back}, "n1")
+			becomeUnhealthy(s, map[string]string{"n1": back}, "n1")
 			s.we("n1", s.place("deadlock", out))
 		}},
 		"room is left": {WrongEnd, "1 of 5 selected nodes carry NoExecute and 2 may", func(s *story) {
-			sick(s, map[string]string{"n1": out, "n2": back}, "n1", "n2")
+			becomeUnhealthy(s, map[string]string{"n1": out, "n2": back}, "n1", "n2")
 		}},
 		"NoExecute is left on the control plane": {WrongEnd, "control plane", func(s *story) {
-			sick(s, twoOut, "n1")
+			becomeUnhealthy(s, twoOut, "n1")
 			s.label("n1", controlPlaneLabel, "")
 		}},
 		"a fence is left": {WrongEnd, "fence", func(s *story) { s.we("n1", fence("replica-1")) }},
-		"a memory of a set that is gone is left": {WrongEnd, "remembers", func(s *story) {
+		"a memory of a deleted set is left": {WrongEnd, "remembers", func(s *story) {
 			s.we("n1", remember("ghost", "KernelDeadlock", s.now))
 		}},
-		"a memory of a condition that is well is left": {WrongEnd, "remembers", func(s *story) {
+		"a memory of a healthy condition is left": {WrongEnd, "remembers", func(s *story) {
 			s.condition("n1", "KernelDeadlock=Unknown")
 			s.we("n1", remember("deadlock", "KernelDeadlock", s.now))
 			s.condition("n1", "KernelDeadlock=False")
 		}},
-		"a note of a taint that somebody removed is left": {WrongEnd, "is not there", func(s *story) {
-			sick(s, twoOut, "n1")
+		"an entry of a taint that another writer removed is left": {WrongEnd, "is not there", func(s *story) {
+			becomeUnhealthy(s, twoOut, "n1")
 			s.condition("n1", "KernelDeadlock=False")
 			s.takeAway(admin, "n1", out)
 		}},
@@ -526,28 +527,28 @@ func TestPlanted(t *testing.T) {
 			s.we("n1", remember("deadlock", "KernelDeadlock", s.now))
 			s.edit(us, "n1", func(n *corev1.Node) { n.Annotations[recordAnnotation] = "{}" })
 		}},
-		"a record that somebody garbled is left": {WrongEnd, "cannot be read", func(s *story) {
+		"an unreadable record is left": {WrongEnd, "cannot be read", func(s *story) {
 			s.edit(admin, "n1", func(n *corev1.Node) { n.Annotations = map[string]string{recordAnnotation: "{"} })
 		}},
 
-		"taints changed by nobody": {UnknownAuthor, "the audit log ends here", func(s *story) {
+		"taints changed by an unknown author": {UnknownAuthor, "the audit log ends here", func(s *story) {
 			s.foreign("n1", "example.com/theirs:NoSchedule")
-			s.made[len(s.made)-1].Author = nobody
+			s.made[len(s.made)-1].Author = unknownAuthor
 		}},
 		"our placement without proof": {UnknownAuthor, "the audit log ends here", func(s *story) {
-			sick(s, twoOut, "n1")
-			s.made[len(s.made)-1].Author = nobody
+			becomeUnhealthy(s, twoOut, "n1")
+			s.made[len(s.made)-1].Author = unknownAuthor
 		}},
-		"taints changed by somebody or us": {UnknownAuthor, "the audit log ends here", func(s *story) {
+		"taints changed by another client or us": {UnknownAuthor, "the audit log ends here", func(s *story) {
 			s.foreign("n1", "example.com/theirs:NoSchedule")
-			s.made[len(s.made)-1].Author, s.made[len(s.made)-1].Suspects = nobody, []testbed.Author{admin, us}
+			s.made[len(s.made)-1].Author, s.made[len(s.made)-1].Suspects = unknownAuthor, []testbed.Author{admin, us}
 		}},
-		"a node deleted by nobody": {UnknownAuthor, "deleted", func(s *story) { s.deleteNode(nobody, "n1") }},
+		"a node deleted by an unknown author": {UnknownAuthor, "deleted", func(s *story) { s.deleteNode(unknownAuthor, "n1") }},
 	} {
 		t.Run(string(test.kind)+"/"+name, func(t *testing.T) {
-			s := five(t)
+			s := fiveNodes(t)
 			test.tell(s)
-			report := s.caught(lawfulCfg, test.kind)
+			report := s.caught(testConfig, test.kind)
 			for _, v := range report.Violations {
 				if strings.Contains(v.Text, test.text) {
 					return
@@ -558,84 +559,84 @@ func TestPlanted(t *testing.T) {
 	}
 }
 
-// What lies within the lag is forgiven, and not a moment longer.
-func TestLagIsTheMeasure(t *testing.T) {
-	s := five(t)
+// Delays within the lag are tolerated, longer delays are not.
+func TestDelaysWithinTheLagAreTolerated(t *testing.T) {
+	s := fiveNodes(t)
 	s.condition("n1", "KernelDeadlock=True")
 	s.deleteSet(admin, "deadlock")
 	s.pass(3 * time.Second)
 	s.we("n1", s.place("deadlock", out))
 	s.we("n1", s.remove("deadlock", out))
 
-	cfg := lawfulCfg
+	cfg := testConfig
 	cfg.Lag = 5 * time.Second
-	s.lawful(cfg)
+	s.hasNoViolation(cfg)
 	cfg.Lag = time.Second
-	s.caught(cfg, Unlawful)
+	s.caught(cfg, Unjustified)
 }
 
-func TestKnobs(t *testing.T) {
+func TestConfig(t *testing.T) {
 	t.Run("any turn", func(t *testing.T) {
-		s := five(t)
-		sick(s, twoOut, "n1", "n2", "n3", "n4")
+		s := fiveNodes(t)
+		becomeUnhealthy(s, twoOut, "n1", "n2", "n3", "n4")
 		s.condition("n1", "KernelDeadlock=False")
 		s.we("n1", s.remove("deadlock", out))
 		s.we("n4", s.remove("deadlock", back), s.place("deadlock", out))
-		cfg := lawfulCfg
+		cfg := testConfig
 		cfg.AnyTurn = true
-		s.lawful(cfg)
+		s.hasNoViolation(cfg)
 	})
 	t.Run("no ledger", func(t *testing.T) {
-		s := five(t)
+		s := fiveNodes(t)
 		s.condition("n1", "KernelDeadlock=True")
 		s.weUnrecorded("n1", s.place("deadlock", out))
-		s.lawful(Config{Us: UserAgent("autohealer-controller")})
+		s.hasNoViolation(Config{Us: UserAgent("autohealer-controller")})
 	})
 	t.Run("a set that was to be refused", func(t *testing.T) {
-		cfg := lawfulCfg
+		cfg := testConfig
 		cfg.Refused = func(set string, _ int64) bool { return set == "deadlock" }
-		s := five(t)
+		s := fiveNodes(t)
 		s.condition("n1", "KernelDeadlock=True")
-		s.lawful(cfg)
-		s.caught(lawfulCfg, WrongEnd)
+		s.hasNoViolation(cfg)
+		s.caught(testConfig, WrongEnd)
 		s.we("n1", s.place("deadlock", out))
-		s.lawful(lawfulCfg)
-		s.caught(cfg, Unlawful)
+		s.hasNoViolation(testConfig)
+		s.caught(cfg, Unjustified)
 	})
 	t.Run("an unfinished run", func(t *testing.T) {
-		s := five(t)
+		s := fiveNodes(t)
 		s.condition("n1", "KernelDeadlock=True")
-		cfg := lawfulCfg
+		cfg := testConfig
 		cfg.Unfinished = true
-		s.lawful(cfg)
+		s.hasNoViolation(cfg)
 	})
 	t.Run("a later end", func(t *testing.T) {
-		s := five(t)
+		s := fiveNodes(t)
 		s.set("slow", `{"type":"S","effect":"NoSchedule","taintKey":"example.com/slow","conditions":{"A":{"status":true,"duration":"5m"}}}`)
 		s.condition("n1", "A=True")
-		s.lawful(lawfulCfg)
-		cfg := lawfulCfg
+		s.hasNoViolation(testConfig)
+		cfg := testConfig
 		cfg.EndAt = s.now.Add(6 * time.Minute)
 		s.caught(cfg, WrongEnd)
 	})
 	t.Run("the fields of another manager", func(t *testing.T) {
-		s := five(t)
+		s := fiveNodes(t)
 		s.condition("n1", "KernelDeadlock=True")
 		s.we("n1", s.place("deadlock", out))
 		change := &s.made[len(s.made)-1]
-		change.Author = nobody
+		change.Author = unknownAuthor
 		change.Object.Object["metadata"].(map[string]any)["managedFields"] = []any{map[string]any{"manager": "somebody", "operation": "Update", "time": "2026-03-01T12:00:00Z"}}
-		cfg := lawfulCfg
+		cfg := testConfig
 		cfg.FieldManager = us.FieldManager
-		if report := s.lawful(cfg); report.Writes != 0 || report.Unproved != 1 {
-			t.Errorf("somebody's write counts as ours: %s", report)
+		if report := s.hasNoViolation(cfg); report.Writes != 0 || report.Unproved != 1 {
+			t.Errorf("another client's write counts as ours: %s", report)
 		}
 	})
 }
 
-func TestWhatIsNoRecordingIsAnError(t *testing.T) {
-	lawful := func() testbed.Recording {
-		s := five(t)
+func TestInvalidRecordingsAreErrors(t *testing.T) {
+	validRecording := func() testbed.Recording {
+		s := fiveNodes(t)
 		s.condition("n1", "Ready=False")
 		return s.made
 	}
@@ -643,7 +644,7 @@ func TestWhatIsNoRecordingIsAnError(t *testing.T) {
 		want  string
 		spoil func(testbed.Recording, *Config) testbed.Recording
 	}{
-		"nobody is us":             {"there is no Us", func(r testbed.Recording, c *Config) testbed.Recording { c.Us = nil; return r }},
+		"Us is missing":            {"there is no Us", func(r testbed.Recording, c *Config) testbed.Recording { c.Us = nil; return r }},
 		"a negative lag":           {"less than 0", func(r testbed.Recording, c *Config) testbed.Recording { c.Lag = -1; return r }},
 		"half a ledger":            {"needs a namespace", func(r testbed.Recording, c *Config) testbed.Recording { c.Ledger.Namespace = ""; return r }},
 		"no number":                {"resourceVersion \"x\"", func(r testbed.Recording, _ *Config) testbed.Recording { r[1].ResourceVersion = "x"; return r }},
@@ -652,44 +653,44 @@ func TestWhatIsNoRecordingIsAnError(t *testing.T) {
 		"the beginning is missing": {"creation was not recorded", func(r testbed.Recording, _ *Config) testbed.Recording { return r[1:] }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cfg := lawfulCfg
-			recording := test.spoil(lawful(), &cfg)
+			cfg := testConfig
+			recording := test.spoil(validRecording(), &cfg)
 			if _, err := Check(recording, cfg); err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("error %v, want one that says %q", err, test.want)
+				t.Errorf("error %v, want an error with %q", err, test.want)
 			}
 		})
 	}
 }
 
-// complaints keeps what a test would have failed with.
-type complaints struct {
+// recordedFailures keeps the failures of a test.
+type recordedFailures struct {
 	testing.TB
 	said []string
 }
 
-func (c *complaints) Helper() {}
-func (c *complaints) Errorf(format string, args ...any) {
+func (c *recordedFailures) Helper() {}
+func (c *recordedFailures) Errorf(format string, args ...any) {
 	c.said = append(c.said, fmt.Sprintf(format, args...))
 }
 
 func TestRequireFailsATest(t *testing.T) {
-	s := five(t)
+	s := fiveNodes(t)
 	s.condition("n1", "KernelDeadlock=True")
-	c := &complaints{TB: t}
-	Require(c, s.made, lawfulCfg, Counts{Evictions: 1, Moments: 5})
+	c := &recordedFailures{TB: t}
+	Require(c, s.made, testConfig, Counts{Evictions: 1, Changes: 5})
 	if got := strings.Join(c.said, "\n"); len(c.said) != 2 || !strings.Contains(got, "WrongEnd") || !strings.Contains(got, "0 placements of NoExecute, want at least 1") {
 		t.Errorf("it says\n%s", got)
 	}
 	for range 40 {
 		s.edit(us, "n2", func(n *corev1.Node) { n.Labels["x"] += "x" })
 	}
-	c = &complaints{TB: t}
-	Require(c, s.made, lawfulCfg, Counts{})
-	if last := c.said[len(c.said)-1]; len(c.said) != mostTold+1 || !strings.Contains(last, "and 16 more") {
-		t.Errorf("%d complaints, the last is %q", len(c.said), last)
+	c = &recordedFailures{TB: t}
+	Require(c, s.made, testConfig, Counts{})
+	if last := c.said[len(c.said)-1]; len(c.said) != maxPrinted+1 || !strings.Contains(last, "and 16 more") {
+		t.Errorf("%d failures, the last is %q", len(c.said), last)
 	}
-	c = &complaints{TB: t}
-	Require(c, nil, lawfulCfg, Counts{})
+	c = &recordedFailures{TB: t}
+	Require(c, nil, testConfig, Counts{})
 	if len(c.said) == 0 {
 		t.Error("an empty recording passes")
 	}

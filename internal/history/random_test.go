@@ -19,8 +19,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// wish is the spec of a set as the simulator draws it.
-type wish struct {
+// drawnSet is the spec of a set that the simulator draws.
+type drawnSet struct {
 	Type         string                `json:"type"`
 	Effect       string                `json:"effect"`
 	TaintKey     string                `json:"taintKey"`
@@ -36,13 +36,13 @@ type wishStatus struct {
 	EvenSilent bool   `json:"evenSilent,omitempty"`
 }
 
-// simulator makes up lawful histories: things happen to a cluster, and a simple
-// controller that sees everything at once brings it in line, one write at a time.
-// It knows the rules in its own words: those of the checker are what is tested.
+// simulator generates histories without violations. Events happen to a cluster, and a
+// simple controller that sees everything at once corrects it, one write at a time. It
+// implements the rules a second time, because the checker's rules are under test.
 type simulator struct {
 	*story
 	t      *rapid.T
-	wishes map[string]wish
+	wishes map[string]drawnSet
 	serial int
 	timed  bool // sets may ask for durations
 	saw    map[string]int
@@ -89,7 +89,7 @@ func (s *simulator) happen() {
 	switch what := pick(s.t, "condition", "condition", "condition", "condition", "fence", "foreign", "take", "set", "gone", "drop", "node", "label", "condition", "condition"); what {
 	case "condition":
 		kind, status := pick(s.t, "A", "B"), pick(s.t, "True", "True", "False", "Unknown", "Unknown/AgentSilent")
-		stamp := s.now // of the last change of the status
+		stamp := s.now // of the last status change
 		for _, c := range s.nodes[name].Status.Conditions {
 			if was, _, _ := strings.Cut(status, "/"); string(c.Type) == kind && string(c.Status) == was {
 				stamp = c.LastTransitionTime.Time
@@ -105,7 +105,7 @@ func (s *simulator) happen() {
 		if !slices.ContainsFunc(taints, func(t corev1.Taint) bool { return t.Key == keyOf(text) && t.Effect == effectOf(text) }) {
 			s.foreign(name, text)
 		}
-	case "take": // whosever it is
+	case "take": // of any writer
 		if len(taints) > 0 {
 			t := pick(s.t, taints...)
 			s.takeAway(admin, name, t.Key+":"+string(t.Effect))
@@ -129,7 +129,7 @@ func (s *simulator) happen() {
 }
 
 func (s *simulator) happenSet(name string) {
-	w := wish{
+	w := drawnSet{
 		Type:         "T",
 		Effect:       pick(s.t, "NoExecute", "NoExecute", "NoExecute", "NoSchedule", "PreferNoSchedule"),
 		TaintKey:     pick(s.t, "example.com/k1", "example.com/k2", "example.com/k3"),
@@ -160,7 +160,7 @@ func (s *simulator) happenSet(name string) {
 	s.set(name, string(text))
 }
 
-// step makes one write that is due, and says whether there was one.
+// step makes the next due write, and reports whether there was one.
 func (s *simulator) step() bool {
 	for _, name := range s.order() {
 		node := s.nodes[name]
@@ -187,7 +187,7 @@ func (s *simulator) step() bool {
 	return false
 }
 
-// order is that of the nodes that wait longest.
+// order returns the nodes by waiting time, longest first.
 func (s *simulator) order() []string {
 	names := slices.Sorted(maps.Keys(s.nodes))
 	slices.SortStableFunc(names, func(a, b string) int { return s.waits(a).Compare(s.waits(b)) })
@@ -204,7 +204,7 @@ func (s *simulator) waits(name string) time.Time {
 	return earliest
 }
 
-// wanted is what the record of a node should tell of.
+// wanted returns the entries that the record of a node should have.
 func (s *simulator) wanted(node *corev1.Node) []formTaint {
 	carried := map[string]formTaint{}
 	for _, e := range carriedBy(node) {
@@ -213,7 +213,7 @@ func (s *simulator) wanted(node *corev1.Node) []formTaint {
 		}
 	}
 	highest := 0
-	stands := map[string]string{} // by set, the effect that stands
+	stands := map[string]string{} // by set, the effect in force
 	for name, w := range s.wishes {
 		v, since := s.judge(node, w)
 		e, there := carried["ConditionSet/"+name]
@@ -257,8 +257,8 @@ func (s *simulator) wanted(node *corev1.Node) []formTaint {
 	return wanted
 }
 
-// mayEvict says whether a node may have the NoExecute of a set: it has it, or
-// there is room and nobody waits longer.
+// mayEvict reports whether a node may have the NoExecute taint of a set: it has it, or the
+// bound has room and no other node waits longer.
 func (s *simulator) mayEvict(node *corev1.Node, set string) bool {
 	w := s.wishes[set]
 	_, controlPlane := node.Labels[controlPlaneLabel]
@@ -267,7 +267,7 @@ func (s *simulator) mayEvict(node *corev1.Node, set string) bool {
 	}
 	evicts := func(n *corev1.Node) bool {
 		return slices.ContainsFunc(carriedBy(n), func(e formTaint) bool { return e.Rule == "ConditionSet/"+set && e.Effect == noExecute }) ||
-			slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { // or nobody can tell whose it is
+			slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { // or the owner is ambiguous
 				return t.Key == w.TaintKey && string(t.Effect) == noExecute && !slices.ContainsFunc(carriedBy(n), func(e formTaint) bool { return e.is(t) })
 			})
 	}
@@ -290,7 +290,7 @@ func (s *simulator) mayEvict(node *corev1.Node, set string) bool {
 		blocked := slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == w.TaintKey && string(t.Effect) == noExecute })
 		v, theirs := s.judge(n, w)
 		if v == holds && !theirs.After(s.now) && !spared && !blocked && !evicts(n) && cmp.Or(theirs.Compare(mine), cmp.Compare(n.Name, node.Name)) < 0 {
-			evicted++ // they come first
+			evicted++ // these come first
 		}
 	}
 	var bound int
@@ -315,17 +315,17 @@ func (s *simulator) mayEvict(node *corev1.Node, set string) bool {
 	return evicted < bound
 }
 
-func selects(w wish, node *corev1.Node) bool {
+func selects(w drawnSet, node *corev1.Node) bool {
 	if w.Selector == nil {
 		return true
 	}
-	selector, _ := metav1.LabelSelectorAsSelector(w.Selector) // we wrote it
+	selector, _ := metav1.LabelSelectorAsSelector(w.Selector) // generated by the test
 	return selector.Matches(labels.Set(node.Labels))
 }
 
-// judge says whether the conditions of a set stand, and from when on they have
-// stood long enough. It reads the whole history of the node for that.
-func (s *simulator) judge(node *corev1.Node, w wish) (verdict, time.Time) {
+// judge reports whether the conditions of a set match, and from when on they have matched
+// long enough. It reads the whole history of the node.
+func (s *simulator) judge(node *corev1.Node, w drawnSet) (verdict, time.Time) {
 	if !selects(w, node) {
 		return not, time.Time{}
 	}
@@ -349,7 +349,7 @@ func (s *simulator) judge(node *corev1.Node, w wish) (verdict, time.Time) {
 				since = change.Time
 			}
 		}
-		wait, _ := time.ParseDuration(cmp.Or(want.Duration, "0s")) // we wrote it
+		wait, _ := time.ParseDuration(cmp.Or(want.Duration, "0s")) // generated by the test
 		all, due = min(all, v), last(due, since.Add(wait))
 	}
 	return all, due
@@ -368,14 +368,14 @@ func resembles(want wishStatus, status, reason string) verdict {
 
 func simulate(tb testing.TB, t *rapid.T, saw map[string]int) *simulator {
 	tb.Helper()
-	s := &simulator{story: newStory(tb), t: t, wishes: map[string]wish{}, saw: saw}
+	s := &simulator{story: newStory(tb), t: t, wishes: map[string]drawnSet{}, saw: saw}
 	s.live()
 	return s
 }
 
-// drawn runs a test on random histories, until it has seen what it should see.
-// It draws where rapid does not log.
-func drawn(t *testing.T, judge func(t *rapid.T, s *simulator), saw map[string]int, should ...string) {
+// runRandomSets runs a test on random histories until all required situations occurred. It
+// draws without rapid's log.
+func runRandomSets(t *testing.T, judge func(t *rapid.T, s *simulator), saw map[string]int, should ...string) {
 	t.Helper()
 	missing := func(what string) bool { return saw[what] == 0 }
 	for tries := 0; tries == 0 || tries < 5 && !t.Failed() && slices.ContainsFunc(should, missing); tries++ {
@@ -389,21 +389,21 @@ func drawn(t *testing.T, judge func(t *rapid.T, s *simulator), saw map[string]in
 	t.Logf("saw %v", saw)
 	for _, what := range should {
 		if missing(what) {
-			t.Errorf("nothing %s: this test looks at nothing", what)
+			t.Errorf("no history in which it %s: the test proves nothing", what)
 		}
 	}
 }
 
-func TestRandomLawfulHistoriesHaveNoViolation(t *testing.T) {
+func TestRandomPermittedHistoriesHaveNoViolation(t *testing.T) {
 	saw := map[string]int{}
-	drawn(t, func(t *rapid.T, s *simulator) {
-		cfg := lawfulCfg
+	runRandomSets(t, func(t *rapid.T, s *simulator) {
+		cfg := testConfig
 		cfg.EndAt = s.now
 		report, err := Check(s.made, cfg)
 		if err != nil || len(report.Violations) > 0 {
 			t.Fatalf("%v %s\n%s", err, report, s)
 		}
-		saw["moments"] += report.Moments
+		saw["changes"] += report.Changes
 		saw["evicted"] += report.Evictions
 		saw["fell back"] += report.Fallbacks
 		saw["removed"] += report.Removals
@@ -411,16 +411,17 @@ func TestRandomLawfulHistoriesHaveNoViolation(t *testing.T) {
 	}, saw, "evicted", "fell back", "removed", "fenced", "superseded", "held back")
 }
 
-// One change of a lawful history is falsified; the checker must say of what kind.
+// The test falsifies one change of a history without violations. The checker must report
+// the right kind.
 func TestRandomHistoriesWithOneFalseChangeAreCaught(t *testing.T) {
 	saw := map[string]int{}
-	drawn(t, func(t *rapid.T, s *simulator) {
+	runRandomSets(t, func(t *rapid.T, s *simulator) {
 		i, what, want := falsify(t, s)
 		if what == "" {
 			return
 		}
 		saw[what]++
-		cfg := lawfulCfg
+		cfg := testConfig
 		cfg.EndAt = s.now.Add(2 * DefaultLag)
 		cfg.Unfinished = want != WrongEnd
 		report, err := Check(s.made, cfg)
@@ -430,8 +431,8 @@ func TestRandomHistoriesWithOneFalseChangeAreCaught(t *testing.T) {
 	}, saw, "blamed", "unproved", "cut short", "repeated", "unrecorded")
 }
 
-// falsify spoils one change and says which, how, and what must be found: nothing
-// if it spoiled none, any kind if that is empty.
+// falsify falsifies one change. It returns which, how, and the expected kind. An empty how
+// means no change, an empty kind means any kind.
 func falsify(t *rapid.T, s *simulator) (i int, what string, want Kind) {
 	what = pick(t, "blamed", "unproved", "cut short", "repeated", "unrecorded")
 	var chances []int
@@ -450,9 +451,9 @@ func falsify(t *rapid.T, s *simulator) (i int, what string, want Kind) {
 		before, after := last[string(change.UID)], readFacts(change.Object)
 		last[string(change.UID)] = after
 		ours, tainted := change.Author == us, !sameItems(before.taints, after.taints)
-		// Without it the end may be right as well: somebody else's taint may serve,
-		// or it is not sure that its time has come.
-		served := slices.ContainsFunc(before.taints, func(t taint) bool { return !before.note.owns(t) })
+		// Without it the end may be correct as well: another writer's taint may be in
+		// place, or the duration may not have passed.
+		served := slices.ContainsFunc(before.taints, func(t taint) bool { return !before.record.owns(t) })
 		switch {
 		case change.Type != watch.Modified:
 		case what == "blamed" && !ours && !sameCauses(before, after),
@@ -471,7 +472,7 @@ func falsify(t *rapid.T, s *simulator) (i int, what string, want Kind) {
 	case "blamed":
 		change.Author = us
 	case "unproved":
-		change.Author = nobody
+		change.Author = unknownAuthor
 		want = UnknownAuthor
 	case "repeated":
 		again := *change

@@ -16,18 +16,18 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// recordAnnotation is where on a node we note what we have put there.
+// recordAnnotation is the annotation of a node in which the controller records its taints.
 const recordAnnotation = "autohealer.resourcestack.com/record"
 
-// facts are what matters of one version of a node.
+// facts are the judged parts of a version of a node.
 type facts struct {
 	object     *unstructured.Unstructured
 	labels     map[string]string
 	conditions map[string]condition
 	taints     []taint
-	note       note
+	record     nodeRecord
 
-	// carried are the entries of the note whose taint is on the node, by set.
+	// carried has the entries of the record whose taint is on the node, by set.
 	carried map[string][]entry
 }
 
@@ -37,8 +37,7 @@ type condition struct {
 	stamp  time.Time
 }
 
-// taint is a taint as it stands on a node. Added is in nanoseconds, 0 if it does
-// not tell.
+// taint is a taint on a node. Added is in nanoseconds, 0 if it is missing.
 type taint struct {
 	key, value, effect string
 	added              int64
@@ -52,17 +51,17 @@ func (t taint) String() string {
 	return text
 }
 
-// note is the record on a node, read by other eyes than those that wrote it.
-type note struct {
+// record is the record on a node. This package parses it with its own code.
+type nodeRecord struct {
 	entries  []entry
 	memories []memory
 	fence    string
-	rest     string // what else it tells, which is not judged
-	there    bool
+	rest     string // other fields, which are not judged
+	exists   bool
 	problem  error // why it cannot be read
 }
 
-// entry is a taint that the record tells of.
+// entry is a taint in the record.
 type entry struct {
 	rule, key, effect string
 	added             int64
@@ -73,18 +72,18 @@ type memory struct {
 	since, transition int64
 }
 
-// taint is what an entry says stands on the node.
+// taint returns the taint that the entry describes.
 func (e entry) taint() taint { return taint{key: e.key, effect: e.effect, added: e.added} }
 
 func (e entry) String() string { return e.key + ":" + e.effect }
 
-// spot is the place of a taint: a node has no two taints of the same.
-type spot struct{ key, effect string }
+// taintID identifies a taint: a node has no two taints with the same key and effect.
+type taintID struct{ key, effect string }
 
-func (e entry) spot() spot { return spot{e.key, e.effect} }
+func (e entry) id() taintID { return taintID{e.key, e.effect} }
 
-// setOf is the name of the set that a rule in a record means. A rule of another
-// kind keeps its whole name, which no set has.
+// setOf returns the name of the set in a rule of a record. A rule of another kind keeps its
+// whole name, which no set has.
 func setOf(rule string) string {
 	if name, ok := strings.CutPrefix(rule, "ConditionSet/"); ok {
 		return name
@@ -92,7 +91,7 @@ func setOf(rule string) string {
 	return rule
 }
 
-// readFacts reads a node as it is stored.
+// readFacts parses a stored node.
 func readFacts(object *unstructured.Unstructured) facts {
 	f := facts{
 		object:     object,
@@ -113,8 +112,8 @@ func readFacts(object *unstructured.Unstructured) facts {
 		}
 		f.taints = append(f.taints, t)
 	}
-	f.note = readNote(object)
-	for _, e := range f.note.entries {
+	f.record = readRecord(object)
+	for _, e := range f.record.entries {
 		if slices.Contains(f.taints, e.taint()) {
 			set := setOf(e.rule)
 			f.carried[set] = append(f.carried[set], e)
@@ -123,10 +122,10 @@ func readFacts(object *unstructured.Unstructured) facts {
 	return f
 }
 
-func readNote(object *unstructured.Unstructured) note {
+func readRecord(object *unstructured.Unstructured) nodeRecord {
 	written, there := object.GetAnnotations()[recordAnnotation]
 	if !there {
-		return note{}
+		return nodeRecord{}
 	}
 	var form struct {
 		Taints []struct {
@@ -140,9 +139,9 @@ func readNote(object *unstructured.Unstructured) note {
 		Fence string
 	}
 	if err := json.Unmarshal([]byte(written), &form); err != nil {
-		return note{there: true, problem: err}
+		return nodeRecord{exists: true, problem: err}
 	}
-	n := note{there: true, fence: form.Fence, rest: restOf(written)}
+	n := nodeRecord{exists: true, fence: form.Fence, rest: restOf(written)}
 	for _, t := range form.Taints {
 		n.entries = append(n.entries, entry{t.Rule, t.Key, t.Effect, t.Added.UnixNano()})
 	}
@@ -152,10 +151,10 @@ func readNote(object *unstructured.Unstructured) note {
 	return n
 }
 
-// restOf returns what a record tells beside what is read of it.
+// restOf returns the fields of a record that readRecord ignores.
 func restOf(written string) string {
 	var all map[string]any
-	_ = json.Unmarshal([]byte(written), &all) // which was read before
+	_ = json.Unmarshal([]byte(written), &all) // parsed before
 	for _, known := range []string{"version", "taints", "memories", "fence"} {
 		delete(all, known)
 	}
@@ -166,14 +165,14 @@ func restOf(written string) string {
 	return string(text)
 }
 
-// owns says whether a taint on the node is one that the note tells of.
-func (n note) owns(t taint) bool {
+// owns reports whether the record has this taint.
+func (n nodeRecord) owns(t taint) bool {
 	return slices.ContainsFunc(n.entries, func(e entry) bool { return e.taint() == t })
 }
 
-// says whether two notes say the same, in whatever order.
-func (n note) says(other note) bool {
-	return n.there == other.there && (n.problem == nil) == (other.problem == nil) && n.fence == other.fence && n.rest == other.rest &&
+// equals reports whether two records have the same content in any order.
+func (n nodeRecord) equals(other nodeRecord) bool {
+	return n.exists == other.exists && (n.problem == nil) == (other.problem == nil) && n.fence == other.fence && n.rest == other.rest &&
 		sameItems(n.entries, other.entries) && sameItems(n.memories, other.memories)
 }
 
@@ -192,18 +191,18 @@ func without[T comparable](a, b []T) []T {
 	return rest
 }
 
-// carries says whether a taint of the set with that effect is there.
+// carries reports whether the node has a taint of the set with that effect.
 func (f facts) carries(set, effect string) bool {
 	return slices.ContainsFunc(f.carried[set], func(e entry) bool { return e.effect == effect })
 }
 
-// foreign says whether a taint of that key and effect is there which is not ours.
+// foreign reports whether the node has a taint with that key and effect that is not ours.
 func (f facts) foreign(key, effect string) bool {
-	return slices.ContainsFunc(f.taints, func(t taint) bool { return t.key == key && t.effect == effect && !f.note.owns(t) })
+	return slices.ContainsFunc(f.taints, func(t taint) bool { return t.key == key && t.effect == effect && !f.record.owns(t) })
 }
 
-// page is the ledger: the writes that may be on their way.
-type page struct {
+// ledger is the parsed ledger: the writes that may be in flight.
+type ledgerState struct {
 	Grants []grant `json:"grants"`
 }
 
@@ -212,12 +211,12 @@ type grant struct {
 	Node            string `json:"node"`
 	UID             string `json:"uid"`
 	ResourceVersion string `json:"resourceVersion"`
-	Object          string `json:"object,omitempty"` // empty if it is the node itself
+	Object          string `json:"object,omitempty"` // empty for the node itself
 }
 
-// readPage reads a page of any version: an entry names its rule, or the places of its
-// rules in a list of the page's.
-func readPage(object *unstructured.Unstructured) (page, error) {
+// readLedger parses a ledger of any version. An entry names its rule, or has indexes into a
+// list of rules.
+func readLedger(object *unstructured.Unstructured) (ledgerState, error) {
 	var stored struct {
 		Rules  []string `json:"rules"`
 		Grants []struct {
@@ -227,9 +226,9 @@ func readPage(object *unstructured.Unstructured) (page, error) {
 	}
 	written, _, _ := unstructured.NestedString(object.Object, "data", "ledger")
 	if err := json.Unmarshal([]byte(written), &stored); err != nil {
-		return page{}, fmt.Errorf("reading the ledger: %w", err)
+		return ledgerState{}, fmt.Errorf("reading the ledger: %w", err)
 	}
-	var p page
+	var p ledgerState
 	for _, g := range stored.Grants {
 		if name, isName := g.Rule.(string); isName {
 			g.grant.Rule = name
@@ -240,7 +239,7 @@ func readPage(object *unstructured.Unstructured) (page, error) {
 		for _, place := range places {
 			at, isNumber := place.(float64)
 			if !isNumber || at < 0 || int(at) >= len(stored.Rules) {
-				return page{}, fmt.Errorf("reading the ledger: %v is no rule of the page", place)
+				return ledgerState{}, fmt.Errorf("reading the ledger: %v is not a rule of the ledger", place)
 			}
 			g.grant.Rule = stored.Rules[int(at)]
 			p.Grants = append(p.Grants, g.grant)
@@ -267,15 +266,15 @@ func text(row map[string]any, field string) string {
 	return value
 }
 
-// moment reads a time stamp; one that is not there is zero.
+// moment parses a timestamp. It returns the zero time if there is none.
 func moment(stamp string) time.Time {
 	at, _ := time.Parse(time.RFC3339, stamp)
 	return at
 }
 
-// notOurs names the parts of a node that differ although they are not ours: all
-// but the taints and the record, and the confirmation that has served. What the API
-// server keeps for itself is nobody's.
+// notOurs returns the parts of a node that differ and are not ours. Ours are the taints,
+// the record, and a confirmation that is no longer needed. Fields that the API server
+// maintains are ignored.
 func notOurs(before, after *unstructured.Unstructured) []string {
 	served := takesConfirmation(before, after)
 	return differences(before, after, func(object map[string]any) map[string]any {
@@ -293,7 +292,7 @@ func notOurs(before, after *unstructured.Unstructured) []string {
 	})
 }
 
-// notStatus names the parts of a set that differ, other than its status.
+// notStatus returns the parts of a set that differ, except its status.
 func notStatus(before, after *unstructured.Unstructured) []string {
 	return differences(before, after, func(object map[string]any) map[string]any {
 		parts := partsOf(object)
@@ -302,8 +301,8 @@ func notStatus(before, after *unstructured.Unstructured) []string {
 	})
 }
 
-// partsOf lays an object out by its parts: labels and annotations apart from the
-// rest of the metadata, and without what the API server keeps for itself.
+// partsOf splits an object into its parts: labels and annotations apart from the other
+// metadata, without the fields that the API server maintains.
 func partsOf(object map[string]any) map[string]any {
 	parts := copied(object)
 	metadata := copied(object["metadata"])
@@ -326,10 +325,10 @@ func copied(value any) map[string]any {
 	return fresh
 }
 
-// authorByFields asks the managedFields who made a change: the manager whose
-// entry is new or has a new time, if it is only one. Times are whole seconds: a
-// second write of one manager within a second leaves all of them as they were.
-// Then it is the one who owns what has changed, because owning moves with writing.
+// authorByFields finds the author of a change in the managedFields: the only manager with a
+// new entry or a new time. Times are whole seconds, so a second write of a manager within a
+// second changes no entry. Then the author is the owner of the changed fields, because a
+// write moves ownership.
 func authorByFields(before, after *unstructured.Unstructured) (manager string, proved bool) {
 	type key struct{ manager, operation, subresource string }
 	times := func(object *unstructured.Unstructured) map[key]string {
@@ -353,8 +352,8 @@ func authorByFields(before, after *unstructured.Unstructured) (manager string, p
 	return manager, len(managers) == 1
 }
 
-// ownerOfChanges returns the one manager who owns every part of ours that has
-// changed and is still there.
+// ownerOfChanges returns the only manager that owns every part of ours that has changed and
+// still exists.
 func ownerOfChanges(before, after *unstructured.Unstructured) (manager string, proved bool) {
 	owners := map[string]bool{}
 	for _, part := range []struct{ value, fields []string }{
@@ -376,9 +375,9 @@ func ownerOfChanges(before, after *unstructured.Unstructured) (manager string, p
 	return manager, len(owners) == 1
 }
 
-// sameCauses says whether nothing that could be a cause of ours is different.
+// sameCauses reports whether nothing differs that may cause a write of ours.
 func sameCauses(a, b facts) bool {
-	return sameMap(a.labels, b.labels) && sameMap(a.conditions, b.conditions) && sameItems(a.taints, b.taints) && a.note.says(b.note)
+	return sameMap(a.labels, b.labels) && sameMap(a.conditions, b.conditions) && sameItems(a.taints, b.taints) && a.record.equals(b.record)
 }
 
 func sameMap[V comparable](a, b map[string]V) bool {
@@ -395,7 +394,7 @@ func sameMap[V comparable](a, b map[string]V) bool {
 
 func isDeleted(c testbed.Change) bool { return c.Type == watch.Deleted }
 
-// differences names the parts in which two versions of an object differ.
+// differences returns the parts in which two versions of an object differ.
 func differences(before, after *unstructured.Unstructured, layOut func(map[string]any) map[string]any) []string {
 	was, is := layOut(before.Object), layOut(after.Object)
 	names := map[string]bool{}

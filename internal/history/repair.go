@@ -17,78 +17,78 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// fleet is what is known of the machines behind nodes: NodeClaims and NodePools, and
-// the policies by which they are replaced.
-type fleet struct {
-	claims   map[types.UID]*machine
-	byID     map[string][]*machine // by provider ID
-	nodes    map[string]string     // names, by provider ID
-	pools    map[string]*pool
-	policies map[string]*repairPolicy
-	inOrder  []*repairPolicy   // by precedence
-	heads    map[string]*count // how many nodes each rule is about
-	places   []*inRepair
-	arrivals []poolArrival
-	unsaid   *block // what holds where nobody says anything
+// repairState holds the replayed NodeClaims and NodePools, and the policies by which nodes
+// are replaced.
+type repairState struct {
+	claims       map[types.UID]*claimState
+	byID         map[string][]*claimState // by provider ID
+	nodes        map[string]string        // node names by provider ID
+	pools        map[string]*pool
+	policies     map[string]*repairPolicy
+	inOrder      []*repairPolicy   // by precedence
+	nodeCounts   map[string]*count // the number of nodes under each rule
+	inRepair     []*inRepair
+	readyNodes   []readyPoolNode
+	defaultBlock *block // the block without any policy
 }
 
-func newFleet(cfg Repairs) fleet {
-	return fleet{
-		unsaid: readBlock(nil, cfg.Machines),
-		claims: map[types.UID]*machine{}, byID: map[string][]*machine{}, nodes: map[string]string{},
-		pools: map[string]*pool{}, policies: map[string]*repairPolicy{}, heads: map[string]*count{},
+func newRepairState(cfg Repairs) repairState {
+	return repairState{
+		defaultBlock: readBlock(nil, cfg.Machines),
+		claims:       map[types.UID]*claimState{}, byID: map[string][]*claimState{}, nodes: map[string]string{},
+		pools: map[string]*pool{}, policies: map[string]*repairPolicy{}, nodeCounts: map[string]*count{},
 	}
 }
 
-// machine is a NodeClaim and what has happened to it.
-type machine struct {
+// claimState is a NodeClaim with its history.
+type claimState struct {
 	claim
-	markedByUs bool
-	undone     string    // the deadline that stood there before the mark,
-	came       string    // and the one that came with it
-	going      time.Time // since when it is taken out of service by anybody
-	told       bool      // that its end is wrong
-	counted    [2]bool   // in the total of its pool's budgets: as one in service, and as one of all
+	markedByUs     bool
+	deadlineBefore string    // the deadline before the mark,
+	deadlineOfMark string    // and the deadline that was set with the mark
+	going          time.Time // since when the node is being taken out of service, by any client
+	reported       bool      // its deletion was already reported as a violation
+	counted        [2]bool   // in the totals of its pool's budgets: in service, and all claims
 }
 
 // The two ways to count a pool for its budgets.
 const (
-	inService = iota // what Karpenter counts: nodes that were ready for work once
-	allClaims        // for those that never were
+	inService = iota // what Karpenter counts: nodes that once were ready for work
+	allClaims        // for nodes that never were
 )
 
 // pool is a NodePool.
 type pool struct {
 	name   string
-	object *unstructured.Unstructured // nil while there is none
-	block  *block                     // the last one that could be followed, nil for none
-	// isGarbled says that a block stands there, and none could ever be followed.
-	isGarbled bool
-	totals    [2]count
+	object *unstructured.Unstructured // nil if it does not exist
+	block  *block                     // the last valid block, nil if there is none
+	// neverValid is true if the pool has a block, and no version of it was valid.
+	neverValid bool
+	totals     [2]count
 
-	budgets []allowance
-	before  []allowance // what they were before the last edit
-	edited  time.Time
+	budgets  []allowance
+	previous []allowance // the budgets before the last edit
+	edited   time.Time
 
-	template string    // a hash of what its nodes are made from, empty if that is unknown
-	remade   time.Time // when that changed last
-	tries    tries
+	template        string    // a hash of the node template, empty if it is unknown
+	templateChanged time.Time // when the template last changed
+	tries           launchFailures
 }
 
-// makes says whether a claim was made from the pool's present template. What becomes of
-// any other claim tells nothing about the nodes to come.
+// makes reports whether a claim was created from the pool's current template. Other claims
+// do not predict whether new nodes become ready.
 func (of *pool) makes(c *claim) bool {
 	return c.template == "" || of.template == "" || c.template == of.template
 }
 
-// tries are the nodes that were replaced since one became ready, of those that were made
-// from the pool's present template.
-type tries struct {
+// launchFailures counts the replaced nodes since the last node that became ready, among the
+// nodes of the pool's current template.
+type launchFailures struct {
 	failed int
 	last   time.Time
 }
 
-// count is a number, and what it was.
+// count is a number with its recent values.
 type count struct {
 	is   int
 	past []pastBound
@@ -100,7 +100,7 @@ func (c *count) add(by int, now, horizon time.Time) {
 	c.is += by
 }
 
-// recent are the numbers that somebody may have known last.
+// recent returns the numbers that may be in a writer's cache.
 func (c *count) recent(horizon time.Time) []int {
 	numbers := []int{c.is}
 	for _, p := range c.past {
@@ -116,12 +116,12 @@ type repairPolicy struct {
 	name   string
 	object *unstructured.Unstructured
 
-	// What is followed of it: the last version that could be. While there was none, the
-	// first two say whom it may mean.
+	// These are of the last valid version. Without a valid version, the first two fields
+	// say which nodes the policy may select.
 	pool            string
-	selector        labels.Selector // nil if it names a pool
-	machines, plain *block          // nil while nothing is
-	template        templateName    // for nodes without a machine, empty for none
+	selector        labels.Selector // nil if the policy names a pool
+	machines, plain *block          // nil if there is none
+	template        templateName    // for nodes without a NodeClaim, empty for none
 }
 
 // inRepair is a node in repair.
@@ -130,106 +130,105 @@ type inRepair struct {
 	node   types.UID
 	claim  types.UID
 	marked time.Time
-	gone   time.Time // zero while the node is there
+	gone   time.Time // zero while the node exists
 }
 
-// poolArrival is a node of a pool that has become ready.
-type poolArrival struct {
+// readyPoolNode is a node of a pool that has become ready.
+type readyPoolNode struct {
 	pool string
 	came time.Time
 }
 
-// governance is by which rule a node may be replaced, and what that asks for.
-type governance struct {
+// repairRule is the rule by which a node may be replaced, with its settings.
+type repairRule struct {
 	rule      string // with its kind
-	pool      string // empty for a node without a machine
+	pool      string // empty for a node without a NodeClaim
 	block     *block
 	isTimeout bool
 }
 
-// upkeep is how things have gone between a node and the rules by which it may be
-// replaced.
-type upkeep struct {
+// nodeRepair is the history of a node under the rules by which it may be replaced.
+type nodeRepair struct {
 	counted []string // the rules that count it
-	// readySince is since when it is ready for work, and wasReady says that it was
-	// for long enough for everybody to know, or that Karpenter says so.
+	// readySince is when the node became ready for work. wasReady is true if it was ready
+	// for so long that every client knows, or if Karpenter says so.
 	readySince time.Time
 	wasReady   bool
-	lawful     map[string][]lawfulness // by rule
+	permitted  map[string][]permission // by rule
 }
 
-// lawfulness is until when a rule asked for a node's end in one version, or let it go
-// on once it was begun.
-type lawfulness struct {
+// permission is the time until which a version of a rule allowed the replacement of a node
+// to start, or to continue.
+type permission struct {
 	block       *block
 	begin, stay time.Time
 }
 
-// ---- who governs
+// ---- which rule applies
 
-// governor returns by which rule a node that has fallen sick may be replaced: by what
-// stands on its NodePool, then by the policy that names the pool, then by one that
-// selects the node; of two of those by the older.
-func (r *replay) governor(n *node) (g governance, is bool) {
+// policyFor returns the rule by which an unhealthy node may be replaced. The order is: the
+// block of its NodePool, the policy that names the pool, a policy that selects the node.
+// The older policy wins.
+func (r *replay) policyFor(n *node) (g repairRule, is bool) {
 	name := n.labels[poolLabel]
-	of := r.fleet.pools[name]
+	of := r.repairs.pools[name]
 	isThere := of != nil && of.object != nil
 	if isThere && of.block != nil {
-		return governance{rule: repairKind + "NodePool/" + name, pool: name, block: of.block}, true
+		return repairRule{rule: repairKind + "NodePool/" + name, pool: name, block: of.block}, true
 	}
-	for _, p := range r.fleet.inOrder {
+	for _, p := range r.repairs.inOrder {
 		switch {
 		case p.machines == nil:
 		case p.selector == nil && p.pool == name && name != "":
-			return governance{rule: repairKind + "RepairPolicy/" + p.name, pool: name, block: p.machines}, isThere
+			return repairRule{rule: repairKind + "RepairPolicy/" + p.name, pool: name, block: p.machines}, isThere
 		case p.selector == nil || !p.selector.Matches(labels.Set(n.labels)):
 		case isThere:
-			return governance{rule: repairKind + "RepairPolicy/" + p.name + "/" + name, pool: name, block: p.machines}, true
+			return repairRule{rule: repairKind + "RepairPolicy/" + p.name + "/" + name, pool: name, block: p.machines}, true
 		default:
-			return governance{rule: repairKind + "RepairPolicy/" + p.name, block: p.plain}, true
+			return repairRule{rule: repairKind + "RepairPolicy/" + p.name, block: p.plain}, true
 		}
 	}
-	if isThere && r.cfg.Repairs.WithoutPolicy && !r.isGarbled(n, of) {
-		return governance{rule: repairKind + "NodePool/" + name, pool: name, block: r.fleet.unsaid}, true
+	if isThere && r.cfg.Repairs.WithoutPolicy && !r.neverValid(n, of) {
+		return repairRule{rule: repairKind + "NodePool/" + name, pool: name, block: r.repairs.defaultBlock}, true
 	}
-	return governance{}, false
+	return repairRule{}, false
 }
 
-// timer returns by which rule a node may be replaced that does not become ready.
-func (r *replay) timer(n *node) (g governance, is bool) {
+// readyRuleFor returns the rule by which a node may be replaced that does not become ready.
+func (r *replay) readyRuleFor(n *node) (g repairRule, is bool) {
 	name := n.labels[poolLabel]
-	of := r.fleet.pools[name]
+	of := r.repairs.pools[name]
 	if of == nil || of.object == nil || r.cfg.Repairs.ReadyTimeout == 0 {
-		return governance{}, false
+		return repairRule{}, false
 	}
 	timing := r.timing(of)
-	if timing == r.fleet.unsaid && r.isGarbled(n, of) {
-		return governance{}, false
+	if timing == r.repairs.defaultBlock && r.neverValid(n, of) {
+		return repairRule{}, false
 	}
-	return governance{rule: timeoutKind + name, pool: name, block: timing, isTimeout: true}, true
+	return repairRule{rule: timeoutKind + name, pool: name, block: timing, isTimeout: true}, true
 }
 
-// isGarbled says whether somebody has written something about a node of which nothing
-// could ever be followed. No default may take its place.
-func (r *replay) isGarbled(n *node, of *pool) bool {
-	return of.isGarbled || slices.ContainsFunc(r.fleet.inOrder, func(p *repairPolicy) bool {
+// neverValid reports whether a rule for the node exists of which no version was valid. Then
+// no default applies.
+func (r *replay) neverValid(n *node, of *pool) bool {
+	return of.neverValid || slices.ContainsFunc(r.repairs.inOrder, func(p *repairPolicy) bool {
 		return p.machines == nil && (p.selector == nil && p.pool == of.name || p.selector != nil && p.selector.Matches(labels.Set(n.labels)))
 	})
 }
 
-// timing is what is said of a pool's nodes that do not become ready.
+// timing returns the block that sets the ready timeout of a pool.
 func (r *replay) timing(of *pool) *block {
 	if of.block != nil {
 		return of.block
 	}
-	at := slices.IndexFunc(r.fleet.inOrder, func(p *repairPolicy) bool { return p.machines != nil && p.selector == nil && p.pool == of.name })
+	at := slices.IndexFunc(r.repairs.inOrder, func(p *repairPolicy) bool { return p.machines != nil && p.selector == nil && p.pool == of.name })
 	if at >= 0 {
-		return r.fleet.inOrder[at].machines
+		return r.repairs.inOrder[at].machines
 	}
-	return r.fleet.unsaid
+	return r.repairs.defaultBlock
 }
 
-// timeoutOf is how long a node of a pool may take to become ready.
+// timeoutOf returns how long a node of a pool may take to become ready.
 func (r *replay) timeoutOf(b *block) time.Duration {
 	if b.timeout > 0 {
 		return b.timeout
@@ -238,39 +237,39 @@ func (r *replay) timeoutOf(b *block) time.Duration {
 }
 
 // rulesOf returns the rules by which a node may be replaced.
-func (r *replay) rulesOf(n *node) (rules []governance) {
-	if len(r.fleet.pools)+len(r.fleet.policies) == 0 {
+func (r *replay) rulesOf(n *node) (rules []repairRule) {
+	if len(r.repairs.pools)+len(r.repairs.policies) == 0 {
 		return nil
 	}
-	if g, is := r.governor(n); is {
+	if g, is := r.policyFor(n); is {
 		rules = append(rules, g)
 	}
-	if g, is := r.timer(n); is {
+	if g, is := r.readyRuleFor(n); is {
 		rules = append(rules, g)
 	}
 	return rules
 }
 
-func (r *replay) rule(n *node, name string) (governance, bool) {
+func (r *replay) rule(n *node, name string) (repairRule, bool) {
 	rules := r.rulesOf(n)
-	at := slices.IndexFunc(rules, func(g governance) bool { return g.rule == name })
+	at := slices.IndexFunc(rules, func(g repairRule) bool { return g.rule == name })
 	if at < 0 {
-		return governance{}, false
+		return repairRule{}, false
 	}
 	return rules[at], true
 }
 
 // ---- nodes
 
-// beforeRepair notes what could be decided about a node until now. It comes before
-// anything changes that bears on it.
+// beforeRepair stores which repairs of a node were allowed until now. Callers run it before
+// every change that affects the node.
 func (r *replay) beforeRepair(n *node) {
 	for _, g := range r.rulesOf(n) {
 		if _, why := r.noRepair(n, g, true); why != "" {
 			continue
 		}
-		now := lawfulness{block: g.block, stay: r.at.Time}
-		known := slices.DeleteFunc(n.lawful[g.rule], func(l lawfulness) bool {
+		now := permission{block: g.block, stay: r.at.Time}
+		known := slices.DeleteFunc(n.permitted[g.rule], func(l permission) bool {
 			if l.block == g.block {
 				now.begin = l.begin
 			}
@@ -279,7 +278,7 @@ func (r *replay) beforeRepair(n *node) {
 		if _, why := r.noRepair(n, g, false); why == "" {
 			now.begin = r.at.Time
 		}
-		n.lawful[g.rule] = append(known, now)
+		n.permitted[g.rule] = append(known, now)
 	}
 }
 
@@ -289,29 +288,28 @@ func (r *replay) beforeRepairs() {
 	}
 }
 
-// attendMachine brings up to date who counts a node, and whether it was ever ready for
-// work.
-func (r *replay) attendMachine(n *node) {
+// updateRepair updates which rules count a node, and whether it was ever ready for work.
+func (r *replay) updateRepair(n *node) {
 	governed := r.rulesOf(n)
 	rules := make([]string, len(governed))
 	for i, g := range governed {
 		rules[i] = g.rule
 	}
 	r.countNode(n, rules)
-	was, of := n.wasReady, r.fleet.pools[n.labels[poolLabel]]
+	was, of := n.wasReady, r.repairs.pools[n.labels[poolLabel]]
 	isTry := of != nil
 	if id := n.providerID(); id != "" {
-		r.fleet.nodes[id] = n.name
-		for _, m := range r.fleet.byID[id] {
+		r.repairs.nodes[id] = n.name
+		for _, m := range r.repairs.byID[id] {
 			n.wasReady = n.wasReady || m.initialized
 			isTry = isTry && of.makes(&m.claim)
-			r.weigh(m)
+			r.countClaim(m)
 		}
 	}
 	isReady := n.isReady() && !r.isStarting(n)
 	n.wasReady = n.wasReady || n.labels[initializedLabel] == "true" || !isReady && settled(n.readySince, r.horizon())
 	if isTry && (isReady && n.readySince.IsZero() || n.wasReady && !was) {
-		of.tries = tries{}
+		of.tries = launchFailures{}
 	}
 	since(&n.readySince, isReady, r.at.Time)
 }
@@ -324,52 +322,52 @@ func (n *node) providerID() string {
 	return id
 }
 
-// isStarting says whether a node has taints that it begins with and is to lose.
+// isStarting reports whether a node still has startup taints.
 func (r *replay) isStarting(n *node) bool {
 	return slices.ContainsFunc(n.taints, func(t taint) bool {
 		return t.key == unregisteredTaint && t.effect == noExecute ||
-			slices.ContainsFunc(r.fleet.byID[n.providerID()], func(m *machine) bool { return slices.Contains(m.startup, spot{t.key, t.effect}) })
+			slices.ContainsFunc(r.repairs.byID[n.providerID()], func(m *claimState) bool { return slices.Contains(m.startup, taintID{t.key, t.effect}) })
 	})
 }
 
 func (r *replay) countNode(n *node, rules []string) {
 	for _, rule := range without(n.counted, rules) {
-		r.head(rule).add(-1, r.at.Time, r.horizon())
+		r.nodeCount(rule).add(-1, r.at.Time, r.horizon())
 	}
 	for _, rule := range without(rules, n.counted) {
-		r.head(rule).add(1, r.at.Time, r.horizon())
+		r.nodeCount(rule).add(1, r.at.Time, r.horizon())
 	}
 	n.counted = rules
 }
 
-func (r *replay) head(rule string) *count {
-	c := r.fleet.heads[rule]
+func (r *replay) nodeCount(rule string) *count {
+	c := r.repairs.nodeCounts[rule]
 	if c == nil {
 		c = &count{}
-		r.fleet.heads[rule] = c
+		r.repairs.nodeCounts[rule] = c
 	}
 	return c
 }
 
-// heedPoolArrival takes in that a node becomes ready.
-func (r *replay) heedPoolArrival(n *node, after facts) {
+// notePoolReady stores that a node becomes ready.
+func (r *replay) notePoolReady(n *node, after facts) {
 	if name := after.labels[poolLabel]; name != "" && !n.isReady() && after.isReady() {
-		r.fleet.arrivals = append(r.fleet.arrivals, poolArrival{name, n.came})
+		r.repairs.readyNodes = append(r.repairs.readyNodes, readyPoolNode{name, n.came})
 	}
 }
 
-// loseNode takes a node that is gone out of all numbers.
-func (r *replay) loseNode(n *node) {
+// removeFromRepair removes a deleted node from all counts.
+func (r *replay) removeFromRepair(n *node) {
 	r.countNode(n, nil)
-	for _, p := range r.fleet.places {
+	for _, p := range r.repairs.inRepair {
 		if p.node == n.uid && p.gone.IsZero() {
 			p.gone = r.at.Time
 		}
 	}
-	if id := n.providerID(); r.fleet.nodes[id] == n.name {
-		delete(r.fleet.nodes, id)
-		for _, m := range r.fleet.byID[id] {
-			r.weigh(m)
+	if id := n.providerID(); r.repairs.nodes[id] == n.name {
+		delete(r.repairs.nodes, id)
+		for _, m := range r.repairs.byID[id] {
+			r.countClaim(m)
 		}
 	}
 }
@@ -377,7 +375,7 @@ func (r *replay) loseNode(n *node) {
 // ---- claims
 
 func (r *replay) claimChanged(change testbed.Change) {
-	before := r.fleet.claims[change.UID]
+	before := r.repairs.claims[change.UID]
 	var was *unstructured.Unstructured
 	if before != nil {
 		was = before.object
@@ -394,18 +392,18 @@ func (r *replay) claimChanged(change testbed.Change) {
 	switch {
 	case before == nil:
 		if ours {
-			r.tellAbout(ForeignTouched, "", &after, "we created the claim")
+			r.addClaimViolation(ForeignTouched, "", &after, "we created the claim")
 		}
-		before = &machine{claim: after}
-		r.fleet.claims[after.uid] = before
+		before = &claimState{claim: after}
+		r.repairs.claims[after.uid] = before
 	case isDeleted(change):
 		switch {
 		case ours && before.deleting:
-			r.tellAbout(DoneTwice, "", &before.claim, "we deleted the claim again")
+			r.addClaimViolation(DoneTwice, "", &before.claim, "we deleted the claim again")
 		case ours:
 			r.judgeTermination(before)
 		}
-		r.dismissClaim(before)
+		r.removeClaim(before)
 		return
 	default:
 		if ours {
@@ -414,75 +412,75 @@ func (r *replay) claimChanged(change testbed.Change) {
 		if after.deleting && !before.deleting && ours {
 			r.judgeTermination(before)
 		}
-		r.heedMark(before, &after, ours)
+		r.handleMark(before, &after, ours)
 		r.untie(before)
 		before.claim = after
 	}
 	since(&before.going, before.disrupted != "", r.at.Time)
 	if before.providerID != "" {
-		r.fleet.byID[before.providerID] = append(r.fleet.byID[before.providerID], before)
+		r.repairs.byID[before.providerID] = append(r.repairs.byID[before.providerID], before)
 	}
-	r.weigh(before)
+	r.countClaim(before)
 	for _, n := range r.nodesOf(before) {
-		r.attendMachine(n)
+		r.updateRepair(n)
 	}
 }
 
-// looksLikeOurEnd says whether somebody unknown did what we do.
-func looksLikeOurEnd(before *machine, after *claim, change testbed.Change) bool {
+// looksLikeOurEnd reports whether an unknown author made a change that only we make.
+func looksLikeOurEnd(before *claimState, after *claim, change testbed.Change) bool {
 	if before.mark.text != after.mark.text {
 		return true
 	}
 	return before.mark.text != "" && !before.deleting && (after.deleting || isDeleted(change))
 }
 
-// nodesOf returns the nodes that claims are behind.
-func (r *replay) nodesOf(before *machine, claims ...*claim) (nodes []*node) {
+// nodesOf returns the nodes of claims.
+func (r *replay) nodesOf(before *claimState, claims ...*claim) (nodes []*node) {
 	if before != nil {
 		claims = append(claims, &before.claim)
 	}
 	for _, c := range claims {
-		if n := r.nodes[r.fleet.nodes[c.providerID]]; c.providerID != "" && n != nil && !slices.Contains(nodes, n) {
+		if n := r.nodes[r.repairs.nodes[c.providerID]]; c.providerID != "" && n != nil && !slices.Contains(nodes, n) {
 			nodes = append(nodes, n)
 		}
 	}
 	return nodes
 }
 
-// heedMark takes in that a claim is marked, or no longer.
-func (r *replay) heedMark(before *machine, after *claim, ours bool) {
+// handleMark handles a mark that was set on a claim or removed from it.
+func (r *replay) handleMark(before *claimState, after *claim, ours bool) {
 	switch {
 	case before.mark.text == after.mark.text:
 	case after.mark.text == "":
 		before.markedByUs = false
-		r.fleet.places = slices.DeleteFunc(r.fleet.places, func(p *inRepair) bool { return p.claim == after.uid && p.gone.IsZero() && !after.deleting })
+		r.repairs.inRepair = slices.DeleteFunc(r.repairs.inRepair, func(p *inRepair) bool { return p.claim == after.uid && p.gone.IsZero() && !after.deleting })
 	default:
 		before.markedByUs = ours
 	}
 }
 
-func (r *replay) untie(m *machine) {
-	r.fleet.byID[m.providerID] = slices.DeleteFunc(r.fleet.byID[m.providerID], func(other *machine) bool { return other == m })
+func (r *replay) untie(m *claimState) {
+	r.repairs.byID[m.providerID] = slices.DeleteFunc(r.repairs.byID[m.providerID], func(other *claimState) bool { return other == m })
 }
 
-func (r *replay) dismissClaim(m *machine) {
+func (r *replay) removeClaim(m *claimState) {
 	r.untie(m)
-	r.weighAs(m, [2]bool{})
-	delete(r.fleet.claims, m.uid)
+	r.countClaimAs(m, [2]bool{})
+	delete(r.repairs.claims, m.uid)
 	for _, n := range r.nodesOf(m) {
-		r.attendMachine(n)
+		r.updateRepair(n)
 	}
 }
 
-// weigh counts a claim as Karpenter does for its budgets: those with a node that once
-// was ready for work, and without those whose machine is going already.
-func (r *replay) weigh(m *machine) {
-	n := r.nodes[r.fleet.nodes[m.providerID]]
+// countClaim counts a claim for the budgets as Karpenter does: claims whose node once was
+// ready for work, without claims that are already being terminated.
+func (r *replay) countClaim(m *claimState) {
+	n := r.nodes[r.repairs.nodes[m.providerID]]
 	isInService := n != nil && m.providerID != "" && n.labels[initializedLabel] == "true"
-	r.weighAs(m, [2]bool{inService: isInService && !m.ending, allClaims: !m.ending})
+	r.countClaimAs(m, [2]bool{inService: isInService && !m.ending, allClaims: !m.ending})
 }
 
-func (r *replay) weighAs(m *machine, is [2]bool) {
+func (r *replay) countClaimAs(m *claimState, is [2]bool) {
 	for way := range is {
 		if by := one(is[way]) - one(m.counted[way]); by != 0 {
 			r.poolNamed(m.pool).totals[way].add(by, r.at.Time, r.horizon())
@@ -492,10 +490,10 @@ func (r *replay) weighAs(m *machine, is [2]bool) {
 }
 
 func (r *replay) poolNamed(name string) *pool {
-	of := r.fleet.pools[name]
+	of := r.repairs.pools[name]
 	if of == nil {
 		of = &pool{name: name}
-		r.fleet.pools[name] = of
+		r.repairs.pools[name] = of
 	}
 	return of
 }
@@ -509,7 +507,7 @@ func (r *replay) poolChanged(change testbed.Change) {
 	}
 	if is := change.Object.GetAnnotations()[templateAnnotation]; is != "" && is != of.template && !isDeleted(change) {
 		if of.template != "" {
-			of.tries, of.remade = tries{}, r.at.Time
+			of.tries, of.templateChanged = launchFailures{}, r.at.Time
 		}
 		of.template = is
 	}
@@ -519,34 +517,34 @@ func (r *replay) poolChanged(change testbed.Change) {
 		return
 	}
 	r.beforeRepairs()
-	of.before, of.edited = of.budgets, r.at.Time
+	of.previous, of.edited = of.budgets, r.at.Time
 	of.object, of.budgets = change.Object, readBudgets(change.Object)
 	switch spec, given, _ := unstructured.NestedFieldNoCopy(change.Object.Object, "spec", "repair"); {
 	case isDeleted(change):
 		of.object, of.block = nil, nil
 	case given:
-		if b := readBlock(spec, r.cfg.Repairs.Machines); b.follows() {
+		if b := readBlock(spec, r.cfg.Repairs.Machines); b.isValid() {
 			of.block = b
 		}
 	case !r.cfg.Repairs.SchemaLost:
 		of.block = nil
 	}
 	_, stands, _ := unstructured.NestedFieldNoCopy(change.Object.Object, "spec", "repair")
-	of.isGarbled = stands && of.block == nil
-	r.attendMachines()
+	of.neverValid = stands && of.block == nil
+	r.updateRepairs()
 }
 
-func (r *replay) attendMachines() {
+func (r *replay) updateRepairs() {
 	for _, n := range r.nodes {
-		r.attendMachine(n)
+		r.updateRepair(n)
 	}
 }
 
 func (r *replay) policyChanged(change testbed.Change) {
-	p := r.fleet.policies[change.Name]
+	p := r.repairs.policies[change.Name]
 	if p == nil {
 		p = &repairPolicy{name: change.Name}
-		r.fleet.policies[change.Name] = p
+		r.repairs.policies[change.Name] = p
 	}
 	if ours, proved := r.authorOf(change, p.object); ours && proved {
 		r.judgePolicyWrite(p, change)
@@ -558,17 +556,17 @@ func (r *replay) policyChanged(change testbed.Change) {
 	}
 	r.beforeRepairs()
 	if isDeleted(change) {
-		delete(r.fleet.policies, change.Name)
+		delete(r.repairs.policies, change.Name)
 	} else {
 		p.object = change.Object
 		p.read(r.cfg.Repairs)
 	}
 	r.sortPolicies()
-	r.attendMachines()
+	r.updateRepairs()
 }
 
-// read takes over a version that can be followed. Of one that cannot, and is the first,
-// it takes over whom it may mean: any node, if that is not clear.
+// read stores a valid version. If the first version is invalid, it stores which nodes the
+// policy may select: any node, if that is unclear.
 func (p *repairPolicy) read(cfg Repairs) {
 	var spec v1alpha1.RepairPolicySpec
 	if p.machines == nil {
@@ -589,7 +587,7 @@ func (p *repairPolicy) read(cfg Repairs) {
 			return
 		}
 	}
-	if !given || !machines.follows() {
+	if !given || !machines.isValid() {
 		if p.machines == nil {
 			p.pool, p.selector = spec.NodePool, selector
 		}
@@ -603,11 +601,11 @@ func (p *repairPolicy) read(cfg Repairs) {
 }
 
 func (r *replay) sortPolicies() {
-	r.fleet.inOrder = nil
-	for _, p := range r.fleet.policies {
-		r.fleet.inOrder = append(r.fleet.inOrder, p)
+	r.repairs.inOrder = nil
+	for _, p := range r.repairs.policies {
+		r.repairs.inOrder = append(r.repairs.inOrder, p)
 	}
-	slices.SortFunc(r.fleet.inOrder, func(a, b *repairPolicy) int {
+	slices.SortFunc(r.repairs.inOrder, func(a, b *repairPolicy) int {
 		return cmp.Or(
 			cmp.Compare(one(a.selector != nil), one(b.selector != nil)),
 			a.object.GetCreationTimestamp().Compare(b.object.GetCreationTimestamp().Time),

@@ -15,7 +15,7 @@ import (
 
 const defaultRepairBound = "20%"
 
-// What is called sick where nobody says otherwise, and for how long that is tolerated.
+// The built-in list of unhealthy conditions with their tolerations.
 const recommended = 30 * time.Minute
 
 func statedAnywhere() map[string]time.Duration {
@@ -30,46 +30,47 @@ func statedOfMachines() map[string]time.Duration {
 	return stated
 }
 
-// block is what one version of a repair block asks for.
+// block is the parsed version of a repair block.
 type block struct {
-	stated    map[string]time.Duration // such as Ready=False, with what is recommended
+	stated    map[string]time.Duration // keys like Ready=False, with the recommended toleration
 	own       []toleration
 	byDefault *time.Duration
 	off       bool
 	number    int // the bound
 	percent   bool
 	graceful  bool
-	period    *time.Duration // nil: for as long as it takes
-	timeout   time.Duration  // for a node to become ready, 0 if it does not say
+	period    *time.Duration // nil: no limit
+	timeout   time.Duration  // for a node to become ready, 0 if it is not set
 
-	// refused says why nobody can follow the block; the rest is empty then.
-	refused string
+	// invalid is the reason why the block cannot be applied. All other fields are empty
+	// then.
+	invalid string
 }
 
-// toleration is one policy of a block. Without a status it is for all that are sick,
-// without a reason for any.
+// toleration is an entry of a block. An empty status matches all unhealthy statuses, an
+// empty reason matches any reason.
 type toleration struct {
 	condition, status, reason string
 	wait                      time.Duration
 }
 
-// readBlock reads a block as it is stored.
+// readBlock parses a stored block.
 func readBlock(spec any, stated map[string]time.Duration) *block {
 	text, err := json.Marshal(spec)
 	if err != nil {
-		return &block{refused: err.Error()}
+		return &block{invalid: err.Error()}
 	}
 	var s v1alpha1.RepairSpec
 	if err := json.Unmarshal(text, &s); err != nil {
-		return &block{refused: err.Error()}
+		return &block{invalid: err.Error()}
 	}
 	if s.Unreadable != "" {
-		return &block{refused: s.Unreadable}
+		return &block{invalid: s.Unreadable}
 	}
 	b := &block{stated: stated, off: s.Enabled != nil && !*s.Enabled}
 	for _, read := range []func(v1alpha1.RepairSpec) error{b.readPolicies, b.readBound, b.readEnd, b.readDurations} {
 		if err := read(s); err != nil {
-			return &block{refused: err.Error()}
+			return &block{invalid: err.Error()}
 		}
 	}
 	return b
@@ -152,10 +153,10 @@ func (b *block) readDurations(s v1alpha1.RepairSpec) error {
 	return nil
 }
 
-func (b *block) follows() bool { return b != nil && b.refused == "" }
+func (b *block) isValid() bool { return b != nil && b.invalid == "" }
 
-// bound is how many of so many nodes may be in repair: a share is rounded down, but a
-// share of more than nothing allows one.
+// bound returns how many nodes may be in repair. A percentage is rounded down, with a
+// minimum of 1 unless it is 0%.
 func (b *block) bound(nodes int) int {
 	switch share := nodes * b.number / 100; {
 	case !b.percent:
@@ -174,10 +175,10 @@ func (b *block) find(condition, status, reason string) (time.Duration, bool) {
 	return b.own[at].wait, true
 }
 
-// tolerates says whether a condition that stands so is sick, and for how long that is
-// tolerated: by the block's own word, then by its default, then by what is recommended.
-// The word for one reason goes before that for any, and one for a status before one for
-// all of them.
+// tolerates reports whether a condition is unhealthy, and how long it is tolerated. The
+// order is: the block's own entries, its default, the recommended time. An entry for a
+// reason goes before an entry for any reason, and an entry for a status before an entry for
+// all statuses.
 func (b *block) tolerates(condition, status, reason string) (wait time.Duration, isSick bool) {
 	recommended, isStated := b.stated[condition+"="+status]
 	_, isNamed := b.find(condition, status, "")
@@ -204,7 +205,7 @@ func (b *block) tolerates(condition, status, reason string) (wait time.Duration,
 	return recommended, true
 }
 
-// bad are the statuses of a condition that are sick, for whatever reason.
+// bad returns the unhealthy statuses of a condition, for any reason.
 func (b *block) bad(condition string) (bad statuses) {
 	for at, status := range []string{"True", "False", "Unknown"} {
 		_, isStated := b.stated[condition+"="+status]
@@ -215,8 +216,8 @@ func (b *block) bad(condition string) (bad statuses) {
 	return bad
 }
 
-// ails judges a node by a block.
-func (n *node) ails(b *block) finding {
+// examineBlock judges a node by a block.
+func (n *node) examineBlock(b *block) finding {
 	f := finding{timed: true}
 	for name, c := range n.conditions {
 		bad := b.bad(name)
@@ -226,12 +227,12 @@ func (n *node) ails(b *block) finding {
 		v := bad.of(c, true)
 		wait, isSick := b.tolerates(name, string(c.status), c.reason)
 		switch {
-		case v == holds && !isSick: // for another reason it would be
+		case v == holds && !isSick: // for another reason it would be unhealthy
 			v = not
 		case v == holds:
 			clock := n.signs[name][bad]
 			earliest, latest := clock.earliest.Add(wait), clock.latest.Add(wait)
-			if f.verdict == holds { // any of them is enough
+			if f.verdict == holds { // any unhealthy condition is enough
 				earliest, latest = first(f.earliest, earliest), first(f.latest, latest)
 			}
 			f.earliest, f.latest = earliest, latest
@@ -241,7 +242,7 @@ func (n *node) ails(b *block) finding {
 	return f
 }
 
-// isReady says whether the node says so of itself.
+// isReady reports whether the node's Ready condition is True.
 func (f facts) isReady() bool {
 	return f.conditions[string(corev1.NodeReady)].status == corev1.ConditionTrue
 }

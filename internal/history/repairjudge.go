@@ -13,69 +13,69 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// tellAbout tells of something that was done about a claim.
-func (r *replay) tellAbout(kind Kind, node string, c *claim, text string) {
-	r.tellOf(kind, node, "", text)
-	told := &r.report.Violations[len(r.report.Violations)-1]
-	told.Claim, told.Pool = c.name, c.pool
+// addClaimViolation adds a violation about a claim.
+func (r *replay) addClaimViolation(kind Kind, node string, c *claim, text string) {
+	r.addCheckViolation(kind, node, "", text)
+	violation := &r.report.Violations[len(r.report.Violations)-1]
+	violation.Claim, violation.Pool = c.name, c.pool
 }
 
-// noRepair says what speaks against replacing a node by a rule, as everything stands,
-// and what it is if it is done all the same. What is under way may go on while nobody
-// knows how the node is, and when its policy is switched off.
-func (r *replay) noRepair(n *node, g governance, isUnderWay bool) (Kind, string) {
+// noRepair returns the reason against replacing a node by a rule in the current state, and
+// the kind of violation. A started repair may continue while the node's condition is
+// Unknown, and after its policy is switched off.
+func (r *replay) noRepair(n *node, g repairRule, isUnderWay bool) (Kind, string) {
 	if why := r.vetoOn(n, g); why != "" {
-		return Unlawful, why
+		return Unjustified, why
 	}
 	if g.block.off && !isUnderWay {
-		return Unlawful, "the policy is switched off"
+		return Unjustified, "the policy is switched off"
 	}
 	if g.isTimeout {
 		return r.noTimeout(n, g, isUnderWay)
 	}
-	switch f := n.ails(g.block); {
+	switch f := n.examineBlock(g.block); {
 	case f.verdict == not:
-		return Unlawful, "no sign of sickness stands on the node"
+		return Unjustified, "the node has no unhealthy condition"
 	case isUnderWay:
 	case f.verdict == unclear:
-		return Unlawful, "a condition is Unknown, which the policy does not name: nothing may start"
+		return Unjustified, "a condition is Unknown, which the policy does not name: nothing may start"
 	case !f.maybe(r.at.Time, r.cfg.Lag):
-		return TooSoon, "the sickness is tolerated until " + f.earliest.UTC().Format(time.TimeOnly)
+		return TooSoon, "the condition is tolerated until " + f.earliest.UTC().Format(time.TimeOnly)
 	}
 	return "", ""
 }
 
-// noTimeout says what speaks against replacing a node because it does not become ready.
-func (r *replay) noTimeout(n *node, g governance, isUnderWay bool) (Kind, string) {
+// noTimeout returns the reason against replacing a node that does not become ready.
+func (r *replay) noTimeout(n *node, g repairRule, isUnderWay bool) (Kind, string) {
 	due := n.object.GetCreationTimestamp().Add(r.timeoutOf(g.block))
 	switch {
 	case n.isReady() && !r.isStarting(n):
-		return Unlawful, "the node is ready for work"
+		return Unjustified, "the node is ready for work"
 	case n.wasReady:
-		return Unlawful, "the node was ready for work once"
+		return Unjustified, "the node was ready for work once"
 	case !isUnderWay && due.After(r.at.Time.Add(r.cfg.Lag)):
 		return TooSoon, "the node may become ready until " + due.UTC().Format(time.TimeOnly)
 	}
 	return "", ""
 }
 
-// vetoOn says why a node must be left alone whatever its state.
-func (r *replay) vetoOn(n *node, g governance) string {
+// vetoOn returns the reason why a node must not be replaced in any state.
+func (r *replay) vetoOn(n *node, g repairRule) string {
 	if n.object.GetDeletionTimestamp() != nil {
 		return "the node is being deleted"
 	}
 	if by := vetoIn(n.object.GetAnnotations()); by != "" {
 		return "the node is annotated " + by
 	}
-	if of := r.fleet.pools[n.labels[poolLabel]]; of != nil && of.object != nil {
+	if of := r.repairs.pools[n.labels[poolLabel]]; of != nil && of.object != nil {
 		if by := vetoIn(of.object.GetAnnotations()); by != "" {
 			return "its NodePool is annotated " + by
 		}
 	}
-	if l := r.ward.locks[n.name]; l != nil && !l.ofCheck() && l.held(r.at.Time) && l.held(r.horizon()) {
+	if l := r.health.leases[n.name]; l != nil && !l.ofCheck() && l.held(r.at.Time) && l.held(r.horizon()) {
 		return fmt.Sprintf("the node's Lease is held by %q", l.holder)
 	}
-	claims := r.fleet.byID[n.providerID()]
+	claims := r.repairs.byID[n.providerID()]
 	switch {
 	case n.providerID() == "" || len(claims) == 0:
 		if g.pool != "" {
@@ -93,11 +93,11 @@ func (r *replay) vetoOn(n *node, g governance) string {
 	return ""
 }
 
-// ---- what we write to claims
+// ---- our writes to claims
 
-// judgeClaimWrite looks at a write of ours to a claim: ours are the mark, and the
-// deadline that comes and goes with it. A deletion is judged as such.
-func (r *replay) judgeClaimWrite(before *machine, after *claim) {
+// judgeClaimWrite judges a write of ours to a claim. We own the mark, and the deadline that
+// is set and removed with it. Deletions are judged separately.
+func (r *replay) judgeClaimWrite(before *claimState, after *claim) {
 	isEnding := after.deleting && !before.deleting
 	hasMarked := before.mark.text != after.mark.text
 	parts := differences(before.object, after.object, func(object map[string]any) map[string]any {
@@ -117,27 +117,27 @@ func (r *replay) judgeClaimWrite(before *machine, after *claim) {
 		return parts
 	})
 	for _, part := range parts {
-		r.tellAbout(ForeignTouched, before.mark.Node, after, "we changed the "+part+" of the claim")
+		r.addClaimViolation(ForeignTouched, before.mark.Node, after, "we changed the "+part+" of the claim")
 	}
 	switch {
 	case !hasMarked && !isEnding && len(parts) == 0:
-		r.tellAbout(DoneTwice, before.mark.Node, after, "we wrote to the claim and changed nothing")
+		r.addClaimViolation(DoneTwice, before.mark.Node, after, "we wrote to the claim and changed nothing")
 	case !hasMarked:
 	case after.mark.text == "":
-		r.judgeSpare(before, after)
+		r.judgeUnmark(before, after)
 	case before.mark.text != "":
-		r.tellAbout(Malformed, after.mark.Node, after, "we wrote another mark on the claim")
+		r.addClaimViolation(Malformed, after.mark.Node, after, "we wrote another mark on the claim")
 	default:
 		r.judgeMark(before, after)
 	}
 }
 
-// judgeMark judges that we begin to replace a node: its claim is marked.
-func (r *replay) judgeMark(before *machine, after *claim) {
+// judgeMark judges the start of a replacement: we mark the claim.
+func (r *replay) judgeMark(before *claimState, after *claim) {
 	r.report.Marks++
-	before.told, before.undone, before.came = true, before.deadline(), after.deadline()
+	before.reported, before.deadlineBefore, before.deadlineOfMark = true, before.deadline(), after.deadline()
 	wrong := func(kind Kind, format string, args ...any) {
-		r.tellAbout(kind, after.mark.Node, after, "we marked the claim, "+fmt.Sprintf(format, args...))
+		r.addClaimViolation(kind, after.mark.Node, after, "we marked the claim, "+fmt.Sprintf(format, args...))
 	}
 	if after.mark.problem != nil {
 		wrong(Malformed, "and the mark cannot be read: %v", after.mark.problem)
@@ -145,8 +145,8 @@ func (r *replay) judgeMark(before *machine, after *claim) {
 	}
 	n := r.nodes[after.mark.Node]
 	if n == nil || n.uid != after.mark.NodeUID {
-		if n = r.ward.departed[after.mark.NodeUID]; n == nil || n.name != after.mark.Node {
-			wrong(Malformed, "for node %s (%s), which is not there", after.mark.Node, after.mark.NodeUID)
+		if n = r.health.deleted[after.mark.NodeUID]; n == nil || n.name != after.mark.Node {
+			wrong(Malformed, "for node %s (%s), which does not exist", after.mark.Node, after.mark.NodeUID)
 			return
 		}
 	}
@@ -158,22 +158,22 @@ func (r *replay) judgeMark(before *machine, after *claim) {
 	if asked == nil {
 		return
 	}
-	before.told = false
+	before.reported = false
 	r.judgeDeadline(before, after, asked, wrong)
 	r.judgeEntry(before, n, after, wrong)
 	r.judgeOnlyOne(n, wrong)
-	r.judgeTries(after, asked, wrong)
+	r.judgeLaunchFailures(after, asked, wrong)
 	r.takePlace(n, after, asked, wrong)
 }
 
-// judgeCause says whether a rule asks for the node's end, or did a
-// moment ago, and returns what it asks for, in every version that may have been known.
+// judgeCause judges whether a rule allows the replacement of the node, or did a moment ago.
+// It returns the settings of every version that the writer may have known.
 func (r *replay) judgeCause(n *node, rule string, isUnderWay bool, wrong func(Kind, string, ...any)) []*block {
 	var asked []*block
-	kind, why := Unlawful, "the node is gone"
+	kind, why := Unjustified, "the node is gone"
 	if r.nodes[n.name] == n {
 		g, is := r.rule(n, rule)
-		why = "no rule of that name may replace the node"
+		why = "no rule with that name may replace the node"
 		if is {
 			kind, why = r.noRepair(n, g, isUnderWay)
 		}
@@ -181,7 +181,7 @@ func (r *replay) judgeCause(n *node, rule string, isUnderWay bool, wrong func(Ki
 			asked = append(asked, g.block)
 		}
 	}
-	for _, l := range n.lawful[rule] {
+	for _, l := range n.permitted[rule] {
 		until := l.begin
 		if isUnderWay {
 			until = l.stay
@@ -196,10 +196,10 @@ func (r *replay) judgeCause(n *node, rule string, isUnderWay bool, wrong func(Ki
 	return asked
 }
 
-// judgeDeadline says whether the claim has the deadline that the policy asks for: none
-// of ours if the node may take its time, and otherwise one that is not later than it
-// should be. One that somebody else has set may be earlier.
-func (r *replay) judgeDeadline(before *machine, after *claim, asked []*block, wrong func(Kind, string, ...any)) {
+// judgeDeadline compares the deadline on the claim with the policy. If the policy sets no
+// limit, we set none. Otherwise the deadline must not be too late. A deadline of another
+// writer may be earlier.
+func (r *replay) judgeDeadline(before *claimState, after *claim, asked []*block, wrong func(Kind, string, ...any)) {
 	was, is := before.deadline(), after.deadline()
 	var why string
 	for _, b := range asked {
@@ -227,41 +227,42 @@ func (r *replay) noDeadline(was, is string, b *block) string {
 		return "the policy wants one"
 	case at.After(due.Add(r.cfg.Lag)):
 		return "the policy wants it at " + due.UTC().Format(time.TimeOnly)
-	case b.graceful && was != is && at.Before(due.Add(-r.cfg.Lag-time.Second)): // it is whole seconds
+	case b.graceful && was != is && at.Before(due.Add(-r.cfg.Lag-time.Second)): // whole seconds
 		return "the policy wants it not before " + due.UTC().Format(time.TimeOnly)
 	}
 	return ""
 }
 
-// judgeEntry says whether the ledger told of it before.
-func (r *replay) judgeEntry(before *machine, n *node, after *claim, wrong func(Kind, string, ...any)) {
+// judgeEntry reports a write that the ledger did not name before.
+func (r *replay) judgeEntry(before *claimState, n *node, after *claim, wrong func(Kind, string, ...any)) {
 	if r.cfg.Ledger.Name == "" {
 		return
 	}
 	entry := grant{after.mark.Rule, n.name, string(n.uid), before.object.GetResourceVersion(), claimInLedger + after.name}
-	if !slices.Contains(r.page.Grants, entry) {
+	if !slices.Contains(r.ledger.Grants, entry) {
 		wrong(Unrecorded, "and the ledger does not name it in version %s", entry.ResourceVersion)
 	}
 }
 
-// judgeOnlyOne says whether something else is under way on the node.
+// judgeOnlyOne reports a mark on a node that is already under treatment.
 func (r *replay) judgeOnlyOne(n *node, wrong func(Kind, string, ...any)) {
-	for _, o := range r.ward.onNode[n.name] {
+	for _, o := range r.health.onNode[n.name] {
 		if (o.check != "" || o.policy != "") && o.isOf(n) && (o.ours || settled(o.seen, r.horizon())) {
-			wrong(TreatedTwice, "while the node is treated by %s", o)
+			wrong(TreatedTwice, "while the node is under treatment by %s", o)
 		}
 	}
 }
 
-// judgeTries says whether a pool whose nodes do not become ready is given time.
-func (r *replay) judgeTries(c *claim, asked []*block, wrong func(Kind, string, ...any)) {
+// judgeLaunchFailures reports a replacement in a pool that must pause because its nodes do
+// not become ready.
+func (r *replay) judgeLaunchFailures(c *claim, asked []*block, wrong func(Kind, string, ...any)) {
 	pool, isTimeout := strings.CutPrefix(c.mark.Rule, timeoutKind)
 	if !isTimeout {
 		return
 	}
 	of := r.poolNamed(pool)
 	t := &of.tries
-	if over := t.failed - triesInARow; over >= 0 {
+	if over := t.failed - failuresInARow; over >= 0 {
 		wait := r.cfg.Repairs.HeldFor
 		if wait == 0 {
 			wait = r.timeoutOf(asked[0])
@@ -271,32 +272,32 @@ func (r *replay) judgeTries(c *claim, asked []*block, wrong func(Kind, string, .
 			wrong(TooSoon, "although %d nodes of the pool in a row have not become ready: the next may be tried at %s", t.failed, next.UTC().Format(time.TimeOnly))
 		}
 	}
-	if of.makes(c) && !r.recent(of.remade) { // the controller may not know the new template yet
-		*t = tries{t.failed + 1, r.at.Time}
+	if of.makes(c) && !r.recent(of.templateChanged) { // the controller may not know the new template yet
+		*t = launchFailures{t.failed + 1, r.at.Time}
 	}
 }
 
 const (
-	// triesInARow is how many nodes of a pool are replaced in a row because they do
-	// not become ready, before the pool is held.
-	triesInARow = 3
-	// longestHeld is for how long it is held at most.
+	// failuresInARow is how many nodes in a row may fail to become ready before the pool
+	// pauses.
+	failuresInARow = 3
+	// longestHeld is the maximal pause.
 	longestHeld = 6 * time.Hour
 )
 
-// takePlace counts a node that is in repair from now on, and says whether there was
-// room for it.
+// takePlace counts a node that is now in repair, and judges whether the bound had room for
+// it.
 func (r *replay) takePlace(n *node, c *claim, asked []*block, wrong func(Kind, string, ...any)) {
 	p := &inRepair{pool: c.pool, node: n.uid, claim: c.uid, marked: r.at.Time}
 	if r.nodes[n.name] != n {
 		p.gone = r.at.Time
 	}
-	r.fleet.places = append(r.fleet.places, p)
+	r.repairs.inRepair = append(r.repairs.inRepair, p)
 	taken, gone := r.taken(c.pool)
 	r.report.Peak["NodePool/"+c.pool] = max(r.report.Peak["NodePool/"+c.pool], taken)
 	largest, beside := 0, r.beside(c.pool)
 	for _, b := range asked {
-		for _, nodes := range r.head(c.mark.Rule).recent(r.horizon()) {
+		for _, nodes := range r.nodeCount(c.mark.Rule).recent(r.horizon()) {
 			largest = max(largest, b.bound(nodes+gone-beside))
 		}
 	}
@@ -305,12 +306,12 @@ func (r *replay) takePlace(n *node, c *claim, asked []*block, wrong func(Kind, s
 	}
 }
 
-// taken counts the nodes of a pool that are in repair for certain, and how many of
-// those are gone: a place is free when its node is gone and another one, that is
-// younger than the mark, has become ready, or after a while.
+// taken counts the nodes of a pool that are certainly in repair, and how many of them are
+// gone. A place becomes free when its node is gone and a node that is younger than the mark
+// has become ready, or after a while.
 func (r *replay) taken(pool string) (taken, gone int) {
 	replaces := map[int]*inRepair{}
-	for _, p := range r.fleet.places {
+	for _, p := range r.repairs.inRepair {
 		switch {
 		case p.pool != pool:
 		case p.gone.IsZero():
@@ -323,12 +324,12 @@ func (r *replay) taken(pool string) (taken, gone int) {
 	return taken, gone
 }
 
-// beside counts the nodes of a pool that are ready beside those that they are to replace:
-// the pool has no more for them than it had when the first of those began to go.
+// beside counts the ready nodes of a pool without the nodes that they replace. The pool has
+// no more replacements than the nodes it had when the first of those began to go.
 func (r *replay) beside(pool string) int {
 	var first time.Time
 	there, gone := 0, 0
-	for _, p := range r.fleet.places {
+	for _, p := range r.repairs.inRepair {
 		if p.pool == pool && p.gone.IsZero() && (first.IsZero() || p.marked.Before(first)) {
 			first = p.marked
 		}
@@ -341,7 +342,7 @@ func (r *replay) beside(pool string) int {
 			there++
 		}
 	}
-	for _, p := range r.fleet.places {
+	for _, p := range r.repairs.inRepair {
 		if p.pool == pool && !p.gone.IsZero() && p.gone.After(first.Add(-r.cfg.Lag)) {
 			gone++
 		}
@@ -349,10 +350,10 @@ func (r *replay) beside(pool string) int {
 	return max(0, there-gone)
 }
 
-// findSuccessor gives a node that is gone a successor, and the one that had it before
-// another, if that can be.
+// findSuccessor assigns a successor to a deleted node. If necessary, it assigns another
+// successor to the node that had it before.
 func (r *replay) findSuccessor(p *inRepair, replaces map[int]*inRepair, tried map[int]bool) bool {
-	for i, a := range r.fleet.arrivals {
+	for i, a := range r.repairs.readyNodes {
 		if tried[i] || a.pool != p.pool || !a.came.After(p.marked.Add(-r.cfg.Lag-time.Second)) {
 			continue
 		}
@@ -365,58 +366,59 @@ func (r *replay) findSuccessor(p *inRepair, replaces map[int]*inRepair, tried ma
 	return false
 }
 
-// judgeSpare judges that we called it off: nothing of ours may be left on the claim.
-func (r *replay) judgeSpare(before *machine, after *claim) {
-	r.report.Spares++
-	left := before.undone
-	if before.deadline() != before.came { // somebody has set another since
+// judgeUnmark judges that we cancelled a replacement: nothing of ours may remain on the
+// claim.
+func (r *replay) judgeUnmark(before *claimState, after *claim) {
+	r.report.Unmarks++
+	left := before.deadlineBefore
+	if before.deadline() != before.deadlineOfMark { // another writer has set a deadline since
 		left = before.deadline()
 	}
 	switch {
 	case before.deleting:
-		r.tellAbout(Unlawful, before.mark.Node, after, "we took the mark off the claim, which is being deleted")
+		r.addClaimViolation(Unjustified, before.mark.Node, after, "we removed the mark from the claim, which is being deleted")
 	case !before.markedByUs:
-		r.tellAbout(ForeignTouched, before.mark.Node, after, "we took a mark off the claim that was not ours")
+		r.addClaimViolation(ForeignTouched, before.mark.Node, after, "we removed a mark from the claim that was not ours")
 	case after.deadline() != left:
-		r.tellAbout(Malformed, before.mark.Node, after, fmt.Sprintf("we took the mark off the claim and left the deadline %q, where %q should be", after.deadline(), left))
+		r.addClaimViolation(Malformed, before.mark.Node, after, fmt.Sprintf("we removed the mark from the claim and left the deadline %q, where %q should be", after.deadline(), left))
 	}
 }
 
-// judgeTermination judges that we deleted a claim, by the claim as it stood just before.
-func (r *replay) judgeTermination(m *machine) {
+// judgeTermination judges that we deleted a claim, by the claim's state just before.
+func (r *replay) judgeTermination(m *claimState) {
 	r.report.Terminations++
 	wrong := func(kind Kind, format string, args ...any) {
-		r.tellAbout(kind, m.mark.Node, &m.claim, "we deleted the claim, "+fmt.Sprintf(format, args...))
+		r.addClaimViolation(kind, m.mark.Node, &m.claim, "we deleted the claim, "+fmt.Sprintf(format, args...))
 	}
 	if m.mark.text == "" || !m.markedByUs {
 		wrong(Unrecorded, "which has no mark of ours")
 		return
 	}
-	if m.told {
-		return // that it should never have come to it
+	if m.reported {
+		return // the mark was reported already
 	}
 	n := r.nodes[m.mark.Node]
 	if n == nil || n.uid != m.mark.NodeUID {
-		return // and whose claim it was is gone
+		return // the node of the claim is gone
 	}
 	if r.judgeCause(n, m.mark.Rule, true, wrong) != nil {
 		r.judgeBudget(m, wrong)
 	}
 }
 
-// judgeBudget says whether the pool's budgets allowed a deletion.
-func (r *replay) judgeBudget(m *machine, wrong func(Kind, string, ...any)) {
+// judgeBudget judges whether the pool's budgets allowed a deletion.
+func (r *replay) judgeBudget(m *claimState, wrong func(Kind, string, ...any)) {
 	way := inService
 	if strings.HasPrefix(m.mark.Rule, timeoutKind) {
 		way = allClaims
 	}
-	of := r.fleet.pools[m.pool]
+	of := r.repairs.pools[m.pool]
 	if of == nil || of.object == nil || !m.counted[way] {
-		return // it is not one that is counted
+		return // the budgets do not count it
 	}
 	budgets := [][]allowance{of.budgets}
 	if r.recent(of.edited) {
-		budgets = append(budgets, of.before)
+		budgets = append(budgets, of.previous)
 	}
 	allowed := 0
 	for _, each := range budgets {
@@ -427,7 +429,7 @@ func (r *replay) judgeBudget(m *machine, wrong func(Kind, string, ...any)) {
 		}
 	}
 	going := 1
-	for _, other := range r.fleet.claims {
+	for _, other := range r.repairs.claims {
 		isKnown := other.markedByUs || settled(other.going, r.horizon())
 		going += one(other != m && other.pool == m.pool && other.counted[way] && isKnown)
 	}
@@ -436,13 +438,13 @@ func (r *replay) judgeBudget(m *machine, wrong func(Kind, string, ...any)) {
 	}
 }
 
-// ---- what we write to pools and policies
+// ---- our writes to pools and policies
 
-// judgePoolWrite looks at a write of ours to a NodePool: nothing of it is ours, but a
-// block that was lost may be put back where that is asked for.
+// judgePoolWrite judges a write of ours to a NodePool. We own nothing of it, but may
+// restore a lost block if the configuration allows it.
 func (r *replay) judgePoolWrite(of *pool, change testbed.Change) {
 	tell := func(kind Kind, text string) {
-		r.tellOf(kind, "", "", text)
+		r.addCheckViolation(kind, "", "", text)
 		r.report.Violations[len(r.report.Violations)-1].Pool = of.name
 	}
 	switch {
@@ -476,12 +478,11 @@ func (r *replay) judgePoolWrite(of *pool, change testbed.Change) {
 	}
 }
 
-// judgePolicyWrite looks at a write of ours to a RepairPolicy: the status is all that we
-// own of it.
+// judgePolicyWrite judges a write of ours to a RepairPolicy. We own only its status.
 func (r *replay) judgePolicyWrite(p *repairPolicy, change testbed.Change) {
 	r.report.PolicyStatuses++
 	tell := func(kind Kind, text string) {
-		r.tellOf(kind, "", "", text)
+		r.addCheckViolation(kind, "", "", text)
 		r.report.Violations[len(r.report.Violations)-1].Policy = p.name
 	}
 	switch {
@@ -500,15 +501,15 @@ func (r *replay) judgePolicyWrite(p *repairPolicy, change testbed.Change) {
 	}
 }
 
-// judgeRepairEnd looks for marks that were left on claims.
+// judgeRepairEnd reports marks that were left on claims.
 func (r *replay) judgeRepairEnd() {
 	for _, m := range r.claimsInOrder() {
 		if m.mark.text != "" && !m.deleting {
-			r.tellAbout(WrongEnd, m.mark.Node, &m.claim, "the claim has a mark, and is not being deleted")
+			r.addClaimViolation(WrongEnd, m.mark.Node, &m.claim, "the claim has a mark, and is not being deleted")
 		}
 	}
 }
 
-func (r *replay) claimsInOrder() []*machine {
-	return slices.SortedFunc(maps.Values(r.fleet.claims), func(a, b *machine) int { return strings.Compare(a.name, b.name) })
+func (r *replay) claimsInOrder() []*claimState {
+	return slices.SortedFunc(maps.Values(r.repairs.claims), func(a, b *claimState) int { return strings.Compare(a.name, b.name) })
 }

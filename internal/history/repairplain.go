@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// judgeRepairObject judges an object that we made for a node without a machine, because
-// a RepairPolicy asks for it. It comes before the object is counted.
-func (r *replay) judgeRepairObject(o *remedy) {
-	p := r.fleet.policies[o.policy]
+// judgeRepairObject judges an object that we created for a node without a NodeClaim because
+// of a RepairPolicy. It runs before the object is counted.
+func (r *replay) judgeRepairObject(o *remediationObject) {
+	p := r.repairs.policies[o.policy]
 	wrong := r.aboutObject(o, "made")
-	n := r.patientOf(o)
+	n := r.nodeOf(o)
 	if n == nil {
-		wrong(Unlawful, "for a node that is not there")
+		wrong(Unjustified, "for a node that does not exist")
 		return
 	}
 	rule := repairKind + "RepairPolicy/" + o.policy
@@ -23,7 +23,7 @@ func (r *replay) judgeRepairObject(o *remedy) {
 	case p == nil: // until a moment ago
 		return
 	case p.template.name == "":
-		wrong(Unlawful, "and the policy names no template")
+		wrong(Unjustified, "and the policy names no template")
 		return
 	}
 	as := &healthCheck{name: o.policy, object: p.object}
@@ -31,12 +31,12 @@ func (r *replay) judgeRepairObject(o *remedy) {
 	r.judgeLock(o, as, policyHolder(o.policy))
 	r.judgeOnlyOne(n, wrong)
 	taken := 1
-	for _, other := range r.ward.remedies {
+	for _, other := range r.health.objects {
 		taken += one(other.policy == o.policy)
 	}
 	largest := 0
 	for _, b := range asked {
-		for _, nodes := range r.head(rule).recent(r.horizon()) {
+		for _, nodes := range r.nodeCount(rule).recent(r.horizon()) {
 			largest = max(largest, b.bound(nodes))
 		}
 	}
@@ -45,12 +45,13 @@ func (r *replay) judgeRepairObject(o *remedy) {
 	}
 }
 
-// policyHolder is what a policy is called on the Lease of a node, where health checks
-// have their names.
+// policyHolder returns the name of a policy on the Lease of a node. It differs from the
+// names of health checks.
 func policyHolder(policy string) string { return "RepairPolicy/" + policy }
 
-// judgeRepairObjectEnd says whether there was a reason to delete such an object.
-func (r *replay) judgeRepairObjectEnd(o *remedy) {
+// judgeRepairObjectEnd judges whether there was a reason to delete an object of a
+// RepairPolicy.
+func (r *replay) judgeRepairObjectEnd(o *remediationObject) {
 	n := r.nodes[o.node]
 	if n == nil || !o.isOf(n) {
 		return
@@ -59,20 +60,21 @@ func (r *replay) judgeRepairObjectEnd(o *remedy) {
 	if !is || r.vetoOn(n, g) != "" {
 		return
 	}
-	if settled(n.ailsSince(g.block), r.horizon()) {
-		r.aboutObject(o, "deleted")(Unlawful, "but the node is sick")
+	if settled(n.unhealthySince(g.block), r.horizon()) {
+		r.aboutObject(o, "deleted")(Unjustified, "but the node is unhealthy")
 	}
 }
 
-func (r *replay) aboutObject(o *remedy, did string) func(Kind, string, ...any) {
+func (r *replay) aboutObject(o *remediationObject, did string) func(Kind, string, ...any) {
 	return func(kind Kind, format string, args ...any) {
-		r.tellOf(kind, o.node, "", fmt.Sprintf("we %s %s, %s", did, o, fmt.Sprintf(format, args...)))
+		r.addCheckViolation(kind, o.node, "", fmt.Sprintf("we %s %s, %s", did, o, fmt.Sprintf(format, args...)))
 		r.report.Violations[len(r.report.Violations)-1].Policy = o.policy
 	}
 }
 
-// ailsSince is since when a sign of sickness stands on a node, zero if none does.
-func (n *node) ailsSince(b *block) (since time.Time) {
+// unhealthySince returns since when the node has an unhealthy condition, zero if it has
+// none.
+func (n *node) unhealthySince(b *block) (since time.Time) {
 	for name, c := range n.conditions {
 		if _, isSick := b.tolerates(name, string(c.status), c.reason); !isSick || b.bad(name).of(c, true) != holds {
 			continue

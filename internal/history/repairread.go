@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// What Karpenter calls things, and what we write on what is Karpenter's, written down a
-// second time.
+// The names of Karpenter, and the names of our annotations on Karpenter's objects. They are
+// repeated here on purpose.
 const (
 	poolLabel          = "karpenter.sh/nodepool"
 	initializedLabel   = "karpenter.sh/initialized"
@@ -33,23 +33,23 @@ const (
 	timeoutKind = "ReadyTimeout/"
 )
 
-// claim is one version of a NodeClaim.
+// claim is a version of a NodeClaim.
 type claim struct {
 	object     *unstructured.Unstructured
 	uid        types.UID
 	name, pool string
 	providerID string
-	startup    []spot // the taints that its node begins with
-	template   string // a hash of what it was made from, empty if that is unknown
+	startup    []taintID // the startup taints of its node
+	template   string    // a hash of its template, empty if it is unknown
 
 	deleting, initialized, ending bool
-	disrupted                     string // how Karpenter has it in hand, empty if it has not
+	disrupted                     string // Karpenter's disruption reason, empty if there is none
 	mark                          mark
 }
 
-// mark is what stands on a claim that is to be deleted.
+// mark is our mark on a claim that is to be deleted.
 type mark struct {
-	text    string // as it is written, empty if there is none
+	text    string // as stored, empty if there is none
 	Rule    string
 	Node    string
 	NodeUID types.UID
@@ -63,7 +63,7 @@ func readClaim(object *unstructured.Unstructured) claim {
 	}
 	c.providerID, _, _ = unstructured.NestedString(object.Object, "status", "providerID")
 	for _, row := range rows(object, "spec", "startupTaints") {
-		c.startup = append(c.startup, spot{text(row, "key"), text(row, "effect")})
+		c.startup = append(c.startup, taintID{text(row, "key"), text(row, "effect")})
 	}
 	if c.deleting {
 		c.disrupted = "is being deleted"
@@ -94,7 +94,7 @@ func (c *claim) deadline() string { return c.object.GetAnnotations()[deadlineAnn
 
 func (c *claim) String() string { return "NodeClaim " + c.name }
 
-// vetoIn names the annotation by which somebody forbids repair, if one does.
+// vetoIn returns the name of the annotation that forbids repair, if there is one.
 func vetoIn(annotations map[string]string) string {
 	if annotations[theirVeto] == "true" {
 		return theirVeto
@@ -105,15 +105,15 @@ func vetoIn(annotations map[string]string) string {
 	return ""
 }
 
-// allowance is one disruption budget.
+// allowance is a disruption budget.
 type allowance struct {
 	nodes              string
-	isForUs            bool // it is for the reason for which sick nodes go
+	isForUs            bool // it applies to the reason for which unhealthy nodes are deleted
 	schedule, duration string
 }
 
-// readBudgets reads the budgets of a NodePool. Those that are missing are Karpenter's
-// default, and an empty list is none.
+// readBudgets parses the budgets of a NodePool. Missing budgets mean Karpenter's default.
+// An empty list means no budget.
 func readBudgets(pool *unstructured.Unstructured) []allowance {
 	if _, given, _ := unstructured.NestedFieldNoCopy(pool.Object, "spec", "disruption", "budgets"); !given {
 		return []allowance{{nodes: budgetByDefault, isForUs: true}}
@@ -129,8 +129,8 @@ func readBudgets(pool *unstructured.Unstructured) []allowance {
 	return budgets
 }
 
-// allowedBy is how many of so many nodes may be taken out of service at a moment. The
-// smallest budget counts, and one that cannot be read allows none at all.
+// allowedBy returns how many nodes may be taken out of service at this time. The smallest
+// budget counts. A budget that cannot be read allows none.
 func allowedBy(budgets []allowance, total int, at time.Time) int {
 	allowed := math.MaxInt
 	for _, a := range budgets {
@@ -156,9 +156,9 @@ func allowedBy(budgets []allowance, total int, at time.Time) int {
 	return allowed
 }
 
-// isActive says whether the budget holds at a moment: from a hit of its schedule until
-// its duration has passed, and always if it has none of the two or its schedule never
-// hits.
+// isActive reports whether the budget applies at this time: from a hit of its schedule
+// until its duration has passed. A budget without both always applies, and so does a budget
+// whose schedule never hits.
 func (a allowance) isActive(at time.Time) (isActive, isReadable bool) {
 	if a.schedule == "" && a.duration == "" {
 		return true, true

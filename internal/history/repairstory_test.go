@@ -17,45 +17,44 @@ import (
 
 var (
 	karpenter = testbed.Author{User: "karpenter", UserAgent: "karpenter/v1", Verb: "patch"}
-	repairCfg = Config{Us: User("us"), Ledger: ledgerName, Remediation: careCfg.Remediation, Repairs: Repairs{ReadyTimeout: 10 * time.Minute}}
+	repairCfg = Config{Us: User("us"), Ledger: ledgerName, Remediation: checkConfig.Remediation, Repairs: Repairs{ReadyTimeout: 10 * time.Minute}}
 )
 
-// A block that tolerates a bad disk for a minute, and what its rule is called on the
-// pool of that name.
+// A block that tolerates a bad disk for a minute, and the name of its rule.
 const (
 	badDisk  = `{"repair":{"policies":[{"conditionType":"Disk","conditionStatus":"True","toleration":"1m"}]},"disruption":{"budgets":[{"nodes":"50%"}]}}`
 	onPool   = "Repair/NodePool/blue"
 	timedOut = "ReadyTimeout/blue"
 )
 
-// depot is a story about nodes that have machines. The claim of node n1 is c-n1.
-type depot struct {
-	*hospital
+// repairStory is a story about nodes with NodeClaims. The claim of node n1 is c-n1.
+type repairStory struct {
+	*checkStory
 	pools, policies, claims map[string]*unstructured.Unstructured
-	entries                 []grant // what the ledger names
+	entries                 []grant // the entries of the ledger
 	skipsLedger             bool
 }
 
-func newDepot(tb testing.TB) *depot {
+func newRepairStory(tb testing.TB) *repairStory {
 	tb.Helper()
-	return &depot{
-		hospital: newHospital(tb), pools: map[string]*unstructured.Unstructured{},
+	return &repairStory{
+		checkStory: newCheckStory(tb), pools: map[string]*unstructured.Unstructured{},
 		policies: map[string]*unstructured.Unstructured{}, claims: map[string]*unstructured.Unstructured{},
 	}
 }
 
-// garage returns a depot with a pool of five nodes, of which one may be in repair.
-func garage(tb testing.TB) *depot {
+// fiveClaims returns a story with a pool of five nodes, of which one may be in repair.
+func fiveClaims(tb testing.TB) *repairStory {
 	tb.Helper()
-	s := newDepot(tb)
+	s := newRepairStory(tb)
 	s.pool("blue", badDisk)
-	s.machine("blue", "n1", "n2", "n3", "n4", "n5")
+	s.readyNodes("blue", "n1", "n2", "n3", "n4", "n5")
 	s.pass(time.Hour)
 	return s
 }
 
-// write makes an object, or changes its spec, which is JSON.
-func (s *depot) write(author testbed.Author, known map[string]*unstructured.Unstructured, kind, name, spec string) {
+// write creates an object, or changes its spec, which is JSON.
+func (s *repairStory) write(author testbed.Author, known map[string]*unstructured.Unstructured, kind, name, spec string) {
 	s.tb.Helper()
 	gvr := map[string]struct {
 		resource   string
@@ -75,37 +74,37 @@ func (s *depot) write(author testbed.Author, known map[string]*unstructured.Unst
 	s.record(change, resource, author, object)
 }
 
-func (s *depot) pool(name, spec string) {
+func (s *repairStory) pool(name, spec string) {
 	s.tb.Helper()
 	s.write(admin, s.pools, "NodePool", name, spec)
 }
 
-// remake has Karpenter note that the template of a pool has changed.
-func (s *depot) remake(name, template string) {
+// changeTemplate has Karpenter record a changed template of a pool.
+func (s *repairStory) changeTemplate(name, template string) {
 	s.tb.Helper()
 	annotated(map[string]string{templateAnnotation: template})(s.pools[name])
 	s.record(watch.Modified, PoolsResource, karpenter, s.pools[name])
 }
 
-func (s *depot) policy(name, spec string) {
+func (s *repairStory) policy(name, spec string) {
 	s.tb.Helper()
 	s.write(admin, s.policies, policyKind, name, spec)
 }
 
-func (s *depot) dropPool(author testbed.Author, name string) {
+func (s *repairStory) deletePool(author testbed.Author, name string) {
 	s.tb.Helper()
 	s.record(watch.Deleted, PoolsResource, author, s.pools[name])
 	delete(s.pools, name)
 }
 
-func (s *depot) dropPolicy(author testbed.Author, name string) {
+func (s *repairStory) deletePolicy(author testbed.Author, name string) {
 	s.tb.Helper()
 	s.record(watch.Deleted, PoliciesResource, author, s.policies[name])
 	delete(s.policies, name)
 }
 
 // claim adds a claim of a pool, with the provider ID of a node.
-func (s *depot) claim(pool, name, node string) {
+func (s *repairStory) claim(pool, name, node string) {
 	s.tb.Helper()
 	object := s.fresh(ClaimsResource.GroupVersion().WithKind("NodeClaim"), "", name)
 	object.SetLabels(map[string]string{poolLabel: pool})
@@ -119,8 +118,8 @@ func (s *depot) claim(pool, name, node string) {
 	s.record(watch.Added, ClaimsResource, karpenter, object)
 }
 
-// begin adds nodes with their claims that have only just come up.
-func (s *depot) begin(pool string, names ...string) {
+// startingNodes adds nodes with claims that have just started.
+func (s *repairStory) startingNodes(pool string, names ...string) {
 	s.tb.Helper()
 	for _, name := range names {
 		s.claim(pool, "c-"+name, name)
@@ -136,22 +135,22 @@ func (s *depot) begin(pool string, names ...string) {
 	}
 }
 
-// machine adds nodes with their claims that are ready for work.
-func (s *depot) machine(pool string, names ...string) {
+// readyNodes adds nodes with claims that are ready for work.
+func (s *repairStory) readyNodes(pool string, names ...string) {
 	s.tb.Helper()
-	s.begin(pool, names...)
+	s.startingNodes(pool, names...)
 	for _, name := range names {
 		s.condition(name, "Ready=True")
 		s.edit(karpenter, name, func(n *corev1.Node) {
 			n.Spec.Taints = nil
 			n.Labels[initializedLabel] = "true"
 		})
-		s.says("c-"+name, "Initialized=True")
+		s.setClaimCondition("c-"+name, "Initialized=True")
 	}
 }
 
-// alter changes a claim in somebody's name.
-func (s *depot) alter(author testbed.Author, name string, change func(*unstructured.Unstructured)) {
+// changeClaim has an author change a claim.
+func (s *repairStory) changeClaim(author testbed.Author, name string, change func(*unstructured.Unstructured)) {
 	s.tb.Helper()
 	object := s.claims[name].DeepCopy()
 	change(object)
@@ -159,10 +158,10 @@ func (s *depot) alter(author testbed.Author, name string, change func(*unstructu
 	s.record(watch.Modified, ClaimsResource, author, object)
 }
 
-// says lets Karpenter set a condition of a claim.
-func (s *depot) says(name, condition string) {
+// setClaimCondition has Karpenter set a condition of a claim.
+func (s *repairStory) setClaimCondition(name, condition string) {
 	s.tb.Helper()
-	s.alter(karpenter, name, func(o *unstructured.Unstructured) { setCondition(o, condition) })
+	s.changeClaim(karpenter, name, func(o *unstructured.Unstructured) { setCondition(o, condition) })
 }
 
 func setCondition(o *unstructured.Unstructured, condition string) {
@@ -200,7 +199,7 @@ func annotated(annotations map[string]string) func(*unstructured.Unstructured) {
 	}
 }
 
-func (s *depot) markFor(node, rule string) string {
+func (s *repairStory) markFor(node, rule string) string {
 	uid := types.UID("uid-of-nobody")
 	if n := s.nodes[node]; n != nil {
 		uid = n.UID
@@ -209,13 +208,13 @@ func (s *depot) markFor(node, rule string) string {
 	return string(text)
 }
 
-// marks marks the claim of a node as we do, with a deadline if one is given.
-func (s *depot) marks(node, rule string, deadline ...time.Time) {
+// marks marks the claim of a node as we do, with an optional deadline.
+func (s *repairStory) marks(node, rule string, deadline ...time.Time) {
 	s.tb.Helper()
 	s.marksAs(us, node, rule, deadline...)
 }
 
-func (s *depot) marksAs(author testbed.Author, node, rule string, deadline ...time.Time) {
+func (s *repairStory) marksAs(author testbed.Author, node, rule string, deadline ...time.Time) {
 	s.tb.Helper()
 	if n := s.nodes[node]; n != nil && !s.skipsLedger {
 		s.entries = append(s.entries, grant{rule, node, string(n.UID), s.versionOf("c-" + node), claimInLedger + "c-" + node})
@@ -225,11 +224,11 @@ func (s *depot) marksAs(author testbed.Author, node, rule string, deadline ...ti
 	if len(deadline) > 0 {
 		written[deadlineAnnotation] = deadline[0].UTC().Format(time.RFC3339)
 	}
-	s.alter(author, "c-"+node, annotated(written))
+	s.changeClaim(author, "c-"+node, annotated(written))
 }
 
-// versionOf returns the version of a claim that was recorded last.
-func (s *depot) versionOf(claim string) string {
+// versionOf returns the last recorded version of a claim.
+func (s *repairStory) versionOf(claim string) string {
 	for i := len(s.made) - 1; i >= 0; i-- {
 		if c := s.made[i]; c.GVR == ClaimsResource && c.Name == claim {
 			return c.ResourceVersion
@@ -238,44 +237,44 @@ func (s *depot) versionOf(claim string) string {
 	return ""
 }
 
-// deletes begins the end of a claim.
-func (s *depot) deletes(author testbed.Author, node string) {
+// deletes starts the deletion of a claim.
+func (s *repairStory) deletes(author testbed.Author, node string) {
 	s.tb.Helper()
 	author.Verb = "delete"
-	s.alter(author, "c-"+node, func(o *unstructured.Unstructured) {
+	s.changeClaim(author, "c-"+node, func(o *unstructured.Unstructured) {
 		o.SetDeletionTimestamp(new(metav1.NewTime(s.now.Truncate(time.Second))))
 		o.SetDeletionGracePeriodSeconds(new(int64))
 	})
 }
 
-// ends does both, by force.
-func (s *depot) ends(node, rule string) {
+// marksAndDeletes marks and deletes a claim by force.
+func (s *repairStory) marksAndDeletes(node, rule string) {
 	s.tb.Helper()
 	s.marks(node, rule, s.now)
 	s.deletes(us, node)
 }
 
-// spares takes the mark off again.
-func (s *depot) spares(node string) {
+// unmarks removes the mark again.
+func (s *repairStory) unmarks(node string) {
 	s.tb.Helper()
-	s.alter(us, "c-"+node, annotated(map[string]string{markAnnotation: "", deadlineAnnotation: ""}))
+	s.changeClaim(us, "c-"+node, annotated(map[string]string{markAnnotation: "", deadlineAnnotation: ""}))
 }
 
-// leaves lets Karpenter bring the end of a claim about.
-func (s *depot) leaves(node string) {
+// finishDeletion has Karpenter finish the deletion of a claim.
+func (s *repairStory) finishDeletion(node string) {
 	s.tb.Helper()
 	s.deleteNode(karpenter, node)
-	s.vanishes(karpenter, node)
+	s.deleteAtOnce(karpenter, node)
 }
 
-func (s *depot) vanishes(author testbed.Author, node string) {
+func (s *repairStory) deleteAtOnce(author testbed.Author, node string) {
 	s.tb.Helper()
 	s.record(watch.Deleted, ClaimsResource, author, s.claims["c-"+node])
 	delete(s.claims, "c-"+node)
 }
 
-// breaks lets the disks of nodes be bad for as long as that is tolerated.
-func (s *depot) breaks(names ...string) {
+// breakDisks makes the disks of nodes bad for as long as the block tolerates.
+func (s *repairStory) breakDisks(names ...string) {
 	s.tb.Helper()
 	for _, name := range names {
 		s.condition(name, "Disk=True")

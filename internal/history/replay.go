@@ -15,8 +15,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// replay is the cluster as it was at one moment of the recording, and what of
-// its past is needed to judge the next one.
+// replay is the state of the cluster after a change of the recording, with the history that
+// is necessary to judge the next change.
 type replay struct {
 	cfg    Config
 	at     Moment
@@ -24,70 +24,70 @@ type replay struct {
 
 	nodes  map[string]*node
 	sets   map[string]*set
-	names  []string // of the sets, so that they are judged in the same order every time
-	page   page
+	names  []string // of the sets, sorted, so that every replay judges in the same order
+	ledger ledgerState
 	edits  int       // how often the spec of any set has changed
-	edited time.Time // when that was the last time
+	edited time.Time // when that last happened
 
-	ward  ward
-	fleet fleet
-	// suspects is who made the change that is judged, if nobody can prove that it
-	// was not us.
+	health  healthState
+	repairs repairState
+	// suspects describes the author of the current change if it may be us.
 	suspects string
 }
 
-// node is one node under one UID.
+// node is a node with one UID.
 type node struct {
 	facts
-	name    string
-	uid     types.UID
-	clocks  map[string]*[looks]clock
-	courses map[string]*course
-	signs   map[string]*[allStatuses]clock
-	cares   map[string]*care
-	upkeep
+	name   string
+	uid    types.UID
+	clocks map[string]*[numWantedStatuses]clock
+	sets   map[string]*nodeSet
+	signs  map[string]*[allStatuses]clock
+	checks map[string]*nodeCheck
+	nodeRepair
 
-	// What others have done to it, as far as it could be a cause for us: how
-	// often, and when the last time. And the taints that they have removed.
+	// The changes of other writers that may cause a write of ours: their number, the time
+	// of the last change, and the taints that they removed.
 	causes int
 	caused time.Time
 	took   map[taint]bool
 
-	wrote time.Time // when we last wrote to it
+	wrote time.Time // our last write to it
 	came  time.Time // when it was first seen
 }
 
-// course is how things have gone between a node and a set.
-type course struct {
-	// What the node adds to the numbers of the set, and how often that changed.
+// nodeSet is the history of one node under one set.
+type nodeSet struct {
+	// How the set counts the node, and how often that changed.
 	selected, evicting bool
 	moves              int
 
 	selectedSince time.Time
-	holdsSince    time.Time // without a break
+	holdsSince    time.Time // without interruption
 	waitsSince    time.Time // with NoSchedule in place of NoExecute
-	lostPlace     time.Time // when it last had no NoExecute any more
-	foreignSince  time.Time // with NoExecute of the set's key that is not recorded as ours
+	lostPlace     time.Time // when it last lost NoExecute
+	foreignSince  time.Time // with a NoExecute taint of the set's key that is not in our record
 
-	// disturbed says that since the last placement the set did not hold for a
-	// moment, or was edited.
+	// disturbed is true if the set did not match for a moment since the last placement, or
+	// was edited.
 	disturbed bool
-	// told are taints that we took away unlawfully, which was told.
-	told map[spot]bool
-	// placed is what the world was like when each taint was placed the last time.
-	placed map[spot]world
+	// reported are the taints that we removed without a reason. That violation is already
+	// reported.
+	reported map[taintID]bool
+	// placed has the causes at the last placement of each taint.
+	placed map[taintID]causeCounts
 }
 
-// world is how often anything that could be a cause had happened by a moment.
-type world struct{ causes, edits, room int }
+// causeCounts counts the changes so far that may cause a placement.
+type causeCounts struct{ causes, edits, room int }
 
-// set is a ConditionSet, or the name of one that a record tells of.
+// set is a ConditionSet, or only the name of a set in a record.
 type set struct {
 	name     string
 	object   *unstructured.Unstructured
-	written  *v1alpha1.ConditionSetSpec // what it says, if it is one in a ConfigMap
-	rule     *rule                      // nil while there is none
-	counted  *rule                      // the last one that could be followed
+	written  *v1alpha1.ConditionSetSpec // its content, if it is in a ConfigMap
+	rule     *rule                      // nil if it does not exist
+	counted  *rule                      // the last valid rule
 	versions []version
 
 	selected, evicting int
@@ -96,7 +96,7 @@ type set struct {
 	moves              int // how often one of the three numbers changed
 }
 
-// version is what a set asked for from a moment on, nil for nothing.
+// version is the rule of a set from a time on, nil for none.
 type version struct {
 	rule *rule
 	from time.Time
@@ -109,20 +109,20 @@ type pastBound struct {
 
 func newReplay(cfg Config) *replay {
 	return &replay{
-		cfg:    cfg,
-		nodes:  map[string]*node{},
-		sets:   map[string]*set{},
-		report: Report{Peak: map[string]int{}},
-		ward:   newWard(),
-		fleet:  newFleet(cfg.Repairs),
+		cfg:     cfg,
+		nodes:   map[string]*node{},
+		sets:    map[string]*set{},
+		report:  Report{Peak: map[string]int{}},
+		health:  newHealthState(),
+		repairs: newRepairState(cfg.Repairs),
 	}
 }
 
-func (r *replay) tell(kind Kind, node, set, text string) {
+func (r *replay) addViolation(kind Kind, node, set, text string) {
 	r.report.Violations = append(r.report.Violations, Violation{Kind: kind, At: r.at, Node: node, Set: set, Text: text})
 }
 
-// set returns the set of that name, one that does not exist if need be.
+// set returns the set with that name. It creates an entry for a missing set.
 func (r *replay) set(name string) *set {
 	s := r.sets[name]
 	if s == nil {
@@ -134,11 +134,11 @@ func (r *replay) set(name string) *set {
 	return s
 }
 
-func (n *node) course(set string) *course {
-	c := n.courses[set]
+func (n *node) set(set string) *nodeSet {
+	c := n.sets[set]
 	if c == nil {
-		c = &course{placed: map[spot]world{}, told: map[spot]bool{}}
-		n.courses[set] = c
+		c = &nodeSet{placed: map[taintID]causeCounts{}, reported: map[taintID]bool{}}
+		n.sets[set] = c
 	}
 	return c
 }
@@ -147,7 +147,7 @@ func (n *node) course(set string) *course {
 
 func (r *replay) nodeChanged(change testbed.Change) {
 	n := r.nodes[change.Name]
-	if n != nil && n.uid != change.UID { // a namesake; the deletion was recorded before
+	if n != nil && n.uid != change.UID { // another node with this name; the deletion was recorded before
 		r.forget(n)
 		n = nil
 	}
@@ -160,19 +160,19 @@ func (r *replay) nodeChanged(change testbed.Change) {
 	case change.Type == watch.Deleted:
 		switch {
 		case !proved:
-			r.tell(UnknownAuthor, change.Name, "", "the node was deleted by "+change.Author.String())
+			r.addViolation(UnknownAuthor, change.Name, "", "the node was deleted by "+change.Author.String())
 		case ours:
-			r.tell(ForeignTouched, change.Name, "", "we deleted the node")
+			r.addViolation(ForeignTouched, change.Name, "", "we deleted the node")
 		}
 		if n != nil {
 			r.forget(n)
 		}
 	case n == nil:
 		if ours {
-			r.tell(ForeignTouched, change.Name, "", "we created the node")
+			r.addViolation(ForeignTouched, change.Name, "", "we created the node")
 		}
-		n = &node{name: change.Name, uid: change.UID, clocks: map[string]*[looks]clock{}, courses: map[string]*course{}, took: map[taint]bool{},
-			signs: map[string]*[allStatuses]clock{}, cares: map[string]*care{}, came: r.at.Time, upkeep: upkeep{lawful: map[string][]lawfulness{}}}
+		n = &node{name: change.Name, uid: change.UID, clocks: map[string]*[numWantedStatuses]clock{}, sets: map[string]*nodeSet{}, took: map[taint]bool{},
+			signs: map[string]*[allStatuses]clock{}, checks: map[string]*nodeCheck{}, came: r.at.Time, nodeRepair: nodeRepair{permitted: map[string][]permission{}}}
 		r.nodes[change.Name] = n
 		r.learn(n, after)
 	case ours:
@@ -181,8 +181,8 @@ func (r *replay) nodeChanged(change testbed.Change) {
 		r.judgeNumbers(w)
 		n.wrote = r.at.Time
 	default:
-		if !proved && (!sameItems(n.taints, after.taints) || !n.note.says(after.note)) {
-			r.tell(UnknownAuthor, n.name, "", "taints or record were changed by "+change.Author.String())
+		if !proved && (!sameItems(n.taints, after.taints) || !n.record.equals(after.record)) {
+			r.addViolation(UnknownAuthor, n.name, "", "taints or record were changed by "+change.Author.String())
 		}
 		if !sameCauses(n.facts, after) {
 			n.causes++
@@ -198,8 +198,8 @@ func (r *replay) nodeChanged(change testbed.Change) {
 	}
 }
 
-// authorByLog says whether a change is ours, and whether the audit log proves that. Which
-// of several others has made it is all the same.
+// authorByLog reports whether a change is ours, and whether the audit log proves that. If
+// several other clients may be the author, it does not matter which.
 func (r *replay) authorByLog(change testbed.Change) (ours, proved bool) {
 	if change.Author.Known() {
 		return r.cfg.Us(change.Author), true
@@ -207,7 +207,7 @@ func (r *replay) authorByLog(change testbed.Change) (ours, proved bool) {
 	return false, len(change.Suspects) > 0 && !slices.ContainsFunc(change.Suspects, r.cfg.Us)
 }
 
-// author says whether a change is ours, and whether that is proved.
+// author reports whether a change is ours, and whether that is proved.
 func (r *replay) author(change testbed.Change, n *node, after facts) (ours, proved bool) {
 	if ours, proved := r.authorByLog(change); proved {
 		return ours, true
@@ -220,7 +220,7 @@ func (r *replay) author(change testbed.Change, n *node, after facts) (ours, prov
 	return false, false
 }
 
-// learn makes these the facts of the node.
+// learn stores a new version of the node.
 func (r *replay) learn(n *node, after facts) {
 	r.beforeNode(n)
 	if n.object != nil {
@@ -237,31 +237,31 @@ func (r *replay) learn(n *node, after facts) {
 		was, before := n.conditions[name]
 		is, there := after.conditions[name]
 		if n.clocks[name] == nil {
-			n.clocks[name] = new([looks]clock)
+			n.clocks[name] = new([numWantedStatuses]clock)
 		} else if was == is && before == there {
 			continue
 		}
-		for l := range looks {
-			n.clocks[name][l].wind(l.of(is, there), is.stamp, r.at.Time, r.cfg.Lag)
+		for l := range numWantedStatuses {
+			n.clocks[name][l].update(l.of(is, there), is.stamp, r.at.Time, r.cfg.Lag)
 		}
-		r.windSigns(n, name, is, there)
+		r.updateSignClocks(n, name, is, there)
 	}
-	r.heedArrival(n, after)
-	r.heedPoolArrival(n, after)
+	r.noteReady(n, after)
+	r.notePoolReady(n, after)
 	n.facts = after
 	for set := range after.carried {
 		r.set(set)
 	}
 	for _, name := range r.names {
-		r.look(n, r.sets[name])
+		r.updateSet(n, r.sets[name])
 	}
-	r.attend(n)
-	r.attendMachine(n)
+	r.updateChecks(n)
+	r.updateRepair(n)
 }
 
-// forget takes a node that is gone out of all numbers.
+// forget removes a deleted node from all counts.
 func (r *replay) forget(n *node) {
-	r.discharge(n)
+	r.removeFromCounts(n)
 	n.facts = facts{}
 	for _, name := range r.names {
 		r.count(n, r.sets[name], false, false)
@@ -269,16 +269,16 @@ func (r *replay) forget(n *node) {
 	delete(r.nodes, n.name)
 }
 
-// look brings up to date how things stand between a node and a set.
-func (r *replay) look(n *node, s *set) {
-	c := n.course(s.name)
+// updateSet updates the state of a node under a set.
+func (r *replay) updateSet(n *node, s *set) {
+	c := n.set(s.name)
 	evicting := n.carries(s.name, noExecute)
 	waiting := n.carries(s.name, noSchedule)
 	selected := s.counted.selects(n.labels)
 	f := n.find(s.rule)
 	since(&c.selectedSince, s.rule.selects(n.labels), r.at.Time)
 	since(&c.holdsSince, f.verdict == holds, r.at.Time)
-	since(&c.waitsSince, waiting && !evicting && s.rule.follows() && s.rule.effect == noExecute, r.at.Time)
+	since(&c.waitsSince, waiting && !evicting && s.rule.isValid() && s.rule.effect == noExecute, r.at.Time)
 	since(&c.foreignSince, selected && !evicting && s.counted != nil && n.foreign(s.counted.key, noExecute), r.at.Time)
 	c.disturbed = c.disturbed || f.verdict == not
 	if c.evicting && !evicting {
@@ -287,7 +287,7 @@ func (r *replay) look(n *node, s *set) {
 	r.count(n, s, selected, selected && evicting)
 }
 
-// since keeps the moment from which something has been so.
+// since keeps the time from which a fact has been true.
 func since(moment *time.Time, so bool, now time.Time) {
 	switch {
 	case !so:
@@ -297,9 +297,9 @@ func since(moment *time.Time, so bool, now time.Time) {
 	}
 }
 
-// count keeps the numbers of a set.
+// count updates the counts of a set.
 func (r *replay) count(n *node, s *set, selected, evicting bool) {
-	c := n.course(s.name)
+	c := n.set(s.name)
 	if c.selected == selected && c.evicting == evicting {
 		return
 	}
@@ -336,15 +336,15 @@ func (r *replay) setChanged(change testbed.Change) {
 	default:
 		s.rule = readRule(change.Object.Object["spec"])
 		if r.cfg.Refused != nil && r.cfg.Refused(s.name, change.Object.GetGeneration()) {
-			s.rule = &rule{refused: "it was to be refused"}
+			s.rule = &rule{invalid: "the controller had to refuse it"}
 		}
 	}
 	r.asked(s)
 }
 
-// asked takes in that a set asks for something else now.
+// asked stores a changed spec of a set.
 func (r *replay) asked(s *set) {
-	if s.rule.follows() {
+	if s.rule.isValid() {
 		s.counted = s.rule
 	}
 	s.versions = append(s.versions, version{s.rule, r.at.Time})
@@ -352,13 +352,13 @@ func (r *replay) asked(s *set) {
 	r.edits++
 	r.edited = r.at.Time
 	for _, n := range r.nodes {
-		n.course(s.name).disturbed = true
-		r.look(n, s)
+		n.set(s.name).disturbed = true
+		r.updateSet(n, s)
 	}
 	r.measure(s)
 }
 
-// measure works out the bound of a set, and keeps the old one for a while.
+// measure computes the bound of a set, and keeps the old bound for a while.
 func (r *replay) measure(s *set) {
 	bound := s.counted.bound(s.selected)
 	if bound == s.bound {
@@ -371,7 +371,7 @@ func (r *replay) measure(s *set) {
 	s.moves++
 }
 
-// views returns what the set may have been thought to ask for, the newest first.
+// views returns the rules of the set that may be in a writer's cache, newest first.
 func (r *replay) views(s *set) []*rule {
 	horizon := r.at.Time.Add(-r.cfg.Lag)
 	var views []*rule
@@ -384,7 +384,7 @@ func (r *replay) views(s *set) []*rule {
 	return append(views, nil)
 }
 
-// largest and smallest bound that may have been thought to hold.
+// boundsOf returns the smallest and the largest bound that the writer may have known.
 func (r *replay) boundsOf(s *set) (smallest, largest int) {
 	smallest, largest = s.bound, s.bound
 	for _, p := range s.bounds {
@@ -428,11 +428,11 @@ func (r *replay) configMapChanged(change testbed.Change) {
 	if change.Namespace != r.cfg.Ledger.Namespace || change.Name != r.cfg.Ledger.Name || r.cfg.Ledger.Name == "" {
 		return
 	}
-	r.page = page{} // what cannot be read names nothing
+	r.ledger = ledgerState{} // an unreadable ledger names nothing
 	if isDeleted(change) {
 		return
 	}
-	if p, err := readPage(change.Object); err == nil {
-		r.page = p
+	if p, err := readLedger(change.Object); err == nil {
+		r.ledger = p
 	}
 }

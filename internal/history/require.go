@@ -8,16 +8,16 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// mostTold is how many violations a failing test prints: a storm that went
-// wrong has thousands of the same.
-const mostTold = 25
+// maxPrinted is how many violations a failing test prints. A faulty storm has thousands of
+// equal violations.
+const maxPrinted = 25
 
-// longestStory is how many lines of what happened a failing test prints.
-const longestStory = 60
+// maxChanges is how many changes a failing test prints.
+const maxChanges = 60
 
-// Require fails a test whose history has a violation, or in which less happened
-// than the test meant to look at: every number in atLeast is a lower bound. Of the
-// first violation it tells what led to it. It returns the report.
+// Require fails a test if its history has a violation, or fewer changes than the test
+// needs: every number in atLeast is a lower bound. For the first violation it prints the
+// preceding changes. It returns the report.
 func Require(tb testing.TB, recording testbed.Recording, cfg Config, atLeast Counts) Report {
 	tb.Helper()
 	report, err := Check(recording, cfg)
@@ -25,8 +25,8 @@ func Require(tb testing.TB, recording testbed.Recording, cfg Config, atLeast Cou
 		tb.Fatal(err)
 	}
 	for i, v := range report.Violations {
-		if i == mostTold {
-			tb.Errorf("history: and %d more", len(report.Violations)-mostTold)
+		if i == maxPrinted {
+			tb.Errorf("history: and %d more", len(report.Violations)-maxPrinted)
 			break
 		}
 		tb.Errorf("history: %s", v)
@@ -40,7 +40,7 @@ func Require(tb testing.TB, recording testbed.Recording, cfg Config, atLeast Cou
 	return report
 }
 
-// upTo tells the end of what happened to whom a violation is about, until then.
+// upTo formats the last changes of the violation's objects before the violation.
 func upTo(recording testbed.Recording, v Violation) string {
 	var names []string
 	for _, name := range []string{v.Node, v.Set, v.Check, v.Claim, v.Pool, v.Policy} {
@@ -48,18 +48,18 @@ func upTo(recording testbed.Recording, v Violation) string {
 			names = append(names, name)
 		}
 	}
-	lines := strings.SplitAfter(Tell(recording[:min(v.At.Index+1, len(recording))], names...), "\n")
-	return strings.Join(lines[max(0, len(lines)-longestStory):], "")
+	lines := strings.SplitAfter(Format(recording[:min(v.At.Index+1, len(recording))], names...), "\n")
+	return strings.Join(lines[max(0, len(lines)-maxChanges):], "")
 }
 
-// short says what there was less of than there should have been.
+// short lists the counts that are too small.
 func (c Counts) short(atLeast Counts) []string {
 	var missing []string
 	for _, n := range []struct {
 		what      string
 		got, want int
 	}{
-		{"moments", c.Moments, max(1, atLeast.Moments)},
+		{"moments", c.Changes, max(1, atLeast.Changes)},
 		{"writes", c.Writes, atLeast.Writes},
 		{"placements", c.Placements, atLeast.Placements},
 		{"placements of NoExecute", c.Evictions, atLeast.Evictions},
@@ -76,10 +76,10 @@ func (c Counts) short(atLeast Counts) []string {
 		{"statuses of health checks", c.CheckStatuses, atLeast.CheckStatuses},
 		{"confirmations taken", c.Confirmations, atLeast.Confirmations},
 		{"marks on claims", c.Marks, atLeast.Marks},
-		{"marks taken off claims", c.Spares, atLeast.Spares},
+		{"marks removed from claims", c.Unmarks, atLeast.Unmarks},
 		{"deletions of claims", c.Terminations, atLeast.Terminations},
 		{"statuses of repair policies", c.PolicyStatuses, atLeast.PolicyStatuses},
-		{"repair blocks put back", c.Restores, atLeast.Restores},
+		{"repair blocks restored", c.Restores, atLeast.Restores},
 	} {
 		if n.got < n.want {
 			missing = append(missing, fmt.Sprintf("%d %s, want at least %d", n.got, n.what, n.want))

@@ -22,16 +22,16 @@ import (
 )
 
 var (
-	us      = testbed.Author{User: "us", UserAgent: "autohealer-controller/v1", FieldManager: "autohealer-controller", Verb: "patch"}
-	admin   = testbed.Author{User: "admin", UserAgent: "kubectl/v1", Verb: "patch"}
-	kubelet = testbed.Author{User: "kubelet", UserAgent: "kubelet/v1", Verb: "patch", Subresource: "status"}
-	nobody  = testbed.Author{User: testbed.UnknownUser, Reason: "the audit log ends here"}
+	us            = testbed.Author{User: "us", UserAgent: "autohealer-controller/v1", FieldManager: "autohealer-controller", Verb: "patch"}
+	admin         = testbed.Author{User: "admin", UserAgent: "kubectl/v1", Verb: "patch"}
+	kubelet       = testbed.Author{User: "kubelet", UserAgent: "kubelet/v1", Verb: "patch", Subresource: "status"}
+	unknownAuthor = testbed.Author{User: testbed.UnknownUser, Reason: "the audit log ends here"}
 
 	ledgerName = types.NamespacedName{Namespace: "autohealer-system", Name: "autohealer-ledger"}
-	lawfulCfg  = Config{Us: User("us"), Ledger: ledgerName}
+	testConfig = Config{Us: User("us"), Ledger: ledgerName}
 )
 
-// story is a recording that is being made up. Every change takes ten milliseconds.
+// story is a recording that a test writes. Every change takes ten milliseconds.
 type story struct {
 	tb      testing.TB
 	now     time.Time
@@ -49,7 +49,7 @@ func newStory(tb testing.TB) *story {
 	}
 }
 
-// pass lets time pass.
+// pass advances the clock.
 func (s *story) pass(d time.Duration) { s.now = s.now.Add(d) }
 
 // record adds a change.
@@ -77,7 +77,7 @@ func (s *story) recordNode(kind watch.EventType, author testbed.Author, node *co
 	node.ResourceVersion = strconv.Itoa(s.version)
 }
 
-// node adds nodes that are well.
+// node adds healthy nodes.
 func (s *story) node(names ...string) {
 	s.tb.Helper()
 	for _, name := range names {
@@ -92,7 +92,7 @@ func (s *story) node(names ...string) {
 	}
 }
 
-// edit changes a node in somebody's name.
+// edit has an author change a node.
 func (s *story) edit(author testbed.Author, name string, change func(*corev1.Node)) {
 	s.tb.Helper()
 	node := s.nodes[name].DeepCopy()
@@ -107,8 +107,8 @@ func (s *story) deleteNode(author testbed.Author, name string) {
 	delete(s.nodes, name)
 }
 
-// condition sets a condition, such as Bad=Unknown or Bad=Unknown/AgentSilent; the
-// stamp is the whole second.
+// condition sets a condition, for example Bad=Unknown or Bad=Unknown/AgentSilent. The
+// timestamp is the whole second.
 func (s *story) condition(name string, conditions ...string) {
 	s.tb.Helper()
 	s.stamped(name, s.now, conditions...)
@@ -142,7 +142,7 @@ func (s *story) label(name, key, value string) {
 	s.edit(admin, name, func(node *corev1.Node) { node.Labels[key] = value })
 }
 
-// foreign puts somebody else's taint on a node, written as key:Effect.
+// foreign has another writer add a taint to a node, written as key:Effect.
 func (s *story) foreign(name, text string) {
 	s.tb.Helper()
 	s.edit(admin, name, func(node *corev1.Node) {
@@ -165,7 +165,7 @@ func effectOf(text string) corev1.TaintEffect {
 	return corev1.TaintEffect(text[strings.LastIndex(text, ":")+1:])
 }
 
-// set writes a ConditionSet, or changes it: the fields of its spec as JSON.
+// set creates or changes a ConditionSet. The fields of its spec are JSON.
 func (s *story) set(name, spec string) {
 	s.tb.Helper()
 	var fields map[string]any
@@ -190,7 +190,7 @@ func (s *story) deleteSet(author testbed.Author, name string) {
 	delete(s.sets, name)
 }
 
-// ---- what we do
+// ---- our writes
 
 type form struct {
 	Taints   []formTaint  `json:"taints,omitempty"`
@@ -213,7 +213,7 @@ type formMemory struct {
 
 func readForm(node *corev1.Node) form {
 	var f form
-	_ = json.Unmarshal([]byte(node.Annotations[recordAnnotation]), &f) // nothing there: an empty one
+	_ = json.Unmarshal([]byte(node.Annotations[recordAnnotation]), &f) // empty if missing
 	return f
 }
 
@@ -228,7 +228,7 @@ func writeForm(node *corev1.Node, f form) {
 	}
 }
 
-// act is a part of one write of ours.
+// act is a part of a write of ours.
 type act func(node *corev1.Node, f *form)
 
 // we make one write to a node. NoExecute goes into the ledger first.
@@ -276,7 +276,7 @@ func (t formTaint) is(taint corev1.Taint) bool {
 }
 
 func (s *story) enter(grants ...grant) {
-	text, _ := json.Marshal(page{Grants: grants}) // plain values
+	text, _ := json.Marshal(ledgerState{Grants: grants}) // plain values
 	object := &unstructured.Unstructured{Object: map[string]any{"data": map[string]any{"ledger": string(text)}}}
 	object.SetNamespace(ledgerName.Namespace)
 	object.SetName(ledgerName.Name)
@@ -286,7 +286,7 @@ func (s *story) enter(grants ...grant) {
 	s.record(watch.Modified, ConfigMapsResource, us, object)
 }
 
-// place puts a taint of a set on a node and notes it.
+// place adds a taint of a set to a node and records it.
 func (s *story) place(set, text string) act {
 	added := s.now.Truncate(time.Second)
 	return func(node *corev1.Node, f *form) {
@@ -300,7 +300,7 @@ func (s *story) place(set, text string) act {
 	}
 }
 
-// remove takes a taint of a set away, and the note of it.
+// remove removes a taint of a set and its entry.
 func (s *story) remove(set, text string) act {
 	return func(node *corev1.Node, f *form) {
 		f.Taints = slices.DeleteFunc(f.Taints, func(t formTaint) bool {
@@ -333,8 +333,8 @@ func (s *story) check(cfg Config) Report {
 	return report
 }
 
-// lawful says that there is nothing to complain of.
-func (s *story) lawful(cfg Config) Report {
+// hasNoViolation fails the test if the checker finds a violation.
+func (s *story) hasNoViolation(cfg Config) Report {
 	s.tb.Helper()
 	report := s.check(cfg)
 	if len(report.Violations) > 0 {
@@ -343,7 +343,7 @@ func (s *story) lawful(cfg Config) Report {
 	return report
 }
 
-// caught says that violations of this kind were found and no others.
+// caught fails the test unless the checker finds violations of this kind only.
 func (s *story) caught(cfg Config, kind Kind) Report {
 	s.tb.Helper()
 	report := s.check(cfg)
@@ -357,5 +357,5 @@ func (s *story) caught(cfg Config, kind Kind) Report {
 	return report
 }
 
-// String tells the story, one line for each change.
-func (s *story) String() string { return Tell(s.made) }
+// String formats the story, one line for each change.
+func (s *story) String() string { return Format(s.made) }

@@ -13,7 +13,7 @@ import (
 
 const written = "map/sets.yaml/W"
 
-// pin has a ConfigMap say that a key is wanted, or something that is not good.
+// pin writes a ConfigMap that names the wanted key, or an invalid one.
 func (s *story) pin(kind watch.EventType, key string) {
 	object := &unstructured.Unstructured{Object: map[string]any{
 		"metadata": map[string]any{"name": "map", "namespace": "here", "uid": "map"}, "data": map[string]any{"key": key},
@@ -33,53 +33,53 @@ func readPinned(object *unstructured.Unstructured) (map[string]v1alpha1.Conditio
 
 func TestSetsInConfigMapsAreJudged(t *testing.T) {
 	const one, other = "example.com/one:NoSchedule", "example.com/other:NoSchedule"
-	cfg := lawfulCfg
+	cfg := testConfig
 	cfg.Written = readPinned
 	unfinished := cfg
 	unfinished.Unfinished = true
-	// wet is a story in which the set's taint stands on a node.
+	// wet is a story with the set's taint on a node.
 	wet := func(t *testing.T) *story {
 		t.Helper()
-		s := five(t)
+		s := fiveNodes(t)
 		s.pin(watch.Added, "example.com/one")
 		s.condition("n1", "Wet=True")
 		s.we("n1", s.place(written, one))
 		s.pass(time.Minute)
 		return s
 	}
-	t.Run("a bad version changes nothing", func(t *testing.T) {
+	t.Run("an invalid version changes nothing", func(t *testing.T) {
 		s := wet(t)
 		s.pin(watch.Modified, "")
 		s.pass(time.Minute)
-		s.lawful(cfg)
+		s.hasNoViolation(cfg)
 		s.we("n1", s.remove(written, one))
-		s.caught(unfinished, Unlawful)
+		s.caught(unfinished, Unjustified)
 	})
-	t.Run("the next good one does", func(t *testing.T) {
+	t.Run("the next valid version does", func(t *testing.T) {
 		s := wet(t)
 		s.pin(watch.Modified, "example.com/other")
 		s.we("n1", s.remove(written, one), s.place(written, other))
-		s.lawful(cfg)
+		s.hasNoViolation(cfg)
 	})
-	t.Run("what nobody asks for any more has to go", func(t *testing.T) {
+	t.Run("a taint that no set asks for any longer has to go", func(t *testing.T) {
 		s := wet(t)
 		s.pin(watch.Modified, "example.com/other")
 		s.pass(time.Minute)
 		s.caught(cfg, WrongEnd)
 	})
-	t.Run("and so has what a deleted one has left", func(t *testing.T) {
+	t.Run("so has the taint of a deleted set", func(t *testing.T) {
 		s := wet(t)
 		s.pin(watch.Deleted, "example.com/one")
 		s.pass(time.Minute)
 		s.caught(cfg, WrongEnd)
 		s.we("n1", s.remove(written, one))
-		s.lawful(cfg)
+		s.hasNoViolation(cfg)
 	})
-	t.Run("nobody may place what only a bad one asks for", func(t *testing.T) {
-		s := five(t)
+	t.Run("no taint may be placed that only an invalid version asks for", func(t *testing.T) {
+		s := fiveNodes(t)
 		s.pin(watch.Added, "")
 		s.condition("n1", "Wet=True")
 		s.we("n1", s.place(written, one))
-		s.caught(unfinished, Unlawful)
+		s.caught(unfinished, Unjustified)
 	})
 }

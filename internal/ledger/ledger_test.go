@@ -109,7 +109,7 @@ func TestLedger(t *testing.T) {
 		if err := first.Write(t.Context(), []ledger.Entry{entry("a")}); err == nil || errors.Is(err, ledger.ErrDeposed) {
 			t.Fatalf("without an answer the write says %v", err)
 		}
-		if cut.Struck() == 0 {
+		if cut.Hits() == 0 {
 			t.Fatal("the connection was not cut")
 		}
 		write(t, first, entry("b"))
@@ -142,7 +142,7 @@ func TestLedger(t *testing.T) {
 		if err := first.Write(t.Context(), []ledger.Entry{entry("a")}); err == nil || errors.Is(err, ledger.ErrDeposed) {
 			t.Fatalf("without an answer the write says %v", err)
 		}
-		if cut.Struck() == 0 {
+		if cut.Hits() == 0 {
 			t.Fatal("the connection was not cut")
 		}
 		write(t, first, entry("b"))

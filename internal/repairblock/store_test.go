@@ -609,7 +609,7 @@ func (w *fixture) keepsInSpiteOfFaults(t *testing.T) {
 	proxy.Inject(testbed.On("create", "controllerrevisions"), testbed.CutResponse(), 1)
 	w.create(t, "default", "5m")
 	k.awaits(t, "default", "5m")
-	if fails.Struck() == 0 {
+	if fails.Hits() == 0 {
 		k.counts(t, repairblock.Counts{InForce: 1, NotSaved: 1})
 	}
 	w.awaitCopies(t, "default=5m")

@@ -22,10 +22,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// auditPolicy asks for the writes to the resources and their subresources, with
-// the answers, since only these tell which resourceVersion a request has made.
-// The stage RequestReceived is wanted too: it tells of requests under way, and
-// of those that a killed server never answered.
+// auditPolicy logs the writes to the resources and their subresources, with responses,
+// because only these have the new resourceVersion. It also logs the stage RequestReceived,
+// which shows running requests and requests that a killed server never answered.
 func auditPolicy(resources []schema.GroupVersionResource, within map[schema.GroupVersionResource][]string) ([]byte, error) {
 	everywhere := []map[string]any{}
 	rules := []map[string]any{}
@@ -40,11 +39,11 @@ func auditPolicy(resources []schema.GroupVersionResource, within map[schema.Grou
 			continue
 		}
 		rule := writes([]map[string]any{resource})
-		// A collection in all namespaces may be deleted as well.
+		// A client may also delete a collection in all namespaces.
 		rule["namespaces"] = append([]string{""}, namespaces...)
 		rules = append(rules, rule)
 	}
-	if len(everywhere) > 0 { // a rule that names no resource means all of them
+	if len(everywhere) > 0 { // a rule without resources means all of them
 		rules = append(rules, writes(everywhere))
 	}
 	return json.Marshal(map[string]any{
@@ -55,17 +54,17 @@ func auditPolicy(resources []schema.GroupVersionResource, within map[schema.Grou
 	})
 }
 
-// auditLog reads the API server's audit log as it grows.
+// auditLog reads the API server's audit log while it grows.
 type auditLog struct {
 	path string
 
 	mu       sync.Mutex
-	offset   int64 // what comes before is read
+	offset   int64 // already read
 	requests []*request
-	pending  map[types.UID]*request // begun and not answered, by audit ID
+	pending  map[types.UID]*request // running requests by audit ID
 }
 
-// request is one write request to a recorded resource.
+// request is a write request to a recorded resource.
 type request struct {
 	author    Author
 	resource  schema.GroupResource
@@ -74,15 +73,15 @@ type request struct {
 	dryRun    bool
 
 	received time.Time
-	ended    time.Time // when it was answered, or when the server died over it
+	ended    time.Time // when it was answered, or when the server died
 	answered bool
 	code     int
 	answer   auditObject
-	knewOf   string   // the resourceVersion that an update was made from
-	patched  []string // the fields that a merge patch names, as "metadata.labels"; nil if it may be any
+	knewOf   string   // the resourceVersion on which an update is based
+	patched  []string // the fields of a merge patch, for example "metadata.labels"; nil if it may change any
 }
 
-// auditObject is what counts of an object, a list or a status in the log.
+// auditObject has the relevant fields of an object, a list or a status in the log.
 type auditObject struct {
 	Kind     string `json:"kind"`
 	Metadata struct {
@@ -126,28 +125,27 @@ type auditUser struct {
 	Username string `json:"username"`
 }
 
-// serverEnded is the stage of the line that the testbed itself adds when the
-// API server has ended: what was under way then will never be answered.
+// serverEnded is the stage of a line that the testbed adds when the API server has ended:
+// running requests will never be answered.
 const serverEnded = "ServerEnded"
 
 func newAuditLog(path string) *auditLog {
 	return &auditLog{path: path, pending: make(map[types.UID]*request)}
 }
 
-// markEnd notes the end of the API server. The line break before it closes a
-// line that a killed server may have left unfinished.
+// markEnd logs the end of the API server. The line break before it ends an incomplete line
+// of a killed server.
 func (l *auditLog) markEnd() {
 	line, _ := json.Marshal(map[string]any{"stage": serverEnded, "stageTimestamp": metav1.NowMicro()})
 	f, err := os.OpenFile(l.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
-		return // the folder is gone, and with it everyone who could ask
+		return // the folder is deleted, so nothing reads the log
 	}
 	defer f.Close()
 	_, _ = fmt.Fprintf(f, "\n%s\n", line)
 }
 
-// settled returns all requests up to now, once those that have begun are either
-// answered or lost.
+// settled returns all requests up to now, after all running requests are answered or lost.
 func (l *auditLog) settled(ctx context.Context) ([]*request, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -155,7 +153,7 @@ func (l *auditLog) settled(ctx context.Context) ([]*request, error) {
 		return nil, err
 	}
 	begun := len(l.requests)
-	look := time.NewTicker(glance)
+	look := time.NewTicker(pollInterval)
 	defer look.Stop()
 	for {
 		waiting := firstPending(l.requests[:begun])
@@ -164,7 +162,7 @@ func (l *auditLog) settled(ctx context.Context) ([]*request, error) {
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("waiting for the answer to %s: %w", waiting, context.Cause(ctx))
+			return nil, fmt.Errorf("waiting for the response to %s: %w", waiting, context.Cause(ctx))
 		case <-look.C:
 		}
 		if err := l.readOn(); err != nil {
@@ -182,11 +180,11 @@ func firstPending(requests []*request) *request {
 	return nil
 }
 
-// readOn takes in the lines that are new and whole.
+// readOn reads the new complete lines.
 func (l *auditLog) readOn() error {
 	f, err := os.Open(l.path)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil // nothing has been written yet
+		return nil // nothing written yet
 	}
 	if err != nil {
 		return fmt.Errorf("reading the audit log: %w", err)
@@ -206,7 +204,7 @@ func (l *auditLog) readOn() error {
 		l.offset += int64(len(line))
 		var event auditEvent
 		if len(bytes.TrimSpace(line)) == 0 || json.Unmarshal(line, &event) != nil {
-			continue // a line that a killed server left unfinished
+			continue // an incomplete line of a killed server
 		}
 		l.take(event)
 	}
@@ -242,9 +240,9 @@ func (l *auditLog) take(event auditEvent) {
 	}
 }
 
-// patchedFields returns the fields that a merge patch can change, or nil if the patch is of
-// another type: a JSON patch is a list, and an apply, which names its kind, may also
-// remove fields that it does not name.
+// patchedFields returns the fields that a merge patch can change, or nil for other types of
+// patches: a JSON patch is a list, and an apply, which has its kind, may also remove fields
+// that it does not name.
 func patchedFields(patch json.RawMessage) []string {
 	var sent map[string]any
 	if json.Unmarshal(patch, &sent) != nil || sent["kind"] != nil {
@@ -256,7 +254,7 @@ func patchedFields(patch json.RawMessage) []string {
 func newRequest(event auditEvent) *request {
 	user := event.User
 	if event.ImpersonatedUser != nil {
-		user = *event.ImpersonatedUser // the one whose rights were asked for
+		user = *event.ImpersonatedUser // the user whose rights were used
 	}
 	r := &request{
 		author: Author{
@@ -276,7 +274,7 @@ func newRequest(event auditEvent) *request {
 	}
 	r.dryRun = query.Has("dryRun")
 	if !strings.HasPrefix(event.Verb, "delete") {
-		// The server's own rule for those who do not name themselves.
+		// The server's default for clients without a field manager.
 		r.author.FieldManager = query.Get("fieldManager")
 		if r.author.FieldManager == "" {
 			r.author.FieldManager, _, _ = strings.Cut(event.UserAgent, "/")
@@ -293,11 +291,11 @@ func (r *request) String() string {
 	return fmt.Sprintf("%s %s %s/%s by %s", r.author.Verb, object, r.namespace, r.name, r.author.User)
 }
 
-// created says that the request made the object.
+// created reports whether the request created the object.
 func (r *request) created() bool { return r.succeeded() && r.code == http.StatusCreated }
 
-// succeeded says that the request was carried out.
+// succeeded reports whether the request succeeded.
 func (r *request) succeeded() bool { return r.answered && r.code/100 == 2 && !r.dryRun }
 
-// uncertain says that the request may or may not have been carried out.
+// uncertain reports whether it is unknown if the request succeeded.
 func (r *request) uncertain() bool { return (!r.answered || r.code == 0 || r.code >= 500) && !r.dryRun }

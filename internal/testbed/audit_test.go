@@ -30,7 +30,7 @@ func TestAuditLog(t *testing.T) {
 		}
 	}
 
-	t.Run("waits for the answers to what has begun", func(t *testing.T) {
+	t.Run("waits for the responses to running requests", func(t *testing.T) {
 		log, add := open(t)
 		add(begin("1") + begin("2") + answer("2"))
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -45,17 +45,17 @@ func TestAuditLog(t *testing.T) {
 		}
 	})
 
-	t.Run("does not wait for what begins later", func(t *testing.T) {
+	t.Run("does not wait for later requests", func(t *testing.T) {
 		log, add := open(t)
 		add(begin("1") + answer("1"))
 		must(log.settled(t.Context()))(t)
-		add(answer("1") + begin("2")[:20]) // a stray answer, and half a line
+		add(answer("1") + begin("2")[:20]) // a stray response, and half a line
 		if requests := must(log.settled(within(t, time.Second)))(t); len(requests) != 1 {
 			t.Errorf("%v", requests)
 		}
 	})
 
-	t.Run("gives up what a server that has ended did not answer", func(t *testing.T) {
+	t.Run("gives up the unanswered requests of a server that has ended", func(t *testing.T) {
 		log, add := open(t)
 		add(begin("1") + begin("2") + answer("1")[:50]) // killed in the middle of a line
 		log.markEnd()
@@ -71,7 +71,7 @@ func TestAuditLog(t *testing.T) {
 		}
 	})
 
-	t.Run("reads who asked, and how", func(t *testing.T) {
+	t.Run("reads the author of a request", func(t *testing.T) {
 		for event, want := range map[string]request{
 			`"verb":"patch","userAgent":"kubectl/v1 (linux)","user":{"username":"alice"},"requestURI":"/api/v1/nodes/n"`: {
 				author: Author{User: "alice", UserAgent: "kubectl/v1 (linux)", Verb: "patch", FieldManager: "kubectl"}},

@@ -17,12 +17,12 @@ import (
 // UnknownUser is the User of an author that cannot be proved.
 const UnknownUser = "unknown"
 
-// Author is who made a change, and how.
+// Author is the client that made a change, with its request.
 type Author struct {
-	// User is whose rights were used, or UnknownUser.
+	// User is the authenticated user, or UnknownUser.
 	User string
 
-	// UserAgent and FieldManager tell programs of the same user apart.
+	// UserAgent and FieldManager distinguish programs of the same user.
 	UserAgent, FieldManager string
 
 	// Verb and Subresource are those of the request.
@@ -32,7 +32,7 @@ type Author struct {
 	Reason string
 }
 
-// Known says whether the author is proved.
+// Known reports whether the author is proved.
 func (a Author) Known() bool { return a.User != UnknownUser }
 
 // String returns the author on one line.
@@ -53,26 +53,24 @@ func unknown(format string, args ...any) Author {
 
 // ledger finds the request that made a change.
 //
-// Most answers carry the object, and its resourceVersion names the change. But
-// a request that changed nothing is answered with the resourceVersion of the
-// change before it, and some answers carry no object at all: what they did must
-// be read off the change itself. Of those who may have been the author, the
-// ones are struck out who cannot have been; when more than one remains, nobody
-// is named.
+// Most responses have the object, and its resourceVersion identifies the change. But
+// a request that changed nothing gets the resourceVersion of the previous change, and
+// some responses have no object at all. In these cases the ledger compares the change
+// itself with the possible requests. It excludes the requests that cannot have made the
+// change. If more than one author remains, the author is unknown.
 type ledger struct {
-	exact     map[string][]*request     // carried out; by the resourceVersion in the answer
-	indirect  map[objectName][]*request // carried out, but the answer does not tell all of it
-	uncertain map[objectName][]*request // nobody knows whether they were carried out
+	exact     map[string][]*request     // successful requests by the resourceVersion in the response
+	indirect  map[objectName][]*request // successful requests whose response does not show all effects
+	uncertain map[objectName][]*request // requests of which it is unknown whether they succeeded
 
-	// What the changes so far have taught: when an object was asked for at the
-	// earliest, whom an indirect request that names no UID was about, and to
-	// whom it can have done nothing more.
+	// These are known from the changes so far: when an object was requested at the
+	// earliest, which object an indirect request without a UID was about, and for which
+	// objects it is finished.
 	born     map[types.UID]time.Time
 	about    map[*request]types.UID
-	finished map[deed]bool
+	finished map[effectOn]bool
 
-	// suspects are those of whom one has made the change that was asked about last, if
-	// nobody can tell which of them.
+	// suspects are the possible authors of the last change, if there are several.
 	suspects []Author
 }
 
@@ -81,8 +79,8 @@ type objectName struct {
 	namespace, name string
 }
 
-// deed is what one request did to one object.
-type deed struct {
+// effectOn is the effect of a request on an object.
+type effectOn struct {
 	request *request
 	uid     types.UID
 }
@@ -94,11 +92,11 @@ func newLedger(requests []*request) *ledger {
 		uncertain: make(map[objectName][]*request),
 		born:      make(map[types.UID]time.Time),
 		about:     make(map[*request]types.UID),
-		finished:  make(map[deed]bool),
+		finished:  make(map[effectOn]bool),
 	}
 	for _, r := range requests {
 		object := objectName{r.resource, r.namespace, r.name}
-		// One that creates does nothing to what is there already.
+		// A create request does not affect existing objects.
 		if r.uncertain() && (r.author.Verb != "create" || r.author.Subresource != "") {
 			l.uncertain[object] = append(l.uncertain[object], r)
 		}
@@ -108,7 +106,7 @@ func newLedger(requests []*request) *ledger {
 		if len(r.effects()) > 0 {
 			l.indirect[object] = append(l.indirect[object], r)
 		}
-		// An update that returns what it was made from has changed nothing.
+		// An update that returns the version it was based on has changed nothing.
 		if version := r.answer.Metadata.ResourceVersion; version != "" && version != r.knewOf {
 			l.exact[version] = append(l.exact[version], r)
 		}
@@ -116,8 +114,8 @@ func newLedger(requests []*request) *ledger {
 	return l
 }
 
-// author returns who made a change; before is the object as it was, if known.
-// It is to be asked about all changes in their order.
+// author returns the author of a change; before is the previous object, if known. It must
+// be called for all changes in order.
 func (l *ledger) author(change Change, before *unstructured.Unstructured) Author {
 	l.suspects = nil
 	if told := l.exact[change.ResourceVersion]; len(told) > 0 {
@@ -126,9 +124,9 @@ func (l *ledger) author(change Change, before *unstructured.Unstructured) Author
 	return l.authorByEffect(change, effectsOf(change, before))
 }
 
-// ableTo leaves out the requests that cannot have made a change. A request that changes
-// nothing is told the version of the change before it, so two requests at the same time
-// may both be told of one change: the fields that changed tell which of them made it.
+// ableTo excludes the requests that cannot have made a change. A request that changes
+// nothing gets the version of the previous change, so two concurrent requests may get the
+// same version. The changed fields then show which request made the change.
 func ableTo(change Change, before *unstructured.Unstructured, told []*request) []*request {
 	if before == nil {
 		return told
@@ -137,8 +135,8 @@ func ableTo(change Change, before *unstructured.Unstructured, told []*request) [
 	left := slices.DeleteFunc(slices.Clone(told), func(r *request) bool {
 		return r.author.Subresource == "status" && slices.ContainsFunc(changed, func(field string) bool { return strings.HasPrefix(field, "spec.") })
 	})
-	// The server may fill in fields that no patch names, so this tells requests apart and
-	// acquits none that is alone.
+	// The server may fill in fields that no patch names. So this distinguishes several
+	// requests, but does not exclude a single one.
 	named := slices.DeleteFunc(slices.Clone(left), func(r *request) bool {
 		return r.patched != nil && slices.ContainsFunc(changed, func(field string) bool { return !slices.Contains(r.patched, field) })
 	})
@@ -148,8 +146,8 @@ func ableTo(change Change, before *unstructured.Unstructured, told []*request) [
 	return left
 }
 
-// changedFields returns the fields of two versions of an object that differ, as
-// "metadata.labels". The server itself maintains the ones that it leaves out.
+// changedFields returns the differing fields of two versions of an object, for example
+// "metadata.labels". It skips fields that the server maintains.
 func changedFields(before, after map[string]any) []string {
 	was, is := sections(before), sections(after)
 	maps.Copy(was, is)
@@ -171,7 +169,8 @@ func sections(object map[string]any) map[string]bool {
 	for _, section := range []string{"metadata", "spec", "status"} {
 		within, _ := object[section].(map[string]any)
 		for key := range within {
-			// A strategic merge patch may say of a list how to merge it: "$setElementOrder/taints".
+			// A strategic merge patch may contain merge directives for a list:
+			// "$setElementOrder/taints".
 			if directive, field, found := strings.Cut(key, "/"); found && strings.HasPrefix(directive, "$") {
 				key = field
 			}
@@ -184,44 +183,44 @@ func sections(object map[string]any) map[string]bool {
 	return fields
 }
 
-// authorByAnswer judges those who were told of the change.
+// authorByAnswer judges the requests that got the version of the change.
 func (l *ledger) authorByAnswer(change Change, told []*request, done []effect) Author {
 	if i := slices.IndexFunc(told, (*request).created); change.Type == watch.Added && i >= 0 {
 		l.born[change.UID] = told[i].received
-		return told[i].author // only one is told "created"
+		return told[i].author // only one request gets "created"
 	}
 	for _, r := range told {
 		if r.author.Verb == "delete" {
-			l.finished[deed{r, change.UID}] = true // the answer tells the last thing it did
+			l.finished[effectOn{r, change.UID}] = true // the response shows the last effect of the request
 		}
 	}
 	return l.judge(change, notAfterAnyAnswer(notAfter(told, change.Time)), done)
 }
 
-// authorByEffect judges those who do what was done.
+// authorByEffect judges the requests whose effect is this change.
 func (l *ledger) authorByEffect(change Change, done []effect) Author {
 	suspects := notAfter(l.suspectsByEffect(change, done), change.Time)
 	if !slices.Contains(done, hastened) {
-		// Whoever succeeds with one of the others leaves nothing to do for those
-		// who come later; a deletion can be hastened again and again.
+		// After a successful request, later requests have nothing to do. But a deletion can
+		// be accelerated again and again.
 		suspects = notAfterAnyAnswer(suspects)
 	}
 	author := l.judge(change, suspects, done)
 	if author.Known() && len(suspects) == 1 {
 		l.about[suspects[0]] = change.UID
-		l.finished[deed{suspects[0], change.UID}] = !slices.Contains(done, condemned) && !slices.Contains(done, hastened)
+		l.finished[effectOn{suspects[0], change.UID}] = !slices.Contains(done, condemned) && !slices.Contains(done, hastened)
 	}
 	return author
 }
 
-// judge names the author when only one is left.
+// judge returns the author if only one is left.
 func (l *ledger) judge(change Change, suspects []*request, done []effect) Author {
 	if len(suspects) == 0 {
 		return l.authorByElimination(change, done)
 	}
 	for _, rival := range l.lookup(l.uncertain, change) {
 		if slices.ContainsFunc(suspects, rival.overlaps) {
-			return unknown("%s was under way too and never answered", rival)
+			return unknown("%s was running, too, and got no response", rival)
 		}
 	}
 	for _, other := range suspects[1:] {
@@ -235,20 +234,20 @@ func (l *ledger) judge(change Change, suspects []*request, done []effect) Author
 	return suspects[0].author
 }
 
-// authorByElimination judges a write that nobody was told of: one whose client
-// had gone is logged as failed, although the object may have been written. When
-// all that can have made the change are such requests of one author, it was
-// that one. A request without any end in the log proves nothing: then the server
-// was killed, and the log may lack others.
+// authorByElimination judges a write without a successful response: if the client has
+// disconnected, the log says failed, although the object may have been written. If all
+// possible requests are of this kind and of one author, it is that author. A request
+// without an end in the log proves nothing: the server was killed, and the log may lack
+// other requests.
 func (l *ledger) authorByElimination(change Change, done []effect) Author {
-	nobody := unknown("no answered request in the audit log has made it")
+	nobody := unknown("no answered request in the audit log made it")
 	if change.Type != watch.Modified {
 		return nobody
 	}
 	rivals := notAfter(l.lookup(l.uncertain, change), change.Time)
 	for _, r := range rivals {
 		able := r.author.Verb == "patch" || r.author.Verb == "update"
-		if slices.Contains(done, terminating) { // only a deletion does that
+		if slices.Contains(done, terminating) { // only a deletion has this effect
 			able = r.author.Verb == "delete"
 		}
 		if !r.answered || !able || r.author != rivals[0].author {
@@ -261,8 +260,8 @@ func (l *ledger) authorByElimination(change Change, done []effect) Author {
 	return rivals[0].author
 }
 
-// notAfterAnyAnswer strikes out the requests that came when one of the others
-// was answered already: they found the change made.
+// notAfterAnyAnswer excludes the requests that arrived after another one was answered: the
+// change had already been made.
 func notAfterAnyAnswer(requests []*request) []*request {
 	for _, r := range requests {
 		requests = notAfter(requests, r.ended)
@@ -270,13 +269,13 @@ func notAfterAnyAnswer(requests []*request) []*request {
 	return requests
 }
 
-// notAfter returns the requests that had been received by a moment.
+// notAfter returns the requests that arrived before a time.
 func notAfter(requests []*request, moment time.Time) []*request {
 	return slices.DeleteFunc(slices.Clone(requests), func(r *request) bool { return r.received.After(moment) })
 }
 
-// suspectsByEffect returns the requests that do what was done to the object,
-// were about this object and no namesake, and had not finished with it before.
+// suspectsByEffect returns the requests that have this effect, are about this object and
+// not about another one with the same name, and had not finished with it before.
 func (l *ledger) suspectsByEffect(change Change, done []effect) []*request {
 	return slices.DeleteFunc(l.lookup(l.indirect, change), func(r *request) bool {
 		uids := r.uids()
@@ -286,11 +285,11 @@ func (l *ledger) suspectsByEffect(change Change, done []effect) []*request {
 		return !slices.ContainsFunc(r.effects(), func(e effect) bool { return slices.Contains(done, e) }) ||
 			len(uids) > 0 && !slices.Contains(uids, change.UID) ||
 			r.ended.Before(l.born[change.UID]) ||
-			l.finished[deed{r, change.UID}]
+			l.finished[effectOn{r, change.UID}]
 	})
 }
 
-// lookup returns the requests about the object, and about collections it may be in.
+// lookup returns the requests about the object, and about collections that may contain it.
 func (l *ledger) lookup(requests map[objectName][]*request, change Change) []*request {
 	resource := change.GVR.GroupResource()
 	found := slices.Clone(requests[objectName{resource, change.Namespace, change.Name}])
@@ -301,19 +300,19 @@ func (l *ledger) lookup(requests map[objectName][]*request, change Change) []*re
 	return found
 }
 
-// effect is what can be seen of a request whose answer does not say.
+// effect is a visible effect of a request whose response does not show it.
 type effect int
 
 const (
-	bound       effect = iota // the pod has got a node
+	bound       effect = iota // the pod got a node
 	condemned                 // the pod is marked for eviction
 	terminating               // the deletion of the object has begun
-	hastened                  // the deletion, begun before, will take less time
-	deleted                   // the object is gone
+	hastened                  // a running deletion got a shorter grace period
+	deleted                   // the object is deleted
 )
 
-// effects returns what a request may have done beside, or instead of, writing
-// the object that its answer carries.
+// effects returns what a request may have done in addition to, or instead of, writing the
+// object in its response.
 func (r *request) effects() []effect {
 	switch verb, answer := r.author.Verb, r.answer; {
 	case verb == "create" && r.author.Subresource == "binding":
@@ -323,18 +322,18 @@ func (r *request) effects() []effect {
 	case verb == "deletecollection", verb == "delete" && answer.Kind == "Status":
 		return []effect{terminating, hastened, deleted}
 	case verb == "delete":
-		// The answer names the last thing that was done; a pod's grace period
-		// is cut short before it is deleted.
+		// The response shows the last effect. A pod's grace period is shortened before it
+		// is deleted.
 		return []effect{terminating, hastened}
 	case answer.Metadata.DeletionTimestamp != nil && answer.Metadata.Grace == 0 && len(answer.Metadata.Finalizers) == 0:
-		// With the last finalizer goes the object; the answer shows it as it
-		// would have been written.
+		// Removing the last finalizer deletes the object. The response shows the object as
+		// if it had been written.
 		return []effect{deleted}
 	}
 	return nil
 }
 
-// uids returns the objects that the answer says the request was about.
+// uids returns the objects that the response names.
 func (r *request) uids() []types.UID {
 	var uids []types.UID
 	for _, uid := range []types.UID{r.answer.Metadata.UID, r.answer.Details.UID} {
@@ -348,12 +347,12 @@ func (r *request) uids() []types.UID {
 	return uids
 }
 
-// overlaps says that the two requests were under way at the same time.
+// overlaps reports whether two requests ran at the same time.
 func (r *request) overlaps(other *request) bool {
 	return !r.received.After(other.ended) && !other.received.After(r.ended)
 }
 
-// effectsOf reads off a change what was done to the object.
+// effectsOf derives the effects from a change.
 func effectsOf(change Change, before *unstructured.Unstructured) []effect {
 	if change.Type == watch.Deleted {
 		return []effect{deleted}

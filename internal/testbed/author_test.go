@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// The cases that a cluster cannot be made to show on command. Times are in
-// milliseconds after a moment; a request runs from its first to its second.
+// These cases cannot be produced on a real cluster on demand. Times are in milliseconds
+// after a start time; a request runs from its first to its second time.
 func TestLedger(t *testing.T) {
 	at := func(ms int) time.Time { return time.UnixMilli(1_000_000 + int64(ms)) }
 	asked := func(user string, from, to int, shape ...func(*request)) *request {
@@ -52,15 +52,15 @@ func TestLedger(t *testing.T) {
 		reason   string
 	}{
 		{
-			name:     "believes the answer that carries the version",
+			name:     "uses the response with the version",
 			requests: []*request{asked("alice", 0, 9, version("5")), asked("bob", 0, 9, version("6"))},
 			want:     "alice",
 		}, {
-			name:     "does not believe one who came after another was told",
+			name:     "excludes a request that came after another response",
 			requests: []*request{asked("bob", 4, 5, version("5")), asked("alice", 0, 3, version("5"))},
 			want:     "alice",
 		}, {
-			name:     "does not believe one who came after the change was seen",
+			name:     "excludes a request that came after the change was seen",
 			requests: []*request{asked("bob", 11, 15, version("5"))},
 			want:     unknown,
 			reason:   "no answered request",
@@ -74,44 +74,44 @@ func TestLedger(t *testing.T) {
 			requests: []*request{asked("alice", 0, 3, version("5")), asked("alice", 1, 4, version("5"))},
 			want:     "alice",
 		}, {
-			name: "knows that an update which returns what it was made from changed nothing",
+			name: "excludes an update that returns its base version",
 			requests: []*request{
 				asked("alice", 0, 3, version("5")),
 				asked("bob", 1, 4, version("5"), func(r *request) { r.author.Verb, r.knewOf = "update", "5" }),
 			},
 			want: "alice",
 		}, {
-			name:     "knows that a dry run changed nothing",
+			name:     "excludes a dry run",
 			requests: []*request{asked("bob", 0, 3, version("5"), func(r *request) { r.dryRun = true })},
 			want:     unknown,
 		}, {
-			name:     "does not believe an answer while a request that was lost may have done it",
+			name:     "does not trust a response while a lost request may be the author",
 			requests: []*request{asked("alice", 0, 3, version("5")), asked("bob", 1, 9, lost)},
 			want:     unknown,
-			reason:   "never answered",
+			reason:   "got no response",
 		}, {
-			name:     "nor while one that failed may have done it",
+			name:     "does not trust a response while a failed request may be the author",
 			requests: []*request{asked("alice", 0, 3, version("5")), asked("bob", 1, 9, failed(504))},
 			want:     unknown,
-			reason:   "never answered",
+			reason:   "got no response",
 		}, {
-			name:     "does not mind requests that were refused",
+			name:     "ignores refused requests",
 			requests: []*request{asked("alice", 0, 3, version("5")), asked("bob", 1, 9, failed(409))},
 			want:     "alice",
 		}, {
-			name:     "does not mind lost requests about others",
+			name:     "ignores lost requests about other objects",
 			requests: []*request{asked("alice", 0, 3, version("5")), asked("bob", 1, 9, lost, on("other"))},
 			want:     "alice",
 		}, {
-			name:     "does not mind lost requests of another time",
+			name:     "ignores lost requests of another time",
 			requests: []*request{asked("alice", 5, 8, version("5")), asked("bob", 0, 4, lost)},
 			want:     "alice",
 		}, {
-			name:     "does not mind lost requests to create others",
+			name:     "ignores lost requests to create other objects",
 			requests: []*request{asked("alice", 0, 3, version("5")), asked("bob", 1, 9, lost, on(""), create)},
 			want:     "alice",
 		}, {
-			name: "believes one who was told that it has created",
+			name: "uses the response created",
 			requests: []*request{
 				asked("bob", 1, 2, version("5")),
 				asked("alice", 0, 3, version("5"), func(r *request) { r.code = 201 }),
@@ -124,21 +124,21 @@ func TestLedger(t *testing.T) {
 			requests: []*request{asked("bob", 1, 9, lost)},
 			want:     unknown,
 		}, {
-			name:     "names one that failed when nobody else can have done it",
+			name:     "names a failed request if there is no other possible author",
 			requests: []*request{asked("alice", 1, 9, failed(504)), asked("alice", 2, 9, failed(500)), asked("bob", 0, 3, version("4")), asked("carol", 11, 12, failed(504))},
 			want:     "alice",
 		}, {
-			name:     "does not choose between two that failed",
+			name:     "does not choose between two failed requests",
 			requests: []*request{asked("alice", 1, 9, failed(504)), asked("bob", 1, 9, failed(504))},
 			want:     unknown,
 			reason:   "no answered request",
 		}, {
-			name:     "nor between one that failed and one that was lost",
+			name:     "does not choose between a failed and a lost request",
 			requests: []*request{asked("alice", 1, 9, failed(504)), asked("bob", 1, 9, lost)},
 			want:     unknown,
 			reason:   "no answered request",
 		}, {
-			name:     "does not hold a deletion against a patch that failed",
+			name:     "does not attribute a deletion to a failed patch",
 			requests: []*request{asked("alice", 1, 9, failed(504))},
 			kind:     watch.Deleted,
 			want:     unknown,
@@ -177,7 +177,7 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-// A deletion whose client is gone is logged as failed, although it may have begun.
+// A deletion whose client has disconnected is logged as failed, although it may have begun.
 func TestLedgerNamesADeletionThatIsLoggedAsFailed(t *testing.T) {
 	at := func(s int) time.Time { return time.Unix(1000+int64(s), 0) }
 	asked := func(user, verb string) *request {
@@ -202,8 +202,9 @@ func TestLedgerNamesADeletionThatIsLoggedAsFailed(t *testing.T) {
 	}
 }
 
-// An eviction names no UID. The first pod of the name to which it can have
-// happened is the one; what befalls that pod later, or a namesake, is not its work.
+// An eviction names no UID. It belongs to the first pod with the name that it can have
+// affected. Later changes of that pod, or of another pod with the name, do not belong to
+// it.
 func TestLedgerFollowsAnEviction(t *testing.T) {
 	began := time.Now()
 	const evictor, deleter = "alice", "bob"
@@ -239,7 +240,7 @@ func TestLedgerFollowsAnEviction(t *testing.T) {
 		change := Change{
 			Type: watch.Modified, GVR: PodsResource, Namespace: "ns", Name: "p", UID: test.uid,
 			ResourceVersion: "7", Object: &unstructured.Unstructured{Object: test.after},
-			Time: began.Add(time.Minute), // the recorder is slow, and sees it all when it is over
+			Time: began.Add(time.Minute), // the recorder is slow, and sees everything at the end
 		}
 		if got := book.author(change, &unstructured.Unstructured{Object: test.before}); got.User != test.want {
 			t.Errorf("step %d: author %s, want %s", i+1, got, test.want)
@@ -247,7 +248,7 @@ func TestLedgerFollowsAnEviction(t *testing.T) {
 	}
 }
 
-// A request that ended before a pod was asked for was about another pod.
+// A request that ended before a pod was requested was about another pod.
 func TestLedgerKnowsWhenAnObjectWasBorn(t *testing.T) {
 	at := func(s int) time.Time { return time.Unix(1000+int64(s), 0) }
 	asked := func(user, subresource string, from int, version string) *request {
@@ -260,7 +261,7 @@ func TestLedgerKnowsWhenAnObjectWasBorn(t *testing.T) {
 		return r
 	}
 	book := newLedger([]*request{
-		asked("alice", "eviction", 0, ""), // of a pod that was on its way out already
+		asked("alice", "eviction", 0, ""), // of a pod that was already terminating
 		asked("carol", "", 2, "7"),
 		asked("bob", "eviction", 4, ""),
 	})
@@ -278,7 +279,7 @@ func TestLedgerKnowsWhenAnObjectWasBorn(t *testing.T) {
 	}
 }
 
-// Two requests at the same time may both be answered with the version of one change.
+// Two concurrent requests may both get the version of the same change.
 func TestLedgerKnowsWhichFieldsARequestCanChange(t *testing.T) {
 	at := func(s int) time.Time { return time.Unix(1000+int64(s), 0) }
 	asked := func(user, subresource, patch string) *request {
@@ -309,7 +310,7 @@ func TestLedgerKnowsWhichFieldsARequestCanChange(t *testing.T) {
 		"a patch of taints sets no label":     {[]*request{asked("alice", "", taints), asked("bob", "", labels)}, labelled, "bob"},
 		"two patches of taints":               {[]*request{asked("alice", "", taints), asked("bob", "", taints)}, tainted, UnknownUser},
 		"an apply may remove other fields":    {[]*request{asked("alice", "", apply), asked("bob", "", labels)}, labelled, UnknownUser},
-		"a list of operations may change all": {[]*request{asked("alice", "", list), asked("bob", "", labels)}, labelled, UnknownUser},
+		"a JSON patch may change all fields":  {[]*request{asked("alice", "", list), asked("bob", "", labels)}, labelled, UnknownUser},
 		"the server may fill in other fields": {[]*request{asked("alice", "", labels)}, tainted, "alice"},
 	} {
 		change := Change{Type: watch.Modified, GVR: NodesResource, Name: "n", UID: "uid", ResourceVersion: "7", Object: &unstructured.Unstructured{Object: test.after}, Time: at(10)}

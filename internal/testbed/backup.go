@@ -6,9 +6,8 @@ import (
 	"os"
 )
 
-// Backup keeps a copy of all that is stored, and returns what puts that in place of
-// what is stored then, as after a restore of etcd. For either the API server and etcd
-// are stopped and started again.
+// Backup copies everything that etcd stores, and returns a function that restores the copy.
+// Both stop and restart the API server and etcd.
 func (c *Cluster) Backup(ctx context.Context) (restore func(context.Context) error, err error) {
 	data, err := os.MkdirTemp(c.folder.path, "backup-")
 	if err != nil {
@@ -27,7 +26,7 @@ func (c *Cluster) Backup(ctx context.Context) (restore func(context.Context) err
 	}, nil
 }
 
-// whileStopped does something to the data while nobody has it.
+// whileStopped runs a function while no process uses the data.
 func (c *Cluster) whileStopped(ctx context.Context, do func() error) error {
 	if err := errors.Join(c.APIServer.Stop(ctx), c.Etcd.Stop(ctx)); err != nil {
 		return err

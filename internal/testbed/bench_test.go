@@ -10,8 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// BenchmarkStart measures the time from nothing to ready, and the memory that
-// the parts then hold.
+// BenchmarkStart measures the time of a start, and the memory of the parts.
 func BenchmarkStart(b *testing.B) {
 	for _, bench := range []struct {
 		name string
@@ -39,8 +38,8 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-// BenchmarkNodes measures how long 2,000 nodes take to make, small ones and
-// ones as large as in production.
+// BenchmarkNodes measures the creation of 2,000 nodes, small ones and nodes of production
+// size.
 func BenchmarkNodes(b *testing.B) {
 	const count = 2000
 	c := New(b, Config{})

@@ -18,38 +18,35 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// tokenLifetime outlasts the longest soak; the clients do not renew.
+// tokenLifetime is longer than the longest test; the clients do not renew.
 const tokenLifetime = 24 * 60 * 60
 
-// AdminConfig returns the configuration of a client that may do everything,
-// as fast as it likes. It identifies itself by a token and not by a certificate,
-// so that it works through a Proxy as well.
+// AdminConfig returns the configuration of a client with all rights and without a rate
+// limit. It uses a token and not a certificate, so that it works through a Proxy as well.
 func (c *Cluster) AdminConfig() *rest.Config { return rest.CopyConfig(c.admin) }
 
 // Kubeconfig returns the path of the admin's kubeconfig file.
 func (c *Cluster) Kubeconfig() string { return c.conf("admin.kubeconfig") }
 
-// TokenOption shapes a service account's token.
+// TokenOption changes a service account's token request.
 type TokenOption func(*authenticationv1.TokenRequestSpec)
 
-// WithNode binds the token to a Node, as the token of a pod that runs there
-// would be: the API server tells the node's name wherever it tells the user's,
-// and the token is void once the Node is gone.
+// WithNode binds the token to a Node, like the token of a pod on the node: the API server
+// adds the node's name to the user, and the token becomes invalid when the Node is deleted.
 func WithNode(name string) TokenOption {
 	return func(spec *authenticationv1.TokenRequestSpec) {
 		spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Node", Name: name}
 	}
 }
 
-// ServiceAccountConfig returns the configuration of a client that works as the
-// service account, with a token of the TokenRequest API that holds for a day.
-// The account is made when it is not there; its namespace must be, and it may
-// do only what RBAC allows it.
+// ServiceAccountConfig returns the configuration of a client with the identity of the
+// service account and a token for a day. It creates the account if necessary, in an
+// existing namespace. The account has only the rights that RBAC gives it.
 func (c *Cluster) ServiceAccountConfig(ctx context.Context, namespace, name string, options ...TokenOption) (*rest.Config, error) {
 	accounts := c.client.CoreV1().ServiceAccounts(namespace)
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if _, err := accounts.Create(ctx, account, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
-		return nil, fmt.Errorf("making service account %s/%s: %w", namespace, name, err)
+		return nil, fmt.Errorf("creating service account %s/%s: %w", namespace, name, err)
 	}
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(tokenLifetime))}}
 	for _, option := range options {
@@ -64,28 +61,26 @@ func (c *Cluster) ServiceAccountConfig(ctx context.Context, namespace, name stri
 	return config, nil
 }
 
-// Kubectl runs kubectl as the admin and returns what it printed. Plugins on the
-// PATH find the cluster too.
+// Kubectl runs kubectl as the admin and returns its output. Plugins on the PATH use the
+// cluster, too.
 func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
 	return c.kubectl(ctx, "", args)
 }
 
-// KubectlApply applies manifests as the admin, server-side, and returns what
-// kubectl printed.
+// KubectlApply applies manifests as the admin, server-side, and returns kubectl's output.
 func (c *Cluster) KubectlApply(ctx context.Context, manifests string) (string, error) {
 	return c.kubectl(ctx, manifests, []string{"apply", "--server-side", "-f", "-"})
 }
 
 func (c *Cluster) kubectl(ctx context.Context, input string, args []string) (string, error) {
 	cmd := exec.CommandContext(ctx, c.programs["kubectl"], args...)
-	cmd.WaitDelay = time.Second // for what a plugin may leave behind
+	cmd.WaitDelay = time.Second // for processes that a plugin leaves behind
 	var stdout, stderr bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &stdout, &stderr
-	// The default cache is keyed by host and port, which another cluster may
-	// have had an hour ago.
+	// The default cache is keyed by host and port, which an earlier cluster may have used.
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig(), "KUBECACHEDIR="+c.folder.at("kubectl-cache"))
 	if err := runTethered(cmd, func(error) {}); err != nil {
-		if ctx.Err() != nil { // it was killed for that, and says only how
+		if ctx.Err() != nil { // the cause of its death
 			err = context.Cause(ctx)
 		}
 		return stdout.String(), fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
@@ -99,12 +94,12 @@ func newAdmin(host string, ca *authority) *rest.Config {
 		Host:            "https://" + host,
 		BearerToken:     rand.Text(),
 		TLSClientConfig: rest.TLSClientConfig{CAData: ca.pem},
-		QPS:             -1, // no limit: a throttled client would be what a test measures
+		QPS:             -1, // no limit: throttling would distort measurements
 	}
 }
 
-// writeKubeconfigs writes one file per identity. The components have
-// certificates, as in most clusters.
+// writeKubeconfigs writes one file per identity. The components have certificates, as in
+// most clusters.
 func (c *Cluster) writeKubeconfigs() error {
 	identities := map[string]*clientcmdapi.AuthInfo{"admin": {Token: c.admin.BearerToken}}
 	for name, user := range map[string]string{

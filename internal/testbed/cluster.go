@@ -11,21 +11,21 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Cluster is a control plane that runs.
+// Cluster is a running control plane.
 type Cluster struct {
-	// The parts, to be broken. Those that Config does not ask for are nil.
+	// The parts, which a test can break. Parts that Config does not ask for are nil.
 	Etcd, APIServer, ControllerManager, Scheduler, Kwok *Part
 
 	cfg      Config
-	programs map[string]string // name to path
+	programs map[string]string // paths by name
 	folder   *folder
 	ports    []*port
 	ca       *authority
-	server   keyPair // for everything that listens
+	server   keyPair // for all servers
 	admin    *rest.Config
 	client   kubernetes.Interface
 	prober   prober
-	recorder *recorder // nil when nothing is recorded
+	recorder *recorder // nil if nothing is recorded
 
 	mu      sync.Mutex
 	proxies []*Proxy
@@ -33,10 +33,9 @@ type Cluster struct {
 	stopped bool
 }
 
-// Start starts a cluster and returns when it is ready. ctx bounds the start and
-// not the life of the cluster, which lasts until Stop or the end of the process.
-// When the start fails nothing stays behind but the logs that the error names,
-// and when it was called off not even those.
+// Start starts a cluster and returns when it is ready. ctx bounds only the start. The
+// cluster lives until Stop or the end of the process. If the start fails, only the logs
+// that the error names remain. If ctx is cancelled, nothing remains.
 func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	c, err := prepare(cfg)
 	if err != nil {
@@ -53,8 +52,8 @@ func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	return c, nil
 }
 
-// Stop ends every process and deletes the cluster's folder. The error tells of
-// parts that had ended by themselves before. A second call does nothing.
+// Stop ends every process and deletes the cluster's folder. The error reports parts that
+// had crashed before. A second call does nothing.
 func (c *Cluster) Stop() error {
 	crashes, first := c.shutDown()
 	if first {
@@ -63,7 +62,7 @@ func (c *Cluster) Stop() error {
 	return crashes
 }
 
-// prepare returns a cluster of which everything is there and nothing runs.
+// prepare returns a cluster that is complete and not running.
 func prepare(cfg Config) (*Cluster, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configuring the testbed: %w", err)
@@ -87,7 +86,8 @@ func prepare(cfg Config) (*Cluster, error) {
 	return c, nil
 }
 
-// assemble holds the ports, issues the certificates and writes what the parts read.
+// assemble reserves the ports, issues the certificates and writes the files that the parts
+// read.
 func (c *Cluster) assemble() (err error) {
 	var ports [4]*port
 	for i := range ports {
@@ -104,7 +104,7 @@ func (c *Cluster) assemble() (err error) {
 	}
 	c.admin = newAdmin(ports[0].address(), c.ca)
 	if c.client, err = kubernetes.NewForConfig(c.admin); err != nil {
-		return fmt.Errorf("making the admin's client: %w", err)
+		return fmt.Errorf("creating the admin's client: %w", err)
 	}
 	c.prober = newProber(c.ca, c.admin.BearerToken)
 	if len(c.cfg.Record) > 0 {
@@ -124,8 +124,8 @@ func (c *Cluster) assemble() (err error) {
 	return c.writeConf()
 }
 
-// start starts the parts in the order in which they need each other. The
-// recorder watches before the API server has written anything.
+// start starts the parts in the order of their dependencies. The recorder watches before
+// the API server writes anything.
 func (c *Cluster) start(ctx context.Context) error {
 	if err := c.Etcd.start(ctx); err != nil {
 		return err
@@ -153,9 +153,9 @@ func (c *Cluster) start(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// shutDown ends everything that runs and reports what had crashed, and whether
-// this call was the first. Killing is good enough: nobody will read the data
-// again. Clients go before servers, so that none logs complaints at the end.
+// shutDown ends all processes. It reports crashes, and whether this call was the first.
+// Killing is sufficient, because the data is not used again. Clients end before servers, so
+// that none logs errors.
 func (c *Cluster) shutDown() (crashes error, first bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -164,7 +164,7 @@ func (c *Cluster) shutDown() (crashes error, first bool) {
 	}
 	c.stopped = true
 	var errs []error
-	for _, guest := range slices.Backward(c.guests) { // who came later may stand on who came first
+	for _, guest := range slices.Backward(c.guests) { // later programs may depend on earlier ones
 		errs = append(errs, guest.crashed())
 		_ = guest.Kill()
 	}
@@ -173,7 +173,7 @@ func (c *Cluster) shutDown() (crashes error, first bool) {
 	}
 	for _, part := range []*Part{c.Kwok, c.Scheduler, c.ControllerManager, c.APIServer, c.Etcd} {
 		errs = append(errs, part.crashed())
-		_ = part.Kill() // one that does not run is as it should be
+		_ = part.Kill() // an error means that it does not run
 	}
 	if c.recorder != nil {
 		c.recorder.stop()

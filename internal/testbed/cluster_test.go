@@ -22,8 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// TestCluster runs against one cluster with all parts, whose controller manager
-// misses a heartbeat sooner than it would in production.
+// TestCluster uses one cluster with all parts. Its controller manager detects a missing
+// heartbeat sooner than in production.
 func TestCluster(t *testing.T) {
 	c := New(t, Config{
 		ControllerManager: true, Scheduler: true, Kwok: true,
@@ -38,7 +38,7 @@ func TestCluster(t *testing.T) {
 		for _, part := range []*Part{c.Etcd, c.APIServer, c.ControllerManager, c.Scheduler, c.Kwok} {
 			addresses := listening(t, part.PID())
 			if part != c.Etcd && len(addresses) == 0 {
-				t.Errorf("%s listens nowhere; this test looks in the wrong place", part)
+				t.Errorf("%s has no listening socket; the test proves nothing", part)
 			}
 			for _, address := range addresses {
 				if !strings.HasPrefix(address, "0100007F:") { // 127.0.0.1 as the kernel prints it
@@ -92,7 +92,7 @@ func TestCluster(t *testing.T) {
 			t.Errorf("node uid %q, not %q", got, node.UID)
 		}
 		if _, err := c.ServiceAccountConfig(t.Context(), "kube-system", "agent", WithNode("nobody")); err == nil || !strings.Contains(err.Error(), "kube-system/agent") {
-			t.Errorf("a token for a node that is not there: %v", err)
+			t.Errorf("a token for a missing node: %v", err)
 		}
 	})
 
@@ -108,7 +108,7 @@ func TestCluster(t *testing.T) {
 		short, cancel := context.WithTimeoutCause(t.Context(), time.Second, errors.New("long enough"))
 		defer cancel()
 		if _, err := c.Kubectl(short, "get", "nodes", "--watch"); !errors.Is(err, context.Cause(short)) {
-			t.Errorf("a kubectl that was called off says %v", err)
+			t.Errorf("a cancelled kubectl returns %v", err)
 		}
 		if _, err := c.Kubectl(t.Context(), "get", "node", "nobody"); err == nil || !strings.Contains(err.Error(), `kubectl get node nobody: exit status 1: Error from server (NotFound): nodes "nobody" not found`) {
 			t.Errorf("error %v", err)
@@ -135,7 +135,7 @@ func TestCluster(t *testing.T) {
 		eventually(t, "return noticed", hasCondition(t, c, silent, corev1.NodeReady, corev1.ConditionTrue))
 	})
 
-	t.Run("leaves what a test says about a node alone", func(t *testing.T) {
+	t.Run("does not change conditions that a test sets", func(t *testing.T) {
 		node := createNode(t, c, "unready")
 		eventually(t, "the node's lease", hasLease(t, c, node.Name))
 		for _, kind := range []corev1.NodeConditionType{corev1.NodeReady, "KernelDeadlock"} {
@@ -143,7 +143,7 @@ func TestCluster(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// The lease is renewed once more: kwok has had its say.
+		// The lease is renewed once more, so kwok had its chance.
 		renewed := leaseTime(t, c, node.Name)
 		eventually(t, "the next heartbeat", func() error {
 			if !leaseTime(t, c, node.Name).After(renewed) {
@@ -170,7 +170,7 @@ func TestCluster(t *testing.T) {
 		}
 	})
 
-	t.Run("runs pods and lets them end in their own time", func(t *testing.T) {
+	t.Run("runs pods and respects their grace period", func(t *testing.T) {
 		node := createNode(t, c, "worker")
 		pod := startPod(t, c, "patient", node)
 		began := time.Now()
@@ -178,7 +178,7 @@ func TestCluster(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually(t, "the end of the pod", podIsGone(t, c, pod.Name))
-		// The server keeps time in whole seconds, so two may be little more than one.
+		// The server has whole seconds, so two may be little more than one.
 		if took := time.Since(began); took < time.Second {
 			t.Errorf("a grace period of 2 s was over after %s", took)
 		}
@@ -194,7 +194,7 @@ func TestCluster(t *testing.T) {
 		}
 	})
 
-	t.Run("leaves the pods of a silent node where they are", func(t *testing.T) {
+	t.Run("keeps the pods of a silent node", func(t *testing.T) {
 		node := createNode(t, c, "quiet")
 		pod := startPod(t, c, "stuck", node)
 		if err := c.Silence(t.Context(), node.Name); err != nil {
@@ -204,7 +204,7 @@ func TestCluster(t *testing.T) {
 		if err := c.client.CoreV1().Pods("default").Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(1))}); err != nil {
 			t.Fatal(err)
 		}
-		// A pod that is deleted now, on a node that listens, is gone first.
+		// A pod that is deleted now on a node that is not silent is gone first.
 		witness := startPod(t, c, "witness", createNode(t, c, "listening"))
 		if err := c.client.CoreV1().Pods("default").Delete(t.Context(), witness.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(2))}); err != nil {
 			t.Fatal(err)
@@ -215,9 +215,9 @@ func TestCluster(t *testing.T) {
 		}
 	})
 
-	t.Run("has kubelets that report every now and then", func(t *testing.T) {
-		// "Now and then" is every five minutes. For the test it is as often as a
-		// heartbeat differs from the one before, which is told in whole seconds.
+	t.Run("has kubelets that report periodically", func(t *testing.T) {
+		// Kubelets report every five minutes. In the test it is every second, because
+		// timestamps have whole seconds.
 		impatient := strings.NewReplacer("300000", "1100", "310000", "1200").Replace(string(kwokStages))
 		if err := os.WriteFile(c.conf("stages.yaml"), []byte(impatient), 0o600); err != nil {
 			t.Fatal(err)
@@ -225,7 +225,7 @@ func TestCluster(t *testing.T) {
 		if err := c.Kwok.Restart(within(t, limit)); err != nil {
 			t.Fatal(err)
 		}
-		// A new node: the leases of the others are the old kwok's for a while.
+		// A new node: the old kwok holds the leases of the others for a while.
 		node := createNode(t, c, "reports")
 		if err := c.SetCondition(t.Context(), node.Name, corev1.NodeCondition{Type: corev1.NodeDiskPressure, Status: corev1.ConditionTrue, Reason: "Full"}); err != nil {
 			t.Fatal(err)
@@ -246,7 +246,7 @@ func TestCluster(t *testing.T) {
 		})
 	})
 
-	t.Run("lets every component work under its own name", func(t *testing.T) {
+	t.Run("gives every component its own user", func(t *testing.T) {
 		pod := startPod(t, c, "everybody", createNode(t, c, "works"))
 		if err := c.client.CoreV1().Pods("default").Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(1))}); err != nil {
 			t.Fatal(err)
@@ -256,9 +256,9 @@ func TestCluster(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		users := make(map[string]string) // what was done, and by whom
+		users := make(map[string]string) // users by action
 		for _, change := range recording {
-			if !change.Author.Known() { // honest, but worth a look
+			if !change.Author.Known() { // correct, but worth a look
 				t.Logf("%s %s %s: %s", change.Type, change.GVR.Resource, change.Name, change.Author)
 			}
 			what := fmt.Sprintf("%s %s %s", change.Author.Verb, change.GVR.Resource, change.Author.Subresource)
@@ -282,7 +282,7 @@ func TestCluster(t *testing.T) {
 }
 
 func TestStart(t *testing.T) {
-	t.Run("starts several side by side", func(t *testing.T) {
+	t.Run("starts several clusters side by side", func(t *testing.T) {
 		const many = 3
 		var wg sync.WaitGroup
 		clusters, errs, took := make([]*Cluster, many), make([]error, many), make([]time.Duration, many)
@@ -314,7 +314,7 @@ func TestStart(t *testing.T) {
 			t.Errorf("one cluster's client at another: %v", err)
 		}
 	})
-	t.Run("leaves nothing behind when it is called off", func(t *testing.T) {
+	t.Run("leaves nothing behind when it is cancelled", func(t *testing.T) {
 		folder, err := os.MkdirTemp("", "off")
 		if err != nil {
 			t.Fatal(err)
@@ -323,7 +323,7 @@ func TestStart(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if _, err := Start(ctx, Config{Dir: folder}); !errors.Is(err, context.Canceled) {
-			t.Fatalf("a start that was called off says %v", err)
+			t.Fatalf("a cancelled start returns %v", err)
 		}
 		left, err := os.ReadDir(folder)
 		if err != nil || len(left) > 0 {
@@ -338,7 +338,7 @@ func TestStop(t *testing.T) {
 	node := createNode(t, c, "last")
 	p := must(c.Proxy())(t)
 	client := clientFor(t, p.Config(c.AdminConfig()))
-	// Work of all kinds is under way: a watch, a request that is held, a paused part.
+	// Work of all kinds is running: a watch, a held request, a paused part.
 	w := must(client.CoreV1().Nodes().Watch(t.Context(), metav1.ListOptions{}))(t)
 	held := p.Inject(On("delete", "nodes"), Hold(), 0)
 	answer := make(chan error, 1)
@@ -353,9 +353,9 @@ func TestStop(t *testing.T) {
 		t.Errorf("Stop has returned before its goroutines:\n%s", stacks)
 	}
 
-	t.Run("ends what is under way", func(t *testing.T) {
+	t.Run("ends running requests", func(t *testing.T) {
 		if err := <-answer; err == nil {
-			t.Error("an answer to the request that was held")
+			t.Error("a response to the held request")
 		}
 		for range w.ResultChan() { // until it is closed
 		}
@@ -363,7 +363,7 @@ func TestStop(t *testing.T) {
 			t.Error("a proxy of a cluster that is stopped")
 		}
 		if p.Inject(On("*", "*"), Hold(), 0).hits(Request{}) {
-			t.Error("a rule strikes in a proxy that is closed")
+			t.Error("a rule affects requests in a closed proxy")
 		}
 	})
 
@@ -371,7 +371,7 @@ func TestStop(t *testing.T) {
 		if err := noProcessOf(c.folder.path); err != nil {
 			t.Error(err)
 		}
-		const mine = 1 // a subtest has a goroutine of its own
+		const mine = 1 // a subtest has its own goroutine
 		eventually(t, "the end of all goroutines", func() error {
 			if now := runtime.NumGoroutine() - mine; now > before {
 				return fmt.Errorf("%d goroutines, there were %d:\n%s", now, before, allStacks())
@@ -418,12 +418,12 @@ func TestNew(t *testing.T) {
 		}
 		must(newFolder(parent))(t).remove() // a later start sweeps
 		if _, err := os.Stat(strings.TrimSpace(logs)); err != nil {
-			t.Errorf("logs that were kept are swept away: %v", err)
+			t.Errorf("kept logs were removed: %v", err)
 		}
 	})
 }
 
-// fakeTest is a test that passes or fails as it is told.
+// fakeTest is a test that passes or fails as configured.
 type fakeTest struct {
 	testing.TB
 	failed   bool
@@ -440,7 +440,7 @@ func (f *fakeTest) end() {
 	}
 }
 
-// startPod runs a pod on a node by way of the scheduler.
+// startPod runs a pod on a node through the scheduler.
 func startPod(t *testing.T, c *Cluster, name string, node *corev1.Node) *corev1.Pod {
 	t.Helper()
 	pods := c.client.CoreV1().Pods("default")
@@ -496,8 +496,8 @@ func hasLease(t *testing.T, c *Cluster, node string) func() error {
 	}
 }
 
-// listening returns the local addresses of the TCP sockets on which a process
-// listens, in the kernel's notation.
+// listening returns the local addresses of a process's listening TCP sockets, in the
+// kernel's notation.
 func listening(t *testing.T, pid int) []string {
 	t.Helper()
 	mine := make(map[string]bool)

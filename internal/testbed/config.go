@@ -9,59 +9,56 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Config says what a cluster is made of. The zero value is a cluster of etcd
-// and kube-apiserver.
+// Config describes a cluster. The zero value is a cluster of etcd and kube-apiserver.
 type Config struct {
-	// ControllerManager adds kube-controller-manager. Without it nobody makes
-	// default service accounts or lifts the not-ready taint of a new node, so
-	// the two admission plugins that count on that are switched off.
+	// ControllerManager adds kube-controller-manager. Without it no component creates
+	// default service accounts or removes the not-ready taint of a new node, so the two
+	// admission plugins that depend on it are disabled.
 	ControllerManager bool
 
 	// Scheduler adds kube-scheduler.
 	Scheduler bool
 
-	// Kwok adds kwok, which plays the kubelet of every node that carries
-	// FakeNodeAnnotation. Without it, and with a controller manager, nodes turn
-	// Unknown when node-monitor-grace-period is over, as real ones would.
+	// Kwok adds kwok, which simulates the kubelet of every node with FakeNodeAnnotation.
+	// Without it, and with a controller manager, nodes become Unknown after
+	// node-monitor-grace-period, like real nodes.
 	Kwok bool
 
-	// Record names the resources of which every change is recorded, among them
-	// custom ones that are yet to be defined. They are recorded in the version
-	// in which they are stored; whichever version is named here serves.
+	// Record has the resources of which every change is recorded, including custom
+	// resources that are not yet defined. Changes are recorded in the stored version,
+	// regardless of the version here.
 	Record []schema.GroupVersionResource
 
-	// RecordIn limits the recording of a resource to some namespaces. The Leases
-	// of a few nodes may be wanted, and those of all are renewed all the time.
+	// RecordIn limits the recording of a resource to some namespaces. For example, a test
+	// needs the Leases of a few nodes, but all Leases are renewed continuously.
 	RecordIn map[schema.GroupVersionResource][]string
 
-	// Flags are added to the command lines of the parts. They come after the
-	// testbed's own and therefore win; those that take a list add to it.
+	// Flags are added to the command lines of the parts. They come last and take
+	// precedence; list flags are extended.
 	Flags Flags
 
-	// Dir is the folder in which the cluster makes its own. Empty means
-	// os.TempDir().
+	// Dir is the parent of the cluster's folder. Empty means os.TempDir().
 	Dir string
 
-	// Assets is the folder that has the programs. Empty means
-	// $KUBEBUILDER_ASSETS and then bin/testbed in the root of the module that
-	// the working directory is in.
+	// Assets is the folder with the programs. Empty means $KUBEBUILDER_ASSETS and then
+	// bin/testbed in the root of the current module.
 	Assets string
 }
 
-// Flags are extra command-line flags per part, such as
+// Flags are extra command-line flags per part, for example
 // "--node-monitor-grace-period=4s".
 type Flags struct {
 	Etcd, APIServer, ControllerManager, Scheduler, Kwok []string
 }
 
-// NodesResource, PodsResource and LeasesResource are what tests record most.
+// NodesResource, PodsResource and LeasesResource are the resources that tests record most.
 var (
 	NodesResource  = schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
 	PodsResource   = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
 	LeasesResource = schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}
 )
 
-// Validate says everything that is wrong with the configuration.
+// Validate returns all problems of the configuration.
 func (c Config) Validate() error {
 	var errs []error
 	for _, part := range []struct {
@@ -93,7 +90,7 @@ func (c Config) Validate() error {
 		case r.Resource != strings.ToLower(r.Resource) || strings.Contains(r.Resource, "/"):
 			errs = append(errs, fmt.Errorf("%s: %q is not a resource in lower-case plural, such as nodes", field, r.Resource))
 		case r.Group == "events.k8s.io":
-			// One resource in two groups; it is stored as the older one.
+			// Events are a resource in two groups; they are stored in the older one.
 			errs = append(errs, fmt.Errorf("%s: events are stored as group \"\", version v1; name them so", field))
 		case slices.ContainsFunc(c.Record[:i], func(o schema.GroupVersionResource) bool { return o.GroupResource() == r.GroupResource() }):
 			errs = append(errs, fmt.Errorf("%s: %s is named twice", field, r.GroupResource()))

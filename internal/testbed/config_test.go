@@ -10,7 +10,7 @@ import (
 )
 
 func TestConfig(t *testing.T) {
-	t.Run("names everything that is wrong", func(t *testing.T) {
+	t.Run("reports all problems", func(t *testing.T) {
 		for _, test := range []struct {
 			cfg  Config
 			want string // in the error; empty for none
@@ -39,7 +39,7 @@ func TestConfig(t *testing.T) {
 		}
 	})
 
-	t.Run("is refused by Start before anything is made", func(t *testing.T) {
+	t.Run("is refused by Start before anything is created", func(t *testing.T) {
 		folder := t.TempDir()
 		if _, err := Start(t.Context(), Config{Dir: folder, Flags: Flags{Kwok: []string{"--x"}}}); err == nil {
 			t.Fatal("no error")
@@ -79,7 +79,7 @@ func TestPrograms(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A module with another module in it, as this repository is.
+	// A module with another module in it, like this repository.
 	root := must(filepath.EvalSymlinks(t.TempDir()))(t)
 	write(filepath.Join(root, "go.mod"), "// the product\nmodule "+modulePath+"\n")
 	write(filepath.Join(root, "testbed", "go.mod"), "module "+modulePath+"/testbed\n")
@@ -106,7 +106,7 @@ func TestPrograms(t *testing.T) {
 		})
 	}
 
-	t.Run("that are missing are named, with the remedy", func(t *testing.T) {
+	t.Run("that are missing are reported, with instructions", func(t *testing.T) {
 		t.Setenv("KUBEBUILDER_ASSETS", "")
 		for _, name := range []string{"kube-apiserver", "kwok"} {
 			_, err := Config{}.findProgram(name)
@@ -116,7 +116,7 @@ func TestPrograms(t *testing.T) {
 		}
 	})
 
-	t.Run("that are missing outside the module are missed with the reason", func(t *testing.T) {
+	t.Run("that are missing outside the module are reported with the reason", func(t *testing.T) {
 		t.Setenv("KUBEBUILDER_ASSETS", "")
 		t.Chdir(t.TempDir())
 		if _, err := (Config{}).findProgram("etcd"); err == nil || !strings.Contains(err.Error(), "outside "+modulePath) {

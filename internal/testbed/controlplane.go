@@ -6,14 +6,13 @@ import (
 	"strconv"
 )
 
-// serviceIP is the first address of the service range: the one that the
-// service "kubernetes" gets.
+// serviceIP is the first address of the service range, which the service "kubernetes" gets.
 var serviceIP = net.IPv4(10, 0, 0, 1)
 
-// tokenIssuer is who vouches for the tokens of service accounts, and for whom they are.
+// tokenIssuer is the issuer and the audience of service account tokens.
 const tokenIssuer = "https://kubernetes.default.svc"
 
-// The names under which the components work.
+// The user names of the components.
 const (
 	adminUser             = "admin"
 	controllerManagerUser = "system:kube-controller-manager"
@@ -22,10 +21,10 @@ const (
 	kubeletClientUser     = "kube-apiserver-kubelet-client"
 )
 
-// etcdPart listens on a Unix socket: nobody else can take its address, nobody
-// outside the cluster's folder can reach its data, and no certificates are
-// needed to keep it so. It refuses to advertise such an address, but a lone
-// member advertises to nobody, so it is told a port that does not answer.
+// etcdPart listens on a Unix socket: no other process can take its address, its data is
+// reachable only from the cluster's folder, and it needs no certificates. etcd refuses to
+// advertise a socket. A single member advertises to no peer, so it gets a port that does
+// not answer.
 func (c *Cluster) etcdPart() *Part {
 	const nobody = "http://127.0.0.1:1"
 	return c.part("etcd", socketProber(c.etcdSocket()).ok("http://etcd/health"), c.cfg.Flags.Etcd,
@@ -39,15 +38,15 @@ func (c *Cluster) etcdPart() *Part {
 		"--unsafe-no-fsync", // the data need not survive the machine
 		"--quota-backend-bytes=8589934592",
 		"--log-level=warn",
-		// A lone member elects itself, but not before the timeout of an
-		// election is over: a second of every start, by default.
+		// A single member elects itself, but only after the election timeout: a second of
+		// every start, by default.
 		"--heartbeat-interval=10",
 		"--election-timeout=50",
 	)
 }
 
-// apiServerPart counts as ready when its namespaces stand as well: they are
-// made after /readyz says yes, and the first thing a test does may need one.
+// apiServerPart is ready when its namespaces exist: the API server creates them after
+// /readyz succeeds, and a test may need them at once.
 func (c *Cluster) apiServerPart(port *port) *Part {
 	flags := []string{
 		"--etcd-servers=unix://" + c.etcdSocket(),
@@ -64,14 +63,15 @@ func (c *Cluster) apiServerPart(port *port) *Part {
 		"--enable-admission-plugins=NodeRestriction",
 		"--service-cluster-ip-range=10.0.0.0/24",
 		"--allow-privileged=true",
-		// Endpoints may not point at loopback, and nothing else is listened on.
+		// Endpoints may not be loopback addresses, but the API server listens only there.
 		"--advertise-address=127.0.0.1",
 		"--endpoint-reconciler-type=none",
-		// For logs of pods, and into them: a name of a node here is nobody's on the network.
+		// For logs of pods and exec: node names do not resolve on the network.
 		"--kubelet-client-certificate=" + c.conf("kubelet-client.crt"),
 		"--kubelet-client-key=" + c.conf("kubelet-client.key"),
 		"--kubelet-preferred-address-types=InternalIP",
-		// The API server finds the pods behind a webhook by itself: nobody plays kube-proxy.
+		// The API server finds the pods behind a webhook itself, because there is no
+		// kube-proxy.
 		"--enable-aggregator-routing=true",
 	}
 	if !c.cfg.ControllerManager {
@@ -81,7 +81,7 @@ func (c *Cluster) apiServerPart(port *port) *Part {
 		flags = append(flags,
 			"--audit-policy-file="+c.conf("audit-policy.json"),
 			"--audit-log-path="+c.recorder.audit.path,
-			"--audit-log-mode=blocking", // what is answered is in the log, and what is in work too
+			"--audit-log-mode=blocking", // all answered and running requests are in the log
 			"--audit-log-maxsize=1048576",
 		)
 	}
@@ -98,14 +98,14 @@ func (c *Cluster) apiServerPart(port *port) *Part {
 	return part
 }
 
-// controllerManagerPart counts as ready when it has made the first service
-// account: from then on pods can be created.
+// controllerManagerPart is ready when it has created the first service account: then pods
+// can be created.
 func (c *Cluster) controllerManagerPart(port *port) *Part {
 	return c.part("kube-controller-manager", c.prober.ok(
 		"https://"+port.address()+"/healthz",
 		c.admin.Host+"/api/v1/namespaces/default/serviceaccounts/default",
 	), c.cfg.Flags.ControllerManager, append(c.componentFlags(port, "controller-manager"),
-		"--use-service-account-credentials=true", // each controller under its own name, as in most clusters
+		"--use-service-account-credentials=true", // each controller has its own user, as in most clusters
 		"--service-account-private-key-file="+c.conf("service-account.key"),
 		"--root-ca-file="+c.conf("ca.crt"),
 	)...)
@@ -116,7 +116,7 @@ func (c *Cluster) schedulerPart(port *port) *Part {
 		c.cfg.Flags.Scheduler, c.componentFlags(port, "scheduler")...)
 }
 
-// componentFlags are those that the controller manager and the scheduler share.
+// componentFlags are the common flags of the controller manager and the scheduler.
 func (c *Cluster) componentFlags(port *port, name string) []string {
 	kubeconfig := c.conf(name + ".kubeconfig")
 	return []string{
@@ -127,8 +127,8 @@ func (c *Cluster) componentFlags(port *port, name string) []string {
 		"--secure-port=" + strconv.Itoa(port.number),
 		"--tls-cert-file=" + c.conf("server.crt"),
 		"--tls-private-key-file=" + c.conf("server.key"),
-		"--leader-elect=false", // there is one of it; a restart should not wait for its own old lease
-		"--kube-api-qps=1000",  // the default of 20 a second would be what a test measures
+		"--leader-elect=false", // there is only one; a restart should not wait for its own old lease
+		"--kube-api-qps=1000",  // the default of 20 would limit what a test measures
 		"--kube-api-burst=2000",
 	}
 }
@@ -144,7 +144,7 @@ func (c *Cluster) part(name string, ready check, extra []string, flags ...string
 	}
 }
 
-// programNames lists what the configuration needs.
+// programNames lists the programs that the configuration needs.
 func (c Config) programNames() []string {
 	names := []string{"etcd", "kube-apiserver", "kubectl"}
 	if c.ControllerManager {
@@ -163,7 +163,7 @@ func (c *Cluster) etcdSocket() string { return c.folder.at("etcd.sock") }
 
 func (c *Cluster) conf(name string) string { return c.folder.at("conf", name) }
 
-// writeConf puts everything on disk that the parts read.
+// writeConf writes all files that the parts read.
 func (c *Cluster) writeConf() error {
 	serviceAccountKey, err := newKey()
 	if err != nil {

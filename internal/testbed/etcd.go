@@ -10,8 +10,8 @@ import (
 	"net/http"
 )
 
-// etcdClient speaks the JSON side of etcd's API, which spares the module the
-// gRPC client and all that it drags along.
+// etcdClient uses the JSON gateway of etcd's API, so that the module does not need the gRPC
+// client with its dependencies.
 type etcdClient struct{ http *http.Client }
 
 func newEtcdClient(socket string) etcdClient {
@@ -32,16 +32,15 @@ type etcdKV struct {
 	ModRevision    int64  `json:"mod_revision,string"`
 }
 
-// errCompacted says that etcd has forgotten what was asked for.
+// errCompacted says that etcd no longer has the requested revisions.
 var errCompacted = errors.New("etcd has compacted away the changes that come next")
 
-// everyKey is the range from the first key to the last. That nothing is left
-// out makes every revision visible, so that a watcher knows how far it is.
+// everyKey is the range of all keys. It makes every revision visible, so that a watcher
+// knows its position.
 var everyKey = []byte{0}
 
-// watch hands over the writes from a revision on, all those of one revision
-// together, until the stream breaks; errCompacted is the only break that a new
-// watch would not mend.
+// watch calls each with the writes from a revision on, grouped by revision, until the
+// stream breaks. errCompacted is the only error that a new watch cannot fix.
 func (e etcdClient) watch(ctx context.Context, from int64, each func([]etcdEvent)) error {
 	body, err := e.post(ctx, "/v3/watch", map[string]any{"create_request": map[string]any{
 		"key": everyKey, "range_end": everyKey, "start_revision": from, "prev_kv": true,

@@ -14,40 +14,40 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Fault is what befalls a request.
+// Fault is an error that a proxy injects into a request.
 type Fault struct {
 	name   string
-	strike func(*strike)
+	inject func(*injection)
 }
 
-// strike is a fault that meets a request.
-type strike struct {
+// injection is a fault with the request that it affects.
+type injection struct {
 	w       http.ResponseWriter
 	r       *http.Request
 	asked   Request
-	forward http.Handler    // the way to the API server
+	forward http.Handler    // forwards to the API server
 	lifted  <-chan struct{} // closed when the rule is lifted
 }
 
 // String returns the name of the fault.
 func (f Fault) String() string { return f.name }
 
-// Delay lets the request through after a while, or when the rule is lifted.
+// Delay forwards the request after a while, or when the rule is lifted.
 func Delay(d time.Duration) Fault {
-	return Fault{"delay of " + d.String(), func(s *strike) {
+	return Fault{"delay of " + d.String(), func(s *injection) {
 		wait := time.NewTimer(d)
 		defer wait.Stop()
 		s.holdUntil(wait.C)
 	}}
 }
 
-// Hold lets the request through when the rule is lifted, and not before.
+// Hold forwards the request when the rule is lifted.
 func Hold() Fault {
-	return Fault{"hold", func(s *strike) { s.holdUntil(nil) }}
+	return Fault{"hold", func(s *injection) { s.holdUntil(nil) }}
 }
 
-// TooManyRequests answers 429 in the API server's stead. Mind that client-go
-// obeys: it waits that long and tries again, up to ten times.
+// TooManyRequests answers 429 in place of the API server. client-go obeys: it waits that
+// long and retries, up to ten times.
 func TooManyRequests(retryAfter time.Duration) Fault {
 	seconds := int(retryAfter.Round(time.Second).Seconds())
 	return answer("429", func(Request) *apierrors.StatusError {
@@ -55,15 +55,15 @@ func TooManyRequests(retryAfter time.Duration) Fault {
 	})
 }
 
-// InternalError answers 500 in the API server's stead.
+// InternalError answers 500 in place of the API server.
 func InternalError() Fault {
 	return answer("500", func(Request) *apierrors.StatusError {
 		return apierrors.NewInternalError(fmt.Errorf("the testbed's proxy says so"))
 	})
 }
 
-// Conflict answers 409 in the API server's stead, as it would if somebody else
-// had been faster.
+// Conflict answers 409 in place of the API server, as after a faster write of another
+// client.
 func Conflict() Fault {
 	return answer("409", func(r Request) *apierrors.StatusError {
 		return apierrors.NewConflict(schema.GroupResource{Group: r.Group, Resource: r.Resource}, r.Name,
@@ -71,31 +71,31 @@ func Conflict() Fault {
 	})
 }
 
-// CutRequest breaks the request off before the API server has seen it.
+// CutRequest cuts the connection before the API server has seen the request.
 func CutRequest() Fault {
-	return Fault{"cut before the request", func(*strike) { panic(http.ErrAbortHandler) }}
+	return Fault{"cut before the request", func(*injection) { panic(http.ErrAbortHandler) }}
 }
 
-// CutResponse lets the request through and breaks the answer off: what was
-// asked for has happened, and the client does not know.
+// CutResponse forwards the request and cuts the connection before the response: the write
+// has happened, and the client does not know.
 func CutResponse() Fault {
-	return Fault{"cut before the response", func(s *strike) { s.forward.ServeHTTP(make(cutWriter), s.r) }}
+	return Fault{"cut before the response", func(s *injection) { s.forward.ServeHTTP(make(cutWriter), s.r) }}
 }
 
-// cutWriter breaks off as soon as it is to pass on an answer.
+// cutWriter cuts the connection when the response starts.
 type cutWriter http.Header
 
 func (w cutWriter) Header() http.Header     { return http.Header(w) }
 func (cutWriter) Write([]byte) (int, error) { panic(http.ErrAbortHandler) }
 func (cutWriter) WriteHeader(code int) {
-	if code >= http.StatusOK { // what comes before is not the answer yet
+	if code >= http.StatusOK { // earlier codes are informational
 		panic(http.ErrAbortHandler)
 	}
 }
 
-// answer makes a fault of an error of the API.
+// answer makes a fault from an API error.
 func answer(name string, status func(Request) *apierrors.StatusError) Fault {
-	return Fault{name, func(s *strike) {
+	return Fault{name, func(s *injection) {
 		body := status(s.asked).Status()
 		body.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
 		s.w.Header().Set("Content-Type", "application/json")
@@ -107,9 +107,9 @@ func answer(name string, status func(Request) *apierrors.StatusError) Fault {
 	}}
 }
 
-// holdUntil lets the request through when the time has come or the rule is
-// lifted, and gives up when its client does.
-func (s *strike) holdUntil(due <-chan time.Time) {
+// holdUntil forwards the request at the due time or when the rule is lifted. It gives up
+// when the client does.
+func (s *injection) holdUntil(due <-chan time.Time) {
 	select {
 	case <-due:
 	case <-s.lifted:
@@ -119,47 +119,47 @@ func (s *strike) holdUntil(due <-chan time.Time) {
 	s.forward.ServeHTTP(s.w, s.r)
 }
 
-// Rule strikes the requests that match with a fault.
+// Rule injects a fault into matching requests.
 type Rule struct {
 	match func(Request) bool
 	fault Fault
 
-	mu     sync.Mutex
-	left   int // strikes to go; negative when there is no limit
-	struck int
-	moved  chan struct{} // closed, and replaced, at every strike
-	lifted chan struct{} // closed when the rule is lifted
-	lift   sync.Once
+	mu      sync.Mutex
+	left    int // remaining injections; negative without a limit
+	numHits int
+	moved   chan struct{} // closed, and replaced, at every injection
+	lifted  chan struct{} // closed when the rule is lifted
+	lift    sync.Once
 }
 
-// Struck returns how many requests the rule has struck so far.
-func (r *Rule) Struck() int {
+// Hits returns how many requests the rule has affected so far.
+func (r *Rule) Hits() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.struck
+	return r.numHits
 }
 
-// Wait waits until the rule has struck n requests.
+// Wait waits until the rule has affected n requests.
 func (r *Rule) Wait(ctx context.Context, n int) error {
 	for {
 		r.mu.Lock()
-		struck, moved := r.struck, r.moved
+		numHits, moved := r.numHits, r.moved
 		r.mu.Unlock()
-		if struck >= n {
+		if numHits >= n {
 			return nil
 		}
 		select {
 		case <-moved:
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for %d strikes of the %s, after %d: %w", n, r.fault, struck, context.Cause(ctx))
+			return fmt.Errorf("waiting for %d hits of the %s, after %d: %w", n, r.fault, numHits, context.Cause(ctx))
 		}
 	}
 }
 
-// Lift ends the rule. Requests that it holds go on their way.
+// Lift ends the rule. Held requests continue.
 func (r *Rule) Lift() { r.lift.Do(func() { close(r.lifted) }) }
 
-// hits says whether the rule strikes the request, and counts it.
+// hits reports whether the rule affects the request, and counts it.
 func (r *Rule) hits(asked Request) bool {
 	select {
 	case <-r.lifted:
@@ -175,7 +175,7 @@ func (r *Rule) hits(asked Request) bool {
 		return false
 	}
 	r.left--
-	r.struck++
+	r.numHits++
 	close(r.moved)
 	r.moved = make(chan struct{})
 	return true

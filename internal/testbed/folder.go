@@ -9,30 +9,29 @@ import (
 
 const folderPrefix = "autohealer-testbed-"
 
-// maxFolder keeps etcd's socket within the 108 bytes that the kernel allows
-// for the path of one.
+// maxFolder keeps the path of etcd's socket within the kernel's limit of 108 bytes.
 const maxFolder = 90
 
-// folder is where everything of one cluster stands.
+// folder has all files of a cluster.
 type folder struct {
 	path string
-	lock *os.File // held for as long as this process uses the folder
+	lock *os.File // held while this process uses the folder
 }
 
-// newFolder makes a folder in parent, and clears away those whose owners were
-// killed before they could: their processes are gone, their data would pile up.
+// newFolder creates a folder in parent, and removes the folders of killed processes, so
+// that their data does not pile up.
 func newFolder(parent string) (*folder, error) {
 	if parent == "" {
 		parent = os.TempDir()
 	}
 	parent, err := filepath.Abs(parent)
 	if err != nil {
-		return nil, fmt.Errorf("making the cluster's folder: %w", err)
+		return nil, fmt.Errorf("creating the cluster's folder: %w", err)
 	}
 	sweep(parent)
 	path, err := os.MkdirTemp(parent, folderPrefix)
 	if err != nil {
-		return nil, fmt.Errorf("making the cluster's folder: %w", err)
+		return nil, fmt.Errorf("creating the cluster's folder: %w", err)
 	}
 	f := &folder{path: path}
 	if err := f.prepare(); err != nil {
@@ -51,8 +50,8 @@ func (f *folder) prepare() error {
 			return err
 		}
 	}
-	// The lock is taken before the file gets the name by which a sweep of
-	// another process looks for it, or that one would find it free.
+	// The file is locked before it gets its final name. Otherwise a sweep of another
+	// process could find it unlocked.
 	lock, err := os.Create(f.at("lock.new"))
 	if err != nil {
 		return err
@@ -69,10 +68,10 @@ func (f *folder) at(elements ...string) string {
 	return filepath.Join(append([]string{f.path}, elements...)...)
 }
 
-// log returns the file that gets the output of a part.
+// log returns the file for the output of a part.
 func (f *folder) log(name string) string { return f.at("logs", name+".log") }
 
-// write puts a file into conf, for the eyes of this user only, and returns its path.
+// write writes a file into conf, readable by this user only, and returns its path.
 func (f *folder) write(name string, content []byte) (string, error) {
 	path := f.at("conf", name)
 	return path, os.WriteFile(path, content, 0o600)
@@ -84,8 +83,8 @@ func (f *folder) remove() {
 	_ = os.RemoveAll(f.path)
 }
 
-// keepLogs deletes everything but the logs and returns where they are. Without
-// its lock file the folder is nobody's to sweep.
+// keepLogs deletes everything except the logs and returns their folder. No sweep removes a
+// folder without a lock file.
 func (f *folder) keepLogs() string {
 	entries, _ := os.ReadDir(f.path)
 	for _, entry := range entries {
@@ -103,7 +102,7 @@ func (f *folder) unlock() {
 	}
 }
 
-// sweep removes the folders in parent whose lock nobody holds any more.
+// sweep removes the folders in parent whose lock is free.
 func sweep(parent string) {
 	locks, _ := filepath.Glob(filepath.Join(parent, folderPrefix+"*", "lock"))
 	for _, path := range locks {
@@ -112,7 +111,7 @@ func sweep(parent string) {
 			continue
 		}
 		if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
-			// Logs that are kept lose their lock file before the lock is let go.
+			// A folder with kept logs loses its lock file before the lock is released.
 			if _, err := os.Stat(path); err == nil {
 				_ = os.RemoveAll(filepath.Dir(path))
 			}

@@ -19,7 +19,7 @@ func newGate(l net.Listener) *gate {
 	return &gate{Listener: l, conns: make(map[net.Conn]struct{})}
 }
 
-// Accept waits for the next connection that may come in.
+// Accept waits for the next accepted connection.
 func (g *gate) Accept() (net.Conn, error) {
 	for {
 		conn, err := g.Listener.Accept()
@@ -67,8 +67,7 @@ func (g *gate) refusals() int {
 	return g.refused
 }
 
-// reset closes a connection the hard way: the other side hears of it at once,
-// as an error and not as an end.
+// reset closes a connection with a reset: the other side gets an error at once.
 func reset(conn net.Conn) {
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)
@@ -76,7 +75,7 @@ func reset(conn net.Conn) {
 	_ = conn.Close()
 }
 
-// gatedConn is forgotten by its gate when it is closed.
+// gatedConn removes itself from its gate when it is closed.
 type gatedConn struct {
 	net.Conn
 	gate *gate

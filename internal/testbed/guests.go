@@ -10,16 +10,15 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// ServiceAddress is where pods find the API server: the address and the port of
-// the service "kubernetes". Nobody listens there, unless somebody sees to it.
+// ServiceAddress is where pods find the API server: the address and the port of the service
+// "kubernetes". No process listens there by default.
 var ServiceAddress = netip.AddrPortFrom(netip.AddrFrom4([4]byte(serviceIP.To4())), 443)
 
-// Program returns the path of one that stands beside those of the control plane.
+// Program returns the path of a program in the folder of the control plane's programs.
 func (c *Cluster) Program(name string) (string, error) { return c.cfg.findProgram(name) }
 
-// WriteNodeAccess writes into a folder what the kubelet of a node needs to know
-// the API server and to be known by it: ca.crt and kubeconfig, with the API server
-// at the address of its service.
+// WriteNodeAccess writes the kubelet's credentials and the CA into a folder: ca.crt and
+// kubeconfig, with the API server at its service address.
 func (c *Cluster) WriteNodeAccess(folder, node string) error {
 	pair, err := c.ca.client("system:node:"+node, "system:nodes")
 	if err != nil {
@@ -32,7 +31,7 @@ func (c *Cluster) WriteNodeAccess(folder, node string) error {
 	return writeKubeconfig(filepath.Join(folder, "kubeconfig"), node, server, &clientcmdapi.AuthInfo{ClientCertificateData: pair.cert, ClientKeyData: pair.key})
 }
 
-// NodeConfig returns the configuration of a client that works as the kubelet of a node.
+// NodeConfig returns the configuration of a client with the identity of a node's kubelet.
 func (c *Cluster) NodeConfig(node string) (*rest.Config, error) {
 	pair, err := c.ca.client("system:node:"+node, "system:nodes")
 	if err != nil {

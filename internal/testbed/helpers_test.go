@@ -16,10 +16,10 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// limit bounds the waits of the tests: long enough for two busy cores.
+// limit bounds the waits of the tests. It suits two busy cores.
 const limit = 30 * time.Second
 
-// etcdAlone returns a cluster of which only etcd runs, which is there in no time.
+// etcdAlone returns a cluster in which only etcd runs, which starts fast.
 func etcdAlone(tb testing.TB, cfg Config) *Cluster {
 	tb.Helper()
 	c := must(prepare(cfg))(tb)
@@ -38,10 +38,10 @@ func within(tb testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-// eventually waits until check finds nothing wrong any more.
+// eventually waits until check returns no error.
 func eventually(tb testing.TB, what string, check func() error) {
 	tb.Helper()
-	look := time.NewTicker(glance)
+	look := time.NewTicker(pollInterval)
 	defer look.Stop()
 	for deadline := time.Now().Add(limit); ; <-look.C {
 		err := check()
@@ -73,7 +73,7 @@ func clientFor(tb testing.TB, config *rest.Config) kubernetes.Interface {
 	return client
 }
 
-// createNode makes one node with a name of its own.
+// createNode creates a node with a unique name.
 func createNode(tb testing.TB, c *Cluster, prefix string) *corev1.Node {
 	tb.Helper()
 	nodes, err := c.CreateNodes(tb.Context(), Nodes{Count: 1, Prefix: prefix})
@@ -118,8 +118,8 @@ func (r Recording) about(name string) Recording {
 	return found
 }
 
-// processesOf returns the command lines of all processes that name the folder.
-// One that has ended and waits for init to collect it has no command line.
+// processesOf returns the command lines of all processes that name the folder. A zombie
+// process has no command line.
 func processesOf(folder string) []string {
 	var found []string
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")

@@ -12,44 +12,41 @@ import (
 )
 
 const (
-	// FakeNodeAnnotation with the value FakeNodeValue marks the nodes whose
-	// kubelet kwok plays. CreateNodes sets it. Mind that kwok overlooks a node
-	// that has no label at all.
+	// FakeNodeAnnotation with the value FakeNodeValue marks the nodes whose kubelet kwok
+	// simulates. CreateNodes sets it. kwok ignores a node without any label.
 	FakeNodeAnnotation = "kwok.x-k8s.io/node"
 
 	// FakeNodeValue is the value of FakeNodeAnnotation.
 	FakeNodeValue = "fake"
 
-	// SilentLabel makes kwok leave a node alone; see Silence.
+	// SilentLabel makes kwok ignore a node; see Silence.
 	SilentLabel = "testbed.autohealer/silent"
 
-	// UnreadyLabel on a node makes its kubelet say that it is not ready. A node that
-	// loses the label stays so until somebody sets its condition.
+	// UnreadyLabel on a node makes its kubelet report not ready. A node that loses the
+	// label stays so until its condition is set.
 	UnreadyLabel = "testbed.autohealer/unready"
 )
 
 //go:embed stages.yaml
 var kwokStages []byte
 
-// kwokPart plays the kubelets. That silent nodes are none of its business is
-// said by the selector and not in a stage, because kwok renews the leases of
-// all nodes that it manages, whatever the stages say.
+// kwokPart simulates the kubelets. The selector excludes silent nodes. A stage could not,
+// because kwok renews the leases of all nodes that it manages.
 func (c *Cluster) kwokPart(port *port) *Part {
 	return c.part("kwok", prober{client: c.prober.client}.ok("http://"+port.address()+"/readyz"), c.cfg.Flags.Kwok,
 		"--kubeconfig="+c.conf("kwok.kubeconfig"),
 		"--config="+c.conf("stages.yaml"),
 		"--manage-nodes-with-annotation-selector="+FakeNodeAnnotation+"="+FakeNodeValue,
 		"--manage-nodes-with-label-selector=!"+SilentLabel,
-		"--node-lease-duration-seconds=40", // the kubelet's default: renewed every ten
+		"--node-lease-duration-seconds=40", // the kubelet's default: renewed every ten seconds
 		"--server-address="+port.address(),
-		"--v=WARN", // or it tells of every lease that it renews
+		"--v=WARN", // otherwise it logs every renewed lease
 	)
 }
 
-// Silence makes the kubelet of a node go quiet, as if the machine had lost
-// power: no heartbeat, no lease, no pod started or removed. The controller
-// manager sets the node's conditions to Unknown when the grace period is over.
-// A pod whose grace period ran already when the silence began still goes.
+// Silence makes the kubelet of a node stop, as if the machine had lost power: no heartbeat,
+// no lease, no pod started or removed. The controller manager sets the node's conditions to
+// Unknown after the grace period. A pod that is already terminating is still removed.
 func (c *Cluster) Silence(ctx context.Context, node string) error {
 	if err := c.label(ctx, node, SilentLabel, new("true")); err != nil {
 		return fmt.Errorf("silencing node %s: %w", node, err)
@@ -57,7 +54,7 @@ func (c *Cluster) Silence(ctx context.Context, node string) error {
 	return nil
 }
 
-// Wake ends the silence of a node: it reports that it is ready again.
+// Wake ends the silence of a node: it reports Ready again.
 func (c *Cluster) Wake(ctx context.Context, node string) error {
 	if err := c.label(ctx, node, SilentLabel, nil); err != nil {
 		return fmt.Errorf("waking node %s: %w", node, err)
@@ -75,7 +72,7 @@ func (c *Cluster) label(ctx context.Context, node, key string, value *string) er
 	return err
 }
 
-// allowKwok gives kwok's user the rights that kubelets have, and no more.
+// allowKwok gives kwok's user the rights of kubelets, and no more.
 func (c *Cluster) allowKwok(ctx context.Context) error {
 	role := &rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{Name: kwokUser},
@@ -93,7 +90,7 @@ func (c *Cluster) allowKwok(ctx context.Context) error {
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: kwokUser}},
 	}
 	if _, err := c.client.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("making kwok's role: %w", err)
+		return fmt.Errorf("creating kwok's role: %w", err)
 	}
 	if _, err := c.client.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("binding kwok's role: %w", err)

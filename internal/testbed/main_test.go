@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// playParent makes the test binary start a cluster in the folder that the
-// variable names, say so, and wait to be killed.
+// playParent makes the test binary start a cluster in the folder that the variable names,
+// print it, and wait to be killed.
 const playParent = "TESTBED_TEST_PLAY_PARENT"
 
 func TestMain(m *testing.M) {

@@ -23,38 +23,37 @@ const (
 	// fieldManager owns what the testbed itself writes.
 	fieldManager = "testbed"
 
-	// creators is how many nodes are made at a time. More of them do not make
-	// an API server on two cores any faster.
+	// creators is how many nodes are created at a time. More do not make an API server on
+	// two cores faster.
 	creators = 16
 )
 
-// Nodes describes a set of nodes that look like real ones: Ready, with
-// capacity, addresses and the labels that every kubelet sets.
+// Nodes describes a set of realistic nodes: Ready, with capacity, addresses and the labels
+// that every kubelet sets.
 type Nodes struct {
-	// Count is how many there are.
+	// Count is the number of nodes.
 	Count int
 
-	// Prefix and First make the names: node-0001, node-0002 and so on when both
-	// are left empty.
+	// Prefix and First determine the names. The default is node-0001, node-0002 and so on.
 	Prefix string
 	First  int
 
-	// Zones and Pools are dealt out in turn: every zone gets each pool. Empty
-	// means three zones, zone-a to zone-c, and one pool, default.
+	// Zones and Pools are assigned in turn: every zone gets each pool. Empty means three
+	// zones, zone-a to zone-c, and one pool, default.
 	Zones, Pools []string
 
 	// Labels and Annotations are set on every node.
 	Labels, Annotations map[string]string
 
-	// Images is how many container images each node has seen, and Conditions
-	// are set beside the four of the kubelet. A real node of 15 KB has some 50
-	// images and 6 conditions more; RealNodes returns such a set.
+	// Images is the number of container images on each node. Conditions are set in addition
+	// to the four of the kubelet. A real node of 15 KB has about 50 images and 6 more
+	// conditions; see RealNodes.
 	Images     int
 	Conditions []corev1.NodeCondition
 }
 
-// RealNodes returns a set of nodes that are as large as real ones, about 15 KB
-// each: 50 images, and 10 conditions.
+// RealNodes returns a set of nodes of realistic size, about 15 KB each: 50 images, and 10
+// conditions.
 func RealNodes(count int) Nodes {
 	nodes := Nodes{Count: count, Images: 50}
 	for _, kind := range []string{"KernelDeadlock", "ReadonlyFilesystem", "CorruptDockerOverlay2", "FrequentKubeletRestart", "FrequentContainerdRestart", "NTPProblem"} {
@@ -68,7 +67,7 @@ func RealNodes(count int) Nodes {
 	return nodes
 }
 
-// Validate says everything that is wrong with the description.
+// Validate returns all problems of the description.
 func (n Nodes) Validate() error {
 	var errs []error
 	for _, number := range []struct {
@@ -87,8 +86,8 @@ func (n Nodes) Validate() error {
 	return errors.Join(errs...)
 }
 
-// CreateNodes makes the nodes and returns them as the API server knows them, in
-// the order of their names. Where kwok runs, it plays their kubelets.
+// CreateNodes creates the nodes and returns them as stored, in the order of their names. If
+// kwok runs, it simulates their kubelets.
 func (c *Cluster) CreateNodes(ctx context.Context, nodes Nodes) ([]*corev1.Node, error) {
 	if err := nodes.Validate(); err != nil {
 		return nil, fmt.Errorf("creating nodes: %w", err)
@@ -128,8 +127,8 @@ func (c *Cluster) CreateNodes(ctx context.Context, nodes Nodes) ([]*corev1.Node,
 	return created, nil
 }
 
-// SetCondition writes one condition of a node's status and leaves the others
-// alone, as an agent on the node would. Times that are left zero become now.
+// SetCondition writes one condition of a node's status and leaves the others alone, like an
+// agent on the node. Zero times become now.
 func (c *Cluster) SetCondition(ctx context.Context, node string, condition corev1.NodeCondition) error {
 	now := metav1.Now()
 	if condition.LastHeartbeatTime.IsZero() {
@@ -142,7 +141,7 @@ func (c *Cluster) SetCondition(ctx context.Context, node string, condition corev
 	if err != nil {
 		return fmt.Errorf("setting %s of node %s: %w", condition.Type, node, err)
 	}
-	// Conditions are merged by type: the patch names the only one that changes.
+	// Conditions are merged by type: the patch has only the changed condition.
 	if _, err := c.client.CoreV1().Nodes().Patch(ctx, node, types.StrategicMergePatchType, patch,
 		metav1.PatchOptions{FieldManager: fieldManager}, "status"); err != nil {
 		return fmt.Errorf("setting %s of node %s: %w", condition.Type, node, err)
@@ -202,8 +201,8 @@ func (n Nodes) node(i int, now time.Time) *corev1.Node {
 	}
 }
 
-// conditions returns those of the kubelet and the ones of the set. The node
-// joined a while ago and has been well since.
+// conditions returns the conditions of the kubelet and of the set. The node joined a while
+// ago and has been healthy since.
 func (n Nodes) conditions(now time.Time) []corev1.NodeCondition {
 	conditions := append([]corev1.NodeCondition{
 		{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasSufficientMemory", Message: "kubelet has sufficient memory available"},
@@ -222,7 +221,7 @@ func (n Nodes) conditions(now time.Time) []corev1.NodeCondition {
 	return conditions
 }
 
-// images returns n images, each under a tag and a digest as the kubelet lists them.
+// images returns n images, each with a tag and a digest, as the kubelet lists them.
 func images(n int) []corev1.ContainerImage {
 	images := make([]corev1.ContainerImage, n)
 	for i := range images {
@@ -236,7 +235,7 @@ func images(n int) []corev1.ContainerImage {
 	return images
 }
 
-// orDefault returns values, or the defaults when nothing is in them.
+// orDefault returns values, or the defaults if values is empty.
 func orDefault(values []string, defaults ...string) []string {
 	if strings.Join(values, "") == "" {
 		return defaults

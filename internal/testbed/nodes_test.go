@@ -41,7 +41,7 @@ func TestNodes(t *testing.T) {
 		}
 	})
 
-	t.Run("are as large as real ones when asked", func(t *testing.T) {
+	t.Run("have realistic sizes on request", func(t *testing.T) {
 		node := RealNodes(1).node(0, time.Now())
 		if n := len(node.Status.Conditions); n != 10 {
 			t.Errorf("%d conditions, not 10", n)
@@ -52,7 +52,7 @@ func TestNodes(t *testing.T) {
 		}
 	})
 
-	t.Run("that make no sense are refused", func(t *testing.T) {
+	t.Run("that are invalid are refused", func(t *testing.T) {
 		err := Nodes{Count: -1, Images: -2, Conditions: []corev1.NodeCondition{{Type: "X"}}}.Validate()
 		for _, want := range []string{"Count is -1", "Images is -2", "Conditions[0] needs"} {
 			if err == nil || !strings.Contains(err.Error(), want) {
@@ -65,7 +65,7 @@ func TestNodes(t *testing.T) {
 func TestCreateNodes(t *testing.T) {
 	c := New(t, Config{})
 
-	t.Run("makes what was described", func(t *testing.T) {
+	t.Run("creates the described nodes", func(t *testing.T) {
 		nodes, err := c.CreateNodes(t.Context(), Nodes{Count: 40, Prefix: "many", Labels: map[string]string{"team": "red"}, Annotations: map[string]string{"a": "b"}})
 		if err != nil {
 			t.Fatal(err)
@@ -82,7 +82,7 @@ func TestCreateNodes(t *testing.T) {
 				t.Errorf("%s: conditions %v", node.Name, node.Status.Conditions)
 			}
 			if len(node.Spec.Taints) != 0 {
-				t.Errorf("%s: taints %v, and nobody would lift them", node.Name, node.Spec.Taints)
+				t.Errorf("%s: taints %v, and no component would remove them", node.Name, node.Spec.Taints)
 			}
 			if node.Annotations["a"] != "b" || node.Annotations[FakeNodeAnnotation] != "" {
 				t.Errorf("%s: annotations %v", node.Name, node.Annotations)
@@ -90,7 +90,7 @@ func TestCreateNodes(t *testing.T) {
 		}
 	})
 
-	t.Run("says which node could not be made", func(t *testing.T) {
+	t.Run("says which node could not be created", func(t *testing.T) {
 		createNode(t, c, "twice")
 		if _, err := c.CreateNodes(t.Context(), Nodes{Count: 3, Prefix: "twice"}); err == nil || !strings.Contains(err.Error(), "creating node twice-0001") {
 			t.Errorf("error %v", err)

@@ -19,7 +19,7 @@ func TestOrphans(t *testing.T) {
 		folder, parent, output := startParent(t)
 		line, err := bufio.NewReader(output).ReadString('\n')
 		if err != nil || strings.TrimSpace(line) != "started: <nil>" {
-			t.Fatalf("the parent says %q (%v)", line, err)
+			t.Fatalf("the parent prints %q (%v)", line, err)
 		}
 		if running := processesOf(folder); len(running) != 5 {
 			t.Fatalf("5 processes expected, found %q", running)
@@ -39,7 +39,7 @@ func TestOrphans(t *testing.T) {
 		kill(t, parent)
 		eventually(t, "all children gone", func() error { return noProcessOf(folder) })
 
-		t.Run("and what they leave on disk is cleared away by the next start", func(t *testing.T) {
+		t.Run("and the next start removes their files", func(t *testing.T) {
 			if left, _ := filepath.Glob(filepath.Join(folder, folderPrefix+"*")); len(left) != 1 {
 				t.Fatalf("one folder expected, found %q", left)
 			}
@@ -51,8 +51,8 @@ func TestOrphans(t *testing.T) {
 		})
 	})
 
-	// The death signal follows the thread that forked, and a thread ends with
-	// the goroutine that was locked to it.
+	// The kernel sends the death signal when the thread that forked ends, and a thread ends
+	// with the goroutine that was locked to it.
 	t.Run("do not die with the thread that called Start", func(t *testing.T) {
 		var c *Cluster
 		thread := onThreadThatEnds(func() { c = etcdAlone(t, Config{}) })
@@ -68,19 +68,18 @@ func TestOrphans(t *testing.T) {
 	})
 }
 
-// onThreadThatEnds runs f and returns the thread that it ran on, which ends
-// after it.
+// onThreadThatEnds runs f and returns its thread, which ends afterwards.
 func onThreadThatEnds(f func()) int {
 	for {
 		thread := make(chan int)
 		go func() {
-			runtime.LockOSThread() // and never unlock
+			runtime.LockOSThread() // never unlocked
 			defer func() { thread <- unix.Gettid() }()
 			if unix.Gettid() != os.Getpid() {
 				f()
 			}
 		}()
-		// The main thread does not end, but nobody else gets to run on it any more.
+		// The main thread does not end, but no other goroutine runs on it.
 		if id := <-thread; id != os.Getpid() {
 			return id
 		}

@@ -15,38 +15,38 @@ import (
 )
 
 const (
-	// patience bounds the wait for a part that is starting. A healthy one takes
-	// a few seconds even when the machine is busy; this long means that it hangs.
-	patience = time.Minute
+	// maxWait bounds the wait for a starting part. A healthy part takes a few seconds even
+	// on a busy machine; this long means that it hangs.
+	maxWait = time.Minute
 
-	// glance is the time between two looks at a part that is starting. Every
-	// start waits half of it in vain, so it is short.
-	glance = 20 * time.Millisecond
+	// pollInterval is the time between two checks of a starting part. Every start wastes
+	// half of it, so it is short.
+	pollInterval = 20 * time.Millisecond
 )
 
-// Part is one process of the control plane, and the handle by which a test
-// breaks it. A fault that strikes nothing, such as killing what does not run,
-// is an error: a test that passes should have seen the fault.
+// Part is a process of the control plane. A test breaks it by its methods. A fault without
+// effect, for example killing a process that does not run, is an error: a passing test
+// should have seen the fault.
 type Part struct {
 	name, path string
 	args, env  []string
 	folder     string // the working directory
-	log        string // the file that gets its output
-	leads      bool   // to the process that is meant; see Program
+	log        string // the file for its output
+	leads      bool   // it wraps the actual process; see Program
 	ready      check
 	ended      func() // called when the process has ended; may be nil
 
 	mu      sync.Mutex
-	run     *run    // the latest one
-	crashes []error // ends that nobody asked for
+	run     *run    // the latest run
+	crashes []error // unexpected exits
 }
 
-// run is one life of the process.
+// run is one run of the process.
 type run struct {
 	process *os.Process
 	ended   chan struct{} // closed when it has ended
-	err     error         // how it ended; to be read once ended is closed
-	asked   bool          // the end was asked for; guarded by Part.mu
+	err     error         // the result; read it after ended is closed
+	asked   bool          // the test asked for the end; guarded by Part.mu
 }
 
 // String returns the name of the program.
@@ -57,21 +57,21 @@ func (p *Part) String() string {
 	return p.name
 }
 
-// PID returns the process, or 0 when it does not run.
+// PID returns the process ID, or 0 if it does not run.
 func (p *Part) PID() int {
 	r := p.current()
 	if r == nil {
 		return 0
 	}
-	pid, err := p.meant(r)
+	pid, err := p.target(r)
 	if err != nil {
 		return 0
 	}
 	return pid
 }
 
-// meant returns the process that signals are for.
-func (p *Part) meant(r *run) (int, error) {
+// target returns the process that gets the signals.
+func (p *Part) target(r *run) (int, error) {
 	if !p.leads {
 		return r.process.Pid, nil
 	}
@@ -82,13 +82,13 @@ func (p *Part) meant(r *run) (int, error) {
 	child, _, _ := strings.Cut(string(text), " ")
 	pid, err := strconv.Atoi(child)
 	if err != nil {
-		return 0, fmt.Errorf("process %d leads to none yet", r.process.Pid)
+		return 0, fmt.Errorf("process %d has not started its child yet", r.process.Pid)
 	}
 	return pid, nil
 }
 
-// Stop asks the process to end (SIGTERM) and waits until it has. A paused one
-// is woken to hear it.
+// Stop asks the process to exit (SIGTERM) and waits for it. A paused process is resumed
+// first.
 func (p *Part) Stop(ctx context.Context) error {
 	r, err := p.signal("stopping", syscall.SIGTERM, true)
 	if err != nil {
@@ -113,16 +113,16 @@ func (p *Part) Kill() error {
 	return nil
 }
 
-// Pause stops the clock of the process (SIGSTOP): its connections stay open and
-// nobody answers. It returns when the process stands still.
+// Pause stops the process (SIGSTOP): its connections stay open without responses. It
+// returns when the process has stopped.
 func (p *Part) Pause() error {
 	r := p.current()
 	if r == nil {
 		return fmt.Errorf("pausing %s: it does not run", p)
 	}
-	pid, err := p.meant(r)
+	pid, err := p.target(r)
 	if err == nil {
-		// Who leads to it stands still as well, and wakes it when woken.
+		// The wrapping process stops as well, and resumes its child when it is resumed.
 		err = freeze(pid, r.process.Pid)
 	}
 	if err != nil {
@@ -131,14 +131,14 @@ func (p *Part) Pause() error {
 	return nil
 }
 
-// Resume lets a paused process go on (SIGCONT).
+// Resume continues a paused process (SIGCONT).
 func (p *Part) Resume() error {
 	_, err := p.signal("resuming", syscall.SIGCONT, false)
 	return err
 }
 
-// Restart starts the process on the same port and data, and waits until it is
-// ready. One that still runs is stopped first.
+// Restart starts the process on the same port and data, and waits until it is ready. A
+// running process is stopped first.
 func (p *Part) Restart(ctx context.Context) error {
 	if p.current() != nil {
 		if err := p.Stop(ctx); err != nil {
@@ -156,9 +156,9 @@ func (p *Part) start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("starting %s: %w", p, err)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not ready after %s", patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, maxWait, fmt.Errorf("not ready after %s", maxWait))
 	defer cancel()
-	look := time.NewTicker(glance)
+	look := time.NewTicker(pollInterval)
 	defer look.Stop()
 	for {
 		notReady := p.ready(ctx)
@@ -180,7 +180,7 @@ func (p *Part) launch() (*run, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.run != nil && !p.run.hasEnded() {
-		return nil, errors.New("it runs already")
+		return nil, errors.New("it is already running")
 	}
 	log, err := os.OpenFile(p.log, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -190,8 +190,8 @@ func (p *Part) launch() (*run, error) {
 
 	cmd := exec.Command(p.path, p.args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = p.folder, log, log
-	// Nothing of the caller's environment: a control plane must not depend on
-	// whose shell started it.
+	// Nothing of the caller's environment: a control plane must not depend on the shell
+	// that started it.
 	cmd.Env = append([]string{"HOME=" + p.folder, "PATH=" + os.Getenv("PATH")}, p.env...)
 
 	r := &run{ended: make(chan struct{})}
@@ -199,7 +199,7 @@ func (p *Part) launch() (*run, error) {
 	go func() {
 		defer close(r.ended)
 		if r.err = runTethered(cmd, func(err error) { started <- err }); r.err == nil {
-			r.err = errors.New("exit status 0") // nobody here is meant to finish
+			r.err = errors.New("exit status 0") // no part is expected to finish
 		}
 		if p.ended != nil {
 			p.ended()
@@ -214,17 +214,17 @@ func (p *Part) launch() (*run, error) {
 	return r, nil
 }
 
-// noteEnd keeps the end of a run that nobody asked for.
+// noteEnd stores an unexpected exit.
 func (p *Part) noteEnd(r *run) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if r.process == nil || r.asked { // never started, or as it should be
+	if r.process == nil || r.asked { // never started, or expected
 		return
 	}
 	p.crashes = append(p.crashes, fmt.Errorf("%s ended by itself: %w\n%s", p, r.err, tail(p.log)))
 }
 
-// current returns the run that is alive, or nil.
+// current returns the running run, or nil.
 func (p *Part) current() *run {
 	if p == nil {
 		return nil
@@ -247,8 +247,8 @@ func (p *Part) signal(action string, sig syscall.Signal, ends bool) (*run, error
 		p.mu.Lock()
 		r.asked = true
 		p.mu.Unlock()
-		// Who leads to nobody yet leaves nobody behind.
-		if pid, err := p.meant(r); err == nil && p.leads {
+		// A wrapper without a child leaves no process behind.
+		if pid, err := p.target(r); err == nil && p.leads {
 			send = func(os.Signal) error { return syscall.Kill(pid, sig) }
 		}
 	}
@@ -258,7 +258,7 @@ func (p *Part) signal(action string, sig syscall.Signal, ends bool) (*run, error
 	return r, nil
 }
 
-// crashed returns the ends of the process that nobody asked for.
+// crashed returns the unexpected exits of the process.
 func (p *Part) crashed() error {
 	if p == nil {
 		return nil

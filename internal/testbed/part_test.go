@@ -74,7 +74,7 @@ func TestPart(t *testing.T) {
 		select {
 		case err := <-answer:
 			t.Errorf("an answer while paused: %v", err)
-		case <-time.After(200 * time.Millisecond): // as long as it likes: nobody is there to answer
+		case <-time.After(200 * time.Millisecond): // no response is expected
 		}
 		if err := c.APIServer.Resume(); err != nil {
 			t.Fatal(err)
@@ -102,7 +102,7 @@ func TestPart(t *testing.T) {
 		createNode(t, c, "after-the-pauses")
 	})
 
-	t.Run("does not hear a Ctrl-C that is meant for the test", func(t *testing.T) {
+	t.Run("does not get a Ctrl-C for the test", func(t *testing.T) {
 		mine := syscall.Getpgrp()
 		for _, part := range []*Part{c.APIServer, c.Etcd} {
 			if group := must(syscall.Getpgid(part.PID()))(t); group == mine {
@@ -111,7 +111,7 @@ func TestPart(t *testing.T) {
 		}
 	})
 
-	t.Run("that is not there is an error and not a panic", func(t *testing.T) {
+	t.Run("that does not exist is an error and not a panic", func(t *testing.T) {
 		for _, fault := range []func() error{
 			c.Kwok.Kill, c.Kwok.Pause, c.Kwok.Resume,
 			func() error { return c.Kwok.Stop(t.Context()) },
@@ -148,7 +148,7 @@ func TestPartThatFails(t *testing.T) {
 		}
 	})
 
-	t.Run("to get ready in time says what it lacked", func(t *testing.T) {
+	t.Run("to become ready in time says what it lacks", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 700*time.Millisecond)
 		defer cancel()
 		_, err := Start(ctx, Config{})
@@ -162,7 +162,7 @@ func TestPartThatFails(t *testing.T) {
 	t.Run("by itself is reported when the cluster stops", func(t *testing.T) {
 		c := etcdAlone(t, Config{})
 		process := must(os.FindProcess(c.Etcd.PID()))(t)
-		if err := process.Kill(); err != nil { // behind the testbed's back
+		if err := process.Kill(); err != nil { // not by the testbed's own method
 			t.Fatal(err)
 		}
 		eventually(t, "the end of etcd", func() error {

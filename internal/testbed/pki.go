@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// authority is the cluster's own certificate authority: it vouches for servers
-// and for clients alike, and for nobody outside the cluster.
+// authority is the cluster's own certificate authority, for servers and clients of this
+// cluster only.
 type authority struct {
 	cert *x509.Certificate
 	key  crypto.Signer
@@ -38,17 +38,17 @@ func newAuthority() (*authority, error) {
 	}
 	der, err := sign(template, template, key.Public(), key)
 	if err != nil {
-		return nil, fmt.Errorf("making the CA: %w", err)
+		return nil, fmt.Errorf("creating the CA: %w", err)
 	}
 	cert, err := x509.ParseCertificate(der)
 	if err != nil {
-		return nil, fmt.Errorf("making the CA: %w", err)
+		return nil, fmt.Errorf("creating the CA: %w", err)
 	}
 	return &authority{cert: cert, key: key, pem: encodePEM("CERTIFICATE", der)}, nil
 }
 
-// server issues the certificate for everything that listens on loopback, under
-// the names by which clients inside a cluster would call the API server too.
+// server issues the certificate for all servers on loopback, also with the names of the API
+// server inside a cluster.
 func (a *authority) server() (keyPair, error) {
 	return a.issue(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: "testbed"},
@@ -58,8 +58,7 @@ func (a *authority) server() (keyPair, error) {
 	})
 }
 
-// client issues the certificate by which the API server knows a user, and the
-// groups that he is a member of.
+// client issues the certificate of a user with its groups.
 func (a *authority) client(user string, groups ...string) (keyPair, error) {
 	return a.issue(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: user, Organization: groups},
@@ -95,7 +94,7 @@ func sign(template, parent *x509.Certificate, public crypto.PublicKey, signer cr
 	return x509.CreateCertificate(rand.Reader, template, parent, public, signer)
 }
 
-// newKey makes a P-256 key: an RSA key would cost more than the start of etcd.
+// newKey creates a P-256 key: an RSA key would cost more than the start of etcd.
 func newKey() (*ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -6,15 +6,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// port is a loopback TCP port that is held for a child process.
+// port is a loopback TCP port that is reserved for a child process.
 //
-// Asking for a free port, letting go of it and hoping that the child gets it is
-// a race that many clusters side by side lose sooner or later, and a server
-// that is restarted loses again. So the port is never let go: this process
-// keeps a socket bound to it that does not listen. The child may bind it as
-// well, since both sockets set SO_REUSEADDR (Go's listeners always do), and is
-// the only one who listens; the kernel, when it picks a free port for somebody
-// else, passes over one that is bound.
+// Finding a free port, closing it and hoping that the child gets it is a race. Many
+// clusters side by side lose it sooner or later, and so does a restarted server. So this
+// process keeps a bound socket on the port that does not listen. The child can bind the
+// port as well, because both sockets set SO_REUSEADDR (Go's listeners always do), and is
+// the only process that listens. When the kernel picks a free port for another process,
+// it skips bound ports.
 type port struct {
 	fd     int
 	number int

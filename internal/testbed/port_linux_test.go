@@ -12,8 +12,8 @@ func TestPort(t *testing.T) {
 	held := must(holdPort())(t)
 	defer held.release()
 
-	t.Run("that is held is free for the child that it is held for", func(t *testing.T) {
-		for range 2 { // a restart included
+	t.Run("that is reserved is free for its child", func(t *testing.T) {
+		for range 2 { // including a restart
 			child, err := net.Listen("tcp", held.address())
 			if err != nil {
 				t.Fatal(err)
@@ -28,7 +28,7 @@ func TestPort(t *testing.T) {
 		}
 	})
 
-	t.Run("that is held is taken for everybody else", func(t *testing.T) {
+	t.Run("that is reserved is not available to other processes", func(t *testing.T) {
 		stranger := must(unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
 		defer unix.Close(stranger)
 		if err := unix.Bind(stranger, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}, Port: held.number}); !errors.Is(err, unix.EADDRINUSE) {
@@ -36,10 +36,10 @@ func TestPort(t *testing.T) {
 		}
 	})
 
-	t.Run("that is held answers nobody", func(t *testing.T) {
+	t.Run("that is reserved does not answer", func(t *testing.T) {
 		if conn, err := net.Dial("tcp", held.address()); err == nil {
 			_ = conn.Close()
-			t.Error("somebody listens on a port that is only held")
+			t.Error("a process listens on a port that is only reserved")
 		}
 	})
 }

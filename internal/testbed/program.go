@@ -11,25 +11,25 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Program is a process that a test runs beside the control plane, to be broken
-// like its parts.
+// Program is a process that a test runs next to the control plane, and can break like its
+// parts.
 type Program struct {
-	// Name is what it is called, also by its log. No other has the same.
+	// Name of the program and of its log. It must be unique.
 	Name string
 	// Path is the executable.
 	Path string
 	Args []string
-	// Env is added to HOME and PATH, which are all that it gets.
+	// Env is added to HOME and PATH. The program gets no other variables.
 	Env []string
-	// Leads says that the program only leads to the one that is meant, as nsenter
-	// does: it starts that one and waits for it. Signals are for the one behind it.
+	// Leads says that the program is a wrapper, like nsenter: it starts the actual program
+	// and waits for it. Signals go to the actual program.
 	Leads bool
-	// Ready says why it is not ready yet. Nil means that it need not be waited for.
+	// Ready returns why the program is not ready yet. If it is nil, Run does not wait.
 	Ready func(context.Context) error
 }
 
-// Run starts a program and returns when it is ready. It ends with the cluster,
-// before the control plane does.
+// Run starts a program and returns when it is ready. It ends with the cluster, before the
+// control plane.
 func (c *Cluster) Run(ctx context.Context, program Program) (*Part, error) {
 	part := &Part{
 		name: program.Name, path: program.Path, args: program.Args, env: program.Env,
@@ -54,18 +54,17 @@ func (c *Cluster) Run(ctx context.Context, program Program) (*Part, error) {
 	return part, nil
 }
 
-// Folder makes a folder for what a program keeps, and returns its path. It goes with the
+// Folder creates a folder for a program, and returns its path. It is deleted with the
 // cluster.
 func (c *Cluster) Folder(name string) (string, error) {
 	path := c.folder.at(name)
 	if err := os.MkdirAll(path, 0o700); err != nil {
-		return "", fmt.Errorf("making a folder for %s: %w", name, err)
+		return "", fmt.Errorf("creating a folder for %s: %w", name, err)
 	}
 	return path, nil
 }
 
-// Address returns an address on loopback that nobody else gets for as long as
-// the cluster lives.
+// Address returns a loopback address that is reserved for as long as the cluster lives.
 func (c *Cluster) Address() (string, error) {
 	p, err := holdPort()
 	if err != nil {
@@ -77,8 +76,8 @@ func (c *Cluster) Address() (string, error) {
 	return p.address(), nil
 }
 
-// WriteFile puts a file beside the configuration of the control plane, and returns its
-// path. It goes with the cluster.
+// WriteFile writes a file next to the configuration of the control plane, and returns its
+// path. It is deleted with the cluster.
 func (c *Cluster) WriteFile(name string, content []byte) (string, error) {
 	path, err := c.folder.write(name, content)
 	if err != nil {
@@ -87,12 +86,12 @@ func (c *Cluster) WriteFile(name string, content []byte) (string, error) {
 	return path, nil
 }
 
-// WriteKubeconfig writes a kubeconfig file for a client that is known by its
-// token, and returns its path. A token or an authority that is a file stays one.
+// WriteKubeconfig writes a kubeconfig file for a client with a token, and returns its path.
+// A token or a CA in a file stays a reference to the file.
 func (c *Cluster) WriteKubeconfig(name string, config *rest.Config) (string, error) {
 	identity := &clientcmdapi.AuthInfo{Token: config.BearerToken, TokenFile: config.BearerTokenFile}
 	if identity.TokenFile != "" {
-		identity.Token = "" // which would win
+		identity.Token = "" // it would take precedence
 	} else if identity.Token == "" {
 		return "", errors.New("writing a kubeconfig: the client has no token")
 	}
@@ -128,8 +127,8 @@ func (p *Part) Ended() <-chan struct{} {
 	return p.run.ended
 }
 
-// Expect lets the process end by itself without that being called a crash: a
-// test that takes its lease away wants to see it go.
+// Expect allows the process to exit without being reported as crashed. A test that takes
+// its lease away needs this.
 func (p *Part) Expect() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -138,7 +137,7 @@ func (p *Part) Expect() {
 	}
 }
 
-// Log returns what the process has printed, in all of its runs.
+// Log returns the output of all runs of the process.
 func (p *Part) Log() (string, error) {
 	text, err := os.ReadFile(p.log)
 	return string(text), err

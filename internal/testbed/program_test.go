@@ -33,7 +33,7 @@ func TestProgram(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = c.Stop() })
 
-	t.Run("is the one behind, if it only leads to another", func(t *testing.T) {
+	t.Run("is the wrapped process, if it is a wrapper", func(t *testing.T) {
 		flag := c.folder.at("led")
 		program := shell("leader", `sleep 1000 & echo $! >"`+flag+`.new"; mv "`+flag+`.new" "`+flag+`"; wait; exit 3`)
 		program.Leads = true
@@ -56,13 +56,13 @@ func TestProgram(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := os.Stat("/proc/" + strings.TrimSpace(string(behind))); err == nil {
-			t.Error("the one behind still runs")
+			t.Error("the wrapped process still runs")
 		}
 		if err := leader.crashed(); err != nil {
-			t.Errorf("who was stopped is said to have crashed: %v", err)
+			t.Errorf("a stopped process is reported as crashed: %v", err)
 		}
 	})
-	t.Run("is ready when it says so, and can be broken", func(t *testing.T) {
+	t.Run("is ready when Ready returns nil, and can be broken", func(t *testing.T) {
 		flag := c.folder.at("flag")
 		program := shell("guest", `echo "hello $WORD"; touch "`+flag+`"; exec sleep 1000`)
 		program.Env = []string{"WORD=world"}
@@ -91,7 +91,7 @@ func TestProgram(t *testing.T) {
 			t.Errorf("after a second run its log is %q", log)
 		}
 	})
-	t.Run("one that ends before it is ready is an error", func(t *testing.T) {
+	t.Run("that ends before it is ready is an error", func(t *testing.T) {
 		program := shell("hasty", "echo no time; exit 3")
 		program.Ready = func(context.Context) error { return errors.New("not yet") }
 		_, err := c.Run(ctx, program)
@@ -137,7 +137,7 @@ func TestProgram(t *testing.T) {
 		written, err := os.ReadFile(path)
 		if err != nil || !strings.Contains(string(written), config.BearerTokenFile) || !strings.Contains(string(written), config.CAFile) ||
 			strings.Contains(string(written), config.BearerToken) || strings.Contains(string(written), "certificate-authority-data") {
-			t.Errorf("what is a file does not stay one: %s, %v", written, err)
+			t.Errorf("a file is not kept as a reference: %s, %v", written, err)
 		}
 		if who, err := c.Kubectl(ctx, "auth", "whoami", "--kubeconfig="+path, "-o", "jsonpath={.status.userInfo.username}"); err != nil || who != "system:serviceaccount:default:guest" {
 			t.Errorf("by files it is %q, %v", who, err)
@@ -154,7 +154,7 @@ func TestProgram(t *testing.T) {
 		}
 	})
 	kept := must(c.Folder("kept"))(t)
-	t.Run("a folder is there, for this user only", func(t *testing.T) {
+	t.Run("a folder exists, for this user only", func(t *testing.T) {
 		info, err := os.Stat(kept)
 		if err != nil || info.Mode() != os.ModeDir|0o700 {
 			t.Errorf("it is %v, %v", info, err)
@@ -163,7 +163,7 @@ func TestProgram(t *testing.T) {
 			t.Errorf("two have the folder %s", kept)
 		}
 	})
-	t.Run("an end that nobody asked for is told at the end, and an expected one is not", func(t *testing.T) {
+	t.Run("an unexpected exit is reported at the end, and an expected exit is not", func(t *testing.T) {
 		crashing, err := c.Run(ctx, shell("crashing", "echo out of luck; exit 1"))
 		if err != nil {
 			t.Fatal(err)
@@ -184,7 +184,7 @@ func TestProgram(t *testing.T) {
 			t.Errorf("the end says %v", err)
 		}
 		if err != nil && strings.Contains(err.Error(), "leaving") {
-			t.Errorf("an expected end is told of: %v", err)
+			t.Errorf("an expected exit is reported: %v", err)
 		}
 		if _, err := os.Stat(kept); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("a folder has outlived its cluster: %v", err)

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// modulePath is the module whose root holds bin/testbed. The folder testbed/
-// in it is a module too, and not the one that is looked for.
+// modulePath is the module whose root has bin/testbed. The folder testbed/ in it is another
+// module.
 const modulePath = "github.com/resourcestack/autohealer"
 
 // findProgram returns the path of a control-plane binary.
@@ -43,7 +43,7 @@ func (c Config) findProgram(name string) (string, error) {
 	return "", fmt.Errorf("%s not found %s; `make testbed` builds it", name, where)
 }
 
-// moduleRoot walks up from the working directory.
+// moduleRoot searches upwards from the working directory.
 func moduleRoot() (string, error) {
 	folder, err := os.Getwd()
 	if err != nil {

@@ -15,9 +15,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Proxy stands between clients and the API server and does to requests what it
-// is told. Every proxy has its own rules, so that one client can be cut off
-// while another is not.
+// Proxy forwards requests of clients to the API server and injects faults. Every proxy has
+// its own rules, so that a test can cut off one client and not another.
 type Proxy struct {
 	url       string
 	server    *http.Server
@@ -33,7 +32,7 @@ type Proxy struct {
 	watches map[*http.Request]context.CancelFunc
 }
 
-// Proxy starts a proxy in front of the API server. It ends with the cluster.
+// Proxy starts a proxy in front of the API server. It stops with the cluster.
 func (c *Cluster) Proxy() (*Proxy, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,14 +72,14 @@ func newProxy(target string, ca *authority, pair keyPair) (*Proxy, error) {
 		done:    make(chan struct{}),
 		watches: make(map[*http.Request]context.CancelFunc),
 	}
-	quiet := slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // faults are what it is for
+	quiet := slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // injected faults need no log
 	p.forward = &httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(upstream) },
 		Transport:     p.transport,
 		FlushInterval: -1, // a watch must not wait for a full buffer
 		ErrorLog:      quiet,
-		// What is not there does not answer. A 502 would be something that no
-		// client of a real API server ever sees.
+		// If the API server is down, the proxy does not answer either. No client of a real
+		// API server ever sees a 502.
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	}
 	p.server = &http.Server{
@@ -90,15 +89,14 @@ func newProxy(target string, ca *authority, pair keyPair) (*Proxy, error) {
 	}
 	go func() {
 		defer close(p.done)
-		_ = p.server.ServeTLS(p.listener, "", "") // ends with an error by nature
+		_ = p.server.ServeTLS(p.listener, "", "") // always returns an error
 	}()
 	return p, nil
 }
 
-// Config returns base with the proxy in the place of the API server. The client
-// keeps its identity when that is a token, as it is in every configuration that
-// a Cluster hands out. A client certificate cannot pass, since the proxy ends
-// the TLS connection that it would be shown on.
+// Config returns base with the proxy in place of the API server. The client keeps its
+// identity if it has a token, like all configurations of a Cluster. A client certificate
+// does not work, because the proxy terminates the TLS connection.
 func (p *Proxy) Config(base *rest.Config) *rest.Config {
 	config := rest.CopyConfig(base)
 	config.Host = p.url
@@ -107,9 +105,8 @@ func (p *Proxy) Config(base *rest.Config) *rest.Config {
 	return config
 }
 
-// Inject adds a rule: the next requests that match are struck by the fault, as
-// many as limit says; 0 means all of them until the rule is lifted. Of several
-// rules that match, the one that was injected first strikes.
+// Inject adds a rule: the fault affects the next matching requests up to the limit; 0 means
+// all until the rule is lifted. If several rules match, the first one applies.
 func (p *Proxy) Inject(match func(Request) bool, fault Fault, limit int) *Rule {
 	if limit <= 0 {
 		limit = -1
@@ -124,8 +121,7 @@ func (p *Proxy) Inject(match func(Request) bool, fault Fault, limit int) *Rule {
 	return rule
 }
 
-// DropWatches breaks off all watches that are open now and returns how many
-// there were.
+// DropWatches cuts all open watches and returns their number.
 func (p *Proxy) DropWatches() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -160,14 +156,14 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	for _, rule := range p.ruleList() {
 		if rule.hits(asked) {
-			rule.fault.strike(&strike{w: w, r: r, asked: asked, forward: p.forward, lifted: rule.lifted})
+			rule.fault.inject(&injection{w: w, r: r, asked: asked, forward: p.forward, lifted: rule.lifted})
 			return
 		}
 	}
 	p.forward.ServeHTTP(w, r)
 }
 
-// enter counts a handler in, unless the proxy is closing.
+// enter counts a handler, unless the proxy is closing.
 func (p *Proxy) enter() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -197,7 +193,7 @@ func (p *Proxy) ruleList() []*Rule {
 	return p.rules
 }
 
-// close ends the proxy and waits for everything that it has begun.
+// close ends the proxy and waits for all running handlers.
 func (p *Proxy) close() {
 	p.mu.Lock()
 	p.closed = true

@@ -22,7 +22,7 @@ import (
 
 func TestProxy(t *testing.T) {
 	c := New(t, Config{})
-	// Each test has a proxy, a client through it and a node of its own.
+	// Each test has its own proxy, a client through it, and a node.
 	setUp := func(t *testing.T) (*Proxy, kubernetes.Interface, *corev1.Node) {
 		t.Helper()
 		p := must(c.Proxy())(t)
@@ -37,15 +37,15 @@ func TestProxy(t *testing.T) {
 		t.Helper()
 		return must(c.client.CoreV1().Nodes().Get(t.Context(), node.Name, metav1.GetOptions{}))(t).Labels["test"]
 	}
-	struck := func(t *testing.T, rule *Rule, want int) {
+	numHits := func(t *testing.T, rule *Rule, want int) {
 		t.Helper()
-		if got := rule.Struck(); got != want {
-			t.Errorf("struck %d times, not %d", got, want)
+		if got := rule.Hits(); got != want {
+			t.Errorf("affected %d requests, want %d", got, want)
 		}
 	}
 	patches := On("patch", "nodes")
 
-	t.Run("passes identities on", func(t *testing.T) {
+	t.Run("forwards identities", func(t *testing.T) {
 		p := must(c.Proxy())(t)
 		for want, config := range map[string]*rest.Config{
 			adminUser:                           c.AdminConfig(),
@@ -82,7 +82,7 @@ func TestProxy(t *testing.T) {
 		if took := time.Since(began); took < d {
 			t.Errorf("after %s already", took)
 		}
-		struck(t, rule, 1)
+		numHits(t, rule, 1)
 	})
 
 	t.Run("answers with an error of the API", func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestProxy(t *testing.T) {
 			if err := label(t.Context(), client, node, "refused"); !test.is(err) {
 				t.Errorf("%s: %v", test.fault, err)
 			}
-			struck(t, rule, 1)
+			numHits(t, rule, 1)
 		}
 		if got := labelled(t, node); got != "" {
 			t.Errorf("the API server has seen %q", got)
@@ -116,7 +116,7 @@ func TestProxy(t *testing.T) {
 		if took := time.Since(began); took < time.Second {
 			t.Errorf("tried again after %s", took)
 		}
-		struck(t, rule, 1)
+		numHits(t, rule, 1)
 	})
 
 	t.Run("cuts a request before the API server sees it", func(t *testing.T) {
@@ -125,7 +125,7 @@ func TestProxy(t *testing.T) {
 		if err := label(t.Context(), client, node, "cut"); err == nil || apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
 			t.Errorf("error %v", err)
 		}
-		struck(t, rule, 1)
+		numHits(t, rule, 1)
 		if got := labelled(t, node); got != "" {
 			t.Errorf("the API server has seen %q", got)
 		}
@@ -137,7 +137,7 @@ func TestProxy(t *testing.T) {
 		if err := label(t.Context(), client, node, "done"); err == nil || apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
 			t.Errorf("error %v", err)
 		}
-		struck(t, rule, 1)
+		numHits(t, rule, 1)
 		if got := labelled(t, node); got != "done" {
 			t.Errorf("the API server has seen %q", got)
 		}
@@ -165,7 +165,7 @@ func TestProxy(t *testing.T) {
 		}
 	})
 
-	t.Run("lets go of a held request whose client gives up", func(t *testing.T) {
+	t.Run("releases a held request whose client gives up", func(t *testing.T) {
 		p, client, node := setUp(t)
 		p.Inject(patches, Hold(), 0)
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -175,7 +175,7 @@ func TestProxy(t *testing.T) {
 		}
 	})
 
-	t.Run("strikes as often as it was told, and only what matches", func(t *testing.T) {
+	t.Run("affects only matching requests, up to the limit", func(t *testing.T) {
 		p, client, node := setUp(t)
 		first := p.Inject(func(r Request) bool { return patches(r) && r.Name == node.Name }, Conflict(), 2)
 		second := p.Inject(patches, InternalError(), 1)
@@ -185,12 +185,12 @@ func TestProxy(t *testing.T) {
 				t.Errorf("request %d: %v", i+1, err)
 			}
 		}
-		struck(t, first, 2)
-		struck(t, second, 1)
-		struck(t, other, 0)
+		numHits(t, first, 2)
+		numHits(t, second, 1)
+		numHits(t, other, 0)
 		other.Lift()
-		other.Lift() // twice does no harm
-		if err := other.Wait(within(t, 50*time.Millisecond), 1); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 strikes of the 500, after 0") {
+		other.Lift() // a second call has no effect
+		if err := other.Wait(within(t, 50*time.Millisecond), 1); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 hits of the 500, after 0") {
 			t.Errorf("error %v", err)
 		}
 	})
@@ -222,7 +222,7 @@ func TestProxy(t *testing.T) {
 			t.Errorf("%d watches dropped twice", n)
 		}
 		if err := label(t.Context(), client, node, "alive"); err != nil {
-			t.Errorf("what is no watch suffers too: %v", err)
+			t.Errorf("a request that is not a watch fails, too: %v", err)
 		}
 	})
 
@@ -252,7 +252,7 @@ func TestProxy(t *testing.T) {
 		}
 	})
 
-	t.Run("does not answer for an API server that is not there", func(t *testing.T) {
+	t.Run("does not answer while the API server is down", func(t *testing.T) {
 		_, client, node := setUp(t)
 		if err := c.APIServer.Kill(); err != nil {
 			t.Fatal(err)
@@ -268,7 +268,7 @@ func TestProxy(t *testing.T) {
 		}
 	})
 
-	t.Run("waits for what it has begun when it is closed", func(t *testing.T) {
+	t.Run("waits for running requests when it is closed", func(t *testing.T) {
 		p, client, node := setUp(t)
 		begun, goOn, closed := make(chan struct{}), make(chan struct{}), make(chan struct{})
 		p.Inject(func(Request) bool {
@@ -284,7 +284,7 @@ func TestProxy(t *testing.T) {
 		}()
 		select {
 		case <-closed:
-			t.Error("closed while a request is in work")
+			t.Error("closed while a request is running")
 		case <-time.After(100 * time.Millisecond):
 		}
 		close(goOn)

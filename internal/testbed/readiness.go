@@ -12,18 +12,18 @@ import (
 	"time"
 )
 
-// check says why something is not ready yet, or nil when it is.
+// check returns why something is not ready yet, or nil.
 type check = func(context.Context) error
 
-// prober looks whether servers are ready.
+// prober checks whether servers are ready.
 type prober struct {
 	client *http.Client
 	token  string
 }
 
-// newProber returns a prober that trusts ca and introduces itself with token.
-// It takes a new connection every time: one to a server that was killed or
-// paused since the last look would tell of the past.
+// newProber returns a prober that trusts ca and authenticates with token. It opens a new
+// connection every time: an old connection may be to a server that was killed or paused
+// since.
 func newProber(ca *authority, token string) prober {
 	roots := x509.NewCertPool()
 	roots.AddCert(ca.cert)
@@ -36,8 +36,8 @@ func newProber(ca *authority, token string) prober {
 	}}
 }
 
-// socketProber returns a prober that reaches its server through a Unix socket,
-// whatever host the URL names.
+// socketProber returns a prober that connects through a Unix socket, for any host in the
+// URL.
 func socketProber(path string) prober {
 	return prober{client: &http.Client{
 		Timeout: 5 * time.Second,
@@ -54,7 +54,7 @@ func dialSocket(path string) func(context.Context, string, string) (net.Conn, er
 	}
 }
 
-// ok checks that every URL answers with 200.
+// ok checks that every URL returns 200.
 func (p prober) ok(urls ...string) check {
 	return func(ctx context.Context) error {
 		for _, url := range urls {
@@ -82,7 +82,7 @@ func (p prober) get(ctx context.Context, url string) error {
 	if resp.StatusCode == http.StatusOK {
 		return nil
 	}
-	// The API server lists its checks; those that passed are no news.
+	// The API server lists its checks; skip those that passed.
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, 8<<10))
 	var pending []string
 	for line := range strings.Lines(string(body)) {

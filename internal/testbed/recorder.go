@@ -16,8 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// Recording is every change of the recorded resources, in the order in which
-// they were made.
+// Recording is every change of the recorded resources, in order.
 type Recording []Change
 
 // Change is one write to one object.
@@ -25,36 +24,35 @@ type Change struct {
 	// Type is watch.Added, watch.Modified or watch.Deleted.
 	Type watch.EventType
 
-	// GVR is the recorded resource, as Config.Record names it.
+	// GVR is the recorded resource, as in Config.Record.
 	GVR schema.GroupVersionResource
 
 	Namespace, Name string
 	UID             types.UID
 	ResourceVersion string
 
-	// Object is the object after the write, as it is stored; after a deletion,
-	// what it was before, with the resourceVersion of the deletion.
+	// Object is the stored object after the write. For a deletion it is the last state,
+	// with the resourceVersion of the deletion.
 	Object *unstructured.Unstructured
 
-	// Author is who made the change. Where the log leaves open which of several it was,
-	// he is not known, and Suspects are those several.
+	// Author is the client that made the change. If the log allows several authors, Author
+	// is unknown, and Suspects has them.
 	Author   Author
 	Suspects []Author
 
-	// Time is when the recorder saw the change, a few milliseconds after it
-	// was made.
+	// Time is when the recorder saw the change, a few milliseconds after the write.
 	Time time.Time
 }
 
-// Recording waits until everything that has been written up to now is recorded
-// and its authors are known, and returns a copy of all of it.
+// Recording waits until all writes up to now are recorded with their authors, and returns a
+// copy.
 func (c *Cluster) Recording(ctx context.Context) (Recording, error) {
 	return c.RecordingOf(ctx, func(Change) bool { return true })
 }
 
-// RecordingOf is Recording for one who wants a part of it, and who may look at the
-// objects of the others but not change them. What is not wanted need not be copied:
-// a test that shares a cluster would else pay for all that came before it.
+// RecordingOf returns a part of the Recording. isWanted may read the objects but not change
+// them. Unwanted changes are not copied, so that a test on a shared cluster does not pay
+// for the earlier tests.
 func (c *Cluster) RecordingOf(ctx context.Context, isWanted func(Change) bool) (Recording, error) {
 	if c.recorder == nil {
 		return nil, errors.New("reading the recording: there is none, because Config.Record is empty")
@@ -70,11 +68,10 @@ func (c *Cluster) RecordingOf(ctx context.Context, isWanted func(Change) bool) (
 	return recording, nil
 }
 
-// recorder follows etcd and not the API server. A watch of the API server
-// cannot be continued when the server has been restarted: its cache begins
-// with the restart, and every older resourceVersion is answered with "too old".
-// etcd remembers, keeps one order for all resources, and does not break when
-// the API server does. A resourceVersion is nothing but its revision.
+// recorder watches etcd and not the API server. A watch of the API server cannot continue
+// after a restart of the server: its cache begins with the restart, and it answers every
+// older resourceVersion with "too old". etcd remembers, has one order for all resources,
+// and survives a crash of the API server. A resourceVersion is etcd's revision.
 type recorder struct {
 	resources []schema.GroupVersionResource
 	within    map[schema.GroupVersionResource][]string
@@ -84,20 +81,20 @@ type recorder struct {
 	done      chan struct{}
 
 	mu     sync.Mutex
-	seen   int64         // everything up to this revision is in writes
+	seen   int64         // all writes up to this revision are in writes
 	writes []write       // of the recorded resources only
-	broken error         // why nothing can be added any more
+	broken error         // why no more writes can be added
 	moved  chan struct{} // closed, and replaced, when seen or broken changes
 }
 
-// write is a change as etcd has it. It is decoded when somebody reads the recording,
-// and only then, and once: tests read it over and over.
+// write is a change in etcd. It is decoded once, when a test first reads it, because tests
+// read the recording repeatedly.
 type write struct {
 	kind     watch.EventType
 	resource schema.GroupVersionResource
 	revision int64
 	value    []byte
-	object   func() (*unstructured.Unstructured, error) // not to be changed by who asks
+	object   func() (*unstructured.Unstructured, error) // callers must not change it
 	time     time.Time
 }
 
@@ -130,8 +127,8 @@ func (r *recorder) stop() {
 	r.etcd.http.CloseIdleConnections()
 }
 
-// follow takes the watch up again, where it broke off, until ctx ends or etcd
-// has forgotten what comes next.
+// follow continues the watch where it broke off, until ctx ends or etcd has compacted the
+// next revisions.
 func (r *recorder) follow(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := r.etcd.watch(ctx, r.position()+1, r.record)
@@ -139,9 +136,9 @@ func (r *recorder) follow(ctx context.Context) {
 			r.fail(err)
 			return
 		}
-		select { // etcd is down; it will be back, or the cluster is over
+		select { // etcd is down; it will be back, or the cluster has stopped
 		case <-ctx.Done():
-		case <-time.After(glance):
+		case <-time.After(pollInterval):
 		}
 	}
 }
@@ -152,7 +149,7 @@ func (r *recorder) position() int64 {
 	return r.seen
 }
 
-// record takes in the writes of one revision or several.
+// record adds the writes of one or more revisions.
 func (r *recorder) record(events []etcdEvent) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -162,7 +159,7 @@ func (r *recorder) record(events []etcdEvent) {
 		w := write{kind: watch.Modified, revision: event.KV.ModRevision, value: event.KV.Value, time: now}
 		switch {
 		case event.Type == "DELETE" && event.PrevKV == nil:
-			r.broken = fmt.Errorf("etcd no longer knows what it deleted at revision %d (%s)", w.revision, event.KV.Key)
+			r.broken = fmt.Errorf("etcd no longer has the object that was deleted at revision %d (%s)", w.revision, event.KV.Key)
 			continue
 		case event.Type == "DELETE":
 			w.kind, w.value = watch.Deleted, event.PrevKV.Value
@@ -179,8 +176,8 @@ func (r *recorder) record(events []etcdEvent) {
 	r.moved = make(chan struct{})
 }
 
-// isWithin says whether an object under a key is in a namespace that is recorded.
-// A key ends in the namespace and the name.
+// isWithin reports whether an object under a key is in a recorded namespace. A key ends in
+// the namespace and the name.
 func (r *recorder) isWithin(resource schema.GroupVersionResource, key []byte) bool {
 	namespaces := r.within[resource]
 	return namespaces == nil || slices.Contains(namespaces, path.Base(path.Dir(string(key))))
@@ -194,12 +191,12 @@ func (r *recorder) fail(err error) {
 	r.moved = make(chan struct{})
 }
 
-// read returns everything up to now. The order of its three waits matters: what
-// is in etcd now was written by requests that the audit log has begun to tell of.
+// read returns everything up to now. The order of its three waits matters: the audit log
+// has already begun to report the requests of all writes in etcd.
 func (r *recorder) read(ctx context.Context) (Recording, error) {
 	now, err := r.etcd.revision(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("asking etcd how far it is: %w", err)
+		return nil, fmt.Errorf("reading etcd's revision: %w", err)
 	}
 	writes, err := r.upTo(ctx, now)
 	if err != nil {
@@ -212,7 +209,7 @@ func (r *recorder) read(ctx context.Context) (Recording, error) {
 	return attribute(writes, requests)
 }
 
-// upTo waits until the writes up to a revision are there.
+// upTo waits until the writes up to a revision are recorded.
 func (r *recorder) upTo(ctx context.Context, revision int64) ([]write, error) {
 	for {
 		r.mu.Lock()
@@ -222,7 +219,7 @@ func (r *recorder) upTo(ctx context.Context, revision int64) ([]write, error) {
 		case broken != nil:
 			return nil, broken
 		case seen >= revision:
-			// What came later may be the work of requests that are still under way.
+			// Later writes may belong to requests that are still running.
 			end := sort.Search(len(writes), func(i int) bool { return writes[i].revision > revision })
 			return writes[:end], nil
 		}
@@ -234,8 +231,8 @@ func (r *recorder) upTo(ctx context.Context, revision int64) ([]write, error) {
 	}
 }
 
-// attribute makes a recording of what etcd and the audit log tell. Its objects are those
-// of the writes.
+// attribute combines the writes in etcd with the audit log. The recording shares the
+// objects of the writes.
 func attribute(writes []write, requests []*request) (Recording, error) {
 	book := newLedger(requests)
 	before := make(map[types.UID]*unstructured.Unstructured)

@@ -28,7 +28,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// oxen have a plural that nobody can guess from their kind.
+// oxen have a plural that cannot be derived from their kind.
 var oxen = schema.GroupVersionResource{Group: "farm.example.com", Version: "v1", Resource: "oxen"}
 
 const oxenDefinition = `
@@ -68,7 +68,7 @@ func TestRecorder(t *testing.T) {
 		}
 	})
 
-	t.Run("keeps to the namespaces that it is told", func(t *testing.T) {
+	t.Run("records only the configured namespaces", func(t *testing.T) {
 		for _, namespace := range []string{"locks", "locks-of-others"} {
 			must(c.Kubectl(t.Context(), "create", "namespace", namespace))(t)
 			lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "lock"}}
@@ -107,7 +107,7 @@ func TestRecorder(t *testing.T) {
 		)
 	})
 
-	t.Run("gives no credit to those who changed nothing", func(t *testing.T) {
+	t.Run("does not name clients that changed nothing", func(t *testing.T) {
 		node := createNode(t, c, "nothing")
 		patch := []byte(`{"metadata":{"labels":{"by":"alice"}}}`)
 		must(bob.CoreV1().Nodes().Patch(t.Context(), node.Name, types.MergePatchType, patch, metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}))(t)
@@ -115,12 +115,12 @@ func TestRecorder(t *testing.T) {
 		again := must(bob.CoreV1().Nodes().Patch(t.Context(), node.Name, types.MergePatchType, patch, metav1.PatchOptions{}))(t)
 		must(bob.CoreV1().Nodes().Update(t.Context(), again, metav1.UpdateOptions{}))(t)
 		if written.ResourceVersion != again.ResourceVersion {
-			t.Fatal("this was to be a patch that changes nothing")
+			t.Fatal("the patch should change nothing")
 		}
 		expect(t, read(t).about(node.Name), "ADDED by admin: create (testbed)", "MODIFIED by alice: patch (alice)")
 	})
 
-	t.Run("names who deletes", func(t *testing.T) {
+	t.Run("names the author of a deletion", func(t *testing.T) {
 		t.Run("at once", func(t *testing.T) {
 			node := createNode(t, c, "gone")
 			if err := bob.CoreV1().Nodes().Delete(t.Context(), node.Name, metav1.DeleteOptions{}); err != nil {
@@ -133,7 +133,7 @@ func TestRecorder(t *testing.T) {
 			}
 		})
 
-		t.Run("by taking the last finalizer away", func(t *testing.T) {
+		t.Run("by removing the last finalizer", func(t *testing.T) {
 			node := createNode(t, c, "finalizer")
 			must(alice.CoreV1().Nodes().Patch(t.Context(), node.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":["example.com/wait"]}}`), metav1.PatchOptions{}))(t)
 			for _, friend := range []kubernetes.Interface{alice, bob} { // bob's deletion changes nothing
@@ -160,7 +160,7 @@ func TestRecorder(t *testing.T) {
 			}
 		})
 
-		t.Run("one namesake after the other", func(t *testing.T) {
+		t.Run("of several objects with the same name", func(t *testing.T) {
 			for _, friend := range []kubernetes.Interface{alice, bob} {
 				if err := friend.CoreV1().Nodes().Delete(t.Context(), createNode(t, c, "again").Name, metav1.DeleteOptions{}); err != nil {
 					t.Fatal(err)
@@ -197,7 +197,7 @@ func TestRecorder(t *testing.T) {
 		})
 	})
 
-	t.Run("says unknown of what no request has made", func(t *testing.T) {
+	t.Run("says unknown for a change without a request", func(t *testing.T) {
 		node := createNode(t, c, "unknown")
 		stored := lastWrite(t, c, node.Name)
 		put(t, c.recorder.etcd, "/registry/minions/"+node.Name, stored.value)
@@ -235,11 +235,11 @@ func TestRecorder(t *testing.T) {
 		first[0].Object.SetName("scribbled")
 		first[0].Author.User = "nobody"
 		if second := read(t); second[0].Object.GetName() == "scribbled" || second[0].Author.User == "nobody" {
-			t.Error("what one reader scribbled, another one reads")
+			t.Error("a change by one reader is visible to another")
 		}
 	})
 
-	t.Run("hands out the part that is wanted, as the whole has it", func(t *testing.T) {
+	t.Run("returns a part that equals the whole", func(t *testing.T) {
 		whole := read(t)
 		name := whole[len(whole)/2].Name
 		part := must(c.RecordingOf(within(t, limit), func(c Change) bool { return c.Name == name }))(t)
@@ -248,9 +248,9 @@ func TestRecorder(t *testing.T) {
 		}
 	})
 
-	t.Run("loses and doubles nothing when etcd and the API server are killed", func(t *testing.T) {
+	t.Run("neither loses nor duplicates changes when etcd and the API server are killed", func(t *testing.T) {
 		const writers = 4
-		acknowledged := make([]map[string]string, writers) // resourceVersion to user
+		acknowledged := make([]map[string]string, writers) // user by resourceVersion
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		var wg sync.WaitGroup
@@ -300,13 +300,13 @@ func TestRecorder(t *testing.T) {
 				case !author.Known():
 					unproved++
 				case author.User != "system:serviceaccount:default:"+user:
-					t.Errorf("the write of %s by %s is said to be by %s", version, user, author)
+					t.Errorf("the write of %s by %s is attributed to %s", version, user, author)
 				}
 			}
 		}
 		t.Logf("%d writes acknowledged, %d of them without proof of their author", total, unproved)
-		// At each kill of the API server, each writer may have one write that is
-		// answered and not yet in the audit log, or overlaps with one that is not answered.
+		// At each kill of the API server, each writer may have one write that is answered
+		// and not yet in the audit log, or overlaps with an unanswered write.
 		if most := 2 * writers; total < 200 || unproved > most {
 			t.Errorf("%d writes, %d without proof, which is more than %d", total, unproved, most)
 		}
@@ -318,7 +318,7 @@ func TestRecorderAlone(t *testing.T) {
 	etcd := newEtcdClient(c.etcdSocket())
 	defer etcd.http.CloseIdleConnections()
 
-	t.Run("goes on where its watch broke off", func(t *testing.T) {
+	t.Run("continues where its watch broke off", func(t *testing.T) {
 		r := newRecorder(c.cfg.Record, nil, c.etcdSocket(), c.folder.log("nothing"))
 		for i := range 3 {
 			// One write while it watches, and one while it does not.
@@ -344,8 +344,8 @@ func TestRecorderAlone(t *testing.T) {
 		}
 	})
 
-	t.Run("catches up with a great deal", func(t *testing.T) {
-		const many = 500 // 7 MB, more than a gRPC message may have by default
+	t.Run("catches up with many changes", func(t *testing.T) {
+		const many = 500 // 7 MB, more than the default limit of a gRPC message
 		node := must(json.Marshal(RealNodes(1).node(0, time.Now())))(t)
 		node = bytes.Replace(node, []byte("{"), []byte(`{"apiVersion":"v1","kind":"Node",`), 1)
 		for range many {
@@ -361,7 +361,7 @@ func TestRecorderAlone(t *testing.T) {
 		}
 	})
 
-	t.Run("says so when etcd has forgotten what comes next", func(t *testing.T) {
+	t.Run("returns an error if etcd has compacted the next changes", func(t *testing.T) {
 		for i := range 5 {
 			put(t, etcd, "/key", []byte(strconv.Itoa(i)))
 		}
@@ -374,24 +374,23 @@ func TestRecorderAlone(t *testing.T) {
 		}
 	})
 
-	t.Run("says so when nothing was to be recorded", func(t *testing.T) {
+	t.Run("returns an error if nothing is recorded", func(t *testing.T) {
 		if _, err := new(Cluster).Recording(t.Context()); err == nil || !strings.Contains(err.Error(), "Config.Record is empty") {
 			t.Errorf("error %v", err)
 		}
 	})
 
-	t.Run("says so when etcd does not answer", func(t *testing.T) {
+	t.Run("returns an error if etcd does not answer", func(t *testing.T) {
 		if err := c.Etcd.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.Recording(within(t, limit)); err == nil || !strings.Contains(err.Error(), "asking etcd how far it is") {
+		if _, err := c.Recording(within(t, limit)); err == nil || !strings.Contains(err.Error(), "reading etcd's revision") {
 			t.Errorf("error %v", err)
 		}
 	})
 }
 
-// friend returns a client of a service account that is called so, in its user
-// agent too.
+// friend returns a client of a service account with this name, also in its user agent.
 func friend(t *testing.T, c *Cluster, name string) kubernetes.Interface {
 	t.Helper()
 	config := must(c.ServiceAccountConfig(t.Context(), "default", name))(t)
@@ -399,7 +398,7 @@ func friend(t *testing.T, c *Cluster, name string) kubernetes.Interface {
 	return clientFor(t, config)
 }
 
-// expect compares changes with lines such as "MODIFIED by alice: patch status (hand)".
+// expect compares changes with lines like "MODIFIED by alice: patch status (hand)".
 func expect(t *testing.T, changes Recording, want ...string) {
 	t.Helper()
 	var got []string
@@ -444,7 +443,7 @@ func lastWrite(t *testing.T, c *Cluster, node string) write {
 	return write{}
 }
 
-// put writes to etcd behind the API server's back.
+// put writes to etcd without the API server.
 func put(t *testing.T, etcd etcdClient, key string, value []byte) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Request is what a request asks of the API server, in the API's own terms.
+// Request is a request to the API server in terms of the API.
 type Request struct {
 	// Verb is get, list, watch, create, update, patch, delete or
 	// deletecollection; for paths outside the API the HTTP method in lower case.
@@ -18,9 +18,8 @@ type Request struct {
 	Path string
 }
 
-// On matches requests by verb and resource, where "*" stands for any of them. A
-// resource is named without its group, a subresource after a slash:
-// On("patch", "nodes/status").
+// On matches requests by verb and resource; "*" matches any. A resource has no group, a
+// subresource follows a slash: On("patch", "nodes/status").
 func On(verb, resource string) func(Request) bool {
 	return func(r Request) bool {
 		asked := r.Resource
@@ -31,9 +30,8 @@ func On(verb, resource string) func(Request) bool {
 	}
 }
 
-// parseRequest reads the path as the API server does: /api/v1 or
-// /apis/group/version, then perhaps namespaces/name, then resource, name and
-// subresource.
+// parseRequest parses the path like the API server: /api/v1 or /apis/group/version, then
+// optionally namespaces/name, then resource, name and subresource.
 func parseRequest(r *http.Request) Request {
 	parsed := Request{Verb: strings.ToLower(r.Method), Path: r.URL.Path}
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
@@ -45,8 +43,8 @@ func parseRequest(r *http.Request) Request {
 	default:
 		return parsed
 	}
-	// A namespace is a resource as well as a place: what follows decides, and
-	// status and finalize are its own subresources.
+	// A namespace is a resource and a scope: the next part decides. status and finalize are
+	// its own subresources.
 	if parts[0] == "namespaces" && len(parts) > 2 && parts[2] != "status" && parts[2] != "finalize" {
 		parsed.Namespace, parts = parts[1], parts[2:]
 	}

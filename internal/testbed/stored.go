@@ -14,14 +14,14 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// The API server stores what it has compiled in as protobuf, under a magic
-// prefix and in an envelope that names the type, and custom resources as JSON.
+// The API server stores built-in resources as protobuf, with a magic prefix and an envelope
+// that names the type, and custom resources as JSON.
 var protobufMagic = []byte("k8s\x00")
 
-// matchResource says which of the resources a stored object belongs to.
+// matchResource returns the recorded resource of a stored object.
 func matchResource(resources []schema.GroupVersionResource, key, value []byte) (schema.GroupVersionResource, bool) {
 	kind, ok := storedKind(value)
-	if !ok { // not an object: the API server counts and allocates in etcd as well
+	if !ok { // not an object: the API server also keeps counters and allocations in etcd
 		return schema.GroupVersionResource{}, false
 	}
 	plural, _ := meta.UnsafeGuessKindToResource(kind)
@@ -29,8 +29,8 @@ func matchResource(resources []schema.GroupVersionResource, key, value []byte) (
 		if resource.Group != kind.Group {
 			continue
 		}
-		// The plural of a built-in kind is regular. That of a custom one need
-		// not be, but there the key has it.
+		// The plural of a built-in kind is regular. The plural of a custom kind may not be,
+		// but is in the key.
 		if resource.Resource == plural.Resource || strings.Contains(string(key), "/"+resource.Group+"/"+resource.Resource+"/") {
 			return resource, true
 		}
@@ -52,8 +52,7 @@ func storedKind(value []byte) (schema.GroupVersionKind, bool) {
 	return kind.GroupVersionKind(), kind.Kind != ""
 }
 
-// decodeStored returns an object as it was written at a revision, which is not stored
-// with it.
+// decodeStored returns an object at a revision. The revision is not stored with it.
 func decodeStored(value []byte, revision int64) (*unstructured.Unstructured, error) {
 	object, err := decode(value)
 	if err != nil {

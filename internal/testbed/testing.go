@@ -2,9 +2,8 @@ package testbed
 
 import "testing"
 
-// New starts a cluster for a test and stops it when the test is over. When the
-// test has failed, or a part of the cluster has crashed, the logs are kept and
-// their folder is printed.
+// New starts a cluster for a test and stops it at the end of the test. If the test fails,
+// or a part of the cluster has crashed, it keeps the logs and prints their folder.
 func New(tb testing.TB, cfg Config) *Cluster {
 	tb.Helper()
 	c, err := Start(tb.Context(), cfg)

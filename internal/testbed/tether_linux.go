@@ -9,19 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// runTethered starts cmd, reports how that went and returns when the process
+// runTethered starts cmd, reports the result of the start and returns when the process
 // has ended. The process does not outlive this one, not even after kill -9.
 //
-// The trap is that the kernel sends the death signal when the thread that
-// forked the child ends, not when its process does, and the Go runtime ends
-// threads when it likes: one that any test locked and left behind would take
-// the API server with it. Hence the goroutine that forks is the one that waits,
-// locked to its thread for as long as the child lives. A parent that dies
-// between fork and prctl is noticed by the syscall package, which looks in the
-// child whether its parent has changed.
+// The kernel sends the death signal when the thread that forked the child ends, not when
+// its process ends. The Go runtime may end threads at any time: a thread that a test
+// locked and left would end the API server. Hence the goroutine that forks also waits,
+// locked to its thread for as long as the child lives. The syscall package handles a
+// parent that dies between fork and prctl: it checks in the child whether its parent has
+// changed.
 //
-// The process group of its own keeps a Ctrl-C in the terminal from reaching the
-// child before the parent has shut down in order.
+// The child has its own process group, so that a Ctrl-C in the terminal does not reach it
+// before the parent has shut down in order.
 func runTethered(cmd *exec.Cmd, started func(error)) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -34,8 +33,8 @@ func runTethered(cmd *exec.Cmd, started func(error)) error {
 	return cmd.Wait()
 }
 
-// freeze stops a process and returns when a child of this one stands still: the
-// same, or the one that leads to it.
+// freeze stops a process and returns when a child of this process has stopped: the process
+// itself, or the one that wraps it.
 func freeze(pid, child int) error {
 	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
 		return err

@@ -17,13 +17,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// tokenLeeway is for how long the API server takes a token whose time is over, for the
-// sake of clocks that disagree. It remembers for some seconds more whom it has let in.
+// tokenLeeway is how long the API server accepts an expired token, because of clock skew.
+// It also caches authentications for a few seconds.
 const tokenLeeway = time.Minute
 
-// PodToken returns the token that the kubelet would mount into a pod, but one that the
-// API server takes for no longer than lifetime, and a few seconds: the TokenRequest API
-// grants none of less than ten minutes.
+// PodToken returns the token that the kubelet would mount into a pod, with a shorter
+// lifetime: the API server accepts it for the lifetime and a few seconds. The TokenRequest
+// API grants no less than ten minutes.
 func (c *Cluster) PodToken(ctx context.Context, namespace, name string, lifetime time.Duration) (string, error) {
 	pod, err := c.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -48,7 +48,7 @@ func (c *Cluster) PodToken(ctx context.Context, namespace, name string, lifetime
 	})
 }
 
-// signToken makes a JWT, with the key of the API server.
+// signToken creates a JWT, signed with the key of the API server.
 func (c *Cluster) signToken(claims map[string]any) (string, error) {
 	text, err := os.ReadFile(c.conf("service-account.key"))
 	if err != nil {
@@ -73,7 +73,7 @@ func (c *Cluster) signToken(claims map[string]any) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("signing a token: %w", err)
 	}
-	signature := make([]byte, 64) // of P-256: two numbers of 32 bytes
+	signature := make([]byte, 64) // P-256: two numbers of 32 bytes
 	r.FillBytes(signature[:32])
 	s.FillBytes(signature[32:])
 	return signed + "." + encode(signature), nil

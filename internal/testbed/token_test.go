@@ -45,13 +45,13 @@ func TestPodTokenIsThatOfAPodAndEnds(t *testing.T) {
 			t.Errorf("%s is %q, not %q", key, got, want)
 		}
 	}
-	eventually(t, "the end of the token", func() error {
+	eventually(t, "the token to expire", func() error {
 		if _, err := who(); !apierrors.IsUnauthorized(err) {
-			return errors.Join(errors.New("it is taken"), err)
+			return errors.Join(errors.New("the token is accepted"), err)
 		}
 		return nil
 	})
 	if _, err := c.PodToken(t.Context(), "default", "nobody", time.Second); err == nil || !strings.Contains(err.Error(), "nobody") {
-		t.Errorf("the token of a pod that is not there: %v", err)
+		t.Errorf("the token of a missing pod: %v", err)
 	}
 }

@@ -7,9 +7,8 @@ import (
 	"os/exec"
 )
 
-// On other Unixes the package compiles, so that its importers do, and says why
-// it does not run.
-var errLinuxOnly = errors.New("the testbed runs on Linux only: nowhere else do children die with a parent that was killed")
+// On other Unixes the package compiles, so that its importers do, and returns this error.
+var errLinuxOnly = errors.New("the testbed runs on Linux only: on other systems children survive a killed parent")
 
 type port struct{ number int }
 

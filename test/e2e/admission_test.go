@@ -30,35 +30,35 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// TestAdmission writes policies through the real webhook. All of its parts share
-// one cluster; each has a ward of its own.
+// TestAdmission writes policies through the real webhook. All parts share one cluster; each
+// has its own scope.
 func TestAdmission(t *testing.T) {
-	t.Parallel() // much of it is waiting
+	t.Parallel() // the test mostly waits
 	w := newFixture(t)
 	for _, part := range []struct {
-		name, ward string
-		test       func(*scope)
+		name, subscope string
+		test           func(*scope)
 	}{
 		{"every kind of verdict", "verdicts", testVerdicts},
 		{"every way to write a set", "ways", testWaysToWrite},
-		{"what came in before stays manageable", "before", testBadObjects},
-		{"a follower says what the leader says", "follower", testFollowerAnswers},
+		{"an invalid object that was stored before stays manageable", "before", testBadObjects},
+		{"a follower answers like the leader", "follower", testFollowerAnswers},
 		{"a twin in a ConfigMap counts, also without the right to watch", "pinned", testConfigMapTwin},
-		{"nobody is let in before the nodes are known", "early", testTooEarly},
+		{"nothing is admitted before the webhook knows the nodes", "early", testTooEarly},
 		{"the webhook is down", "down", testWebhookDown},
 		{"the certificate changes under load", "rotation", testRotation},
 		{"the certificate comes back from a backup under load", "backup", testBackup},
 	} {
 		t.Run(part.name, func(t *testing.T) {
-			ward := w.scope(t, part.ward)
-			ward.releaseLeadership()
-			part.test(ward)
-			ward.deleteNodes()
+			subscope := w.scope(t, part.subscope)
+			subscope.releaseLeadership()
+			part.test(subscope)
+			subscope.deleteNodes()
 		})
 	}
 }
 
-// warningClient is where somebody writes policies and is told something.
+// warningClient is a client that collects warnings.
 type warningClient struct {
 	*scope
 	api client.Client
@@ -67,14 +67,14 @@ type warningClient struct {
 	said []string
 }
 
-// HandleWarningHeaderWithContext takes a warning down.
+// HandleWarningHeaderWithContext stores a warning.
 func (d *warningClient) HandleWarningHeaderWithContext(_ context.Context, _ int, _, text string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.said = append(d.said, text)
 }
 
-// warnings returns what was said since the last time.
+// warnings returns the warnings since the last call.
 func (d *warningClient) warnings() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -94,7 +94,7 @@ func (w *scope) warningClient() *warningClient {
 	return d
 }
 
-// guarded starts a controller whose webhook is asked until the test is over.
+// guarded starts a controller whose webhook is registered until the end of the test.
 func (w *scope) guarded(o install.Options) *install.Controller {
 	w.t.Helper()
 	o.Webhook = true
@@ -111,7 +111,7 @@ func (w *scope) ask(c *install.Controller) {
 	w.t.Cleanup(func() { _ = install.RemoveWebhook(context.WithoutCancel(w.t.Context()), w.Cluster) })
 }
 
-// policy returns a set of the ward that harms nobody, changed.
+// policy returns a harmless set of the scope, with changes.
 func (w *scope) policy(name string, changes ...func(*v1alpha1.ConditionSet)) *v1alpha1.ConditionSet {
 	set := &v1alpha1.ConditionSet{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "ConditionSet"},
@@ -150,37 +150,37 @@ const (
 	byWebhook = `admission webhook "conditionsets.autohealer.resourcestack.com" denied the request`
 )
 
-// refused says what is wrong with a refusal: it must say all of this, and come
-// from the webhook unless it is the schema's.
+// refused returns an error unless err is a refusal with all of these parts, from the
+// webhook or the schema.
 func refused(err error, parts ...string) error {
 	if err == nil {
-		return errors.New("it was let in")
+		return errors.New("it was admitted")
 	}
 	if len(parts) == 0 || parts[0] != bySchema {
 		parts = append(parts, byWebhook)
 	}
 	for _, part := range parts {
 		if !strings.Contains(err.Error(), part) {
-			return fmt.Errorf("nothing of %q is said: %w", part, err)
+			return fmt.Errorf("%q is missing: %w", part, err)
 		}
 	}
 	return nil
 }
 
-// saying says what is wrong with warnings.
+// saying returns an error unless the warnings have these parts.
 func saying(said []string, parts ...string) error {
 	for _, part := range parts {
 		if !slices.ContainsFunc(said, func(s string) bool { return strings.Contains(s, part) }) {
-			return fmt.Errorf("nothing of %q is said: %q", part, said)
+			return fmt.Errorf("%q is missing: %q", part, said)
 		}
 	}
 	if len(parts) == 0 && len(said) > 0 {
-		return fmt.Errorf("there is nothing to say, and it is: %q", said)
+		return fmt.Errorf("unexpected warnings: %q", said)
 	}
 	return nil
 }
 
-// healthyNodes are nodes that report what the sets of these tests ask for.
+// healthyNodes are nodes that report the conditions of these tests.
 func healthyNodes(count int, more ...corev1.NodeConditionType) testbed.Nodes {
 	conditions := []corev1.NodeCondition{}
 	for _, name := range append([]corev1.NodeConditionType{"KernelDeadlock", "OutOfDisk", "ReadonlyFilesystem", "Sick"}, more...) {
@@ -189,12 +189,11 @@ func healthyNodes(count int, more ...corev1.NodeConditionType) testbed.Nodes {
 	return testbed.Nodes{Count: count, Conditions: conditions}
 }
 
-// untruncated is how many letters of warnings an answer may have before the API
-// server cuts them short.
+// untruncated is how many characters of warnings the API server returns without truncation.
 const untruncated = 4096
 
-// testVerdicts has every check of vet answer once, through the API server: what
-// they say in full is vet's business.
+// testVerdicts triggers every check of the validation package once through the API server.
+// The tests of that package check the full texts.
 func testVerdicts(w *scope) {
 	nodes := w.createNodes(healthyNodes(10))
 	w.guarded(install.Options{})
@@ -202,10 +201,10 @@ func testVerdicts(w *scope) {
 	w.must(w.turn(nodes[:6], corev1.ConditionTrue))
 	w.must(d.api.Create(w.t.Context(), w.policy("first")))
 	if said := d.warnings(); len(said) > 0 {
-		w.t.Errorf("a set without fault gets the warnings %q", said)
+		w.t.Errorf("a valid set gets the warnings %q", said)
 	}
-	// What the webhook knows of nodes and sets comes to it by watches.
-	w.eventually("the webhook knowing what is there", func() error {
+	// The webhook learns of nodes and sets through watches.
+	w.eventually("the webhook to know the nodes and sets", func() error {
 		err := d.api.Create(w.t.Context(), w.policy("probe", when("Sick=True")), client.DryRunAll)
 		return refused(err, "6 of 10 selected nodes")
 	})
@@ -213,7 +212,7 @@ func testVerdicts(w *scope) {
 	for _, test := range []struct {
 		name   string
 		change func(*v1alpha1.ConditionSet)
-		says   []string // empty: it is let in
+		says   []string // empty: it is admitted
 		warns  []string
 	}{
 		{"a healthy status", when("OutOfDisk=False"), []string{"spec.conditions[OutOfDisk].status", "healthy node", "10 of 10 selected nodes", w.node(1), "evict the pods of 4"}, nil},
@@ -223,37 +222,37 @@ func testVerdicts(w *scope) {
 			when("FrequentKubeletRestart=True")(s)
 		}, []string{"spec.type", w.name + "-first"}, nil},
 		{"conditions twice", func(*v1alpha1.ConditionSet) {}, []string{"spec.conditions", "the same conditions", w.name + "-first"}, nil},
-		{"a taint of others", func(s *v1alpha1.ConditionSet) {
+		{"a taint of another component", func(s *v1alpha1.ConditionSet) {
 			s.Spec.TaintKey = "node.kubernetes.io/not-ready"
 			when("ReadonlyFilesystem=True")(s)
 		}, []string{bySchema, "spec.taintKey"}, nil},
-		{"a taint key that is none", func(s *v1alpha1.ConditionSet) { s.Spec.TaintKey = "a b"; when("ReadonlyFilesystem=True")(s) }, []string{bySchema, "spec.taintKey"}, nil},
+		{"an invalid taint key", func(s *v1alpha1.ConditionSet) { s.Spec.TaintKey = "a b"; when("ReadonlyFilesystem=True")(s) }, []string{bySchema, "spec.taintKey"}, nil},
 		{"a duration in words", func(s *v1alpha1.ConditionSet) {
 			s.Spec.Conditions["KernelDeadlock"] = v1alpha1.SetCondition{Status: "True", Duration: "long"}
 		}, []string{bySchema, "duration"}, nil},
 		{"too many nodes", when("Sick=True"), []string{"6 of 10 selected nodes", "maxUnhealthy allows 4", "accept-impact"}, nil},
-		{"all of it at once", func(s *v1alpha1.ConditionSet) {
+		{"all of these at once", func(s *v1alpha1.ConditionSet) {
 			when("OutOfDisk=False", "KubletUnhealthy=True")(s)
 			s.Spec.Type = w.name + "-first"
 		}, []string{"spec.type", "spec.conditions[KubletUnhealthy]"}, []string{"OutOfDisk=False"}},
 
-		{"too many nodes on dry run", func(s *v1alpha1.ConditionSet) { when("Sick=True")(s); noTaints(s) }, nil, []string{"nothing is done on dry run"}},
+		{"too many nodes in dry run", func(s *v1alpha1.ConditionSet) { when("Sick=True")(s); noTaints(s) }, nil, []string{"nothing is done on dry run"}},
 		{"too many nodes on purpose", func(s *v1alpha1.ConditionSet) { when("Sick=True")(s); acceptsImpact(s) }, nil, []string{"6 of 10 selected nodes", "evict the pods of 4"}},
 		{"few enough nodes", func(s *v1alpha1.ConditionSet) {
 			when("Sick=True")(s)
 			s.Spec.MaxUnhealthy = new(intstr.FromInt32(6))
 		}, nil, []string{"evict the pods of 6"}},
-		{"a condition that nobody knows", when("OurOwnThing=True"), nil, []string{"no node reports OurOwnThing"}},
+		{"an unknown condition", when("OurOwnThing=True"), nil, []string{"no node reports OurOwnThing"}},
 		{"an Event for a condition", when("OOMKilling=True"), nil, []string{"the reason of an Event"}},
-		{"a selector of nobody", func(s *v1alpha1.ConditionSet) { s.Spec.Selector.MatchLabels[scopeLabel] = "nobody" }, nil, []string{"no node has these labels"}},
-		{"a bound that is none", func(s *v1alpha1.ConditionSet) {
+		{"a selector without nodes", func(s *v1alpha1.ConditionSet) { s.Spec.Selector.MatchLabels[scopeLabel] = "nobody" }, nil, []string{"no node has these labels"}},
+		{"an invalid bound", func(s *v1alpha1.ConditionSet) {
 			when("ReadonlyFilesystem=True")(s)
 			s.Spec.MaxUnhealthy = new(intstr.FromString("100%"))
 		}, nil, []string{"empty all 10 selected nodes at once"}},
-		{"a healthy status beside another", when("OutOfDisk=False", "ReadonlyFilesystem=True"), nil, []string{"OutOfDisk=False is what a healthy node reports"}},
-		{"a silent kubelet that speaks", when("Ready=Unknown", "MemoryPressure=True"), nil, []string{"will never match"}},
+		{"a healthy status next to another", when("OutOfDisk=False", "ReadonlyFilesystem=True"), nil, []string{"OutOfDisk=False is what a healthy node reports"}},
+		{"a silent kubelet with a status that it never has", when("Ready=Unknown", "MemoryPressure=True"), nil, []string{"will never match"}},
 		{"what Kubernetes does already", when("DiskPressure=True"), nil, []string{"Kubernetes places"}},
-		{"an annotation that is none", func(s *v1alpha1.ConditionSet) {
+		{"an invalid annotation", func(s *v1alpha1.ConditionSet) {
 			acceptsImpact(s)
 			s.Annotations[v1alpha1.AcceptImpactAnnotation] = "yes"
 			when("ReadonlyFilesystem=True")(s)
@@ -271,7 +270,7 @@ func testVerdicts(w *scope) {
 			w.t.Errorf("%s: %v", test.name, err)
 		}
 		if total := len([]rune(strings.Join(said, ""))); total > untruncated {
-			w.t.Errorf("%s: of %d letters the API server cuts some off: %q", test.name, total, said)
+			w.t.Errorf("%s: the API server truncates warnings of %d characters: %q", test.name, total, said)
 		}
 	}
 	if got := len(w.sets()); got != 1 {
@@ -279,7 +278,7 @@ func testVerdicts(w *scope) {
 	}
 }
 
-// testWaysToWrite writes the same good and bad sets in every way that there is.
+// testWaysToWrite writes the same valid and invalid sets in every possible way.
 func testWaysToWrite(w *scope) {
 	nodes := w.createNodes(healthyNodes(10))
 	w.must(w.turn(nodes[:2], corev1.ConditionTrue))
@@ -295,14 +294,14 @@ func testWaysToWrite(w *scope) {
 		case want == "" && err != nil:
 			w.t.Error(err)
 		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
-			w.t.Errorf("kubectl %s: nothing of %q is said: %s %v", strings.Join(args, " "), want, out, err)
+			w.t.Errorf("kubectl %s: %q is missing: %s %v", strings.Join(args, " "), want, out, err)
 		}
 	}
 	name := w.name + "-set"
-	w.eventually("the webhook knowing the nodes", func() error {
+	w.eventually("the webhook to know the nodes", func() error {
 		_, err := w.Kubectl(w.t.Context(), "create", "-f", good, "--dry-run=server", "--warnings-as-errors")
 		if err == nil || !strings.Contains(err.Error(), "Warning: 2 of 10 selected nodes (20%) match now") {
-			return fmt.Errorf("a dry run says %w", err)
+			return fmt.Errorf("a dry run returns %w", err)
 		}
 		return nil
 	})
@@ -312,21 +311,20 @@ func testWaysToWrite(w *scope) {
 		run("Warning: 2 of 10", append(apply, "-f", good, "--dry-run=server", "--warnings-as-errors")...)
 		run("", append(apply, "-f", good)...)
 		w.hasStatus("set", isAccepted(metav1.ConditionTrue, "Followed"))
-		if len(apply) > 1 { // the other does not ask when nothing changes
+		if len(apply) > 1 { // the other command sends no request if nothing changes
 			run("Warning: 2 of 10", append(apply, "-f", good, "--dry-run=server", "--warnings-as-errors")...)
 		}
 		run(denied, append(apply, "-f", trap)...)
 		run("", append(apply, "-f", narrower)...)
 		run("", "delete", "conditionset", name)
-		w.eventually("the set gone", func() error {
+		w.eventually("the set to be deleted", func() error {
 			if left := len(w.sets()); left > 0 {
 				return fmt.Errorf("%d left", left)
 			}
 			return nil
 		})
 	}
-	// A replacement reads before it writes, and a status that is written in between
-	// is a conflict.
+	// A replace reads before it writes. A status write in between causes a conflict.
 	settled := func(tainted int32) {
 		w.t.Helper()
 		w.counts(w.key("set"), int(tainted), 0)
@@ -349,7 +347,7 @@ func testWaysToWrite(w *scope) {
 	run("", "replace", "-f", good)
 	settled(2)
 	run("Warning: the taint "+w.key("set")+" of this set will be removed from 2 nodes", "delete", "conditionset", name, "--dry-run=server", "--warnings-as-errors")
-	// What is in force may always become narrower, whatever it matches.
+	// A set in force may always become narrower, regardless of the matching nodes.
 	w.must(w.turn(nodes, corev1.ConditionTrue))
 	w.hasStatus("set", func(s v1alpha1.ConditionSetStatus) error {
 		if s.Matched != 10 {
@@ -360,11 +358,11 @@ func testWaysToWrite(w *scope) {
 	run("", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"maxUnhealthy": "10%"}}`)
 	run("10 of 10 selected nodes", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Sick": null, "OutOfDisk": {"status": false}}}}`)
 	w.counts(w.key("set"), 4, 6)
-	// Whatever lets others be emptied, or other pods be evicted, is no narrowing.
+	// An edit that affects other nodes, or evicts other pods, is not narrower.
 	w.hasStatus("set", isAccepted(metav1.ConditionTrue, "Followed"))
 	run("under another taint key than now", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"taintKey": "example.com/other"}}`)
 	run("they need not be those that are emptied now", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Sick": {"duration": "2h"}}}}`)
-	// Nor is to wait for a shorter time, and to wait longer is where nobody is emptied.
+	// A shorter wait is not narrower either. A longer wait is, if no node is evicted now.
 	run("", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"effect": "NoSchedule", "conditions": {"Sick": {"duration": "2h"}}}}`)
 	w.hasStatus("set", isAccepted(metav1.ConditionTrue, "Followed"))
 	run("once it has stood for 1h, sooner than it does now", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Sick": {"duration": "1h"}}}}`)
@@ -373,7 +371,7 @@ func testWaysToWrite(w *scope) {
 	w.counts(w.key("set"), 0, 0)
 }
 
-// file writes a set down.
+// file writes a set to a file.
 func (w *scope) file(set *v1alpha1.ConditionSet) string {
 	w.t.Helper()
 	text, err := json.Marshal(map[string]any{"apiVersion": set.APIVersion, "kind": set.Kind, "metadata": map[string]any{"name": set.Name}, "spec": set.Spec})
@@ -383,7 +381,8 @@ func (w *scope) file(set *v1alpha1.ConditionSet) string {
 	return path
 }
 
-// testBadObjects writes what the webhook would have refused while nobody is asked.
+// testBadObjects writes objects that the webhook would have refused, while no webhook is
+// registered.
 func testBadObjects(w *scope) {
 	w.createNodes(healthyNodes(10))
 	controller := w.start(install.Options{Webhook: true})
@@ -396,11 +395,11 @@ func testBadObjects(w *scope) {
 		return d.api.Patch(w.t.Context(), bad.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(body)))
 	}
 	for name, body := range map[string]string{
-		"a label":               `{"metadata": {"labels": {"a": "b"}}}`,
-		"acceptance":            `{"metadata": {"annotations": {"` + v1alpha1.AcceptImpactAnnotation + `": "true"}}}`,
-		"a further finalizer":   `{"metadata": {"finalizers": ["example.com/wait", "example.com/more"]}}`,
-		"one finalizer less":    `{"metadata": {"finalizers": ["example.com/wait"]}}`,
-		"the spec as it stands": `{"spec": {"dryRun": true}}`,
+		"a label":             `{"metadata": {"labels": {"a": "b"}}}`,
+		"acceptance":          `{"metadata": {"annotations": {"` + v1alpha1.AcceptImpactAnnotation + `": "true"}}}`,
+		"a further finalizer": `{"metadata": {"finalizers": ["example.com/wait", "example.com/more"]}}`,
+		"one finalizer less":  `{"metadata": {"finalizers": ["example.com/wait"]}}`,
+		"the unchanged spec":  `{"spec": {"dryRun": true}}`,
 	} {
 		if err := patch(body); err != nil {
 			w.t.Errorf("%s: %v", name, err)
@@ -413,7 +412,7 @@ func testBadObjects(w *scope) {
 	if err := d.api.Status().Patch(w.t.Context(), status, client.RawPatch(types.MergePatchType, []byte(`{"status": {"matched": 3}}`))); err != nil {
 		w.t.Errorf("its status: %v", err)
 	}
-	// Only to see, one is told what is wrong all the same.
+	// A dry run still shows the problems.
 	d.warnings()
 	w.must(d.api.Patch(w.t.Context(), bad.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec": {"dryRun": true}}`)), client.DryRunAll))
 	w.must(saying(d.warnings(), "OutOfDisk=False"))
@@ -421,7 +420,7 @@ func testBadObjects(w *scope) {
 	if err := patch(`{"metadata": {"finalizers": null}}`); err != nil {
 		w.t.Errorf("its last finalizer: %v", err)
 	}
-	w.eventually("it being gone", func() error {
+	w.eventually("the set to be deleted", func() error {
 		if left := len(w.sets()); left > 0 {
 			return fmt.Errorf("%d left", left)
 		}
@@ -429,25 +428,25 @@ func testBadObjects(w *scope) {
 	})
 }
 
-// testFollowerAnswers asks two replicas the same.
+// testFollowerAnswers sends the same requests to two replicas.
 func testFollowerAnswers(w *scope) {
 	nodes := w.createNodes(healthyNodes(12))
 	leader := w.start(install.Options{Webhook: true})
-	w.eventually("somebody leading", func() error {
+	w.eventually("a leader", func() error {
 		if value(w.t, w.scrape(leader), "autohealer_leading") != 1 {
-			return errors.New("nobody does")
+			return errors.New("there is no leader")
 		}
 		return nil
 	})
 	follower := w.start(install.Options{Webhook: true})
 	d := w.warningClient()
-	for i, sick := range []int{3, 5, 9} {
-		w.must(w.turn(nodes[:sick], corev1.ConditionTrue))
+	for i, unhealthy := range []int{3, 5, 9} {
+		w.must(w.turn(nodes[:unhealthy], corev1.ConditionTrue))
 		var answers []string
 		for _, c := range []*install.Controller{leader, follower} {
 			w.ask(c)
-			count := fmt.Sprintf("%d of 12 selected nodes", sick)
-			w.eventually("an answer of "+c.String(), func() error {
+			count := fmt.Sprintf("%d of 12 selected nodes", unhealthy)
+			w.eventually("an answer from "+c.String(), func() error {
 				d.warnings()
 				err := d.api.Create(w.t.Context(), w.policy("trial", when("Sick=True")), client.DryRunAll)
 				answer := fmt.Sprint(d.warnings(), err)
@@ -459,15 +458,15 @@ func testFollowerAnswers(w *scope) {
 			})
 		}
 		if answers[0] != answers[1] {
-			w.t.Errorf("round %d: one says %q, the other %q", i, answers[0], answers[1])
+			w.t.Errorf("round %d: one replica answers %q, the other %q", i, answers[0], answers[1])
 		}
 	}
 	if value(w.t, w.scrape(follower), "autohealer_leading") != 0 {
-		w.t.Error("the follower leads: the test has shown nothing")
+		w.t.Error("the follower leads: the test proves nothing")
 	}
 }
 
-// testTooEarly starts a controller that does not get to see the nodes.
+// testTooEarly starts a controller that cannot list the nodes.
 func testTooEarly(w *scope) {
 	w.createNodes(healthyNodes(4))
 	proxy, err := w.Proxy()
@@ -477,31 +476,31 @@ func testTooEarly(w *scope) {
 	w.ask(controller)
 	d := w.warningClient()
 	if page := w.probe(controller, "/readyz?verbose"); !strings.Contains(page, "[-]webhooks") {
-		w.t.Errorf("it calls itself ready: %s", page)
+		w.t.Errorf("the controller is ready: %s", page)
 	}
 	ctx, cancel := context.WithTimeout(w.t.Context(), 10*time.Second)
 	defer cancel()
 	err = d.api.Create(ctx, w.policy("trial"))
 	if err == nil || !strings.Contains(err.Error(), "does not know the nodes yet") && !errors.Is(err, context.DeadlineExceeded) {
-		w.t.Errorf("a set that nobody can judge: %v", err)
+		w.t.Errorf("a set that cannot be judged: %v", err)
 	}
 	if got := value(w.t, w.scrape(controller), `autohealer_admission_seconds_count{answer="unready",resource="conditionsets"}`); got < 2 {
-		w.t.Errorf("the client has tried %v times", got)
+		w.t.Errorf("the client tried %v times", got)
 	}
 	if err := refused(d.api.Create(w.t.Context(), w.policy("trap", when("OutOfDisk=False"))), "OutOfDisk=False"); err != nil {
-		w.t.Errorf("what is wrong whatever the nodes are: %v", err)
+		w.t.Errorf("a set that is invalid for any nodes: %v", err)
 	}
 	w.must(d.api.Create(w.t.Context(), w.policy("harmless", noTaints)))
 	w.must(d.api.Delete(w.t.Context(), w.policy("harmless")))
 
-	// Clients try again by themselves.
+	// Clients retry by themselves.
 	done := w.meanwhile(func() error {
 		_, err := w.Kubectl(w.t.Context(), "apply", "-f", w.file(w.policy("patient")))
 		return err
 	})
 	blind.Lift()
 	done()
-	w.eventually("the replica being ready", func() error {
+	w.eventually("the replica to be ready", func() error {
 		if page := w.probe(controller, "/readyz?verbose"); !strings.Contains(page, "[+]webhooks ok") {
 			return errors.New(page)
 		}
@@ -509,7 +508,8 @@ func testTooEarly(w *scope) {
 	})
 }
 
-// testWebhookDown kills the replica that is asked, and goes on with the other.
+// testWebhookDown kills the replica that serves the webhook, and continues with the other
+// replica.
 func testWebhookDown(w *scope) {
 	nodes := w.createNodes(healthyNodes(10))
 	w.start(install.Options{})
@@ -520,7 +520,7 @@ func testWebhookDown(w *scope) {
 	w.hasStatus("set", isAccepted(metav1.ConditionTrue, "Followed"))
 	w.kill(asked)
 
-	w.fallSick(nodes[:3])
+	w.makeUnhealthy(nodes[:3])
 	w.counts(w.key("set"), 3, 0)
 	for what, err := range map[string]error{
 		"a new set": d.api.Create(w.t.Context(), w.policy("new", when("ReadonlyFilesystem=True"))),
@@ -537,18 +537,18 @@ func testWebhookDown(w *scope) {
 	w.recover(nodes[:2])
 	w.counts(w.key("set"), 1, 0)
 	w.hasStatus("set", isAccepted(metav1.ConditionTrue, "Followed"))
-	// It is also how one gets rid of a set that hurts.
+	// A user can still delete a harmful set.
 	w.must(d.api.Delete(w.t.Context(), w.policy("set")))
 	w.counts(w.key("set"), 0, 0)
 
 	w.restart(asked.Part)
-	w.eventually("sets being taken again", func() error {
+	w.eventually("sets to be admitted again", func() error {
 		return d.api.Create(w.t.Context(), w.policy("new", when("ReadonlyFilesystem=True")))
 	})
 }
 
-// testRotation empties the Secret again and again while somebody writes sets
-// without a pause. Good ones get in and bad ones do not, at every moment.
+// testRotation empties the Secret again and again while a client writes sets without a
+// pause. At every time valid sets are admitted and invalid sets are refused.
 func testRotation(w *scope) {
 	w.createNodes(healthyNodes(10))
 	first := w.guarded(install.Options{})
@@ -589,15 +589,15 @@ func testRotation(w *scope) {
 		old := string(secret.Data["tls.crt"])
 		secret.Data = nil
 		w.must(w.api.Update(w.t.Context(), secret))
-		w.eventually("another certificate being served", func() error {
+		w.eventually("the webhook to serve another certificate", func() error {
 			w.must(w.api.Get(w.t.Context(), key, secret))
 			now := string(secret.Data["tls.crt"])
 			if now == "" || now == old {
-				return errors.New("none was made")
+				return errors.New("there is no new certificate")
 			}
 			shown, err := w.shows(first)
 			if err == nil && !strings.Contains(now, shown) {
-				err = errors.New("the old one is served")
+				err = errors.New("the webhook serves the old certificate")
 			}
 			return err
 		})
@@ -605,20 +605,20 @@ func testRotation(w *scope) {
 	close(stop)
 	done()
 	if len(failures) > 0 {
-		w.t.Errorf("%d of %d writes did not get their answer, the first: %v", len(failures), good+bad, failures[0])
+		w.t.Errorf("%d of %d writes got a wrong response, the first: %v", len(failures), good+bad, failures[0])
 	}
 	if good < 10*rounds {
-		w.t.Errorf("only %d good sets were written: this shows nothing", good)
+		w.t.Errorf("only %d valid sets were written: the test proves nothing", good)
 	}
 	for _, set := range w.sets() {
 		if set.Name != w.name+"-set" {
 			w.t.Errorf("%s got in", set.Name)
 		}
 	}
-	w.t.Logf("%d good and %d bad sets written during %d changes of the certificate", good, bad, rounds)
+	w.t.Logf("%d valid and %d invalid sets written during %d changes of the certificate", good, bad, rounds)
 }
 
-// shows returns the certificate that a webhook shows, as it stands in a PEM file.
+// shows returns the certificate that a webhook serves, in PEM format.
 func (w *scope) shows(c *install.Controller) (string, error) {
 	shown, err := w.shown(c)
 	if err != nil {
@@ -627,7 +627,7 @@ func (w *scope) shows(c *install.Controller) (string, error) {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: shown.Raw})), nil
 }
 
-// shownNames returns the names in the certificate that a webhook shows.
+// shownNames returns the names in the certificate that a webhook serves.
 func (w *scope) shownNames(c *install.Controller) []string {
 	w.t.Helper()
 	shown, err := w.shown(c)
@@ -645,7 +645,7 @@ func (w *scope) shown(c *install.Controller) (*x509.Certificate, error) {
 	return connection.(*tls.Conn).ConnectionState().PeerCertificates[0], nil
 }
 
-// probe returns what a probe of a controller says.
+// probe returns the response of a controller's probe endpoint.
 func (w *scope) probe(c *install.Controller, path string) string {
 	w.t.Helper()
 	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, "http://"+c.Probes+path, nil)

@@ -21,7 +21,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/install"
 )
 
-// oldRights are those that a node-problem-detector has, which knows no Lease.
+// oldRights are the rights of a node-problem-detector, without Leases.
 const oldRights = `
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
@@ -39,8 +39,8 @@ subjects:
 - {kind: ServiceAccount, name: node-problem-detector, namespace: autohealer-agent}
 `
 
-// TestTheAgentsAccess has the credentials of an agent end and be replaced under it, and
-// runs one whose rights are those of old.
+// TestTheAgentsAccess expires and replaces the credentials of a running agent, and runs an
+// agent with the old rights.
 func TestTheAgentsAccess(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t).scope(t, "access")
@@ -52,23 +52,23 @@ func TestTheAgentsAccess(t *testing.T) {
 	ca, err := os.ReadFile(l.CA)
 	w.must(err)
 
-	// away takes the agent's access away and gives it back: what happens meanwhile is told
-	// afterwards.
+	// away withdraws the agent's access and restores it. The agent must report afterwards
+	// what happened in between.
 	away := func(w *scope, result string, take, give func(*scope)) {
 		w.t.Helper()
-		before := l.comes(w, "that all is told", idle)
+		before := l.comes(w, "all reports to arrive", idle)
 		take(w)
 		lines += 3
 		l.writes(w, fmt.Sprintf("docker hangs %d", lines), fmt.Sprintf("IOError %d", lines), fmt.Sprintf("TaskHung %d", lines))
-		l.comes(w, "requests that are "+result, func(f figures) bool {
+		l.comes(w, "requests with the result "+result, func(f figures) bool {
 			return f.results(result) > before.results(result)+1 && f["events_queued"] > 0 && f["conditions_pending"] == 1
 		})
 		give(w)
 		l.becomes(w, corev1.ConditionTrue, fmt.Sprintf("docker hangs %d", lines))
-		f := l.comes(w, "that all is told", func(f figures) bool { return idle(f) && f.sum("events_taken_total") == lines })
-		told, events := l.told(w)
+		f := l.comes(w, "all reports to arrive", func(f figures) bool { return idle(f) && f.sum("events_taken_total") == lines })
+		reported, events := l.reported(w)
 		if events != lines || f.sum("events_sent_total") != lines || f.sum("dropped_total") != 0 || l.PID() != process {
-			w.t.Errorf("of %d lines %v are told, process %d became %d: %v", lines, told, process, l.PID(), f)
+			w.t.Errorf("of %d lines %v are reported, process %d became %d: %v", lines, reported, process, l.PID(), f)
 		}
 		lines++
 		l.writes(w, "docker goes on now")
@@ -82,45 +82,45 @@ func TestTheAgentsAccess(t *testing.T) {
 		return made
 	}
 
-	w.run("a token that is over is replaced", func(w *scope) {
+	w.run("an expired token is replaced", func(w *scope) {
 		made := token(w, 3*time.Second)
-		l.writes(w, "OOMKilling 100%s") // for which it is good
+		l.writes(w, "OOMKilling 100%s") // until it expires
 		lines++
-		l.comes(w, "that it is told", func(f figures) bool { return f.sum("events_sent_total") == lines })
+		l.comes(w, "its report to arrive", func(f figures) bool { return f.sum("events_sent_total") == lines })
 		away(w, "unauthorized", func(w *scope) { w.isOver(made) }, func(w *scope) { token(w, time.Hour) })
 		if n := l.said(w, "cannot be told anything", "result=unauthorized"); n != 1 {
-			w.t.Errorf("it is said %d times", n)
+			w.t.Errorf("it is logged %d times", n)
 		}
 	})
-	w.run("a token that is empty for a moment is none", func(w *scope) {
+	w.run("a token file that is empty for a moment is ignored", func(w *scope) {
 		was, err := os.ReadFile(l.Token)
 		w.must(err)
 		away(w, "unreachable", func(w *scope) { w.must(l.Mount(l.Token, nil)) }, func(w *scope) { w.must(l.Mount(l.Token, was)) })
 	})
-	w.run("an authority that is replaced is believed, and the old one no longer", func(w *scope) {
+	w.run("the agent trusts a replaced CA, and no longer the old CA", func(w *scope) {
 		other := httptest.NewTLSServer(nil)
 		defer other.Close()
 		foreign := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: other.Certificate().Raw})
 		away(w, "unreachable", func(w *scope) { w.must(l.Mount(l.CA, foreign)) }, func(w *scope) { w.must(l.Mount(l.CA, append(foreign, ca...))) })
 		if l.said(w, "cannot be told anything", "unknown authority") != 1 {
-			w.t.Error("nobody says what is wrong with the authority")
+			w.t.Error("the log does not mention the CA")
 		}
 		w.must(l.Mount(l.CA, ca))
 	})
-	w.run("who has the rights of a node-problem-detector works, says so once and is never called silent", func(w *scope) {
+	w.run("an agent with the rights of a node-problem-detector works, logs it once and is never marked silent", func(w *scope) {
 		_, err := w.KubectlApply(w.t.Context(), oldRights)
 		w.must(err)
 		old := w.startLogAgent(nodes[1], func(o *install.AgentOptions) { o.Account = "node-problem-detector" })
 		old.becomes(w, corev1.ConditionFalse, "100% well")
 		old.writes(w, "docker hangs 100%", "OOMKilling 100%")
 		old.becomes(w, corev1.ConditionTrue, "docker hangs 100%")
-		f := old.comes(w, "that all is told", func(f figures) bool {
+		f := old.comes(w, "all reports to arrive", func(f figures) bool {
 			return f.sum("events_sent_total") == 2 && f[`requests_total{request="lease",result="forbidden"}`] > 1
 		})
 		if n := old.said(w, "level=WARN", "request=lease"); n != 1 || old.said(w, "level=WARN") != 1 || f["lease_renewed_timestamp_seconds"] != 0 {
-			w.t.Errorf("it is said %d times: %v", n, f)
+			w.t.Errorf("it is logged %d times: %v", n, f)
 		}
-		// Both stop, and only of one would anybody miss something.
+		// Both agents stop, and only one of them has a Lease to miss.
 		w.must(old.Kill())
 		w.must(l.Kill())
 		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: "autohealer-agent-" + l.node}}
@@ -130,23 +130,23 @@ func TestTheAgentsAccess(t *testing.T) {
 		w.metric(controller, `autohealer_agents{state="heard"} 0`)
 		w.must(w.is(old.node, "KernelDeadlock", corev1.ConditionTrue, "DockerHung"))
 		if made := w.ours(old.node); len(made) > 0 {
-			w.t.Errorf("it was written to: %v", made)
+			w.t.Errorf("the controller wrote to the node: %v", made)
 		}
 	})
 }
 
-// isOver waits until the API server does not take a token any more.
+// isOver waits until the API server refuses a token.
 func (w *scope) isOver(token string) {
 	w.t.Helper()
 	config := w.AdminConfig()
 	config.BearerToken = token
 	client, err := kubernetes.NewForConfig(config)
 	w.must(err)
-	w.eventually("the end of a token", func() error {
+	w.eventually("the token to expire", func() error {
 		ctx, cancel := context.WithTimeout(w.t.Context(), time.Second)
 		defer cancel()
 		if _, err := client.CoreV1().Pods("default").List(ctx, metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
-			return errors.Join(errors.New("it is taken"), err)
+			return errors.Join(errors.New("the token is accepted"), err)
 		}
 		return nil
 	})

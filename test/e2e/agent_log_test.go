@@ -20,10 +20,10 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// The reasons of the problems that a log tells of, beside the condition KernelDeadlock.
+// The reasons of the problems in the log, in addition to the condition KernelDeadlock.
 var problems = []string{"OOMKilling", "TaskHung", "IOError"}
 
-// logAgent is a node whose agent reads a log file of the test's own.
+// logAgent is a node whose agent reads a log file of the test.
 type logAgent struct {
 	*install.Agent
 	node  string
@@ -63,7 +63,7 @@ func (w *scope) startLogAgent(node string, shape func(*install.AgentOptions)) *l
 	return l
 }
 
-// writes puts lines into the log, all at once.
+// writes appends lines to the log, all at once.
 func (l *logAgent) writes(w *scope, lines ...string) {
 	w.t.Helper()
 	var text bytes.Buffer
@@ -122,7 +122,7 @@ func (l *logAgent) figures(ctx context.Context) (figures, error) {
 	return read, nil
 }
 
-// sum is that of all metrics of a name.
+// sum adds all metrics with a name.
 func (f figures) sum(name string) (total int) {
 	for of, value := range f {
 		if of == name || strings.HasPrefix(of, name+"{") {
@@ -132,7 +132,7 @@ func (f figures) sum(name string) (total int) {
 	return total
 }
 
-// results are how often requests came to something.
+// results returns how many requests had this result.
 func (f figures) results(result string) (total int) {
 	for of, value := range f {
 		if strings.HasPrefix(of, "requests_total{") && strings.HasSuffix(of, fmt.Sprintf("result=%q}", result)) {
@@ -142,10 +142,10 @@ func (f figures) results(result string) (total int) {
 	return total
 }
 
-// failures are requests that were not carried out, or of which that is not known.
+// failures returns how many requests failed or have an unknown result.
 func (f figures) failures() int { return f.sum("requests_total") - f.results("ok") }
 
-// comes waits until the agent's metrics are so.
+// comes waits until the agent's metrics fulfil a condition.
 func (l *logAgent) comes(w *scope, what string, so func(figures) bool) figures {
 	w.t.Helper()
 	var last figures
@@ -162,12 +162,11 @@ func (l *logAgent) comes(w *scope, what string, so func(figures) bool) figures {
 	return last
 }
 
-// idle says that everything has been told.
+// idle reports whether the agent has sent everything.
 func idle(f figures) bool { return f["conditions_pending"] == 0 && f["events_queued"] == 0 }
 
-// told are the occurrences that Events of the API server tell of, by reason, and how
-// many Events there are.
-func (l *logAgent) told(w *scope) (occurrences map[string]int, events int) {
+// reported returns the occurrences in the stored Events by reason, and the number of Events.
+func (l *logAgent) reported(w *scope) (occurrences map[string]int, events int) {
 	w.t.Helper()
 	list, err := l.admin.CoreV1().Events("default").List(w.t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.kind=Node,source=kernel-monitor,involvedObject.name=" + l.node})
 	w.must(err)
@@ -195,7 +194,7 @@ lines:
 	return n
 }
 
-// agents makes a world for agents, and so many nodes in it.
+// agents prepares the cluster for agents, with this number of nodes.
 func (w *scope) agents(nodes int) []string {
 	w.t.Helper()
 	w.must(install.ApplyAgentRights(w.t.Context(), w.Cluster))

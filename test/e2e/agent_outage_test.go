@@ -16,7 +16,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// outage is a way in which the API server is away: what it returns ends it.
+// outage is a way in which the API server becomes unavailable. The returned function ends
+// the outage.
 type outage struct {
 	name  string
 	begin func(*testing.T, *testbed.Cluster, *testbed.Proxy) (end func())
@@ -24,8 +25,8 @@ type outage struct {
 
 func everything(testbed.Request) bool { return true }
 
-// struck is an outage in which a fault strikes every request.
-func struck(fault testbed.Fault) outage {
+// failing is an outage in which every request fails with a fault.
+func failing(fault testbed.Fault) outage {
 	return outage{fault.String(), func(_ *testing.T, _ *testbed.Cluster, p *testbed.Proxy) func() {
 		return p.Inject(everything, fault, 0).Lift
 	}}
@@ -47,14 +48,14 @@ var outages = []outage{
 			}
 		}
 	}},
-	struck(testbed.CutRequest()),
-	struck(testbed.CutResponse()),
-	struck(testbed.InternalError()),
-	struck(testbed.TooManyRequests(time.Second)),
-	struck(testbed.Hold()), // late answers
+	failing(testbed.CutRequest()),
+	failing(testbed.CutResponse()),
+	failing(testbed.InternalError()),
+	failing(testbed.TooManyRequests(time.Second)),
+	failing(testbed.Hold()), // late responses
 }
 
-// crash is what befalls the API server a few times: it takes seconds to come back.
+// crash kills the API server. It is rare, because a restart takes seconds.
 var crash = outage{"crash", func(t *testing.T, c *testbed.Cluster, _ *testbed.Proxy) func() {
 	t.Helper()
 	if err := c.APIServer.Kill(); err != nil {
@@ -67,7 +68,7 @@ var crash = outage{"crash", func(t *testing.T, c *testbed.Cluster, _ *testbed.Pr
 	}
 }}
 
-// asked is a number of the environment's.
+// asked returns a number from the environment.
 func asked(name string, otherwise int) int {
 	if n, err := strconv.Atoi(os.Getenv(name)); err == nil && n > 0 {
 		return n
@@ -75,12 +76,13 @@ func asked(name string, otherwise int) int {
 	return otherwise
 }
 
-// TestAnAgentInOutages has the API server go away again and again, in every way that it
-// can, while an agent reads lines that all match: in the end the newest state is there,
-// and of every line an Event tells or a counter says why not. AGENT_OUTAGES says how
-// often (50), AGENT_OUTAGE_LINES how many lines there are (100,000), AGENT_OUTAGE_LONGEST
-// for how many milliseconds it is away at most (200), but for every twelfth time, which is
-// one to three seconds, so that the agent's waits grow; AGENT_OUTAGE_SEED which story it is.
+// TestAnAgentInOutages makes the API server unavailable again and again, in every possible
+// way, while an agent reads lines that all match. At the end the API server has the newest
+// state, and every line is in an Event or in a counter of dropped lines. AGENT_OUTAGES is
+// the number of outages (50), AGENT_OUTAGE_LINES the number of lines (100,000),
+// AGENT_OUTAGE_LONGEST the longest outage in milliseconds (200). Every twelfth outage takes
+// one to three seconds, so that the agent's backoff grows. AGENT_OUTAGE_SEED is the random
+// seed.
 func TestAnAgentInOutages(t *testing.T) {
 	t.Parallel()
 	many, lines, longest, seed := asked("AGENT_OUTAGES", 50), asked("AGENT_OUTAGE_LINES", 100_000), asked("AGENT_OUTAGE_LONGEST", 200), asked("AGENT_OUTAGE_SEED", 7)
@@ -119,38 +121,38 @@ func TestAnAgentInOutages(t *testing.T) {
 		l.writes(w, text...)
 		written += len(text)
 		<-left
-		if kind.name != "hold" && kind.name != "standstill" { // of which an agent knows nothing until it is tired of waiting
+		if kind.name != "hold" && kind.name != "standstill" { // the agent does not notice these until its timeout
 			l.comes(w, "what the "+kind.name+" does", func(f figures) bool {
-				return f.failures() > before.failures()+map[bool]int{true: 1}[long] // who waits longer has failed more than once
+				return f.failures() > before.failures()+map[bool]int{true: 1}[long] // a longer wait has more than one failure
 			})
 		}
 		end()
-		l.comes(w, "an answer after the "+kind.name, func(f figures) bool {
+		l.comes(w, "a response after the "+kind.name, func(f figures) bool {
 			return f["last_answer_timestamp_seconds"] > before["last_answer_timestamp_seconds"]
 		})
 	}
 	stormy := time.Since(began)
-	f := l.comes(w, "all that there is to tell", func(f figures) bool { return f.sum("events_taken_total") == written && idle(f) })
+	f := l.comes(w, "all reports to arrive", func(f figures) bool { return f.sum("events_taken_total") == written && idle(f) })
 
-	expected := "100% well" // what a rule that clears goes back to
+	expected := "100% well" // the message of a rule that clears
 	if status == corev1.ConditionTrue {
 		expected = message
 	}
 	l.becomes(w, status, expected)
-	told, events := l.told(w)
+	reported, events := l.reported(w)
 	var kept int
-	for _, n := range told {
+	for _, n := range reported {
 		kept += n
 	}
 	sent, summed, dropped := f.sum("events_sent_total"), f.sum("events_summed_total"), f.sum("dropped_total")
-	t.Logf("%v in %s and %s more; %d lines: %d Events stand for %d, %d dropped; the agent says %d sent, %d summed up; %d requests failed: %v",
+	t.Logf("%v in %s and %s more; %d lines: %d Events for %d, %d dropped; the agent reports %d sent, %d aggregated; %d requests failed: %v",
 		saw, stormy.Round(time.Millisecond), (time.Since(began) - stormy).Round(time.Millisecond), written, events, kept, dropped, sent, summed, f.failures(), f)
 	if kept+dropped != written || kept != sent+summed || events != sent {
-		t.Errorf("not every line is accounted for: %v", told)
+		t.Errorf("not every line is accounted for: %v", reported)
 	}
-	// A flood of problems swallows no change of a condition.
-	if changes := told["DockerHung"] + told["KernelHasNoDeadlock"]; changes != many {
-		t.Errorf("of %d changes %d are told: %v", many, changes, told)
+	// A flood of problems does not drop a change of a condition.
+	if changes := reported["DockerHung"] + reported["KernelHasNoDeadlock"]; changes != many {
+		t.Errorf("of %d changes %d are reported: %v", many, changes, reported)
 	}
 	if many >= 12 && saw["long"] == 0 {
 		t.Error("every outage was over before the agent had to wait longer")

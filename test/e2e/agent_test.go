@@ -25,17 +25,17 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// kernelAgent is a node that the agent's own program looks after, with the token of its pod,
-// its rights and the guard. It reads the kernel log of this machine.
+// kernelAgent is a node with the agent's own program, with the token of its pod, its rights
+// and the admission policies. It reads the kernel log of this machine.
 type kernelAgent struct {
 	*install.Agent
 	w    *scope
 	node string
-	mark string // of the lines that are for it
+	mark string // in the lines for this agent
 	file string
 }
 
-// monitor is what the agent looks for: what makes KernelDeadlock, and what ends it.
+// monitor configures the agent: which lines set KernelDeadlock, and which clear it.
 func (p *kernelAgent) monitor(conditions string) {
 	p.w.t.Helper()
 	p.w.must(os.WriteFile(p.file, []byte(fmt.Sprintf(`{"plugin": "kmsg", "logPath": "/dev/kmsg", "lookback": "5m", "source": "kernel-monitor", "conditions": [%s],
@@ -44,7 +44,7 @@ func (p *kernelAgent) monitor(conditions string) {
 	}[conditions != ""])), 0o600))
 }
 
-// kernelSays writes a line into the kernel log.
+// kernelSays writes a line to the kernel log.
 func (p *kernelAgent) kernelSays(words string) {
 	p.w.t.Helper()
 	kmsg, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
@@ -82,7 +82,7 @@ func (p *kernelAgent) becomes(w *scope, kind string, status corev1.ConditionStat
 	w.eventually(kind, func() error { return w.is(p.node, kind, status, reason) })
 }
 
-// owners are who owns the status of a row, and how they came to it.
+// owners returns the field managers of a condition's status, with their operations.
 func (p *kernelAgent) owners(w *scope, kind string) (names []string) {
 	w.t.Helper()
 	node, err := w.get(w.t.Context(), p.node)
@@ -98,7 +98,7 @@ func (p *kernelAgent) owners(w *scope, kind string) (names []string) {
 	return names
 }
 
-// TestTheAgent has the program of the agent and that of the controller at work together.
+// TestTheAgent runs the programs of the agent and the controller together.
 func TestTheAgent(t *testing.T) {
 	t.Parallel()
 	world := newFixture(t)
@@ -107,7 +107,7 @@ func TestTheAgent(t *testing.T) {
 	w.agentsAreBound()
 	folder := t.TempDir()
 	p := &kernelAgent{w: w, node: w.createNodes(testbed.Nodes{Count: 1})[0], mark: fmt.Sprintf("autohealer-e2e-%d", time.Now().UnixNano()), file: filepath.Join(folder, "kernel-monitor.json")}
-	p.monitor(`{"type": "KernelDeadlock", "reason": "KernelHasNoDeadlock", "message": "100% well"}, {"type": "XfsShutdown", "reason": "XfsHasNotShutDown", "message": "it is up"}`)
+	p.monitor(`{"type": "KernelDeadlock", "reason": "KernelHasNoDeadlock", "message": "100% well"}, {"type": "XfsShutdown", "reason": "XfsHasNotShutDown", "message": "the agent to be up"}`)
 	w.createSet("hung", func(s *v1alpha1.ConditionSetSpec) {
 		s.Conditions = map[string]v1alpha1.SetCondition{"KernelDeadlock": stand}
 	})
@@ -124,7 +124,7 @@ func TestTheAgent(t *testing.T) {
 		}
 	})
 
-	w.run("a line becomes a condition, an Event and a taint, and all goes again", func(w *scope) {
+	w.run("a line becomes a condition, an Event and a taint, which are cleared again", func(w *scope) {
 		p.becomes(w, "KernelDeadlock", corev1.ConditionFalse, "KernelHasNoDeadlock")
 		p.becomes(w, "XfsShutdown", corev1.ConditionFalse, "XfsHasNotShutDown")
 		w.metric(controller, `autohealer_agents{state="heard"} 1`)
@@ -136,15 +136,15 @@ func TestTheAgent(t *testing.T) {
 		p.becomes(w, "KernelDeadlock", corev1.ConditionFalse, "KernelHasNoDeadlock")
 		w.has(p.node)
 	})
-	w.run("one that is killed is called silent, and owns its rows when it is back", func(w *scope) {
+	w.run("a killed agent is marked silent, and owns its conditions after its restart", func(w *scope) {
 		p.kernelSays("hung")
 		p.becomes(w, "KernelDeadlock", corev1.ConditionTrue, "DockerHung")
 		w.must(p.Kill())
-		// Six minutes are more than a test has.
+		// The default of six minutes is too long for a test.
 		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: "autohealer-agent-" + p.node}}
 		w.must(w.api.Patch(w.t.Context(), lease, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"leaseDurationSeconds":1}}`))))
 		w.isSilent(p.node, "KernelDeadlock", "XfsShutdown")
-		w.has(p.node, noSchedule(w.key("hung"))) // who was sick is not well because nobody looks
+		w.has(p.node, noSchedule(w.key("hung"))) // a silent agent does not make the node healthy
 		w.must(p.Restart(w.t.Context()))
 		p.becomes(w, "KernelDeadlock", corev1.ConditionTrue, "DockerHung")
 		p.becomes(w, "XfsShutdown", corev1.ConditionFalse, "XfsHasNotShutDown")
@@ -156,7 +156,7 @@ func TestTheAgent(t *testing.T) {
 		w.metric(controller, `autohealer_agents{state="heard"} 1`)
 		p.shows(w, "autohealer_agent_conditions_taken_over_total 0")
 	})
-	w.run("a row is taken over once, and then left to who writes it again, over a restart too", func(w *scope) {
+	w.run("a condition is taken over once, and then left to its other writer, also after a restart", func(w *scope) {
 		admin, err := kubernetes.NewForConfig(w.AdminConfig())
 		w.must(err)
 		old := func() {
@@ -177,7 +177,7 @@ func TestTheAgent(t *testing.T) {
 		w.must(w.is(p.node, "KernelDeadlock", corev1.ConditionFalse, "SaysTheOld"))
 		w.must(w.is(p.node, "XfsShutdown", corev1.ConditionFalse, "XfsHasNotShutDown"))
 	})
-	w.run("who has no conditions any more leaves nothing, and takes nothing of others", func(w *scope) {
+	w.run("an agent without conditions leaves none of its own and removes none of other writers", func(w *scope) {
 		before, err := w.get(w.t.Context(), p.node)
 		w.must(err)
 		p.monitor("")
@@ -193,34 +193,34 @@ func TestTheAgent(t *testing.T) {
 			}
 			return nil
 		}
-		w.eventually("the rows going", gone)
+		w.eventually("the conditions to be removed", gone)
 		p.shows(w, "autohealer_agent_conditions_pending 0")
 		w.must(gone())
 		after, err := w.get(w.t.Context(), p.node)
 		w.must(err)
 		if len(after.Status.Conditions) != len(before.Status.Conditions)-1 || after.Status.NodeInfo != before.Status.NodeInfo || len(after.Status.Addresses) != len(before.Status.Addresses) {
-			w.t.Errorf("of %+v\nis left %+v", before.Status, after.Status)
+			w.t.Errorf("the conditions were %+v\nand are %+v", before.Status, after.Status)
 		}
 		w.must(w.is(p.node, "KernelDeadlock", corev1.ConditionFalse, "SaysTheOld"))
 	})
 	text, err := p.Log()
 	w.must(err)
 	if strings.Contains(text, "a request is refused") || strings.Contains(text, "cannot be told anything") {
-		t.Errorf("the agent is held up:\n%s", text)
+		t.Errorf("the agent is blocked:\n%s", text)
 	}
 }
 
-// agentsAreBound waits until the guard is in force.
+// agentsAreBound waits until the admission policies are in force.
 func (w *scope) agentsAreBound() {
 	w.t.Helper()
 	config, err := w.ServiceAccountConfig(w.t.Context(), install.AgentAccount, install.AgentAccount)
 	w.must(err)
-	nobody, err := kubernetes.NewForConfig(config)
+	unbound, err := kubernetes.NewForConfig(config)
 	w.must(err)
 	w.eventually("the guard", func() error {
-		_, err := nobody.CoordinationV1().Leases(install.Namespace).Create(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		_, err := unbound.CoordinationV1().Leases(install.Namespace).Create(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "names no node") {
-			return errors.Join(errors.New("it is not there yet"), err)
+			return errors.Join(errors.New("it is not in force yet"), err)
 		}
 		return nil
 	})

@@ -17,9 +17,9 @@ import (
 	"github.com/resourcestack/autohealer/internal/install"
 )
 
-// testBackup puts an old certificate back, which the API server does not trust any
-// more, while somebody asks about sets fifty times a second. Nobody is refused: it
-// is trusted before it is served.
+// testBackup restores an old certificate, which the API server no longer trusts, while a
+// client writes sets fifty times a second. No write is refused: the CA is trusted before
+// the certificate is served.
 func testBackup(w *scope) {
 	w.createNodes(healthyNodes(4))
 	replicas := []*install.Controller{w.guarded(install.Options{}), w.start(install.Options{Webhook: true})}
@@ -41,7 +41,7 @@ func testBackup(w *scope) {
 				return nil
 			case <-tick.C:
 			}
-			// A connection that stands asks for no certificate.
+			// An open connection needs no certificate.
 			if asked%10 == 0 {
 				w.reconnect()
 				connected.Add(1)
@@ -56,25 +56,25 @@ func testBackup(w *scope) {
 	connects := func() {
 		w.t.Helper()
 		before := connected.Load()
-		w.eventually("the API server connecting", func() error {
+		w.eventually("the API server to connect", func() error {
 			if connected.Load() < before+enough {
-				return errors.New("it does not")
+				return errors.New("it has not connected")
 			}
 			return nil
 		})
 	}
 	connects()
 	w.replaceCertificate(replicas, backup)
-	connects() // and sees what was restored
+	connects() // and sees the restored certificate
 	close(stop)
 	done()
 	if len(failures) > 0 {
-		w.t.Errorf("%d of %d writes did not get their answer, the first: %v", len(failures), asked, failures[0])
+		w.t.Errorf("%d of %d writes got a wrong response, the first: %v", len(failures), asked, failures[0])
 	}
 	if got := w.certificate().Data["tls.crt"]; string(got) != string(backup["tls.crt"]) {
-		w.t.Error("what was restored was replaced, although it is sound")
+		w.t.Error("the restored certificate was replaced, although it is valid")
 	}
-	w.t.Logf("%d sets asked about over %d connections", asked, connected.Load())
+	w.t.Logf("%d sets written over %d connections", asked, connected.Load())
 }
 
 func (w *scope) certificate() *corev1.Secret {
@@ -84,18 +84,18 @@ func (w *scope) certificate() *corev1.Secret {
 	return secret
 }
 
-// replaceCertificate writes the content of the Secret, nothing for another one, and
-// returns when all replicas serve what stands there.
+// replaceCertificate writes the content of the Secret, or empties it, and returns when all
+// replicas serve the stored certificate.
 func (w *scope) replaceCertificate(replicas []*install.Controller, content map[string][]byte) {
 	w.t.Helper()
 	secret := w.certificate()
 	old := string(secret.Data["tls.crt"])
 	secret.Data = maps.Clone(content)
 	w.must(w.api.Update(w.t.Context(), secret))
-	w.eventually("another certificate being served", func() error {
+	w.eventually("all replicas to serve another certificate", func() error {
 		now := string(w.certificate().Data["tls.crt"])
 		if now == "" || now == old {
-			return errors.New("there is none")
+			return errors.New("there is no certificate")
 		}
 		for i, c := range replicas {
 			shown, err := w.shows(c)
@@ -103,21 +103,21 @@ func (w *scope) replaceCertificate(replicas []*install.Controller, content map[s
 				return err
 			}
 			if !strings.Contains(now, shown) {
-				return fmt.Errorf("replica %d serves another", i+1)
+				return fmt.Errorf("replica %d serves another certificate", i+1)
 			}
 		}
 		return nil
 	})
 }
 
-// distrust has the API server trust an authority and no other.
+// distrust makes the API server trust only this CA.
 func (w *scope) distrust(authority []byte) {
 	w.t.Helper()
 	w.rewriteTrust(func([]byte) []byte { return authority })
 }
 
-// reconnect has the API server connect anew for its next question: it does when
-// whom to trust is written differently, and if only by an empty line.
+// reconnect makes the API server open a new connection for its next call: any change of the
+// CA bundle does, even an empty line.
 func (w *scope) reconnect() {
 	w.t.Helper()
 	w.rewriteTrust(func(bundle []byte) []byte { return append(bundle, '\n') })

@@ -12,7 +12,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// change is something that befalls a set whose taint stands on a node.
+// change is a change of a set whose taint is on a node.
 type change struct {
 	name string
 	from func(*v1alpha1.ConditionSetSpec)
@@ -44,15 +44,15 @@ var changes = []change{
 	{"another selector", nil, editing(func(s *v1alpha1.ConditionSetSpec) { s.Selector.MatchLabels["pool"] = "other" }), nothing},
 	{"another selector of NoExecute", evict(everyone), editing(func(s *v1alpha1.ConditionSetSpec) { s.Selector.MatchLabels["pool"] = "other" }), nothing},
 	{"another condition", nil, editing(on("Worse")), nothing},
-	{"one condition more", nil, editing(on("Sick", "Worse")), nothing},
+	{"an additional condition", nil, editing(on("Sick", "Worse")), nothing},
 	{"another type", nil, editing(func(s *v1alpha1.ConditionSetSpec) { s.Type = "SameAsEver" }), keeps("NoSchedule")},
 	{"deleted", nil, deleting, nothing},
 	{"deleted with NoExecute", evict(everyone), deleting, nothing},
 	{"renamed", evict(everyone), renaming(""), func(w *scope) []string { return []string{noExecute(w.key("renamed"))} }},
 	{"renamed with the same key", evict(everyone), renaming("set"), keeps("NoExecute")},
-	{"deleted and made again", evict(everyone), replacing, keeps("NoSchedule")},
+	{"deleted and created again", evict(everyone), replacing, keeps("NoSchedule")},
 	{"healthy again", evict(everyone), recovering, nothing},
-	{"the condition gone", nil, losing, nothing},
+	{"the condition removed", nil, losing, nothing},
 	{"the node relabelled", nil, relabelling, nothing},
 }
 
@@ -61,7 +61,7 @@ func deleting(w *scope) {
 	w.deleteSet("set")
 }
 
-// renaming gives the set another name, and the key of the set of that name.
+// renaming gives the set another name, with the key of the set of that name.
 func renaming(key string) func(*scope) {
 	return func(w *scope) {
 		w.t.Helper()
@@ -95,18 +95,17 @@ func relabelling(w *scope) {
 	w.relabel(w.node(1), "elsewhere")
 }
 
-// testChanges makes all changes at once. With an absent controller, they are made
-// while it is down.
+// testChanges makes all changes at once. If absent is set, that controller is down meanwhile.
 func testChanges(w *scope, absent *install.Controller) {
-	wards := make([]*scope, len(changes))
+	scopes := make([]*scope, len(changes))
 	for i, c := range changes {
-		wards[i] = w.scope(w.t, fmt.Sprintf("%s-%02d", w.name, i))
-		node := wards[i].createNodes(testbed.Nodes{Count: 1})[0]
+		scopes[i] = w.scope(w.t, fmt.Sprintf("%s-%02d", w.name, i))
+		node := scopes[i].createNodes(testbed.Nodes{Count: 1})[0]
 		from := c.from
 		if from == nil {
 			from = func(*v1alpha1.ConditionSetSpec) {}
 		}
-		wards[i].createSet("set", from)
+		scopes[i].createSet("set", from)
 		w.setCondition(node, "Sick", corev1.ConditionTrue)
 	}
 	for i, c := range changes {
@@ -114,27 +113,27 @@ func testChanges(w *scope, absent *install.Controller) {
 		if c.from != nil {
 			before = keeps("NoExecute")
 		}
-		wards[i].has(wards[i].node(1), before(wards[i])...)
+		scopes[i].has(scopes[i].node(1), before(scopes[i])...)
 	}
 	if absent != nil {
 		w.must(absent.Stop(w.t.Context()))
 	}
 	for i, c := range changes {
-		c.make(wards[i])
+		c.make(scopes[i])
 	}
 	if absent != nil {
 		w.restart(absent.Part)
 	}
 	for i, c := range changes {
-		wards[i].run(c.name, func(w *scope) {
+		scopes[i].run(c.name, func(w *scope) {
 			w.has(w.node(1), c.want(w)...)
 			for _, set := range w.sets() {
 				w.hasStatus(set.Name[len(w.name)+1:], isAccepted(metav1.ConditionTrue, "Followed"))
 			}
 		})
 	}
-	w.judge(history.Config{}, history.Counts{Placements: len(changes)}) // of all wards below this one
-	for _, ward := range wards {
-		ward.deleteNodes()
+	w.judge(history.Config{}, history.Counts{Placements: len(changes)}) // of all scopes below this one
+	for _, subscope := range scopes {
+		subscope.deleteNodes()
 	}
 }

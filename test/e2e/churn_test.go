@@ -38,7 +38,7 @@ func testFlapping(w *scope) {
 		}
 		return nil
 	}))
-	w.fallSick(nodes[:40])
+	w.makeUnhealthy(nodes[:40])
 	w.recover(nodes[40:])
 	w.counts(w.key("set"), 18, 22)
 	w.judge(history.Config{AnyTurn: true}, history.Counts{Evictions: 18, Fallbacks: 22, Removals: 1})
@@ -47,29 +47,30 @@ func testFlapping(w *scope) {
 func testRecreated(w *scope) {
 	const count = 60
 	p := w.newProxy(w.name)
-	w.createNodes(sickFromBirth(count))
+	w.createNodes(unhealthyFromStart(count))
 	w.createSet("set", evict(almostHalf))
-	box := p.hold(placesNoExecute, 20)
+	holding := p.hold(placesNoExecute, 20)
 	w.start(install.Options{Args: p.Args(alone)})
-	// Those whose taint is on its way go, and come back: some sick, some well.
-	kept := box.wait(w, 20)
+	// Nodes whose taint is in flight are deleted, and some are created again: some
+	// unhealthy, some healthy.
+	kept := holding.wait(w, 20)
 	for i, l := range kept {
 		w.must(w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: target(l)}}))
 		var number int
 		if _, err := fmt.Sscanf(target(l), w.name+"-%d", &number); err != nil {
 			w.t.Fatal(err)
 		}
-		again := sickFromBirth(1)
+		again := unhealthyFromStart(1)
 		if i%2 == 0 {
 			again = testbed.Nodes{Count: 1}
 		}
 		again.First = number
-		if i%5 != 0 { // the others do not come back
+		if i%5 != 0 { // the others are not created again
 			w.createNodes(again)
 		}
 	}
-	box.Release()
-	// 4 are gone, 8 are well, of 56 are 27 evicted.
+	holding.Release()
+	// 4 are gone and 8 are healthy; of 56 nodes 27 are evicted.
 	w.counts(w.key("set"), 27, count-12-27)
 	w.recover(w.evicted(w.key("set"))[:5])
 	w.counts(w.key("set"), 27, count-12-27-5)
@@ -85,13 +86,13 @@ func testJoiningStorm(w *scope) {
 		w.createNodes(testbed.Nodes{Count: 10, First: first})
 	}
 	fallen()
-	w.counts(w.key("set"), 40, 0) // of 100, 49 may be
+	w.counts(w.key("set"), 40, 0) // of 100, 49 are allowed
 	for number := 41; number <= 100; number++ {
 		w.must(w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.node(number)}}))
 	}
-	// Of 40 there may be 19: nobody is chased, and nobody is let in.
+	// Of 40, 19 are allowed: no taint is removed, and none is added.
 	more := w.createNodes(testbed.Nodes{Count: 2, First: 101})
-	w.fallSick(more)
+	w.makeUnhealthy(more)
 	w.counts(w.key("set"), 40, 2)
 	w.recover(nodes[:30])
 	w.counts(w.key("set"), 12, 0)

@@ -11,8 +11,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/install"
 )
 
-// testConfigMapTwin writes sets beside others that are in a ConfigMap. The controller
-// begins with rights from before it watched their kept versions.
+// testConfigMapTwin writes sets that duplicate sets in a ConfigMap. The controller starts
+// with rights from before it watched the stored revisions.
 func testConfigMapTwin(w *scope) {
 	w.createNodes(healthyNodes(4))
 	role := &rbacv1.Role{}
@@ -28,21 +28,21 @@ func testConfigMapTwin(w *scope) {
 		w.hasRevision(name, name)
 		w.eventually("a refusal", func() error { return refused(try(), "the same conditions", "ConfigMap "+w.name+"-"+name) })
 		w.deleteConfigMap()
-		w.must(try()) // what is only remembered refuses nobody
+		w.must(try()) // a remembered revision alone refuses nothing
 	}
 	twin("one")
 	twin("two")
 	text, err := c.Log()
 	w.must(err)
 	if got := strings.Count(text, "kept versions of ConfigMaps not watched"); got != 1 {
-		w.t.Errorf("it is said %d times that there is no watch, want once:\n%s", got, text)
+		w.t.Errorf("the missing watch is logged %d times, want once:\n%s", got, text)
 	}
 	giveBack()
 	_, host, _ := strings.Cut(w.AdminConfig().Host, "//")
 	reads := func() float64 {
 		return value(w.t, w.scrape(c), fmt.Sprintf(`rest_client_requests_total{code="200",host=%q,method="GET"}`, host))
 	}
-	w.eventually("a verdict without a question to the API server", func() error {
+	w.eventually("a verdict without a request to the API server", func() error {
 		before := reads()
 		w.must(try())
 		if after := reads(); after != before || after == 0 {

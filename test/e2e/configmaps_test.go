@@ -29,44 +29,43 @@ import (
 const (
 	configMapLabel = "autohealer.resourcestack.com/condition-sets"
 	revisionLabel  = "autohealer.resourcestack.com/kept-condition-sets"
-	// badMark is what a test puts on a version that must not be followed.
+	// badMark is the annotation that a test puts on an invalid version.
 	badMark = "example.com/bad"
 )
 
-// TestConfigMaps holds sets that are written in ConfigMaps against what becomes
-// of them.
+// TestConfigMaps tests the effects of sets in ConfigMaps.
 func TestConfigMaps(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	controller := w.scope(t, "all").start(install.Options{})
 	for _, part := range []struct {
-		name, ward string
-		test       func(*scope)
-		atLeast    history.Counts
+		name, subscope string
+		test           func(*scope)
+		atLeast        history.Counts
 	}{
 		{"the seed applies as written", "sheet-seed", testConfigMapOfTheSeed(controller), history.Counts{Evictions: 2, Removals: 1}},
-		{"a bad edit keeps the last good version", "sheet-bad", testBadEdit(controller), history.Counts{Placements: 3, Removals: 1}},
-		{"a good version may use every field", "sheet-full", testFullConfigMap, history.Counts{Placements: 2}},
+		{"an invalid edit keeps the last valid version", "sheet-bad", testBadEdit(controller), history.Counts{Placements: 3, Removals: 1}},
+		{"a valid version may use every field", "sheet-full", testFullConfigMap, history.Counts{Placements: 2}},
 		{"ten edits a second, half of them broken", "sheet-storm", testConfigMapStorm, history.Counts{Placements: 5, Removals: 4}},
-		{"a restart keeps the last good version", "sheet-restart", testConfigMapRestart(controller), history.Counts{Placements: 2, Removals: 1}},
+		{"a restart keeps the last valid version", "sheet-restart", testConfigMapRestart(controller), history.Counts{Placements: 2, Removals: 1}},
 		{"an edit in the controller's absence", "sheet-absent", testConfigMapAbsent(controller), history.Counts{Placements: 2, Removals: 1}},
-		{"without the label the sets are gone", "sheet-label", testConfigMapUnlabelled, history.Counts{Placements: 1, Removals: 1}},
-		{"a deleted ConfigMap takes its sets with it", "sheet-delete", testConfigMapDeleted, history.Counts{Placements: 2, Removals: 1}},
-		{"of two that say the same the first one counts", "sheet-twice", testConfigMapTwice, history.Counts{Placements: 2, Removals: 1}},
-		{"a version that would hurt is not followed", "sheet-hurts", testConfigMapOverBound(controller), history.Counts{Placements: 2}},
+		{"without the label the sets are not in force", "sheet-label", testConfigMapUnlabelled, history.Counts{Placements: 1, Removals: 1}},
+		{"the sets of a deleted ConfigMap are not in force", "sheet-delete", testConfigMapDeleted, history.Counts{Placements: 2, Removals: 1}},
+		{"of two equal sets the first is in force", "sheet-twice", testConfigMapTwice, history.Counts{Placements: 2, Removals: 1}},
+		{"a harmful version is not applied", "sheet-hurts", testConfigMapOverBound(controller), history.Counts{Placements: 2}},
 		{"an older role does not read ConfigMaps", "sheet-role", testConfigMapOldRole(controller), history.Counts{Placements: 3, Removals: 1}},
 	} {
 		t.Run(part.name, func(t *testing.T) {
-			ward := w.scope(t, part.ward)
-			part.test(ward)
-			ward.judge(history.Config{Written: ward.written}, part.atLeast)
-			ward.deleteConfigMap()
-			ward.deleteNodes()
+			subscope := w.scope(t, part.subscope)
+			part.test(subscope)
+			subscope.judge(history.Config{Written: subscope.written}, part.atLeast)
+			subscope.deleteConfigMap()
+			subscope.deleteNodes()
 		})
 	}
 }
 
-// written reads a ConfigMap of the ward for the judge, in a way of its own.
+// written parses a ConfigMap of the scope for the checker, with its own code.
 func (w *scope) written(m *unstructured.Unstructured) (specs map[string]v1alpha1.ConditionSetSpec, isGood bool) {
 	if m.GetLabels()[configMapLabel] != "true" || !strings.HasPrefix(m.GetName(), w.name+"-") {
 		return nil, true
@@ -111,8 +110,8 @@ func (w *scope) written(m *unstructured.Unstructured) (specs map[string]v1alpha1
 	return specs, true
 }
 
-// configMap is a file of one set: while the condition is True, the taint
-// example.com/<ward>-<name> on the ward's nodes.
+// configMap returns a file with one set: while the condition is True, the taint
+// example.com/<scope>-<name> on the scope's nodes.
 func (w *scope) configMap(name, effect, condition string) string {
 	return strings.NewReplacer("NAME", name, "KEY", w.key(name), "EFFECT", effect, "CONDITION", condition, "WARD", w.name).Replace(`type: ConditionSets
 conditionSets:
@@ -126,7 +125,7 @@ conditionSets:
 `)
 }
 
-// createConfigMap writes a ConfigMap with one key, sets.yaml, over the one that is there.
+// createConfigMap creates or replaces a ConfigMap with one key, sets.yaml.
 func (w *scope) createConfigMap(name, text string, isGood bool) {
 	w.t.Helper()
 	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
@@ -142,7 +141,7 @@ func (w *scope) createConfigMap(name, text string, isGood bool) {
 	w.must(err)
 }
 
-// deleteConfigMap deletes the ConfigMaps of the ward, and waits until their sets are gone.
+// deleteConfigMap deletes the ConfigMaps of the scope, and waits until their sets are gone.
 func (w *scope) deleteConfigMap() {
 	w.t.Helper()
 	var list corev1.ConfigMapList
@@ -155,7 +154,8 @@ func (w *scope) deleteConfigMap() {
 	w.hasRevision("")
 }
 
-// revisions returns what is kept of a ConfigMap of the ward, of all if it has no name.
+// revisions returns the stored revisions of a ConfigMap of the scope, or of all ConfigMaps
+// if the name is empty.
 func (w *scope) revisions(name string) ([]appsv1.ControllerRevision, error) {
 	var list appsv1.ControllerRevisionList
 	err := w.api.List(w.t.Context(), &list, client.InNamespace(install.Namespace), client.HasLabels{revisionLabel})
@@ -165,11 +165,11 @@ func (w *scope) revisions(name string) ([]appsv1.ControllerRevision, error) {
 	}), err
 }
 
-// hasRevision waits until exactly one version of a ConfigMap is kept, with all of these
-// words, and returns its number; without words, until there is none.
+// hasRevision waits until a ConfigMap has exactly one stored revision, with all of these
+// words, and returns its number. Without words it waits until there is none.
 func (w *scope) hasRevision(name string, says ...string) (number int64) {
 	w.t.Helper()
-	w.eventually("what is kept of "+w.name+"-"+name, func() error {
+	w.eventually("the stored revision of "+w.name+"-"+name, func() error {
 		kept, err := w.revisions(name)
 		if err != nil {
 			return err
@@ -179,7 +179,7 @@ func (w *scope) hasRevision(name string, says ...string) (number int64) {
 		}
 		for _, part := range says {
 			if number = kept[0].Revision; !strings.Contains(string(kept[0].Data.Raw), part) {
-				return fmt.Errorf("it says %s, nothing of %q", kept[0].Data.Raw, part)
+				return fmt.Errorf("the revision is %s, without %q", kept[0].Data.Raw, part)
 			}
 		}
 		return nil
@@ -251,7 +251,7 @@ func testBadEdit(c *install.Controller) func(*scope) {
 		w.metric(c, behind+"0")
 		first := w.hasRevision("policies", w.key("one"))
 
-		// One bad key holds up all the others, and so does one bad set.
+		// One invalid key blocks all other keys, and so does one invalid set.
 		for _, bad := range []struct{ text, line string }{
 			{strings.Replace(good, "  effect", "\teffect", 1), "line 4: this is not YAML: there is a tab"},
 			{w.configMap("two", "NoSchedule", "Sick") + "- {}\n", "line 10: type is missing in a set"},
@@ -280,7 +280,7 @@ func testBadEdit(c *install.Controller) func(*scope) {
 		if second := w.hasRevision("policies", w.key("two")); second <= first {
 			w.t.Errorf("revision %d comes after %d", second, first)
 		}
-		w.eventually("two versions that were accepted", func() error {
+		w.eventually("two accepted versions", func() error {
 			accepted, err := w.events(w.t.Context(), w.name+"-policies", "Accepted")
 			if len(accepted) != 2 {
 				return errors.Join(err, fmt.Errorf("%d Events", len(accepted)))
@@ -288,10 +288,10 @@ func testBadEdit(c *install.Controller) func(*scope) {
 			return err
 		})
 		if after, err := w.events(w.t.Context(), w.name+"-policies", "Trouble"); err != nil || len(after) != len(before) || len(before) != 6 {
-			w.t.Errorf("6 bad versions were told of %d times, and then %d times: %v", len(before), len(after), err)
+			w.t.Errorf("6 invalid versions were reported %d times, and then %d times: %v", len(before), len(after), err)
 		}
 
-		// Back to the version that is in force.
+		// Back to the version in force.
 		w.createConfigMap("policies", "type: ConditionSets\n", false)
 		w.metric(c, behind+"1")
 		w.createConfigMap("policies", next, true)
@@ -363,11 +363,11 @@ func testConfigMapStorm(w *scope) {
 			text = spoiled[i/2%len(spoiled)](text)
 		}
 		w.createConfigMap("policies", text, i%2 == 0)
-		if i%10 == 5 { // and the nodes do not wait for it
+		if i%10 == 5 { // the nodes do not wait for it
 			w.setCondition(w.node(2), "Sick", map[bool]corev1.ConditionStatus{true: corev1.ConditionTrue, false: corev1.ConditionFalse}[i%20 == 5])
 		}
 	}
-	// It ends with a bad one, so that the last good one is what counts.
+	// The last version is invalid, so the last valid version is in force.
 	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
 	last := w.configMap("last", "NoSchedule", "Sick")
 	w.createConfigMap("policies", last, true)
@@ -379,7 +379,7 @@ func testConfigMapStorm(w *scope) {
 	w.has(w.node(3))
 }
 
-// testConfigMapRestart kills the controller while the present version is bad.
+// testConfigMapRestart kills the controller while the current version is invalid.
 func testConfigMapRestart(c *install.Controller) func(*scope) {
 	return func(w *scope) {
 		w.createNodes(healthyNodes(6))
@@ -392,7 +392,7 @@ func testConfigMapRestart(c *install.Controller) func(*scope) {
 		w.kill(c)
 		w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
 		w.restart(c.Part)
-		w.has(w.node(2), noExecute(w.key("kept"))) // after all has been loaded
+		w.has(w.node(2), noExecute(w.key("kept"))) // after everything is loaded
 		w.hasNow(w.node(1), noExecute(w.key("kept")))
 		w.metric(c, `autohealer_configmap_not_in_force{configmap="`+w.name+`-policies"} 1`)
 		w.setCondition(w.node(1), "Sick", corev1.ConditionFalse)
@@ -401,7 +401,7 @@ func testConfigMapRestart(c *install.Controller) func(*scope) {
 	}
 }
 
-// testConfigMapAbsent edits and deletes while the controller is down.
+// testConfigMapAbsent edits and deletes ConfigMaps while the controller is down.
 func testConfigMapAbsent(c *install.Controller) func(*scope) {
 	return func(w *scope) {
 		w.createNodes(healthyNodes(6, "Gone", "Lost"))
@@ -428,9 +428,9 @@ func testConfigMapAbsent(c *install.Controller) func(*scope) {
 		w.hasRevision("edited", w.key("new"))
 		w.hasRevision("deleted")
 		w.hasRevision("lost", w.key("lost"))
-		// Its taint was not taken away and put back.
+		// Its taint was not removed and added again.
 		if after, err := w.get(w.t.Context(), w.node(3)); err != nil || after.ResourceVersion != before.ResourceVersion {
-			w.t.Errorf("the node of the ConfigMap whose kept version was lost has been written: %v", err)
+			w.t.Errorf("the controller wrote to the node of the ConfigMap whose revision was lost: %v", err)
 		}
 	}
 }
@@ -447,7 +447,7 @@ func testConfigMapUnlabelled(w *scope) {
 	w.must(w.api.Update(w.t.Context(), m))
 	w.has(w.node(1))
 	w.hasRevision("policies")
-	// With the label, but broken, there is nothing to fall back to.
+	// An invalid ConfigMap with a new label has no earlier version.
 	m.Labels = map[string]string{configMapLabel: "true"}
 	m.Annotations = map[string]string{badMark: "yes"}
 	m.Data["sets.yaml"] = "type: ConditionSets"
@@ -464,7 +464,7 @@ func testConfigMapDeleted(w *scope) {
 	w.must(w.api.Delete(w.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: w.name + "-policies"}}))
 	w.has(w.node(1))
 	w.hasRevision("policies")
-	// One of the same name is another one.
+	// A new ConfigMap with the same name does not have the old versions.
 	w.createConfigMap("policies", "type: ConditionSets\n", false)
 	w.tellsOf(w.name+"-policies", "Trouble", "there is no good version yet")
 	w.hasNow(w.node(1))
@@ -482,12 +482,12 @@ func testConfigMapTwice(w *scope) {
 	w.tellsOf(w.name+"-second", "Trouble", "there is no good version yet", "key sets.yaml, line 3: set Twin: ", w.name+"-first")
 	w.hasNow(w.node(1), noSchedule(w.key("Twin")))
 
-	// Twice in one ConfigMap is no better.
+	// A duplicate within one ConfigMap is refused, too.
 	w.createConfigMap("third", w.configMap("A", "NoSchedule", "Worse")+w.configMap("B", "NoExecute", "Worse")[len("type: ConditionSets\nconditionSets:\n"):], false)
 	w.tellsOf(w.name+"-third", "Trouble", "key sets.yaml, line 15: set B: the same conditions")
 
-	// The second takes its turn when the first goes. The judge is told by a mark, and before
-	// that: afterwards the controller may be faster.
+	// The second set applies when the first is deleted. The annotation for the checker is
+	// written before, because the controller may be faster afterwards.
 	m := &corev1.ConfigMap{}
 	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: install.Namespace, Name: w.name + "-second"}, m))
 	delete(m.Annotations, badMark)
@@ -497,8 +497,8 @@ func testConfigMapTwice(w *scope) {
 	w.tellsOf(w.name+"-second", "Accepted", "sets: 1")
 }
 
-// oldRole takes from the controllers what is needed for ConfigMaps with sets, until
-// they get it back.
+// oldRole withdraws the controllers' rights on ConfigMaps with sets, and returns a function
+// that restores them.
 func (w *scope) oldRole() (giveBack func()) {
 	w.t.Helper()
 	role := &rbacv1.Role{}
@@ -532,7 +532,7 @@ func (w *scope) oldRole() (giveBack func()) {
 	}
 }
 
-// testConfigMapOldRole runs a controller whose role was not replaced together with it.
+// testConfigMapOldRole runs a controller with an outdated role.
 func testConfigMapOldRole(c *install.Controller) func(*scope) {
 	return func(w *scope) {
 		w.createNodes(healthyNodes(6))
@@ -558,14 +558,14 @@ func testConfigMapOldRole(c *install.Controller) func(*scope) {
 		log, err := c.Log()
 		w.must(err)
 		for _, resource := range []string{"configmaps", "controllerrevisions"} {
-			told := 0
+			reported := 0
 			for line := range strings.Lines(log) {
 				if strings.Contains(line, "sets in configmaps not followed for want of a right") && strings.Contains(line, `resource \"`+resource+`\"`) {
-					told++
+					reported++
 				}
 			}
-			if told != 1 {
-				w.t.Errorf("that %s cannot be read is told %d times:\n%s", resource, told, log)
+			if reported != 1 {
+				w.t.Errorf("the log says %d times that %s cannot be read:\n%s", reported, resource, log)
 			}
 		}
 		giveBack()
@@ -575,7 +575,8 @@ func testConfigMapOldRole(c *install.Controller) func(*scope) {
 	}
 }
 
-// testConfigMapOverBound has versions refused for what they would do, until they would not.
+// testConfigMapOverBound has the controller refuse versions because of their impact, until
+// the impact is acceptable.
 func testConfigMapOverBound(c *install.Controller) func(*scope) {
 	return func(w *scope) {
 		nodes := w.createNodes(healthyNodes(4, "Worse"))
@@ -596,7 +597,8 @@ func testConfigMapOverBound(c *install.Controller) func(*scope) {
 		w.tellsOf(w.name+"-policies", "Trouble", "key sets.yaml, line 8: set many: ", "3", w.node(1), "annotate the ConfigMap with autohealer.resourcestack.com/accept-impact")
 		w.metric(c, behind+"1")
 		w.hasNow(nodes[0])
-		// Two of them get well. That is no reason to follow it: somebody has to look at it.
+		// Two of the nodes recover. The controller still refuses the version: a user must
+		// look at it.
 		w.setCondition(nodes[1], "Sick", corev1.ConditionFalse)
 		w.setCondition(nodes[2], "Sick", corev1.ConditionFalse)
 		w.createSet("later", on("Worse"))
@@ -606,13 +608,13 @@ func testConfigMapOverBound(c *install.Controller) func(*scope) {
 		w.createConfigMap("policies", text+"# seen\n", true)
 		w.metric(c, behind+"0")
 		w.has(nodes[0], noSchedule(w.key("many")))
-		told, err := w.events(w.t.Context(), w.name+"-policies", "Trouble")
-		if err != nil || len(told) != 3 {
-			w.t.Errorf("3 bad versions were told of %d times: %v", len(told), err)
+		reported, err := w.events(w.t.Context(), w.name+"-policies", "Trouble")
+		if err != nil || len(reported) != 3 {
+			w.t.Errorf("3 invalid versions were reported %d times: %v", len(reported), err)
 		}
 		w.deleteSet("later")
 
-		// With somebody's word for it, the number is no matter.
+		// With the annotation of a user, the number does not matter.
 		for _, node := range nodes[1:] {
 			w.setCondition(node, "Worse", corev1.ConditionTrue)
 		}

@@ -13,37 +13,37 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// fault is a part of a test in which something goes wrong.
+// fault is a part of a test that injects a fault.
 type fault struct {
-	name, ward string
-	test       func(*scope)
+	name, subscope string
+	test           func(*scope)
 }
 
-// TestFaultsInFlight lets things go wrong while writes are on their way, and holds every
-// moment of it against the laws of the house. All of its parts share one cluster; each has
-// controllers and a ward of its own.
+// TestFaultsInFlight injects faults while writes are in flight, and checks the recorded
+// history for violations. All parts share one cluster; each has its own controllers and
+// scope.
 func TestFaultsInFlight(t *testing.T) {
-	t.Parallel() // much of it is waiting
+	t.Parallel() // the test mostly waits
 	runFaults(t, []fault{
 		{"the controller is killed before and after every kind of write", "killed", testKilled},
-		{"the controller is killed over its lease", "lease", testKilledOverLease},
-		{"a place in flight is not given away by the heir", "heir", testSuccessor},
-		{"a place in flight is not given away by the heir whose fence comes too late", "slow-fence", testSlowFence},
-		{"a place in flight is not given away by the heir's heir", "heirs-heir", testSecondSuccessor},
-		{"a place in flight stays on the page that names others", "page", testLedgerKeepsSlot},
-		{"a place in flight stays on the page that was deleted", "erased", testDeletedLedgerKeepsSlot},
-		{"a place in flight stays on the page that could not be read", "scribbled", testUnreadableLedgerKeepsSlot},
-		{"an heir who cannot read the ledger says what to do", "unreadable", testSuccessorCannotReadLedger},
-		{"a place in flight is not given away by its owner", "lost", testLostAnswer},
-		{"a place in flight survives edits of the effect", "edited", testEditedInFlight},
-		{"a place in flight is not asked for again under a lower bound", "lowered", testLoweredInDoubt},
-		{"a node that turns unknown in time is spared", "in-time", testUnknownBeforeSent},
-		{"a brake stops what has not been sent", "brake", testBrakes},
+		{"the controller is killed during writes to its lease", "lease", testKilledOverLease},
+		{"a successor does not reuse a slot in flight", "successor", testSuccessor},
+		{"a successor does not reuse a slot in flight if its fence comes too late", "slow-fence", testSlowFence},
+		{"the second successor does not reuse a slot in flight", "second-successor", testSecondSuccessor},
+		{"a slot in flight stays in the ledger that names other nodes", "page", testLedgerKeepsSlot},
+		{"a slot in flight stays in a ledger that was deleted", "erased", testDeletedLedgerKeepsSlot},
+		{"a slot in flight stays in a ledger that could not be read", "scribbled", testUnreadableLedgerKeepsSlot},
+		{"a successor that cannot read the ledger logs what to do", "unreadable", testSuccessorCannotReadLedger},
+		{"the owner of a slot in flight does not reuse it", "lost", testLostAnswer},
+		{"a slot in flight survives edits of the effect", "edited", testEditedInFlight},
+		{"a placement in flight is not sent again under a lower bound", "lowered", testLoweredInDoubt},
+		{"a node whose condition becomes Unknown in time gets no taint", "in-time", testUnknownBeforeSent},
+		{"a brake stops all unsent writes", "brake", testBrakes},
 	})
 }
 
-// TestFaultsAround does the same where others are at fault: other clients, the API server,
-// the network, another leader. Its cluster is its own, so that nobody waits for both.
+// TestFaultsAround does the same with external faults: other clients, the API server, the
+// network, another leader. It has its own cluster, so that it runs in parallel.
 func TestFaultsAround(t *testing.T) {
 	t.Parallel()
 	runFaults(t, []fault{
@@ -51,31 +51,31 @@ func TestFaultsAround(t *testing.T) {
 		{"the right to write is withdrawn", "forbidden", testForbidden},
 		{"a policy forbids NoExecute", "no-eviction", testRefusedEviction},
 		{"a policy forbids every change", "frozen", testFrozen},
-		{"requests and answers are lost and refused", "weather", testRandomFaults},
+		{"requests and responses are lost and refused", "random-faults", testRandomFaults},
 		{"the API server is killed and restarted", "outage", testOutage},
 		{"the leader is killed", "leader", testLeaderKilled},
 		{"the leader is paused past its lease", "paused", testLeaderPaused},
-		{"two lead without an election", "deposed", testDeposed},
+		{"two controllers run without leader election", "deposed", testDeposed},
 		{"conditions flap", "flapping", testFlapping},
-		{"nodes are made again under their names", "recreated", testRecreated},
+		{"nodes are created again with the same names", "recreated", testRecreated},
 		{"nodes join and leave", "joining", testJoiningStorm},
 	})
 }
 
-// runFaults lets one thing after the other go wrong in a storm.
+// runFaults injects the faults one after the other during a storm.
 func runFaults(t *testing.T, faults []fault) {
 	t.Helper()
 	w := newFixture(t)
 	for _, fault := range faults {
 		t.Run(fault.name, func(t *testing.T) {
-			ward := w.scope(t, fault.ward)
-			fault.test(ward)
-			ward.deleteNodes()
+			subscope := w.scope(t, fault.subscope)
+			fault.test(subscope)
+			subscope.deleteNodes()
 		})
 	}
 }
 
-// everywhere runs something for every name, several at a time.
+// everywhere calls a function for every name, several at a time.
 func (w *scope) everywhere(names []string, do func(ctx context.Context, i int, name string) error) error {
 	const atOnce = 8
 	var wg sync.WaitGroup
@@ -96,7 +96,7 @@ func (w *scope) everywhere(names []string, do func(ctx context.Context, i int, n
 	return errors.Join(errs...)
 }
 
-// meanwhile does something while the test goes on, until it asks for the end.
+// meanwhile runs a function in parallel with the test, until the test calls end.
 func (w *scope) meanwhile(do func() error) (end func()) {
 	done := make(chan error, 1)
 	go func() { done <- do() }()
@@ -113,13 +113,13 @@ func (w *scope) must(err error) {
 	}
 }
 
-// turn gives all of them the same status.
+// turn sets the same status on all nodes.
 func (w *scope) turn(nodes []string, status corev1.ConditionStatus) error {
 	return w.everywhere(nodes, func(ctx context.Context, _ int, node string) error { return w.try(ctx, node, "Sick", status) })
 }
 
-// fallSick makes all of them sick, and recover makes them well.
-func (w *scope) fallSick(nodes []string) {
+// makeUnhealthy makes all of these nodes unhealthy, and recover makes them healthy.
+func (w *scope) makeUnhealthy(nodes []string) {
 	w.t.Helper()
 	w.must(w.turn(nodes, corev1.ConditionTrue))
 }
@@ -129,14 +129,14 @@ func (w *scope) recover(nodes []string) {
 	w.must(w.turn(nodes, corev1.ConditionFalse))
 }
 
-// sickFromBirth makes nodes that are sick already.
-func sickFromBirth(count int) testbed.Nodes {
+// unhealthyFromStart returns nodes that are unhealthy from the start.
+func unhealthyFromStart(count int) testbed.Nodes {
 	return testbed.Nodes{Count: count, Conditions: []corev1.NodeCondition{{Type: "Sick", Status: corev1.ConditionTrue, Reason: "TestSaysSo"}}}
 }
 
 var almostHalf = intstr.FromString("49%")
 
-// evicted returns the nodes of the ward that carry a key with NoExecute.
+// evicted returns the nodes of the scope that have a NoExecute taint with this key.
 func (w *scope) evicted(key string) []string {
 	w.t.Helper()
 	nodes, err := w.all(w.t.Context())

@@ -30,40 +30,40 @@ import (
 )
 
 const (
-	// patience bounds every wait: long enough for two busy cores.
-	patience = time.Minute
-	// glance is the time until the second look; every later one comes later.
-	glance = 20 * time.Millisecond
+	// maxWait bounds every wait. It suits two busy cores.
+	maxWait = time.Minute
+	// firstPause is the pause before the second check. Every later pause is longer.
+	firstPause = 20 * time.Millisecond
 
-	// recordAnnotation is where the controller notes what it has put on a node.
+	// recordAnnotation is the annotation in which the controller records its taints.
 	recordAnnotation = "autohealer.resourcestack.com/record"
-	// fieldManager is whose name stands on its writes.
+	// fieldManager is the field manager of the controller's writes.
 	fieldManager = "autohealer-controller"
 	ledgerName   = "autohealer-ledger"
 
-	// scopeLabel tells the nodes of one test from those of another.
+	// scopeLabel separates the nodes of the tests.
 	scopeLabel = "example.com/ward"
 )
 
-// alone lets a controller start without waiting for the lease of one that was
-// killed: the ledger alone must keep the two apart.
+// alone lets a controller start without waiting for the lease of a killed controller. Only
+// the ledger keeps the two apart.
 const alone = "--leader-elect=false"
 
-// fixture is a cluster with the product installed.
+// fixture is a cluster with the controller installed.
 type fixture struct {
 	*testbed.Cluster
-	api         client.Client // as the admin
+	api         client.Client // with the rights of an admin
 	controllers []*install.Controller
 	warned      atomic.Int64 // how often conditions were set
 }
 
-// newFixture makes a world, with a control plane that may be changed.
+// newFixture starts a cluster. The changes adjust its configuration.
 func newFixture(t *testing.T, changes ...func(*testbed.Config)) *fixture {
 	t.Helper()
 	cfg := testbed.Config{
 		Record:   history.Resources(),
 		RecordIn: history.Namespaces(),
-		// One that is stopped would wait a minute for the watches to end.
+		// Otherwise a stopping API server waits a minute for its watches to end.
 		Flags: testbed.Flags{APIServer: []string{"--shutdown-watch-termination-grace-period=1s"}},
 	}
 	for _, change := range changes {
@@ -86,7 +86,7 @@ func newFixture(t *testing.T, changes ...func(*testbed.Config)) *fixture {
 	return w
 }
 
-// start runs a controller. Its name is that of its log.
+// start runs a controller. Its name is the name of its log.
 func (w *scope) start(o install.Options) *install.Controller {
 	w.t.Helper()
 	if o.Name == "" {
@@ -105,7 +105,7 @@ func (w *scope) start(o install.Options) *install.Controller {
 	return c
 }
 
-// eventually waits until check finds nothing wrong any more.
+// eventually waits until check returns no error.
 func (w *scope) eventually(what string, check func() error) {
 	w.t.Helper()
 	var err error
@@ -114,16 +114,15 @@ func (w *scope) eventually(what string, check func() error) {
 			return
 		}
 	}
-	w.t.Fatalf("%s: not after %s: %v\n%s", what, patience, err, w.logTail())
+	w.t.Fatalf("%s: not after %s: %v\n%s", what, maxWait, err, w.logTail())
 }
 
-// looks yields when it is time to look, less and less often, until patience is
-// over: looking at a whole storm is work that the storm has to share two cores
-// with.
+// looks yields at growing intervals until maxWait has passed. Checking a whole storm costs
+// CPU time that the storm needs on two cores.
 func looks(ctx context.Context) iter.Seq[int] {
 	const seldom = 500 * time.Millisecond
 	return func(yield func(int) bool) {
-		wait, deadline := glance, time.Now().Add(patience)
+		wait, deadline := firstPause, time.Now().Add(maxWait)
 		for i := 0; yield(i) && time.Now().Before(deadline); i++ {
 			select {
 			case <-time.After(wait):
@@ -150,13 +149,13 @@ func (w *fixture) logTail() string {
 	return b.String()
 }
 
-// waitForExit waits until a controller that is to end by itself has.
+// waitForExit waits until a controller exits by itself.
 func (w *scope) waitForExit(c *install.Controller) {
 	w.t.Helper()
 	select {
 	case <-c.Ended():
-	case <-time.After(patience):
-		w.t.Fatalf("%s did not end\n%s", c, w.logTail())
+	case <-time.After(maxWait):
+		w.t.Fatalf("%s did not exit\n%s", c, w.logTail())
 	}
 }
 
@@ -170,8 +169,8 @@ func (w *scope) restart(p *testbed.Part) {
 	w.must(p.Restart(w.t.Context()))
 }
 
-// scope is the part of a cluster that one test has for itself: nodes with a label
-// of their own, and sets that select no others.
+// scope is the part of a cluster that belongs to one test: nodes with their own label, and
+// sets that select only those.
 type scope struct {
 	*fixture
 	t    *testing.T
@@ -183,16 +182,16 @@ func (w *fixture) scope(t *testing.T, name string) *scope {
 	return &scope{w, t, name}
 }
 
-// run runs a part of a test in the same ward.
+// run runs a part of a test in the same scope.
 func (w *scope) run(name string, test func(*scope)) {
 	w.t.Helper()
 	w.t.Run(name, func(t *testing.T) { test(w.scope(t, w.name)) })
 }
 
-// node returns the name of the ward's node with that number.
+// node returns the name of the scope's node with that number.
 func (w *scope) node(number int) string { return fmt.Sprintf("%s-%04d", w.name, number) }
 
-// createNodes makes nodes, and returns their names in order.
+// createNodes creates nodes, and returns their names in order.
 func (w *scope) createNodes(nodes testbed.Nodes) []string {
 	w.t.Helper()
 	nodes.Prefix = w.name
@@ -212,7 +211,7 @@ func (w *scope) createNodes(nodes testbed.Nodes) []string {
 	return names
 }
 
-// deleteNodes deletes the sets and the nodes of the ward.
+// deleteNodes deletes the sets and the nodes of the scope.
 func (w *scope) deleteNodes() {
 	w.t.Helper()
 	for _, set := range w.sets() {
@@ -221,7 +220,7 @@ func (w *scope) deleteNodes() {
 	w.must(w.api.DeleteAllOf(w.t.Context(), &corev1.Node{}, client.MatchingLabels{scopeLabel: w.name}))
 }
 
-// all lists the nodes of the ward.
+// all lists the nodes of the scope.
 func (w *scope) all(ctx context.Context) ([]corev1.Node, error) {
 	var list corev1.NodeList
 	err := w.api.List(ctx, &list, client.MatchingLabels{scopeLabel: w.name})
@@ -234,8 +233,8 @@ func (w *scope) get(ctx context.Context, node string) (*corev1.Node, error) {
 	return found, err
 }
 
-// setCondition sets a condition of a node, as an agent would. It asks again while there
-// is no API server to be asked.
+// setCondition sets a condition of a node, like an agent. It retries while the API server
+// is unavailable.
 func (w *scope) setCondition(node, condition string, status corev1.ConditionStatus, more ...func(*corev1.NodeCondition)) {
 	w.t.Helper()
 	w.must(w.try(w.t.Context(), node, condition, status, more...))
@@ -244,8 +243,8 @@ func (w *scope) setCondition(node, condition string, status corev1.ConditionStat
 func (w *fixture) try(ctx context.Context, node, condition string, status corev1.ConditionStatus, more ...func(*corev1.NodeCondition)) error {
 	c := corev1.NodeCondition{
 		Type: corev1.NodeConditionType(condition), Status: status, Reason: "TestSaysSo",
-		// A write that changes nothing is answered with the version that somebody
-		// else has made, and could be taken for theirs.
+		// A write without a change returns the resourceVersion of another writer, and could
+		// be mistaken for that write.
 		Message: fmt.Sprintf("for the %d. time", w.warned.Add(1)),
 	}
 	for _, change := range more {
@@ -267,9 +266,9 @@ func because(reason string) func(*corev1.NodeCondition) {
 // stand is a condition that must be True.
 var stand = v1alpha1.SetCondition{Status: "True"}
 
-// createSet makes a set that selects the ward's nodes: while Sick is True, the taint
-// example.com/<ward>-<name> with NoSchedule. The changes make something else of it.
-// It is let in however many nodes match: most tests are about what comes then.
+// createSet creates a set that selects the scope's nodes: while Sick is True, the taint
+// example.com/<scope>-<name> with NoSchedule. The changes adjust it. It is accepted for any
+// number of matching nodes, because most tests need that.
 func (w *scope) createSet(name string, changes ...func(*v1alpha1.ConditionSetSpec)) *v1alpha1.ConditionSet {
 	w.t.Helper()
 	set := w.newSet(name, changes...)
@@ -278,8 +277,8 @@ func (w *scope) createSet(name string, changes ...func(*v1alpha1.ConditionSetSpe
 	return set
 }
 
-// newSet returns such a set without making it. Its selector also asks for something
-// that is true of every node, so that no two sets of a ward ask for the same.
+// newSet returns the set of createSet without creating it. Its selector also has a
+// requirement that every node fulfils, so that no two sets of a scope are duplicates.
 func (w *scope) newSet(name string, changes ...func(*v1alpha1.ConditionSetSpec)) *v1alpha1.ConditionSet {
 	w.t.Helper()
 	set := &v1alpha1.ConditionSet{
@@ -301,10 +300,10 @@ func (w *scope) newSet(name string, changes ...func(*v1alpha1.ConditionSetSpec))
 	return set
 }
 
-// key is the taint key of the ward's set of that name.
+// key returns the taint key of the scope's set with that name.
 func (w *scope) key(set string) string { return "example.com/" + w.name + "-" + set }
 
-// editSet changes the spec of a set of the ward.
+// editSet changes the spec of a set of the scope.
 func (w *scope) editSet(name string, change func(*v1alpha1.ConditionSetSpec)) {
 	w.t.Helper()
 	set := &v1alpha1.ConditionSet{}
@@ -315,7 +314,7 @@ func (w *scope) editSet(name string, change func(*v1alpha1.ConditionSetSpec)) {
 		switch {
 		case err == nil:
 			return
-		case !apierrors.IsConflict(err): // else the status came in between
+		case !apierrors.IsConflict(err): // else the status was written in between
 			w.t.Fatal(err)
 		}
 	}
@@ -336,7 +335,7 @@ func (w *scope) sets() []v1alpha1.ConditionSet {
 	return slices.DeleteFunc(list.Items, func(s v1alpha1.ConditionSet) bool { return !strings.HasPrefix(s.Name, w.name+"-") })
 }
 
-// hasStatus waits until the status of a set, made for its latest generation, is right.
+// hasStatus waits until the status of a set, for its latest generation, is correct.
 func (w *scope) hasStatus(name string, wrong func(v1alpha1.ConditionSetStatus) error) v1alpha1.ConditionSetStatus {
 	w.t.Helper()
 	set := &v1alpha1.ConditionSet{}
@@ -345,14 +344,14 @@ func (w *scope) hasStatus(name string, wrong func(v1alpha1.ConditionSetStatus) e
 			return err
 		}
 		if set.Status.ObservedGeneration != set.Generation {
-			return fmt.Errorf("it is about generation %d, not %d", set.Status.ObservedGeneration, set.Generation)
+			return fmt.Errorf("the status is for generation %d, want %d", set.Status.ObservedGeneration, set.Generation)
 		}
 		return wrong(set.Status)
 	})
 	return set.Status
 }
 
-// isAccepted returns why the condition Accepted of a set is not so.
+// isAccepted checks the condition Accepted of a set.
 func isAccepted(status metav1.ConditionStatus, reason string, says ...string) func(v1alpha1.ConditionSetStatus) error {
 	return hasCondition(v1alpha1.Accepted, status, reason, says...)
 }
@@ -368,33 +367,33 @@ func hasCondition(kind string, status metav1.ConditionStatus, reason string, say
 		}
 		for _, part := range says {
 			if !strings.Contains(c.Message, part) {
-				return fmt.Errorf("%s says %q, nothing of %q", kind, c.Message, part)
+				return fmt.Errorf("%s has the message %q, without %q", kind, c.Message, part)
 			}
 		}
 		return nil
 	}
 }
 
-// saysOf returns why a status does not tell of a node with that reason.
+// saysOf checks that a status has a node with that reason.
 func saysOf(node, reason string, parts ...string) func(v1alpha1.ConditionSetStatus) error {
 	return func(s v1alpha1.ConditionSetStatus) error {
 		at := slices.IndexFunc(s.Nodes, func(n v1alpha1.MatchedNode) bool { return n.Name == node })
 		if at < 0 {
-			return fmt.Errorf("it does not name %s but %v", node, s.Nodes)
+			return fmt.Errorf("the status does not name %s but %v", node, s.Nodes)
 		}
 		if s.Nodes[at].Reason != reason {
 			return fmt.Errorf("%s is %s (%s), not %s", node, s.Nodes[at].Reason, s.Nodes[at].Message, reason)
 		}
 		for _, part := range parts {
 			if !strings.Contains(s.Nodes[at].Message, part) {
-				return fmt.Errorf("of %s it says %q, nothing of %q", node, s.Nodes[at].Message, part)
+				return fmt.Errorf("for %s the status has %q, without %q", node, s.Nodes[at].Message, part)
 			}
 		}
 		return nil
 	}
 }
 
-// taintsOf writes the taints of a node down: key=value:effect, in order.
+// taintsOf returns the taints of a node as key=value:effect, in order.
 func taintsOf(node *corev1.Node) []string {
 	found := make([]string, 0, len(node.Spec.Taints))
 	for _, t := range node.Spec.Taints {
@@ -420,8 +419,8 @@ func (w *scope) has(node string, taints ...string) {
 	})
 }
 
-// hasNow says that a node has exactly these taints at this moment. It is to be
-// asked when something that the controller must have heard of later has shown.
+// hasNow checks that a node has exactly these taints now. Call it after a later event has
+// proved that the controller had its chance.
 func (w *scope) hasNow(node string, taints ...string) {
 	w.t.Helper()
 	found, err := w.get(w.t.Context(), node)
@@ -438,7 +437,7 @@ func noExecute(key string) string        { return key + ":NoExecute" }
 func noSchedule(key string) string       { return key + ":NoSchedule" }
 func preferNoSchedule(key string) string { return key + ":PreferNoSchedule" }
 
-// counts waits until so many nodes of the ward carry a key with each effect.
+// counts waits until the scope has this number of nodes with the key for each effect.
 func (w *scope) counts(key string, evicting, keepingOff int) {
 	w.t.Helper()
 	w.eventually("taints "+key+" in ward "+w.name, func() error {
@@ -468,8 +467,7 @@ func (w *scope) counts(key string, evicting, keepingOff int) {
 	})
 }
 
-// judge holds everything that happened in the ward against the laws of the house,
-// once the last write has been made.
+// judge checks the recorded history of the scope for violations, after the last write.
 func (w *scope) judge(cfg history.Config, atLeast history.Counts) history.Report {
 	w.t.Helper()
 	cfg.Us = history.User(install.User)
@@ -491,19 +489,19 @@ func (w *scope) judge(cfg history.Config, atLeast history.Counts) history.Report
 		}
 	}
 	report := history.Require(w.t, recording, cfg, atLeast)
-	w.t.Logf("ward %s: %d moments, %d writes of ours, %d NoExecute, %d fell back, %d removed, %d fences, at most %v at once", w.name,
-		report.Moments, report.Writes, report.Evictions, report.Fallbacks, report.Removals, report.Fences, report.Peak)
+	w.t.Logf("scope %s: %d changes, %d writes of ours, %d NoExecute, %d fell back, %d removed, %d fences, at most %v at once", w.name,
+		report.Changes, report.Writes, report.Evictions, report.Fallbacks, report.Removals, report.Fences, report.Peak)
 	if w.t.Failed() {
 		w.t.Fatal(w.logTail())
 	}
 	return report
 }
 
-// recording returns everything that happened in the ward, to the Leases of its nodes,
-// to the ledger, and to the Lease of medik8s' own controller.
+// recording returns the recorded changes of the scope, of the Leases of its nodes, of the
+// ledger, and of the Lease of medik8s' own controller.
 func (w *scope) recording() testbed.Recording {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(w.t.Context(), maxWait)
 	defer cancel()
 	recording, err := w.RecordingOf(ctx, func(c testbed.Change) bool {
 		return strings.HasPrefix(strings.TrimPrefix(c.Name, "node-"), w.name+"-") || c.GVR == history.ConfigMapsResource || c.Name == medik8sLease
@@ -514,6 +512,6 @@ func (w *scope) recording() testbed.Recording {
 	return recording
 }
 
-// lag is how old a controller's view of sets and other nodes may be where it
-// shares two cores with a control plane.
+// lag is the maximal age of a controller's caches when it shares two cores with a control
+// plane.
 const lag = 5 * time.Second

@@ -38,7 +38,7 @@ func testBounds(w *scope) {
 		w.counts(w.key(bound.name), bound.want, 10-bound.want)
 		status := w.hasStatus(bound.name, func(s v1alpha1.ConditionSetStatus) error {
 			if s.Selected != 10 || s.Matched != 10 || int(s.Tainted) != bound.want || int(s.HeldBack) != 10-bound.want || s.MaxTainted == nil || int(*s.MaxTainted) != bound.want {
-				return fmt.Errorf("it counts %d selected, %d matched, %d tainted, %d held back, at most %v", s.Selected, s.Matched, s.Tainted, s.HeldBack, s.MaxTainted)
+				return fmt.Errorf("the status counts %d selected, %d matched, %d tainted, %d held back, at most %v", s.Selected, s.Matched, s.Tainted, s.HeldBack, s.MaxTainted)
 			}
 			return nil
 		})
@@ -54,7 +54,7 @@ func testBounds(w *scope) {
 	}
 	w.tellsOf(w.name+"-number", "FellBack", "instead of NoExecute: 3 placed or under way, at most 3 of 10 selected nodes may have it")
 
-	// A bound that is raised lets more in, and one that is lowered chases nobody.
+	// A higher bound lets more taints in, and a lower bound removes none.
 	w.editSet("number", func(s *v1alpha1.ConditionSetSpec) { s.MaxUnhealthy = new(intstr.FromInt32(5)) })
 	w.counts(w.key("number"), 5, 5)
 	w.editSet("number", func(s *v1alpha1.ConditionSetSpec) { s.MaxUnhealthy = new(intstr.FromInt32(1)) })
@@ -67,16 +67,16 @@ func testBounds(w *scope) {
 	w.counts(w.key("number"), 5, 5)
 }
 
-// testLostRecords takes from the controller what proves that its taints are its own. They
-// count against the bound all the same, and people are told how to resolve it.
+// testLostRecords removes the records that prove the controller's ownership of its taints.
+// The taints still count against the bound, and the status tells users how to resolve it.
 func testLostRecords(w *scope) {
 	nodes := w.createNodes(testbed.Nodes{Count: 10})
 	w.createSet("set", evict(intstr.FromString("40%")))
-	w.fallSick(nodes)
+	w.makeUnhealthy(nodes)
 	key := w.key("set")
 	w.counts(key, 4, 6)
-	// witness says that the controller has seen all nodes as they are now, and that as many
-	// as before have each taint.
+	// witness checks that the controller has seen the current state of all nodes, and that
+	// the number of taints is unchanged.
 	witness := func(name string, unclear int) {
 		w.t.Helper()
 		w.hasStatus("set", hasCondition(v1alpha1.OwnershipUnclear, metav1.ConditionTrue, "NoRecord", fmt.Sprintf(": %d (", unclear), "kubectl taint node "))
@@ -109,7 +109,7 @@ func testLostRecords(w *scope) {
 	witness("after-records", 10)
 }
 
-// The order in which nodes fell sick is not that of their names.
+// The order in which nodes become unhealthy is not the order of their names.
 func testTurns(w *scope) {
 	w.createNodes(testbed.Nodes{Count: 6})
 	w.createSet("set", evict(intstr.FromInt32(2)))
@@ -156,7 +156,7 @@ func testControlPlane(w *scope) {
 	w.hasStatus("spares", saysOf(node, "FellBack", "control-plane nodes are not included"))
 	w.tellsOf(node, "FellBack", "control-plane nodes are not included")
 
-	// One that joins the control plane later gets the same.
+	// A node that joins the control plane later is treated the same.
 	late := w.createNodes(testbed.Nodes{Count: 1, First: 2})[0]
 	w.setCondition(late, "Sick", corev1.ConditionTrue)
 	w.has(late, noExecute(w.key("spares")))

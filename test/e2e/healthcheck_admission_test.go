@@ -28,10 +28,10 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// TestHealthCheckAdmission writes health checks through the real webhook. Nobody
-// leads meanwhile: every replica answers, and no other hand writes a status.
+// TestHealthCheckAdmission writes health checks through the real webhook. No controller
+// leads meanwhile: every replica answers, and no other client writes a status.
 func TestHealthCheckAdmission(t *testing.T) {
-	t.Parallel() // much of it is waiting
+	t.Parallel() // the test mostly waits
 	w := newFixture(t, func(cfg *testbed.Config) {
 		gatheringRights(cfg)
 		cfg.Flags.ControllerManager[0] += ",garbage-collector-controller"
@@ -40,41 +40,41 @@ func TestHealthCheckAdmission(t *testing.T) {
 	all.must(remediator.Install(t.Context(), w.Cluster))
 	_, err := w.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "crd/nodehealthchecks.remediation.medik8s.io")
 	all.must(err)
-	all.eventually("the rights of the remediator being gathered", func() error {
+	all.eventually("the rights of the remediator to be aggregated", func() error {
 		_, err := w.Kubectl(t.Context(), "auth", "can-i", "get", "exampleremediationtemplates.remediator.example.com", "--as="+install.User, "-n", "default")
 		return err
 	})
 	for _, part := range []struct {
-		name, ward string
-		test       func(*scope)
+		name, subscope string
+		test           func(*scope)
 	}{
 		{"every kind of verdict", "verdicts", testHealthVerdicts},
 		{"every way to write a health check", "ways", testWaysToWriteHealthChecks},
-		{"what is under way is not cut off", "underway", testNothingIsCutOff},
-		{"what came in before stays manageable", "before", testBadHealthChecks},
-		{"nobody is let in before the nodes are known", "early", testHealthChecksTooEarly},
+		{"running remediations are protected", "underway", testNothingIsCutOff},
+		{"an invalid object that was stored before stays manageable", "before", testBadHealthChecks},
+		{"nothing is admitted before the webhook knows the nodes", "early", testHealthChecksTooEarly},
 		{"the webhook is down", "down", testHealthWebhookDown},
 	} {
 		t.Run(part.name, func(t *testing.T) {
-			ward := w.scope(t, part.ward)
-			ward.releaseLeadership()
-			ward.leaderless()
-			part.test(ward)
-			ward.must(install.RemoveWebhook(t.Context(), w.Cluster))
-			ward.must(ward.api.DeleteAllOf(t.Context(), &v1alpha1.NodeHealthCheck{}))
-			ward.deleteNodes()
+			subscope := w.scope(t, part.subscope)
+			subscope.releaseLeadership()
+			subscope.leaderless()
+			part.test(subscope)
+			subscope.must(install.RemoveWebhook(t.Context(), w.Cluster))
+			subscope.must(subscope.api.DeleteAllOf(t.Context(), &v1alpha1.NodeHealthCheck{}))
+			subscope.deleteNodes()
 		})
 	}
 }
 
-// gatheringRights adds of the controller manager who gathers the rights that
-// remediators give.
+// gatheringRights runs the part of the controller manager that aggregates ClusterRoles.
 func gatheringRights(cfg *testbed.Config) {
 	cfg.ControllerManager = true
 	cfg.Flags.ControllerManager = []string{"--controllers=serviceaccount-token-controller,serviceaccount-controller,clusterrole-aggregation-controller"}
 }
 
-// leaderless gives the leader's lease to nobody, for longer than any test.
+// leaderless gives the leader's lease to a holder that does not exist, for longer than any
+// test.
 func (w *scope) leaderless() {
 	w.t.Helper()
 	now := metav1.NowMicro()
@@ -84,8 +84,7 @@ func (w *scope) leaderless() {
 	}))
 }
 
-// exampleTemplate makes a template of the example remediator. The changes make something
-// else of it.
+// exampleTemplate creates a template of the example remediator, with changes.
 func (w *scope) exampleTemplate(name string, changes ...func(*unstructured.Unstructured)) corev1.ObjectReference {
 	w.t.Helper()
 	template := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"size": int64(42)}}}}}
@@ -99,12 +98,12 @@ func (w *scope) exampleTemplate(name string, changes ...func(*unstructured.Unstr
 	return w.exampleReference(name)
 }
 
-// exampleReference names a template of the ward, whether there is one or not.
+// exampleReference names a template of the scope, which may be missing.
 func (w *scope) exampleReference(name string) corev1.ObjectReference {
 	return corev1.ObjectReference{APIVersion: remediator.GroupVersion.String(), Kind: remediator.TemplateKind.Kind, Namespace: "default", Name: w.name + "-" + name}
 }
 
-// healthCheck returns a health check of the ward without fault, changed.
+// healthCheck returns a valid health check of the scope, with changes.
 func (w *scope) healthCheck(name string, changes ...func(*v1alpha1.NodeHealthCheckSpec)) *v1alpha1.NodeHealthCheck {
 	check := &v1alpha1.NodeHealthCheck{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeHealthCheck"},
@@ -121,7 +120,7 @@ func (w *scope) healthCheck(name string, changes ...func(*v1alpha1.NodeHealthChe
 	return check
 }
 
-// onSign makes a health check wait for another sign, written as Type=Status.
+// onSign makes a health check wait for another condition, written as Type=Status.
 func onSign(sign, duration string) func(*v1alpha1.NodeHealthCheckSpec) {
 	return func(s *v1alpha1.NodeHealthCheckSpec) {
 		name, status, _ := strings.Cut(sign, "=")
@@ -129,7 +128,7 @@ func onSign(sign, duration string) func(*v1alpha1.NodeHealthCheckSpec) {
 	}
 }
 
-// escalates makes a health check try several templates.
+// escalates makes a health check use several templates.
 func escalates(templates ...corev1.ObjectReference) func(*v1alpha1.NodeHealthCheckSpec) {
 	return func(s *v1alpha1.NodeHealthCheckSpec) {
 		s.RemediationTemplate, s.EscalatingRemediations = nil, nil
@@ -141,24 +140,24 @@ func escalates(templates ...corev1.ObjectReference) func(*v1alpha1.NodeHealthChe
 
 const byHealthWebhook = `nodehealthchecks.autohealer.resourcestack.com" denied the request`
 
-// refusedHealth says what is wrong with a refusal, as refused does for sets.
+// refusedHealth checks a refusal, as refused does for sets.
 func refusedHealth(err error, parts ...string) error {
 	if err == nil {
-		return errors.New("it was let in")
+		return errors.New("it was admitted")
 	}
 	if len(parts) == 0 || parts[0] != bySchema {
 		parts = append(parts, byHealthWebhook)
 	}
 	for _, part := range parts {
 		if !strings.Contains(err.Error(), part) {
-			return fmt.Errorf("nothing of %q is said: %w", part, err)
+			return fmt.Errorf("%q is missing: %w", part, err)
 		}
 	}
 	return nil
 }
 
-// testHealthVerdicts has every check of vet answer once, through the API server:
-// what they say in full is vet's business.
+// testHealthVerdicts triggers every check of the validation package once through the API
+// server. The tests of that package check the full texts.
 func testHealthVerdicts(w *scope) {
 	nodes := w.createNodes(healthyNodes(10))
 	quick := w.exampleTemplate("quick")
@@ -167,7 +166,7 @@ func testHealthVerdicts(w *scope) {
 	w.guarded(install.Options{})
 	d := w.warningClient()
 	w.must(w.turn(nodes[:3], corev1.ConditionTrue))
-	w.eventually("the webhook knowing the nodes", func() error {
+	w.eventually("the webhook to know the nodes", func() error {
 		d.warnings()
 		if err := d.api.Create(w.t.Context(), w.healthCheck("probe"), client.DryRunAll); err != nil {
 			return err
@@ -179,7 +178,7 @@ func testHealthVerdicts(w *scope) {
 		onSign("KernelDeadlock=True", "5m")(s)
 		*s.RemediationTemplate = plain
 	}
-	w.eventually("the webhook knowing the other health check", func() error {
+	w.eventually("the webhook to know the other health check", func() error {
 		d.warnings()
 		if err := d.api.Create(w.t.Context(), w.healthCheck("probe"), client.DryRunAll); err != nil {
 			return err
@@ -191,10 +190,10 @@ func testHealthVerdicts(w *scope) {
 	for _, test := range []struct {
 		name   string
 		change func(*spec)
-		says   []string // empty: it is let in
+		says   []string // empty: it is admitted
 		warns  []string
 	}{
-		{"nothing to say", other, nil, nil},
+		{"no warning", other, nil, nil},
 		{"both bounds", func(s *spec) { s.MinHealthy, s.MaxUnhealthy = new(intstr.FromInt32(1)), new(intstr.FromInt32(1)) }, []string{bySchema, "minHealthy"}, nil},
 		{"a negative number", func(s *spec) { s.MaxUnhealthy = new(intstr.FromInt32(-1)) }, []string{bySchema, "maxUnhealthy"}, nil},
 		{"both forms", func(s *spec) { escalates(plain)(s); s.RemediationTemplate = &quick }, []string{bySchema, "not both"}, nil},
@@ -206,22 +205,22 @@ func testHealthVerdicts(w *scope) {
 		{"two that go together", escalates(one, two), nil, []string{"other templates"}},
 		{"two, one of them unknown", escalates(one, w.exampleReference("later")), nil, []string{"there is no ExampleRemediationTemplate default/" + w.name + "-later", "nobody knows whether its remediator takes several"}},
 		{"a healthy status", onSign("Ready=True", "5m"), []string{"spec.unhealthyConditions[0].status", "Ready=True", "10 of 10 selected nodes"}, nil},
-		{"a label that is none", func(s *spec) { s.Selector.MatchLabels["a b"] = "c" }, []string{"spec.selector"}, nil},
+		{"an invalid label", func(s *spec) { s.Selector.MatchLabels["a b"] = "c" }, []string{"spec.selector"}, nil},
 
-		{"sick nodes within the bound", func(s *spec) { *s.RemediationTemplate = plain }, nil, []string{"3 of 10 selected nodes (30%) match now", "will remediate them, once it has stood for 5m"}},
-		{"sick nodes beyond the bound", func(s *spec) { s.MaxUnhealthy = new(intstr.FromInt32(2)); *s.RemediationTemplate = plain }, nil, []string{"maxUnhealthy 2 allows 2: nothing is begun"}},
+		{"unhealthy nodes within the bound", func(s *spec) { *s.RemediationTemplate = plain }, nil, []string{"3 of 10 selected nodes (30%) match now", "will remediate them, once it has stood for 5m"}},
+		{"unhealthy nodes beyond the bound", func(s *spec) { s.MaxUnhealthy = new(intstr.FromInt32(2)); *s.RemediationTemplate = plain }, nil, []string{"maxUnhealthy 2 allows 2: nothing is begun"}},
 		{"a pause", func(s *spec) { s.PauseRequests = []string{"upgrade"}; *s.RemediationTemplate = plain }, nil, []string{"nothing is begun while it is paused"}},
 		{"others with other templates", func(s *spec) { onSign("KernelDeadlock=True", "5m")(s) }, nil, []string{"other templates: " + w.name + "-first (10, the first is " + w.node(1) + ")"}},
 		{"no template", func(s *spec) { *s.RemediationTemplate = w.exampleReference("nowhere") }, nil, []string{"there is no ExampleRemediationTemplate default/" + w.name + "-nowhere"}},
-		{"no such kind", func(s *spec) { s.RemediationTemplate.Kind = "UnheardOfTemplate" }, nil, []string{"does not know the kind UnheardOfTemplate"}},
+		{"an unknown kind", func(s *spec) { s.RemediationTemplate.Kind = "UnheardOfTemplate" }, nil, []string{"does not know the kind UnheardOfTemplate"}},
 		{"a template without rights", func(s *spec) { s.RemediationTemplate.APIVersion = "unheard.example.com/v1" }, nil, []string{"does not know the kind ExampleRemediationTemplate of unheard.example.com/v1"}},
-		{"a template without a place", func(s *spec) { s.RemediationTemplate.Namespace = "" }, nil, []string{"the reference has no namespace"}},
+		{"a template without a namespace", func(s *spec) { s.RemediationTemplate.Namespace = "" }, nil, []string{"the reference has no namespace"}},
 		{"a template without a body", func(s *spec) { *s.RemediationTemplate = odd }, nil, []string{"nothing can be made from it", "it has no spec.template"}},
-		{"a bound that is never met", func(s *spec) { other(s); s.MinHealthy = new(intstr.FromInt32(10)) }, nil, []string{"spec.minHealthy: with 10, and 10 selected nodes now, nothing is ever begun"}},
-		{"a bound that is none", func(s *spec) { other(s); s.MaxUnhealthy = new(intstr.FromString("100%")) }, nil, []string{"spec.maxUnhealthy: 100% is no bound"}},
-		{"a selector of nobody", func(s *spec) { other(s); s.Selector.MatchLabels[scopeLabel] = "nobody" }, nil, []string{"no node has these labels"}},
+		{"a bound that is never fulfilled", func(s *spec) { other(s); s.MinHealthy = new(intstr.FromInt32(10)) }, nil, []string{"spec.minHealthy: with 10, and 10 selected nodes now, nothing is ever begun"}},
+		{"an invalid bound", func(s *spec) { other(s); s.MaxUnhealthy = new(intstr.FromString("100%")) }, nil, []string{"spec.maxUnhealthy: 100% is no bound"}},
+		{"a selector without nodes", func(s *spec) { other(s); s.Selector.MatchLabels[scopeLabel] = "nobody" }, nil, []string{"no node has these labels"}},
 		{"a near miss", func(s *spec) { other(s); s.UnhealthyConditions[0].Type = "KernelDeadlok" }, nil, []string{"did you mean KernelDeadlock?"}},
-		{"a condition that nobody knows", func(s *spec) { other(s); s.UnhealthyConditions[0].Type = "OurOwnThing" }, nil, []string{"no node reports OurOwnThing"}},
+		{"an unknown condition", func(s *spec) { other(s); s.UnhealthyConditions[0].Type = "OurOwnThing" }, nil, []string{"no node reports OurOwnThing"}},
 		{"haste", func(s *spec) {
 			other(s)
 			s.UnhealthyConditions[0] = v1alpha1.UnhealthyCondition{Type: "Ready", Status: "False", Duration: "30s"}
@@ -239,13 +238,13 @@ func testHealthVerdicts(w *scope) {
 			w.t.Errorf("%s: %v", test.name, err)
 		}
 		if total := len([]rune(strings.Join(said, ""))); total > untruncated {
-			w.t.Errorf("%s: of %d letters the API server cuts some off: %q", test.name, total, said)
+			w.t.Errorf("%s: the API server truncates warnings of %d characters: %q", test.name, total, said)
 		}
 	}
-	// A kind that the controller may not read.
+	// The controller may not read this kind.
 	_, err := w.Kubectl(w.t.Context(), "label", "clusterrole", "remediator.example.com-ext-remediation", "rbac.ext-remediation/aggregate-to-ext-remediation-")
 	w.must(err)
-	w.eventually("the right being gone", func() error {
+	w.eventually("the right to be withdrawn", func() error {
 		d.warnings()
 		if err := d.api.Create(w.t.Context(), w.healthCheck("trial", other), client.DryRunAll); err != nil {
 			return err
@@ -254,17 +253,17 @@ func testHealthVerdicts(w *scope) {
 	})
 	_, err = w.Kubectl(w.t.Context(), "label", "clusterrole", "remediator.example.com-ext-remediation", "rbac.ext-remediation/aggregate-to-ext-remediation=true")
 	w.must(err)
-	w.eventually("the right being there again", func() error {
+	w.eventually("the right to be restored", func() error {
 		d.warnings()
 		if err := d.api.Create(w.t.Context(), w.healthCheck("trial", other), client.DryRunAll); err != nil {
 			return err
 		}
 		return saying(d.warnings())
 	})
-	// The control plane among the workers.
+	// The control plane is among the workers.
 	_, err = w.Kubectl(w.t.Context(), "label", "node", nodes[0], "node-role.kubernetes.io/control-plane=")
 	w.must(err)
-	w.eventually("the webhook knowing the control plane", func() error {
+	w.eventually("the webhook to know the control plane", func() error {
 		d.warnings()
 		if err := d.api.Create(w.t.Context(), w.healthCheck("trial", other), client.DryRunAll); err != nil {
 			return err
@@ -273,7 +272,7 @@ func testHealthVerdicts(w *scope) {
 	})
 }
 
-// writeDown puts a health check into a file.
+// writeDown writes a health check to a file.
 func (w *scope) writeDown(check *v1alpha1.NodeHealthCheck) string {
 	w.t.Helper()
 	text, err := json.Marshal(map[string]any{"apiVersion": check.APIVersion, "kind": check.Kind, "metadata": map[string]any{"name": check.Name}, "spec": check.Spec})
@@ -283,8 +282,8 @@ func (w *scope) writeDown(check *v1alpha1.NodeHealthCheck) string {
 	return path
 }
 
-// kubectl runs it, and looks whether it fails with what is wanted; nothing means
-// that it must not fail.
+// kubectl runs kubectl, and checks that it fails with this text, or succeeds if the text is
+// empty.
 func (w *scope) kubectl(want string, args ...string) {
 	w.t.Helper()
 	out, err := w.Kubectl(w.t.Context(), args...)
@@ -292,12 +291,12 @@ func (w *scope) kubectl(want string, args ...string) {
 	case want == "" && err != nil:
 		w.t.Error(err)
 	case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
-		w.t.Errorf("kubectl %s: nothing of %q is said: %s %v", strings.Join(args, " "), want, out, err)
+		w.t.Errorf("kubectl %s: %q is missing: %s %v", strings.Join(args, " "), want, out, err)
 	}
 }
 
-// testWaysToWriteHealthChecks writes the same good and bad health checks in every
-// way that there is.
+// testWaysToWriteHealthChecks writes the same valid and invalid health checks in every
+// possible way.
 func testWaysToWriteHealthChecks(w *scope) {
 	nodes := w.createNodes(healthyNodes(10))
 	w.must(w.turn(nodes[:2], corev1.ConditionTrue))
@@ -306,21 +305,21 @@ func testWaysToWriteHealthChecks(w *scope) {
 	good := w.writeDown(w.healthCheck("check"))
 	slower := w.writeDown(w.healthCheck("check", onSign("Sick=True", "10m")))
 	trap := w.writeDown(w.healthCheck("check", onSign("Ready=True", "5m")))
-	const denied, told = "denied the request: spec.unhealthyConditions[0].status", "Warning: 2 of 10 selected nodes (20%) match now"
+	const denied, reported = "denied the request: spec.unhealthyConditions[0].status", "Warning: 2 of 10 selected nodes (20%) match now"
 	name := w.name + "-check"
-	w.eventually("the webhook knowing the nodes", func() error {
+	w.eventually("the webhook to know the nodes", func() error {
 		_, err := w.Kubectl(w.t.Context(), "create", "-f", good, "--dry-run=server", "--warnings-as-errors")
-		if err == nil || !strings.Contains(err.Error(), told) {
-			return fmt.Errorf("a dry run says %w", err)
+		if err == nil || !strings.Contains(err.Error(), reported) {
+			return fmt.Errorf("a dry run returns %w", err)
 		}
 		return nil
 	})
 	for _, apply := range [][]string{{"apply"}, {"apply", "--server-side"}} {
 		w.kubectl(denied, append(apply, "-f", trap)...)
-		w.kubectl(told, append(apply, "-f", good, "--dry-run=server", "--warnings-as-errors")...)
+		w.kubectl(reported, append(apply, "-f", good, "--dry-run=server", "--warnings-as-errors")...)
 		w.kubectl("", append(apply, "-f", good)...)
-		if len(apply) > 1 { // the other does not ask when nothing changes
-			w.kubectl(told, append(apply, "-f", good, "--dry-run=server", "--warnings-as-errors")...)
+		if len(apply) > 1 { // the other command sends no request if nothing changes
+			w.kubectl(reported, append(apply, "-f", good, "--dry-run=server", "--warnings-as-errors")...)
 		}
 		w.kubectl(denied, append(apply, "-f", trap)...)
 		w.kubectl("", append(apply, "-f", slower)...)
@@ -334,24 +333,26 @@ func testWaysToWriteHealthChecks(w *scope) {
 	w.kubectl("", "replace", "-f", slower)
 	w.kubectl("", "label", "nhc", name, "a=b")
 	w.kubectl("", "patch", "nhc", name, "--type=merge", "-p", `{"spec": {"pauseRequests": ["upgrade"]}}`)
-	// That too many nodes match holds the health check, and nobody back.
+	// Too many matching nodes close the gate of the health check. They do not prevent its
+	// creation.
 	w.must(w.turn(nodes, corev1.ConditionTrue))
-	w.eventually("the webhook knowing all of them", func() error {
+	w.eventually("the webhook to know all of them", func() error {
 		_, err := w.Kubectl(w.t.Context(), "patch", "nhc", name, "--type=merge", "-p", `{"spec": {"pauseRequests": null}}`, "--dry-run=server", "--warnings-as-errors")
 		if err == nil || !strings.Contains(err.Error(), "10 of 10 selected nodes (100%) match now") {
-			return fmt.Errorf("a dry run says %w", err)
+			return fmt.Errorf("a dry run returns %w", err)
 		}
 		return nil
 	})
 	w.kubectl("", "patch", "nhc", name, "--type=merge", "-p", `{"spec": {"pauseRequests": null}}`)
-	// One that is named by the API server, as the seed has it and without a bound.
+	// A health check with a generated name, without a bound.
 	w.must(w.api.Create(w.t.Context(), &v1alpha1.NodeHealthCheck{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: w.name + "-"}, Spec: v1alpha1.NodeHealthCheckSpec{RemediationTemplate: new(w.exampleReference("quick"))},
 	}))
 	w.kubectl("", "delete", "nhc", "--all")
 }
 
-// testNothingIsCutOff tries to delete and to change health checks with remediations.
+// testNothingIsCutOff tries to delete and to change health checks with running
+// remediations.
 func testNothingIsCutOff(w *scope) {
 	nodes := w.createNodes(healthyNodes(3))
 	w.exampleTemplate("quick")
@@ -360,7 +361,7 @@ func testNothingIsCutOff(w *scope) {
 	d := w.warningClient()
 	check := w.healthCheck("check")
 	w.must(d.api.Create(w.t.Context(), check))
-	// remediate plays the controller: makes an object, and notes it in the status.
+	// remediate plays the controller: it creates an object, and adds it to the status.
 	remediate := func(name string, finalizers ...string) *unstructured.Unstructured {
 		object := &unstructured.Unstructured{}
 		object.SetGroupVersionKind(remediator.Kind)
@@ -391,7 +392,7 @@ func testNothingIsCutOff(w *scope) {
 		"its deletion":       refusedHealth(remove(), "status.unhealthyNodes", under, autohealer.AcceptImpactAnnotation),
 		"another selector":   refusedHealth(patch(relabelled), "spec.selector", under, autohealer.AcceptImpactAnnotation),
 		"another template":   refusedHealth(patch(retemplated), "spec.remediationTemplate", under),
-		"a dry run of those": refusedHealth(remove(client.DryRunAll), under),
+		"a dry run of these": refusedHealth(remove(client.DryRunAll), under),
 	} {
 		if refusal != nil {
 			w.t.Errorf("%s: %v", what, refusal)
@@ -399,19 +400,19 @@ func testNothingIsCutOff(w *scope) {
 	}
 	w.kubectl(under, "delete", "nhc", "--all")
 	for what, body := range map[string]string{
-		"a pause":                 `{"spec": {"pauseRequests": ["upgrade"]}}`,
-		"a bound":                 `{"spec": {"maxUnhealthy": 2}}`,
-		"a duration":              `{"spec": {"unhealthyConditions": [{"type": "Sick", "status": "True", "duration": "10m"}], "healthyDelay": "5m"}}`,
-		"a label":                 `{"metadata": {"labels": {"a": "b"}}}`,
-		"a finalizer, and none":   `{"metadata": {"finalizers": null}}`,
-		"the same in other words": `{"spec": {"selector": {"matchLabels": null, "matchExpressions": [{"key": "` + scopeLabel + `", "operator": "In", "values": ["` + w.name + `"]}]}}}`,
+		"a pause":                       `{"spec": {"pauseRequests": ["upgrade"]}}`,
+		"a bound":                       `{"spec": {"maxUnhealthy": 2}}`,
+		"a duration":                    `{"spec": {"unhealthyConditions": [{"type": "Sick", "status": "True", "duration": "10m"}], "healthyDelay": "5m"}}`,
+		"a label":                       `{"metadata": {"labels": {"a": "b"}}}`,
+		"a finalizer added and removed": `{"metadata": {"finalizers": null}}`,
+		"an equivalent spec":            `{"spec": {"selector": {"matchLabels": null, "matchExpressions": [{"key": "` + scopeLabel + `", "operator": "In", "values": ["` + w.name + `"]}]}}}`,
 	} {
 		if err := patch(body); err != nil {
 			w.t.Errorf("%s: %v", what, err)
 		}
 	}
 	d.warnings()
-	// With a yes, which is given first for a deletion, and at once for a change.
+	// The annotation allows it: before a deletion, and together with a change.
 	const yes = `{"metadata": {"annotations": {"` + autohealer.AcceptImpactAnnotation + `": "true"}}}`
 	if err := patch(strings.TrimSuffix(yes, "}")+`, "spec": {"selector": {"matchLabels": {"a": "b"}, "matchExpressions": null}}}`, client.DryRunAll); err != nil {
 		w.t.Error(err)
@@ -422,12 +423,13 @@ func testNothingIsCutOff(w *scope) {
 	w.must(saying(d.warnings(), under+", and cut off by the deletion"))
 	w.must(patch(`{"metadata": {"annotations": null}}`))
 	w.must(refusedHealth(remove(client.DryRunAll), under))
-	// One that is on its way out is not cut off, however long its finalizer hangs.
+	// A remediation that is being deleted needs no protection, even if its finalizer hangs.
 	w.must(w.api.Delete(w.t.Context(), object.DeepCopy()))
 	w.must(remove(client.DryRunAll))
 	w.must(patch(relabelled, client.DryRunAll))
 	w.must(w.api.Patch(w.t.Context(), object.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"metadata": {"finalizers": null}}`))))
-	// The status still tells of it, but it is gone, also when there is another one.
+	// The status still names the remediation, but it is gone. A new object with that name
+	// does not count.
 	w.must(remove(client.DryRunAll))
 	stranger := &unstructured.Unstructured{}
 	stranger.SetGroupVersionKind(remediator.Kind)
@@ -435,7 +437,7 @@ func testNothingIsCutOff(w *scope) {
 	stranger.SetName(nodes[0])
 	w.must(w.api.Create(w.t.Context(), stranger))
 	w.must(remove(client.DryRunAll))
-	// So it is when the node is gone with it.
+	// The same holds if the node is deleted, too.
 	remediate(nodes[1])
 	w.must(refusedHealth(remove(), "a remediation of node "+nodes[1]))
 	for _, left := range []client.Object{&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodes[1]}}, func() client.Object {
@@ -448,13 +450,13 @@ func testNothingIsCutOff(w *scope) {
 		w.must(w.api.Delete(w.t.Context(), left))
 	}
 	w.must(remove(client.DryRunAll))
-	// Whose deletion is decided already is not asked about again.
+	// A deletion that has already started is not checked again.
 	w.must(patch(`{"metadata": {"finalizers": ["example.com/hangs"]}}`))
 	w.must(remove())
 	remediate(nodes[2])
 	w.must(remove())
 	w.must(patch(`{"metadata": {"finalizers": null}}`))
-	// Nor does a kind that is gone hold anybody up.
+	// A kind that no longer exists blocks no deletion.
 	check.ResourceVersion, check.UID = "", ""
 	w.must(d.api.Create(w.t.Context(), check))
 	remediate(nodes[1])
@@ -465,7 +467,8 @@ func testNothingIsCutOff(w *scope) {
 	w.must(remediator.Install(w.t.Context(), w.Cluster))
 }
 
-// testBadHealthChecks writes what the webhook would have refused while nobody is asked.
+// testBadHealthChecks writes objects that the webhook would have refused, while no webhook
+// is registered.
 func testBadHealthChecks(w *scope) {
 	w.createNodes(healthyNodes(10))
 	w.exampleTemplate("quick")
@@ -479,9 +482,9 @@ func testBadHealthChecks(w *scope) {
 		return d.api.Patch(w.t.Context(), bad.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(body)), how...)
 	}
 	for name, body := range map[string]string{
-		"a label":               `{"metadata": {"labels": {"a": "b"}}}`,
-		"a further finalizer":   `{"metadata": {"finalizers": ["example.com/wait", "example.com/more"]}}`,
-		"the spec as it stands": `{"spec": {"pauseRequests": null}}`,
+		"a label":             `{"metadata": {"labels": {"a": "b"}}}`,
+		"a further finalizer": `{"metadata": {"finalizers": ["example.com/wait", "example.com/more"]}}`,
+		"the unchanged spec":  `{"spec": {"pauseRequests": null}}`,
 	} {
 		if err := patch(body); err != nil {
 			w.t.Errorf("%s: %v", name, err)
@@ -489,12 +492,12 @@ func testBadHealthChecks(w *scope) {
 	}
 	d.warnings()
 	w.must(patch(`{"metadata": {"labels": {"a": "c"}}}`, client.DryRunAll))
-	w.must(saying(d.warnings(), "Ready=True")) // only to see, one is told what is wrong all the same
+	w.must(saying(d.warnings(), "Ready=True")) // a dry run still shows the problems
 	if err := refusedHealth(patch(`{"spec": {"maxUnhealthy": 1}}`), "Ready=True"); err != nil {
 		w.t.Error(err)
 	}
 	if err := patch(`{"spec": {"pauseRequests": ["it hurts"]}}`); err != nil {
-		w.t.Errorf("it cannot be stopped: %v", err)
+		w.t.Errorf("it cannot be paused: %v", err)
 	}
 	w.must(saying(d.warnings(), "Ready=True"))
 	if err := refusedHealth(patch(`{"spec": {"pauseRequests": null}}`), "Ready=True"); err != nil {
@@ -505,7 +508,7 @@ func testBadHealthChecks(w *scope) {
 	w.must(patch(`{"metadata": {"finalizers": null}}`))
 }
 
-// testHealthChecksTooEarly starts a controller that does not get to see the nodes.
+// testHealthChecksTooEarly starts a controller that cannot list the nodes.
 func testHealthChecksTooEarly(w *scope) {
 	w.createNodes(healthyNodes(4))
 	w.exampleTemplate("quick")
@@ -521,18 +524,18 @@ func testHealthChecksTooEarly(w *scope) {
 	defer cancel()
 	err = d.api.Create(ctx, w.healthCheck("trial"))
 	if err == nil || !strings.Contains(err.Error(), "does not know the nodes yet") && !errors.Is(err, context.DeadlineExceeded) {
-		w.t.Errorf("one that nobody can judge: %v", err)
+		w.t.Errorf("a health check that cannot be judged: %v", err)
 	}
 	if got := value(w.t, w.scrape(controller), `autohealer_admission_seconds_count{answer="unready",resource="nodehealthchecks"}`); got < 2 {
-		w.t.Errorf("the client has tried %v times", got)
+		w.t.Errorf("the client tried %v times", got)
 	}
 	if err := refusedHealth(d.api.Create(w.t.Context(), w.healthCheck("trap", onSign("Ready=True", "5m"))), "Ready=True"); err != nil {
-		w.t.Errorf("what is wrong whatever the nodes are: %v", err)
+		w.t.Errorf("a health check that is invalid for any nodes: %v", err)
 	}
 	w.must(d.api.Patch(w.t.Context(), stored.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec": {"pauseRequests": ["stop"]}}`))))
 	w.must(d.api.Delete(w.t.Context(), stored))
 
-	// Clients try again by themselves.
+	// Clients retry by themselves.
 	done := w.meanwhile(func() error {
 		_, err := w.Kubectl(w.t.Context(), "apply", "-f", w.writeDown(w.healthCheck("patient")))
 		return err
@@ -541,7 +544,7 @@ func testHealthChecksTooEarly(w *scope) {
 	done()
 }
 
-// testHealthWebhookDown kills the replica that is asked.
+// testHealthWebhookDown kills the replica that serves the webhook.
 func testHealthWebhookDown(w *scope) {
 	w.createNodes(healthyNodes(4))
 	w.exampleTemplate("quick")
@@ -559,7 +562,7 @@ func testHealthWebhookDown(w *scope) {
 		}
 	}
 	w.must(d.api.Patch(w.t.Context(), check.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"metadata": {"labels": {"a": "b"}}}`))))
-	// The brake works: it can be paused, and deleted with what is under way.
+	// A user can still pause the health check, and delete it with its remediations.
 	w.must(d.api.Patch(w.t.Context(), check.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec": {"pauseRequests": ["it hurts"]}}`))))
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(remediator.Kind)
@@ -568,12 +571,12 @@ func testHealthWebhookDown(w *scope) {
 	object.SetOwnerReferences([]metav1.OwnerReference{remediation.OwnedBy(remediation.Owner{Kind: remediation.CheckKind, Name: check.Name, UID: check.UID})})
 	w.must(w.api.Create(w.t.Context(), object))
 	w.must(d.api.Delete(w.t.Context(), check.DeepCopy()))
-	w.eventually("the remediation that the deletion left behind being gone", func() error {
+	w.eventually("the remediation of the deleted health check to be deleted", func() error {
 		if err := w.api.Get(w.t.Context(), client.ObjectKeyFromObject(object), object); !apierrors.IsNotFound(err) {
-			return fmt.Errorf("it is there: %w", err)
+			return fmt.Errorf("it exists: %w", err)
 		}
 		return nil
 	})
 	w.restart(asked.Part)
-	w.eventually("health checks being taken again", func() error { return d.api.Create(w.t.Context(), w.healthCheck("new")) })
+	w.eventually("health checks to be admitted again", func() error { return d.api.Create(w.t.Context(), w.healthCheck("new")) })
 }

@@ -27,19 +27,19 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// remedies are the resources of the remediator.
-var remedies = []schema.GroupVersionResource{
+// remediations are the resources of the remediator.
+var remediations = []schema.GroupVersionResource{
 	remediator.GroupVersion.WithResource("exampleremediations"),
 	remediator.GroupVersion.WithResource("exampleremediationtemplates"),
 }
 
-// newHealthCheckScope makes a world in which all that health checks do can be judged. Leases
-// of medik8s' own controller are recorded in these namespaces.
-func newHealthCheckScope(t *testing.T, ofPeer ...string) *fixture {
+// newHealthCheckScope starts a cluster that records everything the checker needs for health
+// checks. It records Leases of medik8s' own controller in these namespaces.
+func newHealthCheckScope(t *testing.T, medik8sNamespaces ...string) *fixture {
 	t.Helper()
 	w := newFixture(t, withManager, func(cfg *testbed.Config) {
-		cfg.Record = history.Resources(remedies...)
-		cfg.RecordIn = history.Namespaces(ofPeer...)
+		cfg.Record = history.Resources(remediations...)
+		cfg.RecordIn = history.Namespaces(medik8sNamespaces...)
 	})
 	if err := remediator.Install(t.Context(), w.Cluster); err != nil {
 		t.Fatal(err)
@@ -47,84 +47,83 @@ func newHealthCheckScope(t *testing.T, ofPeer ...string) *fixture {
 	return w
 }
 
-// judgeRemediations holds everything that happened in the ward against the laws of health
+// judgeRemediations checks the recorded history of the scope for violations of health
 // checks.
 func (w *scope) judgeRemediations(cfg history.Config, atLeast history.Counts) history.Report {
 	w.t.Helper()
-	cfg.Remediation = remedies
+	cfg.Remediation = remediations
 	report := w.judge(cfg, atLeast)
-	w.t.Logf("ward %s: %d remediations, %d later steps, %d ended, %d notes, %d writes to Leases, %d statuses", w.name,
+	w.t.Logf("scope %s: %d remediations, %d later steps, %d deleted, %d annotated, %d writes to Leases, %d statuses", w.name,
 		report.Remediations, report.Escalations, report.Releases, report.Notes, report.Leases, report.CheckStatuses)
 	return report
 }
 
-// TestHealthCheckFaultsInFlight lets things go wrong while what health checks have decided
-// is on its way, and holds every moment of it against the laws of the house. All of its
-// parts share one cluster; each has controllers and a ward of its own, and one ward is there
-// all the while, whoever is at work.
+// TestHealthCheckFaultsInFlight injects faults while decisions of health checks are in
+// flight, and checks the recorded history for violations. All parts share one cluster. Each
+// has its own controllers and scope. One scope lasts for all parts and controllers.
 func TestHealthCheckFaultsInFlight(t *testing.T) {
-	t.Parallel() // much of it is waiting
+	t.Parallel() // the test mostly waits
 	w := newHealthCheckScope(t)
 	silence := w.scope(t, "silence")
 	beginSilence(silence)
 	w.runHealthCheckFaults(t, []fault{
 		{"the controller is killed before and after every kind of write", "killed", testHealthCheckKilled},
-		{"a node of the control plane in flight keeps the others waiting for the heir", "heir", testControlPlaneSuccessor},
-		{"a node of the control plane in flight keeps the others waiting for the heir's heir", "second", testControlPlaneSecondSuccessor},
-		{"a node of the control plane in flight is treated by the heir", "still", testControlPlaneStillUnhealthy},
-		{"a node of the control plane in flight keeps the others waiting for its owner", "owner", testControlPlaneOwnerDeleted},
-		{"a node of the control plane in flight goes, and the heir waits", "gone", testControlPlaneNodeGoneSuccessor},
-		{"a node of the control plane in flight goes, and its owner waits", "left", testControlPlaneNodeGoneOwnerDeleted},
-		{"a node of the control plane in flight is made again under its name", "plane", testControlPlaneNodeRecreated},
-		{"a node of the control plane goes, and its remediation hangs", "remains", testControlPlaneOrphan},
-		{"a remediation of the control plane that hangs keeps the others waiting", "hangs", testControlPlaneOrphanHangs},
-		{"a remediation in flight is called off by the gate", "called", testCalledOff},
-		{"a node that is taken away keeps its place for every heir", "departed", testAwaitingReplacementKilled},
+		{"other control-plane nodes wait for a node in flight under the successor", "successor", testControlPlaneSuccessor},
+		{"other control-plane nodes wait for a node in flight under the second successor", "second", testControlPlaneSecondSuccessor},
+		{"the successor treats a control-plane node in flight", "still", testControlPlaneStillUnhealthy},
+		{"other control-plane nodes wait for a node in flight under its owner", "owner", testControlPlaneOwnerDeleted},
+		{"a control-plane node in flight is deleted, and the successor waits", "gone", testControlPlaneNodeGoneSuccessor},
+		{"a control-plane node in flight is deleted, and its owner waits", "left", testControlPlaneNodeGoneOwnerDeleted},
+		{"a control-plane node in flight is created again with the same name", "plane", testControlPlaneNodeRecreated},
+		{"a control-plane node is deleted, and its remediation hangs", "remains", testControlPlaneOrphan},
+		{"other control-plane nodes wait for a hanging remediation", "hangs", testControlPlaneOrphanHangs},
+		{"the closed gate cancels a remediation in flight", "called", testCalledOff},
+		{"a removed node counts for every successor", "departed", testAwaitingReplacementKilled},
 	})
-	t.Run("a remediator never answers", func(t *testing.T) { endSilence(w.scope(t, silence.name)) })
+	t.Run("a remediator never responds", func(t *testing.T) { endSilence(w.scope(t, silence.name)) })
 }
 
-// TestHealthCheckFaultsAround does the same where others are at fault: other clients, the
-// API server, the network, another leader, the clocks. Its cluster is its own, so that
-// nobody waits for both.
+// TestHealthCheckFaultsAround does the same with external faults: other clients, the API
+// server, the network, another leader, the clocks. It has its own cluster, so that it runs
+// in parallel.
 func TestHealthCheckFaultsAround(t *testing.T) {
 	t.Parallel()
 	newHealthCheckScope(t).runHealthCheckFaults(t, []fault{
 		{"the leader is killed", "leader", testHealthCheckLeaderKilled},
 		{"the leader is paused past its lease", "paused", testHealthCheckLeaderPaused},
-		{"two lead without an election", "deposed", testHealthCheckDeposed},
-		{"requests and answers are lost and refused", "weather", testHealthCheckRandomFaults},
+		{"two controllers run without leader election", "deposed", testHealthCheckDeposed},
+		{"requests and responses are lost and refused", "random-faults", testHealthCheckRandomFaults},
 		{"the API server is killed and restarted", "outage", testHealthCheckOutage},
-		{"the right to make remediations is withdrawn", "forbidden", testHealthCheckForbidden},
+		{"the right to create remediations is withdrawn", "forbidden", testHealthCheckForbidden},
 		{"the right to see remediations is withdrawn", "blind", testHealthCheckNoWatch},
 		{"the right to lock nodes is withdrawn", "locks", testHealthCheckNoLeases},
 		{"one remediation is refused, and the others are not", "refused", testHealthCheckRefused},
 		{"another client changes and deletes the same objects and Leases", "neighbour", testHealthCheckOtherController},
-		{"somebody deletes every remediation", "deleter", testEagerDeleter},
+		{"another client deletes every remediation", "deleter", testEagerDeleter},
 		{"conditions flap", "flapping", testHealthCheckFlapping},
-		{"nodes are made again under their names", "recreated", testHealthCheckRecreated},
+		{"nodes are created again with the same names", "recreated", testHealthCheckRecreated},
 		{"nodes join and leave", "joining", testHealthCheckJoining},
-		{"a wait survives that a Lease goes", "pending", testPendingWait},
+		{"a wait survives the deletion of a Lease", "pending", testPendingWait},
 		{"the clocks of nodes are wrong", "skew", testSkew},
 		{"the clocks of nodes are wrong, and the controller is killed", "lapse", testSkewKilled},
 	})
 }
 
-// runHealthCheckFaults lets one thing after the other go wrong.
+// runHealthCheckFaults injects the faults one after the other.
 func (w *fixture) runHealthCheckFaults(t *testing.T, faults []fault) {
 	t.Helper()
 	for _, fault := range faults {
 		t.Run(fault.name, func(t *testing.T) {
-			ward := w.scope(t, fault.ward)
-			defer ward.deleteCheck() // what is left of the control plane would keep the next part waiting
-			fault.test(ward)
+			subscope := w.scope(t, fault.subscope)
+			defer subscope.deleteCheck() // otherwise control-plane leftovers would block the next part
+			fault.test(subscope)
 		})
 	}
 }
 
-// ---- the kinds of writes that are about health checks
+// ---- the kinds of writes for health checks
 
-// sends matches the writes to a resource that are about the ward.
+// sends matches the writes to a resource of the scope.
 func (w *scope) sends(method, resource string) func(*heldRequest) bool {
 	is := about(method, resource)
 	return func(l *heldRequest) bool {
@@ -136,8 +135,8 @@ func (w *scope) makes() func(*heldRequest) bool {
 	return w.sends(http.MethodPost, "exampleremediations")
 }
 
-// makesForWorker leaves out what is for nodes of the control plane: if that is never
-// made, the next one waits for minutes.
+// makesForWorker ignores creations for control-plane nodes: if they are lost, the next
+// control-plane node waits for minutes.
 func (w *scope) makesForWorker() func(*heldRequest) bool {
 	makes := w.makes()
 	return func(l *heldRequest) bool { return makes(l) && !bytes.Contains(l.Body, []byte("isControlPlaneNode")) }
@@ -149,10 +148,10 @@ func (w *scope) namesInLedger() func(*heldRequest) bool {
 
 // ---- the controller is killed
 
-// testHealthCheckKilled goes through one long storm. Each heir finds what the one before
-// has left, is given something new of everything to do, and is killed over it.
+// testHealthCheckKilled runs one long storm. Each controller continues where the previous
+// one was killed, has something of every kind to write, and is killed during a write.
 func testHealthCheckKilled(w *scope) {
-	const count, sick, news = 12, 6, 3
+	const count, unhealthy, news = 12, 6, 3
 	p := w.newProxy(w.name)
 	w.template("quick")
 	nodes := w.createNodes(testbed.Nodes{Count: count, Labels: map[string]string{"pool": "workers"}})
@@ -163,30 +162,30 @@ func testHealthCheckKilled(w *scope) {
 	w.check("workers", of("workers"), atMost("8"), func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.HealthyDelay = "1s" })
 	w.check("plane", of("plane"), atMost("100%"))
 	w.releaseLeadership()
-	w.fallSick(append(nodes[:sick:sick], plane[:2]...))
-	// turnOver lets those who have been sick the longest recover, and others fall sick:
-	// there is something of every kind to be written.
+	w.makeUnhealthy(append(nodes[:unhealthy:unhealthy], plane[:2]...))
+	// turnOver makes the nodes recover that have been unhealthy longest, and makes other
+	// nodes unhealthy, so that every kind of write is due.
 	turnOver := func() {
 		w.recover(nodes[:news])
-		w.fallSick(nodes[sick : sick+news])
+		w.makeUnhealthy(nodes[unhealthy : unhealthy+news])
 		nodes = append(nodes[news:], nodes[:news]...)
-		// One that the ledger names and that has no object yet would keep the others
-		// waiting for minutes if it recovered.
+		// If a node recovered that the ledger names and that has no object yet, other nodes
+		// would wait for minutes.
 		if there, err := w.objects(w.t.Context(), plane[0]); err == nil && len(there) > 0 {
 			w.recover(plane[:1])
-			w.fallSick(plane[2:])
+			w.makeUnhealthy(plane[2:])
 			plane = append(plane[1:], plane[0])
 		}
 	}
-	blows := []killPoint{
-		{"naming in the ledger", w.namesInLedger(), everyDelivery},
-		{"taking a Lease", w.sends(http.MethodPost, "leases"), everyDelivery},
-		{"making an object", w.makesForWorker(), everyDelivery},
-		{"noting a recovery", w.sends(http.MethodPatch, "exampleremediations"), everyDelivery},
-		{"deleting an object", w.sends(http.MethodDelete, "exampleremediations"), everyDelivery},
-		{"giving a Lease back", w.sends(http.MethodDelete, "leases"), everyDelivery},
-		{"telling a status", w.sends(http.MethodPatch, "nodehealthchecks"), []delivery{after, late}},
-		{"telling an Event", w.sends(http.MethodPost, "events"), []delivery{after, late}},
+	points := []killPoint{
+		{"names a node in the ledger", w.namesInLedger(), everyDelivery},
+		{"acquires a Lease", w.sends(http.MethodPost, "leases"), everyDelivery},
+		{"creates an object", w.makesForWorker(), everyDelivery},
+		{"records a recovery", w.sends(http.MethodPatch, "exampleremediations"), everyDelivery},
+		{"deletes an object", w.sends(http.MethodDelete, "exampleremediations"), everyDelivery},
+		{"releases a Lease", w.sends(http.MethodDelete, "leases"), everyDelivery},
+		{"writes a status", w.sends(http.MethodPatch, "nodehealthchecks"), []delivery{after, late}},
+		{"writes an Event", w.sends(http.MethodPost, "events"), []delivery{after, late}},
 	}
 	var controller *install.Controller
 	launch := func() {
@@ -196,47 +195,47 @@ func testHealthCheckKilled(w *scope) {
 			w.restart(controller.Part)
 		}
 	}
-	var slow []*heldRequest // to be delivered when the next heir is at work
+	var slow []*heldRequest // delivered after the next controller has started
 	kills := 0
-	for _, blow := range blows {
-		for _, fate := range blow.deliveries {
-			w.t.Logf("killed over %s, which %s", blow.name, fate)
-			box := p.hold(blow.match, 0)
+	for _, point := range points {
+		for _, fate := range point.deliveries {
+			w.t.Logf("killed during the write that %s, %s", point.name, fate)
+			holding := p.hold(point.match, 0)
 			launch()
 			for range looks(w.t.Context()) {
-				if len(box.All()) > 0 {
+				if len(holding.All()) > 0 {
 					break
 				}
 				turnOver()
 			}
-			box.wait(w, 1)
+			holding.wait(w, 1)
 			w.deliver(slow, 0)
 			slow = nil
 			if fate == after {
-				w.deliver(box.All(), 0)
+				w.deliver(holding.All(), 0)
 			}
 			w.kill(controller)
 			kills++
-			box.Close()
+			holding.Close()
 			if fate == late {
-				slow = box.All()
+				slow = holding.All()
 			}
 			turnOver()
 		}
 	}
 	w.deliver(slow, 0)
-	w.releaseLeadership() // nothing is on its way: the next one need not wait for what the page names
+	w.releaseLeadership() // nothing is in flight, so the next controller need not wait for the ledger entries
 	launch()
-	w.hasCheckStatus("workers", counted(count, count-sick, sick))
+	w.hasCheckStatus("workers", counted(count, count-unhealthy, unhealthy))
 	w.hasCheckStatus("plane", counted(3, 1, 1))
 	w.t.Logf("%d kills", kills)
-	w.judgeRemediations(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Remediations: 12, Releases: 9, Notes: 6, Leases: 20}) // each is killed over three times at least
+	w.judgeRemediations(history.Config{AnyTurn: true, Lag: maxWait}, history.Counts{Remediations: 12, Releases: 9, Notes: 6, Leases: 20}) // each kind has at least three kills
 }
 
 // ---- the control plane
 
-// controlPlaneInFlight makes three nodes of the control plane. The remediation of the first
-// is on its way when it returns.
+// controlPlaneInFlight creates three control-plane nodes. The remediation of the first is
+// in flight when it returns.
 func controlPlaneInFlight(w *scope) (controller *install.Controller, kept []*heldRequest) {
 	w.t.Helper()
 	p := w.newProxy(w.name)
@@ -244,21 +243,21 @@ func controlPlaneInFlight(w *scope) (controller *install.Controller, kept []*hel
 	w.createNodes(testbed.Nodes{Count: 3, Labels: map[string]string{controlPlaneLabel: ""}})
 	w.check("check", atMost("100%"))
 	w.releaseLeadership()
-	box := p.hold(w.makes(), 1)
+	holding := p.hold(w.makes(), 1)
 	controller = w.start(install.Options{Args: p.Args(alone)})
 	w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
-	return controller, box.wait(w, 1)
+	return controller, holding.wait(w, 1)
 }
 
-// queues says that the second node waits for the first, and has nothing.
+// queues checks that the second node waits for the first, and has no object.
 func (w *scope) queues() {
 	w.t.Helper()
 	w.hasCheckStatus("check", row(w.node(2), "ControlPlaneBusy", w.node(1)))
 	w.must(w.triesNow(w.node(2)))
 }
 
-// letsGo lets what is on its way arrive: it is taken back, and then it is the second
-// node's turn.
+// letsGo delivers the writes in flight. The controller deletes the object, and treats the
+// second node next.
 func (w *scope) letsGo(kept []*heldRequest) {
 	w.t.Helper()
 	w.deliver(kept, http.StatusCreated)
@@ -266,7 +265,7 @@ func (w *scope) letsGo(kept []*heldRequest) {
 	w.must(w.triesNow(w.node(1)))
 	w.setCondition(w.node(2), "Sick", corev1.ConditionFalse)
 	w.tries(w.node(2))
-	w.judgeRemediations(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Remediations: 2, Releases: 2})
+	w.judgeRemediations(history.Config{AnyTurn: true, Lag: maxWait}, history.Counts{Remediations: 2, Releases: 2})
 }
 
 func testControlPlaneSuccessor(w *scope) {
@@ -279,18 +278,18 @@ func testControlPlaneSuccessor(w *scope) {
 	w.letsGo(kept)
 }
 
-// The first heir learns of what is in flight and dies; the second must learn of it
-// too.
+// The first successor learns of the write in flight and is killed. The second must learn of
+// it, too.
 func testControlPlaneSecondSuccessor(w *scope) {
 	first, kept := controlPlaneInFlight(w)
 	w.kill(first)
 	w.setCondition(w.node(1), "Sick", corev1.ConditionFalse)
 	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
-	heir := w.start(install.Options{Args: []string{alone}})
+	successor := w.start(install.Options{Args: []string{alone}})
 	w.queues()
-	w.kill(heir)
+	w.kill(successor)
 	w.setCondition(w.node(3), "Sick", corev1.ConditionTrue)
-	w.restart(heir.Part)
+	w.restart(successor.Part)
 	w.hasCheckStatus("check", row(w.node(3), "ControlPlaneBusy", w.node(1)))
 	w.queues()
 	w.setCondition(w.node(3), "Sick", corev1.ConditionFalse)
@@ -310,7 +309,7 @@ func testControlPlaneStillUnhealthy(w *scope) {
 	w.setCondition(w.node(1), "Sick", corev1.ConditionFalse)
 	w.tries(w.node(2), "quick")
 	w.must(w.triesNow(w.node(1)))
-	w.judgeRemediations(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Remediations: 2, Releases: 1})
+	w.judgeRemediations(history.Config{AnyTurn: true, Lag: maxWait}, history.Counts{Remediations: 2, Releases: 1})
 }
 
 func testControlPlaneOwnerDeleted(w *scope) {
@@ -318,7 +317,7 @@ func testControlPlaneOwnerDeleted(w *scope) {
 	w.setCondition(w.node(1), "Sick", corev1.ConditionFalse)
 	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
 	w.queues()
-	kept[0].Drop() // the controller hears that nobody answers
+	kept[0].Drop() // the controller gets no response
 	w.setCondition(w.node(3), "Sick", corev1.ConditionTrue)
 	w.hasCheckStatus("check", row(w.node(3), "ControlPlaneBusy", w.node(1)))
 	w.queues()
@@ -332,8 +331,8 @@ func (w *scope) removeNode(name string) {
 	w.must(w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 }
 
-// orphansOf says that the second node waits for what may come, or is left, of the
-// first, which is gone.
+// orphansOf checks that the second node waits for remediations of the first node, which is
+// deleted.
 func (w *scope) orphansOf() {
 	w.t.Helper()
 	w.hasCheckStatus("check", row(w.node(2), "Vetoed", w.node(1)))
@@ -371,14 +370,14 @@ func testControlPlaneNodeRecreated(w *scope) {
 	w.letsGo(kept)
 }
 
-// hold has a remediator hold on to its object, and let go of it.
+// hold sets or removes the remediator's finalizer on its object.
 func (w *scope) hold(object *unstructured.Unstructured, finalizers string) {
 	w.t.Helper()
 	w.must(w.api.Patch(w.t.Context(), object.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":`+finalizers+`}}`))))
 }
 
-// controlPlaneUnderTreatment makes three nodes of the control plane, of which the first is treated by
-// a remediator that does not let go of its object.
+// controlPlaneUnderTreatment creates three control-plane nodes. The remediator of the first
+// node keeps its object with a finalizer.
 func controlPlaneUnderTreatment(w *scope) (controller *install.Controller, object *unstructured.Unstructured) {
 	w.t.Helper()
 	w.template("quick")
@@ -422,8 +421,8 @@ func testControlPlaneOrphanHangs(w *scope) {
 	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: 2, Releases: 1})
 }
 
-// testCalledOff closes the gate after a remediation was decided, and before it was
-// made. What has been sent arrives, and is not asked for again.
+// testCalledOff closes the gate after a remediation was decided, and before it was created.
+// A request that was already sent arrives, and is not sent again.
 func testCalledOff(w *scope) {
 	p := w.newProxy(w.name)
 	w.template("quick")
@@ -434,12 +433,12 @@ func testCalledOff(w *scope) {
 	w.start(install.Options{Args: p.Args(alone)})
 	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	takes.wait(w, 1)
-	w.fallSick(nodes[1:4])
+	w.makeUnhealthy(nodes[1:4])
 	w.hasCheckStatus("check", row(nodes[1], "GateClosed", "4 of 6"))
-	takes.All()[0].Drop() // nothing was made
+	takes.All()[0].Drop() // the object was not created
 	w.hasCheckStatus("check", row(nodes[0], "GateClosed"), counted(6, 2, 0))
 	if got := made.Load(); got > 0 {
-		w.t.Errorf("%d were asked for after the gate had closed", got)
+		w.t.Errorf("%d creations were sent after the gate had closed", got)
 	}
 	w.recover(nodes[1:4])
 	w.tries(nodes[0], "quick")
@@ -452,10 +451,10 @@ func testHealthCheckLeaderKilled(w *scope) {
 	const count = 20
 	p := w.newProxy(w.name)
 	w.template("quick")
-	w.createNodes(sickFromBirth(count))
+	w.createNodes(unhealthyFromStart(count))
 	w.check("check", atMost("100%"))
 	makes, passed := w.makes(), 0
-	box := p.hold(func(l *heldRequest) bool { // in the middle of things; a box asks one at a time
+	holding := p.hold(func(l *heldRequest) bool { // during the storm; matching runs one request at a time
 		if makes(l) {
 			passed++
 		}
@@ -463,38 +462,38 @@ func testHealthCheckLeaderKilled(w *scope) {
 	}, 0)
 	w.releaseLeadership()
 	leader := w.start(install.Options{Args: p.Args(install.Elected()...)})
-	kept := box.wait(w, 10)
+	kept := holding.wait(w, 10)
 	w.start(install.Options{Args: install.Elected()})
 	w.deliver(kept[:5], http.StatusCreated)
 	w.kill(leader)
 	w.expireLease()
-	box.Close()
+	holding.Close()
 	w.hasCheckStatus("check", counted(count, 0, count))
 	w.deliver(kept[5:], http.StatusConflict)
-	w.judgeRemediations(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Remediations: count})
+	w.judgeRemediations(history.Config{AnyTurn: true, Lag: maxWait}, history.Counts{Remediations: count})
 }
 
-// testHealthCheckLeaderPaused takes the lead away from one who does not notice. When it
-// wakes up it goes on with what it had decided, although the health check has been
-// edited and wants other nodes now.
+// testHealthCheckLeaderPaused lets another replica become leader while the old leader is
+// paused. When the old leader resumes, it continues with its decisions, although the edited
+// health check selects other nodes now.
 func testHealthCheckLeaderPaused(w *scope) {
 	const count = 12
 	p := w.newProxy(w.name)
 	w.template("quick")
-	w.createNodes(sickFromBirth(count))
+	w.createNodes(unhealthyFromStart(count))
 	w.createNodes(testbed.Nodes{Count: count, First: count + 1, Conditions: []corev1.NodeCondition{{Type: "Worse", Status: corev1.ConditionTrue}}})
 	w.check("check", atMost("100%"))
-	box := p.hold(w.makes(), 0)
+	holding := p.hold(w.makes(), 0)
 	w.releaseLeadership()
 	leader := w.start(install.Options{Args: p.Args(install.Elected()...)})
-	kept := box.wait(w, 10)
+	kept := holding.wait(w, 10)
 	w.must(leader.Pause())
 	w.expireLease()
 	w.change("check", func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.UnhealthyConditions[0].Type = "Worse" })
 	w.start(install.Options{Args: install.Elected()})
 	w.hasCheckStatus("check", counted(2*count, count, count))
 	w.deliver(kept[:5], http.StatusCreated)
-	box.Release()
+	holding.Release()
 	leader.Expect()
 	w.must(leader.Resume())
 	w.waitForExit(leader)
@@ -503,11 +502,11 @@ func testHealthCheckLeaderPaused(w *scope) {
 		w.tries(w.node(number))
 		w.locked(w.node(number), "")
 	}
-	w.judgeRemediations(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Remediations: count + 5, Releases: 5})
+	w.judgeRemediations(history.Config{AnyTurn: true, Lag: maxWait}, history.Counts{Remediations: count + 5, Releases: 5})
 }
 
-// testHealthCheckDeposed has two at work who do not know of each other. Of nodes of the
-// control plane only one can take its turn: whoever writes the ledger learns of the
+// testHealthCheckDeposed runs two controllers that do not know of each other. Only one
+// control-plane node can be treated: the controller that writes the ledger learns of the
 // other.
 func testHealthCheckDeposed(w *scope) {
 	w.template("quick")
@@ -516,7 +515,7 @@ func testHealthCheckDeposed(w *scope) {
 	w.check("check", atMost("100%"))
 	w.releaseLeadership()
 	first := w.start(install.Options{Args: []string{alone}})
-	w.fallSick(nodes[:5])
+	w.makeUnhealthy(nodes[:5])
 	w.hasCheckStatus("check", counted(23, 18, 5))
 	holder := w.holder()
 	first.Expect()
@@ -527,8 +526,8 @@ func testHealthCheckDeposed(w *scope) {
 		}
 		return nil
 	})
-	w.fallSick(nodes[5:10])
-	w.fallSick(plane)
+	w.makeUnhealthy(nodes[5:10])
+	w.makeUnhealthy(plane)
 	w.waitForExit(first)
 	w.hasCheckStatus("check", counted(23, 10, 11))
 	w.recover(nodes[:3])
@@ -536,7 +535,7 @@ func testHealthCheckDeposed(w *scope) {
 	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: 11, Releases: 3})
 }
 
-// pause lets time pass in which others go on.
+// pause waits while the rest of the system continues.
 func pause(ctx context.Context, lasts time.Duration) {
 	select {
 	case <-time.After(lasts):
@@ -544,7 +543,7 @@ func pause(ctx context.Context, lasts time.Duration) {
 	}
 }
 
-// ---- bad weather
+// ---- random faults
 
 func testHealthCheckRandomFaults(w *scope) {
 	const count = 40
@@ -571,11 +570,11 @@ func testHealthCheckRandomFaults(w *scope) {
 		}
 	}
 	w.template("quick")
-	nodes := w.createNodes(sickFromBirth(count))
+	nodes := w.createNodes(unhealthyFromStart(count))
 	plane := w.createNodes(testbed.Nodes{Count: 4, First: count + 1, Labels: map[string]string{controlPlaneLabel: ""}})
 	w.check("check", atMost("100%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.HealthyDelay = "1s" })
 	w.start(install.Options{Through: proxy, Args: []string{alone}})
-	w.fallSick(plane)
+	w.makeUnhealthy(plane)
 	for _, many := range []int{5, 20, 35} {
 		w.eventually(fmt.Sprintf("%d remediations", many), func() error {
 			if got := w.treated(); got < many {
@@ -585,7 +584,7 @@ func testHealthCheckRandomFaults(w *scope) {
 		})
 		w.eventually("watches to be dropped", func() error {
 			if proxy.DropWatches() == 0 {
-				return errors.New("there are none")
+				return errors.New("there are no watches")
 			}
 			return nil
 		})
@@ -594,14 +593,14 @@ func testHealthCheckRandomFaults(w *scope) {
 	w.recover(append(nodes[:count/2:count/2], plane...))
 	w.hasCheckStatus("check", counted(count+4, count/2+4, count/2))
 	for i, rule := range rules {
-		if rule.Struck() == 0 {
-			w.t.Errorf("fault %d has struck nothing", i)
+		if rule.Hits() == 0 {
+			w.t.Errorf("fault %d has hit no request", i)
 		}
 	}
 	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: count + 1, Releases: count/2 + 1, Notes: count / 2})
 }
 
-// treated counts the nodes of the ward that have a remediation.
+// treated counts the nodes of the scope that have a remediation.
 func (w *scope) treated() int {
 	w.t.Helper()
 	list := &unstructured.UnstructuredList{}
@@ -627,12 +626,12 @@ func testHealthCheckOutage(w *scope) {
 		}
 	}
 	w.template("quick")
-	nodes := w.createNodes(sickFromBirth(count))
+	nodes := w.createNodes(unhealthyFromStart(count))
 	w.check("check", atMost("100%"))
 	held := proxy.Inject(later(8), testbed.Hold(), 0)
 	controller := w.start(install.Options{Through: proxy, Args: []string{alone}})
 	for _, down := range []func() error{w.APIServer.Kill, func() error { return w.APIServer.Stop(w.t.Context()) }} {
-		ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+		ctx, cancel := context.WithTimeout(w.t.Context(), maxWait)
 		defer cancel()
 		w.must(held.Wait(ctx, 5))
 		w.must(down())
@@ -680,7 +679,7 @@ func testHealthCheckFlapping(w *scope) {
 	}))
 	w.recover(nodes)
 	w.hasCheckStatus("check", counted(count, count, 0))
-	w.fallSick(nodes[:10])
+	w.makeUnhealthy(nodes[:10])
 	w.hasCheckStatus("check", counted(count, count-10, 10))
 	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: 15, Releases: 5})
 }
@@ -689,12 +688,13 @@ func testHealthCheckRecreated(w *scope) {
 	const count = 20
 	p := w.newProxy(w.name)
 	w.template("quick")
-	w.createNodes(sickFromBirth(count))
+	w.createNodes(unhealthyFromStart(count))
 	w.check("check", atMost("100%"))
-	box := p.hold(w.makes(), 10)
+	holding := p.hold(w.makes(), 10)
 	w.start(install.Options{Args: p.Args(alone)})
-	// Those whose remediation is on its way go, and come back: some sick, some well.
-	kept := box.wait(w, 10)
+	// Nodes whose remediation is in flight are deleted, and some are created again: some
+	// unhealthy, some healthy.
+	kept := holding.wait(w, 10)
 	for i, l := range kept {
 		var object unstructured.Unstructured
 		w.must(object.UnmarshalJSON(l.Body))
@@ -702,19 +702,19 @@ func testHealthCheckRecreated(w *scope) {
 		var number int
 		_, err := fmt.Sscanf(object.GetName(), w.name+"-%d", &number)
 		w.must(err)
-		again := sickFromBirth(1)
+		again := unhealthyFromStart(1)
 		if i%2 == 0 {
 			again = testbed.Nodes{Count: 1}
 		}
 		again.First = number
-		if i%5 != 0 { // the others do not come back
+		if i%5 != 0 { // the others are not created again
 			w.createNodes(again)
 		}
 	}
-	w.deliver(kept[:5], http.StatusCreated) // whoever sent them is not told
-	box.Release()
-	w.hasCheckStatus("check", counted(18, 4, 14)) // 2 are gone, 4 are well
-	w.eventually("remediations of nodes that are there", func() error {
+	w.deliver(kept[:5], http.StatusCreated) // the sender does not get the response
+	holding.Release()
+	w.hasCheckStatus("check", counted(18, 4, 14)) // 2 are gone, 4 are healthy
+	w.eventually("remediations of existing nodes only", func() error {
 		nodes, err := w.all(w.t.Context())
 		if err != nil {
 			return err
@@ -726,13 +726,13 @@ func testHealthCheckRecreated(w *scope) {
 			}
 			for _, o := range there {
 				if o.GetAnnotations()["autohealer.resourcestack.com/node-uid"] != string(nodes[i].UID) {
-					return fmt.Errorf("that of %s is of another node", nodes[i].Name)
+					return fmt.Errorf("the remediation of %s is for another node", nodes[i].Name)
 				}
 			}
 		}
 		return nil
 	})
-	w.judgeRemediations(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Remediations: count, Releases: 10})
+	w.judgeRemediations(history.Config{AnyTurn: true, Lag: maxWait}, history.Counts{Remediations: count, Releases: 10})
 }
 
 func testHealthCheckJoining(w *scope) {
@@ -743,21 +743,21 @@ func testHealthCheckJoining(w *scope) {
 	fallen := w.meanwhile(func() error { return w.turn(nodes, corev1.ConditionTrue) })
 	w.createNodes(testbed.Nodes{Count: 20, First: 11})
 	fallen()
-	w.hasCheckStatus("check", counted(30, 20, 10)) // of 30, 15 may be
+	w.hasCheckStatus("check", counted(30, 20, 10)) // of 30, 15 are allowed
 	for number := 11; number <= 30; number++ {
 		w.removeNode(w.node(number))
 	}
 	more := w.createNodes(testbed.Nodes{Count: 2, First: 31})
-	w.fallSick(more)
-	w.hasCheckStatus("check", counted(12, 0, 10), row(more[0], "GateClosed", "12 of 12")) // what is under way stays
+	w.makeUnhealthy(more)
+	w.hasCheckStatus("check", counted(12, 0, 10), row(more[0], "GateClosed", "12 of 12")) // running remediations stay
 	w.recover(nodes[:8])
 	w.hasCheckStatus("check", counted(12, 8, 4))
 	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: 12, Releases: 8})
 }
 
-// testPendingWait takes away the Lease that a node is locked by while its sickness has
-// not lasted long enough. It is remediated when it has, and not when something else
-// happens to be looked at.
+// testPendingWait deletes the Lease of a locked node while the node is not unhealthy for
+// long enough. The controller must remediate the node exactly when the duration has passed,
+// without another event.
 func testPendingWait(w *scope) {
 	w.template("quick")
 	nodes := w.createNodes(testbed.Nodes{Count: 4})
@@ -767,7 +767,7 @@ func testPendingWait(w *scope) {
 	w.lock(nodes[0], "maintenance", time.Hour)
 	w.lock(nodes[1], "NodeHealthCheck-"+w.name+"-check", time.Hour) // of an earlier treatment
 	w.lock(nodes[2], "maintenance", 2*time.Second)
-	w.fallSick(nodes)
+	w.makeUnhealthy(nodes)
 	fell := time.Now()
 	w.hasCheckStatus("check", row(nodes[0], "Pending"))
 	for _, node := range nodes[:2] {
@@ -782,22 +782,22 @@ func testPendingWait(w *scope) {
 	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: 4})
 }
 
-// made counts the remediation objects of a node that ever were.
+// made counts the remediation objects that were ever created for a node.
 func (w *scope) made(node string) int {
 	w.t.Helper()
 	count := 0
 	for _, change := range w.recording() {
-		if change.GVR.GroupResource() == remedies[0].GroupResource() && change.Type == watch.Added && change.Object.GetAnnotations()[nodeNameAnnotation] == node {
+		if change.GVR.GroupResource() == remediations[0].GroupResource() && change.Type == watch.Added && change.Object.GetAnnotations()[nodeNameAnnotation] == node {
 			count++
 		}
 	}
 	return count
 }
 
-// ---- a remediator that never answers
+// ---- a remediator that never responds
 
-// beginSilence makes a node sick whose remediator never answers, and has somebody
-// begin with the first of two templates of one kind.
+// beginSilence makes a node unhealthy whose remediator never responds, and starts the first
+// of two templates of one kind.
 func beginSilence(w *scope) {
 	w.t.Helper()
 	w.template("first", several)
@@ -810,8 +810,8 @@ func beginSilence(w *scope) {
 	w.kill(controller)
 }
 
-// endSilence sees that each step had its time, however often the controller was
-// killed meanwhile, and that there was an end of it.
+// endSilence checks that each step had its time, regardless of the kills, and that the
+// steps ended.
 func endSilence(w *scope) {
 	w.start(install.Options{Args: []string{alone}})
 	w.tries(w.node(1), "first", "second")
@@ -821,7 +821,7 @@ func endSilence(w *scope) {
 	for _, o := range objects {
 		due = o.GetCreationTimestamp().Add(time.Minute)
 	}
-	pause(w.t.Context(), time.Until(due)) // a step has a minute at least
+	pause(w.t.Context(), time.Until(due)) // a step has at least a minute
 	w.hasCheckStatus("check", row(w.node(1), "Exhausted", "nothing is left to try"))
 	w.hasEvent("NodeHealthCheck", w.name+"-check", "NoTemplateLeft", w.node(1))
 	w.locked(w.node(1), "")

@@ -24,7 +24,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// What the contract with remediators calls things.
+// The names in the contract with remediators.
 const (
 	nodeNameAnnotation  = "remediation.medik8s.io/node-name"
 	timedOutAnnotation  = "remediation.medik8s.io/nhc-timed-out"
@@ -35,14 +35,14 @@ const (
 	leaseNamespace      = "medik8s-leases"
 )
 
-// withManager adds of the controller manager what health checks rely on: rights of
-// remediators are gathered, and what a health check owned goes with it.
+// withManager runs the parts of the controller manager that health checks need: ClusterRole
+// aggregation, and garbage collection of owned objects.
 func withManager(cfg *testbed.Config) {
 	cfg.ControllerManager = true
 	cfg.Flags.ControllerManager = []string{"--controllers=serviceaccount-token-controller,serviceaccount-controller,clusterrole-aggregation-controller,garbage-collector-controller"}
 }
 
-// template makes a template of the ward, or changes it.
+// template creates or changes a template of the scope.
 func (w *scope) template(name string, changes ...func(*unstructured.Unstructured)) {
 	w.t.Helper()
 	template := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"strategy": name}}}}}
@@ -55,7 +55,7 @@ func (w *scope) template(name string, changes ...func(*unstructured.Unstructured
 	w.must(w.api.Create(w.t.Context(), template))
 }
 
-// reference names a template of the ward.
+// reference names a template of the scope.
 func (w *scope) reference(name string) corev1.ObjectReference {
 	return corev1.ObjectReference{
 		APIVersion: remediator.GroupVersion.String(), Kind: remediator.TemplateKind.Kind, Namespace: metav1.NamespaceDefault, Name: w.name + "-" + name,
@@ -65,8 +65,8 @@ func (w *scope) reference(name string) corev1.ObjectReference {
 // checkOption changes a health check.
 type checkOption = func(*remediationv1alpha1.NodeHealthCheckSpec)
 
-// check makes a health check for the ward's nodes: when Sick is True, for however
-// short a time, the template quick is used.
+// check creates a health check for the scope's nodes: as soon as Sick is True, it uses the
+// template quick.
 func (w *scope) check(name string, changes ...checkOption) *remediationv1alpha1.NodeHealthCheck {
 	w.t.Helper()
 	check := &remediationv1alpha1.NodeHealthCheck{
@@ -84,12 +84,12 @@ func (w *scope) check(name string, changes ...checkOption) *remediationv1alpha1.
 	return check
 }
 
-// atMost bounds how many nodes may be sick.
+// atMost bounds how many nodes may be unhealthy.
 func atMost(limit string) checkOption {
 	return func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.MaxUnhealthy = new(intstr.Parse(limit)) }
 }
 
-// steps has templates tried one after the other, each for a minute.
+// steps has templates used one after the other, each for a minute.
 func (w *scope) steps(names ...string) checkOption {
 	return func(s *remediationv1alpha1.NodeHealthCheckSpec) {
 		s.RemediationTemplate = nil
@@ -101,7 +101,7 @@ func (w *scope) steps(names ...string) checkOption {
 	}
 }
 
-// change edits the spec of a health check of the ward.
+// change edits the spec of a health check of the scope.
 func (w *scope) change(name string, change checkOption) {
 	w.t.Helper()
 	check := &remediationv1alpha1.NodeHealthCheck{}
@@ -112,13 +112,13 @@ func (w *scope) change(name string, change checkOption) {
 		if err == nil {
 			return
 		}
-		if !apierrors.IsConflict(err) { // else the status came in between
+		if !apierrors.IsConflict(err) { // else the status was written in between
 			w.t.Fatal(err)
 		}
 	}
 }
 
-// deleteCheck deletes everything that health checks have in the ward, and the nodes.
+// deleteCheck deletes all objects of health checks in the scope, and the nodes.
 func (w *scope) deleteCheck() {
 	w.t.Helper()
 	var list remediationv1alpha1.NodeHealthCheckList
@@ -131,7 +131,7 @@ func (w *scope) deleteCheck() {
 	w.deleteNodes()
 }
 
-// objects returns the remediation objects of the ward that are about a node.
+// objects returns the remediation objects of the scope for a node.
 func (w *scope) objects(ctx context.Context, node string) ([]unstructured.Unstructured, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(remediator.Kind)
@@ -143,7 +143,7 @@ func (w *scope) objects(ctx context.Context, node string) ([]unstructured.Unstru
 	return slices.DeleteFunc(list.Items, func(u unstructured.Unstructured) bool { return u.GetAnnotations()[nodeNameAnnotation] != node }), err
 }
 
-// strategies returns what is tried on a node.
+// strategies returns the strategies of the remediations of a node.
 func (w *scope) strategies(node string) ([]string, error) {
 	objects, err := w.objects(w.t.Context(), node)
 	found := []string{}
@@ -155,7 +155,8 @@ func (w *scope) strategies(node string) ([]string, error) {
 	return found, err
 }
 
-// tries waits until exactly these are tried on a node, and returns the first object.
+// tries waits until a node has remediations with exactly these strategies, and returns the
+// first object.
 func (w *scope) tries(node string, strategies ...string) *unstructured.Unstructured {
 	w.t.Helper()
 	w.eventually("remediations of "+node, func() error { return w.triesNow(node, strategies...) })
@@ -167,16 +168,17 @@ func (w *scope) tries(node string, strategies ...string) *unstructured.Unstructu
 	return &objects[0]
 }
 
-// triesNow says what is wrong about what is tried at this moment.
+// triesNow returns an error unless a node has remediations with exactly these strategies
+// now.
 func (w *scope) triesNow(node string, strategies ...string) error {
 	found, err := w.strategies(node)
 	if err == nil && !slices.Equal(found, slices.Sorted(slices.Values(strategies))) {
-		err = fmt.Errorf("%v are tried on %s, want %v", found, node, strategies)
+		err = fmt.Errorf("the strategies %v are used on %s, want %v", found, node, strategies)
 	}
 	return err
 }
 
-// replies has a remediator say something of an object.
+// replies has a remediator set a condition of an object.
 func (w *scope) replies(object *unstructured.Unstructured, condition string, status metav1.ConditionStatus) {
 	w.t.Helper()
 	w.must(w.report(object, condition, status))
@@ -188,13 +190,13 @@ func (w *scope) report(object *unstructured.Unstructured, condition string, stat
 	return w.api.Status().Patch(w.t.Context(), object.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(patch)))
 }
 
-// mark changes annotations of a node, or labels.
+// mark changes annotations or labels of a node.
 func (w *scope) mark(node, patch string) {
 	w.t.Helper()
 	w.must(w.api.Patch(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, client.RawPatch(types.MergePatchType, []byte(`{"metadata":`+patch+`}`))))
 }
 
-// locked waits until a node is locked by somebody, or with "" by nobody.
+// locked waits until this holder has the Lease of a node, or no holder if it is empty.
 func (w *scope) locked(node, by string) {
 	w.t.Helper()
 	w.eventually("Lease of "+node, func() error {
@@ -206,7 +208,7 @@ func (w *scope) locked(node, by string) {
 		case err != nil:
 			return err
 		case by == "":
-			return errors.New("there is one")
+			return errors.New("the Lease has a holder")
 		case lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity != by:
 			return fmt.Errorf("it is %+v", lease.Spec)
 		}
@@ -214,7 +216,7 @@ func (w *scope) locked(node, by string) {
 	})
 }
 
-// lock has somebody lock a node.
+// lock acquires the Lease of a node for a holder.
 func (w *scope) lock(node, by string, lasts time.Duration) *coordinationv1.Lease {
 	w.t.Helper()
 	now := metav1.NowMicro()
@@ -226,9 +228,9 @@ func (w *scope) lock(node, by string, lasts time.Duration) *coordinationv1.Lease
 	return lease
 }
 
-// hasCheckStatus waits until the status of a health check, made for its latest
-// generation, is right.
-func (w *scope) hasCheckStatus(name string, wrongs ...func(remediationv1alpha1.NodeHealthCheckStatus) error) {
+// hasCheckStatus waits until the status of a health check, for its latest generation, is
+// correct.
+func (w *scope) hasCheckStatus(name string, checks ...func(remediationv1alpha1.NodeHealthCheckStatus) error) {
 	w.t.Helper()
 	check := &remediationv1alpha1.NodeHealthCheck{}
 	w.eventually("status of "+w.name+"-"+name, func() error {
@@ -236,9 +238,9 @@ func (w *scope) hasCheckStatus(name string, wrongs ...func(remediationv1alpha1.N
 			return err
 		}
 		if check.Status.ObservedNodes == nil || check.Status.ObservedGeneration != check.Generation {
-			return fmt.Errorf("it is about generation %d, not %d", check.Status.ObservedGeneration, check.Generation)
+			return fmt.Errorf("the status is for generation %d, want %d", check.Status.ObservedGeneration, check.Generation)
 		}
-		for _, wrong := range wrongs {
+		for _, wrong := range checks {
 			if err := wrong(check.Status); err != nil {
 				return err
 			}
@@ -247,12 +249,12 @@ func (w *scope) hasCheckStatus(name string, wrongs ...func(remediationv1alpha1.N
 	})
 }
 
-// told returns why a status does not have a phase, for a reason with some words.
+// phase checks the phase of a status, and the words of its reason.
 func phase(is remediationv1alpha1.Phase, words ...string) func(remediationv1alpha1.NodeHealthCheckStatus) error {
 	return func(s remediationv1alpha1.NodeHealthCheckStatus) error {
 		for _, part := range words {
 			if !strings.Contains(s.Reason, part) {
-				return fmt.Errorf("the reason is %q, nothing of %q", s.Reason, part)
+				return fmt.Errorf("the reason is %q, without %q", s.Reason, part)
 			}
 		}
 		if s.Phase != is {
@@ -262,7 +264,7 @@ func phase(is remediationv1alpha1.Phase, words ...string) func(remediationv1alph
 	}
 }
 
-// counted returns why a status does not count right.
+// counted checks the counts of a status.
 func counted(observed, healthy, treated int) func(remediationv1alpha1.NodeHealthCheckStatus) error {
 	return func(s remediationv1alpha1.NodeHealthCheckStatus) error {
 		if *s.ObservedNodes != observed || *s.HealthyNodes != healthy || *s.InTreatment != treated {
@@ -272,26 +274,26 @@ func counted(observed, healthy, treated int) func(remediationv1alpha1.NodeHealth
 	}
 }
 
-// row returns why a status does not tell of a node with that reason.
+// row checks that a status has a node with that reason.
 func row(node, reason string, parts ...string) func(remediationv1alpha1.NodeHealthCheckStatus) error {
 	return func(s remediationv1alpha1.NodeHealthCheckStatus) error {
 		at := slices.IndexFunc(s.UnhealthyNodes, func(n remediationv1alpha1.UnhealthyNode) bool { return n.Name == node })
 		if at < 0 {
-			return fmt.Errorf("it does not name %s but %+v", node, s.UnhealthyNodes)
+			return fmt.Errorf("the status does not name %s but %+v", node, s.UnhealthyNodes)
 		}
 		if s.UnhealthyNodes[at].Reason != reason {
 			return fmt.Errorf("%s is %s (%s), not %s", node, s.UnhealthyNodes[at].Reason, s.UnhealthyNodes[at].Message, reason)
 		}
 		for _, part := range parts {
 			if !strings.Contains(s.UnhealthyNodes[at].Message, part) {
-				return fmt.Errorf("of %s it says %q, nothing of %q", node, s.UnhealthyNodes[at].Message, part)
+				return fmt.Errorf("for %s the status has %q, without %q", node, s.UnhealthyNodes[at].Message, part)
 			}
 		}
 		return nil
 	}
 }
 
-// condition returns why a condition of a health check is not so.
+// condition checks a condition of a health check.
 func condition(kind string, status metav1.ConditionStatus, parts ...string) func(remediationv1alpha1.NodeHealthCheckStatus) error {
 	return func(s remediationv1alpha1.NodeHealthCheckStatus) error {
 		c := meta.FindStatusCondition(s.Conditions, kind)
@@ -303,15 +305,14 @@ func condition(kind string, status metav1.ConditionStatus, parts ...string) func
 		}
 		for _, part := range parts {
 			if !strings.Contains(c.Reason+": "+c.Message, part) {
-				return fmt.Errorf("%s says %s: %q, nothing of %q", kind, c.Reason, c.Message, part)
+				return fmt.Errorf("%s is %s: %q, without %q", kind, c.Reason, c.Message, part)
 			}
 		}
 		return nil
 	}
 }
 
-// hasEvent waits until there is an Event about an object, for a reason and with some
-// words in it.
+// hasEvent waits for an Event about an object, with a reason and words in its message.
 func (w *scope) hasEvent(kind, name, reason string, words ...string) {
 	w.t.Helper()
 	w.eventually(reason+" about "+kind+" "+name, func() error {

@@ -23,14 +23,13 @@ import (
 )
 
 const (
-	// medik8sLease is what the leader of medik8s' own controller holds.
+	// medik8sLease is the Lease of the leader of medik8s' own controller.
 	medik8sLease         = "e1f13584.medik8s.io"
 	medik8sNamespace     = "operators"
 	medik8sLeaseDuration = 8 * time.Second
 )
 
-// TestStandingBack has medik8s' own controller at work, or what can be seen of it: its
-// Lease, and what it makes.
+// TestStandingBack simulates medik8s' own controller by its Lease and its objects.
 func TestStandingBack(t *testing.T) {
 	t.Parallel()
 	w := newHealthCheckScope(t, medik8sNamespace)
@@ -38,25 +37,25 @@ func TestStandingBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, part := range []struct {
-		name, ward string
-		test       func(*scope)
+		name, subscope string
+		test           func(*scope)
 	}{
-		{"nothing is written while the other is at work, and its Lease expires", "expires", testMedik8sLeaseExpires},
-		{"the other gives its Lease back, and comes back in mid-treatment", "returns", testMedik8sReturns},
-		{"the other's steps are gone on with", "steps", testMedik8sSteps},
+		{"nothing is written while medik8s leads, until its Lease expires", "expires", testMedik8sLeaseExpires},
+		{"medik8s releases its Lease, and returns during a treatment", "returns", testMedik8sReturns},
+		{"the steps of medik8s are continued", "steps", testMedik8sSteps},
 		{"a restart does not take over", "restart", testMedik8sRestart},
 		{"the controller cannot determine whether medik8s leads", "unseen", testMedik8sUnseen},
-		{"the other's Lease cannot be read for a while", "broken", testMedik8sUnreadable},
+		{"the Lease of medik8s cannot be read for a while", "broken", testMedik8sUnreadable},
 	} {
 		t.Run(part.name, func(t *testing.T) {
-			ward := w.scope(t, part.ward)
-			defer ward.deleteCheck()
-			part.test(ward)
+			subscope := w.scope(t, part.subscope)
+			defer subscope.deleteCheck()
+			part.test(subscope)
 		})
 	}
 }
 
-// medik8sLeads renews the Lease of medik8s' own controller until it is told how to end.
+// medik8sLeads renews the Lease of medik8s' own controller until end is called.
 func (w *scope) medik8sLeads() (end func(how func())) {
 	w.t.Helper()
 	renew := func() error {
@@ -97,10 +96,10 @@ func (w *scope) medik8sLeads() (end func(how func())) {
 	}
 }
 
-// expires leaves the Lease as it is: its holder is dead.
+// expires leaves the Lease unchanged: its holder is dead.
 func expires() {}
 
-// medik8sReleases does what a leader does who ends in peace.
+// medik8sReleases releases the Lease, like a leader that exits regularly.
 func (w *scope) medik8sReleases() {
 	w.t.Helper()
 	lease := &coordinationv1.Lease{}
@@ -109,8 +108,8 @@ func (w *scope) medik8sReleases() {
 	w.must(w.api.Update(w.t.Context(), lease))
 }
 
-// stands waits until a health check says that it is left to another controller, or
-// no longer.
+// stands waits until a health check says that another controller is responsible, or no
+// longer says so.
 func (w *scope) stands(name string, back bool, words ...string) {
 	w.t.Helper()
 	check := &remediationv1alpha1.NodeHealthCheck{}
@@ -123,13 +122,13 @@ func (w *scope) stands(name string, back bool, words ...string) {
 			return err
 		}
 		if err == nil {
-			return fmt.Errorf("it is left to another: %+v", check.Status)
+			return fmt.Errorf("another controller is responsible: %+v", check.Status)
 		}
 		return nil
 	})
 }
 
-// isDeferring says what a controller tells of itself, in its metrics and its log.
+// isDeferring checks the metrics and the log of a controller.
 func (w *scope) isDeferring(c *install.Controller, back bool, words string) {
 	w.t.Helper()
 	want := 0.0
@@ -142,11 +141,11 @@ func (w *scope) isDeferring(c *install.Controller, back bool, words string) {
 	log, err := c.Log()
 	w.must(err)
 	if !strings.Contains(log, words) {
-		w.t.Errorf("the log says nothing of %q:\n%s", words, log)
+		w.t.Errorf("the log does not contain %q:\n%s", words, log)
 	}
 }
 
-// medik8sCreates makes a remediation as medik8s' own controller does: without the UID of the
+// medik8sCreates creates a remediation like medik8s' own controller: without the UID of the
 // node.
 func (w *scope) medik8sCreates(check *remediationv1alpha1.NodeHealthCheck, node, template string) *unstructured.Unstructured {
 	w.t.Helper()
@@ -176,7 +175,7 @@ func (w *scope) isSeveral(template string) bool {
 	return several
 }
 
-// untouched says that an object is as it was.
+// untouched checks that an object is unchanged.
 func (w *scope) untouched(object *unstructured.Unstructured) {
 	w.t.Helper()
 	now := object.DeepCopy()
@@ -191,18 +190,18 @@ func testMedik8sLeaseExpires(w *scope) {
 	w.template("quick")
 	nodes := w.createNodes(testbed.Nodes{Count: 6})
 	check := w.check("check", atMost("100%"))
-	w.fallSick(nodes[:3])
+	w.makeUnhealthy(nodes[:3])
 	theirs := []*unstructured.Unstructured{w.medik8sCreates(check, nodes[0], "quick"), w.medik8sCreates(check, nodes[1], "quick")}
 	w.lock(nodes[0], "NodeHealthCheck-"+check.Name, time.Minute)
 	w.lock(nodes[1], "NodeHealthCheck-"+check.Name, time.Minute)
 	controller := w.start(install.Options{Args: []string{alone}})
 	w.stands("check", true, "medik8s_1", medik8sNamespace+"/"+medik8sLease)
 	w.isDeferring(controller, true, "standing back")
-	// It has recovered, which the other will see; and one falls sick.
+	// The node has recovered, which medik8s will see. Another node becomes unhealthy.
 	w.setCondition(nodes[1], "Sick", corev1.ConditionFalse)
 	w.setCondition(nodes[3], "Sick", corev1.ConditionTrue)
 	w.mark(nodes[4], `{"annotations":{"`+confirmedAnnotation+`":""}}`)
-	w.createSet("set") // sets are nobody else's
+	w.createSet("set") // medik8s does not handle sets
 	w.counts(w.key("set"), 0, 3)
 	for _, object := range theirs {
 		w.untouched(object)
@@ -217,7 +216,7 @@ func testMedik8sLeaseExpires(w *scope) {
 	w.tries(nodes[2], "quick")
 	w.tries(nodes[3], "quick")
 	w.tries(nodes[1])
-	w.untouched(theirs[0]) // it serves
+	w.untouched(theirs[0]) // it is adopted
 	w.hasCheckStatus("check", counted(6, 3, 3))
 	w.isDeferring(controller, false, "following health checks")
 	w.locked(nodes[1], "")
@@ -231,7 +230,7 @@ func testMedik8sReturns(w *scope) {
 	w.template("quick")
 	nodes := w.createNodes(testbed.Nodes{Count: 4})
 	w.check("check", atMost("100%"))
-	w.fallSick(nodes[:2])
+	w.makeUnhealthy(nodes[:2])
 	controller := w.start(install.Options{Args: []string{alone}})
 	w.stands("check", true)
 	end(w.medik8sReleases)
@@ -244,11 +243,11 @@ func testMedik8sReturns(w *scope) {
 	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
 	w.setCondition(nodes[2], "Sick", corev1.ConditionTrue)
 	w.createSet("set")
-	w.counts(w.key("set"), 0, 2) // by now it has heard of all of it
+	w.counts(w.key("set"), 0, 2) // by now the controller has seen everything
 	w.untouched(first)
 	w.must(w.triesNow(nodes[2]))
 	w.locked(nodes[0], "NodeHealthCheck-"+w.name+"-check")
-	// The other does its work, and leaves.
+	// Medik8s deletes its remediation, and stops.
 	w.must(w.api.Delete(w.t.Context(), first))
 	end(func() {
 		w.must(w.api.Delete(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: medik8sNamespace, Name: medik8sLease}}))
@@ -265,7 +264,7 @@ func testMedik8sSteps(w *scope) {
 	w.template("second", several)
 	nodes := w.createNodes(testbed.Nodes{Count: 4})
 	check := w.check("check", atMost("100%"), w.steps("first", "second"))
-	w.fallSick(nodes[:2])
+	w.makeUnhealthy(nodes[:2])
 	early := w.medik8sCreates(check, nodes[0], "first")
 	before := w.medik8sCreates(check, nodes[1], "first")
 	late := w.medik8sCreates(check, nodes[1], "second")
@@ -284,14 +283,14 @@ func testMedik8sSteps(w *scope) {
 	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: 1, Escalations: 1, Releases: 4})
 }
 
-// testMedik8sRestart kills a controller that stands back. The next one knows nothing of
-// the other but its Lease.
+// testMedik8sRestart kills a deferring controller. The next controller knows of medik8s
+// only by its Lease.
 func testMedik8sRestart(w *scope) {
 	end := w.medik8sLeads()
 	w.template("quick")
 	nodes := w.createNodes(testbed.Nodes{Count: 4})
 	w.check("check", atMost("100%"))
-	w.fallSick(nodes[:2])
+	w.makeUnhealthy(nodes[:2])
 	controller := w.start(install.Options{Args: []string{alone}})
 	w.stands("check", true)
 	for range 3 {
@@ -299,7 +298,7 @@ func testMedik8sRestart(w *scope) {
 		w.restart(controller.Part)
 		w.eventually("the lead", func() error {
 			if value(w.t, w.scrape(controller), "autohealer_nodehealthcheck_standing_back") != 1 {
-				return errors.New("it does not stand back")
+				return errors.New("the controller does not defer")
 			}
 			return nil
 		})
@@ -313,7 +312,7 @@ func testMedik8sRestart(w *scope) {
 	w.hasCheckStatus("check", counted(4, 2, 2))
 }
 
-// testMedik8sUnseen takes away the right to see the other's Lease.
+// testMedik8sUnseen withdraws the right to read the Lease of medik8s.
 func testMedik8sUnseen(w *scope) {
 	role := &rbacv1.ClusterRole{}
 	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Name: install.Account}, role))
@@ -323,7 +322,7 @@ func testMedik8sUnseen(w *scope) {
 	w.template("quick")
 	nodes := w.createNodes(testbed.Nodes{Count: 4})
 	w.check("check", atMost("100%"))
-	w.fallSick(nodes[:2])
+	w.makeUnhealthy(nodes[:2])
 	controller := w.start(install.Options{Args: []string{alone}})
 	w.stands("check", true, "cannot determine whether", "forbidden")
 	w.isDeferring(controller, true, "cannot determine whether")
@@ -337,9 +336,9 @@ func testMedik8sUnseen(w *scope) {
 	w.isDeferring(controller, false, "following health checks")
 }
 
-// testMedik8sUnreadable keeps the controller from reading the other's Lease for longer than
-// that lasts, while the other renews it: that nothing was heard is not that nobody is
-// there.
+// testMedik8sUnreadable prevents the controller from reading the Lease of medik8s for
+// longer than its duration, while medik8s renews it. A failed read is no proof that medik8s
+// is gone.
 func testMedik8sUnreadable(w *scope) {
 	end := w.medik8sLeads()
 	proxy, err := w.Proxy()
@@ -350,8 +349,8 @@ func testMedik8sUnreadable(w *scope) {
 	w.template("quick")
 	nodes := w.createNodes(testbed.Nodes{Count: 4})
 	w.check("check", atMost("100%"))
-	w.fallSick(nodes[:2])
-	// From the beginning, and later.
+	w.makeUnhealthy(nodes[:2])
+	// From the start, and later.
 	for i := range 2 {
 		broken := proxy.Inject(everywhere, testbed.InternalError(), 0)
 		if i == 0 {
@@ -359,17 +358,17 @@ func testMedik8sUnreadable(w *scope) {
 		} else {
 			w.eventually("watches to be dropped", func() error {
 				if proxy.DropWatches() == 0 {
-					return errors.New("there are none")
+					return errors.New("there are no watches")
 				}
 				return nil
 			})
 		}
-		struck := broken.Struck()
+		before := broken.Hits()
 		for deadline := time.Now().Add(medik8sLeaseDuration + 3*time.Second); time.Now().Before(deadline); pause(w.t.Context(), time.Second) {
 			w.must(w.triesNow(nodes[0]))
 		}
-		if broken.Struck() == struck {
-			w.t.Error("nobody has asked for the Lease")
+		if broken.Hits() == before {
+			w.t.Error("no request for the Lease was made")
 		}
 		broken.Lift()
 		w.stands("check", true)

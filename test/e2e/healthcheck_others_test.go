@@ -27,8 +27,8 @@ import (
 
 // ---- rights
 
-// withdrawRemediationRights takes rights to remediations away, as their vendor would, until
-// they are given back.
+// withdrawRemediationRights withdraws rights on remediations, and returns a function that
+// restores them.
 func (w *scope) withdrawRemediationRights(verbs ...string) (giveBack func()) {
 	w.t.Helper()
 	role := &rbacv1.ClusterRole{}
@@ -38,7 +38,7 @@ func (w *scope) withdrawRemediationRights(verbs ...string) (giveBack func()) {
 	}, verbs)
 }
 
-// withdrawLeaseRights takes rights to the Leases of nodes away.
+// withdrawLeaseRights withdraws rights on the Leases of nodes.
 func (w *scope) withdrawLeaseRights(verbs ...string) (giveBack func()) {
 	w.t.Helper()
 	role := &rbacv1.Role{}
@@ -69,14 +69,14 @@ func testHealthCheckForbidden(w *scope) {
 	w.start(install.Options{Args: []string{alone}})
 	w.hasCheckStatus("check", counted(4, 4, 0))
 	giveBack := w.withdrawRemediationRights("create")
-	w.fallSick(nodes[:2])
+	w.makeUnhealthy(nodes[:2])
 	for _, node := range nodes[:2] {
 		w.hasEvent("Node", node, "RemediationSkipped", "could not be begun", "forbidden")
 		w.hasCheckStatus("check", row(node, "Retrying", "forbidden"), counted(4, 2, 0))
 	}
 	w.setCondition(nodes[1], "Sick", corev1.ConditionFalse)
 	w.hasCheckStatus("check", counted(4, 3, 0))
-	w.locked(nodes[1], "") // which was taken for it
+	w.locked(nodes[1], "") // the Lease that was taken for it
 	giveBack()
 	w.tries(nodes[0], "quick")
 
@@ -84,15 +84,15 @@ func testHealthCheckForbidden(w *scope) {
 	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
 	w.hasCheckStatus("check", row(nodes[0], "Recovered", "forbidden"), counted(4, 3, 1))
 	w.hasEvent("Node", nodes[0], "RemediationSkipped", "could not be ended", "forbidden")
-	w.setCondition(nodes[2], "Sick", corev1.ConditionTrue) // nobody else is kept waiting
+	w.setCondition(nodes[2], "Sick", corev1.ConditionTrue) // other nodes do not wait
 	w.tries(nodes[2], "quick")
 	giveBack()
 	w.tries(nodes[0])
 	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: 2, Releases: 1})
 }
 
-// What cannot be seen may be there: nothing is begun meanwhile, and what is known to
-// be under way goes on.
+// Objects that cannot be listed may exist. Nothing new starts meanwhile, and known
+// remediations continue.
 func testHealthCheckNoWatch(w *scope) {
 	proxy, err := w.Proxy()
 	w.must(err)
@@ -100,10 +100,10 @@ func testHealthCheckNoWatch(w *scope) {
 	nodes := w.createNodes(testbed.Nodes{Count: 6})
 	w.check("check", atMost("100%"))
 	w.start(install.Options{Through: proxy, Args: []string{alone}})
-	w.fallSick(nodes[:2])
+	w.makeUnhealthy(nodes[:2])
 	w.hasCheckStatus("check", counted(6, 4, 2))
 	giveBack := w.withdrawRemediationRights("list", "watch")
-	w.eventually("a kind that may not be read", func() error {
+	w.eventually("a kind that the controller may not read", func() error {
 		proxy.DropWatches()
 		check := &remediationv1alpha1.NodeHealthCheck{}
 		if err := w.api.Get(w.t.Context(), client.ObjectKey{Name: w.name + "-check"}, check); err != nil {
@@ -144,8 +144,8 @@ func testHealthCheckNoLeases(w *scope) {
 	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: 1, Releases: 1, Leases: 2})
 }
 
-// testHealthCheckRefused has a policy refuse the remediation of one node. Neither do the
-// others wait for it, nor is it asked for again and again.
+// testHealthCheckRefused has an admission policy refuse the remediation of one node. The
+// other nodes do not wait for it, and the controller does not retry it too often.
 func testHealthCheckRefused(w *scope) {
 	w.template("quick")
 	nodes := w.createNodes(testbed.Nodes{Count: 6})
@@ -172,9 +172,9 @@ func testHealthCheckRefused(w *scope) {
 	}
 	w.must(w.api.Create(w.t.Context(), policy))
 	w.must(w.api.Create(w.t.Context(), binding))
-	w.eventually("a policy to be followed", func() error {
+	w.eventually("the admission policy to be in force", func() error {
 		if attempt() == nil {
-			return errors.New("it is not")
+			return errors.New("it is not in force")
 		}
 		return nil
 	})
@@ -183,26 +183,26 @@ func testHealthCheckRefused(w *scope) {
 	w.start(install.Options{Args: p.Args(alone)})
 	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	w.hasEvent("Node", nodes[0], "RemediationSkipped", "hands off "+nodes[0])
-	w.fallSick(nodes[1:])
+	w.makeUnhealthy(nodes[1:])
 	w.hasCheckStatus("check", counted(6, 0, 5), row(nodes[0], "Retrying", "hands off"))
-	w.patiently(tries, 1, since)
+	w.retriesRarely(tries, 1, since)
 	w.must(w.api.Delete(w.t.Context(), binding))
 	w.must(w.api.Delete(w.t.Context(), policy))
-	w.eventually("a policy to be gone", attempt)
+	w.eventually("the admission policy to be removed", attempt)
 	w.tries(nodes[0], "quick")
 	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: 6})
 }
 
-// isAbout says whether a letter that makes an object makes it for a node.
+// isAbout reports whether a request creates an object for a node.
 func isAbout(l *heldRequest, node string) bool {
 	var object unstructured.Unstructured
 	return object.UnmarshalJSON(l.Body) == nil && object.GetAnnotations()[nodeNameAnnotation] == node
 }
 
-// ---- somebody else
+// ---- other clients
 
-// testHealthCheckOtherController has somebody else change and delete remediations and Leases all
-// the while.
+// testHealthCheckOtherController has another client change and delete remediations and
+// Leases throughout.
 func testHealthCheckOtherController(w *scope) {
 	const count, rounds = 16, 12
 	w.template("quick")
@@ -251,7 +251,7 @@ func testHealthCheckOtherController(w *scope) {
 				}
 				pause(ctx, time.Duration(random.IntN(200))*time.Millisecond)
 			}
-			if i%4 == 0 { // once, and it is made again after a while
+			if i%4 == 0 { // once, and it is created again after a while
 				object := &unstructured.Unstructured{}
 				object.SetGroupVersionKind(remediator.Kind)
 				object.SetNamespace(metav1.NamespaceDefault)
@@ -261,12 +261,12 @@ func testHealthCheckOtherController(w *scope) {
 			return nil
 		})
 	})
-	w.fallSick(nodes)
+	w.makeUnhealthy(nodes)
 	w.recover(nodes[:4])
-	w.fallSick(nodes[:4])
+	w.makeUnhealthy(nodes[:4])
 	neighbour()
 	w.hasCheckStatus("check", counted(count, 0, count))
-	// Somebody who takes the Lease from us has it.
+	// Another client that takes the Lease keeps it.
 	lease := &coordinationv1.Lease{}
 	w.locked(nodes[0], "NodeHealthCheck-"+w.name+"-check")
 	w.eventually("a Lease to be taken", func() error {
@@ -287,8 +287,8 @@ func testHealthCheckOtherController(w *scope) {
 	w.must(w.api.Delete(w.t.Context(), lease))
 }
 
-// testEagerDeleter has a remediator delete its object as soon as it is there. It is
-// made again, and less and less often.
+// testEagerDeleter has a remediator delete its object at once. The controller creates it
+// again with growing pauses.
 func testEagerDeleter(w *scope) {
 	const lasts = 16 * time.Second
 	w.template("quick")
@@ -304,10 +304,10 @@ func testEagerDeleter(w *scope) {
 		for i := range objects {
 			w.must(client.IgnoreNotFound(w.api.Delete(w.t.Context(), &objects[i])))
 		}
-		pause(ctx, glance)
+		pause(ctx, firstPause)
 	}
 	if made := w.made(nodes[0]); made < 2 || made > 4 { // after 5 seconds, after 10 more, after 20 more
-		w.t.Errorf("%d were made in %s", made, lasts)
+		w.t.Errorf("%d were created in %s", made, lasts)
 	}
 	w.setCondition(nodes[1], "Sick", corev1.ConditionTrue)
 	w.tries(nodes[1], "quick")
@@ -317,7 +317,7 @@ func testEagerDeleter(w *scope) {
 
 // ---- clocks
 
-// skewed are the clocks of nodes that are wrong, and how.
+// skewed are the clock errors of nodes.
 var skewed = []struct {
 	name string
 	by   time.Duration
@@ -325,7 +325,7 @@ var skewed = []struct {
 	{"behind", -5 * time.Minute}, {"ahead", 5 * time.Minute}, {"right", 0},
 }
 
-// stamped has a condition say that it changed just now, by a clock that is wrong.
+// stamped sets the transition time of a condition to now by a wrong clock.
 func stamped(by time.Duration) func(*corev1.NodeCondition) {
 	return func(c *corev1.NodeCondition) {
 		c.LastTransitionTime = metav1.NewTime(time.Now().Add(by))
@@ -335,12 +335,11 @@ func stamped(by time.Duration) func(*corev1.NodeCondition) {
 
 const (
 	skewedWait = 6 * time.Second
-	// slack is what a busy machine may take longer. A clock that counted would make it
-	// five minutes.
+	// slack is the tolerated delay of a busy machine. A wrong clock would add five minutes.
 	slack = 2 * time.Minute
 )
 
-// takes says that something took as long as it must, and not much longer.
+// takes checks that something took at least and at most this time.
 func (w *scope) takes(what string, since time.Time, atLeast, atMost time.Duration) {
 	w.t.Helper()
 	if took := time.Since(since); took < atLeast || took > atMost {
@@ -348,8 +347,8 @@ func (w *scope) takes(what string, since time.Time, atLeast, atMost time.Duratio
 	}
 }
 
-// testSkew lets nodes fall sick and recover whose clocks are five minutes wrong. What
-// counts is what the controller itself has seen.
+// testSkew makes nodes with wrong clocks unhealthy and healthy again. Only the times that
+// the controller itself has seen count.
 func testSkew(w *scope) {
 	w.template("quick")
 	nodes := w.createNodes(testbed.Nodes{Count: len(skewed)})
@@ -367,7 +366,7 @@ func testSkew(w *scope) {
 			fell := time.Now()
 			w.setCondition(nodes[i], "Sick", corev1.ConditionTrue, stamped(clock.by))
 			w.tries(nodes[i], "quick")
-			w.takes("falling sick", fell, skewedWait-time.Second, skewedWait+slack)
+			w.takes("becoming unhealthy", fell, skewedWait-time.Second, skewedWait+slack)
 			well := time.Now()
 			w.setCondition(nodes[i], "Sick", corev1.ConditionFalse, stamped(clock.by))
 			w.tries(nodes[i])
@@ -377,8 +376,8 @@ func testSkew(w *scope) {
 	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: 3, Releases: 3})
 }
 
-// testSkewKilled kills the controller in the middle of such waits. The next one goes by
-// what was remembered, not by stamps that are wrong.
+// testSkewKilled kills the controller during these waits. The next controller uses the
+// remembered times, and not the wrong timestamps.
 func testSkewKilled(w *scope) {
 	const wait = 10 * time.Second
 	w.template("quick")
@@ -401,7 +400,7 @@ func testSkewKilled(w *scope) {
 		w.eventually("what the stamp of "+node+" does not tell is remembered", func() error {
 			found, err := w.get(w.t.Context(), node)
 			if err == nil && !strings.Contains(found.Annotations[recordAnnotation], "memories") {
-				err = fmt.Errorf("the note is %q", found.Annotations[recordAnnotation])
+				err = fmt.Errorf("the record is %q", found.Annotations[recordAnnotation])
 			}
 			return err
 		})
@@ -410,7 +409,7 @@ func testSkewKilled(w *scope) {
 	w.restart(controller.Part)
 	for i := range nodes {
 		w.tries(nodes[i], "quick")
-		w.takes("falling sick by a clock that is "+skewed[i].name, fell, wait-time.Second, wait+slack)
+		w.takes("becoming unhealthy by a clock that is "+skewed[i].name, fell, wait-time.Second, wait+slack)
 	}
 	well := time.Now()
 	for i, clock := range skewed {

@@ -14,8 +14,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// awaitsReplacement says that a node is kept waiting by one that is gone, and has
-// nothing.
+// awaitsReplacement checks that a node waits because of a removed node, and has no object.
 func (w *scope) awaitsReplacement(node string) {
 	w.t.Helper()
 	w.hasCheckStatus("check", row(node, "GateClosed", "not replaced yet"))
@@ -25,7 +24,7 @@ func (w *scope) awaitsReplacement(node string) {
 // isInLedger waits until the ledger says that a node is gone.
 func (w *scope) isInLedger(node string) {
 	w.t.Helper()
-	w.eventually("a page that names "+node, func() error {
+	w.eventually("a ledger that names "+node, func() error {
 		page := ledgerText()
 		if err := w.api.Get(w.t.Context(), client.ObjectKeyFromObject(page), page); err != nil {
 			return err
@@ -37,9 +36,9 @@ func (w *scope) isInLedger(node string) {
 	})
 }
 
-// testAwaitingReplacementKilled has nodes taken away, one at a time, under a bound of one. The
-// controller is killed at every point after one has gone, and its heir must not take the
-// next one before there is a replacement.
+// testAwaitingReplacementKilled removes nodes one at a time under a bound of one. It kills
+// the controller at every point after a removal. The next controller must not treat the
+// next node before there is a replacement.
 func testAwaitingReplacementKilled(w *scope) {
 	p := w.newProxy(w.name)
 	w.template("quick")
@@ -49,7 +48,7 @@ func testAwaitingReplacementKilled(w *scope) {
 	controller := w.start(install.Options{Args: p.Args(alone)})
 	isDone := map[string]metav1.ConditionStatus{"PermanentNodeDeletionExpected": metav1.ConditionTrue, "Succeeded": metav1.ConditionTrue}
 	replacements := 0
-	for _, point := range []string{"before the page", "before the page, which arrives late", "after the page", "after the object is deleted"} {
+	for _, point := range []string{"before the ledger write", "before the ledger write, which arrives late", "after the ledger write", "after the object is deleted"} {
 		w.t.Logf("killed %s", point)
 		taken, next := nodes[0], nodes[1]
 		nodes = nodes[2:]
@@ -57,20 +56,20 @@ func testAwaitingReplacementKilled(w *scope) {
 		object := w.tries(taken, "quick")
 		w.replies(object, "PermanentNodeDeletionExpected", metav1.ConditionTrue)
 		isNamed := w.namesInLedger()
-		box := p.hold(func(l *heldRequest) bool {
+		holding := p.hold(func(l *heldRequest) bool {
 			return strings.HasPrefix(point, "before") && isNamed(l) && strings.Contains(string(l.Body), taken)
 		}, 0)
 		w.removeNode(taken)
 		var slow []*heldRequest
-		isOver := false // the remediator has said that it is done
+		isOver := false // the remediator has reported success
 		switch point {
-		case "before the page":
-			box.wait(w, 1)
-		case "before the page, which arrives late":
-			slow = box.wait(w, 1)
-			w.must(w.reports(object, isDone)) // and its object must not go before that
+		case "before the ledger write":
+			holding.wait(w, 1)
+		case "before the ledger write, which arrives late":
+			slow = holding.wait(w, 1)
+			w.must(w.reports(object, isDone)) // its object must not be deleted before
 			isOver = true
-		case "after the page":
+		case "after the ledger write":
 			w.isInLedger(taken)
 		default:
 			w.isInLedger(taken)
@@ -79,15 +78,15 @@ func testAwaitingReplacementKilled(w *scope) {
 			w.tries(taken)
 		}
 		w.kill(controller)
-		box.Close()
+		holding.Close()
 		if there, err := w.objects(w.t.Context(), taken); err != nil || slow != nil && len(there) == 0 {
-			w.t.Fatalf("nothing tells of %s any more: %v", taken, errors.Join(err, w.triesNow(taken, "quick")))
+			w.t.Fatalf("no object or ledger entry names %s any longer: %v", taken, errors.Join(err, w.triesNow(taken, "quick")))
 		}
 		w.restart(controller.Part)
 		w.setCondition(next, "Sick", corev1.ConditionTrue)
 		w.awaitsReplacement(next)
 		for _, l := range slow {
-			_, err := l.Deliver(w.t.Context()) // it has been succeeded, whatever the answer is
+			_, err := l.Deliver(w.t.Context()) // the sender is no longer leader, so any response is fine
 			w.must(err)
 		}
 		if !isOver {
@@ -102,5 +101,5 @@ func testAwaitingReplacementKilled(w *scope) {
 		w.tries(next)
 	}
 	w.hasCheckStatus("check", counted(8, 8, 0))
-	w.judgeRemediations(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Remediations: 8, Releases: 8})
+	w.judgeRemediations(history.Config{AnyTurn: true, Lag: maxWait}, history.Counts{Remediations: 8, Releases: 8})
 }

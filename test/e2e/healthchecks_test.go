@@ -21,8 +21,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// TestHealthChecks plays the life of health checks. One controller serves all parts,
-// each of which has a ward of its own.
+// TestHealthChecks tests the features of health checks. One controller serves all parts,
+// each with its own scope.
 func TestHealthChecks(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t, withManager)
@@ -31,42 +31,42 @@ func TestHealthChecks(t *testing.T) {
 	}
 	w.scope(t, "all").start(install.Options{Args: []string{alone}})
 	for _, part := range []struct {
-		name, ward string
-		test       func(*scope)
+		name, subscope string
+		test           func(*scope)
 	}{
-		{"a sick node is remediated and recovers", "cycle", testCycle},
+		{"an unhealthy node is remediated and recovers", "cycle", testCycle},
 		{"the seed applies, and its kinds come later", "seed", testSeedCheck},
-		{"too many sick nodes close the gate", "gate", testGate},
+		{"too many unhealthy nodes close the gate", "gate", testGate},
 		{"a bound above the number of nodes allows all", "wide", testWideBound},
 		{"a failed remediation is followed by the next", "failed", testFailedStep},
 		{"a remediation that takes too long is followed by the next", "slow", testSlowStep},
-		{"a node must be healthy for a while, and a flap begins it anew", "delay", testHealthyDelay},
-		{"a node waits for somebody's word", "word", testByHand},
-		{"after a storm nothing is begun for a while", "storm", testStormCooldown},
-		{"a pause keeps what is new and nothing else", "pause", testPause},
+		{"a node must be healthy for a while, and a flap restarts the time", "delay", testHealthyDelay},
+		{"a node waits for the confirmation of a user", "word", testByHand},
+		{"after a storm nothing starts for a while", "storm", testStormCooldown},
+		{"a pause stops only new treatments", "pause", testPause},
 		{"an excluded node is left alone", "exclude", testExcluded},
-		{"a node that others work on is left alone", "lease", testForeignLease},
+		{"a node that another client has locked is left alone", "lease", testForeignLease},
 		{"one node of the control plane at a time", "plane", testCheckedControlPlane},
-		{"two health checks treat a node once", "twice", testTwoChecks},
+		{"a node of two health checks is treated once", "twice", testTwoChecks},
 		{"a node leaves the selector", "leaver", testLeaver},
 		{"a node is deleted", "deleted", testDeletedNode},
-		{"a node is meant to be deleted", "replaced", testReplacedNode},
-		{"a node is made again in mid-treatment", "again", testNodeMadeAgain},
+		{"a remediator deletes the node", "replaced", testReplacedNode},
+		{"a node is created again during a treatment", "again", testNodeMadeAgain},
 		{"a health check is deleted", "dropped", testDroppedCheck},
-		{"an invalid edit leaves what is under way", "invalid", testInvalidEdit},
+		{"an invalid edit does not affect running treatments", "invalid", testInvalidEdit},
 		{"a remediator deletes its object", "deleter", testDeleter},
 		{"a finalizer hangs", "hanging", testHangingFinalizer},
-		{"a template is edited, deleted, and made again", "edited", testTemplateEdited},
-		{"somebody else's object is theirs", "theirs", testForeignObject},
+		{"a template is edited, deleted, and created again", "edited", testTemplateEdited},
+		{"an object of another client is left alone", "theirs", testForeignObject},
 		{"several templates of one kind", "several", testSeveralTemplates},
-		{"two templates of one kind that take but one request", "names", testSameNames},
-		{"a change from one sick status to another does not restart the clock", "flip", testFlip},
+		{"two templates of one kind that accept only one request", "names", testSameNames},
+		{"a change from one unhealthy status to another does not restart the clock", "flip", testFlip},
 	} {
 		t.Run(part.name, func(t *testing.T) {
 			t.Parallel()
-			ward := w.scope(t, part.ward)
-			part.test(ward)
-			ward.deleteCheck()
+			subscope := w.scope(t, part.subscope)
+			part.test(subscope)
+			subscope.deleteCheck()
 		})
 	}
 }
@@ -101,7 +101,7 @@ func testCycle(w *scope) {
 	w.must(err)
 	for _, word := range []string{"OBSERVED", "HEALTHY", "TREATED", "PHASE", "REASON", "Remediating"} {
 		if !strings.Contains(table, word) {
-			w.t.Errorf("nothing of %s in\n%s", word, table)
+			w.t.Errorf("%s is missing in\n%s", word, table)
 		}
 	}
 	w.hasEvent("NodeHealthCheck", check.Name, "DetectedUnhealthy", nodes[0])
@@ -114,7 +114,7 @@ func testCycle(w *scope) {
 	w.hasEvent("Node", nodes[0], "RemediationRemoved", "recovered")
 }
 
-// testSeedCheck applies the seed's health check before there is such a kind of template,
+// testSeedCheck applies the example health check before the kind of its template exists,
 // and then its template.
 func testSeedCheck(w *scope) {
 	nodes := w.createNodes(testbed.Nodes{Count: 3, Labels: map[string]string{"seed": "yes"}})
@@ -206,7 +206,7 @@ func testGate(w *scope) {
 	w.template("quick")
 	nodes := w.createNodes(testbed.Nodes{Count: 10})
 	w.check("check", atMost("40%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.UnhealthyConditions[0].Duration = "2s" })
-	w.fallSick(nodes[:5])
+	w.makeUnhealthy(nodes[:5])
 	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseEnabled, "5 GateClosed"), counted(10, 5, 0),
 		row(nodes[0], "GateClosed", "5 of 10 selected nodes are sick, at most 4 may be"))
 	for _, node := range nodes[:5] {
@@ -218,8 +218,8 @@ func testGate(w *scope) {
 		w.tries(node, "quick")
 	}
 	w.hasCheckStatus("check", counted(10, 6, 4))
-	// A breach neither ends what is under way nor begins anything.
-	w.fallSick(nodes[5:7])
+	// A closed gate neither ends running treatments nor starts new ones.
+	w.makeUnhealthy(nodes[5:7])
 	w.hasCheckStatus("check", row(nodes[5], "GateClosed", "6 of 10"), counted(10, 4, 4))
 	w.recover(nodes)
 	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseEnabled), counted(10, 10, 0))
@@ -229,13 +229,13 @@ func testWideBound(w *scope) {
 	w.template("quick")
 	nodes := w.createNodes(testbed.Nodes{Count: 2})
 	w.check("check", atMost("7"))
-	w.fallSick(nodes)
+	w.makeUnhealthy(nodes)
 	for _, node := range nodes {
 		w.tries(node, "quick")
 	}
 }
 
-// several makes a template one of those that take several requests for a node.
+// several marks a template as one that accepts several requests for a node.
 func several(template *unstructured.Unstructured) {
 	template.SetAnnotations(map[string]string{severalAnnotation: "true"})
 }
@@ -249,7 +249,7 @@ func testFailedStep(w *scope) {
 	first := w.tries(nodes[0], "first")
 	w.replies(first, "Succeeded", metav1.ConditionFalse)
 	w.tries(nodes[0], "first", "second")
-	w.eventually("the word that the first is over", func() error {
+	w.eventually("the first remediation to be marked as timed out", func() error {
 		objects, err := w.objects(w.t.Context(), nodes[0])
 		if err != nil {
 			return err
@@ -280,7 +280,7 @@ func testSlowStep(w *scope) {
 	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	began := time.Now()
 	w.tries(nodes[0], "first")
-	w.fallSick(nodes[1:]) // which closes the gate, and stops no clock
+	w.makeUnhealthy(nodes[1:]) // this closes the gate, and stops no clock
 	w.hasCheckStatus("check", row(nodes[1], "GateClosed"))
 	w.eventually("the second step", func() error { return w.triesNow(nodes[0], "first", "second") })
 	if took := time.Since(began); took < 59*time.Second {
@@ -310,7 +310,7 @@ func testHealthyDelay(w *scope) {
 		w.t.Errorf("after a flap the remediation was removed within %s", took)
 	}
 	if object == nil {
-		w.t.Error("there was none")
+		w.t.Error("there was no remediation")
 	}
 }
 
@@ -325,7 +325,7 @@ func testByHand(w *scope) {
 	w.must(w.triesNow(nodes[0], "quick"))
 	w.mark(nodes[0], `{"annotations":{"`+confirmedAnnotation+`":""}}`)
 	w.tries(nodes[0])
-	w.eventually("the word is taken off the node", func() error {
+	w.eventually("the confirmation is removed from the node", func() error {
 		node, err := w.get(w.t.Context(), nodes[0])
 		if _, there := node.Annotations[confirmedAnnotation]; err == nil && there {
 			err = fmt.Errorf("annotations are %v", node.Annotations)
@@ -341,7 +341,7 @@ func testStormCooldown(w *scope) {
 		s.StormCooldownDuration = "4s"
 		s.UnhealthyConditions[0].Duration = "1s"
 	})
-	w.fallSick(nodes[:4])
+	w.makeUnhealthy(nodes[:4])
 	w.hasCheckStatus("check", condition(remediationv1alpha1.StormActive, metav1.ConditionTrue), condition(remediationv1alpha1.StormCooldownActive, metav1.ConditionFalse))
 	w.hasEvent("NodeHealthCheck", w.name+"-check", "StormRecoveryStarted", "4 of 10")
 	w.recover(nodes[:2])
@@ -350,12 +350,12 @@ func testStormCooldown(w *scope) {
 		phase(remediationv1alpha1.PhaseEnabled, "waiting: 2 CoolingDown"))
 	w.tries(nodes[2], "quick")
 	if took := time.Since(calm); took < 3*time.Second {
-		w.t.Errorf("after the storm it took %s until something was begun", took)
+		w.t.Errorf("after the storm it took %s until a treatment started", took)
 	}
 	w.hasCheckStatus("check", condition(remediationv1alpha1.StormActive, metav1.ConditionFalse), condition(remediationv1alpha1.StormCooldownActive, metav1.ConditionFalse))
 	w.hasEvent("NodeHealthCheck", w.name+"-check", "StormRecoveryEnded")
-	// A storm that is over is over also if nobody is sick any more.
-	w.fallSick(nodes[4:8])
+	// A storm also ends if no node is unhealthy any longer.
+	w.makeUnhealthy(nodes[4:8])
 	w.hasCheckStatus("check", condition(remediationv1alpha1.StormActive, metav1.ConditionTrue))
 	w.recover(nodes)
 	w.hasCheckStatus("check", condition(remediationv1alpha1.StormActive, metav1.ConditionFalse), counted(10, 10, 0))
@@ -385,7 +385,7 @@ func testExcluded(w *scope) {
 	w.check("check")
 	w.mark(nodes[0], `{"labels":{"`+excludeLabel+`":"true"}}`)
 	w.mark(nodes[1], `{"labels":{"`+excludeLabel+`":""}}`)
-	w.fallSick(nodes[:2])
+	w.makeUnhealthy(nodes[:2])
 	w.tries(nodes[1], "quick")
 	w.hasCheckStatus("check", row(nodes[0], "Vetoed", excludeLabel))
 	w.must(w.triesNow(nodes[0]))
@@ -401,9 +401,9 @@ func testForeignLease(w *scope) {
 	w.check("check")
 	w.lock(nodes[0], "maintenance", time.Hour)
 	w.lock(nodes[1], "maintenance", 5*time.Second)
-	w.fallSick(nodes[:2])
+	w.makeUnhealthy(nodes[:2])
 	w.hasCheckStatus("check", row(nodes[0], "Vetoed", "maintenance", "Lease"))
-	w.tries(nodes[1], "quick") // once the lease is over
+	w.tries(nodes[1], "quick") // after the lease has expired
 	w.must(w.triesNow(nodes[0]))
 	w.must(w.api.Delete(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: leaseNamespace, Name: "node-" + nodes[0]}}))
 	w.tries(nodes[0], "quick")
@@ -421,7 +421,7 @@ func testCheckedControlPlane(w *scope) {
 	}
 	w.check("even", half("0"), atMost("100%"))
 	w.check("odd", half("1"), atMost("100%"))
-	w.fallSick(nodes)
+	w.makeUnhealthy(nodes)
 	treated := func() []string {
 		w.t.Helper()
 		var names []string
@@ -448,7 +448,7 @@ func testCheckedControlPlane(w *scope) {
 			w.t.Errorf("labels are %v", object[0].GetLabels())
 		}
 		w.setCondition(now[0], "Sick", corev1.ConditionFalse)
-		w.eventually("the end of it", func() error { return w.triesNow(now[0]) })
+		w.eventually("the end of the treatment", func() error { return w.triesNow(now[0]) })
 	}
 	w.hasCheckStatus("even", counted(3, 3, 0))
 	w.hasCheckStatus("odd", counted(3, 3, 0))
@@ -488,7 +488,7 @@ func testDeletedNode(w *scope) {
 	w.tries(nodes[0])
 	w.locked(nodes[0], "")
 	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseEnabled), counted(3, 3, 0))
-	// And so it is if both go at once.
+	// The same holds if both are deleted at once.
 	w.setCondition(nodes[1], "Sick", corev1.ConditionTrue)
 	object := w.tries(nodes[1], "quick")
 	w.must(w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodes[1]}}))
@@ -528,7 +528,7 @@ func testNodeMadeAgain(w *scope) {
 	w.eventually("the end of the old remediation", func() error {
 		objects, err := w.objects(w.t.Context(), nodes[0])
 		if err == nil && len(objects) > 0 && objects[0].GetUID() == before.GetUID() {
-			err = fmt.Errorf("it is there")
+			err = fmt.Errorf("it exists")
 		}
 		return err
 	})
@@ -580,12 +580,12 @@ func testDeleter(w *scope) {
 	w.hasCheckStatus("check", row(nodes[0], "Treating", "another component deleted"))
 	second := w.tries(nodes[0], "quick")
 	if took := time.Since(gone); took < 2*time.Second {
-		w.t.Errorf("it was made again after %s", took)
+		w.t.Errorf("it was created again after %s", took)
 	}
 	if first.GetUID() == second.GetUID() {
-		w.t.Error("it was never gone")
+		w.t.Error("it was never deleted")
 	}
-	w.setCondition(nodes[1], "Sick", corev1.ConditionTrue) // nobody else is kept waiting
+	w.setCondition(nodes[1], "Sick", corev1.ConditionTrue) // other nodes do not wait
 	w.tries(nodes[1], "quick")
 }
 
@@ -607,7 +607,7 @@ func testHangingFinalizer(w *scope) {
 	w.setCondition(nodes[1], "Sick", corev1.ConditionTrue)
 	w.tries(nodes[1], "quick")
 	finalizers(`null`)
-	w.eventually("a remediation of its own", func() error {
+	w.eventually("its own remediation", func() error {
 		objects, err := w.objects(w.t.Context(), nodes[0])
 		if err == nil && (len(objects) != 1 || objects[0].GetUID() == object.GetUID()) {
 			err = fmt.Errorf("there are %d", len(objects))
@@ -627,7 +627,7 @@ func testTemplateEdited(w *scope) {
 	template.SetNamespace(metav1.NamespaceDefault)
 	template.SetName(w.name + "-quick")
 	w.must(w.api.Patch(w.t.Context(), template.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"template":{"spec":{"strategy":"changed"}}}}`))))
-	w.eventually("the next one as the template is now", func() error {
+	w.eventually("the next object from the current template", func() error {
 		w.setCondition(nodes[1], "Sick", corev1.ConditionTrue)
 		found, err := w.strategies(nodes[1])
 		if err == nil && !slices.Equal(found, []string{"changed"}) {
@@ -638,12 +638,12 @@ func testTemplateEdited(w *scope) {
 		return err
 	})
 	if now := w.tries(nodes[0], "quick"); now.GetUID() != object.GetUID() {
-		w.t.Error("what was under way was begun anew")
+		w.t.Error("the running treatment was started again")
 	}
 	w.must(w.api.Delete(w.t.Context(), template))
 	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseDisabled, "there is no template"), counted(4, 2, 2))
 	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
-	w.tries(nodes[0]) // which needs no template
+	w.tries(nodes[0]) // needs no template
 	w.setCondition(nodes[2], "Sick", corev1.ConditionTrue)
 	w.hasCheckStatus("check", row(nodes[2], "OnHold", "there is no template"))
 	w.template("quick")
@@ -684,8 +684,8 @@ func testSeveralTemplates(w *scope) {
 	w.tries(nodes[0], "first", "second")
 }
 
-// testSameNames has the templates come after their health check, when nobody refuses
-// them any more.
+// testSameNames creates the templates after their health check, so that the webhook cannot
+// refuse them.
 func testSameNames(w *scope) {
 	nodes := w.createNodes(testbed.Nodes{Count: 3})
 	w.check("check", atMost("2"), w.steps("quick", "slow"))
@@ -702,8 +702,8 @@ func testSameNames(w *scope) {
 	w.tries(nodes[0], "quick")
 }
 
-// testFlip changes one sick status for the other, again and again, for longer than
-// either must stand.
+// testFlip changes from one unhealthy status to the other, again and again, for longer than
+// the duration of either.
 func testFlip(w *scope) {
 	w.template("quick")
 	nodes := w.createNodes(testbed.Nodes{Count: 3})
@@ -732,7 +732,7 @@ func testFlip(w *scope) {
 	end()
 }
 
-// reports has a remediator say several things of an object at once.
+// reports has a remediator set several conditions of an object at once.
 func (w *scope) reports(object *unstructured.Unstructured, conditions map[string]metav1.ConditionStatus) error {
 	current := object.DeepCopy()
 	if err := w.api.Get(w.t.Context(), client.ObjectKeyFromObject(object), current); err != nil {

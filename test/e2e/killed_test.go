@@ -11,7 +11,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// killPoint is a write over which the controller is killed.
+// killPoint is a write during which the controller is killed.
 type killPoint struct {
 	name       string
 	match      func(*heldRequest) bool
@@ -21,40 +21,40 @@ type killPoint struct {
 type delivery string
 
 const (
-	never delivery = "is never made"
-	late  delivery = "is made when an heir is at work"
-	after delivery = "has been made, and nobody was told"
+	never delivery = "before the API server receives it"
+	late  delivery = "and it arrives after the next controller has started"
+	after delivery = "after the API server has stored it"
 )
 
 var everyDelivery = []delivery{never, after, late}
 
 var killPoints = []killPoint{
-	{"creating the ledger", createsLedger, []delivery{never, late, after}}, // once made it is there
-	{"claiming the ledger", updatesLedger, everyDelivery},
-	{"naming in the ledger", names, everyDelivery},
-	{"placing NoExecute", placesNoExecute, everyDelivery},
-	{"placing NoSchedule", placesNoSchedule, everyDelivery},
-	{"removing a taint", removesTaint, everyDelivery},
-	{"telling a status", tellsStatus, []delivery{after, late}},
-	{"telling an Event", tellsEvent, []delivery{after, late}},
+	{"creates the ledger", createsLedger, []delivery{never, late, after}}, // once created it exists
+	{"takes over the ledger", updatesLedger, everyDelivery},
+	{"names a node in the ledger", names, everyDelivery},
+	{"places NoExecute", placesNoExecute, everyDelivery},
+	{"places NoSchedule", placesNoSchedule, everyDelivery},
+	{"removes a taint", removesTaint, everyDelivery},
+	{"writes a status", writesStatus, []delivery{after, late}},
+	{"writes an Event", writesEvent, []delivery{after, late}},
 }
 
-// testKilled goes through one long storm. Each heir finds what the one before has
-// left, is given something new of everything to do, and is killed over it.
+// testKilled runs one long storm. Each controller continues where the previous one was
+// killed, has something of every kind to write, and is killed during a write.
 func testKilled(w *scope) {
-	const count, sick, news = 60, 40, 8
+	const count, unhealthy, news = 60, 40, 8
 	p := w.newProxy(w.name)
 	nodes := w.createNodes(testbed.Nodes{Count: count})
 	tired := w.createNodes(testbed.Nodes{Count: 2 * news, First: count + 1, Labels: map[string]string{"pool": "weak"}})
 	w.createSet("set", evict(almostHalf), among(metav1.LabelSelectorOpDoesNotExist))
 	w.createSet("weak", among(metav1.LabelSelectorOpExists))
 	w.releaseLeadership()
-	w.fallSick(append(nodes[:sick:sick], tired[:news]...))
-	// turnOver lets those who have been sick the longest recover, which frees their
-	// places, and others fall sick: there is something of every kind to be written.
+	w.makeUnhealthy(append(nodes[:unhealthy:unhealthy], tired[:news]...))
+	// turnOver makes the nodes recover that have been unhealthy longest, which frees their
+	// slots, and makes other nodes unhealthy, so that every kind of write is due.
 	turnOver := func() {
 		w.recover(append(nodes[:news:news], tired[:news]...))
-		w.fallSick(append(nodes[sick:sick+news:sick+news], tired[news:]...))
+		w.makeUnhealthy(append(nodes[unhealthy:unhealthy+news:unhealthy+news], tired[news:]...))
 		nodes = append(nodes[news:], nodes[:news]...)
 		tired = append(tired[news:], tired[:news]...)
 	}
@@ -67,54 +67,54 @@ func testKilled(w *scope) {
 			w.restart(controller.Part)
 		}
 	}
-	var slow []*heldRequest // to be delivered when the next heir is at work
+	var slow []*heldRequest // delivered after the next controller has started
 	kills := 0
-	for _, blow := range killPoints {
-		for _, fate := range blow.deliveries {
-			w.t.Logf("killed over %s, which %s", blow.name, fate)
-			box := p.hold(blow.match, 0)
+	for _, point := range killPoints {
+		for _, fate := range point.deliveries {
+			w.t.Logf("killed during the write that %s, %s", point.name, fate)
+			holding := p.hold(point.match, 0)
 			launch()
-			box.wait(w, 1)
+			holding.wait(w, 1)
 			w.deliver(slow, 0)
 			slow = nil
 			if fate == after {
-				w.deliver(box.All(), 0)
+				w.deliver(holding.All(), 0)
 			}
 			w.kill(controller)
 			kills++
-			box.Close()
+			holding.Close()
 			if fate == late {
-				slow = box.All()
+				slow = holding.All()
 			}
 			turnOver()
 		}
 	}
 	launch()
 	w.deliver(slow, 0)
-	w.counts(w.key("set"), 29, sick-29)
+	w.counts(w.key("set"), 29, unhealthy-29)
 	w.counts(w.key("weak"), 0, news)
 	w.t.Logf("%d kills", kills)
 	w.judge(history.Config{AnyTurn: true}, history.Counts{Evictions: 29, Fallbacks: 11, Removals: news})
 }
 
-// among makes a set select nodes that are in some pool, or in none.
+// among makes a set select nodes in any pool, or in none.
 func among(op metav1.LabelSelectorOperator) func(*v1alpha1.ConditionSetSpec) {
 	return func(s *v1alpha1.ConditionSetSpec) {
 		s.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "pool", Operator: op}}
 	}
 }
 
-// testKilledOverLease kills two over the lease of the leader. What they have sent
-// arrives when the next one is at work.
+// testKilledOverLease kills two controllers during writes to the leader's lease. Their
+// writes arrive when the next controller is running.
 func testKilledOverLease(w *scope) {
 	p := w.newProxy(w.name)
 	w.releaseLeadership()
-	w.createNodes(sickFromBirth(20))
+	w.createNodes(unhealthyFromStart(20))
 	w.createSet("set", evict(almostHalf))
 	var controller *install.Controller
 	var slow []*heldRequest
 	for i, match := range []func(*heldRequest) bool{claimsLease, renewsLease} {
-		box := p.hold(match, 0)
+		holding := p.hold(match, 0)
 		if i == 0 {
 			controller = w.start(install.Options{Args: p.Args(install.Elected()...)})
 		} else {
@@ -122,11 +122,11 @@ func testKilledOverLease(w *scope) {
 			w.deliver(slow, 0)
 			w.expireLease()
 		}
-		box.wait(w, 1)
+		holding.wait(w, 1)
 		w.kill(controller)
 		w.expireLease()
-		box.Close()
-		slow = box.All()
+		holding.Close()
+		slow = holding.All()
 	}
 	w.restart(controller.Part)
 	w.counts(w.key("set"), 9, 11)

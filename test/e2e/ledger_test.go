@@ -15,7 +15,7 @@ func ledgerText() *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: ledgerName}}
 }
 
-// deleteLedger deletes the ledger, whoever holds it.
+// deleteLedger deletes the ledger of any holder.
 func (w *scope) deleteLedger() {
 	w.t.Helper()
 	w.must(w.api.Delete(w.t.Context(), ledgerText()))
@@ -29,32 +29,32 @@ func (w *scope) corruptLedger() {
 	w.must(w.api.Update(w.t.Context(), page))
 }
 
-// One who cannot read the ledger does not know what may be on its way. It ends,
-// and says what is to be done, which works.
+// A controller that cannot read the ledger does not know which writes are in flight. It
+// exits and logs what the user must do. Following that advice works.
 func testSuccessorCannotReadLedger(w *scope) {
 	const count = 10
 	w.releaseLeadership()
 	nodes := w.createNodes(testbed.Nodes{Count: count})
 	w.createSet("set", evict(almostHalf))
 	leader := w.start(install.Options{Args: install.Elected()})
-	w.fallSick(nodes)
+	w.makeUnhealthy(nodes)
 	w.counts(w.key("set"), 4, 6)
-	heir := w.start(install.Options{Args: install.Elected()})
-	heir.Expect()
+	successor := w.start(install.Options{Args: install.Elected()})
+	successor.Expect()
 	w.corruptLedger()
 	w.kill(leader)
 	w.expireLease()
-	w.waitForExit(heir)
-	log, err := heir.Log()
+	w.waitForExit(successor)
+	log, err := successor.Log()
 	w.must(err)
 	for _, part := range []string{"the ledger cannot be read", "stop every controller", "delete the ConfigMap"} {
 		if !strings.Contains(log, part) {
-			w.t.Errorf("its last words say nothing of %q\n%s", part, w.logTail())
+			w.t.Errorf("its last log lines do not contain %q\n%s", part, w.logTail())
 		}
 	}
 	w.recover(w.evicted(w.key("set"))[:2])
 	w.deleteLedger()
-	w.restart(heir.Part)
+	w.restart(successor.Part)
 	w.counts(w.key("set"), 4, 4)
 	w.judge(history.Config{AnyTurn: true}, history.Counts{Evictions: 6, Fallbacks: 6, Removals: 2})
 }

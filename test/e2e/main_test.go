@@ -11,16 +11,16 @@ import (
 	"github.com/resourcestack/autohealer/internal/install"
 )
 
-// clusters is how many tests are at work at a time: they wait more than they compute, and
-// one for each core would leave the cores idle half of the time.
+// clusters is how many tests run at a time. They mostly wait, so one per core would leave
+// the cores idle half of the time.
 const clusters = "4"
 
 func TestMain(m *testing.M) {
-	// The command line is read later, and wins.
+	// The command line is parsed later, and takes precedence.
 	if err := flag.Set("test.parallel", clusters); err != nil {
 		panic(err)
 	}
-	log.SetLogger(logr.Discard()) // of the client's library, which complains otherwise
+	log.SetLogger(logr.Discard()) // otherwise the client library complains
 	code := m.Run()
 	install.Clean()
 	os.Exit(code)

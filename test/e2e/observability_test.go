@@ -32,8 +32,7 @@ func (w *fixture) events(ctx context.Context, about, reason string) ([]eventsv1.
 	return slices.DeleteFunc(list.Items, func(e eventsv1.Event) bool { return e.Regarding.Name != about || e.Reason != reason }), nil
 }
 
-// tellsOf waits for an Event about an object that says all of something, and
-// returns its note.
+// tellsOf waits for an Event about an object with all of these parts, and returns its note.
 func (w *scope) tellsOf(about, reason string, parts ...string) (note string) {
 	w.t.Helper()
 	w.eventually("an Event "+reason+" about "+about, func() error {
@@ -87,7 +86,7 @@ func testObservability(w *scope) {
 		}
 	})
 
-	w.run("in Events with the words of the status", func(w *scope) {
+	w.run("in Events with the text of the status", func(w *scope) {
 		node := status.Nodes[0]
 		if node.Reason != "Tainted" {
 			w.t.Fatalf("the first node of the status is %s: %s", node.Reason, node.Message)
@@ -115,9 +114,9 @@ func testObservability(w *scope) {
 			if err := saysOf(node, "Tainted")(s); err != nil {
 				return err
 			}
-			// a status may also tell of a taint while it is being written
+			// a status may also mention a taint while it is being written
 			if said := s.Nodes[0].Message; strings.HasPrefix(said, first) || strings.HasSuffix(said, "being written") {
-				return fmt.Errorf("it does not tell of a second taint: %s", said)
+				return fmt.Errorf("the status does not mention a second taint: %s", said)
 			}
 			return nil
 		}).Nodes[0].Message
@@ -134,7 +133,7 @@ func testMetrics(w *scope, controller *install.Controller) {
 	set := w.name + "-set"
 	text := w.scrape(controller)
 	if strings.Contains(text, set) {
-		w.t.Errorf("metrics tell of %s, which is not there yet", set)
+		w.t.Errorf("metrics have %s, which does not exist yet", set)
 	}
 	before := map[string]float64{latencies: value(w.t, text, latencies), writes: value(w.t, text, writes)}
 	nodes := w.createNodes(testbed.Nodes{Count: 3})
@@ -157,7 +156,7 @@ func testMetrics(w *scope, controller *install.Controller) {
 		w.t.Fatal(err)
 	}
 	for _, problem := range problems {
-		if strings.HasPrefix(problem.Metric, "autohealer_") { // the libraries have theirs
+		if strings.HasPrefix(problem.Metric, "autohealer_") { // the libraries have their own metrics
 			w.t.Errorf("promlint: %s: %s", problem.Metric, problem.Text)
 		}
 	}
@@ -185,9 +184,9 @@ func testMetrics(w *scope, controller *install.Controller) {
 	}
 	w.deleteSet("set")
 	w.counts(w.key("set"), 0, 0)
-	w.eventually("the end of what is told of a set", func() error {
+	w.eventually("the metrics of a set to be removed", func() error {
 		if text := w.scrape(controller); strings.Contains(text, `autohealer_conditionset_nodes{conditionset="`+set) {
-			return fmt.Errorf("metrics still tell of %s", set)
+			return fmt.Errorf("metrics still have %s", set)
 		}
 		return nil
 	})
@@ -197,7 +196,7 @@ func testMetrics(w *scope, controller *install.Controller) {
 func (w *scope) scrape(c *install.Controller) string {
 	w.t.Helper()
 	var b bytes.Buffer
-	// One that has just begun serves them in a moment.
+	// A controller that has just started serves them shortly after.
 	w.eventually("the metrics", func() error {
 		request, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, "http://"+c.Metrics+"/metrics", nil)
 		if err != nil {
@@ -215,8 +214,7 @@ func (w *scope) scrape(c *install.Controller) string {
 	return b.String()
 }
 
-// value returns the sample of that name and labels; there is none before the
-// first count.
+// value returns the sample with that name and labels. It is missing before the first count.
 func value(t *testing.T, text, sample string) float64 {
 	t.Helper()
 	for line := range strings.Lines(text) {

@@ -17,18 +17,17 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// Somebody else is at work on the same nodes all the while, in every way that
-// there is. The list of taints is one thing to the API server, whatever the kind
-// of the patch: one that does not name the version of the node it was made from
-// takes ours away, and ours must come back.
+// Another client changes the same nodes throughout, in every possible way. For every kind
+// of patch the API server replaces the whole list of taints. A patch without a
+// resourceVersion removes our taint, and the controller must place it again.
 func testOtherController(w *scope) {
 	const count, kubectl = 100, 6
 	theirs := corev1.Taint{Key: "neighbour.example.com/reserved", Effect: corev1.TaintEffectNoSchedule, Value: "yes"}
 	isTheirs := func(t corev1.Taint) bool { return t.Key == theirs.Key }
 	storm := w.createNodes(testbed.Nodes{Count: count, Labels: map[string]string{"pool": "storm"}})
-	// kubectl writes the list that it read a moment ago. If ours changed in that
-	// moment it puts the old one up again, which is theirs from then on. So these
-	// nodes have a taint of ours that comes and does not change.
+	// kubectl writes the list that it read a moment before. If our taint changed in
+	// between, kubectl restores the old taint, which then belongs to kubectl. So these
+	// nodes have a taint of ours that is placed once and does not change.
 	handled := w.createNodes(testbed.Nodes{Count: kubectl, First: count + 1, Labels: map[string]string{"pool": "kubectl"}})
 	pool := func(name string) func(*v1alpha1.ConditionSetSpec) {
 		return func(s *v1alpha1.ConditionSetSpec) { s.Selector.MatchLabels["pool"] = name }
@@ -48,7 +47,7 @@ func testOtherController(w *scope) {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		return w.api.Patch(ctx, node, client.RawPatch(kind, text))
 	}
-	// by makes a change in one way or another.
+	// by makes a change in one of several ways.
 	by := func(i int, blind []corev1.Taint, change func([]corev1.Taint) []corev1.Taint) func(ctx context.Context, node string) error {
 		ways := []func(ctx context.Context, node string) error{
 			func(ctx context.Context, node string) error {

@@ -16,7 +16,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// rewrite changes a node as somebody would who reads it and writes it back.
+// rewrite changes a node like a client that reads it and writes it back.
 func (w *fixture) rewrite(ctx context.Context, name string, change func(*corev1.Node)) error {
 	for {
 		node := &corev1.Node{}
@@ -35,12 +35,12 @@ func (w *scope) byHand(name string, change func(*corev1.Node)) {
 	w.must(w.rewrite(w.t.Context(), name, change))
 }
 
-func (w *scope) relabel(name, ward string) {
+func (w *scope) relabel(name, subscope string) {
 	w.t.Helper()
-	w.byHand(name, func(n *corev1.Node) { n.Labels[scopeLabel] = ward })
+	w.byHand(name, func(n *corev1.Node) { n.Labels[scopeLabel] = subscope })
 }
 
-// loses takes a condition off a node.
+// loses removes a condition from a node.
 func (w *scope) loses(name, condition string) {
 	w.t.Helper()
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []any{map[string]any{"type": condition, "$patch": "delete"}}}})
@@ -52,7 +52,7 @@ func (w *scope) loses(name, condition string) {
 	w.must(w.api.Status().Patch(w.t.Context(), node, client.RawPatch(types.StrategicMergePatchType, patch)))
 }
 
-// remembers returns why the note on a node does not tell of a clock.
+// remembers returns an error unless the record on a node has a clock.
 func (w *scope) remembers(ctx context.Context, name string) error {
 	node, err := w.get(ctx, name)
 	if err != nil {
@@ -63,7 +63,7 @@ func (w *scope) remembers(ctx context.Context, name string) error {
 		return fmt.Errorf("the note %q: %w", node.Annotations[recordAnnotation], err)
 	}
 	if len(note.Memories) == 0 {
-		return errors.New("it remembers nothing")
+		return errors.New("the record remembers nothing")
 	}
 	return nil
 }
@@ -91,7 +91,8 @@ func testForeign(w *scope) {
 	w.has(w.node(5), ours)
 	w.has(w.node(6), ours)
 	w.has(w.node(7), ours)
-	// One that somebody puts in the place of ours is theirs, and so is one beside it.
+	// A taint that another writer puts in the place of ours is theirs, and so is a taint
+	// next to it.
 	w.byHand(w.node(5), func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{mine} })
 	w.byHand(w.node(6), func(n *corev1.Node) { n.Spec.Taints = append(n.Spec.Taints, weaker) })
 	for number := 1; number <= 7; number++ {
@@ -104,7 +105,7 @@ func testForeign(w *scope) {
 	w.hasNow(w.node(1), ours)
 	w.hasNow(w.node(2), valued.ToString())
 	w.hasNow(w.node(5), ours)
-	for number, taints := range before { // exactly as they were
+	for number, taints := range before { // exactly as before
 		node, err := w.get(w.t.Context(), w.node(number))
 		if err != nil {
 			w.t.Fatal(err)
@@ -114,7 +115,7 @@ func testForeign(w *scope) {
 		}
 	}
 
-	// What somebody puts up where ours has been is theirs as well.
+	// A taint that another writer adds where ours was before is theirs, too.
 	w.byHand(w.node(7), func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{mine} })
 	w.setCondition(w.node(7), "Sick", corev1.ConditionTrue)
 	w.setCondition(w.node(6), "Sick", corev1.ConditionTrue)
@@ -125,8 +126,8 @@ func testForeign(w *scope) {
 	w.hasNow(w.node(7), ours)
 }
 
-// Somebody else's taint serves as long as it is there. When it goes, ours comes, or
-// what there is room for.
+// Another writer's taint replaces ours while it exists. When it is removed, the controller
+// places its own taint, or the fallback.
 func testServedByOthers(w *scope) {
 	theirs := []corev1.Taint{{Key: w.key("set"), Effect: corev1.TaintEffectNoExecute}}
 	w.createNodes(testbed.Nodes{Count: 4})
@@ -147,8 +148,8 @@ func testServedByOthers(w *scope) {
 	w.has(w.node(2), noSchedule(w.key("set")))
 }
 
-// Somebody takes our taint away while its set asks for it. It is put back, and
-// that takes a place like the first time: the ledger must name it.
+// A user removes our taint while its set asks for it. The controller places it again, which
+// needs a slot like the first time: the ledger must name it.
 func testRemovedByHand(w *scope) {
 	w.createNodes(testbed.Nodes{Count: 3})
 	w.createSet("set", evict(intstr.FromInt32(1)))
@@ -157,7 +158,7 @@ func testRemovedByHand(w *scope) {
 	w.byHand(w.node(1), func(n *corev1.Node) { n.Spec.Taints = nil })
 	w.has(w.node(1), noExecute(w.key("set")))
 
-	// Where another waits, it is the other's turn.
+	// If another node waits, that node is next.
 	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
 	w.has(w.node(2), noSchedule(w.key("set")))
 	w.byHand(w.node(1), func(n *corev1.Node) { n.Spec.Taints = nil })
@@ -179,7 +180,7 @@ func testCorruptRecord(w *scope) {
 	w.has(w.node(2), noSchedule(w.key("second")))
 	w.has(w.node(1), noSchedule(w.key("set")), noSchedule(w.key("second")))
 
-	// Whoever clears up after it is heard.
+	// The controller notices when a user cleans up the record.
 	w.byHand(w.node(1), func(n *corev1.Node) {
 		delete(n.Annotations, recordAnnotation)
 		n.Spec.Taints = nil

@@ -9,41 +9,40 @@ import (
 	"github.com/resourcestack/autohealer/internal/faultproxy"
 )
 
-// proxy carries a controller's requests to the API server, and can keep some of them
-// back.
+// proxy forwards a controller's requests to the API server, and can hold some of them.
 type proxy struct{ *faultproxy.Proxy }
 
-// heldRequest is a request that is kept.
+// heldRequest is a held request.
 type heldRequest = faultproxy.Request
 
-// newProxy opens a post office. It closes with the test.
+// newProxy starts a proxy until the end of the test.
 func (w *scope) newProxy(name string) proxy {
 	w.t.Helper()
 	return proxy{faultproxy.Start(w.t, w.Cluster, name)}
 }
 
-// hold keeps the next letters that match, as many as limit says; 0 means all until the
-// box is emptied.
+// hold holds the next matching requests up to the limit; 0 means all until the result is
+// emptied.
 func (o proxy) hold(match func(*heldRequest) bool, limit int) heldRequests {
 	return heldRequests{o.Hold(match, limit)}
 }
 
-// heldRequests is where letters are kept.
+// heldRequests are the held requests of one kind.
 type heldRequests struct{ *faultproxy.Held }
 
-// wait waits until n letters are in the box, and returns them.
+// wait waits until n requests are held, and returns them.
 func (b heldRequests) wait(w *scope, n int) []*heldRequest {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(w.t.Context(), maxWait)
 	defer cancel()
-	letters, err := b.Await(ctx, n)
+	requests, err := b.Await(ctx, n)
 	if err != nil {
 		w.t.Fatalf("%v\n%s", err, w.logTail())
 	}
-	return letters[:n]
+	return requests[:n]
 }
 
-// target returns whom a letter about a node is about.
+// target returns the node that a request is about.
 func target(l *heldRequest) string { return strings.TrimPrefix(l.Path, "/api/v1/nodes/") }
 
 // The kinds of writes that a controller makes.
@@ -56,19 +55,19 @@ var (
 	createsLedger = about(http.MethodPost, "configmaps")
 	updatesLedger = about(http.MethodPut, "configmaps")
 	changesNode   = about(http.MethodPatch, "nodes")
-	tellsStatus   = about(http.MethodPatch, "conditionsets")
-	tellsEvent    = about(http.MethodPost, "events")
+	writesStatus  = about(http.MethodPatch, "conditionsets")
+	writesEvent   = about(http.MethodPost, "events")
 	claimsLease   = about(http.MethodPost, "leases")
 	renewsLease   = about(http.MethodPut, "leases")
 )
 
-// names says that a page of the ledger names somebody.
+// names reports whether a ledger write names a node.
 func names(l *heldRequest) bool {
 	return updatesLedger(l) && bytes.Contains(bytes.ReplaceAll(l.Body, []byte(`\`), nil), []byte(`"grants":[{`))
 }
 
-// placesNoExecute and the others tell what a patch makes of the taints of a node
-// that has none from others.
+// placesNoExecute and the others report what a patch does to the taints of a node without
+// other writers' taints.
 func placesNoExecute(l *heldRequest) bool {
 	return changesNode(l) && bytes.Contains(l.Body, []byte(`"effect":"NoExecute"`))
 }
@@ -81,7 +80,7 @@ func removesTaint(l *heldRequest) bool {
 	return changesNode(l) && bytes.Contains(l.Body, []byte(`"taints":null`))
 }
 
-// fences says that a patch does nothing but give the node a new version.
+// fences reports whether a patch only gives the node a new version.
 func fences(l *heldRequest) bool {
 	return changesNode(l) && bytes.Contains(l.Body, []byte(`\"fence\":`))
 }

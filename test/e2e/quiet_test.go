@@ -17,8 +17,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// TestQuietHealthChecks plays one part after the other: what goes on in one ward has
-// the controller look at all health checks, and hides whom it forgets.
+// TestQuietHealthChecks runs its parts in sequence. Activity in another scope would make
+// the controller look at all health checks, and would hide a missing wakeup.
 func TestQuietHealthChecks(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t, withManager)
@@ -31,17 +31,17 @@ func TestQuietHealthChecks(t *testing.T) {
 	}
 	controller := w.scope(t, "all").start(install.Options{Through: proxy, Args: []string{alone}})
 	for _, part := range []struct {
-		name, ward string
-		test       func(*scope)
+		name, subscope string
+		test           func(*scope)
 	}{
-		{"a storm ends although nothing else happens", "storm", testStormCooldown},
-		{"the other controller comes and goes", "peer", testDeferring},
-		{"the end of a remediation is not answered", "ends", func(w *scope) { testUnansweredEnd(w, proxy, controller) }},
+		{"a storm ends without another event", "storm", testStormCooldown},
+		{"medik8s' own controller starts and stops", "peer", testDeferring},
+		{"the response to a deletion is lost", "ends", func(w *scope) { testUnansweredEnd(w, proxy, controller) }},
 	} {
 		t.Run(part.name, func(t *testing.T) {
-			ward := w.scope(t, part.ward)
-			part.test(ward)
-			ward.deleteCheck()
+			subscope := w.scope(t, part.subscope)
+			part.test(subscope)
+			subscope.deleteCheck()
 		})
 	}
 }
@@ -63,7 +63,7 @@ func testDeferring(w *scope) {
 	w.hasCheckStatus("check", condition(remediationv1alpha1.StandingBack, metav1.ConditionTrue, "operator-1 holds Lease default/e1f13584.medik8s.io"))
 	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
 	w.setCondition(nodes[1], "Sick", corev1.ConditionTrue)
-	w.createSet("set") // of which the other one knows nothing
+	w.createSet("set") // which medik8s does not know
 	w.hasStatus("set", func(s v1alpha1.ConditionSetStatus) error {
 		if s.Selected != 4 || s.Matched != 1 {
 			return fmt.Errorf("%d selected, %d matched", s.Selected, s.Matched)
@@ -78,19 +78,19 @@ func testDeferring(w *scope) {
 	w.tries(nodes[0])
 	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseRemediating), counted(4, 3, 1), row(nodes[1], "Treating"), func(s remediationv1alpha1.NodeHealthCheckStatus) error {
 		if meta.FindStatusCondition(s.Conditions, remediationv1alpha1.StandingBack) != nil {
-			return errors.New("it says that it stands back")
+			return errors.New("the status says that the controller defers")
 		}
 		return nil
 	})
 	if now := w.tries(nodes[1], "quick"); now.GetUID() == object.GetUID() {
-		w.t.Error("the remediation of one node is now that of another")
+		w.t.Error("the remediation changed")
 	}
 	w.deleteSet("set")
 }
 
-// testUnansweredEnd has the answer to every deletion of a remediation be lost, so that
-// the watch tells first that it is gone. It was ended here all the same, and the next
-// one is not put off as it is where somebody else deletes them.
+// testUnansweredEnd loses the response to every deletion of a remediation, so that the
+// watch reports the deletion first. The controller must still know that it deleted the
+// object itself, and must not delay the next one as after a deletion by another client.
 func testUnansweredEnd(w *scope, proxy *testbed.Proxy, controller *install.Controller) {
 	cut := proxy.Inject(testbed.On("delete", "exampleremediations"), testbed.CutResponse(), 0)
 	defer cut.Lift()
@@ -105,10 +105,10 @@ func testUnansweredEnd(w *scope, proxy *testbed.Proxy, controller *install.Contr
 		w.tries(node)
 		w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseEnabled), counted(4, 4, 0))
 	}
-	if cut.Struck() < rounds {
-		w.t.Errorf("%d answers were lost: the test has shown nothing", cut.Struck())
+	if cut.Hits() < rounds {
+		w.t.Errorf("%d responses were lost: the test proves nothing", cut.Hits())
 	}
 	if lost := value(w.t, w.scrape(controller), `autohealer_remediations_total{nodehealthcheck="`+check.Name+`",outcome="lost"}`); lost != 0 {
-		w.t.Errorf("%v remediations are called lost, which were ended here", lost)
+		w.t.Errorf("%v remediations are counted as lost, but the controller deleted them", lost)
 	}
 }

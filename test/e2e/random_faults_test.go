@@ -13,7 +13,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// everyNth matches every n-th of the requests that match, beginning with the k-th.
+// everyNth matches every n-th of the matching requests, beginning with the k-th.
 func everyNth(k, n int64, match func(testbed.Request) bool) func(testbed.Request) bool {
 	var seen atomic.Int64
 	return func(r testbed.Request) bool { return match(r) && (seen.Add(1)-1)%n == k }
@@ -41,7 +41,7 @@ func testRandomFaults(w *scope) {
 			rules = append(rules, proxy.Inject(everyNth(int64(i), storm.among, storm.match), fault, 0))
 		}
 	}
-	nodes := w.createNodes(sickFromBirth(count))
+	nodes := w.createNodes(unhealthyFromStart(count))
 	w.createSet("set", evict(almostHalf))
 	w.start(install.Options{Through: proxy, Args: []string{alone}})
 	for _, many := range []int{10, 40, 80} {
@@ -53,7 +53,7 @@ func testRandomFaults(w *scope) {
 		})
 		w.eventually("watches to be dropped", func() error {
 			if proxy.DropWatches() == 0 {
-				return errors.New("there are none")
+				return errors.New("there are no watches")
 			}
 			return nil
 		})
@@ -62,14 +62,14 @@ func testRandomFaults(w *scope) {
 	w.recover(nodes[:count/2])
 	w.counts(w.key("set"), 98, 2)
 	for i, rule := range rules {
-		if rule.Struck() == 0 {
-			w.t.Errorf("fault %d has struck nothing", i)
+		if rule.Hits() == 0 {
+			w.t.Errorf("fault %d has hit no request", i)
 		}
 	}
 	w.judge(history.Config{AnyTurn: true}, history.Counts{Evictions: 98, Fallbacks: 102, Removals: 98})
 }
 
-// answers says that a probe of a controller succeeds.
+// answers checks that a probe of a controller succeeds.
 func (w *scope) answers(c *install.Controller, probe string) {
 	w.t.Helper()
 	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, "http://"+c.Probes+probe, nil)
@@ -92,12 +92,12 @@ func testOutage(w *scope) {
 	later := func(than int64) func(testbed.Request) bool {
 		return func(r testbed.Request) bool { return testbed.On("patch", "nodes")(r) && seen.Add(1) > than }
 	}
-	w.createNodes(sickFromBirth(count))
+	w.createNodes(unhealthyFromStart(count))
 	w.createSet("set", evict(almostHalf))
 	held := proxy.Inject(later(40), testbed.Hold(), 0)
 	controller := w.start(install.Options{Through: proxy, Args: []string{alone}})
 	for _, down := range []func() error{w.APIServer.Kill, func() error { return w.APIServer.Stop(w.t.Context()) }} {
-		ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+		ctx, cancel := context.WithTimeout(w.t.Context(), maxWait)
 		defer cancel()
 		w.must(held.Wait(ctx, 10))
 		w.must(down())

@@ -22,7 +22,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// count counts the letters that match, and keeps none of them.
+// count counts the matching requests, and holds none of them.
 func (o proxy) count(match func(*heldRequest) bool) *atomic.Int64 {
 	var seen atomic.Int64
 	o.hold(func(l *heldRequest) bool {
@@ -34,9 +34,9 @@ func (o proxy) count(match func(*heldRequest) bool) *atomic.Int64 {
 	return &seen
 }
 
-// patiently says that a refused write was tried at once and then seldom: NoExecute
-// and what falls back from it, for every node, and again every few seconds at most.
-func (w *scope) patiently(tries *atomic.Int64, nodes int, since time.Time) {
+// retriesRarely checks that a refused write was tried at once and then rarely: NoExecute and
+// its fallback, for every node, and again every few seconds at most.
+func (w *scope) retriesRarely(tries *atomic.Int64, nodes int, since time.Time) {
 	w.t.Helper()
 	const seldom = 2 * time.Second
 	limit := 2 * nodes * (1 + int(time.Since(since)/seldom))
@@ -45,22 +45,22 @@ func (w *scope) patiently(tries *atomic.Int64, nodes int, since time.Time) {
 	}
 }
 
-// reportsRefusal waits for word of a refused write on the node and on the set. It is
-// to be told once.
+// reportsRefusal waits until an Event and the status report a refused write. There must be
+// one Event.
 func (w *scope) reportsRefusal(node string, parts ...string) {
 	w.t.Helper()
 	w.tellsOf(node, "Trouble", parts...)
 	w.tellsOf(w.name+"-set", "Trouble", append(parts, node)...)
 	events, err := w.events(w.t.Context(), node, "Trouble")
 	w.must(err)
-	told := 0
+	reported := 0
 	for _, e := range events {
 		if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(e.Note, part) }) {
-			told++
+			reported++
 		}
 	}
-	if told != 1 {
-		w.t.Errorf("%d Events about %s say %q, want 1", told, node, parts)
+	if reported != 1 {
+		w.t.Errorf("%d Events about %s say %q, want 1", reported, node, parts)
 	}
 }
 
@@ -69,8 +69,8 @@ func (w *scope) refusals(c *install.Controller) float64 {
 	return value(w.t, w.scrape(c), `autohealer_writes_total{outcome="refused",resource="nodes"}`)
 }
 
-// withdrawPatch takes the right to patch nodes from the controllers, until they get
-// it back.
+// withdrawPatch withdraws the controllers' right to patch nodes, and returns a function
+// that restores it.
 func (w *scope) withdrawPatch() (giveBack func()) {
 	w.t.Helper()
 	role := &rbacv1.ClusterRole{}
@@ -78,7 +78,8 @@ func (w *scope) withdrawPatch() (giveBack func()) {
 	return w.withdraw(role, &role.Rules, authorizationv1.ResourceAttributes{Verb: "patch", Resource: "nodes"})
 }
 
-// withdraw takes a right out of the rules of a role, until it is given back.
+// withdraw removes a right from the rules of a role, and returns a function that restores
+// it.
 func (w *scope) withdraw(role client.Object, rules *[]rbacv1.PolicyRule, right authorizationv1.ResourceAttributes) (giveBack func()) {
 	w.t.Helper()
 	before := *rules
@@ -117,24 +118,24 @@ func testForbidden(w *scope) {
 	w.hasStatus("set", isAccepted(metav1.ConditionTrue, "Followed"))
 	giveBack := w.withdrawPatch()
 	tries, pages, since := p.count(changesNode), p.count(updatesLedger), time.Now()
-	w.fallSick(nodes)
+	w.makeUnhealthy(nodes)
 	for _, node := range nodes {
 		w.reportsRefusal(node, "could not be placed", "forbidden")
 	}
 	w.hasStatus("set", saysOf(nodes[0], "FellBack", "not written yet", "forbidden"))
 	if got := w.refusals(controller); got < count || got > float64(tries.Load()) {
-		w.t.Errorf("%v writes are counted as refused, of %d", got, tries.Load())
+		w.t.Errorf("%v of %d writes are counted as refused", got, tries.Load())
 	}
-	w.patiently(tries, count, since)
+	w.retriesRarely(tries, count, since)
 	giveBack()
 	w.counts(w.key("set"), 1, count-1)
-	w.patiently(tries, count, since)
-	w.patiently(pages, count, since)
+	w.retriesRarely(tries, count, since)
+	w.retriesRarely(pages, count, since)
 	w.judge(history.Config{AnyTurn: true}, history.Counts{Evictions: 1, Fallbacks: count - 1})
 }
 
-// refuse has the API server refuse to change the taints of a node in a way, for a
-// reason, until it is allowed.
+// refuse has the API server refuse a change to the taints of a node, with a reason, until
+// the returned function is called.
 func (w *scope) refuse(node, rule string, reason metav1.StatusReason) (allow func()) {
 	w.t.Helper()
 	const old, now = "(has(oldObject.spec.taints) ? oldObject.spec.taints : [])", "(has(object.spec.taints) ? object.spec.taints : [])"
@@ -154,7 +155,7 @@ func (w *scope) refuse(node, rule string, reason metav1.StatusReason) (allow fun
 	binding := &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: meta, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
 		PolicyName: meta.Name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
 	}}
-	// attempt tries what is to be refused, and changes nothing.
+	// attempt tries the refused change in dry run.
 	attempt := func() error {
 		found, err := w.get(w.t.Context(), node)
 		if err != nil {
@@ -165,7 +166,7 @@ func (w *scope) refuse(node, rule string, reason metav1.StatusReason) (allow fun
 	}
 	w.must(w.api.Create(w.t.Context(), policy))
 	w.must(w.api.Create(w.t.Context(), binding))
-	w.eventually("a policy to be followed", func() error {
+	w.eventually("the admission policy to be in force", func() error {
 		if err := attempt(); apierrors.ReasonForError(err) != reason {
 			return fmt.Errorf("the answer is %w", errors.Join(err, errors.New("not a refusal")))
 		}
@@ -175,7 +176,7 @@ func (w *scope) refuse(node, rule string, reason metav1.StatusReason) (allow fun
 		w.t.Helper()
 		w.must(w.api.Delete(w.t.Context(), binding))
 		w.must(w.api.Delete(w.t.Context(), policy))
-		w.eventually("a policy to be gone", attempt)
+		w.eventually("the admission policy to be removed", attempt)
 	}
 }
 
@@ -184,8 +185,7 @@ const (
 	noChange   = "NEW == OLD"
 )
 
-// What is refused is NoExecute alone: NoSchedule comes in its place, and the
-// place under the bound goes to the next.
+// Only NoExecute is refused: NoSchedule replaces it, and the slot goes to the next node.
 func testRefusedEviction(w *scope) {
 	p := w.newProxy(w.name)
 	w.createNodes(testbed.Nodes{Count: 3})
@@ -203,7 +203,7 @@ func testRefusedEviction(w *scope) {
 	log, err := controller.Log()
 	w.must(err)
 	if strings.Contains(log, "trouble is over") {
-		w.t.Errorf("NoSchedule in its place is taken for the end of the trouble:\n%s", log)
+		w.t.Errorf("the fallback NoSchedule is reported as success:\n%s", log)
 	}
 	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
 	w.has(w.node(2), noExecute(w.key("set")))
@@ -211,11 +211,11 @@ func testRefusedEviction(w *scope) {
 	w.has(w.node(2))
 	allow()
 	w.has(w.node(1), noExecute(w.key("set")))
-	w.patiently(tries, 1, since)
+	w.retriesRarely(tries, 1, since)
 	w.judge(history.Config{AnyTurn: true}, history.Counts{Evictions: 2, Fallbacks: 1})
 }
 
-// Nothing at all may be changed on a node: neither does a taint come nor go.
+// The node cannot be changed at all: no taint is added or removed.
 func testFrozen(w *scope) {
 	p := w.newProxy(w.name)
 	w.createNodes(testbed.Nodes{Count: 3})
@@ -237,6 +237,6 @@ func testFrozen(w *scope) {
 	w.reportsRefusal(w.node(1), noSchedule(w.key("set"))+" could not be removed", "hands off "+w.node(1))
 	thaw()
 	w.has(w.node(1))
-	w.patiently(tries, 1, since)
+	w.retriesRarely(tries, 1, since)
 	w.judge(history.Config{AnyTurn: true}, history.Counts{Evictions: 1, Fallbacks: 1, Removals: 1})
 }

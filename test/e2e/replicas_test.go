@@ -16,8 +16,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// expireLease lets the next replica take over from a leader that the test has killed or
-// paused.
+// expireLease lets the next replica take over from a leader that the test killed or paused.
 func (w *scope) expireLease() {
 	w.t.Helper()
 	w.must(install.ExpireLease(w.t.Context(), w.Cluster))
@@ -26,10 +25,10 @@ func (w *scope) expireLease() {
 func testLeaderKilled(w *scope) {
 	const count = 100
 	p := w.newProxy(w.name)
-	w.createNodes(sickFromBirth(count))
+	w.createNodes(unhealthyFromStart(count))
 	w.createSet("set", evict(almostHalf))
 	passed := 0
-	box := p.hold(func(l *heldRequest) bool { // in the middle of things; a box asks one at a time
+	holding := p.hold(func(l *heldRequest) bool { // during the storm; matching runs one request at a time
 		if changesNode(l) {
 			passed++
 		}
@@ -37,31 +36,30 @@ func testLeaderKilled(w *scope) {
 	}, 0)
 	w.releaseLeadership()
 	leader := w.start(install.Options{Args: p.Args(install.Elected()...)})
-	kept := box.wait(w, 10)
+	kept := holding.wait(w, 10)
 	w.start(install.Options{Args: install.Elected()})
 	w.deliver(kept[:5], 0)
 	w.kill(leader)
 	w.expireLease()
-	box.Close()
+	holding.Close()
 	w.counts(w.key("set"), 49, 51)
 	w.deliver(kept[5:], http.StatusConflict)
 	w.judge(history.Config{AnyTurn: true}, history.Counts{Evictions: 49, Fallbacks: 51})
 }
 
-// testLeaderPaused takes the lead away from one who does not notice. When it
-// wakes up it goes on with what it had been granted, although the set has been
-// edited and wants other nodes now. The new leader must not have given their
-// places away.
+// testLeaderPaused lets another replica become leader while the old leader is paused. When
+// the old leader resumes, it continues with its granted slots, although the edited set
+// matches other nodes now. The new leader must not have reused those slots.
 func testLeaderPaused(w *scope) {
 	const most = 40
 	first, second := w.newProxy(w.name+"-1"), w.newProxy(w.name+"-2")
-	w.createNodes(sickFromBirth(60))
+	w.createNodes(unhealthyFromStart(60))
 	w.createNodes(testbed.Nodes{Count: 60, First: 61, Conditions: []corev1.NodeCondition{{Type: "Worse", Status: corev1.ConditionTrue}}})
 	w.createSet("set", evict(intstr.FromInt32(most)))
-	box := first.hold(placesNoExecute, 0)
+	holding := first.hold(placesNoExecute, 0)
 	w.releaseLeadership()
 	leader := w.start(install.Options{Args: first.Args(install.Elected()...)})
-	kept := box.wait(w, 20)
+	kept := holding.wait(w, 20)
 	w.must(leader.Pause())
 	w.expireLease()
 	w.editSet("set", on("Worse"))
@@ -69,17 +67,17 @@ func testLeaderPaused(w *scope) {
 	w.start(install.Options{Args: second.Args(install.Elected()...)})
 	slow.wait(w, 10)
 
-	// Some of what the old leader has sent arrives while the new one is about to
-	// make sure that it cannot. Then the old one wakes up.
+	// Some writes of the old leader arrive while the new leader is fencing the nodes. Then
+	// the old leader resumes.
 	w.deliver(kept[:5], http.StatusOK)
-	box.Release()
+	holding.Release()
 	leader.Expect()
 	w.must(leader.Resume())
 	w.waitForExit(leader)
 	slow.Release()
 	w.counts(w.key("set"), most, 60-most)
 	w.deliver(kept[5:], http.StatusConflict)
-	w.judge(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Evictions: most + 5, Fences: 2})
+	w.judge(history.Config{AnyTurn: true, Lag: maxWait}, history.Counts{Evictions: most + 5, Fences: 2})
 }
 
 func testDeposed(w *scope) {
@@ -87,7 +85,7 @@ func testDeposed(w *scope) {
 	nodes := w.createNodes(testbed.Nodes{Count: count})
 	w.createSet("set", evict(almostHalf))
 	first := w.start(install.Options{Args: []string{alone}})
-	w.fallSick(nodes[:30])
+	w.makeUnhealthy(nodes[:30])
 	w.counts(w.key("set"), 30, 0)
 	holder := w.holder()
 	first.Expect()
@@ -98,7 +96,7 @@ func testDeposed(w *scope) {
 		}
 		return nil
 	})
-	w.fallSick(nodes[30:])
+	w.makeUnhealthy(nodes[30:])
 	w.counts(w.key("set"), 49, 51)
 	w.waitForExit(first)
 	w.recover(nodes[:10])
@@ -106,8 +104,9 @@ func testDeposed(w *scope) {
 	w.judge(history.Config{AnyTurn: true}, history.Counts{Evictions: 59, Fallbacks: 51, Removals: 10})
 }
 
-// releaseLeadership clears away what a leader has left who is dead and has nothing on its
-// way: the next one waits for no lease, and makes the ledger itself.
+// releaseLeadership removes the leader's lease and the ledger after a leader with nothing
+// in flight was killed. The next controller does not wait for the lease, and creates the
+// ledger.
 func (w *scope) releaseLeadership() {
 	w.t.Helper()
 	for _, left := range []client.Object{
@@ -118,7 +117,7 @@ func (w *scope) releaseLeadership() {
 	}
 }
 
-// holder returns whom the ledger belongs to.
+// holder returns the holder of the ledger.
 func (w *scope) holder() string {
 	w.t.Helper()
 	var ledger corev1.ConfigMap

@@ -18,11 +18,11 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// TestService asks the webhook through its Service, with the manifests as they are
-// and no name but that of the Service: the API server resolves it by itself, from
-// an EndpointSlice with an address of this machine in place of a pod's.
+// TestService calls the webhook through its Service, with unchanged manifests. The API
+// server resolves the Service by itself, from an EndpointSlice with an address of this
+// machine in place of a pod's.
 func TestService(t *testing.T) {
-	t.Parallel() // much of it is waiting
+	t.Parallel() // the test mostly waits
 	w := newFixture(t, func(cfg *testbed.Config) {
 		cfg.Flags.APIServer = append(cfg.Flags.APIServer, "--enable-aggregator-routing=true")
 	}).scope(t, "service")
@@ -44,24 +44,24 @@ func TestService(t *testing.T) {
 	}
 	d := w.warningClient()
 	trap, good := w.policy("trap", when("OutOfDisk=False")), w.policy("good")
-	nobody := func() error {
+	unreachable := func() error {
 		err := d.api.Create(t.Context(), good.DeepCopy(), client.DryRunAll)
 		if err == nil || !strings.Contains(err.Error(), "no endpoints available") {
-			return errors.Join(errors.New("somebody answers"), err)
+			return errors.Join(errors.New("the webhook answers"), err)
 		}
 		return nil
 	}
-	w.must(nobody())
+	w.must(unreachable())
 
 	slice := w.endpoints(port)
 	w.must(w.api.Create(t.Context(), slice))
-	w.eventually("the webhook answering through its Service", func() error {
+	w.eventually("the webhook to answer through its Service", func() error {
 		return refused(d.api.Create(t.Context(), trap.DeepCopy(), client.DryRunAll), "10 of 10 selected nodes", "evict the pods of 4")
 	})
 	w.must(d.api.Create(t.Context(), good.DeepCopy()))
 	w.hasStatus("good", isAccepted(metav1.ConditionTrue, "Followed"))
 
-	// Through the Service too, the certificate can be replaced and nobody is refused.
+	// Replacing the certificate refuses no request through the Service, either.
 	w.replaceCertificate([]*install.Controller{controller}, nil)
 	for range 5 {
 		w.reconnect()
@@ -71,9 +71,9 @@ func TestService(t *testing.T) {
 	}
 
 	w.must(w.api.Delete(t.Context(), slice))
-	w.eventually("nobody being there", func() error {
-		w.reconnect() // a connection that stands needs no endpoints
-		return nobody()
+	w.eventually("the Service to have no endpoints", func() error {
+		w.reconnect() // an open connection needs no endpoints
+		return unreachable()
 	})
 	w.must(d.api.Delete(t.Context(), good.DeepCopy()))
 }
@@ -90,8 +90,8 @@ func (w *scope) anyPort() int {
 	return port
 }
 
-// endpoints tells where the webhook's Service is: at this machine, by an address
-// that is not loopback, which endpoints may not have.
+// endpoints returns the endpoints of the webhook's Service: an address of this machine that
+// is not loopback, because endpoints may not be loopback addresses.
 func (w *scope) endpoints(port int) *discoveryv1.EndpointSlice {
 	w.t.Helper()
 	addresses, err := net.InterfaceAddrs()

@@ -22,21 +22,21 @@ import (
 )
 
 const (
-	// agentManager is the name that agents apply conditions under.
+	// agentManager is the field manager of the agents.
 	agentManager = "autohealer-agent"
-	// leaseLasts is how long the Leases of a test last: long enough for one that is
-	// renewed ten times as often not to end on two busy cores.
+	// leaseLasts is the duration of the Leases in these tests. Agents renew ten times as
+	// often, so the Lease does not expire on two busy cores.
 	leaseLasts = 5 * time.Second
 )
 
-// agent is one that a test plays: it says what it is told to, and renews its Lease.
+// agent is a simulated agent: it reports conditions, and renews its Lease.
 type agent struct {
 	w    *scope
 	node string
 	stop func()
 }
 
-// agentOn begins to renew the Lease of a node's agent.
+// agentOn starts to renew the Lease of a node's agent.
 func (w *scope) agentOn(node string) *agent {
 	w.t.Helper()
 	a := &agent{w: w, node: node}
@@ -57,7 +57,7 @@ func (w *scope) agentOn(node string) *agent {
 	renewing.Go(func() {
 		for ctx.Err() == nil {
 			patch := fmt.Sprintf(`{"spec":{"renewTime":%q}}`, time.Now().UTC().Format(metav1.RFC3339Micro))
-			_ = w.api.Patch(ctx, lease.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(patch))) // in an outage it cannot
+			_ = w.api.Patch(ctx, lease.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(patch))) // it fails in an outage
 			select {
 			case <-time.After(leaseLasts / 10):
 			case <-ctx.Done():
@@ -70,12 +70,12 @@ func (w *scope) agentOn(node string) *agent {
 	return a
 }
 
-// says applies the agent's rows, without force.
+// says applies the agent's conditions, without force.
 func (a *agent) says(rows map[string]corev1.ConditionStatus) {
 	a.w.t.Helper()
 	var conditions []map[string]any
 	for kind, status := range rows {
-		conditions = append(conditions, map[string]any{"type": kind, "status": status, "reason": "TestSaysSo", "message": "so it is", "lastTransitionTime": metav1.Now()})
+		conditions = append(conditions, map[string]any{"type": kind, "status": status, "reason": "TestSaysSo", "message": "set by the agent", "lastTransitionTime": metav1.Now()})
 	}
 	body, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Node", "status": map[string]any{"conditions": conditions}})
 	a.w.must(err)
@@ -83,7 +83,7 @@ func (a *agent) says(rows map[string]corev1.ConditionStatus) {
 	a.w.must(a.w.api.Status().Patch(a.w.t.Context(), node, client.RawPatch(types.ApplyPatchType, body), client.FieldOwner(agentManager)))
 }
 
-// is says why a row of a node is not so.
+// is returns an error unless a condition of a node has this status and reason.
 func (w *scope) is(node, kind string, status corev1.ConditionStatus, reason string) error {
 	found, err := w.get(w.t.Context(), node)
 	if err != nil {
@@ -107,7 +107,7 @@ func (w *scope) isSilent(node string, kinds ...string) {
 	}
 }
 
-// ours returns what the controller has written to a node.
+// ours returns the controller's writes to a node.
 func (w *scope) ours(node string) (changes []testbed.Change) {
 	w.t.Helper()
 	for _, c := range w.recording() {
@@ -118,17 +118,17 @@ func (w *scope) ours(node string) (changes []testbed.Change) {
 	return changes
 }
 
-// TestSilentAgents plays agents, under the rights and with the controller's program as
-// users have them.
+// TestSilentAgents simulates agents with their real rights, against the controller's own
+// binary.
 func TestSilentAgents(t *testing.T) {
 	t.Parallel()
 	world := newFixture(t)
 	w := world.scope(t, "mute")
 	nodes := w.createNodes(testbed.Nodes{Count: 5})
-	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse) // which is not the agent's
+	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse) // not a condition of the agent
 	first := w.start(install.Options{Args: install.Elected()})
 	healthy := map[string]corev1.ConditionStatus{"KernelDeadlock": corev1.ConditionFalse, "Disk": corev1.ConditionTrue}
-	all := w // whose agents outlive a part
+	all := w // its agents outlive a part
 	agents := make([]*agent, 4)
 	for i := range agents {
 		agents[i] = w.agentOn(nodes[i])
@@ -136,7 +136,7 @@ func TestSilentAgents(t *testing.T) {
 	}
 	w.metric(first, `autohealer_agents{state="heard"} 4`)
 
-	w.run("one that stops is called silent, in one write, and returns", func(w *scope) {
+	w.run("an agent that stops is marked silent in one write, and returns", func(w *scope) {
 		agents[0].stop()
 		w.isSilent(nodes[0], "KernelDeadlock", "Disk")
 		w.metric(first, `autohealer_agents{state="silent"} 1`)
@@ -147,32 +147,32 @@ func TestSilentAgents(t *testing.T) {
 		}
 		w.tells(nodes[0], "AgentSilent", "Disk, KernelDeadlock")
 		agents[0] = all.agentOn(nodes[0])
-		agents[0].says(healthy) // for which it needs no force
+		agents[0].says(healthy) // needs no force
 		w.must(w.is(nodes[0], "Disk", corev1.ConditionTrue, "TestSaysSo"))
 		w.tells(nodes[0], "AgentHeard", "renews Lease")
 		w.metric(first, `autohealer_agents{state="heard"} 4`)
 	})
-	w.run("one that lives and cannot renew is called silent once", func(w *scope) {
+	w.run("an agent that runs but cannot renew is marked silent once", func(w *scope) {
 		agents[1].stop()
 		w.isSilent(nodes[1], "KernelDeadlock", "Disk")
 		w.tells(nodes[1], "AgentSilent", "by pod-1. Look for its pod (kubectl get pods -A --field-selector spec.nodeName="+nodes[1]+")")
 		agents[1].says(healthy)
 		w.tells(nodes[1], "AgentHeard", "does not renew Lease")
 		w.metric(first, `autohealer_agents{state="heard"} 4`)
-		time.Sleep(2 * leaseLasts) //nolint:forbidigo // in which it could be called silent again
+		time.Sleep(2 * leaseLasts) //nolint:forbidigo // enough time to be marked silent again
 		w.must(w.is(nodes[1], "Disk", corev1.ConditionTrue, "TestSaysSo"))
 		if made := w.ours(nodes[1]); len(made) != 1 {
 			w.t.Errorf("it took %d writes", len(made))
 		}
 		agents[1] = all.agentOn(nodes[1])
 	})
-	w.run("a node that goes takes its agent along", func(w *scope) {
+	w.run("a deleted node has no agent", func(w *scope) {
 		agents[3].stop()
 		w.must(w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodes[3]}}))
 		w.must(w.api.Delete(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: "autohealer-agent-" + nodes[3]}}))
 		w.metric(first, `autohealer_agents{state="heard"} 3`)
 	})
-	w.run("who takes over hears for itself", func(w *scope) {
+	w.run("a new leader observes the Leases itself", func(w *scope) {
 		second := w.start(install.Options{Args: install.Elected()})
 		agents[1].stop()
 		w.kill(first)
@@ -184,7 +184,7 @@ func TestSilentAgents(t *testing.T) {
 		agents[1] = all.agentOn(nodes[1])
 		agents[1].says(healthy)
 	})
-	w.run("an outage makes nobody silent", func(w *scope) {
+	w.run("an outage marks no agent silent", func(w *scope) {
 		controller := w.start(install.Options{Args: []string{alone}})
 		w.metric(controller, `autohealer_agents{state="heard"} 3`)
 		before := len(w.ours(nodes[0])) + len(w.ours(nodes[1])) + len(w.ours(nodes[2]))
@@ -195,17 +195,17 @@ func TestSilentAgents(t *testing.T) {
 		}
 		for outage := range 2 {
 			w.must(w.APIServer.Kill())
-			time.Sleep(3 * leaseLasts) //nolint:forbidigo // in which nobody can renew, and nothing else happens
+			time.Sleep(3 * leaseLasts) //nolint:forbidigo // no agent can renew, and nothing else happens
 			w.restart(w.APIServer)
-			w.eventually("the agents to be heard", func() error {
+			w.eventually("the Leases to be observed", func() error {
 				if said("agents can be heard") != outage+1 {
-					return errors.New("they cannot be")
+					return errors.New("they are not observed")
 				}
 				return nil
 			})
 		}
 		agents[2].stop()
-		w.isSilent(nodes[2], "KernelDeadlock", "Disk") // but who is so afterwards
+		w.isSilent(nodes[2], "KernelDeadlock", "Disk") // except an agent that is silent afterwards
 		if after := len(w.ours(nodes[0])) + len(w.ours(nodes[1])) + len(w.ours(nodes[2])); after != before+1 {
 			w.t.Errorf("%d writes, want one\n%s", after-before, w.logTail())
 		}
@@ -215,9 +215,10 @@ func TestSilentAgents(t *testing.T) {
 		if made := w.ours(nodes[4]); len(made) > 0 {
 			w.t.Errorf("a node without an agent was written to: %v", made)
 		}
-		// One that has just been restarted may say for a moment that there is no such role.
+		// An API server that has just restarted may report for a moment that the role does
+		// not exist.
 		if n := said("agents cannot be heard, so none is called silent until"); n != 2 {
-			w.t.Errorf("two outages were told of %d times", n)
+			w.t.Errorf("two outages were logged %d times", n)
 		}
 	})
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// TestLastLook has a node recover while its lock is on the way: it must not be
+// TestLastLook has a node recover while its lock is in flight. The node must not be
 // remediated, and must be unlocked again.
 func TestLastLook(t *testing.T) {
 	t.Parallel()
@@ -37,10 +37,10 @@ func TestLastLook(t *testing.T) {
 	slow.Lift()
 	w.must(unlocked.Wait(t.Context(), 1))
 	w.locked(nodes[0], "")
-	if made := begun.Struck(); made > 0 {
-		t.Errorf("%d remediations were asked for, of a node that had recovered", made)
+	if made := begun.Hits(); made > 0 {
+		t.Errorf("%d remediations were created for a recovered node", made)
 	}
-	// The one that is sick all along is remediated.
+	// The node that stays unhealthy is remediated.
 	w.setCondition(nodes[1], "Sick", corev1.ConditionTrue)
 	w.tries(nodes[1], "quick")
 	w.locked(nodes[1], "NodeHealthCheck-"+check.Name)

@@ -18,36 +18,36 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// noWebhook has nobody ask before a set is stored.
+// noWebhook runs the controller without the webhook.
 const noWebhook = "--webhooks=false"
 
 // TestVetting writes sets that no webhook has seen.
 func TestVetting(t *testing.T) {
-	t.Parallel() // much of it is waiting
+	t.Parallel() // the test mostly waits
 	w := newFixture(t)
 	controller := w.scope(t, "all").start(install.Options{Args: []string{noWebhook}})
 	for _, part := range []struct {
-		name, ward string
-		test       func(*scope)
+		name, subscope string
+		test           func(*scope)
 	}{
-		{"what hurts is not followed", "hurts", testOverBound},
-		{"of two duplicates the younger loses", "twice", testDuplicates},
-		{"a set that too many nodes match is let in by an annotation", "meant", testAcceptedImpact},
-		{"a set that too many nodes match stays out when fewer do", "stays", testFallenImpact(controller)},
-		{"a change that hurts is not followed, one that narrows is", "edits", testEditedImpact},
-		{"a set that turns out to match healthy nodes is held", "fans", testHeld(controller)},
+		{"a harmful set is not applied", "hurts", testOverBound},
+		{"of two duplicates the younger is not applied", "twice", testDuplicates},
+		{"an annotation accepts a set that too many nodes match", "meant", testAcceptedImpact},
+		{"a set that too many nodes matched is not applied when fewer do", "stays", testFallenImpact(controller)},
+		{"a harmful change is not applied, a narrowing change is", "edits", testEditedImpact},
+		{"a set that turns out to match healthy nodes is paused", "fans", testHeld(controller)},
 	} {
 		t.Run(part.name, func(t *testing.T) {
-			ward := w.scope(t, part.ward)
-			part.test(ward)
-			ward.deleteNodes()
+			subscope := w.scope(t, part.subscope)
+			part.test(subscope)
+			subscope.deleteNodes()
 		})
 	}
-	t.Run("an edit that gives no node more while nobody leads", func(t *testing.T) { testEditedInAbsence(w.scope(t, "absent"), controller) })
+	t.Run("an edit without new taints while no controller leads", func(t *testing.T) { testEditedInAbsence(w.scope(t, "absent"), controller) })
 	t.Run("a restart in a storm keeps what was accepted", func(t *testing.T) { testStormRestart(w.scope(t, "storm"), controller) })
 }
 
-// write makes a set as anybody would, without a word on its impact.
+// write creates a set without the annotation that accepts its impact.
 func (w *scope) write(name string, changes ...func(*v1alpha1.ConditionSetSpec)) *v1alpha1.ConditionSet {
 	w.t.Helper()
 	set := w.newSet(name, changes...)
@@ -55,7 +55,7 @@ func (w *scope) write(name string, changes ...func(*v1alpha1.ConditionSetSpec)) 
 	return set
 }
 
-// accept says that what a set of the ward does is meant.
+// accept adds the annotation that accepts the impact of a set.
 func (w *scope) accept(name string) {
 	w.t.Helper()
 	w.annotate(name, "true")
@@ -68,7 +68,7 @@ func (w *scope) annotate(name, value string) {
 	w.must(w.api.Patch(w.t.Context(), set, client.RawPatch("application/merge-patch+json", []byte(patch))))
 }
 
-// refusing tells the judge which sets of the ward must not be followed.
+// refusing returns a configuration of the checker with the sets that must not be applied.
 func (w *scope) refusing(names ...string) history.Config {
 	return history.Config{Refused: func(set string, _ int64) bool { return slices.Contains(names, strings.TrimPrefix(set, w.name+"-")) }}
 }
@@ -79,7 +79,7 @@ func isRefused(reason string, says ...string) func(v1alpha1.ConditionSetStatus) 
 
 var isFollowed = isAccepted(metav1.ConditionTrue, "Followed")
 
-// deny has all nodes report that conditions do not stand.
+// deny has all nodes report that conditions are False.
 func (w *scope) deny(nodes []string, conditions ...string) {
 	w.t.Helper()
 	for _, node := range nodes {
@@ -89,8 +89,8 @@ func (w *scope) deny(nodes []string, conditions ...string) {
 	}
 }
 
-// testHeld writes two sets before any node reports what they name. One of them turns out
-// to ask for what healthy nodes report.
+// testHeld creates two sets before any node reports their conditions. One of them turns out
+// to match healthy nodes.
 func testHeld(controller *install.Controller) func(*scope) {
 	const awaiting = "AwaitingReports"
 	return func(w *scope) {
@@ -112,7 +112,7 @@ func testHeld(controller *install.Controller) func(*scope) {
 		w.tellsOf(w.name+"-trap", "Trouble", "held: ", "FanBroken")
 		w.kill(controller)
 		w.restart(controller.Part)
-		// What the controller hears of later shows that it has had its chance.
+		// A later change shows that the controller had its chance.
 		w.setCondition(nodes[1], "PumpBroken", corev1.ConditionTrue)
 		w.has(nodes[1], noExecute(w.key("good")))
 		w.hasStatus("trap", isHeld)
@@ -130,7 +130,7 @@ func testOverBound(w *scope) {
 	for _, node := range nodes {
 		w.setCondition(node, "OutOfDisk", corev1.ConditionFalse)
 	}
-	w.fallSick(nodes[:3])
+	w.makeUnhealthy(nodes[:3])
 	badSets := []struct {
 		name, reason string
 		says         []string
@@ -155,7 +155,7 @@ func testOverBound(w *scope) {
 		w.hasStatus(bad.name, isRefused(bad.reason, bad.says...))
 		w.tellsOf(w.name+"-"+bad.name, "Trouble", "not accepted", bad.says[0])
 	}
-	// What the controller hears of later shows that it has had its chance.
+	// A later change shows that the controller had its chance.
 	w.setCondition(nodes[0], "Worse", corev1.ConditionTrue)
 	w.createSet("good", on("Worse"))
 	w.has(nodes[0], noSchedule(w.key("good")))
@@ -199,7 +199,7 @@ var half = intstr.FromString("50%")
 
 func testAcceptedImpact(w *scope) {
 	nodes := w.createNodes(testbed.Nodes{Count: 10})
-	w.fallSick(nodes[:6])
+	w.makeUnhealthy(nodes[:6])
 	w.write("set", evict(half))
 	w.hasStatus("set", isRefused("Impact", "6 of 10 selected nodes", "5 (50%)", v1alpha1.AcceptImpactAnnotation))
 	w.counts(w.key("set"), 0, 0)
@@ -213,12 +213,12 @@ func testAcceptedImpact(w *scope) {
 func testFallenImpact(controller *install.Controller) func(*scope) {
 	return func(w *scope) {
 		nodes := w.createNodes(healthyNodes(10))
-		w.fallSick(nodes[:6])
+		w.makeUnhealthy(nodes[:6])
 		w.write("set", evict(half))
 		w.hasStatus("set", isRefused("Impact", "6 of 10 selected nodes"))
 		w.recover(nodes[:1])
-		// Neither who leads nor who takes over lets it in for that. What they hear of
-		// later shows that they have had their chance.
+		// Neither the leader nor its successor accepts the set for that reason. A later
+		// change shows that they had their chance.
 		for _, witness := range []string{"First", "Second"} {
 			w.createSet(strings.ToLower(witness), on(witness))
 			w.hasStatus(strings.ToLower(witness), isFollowed)
@@ -230,24 +230,23 @@ func testFallenImpact(controller *install.Controller) func(*scope) {
 			}
 		}
 		w.judge(w.refusing("set"), history.Counts{})
-		// Somebody has looked at it, and says no more than that.
+		// A user has looked at it, and changes only the annotation.
 		w.annotate("set", "again")
 		w.counts(w.key("set"), 5, 0)
 		w.hasStatus("set", isFollowed)
-		w.fallSick(nodes[:1]) // which keeps nobody from following it any more
+		w.makeUnhealthy(nodes[:1]) // this no longer prevents it from being applied
 		w.counts(w.key("set"), 5, 1)
 		w.judge(history.Config{}, history.Counts{Evictions: 5, Fallbacks: 1})
 	}
 }
 
-// testEditedInAbsence changes a set in a storm, while nobody leads. Whoever comes next
-// knows nothing of the version before but what stands on the nodes.
+// testEditedInAbsence changes a set during a storm, while no controller leads. The next controller knows of the previous version only what is on the nodes.
 func testEditedInAbsence(w *scope, controller *install.Controller) {
 	nodes := w.createNodes(testbed.Nodes{Count: 10})
 	w.deny(nodes, "Sick")
 	w.write("set", evict(half))
 	w.hasStatus("set", isFollowed)
-	w.fallSick(nodes)
+	w.makeUnhealthy(nodes)
 	w.counts(w.key("set"), 5, 5)
 	w.kill(controller)
 	w.editSet("set", func(s *v1alpha1.ConditionSetSpec) { s.MaxUnhealthy = new(intstr.FromString("40%")) })
@@ -270,7 +269,7 @@ func testEditedImpact(w *scope) {
 	w.deny(nodes, "Rare", "Worse")
 	w.write("set", on("Rare"))
 	w.hasStatus("set", isFollowed)
-	w.fallSick(nodes)
+	w.makeUnhealthy(nodes)
 	w.editSet("set", on("Sick"))
 	w.hasStatus("set", isRefused("Impact", "4 of 4 selected nodes"))
 	w.counts(w.key("set"), 0, 0)
@@ -293,7 +292,7 @@ func testStormRestart(w *scope, controller *install.Controller) {
 	w.deny(nodes, "Sick")
 	w.write("set", evict(half))
 	w.hasStatus("set", isFollowed)
-	w.fallSick(nodes)
+	w.makeUnhealthy(nodes)
 	w.counts(w.key("set"), 5, 5)
 	w.kill(controller)
 	w.write("late", on("Sick"))

@@ -22,31 +22,31 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
 )
 
-// termination is how the claim of a node was marked, and what came of it.
+// termination is the recorded history of a marked or deleted claim.
 type termination struct {
 	claim, node string
-	rule        string    // by its mark
-	since       time.Time // when it was decided, by its mark
+	rule        string    // from its mark
+	since       time.Time // the time of the decision, from its mark
 
-	marked, spared, deleted time.Time // zero for never
-	deadline                string    // that stood on it when it was deleted
-	nodeGone, claimGone     time.Time
+	marked, unmarked, deleted time.Time // zero if it did not happen
+	deadline                  string    // the deadline at its deletion
+	nodeGone, claimGone       time.Time
 }
 
-// account is what was done about the nodes of a pool, as it was recorded.
+// account is the recorded history of the repairs in a pool.
 type account struct {
 	terminations []*termination // in the order of their marks
-	others       []*termination // of claims that somebody else has deleted, in that order
-	peak         int            // most nodes in repair at once: marked, or gone and not replaced
-	made         int            // claims
-	// disrupted is how many claims were there at once that were marked or being deleted,
-	// as Karpenter counts for its budgets.
-	disrupted int
-	wrongs    []string // what must never be, whatever the test
-	moments   []string // whenever the number of nodes in repair has changed
+	others       []*termination // of claims that another client deleted, in that order
+	peak         int            // maximum of nodes in repair at once: marked, or gone and not replaced
+	made         int            // number of created claims
+	// disrupted is the maximum of claims at once that were marked or being deleted, as
+	// Karpenter counts for its budgets.
+	disrupted    int
+	violations   []string // broken rules that hold in every test
+	countChanges []string // every change of the number of nodes in repair
 }
 
-// of returns the ending of a node, nil if it had none.
+// of returns the termination of a node, nil if it had none.
 func (a *account) of(node string) *termination {
 	for _, e := range append(a.terminations, a.others...) {
 		if e.node == node {
@@ -56,7 +56,7 @@ func (a *account) of(node string) *termination {
 	return nil
 }
 
-// mark is the note on a claim that is about to go.
+// mark is the annotation on a claim that is to be deleted.
 type mark struct {
 	Rule    string
 	Node    string
@@ -67,18 +67,18 @@ type mark struct {
 // accountBuilder reads a recording.
 type accountBuilder struct {
 	account
-	ledger       string // as it is
+	ledger       string // its current content
 	claims       map[types.UID]*unstructured.Unstructured
 	terminations map[types.UID]*termination // by claim
 	inTreatment  map[types.UID]*termination // by node
-	gone         int                        // nodes that were in care, and are not there any more
-	fresh        map[types.UID]bool         // nodes that came since the first mark, and whether they were ever Ready
+	gone         int                        // nodes that were in repair and are deleted
+	fresh        map[types.UID]bool         // nodes created since the first mark, and whether they were ever Ready
 }
 
-// account reads what was recorded of the pool so far, and says what must never be.
+// account reads the recording of the pool so far, and fails the test for every broken rule.
 func (p *pool) account() *account {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(p.t.Context(), maxWait)
 	defer cancel()
 	recording, err := p.RecordingOf(ctx, func(c testbed.Change) bool {
 		switch c.GVR {
@@ -106,7 +106,7 @@ func (p *pool) account() *account {
 			b.node(change)
 		case karpenter.PoolsResource:
 			if isOurs(change) && !p.restores {
-				b.wrong(change, "nobody has asked us to change a NodePool")
+				b.wrong(change, "the controller changed a NodePool without being configured to")
 			}
 		case history.ConfigMapsResource:
 			text, _ := json.Marshal(change.Object.Object["data"])
@@ -115,11 +115,11 @@ func (p *pool) account() *account {
 		if count := len(b.inTreatment) + max(0, b.gone-b.ready()); count != inRepair {
 			inRepair = count
 			b.peak = max(b.peak, count)
-			b.moments = append(b.moments, fmt.Sprintf("%s: %d in repair (%s of %s)", change.Time.Format(time.StampMilli), count, change.Type, change.Name))
+			b.countChanges = append(b.countChanges, fmt.Sprintf("%s: %d in repair (%s of %s)", change.Time.Format(time.StampMilli), count, change.Type, change.Name))
 		}
 		b.disrupted = max(b.disrupted, b.disrupting())
 	}
-	for _, wrong := range b.wrongs {
+	for _, wrong := range b.violations {
 		p.t.Errorf("pool %s: %s", p.name, wrong)
 	}
 	return &b.account
@@ -128,7 +128,7 @@ func (p *pool) account() *account {
 func isOurs(change testbed.Change) bool { return change.Author.User == install.User }
 
 func (b *accountBuilder) wrong(change testbed.Change, format string, args ...any) {
-	b.wrongs = append(b.wrongs, fmt.Sprintf("%s of %s %s by %s: ", change.Type, change.GVR.Resource, change.Name, change.Author)+fmt.Sprintf(format, args...))
+	b.violations = append(b.violations, fmt.Sprintf("%s of %s %s by %s: ", change.Type, change.GVR.Resource, change.Name, change.Author)+fmt.Sprintf(format, args...))
 }
 
 func (b *accountBuilder) ready() (count int) {
@@ -140,8 +140,7 @@ func (b *accountBuilder) ready() (count int) {
 	return count
 }
 
-// disrupting counts the claims that are marked or being deleted, and whose machine is
-// there.
+// disrupting counts the claims that are marked or being deleted, and whose machine exists.
 func (b *accountBuilder) disrupting() (count int) {
 	for _, claim := range b.claims {
 		isGoing := claim.GetAnnotations()[markAnnotation] != "" || claim.GetDeletionTimestamp() != nil
@@ -152,8 +151,8 @@ func (b *accountBuilder) disrupting() (count int) {
 	return count
 }
 
-// claim takes in a change of a claim. Only the system that is tried marks claims, so a
-// mark is known without its author.
+// claim handles a change of a claim. Only the controller marks claims, so a mark proves its
+// author.
 func (b *accountBuilder) claim(change testbed.Change) {
 	before, now := b.claims[change.UID], change.Object
 	b.claims[change.UID] = now
@@ -177,32 +176,32 @@ func (b *accountBuilder) claim(change testbed.Change) {
 	case was != "" && is == "":
 		b.spare(change, e)
 	case was != is:
-		b.wrong(change, "the mark is another: %s", is)
+		b.wrong(change, "the mark changed: %s", is)
 	case isDeleting && isOurs(change) && e == nil:
-		b.wrong(change, "it was deleted without a mark")
+		b.wrong(change, "the claim was deleted without a mark")
 	case isDeleting && (e == nil || !isOurs(change)):
 		node, _, _ := unstructured.NestedString(now.Object, "status", "nodeName")
 		b.others = append(b.others, &termination{claim: change.Name, node: node, deleted: change.Time})
 	case isDeleting:
 		e.deleted, e.deadline = change.Time, now.GetAnnotations()[deadlineAnnotation]
 	case isOurs(change):
-		b.wrong(change, "it is neither marked nor spared nor deleted")
+		b.wrong(change, "the claim is neither marked nor unmarked nor deleted")
 	}
 }
 
 func (b *accountBuilder) mark(change testbed.Change, text string) {
 	var m mark
 	if err := json.Unmarshal([]byte(text), &m); err != nil {
-		b.wrong(change, "its mark cannot be read: %v", err)
+		b.wrong(change, "the mark cannot be read: %v", err)
 	}
 	if change.Object.GetDeletionTimestamp() != nil {
-		b.wrong(change, "it was marked when it was being deleted already")
+		b.wrong(change, "the claim was marked during its deletion")
 	}
 	if !strings.Contains(b.ledger, change.Name) {
-		b.wrong(change, "it was marked before the ledger named it: %s", b.ledger)
+		b.wrong(change, "the claim was marked before the ledger named it: %s", b.ledger)
 	}
-	if old := b.terminations[change.UID]; old != nil && old.spared.IsZero() {
-		b.wrong(change, "it was marked twice")
+	if old := b.terminations[change.UID]; old != nil && old.unmarked.IsZero() {
+		b.wrong(change, "the claim was marked twice")
 	}
 	e := &termination{claim: change.Name, node: m.Node, rule: m.Rule, since: m.Since, marked: change.Time}
 	b.account.terminations = append(b.account.terminations, e)
@@ -211,9 +210,9 @@ func (b *accountBuilder) mark(change testbed.Change, text string) {
 
 func (b *accountBuilder) spare(change testbed.Change, e *termination) {
 	if change.Object.GetDeletionTimestamp() != nil {
-		b.wrong(change, "it was spared when it was being deleted already")
+		b.wrong(change, "the mark was removed during the deletion")
 	}
-	e.spared = change.Time
+	e.unmarked = change.Time
 	for uid, other := range b.inTreatment {
 		if other == e {
 			delete(b.inTreatment, uid)
@@ -221,7 +220,7 @@ func (b *accountBuilder) spare(change testbed.Change, e *termination) {
 	}
 }
 
-// node takes in a change of a node.
+// node handles a change of a node.
 func (b *accountBuilder) node(change testbed.Change) {
 	switch e := b.inTreatment[change.UID]; {
 	case change.Type == watch.Deleted && e != nil:
@@ -237,7 +236,7 @@ func (b *accountBuilder) node(change testbed.Change) {
 	}
 }
 
-// isReady says whether a node is Ready, without startup taints.
+// isReady reports whether a node is Ready, without startup taints.
 func isReady(node *unstructured.Unstructured) bool {
 	var n corev1.Node
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(node.Object, &n); err != nil {
@@ -249,8 +248,8 @@ func isReady(node *unstructured.Unstructured) bool {
 	})
 }
 
-// repaired waits until so many nodes of the pool have been terminated by us and are gone,
-// and the Deployment is whole again. It returns what was done.
+// repaired waits until the controller has terminated these nodes, and the Deployment has
+// all pods again. It returns the account.
 func (p *pool) repaired(nodes ...string) *account {
 	p.t.Helper()
 	p.gone(nodes...)
@@ -268,17 +267,17 @@ func (p *pool) repaired(nodes ...string) *account {
 	p.forgotten(a)
 	for _, node := range nodes {
 		if e := a.of(node); e == nil || e.marked.IsZero() || e.deleted.IsZero() {
-			p.t.Errorf("%s is gone, but was not marked and deleted by us: %+v", node, e)
+			p.t.Errorf("%s is gone, but the controller did not mark and delete it: %+v", node, e)
 		}
 	}
 	return a
 }
 
-// forgotten waits until the ledger names no claim that is gone: whoever comes next would
-// keep its place.
+// forgotten waits until the ledger names no deleted claim. Otherwise the next controller
+// would count its node as in repair.
 func (p *pool) forgotten(a *account) {
 	p.t.Helper()
-	p.eventually("a ledger without what is over", func(ctx context.Context) error {
+	p.eventually("a ledger without deleted claims", func(ctx context.Context) error {
 		page := &corev1.ConfigMap{}
 		if err := p.api.Get(ctx, types.NamespacedName{Namespace: install.Namespace, Name: ledgerName}, page); err != nil {
 			return err
@@ -292,29 +291,29 @@ func (p *pool) forgotten(a *account) {
 	})
 }
 
-// untouched says that nobody has marked or deleted the claims of nodes.
+// untouched fails the test if any client marked or deleted the claims of these nodes.
 func (p *pool) untouched(a *account, nodes ...string) {
 	p.t.Helper()
 	for _, node := range nodes {
 		if e := a.of(node); e != nil {
-			p.t.Errorf("%s was not to be touched: %+v", node, e)
+			p.t.Errorf("%s was marked or deleted: %+v", node, e)
 		}
 	}
 }
 
-// atMost says that no more nodes were in repair at once, and that as many were.
+// atMost fails the test unless the maximum of nodes in repair at once equals the bound.
 func (a *account) atMost(t *testing.T, bound int) {
 	t.Helper()
 	t.Logf("%d terminations, at most %d at once", len(a.terminations), a.peak)
 	if a.peak > bound {
-		t.Errorf("%d nodes were in repair at once, at most %d may be:\n%s", a.peak, bound, strings.Join(a.moments, "\n"))
+		t.Errorf("%d nodes were in repair at once, at most %d may be:\n%s", a.peak, bound, strings.Join(a.countChanges, "\n"))
 	}
 }
 
-// judge holds everything that happened in the cluster against the laws of the house.
+// judge fails the test if the recording of the cluster has a violation.
 func (w *fixture) judge(t *testing.T, repairs history.Repairs, atLeast history.Counts) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), maxWait)
 	defer cancel()
 	recording, err := w.Recording(ctx)
 	if err != nil {
@@ -322,13 +321,13 @@ func (w *fixture) judge(t *testing.T, repairs history.Repairs, atLeast history.C
 	}
 	report := history.Require(t, recording, history.Config{
 		Us:           history.User(install.User),
-		Remediation:  remedies,
+		Remediation:  remediations,
 		Repairs:      repairs,
 		FieldManager: "autohealer-controller",
 		Ledger:       types.NamespacedName{Namespace: install.Namespace, Name: ledgerName},
 		Lag:          slow,
 		AnyTurn:      true,
 	}, atLeast)
-	t.Logf("%d moments: %d claims marked, %d spared, %d deleted, %d statuses, at most %v at once", report.Moments,
-		report.Marks, report.Spares, report.Terminations, report.PolicyStatuses, report.Peak)
+	t.Logf("%d changes: %d claims marked, %d unmarked, %d deleted, %d statuses, at most %v at once", report.Changes,
+		report.Marks, report.Unmarks, report.Terminations, report.PolicyStatuses, report.Peak)
 }

@@ -1,6 +1,6 @@
-// Package pools tries the product on clusters whose nodes a real Karpenter makes: nodes
-// fall sick, or never become ready, and the writes that were recorded tell what was done
-// about it, by whom and when. It promises that what a test says of a pool is read off that
-// recording. It refuses to take a wait for a proof: that nothing was done is asked when
-// something else has shown that it could have been.
+// Package pools tests node repair on clusters in which a real Karpenter creates the nodes.
+// Nodes become unhealthy or never become ready, and the tests check the recorded writes:
+// which client did what, and when. Every claim of a test about a pool is read from that
+// recording. A test does not wait to prove that nothing happens: it checks after another
+// event has shown that it could have happened.
 package pools

@@ -23,15 +23,15 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
 )
 
-// TestFaults lets things go wrong while terminations are on their way. Its parts share a
-// cluster, and come one after the other: each has controllers of its own.
+// TestFaults injects faults while terminations are in flight. Its parts share a cluster and
+// run in sequence, each with its own controllers.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t, karpenter.Config{})
 	if err := remediator.Install(t.Context(), w.Cluster); err != nil {
 		t.Fatal(err)
 	}
-	// Nobody in this cluster has switched on the ready timeout.
+	// The ready timeout is not enabled in this cluster.
 	never := w.createPool(t, karpenter.Pool{Name: "gate-off", Startup: karpenter.StartsUnready, Spec: object{"repair": object{"readyTimeout": "1s"}}}, 1)
 	bad := never.first()
 	faults := []struct {
@@ -40,16 +40,16 @@ func TestFaults(t *testing.T) {
 		test       func(*pool)
 		nodes      int
 		bound      int
-		policy     bool // its rules stand in a RepairPolicy, and not on the pool
+		policy     bool // the rules are in a RepairPolicy, and not on the pool
 	}{
-		{"the controller is killed over every write", "killed", karpenter.StartsTainted, testKilled, 6, 2, false},
-		{"a deletion on its way does not take a node that was spared", "spared", karpenter.StartsReady, testLateDeletion, 2, 1, false},
-		{"a mark on its way keeps its place for the heir, and is taken off", "late-mark", karpenter.StartsReady, testLateMark, 2, 1, true},
-		{"the leader is paused with a request on its way", "paused", karpenter.StartsReady, testPaused, 6, 2, true},
-		{"requests and answers are lost and refused", "weather", karpenter.StartsReady, testRandomFaults, 10, 3, true},
+		{"the controller is killed during every write", "killed", karpenter.StartsTainted, testKilled, 6, 2, false},
+		{"a late deletion does not delete a recovered node", "spared", karpenter.StartsReady, testLateDeletion, 2, 1, false},
+		{"a late mark counts for the next controller, which removes it", "late-mark", karpenter.StartsReady, testLateMark, 2, 1, true},
+		{"the leader is paused with a request in flight", "paused", karpenter.StartsReady, testPaused, 6, 2, true},
+		{"requests and responses are lost and refused", "random-faults", karpenter.StartsReady, testRandomFaults, 10, 3, true},
 		{"the API server is killed and restarted", "outage", karpenter.StartsReady, testOutage, 6, 2, false},
 	}
-	// All pools are made at once: the later ones fill while the first faults are tried.
+	// All pools are created at once, so that the later ones fill during the first faults.
 	pools := make([]*pool, len(faults))
 	for i, fault := range faults {
 		spec := object{"disruption": budgets("100%")}
@@ -71,33 +71,33 @@ func TestFaults(t *testing.T) {
 			fault.test(p)
 		})
 	}
-	t.Run("the controller is killed over a node without a machine", func(t *testing.T) { testPlainKilled(t, w) })
-	t.Run("without the gate no node is replaced that is not ready", func(t *testing.T) {
+	t.Run("the controller is killed during writes for a node without a NodeClaim", func(t *testing.T) { testPlainKilled(t, w) })
+	t.Run("without the feature gate no node that is not ready is replaced", func(t *testing.T) {
 		p := never.of(t)
 		if nodes := p.names(); len(nodes) != 1 || nodes[0] != bad.Name {
-			t.Errorf("the nodes are %v, and not %s", nodes, bad.Name)
+			t.Errorf("the nodes are %v, want %s", nodes, bad.Name)
 		}
 		p.untouched(p.account(), bad.Name)
 	})
-	t.Run("all was lawful", func(t *testing.T) {
-		w.judge(t, history.Repairs{}, history.Counts{Marks: 30, Terminations: 27, Spares: 4, Remediations: 4, Releases: 4})
+	t.Run("every write kept the promises", func(t *testing.T) {
+		w.judge(t, history.Repairs{}, history.Counts{Marks: 30, Terminations: 27, Unmarks: 4, Remediations: 4, Releases: 4})
 	})
-	t.Run("the controller is killed over a ready timeout, and while a pool is held", func(t *testing.T) { testKilledOverTimeout(never.of(t)) })
-	t.Run("all was lawful also then", func(t *testing.T) {
-		w.judge(t, readyTimeoutsOn, history.Counts{Marks: 34, Terminations: 31, Spares: 4, Remediations: 4, Releases: 4})
+	t.Run("the controller is killed during a ready timeout, and while a pool is paused", func(t *testing.T) { testKilledOverTimeout(never.of(t)) })
+	t.Run("every later write kept the promises", func(t *testing.T) {
+		w.judge(t, readyTimeoutsOn, history.Counts{Marks: 34, Terminations: 31, Unmarks: 4, Remediations: 4, Releases: 4})
 	})
 }
 
-// testKilledOverTimeout has a pool of which no node becomes ready, and kills the controller
-// over every write that replaces the first, and again when the pool is held: the heir
-// holds it for as long.
+// testKilledOverTimeout has a pool of which no node becomes ready. It kills the controller
+// during every write that replaces the first node, and again when the pool is paused. The
+// next controller must pause it for as long.
 func testKilledOverTimeout(p *pool) {
 	const timeout = 6 * time.Second
 	p.patch(object{"repair": object{"readyTimeout": timeout.String(), "maxUnhealthy": 10}})
 	k := p.newFaultRunner(readyTimeouts)
-	k.over(namesClaim, "naming it in the ledger", never)
-	k.over(marks, "marking it", never)
-	k.over(deletes, "deleting it", never)
+	k.over(namesClaim, "names the claim in the ledger", never)
+	k.over(marks, "marks the claim", never)
+	k.over(deletes, "deletes the claim", never)
 	k.launch()
 	p.hasEvent("NodePool", p.name, "NodePoolHeld", "3 nodes in a row have not become ready")
 	p.must(k.controller.Kill())
@@ -107,13 +107,13 @@ func testKilledOverTimeout(p *pool) {
 	p.must(k.controller.Kill())
 }
 
-// run starts a controller for this part of the test alone.
+// run starts a controller for this part of the test only.
 func (p *pool) run(o install.Options) *install.Controller {
 	p.t.Helper()
 	return p.start(p.t, o)
 }
 
-// times returns how often a controller has said something in its log.
+// times returns how often a message is in a controller's log.
 func (p *pool) times(c *install.Controller, message string) int {
 	p.t.Helper()
 	text, err := c.Log()
@@ -121,8 +121,8 @@ func (p *pool) times(c *install.Controller, message string) int {
 	return strings.Count(text, " msg="+message+" ")
 }
 
-// settled waits until all of these nodes are replaced, and says that nothing is left
-// half done, that nobody was replaced twice, and that no more than so many were at once.
+// settled waits until all of these nodes are replaced. Then it checks that no termination
+// is unfinished, that no node was replaced twice, and that the bound was kept.
 func (p *pool) settled(bound int, nodes ...string) *account {
 	p.t.Helper()
 	a := p.repaired(nodes...)
@@ -144,8 +144,8 @@ func (p *pool) settled(bound int, nodes ...string) *account {
 		switch {
 		case !e.deleted.IsZero():
 			gone[e.node]++
-		case e.spared.IsZero():
-			p.t.Errorf("%s was marked, and then neither spared nor deleted", e.claim)
+		case e.unmarked.IsZero():
+			p.t.Errorf("%s was marked, and then neither unmarked nor deleted", e.claim)
 		}
 	}
 	for _, node := range nodes {
@@ -154,27 +154,27 @@ func (p *pool) settled(bound int, nodes ...string) *account {
 		}
 	}
 	if len(gone) != len(nodes) || len(a.others) > 0 {
-		p.t.Errorf("terminated were %v, and %d by others; sick were %v", gone, len(a.others), nodes)
+		p.t.Errorf("terminated %v, and %d by other clients; unhealthy were %v", gone, len(a.others), nodes)
 	}
 	return a
 }
 
-// delivery is what becomes of a write over which the controller is killed.
+// delivery says what happens to the write during which the controller is killed.
 type delivery string
 
 const (
-	never delivery = "is never made"
-	late  delivery = "is made when an heir is at work"
-	after delivery = "has been made, and nobody was told"
+	never delivery = "before the API server receives it"
+	late  delivery = "and it arrives after the next controller has started"
+	after delivery = "after the API server has stored it"
 )
 
-// faultRunner kills one controller after the other, each over a write of its own.
+// faultRunner kills one controller after the other, each during another write.
 type faultRunner struct {
 	p          *pool
 	proxy      proxy
 	args       []string
 	controller *install.Controller
-	slow       []*heldRequest // to be delivered when the next heir is at work
+	slow       []*heldRequest // delivered after the next controller has started
 }
 
 func (p *pool) newFaultRunner(args ...string) *faultRunner {
@@ -182,7 +182,7 @@ func (p *pool) newFaultRunner(args ...string) *faultRunner {
 	return &faultRunner{p: p, proxy: p.newProxy(), args: append(args, alone)}
 }
 
-// launch starts the next heir.
+// launch starts the next controller.
 func (k *faultRunner) launch() {
 	k.p.t.Helper()
 	if k.controller == nil {
@@ -192,126 +192,126 @@ func (k *faultRunner) launch() {
 	}
 }
 
-// deliver delivers what has come late.
+// deliver delivers the delayed requests.
 func (k *faultRunner) deliver() {
 	k.p.t.Helper()
 	k.p.deliver(k.slow, 0)
 	k.slow = nil
 }
 
-// over starts an heir, and kills it over a write. It returns that write.
+// over starts a controller, and kills it during a write. It returns that write.
 func (k *faultRunner) over(match func(*heldRequest) bool, what string, is delivery) *heldRequest {
 	k.p.t.Helper()
-	k.p.t.Logf("killed over %s, which %s", what, is)
-	box := k.proxy.hold(match)
+	k.p.t.Logf("killed during the write that %s, %s", what, is)
+	holding := k.proxy.hold(match)
 	k.launch()
-	first := box.wait(k.p)[0]
+	first := holding.wait(k.p)[0]
 	k.deliver()
 	if is == after {
-		k.p.deliver(box.wait(k.p), 0)
+		k.p.deliver(holding.wait(k.p), 0)
 	}
 	k.p.must(k.controller.Kill())
-	if kept := box.Close(); is == late {
+	if kept := holding.Close(); is == late {
 		k.slow = kept
 	}
 	return first
 }
 
-// testKilled goes through one long story. Each heir finds what the one before has left,
-// and is killed over its own write.
+// testKilled runs one long scenario. Each controller continues where the previous one was
+// killed, and is killed during its own write.
 func testKilled(p *pool) {
 	k := p.newFaultRunner()
 	nodes := p.names()
-	// No replacement gets ready while nobody is at work: an heir does not count one that
-	// was before it came, and keeps its place for a quarter of an hour.
+	// No replacement becomes ready while no controller runs. A new controller does not
+	// count replacements from before its start, and would keep the place for 15 minutes.
 	p.isHeldUp.Store(true)
 	p.makeUnhealthy(nodes[:4]...)
 	for _, is := range []delivery{never, after, late} {
-		k.over(namesClaim, "naming it in the ledger", is)
+		k.over(namesClaim, "names the claim in the ledger", is)
 	}
 	for _, is := range []delivery{never, late, after} {
-		k.over(marks, "marking it", is)
+		k.over(marks, "marks the claim", is)
 	}
 	for _, is := range []delivery{never, late, after} {
-		k.over(deletes, "deleting it", is)
+		k.over(deletes, "deletes the claim", is)
 	}
 	before := p.times(k.controller, "loaded")
 	k.launch()
-	p.eventually("an heir that has read everything", func(context.Context) error {
+	p.eventually("the next controller to load everything", func(context.Context) error {
 		if p.times(k.controller, "loaded") == before {
-			return errors.New("it has not")
+			return errors.New("it has not loaded everything")
 		}
 		return nil
 	})
 	p.isHeldUp.Store(false)
 	p.repaired(nodes[:4]...)
 	p.must(k.controller.Kill())
-	// The last two recover in the moment in which they are to go.
-	spared := nodes[4:]
+	// The last two nodes recover just before their deletion.
+	unmarked := nodes[4:]
 	for i, is := range []delivery{after, late} {
-		p.makeUnhealthy(spared[i])
-		over := k.over(func(l *heldRequest) bool { return deletes(l) && isAbout(p, l, spared[i]) }, "deleting one that recovers", never)
-		p.setCondition("BadDisk", corev1.ConditionFalse, spared[i])
-		k.over(func(l *heldRequest) bool { return spares(l) && l.Path == over.Path }, "sparing it", is)
+		p.makeUnhealthy(unmarked[i])
+		over := k.over(func(l *heldRequest) bool { return deletes(l) && isAbout(p, l, unmarked[i]) }, "deletes a claim whose node recovers", never)
+		p.setCondition("BadDisk", corev1.ConditionFalse, unmarked[i])
+		k.over(func(l *heldRequest) bool { return unmarks(l) && l.Path == over.Path }, "removes the mark", is)
 	}
 	k.launch()
 	k.deliver()
 	a := p.settled(2, nodes[:4]...)
 	there := p.names()
-	for _, node := range spared {
+	for _, node := range unmarked {
 		if !strings.Contains(strings.Join(there, " "), node) {
-			p.t.Errorf("%s has recovered, and is gone", node)
+			p.t.Errorf("%s has recovered, but is gone", node)
 		}
-		if e := a.of(node); e == nil || e.spared.IsZero() {
-			p.t.Errorf("%s was not spared: %+v", node, e)
+		if e := a.of(node); e == nil || e.unmarked.IsZero() {
+			p.t.Errorf("the mark of %s was not removed: %+v", node, e)
 		}
 	}
 }
 
-// isAbout says whether a letter is about the claim of a node.
+// isAbout reports whether a request is about the claim of a node.
 func isAbout(p *pool, l *heldRequest, node string) bool {
 	return strings.HasSuffix(l.Path, "/"+p.claimOf(node).GetName())
 }
 
-// testLateDeletion keeps a deletion until its node has recovered and was spared by an
-// heir.
+// testLateDeletion delays a deletion until its node has recovered and the next controller
+// has removed the mark.
 func testLateDeletion(p *pool) {
 	c := p.newProxy()
-	box := c.hold(deletes)
+	holding := c.hold(deletes)
 	first := p.run(install.Options{Args: c.Args(alone)})
-	sick := p.names()[0]
-	claim := p.claimOf(sick)
-	p.makeUnhealthy(sick)
-	kept := box.wait(p)
+	unhealthy := p.names()[0]
+	claim := p.claimOf(unhealthy)
+	p.makeUnhealthy(unhealthy)
+	kept := holding.wait(p)
 	var options metav1.DeleteOptions
 	p.must(json.Unmarshal(kept[0].Body, &options))
-	marked := p.claimOf(sick)
+	marked := p.claimOf(unhealthy)
 	if only := options.Preconditions; only == nil || only.UID == nil || *only.UID != claim.GetUID() || only.ResourceVersion == nil || *only.ResourceVersion != marked.GetResourceVersion() {
-		p.t.Errorf("the deletion is not of this very version of the claim, %s of %s: %s", marked.GetResourceVersion(), claim.GetUID(), kept[0].Body)
+		p.t.Errorf("the deletion has no precondition on the claim's version, %s of %s: %s", marked.GetResourceVersion(), claim.GetUID(), kept[0].Body)
 	}
 	if on := marked.GetAnnotations(); on[markAnnotation] == "" || on[deadlineAnnotation] == "" {
-		p.t.Errorf("the claim has %v when its deletion is sent", on)
+		p.t.Errorf("the claim has the annotations %v when its deletion is sent", on)
 	}
 	p.must(first.Kill())
-	p.setCondition("BadDisk", corev1.ConditionFalse, sick)
+	p.setCondition("BadDisk", corev1.ConditionFalse, unhealthy)
 	p.run(install.Options{Args: []string{alone}})
-	p.hasEvent("Node", sick, "NodeRepairCalledOff", claim.GetName())
+	p.hasEvent("Node", unhealthy, "NodeRepairCalledOff", claim.GetName())
 	p.deliver(kept, http.StatusConflict)
-	if on := p.claimOf(sick).GetAnnotations(); on[markAnnotation] != "" || on[deadlineAnnotation] != "" {
-		p.t.Errorf("the node was spared, and its claim has %v", on)
+	if on := p.claimOf(unhealthy).GetAnnotations(); on[markAnnotation] != "" || on[deadlineAnnotation] != "" {
+		p.t.Errorf("the mark was removed, but the claim has the annotations %v", on)
 	}
 	p.settled(1)
 }
 
-// testLateMark keeps a mark until its node has recovered and another is sick. The heir
-// cannot know that it will not come.
+// testLateMark delays a mark until its node has recovered and another node is unhealthy.
+// The next controller cannot know whether the mark will arrive.
 func testLateMark(p *pool) {
 	c := p.newProxy()
-	box := c.hold(marks)
+	holding := c.hold(marks)
 	first := p.run(install.Options{Args: c.Args(alone)})
 	nodes := p.names()
 	p.makeUnhealthy(nodes[0])
-	kept := box.wait(p)
+	kept := holding.wait(p)
 	p.must(first.Kill())
 	p.setCondition("BadDisk", corev1.ConditionFalse, nodes[0])
 	p.makeUnhealthy(nodes[1])
@@ -322,17 +322,16 @@ func testLateMark(p *pool) {
 	p.hasEvent("Node", nodes[0], "NodeRepairCalledOff")
 }
 
-// expireLease lets the next replica take over from a leader that the test has killed or
-// paused.
+// expireLease lets the next replica take over from a leader that the test killed or paused.
 func (p *pool) expireLease() {
 	p.t.Helper()
 	p.must(install.ExpireLease(p.t.Context(), p.Cluster))
 }
 
-// testPaused takes the lead away from one who does not notice.
+// testPaused lets another replica become leader while the old leader is paused.
 func testPaused(p *pool) {
 	c := p.newProxy()
-	box := c.hold(func(l *heldRequest) bool { return marks(l) || deletes(l) })
+	holding := c.hold(func(l *heldRequest) bool { return marks(l) || deletes(l) })
 	leader := p.run(install.Options{Args: c.Args(install.Elected()...)})
 	p.eventually("a leader", func(context.Context) error {
 		if p.times(leader, "leading") == 0 {
@@ -343,7 +342,7 @@ func testPaused(p *pool) {
 	next := p.run(install.Options{Args: install.Elected()})
 	nodes := p.names()
 	p.makeUnhealthy(nodes...)
-	box.wait(p)
+	holding.wait(p)
 	if p.times(next, "leading") > 0 {
 		p.t.Errorf("two lead\n%s", p.logTail())
 	}
@@ -355,18 +354,18 @@ func testPaused(p *pool) {
 		}
 		return nil
 	})
-	box.Release()
+	holding.Release()
 	leader.Expect()
 	p.must(leader.Resume())
 	select {
 	case <-leader.Ended():
-	case <-time.After(patience):
-		p.t.Fatalf("it goes on, though another leads\n%s", p.logTail())
+	case <-time.After(maxWait):
+		p.t.Fatalf("the old leader continues, although another replica leads\n%s", p.logTail())
 	}
 	p.settled(2, nodes...)
 }
 
-// everyNth matches every n-th of the requests that match.
+// everyNth matches every n-th of the matching requests.
 func everyNth(first, n int64, match func(testbed.Request) bool) func(testbed.Request) bool {
 	var seen atomic.Int64
 	return func(r testbed.Request) bool { return match(r) && seen.Add(1)%n == first%n }
@@ -387,7 +386,7 @@ func testRandomFaults(p *pool) {
 		{testbed.On("get", "nodes"), []testbed.Fault{testbed.InternalError(), testbed.CutResponse()}, 5},
 	} {
 		for i, fault := range storm.faults {
-			// Who is struck over and over waits for minutes before it is tried again.
+			// A request that fails again and again is retried only after minutes.
 			rules = append(rules, proxy.Inject(everyNth(int64(i), storm.among, storm.match), fault, 2))
 		}
 	}
@@ -409,16 +408,16 @@ func testRandomFaults(p *pool) {
 		})
 	}
 	p.settled(3, nodes...)
-	struck := 0
+	failed := 0
 	for _, rule := range rules {
-		struck += rule.Struck()
+		failed += rule.Hits()
 	}
-	if p.t.Logf("%d requests were struck", struck); struck < 10 {
-		p.t.Error("that is no weather")
+	if p.t.Logf("%d requests failed", failed); failed < 10 {
+		p.t.Error("fewer than 10 requests failed")
 	}
 }
 
-// testOutage takes the API server away in the middle of a storm, twice.
+// testOutage stops the API server during a storm, twice.
 func testOutage(p *pool) {
 	proxy, err := p.Proxy()
 	p.must(err)
@@ -427,7 +426,7 @@ func testOutage(p *pool) {
 	nodes := p.names()
 	p.makeUnhealthy(nodes...)
 	for _, down := range []func() error{p.APIServer.Kill, func() error { return p.APIServer.Stop(p.t.Context()) }} {
-		ctx, cancel := context.WithTimeout(p.t.Context(), patience)
+		ctx, cancel := context.WithTimeout(p.t.Context(), maxWait)
 		defer cancel()
 		p.must(held.Wait(ctx, 1))
 		p.must(down())

@@ -33,10 +33,10 @@ import (
 )
 
 const (
-	// patience bounds every wait: long enough for two busy cores.
-	patience = 3 * time.Minute
-	// glance is the time until the second look; every later one comes later.
-	glance = 50 * time.Millisecond
+	// maxWait bounds every wait. It suits two busy cores.
+	maxWait = 3 * time.Minute
+	// firstPause is the pause before the second check. Every later pause is longer.
+	firstPause = 50 * time.Millisecond
 
 	markAnnotation     = "autohealer.resourcestack.com/repair"
 	deadlineAnnotation = "karpenter.sh/nodeclaim-termination-timestamp"
@@ -47,26 +47,26 @@ const (
 	ledgerName     = "autohealer-ledger"
 )
 
-// remedies are the resources of the remediator.
-var remedies = []schema.GroupVersionResource{
+// remediations are the resources of the remediator.
+var remediations = []schema.GroupVersionResource{
 	remediator.GroupVersion.WithResource("exampleremediations"),
 	remediator.GroupVersion.WithResource("exampleremediationtemplates"),
 }
 
-// readyTimeouts switches on that nodes are replaced that do not become ready. Pools say
-// themselves how long they have.
+// readyTimeouts enables the replacement of nodes that do not become ready. Each pool sets
+// its own timeout.
 const readyTimeouts = "--feature-gates=NodeReadyTimeoutRecovery=true"
 
-// alone lets a controller start without waiting for the lease of one that was
-// killed: the ledger alone must keep the two apart.
+// alone lets a controller start without waiting for the lease of a killed controller. Only
+// the ledger keeps the two apart.
 const alone = "--leader-elect=false"
 
-// fixture is a cluster with Karpenter and the product installed, and with the repair block
-// in the schema of NodePools.
+// fixture is a cluster with Karpenter and the controller installed, and with the repair
+// block in the schema of NodePools.
 type fixture struct {
 	*testbed.Cluster
 	karpenter   *karpenter.Karpenter
-	api         client.Client // as the admin
+	api         client.Client // with the rights of an admin
 	controllers []*install.Controller
 }
 
@@ -74,12 +74,13 @@ func newFixture(t *testing.T, cfg karpenter.Config) *fixture {
 	t.Helper()
 	w := &fixture{Cluster: testbed.New(t, testbed.Config{
 		ControllerManager: true, Scheduler: true, Kwok: true,
-		Record:   history.Resources(remedies...),
+		Record:   history.Resources(remediations...),
 		RecordIn: history.Namespaces(),
 		Flags: testbed.Flags{
-			// One that is stopped would wait a minute for the watches to end.
+			// Otherwise a stopping API server waits a minute for its watches to end.
 			APIServer: []string{"--shutdown-watch-termination-grace-period=1s"},
-			// Nobody is to wait for the forty seconds of a node that is not heard of.
+			// The default of forty seconds until a silent node is NotReady is too slow for
+			// the tests.
 			ControllerManager: []string{"--node-monitor-grace-period=30s", "--node-startup-grace-period=5s"},
 		},
 	})}
@@ -107,7 +108,7 @@ func newFixture(t *testing.T, cfg karpenter.Config) *fixture {
 	return w
 }
 
-// patchSchema adds the repair block to the schema of NodePools, as docs tell people to.
+// patchSchema adds the repair block to the schema of NodePools, as the docs describe.
 func (w *fixture) patchSchema(t *testing.T) {
 	t.Helper()
 	if _, err := w.Kubectl(t.Context(), "patch", "crd", "nodepools.karpenter.sh", "--type=json", "-p", string(deploy.NodePoolPatch())); err != nil {
@@ -115,7 +116,7 @@ func (w *fixture) patchSchema(t *testing.T) {
 	}
 }
 
-// start runs a controller, which ends with the test.
+// start runs a controller until the end of the test.
 func (w *fixture) start(t *testing.T, o install.Options) *install.Controller {
 	t.Helper()
 	if o.Name == "" {
@@ -151,11 +152,11 @@ func (w *fixture) logTail() string {
 	return b.String()
 }
 
-// looks yields when it is time to look, less and less often, until patience is over.
+// looks yields at growing intervals until maxWait has passed.
 func looks(ctx context.Context) iter.Seq[int] {
 	const seldom = time.Second
 	return func(yield func(int) bool) {
-		wait, deadline := glance, time.Now().Add(patience)
+		wait, deadline := firstPause, time.Now().Add(maxWait)
 		for i := 0; yield(i) && time.Now().Before(deadline); i++ {
 			select {
 			case <-time.After(wait):
@@ -167,14 +168,14 @@ func looks(ctx context.Context) iter.Seq[int] {
 	}
 }
 
-// pool is a NodePool that one test has for itself, with a Deployment of the same name
-// over it.
+// pool is a NodePool of one test, with a Deployment of the same name.
 type pool struct {
 	*fixture
 	t        *testing.T
 	name     string
-	restores bool // we have been asked to put back what its NodePool has lost
-	// isHeldUp is for a pool that starts Tainted: no node of it gets ready for now.
+	restores bool // the controller is configured to restore what the NodePool has lost
+	// isHeldUp is for a pool whose nodes start tainted: while it is true, no node becomes
+	// ready.
 	isHeldUp *atomic.Bool
 }
 
@@ -184,13 +185,13 @@ type (
 	list   = []any
 )
 
-// tolerate is a policy of a repair block: how long BadDisk is tolerated.
+// tolerate returns a policy of a repair block that tolerates BadDisk for this duration.
 func tolerate(toleration string) object {
 	return object{"conditionType": "BadDisk", "conditionStatus": "True", "toleration": toleration}
 }
 
-// repair is a repair block by which BadDisk is tolerated for so long, with whatever else
-// is to be in it.
+// repair returns a repair block that tolerates BadDisk for this duration, with additional
+// fields.
 func repair(toleration string, more ...object) object {
 	block := object{"policies": list{tolerate(toleration)}}
 	for _, m := range more {
@@ -201,10 +202,10 @@ func repair(toleration string, more ...object) object {
 	return block
 }
 
-// budgets are disruption budgets that let so many nodes go at a time.
+// budgets returns disruption budgets that allow this number of nodes.
 func budgets(nodes string) object { return object{"budgets": list{object{"nodes": nodes}}} }
 
-// createPool makes a NodePool, and has a Deployment fill so many nodes of it.
+// createPool creates a NodePool, and a Deployment that fills this number of nodes.
 func (w *fixture) createPool(t *testing.T, p karpenter.Pool, nodes int, changes ...func(*karpenter.Deployment)) *pool {
 	t.Helper()
 	is := &pool{fixture: w, t: t, name: p.Name, isHeldUp: new(atomic.Bool)}
@@ -217,7 +218,7 @@ func (w *fixture) createPool(t *testing.T, p karpenter.Pool, nodes int, changes 
 	return is
 }
 
-// createFilledPool does so, and waits until all of the pods run.
+// createFilledPool also waits until all of the pods run.
 func (w *fixture) createFilledPool(t *testing.T, p karpenter.Pool, nodes int, changes ...func(*karpenter.Deployment)) *pool {
 	t.Helper()
 	is := w.createPool(t, p, nodes, changes...)
@@ -225,8 +226,8 @@ func (w *fixture) createFilledPool(t *testing.T, p karpenter.Pool, nodes int, ch
 	return is
 }
 
-// fills waits until all of the pods run, on so many nodes. On a busy machine Karpenter
-// sometimes launches a node more than the pods need: its claim is deleted.
+// fills waits until all of the pods run on this number of nodes. On a busy machine
+// Karpenter sometimes launches one node more than the pods need. fills deletes its claim.
 func (p *pool) fills(nodes int) {
 	p.t.Helper()
 	p.eventually("the pods on their nodes", func(ctx context.Context) error {
@@ -249,7 +250,7 @@ func (p *pool) fills(nodes int) {
 	})
 }
 
-// of returns the pool as a part of the test has it.
+// of returns the pool for a subtest.
 func (p *pool) of(t *testing.T) *pool {
 	t.Helper()
 	part := *p
@@ -264,10 +265,10 @@ func (p *pool) must(err error) {
 	}
 }
 
-// eventually waits until check finds nothing wrong any more.
+// eventually waits until check returns no error.
 func (p *pool) eventually(what string, check func(context.Context) error) {
 	p.t.Helper()
-	var found []string // what was wrong, as it changed
+	var found []string // the errors, as they changed
 	for range looks(p.t.Context()) {
 		err := check(p.t.Context())
 		if err == nil {
@@ -277,7 +278,7 @@ func (p *pool) eventually(what string, check func(context.Context) error) {
 			found = append(found, err.Error())
 		}
 	}
-	p.t.Fatalf("%s: not after %s:\n\t%s\n%s", what, patience, strings.Join(found[max(0, len(found)-5):], "\n\t"), p.logTail())
+	p.t.Fatalf("%s: not after %s:\n\t%s\n%s", what, maxWait, strings.Join(found[max(0, len(found)-5):], "\n\t"), p.logTail())
 }
 
 // whole waits until the Deployment has all of its pods.
@@ -286,7 +287,7 @@ func (p *pool) whole() {
 	p.eventually("Deployment "+p.name, func(ctx context.Context) error { return p.karpenter.Whole(ctx, p.name) })
 }
 
-// nodes returns the pool's nodes by their age, the oldest first.
+// nodes returns the pool's nodes by age, the oldest first.
 func (p *pool) nodes() []corev1.Node {
 	p.t.Helper()
 	nodes, err := p.karpenter.Nodes(p.t.Context(), p.name)
@@ -310,7 +311,7 @@ func (p *pool) names() []string {
 	return names
 }
 
-// claimOf returns the claim that a node is of, once Karpenter has written it down.
+// claimOf returns the claim of a node, after Karpenter has linked the two.
 func (p *pool) claimOf(node string) (claim *unstructured.Unstructured) {
 	p.t.Helper()
 	p.eventually("the claim of "+node, func(ctx context.Context) error {
@@ -326,8 +327,8 @@ func (p *pool) claimOf(node string) (claim *unstructured.Unstructured) {
 	return claim
 }
 
-// setCondition sets a condition of nodes, as an agent would. It asks again while there is no API
-// server to be asked.
+// setCondition sets a condition of nodes, like an agent. It retries while the API server is
+// unavailable.
 func (p *pool) setCondition(condition string, status corev1.ConditionStatus, nodes ...string) {
 	p.t.Helper()
 	for _, node := range nodes {
@@ -335,7 +336,7 @@ func (p *pool) setCondition(condition string, status corev1.ConditionStatus, nod
 		for range looks(p.t.Context()) {
 			err = p.SetCondition(p.t.Context(), node, corev1.NodeCondition{
 				Type: corev1.NodeConditionType(condition), Status: status, Reason: "TestSaysSo",
-				Message: fmt.Sprintf("at %s", time.Now().Format(time.RFC3339Nano)), // no two writes are the same
+				Message: fmt.Sprintf("at %s", time.Now().Format(time.RFC3339Nano)), // makes every write different
 			})
 			if err == nil || apierrors.IsNotFound(err) {
 				break
@@ -351,7 +352,7 @@ func (p *pool) makeUnhealthy(nodes ...string) {
 	p.setCondition("BadDisk", corev1.ConditionTrue, nodes...)
 }
 
-// annotate sets an annotation of something, or with a dash after its key removes it.
+// annotate sets an annotation of an object, or removes it if a dash follows the key.
 func (w *fixture) annotate(ctx context.Context, what, name, annotation string) error {
 	_, err := w.Kubectl(ctx, "annotate", "--overwrite", what, name, annotation)
 	return err
@@ -366,7 +367,7 @@ func (p *pool) patch(spec object) {
 	p.must(err)
 }
 
-// gone waits until nodes are.
+// gone waits until the nodes are deleted.
 func (p *pool) gone(nodes ...string) {
 	p.t.Helper()
 	p.eventually("nodes gone", func(ctx context.Context) error {
@@ -383,13 +384,13 @@ func (p *pool) gone(nodes ...string) {
 	})
 }
 
-// hasEvent waits until there is an Event about an object, for a reason and with some
-// words in it. A star ends a name of which only the beginning is known.
+// hasEvent waits for an Event about an object, with a reason and words in its message. A
+// star ends a name of which only the prefix is known.
 func (p *pool) hasEvent(kind, name, reason string, words ...string) {
 	p.t.Helper()
 	p.eventually(reason+" about "+kind+" "+name, func(ctx context.Context) error {
 		begins, isPart := strings.CutSuffix(name, "*")
-		about := client.MatchingFields{"regarding.kind": kind} // Karpenter tells much, and much of it of pods
+		about := client.MatchingFields{"regarding.kind": kind} // Karpenter writes many Events, many of them about pods
 		if !isPart {
 			about["regarding.name"] = name
 		}
@@ -415,8 +416,7 @@ func (p *pool) hasEvent(kind, name, reason string, words ...string) {
 	})
 }
 
-// measures waits until a controller's metrics have a line that begins with some words and
-// ends with a value.
+// measures waits until a controller's metrics have a line with this prefix and value.
 func (p *pool) measures(c *install.Controller, line, value string) {
 	p.t.Helper()
 	p.eventually("metric "+line, func(ctx context.Context) error {

@@ -22,8 +22,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// plain makes nodes that no Karpenter has made, and a policy by which a remediation is
-// made for those of them that are sick.
+// plain creates nodes without Karpenter, and a policy that creates remediations for
+// unhealthy nodes among them.
 func (w *fixture) plain(t *testing.T, name string, count int) (p *pool, nodes []string) {
 	t.Helper()
 	const label = "example.com/plain"
@@ -46,8 +46,7 @@ func (w *fixture) plain(t *testing.T, name string, count int) (p *pool, nodes []
 	return p, nodes
 }
 
-// remediated waits until there are remediations for these nodes by the policy, and for no
-// others.
+// remediated waits until the policy has remediations for exactly these nodes.
 func (p *pool) remediated(nodes ...string) {
 	p.t.Helper()
 	p.eventually("remediations", func(ctx context.Context) error {
@@ -63,16 +62,16 @@ func (p *pool) remediated(nodes ...string) {
 			}
 		}
 		if !slices.Equal(names, nodes) {
-			return fmt.Errorf("they are there for %v, want %v", names, nodes)
+			return fmt.Errorf("the remediated nodes are %v, want %v", names, nodes)
 		}
 		return nil
 	})
 }
 
-// unlocked waits until nobody has the Lease of a node.
+// unlocked waits until the Leases of these nodes have no holder.
 func (p *pool) unlocked(nodes ...string) {
 	p.t.Helper()
-	p.eventually("Leases given back", func(ctx context.Context) error {
+	p.eventually("Leases released", func(ctx context.Context) error {
 		var leases coordinationv1.LeaseList
 		if err := p.api.List(ctx, &leases, client.InNamespace(leaseNamespace)); err != nil {
 			return err
@@ -86,23 +85,24 @@ func (p *pool) unlocked(nodes ...string) {
 	})
 }
 
-// testPlainNodes has nodes fall sick that no Karpenter has made.
+// testPlainNodes has nodes without Karpenter become unhealthy.
 func testPlainNodes(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
 	p, nodes := w.plain(t, "plain", 10)
 	p.hasStatus("plain", counted(10, 0, 0, 0), condition(v1alpha1.Accepted, metav1.ConditionTrue))
 	p.makeUnhealthy(nodes[:4]...)
-	p.hasStatus("plain", counted(10, 4, 2, 2)) // a fifth
+	p.hasStatus("plain", counted(10, 4, 2, 2)) // the bound is a fifth
 	p.remediated(nodes[:2]...)
-	p.setCondition("BadDisk", corev1.ConditionFalse, nodes[:4]...) // the remediator has done its work
+	p.setCondition("BadDisk", corev1.ConditionFalse, nodes[:4]...) // the remediator has repaired them
 	p.hasStatus("plain", counted(10, 0, 0, 0))
 	p.remediated()
 	p.unlocked(nodes...)
 }
 
-// testPlainKilled kills the controller over the page that names a node without a machine,
-// over its remediation and over the end of that. Each heir finds what the one before has
-// left. Leases, statuses and Events are as for health checks, whose faults try them.
+// testPlainKilled kills the controller during the ledger write for a node without a
+// NodeClaim, during the creation of its remediation, and during its deletion. Each
+// controller continues where the previous one was killed. The fault tests of health checks
+// cover Leases, statuses and Events.
 func testPlainKilled(t *testing.T, w *fixture) {
 	t.Helper()
 	p, nodes := w.plain(t, "plain-killed", 10)
@@ -116,10 +116,10 @@ func testPlainKilled(t *testing.T, w *fixture) {
 	k := p.newFaultRunner()
 	p.makeUnhealthy(nodes[:4]...)
 	for _, is := range []delivery{never, after, late} {
-		k.over(namesNode, "naming it in the ledger", is)
+		k.over(namesNode, "names the node in the ledger", is)
 	}
 	for _, is := range []delivery{never, late, after} {
-		k.over(about(http.MethodPost), "making its remediation", is)
+		k.over(about(http.MethodPost), "creates the remediation", is)
 	}
 	k.launch()
 	p.hasStatus(p.name, counted(10, 4, 2, 2))
@@ -127,7 +127,7 @@ func testPlainKilled(t *testing.T, w *fixture) {
 	p.must(k.controller.Kill())
 	p.setCondition("BadDisk", corev1.ConditionFalse, nodes[:2]...)
 	for _, is := range []delivery{never, late, after} {
-		k.over(about(http.MethodDelete), "deleting its remediation", is)
+		k.over(about(http.MethodDelete), "deletes the remediation", is)
 	}
 	k.launch()
 	k.deliver()

@@ -20,7 +20,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
 )
 
-// policy makes a RepairPolicy by which BadDisk is tolerated for so long.
+// policy creates a RepairPolicy that tolerates BadDisk for this duration.
 func (p *pool) policy(name, toleration string, changes ...func(*v1alpha1.RepairPolicySpec)) {
 	p.t.Helper()
 	is := &v1alpha1.RepairPolicy{
@@ -44,8 +44,8 @@ func selecting(key, value string) func(*v1alpha1.RepairPolicySpec) {
 	}
 }
 
-// hasStatus waits until the status of a policy is right.
-func (p *pool) hasStatus(name string, wrongs ...func(v1alpha1.RepairPolicyStatus) error) v1alpha1.RepairPolicyStatus {
+// hasStatus waits until the status of a policy is correct.
+func (p *pool) hasStatus(name string, checks ...func(v1alpha1.RepairPolicyStatus) error) v1alpha1.RepairPolicyStatus {
 	p.t.Helper()
 	is := &v1alpha1.RepairPolicy{}
 	p.eventually("status of "+name, func(ctx context.Context) error {
@@ -53,10 +53,10 @@ func (p *pool) hasStatus(name string, wrongs ...func(v1alpha1.RepairPolicyStatus
 			return err
 		}
 		if is.Status.ObservedGeneration != is.Generation {
-			return fmt.Errorf("it is about generation %d, not %d", is.Status.ObservedGeneration, is.Generation)
+			return fmt.Errorf("the status is for generation %d, want %d", is.Status.ObservedGeneration, is.Generation)
 		}
-		for _, wrong := range wrongs {
-			if err := wrong(is.Status); err != nil {
+		for _, check := range checks {
+			if err := check(is.Status); err != nil {
 				return fmt.Errorf("%w: %+v", err, is.Status)
 			}
 		}
@@ -65,10 +65,10 @@ func (p *pool) hasStatus(name string, wrongs ...func(v1alpha1.RepairPolicyStatus
 	return is.Status
 }
 
-func counted(nodes, sick, repairing, held int32) func(v1alpha1.RepairPolicyStatus) error {
+func counted(nodes, unhealthy, repairing, held int32) func(v1alpha1.RepairPolicyStatus) error {
 	return func(s v1alpha1.RepairPolicyStatus) error {
-		if got, want := [4]int32{s.Nodes, s.Sick, s.Repairing, s.Held}, [4]int32{nodes, sick, repairing, held}; got != want {
-			return fmt.Errorf("%v nodes, sick, repairing and held, not %v", got, want)
+		if got, want := [4]int32{s.Nodes, s.Sick, s.Repairing, s.Held}, [4]int32{nodes, unhealthy, repairing, held}; got != want {
+			return fmt.Errorf("the counts of all, unhealthy, repairing and held nodes are %v, want %v", got, want)
 		}
 		return nil
 	}
@@ -82,27 +82,27 @@ func condition(kind string, status metav1.ConditionStatus, words ...string) func
 		}
 		for _, part := range words {
 			if !strings.Contains(c.Reason+": "+c.Message, part) {
-				return fmt.Errorf("%s says nothing of %q", kind, part)
+				return fmt.Errorf("%s does not contain %q", kind, part)
 			}
 		}
 		return nil
 	}
 }
 
-// row wants a sick node to be named, and to be eligible when it has been sick for so long:
-// since its condition says so, or since the controller last saw it well, which is later
-// on a busy machine. It tells when that is.
+// row checks that the status names an unhealthy node, and its eligible time: the toleration
+// after the condition's timestamp, or after the controller last saw the node healthy, which
+// is later on a busy machine. It stores the eligible time.
 func row(node, reason string, eligible *time.Time) func(v1alpha1.RepairPolicyStatus) error {
 	earliest := *eligible
 	return func(s v1alpha1.RepairPolicyStatus) error {
 		at := slices.IndexFunc(s.SickNodes, func(n v1alpha1.SickNode) bool { return n.Name == node })
 		switch {
 		case at < 0:
-			return errors.New(node + " is not named")
+			return errors.New(node + " is not in the status")
 		case s.SickNodes[at].Reason != reason:
 			return fmt.Errorf("%s is not %s", node, reason)
 		case s.SickNodes[at].EligibleAt == nil:
-			return fmt.Errorf("%s is eligible nobody knows when", node)
+			return fmt.Errorf("%s has no eligible time", node)
 		}
 		*eligible = s.SickNodes[at].EligibleAt.Time
 		if late := eligible.Sub(earliest); late < 0 || late > slow {
@@ -112,7 +112,7 @@ func row(node, reason string, eligible *time.Time) func(v1alpha1.RepairPolicySta
 	}
 }
 
-// testPolicy has a pool without a block, and policies beside it.
+// testPolicy has a pool without a block, and several policies.
 func testPolicy(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
 	p := w.createFilledPool(t, karpenter.Pool{Name: "named"}, 4)
@@ -133,9 +133,9 @@ func testPolicy(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Log("\n" + table)
 	p.isInTable(table, "NAME POOL NODES SICK REPAIRING HELD ACCEPTED CONFLICT NEXT AGE", "named named 4 2 0 0 True False "+due.UTC().Format(time.RFC3339))
 	p.edit("named", `{"spec":{"repair":{"policies":[{"conditionType":"BadDisk","conditionStatus":"True","toleration":"2s"}]}}}`)
-	p.hasStatus("named", func(s v1alpha1.RepairPolicyStatus) error { // its nodes are one more when the replacement is there
+	p.hasStatus("named", func(s v1alpha1.RepairPolicyStatus) error { // the replacement adds a node to the count
 		if s.Repairing != 1 || s.Held != 1 {
-			return errors.New("not one is repaired, and one held")
+			return errors.New("want one node in repair, and one held")
 		}
 		return nil
 	})
@@ -147,7 +147,7 @@ func testPolicy(t *testing.T, w *fixture, _ *install.Controller) {
 	}
 	p.hasStatus("named", counted(4, 0, 0, 0))
 
-	// What stands on the pool goes first, and when it is gone the policy is back.
+	// The block on the pool takes precedence. Without it the policy applies again.
 	p.patch(object{"repair": repair("1h")})
 	p.hasStatus("named", counted(0, 0, 0, 0), condition(v1alpha1.Conflict, metav1.ConditionTrue, "NodePool named has a repair block of its own"))
 	p.patch(object{"repair": nil})
@@ -161,7 +161,7 @@ func (p *pool) edit(name, patch string) {
 	p.must(err)
 }
 
-// isInTable says that lines of a table begin with such cells.
+// isInTable fails the test unless lines of a table begin with these cells.
 func (p *pool) isInTable(table string, lines ...string) {
 	p.t.Helper()
 	for _, line := range lines {
@@ -171,7 +171,7 @@ func (p *pool) isInTable(table string, lines ...string) {
 	}
 }
 
-// testSelected has one policy select the nodes of two pools, whose bounds are their own.
+// testSelected has one policy select the nodes of two pools. Each pool has its own bound.
 func testSelected(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
 	const label = "example.com/team"
@@ -181,10 +181,10 @@ func testSelected(t *testing.T, w *fixture, _ *install.Controller) {
 	second.fills(2)
 	first.policy("selected", "1s", selecting(label, "red"))
 	first.hasStatus("selected", counted(4, 0, 0, 0), condition(v1alpha1.Conflict, metav1.ConditionFalse))
-	sick := [2][]string{first.names(), second.names()}
-	first.makeUnhealthy(append(sick[0], sick[1]...)...)
+	unhealthy := [2][]string{first.names(), second.names()}
+	first.makeUnhealthy(append(unhealthy[0], unhealthy[1]...)...)
 	for i, p := range []*pool{first, second} {
-		a := p.repaired(sick[i]...)
+		a := p.repaired(unhealthy[i]...)
 		a.atMost(t, 1)
 		if rule := a.terminations[0].rule; rule != "Repair/RepairPolicy/selected/"+p.name {
 			t.Errorf("it was repaired by %s", rule)
@@ -193,7 +193,7 @@ func testSelected(t *testing.T, w *fixture, _ *install.Controller) {
 	first.hasStatus("selected", counted(4, 0, 0, 0))
 }
 
-// testBadInput tries what the API server and the webhook refuse, and what they warn of.
+// testBadInput sends objects that the API server or the webhook must refuse.
 func testBadInput(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
 	p := &pool{fixture: w, t: t, name: "bad-input"}
@@ -231,7 +231,7 @@ func testBadInput(t *testing.T, w *fixture, _ *install.Controller) {
 	}
 }
 
-// testWarnings tries what is let in, with a word of warning.
+// testWarnings sends objects that are accepted with a warning.
 func testWarnings(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
 	p := &pool{fixture: w, t: t, name: "nowhere"}
@@ -248,13 +248,13 @@ func testWarnings(t *testing.T, w *fixture, _ *install.Controller) {
 	}, client.DryRunAll))
 	for _, words := range []string{"spec.nodePool", "spec.repair.policies[0].conditionType"} {
 		if !strings.Contains(strings.Join(heard, "\n"), words) {
-			t.Errorf("nobody warns of %s: %q", words, heard)
+			t.Errorf("no warning for %s: %q", words, heard)
 		}
 	}
 }
 
-// warnings are what the API server says beside its answers.
+// warnings are the warnings in the API server's responses.
 type warnings []string
 
-// HandleWarningHeader takes one in.
+// HandleWarningHeader adds a warning.
 func (w *warnings) HandleWarningHeader(_ int, _, text string) { *w = append(*w, text) }

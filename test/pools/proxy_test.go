@@ -9,47 +9,47 @@ import (
 	"github.com/resourcestack/autohealer/internal/faultproxy"
 )
 
-// proxy carries a controller's requests to the API server, and can keep some of them.
+// proxy forwards a controller's requests to the API server, and can hold some of them.
 type proxy struct{ *faultproxy.Proxy }
 
-// heldRequest is a request that is kept.
+// heldRequest is a held request.
 type heldRequest = faultproxy.Request
 
-// newProxy is at work for as long as the test.
+// newProxy starts a proxy until the end of the test.
 func (p *pool) newProxy() proxy {
 	p.t.Helper()
 	return proxy{faultproxy.Start(p.t, p.Cluster, "courier-"+p.name)}
 }
 
-// hold keeps all letters that match, until the box is closed or emptied.
+// hold holds all matching requests until the result is closed or emptied.
 func (c proxy) hold(match func(*heldRequest) bool) heldRequests {
 	return heldRequests{c.Hold(match, 0)}
 }
 
-// deliver delivers letters, and says with what answer; 0 for any.
-func (p *pool) deliver(letters []*heldRequest, code int) {
+// deliver forwards requests, and checks the status code of the response; 0 for any.
+func (p *pool) deliver(requests []*heldRequest, code int) {
 	p.t.Helper()
-	faultproxy.DeliverAll(p.t, letters, code)
+	faultproxy.DeliverAll(p.t, requests, code)
 }
 
-// heldRequests is where letters of a kind are kept.
+// heldRequests are the held requests of one kind.
 type heldRequests struct{ *faultproxy.Held }
 
-// wait waits until there is a letter, and returns all that there are.
+// wait waits for a request, and returns all held requests.
 func (b heldRequests) wait(p *pool) []*heldRequest {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(p.t.Context(), maxWait)
 	defer cancel()
-	letters, err := b.Await(ctx, 1)
+	requests, err := b.Await(ctx, 1)
 	if err != nil {
 		p.t.Fatalf("%v\n%s", err, p.logTail())
 	}
-	return letters
+	return requests
 }
 
-// The kinds of writes of which a termination is made.
+// The kinds of writes in a termination.
 
-// namesClaim says that a page of the ledger names a claim.
+// namesClaim reports whether a ledger write names a claim.
 func namesClaim(l *heldRequest) bool {
 	return l.Method == http.MethodPut && strings.HasSuffix(l.Path, "/configmaps/"+ledgerName) && bytes.Contains(l.Body, []byte("NodeClaim.karpenter.sh"))
 }
@@ -62,7 +62,7 @@ func marks(l *heldRequest) bool {
 	return aboutClaim(http.MethodPatch, l) && bytes.Contains(l.Body, []byte(`"`+markAnnotation+`":"`))
 }
 
-func spares(l *heldRequest) bool {
+func unmarks(l *heldRequest) bool {
 	return aboutClaim(http.MethodPatch, l) && bytes.Contains(l.Body, []byte(`"`+markAnnotation+`":null`))
 }
 

@@ -29,8 +29,8 @@ func (p *pool) first() *corev1.Node {
 	return first
 }
 
-// testNeverReady has a pool whose first node does not become ready, for a reason that is
-// cured by the time that it is replaced.
+// testNeverReady has a pool whose first node does not become ready. The cause is fixed
+// before the replacement starts.
 func testNeverReady(startup karpenter.Startup, cure func(*pool)) func(*testing.T, *fixture, *install.Controller) {
 	return func(t *testing.T, w *fixture, c *install.Controller) {
 		t.Helper()
@@ -57,7 +57,7 @@ func testNeverReady(startup karpenter.Startup, cure func(*pool)) func(*testing.T
 	}
 }
 
-// relabel changes the labels of the pool's coming nodes.
+// relabel changes the labels of the pool's future nodes.
 func relabel(label string) func(*pool) {
 	return func(p *pool) {
 		p.t.Helper()
@@ -65,14 +65,14 @@ func relabel(label string) func(*pool) {
 	}
 }
 
-// wakeDaemon has startup taints taken off all but the first node.
+// wakeDaemon removes the startup taints of all but the first node.
 func wakeDaemon(p *pool) {
 	bad := p.first().UID
 	p.startAll(func(node *corev1.Node) bool { return node.UID != bad })
 }
 
-// testOnceReady has a node fail that once was ready: whatever the timeout says, that is
-// for others to care about.
+// testOnceReady has a node fail that once was ready. The ready timeout does not apply to
+// it.
 func testOnceReady(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
 	const timeout = 15 * time.Second
@@ -80,8 +80,8 @@ func testOnceReady(t *testing.T, w *fixture, _ *install.Controller) {
 	node := p.nodes()[0]
 	p.must(p.Silence(t.Context(), node.Name))
 	p.setCondition("Ready", corev1.ConditionFalse, node.Name)
-	// Another pool's node that is younger and does not become ready goes: the timeout of
-	// this one is over, too.
+	// A younger node of another pool does not become ready and is replaced. This shows that
+	// the timeout of this node has passed, too.
 	other := w.createPool(t, karpenter.Pool{Name: "once-ready-other", Startup: karpenter.StartsUnready, Spec: object{"repair": object{"readyTimeout": timeout.String()}}}, 1)
 	bad := other.first()
 	relabel(testbed.UnreadyLabel)(other)
@@ -89,25 +89,25 @@ func testOnceReady(t *testing.T, w *fixture, _ *install.Controller) {
 	p.untouched(p.account(), node.Name)
 }
 
-// testHeld has a pool none of whose nodes becomes ready. It is held after three tries,
-// and goes on when it is repaired.
+// testHeld has a pool of which no node becomes ready. The pool is paused after three
+// launches, and continues when its template is fixed.
 func testHeld(t *testing.T, w *fixture, c *install.Controller) {
 	t.Helper()
 	const timeout = 6 * time.Second
-	// A node that is gone and has no successor that is ready keeps its place under the
-	// bound for a quarter of an hour: there is room for all of them.
+	// A deleted node without a ready successor counts for 15 minutes. The bound has room
+	// for all of them.
 	p := w.createPool(t, karpenter.Pool{Name: "held", Startup: karpenter.StartsUnready, Spec: object{"repair": object{"readyTimeout": timeout.String(), "maxUnhealthy": 10}}}, 1)
 	const words = "NodePool held is held: 3 nodes in a row have not become ready, which another node will not cure; the next one is tried at "
 	p.hasEvent("NodePool", p.name, "NodePoolHeld", words)
 	p.measures(c, `autohealer_nodepool_held{nodepool="held"}`, "1")
 	p.hasEvent("Node", "kwok-held-*", "NodeRepairBlocked", "NodePool held is held: ", "which another node will not cure")
 	p.triesOnce(timeout)
-	relabel(testbed.UnreadyLabel)(p) // which changes the template, too
+	relabel(testbed.UnreadyLabel)(p) // this also changes the template
 	p.measures(c, `autohealer_nodepool_held{nodepool="held"}`, "0")
 }
 
-// triesOnce waits until a held pool is tried a fourth time, and says whether that came too
-// soon.
+// triesOnce waits for the fourth launch of a paused pool, and checks that it is not too
+// early.
 func (p *pool) triesOnce(timeout time.Duration) {
 	p.t.Helper()
 	var a *account
@@ -120,9 +120,9 @@ func (p *pool) triesOnce(timeout time.Duration) {
 	for i := 3; i < len(a.terminations); i++ {
 		wait := a.terminations[i].marked.Sub(a.terminations[i-1].marked)
 		atLeast := 2 * timeout << (i - 3)
-		p.t.Logf("try %d came %s after the one before", i+1, wait.Round(time.Millisecond))
+		p.t.Logf("launch %d came %s after the previous one", i+1, wait.Round(time.Millisecond))
 		if wait < atLeast-time.Second { // the ledger has whole seconds
-			p.t.Errorf("try %d came %s after the one before, want %s at least", i+1, wait, atLeast)
+			p.t.Errorf("launch %d came %s after the previous one, want at least %s", i+1, wait, atLeast)
 		}
 	}
 }

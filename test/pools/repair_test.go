@@ -15,7 +15,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
 )
 
-// TestPools has one cluster for many: each part has a NodePool for itself.
+// TestPools uses one cluster for many tests, each with its own NodePool.
 func TestPools(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t, karpenter.Config{Gates: map[string]bool{"NodeRepair": true}})
@@ -28,27 +28,27 @@ func TestPools(t *testing.T) {
 	}
 	t.Run("together", func(t *testing.T) {
 		for name, test := range map[string]func(*testing.T, *fixture, *install.Controller){
-			"a sick node is replaced by force":                        testForceful,
-			"a sick node is replaced gracefully":                      testGraceful,
-			"a drain has its time":                                    testGracePeriod,
-			"ten sick nodes are replaced under their bound":           testStormUnderBound,
-			"six sick nodes are replaced under their budget":          testStormUnderBudget,
-			"three sick nodes are replaced one by one by default":     testStormByDefault,
-			"two kinds of trouble in one pool share its bound":        testStormOfBoth,
-			"a node that is never heard of is replaced":               testNeverReady(karpenter.StartsSilent, relabel(testbed.SilentLabel)),
-			"a node that never gets ready is replaced":                testNeverReady(karpenter.StartsUnready, relabel(testbed.UnreadyLabel)),
-			"a node that keeps its startup taints is replaced":        testNeverReady(karpenter.StartsTainted, wakeDaemon),
-			"a node that once was ready is not for the ready timeout": testOnceReady,
-			"a bad pool is held":                                      testHeld,
-			"vetoes are heard":                                        testVetoes,
-			"a veto on the pool is heard":                             testVetoedPool,
-			"a claim that is being deleted is left alone":             testAlreadyGoing,
-			"we repair a node, and Karpenter does not":                testBeforeKarpenter,
-			"a policy names a pool":                                   testPolicy,
-			"a policy selects nodes of two pools":                     testSelected,
-			"a policy selects plain nodes":                            testPlainNodes,
-			"what looks wrong is warned of":                           testWarnings,
-			"bad input is refused":                                    testBadInput,
+			"an unhealthy node is replaced by force":                                          testForceful,
+			"an unhealthy node is replaced gracefully":                                        testGraceful,
+			"a drain has its grace period":                                                    testGracePeriod,
+			"ten unhealthy nodes are replaced within their bound":                             testStormUnderBound,
+			"six unhealthy nodes are replaced within their budget":                            testStormUnderBudget,
+			"three unhealthy nodes are replaced one by one by default":                        testStormByDefault,
+			"unhealthy nodes and nodes that never become ready share the bound of their pool": testStormOfBoth,
+			"a node whose kubelet never reports is replaced":                                  testNeverReady(karpenter.StartsSilent, relabel(testbed.SilentLabel)),
+			"a node that never becomes ready is replaced":                                     testNeverReady(karpenter.StartsUnready, relabel(testbed.UnreadyLabel)),
+			"a node that keeps its startup taints is replaced":                                testNeverReady(karpenter.StartsTainted, wakeDaemon),
+			"the ready timeout ignores a node that once was ready":                            testOnceReady,
+			"a failing pool is paused":                                                        testHeld,
+			"vetoes prevent repair":                                                           testVetoes,
+			"a veto on the pool prevents repair":                                              testVetoedPool,
+			"a claim that is being deleted is left alone":                                     testAlreadyGoing,
+			"the controller repairs a node before Karpenter":                                  testBeforeKarpenter,
+			"a policy names a pool":                                                           testPolicy,
+			"a policy selects nodes of two pools":                                             testSelected,
+			"a policy selects plain nodes":                                                    testPlainNodes,
+			"suspicious input causes a warning":                                               testWarnings,
+			"invalid input is refused":                                                        testBadInput,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -56,17 +56,17 @@ func TestPools(t *testing.T) {
 			})
 		}
 	})
-	t.Run("blocks survive what Karpenter writes", func(t *testing.T) { testBlocksKept(t, w) })
-	t.Run("all was lawful", func(t *testing.T) {
+	t.Run("repair blocks survive Karpenter's writes", func(t *testing.T) { testBlocksKept(t, w) })
+	t.Run("every write kept the promises", func(t *testing.T) {
 		w.judge(t, readyTimeoutsOn, history.Counts{Marks: 40, Terminations: 40, PolicyStatuses: 10, Remediations: 2, Releases: 2})
 	})
-	t.Run("no right was missing", func(t *testing.T) { testRights(t, w) })
+	t.Run("the RBAC rights were sufficient", func(t *testing.T) { testRights(t, w) })
 }
 
-// TestBesideKarpenter has a cluster in which there is no pool that waits for its nodes,
-// and none that counts them: Karpenter launches whatever any pending pod needs along with
-// the replacements of its own disruptions, and gives up if one of those does not become
-// ready. And here it may be killed, and its CRDs applied again.
+// TestBesideKarpenter uses a cluster without pools that wait for nodes or count them.
+// Karpenter launches nodes for any pending pod along with the replacements of its own
+// disruptions, and gives up if one of those does not become ready. The tests may also kill
+// Karpenter here, and apply its CRDs again.
 func TestBesideKarpenter(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t, karpenter.Config{Gates: map[string]bool{"NodeRepair": true}})
@@ -75,8 +75,8 @@ func TestBesideKarpenter(t *testing.T) {
 	lost.fills(2)
 	t.Run("together", func(t *testing.T) {
 		for name, test := range map[string]func(*testing.T, *fixture, *install.Controller){
-			"Karpenter repairs a node, and nobody else does": testKarpentersRepair,
-			"the block survives drift":                       testDrift,
+			"Karpenter repairs a node, and the controller does not": testKarpentersRepair,
+			"the repair block survives drift":                       testDrift,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -84,31 +84,30 @@ func TestBesideKarpenter(t *testing.T) {
 			})
 		}
 	})
-	t.Run("the block survives a restart of Karpenter", func(t *testing.T) { testRestart(t, w) })
-	t.Run("blocks survive what Karpenter writes", func(t *testing.T) { testBlocksKept(t, w) })
-	t.Run("all was lawful", func(t *testing.T) { w.judge(t, readyTimeoutsOn, history.Counts{Marks: 1, Terminations: 1}) })
-	t.Run("no right was missing", func(t *testing.T) { testRights(t, w) })
-	t.Run("the schema is lost", func(t *testing.T) { testSchemaLost(lost.of(t), c) })
-	t.Run("all was lawful also then", func(t *testing.T) {
+	t.Run("the repair block survives a restart of Karpenter", func(t *testing.T) { testRestart(t, w) })
+	t.Run("repair blocks survive Karpenter's writes", func(t *testing.T) { testBlocksKept(t, w) })
+	t.Run("every write kept the promises", func(t *testing.T) { w.judge(t, readyTimeoutsOn, history.Counts{Marks: 1, Terminations: 1}) })
+	t.Run("the RBAC rights were sufficient", func(t *testing.T) { testRights(t, w) })
+	t.Run("the schema of repair blocks is lost", func(t *testing.T) { testSchemaLost(lost.of(t), c) })
+	t.Run("every later write kept the promises", func(t *testing.T) {
 		repairs := readyTimeoutsOn
 		repairs.SchemaLost, repairs.MayRestore = true, true
 		w.judge(t, repairs, history.Counts{Terminations: 3, Restores: 1})
 	})
 }
 
-// readyTimeoutsOn is what the judge is told where nodes are replaced that do not become
-// ready.
+// readyTimeoutsOn is the configuration of the checker if the ready timeout is enabled.
 var readyTimeoutsOn = history.Repairs{ReadyTimeout: 10 * time.Minute}
 
-// slow is how late a busy machine may be.
+// slow is the tolerated delay of a busy machine.
 const slow = 20 * time.Second
 
-// stubborn makes pods take so long to stop.
+// stubborn gives pods a long termination grace period.
 func stubborn(grace time.Duration) func(*karpenter.Deployment) {
 	return func(d *karpenter.Deployment) { d.GracePeriod = grace }
 }
 
-// protect forbids that pods of the Deployment are evicted.
+// protect forbids the eviction of the Deployment's pods.
 func (p *pool) protect() {
 	p.t.Helper()
 	_, err := p.KubectlApply(p.t.Context(), fmt.Sprintf(`
@@ -122,7 +121,7 @@ spec:
 	p.must(err)
 }
 
-// since returns when a condition of a node has begun.
+// since returns when a condition of a node began.
 func (p *pool) since(node string, kind corev1.NodeConditionType) time.Time {
 	p.t.Helper()
 	for _, n := range p.nodes() {
@@ -132,12 +131,11 @@ func (p *pool) since(node string, kind corev1.NodeConditionType) time.Time {
 			}
 		}
 	}
-	p.t.Fatalf("%s says nothing of %s", node, kind)
+	p.t.Fatalf("%s has no condition %s", node, kind)
 	return time.Time{}
 }
 
-// notBefore says that a claim was marked and deleted when its time had come, and not
-// before.
+// notBefore checks that a claim was marked and deleted after its due time.
 func (e *termination) notBefore(t *testing.T, due time.Time) {
 	t.Helper()
 	t.Logf("%s was due at %s, marked %s and deleted %s later, and gone after another %s", e.node,
@@ -147,7 +145,7 @@ func (e *termination) notBefore(t *testing.T, due time.Time) {
 	}
 }
 
-// within says that the deadline of a claim was set for a while after its mark.
+// within checks that the deadline of a claim was set this long after its mark.
 func (e *termination) within(t *testing.T, grace time.Duration) {
 	t.Helper()
 	deadline, err := time.Parse(time.RFC3339, e.deadline)
@@ -159,21 +157,21 @@ func (e *termination) within(t *testing.T, grace time.Duration) {
 func testForceful(t *testing.T, w *fixture, c *install.Controller) {
 	t.Helper()
 	const toleration = 6 * time.Second
-	// Pods that would take longer to stop than the test has time, and may not be evicted.
+	// These pods would take longer to stop than the test, and may not be evicted.
 	p := w.createFilledPool(t, karpenter.Pool{Name: "forceful", Spec: object{"repair": repair(toleration.String())}}, 3, stubborn(5*time.Minute))
 	p.protect()
-	sick := p.names()[0]
-	claim := p.claimOf(sick)
-	p.makeUnhealthy(sick)
-	due := p.since(sick, "BadDisk").Add(toleration)
-	p.hasEvent("Node", sick, "NodeRepairPending", "BadDisk")
-	e := p.repaired(sick).of(sick)
+	unhealthy := p.names()[0]
+	claim := p.claimOf(unhealthy)
+	p.makeUnhealthy(unhealthy)
+	due := p.since(unhealthy, "BadDisk").Add(toleration)
+	p.hasEvent("Node", unhealthy, "NodeRepairPending", "BadDisk")
+	e := p.repaired(unhealthy).of(unhealthy)
 	e.notBefore(t, due)
 	e.within(t, 0)
 	if e.rule != "Repair/NodePool/forceful" {
 		t.Errorf("it was repaired by %s", e.rule)
 	}
-	p.hasEvent("Node", sick, "NodeRepair", "BadDisk", claim.GetName(), "by force")
+	p.hasEvent("Node", unhealthy, "NodeRepair", "BadDisk", claim.GetName(), "by force")
 	p.hasEvent("NodeClaim", claim.GetName(), "NodeRepair", "by force")
 	p.hasEvent("NodePool", p.name, "NodeRepair", "by force")
 	p.measures(c, `autohealer_repairs_total{condition="BadDisk",mode="Forceful",nodepool="forceful",outcome="terminated"}`, "1")
@@ -183,11 +181,11 @@ func testGraceful(t *testing.T, w *fixture, c *install.Controller) {
 	t.Helper()
 	const grace = 12 * time.Second
 	p := w.createFilledPool(t, karpenter.Pool{Name: "graceful", Spec: object{"repair": repair("1s", object{"termination": "Graceful"})}}, 3, stubborn(grace))
-	sick := p.names()[0]
-	p.makeUnhealthy(sick)
-	e := p.repaired(sick).of(sick)
+	unhealthy := p.names()[0]
+	p.makeUnhealthy(unhealthy)
+	e := p.repaired(unhealthy).of(unhealthy)
 	if e.deadline != "" {
-		t.Errorf("there is a deadline: %s", e.deadline)
+		t.Errorf("the claim has a deadline: %s", e.deadline)
 	}
 	if took := e.claimGone.Sub(e.deleted); took < grace {
 		t.Errorf("its pods need %s to stop, but it was gone after %s", grace, took)
@@ -201,17 +199,17 @@ func testGracePeriod(t *testing.T, w *fixture, _ *install.Controller) {
 	block := repair("1s", object{"termination": "Graceful", "terminationGracePeriod": grace.String()})
 	p := w.createFilledPool(t, karpenter.Pool{Name: "bounded", Spec: object{"repair": block}}, 2)
 	p.protect()
-	sick := p.names()[0]
-	p.makeUnhealthy(sick)
-	p.eventually("a claim that is drained", func(context.Context) error {
-		if p.claimOf(sick).GetDeletionTimestamp() == nil {
-			return fmt.Errorf("it is not deleted")
+	unhealthy := p.names()[0]
+	p.makeUnhealthy(unhealthy)
+	p.eventually("a claim that is being drained", func(context.Context) error {
+		if p.claimOf(unhealthy).GetDeletionTimestamp() == nil {
+			return fmt.Errorf("it is not being deleted")
 		}
 		return nil
 	})
-	e := p.repaired(sick).of(sick)
+	e := p.repaired(unhealthy).of(unhealthy)
 	e.within(t, grace)
 	if took := e.claimGone.Sub(e.deleted); took < grace-2*time.Second {
-		t.Errorf("nobody may evict its pods, but it was gone after %s", took)
+		t.Errorf("its pods may not be evicted, but it was gone after %s", took)
 	}
 }

@@ -5,9 +5,8 @@ import (
 	"testing"
 )
 
-// testRights looks for requests that were turned down for want of a right. The rights
-// are those of deploy/controller, which have to do for everything that is no more than
-// that.
+// testRights looks for requests that RBAC refused. The rights are those of
+// deploy/controller, which must suffice.
 func testRights(t *testing.T, w *fixture) {
 	t.Helper()
 	for _, c := range w.controllers {
@@ -16,7 +15,7 @@ func testRights(t *testing.T, w *fixture) {
 			t.Fatal(err)
 		}
 		if !strings.Contains(log, "node terminated") {
-			t.Errorf("%s has terminated nobody: this looks at nothing", c)
+			t.Errorf("%s has terminated no node: the test proves nothing", c)
 		}
 		for line := range strings.Lines(log) {
 			if strings.Contains(line, "forbidden") || strings.Contains(line, "right missing") {

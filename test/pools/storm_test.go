@@ -15,16 +15,16 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
 )
 
-// storm makes all nodes of a pool of ten sick at once, and says that they are replaced,
-// and never more than so many at a time.
+// storm makes all nodes of a pool of ten unhealthy at once, and checks that they are
+// replaced within the bound.
 func storm(p *pool, bound int) *account {
 	p.t.Helper()
-	sick := p.names()
-	p.makeUnhealthy(sick...)
-	a := p.repaired(sick...)
+	unhealthy := p.names()
+	p.makeUnhealthy(unhealthy...)
+	a := p.repaired(unhealthy...)
 	a.atMost(p.t, bound)
-	if len(a.terminations) != len(sick) || len(a.others) > 0 || a.made != 2*len(sick) {
-		p.t.Errorf("%d nodes were sick; there were %d terminations, %d by others, and %d claims in all", len(sick), len(a.terminations), len(a.others), a.made)
+	if len(a.terminations) != len(unhealthy) || len(a.others) > 0 || a.made != 2*len(unhealthy) {
+		p.t.Errorf("%d nodes were unhealthy; there were %d terminations, %d by other clients, and %d claims in all", len(unhealthy), len(a.terminations), len(a.others), a.made)
 	}
 	return a
 }
@@ -36,32 +36,32 @@ func testStormUnderBound(t *testing.T, w *fixture, _ *install.Controller) {
 	p.hasEvent("NodePool", p.name, "NodeRepairBlocked", "at most 3 of 10")
 }
 
-// Karpenter counts what is being disrupted of what is initialised, and so do we: a node
-// that is gone is in neither number.
+// Karpenter compares the disrupted nodes with the initialized nodes, and so does the
+// controller. A deleted node is in neither number.
 func testStormUnderBudget(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
 	p := w.createFilledPool(t, karpenter.Pool{Name: "budget", Spec: object{"repair": repair("2s", object{"maxUnhealthy": "100%"}), "disruption": budgets("2")}}, 6)
-	sick := p.names()
-	p.makeUnhealthy(sick...)
+	unhealthy := p.names()
+	p.makeUnhealthy(unhealthy...)
 	p.hasEvent("NodePool", p.name, "NodeRepairBlocked", "disruption budget", "allows 2, and 2 are being disrupted")
-	a := p.repaired(sick...)
+	a := p.repaired(unhealthy...)
 	if a.disrupted > 2 {
 		t.Errorf("%d claims were marked or deleted at once, the budget is 2", a.disrupted)
 	}
-	if len(a.terminations) != len(sick) {
-		t.Errorf("%d terminations of %d sick nodes", len(a.terminations), len(sick))
+	if len(a.terminations) != len(unhealthy) {
+		t.Errorf("%d terminations of %d unhealthy nodes", len(a.terminations), len(unhealthy))
 	}
 }
 
-// The default is a fifth of the pool and a tenth by Karpenter's budget.
+// The default is a fifth of the pool, and a tenth by Karpenter's budget.
 func testStormByDefault(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
 	p := w.createFilledPool(t, karpenter.Pool{Name: "usual", Spec: object{"repair": repair("2s")}}, 3)
 	storm(p, 1)
 }
 
-// testStormOfBoth has some nodes sick that were ready, and others that do not become so,
-// in one pool, whose bound is one.
+// testStormOfBoth has a pool with a bound of one, in which some ready nodes become
+// unhealthy and other nodes do not become ready.
 func testStormOfBoth(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
 	const all, never, bound, timeout = 6, 2, 2, 20 * time.Second
@@ -83,7 +83,7 @@ func testStormOfBoth(t *testing.T, w *fixture, _ *install.Controller) {
 		names = append(names, node.Name)
 	}
 	p.startAll(func(node *corev1.Node) bool { return !stuck[node.UID] })
-	p.eventually("some that are ready", func(context.Context) error {
+	p.eventually("some ready nodes", func(context.Context) error {
 		ready := 0
 		for _, node := range p.nodes() {
 			if node.Labels["karpenter.sh/initialized"] == "true" {
@@ -106,22 +106,22 @@ func testStormOfBoth(t *testing.T, w *fixture, _ *install.Controller) {
 			e.notBefore(t, nodes[i].CreationTimestamp.Add(timeout))
 		}
 		if e.rule != rule {
-			t.Errorf("%s went by %s, not by %s", name, e.rule, rule)
+			t.Errorf("%s was replaced by %s, want %s", name, e.rule, rule)
 		}
 	}
 }
 
-// startAll plays the daemon that takes startup taints away, for as long as the test
-// lasts, from all nodes that it may.
+// startAll plays the daemon that removes startup taints, until the end of the test, from
+// all nodes that may selects.
 func (p *pool) startAll(may func(*corev1.Node) bool) {
 	ctx, cancel := context.WithCancel(p.t.Context())
 	var wg sync.WaitGroup
 	p.t.Cleanup(func() { cancel(); wg.Wait() })
 	wg.Go(func() {
-		look := time.NewTicker(4 * glance)
+		look := time.NewTicker(4 * firstPause)
 		defer look.Stop()
 		for ctx.Err() == nil {
-			nodes, _ := p.karpenter.Nodes(ctx, p.name) // which is asked again
+			nodes, _ := p.karpenter.Nodes(ctx, p.name) // the next iteration retries
 			for i := range nodes {
 				if node := &nodes[i]; may(node) {
 					p.startOne(ctx, node)
@@ -135,7 +135,7 @@ func (p *pool) startAll(may func(*corev1.Node) bool) {
 	})
 }
 
-// startOne takes the startup taint off a node that Karpenter has registered.
+// startOne removes the startup taint from a node that Karpenter has registered.
 func (p *pool) startOne(ctx context.Context, node *corev1.Node) {
 	var left []corev1.Taint
 	for _, taint := range node.Spec.Taints {
@@ -148,5 +148,5 @@ func (p *pool) startOne(ctx context.Context, node *corev1.Node) {
 	}
 	before := node.DeepCopy()
 	node.Spec.Taints = left
-	_ = p.api.Patch(ctx, node, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})) // else somebody else was faster
+	_ = p.api.Patch(ctx, node, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})) // a conflict means that another writer was faster
 }

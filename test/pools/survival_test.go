@@ -15,8 +15,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
 )
 
-// testDrift has Karpenter replace all nodes of a pool for a reason of its own. The block
-// is in force all the while.
+// testDrift has Karpenter replace all nodes of a pool because of drift. The block stays in
+// force.
 func testDrift(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
 	p := w.createFilledPool(t, karpenter.Pool{Name: "drift", Spec: object{"repair": repair("1s"), "disruption": budgets("100%")}}, 2)
@@ -26,22 +26,22 @@ func testDrift(t *testing.T, w *fixture, _ *install.Controller) {
 	p.whole()
 }
 
-// testRestart goes on with that pool when Karpenter has been killed and has come back.
+// testRestart continues with that pool after a restart of Karpenter.
 func testRestart(t *testing.T, w *fixture) {
 	t.Helper()
 	p := &pool{fixture: w, t: t, name: "drift"}
 	p.must(w.karpenter.Kill())
 	p.must(w.karpenter.Restart(t.Context()))
-	sick := p.names()[0]
-	p.makeUnhealthy(sick)
-	p.repaired(sick)
+	unhealthy := p.names()[0]
+	p.makeUnhealthy(unhealthy)
+	p.repaired(unhealthy)
 }
 
-// testBlocksKept says that nothing that Karpenter has written to any NodePool of the
-// cluster has changed its repair block.
+// testBlocksKept checks that none of Karpenter's writes to NodePools changed a repair
+// block.
 func testBlocksKept(t *testing.T, w *fixture) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), maxWait)
 	defer cancel()
 	recording, err := w.RecordingOf(ctx, func(c testbed.Change) bool { return c.GVR == karpenter.PoolsResource })
 	if err != nil {
@@ -58,11 +58,11 @@ func testBlocksKept(t *testing.T, w *fixture) {
 		blocks[change.UID] = block
 	}
 	if t.Logf("Karpenter has written %d times to %d NodePools", written, len(blocks)); written == 0 {
-		t.Error("that is nothing that a block could have survived")
+		t.Error("too few writes to prove that a block survives them")
 	}
 }
 
-// blockOf returns the repair block of a NodePool as the API server shows it.
+// blockOf returns the repair block of a NodePool from the API server.
 func (p *pool) blockOf(ctx context.Context) (object, error) {
 	pool := &unstructured.Unstructured{}
 	pool.SetAPIVersion("karpenter.sh/v1")
@@ -74,20 +74,20 @@ func (p *pool) blockOf(ctx context.Context) (object, error) {
 	return block, err
 }
 
-// hides waits until the API server shows no repair block of the pool, or shows one again.
+// hides waits until the API server hides the repair block of the pool, or shows it again.
 func (p *pool) hides(is bool) {
 	p.t.Helper()
 	p.eventually(fmt.Sprintf("the block hidden: %t", is), func(ctx context.Context) error {
 		block, err := p.blockOf(ctx)
 		if err == nil && (len(block) == 0) != is {
-			return errors.New("it is not so")
+			return errors.New("the block is still in the other state")
 		}
 		return err
 	})
 }
 
-// testSchemaLost applies Karpenter's own CRD again, as an upgrade of its chart does. The
-// last good policy stays in force, and comes back onto the pool where that is asked for.
+// testSchemaLost applies Karpenter's own CRD again, like an upgrade of its chart. The last
+// valid policy stays in force, and is restored on the pool if configured.
 func testSchemaLost(p *pool, c *install.Controller) {
 	t := p.t
 	t.Helper()
@@ -95,11 +95,11 @@ func testSchemaLost(p *pool, c *install.Controller) {
 	p.must(p.karpenter.InstallCRDs(t.Context()))
 	p.hides(true)
 	p.hasEvent("NodePool", p.name, "RepairSchemaLost")
-	// Somebody's write prunes what is stored.
+	// Any write prunes the stored object.
 	p.must(p.annotate(t.Context(), "nodepool", p.name, "example.com/pruned=true"))
-	sick := p.names()[0]
-	p.makeUnhealthy(sick)
-	if e := p.repaired(sick).of(sick); e.rule != "Repair/NodePool/lost" {
+	unhealthy := p.names()[0]
+	p.makeUnhealthy(unhealthy)
+	if e := p.repaired(unhealthy).of(unhealthy); e.rule != "Repair/NodePool/lost" {
 		t.Errorf("it was repaired by %s", e.rule)
 	}
 
@@ -107,16 +107,16 @@ func testSchemaLost(p *pool, c *install.Controller) {
 	p.must(c.Kill())
 	_, err := p.Kubectl(t.Context(), "apply", "-f", "../../deploy/karpenter/restore-rights.yaml")
 	p.must(err)
-	heir := p.start(t, install.Options{Args: []string{alone, "--restore-nodepool-schema"}})
+	successor := p.start(t, install.Options{Args: []string{alone, "--restore-nodepool-schema"}})
 	p.hides(false)
 	block, err := p.blockOf(t.Context())
 	p.must(err)
 	if diff := cmp.Diff(repair("1s"), block); diff != "" {
-		t.Errorf("what came back (-want +got):\n%s", diff)
+		t.Errorf("the restored block (-want +got):\n%s", diff)
 	}
 	p.hasEvent("NodePool", p.name, "RepairBlockRestored")
-	p.measures(heir, `autohealer_nodepool_repair_blocks{state="lost"}`, "0")
-	sick = p.names()[0]
-	p.makeUnhealthy(sick)
-	p.repaired(sick)
+	p.measures(successor, `autohealer_nodepool_repair_blocks{state="lost"}`, "0")
+	unhealthy = p.names()[0]
+	p.makeUnhealthy(unhealthy)
+	p.repaired(unhealthy)
 }

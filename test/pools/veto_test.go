@@ -20,16 +20,16 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
 )
 
-// everything lets all nodes of a pool go at once.
+// everything allows all nodes of a pool to be replaced at once.
 var everything = object{"maxUnhealthy": "100%"}
 
-// veto is something that keeps a sick node from being repaired.
+// veto is a reason that prevents the repair of an unhealthy node.
 type veto struct {
 	put, lift func(p *pool, node string) error
-	words     string // that an Event about the node has
+	words     string // part of the Event about the node
 }
 
-// doNotRepair is the word of a person on the node, or on something of it.
+// doNotRepair is the annotation of a user on the node, or on its claim.
 func doNotRepair(kind, annotation string, nameOf func(*pool, string) string, words string) veto {
 	key, _, _ := strings.Cut(annotation, "=")
 	return veto{
@@ -48,15 +48,15 @@ func itsClaim(p *pool, node string) string   { return p.claimOf(node).GetName() 
 func itsPool(p *pool, _ string) string       { return p.name }
 
 var vetoes = map[string]veto{
-	"Karpenter's on the node":  doNotRepair("node", karpentersVeto+"=true", nodeItself, "the node is annotated "),
-	"ours on the node":         doNotRepair("node", ourVeto+"=until Monday", nodeItself, "the node is annotated "),
-	"Karpenter's on the claim": doNotRepair("nodeclaim", karpentersVeto+"=true", itsClaim, "is annotated "),
-	"ours on the claim":        doNotRepair("nodeclaim", ourVeto+"=", itsClaim, "is annotated "),
-	"a Lease of somebody else": {takeLease, dropLease, "maintenance holds the node's Lease until "},
-	"a second claim":           {addClaim, dropClaim, "have one provider ID"},
+	"Karpenter's on the node":   doNotRepair("node", karpentersVeto+"=true", nodeItself, "the node is annotated "),
+	"ours on the node":          doNotRepair("node", ourVeto+"=until Monday", nodeItself, "the node is annotated "),
+	"Karpenter's on the claim":  doNotRepair("nodeclaim", karpentersVeto+"=true", itsClaim, "is annotated "),
+	"ours on the claim":         doNotRepair("nodeclaim", ourVeto+"=", itsClaim, "is annotated "),
+	"a Lease of another holder": {takeLease, dropLease, "maintenance holds the node's Lease until "},
+	"a second claim":            {addClaim, dropClaim, "have one provider ID"},
 }
 
-// testVetoes has many nodes sick, and something against the repair of each but one.
+// testVetoes has many unhealthy nodes, with a veto against the repair of each but one.
 func testVetoes(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
 	p := w.createFilledPool(t, karpenter.Pool{Name: "vetoed", Spec: object{"repair": repair("1s", everything), "disruption": budgets("100%")}}, len(vetoes)+1)
@@ -79,7 +79,7 @@ func testVetoes(t *testing.T, w *fixture, _ *install.Controller) {
 	for _, node := range by {
 		p.untouched(a, node)
 	}
-	// One after the other, each without any help from the next.
+	// Each veto is lifted on its own.
 	for name, node := range by {
 		p.must(vetoes[name].lift(p, node))
 		p.eventually(name+" lifted, and the claim deleted", func(context.Context) error {
@@ -104,17 +104,17 @@ func testVetoedPool(t *testing.T, w *fixture, _ *install.Controller) {
 	for i, p := range pools {
 		p.fills(1)
 		veto := doNotRepair("nodepool", annotations[i], itsPool, "NodePool "+p.name+" is annotated ")
-		sick := p.names()[0]
-		p.must(veto.put(p, sick))
-		p.makeUnhealthy(sick)
-		p.hasEvent("Node", sick, "NodeRepairBlocked", veto.words)
-		p.untouched(p.account(), sick)
-		p.must(veto.lift(p, sick))
-		p.repaired(sick)
+		unhealthy := p.names()[0]
+		p.must(veto.put(p, unhealthy))
+		p.makeUnhealthy(unhealthy)
+		p.hasEvent("Node", unhealthy, "NodeRepairBlocked", veto.words)
+		p.untouched(p.account(), unhealthy)
+		p.must(veto.lift(p, unhealthy))
+		p.repaired(unhealthy)
 	}
 }
 
-// takeLease has somebody lock a node, as those do who take one out of service.
+// takeLease locks a node for another client, like a maintenance tool.
 func takeLease(p *pool, node string) error {
 	now := metav1.NowMicro()
 	err := p.api.Create(p.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: leaseNamespace}})
@@ -131,8 +131,8 @@ func dropLease(p *pool, node string) error {
 	return p.api.Delete(p.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: leaseNamespace, Name: "node-" + node}})
 }
 
-// addClaim makes a second claim with the provider ID of a node. It is of a kind of node
-// class that this Karpenter leaves alone.
+// addClaim creates a second claim with the provider ID of a node. Its node class is of a
+// kind that this Karpenter ignores.
 func addClaim(p *pool, node string) error {
 	id, _, _ := unstructured.NestedString(p.claimOf(node).Object, "status", "providerID")
 	_, err := p.KubectlApply(p.t.Context(), fmt.Sprintf(`
@@ -155,8 +155,8 @@ func dropClaim(p *pool, _ string) error {
 	return err
 }
 
-// testAlreadyGoing has somebody delete a claim, whose node falls sick while its pods take
-// their time.
+// testAlreadyGoing has another client delete a claim, whose node becomes unhealthy while
+// its pods stop slowly.
 func testAlreadyGoing(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
 	p := w.createFilledPool(t, karpenter.Pool{Name: "going", Spec: object{"repair": repair("1s", everything), "disruption": budgets("100%")}}, 2, stubborn(20*time.Second))
@@ -168,12 +168,12 @@ func testAlreadyGoing(t *testing.T, w *fixture, _ *install.Controller) {
 	a := p.repaired(names[1])
 	p.gone(names[0])
 	if e := a.of(names[0]); e == nil || !e.marked.IsZero() || len(a.others) != 1 {
-		t.Errorf("the admin has deleted the claim of %s, and somebody else has touched it: %+v", names[0], e)
+		t.Errorf("the admin deleted the claim of %s, but another client changed it: %+v", names[0], e)
 	}
 }
 
-// testKarpentersRepair has Karpenter repair a node by itself, and wait for its replacement
-// until the node is due here, too.
+// testKarpentersRepair has Karpenter repair a node. It waits for the replacement until the
+// node is due for the controller, too.
 func testKarpentersRepair(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
 	const condition, toleratedByKarpenter = "KWOKUnhealthy", 30 * time.Second
@@ -184,27 +184,27 @@ func testKarpentersRepair(t *testing.T, w *fixture, _ *install.Controller) {
 	p.startAll(func(*corev1.Node) bool { return !p.isHeldUp.Load() })
 	p.fills(2)
 	p.isHeldUp.Store(true)
-	sick := p.names()[0]
-	claim := p.claimOf(sick)
-	p.must(p.SetCondition(t.Context(), sick, corev1.NodeCondition{
+	unhealthy := p.names()[0]
+	claim := p.claimOf(unhealthy)
+	p.must(p.SetCondition(t.Context(), unhealthy, corev1.NodeCondition{
 		Type: condition, Status: corev1.ConditionTrue, Reason: "TestSaysSo", LastTransitionTime: metav1.NewTime(time.Now().Add(-toleratedByKarpenter)),
 	}))
 	p.eventually("Karpenter's choice", func(context.Context) error {
-		if karpenter.Condition(p.claimOf(sick), "DisruptionReason").Status != metav1.ConditionTrue {
-			return errors.New("it has not been made")
+		if karpenter.Condition(p.claimOf(unhealthy), "DisruptionReason").Status != metav1.ConditionTrue {
+			return errors.New("it has not been created")
 		}
 		return nil
 	})
 	p.patch(object{"repair": tolerating("1s")})
-	p.hasEvent("Node", sick, "NodeRepairBlocked", "left alone", claim.GetName()+" is about to be deleted by Karpenter: Unhealthy")
+	p.hasEvent("Node", unhealthy, "NodeRepairBlocked", "left alone", claim.GetName()+" is about to be deleted by Karpenter: Unhealthy")
 	p.isHeldUp.Store(false)
-	p.gone(sick)
+	p.gone(unhealthy)
 	p.whole()
 	a := p.account()
-	if e := a.of(sick); e == nil || !e.marked.IsZero() || len(a.terminations) > 0 || len(a.others) != 1 {
-		t.Errorf("Karpenter has deleted the claim of %s, and somebody else has touched it: %+v", sick, e)
+	if e := a.of(unhealthy); e == nil || !e.marked.IsZero() || len(a.terminations) > 0 || len(a.others) != 1 {
+		t.Errorf("Karpenter deleted the claim of %s, but another client changed it: %+v", unhealthy, e)
 	}
-	p.eventually("who deleted it", func(ctx context.Context) error {
+	p.eventually("the author of the deletion", func(ctx context.Context) error {
 		recording, err := p.RecordingOf(ctx, func(c testbed.Change) bool { return c.UID == claim.GetUID() })
 		p.must(err)
 		for _, change := range recording {
@@ -215,20 +215,20 @@ func testKarpentersRepair(t *testing.T, w *fixture, _ *install.Controller) {
 				return nil
 			}
 		}
-		return fmt.Errorf("nobody did")
+		return errors.New("the claim is not being deleted")
 	})
 }
 
-// testBeforeKarpenter has the node be due here first.
+// testBeforeKarpenter has the node be due for the controller first.
 func testBeforeKarpenter(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
 	p := w.createFilledPool(t, karpenter.Pool{Name: "first-repair", Spec: object{
 		"repair":     object{"policies": list{object{"conditionType": "KWOKUnhealthy", "conditionStatus": "True", "toleration": "2s"}}, "maxUnhealthy": "100%"},
 		"disruption": budgets("100%"),
 	}}, 2)
-	sick := p.names()[0]
-	p.setCondition("KWOKUnhealthy", corev1.ConditionTrue, sick)
-	a := p.repaired(sick)
+	unhealthy := p.names()[0]
+	p.setCondition("KWOKUnhealthy", corev1.ConditionTrue, unhealthy)
+	a := p.repaired(unhealthy)
 	if len(a.terminations) != 1 || len(a.others) != 0 || a.made != 3 {
 		t.Errorf("%d terminations, %d by others, %d claims in all", len(a.terminations), len(a.others), a.made)
 	}

@@ -8,24 +8,24 @@ import (
 )
 
 const (
-	// glance is the time between two looks.
-	glance = 50 * time.Millisecond
-	// patience bounds the wait for what takes a second or two also on busy machines.
-	patience = 30 * time.Second
+	// pollInterval is the time between two checks.
+	pollInterval = 50 * time.Millisecond
+	// maxWait bounds waits for operations that take a second or two, also on busy machines.
+	maxWait = 30 * time.Second
 )
 
-// await looks at something until nothing is wrong with it any more. What was wrong at
-// the end of ctx is in the error.
+// await polls until look returns no error. If ctx ends before, the error has the last
+// problem.
 func await(ctx context.Context, what string, look func(context.Context) error) error {
-	again := time.NewTicker(glance)
+	again := time.NewTicker(pollInterval)
 	defer again.Stop()
-	wrong := errors.New("nobody has looked yet")
+	wrong := errors.New("not checked yet")
 	for {
 		err := look(ctx)
 		if err == nil {
 			return nil
 		}
-		if ctx.Err() == nil { // else it only says that ctx is over
+		if ctx.Err() == nil { // else the error only says that ctx has ended
 			wrong = err
 		}
 		select {

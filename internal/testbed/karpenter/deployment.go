@@ -14,21 +14,21 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// Deployment is a workload for which Karpenter makes nodes.
+// Deployment is a workload for which Karpenter creates nodes.
 type Deployment struct {
-	// Name of it, in the namespace default.
+	// Name of the Deployment, in the namespace default.
 	Name string
-	// Pool that its pods run on.
+	// Pool on which its pods run.
 	Pool string
-	// Replicas of its pods; PodsPerNode find room on a node.
+	// Replicas is the number of its pods. PodsPerNode of them fit on a node.
 	Replicas int
-	// GracePeriod that its pods take to stop, in whole seconds. Zero means one second.
+	// GracePeriod that its pods need to stop, in whole seconds. Zero means one second.
 	GracePeriod time.Duration
 	// Tolerations of its pods.
 	Tolerations []corev1.Toleration
 }
 
-// Validate says everything that is wrong with the deployment.
+// Validate returns all problems of the deployment.
 func (d Deployment) Validate() error {
 	var errs []error
 	for _, field := range []struct{ name, value string }{{"Name", d.Name}, {"Pool", d.Pool}} {
@@ -40,12 +40,12 @@ func (d Deployment) Validate() error {
 		errs = append(errs, fmt.Errorf("%s is %d, less than 0", "Replicas", d.Replicas))
 	}
 	if d.GracePeriod < 0 || d.GracePeriod%time.Second != 0 {
-		errs = append(errs, fmt.Errorf("%s: %s is no number of seconds", "GracePeriod", d.GracePeriod))
+		errs = append(errs, fmt.Errorf("%s: %s is not a whole number of seconds", "GracePeriod", d.GracePeriod))
 	}
 	return errors.Join(errs...)
 }
 
-// Deploy makes the Deployment and does not wait for its pods.
+// Deploy creates the Deployment and does not wait for its pods.
 func (k *Karpenter) Deploy(ctx context.Context, d Deployment) error {
 	if err := d.Validate(); err != nil {
 		return fmt.Errorf("making a deployment: %w", err)
@@ -62,7 +62,7 @@ func (d Deployment) object() *appsv1.Deployment {
 	return &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: d.Name},
 		Spec: appsv1.DeploymentSpec{
-			Replicas: new(int32(d.Replicas)), //nolint:gosec // a handful
+			Replicas: new(int32(d.Replicas)), //nolint:gosec // a small number
 			Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: labels},
@@ -72,7 +72,7 @@ func (d Deployment) object() *appsv1.Deployment {
 					TerminationGracePeriodSeconds: &grace,
 					Containers: []corev1.Container{{
 						Name: "main", Image: "registry.example.com/" + d.Name,
-						// Of the four of a node, which are not all for pods.
+						// A node has four CPUs, but not all for pods.
 						Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1500m")}},
 					}},
 				},
@@ -81,22 +81,22 @@ func (d Deployment) object() *appsv1.Deployment {
 	}
 }
 
-// Whole says what a Deployment lacks, or nil when it has all of its pods, running, and
-// each on a node that is Ready and stays. It does not ask whether the pods are Ready: when
-// kwok is late with a node's Lease on a busy machine, the node controller sets Ready=False
-// on the node's pods, and kwok, unlike a kubelet, never sets it back.
+// Whole returns what a Deployment lacks, or nil if all of its pods run, each on a Ready
+// node that is not being deleted. It does not ask whether the pods are Ready: when kwok
+// renews a node's Lease late on a busy machine, the node controller sets Ready=False on the
+// node's pods, and kwok, unlike a kubelet, never sets it back.
 func (k *Karpenter) Whole(ctx context.Context, name string) error {
 	d, err := k.client.AppsV1().Deployments(metav1.NamespaceDefault).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return fmt.Errorf("looking at deployment %s: %w", name, err)
+		return fmt.Errorf("reading deployment %s: %w", name, err)
 	}
 	pods, err := k.client.CoreV1().Pods(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{LabelSelector: "app=" + name})
 	if err != nil {
-		return fmt.Errorf("looking at the pods of deployment %s: %w", name, err)
+		return fmt.Errorf("listing the pods of deployment %s: %w", name, err)
 	}
 	nodes, err := k.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: testbed.PoolLabel + "=" + d.Spec.Template.Spec.NodeSelector[testbed.PoolLabel]})
 	if err != nil {
-		return fmt.Errorf("looking at the nodes of deployment %s: %w", name, err)
+		return fmt.Errorf("listing the nodes of deployment %s: %w", name, err)
 	}
 	good := map[string]bool{}
 	for _, node := range nodes.Items {
@@ -114,8 +114,8 @@ func (k *Karpenter) Whole(ctx context.Context, name string) error {
 	return nil
 }
 
-// AwaitWhole waits until a Deployment lacks nothing. What it lacked at the end of ctx
-// is in the error.
+// AwaitWhole waits until a Deployment lacks nothing. If ctx ends before, the error says
+// what it lacks.
 func (k *Karpenter) AwaitWhole(ctx context.Context, name string) error {
 	return await(ctx, "deployment "+name, func(ctx context.Context) error { return k.Whole(ctx, name) })
 }

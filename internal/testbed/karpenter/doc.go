@@ -1,22 +1,21 @@
 // Package karpenter runs a real Karpenter on a testbed, with the provider whose
-// machines are nodes that kwok plays.
+// machines are nodes that kwok simulates.
 //
-// # The promise
+// # Guarantees
 //
-// Start returns when Karpenter works: its CRDs stand, it is ready, and it writes under
-// a name of its own, User, with the rights that its chart gives it and no more. It is a
-// part of the cluster like any other: it can be killed, paused and restarted, its log
-// stands beside the others, and it ends with them. Its nodes are played by the kwok of
-// the testbed, so that Silence, Wake and SetCondition do to them what they do to others.
+// Start returns when Karpenter works: its CRDs are installed, it is ready, and it
+// writes under its own user, User, with exactly the rights of its chart. It is a part
+// of the cluster like any other: a test can kill, pause and restart it, its log is next
+// to the others, and it stops with the cluster. The testbed's kwok simulates its nodes,
+// so Silence, Wake and SetCondition work for them, too.
 //
-// # What it refuses
+// # Limits
 //
-// It changes nothing of Karpenter, of which it knows no type: pools and claims are
-// read and written as what the API server has. And it keeps no port to loopback that
-// Karpenter does not: metrics and health are served on all interfaces, for it has no
-// way to say otherwise.
+// It does not change Karpenter and has no Go types of it: pools and claims are
+// unstructured objects. Karpenter serves its metrics and health on all interfaces,
+// because it has no option for an address.
 //
-// # The way through
+// # Usage
 //
 //	c := testbed.New(t, testbed.Config{ControllerManager: true, Scheduler: true, Kwok: true})
 //	k := karpenter.New(t, c, karpenter.Config{Gates: map[string]bool{"NodeRepair": true}})
@@ -24,5 +23,5 @@
 //	err = k.Deploy(ctx, karpenter.Deployment{Name: "web", Pool: "blue", Replicas: 6})
 //	err = k.AwaitWhole(ctx, "web")            // on three nodes
 //
-// The program and its CRDs stand where `make testbed-karpenter` puts them.
+// `make testbed-karpenter` installs the program and its CRDs.
 package karpenter

@@ -21,17 +21,17 @@ import (
 )
 
 const (
-	// User is the author of everything that Karpenter writes.
+	// User is the author of all of Karpenter's writes.
 	User = "system:serviceaccount:" + namespace + ":" + account
 
 	namespace = "kube-system"
 	account   = "karpenter"
 
-	// sources is the folder beside the program that has the module it is built from.
+	// sources is the folder next to the program with the module from which it is built.
 	sources = ".sources/karpenter-v1.15.0"
 )
 
-// PoolsResource, ClaimsResource and classesResource are what Karpenter works with.
+// PoolsResource, ClaimsResource and classesResource are Karpenter's resources.
 var (
 	PoolsResource   = schema.GroupVersionResource{Group: "karpenter.sh", Version: "v1", Resource: "nodepools"}
 	ClaimsResource  = schema.GroupVersionResource{Group: "karpenter.sh", Version: "v1", Resource: "nodeclaims"}
@@ -45,21 +45,21 @@ var rights string
 
 // Config says how Karpenter runs.
 type Config struct {
-	// Gates are Karpenter's feature gates, such as NodeRepair. What is not named is as
-	// Karpenter has it.
+	// Gates are Karpenter's feature gates, for example NodeRepair. Others keep Karpenter's
+	// defaults.
 	Gates map[string]bool
 
-	// Env is added to its environment, by which alone it is configured. It comes last
-	// and therefore wins.
+	// Env is added to its environment, which is its only configuration. It comes last and
+	// takes precedence.
 	Env []string
 }
 
-// Validate says everything that is wrong with the configuration.
+// Validate returns all problems of the configuration.
 func (c Config) Validate() error {
 	var errs []error
 	for gate := range c.Gates {
 		if gate == "" || strings.ContainsAny(gate, "=,") {
-			errs = append(errs, fmt.Errorf("%s: %q is no name of a feature gate", "Gates", gate))
+			errs = append(errs, fmt.Errorf("%s: %q is not the name of a feature gate", "Gates", gate))
 		}
 	}
 	for i, variable := range c.Env {
@@ -79,8 +79,8 @@ func (c Config) gates() string {
 	return strings.Join(gates, ",")
 }
 
-// Karpenter is one that runs. As a part of the cluster it can be broken like the
-// others.
+// Karpenter is a running Karpenter. A test can break it like the other parts of the
+// cluster.
 type Karpenter struct {
 	*testbed.Part
 
@@ -89,7 +89,7 @@ type Karpenter struct {
 	dynamic dynamic.Interface
 }
 
-// Start installs Karpenter in a cluster, and returns when it is ready. It ends with the
+// Start installs Karpenter in a cluster, and returns when it is ready. It stops with the
 // cluster.
 func Start(ctx context.Context, c *testbed.Cluster, cfg Config) (*Karpenter, error) {
 	if err := cfg.Validate(); err != nil {
@@ -102,7 +102,7 @@ func Start(ctx context.Context, c *testbed.Cluster, cfg Config) (*Karpenter, err
 		{c.ControllerManager, "ControllerManager"}, {c.Scheduler, "Scheduler"}, {c.Kwok, "Kwok"},
 	} {
 		if needed.part == nil {
-			return nil, fmt.Errorf("starting Karpenter: the cluster has no %s, and nobody's pods would run", needed.what)
+			return nil, fmt.Errorf("starting Karpenter: the cluster has no %s, so no pod would run", needed.what)
 		}
 	}
 	path, err := c.Program("karpenter")
@@ -129,11 +129,11 @@ func Start(ctx context.Context, c *testbed.Cluster, cfg Config) (*Karpenter, err
 	return k, nil
 }
 
-// InstallCRDs applies the CRDs as Karpenter publishes them, as an upgrade of its chart
-// would: what others have added to them is lost.
+// InstallCRDs applies the CRDs as Karpenter publishes them, like an upgrade of its chart.
+// Additions of other writers are lost.
 func (k *Karpenter) InstallCRDs(ctx context.Context) error { return InstallCRDs(ctx, k.cluster) }
 
-// InstallCRDs applies the CRDs of Karpenter to a cluster, which need not have one.
+// InstallCRDs applies the CRDs of Karpenter to a cluster without starting Karpenter.
 func InstallCRDs(ctx context.Context, c *testbed.Cluster) error {
 	path, err := c.Program("karpenter")
 	if err != nil {
@@ -142,7 +142,7 @@ func InstallCRDs(ctx context.Context, c *testbed.Cluster) error {
 	return installCRDs(ctx, c, filepath.Join(filepath.Dir(path), sources))
 }
 
-// install makes everything that Karpenter expects to be there.
+// install creates everything that Karpenter needs.
 func (k *Karpenter) install(ctx context.Context, sources string) error {
 	if err := installCRDs(ctx, k.cluster, sources); err != nil {
 		return err
@@ -170,8 +170,8 @@ func installCRDs(ctx context.Context, c *testbed.Cluster, sources string) error 
 		}
 		fmt.Fprintf(&manifests, "---\n%s\n", text)
 	}
-	// All of it is of one owner, as with a chart: its replacement takes back whatever
-	// was put into it.
+	// All CRDs have one field manager, as with a chart: applying them again reverts all
+	// changes.
 	path, err := c.WriteFile("karpenter-crds.yaml", []byte(manifests.String()))
 	if err != nil {
 		return err
@@ -185,7 +185,7 @@ func installCRDs(ctx context.Context, c *testbed.Cluster, sources string) error 
 	return nil
 }
 
-// program returns what is to be run.
+// program returns the program to run.
 func (k *Karpenter) program(ctx context.Context, path string, cfg Config) (testbed.Program, error) {
 	config, err := k.cluster.ServiceAccountConfig(ctx, namespace, account)
 	if err != nil {
@@ -206,11 +206,11 @@ func (k *Karpenter) program(ctx context.Context, path string, cfg Config) (testb
 	}
 	env := []string{
 		"KUBECONFIG=" + kubeconfig,
-		"DISABLE_LEADER_ELECTION=true", // there is one of it; a restart should not wait for its own old lease
+		"DISABLE_LEADER_ELECTION=true", // there is only one; a restart should not wait for its own old lease
 		"KARPENTER_SERVICE=karpenter",
 		"METRICS_PORT=" + ports[0],
 		"HEALTH_PROBE_PORT=" + ports[1],
-		// Pods of one Deployment come all at once: nothing is gained by waiting for more.
+		// All pods of a Deployment are created at once, so waiting for more gains nothing.
 		"BATCH_IDLE_DURATION=200ms",
 	}
 	if gates := cfg.gates(); gates != "" {
@@ -222,7 +222,7 @@ func (k *Karpenter) program(ctx context.Context, path string, cfg Config) (testb
 	}, nil
 }
 
-// answers says why nothing good is answered at a URL.
+// answers returns an error unless a URL answers with success.
 func answers(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

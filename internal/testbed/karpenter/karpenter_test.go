@@ -18,10 +18,10 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// limit bounds the waits: long enough for two busy cores.
+// limit bounds the waits. It suits two busy cores.
 const limit = time.Minute
 
-// terminationTime is when Karpenter stops being patient with the pods of a claim.
+// terminationTime is when Karpenter stops waiting for the pods of a claim.
 const terminationTime = "karpenter.sh/nodeclaim-termination-timestamp"
 
 func within(t *testing.T, d time.Duration) context.Context {
@@ -31,7 +31,7 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// eventually waits until check finds nothing wrong any more.
+// eventually waits until check returns no error.
 func eventually(t *testing.T, what string, check func(context.Context) error) {
 	t.Helper()
 	ok(t, await(within(t, limit), what, check))
@@ -44,23 +44,24 @@ func ok(t *testing.T, err error) {
 	}
 }
 
-// One cluster for all: each test has a pool of its own.
+// The tests share one cluster; each has its own pool.
 func TestKarpenter(t *testing.T) {
 	c := testbed.New(t, testbed.Config{
 		ControllerManager: true, Scheduler: true, Kwok: true,
 		Record: []schema.GroupVersionResource{testbed.NodesResource, ClaimsResource, PoolsResource},
-		// Nobody is to wait for the forty seconds of a node that is not heard of.
+		// The default of forty seconds until a silent node is NotReady is too slow for the
+		// tests.
 		Flags: testbed.Flags{ControllerManager: []string{"--node-monitor-grace-period=12s", "--node-startup-grace-period=5s"}},
 	})
 	k := New(t, c, Config{Gates: map[string]bool{"NodeRepair": false}})
 
 	t.Run("while it runs", func(t *testing.T) { testPools(t, c, k) })
-	t.Run("after a kill it goes on", func(t *testing.T) { testKill(t, k) })
+	t.Run("after a kill it continues", func(t *testing.T) { testKill(t, k) })
 }
 
 func testPools(t *testing.T, c *testbed.Cluster, k *Karpenter) {
 	t.Helper()
-	t.Run("makes nodes for a Deployment, two pods on each", func(t *testing.T) {
+	t.Run("creates nodes for a Deployment, two pods on each", func(t *testing.T) {
 		t.Parallel()
 		deploy(t, k, "blue", 6)
 		nodes, err := k.Nodes(t.Context(), "blue")
@@ -71,10 +72,10 @@ func testPools(t *testing.T, c *testbed.Cluster, k *Karpenter) {
 			t.Fatalf("3 nodes and 3 claims expected, found %d and %d", len(nodes), len(claims))
 		}
 
-		t.Run("that keep what an agent says of them", func(t *testing.T) {
+		t.Run("that keep the conditions of an agent", func(t *testing.T) {
 			node := nodes[0].Name
 			ok(t, c.SetCondition(t.Context(), node, corev1.NodeCondition{Type: "DiskSick", Status: corev1.ConditionTrue, Reason: "Test"}))
-			// A kubelet that was out of sight rewrites its own conditions, and only those.
+			// A kubelet that returns from silence rewrites only its own conditions.
 			ok(t, c.SetCondition(t.Context(), node, corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "Test"}))
 			eventually(t, "Ready", func(ctx context.Context) error { return expect(ctx, k, node, corev1.NodeReady, corev1.ConditionTrue) })
 			ok(t, expect(t.Context(), k, node, "DiskSick", corev1.ConditionTrue))
@@ -83,7 +84,7 @@ func testPools(t *testing.T, c *testbed.Cluster, k *Karpenter) {
 
 	t.Run("replaces a node whose claim is deleted by force", func(t *testing.T) {
 		t.Parallel()
-		// Pods that would take longer to stop than the test has time.
+		// These pods would take longer to stop than the test.
 		deployFor(t, k, Deployment{Name: "green", Pool: "green", Replicas: 4, GracePeriod: 5 * time.Minute})
 		claims, err := k.Claims(t.Context(), "green")
 		ok(t, err)
@@ -102,14 +103,14 @@ func testPools(t *testing.T, c *testbed.Cluster, k *Karpenter) {
 		ok(t, k.AwaitWhole(within(t, limit), "green"))
 		t.Logf("gone and whole again after %s", time.Since(began).Round(100*time.Millisecond))
 
-		t.Run("and everybody's writes are known by their author", func(t *testing.T) {
+		t.Run("and all writes have a known author", func(t *testing.T) {
 			assertAuthors(t, c, victim)
 		})
 	})
 
 	for _, never := range []struct {
 		startup Startup
-		status  corev1.ConditionStatus // that Ready comes to, and stays
+		status  corev1.ConditionStatus // the final status of Ready
 		why     string                 // the reason of Initialized
 	}{
 		{StartsSilent, corev1.ConditionUnknown, "NodeNotReady"},
@@ -141,9 +142,9 @@ func testPools(t *testing.T, c *testbed.Cluster, k *Karpenter) {
 				}
 				return expect(ctx, k, nodes[0].Name, corev1.NodeReady, never.status)
 			}
-			eventually(t, "as far as it gets", standstill)
+			eventually(t, "the final state of the node", standstill)
 			// Long enough for several heartbeats of the controller manager.
-			look := time.NewTicker(glance)
+			look := time.NewTicker(pollInterval)
 			defer look.Stop()
 			for until := time.Now().Add(5 * time.Second); time.Now().Before(until); <-look.C {
 				ok(t, standstill(t.Context()))
@@ -159,7 +160,7 @@ func testKill(t *testing.T, k *Karpenter) {
 	}}))
 	ok(t, k.Kill())
 	ok(t, k.Deploy(t.Context(), Deployment{Name: "red", Pool: "red", Replicas: 2}))
-	eventually(t, "pods that wait", func(ctx context.Context) error {
+	eventually(t, "waiting pods", func(ctx context.Context) error {
 		pods, err := k.client.CoreV1().Pods(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{LabelSelector: "app=red"})
 		if err != nil || len(pods.Items) != 2 {
 			return fmt.Errorf("%d pods instead of 2: %w", len(pods.Items), err)
@@ -185,18 +186,18 @@ func testKill(t *testing.T, k *Karpenter) {
 
 func TestValidate(t *testing.T) {
 	for name, wrong := range map[string]interface{ Validate() error }{
-		"a gate without a name":             Config{Gates: map[string]bool{"": true}},
-		"a gate with its value":             Config{Gates: map[string]bool{"NodeRepair=true": true}},
-		"a variable without a value":        Config{Env: []string{"LOG_LEVEL"}},
-		"a pool without a name":             Pool{},
-		"a startup that nobody knows":       Pool{Name: "blue", Startup: "Slow"},
-		"a deployment without a pool":       Deployment{Name: "web"},
-		"fewer than no pods":                Deployment{Name: "web", Pool: "blue", Replicas: -1},
-		"a grace period of half a second":   Deployment{Name: "web", Pool: "blue", GracePeriod: time.Second / 2},
-		"a grace period that is over today": Deployment{Name: "web", Pool: "blue", GracePeriod: -time.Second},
+		"a gate without a name":           Config{Gates: map[string]bool{"": true}},
+		"a gate with its value":           Config{Gates: map[string]bool{"NodeRepair=true": true}},
+		"a variable without a value":      Config{Env: []string{"LOG_LEVEL"}},
+		"a pool without a name":           Pool{},
+		"an unknown startup":              Pool{Name: "blue", Startup: "Slow"},
+		"a deployment without a pool":     Deployment{Name: "web"},
+		"a negative number of pods":       Deployment{Name: "web", Pool: "blue", Replicas: -1},
+		"a grace period of half a second": Deployment{Name: "web", Pool: "blue", GracePeriod: time.Second / 2},
+		"a negative grace period":         Deployment{Name: "web", Pool: "blue", GracePeriod: -time.Second},
 	} {
 		if err := wrong.Validate(); err == nil {
-			t.Errorf("%s is taken for right", name)
+			t.Errorf("%s is accepted", name)
 		}
 	}
 	for name, right := range map[string]interface{ Validate() error }{
@@ -216,7 +217,7 @@ func deploy(t *testing.T, k *Karpenter, name string, replicas int) {
 	deployFor(t, k, Deployment{Name: name, Pool: name, Replicas: replicas})
 }
 
-// deployFor makes a pool and a Deployment over it, and waits for its pods.
+// deployFor creates a pool and a Deployment on it, and waits for its pods.
 func deployFor(t *testing.T, k *Karpenter, d Deployment) {
 	t.Helper()
 	ok(t, k.CreatePool(t.Context(), Pool{Name: d.Pool}))
@@ -232,8 +233,8 @@ func deleteByForce(t *testing.T, k *Karpenter, claim unstructured.Unstructured) 
 	ok(t, k.dynamic.Resource(ClaimsResource).Delete(t.Context(), claim.GetName(), metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(claim.GetUID()))}))
 }
 
-// assertAuthors looks who made the claims and nodes of a pool, and who took the victim
-// away: Karpenter did all of it but for the order.
+// assertAuthors checks the authors of the claims and nodes of a pool, and of the victim's
+// deletion: Karpenter did everything except the deletion of the claim.
 func assertAuthors(t *testing.T, c *testbed.Cluster, victim unstructured.Unstructured) {
 	t.Helper()
 	recording, err := c.RecordingOf(within(t, limit), func(change testbed.Change) bool {
@@ -244,11 +245,11 @@ func assertAuthors(t *testing.T, c *testbed.Cluster, victim unstructured.Unstruc
 	for _, change := range recording {
 		switch {
 		case !change.Author.Known() && strings.Count(change.Author.Reason, " by "+User+" ") == 2:
-			// Karpenter patches a claim and at once its status, and what changes nothing is
-			// answered like the change before: one of the two it was.
+			// Karpenter patches a claim and at once its status. A request without a change
+			// gets the version of the previous change, so the author is one of the two.
 			seen["changed "+User]++
 		case !change.Author.Known():
-			t.Errorf("%s of %s %s is of nobody: %s", change.Type, change.GVR.Resource, change.Name, change.Author)
+			t.Errorf("%s of %s %s has no known author: %s", change.Type, change.GVR.Resource, change.Name, change.Author)
 		case change.Type == watch.Added:
 			seen["made "+change.GVR.Resource+" "+change.Author.User]++
 		case change.UID != victim.GetUID():
@@ -268,7 +269,7 @@ func assertAuthors(t *testing.T, c *testbed.Cluster, victim unstructured.Unstruc
 			t.Errorf("%s: %d times expected, of %v", deed, times, seen)
 		}
 	}
-	t.Logf("%d writes, of all of which the user is known: %v", len(recording), seen)
+	t.Logf("%d writes, all with a known user: %v", len(recording), seen)
 }
 
 func expect(ctx context.Context, k *Karpenter, node string, kind corev1.NodeConditionType, status corev1.ConditionStatus) error {

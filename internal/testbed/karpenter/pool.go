@@ -16,55 +16,56 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// PodsPerNode is how many pods of a Deployment find room on a node of a pool.
+// PodsPerNode is how many pods of a Deployment fit on a node of a pool.
 const PodsPerNode = 2
 
-// Startup is what becomes of the new nodes of a pool.
+// Startup says how the new nodes of a pool behave.
 type Startup string
 
 const (
-	// StartsReady is the usual: Ready within a second or two.
+	// StartsReady is the default: Ready within a second or two.
 	StartsReady Startup = ""
-	// StartsSilent is a machine whose kubelet is never heard of. It has no Ready
-	// condition, until the controller manager says Unknown.
+	// StartsSilent is a machine whose kubelet never reports. The node has no Ready
+	// condition until the controller manager sets Unknown.
 	StartsSilent Startup = "Silent"
-	// StartsUnready is a kubelet that says all the time that it is not ready.
+	// StartsUnready is a kubelet that always reports not ready.
 	StartsUnready Startup = "Unready"
-	// StartsTainted is a node that is Ready, with a startup taint that nobody removes.
+	// StartsTainted is a node that is Ready, with a startup taint that no component
+	// removes.
 	StartsTainted Startup = "Tainted"
 )
 
-// StartupTaint is what nodes of a pool have that starts Tainted.
+// StartupTaint is the startup taint of nodes in a pool that starts Tainted.
 var StartupTaint = corev1.Taint{Key: "testbed.autohealer/starting", Effect: corev1.TaintEffectNoSchedule}
 
-// Pool is a NodePool whose nodes have room for two pods each, and that are never
-// replaced for being old, empty or cheap.
+// Pool is a NodePool whose nodes have room for two pods each. Karpenter does not replace
+// its nodes for being old, empty or underutilized.
 type Pool struct {
 	// Name of the NodePool, and of its node class.
 	Name string
-	// Startup says what becomes of its new nodes.
+	// Startup says how its new nodes behave.
 	Startup Startup
 	// Labels and Annotations are set on its claims and nodes.
 	Labels, Annotations map[string]string
-	// Spec is put over that of the NodePool, key by key: disruption.budgets, repair,
-	// and so on. Objects are merged, all else is replaced.
+	// Spec is merged over the spec of the NodePool: disruption.budgets, repair, and so on.
+	// Objects are merged, all other values are replaced.
 	Spec map[string]any
 }
 
-// Validate says everything that is wrong with the pool.
+// Validate returns all problems of the pool.
 func (p Pool) Validate() error {
 	var errs []error
 	if p.Name == "" {
 		errs = append(errs, fmt.Errorf("%s is empty", "Name"))
 	}
 	if known := []Startup{StartsReady, StartsSilent, StartsUnready, StartsTainted}; !slices.Contains(known, p.Startup) {
-		errs = append(errs, fmt.Errorf("%s: %q is none of %q", "Startup", p.Startup, known))
+		errs = append(errs, fmt.Errorf("%s: %q is not one of %q", "Startup", p.Startup, known))
 	}
 	return errors.Join(errs...)
 }
 
-// CreatePool makes a NodePool and its node class, and waits until Karpenter finds it
-// ready: pods that come before are looked at again ten seconds later.
+// CreatePool creates a NodePool and its node class, and waits until Karpenter reports it as
+// ready. Karpenter would look at earlier pods only ten seconds later.
 func (k *Karpenter) CreatePool(ctx context.Context, pool Pool) error {
 	if err := pool.Validate(); err != nil {
 		return fmt.Errorf("making a pool: %w", err)
@@ -78,12 +79,12 @@ func (k *Karpenter) CreatePool(ctx context.Context, pool Pool) error {
 		"metadata": map[string]any{"name": pool.Name},
 	}}
 	if _, err := k.dynamic.Resource(classesResource).Create(ctx, class, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("making node class %s: %w", pool.Name, err)
+		return fmt.Errorf("creating node class %s: %w", pool.Name, err)
 	}
 	if _, err := k.dynamic.Resource(PoolsResource).Create(ctx, object, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("making pool %s: %w", pool.Name, err)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not after %s", patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, maxWait, fmt.Errorf("not after %s", maxWait))
 	defer cancel()
 	return await(ctx, "pool "+pool.Name, func(ctx context.Context) error {
 		made, err := k.dynamic.Resource(PoolsResource).Get(ctx, pool.Name, metav1.GetOptions{})
@@ -91,13 +92,14 @@ func (k *Karpenter) CreatePool(ctx context.Context, pool Pool) error {
 			return err
 		}
 		if Condition(made, "Ready").Status != metav1.ConditionTrue {
-			return errors.New("Karpenter does not find it ready")
+			return errors.New("Karpenter does not report it as ready")
 		}
 		return nil
 	})
 }
 
-// Condition returns a condition of a pool or a claim, or one without a status.
+// Condition returns a condition of a pool or a claim, with an empty status if there is
+// none.
 func Condition(object *unstructured.Unstructured, kind string) metav1.Condition {
 	var read struct {
 		Status struct {
@@ -137,8 +139,7 @@ func (p Pool) object() (*unstructured.Unstructured, error) {
 	case StartsTainted:
 		template["startupTaints"] = []any{StartupTaint}
 	}
-	// By way of JSON, so that everything is of the kinds that an unstructured object may
-	// hold.
+	// The conversion through JSON leaves only types that an unstructured object may hold.
 	text, err := json.Marshal(map[string]any{
 		"apiVersion": "karpenter.sh/v1", "kind": "NodePool",
 		"metadata": map[string]any{"name": p.Name},
@@ -157,7 +158,7 @@ func (p Pool) object() (*unstructured.Unstructured, error) {
 	return object, object.UnmarshalJSON(text)
 }
 
-// merge puts one object over another.
+// merge merges one object over another.
 func merge(under, over map[string]any) map[string]any {
 	for key, value := range over {
 		below, isObject := under[key].(map[string]any)

@@ -6,7 +6,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// New starts Karpenter for a test. It ends with the cluster.
+// New starts Karpenter for a test. It stops with the cluster.
 func New(tb testing.TB, c *testbed.Cluster, cfg Config) *Karpenter {
 	tb.Helper()
 	k, err := Start(tb.Context(), c, cfg)

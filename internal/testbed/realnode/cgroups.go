@@ -13,16 +13,15 @@ import (
 	"syscall"
 )
 
-// groupPrefix begins the names of control groups, which go on with the process that
-// made them.
+// groupPrefix is the prefix of control group names. The process ID of the creator follows.
 const groupPrefix = "autohealer-nodes-"
 
-// hierarchies returns where control groups are: one folder, or with version 1 one for
-// each controller.
+// hierarchies returns the folders of control groups: one, or one per controller with
+// version 1.
 func hierarchies() ([]string, error) {
 	mounts, err := os.Open("/proc/self/mounts")
 	if err != nil {
-		return nil, fmt.Errorf("looking for control groups: %w", err)
+		return nil, fmt.Errorf("finding control groups: %w", err)
 	}
 	defer mounts.Close()
 	var found []string
@@ -33,12 +32,12 @@ func hierarchies() ([]string, error) {
 		}
 	}
 	if len(found) == 0 {
-		return nil, errors.Join(errors.New("looking for control groups: there are none"), lines.Err())
+		return nil, errors.Join(errors.New("finding control groups: there are none"), lines.Err())
 	}
 	return found, lines.Err()
 }
 
-// members returns the processes in a control group and those in it.
+// members returns the processes in a control group and its children.
 func members(name string) ([]int, error) {
 	roots, err := hierarchies()
 	if err != nil {
@@ -64,14 +63,14 @@ func members(name string) ([]int, error) {
 			return err
 		})
 		if err != nil {
-			return nil, fmt.Errorf("reading who is in control group %s: %w", name, err)
+			return nil, fmt.Errorf("reading the processes of control group %s: %w", name, err)
 		}
 	}
 	slices.Sort(pids)
 	return slices.Compact(pids), nil
 }
 
-// makeGroup makes a control group everywhere.
+// makeGroup creates a control group in all hierarchies.
 func makeGroup(name string) error {
 	roots, err := hierarchies()
 	if err != nil {
@@ -82,14 +81,14 @@ func makeGroup(name string) error {
 			return err
 		}
 		if err := os.MkdirAll(filepath.Join(root, name), 0o755); err != nil {
-			return fmt.Errorf("making a control group: %w", err)
+			return fmt.Errorf("creating a control group: %w", err)
 		}
 	}
 	return nil
 }
 
-// passOn has all controllers count in the groups of a hierarchy of version 2 as well, as
-// every engine of containers has it. Version 1 has nothing of the kind.
+// passOn enables all controllers for the children of a version 2 hierarchy, like every
+// container engine. Version 1 does not need it.
 func passOn(root string) error {
 	controllers, err := os.ReadFile(filepath.Join(root, "cgroup.controllers"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -99,13 +98,13 @@ func passOn(root string) error {
 		err = errors.Join(err, os.WriteFile(filepath.Join(root, "cgroup.subtree_control"), []byte("+"+controller), 0o600))
 	}
 	if err != nil {
-		return fmt.Errorf("having controllers count in control groups: %w", err)
+		return fmt.Errorf("enabling controllers of control groups: %w", err)
 	}
 	return nil
 }
 
-// removeGroup removes a control group and what is in it, everywhere. No process may be
-// in there.
+// removeGroup removes a control group and its children in all hierarchies. It must have no
+// processes.
 func removeGroup(name string) error {
 	roots, err := hierarchies()
 	for _, root := range roots {
@@ -114,8 +113,7 @@ func removeGroup(name string) error {
 	return err
 }
 
-// removeTree removes a folder and those in it. The files in there are the kernel's and
-// go by themselves.
+// removeTree removes a folder and its subfolders. The kernel removes the files.
 func removeTree(folder string) error {
 	entries, err := os.ReadDir(folder)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -132,8 +130,7 @@ func removeTree(folder string) error {
 	return err
 }
 
-// sweep removes the control groups of those who were killed before they could. Their
-// nodes are gone: those end with them.
+// sweep removes the control groups of killed processes. Their nodes ended with them.
 func sweep() error {
 	roots, err := hierarchies()
 	for _, root := range roots {

@@ -13,23 +13,23 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// Packages are what nodes need beside the programs of the testbed, by their Debian
-// names.
+// Packages are the Debian packages that nodes need in addition to the programs of the
+// testbed.
 const Packages = "containerd runc containernetworking-plugins iproute2 iptables kmod"
 
-// Config says what nodes there are.
+// Config says which nodes to start.
 type Config struct {
 	// Names of the nodes.
 	Names []string
-	// Images are archives, as `docker save` makes them, that every node has. One of
+	// Images are archives, as `docker save` writes them, that every node imports. One of
 	// them is localhost/pause:1.
 	Images []string
 }
 
-// It becomes the name of a file and, with others, of a control group.
+// The name becomes the name of a file and a part of the name of a control group.
 var nodeName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$`)
 
-// Validate says everything that is wrong with the configuration.
+// Validate returns all problems of the configuration.
 func (c Config) Validate() error {
 	var wrong []error
 	if len(c.Names) == 0 {
@@ -38,10 +38,10 @@ func (c Config) Validate() error {
 	for i, name := range c.Names {
 		field := fmt.Sprintf("Names[%d]", i)
 		if !nodeName.MatchString(name) {
-			wrong = append(wrong, fmt.Errorf("%s: %q is no name of a node: up to 32 small letters, digits and dashes", field, name))
+			wrong = append(wrong, fmt.Errorf("%s: %q is not a valid node name: use up to 32 lower-case letters, digits and dashes", field, name))
 		}
 		if slices.Contains(c.Names[:i], name) {
-			wrong = append(wrong, fmt.Errorf("%s: %q is there twice", field, name))
+			wrong = append(wrong, fmt.Errorf("%s: %q is a duplicate", field, name))
 		}
 	}
 	for i, image := range c.Images {
@@ -52,15 +52,14 @@ func (c Config) Validate() error {
 	return errors.Join(wrong...)
 }
 
-// tools are where the programs are that nodes are made of.
+// tools are the paths of the programs that nodes need.
 type tools struct {
 	programs string // folder of kubelet and pause
-	plugins  string // folder of the plugins for networks
+	plugins  string // folder of the network plugins
 	paths    map[string]string
 }
 
-// findTools looks for everything at once, so that nobody is told of one thing after
-// the other.
+// findTools reports all missing programs at once.
 func findTools(c *testbed.Cluster) (tools, error) {
 	t := tools{paths: map[string]string{}}
 	var missing []string
@@ -78,11 +77,11 @@ func findTools(c *testbed.Cluster) (tools, error) {
 		}
 	}
 	if t.plugins == "" {
-		missing = append(missing, "the plugin bridge for networks")
+		missing = append(missing, "the network plugin bridge")
 	}
 	var wrong []error
 	if os.Geteuid() != 0 {
-		wrong = append(wrong, errors.New("only root makes nodes"))
+		wrong = append(wrong, errors.New("only root can start nodes"))
 	}
 	if len(missing) > 0 {
 		wrong = append(wrong, fmt.Errorf("%s not found; apt-get install --no-install-recommends %s", strings.Join(missing, ", "), Packages))

@@ -1,19 +1,19 @@
-// Package realnode gives a testbed real nodes: a kubelet and a containerd each, which
-// run pods.
+// Package realnode adds real nodes to a testbed: each runs a kubelet and a containerd,
+// which run pods.
 //
-// # The promise
+// # Guarantees
 //
-// A node has namespaces of its own for processes, mounts and the network, and its own
-// /etc, /run, /var/lib and /var/log. So several of them stand side by side, each as if
-// it had the machine to itself, and the manifests of a cluster need no change to run
-// there. Its first process ends with the one that started it, however that ends, and
-// takes everything along: no process, mount, link or address stays behind. What the
-// kubelet writes into settings of the kernel goes into files of the node's own. Only
-// control groups outlive a process that was killed, and the next start removes them.
+// A node has its own namespaces for processes, mounts and the network, and its own /etc,
+// /run, /var/lib and /var/log. So several nodes run side by side, each as if it had the
+// machine to itself, and manifests of a cluster run there unchanged. The first process of
+// a node ends with the process that started it, in every case, and ends everything else:
+// no process, mount, link or address remains. Kernel settings that the kubelet writes go
+// into files of the node. Only control groups outlive a killed process, and the next start
+// removes them.
 //
-// # What it refuses
+// # Limits
 //
-// It installs nothing, and leaves nothing out: what is missing is one error, which says
-// how to get it. It pulls no image: those that a node has were given to it. There is no
-// way from a pod to another node, nor to anywhere but its own node and the API server.
+// It installs nothing: all missing requirements are in one error, which says how to get
+// them. It pulls no image: a node has only the images that the test imports. A pod can
+// reach only its own node and the API server.
 package realnode

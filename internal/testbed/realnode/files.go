@@ -14,20 +14,20 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// settings are what a kubelet sets for the whole machine.
+// settings are the kernel settings that a kubelet writes.
 var settings = []string{
 	"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops",
 	"kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes",
 }
 
-// fill makes what a machine finds in its folder, all but what depends on its network.
+// fill creates the files of the node that do not depend on its network.
 func (n *Node) fill(ctx context.Context, c *testbed.Cluster) error {
 	for _, folder := range []string{"bin", "etc", "run", "sysctl", "var/lib"} {
 		if err := os.MkdirAll(n.at(folder), 0o755); err != nil {
 			return err
 		}
 	}
-	// What a node logs is kept with the logs of the cluster.
+	// The logs of a node are kept with the logs of the cluster.
 	logs, err := c.Folder(filepath.Join("logs", n.Name))
 	if err != nil {
 		return err
@@ -47,7 +47,7 @@ func (n *Node) fill(ctx context.Context, c *testbed.Cluster) error {
 			return err
 		}
 	}
-	// A kubelet makes what a pod mounts, there as well.
+	// A kubelet also creates mount points of pods there.
 	if err := command(ctx, n.tools.paths["cp"], "-a", "/etc/.", n.at("etc")); err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func (n *Node) fill(ctx context.Context, c *testbed.Cluster) error {
 	for name, content := range map[string]string{
 		"machine-id":             hex.EncodeToString(id) + "\n",
 		"hostname":               n.Name + "\n",
-		"resolv.conf":            "# nobody is asked for names here\n",
+		"resolv.conf":            "# no name server\n",
 		"containerd/config.toml": containerdConfig(n.tools.plugins),
 	} {
 		if err := n.write(filepath.Join("etc", name), content); err != nil {
@@ -71,7 +71,7 @@ func (n *Node) fill(ctx context.Context, c *testbed.Cluster) error {
 	return nil
 }
 
-// settle makes what depends on its network, and its access to the API server.
+// settle creates the files that depend on the network, and the access to the API server.
 func (n *Node) settle(c *testbed.Cluster) error {
 	if err := n.write("etc/cni/net.d/10-testbed.conflist", networkConfig(n.network)); err != nil {
 		return err
@@ -102,9 +102,8 @@ func networkConfig(n network) string {
 `, n.pods)
 }
 
-// containerdConfig says only what differs from what containerd does by itself. That
-// scores for the killer of processes are left alone is for machines whose root may not
-// lower them, which is so in many containers: each pod would fail there.
+// containerdConfig has only the differences to containerd's defaults. It leaves OOM scores
+// alone, because root may not lower them in many containers: each pod would fail there.
 func containerdConfig(plugins string) string {
 	return strings.ReplaceAll(`version = 2
 [plugins."io.containerd.grpc.v1.cri"]
@@ -122,7 +121,7 @@ func containerdConfig(plugins string) string {
 `, "PLUGINS", plugins)
 }
 
-// kubeletConfig has a kubelet that is quick to tell how it is, and content with the
+// kubeletConfig returns the configuration of a kubelet that reports often, and accepts the
 // machine as it is.
 func kubeletConfig(group string) string {
 	return strings.ReplaceAll(`apiVersion: kubelet.config.k8s.io/v1beta1

@@ -9,12 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inside has f run in the network of a process. Sockets that f opens stay there.
+// inside runs f in the network namespace of a process. Sockets that f opens stay there.
 func inside[T any](pid int, f func() (T, error)) (made T, err error) {
 	var done sync.WaitGroup
 	done.Go(func() {
-		// Never unlocked: the thread, which is of no use to others any more, ends with
-		// this goroutine.
+		// Never unlocked: the thread cannot be reused, and ends with this goroutine.
 		runtime.LockOSThread()
 		var there *os.File
 		if there, err = os.Open(fmt.Sprintf("/proc/%d/ns/net", pid)); err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// playParent makes the test binary start a node with a pod of the images that the
-// variable names, say who they are, and wait to be killed.
+// playParent makes the test binary start a node with a pod of the images that the variable
+// names, print their process IDs, and wait to be killed.
 const playParent = "REALNODE_TEST_PLAY_PARENT"
 
 func TestMain(m *testing.M) {

@@ -14,12 +14,12 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// network is what a node has of its own: a link to the machine that it stands on, and
-// addresses for its pods. They are from the range for trials of network devices
-// (RFC 2544), which no network in use has.
+// network is the network of a node: a link to the machine, and addresses for its pods. The
+// addresses are from the range for benchmarks of network devices (RFC 2544), which no
+// network uses.
 type network struct {
 	link          string       // its end on the machine
-	index         int          // of that, which no other ever has
+	index         int          // of the link, never reused
 	gateway, node netip.Prefix // the two ends
 	pods          netip.Prefix
 }
@@ -31,8 +31,8 @@ func networkOf(number byte) network {
 	return network{link: fmt.Sprintf("ahnode%d", number), gateway: at(18, 1, 30), node: at(18, 2, 30), pods: at(19, 0, 24)}
 }
 
-// connect links the node whose first process is given. The link goes with the node, and
-// what is routed over it as well. Its name is what keeps nodes of several clusters apart.
+// connect links the node with this first process. The link and its routes are removed with
+// the node. The name of the link separates nodes of several clusters.
 func connect(ctx context.Context, t tools, pid int) (network, error) {
 	for number := byte(1); number < 255; number++ {
 		n := networkOf(number)
@@ -57,24 +57,24 @@ func connect(ctx context.Context, t tools, pid int) (network, error) {
 		}
 		return n, err
 	}
-	return network{}, errors.New("there are 254 nodes on this machine already")
+	return network{}, errors.New("this machine already has 254 nodes")
 }
 
-// disconnect takes the link away. It would go with the node, but not before the last of
-// its sockets, and one that waits for an answer of who is gone may do so for minutes.
+// disconnect removes the link. The kernel removes it only with the last socket of the node,
+// which may wait for minutes for a response.
 func (n network) disconnect(t tools) error {
 	link, err := net.InterfaceByName(n.link)
-	if err != nil || link.Index != n.index { // it is gone, or another's by now
-		return nil //nolint:nilerr // which is as it should be
+	if err != nil || link.Index != n.index { // it is gone, or another link has the name
+		return nil //nolint:nilerr // nothing to do
 	}
 	err = command(context.Background(), t.paths["ip"], "link", "delete", n.link)
 	if _, gone := net.InterfaceByName(n.link); gone != nil {
-		return nil //nolint:nilerr // somebody was faster
+		return nil //nolint:nilerr // the kernel was faster
 	}
 	return err
 }
 
-// command runs one that says nothing unless it fails.
+// command runs a command and returns its output in the error if it fails.
 func command(ctx context.Context, path string, args ...string) error {
 	if out, err := exec.CommandContext(ctx, path, args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("%s %s: %w: %s", path, strings.Join(args, " "), err, strings.TrimSpace(string(out)))
@@ -82,8 +82,8 @@ func command(ctx context.Context, path string, args ...string) error {
 	return nil
 }
 
-// relay brings connections to the API server's service, which are made in a node, to the
-// API server, which listens on the loopback address of the machine.
+// relay forwards connections from a node to the API server's service. The API server
+// listens on the loopback address of the machine.
 type relay struct {
 	listener net.Listener
 	to       string
@@ -106,23 +106,24 @@ func (r *relay) serve() {
 	for {
 		from, err := r.listener.Accept()
 		if err != nil {
-			return // it is closed
+			return // the listener is closed
 		}
 		go func() {
 			defer from.Close()
 			to, err := net.Dial("tcp", r.to)
 			if err != nil {
-				return // and so the one who called hears that nobody is there
+				return // the client gets a closed connection
 			}
 			defer to.Close()
-			// Who ends one way ends both: nothing here is said after a goodbye.
+			// If one direction ends, both end: the protocol needs no half-closed
+			// connections.
 			ended := make(chan struct{}, 2)
 			for _, way := range [][2]net.Conn{{from, to}, {to, from}} {
 				go func() { _, _ = io.Copy(way[0], way[1]); ended <- struct{}{} }()
 			}
 			select {
 			case <-ended:
-			case <-r.over.Done(): // a socket keeps the network of its node, and so the link
+			case <-r.over.Done(): // an open socket would keep the network of its node, and the link
 			}
 		}()
 	}

@@ -24,23 +24,23 @@ import (
 )
 
 const (
-	// patience bounds every wait: a node is Ready a few seconds after its start, also
-	// on busy machines.
-	patience = time.Minute
-	// glance is the time between two looks.
-	glance = 50 * time.Millisecond
+	// maxWait bounds every wait: a node is Ready a few seconds after its start, also on
+	// busy machines.
+	maxWait = time.Minute
+	// pollInterval is the time between two checks.
+	pollInterval = 50 * time.Millisecond
 )
 
 //go:embed machine.sh
 var machine string
 
-// Node is a node that runs, with the parts that can be broken.
+// Node is a running node, with the parts that a test can break.
 type Node struct {
 	Name string
-	// Address at which the machine reaches it.
+	// Address at which the machine reaches the node.
 	Address netip.Addr
-	// Kubelet and Containerd may be stopped, killed, paused and restarted. Pods do not
-	// mind: they belong to neither.
+	// Kubelet and Containerd may be stopped, killed, paused and restarted. Pods continue to
+	// run.
 	Kubelet, Containerd *testbed.Part
 
 	machine *testbed.Part // its first process
@@ -51,19 +51,18 @@ type Node struct {
 	relay   *relay
 }
 
-// Start starts nodes and returns when they are Ready, in the order of their names in
-// the configuration. When one fails nothing of them stays behind but logs. They end
-// with this process if Stop is not called before.
+// Start starts nodes and returns when they are Ready, in the order of their names in the
+// configuration. If one fails, only logs remain. Without Stop they end with this process.
 func Start(ctx context.Context, c *testbed.Cluster, cfg Config) ([]*Node, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configuring real nodes: %w", err)
 	}
 	t, err := findTools(c)
 	if err != nil {
-		return nil, fmt.Errorf("making real nodes: %w", err)
+		return nil, fmt.Errorf("starting real nodes: %w", err)
 	}
 	if err := sweep(); err != nil {
-		return nil, fmt.Errorf("clearing away what former nodes left: %w", err)
+		return nil, fmt.Errorf("removing leftovers of former nodes: %w", err)
 	}
 	nodes, errs := make([]*Node, len(cfg.Names)), make([]error, len(cfg.Names))
 	var all sync.WaitGroup
@@ -77,12 +76,12 @@ func Start(ctx context.Context, c *testbed.Cluster, cfg Config) ([]*Node, error)
 	}
 	all.Wait()
 	if err := errors.Join(errs...); err != nil {
-		return nil, errors.Join(err, Stop(nodes)) //nolint:contextcheck // who cannot wait any more wants it gone all the same
+		return nil, errors.Join(err, Stop(nodes)) //nolint:contextcheck // cleanup must run although ctx has ended
 	}
 	return nodes, nil
 }
 
-// Stop ends nodes and everything in them. The cluster still knows them.
+// Stop ends nodes and everything in them. Their Node objects stay in the cluster.
 func Stop(nodes []*Node) error {
 	errs := make([]error, len(nodes))
 	var all sync.WaitGroup
@@ -142,10 +141,10 @@ func (n *Node) start(ctx context.Context, c *testbed.Cluster, images []string) (
 	return n.awaitReady(ctx, c)
 }
 
-// stop ends what was started of the node, the last first.
+// stop ends the parts of the node, last first.
 func (n *Node) stop() error {
 	for _, part := range []*testbed.Part{n.Kubelet, n.Containerd, n.machine} {
-		_ = part.Kill() // one that does not run is as it should be
+		_ = part.Kill() // an error means that it does not run
 	}
 	if n.relay != nil {
 		n.relay.close()
@@ -157,7 +156,7 @@ func (n *Node) stop() error {
 	return err
 }
 
-// program is one that runs in the node.
+// program returns a program that runs in the node.
 func (n *Node) program(name string, ready func(context.Context) error, command ...string) testbed.Program {
 	return testbed.Program{
 		Name: n.Name + "-" + name, Path: n.tools.paths["nsenter"], Leads: true,
@@ -165,12 +164,13 @@ func (n *Node) program(name string, ready func(context.Context) error, command .
 	}
 }
 
-// entrance are the arguments with which nsenter leads into the node.
+// entrance returns the arguments with which nsenter enters the node.
 func (n *Node) entrance() []string {
 	return []string{fmt.Sprintf("--target=%d", n.machine.PID()), "--mount", "--uts", "--ipc", "--net", "--pid", "--"}
 }
 
-// Processes returns those of a program in pods of the node, as the machine knows them.
+// Processes returns the processes of a program in pods of the node, by their IDs on the
+// machine.
 func (n *Node) Processes(program string) ([]int, error) {
 	pids, err := members(n.group)
 	return slices.DeleteFunc(pids, func(pid int) bool {
@@ -179,9 +179,9 @@ func (n *Node) Processes(program string) ([]int, error) {
 	}), err
 }
 
-// Import gives the node an image, from an archive.
+// Import imports an image from an archive into the node.
 func (n *Node) Import(ctx context.Context, archive string) error {
-	content, err := os.Open(archive) // here, for it may not be seen from in there
+	content, err := os.Open(archive) // opened here, because the node may not see the file
 	if err != nil {
 		return fmt.Errorf("importing an image: %w", err)
 	}
@@ -194,9 +194,9 @@ func (n *Node) Import(ctx context.Context, archive string) error {
 	return nil
 }
 
-// runtimeAnswers says why containerd does not.
+// runtimeAnswers returns an error unless containerd answers.
 func (n *Node) runtimeAnswers(ctx context.Context) error {
-	// By a way that is short enough for a socket.
+	// This path is short enough for a socket.
 	socket := fmt.Sprintf("/proc/%d/root/run/containerd/containerd.sock", n.machine.PID())
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
 	if err != nil {
@@ -205,7 +205,8 @@ func (n *Node) runtimeAnswers(ctx context.Context) error {
 	return conn.Close()
 }
 
-// kubeletAnswers says why the kubelet does not. It answers inside of its node only.
+// kubeletAnswers returns an error unless the kubelet answers. It answers only inside its
+// node.
 func (n *Node) kubeletAnswers(ctx context.Context) error {
 	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,
@@ -223,20 +224,20 @@ func (n *Node) kubeletAnswers(ctx context.Context) error {
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("the kubelet's /healthz says %s", response.Status)
+		return fmt.Errorf("the kubelet's /healthz returns %s", response.Status)
 	}
 	return nil
 }
 
-// awaitReady returns when the node says that it is Ready.
+// awaitReady waits until the node is Ready.
 func (n *Node) awaitReady(ctx context.Context, c *testbed.Cluster) error {
 	api, err := kubernetes.NewForConfig(c.AdminConfig())
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not Ready after %s", patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, maxWait, fmt.Errorf("not Ready after %s", maxWait))
 	defer cancel()
-	look := time.NewTicker(glance)
+	look := time.NewTicker(pollInterval)
 	defer look.Stop()
 	for {
 		notReady := isReady(ctx, api, n.Name)
@@ -263,8 +264,8 @@ func isReady(ctx context.Context, api kubernetes.Interface, name string) error {
 			if condition.Status == corev1.ConditionTrue {
 				return nil
 			}
-			return fmt.Errorf("it is not: %s", condition.Message)
+			return fmt.Errorf("it is not Ready: %s", condition.Message)
 		}
 	}
-	return errors.New("it has not said so yet")
+	return errors.New("it has no Ready condition yet")
 }

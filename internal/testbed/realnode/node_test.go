@@ -23,18 +23,18 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// eventually waits until check finds nothing wrong any more.
+// eventually waits until check returns no error.
 func eventually(t *testing.T, what string, check func() error) {
 	t.Helper()
-	look := time.NewTicker(glance)
+	look := time.NewTicker(pollInterval)
 	defer look.Stop()
-	for deadline := time.Now().Add(patience); ; <-look.C {
+	for deadline := time.Now().Add(maxWait); ; <-look.C {
 		err := check()
 		if err == nil {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%s: not after %s: %v", what, patience, err)
+			t.Fatalf("%s: not after %s: %v", what, maxWait, err)
 		}
 	}
 }
@@ -53,7 +53,7 @@ func archives(t *testing.T) []string {
 	return images
 }
 
-// runPod runs a pod that waits on a node, and returns when it runs.
+// runPod runs a waiting pod on a node, and returns when it runs.
 func runPod(ctx context.Context, c *testbed.Cluster, node string) error {
 	if _, err := c.KubectlApply(ctx, fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "on-%[1]s", "namespace": "default"},
 		"spec": {"nodeName": %[1]q, "terminationGracePeriodSeconds": 1, "containers": [{"name": "wait", "image": "localhost/pause:1"}]}}`, node)); err != nil {
@@ -63,7 +63,7 @@ func runPod(ctx context.Context, c *testbed.Cluster, node string) error {
 	return err
 }
 
-// machineNow is what a node must leave alone.
+// machineNow returns the settings of the machine that a node must not change.
 func machineNow(t *testing.T) map[string]string {
 	t.Helper()
 	now := map[string]string{}
@@ -85,13 +85,13 @@ func machineNow(t *testing.T) map[string]string {
 	return now
 }
 
-// remains says what is left of nodes outside of their folders.
+// remains returns what is left of nodes outside of their folders.
 func remains(t *testing.T, links, groups []string) error {
 	t.Helper()
 	var left []error
 	for _, link := range links {
 		if _, err := net.InterfaceByName(link); err == nil {
-			left = append(left, fmt.Errorf("link %s is there", link))
+			left = append(left, fmt.Errorf("link %s exists", link))
 		}
 	}
 	roots, err := hierarchies()
@@ -99,7 +99,7 @@ func remains(t *testing.T, links, groups []string) error {
 	for _, root := range roots {
 		for _, group := range groups {
 			if _, err := os.Stat(filepath.Join(root, group)); err == nil {
-				left = append(left, fmt.Errorf("control group %s is there", filepath.Join(root, group)))
+				left = append(left, fmt.Errorf("control group %s exists", filepath.Join(root, group)))
 			}
 		}
 	}
@@ -111,7 +111,7 @@ func remains(t *testing.T, links, groups []string) error {
 	return errors.Join(left...)
 }
 
-// inhabitants are the processes in the same namespace as another.
+// inhabitants returns the processes in a namespace.
 func inhabitants(namespace string) (pids []string) {
 	all, _ := filepath.Glob("/proc/[0-9]*/ns/pid")
 	for _, path := range all {
@@ -168,12 +168,12 @@ func TestNodes(t *testing.T) {
 			}
 		}
 	})
-	t.Run("what a pod says can be read", func(t *testing.T) {
+	t.Run("the logs of a pod can be read", func(t *testing.T) {
 		if said, err := c.Kubectl(t.Context(), "logs", "on-two"); err != nil || said != "waiting\n" {
 			t.Errorf("it said %q (%v)", said, err)
 		}
 	})
-	t.Run("pods do not mind when kubelet and containerd come and go", func(t *testing.T) {
+	t.Run("pods survive restarts of kubelet and containerd", func(t *testing.T) {
 		was := podOf(one).Status.ContainerStatuses[0]
 		must(t, one.Kubelet.Kill())
 		if one.kubeletAnswers(t.Context()) == nil {
@@ -191,7 +191,7 @@ func TestNodes(t *testing.T) {
 			t.Errorf("the pod was %+v and is %+v", was, is)
 		}
 	})
-	t.Run("a kubelet can be made to stand still", func(t *testing.T) {
+	t.Run("a kubelet can be paused", func(t *testing.T) {
 		state := func() string {
 			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", one.Kubelet.PID()))
 			must(t, err)
@@ -205,18 +205,18 @@ func TestNodes(t *testing.T) {
 		must(t, one.Kubelet.Resume())
 		eventually(t, "an answer", func() error { return one.kubeletAnswers(t.Context()) })
 	})
-	t.Run("the machine is left alone", func(t *testing.T) {
+	t.Run("the settings of the machine are unchanged", func(t *testing.T) {
 		for what, is := range machineNow(t) {
 			if before[what] != is {
 				t.Errorf("%s was %s and is %s", what, before[what], is)
 			}
 		}
-		// Or this test looks at nothing.
+		// Otherwise the test proves nothing.
 		if value, err := os.ReadFile(one.at("sysctl/vm/overcommit_memory")); err != nil || strings.TrimSpace(string(value)) != "1" {
 			t.Errorf("the kubelet has set overcommit_memory to %q (%v)", value, err)
 		}
 	})
-	t.Run("nothing is left of them", func(t *testing.T) {
+	t.Run("nothing remains of the nodes", func(t *testing.T) {
 		var links, groups, namespaces []string
 		for _, n := range nodes {
 			links, groups = append(links, n.network.link), append(groups, n.group)
@@ -224,10 +224,11 @@ func TestNodes(t *testing.T) {
 			must(t, err)
 			namespaces = append(namespaces, namespace)
 			if len(inhabitants(namespace)) < 3 {
-				t.Errorf("only %q are in %s: this test looks at nothing", inhabitants(namespace), n.Name)
+				t.Errorf("only %q are in %s: the test proves nothing", inhabitants(namespace), n.Name)
 			}
 		}
-		// A socket keeps the network of a node, as one does that waits for an answer.
+		// An open socket keeps the network of a node, for example while it waits for a
+		// response.
 		held, err := inside(one.machine.PID(), func() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") })
 		must(t, err)
 		defer held.Close()
@@ -253,16 +254,16 @@ func TestOrphans(t *testing.T) {
 	line, err := bufio.NewReader(output).ReadString('\n')
 	words := strings.Fields(line)
 	if err != nil || len(words) != 4 || words[0] != "started" {
-		t.Fatalf("the parent says %q (%v)", line, err)
+		t.Fatalf("the parent prints %q (%v)", line, err)
 	}
 	pid, link, group := words[1], words[2], words[3]
 	namespace, err := os.Readlink("/proc/" + pid + "/ns/pid")
 	must(t, err)
 	if there := inhabitants(namespace); len(there) < 4 {
-		t.Fatalf("only %q are in the node: this test looks at nothing", there)
+		t.Fatalf("only %q are in the node: the test proves nothing", there)
 	}
 	if remains(t, []string{link}, []string{group}) == nil {
-		t.Fatal("no link and no control group: this test looks at nothing")
+		t.Fatal("no link and no control group: the test proves nothing")
 	}
 	must(t, parent.Process.Kill())
 	_ = parent.Wait()
@@ -273,14 +274,14 @@ func TestOrphans(t *testing.T) {
 		return remains(t, []string{link}, nil)
 	})
 	if remains(t, nil, []string{group}) == nil {
-		t.Error("who was killed left no control group: nothing is to be swept")
+		t.Error("the killed process left no control group: nothing to sweep")
 	}
 	alive := groupPrefix + strconv.Itoa(os.Getpid()) + "-test"
 	must(t, makeGroup(alive))
 	must(t, sweep())
 	must(t, remains(t, nil, []string{group}))
 	if remains(t, nil, []string{alive}) == nil {
-		t.Error("the control group of one who lives was swept away")
+		t.Error("the control group of a running process was removed")
 	}
 	must(t, removeGroup(alive))
 }
@@ -292,9 +293,9 @@ func TestConfigIsChecked(t *testing.T) {
 		want string
 	}{
 		{"no node", Config{}, "Names is empty"},
-		{"a name that is none", Config{Names: []string{"a", "Node/1"}}, `Names[1]: "Node/1" is no name`},
+		{"an invalid name", Config{Names: []string{"a", "Node/1"}}, `Names[1]: "Node/1" is not a valid node name`},
 		{"a name that is too long", Config{Names: []string{strings.Repeat("a", 33)}}, "up to 32"},
-		{"two of one name", Config{Names: []string{"a", "a"}}, `Names[1]: "a" is there twice`},
+		{"two equal names", Config{Names: []string{"a", "a"}}, `Names[1]: "a" is a duplicate`},
 		{"an image that is missing", Config{Names: []string{"a"}, Images: []string{"/nowhere.tar"}}, "Images[0]: stat /nowhere.tar"},
 	} {
 		if err := test.cfg.Validate(); err == nil || !strings.Contains(err.Error(), test.want) {

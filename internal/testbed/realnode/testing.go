@@ -7,12 +7,12 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// Wanted skips a test unless real nodes are asked for. Where they are, nothing that is
-// missing is a reason to skip.
+// Wanted skips a test unless real nodes are enabled. If they are enabled, a missing
+// requirement is an error.
 func Wanted(tb testing.TB) {
 	tb.Helper()
 	if os.Getenv("REAL_NODES") != "1" {
-		tb.Skip("real nodes are not asked for: REAL_NODES=1 make test has them, as root (docs/real-nodes.md)")
+		tb.Skip("real nodes are not enabled: run REAL_NODES=1 make test as root (docs/real-nodes.md)")
 	}
 }
 

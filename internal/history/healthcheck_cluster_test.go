@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// remediatorKinds are what a vendor brings along. Their plurals are those of careCfg.
+// remediatorKinds are the CRDs of a remediator. checkConfig has the same plurals.
 const remediatorKinds = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -56,7 +56,7 @@ spec:
 `
 
 func TestRecordingsOfRemediationsInARealCluster(t *testing.T) {
-	h := newHand(t)
+	h := newClusterWriter(t)
 	for _, namespace := range []string{"healing", "theirs"} {
 		h.kubectl("create", "namespace", namespace)
 	}
@@ -67,13 +67,13 @@ func TestRecordingsOfRemediationsInARealCluster(t *testing.T) {
 	h.check(err)
 	nodes := h.createNodes(5)
 	notReady := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "TestSaysSo"}
-	cfg := Config{Us: UserAgent("autohealer-controller"), Ledger: ledgerName, Remediation: careCfg.Remediation, EndAt: time.Now().Add(time.Minute)}
+	cfg := Config{Us: UserAgent("autohealer-controller"), Ledger: ledgerName, Remediation: checkConfig.Remediation, EndAt: time.Now().Add(time.Minute)}
 
-	// One is treated, and recovers.
+	// A node is treated, and recovers.
 	h.check(h.cluster.SetCondition(t.Context(), nodes[0].Name, notReady))
 	h.lock(nodes[0].Name, "workers")
 	h.remediate(nodes[0], check)
-	objects := h.dynamic.Resource(careCfg.Remediation[0]).Namespace("healing")
+	objects := h.dynamic.Resource(checkConfig.Remediation[0]).Namespace("healing")
 	h.kubectl("patch", "rebootremediations", "-n", "healing", nodes[0].Name, "--subresource=status", "--type=merge", "-p", `{"status":{"conditions":[{"type":"Succeeded","status":"True"}]}}`)
 	h.check(h.cluster.SetCondition(t.Context(), nodes[0].Name, corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue}))
 	h.check(objects.Delete(t.Context(), nodes[0].Name, metav1.DeleteOptions{}))
@@ -83,8 +83,8 @@ func TestRecordingsOfRemediationsInARealCluster(t *testing.T) {
 	h.check(err)
 	t.Log(Require(t, h.recording(), cfg, Counts{Remediations: 1, Releases: 1, Leases: 2, CheckStatuses: 1}))
 
-	// One is treated that is not sick, without its Lease, and what somebody has locked
-	// is taken from them.
+	// A healthy node is treated without its Lease, and the controller overwrites the Lease
+	// of another holder.
 	h.remediate(nodes[1], check)
 	h.kubectl("create", "-f", h.file(`{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"node-`+nodes[2].Name+`","namespace":"`+leaseNamespace+`"},
 		"spec":{"holderIdentity":"maintenance","leaseDurationSeconds":600,"renewTime":"`+time.Now().UTC().Format(metav1.RFC3339Micro)+`"}}`))
@@ -92,13 +92,13 @@ func TestRecordingsOfRemediationsInARealCluster(t *testing.T) {
 	cfg.Unfinished = true
 	report, err := Check(h.recording(), cfg)
 	h.check(err)
-	if len(report.Violations) != 2 || len(report.Of(Unlawful)) != 1 || len(report.Of(ForeignTouched)) != 1 {
-		t.Errorf("found %s\n%s", report, Tell(h.recording(), nodes[1].Name, nodes[2].Name))
+	if len(report.Violations) != 2 || len(report.Of(Unjustified)) != 1 || len(report.Of(ForeignTouched)) != 1 {
+		t.Errorf("found %s\n%s", report, Format(h.recording(), nodes[1].Name, nodes[2].Name))
 	}
 }
 
-// lock takes the Lease of a node for a health check.
-func (h *hand) lock(node, check string) {
+// lock acquires the Lease of a node for a health check.
+func (h *clusterWriter) lock(node, check string) {
 	h.Helper()
 	lease := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Name: leasePrefix + node},
@@ -110,8 +110,8 @@ func (h *hand) lock(node, check string) {
 	h.check(err)
 }
 
-// remediate makes the object of a node.
-func (h *hand) remediate(node *corev1.Node, check *unstructured.Unstructured) {
+// remediate creates the remediation object of a node.
+func (h *clusterWriter) remediate(node *corev1.Node, check *unstructured.Unstructured) {
 	h.Helper()
 	object := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"size": int64(42), "ratio": 0.5}}}
 	object.SetGroupVersionKind(healing.WithKind("RebootRemediation"))
@@ -119,6 +119,6 @@ func (h *hand) remediate(node *corev1.Node, check *unstructured.Unstructured) {
 	object.SetLabels(map[string]string{partOfLabel: partOf})
 	object.SetAnnotations(map[string]string{nodeNameAnnotation: node.Name, templateNameAnnotation: "quick", nodeUIDAnnotation: string(node.UID)})
 	object.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: checkAPIVersion, Kind: checkKind, Name: check.GetName(), UID: check.GetUID(), Controller: new(false)}})
-	_, err := h.dynamic.Resource(careCfg.Remediation[0]).Namespace("healing").Create(h.Context(), object, metav1.CreateOptions{})
+	_, err := h.dynamic.Resource(checkConfig.Remediation[0]).Namespace("healing").Create(h.Context(), object, metav1.CreateOptions{})
 	h.check(err)
 }

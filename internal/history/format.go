@@ -15,11 +15,11 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// Tell tells what happened in a recording, one line for each change. With names it
-// tells of those alone: nodes with their remediation objects and Leases, sets, health
-// checks, claims, pools, repair policies. What says the same as the change of the object before, such as a heartbeat,
-// is left out.
-func Tell(recording testbed.Recording, names ...string) string {
+// Format formats the changes of a recording, one line each. With names it includes only these
+// objects: nodes with their remediation objects and Leases, sets, health checks, claims,
+// pools, repair policies. It skips changes that leave the printed fields of an object
+// unchanged, for example heartbeats.
+func Format(recording testbed.Recording, names ...string) string {
 	var b strings.Builder
 	said := map[types.UID]string{}
 	for i, c := range recording {
@@ -40,26 +40,26 @@ func Tell(recording testbed.Recording, names ...string) string {
 	return b.String()
 }
 
-// isAbout says whether a change is of the thing of that name, or of what belongs to
-// the node of that name.
+// isAbout reports whether a change is of the object with that name, or of an object that
+// belongs to the node with that name.
 func isAbout(c testbed.Change, name string) bool {
 	return c.Name == name || c.Name == leasePrefix+name || c.Name == peerLease || c.Object.GetAnnotations()[nodeNameAnnotation] == name
 }
 
-// describe says what matters of an object after a change.
+// describe formats the relevant fields of an object after a change.
 func describe(c testbed.Change) string {
 	switch c.GVR.GroupResource() {
 	case testbed.NodesResource.GroupResource():
 		return describeNode(c)
 	case testbed.LeasesResource.GroupResource():
-		l := readLock(c.Object)
+		l := readLease(c.Object)
 		return fmt.Sprintf("Lease of %q renewed at %s for %s", l.holder, l.renewed.UTC().Format(time.TimeOnly), l.lasts)
 	case ChecksResource.GroupResource():
 		spec, _ := json.Marshal(c.Object.Object["spec"]) // it was JSON
 		status := copied(c.Object.Object["status"])
 		delete(status, "lastUpdateTime")
-		told, _ := json.Marshal(status) // likewise
-		return fmt.Sprintf("NodeHealthCheck %s status=%s", spec, told)
+		statusText, _ := json.Marshal(status) // it was JSON
+		return fmt.Sprintf("NodeHealthCheck %s status=%s", spec, statusText)
 	case ClaimsResource.GroupResource():
 		return describeClaim(c)
 	case PoolsResource.GroupResource():
@@ -68,7 +68,7 @@ func describe(c testbed.Change) string {
 		return fmt.Sprintf("NodePool repair=%s budgets=%+v annotations=%v", block, readBudgets(c.Object), c.Object.GetAnnotations())
 	case PoliciesResource.GroupResource():
 		spec, _ := json.Marshal(c.Object.Object["spec"])     // it was JSON
-		status, _ := json.Marshal(c.Object.Object["status"]) // likewise
+		status, _ := json.Marshal(c.Object.Object["status"]) // it was JSON
 		return fmt.Sprintf("RepairPolicy %s status=%s", spec, status)
 	case SetsResource.GroupResource(), ConfigMapsResource.GroupResource():
 		spec, _ := json.Marshal(c.Object.Object["spec"]) // it was JSON
@@ -78,7 +78,7 @@ func describe(c testbed.Change) string {
 	if strings.HasSuffix(c.Object.GetKind(), "Template") {
 		return fmt.Sprintf("%s %s", c.Object.GetKind(), spec)
 	}
-	o := readRemedy(c.Object)
+	o := readRemediation(c.Object)
 	words := []string{fmt.Sprintf("%s of health check %q for node %s (%s) from %q, made at %s, spec=%s",
 		o.kind.Kind, o.check, o.node, o.nodeUID, o.template, o.created.UTC().Format(time.TimeOnly), spec)}
 	for _, state := range []struct {

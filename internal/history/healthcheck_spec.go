@@ -23,47 +23,47 @@ const (
 	defaultSignsLast = 5 * time.Minute
 )
 
-// regimen is what one version of a NodeHealthCheck asks for.
-type regimen struct {
+// checkSpec is the parsed spec of a version of a NodeHealthCheck.
+type checkSpec struct {
 	signs    []sign
 	selector labels.Selector
 	number   int // the bound
 	percent  bool
-	healthy  bool // it bounds the healthy ones, from below
+	healthy  bool // the bound is a minimum of healthy nodes
 	paused   bool
 	steps    []step
-	delay    time.Duration // how long a node must have been well
-	byHand   bool          // only somebody's word makes it well
+	delay    time.Duration // how long a node must have been healthy
+	byHand   bool          // only a user can confirm that the node is healthy
 	cooldown time.Duration
 
-	// refused says why nobody can follow the health check; the rest is empty then.
-	refused string
+	// invalid is the reason why the health check cannot be applied. All other fields are
+	// empty then.
+	invalid string
 }
 
-// sign is a condition by which a node is sick: the statuses that are bad, and how
-// long each must have stood.
+// sign is an unhealthy condition: its bad statuses, and how long each must last.
 type sign struct {
 	condition string
 	bad       statuses
-	waits     [3]time.Duration // by the place of the status
+	waits     [3]time.Duration // by index of the status
 }
 
-// statuses is a set of them: one bit each for True, False and Unknown.
+// statuses is a bit set of True, False and Unknown.
 type statuses int
 
 const (
 	badTrue statuses = 1 << iota
 	badFalse
 	badUnknown
-	allStatuses // how many sets there are
+	allStatuses // the number of sets
 )
 
-// place of a status in a set, -1 if it is none.
+// place returns the index of a status, -1 if it is unknown.
 func place(status corev1.ConditionStatus) int {
 	return slices.Index([]corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}, status)
 }
 
-// of judges a condition as it stands.
+// of compares the current condition with the statuses.
 func (s statuses) of(c condition, there bool) verdict {
 	at := place(c.status)
 	switch {
@@ -75,13 +75,13 @@ func (s statuses) of(c condition, there bool) verdict {
 	return when(s&(1<<at) != 0)
 }
 
-// step is one remediation that is tried.
+// step is a remediation in the list of a health check.
 type step struct {
 	template templateName
-	timeout  time.Duration // 0: for ever
+	timeout  time.Duration // 0: no timeout
 }
 
-// templateName is where a template is. A version is not a part of it.
+// templateName identifies a template, without its version.
 type templateName struct {
 	schema.GroupKind
 	namespace, name string
@@ -89,41 +89,41 @@ type templateName struct {
 
 func (t templateName) String() string { return t.Kind + " " + t.namespace + "/" + t.name }
 
-// makes is the kind of the objects that are made from the template.
+// makes returns the kind of the objects that are created from the template.
 func (t templateName) makes() schema.GroupKind {
 	return schema.GroupKind{Group: t.Group, Kind: strings.TrimSuffix(t.Kind, "Template")}
 }
 
-// readRegimen reads the spec of a health check as it is stored.
-func readRegimen(spec any) *regimen {
+// readCheckSpec parses the stored spec of a health check.
+func readCheckSpec(spec any) *checkSpec {
 	text, err := json.Marshal(spec)
 	if err != nil {
-		return &regimen{refused: err.Error()}
+		return &checkSpec{invalid: err.Error()}
 	}
 	var s v1alpha1.NodeHealthCheckSpec
 	if err := json.Unmarshal(text, &s); err != nil {
-		return &regimen{refused: err.Error()}
+		return &checkSpec{invalid: err.Error()}
 	}
 	if s.Unreadable != "" {
-		return &regimen{refused: s.Unreadable}
+		return &checkSpec{invalid: s.Unreadable}
 	}
-	r := &regimen{paused: len(s.PauseRequests) > 0, selector: labels.Everything()}
-	for _, read := range []func(v1alpha1.NodeHealthCheckSpec) error{r.readWho, r.readSigns, r.readBound, r.readSteps, r.readWaits} {
+	r := &checkSpec{paused: len(s.PauseRequests) > 0, selector: labels.Everything()}
+	for _, read := range []func(v1alpha1.NodeHealthCheckSpec) error{r.readSelector, r.readSigns, r.readBound, r.readSteps, r.readWaits} {
 		if err := read(s); err != nil {
-			return &regimen{refused: err.Error()}
+			return &checkSpec{invalid: err.Error()}
 		}
 	}
 	return r
 }
 
-func (r *regimen) readWho(s v1alpha1.NodeHealthCheckSpec) (err error) {
+func (r *checkSpec) readSelector(s v1alpha1.NodeHealthCheckSpec) (err error) {
 	if s.Selector != nil {
 		r.selector, err = metav1.LabelSelectorAsSelector(s.Selector)
 	}
 	return err
 }
 
-func (r *regimen) readSigns(s v1alpha1.NodeHealthCheckSpec) error {
+func (r *checkSpec) readSigns(s v1alpha1.NodeHealthCheckSpec) error {
 	given := s.UnhealthyConditions
 	if given == nil {
 		for _, status := range []corev1.ConditionStatus{corev1.ConditionFalse, corev1.ConditionUnknown} {
@@ -153,7 +153,7 @@ func (r *regimen) readSigns(s v1alpha1.NodeHealthCheckSpec) error {
 	return nil
 }
 
-func (r *regimen) readBound(s v1alpha1.NodeHealthCheckSpec) error {
+func (r *checkSpec) readBound(s v1alpha1.NodeHealthCheckSpec) error {
 	bound := defaultBound
 	switch {
 	case s.MinHealthy != nil && s.MaxUnhealthy != nil:
@@ -172,7 +172,7 @@ func (r *regimen) readBound(s v1alpha1.NodeHealthCheckSpec) error {
 	return nil
 }
 
-func (r *regimen) readSteps(s v1alpha1.NodeHealthCheckSpec) error {
+func (r *checkSpec) readSteps(s v1alpha1.NodeHealthCheckSpec) error {
 	given := slices.Clone(s.EscalatingRemediations)
 	slices.SortFunc(given, func(a, b v1alpha1.EscalatingRemediation) int { return cmp.Compare(a.Order, b.Order) })
 	if (s.RemediationTemplate == nil) == (len(given) == 0) {
@@ -207,7 +207,7 @@ func (r *regimen) readSteps(s v1alpha1.NodeHealthCheckSpec) error {
 	return nil
 }
 
-func (r *regimen) readWaits(s v1alpha1.NodeHealthCheckSpec) error {
+func (r *checkSpec) readWaits(s v1alpha1.NodeHealthCheckSpec) error {
 	for _, wait := range []struct {
 		text string
 		into *time.Duration
@@ -228,18 +228,18 @@ func (r *regimen) readWaits(s v1alpha1.NodeHealthCheckSpec) error {
 	return nil
 }
 
-// follows says whether the health check is there and can be followed.
-func (r *regimen) follows() bool { return r != nil && r.refused == "" }
+// isValid reports whether the health check exists and is valid.
+func (r *checkSpec) isValid() bool { return r != nil && r.invalid == "" }
 
-// selects says whether the health check is about a node with such labels.
-func (r *regimen) selects(set map[string]string) bool {
-	return r.follows() && r.selector.Matches(labels.Set(set))
+// selects reports whether the health check selects a node with these labels.
+func (r *checkSpec) selects(set map[string]string) bool {
+	return r.isValid() && r.selector.Matches(labels.Set(set))
 }
 
-// bound is how many of so many selected nodes may be not healthy while something is
-// begun. Shares are rounded up.
-func (r *regimen) bound(selected int) int {
-	if !r.follows() {
+// bound returns how many of the selected nodes may be unhealthy when a treatment starts.
+// Percentages are rounded up.
+func (r *checkSpec) bound(selected int) int {
+	if !r.isValid() {
 		return 0
 	}
 	number := r.number
@@ -252,9 +252,9 @@ func (r *regimen) bound(selected int) int {
 	return number
 }
 
-// stepOf says which step an object was made for.
-func (r *regimen) stepOf(o *remedy) (int, bool) {
-	if !r.follows() {
+// stepOf returns the step for which an object was created.
+func (r *checkSpec) stepOf(o *remediationObject) (int, bool) {
+	if !r.isValid() {
 		return 0, false
 	}
 	i := slices.IndexFunc(r.steps, func(s step) bool {
@@ -264,8 +264,8 @@ func (r *regimen) stepOf(o *remedy) (int, bool) {
 	return max(i, 0), i >= 0
 }
 
-// examine judges a node by a health check. One that is not selected is not sick.
-func (n *node) examine(r *regimen) finding {
+// examine judges a node by a health check. A node that is not selected is not unhealthy.
+func (n *node) examine(r *checkSpec) finding {
 	if !r.selects(n.labels) {
 		return finding{}
 	}
@@ -276,7 +276,7 @@ func (n *node) examine(r *regimen) finding {
 		if v == holds {
 			wait, clock := s.waits[place(c.status)], n.signs[s.condition][s.bad]
 			earliest, latest := clock.earliest.Add(wait), clock.latest.Add(wait)
-			if f.verdict == holds { // any of them is enough
+			if f.verdict == holds { // any unhealthy condition is enough
 				earliest, latest = first(f.earliest, earliest), first(f.latest, latest)
 			}
 			f.earliest, f.latest = earliest, latest

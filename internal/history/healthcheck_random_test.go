@@ -18,12 +18,12 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// order is a health check as the simulator draws it.
-type order struct {
-	signs  map[string]time.Duration // such as Ready=False
-	kinds  []string                 // what is tried, in this order
-	most   string                   // the bound, as it is written
-	least  string                   // likewise, from the other side
+// drawnCheck is a health check that the simulator draws.
+type drawnCheck struct {
+	signs  map[string]time.Duration // keys like Ready=False
+	kinds  []string                 // the kinds of the steps, in order
+	most   string                   // maxUnhealthy, as written
+	least  string                   // minHealthy, as written
 	web    bool                     // only nodes of that pool
 	paused bool
 	delay  string
@@ -32,7 +32,7 @@ type order struct {
 
 const stepTimeout = time.Minute
 
-func (o order) spec() string {
+func (o drawnCheck) spec() string {
 	var conditions, steps []string
 	for _, sign := range slices.Sorted(maps.Keys(o.signs)) {
 		kind, status, _ := strings.Cut(sign, "=")
@@ -45,7 +45,7 @@ func (o order) spec() string {
 	spec := `{"escalatingRemediations":[` + strings.Join(steps, ",") + `],"unhealthyConditions":[` + strings.Join(conditions, ",") + `]}`
 	for field, value := range map[string]string{"maxUnhealthy": o.most, "minHealthy": o.least, "healthyDelay": o.delay} {
 		if value != "" {
-			text, _ := json.Marshal(value) // a text
+			text, _ := json.Marshal(value) // a string
 			spec = with(spec, fmt.Sprintf("%q:%s", field, text))
 		}
 	}
@@ -58,37 +58,37 @@ func (o order) spec() string {
 	return spec
 }
 
-// clinic makes up lawful histories of health checks: things happen to a cluster, and
-// a simple controller that sees everything at once does one thing at a time about it.
-// It knows the rules in its own words: those of the checker are what is tested.
-type clinic struct {
-	*hospital
-	t      *rapid.T
-	orders map[string]order
-	serial int
-	clear  bool // nothing is ever Unknown
-	peer   bool // it is at work
-	saw    map[string]int
+// checkSimulator generates histories of health checks without violations. Events happen to
+// a cluster, and a simple controller that sees everything at once does one thing at a time.
+// It implements the rules a second time, because the checker's rules are under test.
+type checkSimulator struct {
+	*checkStory
+	t             *rapid.T
+	orders        map[string]drawnCheck
+	serial        int
+	clear         bool // no condition is ever Unknown
+	medik8sActive bool // medik8s' own controller is active
+	saw           map[string]int
 
-	gone  []takenPlace // nodes that were taken away and are not replaced
-	blind bool         // it does not count them, once
-	wrong string       // for which node that was
+	gone           []removedPlace // removed nodes without a replacement
+	ignoresRemoved bool           // the controller ignores them once
+	wrong          string         // the node of that violation
 }
 
-// takenPlace is the place of a node that was taken away.
-type takenPlace struct {
+// removedPlace is the place of a removed node.
+type removedPlace struct {
 	check     string
 	made, at  time.Time
-	uncertain bool // the checker cannot tell how many are kept
+	uncertain bool // the checker cannot tell how many places are kept
 }
 
-func (s *clinic) live() {
+func (s *checkSimulator) live() {
 	s.clear = pick(s.t, false, true)
 	for range pick(s.t, 4, 5, 3, 6) {
 		s.happenNode()
 	}
 	for _, check := range []string{"x", "y"}[:pick(s.t, 1, 2)] {
-		s.happenOrder(check)
+		s.happenCheck(check)
 	}
 	for range pick(s.t, 40, 60, 20) {
 		if s.wrong != "" {
@@ -101,17 +101,17 @@ func (s *clinic) live() {
 			}
 		}
 	}
-	if s.peer {
-		s.happenPeer()
+	if s.medik8sActive {
+		s.happenMedik8s()
 	}
 	for s.step() {
 	}
 	for _, check := range slices.Sorted(maps.Keys(s.orders)) {
-		s.tellTruth(check)
+		s.writeTrueStatus(check)
 	}
 }
 
-func (s *clinic) happenNode() {
+func (s *checkSimulator) happenNode() {
 	s.serial++
 	name := fmt.Sprintf("n%d", s.serial)
 	s.node(name)
@@ -121,8 +121,8 @@ func (s *clinic) happenNode() {
 	}
 }
 
-func (s *clinic) happenOrder(name string) {
-	o := order{
+func (s *checkSimulator) happenCheck(name string) {
+	o := drawnCheck{
 		signs: map[string]time.Duration{pick(s.t, "Ready=False", "Disk=True"): pick(s.t, 0, 5*time.Second, 30*time.Second)},
 		kinds: pick(s.t, []string{"Reboot"}, []string{"Reboot", "Replace"}, []string{"Replace", "Reboot"}),
 		most:  pick(s.t, "", "2", "1", "60%", "0", "100%"), web: pick(s.t, false, false, true), paused: pick(s.t, false, false, false, true),
@@ -134,22 +134,22 @@ func (s *clinic) happenOrder(name string) {
 	if o.most == "60%" && pick(s.t, false, true) {
 		o.most, o.least = "", "40%"
 	}
-	s.checkup(name, o.spec())
+	s.healthCheck(name, o.spec())
 	o.edited = s.now
 	s.orders[name] = o
 }
 
-func (s *clinic) happenPeer() {
-	s.peer = !s.peer
+func (s *checkSimulator) happenMedik8s() {
+	s.medik8sActive = !s.medik8sActive
 	holder := ""
-	if s.peer {
+	if s.medik8sActive {
 		holder = "peer-1"
 		s.saw["stood back"]++
 	}
 	s.lease(peer, "theirs", peerLease, holder)
 }
 
-func (s *clinic) happen() {
+func (s *checkSimulator) happen() {
 	s.pass(pick(s.t, 3*time.Second, 50*time.Millisecond, 0, 20*time.Second, time.Minute))
 	if len(s.nodes) == 0 {
 		s.happenNode()
@@ -172,26 +172,26 @@ func (s *clinic) happen() {
 	case "node":
 		s.happenNode()
 	case "gone":
-		s.goes(name)
+		s.nodeRemoved(name)
 		s.deleteNode(admin, name)
 	case "again":
-		s.goes(name)
+		s.nodeRemoved(name)
 		s.deleteNode(admin, name)
 		s.node(name)
 		s.replaces()
 	case "order":
-		s.happenOrder(pick(s.t, "x", "y"))
+		s.happenCheck(pick(s.t, "x", "y"))
 	case "drop":
 		if len(s.orders) > 0 && pick(s.t, false, true) {
 			check := pick(s.t, slices.Sorted(maps.Keys(s.orders))...)
-			s.dropCheckup(admin, check)
+			s.deleteHealthCheck(admin, check)
 			delete(s.orders, check)
 		}
 	case "template":
 		kind := pick(s.t, "Reboot", "Replace")
 		templates := map[string]string{"Reboot": "quick", "Replace": "all"}
 		if s.templates[kind+"RemediationTemplate"] != nil && pick(s.t, false, true) {
-			s.dropTemplate(kind)
+			s.deleteTemplate(kind)
 			s.pass(2 * DefaultLag)
 		} else {
 			s.template(kind, templates[kind], pick(s.t, `{"template":{"spec":{"size":42}}}`, `{"template":{"size":41}}`))
@@ -203,18 +203,18 @@ func (s *clinic) happen() {
 	case "confirm":
 		s.confirm(admin, name, true)
 	case "peer":
-		s.happenPeer()
+		s.happenMedik8s()
 	}
 }
 
-// happenAnswer lets the remediator do something about one of its objects.
-func (s *clinic) happenAnswer() {
+// happenAnswer has the remediator act on an object.
+func (s *checkSimulator) happenAnswer() {
 	if len(s.objects) == 0 {
 		return
 	}
 	kind, node, _ := strings.Cut(pick(s.t, slices.Sorted(maps.Keys(s.objects))...), "Remediation ")
 	answers := []string{"heals", "heals", "fails", "succeeds", "replaces", "deletes"}
-	if s.blind {
+	if s.ignoresRemoved {
 		answers = []string{"replaces", "replaces", "heals", "succeeds"}
 	}
 	switch pick(s.t, answers...) {
@@ -223,29 +223,29 @@ func (s *clinic) happenAnswer() {
 			s.condition(node, "Ready=True", "Disk=False")
 		}
 	case "fails":
-		s.answers(node, kind, "Succeeded=False")
+		s.reports(node, kind, "Succeeded=False")
 	case "succeeds":
-		s.answers(node, kind, "Succeeded=True", "PermanentNodeDeletionExpected=True")
+		s.reports(node, kind, "Succeeded=True", "PermanentNodeDeletionExpected=True")
 	case "replaces":
-		s.answers(node, kind, "PermanentNodeDeletionExpected=True")
+		s.reports(node, kind, "PermanentNodeDeletionExpected=True")
 		s.pass(pick(s.t, 2*DefaultLag, 0))
 		if s.nodes[node] != nil {
-			s.goes(node)
+			s.nodeRemoved(node)
 			s.deleteNode(remediator, node)
 		}
-		if others := slices.Sorted(maps.Keys(s.nodes)); len(others) > 0 && pick(s.t, true, false) { // and another one falls sick
+		if others := slices.Sorted(maps.Keys(s.nodes)); len(others) > 0 && pick(s.t, true, false) { // and another node becomes unhealthy
 			s.condition(pick(s.t, others...), "Ready=False", "Disk=True")
 			s.pass(time.Minute)
 		}
 	case "deletes":
-		s.ends(remediator, node, kind)
-		s.blurs()
+		s.deletes(remediator, node, kind)
+		s.makeUncertain()
 	}
 }
 
-// goes notes whose place is kept when a node goes now. Where two objects of one health
-// check mean it to go, it may have been the older one.
-func (s *clinic) goes(node string) {
+// nodeRemoved stores which places are kept when a node is deleted now. If two objects of a
+// health check ask for the removal, the older one may be the cause.
+func (s *checkSimulator) nodeRemoved(node string) {
 	uid := string(s.nodes[node].UID)
 	began := map[string]time.Time{}
 	for _, kind := range s.kindsOn(node) {
@@ -257,37 +257,37 @@ func (s *clinic) goes(node string) {
 	}
 	for _, check := range slices.Sorted(maps.Keys(began)) {
 		made := began[check]
-		isOut := s.peer || s.orders[check].web && s.nodes[node].Labels["pool"] != "web"
+		isOut := s.medik8sActive || s.orders[check].web && s.nodes[node].Labels["pool"] != "web"
 		isReplaced := slices.ContainsFunc(s.made, func(c testbed.Change) bool {
 			return c.GVR == testbed.NodesResource && c.Type == watch.Added && c.Time.After(made.Add(-2*DefaultLag))
 		})
-		s.gone = append(s.gone, takenPlace{check: check, made: made, at: s.now, uncertain: isOut || isReplaced})
+		s.gone = append(s.gone, removedPlace{check: check, made: made, at: s.now, uncertain: isOut || isReplaced})
 	}
 }
 
-// replaces lets a new node, which is ready, take the place of the one that was taken
-// away by what was made first. From outside it may be any.
-func (s *clinic) replaces() {
+// replaces adds a Ready node in place of the node whose object was created first. In the
+// recording it may replace any removed node.
+func (s *checkSimulator) replaces() {
 	for i := range s.gone {
 		s.gone[i].uncertain = true
 	}
 	if len(s.gone) > 0 {
-		first := slices.MinFunc(s.gone, func(a, b takenPlace) int { return a.made.Compare(b.made) })
+		first := slices.MinFunc(s.gone, func(a, b removedPlace) int { return a.made.Compare(b.made) })
 		s.gone = slices.Delete(s.gone, slices.Index(s.gone, first), slices.Index(s.gone, first)+1)
 		s.saw["replaced"]++
 	}
 }
 
-// blurs makes it uncertain who was taken away a moment ago: the object is gone, and
-// nobody may have heard its word.
-func (s *clinic) blurs() {
+// makeUncertain makes the nodes uncertain that were removed a moment ago: the object is
+// gone, and the controller may not have seen its status.
+func (s *checkSimulator) makeUncertain() {
 	for i, place := range s.gone {
 		s.gone[i].uncertain = place.uncertain || place.at.After(s.now.Add(-2*DefaultLag))
 	}
 }
 
-// kept is how many places a health check keeps, and of how many the checker is sure.
-func (s *clinic) kept(check string) (kept, sure int) {
+// kept returns how many places a health check keeps, and of how many the checker is sure.
+func (s *checkSimulator) kept(check string) (kept, sure int) {
 	for _, place := range s.gone {
 		if place.check == check && s.now.Before(place.at.Add(15*time.Minute)) {
 			kept++
@@ -298,22 +298,22 @@ func (s *clinic) kept(check string) (kept, sure int) {
 	return kept, sure
 }
 
-// ours says whether a health check holds the Lease of a node.
-func (s *clinic) ours(node string) bool {
+// ours reports whether a health check holds the Lease of a node.
+func (s *checkSimulator) ours(node string) bool {
 	l := s.leases[leaseNamespace+"/"+leasePrefix+node]
-	return l != nil && strings.HasPrefix(readLock(l).holder, holderPrefix)
+	return l != nil && strings.HasPrefix(readLease(l).holder, holderPrefix)
 }
 
-// step makes one write that is due, and says whether there was one.
-func (s *clinic) step() bool {
-	if s.peer || s.wrong != "" {
+// step makes the next due write, and reports whether there was one.
+func (s *checkSimulator) step() bool {
+	if s.medik8sActive || s.wrong != "" {
 		return false
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.objects)) {
 		kind, node, _ := strings.Cut(key, "Remediation ")
 		if s.isOver(node, kind) {
-			s.ends(us, node, kind)
-			s.blurs()
+			s.deletes(us, node, kind)
+			s.makeUncertain()
 			return true
 		}
 	}
@@ -338,8 +338,8 @@ func (s *clinic) step() bool {
 	return false
 }
 
-// kindsOn are the kinds of objects that are there for a node of that name.
-func (s *clinic) kindsOn(node string) []string {
+// kindsOn returns the kinds of objects that exist for a node with that name.
+func (s *checkSimulator) kindsOn(node string) []string {
 	var kinds []string
 	for _, key := range slices.Sorted(maps.Keys(s.objects)) {
 		if kind, of, _ := strings.Cut(key, "Remediation "); of == node {
@@ -349,20 +349,20 @@ func (s *clinic) kindsOn(node string) []string {
 	return kinds
 }
 
-func (s *clinic) checkOf(node, kind string) (name string, isThere bool) {
+func (s *checkSimulator) checkOf(node, kind string) (name string, isThere bool) {
 	owner := s.object(node, kind).GetOwnerReferences()[0]
 	check := s.checks[owner.Name]
 	return owner.Name, check != nil && check.GetUID() == owner.UID
 }
 
-func (s *clinic) says(node, kind, condition, status string) bool {
+func (s *checkSimulator) says(node, kind, condition, status string) bool {
 	return slices.ContainsFunc(rows(s.object(node, kind), "status", "conditions"), func(row map[string]any) bool {
 		return text(row, "type") == condition && text(row, "status") == status
 	})
 }
 
-// isOver says whether an object should go.
-func (s *clinic) isOver(node, kind string) bool {
+// isOver reports whether an object should be deleted.
+func (s *checkSimulator) isOver(node, kind string) bool {
 	check, isThere := s.checkOf(node, kind)
 	n := s.nodes[node]
 	isSame := n != nil && s.object(node, kind).GetAnnotations()[nodeUIDAnnotation] == string(n.UID)
@@ -376,7 +376,7 @@ func (s *clinic) isOver(node, kind string) bool {
 	}
 	v, since := s.judge(n, check)
 	_, confirmed := n.Annotations[confirmedAnnotation]
-	delay, _ := time.ParseDuration(s.orders[check].delay) // none is 0
+	delay, _ := time.ParseDuration(s.orders[check].delay) // 0 if empty
 	switch {
 	case v != not:
 		return false
@@ -389,10 +389,10 @@ func (s *clinic) isOver(node, kind string) bool {
 	return !last(since, s.orders[check].edited).Add(delay).After(s.now)
 }
 
-// judge says whether a node is sick under a health check, and since when it is well,
-// or from when on it has been sick for long enough. It reads the whole history of the
-// node for that.
-func (s *clinic) judge(node *corev1.Node, check string) (verdict, time.Time) {
+// judge reports whether a node is unhealthy under a health check, and since when it is
+// healthy or from when on it was unhealthy for long enough. It reads the whole history of
+// the node.
+func (s *checkSimulator) judge(node *corev1.Node, check string) (verdict, time.Time) {
 	o := s.orders[check]
 	var v verdict
 	var wellSince, due time.Time
@@ -407,7 +407,7 @@ func (s *clinic) judge(node *corev1.Node, check string) (verdict, time.Time) {
 			switch is {
 			case not:
 				delete(since, kind)
-			case unclear: // the clock runs on
+			case unclear: // the clock continues
 			case holds:
 				if since[kind].IsZero() {
 					since[kind] = change.Time
@@ -434,8 +434,8 @@ func (s *clinic) judge(node *corev1.Node, check string) (verdict, time.Time) {
 	return v, due
 }
 
-// sign judges one condition of a node.
-func (s *clinic) sign(o order, node *unstructured.Unstructured, kind string) (verdict, time.Duration) {
+// sign judges a condition of a node.
+func (s *checkSimulator) sign(o drawnCheck, node *unstructured.Unstructured, kind string) (verdict, time.Duration) {
 	named := slices.ContainsFunc(slices.Collect(maps.Keys(o.signs)), func(sign string) bool { return strings.HasPrefix(sign, kind+"=") })
 	for _, row := range rows(node, "status", "conditions") {
 		if text(row, "type") != kind || !named {
@@ -452,8 +452,8 @@ func (s *clinic) sign(o order, node *unstructured.Unstructured, kind string) (ve
 	return not, 0
 }
 
-// unwell counts the nodes of a health check that are not healthy.
-func (s *clinic) unwell(check string) (selected, unwell int) {
+// notHealthy counts the unhealthy nodes of a health check.
+func (s *checkSimulator) notHealthy(check string) (selected, unwell int) {
 	for name, n := range s.nodes {
 		if s.orders[check].web && n.Labels["pool"] != "web" {
 			continue
@@ -469,7 +469,7 @@ func (s *clinic) unwell(check string) (selected, unwell int) {
 	return selected, unwell
 }
 
-func (s *clinic) bound(check string, selected int) int {
+func (s *checkSimulator) bound(check string, selected int) int {
 	o := s.orders[check]
 	share := func(text string) int {
 		digits, percent := strings.CutSuffix(text, "%")
@@ -491,26 +491,26 @@ func (s *clinic) bound(check string, selected int) int {
 	return share("49%")
 }
 
-// hasTemplates says whether everything that a health check names is there.
-func (s *clinic) hasTemplates(check string) bool {
+// hasTemplates reports whether all templates of a health check exist.
+func (s *checkSimulator) hasTemplates(check string) bool {
 	return !slices.ContainsFunc(s.orders[check].kinds, func(kind string) bool { return s.templates[kind+"RemediationTemplate"] == nil })
 }
 
-// treat begins what is due about a sick node, or goes on with it.
-func (s *clinic) treat(node, check string) bool {
+// treat starts or continues the treatment of an unhealthy node.
+func (s *checkSimulator) treat(node, check string) bool {
 	n, o := s.nodes[node], s.orders[check]
 	v, due := s.judge(n, check)
 	if v != holds || o.web && n.Labels["pool"] != "web" {
 		return false
 	}
 	lease := s.leases[leaseNamespace+"/"+leasePrefix+node]
-	isLocked := lease != nil && !s.ours(node) && readLock(lease).held(s.now)
+	isLocked := lease != nil && !s.ours(node) && readLease(lease).held(s.now)
 	isBarred := o.paused || n.Labels[excludeLabel] == "true" || !s.hasTemplates(check) || isLocked
 	there := s.kindsOn(node)
 	if len(there) > 0 {
-		return s.goOn(node, check, there, isBarred)
+		return s.nextStep(node, check, there, isBarred)
 	}
-	selected, unwell := s.unwell(check)
+	selected, unwell := s.notHealthy(check)
 	kept, sure := s.kept(check)
 	_, controlPlane := n.Labels[controlPlaneLabel]
 	isKeptOut := unwell <= s.bound(check, selected) && unwell+kept > s.bound(check, selected+kept)
@@ -522,8 +522,8 @@ func (s *clinic) treat(node, check string) bool {
 		s.saw["barred"]++
 	case unwell > s.bound(check, selected):
 		s.saw["gate closed"]++
-	case isKeptOut && (!s.blind || !isSure):
-		s.saw["gate closed by those who are gone"]++
+	case isKeptOut && (!s.ignoresRemoved || !isSure):
+		s.saw["gate closed by removed nodes"]++
 	case controlPlane && s.isControlPlaneBusy():
 		s.saw["control plane busy"]++
 	default:
@@ -536,15 +536,15 @@ func (s *clinic) treat(node, check string) bool {
 	return false
 }
 
-// isSettled says that nothing about how many may be sick has changed of late.
-func (s *clinic) isSettled(check string) bool {
+// isSettled reports whether the bound has not changed recently.
+func (s *checkSimulator) isSettled(check string) bool {
 	recent := s.now.Add(-2 * DefaultLag)
 	return s.orders[check].edited.Before(recent) && !slices.ContainsFunc(s.made, func(c testbed.Change) bool {
 		return c.GVR == testbed.NodesResource && !c.Time.Before(recent)
 	})
 }
 
-func (s *clinic) isControlPlaneBusy() bool {
+func (s *checkSimulator) isControlPlaneBusy() bool {
 	for _, object := range s.objects {
 		if _, is := object.GetLabels()[treatedAsControlPlane]; is {
 			return true
@@ -553,14 +553,14 @@ func (s *clinic) isControlPlaneBusy() bool {
 	return false
 }
 
-// seen is when an object was made.
-func (s *clinic) seen(object *unstructured.Unstructured) time.Time {
+// seen returns when an object was created.
+func (s *checkSimulator) seen(object *unstructured.Unstructured) time.Time {
 	at := slices.IndexFunc(s.made, func(c testbed.Change) bool { return c.UID == object.GetUID() })
 	return s.made[at].Time
 }
 
-// goOn takes the next step of a ladder if it is time.
-func (s *clinic) goOn(node, check string, there []string, isBarred bool) bool {
+// nextStep starts the next step when it is due.
+func (s *checkSimulator) nextStep(node, check string, there []string, isBarred bool) bool {
 	o := s.orders[check]
 	at := -1
 	for _, kind := range there {
@@ -577,8 +577,8 @@ func (s *clinic) goOn(node, check string, there []string, isBarred bool) bool {
 	if !failed && object.GetCreationTimestamp().Add(stepTimeout).After(s.now) || at+1 == len(o.kinds) {
 		return false
 	}
-	if _, told := object.GetAnnotations()[timedOutAnnotation]; !told && !succeeded {
-		s.timeIsUp(node, o.kinds[at])
+	if _, timedOut := object.GetAnnotations()[timedOutAnnotation]; !timedOut && !succeeded {
+		s.timesOut(node, o.kinds[at])
 		return true
 	}
 	if isBarred {
@@ -588,9 +588,9 @@ func (s *clinic) goOn(node, check string, there []string, isBarred bool) bool {
 	return true
 }
 
-// tellTruth writes the status of a health check, if that is not what it says.
-func (s *clinic) tellTruth(check string) {
-	selected, unwell := s.unwell(check)
+// writeTrueStatus writes the status of a health check if it is out of date.
+func (s *checkSimulator) writeTrueStatus(check string) {
+	selected, unwell := s.notHealthy(check)
 	treated := map[string]bool{}
 	for key := range s.objects {
 		kind, node, _ := strings.Cut(key, "Remediation ")
@@ -600,24 +600,24 @@ func (s *clinic) tellTruth(check string) {
 	}
 	switch o := s.orders[check]; {
 	case !s.hasTemplates(check):
-		s.tells(check, "Disabled", 0, 0, 0, "Disabled=True")
+		s.writeStatus(check, "Disabled", 0, 0, 0, "Disabled=True")
 	case o.paused:
-		s.tells(check, "Paused", selected, selected-unwell, len(treated))
+		s.writeStatus(check, "Paused", selected, selected-unwell, len(treated))
 	case len(treated) > 0:
-		s.tells(check, "Remediating", selected, selected-unwell, len(treated))
+		s.writeStatus(check, "Remediating", selected, selected-unwell, len(treated))
 	default:
-		s.tells(check, "Enabled", selected, selected-unwell, 0)
+		s.writeStatus(check, "Enabled", selected, selected-unwell, 0)
 	}
 }
 
-// drawnCare runs a test on random histories, until it has seen what it should see.
-func drawnCare(t *testing.T, blind bool, judge func(t *rapid.T, s *clinic), saw map[string]int, should ...string) {
+// runRandomChecks runs a test on random histories until all required situations occurred.
+func runRandomChecks(t *testing.T, blind bool, judge func(t *rapid.T, s *checkSimulator), saw map[string]int, should ...string) {
 	t.Helper()
 	missing := func(what string) bool { return saw[what] == 0 }
 	for tries := 0; tries == 0 || tries < 10 && !t.Failed() && slices.ContainsFunc(should, missing); tries++ {
 		rapid.Check(t, func(outer *rapid.T) {
 			rapid.Custom(func(inner *rapid.T) int {
-				s := &clinic{hospital: newHospital(t), t: inner, orders: map[string]order{}, saw: saw, blind: blind}
+				s := &checkSimulator{checkStory: newCheckStory(t), t: inner, orders: map[string]drawnCheck{}, saw: saw, ignoresRemoved: blind}
 				s.live()
 				judge(inner, s)
 				return 0
@@ -627,41 +627,41 @@ func drawnCare(t *testing.T, blind bool, judge func(t *rapid.T, s *clinic), saw 
 	t.Logf("saw %v", saw)
 	for _, what := range should {
 		if missing(what) {
-			t.Errorf("nothing %s: this test looks at nothing", what)
+			t.Errorf("no history in which it %s: the test proves nothing", what)
 		}
 	}
 }
 
-func TestRandomLawfulCareHasNoViolation(t *testing.T) {
+func TestRandomPermittedRemediationsHaveNoViolation(t *testing.T) {
 	saw := map[string]int{}
-	drawnCare(t, false, func(t *rapid.T, s *clinic) {
-		cfg := careCfg
+	runRandomChecks(t, false, func(t *rapid.T, s *checkSimulator) {
+		cfg := checkConfig
 		cfg.EndAt = s.now
 		report, err := Check(s.made, cfg)
 		if err != nil || len(report.Violations) > 0 {
 			t.Fatalf("%v %s\n%s", err, report, s)
 		}
-		saw["moments"] += report.Moments
+		saw["changes"] += report.Changes
 		saw["made"] += report.Remediations
 		saw["escalated"] += report.Escalations
 		saw["deleted"] += report.Releases
 		saw["noted"] += report.Notes
 		saw["leased"] += report.Leases
-		saw["told"] += report.CheckStatuses
+		saw["statuses"] += report.CheckStatuses
 		saw["confirmed"] += report.Confirmations
-	}, saw, "made", "escalated", "deleted", "noted", "leased", "told", "confirmed", "delayed", "not yet", "barred", "gate closed", "control plane busy", "stood back",
-		"replaced", "gate closed by those who are gone")
+	}, saw, "made", "escalated", "deleted", "noted", "leased", "statuses", "confirmed", "delayed", "not yet", "barred", "gate closed", "control plane busy", "stood back",
+		"replaced", "gate closed by removed nodes")
 }
 
-// A controller that is lawful otherwise takes nodes away one after the other.
-func TestRandomCareThatForgetsWhoIsGoneIsCaught(t *testing.T) {
+// A controller without other errors removes nodes one after the other.
+func TestRandomRemediationsThatIgnoreRemovedNodesAreCaught(t *testing.T) {
 	saw := map[string]int{}
-	drawnCare(t, true, func(t *rapid.T, s *clinic) {
+	runRandomChecks(t, true, func(t *rapid.T, s *checkSimulator) {
 		if s.wrong == "" {
 			return
 		}
 		saw["forgot"]++
-		cfg := careCfg
+		cfg := checkConfig
 		cfg.Unfinished = true
 		report, err := Check(s.made, cfg)
 		caught := slices.ContainsFunc(report.Violations, func(v Violation) bool {
@@ -673,16 +673,17 @@ func TestRandomCareThatForgetsWhoIsGoneIsCaught(t *testing.T) {
 	}, saw, "forgot")
 }
 
-// One change of a lawful history is falsified; the checker must say of what kind.
-func TestRandomCareWithOneFalseChangeIsCaught(t *testing.T) {
+// The test falsifies one change of a history without violations. The checker must report
+// the right kind.
+func TestRandomRemediationsWithOneFalseChangeAreCaught(t *testing.T) {
 	saw := map[string]int{}
-	drawnCare(t, false, func(t *rapid.T, s *clinic) {
-		what, want := falsifyCare(t, s)
+	runRandomChecks(t, false, func(t *rapid.T, s *checkSimulator) {
+		what, want := falsifyCheck(t, s)
 		if what == "" {
 			return
 		}
 		saw[what]++
-		cfg := careCfg
+		cfg := checkConfig
 		cfg.EndAt = s.now
 		cfg.Unfinished = want.kind != WrongEnd
 		report, err := Check(s.made, cfg)
@@ -700,14 +701,14 @@ type wanted struct {
 	node, text string
 }
 
-// falsifyCare spoils one change and says how, and what must be found: nothing if it
-// spoiled none.
-func falsifyCare(t *rapid.T, s *clinic) (what string, want wanted) {
+// falsifyCheck falsifies one change. It returns how, and the expected violation, empty if
+// it changed nothing.
+func falsifyCheck(t *rapid.T, s *checkSimulator) (what string, want wanted) {
 	what = pick(t, "blamed", "left over", "untreated", "ended", "misspelt", "unlocked", "fought")
 	var chances []int
 	lost := map[string]bool{}
 	unlocked := map[string]time.Time{}
-	isTaken := false // for how long a place is kept nobody can tell from outside
+	isTaken := false // the recording does not show how long a place is kept
 	for i, change := range s.made {
 		isObject := change.GVR.Group == healing.Group && strings.HasSuffix(change.Object.GetKind(), "Remediation")
 		made := isObject && change.Type == watch.Added && change.Author == us
@@ -715,14 +716,14 @@ func falsifyCare(t *rapid.T, s *clinic) (what string, want wanted) {
 		if ended && change.Author != us {
 			lost[change.Name] = true
 		}
-		isTaken = isTaken || isObject && readRemedy(change.Object).deletesNode
+		isTaken = isTaken || isObject && readRemediation(change.Object).deletesNode
 		if change.GVR == testbed.LeasesResource && change.Type == watch.Deleted {
 			unlocked[change.Name] = change.Time
 		}
 		isLocked := i > 0 && s.made[i-1].GVR == testbed.LeasesResource && s.made[i-1].Type == watch.Added &&
-			unlocked[s.made[i-1].Name].Before(change.Time.Add(-2*DefaultLag)) // else it may have had the one before
+			unlocked[s.made[i-1].Name].Before(change.Time.Add(-2*DefaultLag)) // else it may have had the previous spec
 		switch {
-		case what == "blamed" && change.Author != us && change.GVR != testbed.NodesResource && change.GVR != testbed.LeasesResource && !ended, // an end may be right by what was so a moment ago
+		case what == "blamed" && change.Author != us && change.GVR != testbed.NodesResource && change.GVR != testbed.LeasesResource && !ended, // a deletion may be justified by the state of a moment ago
 			what == "left over" && ended && change.Author == us,
 			what == "untreated" && made && s.clear && !lost[change.Name] && !isTaken,
 			what == "ended" && made,
@@ -735,7 +736,7 @@ func falsifyCare(t *rapid.T, s *clinic) (what string, want wanted) {
 	if len(chances) == 0 {
 		return "", wanted{}
 	}
-	for j := range s.made { // so that something fits in between
+	for j := range s.made { // makes room for a change in between
 		s.made[j].ResourceVersion += "0"
 	}
 	i := pick(t, chances...)
@@ -748,7 +749,7 @@ func falsifyCare(t *rapid.T, s *clinic) (what string, want wanted) {
 	case "left over":
 		s.made = s.made[:i]
 		s.now = change.Time.Add(2 * time.Minute)
-		want.kind, want.text = WrongEnd, "is still there"
+		want.kind, want.text = WrongEnd, "still exists"
 	case "untreated":
 		s.made = s.made[:i]
 		s.now = change.Time.Add(2 * time.Minute)
@@ -756,9 +757,9 @@ func falsifyCare(t *rapid.T, s *clinic) (what string, want wanted) {
 	case "ended":
 		gone := change
 		gone.Type, gone.ResourceVersion = watch.Deleted, strings.TrimSuffix(change.ResourceVersion, "0")+"1"
-		gone.Time = change.Time.Add(3 * DefaultLag) // when nothing is true any more of what was so before
+		gone.Time = change.Time.Add(3 * DefaultLag) // when the earlier state no longer justifies it
 		s.made = append(s.made[:i+1:i+1], gone)
-		want.kind, want.text = Unlawful, "but the node is sick"
+		want.kind, want.text = Unjustified, "but the node is unhealthy"
 	case "misspelt":
 		object := change.Object.DeepCopy()
 		s.made[i].Object = object
@@ -769,21 +770,22 @@ func falsifyCare(t *rapid.T, s *clinic) (what string, want wanted) {
 			func(o *unstructured.Unstructured) { o.SetOwnerReferences(nil) },
 			func(o *unstructured.Unstructured) { o.Object["spec"] = map[string]any{"size": int64(7)} },
 		)(object)
-		// What it is not said to be, it is judged for: for another step, it may also come too
-		// soon.
+		// A change without its marker is judged by other rules: as another step, it may
+		// also be too soon.
 		s.made = s.made[:i+1]
 	case "unlocked":
 		s.made = append(s.made[:i-1:i-1], change)
-		want.kind, want.text = Unlawful, "Lease"
+		want.kind, want.text = Unjustified, "Lease"
 	case "fought":
-		s.made = append(s.made[:i:i], s.reign(i, change)...)
-		want.kind = Fought
+		s.made = append(s.made[:i:i], s.activateMedik8s(i, change)...)
+		want.kind = Conflicting
 	}
 	return what, want
 }
 
-// reign lets the peer come long before a change, and renew its Lease just before.
-func (s *clinic) reign(i int, change testbed.Change) []testbed.Change {
+// activateMedik8s has medik8s' own controller start long before a change, and renew its
+// Lease just before.
+func (s *checkSimulator) activateMedik8s(i int, change testbed.Change) []testbed.Change {
 	come := s.fresh(testbed.LeasesResource.GroupVersion().WithKind("Lease"), "elsewhere", peerLease)
 	come.Object["spec"] = map[string]any{"holderIdentity": "peer-2", "leaseDurationSeconds": int64(60), "renewTime": "2026-03-01T12:00:00Z"}
 	lease := testbed.Change{

@@ -21,25 +21,26 @@ var (
 	remediator = testbed.Author{User: "remediator", UserAgent: "remediator/v1", Verb: "patch"}
 	peer       = testbed.Author{User: "peer", UserAgent: "manager/v1", Verb: "patch"}
 
-	healing = schema.GroupVersion{Group: "remediator.example.com", Version: "v1"}
-	careCfg = Config{Us: User("us"), Ledger: ledgerName, Remediation: []schema.GroupVersionResource{
+	healing     = schema.GroupVersion{Group: "remediator.example.com", Version: "v1"}
+	checkConfig = Config{Us: User("us"), Ledger: ledgerName, Remediation: []schema.GroupVersionResource{
 		healing.WithResource("rebootremediations"), healing.WithResource("rebootremediationtemplates"),
 		healing.WithResource("replaceremediations"), healing.WithResource("replaceremediationtemplates"),
 	}}
 )
 
-// A check for the usual signs after a minute, and one that tries two things.
+// A health check for the default conditions after a minute, and a health check with two
+// steps.
 const (
 	rebootRef  = `{"apiVersion":"remediator.example.com/v1","kind":"RebootRemediationTemplate","namespace":"healing","name":"quick"}`
 	replaceRef = `{"apiVersion":"remediator.example.com/v1","kind":"ReplaceRemediationTemplate","namespace":"healing","name":"all"}`
 	signs      = `"unhealthyConditions":[{"type":"Ready","status":"False","duration":"1m"},{"type":"Ready","status":"Unknown","duration":"1m"}]`
 	workers    = `{"remediationTemplate":` + rebootRef + `,` + signs + `}`
-	ladder     = `{"escalatingRemediations":[{"order":2,"timeout":"10m","remediationTemplate":` + replaceRef + `},{"order":1,"timeout":"5m","remediationTemplate":` + rebootRef + `}],` + signs + `}`
+	twoSteps   = `{"escalatingRemediations":[{"order":2,"timeout":"10m","remediationTemplate":` + replaceRef + `},{"order":1,"timeout":"5m","remediationTemplate":` + rebootRef + `}],` + signs + `}`
 )
 
-// hospital is a story with five nodes, of which three may be sick for the health check
-// on workers to begin anything, and the templates of two kinds.
-type hospital struct {
+// checkStory is a story with five nodes and the templates of two kinds. The health check on
+// workers starts treatments while at most three nodes are unhealthy.
+type checkStory struct {
 	*story
 	checks    map[string]*unstructured.Unstructured
 	templates map[string]*unstructured.Unstructured // by kind
@@ -47,9 +48,9 @@ type hospital struct {
 	leases    map[string]*unstructured.Unstructured // by namespace and name
 }
 
-func newHospital(tb testing.TB) *hospital {
+func newCheckStory(tb testing.TB) *checkStory {
 	tb.Helper()
-	s := &hospital{
+	s := &checkStory{
 		story: newStory(tb), checks: map[string]*unstructured.Unstructured{}, templates: map[string]*unstructured.Unstructured{},
 		objects: map[string]*unstructured.Unstructured{}, leases: map[string]*unstructured.Unstructured{},
 	}
@@ -58,12 +59,12 @@ func newHospital(tb testing.TB) *hospital {
 	return s
 }
 
-// ill returns a hospital with five nodes and a health check.
-func ill(tb testing.TB) *hospital {
+// fiveWorkers returns a story with five nodes and a health check.
+func fiveWorkers(tb testing.TB) *checkStory {
 	tb.Helper()
-	s := newHospital(tb)
+	s := newCheckStory(tb)
 	s.node("n1", "n2", "n3", "n4", "n5")
-	s.checkup("workers", workers)
+	s.healthCheck("workers", workers)
 	s.pass(time.Minute)
 	return s
 }
@@ -82,7 +83,7 @@ func fieldsOf(tb testing.TB, text string) map[string]any {
 	return fields
 }
 
-func (s *hospital) fresh(gvk schema.GroupVersionKind, namespace, name string) *unstructured.Unstructured {
+func (s *checkStory) fresh(gvk schema.GroupVersionKind, namespace, name string) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{Object: map[string]any{}}
 	object.SetGroupVersionKind(gvk)
 	object.SetNamespace(namespace)
@@ -92,7 +93,7 @@ func (s *hospital) fresh(gvk schema.GroupVersionKind, namespace, name string) *u
 	return object
 }
 
-func (s *hospital) template(kind, name, spec string) {
+func (s *checkStory) template(kind, name, spec string) {
 	s.tb.Helper()
 	kind += "RemediationTemplate"
 	object, change := s.templates[kind], watch.Modified
@@ -104,14 +105,14 @@ func (s *hospital) template(kind, name, spec string) {
 	s.record(change, resourceOf(kind), admin, object)
 }
 
-func (s *hospital) dropTemplate(kind string) {
+func (s *checkStory) deleteTemplate(kind string) {
 	s.tb.Helper()
 	s.record(watch.Deleted, resourceOf(kind+"RemediationTemplate"), admin, s.templates[kind+"RemediationTemplate"])
 	delete(s.templates, kind+"RemediationTemplate")
 }
 
-// checkup writes a health check, or changes it: the fields of its spec as JSON.
-func (s *hospital) checkup(name, spec string) {
+// healthCheck writes a health check. The fields of its spec are JSON.
+func (s *checkStory) healthCheck(name, spec string) {
 	s.tb.Helper()
 	object, change := s.checks[name], watch.Modified
 	if object == nil {
@@ -122,14 +123,14 @@ func (s *hospital) checkup(name, spec string) {
 	s.record(change, ChecksResource, admin, object)
 }
 
-func (s *hospital) dropCheckup(author testbed.Author, name string) {
+func (s *checkStory) deleteHealthCheck(author testbed.Author, name string) {
 	s.tb.Helper()
 	s.record(watch.Deleted, ChecksResource, author, s.checks[name])
 	delete(s.checks, name)
 }
 
-// tells writes the status of a health check.
-func (s *hospital) tells(name, phase string, observed, healthy, treated int, conditions ...string) {
+// writeStatus writes the status of a health check.
+func (s *checkStory) writeStatus(name, phase string, observed, healthy, treated int, conditions ...string) {
 	s.tb.Helper()
 	rows := []any{}
 	for _, c := range conditions {
@@ -142,8 +143,8 @@ func (s *hospital) tells(name, phase string, observed, healthy, treated int, con
 	s.record(watch.Modified, ChecksResource, us, s.checks[name])
 }
 
-// lease writes a Lease for ten minutes; a holder of "" gives it back.
-func (s *hospital) lease(author testbed.Author, namespace, name, holder string) {
+// lease writes a Lease for ten minutes. An empty holder releases it.
+func (s *checkStory) lease(author testbed.Author, namespace, name, holder string) {
 	s.tb.Helper()
 	key := namespace + "/" + name
 	object, change := s.leases[key], watch.Modified
@@ -160,19 +161,19 @@ func (s *hospital) lease(author testbed.Author, namespace, name, holder string) 
 	s.record(change, testbed.LeasesResource, author, object)
 }
 
-// lock takes the Lease of a node for a health check.
-func (s *hospital) lock(node, check string) {
+// lock acquires the Lease of a node for a health check.
+func (s *checkStory) lock(node, check string) {
 	s.tb.Helper()
 	s.lease(us, leaseNamespace, leasePrefix+node, holderPrefix+check)
 }
 
-func (s *hospital) unlock(node string) {
+func (s *checkStory) unlock(node string) {
 	s.tb.Helper()
 	s.lease(us, leaseNamespace, leasePrefix+node, "")
 }
 
-// draft returns the object that is to be made for a node.
-func (s *hospital) draft(node, check, kind string) *unstructured.Unstructured {
+// draft returns the object that is to be created for a node.
+func (s *checkStory) draft(node, check, kind string) *unstructured.Unstructured {
 	s.tb.Helper()
 	template := s.templates[kind+"RemediationTemplate"]
 	name, body := "gone", map[string]any{}
@@ -199,15 +200,15 @@ func (s *hospital) draft(node, check, kind string) *unstructured.Unstructured {
 	return object
 }
 
-// makes records that somebody has made an object.
-func (s *hospital) makes(author testbed.Author, object *unstructured.Unstructured) {
+// makes records that an author created an object.
+func (s *checkStory) makes(author testbed.Author, object *unstructured.Unstructured) {
 	s.tb.Helper()
 	s.objects[object.GetKind()+" "+object.GetAnnotations()[nodeNameAnnotation]] = object
 	s.record(watch.Added, resourceOf(object.GetKind()), author, object)
 }
 
-// remediate locks a node and makes an object for it, after changes.
-func (s *hospital) remediate(node, check, kind string, changes ...func(*unstructured.Unstructured)) {
+// remediate locks a node and creates an object for it, after changes.
+func (s *checkStory) remediate(node, check, kind string, changes ...func(*unstructured.Unstructured)) {
 	s.tb.Helper()
 	s.lock(node, check)
 	object := s.draft(node, check, kind)
@@ -217,7 +218,7 @@ func (s *hospital) remediate(node, check, kind string, changes ...func(*unstruct
 	s.makes(us, object)
 }
 
-func (s *hospital) object(node, kind string) *unstructured.Unstructured {
+func (s *checkStory) object(node, kind string) *unstructured.Unstructured {
 	s.tb.Helper()
 	object := s.objects[kind+"Remediation "+node]
 	if object == nil {
@@ -226,8 +227,8 @@ func (s *hospital) object(node, kind string) *unstructured.Unstructured {
 	return object
 }
 
-// changes has somebody change an object.
-func (s *hospital) changes(author testbed.Author, node, kind string, change func(*unstructured.Unstructured)) {
+// changes has an author change an object.
+func (s *checkStory) changes(author testbed.Author, node, kind string, change func(*unstructured.Unstructured)) {
 	s.tb.Helper()
 	object := s.object(node, kind)
 	change(object)
@@ -235,7 +236,7 @@ func (s *hospital) changes(author testbed.Author, node, kind string, change func
 }
 
 // annotate writes an annotation on an object of ours.
-func (s *hospital) annotate(node, kind, annotation, value string) {
+func (s *checkStory) annotate(node, kind, annotation, value string) {
 	s.tb.Helper()
 	s.changes(us, node, kind, func(o *unstructured.Unstructured) {
 		annotations := maps.Clone(o.GetAnnotations())
@@ -244,13 +245,13 @@ func (s *hospital) annotate(node, kind, annotation, value string) {
 	})
 }
 
-func (s *hospital) timeIsUp(node, kind string) {
+func (s *checkStory) timesOut(node, kind string) {
 	s.tb.Helper()
 	s.annotate(node, kind, timedOutAnnotation, s.now.UTC().Format(time.RFC3339))
 }
 
-// answers is the remediator's word, such as Succeeded=False.
-func (s *hospital) answers(node, kind string, conditions ...string) {
+// reports has the remediator set conditions, for example Succeeded=False.
+func (s *checkStory) reports(node, kind string, conditions ...string) {
 	s.tb.Helper()
 	s.changes(remediator, node, kind, func(o *unstructured.Unstructured) {
 		rows := []any{}
@@ -262,16 +263,16 @@ func (s *hospital) answers(node, kind string, conditions ...string) {
 	})
 }
 
-// ends has somebody delete an object at once.
-func (s *hospital) ends(author testbed.Author, node, kind string) {
+// deletes has an author delete an object at once.
+func (s *checkStory) deletes(author testbed.Author, node, kind string) {
 	s.tb.Helper()
 	object := s.object(node, kind)
 	s.record(watch.Deleted, resourceOf(object.GetKind()), author, object)
 	delete(s.objects, object.GetKind()+" "+node)
 }
 
-// condemns has somebody delete an object that its remediator keeps.
-func (s *hospital) condemns(author testbed.Author, node, kind string) {
+// startsDeletion has an author delete an object that its remediator keeps.
+func (s *checkStory) startsDeletion(author testbed.Author, node, kind string) {
 	s.tb.Helper()
 	s.changes(remediator, node, kind, func(o *unstructured.Unstructured) { o.SetFinalizers([]string{"remediator.example.com/hold"}) })
 	s.changes(author, node, kind, func(o *unstructured.Unstructured) {
@@ -279,8 +280,8 @@ func (s *hospital) condemns(author testbed.Author, node, kind string) {
 	})
 }
 
-// fallIll makes nodes sick, and lets the time pass after which they are treated.
-func (s *hospital) fallIll(nodes ...string) {
+// becomeUnhealthy makes nodes unhealthy, and waits until they are treated.
+func (s *checkStory) becomeUnhealthy(nodes ...string) {
 	s.tb.Helper()
 	for _, n := range nodes {
 		s.condition(n, "Ready=False")
@@ -288,17 +289,17 @@ func (s *hospital) fallIll(nodes ...string) {
 	s.pass(time.Minute)
 }
 
-// takenAway has a node treated by a remediator that takes it away for good.
-func takenAway(s *hospital, node string) {
+// removedForGood has a node treated by a remediator that removes it permanently.
+func removedForGood(s *checkStory, node string) {
 	s.tb.Helper()
-	s.fallIll(node)
+	s.becomeUnhealthy(node)
 	s.remediate(node, "workers", "Reboot")
-	s.answers(node, "Reboot", "PermanentNodeDeletionExpected=True")
+	s.reports(node, "Reboot", "PermanentNodeDeletionExpected=True")
 	s.pass(2 * DefaultLag)
 	s.deleteNode(remediator, node)
 }
 
-func (s *hospital) confirm(author testbed.Author, node string, isSo bool) {
+func (s *checkStory) confirm(author testbed.Author, node string, isSo bool) {
 	s.tb.Helper()
 	s.edit(author, node, func(n *corev1.Node) {
 		n.Annotations = maps.Clone(n.Annotations)
@@ -315,32 +316,32 @@ func (s *hospital) confirm(author testbed.Author, node string, isSo bool) {
 // with returns a spec with more fields.
 func with(spec, fields string) string { return strings.TrimSuffix(spec, "}") + "," + fields + "}" }
 
-func TestTellTellsOfWhomItIsAsked(t *testing.T) {
-	s := ill(t)
-	s.fallIll("n1", "n2")
+func TestFormatPrintsOnlyTheNamedObjects(t *testing.T) {
+	s := fiveWorkers(t)
+	s.becomeUnhealthy("n1", "n2")
 	for _, n := range []string{"n1", "n2"} {
 		s.remediate(n, "workers", "Reboot")
 	}
-	s.edit(kubelet, "n1", func(n *corev1.Node) { n.Status.Images = []corev1.ContainerImage{{SizeBytes: 1}} }) // says nothing
-	s.timeIsUp("n1", "Reboot")
-	s.answers("n1", "Reboot", "Succeeded=False", "PermanentNodeDeletionExpected=True")
-	s.condemns(us, "n1", "Reboot")
-	told := Tell(s.made, "n1", "workers")
+	s.edit(kubelet, "n1", func(n *corev1.Node) { n.Status.Images = []corev1.ContainerImage{{SizeBytes: 1}} }) // an irrelevant change
+	s.timesOut("n1", "Reboot")
+	s.reports("n1", "Reboot", "Succeeded=False", "PermanentNodeDeletionExpected=True")
+	s.startsDeletion(us, "n1", "Reboot")
+	text := Format(s.made, "n1", "workers")
 	for _, want := range []string{
 		`Ready=False/@12:01:00`, `Lease of "NodeHealthCheck-workers" renewed at`, `NodeHealthCheck {"remediationTemplate"`,
 		`RebootRemediation of health check "workers" for node n1`, `spec={"size":42}`, "failed, replaces the node, timed out, is being deleted, kept by remediator.example.com/hold", "by remediator ",
 	} {
-		if !strings.Contains(told, want) {
+		if !strings.Contains(text, want) {
 			t.Errorf("nothing says %q", want)
 		}
 	}
-	if strings.Contains(told, " n2 ") {
-		t.Error("it tells of n2")
+	if strings.Contains(text, " n2 ") {
+		t.Error("the text has n2")
 	}
-	if got, want := strings.Count(told, "\n"), 8; got != want { // the check; the node twice; its Lease; its object four times
+	if got, want := strings.Count(text, "\n"), 8; got != want { // the check; the node twice; its Lease; its object four times
 		t.Errorf("%d lines, want %d", got, want)
 	}
 	if t.Failed() {
-		t.Log(told)
+		t.Log(text)
 	}
 }

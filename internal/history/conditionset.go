@@ -17,53 +17,53 @@ import (
 
 const (
 	controlPlaneLabel = "node-role.kubernetes.io/control-plane"
-	masterLabel       = "node-role.kubernetes.io/master" // the same, in old clusters
+	masterLabel       = "node-role.kubernetes.io/master" // the same, in older clusters
 	agentSilent       = "AgentSilent"
 	defaultBound      = "49%"
 )
 
-// rule is what one version of a ConditionSet asks for.
+// rule is the parsed spec of a version of a ConditionSet.
 type rule struct {
 	key, effect  string
 	wants        []want
 	selector     labels.Selector
-	controlPlane bool // the selector asks for the control plane
+	controlPlane bool // the selector names the control plane
 	number       int  // the bound
 	percent      bool
 	dryRun       bool
 
-	// refused says why nobody can follow the set; the rest is empty then.
-	refused string
+	// invalid is the reason why the set cannot be applied. All other fields are empty then.
+	invalid string
 }
 
-// want is what one condition must look like, and for how long.
+// want is the status that a condition must have, and for how long.
 type want struct {
 	condition string
-	look      look
+	status    wantedStatus
 	wait      time.Duration
 }
 
-// look is a status that a set can ask for.
-type look int
+// wantedStatus is a status that a set can ask for.
+type wantedStatus int
 
 const (
-	isTrue look = iota
+	isTrue wantedStatus = iota
 	isFalse
 	isUnknown
 	isUnknownEvenSilent
-	looks // how many there are
+	numWantedStatuses // the number of values
 )
 
 type verdict int
 
 const (
-	not     verdict = iota // also: not there
-	unclear                // Unknown, and nobody asked for that
+	not     verdict = iota // also for a missing condition
+	unclear                // Unknown, and the set does not ask for Unknown
 	holds
 )
 
-// of judges a condition as it stands.
-func (l look) of(c condition, there bool) verdict {
+// of compares the current condition with the wanted status.
+func (l wantedStatus) of(c condition, there bool) verdict {
 	switch {
 	case !there:
 		return not
@@ -84,19 +84,19 @@ func when(yes bool) verdict {
 	return not
 }
 
-// readRule reads the spec of a set as it is stored.
+// readRule parses the stored spec of a set.
 func readRule(spec any) *rule {
 	text, err := json.Marshal(spec)
 	if err != nil {
-		return &rule{refused: err.Error()}
+		return &rule{invalid: err.Error()}
 	}
 	var s v1alpha1.ConditionSetSpec
 	if err := json.Unmarshal(text, &s); err != nil {
-		return &rule{refused: err.Error()}
+		return &rule{invalid: err.Error()}
 	}
 	r := &rule{key: s.TaintKey, effect: string(s.Effect), dryRun: s.DryRun}
 	if err := r.read(s); err != nil {
-		return &rule{refused: err.Error()}
+		return &rule{invalid: err.Error()}
 	}
 	return r
 }
@@ -118,13 +118,13 @@ func (r *rule) read(s v1alpha1.ConditionSetSpec) error {
 		w := want{condition: name}
 		switch {
 		case c.Status == "True":
-			w.look = isTrue
+			w.status = isTrue
 		case c.Status == "False":
-			w.look = isFalse
+			w.status = isFalse
 		case c.Status == "Unknown" && c.EvenSilent:
-			w.look = isUnknownEvenSilent
+			w.status = isUnknownEvenSilent
 		case c.Status == "Unknown":
-			w.look = isUnknown
+			w.status = isUnknown
 		default:
 			return fmt.Errorf("%s has the status %q", name, c.Status)
 		}
@@ -140,7 +140,7 @@ func (r *rule) read(s v1alpha1.ConditionSetSpec) error {
 	return r.readScope(s)
 }
 
-// readScope reads which nodes are meant, and how many of them.
+// readScope parses the selector and the bound.
 func (r *rule) readScope(s v1alpha1.ConditionSetSpec) error {
 	r.selector = labels.Everything()
 	if s.Selector != nil {
@@ -168,34 +168,34 @@ func (r *rule) readScope(s v1alpha1.ConditionSetSpec) error {
 	return nil
 }
 
-// follows says whether the set is there and can be followed.
-func (r *rule) follows() bool { return r != nil && r.refused == "" }
+// isValid reports whether the set exists and is valid.
+func (r *rule) isValid() bool { return r != nil && r.invalid == "" }
 
-// places says whether the set places taints at all.
-func (r *rule) places() bool { return r.follows() && !r.dryRun }
+// placesTaints reports whether the set places taints at all.
+func (r *rule) placesTaints() bool { return r.isValid() && !r.dryRun }
 
-// selects says whether the set is about a node with such labels.
+// selects reports whether the set selects a node with these labels.
 func (r *rule) selects(set map[string]string) bool {
-	return r.follows() && r.selector.Matches(labels.Set(set))
+	return r.isValid() && r.selector.Matches(labels.Set(set))
 }
 
-// spares says whether the set must keep its NoExecute off a node with such labels.
-func (r *rule) spares(set map[string]string) bool {
+// exempts reports whether the set must not place NoExecute on a node with these labels.
+func (r *rule) exempts(set map[string]string) bool {
 	return onControlPlane(set) && !r.controlPlane
 }
 
-// onControlPlane says whether such labels are those of the control plane.
+// onControlPlane reports whether these are the labels of a control-plane node.
 func onControlPlane(set map[string]string) bool {
 	_, now := set[controlPlaneLabel]
 	_, once := set[masterLabel]
 	return now || once
 }
 
-// bound is how many of so many selected nodes may carry the set's NoExecute:
-// a share is rounded down, but a share of more than nothing allows one.
+// bound returns how many of the selected nodes may have the set's NoExecute taint. A
+// percentage is rounded down, with a minimum of 1 unless it is 0%.
 func (r *rule) bound(selected int) int {
-	if !r.follows() || !r.percent {
-		if r.follows() {
+	if !r.isValid() || !r.percent {
+		if r.isValid() {
 			return r.number
 		}
 		return 0
@@ -207,22 +207,23 @@ func (r *rule) bound(selected int) int {
 	return allowed
 }
 
-// allows says whether a taint is one that the set may place: its own, or
-// NoSchedule where there is no room for NoExecute.
+// allows reports whether the set may place this taint: its own taint, or NoSchedule as the
+// fallback for NoExecute.
 func (r *rule) allows(key, effect string) bool {
 	return key == r.key && (effect == r.effect || r.effect == noExecute && effect == noSchedule)
 }
 
-// clock tells since when a condition has had a look. It runs on through Unknown.
+// clock stores since when a condition has had a status. It keeps running while the
+// condition is Unknown.
 type clock struct {
-	since            time.Time // when that was seen to begin; zero: it does not run
-	earliest, latest time.Time // between what moments one may believe it began
-	ended            time.Time // when it stopped the last time
-	before           time.Time // the earliest of that time
+	since            time.Time // when the change was seen; zero: the clock does not run
+	earliest, latest time.Time // the range of plausible start times
+	ended            time.Time // when it last stopped
+	before           time.Time // the earliest start of that run
 }
 
-// wind brings the clock up to a moment at which the condition is judged so.
-func (c *clock) wind(v verdict, stamp, now time.Time, lag time.Duration) {
+// update sets the clock to the current verdict on the condition.
+func (c *clock) update(v verdict, stamp, now time.Time, lag time.Duration) {
 	running := !c.since.IsZero()
 	switch {
 	case v == not && running:
@@ -233,7 +234,7 @@ func (c *clock) wind(v verdict, stamp, now time.Time, lag time.Duration) {
 		}
 		if !running {
 			c.since, c.earliest = now, now
-			// Who looks now and then does not see a short recovery.
+			// A controller that looks periodically misses a short recovery.
 			if !c.ended.IsZero() && now.Sub(c.ended) <= lag {
 				c.earliest = c.before
 			}
@@ -243,25 +244,25 @@ func (c *clock) wind(v verdict, stamp, now time.Time, lag time.Duration) {
 	}
 }
 
-// finding is what a set finds on a node.
+// finding is the result of a set for a node.
 type finding struct {
 	verdict verdict
-	// earliest and latest are the moments between which its time has come.
+	// earliest and latest are the range in which the wait ends.
 	earliest, latest time.Time
-	timed            bool // it has to wait for something
+	timed            bool // the set has to wait for a duration
 }
 
-// surely says that the set asks for its taint by a moment, however one reads it.
+// surely reports whether the set asks for its taint at this time under every reading.
 func (f finding) surely(at time.Time, lag time.Duration) bool {
 	return f.verdict == holds && (!f.timed || !f.latest.After(at.Add(-lag)))
 }
 
-// maybe says that the set may ask for its taint by a moment.
+// maybe reports whether the set may ask for its taint at this time.
 func (f finding) maybe(at time.Time, lag time.Duration) bool {
 	return f.verdict == holds && (!f.timed || !f.earliest.After(at.Add(lag)))
 }
 
-// find judges a node by a set. A node that is not selected is not sick.
+// find judges a node by a set. A node that is not selected does not match.
 func (n *node) find(r *rule) finding {
 	if !r.selects(n.labels) {
 		return finding{}
@@ -269,10 +270,10 @@ func (n *node) find(r *rule) finding {
 	f := finding{verdict: holds}
 	for _, w := range r.wants {
 		c, there := n.conditions[w.condition]
-		f.verdict = min(f.verdict, w.look.of(c, there))
+		f.verdict = min(f.verdict, w.status.of(c, there))
 		if clocks := n.clocks[w.condition]; clocks != nil {
-			f.earliest = last(f.earliest, clocks[w.look].earliest.Add(w.wait))
-			f.latest = last(f.latest, clocks[w.look].latest.Add(w.wait))
+			f.earliest = last(f.earliest, clocks[w.status].earliest.Add(w.wait))
+			f.latest = last(f.latest, clocks[w.status].latest.Add(w.wait))
 		}
 		f.timed = f.timed || w.wait > 0
 	}

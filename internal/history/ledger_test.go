@@ -8,11 +8,11 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-func TestPagesOfAllVersionsAreRead(t *testing.T) {
-	read := func(text string) (page, error) {
-		return readPage(&unstructured.Unstructured{Object: map[string]any{"data": map[string]any{"ledger": text}}})
+func TestReadsAllLedgerVersions(t *testing.T) {
+	read := func(text string) (ledgerState, error) {
+		return readLedger(&unstructured.Unstructured{Object: map[string]any{"data": map[string]any{"ledger": text}}})
 	}
-	var pages []page
+	var pages []ledgerState
 	for _, name := range []string{"page-v0.json", "page-v1.json"} {
 		text, err := os.ReadFile("../ledger/testdata/" + name)
 		if err != nil {
@@ -25,9 +25,9 @@ func TestPagesOfAllVersionsAreRead(t *testing.T) {
 		pages = append(pages, p)
 	}
 	if diff := cmp.Diff(pages[0], pages[1]); diff != "" {
-		t.Errorf("they say (-before versions +1):\n%s", diff)
+		t.Errorf("the versions differ (-before versions +1):\n%s", diff)
 	}
 	if _, err := read(`{"rules":["a"],"grants":[{"rule":[1]}]}`); err == nil {
-		t.Error("a rule that the page does not name is read")
+		t.Error("readLedger accepts a rule that the ledger does not name")
 	}
 }

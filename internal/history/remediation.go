@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// What the contract with remediators calls things, written down a second time.
+// The names in the contract with remediators. They are repeated here on purpose.
 const (
 	checkKind       = "NodeHealthCheck"
 	checkGroup      = "remediation.medik8s.io"
@@ -36,23 +36,23 @@ const (
 	holderPrefix     = checkKind + "-"
 	peerLease        = "e1f13584.medik8s.io"
 	peerLeaseLasts   = 15 * time.Second
-	farthestAhead    = 5 * time.Minute // of a holder's clock
+	farthestAhead    = 5 * time.Minute // the maximal clock skew of a holder
 	chosenNameSuffix = 5
 )
 
-// remedy is a remediation object.
-type remedy struct {
+// remediation is a remediation object.
+type remediationObject struct {
 	object          *unstructured.Unstructured
 	uid             types.UID
 	kind            schema.GroupKind
 	namespace, name string
 
-	check    string // that owns it, empty if none does
-	policy   string // the RepairPolicy that owns it, likewise
+	check    string // its owner, empty if none
+	policy   string // the RepairPolicy that owns it, empty if none
 	checkUID types.UID
 	node     string
-	nodeUID  types.UID // empty if it does not tell
-	template string    // its name, empty if it does not tell
+	nodeUID  types.UID // empty if the object does not name it
+	template string    // empty if the object does not name it
 
 	created      time.Time // by the API server's clock, whole seconds
 	controlPlane bool
@@ -61,16 +61,16 @@ type remedy struct {
 	succeeded, failed, deletesNode bool
 	timedOut                       bool
 
-	// What the object does not tell: whether we made it, and when that was seen.
+	// The object does not show whether we created it, and when that was seen.
 	ours bool
 	seen time.Time
-	// And since when it means the node to go for good.
-	meant time.Time
+	// The object does not show since when it asks for the removal of the node.
+	deletesNodeSince time.Time
 }
 
-func readRemedy(object *unstructured.Unstructured) *remedy {
+func readRemediation(object *unstructured.Unstructured) *remediationObject {
 	annotations := object.GetAnnotations()
-	o := &remedy{
+	o := &remediationObject{
 		object: object, uid: object.GetUID(), kind: object.GroupVersionKind().GroupKind(),
 		namespace: object.GetNamespace(), name: object.GetName(),
 		node: annotations[nodeNameAnnotation], nodeUID: types.UID(annotations[nodeUIDAnnotation]), template: annotations[templateNameAnnotation],
@@ -101,11 +101,11 @@ func readRemedy(object *unstructured.Unstructured) *remedy {
 	return o
 }
 
-func (o *remedy) String() string { return o.kind.Kind + " " + o.namespace + "/" + o.name }
+func (o *remediationObject) String() string { return o.kind.Kind + " " + o.namespace + "/" + o.name }
 
-// isOf says whether the object is about this very node, and not about an earlier
-// one of that name.
-func (o *remedy) isOf(n *node) bool {
+// isOf reports whether the object is for this node, and not for an earlier node with the
+// same name.
+func (o *remediationObject) isOf(n *node) bool {
 	switch {
 	case o.node != n.name:
 		return false
@@ -115,8 +115,8 @@ func (o *remedy) isOf(n *node) bool {
 	return !o.created.Before(n.object.GetCreationTimestamp().Truncate(time.Second))
 }
 
-// bodyOf returns what a template has for the spec of an object: what is under
-// spec.template.spec, or all that is under spec.template.
+// bodyOf returns the spec that a template has for an object: spec.template.spec, or all of
+// spec.template.
 func bodyOf(template *unstructured.Unstructured) (body map[string]any, ok bool) {
 	whole, ok, _ := unstructured.NestedMap(template.Object, "spec", "template")
 	if !ok {
@@ -133,22 +133,22 @@ func bodyOf(template *unstructured.Unstructured) (body map[string]any, ok bool) 
 	return body, ok
 }
 
-// sameBody says whether the object has this spec. One that is empty may be missing.
-func (o *remedy) sameBody(body map[string]any) bool {
+// sameBody reports whether the object has this spec. An empty spec may be missing.
+func (o *remediationObject) sameBody(body map[string]any) bool {
 	spec, _ := o.object.Object["spec"].(map[string]any)
 	return len(spec)+len(body) == 0 || reflect.DeepEqual(spec, body)
 }
 
-// lock is a Lease, whosever it is.
-type lock struct {
+// lease is a Lease of any holder.
+type leaseState struct {
 	object  *unstructured.Unstructured
 	holder  string
 	renewed time.Time
 	lasts   time.Duration
 }
 
-func readLock(object *unstructured.Unstructured) lock {
-	l := lock{object: object}
+func readLease(object *unstructured.Unstructured) leaseState {
+	l := leaseState{object: object}
 	l.holder, _, _ = unstructured.NestedString(object.Object, "spec", "holderIdentity")
 	renewed, _, _ := unstructured.NestedString(object.Object, "spec", "renewTime")
 	l.renewed = moment(renewed)
@@ -157,10 +157,12 @@ func readLock(object *unstructured.Unstructured) lock {
 	return l
 }
 
-// held says whether somebody has it at a moment.
-func (l lock) held(at time.Time) bool {
+// held reports whether the Lease has a holder at this time.
+func (l leaseState) held(at time.Time) bool {
 	return l.object != nil && !l.renewed.IsZero() && l.lasts > 0 && !l.renewed.After(at.Add(farthestAhead)) && !l.renewed.Add(l.lasts).Before(at)
 }
 
-// ofCheck says whether it is one that a health check holds or held.
-func (l lock) ofCheck() bool { return l.object != nil && strings.HasPrefix(l.holder, holderPrefix) }
+// ofCheck reports whether a health check holds or held the Lease.
+func (l leaseState) ofCheck() bool {
+	return l.object != nil && strings.HasPrefix(l.holder, holderPrefix)
+}

@@ -20,9 +20,9 @@ const (
 	late = "example.com/ntp:NoSchedule"
 )
 
-// five returns a cluster of five nodes and the set on deadlocks, of which two may
-// be evicted at once.
-func five(tb testing.TB) *story {
+// fiveNodes returns a cluster of five nodes and the set on deadlocks, which may evict two
+// at once.
+func fiveNodes(tb testing.TB) *story {
 	tb.Helper()
 	s := newStory(tb)
 	s.node("n1", "n2", "n3", "n4", "n5")
@@ -31,13 +31,13 @@ func five(tb testing.TB) *story {
 	return s
 }
 
-func TestALawfulStoryHasNoViolation(t *testing.T) {
-	s := five(t)
+func TestPermittedTaintsHaveNoViolation(t *testing.T) {
+	s := fiveNodes(t)
 	s.set("ntp", ntp)
 	s.foreign("n1", "example.com/theirs:NoSchedule")
 	s.pass(time.Minute)
 
-	// The bound is two: the third and the fourth fall back, and wait.
+	// The bound is two: the third and the fourth node fall back, and wait.
 	for _, n := range []string{"n1", "n2"} {
 		s.condition(n, "KernelDeadlock=True")
 		s.we(n, s.place("deadlock", out))
@@ -48,17 +48,17 @@ func TestALawfulStoryHasNoViolation(t *testing.T) {
 		s.we(n, s.place("deadlock", back))
 		s.pass(10 * time.Second)
 	}
-	// Unknown changes nothing; the record remembers since when.
+	// Unknown changes nothing. The record remembers the start time.
 	since := s.now
 	s.condition("n1", "KernelDeadlock=Unknown/ProbeTimedOut")
 	s.we("n1", remember("deadlock", "KernelDeadlock", since))
 	s.pass(10 * time.Second)
-	// It is well again, and n4 has waited longest.
+	// The node recovers, and n4 has waited longest.
 	s.condition("n1", "KernelDeadlock=False")
 	s.we("n1", s.remove("deadlock", out), forget)
 	s.we("n4", s.place("deadlock", out), s.remove("deadlock", back))
 	s.pass(time.Minute)
-	// A higher effect comes, and goes.
+	// A higher effect is placed, and removed.
 	s.condition("n5", "NTPProblem=True")
 	s.we("n5", s.place("ntp", late))
 	s.condition("n5", "KernelDeadlock=True")
@@ -66,12 +66,12 @@ func TestALawfulStoryHasNoViolation(t *testing.T) {
 	s.pass(time.Minute)
 	s.condition("n5", "KernelDeadlock=False")
 	s.we("n5", s.remove("deadlock", back), s.place("ntp", late))
-	// Somebody takes our taint away: it is placed again.
+	// Another writer removes our taint, and we place it again.
 	s.pass(time.Minute)
 	s.takeAway(admin, "n2", out)
 	s.we("n3", s.place("deadlock", out), s.remove("deadlock", back))
 	s.we("n2", func(_ *corev1.Node, f *form) { f.Taints = nil }, s.place("deadlock", back))
-	// The set is edited: another key; then dry run; then it is gone.
+	// The set is edited: another key, then dry run, then it is deleted.
 	s.pass(time.Minute)
 	s.set("deadlock", `{"type":"Deadlock","effect":"NoExecute","taintKey":"example.com/dead","conditions":{"KernelDeadlock":{"status":true}}}`)
 	for _, n := range []string{"n3", "n4"} {
@@ -88,8 +88,8 @@ func TestALawfulStoryHasNoViolation(t *testing.T) {
 	s.we("n5", s.remove("ntp", late))
 	s.deleteNode(admin, "n1")
 
-	report := s.lawful(lawfulCfg)
-	want := Counts{Moments: len(s.made), Writes: 20, Placements: 13, Evictions: 6, Fallbacks: 5, Removals: 12, Fences: 2}
+	report := s.hasNoViolation(testConfig)
+	want := Counts{Changes: len(s.made), Writes: 20, Placements: 13, Evictions: 6, Fallbacks: 5, Removals: 12, Fences: 2}
 	if diff := gocmp.Diff(want, report.Counts); diff != "" {
 		t.Errorf("counts (-want +got):\n%s", diff)
 	}
@@ -98,27 +98,26 @@ func TestALawfulStoryHasNoViolation(t *testing.T) {
 	}
 }
 
-// Each of these was written for one reading of the rules that the checker must
-// not complain of.
-func TestLawful(t *testing.T) {
+// Each case is a reading of the rules that the checker must accept.
+func TestPermittedTaints(t *testing.T) {
 	for name, tell := range map[string]func(s *story){
 		"a taint stays while its condition is Unknown": func(s *story) {
 			s.condition("n1", "KernelDeadlock=True")
 			s.we("n1", s.place("deadlock", out))
 			s.condition("n1", "KernelDeadlock=Unknown")
 		},
-		"an Unknown that the set names": func(s *story) {
+		"Unknown, which the set names": func(s *story) {
 			s.set("runtime", `{"type":"R","effect":"NoSchedule","taintKey":"example.com/r","conditions":{"Runtime":{"status":"unknown"}}}`)
 			s.condition("n1", "Runtime=Unknown/ProbeTimedOut")
 			s.we("n1", s.place("runtime", "example.com/r:NoSchedule"))
-			s.condition("n1", "Runtime=Unknown/AgentSilent") // and stays
+			s.condition("n1", "Runtime=Unknown/AgentSilent") // the taint stays
 		},
-		"a silent agent that the set asks for": func(s *story) {
+		"a silent agent, which the set asks for": func(s *story) {
 			s.set("silent", `{"type":"S","effect":"NoSchedule","taintKey":"example.com/s","conditions":{"Runtime":{"status":"unknown","evenSilent":true}}}`)
 			s.condition("n1", "Runtime=Unknown/AgentSilent")
 			s.we("n1", s.place("silent", "example.com/s:NoSchedule"))
 		},
-		"a silent agent that nobody asks for": func(s *story) {
+		"a silent agent, which no set asks for": func(s *story) {
 			s.set("runtime", `{"type":"R","effect":"NoSchedule","taintKey":"example.com/r","conditions":{"Runtime":{"status":"unknown"}}}`)
 			s.condition("n1", "Runtime=Unknown/AgentSilent")
 		},
@@ -126,19 +125,19 @@ func TestLawful(t *testing.T) {
 			s.set("both", `{"type":"B","effect":"NoExecute","taintKey":"example.com/b","conditions":{"A":{"status":true},"B":{"status":false}}}`)
 			s.condition("n1", "A=True")
 		},
-		"a duration that is over": func(s *story) {
+		"a duration that has passed": func(s *story) {
 			s.set("slow", `{"type":"S","effect":"NoSchedule","taintKey":"example.com/slow","conditions":{"A":{"status":true,"duration":"5m"}}}`)
 			s.condition("n1", "A=True")
 			s.pass(3 * time.Minute)
-			s.condition("n1", "A=Unknown") // the clock runs on
+			s.condition("n1", "A=Unknown") // the clock continues
 			s.condition("n1", "A=True")
 			s.pass(2 * time.Minute)
 			s.we("n1", s.place("slow", "example.com/slow:NoSchedule"))
 		},
-		"a duration that the stamp says is over": func(s *story) {
+		"a duration that has passed according to the timestamp": func(s *story) {
 			s.set("slow", `{"type":"S","effect":"NoSchedule","taintKey":"example.com/slow","conditions":{"A":{"status":true,"duration":"5m"}}}`)
 			s.stamped("n1", s.now.Add(-time.Hour), "A=True")
-			s.stamped("n2", s.now.Add(-time.Hour), "A=True") // both readings are lawful
+			s.stamped("n2", s.now.Add(-time.Hour), "A=True") // both readings are accepted
 			s.we("n1", s.place("slow", "example.com/slow:NoSchedule"))
 		},
 		"a recovery too short to be seen": func(s *story) {
@@ -150,7 +149,7 @@ func TestLawful(t *testing.T) {
 			s.pass(2 * time.Minute)
 			s.we("n1", s.place("slow", "example.com/slow:NoSchedule"))
 		},
-		"equals that each place their own": func(s *story) {
+		"sets with equal effects that each place their own taint": func(s *story) {
 			s.set("other", `{"type":"O","effect":"NoExecute","taintKey":"example.com/other","conditions":{"Other":{"status":true}}}`)
 			s.condition("n1", "KernelDeadlock=True", "Other=True")
 			s.we("n1", s.place("deadlock", out), s.place("other", "example.com/other:NoExecute"))
@@ -165,7 +164,7 @@ func TestLawful(t *testing.T) {
 			s.condition("n1", "KernelDeadlock=False")
 			s.we("n1", s.remove("deadlock", out))
 		},
-		"a control plane that is spared": func(s *story) {
+		"a control plane that the set does not select": func(s *story) {
 			s.label("n1", controlPlaneLabel, "")
 			s.condition("n1", "KernelDeadlock=True")
 			s.we("n1", s.place("deadlock", back))
@@ -176,13 +175,13 @@ func TestLawful(t *testing.T) {
 			s.condition("n1", "Other=True")
 			s.we("n1", s.place("masters", "example.com/m:NoExecute"))
 		},
-		"a control plane of old that is selected": func(s *story) {
+		"a selected control plane with the old label": func(s *story) {
 			s.set("masters", `{"type":"M","effect":"NoExecute","taintKey":"example.com/m","selector":{"matchLabels":{"node-role.kubernetes.io/master":""}},"conditions":{"Other":{"status":true}}}`)
 			s.label("n1", masterLabel, "")
 			s.condition("n1", "Other=True")
 			s.we("n1", s.place("masters", "example.com/m:NoExecute"))
 		},
-		"a taint of somebody else's that serves": func(s *story) {
+		"another writer's taint in place of ours": func(s *story) {
 			s.foreign("n1", out)
 			s.condition("n1", "KernelDeadlock=True")
 		},
@@ -199,7 +198,7 @@ func TestLawful(t *testing.T) {
 			s.deleteNode(admin, "n5")
 			s.we("n2", s.place("deadlock", out))
 		},
-		"what stands when the bound shrinks": func(s *story) {
+		"existing taints when the bound shrinks": func(s *story) {
 			s.condition("n1", "KernelDeadlock=True")
 			s.condition("n2", "KernelDeadlock=True")
 			s.we("n1", s.place("deadlock", out))
@@ -209,7 +208,7 @@ func TestLawful(t *testing.T) {
 			s.deleteNode(admin, "n4")
 			s.pass(time.Minute)
 		},
-		"a place given up when the bound shrinks": func(s *story) {
+		"a taint given up when the bound shrinks": func(s *story) {
 			s.condition("n1", "KernelDeadlock=True")
 			s.condition("n2", "KernelDeadlock=True")
 			s.we("n1", s.place("deadlock", out))
@@ -220,20 +219,20 @@ func TestLawful(t *testing.T) {
 			s.pass(time.Minute)
 			s.we("n2", s.remove("deadlock", out), s.place("deadlock", back))
 		},
-		"a taint that goes after the node was well for a moment": func(s *story) {
+		"a taint that is removed after the node was healthy for a moment": func(s *story) {
 			s.condition("n1", "KernelDeadlock=True")
 			s.we("n1", s.place("deadlock", out))
 			s.condition("n1", "KernelDeadlock=False")
 			s.condition("n1", "KernelDeadlock=Unknown")
 			s.we("n1", s.remove("deadlock", out))
 		},
-		"a set that cannot be followed keeps what it had": func(s *story) {
+		"an invalid set keeps its taints": func(s *story) {
 			s.condition("n1", "KernelDeadlock=True")
 			s.we("n1", s.place("deadlock", out))
 			s.pass(time.Minute)
 			s.set("deadlock", `{"type":"D","effect":"NoExecute","taintKey":"example.com/deadlock","conditions":{"KernelDeadlock":{"status":"maybe"}}}`)
 		},
-		"a node that comes back under its name": func(s *story) {
+		"a node that was recreated with the same name": func(s *story) {
 			s.condition("n1", "KernelDeadlock=True")
 			s.we("n1", s.place("deadlock", out))
 			s.deleteNode(admin, "n1")
@@ -248,21 +247,21 @@ func TestLawful(t *testing.T) {
 			s.label("n1", "pool", "lab")
 			s.we("n1", s.remove("web", "example.com/web:NoSchedule"))
 		},
-		"a bound of nothing": func(s *story) {
+		"a bound of 0": func(s *story) {
 			s.set("never", `{"type":"N","effect":"NoExecute","taintKey":"example.com/never","maxUnhealthy":"0%","conditions":{"Other":{"status":true}}}`)
 			s.condition("n1", "Other=True")
 			s.we("n1", s.place("never", "example.com/never:NoSchedule"))
 		},
 		"taints changed by one of two others": func(s *story) {
 			s.foreign("n1", "example.com/theirs:NoSchedule")
-			s.made[len(s.made)-1].Author, s.made[len(s.made)-1].Suspects = nobody, []testbed.Author{admin, kubelet}
+			s.made[len(s.made)-1].Author, s.made[len(s.made)-1].Suspects = unknownAuthor, []testbed.Author{admin, kubelet}
 		},
-		"a share that is rounded up to one": func(s *story) {
+		"a percentage that is rounded up to 1": func(s *story) {
 			s.set("few", `{"type":"F","effect":"NoExecute","taintKey":"example.com/few","maxUnhealthy":"1%","conditions":{"Other":{"status":true}}}`)
 			s.condition("n1", "Other=True")
 			s.we("n1", s.place("few", "example.com/few:NoExecute"))
 		},
-		"an Unknown that still supersedes": func(s *story) {
+		"an Unknown condition that still supersedes": func(s *story) {
 			s.set("ntp", ntp)
 			s.pass(time.Minute)
 			s.condition("n1", "KernelDeadlock=True", "NTPProblem=True")
@@ -270,7 +269,7 @@ func TestLawful(t *testing.T) {
 			s.condition("n1", "KernelDeadlock=Unknown")
 			s.pass(time.Minute)
 		},
-		"an Unknown that is superseded": func(s *story) {
+		"an Unknown condition that is superseded": func(s *story) {
 			s.set("ntp", ntp)
 			s.pass(time.Minute)
 			s.condition("n1", "NTPProblem=True")
@@ -286,7 +285,7 @@ func TestLawful(t *testing.T) {
 			s.pass(time.Minute)
 			s.we("n1", s.remove("deadlock", out), s.place("deadlock", "example.com/dead:NoExecute"))
 		},
-		"a taint that goes while Unknown after the set was edited": func(s *story) {
+		"a taint that is removed while Unknown after the set was edited": func(s *story) {
 			s.condition("n1", "KernelDeadlock=True")
 			s.we("n1", s.place("deadlock", out))
 			s.condition("n1", "KernelDeadlock=Unknown")
@@ -294,7 +293,7 @@ func TestLawful(t *testing.T) {
 			s.pass(time.Minute)
 			s.we("n1", s.remove("deadlock", out))
 		},
-		"a memory that an edit of the set calls for": func(s *story) {
+		"a memory that an edit of the set requires": func(s *story) {
 			s.condition("n1", "KernelDeadlock=True")
 			s.we("n1", s.place("deadlock", out))
 			s.pass(time.Minute)
@@ -303,30 +302,30 @@ func TestLawful(t *testing.T) {
 			s.set("deadlock", strings.Replace(deadlock, `true}`, `true,"duration":"5s"}`, 1))
 			s.we("n1", remember("deadlock", "KernelDeadlock", s.now.Add(-time.Minute)))
 		},
-		"somebody else's taint that serves in place of a fallback": func(s *story) {
-			sick(s, twoOut, "n1", "n2", "n3")
+		"another writer's taint in place of a fallback": func(s *story) {
+			becomeUnhealthy(s, twoOut, "n1", "n2", "n3")
 			s.foreign("n3", out)
 			s.condition("n1", "KernelDeadlock=False")
 			s.we("n1", s.remove("deadlock", out))
 			s.we("n3", s.remove("deadlock", back))
 		},
-		"somebody else's taint that holds a place": func(s *story) {
+		"another writer's taint that uses up room": func(s *story) {
 			s.foreign("n1", out)
 			s.condition("n1", "KernelDeadlock=True")
-			sick(s, map[string]string{"n2": out, "n3": back}, "n2", "n3")
+			becomeUnhealthy(s, map[string]string{"n2": out, "n3": back}, "n2", "n3")
 		},
-		"a node where somebody else's taint serves does not wait": func(s *story) {
-			sick(s, twoOut, "n1", "n2", "n3", "n4")
+		"a node with another writer's taint does not wait": func(s *story) {
+			becomeUnhealthy(s, twoOut, "n1", "n2", "n3", "n4")
 			s.foreign("n3", out)
 			s.pass(time.Minute)
-			for _, n := range []string{"n1", "n2"} { // theirs takes the place of one of these two
+			for _, n := range []string{"n1", "n2"} { // the other writer's taint uses up the room of one of these
 				s.condition(n, "KernelDeadlock=False")
 				s.we(n, s.remove("deadlock", out))
 			}
 			s.we("n4", s.remove("deadlock", back), s.place("deadlock", out))
 		},
-		"a node that lost its place to somebody's hand waits at the end": func(s *story) {
-			sick(s, twoOut, "n1", "n2", "n3")
+		"a node that lost its taint to another writer waits at the end": func(s *story) {
+			becomeUnhealthy(s, twoOut, "n1", "n2", "n3")
 			s.pass(time.Minute)
 			s.takeAway(admin, "n1", out)
 			s.we("n3", s.remove("deadlock", back), s.place("deadlock", out))
@@ -341,9 +340,9 @@ func TestLawful(t *testing.T) {
 			s.pass(time.Minute)
 			s.condition("n1", "KernelDeadlock=False")
 			s.we("n1", s.remove("deadlock", out))
-			s.we("n4", s.remove("deadlock", back), s.place("deadlock", out)) // n2 is sick since longer, and waits since later
+			s.we("n4", s.remove("deadlock", back), s.place("deadlock", out)) // n2 is unhealthy for longer, but waits for less time
 		},
-		"a node that was selected only now waits behind": func(s *story) {
+		"a newly selected node waits behind the others": func(s *story) {
 			s.set("web", `{"type":"W","effect":"NoExecute","taintKey":"example.com/web","maxUnhealthy":1,"selector":{"matchLabels":{"pool":"web"}},"conditions":{"Other":{"status":true}}}`)
 			s.label("n1", "pool", "lab")
 			for _, n := range []string{"n1", "n2", "n3"} {
@@ -365,20 +364,20 @@ func TestLawful(t *testing.T) {
 			object.Object["status"] = map[string]any{"matched": int64(1)}
 			s.record("MODIFIED", SetsResource, us, object)
 		},
-		"a write without proof that the fields prove": func(s *story) {
+		"a write that only the managedFields prove": func(s *story) {
 			s.condition("n1", "KernelDeadlock=True")
 			s.we("n1", s.place("deadlock", out))
 			change := &s.made[len(s.made)-1]
-			change.Author = nobody
+			change.Author = unknownAuthor
 			change.Object.Object["metadata"].(map[string]any)["managedFields"] = []any{map[string]any{"manager": us.FieldManager, "operation": "Update", "time": "2026-03-01T12:00:00Z"}}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := five(t)
+			s := fiveNodes(t)
 			tell(s)
-			cfg := lawfulCfg
+			cfg := testConfig
 			cfg.FieldManager = us.FieldManager
-			s.lawful(cfg)
+			s.hasNoViolation(cfg)
 		})
 	}
 }

@@ -15,54 +15,54 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// TestMeaning holds what a set means against what becomes of it. All of its parts
-// share one cluster and one controller; each has a ward of its own.
+// TestMeaning tests the effects of sets. All parts share one cluster and one controller;
+// each has its own scope.
 func TestMeaning(t *testing.T) {
-	t.Parallel() // much of it is waiting
+	t.Parallel() // the test mostly waits
 	w := newFixture(t)
 	controller := w.scope(t, "all").start(install.Options{})
 	for _, part := range []struct {
-		name, ward string
-		test       func(*scope)
+		name, subscope string
+		test           func(*scope)
 	}{
 		{"the seed applies as written", "seed", testSeed},
-		{"all conditions must stand", "and", testAllConditions},
+		{"all conditions must match", "and", testAllConditions},
 		{"only the highest effect is placed", "highest", testHighestEffect},
 		{"a set that fell back still supersedes", "declared", testFallbackSupersedes},
-		{"an unknown keeps what stands", "unknown", testUnknownKeeps},
-		{"a silent agent is no unknown", "silent", testSilentAgent},
-		{"a condition must stand for its duration", "duration", testDuration},
+		{"an Unknown condition keeps existing taints", "unknown", testUnknownKeeps},
+		{"a silent agent does not count as Unknown", "silent", testSilentAgent},
+		{"a condition must last for its duration", "duration", testDuration},
 		{"a bound holds NoExecute back", "bounds", testBounds},
 		{"the longest waiting goes first", "turns", testTurns},
 		{"a bound grows with the nodes that join", "joining", testJoining},
-		{"the control plane is spared", "control-plane", testControlPlane},
+		{"the control plane gets no NoExecute", "control-plane", testControlPlane},
 		{"a dry run places nothing", "dry", testDryRun},
-		{"a set that cannot be followed says why", "invalid", testInvalid},
-		{"taints of others are left alone", "foreign", testForeign},
-		{"a taint of others that served and goes is replaced", "served", testServedByOthers},
-		{"a taint removed by hand is put back by the book", "byhand", testRemovedByHand},
+		{"an invalid set says why", "invalid", testInvalid},
+		{"taints of other writers are left alone", "foreign", testForeign},
+		{"another writer's taint in place of ours is replaced when it is removed", "served", testServedByOthers},
+		{"a taint that a user removed is placed again through the ledger", "byhand", testRemovedByHand},
 		{"a record that cannot be read removes nothing", "corrupt", testCorruptRecord},
-		{"taints that have lost their record count against the bound", "unrecorded", testLostRecords},
-		{"people see what happens", "sight", testObservability},
+		{"taints without a record count against the bound", "unrecorded", testLostRecords},
+		{"status, Events and columns show what happens", "sight", testObservability},
 	} {
 		t.Run(part.name, func(t *testing.T) {
-			ward := w.scope(t, part.ward)
-			part.test(ward)
-			ward.judge(history.Config{}, history.Counts{Placements: 1})
-			ward.deleteNodes()
+			subscope := w.scope(t, part.subscope)
+			part.test(subscope)
+			subscope.judge(history.Config{}, history.Counts{Placements: 1})
+			subscope.deleteNodes()
 		})
 	}
 	t.Run("a changed set changes its taints", func(t *testing.T) { testChanges(w.scope(t, "up"), nil) })
-	t.Run("a set changed in the controller's absence too", func(t *testing.T) { testChanges(w.scope(t, "down"), controller) })
+	t.Run("a set that is changed while the controller is down changes its taints", func(t *testing.T) { testChanges(w.scope(t, "down"), controller) })
 	t.Run("a restart does not restart the clock", func(t *testing.T) { testClockSurvives(w.scope(t, "clock"), controller) })
-	t.Run("metrics tell what was done", func(t *testing.T) { testMetrics(w.scope(t, "metrics"), controller) })
+	t.Run("metrics count the writes", func(t *testing.T) { testMetrics(w.scope(t, "metrics"), controller) })
 }
 
 func effect(e corev1.TaintEffect) func(*v1alpha1.ConditionSetSpec) {
 	return func(s *v1alpha1.ConditionSetSpec) { s.Effect = e }
 }
 
-// evict makes a set ask for NoExecute on so many nodes.
+// evict makes a set ask for NoExecute on this number of nodes.
 func evict(most intstr.IntOrString) func(*v1alpha1.ConditionSetSpec) {
 	return func(s *v1alpha1.ConditionSetSpec) { s.Effect, s.MaxUnhealthy = corev1.TaintEffectNoExecute, &most }
 }
@@ -170,7 +170,7 @@ func testHighestEffect(w *scope) {
 	w.has(node)
 }
 
-// The declared effect counts, not the one that a bound has left of it.
+// The declared effect counts, and not the fallback.
 func testFallbackSupersedes(w *scope) {
 	node := w.createNodes(testbed.Nodes{Count: 1})[0]
 	w.createSet("weak")
@@ -203,7 +203,7 @@ func testUnknownKeeps(w *scope) {
 	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
 	w.setCondition(w.node(1), "Sick", corev1.ConditionFalse)
 	w.has(w.node(1))
-	w.has(w.node(2), noExecute(w.key("set"))) // its turn
+	w.has(w.node(2), noExecute(w.key("set"))) // it is next
 	w.setCondition(w.node(2), "Sick", corev1.ConditionFalse)
 	w.has(w.node(2))
 }
@@ -222,7 +222,7 @@ func testSilentAgent(w *scope) {
 	w.has(w.node(2), noSchedule(w.key("unknown")), noSchedule(w.key("even-silent")))
 	w.has(w.node(1), noSchedule(w.key("even-silent")))
 
-	// The agent of a node that was sick falls silent: what stands stays.
+	// The agent of an unhealthy node becomes silent: existing taints stay.
 	w.setCondition(w.node(2), "Sick", corev1.ConditionUnknown, because("AgentSilent"))
 	w.hasStatus("unknown", saysOf(w.node(2), "Tainted", "stays while its condition is Unknown"))
 	w.hasNow(w.node(2), noSchedule(w.key("unknown")), noSchedule(w.key("even-silent")))
@@ -244,14 +244,14 @@ func testDuration(w *scope) {
 	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
 	w.setCondition(w.node(2), "Sick", corev1.ConditionFalse)
 	w.has(w.node(1), noSchedule(w.key("short")))
-	// When it was placed stands in whole seconds on the node; the history is exact.
+	// The taint has whole seconds, the recorded history is exact.
 	if waited := time.Since(begin); waited < short {
-		w.t.Errorf("the taint came after %s, before its %s were over", waited, short)
+		w.t.Errorf("the taint was placed after %s, before its duration of %s", waited, short)
 	}
 	w.hasNow(w.node(2))
 	w.hasStatus("long", saysOf(w.node(1), "Pending", "eligible at "))
 
-	w.editSet("long", lasting("1ms")) // its clock has run all the while
+	w.editSet("long", lasting("1ms")) // its clock has run since
 	w.has(w.node(1), noExecute(w.key("long")))
 }
 
@@ -267,8 +267,8 @@ func testClockSurvives(w *scope, controller *install.Controller) {
 		{Type: "Sick", Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(two)},
 	}})
 	w.hasStatus("set", saysOf(w.node(2), "Pending"))
-	// The first node's own stamp moves: now only the controller knows since when
-	// it has been sick.
+	// The first node's own timestamp moves. Now only the controller knows since when the
+	// node has been unhealthy.
 	w.setCondition(w.node(1), "Sick", corev1.ConditionUnknown)
 	w.hasStatus("set", saysOf(w.node(1), "Unclear"))
 	w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
@@ -296,7 +296,7 @@ func testDryRun(w *scope) {
 	if status.Matched != 1 || status.Tainted != 0 {
 		w.t.Errorf("the status counts %d matched and %d tainted, want 1 and 0", status.Matched, status.Tainted)
 	}
-	w.has(node, noSchedule(w.key("weak"))) // which it does not supersede
+	w.has(node, noSchedule(w.key("weak"))) // the dry run does not supersede it
 
 	w.editSet("set", dry(false))
 	w.has(node, noExecute(w.key("set")))
@@ -311,7 +311,7 @@ func testInvalid(w *scope) {
 	w.setCondition(node, "Sick", corev1.ConditionTrue)
 	w.createSet("good")
 	w.has(node, noSchedule(w.key("good")))
-	// What the schema takes and nobody can follow.
+	// The schema accepts these values, but the controller cannot apply them.
 	endless := strings.Repeat("x", 254) + "/mine"
 	badSets := []struct {
 		name, path string
@@ -336,7 +336,8 @@ func testInvalid(w *scope) {
 	}
 	w.hasNow(node, noSchedule(w.key("good")))
 
-	// A good one that turns bad is no longer followed, and comes back.
+	// A valid set that becomes invalid is no longer applied. It is applied again when it is
+	// fixed.
 	w.editSet("good", func(s *v1alpha1.ConditionSetSpec) { s.TaintKey = endless })
 	w.hasStatus("good", isAccepted(metav1.ConditionFalse, "Invalid", "spec.taintKey", "at most 253 characters"))
 	w.has(node)
