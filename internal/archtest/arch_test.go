@@ -50,7 +50,7 @@ var laws = []law{
 	{"internal/finding", outside("internal/finding", "catalog"), "detectors and reporters share these types and nothing else: combining their findings needs no look at the node and no way to the cluster"},
 	{"internal/kubeapi", anyOf("internal/probe", "k8s.io", "sigs.k8s.io"), "the agent's client is small because it is its own"},
 	{"internal/intake", anyOf("internal/probe", "internal/report"), "probe, intake and report meet only in the agent's main"},
-	{"internal/intake", outside("internal/intake", "internal/finding", "internal/format", "catalog", "problem", "golang.org/x/sys"),
+	{"internal/intake", outside("internal/intake", "internal/finding", "internal/format", "internal/spelling", "catalog", "problem", "golang.org/x/sys"),
 		"whoever anybody on the node may talk to has little to give away, and no way to the cluster"},
 	{"internal/report", anyOf("internal/probe", "internal/intake"), "probe, intake and report meet only in the agent's main"},
 	{"internal/report", outside("internal/report", "internal/kubeapi", "internal/finding", "catalog", "go.yaml.in/yaml"),

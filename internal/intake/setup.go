@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/spelling"
 )
 
 // Setup configures the addresses and the sources of an intake.
@@ -155,7 +156,7 @@ func (v *validator) conditions(at string, s *Source, reporter map[string]string)
 
 // suggestType returns a hint for an unknown condition type.
 func suggestType(kind string) string {
-	if near, ok := catalog.Nearest(kind); ok {
+	if near, ok := spelling.NearestCondition(kind); ok {
 		return "did you mean " + near + "?"
 	}
 	return "docs/conditions.md lists all types"

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/spelling"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -59,7 +60,7 @@ func conditionNames(s *healthAnalysis) (_ []Problem, warnings []string) {
 		if _, ok := catalog.Lookup(name); ok {
 			continue
 		}
-		if right, slip := catalog.Nearest(name, s.Reported...); slip {
+		if right, slip := spelling.NearestCondition(name, s.Reported...); slip {
 			warnings = append(warnings, fmt.Sprintf("%s: %s is not a condition that is known; did you mean %s?", conditionPath(i, "type"), truncate(name), truncate(right)))
 			continue
 		}

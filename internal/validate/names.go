@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/spelling"
 )
 
 // nearMiss rejects a condition type that looks misspelled. It only warns if the set in
@@ -36,7 +37,7 @@ func (s *analysis) correction(name string) (right string, slip bool) {
 	if _, isEvent := catalog.LookupEvent(name); isEvent {
 		return "", false // notReported warns of Events
 	}
-	return catalog.Nearest(name, s.Reported...)
+	return spelling.NearestCondition(name, s.Reported...)
 }
 
 // wasNamed reports whether the set in force already names the condition type.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/spelling"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -62,7 +63,7 @@ func repairConditionNames(s *repairAnalysis) (_ []Problem, warnings []string) {
 		if _, ok := catalog.Lookup(name); ok || s.stated(name) || slices.Contains(s.Reported, name) {
 			continue
 		}
-		if right, slip := catalog.Nearest(name, s.Reported...); slip {
+		if right, slip := spelling.NearestCondition(name, s.Reported...); slip {
 			warnings = append(warnings, fmt.Sprintf("%s: %s is not a condition that is known; did you mean %s?", path, truncate(name), truncate(right)))
 			continue
 		}
@@ -88,7 +89,7 @@ func (s *repairAnalysis) suggestion(name string) string {
 	for _, one := range s.Statements {
 		types = append(types, one.Type)
 	}
-	if right, slip := catalog.Nearest(name, types...); slip {
+	if right, slip := spelling.NearestCondition(name, types...); slip {
 		return fmt.Sprintf("did you mean %s?", truncate(right))
 	}
 	return "to have it repaired all the same, write beside it the conditionStatus in which it is sick"

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/spelling"
 )
 
 // The types of rules.
@@ -34,7 +35,7 @@ func conditions(top *section) []Condition {
 		case slices.ContainsFunc(kept, func(other Condition) bool { return other.Type == c.Type }):
 			s.refuse("type", "%s is there already; leave one of them", quoteName(c.Type))
 		default:
-			if meant, ok := catalog.Nearest(c.Type); ok {
+			if meant, ok := spelling.NearestCondition(c.Type); ok {
 				s.warn("type", "%s is not in the catalogue; did you mean %s?", quoteName(c.Type), meant)
 			}
 			kept = append(kept, c)

@@ -1,4 +1,4 @@
-package catalog
+package spelling
 
 import (
 	"slices"
@@ -6,45 +6,24 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
-)
 
-// distance returns the number of letters to add, remove, change or swap. It is the textbook
-// algorithm with a full table.
-func distance(a, b []rune) int {
-	d := make([][]int, len(a)+1)
-	for i := range d {
-		d[i] = make([]int, len(b)+1)
-		for j := range d[i] {
-			switch {
-			case i == 0 || j == 0:
-				d[i][j] = i + j
-			default:
-				change := 1
-				if a[i-1] == b[j-1] {
-					change = 0
-				}
-				d[i][j] = min(d[i-1][j]+1, d[i][j-1]+1, d[i-1][j-1]+change)
-				if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-					d[i][j] = min(d[i][j], d[i-2][j-2]+1)
-				}
-			}
-		}
-	}
-	return d[len(a)][len(b)]
-}
+	"github.com/resourcestack/autohealer/catalog"
+)
 
 func TestAMistakeIsADistanceOfOne(t *testing.T) {
 	saw := map[bool]int{}
 	rapid.Check(t, func(t *rapid.T) {
-		name := rapid.SliceOfN(rapid.SampledFrom([]rune("abc")), 0, 5)
-		a, b := name.Draw(t, "a"), name.Draw(t, "b")
-		want := distance(a, b) == 1
+		name := rapid.StringMatching(`[abc]{0,5}`)
+		first, second := name.Draw(t, "a"), name.Draw(t, "b")
+		want := false
+		slips(first, func(slip string) { want = want || slip == second && slip != first })
 		saw[want]++
+		a, b := []rune(first), []rune(second)
 		if got := isSlip(a, b); got != want {
-			t.Fatalf("%q and %q: one slip apart is %v, their distance is %d", string(a), string(b), got, distance(a, b))
+			t.Fatalf("%q and %q: one slip apart is %v, want %v", first, second, got, want)
 		}
 		if isSwap(a, b) && (!want || !slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))) {
-			t.Fatalf("%q and %q are not swapped", string(a), string(b))
+			t.Fatalf("%q and %q are not swapped", first, second)
 		}
 	})
 	t.Logf("saw %d pairs one slip apart and %d others", saw[true], saw[false])
@@ -55,9 +34,10 @@ func TestAMistakeIsADistanceOfOne(t *testing.T) {
 
 // If two types of the catalog were close, a misspelling of the first could mean the second.
 func TestNoTwoTypesAreClose(t *testing.T) {
+	conditions := catalog.Conditions()
 	for i, a := range conditions {
 		for _, b := range conditions[:i] {
-			if d := distance(spell(a.Type).letters, spell(b.Type).letters); d <= 2 {
+			if d := distance(spell(a.Type).letters, spell(b.Type).letters, 2); d <= 2 {
 				t.Errorf("%s and %s are only %d apart", a.Type, b.Type, d)
 			}
 		}

@@ -1,10 +1,12 @@
-package catalog
+package spelling
 
 import (
 	"slices"
 	"strings"
 	"sync"
 	"unicode"
+
+	"github.com/resourcestack/autohealer/catalog"
 )
 
 const (
@@ -32,11 +34,11 @@ var distinct = []string{
 	"GPU1Unhealthy", "GPU2Unhealthy", "GPU3Unhealthy", "GPU4Unhealthy", "GPU5Unhealthy", "GPU6Unhealthy", "GPU7Unhealthy",
 }
 
-// Nearest returns the known condition type that was probably meant by conditionType, and whether
+// NearestCondition returns the known condition type that was probably meant by conditionType, and whether
 // there is any. Known are the types of the catalog and others, usually the types that nodes report:
 // a reported name is right, however it is spelled.
 //
-// Admission uses the answer to refuse objects, so Nearest prefers to return nothing. A name that is
+// Admission uses the answer to refuse objects, so NearestCondition prefers to return nothing. A name that is
 // far from all known names is a user's own type. A misspelling is a known name with
 //
 //   - different case or separators: kernel-deadlock, Readonly_FileSystem;
@@ -47,19 +49,19 @@ var distinct = []string{
 // The words of others are not known, so a mistake in them counts only in an ordinary word: CPUBad
 // and GPUBad, Disk1Full and Disk2Full, BootFull and RootFull are different types. A name with a
 // domain is compared only with names of the same domain.
-func Nearest(conditionType string, others ...string) (name string, ok bool) {
-	if _, known := Lookup(conditionType); known || slices.Contains(others, conditionType) || slices.Contains(distinct, conditionType) {
+func NearestCondition(conditionType string, others ...string) (name string, ok bool) {
+	if _, known := catalog.Lookup(conditionType); known || slices.Contains(others, conditionType) || slices.Contains(distinct, conditionType) {
 		return "", false
 	}
 	written := spell(conditionType)
-	ours, theirs := spellCatalogue(), make([]spelling, 0, len(others))
+	ours, theirs := spellCatalog(), make([]spelled, 0, len(others))
 	for _, other := range slices.Sorted(slices.Values(others)) { // sorted, so that the answer is deterministic
 		theirs = append(theirs, spell(other))
 	}
 	// The smallest mistake is the likeliest.
 	for _, mistake := range []struct {
-		candidates []spelling
-		made       func(written, known spelling) bool
+		candidates []spelled
+		made       func(written, known spelled) bool
 	}{
 		{ours, sameLetters},
 		{theirs, sameLetters},
@@ -77,8 +79,8 @@ func Nearest(conditionType string, others ...string) (name string, ok bool) {
 	return "", false
 }
 
-// spelling is a name prepared for comparison.
-type spelling struct {
+// spelled is a name prepared for comparison.
+type spelled struct {
 	name    string
 	domain  string // up to the slash
 	letters []rune // of the rest, in lower case and without separators
@@ -91,22 +93,21 @@ type word struct {
 	plain   bool   // neither an abbreviation nor a number
 }
 
-// spellCatalogue prepares the types of the catalog once.
-var spellCatalogue = sync.OnceValue(func() []spelling {
-	list := make([]spelling, 0, len(conditions))
-	for _, c := range conditions {
+// spellCatalog prepares the types of the catalog once.
+var spellCatalog = sync.OnceValue(func() []spelled {
+	types := catalog.Conditions()
+	list := make([]spelled, 0, len(types))
+	for _, c := range types {
 		list = append(list, spell(c.Type))
 	}
 	return list
 })
 
-func spell(name string) spelling {
+func spell(name string) spelled {
 	cut := strings.LastIndexByte(name, '/') + 1
-	s := spelling{name: name, domain: name[:cut]}
+	s := spelled{name: name, domain: name[:cut], letters: letters(name[cut:])}
 	for _, text := range split(name[cut:]) {
-		w := word{[]rune(strings.ToLower(text)), strings.ContainsFunc(text, unicode.IsLower)}
-		s.letters = append(s.letters, w.letters...)
-		s.words = append(s.words, w)
+		s.words = append(s.words, word{letters(text), strings.ContainsFunc(text, unicode.IsLower)})
 	}
 	return s
 }
@@ -140,12 +141,12 @@ func split(name string) []string {
 }
 
 // sameLetters returns whether two names differ only in case and separators.
-func sameLetters(a, b spelling) bool {
+func sameLetters(a, b spelled) bool {
 	return len(a.letters) > 0 && slices.Equal(a.letters, b.letters)
 }
 
 // oneSlip returns whether a name is another with a single mistake.
-func oneSlip(written, known spelling) bool {
+func oneSlip(written, known spelled) bool {
 	return isSlip(written.letters, known.letters) &&
 		(len(known.letters) >= shortName || isSwap(written.letters, known.letters) || sameEnds(written.letters, known.letters))
 }
@@ -157,8 +158,8 @@ func sameEnds(a, b []rune) bool {
 
 // slipInWords returns a check for names that are equal word by word, except for a single mistake
 // each in at most most words.
-func slipInWords(most int) func(written, known spelling) bool {
-	return func(written, known spelling) bool {
+func slipInWords(most int) func(written, known spelled) bool {
+	return func(written, known spelled) bool {
 		size := len(known.letters)
 		if len(written.words) != len(known.words) || size < shortName || most > 1 && size < longName {
 			return false
@@ -178,24 +179,8 @@ func slipInWords(most int) func(written, known spelling) bool {
 	}
 }
 
-// isSlip returns whether a and b differ by a single mistake: a letter added, removed or replaced,
-// or two neighbours swapped.
-func isSlip(a, b []rune) bool {
-	if len(a) > len(b) {
-		a, b = b, a
-	}
-	from := 0 // the first difference
-	for from < len(a) && a[from] == b[from] {
-		from++
-	}
-	switch len(b) - len(a) {
-	case 0:
-		return from < len(a) && slices.Equal(a[from+1:], b[from+1:]) || isSwap(a, b)
-	case 1:
-		return slices.Equal(a[from:], b[from+1:])
-	}
-	return false
-}
+// isSlip returns whether a and b differ by a single mistake.
+func isSlip(a, b []rune) bool { return distance(a, b, 1) == 1 }
 
 // isSwap returns whether a is b with two neighbours swapped.
 func isSwap(a, b []rune) bool {

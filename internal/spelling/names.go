@@ -1,7 +1,7 @@
-// Package spelling suggests a known name for a misspelled name of a field or flag.
+// Package spelling suggests a known name for a misspelled name of a field, a flag or a condition.
 //
-// It suggests nothing if two names are merely similar. It only returns a hint and corrects nothing
-// itself.
+// It suggests nothing if two names are merely similar, and is stricter with conditions, because
+// users have conditions of their own. It only returns a hint and corrects nothing itself.
 package spelling
 
 import "strings"

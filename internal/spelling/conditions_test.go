@@ -1,4 +1,4 @@
-package catalog_test
+package spelling
 
 import (
 	"slices"
@@ -39,7 +39,7 @@ var plausible = []string{
 	"OutOfMemory", "OutOfInodes", "Read", "Reads", "Real", "Reedy", "Steady", "Heady", "Beady", "Ready2", "IReady", "example.com/KernelDeadlock", "example.com/Ready",
 }
 
-func TestNearestLeavesNamesAlone(t *testing.T) {
+func TestNearestConditionLeavesNamesAlone(t *testing.T) {
 	if len(plausible) < 40 {
 		t.Fatalf("%d names are no sample", len(plausible))
 	}
@@ -51,31 +51,31 @@ func TestNearestLeavesNamesAlone(t *testing.T) {
 		if _, ok := catalog.Lookup(name); ok {
 			t.Errorf("%s is in the catalogue", name)
 		}
-		if got, ok := catalog.Nearest(name); ok {
+		if got, ok := NearestCondition(name); ok {
 			t.Errorf("%s is taken for a slip of %s", name, got)
 		}
 	}
 	// Nor are they misspellings of each other: nodes may report some of them.
 	for i, name := range names {
 		others := slices.Concat(names[:i], names[i+1:])
-		if got, ok := catalog.Nearest(name, others...); ok {
+		if got, ok := NearestCondition(name, others...); ok {
 			t.Errorf("%s is taken for a slip of %s", name, got)
 		}
 	}
 }
 
-func TestNearestNeverCorrectsAKnownName(t *testing.T) {
+func TestNearestConditionNeverCorrectsAKnownName(t *testing.T) {
 	types := known()
 	for _, name := range types {
-		if got, ok := catalog.Nearest(name, types...); ok {
+		if got, ok := NearestCondition(name, types...); ok {
 			t.Errorf("%s is taken for a slip of %s", name, got)
 		}
-		if got, ok := catalog.Nearest(name, name+"s"); ok {
+		if got, ok := NearestCondition(name, name+"s"); ok {
 			t.Errorf("%s is taken for a slip of %s, which a node reports", name, got)
 		}
 	}
 	// A name that a node reports is right, however it is spelled.
-	if got, ok := catalog.Nearest("KubletUnhealthy", "KubletUnhealthy"); ok {
+	if got, ok := NearestCondition("KubletUnhealthy", "KubletUnhealthy"); ok {
 		t.Errorf("KubletUnhealthy is taken for a slip of %s", got)
 	}
 }
@@ -99,7 +99,7 @@ func slips(name string, see func(string)) {
 	}
 }
 
-func TestNearestFindsEveryMistake(t *testing.T) {
+func TestNearestConditionFindsEveryMistake(t *testing.T) {
 	types := known()
 	seen, apart := 0, 0
 	for _, name := range types {
@@ -116,7 +116,7 @@ func TestNearestFindsEveryMistake(t *testing.T) {
 			if seen%2 == 0 { // case does not hide a mistake
 				slip = strings.ToLower(slip)
 			}
-			if got, ok := catalog.Nearest(slip); !ok || got != name {
+			if got, ok := NearestCondition(slip); !ok || got != name {
 				t.Errorf("%s is taken for %q, want %s", slip, got, name)
 			}
 		})
@@ -127,7 +127,7 @@ func TestNearestFindsEveryMistake(t *testing.T) {
 	}
 }
 
-func TestNearestFindsOtherCapitalsAndSeparators(t *testing.T) {
+func TestNearestConditionFindsOtherCapitalsAndSeparators(t *testing.T) {
 	types := known()
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.SampledFrom(types).Draw(t, "name")
@@ -145,13 +145,13 @@ func TestNearestFindsOtherCapitalsAndSeparators(t *testing.T) {
 		if written.String() == name {
 			t.Skip("nothing was changed")
 		}
-		if got, ok := catalog.Nearest(written.String()); !ok || got != name {
+		if got, ok := NearestCondition(written.String()); !ok || got != name {
 			t.Fatalf("%q is taken for %q, want %s", written.String(), got, name)
 		}
 	})
 }
 
-func TestNearest(t *testing.T) {
+func TestNearestCondition(t *testing.T) {
 	tests := []struct {
 		name    string
 		written string
@@ -204,7 +204,7 @@ func TestNearest(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got, ok := catalog.Nearest(test.written, test.others...)
+			got, ok := NearestCondition(test.written, test.others...)
 			if got != test.want || ok != (test.want != "") {
 				t.Errorf("%q is taken for %q (%v), want %q", test.written, got, ok, test.want)
 			}
@@ -214,7 +214,7 @@ func TestNearest(t *testing.T) {
 
 // The answer is always a known name, differs from the input, and does not depend on the order in
 // which nodes report.
-func TestNearestAnswersWithWhatIsKnown(t *testing.T) {
+func TestNearestConditionAnswersWithWhatIsKnown(t *testing.T) {
 	name := rapid.OneOf(
 		rapid.SampledFrom(known()), rapid.SampledFrom(plausible),
 		rapid.StringMatching(`([ab]/)?([A-C][a-c]{0,6}[-_.0-9]?){0,4}`), rapid.String(),
@@ -226,7 +226,7 @@ func TestNearestAnswersWithWhatIsKnown(t *testing.T) {
 		if at := rapid.IntRange(0, 2*len(written)).Draw(t, "slip"); at < len(written) {
 			written = written[:at] + written[at+1:]
 		}
-		got, ok := catalog.Nearest(written, others...)
+		got, ok := NearestCondition(written, others...)
 		if !ok {
 			if got != "" {
 				t.Fatalf("%q without a yes", got)
@@ -238,7 +238,7 @@ func TestNearestAnswersWithWhatIsKnown(t *testing.T) {
 			t.Fatalf("%q is taken for %q", written, got)
 		}
 		slices.Reverse(others)
-		if again, _ := catalog.Nearest(written, others...); again != got {
+		if again, _ := NearestCondition(written, others...); again != got {
 			t.Fatalf("%q is taken for %q, and in another order for %q", written, got, again)
 		}
 	})
@@ -248,9 +248,9 @@ func TestNearestAnswersWithWhatIsKnown(t *testing.T) {
 	}
 }
 
-func BenchmarkNearest(b *testing.B) {
+func BenchmarkNearestCondition(b *testing.B) {
 	for b.Loop() {
-		if _, ok := catalog.Nearest("AcceleratedHardwareReady", plausible[1:]...); ok {
+		if _, ok := NearestCondition("AcceleratedHardwareReady", plausible[1:]...); ok {
 			b.Fatal("it is a name of its own")
 		}
 	}
