@@ -2,7 +2,6 @@ package agentlease
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/resourcestack/autohealer/internal/required"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/watch"
 )
@@ -61,19 +61,10 @@ type Config struct {
 
 // Validate returns an error for every missing field.
 func (c Config) Validate() error {
-	var errs []error
-	for _, field := range []struct {
-		name    string
-		missing bool
-	}{
-		{"Leases", c.Leases == nil}, {"Client", c.Client == nil}, {"Namespace", c.Namespace == ""}, {"Event", c.Event == nil},
-		{"Wrote", c.Wrote == nil}, {"Count", c.Count == nil}, {"Logger", c.Logger == nil},
-	} {
-		if field.missing {
-			errs = append(errs, errors.New(field.name+" is missing"))
-		}
-	}
-	return errors.Join(errs...)
+	return required.Fields{
+		"Leases": c.Leases == nil, "Client": c.Client == nil, "Namespace": c.Namespace == "", "Event": c.Event == nil,
+		"Wrote": c.Wrote == nil, "Count": c.Count == nil, "Logger": c.Logger == nil,
+	}.Check()
 }
 
 // Monitor detects silent agents and sets their conditions to Unknown.

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/times"
 )
 
 // Unbounded is the result for a pool without an active budget.
@@ -39,7 +40,7 @@ func Room(now time.Time, pool string, budgets []karpenter.Budget, reason string,
 			counts, state.allowed = true, 0
 		}
 		if counts || state.unreadableInWindow {
-			changes = earlier(changes, state.changes)
+			changes = times.Earliest(changes, state.changes)
 		}
 		if counts && state.allowed < allowed {
 			allowed, message = state.allowed, state.message(pool, budget, total, disrupting)
@@ -130,12 +131,4 @@ func count(n int, noun string) string {
 		return "1 " + noun
 	}
 	return strconv.Itoa(n) + " " + noun + "s"
-}
-
-// earlier returns the earlier of two times; zero means never.
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
 }

@@ -21,6 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/internal/required"
 )
 
 const (
@@ -54,19 +56,10 @@ type Config struct {
 
 // Validate returns all missing fields.
 func (c Config) Validate() error {
-	var errs []error
-	for _, field := range []struct {
-		name    string
-		missing bool
-	}{
-		{"Client", c.Client == nil}, {"Secret", c.Secret.Name == "" || c.Secret.Namespace == ""},
-		{"Webhook", c.Webhook == ""}, {"Names", len(c.Names) == 0}, {"Logger", c.Logger == nil},
-	} {
-		if field.missing {
-			errs = append(errs, errors.New(field.name+" is missing"))
-		}
-	}
-	return errors.Join(errs...)
+	return required.Fields{
+		"Client": c.Client == nil, "Secret": c.Secret.Name == "" || c.Secret.Namespace == "",
+		"Webhook": c.Webhook == "", "Names": len(c.Names) == 0, "Logger": c.Logger == nil,
+	}.Check()
 }
 
 // Manager manages one certificate. Every replica runs one and may renew the certificate;

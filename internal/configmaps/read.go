@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/text"
 )
 
 const (
@@ -254,16 +255,16 @@ func (p LineErrors) Within(room int) string {
 	for i := range p {
 		whole[i] = p[i].Error()
 	}
-	if text := strings.Join(whole, "; "); len(text) <= room {
-		return text
+	if all := strings.Join(whole, "; "); len(all) <= room {
+		return all
 	}
-	text := shorten(p.places(), room)
-	told := whole[:max(0, min(len(whole), (room-len(text))/minProblemLength))]
+	short := text.Shorten(p.places(), room, "...")
+	told := whole[:max(0, min(len(whole), (room-len(short))/minProblemLength))]
 	for i, words := range told {
-		share := (room - len(text)) / (len(told) - i) // unused room is left for the next problems
-		text += shorten("; "+words, share)
+		share := (room - len(short)) / (len(told) - i) // unused room is left for the next problems
+		short += text.Shorten("; "+words, share, "...")
 	}
-	return text
+	return short
 }
 
 // places lists the lines of every key: lines 9, 16 of key a.yaml, line 3 of key b.yaml.
@@ -283,13 +284,4 @@ func (p LineErrors) places() string {
 		told = append(told, word+" "+numbers+" of key "+key)
 	}
 	return strings.Join(told, ", ")
-}
-
-// shorten cuts a text at a character boundary.
-func shorten(text string, room int) string {
-	const ellipsis = "..."
-	if len(text) <= room {
-		return text
-	}
-	return strings.ToValidUTF8(text[:max(0, room-len(ellipsis))], "") + ellipsis
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/budget"
 	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -220,10 +221,10 @@ func (l *loop) updateAllowances(now time.Time) (due time.Time) {
 	l.reconcileWoken(now)
 	for name, count := range l.repairs.counts {
 		if !count.dirty && (count.due.IsZero() || now.Before(count.due)) {
-			due = earliest(due, count.due)
+			due = times.Earliest(due, count.due)
 			continue
 		}
-		due = earliest(due, l.updateAllowance(now, name, count))
+		due = times.Earliest(due, l.updateAllowance(now, name, count))
 	}
 	for _, count := range l.repairs.counts {
 		if count.dirty { // changed by decisions about another pool
@@ -248,7 +249,7 @@ func (l *loop) updateAllowance(now time.Time, name string, count *poolCounts) (d
 			}
 			l.reconcileWoken(now)
 			allowed, changes := l.allowance(now, id, name, count)
-			count.due = earliest(count.due, changes)
+			count.due = times.Earliest(count.due, changes)
 			l.core.Allow(now, id, allowed)
 		}
 		l.reconcileWoken(now)
@@ -264,7 +265,7 @@ func (l *loop) allowance(now time.Time, id triage.RuleID, name string, count *po
 		return allowed, changes
 	}
 	if left, message, until := count.failures.remaining(now, name, l.timeoutFor(id), count.pendingFailures); allowed == nil || left < allowed.Places {
-		return &triage.Allowance{Places: left, Words: message}, earliest(changes, until)
+		return &triage.Allowance{Places: left, Words: message}, times.Earliest(changes, until)
 	}
 	return allowed, changes
 }

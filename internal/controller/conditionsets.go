@@ -15,6 +15,7 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/configmaps"
 	"github.com/resourcestack/autohealer/internal/status"
+	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/triage"
 	"github.com/resourcestack/autohealer/internal/validate"
 )
@@ -106,7 +107,7 @@ func (l *loop) retire(now time.Time, rule triage.RuleID) {
 func (l *loop) forgetRetired(now time.Time) (due time.Time) {
 	for rule, at := range l.retiredRules {
 		if now.Before(at) {
-			due = earliest(due, at)
+			due = times.Earliest(due, at)
 			continue
 		}
 		l.cfg.Metrics.forgetCounts(rule)

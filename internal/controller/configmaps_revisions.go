@@ -14,6 +14,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/configmaps"
+	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
@@ -66,7 +67,7 @@ type revisionResult struct {
 // again.
 func (l *loop) writeRevisions(ctx context.Context, now time.Time) (due time.Time) {
 	if l.configMaps.writeAt.IsZero() || now.Before(l.configMaps.writeAt) {
-		return earliest(l.configMaps.writeAt, l.configMaps.validateAt)
+		return times.Earliest(l.configMaps.writeAt, l.configMaps.validateAt)
 	}
 	l.configMaps.writeAt = time.Time{}
 	l.configMaps.deleted = slices.DeleteFunc(l.configMaps.deleted, func(s *configMapSet) bool {
@@ -77,12 +78,12 @@ func (l *loop) writeRevisions(ctx context.Context, now time.Time) (due time.Time
 		case s.writing || s.lastGood != nil && s.stored.Version != nil && s.stored.Version.Same(s.lastGood) && !s.staleRevisions:
 		case l.configMaps.known[s.Name] == s && (s.lastGood == nil || l.isDeletingRevisions(s.UID)): // no valid version yet, or old revisions must be deleted first
 		case now.Before(s.storeNotBefore):
-			l.configMaps.writeAt = earliest(l.configMaps.writeAt, s.storeNotBefore)
+			l.configMaps.writeAt = times.Earliest(l.configMaps.writeAt, s.storeNotBefore)
 		case l.configMaps.writing < maxConcurrentRevisionWrites: // otherwise the next result triggers another check
 			l.writeRevision(ctx, s)
 		}
 	}
-	return earliest(l.configMaps.writeAt, l.configMaps.validateAt)
+	return times.Earliest(l.configMaps.writeAt, l.configMaps.validateAt)
 }
 
 // isDeletingRevisions reports whether old revisions must be deleted first, because the label was

@@ -11,6 +11,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/configmaps"
+	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/validate"
 )
@@ -68,7 +69,7 @@ func (l *loop) validateConfigMap(now time.Time, s *configMapSet) {
 	if len(problems) > 0 {
 		l.rejectConfigMap(now, s, problems)
 		if s.mayBecomeValid = !hurts; s.mayBecomeValid {
-			l.configMaps.validateAt = earliest(l.configMaps.validateAt, now.Add(validateConfigMapsEvery))
+			l.configMaps.validateAt = times.Earliest(l.configMaps.validateAt, now.Add(validateConfigMapsEvery))
 		}
 		return
 	}

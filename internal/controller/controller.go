@@ -26,6 +26,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/nodewatch"
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/repairblock"
+	"github.com/resourcestack/autohealer/internal/required"
 	"github.com/resourcestack/autohealer/internal/status"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -59,19 +60,10 @@ type Config struct {
 
 // Validate returns an error that names every missing field.
 func (c Config) Validate() error {
-	var errs []error
-	for _, field := range []struct {
-		name    string
-		missing bool
-	}{
-		{"Client", c.Client == nil}, {"Nodes", c.Nodes == nil}, {"Agents", c.Agents == nil}, {"AgentNamespace", c.AgentNamespace == ""}, {"Namespace", c.Namespace == ""}, {"Identity", c.Identity == ""},
-		{"Event", c.Event == nil}, {"Logger", c.Logger == nil},
-	} {
-		if field.missing {
-			errs = append(errs, errors.New(field.name+" is missing"))
-		}
-	}
-	return errors.Join(errs...)
+	return required.Fields{
+		"Client": c.Client == nil, "Nodes": c.Nodes == nil, "Agents": c.Agents == nil, "AgentNamespace": c.AgentNamespace == "", "Namespace": c.Namespace == "", "Identity": c.Identity == "",
+		"Event": c.Event == nil, "Logger": c.Logger == nil,
+	}.Check()
 }
 
 // Controller follows the policies of a cluster while this replica leads.

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/nodelease"
+	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -28,7 +29,7 @@ func (l *loop) leaseTask(now time.Time, treatments *nodeTreatments, state *nodeS
 	}
 	if holder, until := l.wantedLease(now, treatments, state, plan.Treatment); now.Before(until) {
 		if !nodelease.NeedsRenewal(treatments.lease, holder, leaseDuration, now) {
-			return nil, earliest(nodelease.RenewAt(treatments.lease), until)
+			return nil, times.Earliest(nodelease.RenewAt(treatments.lease), until)
 		}
 		return &task{kind: takeLease, node: state.node, lease: nodelease.Take(treatments.lease, state.node, holder, leaseDuration, now)}, time.Time{}
 	}

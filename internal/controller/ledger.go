@@ -10,6 +10,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -102,7 +103,7 @@ func (l *loop) restoreUnknown(now time.Time) {
 		l.cfg.Logger.Warn("ledger has an entry that this version does not know; keeping it", "node", e.Node, "rule", e.Rule.Name)
 		if e.ControlPlane {
 			l.orphans.unknownUntil = now.Add(maxInFlight)
-			l.nextTreatmentDue = earliest(l.nextTreatmentDue, l.orphans.unknownUntil)
+			l.nextTreatmentDue = times.Earliest(l.nextTreatmentDue, l.orphans.unknownUntil)
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/observe"
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/status"
+	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 	"github.com/resourcestack/autohealer/internal/watch"
@@ -169,23 +170,16 @@ func (l *loop) round(ctx context.Context) time.Time {
 	l.startTasks(ctx, now)
 	l.reconcileWoken(now)
 	allowancesDue := l.updateAllowances(now)
-	due := earliest(l.requeueDelayed(now), earliest(allowancesDue, l.writeLedger(ctx, now)))
+	due := times.Earliest(l.requeueDelayed(now), times.Earliest(allowancesDue, l.writeLedger(ctx, now)))
 	if l.writeQueue.len() > 0 && l.writesRunning < maxConcurrentWrites || l.taskQueue.len() > 0 && l.tasksRunning < maxConcurrentTasks { // a final check changed a plan
 		due = now
 	}
-	due = earliest(earliest(due, l.writeRevisions(ctx, now)), l.writeStatuses(ctx, now))
+	due = times.Earliest(times.Earliest(due, l.writeRevisions(ctx, now)), l.writeStatuses(ctx, now))
 	if at, ok := l.core.Deadline(); ok {
-		due = earliest(due, at)
+		due = times.Earliest(due, at)
 	}
-	due = earliest(earliest(due, earliest(validationDue, proofsDue)), earliest(earliest(treatmentsDue, l.nextTreatmentDue), l.checks.medik8s.until()))
-	return earliest(due, earliest(l.logSuppressed(now), l.forgetRetired(now)))
-}
-
-func earliest(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
+	due = times.Earliest(times.Earliest(due, times.Earliest(validationDue, proofsDue)), times.Earliest(times.Earliest(treatmentsDue, l.nextTreatmentDue), l.checks.medik8s.until()))
+	return times.Earliest(due, times.Earliest(l.logSuppressed(now), l.forgetRetired(now)))
 }
 
 // takeNodes passes changed nodes to the core.

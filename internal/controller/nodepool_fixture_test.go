@@ -21,6 +21,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/repairblock"
+	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -155,14 +156,14 @@ func (h *nodePoolFixture) runRound() (due time.Time) {
 	h.reconcileWoken(now)
 	due = h.runDueTreatments(now)
 	h.reconcileWoken(now)
-	due = earliest(due, h.updateAllowances(now))
+	due = times.Earliest(due, h.updateAllowances(now))
 	h.hasReplacements(now) // as every round does before it writes a snapshot
 	h.statuses.Schedule(now)
 	h.writeStatuses(h.t.Context(), now)
 	if at, ok := h.core.Deadline(); ok {
-		due = earliest(due, at)
+		due = times.Earliest(due, at)
 	}
-	return earliest(due, h.nextTreatmentDue)
+	return times.Earliest(due, h.nextTreatmentDue)
 }
 
 // advance lets time pass and runs a round.

@@ -17,6 +17,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/nodewatch"
 	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -311,7 +312,7 @@ func (l *loop) requeueDelayed(now time.Time) (due time.Time) {
 			return true
 		}
 		if now.Before(state.notBefore) {
-			due = earliest(due, state.notBefore)
+			due = times.Earliest(due, state.notBefore)
 			return false
 		}
 		l.writeQueue.push(state)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/configmaps"
+	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 	"github.com/resourcestack/autohealer/internal/validate"
@@ -181,14 +182,14 @@ func (l *loop) proveSets(now time.Time) (due time.Time) {
 			l.prove(now, pol, hasSettled)
 		}
 		if !p.released && !p.refused && len(p.types) > 0 {
-			due = earliest(due, p.settled)
+			due = times.Earliest(due, p.settled)
 		}
 	}
 	if isTime && waiting > 0 {
 		l.validation.toProve, l.validation.proveAt = false, now.Add(time.Duration(waiting)*proveEvery)
 	}
 	if waiting > 0 && l.validation.toProve {
-		due = earliest(due, l.validation.proveAt)
+		due = times.Earliest(due, l.validation.proveAt)
 	}
 	return due
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/nodewatch"
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -145,7 +146,7 @@ func (l *loop) nextTask(now time.Time, treatments *nodeTreatments) (next *task, 
 			from = treatments.createNotBefore
 		}
 		if now.Before(from) {
-			due = earliest(due, from)
+			due = times.Earliest(due, from)
 			return false
 		}
 		return true
@@ -154,7 +155,7 @@ func (l *loop) nextTask(now time.Time, treatments *nodeTreatments) (next *task, 
 	if t := l.removeOrphans(treatments, state); mayRun(t) {
 		return t, time.Time{}
 	}
-	due = earliest(due, l.awaitOrphans(now, treatments, state))
+	due = times.Earliest(due, l.awaitOrphans(now, treatments, state))
 	if state == nil {
 		return nil, due // the API server deletes the Lease with the node
 	}
@@ -166,7 +167,7 @@ func (l *loop) nextTask(now time.Time, treatments *nodeTreatments) (next *task, 
 	if mayRun(t) {
 		return t, time.Time{}
 	}
-	due = earliest(due, wait)
+	due = times.Earliest(due, wait)
 	for _, reason := range plan.Release {
 		if !l.usesRemediationObject(treatments, state, reason.Rule) {
 			continue
@@ -175,11 +176,11 @@ func (l *loop) nextTask(now time.Time, treatments *nodeTreatments) (next *task, 
 		if mayRun(t) {
 			return t, time.Time{}
 		}
-		due = earliest(due, wait)
+		due = times.Earliest(due, wait)
 	}
 	for _, reason := range plan.CallOff {
 		if l.usesRemediationObject(treatments, state, reason.Rule) {
-			due = earliest(due, l.releaseSlot(now, treatments, reason.Rule))
+			due = times.Earliest(due, l.releaseSlot(now, treatments, reason.Rule))
 		}
 	}
 	if planned := plan.Treatment; planned != nil && l.usesRemediationObject(treatments, state, planned.Rule) {
@@ -188,7 +189,7 @@ func (l *loop) nextTask(now time.Time, treatments *nodeTreatments) (next *task, 
 		}
 		for _, o := range treatments.objectsOf(planned.Rule) {
 			if until := l.mayWorkUntil(o, planned); now.Before(until) {
-				due = earliest(due, until)
+				due = times.Earliest(due, until)
 			}
 		}
 		// The annotation confirmed the node's health before this treatment.
@@ -207,7 +208,7 @@ func (l *loop) nextTask(now time.Time, treatments *nodeTreatments) (next *task, 
 	if mayRun(t) {
 		return t, time.Time{}
 	}
-	return nil, earliest(due, wait)
+	return nil, times.Earliest(due, wait)
 }
 
 // removeOrphans returns a task that deletes an object of a node that is gone or has been
@@ -390,7 +391,7 @@ func (l *loop) nextStartable(now time.Time, treatments *nodeTreatments) *task {
 	case t == nil:
 		l.sleepUntil(now, treatments, due)
 	case t.takesSlot() && l.isOverAllowance(now, t):
-		l.sleepUntil(now, treatments, earliest(due, l.releaseSlot(now, treatments, t.rule))) // nodes that have waited longer go first
+		l.sleepUntil(now, treatments, times.Earliest(due, l.releaseSlot(now, treatments, t.rule))) // nodes that have waited longer go first
 	case t.takesSlot() && treatments.granted != t.ledgerEntry():
 		treatments.stage = awaitingLedger
 		l.ledger.queuedTreatments = append(l.ledger.queuedTreatments, treatments)
@@ -405,13 +406,13 @@ func (l *loop) nextStartable(now time.Time, treatments *nodeTreatments) *task {
 func (l *loop) sleepUntil(now time.Time, treatments *nodeTreatments, until time.Time) {
 	maps.DeleteFunc(treatments.failures, func(_ taskKind, s taskFailure) bool {
 		if now.Before(s.notBefore) {
-			until = earliest(until, s.notBefore)
+			until = times.Earliest(until, s.notBefore)
 			return false
 		}
 		return true
 	})
 	treatments.due = until
-	l.nextTreatmentDue = earliest(l.nextTreatmentDue, until)
+	l.nextTreatmentDue = times.Earliest(l.nextTreatmentDue, until)
 	if treatments.isEmpty() && until.IsZero() {
 		delete(l.treatments, treatments.node)
 	}
@@ -429,7 +430,7 @@ func (l *loop) runDueTreatments(now time.Time) (due time.Time) {
 		switch {
 		case treatments.due.IsZero():
 		case now.Before(treatments.due):
-			l.nextTreatmentDue = earliest(l.nextTreatmentDue, treatments.due)
+			l.nextTreatmentDue = times.Earliest(l.nextTreatmentDue, treatments.due)
 		default:
 			treatments.due = time.Time{}
 			woken = append(woken, node)

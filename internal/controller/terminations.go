@@ -13,6 +13,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -35,16 +36,16 @@ func (l *loop) nextTermination(now time.Time, treatments *nodeTreatments, state 
 		case !isRepair(rule) || len(treatments.objectsOf(rule)) > 0:
 		case c != nil && c.isMarkedBy(rule, state.node) && c.isEnding(): // a deletion cannot be cancelled
 		case state.isOutlivingClaim(now) && triage.RuleID(state.outlivedClaim.mark.Rule) == rule: // the claim is deleted already
-			due = earliest(due, state.outlivedClaim.until)
+			due = times.Earliest(due, state.outlivedClaim.until)
 		case c != nil && c.isMarkedBy(rule, state.node):
 			return &task{kind: cancelTermination, rule: rule, reason: reason, node: state.node, claim: c.NodeClaim, mark: *c.mark}, time.Time{}
 		default:
-			due = earliest(due, l.releaseSlot(now, treatments, rule))
+			due = times.Earliest(due, l.releaseSlot(now, treatments, rule))
 		}
 	}
 	planned := plan.Treatment
 	if planned != nil && isRepair(planned.Rule) && c == nil && state.isOutlivingClaim(now) {
-		due = earliest(due, state.outlivedClaim.until)
+		due = times.Earliest(due, state.outlivedClaim.until)
 	}
 	if planned == nil || !isRepair(planned.Rule) || c == nil || c.isEnding() {
 		return nil, due

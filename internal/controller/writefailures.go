@@ -3,6 +3,7 @@ package controller
 import (
 	"time"
 
+	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -76,7 +77,7 @@ func (l *loop) logSuppressed(now time.Time) (due time.Time) {
 	if putOff > 0 {
 		l.logRetries()
 	}
-	return earliest(refusedDue, putOffDue)
+	return times.Earliest(refusedDue, putOffDue)
 }
 
 // logRetries logs how many nodes have failing writes now.

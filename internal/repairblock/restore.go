@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
@@ -48,7 +49,7 @@ func (k *Store) restore(ctx context.Context, v view) (due time.Time) {
 		due = k.restoreSchema(ctx, hiddenOnes)
 	}
 	for i, p := range prunedOnes {
-		due = earliest(due, k.restoreBlock(ctx, p, prunedOnes[i:]))
+		due = times.Earliest(due, k.restoreBlock(ctx, p, prunedOnes[i:]))
 	}
 	return due
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/times"
 )
 
 // pool is a NodePool and the state of its block.
@@ -115,9 +116,9 @@ func (k *Store) round(ctx context.Context) (due time.Time) {
 	k.count(inForce, kept)
 	k.publish(true, inForce)
 	if s.copies.isRead {
-		due = earliest(due, k.storeRevisions(ctx, revisions, kept))
+		due = times.Earliest(due, k.storeRevisions(ctx, revisions, kept))
 	}
-	return earliest(due, k.restore(ctx, v))
+	return times.Earliest(due, k.restore(ctx, v))
 }
 
 // updatePools adds and removes pools, and takes the last valid block of new pools from their revisions.
@@ -385,11 +386,4 @@ func (k *Store) logMissingPermissions(s *snapshot) {
 		}
 		k.forbiddenLogged[i] = of.isBarred
 	}
-}
-
-func earliest(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
 }

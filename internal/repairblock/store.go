@@ -2,7 +2,6 @@ package repairblock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/required"
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
@@ -44,19 +44,10 @@ type Config struct {
 
 // Validate returns all missing fields.
 func (c Config) Validate() error {
-	var errs []error
-	for _, field := range []struct {
-		name    string
-		missing bool
-	}{
-		{"Client", c.Client == nil}, {"Namespace", c.Namespace == ""}, {"Judge", c.Check == nil}, {"Schema", c.Restore && len(c.Schema) == 0},
-		{"Announce", c.Event == nil}, {"Wrote", c.Wrote == nil}, {"Count", c.Count == nil}, {"Changed", c.Changed == nil}, {"Logger", c.Logger == nil},
-	} {
-		if field.missing {
-			errs = append(errs, errors.New(field.name+" is missing"))
-		}
-	}
-	return errors.Join(errs...)
+	return required.Fields{
+		"Client": c.Client == nil, "Namespace": c.Namespace == "", "Check": c.Check == nil, "Schema": c.Restore && len(c.Schema) == 0,
+		"Event": c.Event == nil, "Wrote": c.Wrote == nil, "Count": c.Count == nil, "Changed": c.Changed == nil, "Logger": c.Logger == nil,
+	}.Check()
 }
 
 // Counts is the number of pools per state.
@@ -115,7 +106,7 @@ type Store struct {
 // NewStore returns a store; Run starts it.
 func NewStore(cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
-		return nil, fmt.Errorf("configuring the keeper of repair blocks: %w", err)
+		return nil, fmt.Errorf("configuring the store of repair blocks: %w", err)
 	}
 	return &Store{cfg: cfg, wake: make(chan struct{}, 1), pools: map[string]*pool{}, unreadableLogged: map[types.UID]bool{}, changed: map[string]bool{}}, nil
 }

@@ -20,7 +20,7 @@ import (
 
 func TestNewStoreListsMissingFields(t *testing.T) {
 	_, err := repairblock.NewStore(repairblock.Config{Restore: true})
-	for _, field := range []string{"Client", "Namespace", "Judge", "Schema", "Announce", "Wrote", "Count", "Changed", "Logger"} {
+	for _, field := range []string{"Client", "Namespace", "Check", "Schema", "Event", "Wrote", "Count", "Changed", "Logger"} {
 		if err == nil || !strings.Contains(err.Error(), field+" is missing") {
 			t.Errorf("nothing is said of %s: %v", field, err)
 		}

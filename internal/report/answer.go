@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/kubeapi"
+	"github.com/resourcestack/autohealer/internal/times"
 )
 
 // Results of a request. They are labels of a metric.
@@ -161,7 +162,7 @@ func (c *core) serverAnswered(now time.Time, got kubeapi.Answer) {
 }
 
 func (c *core) checkSoon(now time.Time) {
-	c.checkAt = earlier(c.checkAt, now.Add(time.Duration(c.random()*float64(earlyCheckWithin))))
+	c.checkAt = times.Earliest(c.checkAt, now.Add(time.Duration(c.random()*float64(earlyCheckWithin))))
 }
 
 // requestSucceeded updates the state after a successful request.

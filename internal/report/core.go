@@ -7,6 +7,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/kubeapi"
+	"github.com/resourcestack/autohealer/internal/times"
 )
 
 // The kinds of requests. They are labels of a metric.
@@ -133,7 +134,7 @@ func (c *core) next(now time.Time) (*request, time.Time) {
 		if req != nil {
 			return req, now
 		}
-		soonest = earlier(soonest, at)
+		soonest = times.Earliest(soonest, at)
 	}
 	return nil, soonest
 }
@@ -162,12 +163,12 @@ func (c *core) nextConditions(now time.Time) (*request, time.Time) {
 	}
 	req, due := c.nextSweep(now)
 	if r.unremovable.conditions != nil {
-		due = earlier(due, r.unremovable.until)
+		due = times.Earliest(due, r.unremovable.until)
 	}
 	if req == nil && r.needsHandover {
 		var at time.Time
 		req, at = c.nextHandover(now)
-		due = earlier(due, at)
+		due = times.Earliest(due, at)
 	}
 	return req, due
 }

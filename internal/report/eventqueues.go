@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/finding"
+	"github.com/resourcestack/autohealer/internal/times"
 )
 
 const (
@@ -138,7 +139,7 @@ func (l *eventQueues) next(now time.Time) (*reasonQueue, *queuedEvent, time.Time
 			}
 			switch {
 			case queue == nil || at.After(now):
-				soonest = earlier(soonest, at)
+				soonest = times.Earliest(soonest, at)
 			case chosen == nil || source.lastServed < chosen.parent.lastServed:
 				chosen = queue
 			}
@@ -210,12 +211,4 @@ func (l *eventQueues) dropAll(why string) {
 			}
 		}
 	}
-}
-
-// earlier returns the earlier of two times. A zero time means never.
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
-		return b
-	}
-	return a
 }

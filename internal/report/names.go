@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/text"
 )
 
 const (
@@ -108,17 +108,8 @@ func digest(text string) string {
 // cut shortens a text to at most the given number of bytes, without splitting a rune. It first
 // replaces invalid UTF-8, as the API server would. Otherwise the stored text would always
 // differ from the text that the agent wrote.
-func cut(text string, most int) string {
-	text = strings.ToValidUTF8(text, "\uFFFD")
-	if len(text) <= most {
-		return text
-	}
-	const more = "…"
-	end := most - len(more)
-	for end > 0 && !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return text[:end] + more
+func cut(message string, most int) string {
+	return text.Shorten(strings.ToValidUTF8(message, "\uFFFD"), most, "…")
 }
 
 // validTime returns t in UTC, or the fallback if t cannot be written as RFC 3339. A log line

@@ -3,6 +3,8 @@ package report
 import (
 	"slices"
 	"time"
+
+	"github.com/resourcestack/autohealer/internal/times"
 )
 
 const (
@@ -66,7 +68,7 @@ func (r *sourceQueue) next(now time.Time) (chosen *reasonQueue, soonest time.Tim
 		at := latest(r.budget.availableAt(now), queue.budget.availableAt(now))
 		switch {
 		case at.After(now):
-			soonest = earlier(soonest, at)
+			soonest = times.Earliest(soonest, at)
 		case chosen == nil || queue.lastServed < chosen.lastServed:
 			chosen = queue
 		}

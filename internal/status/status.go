@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
+	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
@@ -63,9 +64,7 @@ func (w *Writer) Schedule(now time.Time) {
 // ScheduleAt schedules a check. A later scheduled check may be for another object, so the
 // earlier time wins.
 func (w *Writer) ScheduleAt(at time.Time) {
-	if w.next.IsZero() || at.Before(w.next) {
-		w.next = at
-	}
+	w.next = times.Earliest(w.next, at)
 }
 
 // Check calls check if it is due, and returns when the next check is due, zero for never.

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-	"unicode/utf8"
 
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +18,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/configmaps"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/text"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -233,7 +233,7 @@ type EventWriter struct {
 // because too many Events were waiting.
 func NewEventWriter(c client.Client, instance string, count func(outcome string)) *EventWriter {
 	return &EventWriter{
-		client: c, instance: shorten(instance, 128), count: count,
+		client: c, instance: text.Shorten(instance, 128, "..."), count: count,
 		waiting: make(chan *eventsv1.Event, maxWaiting),
 		pace:    rate.NewLimiter(eventsPerSecond, eventsAtOnce),
 	}
@@ -345,23 +345,10 @@ func (a *EventWriter) queue(event eventsv1.Event, about corev1.ObjectReference, 
 		event.Namespace = eventNamespace
 	}
 	event.Name = fmt.Sprintf("%s.%x.%x", strings.TrimRight(about.Name[:min(len(about.Name), maxEventName)], ".-"), event.EventTime.UnixNano(), a.told.Add(1))
-	event.Regarding, event.Related, event.Note = about, related, shorten(note, MaxNote)
+	event.Regarding, event.Related, event.Note = about, related, text.Shorten(note, MaxNote, "...")
 	select {
 	case a.waiting <- &event:
 	default:
 		a.count("dropped")
 	}
-}
-
-// shorten cuts a text at a character boundary.
-func shorten(text string, limit int) string {
-	if len(text) <= limit {
-		return text
-	}
-	const ellipsis = "..."
-	cut := limit - len(ellipsis)
-	for cut > 0 && !utf8.RuneStart(text[cut]) {
-		cut--
-	}
-	return text[:cut] + ellipsis
 }

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/text"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -148,7 +149,7 @@ func (v AgentOwnership) Silence(why string, now time.Time) *MarkUnknown {
 			s.Turned = append(s.Turned, c.Type)
 			row["status"], row["reason"] = corev1.ConditionUnknown, triage.AgentSilent
 			for field, value := range map[string]any{
-				"message":            shorten(fmt.Sprintf("%s Until then it was %s", why, contentOf(c)), MaxNote),
+				"message":            text.Shorten(fmt.Sprintf("%s Until then it was %s", why, contentOf(c)), MaxNote, "..."),
 				"lastTransitionTime": metav1.NewTime(now),
 			} {
 				if owned[field] && !v.applied[string(c.Type)][field] || !v.others[string(c.Type)][field] {
