@@ -177,8 +177,14 @@ fuzz: ## Fuzz every parser for FUZZTIME each (default 30s)
 # become known, and the fuzzers find another input each night. What one half says does
 # not keep the other from running.
 .PHONY: nightly
-nightly: ## Every fuzz target for FUZZTIME each (default 30s), and known vulnerabilities in what is linked
-	@result=0; $(MAKE) --no-print-directory fuzz || result=1; $(MAKE) --no-print-directory vulnerabilities || result=1; exit $$result
+nightly: ## Every fuzz target for FUZZTIME each (default 30s), new log rotations, and known vulnerabilities in what is linked
+	@result=0; $(MAKE) --no-print-directory fuzz || result=1; $(MAKE) --no-print-directory rotations || result=1; \
+		$(MAKE) --no-print-directory vulnerabilities || result=1; exit $$result
+
+.PHONY: rotations
+rotations: ## New random log rotations, 5000 sequences; make test plays the same 100 each time
+	@echo "rotations: reading logs through 5000 random sequences of rotations"
+	@go test -vet=off -timeout 1h -run '^TestRandomRotations' ./internal/probe/filelog -explore -rapid.checks=5000
 
 # A database that cannot be reached is a failure too: a night without the check must not
 # look like a night without vulnerabilities.

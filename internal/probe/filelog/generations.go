@@ -23,6 +23,7 @@ type fileInfo struct {
 	written       int64
 	born          int64 // when the file was created in nanoseconds; 0 if the file system does not record it
 	rotated       bool  // its name is that of a rotated file of the path
+	empty         bool  // it has no lines, or is a copy of the file at the path that may still grow
 }
 
 // is says whether this is the file of a position, which may have been truncated since. A
@@ -253,14 +254,16 @@ func successors(path string, p filePosition, later map[string]bool) (next []file
 	}
 	hasLines := false
 	for _, s := range older {
-		if isOlder(s) || s.size > 0 && (isRead(s) || p.isCopyOfEarlier(s) || partOf(s, current)) {
+		if isOlder(s) || s.size > 0 && (isRead(s) || p.isCopyOfEarlier(s)) {
 			continue
 		}
+		s.empty = s.size == 0 || partOf(s, current)
 		next = append(next, s)
-		hasLines = hasLines || s.size > 0
+		hasLines = hasLines || !s.empty
 	}
 	switch {
 	case current.path != "":
+		current.empty = current.size == 0
 		next = append(next, current)
 	case !hasLines:
 		// An event will announce a new file. If the path is not a regular file, return that

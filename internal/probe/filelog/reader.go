@@ -234,7 +234,7 @@ func (r *Reader) next(p filePosition) ([]fileInfo, bool, error) {
 		next, there, err := successors(r.path, p, r.watch.unread.files)
 		if !r.watch.drain() || look == maxScans {
 			r.watch.unread.expect(next)
-			return slices.DeleteFunc(next, func(s fileInfo) bool { return s.rotated && s.size == 0 }), there, err
+			return slices.DeleteFunc(next, func(s fileInfo) bool { return s.rotated && s.empty }), there, err
 		}
 	}
 }

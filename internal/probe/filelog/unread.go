@@ -25,7 +25,7 @@ type moving struct {
 func (u *unread) expect(files []fileInfo) {
 	clear(u.files)
 	for _, s := range files {
-		u.put(filepath.Base(s.path), s.size == 0)
+		u.put(filepath.Base(s.path), s.empty)
 	}
 }
 
