@@ -18,6 +18,7 @@ import (
 // Availability is the API server's last answer to a list or watch of a kind.
 type Availability int
 
+// The answers.
 const (
 	NotAnswered  Availability = iota
 	Available                 // and its objects are listed
@@ -37,6 +38,8 @@ type Optional[T client.Object] struct {
 	err  error
 }
 
+// NewOptional returns an inbox for the kind of the sample. It signals changes of the objects
+// and of the availability.
 func NewOptional[T client.Object](signal chan<- struct{}, sample T, source cache.ListerWatcherWithContext) *Optional[T] {
 	return &Optional[T]{Inbox: NewInbox[T](signal, nil), source: source, sample: sample}
 }

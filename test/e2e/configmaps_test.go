@@ -118,7 +118,7 @@ conditionSets:
 - type: NAME
   effect: EFFECT
   taintKey: KEY
-  selector: {matchLabels: {example.com/ward: WARD}}
+  selector: {matchLabels: {example.com/scope: WARD}}
   conditions:
     - ConditionType: CONDITION
       conditionStatus: true
@@ -309,14 +309,14 @@ conditionSets:
   effect: NoExecute
   taintKey: example.com/WARD-bounded
   maxUnhealthy: 1
-  selector: {matchLabels: {example.com/ward: WARD}}
+  selector: {matchLabels: {example.com/scope: WARD}}
   conditions: [{ConditionType: Sick, conditionStatus: true, duration: 1s}]
 - type: Silent
   effect: NoSchedule
   taintKey: example.com/WARD-silent
   selector:
     matchExpressions:
-    - {key: example.com/ward, operator: In, values: [WARD]}
+    - {key: example.com/scope, operator: In, values: [WARD]}
   conditions: [{ConditionType: Sick, conditionStatus: Unknown, evenSilent: true}]
 - type: Dry
   effect: NoExecute

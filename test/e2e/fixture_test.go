@@ -42,7 +42,7 @@ const (
 	ledgerName   = "autohealer-ledger"
 
 	// scopeLabel separates the nodes of the tests.
-	scopeLabel = "example.com/ward"
+	scopeLabel = "example.com/scope"
 )
 
 // alone lets a controller start without waiting for the lease of a killed controller. Only
