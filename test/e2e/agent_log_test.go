@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -55,12 +56,20 @@ func (w *scope) startLogAgent(node string, shape func(*install.AgentOptions)) *l
 	w.must(err)
 	l.Agent, err = install.StartAgent(w.t.Context(), w.Cluster, o)
 	w.must(err)
-	w.t.Cleanup(func() {
-		if text, err := l.Log(); w.t.Failed() {
-			w.t.Logf("the end of the log of the agent of %s (%v):\n%s", node, err, text[max(0, len(text)-4000):])
+	endWithTest(w.t, l.Agent)
+	return l
+}
+
+// endWithTest ends an agent with its test, before the folder of its state is removed, and
+// shows the end of its log if the test has failed.
+func endWithTest(t *testing.T, agent *install.Agent) {
+	t.Helper()
+	t.Cleanup(func() {
+		_ = agent.Kill() // the test may have ended it
+		if text, err := agent.Log(); t.Failed() {
+			t.Logf("the end of the agent's log (%v):\n%s", err, text[max(0, len(text)-4000):])
 		}
 	})
-	return l
 }
 
 // writes appends lines to the log, all at once.

@@ -118,11 +118,7 @@ func TestTheAgent(t *testing.T) {
 		Args: []string{"--config.system-log-monitor=" + p.file, "--k8s-exporter-heartbeat-period=10s"},
 	})
 	w.must(err)
-	t.Cleanup(func() {
-		if text, err := p.Log(); t.Failed() {
-			t.Logf("the agent's log (%v):\n%s", err, text)
-		}
-	})
+	endWithTest(t, p.Agent)
 
 	w.run("a line becomes a condition, an Event and a taint, which are cleared again", func(w *scope) {
 		p.becomes(w, "KernelDeadlock", corev1.ConditionFalse, "KernelHasNoDeadlock")
