@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -60,8 +61,13 @@ func TestHangingFileSystemBlocksNothing(t *testing.T) {
 		if took := time.Since(began); took > time.Second {
 			t.Errorf("it takes %s to apply a setup", took)
 		}
+		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
-		go func() { s.in.Run(t.Context()); close(ended) }()
+		go func() { s.in.Run(ctx); close(ended) }()
+		defer func() { // the clock of the bubble stops with the test, and the shutdown may wait for a connection
+			cancel()
+			<-ended
+		}()
 		p := newPoster(t, s.dial("/run/disk-watch.sock"))
 		for range 10 {
 			if code, refusal, _ := p.post(status("disk-watch", condition(disk, true, 0))); code != 204 {
