@@ -533,7 +533,7 @@ func TestPermittedRemediations(t *testing.T) {
 			s.lock("n1", "workers")
 			s.makes(unknownAuthor, s.draft("n1", "workers", "Reboot"))
 			change := &s.made[len(s.made)-1]
-			change.Object.Object["metadata"].(map[string]any)["managedFields"] = []any{map[string]any{"manager": "somebody", "operation": "Update", "time": "2026-03-01T12:00:00Z"}}
+			change.Object.Object["metadata"].(map[string]any)["managedFields"] = []any{map[string]any{"manager": "another-writer", "operation": "Update", "time": "2026-03-01T12:00:00Z"}}
 			s.deletes(admin, "n1", "Reboot")
 			s.unlock("n1")
 			s.writeStatus("workers", "Enabled", 5, 5, 0)

@@ -625,7 +625,7 @@ func TestConfig(t *testing.T) {
 		s.we("n1", s.place("deadlock", out))
 		change := &s.made[len(s.made)-1]
 		change.Author = unknownAuthor
-		change.Object.Object["metadata"].(map[string]any)["managedFields"] = []any{map[string]any{"manager": "somebody", "operation": "Update", "time": "2026-03-01T12:00:00Z"}}
+		change.Object.Object["metadata"].(map[string]any)["managedFields"] = []any{map[string]any{"manager": "another-writer", "operation": "Update", "time": "2026-03-01T12:00:00Z"}}
 		cfg := testConfig
 		cfg.FieldManager = us.FieldManager
 		if report := s.hasNoViolation(cfg); report.Writes != 0 || report.Unproved != 1 {

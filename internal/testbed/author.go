@@ -240,9 +240,9 @@ func (l *ledger) judge(change Change, suspects []*request, done []effect) Author
 // without an end in the log proves nothing: the server was killed, and the log may lack
 // other requests.
 func (l *ledger) authorByElimination(change Change, done []effect) Author {
-	nobody := unknown("no answered request in the audit log made it")
+	unmatched := unknown("no answered request in the audit log made it")
 	if change.Type != watch.Modified {
-		return nobody
+		return unmatched
 	}
 	rivals := notAfter(l.lookup(l.uncertain, change), change.Time)
 	for _, r := range rivals {
@@ -251,11 +251,11 @@ func (l *ledger) authorByElimination(change Change, done []effect) Author {
 			able = r.author.Verb == "delete"
 		}
 		if !r.answered || !able || r.author != rivals[0].author {
-			return nobody
+			return unmatched
 		}
 	}
 	if len(rivals) == 0 {
-		return nobody
+		return unmatched
 	}
 	return rivals[0].author
 }

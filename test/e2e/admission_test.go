@@ -244,7 +244,7 @@ func testVerdicts(w *scope) {
 		}, nil, []string{"evict the pods of 6"}},
 		{"an unknown condition", when("OurOwnThing=True"), nil, []string{"no node reports OurOwnThing"}},
 		{"an Event for a condition", when("OOMKilling=True"), nil, []string{"the reason of an Event"}},
-		{"a selector without nodes", func(s *v1alpha1.ConditionSet) { s.Spec.Selector.MatchLabels[scopeLabel] = "nobody" }, nil, []string{"no node has these labels"}},
+		{"a selector without nodes", func(s *v1alpha1.ConditionSet) { s.Spec.Selector.MatchLabels[scopeLabel] = "no-node" }, nil, []string{"no node has these labels"}},
 		{"an invalid bound", func(s *v1alpha1.ConditionSet) {
 			when("ReadonlyFilesystem=True")(s)
 			s.Spec.MaxUnhealthy = new(intstr.FromString("100%"))

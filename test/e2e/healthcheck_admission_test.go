@@ -218,7 +218,7 @@ func testHealthVerdicts(w *scope) {
 		{"a template without a body", func(s *spec) { *s.RemediationTemplate = odd }, nil, []string{"nothing can be made from it", "it has no spec.template"}},
 		{"a bound that is never fulfilled", func(s *spec) { other(s); s.MinHealthy = new(intstr.FromInt32(10)) }, nil, []string{"spec.minHealthy: with 10, and 10 selected nodes now, nothing is ever begun"}},
 		{"an invalid bound", func(s *spec) { other(s); s.MaxUnhealthy = new(intstr.FromString("100%")) }, nil, []string{"spec.maxUnhealthy: 100% is no bound"}},
-		{"a selector without nodes", func(s *spec) { other(s); s.Selector.MatchLabels[scopeLabel] = "nobody" }, nil, []string{"no node has these labels"}},
+		{"a selector without nodes", func(s *spec) { other(s); s.Selector.MatchLabels[scopeLabel] = "no-node" }, nil, []string{"no node has these labels"}},
 		{"a near miss", func(s *spec) { other(s); s.UnhealthyConditions[0].Type = "KernelDeadlok" }, nil, []string{"did you mean KernelDeadlock?"}},
 		{"an unknown condition", func(s *spec) { other(s); s.UnhealthyConditions[0].Type = "OurOwnThing" }, nil, []string{"no node reports OurOwnThing"}},
 		{"haste", func(s *spec) {
