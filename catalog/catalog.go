@@ -90,8 +90,8 @@ type Taint struct {
 	Key    string
 }
 
-// Sick returns the unhealthy status.
-func (c Condition) Sick() Status {
+// Unhealthy returns the unhealthy status.
+func (c Condition) Unhealthy() Status {
 	if c.Healthy == True {
 		return False
 	}

@@ -162,8 +162,8 @@ func TestEveryConditionIsDecided(t *testing.T) {
 		if c.Healthy != catalog.True && c.Healthy != catalog.False {
 			t.Errorf("%s is healthy when %q", c.Type, c.Healthy)
 		}
-		if c.Sick() == c.Healthy || c.Sick() == catalog.Unknown {
-			t.Errorf("%s is unhealthy when %q", c.Type, c.Sick())
+		if c.Unhealthy() == c.Healthy || c.Unhealthy() == catalog.Unknown {
+			t.Errorf("%s is unhealthy when %q", c.Type, c.Unhealthy())
 		}
 		if (c.Healthy == catalog.True) != strings.HasSuffix(c.Type, "Ready") {
 			t.Errorf("%s is healthy when %s: a problem is named by what is wrong", c.Type, c.Healthy)
@@ -231,10 +231,10 @@ func TestOnlyBrokenHardwareSurvivesAReboot(t *testing.T) {
 }
 
 func TestLookup(t *testing.T) {
-	if c, ok := catalog.Lookup("KernelDeadlock"); !ok || c.Type != "KernelDeadlock" || c.Sick() != catalog.True {
+	if c, ok := catalog.Lookup("KernelDeadlock"); !ok || c.Type != "KernelDeadlock" || c.Unhealthy() != catalog.True {
 		t.Errorf("KernelDeadlock: %+v, %v", c, ok)
 	}
-	if c, ok := catalog.Lookup("Ready"); !ok || c.Sick() != catalog.False {
+	if c, ok := catalog.Lookup("Ready"); !ok || c.Unhealthy() != catalog.False {
 		t.Errorf("Ready: %+v, %v", c, ok)
 	}
 	for _, name := range []string{"", "kerneldeadlock", "KernelDeadlock ", "OOMKilling", "FPGAUnhealthy"} {
@@ -274,7 +274,7 @@ func TestHealthy(t *testing.T) {
 		}
 	}
 	for _, c := range catalog.Conditions() {
-		if !catalog.Healthy(c.Type, string(c.Healthy)) || catalog.Healthy(c.Type, string(c.Sick())) || catalog.Healthy(c.Type, "Unknown") {
+		if !catalog.Healthy(c.Type, string(c.Healthy)) || catalog.Healthy(c.Type, string(c.Unhealthy())) || catalog.Healthy(c.Type, "Unknown") {
 			t.Errorf("%s: healthy is not the one status that means it", c.Type)
 		}
 	}

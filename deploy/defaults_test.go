@@ -75,7 +75,7 @@ func (c cluster) storedAsDecided(t *testing.T, dryRun bool) {
 		spec := v1alpha1.ConditionSetSpec{
 			Type: known.Type, Effect: corev1.TaintEffect(known.Effect), TaintKey: known.TaintKey(), DryRun: dryRun,
 			Conditions: map[string]v1alpha1.SetCondition{
-				known.Type: {Status: v1alpha1.ConditionStatus(known.Sick()), Duration: known.Duration},
+				known.Type: {Status: v1alpha1.ConditionStatus(known.Unhealthy()), Duration: known.Duration},
 			},
 		}
 		if known.MaxUnhealthy != "" {

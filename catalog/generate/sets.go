@@ -39,7 +39,7 @@ spec:
 		if c.MaxUnhealthy != "" {
 			fmt.Fprintf(&b, "  maxUnhealthy: %s\n", c.MaxUnhealthy)
 		}
-		fmt.Fprintf(&b, "  conditions:\n    %s:\n      status: %s\n", c.Type, strings.ToLower(string(c.Sick())))
+		fmt.Fprintf(&b, "  conditions:\n    %s:\n      status: %s\n", c.Type, strings.ToLower(string(c.Unhealthy())))
 		if c.Duration != "" {
 			fmt.Fprintf(&b, "      duration: %s\n", c.Duration)
 		}

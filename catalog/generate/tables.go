@@ -44,7 +44,7 @@ func defaultTable(list []catalog.Condition) string {
 		if c.Source == catalog.Kubernetes {
 			continue
 		}
-		decided := fmt.Sprintf("%s: %s", c.Sick(), c.Effect)
+		decided := fmt.Sprintf("%s: %s", c.Unhealthy(), c.Effect)
 		if c.Duration != "" {
 			decided += ", after " + c.Duration
 		}

@@ -379,7 +379,7 @@ func (a *agent) unhealthyReasons() []string {
 			reasons = append(reasons, fmt.Sprintf("%s is dead: %s", h.Monitor, h.Dead))
 		}
 	}
-	reasons = append(reasons, a.intake.Ailments()...)
+	reasons = append(reasons, a.intake.Problems()...)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for i := range a.settings {

@@ -16,14 +16,14 @@ import (
 
 // nodeFacts answers the webhooks' questions about nodes.
 type nodeFacts interface {
-	admission.Census
-	admission.Surveyor
+	admission.ImpactSource
+	admission.SurveySource
 }
 
 // healthChecks returns the webhook of NodeHealthChecks. It reads templates and remediations
 // from the API server for each request: they are few, of any kind, and needed only when a
 // user writes a health check.
-func healthChecks(mgr manager.Manager, direct client.Client, nodes admission.Surveyor, counts *admission.Metrics, log *slog.Logger) (*admission.HealthChecks, error) {
+func healthChecks(mgr manager.Manager, direct client.Client, nodes admission.SurveySource, counts *admission.Metrics, log *slog.Logger) (*admission.HealthChecks, error) {
 	// Start the informer before the first request. If the CRD is missing, the first request
 	// starts it.
 	if err := mgr.Add(onEveryReplica(func(ctx context.Context) error {
@@ -35,7 +35,7 @@ func healthChecks(mgr manager.Manager, direct client.Client, nodes admission.Sur
 		return nil, err
 	}
 	return admission.NewHealthChecks(admission.HealthCheckConfig{
-		Census: nodes,
+		Nodes: nodes,
 		Checks: func(ctx context.Context) ([]*v1alpha1.NodeHealthCheck, error) {
 			var list v1alpha1.NodeHealthCheckList
 			// Validation does not modify the objects, so the cache need not copy them.

@@ -51,7 +51,7 @@ func serveWebhooks(mgr manager.Manager, direct client.WithWatch, nodes nodeFacts
 	stored := &storedSets{cache: mgr.GetCache(), log: log}
 	revisions := configmaps.NewRevisionWatcher(direct, o.namespace, log)
 	sets, err := admission.NewConditionSets(admission.ConditionSetConfig{
-		Census: nodes,
+		Nodes: nodes,
 		// Validation does not modify the objects, so the cache need not copy them.
 		Sets: func(ctx context.Context) ([]*v1alpha1.ConditionSet, error) {
 			return allSets(ctx, mgr.GetCache(), revisions.InForce, client.UnsafeDisableDeepCopy)

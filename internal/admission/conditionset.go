@@ -21,8 +21,8 @@ const (
 	conditionSets    = "conditionsets"
 )
 
-// Census returns facts about the nodes.
-type Census interface {
+// ImpactSource returns facts about the nodes.
+type ImpactSource interface {
 	Ready() bool
 	Reported() []string
 	Impact(rule triage.Rule, beyond ...triage.Rule) (triage.Impact, error)
@@ -30,7 +30,7 @@ type Census interface {
 
 // ConditionSetConfig configures the validation of ConditionSets.
 type ConditionSetConfig struct {
-	Census Census
+	Nodes ImpactSource
 	// Sets returns all sets, including those in ConfigMaps, from a cache. It must not
 	// call the API server, because the request waits for it.
 	Sets func(context.Context) ([]*v1alpha1.ConditionSet, error)
@@ -45,7 +45,7 @@ type ConditionSetConfig struct {
 // Validate returns all missing fields.
 func (c ConditionSetConfig) Validate() error {
 	return requireFields(
-		requiredField{"Census", c.Census == nil}, requiredField{"Sets", c.Sets == nil}, requiredField{"Fresh", c.Fresh == nil},
+		requiredField{"Nodes", c.Nodes == nil}, requiredField{"Sets", c.Sets == nil}, requiredField{"Fresh", c.Fresh == nil},
 		requiredField{"Synced", c.Synced == nil}, requiredField{"Metrics", c.Metrics == nil}, requiredField{"Logger", c.Logger == nil},
 	)
 }
@@ -72,7 +72,7 @@ func sizesOfSet(set *v1alpha1.ConditionSet) []size {
 
 // Ready returns why the handler cannot validate yet.
 func (k *ConditionSets) Ready() error {
-	if !k.cfg.Census.Ready() {
+	if !k.cfg.Nodes.Ready() {
 		return errors.New("the nodes are not known yet")
 	}
 	if !k.cfg.Synced() {
@@ -98,8 +98,8 @@ func nodes(n int32) string {
 
 // changed validates a set that is new or has a new spec.
 func (k *ConditionSets) changed(ctx context.Context, set, stored *v1alpha1.ConditionSet, onlyAsked bool) admission.Response {
-	known := set.Spec.DryRun && k.cfg.Census.Ready() || !set.Spec.DryRun && waitUntil(ctx, k.cfg.Census.Ready)
-	verdict, err := k.verdict(ctx, validate.Case{Set: set, Before: inForce(stored), Stored: stored, OnlyAsked: onlyAsked}, known)
+	known := set.Spec.DryRun && k.cfg.Nodes.Ready() || !set.Spec.DryRun && waitUntil(ctx, k.cfg.Nodes.Ready)
+	verdict, err := k.verdict(ctx, validate.Case{Set: set, Before: inForce(stored), Stored: stored, PreviewOnly: onlyAsked}, known)
 	if err != nil {
 		return notReady(err.Error())
 	}
@@ -114,11 +114,11 @@ func (k *ConditionSets) changed(ctx context.Context, set, stored *v1alpha1.Condi
 // rejects a duplicate. If the nodes are unknown, it runs only the checks that do not need
 // them: a name that looks misspelled may exist on a node.
 func (k *ConditionSets) verdict(ctx context.Context, input validate.Case, known bool) (verdict validate.Verdict, _ error) {
-	check := validate.Standing
+	check := validate.StoredConditionSet
 	if known {
-		check = validate.Judge
-		input.Reported = k.cfg.Census.Reported()
-		input.Impact = k.cfg.Census.Impact
+		check = validate.ConditionSet
+		input.Reported = k.cfg.Nodes.Reported()
+		input.Impact = k.cfg.Nodes.Impact
 	}
 	for _, sets := range []func(context.Context) ([]*v1alpha1.ConditionSet, error){k.cfg.Sets, k.cfg.Fresh} {
 		all, err := sets(ctx)

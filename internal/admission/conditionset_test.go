@@ -60,7 +60,7 @@ func newSetFixture() *setFixture {
 func (o *setFixture) kind(tb testing.TB) *ConditionSets {
 	tb.Helper()
 	k, err := NewConditionSets(ConditionSetConfig{
-		Census: &o.people,
+		Nodes: &o.people,
 		Sets: func(context.Context) ([]*v1alpha1.ConditionSet, error) {
 			o.reads++
 			return o.stored, o.storedErr
@@ -320,7 +320,7 @@ func TestAnswersAreCounted(t *testing.T) {
 
 func TestNewSaysWhatIsMissing(t *testing.T) {
 	_, err := NewConditionSets(ConditionSetConfig{})
-	for _, field := range []string{"Census", "Sets", "Fresh", "Synced", "Metrics", "Logger"} {
+	for _, field := range []string{"Nodes", "Sets", "Fresh", "Synced", "Metrics", "Logger"} {
 		if err == nil || !strings.Contains(err.Error(), field+" is missing") {
 			t.Errorf("%s: %v", field, err)
 		}

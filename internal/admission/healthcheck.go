@@ -30,8 +30,8 @@ const (
 	readTimeout = 2 * time.Second
 )
 
-// Surveyor returns facts about the nodes.
-type Surveyor interface {
+// SurveySource returns facts about the nodes.
+type SurveySource interface {
 	Ready() bool
 	Reported() []string
 	Survey(rule triage.Rule, others ...triage.Selector) (triage.Survey, error)
@@ -39,7 +39,7 @@ type Surveyor interface {
 
 // HealthCheckConfig configures the validation of NodeHealthChecks.
 type HealthCheckConfig struct {
-	Census Surveyor
+	Nodes SurveySource
 	// Checks returns the stored health checks from a cache. No health check is rejected
 	// because of others, so an error only causes a warning.
 	Checks func(context.Context) ([]*v1alpha1.NodeHealthCheck, error)
@@ -54,7 +54,7 @@ type HealthCheckConfig struct {
 // Validate returns all missing fields.
 func (c HealthCheckConfig) Validate() error {
 	return requireFields(
-		requiredField{"Census", c.Census == nil}, requiredField{"Checks", c.Checks == nil}, requiredField{"Template", c.Template == nil},
+		requiredField{"Nodes", c.Nodes == nil}, requiredField{"Checks", c.Checks == nil}, requiredField{"Template", c.Template == nil},
 		requiredField{"Remediation", c.Remediation == nil}, requiredField{"Metrics", c.Metrics == nil}, requiredField{"Logger", c.Logger == nil},
 	)
 }
@@ -86,7 +86,7 @@ func sizesOfCheck(check *v1alpha1.NodeHealthCheck) []size {
 // Ready returns why the handler cannot validate yet. It does not wait for the other health
 // checks: without their CRD there are no requests.
 func (k *HealthChecks) Ready() error {
-	if !k.cfg.Census.Ready() {
+	if !k.cfg.Nodes.Ready() {
 		return errors.New("the nodes are not known yet")
 	}
 	return nil
@@ -96,14 +96,14 @@ func (k *HealthChecks) Ready() error {
 func (k *HealthChecks) deleted(ctx context.Context, stored *v1alpha1.NodeHealthCheck) admission.Response {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	return responseOf(validate.JudgeHealthCheckDeletion(stored, k.underWay(ctx)))
+	return responseOf(validate.HealthCheckDeletion(stored, k.underWay(ctx)))
 }
 
 // changed validates a health check that is new or has a new spec. A paused health check
 // starts no remediation, so it does not wait until the nodes are known.
 func (k *HealthChecks) changed(ctx context.Context, check, stored *v1alpha1.NodeHealthCheck, _ bool) admission.Response {
 	paused := len(check.Spec.PauseRequests) > 0
-	known := paused && k.cfg.Census.Ready() || !paused && waitUntil(ctx, k.cfg.Census.Ready)
+	known := paused && k.cfg.Nodes.Ready() || !paused && waitUntil(ctx, k.cfg.Nodes.Ready)
 	answer := responseOf(k.verdict(ctx, check, stored, known))
 	if answer.Allowed && !known && !paused {
 		return notReady("the controller has just started and does not know the nodes yet, so it cannot determine the impact of this health check")
@@ -129,10 +129,10 @@ func (k *HealthChecks) verdict(ctx context.Context, check, stored *v1alpha1.Node
 			unread = []string{fmt.Sprintf("spec.selector: the other health checks could not be read (%v), so overlapping selectors cannot be detected", err)}
 		}
 		input.Others = slices.DeleteFunc(slices.Clone(all), func(c *v1alpha1.NodeHealthCheck) bool { return c.Name == check.Name })
-		input.Reported = append([]string{}, k.cfg.Census.Reported()...) // nil would mean unknown
-		input.Survey = k.cfg.Census.Survey
+		input.Reported = append([]string{}, k.cfg.Nodes.Reported()...) // nil would mean unknown
+		input.Survey = k.cfg.Nodes.Survey
 	}
-	verdict := validate.JudgeHealthCheck(input)
+	verdict := validate.HealthCheck(input)
 	verdict.Warnings = append(verdict.Warnings, unread...)
 	return verdict
 }

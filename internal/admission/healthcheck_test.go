@@ -55,7 +55,7 @@ func newCheckFixture() *checkFixture {
 func (a *checkFixture) kind(tb testing.TB) *HealthChecks {
 	tb.Helper()
 	k, err := NewHealthChecks(HealthCheckConfig{
-		Census: &a.people,
+		Nodes:  &a.people,
 		Checks: func(context.Context) ([]*v1alpha1.NodeHealthCheck, error) { return a.checks, a.checksErr },
 		Template: func(_ context.Context, template remediation.Template) (*unstructured.Unstructured, error) {
 			object := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"template": map[string]any{}}}}
@@ -274,7 +274,7 @@ func TestHealthCheckAnswersAreCounted(t *testing.T) {
 		t.Errorf("%d kinds of answers were counted", got)
 	}
 	_, err := NewHealthChecks(HealthCheckConfig{})
-	for _, field := range []string{"Census", "Checks", "Template", "Remediation", "Metrics", "Logger"} {
+	for _, field := range []string{"Nodes", "Checks", "Template", "Remediation", "Metrics", "Logger"} {
 		if err == nil || !strings.Contains(err.Error(), field+" is missing") {
 			t.Errorf("%s: %v", field, err)
 		}

@@ -25,7 +25,7 @@ const (
 // RepairConfig configures the validation of RepairPolicies and of the repair blocks of
 // NodePools.
 type RepairConfig struct {
-	Census Surveyor
+	Nodes SurveySource
 	// Statements are the conditions that the providers call unhealthy.
 	Statements []dialect.RepairStatement
 	// Policies returns the RepairPolicies. No policy is rejected because of others, so an
@@ -43,7 +43,7 @@ type RepairConfig struct {
 // Validate returns all missing fields.
 func (c RepairConfig) Validate() error {
 	return requireFields(
-		requiredField{"Census", c.Census == nil}, requiredField{"Statements", len(c.Statements) == 0}, requiredField{"Policies", c.Policies == nil},
+		requiredField{"Nodes", c.Nodes == nil}, requiredField{"Statements", len(c.Statements) == 0}, requiredField{"Policies", c.Policies == nil},
 		requiredField{"Pools", c.Pools == nil}, requiredField{"Template", c.Template == nil}, requiredField{"Metrics", c.Metrics == nil}, requiredField{"Logger", c.Logger == nil},
 	)
 }
@@ -59,8 +59,8 @@ func (c RepairConfig) repairs(ctx context.Context, known bool) (found validate.R
 		unread = append(unread, fmt.Sprintf("the NodePools could not be read (%v), so conflicts with their repair blocks cannot be detected", err))
 	}
 	if known {
-		found.Reported = append([]string{}, c.Census.Reported()...) // nil would mean unknown
-		found.Survey = c.Census.Survey
+		found.Reported = append([]string{}, c.Nodes.Reported()...) // nil would mean unknown
+		found.Survey = c.Nodes.Survey
 	}
 	return found, unread
 }
@@ -90,7 +90,7 @@ func sizesOfPolicy(policy *v1alpha1.RepairPolicy) []size {
 
 // Ready returns why the handler cannot validate yet.
 func (k *RepairPolicies) Ready() error {
-	if !k.cfg.Census.Ready() {
+	if !k.cfg.Nodes.Ready() {
 		return errors.New("the nodes are not known yet")
 	}
 	return nil
@@ -108,12 +108,12 @@ func (k *RepairPolicies) deleted(_ context.Context, stored *v1alpha1.RepairPolic
 // nothing, so it does not wait until the nodes are known.
 func (k *RepairPolicies) changed(ctx context.Context, policy, stored *v1alpha1.RepairPolicy, _ bool) admission.Response {
 	off := policy.Spec.Repair.Enabled != nil && !*policy.Spec.Repair.Enabled
-	known := off && k.cfg.Census.Ready() || !off && waitUntil(ctx, k.cfg.Census.Ready)
+	known := off && k.cfg.Nodes.Ready() || !off && waitUntil(ctx, k.cfg.Nodes.Ready)
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	others, unread := k.cfg.repairs(ctx, known)
 	others.Policies = slices.DeleteFunc(slices.Clone(others.Policies), func(p *v1alpha1.RepairPolicy) bool { return p.Name == policy.Name })
-	verdict := validate.JudgeRepairPolicy(validate.RepairCase{
+	verdict := validate.RepairPolicy(validate.RepairCase{
 		Policy: policy, Stored: stored, Repairs: others,
 		Template: func(template remediation.Template) (*unstructured.Unstructured, error) {
 			return k.cfg.Template(ctx, template)
@@ -169,8 +169,8 @@ func (k *NodePools) changed(ctx context.Context, pool, stored *karpenter.NodePoo
 	}
 	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
-	others, unread := k.cfg.repairs(ctx, k.cfg.Census.Ready())
-	verdict := validate.JudgeNodePool(validate.NodePoolCase{Pool: pool, Stored: stored, Repairs: others})
+	others, unread := k.cfg.repairs(ctx, k.cfg.Nodes.Ready())
+	verdict := validate.NodePool(validate.NodePoolCase{Pool: pool, Stored: stored, Repairs: others})
 	if pool.Spec.Repair != nil {
 		verdict.Warnings = append(verdict.Warnings, unread...)
 	}

@@ -42,7 +42,7 @@ func newRepairFixture() *repairFixture {
 
 func (w *repairFixture) config() RepairConfig {
 	return RepairConfig{
-		Census:     &w.people,
+		Nodes:      &w.people,
 		Statements: []dialect.RepairStatement{{Type: "Ready", Status: "False", Toleration: "30m"}},
 		Policies:   func(context.Context) ([]*v1alpha1.RepairPolicy, error) { return w.policies, w.policiesErr },
 		Pools:      func(context.Context) ([]*karpenter.NodePool, error) { return w.pools, w.poolsErr },
@@ -304,7 +304,7 @@ func TestRepairAnswersAreCounted(t *testing.T) {
 	}
 	_, one := NewRepairPolicies(RepairConfig{})
 	_, other := NewNodePools(RepairConfig{})
-	for _, field := range []string{"Census", "Statements", "Policies", "Pools", "Template", "Metrics", "Logger"} {
+	for _, field := range []string{"Nodes", "Statements", "Policies", "Pools", "Template", "Metrics", "Logger"} {
 		for _, err := range []error{one, other} {
 			if err == nil || !strings.Contains(err.Error(), field+" is missing") {
 				t.Errorf("%s: %v", field, err)

@@ -290,13 +290,13 @@ func (m *Monitor) check(ctx context.Context, name string) error {
 		m.tracker.MarkSilent(time.Now(), name) // the conditions went with the node
 		return nil
 	}
-	written, err := treat.Hear(node)
+	written, err := treat.ReadAgentOwnership(node)
 	if err != nil {
 		m.postpone(name, err)
 		return nil
 	}
 	now, why := time.Now(), m.describe(is, lease)
-	silence := written.Silence(why, now)
+	silence := written.MarkUnknown(why, now)
 	if silence == nil {
 		m.tracker.MarkSilent(now, name)
 		return nil
@@ -337,12 +337,12 @@ func (m *Monitor) recheck(ctx context.Context, name string) error {
 		m.tracker.MarkSilent(time.Now(), name)
 		return nil
 	}
-	written, err := treat.Hear(node)
+	written, err := treat.ReadAgentOwnership(node)
 	if err != nil {
 		m.postpone(name, err)
 		return nil
 	}
-	if written.Silence("", time.Now()) == nil {
+	if written.MarkUnknown("", time.Now()) == nil {
 		m.tracker.MarkSilent(time.Now(), name)
 		return nil
 	}

@@ -17,8 +17,8 @@ import (
 // pageSize is how many objects a list request returns.
 const pageSize = 500
 
-// ErrLed says that a controller is running.
-var ErrLed = errors.New("a controller is at work")
+// ErrLeaderActive says that a controller is running.
+var ErrLeaderActive = errors.New("a controller is at work")
 
 // Config configures Run.
 type Config struct {
@@ -68,7 +68,7 @@ type cleaner struct {
 func (c *cleaner) awaitNoLeader(ctx context.Context) error {
 	for until, told := time.Now().Add(c.Wait), false; ; told = true {
 		err := c.refuseIfLed(ctx, time.Now())
-		if !errors.Is(err, ErrLed) || !time.Now().Before(until) {
+		if !errors.Is(err, ErrLeaderActive) || !time.Now().Before(until) {
 			return err
 		}
 		if !told {
@@ -97,7 +97,7 @@ func (c *cleaner) refuseIfLed(ctx context.Context, now time.Time) error {
 	// certainly expired.
 	if until := s.RenewTime.Add(2 * time.Duration(*s.LeaseDurationSeconds) * time.Second); now.Before(until) {
 		return fmt.Errorf("%w: %s holds Lease %s/%s and would put everything back; stop it (kubectl -n %s scale deployment %s --replicas=0) and run this again after %s",
-			ErrLed, *s.HolderIdentity, c.Namespace, c.LeaseName, c.Namespace, c.LeaseName, until.UTC().Format(time.RFC3339))
+			ErrLeaderActive, *s.HolderIdentity, c.Namespace, c.LeaseName, c.Namespace, c.LeaseName, until.UTC().Format(time.RFC3339))
 	}
 	return nil
 }

@@ -203,7 +203,7 @@ func TestCleanup(t *testing.T) {
 		s.must(s.api.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: leader}, lease))
 		lease.Spec = coordinationv1.LeaseSpec{HolderIdentity: new("pod-1"), RenewTime: new(metav1.NowMicro()), LeaseDurationSeconds: new(int32(15))}
 		s.must(s.api.Update(t.Context(), lease))
-		if result, _, err := s.run(false); !errors.Is(err, cleanup.ErrLed) || !strings.Contains(err.Error(), "pod-1") || result != (cleanup.Result{}) {
+		if result, _, err := s.run(false); !errors.Is(err, cleanup.ErrLeaderActive) || !strings.Contains(err.Error(), "pod-1") || result != (cleanup.Result{}) {
 			t.Errorf("%+v, %v", result, err)
 		}
 		// The Lease of a controller that was killed expires.

@@ -173,7 +173,7 @@ func (c *cleaner) nodeClaims(ctx context.Context) error {
 			case mark == nil, !claim.DeletionTimestamp.IsZero():
 			default:
 				if !c.DryRun {
-					if _, err := write.SpareClaim(ctx, claim, *mark); err != nil {
+					if _, err := write.UnmarkClaim(ctx, claim, *mark); err != nil {
 						errs = append(errs, err)
 						continue
 					}

@@ -92,7 +92,7 @@ func (l *loop) checkStatus(c *check, counts triage.Population) remediationv1alph
 	status := remediationv1alpha1.NodeHealthCheckStatus{
 		ObservedGeneration: c.object.Generation,
 		ObservedNodes:      new(counts.Selected),
-		HealthyNodes:       new(counts.Selected - counts.Sick - counts.Recovering),
+		HealthyNodes:       new(counts.Selected - counts.Unhealthy - counts.Recovering),
 		InTreatment:        new(treated),
 		UnhealthyNodes:     rows,
 		Conditions:         slices.Clone(c.status.Stored.Conditions),
@@ -181,7 +181,7 @@ func (l *loop) reportStorm(c *check, counts triage.Population) {
 		event, message = treat.StormRecoveryCooldownStarted, "the storm is over; nothing new is begun before "+counts.CalmUntil.UTC().Format(time.RFC3339)
 	case is.isOn && !was.isOn:
 		event = treat.StormRecoveryStarted
-		message = fmt.Sprintf("a storm: %d of %d selected nodes are %s, at most %d may be; nothing new is begun", counts.Unwell(), counts.Meant(), counts.Ailing(), counts.Gate)
+		message = fmt.Sprintf("a storm: %d of %d selected nodes are %s, at most %d may be; nothing new is begun", counts.GateUnhealthy(), counts.GateTotal(), counts.GateUnhealthyText(), counts.Gate)
 	case is.isOn: // unhealthy nodes exceed the threshold again
 		event, message = treat.StormRecoveryStarted, "the storm is back; no new remediation starts"
 	default:

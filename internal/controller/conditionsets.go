@@ -261,7 +261,7 @@ func (l *loop) statusOf(pol *conditionSet, counts triage.Population) v1alpha1.Co
 	status := v1alpha1.ConditionSetStatus{
 		ObservedGeneration: pol.set.Generation,
 		Selected:           clamp(counts.Selected),
-		Matched:            clamp(counts.Sick),
+		Matched:            clamp(counts.Unhealthy),
 		Nodes:              []v1alpha1.MatchedNode{},
 		Conditions:         slices.Clone(pol.status.Stored.Conditions),
 	}

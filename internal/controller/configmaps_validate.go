@@ -103,9 +103,9 @@ func (l *loop) validateSets(s *configMapSet) (warnings []string, problems config
 		if !l.configMaps.loaded {
 			c.Placed = l.placed
 		}
-		judge := validate.Judge
+		judge := validate.ConditionSet
 		if c.Before != nil && equality.Semantic.DeepEqual(c.Before.Spec, set.Spec) {
-			judge = validate.Standing // unchanged: compare it with other sets only
+			judge = validate.StoredConditionSet // unchanged: compare it with other sets only
 		}
 		verdict := judge(c)
 		for _, p := range verdict.Problems {

@@ -195,7 +195,7 @@ func (c *Controller) newRepairBlocks(signal chan<- struct{}) (*repairblock.Store
 		Namespace: c.cfg.Namespace,
 		Check: func(pool string, block *v1alpha1.RepairSpec) error {
 			named := &karpenter.NodePool{ObjectMeta: metav1.ObjectMeta{Name: pool}, Spec: karpenter.NodePoolSpec{Repair: block}}
-			return validate.StandingNodePool(validate.NodePoolCase{Pool: named, Repairs: validate.Repairs{Statements: r.Karpenter}}).Err()
+			return validate.StoredNodePool(validate.NodePoolCase{Pool: named, Repairs: validate.Repairs{Statements: r.Karpenter}}).Err()
 		},
 		Restore: r.RestoreSchema,
 		Schema:  r.Schema,

@@ -254,7 +254,7 @@ func (w *ledgerWriter) isEmpty() bool {
 // double the number of snapshots.
 func (l *loop) hasEndedEntries(now time.Time) (isDue bool, due time.Time) {
 	w := &l.ledger
-	before, kept := l.pendingLaunchFailures(w.stored), replacementKeys(l.core.Departures())
+	before, kept := l.pendingLaunchFailures(w.stored), replacementKeys(l.core.AwaitingReplacement())
 	isTidy := true
 	for _, e := range w.stored {
 		switch {

@@ -205,7 +205,7 @@ func (m *Metrics) addUnknownEntries(format string, n int) {
 // setPopulation sets the gauges of a condition set.
 func (m *Metrics) setPopulation(set string, counts triage.Population, t nodeCounts, isFollowed bool) {
 	for state, n := range map[string]int{
-		"selected": counts.Selected, "matched": counts.Sick, "tainted": t.tainted, "held_back": t.heldBack, "superseded": t.superseded,
+		"selected": counts.Selected, "matched": counts.Unhealthy, "tainted": t.tainted, "held_back": t.heldBack, "superseded": t.superseded,
 	} {
 		m.nodes.WithLabelValues(set, state).Set(float64(n))
 	}
@@ -325,8 +325,8 @@ func (m *Metrics) forgetPool(pool string) { m.poolHeld.DeleteLabelValues(pool) }
 // setCheck sets the gauges of a health check.
 func (m *Metrics) setCheck(name string, counts triage.Population, c *check) {
 	for state, n := range map[string]int{
-		"selected": counts.Selected, "healthy": counts.Selected - counts.Sick - counts.Recovering,
-		"sick": counts.Sick, "recovering": counts.Recovering, "departed": counts.Departed, "in_treatment": counts.Treated,
+		"selected": counts.Selected, "healthy": counts.Selected - counts.Unhealthy - counts.Recovering,
+		"sick": counts.Unhealthy, "recovering": counts.Recovering, "departed": counts.Departed, "in_treatment": counts.Treated,
 	} {
 		m.checkNodes.WithLabelValues(name, state).Set(float64(n))
 	}

@@ -25,7 +25,7 @@ func TestMetricsAreNamedAsPeopleExpect(t *testing.T) {
 		}
 		m.countWrite("nodes", result)
 	}
-	m.setPopulation("set", triage.Population{Counts: triage.Counts{Selected: 10, Sick: 6}}, nodeCounts{tainted: 4, heldBack: 2}, true)
+	m.setPopulation("set", triage.Population{Counts: triage.Counts{Selected: 10, Unhealthy: 6}}, nodeCounts{tainted: 4, heldBack: 2}, true)
 	m.placed.WithLabelValues("set", "NoExecute").Inc()
 	m.removed.WithLabelValues("set", "NoExecute").Inc()
 	m.latency.Observe(0.01)

@@ -239,7 +239,7 @@ func (l *loop) upsertRepairPolicy(now time.Time, object *v1alpha1.RepairPolicy) 
 
 // validate returns why a policy is invalid.
 func (r *repairs) validate(object *v1alpha1.RepairPolicy) error {
-	return validate.StandingRepairPolicy(validate.RepairCase{Policy: object, Repairs: validate.Repairs{Statements: r.cfg.Karpenter}}).Err()
+	return validate.StoredRepairPolicy(validate.RepairCase{Policy: object, Repairs: validate.Repairs{Statements: r.cfg.Karpenter}}).Err()
 }
 
 func (l *loop) removeRepairPolicy(now time.Time, name string) {

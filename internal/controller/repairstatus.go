@@ -86,7 +86,7 @@ func (s *repairCounts) add(other repairCounts) {
 // but only nodes that have not started count. A node whose timeout has not passed is not
 // unhealthy, because every node starts like that.
 func (l *loop) countRepair(r *repairRule, counts triage.Population) repairCounts {
-	sum := repairCounts{nodes: counts.Selected, sick: counts.Sick, repairing: counts.Treated}
+	sum := repairCounts{nodes: counts.Selected, sick: counts.Unhealthy, repairing: counts.Treated}
 	isTimeout := r.rule.ID.Kind == triage.ReadyTimeout
 	if isTimeout {
 		sum.nodes = min(sum.nodes, l.repairs.countsOf(r.pool).starting)

@@ -145,7 +145,7 @@ func (awaiting *awaitingReplacement) replacesEntry(granted ledger.Entry) bool {
 // more.
 func (l *loop) hasReplacements(now time.Time) bool {
 	unnamed := map[string]bool{}
-	departures := l.core.Departures()
+	departures := l.core.AwaitingReplacement()
 	for _, g := range departures {
 		if !l.ledger.replacements.isStored(g) {
 			unnamed[g.Node] = true
@@ -182,7 +182,7 @@ func replacementKeys(grants []triage.Grant) map[replacementOf]bool {
 // isNotInLedger reports whether only this object tells about a deleted node.
 func (l *loop) isNotInLedger(o remediationObject) bool {
 	awaiting := &l.ledger.replacements
-	is := slices.ContainsFunc(l.core.Departures(), func(g triage.Grant) bool {
+	is := slices.ContainsFunc(l.core.AwaitingReplacement(), func(g triage.Grant) bool {
 		return replacementOf{g.Rule, g.Node, g.UID}.isBy(o) && !awaiting.isStored(g)
 	})
 	if is {
@@ -198,7 +198,7 @@ func (l *loop) isNotInLedger(o remediationObject) bool {
 // with its claim.
 func (l *loop) isSlotNotInLedger(e ledger.Entry) bool {
 	awaiting := &l.ledger.replacements
-	is := slices.ContainsFunc(l.core.Departures(), func(g triage.Grant) bool {
+	is := slices.ContainsFunc(l.core.AwaitingReplacement(), func(g triage.Grant) bool {
 		return newReplacement(e) == replacementOf{g.Rule, g.Node, g.UID} && !awaiting.isStored(g)
 	})
 	if is {
@@ -215,7 +215,7 @@ func (l *loop) isSlotNotInLedger(e ledger.Entry) bool {
 // stay, because their objects may be gone. The objects of the others are kept.
 func (l *loop) requestReplacementEntries(now time.Time, ledgerRoom *ledger.Room) (isNews bool) {
 	w := &l.ledger
-	kept := l.core.Departures()
+	kept := l.core.AwaitingReplacement()
 	isNews = w.replacements.hasReplaced(now, kept)
 	slices.SortStableFunc(kept, func(a, b triage.Grant) int {
 		if is := w.replacements.isStored(a); is != w.replacements.isStored(b) {

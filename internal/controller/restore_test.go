@@ -107,7 +107,7 @@ func TestTheTimeOfARemovalIsRestored(t *testing.T) {
 			pass(4 * time.Minute)
 			h = h.successor()
 			h.writeSnapshot()
-			if all := h.core.Departures(); len(all) != 1 || all[0].Gone.Sub(gone) > clockSkew {
+			if all := h.core.AwaitingReplacement(); len(all) != 1 || all[0].Gone.Sub(gone) > clockSkew {
 				t.Errorf("the departures are %+v, and it went at %v", all, gone)
 			}
 		}

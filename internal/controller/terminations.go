@@ -146,7 +146,7 @@ func (l *loop) runTerminateClaim(ctx context.Context, r *taskResult) error {
 
 // runCancelTermination removes the mark from a claim.
 func (l *loop) runCancelTermination(ctx context.Context, r *taskResult) error {
-	updated, err := l.write.SpareClaim(ctx, r.task.claim, r.task.mark)
+	updated, err := l.write.UnmarkClaim(ctx, r.task.claim, r.task.mark)
 	if err != nil {
 		return l.fetchClaim(ctx, r, r.task.claim, err)
 	}

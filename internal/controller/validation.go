@@ -72,7 +72,7 @@ func (l *loop) revalidateSet(now time.Time, pol *conditionSet, knowsNodes bool) 
 		return // until the user changes it
 	}
 	c := l.validationCase(pol)
-	standing := validate.Standing(c)
+	standing := validate.StoredConditionSet(c)
 	switch isGood := len(standing.Problems) == 0; {
 	case isGood && pol.isOrWasFollowed():
 		l.acceptSet(now, pol)
@@ -83,7 +83,7 @@ func (l *loop) revalidateSet(now time.Time, pol *conditionSet, knowsNodes bool) 
 		l.validateSet(now, pol)
 	case !isGood && pol.hasNewProblems(standing.Problems):
 		c.Impact = l.core.Impact // the message then includes the impact
-		l.rejectSet(now, pol, validate.Standing(c).Problems)
+		l.rejectSet(now, pol, validate.StoredConditionSet(c).Problems)
 		pol.awaitsNodes = false
 	}
 }
@@ -139,7 +139,7 @@ func (l *loop) validateSet(now time.Time, pol *conditionSet) {
 	if pol.restored {
 		c.Placed = l.placed
 	}
-	verdict := validate.Judge(c)
+	verdict := validate.ConditionSet(c)
 	if len(verdict.Problems) == 0 {
 		l.acceptSet(now, pol)
 		return

@@ -198,7 +198,7 @@ func TestSourcesAreIdentifiedByTheirCredentials(t *testing.T) {
 			if got, _, _ := p.post(status("token")); got != 401 {
 				t.Errorf("with the file %q: %d", bad, got)
 			}
-			if why := s.in.Ailments(); len(why) != 1 || !strings.Contains(why[0], token) {
+			if why := s.in.Problems(); len(why) != 1 || !strings.Contains(why[0], token) {
 				t.Errorf("%q", why)
 			}
 		}

@@ -293,8 +293,8 @@ func (in *Intake) setFailureLocked(what string, err error) {
 	}
 }
 
-// Ailments returns what keeps the intake from receiving reports, or nothing.
-func (in *Intake) Ailments() []string {
+// Problems returns what keeps the intake from receiving reports, or nothing.
+func (in *Intake) Problems() []string {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	why := make([]string, 0, len(in.failures))

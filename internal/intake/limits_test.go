@@ -318,7 +318,7 @@ func TestSocketPathIsTaken(t *testing.T) {
 		s := newFixture(t)
 		s.begin("", t.Output())
 		must(t, s.in.Apply(setup(folder)))
-		if why := s.in.Ailments(); len(why) > 0 {
+		if why := s.in.Problems(); len(why) > 0 {
 			t.Error(why)
 		}
 		s.in.shutdown(t.Context())
@@ -358,12 +358,12 @@ func TestSocketPathIsTaken(t *testing.T) {
 			s := newFixture(t)
 			s.begin("", t.Output())
 			must(t, s.in.Apply(setup(folder)))
-			if why := s.in.Ailments(); len(why) != 1 || !strings.Contains(why[0], path) {
+			if why := s.in.Problems(); len(why) != 1 || !strings.Contains(why[0], path) {
 				t.Errorf("%q", why)
 			}
 			remove()
 			s.in.updateListeners()
-			if why := s.in.Ailments(); len(why) > 0 {
+			if why := s.in.Problems(); len(why) > 0 {
 				t.Errorf("%q", why)
 			}
 			p := newPoster(t, dialUnix(path))

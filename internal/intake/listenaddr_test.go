@@ -37,7 +37,7 @@ func TestRemovedSocketIsCreatedAgain(t *testing.T) {
 	theirs, err := net.Listen("unix", path)
 	must(t, err)
 	s.in.updateListeners()
-	if why := s.in.Ailments(); len(why) != 1 || !strings.Contains(why[0], "another process listens on "+path) {
+	if why := s.in.Problems(); len(why) != 1 || !strings.Contains(why[0], "another process listens on "+path) {
 		t.Errorf("%q", why)
 	}
 	if _, err := os.Lstat(path); err != nil {
@@ -46,7 +46,7 @@ func TestRemovedSocketIsCreatedAgain(t *testing.T) {
 	must(t, theirs.Close())
 	s.in.updateListeners()
 	heard()
-	if why := s.in.Ailments(); len(why) > 0 {
+	if why := s.in.Problems(); len(why) > 0 {
 		t.Errorf("%q", why)
 	}
 
@@ -162,7 +162,7 @@ func TestRootWithoutCapabilitiesOpensSocketsForOtherUsers(t *testing.T) {
 		with("both", func(s *Source) { s.UID, s.GID = &user, &group }),
 	}}))
 	defer s.in.shutdown(t.Context())
-	if why := s.in.Ailments(); len(why) > 0 {
+	if why := s.in.Problems(); len(why) > 0 {
 		t.Fatalf("%q", why)
 	}
 	const known, unauthorized, noEntry = 204, 401, 201

@@ -21,7 +21,7 @@ func onSockets(tb testing.TB, setup func(folder string) Setup) (*fixture, string
 	s := newFixture(tb)
 	s.begin("boot-1", tb.Output())
 	must(tb, s.in.Apply(setup(folder)))
-	if why := s.in.Ailments(); len(why) > 0 {
+	if why := s.in.Problems(); len(why) > 0 {
 		tb.Fatal(why)
 	}
 	ctx, stop := context.WithCancel(context.Background())

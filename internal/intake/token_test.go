@@ -27,7 +27,7 @@ func TestPipeAsTokenFileBlocksNothing(t *testing.T) {
 	shared := filepath.Join(folder, "all.sock")
 	must(t, s.in.Apply(Setup{Socket: shared, Sources: []Source{byToken("token", pipe), own(folder, "disk-watch", disk)}}))
 	defer s.in.shutdown(t.Context())
-	if why := s.in.Ailments(); len(why) != 1 || !strings.Contains(why[0], pipe) || !strings.Contains(why[0], "not a regular file") {
+	if why := s.in.Problems(); len(why) != 1 || !strings.Contains(why[0], pipe) || !strings.Contains(why[0], "not a regular file") {
 		t.Errorf("%q", why)
 	}
 	p := newPoster(t, dialUnix(filepath.Join(folder, "disk-watch.sock")))
@@ -39,8 +39,8 @@ func TestPipeAsTokenFileBlocksNothing(t *testing.T) {
 	s.in.readTokens()
 	p = newPoster(t, dialUnix(shared))
 	p.token = secret
-	if code, refusal, _ := p.post(status("token")); code != 204 || len(s.in.Ailments()) > 0 {
-		t.Error(code, refusal, s.in.Ailments())
+	if code, refusal, _ := p.post(status("token")); code != 204 || len(s.in.Problems()) > 0 {
+		t.Error(code, refusal, s.in.Problems())
 	}
 }
 
@@ -78,15 +78,15 @@ func TestHangingFileSystemBlocksNothing(t *testing.T) {
 		pass(3 * time.Minute)
 		s.want(disk, "Unknown SourceSilent") // which somebody still notices
 		s.want("NTPProblem", "Unknown SourceNeverHeard")
-		if why := s.in.Ailments(); len(why) != 1 || !strings.Contains(why[0], "/mnt/token: the file system does not answer") || reads.Load() != 1 {
+		if why := s.in.Problems(); len(why) != 1 || !strings.Contains(why[0], "/mnt/token: the file system does not answer") || reads.Load() != 1 {
 			t.Errorf("%d reads: %q", reads.Load(), why)
 		}
 		close(back)
 		pass(time.Second)
 		known := newPoster(t, s.dial("/run/all.sock"))
 		known.token = secret
-		if code, refusal, _ := known.post(status("token", condition("NTPProblem", false, 0))); code != 204 || len(s.in.Ailments()) > 0 {
-			t.Error(code, refusal, s.in.Ailments())
+		if code, refusal, _ := known.post(status("token", condition("NTPProblem", false, 0))); code != 204 || len(s.in.Problems()) > 0 {
+			t.Error(code, refusal, s.in.Problems())
 		}
 		p.client.CloseIdleConnections()
 		known.client.CloseIdleConnections()
@@ -102,13 +102,13 @@ func TestTokenOfTwoSourcesIdentifiesNeither(t *testing.T) {
 	s.begin("", t.Output()).open = s.listen
 	must(t, s.in.Apply(Setup{Socket: "/run/all.sock", Sources: []Source{byToken("a", one), byToken("b", two)}}))
 	defer s.in.shutdown(t.Context())
-	if why := s.in.Ailments(); len(why) != 1 || !strings.Contains(why[0], "as well; give each its own") {
+	if why := s.in.Problems(); len(why) != 1 || !strings.Contains(why[0], "as well; give each its own") {
 		t.Errorf("%q", why)
 	}
 	must(t, os.WriteFile(two, []byte(other), 0o600))
 	s.in.readTokens()
 	s.in.readTokens() // whichever of them was refused
-	if why := s.in.Ailments(); len(why) > 0 {
+	if why := s.in.Problems(); len(why) > 0 {
 		t.Errorf("%q", why)
 	}
 }
@@ -118,11 +118,11 @@ func TestRemovedSourceIsNoFailure(t *testing.T) {
 	s.begin("", t.Output()).open = s.listen
 	must(t, s.in.Apply(Setup{Socket: "/run/all.sock", Sources: []Source{byToken("a", "/no/such/token"), source("b", disk)}}))
 	defer s.in.shutdown(t.Context())
-	if why := s.in.Ailments(); len(why) != 1 {
+	if why := s.in.Problems(); len(why) != 1 {
 		t.Fatalf("%q", why)
 	}
 	must(t, s.in.Apply(Setup{Sources: []Source{source("b", disk)}}))
-	if why := s.in.Ailments(); len(why) > 0 {
+	if why := s.in.Problems(); len(why) > 0 {
 		t.Errorf("%q", why)
 	}
 }

@@ -48,9 +48,9 @@ type AgentOwnership struct {
 // fieldSet is a set of field names of a condition.
 type fieldSet map[string]bool
 
-// Hear reads the agent's fields from the managedFields of a node, which the caller must
+// ReadAgentOwnership reads the agent's fields from the managedFields of a node, which the caller must
 // not have stripped.
-func Hear(node *corev1.Node) (AgentOwnership, error) {
+func ReadAgentOwnership(node *corev1.Node) (AgentOwnership, error) {
 	v := AgentOwnership{node: node, owned: map[string]fieldSet{}, others: map[string]fieldSet{}, applied: map[string]fieldSet{}}
 	for _, entry := range node.ManagedFields {
 		applies := entry.Operation == metav1.ManagedFieldsOperationApply
@@ -129,9 +129,9 @@ func conditionsIn(fields *metav1.FieldsV1, into ...map[string]fieldSet) (foreign
 	return foreign, nil
 }
 
-// Silence returns the write that sets all conditions of the agent to Unknown, nil if they
+// MarkUnknown returns the write that sets all conditions of the agent to Unknown, nil if they
 // already are. It leaves conditions unchanged that another manager keeps.
-func (v AgentOwnership) Silence(why string, now time.Time) *MarkUnknown {
+func (v AgentOwnership) MarkUnknown(why string, now time.Time) *MarkUnknown {
 	s := &MarkUnknown{Node: v.node}
 	for i := range v.node.Status.Conditions {
 		c := &v.node.Status.Conditions[i]

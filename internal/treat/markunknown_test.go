@@ -38,7 +38,7 @@ func TestHearRefusesWhatItCannotKeep(t *testing.T) {
 				{Manager: "nobody", Operation: "Apply", Subresource: "status"},
 				{Manager: treat.AgentFieldManager, Operation: "Apply", Subresource: "status", FieldsV1: metav1.NewFieldsV1(test.fields)},
 			}}}
-			_, err := treat.Hear(node)
+			_, err := treat.ReadAgentOwnership(node)
 			if (err == nil) != (test.says == "") || err != nil && !strings.Contains(err.Error(), test.says) {
 				t.Errorf("%v, want %q", err, test.says)
 			}
@@ -56,12 +56,12 @@ func FuzzHear(f *testing.F) {
 	f.Fuzz(func(t *testing.T, fields string) {
 		node := &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "A", Status: "True"}, {Type: "Theirs", Status: "True"}, {Type: "Ready", Status: "True"}}}}
 		node.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: treat.AgentFieldManager, Operation: "Apply", Subresource: "status", FieldsV1: metav1.NewFieldsV1(fields)}}
-		voice, err := treat.Hear(node)
+		voice, err := treat.ReadAgentOwnership(node)
 		if err != nil {
 			return
 		}
 		named := strings.Contains(fields, "Theirs") || strings.Contains(fields, `\u`)
-		if s := voice.Silence("x", time.Now()); s != nil && (slices.Contains(s.Turned, "Ready") || !named && slices.Contains(s.Turned, "Theirs")) {
+		if s := voice.MarkUnknown("x", time.Now()); s != nil && (slices.Contains(s.Turned, "Ready") || !named && slices.Contains(s.Turned, "Theirs")) {
 			t.Errorf("%s makes %v Unknown", fields, s.Turned)
 		}
 	})
@@ -156,12 +156,12 @@ func (a *agentFixture) are(want ...string) *corev1.Node {
 // silence prepares the write.
 func (a *agentFixture) silence(node *corev1.Node) *treat.MarkUnknown {
 	a.Helper()
-	voice, err := treat.Hear(node)
+	voice, err := treat.ReadAgentOwnership(node)
 	a.must(err)
 	if !voice.Last.IsZero() && time.Since(voice.Last) > time.Minute {
 		a.Errorf("it spoke at %v", voice.Last)
 	}
-	return voice.Silence("It is silent.", time.Now())
+	return voice.MarkUnknown("It is silent.", time.Now())
 }
 
 const agentSays = treat.AgentFieldManager

@@ -27,9 +27,9 @@ func (w *Writer) MarkClaim(ctx context.Context, claim *karpenter.NodeClaim, mark
 	return w.annotateClaim(ctx, claim, annotations, "marking")
 }
 
-// SpareClaim removes the mark from this version of a claim, and the deadline if it is still
+// UnmarkClaim removes the mark from this version of a claim, and the deadline if it is still
 // the mark's. A deletion that requires an older version then fails.
-func (w *Writer) SpareClaim(ctx context.Context, claim *karpenter.NodeClaim, mark ownership.Mark) (*karpenter.NodeClaim, error) {
+func (w *Writer) UnmarkClaim(ctx context.Context, claim *karpenter.NodeClaim, mark ownership.Mark) (*karpenter.NodeClaim, error) {
 	annotations := map[string]any{ownership.MarkAnnotation: nil}
 	if mark.Deadline != "" && claim.Annotations[karpenter.TerminationTimestampAnnotation] == mark.Deadline {
 		annotations[karpenter.TerminationTimestampAnnotation] = nil

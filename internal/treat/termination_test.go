@@ -137,7 +137,7 @@ func (h claimFixture) marksAsKnown(t *testing.T) {
 	}
 	_, err := h.MarkClaim(t.Context(), claim, aMark)
 	wantResult(t, err, treat.Stale)
-	_, err = h.SpareClaim(t.Context(), claim, aMark)
+	_, err = h.UnmarkClaim(t.Context(), claim, aMark)
 	wantResult(t, err, treat.Stale)
 	other := h.fetched(t, "changed")
 	other.UID = "another"
@@ -207,7 +207,7 @@ func (h claimFixture) spares(t *testing.T) {
 			}
 			marked = h.fetched(t, name)
 		}
-		spared, err := h.SpareClaim(t.Context(), marked, mark)
+		spared, err := h.UnmarkClaim(t.Context(), marked, mark)
 		wantResult(t, err, treat.Made)
 		if _, isMarked := spared.Annotations[ownership.MarkAnnotation]; isMarked || spared.Annotations[timestamp] != test.deadline {
 			t.Errorf("%s: the annotations are %v", name, spared.Annotations)

@@ -43,9 +43,9 @@ type Work struct {
 	Walked  int // nodes visited in loops over all nodes
 }
 
-// Counts are numbers of nodes under a rule: selected, unhealthy (Sick) and in treatment.
+// Counts are numbers of nodes under a rule: selected, unhealthy and in treatment.
 type Counts struct {
-	Selected, Sick, Treated int
+	Selected, Unhealthy, Treated int
 	// Recovering nodes are selected and healthy, but their treatment still exists. The gate
 	// counts them as unhealthy.
 	Recovering int
@@ -57,19 +57,19 @@ type Counts struct {
 	Foreign int
 }
 
-// Unwell is the number of nodes that the gate counts as unhealthy.
-func (n Counts) Unwell() int { return n.Sick + n.Recovering + n.Departed }
+// GateUnhealthy is the number of nodes that the gate counts as unhealthy.
+func (n Counts) GateUnhealthy() int { return n.Unhealthy + n.Recovering + n.Departed }
 
-// Ailing describes in words the nodes that the gate counts as unhealthy.
-func (n Counts) Ailing() string { return unhealthyText(n.Recovering, n.Departed) }
+// GateUnhealthyText describes in words the nodes that the gate counts as unhealthy.
+func (n Counts) GateUnhealthyText() string { return unhealthyText(n.Recovering, n.Departed) }
 
-// Meant is the number of nodes that the limit of the gate refers to: the selected nodes and
+// GateTotal is the number of nodes that the limit of the gate refers to: the selected nodes and
 // the deleted nodes that are not replaced yet. So the gate does not change when a node in
 // treatment is deleted. Without the deleted nodes, a gate with a percentage or with a
 // minimum of healthy nodes would close by the deletion alone. A node that the rule no longer
 // selected is counted from its deletion on. That cannot open a gate: one more node raises
 // the limit by at most one.
-func (n Counts) Meant() int { return n.Selected + n.Departed }
+func (n Counts) GateTotal() int { return n.Selected + n.Departed }
 
 // Population is the state of a rule across the cluster.
 type Population struct {
@@ -373,7 +373,7 @@ func (c *Core) Population(id RuleID) (Population, bool) {
 		}
 	}
 	if r.spec.Bound.Gate != nil {
-		p.Gate = r.spec.Bound.Gate.Of(r.total.Meant())
+		p.Gate = r.spec.Bound.Gate.Of(r.total.GateTotal())
 	}
 	if r.spec.Bound.Cap != nil {
 		p.Cap = r.spec.Bound.Cap.Of(r.capBase())
@@ -404,8 +404,8 @@ func (c *Core) Grants() []Grant {
 	return grants
 }
 
-// Departures returns the grants of deleted nodes. It costs nothing while there are none.
-func (c *Core) Departures() []Grant {
+// AwaitingReplacement returns the grants of deleted nodes. It costs nothing while there are none.
+func (c *Core) AwaitingReplacement() []Grant {
 	if len(c.awaitingReplacement) == 0 {
 		return nil
 	}

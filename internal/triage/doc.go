@@ -42,7 +42,7 @@
 //     ([Plan.Remember], [Node.Memories]), the start of a recovery
 //     ([PlannedTreatment.HealthySince], [Treatment.HealthySince]), the storms
 //     ([Core.Population]), and the deleted nodes that still occupy a slot
-//     ([Core.Departures]). If a rule counts from the creation of the node, it also
+//     ([Core.AwaitingReplacement]). If a rule counts from the creation of the node, it also
 //     stores that the node was initialized ([Plan.Initialized], [Node.Initialized]).
 //
 // # Conditions

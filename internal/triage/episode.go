@@ -148,8 +148,8 @@ func (c *Core) setUnhealthy(ep *episode, unhealthy bool) {
 	if unhealthy {
 		by = 1
 	}
-	ep.rule.total.Sick += by
-	ep.rule.zone(ep.node.zone).Sick += by
+	ep.rule.total.Unhealthy += by
+	ep.rule.zone(ep.node.zone).Unhealthy += by
 	c.markDirty(ep.rule)
 }
 
@@ -177,7 +177,7 @@ func (c *Core) countInZone(n *node, by int) {
 	}
 	for _, ep := range n.episodes {
 		if ep.unhealthy {
-			ep.rule.zone(n.zone).Sick += by
+			ep.rule.zone(n.zone).Unhealthy += by
 		}
 		if ep.active {
 			ep.rule.zone(n.zone).Treated += by

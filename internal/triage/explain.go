@@ -276,8 +276,8 @@ func (c *Core) nameObstacle(reason *Reason, ep *episode, code Code) {
 	case ControlPlaneBusy:
 		reason.Other = c.controlPlane.holder()
 	case GateClosed:
-		reason.Have, reason.Recovering, reason.Departed = r.total.Unwell(), r.total.Recovering, r.total.Departed
-		reason.Limit, reason.Of = r.spec.Bound.Gate.Of(r.total.Meant()), r.total.Meant()
+		reason.Have, reason.Recovering, reason.Departed = r.total.GateUnhealthy(), r.total.Recovering, r.total.Departed
+		reason.Limit, reason.Of = r.spec.Bound.Gate.Of(r.total.GateTotal()), r.total.GateTotal()
 	case CoolingDown:
 		reason.Calm, reason.Until = instant(r.calmSince), instant(r.calmUntil())
 	case CapFull:

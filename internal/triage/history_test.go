@@ -1769,7 +1769,7 @@ func (h *history) checkDryRuns(saw map[string]int) func() {
 			if population, _ := core.Population(id); population.Treated != held+vacant {
 				h.log("%s: %d in treatment, %d to be taken back, %d not replaced yet", id, population.Treated, held, vacant)
 				h.fail("a rule on dry run counts a node as treated without a response")
-			} else if population.Treated == 0 && population.Sick > 0 {
+			} else if population.Treated == 0 && population.Unhealthy > 0 {
 				saw["dry runs at rest"]++
 			}
 		}

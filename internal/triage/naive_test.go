@@ -409,8 +409,8 @@ func (t *naiveCore) updateStorms() {
 		}
 		n := t.count(rule)
 		lost := t.unreplaced(id)
-		over := n.Sick+n.Recovering+lost > allows(rule.Bound.Gate, n.Selected+lost)
-		if over && n.Sick+n.Recovering <= allows(rule.Bound.Gate, n.Selected+lost) {
+		over := n.Unhealthy+n.Recovering+lost > allows(rule.Bound.Gate, n.Selected+lost)
+		if over && n.Unhealthy+n.Recovering <= allows(rule.Bound.Gate, n.Selected+lost) {
 			t.saw["storms by deleted nodes"]++
 		}
 		calm, on := t.storms[id]
@@ -431,7 +431,7 @@ func (t *naiveCore) updateStorms() {
 		if !calm.Add(rule.Bound.Cooldown).After(t.now) {
 			delete(t.storms, id)
 			t.saw["storms over"]++
-			if n.Sick+n.Recovering+lost == 0 {
+			if n.Unhealthy+n.Recovering+lost == 0 {
 				t.saw["storms over with no unhealthy node"]++
 			}
 		}
@@ -947,12 +947,12 @@ func (t *naiveCore) takeAllowance(id triage.RuleID) {
 func (t *naiveCore) gateClosedBy(rule triage.Rule) (triage.Reason, bool) {
 	n := t.count(rule)
 	lost := t.unreplaced(rule.ID)
-	unwell := n.Sick + n.Recovering + lost
+	unwell := n.Unhealthy + n.Recovering + lost
 	if gate := allows(rule.Bound.Gate, n.Selected+lost); gate >= 0 && unwell > gate {
-		if n.Sick+lost <= gate {
+		if n.Unhealthy+lost <= gate {
 			t.saw["gates closed by recovering nodes"]++
 		}
-		if n.Sick+n.Recovering <= gate {
+		if n.Unhealthy+n.Recovering <= gate {
 			t.saw["gates closed by deleted nodes"]++
 			if rule.Bound.Gate.Percent || rule.Bound.Gate.Healthy {
 				t.saw["gates with a percentage closed by deleted nodes"]++
@@ -989,7 +989,7 @@ func (t *naiveCore) count(rule triage.Rule) triage.Counts {
 	var n triage.Counts
 	for _, zone := range t.zones(rule) {
 		n.Selected += zone.Selected
-		n.Sick += zone.Sick
+		n.Unhealthy += zone.Unhealthy
 		n.Treated += zone.Treated
 		n.Recovering += zone.Recovering
 		n.Foreign += zone.Foreign
@@ -1018,7 +1018,7 @@ func (t *naiveCore) zones(rule triage.Rule) map[string]triage.Counts {
 			n.Selected++
 			switch {
 			case c.unhealthy:
-				n.Sick++
+				n.Unhealthy++
 			case c.active && c.treatment:
 				n.Recovering++
 			}

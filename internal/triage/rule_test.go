@@ -181,8 +181,8 @@ func TestDryRunReleasesRestoredDecisions(t *testing.T) {
 	}
 	treated := func(want int) {
 		t.Helper()
-		if p, _ := core.Population(rule.ID); p.Treated != want || p.Sick != 2 {
-			t.Errorf("%d sick and %d in treatment, want 2 and %d", p.Sick, p.Treated, want)
+		if p, _ := core.Population(rule.ID); p.Treated != want || p.Unhealthy != 2 {
+			t.Errorf("%d sick and %d in treatment, want 2 and %d", p.Unhealthy, p.Treated, want)
 		}
 	}
 	releases("a", 1)

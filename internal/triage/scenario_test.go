@@ -828,7 +828,7 @@ func (s *scenario) population(c *command) {
 }
 
 func counts(c triage.Counts) string {
-	line := fmt.Sprintf("%d selected, %d sick, %d in treatment", c.Selected, c.Sick, c.Treated)
+	line := fmt.Sprintf("%d selected, %d sick, %d in treatment", c.Selected, c.Unhealthy, c.Treated)
 	if c.Recovering > 0 {
 		line += fmt.Sprintf(" (%d not sick)", c.Recovering)
 	}

@@ -4,7 +4,7 @@ package triage
 // replaced yet than the gate allows.
 func (r *rule) exceedsGate() bool {
 	gate := r.spec.Bound.Gate
-	return gate != nil && r.total.Unwell() > gate.Of(r.total.Meant())
+	return gate != nil && r.total.GateUnhealthy() > gate.Of(r.total.GateTotal())
 }
 
 // gateClosedBy returns what keeps the gate closed; 0 if it is open.

@@ -157,14 +157,14 @@ func TestLateDepartureClosesTheGate(t *testing.T) {
 	if plan, _ := core.Plan("a"); plan.Treatment != nil || len(plan.Release) != 1 || plan.Release[0].Code != triage.GateClosed || plan.Release[0].Departed != 1 {
 		t.Errorf("the plan: %+v", plan)
 	}
-	if p, _ := core.Population(rule.ID); !p.Storm || p.Departed != 1 || p.Treated != 2 || p.Meant() != 3 || p.Unwell() != 2 || p.Ailing() != "sick or not replaced yet" {
+	if p, _ := core.Population(rule.ID); !p.Storm || p.Departed != 1 || p.Treated != 2 || p.GateTotal() != 3 || p.GateUnhealthy() != 2 || p.GateUnhealthyText() != "sick or not replaced yet" {
 		t.Errorf("the population: %+v", p)
 	}
-	if got := core.Departures(); len(got) != 1 || got[0] != gone {
+	if got := core.AwaitingReplacement(); len(got) != 1 || got[0] != gone {
 		t.Errorf("departures: %+v", got)
 	}
 	core.Advance(startTime.Add(triage.ReplacementWait))
-	if p, _ := core.Population(rule.ID); p.Departed != 0 || len(core.Departures()) != 0 || p.CalmSince.IsZero() {
+	if p, _ := core.Population(rule.ID); p.Departed != 0 || len(core.AwaitingReplacement()) != 0 || p.CalmSince.IsZero() {
 		t.Errorf("the population afterwards: %+v", p)
 	}
 }

@@ -386,7 +386,7 @@ func (h *history) tightenGate(id triage.RuleID) {
 	if !known || rule.DryRun || gone == 0 || rare(h.t, 4) {
 		return
 	}
-	unwell, all := counts.Sick+counts.Recovering+gone, counts.Selected+gone
+	unwell, all := counts.Unhealthy+counts.Recovering+gone, counts.Selected+gone
 	rule.Bound.Gate = pick(h.t, []*triage.Limit{
 		{Number: unwell}, {Number: all - unwell, Healthy: true}, {Number: 100 * unwell / all, Percent: true, RoundUp: true},
 		{Number: 100 * (all - unwell) / all, Percent: true, RoundUp: true, Healthy: true},

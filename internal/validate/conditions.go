@@ -38,7 +38,7 @@ func remediatesHealthy(s *healthAnalysis) (problems []Problem, _ []string) {
 			text += ": " + s.matches()
 		}
 		is := known(signal.Condition)
-		problems = append(problems, Problem{conditionPath(i, "status"), fmt.Sprintf("%s. Write status: \"%s\", which says: %s", text, is.Sick(), is.Meaning), HealthyStatus})
+		problems = append(problems, Problem{conditionPath(i, "status"), fmt.Sprintf("%s. Write status: \"%s\", which says: %s", text, is.Unhealthy(), is.Meaning), HealthyStatus})
 	}
 	return problems, nil
 }

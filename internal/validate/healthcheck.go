@@ -64,9 +64,9 @@ var healthChecks = []healthCheck{
 	outOfBounds, selectorNodes, overlaps, conditionNames, shortDuration,
 }
 
-// JudgeHealthCheck returns all problems and warnings of a health check that is being
+// HealthCheck returns all problems and warnings of a health check that is being
 // written. A change that only pauses it is never rejected, even if it has other problems.
-func JudgeHealthCheck(c HealthCase) Verdict {
+func HealthCheck(c HealthCase) Verdict {
 	s := &healthAnalysis{HealthCase: c}
 	s.rule, s.compileErr = compileHealthCheck(c.Check)
 	var v Verdict

@@ -28,8 +28,8 @@ import (
 // soundHealth checks what must hold for every verdict on a health check.
 func soundHealth(tb rapid.TB, c validate.HealthCase) validate.Verdict {
 	tb.Helper()
-	v := validate.JudgeHealthCheck(c)
-	if diff := cmp.Diff(v, validate.JudgeHealthCheck(c)); diff != "" {
+	v := validate.HealthCheck(c)
+	if diff := cmp.Diff(v, validate.HealthCheck(c)); diff != "" {
 		tb.Fatalf("the second verdict is another (-first +second):\n%s", diff)
 	}
 	for _, p := range v.Problems {
@@ -51,7 +51,7 @@ func soundHealth(tb rapid.TB, c validate.HealthCase) validate.Verdict {
 	// The current nodes are never a reason to reject.
 	blind := c
 	blind.Reported, blind.Survey = nil, nil
-	if diff := cmp.Diff(reasons(v), reasons(validate.JudgeHealthCheck(blind))); diff != "" {
+	if diff := cmp.Diff(reasons(v), reasons(validate.HealthCheck(blind))); diff != "" {
 		tb.Fatalf("the verdict differs without knowledge of the nodes (-known +unknown):\n%s", diff)
 	}
 	// A stored health check can be paused regardless of its problems.
@@ -59,7 +59,7 @@ func soundHealth(tb rapid.TB, c validate.HealthCase) validate.Verdict {
 	paused.Check, paused.Stored = c.Check.DeepCopy(), c.Check
 	if paused.Check.Spec.Unreadable == "" {
 		paused.Check.Spec.PauseRequests = append(paused.Check.Spec.PauseRequests, "stop")
-		if err := validate.JudgeHealthCheck(paused).Err(); err != nil {
+		if err := validate.HealthCheck(paused).Err(); err != nil {
 			tb.Fatalf("it cannot be paused: %v", err)
 		}
 	}
@@ -185,7 +185,7 @@ func TestHealthVerdictsAreSound(t *testing.T) {
 		if c.Stored == nil {
 			return
 		}
-		refused := validate.JudgeHealthCheckDeletion(c.Stored, c.UnderWay).Err() != nil
+		refused := validate.HealthCheckDeletion(c.Stored, c.UnderWay).Err() != nil
 		if want := under && c.Stored.Annotations[autohealer.AcceptImpactAnnotation] != "true"; refused != want {
 			t.Fatalf("its deletion is refused: %v, want %v", refused, want)
 		}
@@ -248,7 +248,7 @@ func TestNumberOfReadsPerHealthCheck(t *testing.T) {
 		surveys++
 		return nodes.survey(rule, others...)
 	}
-	v := validate.JudgeHealthCheck(c)
+	v := validate.HealthCheck(c)
 	if surveys != 1 || templates != 1 || looks != 3 {
 		t.Errorf("%d surveys, %d templates and %d remediations looked at", surveys, templates, looks)
 	}
@@ -282,7 +282,7 @@ func FuzzJudgeHealthCheck(f *testing.F) {
 		soundHealth(t, c)
 		c.Stored = read(other)
 		soundHealth(t, c)
-		validate.JudgeHealthCheckDeletion(c.Stored, nil)
+		validate.HealthCheckDeletion(c.Stored, nil)
 	})
 }
 

@@ -110,9 +110,9 @@ func (d *healthFixture) run(t *testing.T, command *datadriven.TestData) string {
 		if !d.blind {
 			c.Reported, c.Survey = d.cluster.reported(), d.cluster.survey
 		}
-		return d.print(validate.JudgeHealthCheck(c))
+		return d.print(validate.HealthCheck(c))
 	case "delete":
-		return d.print(validate.JudgeHealthCheckDeletion(d.stored, d.underWay))
+		return d.print(validate.HealthCheckDeletion(d.stored, d.underWay))
 	default:
 		return d.fixture.run(t, command)
 	}

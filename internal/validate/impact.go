@@ -51,7 +51,7 @@ func (s *analysis) impactLine(v Verdict) string {
 		return ""
 	}
 	if s.reach.Matching == 0 {
-		if s.OnlyAsked && s.reach.Selected > 0 && len(v.Problems) == 0 {
+		if s.PreviewOnly && s.reach.Selected > 0 && len(v.Problems) == 0 {
 			return fmt.Sprintf("no node of %d selected matches now", s.reach.Selected)
 		}
 		return ""

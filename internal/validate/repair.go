@@ -81,11 +81,11 @@ var admissionRepairChecks = []repairCheck{
 	poolExists, conflicts, repairConditionNames, shortToleration, unusedFields, unusualRepairBound, nodesWithoutClaim, repairSelectorNodes,
 }
 
-// JudgeRepairPolicy returns all problems and warnings of a policy that is being written. A
+// RepairPolicy returns all problems and warnings of a policy that is being written. A
 // change that only disables it is never rejected.
-func JudgeRepairPolicy(c RepairCase) Verdict {
+func RepairPolicy(c RepairCase) Verdict {
 	s := analyzePolicy(c)
-	v := s.judge()
+	v := s.allProblems()
 	if c.Stored != nil && switchesOff(&c.Policy.Spec.Repair) {
 		now, then := c.Policy.Spec.DeepCopy(), c.Stored.Spec.DeepCopy()
 		now.Repair.Enabled, then.Repair.Enabled = nil, nil
@@ -94,15 +94,15 @@ func JudgeRepairPolicy(c RepairCase) Verdict {
 	return singleLines(v)
 }
 
-// JudgeNodePool returns all problems and warnings of the repair block of a NodePool that is
+// NodePool returns all problems and warnings of the repair block of a NodePool that is
 // being written. It ignores the other fields of the pool. A change that only removes or
 // disables the block is never rejected.
-func JudgeNodePool(c NodePoolCase) Verdict {
+func NodePool(c NodePoolCase) Verdict {
 	if c.Pool.Spec.Repair == nil {
 		return singleLines(Verdict{Warnings: removesBlock(c)})
 	}
 	s := analyzePool(c)
-	v := s.judge()
+	v := s.allProblems()
 	if c.Stored != nil && c.Stored.Spec.Repair != nil && switchesOff(c.Pool.Spec.Repair) {
 		now, then := c.Pool.Spec.Repair.DeepCopy(), c.Stored.Spec.Repair.DeepCopy()
 		now.Enabled, then.Enabled = nil, nil
@@ -111,16 +111,16 @@ func JudgeNodePool(c NodePoolCase) Verdict {
 	return singleLines(v)
 }
 
-// StandingRepairPolicy returns the problems of a policy that is in force: all problems that
-// JudgeRepairPolicy returns. It returns no warnings.
-func StandingRepairPolicy(c RepairCase) Verdict { return analyzePolicy(c).standing() }
+// StoredRepairPolicy returns the problems of a policy that is in force: all problems that
+// RepairPolicy returns. It returns no warnings.
+func StoredRepairPolicy(c RepairCase) Verdict { return analyzePolicy(c).permanentProblems() }
 
-// StandingNodePool does the same for a block that the webhook may not have seen.
-func StandingNodePool(c NodePoolCase) Verdict {
+// StoredNodePool does the same for a block that the webhook may not have seen.
+func StoredNodePool(c NodePoolCase) Verdict {
 	if c.Pool.Spec.Repair == nil {
 		return Verdict{}
 	}
-	return analyzePool(c).standing()
+	return analyzePool(c).permanentProblems()
 }
 
 // RepairsBefore reports whether policy a takes precedence over b on a node that both
@@ -174,7 +174,7 @@ func (s *repairAnalysis) compile(who triage.Selector, err error) {
 	}
 }
 
-func (s *repairAnalysis) standing() Verdict {
+func (s *repairAnalysis) permanentProblems() Verdict {
 	if s.compileErr != nil {
 		return Verdict{Problems: []Problem{invalid(s.compileErr)}}
 	}
@@ -186,12 +186,12 @@ func (s *repairAnalysis) standing() Verdict {
 	return v
 }
 
-func (s *repairAnalysis) judge() Verdict {
+func (s *repairAnalysis) allProblems() Verdict {
 	if s.compileErr != nil {
-		return s.standing()
+		return s.permanentProblems()
 	}
 	s.survey()
-	v := s.standing()
+	v := s.permanentProblems()
 	for _, look := range admissionRepairChecks {
 		problems, warnings := look(s)
 		v.Problems = append(v.Problems, problems...)

@@ -85,8 +85,8 @@ func FuzzRepair(f *testing.F) {
 		policy.Name, pool.Name = "mine", "default"
 		repairs := validate.Repairs{Statements: statements, Policies: []*v1alpha1.RepairPolicy{policy}, Pools: []*karpenter.NodePool{pool}, Reported: []string{}, Survey: nodes.survey}
 		for _, verdicts := range [][2]validate.Verdict{
-			{validate.JudgeRepairPolicy(validate.RepairCase{Policy: policy, Repairs: repairs}), validate.StandingRepairPolicy(validate.RepairCase{Policy: policy, Repairs: repairs})},
-			{validate.JudgeNodePool(validate.NodePoolCase{Pool: pool, Repairs: repairs}), validate.StandingNodePool(validate.NodePoolCase{Pool: pool, Repairs: repairs})},
+			{validate.RepairPolicy(validate.RepairCase{Policy: policy, Repairs: repairs}), validate.StoredRepairPolicy(validate.RepairCase{Policy: policy, Repairs: repairs})},
+			{validate.NodePool(validate.NodePoolCase{Pool: pool, Repairs: repairs}), validate.StoredNodePool(validate.NodePoolCase{Pool: pool, Repairs: repairs})},
 		} {
 			if (verdicts[0].Err() == nil) != (verdicts[1].Err() == nil) {
 				t.Errorf("judged: %v; standing: %v", verdicts[0].Err(), verdicts[1].Err())

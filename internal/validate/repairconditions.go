@@ -30,7 +30,7 @@ func repairsHealthy(s *repairAnalysis) (problems []Problem, _ []string) {
 		is := known(p.ConditionType)
 		problems = append(problems, Problem{policyPath(i, "conditionStatus"), fmt.Sprintf(
 			"%s=%s is what a healthy node reports, so the nodes that are well would be replaced, one after the other and without end. Write conditionStatus: \"%s\", which says: %s",
-			truncate(p.ConditionType), status, is.Sick(), is.Meaning), HealthyStatus})
+			truncate(p.ConditionType), status, is.Unhealthy(), is.Meaning), HealthyStatus})
 	}
 	return problems, nil
 }
@@ -83,7 +83,7 @@ func repairConditionNames(s *repairAnalysis) (_ []Problem, warnings []string) {
 // suggestion suggests a correction for a condition without a status that no provider states.
 func (s *repairAnalysis) suggestion(name string) string {
 	if is, ok := catalog.Lookup(name); ok {
-		return fmt.Sprintf("to have it repaired all the same, write conditionStatus: \"%s\" beside it", is.Sick())
+		return fmt.Sprintf("to have it repaired all the same, write conditionStatus: \"%s\" beside it", is.Unhealthy())
 	}
 	types := slices.Clone(s.Reported)
 	for _, one := range s.Statements {

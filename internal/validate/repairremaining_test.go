@@ -72,7 +72,7 @@ func TestImpactCountsNodesWithoutAnOlderPolicy(t *testing.T) {
 				left++
 			}
 		}
-		verdict := validate.JudgeRepairPolicy(validate.RepairCase{Policy: judged, Repairs: validate.Repairs{
+		verdict := validate.RepairPolicy(validate.RepairCase{Policy: judged, Repairs: validate.Repairs{
 			Statements: []dialect.RepairStatement{{Type: "Ready", Status: "False", Toleration: "30m"}}, Policies: others, Survey: nodes.survey,
 		}})
 		told := ""

@@ -65,13 +65,13 @@ func (d *repairFixture) run(t *testing.T, command *datadriven.TestData) string {
 	case "stored-pool":
 		d.storedPool = readPool(t, command)
 	case "judge":
-		return d.print(validate.JudgeRepairPolicy(d.policyCase(readPolicy(t, command))))
+		return d.print(validate.RepairPolicy(d.policyCase(readPolicy(t, command))))
 	case "standing":
-		return d.print(validate.StandingRepairPolicy(d.policyCase(readPolicy(t, command))))
+		return d.print(validate.StoredRepairPolicy(d.policyCase(readPolicy(t, command))))
 	case "judge-pool":
-		return d.print(validate.JudgeNodePool(validate.NodePoolCase{Pool: readPool(t, command), Stored: d.storedPool, Repairs: d.repairs()}))
+		return d.print(validate.NodePool(validate.NodePoolCase{Pool: readPool(t, command), Stored: d.storedPool, Repairs: d.repairs()}))
 	case "standing-pool":
-		return d.print(validate.StandingNodePool(validate.NodePoolCase{Pool: readPool(t, command), Repairs: d.repairs()}))
+		return d.print(validate.StoredNodePool(validate.NodePoolCase{Pool: readPool(t, command), Repairs: d.repairs()}))
 	default:
 		return d.healthFixture.run(t, command)
 	}

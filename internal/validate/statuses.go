@@ -37,7 +37,7 @@ func healthyStatus(s *analysis) (problems []Problem, warnings []string) {
 		text += fmt.Sprintf(": %s, and it would %s", s.reach.matches(), s.reach.actions())
 	}
 	sick := known(healthy[0])
-	text += fmt.Sprintf(". Write status: %s, which says: %s If you mean healthy nodes with something else about them, add the condition that says what", sick.Sick(), sick.Meaning)
+	text += fmt.Sprintf(". Write status: %s, which says: %s If you mean healthy nodes with something else about them, add the condition that says what", sick.Unhealthy(), sick.Meaning)
 	return []Problem{{field(healthy[0], ".status"), text, HealthyStatus}}, nil
 }
 

@@ -84,12 +84,12 @@ func (d *fixture) run(t *testing.T, command *datadriven.TestData) string {
 		d.before, d.placed = nil, func(triage.Rule) (int, int) { return tainted, emptied }
 	case "ask":
 		c := d.caseOf(read(t, command))
-		c.OnlyAsked = true
-		return d.print(validate.Judge(c))
+		c.PreviewOnly = true
+		return d.print(validate.ConditionSet(c))
 	case "judge":
-		return d.print(validate.Judge(d.caseOf(read(t, command))))
+		return d.print(validate.ConditionSet(d.caseOf(read(t, command))))
 	case "standing":
-		return d.print(validate.Standing(d.caseOf(read(t, command))))
+		return d.print(validate.StoredConditionSet(d.caseOf(read(t, command))))
 	default:
 		command.Fatalf(t, "no such command")
 	}

@@ -86,11 +86,11 @@ func underWay(nodes []string) string {
 	return fmt.Sprintf("remediations of %d nodes are under way (%s)", len(nodes), shortList(nodes))
 }
 
-// JudgeHealthCheckDeletion rejects the deletion of a health check while a remediation is
+// HealthCheckDeletion rejects the deletion of a health check while a remediation is
 // in progress, because the remediation would be deleted too. It allows the deletion if the
 // remediations in the status no longer exist, if the health check is already being
 // deleted, or if the user accepted the impact.
-func JudgeHealthCheckDeletion(stored *v1alpha1.NodeHealthCheck, isUnderWay func(corev1.ObjectReference) bool) Verdict {
+func HealthCheckDeletion(stored *v1alpha1.NodeHealthCheck, isUnderWay func(corev1.ObjectReference) bool) Verdict {
 	if stored.DeletionTimestamp != nil {
 		return Verdict{}
 	}

@@ -32,9 +32,9 @@ type Case struct {
 	// and NoSchedule counts in place of NoExecute. A caller sets Placed only if it took
 	// over from another leader and does not know which version was in force.
 	Placed func(rule triage.Rule) (tainted, emptied int)
-	// OnlyAsked says that the set is not stored: the caller only wants to know its impact,
+	// PreviewOnly says that the set is not stored: the caller only wants to know its impact,
 	// and also wants a line if the set matches no node.
-	OnlyAsked bool
+	PreviewOnly bool
 }
 
 // Reason is why a set is rejected, in a form that fits a status.
@@ -95,9 +95,9 @@ var permanentChecks = []check{compiles, reservedKey, healthyStatus, duplicate}
 // admissionChecks are the checks that run once, when a set is written.
 var admissionChecks = []check{nearMiss, impactOverBound, annotation, notReported, fewReports, silentKubelet, unusedEvenSilent, nativeTaint, unusualBound, noNodes}
 
-// Judge returns all problems and warnings of a set that is being written. A change that
+// ConditionSet returns all problems and warnings of a set that is being written. A change that
 // only sets dryRun is never rejected.
-func Judge(c Case) Verdict {
+func ConditionSet(c Case) Verdict {
 	s := analyze(c)
 	v := s.run(permanentChecks)
 	rest := s.run(admissionChecks)
@@ -114,9 +114,9 @@ func Judge(c Case) Verdict {
 	return v
 }
 
-// Standing returns the problems of a set that is in force: all problems that Judge returns
-// and that do not depend on the current nodes. It returns no warnings.
-func Standing(c Case) Verdict {
+// StoredConditionSet returns the problems of a set that is in force: those problems of
+// ConditionSet that do not depend on the current nodes. It returns no warnings.
+func StoredConditionSet(c Case) Verdict {
 	return Verdict{Problems: analyze(c).run(permanentChecks).Problems}
 }
 

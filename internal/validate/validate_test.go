@@ -37,8 +37,8 @@ func reasons(v validate.Verdict) (list []validate.Reason) {
 // sound checks what must hold for every verdict.
 func sound(tb rapid.TB, c validate.Case) validate.Verdict {
 	tb.Helper()
-	v := validate.Judge(c)
-	if diff := cmp.Diff(v, validate.Judge(c)); diff != "" {
+	v := validate.ConditionSet(c)
+	if diff := cmp.Diff(v, validate.ConditionSet(c)); diff != "" {
 		tb.Fatalf("the second verdict is another (-first +second):\n%s", diff)
 	}
 	if (v.Err() == nil) != (len(v.Problems) == 0) {
@@ -60,7 +60,7 @@ func sound(tb rapid.TB, c validate.Case) validate.Verdict {
 			tb.Fatalf("a warning is not one line: %q", w)
 		}
 	}
-	standing := validate.Standing(c)
+	standing := validate.StoredConditionSet(c)
 	if len(standing.Warnings) > 0 {
 		tb.Fatalf("the verdict on a set in force is %+v", standing)
 	}
@@ -225,7 +225,7 @@ func TestNarrowingIsNeverRefusedForItsImpact(t *testing.T) {
 			}
 		}
 		c := validate.Case{Set: after, Reported: nodes.reported(), Impact: nodes.impact}
-		if slices.Contains(reasons(validate.Judge(c)), validate.Impact) {
+		if slices.Contains(reasons(validate.ConditionSet(c)), validate.Impact) {
 			over++ // a new set would be rejected
 		}
 		c.Before = before
@@ -313,7 +313,7 @@ func TestNumberOfEvaluations(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			looks := 0
-			v := validate.Judge(validate.Case{Set: test.set, Before: test.before, Reported: nodes.reported(), Impact: func(rule triage.Rule, beyond ...triage.Rule) (triage.Impact, error) {
+			v := validate.ConditionSet(validate.Case{Set: test.set, Before: test.before, Reported: nodes.reported(), Impact: func(rule triage.Rule, beyond ...triage.Rule) (triage.Impact, error) {
 				looks++
 				return nodes.impact(rule, beyond...)
 			}})

@@ -105,7 +105,7 @@ func (w *Watch) Run(ctx context.Context, reporter supervise.Reporter) error {
 		if at.read {
 			wait, at.read = firstWait, false
 		}
-		start.Blind(Unreadable, err)
+		start.CannotObserve(Unreadable, err)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -217,18 +217,18 @@ func (w *Watch) read(ctx context.Context, reporter *startReporter, at *progress)
 		case errors.Is(err, context.DeadlineExceeded) && reporter.isHolding():
 			reporter.finish()
 		case errors.Is(err, context.DeadlineExceeded) && !isReadable:
-			reporter.Sees()
+			reporter.CanObserve()
 			isReadable = true
 		case errors.Is(err, context.DeadlineExceeded):
-			reporter.Here()
+			reporter.Heartbeat()
 			w.wake(reporter, at, now)
 		case errors.Is(err, logs.ErrNotExist):
-			reporter.Waits(w.name())
+			reporter.WaitsFor(w.name())
 			isReadable, at.read = true, true // the reader waits for the log, so the watch need not reopen it
 		case err != nil:
 			return err
 		default:
-			reporter.Sees()
+			reporter.CanObserve()
 			isReadable, at.read = true, true
 			w.take(reporter, at, now, chunk)
 			w.tally(reader)

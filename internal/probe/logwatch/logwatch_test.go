@@ -148,14 +148,16 @@ func (d *recorder) Report(r finding.Report) {
 		d.record(fmt.Sprintf("%s=%s %s", c.Type, c.Status, c.Reason))
 	}
 }
-func (d *recorder) Here() {
+func (d *recorder) Heartbeat() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.here++
 }
-func (d *recorder) Sees()                          { d.record("sees") }
-func (d *recorder) Waits(what string)              { d.record("waits for " + what) }
-func (d *recorder) Blind(reason string, err error) { d.record("blind: " + reason + " " + err.Error()) }
+func (d *recorder) CanObserve()          { d.record("sees") }
+func (d *recorder) WaitsFor(what string) { d.record("waits for " + what) }
+func (d *recorder) CannotObserve(reason string, err error) {
+	d.record("blind: " + reason + " " + err.Error())
+}
 
 func (d *recorder) expect(t *testing.T, want ...string) {
 	t.Helper()

@@ -59,16 +59,16 @@ func (b *startReporter) Report(r finding.Report) {
 	b.Reporter.Report(r)
 }
 
-// Waits calls finish, because there is nothing to read.
-func (b *startReporter) Waits(what string) {
+// WaitsFor calls finish, because there is nothing to read.
+func (b *startReporter) WaitsFor(what string) {
 	b.finish()
-	b.Reporter.Waits(what)
+	b.Reporter.WaitsFor(what)
 }
 
-// Blind calls finish, because the log cannot be read.
-func (b *startReporter) Blind(reason string, err error) {
+// CannotObserve calls finish, because the log cannot be read.
+func (b *startReporter) CannotObserve(reason string, err error) {
 	b.finish()
-	b.Reporter.Blind(reason, err)
+	b.Reporter.CannotObserve(reason, err)
 }
 
 // mergeConditions returns conditions in which each newer condition replaces the older one

@@ -103,7 +103,7 @@ func (r *Monitor) Run(ctx context.Context, reporter supervise.Reporter) error {
 			r.handleOutcome(ctx, reporter, a)
 		case <-time.After(wait):
 		}
-		reporter.Here()
+		reporter.Heartbeat()
 	}
 }
 

@@ -59,7 +59,7 @@ func (d *recorder) Report(r finding.Report) {
 	}
 }
 
-func (d *recorder) Here() {
+func (d *recorder) Heartbeat() {
 	d.mu.Lock()
 	d.gap = max(d.gap, time.Since(d.last))
 	d.last = time.Now()
@@ -77,9 +77,9 @@ func (d *recorder) quiet() time.Duration {
 	return max(d.gap, time.Since(d.last))
 }
 
-func (d *recorder) Sees()               {}
-func (d *recorder) Waits(string)        {}
-func (d *recorder) Blind(string, error) {}
+func (d *recorder) CanObserve()                 {}
+func (d *recorder) WaitsFor(string)             {}
+func (d *recorder) CannotObserve(string, error) {}
 
 // expect compares the reports since the last call.
 func (d *recorder) expect(t *testing.T, want ...string) {

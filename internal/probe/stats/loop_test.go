@@ -19,7 +19,7 @@ func TestFiguresAreReadAtOnceAndEveryInterval(t *testing.T) {
 		one := monitor(t, Config{Monitor: m, SysPath: sys})
 		one.asker.measure = func(string) (usage, error) { return usage{}, nil }
 		ctx, stop := context.WithCancel(t.Context())
-		d := &desk{}
+		d := &recorder{}
 		ended := make(chan error)
 		go func() { ended <- one.Run(ctx, d) }()
 		synctest.Wait()
@@ -103,7 +103,7 @@ func TestAHungDiskDoesNotSilenceTheMonitor(t *testing.T) {
 			return usage{1, 1}, nil
 		}
 		ctx, stop := context.WithCancel(t.Context())
-		d := &desk{}
+		d := &recorder{}
 		ended := make(chan error)
 		go func() { ended <- one.Run(ctx, d) }()
 		time.Sleep(5 * time.Minute) //nolint:forbidigo // the clock of a bubble

@@ -96,8 +96,8 @@ func monitor(tb testing.TB, cfg Config) *Monitor {
 	return m
 }
 
-// desk records what a monitor reports.
-type desk struct {
+// recorder records what a monitor reports.
+type recorder struct {
 	mu      sync.Mutex
 	sees    int
 	blind   error
@@ -105,7 +105,7 @@ type desk struct {
 	silence time.Duration // the longest
 }
 
-func (d *desk) heard(what func()) {
+func (d *recorder) heard(what func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.last.IsZero() {
@@ -115,14 +115,14 @@ func (d *desk) heard(what func()) {
 	what()
 }
 
-func (d *desk) Here()                     { d.heard(func() {}) }
-func (d *desk) Sees()                     { d.heard(func() { d.sees++ }) }
-func (d *desk) Blind(_ string, err error) { d.heard(func() { d.blind = err }) }
-func (d *desk) Waits(string)              {}
-func (d *desk) Report(finding.Report)     {}
+func (d *recorder) Heartbeat()                        { d.heard(func() {}) }
+func (d *recorder) CanObserve()                       { d.heard(func() { d.sees++ }) }
+func (d *recorder) CannotObserve(_ string, err error) { d.heard(func() { d.blind = err }) }
+func (d *recorder) WaitsFor(string)                   {}
+func (d *recorder) Report(finding.Report)             {}
 
 // seen returns how often the monitor could look.
-func (d *desk) seen() int {
+func (d *recorder) seen() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.sees
@@ -386,12 +386,12 @@ func TestScrapesAndReadingsDoNotMeet(t *testing.T) {
 	m := shipped(t, shippedFiles[0])
 	m.ProcPath = proc
 	one := monitor(t, Config{Monitor: m, SysPath: sys})
-	one.look(&desk{})
+	one.look(&recorder{})
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		for range 20 {
-			one.look(&desk{})
+			one.look(&recorder{})
 		}
 	}()
 	for range 2 {
@@ -409,7 +409,7 @@ func TestAMachineThatCannotBeSeenIsNoQuietOne(t *testing.T) {
 	m := shipped(t, shippedFiles[0])
 	m.ProcPath = filepath.Join(t.TempDir(), "proc")
 	blind := monitor(t, Config{Monitor: m})
-	d := &desk{}
+	d := &recorder{}
 	blind.look(d)
 	if d.blind == nil || !strings.Contains(d.blind.Error(), m.ProcPath) || d.seen() > 0 || scrape(t, blind) != "" {
 		t.Errorf("told %v, seen %d times, and shown\n%s", d.blind, d.seen(), scrape(t, blind))
@@ -455,7 +455,7 @@ func read(b *testing.B, of func(*Monitor)) {
 	before := worked(b)
 	for b.Loop() {
 		for _, m := range monitors {
-			m.look(&desk{})
+			m.look(&recorder{})
 		}
 	}
 	// As if both were read every minute; one of them is read less often.

@@ -69,32 +69,32 @@ func New(cfg Config) (*Monitor, error) {
 }
 
 // Run reads the statistics at once and then every invokeInterval, until ctx ends.
-func (m *Monitor) Run(ctx context.Context, desk supervise.Reporter) error {
+func (m *Monitor) Run(ctx context.Context, reporter supervise.Reporter) error {
 	due := time.NewTicker(m.cfg.Monitor.InvokeInterval)
 	defer due.Stop()
 	breath := time.NewTicker(supervise.CheckInterval / 2)
 	defer breath.Stop()
-	m.look(desk)
+	m.look(reporter)
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-due.C:
-			m.look(desk)
+			m.look(reporter)
 		case <-breath.C:
-			desk.Here()
+			reporter.Heartbeat()
 		}
 	}
 }
 
 // look reads the statistics once.
-func (m *Monitor) look(desk supervise.Reporter) {
-	desk.Here()
+func (m *Monitor) look(reporter supervise.Reporter) {
+	reporter.Heartbeat()
 	r, err := m.read(time.Now())
 	if err != nil {
-		desk.Blind(Unreadable, err)
+		reporter.CannotObserve(Unreadable, err)
 	} else {
-		desk.Sees()
+		reporter.CanObserve()
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -12,26 +12,26 @@ type Monitor interface {
 	// Run watches until ctx ends and reports to the Reporter. The first report that contains a
 	// condition contains all conditions of the monitor.
 	//
-	// Run calls the Reporter at least once per [CheckInterval], if only with Here. A monitor that
-	// is silent for a minute counts as dead. If Run returns early or panics, it is called again and
+	// Run calls the Reporter at least once per [CheckInterval], if only with Heartbeat. A monitor
+	// that is silent for a minute counts as dead. If Run returns early or panics, it is called again and
 	// continues where it was.
-	Run(ctx context.Context, desk Reporter) error
+	Run(ctx context.Context, reporter Reporter) error
 }
 
 // Reporter receives what a monitor finds. Its methods do not block.
 type Reporter interface {
 	// Report passes on findings.
 	Report(finding.Report)
-	// Here is a sign of life of a monitor that has nothing to report.
-	Here()
-	// Sees tells that the monitor can look.
-	Sees()
-	// Waits tells that the thing to watch does not exist yet, and what the monitor waits for. It is
-	// displayed, and is not a failure.
-	Waits(what string)
-	// Blind tells that the monitor cannot look, and why. While that lasts, the reason becomes that
-	// of the monitor's Unknown conditions.
-	Blind(reason string, err error)
+	// Heartbeat is a sign of life of a monitor that has nothing to report.
+	Heartbeat()
+	// CanObserve reports that the monitor can read its source.
+	CanObserve()
+	// WaitsFor reports that the source does not exist yet, and what the monitor waits for.
+	// The status shows it; it is not a failure.
+	WaitsFor(what string)
+	// CannotObserve reports that the monitor cannot read its source, and why. Until it can,
+	// its conditions are Unknown for this reason.
+	CannotObserve(reason string, err error)
 }
 
 // CheckInterval is how long a monitor may be silent.

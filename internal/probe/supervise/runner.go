@@ -189,8 +189,8 @@ func (w *runner) Report(r finding.Report) {
 	}
 }
 
-// Here is called by the monitor.
-func (w *runner) Here() {
+// Heartbeat is called by the monitor.
+func (w *runner) Heartbeat() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.missed = 0
@@ -199,15 +199,15 @@ func (w *runner) Here() {
 	}
 }
 
-// Sees is called by the monitor.
-func (w *runner) Sees() {
+// CanObserve is called by the monitor.
+func (w *runner) CanObserve() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.canLook("")
 }
 
-// Waits is called by the monitor.
-func (w *runner) Waits(what string) {
+// WaitsFor is called by the monitor.
+func (w *runner) WaitsFor(what string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.canLook(what)
@@ -232,8 +232,8 @@ func (w *runner) canLook(waits string) {
 	}
 }
 
-// Blind is called by the monitor.
-func (w *runner) Blind(reason string, err error) {
+// CannotObserve is called by the monitor.
+func (w *runner) CannotObserve(reason string, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.blind.any() {

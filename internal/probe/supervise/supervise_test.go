@@ -94,7 +94,7 @@ func job(name, version string, m supervise.Monitor, conditions ...string) superv
 // breathe gives signs of life until ctx ends.
 func giveSignsOfLife(ctx context.Context, reporter supervise.Reporter) {
 	for ctx.Err() == nil {
-		reporter.Here()
+		reporter.Heartbeat()
 		select {
 		case <-ctx.Done():
 		case <-time.After(supervise.CheckInterval):
@@ -140,13 +140,13 @@ func TestAMonitorThatCannotLookForAMinuteIsDead(t *testing.T) {
 		}))})
 		a.expect(t, "kernel: Deadlock=False NoDeadlock", "kernel: Readonly=True IsReadonly")
 		blind := func(reporter supervise.Reporter) {
-			reporter.Blind("LogUnreadable", errors.New("reading /dev/kmsg: permission denied"))
+			reporter.CannotObserve("LogUnreadable", errors.New("reading /dev/kmsg: permission denied"))
 		}
 
 		step <- blind
 		pass(59 * time.Second)
 		expectDead(t, s)
-		step <- func(reporter supervise.Reporter) { reporter.Sees() }
+		step <- func(reporter supervise.Reporter) { reporter.CanObserve() }
 		step <- blind // the minute starts again
 		pass(59 * time.Second)
 		step <- blind // a repeated call does not extend it
@@ -167,7 +167,7 @@ func TestAMonitorThatCannotLookForAMinuteIsDead(t *testing.T) {
 		}
 		a.expect(t, "kernel: Readonly=True IsReadonly")
 
-		step <- func(reporter supervise.Reporter) { reporter.Sees() }
+		step <- func(reporter supervise.Reporter) { reporter.CanObserve() }
 		expectDead(t, s)
 		a.expect(t, "kernel: Deadlock=False NoDeadlock",
 			`kernel: event NoDeadlock Node condition Deadlock is now: False, reason: NoDeadlock, message: ""`)
@@ -182,7 +182,7 @@ func TestAMonitorThatWaitsIsNotDead(t *testing.T) {
 		s, a := newSupervisor(t)
 		s.Apply(t.Context(), []supervise.Job{job("docker", "1", fakeMonitor(func(ctx context.Context, reporter supervise.Reporter) error {
 			reporter.Report(report(condition("Corrupt", catalog.False, "Fine")))
-			reporter.Waits("/var/log/docker.log")
+			reporter.WaitsFor("/var/log/docker.log")
 			giveSignsOfLife(ctx, reporter)
 			return nil
 		}))})
@@ -204,7 +204,7 @@ func TestAMonitorThatPanicsIsRestarted(t *testing.T) {
 			job("bad", "1", fakeMonitor(func(ctx context.Context, reporter supervise.Reporter) error {
 				runs.Add(1)
 				reporter.Report(report(condition("Deadlock", catalog.False, "NoDeadlock")))
-				reporter.Sees()
+				reporter.CanObserve()
 				if !cured.Load() {
 					panic("poison")
 				}
@@ -310,7 +310,7 @@ func TestStopReportsNothingAsGone(t *testing.T) {
 		s := supervise.New(supervise.Config{Emit: a.emit, Logger: slog.New(slog.DiscardHandler)})
 		s.Apply(t.Context(), []supervise.Job{job("a", "1", fakeMonitor(func(ctx context.Context, reporter supervise.Reporter) error {
 			reporter.Report(report(condition("A", catalog.True, "Sick"), condition("B", catalog.False, "Well")))
-			reporter.Blind("LogUnreadable", errors.New("x"))
+			reporter.CannotObserve("LogUnreadable", errors.New("x"))
 			<-ctx.Done()
 			return ctx.Err()
 		}), "A", "B")})
@@ -329,14 +329,14 @@ func TestEachFailureIsLoggedOnce(t *testing.T) {
 		s := supervise.New(supervise.Config{Emit: a.emit, Logger: log})
 		s.Apply(t.Context(), []supervise.Job{job("a", "1", fakeMonitor(func(ctx context.Context, reporter supervise.Reporter) error {
 			for range 50 {
-				reporter.Blind("LogUnreadable", errors.New("no"))
+				reporter.CannotObserve("LogUnreadable", errors.New("no"))
 				select {
 				case <-ctx.Done():
 				case <-time.After(time.Second):
 				}
 			}
-			reporter.Sees()
-			reporter.Sees()
+			reporter.CanObserve()
+			reporter.CanObserve()
 			<-ctx.Done()
 			return ctx.Err()
 		}))})
@@ -361,9 +361,9 @@ func TestEachFailureIsLoggedOnce(t *testing.T) {
 func hung(free <-chan struct{}) fakeMonitor {
 	return func(ctx context.Context, reporter supervise.Reporter) error {
 		reporter.Report(report(condition("Deadlock", catalog.False, "NoDeadlock"), condition("Readonly", catalog.True, "IsReadonly")))
-		reporter.Sees()
+		reporter.CanObserve()
 		<-free
-		reporter.Here()
+		reporter.Heartbeat()
 		reporter.Report(report(condition("Deadlock", catalog.True, "Deadlocked")))
 		giveSignsOfLife(ctx, reporter)
 		return ctx.Err()
@@ -400,7 +400,7 @@ func TestAMonitorThatHangsAndThenIsBlindStaysDead(t *testing.T) {
 		s.Apply(t.Context(), []supervise.Job{job("kernel", "1", fakeMonitor(func(ctx context.Context, reporter supervise.Reporter) error {
 			reporter.Report(report(condition("Deadlock", catalog.False, "NoDeadlock")))
 			pass(2 * time.Minute)
-			reporter.Blind("LogUnreadable", errors.New("stale file handle"))
+			reporter.CannotObserve("LogUnreadable", errors.New("stale file handle"))
 			giveSignsOfLife(ctx, reporter)
 			return ctx.Err()
 		}))})
@@ -460,7 +460,7 @@ func TestALateMonitorIsNotDead(t *testing.T) {
 		s, _ := newSupervisor(t)
 		s.Apply(t.Context(), []supervise.Job{job("slow", "1", fakeMonitor(func(ctx context.Context, reporter supervise.Reporter) error {
 			for ctx.Err() == nil {
-				reporter.Sees()
+				reporter.CanObserve()
 				select {
 				case <-ctx.Done():
 				case <-time.After(time.Minute - time.Second):
