@@ -62,7 +62,7 @@ func TestABudgetCountsKarpentersDisruptions(t *testing.T) {
 		if sent := h.sends(); len(sent) > 0 {
 			t.Errorf("%d are sent beside what Karpenter does", len(sent))
 		}
-		if treatments := h.treatments["a"]; treatments != nil && treatments.granted.Object != "" {
+		if treatments := h.treatments["a"]; treatments != nil && treatments.hasSlot() {
 			t.Errorf("its slot in the ledger is kept: %+v", treatments.granted)
 		}
 	})
@@ -277,8 +277,11 @@ func TestANewLeaderNoticesTheEndOfAHold(t *testing.T) {
 			afterward: func(successor *nodePoolFixture) { successor.pool("bad", ofAtMost("5"), madeOf("1")) },
 		},
 		"the ledger has no templates": {happens: func(h *nodePoolFixture) {
-			for i := range h.api.page {
-				h.api.page[i].Template = ""
+			for i, e := range h.api.page {
+				if failures, is := e.(ledger.LaunchFailures); is {
+					failures.Template = ""
+					h.api.page[i] = failures
+				}
 			}
 		}},
 	} {
@@ -312,8 +315,8 @@ func TestANewLeaderNoticesTheEndOfAHold(t *testing.T) {
 					return
 				}
 				successor.wantNoTask("z")
-				for _, e := range successor.api.page {
-					if e.Tries > 0 && e.Template != "1" {
+				for _, e := range entriesOf[ledger.LaunchFailures](successor.api.page) {
+					if e.Template != "1" {
 						t.Errorf("the ledger says %+v", e)
 					}
 				}
@@ -338,12 +341,12 @@ func TestTheEndOfAHoldSurvivesAFailedSnapshot(t *testing.T) {
 		h.writeSnapshot()
 		h.pool("bad", ofAtMost("5"), madeOf("2"))
 		h.failSnapshot()
-		if !slices.ContainsFunc(h.api.page, func(e ledger.Entry) bool { return e.Tries > 0 }) {
+		if len(entriesOf[ledger.LaunchFailures](h.api.page)) == 0 {
 			t.Fatal("the ledger has been written")
 		}
 		h.advance(time.Minute)
 		h.writeSnapshot()
-		if slices.ContainsFunc(h.api.page, func(e ledger.Entry) bool { return e.Tries > 0 }) {
+		if len(entriesOf[ledger.LaunchFailures](h.api.page)) > 0 {
 			t.Errorf("the ledger is %+v", h.api.page)
 		}
 	}, timed)
@@ -381,8 +384,8 @@ func TestALaunchFailureIsCountedOnce(t *testing.T) {
 			t.Errorf("a successor counts %d", n)
 		}
 		h.writeSnapshot()
-		if e := h.api.page[len(h.api.page)-1]; e.Tries != 1 {
-			t.Errorf("the ledger says %+v", e)
+		if e := entriesOf[ledger.LaunchFailures](h.api.page); len(e) != 1 || e[0].Failed != 1 {
+			t.Errorf("the ledger says %+v", h.api.page)
 		}
 		h.runs("a", how{second: treat.Refused})
 		if tries() != 1 {

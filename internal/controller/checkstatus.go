@@ -262,7 +262,7 @@ func (l *loop) unhealthyNodes(c *check) (rows []remediationv1alpha1.UnhealthyNod
 func (l *loop) unhealthyNode(c *check, name string, objects []remediationObject) remediationv1alpha1.UnhealthyNode {
 	row := remediationv1alpha1.UnhealthyNode{Name: name}
 	slices.SortFunc(objects, func(a, b remediationObject) int {
-		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(objectKey(a.Object), objectKey(b.Object)))
+		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(refOf(a.Object).String(), refOf(b.Object).String()))
 	})
 	for _, o := range objects {
 		r := remediationv1alpha1.Remediation{
@@ -308,9 +308,9 @@ func (l *loop) treatmentMessage(node, message string) string {
 		return message
 	}
 	parts := []string{message}
-	for _, key := range slices.Sorted(maps.Keys(treatments.objects)) {
+	for _, key := range treatments.sortedObjects() {
 		if o := treatments.objects[key]; o.Deleting && len(o.Finalizers) > 0 {
-			parts = append(parts, key+" is being deleted, and kept by "+strings.Join(o.Finalizers, ", "))
+			parts = append(parts, key.String()+" is being deleted, and kept by "+strings.Join(o.Finalizers, ", "))
 		}
 	}
 	for _, what := range slices.Sorted(maps.Keys(treatments.failures)) {

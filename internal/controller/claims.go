@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/resourcestack/autohealer/internal/karpenter"
@@ -194,7 +195,7 @@ func (l *loop) releaseCancelledSlot(c *nodeClaim, was *ownership.Mark) {
 	if was == nil || c.mark != nil {
 		return
 	}
-	if treatments := l.treatments[was.Node]; treatments != nil && treatments.granted.Object == claimKey(c.Name) {
+	if treatments := l.treatments[was.Node]; treatments != nil && treatments.granted.Object == claimRef(c.Name) {
 		treatments.releaseSlot()
 	}
 }
@@ -230,7 +231,7 @@ func (l *loop) claimDeleted(now time.Time, c *nodeClaim) {
 		l.noteOutlived(now, *c.mark)
 	}
 	for _, node := range l.nodeClaims.nodesOf(c) {
-		if treatments := l.treatments[node]; treatments != nil && treatments.granted.Object == claimKey(c.Name) && !treatments.sentAt.IsZero() {
+		if treatments := l.treatments[node]; treatments != nil && treatments.granted.Object == claimRef(c.Name) && !treatments.sentAt.IsZero() {
 			l.noteOutlived(now, markOf(treatments.granted))
 		}
 	}
@@ -240,7 +241,7 @@ func (l *loop) claimDeleted(now time.Time, c *nodeClaim) {
 }
 
 // markOf returns the mark for the claim that a ledger entry names.
-func markOf(e ledger.Entry) ownership.Mark {
+func markOf(e ledger.ObjectWrite) ownership.Mark {
 	return ownership.Mark{Rule: e.Rule, Node: e.Node, NodeUID: types.UID(e.UID), Since: e.Since}
 }
 
@@ -265,13 +266,15 @@ func (state *nodeState) isOutlivingClaim(now time.Time) bool {
 	return state.outlivedClaim != nil && state.outlivedClaim.mark.NodeUID == state.node.UID && now.Before(state.outlivedClaim.until)
 }
 
-// claimKey returns the ledger's key for a claim.
-func claimKey(name string) string { return claimKind + " /" + name }
+var claimKind = schema.GroupKind{Group: "karpenter.sh", Kind: "NodeClaim"}
 
-const claimKind = "NodeClaim.karpenter.sh"
+// claimRef returns the reference of a claim.
+func claimRef(name string) ledger.ObjectRef {
+	return ledger.ObjectRef{GroupKind: claimKind, Name: name}
+}
 
-// claimNamed returns the claim name from a ledger key.
-func claimNamed(key string) (name string, is bool) { return strings.CutPrefix(key, claimKind+" /") }
+// isClaim reports whether a reference is of a claim.
+func isClaim(ref ledger.ObjectRef) bool { return ref.GroupKind == claimKind }
 
 // addClaimFacts adds the facts that come from the claim: the assigned policies, whether
 // the node has started, whether it is being terminated, and vetoes against termination.

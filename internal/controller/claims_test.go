@@ -61,7 +61,7 @@ func TestAClaimDeletedBeforeItsMarkWasSeen(t *testing.T) {
 		h.deliver()
 		h.handleTaskResult(r)
 		h.runRound()
-		if h.wantNoTask("b"); h.taken("default") != 1 || h.treatments["a"].granted.Object == "" {
+		if h.wantNoTask("b"); h.taken("default") != 1 || !h.treatments["a"].hasSlot() {
 			t.Errorf("%d slots are taken, and the ledger names %+v", h.taken("default"), h.treatments["a"].granted)
 		}
 	})

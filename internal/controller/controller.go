@@ -163,7 +163,7 @@ func (c *Controller) Start(ctx context.Context) error {
 		repairs:            newRepairs(c.cfg.Repairs, repairPolicies, blocks),
 		nodeClaims:         newNodeClaims(claims),
 		treatments:         map[string]*nodeTreatments{},
-		treatmentsByObject: map[string]*nodeTreatments{},
+		treatmentsByObject: map[ledger.ObjectRef]*nodeTreatments{},
 		taskResults:        make(chan *taskResult, maxConcurrentTasks),
 		liveness:           &c.liveness,
 		ledger:             ledgerWriter{ledger: claimed, restored: restored, unknownEntries: claimed.Kept(), done: make(chan error, 1)},

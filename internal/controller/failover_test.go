@@ -371,7 +371,7 @@ func (s *history) settle() {
 		}
 	}
 	for node, treatments := range s.treatments {
-		if treatments.granted.Object != "" && s.api.claims[treatments.granted.Object[len(claimKind)+2:]] == nil && s.api.nodes[node] == nil {
+		if treatments.hasSlot() && s.api.claims[treatments.granted.Object.Name] == nil && s.api.nodes[node] == nil {
 			s.fails("the page names %+v for ever", treatments.granted)
 		}
 	}

@@ -36,7 +36,7 @@ func (l *loop) leaseTask(now time.Time, treatments *nodeTreatments, state *nodeS
 	switch isPlanned := plan.Treatment != nil && l.usesRemediationObject(treatments, state, plan.Treatment.Rule); {
 	case isPlanned && !l.isTreated(treatments, state):
 		return nil, time.Time{} // the Lease is taken with the treatment
-	case treatments.granted.Object != "": // the treatment may still arrive
+	case treatments.hasSlot(): // the treatment may still arrive
 		return nil, time.Time{}
 	case treatments.lease != nil && treatments.lease.Spec.HolderIdentity != nil && nodelease.IsHealthCheck(*treatments.lease.Spec.HolderIdentity):
 		return &task{kind: releaseLease, node: state.node, lease: treatments.lease}, time.Time{}

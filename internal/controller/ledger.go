@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/remediation"
@@ -28,8 +30,8 @@ const (
 // are part of the next snapshot.
 type ledgerWriter struct {
 	ledger         *ledger.Ledger
-	restored       []ledger.Entry // entries of the previous leader
-	unknownEntries []ledger.Entry // entries of the previous leader of kinds that this version does not know
+	restored       []ledger.Entry        // entries of the previous leader
+	unknownEntries []ledger.UnknownEntry // entries of the previous leader of kinds that this version does not know
 
 	queuedNodes    []*nodeState // wait for the next snapshot
 	nodesWithSlots []*nodeState // named by the stored snapshot or the one being written
@@ -51,39 +53,22 @@ type ledgerWriter struct {
 	failure   writeFailure // of the last snapshot
 }
 
-// restore resumes the taint writes that the previous leader may have sent. They may still
-// succeed while the node has the version that the entry names.
+// restore resumes what the previous leader has stored in the ledger.
 func (l *loop) restore(now time.Time) {
 	for _, e := range l.ledger.restored {
-		if !e.Gone.IsZero() { // first, because these entries hold the time
-			l.restoreReplacement(now, l.nodeStates[e.Node], e)
+		if gone, is := e.(ledger.Replacement); is { // first, because these entries hold the time
+			l.restoreReplacement(now, l.nodeStates[gone.Node], gone)
 		}
 	}
 	for _, e := range l.ledger.restored {
-		state := l.nodeStates[e.Node]
-		switch {
-		case !e.Gone.IsZero():
-			continue
-		case e.Tries > 0:
+		switch e := e.(type) {
+		case ledger.LaunchFailures:
 			l.restoreLaunchFailures(e)
-			continue
-		case e.Object != "":
-			l.restoreTreatment(now, state, e)
-			continue
+		case ledger.ObjectWrite:
+			l.restoreTreatment(now, l.nodeStates[e.Node], e)
+		case ledger.NodeWrite:
+			l.restoreTaintWrite(now, l.nodeStates[e.Node], e)
 		}
-		if state == nil || string(state.node.UID) != e.UID || state.node.ResourceVersion != e.ResourceVersion {
-			continue
-		}
-		rule := triage.RuleID(e.Rule)
-		state.inFlight, state.unanswered = e.ResourceVersion, e.ResourceVersion
-		state.granted.version, state.granted.unknown = e.ResourceVersion, e.Unknown
-		state.granted.rules = append(state.granted.rules, rule)
-		if !state.inLedger {
-			state.inLedger = true
-			l.ledger.nodesWithSlots = append(l.ledger.nodesWithSlots, state)
-		}
-		l.core.Resume(now, triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Since: now})
-		l.cfg.Logger.Info("taint write restored", "node", e.Node, "rule", rule.String())
 	}
 	l.ledger.stored, l.ledger.restored = l.ledger.restored, nil
 	l.ledger.tidyAt = now // remove outdated entries of the previous leader at once
@@ -91,6 +76,24 @@ func (l *loop) restore(now time.Time) {
 	for _, node := range slices.Sorted(maps.Keys(l.treatments)) {
 		l.findReplacements(now, l.treatments[node])
 	}
+}
+
+// restoreTaintWrite resumes a taint write that the previous leader may have sent. It may
+// still succeed while the node has the version that the entry names.
+func (l *loop) restoreTaintWrite(now time.Time, state *nodeState, e ledger.NodeWrite) {
+	if state == nil || string(state.node.UID) != e.UID || state.node.ResourceVersion != e.ResourceVersion {
+		return
+	}
+	rule := triage.RuleID(e.Rule)
+	state.inFlight, state.unanswered = e.ResourceVersion, e.ResourceVersion
+	state.granted.version, state.granted.unknown = e.ResourceVersion, e.Unknown
+	state.granted.rules = append(state.granted.rules, rule)
+	if !state.inLedger {
+		state.inLedger = true
+		l.ledger.nodesWithSlots = append(l.ledger.nodesWithSlots, state)
+	}
+	l.core.Resume(now, triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Since: now})
+	l.cfg.Logger.Info("taint write restored", "node", e.Node, "rule", rule.String())
 }
 
 // restoreUnknown handles entries of a newer version that this version does not know. They
@@ -110,7 +113,7 @@ func (l *loop) restoreUnknown(now time.Time) {
 
 // restoreTreatment resumes a treatment that the previous leader may have started. The
 // write may still succeed for a while. If it has succeeded, the object is known already.
-func (l *loop) restoreTreatment(now time.Time, state *nodeState, e ledger.Entry) {
+func (l *loop) restoreTreatment(now time.Time, state *nodeState, e ledger.ObjectWrite) {
 	if triage.RuleID(e.Rule).Kind == triage.NodeHealthCheck && l.checks.deferring {
 		return
 	}
@@ -122,18 +125,18 @@ func (l *loop) restoreTreatment(now time.Time, state *nodeState, e ledger.Entry)
 	if e.ControlPlane {
 		l.orphans.add(e.Node)
 	}
-	if claim, is := claimNamed(e.Object); is {
-		l.restoreTermination(now, state, treatments, claim)
+	if isClaim(e.Object) {
+		l.restoreTermination(now, state, treatments)
 		return
 	}
 	l.ledger.treatmentsWithSlots = append(l.ledger.treatmentsWithSlots, treatments)
 	rule := triage.RuleID(e.Rule)
 	if !treatments.hasSlotFor(state) {
-		l.cfg.Logger.Info("treatment of a deleted node restored", "node", e.Node, "rule", rule.String(), "object", e.Object)
+		l.cfg.Logger.Info("treatment of a deleted node restored", "node", e.Node, "rule", rule.String(), "object", e.Object.String())
 		return
 	}
 	l.core.Resume(now, triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Step: e.Step, Since: now})
-	l.cfg.Logger.Info("treatment restored", "node", e.Node, "rule", rule.String(), "object", e.Object)
+	l.cfg.Logger.Info("treatment restored", "node", e.Node, "rule", rule.String(), "object", e.Object.String())
 }
 
 // writeLedger writes the next snapshot if it is needed. It returns when to try again if
@@ -173,7 +176,7 @@ func (l *loop) nextSnapshot(now time.Time) (entries []ledger.Entry, due time.Tim
 		state.inLedger = !state.gone && state.granted.version != ""
 		return !state.inLedger
 	})
-	w.treatmentsWithSlots = slices.DeleteFunc(w.treatmentsWithSlots, func(treatments *nodeTreatments) bool { return treatments.granted.Object == "" })
+	w.treatmentsWithSlots = slices.DeleteFunc(w.treatmentsWithSlots, func(treatments *nodeTreatments) bool { return !treatments.hasSlot() })
 	w.writingNodes, w.writingTreatments, w.replacements.requested = nil, nil, nil
 	held := w.entries()
 	room := w.ledger.Room()
@@ -224,10 +227,10 @@ func (l *loop) addTreatments(now time.Time, room *ledger.Room) {
 	beginning := w.queuedTreatments
 	w.queuedTreatments = nil
 	for i, treatments := range beginning {
-		treatments.requested = ledger.Entry{}
+		treatments.requested = ledger.ObjectWrite{}
 		if len(w.nodesWithSlots)+len(w.writingNodes)+len(w.replacements.requested)+len(w.treatmentsWithSlots)+len(w.writingTreatments) < maxNodesInSnapshot {
 			treatments.requested = l.requestedTreatmentSlot(now, treatments)
-			if treatments.requested.Object == "" { // needs no slot any more
+			if treatments.requested == (ledger.ObjectWrite{}) { // needs no slot any more
 				treatments.stage = queued
 				l.taskQueue.push(treatments)
 				continue
@@ -236,7 +239,7 @@ func (l *loop) addTreatments(now time.Time, room *ledger.Room) {
 				w.writingTreatments = append(w.writingTreatments, treatments)
 				continue
 			}
-			treatments.requested = ledger.Entry{}
+			treatments.requested = ledger.ObjectWrite{}
 		}
 		w.queuedTreatments = append(w.queuedTreatments, beginning[i:]...)
 		return
@@ -254,21 +257,21 @@ func (w *ledgerWriter) isEmpty() bool {
 // double the number of snapshots.
 func (l *loop) hasEndedEntries(now time.Time) (isDue bool, due time.Time) {
 	w := &l.ledger
-	before, kept := l.pendingLaunchFailures(w.stored), replacementKeys(l.core.AwaitingReplacement())
+	before, kept := l.pendingLaunchFailures(w.stored), slotsOf(l.core.AwaitingReplacement())
 	isTidy := true
 	for _, e := range w.stored {
-		switch {
-		case !e.Gone.IsZero(): // hasReplacements removes entries that would mislead the next leader
-			isTidy = isTidy && (kept[newReplacement(e)] || l.hasRemovingObject(e))
-		case e.Tries > 0:
-			if count := l.repairs.counts[e.Rule.Name]; count == nil || e.Tries > count.failures.failed+before[e.Rule.Name] {
+		switch e := e.(type) {
+		case ledger.Replacement: // hasReplacements removes entries that would mislead the next leader
+			isTidy = isTidy && (kept[e.Slot] || l.hasRemovingObject(e))
+		case ledger.LaunchFailures:
+			if count := l.repairs.counts[e.Rule.Name]; count == nil || e.Failed > count.failures.failed+before[e.Rule.Name] {
 				return true, time.Time{}
 			}
-		case e.Object != "":
+		case ledger.ObjectWrite:
 			if treatments := l.treatments[e.Node]; treatments == nil || treatments.granted != e {
 				return true, time.Time{}
 			}
-		default: // the next leader sees by the node's version that nothing can arrive
+		case ledger.NodeWrite: // the next leader sees by the node's version that nothing can arrive
 			state := l.nodeStates[e.Node]
 			isTidy = isTidy && state != nil && string(state.node.UID) == e.UID && state.granted.version == e.ResourceVersion
 		}
@@ -301,7 +304,10 @@ func (w *ledgerWriter) entries() []ledger.Entry {
 			entries = append(entries, treatments.granted)
 		}
 	}
-	return append(entries, w.replacements.requested...) // not nil, even if empty
+	for _, gone := range w.replacements.requested {
+		entries = append(entries, gone)
+	}
+	return entries // not nil, even if empty
 }
 
 // requestsSlotAgain reports whether the next snapshot requests the same slot, possibly
@@ -309,7 +315,7 @@ func (w *ledgerWriter) entries() []ledger.Entry {
 // never succeed.
 func (treatments *nodeTreatments) requestsSlotAgain() bool {
 	before, after := treatments.granted, treatments.requested
-	if _, isClaim := claimNamed(before.Object); isClaim {
+	if isClaim(before.Object) {
 		before.ResourceVersion, after.ResourceVersion = "", ""
 		before.Since, after.Since = time.Time{}, time.Time{}
 	}
@@ -344,10 +350,10 @@ func (l *loop) requestedSlot(state *nodeState, now time.Time) grantedSlot {
 
 // requestedTreatmentSlot returns the entry that the ledger must store before the next
 // task, an empty entry for none.
-func (l *loop) requestedTreatmentSlot(now time.Time, treatments *nodeTreatments) ledger.Entry {
+func (l *loop) requestedTreatmentSlot(now time.Time, treatments *nodeTreatments) ledger.ObjectWrite {
 	t, _ := l.nextTask(now, treatments)
 	if t == nil || !t.takesSlot() {
-		return ledger.Entry{}
+		return ledger.ObjectWrite{}
 	}
 	return t.ledgerEntry()
 }
@@ -366,23 +372,28 @@ func (t *task) takesSlot() bool {
 }
 
 // ledgerEntry returns the entry for a task that takes a slot.
-func (t *task) ledgerEntry() ledger.Entry {
-	entry := ledger.Entry{
-		Rule: ownership.Rule(t.rule), Node: t.node.Name, UID: string(t.node.UID), Step: t.step,
+func (t *task) ledgerEntry() ledger.ObjectWrite {
+	entry := ledger.ObjectWrite{
+		Slot: slotOf(t.rule, t.node), Step: t.step,
 		ControlPlane: remediation.IsControlPlane(t.node),
 	}
 	if t.kind == terminateClaim {
-		entry.Object, entry.ResourceVersion, entry.Since = claimKey(t.claim.Name), t.claim.ResourceVersion, t.since.UTC()
+		entry.Object, entry.ResourceVersion, entry.Since = claimRef(t.claim.Name), t.claim.ResourceVersion, t.since.UTC()
 		entry.Pool = t.pool
 	} else {
-		entry.Object = objectKey(remediation.Read(t.create))
+		entry.Object = refOf(remediation.Read(t.create))
 	}
 	return entry
 }
 
+// slotOf returns the slot of a node under the bound of a rule.
+func slotOf(rule triage.RuleID, node *corev1.Node) ledger.Slot {
+	return ledger.Slot{Rule: ownership.Rule(rule), Node: node.Name, UID: string(node.UID)}
+}
+
 func (g grantedSlot) entries(to []ledger.Entry, state *nodeState) []ledger.Entry {
 	for _, rule := range g.rules {
-		to = append(to, ledger.Entry{Rule: ownership.Rule(rule), Node: state.node.Name, UID: string(state.node.UID), ResourceVersion: g.version, Unknown: g.unknown})
+		to = append(to, ledger.NodeWrite{Slot: slotOf(rule, state.node), ResourceVersion: g.version, Unknown: g.unknown})
 	}
 	return to
 }
@@ -411,7 +422,7 @@ func (l *loop) handleSnapshotResult(err error) error {
 			l.markStatusesStale(time.Now(), state)
 		}
 		for _, treatments := range w.writingTreatments {
-			treatments.requested = ledger.Entry{}
+			treatments.requested = ledger.ObjectWrite{}
 			l.markTreatmentStatusesStale(time.Now(), treatments)
 		}
 		w.isOutdated = true // the stored snapshot is unknown
@@ -439,10 +450,10 @@ func (l *loop) handleSnapshotResult(err error) error {
 	}
 	w.writingNodes = nil
 	for _, treatments := range w.writingTreatments {
-		if treatments.granted.Object == "" {
+		if !treatments.hasSlot() {
 			w.treatmentsWithSlots = append(w.treatmentsWithSlots, treatments)
 		}
-		treatments.granted, treatments.requested = treatments.requested, ledger.Entry{}
+		treatments.granted, treatments.requested = treatments.requested, ledger.ObjectWrite{}
 		if treatments.granted.ControlPlane {
 			l.orphans.add(treatments.node)
 		}

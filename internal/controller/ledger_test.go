@@ -29,7 +29,7 @@ func TestAnEndedEntryLeavesTheLedger(t *testing.T) {
 			w.node("a", corev1.ConditionTrue, inControl)
 			w.startTasks(t.Context(), time.Now())
 			page := w.writeSnapshot()
-			if len(page) != 1 || page[0].Object == "" {
+			if len(page) != 1 || len(entriesOf[ledger.ObjectWrite](page)) != 1 {
 				t.Fatalf("the ledger is %+v", page)
 			}
 			object := w.made("a", "quick")
@@ -90,7 +90,7 @@ func TestAnEndedEntryLeavesTheLedger(t *testing.T) {
 			w.writeSnapshot()
 			w.node("b", corev1.ConditionFalse, isReady)
 			w.advance(time.Second)
-			if page := w.writeSnapshot(); len(page) != 1 || !page[0].Replaced {
+			if page := entriesOf[ledger.Replacement](w.writeSnapshot()); len(page) != 1 || !page[0].Replaced {
 				t.Fatalf("while the remediation is there, the ledger is %+v", page)
 			}
 			w.loses(object)
@@ -110,13 +110,13 @@ func TestAnEndedEntryLeavesTheLedger(t *testing.T) {
 			h.lapse("bad", "a")
 			h.writeSnapshot()
 			h.runs("a", how{second: treat.Refused})
-			h.api.page = slices.DeleteFunc(h.api.page, func(e ledger.Entry) bool { return e.Object != "" })
+			h.api.page = slices.DeleteFunc(h.api.page, func(e ledger.Entry) bool { _, is := e.(ledger.ObjectWrite); return is })
 			h = h.successor(timed) // which reads the rest from the mark
 			h.writeSnapshot()
 			h.api.changeNode("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue })
 			h.deliver()
 			h.advance(time.Minute)
-			if !slices.ContainsFunc(h.api.page, func(e ledger.Entry) bool { return e.Tries == 1 }) {
+			if e := entriesOf[ledger.LaunchFailures](h.api.page); len(e) != 1 || e[0].Failed != 1 {
 				t.Fatalf("the ledger is %+v", h.api.page)
 			}
 			h.runs("a", how{})
@@ -215,7 +215,7 @@ func TestANodeThatDoesNotFitBlocksNoOther(t *testing.T) {
 	open(t, func(c *loopFixture) {
 		room := c.ledger.ledger.Room()
 		for size := 100_000; size > 0; size /= 10 {
-			for room.Take(ledger.Entry{Node: strings.Repeat("n", size)}) {
+			for room.Take(ledger.NodeWrite{Slot: ledger.Slot{Node: strings.Repeat("n", size)}}) {
 			}
 		}
 		wanting := func(name string) *nodeState {
@@ -253,7 +253,7 @@ func TestANodeThatDoesNotFitBlocksNoOther(t *testing.T) {
 func TestEntriesOfANewerVersionAreAwaited(t *testing.T) {
 	open(t, func(c *loopFixture) {
 		w := healthCheckFixtureIn(t, c)
-		w.ledger.unknownEntries = []ledger.Entry{{Rule: ownership.Rule{Name: "MachineHealthCheck/m"}, Node: "a", UID: "u", Object: "Machine.example.com ns/a", ControlPlane: true}}
+		w.ledger.unknownEntries = []ledger.UnknownEntry{{Slot: ledger.Slot{Rule: ownership.Rule{Name: "MachineHealthCheck/m"}, Node: "a", UID: "u"}, ControlPlane: true}}
 		w.restore(time.Now())
 		w.checkOrphans(time.Now())
 		w.node("b", corev1.ConditionTrue, inControl)

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/nodewatch"
 	"github.com/resourcestack/autohealer/internal/observe"
 	"github.com/resourcestack/autohealer/internal/ownership"
@@ -48,7 +49,7 @@ type loop struct {
 	nodeClaims         nodeClaims
 	leaseInbox         *watch.Optional[*coordinationv1.Lease] // of nodes
 	treatments         map[string]*nodeTreatments
-	treatmentsByObject map[string]*nodeTreatments // of remediation objects, by kind, namespace and name
+	treatmentsByObject map[ledger.ObjectRef]*nodeTreatments // of remediation objects
 	orphans            orphanedRemediations
 	nextTreatmentDue   time.Time              // when to check treatments next, zero for never
 	taskQueue          queue[*nodeTreatments] // nodes with a pending task

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/remediation"
 )
 
@@ -43,13 +44,13 @@ func (l *loop) checkOrphans(now time.Time) {
 			continue
 		}
 		state := l.nodeStates[node]
-		for _, key := range slices.Sorted(maps.Keys(treatments.objects)) {
+		for _, key := range treatments.sortedObjects() {
 			if o := treatments.objects[key]; o.holdsControlPlaneSlot() && !o.isFor(state) {
-				left = append(left, key+" is still there, for control-plane node "+node+", which is gone")
+				left = append(left, key.String()+" is still there, for control-plane node "+node+", which is gone")
 			}
 		}
 		if treatments.granted.ControlPlane && !treatments.hasSlotFor(state) {
-			left = append(left, treatments.granted.Object+" may still be created for control-plane node "+node+", which is gone")
+			left = append(left, treatments.granted.Object.String()+" may still be created for control-plane node "+node+", which is gone")
 		}
 	}
 	if message := strings.Join(left, "; "); message != l.orphans.message {
@@ -87,11 +88,11 @@ func (treatments *nodeTreatments) hasSlotFor(state *nodeState) bool {
 // awaitOrphans returns until when a write for a deleted node may still succeed, and frees
 // the slot afterwards.
 func (l *loop) awaitOrphans(now time.Time, treatments *nodeTreatments, state *nodeState) (due time.Time) {
-	if treatments.granted.Object == "" || treatments.hasSlotFor(state) {
+	if !treatments.hasSlot() || treatments.hasSlotFor(state) {
 		return time.Time{}
 	}
-	if _, isClaim := claimNamed(treatments.granted.Object); isClaim { // the node went with its claim, and the ledger must name it first
-		if !l.isSlotNotInLedger(treatments.granted) {
+	if isClaim(treatments.granted.Object) { // the node went with its claim, and the ledger must name it first
+		if slot := treatments.granted.Slot; !l.isNotInLedger(slot.Node, func(kept ledger.Slot) bool { return kept == slot }) {
 			treatments.releaseSlot()
 		}
 		return time.Time{}

@@ -26,26 +26,21 @@ const (
 // slot becomes free: otherwise the next leader would keep the slot again. Nothing waits
 // for the second kind of snapshot.
 type awaitingReplacement struct {
-	inLedger  map[replacementOf]ledger.Entry // in the stored snapshot
-	requested []ledger.Entry                 // in the next snapshot, or the one being written
+	inLedger  map[ledger.Slot]ledger.Replacement // in the stored snapshot
+	requested []ledger.Replacement               // in the next snapshot, or the one being written
 	// awaited holds nodes whose objects stay until the ledger names the nodes or their
 	// slot is free.
 	awaited map[string]bool
 }
 
-// replacementOf identifies a kept slot: its rule and its node.
-type replacementOf struct {
-	rule      triage.RuleID
-	node, uid string
+// slotOfGrant returns the slot that a grant keeps.
+func slotOfGrant(g triage.Grant) ledger.Slot {
+	return ledger.Slot{Rule: ownership.Rule(g.Rule), Node: g.Node, UID: g.UID}
 }
 
-func newReplacement(e ledger.Entry) replacementOf {
-	return replacementOf{triage.RuleID(e.Rule), e.Node, e.UID}
-}
-
-// isBy reports whether this object removed the node.
-func (d replacementOf) isBy(o remediationObject) bool {
-	return d.rule == ruleOf(o.Object) && d.node == o.Node && (o.NodeUID == "" || d.uid == string(o.NodeUID))
+// hasRemoved reports whether the object removed the node that keeps the slot.
+func (t remediationObject) hasRemoved(kept ledger.Slot) bool {
+	return triage.RuleID(kept.Rule) == ruleOf(t.Object) && kept.Node == t.Node && (t.NodeUID == "" || kept.UID == string(t.NodeUID))
 }
 
 // noteReportedTreatments records which objects the core knows to remove this node: the
@@ -69,7 +64,7 @@ func (l *loop) noteReportedTreatments(state *nodeState, facts *triage.Node) {
 // deletion is unknown, so it counts from now.
 func (l *loop) findReplacements(now time.Time, treatments *nodeTreatments) {
 	state := l.nodeStates[treatments.node]
-	for _, key := range slices.Sorted(maps.Keys(treatments.objects)) {
+	for _, key := range treatments.sortedObjects() {
 		o := treatments.objects[key]
 		c := l.policyOf(ruleOf(o.Object))
 		if !l.isOurs(o.Object) || !o.DeletesNode || o.reportedToCore || o.isFor(state) || c == nil || c.owner != o.Owner {
@@ -87,7 +82,7 @@ func (l *loop) findReplacements(now time.Time, treatments *nodeTreatments) {
 		l.core.Resume(now, triage.Grant{
 			Rule: ruleOf(o.Object), Node: o.Node, UID: string(o.NodeUID), Step: step, Since: o.Created, Gone: now, ControlPlane: o.ControlPlane,
 		})
-		l.cfg.Logger.Info("deleted node awaits its replacement", "node", treatments.node, "rule", ruleOf(o.Object).String(), "object", key)
+		l.cfg.Logger.Info("deleted node awaits its replacement", "node", treatments.node, "rule", ruleOf(o.Object).String(), "object", key.String())
 	}
 }
 
@@ -95,15 +90,14 @@ func (l *loop) findReplacements(now time.Time, treatments *nodeTreatments) {
 // clocks may differ. A time in the future counts as now. A time that is over by less than
 // clockSkew counts as not over. So a wrong clock keeps a slot at most for the usual time
 // from now. It frees a slot too early only by the amount that exceeds clockSkew.
-func (l *loop) restoreReplacement(now time.Time, state *nodeState, e ledger.Entry) {
+func (l *loop) restoreReplacement(now time.Time, state *nodeState, e ledger.Replacement) {
 	if state != nil && string(state.node.UID) == e.UID {
 		return // the node exists
 	}
-	d := newReplacement(e)
 	l.ledger.replacements.add(e)
 	if treatments := l.treatments[e.Node]; treatments != nil {
 		for key, o := range treatments.objects {
-			if d.isBy(o) {
+			if o.hasRemoved(e.Slot) {
 				o.reportedToCore = true
 				treatments.objects[key] = o
 			}
@@ -116,28 +110,27 @@ func (l *loop) restoreReplacement(now time.Time, state *nodeState, e ledger.Entr
 	if gone.After(now) {
 		gone = now
 	}
-	l.core.Resume(now, triage.Grant{Rule: d.rule, Node: e.Node, UID: e.UID, Step: e.Step, Since: e.Since, Gone: gone, ControlPlane: e.ControlPlane, Pool: e.Pool})
-	l.cfg.Logger.Info("wait for a replacement restored", "node", e.Node, "rule", d.rule.String(), "gone", e.Gone.String())
+	l.core.Resume(now, triage.Grant{Rule: triage.RuleID(e.Rule), Node: e.Node, UID: e.UID, Step: e.Step, Since: e.Since, Gone: gone, ControlPlane: e.ControlPlane, Pool: e.Pool})
+	l.cfg.Logger.Info("wait for a replacement restored", "node", e.Node, "rule", triage.RuleID(e.Rule).String(), "gone", e.Gone.String())
 }
 
-func (awaiting *awaitingReplacement) add(e ledger.Entry) {
+func (awaiting *awaitingReplacement) add(e ledger.Replacement) {
 	if awaiting.inLedger == nil {
-		awaiting.inLedger = map[replacementOf]ledger.Entry{}
+		awaiting.inLedger = map[ledger.Slot]ledger.Replacement{}
 	}
-	awaiting.inLedger[newReplacement(e)] = e
+	awaiting.inLedger[e.Slot] = e
 }
 
 // isStored reports whether the stored snapshot names a deleted node.
 func (awaiting *awaitingReplacement) isStored(g triage.Grant) bool {
-	_, is := awaiting.inLedger[replacementOf{g.Rule, g.Node, g.UID}]
+	_, is := awaiting.inLedger[slotOfGrant(g)]
 	return is
 }
 
 // replacesEntry reports whether the next snapshot names the deleted node of a claim's entry,
 // which replaces the claim's entry.
-func (awaiting *awaitingReplacement) replacesEntry(granted ledger.Entry) bool {
-	_, isClaim := claimNamed(granted.Object)
-	return isClaim && slices.ContainsFunc(awaiting.requested, func(e ledger.Entry) bool { return newReplacement(e) == newReplacement(granted) })
+func (awaiting *awaitingReplacement) replacesEntry(granted ledger.ObjectWrite) bool {
+	return isClaim(granted.Object) && slices.ContainsFunc(awaiting.requested, func(e ledger.Replacement) bool { return e.Slot == granted.Slot })
 }
 
 // hasReplacements reports whether the ledger lacks a deleted node, or names a node whose
@@ -162,7 +155,7 @@ func (l *loop) hasReplacements(now time.Time) bool {
 
 // hasReplaced reports whether the next leader would keep a slot that is free.
 func (awaiting *awaitingReplacement) hasReplaced(now time.Time, kept []triage.Grant) bool {
-	isKept := replacementKeys(kept)
+	isKept := slotsOf(kept)
 	for d, e := range awaiting.inLedger {
 		if !isKept[d] && !e.Replaced && now.Before(e.Gone.Add(clockSkew+triage.ReplacementWait)) {
 			return true
@@ -171,41 +164,24 @@ func (awaiting *awaitingReplacement) hasReplaced(now time.Time, kept []triage.Gr
 	return false
 }
 
-func replacementKeys(grants []triage.Grant) map[replacementOf]bool {
-	kept := make(map[replacementOf]bool, len(grants))
+func slotsOf(grants []triage.Grant) map[ledger.Slot]bool {
+	kept := make(map[ledger.Slot]bool, len(grants))
 	for _, g := range grants {
-		kept[replacementOf{g.Rule, g.Node, g.UID}] = true
+		kept[slotOfGrant(g)] = true
 	}
 	return kept
 }
 
-// isNotInLedger reports whether only this object tells about a deleted node.
-func (l *loop) isNotInLedger(o remediationObject) bool {
+// isNotInLedger reports whether the ledger lacks a deleted node that keeps its slot. If so,
+// the node's treatments are reconciled when the ledger names the node.
+func (l *loop) isNotInLedger(node string, isNode func(ledger.Slot) bool) bool {
 	awaiting := &l.ledger.replacements
-	is := slices.ContainsFunc(l.core.AwaitingReplacement(), func(g triage.Grant) bool {
-		return replacementOf{g.Rule, g.Node, g.UID}.isBy(o) && !awaiting.isStored(g)
-	})
+	is := slices.ContainsFunc(l.core.AwaitingReplacement(), func(g triage.Grant) bool { return isNode(slotOfGrant(g)) && !awaiting.isStored(g) })
 	if is {
 		if awaiting.awaited == nil {
 			awaiting.awaited = map[string]bool{}
 		}
-		awaiting.awaited[o.Node] = true
-	}
-	return is
-}
-
-// isSlotNotInLedger reports whether only this ledger entry tells about a node that went
-// with its claim.
-func (l *loop) isSlotNotInLedger(e ledger.Entry) bool {
-	awaiting := &l.ledger.replacements
-	is := slices.ContainsFunc(l.core.AwaitingReplacement(), func(g triage.Grant) bool {
-		return newReplacement(e) == replacementOf{g.Rule, g.Node, g.UID} && !awaiting.isStored(g)
-	})
-	if is {
-		if awaiting.awaited == nil {
-			awaiting.awaited = map[string]bool{}
-		}
-		awaiting.awaited[e.Node] = true
+		awaiting.awaited[node] = true
 	}
 	return is
 }
@@ -229,12 +205,12 @@ func (l *loop) requestReplacementEntries(now time.Time, ledgerRoom *ledger.Room)
 	room := min(maxAwaitingReplacement, max(0, maxNodesInSnapshot-len(w.nodesWithSlots)))
 	w.replacements.requested = nil
 	for _, g := range kept[:min(len(kept), room)] {
-		e, isNamed := w.replacements.inLedger[replacementOf{g.Rule, g.Node, g.UID}]
+		e, isNamed := w.replacements.inLedger[slotOfGrant(g)]
 		if isNamed {
 			ledgerRoom.Add(e)
 		} else {
-			e = ledger.Entry{
-				Rule: ownership.Rule(g.Rule), Node: g.Node, UID: g.UID, Step: g.Step,
+			e = ledger.Replacement{
+				Slot: slotOfGrant(g), Step: g.Step,
 				Gone: g.Gone.UTC(), Since: g.Since.UTC(), ControlPlane: g.ControlPlane, Pool: g.Pool,
 			}
 			if !ledgerRoom.Take(e) {
@@ -244,7 +220,7 @@ func (l *loop) requestReplacementEntries(now time.Time, ledgerRoom *ledger.Room)
 		}
 		w.replacements.requested = append(w.replacements.requested, e)
 	}
-	for _, e := range slices.SortedFunc(maps.Values(w.replacements.inLedger), func(a, b ledger.Entry) int { return b.Gone.Compare(a.Gone) }) {
+	for _, e := range slices.SortedFunc(maps.Values(w.replacements.inLedger), func(a, b ledger.Replacement) int { return b.Gone.Compare(a.Gone) }) {
 		if len(w.replacements.requested) < room && l.hasRemovingObject(e) && !slices.Contains(w.replacements.requested, e) && ledgerRoom.Take(e) {
 			e.Replaced = true
 			w.replacements.requested = append(w.replacements.requested, e)
@@ -255,9 +231,9 @@ func (l *loop) requestReplacementEntries(now time.Time, ledgerRoom *ledger.Room)
 
 // hasRemovingObject reports whether the object that removed the node still exists. The next
 // leader would find it without the time of deletion and keep the slot again.
-func (l *loop) hasRemovingObject(e ledger.Entry) bool {
+func (l *loop) hasRemovingObject(e ledger.Replacement) bool {
 	treatments := l.treatments[e.Node]
-	return treatments != nil && slices.ContainsFunc(slices.Collect(maps.Values(treatments.objects)), newReplacement(e).isBy)
+	return treatments != nil && slices.ContainsFunc(slices.Collect(maps.Values(treatments.objects)), func(o remediationObject) bool { return o.hasRemoved(e.Slot) })
 }
 
 // stored records that the ledger has stored the snapshot.

@@ -55,17 +55,17 @@ func (l *loop) handleCreated(now time.Time, r *taskResult, o remediation.Object)
 	if o.Node == treatments.node && !wasKnown {             // an object of another node belongs there
 		l.upsertObject(treatments, o)
 		if isGone {
-			l.objectDeleted(now, treatments, objectKey(o))
+			l.objectDeleted(now, treatments, refOf(o))
 		}
 	}
 	if r.created {
 		return
 	}
 	if o.Node != treatments.node || ruleOf(o) != r.task.rule {
-		r.result, r.err = treat.Refused, errors.New(objectKey(o)+" is there already, and was not made for this node and policy")
+		r.result, r.err = treat.Refused, errors.New(refOf(o).String()+" is there already, and was not made for this node and policy")
 	} else if c := l.policyOf(r.task.rule); c != nil {
 		if step, _ := o.Step(c.ladder); step != r.task.step {
-			r.result, r.err = treat.Refused, fmt.Errorf("%s is there already, and was made for step %d, not for step %d", objectKey(o), step+1, r.task.step+1)
+			r.result, r.err = treat.Refused, fmt.Errorf("%s is there already, and was made for step %d, not for step %d", refOf(o), step+1, r.task.step+1)
 		}
 	}
 }
@@ -89,7 +89,7 @@ func (l *loop) taskDone(now time.Time, r *taskResult) {
 		if _, isOver := t.annotations[remediation.TimedOutAnnotation]; isOver {
 			l.cfg.Metrics.countTreatment(t.rule, t.reason.Condition, "timed_out")
 		}
-		l.cfg.Logger.Info("remediation annotated", "node", treatments.node, "object", objectKey(t.object), "reason", t.reason.String())
+		l.cfg.Logger.Info("remediation annotated", "node", treatments.node, "object", refOf(t.object).String(), "reason", t.reason.String())
 	case terminateClaim:
 		l.terminated(now, r)
 	case cancelTermination:
@@ -110,12 +110,12 @@ func (l *loop) confirmationCleared(now time.Time, treatments *nodeTreatments, t 
 
 // annotated stores the new annotations of an object.
 func (l *loop) annotated(treatments *nodeTreatments, t *task, version string) {
-	o, there := treatments.objects[objectKey(t.object)]
+	o, there := treatments.objects[refOf(t.object)]
 	if !there || o.UID != t.object.UID || !olderVersion(o.ResourceVersion, version) {
 		return
 	}
 	o.Object = o.Noted(t.annotations, version)
-	treatments.objects[objectKey(t.object)] = o
+	treatments.objects[refOf(t.object)] = o
 }
 
 // remediationCreated reports a started treatment.
@@ -134,7 +134,7 @@ func (l *loop) remediationCreated(now time.Time, r *taskResult) {
 		l.cfg.Metrics.observeStart(t.rule, now.Sub(treatments.dueSince))
 		treatments.dueSince = time.Time{}
 	}
-	object := objectKey(remediation.Read(r.object))
+	object := refOf(remediation.Read(r.object)).String()
 	l.cfg.Logger.Info("remediation begun", "node", treatments.node, "rule", t.rule.String(), "object", object, "reason", t.reason.String())
 	l.publishEvent(t.rule, t.node, treat.RemediationCreated, t.reason, "made "+object)
 }
@@ -143,7 +143,7 @@ func (l *loop) remediationCreated(now time.Time, r *taskResult) {
 // watch reports its end.
 func (l *loop) remediationDeleted(now time.Time, r *taskResult) {
 	treatments, t := r.treatments, r.task
-	key := objectKey(t.object)
+	key := refOf(t.object)
 	if o, there := treatments.objects[key]; there && o.UID == t.object.UID {
 		o.deletedByUs = true
 		treatments.objects[key] = o
@@ -159,8 +159,8 @@ func (l *loop) remediationDeleted(now time.Time, r *taskResult) {
 	if l.policyOf(t.rule) == nil {
 		l.retire(now, t.rule)
 	}
-	l.cfg.Logger.Info("remediation ended", "node", treatments.node, "rule", t.rule.String(), "object", key, "reason", t.reason.String())
-	l.publishEvent(t.rule, t.node, treat.RemediationRemoved, t.reason, "deleted "+key)
+	l.cfg.Logger.Info("remediation ended", "node", treatments.node, "rule", t.rule.String(), "object", key.String(), "reason", t.reason.String())
+	l.publishEvent(t.rule, t.node, treat.RemediationRemoved, t.reason, "deleted "+key.String())
 }
 
 // deletionReasons maps the reason for ending a treatment to its outcome in metrics.

@@ -215,9 +215,9 @@ func (l *loop) nextTask(now time.Time, treatments *nodeTreatments) (next *task, 
 // created again. An object that removes its node stays until the remediator has finished
 // and the ledger names the node: otherwise no record of the removal would be left.
 func (l *loop) removeOrphans(treatments *nodeTreatments, state *nodeState) *task {
-	for _, key := range slices.Sorted(maps.Keys(treatments.objects)) {
+	for _, key := range treatments.sortedObjects() {
 		o := treatments.objects[key]
-		if !l.isOurs(o.Object) || o.isEnding() || state != nil && o.IsOf(state.node) || o.DeletesNode && (!o.Succeeded && !o.Failed || l.isNotInLedger(o)) {
+		if !l.isOurs(o.Object) || o.isEnding() || state != nil && o.IsOf(state.node) || o.DeletesNode && (!o.Succeeded && !o.Failed || l.isNotInLedger(o.Node, o.hasRemoved)) {
 			continue
 		}
 		rule := ruleOf(o.Object)
@@ -360,7 +360,7 @@ func timestamp(t time.Time) *string {
 // its name.
 func (l *loop) ownObjects(treatments *nodeTreatments, state *nodeState) []remediationObject {
 	var ours []remediationObject
-	for _, key := range slices.Sorted(maps.Keys(treatments.objects)) {
+	for _, key := range treatments.sortedObjects() {
 		if o := treatments.objects[key]; l.isOurs(o.Object) && o.IsOf(state.node) {
 			ours = append(ours, o)
 		}
@@ -447,7 +447,7 @@ func (l *loop) startTask(now time.Time, treatments *nodeTreatments, t *task) *ta
 	treatments.stage = inFlight
 	l.tasksRunning++
 	switch {
-	case (t.kind == createRemediation || t.kind == terminateClaim) && treatments.granted.Object != "":
+	case (t.kind == createRemediation || t.kind == terminateClaim) && treatments.hasSlot():
 		treatments.sentAt = now
 	case t.kind == deleteRemediation:
 		treatments.deleting = t.object.UID

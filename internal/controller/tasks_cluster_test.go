@@ -323,7 +323,7 @@ func (s *clusterFixture) asksForAPage() {
 	w.writeLedger(t.Context(), time.Now())
 	must(t, w.handleSnapshotResult(<-w.ledger.done))
 	treatments := w.treatments["a"]
-	if treatments.granted != e.ledgerEntry() || treatments.requested.Object != "" || treatments.stage != queued || !slices.Equal(w.ledger.treatmentsWithSlots, []*nodeTreatments{treatments}) {
+	if treatments.granted != e.ledgerEntry() || treatments.requested != (ledger.ObjectWrite{}) || treatments.stage != queued || !slices.Equal(w.ledger.treatmentsWithSlots, []*nodeTreatments{treatments}) {
 		t.Errorf("afterwards: %+v", treatments)
 	}
 	_, named, err := ledger.Claim(t.Context(), api, namespace, "second")
@@ -367,7 +367,7 @@ func (s *clusterFixture) pageFails() {
 	w.writeLedger(t.Context(), time.Now())
 	must(t, w.handleSnapshotResult(<-w.ledger.done))
 	treatments := w.treatments["a"]
-	if treatments.stage != awaitingLedger || treatments.granted.Object != "" || treatments.requested.Object != "" || !slices.Equal(w.ledger.queuedTreatments, []*nodeTreatments{treatments}) {
+	if treatments.stage != awaitingLedger || treatments.hasSlot() || treatments.requested != (ledger.ObjectWrite{}) || !slices.Equal(w.ledger.queuedTreatments, []*nodeTreatments{treatments}) {
 		t.Errorf("after a failure: %+v", treatments)
 	}
 	if message := w.status().UnhealthyNodes[0].Message; !strings.Contains(message, "not written yet: ") {
@@ -434,7 +434,7 @@ func (s *clusterFixture) inherits() {
 	object := successor.made("a", "quick")
 	successor.finds(object) // the write arrives
 	successor.wantTask("a", deleteRemediation)
-	if treatments := successor.treatments["a"]; treatments.granted.Object != "" || !treatments.sentAt.IsZero() {
+	if treatments := successor.treatments["a"]; treatments.hasSlot() || !treatments.sentAt.IsZero() {
 		t.Errorf("it has arrived, and is waited for: %+v", treatments)
 	}
 }
@@ -450,7 +450,7 @@ func (s *clusterFixture) inheritsWhatArrived() {
 	successor.node("a", corev1.ConditionTrue, inControl)
 	successor.finds(successor.made("a", "quick"))
 	successor.restore(time.Now())
-	if treatments := successor.treatments["a"]; treatments.granted.Object != "" || len(successor.ledger.treatmentsWithSlots) > 0 {
+	if treatments := successor.treatments["a"]; treatments.hasSlot() || len(successor.ledger.treatmentsWithSlots) > 0 {
 		t.Errorf("it is waited for: %+v", treatments)
 	}
 	again := newLeader(t, api, namespace, "third")

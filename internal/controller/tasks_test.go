@@ -446,7 +446,7 @@ func TestASlotIsFreedOnceNoWriteCanArrive(t *testing.T) {
 				if got := counts.Treated > 0; got != test.isTaken {
 					t.Errorf("the place is taken: %t, want %t (%+v)", got, test.isTaken, w.treatments["a"])
 				}
-				if treatments := w.treatments["a"]; test.isGranted && (treatments != nil && treatments.granted.Object != "") != test.isTaken {
+				if treatments := w.treatments["a"]; test.isGranted && (treatments != nil && treatments.hasSlot()) != test.isTaken {
 					t.Errorf("the grant is %+v", treatments.granted)
 				}
 			})
@@ -467,7 +467,7 @@ func TestTheSlotOfADeletedNodeIsFreedInTime(t *testing.T) {
 				w.runs(e, "a", treat.Unknown)
 				happens(w)
 				w.advance(lastRetry)
-				if treatments := w.treatments["a"]; treatments == nil || treatments.granted.Object == "" {
+				if treatments := w.treatments["a"]; treatments == nil || !treatments.hasSlot() {
 					t.Errorf("what may still be made is not waited for: %+v", treatments)
 				}
 				w.advance(maxInFlight)
@@ -475,7 +475,7 @@ func TestTheSlotOfADeletedNodeIsFreedInTime(t *testing.T) {
 					t.Errorf("its treatments still exist: %+v", treatments)
 				}
 				w.writeLedger(t.Context(), time.Now())
-				if got := w.ledger.treatmentsWithSlots; len(got) > 0 && got[0].granted != (ledger.Entry{}) {
+				if got := w.ledger.treatmentsWithSlots; len(got) > 0 && got[0].granted != (ledger.ObjectWrite{}) {
 					t.Errorf("the ledger names %+v still", got[0].granted)
 				}
 			})

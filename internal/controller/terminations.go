@@ -223,11 +223,11 @@ func (l *loop) countsWithout(pool string, c *nodeClaim) poolCounts {
 // restoreTermination resumes a termination that the previous leader may have started. Its
 // mark can succeed only while the claim has the version in the ledger. An unmarked claim
 // of another version is safe. So is a claim whose node is known to be gone.
-func (l *loop) restoreTermination(now time.Time, state *nodeState, treatments *nodeTreatments, name string) {
+func (l *loop) restoreTermination(now time.Time, state *nodeState, treatments *nodeTreatments) {
 	e := treatments.granted
 	rule := triage.RuleID(e.Rule)
-	c := l.nodeClaims.byName[name]
-	_, isNamed := l.ledger.replacements.inLedger[newReplacement(e)]
+	c := l.nodeClaims.byName[e.Object.Name]
+	_, isNamed := l.ledger.replacements.inLedger[e.Slot]
 	if c != nil && c.mark == nil && c.ResourceVersion != e.ResourceVersion || isNamed && !treatments.hasSlotFor(state) {
 		treatments.releaseSlot()
 		return
@@ -242,7 +242,7 @@ func (l *loop) restoreTermination(now time.Time, state *nodeState, treatments *n
 		grant.Gone = now // the time is unknown
 	}
 	l.core.Resume(now, grant)
-	l.cfg.Logger.Info("termination restored", "node", e.Node, "rule", rule.String(), "nodeClaim", name, "gone", !grant.Gone.IsZero())
+	l.cfg.Logger.Info("termination restored", "node", e.Node, "rule", rule.String(), "nodeClaim", e.Object.Name, "gone", !grant.Gone.IsZero())
 }
 
 // A node counts as a launch failure when its claim is marked because of the ready timeout
@@ -270,17 +270,16 @@ func (l *loop) countLaunchFailure(now time.Time, c *nodeClaim, was *ownership.Ma
 
 // isPendingLaunchFailure reports whether a ledger entry names a launch failure whose claim is not
 // marked yet.
-func (l *loop) isPendingLaunchFailure(e ledger.Entry) bool {
-	name, is := claimNamed(e.Object)
-	c := l.nodeClaims.byName[name]
-	return is && e.Rule.Kind == triage.ReadyTimeout && c != nil && c.mark == nil && l.usesCurrentTemplate(c)
+func (l *loop) isPendingLaunchFailure(e ledger.ObjectWrite) bool {
+	c := l.nodeClaims.byName[e.Object.Name]
+	return isClaim(e.Object) && e.Rule.Kind == triage.ReadyTimeout && c != nil && c.mark == nil && l.usesCurrentTemplate(c)
 }
 
 // pendingLaunchFailures counts, by pool, the entries whose claim is not marked yet.
 func (l *loop) pendingLaunchFailures(entries []ledger.Entry) map[string]int {
 	before := map[string]int{}
 	for _, e := range entries {
-		if l.isPendingLaunchFailure(e) {
+		if e, is := e.(ledger.ObjectWrite); is && l.isPendingLaunchFailure(e) {
 			before[e.Rule.Name]++
 		}
 	}
@@ -289,23 +288,23 @@ func (l *loop) pendingLaunchFailures(entries []ledger.Entry) map[string]int {
 
 // withLaunchFailureEntry returns an entry and, if it is a launch failure, the entry that
 // counts it for its pool.
-func (l *loop) withLaunchFailureEntry(now time.Time, e ledger.Entry) []ledger.Entry {
+func (l *loop) withLaunchFailureEntry(now time.Time, e ledger.ObjectWrite) []ledger.Entry {
 	if !l.isPendingLaunchFailure(e) {
 		return []ledger.Entry{e}
 	}
-	return []ledger.Entry{e, {Rule: e.Rule, Tries: math.MaxInt32, Since: now.UTC(), Template: l.templateOf(e.Rule.Name)}}
+	return []ledger.Entry{e, ledger.LaunchFailures{Rule: e.Rule, Failed: math.MaxInt32, Last: now.UTC(), Template: l.templateOf(e.Rule.Name)}}
 }
 
 // restoreLaunchFailures resumes the launch failures of a pool.
-func (l *loop) restoreLaunchFailures(e ledger.Entry) {
+func (l *loop) restoreLaunchFailures(e ledger.LaunchFailures) {
 	pool := e.Rule.Name
 	for _, other := range l.ledger.restored {
-		if other.Rule == e.Rule && l.isPendingLaunchFailure(other) {
-			e.Tries--
+		if begun, is := other.(ledger.ObjectWrite); is && begun.Rule == e.Rule && l.isPendingLaunchFailure(begun) {
+			e.Failed--
 		}
 	}
 	count := l.repairs.countsOf(pool)
-	count.failures, count.dirty = launchFailures{e.Tries, e.Since, e.Template}, true
+	count.failures, count.dirty = launchFailures{e.Failed, e.Last, e.Template}, true
 	l.checkTemplateChange(pool) // the template may have changed
 	l.recountPool(pool)         // a node may have become Ready
 }
@@ -320,7 +319,7 @@ func (l *loop) launchFailureEntries(now time.Time, begun []ledger.Entry) (entrie
 			t = launchFailures{t.failed + before[name], now.UTC().Truncate(time.Second), l.templateOf(name)}
 		}
 		if t.failed > 0 {
-			entries = append(entries, ledger.Entry{Rule: ownership.Rule(timeoutRule(name)), Tries: t.failed, Since: t.last, Template: t.template})
+			entries = append(entries, ledger.LaunchFailures{Rule: ownership.Rule(timeoutRule(name)), Failed: t.failed, Last: t.last, Template: t.template})
 		}
 	}
 	return entries

@@ -34,10 +34,17 @@ func (h *nodePoolFixture) isMarked(node string) bool {
 }
 
 // named returns the stored ledger entry of a node.
-func (h *nodePoolFixture) named(node string) *ledger.Entry {
+func (h *nodePoolFixture) named(node string) ledger.Entry {
 	for _, e := range h.api.page {
-		if e.Node == node {
-			return &e
+		switch is := e.(type) {
+		case ledger.ObjectWrite:
+			if is.Node == node {
+				return e
+			}
+		case ledger.Replacement:
+			if is.Node == node {
+				return e
+			}
 		}
 	}
 	return nil
@@ -63,7 +70,7 @@ func TestAnUnhealthyNodeIsTerminatedAfterItsToleration(t *testing.T) {
 			t.Errorf("%d slots are taken by a node that is gone", h.taken("default"))
 		}
 		h.writeSnapshot()
-		if e := h.named("a"); e == nil || e.Gone.IsZero() || e.Object != "" {
+		if e, is := h.named("a").(ledger.Replacement); !is {
 			t.Errorf("the ledger names %+v", e)
 		}
 		h.runRound()
@@ -107,7 +114,7 @@ func TestTerminationByWriteResult(t *testing.T) {
 				if is := h.finding(triage.Repair, "a"); is.Code != test.code {
 					t.Errorf("what is said of it: %v", is)
 				}
-				if is := h.treatments["a"].granted.Object != ""; is != test.again {
+				if is := h.treatments["a"].hasSlot(); is != test.again {
 					t.Errorf("its slot is kept in the ledger: %t", is)
 				}
 				if code := h.finding(triage.Repair, "b").Code; test.again && code != triage.CapFull {
@@ -210,12 +217,12 @@ func TestATerminationIsCancelled(t *testing.T) {
 					t.Errorf("it is spared because of %v: %+v", e.reason, e.mark)
 				}
 				h.runs("a", how{first: treat.Unknown})
-				if !h.isMarked("a") || h.treatments["a"].granted.Object == "" {
+				if !h.isMarked("a") || !h.treatments["a"].hasSlot() {
 					t.Error("its slot is free before it is spared")
 				}
 				h.advance(lastRetry)
 				h.runs("a", how{})
-				if h.isMarked("a") || h.treatments["a"] != nil && h.treatments["a"].granted.Object != "" || slices.ContainsFunc(h.core.Grants(), func(g triage.Grant) bool { return g.Rule == poolRuleID("default") }) {
+				if h.isMarked("a") || h.treatments["a"] != nil && h.treatments["a"].hasSlot() || slices.ContainsFunc(h.core.Grants(), func(g triage.Grant) bool { return g.Rule == poolRuleID("default") }) {
 					t.Errorf("afterwards: marked %t, %+v, %+v", h.isMarked("a"), h.treatments["a"], h.core.Grants())
 				}
 				told := slices.IndexFunc(h.events, func(event treat.Event) bool { return event.EventReason == treat.TerminationCancelled })
@@ -279,10 +286,10 @@ func TestANodeThatIsGoneBeforeTheTaskResult(t *testing.T) {
 				}
 				h.wantNoTask("b")
 				h.writeSnapshot()
-				if e := h.named("a"); e == nil || e.Gone.IsZero() {
+				if e, is := h.named("a").(ledger.Replacement); !is {
 					t.Errorf("the ledger names %+v", e)
 				}
-				if h.runRound(); h.treatments["a"] != nil && h.treatments["a"].granted.Object != "" {
+				if h.runRound(); h.treatments["a"] != nil && h.treatments["a"].hasSlot() {
 					t.Errorf("and it is kept on the ledger: %+v", h.treatments["a"].granted)
 				}
 			})
@@ -460,7 +467,7 @@ func TestASlotStaysInItsPoolWithoutNodeAndPolicy(t *testing.T) {
 				if isNamed {
 					h.writeSnapshot()
 				}
-				if isGone := slices.ContainsFunc(h.api.page, func(e ledger.Entry) bool { return !e.Gone.IsZero() }); isGone != isNamed {
+				if isGone := len(entriesOf[ledger.Replacement](h.api.page)) > 0; isGone != isNamed {
 					t.Fatalf("the ledger is %+v", h.api.page)
 				}
 				h.noPolicy("before")

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -22,8 +23,8 @@ import (
 // outlives the node, because remediation objects do.
 type nodeTreatments struct {
 	node    string
-	objects map[string]remediationObject // by kind, namespace and name
-	lease   *coordinationv1.Lease        // the node's maintenance Lease; nil for none
+	objects map[ledger.ObjectRef]remediationObject
+	lease   *coordinationv1.Lease // the node's maintenance Lease; nil for none
 
 	stage queueStage
 	// deleting is the object whose deletion was sent last. The watch may report the
@@ -33,8 +34,8 @@ type nodeTreatments struct {
 	// created them. The value says whether the object was known.
 	deletedDuringTask map[types.UID]bool
 	// granted is the ledger entry that holds the slot; requested is the entry requested in the
-	// next snapshot. Their Object is empty for none.
-	granted, requested ledger.Entry
+	// next snapshot. They are zero for none.
+	granted, requested ledger.ObjectWrite
 	// sentAt is when the write that granted covers was last sent, if it may have succeeded
 	// or may still succeed. It is zero for none.
 	sentAt time.Time
@@ -69,7 +70,7 @@ func (t remediationObject) isEnding() bool { return t.deletedByUs || t.Deleting 
 func (l *loop) treatmentsOf(node string) *nodeTreatments {
 	treatments := l.treatments[node]
 	if treatments == nil {
-		treatments = &nodeTreatments{node: node, objects: map[string]remediationObject{}}
+		treatments = &nodeTreatments{node: node, objects: map[ledger.ObjectRef]remediationObject{}}
 		l.treatments[node] = treatments
 	}
 	return treatments
@@ -77,17 +78,17 @@ func (l *loop) treatmentsOf(node string) *nodeTreatments {
 
 // isEmpty reports whether there is nothing left to do or to remember.
 func (treatments *nodeTreatments) isEmpty() bool {
-	return treatments.stage == idle && len(treatments.objects) == 0 && treatments.lease == nil && treatments.granted.Object == "" && len(treatments.failures) == 0
+	return treatments.stage == idle && len(treatments.objects) == 0 && treatments.lease == nil && !treatments.hasSlot() && len(treatments.failures) == 0
 }
 
 // inFlightUntil returns until when a write that takes a slot may still succeed, zero if
 // none may.
 func (l *loop) inFlightUntil(now time.Time, treatments *nodeTreatments) (until time.Time) {
-	if until = treatments.sentAt.Add(maxInFlight); treatments.granted.Object == "" || treatments.sentAt.IsZero() || !now.Before(until) {
+	if until = treatments.sentAt.Add(maxInFlight); !treatments.hasSlot() || treatments.sentAt.IsZero() || !now.Before(until) {
 		return time.Time{}
 	}
-	if name, is := claimNamed(treatments.granted.Object); is { // a claim write names a version and fails for any other
-		if c := l.nodeClaims.byName[name]; c == nil || c.ResourceVersion != treatments.granted.ResourceVersion {
+	if isClaim(treatments.granted.Object) { // a claim write names a version and fails for any other
+		if c := l.nodeClaims.byName[treatments.granted.Object.Name]; c == nil || c.ResourceVersion != treatments.granted.ResourceVersion {
 			return time.Time{}
 		}
 	}
@@ -114,13 +115,21 @@ func (treatments *nodeTreatments) noteDeletedDuringTask(object types.UID, isKnow
 
 // releaseSlot clears the slot that the ledger names.
 func (treatments *nodeTreatments) releaseSlot() {
-	treatments.granted, treatments.sentAt = ledger.Entry{}, time.Time{}
+	treatments.granted, treatments.sentAt = ledger.ObjectWrite{}, time.Time{}
 }
 
-// objectsOf returns the objects of a rule, sorted by key.
+// hasSlot reports whether the ledger names a slot of the treatments.
+func (treatments *nodeTreatments) hasSlot() bool { return treatments.granted != ledger.ObjectWrite{} }
+
+// sortedObjects returns the references of the objects in a fixed order.
+func (treatments *nodeTreatments) sortedObjects() []ledger.ObjectRef {
+	return slices.SortedFunc(maps.Keys(treatments.objects), func(a, b ledger.ObjectRef) int { return strings.Compare(a.String(), b.String()) })
+}
+
+// objectsOf returns the objects of a rule in a fixed order.
 func (treatments *nodeTreatments) objectsOf(rule triage.RuleID) []remediationObject {
 	var ours []remediationObject
-	for _, key := range slices.Sorted(maps.Keys(treatments.objects)) {
+	for _, key := range treatments.sortedObjects() {
 		if o := treatments.objects[key]; ruleOf(o.Object) == rule {
 			ours = append(ours, o)
 		}
@@ -128,8 +137,9 @@ func (treatments *nodeTreatments) objectsOf(rule triage.RuleID) []remediationObj
 	return ours
 }
 
-func objectKey(o remediation.Object) string {
-	return o.GroupKind().String() + " " + o.Namespace + "/" + o.Name
+// refOf returns the reference of a remediation object.
+func refOf(o remediation.Object) ledger.ObjectRef {
+	return ledger.ObjectRef{GroupKind: o.GroupKind(), Namespace: o.Namespace, Name: o.Name}
 }
 
 // takeObjects takes in changed remediation objects and node Leases.
@@ -160,15 +170,15 @@ func (l *loop) takeObjects(now time.Time) {
 			treatments := l.treatmentsOf(o.Node)
 			touched[o.Node] = true
 			if !change.Gone {
-				if owner := l.treatmentsByObject[objectKey(o)]; owner != nil && owner != treatments {
+				if owner := l.treatmentsByObject[refOf(o)]; owner != nil && owner != treatments {
 					touched[owner.node] = true
 				}
 				l.upsertObject(treatments, o)
 				continue
 			}
-			known := treatments.objects[objectKey(o)].UID == o.UID
+			known := treatments.objects[refOf(o)].UID == o.UID
 			if known {
-				l.objectDeleted(now, treatments, objectKey(o))
+				l.objectDeleted(now, treatments, refOf(o))
 			}
 			if treatments.stage == inFlight {
 				treatments.noteDeletedDuringTask(o.UID, known)
@@ -228,7 +238,7 @@ func (treatments *nodeTreatments) upsertLease(lease *coordinationv1.Lease) {
 // upsertObject stores an object unless a newer version is known. The answer to our own
 // write may arrive before or after the watch event.
 func (l *loop) upsertObject(treatments *nodeTreatments, o remediation.Object) {
-	key := objectKey(o)
+	key := refOf(o)
 	if o.ControlPlane {
 		l.orphans.add(treatments.node)
 	}
@@ -254,10 +264,10 @@ func (l *loop) upsertObject(treatments *nodeTreatments, o remediation.Object) {
 
 // objectDeleted records that an object is gone. If another component deleted it, that
 // component may delete the next object too, so the next creation is delayed.
-func (l *loop) objectDeleted(now time.Time, treatments *nodeTreatments, key string) {
-	o := treatments.objects[key]
-	delete(treatments.objects, key)
-	delete(l.treatmentsByObject, key)
+func (l *loop) objectDeleted(now time.Time, treatments *nodeTreatments, ref ledger.ObjectRef) {
+	o := treatments.objects[ref]
+	delete(treatments.objects, ref)
+	delete(l.treatmentsByObject, ref)
 	rule := ruleOf(o.Object)
 	if rule == (triage.RuleID{}) {
 		return
@@ -270,7 +280,7 @@ func (l *loop) objectDeleted(now time.Time, treatments *nodeTreatments, key stri
 	treatments.losses++
 	treatments.createNotBefore = now.Add(growingDelay(treatments.losses, firstRefusedRetry, lastRefusedRetry))
 	l.cfg.Metrics.countTreatment(rule, "", "lost")
-	l.cfg.Logger.Warn("remediation lost", "node", treatments.node, "rule", rule.String(), "object", key)
+	l.cfg.Logger.Warn("remediation lost", "node", treatments.node, "rule", rule.String(), "object", ref.String())
 }
 
 // reobserve passes the current facts of nodes to the core and reconciles their
@@ -342,18 +352,18 @@ func (l *loop) addObjectFacts(state *nodeState, facts *triage.Node) {
 	if treatments == nil {
 		return
 	}
-	for _, key := range slices.Sorted(maps.Keys(treatments.objects)) {
+	for _, key := range treatments.sortedObjects() {
 		o := treatments.objects[key]
 		c := l.policyOf(ruleOf(o.Object))
 		switch {
 		case !o.IsOf(state.node):
-			l.vetoTreatments(facts, key+" is still there, for a node that had this name before")
+			l.vetoTreatments(facts, key.String()+" is still there, for a node that had this name before")
 		case o.Owner == remediation.Owner{}:
-			l.vetoTreatments(facts, key+", which no health check has made, is there")
+			l.vetoTreatments(facts, key.String()+", which no health check has made, is there")
 		case !l.isOurs(o.Object):
-			l.vetoTreatments(facts, key+" is there, of a health check that another controller follows")
+			l.vetoTreatments(facts, key.String()+" is there, of a health check that another controller follows")
 		case c != nil && !c.isFollowed():
-			l.vetoTreatments(facts, key+" of health check "+o.Owner.Name+", which cannot be followed, is there")
+			l.vetoTreatments(facts, key.String()+" of health check "+o.Owner.Name+", which cannot be followed, is there")
 		default:
 			step := 0
 			if c != nil {

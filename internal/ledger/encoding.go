@@ -24,7 +24,7 @@ type contents struct {
 	grants []Entry
 	// kept are entries of kinds that this version does not know, and unknown are unknown
 	// fields. They are written back unchanged.
-	kept    []Entry
+	kept    []UnknownEntry
 	unknown format.Unknown
 }
 
@@ -41,7 +41,7 @@ type storedContents struct {
 // storedEntry represents entries that differ only in their rules.
 type storedEntry struct {
 	Rule ruleIndexes `json:"rule"`
-	Entry
+	record
 }
 
 // ruleIndexes are indexes into storedContents.Rules.
@@ -73,12 +73,6 @@ func (e storedEntry) MarshalJSON() ([]byte, error) {
 	return format.Write(plain(e), e.Unknown)
 }
 
-// isKnown says whether this version knows the kind of the entry.
-func (e Entry) isKnown() bool {
-	isOfKind := e.ResourceVersion != "" || e.Object != "" || !e.Gone.IsZero() || e.Tries > 0
-	return e.Rule.IsKnown() && (isOfKind || e.Unknown == "")
-}
-
 func parse(text []byte) (contents, error) {
 	var s storedContents
 	unknown, err := format.Read(text, &s)
@@ -89,26 +83,28 @@ func parse(text []byte) (contents, error) {
 		return contents{}, errors.New("it names no holder")
 	}
 	p := contents{holder: s.Holder, unknown: unknown}
-	add := func(e Entry, rule ownership.Rule) {
-		if e.Rule = rule; e.isKnown() {
-			p.grants = append(p.grants, e)
-		} else {
+	add := func(r record, rule ownership.Rule) {
+		r.Rule = rule
+		switch e := r.entry().(type) {
+		case UnknownEntry:
 			p.kept = append(p.kept, e)
+		default:
+			p.grants = append(p.grants, e)
 		}
 	}
 	for i, stored := range s.Grants {
 		if stored.Rule.name != nil {
-			add(stored.Entry, *stored.Rule.name)
+			add(stored.record, *stored.Rule.name)
 			continue
 		}
 		if len(stored.Rule.indexes) == 0 { // a kind of entry without rules
-			add(stored.Entry, ownership.Rule{})
+			add(stored.record, ownership.Rule{})
 		}
 		for _, at := range stored.Rule.indexes {
 			if at < 0 || at >= len(s.Rules) {
 				return contents{}, fmt.Errorf("grants[%d] is of rule %d, and the page names %d", i, at, len(s.Rules))
 			}
-			add(stored.Entry, s.Rules[at])
+			add(stored.record, s.Rules[at])
 		}
 	}
 	return p, nil
@@ -116,28 +112,32 @@ func parse(text []byte) (contents, error) {
 
 func (p contents) encode() []byte {
 	s := storedContents{Version: Version, Holder: p.holder, Grants: []storedEntry{}}
-	rules, entries := map[ownership.Rule]int{}, map[Entry]int{}
-	for _, list := range [][]Entry{p.grants, p.kept} {
-		for _, e := range list {
-			rule := e.Rule
-			e.Rule = ownership.Rule{}
-			at, isThere := entries[e]
-			if !isThere {
-				at = len(s.Grants)
-				entries[e] = at
-				s.Grants = append(s.Grants, storedEntry{Rule: ruleIndexes{indexes: []int{}}, Entry: e})
-			}
-			if rule == (ownership.Rule{}) {
-				continue
-			}
-			index, isNamed := rules[rule]
-			if !isNamed {
-				index = len(s.Rules)
-				rules[rule] = index
-				s.Rules = append(s.Rules, rule)
-			}
-			s.Grants[at].Rule.indexes = append(s.Grants[at].Rule.indexes, index)
+	rules, records := map[ownership.Rule]int{}, map[record]int{}
+	add := func(r record) {
+		rule := r.Rule
+		r.Rule = ownership.Rule{}
+		at, isThere := records[r]
+		if !isThere {
+			at = len(s.Grants)
+			records[r] = at
+			s.Grants = append(s.Grants, storedEntry{Rule: ruleIndexes{indexes: []int{}}, record: r})
 		}
+		if rule == (ownership.Rule{}) {
+			return
+		}
+		index, isNamed := rules[rule]
+		if !isNamed {
+			index = len(s.Rules)
+			rules[rule] = index
+			s.Rules = append(s.Rules, rule)
+		}
+		s.Grants[at].Rule.indexes = append(s.Grants[at].Rule.indexes, index)
+	}
+	for _, e := range p.grants {
+		add(e.record())
+	}
+	for _, e := range p.kept {
+		add(e.record())
 	}
 	text, err := format.Write(s, p.unknown)
 	if err != nil {
@@ -171,23 +171,20 @@ func (l *Ledger) Room() *Room {
 
 // Add takes space for entries that must be in the ledger.
 func (r *Room) Add(entries ...Entry) {
+	var last record
 	for i, e := range entries {
-		if !r.rules[e.Rule] {
-			r.rules[e.Rule] = true
-			r.left -= sizeOf(e.Rule) + len(",")
+		is := e.record()
+		if !r.rules[is.Rule] {
+			r.rules[is.Rule] = true
+			r.left -= sizeOf(is.Rule) + len(",")
 		}
 		r.left -= len("1000000,") // its rule index
-		if i > 0 && sameButRule(entries[i-1], e) {
-			continue
+		is.Rule = ownership.Rule{}
+		if i == 0 || is != last {
+			r.left -= sizeOf(storedEntry{record: is}) + len(",")
 		}
-		r.left -= sizeOf(storedEntry{Entry: e}) + len(",")
+		last = is
 	}
-}
-
-// sameButRule says whether two entries differ only in their rules.
-func sameButRule(a, b Entry) bool {
-	b.Rule = a.Rule
-	return a == b
 }
 
 // Take takes space for all of the entries, if there is enough. It reports whether there was.
@@ -195,8 +192,8 @@ func (r *Room) Take(entries ...Entry) bool {
 	left := r.left
 	fresh := make([]ownership.Rule, 0, len(entries))
 	for _, e := range entries {
-		if !r.rules[e.Rule] {
-			fresh = append(fresh, e.Rule)
+		if rule := e.record().Rule; !r.rules[rule] {
+			fresh = append(fresh, rule)
 		}
 	}
 	r.Add(entries...)

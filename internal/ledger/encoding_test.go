@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/internal/format"
@@ -42,15 +43,20 @@ func at(text string) time.Time {
 // adds its own.
 func TestReadsAllVersions(t *testing.T) {
 	rule := func(kind triage.Kind, name string) ownership.Rule { return ownership.Rule{Kind: kind, Name: name} }
-	uid := func(n int) string { return fmt.Sprintf("0c7f0f9e-1111-4a6e-9d52-%012d", n) }
+	slot := func(kind triage.Kind, name, node string, n int) Slot {
+		return Slot{rule(kind, name), node, fmt.Sprintf("0c7f0f9e-1111-4a6e-9d52-%012d", n)}
+	}
+	object := func(kind, group, namespace, name string) ObjectRef {
+		return ObjectRef{schema.GroupKind{Group: group, Kind: kind}, namespace, name}
+	}
 	want := []Entry{
-		{Rule: rule(triage.ConditionSet, "kernel-deadlock"), Node: "worker-1", UID: uid(1), ResourceVersion: "4711"},
-		{Rule: rule(triage.ConditionSet, "disk-broken"), Node: "worker-1", UID: uid(1), ResourceVersion: "4711"},
-		{Rule: rule(triage.NodeHealthCheck, "masters"), Node: "master-1", UID: uid(2), Object: "Reboot.example.com ns/master-1", Step: 1, ControlPlane: true},
-		{Rule: rule(triage.Repair, "NodePool/default"), Node: "worker-2", UID: uid(3), ResourceVersion: "4712", Object: "NodeClaim.karpenter.sh /default-x7f2", Since: at("2026-11-15T11:58:00Z"), Pool: "default"},
-		{Rule: rule(triage.NodeHealthCheck, "workers"), Node: "worker-3", UID: uid(4), Gone: at("2026-11-15T12:00:00.123456789Z"), Since: at("2026-11-15T11:50:00Z")},
-		{Rule: rule(triage.Repair, "RepairPolicy/plain"), Node: "worker-4", UID: uid(5), Gone: at("2026-11-15T12:01:00Z"), Since: at("2026-11-15T11:51:00Z"), Pool: "plain", Replaced: true},
-		{Rule: rule(triage.ReadyTimeout, "default"), Since: at("2026-11-15T12:02:00Z"), Tries: 3, Template: "8013434817"},
+		NodeWrite{Slot: slot(triage.ConditionSet, "kernel-deadlock", "worker-1", 1), ResourceVersion: "4711"},
+		NodeWrite{Slot: slot(triage.ConditionSet, "disk-broken", "worker-1", 1), ResourceVersion: "4711"},
+		ObjectWrite{Slot: slot(triage.NodeHealthCheck, "masters", "master-1", 2), Object: object("Reboot", "example.com", "ns", "master-1"), Step: 1, ControlPlane: true},
+		ObjectWrite{Slot: slot(triage.Repair, "NodePool/default", "worker-2", 3), Object: object("NodeClaim", "karpenter.sh", "", "default-x7f2"), ResourceVersion: "4712", Since: at("2026-11-15T11:58:00Z"), Pool: "default"},
+		Replacement{Slot: slot(triage.NodeHealthCheck, "workers", "worker-3", 4), Gone: at("2026-11-15T12:00:00.123456789Z"), Since: at("2026-11-15T11:50:00Z")},
+		Replacement{Slot: slot(triage.Repair, "RepairPolicy/plain", "worker-4", 5), Gone: at("2026-11-15T12:01:00Z"), Since: at("2026-11-15T11:51:00Z"), Pool: "plain", Replaced: true},
+		LaunchFailures{Rule: rule(triage.ReadyTimeout, "default"), Failed: 3, Last: at("2026-11-15T12:02:00Z"), Template: "8013434817"},
 	}
 	for _, name := range []string{"page-v0.json", "page-v1.json"} {
 		got, err := parse(golden(t, name))
@@ -73,7 +79,7 @@ func TestKeepsEntriesOfANewerVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	known := Entry{Rule: ownership.Rule{Kind: triage.ConditionSet, Name: "kernel-deadlock"}, Node: "worker-1", UID: "u1", ResourceVersion: "4711", Unknown: `{"zone":"a"}`}
+	known := NodeWrite{Slot{ownership.Rule{Kind: triage.ConditionSet, Name: "kernel-deadlock"}, "worker-1", "u1"}, "4711", `{"zone":"a"}`}
 	if diff := cmp.Diff([]Entry{known}, p.grants); diff != "" {
 		t.Errorf("known entries (-want +got):\n%s", diff)
 	}
@@ -122,9 +128,10 @@ func byNode(page map[string]any) map[string][]string {
 func TestEncodingRoundTrip(t *testing.T) {
 	name := rapid.StringMatching(`[ab]`)
 	entries := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Entry {
-		e := Entry{
+		e := record{
 			Rule: ownership.Rule{Kind: rapid.SampledFrom([]triage.Kind{triage.ConditionSet, triage.Repair}).Draw(t, "kind"), Name: name.Draw(t, "rule")},
 			Node: name.Draw(t, "node"), UID: name.Draw(t, "uid"), ResourceVersion: rapid.StringMatching(`[1-9]`).Draw(t, "version"),
+			Object: rapid.SampledFrom([]string{"", "", "Kind.group ns/name", "of another form"}).Draw(t, "object"),
 		}
 		if rapid.Bool().Draw(t, "newer") {
 			e.Unknown = format.Unknown(fmt.Sprintf(`{"new":%q}`, name.Draw(t, "new")))
@@ -132,7 +139,7 @@ func TestEncodingRoundTrip(t *testing.T) {
 		if rapid.IntRange(0, 3).Draw(t, "other") == 0 {
 			e.Rule = ownership.Rule{Name: "Other/" + name.Draw(t, "rule")}
 		}
-		return e
+		return e.entry()
 	}), 0, 20)
 	merged := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -145,10 +152,10 @@ func TestEncodingRoundTrip(t *testing.T) {
 		})
 		written := contents{holder: "h", unknown: `{"new":1}`}
 		for _, e := range all {
-			if e.isKnown() {
-				written.grants = append(written.grants, e)
+			if unknown, is := e.(UnknownEntry); is {
+				written.kept = append(written.kept, unknown)
 			} else {
-				written.kept = append(written.kept, e)
+				written.grants = append(written.grants, e)
 			}
 		}
 		text := written.encode()
@@ -158,10 +165,13 @@ func TestEncodingRoundTrip(t *testing.T) {
 			t.Fatal(err)
 		}
 		back := map[Entry]bool{}
-		for _, e := range append(got.grants, got.kept...) {
+		for _, e := range got.grants {
 			back[e] = true
 		}
-		if diff := cmp.Diff(seen, back); diff != "" || got.holder != "h" || got.unknown != written.unknown || len(got.kept) != len(written.kept) {
+		for _, e := range got.kept {
+			back[e] = true
+		}
+		if diff := cmp.Diff(seen, back, cmp.AllowUnexported(UnknownEntry{})); diff != "" || got.holder != "h" || got.unknown != written.unknown || len(got.kept) != len(written.kept) {
 			t.Fatalf("read (-want +got):\n%s\n%s", diff, text)
 		}
 		l := &Ledger{holder: "h", kept: written.kept, unknown: written.unknown, stored: newConfigMap("ns")}
@@ -208,9 +218,9 @@ func TestWorstCaseFits(t *testing.T) {
 		for ; onPage < nodesPerPage && served+onPage < nodes; onPage++ {
 			entries, node := make([]Entry, sets), longest("node", served+onPage)
 			for set := range entries {
-				entries[set] = Entry{
-					Rule: ownership.Rule{Kind: triage.ConditionSet, Name: names[set]}, Node: node,
-					UID: "0c7f0f9e-1111-4a6e-9d52-000000000001", ResourceVersion: "18446744073709551615",
+				entries[set] = NodeWrite{
+					Slot:            Slot{ownership.Rule{Kind: triage.ConditionSet, Name: names[set]}, node, "0c7f0f9e-1111-4a6e-9d52-000000000001"},
+					ResourceVersion: "18446744073709551615",
 				}
 			}
 			if !room.Take(entries...) {
@@ -242,7 +252,7 @@ func TestRoomTakesAllOrNothing(t *testing.T) {
 	room := (*Ledger)(nil).Room()
 	taken := 0
 	for i := range 100_000 { // each with its own rules
-		a := Entry{Rule: ownership.Rule{Kind: triage.ConditionSet, Name: longest("a", i)}, Node: longest("node", i), ResourceVersion: "1"}
+		a := NodeWrite{Slot: Slot{Rule: ownership.Rule{Kind: triage.ConditionSet, Name: longest("a", i)}, Node: longest("node", i)}, ResourceVersion: "1"}
 		b := a
 		b.Rule.Name = longest("b", i)
 		before := *room

@@ -14,7 +14,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,7 +21,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/internal/format"
-	"github.com/resourcestack/autohealer/internal/ownership"
 )
 
 const (
@@ -41,51 +39,13 @@ var (
 	ErrUnreadable = errors.New("the ledger cannot be read")
 )
 
-// Entry is a write that takes a slot under a bound and may be in flight, or a deleted node
-// that still occupies its slot.
-type Entry struct {
-	Rule ownership.Rule `json:"rule"`
-	Node string         `json:"node"`
-	UID  string         `json:"uid"`
-	// ResourceVersion is the precondition of the write: the version of the node. Once the
-	// node has another version, the write has either succeeded or cannot succeed any more.
-	// It is empty if the write creates an object.
-	ResourceVersion string `json:"resourceVersion,omitempty"`
-	// Object is the name of the object that the write creates, and Step is its step in the
-	// rule. A creation has no precondition: it may succeed until the request is too old.
-	Object string `json:"object,omitempty"`
-	Step   int    `json:"step,omitempty"`
-	// Gone is when the node was deleted, by the clock of the process that saw it. It is zero
-	// for a write. Since is when the treatment began that deleted the node. The replacement
-	// is younger than Since.
-	Gone  time.Time `json:"gone,omitzero"`
-	Since time.Time `json:"since,omitzero"`
-	// ControlPlane says that the deleted node was a control-plane node.
-	ControlPlane bool `json:"controlPlane,omitempty"`
-	// Pool is the pool whose bound counts the slot, if the rule shares its bound. If the
-	// rule is also removed, nothing else tells the pool.
-	Pool string `json:"pool,omitempty"`
-	// Tries, if not zero, counts consecutive replacements of nodes in the pool of the rule
-	// because they did not become ready. Since is the time of the last one. The entry names
-	// no node.
-	Tries int `json:"tries,omitempty"`
-	// Template is a hash of the node template of the pool at that time. With another
-	// template the tries no longer count.
-	Template string `json:"template,omitempty"`
-	// Replaced says that the node no longer occupies a slot. The entry exists only because
-	// the treatment that deleted the node still exists.
-	Replaced bool `json:"replaced,omitempty"`
-	// Unknown are fields that this version does not know.
-	Unknown format.Unknown `json:"-"`
-}
-
 // Ledger is the ledger, held by this process.
 type Ledger struct {
 	client client.Client
 	holder string
 	stored *corev1.ConfigMap
 	// kept and unknown are entries and fields of a newer version.
-	kept    []Entry
+	kept    []UnknownEntry
 	unknown format.Unknown
 }
 
@@ -127,7 +87,7 @@ func (l *Ledger) claim(ctx context.Context, namespace string) ([]Entry, error) {
 }
 
 // Kept returns the entries whose kind this version does not know. They stay in the ledger.
-func (l *Ledger) Kept() []Entry { return l.kept }
+func (l *Ledger) Kept() []UnknownEntry { return l.kept }
 
 // CountUnknown returns how many entries and fields of a ledger with these entries this
 // version does not know.
@@ -137,7 +97,7 @@ func (l *Ledger) CountUnknown(entries []Entry) int {
 		n = len(l.kept) + l.unknown.Len()
 	}
 	for _, e := range entries {
-		n += e.Unknown.Len()
+		n += e.record().Unknown.Len()
 	}
 	return n
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-func entry(node string) ledger.Entry {
-	return ledger.Entry{Rule: ownership.Rule{Kind: triage.ConditionSet, Name: "set"}, Node: node, UID: "u-" + node, ResourceVersion: "7"}
+func entry(node string) ledger.NodeWrite {
+	return ledger.NodeWrite{Slot: ledger.Slot{Rule: ownership.Rule{Kind: triage.ConditionSet, Name: "set"}, Node: node, UID: "u-" + node}, ResourceVersion: "7"}
 }
 
 func TestLedger(t *testing.T) {
