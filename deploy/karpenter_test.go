@@ -345,7 +345,7 @@ func (c cluster) putsBackSchema(t *testing.T) {
 		return err
 	})
 	// The controller logs missing rights before it needs them.
-	const missing = "right missing"
+	const missing = "permission missing"
 	eventually(t, "the log to report it", func() error {
 		if line := log(); !strings.Contains(line, missing) || !strings.Contains(line, "deploy/"+restoreRights) {
 			return errors.New("the log does not report it")

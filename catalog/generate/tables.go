@@ -23,7 +23,7 @@ func fill(page, table, rows string) (string, error) {
 
 // nativeTable lists the conditions of Kubernetes and their taints.
 func nativeTable(list []catalog.Condition) string {
-	rows := [][]string{{"condition", "healthy", "when sick", "Kubernetes' own taint", "why there is no default"}}
+	rows := [][]string{{"condition", "healthy", "when unhealthy", "Kubernetes' own taint", "why there is no default"}}
 	for _, c := range list {
 		if c.Source != catalog.Kubernetes {
 			continue
@@ -39,7 +39,7 @@ func nativeTable(list []catalog.Condition) string {
 
 // defaultTable lists the conditions that have a default.
 func defaultTable(list []catalog.Condition) string {
-	rows := [][]string{{"condition", "reported by", "healthy", "when sick", "a reboot", "default", "taint key", "why"}}
+	rows := [][]string{{"condition", "reported by", "healthy", "when unhealthy", "a reboot", "default", "taint key", "why"}}
 	for _, c := range list {
 		if c.Source == catalog.Kubernetes {
 			continue

@@ -102,7 +102,7 @@ func TestRestartNeitherReplaysNorForgets(t *testing.T) {
 			for round := range 3 {
 				p := start(t, s.args()...)
 				if round > 0 {
-					p.waitFor("the sickness of before", p.is("KernelDeadlock", "True", "DockerHung"))
+					p.waitFor("the problem of before", p.is("KernelDeadlock", "True", "DockerHung"))
 					finds(p, 3*round+1)
 				}
 				s.log.write(oom, hung)

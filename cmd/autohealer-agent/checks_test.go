@@ -30,7 +30,7 @@ func TestKubeletCheckNeedsNoProgram(t *testing.T) {
 	p.waitFor("that it is otherwise", says)
 	p.stop()
 	p = start(t, args...)
-	p.waitFor("that it is sick still", p.is("KubeletUnhealthy", "True", "KubeletUnhealthy"))
+	p.waitFor("that it is unhealthy still", p.is("KubeletUnhealthy", "True", "KubeletUnhealthy"))
 	if n := p.logged("condition changed"); n != 0 {
 		t.Errorf("%d changes are reported, want none", n)
 	}

@@ -113,7 +113,7 @@ func TestRestartKeepsTheProblemOfAPlugin(t *testing.T) {
 	args := append(s.args(), "--config.custom-plugin-monitor="+file, "--v=4")
 	p := start(t, args...)
 	d.is("sick", "two bad blocks")
-	p.waitFor("the sickness", p.is("DiskBadBlock", "True", "BadBlocks"))
+	p.waitFor("the problem", p.is("DiskBadBlock", "True", "BadBlocks"))
 	before, _ := p.condition("DiskBadBlock")
 	p.stop()
 	d.is("slow", "") // leaves time without a result
@@ -144,7 +144,7 @@ func TestChangedPluginFileReplacesOnlyItsMonitor(t *testing.T) {
 	p := start(t, append(s.args(), "--config.custom-plugin-monitor="+file+","+other)...)
 	first.is("sick", "a bad block")
 	second.is("sick", "it is read-only")
-	p.waitFor("one sickness", p.is("DiskBadBlock", "True", "BadBlocks"))
+	p.waitFor("one problem", p.is("DiskBadBlock", "True", "BadBlocks"))
 	p.waitFor("another", p.is("ReadonlyFilesystem", "True", "BadBlocks"))
 
 	publish(t, mount, "..2", "disk.json", strings.ReplaceAll(diskMonitor(first, "DiskBadBlock"), `"path"`, `"pth"`))
@@ -152,7 +152,7 @@ func TestChangedPluginFileReplacesOnlyItsMonitor(t *testing.T) {
 	first.isNot("sick")
 	p.waitFor("that the last good version looks on", p.is("DiskBadBlock", "False", "DiskIsWell"))
 	first.is("sick", "a bad block")
-	p.waitFor("the sickness again", p.is("DiskBadBlock", "True", "BadBlocks"))
+	p.waitFor("the problem again", p.is("DiskBadBlock", "True", "BadBlocks"))
 
 	publish(t, mount, "..3", "disk.json", strings.ReplaceAll(diskMonitor(first, "DiskBadBlock"), "BadBlocks", "Worn"))
 	p.waitFor("the new words", p.is("DiskBadBlock", "True", "Worn"))

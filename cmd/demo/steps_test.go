@@ -32,7 +32,7 @@ func TestDemoRunsAllSteps(t *testing.T) {
 		"worker-0003 Ready=Unknown", "Pending: NodeHealthCheck/silent-kubelet", "RemediationCreated: made ExampleRemediation",
 		"silent-kubelet 10 9 1 Remediating in treatment: 1", "strategy: reboot", "remediator restarts worker-0003",
 		"ExampleRemediation worker-0003 is gone", "Normal RemediationRemoved NodeHealthCheck/silent-kubelet worker-0003: deleted",
-		"silent-kubelet 10 5 0 Enabled waiting: 5 GateClosed", "waits: 5 of 10 selected nodes are sick, at most 2 may be",
+		"silent-kubelet 10 5 0 Enabled waiting: 5 GateClosed", "waits: 5 of 10 selected nodes are unhealthy, at most 2 may be",
 		"remediator restarts worker-0004", "remediator restarts worker-0005", "16 steps in",
 		"worker-0007 has an agent, which reads", "0 ms kern.log task docker:4711 blocked for more than 120 seconds.",
 		"worker-0007 KernelDeadlock=True", "worker-0007 DockerHung: Node condition KernelDeadlock is now: True", "left worker-0007",

@@ -18,7 +18,7 @@ import (
 )
 
 // about is what `kubectl explain nodepool.spec.repair` says of the block.
-const about = `Repair says how long nodes of this pool may be sick before Autohealer replaces
+const about = `Repair says how long nodes of this pool may be unhealthy before Autohealer replaces
 them. Without it, and without a RepairPolicy for them, none is repaired.`
 
 func main() {

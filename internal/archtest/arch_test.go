@@ -66,7 +66,7 @@ var laws = []law{
 	{"internal/budget", anyOf("internal/triage", "internal/observe", "internal/treat", "internal/controller", "k8s.io/client-go", "sigs.k8s.io/controller-runtime"),
 		"a budget is counted as Karpenter counts it, whoever asks and whatever for"},
 	{"internal/provider", anyOf("internal/observe", "internal/treat", "internal/controller", "k8s.io/client-go", "sigs.k8s.io/controller-runtime"),
-		"who states what is sick looks at no node, and treats none"},
+		"who states what is unhealthy looks at no node, and treats none"},
 	{"internal/validate", anyOf("internal/treat", "internal/remedy", "internal/controller", "k8s.io/client-go", "sigs.k8s.io/controller-runtime"),
 		"the webhook and the controller must get the same verdict: who gives it looks at its case and at nothing else"},
 	{"internal/treat", anyOf("internal/observe", "internal/remedy"), "who writes to the cluster does not decide what; internal/controller joins them"},

@@ -615,16 +615,16 @@ func TestClaimCounts(t *testing.T) {
 		machine machine
 		want    claimCounts
 	}{
-		"at work":                             {nil, claimCounts{initialized: 1, claims: 1}},
-		"sick, and does not block itself":     {machine{sick}, claimCounts{initialized: 1, claims: 1}},
-		"never ready":                         {machine{unready}, claimCounts{claims: 1, starting: 1}},
-		"never ready, and deleted":            {machine{unready, deleted}, claimCounts{claims: 1, terminating: 1, starting: 1}},
-		"without a node":                      {machine{nodeless}, claimCounts{claims: 1}},
-		"deleted":                             {machine{deleted}, claimCounts{initialized: 1, disrupted: 1, claims: 1, terminating: 1}},
-		"chosen by Karpenter":                 {machine{is(karpenter.DisruptionReason)}, claimCounts{initialized: 1, disrupted: 1, claims: 1, terminating: 1}},
-		"restarted by Karpenter":              {machine{unready, is(karpenter.Rebooting)}, claimCounts{initialized: 1, disrupted: 1, claims: 1, terminating: 1, starting: 1}},
-		"restarted, and its node is not back": {machine{nodeless, is(karpenter.Rebooting)}, claimCounts{initialized: 1, disrupted: 1, claims: 1, terminating: 1}},
-		"its machine is going":                {machine{deleted, is(karpenter.InstanceTerminating)}, claimCounts{}},
+		"at work":                              {nil, claimCounts{initialized: 1, claims: 1}},
+		"unhealthy, and does not block itself": {machine{sick}, claimCounts{initialized: 1, claims: 1}},
+		"never ready":                          {machine{unready}, claimCounts{claims: 1, starting: 1}},
+		"never ready, and deleted":             {machine{unready, deleted}, claimCounts{claims: 1, terminating: 1, starting: 1}},
+		"without a node":                       {machine{nodeless}, claimCounts{claims: 1}},
+		"deleted":                              {machine{deleted}, claimCounts{initialized: 1, disrupted: 1, claims: 1, terminating: 1}},
+		"chosen by Karpenter":                  {machine{is(karpenter.DisruptionReason)}, claimCounts{initialized: 1, disrupted: 1, claims: 1, terminating: 1}},
+		"restarted by Karpenter":               {machine{unready, is(karpenter.Rebooting)}, claimCounts{initialized: 1, disrupted: 1, claims: 1, terminating: 1, starting: 1}},
+		"restarted, and its node is not back":  {machine{nodeless, is(karpenter.Rebooting)}, claimCounts{initialized: 1, disrupted: 1, claims: 1, terminating: 1}},
+		"its machine is going":                 {machine{deleted, is(karpenter.InstanceTerminating)}, claimCounts{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			withNodePools(t, func(h *nodePoolFixture) {

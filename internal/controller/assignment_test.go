@@ -572,7 +572,7 @@ func TestMetricsShowWhenNodesBecomeEligible(t *testing.T) {
 
 		h.breaks(corev1.ConditionTrue, "b1", "r1", "plain")
 		due := time.Now().Add(10 * time.Minute).Truncate(time.Second)
-		says("when some are sick", map[string]time.Time{blue + " blue b1": due, red + " red r1": due, policed + "  plain": due})
+		says("when some are unhealthy", map[string]time.Time{blue + " blue b1": due, red + " red r1": due, policed + "  plain": due})
 		h.policy("p", func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.DefaultTolerationDuration = "20m" })
 		h.breaks(corev1.ConditionFalse, "plain")
 		says("when one is tolerated for longer, and one is well again", map[string]time.Time{blue + " blue b1": due, red + " red r1": due.Add(10 * time.Minute)})

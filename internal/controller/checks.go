@@ -281,7 +281,7 @@ func (l *loop) deferToMedik8s(now time.Time, deferring bool) {
 	l.checks.deferring, l.checks.changed = deferring, true
 	l.cfg.Metrics.setDeferring(deferring)
 	if deferring {
-		l.cfg.Logger.Warn("standing back", "reason", l.checks.medik8s.message())
+		l.cfg.Logger.Warn("deferring to another controller", "reason", l.checks.medik8s.message())
 	} else {
 		l.cfg.Logger.Info("following health checks", "nodeHealthChecks", len(l.checks.known))
 	}

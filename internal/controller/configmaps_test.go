@@ -851,11 +851,11 @@ func testDenied(d *configMapFixture, successor func() *configMapFixture) {
 		next.handleAccess(revisionAccess{denied: errForbidden})
 		next.round(d.t.Context())
 	}
-	if !next.loaded || next.lines("sets in configmaps not followed for want of a right") != 1 {
+	if !next.loaded || next.lines("cannot read the sets in configmaps: permission missing") != 1 {
 		d.t.Fatalf("loaded: %t; the log:\n%s", next.loaded, &next.log)
 	}
 	next.handleAccess(revisionAccess{denied: errors.New("another right")})
-	if got := next.lines("sets in configmaps not followed for want of a right"); got != 2 {
+	if got := next.lines("cannot read the sets in configmaps: permission missing"); got != 2 {
 		d.t.Errorf("another right is reported %d times", got-1)
 	}
 	next.follows("z-api")

@@ -83,7 +83,7 @@ func (l *loop) handleAccess(a revisionAccess) {
 		l.configMaps.restored, l.configMaps.hasRevisions = a.stored, true
 	case !slices.Contains(l.configMaps.denied, a.denied.Error()):
 		l.configMaps.denied = append(l.configMaps.denied, a.denied.Error())
-		l.cfg.Logger.Error("sets in configmaps not followed for want of a right", "rightsAreIn", "deploy/controller/2-rights.yaml", "err", a.denied)
+		l.cfg.Logger.Error("cannot read the sets in configmaps: permission missing", "manifest", "deploy/controller/2-rights.yaml", "err", a.denied)
 	}
 }
 

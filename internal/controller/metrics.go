@@ -85,7 +85,7 @@ func NewMetrics() *Metrics {
 		}),
 		configMapsRead: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "autohealer_configmaps_followed",
-			Help: "1 on the replica that leads and has read all ConfigMaps with sets; 0 on it means that a right is missing for that.",
+			Help: "1 on the replica that leads and has read all ConfigMaps with sets; 0 on it means that a permission is missing.",
 		}),
 		behind: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "autohealer_configmap_not_in_force",
@@ -97,7 +97,7 @@ func NewMetrics() *Metrics {
 		}, []string{"format"}),
 		checkNodes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "autohealer_nodehealthcheck_nodes",
-			Help: "Nodes of a NodeHealthCheck: selected by it, healthy, sick, recovering (not sick, but with a remediation still), in treatment.",
+			Help: "Nodes of a NodeHealthCheck: selected by it, healthy, sick (unhealthy), recovering (healthy, but the remediation still exists), departed, in_treatment.",
 		}, []string{"nodehealthcheck", "state"}),
 		checkWaiting: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "autohealer_nodehealthcheck_waiting_nodes",
@@ -109,7 +109,7 @@ func NewMetrics() *Metrics {
 		}, []string{"nodehealthcheck"}),
 		treatments: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "autohealer_remediations_total",
-			Help: "Remediations by what became of them: begun, escalated (a later one was begun), timed_out, recovered, deselected, check_gone, node_gone, called_off (it was no longer wanted when it came), lost (somebody else has deleted it).",
+			Help: "Remediations by what became of them: begun, escalated (a later one was begun), timed_out, recovered, deselected, check_gone, node_gone, called_off (it was no longer wanted when it came), lost (another client deleted it).",
 		}, []string{"nodehealthcheck", "outcome"}),
 		toRemediation: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "autohealer_condition_to_remediation_seconds",
@@ -131,11 +131,11 @@ func NewMetrics() *Metrics {
 		}, []string{"state"}),
 		repairNodes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "autohealer_repair_nodes",
-			Help: "Nodes under a rule of repair policies or ready timeouts: governed by it, sick (of a ready timeout: it is over), repairing (under way, or gone and not replaced yet), held (due, and kept from it by a bound, a budget or a veto).",
+			Help: "Nodes under a rule of repair policies or ready timeouts: governed by it, sick (unhealthy; of a ready timeout: it is over), repairing (under way, or gone and not replaced yet), held (due, and kept from it by a bound, a budget or a veto).",
 		}, []string{"rule", "nodepool", "state"}),
 		repairFrom: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "autohealer_repair_eligible_timestamp_seconds",
-			Help: "From when a sick node may be repaired, in seconds since 1970; what holds it then is told by its Events. Of every rule no more than 20 nodes, those that are due first.",
+			Help: "From when an unhealthy node may be repaired, in seconds since 1970; what holds it then is told by its Events. Of every rule no more than 20 nodes, those that are due first.",
 		}, []string{"rule", "nodepool", "node"}),
 		repairs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "autohealer_repairs_total",

@@ -290,8 +290,8 @@ func TestWhatNeedsNoProof(t *testing.T) {
 		change  func(*v1alpha1.ConditionSet)
 		tainted int
 	}{
-		"the catalogue knows the sickness": {asking("KernelDeadlock", "True"), 1},
-		"a sickness is among the conditions": {func(s *v1alpha1.ConditionSet) {
+		"the catalogue knows the problem": {asking("KernelDeadlock", "True"), 1},
+		"a problem is among the conditions": {func(s *v1alpha1.ConditionSet) {
 			s.Spec.Conditions["KernelDeadlock"] = v1alpha1.SetCondition{Status: "True"}
 		}, 1},
 		"unknown is no healthy status":     {asking("FanBroken", "Unknown"), 0},

@@ -27,7 +27,7 @@ func TestTaskOrder(t *testing.T) {
 		want    taskKind
 		check   []func(*remediationv1alpha1.NodeHealthCheck)
 	}{
-		"a sick node is treated":       {func(w *healthCheckFixture) { w.node("a", corev1.ConditionTrue) }, createRemediation, nil},
+		"an unhealthy node is treated": {func(w *healthCheckFixture) { w.node("a", corev1.ConditionTrue) }, createRemediation, nil},
 		"a healthy node is left alone": {func(w *healthCheckFixture) { w.node("a", corev1.ConditionFalse) }, nothing, nil},
 		"the Lease of a free node is taken": {func(w *healthCheckFixture) {
 			w.node("a", corev1.ConditionTrue)
@@ -50,7 +50,7 @@ func TestTaskOrder(t *testing.T) {
 			w.loses(object)
 		}, releaseLease, nil},
 		"a confirmation that has served goes": {func(w *healthCheckFixture) { w.node("a", corev1.ConditionFalse, confirmed) }, clearConfirmation, nil},
-		"a confirmation of a sick node is waited with": {func(w *healthCheckFixture) {
+		"a confirmation of an unhealthy node is waited with": {func(w *healthCheckFixture) {
 			w.node("a", corev1.ConditionTrue)
 			w.finds(w.made("a", "quick"))
 			w.locks("a", nodelease.HolderOf("check"), leaseDuration)
@@ -185,8 +185,8 @@ func TestAnnotationsFor(t *testing.T) {
 		"healthy":                             {remediation.Object{}, false, triage.PlannedTreatment{HealthySince: then.Add(600)}, map[string]string{remediation.HealthyDelayAnnotation: "2026-01-02T02:04:05Z"}},
 		"healthy, which is noted":             {remediation.Object{HealthySince: then}, false, triage.PlannedTreatment{HealthySince: then.Add(600)}, nil},
 		"healthy, and noted from before":      {remediation.Object{HealthySince: then.Add(-time.Second)}, false, triage.PlannedTreatment{HealthySince: then}, map[string]string{remediation.HealthyDelayAnnotation: "2026-01-02T02:04:05Z"}},
-		"sick again":                          {remediation.Object{HealthySince: then}, false, triage.PlannedTreatment{}, map[string]string{remediation.HealthyDelayAnnotation: ""}},
-		"sick again, and the time is up":      {remediation.Object{HealthySince: then}, true, triage.PlannedTreatment{}, map[string]string{remediation.HealthyDelayAnnotation: "", remediation.TimedOutAnnotation: "2026-01-02T03:04:05Z"}},
+		"unhealthy again":                     {remediation.Object{HealthySince: then}, false, triage.PlannedTreatment{}, map[string]string{remediation.HealthyDelayAnnotation: ""}},
+		"unhealthy again, and the time is up": {remediation.Object{HealthySince: then}, true, triage.PlannedTreatment{}, map[string]string{remediation.HealthyDelayAnnotation: "", remediation.TimedOutAnnotation: "2026-01-02T03:04:05Z"}},
 	} {
 		got := map[string]string{}
 		for key, value := range annotationsFor(test.object, test.isOver, &test.planned, now) {
@@ -425,8 +425,8 @@ func TestASlotIsFreedOnceNoWriteCanArrive(t *testing.T) {
 		"no answer came, and then a refusal":              {true, []step{answers(treat.Unknown), answers(treat.Refused), recovers}, true},
 		"no answer came, and then the server had no time": {true, []step{answers(treat.Unknown), answers(treat.Busy), recovers}, true},
 		"a refusal": {true, []step{answers(treat.Refused)}, false},
-		"no answer came, and then a refusal, of a sick node": {true, []step{answers(treat.Unknown), answers(treat.Refused)}, true},
-		"no answer came, and a refusal much later":           {true, []step{answers(treat.Unknown), waits(maxInFlight), answers(treat.Refused)}, false},
+		"no answer came, and then a refusal, of an unhealthy node": {true, []step{answers(treat.Unknown), answers(treat.Refused)}, true},
+		"no answer came, and a refusal much later":                 {true, []step{answers(treat.Unknown), waits(maxInFlight), answers(treat.Refused)}, false},
 		"another object of the node is heard of": {true, []step{answers(treat.Unknown), func(w *healthCheckFixture, _ *task) {
 			w.finds(w.made("a", "slow", func(u *unstructured.Unstructured) { u.SetName("theirs"); u.SetOwnerReferences(nil) }))
 		}, recovers}, true},

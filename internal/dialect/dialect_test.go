@@ -482,7 +482,7 @@ func TestRepairRefuses(t *testing.T) {
 		{"a duplicate statement", with(func(r *dialect.Repair) { r.Statements[1] = r.Statements[0] }), "statements[1].type", "Ready", "Ready=False is stated already"},
 		{"an invalid recommendation with a policy", with(func(r *dialect.Repair) { r.Statements[0].Toleration = "x" }), "statements[0].toleration", "x", "want a duration"},
 		{"no toleration", with(func(r *dialect.Repair) { r.Statements[1].Toleration, r.DefaultToleration = "", "" }), "statements[1].toleration", "", "want a duration"},
-		{"no unhealthy condition", with(func(r *dialect.Repair) { r.Statements, r.Policies = nil, r.Policies[:1] }), "repair.policies", "", "nothing is stated to be sick"},
+		{"no unhealthy condition", with(func(r *dialect.Repair) { r.Statements, r.Policies = nil, r.Policies[:1] }), "repair.policies", "", "nothing is stated to be unhealthy"},
 	})
 }
 

@@ -113,7 +113,7 @@ func (c NodeHealthCheck) gate(f *fields) *triage.Limit {
 func (c NodeHealthCheck) recovery(f *fields) triage.Recovery {
 	delay, err := time.ParseDuration(orDefault(c.HealthyDelay, "0s"))
 	if err != nil {
-		f.fail("spec.healthyDelay", c.HealthyDelay, "want a duration such as 300s or 5m, or a negative one to wait until somebody confirms")
+		f.fail("spec.healthyDelay", c.HealthyDelay, "want a duration such as 300s or 5m, or a negative one to wait for a manual confirmation")
 	}
 	if delay < 0 {
 		return triage.Recovery{ByHand: true}

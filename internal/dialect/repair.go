@@ -67,7 +67,7 @@ func (r Repair) Rule() (triage.Rule, error) {
 		})
 	}
 	if len(when.Signals) == 0 {
-		f.fail("repair.policies", "", "nothing is stated to be sick: want a provider's statement, or a policy with a conditionStatus")
+		f.fail("repair.policies", "", "nothing is stated to be unhealthy: want a provider's statement, or a policy with a conditionStatus")
 	}
 	limit := f.limit("repair.maxUnhealthy", orDefault(r.MaxUnhealthy, "20%"))
 	return f.rule(triage.Rule{

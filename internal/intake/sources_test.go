@@ -46,7 +46,7 @@ func TestSourceReportsBecomesSilentAndReturns(t *testing.T) {
 		must(t, c.Report(problem.Event{Reason: "BadBlock", Message: "at 17"}))
 		pass(2 * time.Second)
 		if since := s.want(disk, "True BadBlocksFound"); !since.Equal(began) {
-			t.Errorf("it is sick since %s, want %s", since, began)
+			t.Errorf("it is unhealthy since %s, want %s", since, began)
 		}
 		if got := s.newEvents(); !slices.Equal(got, []string{"BadBlock", disk + "/BadBlocksFound"}) {
 			t.Errorf("%q is told", got)
@@ -168,7 +168,7 @@ func TestDaemonRestartIsNoTransition(t *testing.T) {
 				first = since
 			}
 			if !since.Equal(first) {
-				t.Errorf("it is sick since %s, and told since %s", first, since)
+				t.Errorf("it is unhealthy since %s, and told since %s", first, since)
 			}
 			stop()
 			pass(10 * time.Second)

@@ -73,7 +73,7 @@ func TestStore(t *testing.T) {
 	is(t, c, 2)
 	c.Observe(triage.Node{Name: "b", UID: "u-b", ControlPlane: true, Conditions: []triage.Condition{{Type: "Disk", Status: triage.True}}})
 	if got, err := c.Impact(sickRule()); err != nil || got.ControlPlane != 1 {
-		t.Errorf("one node of the control plane is sick, and %d are counted: %v", got.ControlPlane, err)
+		t.Errorf("one node of the control plane is unhealthy, and %d are counted: %v", got.ControlPlane, err)
 	}
 	if got := c.Reported(); !slices.Equal(got, []string{"Disk"}) {
 		t.Errorf("the reported conditions are %v", got)

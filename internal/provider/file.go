@@ -191,7 +191,7 @@ func (r *reader) statement(n *yaml.Node, path string) fileStatement {
 	case s.Type == "" || len(s.Type) > maxConditionLength || strings.ContainsAny(string(s.Type), " :=\t\n"):
 		r.refuse(n, path+".type", string(s.Type), "want a condition type alone, such as KernelDeadlock")
 	case s.Status == "":
-		r.refuse(n, path+".status", "", "want the status in which the condition is sick: True, False or Unknown")
+		r.refuse(n, path+".status", "", "want the status in which the condition is unhealthy: True, False or Unknown")
 	case catalog.Healthy(string(s.Type), string(s.Status)):
 		r.refuse(n, path+".status", string(s.Status), fmt.Sprintf("%s=%s is what a healthy node reports, so the nodes that are well would be replaced, one after the other and without end", s.Type, s.Status))
 	case slices.ContainsFunc(r.known[s.RepairStatement], func(other string) bool { return other == "" || s.isFor(other) }):

@@ -122,7 +122,7 @@ func TestParseNamesTheLineThatIsWrong(t *testing.T) {
 		{"a type and its status", "statements:\n- {type: A=True, status: 'True'}\n", `line 2: statements[0].type: "A=True": want a condition type alone`},
 		{"a type without an end", "statements:\n- {type: " + strings.Repeat("x", 317) + ", status: 'True'}\n", "want a condition type alone"},
 		{"a type of many", "statements:\n- {type: [A], status: 'True'}\n", `line 2: statements[0].type: "": want one word`},
-		{"no status", "statements:\n- type: A\n", `line 2: statements[0].status: "": want the status in which the condition is sick`},
+		{"no status", "statements:\n- type: A\n", `line 2: statements[0].status: "": want the status in which the condition is unhealthy`},
 		{"a status that is none", "statements:\n- {type: A, status: sick}\n", `line 2: statements[0].status: "sick": want True, False or Unknown`},
 		{"a status that no condition has", "statements:\n- {type: A, status: Missing}\n", `"Missing": want True, False or Unknown`},
 		{"a number of minutes", "statements:\n- {type: A, status: 'True', toleration: 5}\n", `line 2: statements[0].toleration: "5": want a duration`},

@@ -161,7 +161,7 @@ func (k *Store) permissionMissing(of []*pool, err error) (due time.Time) {
 func (k *Store) logMissingPermission(err error) {
 	if !k.restoreBackoff.isTold {
 		k.restoreBackoff.isTold = true
-		k.cfg.Logger.Error("right missing", "so", "--restore-nodepool-schema puts nothing back", "rightsAreIn", restoreRights, "err", err)
+		k.cfg.Logger.Error("permission missing", "so", "--restore-nodepool-schema puts nothing back", "manifest", restoreRights, "err", err)
 	}
 }
 

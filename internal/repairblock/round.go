@@ -382,7 +382,7 @@ func (k *Store) logMissingPermissions(s *snapshot) {
 		{s.pools.isForbidden(), "repair blocks on node pools not followed", s.pools.err},
 	} {
 		if of.isBarred && !k.forbiddenLogged[i] {
-			k.cfg.Logger.Error("right missing", "so", of.words, "rightsAreIn", "deploy/controller/2-rights.yaml", "err", of.err)
+			k.cfg.Logger.Error("permission missing", "so", of.words, "manifest", "deploy/controller/2-rights.yaml", "err", of.err)
 		}
 		k.forbiddenLogged[i] = of.isBarred
 	}

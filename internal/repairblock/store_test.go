@@ -489,7 +489,7 @@ func (w *fixture) withoutDefinition(t *testing.T) {
 	k.awaits(t, "default", "5m: spec.repair is gone, and the controller cannot determine whether a user removed it or its schema was lost")
 	k.tells(t, "default", "vanished")
 	k.counts(t, repairblock.Counts{InForce: 1, Vanished: 1})
-	if n := k.logs("right missing"); n != 1 {
+	if n := k.logs("permission missing"); n != 1 {
 		t.Errorf("the right is missed %d times", n)
 	}
 	w.awaitCopies(t, "default=5m")
@@ -505,7 +505,7 @@ func (w *fixture) withoutRevisions(t *testing.T) {
 	w.create(t, "default", "5m")
 	k.awaits(t, "default", "5m")
 	k.counts(t, repairblock.Counts{InForce: 1, NotSaved: 1})
-	if n := k.logs("right missing"); n != 1 {
+	if n := k.logs("permission missing"); n != 1 {
 		t.Errorf("the right is missed %d times", n)
 	}
 	w.awaitCopies(t)
@@ -527,13 +527,13 @@ func (w *fixture) withoutPools(t *testing.T) {
 		known, _, err := k.Listed()
 		return !known && err != nil && strings.Contains(err.Error(), "nodepools.karpenter.sh is forbidden"), ""
 	})
-	await(t, "it is logged", func() (bool, string) { return k.logs("right missing") == 1, "" })
+	await(t, "it is logged", func() (bool, string) { return k.logs("permission missing") == 1, "" })
 }
 
 func (w *fixture) withoutRestore(t *testing.T) {
 	w.begin(t)
 	k := w.start(t, w.limited(t, readPools, readCRD, readCopies), withRestore)
-	await(t, "it is logged before anything is lost", func() (bool, string) { return k.logs("right missing") == 1, "" })
+	await(t, "it is logged before anything is lost", func() (bool, string) { return k.logs("permission missing") == 1, "" })
 	w.create(t, "default", "5m")
 	w.create(t, "second", "6m")
 	w.awaitCopies(t, "default=5m", "second=6m")
@@ -561,7 +561,7 @@ func (w *fixture) withoutRestore(t *testing.T) {
 	if w.onPool(t, "default") != "5m" || w.onPool(t, "second") != "6m" {
 		t.Error("not all blocks are on their pools")
 	}
-	if n := k.logs("right missing"); n != 2 {
+	if n := k.logs("permission missing"); n != 2 {
 		t.Errorf("the rights are missed %d times, there are two", n)
 	}
 }

@@ -141,7 +141,7 @@ func (c *core) startOutage(now time.Time, result string, err error) {
 		c.outage.until = latest(c.outage.until, now.Add(delay+time.Duration(c.random()*float64(delay)/2)))
 	}
 	if c.outage.firstLog() {
-		c.log.Warn("the api server cannot be told anything", "result", result, "err", err)
+		c.log.Warn("cannot report to the api server", "result", result, "err", err)
 	}
 }
 

@@ -243,7 +243,7 @@ func TestOutages(t *testing.T) {
 		if r.api.event("n."+digest("A599")[:16]) == nil {
 			r.Error("the event of the newest change did not get through")
 		}
-		if a, b := r.logged("cannot be told anything"), r.logged("reachable again"); a != 1 || b != 1 {
+		if a, b := r.logged("cannot report to the api server"), r.logged("reachable again"); a != 1 || b != 1 {
 			r.Errorf("logged %d and %d times:\n%s", a, b, r.log)
 		}
 	})

@@ -1698,7 +1698,7 @@ func (h *history) checkBegun(saw map[string]int, g triage.Grant, facts triage.No
 			saw["gated beside deleted nodes"]++
 		}
 		if len(unwell)+gone > limit {
-			h.log("%d are sick or in treatment and %d are not replaced, %d may be", len(unwell), gone, limit)
+			h.log("%d are unhealthy or in treatment and %d are not replaced, %d may be", len(unwell), gone, limit)
 			bad("a treatment is begun while the gate is closed")
 		}
 	}

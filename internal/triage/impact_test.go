@@ -210,7 +210,7 @@ func (h *history) checkAgainstSetRule(rule triage.Rule, got triage.Impact) {
 	counts, _ := core.Population(rule.ID)
 	core.RemoveRule(h.lastTime, rule.ID)
 	if counts.Selected != got.Selected || counts.Unhealthy != got.Matching {
-		h.log("%s selects %d, of which %d are sick", describeRule(rule), counts.Selected, counts.Unhealthy)
+		h.log("%s selects %d, of which %d are unhealthy", describeRule(rule), counts.Selected, counts.Unhealthy)
 		h.fail(fmt.Sprintf("its impact was said to be %+v", got))
 	}
 }

@@ -195,7 +195,7 @@ func (r Reason) tail() string {
 	case Recovering:
 		sentence := "the node is healthy since " + stamp(r.Since) + ", the treatment stays until "
 		if r.Until.IsZero() {
-			return sentence + "somebody confirms it"
+			return sentence + "a user confirms it"
 		}
 		return sentence + stamp(r.Until)
 	case Recovered:
@@ -261,13 +261,13 @@ func (r Reason) tail() string {
 func unhealthyText(recovering, departed int) string {
 	switch {
 	case recovering > 0 && departed > 0:
-		return "sick, in treatment or not replaced yet"
+		return "unhealthy, in treatment or not replaced yet"
 	case departed > 0:
-		return "sick or not replaced yet"
+		return "unhealthy or not replaced yet"
 	case recovering > 0:
-		return "sick or in treatment"
+		return "unhealthy or in treatment"
 	}
-	return "sick"
+	return "unhealthy"
 }
 
 // dryRunText says what a rule on dry run would do, and what happens to its existing

@@ -182,7 +182,7 @@ func TestDryRunReleasesRestoredDecisions(t *testing.T) {
 	treated := func(want int) {
 		t.Helper()
 		if p, _ := core.Population(rule.ID); p.Treated != want || p.Unhealthy != 2 {
-			t.Errorf("%d sick and %d in treatment, want 2 and %d", p.Unhealthy, p.Treated, want)
+			t.Errorf("%d unhealthy and %d in treatment, want 2 and %d", p.Unhealthy, p.Treated, want)
 		}
 	}
 	releases("a", 1)

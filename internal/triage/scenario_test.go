@@ -805,7 +805,7 @@ func (s *scenario) population(c *command) {
 	}
 	line := fmt.Sprintf("%s: %s", id, counts(p.Counts))
 	if p.Gate >= 0 {
-		line += fmt.Sprintf("; at most %d may be sick", p.Gate)
+		line += fmt.Sprintf("; at most %d may be unhealthy", p.Gate)
 	}
 	if p.Cap >= 0 {
 		line += fmt.Sprintf("; at most %d may be in treatment", p.Cap)
@@ -828,9 +828,9 @@ func (s *scenario) population(c *command) {
 }
 
 func counts(c triage.Counts) string {
-	line := fmt.Sprintf("%d selected, %d sick, %d in treatment", c.Selected, c.Unhealthy, c.Treated)
+	line := fmt.Sprintf("%d selected, %d unhealthy, %d in treatment", c.Selected, c.Unhealthy, c.Treated)
 	if c.Recovering > 0 {
-		line += fmt.Sprintf(" (%d not sick)", c.Recovering)
+		line += fmt.Sprintf(" (%d not unhealthy)", c.Recovering)
 	}
 	if c.Departed > 0 {
 		line += fmt.Sprintf(" (%d gone)", c.Departed)

@@ -157,7 +157,7 @@ func TestLateDepartureClosesTheGate(t *testing.T) {
 	if plan, _ := core.Plan("a"); plan.Treatment != nil || len(plan.Release) != 1 || plan.Release[0].Code != triage.GateClosed || plan.Release[0].Departed != 1 {
 		t.Errorf("the plan: %+v", plan)
 	}
-	if p, _ := core.Population(rule.ID); !p.Storm || p.Departed != 1 || p.Treated != 2 || p.GateTotal() != 3 || p.GateUnhealthy() != 2 || p.GateUnhealthyText() != "sick or not replaced yet" {
+	if p, _ := core.Population(rule.ID); !p.Storm || p.Departed != 1 || p.Treated != 2 || p.GateTotal() != 3 || p.GateUnhealthy() != 2 || p.GateUnhealthyText() != "unhealthy or not replaced yet" {
 		t.Errorf("the population: %+v", p)
 	}
 	if got := core.AwaitingReplacement(); len(got) != 1 || got[0] != gone {

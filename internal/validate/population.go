@@ -43,9 +43,9 @@ func outOfBounds(s *healthAnalysis) (_ []Problem, warnings []string) {
 	}
 	switch {
 	case never:
-		return nil, []string{fmt.Sprintf("spec.%s: with %s%s nothing is ever begun, because one sick node is too many; %s, or pauseRequests to stop for a while", field, value, now, more)}
+		return nil, []string{fmt.Sprintf("spec.%s: with %s%s nothing is ever begun, because one unhealthy node is too many; %s, or pauseRequests to stop for a while", field, value, now, more)}
 	case none:
-		return nil, []string{fmt.Sprintf("spec.%s: %s%s is no bound: when something makes all nodes look sick, all are remediated at once; %s", field, value, of, less)}
+		return nil, []string{fmt.Sprintf("spec.%s: %s%s is no bound: when something makes all nodes look unhealthy, all are remediated at once; %s", field, value, of, less)}
 	}
 	return nil, nil
 }
@@ -103,7 +103,7 @@ func (s *healthAnalysis) impactLine(v Verdict) string {
 		return s.matches() + ": nothing is begun while it is paused"
 	case s.found.Matching > limit:
 		field, value, _ := s.bound()
-		return fmt.Sprintf("%s, and %s %s allows %d: nothing is begun until no more than that are sick", s.matches(), field, value, limit)
+		return fmt.Sprintf("%s, and %s %s allows %d: nothing is begun until no more than that are unhealthy", s.matches(), field, value, limit)
 	}
 	verb := "will"
 	if len(v.Problems) > 0 {

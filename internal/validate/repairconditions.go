@@ -56,7 +56,7 @@ func repairConditionNames(s *repairAnalysis) (_ []Problem, warnings []string) {
 		}
 		if p.ConditionStatus == "" {
 			if !s.stated(name) {
-				warnings = append(warnings, fmt.Sprintf("%s: no provider calls %s sick, so this does nothing; %s", path, truncate(name), s.suggestion(name)))
+				warnings = append(warnings, fmt.Sprintf("%s: no provider calls %s unhealthy, so this does nothing; %s", path, truncate(name), s.suggestion(name)))
 			}
 			continue
 		}
@@ -92,7 +92,7 @@ func (s *repairAnalysis) suggestion(name string) string {
 	if right, slip := spelling.NearestCondition(name, types...); slip {
 		return fmt.Sprintf("did you mean %s?", truncate(right))
 	}
-	return "to have it repaired all the same, write beside it the conditionStatus in which it is sick"
+	return "to have it repaired all the same, write beside it the conditionStatus in which it is unhealthy"
 }
 
 // shortToleration warns of a toleration so short that a start or a reboot causes a replacement.
@@ -141,7 +141,7 @@ func unusedFields(s *repairAnalysis) (_ []Problem, warnings []string) {
 				types = append(types, one.Type)
 			}
 		}
-		warnings = append(warnings, fmt.Sprintf("%s: it names no condition, so every one that a provider calls sick is repaired after the time that the provider recommends (%s)", block, shortList(types)))
+		warnings = append(warnings, fmt.Sprintf("%s: it names no condition, so every one that a provider calls unhealthy is repaired after the time that the provider recommends (%s)", block, shortList(types)))
 	}
 	return nil, warnings
 }
@@ -164,5 +164,5 @@ func unusualRepairBound(s *repairAnalysis) (_ []Problem, warnings []string) {
 	default:
 		return nil, nil
 	}
-	return nil, []string{fmt.Sprintf("%s.maxUnhealthy: %s is no bound: when something makes all nodes look sick, all are replaced at once; want fewer, such as the default of 20%%", block, written)}
+	return nil, []string{fmt.Sprintf("%s.maxUnhealthy: %s is no bound: when something makes all nodes look unhealthy, all are replaced at once; want fewer, such as the default of 20%%", block, written)}
 }

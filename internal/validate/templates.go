@@ -104,7 +104,7 @@ func sameKindTemplates(list []namedTemplate) (_ *Problem, warning string) {
 			kind, len(list), shortList(silent), remediation.MultipleTemplatesAnnotation), SameKind}, ""
 	}
 	if len(unread) > 0 {
-		return nil, fmt.Sprintf("%s: %s is the kind of %d templates here; nobody knows whether its remediator takes several requests for a node, because %s could not be read for the annotation %s",
+		return nil, fmt.Sprintf("%s: %s is the kind of %d templates here; it is unknown whether its remediator takes several requests for a node, because %s could not be read for the annotation %s",
 			field, kind, len(list), shortList(unread), remediation.MultipleTemplatesAnnotation)
 	}
 	return nil, ""

@@ -88,7 +88,7 @@ func TestTheAgentsAccess(t *testing.T) {
 		lines++
 		l.comes(w, "its report to arrive", func(f figures) bool { return f.sum("events_sent_total") == lines })
 		away(w, "unauthorized", func(w *scope) { w.isOver(made) }, func(w *scope) { token(w, time.Hour) })
-		if n := l.said(w, "cannot be told anything", "result=unauthorized"); n != 1 {
+		if n := l.said(w, "cannot report to the api server", "result=unauthorized"); n != 1 {
 			w.t.Errorf("it is logged %d times", n)
 		}
 	})
@@ -102,7 +102,7 @@ func TestTheAgentsAccess(t *testing.T) {
 		defer other.Close()
 		foreign := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: other.Certificate().Raw})
 		away(w, "unreachable", func(w *scope) { w.must(l.Mount(l.CA, foreign)) }, func(w *scope) { w.must(l.Mount(l.CA, append(foreign, ca...))) })
-		if l.said(w, "cannot be told anything", "unknown authority") != 1 {
+		if l.said(w, "cannot report to the api server", "unknown authority") != 1 {
 			w.t.Error("the log does not mention the CA")
 		}
 		w.must(l.Mount(l.CA, ca))

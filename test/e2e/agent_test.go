@@ -201,7 +201,7 @@ func TestTheAgent(t *testing.T) {
 	})
 	text, err := p.Log()
 	w.must(err)
-	if strings.Contains(text, "a request is refused") || strings.Contains(text, "cannot be told anything") {
+	if strings.Contains(text, "a request is refused") || strings.Contains(text, "cannot report to the api server") {
 		t.Errorf("the agent is blocked:\n%s", text)
 	}
 }

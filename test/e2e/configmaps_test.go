@@ -560,7 +560,7 @@ func testConfigMapOldRole(c *install.Controller) func(*scope) {
 		for _, resource := range []string{"configmaps", "controllerrevisions"} {
 			reported := 0
 			for line := range strings.Lines(log) {
-				if strings.Contains(line, "sets in configmaps not followed for want of a right") && strings.Contains(line, `resource \"`+resource+`\"`) {
+				if strings.Contains(line, "cannot read the sets in configmaps: permission missing") && strings.Contains(line, `resource \"`+resource+`\"`) {
 					reported++
 				}
 			}

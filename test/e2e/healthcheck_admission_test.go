@@ -203,7 +203,7 @@ func testHealthVerdicts(w *scope) {
 		{"a template twice", escalates(one, one), []string{"spec.escalatingRemediations[1].remediationTemplate", "named twice"}, nil},
 		{"two of one kind", escalates(plain, one), []string{"spec.escalatingRemediations[1].remediationTemplate", w.name + "-plain", remediation.MultipleTemplatesAnnotation}, nil},
 		{"two that go together", escalates(one, two), nil, []string{"other templates"}},
-		{"two, one of them unknown", escalates(one, w.exampleReference("later")), nil, []string{"there is no ExampleRemediationTemplate default/" + w.name + "-later", "nobody knows whether its remediator takes several"}},
+		{"two, one of them unknown", escalates(one, w.exampleReference("later")), nil, []string{"there is no ExampleRemediationTemplate default/" + w.name + "-later", "it is unknown whether its remediator takes several"}},
 		{"a healthy status", onSign("Ready=True", "5m"), []string{"spec.unhealthyConditions[0].status", "Ready=True", "10 of 10 selected nodes"}, nil},
 		{"an invalid label", func(s *spec) { s.Selector.MatchLabels["a b"] = "c" }, []string{"spec.selector"}, nil},
 

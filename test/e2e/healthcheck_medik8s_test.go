@@ -196,7 +196,7 @@ func testMedik8sLeaseExpires(w *scope) {
 	w.lock(nodes[1], "NodeHealthCheck-"+check.Name, time.Minute)
 	controller := w.start(install.Options{Args: []string{alone}})
 	w.stands("check", true, "medik8s_1", medik8sNamespace+"/"+medik8sLease)
-	w.isDeferring(controller, true, "standing back")
+	w.isDeferring(controller, true, "deferring to another controller")
 	// The node has recovered, which medik8s will see. Another node becomes unhealthy.
 	w.setCondition(nodes[1], "Sick", corev1.ConditionFalse)
 	w.setCondition(nodes[3], "Sick", corev1.ConditionTrue)
@@ -239,7 +239,7 @@ func testMedik8sReturns(w *scope) {
 	w.hasCheckStatus("check", counted(4, 2, 2))
 	end = w.medik8sLeads()
 	w.stands("check", true)
-	w.isDeferring(controller, true, "standing back")
+	w.isDeferring(controller, true, "deferring to another controller")
 	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
 	w.setCondition(nodes[2], "Sick", corev1.ConditionTrue)
 	w.createSet("set")

@@ -208,7 +208,7 @@ func testGate(w *scope) {
 	w.check("check", atMost("40%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.UnhealthyConditions[0].Duration = "2s" })
 	w.makeUnhealthy(nodes[:5])
 	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseEnabled, "5 GateClosed"), counted(10, 5, 0),
-		row(nodes[0], "GateClosed", "5 of 10 selected nodes are sick, at most 4 may be"))
+		row(nodes[0], "GateClosed", "5 of 10 selected nodes are unhealthy, at most 4 may be"))
 	for _, node := range nodes[:5] {
 		w.must(w.triesNow(node))
 	}

@@ -18,7 +18,7 @@ func testRights(t *testing.T, w *fixture) {
 			t.Errorf("%s has terminated no node: the test proves nothing", c)
 		}
 		for line := range strings.Lines(log) {
-			if strings.Contains(line, "forbidden") || strings.Contains(line, "right missing") {
+			if strings.Contains(line, "forbidden") || strings.Contains(line, "permission missing") {
 				t.Errorf("%s: %s", c, line)
 			}
 		}

@@ -19,7 +19,7 @@ import (
 // +kubebuilder:printcolumn:name=Held,type=integer,JSONPath=`.status.held`,description="Nodes that are due, and that something keeps from being repaired"
 // +kubebuilder:printcolumn:name=Accepted,type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`
 // +kubebuilder:printcolumn:name=Conflict,type=string,JSONPath=`.status.conditions[?(@.type=="Conflict")].status`,priority=1,description="Whether others go first for some of its nodes"
-// +kubebuilder:printcolumn:name=Next,type=string,JSONPath=`.status.sickNodes[?(@.reason=="Pending")].eligibleAt`,priority=1,description="When the next of the sick nodes is due"
+// +kubebuilder:printcolumn:name=Next,type=string,JSONPath=`.status.sickNodes[?(@.reason=="Pending")].eligibleAt`,priority=1,description="When the next of the unhealthy nodes is due"
 // +kubebuilder:printcolumn:name=Age,type=date,JSONPath=`.metadata.creationTimestamp`
 type RepairPolicy struct {
 	metav1.TypeMeta   `json:",inline"`

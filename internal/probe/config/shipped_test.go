@@ -77,7 +77,7 @@ func outline(m *config.LogMonitor) map[string][]string {
 	for _, c := range m.Conditions {
 		reason := c.Reason
 		if reason == "DiskBadBlock" {
-			reason = "DiskHasNoBadBlock" // theirs gives the sick and the healthy one the same
+			reason = "DiskHasNoBadBlock" // theirs gives the unhealthy and the healthy one the same
 		}
 		o["healthy"] = append(o["healthy"], c.Type+" "+reason)
 	}
