@@ -77,7 +77,7 @@ func BenchmarkCheckRemediations(b *testing.B) {
 			}
 			for i := range nodes / 10 {
 				s.condition(name(i), "Ready=True")
-				s.deletes(us, name(i), "Reboot")
+				s.deleteObject(us, name(i), "Reboot")
 				s.unlock(name(i))
 			}
 			cfg := checkConfig

@@ -62,7 +62,7 @@ func (o drawnCheck) spec() string {
 // a cluster, and a simple controller that sees everything at once does one thing at a time.
 // It implements the rules a second time, because the checker's rules are under test.
 type checkSimulator struct {
-	*checkStory
+	*story
 	t             *rapid.T
 	orders        map[string]drawnCheck
 	serial        int
@@ -238,7 +238,7 @@ func (s *checkSimulator) happenAnswer() {
 			s.pass(time.Minute)
 		}
 	case "deletes":
-		s.deletes(remediator, node, kind)
+		s.deleteObject(remediator, node, kind)
 		s.makeUncertain()
 	}
 }
@@ -312,7 +312,7 @@ func (s *checkSimulator) step() bool {
 	for _, key := range slices.Sorted(maps.Keys(s.objects)) {
 		kind, node, _ := strings.Cut(key, "Remediation ")
 		if s.isOver(node, kind) {
-			s.deletes(us, node, kind)
+			s.deleteObject(us, node, kind)
 			s.makeUncertain()
 			return true
 		}
@@ -610,37 +610,17 @@ func (s *checkSimulator) writeTrueStatus(check string) {
 	}
 }
 
-// runRandomChecks runs a test on random histories until all required situations occurred.
-func runRandomChecks(t *testing.T, blind bool, judge func(t *rapid.T, s *checkSimulator), saw map[string]int, should ...string) {
-	t.Helper()
-	missing := func(what string) bool { return saw[what] == 0 }
-	for tries := 0; tries == 0 || tries < 10 && !t.Failed() && slices.ContainsFunc(should, missing); tries++ {
-		rapid.Check(t, func(outer *rapid.T) {
-			rapid.Custom(func(inner *rapid.T) int {
-				s := &checkSimulator{checkStory: newCheckStory(t), t: inner, orders: map[string]drawnCheck{}, saw: saw, ignoresRemoved: blind}
-				s.live()
-				judge(inner, s)
-				return 0
-			}).Draw(outer, "")
-		})
-	}
-	t.Logf("saw %v", saw)
-	for _, what := range should {
-		if missing(what) {
-			t.Errorf("no history in which it %s: the test proves nothing", what)
-		}
+// checkSimulators draws simulators, whose controllers may ignore removed nodes.
+func checkSimulators(blind bool) func(testing.TB, *rapid.T, map[string]int) *checkSimulator {
+	return func(tb testing.TB, t *rapid.T, saw map[string]int) *checkSimulator {
+		tb.Helper()
+		return &checkSimulator{story: newCheckStory(tb), t: t, orders: map[string]drawnCheck{}, saw: saw, ignoresRemoved: blind}
 	}
 }
 
 func TestRandomPermittedRemediationsHaveNoViolation(t *testing.T) {
-	saw := map[string]int{}
-	runRandomChecks(t, false, func(t *rapid.T, s *checkSimulator) {
-		cfg := checkConfig
-		cfg.EndAt = s.now
-		report, err := Check(s.made, cfg)
-		if err != nil || len(report.Violations) > 0 {
-			t.Fatalf("%v %s\n%s", err, report, s)
-		}
+	runRandom(t, checkSimulators(false), func(t *rapid.T, s *checkSimulator, saw map[string]int) {
+		report := s.isFine(t, checkConfig)
 		saw["changes"] += report.Changes
 		saw["made"] += report.Remediations
 		saw["escalated"] += report.Escalations
@@ -649,14 +629,13 @@ func TestRandomPermittedRemediationsHaveNoViolation(t *testing.T) {
 		saw["leased"] += report.Leases
 		saw["statuses"] += report.CheckStatuses
 		saw["confirmed"] += report.Confirmations
-	}, saw, "made", "escalated", "deleted", "noted", "leased", "statuses", "confirmed", "delayed", "not yet", "barred", "gate closed", "control plane busy", "stood back",
+	}, "made", "escalated", "deleted", "noted", "leased", "statuses", "confirmed", "delayed", "not yet", "barred", "gate closed", "control plane busy", "stood back",
 		"replaced", "gate closed by removed nodes")
 }
 
 // A controller without other errors removes nodes one after the other.
 func TestRandomRemediationsThatIgnoreRemovedNodesAreCaught(t *testing.T) {
-	saw := map[string]int{}
-	runRandomChecks(t, true, func(t *rapid.T, s *checkSimulator) {
+	runRandom(t, checkSimulators(true), func(t *rapid.T, s *checkSimulator, saw map[string]int) {
 		if s.wrong == "" {
 			return
 		}
@@ -670,14 +649,13 @@ func TestRandomRemediationsThatIgnoreRemovedNodesAreCaught(t *testing.T) {
 		if err != nil || !caught || len(report.Violations) != 1 {
 			t.Fatalf("%v %s\n%s", err, report, s)
 		}
-	}, saw, "forgot")
+	}, "forgot")
 }
 
 // The test falsifies one change of a history without violations. The checker must report
 // the right kind.
 func TestRandomRemediationsWithOneFalseChangeAreCaught(t *testing.T) {
-	saw := map[string]int{}
-	runRandomChecks(t, false, func(t *rapid.T, s *checkSimulator) {
+	runRandom(t, checkSimulators(false), func(t *rapid.T, s *checkSimulator, saw map[string]int) {
 		what, want := falsifyCheck(t, s)
 		if what == "" {
 			return
@@ -693,7 +671,7 @@ func TestRandomRemediationsWithOneFalseChangeAreCaught(t *testing.T) {
 		if err != nil || !caught {
 			t.Fatalf("%s: want %+v, got %v %s\n%s", what, want, err, report, s)
 		}
-	}, saw, "blamed", "left over", "untreated", "ended", "misspelt", "unlocked", "fought")
+	}, "blamed", "left over", "untreated", "ended", "misspelt", "unlocked", "fought")
 }
 
 type wanted struct {

@@ -366,22 +366,23 @@ func resembles(want wishStatus, status, reason string) verdict {
 	return not
 }
 
-func simulate(tb testing.TB, t *rapid.T, saw map[string]int) *simulator {
+func newSimulator(tb testing.TB, t *rapid.T, saw map[string]int) *simulator {
 	tb.Helper()
-	s := &simulator{story: newStory(tb), t: t, wishes: map[string]drawnSet{}, saw: saw}
-	s.live()
-	return s
+	return &simulator{story: newStory(tb), t: t, wishes: map[string]drawnSet{}, saw: saw}
 }
 
-// runRandomSets runs a test on random histories until all required situations occurred. It
+// runRandom runs a test on random histories until all required situations occurred. It
 // draws without rapid's log.
-func runRandomSets(t *testing.T, judge func(t *rapid.T, s *simulator), saw map[string]int, should ...string) {
+func runRandom[S interface{ live() }](t *testing.T, draw func(testing.TB, *rapid.T, map[string]int) S, judge func(t *rapid.T, s S, saw map[string]int), should ...string) {
 	t.Helper()
+	saw := map[string]int{}
 	missing := func(what string) bool { return saw[what] == 0 }
-	for tries := 0; tries == 0 || tries < 5 && !t.Failed() && slices.ContainsFunc(should, missing); tries++ {
+	for tries := 0; tries == 0 || tries < 10 && !t.Failed() && slices.ContainsFunc(should, missing); tries++ {
 		rapid.Check(t, func(outer *rapid.T) {
 			rapid.Custom(func(inner *rapid.T) int {
-				judge(inner, simulate(t, inner, saw))
+				s := draw(t, inner, saw)
+				s.live()
+				judge(inner, s, saw)
 				return 0
 			}).Draw(outer, "")
 		})
@@ -394,28 +395,31 @@ func runRandomSets(t *testing.T, judge func(t *rapid.T, s *simulator), saw map[s
 	}
 }
 
+// isFine fails a test if a random history has a violation.
+func (s *story) isFine(t *rapid.T, cfg Config) Report {
+	cfg.EndAt = s.now
+	report, err := Check(s.made, cfg)
+	if err != nil || len(report.Violations) > 0 {
+		t.Fatalf("%v %s\n%s", err, report, s)
+	}
+	return report
+}
+
 func TestRandomPermittedHistoriesHaveNoViolation(t *testing.T) {
-	saw := map[string]int{}
-	runRandomSets(t, func(t *rapid.T, s *simulator) {
-		cfg := testConfig
-		cfg.EndAt = s.now
-		report, err := Check(s.made, cfg)
-		if err != nil || len(report.Violations) > 0 {
-			t.Fatalf("%v %s\n%s", err, report, s)
-		}
+	runRandom(t, newSimulator, func(t *rapid.T, s *simulator, saw map[string]int) {
+		report := s.isFine(t, testConfig)
 		saw["changes"] += report.Changes
 		saw["evicted"] += report.Evictions
 		saw["fell back"] += report.Fallbacks
 		saw["removed"] += report.Removals
 		saw["fenced"] += report.Fences
-	}, saw, "evicted", "fell back", "removed", "fenced", "superseded", "held back")
+	}, "evicted", "fell back", "removed", "fenced", "superseded", "held back")
 }
 
 // The test falsifies one change of a history without violations. The checker must report
 // the right kind.
 func TestRandomHistoriesWithOneFalseChangeAreCaught(t *testing.T) {
-	saw := map[string]int{}
-	runRandomSets(t, func(t *rapid.T, s *simulator) {
+	runRandom(t, newSimulator, func(t *rapid.T, s *simulator, saw map[string]int) {
 		i, what, want := falsify(t, s)
 		if what == "" {
 			return
@@ -428,7 +432,7 @@ func TestRandomHistoriesWithOneFalseChangeAreCaught(t *testing.T) {
 		if err != nil || want != "" && len(report.Of(want)) == 0 || len(report.Violations) == 0 {
 			t.Fatalf("%s at %d: want %s, got %v %s\n%s", what, i, want, err, report, s)
 		}
-	}, saw, "blamed", "unproved", "cut short", "repeated", "unrecorded")
+	}, "blamed", "unproved", "cut short", "repeated", "unrecorded")
 }
 
 // falsify falsifies one change. It returns which, how, and the expected kind. An empty how

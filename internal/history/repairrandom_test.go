@@ -42,7 +42,7 @@ func (d drawnPool) spec() string {
 // pools, and a simple controller that sees everything at once does one thing at a time. It
 // implements the rules a second time, because the checker's rules are under test.
 type repairSimulator struct {
-	*repairStory
+	*story
 	t              *rapid.T
 	terms          map[string]drawnPool
 	unhealthy      map[string]time.Time // since when, by node
@@ -69,11 +69,15 @@ type spotInRepair struct {
 	isReplaced  bool
 }
 
-func newRepairSimulator(tb testing.TB, t *rapid.T, saw map[string]int, rash string) *repairSimulator {
-	tb.Helper()
-	return &repairSimulator{
-		repairStory: newRepairStory(tb), t: t, terms: map[string]drawnPool{}, unhealthy: map[string]time.Time{}, born: map[string]time.Time{}, ready: map[string]bool{},
-		vetoed: map[string]bool{}, taken: map[string]bool{}, marked: map[string]string{}, ended: map[string]bool{}, launchFailures: map[string]int{}, templates: map[string]string{}, lastFailure: map[string]time.Time{}, saw: saw, ignores: rash,
+// repairSimulators draws simulators whose controllers ignore one of the rules.
+func repairSimulators(rules ...string) func(testing.TB, *rapid.T, map[string]int) *repairSimulator {
+	return func(tb testing.TB, t *rapid.T, saw map[string]int) *repairSimulator {
+		tb.Helper()
+		return &repairSimulator{
+			story: newCheckStory(tb), t: t, terms: map[string]drawnPool{}, unhealthy: map[string]time.Time{}, born: map[string]time.Time{}, ready: map[string]bool{},
+			vetoed: map[string]bool{}, taken: map[string]bool{}, marked: map[string]string{}, ended: map[string]bool{}, launchFailures: map[string]int{},
+			templates: map[string]string{}, lastFailure: map[string]time.Time{}, saw: saw, ignores: pick(t, rules...),
+		}
 	}
 }
 
@@ -220,7 +224,7 @@ func (s *repairSimulator) happen() {
 	case "other":
 		if !s.ended[node] && !s.taken[node] && pick(s.t, true, false) {
 			s.taken[node] = true
-			s.deletes(karpenter, node)
+			s.deleteClaim(karpenter, node)
 		}
 	case "terms":
 		s.draw(pool)
@@ -272,7 +276,7 @@ func (s *repairSimulator) step() bool {
 			s.cancel(node)
 			return true
 		default:
-			s.deletes(us, node)
+			s.deleteClaim(us, node)
 			s.ended[node] = true
 			return true
 		}
@@ -329,7 +333,7 @@ func (s *repairSimulator) begins(node, rule string) bool {
 		}
 	}
 	if isRash && s.ignores == "budget" {
-		s.deletes(us, node)
+		s.deleteClaim(us, node)
 	}
 	return true
 }
@@ -447,49 +451,20 @@ func (s *repairSimulator) isSure(node string) bool {
 	return s.ignores != "bound" || there+1 > s.bound(pool, most)
 }
 
-func runRandomRepairs(t *testing.T, rash []string, judge func(t *rapid.T, s *repairSimulator), saw map[string]int, should ...string) {
-	t.Helper()
-	missing := func(what string) bool { return saw[what] == 0 }
-	for tries := 0; tries == 0 || tries < 10 && !t.Failed() && slices.ContainsFunc(should, missing); tries++ {
-		rapid.Check(t, func(outer *rapid.T) {
-			rapid.Custom(func(inner *rapid.T) int {
-				s := newRepairSimulator(t, inner, saw, pick(inner, rash...))
-				s.live()
-				judge(inner, s)
-				return 0
-			}).Draw(outer, "")
-		})
-	}
-	t.Logf("saw %v", saw)
-	for _, what := range should {
-		if missing(what) {
-			t.Errorf("no history in which it %s: the test proves nothing", what)
-		}
-	}
-}
-
 func TestRandomPermittedRepairsHaveNoViolation(t *testing.T) {
-	saw := map[string]int{}
-	runRandomRepairs(t, []string{""}, func(t *rapid.T, s *repairSimulator) {
-		cfg := repairCfg
-		cfg.EndAt = s.now
-		report, err := Check(s.made, cfg)
-		if err != nil || len(report.Violations) > 0 {
-			t.Fatalf("%v %s\n%s", err, report, s)
-		}
+	runRandom(t, repairSimulators(""), func(t *rapid.T, s *repairSimulator, saw map[string]int) {
+		report := s.isFine(t, repairCfg)
 		saw["changes"] += report.Changes
 		saw["marked"] += report.Marks
 		saw["deleted"] += report.Terminations
 		saw["called off"] += report.Unmarks
-	}, saw, "marked", "deleted", "called off", "timed out", "of an old template", "replaced", "veto", "off", "ready", "young", "held", "well", "soon", "bound", "budget")
+	}, "marked", "deleted", "called off", "timed out", "of an old template", "replaced", "veto", "off", "ready", "young", "held", "well", "soon", "bound", "budget")
 }
 
 // A controller without other errors ignores one rule, once.
 func TestRandomRepairsThatIgnoreARuleAreCaught(t *testing.T) {
 	kinds := map[string]Kind{"veto": Unjustified, "off": Unjustified, "ready": Unjustified, "young": TooSoon, "held": TooSoon, "well": Unjustified, "soon": TooSoon, "bound": CapExceeded, "budget": GateIgnored}
-	rash := slices.Sorted(maps.Keys(kinds))
-	saw, caught := map[string]int{}, map[string]int{}
-	runRandomRepairs(t, rash, func(t *rapid.T, s *repairSimulator) {
+	runRandom(t, repairSimulators(slices.Sorted(maps.Keys(kinds))...), func(t *rapid.T, s *repairSimulator, saw map[string]int) {
 		if s.wrong == "" {
 			return
 		}
@@ -499,8 +474,6 @@ func TestRandomRepairsThatIgnoreARuleAreCaught(t *testing.T) {
 		if err != nil || len(report.Violations) != 1 || report.Violations[0].Kind != kinds[s.ignores] || report.Violations[0].Node != s.wrong {
 			t.Fatalf("%s on %s: %v %s\n%s", s.ignores, s.wrong, err, report, s)
 		}
-		caught[s.ignores]++
 		saw["caught "+s.ignores]++
-	}, saw, "caught veto", "caught off", "caught ready", "caught young", "caught held", "caught well", "caught soon", "caught bound", "caught budget")
-	t.Logf("caught %v", caught)
+	}, "caught veto", "caught off", "caught ready", "caught young", "caught held", "caught well", "caught soon", "caught bound", "caught budget")
 }

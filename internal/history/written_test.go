@@ -42,10 +42,7 @@ func TestSetsInConfigMapsAreJudged(t *testing.T) {
 		t.Helper()
 		s := fiveNodes(t)
 		s.pin(watch.Added, "example.com/one")
-		s.condition("n1", "Wet=True")
-		s.we("n1", s.place(written, one))
-		s.pass(time.Minute)
-		return s
+		return s.tell("condition n1 Wet=True; we n1 +" + written + "=" + one + "; pass 1m")
 	}
 	t.Run("an invalid version changes nothing", func(t *testing.T) {
 		s := wet(t)
