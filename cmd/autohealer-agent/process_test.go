@@ -6,19 +6,19 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
 // process is a running agent and its log.
@@ -42,11 +42,13 @@ func start(tb testing.TB, args ...string) *process {
 // launch runs a given build of the agent.
 func launch(tb testing.TB, binary string, args ...string) *process {
 	tb.Helper()
-	status, metrics := freePort(tb), freePort(tb)
+	status, metrics := testbed.Address(tb), testbed.Address(tb)
+	port := func(address string) string { return strings.TrimPrefix(address, "127.0.0.1:") }
 	p := &process{
 		t: tb, ended: make(chan struct{}),
-		statusURL: "http://127.0.0.1:" + status, metricsURL: "http://127.0.0.1:" + metrics,
-		command: exec.CommandContext(context.WithoutCancel(tb.Context()), binary, slices.Concat([]string{"--port=" + status, "--prometheus-port", metrics}, args)...),
+		statusURL: "http://" + status, metricsURL: "http://" + metrics,
+		command: exec.CommandContext(context.WithoutCancel(tb.Context()), binary,
+			slices.Concat([]string{"--port=" + port(status), "--prometheus-port", port(metrics)}, args)...),
 	}
 	// Otherwise the agent would report to the cluster that the test runs in, and stop a second later.
 	p.command.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0", "KUBERNETES_SERVICE_HOST=")
@@ -82,16 +84,6 @@ func launch(tb testing.TB, binary string, args ...string) *process {
 	})
 	p.waitFor("that it starts", func() bool { return p.logged("msg=starting") > 0 || p.hasEnded() })
 	return p
-}
-
-func freePort(tb testing.TB) string {
-	tb.Helper()
-	listener, err := (&net.ListenConfig{}).Listen(tb.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	defer listener.Close()
-	return strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)
 }
 
 func (p *process) hasEnded() bool {

@@ -25,3 +25,15 @@ func New(tb testing.TB, cfg Config) *Cluster {
 	})
 	return c
 }
+
+// Address returns a loopback address that is reserved until the end of the test, for a
+// process that the test starts.
+func Address(tb testing.TB) string {
+	tb.Helper()
+	p, err := holdPort()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(p.release)
+	return p.address()
+}
