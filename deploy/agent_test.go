@@ -36,6 +36,7 @@ const (
 // TestAgent installs the agent next to the controller's namespace. The controller manager
 // and the scheduler create the pods of the DaemonSet, whose tokens name their nodes.
 func TestAgent(t *testing.T) {
+	t.Parallel()
 	c := cluster{testbed.New(t, testbed.Config{ControllerManager: true, Scheduler: true})}
 	if !t.Run("installs with one command", c.installsAgent) {
 		return

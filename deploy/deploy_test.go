@@ -39,6 +39,7 @@ const (
 // TestDeploy installs everything into one cluster and checks it. The controller manager
 // creates the pods of the Deployment.
 func TestDeploy(t *testing.T) {
+	t.Parallel()
 	c := cluster{testbed.New(t, testbed.Config{ControllerManager: true})}
 	if !t.Run("installs with one command", c.installs) {
 		return // nothing to check

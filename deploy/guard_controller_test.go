@@ -35,6 +35,7 @@ type try struct {
 // TestControllerGuard tests the admission policies of the controller's manifests with the
 // tokens and certificates of the clients that they bind.
 func TestControllerGuard(t *testing.T) {
+	t.Parallel()
 	c := cluster{testbed.New(t, testbed.Config{})}
 	if _, err := c.Kubectl(t.Context(), "apply", "-f", "crds", "-f", "shared", "-f", "controller"); err != nil {
 		t.Fatal(err)

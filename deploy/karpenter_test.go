@@ -43,6 +43,7 @@ func stockCRD(t *testing.T) string {
 // TestNodePools installs Karpenter's CRD like an upgrade, and the patch as documented in
 // the README.
 func TestNodePools(t *testing.T) {
+	t.Parallel()
 	c := cluster{testbed.New(t, testbed.Config{})}
 	c.appliesStockCRD(t)
 	if _, err := c.Kubectl(t.Context(), "apply", "--validate=strict", "-f", examplePool); err == nil || !strings.Contains(err.Error(), `unknown field "spec.repair"`) {

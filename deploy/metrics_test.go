@@ -20,6 +20,7 @@ import (
 // TestSecureMetrics scrapes a controller as documented in docs/metrics.md, with the tokens
 // of two accounts and without a token.
 func TestSecureMetrics(t *testing.T) {
+	t.Parallel()
 	c := cluster{testbed.New(t, testbed.Config{})}
 	if err := install.Install(t.Context(), c.Cluster); err != nil {
 		t.Fatal(err)

@@ -34,6 +34,7 @@ import (
 // TestWhatAgentsLeaveIsRemovedAsThePageSays runs the documented commands for conditions and
 // Leases.
 func TestWhatAgentsLeaveIsRemovedAsThePageSays(t *testing.T) {
+	t.Parallel()
 	c := cluster{testbed.New(t, testbed.Config{})}
 	if _, err := c.Kubectl(t.Context(), "apply", "-f", "controller/1-namespace.yaml"); err != nil {
 		t.Fatal(err)
