@@ -30,8 +30,9 @@ import (
 )
 
 const (
-	// maxWait bounds every wait. It suits two busy cores.
-	maxWait = time.Minute
+	// maxWait bounds every wait. It suits two busy cores, and is longer than the shortest
+	// step of a health check, which is a minute.
+	maxWait = 2 * time.Minute
 	// firstPause is the pause before the second check. Every later pause is longer.
 	firstPause = 20 * time.Millisecond
 
@@ -513,5 +514,8 @@ func (w *scope) recording() testbed.Recording {
 }
 
 // lag is the maximal age of a controller's caches when it shares two cores with a control
-// plane.
-const lag = 5 * time.Second
+// plane. longLag is its age when the test delays requests or stops controllers.
+const (
+	lag     = 5 * time.Second
+	longLag = time.Minute
+)

@@ -83,9 +83,9 @@ func TestHealthCheckFaultsInFlight(t *testing.T) {
 	t.Run("a remediator never responds", func(t *testing.T) { endSilence(w.scope(t, silence.name)) })
 }
 
-// TestHealthCheckFaultsAround does the same with external faults: other clients, the API
-// server, the network, another leader, the clocks. It has its own cluster, so that it runs
-// in parallel.
+// TestHealthCheckFaultsAround does the same with external faults: the API server, the
+// network, another leader, missing rights. It has its own cluster, so that it runs in
+// parallel.
 func TestHealthCheckFaultsAround(t *testing.T) {
 	t.Parallel()
 	newHealthCheckScope(t).runHealthCheckFaults(t, []fault{
@@ -98,6 +98,14 @@ func TestHealthCheckFaultsAround(t *testing.T) {
 		{"the right to see remediations is withdrawn", "blind", testHealthCheckNoWatch},
 		{"the right to lock nodes is withdrawn", "locks", testHealthCheckNoLeases},
 		{"one remediation is refused, and the others are not", "refused", testHealthCheckRefused},
+	})
+}
+
+// TestHealthCheckChangesAround does the same with changes of nodes and of other clients,
+// and with wrong clocks.
+func TestHealthCheckChangesAround(t *testing.T) {
+	t.Parallel()
+	newHealthCheckScope(t).runHealthCheckFaults(t, []fault{
 		{"another client changes and deletes the same objects and Leases", "neighbour", testHealthCheckOtherController},
 		{"another client deletes every remediation", "deleter", testEagerDeleter},
 		{"conditions flap", "flapping", testHealthCheckFlapping},
@@ -229,7 +237,7 @@ func testHealthCheckKilled(w *scope) {
 	w.hasCheckStatus("workers", counted(count, count-unhealthy, unhealthy))
 	w.hasCheckStatus("plane", counted(3, 1, 1))
 	w.t.Logf("%d kills", kills)
-	w.judgeRemediations(history.Config{AnyTurn: true, Lag: maxWait}, history.Counts{Remediations: 12, Releases: 9, Notes: 6, Leases: 20}) // each kind has at least three kills
+	w.judgeRemediations(history.Config{AnyTurn: true, Lag: longLag}, history.Counts{Remediations: 12, Releases: 9, Notes: 6, Leases: 20}) // each kind has at least three kills
 }
 
 // ---- the control plane
@@ -265,7 +273,7 @@ func (w *scope) letsGo(kept []*heldRequest) {
 	w.must(w.triesNow(w.node(1)))
 	w.setCondition(w.node(2), "Sick", corev1.ConditionFalse)
 	w.tries(w.node(2))
-	w.judgeRemediations(history.Config{AnyTurn: true, Lag: maxWait}, history.Counts{Remediations: 2, Releases: 2})
+	w.judgeRemediations(history.Config{AnyTurn: true, Lag: longLag}, history.Counts{Remediations: 2, Releases: 2})
 }
 
 func testControlPlaneSuccessor(w *scope) {
@@ -309,7 +317,7 @@ func testControlPlaneStillUnhealthy(w *scope) {
 	w.setCondition(w.node(1), "Sick", corev1.ConditionFalse)
 	w.tries(w.node(2), "quick")
 	w.must(w.triesNow(w.node(1)))
-	w.judgeRemediations(history.Config{AnyTurn: true, Lag: maxWait}, history.Counts{Remediations: 2, Releases: 1})
+	w.judgeRemediations(history.Config{AnyTurn: true, Lag: longLag}, history.Counts{Remediations: 2, Releases: 1})
 }
 
 func testControlPlaneOwnerDeleted(w *scope) {
@@ -470,7 +478,7 @@ func testHealthCheckLeaderKilled(w *scope) {
 	holding.Close()
 	w.hasCheckStatus("check", counted(count, 0, count))
 	w.deliver(kept[5:], http.StatusConflict)
-	w.judgeRemediations(history.Config{AnyTurn: true, Lag: maxWait}, history.Counts{Remediations: count})
+	w.judgeRemediations(history.Config{AnyTurn: true, Lag: longLag}, history.Counts{Remediations: count})
 }
 
 // testHealthCheckLeaderPaused lets another replica become leader while the old leader is
@@ -502,7 +510,7 @@ func testHealthCheckLeaderPaused(w *scope) {
 		w.tries(w.node(number))
 		w.locked(w.node(number), "")
 	}
-	w.judgeRemediations(history.Config{AnyTurn: true, Lag: maxWait}, history.Counts{Remediations: count + 5, Releases: 5})
+	w.judgeRemediations(history.Config{AnyTurn: true, Lag: longLag}, history.Counts{Remediations: count + 5, Releases: 5})
 }
 
 // testHealthCheckDeposed runs two controllers that do not know of each other. Only one
@@ -732,7 +740,7 @@ func testHealthCheckRecreated(w *scope) {
 		}
 		return nil
 	})
-	w.judgeRemediations(history.Config{AnyTurn: true, Lag: maxWait}, history.Counts{Remediations: count, Releases: 10})
+	w.judgeRemediations(history.Config{AnyTurn: true, Lag: longLag}, history.Counts{Remediations: count, Releases: 10})
 }
 
 func testHealthCheckJoining(w *scope) {

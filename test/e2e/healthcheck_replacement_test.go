@@ -101,5 +101,5 @@ func testAwaitingReplacementKilled(w *scope) {
 		w.tries(next)
 	}
 	w.hasCheckStatus("check", counted(8, 8, 0))
-	w.judgeRemediations(history.Config{AnyTurn: true, Lag: maxWait}, history.Counts{Remediations: 8, Releases: 8})
+	w.judgeRemediations(history.Config{AnyTurn: true, Lag: longLag}, history.Counts{Remediations: 8, Releases: 8})
 }

@@ -56,7 +56,7 @@ func testSuccessor(w *scope) {
 	w.has(w.node(2), noExecute(w.key("set")))
 	w.deliver(kept, http.StatusConflict)
 	w.hasNow(w.node(1))
-	w.judge(history.Config{Lag: maxWait}, history.Counts{Evictions: 1, Fences: 2})
+	w.judge(history.Config{Lag: longLag}, history.Counts{Evictions: 1, Fences: 2})
 }
 
 func testSlowFence(w *scope) {
@@ -73,7 +73,7 @@ func testSlowFence(w *scope) {
 	slow.Release()
 	w.has(w.node(2), noExecute(w.key("set")))
 	w.has(w.node(1))
-	w.judge(history.Config{Lag: maxWait}, history.Counts{Evictions: 2, Fallbacks: 1, Removals: 2})
+	w.judge(history.Config{Lag: longLag}, history.Counts{Evictions: 2, Fallbacks: 1, Removals: 2})
 }
 
 // The first successor learns of the slot in flight and is killed. The second must learn of
@@ -91,7 +91,7 @@ func testSecondSuccessor(w *scope) {
 	w.has(w.node(2), noExecute(w.key("set")))
 	w.deliver(append(kept, holding.All()...), http.StatusConflict)
 	w.hasNow(w.node(1))
-	w.judge(history.Config{Lag: maxWait}, history.Counts{Evictions: 1, Fences: 2})
+	w.judge(history.Config{Lag: longLag}, history.Counts{Evictions: 1, Fences: 2})
 }
 
 // A new ledger still names the writes in flight of the previous ledger, even if that was
@@ -138,7 +138,7 @@ func keepsSlot(w *scope, damage, repair func()) {
 	w.deliver(kept, http.StatusOK)
 	slow.Release()
 	w.counts(w.key("set"), 2, 0)
-	w.judge(history.Config{Lag: maxWait}, history.Counts{Evictions: 4, Removals: 2})
+	w.judge(history.Config{Lag: longLag}, history.Counts{Evictions: 4, Removals: 2})
 }
 
 func testLostAnswer(w *scope) {
@@ -149,7 +149,7 @@ func testLostAnswer(w *scope) {
 	w.has(w.node(2), noExecute(w.key("set")))
 	w.deliver(kept, http.StatusConflict)
 	w.has(w.node(1))
-	w.judge(history.Config{Lag: maxWait}, history.Counts{Evictions: 1, Fallbacks: 1, Fences: 2})
+	w.judge(history.Config{Lag: longLag}, history.Counts{Evictions: 1, Fallbacks: 1, Fences: 2})
 }
 
 // A condition becomes Unknown after NoExecute was decided and before it was sent. Nothing
@@ -196,7 +196,7 @@ func testLoweredInDoubt(w *scope) {
 	w.setCondition(w.node(1), "Sick", corev1.ConditionFalse)
 	w.has(w.node(1))
 	w.has(w.node(2), noExecute(w.key("set")))
-	w.judge(history.Config{Lag: maxWait}, history.Counts{Evictions: 2, Fallbacks: 1})
+	w.judge(history.Config{Lag: longLag}, history.Counts{Evictions: 2, Fallbacks: 1})
 }
 
 // A set with a lower effect for a while must not forget what it has sent.
@@ -229,7 +229,7 @@ func testEditedInFlight(w *scope) {
 	followed()
 	w.deliver(kept, 0)
 	holding.Release()
-	w.judge(history.Config{Lag: maxWait}, history.Counts{Placements: 2, Evictions: 1})
+	w.judge(history.Config{Lag: longLag}, history.Counts{Placements: 2, Evictions: 1})
 	w.counts(w.key("set"), 1, 1)
 }
 
@@ -268,7 +268,7 @@ func testBrakes(w *scope) {
 			} else {
 				w.counts(w.key("set"), 0, 0)
 			}
-			report := w.judge(history.Config{AnyTurn: true, Lag: maxWait}, history.Counts{Evictions: sent})
+			report := w.judge(history.Config{AnyTurn: true, Lag: longLag}, history.Counts{Evictions: sent})
 			if report.Evictions > sent {
 				w.t.Errorf("%d nodes got NoExecute, but only %d had been sent when the brake was pulled", report.Evictions, sent)
 			}

@@ -11,9 +11,9 @@ import (
 	"github.com/resourcestack/autohealer/internal/install"
 )
 
-// clusters is how many tests run at a time. They mostly wait, so one per core would leave
-// the cores idle half of the time.
-const clusters = "4"
+// clusters is how many tests run at a time. They mostly wait: all together need less than
+// one core.
+const clusters = "8"
 
 func TestMain(m *testing.M) {
 	// The command line is parsed later, and takes precedence.

@@ -77,7 +77,7 @@ func testLeaderPaused(w *scope) {
 	slow.Release()
 	w.counts(w.key("set"), most, 60-most)
 	w.deliver(kept[5:], http.StatusConflict)
-	w.judge(history.Config{AnyTurn: true, Lag: maxWait}, history.Counts{Evictions: most + 5, Fences: 2})
+	w.judge(history.Config{AnyTurn: true, Lag: longLag}, history.Counts{Evictions: most + 5, Fences: 2})
 }
 
 func testDeposed(w *scope) {
