@@ -23,6 +23,16 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
 )
 
+// fault is a part of a test that injects a fault into a pool of its own.
+type fault struct {
+	name, pool string
+	startup    karpenter.Startup
+	test       func(*pool)
+	nodes      int
+	bound      int
+	policy     bool // the rules are in a RepairPolicy, and not on the pool
+}
+
 // TestFaults injects faults while terminations are in flight. Its parts share a cluster and
 // run in sequence, each with its own controllers.
 func TestFaults(t *testing.T) {
@@ -34,22 +44,47 @@ func TestFaults(t *testing.T) {
 	// The ready timeout is not enabled in this cluster.
 	never := w.createPool(t, karpenter.Pool{Name: "gate-off", Startup: karpenter.StartsUnready, Spec: object{"repair": object{"readyTimeout": "1s"}}}, 1)
 	bad := never.first()
-	faults := []struct {
-		name, pool string
-		startup    karpenter.Startup
-		test       func(*pool)
-		nodes      int
-		bound      int
-		policy     bool // the rules are in a RepairPolicy, and not on the pool
-	}{
+	w.runFaults(t, []fault{
 		{"the controller is killed during every write", "killed", karpenter.StartsTainted, testKilled, 6, 2, false},
 		{"a late deletion does not delete a recovered node", "spared", karpenter.StartsReady, testLateDeletion, 2, 1, false},
 		{"a late mark counts for the next controller, which removes it", "late-mark", karpenter.StartsReady, testLateMark, 2, 1, true},
 		{"the leader is paused with a request in flight", "paused", karpenter.StartsReady, testPaused, 6, 2, true},
 		{"requests and responses are lost and refused", "random-faults", karpenter.StartsReady, testRandomFaults, 10, 3, true},
+	})
+	t.Run("the controller is killed during writes for a node without a NodeClaim", func(t *testing.T) { testPlainKilled(t, w) })
+	t.Run("without the feature gate no node that is not ready is replaced", func(t *testing.T) {
+		p := never.of(t)
+		if nodes := p.names(); len(nodes) != 1 || nodes[0] != bad.Name {
+			t.Errorf("the nodes are %v, want %s", nodes, bad.Name)
+		}
+		p.untouched(p.account(), bad.Name)
+	})
+	t.Run("every write kept the promises", func(t *testing.T) {
+		w.judge(t, history.Repairs{}, history.Counts{Marks: 24, Terminations: 21, Unmarks: 4, Remediations: 4, Releases: 4})
+	})
+	t.Run("the controller is killed during a ready timeout, and while a pool is paused", func(t *testing.T) { testKilledOverTimeout(never.of(t)) })
+	t.Run("every later write kept the promises", func(t *testing.T) {
+		w.judge(t, readyTimeoutsOn, history.Counts{Marks: 28, Terminations: 25, Unmarks: 4, Remediations: 4, Releases: 4})
+	})
+}
+
+// TestOutages has its own cluster, so that it runs in parallel: an outage takes as long as
+// all other faults together.
+func TestOutages(t *testing.T) {
+	t.Parallel()
+	w := newFixture(t, karpenter.Config{})
+	w.runFaults(t, []fault{
 		{"the API server is killed and restarted", "outage", karpenter.StartsReady, testOutage, 6, 2, false},
-	}
-	// All pools are created at once, so that the later ones fill during the first faults.
+	})
+	t.Run("every write kept the promises", func(t *testing.T) {
+		w.judge(t, history.Repairs{}, history.Counts{Marks: 6, Terminations: 6})
+	})
+}
+
+// runFaults injects the faults one after the other. It creates all pools at once, so that
+// the later ones fill during the first faults.
+func (w *fixture) runFaults(t *testing.T, faults []fault) {
+	t.Helper()
 	pools := make([]*pool, len(faults))
 	for i, fault := range faults {
 		spec := object{"disruption": budgets("100%")}
@@ -71,21 +106,6 @@ func TestFaults(t *testing.T) {
 			fault.test(p)
 		})
 	}
-	t.Run("the controller is killed during writes for a node without a NodeClaim", func(t *testing.T) { testPlainKilled(t, w) })
-	t.Run("without the feature gate no node that is not ready is replaced", func(t *testing.T) {
-		p := never.of(t)
-		if nodes := p.names(); len(nodes) != 1 || nodes[0] != bad.Name {
-			t.Errorf("the nodes are %v, want %s", nodes, bad.Name)
-		}
-		p.untouched(p.account(), bad.Name)
-	})
-	t.Run("every write kept the promises", func(t *testing.T) {
-		w.judge(t, history.Repairs{}, history.Counts{Marks: 30, Terminations: 27, Unmarks: 4, Remediations: 4, Releases: 4})
-	})
-	t.Run("the controller is killed during a ready timeout, and while a pool is paused", func(t *testing.T) { testKilledOverTimeout(never.of(t)) })
-	t.Run("every later write kept the promises", func(t *testing.T) {
-		w.judge(t, readyTimeoutsOn, history.Counts{Marks: 34, Terminations: 31, Unmarks: 4, Remediations: 4, Releases: 4})
-	})
 }
 
 // testKilledOverTimeout has a pool of which no node becomes ready. It kills the controller
