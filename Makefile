@@ -4,8 +4,10 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 PACKAGES := ./...
-# It takes longest, and waits more than it computes: so it runs beside all the others.
-LONGEST  := ./test/e2e
+# These take longest and start first. They wait more than they compute, so that more packages
+# than cores run at a time.
+LONGEST  := ./test/e2e ./cmd/demo ./deploy ./internal/testbed ./cmd/autohealer-agent ./internal/certificate
+AT_ONCE  := 4
 # It has clusters with many pools at work at once, and has the machine for itself.
 ALONE    := ./test/pools
 VERSION  := $(shell git describe --always --dirty 2>/dev/null || echo dev)
@@ -102,7 +104,7 @@ nodes: testbed ## Get what real nodes need: Debian packages, as root, and a kube
 test-nodes: nodes ## Run the tests on real nodes, as root; docs/real-nodes.md
 	@echo "test: running the tests on real nodes"
 	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
-		REAL_NODES=1 go test -race -v -p 1 -timeout 15m ./internal/testbed/realnode ./test/nodes 2>&1 | tee "$$log"; \
+		REAL_NODES=1 go test $(JSON) $(RACE) -v -p 1 -timeout 15m ./internal/testbed/realnode ./test/nodes 2>&1 | tee "$$log"; \
 		! grep -e '--- SKIP' "$$log" || { echo "test: a test on real nodes was skipped"; exit 1; }
 
 .PHONY: test
@@ -110,17 +112,20 @@ test: testbed testbed-karpenter packages ## Run all tests with the race detector
 	@go -C tools run ./leftover $(MAKE) --no-print-directory -C '$(CURDIR)' run-tests
 	@echo "test: no test has left a process behind"
 
+# testlog makes what all tests print readable: it needs JSON.
 .PHONY: run-tests
 run-tests:
-	@echo "test: running all tests, and $(LONGEST) beside the others"
-	@log=$$(mktemp); trap 'kill $$longest 2>/dev/null || true; rm -f "$$log"' EXIT; export REAL_NODES=; failed=; \
-		go test $(RACE) -timeout 30m $(LONGEST) >"$$log" 2>&1 & longest=$$!; \
-		go test $(RACE) -timeout 30m $$(go list $(PACKAGES) | grep -v -e '$(LONGEST:.%=%)$$' -e '$(ALONE:.%=%)$$') || failed=1; \
-		echo "test: waiting for $(LONGEST)"; wait $$longest || failed=1; cat "$$log"; [ -z "$$failed" ]
+	@reader=$$(mktemp -d); trap 'rm -rf "$$reader"' EXIT; go -C tools build -o "$$reader" ./testlog; \
+		$(MAKE) --no-print-directory JSON=-json run-suites | "$$reader/testlog"
+
+.PHONY: run-suites
+run-suites:
+	@echo "test: running all tests but those of $(ALONE), $(AT_ONCE) packages at a time"
+	@REAL_NODES= go test $(JSON) $(RACE) -p $(AT_ONCE) -timeout 30m $(LONGEST) $$(go list $(PACKAGES) | grep -v -e '$(ALONE:.%=%)$$')
 	@echo "test: running $(ALONE) by itself"
-	@go test $(RACE) -timeout 20m $(ALONE)
-	@cd tools && go test -race -timeout 5m ./...
-	@cd tools/images && go test -race -timeout 5m ./...
+	@go test $(JSON) $(RACE) -timeout 20m $(ALONE)
+	@cd tools && go test $(JSON) $(RACE) -timeout 5m ./...
+	@cd tools/images && go test $(JSON) $(RACE) -timeout 5m ./...
 	@if [ "$(REAL_NODES)" = 1 ]; then $(MAKE) --no-print-directory test-nodes; else \
 		echo "test: left out the tests on real nodes; get them by REAL_NODES=1 make test, as root (docs/real-nodes.md)"; fi
 	@echo "test: all random histories of the core, and what they saw"
@@ -153,7 +158,7 @@ check: ## Formatting, vet, linters and module files
 	@echo "check: linters (golangci-lint)"
 	@cd tools && go run ./build linter
 	@bin/tools/golangci-lint run
-	@cd tools && ../bin/tools/golangci-lint run --config ../.golangci.yml ./build ./leftover ./notice
+	@cd tools && ../bin/tools/golangci-lint run --config ../.golangci.yml ./build ./leftover ./notice ./testlog
 	@cd tools/images && ../../bin/tools/golangci-lint run --config ../../.golangci.yml
 
 .PHONY: bench
