@@ -341,9 +341,10 @@ func testStormCooldown(w *scope) {
 		s.StormCooldownDuration = "4s"
 		s.UnhealthyConditions[0].Duration = "1s"
 	})
-	w.makeUnhealthy(nodes[:4])
+	w.makeUnhealthy(nodes[:3])
 	w.hasCheckStatus("check", condition(remediationv1alpha1.StormActive, metav1.ConditionTrue), condition(remediationv1alpha1.StormCooldownActive, metav1.ConditionFalse))
-	w.hasEvent("NodeHealthCheck", w.name+"-check", "StormRecoveryStarted", "4 of 10")
+	w.hasEvent("NodeHealthCheck", w.name+"-check", "StormRecoveryStarted", "3 of 10") // the third starts it
+	w.makeUnhealthy(nodes[3:4])
 	w.recover(nodes[:2])
 	calm := time.Now()
 	w.hasCheckStatus("check", condition(remediationv1alpha1.StormActive, metav1.ConditionTrue), condition(remediationv1alpha1.StormCooldownActive, metav1.ConditionTrue), row(nodes[2], "CoolingDown"),
