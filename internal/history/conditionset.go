@@ -3,16 +3,17 @@ package history
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/naive"
 )
 
 const (
@@ -25,57 +26,23 @@ const (
 // rule is the parsed spec of a version of a ConditionSet.
 type rule struct {
 	key, effect  string
-	wants        []want
+	when         naive.When
 	selector     labels.Selector
 	controlPlane bool // the selector names the control plane
-	number       int  // the bound
-	percent      bool
+	limit        naive.Limit
 	dryRun       bool
 
 	// invalid is the reason why the set cannot be applied. All other fields are empty then.
 	invalid string
 }
 
-// want is the status that a condition must have, and for how long.
-type want struct {
-	condition string
-	status    wantedStatus
-	wait      time.Duration
-}
-
-// wantedStatus is a status that a set can ask for.
-type wantedStatus int
+type verdict = naive.Verdict
 
 const (
-	isTrue wantedStatus = iota
-	isFalse
-	isUnknown
-	isUnknownEvenSilent
-	numWantedStatuses // the number of values
+	not     = naive.Not
+	unclear = naive.Unclear
+	holds   = naive.Holds
 )
-
-type verdict int
-
-const (
-	not     verdict = iota // also for a missing condition
-	unclear                // Unknown, and the set does not ask for Unknown
-	holds
-)
-
-// of compares the current condition with the wanted status.
-func (l wantedStatus) of(c condition, there bool) verdict {
-	switch {
-	case !there:
-		return not
-	case c.status == corev1.ConditionTrue:
-		return when(l == isTrue)
-	case c.status == corev1.ConditionFalse:
-		return when(l == isFalse)
-	case l == isUnknownEvenSilent, l == isUnknown && c.reason != agentSilent:
-		return holds
-	}
-	return unclear
-}
 
 func when(yes bool) verdict {
 	if yes {
@@ -84,17 +51,40 @@ func when(yes bool) verdict {
 	return not
 }
 
+// decoded reads the stored spec of a policy.
+func decoded[Spec any](spec any) (s Spec, err error) {
+	text, err := json.Marshal(spec)
+	if err == nil {
+		err = json.Unmarshal(text, &s)
+	}
+	return s, err
+}
+
+// limitIn parses a bound.
+func limitIn(text string) (naive.Limit, error) {
+	digits, percent := strings.CutSuffix(text, "%")
+	number, err := strconv.ParseUint(digits, 10, 31)
+	if err != nil || percent && number > 100 {
+		return naive.Limit{}, fmt.Errorf("the bound is %q", text)
+	}
+	return naive.Limit{Number: int(number), Percent: percent}, nil
+}
+
+// statusIn parses a status in any case.
+func statusIn(text string) (naive.Status, bool) {
+	at := slices.IndexFunc(statusNames, func(name string) bool { return strings.EqualFold(name, text) })
+	return naive.True + naive.Status(max(at, 0)), at >= 0
+}
+
+var statusNames = []string{"True", "False", "Unknown"} // in the order of package naive
+
 // readRule parses the stored spec of a set.
 func readRule(spec any) *rule {
-	text, err := json.Marshal(spec)
+	s, err := decoded[v1alpha1.ConditionSetSpec](spec)
 	if err != nil {
 		return &rule{invalid: err.Error()}
 	}
-	var s v1alpha1.ConditionSetSpec
-	if err := json.Unmarshal(text, &s); err != nil {
-		return &rule{invalid: err.Error()}
-	}
-	r := &rule{key: s.TaintKey, effect: string(s.Effect), dryRun: s.DryRun}
+	r := &rule{key: s.TaintKey, effect: string(s.Effect), dryRun: s.DryRun, when: naive.When{All: true}}
 	if err := r.read(s); err != nil {
 		return &rule{invalid: err.Error()}
 	}
@@ -115,27 +105,19 @@ func (r *rule) read(s v1alpha1.ConditionSetSpec) error {
 		return fmt.Errorf("there are no conditions")
 	}
 	for name, c := range s.Conditions {
-		w := want{condition: name}
-		switch {
-		case c.Status == "True":
-			w.status = isTrue
-		case c.Status == "False":
-			w.status = isFalse
-		case c.Status == "Unknown" && c.EvenSilent:
-			w.status = isUnknownEvenSilent
-		case c.Status == "Unknown":
-			w.status = isUnknown
-		default:
+		status, known := statusIn(string(c.Status))
+		if !known || string(c.Status) != statusNames[status-naive.True] {
 			return fmt.Errorf("%s has the status %q", name, c.Status)
 		}
+		signal := naive.Signal{Condition: name, Status: status, EvenSilent: c.EvenSilent}
 		if c.Duration != "" {
-			wait, err := time.ParseDuration(c.Duration)
-			if err != nil || wait < 0 {
+			wait, err := duration(c.Duration)
+			if err != nil {
 				return fmt.Errorf("%s has the duration %q", name, c.Duration)
 			}
-			w.wait = wait
+			signal.For = wait
 		}
-		r.wants = append(r.wants, w)
+		r.when.Signals = append(r.when.Signals, signal)
 	}
 	return r.readScope(s)
 }
@@ -159,13 +141,9 @@ func (r *rule) readScope(s v1alpha1.ConditionSetSpec) error {
 	if s.MaxUnhealthy != nil {
 		bound = s.MaxUnhealthy.String()
 	}
-	digits, percent := strings.CutSuffix(bound, "%")
-	number, err := strconv.ParseUint(digits, 10, 31)
-	if err != nil || percent && number > 100 {
-		return fmt.Errorf("maxUnhealthy is %q", bound)
-	}
-	r.number, r.percent = int(number), percent
-	return nil
+	var err error
+	r.limit, err = limitIn(bound)
+	return err
 }
 
 // isValid reports whether the set exists and is valid.
@@ -191,26 +169,62 @@ func onControlPlane(set map[string]string) bool {
 	return now || once
 }
 
-// bound returns how many of the selected nodes may have the set's NoExecute taint. A
-// percentage is rounded down, with a minimum of 1 unless it is 0%.
+// bound returns how many of the selected nodes may have the set's NoExecute taint.
 func (r *rule) bound(selected int) int {
-	if !r.isValid() || !r.percent {
-		if r.isValid() {
-			return r.number
-		}
+	if !r.isValid() {
 		return 0
 	}
-	allowed := selected * r.number / 100
-	if allowed == 0 && r.number > 0 {
-		return 1
-	}
-	return allowed
+	return naive.Allows(&r.limit, selected)
 }
 
 // allows reports whether the set may place this taint: its own taint, or NoSchedule as the
 // fallback for NoExecute.
 func (r *rule) allows(key, effect string) bool {
 	return key == r.key && (effect == r.effect || r.effect == noExecute && effect == noSchedule)
+}
+
+// statuses is a bit set of statuses that a clock counts: True, False, Unknown, and Unknown
+// even if the agent is silent.
+type statuses int
+
+const (
+	evenSilent  statuses = 1 << 3
+	allStatuses          = evenSilent << 1 // the number of sets
+)
+
+// signalsOf has the signals of each set of statuses.
+var signalsOf = func() (of [allStatuses][]naive.Signal) {
+	for set := range allStatuses {
+		for i := range statusNames {
+			if set&(1<<i) != 0 {
+				of[set] = append(of[set], naive.Signal{Status: naive.True + naive.Status(i), EvenSilent: set&evenSilent != 0})
+			}
+		}
+	}
+	return of
+}()
+
+func statusesOf(signals []naive.Signal) (set statuses) {
+	for _, s := range signals {
+		set |= 1 << (s.Status - naive.True)
+		if s.EvenSilent {
+			set |= evenSilent
+		}
+	}
+	return set
+}
+
+// row returns a condition of a node as package naive has it. An unknown status is unclear.
+func (f facts) row(name string) naive.Condition {
+	c, there := f.conditions[name]
+	if !there {
+		return naive.Condition{}
+	}
+	status, known := statusIn(string(c.status))
+	if !known {
+		return naive.Condition{Status: naive.Unknown, Reason: naive.AgentSilent}
+	}
+	return naive.Condition{Status: status, Reason: c.reason}
 }
 
 // clock stores since when a condition has had a status. It keeps running while the
@@ -262,22 +276,43 @@ func (f finding) maybe(at time.Time, lag time.Duration) bool {
 	return f.verdict == holds && (!f.timed || !f.earliest.After(at.Add(lag)))
 }
 
-// find judges a node by a set. A node that is not selected does not match.
-func (n *node) find(r *rule) finding {
+// find judges a node by the conditions of a rule.
+func (n *node) find(w naive.When) finding {
+	f := finding{timed: !w.All}
+	var verdicts []verdict
+	for _, condition := range naive.Groups(w) {
+		signals := naive.SignalsOf(w, condition)
+		v, wait := naive.Group(signals, n.row(condition))
+		isAnother := v == holds && slices.Contains(verdicts, holds)
+		verdicts = append(verdicts, v)
+		clocks := n.clocks[condition]
+		if clocks == nil || !w.All && v != holds {
+			continue
+		}
+		if w.All {
+			wait = signals[0].For
+			f.timed = f.timed || wait > 0
+		}
+		clock := clocks[statusesOf(signals)]
+		earliest, latest := clock.earliest.Add(wait), clock.latest.Add(wait)
+		switch {
+		case w.All:
+			earliest, latest = last(f.earliest, earliest), last(f.latest, latest)
+		case isAnother: // any unhealthy condition is enough
+			earliest, latest = first(f.earliest, earliest), first(f.latest, latest)
+		}
+		f.earliest, f.latest = earliest, latest
+	}
+	f.verdict = naive.Combine(w.All, verdicts...)
+	return f
+}
+
+// findSet judges a node by a set. A node that is not selected does not match.
+func (n *node) findSet(r *rule) finding {
 	if !r.selects(n.labels) {
 		return finding{}
 	}
-	f := finding{verdict: holds}
-	for _, w := range r.wants {
-		c, there := n.conditions[w.condition]
-		f.verdict = min(f.verdict, w.status.of(c, there))
-		if clocks := n.clocks[w.condition]; clocks != nil {
-			f.earliest = last(f.earliest, clocks[w.status].earliest.Add(w.wait))
-			f.latest = last(f.latest, clocks[w.status].latest.Add(w.wait))
-		}
-		f.timed = f.timed || w.wait > 0
-	}
-	return f
+	return n.find(r.when)
 }
 
 func first(a, b time.Time) time.Time {

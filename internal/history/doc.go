@@ -3,8 +3,8 @@
 // author. After each change it knows the state of the whole cluster, and it judges
 // each write of the controller by the state just before the write. It counts what it
 // judged, so that a test can require a minimum. It does not use the controller's
-// code: it implements the rules of ConditionSets, NodeHealthChecks and repair
-// policies a second time, in a simple way.
+// code: it reads ConditionSets, NodeHealthChecks and repair policies itself, and asks
+// package naive what their conditions and bounds mean.
 //
 // "We" and "ours" mean the judged controller, see [Config.Us].
 //

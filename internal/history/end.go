@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+
+	"github.com/resourcestack/autohealer/internal/naive"
 )
 
 // judgeEnd reports differences between the final state of the cluster and what the sets ask
@@ -51,7 +53,7 @@ func (r *replay) judgeRecord(n *node) {
 // set, or for the policy that repairs the node.
 func (r *replay) remembersRightly(n *node, m memory) bool {
 	if g, is := r.rule(n, m.rule); is {
-		return n.examineBlock(g.block).verdict != not
+		return n.find(g.block.when).verdict != not
 	}
 	s := r.sets[setOf(m.rule)]
 	if s == nil || s.rule == nil {
@@ -63,12 +65,9 @@ func (r *replay) remembersRightly(n *node, m memory) bool {
 	if !s.rule.selects(n.labels) {
 		return false
 	}
-	at := slices.IndexFunc(s.rule.wants, func(w want) bool { return w.condition == m.condition })
-	if at < 0 {
-		return false
-	}
-	c, there := n.conditions[m.condition]
-	return s.rule.wants[at].status.of(c, there) != not
+	signals := naive.SignalsOf(s.rule.when, m.condition)
+	v, _ := naive.Group(signals, n.row(m.condition))
+	return len(signals) > 0 && v != not
 }
 
 // judgeFinalTaints compares our taints on a node with what the sets ask for.
@@ -115,7 +114,7 @@ func (r *replay) isWanted(n *node, s *set) (sure, maybe bool) {
 	if !s.rule.placesTaints() {
 		return false, false
 	}
-	f := n.find(s.rule)
+	f := n.findSet(s.rule)
 	return f.surely(r.at.Time, r.cfg.Lag), f.verdict != not && len(n.carried[s.name]) > 0
 }
 

@@ -146,16 +146,6 @@ func (r *replay) recent(until time.Time) bool {
 
 // ---- nodes
 
-// updateSignClocks updates the clocks of a condition.
-func (r *replay) updateSignClocks(n *node, name string, is condition, there bool) {
-	if n.signs[name] == nil {
-		n.signs[name] = new([allStatuses]clock)
-	}
-	for s := statuses(1); s < allStatuses; s++ {
-		n.signs[name][s].update(s.of(is, there), is.stamp, r.at.Time, r.cfg.Lag)
-	}
-}
-
 // beforeNode stores which decisions about a node were allowed until now. Callers run it
 // before every change that affects the node.
 func (r *replay) beforeNode(n *node) {

@@ -2,10 +2,8 @@ package history
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -15,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/naive"
 )
 
 const (
@@ -25,11 +24,9 @@ const (
 
 // checkSpec is the parsed spec of a version of a NodeHealthCheck.
 type checkSpec struct {
-	signs    []sign
+	when     naive.When
 	selector labels.Selector
-	number   int // the bound
-	percent  bool
-	healthy  bool // the bound is a minimum of healthy nodes
+	limit    naive.Limit
 	paused   bool
 	steps    []step
 	delay    time.Duration // how long a node must have been healthy
@@ -39,40 +36,6 @@ type checkSpec struct {
 	// invalid is the reason why the health check cannot be applied. All other fields are
 	// empty then.
 	invalid string
-}
-
-// sign is an unhealthy condition: its bad statuses, and how long each must last.
-type sign struct {
-	condition string
-	bad       statuses
-	waits     [3]time.Duration // by index of the status
-}
-
-// statuses is a bit set of True, False and Unknown.
-type statuses int
-
-const (
-	badTrue statuses = 1 << iota
-	badFalse
-	badUnknown
-	allStatuses // the number of sets
-)
-
-// place returns the index of a status, -1 if it is unknown.
-func place(status corev1.ConditionStatus) int {
-	return slices.Index([]corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}, status)
-}
-
-// of compares the current condition with the statuses.
-func (s statuses) of(c condition, there bool) verdict {
-	at := place(c.status)
-	switch {
-	case !there:
-		return not
-	case at < 0, c.status == corev1.ConditionUnknown && (s&badUnknown == 0 || c.reason == agentSilent):
-		return unclear
-	}
-	return when(s&(1<<at) != 0)
 }
 
 // step is a remediation in the list of a health check.
@@ -96,12 +59,8 @@ func (t templateName) makes() schema.GroupKind {
 
 // readCheckSpec parses the stored spec of a health check.
 func readCheckSpec(spec any) *checkSpec {
-	text, err := json.Marshal(spec)
+	s, err := decoded[v1alpha1.NodeHealthCheckSpec](spec)
 	if err != nil {
-		return &checkSpec{invalid: err.Error()}
-	}
-	var s v1alpha1.NodeHealthCheckSpec
-	if err := json.Unmarshal(text, &s); err != nil {
 		return &checkSpec{invalid: err.Error()}
 	}
 	if s.Unreadable != "" {
@@ -134,42 +93,32 @@ func (r *checkSpec) readSigns(s v1alpha1.NodeHealthCheckSpec) error {
 		return fmt.Errorf("there are no conditions")
 	}
 	for _, c := range given {
-		at := slices.IndexFunc([]string{"true", "false", "unknown"}, func(s string) bool { return strings.EqualFold(s, string(c.Status)) })
-		wait, err := time.ParseDuration(c.Duration)
-		if at < 0 || err != nil || wait < 0 || c.Type == "" {
+		status, known := statusIn(string(c.Status))
+		wait, err := duration(c.Duration)
+		if !known || err != nil || c.Type == "" {
 			return fmt.Errorf("the condition %s=%s for %q", c.Type, c.Status, c.Duration)
 		}
-		i := slices.IndexFunc(r.signs, func(s sign) bool { return s.condition == string(c.Type) })
-		if i < 0 {
-			i = len(r.signs)
-			r.signs = append(r.signs, sign{condition: string(c.Type)})
-		}
-		if r.signs[i].bad&(1<<at) != 0 {
+		if slices.ContainsFunc(r.when.Signals, func(s naive.Signal) bool { return s.Condition == string(c.Type) && s.Status == status }) {
 			return fmt.Errorf("the condition %s=%s is there twice", c.Type, c.Status)
 		}
-		r.signs[i].bad |= 1 << at
-		r.signs[i].waits[at] = wait
+		r.when.Signals = append(r.when.Signals, naive.Signal{Condition: string(c.Type), Status: status, For: wait})
 	}
 	return nil
 }
 
-func (r *checkSpec) readBound(s v1alpha1.NodeHealthCheckSpec) error {
+func (r *checkSpec) readBound(s v1alpha1.NodeHealthCheckSpec) (err error) {
 	bound := defaultBound
 	switch {
 	case s.MinHealthy != nil && s.MaxUnhealthy != nil:
 		return fmt.Errorf("there are two bounds")
 	case s.MinHealthy != nil:
-		bound, r.healthy = s.MinHealthy.String(), true
+		bound = s.MinHealthy.String()
 	case s.MaxUnhealthy != nil:
 		bound = s.MaxUnhealthy.String()
 	}
-	digits, percent := strings.CutSuffix(bound, "%")
-	number, err := strconv.ParseUint(digits, 10, 31)
-	if err != nil || percent && number > 100 {
-		return fmt.Errorf("the bound is %q", bound)
-	}
-	r.number, r.percent = int(number), percent
-	return nil
+	r.limit, err = limitIn(bound)
+	r.limit.RoundUp, r.limit.Healthy = true, s.MinHealthy != nil
+	return err
 }
 
 func (r *checkSpec) readSteps(s v1alpha1.NodeHealthCheckSpec) error {
@@ -242,14 +191,7 @@ func (r *checkSpec) bound(selected int) int {
 	if !r.isValid() {
 		return 0
 	}
-	number := r.number
-	if r.percent {
-		number = (selected*r.number + 99) / 100
-	}
-	if r.healthy {
-		return max(0, selected-number)
-	}
-	return number
+	return naive.Allows(&r.limit, selected)
 }
 
 // stepOf returns the step for which an object was created.
@@ -267,21 +209,7 @@ func (r *checkSpec) stepOf(o *remediationObject) (int, bool) {
 // examine judges a node by a health check. A node that is not selected is not unhealthy.
 func (n *node) examine(r *checkSpec) finding {
 	if !r.selects(n.labels) {
-		return finding{}
+		return finding{timed: true}
 	}
-	f := finding{timed: true}
-	for _, s := range r.signs {
-		c, there := n.conditions[s.condition]
-		v := s.bad.of(c, there)
-		if v == holds {
-			wait, clock := s.waits[place(c.status)], n.signs[s.condition][s.bad]
-			earliest, latest := clock.earliest.Add(wait), clock.latest.Add(wait)
-			if f.verdict == holds { // any unhealthy condition is enough
-				earliest, latest = first(f.earliest, earliest), first(f.latest, latest)
-			}
-			f.earliest, f.latest = earliest, latest
-		}
-		f.verdict = max(f.verdict, v)
-	}
-	return f
+	return n.find(r.when)
 }

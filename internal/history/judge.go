@@ -142,7 +142,7 @@ func (r *replay) objection(n *node, after facts, d setTaint, view *rule) string 
 	// Even while no new taint may start, the controller may adjust an existing taint to an
 	// edited set.
 	adjusts := slices.ContainsFunc(n.carried[d.set.name], func(e entry) bool { return strength[e.effect] >= strength[d.effect] })
-	f := n.find(view)
+	f := n.findSet(view)
 	stays := n.carries(d.set.name, d.effect) && f.verdict != not && !f.surely(r.at.Time, r.cfg.Lag)
 	switch {
 	case view == nil:
@@ -182,7 +182,7 @@ func (r *replay) superseder(n *node, after facts, s *set, view *rule) string {
 			if !other.placesTaints() || strength[other.effect] <= strength[view.effect] {
 				return true
 			}
-			f := n.find(other)
+			f := n.findSet(other)
 			stays := f.verdict != not && len(n.carried[name]) > 0 && len(after.carried[name]) > 0
 			return !stays && !f.surely(r.at.Time, r.cfg.Lag)
 		})
@@ -208,7 +208,7 @@ func (r *replay) maybeSuperseded(n *node, after facts, s *set, view *rule) bool 
 			if !other.placesTaints() || strength[other.effect] <= strength[view.effect] {
 				return false
 			}
-			f := n.find(other)
+			f := n.findSet(other)
 			return f.maybe(r.at.Time, r.cfg.Lag) || f.verdict != not && carried
 		}) {
 			return true
@@ -230,7 +230,7 @@ func (r *replay) judgeRemoval(n *node, after facts, d setTaint) {
 		}
 	}
 	n.set(d.set.name).reported[d.id()] = true
-	f := n.find(views[0])
+	f := n.findSet(views[0])
 	state := "the conditions of the set match"
 	if f.verdict == unclear {
 		state = "a condition is Unknown, so existing taints stay"
@@ -243,7 +243,7 @@ func (r *replay) mayGo(n *node, after facts, d setTaint, view *rule) bool {
 	if !view.placesTaints() || !view.allows(d.key, d.effect) || !view.selects(n.labels) {
 		return true
 	}
-	f := n.find(view)
+	f := n.findSet(view)
 	switch {
 	case f.verdict == not:
 		return true
@@ -343,7 +343,7 @@ func (r *replay) judgeTurn(n *node, s *set) {
 		return
 	}
 	// Timestamps of conditions have whole seconds.
-	served := n.find(s.rule).earliest.Add(-time.Second - r.cfg.Lag)
+	served := n.findSet(s.rule).earliest.Add(-time.Second - r.cfg.Lag)
 	horizon := r.at.Time.Add(-r.cfg.Lag)
 	longest, since := "", time.Time{}
 	for name, other := range r.nodes {
@@ -354,7 +354,7 @@ func (r *replay) judgeTurn(n *node, s *set) {
 		if other.foreign(s.rule.key, noExecute) {
 			continue // a taint of another writer is in place there
 		}
-		f := other.find(s.rule)
+		f := other.findSet(s.rule)
 		waits := last(last(f.latest, c.lostPlace), c.selectedSince)
 		if !f.surely(r.at.Time, r.cfg.Lag) || !waits.Before(served) {
 			continue

@@ -1,16 +1,16 @@
 package history
 
 import (
-	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/naive"
 )
 
 const defaultRepairBound = "20%"
@@ -32,43 +32,32 @@ func statedOfMachines() map[string]time.Duration {
 
 // block is the parsed version of a repair block.
 type block struct {
-	stated    map[string]time.Duration // keys like Ready=False, with the recommended toleration
-	own       []toleration
-	byDefault *time.Duration
-	off       bool
-	number    int // the bound
-	percent   bool
-	graceful  bool
-	period    *time.Duration // nil: no limit
-	timeout   time.Duration  // for a node to become ready, 0 if it is not set
+	when     naive.When
+	off      bool
+	limit    naive.Limit
+	graceful bool
+	period   *time.Duration // nil: no limit
+	timeout  time.Duration  // for a node to become ready, 0 if it is not set
 
 	// invalid is the reason why the block cannot be applied. All other fields are empty
 	// then.
 	invalid string
 }
 
-// toleration is an entry of a block. An empty status matches all unhealthy statuses, an
-// empty reason matches any reason.
-type toleration struct {
-	condition, status, reason string
-	wait                      time.Duration
-}
-
-// readBlock parses a stored block.
+// readBlock parses a stored block. The keys of the stated conditions are like Ready=False,
+// with the recommended toleration.
 func readBlock(spec any, stated map[string]time.Duration) *block {
-	text, err := json.Marshal(spec)
+	s, err := decoded[v1alpha1.RepairSpec](spec)
 	if err != nil {
-		return &block{invalid: err.Error()}
-	}
-	var s v1alpha1.RepairSpec
-	if err := json.Unmarshal(text, &s); err != nil {
 		return &block{invalid: err.Error()}
 	}
 	if s.Unreadable != "" {
 		return &block{invalid: s.Unreadable}
 	}
-	b := &block{stated: stated, off: s.Enabled != nil && !*s.Enabled}
-	for _, read := range []func(v1alpha1.RepairSpec) error{b.readPolicies, b.readBound, b.readEnd, b.readDurations} {
+	b := &block{off: s.Enabled != nil && !*s.Enabled}
+	for _, read := range []func(v1alpha1.RepairSpec) error{
+		func(s v1alpha1.RepairSpec) error { return b.readPolicies(s, stated) }, b.readBound, b.readEnd, b.readDurations,
+	} {
 		if err := read(s); err != nil {
 			return &block{invalid: err.Error()}
 		}
@@ -84,41 +73,71 @@ func duration(text string) (time.Duration, error) {
 	return d, err
 }
 
-func (b *block) readPolicies(s v1alpha1.RepairSpec) error {
+// readPolicies reads which conditions are unhealthy, and how long each is tolerated. The
+// order is: the block's own entries, its default, the recommended time. An entry for a
+// reason goes before an entry for any reason, and an entry for a status before an entry for
+// all statuses.
+func (b *block) readPolicies(s v1alpha1.RepairSpec, stated map[string]time.Duration) error {
+	type entry struct{ condition, status, reason string }
+	own := map[entry]time.Duration{}
+	conditions := map[string]bool{}
+	for what := range stated {
+		condition, _, _ := strings.Cut(what, "=")
+		conditions[condition] = true
+	}
 	for _, p := range s.Policies {
-		status := ""
-		if p.ConditionStatus != "" {
-			at := slices.IndexFunc([]string{"True", "False", "Unknown"}, func(known string) bool { return strings.EqualFold(known, p.ConditionStatus) })
-			if at < 0 {
-				return fmt.Errorf("the status of %s is %q", p.ConditionType, p.ConditionStatus)
-			}
-			status = []string{"True", "False", "Unknown"}[at]
+		status, known := statusIn(p.ConditionStatus)
+		if !known && p.ConditionStatus != "" {
+			return fmt.Errorf("the status of %s is %q", p.ConditionType, p.ConditionStatus)
 		}
 		wait, err := duration(p.Toleration)
 		if err != nil || p.ConditionType == "" {
 			return fmt.Errorf("the condition %q for %q", p.ConditionType, p.Toleration)
 		}
-		next := toleration{p.ConditionType, status, p.Reason, wait}
-		if _, twice := b.find(next.condition, next.status, next.reason); twice {
+		next := entry{p.ConditionType, "", p.Reason}
+		if known {
+			next.status = statusNames[status-naive.True]
+		}
+		if _, twice := own[next]; twice {
 			return fmt.Errorf("the condition %s is there twice", p.ConditionType)
 		}
-		b.own = append(b.own, next)
+		own[next], conditions[p.ConditionType] = wait, true
+	}
+	for _, condition := range slices.Sorted(maps.Keys(conditions)) {
+		for i, status := range statusNames {
+			recommended, isSick := stated[condition+"="+status]
+			if s.DefaultTolerationDuration != "" {
+				recommended, _ = duration(s.DefaultTolerationDuration) // judged by readDurations
+			}
+			if wait, is := own[entry{condition, "", ""}]; is {
+				recommended = wait
+			}
+			if wait, is := own[entry{condition, status, ""}]; is {
+				recommended, isSick = wait, true
+			}
+			signal := naive.Signal{Condition: condition, Status: naive.True + naive.Status(i), For: recommended}
+			if isSick {
+				b.when.Signals = append(b.when.Signals, signal)
+			}
+			for e, wait := range own {
+				_, isMoreExact := own[entry{condition, status, e.reason}]
+				if e.condition == condition && e.reason != "" && (e.status == status || e.status == "" && isSick && !isMoreExact) {
+					signal.Reason, signal.For = e.reason, wait
+					b.when.Signals = append(b.when.Signals, signal)
+				}
+			}
+		}
 	}
 	return nil
 }
 
-func (b *block) readBound(s v1alpha1.RepairSpec) error {
+func (b *block) readBound(s v1alpha1.RepairSpec) (err error) {
 	bound := defaultRepairBound
 	if s.MaxUnhealthy != nil {
 		bound = s.MaxUnhealthy.String()
 	}
-	digits, percent := strings.CutSuffix(bound, "%")
-	number, err := strconv.ParseUint(digits, 10, 31)
-	if err != nil || percent && number > 100 {
-		return fmt.Errorf("the bound is %q", bound)
-	}
-	b.number, b.percent = int(number), percent
-	return nil
+	b.limit, err = limitIn(bound)
+	return err
 }
 
 func (b *block) readEnd(s v1alpha1.RepairSpec) error {
@@ -134,7 +153,7 @@ func (b *block) readDurations(s v1alpha1.RepairSpec) error {
 		text string
 		into func(time.Duration)
 	}{
-		{s.DefaultTolerationDuration, func(d time.Duration) { b.byDefault = &d }},
+		{s.DefaultTolerationDuration, func(time.Duration) {}},
 		{s.TerminationGracePeriod, func(d time.Duration) { b.period = &d }},
 		{s.ReadyTimeout, func(d time.Duration) { b.timeout = d }},
 	} {
@@ -155,92 +174,8 @@ func (b *block) readDurations(s v1alpha1.RepairSpec) error {
 
 func (b *block) isValid() bool { return b != nil && b.invalid == "" }
 
-// bound returns how many nodes may be in repair. A percentage is rounded down, with a
-// minimum of 1 unless it is 0%.
-func (b *block) bound(nodes int) int {
-	switch share := nodes * b.number / 100; {
-	case !b.percent:
-		return b.number
-	case b.number > 0:
-		return max(1, share)
-	}
-	return 0
-}
-
-func (b *block) find(condition, status, reason string) (time.Duration, bool) {
-	at := slices.IndexFunc(b.own, func(p toleration) bool { return p.condition == condition && p.status == status && p.reason == reason })
-	if at < 0 {
-		return 0, false
-	}
-	return b.own[at].wait, true
-}
-
-// tolerates reports whether a condition is unhealthy, and how long it is tolerated. The
-// order is: the block's own entries, its default, the recommended time. An entry for a
-// reason goes before an entry for any reason, and an entry for a status before an entry for
-// all statuses.
-func (b *block) tolerates(condition, status, reason string) (wait time.Duration, isSick bool) {
-	recommended, isStated := b.stated[condition+"="+status]
-	_, isNamed := b.find(condition, status, "")
-	isSick = isStated || isNamed
-	if reason != "" {
-		if wait, is := b.find(condition, status, reason); is {
-			return wait, true
-		}
-		if wait, is := b.find(condition, "", reason); is && isSick {
-			return wait, true
-		}
-	}
-	if !isSick {
-		return 0, false
-	}
-	for _, named := range []string{status, ""} {
-		if wait, is := b.find(condition, named, ""); is {
-			return wait, true
-		}
-	}
-	if b.byDefault != nil {
-		return *b.byDefault, true
-	}
-	return recommended, true
-}
-
-// bad returns the unhealthy statuses of a condition, for any reason.
-func (b *block) bad(condition string) (bad statuses) {
-	for at, status := range []string{"True", "False", "Unknown"} {
-		_, isStated := b.stated[condition+"="+status]
-		if isStated || slices.ContainsFunc(b.own, func(p toleration) bool { return p.condition == condition && p.status == status }) {
-			bad |= 1 << at
-		}
-	}
-	return bad
-}
-
-// examineBlock judges a node by a block.
-func (n *node) examineBlock(b *block) finding {
-	f := finding{timed: true}
-	for name, c := range n.conditions {
-		bad := b.bad(name)
-		if bad == 0 {
-			continue
-		}
-		v := bad.of(c, true)
-		wait, isSick := b.tolerates(name, string(c.status), c.reason)
-		switch {
-		case v == holds && !isSick: // for another reason it would be unhealthy
-			v = not
-		case v == holds:
-			clock := n.signs[name][bad]
-			earliest, latest := clock.earliest.Add(wait), clock.latest.Add(wait)
-			if f.verdict == holds { // any unhealthy condition is enough
-				earliest, latest = first(f.earliest, earliest), first(f.latest, latest)
-			}
-			f.earliest, f.latest = earliest, latest
-		}
-		f.verdict = max(f.verdict, v)
-	}
-	return f
-}
+// bound returns how many nodes may be in repair.
+func (b *block) bound(nodes int) int { return naive.Allows(&b.limit, nodes) }
 
 // isReady reports whether the node's Ready condition is True.
 func (f facts) isReady() bool {

@@ -33,7 +33,7 @@ func (r *replay) noRepair(n *node, g repairRule, isUnderWay bool) (Kind, string)
 	if g.isTimeout {
 		return r.noTimeout(n, g, isUnderWay)
 	}
-	switch f := n.examineBlock(g.block); {
+	switch f := n.find(g.block.when); {
 	case f.verdict == not:
 		return Unjustified, "the node has no unhealthy condition"
 	case isUnderWay:

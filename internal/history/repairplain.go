@@ -3,6 +3,8 @@ package history
 import (
 	"fmt"
 	"time"
+
+	"github.com/resourcestack/autohealer/internal/naive"
 )
 
 // judgeRepairObject judges an object that we created for a node without a NodeClaim because
@@ -75,11 +77,12 @@ func (r *replay) aboutObject(o *remediationObject, did string) func(Kind, string
 // unhealthySince returns since when the node has an unhealthy condition, zero if it has
 // none.
 func (n *node) unhealthySince(b *block) (since time.Time) {
-	for name, c := range n.conditions {
-		if _, isSick := b.tolerates(name, string(c.status), c.reason); !isSick || b.bad(name).of(c, true) != holds {
+	for _, condition := range naive.Groups(b.when) {
+		signals := naive.SignalsOf(b.when, condition)
+		if v, _ := naive.Group(signals, n.row(condition)); v != holds {
 			continue
 		}
-		if began := n.signs[name][b.bad(name)].since; since.IsZero() || began.Before(since) {
+		if began := n.clocks[condition][statusesOf(signals)].since; since.IsZero() || began.Before(since) {
 			since = began
 		}
 	}

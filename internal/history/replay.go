@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/naive"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -40,9 +41,8 @@ type node struct {
 	facts
 	name   string
 	uid    types.UID
-	clocks map[string]*[numWantedStatuses]clock
+	clocks map[string]*[allStatuses]clock // by condition and statuses
 	sets   map[string]*nodeSet
-	signs  map[string]*[allStatuses]clock
 	checks map[string]*nodeCheck
 	nodeRepair
 
@@ -171,8 +171,8 @@ func (r *replay) nodeChanged(change testbed.Change) {
 		if ours {
 			r.addViolation(ForeignTouched, change.Name, "", "we created the node")
 		}
-		n = &node{name: change.Name, uid: change.UID, clocks: map[string]*[numWantedStatuses]clock{}, sets: map[string]*nodeSet{}, took: map[taint]bool{},
-			signs: map[string]*[allStatuses]clock{}, checks: map[string]*nodeCheck{}, came: r.at.Time, nodeRepair: nodeRepair{permitted: map[string][]permission{}}}
+		n = &node{name: change.Name, uid: change.UID, clocks: map[string]*[allStatuses]clock{}, sets: map[string]*nodeSet{}, took: map[taint]bool{},
+			checks: map[string]*nodeCheck{}, came: r.at.Time, nodeRepair: nodeRepair{permitted: map[string][]permission{}}}
 		r.nodes[change.Name] = n
 		r.learn(n, after)
 	case ours:
@@ -237,14 +237,14 @@ func (r *replay) learn(n *node, after facts) {
 		was, before := n.conditions[name]
 		is, there := after.conditions[name]
 		if n.clocks[name] == nil {
-			n.clocks[name] = new([numWantedStatuses]clock)
+			n.clocks[name] = new([allStatuses]clock)
 		} else if was == is && before == there {
 			continue
 		}
-		for l := range numWantedStatuses {
-			n.clocks[name][l].update(l.of(is, there), is.stamp, r.at.Time, r.cfg.Lag)
+		for set, signals := range signalsOf {
+			v, _ := naive.Group(signals, after.row(name))
+			n.clocks[name][set].update(v, is.stamp, r.at.Time, r.cfg.Lag)
 		}
-		r.updateSignClocks(n, name, is, there)
 	}
 	r.noteReady(n, after)
 	r.notePoolReady(n, after)
@@ -275,7 +275,7 @@ func (r *replay) updateSet(n *node, s *set) {
 	evicting := n.carries(s.name, noExecute)
 	waiting := n.carries(s.name, noSchedule)
 	selected := s.counted.selects(n.labels)
-	f := n.find(s.rule)
+	f := n.findSet(s.rule)
 	since(&c.selectedSince, s.rule.selects(n.labels), r.at.Time)
 	since(&c.holdsSince, f.verdict == holds, r.at.Time)
 	since(&c.waitsSince, waiting && !evicting && s.rule.isValid() && s.rule.effect == noExecute, r.at.Time)

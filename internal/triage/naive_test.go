@@ -7,10 +7,12 @@ import (
 	"slices"
 	"time"
 
+	"github.com/resourcestack/autohealer/internal/naive"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// naiveCore decides like the core, without any of its code. It keeps only history that
+// naiveCore decides like the core, without any of its code; package naive says what the
+// parts of a rule mean. It keeps only history that
 // cannot be computed again. Everything else it computes for all nodes and all rules on each
 // call. It is slow and simple; read it beside the package documentation.
 type naiveCore struct {
@@ -93,12 +95,12 @@ type response struct {
 // needsReplacement says that the node has to be replaced when it is deleted.
 func (r response) needsReplacement() bool { return r.active && (r.terminates || r.deletes) }
 
-type verdict int
+type verdict = naive.Verdict
 
 const (
-	not verdict = iota
-	unclear
-	holds
+	not     = naive.Not
+	unclear = naive.Unclear
+	holds   = naive.Holds
 )
 
 func newNaiveCore(saw map[string]int) *naiveCore {
@@ -1510,48 +1512,28 @@ func (t *naiveCore) highest(p *nodeState) triage.Effect {
 // group evaluates the signals of a condition, and returns the duration of the matching
 // signal.
 func (t *naiveCore) group(p *nodeState, rule triage.Rule, condition string) (verdict, time.Duration) {
+	signals := signalsOf(rule, condition)
+	if signals[0].FromCreation && p.initialized {
+		return not, 0
+	}
 	row, _ := rowOf(p.facts, condition)
-	v, wait, named := not, time.Duration(0), false
-	if row.Status == triage.Unknown {
-		v = unclear
+	var plain []naive.Signal
+	for _, s := range signals {
+		plain = append(plain, naive.Signal{Status: naive.Status(s.Status), Reason: s.Reason, For: s.For, EvenSilent: s.EvenSilent})
 	}
-	for _, s := range signalsOf(rule, condition) {
-		if s.FromCreation && p.initialized {
-			return not, 0
-		}
-		silent := row.Status == triage.Unknown && row.Reason == triage.AgentSilent
-		if s.Status != row.Status || s.Reason != "" && s.Reason != row.Reason || silent && !s.EvenSilent {
-			continue
-		}
-		// A signal that names the reason wins over one for any reason.
-		if names := s.Reason != ""; v != holds || names && !named || names == named && s.For < wait {
-			wait, named = s.For, names
-		}
-		v = holds
-	}
-	return v, wait
+	return naive.Group(plain, naive.Condition{Status: naive.Status(row.Status), Reason: row.Reason})
 }
 
 func (t *naiveCore) verdict(p *nodeState, rule triage.Rule) verdict {
 	if !selects(rule, p.facts) {
 		return not
 	}
-	n := map[verdict]int{}
+	var verdicts []verdict
 	for _, condition := range groups(rule) {
 		v, _ := t.group(p, rule, condition)
-		n[v]++
+		verdicts = append(verdicts, v)
 	}
-	switch {
-	case rule.When.All && n[not] > 0:
-		return not
-	case !rule.When.All && n[holds] > 0:
-		return holds
-	case n[unclear] > 0:
-		return unclear
-	case n[holds] > 0:
-		return holds
-	}
-	return not
+	return naive.Combine(rule.When.All, verdicts...)
 }
 
 // eligible is when a matched rule becomes eligible, and the deciding condition.
@@ -1612,13 +1594,7 @@ func groups(rule triage.Rule) []string {
 }
 
 func signalsOf(rule triage.Rule, condition string) []triage.Signal {
-	var signals []triage.Signal
-	for _, s := range rule.When.Signals {
-		if s.Condition == condition {
-			signals = append(signals, s)
-		}
-	}
-	return signals
+	return slices.DeleteFunc(slices.Clone(rule.When.Signals), func(s triage.Signal) bool { return s.Condition != condition })
 }
 
 func sameButFor(a, b []triage.Signal) bool {
@@ -1650,28 +1626,7 @@ func selects(rule triage.Rule, node triage.Node) bool {
 	return true
 }
 
-// allows is how many nodes may be unhealthy or in treatment under a limit; -1 for any
-// number.
-func allows(l *triage.Limit, selected int) int {
-	if l == nil {
-		return -1
-	}
-	n := l.Number
-	if l.Percent {
-		hundredths := selected * l.Number
-		n = hundredths / 100
-		switch {
-		case l.RoundUp && hundredths%100 > 0:
-			n++
-		case !l.RoundUp && n < 1 && l.Number > 0:
-			n = 1
-		}
-	}
-	if l.Healthy {
-		n = selected - n
-	}
-	return max(n, 0)
-}
+func allows(l *triage.Limit, selected int) int { return naive.Allows((*naive.Limit)(l), selected) }
 
 func wantsNoExecute(rule triage.Rule) bool {
 	return rule.Response.Taint != nil && rule.Response.Taint.Effect == triage.NoExecute
