@@ -439,26 +439,13 @@ func (r *replay) mayUnlock(name, check string) bool {
 	})
 }
 
-// judgeCheckWrite judges a write of ours to a health check. We own only its status, and
-// only one condition of it while another controller is responsible.
+// judgeCheckWrite judges a write of ours to a health check. While another controller is
+// responsible, we own only one condition of its status.
 func (r *replay) judgeCheckWrite(h *healthCheck, change testbed.Change) {
 	r.report.CheckStatuses++
-	switch {
-	case isDeleted(change):
-		r.addCheckViolation(ForeignTouched, "", h.name, "we deleted the health check")
-	case h.object == nil:
-		r.addCheckViolation(ForeignTouched, "", h.name, "we created the health check")
-	default:
-		parts := notStatus(h.object, change.Object)
-		for _, part := range parts {
-			r.addCheckViolation(ForeignTouched, "", h.name, "we changed the "+part+" of the health check")
-		}
-		if len(parts) == 0 && reflect.DeepEqual(h.object.Object["status"], change.Object.Object["status"]) {
-			r.addCheckViolation(DoneTwice, "", h.name, "we wrote to the health check and changed nothing")
-		}
-		if !differsOnlyInOwnership(h.object, change.Object) {
-			r.judgeOwnership("", h.name, "we wrote the status of the health check")
-		}
+	isStatus := judgeStatusWrite("health check", h.object, change, func(kind Kind, text string) { r.addCheckViolation(kind, "", h.name, text) })
+	if isStatus && !differsOnlyInOwnership(h.object, change.Object) {
+		r.judgeOwnership("", h.name, "we wrote the status of the health check")
 	}
 }
 

@@ -1,11 +1,11 @@
 package history
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"pgregory.net/rapid"
 
+	"github.com/resourcestack/autohealer/internal/naive"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -471,24 +472,12 @@ func (s *checkSimulator) notHealthy(check string) (selected, unwell int) {
 
 func (s *checkSimulator) bound(check string, selected int) int {
 	o := s.orders[check]
-	share := func(text string) int {
-		digits, percent := strings.CutSuffix(text, "%")
-		n, err := strconv.Atoi(digits)
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		if percent {
-			n = (selected*n + 99) / 100
-		}
-		return n
+	limit, err := limitIn(cmp.Or(o.least, o.most, "49%"))
+	if err != nil {
+		s.t.Fatal(err)
 	}
-	switch {
-	case o.least != "":
-		return max(0, selected-share(o.least))
-	case o.most != "":
-		return share(o.most)
-	}
-	return share("49%")
+	limit.RoundUp, limit.Healthy = true, o.least != ""
+	return naive.Allows(&limit, selected)
 }
 
 // hasTemplates reports whether all templates of a health check exist.

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -371,21 +373,23 @@ func (r *replay) judgeTurn(n *node, s *set) {
 // settled reports whether a state began before a time.
 func settled(since, moment time.Time) bool { return !since.IsZero() && since.Before(moment) }
 
-// judgeSetWrite judges a write of ours to a set. We own only its status.
-func (r *replay) judgeSetWrite(s *set, change testbed.Change) {
-	r.report.Statuses++
+// judgeStatusWrite judges a write of ours to a policy. We own only its status. It reports
+// whether we wrote a status.
+func judgeStatusWrite(what string, before *unstructured.Unstructured, change testbed.Change, tell func(Kind, string)) bool {
 	switch {
 	case isDeleted(change):
-		r.addViolation(ForeignTouched, "", s.name, "we deleted the set")
-	case s.object == nil:
-		r.addViolation(ForeignTouched, "", s.name, "we created the set")
-	default:
-		parts := notStatus(s.object, change.Object)
-		for _, part := range parts {
-			r.addViolation(ForeignTouched, "", s.name, "we changed the "+part+" of the set")
-		}
-		if len(parts) == 0 && reflect.DeepEqual(s.object.Object["status"], change.Object.Object["status"]) {
-			r.addViolation(DoneTwice, "", s.name, "we wrote to the set and changed nothing")
-		}
+		tell(ForeignTouched, "we deleted the "+what)
+		return false
+	case before == nil:
+		tell(ForeignTouched, "we created the "+what)
+		return false
 	}
+	parts := notStatus(before, change.Object)
+	for _, part := range parts {
+		tell(ForeignTouched, "we changed the "+part+" of the "+what)
+	}
+	if len(parts) == 0 && reflect.DeepEqual(before.Object["status"], change.Object.Object["status"]) {
+		tell(DoneTwice, "we wrote to the "+what+" and changed nothing")
+	}
+	return true
 }

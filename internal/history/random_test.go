@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"pgregory.net/rapid"
 
+	"github.com/resourcestack/autohealer/internal/naive"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -293,22 +294,14 @@ func (s *simulator) mayEvict(node *corev1.Node, set string) bool {
 			evicted++ // these come first
 		}
 	}
-	var bound int
-	switch most := w.MaxUnhealthy.(type) {
-	case nil:
-		bound = max(1, selected*49/100)
-	case int:
-		bound = most
-	case string:
-		var share int
-		if _, err := fmt.Sscanf(most, "%d%%", &share); err != nil {
-			s.t.Fatal(err)
-		}
-		bound = selected * share / 100
-		if share > 0 {
-			bound = max(1, bound)
-		}
+	limit, err := limitIn("49%")
+	if w.MaxUnhealthy != nil {
+		limit, err = limitIn(fmt.Sprint(w.MaxUnhealthy))
 	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	bound := naive.Allows(&limit, selected)
 	if evicted >= bound {
 		s.saw["held back"]++
 	}

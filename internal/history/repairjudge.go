@@ -478,27 +478,13 @@ func (r *replay) judgePoolWrite(of *pool, change testbed.Change) {
 	}
 }
 
-// judgePolicyWrite judges a write of ours to a RepairPolicy. We own only its status.
+// judgePolicyWrite judges a write of ours to a RepairPolicy.
 func (r *replay) judgePolicyWrite(p *repairPolicy, change testbed.Change) {
 	r.report.PolicyStatuses++
-	tell := func(kind Kind, text string) {
+	judgeStatusWrite("policy", p.object, change, func(kind Kind, text string) {
 		r.addCheckViolation(kind, "", "", text)
 		r.report.Violations[len(r.report.Violations)-1].Policy = p.name
-	}
-	switch {
-	case isDeleted(change):
-		tell(ForeignTouched, "we deleted the policy")
-	case p.object == nil:
-		tell(ForeignTouched, "we created the policy")
-	default:
-		parts := notStatus(p.object, change.Object)
-		for _, part := range parts {
-			tell(ForeignTouched, "we changed the "+part+" of the policy")
-		}
-		if len(parts) == 0 && reflect.DeepEqual(p.object.Object["status"], change.Object.Object["status"]) {
-			tell(DoneTwice, "we wrote to the policy and changed nothing")
-		}
-	}
+	})
 }
 
 // judgeRepairEnd reports marks that were left on claims.

@@ -1,6 +1,7 @@
 package history
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,6 +12,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/internal/naive"
 )
 
 // drawnPool is the repair block and budget of a pool that the simulator draws.
@@ -398,35 +401,20 @@ func (s *repairSimulator) inRepair(pool string) (count int) {
 }
 
 func (s *repairSimulator) bound(pool string, nodes int) int {
-	text := s.terms[pool].most
-	if text == "" {
-		text = "20%"
-	}
-	digits, percent := strings.CutSuffix(text, "%")
-	n, err := strconv.Atoi(digits)
+	limit, err := limitIn(cmp.Or(s.terms[pool].most, "20%"))
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if percent {
-		return max(1, nodes*n/100)
-	}
-	return n
+	return naive.Allows(&limit, nodes)
 }
 
 func (s *repairSimulator) allowed(pool string, total int) int {
-	text := s.terms[pool].budget
-	if text == "" {
-		text = "10%"
-	}
-	digits, percent := strings.CutSuffix(text, "%")
-	n, err := strconv.Atoi(digits)
+	limit, err := limitIn(cmp.Or(s.terms[pool].budget, "10%"))
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if percent {
-		return (total*n + 99) / 100
-	}
-	return n
+	limit.RoundUp = true
+	return naive.Allows(&limit, total)
 }
 
 // isSure reports whether the checker must see the violation, too. The checker has more

@@ -125,7 +125,6 @@ func init() {
 // arguments. A word $a is a constant, $a+x adds fields to a JSON object, $a~x adds fields to
 // a repair block, and $a^x^y replaces x by y.
 func (s *story) tell(script string) *story {
-	s.tb.Helper()
 	for statement := range strings.SplitSeq(script, ";") {
 		tokens := strings.Fields(statement)
 		if len(tokens) == 0 {
@@ -151,7 +150,6 @@ func (s *story) tell(script string) *story {
 
 // argument converts a token to the type of a parameter.
 func (s *story) argument(kind reflect.Type, token string) reflect.Value {
-	s.tb.Helper()
 	var value any
 	var err error
 	switch reflect.Zero(kind).Interface().(type) {
@@ -242,12 +240,10 @@ func annotationsIn(tokens []string) map[string]string {
 }
 
 func (s *story) annotateClaim(author testbed.Author, name string, annotations ...string) {
-	s.tb.Helper()
 	s.changeClaim(author, name, annotated(annotationsIn(annotations)))
 }
 
 func (s *story) annotateNode(author testbed.Author, name string, annotations ...string) {
-	s.tb.Helper()
 	s.edit(author, name, func(n *corev1.Node) {
 		n.Annotations = maps.Clone(n.Annotations)
 		if n.Annotations == nil {
@@ -267,7 +263,6 @@ func (s *story) by(author testbed.Author) { s.made[len(s.made)-1].Author = autho
 // deadlocked makes nodes unhealthy one after the other and gives them the right taints: the
 // first two are evicted, others wait. The taint of n5=key:Effect is another one.
 func (s *story) deadlocked(names ...string) {
-	s.tb.Helper()
 	for _, name := range names {
 		name, taint, given := strings.Cut(name, "=")
 		if !given {
@@ -281,13 +276,11 @@ func (s *story) deadlocked(names ...string) {
 
 // treated has the first node in treatment with two steps.
 func (s *story) treated() {
-	s.tb.Helper()
 	s.tell("healthCheck workers $twoSteps; becomeUnhealthy n1; remediate n1 workers Reboot")
 }
 
 // medik8sIsActive has medik8s' own controller renew its Lease for a while.
 func (s *story) medik8sIsActive() {
-	s.tb.Helper()
 	for range 3 {
 		s.lease(peer, "theirs", peerLease, "peer-1")
 		s.pass(2 * time.Second)

@@ -121,7 +121,6 @@ func (s *story) record(kind watch.EventType, gvr schema.GroupVersionResource, au
 }
 
 func (s *story) recordNode(kind watch.EventType, author testbed.Author, node *corev1.Node) {
-	s.tb.Helper()
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(node)
 	if err != nil {
 		s.tb.Fatal(err)
@@ -135,7 +134,6 @@ func (s *story) recordNode(kind watch.EventType, author testbed.Author, node *co
 
 // node adds healthy nodes.
 func (s *story) node(names ...string) {
-	s.tb.Helper()
 	for _, name := range names {
 		node := &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(fmt.Sprintf("uid-%s-%d", name, s.version)), Labels: map[string]string{"pool": "web"}},
@@ -150,7 +148,6 @@ func (s *story) node(names ...string) {
 
 // edit has an author change a node.
 func (s *story) edit(author testbed.Author, name string, change func(*corev1.Node)) {
-	s.tb.Helper()
 	node := s.nodes[name].DeepCopy()
 	change(node)
 	s.nodes[name] = node
@@ -158,20 +155,15 @@ func (s *story) edit(author testbed.Author, name string, change func(*corev1.Nod
 }
 
 func (s *story) deleteNode(author testbed.Author, name string) {
-	s.tb.Helper()
 	s.recordNode(watch.Deleted, author, s.nodes[name])
 	delete(s.nodes, name)
 }
 
 // condition sets a condition, for example Bad=Unknown or Bad=Unknown/AgentSilent. The
 // timestamp is the whole second.
-func (s *story) condition(name string, conditions ...string) {
-	s.tb.Helper()
-	s.stamped(name, s.now, conditions...)
-}
+func (s *story) condition(name string, conditions ...string) { s.stamped(name, s.now, conditions...) }
 
 func (s *story) stamped(name string, stamp time.Time, conditions ...string) {
-	s.tb.Helper()
 	s.edit(kubelet, name, func(node *corev1.Node) {
 		for _, c := range conditions {
 			kind, status, _ := strings.Cut(c, "=")
@@ -194,20 +186,17 @@ func (s *story) stamped(name string, stamp time.Time, conditions ...string) {
 }
 
 func (s *story) label(name, key, value string) {
-	s.tb.Helper()
 	s.edit(admin, name, func(node *corev1.Node) { node.Labels[key] = value })
 }
 
 // foreign has another writer add a taint to a node, written as key:Effect.
 func (s *story) foreign(name, text string) {
-	s.tb.Helper()
 	s.edit(admin, name, func(node *corev1.Node) {
 		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: keyOf(text), Effect: effectOf(text), TimeAdded: new(metav1.NewTime(s.now.Add(-time.Hour).Truncate(time.Second)))})
 	})
 }
 
 func (s *story) takeAway(author testbed.Author, name, text string) {
-	s.tb.Helper()
 	s.edit(author, name, func(node *corev1.Node) { dropTaint(node, text) })
 }
 
@@ -249,7 +238,6 @@ func (s *story) fresh(gvk schema.GroupVersionKind, namespace, name string) *unst
 
 // put creates an object, or changes its spec.
 func (s *story) put(author testbed.Author, of kept, key string, gvr schema.GroupVersionResource, kind, namespace, name string, spec map[string]any) {
-	s.tb.Helper()
 	object, change := of[key], watch.Modified
 	if object == nil {
 		object, change = s.fresh(gvr.GroupVersion().WithKind(kind), namespace, name), watch.Added
@@ -260,76 +248,58 @@ func (s *story) put(author testbed.Author, of kept, key string, gvr schema.Group
 }
 
 func (s *story) drop(author testbed.Author, of kept, key string, gvr schema.GroupVersionResource) {
-	s.tb.Helper()
 	s.record(watch.Deleted, gvr, author, of[key])
 	delete(of, key)
 }
 
 // set writes a ConditionSet. The fields of its spec are JSON.
 func (s *story) set(name, spec string) {
-	s.tb.Helper()
 	s.put(admin, s.sets, name, SetsResource, "ConditionSet", "", name, fieldsOf(s.tb, spec))
 }
 
 func (s *story) deleteSet(author testbed.Author, name string) {
-	s.tb.Helper()
 	s.drop(author, s.sets, name, SetsResource)
 }
 
 func (s *story) template(kind, name, spec string) {
-	s.tb.Helper()
 	kind += "RemediationTemplate"
 	s.put(admin, s.templates, kind, resourceOf(kind), kind, "healing", name, fieldsOf(s.tb, spec))
 }
 
 func (s *story) deleteTemplate(kind string) {
-	s.tb.Helper()
 	s.drop(admin, s.templates, kind+"RemediationTemplate", resourceOf(kind+"RemediationTemplate"))
 }
 
 func (s *story) healthCheck(name, spec string) {
-	s.tb.Helper()
 	s.put(admin, s.checks, name, ChecksResource, checkKind, "", name, fieldsOf(s.tb, spec))
 }
 
 func (s *story) deleteHealthCheck(author testbed.Author, name string) {
-	s.tb.Helper()
 	s.drop(author, s.checks, name, ChecksResource)
 }
 
 func (s *story) writePool(author testbed.Author, name, spec string) {
-	s.tb.Helper()
 	s.put(author, s.pools, name, PoolsResource, "NodePool", "", name, fieldsOf(s.tb, spec))
 }
 
-func (s *story) pool(name, spec string) {
-	s.tb.Helper()
-	s.writePool(admin, name, spec)
-}
+func (s *story) pool(name, spec string) { s.writePool(admin, name, spec) }
 
 func (s *story) deletePool(author testbed.Author, name string) {
-	s.tb.Helper()
 	s.drop(author, s.pools, name, PoolsResource)
 }
 
 func (s *story) writePolicy(author testbed.Author, name, spec string) {
-	s.tb.Helper()
 	s.put(author, s.policies, name, PoliciesResource, policyKind, "", name, fieldsOf(s.tb, spec))
 }
 
-func (s *story) policy(name, spec string) {
-	s.tb.Helper()
-	s.writePolicy(admin, name, spec)
-}
+func (s *story) policy(name, spec string) { s.writePolicy(admin, name, spec) }
 
 func (s *story) deletePolicy(author testbed.Author, name string) {
-	s.tb.Helper()
 	s.drop(author, s.policies, name, PoliciesResource)
 }
 
 // writeAgain has us write an object of a kind without a change.
 func (s *story) writeAgain(kind, name string) {
-	s.tb.Helper()
 	switch kind {
 	case "set":
 		s.record(watch.Modified, SetsResource, us, s.sets[name])
@@ -385,7 +355,6 @@ type act func(node *corev1.Node, f *form)
 
 // we make one write to a node. NoExecute goes into the ledger first.
 func (s *story) we(name string, acts ...act) {
-	s.tb.Helper()
 	probe := s.nodes[name].DeepCopy()
 	before := carriedBy(probe)
 	s.apply(probe, acts)
@@ -404,7 +373,6 @@ func (s *story) we(name string, acts ...act) {
 
 // weUnrecorded writes without the ledger.
 func (s *story) weUnrecorded(name string, acts ...act) {
-	s.tb.Helper()
 	s.edit(us, name, func(node *corev1.Node) { s.apply(node, acts) })
 }
 
@@ -478,7 +446,6 @@ func forget(_ *corev1.Node, f *form) { f.Memories = nil }
 
 // writeStatus writes the status of a health check.
 func (s *story) writeStatus(name, phase string, observed, healthy, treated int, conditions ...string) {
-	s.tb.Helper()
 	rows := []any{}
 	for _, c := range conditions {
 		kind, status, _ := strings.Cut(c, "=")
@@ -492,7 +459,6 @@ func (s *story) writeStatus(name, phase string, observed, healthy, treated int, 
 
 // lease writes a Lease for ten minutes. An empty holder releases it.
 func (s *story) lease(author testbed.Author, namespace, name, holder string) {
-	s.tb.Helper()
 	key := namespace + "/" + name
 	if holder == "" {
 		s.drop(author, s.leases, key, testbed.LeasesResource)
@@ -504,18 +470,13 @@ func (s *story) lease(author testbed.Author, namespace, name, holder string) {
 
 // lock acquires the Lease of a node for a health check.
 func (s *story) lock(node, check string) {
-	s.tb.Helper()
 	s.lease(us, leaseNamespace, leasePrefix+node, holderPrefix+check)
 }
 
-func (s *story) unlock(node string) {
-	s.tb.Helper()
-	s.lease(us, leaseNamespace, leasePrefix+node, "")
-}
+func (s *story) unlock(node string) { s.lease(us, leaseNamespace, leasePrefix+node, "") }
 
 // draft returns the object that is to be created for a node.
 func (s *story) draft(node, check, kind string) *unstructured.Unstructured {
-	s.tb.Helper()
 	template := s.templates[kind+"RemediationTemplate"]
 	name, body := "gone", map[string]any{}
 	if template != nil {
@@ -543,14 +504,12 @@ func (s *story) draft(node, check, kind string) *unstructured.Unstructured {
 
 // makes records that an author created an object.
 func (s *story) makes(author testbed.Author, object *unstructured.Unstructured) {
-	s.tb.Helper()
 	s.objects[object.GetKind()+" "+object.GetAnnotations()[nodeNameAnnotation]] = object
 	s.record(watch.Added, resourceOf(object.GetKind()), author, object)
 }
 
 // remediate locks a node and creates an object for it, after changes.
 func (s *story) remediate(node, check, kind string, changes ...func(*unstructured.Unstructured)) {
-	s.tb.Helper()
 	s.lock(node, check)
 	object := s.draft(node, check, kind)
 	for _, change := range changes {
@@ -560,7 +519,6 @@ func (s *story) remediate(node, check, kind string, changes ...func(*unstructure
 }
 
 func (s *story) object(node, kind string) *unstructured.Unstructured {
-	s.tb.Helper()
 	object := s.objects[kind+"Remediation "+node]
 	if object == nil {
 		s.tb.Fatalf("there is no %s for %s", kind, node)
@@ -570,7 +528,6 @@ func (s *story) object(node, kind string) *unstructured.Unstructured {
 
 // changes has an author change an object.
 func (s *story) changes(author testbed.Author, node, kind string, change func(*unstructured.Unstructured)) {
-	s.tb.Helper()
 	object := s.object(node, kind)
 	change(object)
 	s.record(watch.Modified, resourceOf(object.GetKind()), author, object)
@@ -578,7 +535,6 @@ func (s *story) changes(author testbed.Author, node, kind string, change func(*u
 
 // annotate writes an annotation on an object of ours.
 func (s *story) annotate(node, kind, annotation, value string) {
-	s.tb.Helper()
 	s.changes(us, node, kind, func(o *unstructured.Unstructured) {
 		annotations := maps.Clone(o.GetAnnotations())
 		annotations[annotation] = value
@@ -587,13 +543,11 @@ func (s *story) annotate(node, kind, annotation, value string) {
 }
 
 func (s *story) timesOut(node, kind string) {
-	s.tb.Helper()
 	s.annotate(node, kind, timedOutAnnotation, s.now.UTC().Format(time.RFC3339))
 }
 
 // reports has the remediator set conditions, for example Succeeded=False.
 func (s *story) reports(node, kind string, conditions ...string) {
-	s.tb.Helper()
 	s.changes(remediator, node, kind, func(o *unstructured.Unstructured) {
 		rows := []any{}
 		for _, c := range conditions {
@@ -606,7 +560,6 @@ func (s *story) reports(node, kind string, conditions ...string) {
 
 // deleteObject has an author delete an object at once.
 func (s *story) deleteObject(author testbed.Author, node, kind string) {
-	s.tb.Helper()
 	object := s.object(node, kind)
 	s.record(watch.Deleted, resourceOf(object.GetKind()), author, object)
 	delete(s.objects, object.GetKind()+" "+node)
@@ -614,7 +567,6 @@ func (s *story) deleteObject(author testbed.Author, node, kind string) {
 
 // startsDeletion has an author delete an object that its remediator keeps.
 func (s *story) startsDeletion(author testbed.Author, node, kind string) {
-	s.tb.Helper()
 	s.changes(remediator, node, kind, func(o *unstructured.Unstructured) { o.SetFinalizers([]string{"remediator.example.com/hold"}) })
 	s.changes(author, node, kind, func(o *unstructured.Unstructured) {
 		o.SetDeletionTimestamp(new(metav1.NewTime(s.now.Truncate(time.Second))))
@@ -623,7 +575,6 @@ func (s *story) startsDeletion(author testbed.Author, node, kind string) {
 
 // becomeUnhealthy makes nodes unhealthy, and waits until they are treated.
 func (s *story) becomeUnhealthy(nodes ...string) {
-	s.tb.Helper()
 	for _, n := range nodes {
 		s.condition(n, "Ready=False")
 	}
@@ -632,7 +583,6 @@ func (s *story) becomeUnhealthy(nodes ...string) {
 
 // removedForGood has a node treated by a remediator that removes it permanently.
 func (s *story) removedForGood(node string) {
-	s.tb.Helper()
 	s.becomeUnhealthy(node)
 	s.remediate(node, "workers", "Reboot")
 	s.reports(node, "Reboot", "PermanentNodeDeletionExpected=True")
@@ -641,7 +591,6 @@ func (s *story) removedForGood(node string) {
 }
 
 func (s *story) confirm(author testbed.Author, node string, isSo bool) {
-	s.tb.Helper()
 	s.edit(author, node, func(n *corev1.Node) {
 		n.Annotations = maps.Clone(n.Annotations)
 		if n.Annotations == nil {
@@ -658,14 +607,12 @@ func (s *story) confirm(author testbed.Author, node string, isSo bool) {
 
 // changeTemplate has Karpenter record a changed template of a pool.
 func (s *story) changeTemplate(name, template string) {
-	s.tb.Helper()
 	annotated(map[string]string{templateAnnotation: template})(s.pools[name])
 	s.record(watch.Modified, PoolsResource, karpenter, s.pools[name])
 }
 
 // claim adds a claim of a pool, with the provider ID of a node.
 func (s *story) claim(pool, name, node string) {
-	s.tb.Helper()
 	object := s.fresh(ClaimsResource.GroupVersion().WithKind("NodeClaim"), "", name)
 	object.SetLabels(map[string]string{poolLabel: pool})
 	if of := s.pools[pool]; of != nil && of.GetAnnotations()[templateAnnotation] != "" {
@@ -680,7 +627,6 @@ func (s *story) claim(pool, name, node string) {
 
 // startingNodes adds nodes with claims that have just started.
 func (s *story) startingNodes(pool string, names ...string) {
-	s.tb.Helper()
 	for _, name := range names {
 		s.claim(pool, "c-"+name, name)
 		node := &corev1.Node{
@@ -697,7 +643,6 @@ func (s *story) startingNodes(pool string, names ...string) {
 
 // readyNodes adds nodes with claims that are ready for work.
 func (s *story) readyNodes(pool string, names ...string) {
-	s.tb.Helper()
 	s.startingNodes(pool, names...)
 	for _, name := range names {
 		s.condition(name, "Ready=True")
@@ -711,7 +656,6 @@ func (s *story) readyNodes(pool string, names ...string) {
 
 // changeClaim has an author change a claim.
 func (s *story) changeClaim(author testbed.Author, name string, change func(*unstructured.Unstructured)) {
-	s.tb.Helper()
 	object := s.claims[name].DeepCopy()
 	change(object)
 	s.claims[name] = object
@@ -720,7 +664,6 @@ func (s *story) changeClaim(author testbed.Author, name string, change func(*uns
 
 // setClaimCondition has Karpenter set a condition of a claim.
 func (s *story) setClaimCondition(name, condition string) {
-	s.tb.Helper()
 	s.changeClaim(karpenter, name, func(o *unstructured.Unstructured) { setCondition(o, condition) })
 }
 
@@ -763,12 +706,10 @@ func (s *story) markFor(node, rule string) string {
 
 // marks marks the claim of a node as we do, with an optional deadline.
 func (s *story) marks(node, rule string, deadline ...time.Time) {
-	s.tb.Helper()
 	s.marksAs(us, node, rule, deadline...)
 }
 
 func (s *story) marksAs(author testbed.Author, node, rule string, deadline ...time.Time) {
-	s.tb.Helper()
 	if n := s.nodes[node]; n != nil && !s.skipsLedger {
 		s.entries = append(s.entries, grant{rule, node, string(n.UID), s.versionOf("c-" + node), claimInLedger + "c-" + node})
 		s.enter(s.entries...)
@@ -792,7 +733,6 @@ func (s *story) versionOf(claim string) string {
 
 // deleteClaim starts the deletion of a claim.
 func (s *story) deleteClaim(author testbed.Author, node string) {
-	s.tb.Helper()
 	author.Verb = "delete"
 	s.changeClaim(author, "c-"+node, func(o *unstructured.Unstructured) {
 		o.SetDeletionTimestamp(new(metav1.NewTime(s.now.Truncate(time.Second))))
@@ -802,33 +742,28 @@ func (s *story) deleteClaim(author testbed.Author, node string) {
 
 // marksAndDeletes marks and deletes a claim by force.
 func (s *story) marksAndDeletes(node, rule string) {
-	s.tb.Helper()
 	s.marks(node, rule, s.now)
 	s.deleteClaim(us, node)
 }
 
 // unmarks removes the mark again.
 func (s *story) unmarks(node string) {
-	s.tb.Helper()
 	s.changeClaim(us, "c-"+node, annotated(map[string]string{markAnnotation: "", deadlineAnnotation: ""}))
 }
 
 // finishDeletion has Karpenter finish the deletion of a claim.
 func (s *story) finishDeletion(node string) {
-	s.tb.Helper()
 	s.deleteNode(karpenter, node)
 	s.deleteAtOnce(karpenter, node)
 }
 
 func (s *story) deleteAtOnce(author testbed.Author, node string) {
-	s.tb.Helper()
 	s.record(watch.Deleted, ClaimsResource, author, s.claims["c-"+node])
 	delete(s.claims, "c-"+node)
 }
 
 // breakDisks makes the disks of nodes bad for as long as the block tolerates.
 func (s *story) breakDisks(names ...string) {
-	s.tb.Helper()
 	for _, name := range names {
 		s.condition(name, "Disk=True")
 	}
@@ -837,7 +772,6 @@ func (s *story) breakDisks(names ...string) {
 
 // repairs locks a node and creates an object for it that a policy owns.
 func (s *story) repairs(node, policy string, changes ...func(*unstructured.Unstructured)) {
-	s.tb.Helper()
 	owned := owner(func(o *metav1.OwnerReference) {
 		o.APIVersion, o.Kind, o.Name = policyAPIVersion, policyKind, policy
 		if p := s.policies[policy]; p != nil {
@@ -850,7 +784,6 @@ func (s *story) repairs(node, policy string, changes ...func(*unstructured.Unstr
 // ---- judging
 
 func (s *story) check(cfg Config) Report {
-	s.tb.Helper()
 	report, err := Check(s.made, cfg)
 	if err != nil {
 		s.tb.Fatal(err)
@@ -860,7 +793,6 @@ func (s *story) check(cfg Config) Report {
 
 // hasNoViolation fails the test if the checker finds a violation.
 func (s *story) hasNoViolation(cfg Config) Report {
-	s.tb.Helper()
 	report := s.check(cfg)
 	if len(report.Violations) > 0 {
 		s.tb.Fatalf("%s\n%s", report, s)
@@ -870,7 +802,6 @@ func (s *story) hasNoViolation(cfg Config) Report {
 
 // caught fails the test unless the checker finds violations of this kind only.
 func (s *story) caught(cfg Config, kind Kind) Report {
-	s.tb.Helper()
 	report := s.check(cfg)
 	kinds := map[Kind]bool{}
 	for _, v := range report.Violations {

@@ -74,14 +74,7 @@ func (h *history) makeTaintDue() {
 		h.startStorm()
 		return
 	}
-	rule := h.rules[pick(h.t, ids)]
-	names := some(h.t, h.names(), 2*len(h.nodes))
-	for _, name := range names {
-		if node := h.nodes[name]; selects(rule, *node) && !matchesNow(rule, *node) {
-			h.toggleUnknown(node, rule)
-		}
-	}
-	h.observe(names...)
+	h.makeUnhealthy(h.rules[pick(h.t, ids)], len(h.nodes))
 }
 
 func (h *history) changeInputsOf(p placement) {
@@ -91,9 +84,26 @@ func (h *history) changeInputsOf(p placement) {
 		h.saw["unobserved and changed: "+turn]++
 	}
 	switch turn {
+	case "control plane":
+		node.ControlPlane = !node.ControlPlane
+		h.observe(p.node)
+	case "inclusion":
+		taint := *rule.Response.Taint
+		taint.ControlPlane = !taint.ControlPlane
+		rule.Response.Taint = &taint
+		h.setRule(rule)
+	default:
+		h.changeInput(node, rule, turn)
+	}
+}
+
+// changeInput changes an input of every decision: the condition becomes Unknown or known, the
+// duration longer or shorter, or the rule is put on hold or continues.
+func (h *history) changeInput(node *triage.Node, rule triage.Rule, turn string) {
+	switch turn {
 	case "condition":
 		h.toggleUnknown(node, rule)
-		h.observe(p.node)
+		h.observe(node.Name)
 	case "duration":
 		long := slices.ContainsFunc(rule.When.Signals, func(s triage.Signal) bool { return s.For > time.Minute })
 		rule.When.Signals = slices.Clone(rule.When.Signals)
@@ -103,14 +113,6 @@ func (h *history) changeInputsOf(p placement) {
 		h.setRule(rule)
 	case "hold":
 		rule.Hold = map[bool]string{true: "paused"}[rule.Hold == ""]
-		h.setRule(rule)
-	case "control plane":
-		node.ControlPlane = !node.ControlPlane
-		h.observe(p.node)
-	case "inclusion":
-		taint := *rule.Response.Taint
-		taint.ControlPlane = !taint.ControlPlane
-		rule.Response.Taint = &taint
 		h.setRule(rule)
 	}
 }

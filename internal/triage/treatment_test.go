@@ -88,19 +88,8 @@ func (h *history) changeTreatmentInputsOf(g triage.Grant, turn string) {
 				d.Abandon(now, g.Node, g.Rule, 30*time.Second)
 			}})
 		}
-	case "condition":
-		h.toggleUnknown(node, rule)
-		h.observe(g.Node)
-	case "duration":
-		long := slices.ContainsFunc(rule.When.Signals, func(s triage.Signal) bool { return s.For > time.Minute })
-		rule.When.Signals = slices.Clone(rule.When.Signals)
-		for i := range rule.When.Signals {
-			rule.When.Signals[i].For = map[bool]time.Duration{false: 10 * time.Minute}[long]
-		}
-		h.setRule(rule)
-	case "hold":
-		rule.Hold = map[bool]string{true: "paused"}[rule.Hold == ""]
-		h.setRule(rule)
+	case "condition", "duration", "hold":
+		h.changeInput(node, rule, turn)
 	case "veto":
 		if len(node.Vetoes) > 0 {
 			node.Vetoes = nil
