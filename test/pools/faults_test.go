@@ -68,8 +68,8 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-// TestOutages has its own cluster, so that it runs in parallel: an outage takes as long as
-// all other faults together.
+// TestOutages stops the API server. That takes longer than any other fault, so it has its
+// own cluster and runs in parallel.
 func TestOutages(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t, karpenter.Config{})
