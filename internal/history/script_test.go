@@ -47,7 +47,7 @@ var words = map[string]string{
 	"slow":    `{"type":"S","effect":"NoSchedule","taintKey":"example.com/slow","conditions":{"A":{"status":true,"duration":"5m"}}}`,
 	"runtime": `{"type":"R","effect":"NoSchedule","taintKey":"example.com/r","conditions":{"Runtime":{"status":"unknown"}}}`,
 
-	"rebootRef": rebootRef, "replaceRef": replaceRef, "signs": signs, "workers": workers, "twoSteps": twoSteps,
+	"rebootRef": rebootRef, "replaceRef": replaceRef, "workers": workers, "twoSteps": twoSteps,
 	"one":   with(workers, `"maxUnhealthy":1`),
 	"storm": with(workers, `"maxUnhealthy":1,"stormCooldownDuration":"5m"`),
 
@@ -65,7 +65,7 @@ var authors = map[string]testbed.Author{
 
 var wordsInScripts = regexp.MustCompile(`\$\w+`)
 
-// verbs are the statements of scripts. The scripts of the verbs need init.
+// verbs are the statements of scripts. Some of them tell scripts, so init fills the map.
 var verbs map[string]any
 
 func init() {

@@ -530,30 +530,22 @@ func (s *scenario) veto(c *command) {
 }
 
 func (s *scenario) unveto(c *command) {
-	names := c.nodes()
-	c.end()
-	s.change(c, names, func(node *triage.Node) { node.Vetoes = nil })
+	s.changeNodes(c, func(node *triage.Node) { node.Vetoes = nil })
 }
 
 // confirm confirms that nodes are healthy.
 func (s *scenario) confirm(c *command) {
-	names := c.nodes()
-	c.end()
-	s.change(c, names, func(node *triage.Node) { node.Confirmed = true })
+	s.changeNodes(c, func(node *triage.Node) { node.Confirmed = true })
 }
 
 // starts adds startup taints to nodes.
 func (s *scenario) starts(c *command) {
-	names := c.nodes()
-	c.end()
-	s.change(c, names, func(node *triage.Node) { setStarting(node, true) })
+	s.changeNodes(c, func(node *triage.Node) { setStarting(node, true) })
 }
 
 // started removes the startup taints of nodes.
 func (s *scenario) started(c *command) {
-	names := c.nodes()
-	c.end()
-	s.change(c, names, func(node *triage.Node) { setStarting(node, false) })
+	s.changeNodes(c, func(node *triage.Node) { setStarting(node, false) })
 }
 
 func (s *scenario) gone(c *command) {
@@ -667,35 +659,35 @@ func (s *scenario) lands(c *command) {
 
 // failed says that the remediator of the latest treatment has given up.
 func (s *scenario) failed(c *command) {
-	names := c.nodes()
-	c.end()
-	s.change(c, names, func(node *triage.Node) {
-		if len(node.Treatments) == 0 {
-			c.fatalf("no treatment is under way on %s", node.Name)
-		}
-		node.Treatments = slices.Clone(node.Treatments)
-		node.Treatments[len(node.Treatments)-1].Failed = true
-	})
+	s.changeTreatment(c, func(t *triage.Treatment) { t.Failed = true })
 }
 
 // deletes says that the remediator of the latest treatment is going to delete the node.
 func (s *scenario) deletes(c *command) {
-	names := c.nodes()
-	c.end()
-	s.change(c, names, func(node *triage.Node) {
+	s.changeTreatment(c, func(t *triage.Treatment) { t.Deletes = true })
+}
+
+// changeTreatment changes the latest treatment of nodes.
+func (s *scenario) changeTreatment(c *command, change func(*triage.Treatment)) {
+	s.changeNodes(c, func(node *triage.Node) {
 		if len(node.Treatments) == 0 {
 			c.fatalf("no treatment is under way on %s", node.Name)
 		}
 		node.Treatments = slices.Clone(node.Treatments)
-		node.Treatments[len(node.Treatments)-1].Deletes = true
+		change(&node.Treatments[len(node.Treatments)-1])
 	})
+}
+
+// changeNodes changes the nodes of a command without further words.
+func (s *scenario) changeNodes(c *command, change func(*triage.Node)) {
+	names := c.nodes()
+	c.end()
+	s.change(c, names, change)
 }
 
 // removed removes all responses from a node, as another component does.
 func (s *scenario) removed(c *command) {
-	names := c.nodes()
-	c.end()
-	s.change(c, names, func(node *triage.Node) {
+	s.changeNodes(c, func(node *triage.Node) {
 		if len(node.Treatments) == 0 && len(node.Taints) == 0 {
 			c.fatalf("there is nothing to remove on %s", node.Name)
 		}
@@ -705,9 +697,7 @@ func (s *scenario) removed(c *command) {
 
 // recordLost keeps the taints on nodes, but removes the proof that they are ours.
 func (s *scenario) recordLost(c *command) {
-	names := c.nodes()
-	c.end()
-	s.change(c, names, func(node *triage.Node) {
+	s.changeNodes(c, func(node *triage.Node) {
 		for _, taint := range node.Taints {
 			if taint.Effect == triage.NoExecute {
 				node.Foreign = append(slices.Clone(node.Foreign), taint.Key)
@@ -731,9 +721,7 @@ func (s *scenario) othersPlace(c *command) {
 
 // othersRemove removes the foreign taints of nodes.
 func (s *scenario) othersRemove(c *command) {
-	names := c.nodes()
-	c.end()
-	s.change(c, names, func(node *triage.Node) {
+	s.changeNodes(c, func(node *triage.Node) {
 		if len(node.Foreign) == 0 {
 			c.fatalf("there is nothing to remove on %s", node.Name)
 		}
