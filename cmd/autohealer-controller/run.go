@@ -117,9 +117,9 @@ func assemble(mgr manager.Manager, config *rest.Config, scheme *runtime.Scheme, 
 		return err
 	}
 	controllerMetrics := controller.NewMetrics()
-	eventWriter := treat.NewEventWriter(direct, self, controllerMetrics.Event)
-	if err := metrics.Registry.Register(controllerMetrics); err != nil {
-		return fmt.Errorf("registering metrics: %w", err)
+	eventWriter := treat.NewEventWriter(direct, self, controllerMetrics.Engine.Event)
+	if err := controllerMetrics.Register(metrics.Registry); err != nil {
+		return err
 	}
 	var facts *nodefacts.Store // for the webhooks, on every replica
 	if o.webhooks {

@@ -163,3 +163,6 @@ func (s *Status[S]) handle(w *Writer, write Write[S], status S, version string, 
 		s.failure = result
 	}
 }
+
+// Count converts a count to the type of counts in statuses.
+func Count(n int) int32 { return int32(min(n, 1<<31-1)) } //nolint:gosec // bounded in the same line

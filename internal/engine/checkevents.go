@@ -1,0 +1,77 @@
+package engine
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// publishCheckEvent publishes an Event about a health check, a node, or both. Either may be nil.
+func (l *Engine) publishCheckEvent(c *check, node *corev1.Node, what treat.EventReason, reason triage.Reason, message string) {
+	event := treat.Event{Node: node, EventReason: what, Reason: reason, Message: message}
+	if c != nil {
+		event.Policy = treat.AboutCheck(c.object)
+	}
+	if event.Node != nil || event.Policy != nil {
+		l.cfg.Event(event)
+	}
+}
+
+// reportWaits reports that a node is unhealthy and, if it is not treated, why: once per
+// reason. A cause that affects all nodes is reported on the health check only.
+func (l *Engine) reportWaits(state *Node, findings []triage.Reason) {
+	maps.DeleteFunc(state.reportedCodes, func(rule triage.RuleID, _ triage.Code) bool { // a reason that returns is reported again
+		return !slices.ContainsFunc(findings, func(is triage.Reason) bool { return is.Rule == rule })
+	})
+	for _, is := range findings {
+		if isRepair(is.Rule) {
+			l.reportRepairWait(state, is)
+			continue
+		}
+		c := l.checkOf(is.Rule)
+		if c == nil || c.isNew() { // the state of a new check lasts only a moment
+			continue
+		}
+		was := state.reportedCodes[is.Rule]
+		waits := isWait(is.Code)
+		if !waits && is.Code != triage.Treating && is.Code != triage.Exhausted {
+			if was != 0 && is.Code != triage.Recovering && is.Code != triage.Unclear {
+				delete(state.reportedCodes, is.Rule) // report it again when it starts again
+			}
+			continue
+		}
+		if is.Code == was {
+			continue
+		}
+		if state.reportedCodes == nil {
+			state.reportedCodes = map[triage.RuleID]triage.Code{}
+		}
+		state.reportedCodes[is.Rule] = is.Code
+		if was == 0 {
+			l.publishCheckEvent(c, state.Object, treat.DetectedUnhealthy, is, "")
+			if value, labelled := state.Object.Labels[remediation.ExcludeLabel]; labelled && value != remediation.ExcludeValue {
+				l.publishCheckEvent(c, state.Object, treat.InvalidNodeLabel, is, fmt.Sprintf("label %s is %q and asks for nothing; %q would have the node left alone", remediation.ExcludeLabel, value, remediation.ExcludeValue))
+			}
+		}
+		switch {
+		case is.Code == triage.Exhausted:
+			l.publishCheckEvent(c, state.Object, treat.NoTemplateLeft, is, "")
+		case is.Code == triage.GateClosed || is.Code == triage.CoolingDown || is.Code == triage.OnHold:
+			if c.skipped != is.Code {
+				c.skipped = is.Code
+				l.publishCheckEvent(c, nil, treat.RemediationSkipped, is, "")
+			}
+		case is.Code == triage.Retrying: // the refusal has been reported
+		case waits:
+			l.publishCheckEvent(c, state.Object, treat.RemediationSkipped, is, "")
+		default:
+			c.skipped = 0
+		}
+	}
+}

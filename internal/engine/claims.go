@@ -1,0 +1,408 @@
+package engine
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/nodelease"
+	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/triage"
+	"github.com/resourcestack/autohealer/internal/watch"
+)
+
+// nodeClaim is a NodeClaim: the instance behind a node, which Karpenter replaces when the
+// claim is deleted.
+type nodeClaim struct {
+	*karpenter.NodeClaim
+	mark          *ownership.Mark // nil if there is none of ours, or it cannot be read
+	unknownFields int             // fields of the mark that this version does not know
+	deletedByUs   bool            // this controller has deleted it; the watch may be behind
+	counts        claimCounts     // what it adds to the counts of its pool
+}
+
+// isEnding reports whether the claim is being deleted.
+func (c *nodeClaim) isEnding() bool { return c.deletedByUs || c.DeletionTimestamp != nil }
+
+// isMarkedBy reports whether the rule has marked the claim for this node.
+func (c *nodeClaim) isMarkedBy(rule triage.RuleID, node *corev1.Node) bool {
+	return c.mark != nil && triage.RuleID(c.mark.Rule) == rule && c.mark.NodeUID == node.UID
+}
+
+func (c *nodeClaim) pool() string { return c.Labels[karpenter.NodePoolLabel] }
+
+// nodeClaims holds the NodeClaims and links them to nodes.
+type nodeClaims struct {
+	inbox  *watch.Optional[*karpenter.NodeClaim]
+	byName map[string]*nodeClaim
+	byID   map[string][]*nodeClaim // by provider ID: one, or two if something is wrong
+	nodes  map[string][]string     // node names, by provider ID
+	// dirty holds nodes whose facts have changed because a claim or another node has.
+	dirty map[string]bool
+}
+
+func newNodeClaims(inbox *watch.Optional[*karpenter.NodeClaim]) nodeClaims {
+	return nodeClaims{
+		inbox: inbox, byName: map[string]*nodeClaim{}, byID: map[string][]*nodeClaim{}, nodes: map[string][]string{}, dirty: map[string]bool{},
+	}
+}
+
+// claimOf returns the claim of a node, nil if it has none or the claim is ambiguous;
+// message says why. Two nodes with one provider ID mean that the node was renamed: the old
+// Node object must not cause the deletion of the new node's claim.
+func (nc *nodeClaims) claimOf(node *corev1.Node) (found *nodeClaim, message string) {
+	id := node.Spec.ProviderID
+	claims, nodes := nc.byID[id], nc.nodes[id]
+	switch {
+	case id == "" || len(claims) == 0:
+		return nil, ""
+	case len(claims) > 1:
+		names := make([]string, len(claims))
+		for i, c := range claims {
+			names[i] = c.Name
+		}
+		return nil, sharedProviderIDMessage("NodeClaims", names, id)
+	case len(nodes) > 1:
+		return nil, sharedProviderIDMessage("nodes", nodes, id)
+	default:
+		return claims[0], ""
+	}
+}
+
+func sharedProviderIDMessage(what string, names []string, id string) string {
+	return fmt.Sprintf("%s %s have one provider ID, %s", what, strings.Join(slices.Sorted(slices.Values(names)), " and "), id)
+}
+
+// nodesOf returns the names of the claim's nodes, usually a single name.
+func (nc *nodeClaims) nodesOf(c *nodeClaim) []string {
+	if c.Status.ProviderID == "" {
+		return nil
+	}
+	return nc.nodes[c.Status.ProviderID]
+}
+
+// link records the provider ID of a node.
+func (nc *nodeClaims) link(before, node *corev1.Node) {
+	if before != nil && before.Spec.ProviderID != node.Spec.ProviderID {
+		nc.unlink(before)
+	}
+	if id := node.Spec.ProviderID; id != "" && !slices.Contains(nc.nodes[id], node.Name) {
+		nc.markDirty(id)
+		nc.nodes[id] = append(nc.nodes[id], node.Name)
+	}
+}
+
+func (nc *nodeClaims) unlink(node *corev1.Node) {
+	id := node.Spec.ProviderID
+	nc.nodes[id] = slices.DeleteFunc(nc.nodes[id], func(name string) bool { return name == node.Name })
+	if len(nc.nodes[id]) == 0 {
+		delete(nc.nodes, id)
+	}
+	nc.markDirty(id)
+}
+
+func (nc *nodeClaims) markDirty(id string) {
+	for _, name := range nc.nodes[id] {
+		nc.dirty[name] = true
+	}
+}
+
+// reobserveDirty reobserves the nodes in dirty.
+func (l *Engine) reobserveDirty(now time.Time) {
+	if len(l.nodeClaims.dirty) > 0 {
+		names := slices.Sorted(maps.Keys(l.nodeClaims.dirty))
+		clear(l.nodeClaims.dirty)
+		l.reobserve(now, names...)
+	}
+}
+
+// takeClaims takes in changed claims.
+func (l *Engine) takeClaims(now time.Time) {
+	batch := l.nodeClaims.inbox.Take()
+	if batch.ListVersion != "" {
+		for name, c := range l.nodeClaims.byName {
+			if _, there := batch.Changes[name]; !there && (batch.ListVersion == watch.NotServedVersion || !olderVersion(batch.ListVersion, c.ResourceVersion)) {
+				l.claimDeleted(now, c)
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(batch.Changes)) {
+		change := batch.Changes[name]
+		known := l.nodeClaims.byName[name]
+		switch {
+		case !change.Gone:
+			l.upsertClaim(now, change.Object)
+		case known != nil && known.UID == change.Object.UID:
+			l.claimDeleted(now, known)
+		}
+	}
+	l.reobserveDirty(now)
+}
+
+// upsertClaim stores a claim unless a newer version is known.
+func (l *Engine) upsertClaim(now time.Time, object *karpenter.NodeClaim) {
+	c := l.nodeClaims.byName[object.Name]
+	switch {
+	case c == nil:
+		c = &nodeClaim{}
+	case c.UID != object.UID:
+		l.claimDeleted(now, c)
+		c = &nodeClaim{}
+	case olderVersion(object.ResourceVersion, c.ResourceVersion):
+		return
+	default:
+		if c.pool() != object.Labels[karpenter.NodePoolLabel] {
+			l.removeFromPoolCounts(c)
+		}
+		l.unindexClaim(c) // its provider ID may have changed
+	}
+	was := c.mark
+	c.NodeClaim, c.mark = object, l.readMark(c, object)
+	l.indexClaim(c)
+	l.releaseCancelledSlot(c, was)
+	l.countLaunchFailure(now, c, was)
+	l.recountClaim(c)
+}
+
+// readMark returns the mark of a claim. It logs an unreadable mark once.
+func (l *Engine) readMark(before *nodeClaim, object *karpenter.NodeClaim) *ownership.Mark {
+	mark, err := ownership.ReadMark(object.Annotations)
+	if err != nil && (before.NodeClaim == nil || before.Annotations[ownership.MarkAnnotation] != object.Annotations[ownership.MarkAnnotation]) {
+		l.cfg.Logger.Error("mark unreadable", "nodeClaim", object.Name, "err", err)
+	}
+	unknown := 0
+	switch {
+	case err != nil:
+		unknown = 1
+	case mark != nil:
+		unknown = mark.Unknown.Len()
+	}
+	l.cfg.Metrics.addUnknownEntries("mark", unknown-before.unknownFields)
+	before.unknownFields = unknown
+	return mark
+}
+
+// releaseCancelledSlot frees the slot of a node whose termination was cancelled.
+func (l *Engine) releaseCancelledSlot(c *nodeClaim, was *ownership.Mark) {
+	if was == nil || c.mark != nil {
+		return
+	}
+	if treatments := l.treatments[was.Node]; treatments != nil && treatments.granted.Object == claimRef(c.Name) {
+		treatments.releaseSlot()
+	}
+}
+
+// indexClaim indexes a claim by name and provider ID.
+func (l *Engine) indexClaim(c *nodeClaim) {
+	nc := &l.nodeClaims
+	nc.byName[c.Name] = c
+	if id := c.Status.ProviderID; id != "" {
+		nc.byID[id] = append(nc.byID[id], c)
+		nc.markDirty(id)
+	}
+}
+
+func (l *Engine) unindexClaim(c *nodeClaim) {
+	nc := &l.nodeClaims
+	delete(nc.byName, c.Name)
+	if id := c.Status.ProviderID; id != "" {
+		nc.byID[id] = slices.DeleteFunc(nc.byID[id], func(other *nodeClaim) bool { return other == c })
+		if len(nc.byID[id]) == 0 {
+			delete(nc.byID, id)
+		}
+		nc.markDirty(id)
+	}
+}
+
+// claimDeleted handles the deletion of a claim. If the claim had a mark, its node goes
+// too and stays in treatment until then, because the watch of claims may be ahead. A
+// write in flight may have marked and deleted the claim before the watch reported the
+// mark.
+func (l *Engine) claimDeleted(now time.Time, c *nodeClaim) {
+	if c.mark != nil {
+		l.noteOutlived(now, *c.mark)
+	}
+	for _, node := range l.nodeClaims.nodesOf(c) {
+		if treatments := l.treatments[node]; treatments != nil && treatments.granted.Object == claimRef(c.Name) && !treatments.sentAt.IsZero() {
+			l.noteOutlived(now, markOf(treatments.granted))
+		}
+	}
+	l.cfg.Metrics.addUnknownEntries("mark", -c.unknownFields)
+	l.removeFromPoolCounts(c)
+	l.unindexClaim(c)
+}
+
+// markOf returns the mark for the claim that a ledger entry names.
+func markOf(e ledger.ObjectWrite) ownership.Mark {
+	return ownership.Mark{Rule: e.Rule, Node: e.Node, NodeUID: types.UID(e.UID), Since: e.Since}
+}
+
+// noteOutlived records that the claim of a node is gone and the node is not yet.
+func (l *Engine) noteOutlived(now time.Time, mark ownership.Mark) {
+	if state := l.nodeStates[mark.Node]; state != nil && state.Object.UID == mark.NodeUID {
+		state.outlivedClaim = &outlivedClaim{mark: mark, until: now.Add(triage.ReplacementWait)}
+		l.treatmentsOf(mark.Node)
+		l.nodeClaims.dirty[mark.Node] = true
+	}
+}
+
+// outlivedClaim is the deleted claim of a node that still exists. The node should go
+// soon. After until its slot is free, because the reason for its existence is unknown.
+type outlivedClaim struct {
+	mark  ownership.Mark
+	until time.Time
+}
+
+// isOutlivingClaim reports whether the node should soon follow its deleted claim.
+func (state *Node) isOutlivingClaim(now time.Time) bool {
+	return state.outlivedClaim != nil && state.outlivedClaim.mark.NodeUID == state.Object.UID && now.Before(state.outlivedClaim.until)
+}
+
+var claimKind = schema.GroupKind{Group: "karpenter.sh", Kind: "NodeClaim"}
+
+// claimRef returns the reference of a claim.
+func claimRef(name string) ledger.ObjectRef {
+	return ledger.ObjectRef{GroupKind: claimKind, Name: name}
+}
+
+// isClaim reports whether a reference is of a claim.
+func isClaim(ref ledger.ObjectRef) bool { return ref.GroupKind == claimKind }
+
+// addClaimFacts adds the facts that come from the claim: the assigned policies, whether
+// the node has started, whether it is being terminated, and vetoes against termination.
+func (l *Engine) addClaimFacts(now time.Time, state *Node, facts *triage.Node) {
+	l.assignPolicies(state)
+	state.assigned.label(facts)
+	state.terminationVeto = ""
+	if state.Object.DeletionTimestamp != nil {
+		state.terminationVeto = "the node is being deleted"
+		l.vetoTreatments(facts, state.terminationVeto)
+	}
+	c, message := l.nodeClaims.claimOf(state.Object)
+	l.addStartFacts(state, c, facts)
+	if state.assigned == (assignedPolicies{}) && len(l.nodeClaims.byName) == 0 {
+		return
+	}
+	veto := func(message string) {
+		state.terminationVeto = message
+		for _, kind := range [...]triage.Kind{triage.Repair, triage.ReadyTimeout} {
+			facts.Vetoes = append(facts.Vetoes, triage.Veto{Kind: kind, Reason: message})
+		}
+	}
+	if by, is := karpenter.DoNotRepair(state.Object.Annotations); is {
+		veto("the node is annotated " + by)
+	}
+	poolName := state.Object.Labels[karpenter.NodePoolLabel]
+	if of := l.repairs.pools[poolName]; of != nil {
+		if by, is := karpenter.DoNotRepair(of.Annotations); is {
+			veto("NodePool " + poolName + " is annotated " + by)
+		}
+	}
+	if treatments := l.treatments[state.Object.Name]; treatments != nil {
+		if by, until, held := nodelease.Held(treatments.lease, now); held && !nodelease.IsHealthCheck(by) {
+			veto(fmt.Sprintf("%s holds the node's Lease until %s", by, until.UTC().Format(time.RFC3339)))
+		}
+	}
+	switch {
+	case message != "":
+		veto(message)
+	case c == nil && l.repairs.pools[poolName] != nil: // otherwise no NodePool made it, whatever the label says
+		veto("no NodeClaim has its provider ID, so there is nothing to delete")
+	case c == nil:
+		if r := l.repairs.followed[state.assigned.repair()]; r != nil && len(r.ladder) == 0 {
+			veto("it has no NodeClaim that could be deleted, and the policy names no remediationTemplate")
+		}
+	default:
+		l.addOwnClaimFacts(state, c, facts, veto)
+	}
+	l.addMarkFacts(now, state, facts)
+}
+
+// addStartFacts adds whether the node is ready for work. The claim names the startup
+// taints that must go first. "Ready once" is permanent, so while a node of a pool has no
+// known claim it counts as starting. This holds even if the pool is unknown, because the
+// watch of nodes may be ahead of both. If NodeClaims are not served, the pool label means
+// nothing.
+func (l *Engine) addStartFacts(state *Node, c *nodeClaim, facts *triage.Node) {
+	var of *karpenter.NodeClaim
+	if c != nil {
+		of = c.NodeClaim
+		facts.Initialized = facts.Initialized || c.Is(karpenter.Initialized)
+	}
+	taints := karpenter.StartupTaints(state.Object, of)
+	facts.Starting = len(taints) > 0 || c == nil && l.awaitsClaim(state.Object)
+	if len(taints) > 0 {
+		facts.Conditions = append(facts.Conditions, triage.Condition{
+			Type: triage.StartupTaints, Status: triage.True, Reason: taints[0].Key, Transition: facts.Created,
+		})
+	}
+}
+
+// awaitsClaim reports whether a node without a known claim should have a claim.
+func (l *Engine) awaitsClaim(node *corev1.Node) bool {
+	pool := node.Labels[karpenter.NodePoolLabel]
+	return pool != "" && (l.repairs.pools[pool] != nil || l.nodeClaims.inbox.HasSynced())
+}
+
+// addMarkFacts adds the running termination of a node.
+func (l *Engine) addMarkFacts(now time.Time, state *Node, facts *triage.Node) {
+	add := func(mark ownership.Mark, isFinal bool) {
+		rule := triage.RuleID(mark.Rule)
+		// A termination that cannot be cancelled counts under the node's current rule if
+		// its own rule is gone. The bound of the pool is the same.
+		if isFinal && l.repairs.followed[rule] == nil && state.assigned.repairedBy != "" {
+			rule = state.assigned.repair()
+		}
+		facts.Treatments = append(facts.Treatments, triage.Treatment{Rule: rule, Since: mark.Since, Deletes: true})
+	}
+	for _, c := range l.nodeClaims.byID[state.Object.Spec.ProviderID] {
+		if c.mark != nil && c.mark.NodeUID == state.Object.UID {
+			add(*c.mark, c.isEnding())
+			return
+		}
+	}
+	if state.isOutlivingClaim(now) {
+		add(state.outlivedClaim.mark, true)
+	}
+}
+
+// recordsStart reports whether to record on the node that it was ready for work: a ready
+// timeout applies and Karpenter has not recorded it.
+func (l *Engine) recordsStart(state *Node) bool {
+	if state.assigned.timedBy == "" || state.Object.Labels[karpenter.InitializedLabel] == "true" {
+		return false
+	}
+	c, _ := l.nodeClaims.claimOf(state.Object)
+	return c != nil && !c.isEnding() && !c.Is(karpenter.Initialized)
+}
+
+// vetoTreatments blocks all treatments of a node.
+func (*Engine) vetoTreatments(facts *triage.Node, message string) {
+	facts.Vetoes = append(facts.Vetoes, triage.Veto{Reason: message})
+}
+
+// addOwnClaimFacts adds the facts of the node's claim.
+func (l *Engine) addOwnClaimFacts(state *Node, c *nodeClaim, facts *triage.Node, veto func(message string)) {
+	if by, is := karpenter.DoNotRepair(c.Annotations); is {
+		veto("NodeClaim " + c.Name + " is annotated " + by)
+	}
+	if _, is := c.Annotations[ownership.MarkAnnotation]; is && c.mark == nil { // a newer version may have written it
+		veto("NodeClaim " + c.Name + " has annotation " + ownership.MarkAnnotation + ", which this version cannot read; remove it to have the node repaired")
+	}
+	how, is := c.Disrupted()
+	switch {
+	case !is:
+	case c.mark == nil || c.mark.NodeUID != state.Object.UID:
+		l.vetoTreatments(facts, "NodeClaim "+c.Name+" "+how)
+	case !c.isEnding(): // another component has started to disrupt it as well
+		state.terminationVeto = "NodeClaim " + c.Name + " " + how
+	}
+}

@@ -1,0 +1,54 @@
+// Package engine carries out the plans of internal/triage in a cluster. It tells the
+// triage core what the API server holds and makes the writes that the core plans: taints,
+// remediation objects, deletions of NodeClaims. It guarantees that the ledger stores a
+// slot under a bound before any write that takes the slot. It frees a slot only when no
+// write that takes it can still arrive. A failing node does not delay other nodes. The
+// package makes no decisions: every change is part of a plan and carries the plan's
+// reason. Policies compile what users write to rules; they implement [Policy].
+//
+// # The loop
+//
+// One goroutine owns the core and all state. Watches put the newest version of every
+// object into an inbox, and writers report their results. Each round of the loop takes in
+// all changes, asks the core which nodes are affected, and compares their plans with the
+// nodes. The cost of a round follows the number of changes, not the size of the cluster.
+//
+// # How a node write works
+//
+//	reconcileNode ── plan differs from node ──► queue ──► takes a slot? ── no ──► write
+//	                                                           │ yes                ▲
+//	                                                           ▼                    │
+//	                                                        ledger ─── stored ──────┘
+//
+// A write carries the resourceVersion that its plan was made from, so it succeeds only if
+// the node is unchanged. If the node has changed, the controller reads it and plans
+// again.
+//
+// A write without an answer may still arrive while the node has that resourceVersion. Its
+// slot stays taken until the controller sees another version. If the write is no longer
+// wanted, a fence (a write of a new token) gives the node a new version first. The same holds for
+// writes of the previous leader, which the ledger names.
+//
+// # Nodes that wait for a replacement
+//
+// A node that a remediator removes for good keeps its slot until it is replaced. The core
+// remembers this while the process lives, and the ledger remembers it for the next
+// leader. The remediation object is deleted only after the ledger names the node.
+//
+// # How a node is terminated
+//
+// The controller assigns each node to one policy and passes the assignment to the core as
+// a label that no real node can have. So each node counts under one policy only. Besides
+// the bound, an allowance limits terminations: what the NodePool's disruption budgets
+// leave, and the number of launch attempts left for nodes that do not become Ready.
+//
+//	planned ──► ledger names the claim ──► mark on the claim ──► claim deleted ──► node gone
+//	                                            │                                     │
+//	                                   cancelled: mark removed        ledger awaits the replacement
+//
+// The mark and the deletion each carry the claim's resourceVersion, so an earlier request
+// cannot delete a claim whose termination was cancelled. At every moment the ledger or
+// the mark tells the next leader about the termination. The watches of nodes and claims
+// are not ordered. A node that outlives its claim stays in treatment until it is gone. A
+// node of a pool whose claim is not known yet does not count as ready.
+package engine

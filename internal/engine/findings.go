@@ -1,0 +1,151 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/times"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// counterRetention is how long counters of a deleted policy stay: a few times the usual
+// scrape interval.
+const counterRetention = 15 * time.Minute
+
+// Retire schedules the deletion of the counters of a deleted policy. Users look at the
+// growth of counters, and every scraper has seen the last value by then. If a counter
+// comes back because a taint was stuck on a node, it starts at zero.
+func (l *Engine) Retire(now time.Time, rule triage.RuleID) {
+	if l.retiredRules == nil {
+		l.retiredRules = map[triage.RuleID]time.Time{}
+	}
+	l.retiredRules[rule] = now.Add(counterRetention)
+}
+
+// Revive cancels Retire, because the policy exists again.
+func (l *Engine) Revive(rule triage.RuleID) { delete(l.retiredRules, rule) }
+
+// forgetRetired deletes counters that are due, and returns when the next ones are.
+func (l *Engine) forgetRetired(now time.Time) (due time.Time) {
+	for rule, at := range l.retiredRules {
+		if now.Before(at) {
+			due = times.Earliest(due, at)
+			continue
+		}
+		l.cfg.Metrics.forgetCounts(rule)
+		delete(l.retiredRules, rule)
+	}
+	return due
+}
+
+// findingsOf returns the findings of a rule by node, and the mark that the status of its
+// policy is stale. Both are nil if the policy is gone.
+func (l *Engine) findingsOf(rule triage.RuleID) (nodes map[string]triage.Reason, stale *bool) {
+	for _, p := range l.policies {
+		if nodes, stale = p.Findings(rule); stale != nil {
+			return nodes, stale
+		}
+	}
+	if c := l.checkOf(rule); c != nil {
+		return c.nodes, &c.status.Stale
+	}
+	if r := l.repairs.followed[rule]; r != nil {
+		return r.nodes, &r.stale
+	}
+	return nil, nil
+}
+
+// noteFindings stores the findings for a node with their policies.
+func (l *Engine) noteFindings(now time.Time, state *Node, findings []triage.Reason) {
+	if len(state.findings) == 0 && len(findings) == 0 {
+		return
+	}
+	name := state.Object.Name
+	for _, was := range state.findings {
+		if nodes, stale := l.findingsOf(was.Rule); stale != nil && !slices.ContainsFunc(findings, func(is triage.Reason) bool { return is.Rule == was.Rule }) {
+			delete(nodes, name)
+			*stale = true
+		}
+	}
+	for _, is := range findings {
+		if nodes, stale := l.findingsOf(is.Rule); stale != nil && nodes[name] != is {
+			nodes[name] = is
+			*stale = true
+		}
+	}
+	state.findings = findings
+	l.statuses.Schedule(now)
+}
+
+// markStatusesStale marks the statuses of the node's policies as stale, because the node or
+// a write to it has changed while the findings have not.
+func (l *Engine) markStatusesStale(now time.Time, state *Node) {
+	for _, finding := range state.findings {
+		if _, stale := l.findingsOf(finding.Rule); stale != nil {
+			*stale = true
+			l.statuses.Schedule(now)
+		}
+	}
+}
+
+// writeStatuses updates the statuses, and returns when to check again.
+func (l *Engine) writeStatuses(ctx context.Context, now time.Time) (due time.Time) {
+	return l.statuses.Check(now, func() {
+		for _, p := range l.policies {
+			p.WriteStatuses(ctx, now)
+		}
+		l.writeCheckStatuses(ctx, now)
+		l.writePolicyStatuses(ctx, now)
+	})
+}
+
+// CurrentReason returns the current finding of the rule for the node, because the numbers
+// in a stored reason may be outdated.
+func (l *Engine) CurrentReason(node string, reason triage.Reason) triage.Reason {
+	plan, _ := l.core.Plan(node)
+	for _, finding := range plan.Findings {
+		if finding.Rule == reason.Rule {
+			return finding
+		}
+	}
+	return reason
+}
+
+// planOf returns the plan of a node, extended by everything that must stay unchanged. The
+// core does not know unreadable rules and would remove their taints.
+func (l *Engine) planOf(state *Node) (triage.Plan, bool) {
+	plan, ok := l.core.Plan(state.Object.Name)
+	plan.Initialized = plan.Initialized && l.recordsStart(state)
+	for _, p := range l.policies {
+		if ok && p.KeepsAnyTaints() {
+			KeepTaints(state, &plan, p)
+		}
+	}
+	return plan, ok
+}
+
+// KeepTaints adds to a plan the taints on the node whose rule the policy cannot read now.
+func KeepTaints(state *Node, plan *triage.Plan, p Policy) {
+	note, _ := ownership.Read(state.Object.Annotations) // with an unreadable record, no taint counts as ours
+	for _, t := range state.Taints {
+		if p.KeepsTaints(t.Rule) {
+			plan.Taints = append(plan.Taints, triage.PlannedTaint{Taint: t})
+		}
+	}
+	for _, m := range note.Starts {
+		if rule := triage.RuleID(m.Rule); p.KeepsTaints(rule) {
+			plan.Remember = append(plan.Remember, triage.Memory{Rule: rule, Condition: m.Condition, Since: m.Since, Transition: m.Transition})
+		}
+	}
+	// Keep the recorded order of rules, so that the record does not change.
+	slices.SortStableFunc(plan.Taints, func(a, b triage.PlannedTaint) int { return compareRules(a.Rule, b.Rule) })
+	slices.SortStableFunc(plan.Remember, func(a, b triage.Memory) int { return compareRules(a.Rule, b.Rule) })
+}
+
+func compareRules(a, b triage.RuleID) int {
+	return cmp.Or(cmp.Compare(a.Kind, b.Kind), strings.Compare(a.Name, b.Name))
+}

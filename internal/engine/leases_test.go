@@ -1,0 +1,148 @@
+package engine
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// locked renews the Lease in a result.
+func (w *healthCheckFixture) locked(r *taskResult) {
+	r.lease, r.leaseKnown = r.task.lease.DeepCopy(), true
+	r.lease.ResourceVersion = w.nextVersion()
+}
+
+func TestTheLeaseIsRenewedInTimeAndNotForever(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		began := time.Now()
+		w.treats("a")
+		renewals := 0
+		for time.Since(began) < maxWork {
+			due := w.wantNoTask("a")
+			if wait := time.Until(due); wait <= 0 || wait > leaseDuration/2 {
+				t.Fatalf("the lock is looked at in %s", wait)
+			}
+			w.advance(time.Until(due))
+			e, _ := w.next("a")
+			if e == nil || e.kind != takeLease {
+				break
+			}
+			renewals++
+			w.runs(e, "a", treat.Made, w.locked)
+		}
+		if renewals != 5 { // after 5, 10, 15, 20 and 25 minutes
+			t.Errorf("it was renewed %d times", renewals)
+		}
+		w.runs(w.wantTask("a", annotateRemediation), "a", treat.Made, func(r *taskResult) { r.version = w.nextVersion() })
+		w.runs(w.wantTask("a", releaseLease), "a", treat.Made)
+		if due := w.wantNoTask("a"); !due.IsZero() || w.treatments["a"].lease != nil {
+			t.Errorf("after half an hour there is %v, looked at %v", w.treatments["a"].lease, due)
+		}
+	})
+}
+
+func TestOtherHoldersOfTheLeaseAreAwaited(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		w.node("a", corev1.ConditionFalse)
+		w.locks("a", "somebody", time.Hour)
+		w.node("a", corev1.ConditionTrue)
+		due := w.wantNoTask("a")
+		if w.finding("a") != triage.Vetoed {
+			t.Errorf("the finding is %s", w.finding("a"))
+		}
+		w.advance(time.Until(due))
+		w.wantTask("a", createRemediation)
+	})
+}
+
+// heldFor lets time pass until the node's Lease is released, and returns how long that
+// took. Annotations have the given result.
+func (w *healthCheckFixture) heldFor(node string, notes treat.Result, atMost time.Duration) time.Duration {
+	w.t.Helper()
+	began := time.Now()
+	for time.Since(began) < atMost {
+		e, due := w.next(node)
+		switch {
+		case e == nil:
+			w.advance(max(time.Millisecond, min(time.Until(due), time.Minute)))
+		case e.kind == releaseLease:
+			return time.Since(began)
+		case e.kind == takeLease:
+			w.runs(e, node, treat.Made, w.locked)
+		case e.kind == annotateRemediation:
+			w.runs(e, node, notes, func(r *taskResult) { r.version = w.nextVersion() })
+		default:
+			w.t.Fatalf("%s is to be done", e.kind)
+		}
+	}
+	w.t.Fatalf("the node is locked for %s", atMost)
+	return 0
+}
+
+// The next holder of the Lease must not meet a remediator that is still working.
+func TestARemediatorIsStoppedBeforeTheLeaseIsReleased(t *testing.T) {
+	for name, fails := range map[string]bool{"it has had its time": false, "it says that it failed": true} {
+		t.Run(name, func(t *testing.T) {
+			withHealthCheck(t, func(w *healthCheckFixture) {
+				object := w.treats("a")
+				if fails {
+					object.SetResourceVersion(w.nextVersion())
+					says(remediation.SucceededCondition, metav1.ConditionFalse)(object)
+					w.finds(object)
+				} else {
+					w.advance(maxWork)
+				}
+				e := w.wantTask("a", annotateRemediation)
+				if e.annotations[remediation.TimedOutAnnotation] == nil {
+					t.Errorf("noted: %v", e.annotations)
+				}
+				w.runs(e, "a", treat.Refused)
+				if held := w.heldFor("a", treat.Refused, 3*maxWork); held < maxWork/2 || held > 2*maxWork {
+					t.Errorf("it cannot be notified, and the node is locked for %s more", held)
+				}
+			})
+		})
+	}
+}
+
+func TestTheLeaseOnAHealthyNodeEnds(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		w.treats("a")
+		w.node("a", corev1.ConditionFalse)
+		if held := w.heldFor("a", treat.Made, 5*time.Hour); held < maxWork || held > maxWork+leaseDuration {
+			t.Errorf("it is locked for %s", held)
+		}
+		if w.finding("a") != triage.Recovering {
+			t.Errorf("the finding is %s", w.finding("a"))
+		}
+		for _, o := range w.treatments["a"].objects {
+			if o.TimedOut {
+				t.Error("a remediator that waits for a confirmation was reported that its time is up")
+			}
+		}
+	}, inSteps, byHand)
+}
+
+func TestAPauseDoesNotStopTimeouts(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		w.treats("a")
+		w.brings(checkNamed("check", inSteps, func(c *remediationv1alpha1.NodeHealthCheck) {
+			c.Generation = 2
+			c.Spec.PauseRequests = []string{"upgrade"}
+		}))
+		w.advance(time.Until(w.wantNoTask("a")))
+		if held := w.heldFor("a", treat.Made, time.Hour); held > time.Minute {
+			t.Errorf("its time is up, and the node is locked for %s more", held)
+		}
+		if o := w.treatments["a"].objectsOf(checkRule("check")); len(o) != 1 || !o[0].TimedOut {
+			t.Errorf("it was not Events: %+v", o)
+		}
+	}, inSteps)
+}

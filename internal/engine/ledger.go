@@ -1,0 +1,477 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/times"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+const (
+	// maxNodesInSnapshot limits the nodes that one ledger snapshot names. It is far more than are
+	// treated at a time. The size of the stored object is another limit.
+	maxNodesInSnapshot = 500
+	// tidyAfter is how long a snapshot may keep entries that have ended and do not
+	// mislead the next leader.
+	tidyAfter = 10 * time.Second
+)
+
+// ledgerWriter writes snapshots of the ledger. All requests that arrive during one write
+// are part of the next snapshot.
+type ledgerWriter struct {
+	ledger         *ledger.Ledger
+	restored       []ledger.Entry        // entries of the previous leader
+	unknownEntries []ledger.UnknownEntry // entries of the previous leader of kinds that this version does not know
+
+	queuedNodes    []*Node // wait for the next snapshot
+	nodesWithSlots []*Node // named by the stored snapshot or the one being written
+	writingNodes   []*Node // wait for the snapshot being written
+
+	// The same for treatments that take a slot. Few treatments are named: one
+	// control-plane node at a time, and entries of the previous leader.
+	queuedTreatments, writingTreatments []*nodeTreatments
+	treatmentsWithSlots                 []*nodeTreatments
+	replacements                        awaitingReplacement
+	stored                              []ledger.Entry // the stored snapshot
+	next                                []ledger.Entry // the snapshot being written
+	isOutdated                          bool           // the stored snapshot is unknown or names launch failures that do not count any more
+	tidyAt                              time.Time      // when to write a snapshot because of tidyAfter, zero for never
+	writing                             bool
+	done                                chan error
+
+	notBefore time.Time
+	failure   Failure // of the last snapshot
+}
+
+// restore resumes what the previous leader has stored in the ledger.
+func (l *Engine) restore(now time.Time) {
+	for _, e := range l.ledger.restored {
+		if gone, is := e.(ledger.Replacement); is { // first, because these entries hold the time
+			l.restoreReplacement(now, l.nodeStates[gone.Node], gone)
+		}
+	}
+	for _, e := range l.ledger.restored {
+		switch e := e.(type) {
+		case ledger.LaunchFailures:
+			l.restoreLaunchFailures(e)
+		case ledger.ObjectWrite:
+			l.restoreTreatment(now, l.nodeStates[e.Node], e)
+		case ledger.NodeWrite:
+			l.restoreTaintWrite(now, l.nodeStates[e.Node], e)
+		}
+	}
+	l.ledger.stored, l.ledger.restored = l.ledger.restored, nil
+	l.ledger.tidyAt = now // remove outdated entries of the previous leader at once
+	l.restoreUnknown(now)
+	for _, node := range slices.Sorted(maps.Keys(l.treatments)) {
+		l.findReplacements(now, l.treatments[node])
+	}
+}
+
+// restoreTaintWrite resumes a taint write that the previous leader may have sent. It may
+// still succeed while the node has the version that the entry names.
+func (l *Engine) restoreTaintWrite(now time.Time, state *Node, e ledger.NodeWrite) {
+	if state == nil || string(state.Object.UID) != e.UID || state.Object.ResourceVersion != e.ResourceVersion {
+		return
+	}
+	rule := triage.RuleID(e.Rule)
+	state.inFlight, state.unanswered = e.ResourceVersion, e.ResourceVersion
+	state.granted.version, state.granted.unknown = e.ResourceVersion, e.Unknown
+	state.granted.rules = append(state.granted.rules, rule)
+	if !state.inLedger {
+		state.inLedger = true
+		l.ledger.nodesWithSlots = append(l.ledger.nodesWithSlots, state)
+	}
+	l.core.Resume(now, triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Since: now})
+	l.cfg.Logger.Info("taint write restored", "node", e.Node, "rule", rule.String())
+}
+
+// restoreUnknown handles entries of a newer version that this version does not know. They
+// stay in the ledger. Only one control-plane node may be treated at a time, by any kind
+// of treatment, so the controller waits for writes that may still arrive.
+func (l *Engine) restoreUnknown(now time.Time) {
+	w := &l.ledger
+	l.cfg.Metrics.setUnknownEntries("ledger", w.ledger.CountUnknown(w.stored))
+	for _, e := range w.unknownEntries {
+		l.cfg.Logger.Warn("ledger has an entry that this version does not know; keeping it", "node", e.Node, "rule", e.Rule.Name)
+		if e.ControlPlane {
+			l.orphans.unknownUntil = now.Add(maxInFlight)
+			l.nextTreatmentDue = times.Earliest(l.nextTreatmentDue, l.orphans.unknownUntil)
+		}
+	}
+}
+
+// restoreTreatment resumes a treatment that the previous leader may have started. The
+// write may still succeed for a while. If it has succeeded, the object is known already.
+func (l *Engine) restoreTreatment(now time.Time, state *Node, e ledger.ObjectWrite) {
+	if triage.RuleID(e.Rule).Kind == triage.NodeHealthCheck && l.checks.deferring {
+		return
+	}
+	treatments := l.treatmentsOf(e.Node)
+	if _, arrived := treatments.objects[e.Object]; arrived {
+		return
+	}
+	treatments.granted, treatments.sentAt = e, now
+	if e.ControlPlane {
+		l.orphans.add(e.Node)
+	}
+	if isClaim(e.Object) {
+		l.restoreTermination(now, state, treatments)
+		return
+	}
+	l.ledger.treatmentsWithSlots = append(l.ledger.treatmentsWithSlots, treatments)
+	rule := triage.RuleID(e.Rule)
+	if !treatments.hasSlotFor(state) {
+		l.cfg.Logger.Info("treatment of a deleted node restored", "node", e.Node, "rule", rule.String(), "object", e.Object.String())
+		return
+	}
+	l.core.Resume(now, triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Step: e.Step, Since: now})
+	l.cfg.Logger.Info("treatment restored", "node", e.Node, "rule", rule.String(), "object", e.Object.String())
+}
+
+// writeLedger writes the next snapshot if it is needed. It returns when to try again if
+// the snapshot must wait.
+func (l *Engine) writeLedger(ctx context.Context, now time.Time) (due time.Time) {
+	w := &l.ledger
+	entries, due := l.nextSnapshot(now)
+	if entries == nil {
+		return due
+	}
+	w.writing = true
+	l.requests.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, WriteTimeout)
+		defer cancel()
+		w.done <- w.ledger.Write(ctx, entries)
+	})
+	return time.Time{}
+}
+
+// nextSnapshot returns the entries of the next snapshot, nil if none may be written now.
+// In that case due is when to try again.
+func (l *Engine) nextSnapshot(now time.Time) (entries []ledger.Entry, due time.Time) {
+	w := &l.ledger
+	hasDepartures := l.hasReplacements(now)
+	if w.writing {
+		return nil, time.Time{}
+	}
+	hasEnded, due := l.hasEndedEntries(now)
+	isStale := hasDepartures || hasEnded || w.isOutdated
+	switch {
+	case len(w.queuedNodes)+len(w.queuedTreatments) == 0 && !isStale:
+		return nil, due
+	case now.Before(w.notBefore):
+		return nil, w.notBefore
+	}
+	w.nodesWithSlots = slices.DeleteFunc(w.nodesWithSlots, func(state *Node) bool {
+		state.inLedger = !state.gone && state.granted.version != ""
+		return !state.inLedger
+	})
+	w.treatmentsWithSlots = slices.DeleteFunc(w.treatmentsWithSlots, func(treatments *nodeTreatments) bool { return !treatments.hasSlot() })
+	w.writingNodes, w.writingTreatments, w.replacements.requested = nil, nil, nil
+	held := w.entries()
+	room := w.ledger.Room()
+	room.Add(append(held, l.launchFailureEntries(now, held)...)...)
+	isStale = l.requestReplacementEntries(now, room) || hasEnded || w.isOutdated
+	w.isOutdated = false
+	l.addNodes(now, room)
+	l.addTreatments(now, room)
+	if len(w.writingNodes)+len(w.writingTreatments) == 0 && !isStale {
+		return nil, due // the ledger is full, or no request is left
+	}
+	entries = w.entries()
+	entries = append(entries, l.launchFailureEntries(now, entries)...)
+	w.next = entries
+	return w.next, time.Time{}
+}
+
+// addNodes adds waiting nodes to the next snapshot, as far as there is room. A snapshot
+// without any other write takes the first node even without room. Otherwise that node
+// would wait forever; this way the API server's error is reported.
+func (l *Engine) addNodes(now time.Time, room *ledger.Room) {
+	w := &l.ledger
+	waiting := w.queuedNodes
+	w.queuedNodes = nil
+	for i, state := range waiting {
+		state.requested = grantedSlot{}
+		if len(w.nodesWithSlots)+len(w.writingNodes)+len(w.replacements.requested) < maxNodesInSnapshot {
+			state.requested = l.requestedSlot(state, now)
+			if len(state.requested.rules) == 0 { // needs no slot any more
+				state.stage = queued
+				l.writeQueue.push(state)
+				continue
+			}
+			if room.Take(state.requested.entries(nil, state)...) || w.isEmpty() {
+				w.writingNodes = append(w.writingNodes, state)
+				continue
+			}
+			state.requested = grantedSlot{}
+		}
+		w.queuedNodes = append(w.queuedNodes, waiting[i:]...)
+		return
+	}
+}
+
+// addTreatments adds waiting treatments in the same way.
+func (l *Engine) addTreatments(now time.Time, room *ledger.Room) {
+	w := &l.ledger
+	beginning := w.queuedTreatments
+	w.queuedTreatments = nil
+	for i, treatments := range beginning {
+		treatments.requested = ledger.ObjectWrite{}
+		if len(w.nodesWithSlots)+len(w.writingNodes)+len(w.replacements.requested)+len(w.treatmentsWithSlots)+len(w.writingTreatments) < maxNodesInSnapshot {
+			treatments.requested = l.requestedTreatmentSlot(now, treatments)
+			if treatments.requested == (ledger.ObjectWrite{}) { // needs no slot any more
+				treatments.stage = queued
+				l.taskQueue.push(treatments)
+				continue
+			}
+			if room.Take(l.withLaunchFailureEntry(now, treatments.requested)...) || w.isEmpty() {
+				w.writingTreatments = append(w.writingTreatments, treatments)
+				continue
+			}
+			treatments.requested = ledger.ObjectWrite{}
+		}
+		w.queuedTreatments = append(w.queuedTreatments, beginning[i:]...)
+		return
+	}
+}
+
+// isEmpty reports whether the next snapshot names no write.
+func (w *ledgerWriter) isEmpty() bool {
+	return len(w.nodesWithSlots)+len(w.writingNodes)+len(w.treatmentsWithSlots)+len(w.writingTreatments) == 0
+}
+
+// hasEndedEntries reports whether a new snapshot is due because stored entries have ended, or
+// when it will be. An entry that would make the next leader keep a free slot is removed
+// at once. Other entries are removed together later, so that a storm of taints does not
+// double the number of snapshots.
+func (l *Engine) hasEndedEntries(now time.Time) (isDue bool, due time.Time) {
+	w := &l.ledger
+	before, kept := l.pendingLaunchFailures(w.stored), slotsOf(l.core.AwaitingReplacement())
+	isTidy := true
+	for _, e := range w.stored {
+		switch e := e.(type) {
+		case ledger.Replacement: // hasReplacements removes entries that would mislead the next leader
+			isTidy = isTidy && (kept[e.Slot] || l.hasRemovingObject(e))
+		case ledger.LaunchFailures:
+			if count := l.repairs.counts[e.Rule.Name]; count == nil || e.Failed > count.failures.failed+before[e.Rule.Name] {
+				return true, time.Time{}
+			}
+		case ledger.ObjectWrite:
+			if treatments := l.treatments[e.Node]; treatments == nil || treatments.granted != e {
+				return true, time.Time{}
+			}
+		case ledger.NodeWrite: // the next leader sees by the node's version that nothing can arrive
+			state := l.nodeStates[e.Node]
+			isTidy = isTidy && state != nil && string(state.Object.UID) == e.UID && state.granted.version == e.ResourceVersion
+		}
+	}
+	switch {
+	case isTidy:
+		w.tidyAt = time.Time{}
+	case w.tidyAt.IsZero():
+		w.tidyAt = now.Add(tidyAfter)
+	}
+	return !isTidy && !now.Before(w.tidyAt), w.tidyAt
+}
+
+// entries returns the entries of the next snapshot for nodes and treatments.
+func (w *ledgerWriter) entries() []ledger.Entry {
+	entries := make([]ledger.Entry, 0, len(w.nodesWithSlots)+len(w.writingNodes))
+	for _, state := range w.writingNodes {
+		entries = state.requested.entries(entries, state)
+	}
+	for _, state := range w.nodesWithSlots {
+		if state.requested.version != state.granted.version {
+			entries = state.granted.entries(entries, state)
+		}
+	}
+	for _, treatments := range w.writingTreatments {
+		entries = append(entries, treatments.requested)
+	}
+	for _, treatments := range w.treatmentsWithSlots {
+		if !treatments.requestsSlotAgain() && !w.replacements.replacesEntry(treatments.granted) {
+			entries = append(entries, treatments.granted)
+		}
+	}
+	for _, gone := range w.replacements.requested {
+		entries = append(entries, gone)
+	}
+	return entries // not nil, even if empty
+}
+
+// requestsSlotAgain reports whether the next snapshot requests the same slot, possibly
+// for a later version of the claim. In that case the write for the older version can
+// never succeed.
+func (treatments *nodeTreatments) requestsSlotAgain() bool {
+	before, after := treatments.granted, treatments.requested
+	if isClaim(before.Object) {
+		before.ResourceVersion, after.ResourceVersion = "", ""
+		before.Since, after.Since = time.Time{}, time.Time{}
+	}
+	return before == after
+}
+
+// requestedSlot returns the slots that a node needs in the ledger, including those it
+// has.
+func (l *Engine) requestedSlot(state *Node, now time.Time) grantedSlot {
+	if state.gone {
+		return grantedSlot{}
+	}
+	plan, ok := l.planOf(state)
+	if !ok {
+		return grantedSlot{}
+	}
+	change, _ := l.nextChange(state, plan, now)
+	if change == nil || len(change.Takes) == 0 {
+		return grantedSlot{}
+	}
+	g := grantedSlot{version: state.Object.ResourceVersion, rules: change.Takes}
+	if state.granted.version == g.version {
+		g.unknown = state.granted.unknown
+	}
+	for _, rule := range state.granted.rules {
+		if !slices.Contains(g.rules, rule) {
+			g.rules = append(g.rules, rule)
+		}
+	}
+	return g
+}
+
+// requestedTreatmentSlot returns the entry that the ledger must store before the next
+// task, an empty entry for none.
+func (l *Engine) requestedTreatmentSlot(now time.Time, treatments *nodeTreatments) ledger.ObjectWrite {
+	t, _ := l.nextTask(now, treatments)
+	if t == nil || !t.takesSlot() {
+		return ledger.ObjectWrite{}
+	}
+	return t.ledgerEntry()
+}
+
+// takesSlot reports whether the task takes a slot under a bound that no API object shows
+// before the task has run.
+func (t *task) takesSlot() bool {
+	switch t.kind {
+	case createRemediation:
+		return remediation.IsControlPlane(t.node) || isRepair(t.rule)
+	case terminateClaim:
+		return !t.isMarked()
+	default:
+		return false
+	}
+}
+
+// ledgerEntry returns the entry for a task that takes a slot.
+func (t *task) ledgerEntry() ledger.ObjectWrite {
+	entry := ledger.ObjectWrite{
+		Slot: slotOf(t.rule, t.node), Step: t.step,
+		ControlPlane: remediation.IsControlPlane(t.node),
+	}
+	if t.kind == terminateClaim {
+		entry.Object, entry.ResourceVersion, entry.Since = claimRef(t.claim.Name), t.claim.ResourceVersion, t.since.UTC()
+		entry.Pool = t.pool
+	} else {
+		entry.Object = refOf(remediation.Read(t.create))
+	}
+	return entry
+}
+
+// slotOf returns the slot of a node under the bound of a rule.
+func slotOf(rule triage.RuleID, node *corev1.Node) ledger.Slot {
+	return ledger.Slot{Rule: ownership.Rule(rule), Node: node.Name, UID: string(node.UID)}
+}
+
+func (g grantedSlot) entries(to []ledger.Entry, state *Node) []ledger.Entry {
+	for _, rule := range g.rules {
+		to = append(to, ledger.NodeWrite{Slot: slotOf(rule, state.Object), ResourceVersion: g.version, Unknown: g.unknown})
+	}
+	return to
+}
+
+// handleSnapshotResult handles the result of a snapshot write and lets the named writes
+// continue. A returned error ends the term. An unreadable ledger does not: it may still
+// belong to this process, no new slot is granted meanwhile, and only this process knows
+// its entries.
+func (l *Engine) handleSnapshotResult(err error) error {
+	w := &l.ledger
+	w.writing = false
+	result := ledgerResult(err)
+	l.cfg.Metrics.CountWrite("ledger", result)
+	if errors.Is(err, ledger.ErrDeposed) {
+		return err
+	}
+	if err != nil {
+		isNews := w.failure.Add(result, err)
+		wait := RetryDelay(w.failure.Tries)
+		w.notBefore = time.Now().Add(wait)
+		if isNews {
+			l.cfg.Logger.Warn("ledger not written", "retryIn", wait.String(), "err", err)
+		}
+		for _, state := range w.writingNodes {
+			state.requested = grantedSlot{}
+			l.markStatusesStale(time.Now(), state)
+		}
+		for _, treatments := range w.writingTreatments {
+			treatments.requested = ledger.ObjectWrite{}
+			l.markTreatmentStatusesStale(time.Now(), treatments)
+		}
+		w.isOutdated = true // the stored snapshot is unknown
+		// If the API server rejects the snapshot because of an entry, the others go
+		// first in the next snapshot.
+		w.queuedNodes, w.writingNodes = append(w.queuedNodes, w.writingNodes...), nil
+		w.queuedTreatments, w.writingTreatments = append(w.queuedTreatments, w.writingTreatments...), nil
+		return nil // replacements request their entries again by themselves
+	}
+	if w.failure.Tries > 0 {
+		l.cfg.Logger.Info("ledger written after failures", "tries", w.failure.Tries)
+	}
+	w.notBefore, w.failure = time.Time{}, Failure{}
+	for _, state := range w.writingNodes {
+		if state.Object.ResourceVersion == state.requested.version {
+			state.granted = state.requested
+			if !state.inLedger {
+				state.inLedger = true
+				w.nodesWithSlots = append(w.nodesWithSlots, state)
+			}
+		}
+		state.requested = grantedSlot{}
+		state.stage = queued
+		l.writeQueue.push(state)
+	}
+	w.writingNodes = nil
+	for _, treatments := range w.writingTreatments {
+		if !treatments.hasSlot() {
+			w.treatmentsWithSlots = append(w.treatmentsWithSlots, treatments)
+		}
+		treatments.granted, treatments.requested = treatments.requested, ledger.ObjectWrite{}
+		if treatments.granted.ControlPlane {
+			l.orphans.add(treatments.node)
+		}
+		treatments.stage = queued
+		l.taskQueue.push(treatments)
+	}
+	w.writingTreatments = nil
+	w.replacements.stored()
+	w.stored, w.next, w.tidyAt = w.next, nil, time.Time{}
+	l.cfg.Metrics.setUnknownEntries("ledger", w.ledger.CountUnknown(w.stored))
+	return nil
+}
+
+// ledgerResult classifies the result of a snapshot write. A ledger that another replica
+// has claimed, or that is unreadable, was not overwritten.
+func ledgerResult(err error) treat.Result {
+	if errors.Is(err, ledger.ErrDeposed) || errors.Is(err, ledger.ErrUnreadable) {
+		return treat.Refused
+	}
+	return treat.Classify(err)
+}

@@ -1,0 +1,142 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/repairblock"
+	"github.com/resourcestack/autohealer/internal/status"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+	"github.com/resourcestack/autohealer/internal/watch"
+)
+
+// newLoop returns an empty loop, as if the API server were unreachable.
+func newLoop(log *slog.Logger, announce func(treat.Event)) *Engine {
+	return &Engine{
+		cfg:          Config{Event: announce, Metrics: NewMetrics(), Logger: log},
+		core:         triage.New(),
+		nodeInbox:    watch.NewInbox[*corev1.Node](nil, nil),
+		checks:       checks{inbox: absent[*remediationv1alpha1.NodeHealthCheck](), medik8s: medik8sLeader{inbox: absent[*coordinationv1.Lease]()}},
+		repairs:      newRepairs(RepairConfig{}, absent[*v1alpha1.RepairPolicy](), noPools{}),
+		nodeClaims:   newNodeClaims(absent[*karpenter.NodeClaim]()),
+		leaseInbox:   absent[*coordinationv1.Lease](),
+		nodeStates:   map[string]*Node{},
+		writeResults: make(chan writeResult, 1),
+		statuses:     &status.Writer{}, // writes nothing: tests look at what would be written
+	}
+}
+
+// noPools simulates a cluster without Karpenter.
+type noPools struct{}
+
+func (noPools) Listed() (known, isThere bool, err error)               { return true, false, nil }
+func (noPools) Take() (changed map[string]*repairblock.Pool, all bool) { return nil, false }
+
+func named(name, version string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: version}}
+}
+
+// must fails a test on an error.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// absent returns an inbox for a kind that is not served.
+func absent[T client.Object]() *watch.Optional[T] {
+	var sample T
+	box := watch.NewOptional(nil, sample, nil)
+	box.SetAvailability(&meta.NoKindMatchError{})
+	return box
+}
+
+// pass advances the clock of the synctest bubble.
+func pass(d time.Duration) { time.Sleep(d) } //nolint:forbidigo // nobody waits: the clock is the bubble's
+
+func TestHealthy(t *testing.T) {
+	// within runs a loop whose Events block until the test releases them.
+	within := func(t *testing.T, test func(live *Liveness, l *Engine, let chan<- struct{})) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			live, let := &Liveness{}, make(chan struct{})
+			l := newLoop(slog.New(slog.DiscardHandler), func(treat.Event) { <-let })
+			l.liveness = live
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- l.run(ctx) }()
+			test(live, l, let)
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+			pass(time.Hour)
+			if err := live.Check(time.Now()); err != nil {
+				t.Errorf("after the end: %v", err)
+			}
+		})
+	}
+	t.Run("a replica that does not lead is healthy", func(t *testing.T) {
+		if err := new(Liveness).Check(time.Now()); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("a leader that waits for the API server is healthy", func(t *testing.T) {
+		within(t, func(live *Liveness, _ *Engine, _ chan<- struct{}) {
+			for range 1000 {
+				pass(time.Minute)
+				if err := live.Check(time.Now()); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	})
+	t.Run("an idle leader is healthy", func(t *testing.T) {
+		within(t, func(live *Liveness, l *Engine, _ chan<- struct{}) {
+			must(t, l.nodeInbox.Replace(nil, "1"))
+			pass(24 * time.Hour)
+			if err := live.Check(time.Now()); err != nil {
+				t.Error(err)
+			}
+			synctest.Wait()
+			if !l.loaded {
+				t.Error("it has not even loaded")
+			}
+		})
+	})
+	t.Run("a leader whose loop hangs is unhealthy until it continues", func(t *testing.T) {
+		within(t, func(live *Liveness, l *Engine, let chan<- struct{}) {
+			synctest.Wait() // it sleeps
+			change := &treat.Change{Placed: []triage.PlannedTaint{{Taint: triage.Taint{Rule: setRule("set")}}}}
+			l.writeResults <- writeResult{state: &Node{Object: named("a", "1")}, change: change, result: treat.Refused, err: errors.New("no")}
+			synctest.Wait()
+			if err := live.Check(time.Now()); err != nil {
+				t.Errorf("before anything was due: %v", err)
+			}
+			pass(maxSleep + maxRound + time.Second)
+			if live.Check(time.Now()) == nil {
+				t.Error("it is")
+			}
+			let <- struct{}{}
+			synctest.Wait()
+			if err := live.Check(time.Now()); err != nil {
+				t.Errorf("when it goes on: %v", err)
+			}
+		})
+	})
+}

@@ -1,0 +1,325 @@
+package engine
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/nodewatch"
+	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/repairblock"
+	"github.com/resourcestack/autohealer/internal/status"
+	"github.com/resourcestack/autohealer/internal/times"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+	"github.com/resourcestack/autohealer/internal/watch"
+)
+
+// maxConcurrentWrites limits concurrent writes to nodes.
+const maxConcurrentWrites = 24
+
+// Engine holds all state of a term as leader, from the claim of the ledger to its loss.
+// Only the goroutine of run uses it.
+type Engine struct {
+	cfg   Config
+	core  *triage.Core
+	write *treat.Writer
+
+	signal    chan struct{}
+	posts     chan func(now time.Time) // functions to call in the goroutine of run
+	policies  []Policy
+	nodeInbox *watch.Inbox[*corev1.Node]
+
+	loaded bool
+
+	nodeStates map[string]*Node
+
+	checks             checks
+	repairs            repairs
+	blocks             *repairblock.Store
+	nodeClaims         nodeClaims
+	leaseInbox         *watch.Optional[*coordinationv1.Lease] // of nodes
+	treatments         map[string]*nodeTreatments
+	treatmentsByObject map[ledger.ObjectRef]*nodeTreatments // of remediation objects
+	orphans            orphanedRemediations
+	nextTreatmentDue   time.Time              // when to check treatments next, zero for never
+	taskQueue          queue[*nodeTreatments] // nodes with a pending task
+	tasksRunning       int
+	taskResults        chan *taskResult
+
+	startRequests     chan startRequest // asks whether a treatment may still start; nil while the loop is not running
+	openStartRequests []startRequest    // answered after the round
+	stopped           chan struct{}     // closed when the loop has ended
+
+	writeQueue    queue[*Node] // nodes with a pending write
+	delayed       []*Node      // nodes whose pending write waits for a retry
+	writesRunning int
+	writeResults  chan writeResult
+
+	statuses     *status.Writer
+	ledger       ledgerWriter
+	requests     sync.WaitGroup
+	liveness     *Liveness
+	retryLog     logLimiter
+	refusalLog   logLimiter
+	retiredRules map[triage.RuleID]time.Time // deleted policies, and when to delete their counters
+	startedAt    time.Time
+}
+
+// run works until ctx ends or the ledger is lost.
+func (l *Engine) run(ctx context.Context) error {
+	defer l.requests.Wait()
+	defer l.statuses.Wait()
+	defer l.cfg.Metrics.leading.Set(0)
+	defer l.cfg.Metrics.unknown.Reset()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	l.liveness.sleeping(time.Now())
+	defer l.liveness.stopped()
+	for _, p := range l.policies {
+		defer p.Stop()
+	}
+	l.startRequests, l.stopped = make(chan startRequest), make(chan struct{})
+	defer close(l.stopped)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-l.signal:
+		case <-timer.C:
+		case result := <-l.writeResults:
+			l.handleWriteResult(result)
+		case handle := <-l.statuses.Results():
+			handle()
+		case r := <-l.taskResults:
+			l.handleTaskResult(r)
+		case request := <-l.startRequests:
+			l.queueStartRequest(request)
+		case handle := <-l.posts:
+			handle(time.Now())
+		case err := <-l.ledger.done:
+			if err := l.handleSnapshotResult(err); err != nil {
+				return err
+			}
+		}
+		wait := maxSleep
+		if due := l.round(ctx); !due.IsZero() {
+			wait = min(wait, max(0, time.Until(due)))
+		}
+		l.answerStartRequests()
+		l.liveness.sleeping(time.Now().Add(wait))
+		timer.Reset(wait)
+	}
+}
+
+// round takes in all changes and reconciles every affected node with its plan. It returns
+// when the next round is due, zero for never.
+func (l *Engine) round(ctx context.Context) time.Time {
+	now := time.Now()
+	if !l.loaded && (!l.nodeInbox.HasSynced() || !l.isReady(now) || !l.knowsRepairs(now) || !l.knowsChecks(now)) {
+		return time.Time{} // an inbox signals when it is filled
+	}
+	for _, p := range l.policies {
+		p.Take(now)
+	}
+	l.takeRepairs(now)
+	l.takeClaims(now) // allowances must be known before decisions
+	l.updateAllowances(now)
+	l.takeNodes(now)
+	var due time.Time
+	for _, p := range l.policies {
+		due = times.Earliest(due, p.Follow(ctx, now))
+	}
+	l.takeChecks(now)
+	l.takeObjects(now) // needs the nodes, and must precede the rules
+	l.followChecks(now)
+	l.followRepairs(now)
+	if !l.loaded {
+		if l.cfg.NodeFacts != nil {
+			l.cfg.NodeFacts.Takeover()
+		}
+		l.restore(now)
+		l.updateAllowances(now) // restore may have changed them
+		l.loaded = true
+		l.checkOrphans(now)
+		l.core.Loaded(now)
+		for node := range l.treatments {
+			l.reconcileTreatments(now, node)
+		}
+		l.cfg.Metrics.leading.Set(1)
+		l.logLoaded()
+		due = now // policies report what they could not before
+	}
+	l.checkOrphans(now)
+	l.core.Advance(now)
+	l.reconcileWoken(now)
+	l.requeueDelayed(now)
+	treatmentsDue := l.runDueTreatments(now)
+	l.reconcileWoken(now)
+	l.startWrites(ctx, now)
+	l.startTasks(ctx, now)
+	l.reconcileWoken(now)
+	allowancesDue := l.updateAllowances(now)
+	due = times.Earliest(times.Earliest(due, l.requeueDelayed(now)), times.Earliest(allowancesDue, l.writeLedger(ctx, now)))
+	if l.writeQueue.len() > 0 && l.writesRunning < maxConcurrentWrites || l.taskQueue.len() > 0 && l.tasksRunning < maxConcurrentTasks { // a final check changed a plan
+		due = now
+	}
+	due = times.Earliest(due, l.writeStatuses(ctx, now))
+	if at, ok := l.core.Deadline(); ok {
+		due = times.Earliest(due, at)
+	}
+	due = times.Earliest(due, times.Earliest(times.Earliest(treatmentsDue, l.nextTreatmentDue), l.checks.medik8s.until()))
+	return times.Earliest(due, times.Earliest(l.logSuppressed(now), l.forgetRetired(now)))
+}
+
+// logLoaded logs what the engine has loaded.
+func (l *Engine) logLoaded() {
+	sizes := make([]any, 0, 2*len(l.policies))
+	for _, p := range l.policies {
+		name, objects := p.Size()
+		sizes = append(sizes, name, objects)
+	}
+	l.cfg.Logger.With("nodes", len(l.nodeStates)).With(sizes...).Info("loaded",
+		"nodeHealthChecks", len(l.checks.known), "repairRules", len(l.repairs.followed), "nodeClaims", len(l.nodeClaims.byName), "after", time.Since(l.startedAt).String())
+}
+
+// takeNodes passes changed nodes to the core.
+func (l *Engine) takeNodes(now time.Time) {
+	batch := l.nodeInbox.Take()
+	if batch.ListVersion != "" {
+		for name, state := range l.nodeStates {
+			// A node from a direct read may be newer than the list.
+			if _, there := batch.Changes[name]; !there && !olderVersion(batch.ListVersion, state.Object.ResourceVersion) {
+				l.removeNode(now, state)
+			}
+		}
+	}
+	facts := make([]triage.Node, 0, len(batch.Changes))
+	for _, name := range slices.Sorted(maps.Keys(batch.Changes)) {
+		change := batch.Changes[name]
+		state := l.nodeStates[name]
+		switch {
+		case change.Gone:
+			if state != nil && !older(change.Object, state.Object) {
+				l.removeNode(now, state)
+			}
+		case state != nil && !isOtherVersion(state.Object, change.Object): // the result of our own write came before the watch event
+		case state != nil && nodewatch.Same(state.Object, change.Object): // a heartbeat
+			state.setNode(change.Object, state.observedAt)
+		default:
+			facts = append(facts, l.upsertNode(change.Object, change.At))
+		}
+	}
+	l.core.Observe(now, facts...)
+	l.reobserveDirty(now)
+	// A taint of another component may be gone. The core does not know those taints, so
+	// check the node even if the core does not wake it.
+	for i := range facts {
+		l.Reconcile(now, l.nodeStates[facts[i].Name])
+	}
+}
+
+// isOtherVersion reports whether the watch delivers another version than the known version, and not
+// an older version. Versions that cannot be compared count as news, because the watch moves
+// on.
+func isOtherVersion(known, delivered *corev1.Node) bool {
+	return known.ResourceVersion != delivered.ResourceVersion && !older(delivered, known)
+}
+
+// older reports whether a has an older version than b.
+func older(a, b *corev1.Node) bool { return olderVersion(a.ResourceVersion, b.ResourceVersion) }
+
+// olderVersion reports whether a is older than b. Both are versions of the same resource.
+func olderVersion(a, b string) bool {
+	order, err := resourceversion.CompareResourceVersion(a, b)
+	return err == nil && order < 0
+}
+
+// upsertNode stores a newer version of a node and returns its facts.
+func (l *Engine) upsertNode(node *corev1.Node, at time.Time) triage.Node {
+	state := l.nodeStates[node.Name]
+	if state == nil {
+		state = &Node{}
+		l.nodeStates[node.Name] = state
+	}
+	if state.Object == nil || !maps.Equal(state.Object.Labels, node.Labels) { // other sets may select it now
+		l.statuses.Schedule(at)
+	}
+	before := state.Object
+	l.nodeClaims.link(before, node)
+	state.setNode(node, at)
+	if before == nil || before.Annotations[ownership.Annotation] != node.Annotations[ownership.Annotation] {
+		note, _ := ownership.Read(node.Annotations) // an unreadable record is reported below
+		l.cfg.Metrics.addUnknownEntries("record", note.CountUnknown()-state.unknownEntries)
+		state.unknownEntries = note.CountUnknown()
+	}
+	if before != nil { // it may have had another NodeClaim
+		l.recountNode(before)
+	}
+	l.recountNode(node)
+	facts, err := observe.Node(node)
+	l.addTreatmentFacts(at, state, &facts)
+	for _, p := range l.policies {
+		p.NodeChanged(state)
+	}
+	if l.cfg.NodeFacts != nil {
+		l.cfg.NodeFacts.Observe(facts)
+	}
+	if !slices.Equal(state.Taints, facts.Taints) {
+		state.Taints = facts.Taints
+		l.markStatusesStale(at, state)
+	}
+	if unreadable := err != nil; unreadable != state.unreadable {
+		state.unreadable = unreadable
+		if unreadable {
+			l.cfg.Logger.Error("record unreadable", "node", node.Name, "err", err)
+			l.cfg.Event(treat.Event{Node: node, Reason: triage.Reason{Code: triage.Unclear}, Failure: unreadableRecordMessage(err)})
+		}
+	}
+	return facts
+}
+
+func (l *Engine) removeNode(now time.Time, state *Node) {
+	name := state.Object.Name
+	l.core.Forget(now, name)
+	for _, p := range l.policies {
+		p.NodeGone(state)
+	}
+	if l.cfg.NodeFacts != nil {
+		l.cfg.NodeFacts.Forget(name)
+	}
+	l.noteFindings(now, state, nil)
+	l.statuses.Schedule(now)
+	for _, policy := range state.shadowed {
+		l.repairs.noteShadowed(policy, name, false)
+	}
+	l.nodeClaims.unlink(state.Object)
+	l.cfg.Metrics.addUnknownEntries("record", -state.unknownEntries)
+	state.terminatedBy = triage.RuleID{}
+	l.recountNode(state.Object)
+	state.gone = true
+	delete(l.nodeStates, name)
+	l.reconcileTreatments(now, name)
+}
+
+// reconcileWoken reconciles every node whose plan may have changed. It does nothing until
+// everything is loaded, because plans are incomplete before.
+func (l *Engine) reconcileWoken(now time.Time) {
+	for l.loaded {
+		name, ok := l.core.NextWoken()
+		if !ok {
+			return
+		}
+		if state := l.nodeStates[name]; state != nil {
+			l.Reconcile(now, state)
+		}
+	}
+}

@@ -1,0 +1,548 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/resourcestack/autohealer/internal/format"
+	"github.com/resourcestack/autohealer/internal/nodewatch"
+	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/times"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+const (
+	// WriteTimeout limits a write, including its answer.
+	WriteTimeout = 10 * time.Second
+	// firstRetry and lastRetry bound the backoff after a failed write.
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = 30 * time.Second
+	// writesAtOnce and writesPerSecond bound the writes to one flapping node.
+	writesAtOnce    = 10
+	writesPerSecond = 1
+	// firstRefusedRetry and lastRefusedRetry bound the backoff after a write that the API
+	// server rejected. A user has to change something before it succeeds.
+	firstRefusedRetry = 5 * time.Second
+	lastRefusedRetry  = 5 * time.Minute
+	// refusalHeld is how long a refusal counts towards the backoff of the next refusal.
+	refusalHeld = 2 * lastRefusedRetry
+)
+
+// Node is a node and the state of its writes.
+type Node struct {
+	Object     *corev1.Node
+	observedAt time.Time // when this version arrived
+
+	// stage is the progress of the next write for the node.
+	stage queueStage
+	// granted is the slot that the ledger names for the node; requested is the slot requested
+	// in its next snapshot.
+	granted, requested grantedSlot
+	inLedger           bool
+	// inFlight is the node version that an unfinished taint write names, empty for none.
+	// unanswered is the same for a write whose answer never came.
+	inFlight, unanswered string
+
+	failure   Failure       // of the last write
+	notBefore time.Time     // earliest time of the next write
+	writeRate *rate.Limiter // limits writes; nil before the first
+	// needsRead requires a read of the node before any write.
+	needsRead bool
+
+	// refusals counts recent rejections by the API server.
+	refusals         int
+	refusedAt        time.Time
+	refusalsReported map[triage.RuleID]reportedRefusal
+
+	dueSince        time.Time      // since when a taint is missing
+	Taints          []triage.Taint // our taints on the node
+	findings        []triage.Reason
+	reportedCodes   map[triage.RuleID]triage.Code // last reported code per health check and repair policy
+	reportedMessage map[triage.RuleID]string      // last reported cause per policy, without numbers
+
+	assigned        assignedPolicies // policies that may terminate the node
+	shadowed        []string         // repair policies that select the node without effect
+	started         bool             // the node is or was ready for work
+	terminationVeto string           // why the node must not be terminated, empty for nothing
+	terminatedBy    triage.RuleID    // the rule that plans to terminate the node, zero for none
+	outlivedClaim   *outlivedClaim   // the deleted claim of this node; nil if the claim exists or was never marked
+
+	unreadable     bool
+	unknownEntries int // entries and fields of the record that this version does not know
+	gone           bool
+}
+
+// grantedSlot is the right, stored in the ledger, to take slots with one write.
+type grantedSlot struct {
+	version string // of the node
+	rules   []triage.RuleID
+	unknown format.Unknown // fields that a newer version of the controller stored
+}
+
+func (g grantedSlot) covers(version string, rules []triage.RuleID) bool {
+	if g.version != version {
+		return false
+	}
+	for _, r := range rules {
+		if !slices.Contains(g.rules, r) {
+			return false
+		}
+	}
+	return true
+}
+
+// queueStage is the progress of the next write for a node.
+type queueStage int
+
+const (
+	idle           queueStage = iota
+	queued                    // has something to do
+	awaitingLedger            // waits until the ledger stores its slot
+	inFlight                  // sent, not answered
+)
+
+// setNode stores a newer version of the node. A write that names an older version has
+// either succeeded already or never will.
+func (state *Node) setNode(node *corev1.Node, at time.Time) {
+	if state.Object != nil && state.Object.UID != node.UID {
+		state.granted, state.failure, state.notBefore, state.needsRead, state.dueSince = grantedSlot{}, Failure{}, time.Time{}, false, time.Time{}
+		state.refusals, state.refusalsReported, state.started = 0, nil, false
+	}
+	state.Object, state.observedAt = node, at
+	if state.inFlight != node.ResourceVersion {
+		state.inFlight, state.unanswered = "", ""
+	}
+	if state.granted.version != node.ResourceVersion {
+		state.granted = grantedSlot{}
+	}
+}
+
+// TaintEffect returns the effect of the rule's taint on the node, 0 for none.
+func (state *Node) TaintEffect(rule triage.RuleID) (effect triage.Effect) {
+	if state == nil {
+		return 0
+	}
+	for _, t := range state.Taints {
+		if t.Rule == rule {
+			effect = max(effect, t.Effect)
+		}
+	}
+	return effect
+}
+
+// noteNotWritten records that the last write failed for certain. An earlier write with the
+// same version may still succeed if its answer was lost.
+func (state *Node) noteNotWritten() { state.inFlight = state.unanswered }
+
+// Reconcile queues a node if its plan differs from the node.
+func (l *Engine) Reconcile(now time.Time, state *Node) {
+	plan, ok := l.planOf(state)
+	if !ok {
+		return
+	}
+	l.noteFindings(now, state, plan.Findings)
+	l.noteTermination(state, plan)
+	l.reportWaits(state, plan.Findings)
+	l.ensureTreatments(now, state, plan)
+	if state.stage != idle {
+		return // checked again before the write
+	}
+	change, releases := l.nextChange(state, plan, now)
+	switch {
+	case change != nil || state.needsRead:
+		if change != nil && len(change.Placed) > 0 && state.dueSince.IsZero() {
+			state.dueSince = state.observedAt
+			if now.Sub(state.observedAt) > time.Second { // due by time, not by a change
+				state.dueSince = now
+			}
+		}
+		state.stage = queued
+		l.writeQueue.push(state)
+	default:
+		state.dueSince = time.Time{}
+		if state.inFlight == "" {
+			state.granted = grantedSlot{}
+		}
+		l.clearFailure(now, state)
+		l.freeSlots(now, state, releases)
+	}
+}
+
+// freeSlots frees the slots of rules that have no taint on the node and no write in
+// flight.
+func (l *Engine) freeSlots(now time.Time, state *Node, rules []triage.RuleID) {
+	for _, rule := range rules {
+		l.core.Abandon(now, state.Object.Name, rule, 0)
+	}
+}
+
+// nextChange returns the change that a plan asks for. Without a change it returns the rules
+// whose slot is free at once, because they have no taint on the node or in flight.
+func (l *Engine) nextChange(state *Node, plan triage.Plan, now time.Time) (change *treat.Change, releases []triage.RuleID) {
+	if change = treat.Prepare(state.Object, plan, now); change != nil {
+		return change, nil
+	}
+	if state.inFlight != "" { // the node matches its plan, so the write in flight is not wanted any more
+		return l.fence(state), nil
+	}
+	for _, reason := range plan.Release {
+		if reason.Rule.Kind == triage.ConditionSet { // treatments release their slots themselves
+			releases = append(releases, reason.Rule)
+		}
+	}
+	return nil, releases
+}
+
+// fence gives the node a new version. Its token differs every time, because the same
+// token twice would change nothing.
+func (l *Engine) fence(state *Node) *treat.Change {
+	return treat.Fence(state.Object, l.cfg.Identity+"/"+state.Object.ResourceVersion)
+}
+
+// startWrites starts queued writes, up to the limit of concurrent writes.
+func (l *Engine) startWrites(ctx context.Context, now time.Time) {
+	for tries := l.writeQueue.len(); tries > 0 && l.writesRunning < maxConcurrentWrites; tries-- {
+		state := l.writeQueue.pop()
+		state.stage = idle
+		switch {
+		case state.gone:
+		case now.Before(state.notBefore):
+			l.delayed = append(l.delayed, state)
+			state.stage = queued
+		case state.needsRead:
+			l.writeNode(ctx, state, nil)
+		default:
+			l.startWrite(ctx, state, now)
+		}
+	}
+	l.cfg.Metrics.waiting.Set(float64(l.writeQueue.len() + len(l.delayed) + len(l.ledger.queuedNodes) + len(l.ledger.writingNodes)))
+}
+
+// startWrite checks the plan again and sends its change, after the ledger has stored the
+// slots that the change takes.
+func (l *Engine) startWrite(ctx context.Context, state *Node, now time.Time) {
+	plan, ok := l.planOf(state)
+	if !ok {
+		return
+	}
+	l.noteFindings(now, state, plan.Findings)
+	change, releases := l.nextChange(state, plan, now)
+	if change != nil && l.cancelOverBound(now, change.Takes) {
+		if state.inFlight == "" {
+			l.Reconcile(now, state) // the plan has changed
+			return
+		}
+		change = l.fence(state) // it may exceed the bound and must not arrive
+	}
+	switch {
+	case change == nil:
+		l.freeSlots(now, state, releases)
+	case len(change.Takes) > 0 && !state.granted.covers(state.Object.ResourceVersion, change.Takes):
+		state.stage = awaitingLedger
+		l.ledger.queuedNodes = append(l.ledger.queuedNodes, state)
+	case !state.mayWrite(now):
+		state.stage = queued
+		l.delayed = append(l.delayed, state)
+	default:
+		if len(change.Takes) > 0 {
+			state.inFlight = state.Object.ResourceVersion
+		}
+		l.writeNode(ctx, state, change)
+	}
+}
+
+// cancelOverBound checks, before a slot is taken for good, whether a rule has more slots taken
+// than its bound allows now. The bound may have been lowered, or nodes may have gone. If
+// so, cancelOverBound cancels the surplus among the writes that have not been sent. The node
+// that has waited longest is cancelled last.
+func (l *Engine) cancelOverBound(now time.Time, takes []triage.RuleID) (over bool) {
+	for _, rule := range takes {
+		if !l.isOverBound(rule) {
+			continue
+		}
+		over = true
+		for _, state := range l.unsent(rule) {
+			l.core.Abandon(now, state.Object.Name, rule, 0)
+			if !l.isOverBound(rule) {
+				break
+			}
+		}
+	}
+	return over
+}
+
+func (l *Engine) isOverBound(rule triage.RuleID) bool {
+	counts, ok := l.core.Population(rule)
+	return ok && counts.Cap >= 0 && counts.Pooled > counts.Cap
+}
+
+// unsent returns the nodes with a finding of the rule for which no write has been sent.
+// The node that has waited longest is last.
+func (l *Engine) unsent(rule triage.RuleID) []*Node {
+	since := map[*Node]time.Time{}
+	for _, state := range l.nodeStates {
+		for _, finding := range state.findings {
+			if finding.Rule == rule && state.stage != inFlight && state.inFlight == "" {
+				since[state] = finding.Since
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Keys(since), func(a, b *Node) int {
+		return cmp.Or(since[b].Compare(since[a]), strings.Compare(b.Object.Name, a.Object.Name))
+	})
+}
+
+// mayWrite reports whether the rate limit of the node allows a write, and delays it if
+// not.
+func (state *Node) mayWrite(now time.Time) bool {
+	if state.writeRate == nil {
+		state.writeRate = rate.NewLimiter(writesPerSecond, writesAtOnce)
+	}
+	if state.writeRate.AllowN(now, 1) {
+		return true
+	}
+	state.notBefore = now.Add(time.Second / writesPerSecond)
+	return false
+}
+
+// requeueDelayed queues delayed writes that are due, and returns when the next is due.
+func (l *Engine) requeueDelayed(now time.Time) (due time.Time) {
+	l.delayed = slices.DeleteFunc(l.delayed, func(state *Node) bool {
+		if state.gone {
+			return true
+		}
+		if now.Before(state.notBefore) {
+			due = times.Earliest(due, state.notBefore)
+			return false
+		}
+		l.writeQueue.push(state)
+		return true
+	})
+	return due
+}
+
+// writeResult is the result of a write.
+type writeResult struct {
+	state   *Node
+	uid     types.UID     // of the intended node
+	change  *treat.Change // nil if the node was only read
+	version string
+	result  treat.Result
+	err     error
+	fresh   *corev1.Node // the current node, if it was read
+	missing bool         // the node does not exist
+}
+
+// deniedAsStale reports whether the API server answered with a conflict although the node
+// is unchanged. Some admission webhooks deny requests with a conflict.
+func (result writeResult) deniedAsStale() bool {
+	return result.change != nil && result.err != nil && result.fresh != nil && result.fresh.UID == result.uid && result.fresh.ResourceVersion == result.change.Node.ResourceVersion
+}
+
+// writeNode applies a change. A nil change reads the node.
+func (l *Engine) writeNode(ctx context.Context, state *Node, change *treat.Change) {
+	state.stage = inFlight
+	l.writesRunning++
+	name, uid := state.Object.Name, state.Object.UID
+	l.requests.Go(func() {
+		result := writeResult{state: state, uid: uid, change: change, result: treat.Stale}
+		ctx, cancel := context.WithTimeout(ctx, WriteTimeout)
+		defer cancel()
+		if change != nil {
+			result.version, result.err = l.write.Apply(ctx, change)
+			result.result = treat.Classify(result.err)
+		}
+		if result.result == treat.Stale {
+			var err error
+			result.fresh, err = l.write.Fetch(ctx, name)
+			if result.missing = apierrors.IsNotFound(err); err != nil && !result.missing {
+				result.result, result.err = treat.Unknown, err
+			}
+		}
+		l.writeResults <- result
+	})
+}
+
+// handleWriteResult takes in the result of a write.
+func (l *Engine) handleWriteResult(result writeResult) {
+	now := time.Now()
+	state := result.state
+	l.writesRunning--
+	state.stage = idle
+	l.cfg.Metrics.CountWrite("nodes", result.result)
+	if state.gone {
+		return
+	}
+	switch result.result {
+	case treat.Made:
+		l.writeDone(now, state, result)
+	case treat.Stale:
+		state.needsRead = false
+		if result.deniedAsStale() {
+			state.noteNotWritten()
+			l.writeRefused(now, state, result)
+			break
+		}
+		l.nodeRefreshed(now, state, result)
+	case treat.Busy:
+		state.noteNotWritten()
+		l.delayWrite(now, state, result)
+	case treat.Refused:
+		state.noteNotWritten()
+		l.writeRefused(now, state, result)
+	case treat.Unknown:
+		state.needsRead, state.unanswered = true, state.inFlight
+		l.delayWrite(now, state, result)
+	}
+	if !state.gone {
+		l.Reconcile(now, state)
+		l.markStatusesStale(now, state)
+	}
+}
+
+// writeDone stores the new node state without waiting for the watch.
+func (l *Engine) writeDone(now time.Time, state *Node, result writeResult) {
+	state.notBefore, state.needsRead = time.Time{}, false
+	l.clearFailure(now, state)
+	after := result.change.Made(result.version)
+	if older(state.Object, after) {
+		l.core.Observe(now, l.upsertNode(after, now))
+	}
+	l.reportChange(now, state, result.change)
+}
+
+// nodeRefreshed stores a node that was read directly.
+func (l *Engine) nodeRefreshed(now time.Time, state *Node, result writeResult) {
+	switch {
+	case result.missing && state.Object.UID == result.uid: // otherwise the node has been created again
+		l.removeNode(now, state)
+	case result.missing:
+	case older(state.Object, result.fresh):
+		l.core.Observe(now, l.upsertNode(nodewatch.Trim(result.fresh), now))
+	}
+}
+
+// delayWrite delays the next write of a node, longer with every failure.
+func (l *Engine) delayWrite(now time.Time, state *Node, result writeResult) {
+	isNews := state.failure.Add(result.result, result.err)
+	wait := RetryDelay(state.failure.Tries)
+	state.notBefore = now.Add(wait)
+	if isNews && l.retryLog.allows(now) {
+		l.cfg.Logger.Warn("write delayed", "node", state.Object.Name, "retryIn", wait.String(), "err", result.err)
+	}
+}
+
+// RetryDelay returns the randomized delay before the next try of a failed write.
+func RetryDelay(tries int) time.Duration { return growingDelay(tries, firstRetry, lastRetry) }
+
+// growingDelay returns a randomized delay that doubles with every try, from about first up to
+// last.
+func growingDelay(tries int, first, last time.Duration) time.Duration {
+	wait := min(first<<min(tries-1, 10), last)
+	return wait/2 + rand.N(wait/2)
+}
+
+// writeRefused frees the slots of a change that the API server rejected, and reports the
+// rejection.
+func (l *Engine) writeRefused(now time.Time, state *Node, result writeResult) {
+	if now.Sub(state.refusedAt) > refusalHeld {
+		state.refusals = 0
+	}
+	state.refusals++
+	state.refusedAt = now
+	wait := growingDelay(state.refusals, firstRefusedRetry, lastRefusedRetry)
+	isNews := state.failure.Add(result.result, result.err)
+	if isNews && len(result.change.Placed)+len(result.change.Removed) == 0 && l.refusalLog.allows(now) { // no set to report it on
+		l.cfg.Logger.Error("write refused", "node", state.Object.Name, "err", result.err)
+	}
+	if len(result.change.Takes) == 0 || state.inFlight != "" {
+		state.notBefore = now.Add(wait)
+	} else { // NoSchedule instead of NoExecute is another write, which may be accepted
+		for _, rule := range result.change.Takes {
+			l.core.Abandon(now, state.Object.Name, rule, wait)
+		}
+		state.failure = Failure{}
+	}
+	for _, placed := range result.change.Placed {
+		l.reportRefusal(now, state, placed.Rule, placed.Reason, "could not be placed: "+result.err.Error())
+	}
+	for _, removed := range result.change.Removed {
+		if !slices.ContainsFunc(result.change.Placed, func(placed triage.PlannedTaint) bool { return placed.Rule == removed.Rule }) {
+			l.reportRefusal(now, state, removed.Rule, removed.Reason, removed.Key+":"+removed.Effect.String()+" could not be removed: "+result.err.Error())
+		}
+	}
+}
+
+// reportChange publishes Events, logs and metrics for a change.
+func (l *Engine) reportChange(now time.Time, state *Node, change *treat.Change) {
+	reported := map[triage.RuleID]bool{}
+	for _, placed := range change.Placed {
+		reported[placed.Rule] = true
+		if placed.Reason.Code != triage.FellBack { // the refused taint may have been the stronger one
+			delete(state.refusalsReported, placed.Rule)
+		}
+		l.cfg.Metrics.placed.WithLabelValues(placed.Rule.Name, placed.Effect.String()).Inc()
+		l.cfg.Logger.Info("taint placed", "node", state.Object.Name, "key", placed.Key, "effect", placed.Effect.String(), "reason", placed.Reason.String())
+		object, _ := l.about(placed.Rule)
+		l.cfg.Event(treat.Event{Node: state.Object, Policy: object, Reason: placed.Reason})
+	}
+	if len(change.Placed) > 0 && !state.dueSince.IsZero() {
+		l.cfg.Metrics.latency.Observe(now.Sub(state.dueSince).Seconds())
+	}
+	state.dueSince = time.Time{}
+	for _, removed := range change.Removed {
+		if !reported[removed.Rule] {
+			delete(state.refusalsReported, removed.Rule)
+		}
+		l.cfg.Metrics.removed.WithLabelValues(removed.Rule.Name, removed.Effect.String()).Inc()
+		object, problem := l.about(removed.Rule)
+		if object == nil {
+			l.Retire(now, removed.Rule)
+		}
+		l.cfg.Logger.Info("taint removed", "node", state.Object.Name, "key", removed.Key, "effect", removed.Effect.String(), "reason", removed.Reason.String())
+		if reported[removed.Rule] {
+			continue // replaced by another taint, reported above
+		}
+		event := treat.Event{Node: state.Object, Policy: object, Reason: removed.Reason}
+		if problem != "" {
+			event.Failure = "its taint is removed, because " + problem
+		}
+		l.cfg.Event(event)
+	}
+}
+
+func unreadableRecordMessage(err error) string {
+	return "the ownership record on this node cannot be read, so Autohealer treats no taint on it as its own (" + err.Error() + "); " +
+		"remove the annotation " + ownership.Annotation + " and all unwanted taints"
+}
+
+// queue is a first-in, first-out queue.
+type queue[T any] struct {
+	items []T
+	head  int
+}
+
+func (q *queue[T]) len() int { return len(q.items) - q.head }
+
+func (q *queue[T]) push(item T) { q.items = append(q.items, item) }
+
+func (q *queue[T]) pop() T {
+	item := q.items[q.head]
+	clear(q.items[q.head : q.head+1])
+	q.head++
+	if q.head > len(q.items)/2 {
+		q.items, q.head = q.items[:copy(q.items, q.items[q.head:])], 0
+	}
+	return item
+}

@@ -1,0 +1,385 @@
+package engine
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/dialect"
+	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/repairblock"
+	"github.com/resourcestack/autohealer/internal/status"
+	"github.com/resourcestack/autohealer/internal/triage"
+	"github.com/resourcestack/autohealer/internal/validate"
+	"github.com/resourcestack/autohealer/internal/watch"
+)
+
+// RepairConfig configures the replacement of nodes.
+type RepairConfig struct {
+	// Karpenter and Static define which conditions are unhealthy: for nodes that
+	// Karpenter manages, and for all others.
+	Karpenter, Static []dialect.RepairStatement
+	// WithoutPolicy also repairs nodes of pools without a policy, as their provider
+	// recommends.
+	WithoutPolicy bool
+	// ReadyTimeout is how long a node of a pool may take to become Ready, unless the pool
+	// sets its own. Zero disables the ready timeout.
+	ReadyTimeout time.Duration
+	// RestoreSchema restores the schema of repair blocks in the NodePool CRD, and the
+	// blocks in the NodePools, after another component removed it. Schema is what to
+	// restore.
+	RestoreSchema bool
+	Schema        []byte
+}
+
+// repairs holds the policies for the replacement of nodes.
+type repairs struct {
+	cfg    RepairConfig
+	inbox  *watch.Optional[*v1alpha1.RepairPolicy]
+	blocks poolSource
+
+	policies        map[string]*repairPolicy
+	byPrecedence    []*repairPolicy              // the followed policies, by precedence
+	invalidPolicies []*repairPolicy              // policies that never had a valid version
+	pools           map[string]*repairblock.Pool // by name
+	counts          map[string]*poolCounts       // by pool name
+	followed        map[triage.RuleID]*repairRule
+	changed         bool // something that rules depend on has changed
+	// dirty holds pools with a change that affects the facts of their nodes.
+	dirty map[string]bool
+}
+
+// poolSource knows the NodePools and which repair block of each is in force.
+type poolSource interface {
+	Listed() (known, isThere bool, err error)
+	Take() (changed map[string]*repairblock.Pool, all bool)
+}
+
+// newRepairs returns repairs without any policy.
+func newRepairs(cfg RepairConfig, inbox *watch.Optional[*v1alpha1.RepairPolicy], blocks poolSource) repairs {
+	return repairs{
+		cfg: cfg, inbox: inbox, blocks: blocks,
+		policies: map[string]*repairPolicy{}, pools: map[string]*repairblock.Pool{},
+		counts: map[string]*poolCounts{}, followed: map[triage.RuleID]*repairRule{}, dirty: map[string]bool{},
+	}
+}
+
+// repairPolicy is a RepairPolicy and its state.
+type repairPolicy struct {
+	object   *v1alpha1.RepairPolicy
+	inForce  *v1alpha1.RepairPolicy // the followed version; nil for none
+	selector labels.Selector        // of the followed version, or of the newest; nil if it names a pool
+	problem  string                 // why the newest version is not followed, empty if it is
+	shadowed map[string]bool        // nodes that it selects and that another policy wins
+	status   status.Status[v1alpha1.RepairPolicyStatus]
+}
+
+// selects reports whether the policy selects a node.
+func (p *repairPolicy) selects(node *corev1.Node) bool {
+	if p.selector != nil {
+		return p.selector.Matches(labels.Set(node.Labels))
+	}
+	version := p.inForce
+	if version == nil {
+		version = p.object
+	}
+	return version.Spec.NodePool == node.Labels[karpenter.NodePoolLabel]
+}
+
+// selectorOf returns the node selector of a policy, nil if the policy names a pool. An
+// ambiguous policy may mean any node, so it selects all.
+func selectorOf(spec *v1alpha1.RepairPolicySpec) labels.Selector {
+	if spec.NodePool != "" && spec.Selector == nil {
+		return nil
+	}
+	selector, err := metav1.LabelSelectorAsSelector(spec.Selector)
+	if err != nil || spec.NodePool != "" || spec.Selector == nil {
+		return labels.Everything()
+	}
+	return selector
+}
+
+// ruleFor returns the name of the policy's rule for the nodes of a pool, or for nodes
+// without a pool. Each pool has a rule because each pool has its own bound.
+func (p *repairPolicy) ruleFor(pool string) string {
+	if p.selector == nil || pool == "" {
+		return policyRule(p.object.Name)
+	}
+	return policyRule(p.object.Name) + "/" + pool
+}
+
+// repairRule is a rule that terminates nodes, with the policy it was compiled from.
+type repairRule struct {
+	nodes  map[string]triage.Reason // the findings
+	stale  bool                     // the status of its policy and its metrics may be outdated
+	rule   triage.Rule
+	spec   *v1alpha1.RepairSpec
+	pool   string                 // the pool of its nodes; empty for nodes without a NodeClaim
+	policy *repairPolicy          // nil for a NodePool's own block and for defaults
+	ladder []remediation.Template // the template for nodes without a NodeClaim; empty for none
+	due    map[string]time.Time   // when its unhealthy nodes become eligible, as last set in metrics
+}
+
+// isRepair reports whether a rule terminates nodes.
+func isRepair(rule triage.RuleID) bool {
+	return rule.Kind == triage.Repair || rule.Kind == triage.ReadyTimeout
+}
+
+// knowsRepairs reports whether everything that repairs depend on is loaded. A kind that
+// is not installed does not block.
+func (l *Engine) knowsRepairs(now time.Time) bool {
+	l.takeRepairs(now)
+	policies, _ := l.repairs.inbox.Availability()
+	claims, _ := l.nodeClaims.inbox.Availability()
+	arePoolsKnown, _, _ := l.repairs.blocks.Listed()
+	return policies != watch.NotAnswered && claims != watch.NotAnswered && arePoolsKnown
+}
+
+// takeRepairs takes in changed policies and pools.
+func (l *Engine) takeRepairs(now time.Time) {
+	r := &l.repairs
+	batch := r.inbox.Take()
+	if batch.ListVersion != "" {
+		for name := range r.policies {
+			if _, there := batch.Changes[name]; !there {
+				l.removeRepairPolicy(now, name)
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(batch.Changes)) {
+		if change := batch.Changes[name]; change.Gone {
+			l.removeRepairPolicy(now, name)
+		} else {
+			l.upsertRepairPolicy(now, change.Object)
+		}
+	}
+	changed, all := r.blocks.Take()
+	if all {
+		for name := range r.pools {
+			if changed[name] == nil {
+				changed[name] = nil
+			}
+		}
+	}
+	for name, pool := range changed {
+		l.upsertPool(now, name, pool)
+	}
+}
+
+// upsertPool stores a pool, nil if it is gone.
+func (l *Engine) upsertPool(now time.Time, name string, pool *repairblock.Pool) {
+	r := &l.repairs
+	before := r.pools[name]
+	if pool == nil {
+		delete(r.pools, name)
+		l.Retire(now, timeoutRule(name)) // with all counters of the pool
+	} else {
+		was := l.templateOf(name)
+		r.pools[name] = pool
+		delete(l.retiredRules, timeoutRule(name))
+		l.checkTemplateChange(name)
+		if l.templateOf(name) != was {
+			l.recountPool(name)
+		}
+	}
+	if (before == nil) != (pool == nil) || pool != nil && repairVeto(before) != repairVeto(pool) {
+		r.dirty[name] = true
+	}
+	r.changed = true
+	r.countsOf(name).dirty = true
+}
+
+// repairVeto returns the annotation that forbids repairs in a pool, empty for none.
+func repairVeto(pool *repairblock.Pool) string {
+	by, _ := karpenter.DoNotRepair(pool.Annotations)
+	return by
+}
+
+func (l *Engine) upsertRepairPolicy(now time.Time, object *v1alpha1.RepairPolicy) {
+	pol := l.repairs.policies[object.Name]
+	shadowed := map[string]bool{}
+	if pol != nil && pol.object.UID != object.UID {
+		shadowed = pol.shadowed // shadowed nodes are known by the policy's name
+		l.removeRepairPolicy(now, object.Name)
+		pol = nil
+	}
+	if pol == nil {
+		pol = &repairPolicy{shadowed: shadowed}
+		l.repairs.policies[object.Name] = pol
+	}
+	pol.status.Observe(object, object.Status)
+	isSame := pol.object != nil && pol.object.Generation == object.Generation
+	pol.object, pol.status.Stale = object, true
+	l.statuses.Schedule(now)
+	if isSame {
+		return
+	}
+	l.repairs.changed, l.checks.changed = true, true // it may reference a kind that is not watched yet
+	was := pol.problem
+	pol.problem = ""
+	if err := l.repairs.validate(object); err != nil {
+		pol.problem = err.Error()
+	} else {
+		pol.inForce = object
+	}
+	if pol.problem == "" || pol.inForce == nil {
+		pol.selector = selectorOf(&object.Spec)
+	}
+	if pol.problem != was {
+		l.reportRepairPolicy(pol)
+	}
+}
+
+// validate returns why a policy is invalid.
+func (r *repairs) validate(object *v1alpha1.RepairPolicy) error {
+	return validate.StoredRepairPolicy(validate.RepairCase{Policy: object, Repairs: validate.Repairs{Statements: r.cfg.Karpenter}}).Err()
+}
+
+func (l *Engine) removeRepairPolicy(now time.Time, name string) {
+	if l.repairs.policies[name] == nil {
+		return
+	}
+	delete(l.repairs.policies, name)
+	l.repairs.changed, l.checks.changed = true, true
+	l.statuses.Schedule(now)
+	l.cfg.Logger.Info("repair policy gone", "repairPolicy", name)
+}
+
+// followRepairs updates the rules of repairs. It runs when nodes and claims are known.
+// Each rule gets its allowance before it gets a node: otherwise it could start more
+// terminations than a budget allows.
+func (l *Engine) followRepairs(now time.Time) {
+	r := &l.repairs
+	if !r.changed {
+		return
+	}
+	r.changed = false
+	r.sortPolicies()
+	wanted := l.repairRules()
+	for id := range r.followed {
+		if wanted[id] == nil {
+			delete(r.followed, id)
+			l.core.RemoveRule(now, id)
+			l.cfg.Metrics.forgetRepair(id)
+			l.cfg.Logger.Info("repair rule gone", "rule", id.String())
+		}
+	}
+	changedRules := map[string]bool{} // rules that gain or lose a template, which changes the facts of their nodes
+	for _, id := range slices.SortedFunc(maps.Keys(wanted), compareRules) {
+		next := wanted[id]
+		next.nodes, next.stale = map[string]triage.Reason{}, true
+		if before := r.followed[id]; before != nil {
+			next.nodes = before.nodes
+			if next.due = before.due; before.pool != next.pool {
+				l.cfg.Metrics.forgetRepair(id)
+				next.due = nil
+			}
+			changedRules[id.Name] = changedRules[id.Name] || len(before.ladder) != len(next.ladder)
+		}
+		r.followed[id] = next
+		if err := l.core.SetRule(now, next.rule); err != nil { // it compiled, so it is valid
+			l.cfg.Logger.Error("repair rule not followed", "rule", id.String(), "err", err)
+		}
+	}
+	for _, count := range r.counts {
+		count.dirty = true
+	}
+	l.updateAllowances(now)
+	l.assignAllPolicies(now, func(state *Node) bool {
+		return changedRules[state.assigned.repairedBy] || r.dirty[state.Object.Labels[karpenter.NodePoolLabel]]
+	})
+	clear(r.dirty)
+	for _, pol := range r.policies {
+		pol.status.Stale = true
+	}
+	l.statuses.Schedule(now)
+}
+
+// repairRules returns the rules to follow. Each pool has a rule for its own block or for
+// the defaults of its provider, and a rule for its ready timeout. Each policy has a rule
+// for every pool that it may select, and one for nodes without a pool.
+func (l *Engine) repairRules() map[triage.RuleID]*repairRule {
+	r := &l.repairs
+	wanted := map[triage.RuleID]*repairRule{}
+	add := func(next *repairRule, rule triage.Rule, err error) {
+		if err != nil { // it was validated before, so it compiles
+			return
+		}
+		next.rule = rule
+		wanted[rule.ID] = next
+	}
+	for name, pool := range r.pools {
+		spec := pool.Block
+		if spec == nil && r.cfg.WithoutPolicy && r.namedBy(name) == nil && !pool.NeverValid() {
+			spec = &v1alpha1.RepairSpec{}
+		}
+		if spec != nil {
+			rule, err := observe.Repair(poolRule(name), name, spec, r.cfg.Karpenter, nil)
+			add(&repairRule{spec: spec, pool: name}, rule, err)
+		}
+		if r.cfg.ReadyTimeout > 0 {
+			timed, pol := r.readyTimeoutSpec(name)
+			rule, err := observe.ReadyTimeout(name, timed, r.cfg.ReadyTimeout)
+			add(&repairRule{spec: timed, pool: name, policy: pol}, rule, err)
+		}
+	}
+	for _, pol := range r.byPrecedence {
+		spec := &pol.inForce.Spec.Repair
+		follow := func(pool string, statements []dialect.RepairStatement, template *corev1.ObjectReference) {
+			rule, err := observe.Repair(pol.ruleFor(pool), pool, spec, statements, template)
+			next := &repairRule{spec: spec, pool: pool, policy: pol}
+			if template != nil && err == nil {
+				t, _ := remediation.TemplateOf(*template) // it compiled before
+				next.ladder = []remediation.Template{t}
+				if problem, _ := l.templateProblem(next.ladder); problem != "" && rule.Hold == "" {
+					rule.Hold = problem
+				}
+			}
+			add(next, rule, err)
+		}
+		if pol.selector == nil {
+			if pool := pol.inForce.Spec.NodePool; r.pools[pool] != nil {
+				follow(pool, r.cfg.Karpenter, nil)
+			}
+			continue
+		}
+		follow("", r.cfg.Static, pol.inForce.Spec.RemediationTemplate)
+		for name := range r.pools {
+			follow(name, r.cfg.Karpenter, nil)
+		}
+	}
+	return wanted
+}
+
+// namedBy returns the policy that names a pool and has precedence.
+func (r *repairs) namedBy(pool string) *repairPolicy {
+	for _, pol := range r.byPrecedence {
+		if pol.selector == nil && pol.inForce.Spec.NodePool == pool {
+			return pol
+		}
+	}
+	return nil
+}
+
+// readyTimeoutSpec returns the spec that holds the ready timeout of a pool, nil for none, and its
+// policy.
+func (r *repairs) readyTimeoutSpec(pool string) (*v1alpha1.RepairSpec, *repairPolicy) {
+	if block := r.pools[pool].Block; block != nil {
+		return block, nil
+	}
+	if pol := r.namedBy(pool); pol != nil {
+		return &pol.inForce.Spec.Repair, pol
+	}
+	return nil, nil
+}
+
+func isEnabled(spec *v1alpha1.RepairSpec) bool {
+	return spec == nil || spec.Enabled == nil || *spec.Enabled
+}

@@ -1,0 +1,246 @@
+package engine
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+const (
+	// maxAwaitingReplacement limits the deleted nodes in a ledger snapshot, so that there
+	// is room for existing nodes.
+	maxAwaitingReplacement = maxNodesInSnapshot / 2
+	// clockSkew is how much the clocks of two replicas may differ without freeing the
+	// slot of a deleted node too early.
+	clockSkew = 5 * time.Minute
+)
+
+// awaitingReplacement holds deleted nodes that keep their slot until they are replaced,
+// as stored in the ledger. Once the remediation object is gone too, only the ledger tells
+// the next leader about them. A snapshot is written when a node is deleted, and when its
+// slot becomes free: otherwise the next leader would keep the slot again. Nothing waits
+// for the second kind of snapshot.
+type awaitingReplacement struct {
+	inLedger  map[ledger.Slot]ledger.Replacement // in the stored snapshot
+	requested []ledger.Replacement               // in the next snapshot, or the one being written
+	// awaited holds nodes whose objects stay until the ledger names the nodes or their
+	// slot is free.
+	awaited map[string]bool
+}
+
+// slotOfGrant returns the slot that a grant keeps.
+func slotOfGrant(g triage.Grant) ledger.Slot {
+	return ledger.Slot{Rule: ownership.Rule(g.Rule), Node: g.Node, UID: g.UID}
+}
+
+// hasRemoved reports whether the object removed the node that keeps the slot.
+func (t remediationObject) hasRemoved(kept ledger.Slot) bool {
+	return triage.RuleID(kept.Rule) == ruleOf(t.Object) && kept.Node == t.Node && (t.NodeUID == "" || kept.UID == string(t.NodeUID))
+}
+
+// noteReportedTreatments records which objects the core knows to remove this node: the
+// core keeps the slot when the node goes.
+func (l *Engine) noteReportedTreatments(state *Node, facts *triage.Node) {
+	treatments := l.treatments[state.Object.Name]
+	if treatments == nil {
+		return
+	}
+	for key, o := range treatments.objects {
+		isReported := slices.ContainsFunc(facts.Treatments, func(t triage.Treatment) bool { return t.Rule == ruleOf(o.Object) && t.Deletes })
+		if o.IsOf(state.Object) && o.reportedToCore != (o.DeletesNode && isReported) {
+			o.reportedToCore = !o.reportedToCore
+			treatments.objects[key] = o
+		}
+	}
+}
+
+// findReplacements tells the core about a deleted node whose removal it did not know: the
+// object said so while no controller ran, or only after the node was gone. The time of
+// deletion is unknown, so it counts from now.
+func (l *Engine) findReplacements(now time.Time, treatments *nodeTreatments) {
+	state := l.nodeStates[treatments.node]
+	for _, key := range treatments.sortedObjects() {
+		o := treatments.objects[key]
+		c := l.policyOf(ruleOf(o.Object))
+		if !l.isOurs(o.Object) || !o.DeletesNode || o.reportedToCore || o.isFor(state) || c == nil || c.owner != o.Owner {
+			continue
+		}
+		isKnown := slices.ContainsFunc(slices.Collect(maps.Values(treatments.objects)), func(other remediationObject) bool {
+			return other.reportedToCore && other.Owner == o.Owner && other.NodeUID == o.NodeUID
+		})
+		o.reportedToCore = true
+		treatments.objects[key] = o
+		if isKnown {
+			continue
+		}
+		step, _ := o.Step(c.ladder)
+		l.core.Resume(now, triage.Grant{
+			Rule: ruleOf(o.Object), Node: o.Node, UID: string(o.NodeUID), Step: step, Since: o.Created, Gone: now, ControlPlane: o.ControlPlane,
+		})
+		l.cfg.Logger.Info("deleted node awaits its replacement", "node", treatments.node, "rule", ruleOf(o.Object).String(), "object", key.String())
+	}
+}
+
+// restoreReplacement resumes the slot of a node that the previous leader saw go. The
+// clocks may differ. A time in the future counts as now. A time that is over by less than
+// clockSkew counts as not over. So a wrong clock keeps a slot at most for the usual time
+// from now. It frees a slot too early only by the amount that exceeds clockSkew.
+func (l *Engine) restoreReplacement(now time.Time, state *Node, e ledger.Replacement) {
+	if state != nil && string(state.Object.UID) == e.UID {
+		return // the node exists
+	}
+	l.ledger.replacements.add(e)
+	if treatments := l.treatments[e.Node]; treatments != nil {
+		for key, o := range treatments.objects {
+			if o.hasRemoved(e.Slot) {
+				o.reportedToCore = true
+				treatments.objects[key] = o
+			}
+		}
+	}
+	if e.Replaced {
+		return
+	}
+	gone := e.Gone.Add(clockSkew)
+	if gone.After(now) {
+		gone = now
+	}
+	l.core.Resume(now, triage.Grant{Rule: triage.RuleID(e.Rule), Node: e.Node, UID: e.UID, Step: e.Step, Since: e.Since, Gone: gone, ControlPlane: e.ControlPlane, Pool: e.Pool})
+	l.cfg.Logger.Info("wait for a replacement restored", "node", e.Node, "rule", triage.RuleID(e.Rule).String(), "gone", e.Gone.String())
+}
+
+func (awaiting *awaitingReplacement) add(e ledger.Replacement) {
+	if awaiting.inLedger == nil {
+		awaiting.inLedger = map[ledger.Slot]ledger.Replacement{}
+	}
+	awaiting.inLedger[e.Slot] = e
+}
+
+// isStored reports whether the stored snapshot names a deleted node.
+func (awaiting *awaitingReplacement) isStored(g triage.Grant) bool {
+	_, is := awaiting.inLedger[slotOfGrant(g)]
+	return is
+}
+
+// replacesEntry reports whether the next snapshot names the deleted node of a claim's entry,
+// which replaces the claim's entry.
+func (awaiting *awaitingReplacement) replacesEntry(granted ledger.ObjectWrite) bool {
+	return isClaim(granted.Object) && slices.ContainsFunc(awaiting.requested, func(e ledger.Replacement) bool { return e.Slot == granted.Slot })
+}
+
+// hasReplacements reports whether the ledger lacks a deleted node, or names a node whose
+// slot is free. It also reconciles nodes that do not have to wait for the ledger any
+// more.
+func (l *Engine) hasReplacements(now time.Time) bool {
+	unnamed := map[string]bool{}
+	departures := l.core.AwaitingReplacement()
+	for _, g := range departures {
+		if !l.ledger.replacements.isStored(g) {
+			unnamed[g.Node] = true
+		}
+	}
+	for _, node := range slices.Sorted(maps.Keys(l.ledger.replacements.awaited)) {
+		if !unnamed[node] {
+			delete(l.ledger.replacements.awaited, node)
+			l.reconcileTreatments(now, node)
+		}
+	}
+	return len(unnamed) > 0 || l.ledger.replacements.hasReplaced(now, departures)
+}
+
+// hasReplaced reports whether the next leader would keep a slot that is free.
+func (awaiting *awaitingReplacement) hasReplaced(now time.Time, kept []triage.Grant) bool {
+	isKept := slotsOf(kept)
+	for d, e := range awaiting.inLedger {
+		if !isKept[d] && !e.Replaced && now.Before(e.Gone.Add(clockSkew+triage.ReplacementWait)) {
+			return true
+		}
+	}
+	return false
+}
+
+func slotsOf(grants []triage.Grant) map[ledger.Slot]bool {
+	kept := make(map[ledger.Slot]bool, len(grants))
+	for _, g := range grants {
+		kept[slotOfGrant(g)] = true
+	}
+	return kept
+}
+
+// isNotInLedger reports whether the ledger lacks a deleted node that keeps its slot. If so,
+// the node's treatments are reconciled when the ledger names the node.
+func (l *Engine) isNotInLedger(node string, isNode func(ledger.Slot) bool) bool {
+	awaiting := &l.ledger.replacements
+	is := slices.ContainsFunc(l.core.AwaitingReplacement(), func(g triage.Grant) bool { return isNode(slotOfGrant(g)) && !awaiting.isStored(g) })
+	if is {
+		if awaiting.awaited == nil {
+			awaiting.awaited = map[string]bool{}
+		}
+		awaiting.awaited[node] = true
+	}
+	return is
+}
+
+// requestReplacementEntries adds the deleted nodes to the next snapshot, and reports
+// whether that changes it. If there is not enough room, nodes in the stored snapshot
+// stay, because their objects may be gone. The objects of the others are kept.
+func (l *Engine) requestReplacementEntries(now time.Time, ledgerRoom *ledger.Room) (isNews bool) {
+	w := &l.ledger
+	kept := l.core.AwaitingReplacement()
+	isNews = w.replacements.hasReplaced(now, kept)
+	slices.SortStableFunc(kept, func(a, b triage.Grant) int {
+		if is := w.replacements.isStored(a); is != w.replacements.isStored(b) {
+			if is {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(a.Gone.Compare(b.Gone), cmp.Compare(a.Node, b.Node))
+	})
+	room := min(maxAwaitingReplacement, max(0, maxNodesInSnapshot-len(w.nodesWithSlots)))
+	w.replacements.requested = nil
+	for _, g := range kept[:min(len(kept), room)] {
+		e, isNamed := w.replacements.inLedger[slotOfGrant(g)]
+		if isNamed {
+			ledgerRoom.Add(e)
+		} else {
+			e = ledger.Replacement{
+				Slot: slotOfGrant(g), Step: g.Step,
+				Gone: g.Gone.UTC(), Since: g.Since.UTC(), ControlPlane: g.ControlPlane, Pool: g.Pool,
+			}
+			if !ledgerRoom.Take(e) {
+				break
+			}
+			isNews = true
+		}
+		w.replacements.requested = append(w.replacements.requested, e)
+	}
+	for _, e := range slices.SortedFunc(maps.Values(w.replacements.inLedger), func(a, b ledger.Replacement) int { return b.Gone.Compare(a.Gone) }) {
+		if len(w.replacements.requested) < room && l.hasRemovingObject(e) && !slices.Contains(w.replacements.requested, e) && ledgerRoom.Take(e) {
+			e.Replaced = true
+			w.replacements.requested = append(w.replacements.requested, e)
+		}
+	}
+	return isNews
+}
+
+// hasRemovingObject reports whether the object that removed the node still exists. The next
+// leader would find it without the time of deletion and keep the slot again.
+func (l *Engine) hasRemovingObject(e ledger.Replacement) bool {
+	treatments := l.treatments[e.Node]
+	return treatments != nil && slices.ContainsFunc(slices.Collect(maps.Values(treatments.objects)), func(o remediationObject) bool { return o.hasRemoved(e.Slot) })
+}
+
+// stored records that the ledger has stored the snapshot.
+func (awaiting *awaitingReplacement) stored() {
+	awaiting.inLedger = nil
+	for _, e := range awaiting.requested {
+		awaiting.add(e)
+	}
+	awaiting.requested = nil
+}

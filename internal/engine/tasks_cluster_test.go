@@ -1,0 +1,591 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/resourcestack/autohealer/internal/install/remediator"
+	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/nodelease"
+	"github.com/resourcestack/autohealer/internal/nodewatch"
+	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+	"github.com/resourcestack/autohealer/internal/watch"
+)
+
+// clusterFixture is a test in a cluster with a remediator.
+type clusterFixture struct {
+	*testing.T
+	api client.WithWatch
+	// onCreate runs before an object is created, and onAnswer replaces the answer.
+	onCreate, onAnswer func(client.Object) error
+	loop               *Engine
+	name               string // of the node, or of the ledger's namespace
+}
+
+func TestTasksInACluster(t *testing.T) {
+	cluster := testbed.New(t, testbed.Config{})
+	api, err := client.NewWithWatch(cluster.AdminConfig(), client.Options{})
+	must(t, err)
+	t.Run("a kind that is not there", func(t *testing.T) { (&clusterFixture{T: t, api: api}).asksForAKindThatIsNotThere(cluster) })
+	must(t, remediator.Install(t.Context(), cluster))
+	run := func(name string, test func(*clusterFixture)) {
+		t.Run(name, func(t *testing.T) {
+			s := &clusterFixture{T: t, api: api, name: strings.ReplaceAll(strings.ToLower(name), " ", "-")}
+			s.loop = &Engine{write: treat.NewWriter(interceptor.NewClient(api, interceptor.Funcs{Create: s.create}))}
+			test(s)
+		})
+	}
+	run("a place where nobody can lock", (*clusterFixture).beginsUnlocked)
+	must(t, api.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: nodelease.Namespace}}))
+	for name, test := range map[string]func(*clusterFixture){
+		"a treatment begins with a lock":                (*clusterFixture).begins,
+		"a node that has changed is looked at":          (*clusterFixture).nodeChanged,
+		"a node that is gone is not treated":            (*clusterFixture).nodeGone,
+		"somebody was faster with the lock":             (*clusterFixture).lockTaken,
+		"an answer is lost":                             (*clusterFixture).answerLost,
+		"the treatment of a node that is there":         (*clusterFixture).nodeIsThere,
+		"a node made again":                             (*clusterFixture).nodeMadeAgain,
+		"a lock that somebody took away":                (*clusterFixture).lockGone,
+		"a begin that is refused leaves no object":      (*clusterFixture).refused,
+		"a gate that has closed since leaves no object": (*clusterFixture).gateClosed,
+	} {
+		run(name, test)
+	}
+	for name, test := range map[string]func(*clusterFixture){
+		"a treatment that takes a place is named first": (*clusterFixture).asksForAPage,
+		"a snapshot that fails is written again":        (*clusterFixture).pageFails,
+		"a snapshot that is too large is reported":      (*clusterFixture).pageIsTooLarge,
+		"who takes over waits for what was named":       (*clusterFixture).inherits,
+		"who takes over finds what was named":           (*clusterFixture).inheritsWhatArrived,
+		"who takes over is not told of what has ended":  (*clusterFixture).inheritsNothingEnded,
+	} {
+		t.Run(name, func(t *testing.T) {
+			ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "ledger-"}}
+			must(t, api.Create(t.Context(), ns))
+			test(&clusterFixture{T: t, api: api, name: ns.Name})
+		})
+	}
+	t.Run("a kind that is there", func(t *testing.T) { (&clusterFixture{T: t, api: api}).asksForAKindThatIsThere() })
+}
+
+func (s *clusterFixture) create(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
+	if s.onCreate != nil {
+		if err := s.onCreate(object); err != nil {
+			return err
+		}
+	}
+	if err := c.Create(ctx, object, options...); err != nil || s.onAnswer == nil {
+		return err
+	}
+	return s.onAnswer(object)
+}
+
+// node creates the fixture's node.
+func (s *clusterFixture) node() *corev1.Node {
+	s.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.name}}
+	must(s.T, s.api.Create(s.Context(), node))
+	s.Cleanup(func() { _ = s.api.Delete(context.WithoutCancel(s.Context()), node) })
+	return nodewatch.Trim(node)
+}
+
+// newTask returns the task that starts a treatment.
+func (s *clusterFixture) newTask(node *corev1.Node) *task {
+	s.Helper()
+	template := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"strategy": "x"}}}}}
+	template.SetGroupVersionKind(remediator.TemplateKind)
+	template.SetNamespace(metav1.NamespaceDefault)
+	template.SetName("quick")
+	object, err := remediation.Make(template, node, ownerOf(checkNamed("check")))
+	must(s.T, err)
+	return &task{
+		kind: createRemediation, rule: checkRule("check"), node: node, create: object,
+		lease: nodelease.Take(nil, node, nodelease.HolderOf("check"), leaseDuration, time.Now()),
+	}
+}
+
+// runs runs a task and checks its result.
+func (s *clusterFixture) runs(e *task, want treat.Result) *taskResult {
+	s.Helper()
+	l := s.loop
+	l.taskResults = make(chan *taskResult, 1)
+	l.runTaskInBackground(s.Context(), time.Now(), &nodeTreatments{node: s.name}, e)
+	r := <-l.taskResults
+	if r.result != want {
+		s.Fatalf("the fate is %s (%v), want %s", resultNames[r.result], r.err, resultNames[want])
+	}
+	return r
+}
+
+// object returns the remediation object of the node, nil for none.
+func (s *clusterFixture) object() *unstructured.Unstructured {
+	s.Helper()
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(remediator.Kind)
+	err := s.api.Get(s.Context(), client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: s.name}, u)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	must(s.T, err)
+	return u
+}
+
+func (s *clusterFixture) begins() {
+	r := s.runs(s.newTask(s.node()), treat.Made)
+	if !r.created || !r.leaseKnown || r.object.GetUID() != s.object().GetUID() {
+		s.Errorf("created %t, locked %t", r.created, r.leaseKnown)
+	}
+	by, _, held := nodelease.Held(r.lease, time.Now())
+	if !held || by != "NodeHealthCheck-check" {
+		s.Errorf("the lock is %+v", r.lease.Spec)
+	}
+}
+
+func (s *clusterFixture) beginsUnlocked() {
+	r := s.runs(s.newTask(s.node()), treat.Made)
+	if !r.created || r.leaseKnown || s.object() == nil {
+		s.Errorf("created %t, locked %t", r.created, r.leaseKnown)
+	}
+	r = s.runs(&task{kind: takeLease, node: r.task.node, lease: r.task.lease}, treat.Stale)
+	if r.err == nil || r.leaseKnown {
+		s.Errorf("locked %t: %v", r.leaseKnown, r.err)
+	}
+}
+
+func (s *clusterFixture) nodeChanged() {
+	node := s.node()
+	e := s.newTask(node)
+	fresh := &corev1.Node{}
+	must(s.T, s.api.Get(s.Context(), client.ObjectKey{Name: s.name}, fresh))
+	fresh.Labels = map[string]string{remediation.ExcludeLabel: "true"}
+	must(s.T, s.api.Update(s.Context(), fresh))
+	r := s.runs(e, treat.Stale)
+	if r.fresh == nil || r.fresh.ResourceVersion != fresh.ResourceVersion || !r.leaseKnown || s.object() != nil {
+		s.Errorf("the report: %+v", r)
+	}
+}
+
+// gateClosed checks that the task asks the loop after it took the Lease and read the
+// node, and that it respects the answer.
+func (s *clusterFixture) gateClosed() {
+	s.loop.startRequests = make(chan startRequest)
+	asked := make(chan *coordinationv1.Lease, 1)
+	go func() {
+		request := <-s.loop.startRequests
+		lease := &coordinationv1.Lease{}
+		_ = s.api.Get(s.Context(), client.ObjectKey{Namespace: nodelease.Namespace, Name: nodelease.NameOf(request.node)}, lease)
+		asked <- lease
+		request.answer <- false
+	}()
+	r := s.runs(s.newTask(s.node()), treat.Stale)
+	if lease := <-asked; lease.UID == "" {
+		s.Error("the loop was asked before the node was locked")
+	}
+	if !r.cancelled || r.err != nil || s.object() != nil {
+		s.Errorf("the report: %+v", r)
+	}
+}
+
+func (s *clusterFixture) nodeGone() {
+	node := s.node()
+	must(s.T, s.api.Delete(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.name}}))
+	if r := s.runs(s.newTask(node), treat.Stale); !r.missing || s.object() != nil {
+		s.Errorf("the report: %+v", r)
+	}
+}
+
+func (s *clusterFixture) lockTaken() {
+	node := s.node()
+	theirs := nodelease.Take(nil, node, "somebody", time.Hour, time.Now())
+	must(s.T, s.api.Create(s.Context(), theirs))
+	r := s.runs(s.newTask(node), treat.Stale)
+	if r.err != nil || !r.leaseKnown || r.lease.UID != theirs.UID || s.object() != nil {
+		s.Errorf("the report: %+v", r)
+	}
+}
+
+func (s *clusterFixture) answerLost() {
+	e := s.newTask(s.node())
+	s.onAnswer = func(object client.Object) error {
+		if _, isLease := object.(*coordinationv1.Lease); isLease {
+			return nil
+		}
+		return errBroken
+	}
+	s.runs(e, treat.Unknown)
+	s.onAnswer = nil
+	e.lease.ResourceVersion = "" // the Lease is taken, which the loop does not know
+	r := s.runs(e, treat.Stale)
+	if !r.leaseKnown {
+		s.Errorf("the lock is not known: %+v", r)
+	}
+	e.lease = nodelease.Take(r.lease, e.node, nodelease.HolderOf("check"), leaseDuration, time.Now())
+	r = s.runs(e, treat.Made)
+	if r.created || r.object == nil || r.object.GetUID() != s.object().GetUID() {
+		s.Errorf("created %t, found %v", r.created, r.object)
+	}
+}
+
+func (s *clusterFixture) nodeIsThere() {
+	node := s.node()
+	r := s.runs(s.newTask(node), treat.Made)
+	e := &task{kind: deleteRemediation, object: remediation.Read(r.object), reason: triage.Reason{Code: triage.NodeGone}}
+	if r := s.runs(e, treat.Stale); r.fresh == nil || s.object() == nil {
+		s.Error("a treatment was ended whose node is there: the watch of nodes was behind")
+	}
+	must(s.T, s.api.Delete(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.name}}))
+	if s.runs(e, treat.Made); s.object() != nil {
+		s.Error("it is there still")
+	}
+}
+
+func (s *clusterFixture) nodeMadeAgain() {
+	r := s.runs(s.newTask(s.node()), treat.Made)
+	must(s.T, s.api.Delete(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.name}}))
+	must(s.T, s.api.Create(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.name}}))
+	e := &task{kind: deleteRemediation, object: remediation.Read(r.object), reason: triage.Reason{Code: triage.NodeGone}}
+	if s.runs(e, treat.Made); s.object() != nil {
+		s.Error("it is there still")
+	}
+}
+
+func (s *clusterFixture) lockGone() {
+	r := s.runs(s.newTask(s.node()), treat.Made)
+	must(s.T, s.api.Delete(s.Context(), r.lease.DeepCopy()))
+	renewed := nodelease.Take(r.lease, r.task.node, nodelease.HolderOf("check"), leaseDuration, time.Now())
+	r = s.runs(&task{kind: takeLease, node: r.task.node, lease: renewed}, treat.Stale)
+	if r.err != nil || !r.leaseKnown || r.lease != nil {
+		s.Errorf("the report: %+v", r)
+	}
+}
+
+func (s *clusterFixture) refused() {
+	s.onCreate = func(object client.Object) error {
+		if _, isLease := object.(*coordinationv1.Lease); isLease {
+			return nil
+		}
+		return apierrors.NewForbidden(schema.GroupResource{Resource: "exampleremediations"}, s.name, errors.New("for a test"))
+	}
+	if r := s.runs(s.newTask(s.node()), treat.Refused); !r.leaseKnown || s.object() != nil {
+		s.Errorf("the report: %+v", r)
+	}
+}
+
+// newLeader returns a fixture whose ledger is in the namespace, and the ledger's entries.
+func newLeader(t *testing.T, api client.WithWatch, namespace, identity string) *healthCheckFixture {
+	t.Helper()
+	c := &loopFixture{t: t}
+	c.Engine = newLoop(slog.New(slog.NewTextHandler(&c.log, nil)), func(event treat.Event) { c.events = append(c.events, event) })
+	claimed, restored, err := ledger.Claim(t.Context(), api, namespace, identity)
+	must(t, err)
+	c.ledger = ledgerWriter{ledger: claimed, restored: restored, done: make(chan error, 1)}
+	t.Cleanup(c.requests.Wait)
+	return healthCheckFixtureIn(t, c)
+}
+
+// asks requests a slot for a treatment of control-plane node a.
+func (w *healthCheckFixture) asks() *task {
+	w.t.Helper()
+	w.node("a", corev1.ConditionTrue, inControl)
+	e := w.wantTask("a", createRemediation)
+	w.startTasks(w.t.Context(), time.Now())
+	if treatments := w.treatments["a"]; treatments.stage != awaitingLedger || w.tasksRunning > 0 || len(w.ledger.queuedTreatments) != 1 {
+		w.t.Fatalf("it does not wait for the ledger: %+v", treatments)
+	}
+	return e
+}
+
+func (s *clusterFixture) asksForAPage() {
+	t, api, namespace := s.T, s.api, s.name
+	w := newLeader(t, api, namespace, "first")
+	e := w.asks()
+	w.writeLedger(t.Context(), time.Now())
+	must(t, w.handleSnapshotResult(<-w.ledger.done))
+	treatments := w.treatments["a"]
+	if treatments.granted != e.ledgerEntry() || treatments.requested != (ledger.ObjectWrite{}) || treatments.stage != queued || !slices.Equal(w.ledger.treatmentsWithSlots, []*nodeTreatments{treatments}) {
+		t.Errorf("afterwards: %+v", treatments)
+	}
+	_, named, err := ledger.Claim(t.Context(), api, namespace, "second")
+	must(t, err)
+	if !slices.Equal(named, []ledger.Entry{e.ledgerEntry()}) {
+		t.Errorf("the ledger names %+v", named)
+	}
+	w.runs(w.wantTask("a", createRemediation), "a", treat.Made, w.makes(w.made("a", "quick")))
+	w.node("b", corev1.ConditionTrue, inControl)
+	w.wantNoTask("b") // one at a time
+	w.node("a", corev1.ConditionFalse, inControl)
+	w.runs(w.wantTask("a", deleteRemediation), "a", treat.Made)
+	w.loses(w.made("a", "quick"))
+	w.runs(w.wantTask("a", releaseLease), "a", treat.Made)
+	w.startTasks(t.Context(), time.Now())
+	if w.treatments["b"].stage != awaitingLedger {
+		t.Fatalf("the next one does not ask: %+v", w.treatments["b"])
+	}
+	w.writeLedger(t.Context(), time.Now())
+	if err := w.handleSnapshotResult(<-w.ledger.done); !errors.Is(err, ledger.ErrDeposed) {
+		t.Errorf("another replica owns the ledger, and what is reported is %v", err)
+	}
+	if slices.Contains(w.ledger.treatmentsWithSlots, treatments) {
+		t.Error("what has arrived is named still")
+	}
+}
+
+func (s *clusterFixture) pageFails() {
+	t, api, namespace := s.T, s.api, s.name
+	var isBroken atomic.Bool
+	w := newLeader(t, interceptor.NewClient(api, interceptor.Funcs{
+		Update: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.UpdateOption) error {
+			if isBroken.Load() {
+				return errBroken
+			}
+			return c.Update(ctx, object, options...)
+		},
+	}), namespace, "first")
+	e := w.asks()
+	isBroken.Store(true)
+	w.writeLedger(t.Context(), time.Now())
+	must(t, w.handleSnapshotResult(<-w.ledger.done))
+	treatments := w.treatments["a"]
+	if treatments.stage != awaitingLedger || treatments.hasSlot() || treatments.requested != (ledger.ObjectWrite{}) || !slices.Equal(w.ledger.queuedTreatments, []*nodeTreatments{treatments}) {
+		t.Errorf("after a failure: %+v", treatments)
+	}
+	if message := w.status().UnhealthyNodes[0].Message; !strings.Contains(message, "not written yet: ") {
+		t.Errorf("the row says %q", message)
+	}
+	if due := w.writeLedger(t.Context(), time.Now()); due.IsZero() || w.ledger.writing {
+		t.Errorf("it is written again at %v", due)
+	}
+	isBroken.Store(false)
+	w.writeLedger(t.Context(), w.ledger.notBefore)
+	must(t, w.handleSnapshotResult(<-w.ledger.done))
+	if treatments.granted != e.ledgerEntry() {
+		t.Errorf("afterwards: %+v", treatments)
+	}
+	w.treatments["a"].stage = idle
+	w.node("a", corev1.ConditionFalse, inControl) // nothing has been sent
+	if treatments := w.treatments["a"]; treatments != nil {
+		t.Errorf("its treatments still exist: %+v", treatments)
+	}
+}
+
+// The ConfigMap is so full that the API server rejects every snapshot with an entry.
+func (s *clusterFixture) pageIsTooLarge() {
+	t, api, namespace := s.T, s.api, s.name
+	w := newLeader(t, api, namespace, "first")
+	page := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: ledger.Name}}
+	must(t, api.Get(t.Context(), client.ObjectKeyFromObject(page), page))
+	page.Data["other"] = strings.Repeat("x", 1<<20-len(page.Data["ledger"])-10)
+	must(t, api.Update(t.Context(), page))
+	w.asks()
+	w.writeLedger(t.Context(), time.Now())
+	must(t, w.handleSnapshotResult(<-w.ledger.done))
+	if message := w.status().UnhealthyNodes[0].Message; !strings.Contains(message, "not written yet: writing the ledger") || !strings.Contains(message, "Too long") {
+		t.Errorf("the row says %q", message)
+	}
+	if got := testutil.ToFloat64(w.cfg.Metrics.writes.WithLabelValues("ledger", "refused")); got != 1 {
+		t.Errorf("%v pages are counted as refused", got)
+	}
+}
+
+// The previous leader has stored an entry for node a and ended.
+func (s *clusterFixture) inherits() {
+	t, api, namespace := s.T, s.api, s.name
+	w := newLeader(t, api, namespace, "first")
+	e := w.asks()
+	w.writeLedger(t.Context(), time.Now())
+	must(t, w.handleSnapshotResult(<-w.ledger.done))
+
+	successor := newLeader(t, api, namespace, "second")
+	successor.node("a", corev1.ConditionFalse, inControl)
+	successor.restore(time.Now())
+	successor.runRound()
+	due := successor.wantNoTask("a")
+	if wait := time.Until(due); wait < maxInFlight-time.Minute || wait > maxInFlight {
+		t.Errorf("what the one before has sent is waited for for %s", wait)
+	}
+	successor.node("b", corev1.ConditionTrue, inControl)
+	if successor.wantNoTask("b"); successor.finding("b") != triage.ControlPlaneBusy {
+		t.Errorf("b is %s", successor.finding("b"))
+	}
+	if successor.treatments["a"].granted != e.ledgerEntry() || !slices.Contains(successor.ledger.treatmentsWithSlots, successor.treatments["a"]) {
+		t.Errorf("the next snapshot would not name it: %+v", successor.treatments["a"])
+	}
+	object := successor.made("a", "quick")
+	successor.finds(object) // the write arrives
+	successor.wantTask("a", deleteRemediation)
+	if treatments := successor.treatments["a"]; treatments.hasSlot() || !treatments.sentAt.IsZero() {
+		t.Errorf("it has arrived, and is waited for: %+v", treatments)
+	}
+}
+
+func (s *clusterFixture) inheritsWhatArrived() {
+	t, api, namespace := s.T, s.api, s.name
+	w := newLeader(t, api, namespace, "first")
+	w.asks()
+	w.writeLedger(t.Context(), time.Now())
+	must(t, w.handleSnapshotResult(<-w.ledger.done))
+
+	successor := newLeader(t, api, namespace, "second")
+	successor.node("a", corev1.ConditionTrue, inControl)
+	successor.finds(successor.made("a", "quick"))
+	successor.restore(time.Now())
+	if treatments := successor.treatments["a"]; treatments.hasSlot() || len(successor.ledger.treatmentsWithSlots) > 0 {
+		t.Errorf("it is waited for: %+v", treatments)
+	}
+	again := newLeader(t, api, namespace, "third")
+	again.node("a", corev1.ConditionTrue, inControl, madeAnew)
+	again.restore(time.Now())
+	if len(again.ledger.treatmentsWithSlots) != 1 {
+		t.Error("what may still be made for an earlier node of that name is not waited for")
+	}
+}
+
+// The previous leader has finished the treatment of node a and ended.
+func (s *clusterFixture) inheritsNothingEnded() {
+	t, api, namespace := s.T, s.api, s.name
+	w := newLeader(t, api, namespace, "first")
+	w.asks()
+	w.writeLedger(t.Context(), time.Now())
+	must(t, w.handleSnapshotResult(<-w.ledger.done))
+	object := w.made("a", "quick")
+	w.runs(w.wantTask("a", createRemediation), "a", treat.Made, w.makes(object))
+	if w.writeLedger(t.Context(), time.Now()); !w.ledger.writing {
+		t.Fatal("the ledger names still what has arrived")
+	}
+	must(t, w.handleSnapshotResult(<-w.ledger.done))
+	w.node("a", corev1.ConditionFalse, inControl)
+	w.runs(w.wantTask("a", deleteRemediation), "a", treat.Made)
+	w.loses(object)
+
+	successor := newLeader(t, api, namespace, "second")
+	successor.node("a", corev1.ConditionFalse, inControl)
+	successor.restore(time.Now())
+	successor.node("b", corev1.ConditionTrue, inControl)
+	successor.wantTask("b", createRemediation)
+}
+
+// said waits until the inbox has this availability.
+func said(t *testing.T, signal <-chan struct{}, q *watch.Optional[*unstructured.Unstructured], want watch.Availability) {
+	t.Helper()
+	limit := time.After(time.Minute)
+	for {
+		if is, _ := q.Availability(); is == want {
+			return
+		}
+		select {
+		case <-signal:
+		case <-limit:
+			is, err := q.Availability()
+			t.Fatalf("the answer is %d (%v), want %d", is, err, want)
+		}
+	}
+}
+
+// inquires watches the kinds of the remediator until the test ends.
+func inquires(t *testing.T, api client.WithWatch) (q *watch.Optional[*unstructured.Unstructured], signal chan struct{}) {
+	t.Helper()
+	signal = make(chan struct{}, 1)
+	sample := &unstructured.Unstructured{}
+	sample.SetGroupVersionKind(remediator.Kind)
+	q = watch.NewOptional(signal, sample, watch.UnstructuredSource(api, remediator.Kind))
+	if is, _ := q.Availability(); is != watch.NotAnswered {
+		t.Errorf("before the first request the answer is %d", is)
+	}
+	ended := make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	var log strings.Builder
+	ctx = logr.NewContextWithSlogLogger(ctx, slog.New(slog.NewTextHandler(&log, nil)))
+	go func() { defer close(ended); q.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+		if log.Len() > 0 {
+			t.Errorf("every try is reported:\n%s", &log)
+		}
+	})
+	return q, signal
+}
+
+func (s *clusterFixture) asksForAKindThatIsNotThere(cluster *testbed.Cluster) {
+	t, api := s.T, s.api
+	q, signal := inquires(t, api)
+	said(t, signal, q, watch.NotServed)
+	must(t, remediator.Install(t.Context(), cluster))
+	said(t, signal, q, watch.Available)
+	if !q.HasSynced() {
+		t.Error("it is there, and was not listed")
+	}
+	object := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{}}}
+	object.SetGroupVersionKind(remediator.Kind)
+	object.SetNamespace(metav1.NamespaceDefault)
+	object.SetName("x")
+	must(t, api.Create(t.Context(), object))
+	for q.Take().Changes["x"].Object == nil {
+		<-signal
+	}
+	_, err := cluster.Kubectl(t.Context(), "delete", "crd", "exampleremediations."+remediator.GroupVersion.Group)
+	must(t, err)
+	said(t, signal, q, watch.NotServed)
+	if letter := q.Take(); letter.ListVersion == "" && !letter.Changes["x"].Gone || q.HasSynced() {
+		t.Errorf("what there was of it is believed to be there: %+v", letter)
+	}
+}
+
+func (s *clusterFixture) asksForAKindThatIsThere() {
+	t, api := s.T, s.api
+	var fault atomic.Pointer[error]
+	fails := func() error {
+		if err := fault.Load(); err != nil {
+			return *err
+		}
+		return nil
+	}
+	forbidden := error(apierrors.NewForbidden(schema.GroupResource{Resource: "exampleremediations"}, "", errors.New("for a test")))
+	fault.Store(&forbidden)
+	q, signal := inquires(t, interceptor.NewClient(api, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			if err := fails(); err != nil {
+				return err
+			}
+			return c.List(ctx, list, options...)
+		},
+		Watch: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) (apiwatch.Interface, error) {
+			if err := fails(); err != nil {
+				return nil, err
+			}
+			return c.Watch(ctx, list, options...)
+		},
+	}))
+	said(t, signal, q, watch.AccessDenied)
+	if _, err := q.Availability(); !apierrors.IsForbidden(err) {
+		t.Errorf("the reason is %v", err)
+	}
+	fault.Store(&errBroken)
+	said(t, signal, q, watch.Failing)
+	fault.Store(nil)
+	said(t, signal, q, watch.Available)
+	if letter := q.Take(); letter.ListVersion == "" {
+		t.Error("it is there, and no list has come")
+	}
+}

@@ -1,0 +1,678 @@
+package engine
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/nodelease"
+	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+const nothing taskKind = -1
+
+func TestTaskOrder(t *testing.T) {
+	for name, test := range map[string]struct {
+		happens func(w *healthCheckFixture)
+		want    taskKind
+		check   []func(*remediationv1alpha1.NodeHealthCheck)
+	}{
+		"an unhealthy node is treated": {func(w *healthCheckFixture) { w.node("a", corev1.ConditionTrue) }, createRemediation, nil},
+		"a healthy node is left alone": {func(w *healthCheckFixture) { w.node("a", corev1.ConditionFalse) }, nothing, nil},
+		"the Lease of a free node is taken": {func(w *healthCheckFixture) {
+			w.node("a", corev1.ConditionTrue)
+			w.finds(w.made("a", "quick"))
+		}, takeLease, nil},
+		"a node that is treated and locked is left alone": {func(w *healthCheckFixture) { w.treats("a") }, nothing, nil},
+		"the treatment of a node that has recovered is ended": {func(w *healthCheckFixture) {
+			w.treats("a")
+			w.node("a", corev1.ConditionFalse)
+		}, deleteRemediation, nil},
+		"what is ending is waited for": {func(w *healthCheckFixture) {
+			object := w.treats("a")
+			w.node("a", corev1.ConditionFalse)
+			deleting(object)
+			w.finds(object)
+		}, nothing, nil},
+		"a node whose treatment is gone is unlocked": {func(w *healthCheckFixture) {
+			object := w.treats("a")
+			w.node("a", corev1.ConditionFalse)
+			w.loses(object)
+		}, releaseLease, nil},
+		"a confirmation that has served goes": {func(w *healthCheckFixture) { w.node("a", corev1.ConditionFalse, confirmed) }, clearConfirmation, nil},
+		"a confirmation of an unhealthy node is waited with": {func(w *healthCheckFixture) {
+			w.node("a", corev1.ConditionTrue)
+			w.finds(w.made("a", "quick"))
+			w.locks("a", nodelease.HolderOf("check"), leaseDuration)
+			w.node("a", corev1.ConditionTrue, confirmed)
+		}, nothing, nil},
+		"a remediator is notified of its timeout before the next step": {func(w *healthCheckFixture) {
+			w.treats("a")
+			w.advance(time.Minute)
+		}, annotateRemediation, []func(*remediationv1alpha1.NodeHealthCheck){inSteps}},
+		"what was for an earlier node of that name goes first": {func(w *healthCheckFixture) {
+			w.node("a", corev1.ConditionTrue)
+			w.finds(w.made("a", "quick"))
+			w.node("a", corev1.ConditionTrue, madeAnew)
+		}, deleteRemediation, nil},
+		"what outlives its node goes": {func(w *healthCheckFixture) {
+			must(w.t, w.checks.watches.Known[rebootKind].Update(w.orphan()))
+			w.runRound()
+		}, deleteRemediation, nil},
+		"a remediator that means the node to go is waited for": {func(w *healthCheckFixture) {
+			u := w.orphan()
+			says(remediation.DeletesNodeCondition, "True")(u)
+			w.finds(u)
+		}, nothing, nil},
+		"an object of another component is not touched": {func(w *healthCheckFixture) {
+			w.node("a", corev1.ConditionTrue)
+			w.finds(w.made("a", "quick", func(u *unstructured.Unstructured) { u.SetOwnerReferences(nil) }))
+		}, nothing, nil},
+		"a node with another holder of its Lease is not treated": {func(w *healthCheckFixture) {
+			w.node("a", corev1.ConditionFalse)
+			w.locks("a", "somebody", time.Hour)
+			w.node("a", corev1.ConditionTrue)
+		}, nothing, nil},
+		"nothing is done while standing back": {func(w *healthCheckFixture) {
+			w.node("a", corev1.ConditionTrue)
+			w.treatments["a"].stage = idle
+			w.deferToMedik8s(time.Now(), true)
+		}, nothing, nil},
+		"a lock of ours goes with its treatment although another node's goes on": {func(w *healthCheckFixture) {
+			w.treats("b")
+			w.node("a", corev1.ConditionFalse)
+			w.locks("a", nodelease.HolderOf("check"), leaseDuration)
+		}, releaseLease, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withHealthCheck(t, func(w *healthCheckFixture) {
+				w.t = t
+				test.happens(w)
+				if test.want == nothing {
+					w.wantNoTask("a")
+				} else {
+					w.wantTask("a", test.want)
+				}
+			}, test.check...)
+		})
+	}
+}
+
+// orphan returns an object for node a, which does not exist.
+func (w *healthCheckFixture) orphan() *unstructured.Unstructured {
+	w.t.Helper()
+	w.nodeStates["a"] = &Node{Object: named("a", "1")}
+	u := w.made("a", "quick")
+	delete(w.nodeStates, "a")
+	return u
+}
+
+func TestCreationOfARemediation(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		w.node("a", corev1.ConditionTrue)
+		e := w.wantTask("a", createRemediation)
+		if by := *e.lease.Spec.HolderIdentity; e.create.GetName() != "a" || e.create.GroupVersionKind() != rebootKind || e.step != 0 || by != "NodeHealthCheck-check" {
+			t.Errorf("the task creates %s %s as step %d, with a lock of %s", e.create.GetKind(), e.create.GetName(), e.step, by)
+		}
+		w.advance(3 * time.Second)
+		w.runs(w.wantTask("a", createRemediation), "a", treat.Made, w.makes(w.made("a", "quick")))
+		if len(w.events) != 2 || w.events[0].EventReason != treat.DetectedUnhealthy || w.events[1].EventReason != treat.RemediationCreated {
+			t.Errorf("Events: %+v", w.events)
+		}
+		if n := testutil.ToFloat64(w.cfg.Metrics.treatments.WithLabelValues("check", "begun")); n != 1 {
+			t.Errorf("%v remediations are counted", n)
+		}
+		if treatments := w.treatments["a"]; treatments.lease == nil || !treatments.dueSince.IsZero() || w.finding("a") != triage.Treating {
+			t.Errorf("afterwards: %+v, %s", treatments, w.finding("a"))
+		}
+	})
+}
+
+func TestEscalation(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		first := w.treats("a")
+		w.advance(time.Minute)
+		e := w.wantTask("a", annotateRemediation)
+		if _, told := e.annotations[remediation.TimedOutAnnotation]; !told {
+			t.Errorf("the note is %v", e.annotations)
+		}
+		w.runs(e, "a", treat.Made, func(r *taskResult) { r.version = w.nextVersion() })
+		e = w.wantTask("a", createRemediation)
+		if e.step != 1 || e.create.GetName() == "a" {
+			t.Errorf("step %d makes %s", e.step, e.create.GetName())
+		}
+		w.runs(e, "a", treat.Made, w.makes(w.made("a", "slow")))
+		w.wantNoTask("a")
+		w.advance(time.Minute)
+		e = w.wantTask("a", annotateRemediation)
+		if e.object.Template != "slow" || w.finding("a") != triage.Exhausted {
+			t.Errorf("%s is noted, and the finding is %s", e.object.Template, w.finding("a"))
+		}
+		w.runs(e, "a", treat.Made, func(r *taskResult) { r.version = w.nextVersion() })
+		w.wantTask("a", releaseLease) // other holders may have the node
+		w.node("a", corev1.ConditionFalse)
+		w.wantTask("a", deleteRemediation)
+		if got := first.GetAnnotations()[remediation.TimedOutAnnotation]; got != "" {
+			t.Error("the watch's object was written to")
+		}
+	}, inSteps)
+}
+
+func TestAnnotationsFor(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 600, time.UTC)
+	then := now.Add(-time.Hour).Truncate(time.Second)
+	for name, test := range map[string]struct {
+		object  remediation.Object
+		isOver  bool
+		planned triage.PlannedTreatment
+		want    map[string]string // "" means removed
+	}{
+		"under way":                           {remediation.Object{}, false, triage.PlannedTreatment{}, nil},
+		"its time is up":                      {remediation.Object{}, true, triage.PlannedTreatment{}, map[string]string{remediation.TimedOutAnnotation: "2026-01-02T03:04:05Z"}},
+		"its time is up, and it was notified": {remediation.Object{TimedOut: true}, true, triage.PlannedTreatment{}, nil},
+		"its time is up, and it succeeded":    {remediation.Object{Succeeded: true}, true, triage.PlannedTreatment{}, nil},
+		"its time is up, and it failed":       {remediation.Object{Failed: true}, true, triage.PlannedTreatment{}, map[string]string{remediation.TimedOutAnnotation: "2026-01-02T03:04:05Z"}},
+		"healthy":                             {remediation.Object{}, false, triage.PlannedTreatment{HealthySince: then.Add(600)}, map[string]string{remediation.HealthyDelayAnnotation: "2026-01-02T02:04:05Z"}},
+		"healthy, which is noted":             {remediation.Object{HealthySince: then}, false, triage.PlannedTreatment{HealthySince: then.Add(600)}, nil},
+		"healthy, and noted from before":      {remediation.Object{HealthySince: then.Add(-time.Second)}, false, triage.PlannedTreatment{HealthySince: then}, map[string]string{remediation.HealthyDelayAnnotation: "2026-01-02T02:04:05Z"}},
+		"unhealthy again":                     {remediation.Object{HealthySince: then}, false, triage.PlannedTreatment{}, map[string]string{remediation.HealthyDelayAnnotation: ""}},
+		"unhealthy again, and the time is up": {remediation.Object{HealthySince: then}, true, triage.PlannedTreatment{}, map[string]string{remediation.HealthyDelayAnnotation: "", remediation.TimedOutAnnotation: "2026-01-02T03:04:05Z"}},
+	} {
+		got := map[string]string{}
+		for key, value := range annotationsFor(test.object, test.isOver, &test.planned, now) {
+			got[key] = ""
+			if value != nil {
+				got[key] = *value
+			}
+		}
+		if !maps.Equal(got, test.want) {
+			t.Errorf("%s: %v is noted, want %v", name, got, test.want)
+		}
+	}
+}
+
+// A remediator's API may not allow patches. The Lease must be renewed and the next step
+// started all the same.
+func TestAFailedTaskDoesNotBlockAnother(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		w.treats("a")
+		w.advance(time.Minute)
+		w.runs(w.wantTask("a", annotateRemediation), "a", treat.Refused)
+		w.runs(w.wantTask("a", createRemediation), "a", treat.Made, w.makes(w.made("a", "slow")))
+		for range 20 {
+			e, due := w.next("a")
+			if e == nil {
+				w.advance(max(time.Millisecond, time.Until(due)))
+				continue
+			}
+			if e.kind == takeLease {
+				return
+			}
+			w.runs(e, "a", treat.Refused)
+		}
+		t.Errorf("the lock is not renewed: %+v", w.treatments["a"])
+	}, inSteps, func(c *remediationv1alpha1.NodeHealthCheck) { c.Spec.EscalatingRemediations[1].Timeout = "1h" })
+}
+
+func TestRefusedCreationsBackOff(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		w.node("a", corev1.ConditionTrue)
+		began, tries := time.Now(), 0
+		for time.Since(began) < time.Hour {
+			w.runs(w.wantTask("a", createRemediation), "a", treat.Refused)
+			tries++
+			if w.finding("a") != triage.Retrying {
+				t.Fatalf("the finding is %s", w.finding("a"))
+			}
+			at, _ := w.core.Deadline()
+			w.advance(time.Until(at))
+		}
+		if tries < 12 || tries > 30 {
+			t.Errorf("%d tries in an hour", tries)
+		}
+		told := 0
+		for _, event := range w.events {
+			if event.EventReason == treat.RemediationSkipped && strings.Contains(event.Message, "could not be begun") {
+				told++
+			}
+		}
+		if told < 1 || told > 2 { // and again after an hour
+			t.Errorf("it is reported %d times", told)
+		}
+	})
+}
+
+// An API server that has just restarted rejects everything until it has loaded its
+// authorization rules.
+func TestARefusalAfterAnOutageCountsAsTheFirst(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		w.node("a", corev1.ConditionTrue)
+		for range 20 {
+			w.runs(w.wantTask("a", createRemediation), "a", treat.Unknown)
+			w.advance(time.Until(w.wantNoTask("a")))
+		}
+		w.runs(w.wantTask("a", createRemediation), "a", treat.Refused)
+		w.advance(firstRefusedRetry)
+		w.wantTask("a", createRemediation)
+	})
+}
+
+// Another component may change the node name of an object. The object belongs to one node
+// only.
+func TestAnObjectThatChangesItsNodeBelongsToOneNode(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		object := w.treats("a")
+		w.node("b", corev1.ConditionFalse)
+		moved := object.DeepCopy()
+		moved.SetAnnotations(map[string]string{remediation.NodeNameAnnotation: "b"})
+		moved.SetResourceVersion(w.nextVersion())
+		w.finds(moved)
+		if n := len(w.treatments["a"].objects); n > 0 {
+			t.Errorf("%d objects are with the node that they are no longer about", n)
+		}
+		if treatments := w.treatments["b"]; treatments == nil || len(treatments.objects) != 1 {
+			t.Errorf("the treatments of the node that it is about: %+v", treatments)
+		}
+		w.node("a", corev1.ConditionFalse)
+		w.loses(moved)
+		if len(w.treatmentsByObject) > 0 {
+			t.Errorf("it is gone, and believed to be at %+v", w.treatmentsByObject)
+		}
+	})
+}
+
+// The node may exist before the watch reports it.
+func TestANodeUnknownToTheWatchIsNotFetchedInALoop(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		node := w.node("a", corev1.ConditionTrue)
+		object := w.made("a", "quick")
+		must(t, w.nodeInbox.Delete(node))
+		w.runRound()
+		w.finds(object)
+		w.runs(w.wantTask("a", deleteRemediation), "a", treat.Stale, func(r *taskResult) { r.fresh, r.err = node, nil })
+		if due := w.wantNoTask("a"); !due.After(time.Now()) {
+			t.Errorf("it is asked for again at %v", due)
+		}
+	})
+}
+
+// A webhook may answer with a conflict although the Lease is unchanged.
+func TestAnUnchangedLeaseIsNotWrittenInALoop(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		w.node("a", corev1.ConditionTrue)
+		lease := w.locks("a", "NodeHealthCheck-check", leaseDuration)
+		w.runs(w.wantTask("a", createRemediation), "a", treat.Stale, func(r *taskResult) { r.err, r.lease, r.leaseKnown = nil, lease, true })
+		if due := w.wantNoTask("a"); !due.After(time.Now()) {
+			t.Errorf("it is written again at %v", due)
+		}
+		w.advance(time.Second)
+		w.wantTask("a", createRemediation)
+	})
+}
+
+// An object may have the name that another step uses.
+func TestAnObjectOfAnotherStepIsRefused(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		object := w.treats("a")
+		w.advance(time.Minute)
+		w.runs(w.wantTask("a", annotateRemediation), "a", treat.Made, func(r *taskResult) { r.version = w.nextVersion() })
+		w.runs(w.wantTask("a", createRemediation), "a", treat.Made, func(r *taskResult) { r.object = object.DeepCopy() })
+		w.runs(w.wantTask("a", releaseLease), "a", treat.Made) // no remediator is working
+		w.wantNoTask("a")
+		if last := w.events[len(w.events)-1]; last.EventReason != treat.RemediationSkipped || !strings.Contains(last.Message, "made for step 1, not for step 2") {
+			t.Errorf("Events: %+v", last)
+		}
+	}, inSteps)
+}
+
+func TestAConfirmationDoesNotOutliveItsTreatment(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		object := w.treats("a")
+		w.node("a", corev1.ConditionFalse, confirmed)
+		w.runs(w.wantTask("a", deleteRemediation), "a", treat.Made)
+		w.node("a", corev1.ConditionTrue, confirmed) // before the annotation is removed
+		w.loses(object)
+		w.runs(w.wantTask("a", clearConfirmation), "a", treat.Made, func(r *taskResult) { r.version = w.nextVersion() })
+		w.runs(w.wantTask("a", createRemediation), "a", treat.Made, w.makes(w.made("a", "quick", func(u *unstructured.Unstructured) { u.SetUID("second") })))
+		w.node("a", corev1.ConditionFalse)
+		w.runs(w.wantTask("a", annotateRemediation), "a", treat.Made, func(r *taskResult) { r.version = w.nextVersion() })
+		w.wantNoTask("a")
+		if w.finding("a") != triage.Recovering {
+			t.Errorf("the finding is %s", w.finding("a"))
+		}
+	}, byHand)
+}
+
+// byHand makes every recovery wait for a confirmation.
+func byHand(c *remediationv1alpha1.NodeHealthCheck) { c.Spec.HealthyDelay = "-1s" }
+
+// A remediator that failed to delete a node has finished.
+func TestAFailedRemovalIsDeletedOnceTheNodeIsRecreated(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		object := w.treats("a")
+		object.SetResourceVersion(w.nextVersion())
+		object.Object["status"] = map[string]any{"conditions": []any{
+			map[string]any{"type": remediation.DeletesNodeCondition, "status": "True"},
+			map[string]any{"type": remediation.SucceededCondition, "status": "False"},
+		}}
+		w.finds(object)
+		w.runs(w.wantTask("a", annotateRemediation), "a", treat.Made, func(r *taskResult) { r.version = w.nextVersion() })
+		w.node("a", corev1.ConditionTrue, madeAnew)
+		w.writeSnapshot() // once the ledger names the node
+		w.wantTask("a", deleteRemediation)
+	})
+}
+
+func TestNoFailureIsLeftBehind(t *testing.T) {
+	for name, happens := range map[string]func(w *healthCheckFixture){
+		"the node recovers":     func(w *healthCheckFixture) { w.node("a", corev1.ConditionFalse) },
+		"the node goes":         func(w *healthCheckFixture) { must(w.t, w.nodeInbox.Delete(named("a", w.nextVersion()))); w.runRound() },
+		"the health check goes": func(w *healthCheckFixture) { must(w.t, w.checks.inbox.Delete(checkNamed("check"))); w.runRound() },
+		"the node is left alone": func(w *healthCheckFixture) {
+			w.node("a", corev1.ConditionTrue, func(n *corev1.Node) { n.Labels = map[string]string{remediation.ExcludeLabel: "true"} })
+		},
+	} {
+		for _, result := range []treat.Result{treat.Busy, treat.Unknown, treat.Refused} {
+			t.Run(name+" after a write was "+resultNames[result], func(t *testing.T) {
+				withHealthCheck(t, func(w *healthCheckFixture) {
+					w.node("a", corev1.ConditionTrue)
+					w.runs(w.wantTask("a", createRemediation), "a", result)
+					happens(w)
+					w.advance(lastRefusedRetry)
+					w.advance(lastRefusedRetry)
+					if treatments := w.treatments["a"]; treatments != nil {
+						t.Errorf("its treatments still exist: %+v", treatments)
+					}
+				})
+			})
+		}
+	}
+}
+
+// grants simulates a stored ledger snapshot.
+func (w *healthCheckFixture) grants(node string, e *task) {
+	treatments := w.treatments[node]
+	treatments.granted = e.ledgerEntry()
+	w.ledger.treatmentsWithSlots = append(w.ledger.treatmentsWithSlots, treatments)
+}
+
+func TestASlotIsFreedOnceNoWriteCanArrive(t *testing.T) {
+	type step func(w *healthCheckFixture, e *task)
+	answers := func(result treat.Result) step { return func(w *healthCheckFixture, e *task) { w.runs(e, "a", result) } }
+	waits := func(d time.Duration) step { return func(w *healthCheckFixture, _ *task) { w.advance(d) } }
+	recovers := func(w *healthCheckFixture, _ *task) { w.node("a", corev1.ConditionFalse, inControl) }
+	for name, test := range map[string]struct {
+		isGranted bool
+		steps     []step
+		isTaken   bool
+	}{
+		"nothing was sent":                                {true, []step{recovers}, false},
+		"the server had no time":                          {true, []step{answers(treat.Busy), recovers}, false},
+		"the node had changed":                            {true, []step{answers(treat.Stale), recovers}, false},
+		"no answer came":                                  {true, []step{answers(treat.Unknown), recovers}, true},
+		"no answer came, and the ledger has no entry":     {false, []step{answers(treat.Unknown), recovers}, false},
+		"no answer came for long enough":                  {true, []step{answers(treat.Unknown), recovers, waits(maxInFlight)}, false},
+		"no answer came, and then a refusal":              {true, []step{answers(treat.Unknown), answers(treat.Refused), recovers}, true},
+		"no answer came, and then the server had no time": {true, []step{answers(treat.Unknown), answers(treat.Busy), recovers}, true},
+		"a refusal": {true, []step{answers(treat.Refused)}, false},
+		"no answer came, and then a refusal, of an unhealthy node": {true, []step{answers(treat.Unknown), answers(treat.Refused)}, true},
+		"no answer came, and a refusal much later":                 {true, []step{answers(treat.Unknown), waits(maxInFlight), answers(treat.Refused)}, false},
+		"another object of the node is heard of": {true, []step{answers(treat.Unknown), func(w *healthCheckFixture, _ *task) {
+			w.finds(w.made("a", "slow", func(u *unstructured.Unstructured) { u.SetName("theirs"); u.SetOwnerReferences(nil) }))
+		}, recovers}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withHealthCheck(t, func(w *healthCheckFixture) {
+				w.t = t
+				w.node("a", corev1.ConditionTrue, inControl)
+				e := w.wantTask("a", createRemediation)
+				if test.isGranted {
+					w.grants("a", e)
+				}
+				for _, step := range test.steps {
+					step(w, e)
+				}
+				counts, _ := w.core.Population(checkRule("check"))
+				if got := counts.Treated > 0; got != test.isTaken {
+					t.Errorf("the place is taken: %t, want %t (%+v)", got, test.isTaken, w.treatments["a"])
+				}
+				if treatments := w.treatments["a"]; test.isGranted && (treatments != nil && treatments.hasSlot()) != test.isTaken {
+					t.Errorf("the grant is %+v", treatments.granted)
+				}
+			})
+		})
+	}
+}
+
+func TestTheSlotOfADeletedNodeIsFreedInTime(t *testing.T) {
+	for name, happens := range map[string]func(w *healthCheckFixture){
+		"gone":       func(w *healthCheckFixture) { must(w.t, w.nodeInbox.Delete(named("a", w.nextVersion()))); w.runRound() },
+		"made again": func(w *healthCheckFixture) { w.node("a", corev1.ConditionFalse, inControl, madeAnew) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			withHealthCheck(t, func(w *healthCheckFixture) {
+				w.node("a", corev1.ConditionTrue, inControl)
+				e := w.wantTask("a", createRemediation)
+				w.grants("a", e)
+				w.runs(e, "a", treat.Unknown)
+				happens(w)
+				w.advance(lastRetry)
+				if treatments := w.treatments["a"]; treatments == nil || !treatments.hasSlot() {
+					t.Errorf("what may still be made is not waited for: %+v", treatments)
+				}
+				w.advance(maxInFlight)
+				if treatments := w.treatments["a"]; treatments != nil {
+					t.Errorf("its treatments still exist: %+v", treatments)
+				}
+				w.writeLedger(t.Context(), time.Now())
+				if got := w.ledger.treatmentsWithSlots; len(got) > 0 && got[0].granted != (ledger.ObjectWrite{}) {
+					t.Errorf("the ledger names %+v still", got[0].granted)
+				}
+			})
+		})
+	}
+}
+
+// The watch may report the end of an object before the answer to its creation is handled.
+func TestALateAnswerRestoresNoOldState(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		w.node("a", corev1.ConditionTrue)
+		e := w.wantTask("a", createRemediation)
+		first := w.made("a", "quick")
+		later := w.made("a", "quick", deleting)
+		r := w.startTask(time.Now(), w.treatments["a"], e)
+		w.finds(later)
+		w.makes(first)(r)
+		w.handleTaskResult(r)
+		w.runRound()
+		for _, o := range w.treatments["a"].objects {
+			if o.ResourceVersion != later.GetResourceVersion() || !o.Deleting {
+				t.Errorf("known is version %s, want %s", o.ResourceVersion, later.GetResourceVersion())
+			}
+		}
+	})
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		w.node("a", corev1.ConditionTrue)
+		e := w.wantTask("a", createRemediation)
+		object := w.made("a", "quick")
+		r := w.startTask(time.Now(), w.treatments["a"], e)
+		w.finds(object)
+		w.loses(object)
+		w.makes(object)(r)
+		w.handleTaskResult(r)
+		w.runRound()
+		if treatments := w.treatments["a"]; len(treatments.objects) > 0 || treatments.deletedDuringTask != nil || treatments.losses == 0 {
+			t.Errorf("an object that is gone is believed to be there: %+v", treatments)
+		}
+		w.advance(firstRefusedRetry)
+		w.wantTask("a", createRemediation)
+	})
+}
+
+// A list that was requested before an object was created, or a Lease taken, may arrive
+// later.
+func TestAListThatIsOlderThanAWriteLosesNothing(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		listed := w.nextVersion()
+		w.treats("a")
+		must(w.t, w.checks.watches.Known[rebootKind].Replace(nil, listed))
+		must(w.t, w.leaseInbox.Replace(nil, listed))
+		w.runRound()
+		if treatments := w.treatments["a"]; len(treatments.objects) != 1 || treatments.lease == nil || treatments.losses != 0 {
+			t.Errorf("lost: %+v", treatments)
+		}
+		must(w.t, w.checks.watches.Known[rebootKind].Replace(nil, w.nextVersion()))
+		must(w.t, w.leaseInbox.Replace(nil, w.nextVersion()))
+		w.runRound()
+		if treatments := w.treatments["a"]; len(treatments.objects) != 0 || treatments.lease != nil || treatments.losses != 1 {
+			t.Errorf("a list that is younger changes nothing: %+v", treatments)
+		}
+	})
+}
+
+func TestObjectsDeletedByOthersAreRecreatedWithBackoff(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		object := w.treats("a")
+		var last time.Duration
+		for i := range 12 {
+			w.loses(object)
+			wait := time.Until(w.wantNoTask("a"))
+			if wait <= 0 || wait > lastRefusedRetry || i > 8 && wait < lastRefusedRetry/2 {
+				t.Fatalf("loss %d: it is made again in %s, after %s the time before", i, wait, last)
+			}
+			last = wait
+			w.advance(wait)
+			object = w.made("a", "quick", func(u *unstructured.Unstructured) { u.SetUID(u.GetUID() + "again") })
+			w.runs(w.wantTask("a", createRemediation), "a", treat.Made, w.makes(object))
+		}
+		if n := testutil.ToFloat64(w.cfg.Metrics.treatments.WithLabelValues("check", "lost")); n != 12 {
+			t.Errorf("%v losses are counted", n)
+		}
+		w.node("a", corev1.ConditionFalse)
+		w.runs(w.wantTask("a", deleteRemediation), "a", treat.Made)
+		w.loses(object)
+		w.runs(w.wantTask("a", releaseLease), "a", treat.Made)
+		if w.treatments["a"] != nil {
+			t.Errorf("its treatments still exist: %+v", w.treatments["a"])
+		}
+		w.treats("a") // at once
+	})
+}
+
+// An object that is deleted with its health check, or with an earlier one of that name,
+// does not count as lost.
+func TestObjectsDeletedWithTheirHealthCheckAreNotLost(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		object := w.treats("a")
+		must(w.t, w.checks.inbox.Delete(checkNamed("check")))
+		w.runRound()
+		w.wantTask("a", deleteRemediation)
+		w.advance(counterRetention)
+		w.forgetRetired(time.Now())
+		w.loses(object)
+		if n := testutil.CollectAndCount(w.cfg.Metrics.treatments); n != 0 || w.lines("remediation lost") > 0 {
+			t.Errorf("%d counts are left of a health check that is gone; the log:\n%s", n, &w.log)
+		}
+	})
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		object := w.treats("a")
+		w.brings(checkNamed("check", func(c *remediationv1alpha1.NodeHealthCheck) { c.UID = "another" }))
+		w.loses(object)
+		w.wantTask("a", createRemediation)
+	})
+}
+
+func TestAConfirmationIsRemovedOnce(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		w.node("a", corev1.ConditionFalse, confirmed)
+		w.runs(w.wantTask("a", clearConfirmation), "a", treat.Made, func(r *taskResult) { r.version = w.nextVersion() })
+		w.wantNoTask("a") // the watch has not reported it yet
+		if w.treatments["a"] != nil {
+			t.Error("its treatments still exist")
+		}
+	})
+}
+
+// Another component's object may have the name of ours, even for another node.
+func TestAnObjectOfAnotherNodeIsRefused(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		w.node("a", corev1.ConditionTrue)
+		theirs := w.made("a", "quick", func(u *unstructured.Unstructured) {
+			u.SetAnnotations(map[string]string{remediation.NodeNameAnnotation: "b"})
+		})
+		w.runs(w.wantTask("a", createRemediation), "a", treat.Made, w.makes(theirs), func(r *taskResult) { r.created = false })
+		if treatments := w.treatments["a"]; len(treatments.objects) > 0 || w.finding("a") != triage.Retrying {
+			t.Errorf("it is taken for ours: %+v, %s", treatments, w.finding("a"))
+		}
+		if last := w.events[len(w.events)-1]; len(w.events) != 2 || last.EventReason != treat.RemediationSkipped || !strings.Contains(last.Message, "is there already") {
+			t.Errorf("Events: %+v", last)
+		}
+	})
+}
+
+// The template's kind changes while an object is in flight.
+func TestTheKindOfAnObjectThatArrivesLateIsWatched(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		w.node("a", corev1.ConditionTrue)
+		e := w.wantTask("a", createRemediation)
+		object := w.made("a", "quick")
+		r := w.startTask(time.Now(), w.treatments["a"], e)
+		w.brings(checkNamed("check", func(c *remediationv1alpha1.NodeHealthCheck) {
+			c.Generation, c.Spec.RemediationTemplate = 2, new(referTo(otherTemplateKind, "x"))
+		}))
+		if w.checks.watches.Known[rebootKind] != nil {
+			t.Fatal("the kind is watched although no policy references it")
+		}
+		w.makes(object)(r)
+		w.handleTaskResult(r)
+		w.runRound()
+		if w.checks.watches.Known[rebootKind] == nil {
+			t.Fatal("the end of the object would be missed")
+		}
+		w.lists(rebootKind)
+		w.runRound()
+		if len(w.treatments["a"].objects) > 0 {
+			t.Errorf("an object that is gone is believed to be there: %+v", w.treatments["a"].objects)
+		}
+	})
+}
+
+func TestFailuresOfTasksAreSummarized(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		names := []string{}
+		for i := range 2 * maxLogged {
+			names = append(names, "node-"+string(rune('a'+i)))
+			w.node(names[i], corev1.ConditionTrue)
+		}
+		for _, name := range names {
+			w.runs(w.wantTask(name, createRemediation), name, treat.Unknown)
+		}
+		w.logSuppressed(time.Now())
+		pass(logEvery)
+		w.logSuppressed(time.Now())
+		if w.lines("treatment delayed") != maxLogged || w.lines("writes are delayed") != 1 || w.lines("writes succeed again") != 0 {
+			t.Errorf("an outage is reported like this:\n%s", &w.log)
+		}
+	})
+}
+
+func TestTasksHaveNames(t *testing.T) {
+	for what := createRemediation; what <= clearConfirmation; what++ {
+		if what.String() == "" || what.resource() == "" || what.failureMessage() == "" {
+			t.Errorf("task %d has no name", what)
+		}
+	}
+	if slices.Contains(taskKindNames[:], "") {
+		t.Error("a task has no name")
+	}
+}

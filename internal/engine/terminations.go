@@ -1,0 +1,326 @@
+package engine
+
+import (
+	"context"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/times"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// The controller terminates a node with two writes: it marks the NodeClaim and then
+// deletes exactly the marked version. Before that the ledger names the claim, until the
+// slot of the deleted node is free or has an entry of its own. So the ledger or the mark
+// always tells the next leader.
+
+// nextTermination returns the next task for the claim of a node, or when there may be
+// one.
+func (l *Engine) nextTermination(now time.Time, treatments *nodeTreatments, state *Node, plan triage.Plan) (t *task, due time.Time) {
+	c, _ := l.nodeClaims.claimOf(state.Object)
+	if c != nil && c.mark != nil && c.mark.NodeUID != state.Object.UID && !c.isEnding() { // the mark was for an earlier node with this claim
+		rule := triage.RuleID(c.mark.Rule)
+		return &task{kind: cancelTermination, rule: rule, reason: triage.Reason{Code: triage.NodeGone, Rule: rule}, node: state.Object, claim: c.NodeClaim, mark: *c.mark}, time.Time{}
+	}
+	for _, reason := range plan.Release {
+		switch rule := reason.Rule; {
+		case !isRepair(rule) || len(treatments.objectsOf(rule)) > 0:
+		case c != nil && c.isMarkedBy(rule, state.Object) && c.isEnding(): // a deletion cannot be cancelled
+		case state.isOutlivingClaim(now) && triage.RuleID(state.outlivedClaim.mark.Rule) == rule: // the claim is deleted already
+			due = times.Earliest(due, state.outlivedClaim.until)
+		case c != nil && c.isMarkedBy(rule, state.Object):
+			return &task{kind: cancelTermination, rule: rule, reason: reason, node: state.Object, claim: c.NodeClaim, mark: *c.mark}, time.Time{}
+		default:
+			due = times.Earliest(due, l.releaseSlot(now, treatments, rule))
+		}
+	}
+	planned := plan.Treatment
+	if planned != nil && isRepair(planned.Rule) && c == nil && state.isOutlivingClaim(now) {
+		due = times.Earliest(due, state.outlivedClaim.until)
+	}
+	if planned == nil || !isRepair(planned.Rule) || c == nil || c.isEnding() {
+		return nil, due
+	}
+	r := l.repairs.followed[planned.Rule]
+	if r == nil || c.mark != nil && !c.isMarkedBy(planned.Rule, state.Object) {
+		return nil, due
+	}
+	if c.mark != nil {
+		if message := l.vetoOnTermination(now, state, c, r); message != "" {
+			reason := triage.Reason{Code: triage.Vetoed, Rule: planned.Rule, Other: message}
+			return &task{kind: cancelTermination, rule: planned.Rule, reason: reason, node: state.Object, claim: c.NodeClaim, mark: *c.mark}, time.Time{}
+		}
+	}
+	treatments.noteDue(now, state)
+	t = &task{kind: terminateClaim, rule: planned.Rule, reason: planned.Reason, node: state.Object, claim: c.NodeClaim, pool: r.rule.Bound.Pool, step: planned.Step, since: planned.Since}
+	if c.mark == nil {
+		t.mark = markFor(t, r.spec, now)
+	}
+	return t, due
+}
+
+// vetoOnTermination returns why a marked claim must not be deleted, empty if it may. The
+// mark may be old if its deletion was not sent or failed, and much may have changed
+// since. The core does not check again, because for the core the termination is running.
+func (l *Engine) vetoOnTermination(now time.Time, state *Node, c *nodeClaim, r *repairRule) string {
+	switch {
+	case state.terminationVeto != "":
+		return state.terminationVeto
+	case r.rule.Hold != "":
+		return r.rule.Hold
+	case l.isOverBound(r.rule.ID):
+		return "more nodes are in repair than the bound allows now"
+	case r.pool == "":
+		return ""
+	}
+	count := l.countsWithout(r.pool, c)
+	if allowed, _ := l.disruptionAllowance(now, r.rule.ID, r.pool, &count); allowed != nil && allowed.Places < 1 {
+		return allowed.Words
+	}
+	return ""
+}
+
+// markFor returns the mark for a claim before its deletion. Forceful termination does not
+// wait for pods. Otherwise Karpenter drains the node, at most as long as the policy says.
+// An earlier deadline stays.
+func markFor(t *task, spec *v1alpha1.RepairSpec, now time.Time) ownership.Mark {
+	mark := ownership.Mark{Rule: ownership.Rule(t.rule), Node: t.node.Name, NodeUID: t.node.UID, Since: t.since.UTC()}
+	var deadline time.Time
+	switch {
+	case modeOf(spec) == v1alpha1.Forceful:
+		deadline = now
+	case spec.TerminationGracePeriod != "":
+		if grace, err := time.ParseDuration(spec.TerminationGracePeriod); err == nil { // it was validated
+			deadline = now.Add(grace)
+		}
+	}
+	before := t.claim.Annotations[karpenter.TerminationTimestampAnnotation]
+	if at, err := time.Parse(time.RFC3339, before); deadline.IsZero() || err == nil && !deadline.Before(at) {
+		return mark
+	}
+	mark.Deadline, mark.Before = treat.Deadline(deadline), before
+	return mark
+}
+
+// modeOf returns how nodes are terminated.
+func modeOf(spec *v1alpha1.RepairSpec) v1alpha1.Termination {
+	if spec == nil || spec.Termination == "" {
+		return v1alpha1.Forceful
+	}
+	return spec.Termination
+}
+
+// isMarked reports whether the claim of the task has its mark already.
+func (t *task) isMarked() bool { return t.mark.Node == "" }
+
+// runTerminateClaim checks the node again, marks its claim, and deletes it. Both writes
+// carry the claim's version, so a concurrent change of the claim is seen first.
+func (l *Engine) runTerminateClaim(ctx context.Context, r *taskResult) error {
+	t := r.task
+	if isStill, err := l.isAsKnown(ctx, r); err != nil || !isStill {
+		return err
+	}
+	claim := t.claim
+	if !t.isMarked() {
+		marked, err := l.write.MarkClaim(ctx, claim, t.mark)
+		if err != nil {
+			return l.fetchClaim(ctx, r, claim, err)
+		}
+		claim, r.claim = marked, marked
+	}
+	if err := l.write.DeleteClaim(ctx, claim); err != nil {
+		return l.fetchClaim(ctx, r, claim, err)
+	}
+	r.claimDeleted = true
+	return nil
+}
+
+// runCancelTermination removes the mark from a claim.
+func (l *Engine) runCancelTermination(ctx context.Context, r *taskResult) error {
+	updated, err := l.write.UnmarkClaim(ctx, r.task.claim, r.task.mark)
+	if err != nil {
+		return l.fetchClaim(ctx, r, r.task.claim, err)
+	}
+	r.claim = updated
+	return nil
+}
+
+// fetchClaim reads a claim that has changed, so that the loop can decide again. If the
+// claim is unchanged, the write was rejected for another reason.
+func (l *Engine) fetchClaim(ctx context.Context, r *taskResult, sent *karpenter.NodeClaim, err error) error {
+	if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+		return err
+	}
+	current, failed := l.write.FetchClaim(ctx, r.task.claim.Name)
+	if failed != nil {
+		return failed
+	}
+	if current != nil && current.UID == sent.UID && current.ResourceVersion == sent.ResourceVersion { // some admission webhooks deny with a conflict
+		r.result = treat.Refused
+		return err
+	}
+	r.claim, r.claimGone, r.result = current, current == nil, treat.Stale
+	return nil
+}
+
+// takeClaim stores a claim that a task has written or read.
+func (l *Engine) takeClaim(now time.Time, r *taskResult) {
+	current := func() *nodeClaim {
+		if c := l.nodeClaims.byName[r.task.claim.Name]; c != nil && c.UID == r.task.claim.UID {
+			return c
+		}
+		return nil // gone already
+	}
+	switch c := current(); {
+	case c != nil && r.claim != nil:
+		l.upsertClaim(now, r.claim)
+	case c != nil && r.claimGone:
+		l.claimDeleted(now, c)
+	}
+	if c := current(); c != nil && r.claimDeleted {
+		c.deletedByUs = true
+		l.recountClaim(c)
+	}
+	l.reobserveDirty(now)
+}
+
+// isOverAllowance checks, before a slot is taken for good, whether too many nodes are out
+// of service now. A bound or a budget may have been lowered, or another component may
+// have started a disruption.
+func (l *Engine) isOverAllowance(now time.Time, t *task) bool {
+	if l.isOverBound(t.rule) {
+		return true
+	}
+	r := l.repairs.followed[t.rule]
+	if r == nil || r.pool == "" {
+		return false
+	}
+	count := l.countsWithout(r.pool, l.nodeClaims.byName[t.claim.Name])
+	allowed, _ := l.allowance(now, t.rule, r.pool, &count)
+	return allowed != nil && allowed.Places < 1
+}
+
+// countsWithout returns the counts of a pool as if the claim were in service.
+func (l *Engine) countsWithout(pool string, c *nodeClaim) poolCounts {
+	count := *l.repairs.countsOf(pool)
+	if c != nil {
+		count.disrupted -= c.counts.disrupted
+		count.terminating -= c.counts.terminating
+		count.pendingFailures -= c.counts.pendingFailures
+	}
+	return count
+}
+
+// restoreTermination resumes a termination that the previous leader may have started. Its
+// mark can succeed only while the claim has the version in the ledger. An unmarked claim
+// of another version is safe. So is a claim whose node is known to be gone.
+func (l *Engine) restoreTermination(now time.Time, state *Node, treatments *nodeTreatments) {
+	e := treatments.granted
+	rule := triage.RuleID(e.Rule)
+	c := l.nodeClaims.byName[e.Object.Name]
+	_, isNamed := l.ledger.replacements.inLedger[e.Slot]
+	if c != nil && c.mark == nil && c.ResourceVersion != e.ResourceVersion || isNamed && !treatments.hasSlotFor(state) {
+		treatments.releaseSlot()
+		return
+	}
+	l.ledger.treatmentsWithSlots = append(l.ledger.treatmentsWithSlots, treatments)
+	if c == nil { // the claim is deleted, and its node should follow if it exists
+		l.noteOutlived(now, markOf(e))
+		l.reobserveDirty(now)
+	}
+	grant := triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Step: e.Step, Since: e.Since, ControlPlane: e.ControlPlane, Deletes: true, Pool: e.Pool}
+	if !treatments.hasSlotFor(state) {
+		grant.Gone = now // the time is unknown
+	}
+	l.core.Resume(now, grant)
+	l.cfg.Logger.Info("termination restored", "node", e.Node, "rule", rule.String(), "nodeClaim", e.Object.Name, "gone", !grant.Gone.IsZero())
+}
+
+// A node counts as a launch failure when its claim is marked because of the ready timeout
+// and was made from the pool's current template. The ledger counts a planned launch failure already,
+// so the next leader knows it whether or not the mark succeeds.
+
+// countLaunchFailure counts a node that is replaced because of the ready timeout, or
+// removes it from the count.
+func (l *Engine) countLaunchFailure(now time.Time, c *nodeClaim, was *ownership.Mark) {
+	isTimeout := func(mark *ownership.Mark) bool { return mark != nil && mark.Rule.Kind == triage.ReadyTimeout }
+	if !l.loaded || isTimeout(was) == isTimeout(c.mark) || !l.usesCurrentTemplate(c) { // restored from the ledger
+		return
+	}
+	count := l.repairs.countsOf(c.pool())
+	count.dirty = true
+	if isTimeout(was) {
+		count.failures.failed = max(0, count.failures.failed-1)
+		return
+	}
+	count.failures = launchFailures{count.failures.failed + 1, now.UTC().Truncate(time.Second), l.templateOf(c.pool())}
+	if count.isHeld() {
+		l.reportPoolHeld(c.pool(), count)
+	}
+}
+
+// isPendingLaunchFailure reports whether a ledger entry names a launch failure whose claim is not
+// marked yet.
+func (l *Engine) isPendingLaunchFailure(e ledger.ObjectWrite) bool {
+	c := l.nodeClaims.byName[e.Object.Name]
+	return isClaim(e.Object) && e.Rule.Kind == triage.ReadyTimeout && c != nil && c.mark == nil && l.usesCurrentTemplate(c)
+}
+
+// pendingLaunchFailures counts, by pool, the entries whose claim is not marked yet.
+func (l *Engine) pendingLaunchFailures(entries []ledger.Entry) map[string]int {
+	before := map[string]int{}
+	for _, e := range entries {
+		if e, is := e.(ledger.ObjectWrite); is && l.isPendingLaunchFailure(e) {
+			before[e.Rule.Name]++
+		}
+	}
+	return before
+}
+
+// withLaunchFailureEntry returns an entry and, if it is a launch failure, the entry that
+// counts it for its pool.
+func (l *Engine) withLaunchFailureEntry(now time.Time, e ledger.ObjectWrite) []ledger.Entry {
+	if !l.isPendingLaunchFailure(e) {
+		return []ledger.Entry{e}
+	}
+	return []ledger.Entry{e, ledger.LaunchFailures{Rule: e.Rule, Failed: math.MaxInt32, Last: now.UTC(), Template: l.templateOf(e.Rule.Name)}}
+}
+
+// restoreLaunchFailures resumes the launch failures of a pool.
+func (l *Engine) restoreLaunchFailures(e ledger.LaunchFailures) {
+	pool := e.Rule.Name
+	for _, other := range l.ledger.restored {
+		if begun, is := other.(ledger.ObjectWrite); is && begun.Rule == e.Rule && l.isPendingLaunchFailure(begun) {
+			e.Failed--
+		}
+	}
+	count := l.repairs.countsOf(pool)
+	count.failures, count.dirty = launchFailures{e.Failed, e.Last, e.Template}, true
+	l.checkTemplateChange(pool) // the template may have changed
+	l.recountPool(pool)         // a node may have become Ready
+}
+
+// launchFailureEntries returns the ledger entries for pools with launch failures,
+// including the ones that the snapshot allows to start.
+func (l *Engine) launchFailureEntries(now time.Time, begun []ledger.Entry) (entries []ledger.Entry) {
+	before := l.pendingLaunchFailures(begun)
+	for _, name := range slices.Sorted(maps.Keys(l.repairs.counts)) {
+		t := l.repairs.counts[name].failures
+		if before[name] > 0 {
+			t = launchFailures{t.failed + before[name], now.UTC().Truncate(time.Second), l.templateOf(name)}
+		}
+		if t.failed > 0 {
+			entries = append(entries, ledger.LaunchFailures{Rule: ownership.Rule(timeoutRule(name)), Failed: t.failed, Last: t.last, Template: t.template})
+		}
+	}
+	return entries
+}

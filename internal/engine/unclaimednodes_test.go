@@ -1,0 +1,202 @@
+package engine
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/nodelease"
+	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+	"github.com/resourcestack/autohealer/internal/watch"
+)
+
+// withStaticNodes runs a test with three nodes without claims: a, b and c. Policy "p"
+// repairs one at a time after ten minutes with template "quick".
+func withStaticNodes(t *testing.T, test func(h *nodePoolFixture)) {
+	t.Helper()
+	withNodePools(t, func(h *nodePoolFixture) {
+		h.checks.known, h.checks.templates = map[string]*check{}, map[remediation.Template]*unstructured.Unstructured{}
+		h.checks.watches = watch.Kinds{Known: map[schema.GroupVersionKind]*watch.Kind{}, Start: func(func(context.Context)) context.CancelFunc { return func() {} }}
+		for _, name := range []string{"a", "b", "c"} {
+			n := named(name, "")
+			n.UID, n.Labels = types.UID("uid-of-"+name), map[string]string{"plain": "yes"}
+			n.Status.Conditions = []corev1.NodeCondition{
+				{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()},
+				{Type: broken, Status: corev1.ConditionFalse, LastTransitionTime: metav1.Now()},
+			}
+			h.api.storeNode(n)
+		}
+		h.policy("p", selecting("plain", "yes"), func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.MaxUnhealthy = ofAtMost("1").MaxUnhealthy })
+		h.deliver()
+		test(h)
+	})
+}
+
+// remediates sets the template of the policy, empty for none.
+func (h *nodePoolFixture) remediates(template string) {
+	h.t.Helper()
+	h.policy("p", func(p *v1alpha1.RepairPolicy) {
+		p.Spec.RemediationTemplate = nil
+		if template != "" {
+			p.Spec.RemediationTemplate = new(referTo(rebootTemplateKind, template))
+		}
+	})
+	h.takeChecks(time.Now()) // starts the watches of the kinds
+	if w := (&healthCheckFixture{loopFixture: h.loopFixture, version: 1000}); template != "" {
+		w.lists(rebootKind)
+		w.lists(rebootTemplateKind)
+		w.template(rebootTemplateKind, "quick")
+	}
+	h.takeChecks(time.Now())
+	h.followChecks(time.Now())
+	h.runRound()
+}
+
+// brings delivers a remediation object or its deletion.
+func (h *nodePoolFixture) brings(u *unstructured.Unstructured, isGone bool) {
+	h.t.Helper()
+	mail := h.checks.watches.Known[rebootKind]
+	u.SetResourceVersion(h.api.next())
+	if isGone {
+		must(h.t, mail.Delete(u.DeepCopy()))
+	} else {
+		must(h.t, mail.Update(u.DeepCopy()))
+	}
+	h.runRound()
+}
+
+// begun starts the due remediation of a node, and returns its object.
+func (h *nodePoolFixture) begun(node string) *unstructured.Unstructured {
+	h.t.Helper()
+	h.wantTask(node, createRemediation)
+	h.writeSnapshot()
+	r := h.begins(node)
+	object := r.task.create.DeepCopy()
+	object.SetUID(types.UID("uid-of-remediation-of-" + node))
+	object.SetResourceVersion(h.api.next())
+	r.object, r.created = object.DeepCopy(), true
+	r.lease, r.leaseKnown = r.task.lease.DeepCopy(), true
+	r.lease.ResourceVersion = h.api.next()
+	h.handleTaskResult(r)
+	h.runRound()
+	return object
+}
+
+var plainRule = triage.RuleID{Kind: triage.Repair, Name: "RepairPolicy/p"}
+
+// A node without a claim is remediated like with health checks, within the bound of its
+// policy.
+func TestANodeWithoutAClaimIsRemediatedByItsPolicy(t *testing.T) {
+	withStaticNodes(t, func(h *nodePoolFixture) {
+		h.remediates("quick")
+		h.breaks(corev1.ConditionTrue, "a", "b")
+		h.advance(10*time.Minute - time.Second)
+		h.wantNoTask("a")
+		h.advance(time.Second)
+		object := h.begun("a")
+		if owner := remediation.Read(object).Owner; owner.Kind != remediation.PolicyKind || owner.Name != "p" || owner.UID != "policy-p" {
+			t.Errorf("its owner is %+v", owner)
+		}
+		if object.GroupVersionKind() != rebootKind || object.GetNamespace() != "ns" || object.GetName() != "a" {
+			t.Errorf("what is made is %v", object)
+		}
+		if by, _, held := nodelease.Held(h.treatments["a"].lease, time.Now()); !held || by != nodelease.HolderOf("RepairPolicy/p") {
+			t.Errorf("the node's Lease is held by %q", by)
+		}
+		h.wantNoTask("b")
+		if is := h.finding(triage.Repair, "b"); is.Code != triage.CapFull {
+			t.Errorf("what is said of the next: %v", is)
+		}
+		// The message must not speak of a termination.
+		const words = ", remediation is under way"
+		if row := h.statusOf("p").SickNodes[0]; row.Name != "a" || !strings.HasSuffix(row.Message, words) {
+			t.Errorf("what the status says of it: %+v", row)
+		}
+		if told := h.events[len(h.events)-1]; told.EventReason != treat.RemediationCreated || !strings.HasSuffix(told.Reason.String(), words) {
+			t.Errorf("what is reported of it: %v", told.Reason)
+		}
+		if is := h.statusOf("p"); is.Nodes != 3 || is.Sick != 2 || is.Repairing != 1 || is.Held != 1 {
+			t.Errorf("the status of the policy: %+v", is)
+		}
+		h.breaks(corev1.ConditionFalse, "a")
+		if e := h.wantTask("a", deleteRemediation); e.object.Name != "a" {
+			t.Errorf("%v is to be ended", e.object)
+		}
+		h.brings(object, true)
+		h.begun("b")
+	})
+}
+
+// A user can create a NodeClaim without a NodePool. It does not affect nodes without a
+// claim.
+func TestAClaimWithoutAPoolDoesNotAffectOtherNodes(t *testing.T) {
+	withStaticNodes(t, func(h *nodePoolFixture) {
+		h.remediates("quick")
+		h.launches("", "by-hand")
+		h.breaks(corev1.ConditionTrue, "a")
+		h.advance(10 * time.Minute)
+		if is := h.finding(triage.Repair, "a"); is.Code == triage.NotAllowed {
+			t.Errorf("what is said of it: %v", is)
+		}
+		h.wantTask("a", createRemediation)
+	})
+}
+
+// A change of the policy's template takes effect without a change of the node.
+func TestAPolicyGainsAndLosesItsTemplate(t *testing.T) {
+	withStaticNodes(t, func(h *nodePoolFixture) {
+		h.breaks(corev1.ConditionTrue, "a", "b")
+		h.advance(10 * time.Minute)
+		left := func(node string) {
+			t.Helper()
+			h.wantNoTask(node)
+			if is := h.finding(triage.Repair, node); is.Code != triage.Vetoed || !strings.Contains(is.String(), "the policy names no remediationTemplate") {
+				t.Errorf("what is said of %s: %v", node, is)
+			}
+		}
+		left("a")
+		for range 2 {
+			h.remediates("quick")
+			h.wantTask("a", createRemediation)
+			h.remediates("")
+			left("a")
+			left("b")
+		}
+		h.remediates("quick")
+		object := h.begun("a")
+		h.remediates("") // the running remediation continues, and the next does not start
+		left("b")
+		if counts, _ := h.core.Population(plainRule); counts.Treated != 1 || len(h.treatments["a"].objectsOf(plainRule)) != 1 {
+			t.Errorf("%d are in treatment", counts.Treated)
+		}
+		h.breaks(corev1.ConditionFalse, "a")
+		h.wantTask("a", deleteRemediation)
+		h.brings(object, true)
+		left("b")
+	})
+}
+
+// A policy with a missing template starts nothing and says so in its status.
+func TestAPolicyWaitsForItsTemplate(t *testing.T) {
+	withStaticNodes(t, func(h *nodePoolFixture) {
+		h.breaks(corev1.ConditionTrue, "a")
+		h.remediates("slow")
+		h.advance(10 * time.Minute)
+		h.wantNoTask("a")
+		if is := h.finding(triage.Repair, "a"); is.Code != triage.OnHold || !strings.Contains(is.String(), "there is no template") {
+			t.Errorf("what is said of it: %v", is)
+		}
+		h.remediates("quick")
+		h.wantTask("a", createRemediation)
+	})
+}

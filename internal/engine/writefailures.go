@@ -1,0 +1,132 @@
+package engine
+
+import (
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/times"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+const (
+	// logEvery is the interval of summaries for suppressed log lines; maxLogged is how
+	// many lines are logged in each interval.
+	logEvery  = 10 * time.Second
+	maxLogged = 10
+	// ReportRefusalEvery is how often an unchanged refusal is reported again.
+	ReportRefusalEvery = time.Hour
+)
+
+// Failure is why a write has failed and how often it was tried. The zero value means
+// no failure.
+type Failure struct {
+	Text   string // the last error
+	Result treat.Result
+	Tries  int
+}
+
+// Add records a failure and reports whether its kind is new. The text does not count,
+// because texts of broken connections contain port numbers.
+func (t *Failure) Add(result treat.Result, err error) (isNews bool) {
+	before := *t
+	*t = Failure{Text: err.Error(), Result: result, Tries: before.Tries + 1}
+	return before.Tries == 0 || before.Result != result
+}
+
+// logLimiter limits log lines about failing writes. It logs the first ones and counts the
+// others, because in an outage all of them are alike.
+type logLimiter struct {
+	since   time.Time // start of the interval
+	named   int
+	unnamed int
+}
+
+// allows reports whether to log the next line, and counts it if not.
+func (t *logLimiter) allows(now time.Time) bool {
+	if t.unnamed == 0 && now.Sub(t.since) >= logEvery {
+		t.since, t.named = now, 0
+	}
+	if t.named >= maxLogged {
+		t.unnamed++
+		return false
+	}
+	t.named++
+	return true
+}
+
+// suppressed returns the number of suppressed lines if a summary is due, or when it is.
+func (t *logLimiter) suppressed(now time.Time) (unnamed int, due time.Time) {
+	if t.unnamed == 0 {
+		return 0, time.Time{}
+	}
+	if due = t.since.Add(logEvery); now.Before(due) {
+		return 0, due
+	}
+	unnamed = t.unnamed
+	*t = logLimiter{since: now}
+	return unnamed, time.Time{}
+}
+
+// logSuppressed logs the summaries that are due, and returns when the next is due.
+func (l *Engine) logSuppressed(now time.Time) (due time.Time) {
+	refused, refusedDue := l.refusalLog.suppressed(now)
+	if refused > 0 {
+		l.cfg.Logger.Error("more writes are refused", "writes", refused)
+	}
+	putOff, putOffDue := l.retryLog.suppressed(now)
+	if putOff > 0 {
+		l.logRetries()
+	}
+	return times.Earliest(refusedDue, putOffDue)
+}
+
+// logRetries logs how many nodes have failing writes now.
+func (l *Engine) logRetries() {
+	troubled := map[string]string{} // error by node
+	for name, treatments := range l.treatments {
+		for _, s := range treatments.failures {
+			troubled[name] = s.Text
+		}
+	}
+	for name, state := range l.nodeStates {
+		if state.failure.Tries > 0 {
+			troubled[name] = state.failure.Text
+		}
+	}
+	for name, text := range troubled {
+		l.cfg.Logger.Warn("writes are delayed", "nodes", len(troubled), "node", name, "err", text)
+		return
+	}
+	l.cfg.Logger.Info("writes succeed again")
+}
+
+// clearFailure records that a node has no failing write any more.
+func (l *Engine) clearFailure(now time.Time, state *Node) {
+	if state.failure.Tries > 0 && l.retryLog.allows(now) {
+		l.cfg.Logger.Info("trouble is over", "node", state.Object.Name, "tries", state.failure.Tries)
+	}
+	state.failure = Failure{}
+}
+
+// reportedRefusal is the last reported refusal of a write.
+type reportedRefusal struct {
+	message string
+	at      time.Time
+}
+
+// reportRefusal reports a write that the API server rejected, once while the reason is
+// the same.
+func (l *Engine) reportRefusal(now time.Time, state *Node, rule triage.RuleID, reason triage.Reason, message string) {
+	if last := state.refusalsReported[rule]; last.message == message && now.Sub(last.at) < ReportRefusalEvery {
+		return
+	}
+	if state.refusalsReported == nil {
+		state.refusalsReported = map[triage.RuleID]reportedRefusal{}
+	}
+	state.refusalsReported[rule] = reportedRefusal{message, now}
+	if l.refusalLog.allows(now) {
+		l.cfg.Logger.Error("write refused", "node", state.Object.Name, "rule", rule.String(), "err", message)
+	}
+	object, _ := l.about(rule)
+	l.cfg.Event(treat.Event{Node: state.Object, Policy: object, Reason: reason, Failure: message})
+}

@@ -1,0 +1,86 @@
+package conditionset
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// Metrics holds the metrics of condition sets.
+type Metrics struct {
+	nodes          *prometheus.GaugeVec
+	accepted       *prometheus.GaugeVec
+	configMapsRead prometheus.Gauge
+	behind         *prometheus.GaugeVec
+}
+
+// NewMetrics returns unregistered metrics.
+func NewMetrics() *Metrics {
+	return &Metrics{
+		nodes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "autohealer_conditionset_nodes",
+			Help: "Nodes of a ConditionSet: selected by it, matched by it, tainted with its effect, held back with NoSchedule by its bound, superseded by a higher effect.",
+		}, []string{"conditionset", "state"}),
+		accepted: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "autohealer_conditionset_accepted",
+			Help: "Whether a ConditionSet is followed (1) or not (0).",
+		}, []string{"conditionset"}),
+		configMapsRead: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "autohealer_configmaps_followed",
+			Help: "1 on the replica that leads and has read all ConfigMaps with sets; 0 on it means that a permission is missing.",
+		}),
+		behind: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "autohealer_configmap_not_in_force",
+			Help: "Whether the present version of a ConfigMap with ConditionSets is not in force (1), because it is not accepted, not kept yet, or one of its sets is no longer followed, or is (0).",
+		}, []string{"configmap"}),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *Metrics) Describe(to chan<- *prometheus.Desc) {
+	for _, c := range m.collectors() {
+		c.Describe(to)
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *Metrics) Collect(to chan<- prometheus.Metric) {
+	for _, c := range m.collectors() {
+		c.Collect(to)
+	}
+}
+
+func (m *Metrics) collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.nodes, m.accepted, m.configMapsRead, m.behind}
+}
+
+// setPopulation sets the gauges of a condition set.
+func (m *Metrics) setPopulation(set string, counts triage.Population, t nodeCounts, isFollowed bool) {
+	for state, n := range map[string]int{
+		"selected": counts.Selected, "matched": counts.Unhealthy, "tainted": t.tainted, "held_back": t.heldBack, "superseded": t.superseded,
+	} {
+		m.nodes.WithLabelValues(set, state).Set(float64(n))
+	}
+	m.accepted.WithLabelValues(set).Set(zeroOrOne(isFollowed))
+}
+
+// setConfigMap sets whether the content of a ConfigMap differs from what is in force.
+func (m *Metrics) setConfigMap(name string, isBehind bool) {
+	m.behind.WithLabelValues(name).Set(zeroOrOne(isBehind))
+}
+
+func (m *Metrics) forgetConfigMap(name string) { m.behind.DeleteLabelValues(name) }
+
+// forgetSet deletes the gauges of a condition set.
+func (m *Metrics) forgetSet(set string) {
+	labels := prometheus.Labels{"conditionset": set}
+	m.nodes.DeletePartialMatch(labels)
+	m.accepted.DeletePartialMatch(labels)
+}
+
+func zeroOrOne(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,254 @@
+package conditionset
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/configmaps"
+	"github.com/resourcestack/autohealer/internal/engine"
+	"github.com/resourcestack/autohealer/internal/required"
+	"github.com/resourcestack/autohealer/internal/status"
+	"github.com/resourcestack/autohealer/internal/times"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+	"github.com/resourcestack/autohealer/internal/validate"
+	"github.com/resourcestack/autohealer/internal/watch"
+)
+
+// Config holds the dependencies of a Policy.
+type Config struct {
+	// Client talks to the API server. It must not read from a cache.
+	Client client.WithWatch
+	// Namespace holds the ConfigMaps with condition sets.
+	Namespace string
+	// Signal starts a round of the engine.
+	Signal chan<- struct{}
+	// Event publishes an Event. It must not block and must be safe for concurrent use.
+	Event func(treat.Event)
+	// Wrote counts a write by its result.
+	Wrote   func(resource string, result treat.Result)
+	Metrics *Metrics
+	Logger  *slog.Logger
+}
+
+// Validate returns an error that names every missing field.
+func (c Config) Validate() error {
+	return required.Fields{
+		"Client": c.Client == nil, "Namespace": c.Namespace == "", "Signal": c.Signal == nil, "Event": c.Event == nil, "Wrote": c.Wrote == nil,
+		"Metrics": c.Metrics == nil, "Logger": c.Logger == nil,
+	}.Check()
+}
+
+// Policy follows the ConditionSets of a cluster. It implements [engine.Policy].
+type Policy struct {
+	cfg        Config
+	session    engine.Session
+	inbox      *watch.Inbox[*v1alpha1.ConditionSet]
+	known      map[string]*conditionSet
+	validation setValidation
+	unowned    unowned
+	configMaps *configMapSets
+}
+
+// New returns a policy that has loaded nothing.
+func New(session engine.Session, cfg Config) (*Policy, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("configuring condition sets: %w", err)
+	}
+	return newPolicy(session, cfg), nil
+}
+
+func newPolicy(session engine.Session, cfg Config) *Policy {
+	return &Policy{
+		cfg: cfg, session: session, inbox: watch.NewInbox[*v1alpha1.ConditionSet](cfg.Signal, nil), known: map[string]*conditionSet{},
+		unowned: newUnowned(), configMaps: newConfigMapSets(cfg),
+	}
+}
+
+// Watch lists and watches ConditionSets and the ConfigMaps that contain some.
+func (p *Policy) Watch(ctx context.Context) {
+	var watches sync.WaitGroup
+	watches.Go(func() {
+		p.inbox.Fill(ctx, &v1alpha1.ConditionSet{}, watch.Source(p.cfg.Client, func() client.ObjectList { return &v1alpha1.ConditionSetList{} }), p.cfg.Logger)
+	})
+	watches.Go(func() { p.readRevisions(ctx) })
+	watches.Go(func() {
+		p.configMaps.inbox.Fill(ctx, &corev1.ConfigMap{}, configMapSource(p.cfg.Client, p.cfg.Namespace, p.sendAccess), p.cfg.Logger)
+	})
+	watches.Wait()
+}
+
+// Ready reports whether all sets are loaded. ConfigMaps that may not be read do not block.
+func (p *Policy) Ready(time.Time) bool {
+	return p.inbox.HasSynced() && (p.configMaps.canBeRead() || len(p.configMaps.denied) > 0)
+}
+
+// Take takes in changed sets. Before the nodes are known, sets that an earlier term
+// accepted are followed: otherwise each new rule would be evaluated on all nodes.
+func (p *Policy) Take(now time.Time) {
+	p.takeSets(now)
+	if !p.session.IsLoaded() {
+		p.validateDue(now, false)
+	}
+}
+
+// NodeChanged takes in a new version of a node.
+func (p *Policy) NodeChanged(n *engine.Node) {
+	p.unowned.update(n.Object.Name, unownedOn(n.Object))
+	p.nodesChanged()
+}
+
+// NodeGone takes in that a node is gone.
+func (p *Policy) NodeGone(n *engine.Node) {
+	p.unowned.update(n.Object.Name, nil)
+	p.nodesChanged()
+}
+
+// nodesChanged records that nodes may report something else than at the last validation.
+func (p *Policy) nodesChanged() {
+	p.validation.changed, p.validation.toProve, p.configMaps.changed = true, true, true
+}
+
+// Follow validates sets and ConfigMaps against the nodes, and sets their rules. Sets that
+// node reports contradict are held before the engine carries out a plan.
+func (p *Policy) Follow(ctx context.Context, now time.Time) (due time.Time) {
+	p.validateDue(now, true)
+	p.takeConfigMaps(now) // validated against the followed sets
+	p.validateDue(now, true)
+	due = times.Earliest(p.proveSets(now), p.validateWaiting(now))
+	p.reportUnowned(now)
+	return times.Earliest(due, p.writeRevisions(ctx, now))
+}
+
+// Findings returns what the rule of a set has found.
+func (p *Policy) Findings(rule triage.RuleID) (nodes map[string]triage.Reason, stale *bool) {
+	if pol := p.setOf(rule); pol != nil {
+		return pol.nodes, &pol.status.Stale
+	}
+	return nil, nil
+}
+
+// About returns the set that a rule was compiled from.
+func (p *Policy) About(rule triage.RuleID) (object *corev1.ObjectReference, problem string) {
+	pol := p.setOf(rule)
+	if pol == nil {
+		return nil, ""
+	}
+	if pol.err != nil {
+		problem = "the set is not accepted: " + pol.err.Error()
+	}
+	return treat.AboutSet(pol.set), problem
+}
+
+// KeepsTaints reports whether the taints of a rule stay because its ConfigMap cannot be
+// read.
+func (p *Policy) KeepsTaints(rule triage.RuleID) bool { return p.configMaps.keepsTaints(rule) }
+
+// KeepsAnyTaints reports whether a ConfigMap cannot be read.
+func (p *Policy) KeepsAnyTaints() bool { return p.configMaps.keepsAnyTaints() }
+
+// Size counts the sets.
+func (p *Policy) Size() (name string, objects int) { return "conditionSets", len(p.known) }
+
+// Stop resets the gauge that only the leader sets.
+func (p *Policy) Stop() { p.cfg.Metrics.configMapsRead.Set(0) }
+
+// setOf returns the set of a rule, nil if it is gone.
+func (p *Policy) setOf(rule triage.RuleID) *conditionSet {
+	if rule.Kind != triage.ConditionSet {
+		return nil
+	}
+	return p.known[rule.Name]
+}
+
+// conditionSet is a ConditionSet and its state.
+type conditionSet struct {
+	set   *v1alpha1.ConditionSet
+	rule  triage.Rule
+	nodes map[string]triage.Reason // the findings
+
+	inForce         *v1alpha1.ConditionSet // the followed version; nil for none
+	needsValidation bool                   // this version has not been validated
+	restored        bool                   // this version is unchanged since the start of this term
+	problems        []validate.Problem     // why it is not followed
+	err             error                  // the problems as one error
+	awaitsNodes     bool                   // rejected because of node reports, so validate again when they change
+	proof           proof                  // reports that are missing until the set is followed without restrictions
+	unclearTaints   map[string]taintID     // nodes with a taint that the set may have placed, but no record proves it
+	status          status.Status[v1alpha1.ConditionSetStatus]
+}
+
+// isInAPI reports whether the set is an API object with a status, and not part of a
+// ConfigMap.
+func (pol *conditionSet) isInAPI() bool { return configmaps.ConfigMapOf(pol.set) == nil }
+
+func setRule(name string) triage.RuleID {
+	return triage.RuleID{Kind: triage.ConditionSet, Name: name}
+}
+
+// upsert stores a new or changed set. Validation comes later in the round, when nodes
+// and other sets are known.
+func (p *Policy) upsert(now time.Time, set *v1alpha1.ConditionSet) {
+	pol := p.known[set.Name]
+	if pol == nil {
+		pol = &conditionSet{nodes: map[string]triage.Reason{}}
+		p.known[set.Name] = pol
+		p.session.Revive(setRule(set.Name))
+	}
+	isSame := pol.set != nil && pol.set.UID == set.UID
+	// Annotations do not change the generation.
+	known := isSame && pol.set.Generation == set.Generation &&
+		pol.set.Annotations[v1alpha1.AcceptImpactAnnotation] == set.Annotations[v1alpha1.AcceptImpactAnnotation]
+	pol.status.Observe(set, set.Status)
+	if !isSame {
+		pol.inForce = nil
+	}
+	pol.set, pol.status.Stale = set, true
+	p.session.Statuses().Schedule(now)
+	if !known {
+		pol.needsValidation, pol.restored, p.validation.due = true, !p.session.IsLoaded(), true
+	}
+}
+
+func (p *Policy) remove(now time.Time, name string) {
+	if p.known[name] == nil {
+		return
+	}
+	delete(p.known, name)
+	p.validation.due = true
+	p.session.Core().RemoveRule(now, setRule(name))
+	p.cfg.Metrics.forgetSet(name)
+	p.session.Retire(now, setRule(name))
+	p.cfg.Logger.Info("set gone", "conditionSet", name)
+}
+
+// takeSets takes in changed sets.
+func (p *Policy) takeSets(now time.Time) {
+	batch := p.inbox.Take()
+	if batch.ListVersion != "" {
+		for name, pol := range p.known {
+			if _, there := batch.Changes[name]; !there && pol.isInAPI() {
+				p.remove(now, name)
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(batch.Changes)) {
+		if change := batch.Changes[name]; change.Gone {
+			p.remove(now, name)
+		} else {
+			p.upsert(now, change.Object)
+		}
+	}
+	if p.validation.due && !p.configMaps.validateAt.IsZero() { // the change may unblock a ConfigMap
+		p.configMaps.validateAt, p.configMaps.changed = now, true
+	}
+}

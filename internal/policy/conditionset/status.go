@@ -1,0 +1,158 @@
+package conditionset
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/engine"
+	"github.com/resourcestack/autohealer/internal/status"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// WriteStatuses updates the statuses of condition sets.
+func (p *Policy) WriteStatuses(ctx context.Context, now time.Time) {
+	for name, pol := range p.known {
+		counts, _ := p.session.Core().Population(setRule(name))
+		p.cfg.Metrics.setPopulation(name, counts, p.countNodes(pol), pol.err == nil && !pol.withholdsTaints())
+		if !pol.isInAPI() || !pol.status.Stale && pol.status.Stored.Selected == status.Count(counts.Selected) {
+			continue
+		}
+		pol.status.Update(ctx, now, p.session.Statuses(), status.Write[v1alpha1.ConditionSetStatus]{
+			Resource: "conditionsets/status", Kind: "conditionSet", Name: name,
+			Status: func() v1alpha1.ConditionSetStatus { return p.statusOf(pol, counts) },
+			Send:   treat.NewWriter(p.cfg.Client).Status,
+		})
+	}
+}
+
+// nodeCounts counts the nodes of a set by outcome.
+type nodeCounts struct {
+	tainted, heldBack, superseded int
+}
+
+// countNodes counts taints that are on the nodes, not taints in flight.
+func (p *Policy) countNodes(pol *conditionSet) (t nodeCounts) {
+	for name, reason := range pol.nodes {
+		switch effect := p.session.Node(name).TaintEffect(reason.Rule); {
+		case reason.Code == triage.Superseded:
+			t.superseded++
+		case effect == 0 || pol.err != nil:
+		case effect < pol.rule.Response.Taint.Effect:
+			t.heldBack++
+		default:
+			t.tainted++
+		}
+	}
+	return t
+}
+
+// hasForeignTaint reports whether the node has the taint of the reason and another
+// component placed it.
+func hasForeignTaint(state *engine.Node, reason triage.Reason) bool {
+	return slices.ContainsFunc(state.Object.Spec.Taints, func(t corev1.Taint) bool {
+		return t.Key == reason.Key && string(t.Effect) == reason.Effect.String()
+	}) && !slices.ContainsFunc(state.Taints, func(t triage.Taint) bool { return t.Key == reason.Key && t.Effect == reason.Effect })
+}
+
+// setMessage returns the text of a reason. If our taint is not on the node, it adds why.
+func (p *Policy) message(name string, reason triage.Reason) string {
+	state := p.session.Node(name)
+	if state == nil || reason.Key == "" || reason.Code == triage.DryRun {
+		return reason.String()
+	}
+	isThere := state.TaintEffect(reason.Rule) == reason.Effect
+	refusal, delay := p.session.TaintProblem(state, reason.Rule)
+	switch {
+	case isThere && refusal != "" && reason.Code == triage.FellBack && !reason.Until.IsZero(): // NoExecute was refused
+		return reason.String() + "; " + refusal
+	case isThere:
+		return reason.String()
+	case reason.Code == triage.Tainted && reason.Foreign > 0:
+		return reason.String()
+	case hasForeignTaint(state, reason):
+		return reason.String() + "; the node already has this taint, set by another component"
+	case delay != "":
+		return reason.String() + "; " + delay
+	}
+	return reason.String() + "; being written"
+}
+
+// statusOf returns the status of a set.
+func (p *Policy) statusOf(pol *conditionSet, counts triage.Population) v1alpha1.ConditionSetStatus {
+	result := v1alpha1.ConditionSetStatus{
+		ObservedGeneration: pol.set.Generation,
+		Selected:           status.Count(counts.Selected),
+		Matched:            status.Count(counts.Unhealthy),
+		Nodes:              []v1alpha1.MatchedNode{},
+		Conditions:         slices.Clone(pol.status.Stored.Conditions),
+	}
+	if pol.err == nil && counts.Cap >= 0 {
+		limit := status.Count(counts.Cap)
+		result.MaxTainted = &limit
+	}
+	t := p.countNodes(pol)
+	result.Tainted, result.HeldBack, result.Superseded = status.Count(t.tainted), status.Count(t.heldBack), status.Count(t.superseded)
+	names := slices.Collect(maps.Keys(pol.nodes))
+	slices.SortFunc(names, func(a, b string) int {
+		one, other := pol.nodes[a], pol.nodes[b]
+		return cmp.Or(cmp.Compare(one.Code, other.Code), one.Since.Compare(other.Since), cmp.Compare(a, b))
+	})
+	var heldBack triage.Reason
+	for _, name := range names {
+		reason := pol.nodes[name]
+		if heldBack.Code == 0 && reason.Code == triage.FellBack {
+			heldBack = p.session.CurrentReason(name, reason)
+		}
+		if len(result.Nodes) < v1alpha1.MaxListedNodes {
+			reason = p.session.CurrentReason(name, reason)
+			result.Nodes = append(result.Nodes, v1alpha1.MatchedNode{Name: name, Reason: reason.Code.String(), Message: p.message(name, reason)})
+		}
+	}
+	p.setConditions(pol, &result, heldBack)
+	pol.setOwnershipCondition(&result)
+	return result
+}
+
+// setConditions sets the conditions of the set.
+func (p *Policy) setConditions(pol *conditionSet, status *v1alpha1.ConditionSetStatus, heldBack triage.Reason) {
+	accepted := metav1.Condition{
+		Type: v1alpha1.Accepted, Status: metav1.ConditionTrue, Reason: "Followed",
+		Message: "the set is followed", ObservedGeneration: pol.set.Generation,
+	}
+	if pol.set.Spec.DryRun {
+		accepted.Reason, accepted.Message = "DryRun", "the set is judged, but places no taint"
+	}
+	switch {
+	case pol.err != nil:
+		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, string(pol.problems[0].Reason), pol.err.Error()
+	case pol.proof.refused:
+		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, reasonHeld, pol.proof.message()
+	case len(pol.proof.types) > 0:
+		accepted.Reason, accepted.Message = reasonAwaitingReports, pol.proof.message()
+		if pol.withholdsTaints() {
+			accepted.Status = metav1.ConditionFalse
+		}
+	}
+	meta.SetStatusCondition(&status.Conditions, accepted)
+	bounded := metav1.Condition{
+		Type: v1alpha1.HeldBack, Status: metav1.ConditionFalse, Reason: "NothingHeldBack",
+		Message: "no node is kept from NoExecute", ObservedGeneration: pol.set.Generation,
+	}
+	if heldBack.Code != 0 {
+		bounded.Status, bounded.Reason = metav1.ConditionTrue, heldBack.Code.String()
+		bounded.Message = fmt.Sprintf("nodes with NoSchedule instead of NoExecute: %d; %s", status.HeldBack, heldBack.String())
+	}
+	meta.SetStatusCondition(&status.Conditions, bounded)
+}
+
+// clamp converts a count to the API's type.
