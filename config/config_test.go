@@ -13,6 +13,7 @@ import (
 
 	shipped "github.com/resourcestack/autohealer/config"
 	"github.com/resourcestack/autohealer/internal/probe/config"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // originals are the files of node-problem-detector.
@@ -29,9 +30,7 @@ func plugins(t *testing.T) map[string][2]*config.PluginMonitor {
 	for _, path := range paths {
 		name := filepath.Base(path)
 		theirs, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		ours, err := shipped.Files.ReadFile(name)
 		if err != nil {
 			t.Errorf("a DaemonSet may name it, and it is not here: %v", err)
@@ -48,9 +47,7 @@ func plugins(t *testing.T) map[string][2]*config.PluginMonitor {
 func parse(t *testing.T, name string, text []byte) *config.PluginMonitor {
 	t.Helper()
 	file, _, err := config.Parse(name, config.CustomPlugin, text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return file.Plugin
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/resourcestack/autohealer/catalog"
 	"github.com/resourcestack/autohealer/internal/report"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 const (
@@ -58,9 +59,7 @@ func TestAgent(t *testing.T) {
 func (c cluster) installsAgent(t *testing.T) {
 	files := []string{"-f", "controller/1-namespace.yaml", "-f", "agent", "-f", "agent/kmsg"}
 	created, err := c.Kubectl(t.Context(), append([]string{"apply", "--validate=strict"}, files...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	const objects = 1 + 1 + 7 + 2*agentPolicies + 3 + 2
 	if got := strings.Count(created, " created\n"); got != objects || strings.Count(created, "\n") != objects {
 		t.Errorf("%d objects were created, want %d:\n%s", got, objects, created)
@@ -94,15 +93,13 @@ func (c cluster) understandsPolicies(t *testing.T, component string, count int, 
 	admin := clientFor(t, c.AdminConfig())
 	policies := admin.AdmissionregistrationV1().ValidatingAdmissionPolicies()
 	list, err := policies.List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + component})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if len(list.Items) != count {
 		t.Fatalf("%d policies are there, want %d", len(list.Items), count)
 	}
 	for i := range list.Items {
 		policy := &list.Items[i]
-		eventually(t, "the expressions being checked", func() error {
+		testkit.Eventually(t, "the expressions being checked", func() error {
 			if policy, err = policies.Get(t.Context(), policy.Name, metav1.GetOptions{}); err != nil {
 				return err
 			}
@@ -171,14 +168,10 @@ func (c cluster) admitsAgents(t *testing.T) {
 	}
 	for variant, privileged := range map[string]bool{"kmsg": true, "journal": false} {
 		out, err := c.Kubectl(t.Context(), "apply", "--dry-run=server", "-o", "json", "-f", "agent/"+variant)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		var list struct{ Items []json.RawMessage }
 		var daemons appsv1.DaemonSet
-		if err := errors.Join(json.Unmarshal([]byte(out), &list), json.Unmarshal(list.Items[len(list.Items)-1], &daemons)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, errors.Join(json.Unmarshal([]byte(out), &list), json.Unmarshal(list.Items[len(list.Items)-1], &daemons)))
 		spec := daemons.Spec.Template.Spec
 		if got := spec.Containers[0].SecurityContext.Privileged; (got != nil && *got) != privileged {
 			t.Errorf("%s: privileged is %v", variant, got)
@@ -201,7 +194,7 @@ func (c cluster) admitsAgents(t *testing.T) {
 			return err
 		}
 		asItIs := func(*corev1.PodSpec) {}
-		eventually(t, "the default accounts", func() error { return create(agent, asItIs) })
+		testkit.Eventually(t, "the default accounts", func() error { return create(agent, asItIs) })
 		err = create(namespace, asItIs)
 		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `violates PodSecurity "restricted`) {
 			t.Errorf("%s in %s: %v", variant, namespace, err)
@@ -290,7 +283,7 @@ func (c cluster) agentPod(t *testing.T, node string) *corev1.Pod {
 	t.Helper()
 	admin := clientFor(t, c.AdminConfig())
 	var pod *corev1.Pod
-	eventually(t, "an agent on "+node, func() error {
+	testkit.Eventually(t, "an agent on "+node, func() error {
 		pods, err := admin.CoreV1().Pods(agent).List(t.Context(), metav1.ListOptions{
 			LabelSelector: "app.kubernetes.io/name=" + agent, FieldSelector: "spec.nodeName=" + node,
 		})
@@ -320,9 +313,7 @@ func (c cluster) agentOn(t *testing.T, node string) kubernetes.Interface {
 			}
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return clientFor(t, config)
 }
 
@@ -330,9 +321,7 @@ func (c cluster) agentOn(t *testing.T, node string) kubernetes.Interface {
 func (c cluster) agentWithoutNode(t *testing.T) kubernetes.Interface {
 	t.Helper()
 	config, err := c.ServiceAccountConfig(t.Context(), agent, agent)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return clientFor(t, config)
 }
 
@@ -380,19 +369,13 @@ func (c cluster) sharesAPIServer(t *testing.T) {
 	admin := clientFor(t, c.AdminConfig())
 	flow := func(name string) types.UID {
 		schema, err := admin.FlowcontrolV1().FlowSchemas().Get(t.Context(), name, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return schema.UID
 	}
 	level, err := admin.FlowcontrolV1().PriorityLevelConfigurations().Get(t.Context(), "autohealer-agents", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	config, err := c.ServiceAccountConfig(t.Context(), agent, agent, testbed.WithNode(mine))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var answer http.Header
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(r *http.Request) (*http.Response, error) {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 const seed = "../api/autohealer/v1alpha1/testdata/seed.yaml"
@@ -31,7 +32,7 @@ func (c cluster) servesCRDs(t *testing.T) {
 		{policies, []string{"repairpolicy", "rp", "autohealer"}, "rp.spec.repair.policies.conditionStatus", "all statuses count that the provider considers unhealthy"},
 		{checks, []string{"nodehealthcheck", "nhc"}, "nhc.spec.healthyDelay", "remediation.medik8s.io/manually-confirmed-healthy"},
 	} {
-		eventually(t, "the CRD "+test.name, func() error {
+		testkit.Eventually(t, "the CRD "+test.name, func() error {
 			var crd struct {
 				Status struct {
 					Conditions []metav1.Condition
@@ -83,9 +84,7 @@ func (c cluster) takesSeed(t *testing.T) {
 				t.Errorf("after the controller has written a status: %v", err)
 			}
 			changed, err := os.ReadFile(seed)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			command[3] = file(t, strings.ReplaceAll(string(changed), "status: true", "status: 'FALSE'"))
 			if _, err := c.Kubectl(t.Context(), command...); err != nil {
 				t.Errorf("with another type of status: %v", err)
@@ -143,9 +142,7 @@ func (c cluster) rawClient(t *testing.T, group schema.GroupVersion) rest.Interfa
 	config.APIPath, config.GroupVersion = "/apis", &group
 	config.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
 	client, err := rest.RESTClientFor(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return client
 }
 
@@ -153,9 +150,7 @@ func (c cluster) rawClient(t *testing.T, group schema.GroupVersion) rest.Interfa
 func (c cluster) list(t *testing.T) *v1alpha1.ConditionSetList {
 	t.Helper()
 	data, err := c.rawClient(t, v1alpha1.GroupVersion).Get().Resource("conditionsets").Do(t.Context()).Raw()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var sets v1alpha1.ConditionSetList
 	if err := json.Unmarshal(data, &sets); err != nil {
 		t.Fatalf("the list cannot be read: %v\n%s", err, data)
@@ -165,9 +160,7 @@ func (c cluster) list(t *testing.T) *v1alpha1.ConditionSetList {
 
 func (c cluster) writeStatus(t *testing.T, name, patch string) {
 	t.Helper()
-	if err := c.patchStatus(t, name, patch); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, c.patchStatus(t, name, patch))
 }
 
 func (c cluster) patchStatus(t *testing.T, name, patch string) error {
@@ -190,16 +183,12 @@ func (c cluster) takesGoType(t *testing.T) {
 	send := func(r *rest.Request) {
 		t.Helper()
 		body, err := json.Marshal(set)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		answer, err := r.Resource("conditionsets").Body(body).Do(t.Context()).Raw()
 		if err != nil {
 			t.Fatalf("%v\n%s", err, body)
 		}
-		if err := json.Unmarshal(answer, set); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, json.Unmarshal(answer, set))
 	}
 	client := c.rawClient(t, v1alpha1.GroupVersion)
 	send(client.Post())
@@ -424,9 +413,7 @@ func (c cluster) printsColumns(t *testing.T) {
 func (c cluster) prints(t *testing.T, want []string, args ...string) {
 	t.Helper()
 	out, err := c.Kubectl(t.Context(), args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	if len(lines) != len(want) {
 		t.Fatalf("%d lines are printed:\n%s", len(lines), out)

@@ -12,6 +12,7 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/catalog"
 	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // takesDefaults applies the default sets in every documented way, and compares the stored
@@ -38,17 +39,13 @@ func (c cluster) takesDefaults(t *testing.T) {
 	}
 	t.Run("as dry runs first as the documentation says", func(t *testing.T) {
 		page, err := os.ReadFile("../docs/conditions.md")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if !strings.Contains(string(page), "\n"+`kubectl patch -f deploy/defaults/conditionsets.yaml --local -o json --type=merge -p '{"spec": {"dryRun": true}}' | kubectl apply -f -`+"\n") {
 			t.Error("the documentation says something else")
 		}
 		trial, err := c.Kubectl(t.Context(), "patch", "-f", "defaults/conditionsets.yaml", "--local", "-o", "json",
 			"--type=merge", "-p", `{"spec": {"dryRun": true}}`)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if _, err := c.Kubectl(t.Context(), "apply", "-f", file(t, trial)); err != nil {
 			t.Fatal(err)
 		}

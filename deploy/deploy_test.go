@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/resourcestack/autohealer/deploy"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 const (
@@ -29,11 +29,6 @@ const (
 	account   = "autohealer-controller"
 	// controllerPolicies is the number of the controller's admission policies.
 	controllerPolicies = 7
-
-	// limit bounds the waits. It suits two busy cores.
-	limit = 30 * time.Second
-	// pollInterval is the time between two checks of a wait.
-	pollInterval = 20 * time.Millisecond
 )
 
 // TestDeploy installs everything into one cluster and checks it. The controller manager
@@ -85,9 +80,7 @@ type cluster struct{ *testbed.Cluster }
 func (c cluster) installs(t *testing.T) {
 	files := []string{"-f", "crds", "-f", "shared", "-f", "controller"}
 	created, err := c.Kubectl(t.Context(), append([]string{"apply", "--validate=strict"}, files...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	const objects = 21 + 2*controllerPolicies
 	if got := strings.Count(created, " created\n"); got != objects || strings.Count(created, "\n") != objects {
 		t.Errorf("%d objects were created, want %d:\n%s", got, objects, created)
@@ -113,7 +106,7 @@ metadata: {name: harmless, finalizers: [example.com/wait]}
 spec: {type: Harmless, effect: NoSchedule, taintKey: example.com/harmless, conditions: {Harmless: {status: true}}}
 `
 	set := file(t, harmless)
-	eventually(t, "the API server to call the webhook", func() error {
+	testkit.Eventually(t, "the API server to call the webhook", func() error {
 		_, err := c.Kubectl(t.Context(), "apply", "-f", set, "--dry-run=server")
 		if err == nil || !strings.Contains(err.Error(), `failed calling webhook "conditionsets.autohealer.resourcestack.com"`) {
 			return fmt.Errorf("a set that the webhook has not judged: %w", err)
@@ -123,9 +116,7 @@ spec: {type: Harmless, effect: NoSchedule, taintKey: example.com/harmless, condi
 	admin := clientFor(t, c.AdminConfig())
 	hooks := admin.AdmissionregistrationV1().ValidatingWebhookConfigurations()
 	config, err := hooks.Get(t.Context(), "autohealer", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	asked := map[string]bool{}
 	for _, hook := range config.Webhooks {
 		for _, rule := range hook.Rules {
@@ -155,17 +146,15 @@ spec: {type: Harmless, effect: NoSchedule, taintKey: example.com/harmless, condi
 		t.Errorf("a repair policy that the webhook has not judged: %v", err)
 	}
 	// An existing set can be labelled and deleted.
-	if err := hooks.Delete(t.Context(), "autohealer", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the webhook to be removed", func() error {
+	testkit.Must(t, hooks.Delete(t.Context(), "autohealer", metav1.DeleteOptions{}))
+	testkit.Eventually(t, "the webhook to be removed", func() error {
 		_, err := c.Kubectl(t.Context(), "create", "-f", set, "-f", seedCheck, "-f", seedPolicy)
 		return err
 	})
 	if _, err := c.Kubectl(t.Context(), "apply", "-f", "controller"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the webhook to be installed again", func() error {
+	testkit.Eventually(t, "the webhook to be installed again", func() error {
 		if _, err := c.Kubectl(t.Context(), "patch", "conditionset", "harmless", "--type=merge", "-p", `{"spec": {"effect": "NoExecute"}}`, "--dry-run=server"); err == nil {
 			return errors.New("a set can be changed")
 		}
@@ -200,10 +189,8 @@ spec: {type: Harmless, effect: NoSchedule, taintKey: example.com/harmless, condi
 	if _, err := c.Kubectl(t.Context(), "delete", "nodehealthcheck", "nodehealthcheck-sample"); err != nil {
 		t.Errorf("deleting a health check with the webhook down: %v", err)
 	}
-	if err := hooks.Delete(t.Context(), "autohealer", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the webhook to be removed", func() error {
+	testkit.Must(t, hooks.Delete(t.Context(), "autohealer", metav1.DeleteOptions{}))
+	testkit.Eventually(t, "the webhook to be removed", func() error {
 		_, err := c.Kubectl(t.Context(), "apply", "-f", set, "--dry-run=server")
 		return err
 	})
@@ -250,9 +237,7 @@ func TestManifestsAreAllOfTheFiles(t *testing.T) {
 	files := 0
 	for _, folder := range []string{"crds", "shared", "cleanup", "controller", "agent", "agent/kmsg", "agent/journal"} {
 		entries, err := os.ReadDir(folder)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		for _, entry := range entries {
 			if entry.IsDir() {
 				continue
@@ -260,9 +245,7 @@ func TestManifestsAreAllOfTheFiles(t *testing.T) {
 			files++
 			path := folder + "/" + entry.Name()
 			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			if got, err := fs.ReadFile(deploy.Manifests, path); err != nil || string(got) != string(want) {
 				t.Errorf("%s is not among the manifests as it is: %v", path, err)
 			}
@@ -280,13 +263,9 @@ func (c cluster) takesNetworkPolicy(t *testing.T) {
 	}
 	admin := clientFor(t, c.AdminConfig())
 	policy, err := admin.NetworkingV1().NetworkPolicies(namespace).Get(t.Context(), account, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	deployment, err := admin.AppsV1().Deployments(namespace).Get(t.Context(), account, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if policy.Spec.PodSelector.String() != deployment.Spec.Selector.String() {
 		t.Errorf("it selects %s, and the pods are %s", policy.Spec.PodSelector.String(), deployment.Spec.Selector)
 	}
@@ -315,7 +294,7 @@ func (c cluster) takesNetworkPolicy(t *testing.T) {
 func (c cluster) admitsPods(t *testing.T) {
 	admin := clientFor(t, c.AdminConfig())
 	var pods []corev1.Pod
-	eventually(t, "two pods", func() error {
+	testkit.Eventually(t, "two pods", func() error {
 		list, err := admin.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + account})
 		if err != nil {
 			return err
@@ -340,10 +319,8 @@ func (c cluster) admitsPods(t *testing.T) {
 		}
 	}
 	budget, err := admin.PolicyV1().PodDisruptionBudgets(namespace).Get(t.Context(), account, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the budget to count both", func() error {
+	testkit.Must(t, err)
+	testkit.Eventually(t, "the budget to count both", func() error {
 		if budget, err = admin.PolicyV1().PodDisruptionBudgets(namespace).Get(t.Context(), account, metav1.GetOptions{}); err != nil {
 			return err
 		}
@@ -356,9 +333,7 @@ func (c cluster) admitsPods(t *testing.T) {
 	// The namespace refuses pods that are not restricted, including a pod of ours without
 	// one of its restrictions.
 	deployment, err := admin.AppsV1().Deployments(namespace).Get(t.Context(), account, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for name, loosen := range map[string]func(*corev1.PodSpec){
 		"root":         func(p *corev1.PodSpec) { p.SecurityContext.RunAsNonRoot = nil },
 		"seccomp":      func(p *corev1.PodSpec) { p.SecurityContext.SeccompProfile = nil },
@@ -408,35 +383,15 @@ func createPod(ctx context.Context, admin kubernetes.Interface, d *appsv1.Deploy
 func clientFor(t *testing.T, config *rest.Config) kubernetes.Interface {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return client
-}
-
-// eventually waits until check returns no error.
-func eventually(t *testing.T, what string, check func() error) {
-	t.Helper()
-	look := time.NewTicker(pollInterval)
-	defer look.Stop()
-	for deadline := time.Now().Add(limit); ; <-look.C {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not after %s: %v", what, limit, err)
-		}
-	}
 }
 
 // file writes a manifest to a file and returns its path.
 func file(t *testing.T, manifest string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "manifest.yaml")
-	if err := os.WriteFile(path, []byte(manifest), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(path, []byte(manifest), 0o600))
 	return path
 }
 
@@ -444,9 +399,7 @@ func file(t *testing.T, manifest string) string {
 func (c cluster) getJSON(t *testing.T, into any, args ...string) {
 	t.Helper()
 	out, err := c.Kubectl(t.Context(), append([]string{"get", "-o", "json"}, args...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if err := json.Unmarshal([]byte(out), into); err != nil {
 		t.Fatalf("%v:\n%s", err, out)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/kubeapi"
 	"github.com/resourcestack/autohealer/internal/report"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // guardedAgent is an agent's reporter that the admission policies bind to its node.
@@ -31,21 +32,13 @@ type guardedAgent struct {
 func (c cluster) guardedAgent(t *testing.T, lookEvery time.Duration, kinds ...string) *guardedAgent {
 	t.Helper()
 	config, err := c.ServiceAccountConfig(t.Context(), agent, agent, testbed.WithNode(theirs))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	api, err := kubeapi.New(kubeapi.Access{Server: config.Host, CA: config.CAData, Token: config.BearerToken}, "autohealer-agent/test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	admin, err := kubernetes.NewForConfig(c.AdminConfig())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	reporter, err := report.New(report.Config{API: api, Node: theirs, Holder: "pod", LeaseNamespace: namespace, LookEvery: lookEvery, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	w := &guardedAgent{T: t, Reporter: reporter, admin: admin}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -70,25 +63,19 @@ func (w *guardedAgent) patches(kind, reason string) {
 	w.Helper()
 	body := fmt.Sprintf(`{"status": {"conditions": [{"type": %q, "status": "True", "reason": %[2]q, "message": %[2]q, "lastHeartbeatTime": %[3]q, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}`,
 		kind, reason, time.Now().Add(-time.Minute).UTC().Format(time.RFC3339))
-	if err := patchAs("node-problem-detector", theirs, types.StrategicMergePatchType, body, "status")(w.Context(), w.admin); err != nil {
-		w.Fatal(err)
-	}
+	testkit.Must(w, patchAs("node-problem-detector", theirs, types.StrategicMergePatchType, body, "status")(w.Context(), w.admin))
 }
 
 func (w *guardedAgent) applies(rows ...string) {
 	w.Helper()
-	if err := applyBody(theirs, "gitops", `"status": {"conditions": [`+strings.Join(rows, ", ")+`]}`)(w.Context(), w.admin); err != nil {
-		w.Fatal(err)
-	}
+	testkit.Must(w, applyBody(theirs, "gitops", `"status": {"conditions": [`+strings.Join(rows, ", ")+`]}`)(w.Context(), w.admin))
 }
 
 // row returns a condition of the node and whether the agent owns a part of it.
 func (w *guardedAgent) row(kind string) (found *corev1.NodeCondition, ours bool) {
 	w.Helper()
 	node, err := w.admin.CoreV1().Nodes().Get(w.Context(), theirs, metav1.GetOptions{})
-	if err != nil {
-		w.Fatal(err)
-	}
+	testkit.Must(w, err)
 	for _, condition := range node.Status.Conditions {
 		if string(condition.Type) == kind {
 			found = &condition
@@ -102,7 +89,7 @@ func (w *guardedAgent) row(kind string) (found *corev1.NodeCondition, ours bool)
 
 func (w *guardedAgent) becomes(kind, reason string) {
 	w.Helper()
-	eventually(w.T, kind+" is "+reason, func() error {
+	testkit.Eventually(w.T, kind+" is "+reason, func() error {
 		if row, _ := w.row(kind); (row == nil) != (reason == "") || row != nil && row.Reason != reason {
 			return fmt.Errorf("it is %v", row)
 		}
@@ -113,7 +100,7 @@ func (w *guardedAgent) becomes(kind, reason string) {
 // leaves waits until the agent has yielded a complete condition to another writer.
 func (w *guardedAgent) leaves(kind, reason string) {
 	w.Helper()
-	eventually(w.T, kind+" is left", func() error {
+	testkit.Eventually(w.T, kind+" is left", func() error {
 		row, ours := w.row(kind)
 		if row == nil || row.Reason != reason || row.Status == "" || row.LastHeartbeatTime.IsZero() {
 			w.Fatalf("%s, which belongs to another writer, is %v", kind, row)
@@ -182,7 +169,7 @@ func (c cluster) staysWithinLimits(t *testing.T) {
 	r.Source = "kubelet" // allowed as the name of a monitor, but not as the source of an Event
 	r.Events = []finding.Event{{ID: "1", Severity: finding.Warn, Time: time.Now(), Reason: strings.Repeat("R", 1000), Message: strings.Repeat("ü", 5000)}}
 	w.Take(r)
-	eventually(t, "all findings within the limits to be written", func() error {
+	testkit.Eventually(t, "all findings within the limits to be written", func() error {
 		if counts := w.Counts(); counts.EventsSent != 1 || counts.Pending || counts.LeaseRenewed.IsZero() {
 			return fmt.Errorf("the agent has counted %+v", counts)
 		}

@@ -23,6 +23,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/report"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // try is a write with the expected refusal, empty if the write is allowed.
@@ -77,22 +78,18 @@ func attempts(t *testing.T, client kubernetes.Interface, tries []try) {
 func (c cluster) guardsRecords(t *testing.T) {
 	admin := clientFor(t, c.AdminConfig())
 	config, err := c.NodeConfig(mine)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	kubelet := clientFor(t, config)
 	annotate := func(key, value string, subresources ...string) apiCall {
 		return patch(mine, types.MergePatchType, fmt.Sprintf(`{"metadata": {"annotations": {%q: %s}}}`, key, value), subresources...)
 	}
 	const record, veto = "autohealer.resourcestack.com/record", "autohealer.resourcestack.com/do-not-repair"
 	for _, key := range []string{record, veto} {
-		if err := annotate(key, `"{}"`)(t.Context(), admin); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, annotate(key, `"{}"`)(t.Context(), admin))
 	}
 	const refusal = "a kubelet may not write annotations on its node that Autohealer acts on: "
 	tries := 0
-	eventually(t, "the guard", func() error {
+	testkit.Eventually(t, "the guard", func() error {
 		tries++ // an unchanged value is not refused
 		if err := annotate(veto, fmt.Sprintf(`"%d"`, tries))(t.Context(), kubelet); !apierrors.IsForbidden(err) {
 			return fmt.Errorf("it is not there yet: %w", err)
@@ -151,17 +148,15 @@ func (c cluster) mightyController(t *testing.T) kubernetes.Interface {
 		t.Fatal(err)
 	}
 	config, err := c.ServiceAccountConfig(t.Context(), namespace, account)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	client := clientFor(t, config)
-	eventually(t, "all rights", func() error {
+	testkit.Eventually(t, "all rights", func() error {
 		if !mayDo(t, client, request{"*", "*.*", ""}) {
 			return errors.New("they are not there")
 		}
 		return nil
 	})
-	eventually(t, "the guard", func() error {
+	testkit.Eventually(t, "the guard", func() error {
 		if err := createLease(namespace, "x")(t.Context(), client); !apierrors.IsForbidden(err) {
 			return fmt.Errorf("it is not there yet: %w", err)
 		}
@@ -189,9 +184,7 @@ func (c cluster) guardsController(t *testing.T, client kubernetes.Interface) {
 		patch(mine, types.StrategicMergePatchType, `{"spec": {"taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}, {"key": "example.com/theirs", "effect": "NoSchedule"}]},
 			"metadata": {"annotations": {"theirs": "x", "remediation.medik8s.io/manually-confirmed-healthy": ""}}}`),
 	} {
-		if err := prepare(t.Context(), admin); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, prepare(t.Context(), admin))
 	}
 	// hooks updates the webhook configuration.
 	hooks := func(change func(*admissionv1.ValidatingWebhookConfiguration)) apiCall {
@@ -423,9 +416,7 @@ func (c cluster) guardsController(t *testing.T, client kubernetes.Interface) {
 // guardsClaims does the same with NodeClaims, NodePools and their CRD.
 func (c cluster) guardsClaims(t *testing.T, client kubernetes.Interface) {
 	t.Helper()
-	if err := karpenter.InstallCRDs(t.Context(), c.Cluster); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, karpenter.InstallCRDs(t.Context(), c.Cluster))
 	admin := clientFor(t, c.AdminConfig())
 	const (
 		claimPath = "/apis/karpenter.sh/v1/nodeclaims"
@@ -442,9 +433,7 @@ func (c cluster) guardsClaims(t *testing.T, client kubernetes.Interface) {
 		rawly("POST", claimPath, "application/json", claim+`"metadata": {"name": "c2"}}`),
 		rawly("POST", poolPath, "application/json", pool+`"metadata": {"name": "p1"}}`),
 	} {
-		if err := prepare(t.Context(), admin); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, prepare(t.Context(), admin))
 	}
 	attempts(t, client, []try{
 		{"deletes a NodeClaim without a mark", rawly("DELETE", claimPath+"/c1", "", ""), unmarked},
@@ -466,7 +455,7 @@ func (c cluster) guardsClaims(t *testing.T, client kubernetes.Interface) {
 		{"the schema of another kind", rawly("PATCH", crdPath+"/nodeclaims.karpenter.sh", types.MergePatchType, `{"metadata": {"annotations": {"a": "b"}}}`), "the controller may not update customresourcedefinitions nodeclaims.karpenter.sh"},
 	})
 	// The restored schema allows a repair block in a NodePool.
-	eventually(t, "the repair block to be restored", func() error {
+	testkit.Eventually(t, "the repair block to be restored", func() error {
 		if err := rawly("PATCH", poolPath+"/p1", types.MergePatchType, `{"spec": {"repair": {"enabled": true}}}`)(t.Context(), client); err != nil {
 			return err
 		}

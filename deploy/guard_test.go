@@ -20,6 +20,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/report"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // apiCall is a request of an agent to the API server.
@@ -176,7 +177,7 @@ func (c cluster) guardsNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	client, unbound := c.agentOn(t, mine), c.agentWithoutNode(t)
-	eventually(t, "all rights", func() error {
+	testkit.Eventually(t, "all rights", func() error {
 		if !mayDo(t, client, request{"*", "*.*", ""}) {
 			return errors.New("they are not there")
 		}
@@ -189,15 +190,11 @@ func (c cluster) guardsNodes(t *testing.T) {
 		applyBody(mine, "older-agent", `"status": {"conditions": [`+row("Abandoned", "True")+`]}`),
 		createEvent("theirs", nodeRef(theirs)), applyBody(mine, "old-agent", `"status": {"conditions": [`+row("ReadonlyFilesystem", "True")+`]}`),
 	} {
-		if err := prepare(t.Context(), admin); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, prepare(t.Context(), admin))
 	}
 	own, err := admin.CoreV1().Nodes().Get(t.Context(), mine, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the guard", func() error {
+	testkit.Must(t, err)
+	testkit.Eventually(t, "the guard", func() error {
 		if err := createLease(namespace, "x")(t.Context(), unbound); !apierrors.IsForbidden(err) {
 			return fmt.Errorf("it is not there yet: %w", err)
 		}
@@ -428,9 +425,7 @@ func (c cluster) guardsNodes(t *testing.T) {
 
 	// Refused writes changed nothing, and the conditions of other writers still belong to them.
 	node, err := admin.CoreV1().Nodes().Get(t.Context(), mine, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	found := map[corev1.NodeConditionType]string{}
 	for _, condition := range node.Status.Conditions {
 		found[condition.Type] = condition.Reason
@@ -447,18 +442,12 @@ func (c cluster) guardsNodes(t *testing.T) {
 	}
 
 	// A mistake of another writer does not block the agent.
-	if err := erasing("Written")(t.Context(), admin); err != nil {
-		t.Fatal(err)
-	}
-	if err := patch(mine, types.StrategicMergePatchType, `{"status": {"conditions": [`+row("XfsShutdown", "True")+`]}}`, "status")(t.Context(), admin); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, erasing("Written")(t.Context(), admin))
+	testkit.Must(t, patch(mine, types.StrategicMergePatchType, `{"status": {"conditions": [`+row("XfsShutdown", "True")+`]}}`, "status")(t.Context(), admin))
 
 	// Now the agent has only its own rights, and its necessary writes still work.
-	if err := admin.RbacV1().ClusterRoleBindings().Delete(t.Context(), everything.Name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "no more rights than its own", func() error {
+	testkit.Must(t, admin.RbacV1().ClusterRoleBindings().Delete(t.Context(), everything.Name, metav1.DeleteOptions{}))
+	testkit.Eventually(t, "no more rights than its own", func() error {
 		if mayDo(t, client, request{"*", "*.*", ""}) {
 			return errors.New("it still has more rights")
 		}
@@ -499,14 +488,12 @@ func (c cluster) guardsNobodyElse(t *testing.T) {
 func (c cluster) takesOldRights(t *testing.T) {
 	const old = "node-problem-detector"
 	config, err := c.ServiceAccountConfig(t.Context(), "kube-system", old)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if _, err := c.Kubectl(t.Context(), "create", "clusterrolebinding", old, "--clusterrole=system:node-problem-detector", "--serviceaccount=kube-system:"+old); err != nil {
 		t.Fatal(err)
 	}
 	client := clientFor(t, config)
-	eventually(t, "conditions", func() error { return apply(theirs, row("KernelDeadlock", "True"))(t.Context(), client) })
+	testkit.Eventually(t, "conditions", func() error { return apply(theirs, row("KernelDeadlock", "True"))(t.Context(), client) })
 	if _, err := client.CoreV1().Nodes().Get(t.Context(), theirs, metav1.GetOptions{}); err != nil {
 		t.Errorf("a look at the node: %v", err)
 	}
@@ -518,9 +505,7 @@ func (c cluster) takesOldRights(t *testing.T) {
 	}
 	// The additions of docs/agent-migration.md.
 	page, err := os.ReadFile("../docs/agent-migration.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	_, change, _ := strings.Cut(string(page), "```yaml\n")
 	change, _, found := strings.Cut(change, "```")
 	if !found {
@@ -530,9 +515,7 @@ func (c cluster) takesOldRights(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, err := c.Kubectl(t.Context(), "-n", "kube-system", "patch", "daemonset", old, "--patch-file", file(t, change), "--dry-run=server", "-o", "yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, want := range []string{"image: resourcestack/autohealer-agent:v0.1.0", "- /node-problem-detector", "path: /dev/kmsg", "path: /var/lib/autohealer-agent", "fieldPath: spec.nodeName"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("the changed DaemonSet has no %q:\n%s", want, out)
@@ -542,7 +525,7 @@ func (c cluster) takesOldRights(t *testing.T) {
 	if _, err := c.Kubectl(t.Context(), bind...); err != nil || !strings.Contains(string(page), "kubectl "+strings.Join(bind, " ")) {
 		t.Errorf("binding the right to Leases, as the page says: %v", err)
 	}
-	eventually(t, "a Lease", func() error {
+	testkit.Eventually(t, "a Lease", func() error {
 		err := createLease(namespace, "autohealer-agent-node-0009")(t.Context(), client)
 		if apierrors.IsAlreadyExists(err) {
 			return nil
@@ -581,18 +564,14 @@ func (c cluster) guardsTheOld(t *testing.T, page, account string) {
 		t.Fatal("the page is different")
 	}
 	guard, err := os.ReadFile("agent/3-guard.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if _, err := c.Kubectl(t.Context(), "apply", "-f", file(t, strings.ReplaceAll(string(guard), ours, ours+added))); err != nil {
 		t.Fatal(err)
 	}
 	config, err := c.ServiceAccountConfig(t.Context(), "kube-system", account, testbed.WithNode(theirs))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	client := clientFor(t, config)
-	eventually(t, "the guard of the old account", func() error {
+	testkit.Eventually(t, "the guard of the old account", func() error {
 		if err := apply(mine, row("KernelDeadlock", "True"))(t.Context(), client); !apierrors.IsForbidden(err) {
 			return fmt.Errorf("it can write another node: %w", err)
 		}
@@ -617,5 +596,5 @@ func (c cluster) guardsTheOld(t *testing.T, page, account string) {
 	if _, err := c.Kubectl(t.Context(), "apply", "-f", "agent/3-guard.yaml"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the old program to write again", patch)
+	testkit.Eventually(t, "the old program to write again", patch)
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/repairblock"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 const (
@@ -85,9 +86,7 @@ func (c cluster) runs(t *testing.T, section string) {
 func shown(t *testing.T, page, after string) string {
 	t.Helper()
 	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	_, rest, found := strings.Cut(string(text), "\n"+after)
 	_, rest, _ = strings.Cut(rest, "\n```\n")
 	script, _, ends := strings.Cut(rest, "```\n")
@@ -111,16 +110,14 @@ func (c cluster) runsScript(t *testing.T, in, script string) {
 func folder(t *testing.T) string {
 	t.Helper()
 	here, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return here
 }
 
 // seesSchema waits until the API server serves the stored CRD.
 func (c cluster) seesSchema(t *testing.T, want bool) {
 	t.Helper()
-	eventually(t, "the schema to be served", func() error {
+	testkit.Eventually(t, "the schema to be served", func() error {
 		_, err := c.Kubectl(t.Context(), "explain", "nodepool.spec.repair")
 		if (err == nil) != want {
 			return fmt.Errorf("it is explained: %v", err == nil)
@@ -131,13 +128,9 @@ func (c cluster) seesSchema(t *testing.T, want bool) {
 
 func (c cluster) hasNodePoolSchema(t *testing.T) {
 	schema, err := deploy.NodePoolSchema()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var want any
-	if err := json.Unmarshal(schema, &want); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, json.Unmarshal(schema, &want))
 	if diff := cmp.Diff(want, c.storedSchema(t)); diff != "" {
 		t.Errorf("(-NodePoolSchema +stored):\n%s", diff)
 	}
@@ -236,9 +229,7 @@ var badBlocks = []struct {
 
 func (c cluster) refusesBadBlocks(t *testing.T) {
 	manifest, err := os.ReadFile(examplePool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, test := range badBlocks {
 		bad := strings.Replace(string(manifest), test.old, test.new, 1)
 		if bad == string(manifest) {
@@ -295,20 +286,20 @@ func (c cluster) losesSchema(t *testing.T) {
 	}
 	// Without a write to the pool, the block is back.
 	c.appliesStockCRD(t)
-	eventually(t, "the block to be hidden", block(nil))
+	testkit.Eventually(t, "the block to be hidden", block(nil))
 	c.runs(t, "## Adding it")
-	eventually(t, "the block to be back", block(seedBlock()))
+	testkit.Eventually(t, "the block to be back", block(seedBlock()))
 
 	// After any write, even of a status, the block is lost.
 	c.appliesStockCRD(t)
-	eventually(t, "the block to be hidden", block(nil))
+	testkit.Eventually(t, "the block to be hidden", block(nil))
 	if _, err := c.Kubectl(t.Context(), "patch", "nodepool", "default", "--subresource=status", "--type=merge", "-p", `{"status":{"nodes":3}}`); err != nil {
 		t.Fatal(err)
 	}
 	c.runs(t, "## Adding it")
 	// A new pool with a block shows that the schema is in force again; the earlier pool has
 	// lost its block.
-	eventually(t, "blocks to be stored again", func() error {
+	testkit.Eventually(t, "blocks to be stored again", func() error {
 		if _, err := c.Kubectl(t.Context(), "apply", "--validate=strict", "--dry-run=server", "-f", examplePool); err != nil {
 			return err
 		}
@@ -323,9 +314,7 @@ func (c cluster) putsBackSchema(t *testing.T) {
 		t.Fatal(err)
 	}
 	controller, err := install.Start(t.Context(), c.Cluster, install.Options{Name: "restorer", Args: []string{"--restore-nodepool-schema"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer func() {
 		if err := controller.Stop(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
@@ -333,12 +322,10 @@ func (c cluster) putsBackSchema(t *testing.T) {
 	}()
 	log := func() string {
 		text, err := controller.Log()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return text
 	}
-	eventually(t, "a copy of the block", func() error {
+	testkit.Eventually(t, "a copy of the block", func() error {
 		kept, err := c.Kubectl(t.Context(), "get", "controllerrevisions", "-n", namespace, "-l", repairblock.RevisionLabel+"=default", "-o", "name")
 		if err == nil && kept == "" {
 			err = errors.New("there is no copy")
@@ -347,14 +334,14 @@ func (c cluster) putsBackSchema(t *testing.T) {
 	})
 	// The controller logs missing rights before it needs them.
 	const missing = "permission missing"
-	eventually(t, "the log to report it", func() error {
+	testkit.Eventually(t, "the log to report it", func() error {
 		if line := log(); !strings.Contains(line, missing) || !strings.Contains(line, "deploy/"+restoreRights) {
 			return errors.New("the log does not report it")
 		}
 		return nil
 	})
 	c.appliesStockCRD(t)
-	eventually(t, "an Event with the missing rights", func() error {
+	testkit.Eventually(t, "an Event with the missing rights", func() error {
 		words, err := c.Kubectl(t.Context(), "get", "events.events.k8s.io", "-o", "jsonpath={range .items[?(@.regarding.kind=='NodePool')]}{.note}{'\\n'}{end}")
 		if err != nil {
 			return err
@@ -370,7 +357,7 @@ func (c cluster) putsBackSchema(t *testing.T) {
 		t.Fatal("the schema was restored without the right")
 	}
 	c.runs(t, "## Having it put back")
-	eventually(t, "schema and block to be restored", func() error {
+	testkit.Eventually(t, "schema and block to be restored", func() error {
 		if diff := cmp.Diff(seedBlock(), c.storedBlock(t)); diff != "" {
 			return errors.New(diff)
 		}
@@ -422,16 +409,10 @@ func (c cluster) removesSchema(t *testing.T) {
 
 // judgesBlocks uses the controller's own webhook, and then removes it.
 func (c cluster) judgesBlocks(t *testing.T) {
-	if err := install.Install(t.Context(), c.Cluster); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, install.Install(t.Context(), c.Cluster))
 	controller, err := install.Start(t.Context(), c.Cluster, install.Options{Webhook: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := install.UseWebhook(t.Context(), c.Cluster, controller); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
+	testkit.Must(t, install.UseWebhook(t.Context(), c.Cluster, controller))
 	nodes := clientFor(t, c.AdminConfig()).CoreV1().Nodes()
 	if _, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "sick", Labels: map[string]string{"karpenter.sh/nodepool": "default"}}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -441,13 +422,9 @@ func (c cluster) judgesBlocks(t *testing.T) {
 		t.Fatal(err)
 	}
 	manifest, err := os.ReadFile(examplePool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	policy, err := os.ReadFile(seedPolicy)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	// The webhook refuses what the schema allows, with the same texts for both.
 	for _, test := range []struct{ name, old, new, says string }{
 		{"a toleration of ages", "toleration: 45m", "toleration: 99999999h", `spec.repair.policies[0].toleration: "99999999h": want a duration such as 300s, 5m or 1h30m`},
@@ -470,7 +447,7 @@ func (c cluster) judgesBlocks(t *testing.T) {
 	}
 	// kubectl prints warnings in addition to its output; on request they are errors.
 	for hook, good := range map[string]string{"block": string(manifest), "policy": string(policy)} {
-		eventually(t, "the webhook to know the unhealthy node", func() error {
+		testkit.Eventually(t, "the webhook to know the unhealthy node", func() error {
 			_, err := c.Kubectl(t.Context(), "apply", "--dry-run=server", "--warnings-as-errors", "-f", file(t, good))
 			if err == nil || !strings.Contains(err.Error(), "1 of 1 selected node (100%) matches now (sick): the "+hook+" will repair it, once it has stood for 10m to 45m") {
 				return fmt.Errorf("it says %w", err)
@@ -483,16 +460,14 @@ func (c cluster) judgesBlocks(t *testing.T) {
 	}
 
 	// Without a running webhook, every call of it fails. Karpenter's writes do not call it.
-	if err := controller.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, controller.Stop(t.Context()))
 	c.setFailurePolicy(t, admissionv1.Fail)
 	change := func(patch string, args ...string) error {
 		_, err := c.Kubectl(t.Context(), append([]string{"patch", "nodepool", "default", "--type=merge", "-p", patch}, args...)...)
 		return err
 	}
 	const lengthen = `{"spec": {"repair": {"defaultTolerationDuration": "99999999h"}}}`
-	eventually(t, "the webhook to be called for a changed block", func() error {
+	testkit.Eventually(t, "the webhook to be called for a changed block", func() error {
 		if err := change(lengthen, "--dry-run=server"); err == nil || !strings.Contains(err.Error(), `failed calling webhook "nodepools.autohealer.resourcestack.com"`) {
 			return fmt.Errorf("it says %w", err)
 		}
@@ -521,10 +496,8 @@ func (c cluster) judgesBlocks(t *testing.T) {
 	}
 	// With the default failure policy, a block passes then.
 	c.setFailurePolicy(t, admissionv1.Ignore)
-	eventually(t, "a block passing", func() error { return change(lengthen) })
-	if err := install.RemoveWebhook(t.Context(), c.Cluster); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Eventually(t, "a block passing", func() error { return change(lengthen) })
+	testkit.Must(t, install.RemoveWebhook(t.Context(), c.Cluster))
 	if _, err := c.Kubectl(t.Context(), "delete", "nodepool", "default"); err != nil {
 		t.Fatal(err)
 	}
@@ -535,9 +508,7 @@ func (c cluster) setFailurePolicy(t *testing.T, policy admissionv1.FailurePolicy
 	t.Helper()
 	hooks := clientFor(t, c.AdminConfig()).AdmissionregistrationV1().ValidatingWebhookConfigurations()
 	config, err := hooks.Get(t.Context(), "autohealer", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for i := range config.Webhooks {
 		if hook := &config.Webhooks[i]; hook.Name == "nodepools.autohealer.resourcestack.com" {
 			hook.FailurePolicy = &policy

@@ -15,6 +15,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // TestSecureMetrics scrapes a controller as documented in docs/metrics.md, with the tokens
@@ -22,9 +23,7 @@ import (
 func TestSecureMetrics(t *testing.T) {
 	t.Parallel()
 	c := cluster{testbed.New(t, testbed.Config{})}
-	if err := install.Install(t.Context(), c.Cluster); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, install.Install(t.Context(), c.Cluster))
 	if _, err := c.Kubectl(t.Context(), "create", "namespace", "monitoring"); err != nil {
 		t.Fatal(err)
 	}
@@ -39,19 +38,13 @@ func TestSecureMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	certificate, key, err := certutil.GenerateSelfSignedCertKey("127.0.0.1", nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	folder := t.TempDir()
 	for name, content := range map[string][]byte{"tls.crt": certificate, "tls.key": key} {
-		if err := os.WriteFile(filepath.Join(folder, name), content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(filepath.Join(folder, name), content, 0o600))
 	}
 	controller, err := install.Start(t.Context(), c.Cluster, install.Options{Args: []string{"--metrics-secure", "--metrics-cert-dir=" + folder}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	trusted := x509.NewCertPool()
 	trusted.AppendCertsFromPEM(certificate)
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted}}}
@@ -80,14 +73,14 @@ func TestSecureMetrics(t *testing.T) {
 		return err
 	}
 	for account, want := range map[string]string{"": "401 ", "somebody": "403 "} {
-		eventually(t, "an answer to "+account, func() error {
+		testkit.Eventually(t, "an answer to "+account, func() error {
 			if err := scrape(account); err == nil || !strings.HasPrefix(err.Error(), want) {
 				return fmt.Errorf("%w, want %s", err, want)
 			}
 			return nil
 		})
 	}
-	eventually(t, "the metrics", func() error { return scrape("prometheus") })
+	testkit.Eventually(t, "the metrics", func() error { return scrape("prometheus") })
 	if response, err := http.Get("http://" + controller.Metrics + "/metrics"); err == nil { //nolint:noctx // refused at once
 		response.Body.Close()
 		if response.StatusCode == http.StatusOK {

@@ -19,6 +19,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/agentlease"
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/report"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/problem"
 )
@@ -41,9 +42,7 @@ func TestAgentControllerAndGuardUseTheSameNames(t *testing.T) {
 		t.Errorf("the controller takes Lease %s for %+v, %v", lease.Name, read, ok)
 	}
 	guard, err := deploy.Manifests.ReadFile("agent/3-guard.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, want := range []string{
 		"\"['" + report.FieldManager + "', '" + report.HandManager + "']\"",
 		"variables.manager != '" + report.HandManager + "'",
@@ -63,13 +62,9 @@ func TestAgentControllerAndGuardUseTheSameNames(t *testing.T) {
 // controller from writing them.
 func TestTheGuardOfTheControllerReservesTheSameTaintKeys(t *testing.T) {
 	crd, err := deploy.Manifests.ReadFile("crds/autohealer.resourcestack.com_conditionsets.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	guard, err := deploy.Manifests.ReadFile("controller/5-guard.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	domains := regexp.MustCompile(`\(kubernetes\[\.\]io\|[^)]*\)`).FindString(strings.Join(strings.Fields(string(crd)), ""))
 	if domains == "" || !strings.Contains(string(guard), domains) {
 		t.Errorf("the guard does not have the domains %q", domains)
@@ -84,9 +79,7 @@ func TestTheConfigMapOfTheAgentHasTheFilesThatAreShipped(t *testing.T) {
 	}
 	for name, got := range data.Data {
 		text, err := os.ReadFile("../config/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		// In a pod the mount table of the node has another path.
 		want := strings.Replace(string(text), `"check": "readonly-filesystems"`+"\n", `"check": "readonly-filesystems",
       "settings": {
@@ -103,16 +96,12 @@ func TestTheConfigMapOfTheAgentHasTheFilesThatAreShipped(t *testing.T) {
 func agentManifest(t *testing.T, variant string) (data corev1.ConfigMap, daemons appsv1.DaemonSet) {
 	t.Helper()
 	text, err := deploy.Manifests.ReadFile("agent/" + variant + "/agent.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	documents := strings.Split(string(text), "\n---\n")
 	if len(documents) != 2 {
 		t.Fatalf("%s has %d documents", variant, len(documents))
 	}
-	if err := errors.Join(yaml.Unmarshal([]byte(documents[0]+"\n"), &data), yaml.Unmarshal([]byte(documents[1]), &daemons)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, errors.Join(yaml.Unmarshal([]byte(documents[0]+"\n"), &data), yaml.Unmarshal([]byte(documents[1]), &daemons)))
 	return data, daemons
 }
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 const (
@@ -64,9 +65,7 @@ func (c cluster) takesHealthChecks(t *testing.T) {
 				if again := c.oneCheck(t); again.ResourceVersion != stored.ResourceVersion {
 					t.Error("the second apply has changed something")
 				}
-				if err := c.patchCheckStatus(t, `{"status":{"observedNodes":2,"phase":"Enabled"}}`); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, c.patchCheckStatus(t, `{"status":{"observedNodes":2,"phase":"Enabled"}}`))
 				apply()
 				if got := c.oneCheck(t).Status.Phase; got != v1alpha1.PhaseEnabled {
 					t.Errorf("after another apply the phase is %q", got)
@@ -83,9 +82,7 @@ func (c cluster) takesHealthChecks(t *testing.T) {
 func (c cluster) listChecks(t *testing.T) []v1alpha1.NodeHealthCheck {
 	t.Helper()
 	data, err := c.rawClient(t, v1alpha1.GroupVersion).Get().Resource("nodehealthchecks").Do(t.Context()).Raw()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var list v1alpha1.NodeHealthCheckList
 	if err := json.Unmarshal(data, &list); err != nil {
 		t.Fatalf("the list cannot be read: %v\n%s", err, data)
@@ -141,17 +138,13 @@ func (c cluster) takesTypedHealthCheck(t *testing.T) {
 	send := func(r *rest.Request) {
 		t.Helper()
 		body, err := json.Marshal(check)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		answer, err := r.Resource("nodehealthchecks").Body(body).Do(t.Context()).Raw()
 		if err != nil {
 			t.Fatalf("%v\n%s", err, body)
 		}
 		*check = v1alpha1.NodeHealthCheck{}
-		if err := json.Unmarshal(answer, check); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, json.Unmarshal(answer, check))
 	}
 	client := c.rawClient(t, v1alpha1.GroupVersion)
 	send(client.Post())
@@ -186,12 +179,8 @@ func (c cluster) takesTypedHealthCheck(t *testing.T) {
 	}
 
 	empty, err := json.Marshal(map[string]any{"status": v1alpha1.NodeHealthCheckStatus{}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.patchCheckStatus(t, string(empty)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
+	testkit.Must(t, c.patchCheckStatus(t, string(empty)))
 	if diff := cmp.Diff(v1alpha1.NodeHealthCheckStatus{}, c.oneCheck(t).Status); diff != "" {
 		t.Errorf("after an empty status is patched in (-none +left):\n%s", diff)
 	}
@@ -382,9 +371,7 @@ func (c cluster) agreesWithHealthCheckCompiler(t *testing.T) {
 		}
 		test.change(&check.Spec)
 		body, err := json.Marshal(check)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		err = client.Post().Resource("nodehealthchecks").Param("dryRun", "All").Body(body).Do(t.Context()).Error()
 		_, wrong := observe.NodeHealthCheck(check)
 		switch {
@@ -414,13 +401,9 @@ func (c cluster) agreesWithHealthCheckCompiler(t *testing.T) {
 // CRD, and all stored objects must stay readable and editable.
 func (c cluster) worksWithTheOtherCRD(t *testing.T) {
 	data, err := os.ReadFile(checkCRD)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var other map[string]any
-	if err := yaml.Unmarshal(data, &other); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, yaml.Unmarshal(data, &other))
 	if n := withoutRules(other); n < 10 {
 		t.Fatalf("the CRD has %d rules: the test proves nothing", n)
 	}
@@ -434,9 +417,7 @@ func (c cluster) worksWithTheOtherCRD(t *testing.T) {
 		delete(at(t, schema, "properties", "status", "properties", "unhealthyNodes", "items", "properties"), added)
 	}
 	theirs, err := json.Marshal(other)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if _, err := c.Kubectl(t.Context(), "replace", "-f", file(t, string(theirs))); err != nil {
 		t.Fatal(err)
 	}
@@ -457,11 +438,9 @@ func (c cluster) worksWithTheOtherCRD(t *testing.T) {
 		{"old-nothing", `{}`, `{` + template + `}`},
 	}
 	for _, old := range bad {
-		eventually(t, "medik8s' CRD to be served", func() error { return c.createCheck(t, old.name, old.spec) })
+		testkit.Eventually(t, "medik8s' CRD to be served", func() error { return c.createCheck(t, old.name, old.spec) })
 	}
-	if err := c.createCheck(t, "nodehealthcheck-sample", `{`+template+`}`); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, c.createCheck(t, "nodehealthcheck-sample", `{`+template+`}`))
 	const status = `{"status": {"observedGeneration": 1, "observedNodes": 3, "healthyNodes": 2, "inTreatment": 1, "phase": "Remediating", "reason": "so",
 		"unhealthyNodes": [{"name": "n1", "reason": "Treating", "message": "it is", "remediations": [{"resource": {"name": "n1"}, "started": "2026-03-01T12:00:00Z"}]}]}}`
 	if err := c.patchCheckStatus(t, status); err != nil {
@@ -485,7 +464,7 @@ func (c cluster) worksWithTheOtherCRD(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, old := range bad {
-		eventually(t, "our CRD to be served", func() error {
+		testkit.Eventually(t, "our CRD to be served", func() error {
 			if c.createCheck(t, "trial", old.spec, "All") == nil {
 				return fmt.Errorf("%s is still accepted", old.spec)
 			}
@@ -600,9 +579,7 @@ func (c cluster) storesOnlyReadableHealthChecks(t *testing.T) {
 				t.Errorf("after status %s that of %s is empty: %v", test.status, check.Name, empty)
 			}
 		}
-		if err := c.patchCheckStatus(t, `{"status": null}`); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.patchCheckStatus(t, `{"status": null}`))
 	}
 	c.deleteChecks(t)
 }
@@ -612,9 +589,7 @@ func (c cluster) printsHealthCheckColumns(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.prints(t, []string{"NAME OBSERVED HEALTHY TREATED PHASE REASON AGE", "nodehealthcheck-sample"}, "get", "nhc")
-	if err := c.patchCheckStatus(t, `{"status": {"observedNodes": 10, "healthyNodes": 8, "inTreatment": 1, "phase": "Remediating", "reason": "1 node is in treatment"}}`); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, c.patchCheckStatus(t, `{"status": {"observedNodes": 10, "healthyNodes": 8, "inTreatment": 1, "phase": "Remediating", "reason": "1 node is in treatment"}}`))
 	c.prints(t, []string{"NAME OBSERVED HEALTHY TREATED PHASE REASON AGE", "nodehealthcheck-sample 10 8 1 Remediating 1 node is in treatment"}, "get", "nhc")
 	c.deleteChecks(t)
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -40,9 +41,7 @@ func TestWhatAgentsLeaveIsRemovedAsThePageSays(t *testing.T) {
 		t.Fatal(err)
 	}
 	page, err := os.ReadFile("../docs/agent-installing.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	_, script, _ := strings.Cut(string(page), "\n## Removing it\n")
 	_, script, _ = strings.Cut(script, "```\n")
 	script, _, found := strings.Cut(script, "kubectl delete -f deploy/agent\n```")
@@ -60,9 +59,7 @@ func TestWhatAgentsLeaveIsRemovedAsThePageSays(t *testing.T) {
 		if _, err := api.CoreV1().Nodes().Patch(t.Context(), name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: agent}, "status"); err != nil {
 			t.Fatal(err)
 		}
-		if err := createLease(namespace, agent+"-"+name)(t.Context(), api); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, createLease(namespace, agent+"-"+name)(t.Context(), api))
 		if _, err := c.Kubectl(t.Context(), "-n", namespace, "label", "lease", agent+"-"+name, "app.kubernetes.io/name="+agent); err != nil {
 			t.Fatal(err)
 		}
@@ -75,9 +72,7 @@ func TestWhatAgentsLeaveIsRemovedAsThePageSays(t *testing.T) {
 	}
 	for _, name := range nodes {
 		node, err := api.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		for kind, left := range map[corev1.NodeConditionType]bool{"Ready": true, "A": false, "example.com/B": false, "C": true} {
 			if is := slices.ContainsFunc(node.Status.Conditions, func(row corev1.NodeCondition) bool { return row.Type == kind }); is != left {
 				t.Errorf("%s of %s exists: %t", kind, name, is)
@@ -136,9 +131,7 @@ func TestWhatOthersUseTooIsInAFolderOfItsOwn(t *testing.T) {
 // other components. There is no kubelet, so the test does the work of the Job.
 func (c cluster) isRemoved(t *testing.T) {
 	page, err := os.ReadFile("../docs/removing.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	_, script, _ := strings.Cut(string(page), "```\n")
 	script, _, _ = strings.Cut(script, "```")
 	const ofKubelet = "kubectl -n autohealer-system logs job/autohealer-cleanup\n"
@@ -196,9 +189,7 @@ spec: {type: Left, effect: NoSchedule, taintKey: example.com/left, conditions: {
 		t.Error("shared objects were not checked")
 	}
 	node, err := api.CoreV1().Nodes().Get(t.Context(), "removed-1", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if node.Annotations["example.com/theirs"] == "" || node.Annotations[ownership.Annotation] != "" ||
 		slices.ContainsFunc(node.Spec.Taints, isOurs) || !slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == "example.com/theirs" }) {
 		t.Errorf("the node has %v and %v", node.Annotations, node.Spec.Taints)
@@ -226,25 +217,19 @@ func (c cluster) leavesTaint(t *testing.T, api kubernetes.Interface) (isOurs fun
 func (c cluster) cleansUp(t *testing.T, api kubernetes.Interface) {
 	t.Helper()
 	config, err := c.ServiceAccountConfig(t.Context(), namespace, "autohealer-cleanup")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme, karpenter.AddToScheme} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, add(scheme))
 	}
 	restricted, err := client.New(config, client.Options{Scheme: scheme})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var out strings.Builder
 	result, err := cleanup.Run(t.Context(), cleanup.Config{Client: restricted, Namespace: namespace, AgentNamespace: namespace, LeaseName: account, Out: &out})
 	if err != nil || result.Left > 0 {
 		t.Fatalf("the cleanup: %+v, %v\n%s", result, err, out.String())
 	}
-	eventually(t, "the Job to create its pod", func() error {
+	testkit.Eventually(t, "the Job to create its pod", func() error {
 		pods, err := api.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "batch.kubernetes.io/job-name=autohealer-cleanup"})
 		if err != nil || len(pods.Items) != 1 {
 			return fmt.Errorf("%d pods (%w)", len(pods.Items), err)
@@ -270,17 +255,13 @@ func (c cluster) shell(t *testing.T, script string) {
 func (c cluster) objects(t *testing.T) map[string]bool {
 	t.Helper()
 	resources, err := c.Kubectl(t.Context(), "api-resources", "--verbs=list", "-o", "name")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	names := slices.DeleteFunc(strings.Fields(resources), func(name string) bool {
 		return slices.Contains([]string{"events", "events.events.k8s.io", "pods", "endpoints", "endpointslices.discovery.k8s.io", "replicasets.apps", "componentstatuses", "ipaddresses.networking.k8s.io"}, name)
 	})
 	out, err := c.Kubectl(t.Context(), "get", strings.Join(names, ","), "-A", "--no-headers", "--ignore-not-found",
 		"-o", "custom-columns=A:.apiVersion,B:.kind,C:.metadata.namespace,D:.metadata.name")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	found := map[string]bool{}
 	for line := range strings.Lines(out) {
 		found[strings.Join(strings.Fields(line), " ")] = true

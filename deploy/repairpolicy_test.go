@@ -19,6 +19,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/provider"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 const (
@@ -30,9 +31,7 @@ const (
 func (c cluster) listPolicies(t *testing.T) []v1alpha1.RepairPolicy {
 	t.Helper()
 	data, err := c.rawClient(t, v1alpha1.GroupVersion).Get().Resource("repairpolicies").Do(t.Context()).Raw()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var list v1alpha1.RepairPolicyList
 	if err := json.Unmarshal(data, &list); err != nil {
 		t.Fatalf("the list cannot be read: %v\n%s", err, data)
@@ -76,9 +75,7 @@ func (c cluster) takesRepairPolicies(t *testing.T) {
 		if again := apply(); again.ResourceVersion != stored.ResourceVersion {
 			t.Error("the second apply has changed something")
 		}
-		if err := c.patchPolicyStatus(t, `{"status":{"nodes":2}}`); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.patchPolicyStatus(t, `{"status":{"nodes":2}}`))
 		if got := apply().Status.Nodes; got != 2 {
 			t.Errorf("after another apply there are %d nodes in the status", got)
 		}
@@ -100,17 +97,13 @@ func (c cluster) takesTypedRepairPolicy(t *testing.T) {
 	send := func(r *rest.Request) {
 		t.Helper()
 		body, err := json.Marshal(policy)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		answer, err := r.Resource("repairpolicies").Body(body).Do(t.Context()).Raw()
 		if err != nil {
 			t.Fatalf("%v\n%s", err, body)
 		}
 		*policy = v1alpha1.RepairPolicy{}
-		if err := json.Unmarshal(answer, policy); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, json.Unmarshal(answer, policy))
 	}
 	client := c.rawClient(t, v1alpha1.GroupVersion)
 	send(client.Post())
@@ -140,12 +133,8 @@ func (c cluster) takesTypedRepairPolicy(t *testing.T) {
 		t.Errorf("status (-written +stored):\n%s", diff)
 	}
 	empty, err := json.Marshal(map[string]any{"status": v1alpha1.RepairPolicyStatus{}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.patchPolicyStatus(t, string(empty)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
+	testkit.Must(t, c.patchPolicyStatus(t, string(empty)))
 	if diff := cmp.Diff(v1alpha1.RepairPolicyStatus{}, c.onePolicy(t).Status); diff != "" {
 		t.Errorf("after an empty status is patched in (-none +left):\n%s", diff)
 	}
@@ -158,9 +147,7 @@ func (c cluster) takesTypedRepairPolicy(t *testing.T) {
 // block are tested with NodePools, which have the same schema.
 func (c cluster) refusesBadRepairPolicies(t *testing.T) {
 	manifest, err := os.ReadFile(seedPolicy)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	template := func(words string) string {
 		return "nodePool: default\n  remediationTemplate: {" + words + "}"
 	}
@@ -274,9 +261,7 @@ func (c cluster) storesOnlyReadableRepairPolicies(t *testing.T) {
 				t.Errorf("after status %s that of %s is empty: %v", test.status, policy.Name, empty)
 			}
 		}
-		if err := c.patchPolicyStatus(t, `{"status": null}`); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.patchPolicyStatus(t, `{"status": null}`))
 	}
 	if _, err := c.Kubectl(t.Context(), "delete", "repairpolicies", "--all"); err != nil {
 		t.Fatal(err)
@@ -309,18 +294,14 @@ func (c cluster) printsRepairPolicyColumns(t *testing.T) {
 // takesStatements gives the controller a file of further conditions.
 func (c cluster) takesStatements(t *testing.T) {
 	page, err := os.ReadFile(policyPage)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	_, statements, _ := strings.Cut(string(page), "write a file `statements.yaml`:\n\n```yaml\n")
 	statements, _, _ = strings.Cut(statements, "```\n")
 	if _, err := provider.Parse([]byte(statements)); err != nil {
 		t.Fatalf("the file of the page: %v", err)
 	}
 	in := t.TempDir()
-	if err := os.WriteFile(filepath.Join(in, "statements.yaml"), []byte(statements), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(filepath.Join(in, "statements.yaml"), []byte(statements), 0o600))
 	c.runsScript(t, in, shown(t, policyPage, "and give it to the controller."))
 	var data corev1.ConfigMap
 	c.getJSON(t, &data, "configmap", "-n", namespace, "autohealer-repair-statements")

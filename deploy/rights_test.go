@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // request is a request to the API server.
@@ -139,9 +140,7 @@ var forbidden = []request{
 // the long lists, and by requests for its most frequent writes.
 func (c cluster) givesLeastRights(t *testing.T) {
 	config, err := c.ServiceAccountConfig(t.Context(), namespace, account)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	controller := clientFor(t, config)
 	for answer, requests := range map[bool][]request{true: allowed, false: forbidden} {
 		for _, r := range requests {
@@ -152,9 +151,7 @@ func (c cluster) givesLeastRights(t *testing.T) {
 	}
 
 	nodes, err := c.CreateNodes(t.Context(), testbed.Nodes{Count: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	node := nodes[0].Name
 	mark := []byte(`{"metadata": {"annotations": {"autohealer.resourcestack.com/record": "{}"}}}`)
 	if _, err := controller.CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType, mark, metav1.PatchOptions{}); err != nil {
@@ -174,9 +171,7 @@ func (c cluster) givesLeastRights(t *testing.T) {
 	}
 
 	lease, err := controller.CoordinationV1().Leases(namespace).Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: account}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if _, err := controller.CoordinationV1().Leases(namespace).Update(t.Context(), lease, metav1.UpdateOptions{}); err != nil {
 		t.Errorf("renewing the lease: %v", err)
 	}
@@ -186,9 +181,7 @@ func (c cluster) givesLeastRights(t *testing.T) {
 	}
 	for name, mine := range map[string]bool{"autohealer-ledger": true, "other": false} {
 		page, err := admin.CoreV1().ConfigMaps(namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if _, err := controller.CoreV1().ConfigMaps(namespace).Update(t.Context(), page, metav1.UpdateOptions{}); apierrors.IsForbidden(err) == mine {
 			t.Errorf("updating ConfigMap %s: %v", name, err)
 		}
@@ -201,9 +194,7 @@ func mayDo(t *testing.T, client kubernetes.Interface, r request) bool {
 	review, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(t.Context(), &authorizationv1.SelfSubjectAccessReview{
 		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: r.attributes()},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return review.Status.Allowed
 }
 
@@ -211,7 +202,7 @@ func mayDo(t *testing.T, client kubernetes.Interface, r request) bool {
 func awaitRights(t *testing.T, client kubernetes.Interface, may bool, requests ...request) {
 	t.Helper()
 	for _, r := range requests {
-		eventually(t, r.String(), func() error {
+		testkit.Eventually(t, r.String(), func() error {
 			if mayDo(t, client, r) != may {
 				return fmt.Errorf("allowed is %v", !may)
 			}
@@ -224,9 +215,7 @@ func awaitRights(t *testing.T, client kubernetes.Interface, may bool, requests .
 // withdraws them.
 func (c cluster) givesRightsToRestore(t *testing.T) {
 	config, err := c.ServiceAccountConfig(t.Context(), namespace, account)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	controller := clientFor(t, config)
 	requests := []request{{"patch", pools + " p1", ""}, {"patch", crds + " " + pools, ""}}
 	awaitRights(t, controller, false, requests...)
@@ -248,9 +237,7 @@ func (c cluster) givesRightsToRestore(t *testing.T) {
 // gathersRights installs a remediator like those of medik8s, and removes it.
 func (c cluster) gathersRights(t *testing.T) {
 	config, err := c.ServiceAccountConfig(t.Context(), namespace, account)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	controller := clientFor(t, config)
 	role := file(t, `
 apiVersion: rbac.authorization.k8s.io/v1

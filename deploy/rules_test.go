@@ -13,6 +13,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // agreesWithCompiler compares the API server with the compiler. A difference means an
@@ -71,9 +72,7 @@ func (c cluster) agreesWithCompiler(t *testing.T) {
 		}
 		test.change(&set.Spec)
 		body, err := json.Marshal(set)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		err = client.Post().Resource("conditionsets").Param("dryRun", "All").Body(body).Do(t.Context()).Error()
 		_, wrong := observe.ConditionSet(set)
 		switch {
@@ -102,20 +101,14 @@ func (c cluster) agreesWithCompiler(t *testing.T) {
 func (c cluster) keepsWhatIsStored(t *testing.T) {
 	const crd = "crds/autohealer.resourcestack.com_conditionsets.yaml"
 	data, err := os.ReadFile(crd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var definition map[string]any
-	if err := yaml.Unmarshal(data, &definition); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, yaml.Unmarshal(data, &definition))
 	if n := withoutRules(definition); n < 5 {
 		t.Fatalf("the CRD has %d rules: the test proves nothing", n)
 	}
 	lax, err := json.Marshal(definition)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if _, err := c.Kubectl(t.Context(), "replace", "-f", file(t, string(lax))); err != nil {
 		t.Fatal(err)
 	}
@@ -139,13 +132,13 @@ func (c cluster) keepsWhatIsStored(t *testing.T) {
 			Do(t.Context()).Error()
 	}
 	for _, old := range bad {
-		eventually(t, "the CRD without rules to be served", func() error { return create(old.name, old.spec, "") })
+		testkit.Eventually(t, "the CRD without rules to be served", func() error { return create(old.name, old.spec, "") })
 	}
 	if _, err := c.Kubectl(t.Context(), "replace", "-f", crd); err != nil {
 		t.Fatal(err)
 	}
 	for _, old := range bad {
-		eventually(t, "the CRD with rules to be served", func() error {
+		testkit.Eventually(t, "the CRD with rules to be served", func() error {
 			if create("trial", old.spec, "All") == nil {
 				return fmt.Errorf("%s is still accepted", old.spec)
 			}

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 const root = "../.."
@@ -17,27 +18,15 @@ const root = "../.."
 func TestFilesAreFresh(t *testing.T) {
 	made := t.TempDir()
 	page, err := os.ReadFile(root + "/docs/conditions.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(filepath.Join(made, "docs"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(made, "docs/conditions.md"), page, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := command([]string{made}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
+	testkit.Must(t, os.Mkdir(filepath.Join(made, "docs"), 0o755))
+	testkit.Must(t, os.WriteFile(filepath.Join(made, "docs/conditions.md"), page, 0o600))
+	testkit.Must(t, command([]string{made}))
 	for _, path := range []string{"docs/conditions.md", "deploy/defaults/conditionsets.yaml"} {
 		want, err := os.ReadFile(filepath.Join(made, path))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		got, err := os.ReadFile(filepath.Join(root, path))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if diff := cmp.Diff(string(want), string(got)); diff != "" {
 			t.Errorf("%s is stale, run make generate (-made +there):\n%s", path, diff)
 		}
@@ -47,9 +36,7 @@ func TestFilesAreFresh(t *testing.T) {
 // The page contains every condition and every Event in the right table.
 func TestPageIsComplete(t *testing.T) {
 	page, err := os.ReadFile(root + "/docs/conditions.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	rows := map[string]int{}
 	for line := range strings.Lines(string(page)) {
 		if cells := strings.Split(line, " | "); strings.HasPrefix(line, "| `") {

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func TestExampleOfTheDesign(t *testing.T) {
@@ -64,9 +66,7 @@ func lint(t *testing.T, p *process) {
 	t.Helper()
 	_, body := get(t, p.metricsURL+"/metrics")
 	problems, err := promlint.New(strings.NewReader(body)).Lint()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, problem := range problems {
 		others := []string{"problem_counter", "problem_gauge", "cpu_", "disk_", "net_", "system_"}
 		if !slices.ContainsFunc(others, func(name string) bool { return strings.HasPrefix(problem.Metric, name) }) {
@@ -133,13 +133,9 @@ func TestRebootClearsConditions(t *testing.T) {
 	// Change the stored boot ID, so that the current boot looks like a new one.
 	path := filepath.Join(s.state, "state.json")
 	state, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	other := strings.ReplaceAll(string(state), strings.TrimSpace(string(boot)), "00000000-0000-0000-0000-000000000000")
 	if other == string(state) {
 		t.Fatal("the state does not name its boot")
@@ -193,33 +189,23 @@ func TestConfigMapsAreReloaded(t *testing.T) {
 		t.Errorf("the counter of a removed rule is %s, want no decrease", got)
 	}
 
-	if err := os.Remove(file); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Remove(file))
 	p.waitFor("the end of its monitor", func() bool { return p.logged("ConfigRemoved") == 1 && p.logged("a monitor is stopped") == 1 })
 	if c, _ := p.condition("KernelDeadlock"); c.Status != "False" {
 		t.Errorf("the condition is %+v, want that of the other file's monitor", c)
 	}
-	if err := os.Remove(other.config); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Remove(other.config))
 	p.waitFor("that nobody keeps the condition", func() bool { _, ok := p.condition("KernelDeadlock"); return !ok })
 }
 
 // publish updates a mounted ConfigMap as the kubelet does.
 func publish(t *testing.T, mount, version, file, text string) {
 	t.Helper()
-	if err := os.Mkdir(filepath.Join(mount, version), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Mkdir(filepath.Join(mount, version), 0o700))
 	put(t, filepath.Join(mount, version, file), text)
 	_ = os.Symlink(filepath.Join("..data", file), filepath.Join(mount, file))
-	if err := os.Symlink(version, filepath.Join(mount, "..data_tmp")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(filepath.Join(mount, "..data_tmp"), filepath.Join(mount, "..data")); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Symlink(version, filepath.Join(mount, "..data_tmp")))
+	testkit.Must(t, os.Rename(filepath.Join(mount, "..data_tmp"), filepath.Join(mount, "..data")))
 }
 
 // node-problem-detector logs a warning for each such line.
@@ -323,9 +309,7 @@ func TestProfilesAreNotServedToOthers(t *testing.T) {
 func ownAddress(tb testing.TB) string {
 	tb.Helper()
 	all, err := net.InterfaceAddrs()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	for _, one := range all {
 		if is, ok := one.(*net.IPNet); ok && is.IP.IsGlobalUnicast() && is.IP.To4() != nil {
 			return is.IP.String()

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // vocabulary of a healthy kernel, with words that rules look for: each line is a near miss of
@@ -34,9 +36,7 @@ var vocabulary = []string{
 func writeLines(tb testing.TB, path string, n int) {
 	tb.Helper()
 	file, err := os.Create(path)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	defer file.Close()
 	out := bufio.NewWriterSize(file, 1<<20)
 	random := rand.New(rand.NewPCG(1, 107))
@@ -45,9 +45,7 @@ func writeLines(tb testing.TB, path string, n int) {
 		words := vocabulary[random.IntN(len(vocabulary))]
 		fmt.Fprintf(out, "%s node-1 kernel: [%7d.%06d] %s\n", stamp, i/1000, i%1000000, words[:min(len(words), 47+random.IntN(24))])
 	}
-	if err := out.Flush(); err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, out.Flush())
 }
 
 // fifteenRules returns the configuration of a file monitor with the 14 rules of
@@ -55,13 +53,9 @@ func writeLines(tb testing.TB, path string, n int) {
 func fifteenRules(tb testing.TB, log string) string {
 	tb.Helper()
 	text, err := os.ReadFile(filepath.Join(originals, "kernel-monitor.json"))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	var monitor map[string]any
-	if err := json.Unmarshal(text, &monitor); err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, json.Unmarshal(text, &monitor))
 	monitor["plugin"], monitor["logPath"] = "filelog", log
 	monitor["pluginConfig"] = map[string]string{"timestamp": "^.{15}", "message": `kernel: \[.*\] (.*)`, "timestampFormat": "Jan _2 15:04:05"}
 	rules, _ := monitor["rules"].([]any)
@@ -70,9 +64,7 @@ func fifteenRules(tb testing.TB, log string) string {
 	}
 	monitor["rules"] = append(rules, map[string]string{"type": "temporary", "reason": "TaskBlocked", "pattern": `task \S+:\w+ blocked for more than \w+ seconds\.`})
 	text, err = json.Marshal(monitor)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	return string(text)
 }
 
@@ -97,14 +89,10 @@ func (p *process) resident() float64 {
 func residentOf(tb testing.TB, pid int) float64 {
 	tb.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	_, after, _ := strings.Cut(string(text), "VmRSS:")
 	kilobytes, err := strconv.ParseFloat(strings.Fields(after)[0], 64)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	return kilobytes * 1024 / 1e6
 }
 
@@ -122,31 +110,23 @@ func BenchmarkTheWholeAgent(b *testing.B) {
 	folder := b.TempDir()
 	release := buildRelease(b, folder)
 	info, err := os.Stat(release)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	s := newScene(b)
 	put(b, s.config, fifteenRules(b, s.log.path))
 	ready := filepath.Join(filepath.Dir(s.log.path), "ready")
 	const lines = 1_000_000
 	writeLines(b, ready, lines)
 	written, err := os.Stat(ready)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	b.SetBytes(written.Size())
 	var idle, busy, worst, sum float64
 	for b.Loop() {
 		_ = os.Remove(s.log.path)
-		if err := os.RemoveAll(s.state); err != nil {
-			b.Fatal(err)
-		}
+		testkit.Must(b, os.RemoveAll(s.state))
 		p := launch(b, release, s.args()...)
 		p.waitFor("a condition", p.is("KernelDeadlock", "False", "KernelHasNoDeadlock"))
 		idle = max(idle, p.resident())
-		if err := os.Link(ready, s.log.path); err != nil {
-			b.Fatal(err)
-		}
+		testkit.Must(b, os.Link(ready, s.log.path))
 		p.waitFor("all lines", func() bool { return p.linesRead(s) == lines })
 		busy = max(busy, p.resident())
 		p.stop()

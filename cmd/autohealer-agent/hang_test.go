@@ -14,15 +14,14 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/logs"
 	"github.com/resourcestack/autohealer/internal/probe/logwatch"
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // inside returns an agent in the process of the test, with monitors of the test.
 func inside(t *testing.T) *agent {
 	t.Helper()
 	a, err := newAgent(options{stateDir: t.TempDir()}, none, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() {
 		a.supervisor.Stop()
 		if err := a.state.Close(); err != nil {
@@ -55,7 +54,7 @@ func TestAgentAnswersWhileAChangeWaitsForAHangingMonitor(t *testing.T) {
 		defer close(changed)
 		a.change(t.Context(), func() {}) // no file asks for the monitor now
 	}()
-	eventually(t, "the change", func() bool {
+	testkit.Until(t, "the change", func() bool {
 		if a.changeMu.TryLock() {
 			a.changeMu.Unlock()
 			return false
@@ -83,7 +82,7 @@ func TestAgentAnswersWhileAChangeWaitsForAHangingMonitor(t *testing.T) {
 		t.Errorf("the hanging monitor is not counted:\n%s", text)
 	}
 	close(hangs)
-	eventually(t, "its end", func() bool {
+	testkit.Until(t, "its end", func() bool {
 		return strings.Contains(asked(a.serveMetrics), "\nautohealer_agent_abandoned_monitors 0\n")
 	})
 }
@@ -112,7 +111,7 @@ func TestLostRecordsAreCounted(t *testing.T) {
 			Open:    func(logs.Position, time.Time) (logs.Reader, error) { return &overrun{}, nil },
 		})
 	}}})
-	eventually(t, "the metric", func() bool {
+	testkit.Until(t, "the metric", func() bool {
 		return strings.Contains(asked(a.serveMetrics), "\n"+`autohealer_agent_lost_records_total{monitor="kernel"} 7`+"\n")
 	})
 }
@@ -131,9 +130,7 @@ func TestCutLinesAndGapsAreCounted(t *testing.T) {
 	// Replace the log while no agent runs.
 	put(t, s.log.path+".new", "")
 	kernelLog{t, s.log.path + ".new"}.write("another log")
-	if err := os.Rename(s.log.path+".new", s.log.path); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Rename(s.log.path+".new", s.log.path))
 	p = start(t, s.args()...)
 	p.waitFor("the gap", func() bool { return p.metric(metric("log_gaps_total")) == "1" })
 }

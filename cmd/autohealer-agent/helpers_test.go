@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // asInTheImage links the helper programs of node-problem-detector to the agent, as in the
@@ -19,9 +21,7 @@ func asInTheImage(tb testing.TB) *strings.Replacer {
 	tb.Helper()
 	folder := tb.TempDir()
 	for _, program := range []string{"health-checker", "log-counter", "check_ntp.sh", "network_problem.sh", "dns_problem.sh", "iptables_mode.sh"} {
-		if err := os.Symlink(binary, filepath.Join(folder, program)); err != nil {
-			tb.Fatal(err)
-		}
+		testkit.Must(tb, os.Symlink(binary, filepath.Join(folder, program)))
 	}
 	return strings.NewReplacer("/home/kubernetes/bin/", folder+"/", "./config/plugin/", folder+"/", "--enable-repair=true", "--enable-repair=false")
 }
@@ -29,9 +29,7 @@ func asInTheImage(tb testing.TB) *strings.Replacer {
 // Helm charts start node-problem-detector with a shell.
 func TestShellOfTheImageStartsTheAgent(t *testing.T) {
 	sh := filepath.Join(t.TempDir(), "sh")
-	if err := os.Symlink(binary, sh); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Symlink(binary, sh))
 	out, err := exec.CommandContext(t.Context(), sh, "-c", "exec "+binary+" --version ").CombinedOutput()
 	if err != nil || string(out) != name+" dev\n" {
 		t.Errorf("%v: %s", err, out)
@@ -55,9 +53,7 @@ func kubelet(tb testing.TB) (code *atomic.Int32) {
 	}))
 	tb.Cleanup(server.Close)
 	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	tb.Setenv("KUBELET_PORT", port)
 	return code
 }
@@ -73,9 +69,7 @@ func TestFlagsAndFilesOfNodeProblemDetectorWork(t *testing.T) {
 	programs := 0
 	for _, path := range paths {
 		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		copied := filepath.Join(folder, filepath.Base(path))
 		put(t, copied, replacer.Replace(string(text)))
 		flag := "system-log-monitor"
@@ -120,9 +114,7 @@ func TestFlagsAndFilesOfNodeProblemDetectorWork(t *testing.T) {
 func TestHealthCheckerIsCalledByItsPath(t *testing.T) {
 	code := kubelet(t)
 	text, err := os.ReadFile(originals + "/health-checker-kubelet.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	s, folder := newScene(t), t.TempDir()
 	file := filepath.Join(folder, "health-checker-kubelet.json")
 	put(t, file, strings.Replace(asInTheImage(t).Replace(string(text)), `"invoke_interval": "10s"`, `"invoke_interval": "200ms"`, 1))

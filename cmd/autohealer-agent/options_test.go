@@ -11,6 +11,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/settings"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func none(string) string { return "" }
@@ -30,9 +31,7 @@ func TestFlagsOfNodeProblemDetectorAreAccepted(t *testing.T) {
 		"--apiserver-override=http://127.0.0.1:8080?inClusterConfig=false", "--apiserver-wait-timeout=1m", "--apiserver-wait-interval=1s",
 		"--hostname-override=worker-1", "--exporter.stackdriver=/config/exporter.json", "true",
 	}, none, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	want := options{
 		logMonitors:    []string{"/config/kernel-monitor.json", "/config/docker-monitor.json", "/config/systemd-monitor.json", "/config/old.json"},
 		pluginMonitors: []string{"/config/health-checker-kubelet.json", "/config/older.json"},
@@ -60,9 +59,7 @@ func TestVerbositySyntaxOfNodeProblemDetector(t *testing.T) {
 
 func TestDefaultsAreThoseOfNodeProblemDetector(t *testing.T) {
 	o, err := parse([]string{"--config.system-log-monitor=a.json"}, none, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if o.address != "127.0.0.1" || o.port != 20256 || o.prometheusAddress != "127.0.0.1" || o.prometheusPort != 20257 {
 		t.Errorf("the addresses are %s:%d and %s:%d", o.address, o.port, o.prometheusAddress, o.prometheusPort)
 	}
@@ -88,9 +85,7 @@ func TestManifestArgumentsAreAddedToTheImage(t *testing.T) {
 		{[]string{"--config.system-log-monitor=/config/kernel-monitor.json"}, []string{"/config/kernel-monitor.json", "/config/readonly-monitor.json"}},
 	} {
 		o, err := parse(append([]string{image}, test.args...), none, io.Discard)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		shelf := settings.New(settings.Config{Names: o.files(), Judge: checkFile})
 		shelf.Read()
 		var read []string
@@ -107,9 +102,7 @@ func TestEachFlagHasFilesOfItsKind(t *testing.T) {
 	o, err := parse([]string{
 		"--config.check-monitor=b.json,c.json", "--config.problem-sources=d.json", "--config.custom-plugin-monitor", "a.json", "--config.check-monitor=e.json",
 	}, none, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if diff := cmp.Diff([]settings.Name{
 		{Kind: config.CustomPlugin, Path: "a.json"},
 		{Kind: config.Check, Path: "b.json"}, {Kind: config.Check, Path: "c.json"}, {Kind: config.Check, Path: "e.json"},
@@ -168,9 +161,7 @@ func TestParseRefusesWithAFix(t *testing.T) {
 
 func TestHelpListsEveryFlag(t *testing.T) {
 	var help strings.Builder
-	if err := command(t.Context(), []string{"--help"}, none, &help, io.Discard); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, command(t.Context(), []string{"--help"}, none, &help, io.Discard))
 	for _, flag := range []string{"-config.system-log-monitor", "-config.custom-plugin-monitor", "-config.check-monitor", "-config.problem-sources", "-state-dir", "-kubeconfig", "-validate", "-take-over", "-port"} {
 		if !slices.ContainsFunc(strings.Fields(help.String()), func(word string) bool { return word == flag }) {
 			t.Errorf("%s is not listed", flag)

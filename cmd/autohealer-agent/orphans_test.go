@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // As in a container: orphaned processes become children of the agent, and only the agent can
@@ -33,9 +35,7 @@ exit 0
 	monitor := strings.ReplaceAll(diskMonitor(d, "DiskBadBlock"), `"100ms"`, `"20ms"`)
 	put(t, file, monitor)
 	put(t, wrapper, fmt.Sprintf("#!/bin/sh\nexec %s --pid --fork --mount-proc --kill-child %s \"$@\"\n", unshare, binary))
-	if err := os.Chmod(wrapper, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Chmod(wrapper, 0o700))
 	p := launch(t, wrapper, "--config.custom-plugin-monitor="+file, "--state-dir="+filepath.Join(d.folder, "state"))
 	agent := children(t, p.command.Process.Pid)
 	if len(agent) != 1 {
@@ -98,9 +98,7 @@ func children(t *testing.T, pid int) []int {
 		}
 		for field := range strings.FieldsSeq(string(text)) {
 			child, err := strconv.Atoi(field)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			all = append(all, child)
 		}
 	}

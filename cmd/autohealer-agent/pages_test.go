@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func TestOnlyUnmodifiedMappingsAreReleased(t *testing.T) {
@@ -42,20 +44,14 @@ Anonymous:             0 kB
 func TestProgramRunsAfterReleasingPages(t *testing.T) {
 	mapped := func() int {
 		text, err := os.ReadFile("/proc/self/status")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		_, after, _ := strings.Cut(string(text), "RssFile:")
 		kilobytes, err := strconv.Atoi(strings.Fields(after)[0])
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return kilobytes
 	}
 	before := mapped()
-	if err := releaseProgramPages(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, releaseProgramPages())
 	after := mapped()
 	if t.Logf("of %d kB of the program %d are left", before, after); after >= before {
 		t.Error("nothing was released")

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // disk is a plugin that checks a disk. Files beside it make it find a problem, or run slowly.
@@ -28,9 +30,7 @@ cd `+folder+`
 [ -e sick ] && cat sick && exit 1
 echo well
 `)
-	if err := os.Chmod(d.program, 0o700); err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, os.Chmod(d.program, 0o700))
 	return d
 }
 
@@ -42,9 +42,7 @@ func (d disk) is(what, text string) {
 
 func (d disk) isNot(what string) {
 	d.t.Helper()
-	if err := os.Remove(filepath.Join(d.folder, what)); err != nil {
-		d.t.Fatal(err)
-	}
+	testkit.Must(d.t, os.Remove(filepath.Join(d.folder, what)))
 }
 
 // diskMonitor is a configuration file that runs the plugin ten times a second.
@@ -81,9 +79,7 @@ func TestPluginReportsAProblemAndItsEnd(t *testing.T) {
 	}
 	d.isNot("sick")
 	p.waitFor("that it is well again", p.is("DiskBadBlock", "False", "DiskIsWell"))
-	if err := os.Rename(d.program, d.program+".away"); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Rename(d.program, d.program+".away"))
 	p.waitFor("Unknown", p.is("DiskBadBlock", "Unknown", "PluginMissing"))
 	if c, _ := p.condition("DiskBadBlock"); !strings.Contains(c.Message, d.program) {
 		t.Errorf("the message does not name the program: %q", c.Message)
@@ -91,16 +87,10 @@ func TestPluginReportsAProblemAndItsEnd(t *testing.T) {
 	if code, body := get(t, p.statusURL+"/healthz"); code != http.StatusOK {
 		t.Errorf("/healthz returns %d %q, want a healthy agent", code, body)
 	}
-	if err := os.Mkdir(d.program, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Mkdir(d.program, 0o700))
 	p.waitFor("that a folder is none", p.is("DiskBadBlock", "Unknown", "PluginIsFolder"))
-	if err := os.Remove(d.program); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(d.program+".away", d.program); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Remove(d.program))
+	testkit.Must(t, os.Rename(d.program+".away", d.program))
 	p.waitFor("that it is known again", p.is("DiskBadBlock", "False", "DiskIsWell"))
 	lint(t, p)
 	p.stop()
@@ -162,9 +152,7 @@ func TestChangedPluginFileReplacesOnlyItsMonitor(t *testing.T) {
 	if got := p.metric(`problem_counter{reason="BadBlocks"}`); got != "3" {
 		t.Errorf("the counter is %s, want no decrease", got)
 	}
-	if err := os.Remove(file); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Remove(file))
 	p.waitFor("the removal of the condition", func() bool { _, ok := p.condition("DiskBadBlock"); return !ok })
 	if !p.is("ReadonlyFilesystem", "True", "BadBlocks")() {
 		t.Error("the other monitor is gone too")

@@ -5,8 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +17,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // process is a running agent and its log.
@@ -53,12 +52,8 @@ func launch(tb testing.TB, binary string, args ...string) *process {
 	// Otherwise the agent would report to the cluster that the test runs in, and stop a second later.
 	p.command.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0", "KUBERNETES_SERVICE_HOST=")
 	log, err := p.command.StderrPipe()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	if err := p.command.Start(); err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
+	testkit.Must(tb, p.command.Start())
 	go func() {
 		defer close(p.ended)
 		scanner := bufio.NewScanner(log)
@@ -105,9 +100,7 @@ func (p *process) kill() {
 func (p *process) stop() time.Duration {
 	p.t.Helper()
 	began := time.Now()
-	if err := p.command.Process.Signal(syscall.SIGTERM); err != nil {
-		p.t.Fatal(err)
-	}
+	testkit.Must(p.t, p.command.Process.Signal(syscall.SIGTERM))
 	select {
 	case <-p.ended:
 	case <-time.After(20 * time.Second):
@@ -151,41 +144,14 @@ func (p *process) ids() map[string]int {
 
 func (p *process) waitFor(what string, done func() bool) {
 	p.t.Helper()
-	eventually(p.t, what, done)
-}
-
-func eventually(tb testing.TB, what string, done func() bool) {
-	tb.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for limit := time.After(time.Minute); ; {
-		if done() {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-limit:
-			tb.Fatalf("timeout while waiting for %s", what)
-		}
-	}
+	testkit.Until(p.t, what, done)
 }
 
 func get(tb testing.TB, url string) (code int, body string) {
 	tb.Helper()
-	request, err := http.NewRequestWithContext(tb.Context(), http.MethodGet, url, http.NoBody)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return response.StatusCode, string(text)
+	code, body, err := testkit.Get(tb.Context(), url)
+	testkit.Must(tb, err)
+	return code, body
 }
 
 // condition returns a condition from /conditions.
@@ -226,9 +192,7 @@ func (p *process) metric(metric string) string {
 
 func put(tb testing.TB, path, text string) {
 	tb.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, os.WriteFile(path, []byte(text), 0o600))
 }
 
 // kernelLog is a file in the format of a syslog daemon.
@@ -240,9 +204,7 @@ type kernelLog struct {
 func (l kernelLog) write(messages ...string) {
 	l.t.Helper()
 	file, err := os.OpenFile(l.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	testkit.Must(l.t, err)
 	defer file.Close()
 	var text strings.Builder
 	for _, message := range messages {

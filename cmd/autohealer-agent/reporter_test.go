@@ -26,6 +26,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/kubeapi"
 	"github.com/resourcestack/autohealer/internal/report"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // fakeAPI is an API server that accepts and records everything.
@@ -242,9 +243,7 @@ func TestReporterStateIsRestored(t *testing.T) {
 	for round := range 2 {
 		var log bytes.Buffer
 		a, err := newAgent(options{stateDir: folder}, none, slog.New(slog.NewTextHandler(&log, nil)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if round == 0 {
 			a.state.KeepNote(`{"new":1}`) // written by a newer agent
 			a.restoreReporter()
@@ -260,9 +259,7 @@ func TestReporterStateIsRestored(t *testing.T) {
 				t.Errorf("after an unreadable state: %s\n%s", diff, log.String())
 			}
 		}
-		if err := a.state.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, a.state.Close())
 	}
 }
 
@@ -321,9 +318,7 @@ func (d slowLog) WithAttrs([]slog.Attr) slog.Handler       { return d }
 func TestManifestArgumentsAreValid(t *testing.T) {
 	for _, variant := range []string{"kmsg", "journal"} {
 		text, err := deploy.Manifests.ReadFile("agent/" + variant + "/agent.yaml")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		_, after, found := strings.Cut(string(text), "\n---\n")
 		var daemons appsv1.DaemonSet
 		if err := yaml.Unmarshal([]byte(after), &daemons); err != nil || !found || daemons.Kind != "DaemonSet" {

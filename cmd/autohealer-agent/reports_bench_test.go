@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // poster is a minimal HTTP client, so that the benchmark measures the agent.
@@ -24,9 +26,7 @@ type poster struct {
 func newPoster(tb testing.TB, socket string) poster {
 	tb.Helper()
 	conn, err := new(net.Dialer).DialContext(tb.Context(), "unix", socket)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	tb.Cleanup(func() { _ = conn.Close() })
 	return poster{conn, bufio.NewReader(conn)}
 }

@@ -9,14 +9,13 @@ import (
 	"github.com/resourcestack/autohealer/catalog"
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/settings"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // empty truncates the log, so that no agent finds its lines again.
 func (l kernelLog) empty() {
 	l.t.Helper()
-	if err := os.Truncate(l.path, 0); err != nil {
-		l.t.Fatal(err)
-	}
+	testkit.Must(l.t, os.Truncate(l.path, 0))
 }
 
 func TestMissingFileDoesNotClearConditions(t *testing.T) {
@@ -27,9 +26,7 @@ func TestMissingFileDoesNotClearConditions(t *testing.T) {
 	p.waitFor("the condition", p.is("KernelDeadlock", "True", "DockerHung"))
 	before, _ := p.condition("KernelDeadlock")
 	s.log.empty()
-	if err := os.Remove(s.config); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Remove(s.config))
 	p.waitFor("the end of its monitor", func() bool { return p.logged("a monitor is stopped") == 1 })
 	s.log.write(oom) // while no monitor reads
 	put(t, s.config, kernelMonitor(s.log.path, ""))
@@ -41,14 +38,10 @@ func TestMissingFileDoesNotClearConditions(t *testing.T) {
 
 	// The same holds if the agent starts while the file is missing.
 	p.stop()
-	if err := os.Rename(s.config, s.config+".away"); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Rename(s.config, s.config+".away"))
 	p = start(t, args...)
 	p.waitFor("that it is missed", func() bool { return p.logged(s.config, "ConfigRemoved") == 1 })
-	if err := os.Rename(s.config+".away", s.config); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Rename(s.config+".away", s.config))
 	p.waitFor("the condition of before", p.is("KernelDeadlock", "True", "DockerHung"))
 	if n := p.logged("condition changed"); n != 0 {
 		t.Errorf("%d changes of the condition are reported, want none", n)
@@ -89,9 +82,7 @@ func TestFlappingLabelDoesNotClearConditions(t *testing.T) {
 	s := newScene(t)
 	put(t, s.config, kernelMonitor(s.log.path, `"nodeSelector": "gpu=true",`))
 	a, err := newAgent(options{stateDir: s.state}, none, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() {
 		a.supervisor.Stop()
 		if err := a.state.Close(); err != nil {
@@ -111,14 +102,14 @@ func TestFlappingLabelDoesNotClearConditions(t *testing.T) {
 	gpu := map[string]string{"gpu": "true"}
 	a.setLabels(t.Context(), gpu)
 	s.log.write(hung)
-	eventually(t, "the condition", func() bool { return deadlock() == catalog.True })
+	testkit.Until(t, "the condition", func() bool { return deadlock() == catalog.True })
 	s.log.empty()
 	a.setLabels(t.Context(), map[string]string{})
 	if status := deadlock(); status != "" {
 		t.Errorf("on an unselected node the status is %s", status)
 	}
 	a.setLabels(t.Context(), gpu)
-	eventually(t, "the first word of it", func() bool { return deadlock() != "" })
+	testkit.Until(t, "the first word of it", func() bool { return deadlock() != "" })
 	if status := deadlock(); status != catalog.True {
 		t.Errorf("when the label is back the status is %s", status)
 	}

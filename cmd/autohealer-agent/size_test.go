@@ -15,6 +15,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // The agent runs on every node, so the release build must stay small, although it links gRPC.
@@ -25,20 +26,12 @@ func TestTheReleaseIsSmallOnDiskAndInMemory(t *testing.T) {
 	folder := t.TempDir()
 	release := buildRelease(t, folder)
 	info, err := os.Stat(release)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	cluster := testbed.New(t, testbed.Config{})
-	if err := install.Install(t.Context(), cluster); err != nil {
-		t.Fatal(err)
-	}
-	if err := install.ApplyAgentRights(t.Context(), cluster); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, install.Install(t.Context(), cluster))
+	testkit.Must(t, install.ApplyAgentRights(t.Context(), cluster))
 	made, err := cluster.CreateNodes(t.Context(), testbed.RealNodes(1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	programs := filepath.Join(folder, "programs.json")
 	put(t, programs, `{
 	"plugin": "custom", "source": "programs", "pluginConfig": {"invoke_interval": "1s"},
@@ -59,19 +52,13 @@ func TestTheReleaseIsSmallOnDiskAndInMemory(t *testing.T) {
 			"--config.check-monitor=" + shipped("health-checks.json"), "--config.custom-plugin-monitor=" + programs,
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	p := &process{t: t, statusURL: "http://" + a.Status, metricsURL: "http://" + a.Metrics}
 	admin, err := kubernetes.NewForConfig(cluster.AdminConfig())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	p.waitFor("all conditions on the node", func() bool {
 		node, err := admin.CoreV1().Nodes().Get(t.Context(), made[0].Name, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		for _, kind := range []string{"KernelDeadlock", "GPUUnhealthy", "KubeletUnhealthy", "ContainerRuntimeUnhealthy", "ReadonlyFilesystem", "NTPProblem", "ProgramSick"} {
 			if !slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return string(c.Type) == kind }) {
 				return false

@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"testing"
 	"time"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // soakEnv enables the full soak: 10 million lines, 200 rotations, 50 restarts. By default the
@@ -135,9 +137,7 @@ type writer struct {
 func (w *writer) write(lines int) {
 	w.t.Helper()
 	file, err := os.OpenFile(w.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testkit.Must(w.t, err)
 	defer file.Close()
 	out := bufio.NewWriterSize(file, 1<<16)
 	stamp := time.Now().Format(time.Stamp)
@@ -149,9 +149,7 @@ func (w *writer) write(lines int) {
 		}
 		fmt.Fprintf(out, "%s node-1 kernel: [%12.6f] %s\n", stamp, w.random.Float64()*1e5, message)
 	}
-	if err := out.Flush(); err != nil {
-		w.t.Fatal(err)
-	}
+	testkit.Must(w.t, out.Flush())
 }
 
 // rotate renames or copies the log, and keeps the last five files.
@@ -162,25 +160,17 @@ func (w *writer) rotate(copies bool) {
 	}
 	_ = os.Remove(w.path + ".6")
 	if !copies {
-		if err := os.Rename(w.path, w.path+".1"); err != nil {
-			w.t.Fatal(err)
-		}
+		testkit.Must(w.t, os.Rename(w.path, w.path+".1"))
 		return
 	}
 	from, err := os.Open(w.path)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testkit.Must(w.t, err)
 	defer from.Close()
 	to, err := os.Create(w.path + ".1")
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testkit.Must(w.t, err)
 	defer to.Close()
 	if _, err := io.Copy(to, from); err != nil {
 		w.t.Fatal(err)
 	}
-	if err := os.Truncate(w.path, 0); err != nil {
-		w.t.Fatal(err)
-	}
+	testkit.Must(w.t, os.Truncate(w.path, 0))
 }

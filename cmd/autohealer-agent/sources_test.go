@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/probe/check"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // builtDiskWatch builds the example daemon once for all tests.
@@ -38,9 +39,7 @@ type watched struct {
 func newWatched(tb testing.TB) watched {
 	tb.Helper()
 	folder, err := os.MkdirTemp("", "dw") // the path of a socket must be short
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	tb.Cleanup(func() { os.RemoveAll(folder) })
 	w := watched{tb, filepath.Join(folder, "sda.badblocks"), filepath.Join(folder, "disk-watch", "problems.sock")}
 	w.has("")
@@ -51,24 +50,18 @@ func newWatched(tb testing.TB) watched {
 func (w watched) has(text string) {
 	w.t.Helper()
 	put(w.t, w.list+"~", text)
-	if err := os.Rename(w.list+"~", w.list); err != nil {
-		w.t.Fatal(err)
-	}
+	testkit.Must(w.t, os.Rename(w.list+"~", w.list))
 }
 
 // daemon runs disk-watch until it is killed or the test ends.
 func (w watched) daemon() (kill func()) {
 	w.t.Helper()
 	path, err := builtDiskWatch()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testkit.Must(w.t, err)
 	command := exec.CommandContext(context.WithoutCancel(w.t.Context()), path, "--socket="+w.socket, "--every=50ms", "--heartbeat=1s", w.list)
 	var said strings.Builder
 	command.Stderr = &said
-	if err := command.Start(); err != nil {
-		w.t.Fatal(err)
-	}
+	testkit.Must(w.t, command.Start())
 	kill = sync.OnceFunc(func() {
 		_ = command.Process.Kill()
 		_ = command.Wait()
@@ -173,9 +166,7 @@ func TestConfigMapChangesTheSources(t *testing.T) {
 	if n := p.logged("a monitor is replaced"); n != 0 {
 		t.Errorf("%d monitors were replaced", n)
 	}
-	if err := os.Remove(file); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Remove(file))
 	p.waitFor("the removal of the source", func() bool { return p.logged("is heard no longer", "disk-watch") == 1 })
 	p.waitFor("the end of its socket", func() bool { _, err := os.Stat(w.socket); return os.IsNotExist(err) })
 }
@@ -192,9 +183,7 @@ func TestMissingSocketMakesTheAgentUnhealthy(t *testing.T) {
 		code, body := get(t, p.statusURL+"/healthz")
 		return code == http.StatusServiceUnavailable && strings.Contains(body, w.socket)
 	})
-	if err := os.Remove(folder); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Remove(folder))
 	p.waitFor("health", func() bool { code, _ := get(t, p.statusURL+"/healthz"); return code == http.StatusOK })
 }
 
@@ -218,9 +207,7 @@ func TestAgentWithoutStateDoesNotReportHealthy(t *testing.T) {
 	p.waitFor("the condition", applied("DiskBadBlock=True"))
 	kill()
 	p.stop()
-	if err := os.RemoveAll(s.state); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.RemoveAll(s.state))
 	before := len(e.appliedRows())
 	p = start(t, args...)
 	p.waitFor("the silence of the daemon", p.is("DiskBadBlock", "Unknown", "SourceNeverHeard"))
@@ -237,9 +224,7 @@ func TestMissingTokenBlocksNothing(t *testing.T) {
 	t.Parallel()
 	s, w := newScene(t), newWatched(t)
 	pipe := filepath.Join(t.TempDir(), "token")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, syscall.Mkfifo(pipe, 0o600))
 	file := filepath.Join(t.TempDir(), "sources.json")
 	other := fmt.Sprintf(`{"socket": %q, "sources": [{"name": "other", "tokenFile": %q, "conditions": ["NTPProblem"]}, `, w.list+".sock", pipe)
 	put(t, file, strings.Replace(problemSources(w, `"DiskBadBlock"`), `{"sources": [`, other, 1))
@@ -326,16 +311,10 @@ func TestSIGHUPReloadsFiles(t *testing.T) {
 	folder := t.TempDir()
 	link := filepath.Join(folder, "current")
 	turn := func(version, conditions string) {
-		if err := os.Mkdir(filepath.Join(folder, version), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.Mkdir(filepath.Join(folder, version), 0o700))
 		put(t, filepath.Join(folder, version, "sources.json"), problemSources(w, conditions))
-		if err := os.Symlink(version, link+"~"); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(link+"~", link); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.Symlink(version, link+"~"))
+		testkit.Must(t, os.Rename(link+"~", link))
 	}
 	turn("one", `"DiskBadBlock"`)
 	p := start(t, append(s.args(), "--config.problem-sources="+filepath.Join(link, "sources.json"))...)
@@ -344,9 +323,7 @@ func TestSIGHUPReloadsFiles(t *testing.T) {
 	put(t, filepath.Join(folder, "one", "sources.json"), problemSources(w, `"DiskBadBlock", "NTPProblem"`))
 	p.waitFor("that edits are noticed", func() bool { return stands("NTPProblem") })
 	turn("two", `"ReadonlyFilesystem"`)
-	if err := p.command.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, p.command.Process.Signal(syscall.SIGHUP))
 	p.waitFor("the second version", func() bool { return stands("ReadonlyFilesystem") && !stands("DiskBadBlock") })
 	p.stop()
 }

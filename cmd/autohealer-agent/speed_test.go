@@ -18,6 +18,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // Limits of the agent in MB: memory and disk.
@@ -86,23 +87,17 @@ func BenchmarkKernelLineSeenByAWatcher(b *testing.B) {
 		nodes := testbed.RealNodes(1)
 		nodes.First = round
 		made, err := cluster.CreateNodes(b.Context(), nodes)
-		if err != nil {
-			b.Fatal(err)
-		}
+		testkit.Must(b, err)
 		mark := fmt.Sprintf("autohealer-bench-%d", time.Now().UnixNano())
 		config := filepath.Join(folder, fmt.Sprint("kernel-monitor-", round, ".json"))
 		put(b, config, withRule(b, mark))
 		seen, err := admin.CoreV1().Nodes().Watch(b.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + made[0].Name})
-		if err != nil {
-			b.Fatal(err)
-		}
+		testkit.Must(b, err)
 		o := nodeWatcher{b, seen.ResultChan()}
 		a, err := install.StartAgent(b.Context(), cluster, install.AgentOptions{
 			Node: made[0].Name, Program: release, StateDir: filepath.Join(folder, fmt.Sprint("state-", round)), Args: []string{"--config.system-log-monitor=" + config},
 		})
-		if err != nil {
-			b.Fatal(err)
-		}
+		testkit.Must(b, err)
 		o.sees("BenchmarkRuns", corev1.ConditionFalse)
 		o.still(2 * time.Second)
 		writes += o.still(33 * time.Second)
@@ -128,9 +123,7 @@ func BenchmarkKernelLineSeenByAWatcher(b *testing.B) {
 			o.still(1100 * time.Millisecond)
 		}
 		seen.Stop()
-		if err := a.Stop(b.Context()); err != nil {
-			b.Fatal(err)
-		}
+		testkit.Must(b, a.Stop(b.Context()))
 	}
 	slices.Sort(took)
 	slices.Sort(bare)
@@ -162,9 +155,7 @@ func applyBare(b *testing.B, o nodeWatcher, admin kubernetes.Interface, node str
 		wrote <- err
 	}()
 	passed := o.sees("Bare", status).Sub(began)
-	if err := <-wrote; err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, <-wrote)
 	return passed
 }
 
@@ -174,28 +165,20 @@ func TestAgentIsSmall(t *testing.T) {
 	release, size := small(t, folder)
 	cluster, admin := agentCluster(t)
 	made, err := cluster.CreateNodes(t.Context(), testbed.RealNodes(1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	seen, err := admin.CoreV1().Nodes().Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + made[0].Name})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer seen.Stop()
 	o := nodeWatcher{t, seen.ResultChan()}
 	shipped, err := os.ReadFile("../../config/kernel-monitor.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	// Recent kernel lines of other programs would also cause writes.
 	config := filepath.Join(folder, "kernel-monitor.json")
 	put(t, config, strings.Replace(string(shipped), `"lookback": "5m"`, `"lookback": "0s"`, 1))
 	a, err := install.StartAgent(t.Context(), cluster, install.AgentOptions{
 		Node: made[0].Name, Program: release, StateDir: filepath.Join(folder, "state"), Args: []string{"--config.system-log-monitor=" + config},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	o.sees("XfsShutdown", corev1.ConditionFalse)
 	writes := o.still(5 * time.Second)
 	idle := residentOf(t, a.PID())
@@ -213,9 +196,7 @@ func small(tb testing.TB, folder string) (release string, megabytes float64) {
 	tb.Helper()
 	release = buildRelease(tb, folder)
 	info, err := os.Stat(release)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	if megabytes = float64(info.Size()) / 1e6; megabytes > mostOnDisk {
 		tb.Errorf("the program has %.1f MB, want at most %d", megabytes, mostOnDisk)
 	}
@@ -226,16 +207,10 @@ func small(tb testing.TB, folder string) (release string, megabytes float64) {
 func agentCluster(tb testing.TB) (*testbed.Cluster, *kubernetes.Clientset) {
 	tb.Helper()
 	cluster := testbed.New(tb, testbed.Config{})
-	if err := install.Install(tb.Context(), cluster); err != nil {
-		tb.Fatal(err)
-	}
-	if err := install.ApplyAgentRights(tb.Context(), cluster); err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, install.Install(tb.Context(), cluster))
+	testkit.Must(tb, install.ApplyAgentRights(tb.Context(), cluster))
 	admin, err := kubernetes.NewForConfig(cluster.AdminConfig())
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	return cluster, admin
 }
 
@@ -246,13 +221,9 @@ func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 
 func withRule(tb testing.TB, mark string) string {
 	tb.Helper()
 	text, err := os.ReadFile("../../config/kernel-monitor.json")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	var monitor map[string]any
-	if err := json.Unmarshal(text, &monitor); err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, json.Unmarshal(text, &monitor))
 	conditions, _ := monitor["conditions"].([]any)
 	rules, _ := monitor["rules"].([]any)
 	if monitor["plugin"] != "kmsg" || len(conditions) == 0 || len(rules) == 0 {

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // originals are the files of node-problem-detector.
@@ -20,9 +22,7 @@ func TestValidateAcceptsEveryFileOfNodeProblemDetector(t *testing.T) {
 	args := []string{"--validate"}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		args = append(args, "--config."+kindOf(string(text))+"="+file)
 	}
 	var out strings.Builder
@@ -60,9 +60,7 @@ func TestValidateAcceptsEveryShippedFile(t *testing.T) {
 	args, kinds := []string{"--validate"}, map[string]int{}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		kind := kindOf(string(text))
 		kinds[kind]++
 		args = append(args, "--config."+kind+"="+file)
@@ -131,9 +129,7 @@ func TestOnlyValidateWarnsOfMissingPrograms(t *testing.T) {
 		t.Error("the running agent warns too")
 	}
 	put(t, program, "#!/bin/sh")
-	if err := os.Chmod(program, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Chmod(program, 0o700))
 	if text := said(); strings.Contains(text, "warning") {
 		t.Errorf("there is a warning about an existing program:\n%s", text)
 	}

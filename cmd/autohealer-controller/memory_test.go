@@ -6,6 +6,8 @@ import (
 	"runtime/debug"
 	"strings"
 	"testing"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func TestLimitMemory(t *testing.T) {
@@ -40,9 +42,7 @@ func TestLimitMemory(t *testing.T) {
 
 func TestDeploymentPassesTheMemoryLimit(t *testing.T) {
 	manifest, err := os.ReadFile("../../deploy/controller/3-controller.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	want := "- name: " + memoryLimitVariable + "\n          valueFrom:\n            resourceFieldRef:\n              resource: limits.memory\n"
 	if !strings.Contains(string(manifest), want) {
 		t.Errorf("the Deployment does not contain\n%s", want)

@@ -5,14 +5,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func TestParse(t *testing.T) {
 	t.Setenv("POD_NAMESPACE", "somewhere")
 	o, err := parse([]string{"--kubeconfig=file", "--leader-elect=false", "--webhooks=false", "--log-format=text", "--log-level=debug"}, &bytes.Buffer{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if o.kubeconfig != "file" || o.namespace != "somewhere" || o.leaderElect || o.webhooks || o.logFormat != "text" || o.logLevel.String() != "DEBUG" {
 		t.Errorf("parsed to %+v", o)
 	}
@@ -56,9 +56,7 @@ func TestParseRefuses(t *testing.T) {
 
 func TestHelpListsFlags(t *testing.T) {
 	var out bytes.Buffer
-	if err := command(t.Context(), []string{"--help"}, &out); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, command(t.Context(), []string{"--help"}, &out))
 	for _, flag := range []string{"kubeconfig", "leader-elect", "metrics-bind-address", "health-probe-bind-address", "webhooks", "webhook-bind-address", "webhook-dns-name", "webhook-client-ca-file", "webhook-client-name", "log-format"} {
 		if !strings.Contains(out.String(), "-"+flag) {
 			t.Errorf("--%s is not listed", flag)

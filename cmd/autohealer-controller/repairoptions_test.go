@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // The feature gate enables the ready timeout. The flag overrides the environment variable.
@@ -28,13 +30,9 @@ func TestReadyTimeout(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("NODE_READY_TIMEOUT", test.environment)
 			o, err := parse(test.args, &bytes.Buffer{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			cfg, err := o.repairs.config()
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			if cfg.ReadyTimeout != test.want {
 				t.Errorf("the ready timeout is %s, want %s", cfg.ReadyTimeout, test.want)
 			}
@@ -72,16 +70,12 @@ func TestParseRefusesRepairFlags(t *testing.T) {
 
 func TestRepairFlags(t *testing.T) {
 	o, err := parse([]string{"--repair-without-policy", "--restore-nodepool-schema"}, &bytes.Buffer{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if cfg, err := o.repairs.config(); err != nil || !cfg.WithoutPolicy || !cfg.RestoreSchema {
 		t.Errorf("the configuration is %+v, %v", cfg, err)
 	}
 	o, err = parse([]string{"--repair-statements=nowhere.yaml"}, &bytes.Buffer{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if _, err := o.repairs.config(); err == nil || !strings.HasPrefix(err.Error(), "--repair-statements: ") || !strings.Contains(err.Error(), "nowhere.yaml") {
 		t.Errorf("error for a missing file: %v", err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/resourcestack/autohealer/config"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // The demo uses the agent's shipped configuration.
@@ -27,13 +28,9 @@ func TestMonitorIsTheShippedFileWithAnotherLogAndAClearPattern(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			text, err := config.Files.ReadFile(c.file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			var want map[string]any
-			if err := json.Unmarshal(text, &want); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, json.Unmarshal(text, &want))
 			for field, value := range c.changed {
 				want[field] = value
 			}
@@ -51,13 +48,9 @@ func TestMonitorIsTheShippedFileWithAnotherLogAndAClearPattern(t *testing.T) {
 				t.Fatalf("%d rules of config/%s set KernelDeadlock, want one", changed, c.file)
 			}
 			made, err := c.log.monitor()
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			var got map[string]any
-			if err := json.Unmarshal(made, &got); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, json.Unmarshal(made, &got))
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Error(diff)
 			}
@@ -67,22 +60,16 @@ func TestMonitorIsTheShippedFileWithAnotherLogAndAClearPattern(t *testing.T) {
 
 func TestCommandWritesTheSameLineAsWrite(t *testing.T) {
 	log := kernelLog{filepath.Join(t.TempDir(), "kern.log")}
-	if err := os.WriteFile(log.path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(log.path, nil, 0o600))
 	began := time.Now()
-	if err := log.write(hangLine); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, log.write(hangLine))
 	command := exec.CommandContext(t.Context(), "sh", "-c", log.command(hangLine))
 	command.Env = append(os.Environ(), "LC_TIME=de_DE.UTF-8")
 	if out, err := command.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	text, err := os.ReadFile(log.path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	lines := strings.SplitAfter(string(text), "\n")
 	if len(lines) != 3 || lines[2] != "" {
 		t.Fatalf("the log is %q, want two lines", text)
@@ -105,9 +92,7 @@ func TestCheckExplainsALogThatCannotBeWritten(t *testing.T) {
 	if err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), missing) || !strings.Contains(err.Error(), "root") || !strings.Contains(err.Error(), "without KMSG=1") {
 		t.Errorf("error is %v", err)
 	}
-	if err := os.WriteFile(missing, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(missing, nil, 0o600))
 	if err := (kernelLog{missing}).check(); err != nil {
 		t.Errorf("the log can be written, and the error is %v", err)
 	}

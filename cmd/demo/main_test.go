@@ -7,8 +7,4 @@ import (
 	"github.com/resourcestack/autohealer/internal/install"
 )
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	install.Clean()
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(install.Main(m, 0)) }

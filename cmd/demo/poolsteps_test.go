@@ -17,6 +17,7 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func poolNode(name, pool string, ready corev1.ConditionStatus) *corev1.Node {
@@ -73,18 +74,14 @@ func TestDemoRunsAllPoolStepsAndStaysInteractive(t *testing.T) {
 		t.Fatalf("the output does not contain the command %s:\n%s", breakShopNode(), invitation)
 	}
 	programs, err := filepath.Abs("../../bin/testbed")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	command.Env = append(os.Environ(), "KUBECONFIG="+s.Kubeconfig(), "PATH="+programs+":"+os.Getenv("PATH"))
 	if printed, err := command.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, printed)
 	}
 	out.await(ctx, t, "ReadonlyFilesystem=True", "NodeRepair: NodeClaim shop-", "is gone", "2 left shop-")
 
-	if err := syscall.Kill(s.karpenter.PID(), syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, syscall.Kill(s.karpenter.PID(), syscall.SIGKILL))
 	out.await(ctx, t, "The Karpenter exited and is restarted.")
 
 	checkAllGone := s.recordProcesses(t, folder)

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/resourcestack/autohealer/internal/install"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // The demo is the first thing that a new user sees, so the test runs all of it.
@@ -78,18 +79,12 @@ func TestInteractiveModePrintsChangesAndLeavesNothingBehind(t *testing.T) {
 	}()
 	out.await(ctx, t, "stays until Ctrl-C")
 
-	if err := s.SetCondition(ctx, firstNode, deadlocked()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, s.SetCondition(ctx, firstNode, deadlocked()))
 	out.await(ctx, t, "KernelDeadlock=True", "taint "+kernelKey+":NoExecute", "Tainted: ConditionSet/conditionset-2", "left "+firstNode)
-	if err := s.SetCondition(ctx, firstNode, corev1.NodeCondition{Type: "KernelDeadlock", Status: corev1.ConditionFalse}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, s.SetCondition(ctx, firstNode, corev1.NodeCondition{Type: "KernelDeadlock", Status: corev1.ConditionFalse}))
 	out.await(ctx, t, "KernelDeadlock=False", "is gone")
 
-	if err := s.Silence(ctx, firstNode); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, s.Silence(ctx, firstNode))
 	out.await(ctx, t, "Ready=Unknown", "RemediationCreated: made", "restarts "+firstNode, "Ready=True", "RemediationRemoved: deleted", "ExampleRemediation "+firstNode+" is gone")
 
 	// Run the printed commands, here with the kernel log of this machine.
@@ -102,16 +97,12 @@ func TestInteractiveModePrintsChangesAndLeavesNothingBehind(t *testing.T) {
 		out.await(ctx, t, seen...)
 	}
 	paste(s.kernelLog.command(hangLine), agentNode+"     KernelDeadlock=True", "DockerHung: Node condition KernelDeadlock is now: True", "left "+agentNode)
-	if err := syscall.Kill(s.agent.PID(), syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, syscall.Kill(s.agent.PID(), syscall.SIGKILL))
 	out.await(ctx, t, "The agent exited and is restarted.")
 	paste(s.kernelLog.command(resumeLine), agentNode+"     KernelDeadlock=False", "KernelHasNoDeadlock: Node condition KernelDeadlock is now: False")
 
 	paste(s.badBlocks.addCommand(), agentNode+"     DiskBadBlock=True")
-	if err := syscall.Kill(s.diskWatch.PID(), syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, syscall.Kill(s.diskWatch.PID(), syscall.SIGKILL))
 	out.await(ctx, t, "The disk-watch exited and is restarted.")
 	paste(s.badBlocks.clearCommand(), agentNode+"     DiskBadBlock=False")
 
@@ -132,9 +123,7 @@ func tempFolder(t *testing.T) string {
 		}
 	}
 	folder, err := os.MkdirTemp("", "demo-") // the path of a socket must be short
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(folder) })
 	t.Setenv("TMPDIR", folder)
 	return folder
@@ -161,9 +150,7 @@ func (s *demoCluster) recordProcesses(t *testing.T, folder string) (checkAllGone
 			}
 		}
 		left, err := os.ReadDir(folder)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		for _, entry := range left {
 			t.Errorf("the demo left %s behind", entry.Name())
 		}

@@ -5,33 +5,23 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func TestThePatchStandsAsItIsMade(t *testing.T) {
 	root := t.TempDir()
 	crds := filepath.Join(root, "deploy", "crds")
-	if err := os.MkdirAll(crds, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.MkdirAll(crds, 0o755))
 	const crd = "autohealer.resourcestack.com_repairpolicies.yaml"
 	text, err := os.ReadFile("../crds/" + crd)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(crds, crd), text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := command([]string{root}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
+	testkit.Must(t, os.WriteFile(filepath.Join(crds, crd), text, 0o600))
+	testkit.Must(t, command([]string{root}))
 	made, err := os.ReadFile(filepath.Join(root, "deploy", "karpenter", "nodepool-repair.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	stands, err := os.ReadFile("../karpenter/nodepool-repair.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if string(made) != string(stands) {
 		t.Error("deploy/karpenter/nodepool-repair.json is stale, run make generate")
 	}

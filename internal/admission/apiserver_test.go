@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // A real API server presents a client certificate, as the documentation describes. One
@@ -24,14 +25,10 @@ func TestTheAPIServerShowsItsCertificate(t *testing.T) {
 	ca, dir := newTestCA(t), t.TempDir()
 	shows := ca.pair("the-api-server")
 	key, err := x509.MarshalPKCS8PrivateKey(shows.PrivateKey)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	write := func(name, text string) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
 	write("cert.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: shows.Certificate[0]})))
@@ -55,9 +52,7 @@ plugins:
 `, clients))
 	cluster := testbed.New(t, testbed.Config{Flags: testbed.Flags{APIServer: []string{"--admission-control-config-file=" + config}}})
 	admin, err := kubernetes.NewForConfig(cluster.AdminConfig())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	known, stranger := &counter{judge: func() {}}, &counter{judge: func() {}}
 	asks := func(kind *counter, name string) {
 		url, trust := servesWith(t, Clients{CAFile: ca.file, Names: []string{name}}, kind)
@@ -73,9 +68,7 @@ plugins:
 				}},
 			}},
 		}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 	}
 	asks(known, "the-api-server")
 	asks(stranger, "another")

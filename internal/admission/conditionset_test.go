@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -71,9 +72,7 @@ func (o *setFixture) kind(tb testing.TB) *ConditionSets {
 		},
 		Synced: func() bool { return true }, Metrics: NewMetrics(), Logger: discard,
 	})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	return k
 }
 
@@ -120,9 +119,7 @@ func raw(tb testing.TB, s *v1alpha1.ConditionSet) runtime.RawExtension {
 		return runtime.RawExtension{}
 	}
 	data, err := json.Marshal(s)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	return runtime.RawExtension{Raw: data}
 }
 

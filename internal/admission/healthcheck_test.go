@@ -24,6 +24,7 @@ import (
 	autohealer "github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -66,9 +67,7 @@ func (a *checkFixture) kind(tb testing.TB) *HealthChecks {
 		Remediation: func(context.Context, corev1.ObjectReference) (metav1.Object, error) { return a.found, a.foundErr },
 		Metrics:     NewMetrics(), Logger: discard,
 	})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	return k
 }
 
@@ -113,9 +112,7 @@ func rawCheck(tb testing.TB, c *v1alpha1.NodeHealthCheck) runtime.RawExtension {
 		return runtime.RawExtension{}
 	}
 	data, err := json.Marshal(c)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	return runtime.RawExtension{Raw: data}
 }
 

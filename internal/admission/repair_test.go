@@ -22,6 +22,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // repairFixture creates handlers for repairs with the data of a test.
@@ -59,18 +60,14 @@ func (w *repairFixture) config() RepairConfig {
 func (w *repairFixture) policyKind(tb testing.TB) *RepairPolicies {
 	tb.Helper()
 	k, err := NewRepairPolicies(w.config())
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	return k
 }
 
 func (w *repairFixture) poolKind(tb testing.TB) *NodePools {
 	tb.Helper()
 	k, err := NewNodePools(w.config())
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	return k
 }
 
@@ -123,9 +120,7 @@ func written(tb testing.TB, object any) []byte {
 		}
 	}
 	data, err := json.Marshal(object)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	return data
 }
 
@@ -267,13 +262,9 @@ func TestReadsForRepairsTimeOut(t *testing.T) {
 			return nil, ctx.Err()
 		}
 		policies, err := NewRepairPolicies(config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		pools, err := NewNodePools(config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		begin := time.Now()
 		if answer := sends(t, policies, admissionv1.Create, nil, policy()); !answer.Allowed || time.Since(begin) != readTimeout {
 			t.Errorf("a policy: %+v after %s", answer, time.Since(begin))
@@ -288,13 +279,9 @@ func TestReadsForRepairsTimeOut(t *testing.T) {
 func TestRepairAnswersAreCounted(t *testing.T) {
 	config := newRepairFixture().config()
 	policies, err := NewRepairPolicies(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	pools, err := NewNodePools(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	sends(t, policies, admissionv1.Create, nil, policy())         // warned
 	sends(t, policies, admissionv1.Create, nil, policy(negative)) // refused
 	sends(t, pools, admissionv1.Create, nil, pool(badBlock))      // refused

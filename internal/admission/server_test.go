@@ -36,6 +36,7 @@ import (
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/deploy"
 	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // testCA is a CA that signs certificates.
@@ -51,18 +52,14 @@ func newTestCA(tb testing.TB) *testCA {
 	a := &testCA{tb: tb}
 	a.cert, a.key = a.sign("authority", true)
 	a.file = filepath.Join(tb.TempDir(), "ca.pem")
-	if err := os.WriteFile(a.file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw}), 0o600); err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, os.WriteFile(a.file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw}), 0o600))
 	return a
 }
 
 func (a *testCA) sign(name string, isCA bool) (*x509.Certificate, *ecdsa.PrivateKey) {
 	a.tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		a.tb.Fatal(err)
-	}
+	testkit.Must(a.tb, err)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{"localhost"}, NotAfter: time.Now().Add(time.Hour),
 		IsCA: isCA, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
@@ -73,13 +70,9 @@ func (a *testCA) sign(name string, isCA bool) (*x509.Certificate, *ecdsa.Private
 		parent, parentKey = a.cert, a.key
 	}
 	raw, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), parentKey)
-	if err != nil {
-		a.tb.Fatal(err)
-	}
+	testkit.Must(a.tb, err)
 	cert, err := x509.ParseCertificate(raw)
-	if err != nil {
-		a.tb.Fatal(err)
-	}
+	testkit.Must(a.tb, err)
 	return cert, key
 }
 
@@ -133,13 +126,9 @@ func start(tb testing.TB, ca *testCA, clients Clients, metrics *Metrics, kinds .
 		Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return certificate, nil },
 		Clients:     clients, Kinds: kinds, Metrics: metrics, Logger: discard,
 	})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- server.serve(ctx, listener) }()
@@ -247,9 +236,7 @@ func TestStalledRequestsDoNotHoldUpOthers(t *testing.T) {
 	var stalled []*tls.Conn
 	for range 4 {
 		connection, err := tls.Dial("tcp", strings.TrimPrefix(url, "https://"), &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // whom it talks to is not what is tested
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		defer connection.Close()
 		fmt.Fprintf(connection, "POST /count HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", maxBody)
 		stalled = append(stalled, connection)
@@ -259,9 +246,7 @@ func TestStalledRequestsDoNotHoldUpOthers(t *testing.T) {
 	}
 	for _, connection := range stalled {
 		response, err := http.ReadResponse(bufio.NewReader(connection), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		response.Body.Close()
 		if s := response.StatusCode; s != http.StatusRequestTimeout && s != http.StatusTooManyRequests {
 			t.Errorf("a request that is not sent is answered %d", s)
@@ -339,9 +324,7 @@ func TestOnlyTheAPIServerIsAnswered(t *testing.T) {
 		}
 	}
 	// A new authority needs no restart.
-	if err := os.Rename(other.file, ca.file); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Rename(other.file, ca.file))
 	client := caller(other.pair("another"))
 	defer client.CloseIdleConnections()
 	if status, answer, err := post(client, url+"/count", bytes.NewReader(review(1000))); err != nil || status != http.StatusOK {
@@ -351,9 +334,7 @@ func TestOnlyTheAPIServerIsAnswered(t *testing.T) {
 
 func TestClientsValidate(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "empty.pem")
-	if err := os.WriteFile(empty, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(empty, nil, 0o600))
 	good := newTestCA(t).file
 	for _, test := range []struct {
 		clients Clients
@@ -382,13 +363,9 @@ func TestSizesAreThoseOfTheSchema(t *testing.T) {
 	}
 	allows := func(file string, path ...string) int {
 		text, err := deploy.Manifests.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		var crd map[string]any
-		if err := yaml.Unmarshal(text, &crd); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, yaml.Unmarshal(text, &crd))
 		versions, _, _ := unstructured.NestedSlice(crd, "spec", "versions")
 		at := []string{"schema", "openAPIV3Schema"}
 		for _, name := range path {

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
@@ -64,9 +65,7 @@ func newMonitor(tb testing.TB, leases Leases, p *fixture) *Monitor {
 		cfg.Logger = slog.New(slog.NewTextHandler(locked{p}, nil))
 	}
 	k, err := NewMonitor(cfg)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	return k
 }
 

@@ -23,6 +23,8 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // listed encodes a list with the code of Kubernetes.
@@ -75,9 +77,7 @@ func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
 func sourceOf(tb testing.TB, server answers) *Source {
 	tb.Helper()
 	source, err := NewSource(&rest.Config{Host: "http://nowhere", Transport: server, QPS: -1}, "autohealer-system")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	return source
 }
 
@@ -182,9 +182,7 @@ func TestInvalidListIsAnError(t *testing.T) {
 
 func FuzzDecode(f *testing.F) {
 	encoded, err := realLease("n1", noon).Marshal()
-	if err != nil {
-		f.Fatal(err)
-	}
+	testkit.Must(f, err)
 	f.Add(encoded)
 	f.Add(encoded[:len(encoded)/2])
 	f.Add([]byte{})
@@ -203,9 +201,7 @@ func FuzzDecode(f *testing.F) {
 		if err := want.Unmarshal(canonical); err != nil {
 			return
 		}
-		if err := decode(canonical, got); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, decode(canonical, got))
 		if diff := cmp.Diff(trim(want), got); diff != "" {
 			t.Errorf("the Lease differs (-want +got):\n%s", diff)
 		}
@@ -237,9 +233,7 @@ func BenchmarkLook(b *testing.B) {
 	source := sourceOf(b, func(*http.Request) (int, []byte) { turn++; return http.StatusOK, lists[turn%looks] })
 	monitor := newMonitor(b, source, nil)
 	look := func() {
-		if err := monitor.list(b.Context()); err != nil {
-			b.Fatal(err)
-		}
+		testkit.Must(b, monitor.list(b.Context()))
 	}
 	for range looks {
 		look()

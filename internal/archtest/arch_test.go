@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 const module = "github.com/resourcestack/autohealer"
@@ -112,7 +114,7 @@ var laws = []law{
 }
 
 // notProduct are rooms that nothing a user runs may depend on, beside the demo.
-var notProduct = []string{"internal/testbed", "internal/install", "internal/archtest", "internal/history", "internal/naive", "internal/probe/unit/unittest"}
+var notProduct = []string{"internal/testbed", "internal/testkit", "internal/install", "internal/archtest", "internal/history", "internal/naive", "internal/probe/unit/unittest"}
 
 // outside forbids everything but the standard library and the named rooms.
 func outside(rooms ...string) func(string) bool {
@@ -162,9 +164,7 @@ func packages(t *testing.T) []pkg {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		list = append(list, p)
 	}
 	if len(list) < 4 {

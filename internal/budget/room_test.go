@@ -13,6 +13,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/budget"
 	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // monday is a Monday at noon.
@@ -116,9 +117,7 @@ func TestRoom(t *testing.T) {
 // The file has the results of NodePool.MustGetAllowedDisruptions in Karpenter 1.15.0.
 func TestKarpenterCountsTheSame(t *testing.T) {
 	file, err := os.Open("testdata/karpenter-1.15.0.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer file.Close()
 	var rows, none, closed, scheduled int
 	for lines := bufio.NewScanner(file); lines.Scan(); {
@@ -129,9 +128,7 @@ func TestKarpenterCountsTheSame(t *testing.T) {
 			Total   int
 			Allowed int
 		}
-		if err := json.Unmarshal(lines.Bytes(), &row); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, json.Unmarshal(lines.Bytes(), &row))
 		rows++
 		room, words, _ := budget.Room(row.Now, "default", row.Budgets, row.Reason, row.Total, 0)
 		if want := max(0, row.Allowed); room != want {

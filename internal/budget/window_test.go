@@ -8,6 +8,7 @@ import (
 	"github.com/robfig/cron/v3"
 
 	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func TestParserPanicBecomesAnError(t *testing.T) {
@@ -22,9 +23,7 @@ func TestScheduleWithoutHitsIsNotSearched(t *testing.T) {
 	now := time.Date(2026, time.November, 16, 9, 0, 0, 0, time.UTC)
 	for _, schedule := range []string{", * * * *", "0 , * * *", "0 0 , * ,", "0 0 * , *"} {
 		parsed, err := cron.ParseStandard("TZ=UTC " + schedule)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if hit := parsed.Next(now); !hit.IsZero() {
 			t.Errorf("%s hits at %s", schedule, hit)
 		}

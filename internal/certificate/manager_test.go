@@ -35,6 +35,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // limit bounds every wait: long enough for two busy cores.
@@ -58,13 +59,9 @@ type fixture struct {
 func newPlace(t *testing.T) *fixture {
 	t.Helper()
 	c := testbed.New(t, testbed.Config{})
-	if err := install.Install(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, install.Install(t.Context(), c))
 	api, err := client.New(c.AdminConfig(), client.Options{Scheme: scheme.Scheme})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return &fixture{t, c, api, new(atomic.Int64)}
 }
 
@@ -72,26 +69,6 @@ func newPlace(t *testing.T) *fixture {
 func (p *fixture) in(t *testing.T) *fixture {
 	t.Helper()
 	return &fixture{t, p.cluster, p.api, p.looks}
-}
-
-func (p *fixture) must(err error) {
-	p.Helper()
-	if err != nil {
-		p.Fatal(err)
-	}
-}
-
-func (p *fixture) eventually(what string, check func() error) {
-	p.Helper()
-	look := time.NewTicker(minInterval)
-	defer look.Stop()
-	var err error
-	for deadline := time.Now().Add(limit); time.Now().Before(deadline); <-look.C {
-		if err = check(); err == nil {
-			return
-		}
-	}
-	p.Fatalf("%s: not after %s: %v", what, limit, err)
 }
 
 // keep starts a manager with the permissions of the controller.
@@ -104,9 +81,9 @@ func (p *fixture) keep() *Manager {
 func (p *fixture) keepAloud(log io.Writer) *Manager {
 	p.Helper()
 	config, err := install.Config(p.Context(), p.cluster)
-	p.must(err)
+	testkit.Must(p, err)
 	us, err := client.NewWithWatch(config, client.Options{Scheme: scheme.Scheme})
-	p.must(err)
+	testkit.Must(p, err)
 	counted := interceptor.NewClient(us, interceptor.Funcs{
 		Get: func(ctx context.Context, us client.WithWatch, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
 			if _, ok := into.(*corev1.Secret); ok {
@@ -119,7 +96,7 @@ func (p *fixture) keepAloud(log io.Writer) *Manager {
 		Client: counted, Secret: types.NamespacedName{Namespace: install.Namespace, Name: install.WebhookSecret},
 		Webhook: install.WebhookConfig, Names: names, Logger: slog.New(slog.NewTextHandler(log, nil)),
 	})
-	p.must(err)
+	testkit.Must(p, err)
 	ctx, cancel := context.WithCancel(p.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -134,7 +111,7 @@ func (p *fixture) keepAloud(log io.Writer) *Manager {
 func (p *fixture) secret() *corev1.Secret {
 	p.Helper()
 	secret := &corev1.Secret{}
-	p.must(p.api.Get(p.Context(), types.NamespacedName{Namespace: install.Namespace, Name: install.WebhookSecret}, secret))
+	testkit.Must(p, p.api.Get(p.Context(), types.NamespacedName{Namespace: install.Namespace, Name: install.WebhookSecret}, secret))
 	return secret
 }
 
@@ -159,7 +136,7 @@ func (p *fixture) register() {
 			Name: name, SideEffects: &none, AdmissionReviewVersions: []string{"v1"}, ClientConfig: admissionv1.WebhookClientConfig{URL: &path},
 		})
 	}
-	p.must(p.api.Create(p.Context(), config))
+	testkit.Must(p, p.api.Create(p.Context(), config))
 }
 
 // serves returns why a client that trusts the bundle cannot talk to a server with the
@@ -183,7 +160,7 @@ func serves(k *Manager, bundle []byte) error {
 
 func (p *fixture) served(keepers ...*Manager) {
 	p.Helper()
-	p.eventually("all being served and trusted", func() error {
+	testkit.Eventually(p, "all being served and trusted", func() error {
 		bundle, err := p.trusted()
 		if err != nil {
 			return err
@@ -205,15 +182,15 @@ func (p *fixture) served(keepers ...*Manager) {
 // answer a client that trusts the current bundle.
 func (p *fixture) swapped(old string, keepers ...*Manager) {
 	p.Helper()
-	p.eventually("another certificate", func() error {
+	testkit.Eventually(p, "another certificate", func() error {
 		bundle, err := p.trusted()
-		p.must(err)
+		testkit.Must(p, err)
 		for _, k := range keepers {
 			shown := k.served.Load()
 			if err := serves(k, bundle); err != nil {
 				now, err := p.trusted() // the one above was read before the last change
-				p.must(err)
-				p.must(serves(k, now))
+				testkit.Must(p, err)
+				testkit.Must(p, serves(k, now))
 			}
 			if shown.text == old {
 				return errors.New("the old one is still served")
@@ -227,17 +204,17 @@ func (p *fixture) swapped(old string, keepers ...*Manager) {
 func (p *fixture) forget() {
 	p.Helper()
 	config := &admissionv1.ValidatingWebhookConfiguration{}
-	p.must(p.api.Get(p.Context(), client.ObjectKey{Name: install.WebhookConfig}, config))
+	testkit.Must(p, p.api.Get(p.Context(), client.ObjectKey{Name: install.WebhookConfig}, config))
 	for i := range config.Webhooks {
 		config.Webhooks[i].ClientConfig.CABundle = p.secret().Data[authorityCert]
 	}
-	p.must(p.api.Update(p.Context(), config))
+	testkit.Must(p, p.api.Update(p.Context(), config))
 }
 
 func TestManager(t *testing.T) {
 	p := newPlace(t)
 	first := p.keep()
-	p.eventually("a certificate without a webhook", func() error {
+	testkit.Eventually(p, "a certificate without a webhook", func() error {
 		_, err := first.GetCertificate(nil)
 		return err
 	})
@@ -260,14 +237,14 @@ func TestManager(t *testing.T) {
 		const changes = 3
 		for i := range changes {
 			before, err := p.trusted()
-			p.must(err)
+			testkit.Must(p, err)
 			old := maps.Clone(p.secret().Data)
 			secret := p.secret()
 			secret.Data = nil
-			p.must(p.api.Update(p.Context(), secret))
+			testkit.Must(p, p.api.Update(p.Context(), secret))
 			p.swapped(string(old[servedCert]), first, second)
 			after, err := p.trusted()
-			p.must(err)
+			testkit.Must(p, err)
 			if !trusts(after, old[authorityCert]) || len(parse(after)) != len(parse(before))+1 {
 				t.Errorf("change %d: the old authority is no longer trusted", i+1)
 			}
@@ -280,18 +257,18 @@ func TestManager(t *testing.T) {
 		old := maps.Clone(p.secret().Data)
 		secret := p.secret()
 		secret.Data = nil
-		p.must(p.api.Update(p.Context(), secret))
+		testkit.Must(p, p.api.Update(p.Context(), secret))
 		p.swapped(string(old[servedCert]), first, second)
 		p.served(first, second)
 		p.forget() // as if the overlap were over
 		between := maps.Clone(p.secret().Data)
 		secret = p.secret()
 		secret.Data = old
-		p.must(p.api.Update(p.Context(), secret))
+		testkit.Must(p, p.api.Update(p.Context(), secret))
 		p.swapped(string(between[servedCert]), first, second)
 		p.served(first, second)
 		after, err := p.trusted()
-		p.must(err)
+		testkit.Must(p, err)
 		if !trusts(after, between[authorityCert]) {
 			t.Error("what was served before the backup came is no longer trusted")
 		}
@@ -303,11 +280,11 @@ func TestManager(t *testing.T) {
 	t.Run("repairs_the_CA_bundle", func(t *testing.T) {
 		p := p.in(t)
 		config := &admissionv1.ValidatingWebhookConfiguration{}
-		p.must(p.api.Get(p.Context(), client.ObjectKey{Name: install.WebhookConfig}, config))
+		testkit.Must(p, p.api.Get(p.Context(), client.ObjectKey{Name: install.WebhookConfig}, config))
 		config.Webhooks[1].ClientConfig.CABundle = nil
-		p.must(p.api.Update(p.Context(), config))
+		testkit.Must(p, p.api.Update(p.Context(), config))
 		p.served(first, second)
-		p.must(p.api.Delete(p.Context(), config))
+		testkit.Must(p, p.api.Delete(p.Context(), config))
 		p.register()
 		p.served(first, second)
 	})
@@ -315,15 +292,15 @@ func TestManager(t *testing.T) {
 	t.Run("continues_without_the_Secret_and_with_a_new_one", func(t *testing.T) {
 		p := p.in(t)
 		secret := p.secret()
-		p.must(p.api.Delete(p.Context(), secret))
+		testkit.Must(p, p.api.Delete(p.Context(), secret))
 		bundle, err := p.trusted()
-		p.must(err)
+		testkit.Must(p, err)
 		if err := errors.Join(serves(first, bundle), serves(second, bundle)); err != nil {
 			t.Error(err)
 		}
 		secret.ResourceVersion, secret.UID, secret.Data = "", "", nil
-		p.must(p.api.Create(p.Context(), secret))
-		p.eventually("a new certificate", func() error {
+		testkit.Must(p, p.api.Create(p.Context(), secret))
+		testkit.Eventually(p, "a new certificate", func() error {
 			if len(p.secret().Data) == 0 {
 				return errors.New("it is empty")
 			}
@@ -335,9 +312,9 @@ func TestManager(t *testing.T) {
 	t.Run("has_no_other_permissions", func(t *testing.T) {
 		p := p.in(t)
 		config, err := install.Config(t.Context(), p.cluster)
-		p.must(err)
+		testkit.Must(p, err)
 		us, err := client.New(config, client.Options{Scheme: scheme.Scheme})
-		p.must(err)
+		testkit.Must(p, err)
 		if err := us.List(t.Context(), &corev1.SecretList{}, client.InNamespace(install.Namespace)); !apierrors.IsForbidden(err) {
 			t.Errorf("listing all Secrets: %v", err)
 		}
@@ -355,13 +332,13 @@ func (p *fixture) allow(onSecret, onWebhook []string) {
 		rules[at].Verbs = append(slices.Clone(verbs), "deletecollection") // a rule needs a verb, and this one is unused
 	}
 	role := &rbacv1.Role{}
-	p.must(p.api.Get(p.Context(), client.ObjectKey{Namespace: install.Namespace, Name: install.Account}, role))
+	testkit.Must(p, p.api.Get(p.Context(), client.ObjectKey{Namespace: install.Namespace, Name: install.Account}, role))
 	replace(role.Rules, "secrets", onSecret)
-	p.must(p.api.Update(p.Context(), role))
+	testkit.Must(p, p.api.Update(p.Context(), role))
 	clusterRole := &rbacv1.ClusterRole{}
-	p.must(p.api.Get(p.Context(), client.ObjectKey{Name: install.Account}, clusterRole))
+	testkit.Must(p, p.api.Get(p.Context(), client.ObjectKey{Name: install.Account}, clusterRole))
 	replace(clusterRole.Rules, "validatingwebhookconfigurations", onWebhook)
-	p.must(p.api.Update(p.Context(), clusterRole))
+	testkit.Must(p, p.api.Update(p.Context(), clusterRole))
 }
 
 // nudge changes the webhook without an effect.
@@ -369,37 +346,13 @@ func (p *fixture) nudge() {
 	p.Helper()
 	config := &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: install.WebhookConfig}}
 	patch := fmt.Sprintf(`{"metadata": {"annotations": {"example.com/nudge": "%d"}}}`, p.looks.Load())
-	p.must(p.api.Patch(p.Context(), config, client.RawPatch(types.MergePatchType, []byte(patch))))
-}
-
-// logBuffer is a log that can be read while it is written.
-type logBuffer struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *logBuffer) Write(line []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(line)
-}
-
-// count returns how many lines contain all of these texts.
-func (l *logBuffer) count(parts ...string) (n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for line := range strings.Lines(l.text.String()) {
-		if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) }) {
-			n++
-		}
-	}
-	return n
+	testkit.Must(p, p.api.Patch(p.Context(), config, client.RawPatch(types.MergePatchType, []byte(patch))))
 }
 
 func TestManagerReportsMissingPermissions(t *testing.T) {
 	p := newPlace(t)
 	p.register()
-	log := &logBuffer{}
+	log := &testkit.Log{}
 	p.allow(nil, nil)
 	k := p.keepAloud(log)
 	registry := prometheus.NewPedanticRegistry()
@@ -407,7 +360,7 @@ func TestManagerReportsMissingPermissions(t *testing.T) {
 	metric := func(name string) float64 {
 		t.Helper()
 		families, err := registry.Gather()
-		p.must(err)
+		testkit.Must(p, err)
 		for _, family := range families {
 			if family.GetName() == "autohealer_webhook_certificate_"+name {
 				return family.GetMetric()[0].GetGauge().GetValue()
@@ -431,10 +384,10 @@ func TestManagerReportsMissingPermissions(t *testing.T) {
 		{[]string{"watch"}, []string{"watch"}, []string{`cannot get resource \"secrets\"`}, "", 1, 2},
 	} {
 		p.allow(step.onSecret, step.onWebhook)
-		p.eventually(fmt.Sprint("what is told with the rights ", step.onSecret, step.onWebhook), func() error {
+		testkit.Eventually(p, fmt.Sprint("what is told with the rights ", step.onSecret, step.onWebhook), func() error {
 			p.nudge()
 			for _, lack := range step.lacks {
-				if got := log.count("level=WARN", lack, "manifest=deploy/controller/2-rights.yaml"); got != step.times {
+				if got := log.Count("level=WARN", lack, "manifest=deploy/controller/2-rights.yaml"); got != step.times {
 					return fmt.Errorf("the log says %d times: %s", got, lack)
 				}
 			}
@@ -464,15 +417,15 @@ func TestManagerReportsMissingPermissions(t *testing.T) {
 	}
 	// Every reconciliation fails in the same way, and only the first is logged.
 	const lack = `cannot get resource \"secrets\"`
-	before, looks := log.count(lack), p.looks.Load()
-	p.eventually("further looks", func() error {
+	before, looks := log.Count(lack), p.looks.Load()
+	testkit.Eventually(p, "further looks", func() error {
 		p.nudge()
 		if p.looks.Load() < looks+3 {
 			return errors.New("there were none")
 		}
 		return nil
 	})
-	if after := log.count(lack); after != before {
+	if after := log.Count(lack); after != before {
 		t.Errorf("the same trouble was told %d times more", after-before)
 	}
 }

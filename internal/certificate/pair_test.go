@@ -8,6 +8,8 @@ import (
 	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 var (
@@ -19,9 +21,7 @@ var (
 func made(t *testing.T, at time.Time) map[string][]byte {
 	t.Helper()
 	data, err := renew(nil, names, oldIssuer, at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return data
 }
 
@@ -58,9 +58,7 @@ func TestRenew(t *testing.T) {
 			t.Fatalf("in time, it is found to be %v", got)
 		}
 		second, err := renew(first, names, oldCert, at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if string(second[authorityCert]) != string(first[authorityCert]) || string(second[servedCert]) == string(first[servedCert]) {
 			t.Error("the wrong one was replaced")
 		}
@@ -79,9 +77,7 @@ func TestRenew(t *testing.T) {
 			t.Fatalf("without a name, it is found to be %v", got)
 		}
 		second, err := renew(first, more, oldCert, noon)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if inspect(second, more, noon) != sound || inspect(second, names, noon) != sound {
 			t.Errorf("it has only the names %v", parse(second[servedCert])[0].DNSNames)
 		}
@@ -223,9 +219,7 @@ func TestSwap(t *testing.T) {
 	swap(second, trustDelay, trustDelay+time.Second) // lost trust does
 	shows(first)
 	third, err := renew(first, names, oldCert, noon)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	swap(third, 0, 0)
 	shows(third) // it has the same CA as the first
 	swap(second, trustDelay+time.Second, 0)
@@ -255,9 +249,7 @@ func TestWanted(t *testing.T) {
 	k.recordTrust(webhookTrusting(), present[authorityCert], noon)
 	wants(nil, noon, never)
 	wants(present, noon, never, present)
-	if err := k.serve(present); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, k.serve(present))
 	k.recordTrust(webhookTrusting(present), present[authorityCert], noon)
 	wants(present, noon, never, present)
 	wants(nil, noon.Add(time.Hour), never, present) // the Secret is gone, and the served certificate stays
@@ -268,9 +260,7 @@ func TestWanted(t *testing.T) {
 	k.recordTrust(webhookTrusting(), old[authorityCert], restored)
 	wants(old, restored, restored.Add(overlap), old, present) // even if another client removes all trust
 	k.recordTrust(webhookTrusting(old, present), old[authorityCert], restored)
-	if err := k.serve(old); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, k.serve(old))
 	wants(old, restored.Add(overlap-1), restored.Add(overlap), old, present)
 	wants(old, restored.Add(overlap), never, old)
 }

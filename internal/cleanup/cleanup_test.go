@@ -29,6 +29,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/repairblock"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	installed "github.com/resourcestack/autohealer/internal/testbed/karpenter"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -57,26 +58,19 @@ func newSite(t *testing.T) *fixture {
 			t.Fatal(err)
 		}
 	}
-	s.must(installed.InstallCRDs(t.Context(), s.cluster))
+	testkit.Must(s, installed.InstallCRDs(t.Context(), s.cluster))
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, karpenter.AddToScheme, v1alpha1.AddToScheme} {
-		s.must(add(scheme))
+		testkit.Must(s, add(scheme))
 	}
 	var err error
 	s.api, err = client.New(s.cluster.AdminConfig(), client.Options{Scheme: scheme})
-	s.must(err)
+	testkit.Must(s, err)
 	config, err := s.cluster.ServiceAccountConfig(t.Context(), namespace, "autohealer-cleanup")
-	s.must(err)
+	testkit.Must(s, err)
 	s.restricted, err = client.New(config, client.Options{Scheme: scheme})
-	s.must(err)
+	testkit.Must(s, err)
 	return s
-}
-
-func (s *fixture) must(err error) {
-	s.Helper()
-	if err != nil {
-		s.Fatal(err)
-	}
 }
 
 // run cleans up with the shipped permissions only.
@@ -104,7 +98,7 @@ func (s *fixture) leavesOurs() (things int) {
 	}}}
 	text, _ := note.Encode()
 	for i := range 3 {
-		s.must(s.api.Create(s.Context(), &corev1.Node{
+		testkit.Must(s, s.api.Create(s.Context(), &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("n%d", i), Annotations: map[string]string{ownership.Annotation: text, "other": "one"}},
 			Spec: corev1.NodeSpec{Taints: []corev1.Taint{
 				note.Taints[0].Taint(), {Key: "theirs", Value: "1", Effect: corev1.TaintEffectNoSchedule},
@@ -120,17 +114,17 @@ func (s *fixture) leavesOurs() (things int) {
 	claim.SetGroupVersionKind(karpenter.GroupVersion.WithKind("NodeClaim"))
 	claim.SetName("marked")
 	claim.SetAnnotations(map[string]string{ownership.MarkAnnotation: mark.Encode(), karpenter.TerminationTimestampAnnotation: mark.Deadline})
-	s.must(s.api.Create(s.Context(), claim))
-	s.must(s.api.Create(s.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "autohealer-agent-n0", Labels: agentlease.LeaseLabels()}}))
-	s.must(s.api.Create(s.Context(), nodeLease("node-n0", nodelease.HolderOf("check")), client.FieldOwner(treat.FieldManager)))
+	testkit.Must(s, s.api.Create(s.Context(), claim))
+	testkit.Must(s, s.api.Create(s.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "autohealer-agent-n0", Labels: agentlease.LeaseLabels()}}))
+	testkit.Must(s, s.api.Create(s.Context(), nodeLease("node-n0", nodelease.HolderOf("check")), client.FieldOwner(treat.FieldManager)))
 	for i, label := range []string{configmaps.RevisionLabel, repairblock.RevisionLabel} {
-		s.must(s.api.Create(s.Context(), &appsv1.ControllerRevision{
+		testkit.Must(s, s.api.Create(s.Context(), &appsv1.ControllerRevision{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("kept-%d", i), Labels: map[string]string{label: "x"}},
 			Revision:   1, Data: runtime.RawExtension{Raw: []byte(`{}`)},
 		}))
 	}
-	s.must(s.api.Create(s.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: ledger.Name}}))
-	s.must(s.api.Create(s.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: leader}}))
+	testkit.Must(s, s.api.Create(s.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: ledger.Name}}))
+	testkit.Must(s, s.api.Create(s.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: leader}}))
 	return things + 1 + 1 + 1 + 2 + 1 + 1
 }
 
@@ -145,8 +139,8 @@ func (s *fixture) leavesDoubtful() (commands []string) {
 		Type: "sick", Effect: corev1.TaintEffectNoSchedule, TaintKey: "example.com/Sick",
 		Conditions: map[string]v1alpha1.SetCondition{"Sick": {Status: "true"}},
 	}}
-	s.must(s.api.Create(s.Context(), set))
-	s.must(s.api.Create(s.Context(), &corev1.Node{
+	testkit.Must(s, s.api.Create(s.Context(), set))
+	testkit.Must(s, s.api.Create(s.Context(), &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "unclear"},
 		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "example.com/Sick", Effect: corev1.TaintEffectNoExecute}}},
 	}))
@@ -156,27 +150,27 @@ func (s *fixture) leavesDoubtful() (commands []string) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "policies", Labels: map[string]string{configmaps.Label: configmaps.LabelValue}},
 		Data:       map[string]string{"sets.yaml": sheetWith("example.com/Kept")},
 	}
-	s.must(s.api.Create(s.Context(), sheet))
+	testkit.Must(s, s.api.Create(s.Context(), sheet))
 	version, err := configmaps.Read(sheet)
-	s.must(err)
+	testkit.Must(s, err)
 	_, err = configmaps.NewRevisionStore(s.api, namespace).Store(s.Context(), configmaps.Stored{}, version)
-	s.must(err)
+	testkit.Must(s, err)
 	sheet.Data["sets.yaml"] = sheetWith("example.com/Written")
-	s.must(s.api.Update(s.Context(), sheet))
+	testkit.Must(s, s.api.Update(s.Context(), sheet))
 	deleted := ownership.Record{Taints: []ownership.Taint{{
 		Rule: ownership.Rule{Kind: triage.ConditionSet, Name: "gone"}, Key: "example.com/Gone", Effect: corev1.TaintEffectNoExecute, Added: time.Now().UTC().Truncate(time.Second),
 	}, {Rule: ownership.Rule{Kind: triage.ConditionSet, Name: "forged"}, Key: "node.kubernetes.io/unreachable", Effect: corev1.TaintEffectNoExecute}}}
 	text, _ := deleted.Encode()
-	s.must(s.api.Create(s.Context(), &corev1.Node{
+	testkit.Must(s, s.api.Create(s.Context(), &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "of-deleted", Annotations: map[string]string{ownership.Annotation: text}},
 		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{deleted.Taints[0].Taint()}},
 	}))
-	s.must(s.api.Create(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "lost"}, Spec: corev1.NodeSpec{Taints: []corev1.Taint{
+	testkit.Must(s, s.api.Create(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "lost"}, Spec: corev1.NodeSpec{Taints: []corev1.Taint{
 		{Key: "example.com/Gone", Effect: corev1.TaintEffectNoExecute}, {Key: "example.com/Kept", Effect: corev1.TaintEffectNoSchedule},
 		{Key: "example.com/Written", Effect: corev1.TaintEffectNoSchedule}, {Key: "node.kubernetes.io/unreachable", Effect: corev1.TaintEffectNoExecute},
 	}}}))
-	s.must(s.api.Create(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "unreadable", Annotations: map[string]string{ownership.Annotation: "?"}}}))
-	s.must(s.api.Create(s.Context(), nodeLease("node-n1", nodelease.HolderOf("theirs")), client.FieldOwner("manager")))
+	testkit.Must(s, s.api.Create(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "unreadable", Annotations: map[string]string{ownership.Annotation: "?"}}}))
+	testkit.Must(s, s.api.Create(s.Context(), nodeLease("node-n1", nodelease.HolderOf("theirs")), client.FieldOwner("manager")))
 	return []string{
 		"kubectl taint node lost example.com/Gone:NoExecute-",
 		"kubectl taint node lost example.com/Kept:NoSchedule-",
@@ -195,20 +189,20 @@ func TestCleanup(t *testing.T) {
 	s := newSite(t)
 	ours := s.leavesOurs() + 3 // plus a taint with its record, and a stored revision
 	commands := s.leavesDoubtful()
-	s.must(s.api.Create(s.Context(), nodeLease("node-n2", "node-maintenance")))
-	s.must(s.api.Create(s.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "theirs"}}))
+	testkit.Must(s, s.api.Create(s.Context(), nodeLease("node-n2", "node-maintenance")))
+	testkit.Must(s, s.api.Create(s.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "theirs"}}))
 
 	t.Run("fails_while_a_controller_is_the_leader", func(t *testing.T) {
 		lease := &coordinationv1.Lease{}
-		s.must(s.api.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: leader}, lease))
+		testkit.Must(s, s.api.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: leader}, lease))
 		lease.Spec = coordinationv1.LeaseSpec{HolderIdentity: new("pod-1"), RenewTime: new(metav1.NowMicro()), LeaseDurationSeconds: new(int32(15))}
-		s.must(s.api.Update(t.Context(), lease))
+		testkit.Must(s, s.api.Update(t.Context(), lease))
 		if result, _, err := s.run(false); !errors.Is(err, cleanup.ErrLeaderActive) || !strings.Contains(err.Error(), "pod-1") || result != (cleanup.Result{}) {
 			t.Errorf("%+v, %v", result, err)
 		}
 		// The Lease of a controller that was killed expires.
 		lease.Spec.RenewTime, lease.Spec.LeaseDurationSeconds = new(metav1.NowMicro()), new(int32(1))
-		s.must(s.api.Update(t.Context(), lease))
+		testkit.Must(s, s.api.Update(t.Context(), lease))
 		if _, out, err := s.runAfter(time.Minute, true); err != nil || !strings.Contains(out, "waiting up to 1m0s until no controller leads") {
 			t.Errorf("%v\n%s", err, out)
 		}
@@ -254,7 +248,7 @@ func (s *fixture) hasOnlyTheirs() {
 	s.Helper()
 	for i := range 3 {
 		node := &corev1.Node{}
-		s.must(s.api.Get(s.Context(), client.ObjectKey{Name: fmt.Sprintf("n%d", i)}, node))
+		testkit.Must(s, s.api.Get(s.Context(), client.ObjectKey{Name: fmt.Sprintf("n%d", i)}, node))
 		isTheirs := func(t corev1.Taint) bool { return t.Key == "theirs" || strings.HasPrefix(t.Key, "node.kubernetes.io/") }
 		if _, noted := node.Annotations[ownership.Annotation]; noted || node.Annotations["other"] != "one" || !slices.ContainsFunc(node.Spec.Taints, isTheirs) ||
 			slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return !isTheirs(t) }) {
@@ -262,12 +256,12 @@ func (s *fixture) hasOnlyTheirs() {
 		}
 	}
 	claim := &karpenter.NodeClaim{}
-	s.must(s.api.Get(s.Context(), client.ObjectKey{Name: "marked"}, claim))
+	testkit.Must(s, s.api.Get(s.Context(), client.ObjectKey{Name: "marked"}, claim))
 	if _, marked := claim.Annotations[ownership.MarkAnnotation]; marked || claim.Annotations[karpenter.TerminationTimestampAnnotation] != "2030-01-01T00:00:00Z" {
 		s.Errorf("the NodeClaim has %v", claim.Annotations)
 	}
 	leases := &coordinationv1.LeaseList{}
-	s.must(s.api.List(s.Context(), leases))
+	testkit.Must(s, s.api.List(s.Context(), leases))
 	var names []string
 	for i := range leases.Items {
 		if in := leases.Items[i].Namespace; in == namespace || in == nodelease.Namespace {
@@ -278,7 +272,7 @@ func (s *fixture) hasOnlyTheirs() {
 		s.Errorf("the Leases %v are left", names)
 	}
 	revisions := &appsv1.ControllerRevisionList{}
-	s.must(s.api.List(s.Context(), revisions))
+	testkit.Must(s, s.api.List(s.Context(), revisions))
 	if len(revisions.Items) > 0 {
 		s.Errorf("%d revisions are left", len(revisions.Items))
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/configmaps"
 	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // holding returns a ConfigMap with one key, sets.yaml.
@@ -39,9 +40,7 @@ func with(data map[string]string) *corev1.ConfigMap {
 func seed(tb testing.TB) string {
 	tb.Helper()
 	text, err := os.ReadFile("testdata/seed.yaml")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	return string(text)
 }
 
@@ -84,9 +83,7 @@ func TestTheDesignExampleIsRead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			sets, err := read(holding(text))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			if diff := cmp.Diff(seedSpecs, specs(sets)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -130,9 +127,7 @@ func TestReadTakesEveryFieldOfAConditionSet(t *testing.T) {
 		"b.yaml": full, "a.yaml": "type: ConditionSets\nconditionSets: []\n",
 		"README": "Every key that says type: ConditionSets is read.", "values.yaml": "type: Other\nreplicas: 2\n", "script.sh": "#!/bin/sh\n\techo: {\n", "empty": "",
 	}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	want := map[string]v1alpha1.ConditionSetSpec{
 		"policies/b.yaml/Full": {
 			Type: "Full", Effect: "NoSchedule", TaintKey: "example.com/full", DryRun: true,
@@ -171,9 +166,7 @@ func TestReadTakesEveryFieldOfAConditionSet(t *testing.T) {
 
 func TestASetSaysWhereItIsWritten(t *testing.T) {
 	sets, err := read(holding(seed(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	set := sets[0].ConditionSet
 	want := &corev1.ObjectReference{APIVersion: "v1", Kind: "ConfigMap", Namespace: "autohealer-system", Name: "policies", UID: "u1", ResourceVersion: "7"}
 	if diff := cmp.Diff(want, configmaps.ConfigMapOf(set)); diff != "" {

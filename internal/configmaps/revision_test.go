@@ -9,6 +9,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // The revisions of all format versions can be read. The files never change; a new version
@@ -28,9 +30,7 @@ func TestRevisionsOfAllVersionsAreRead(t *testing.T) {
 	var latest string
 	for _, name := range []string{"revision-v0.json", "revision-v1.json"} {
 		text, err := os.ReadFile("testdata/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		latest = strings.TrimSpace(string(text))
 		read(latest)
 	}

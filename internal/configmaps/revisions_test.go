@@ -12,6 +12,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/configmaps"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // file returns a file with one set of that type.
@@ -22,38 +23,28 @@ func file(kind string) string {
 func TestRevisionStore(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{})
 	c, err := client.New(cluster.AdminConfig(), client.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	// pinned returns a ConfigMap in its own namespace.
 	pinned := func(t *testing.T, name string) *corev1.ConfigMap {
 		t.Helper()
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "shelf-"}}
-		if err := c.Create(t.Context(), ns); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.Create(t.Context(), ns))
 		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns.Name, Name: name}, Data: map[string]string{"sets.yaml": file("A"), "other": "x"}}
-		if err := c.Create(t.Context(), m); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.Create(t.Context(), m))
 		return m
 	}
 	version := func(t *testing.T, m *corev1.ConfigMap, kind string) *configmaps.Version {
 		t.Helper()
 		m.Data["sets.yaml"] = file(kind)
 		v, err := configmaps.Read(m)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return v
 	}
 	// revisions returns the numbers of all revisions.
 	revisions := func(t *testing.T, namespace string) (numbers []int64) {
 		t.Helper()
 		var list appsv1.ControllerRevisionList
-		if err := c.List(t.Context(), &list, client.InNamespace(namespace)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.List(t.Context(), &list, client.InNamespace(namespace)))
 		for _, r := range list.Items {
 			numbers = append(numbers, r.Revision)
 		}
@@ -63,9 +54,7 @@ func TestRevisionStore(t *testing.T) {
 	finds := func(t *testing.T, m *corev1.ConfigMap, kind string) configmaps.Stored {
 		t.Helper()
 		all, err := configmaps.NewRevisionStore(c, m.Namespace).List(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		kept := all[m.UID]
 		if kept.Version == nil || !kept.Version.Same(version(t, m, kind)) {
 			t.Fatalf("found %+v, want %s", kept, kind)
@@ -99,9 +88,7 @@ func TestRevisionStore(t *testing.T) {
 			t.Errorf("revisions %v, want the third alone", got)
 		}
 		var list appsv1.ControllerRevisionList
-		if err := c.List(t.Context(), &list, client.InNamespace(m.Namespace)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.List(t.Context(), &list, client.InNamespace(m.Namespace)))
 		if owner := list.Items[0].OwnerReferences; len(owner) != 1 || owner[0].UID != m.UID || owner[0].Kind != "ConfigMap" {
 			t.Errorf("it is owned by %v", owner)
 		}
@@ -120,22 +107,16 @@ func TestRevisionStore(t *testing.T) {
 		m := pinned(t, "policies")
 		shelf := configmaps.NewRevisionStore(c, m.Namespace)
 		first, err := shelf.Store(t.Context(), configmaps.Stored{}, version(t, m, "A"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		// Another replica that does not know of the first revision, and whose deletion failed.
 		var list appsv1.ControllerRevisionList
-		if err := c.List(t.Context(), &list, client.InNamespace(m.Namespace)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.List(t.Context(), &list, client.InNamespace(m.Namespace)))
 		if _, err := shelf.Store(t.Context(), first, version(t, m, "B")); err != nil {
 			t.Fatal(err)
 		}
 		left := list.Items[0].DeepCopy()
 		left.ResourceVersion, left.UID = "", ""
-		if err := c.Create(t.Context(), left); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.Create(t.Context(), left))
 		kept := finds(t, m, "B")
 		if kept.HasOneRevision() {
 			t.Error("two revisions are called tidy")
@@ -152,9 +133,7 @@ func TestRevisionStore(t *testing.T) {
 		m := pinned(t, "policies")
 		shelf := configmaps.NewRevisionStore(c, m.Namespace)
 		before, err := shelf.Store(t.Context(), configmaps.Stored{}, version(t, m, "A"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if _, err := shelf.Store(t.Context(), configmaps.Stored{}, version(t, m, "B")); err != nil {
 			t.Fatal(err)
 		}
@@ -177,9 +156,7 @@ func TestRevisionStore(t *testing.T) {
 			"bad":            {ObjectMeta: metav1.ObjectMeta{OwnerReferences: owner, Labels: map[string]string{configmaps.RevisionLabel: "true"}}},
 		} {
 			r.Name, r.Namespace, r.Data = name, m.Namespace, runtime.RawExtension{Raw: []byte(`{"metadata": {"name": "another"}}`)}
-			if err := c.Create(t.Context(), r); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, c.Create(t.Context(), r))
 		}
 		shelf := configmaps.NewRevisionStore(c, m.Namespace)
 		all, err := shelf.List(t.Context())

@@ -1,17 +1,14 @@
 package configmaps_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -24,6 +21,7 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/configmaps"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // gate is a client that counts requests and can block or reject them.
@@ -78,37 +76,6 @@ func (g *gate) before(c client.WithWatch) client.WithWatch {
 	})
 }
 
-// logBuffer is a log that can be read while it is written.
-type logBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (j *logBuffer) Write(line []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.Write(line)
-}
-
-func (j *logBuffer) count(words string) int {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return strings.Count(j.text.String(), words)
-}
-
-func eventually(t *testing.T, what string, wrong func() error) {
-	t.Helper()
-	const patience = 30 * time.Second
-	var err error
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
-		if err = wrong(); err == nil {
-			return
-		}
-		<-time.After(10 * time.Millisecond)
-	}
-	t.Fatalf("%s: %v", what, err)
-}
-
 // missing returns how the types of sets differ from the wanted ones.
 func missing(sets []*v1alpha1.ConditionSet, want ...string) error {
 	var got []string
@@ -124,13 +91,11 @@ func missing(sets []*v1alpha1.ConditionSet, want ...string) error {
 func TestRevisionWatcher(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{})
 	direct, err := client.NewWithWatch(cluster.AdminConfig(), client.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	// fixture is a namespace with a store, and a watcher behind a gate.
 	type fixture struct {
 		gate    gate
-		log     logBuffer
+		log     testkit.Log
 		shelf   *configmaps.RevisionStore
 		lookout *configmaps.RevisionWatcher
 		space   string
@@ -138,9 +103,7 @@ func TestRevisionWatcher(t *testing.T) {
 	newFixture := func(t *testing.T) *fixture {
 		t.Helper()
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "lookout-"}}
-		if err := direct.Create(t.Context(), ns); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, direct.Create(t.Context(), ns))
 		w := &fixture{space: ns.Name, shelf: configmaps.NewRevisionStore(direct, ns.Name)}
 		w.lookout = configmaps.NewRevisionWatcher(w.gate.before(direct), ns.Name, slog.New(slog.NewTextHandler(&w.log, nil)))
 		return w
@@ -162,26 +125,20 @@ func TestRevisionWatcher(t *testing.T) {
 		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.space, Name: name}}
 		if err := direct.Get(t.Context(), client.ObjectKeyFromObject(m), m); apierrors.IsNotFound(err) {
 			err = direct.Create(t.Context(), m)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 		} else if err != nil {
 			t.Fatal(err)
 		}
 		m.Data = map[string]string{"sets.yaml": file(kind)}
 		version, err := configmaps.Read(m)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		kept, err := w.shelf.Store(t.Context(), before, version)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return m, kept
 	}
 	sees := func(t *testing.T, w *fixture, want ...string) {
 		t.Helper()
-		eventually(t, "the lookout", func() error {
+		testkit.Eventually(t, "the lookout", func() error {
 			sets, err := w.lookout.InForce(t.Context())
 			if err != nil {
 				return err
@@ -200,7 +157,7 @@ func TestRevisionWatcher(t *testing.T) {
 	}
 	watches := func(t *testing.T, w *fixture) {
 		t.Helper()
-		eventually(t, "the watch", func() error {
+		testkit.Eventually(t, "the watch", func() error {
 			if got := asks(t, w); got > 0 {
 				return fmt.Errorf("a question costs %d lists", got)
 			}
@@ -223,9 +180,7 @@ func TestRevisionWatcher(t *testing.T) {
 		sees(t, w, "B")
 		other, _ := keep(t, w, "two", "C", configmaps.Stored{})
 		sees(t, w, "B", "C")
-		if err := w.shelf.Delete(t.Context(), other.UID); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, w.shelf.Delete(t.Context(), other.UID))
 		sees(t, w, "B")
 		if got := w.gate.lists.Load(); got != before {
 			t.Errorf("the API server was asked %d times", got-before)
@@ -233,8 +188,8 @@ func TestRevisionWatcher(t *testing.T) {
 		if sets, err := w.lookout.Fresh(t.Context()); err != nil || missing(sets, "B") != nil || w.gate.lists.Load() != before+1 {
 			t.Errorf("a fresh look brings %v, %v after %d lists", sets, err, w.gate.lists.Load()-before)
 		}
-		if w.log.count("level=WARN") > 0 {
-			t.Errorf("it complains: %s", w.log.text.String())
+		if w.log.Count("level=WARN") > 0 {
+			t.Errorf("it complains: %s", w.log.String())
 		}
 	})
 
@@ -243,7 +198,7 @@ func TestRevisionWatcher(t *testing.T) {
 		w.gate.watchClosed.Store(true)
 		_, one := keep(t, w, "one", "A", configmaps.Stored{})
 		start(t, w)
-		eventually(t, "several tries", func() error {
+		testkit.Eventually(t, "several tries", func() error {
 			if got := w.gate.watches.Load(); got < 5 {
 				return fmt.Errorf("%d so far", got)
 			}
@@ -260,8 +215,8 @@ func TestRevisionWatcher(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if got := w.log.count("not watched"); got != 1 {
-			t.Errorf("it says so %d times: %s", got, w.log.text.String())
+		if got := w.log.Count("not watched"); got != 1 {
+			t.Errorf("it says so %d times: %s", got, w.log.String())
 		}
 		w.gate.watchClosed.Store(false)
 		watches(t, w)
@@ -274,7 +229,7 @@ func TestRevisionWatcher(t *testing.T) {
 		w.gate.held = make(chan struct{})
 		keep(t, w, "one", "A", configmaps.Stored{})
 		start(t, w)
-		eventually(t, "the watch", func() error {
+		testkit.Eventually(t, "the watch", func() error {
 			if w.gate.watches.Load() == 0 {
 				return errors.New("none so far")
 			}
@@ -300,8 +255,8 @@ func TestRevisionWatcher(t *testing.T) {
 				t.Errorf("it finds %v, %v", sets, err)
 			}
 		}
-		if got := w.log.count("without the sets in ConfigMaps"); got != 1 {
-			t.Errorf("it says so %d times: %s", got, w.log.text.String())
+		if got := w.log.Count("without the sets in ConfigMaps"); got != 1 {
+			t.Errorf("it says so %d times: %s", got, w.log.String())
 		}
 		w.gate.listClosed.Store(false)
 		sees(t, w, "A")

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/dialect"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -20,9 +21,7 @@ type compiler interface {
 func selector(t *testing.T, s string) triage.Selector {
 	t.Helper()
 	selector, err := triage.ParseSelector(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return selector
 }
 
@@ -30,9 +29,7 @@ func selector(t *testing.T, s string) triage.Selector {
 func check(t *testing.T, given compiler, want triage.Rule) {
 	t.Helper()
 	got, err := given.Rule()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("compiled to\n%s\nwant\n%s", show(got), show(want))
 	}

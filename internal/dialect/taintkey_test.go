@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/internal/dialect"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -77,9 +78,7 @@ func TestTaintKey(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			err := taintKey(test.key)
 			if test.says == "" {
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, err)
 				return
 			}
 			var field *triage.FieldError

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/internal/format"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 type known struct {
@@ -93,13 +94,9 @@ func TestKeepsUnknownFieldsOfMapEntries(t *testing.T) {
 	check := func(want string, unknown int) {
 		t.Helper()
 		got, err := rest.Write(read)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		var w, g any
-		if err := errors.Join(json.Unmarshal([]byte(want), &w), json.Unmarshal(got, &g)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, errors.Join(json.Unmarshal([]byte(want), &w), json.Unmarshal(got, &g)))
 		if diff := cmp.Diff(w, g); diff != "" || rest.Len() != unknown {
 			t.Errorf("%d fields are unknown, written (-want +got):\n%s", rest.Len(), diff)
 		}

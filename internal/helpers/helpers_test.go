@@ -23,6 +23,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/procfs"
 	"github.com/resourcestack/autohealer/internal/probe/unit"
 	"github.com/resourcestack/autohealer/internal/probe/unit/unittest"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // call runs a program on a node and returns its exit code and its line.
@@ -56,9 +57,7 @@ func served(t *testing.T, status int) map[string]string {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
 	t.Cleanup(server.Close)
 	host, port, err := net.SplitHostPort(server.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return map[string]string{"HOST_ADDRESS": host, "KUBELET_PORT": port, "KUBEPROXY_PORT": port}
 }
 
@@ -70,9 +69,7 @@ func TestEveryProgramOfTheOriginalFilesExists(t *testing.T) {
 	seen := map[string]bool{}
 	for _, path := range paths {
 		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		var file struct {
 			Plugin string
 			Rules  []struct {
@@ -165,9 +162,7 @@ func TestHealthCheckerAsksTheRuntime(t *testing.T) {
 	for _, hang := range []bool{false, true} {
 		socket := filepath.Join(t.TempDir(), "c.sock")
 		listener, err := net.Listen("unix", socket)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		server := grpc.NewServer()
 		cri.RegisterRuntimeServiceServer(server, runtimeOf{hang: hang})
 		go func() { _ = server.Serve(listener) }()
@@ -229,7 +224,7 @@ func TestLogCounterCountsTheJournal(t *testing.T) {
 	count := func(more ...string) (int, string) {
 		return call(t, here(nil, nil), "log-counter", slices.Concat(base, more)...)
 	}
-	eventually(t, "five lines are there", func() bool {
+	testkit.Until(t, "five lines are there", func() bool {
 		code, _ := count("--count=5")
 		return code == unhealthy
 	})
@@ -263,9 +258,7 @@ func TestLogCounterCountsTheJournal(t *testing.T) {
 func TestLogCounterCountsTheKernelsLog(t *testing.T) {
 	mark := fmt.Sprintf("autohealer-helpers-%d", time.Now().UnixNano())
 	log, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer log.Close()
 	for range 3 {
 		if _, err := log.WriteString(mark + " happened\n"); err != nil {
@@ -304,20 +297,14 @@ func TestScripts(t *testing.T) {
 		t.Errorf("without a table: %d %q", code, line)
 	}
 	folder := filepath.Join(n.proc, "sys/net/netfilter")
-	if err := os.MkdirAll(folder, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.MkdirAll(folder, 0o700))
 	for name, text := range map[string]string{"nf_conntrack_count": "99", "nf_conntrack_max": "100"} {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600))
 	}
 	if code, line := call(t, n, "network_problem.sh", "ignored"); code != healthy {
 		t.Errorf("at 99 of 100: %d %q", code, line)
 	}
-	if err := os.WriteFile(filepath.Join(folder, "nf_conntrack_count"), []byte("100"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(filepath.Join(folder, "nf_conntrack_count"), []byte("100"), 0o600))
 	if code, line := call(t, n, "network_problem.sh"); code != unhealthy {
 		t.Errorf("at 100 of 100: %d %q", code, line)
 	}
@@ -348,7 +335,7 @@ func TestHealthCheckerSearchesTheJournalOfItsUnit(t *testing.T) {
 		other("kubelet", "connection refused, says a stranger")
 	}
 	write("kubelet", "the end")
-	eventually(t, "the lines are there", func() bool {
+	testkit.Until(t, "the lines are there", func() bool {
 		code, _ := search("--log-pattern=1:the end")
 		return code == unhealthy
 	})
@@ -400,21 +387,15 @@ func TestHealthCheckerRespectsTheCooldown(t *testing.T) {
 func maxOutput(t *testing.T, name string) int {
 	t.Helper()
 	text, err := shipped.Files.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	file, _, err := config.Parse(name, config.CustomPlugin, text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return file.Plugin.MaxOutputLength
 }
 
 func TestHealthCheckerPatterns(t *testing.T) {
 	o, err := parseHealth([]string{"--log-pattern=2:connection refused,3:a,b", "--log-pattern=1:x{1,3}:y"}, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	got := make([]string, 0, len(o.patterns))
 	for _, p := range o.patterns {
 		got = append(got, fmt.Sprintf("%d %s", p.count, p.text))

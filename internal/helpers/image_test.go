@@ -10,14 +10,14 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // The image is built in a separate Go module, which cannot import this package.
 func TestTheImageLinksEveryProgramAndNoOther(t *testing.T) {
 	recipes, err := parser.ParseFile(token.NewFileSet(), "../../tools/images/recipes.go", nil, parser.SkipObjectResolution)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var linked []string
 	ast.Inspect(recipes, func(n ast.Node) bool {
 		spec, ok := n.(*ast.ValueSpec)

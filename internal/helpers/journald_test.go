@@ -10,7 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // journald starts a real journald with its own folders instead of /run and /var/log. It returns the
@@ -24,20 +25,14 @@ func journald(t *testing.T) (folder string, write, other func(identifier, messag
 	}
 	home := t.TempDir()
 	run, err := os.MkdirTemp("/dev/shm", "helpers-") // the path of a socket has little room
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() { os.RemoveAll(run) })
 	socket := filepath.Join(run, "systemd/journal/socket")
 	for _, path := range []string{filepath.Dir(socket), filepath.Join(home, "var/journal")} {
-		if err := os.MkdirAll(path, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.MkdirAll(path, 0o755))
 	}
 	for name, cgroup := range map[string]string{"cgroup": "/system.slice/kubelet.service", "cgroup-1": "/init.scope"} {
-		if err := os.WriteFile(filepath.Join(home, name), []byte("1:name=systemd:"+cgroup+"\n0::"+cgroup+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(filepath.Join(home, name), []byte("1:name=systemd:"+cgroup+"\n0::"+cgroup+"\n"), 0o600))
 	}
 	script := strings.NewReplacer("HOME", home, "RUN", run, "PID", strconv.Itoa(os.Getpid())).Replace(`set -e
 mount --bind HOME/cgroup /proc/PID/cgroup
@@ -52,15 +47,13 @@ exec ` + program)
 	daemon := exec.CommandContext(t.Context(), "unshare", "--mount", "--propagation", "private", "sh", "-c", script)
 	daemon.Stderr = t.Output()
 	daemon.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := daemon.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, daemon.Start())
 	t.Cleanup(func() {
 		_ = daemon.Process.Kill()
 		_ = daemon.Wait()
 	})
 	var conn *net.UnixConn
-	eventually(t, "journald listens", func() bool {
+	testkit.Until(t, "journald listens", func() bool {
 		conn, err = net.DialUnix("unixgram", nil, &net.UnixAddr{Name: socket, Net: "unixgram"})
 		return err == nil
 	})
@@ -90,13 +83,4 @@ func send(conn *net.UnixConn, entry, who []byte) error {
 		return !errors.Is(failed, syscall.EAGAIN)
 	})
 	return errors.Join(err, failed)
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); <-time.After(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within 20s: %s", what)
-		}
-	}
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func TestTheShellExecutesTheProgram(t *testing.T) {
@@ -86,9 +88,7 @@ func TestOtherCommandsAreRefused(t *testing.T) {
 // shellWords splits every command that it accepts like this machine's shell.
 func TestWordsAreSplitLikeARealShell(t *testing.T) {
 	printf, err := exec.LookPath("printf")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	env := map[string]string{"NAME": "value", "BLANKS": " a  b\t", "_x1": `q"'\`, "EMPTY": ""}
 	var environ []string
 	for name, value := range env {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // AgentAccount is the service account of agents, and its namespace.
@@ -91,7 +92,7 @@ func StartAgent(ctx context.Context, c *testbed.Cluster, o AgentOptions) (*Agent
 			"--port=" + port(a.Status), "--prometheus-port=" + port(a.Metrics),
 		}, o.Args...),
 		Env:   []string{"GORACE=halt_on_error=1", "NODE_NAME=" + o.Node, "POD_NAME=" + a.Pod},
-		Ready: func(ctx context.Context) error { return answers(ctx, "http://"+a.Status+"/conditions") },
+		Ready: func(ctx context.Context) error { return testkit.Answers(ctx, "http://"+a.Status+"/conditions") },
 	})
 	return a, err
 }

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/http"
 
 	"k8s.io/client-go/rest"
 
 	"github.com/resourcestack/autohealer/deploy"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 const (
@@ -158,29 +158,12 @@ func Start(ctx context.Context, c *testbed.Cluster, o Options) (*Controller, err
 		Path:  o.Program,
 		Args:  append(args, o.Args...),
 		Env:   []string{"GORACE=halt_on_error=1"},
-		Ready: func(ctx context.Context) error { return answers(ctx, "http://"+probes+probe) },
+		Ready: func(ctx context.Context) error { return testkit.Answers(ctx, "http://"+probes+probe) },
 	})
 	if err != nil {
 		return nil, err
 	}
 	return &Controller{Part: part, Metrics: metrics, Probes: probes, Webhook: webhook}, nil
-}
-
-// answers returns why a server does not answer yet.
-func answers(ctx context.Context, url string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s", url, response.Status)
-	}
-	return nil
 }
 
 // Config returns the configuration of a client with the controller's rights.

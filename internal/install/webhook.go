@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"regexp"
 	"time"
 
@@ -20,6 +18,7 @@ import (
 
 	"github.com/resourcestack/autohealer/deploy"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 const (
@@ -158,15 +157,6 @@ var answered = regexp.MustCompile(`(?m)^autohealer_admission_seconds_count\{.*\}
 
 // asked returns the controller's count of calls.
 func asked(ctx context.Context, controller *Controller) (string, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+controller.Metrics+"/metrics", nil)
-	if err != nil {
-		return "", err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return "", err
-	}
-	defer response.Body.Close()
-	page, err := io.ReadAll(response.Body)
-	return fmt.Sprintf("%s", answered.FindAll(page, -1)), err
+	_, page, err := testkit.Get(ctx, "http://"+controller.Metrics+"/metrics")
+	return fmt.Sprintf("%s", answered.FindAllString(page, -1)), err
 }

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/finding"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/problem"
 )
 
@@ -45,7 +46,7 @@ type wireClient struct {
 func newWireClient(tb testing.TB, path string) *wireClient {
 	tb.Helper()
 	conn, err := dialUnix(path)(tb.Context())
-	must(tb, err)
+	testkit.Must(tb, err)
 	tb.Cleanup(func() { _ = conn.Close() })
 	return &wireClient{conn: conn, in: bufio.NewReader(conn)}
 }
@@ -76,7 +77,7 @@ func BenchmarkHeartbeatsBesideTenThousandStatusesASecond(b *testing.B) {
 	in := New(Config{Logger: slog.New(slog.DiscardHandler), Emit: func(_ string, r finding.Report) { events.Add(int64(len(r.Events))) }})
 	flood, calm := own(folder, "flood", disk, "KernelDeadlock"), own(folder, "calm", "NTPProblem")
 	calm.Rate, calm.Burst = 1000, 1000
-	must(b, in.Apply(Setup{Sources: []Source{flood, calm}}))
+	testkit.Must(b, in.Apply(Setup{Sources: []Source{flood, calm}}))
 	b.Cleanup(func() { in.shutdown(b.Context()) })
 
 	other := newWireClient(b, filepath.Join(folder, "calm.sock"))
@@ -143,7 +144,7 @@ func BenchmarkHeartbeatsBesideTenThousandStatusesASecond(b *testing.B) {
 func processorTime(b *testing.B) time.Duration {
 	b.Helper()
 	var usage syscall.Rusage
-	must(b, syscall.Getrusage(syscall.RUSAGE_SELF, &usage))
+	testkit.Must(b, syscall.Getrusage(syscall.RUSAGE_SELF, &usage))
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 

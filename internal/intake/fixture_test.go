@@ -18,15 +18,9 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/finding"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/problem"
 )
-
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
-}
 
 // source returns a source with its own socket and the default settings of the configuration
 // file.
@@ -176,7 +170,7 @@ func (s *fixture) dial(path string) func(context.Context) (net.Conn, error) {
 func (s *fixture) run(ctx context.Context, sources ...Source) (stop func()) {
 	s.tb.Helper()
 	s.in.open = s.listen
-	must(s.tb, s.in.Apply(Setup{Sources: sources}))
+	testkit.Must(s.tb, s.in.Apply(Setup{Sources: sources}))
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	running.Go(func() { s.in.Run(ctx) })
@@ -188,7 +182,7 @@ func (s *fixture) daemon(ctx context.Context, cfg problem.Config) (c *problem.Cl
 	s.tb.Helper()
 	cfg.Dial = s.dial("/run/" + cfg.Source + ".sock")
 	c, err := problem.New(cfg)
-	must(s.tb, err)
+	testkit.Must(s.tb, err)
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	running.Go(func() { c.Run(ctx) })
@@ -224,15 +218,15 @@ func (p *poster) post(body string) (int, problem.RefusedError, http.Header) {
 func (p *poster) do(method, path, body string) (int, problem.RefusedError, http.Header) {
 	p.tb.Helper()
 	request, err := http.NewRequestWithContext(p.tb.Context(), method, "http://agent"+path, strings.NewReader(body))
-	must(p.tb, err)
+	testkit.Must(p.tb, err)
 	if p.token != "" {
 		request.Header.Set("Authorization", "Bearer "+p.token)
 	}
 	response, err := p.client.Do(request)
-	must(p.tb, err)
+	testkit.Must(p.tb, err)
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
-	must(p.tb, err)
+	testkit.Must(p.tb, err)
 	var refusal problem.RefusedError
 	if response.StatusCode == http.StatusNoContent {
 		if len(text) > 0 {

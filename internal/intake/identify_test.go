@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 const (
@@ -89,9 +91,9 @@ func as(t *testing.T, program string, uid, gid uint32, path, body, token string)
 func daemon(t *testing.T, folder string) string {
 	t.Helper()
 	text, err := os.ReadFile(os.Args[0])
-	must(t, err)
+	testkit.Must(t, err)
 	program := filepath.Join(folder, "daemon")
-	must(t, os.WriteFile(program, text, 0o755))
+	testkit.Must(t, os.WriteFile(program, text, 0o755))
 	return program
 }
 
@@ -99,9 +101,9 @@ func daemon(t *testing.T, folder string) string {
 func publicFolder(t *testing.T) string {
 	t.Helper()
 	folder, err := os.MkdirTemp("", "intake-")
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(folder) })
-	must(t, os.Chmod(folder, 0o755))
+	testkit.Must(t, os.Chmod(folder, 0o755))
 	return folder
 }
 
@@ -112,9 +114,9 @@ func TestSourcesAreIdentifiedByTheirCredentials(t *testing.T) {
 	folder := publicFolder(t)
 	program := daemon(t, folder)
 	token, sum := filepath.Join(folder, "token"), filepath.Join(folder, "sum")
-	must(t, os.WriteFile(token, []byte(secret+"\n"), 0o600))
+	testkit.Must(t, os.WriteFile(token, []byte(secret+"\n"), 0o600))
 	digest := sha256.Sum256([]byte(other))
-	must(t, os.WriteFile(sum, []byte("sha256:"+hex.EncodeToString(digest[:])), 0o600))
+	testkit.Must(t, os.WriteFile(sum, []byte("sha256:"+hex.EncodeToString(digest[:])), 0o600))
 	shared, ownSocket, groups := filepath.Join(folder, "all.sock"), filepath.Join(folder, "own", "s.sock"), filepath.Join(folder, "group", "s.sock")
 	id := func(n int) *int { return &n }
 	by := func(name string, change func(*Source)) Source {
@@ -124,9 +126,9 @@ func TestSourcesAreIdentifiedByTheirCredentials(t *testing.T) {
 		return s
 	}
 	free, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	testkit.Must(t, err)
 	tcp := free.Addr().String()
-	must(t, free.Close())
+	testkit.Must(t, free.Close())
 	s, _ := onSockets(t, func(string) Setup {
 		return Setup{Socket: shared, TCP: tcp, Sources: []Source{
 			by("user", func(s *Source) { s.UID, s.GID = id(4001), id(1) }),
@@ -186,13 +188,13 @@ func TestSourcesAreIdentifiedByTheirCredentials(t *testing.T) {
 	t.Run("follows a replaced or deleted token", func(t *testing.T) {
 		p := newPoster(t, dialUnix(shared))
 		p.token = "a-new-and-much-better-token"
-		must(t, os.WriteFile(token, []byte(p.token), 0o600))
+		testkit.Must(t, os.WriteFile(token, []byte(p.token), 0o600))
 		s.in.readTokens()
 		if got, _, _ := p.post(status("token")); got != 204 {
 			t.Errorf("the new one: %d", got)
 		}
 		for _, bad := range []string{"", "short", "sha256:", "sha256:abcd"} {
-			must(t, os.WriteFile(token, []byte(bad), 0o600))
+			testkit.Must(t, os.WriteFile(token, []byte(bad), 0o600))
 			s.in.readTokens()
 			p.token = bad
 			if got, _, _ := p.post(status("token")); got != 401 {
@@ -202,7 +204,7 @@ func TestSourcesAreIdentifiedByTheirCredentials(t *testing.T) {
 				t.Errorf("%q", why)
 			}
 		}
-		must(t, os.Remove(token))
+		testkit.Must(t, os.Remove(token))
 		s.in.readTokens()
 		if got, _, _ := p.post(status("token")); got != 401 {
 			t.Errorf("without a file: %d", got)
@@ -315,7 +317,7 @@ func TestConnectionOfARemovedSocketIsRejected(t *testing.T) {
 			heard(before, "disk-watch", 204)
 			heard(neighbour, "still", 204)
 			change(&mine)
-			must(t, s.in.Apply(Setup{Sources: []Source{mine, still}}))
+			testkit.Must(t, s.in.Apply(Setup{Sources: []Source{mine, still}}))
 			heard(before, "disk-watch", 401)
 			heard(neighbour, "still", 204)
 			heard(newPoster(t, dialUnix(mine.Socket)), "disk-watch", 204)

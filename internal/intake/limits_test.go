@@ -20,6 +20,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/problem"
 )
 
@@ -198,7 +199,7 @@ func TestIdleClientsKeepNoOtherClientOut(t *testing.T) {
 	dial := dialUnix(filepath.Join(folder, "disk-watch.sock"))
 	for i := range 10 * maxUnauthenticated {
 		conn, err := dial(t.Context())
-		must(t, err)
+		testkit.Must(t, err)
 		defer conn.Close()
 		fmt.Fprint(conn, "POST /v1/status HTTP/1.1\r\nX: ")
 		if i%maxUnauthenticated == 0 {
@@ -223,12 +224,12 @@ func TestEachListenerHasItsOwnLimit(t *testing.T) {
 		return Setup{Sources: []Source{own(folder, "crowded", disk), own(folder, "calm", "NTPProblem")}}
 	})
 	calm, err := dialUnix(filepath.Join(folder, "calm.sock"))(t.Context())
-	must(t, err)
+	testkit.Must(t, err)
 	defer calm.Close()
 	fmt.Fprint(calm, "POST /v1/status HTTP/1.1\r\nHost: a\r\n")
 	for range 3 * maxUnauthenticated {
 		conn, err := dialUnix(filepath.Join(folder, "crowded.sock"))(t.Context())
-		must(t, err)
+		testkit.Must(t, err)
 		defer conn.Close()
 	}
 	if code, refusal, _ := newPoster(t, dialUnix(filepath.Join(folder, "crowded.sock"))).post(status("crowded")); code != 204 {
@@ -257,10 +258,10 @@ func TestDelayedSourceIsNotSilent(t *testing.T) {
 				mine.Rate, mine.Burst, mine.Silence = test.rate, test.burst, test.silence
 				defer s.run(t.Context(), mine)()
 				c, stop := s.daemon(t.Context(), problem.Config{Source: "disk-watch", Heartbeat: test.silence / 4})
-				must(t, c.SetCondition(sick))
+				testkit.Must(t, c.SetCondition(sick))
 				pass(time.Second)
 				for i := range 1000 {
-					must(t, c.Report(problem.Event{Reason: "Backlog", Timestamp: time.Now().Add(-time.Hour + time.Duration(i)*time.Millisecond)}))
+					testkit.Must(t, c.Report(problem.Event{Reason: "Backlog", Timestamp: time.Now().Add(-time.Hour + time.Duration(i)*time.Millisecond)}))
 				}
 				for range 1500 {
 					pass(time.Second)
@@ -290,7 +291,7 @@ func TestSlowClientIsDisconnected(t *testing.T) {
 			{"POST /v1/status HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{", "HTTP/1.1 408 "},
 		} {
 			conn, err := s.dial("/run/disk-watch.sock")(t.Context())
-			must(t, err)
+			testkit.Must(t, err)
 			began := time.Now()
 			go func() { fmt.Fprint(conn, test.sends) }()
 			var answer [1024]byte
@@ -298,7 +299,7 @@ func TestSlowClientIsDisconnected(t *testing.T) {
 			if after := time.Since(began); after > readTimeout || !strings.HasPrefix(string(answer[:n]), test.want) || test.want == "" && n > 0 && !strings.HasPrefix(string(answer[:n]), "HTTP/1.1 4") {
 				t.Errorf("after %s: %q, %v", after, answer[:n], err)
 			}
-			must(t, conn.Close())
+			testkit.Must(t, conn.Close())
 		}
 		pass(time.Second)
 		if n := s.in.sources[0].connections + s.pendingCount(); n > 0 {
@@ -312,12 +313,12 @@ func TestSocketPathIsTaken(t *testing.T) {
 	t.Run("replaces a socket without a listener", func(t *testing.T) {
 		folder := t.TempDir()
 		left, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(folder, "disk-watch.sock")})
-		must(t, err)
+		testkit.Must(t, err)
 		left.SetUnlinkOnClose(false)
-		must(t, left.Close())
+		testkit.Must(t, left.Close())
 		s := newFixture(t)
 		s.begin("", t.Output())
-		must(t, s.in.Apply(setup(folder)))
+		testkit.Must(t, s.in.Apply(setup(folder)))
 		if why := s.in.Problems(); len(why) > 0 {
 			t.Error(why)
 		}
@@ -329,35 +330,35 @@ func TestSocketPathIsTaken(t *testing.T) {
 	for name, obstruct := range map[string]func(t *testing.T, path string) (remove func()){
 		"a file": func(t *testing.T, path string) func() {
 			t.Helper()
-			must(t, os.WriteFile(path, []byte("precious"), 0o600))
+			testkit.Must(t, os.WriteFile(path, []byte("precious"), 0o600))
 			return func() {
 				if text, err := os.ReadFile(path); err != nil || string(text) != "precious" {
 					t.Errorf("%q, %v", text, err)
 				}
-				must(t, os.Remove(path))
+				testkit.Must(t, os.Remove(path))
 			}
 		},
 		"one who listens": func(t *testing.T, path string) func() {
 			t.Helper()
 			other, err := net.Listen("unix", path)
-			must(t, err)
-			return func() { must(t, other.Close()) }
+			testkit.Must(t, err)
+			return func() { testkit.Must(t, other.Close()) }
 		},
 		"a file for a folder": func(t *testing.T, path string) func() {
 			t.Helper()
-			must(t, os.Remove(filepath.Dir(path)))
-			must(t, os.WriteFile(filepath.Dir(path), nil, 0o600))
-			return func() { must(t, os.Remove(filepath.Dir(path))) }
+			testkit.Must(t, os.Remove(filepath.Dir(path)))
+			testkit.Must(t, os.WriteFile(filepath.Dir(path), nil, 0o600))
+			return func() { testkit.Must(t, os.Remove(filepath.Dir(path))) }
 		},
 	} {
 		t.Run("keeps "+name+", reports it and retries", func(t *testing.T) {
 			folder := filepath.Join(t.TempDir(), "f")
-			must(t, os.Mkdir(folder, 0o700))
+			testkit.Must(t, os.Mkdir(folder, 0o700))
 			path := filepath.Join(folder, "disk-watch.sock")
 			remove := obstruct(t, path)
 			s := newFixture(t)
 			s.begin("", t.Output())
-			must(t, s.in.Apply(setup(folder)))
+			testkit.Must(t, s.in.Apply(setup(folder)))
 			if why := s.in.Problems(); len(why) != 1 || !strings.Contains(why[0], path) {
 				t.Errorf("%q", why)
 			}
@@ -383,7 +384,7 @@ func TestSetupMayChangeWhileSourcesReport(t *testing.T) {
 	var reporting sync.WaitGroup
 	for _, name := range []string{"a", "b"} {
 		c, err := problem.New(problem.Config{Source: name, Socket: filepath.Join(folder, name+".sock"), Every: time.Millisecond, Heartbeat: time.Millisecond})
-		must(t, err)
+		testkit.Must(t, err)
 		reporting.Go(func() { c.Run(ctx) })
 		reporting.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
@@ -400,7 +401,7 @@ func TestSetupMayChangeWhileSourcesReport(t *testing.T) {
 		if i%2 == 0 {
 			sources = sources[1:]
 		}
-		must(t, s.in.Apply(Setup{Sources: sources}))
+		testkit.Must(t, s.in.Apply(Setup{Sources: sources}))
 		got, _ := s.is(disk)
 		if i%2 == 0 && got != "" {
 			t.Fatalf("the condition of a source that is gone is %q", got)
@@ -463,14 +464,14 @@ func TestConnectionsOfOneUserKeepOutNoOtherUser(t *testing.T) {
 	folder := publicFolder(t)
 	program := daemon(t, folder)
 	shared, token := filepath.Join(folder, "all.sock"), filepath.Join(folder, "token")
-	must(t, os.WriteFile(token, []byte(secret), 0o600))
+	testkit.Must(t, os.WriteFile(token, []byte(secret), 0o600))
 	mine := own(folder, "disk-watch", disk)
 	mine.Socket, mine.TokenFile = "", token
 	s, _ := onSockets(t, func(string) Setup { return Setup{Socket: shared, Sources: []Source{mine}} })
 	cmd := exec.CommandContext(t.Context(), program)
 	cmd.Env = []string{"INTAKE_TEST_CROWD=" + shared}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 4001, Gid: 4001}}
-	must(t, cmd.Start())
+	testkit.Must(t, cmd.Start())
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
 	waitFor(t, "the crowd", func() bool { return s.pendingCount() == maxUnauthenticated })
 

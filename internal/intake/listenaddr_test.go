@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func TestRemovedSocketIsCreatedAgain(t *testing.T) {
@@ -27,15 +29,15 @@ func TestRemovedSocketIsCreatedAgain(t *testing.T) {
 		p.client.CloseIdleConnections()
 	}
 	heard()
-	must(t, os.Remove(path))
+	testkit.Must(t, os.Remove(path))
 	s.in.updateListeners()
 	heard()
 	s.in.updateListeners() // and stays
 	heard()
 
-	must(t, os.Remove(path))
+	testkit.Must(t, os.Remove(path))
 	theirs, err := net.Listen("unix", path)
-	must(t, err)
+	testkit.Must(t, err)
 	s.in.updateListeners()
 	if why := s.in.Problems(); len(why) != 1 || !strings.Contains(why[0], "another process listens on "+path) {
 		t.Errorf("%q", why)
@@ -43,14 +45,14 @@ func TestRemovedSocketIsCreatedAgain(t *testing.T) {
 	if _, err := os.Lstat(path); err != nil {
 		t.Errorf("the socket of somebody else is gone: %v", err)
 	}
-	must(t, theirs.Close())
+	testkit.Must(t, theirs.Close())
 	s.in.updateListeners()
 	heard()
 	if why := s.in.Problems(); len(why) > 0 {
 		t.Errorf("%q", why)
 	}
 
-	must(t, os.RemoveAll(folder)) // with its folder
+	testkit.Must(t, os.RemoveAll(folder)) // with its folder
 	s.in.updateListeners()
 	heard()
 }
@@ -63,7 +65,7 @@ func TestNewSocketIsNeverOpenToOtherUsers(t *testing.T) {
 	folder := t.TempDir()
 	path := filepath.Join(folder, "s.sock")
 	listener, err := bind(path)
-	must(t, err)
+	testkit.Must(t, err)
 	defer listener.Close()
 	if info, err := os.Lstat(path); err != nil || info.Mode() != fs.ModeSocket|0o600 {
 		t.Errorf("%v, %v", info.Mode(), err)
@@ -74,22 +76,22 @@ func TestNewSocketIsNeverOpenToOtherUsers(t *testing.T) {
 		t.Fatal(err)
 	}
 	info, err := os.Lstat(path)
-	must(t, err)
+	testkit.Must(t, err)
 	if owner, ok := info.Sys().(*syscall.Stat_t); !ok || owner.Uid != 4001 || owner.Gid != 4002 || info.Mode() != fs.ModeSocket|0o660 {
 		t.Errorf("%v, %+v", info.Mode(), owner)
 	}
 	precious := filepath.Join(folder, "precious")
 	theirs, err := net.Listen("unix", precious)
-	must(t, err)
+	testkit.Must(t, err)
 	defer theirs.Close()
-	must(t, os.Chmod(precious, 0o640))
-	must(t, os.Remove(path))
-	must(t, os.Symlink(precious, path))
+	testkit.Must(t, os.Chmod(precious, 0o640))
+	testkit.Must(t, os.Remove(path))
+	testkit.Must(t, os.Symlink(precious, path))
 	if _, err := addr.setAccess(); err == nil || !strings.Contains(err.Error(), "no longer a socket") {
 		t.Errorf("a link is given to a source: %v", err)
 	}
 	info, err = os.Lstat(precious)
-	must(t, err)
+	testkit.Must(t, err)
 	if owner, ok := info.Sys().(*syscall.Stat_t); !ok || owner.Uid != 0 || info.Mode() != fs.ModeSocket|0o640 {
 		t.Errorf("where the link leads is %v, %+v", info.Mode(), owner)
 	}
@@ -133,7 +135,7 @@ func withoutCapabilities(t *testing.T, do func()) {
 		}
 		done <- err
 	}()
-	must(t, <-done)
+	testkit.Must(t, <-done)
 }
 
 func TestRootWithoutCapabilitiesOpensSocketsForOtherUsers(t *testing.T) {
@@ -155,7 +157,7 @@ func TestRootWithoutCapabilitiesOpensSocketsForOtherUsers(t *testing.T) {
 		withoutCapabilities(t, func() { listener, err = open(addr) })
 		return listener, err
 	}
-	must(t, s.in.Apply(Setup{Sources: []Source{
+	testkit.Must(t, s.in.Apply(Setup{Sources: []Source{
 		with("root", func(*Source) {}),
 		with("user", func(s *Source) { s.UID = &user }),
 		with("group", func(s *Source) { s.GID = &group }),

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/problem"
 )
 
@@ -20,7 +21,7 @@ func onSockets(tb testing.TB, setup func(folder string) Setup) (*fixture, string
 	folder := tb.TempDir()
 	s := newFixture(tb)
 	s.begin("boot-1", tb.Output())
-	must(tb, s.in.Apply(setup(folder)))
+	testkit.Must(tb, s.in.Apply(setup(folder)))
 	if why := s.in.Problems(); len(why) > 0 {
 		tb.Fatal(why)
 	}
@@ -151,7 +152,7 @@ func TestBadReports(t *testing.T) {
 // order, future time and unknown type. The documentation lists all of them.
 func TestEachKindOfBadReportIsDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../docs/problem-reports.md")
-	must(t, err)
+	testkit.Must(t, err)
 	for _, code := range []int{204, 400, 401, 403, 404, 405, 408, 409, 413, 422, 425, 429} {
 		if row := fmt.Sprintf("\n| %d ", code); strings.Count(string(page), row) != 1 {
 			t.Errorf("the page has no row for %d %s, or several", code, http.StatusText(code))
@@ -185,7 +186,7 @@ func TestLongMessageIsShortened(t *testing.T) {
 func TestBodyOfUnknownLengthIsLimited(t *testing.T) {
 	_, folder := onSockets(t, func(folder string) Setup { return Setup{Sources: []Source{own(folder, "disk-watch", disk)}} })
 	conn, err := dialUnix(filepath.Join(folder, "disk-watch.sock"))(t.Context())
-	must(t, err)
+	testkit.Must(t, err)
 	defer conn.Close()
 	go func() {
 		fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", problem.Path)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/resourcestack/autohealer/catalog"
 	"github.com/resourcestack/autohealer/internal/finding"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/problem"
 )
 
@@ -36,14 +37,14 @@ func TestSourceReportsBecomesSilentAndReturns(t *testing.T) {
 		t.Helper()
 		defer s.run(t.Context(), source("disk-watch", disk))()
 		c, stop := s.daemon(t.Context(), problem.Config{Source: "disk-watch"})
-		must(t, c.SetCondition(well))
+		testkit.Must(t, c.SetCondition(well))
 		pass(time.Second)
 		s.want(disk, "False NoBadBlocks")
 		pass(time.Hour) // heartbeats are enough
 		s.want(disk, "False NoBadBlocks")
 		began := time.Now()
-		must(t, c.SetCondition(sick))
-		must(t, c.Report(problem.Event{Reason: "BadBlock", Message: "at 17"}))
+		testkit.Must(t, c.SetCondition(sick))
+		testkit.Must(t, c.Report(problem.Event{Reason: "BadBlock", Message: "at 17"}))
 		pass(2 * time.Second)
 		if since := s.want(disk, "True BadBlocksFound"); !since.Equal(began) {
 			t.Errorf("it is unhealthy since %s, want %s", since, began)
@@ -69,18 +70,18 @@ func TestSourceReportsBecomesSilentAndReturns(t *testing.T) {
 
 		c, stop = s.daemon(t.Context(), problem.Config{Source: "disk-watch"})
 		back := time.Now()
-		must(t, c.SetCondition(problem.Condition{Type: disk, Status: true, Reason: "BadBlocksFound", Message: "3 of them", Transition: began}))
+		testkit.Must(t, c.SetCondition(problem.Condition{Type: disk, Status: true, Reason: "BadBlocksFound", Message: "3 of them", Transition: began}))
 		pass(time.Second)
 		if since := s.want(disk, "True BadBlocksFound"); since.Before(back) {
 			t.Errorf("it is known again since %s, want since %s: for an hour nobody knew", since, back)
 		}
 		known := s.want(disk, "True BadBlocksFound")
-		must(t, c.SetCondition(problem.Condition{Type: disk, Status: true, Reason: "BadBlocksFound", Message: "4 of them", Transition: began}))
+		testkit.Must(t, c.SetCondition(problem.Condition{Type: disk, Status: true, Reason: "BadBlocksFound", Message: "4 of them", Transition: began}))
 		pass(2 * time.Second)
 		if since := s.want(disk, "True BadBlocksFound"); !since.Equal(known) {
 			t.Errorf("other words have made it begin at %s, it was %s", since, known)
 		}
-		must(t, c.SetCondition(well))
+		testkit.Must(t, c.SetCondition(well))
 		pass(2 * time.Second)
 		s.want(disk, "False NoBadBlocks")
 		if got := s.newEvents(); !slices.Equal(got, []string{disk + "/BadBlocksFound", disk + "/NoBadBlocks"}) {
@@ -103,7 +104,7 @@ func TestSourceThatNeverReportsHasAGracePeriod(t *testing.T) {
 		}
 		c, stop := s.daemon(t.Context(), problem.Config{Source: "disk-watch"})
 		defer stop()
-		must(t, c.SetCondition(well))
+		testkit.Must(t, c.SetCondition(well))
 		pass(time.Second)
 		s.want(disk, "False NoBadBlocks")
 		s.want("NTPProblem", "Unknown SourceNeverHeard") // it lives, and does not say
@@ -119,7 +120,7 @@ func TestUnreportedConditionOfALiveSourceIsUnknown(t *testing.T) {
 		defer s.run(t.Context(), source("disk-watch", disk, "NTPProblem"))()
 		c, stop := s.daemon(t.Context(), problem.Config{Source: "disk-watch"})
 		defer stop()
-		must(t, c.SetCondition(well))
+		testkit.Must(t, c.SetCondition(well))
 		pass(time.Minute)
 		s.want("NTPProblem", "Unknown SourceNotHeardYet")
 		pass(2 * time.Minute)
@@ -161,7 +162,7 @@ func TestDaemonRestartIsNoTransition(t *testing.T) {
 			c, stop := s.daemon(t.Context(), problem.Config{Source: "disk-watch"})
 			worse := sick
 			worse.Message = strings.Repeat("more and ", i) + "more"
-			must(t, c.SetCondition(worse))
+			testkit.Must(t, c.SetCondition(worse))
 			pass(time.Minute)
 			since := s.want(disk, "True BadBlocksFound")
 			if i == 0 {
@@ -197,7 +198,7 @@ func TestReportsAreAcceptedAfterTheClockWasSetBack(t *testing.T) {
 			t.Helper()
 			old := finding.Condition{Type: disk, Status: catalog.True, Since: future, Reason: "BadBlocksFound"}
 			text, err := json.Marshal(savedState{Boot: "boot-1", Conditions: map[string]savedCondition{disk: {Told: old, Shown: old}}})
-			must(t, err)
+			testkit.Must(t, err)
 			s.kept["disk-watch"] = text
 			defer s.run(t.Context(), source("disk-watch", disk))()
 			if since := s.want(disk, "True BadBlocksFound"); since.After(time.Now()) {
@@ -207,7 +208,7 @@ func TestReportsAreAcceptedAfterTheClockWasSetBack(t *testing.T) {
 			c, stop := s.daemon(t.Context(), problem.Config{Source: "disk-watch"})
 			defer stop()
 			want := map[bool]string{true: "True BadBlocksFound", false: "False NoBadBlocks"}[same]
-			must(t, c.SetCondition(map[bool]problem.Condition{true: sick, false: well}[same]))
+			testkit.Must(t, c.SetCondition(map[bool]problem.Condition{true: sick, false: well}[same]))
 			pass(2 * time.Second)
 			if since := s.want(disk, want); since.After(time.Now()) || c.Err() != nil {
 				t.Errorf("it stands since %s, %v", since, c.Err())
@@ -225,9 +226,9 @@ func TestReportFromTheFutureDelaysNothingElse(t *testing.T) {
 		defer stop()
 		ahead := sick
 		ahead.Transition = time.Now().Add(time.Hour)
-		must(t, c.SetCondition(ahead))
-		must(t, c.SetCondition(problem.Condition{Type: "NTPProblem", Status: true, Reason: "NTPIsDown"}))
-		must(t, c.Report(problem.Event{Reason: "Early", Timestamp: time.Now().Add(time.Hour)}))
+		testkit.Must(t, c.SetCondition(ahead))
+		testkit.Must(t, c.SetCondition(problem.Condition{Type: "NTPProblem", Status: true, Reason: "NTPIsDown"}))
+		testkit.Must(t, c.Report(problem.Event{Reason: "Early", Timestamp: time.Now().Add(time.Hour)}))
 		pass(5 * time.Second)
 		s.want(disk, "True BadBlocksFound")
 		s.want("NTPProblem", "True NTPIsDown")
@@ -286,7 +287,7 @@ func TestAgentRestartKeepsTheState(t *testing.T) {
 		t.Helper()
 		end := s.run(t.Context(), source("disk-watch", disk))
 		c, stop := s.daemon(t.Context(), problem.Config{Source: "disk-watch"})
-		must(t, c.SetCondition(sick))
+		testkit.Must(t, c.SetCondition(sick))
 		pass(2 * time.Second)
 		since := s.want(disk, "True BadBlocksFound")
 		if s.urgent != 1 {
@@ -343,7 +344,7 @@ func TestSilenceAddsUpAcrossAgentRestarts(t *testing.T) {
 			t.Helper()
 			end := s.run(t.Context(), source("disk-watch", disk, "NTPProblem"))
 			c, stop := s.daemon(t.Context(), problem.Config{Source: "disk-watch"})
-			must(t, c.SetCondition(well))
+			testkit.Must(t, c.SetCondition(well))
 			pass(2 * time.Second)
 			stop()
 			pass(30 * time.Second)
@@ -396,8 +397,8 @@ func TestRebootClearsConditionsThatItFixes(t *testing.T) {
 		t.Helper()
 		end := s.run(t.Context(), source("watch", disk, "NTPProblem"))
 		c, stop := s.daemon(t.Context(), problem.Config{Source: "watch"})
-		must(t, c.SetCondition(sick))
-		must(t, c.SetCondition(problem.Condition{Type: "NTPProblem", Status: true, Reason: "NTPIsDown"}))
+		testkit.Must(t, c.SetCondition(sick))
+		testkit.Must(t, c.SetCondition(problem.Condition{Type: "NTPProblem", Status: true, Reason: "NTPIsDown"}))
 		pass(2 * time.Second)
 		stop()
 		end()
@@ -425,13 +426,13 @@ func TestSourcesAreAddedKeptAndRemoved(t *testing.T) {
 		defer s.run(t.Context(), source("a", disk), source("b", "NTPProblem"))()
 		c, stop := s.daemon(t.Context(), problem.Config{Source: "a"})
 		defer stop()
-		must(t, c.SetCondition(sick))
+		testkit.Must(t, c.SetCondition(sick))
 		pass(2 * time.Second)
 
 		// b loses its condition to a new source, and a has another interval.
 		faster := source("a", disk, "KernelDeadlock")
 		faster.Silence, faster.Rate = 10*time.Second, 1
-		must(t, s.in.Apply(Setup{Sources: []Source{faster, source("c", "NTPProblem")}}))
+		testkit.Must(t, s.in.Apply(Setup{Sources: []Source{faster, source("c", "NTPProblem")}}))
 		s.want(disk, "True BadBlocksFound")
 		s.want("KernelDeadlock", "Unknown SourceNotHeardYet")
 		if s.paths["/run/b.sock"] == nil || s.paths["/run/c.sock"] == nil {
@@ -445,7 +446,7 @@ func TestSourcesAreAddedKeptAndRemoved(t *testing.T) {
 		pass(12 * time.Second) // a heartbeat is later than that
 		s.want(disk, "Unknown SourceSilent")
 
-		must(t, s.in.Apply(Setup{Sources: []Source{source("c", "NTPProblem")}}))
+		testkit.Must(t, s.in.Apply(Setup{Sources: []Source{source("c", "NTPProblem")}}))
 		pass(time.Minute)
 		s.want(disk, "")
 		if !slices.Equal(s.gone, []string{"NTPProblem", disk, "KernelDeadlock"}) {
@@ -462,7 +463,7 @@ func TestTimeWhileTheAgentIsStoppedIsNotSilence(t *testing.T) {
 	bubble(t, func(t *testing.T, s *fixture) {
 		t.Helper()
 		s.in.open = s.listen
-		must(t, s.in.Apply(Setup{Sources: []Source{source("disk-watch", disk)}}))
+		testkit.Must(t, s.in.Apply(Setup{Sources: []Source{source("disk-watch", disk)}}))
 		p := newPoster(t, s.dial("/run/disk-watch.sock"))
 		if code, _, _ := p.post(status("disk-watch", condition(disk, false, 0))); code != 204 {
 			t.Fatal(code)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/format/golden"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // The agent's state file contains the state of each source. This is version 1 of the format.
@@ -16,13 +17,9 @@ func TestStoredFormatIsUnchanged(t *testing.T) {
 func TestUnknownFieldsOfTheStateAreKept(t *testing.T) {
 	golden.CheckNewer(t, "testdata/state-newer.json", func(text []byte) ([]byte, int) {
 		src := newSourceState(source("s", "T"), time.Now())
-		if err := src.restore(text, "6b7c"); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, src.restore(text, "6b7c"))
 		again, err := src.save("6b7c")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return again, src.unknownFields.Len()
 	})
 }

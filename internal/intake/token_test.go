@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // byToken returns a source on the shared socket that is identified by its token.
@@ -20,12 +22,12 @@ func byToken(name, file string, conditions ...string) Source {
 
 func TestPipeAsTokenFileBlocksNothing(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "token")
-	must(t, syscall.Mkfifo(pipe, 0o600))
+	testkit.Must(t, syscall.Mkfifo(pipe, 0o600))
 	s := newFixture(t)
 	s.begin("", t.Output())
 	folder := t.TempDir()
 	shared := filepath.Join(folder, "all.sock")
-	must(t, s.in.Apply(Setup{Socket: shared, Sources: []Source{byToken("token", pipe), own(folder, "disk-watch", disk)}}))
+	testkit.Must(t, s.in.Apply(Setup{Socket: shared, Sources: []Source{byToken("token", pipe), own(folder, "disk-watch", disk)}}))
 	defer s.in.shutdown(t.Context())
 	if why := s.in.Problems(); len(why) != 1 || !strings.Contains(why[0], pipe) || !strings.Contains(why[0], "not a regular file") {
 		t.Errorf("%q", why)
@@ -34,8 +36,8 @@ func TestPipeAsTokenFileBlocksNothing(t *testing.T) {
 	if code, refusal, _ := p.post(status("disk-watch", condition(disk, true, 0))); code != 204 {
 		t.Error(code, refusal)
 	}
-	must(t, os.Remove(pipe))
-	must(t, os.WriteFile(pipe, []byte(secret), 0o600))
+	testkit.Must(t, os.Remove(pipe))
+	testkit.Must(t, os.WriteFile(pipe, []byte(secret), 0o600))
 	s.in.readTokens()
 	p = newPoster(t, dialUnix(shared))
 	p.token = secret
@@ -57,7 +59,7 @@ func TestHangingFileSystemBlocksNothing(t *testing.T) {
 		s.in.open = s.listen
 		setup := Setup{Socket: "/run/all.sock", Sources: []Source{byToken("token", "/mnt/token", "NTPProblem"), source("disk-watch", disk)}}
 		began := time.Now()
-		must(t, s.in.Apply(setup))
+		testkit.Must(t, s.in.Apply(setup))
 		if took := time.Since(began); took > time.Second {
 			t.Errorf("it takes %s to apply a setup", took)
 		}
@@ -96,16 +98,16 @@ func TestHangingFileSystemBlocksNothing(t *testing.T) {
 func TestTokenOfTwoSourcesIdentifiesNeither(t *testing.T) {
 	folder := t.TempDir()
 	one, two := filepath.Join(folder, "one"), filepath.Join(folder, "two")
-	must(t, os.WriteFile(one, []byte(secret), 0o600))
-	must(t, os.WriteFile(two, []byte(secret+"\n"), 0o600))
+	testkit.Must(t, os.WriteFile(one, []byte(secret), 0o600))
+	testkit.Must(t, os.WriteFile(two, []byte(secret+"\n"), 0o600))
 	s := newFixture(t)
 	s.begin("", t.Output()).open = s.listen
-	must(t, s.in.Apply(Setup{Socket: "/run/all.sock", Sources: []Source{byToken("a", one), byToken("b", two)}}))
+	testkit.Must(t, s.in.Apply(Setup{Socket: "/run/all.sock", Sources: []Source{byToken("a", one), byToken("b", two)}}))
 	defer s.in.shutdown(t.Context())
 	if why := s.in.Problems(); len(why) != 1 || !strings.Contains(why[0], "as well; give each its own") {
 		t.Errorf("%q", why)
 	}
-	must(t, os.WriteFile(two, []byte(other), 0o600))
+	testkit.Must(t, os.WriteFile(two, []byte(other), 0o600))
 	s.in.readTokens()
 	s.in.readTokens() // whichever of them was refused
 	if why := s.in.Problems(); len(why) > 0 {
@@ -116,12 +118,12 @@ func TestTokenOfTwoSourcesIdentifiesNeither(t *testing.T) {
 func TestRemovedSourceIsNoFailure(t *testing.T) {
 	s := newFixture(t)
 	s.begin("", t.Output()).open = s.listen
-	must(t, s.in.Apply(Setup{Socket: "/run/all.sock", Sources: []Source{byToken("a", "/no/such/token"), source("b", disk)}}))
+	testkit.Must(t, s.in.Apply(Setup{Socket: "/run/all.sock", Sources: []Source{byToken("a", "/no/such/token"), source("b", disk)}}))
 	defer s.in.shutdown(t.Context())
 	if why := s.in.Problems(); len(why) != 1 {
 		t.Fatalf("%q", why)
 	}
-	must(t, s.in.Apply(Setup{Sources: []Source{source("b", disk)}}))
+	testkit.Must(t, s.in.Apply(Setup{Sources: []Source{source("b", disk)}}))
 	if why := s.in.Problems(); len(why) > 0 {
 		t.Errorf("%q", why)
 	}

@@ -15,23 +15,18 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // decode reads an object as clients do, by its kind.
 func decode[T runtime.Object](t *testing.T, text string) T {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	if err := karpenter.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, karpenter.AddToScheme(scheme))
 	body, err := yaml.ToJSON([]byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	object, err := runtime.Decode(serializer.NewCodecFactory(scheme).UniversalDeserializer(), body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	read, ok := object.(T)
 	if !ok {
 		t.Fatalf("read %T", object)
@@ -93,9 +88,7 @@ func TestNodeClaimIsReadWithWhatIsUsed(t *testing.T) {
 	}
 	at := func(s string) metav1.Time {
 		var stamp metav1.Time
-		if err := stamp.UnmarshalQueryParameter(s); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, stamp.UnmarshalQueryParameter(s))
 		return stamp
 	}
 	want := karpenter.NodeClaim{
@@ -183,13 +176,9 @@ func TestAbsentAndEmptyBudgetsAreNotTheSame(t *testing.T) {
 		`{"budgets":[{"reasons":[],"nodes":"1"}]}`: {{Nodes: "1", Reasons: []string{}}},
 	} {
 		var read karpenter.Disruption
-		if err := json.Unmarshal([]byte(text), &read); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, json.Unmarshal([]byte(text), &read))
 		written, err := json.Marshal((&karpenter.NodePool{Spec: karpenter.NodePoolSpec{Disruption: read}}).DeepCopy().Spec.Disruption)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if diff := cmp.Diff(want, read.Budgets); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", text, diff)
 		}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // claims returns the bodies of this many realistic claims: with the sixty instance types
@@ -17,26 +18,18 @@ import (
 func claims(tb testing.TB, count int) [][]byte {
 	tb.Helper()
 	body, err := yaml.ToJSON([]byte(wholeClaim))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	var claim unstructured.Unstructured
-	if err := json.Unmarshal(body, &claim.Object); err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, json.Unmarshal(body, &claim.Object))
 	var types []any
 	for i := range 60 {
 		types = append(types, fmt.Sprintf("m%d.%dxlarge", i%8, i))
 	}
-	if err := unstructured.SetNestedSlice(claim.Object, []any{map[string]any{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": types}}, "spec", "requirements"); err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, unstructured.SetNestedSlice(claim.Object, []any{map[string]any{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": types}}, "spec", "requirements"))
 	bodies := make([][]byte, count)
 	for i := range bodies {
 		claim.SetName(fmt.Sprintf("default-%05d", i))
-		if err := unstructured.SetNestedField(claim.Object, "kwok://"+claim.GetName(), "status", "providerID"); err != nil {
-			tb.Fatal(err)
-		}
+		testkit.Must(tb, unstructured.SetNestedField(claim.Object, "kwok://"+claim.GetName(), "status", "providerID"))
 		if bodies[i], err = json.Marshal(claim.Object); err != nil {
 			tb.Fatal(err)
 		}
@@ -57,9 +50,7 @@ func held[T any](t *testing.T, bodies [][]byte, read func([]byte, *T) error) int
 	before := heap()
 	kept := make([]T, len(bodies))
 	for i, body := range bodies {
-		if err := read(body, &kept[i]); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, read(body, &kept[i]))
 	}
 	after := heap()
 	runtime.KeepAlive(kept)
@@ -78,9 +69,7 @@ func TestAClaimHoldsFewKilobytes(t *testing.T) {
 	}
 	allocations := testing.AllocsPerRun(100, func() {
 		var claim karpenter.NodeClaim
-		if err := json.Unmarshal(bodies[0], &claim); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, json.Unmarshal(bodies[0], &claim))
 	})
 	if allocations > 160 {
 		t.Errorf("reading a claim allocates %.0f times, want at most 160", allocations)
@@ -95,8 +84,6 @@ func BenchmarkDecodeClaim(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		var claim karpenter.NodeClaim
-		if err := json.Unmarshal(body, &claim); err != nil {
-			b.Fatal(err)
-		}
+		testkit.Must(b, json.Unmarshal(body, &claim))
 	}
 }

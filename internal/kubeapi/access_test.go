@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 const person = `
@@ -58,9 +60,7 @@ func TestParseKubeconfig(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			if diff := cmp.Diff(c.want, got); diff != "" {
 				t.Error(diff)
 			}
@@ -71,9 +71,7 @@ func TestParseKubeconfig(t *testing.T) {
 func TestFindSupportsOverridesOfNodeProblemDetector(t *testing.T) {
 	folder := t.TempDir()
 	config := filepath.Join(folder, "config")
-	if err := os.WriteFile(config, []byte(person), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(config, []byte(person), 0o600))
 	fromFile := Access{Server: "https://10.0.0.1:6443", ServerName: "kubernetes", CAFile: filepath.Join(folder, "pki/ca.crt"), TokenFile: "/run/token"}
 	inPod := map[string]string{"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
 	pod := Access{Server: "https://[fd00::1]:443", CAFile: "/sa/ca.crt", TokenFile: "/sa/token"}
@@ -115,9 +113,7 @@ func TestFindSupportsOverridesOfNodeProblemDetector(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			if diff := cmp.Diff(c.want, got); diff != "" {
 				t.Error(diff)
 			}

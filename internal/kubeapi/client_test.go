@@ -23,23 +23,20 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/resourcestack/autohealer/internal/kubeapi"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 const node = `{"kind":"PartialObjectMetadata","metadata":{"name":"node-1","labels":{"gpu":"true"}}}`
 
 func put(t *testing.T, path string, text []byte) {
 	t.Helper()
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(path, text, 0o600))
 }
 
 func client(t *testing.T, access kubeapi.Access) *kubeapi.Client {
 	t.Helper()
 	c, err := kubeapi.New(access, "autohealer-agent/test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return c
 }
 
@@ -53,9 +50,7 @@ func TestNodeLabelsRequestsOnlyCachedMetadata(t *testing.T) {
 	}))
 	defer server.Close()
 	got, err := client(t, kubeapi.Access{Server: server.URL + "/"}).NodeLabels(t.Context(), "node-1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if diff := cmp.Diff(map[string]string{"gpu": "true"}, got); diff != "" {
 		t.Error(diff)
 	}
@@ -118,9 +113,7 @@ func TestReplacedTokenIsUsed(t *testing.T) {
 	if _, err := c.NodeLabels(t.Context(), "node-1"); err == nil || !strings.Contains(err.Error(), path+" is empty") || seen.Load() != "Bearer second" {
 		t.Errorf("with an empty token the error is %v, and the server saw %q", err, seen.Load())
 	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Remove(path))
 	if _, err := c.NodeLabels(t.Context(), "node-1"); err == nil || !strings.Contains(err.Error(), "reading the token") {
 		t.Errorf("without a token the error is %v", err)
 	}
@@ -137,9 +130,7 @@ func TestReplacedAuthorityAndCertificateAreUsed(t *testing.T) {
 		}))
 		authority, authorityKey := certificate(t, "localhost")
 		pair, err := tls.X509KeyPair(authority, authorityKey)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAnyClientCert, MinVersion: tls.VersionTLS12}
 		server.StartTLS()
 		t.Cleanup(server.Close)
@@ -169,9 +160,7 @@ func TestReplacedAuthorityAndCertificateAreUsed(t *testing.T) {
 	}
 
 	trusted, err := os.ReadFile(ca)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	serve() // the file contains another authority now
 	if _, err := c.NodeLabels(t.Context(), "node-1"); err == nil {
 		t.Error("the client trusts a server with a certificate of another authority")
@@ -188,22 +177,16 @@ func TestReplacedAuthorityAndCertificateAreUsed(t *testing.T) {
 func certificate(t *testing.T, name string) (cert, key []byte) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IsCA: true, BasicConstraintsValid: true, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	keyDER, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
 }
 

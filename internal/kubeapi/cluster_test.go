@@ -14,14 +14,13 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/kubeapi"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func TestRealAPIServer(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{})
 	clients, err := kubernetes.NewForConfig(cluster.AdminConfig())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", Labels: map[string]string{"gpu": "true"}}}
 	if _, err := clients.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -43,9 +42,7 @@ func TestRealAPIServer(t *testing.T) {
 	}
 
 	access, err := kubeapi.Find(cluster.Kubeconfig(), "", os.Getenv)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if err := asked(access); err != nil {
 		t.Errorf("with a kubeconfig: %v", err)
 	}
@@ -55,9 +52,7 @@ func TestRealAPIServer(t *testing.T) {
 
 	// As an agent in a DaemonSet, with the one permission that it needs.
 	config, err := cluster.ServiceAccountConfig(t.Context(), "default", "agent", testbed.WithNode("node-1"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	access = kubeapi.Access{Server: config.Host, CA: config.CAData, CAFile: config.CAFile, TokenFile: filepath.Join(t.TempDir(), "token")}
 	put(t, access.TokenFile, []byte(config.BearerToken))
 	if err := asked(access); code(err) != http.StatusForbidden {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -25,9 +26,7 @@ const limit = 1 << 20
 func golden(t *testing.T, name string) []byte {
 	t.Helper()
 	text, err := os.ReadFile("testdata/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return bytes.TrimSpace(text)
 }
 
@@ -76,9 +75,7 @@ func TestReadsAllVersions(t *testing.T) {
 func TestKeepsEntriesOfANewerVersion(t *testing.T) {
 	text := golden(t, "page-newer.json")
 	p, err := parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	known := NodeWrite{Slot{ownership.Rule{Kind: triage.ConditionSet, Name: "kernel-deadlock"}, "worker-1", "u1"}, "4711", `{"zone":"a"}`}
 	if diff := cmp.Diff([]Entry{known}, p.grants); diff != "" {
 		t.Errorf("known entries (-want +got):\n%s", diff)
@@ -102,9 +99,7 @@ func TestKeepsEntriesOfANewerVersion(t *testing.T) {
 
 func decode(t *testing.T, text []byte) (all map[string]any) {
 	t.Helper()
-	if err := json.Unmarshal(text, &all); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, json.Unmarshal(text, &all))
 	return all
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -25,32 +26,22 @@ func entry(node string) ledger.NodeWrite {
 func TestLedger(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{})
 	direct, err := client.New(cluster.AdminConfig(), client.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	proxy, err := cluster.Proxy()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	faulty, err := client.New(proxy.Config(cluster.AdminConfig()), client.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	// room returns a namespace for a subtest.
 	room := func(t *testing.T) string {
 		t.Helper()
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "ledger-"}}
-		if err := direct.Create(t.Context(), ns); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, direct.Create(t.Context(), ns))
 		return ns.Name
 	}
 	claim := func(t *testing.T, c client.Client, namespace, holder string, want ...ledger.Entry) *ledger.Ledger {
 		t.Helper()
 		l, got, err := ledger.Claim(t.Context(), c, namespace, holder)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Fatalf("entries of the previous holder (-want +got):\n%s", diff)
 		}
@@ -58,9 +49,7 @@ func TestLedger(t *testing.T) {
 	}
 	write := func(t *testing.T, l *ledger.Ledger, entries ...ledger.Entry) {
 		t.Helper()
-		if err := l.Write(t.Context(), entries); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, l.Write(t.Context(), entries))
 	}
 
 	t.Run("returns the entries of the previous holder", func(t *testing.T) {
@@ -90,9 +79,7 @@ func TestLedger(t *testing.T) {
 		held := proxy.Inject(testbed.On("update", "configmaps"), testbed.Hold(), 1)
 		answer := make(chan error, 1)
 		go func() { answer <- first.Write(t.Context(), []ledger.Entry{entry("late")}) }()
-		if err := held.Wait(t.Context(), 1); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, held.Wait(t.Context(), 1))
 		second := claim(t, direct, ns, "second")
 		held.Lift()
 		if err := <-answer; !errors.Is(err, ledger.ErrDeposed) {
@@ -119,9 +106,7 @@ func TestLedger(t *testing.T) {
 	erase := func(t *testing.T, namespace string) {
 		t.Helper()
 		page := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: ledger.Name}}
-		if err := direct.Delete(t.Context(), page); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, direct.Delete(t.Context(), page))
 	}
 
 	t.Run("creates a deleted ledger again", func(t *testing.T) {
@@ -165,9 +150,7 @@ func TestLedger(t *testing.T) {
 		ns := room(t)
 		first := claim(t, direct, ns, "first")
 		page := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: ledger.Name}, Data: map[string]string{"ledger": "scribble"}}
-		if err := direct.Update(t.Context(), page); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, direct.Update(t.Context(), page))
 		if err := first.Write(t.Context(), []ledger.Entry{entry("a")}); !errors.Is(err, ledger.ErrUnreadable) {
 			t.Errorf("it says %v", err)
 		}
@@ -201,20 +184,14 @@ func TestLedger(t *testing.T) {
 	t.Run("keeps entries of a newer version", func(t *testing.T) {
 		ns := room(t)
 		text, err := os.ReadFile("testdata/page-newer.json")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		page := &corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: ledger.Name},
 			Data:       map[string]string{"ledger": string(text), "more": "of it"},
 		}
-		if err := direct.Create(t.Context(), page); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, direct.Create(t.Context(), page))
 		l, _, err := ledger.Claim(t.Context(), direct, ns, "first")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		write(t, l, entry("a"))
 		write(t, l)
 		if err := direct.Get(t.Context(), client.ObjectKeyFromObject(page), page); err != nil || page.Data["more"] != "of it" {
@@ -263,9 +240,7 @@ func TestLedger(t *testing.T) {
 		for _, data := range []map[string]string{{"ledger": "scribble"}, {"ledger": "{}"}, nil} {
 			ns := room(t)
 			page := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: ledger.Name}, Data: data}
-			if err := direct.Create(t.Context(), page); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, direct.Create(t.Context(), page))
 			if _, _, err := ledger.Claim(t.Context(), direct, ns, "first"); !errors.Is(err, ledger.ErrUnreadable) {
 				t.Errorf("of %v it says %v", data, err)
 			}

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/internal/metrictext"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func TestWrite(t *testing.T) {
@@ -21,9 +22,7 @@ func TestWrite(t *testing.T) {
 	pair := &metrictext.Family{Name: "pair", Help: "Two.", Kind: metrictext.Gauge, Labels: []string{"x", "y"}}
 	pair.Add(0.5, "1", "2")
 	var text strings.Builder
-	if err := metrictext.Write(&text, problems, &metrictext.Family{Name: "none"}, up, pair); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, metrictext.Write(&text, problems, &metrictext.Family{Name: "none"}, up, pair))
 	want := `# HELP problem_counter How often.\nReally.
 # TYPE problem_counter counter
 problem_counter{reason="a\"\\\n"} 0

@@ -15,32 +15,19 @@ import (
 	"github.com/resourcestack/autohealer/internal/nodefacts"
 	"github.com/resourcestack/autohealer/internal/nodewatch"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
 // patience is the timeout of every wait: long enough for two busy cores.
 const patience = 30 * time.Second
 
-func eventually(t *testing.T, what string, wrong func() error) {
-	t.Helper()
-	var err error
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
-		if err = wrong(); err == nil {
-			return
-		}
-		<-time.After(10 * time.Millisecond)
-	}
-	t.Fatalf("%s: %v", what, err)
-}
-
 // TestFollow runs a store with its own watch, also through an outage of the API server, until
 // its replica becomes the leader.
 func TestFollow(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{Flags: testbed.Flags{APIServer: []string{"--shutdown-watch-termination-grace-period=1s"}}})
 	source, err := nodewatch.New(cluster.AdminConfig())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	nodes := kubernetes.NewForConfigOrDie(cluster.AdminConfig()).CoreV1().Nodes()
 	if _, err := cluster.CreateNodes(t.Context(), testbed.Nodes{Count: 6, Prefix: "node"}); err != nil {
 		t.Fatal(err)
@@ -48,9 +35,7 @@ func TestFollow(t *testing.T) {
 	name := func(i int) string { return fmt.Sprintf("node-%04d", i) }
 	says := func(i int, status corev1.ConditionStatus) {
 		t.Helper()
-		if err := cluster.SetCondition(t.Context(), name(i), corev1.NodeCondition{Type: "Disk", Status: status, Reason: "TestSaysSo"}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, cluster.SetCondition(t.Context(), name(i), corev1.NodeCondition{Type: "Disk", Status: status, Reason: "TestSaysSo"}))
 	}
 	rule := triage.Rule{
 		ID:       triage.RuleID{Kind: triage.ConditionSet, Name: "asked"},
@@ -60,7 +45,7 @@ func TestFollow(t *testing.T) {
 	c := nodefacts.New()
 	knows := func(count int, sick ...string) {
 		t.Helper()
-		eventually(t, "the store", func() error {
+		testkit.Eventually(t, "the store", func() error {
 			got, err := c.Impact(rule)
 			if err == nil && (got.Selected != count || !slices.Equal(got.First, sick)) {
 				err = fmt.Errorf("%v of %d nodes match, want %v of %d", got.First, got.Selected, sick, count)
@@ -73,7 +58,7 @@ func TestFollow(t *testing.T) {
 		defer close(ended)
 		c.Watch(t.Context(), source, slog.New(slog.DiscardHandler))
 	}()
-	eventually(t, "being ready", func() error {
+	testkit.Eventually(t, "being ready", func() error {
 		if !c.Ready() {
 			return errors.New("it is not")
 		}
@@ -87,14 +72,10 @@ func TestFollow(t *testing.T) {
 		t.Errorf("the reported conditions are %v", c.Reported())
 	}
 	says(1, corev1.ConditionFalse)
-	if err := nodes.Delete(t.Context(), name(2), metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, nodes.Delete(t.Context(), name(2), metav1.DeleteOptions{}))
 	knows(5, name(3))
 
-	if err := cluster.APIServer.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, cluster.APIServer.Restart(t.Context()))
 	says(4, corev1.ConditionTrue)
 	knows(5, name(3), name(4))
 

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -36,11 +37,12 @@ func facts(name string, status triage.Status) triage.Node {
 }
 
 // matching returns the matching nodes, and the number of all nodes.
-func matching(t interface{ Fatal(...any) }, c *Store) (names []string, of int) {
+func matching(t interface {
+	Helper()
+	Fatal(...any)
+}, c *Store) (names []string, of int) {
 	impact, err := c.Impact(sickRule())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if len(impact.First) != impact.Matching {
 		t.Fatal(impact.Matching, "nodes match: too many for this test to compare their names")
 	}
@@ -149,9 +151,7 @@ func TestReadsDoNotWaitForLargeChanges(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			watch := &follower{store: New(), known: map[string]*corev1.Node{}}
-			if err := watch.Replace(test.before, "1"); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, watch.Replace(test.before, "1"))
 			asking, ended := make(chan struct{}), make(chan struct{})
 			between := 0
 			var asker sync.WaitGroup

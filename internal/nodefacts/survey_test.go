@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -23,13 +24,9 @@ func TestSurvey(t *testing.T) {
 	})
 	c.set(&watched)
 	pool, err := triage.ParseSelector("pool")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	found, err := c.Survey(sickRule(), pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	want := triage.Survey{Selected: 3, ControlPlane: 2, Matching: 2, First: []string{"b", "c"}, Shared: []triage.Shared{{Nodes: 2, First: "b"}}}
 	if diff := cmp.Diff(want, found); diff != "" {
 		t.Errorf("the survey differs (-want +got):\n%s", diff)

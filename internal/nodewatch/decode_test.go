@@ -18,6 +18,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // frame encodes an event with the code of Kubernetes.
@@ -230,9 +231,7 @@ func TestHeartbeatsShareTheirContent(t *testing.T) {
 	decode := newDecoder()
 	next := func(kind watch.EventType) *corev1.Node {
 		event, err := decode.event(frame(kind, node))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return event.Object.(*corev1.Node)
 	}
 	first := next(watch.Added)
@@ -291,9 +290,7 @@ func FuzzEvent(f *testing.F) {
 		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "Ready", Status: "True", Reason: "r", Message: "m", LastHeartbeatTime: stamp, LastTransitionTime: stamp}}},
 	}
 	encoded, err := node.Marshal()
-	if err != nil {
-		f.Fatal(err)
-	}
+	testkit.Must(f, err)
 	f.Add(encoded)
 	f.Add(encoded[:len(encoded)/2])
 	f.Add([]byte{})
@@ -362,9 +359,7 @@ func BenchmarkHeartbeat(b *testing.B) {
 		codec := scheme.Codecs.UniversalDeserializer()
 		for b.Loop() {
 			event := metav1.WatchEvent{}
-			if err := event.Unmarshal(encoded); err != nil {
-				b.Fatal(err)
-			}
+			testkit.Must(b, event.Unmarshal(encoded))
 			if _, _, err := codec.Decode(event.Object.Raw, nil, nil); err != nil {
 				b.Fatal(err)
 			}

@@ -17,6 +17,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/nodewatch"
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // limit is the timeout of every wait: long enough for two busy cores.
@@ -26,9 +27,7 @@ const limit = 30 * time.Second
 func TestSource(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{})
 	source, err := nodewatch.New(cluster.AdminConfig())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	nodes := kubernetes.NewForConfigOrDie(cluster.AdminConfig()).CoreV1().Nodes()
 	if _, err := cluster.CreateNodes(t.Context(), testbed.RealNodes(5)); err != nil {
 		t.Fatal(err)
@@ -36,9 +35,7 @@ func TestSource(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	whole, err := nodes.List(ctx, metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for i := range whole.Items {
 		whole.Items[i] = *nodewatch.Trim(&whole.Items[i])
 	}
@@ -48,9 +45,7 @@ func TestSource(t *testing.T) {
 		options := metav1.ListOptions{Limit: 2}
 		for pages := 1; ; pages++ {
 			page, err := source.ListWithContext(ctx, options)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			list := page.(*corev1.NodeList)
 			got = append(got, list.Items...)
 			if options.Continue = list.Continue; options.Continue == "" {
@@ -69,14 +64,10 @@ func TestSource(t *testing.T) {
 		initial := true
 		options := metav1.ListOptions{SendInitialEvents: &initial, AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan}
 		ours, err := source.WatchWithContext(ctx, options)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		defer ours.Stop()
 		theirs, err := nodes.Watch(ctx, options)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		defer theirs.Stop()
 		patch := func(body string, subresources ...string) {
 			if _, err := nodes.Patch(ctx, "node-0003", types.StrategicMergePatchType, []byte(body), metav1.PatchOptions{}, subresources...); err != nil {
@@ -86,9 +77,7 @@ func TestSource(t *testing.T) {
 		patch(`{"status":{"conditions":[{"type":"Ready","lastHeartbeatTime":"2030-01-01T00:00:00Z"}]}}`, "status")
 		patch(`{"status":{"conditions":[{"type":"Ready","status":"False","reason":"Sick","lastTransitionTime":"2030-01-01T00:00:00Z"}]}}`, "status")
 		patch(`{"metadata":{"annotations":{"` + ownership.Annotation + `":"note","other":"x"},"labels":{"a":"b"}},"spec":{"taints":[{"key":"k","effect":"NoSchedule"}]}}`)
-		if err := nodes.Delete(ctx, "node-0003", metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, nodes.Delete(ctx, "node-0003", metav1.DeleteOptions{}))
 		var bookmarks int
 		next := func(from watch.Interface) watch.Event {
 			for {
@@ -142,18 +131,14 @@ func TestSource(t *testing.T) {
 		}
 		options := metav1.ListOptions{ResourceVersion: whole.ResourceVersion, AllowWatchBookmarks: true}
 		first, err := source.WatchWithContext(ctx, options)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		before := beat(first)
 		first.Stop()
 		for range first.ResultChan() { // until it is closed
 		}
 		options.ResourceVersion = before.ResourceVersion
 		second, err := source.WatchWithContext(ctx, options)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		defer second.Stop()
 		if after := beat(second); &after.Status.Conditions[0] != &before.Status.Conditions[0] {
 			t.Error("a heartbeat in the next watch was decoded as a change")
@@ -162,14 +147,10 @@ func TestSource(t *testing.T) {
 
 	t.Run("closes an idle connection", func(t *testing.T) {
 		impatient, err := nodewatch.New(cluster.AdminConfig())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		impatient.SetIdleTimeout(100 * time.Millisecond)
 		stream, err := impatient.WatchWithContext(ctx, metav1.ListOptions{AllowWatchBookmarks: true, ResourceVersion: whole.ResourceVersion})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		defer stream.Stop()
 		for {
 			select {
@@ -195,9 +176,7 @@ func TestSource(t *testing.T) {
 		nobody := cluster.AdminConfig()
 		nobody.BearerToken = "nonsense"
 		stranger, err := nodewatch.New(nobody)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if _, err := stranger.WatchWithContext(ctx, metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
 			t.Errorf("an unauthorized watch: %v", err)
 		}

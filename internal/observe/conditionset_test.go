@@ -16,6 +16,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -23,9 +24,7 @@ import (
 func exampleSets(t *testing.T) []v1alpha1.ConditionSet {
 	t.Helper()
 	file, err := os.Open("../../api/autohealer/v1alpha1/testdata/seed.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer file.Close()
 	var sets []v1alpha1.ConditionSet
 	for documents := yaml.NewYAMLOrJSONDecoder(file, 4096); ; {
@@ -34,9 +33,7 @@ func exampleSets(t *testing.T) []v1alpha1.ConditionSet {
 		if errors.Is(err, io.EOF) {
 			return sets
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		sets = append(sets, set)
 	}
 }
@@ -57,9 +54,7 @@ func set(change func(*v1alpha1.ConditionSetSpec)) *v1alpha1.ConditionSet {
 func selector(t *testing.T, text string) triage.Selector {
 	t.Helper()
 	s, err := triage.ParseSelector(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return s
 }
 
@@ -85,9 +80,7 @@ func TestConditionSetCompilesTheExample(t *testing.T) {
 	var got []triage.Rule
 	for _, s := range exampleSets(t) {
 		compiled, err := observe.ConditionSet(&s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		got = append(got, compiled)
 	}
 	if diff := cmp.Diff(want, got, bySelectorText); diff != "" {
@@ -141,14 +134,10 @@ func TestConditionSet(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			want, err := observe.ConditionSet(set(func(*v1alpha1.ConditionSetSpec) {}))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			test.want(&want)
 			got, err := observe.ConditionSet(set(test.change))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			if diff := cmp.Diff(want, got, bySelectorText); diff != "" {
 				t.Errorf("rule (-want +got):\n%s", diff)
 			}
@@ -178,9 +167,7 @@ func TestConditionSetIncludesControlPlaneOnlyByLabel(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			rule, err := observe.ConditionSet(set(func(s *v1alpha1.ConditionSetSpec) { s.Selector = test.selector }))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			if got := rule.Response.Taint.ControlPlane; got != test.want {
 				t.Errorf("control plane: %v, want %v", got, test.want)
 			}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/observe"
 	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -73,9 +74,7 @@ func TestNode(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := observe.Node(&tt.node)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("facts (-want +got):\n%s", diff)
 			}
@@ -88,9 +87,7 @@ func TestNodeFindsOwnTaints(t *testing.T) {
 	at := func(t time.Time) *metav1.Time { return &metav1.Time{Time: t} }
 	noted := func(rule, key string, effect corev1.TaintEffect) ownership.Taint {
 		id, err := triage.ParseRuleID(rule)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return ownership.Taint{Rule: ownership.Rule(id), Key: key, Effect: effect, Added: added}
 	}
 	set := func(name string) triage.RuleID { return triage.RuleID{Kind: triage.ConditionSet, Name: name} }
@@ -171,9 +168,7 @@ func TestNodeFindsOwnTaints(t *testing.T) {
 				node.Annotations = map[string]string{ownership.Annotation: text}
 			}
 			got, err := observe.Node(&node)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			tt.want.Conditions = []triage.Condition{}
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("facts (-want +got):\n%s", diff)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -79,17 +80,11 @@ func TestNodeHealthCheckCompilesRealExamples(t *testing.T) {
 	} {
 		t.Run(file, func(t *testing.T) {
 			text, err := os.ReadFile("../../api/remediation/v1alpha1/testdata/" + file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			var written v1alpha1.NodeHealthCheck
-			if err := yaml.UnmarshalStrict(text, &written); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, yaml.UnmarshalStrict(text, &written))
 			got, err := observe.NodeHealthCheck(&written)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			if diff := cmp.Diff(want, got, bySelectorText); diff != "" {
 				t.Errorf("rule (-want +got):\n%s", diff)
 			}
@@ -162,9 +157,7 @@ func TestNodeHealthCheckReadsEveryField(t *testing.T) {
 			want := base
 			test.want(&want)
 			got, err := observe.NodeHealthCheck(check(test.change))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			if diff := cmp.Diff(want, got, bySelectorText); diff != "" {
 				t.Errorf("rule (-want +got):\n%s", diff)
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -44,9 +45,7 @@ func unchanged(*v1alpha1.RepairSpec) {}
 func repairOf(t *testing.T, block *v1alpha1.RepairSpec) triage.Rule {
 	t.Helper()
 	rule, err := observe.Repair("NodePool/default", "default", block, exampleProvider, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return rule
 }
 
@@ -54,9 +53,7 @@ func repairOf(t *testing.T, block *v1alpha1.RepairSpec) triage.Rule {
 func TestRepairIsDueAsDocumented(t *testing.T) {
 	at := func(text string) time.Time {
 		stamp, err := time.Parse(time.RFC3339, text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return stamp
 	}
 	for name, example := range map[string]struct {
@@ -77,15 +74,11 @@ func TestRepairIsDueAsDocumented(t *testing.T) {
 				ObjectMeta: metav1.ObjectMeta{Name: "sick", UID: "u", CreationTimestamp: metav1.NewTime(at("2024-11-01T12:00:00Z"))},
 				Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{example.condition}},
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			facts.Labels = map[string]string{observe.RepairedBy: "NodePool/default"}
 			now := at("2024-11-01T15:03:00Z")
 			core := triage.New()
-			if err := core.SetRule(now, repairOf(t, exampleBlock(unchanged))); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, core.SetRule(now, repairOf(t, exampleBlock(unchanged))))
 			core.Observe(now, facts)
 			core.Loaded(now)
 			plan := func(now time.Time) triage.Plan {
@@ -176,18 +169,14 @@ func TestRepair(t *testing.T) {
 func callerKeySelector(t *testing.T, key, value string) triage.Selector {
 	t.Helper()
 	s, err := triage.NewSelector(triage.Requirement{Key: key, Op: triage.In, Values: []string{value}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return s
 }
 
 func TestRepairOfPlainNodes(t *testing.T) {
 	template := &corev1.ObjectReference{APIVersion: "example.com/v1", Kind: "RebootTemplate", Namespace: "default", Name: "quick"}
 	rule, err := observe.Repair("RepairPolicy/plain", "", exampleBlock(unchanged), exampleProvider, template)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if rule.ID.String() != "Repair/RepairPolicy/plain" || rule.Bound.Pool != "" {
 		t.Errorf("is %s, and shares the bound of %q", rule.ID, rule.Bound.Pool)
 	}
@@ -244,9 +233,7 @@ func TestReadyTimeout(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := observe.ReadyTimeout("default", test.block, 10*time.Minute)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			if diff := cmp.Diff(test.want, got, bySelectorText); diff != "" {
 				t.Errorf("rule (-want +got):\n%s", diff)
 			}

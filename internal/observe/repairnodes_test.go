@@ -9,15 +9,14 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
 func TestRepairNodes(t *testing.T) {
 	labels := func(text string) *metav1.LabelSelector {
 		selector, err := metav1.ParseToLabelSelector(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return selector
 	}
 	for _, test := range []struct {

@@ -12,15 +12,14 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
 func golden(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile("testdata/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return strings.TrimSpace(string(text))
 }
 
@@ -64,9 +63,7 @@ func TestReadsAllVersions(t *testing.T) {
 func TestKeepsEntriesOfANewerVersion(t *testing.T) {
 	text := golden(t, "record-newer.json")
 	note, err := ownership.Read(map[string]string{ownership.Annotation: text})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if len(note.Taints) != 1 || !note.Owns(note.Taints[0].Taint()) {
 		t.Errorf("taints of known rules: %+v", note.Taints)
 	}

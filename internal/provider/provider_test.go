@@ -11,6 +11,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/provider"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 type statement = dialect.RepairStatement
@@ -19,9 +20,7 @@ type statement = dialect.RepairStatement
 func parse(t *testing.T, text string) provider.File {
 	t.Helper()
 	file, err := provider.Parse([]byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return file
 }
 
@@ -154,19 +153,13 @@ func TestReadFileNamesTheFile(t *testing.T) {
 	if _, err := provider.ReadFile(path); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("a file that is not there: %v", err)
 	}
-	if err := os.WriteFile(path, []byte("statements: 5"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(path, []byte("statements: 5"), 0o600))
 	if _, err := provider.ReadFile(path); err == nil || !strings.HasPrefix(err.Error(), path+": line 1: statements") {
 		t.Errorf("a file that is wrong: %v", err)
 	}
-	if err := os.WriteFile(path, []byte("defaultToleration: 7m"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(path, []byte("defaultToleration: 7m"), 0o600))
 	file, err := provider.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if d := file.Add(provider.Static()).DefaultToleration(); d != 7*time.Minute {
 		t.Errorf("recommends %s", d)
 	}

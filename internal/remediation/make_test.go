@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 var (
@@ -52,9 +53,7 @@ func simple() map[string]any {
 
 func TestMake(t *testing.T) {
 	got, err := remediation.Make(templateWith(simple()), worker(), check)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	want := map[string]any{
 		"apiVersion": "example.com/v1",
 		"kind":       "RebootRemediation",
@@ -88,9 +87,7 @@ func TestMakeTellsOfTheControlPlane(t *testing.T) {
 		node := worker()
 		node.Labels = map[string]string{role: ""}
 		object, err := remediation.Make(templateWith(simple()), node, check)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if _, got := object.GetLabels()["remediation.medik8s.io/isControlPlaneNode"]; got != want {
 			t.Errorf("with the label %s the object is marked: %v", role, got)
 		}
@@ -127,9 +124,7 @@ func TestMakeFindsTheBody(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			if diff := cmp.Diff(test.want, made.Object["spec"]); diff != "" {
 				t.Errorf("the spec (-want +got):\n%s", diff)
 			}
@@ -153,9 +148,7 @@ func TestMakeSharesNothingWithTheTemplate(t *testing.T) {
 		template := templateWith(spec, remediation.MultipleTemplatesAnnotation)
 		before := template.DeepCopy()
 		made, err := remediation.Make(template, worker(), check)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		deep := made.Object["spec"].(map[string]any)["deep"].(map[string]any)
 		deep["list"].([]any)[0].(map[string]any)["a"] = "changed"
 		deep["new"] = true
@@ -171,9 +164,7 @@ func TestMakeForSeveralTemplatesOfAKind(t *testing.T) {
 	several := templateWith(simple(), remediation.MultipleTemplatesAnnotation)
 	name := func(template *unstructured.Unstructured, node *corev1.Node) string {
 		made, err := remediation.Make(template, node, check)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if got, want := made.GetGenerateName(), node.Name+"-"; got != want {
 			t.Errorf("generateName is %q, want %q", got, want)
 		}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // ofPeer is an object that medik8s' own controller created, with a remediator's answer.
@@ -49,9 +50,7 @@ const ofPeer = `{
 func decode(t *testing.T, text string) *unstructured.Unstructured {
 	t.Helper()
 	u := &unstructured.Unstructured{}
-	if err := u.UnmarshalJSON([]byte(text)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, u.UnmarshalJSON([]byte(text)))
 	return u
 }
 
@@ -73,9 +72,7 @@ func TestReadWhatWasMade(t *testing.T) {
 	node := worker()
 	node.Labels = map[string]string{"node-role.kubernetes.io/control-plane": ""}
 	made, err := remediation.Make(templateWith(simple(), remediation.MultipleTemplatesAnnotation), node, check)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	got := remediation.Read(made)
 	want := remediation.Object{
 		GroupVersionKind: reboot.ObjectKind(), Namespace: "default", Name: made.GetName(),

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -46,9 +47,7 @@ func TestTemplateOf(t *testing.T) {
 			value := map[string]string{"kind": ref.Kind, "apiVersion": ref.APIVersion, "namespace": ref.Namespace, "name": ref.Name}[test.want]
 			got, err := remediation.TemplateOf(ref)
 			if test.want == "" {
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, err)
 				if got.Name != ref.Name || got.Namespace != ref.Namespace || got.Kind != ref.Kind || got.GroupVersion().String() != ref.APIVersion {
 					t.Errorf("read %+v from %+v", got, ref)
 				}

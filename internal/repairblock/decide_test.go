@@ -14,6 +14,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func TestStateOf(t *testing.T) {
@@ -252,9 +253,7 @@ func FuzzACopyIsReadAsItWasWrittenOrNotAtAll(f *testing.F) {
 			return
 		}
 		again, err := newRevision("ns", 1, read)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		same, err := readRevision(again)
 		if err != nil || !read.isEquivalent(same) {
 			t.Errorf("%s was read as %+v, and written as %s: %v", text, read, again.Data.Raw, err)

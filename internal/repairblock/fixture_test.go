@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,6 +32,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/repairblock"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
@@ -61,11 +62,9 @@ func newWorld(t *testing.T) *fixture {
 	w := &fixture{Cluster: testbed.New(t, testbed.Config{})}
 	w.client = w.connect(t, w.AdminConfig())
 	text, err := os.ReadFile(stockCRD(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	w.stock = &unstructured.Unstructured{}
-	must(t, yaml.Unmarshal(text, &w.stock.Object))
+	testkit.Must(t, yaml.Unmarshal(text, &w.stock.Object))
 	if w.stock.GetName() != deploy.NodePoolCRD {
 		t.Fatalf("the CRD is %s", w.stock.GetName())
 	}
@@ -76,15 +75,11 @@ func (w *fixture) connect(t *testing.T, config *rest.Config) client.WithWatch {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, karpenter.AddToScheme} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, add(scheme))
 	}
 	config.WarningHandler = rest.NoWarnings{} // unknown fields are intended
 	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return c
 }
 
@@ -104,7 +99,7 @@ func stockCRD(t *testing.T) string {
 func (w *fixture) begin(t *testing.T) {
 	t.Helper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "blocks-"}}
-	must(t, w.client.Create(t.Context(), ns))
+	testkit.Must(t, w.client.Create(t.Context(), ns))
 	w.namespace = ns.Name
 	if !w.hasSchema(t) {
 		w.applyStock(t)
@@ -117,36 +112,22 @@ func (w *fixture) begin(t *testing.T) {
 	})
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // await waits for something to become true.
 func await(t *testing.T, what string, is func() (ok bool, found string)) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
-	defer cancel()
-	for {
-		ok, found := is()
-		if ok {
-			return
+	testkit.Eventually(t, what, func() error {
+		if ok, found := is(); !ok {
+			return errors.New(found)
 		}
-		select {
-		case <-time.After(5 * time.Millisecond):
-		case <-ctx.Done():
-			t.Fatalf("waiting until %s: %s", what, found)
-		}
-	}
+		return nil
+	})
 }
 
 func (w *fixture) crd(t *testing.T) *unstructured.Unstructured {
 	t.Helper()
 	crd := &unstructured.Unstructured{}
 	crd.SetGroupVersionKind(w.stock.GroupVersionKind())
-	must(t, client.IgnoreNotFound(w.client.Get(t.Context(), client.ObjectKey{Name: deploy.NodePoolCRD}, crd)))
+	testkit.Must(t, client.IgnoreNotFound(w.client.Get(t.Context(), client.ObjectKey{Name: deploy.NodePoolCRD}, crd)))
 	return crd
 }
 
@@ -154,7 +135,7 @@ func (w *fixture) crd(t *testing.T) *unstructured.Unstructured {
 func (w *fixture) hasSchema(t *testing.T) bool {
 	t.Helper()
 	text, err := json.Marshal(w.crd(t).Object["spec"])
-	must(t, err)
+	testkit.Must(t, err)
 	return bytes.Contains(text, []byte("defaultTolerationDuration"))
 }
 
@@ -169,14 +150,14 @@ func (w *fixture) applyStock(t *testing.T) {
 		crd.Object["spec"] = w.stock.DeepCopy().Object["spec"]
 		err = w.client.Update(t.Context(), crd)
 	}
-	must(t, err)
+	testkit.Must(t, err)
 	w.awaitServed(t, false)
 }
 
 // patchSchema does what the README says, and waits likewise.
 func (w *fixture) patchSchema(t *testing.T) {
 	t.Helper()
-	must(t, w.client.Patch(t.Context(), w.stock.DeepCopy(), client.RawPatch(types.JSONPatchType, deploy.NodePoolPatch())))
+	testkit.Must(t, w.client.Patch(t.Context(), w.stock.DeepCopy(), client.RawPatch(types.JSONPatchType, deploy.NodePoolPatch())))
 	w.awaitServed(t, true)
 }
 
@@ -206,13 +187,13 @@ func newPool(name, toleration string) *unstructured.Unstructured {
 
 func (w *fixture) create(t *testing.T, name, toleration string) {
 	t.Helper()
-	must(t, w.client.Create(t.Context(), newPool(name, toleration)))
+	testkit.Must(t, w.client.Create(t.Context(), newPool(name, toleration)))
 }
 
 // merge patches a pool as a user.
 func (w *fixture) merge(t *testing.T, name, patch string) {
 	t.Helper()
-	must(t, w.client.Patch(t.Context(), newPool(name, ""), client.RawPatch(types.MergePatchType, []byte(patch))))
+	testkit.Must(t, w.client.Patch(t.Context(), newPool(name, ""), client.RawPatch(types.MergePatchType, []byte(patch))))
 }
 
 func (w *fixture) write(t *testing.T, name, toleration string) {
@@ -228,14 +209,14 @@ func (w *fixture) remove(t *testing.T, name string) {
 // prune writes the status, as Karpenter often does.
 func (w *fixture) prune(t *testing.T, name string) {
 	t.Helper()
-	must(t, w.client.Status().Patch(t.Context(), newPool(name, ""), client.RawPatch(types.MergePatchType, []byte(`{"status":{"nodes":`+strconv.FormatInt(time.Now().UnixNano()%1e9, 10)+`}}`))))
+	testkit.Must(t, w.client.Status().Patch(t.Context(), newPool(name, ""), client.RawPatch(types.MergePatchType, []byte(`{"status":{"nodes":`+strconv.FormatInt(time.Now().UnixNano()%1e9, 10)+`}}`))))
 }
 
 // onPool returns the default toleration of the block on a pool.
 func (w *fixture) onPool(t *testing.T, name string) string {
 	t.Helper()
 	pool := newPool(name, "")
-	must(t, w.client.Get(t.Context(), client.ObjectKey{Name: name}, pool))
+	testkit.Must(t, w.client.Get(t.Context(), client.ObjectKey{Name: name}, pool))
 	toleration, _, _ := unstructured.NestedString(pool.Object, "spec", "repair", "defaultTolerationDuration")
 	return toleration
 }
@@ -244,14 +225,14 @@ func (w *fixture) onPool(t *testing.T, name string) string {
 func (w *fixture) revisions(t *testing.T) []string {
 	t.Helper()
 	var list appsv1.ControllerRevisionList
-	must(t, w.client.List(t.Context(), &list, client.InNamespace(w.namespace)))
+	testkit.Must(t, w.client.List(t.Context(), &list, client.InNamespace(w.namespace)))
 	var found []string
 	for _, r := range list.Items {
 		var said struct {
 			Pool   string
 			Repair v1alpha1.RepairSpec
 		}
-		must(t, json.Unmarshal(r.Data.Raw, &said))
+		testkit.Must(t, json.Unmarshal(r.Data.Raw, &said))
 		if r.Labels[repairblock.RevisionLabel] != said.Pool || len(r.OwnerReferences) > 0 {
 			t.Errorf("the copy is %+v", r.ObjectMeta)
 		}
@@ -280,7 +261,7 @@ type runningStore struct {
 	words  []treat.Event
 	tally  repairblock.Counts
 	writes map[string]int
-	log    bytes.Buffer
+	log    testkit.Log
 }
 
 // start runs a store until the test ends or stops it.
@@ -288,20 +269,20 @@ func (w *fixture) start(t *testing.T, c client.WithWatch, with ...func(*repairbl
 	t.Helper()
 	k := &runningStore{pools: map[string]*repairblock.Pool{}, had: map[types.UID]bool{}, writes: map[string]int{}}
 	schema, err := deploy.NodePoolSchema()
-	must(t, err)
+	testkit.Must(t, err)
 	cfg := repairblock.Config{
 		Client: c, Namespace: w.namespace, Check: judge, Schema: schema,
 		Event:   func(word treat.Event) { k.do(func() { k.words = append(k.words, word) }) },
 		Wrote:   func(resource string, fate treat.Result) { k.do(func() { k.writes[resource+" "+fmt.Sprint(fate)]++ }) },
 		Count:   func(tally repairblock.Counts) { k.do(func() { k.tally = tally }) },
 		Changed: func() { k.take() },
-		Logger:  slog.New(slog.NewTextHandler(&lockedWriter{k}, nil)),
+		Logger:  k.log.Logger(),
 	}
 	for _, change := range with {
 		change(&cfg)
 	}
 	k.Store, err = repairblock.NewStore(cfg)
-	must(t, err)
+	testkit.Must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); k.Run(ctx) }()
@@ -309,17 +290,10 @@ func (w *fixture) start(t *testing.T, c client.WithWatch, with ...func(*repairbl
 	t.Cleanup(func() {
 		k.stop()
 		if t.Failed() {
-			k.do(func() { t.Logf("a keeper of %s said:\n%s", t.Name(), k.log.String()) })
+			t.Logf("the store of %s logged:\n%s", t.Name(), k.log.String())
 		}
 	})
 	return k
-}
-
-type lockedWriter struct{ k *runningStore }
-
-func (l *lockedWriter) Write(text []byte) (n int, err error) {
-	l.k.do(func() { n, err = l.k.log.Write(text) })
-	return n, err
 }
 
 func (k *runningStore) do(what func()) {

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // The revisions of all format versions can be read. The files never change; a new version
@@ -22,17 +23,13 @@ func TestRevisionsOfAllVersionsAreRead(t *testing.T) {
 	read := func(text string) *lastGood {
 		t.Helper()
 		got, err := readRevision(&appsv1.ControllerRevision{Data: runtime.RawExtension{Raw: []byte(text)}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return got
 	}
 	var latest string
 	for _, name := range []string{"copy-v0.json", "copy-v1.json"} {
 		text, err := os.ReadFile("testdata/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		latest = strings.TrimSpace(string(text))
 		if diff := cmp.Diff(want, read(latest)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/repairblock"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
@@ -82,7 +83,7 @@ func (w *fixture) beginThroughProxy(t *testing.T) (*testbed.Proxy, *runningStore
 	t.Helper()
 	w.begin(t)
 	proxy, err := w.Proxy()
-	must(t, err)
+	testkit.Must(t, err)
 	return proxy, w.start(t, w.connect(t, proxy.Config(w.AdminConfig())))
 }
 
@@ -99,7 +100,7 @@ func (w *fixture) withoutKarpenter(t *testing.T) {
 	if known, isThere, err := k.Listed(); !known || !isThere || err != nil {
 		t.Errorf("known %v, there %v: %v", known, isThere, err)
 	}
-	must(t, w.client.Delete(t.Context(), newPool("first", "")))
+	testkit.Must(t, w.client.Delete(t.Context(), newPool("first", "")))
 	k.awaits(t, "first", "gone")
 	k.tells(t, "first")
 }
@@ -140,7 +141,7 @@ func (w *fixture) followsAndKeeps(t *testing.T) {
 	w.awaitCopies(t, "default=8m")
 	k.counts(t, repairblock.Counts{InForce: 1})
 	// The CRD changes and keeps the schema: nothing is lost, and a removal still counts.
-	must(t, w.client.Patch(t.Context(), w.stock.DeepCopy(), client.RawPatch(types.JSONPatchType,
+	testkit.Must(t, w.client.Patch(t.Context(), w.stock.DeepCopy(), client.RawPatch(types.JSONPatchType,
 		[]byte(`[{"op":"replace","path":"/spec/versions/0/schema/openAPIV3Schema/description","value":"changed"}]`))))
 	w.awaitStamped(t)
 	w.remove(t, "default")
@@ -165,7 +166,7 @@ func (w *fixture) awaitStamped(t *testing.T) {
 		crd := w.crd(t)
 		version := string(crd.GetUID()) + "/" + strconv.FormatInt(crd.GetGeneration(), 10)
 		var list appsv1.ControllerRevisionList
-		must(t, w.client.List(t.Context(), &list, client.InNamespace(w.namespace)))
+		testkit.Must(t, w.client.List(t.Context(), &list, client.InNamespace(w.namespace)))
 		for _, r := range list.Items {
 			if !strings.Contains(string(r.Data.Raw), version) {
 				return false, string(r.Data.Raw)
@@ -196,7 +197,7 @@ func (w *fixture) staysWithTheLastGood(t *testing.T) {
 	w.awaitCopies(t, "default=6m")
 
 	// An unreadable block: another schema allows it.
-	must(t, w.client.Patch(t.Context(), w.stock.DeepCopy(), client.RawPatch(types.JSONPatchType,
+	testkit.Must(t, w.client.Patch(t.Context(), w.stock.DeepCopy(), client.RawPatch(types.JSONPatchType,
 		[]byte(`[{"op":"replace","path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/repair","value":{"x-kubernetes-preserve-unknown-fields":true}}]`))))
 	await(t, "nonsense can be written", func() (bool, string) {
 		err := w.client.Patch(t.Context(), newPool("default", ""), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"repair":"nonsense"}}`)))
@@ -310,7 +311,7 @@ func (w *fixture) dropsByRevision(t *testing.T) {
 	k := w.start(t, w.client)
 	drop := func() {
 		t.Helper()
-		must(t, w.client.DeleteAllOf(t.Context(), &appsv1.ControllerRevision{}, client.InNamespace(w.namespace), client.MatchingLabels{repairblock.RevisionLabel: "default"}))
+		testkit.Must(t, w.client.DeleteAllOf(t.Context(), &appsv1.ControllerRevision{}, client.InNamespace(w.namespace), client.MatchingLabels{repairblock.RevisionLabel: "default"}))
 	}
 	w.create(t, "default", "5m")
 	w.awaitCopies(t, "default=5m")
@@ -367,7 +368,7 @@ func (w *fixture) restores(t *testing.T) {
 		w.prune(t, "default")
 		w.create(t, "extra", "")
 		k.awaits(t, "extra", "none")
-		must(t, w.client.Delete(t.Context(), newPool("extra", "")))
+		testkit.Must(t, w.client.Delete(t.Context(), newPool("extra", "")))
 		k.awaits(t, "extra", "gone")
 	}
 	if n := w.writesTo(k, "customresourcedefinitions"); n != 1 || w.hasSchema(t) {
@@ -392,7 +393,7 @@ func (w *fixture) applyStockUnawaited(t *testing.T) {
 	t.Helper()
 	crd := w.crd(t)
 	crd.Object["spec"] = w.stock.DeepCopy().Object["spec"]
-	must(t, w.client.Update(t.Context(), crd))
+	testkit.Must(t, w.client.Update(t.Context(), crd))
 }
 
 func (w *fixture) restoresPruned(t *testing.T) {
@@ -432,7 +433,7 @@ func (w *fixture) looksAfresh(t *testing.T) {
 	proxy.DropWatches()
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
-	must(t, deaf.Wait(ctx, 1))
+	testkit.Must(t, deaf.Wait(ctx, 1))
 	w.applyStock(t)
 	w.merge(t, "default", `{"spec":{"weight":7}}`)
 	k.awaits(t, "default", "5m lost: ")
@@ -443,14 +444,14 @@ func (w *fixture) looksAfresh(t *testing.T) {
 func (w *fixture) limited(t *testing.T, rules ...rbacv1.PolicyRule) client.WithWatch {
 	t.Helper()
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}, Rules: rules}
-	must(t, w.client.Create(t.Context(), role))
-	must(t, w.client.Create(t.Context(), &rbacv1.ClusterRoleBinding{
+	testkit.Must(t, w.client.Create(t.Context(), role))
+	testkit.Must(t, w.client.Create(t.Context(), &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: w.namespace},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: w.namespace},
 		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: w.namespace, Name: "keeper"}},
 	}))
 	config, err := w.ServiceAccountConfig(t.Context(), w.namespace, "keeper")
-	must(t, err)
+	testkit.Must(t, err)
 	return w.connect(t, config)
 }
 
@@ -475,7 +476,7 @@ func ruleForCRD(verbs ...string) rbacv1.PolicyRule {
 // grant gives a limited client further permissions.
 func (w *fixture) grant(t *testing.T, rules ...rbacv1.PolicyRule) {
 	t.Helper()
-	must(t, w.client.Update(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}, Rules: rules}))
+	testkit.Must(t, w.client.Update(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}, Rules: rules}))
 }
 
 func (w *fixture) withoutDefinition(t *testing.T) {
@@ -572,7 +573,7 @@ func (w *fixture) forgetsPools(t *testing.T) {
 	w.create(t, "third", "7m")
 	w.awaitCopies(t, "third=7m")
 	proxy.Partition()
-	must(t, w.client.Delete(t.Context(), newPool("third", "")))
+	testkit.Must(t, w.client.Delete(t.Context(), newPool("third", "")))
 	w.create(t, "third", "")
 	proxy.Heal()
 	k.awaits(t, "third", "none")
@@ -582,17 +583,17 @@ func (w *fixture) forgetsPools(t *testing.T) {
 			t.Errorf("a block was in force for %v, and this one is %s", k.had, k.pools["third"].UID)
 		}
 	})
-	must(t, w.client.Delete(t.Context(), newPool("third", "")))
+	testkit.Must(t, w.client.Delete(t.Context(), newPool("third", "")))
 
 	w.create(t, "default", "5m")
 	w.create(t, "second", "6m")
 	w.awaitCopies(t, "default=5m", "second=6m")
-	must(t, w.client.Delete(t.Context(), newPool("second", "")))
+	testkit.Must(t, w.client.Delete(t.Context(), newPool("second", "")))
 	k.awaits(t, "second", "gone")
 	w.awaitCopies(t, "default=5m")
 	w.awaitStamped(t)
 	k.stop()
-	must(t, w.client.Delete(t.Context(), newPool("default", "")))
+	testkit.Must(t, w.client.Delete(t.Context(), newPool("default", "")))
 	w.create(t, "default", "")
 	w.applyStock(t)
 	k = w.start(t, w.client)
@@ -630,7 +631,7 @@ func (w *fixture) keepsWithoutDefinition(t *testing.T) {
 	k := w.start(t, w.client)
 	w.create(t, "default", "5m")
 	w.awaitCopies(t, "default=5m")
-	must(t, w.client.Delete(t.Context(), w.stock.DeepCopy()))
+	testkit.Must(t, w.client.Delete(t.Context(), w.stock.DeepCopy()))
 	await(t, "nothing is there any more", func() (bool, string) {
 		known, isThere, _ := k.Listed()
 		return known && !isThere, ""

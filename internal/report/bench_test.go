@@ -15,15 +15,14 @@ import (
 	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/report"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // BenchmarkTake measures adding an Event of a flood of one reason while nothing can be sent.
 // All Events but a few are merged.
 func BenchmarkTake(b *testing.B) {
 	r, err := report.New(report.Config{API: noAPI{}, Node: "n"})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	found := finding.Report{Source: "kernel-monitor", Events: []finding.Event{{ID: "0123456789abcdef", Severity: finding.Warn, Time: time.Now(), Reason: "OOMKilling", Message: "Out of memory: Killed process 1234 (stress)"}}}
 	b.ReportAllocs()
 	for b.Loop() {
@@ -43,20 +42,14 @@ type noAPI struct{ report.API }
 func BenchmarkConditionSeenByAWatcher(b *testing.B) {
 	cluster := testbed.New(b, testbed.Config{})
 	made, err := cluster.CreateNodes(b.Context(), testbed.RealNodes(1))
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	admin, err := kubernetes.NewForConfig(cluster.AdminConfig())
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	w := &fixture{TB: b, cluster: cluster, admin: admin, node: made[0].Name, config: cluster.AdminConfig()}
 	a := w.agent(func(c *report.Config) { c.LeaseNamespace, c.LookEvery = "", 0 },
 		is("Mine", catalog.False, "Fine"), is("B", catalog.False, "Fine"), is("C", catalog.False, "Fine"), is("D", catalog.False, "Fine"), is("E", catalog.False, "Fine"))
 	watch, err := admin.CoreV1().Nodes().Watch(b.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + w.node})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	defer watch.Stop()
 	var took []time.Duration
 	for b.Loop() {

@@ -1,11 +1,9 @@
 package report_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -27,6 +25,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/kubeapi"
 	"github.com/resourcestack/autohealer/internal/report"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // fixture is a real API server with a Node for one test.
@@ -38,41 +37,21 @@ type fixture struct {
 	config  *rest.Config
 }
 
-// logBuffer is a log that a test can read while the agent writes it.
-type logBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (j *logBuffer) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.Write(p)
-}
-
-func (j *logBuffer) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.String()
-}
-
 // agent is a reporter that runs against the real API server.
 type agent struct {
 	*report.Reporter
-	log  *logBuffer
+	log  *testkit.Log
 	stop func()
 }
 
 func (w *fixture) agent(shape func(*report.Config), first ...finding.Condition) *agent {
 	w.Helper()
 	client, err := kubeapi.New(kubeapi.Access{Server: w.config.Host, CA: w.config.CAData, Token: w.config.BearerToken}, "autohealer-agent/test")
-	if err != nil {
-		w.Fatal(err)
-	}
-	a := &agent{log: &logBuffer{}}
+	testkit.Must(w, err)
+	a := &agent{log: &testkit.Log{}}
 	cfg := report.Config{
 		API: client, Node: w.node, Holder: "pod-1", LeaseNamespace: "autohealer-system", LookEvery: 500 * time.Millisecond,
-		Logger: slog.New(slog.NewTextHandler(a.log, nil)),
+		Logger: a.log.Logger(),
 	}
 	if shape != nil {
 		shape(&cfg)
@@ -93,23 +72,18 @@ func (w *fixture) agent(shape func(*report.Config), first ...finding.Condition) 
 
 func (w *fixture) until(what string, ok func() bool) {
 	w.Helper()
-	deadline, tick := time.After(20*time.Second), time.NewTicker(5*time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-deadline:
-			w.Fatalf("timed out waiting for %s; the node has %v", what, w.get().Status.Conditions)
-		case <-tick.C:
+	testkit.Eventually(w, what, func() error {
+		if !ok() {
+			return fmt.Errorf("the node has %v", w.get().Status.Conditions)
 		}
-	}
+		return nil
+	})
 }
 
 func (w *fixture) get() *corev1.Node {
 	w.Helper()
 	node, err := w.admin.CoreV1().Nodes().Get(w.Context(), w.node, metav1.GetOptions{})
-	if err != nil {
-		w.Fatal(err)
-	}
+	testkit.Must(w, err)
 	return node
 }
 
@@ -127,27 +101,19 @@ func (w *fixture) condition(kind string) *corev1.NodeCondition {
 func (w *fixture) merge(manager string, conditions ...corev1.NodeCondition) {
 	w.Helper()
 	body, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": conditions}})
-	if err != nil {
-		w.Fatal(err)
-	}
+	testkit.Must(w, err)
 	_, err = w.admin.CoreV1().Nodes().Patch(w.Context(), w.node, types.StrategicMergePatchType, body, metav1.PatchOptions{FieldManager: manager}, "status")
-	if err != nil {
-		w.Fatal(err)
-	}
+	testkit.Must(w, err)
 }
 
 // apply applies conditions with force.
 func (w *fixture) apply(manager string, rows ...map[string]string) {
 	w.Helper()
 	body, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Node", "metadata": map[string]string{"name": w.node}, "status": map[string]any{"conditions": rows}})
-	if err != nil {
-		w.Fatal(err)
-	}
+	testkit.Must(w, err)
 	force := true
 	_, err = w.admin.CoreV1().Nodes().Patch(w.Context(), w.node, types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: manager, Force: &force}, "status")
-	if err != nil {
-		w.Fatal(err)
-	}
+	testkit.Must(w, err)
 }
 
 // owned returns the conditions in which a manager owns a field.
@@ -174,9 +140,7 @@ func npd(status corev1.ConditionStatus, reason string) corev1.NodeCondition {
 func TestOnTheRealAPIServer(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{})
 	admin, err := kubernetes.NewForConfig(cluster.AdminConfig())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, name := range []string{"autohealer-system", "elsewhere"} {
 		if _, err := admin.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
@@ -188,9 +152,7 @@ func TestOnTheRealAPIServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			nodes++
 			made, err := cluster.CreateNodes(t.Context(), testbed.Nodes{Count: 1, First: nodes})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			play(&fixture{TB: t, cluster: cluster, admin: admin, node: made[0].Name, config: cluster.AdminConfig()})
 		})
 	}
@@ -464,9 +426,7 @@ func TestOnTheRealAPIServer(t *testing.T) {
 		a := w.agent(nil)
 		w.until("the Lease", func() bool { return !a.Counts().LeaseRenewed.IsZero() })
 		lease, err := admin.CoordinationV1().Leases("autohealer-system").Get(w.Context(), report.LeaseName(w.node), metav1.GetOptions{})
-		if err != nil {
-			w.Fatal(err)
-		}
+		testkit.Must(w, err)
 		owner := lease.OwnerReferences
 		if len(owner) != 1 || owner[0].Kind != "Node" || owner[0].UID != w.get().UID || *lease.Spec.LeaseDurationSeconds != 360 ||
 			*lease.Spec.HolderIdentity != "pod-1" || lease.Labels["app.kubernetes.io/name"] != "autohealer-agent" || time.Since(lease.Spec.RenewTime.Time) > time.Minute {
@@ -518,9 +478,7 @@ func randomOutages(w *fixture) {
 		outages = asked
 	}
 	proxy, err := w.cluster.Proxy()
-	if err != nil {
-		w.Fatal(err)
-	}
+	testkit.Must(w, err)
 	w.config = proxy.Config(w.config)
 	a := w.agent(nil, is("KernelDeadlock", catalog.False, "Fine"))
 	random := rand.New(rand.NewPCG(7, 7))

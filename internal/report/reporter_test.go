@@ -15,6 +15,7 @@ import (
 	"github.com/resourcestack/autohealer/catalog"
 	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/kubeapi"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 const patchStatusPath = "PATCH /api/v1/nodes/n/status"
@@ -50,9 +51,7 @@ func inBubble(t *testing.T, name string, shape func(*Config), story func(r *runn
 				shape(&cfg)
 			}
 			reporter, err := New(cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			r.Reporter = reporter
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan struct{})
@@ -94,9 +93,7 @@ func TestConditions(t *testing.T) {
 			return map[string]string{"type": kind, "status": status, "reason": "Earlier", "message": "", "lastTransitionTime": "2026-11-15T10:00:00Z", "lastHeartbeatTime": "2026-11-15T10:00:00Z"}
 		}
 		synctest.Wait()
-		if err := r.api.apply(FieldManager, true, []map[string]string{earlier("A", "True"), earlier("B", "True"), earlier("C", "True"), earlier("Old", "True")}); err != nil {
-			r.Fatal(err)
-		}
+		testkit.Must(r, r.api.apply(FieldManager, true, []map[string]string{earlier("A", "True"), earlier("B", "True"), earlier("C", "True"), earlier("Old", "True")}))
 		shows := func(want ...string) {
 			r.Helper()
 			var found []string
@@ -133,9 +130,7 @@ func TestConditions(t *testing.T) {
 	})
 	inBubble(t, "removes a condition that is no longer awaited", nil, func(r *running) {
 		synctest.Wait()
-		if err := r.api.apply(FieldManager, true, []map[string]string{{"type": "A", "status": "True", "reason": "Earlier", "lastHeartbeatTime": "2026-11-15T10:00:00Z"}}); err != nil {
-			r.Fatal(err)
-		}
+		testkit.Must(r, r.api.apply(FieldManager, true, []map[string]string{{"type": "A", "status": "True", "reason": "Earlier", "lastHeartbeatTime": "2026-11-15T10:00:00Z"}}))
 		r.Await("A")
 		r.Take(reportOf(newCondition("B", catalog.False, "Fine", time.Now())))
 		pass(2 * maxStartupWait)
@@ -268,9 +263,7 @@ func TestConditions(t *testing.T) {
 			rows = append(rows, map[string]string{"type": kinds[i], "status": "True", "reason": "Earlier", heartbeatTime: "2026-11-15T10:00:00Z"})
 		}
 		synctest.Wait()
-		if err := r.api.apply(FieldManager, true, rows); err != nil {
-			r.Fatal(err)
-		}
+		testkit.Must(r, r.api.apply(FieldManager, true, rows))
 		r.Await(kinds...)
 		for i := range MostConditions {
 			r.Take(reportOf(newCondition(fmt.Sprintf("A%03d", i), catalog.False, "Well", time.Now())))

@@ -12,6 +12,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/nodewatch"
 	"github.com/resourcestack/autohealer/internal/storecheck"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // discard is a logger without output.
@@ -71,13 +72,9 @@ func TestRun(t *testing.T) {
 func TestRestoredEtcdIsDetected(t *testing.T) {
 	c := testbed.New(t, testbed.Config{})
 	restore, err := c.Backup(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	nodes, err := nodewatch.New(c.AdminConfig())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	before, err := nodes.Version(t.Context())
 	if err != nil || before == "" {
 		t.Fatalf("the version is %q (%v)", before, err)
@@ -97,9 +94,7 @@ func TestRestoredEtcdIsDetected(t *testing.T) {
 		}, nodes.Seen, discard)
 	}()
 	<-looked // the version that the restore loses
-	if err := restore(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, restore(t.Context()))
 	began := time.Now()
 	if err := <-done; !errors.Is(err, storecheck.ErrRestored) {
 		t.Errorf("the error is %v", err)

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func TestAuditLog(t *testing.T) {
@@ -24,9 +26,7 @@ func TestAuditLog(t *testing.T) {
 			if err == nil {
 				_, err = f.WriteString(text)
 			}
-			if err := errors.Join(err, f.Close()); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, errors.Join(err, f.Close()))
 		}
 	}
 

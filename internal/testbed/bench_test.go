@@ -8,6 +8,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // BenchmarkStart measures the time of a start, and the memory of the parts.
@@ -28,9 +30,7 @@ func BenchmarkStart(b *testing.B) {
 				for _, part := range []*Part{c.Etcd, c.APIServer, c.ControllerManager, c.Scheduler, c.Kwok} {
 					memory += residentMemory(part.PID())
 				}
-				if err := c.Stop(); err != nil {
-					b.Fatal(err)
-				}
+				testkit.Must(b, c.Stop())
 				b.StartTimer()
 			}
 			b.ReportMetric(float64(memory)/1024, "MB")
@@ -54,9 +54,7 @@ func BenchmarkNodes(b *testing.B) {
 			for b.Loop() {
 				must(c.CreateNodes(b.Context(), bench.nodes))(b)
 				b.StopTimer()
-				if err := c.client.CoreV1().Nodes().DeleteCollection(b.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
-					b.Fatal(err)
-				}
+				testkit.Must(b, c.client.CoreV1().Nodes().DeleteCollection(b.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
 				b.StartTimer()
 			}
 			b.ReportMetric(count*float64(b.N)/b.Elapsed().Seconds(), "nodes/s")

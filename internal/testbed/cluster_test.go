@@ -20,6 +20,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // TestCluster uses one cluster with all parts. Its controller manager detects a missing
@@ -50,9 +52,7 @@ func TestCluster(t *testing.T) {
 
 	t.Run("gives a service account the rights that RBAC gives it", func(t *testing.T) {
 		config, err := c.ServiceAccountConfig(t.Context(), "default", "reader")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		reader := clientFor(t, config)
 		if _, err := reader.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 			t.Fatalf("without rights: %v", err)
@@ -65,7 +65,7 @@ func TestCluster(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		eventually(t, "listing nodes with rights", func() error {
+		testkit.Eventually(t, "listing nodes with rights", func() error {
 			_, err := reader.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
 			return err
 		})
@@ -74,13 +74,9 @@ func TestCluster(t *testing.T) {
 	t.Run("puts the node's name into a token bound to it", func(t *testing.T) {
 		node := createNode(t, c, "bound")
 		config, err := c.ServiceAccountConfig(t.Context(), "kube-system", "agent", WithNode(node.Name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		review, err := clientFor(t, config).AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		user := review.Status.UserInfo
 		if user.Username != "system:serviceaccount:kube-system:agent" {
 			t.Errorf("user %q", user.Username)
@@ -98,9 +94,7 @@ func TestCluster(t *testing.T) {
 
 	t.Run("runs kubectl as the admin", func(t *testing.T) {
 		out, err := c.Kubectl(t.Context(), "auth", "whoami", "-o", "json")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		var review authenticationv1.SelfSubjectReview
 		if err := json.Unmarshal([]byte(out), &review); err != nil || review.Status.UserInfo.Username != adminUser {
 			t.Errorf("%v: %s", err, out)
@@ -117,35 +111,27 @@ func TestCluster(t *testing.T) {
 
 	t.Run("turns a silent node Unknown and a woken one Ready", func(t *testing.T) {
 		nodes, err := c.CreateNodes(t.Context(), Nodes{Count: 2, Prefix: "silent"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		silent, other := nodes[0].Name, nodes[1].Name
-		eventually(t, "the other node's lease", hasLease(t, c, other))
-		if err := c.Silence(t.Context(), silent); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, "silence noticed", hasCondition(t, c, silent, corev1.NodeReady, corev1.ConditionUnknown))
+		testkit.Eventually(t, "the other node's lease", hasLease(t, c, other))
+		testkit.Must(t, c.Silence(t.Context(), silent))
+		testkit.Eventually(t, "silence noticed", hasCondition(t, c, silent, corev1.NodeReady, corev1.ConditionUnknown))
 		if err := hasCondition(t, c, other, corev1.NodeReady, corev1.ConditionTrue)(); err != nil {
 			t.Error(err)
 		}
-		if err := c.Wake(t.Context(), silent); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, "return noticed", hasCondition(t, c, silent, corev1.NodeReady, corev1.ConditionTrue))
+		testkit.Must(t, c.Wake(t.Context(), silent))
+		testkit.Eventually(t, "return noticed", hasCondition(t, c, silent, corev1.NodeReady, corev1.ConditionTrue))
 	})
 
 	t.Run("does not change conditions that a test sets", func(t *testing.T) {
 		node := createNode(t, c, "unready")
-		eventually(t, "the node's lease", hasLease(t, c, node.Name))
+		testkit.Eventually(t, "the node's lease", hasLease(t, c, node.Name))
 		for _, kind := range []corev1.NodeConditionType{corev1.NodeReady, "KernelDeadlock"} {
-			if err := c.SetCondition(t.Context(), node.Name, corev1.NodeCondition{Type: kind, Status: corev1.ConditionFalse}); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, c.SetCondition(t.Context(), node.Name, corev1.NodeCondition{Type: kind, Status: corev1.ConditionFalse}))
 		}
 		// The lease is renewed once more, so kwok had its chance.
 		renewed := leaseTime(t, c, node.Name)
-		eventually(t, "the next heartbeat", func() error {
+		testkit.Eventually(t, "the next heartbeat", func() error {
 			if !leaseTime(t, c, node.Name).After(renewed) {
 				return errors.New("none yet")
 			}
@@ -163,7 +149,7 @@ func TestCluster(t *testing.T) {
 		if _, err := c.client.CoreV1().Nodes().Create(t.Context(), bare, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "a bare node", hasCondition(t, c, bare.Name, corev1.NodeReady, corev1.ConditionTrue))
+		testkit.Eventually(t, "a bare node", hasCondition(t, c, bare.Name, corev1.NodeReady, corev1.ConditionTrue))
 		node := must(c.client.CoreV1().Nodes().Get(t.Context(), bare.Name, metav1.GetOptions{}))(t)
 		if node.Status.Allocatable.Cpu().IsZero() {
 			t.Errorf("no capacity: %v", node.Status)
@@ -174,10 +160,8 @@ func TestCluster(t *testing.T) {
 		node := createNode(t, c, "worker")
 		pod := startPod(t, c, "patient", node)
 		began := time.Now()
-		if err := c.client.CoreV1().Pods("default").Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(2))}); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, "the end of the pod", podIsGone(t, c, pod.Name))
+		testkit.Must(t, c.client.CoreV1().Pods("default").Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(2))}))
+		testkit.Eventually(t, "the end of the pod", podIsGone(t, c, pod.Name))
 		// The server has whole seconds, so two may be little more than one.
 		if took := time.Since(began); took < time.Second {
 			t.Errorf("a grace period of 2 s was over after %s", took)
@@ -197,19 +181,13 @@ func TestCluster(t *testing.T) {
 	t.Run("keeps the pods of a silent node", func(t *testing.T) {
 		node := createNode(t, c, "quiet")
 		pod := startPod(t, c, "stuck", node)
-		if err := c.Silence(t.Context(), node.Name); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, "silence noticed", hasCondition(t, c, node.Name, corev1.NodeReady, corev1.ConditionUnknown))
-		if err := c.client.CoreV1().Pods("default").Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(1))}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.Silence(t.Context(), node.Name))
+		testkit.Eventually(t, "silence noticed", hasCondition(t, c, node.Name, corev1.NodeReady, corev1.ConditionUnknown))
+		testkit.Must(t, c.client.CoreV1().Pods("default").Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(1))}))
 		// A pod that is deleted now on a node that is not silent is gone first.
 		witness := startPod(t, c, "witness", createNode(t, c, "listening"))
-		if err := c.client.CoreV1().Pods("default").Delete(t.Context(), witness.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(2))}); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, "the end of the witness", podIsGone(t, c, witness.Name))
+		testkit.Must(t, c.client.CoreV1().Pods("default").Delete(t.Context(), witness.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(2))}))
+		testkit.Eventually(t, "the end of the witness", podIsGone(t, c, witness.Name))
 		if err := podIsGone(t, c, pod.Name)(); err == nil {
 			t.Error("the pod was removed by a kubelet that is silent")
 		}
@@ -219,18 +197,12 @@ func TestCluster(t *testing.T) {
 		// Kubelets report every five minutes. In the test it is every second, because
 		// timestamps have whole seconds.
 		impatient := strings.NewReplacer("300000", "1100", "310000", "1200").Replace(string(kwokStages))
-		if err := os.WriteFile(c.conf("stages.yaml"), []byte(impatient), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Kwok.Restart(within(t, limit)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(c.conf("stages.yaml"), []byte(impatient), 0o600))
+		testkit.Must(t, c.Kwok.Restart(within(t, limit)))
 		// A new node: the old kwok holds the leases of the others for a while.
 		node := createNode(t, c, "reports")
-		if err := c.SetCondition(t.Context(), node.Name, corev1.NodeCondition{Type: corev1.NodeDiskPressure, Status: corev1.ConditionTrue, Reason: "Full"}); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, "a report", func() error {
+		testkit.Must(t, c.SetCondition(t.Context(), node.Name, corev1.NodeCondition{Type: corev1.NodeDiskPressure, Status: corev1.ConditionTrue, Reason: "Full"}))
+		testkit.Eventually(t, "a report", func() error {
 			now := must(c.client.CoreV1().Nodes().Get(t.Context(), node.Name, metav1.GetOptions{}))(t)
 			was, is := condition(node, corev1.NodeReady), condition(now, corev1.NodeReady)
 			if !is.LastHeartbeatTime.After(was.LastHeartbeatTime.Time) {
@@ -248,14 +220,10 @@ func TestCluster(t *testing.T) {
 
 	t.Run("gives every component its own user", func(t *testing.T) {
 		pod := startPod(t, c, "everybody", createNode(t, c, "works"))
-		if err := c.client.CoreV1().Pods("default").Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(1))}); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, "the end of the pod", podIsGone(t, c, pod.Name))
+		testkit.Must(t, c.client.CoreV1().Pods("default").Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(1))}))
+		testkit.Eventually(t, "the end of the pod", podIsGone(t, c, pod.Name))
 		recording, err := c.Recording(within(t, limit))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		users := make(map[string]string) // users by action
 		for _, change := range recording {
 			if !change.Author.Known() { // correct, but worth a look
@@ -294,9 +262,7 @@ func TestStart(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if err := errors.Join(errs...); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, errors.Join(errs...))
 		t.Logf("ready after %v", took)
 		for i, c := range clusters {
 			t.Cleanup(func() { _ = c.Stop() })
@@ -316,9 +282,7 @@ func TestStart(t *testing.T) {
 	})
 	t.Run("leaves nothing behind when it is cancelled", func(t *testing.T) {
 		folder, err := os.MkdirTemp("", "off")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		t.Cleanup(func() { _ = os.RemoveAll(folder) })
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -343,12 +307,8 @@ func TestStop(t *testing.T) {
 	held := p.Inject(On("delete", "nodes"), Hold(), 0)
 	answer := make(chan error, 1)
 	go func() { answer <- client.CoreV1().Nodes().Delete(t.Context(), node.Name, metav1.DeleteOptions{}) }()
-	if err := errors.Join(held.Wait(within(t, limit), 1), c.APIServer.Pause()); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, errors.Join(held.Wait(within(t, limit), 1), c.APIServer.Pause()))
+	testkit.Must(t, c.Stop())
 	if stacks := allStacks(); strings.Contains(stacks, "testbed.(*Proxy)") || strings.Contains(stacks, "testbed.(*recorder)") {
 		t.Errorf("Stop has returned before its goroutines:\n%s", stacks)
 	}
@@ -372,7 +332,7 @@ func TestStop(t *testing.T) {
 			t.Error(err)
 		}
 		const mine = 1 // a subtest has its own goroutine
-		eventually(t, "the end of all goroutines", func() error {
+		testkit.Eventually(t, "the end of all goroutines", func() error {
 			if now := runtime.NumGoroutine() - mine; now > before {
 				return fmt.Errorf("%d goroutines, there were %d:\n%s", now, before, allStacks())
 			}
@@ -454,7 +414,7 @@ func startPod(t *testing.T, c *Cluster, name string, node *corev1.Node) *corev1.
 	if _, err := pods.Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "pod "+name+" running", func() error {
+	testkit.Eventually(t, "pod "+name+" running", func() error {
 		got, err := pods.Get(t.Context(), name, metav1.GetOptions{})
 		if err == nil && got.Status.Phase != corev1.PodRunning {
 			err = fmt.Errorf("it is %s: %v", got.Status.Phase, got.Status.Conditions)
@@ -482,9 +442,7 @@ func podIsGone(t *testing.T, c *Cluster, name string) func() error {
 func leaseTime(t *testing.T, c *Cluster, node string) time.Time {
 	t.Helper()
 	lease, err := c.client.CoordinationV1().Leases("kube-node-lease").Get(t.Context(), node, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return lease.Spec.RenewTime.Time
 }
 

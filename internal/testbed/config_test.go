@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func TestConfig(t *testing.T) {
@@ -51,9 +53,7 @@ func TestConfig(t *testing.T) {
 
 	t.Run("may not name a folder too deep for a socket", func(t *testing.T) {
 		folder := filepath.Join(t.TempDir(), strings.Repeat("deep", 20))
-		if err := os.Mkdir(folder, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.Mkdir(folder, 0o755))
 		if _, err := Start(t.Context(), Config{Dir: folder}); err == nil || !strings.Contains(err.Error(), "too long for a socket") {
 			t.Errorf("error %v", err)
 		}
@@ -66,18 +66,12 @@ func TestConfig(t *testing.T) {
 func TestPrograms(t *testing.T) {
 	program := func(folder, name string) string {
 		path := filepath.Join(folder, name)
-		if err := os.WriteFile(path, nil, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(path, nil, 0o755))
 		return path
 	}
 	write := func(path, content string) {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		testkit.Must(t, os.WriteFile(path, []byte(content), 0o644))
 	}
 	// A module with another module in it, like this repository.
 	root := must(filepath.EvalSymlinks(t.TempDir()))(t)

@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // limit bounds the waits of the tests. It suits two busy cores.
@@ -24,9 +26,7 @@ func etcdAlone(tb testing.TB, cfg Config) *Cluster {
 	tb.Helper()
 	c := must(prepare(cfg))(tb)
 	tb.Cleanup(func() { _ = c.Stop() })
-	if err := c.Etcd.start(within(tb, limit)); err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, c.Etcd.start(within(tb, limit)))
 	return c
 }
 
@@ -38,28 +38,10 @@ func within(tb testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-// eventually waits until check returns no error.
-func eventually(tb testing.TB, what string, check func() error) {
-	tb.Helper()
-	look := time.NewTicker(pollInterval)
-	defer look.Stop()
-	for deadline := time.Now().Add(limit); ; <-look.C {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			tb.Fatalf("%s: not after %s: %v", what, limit, err)
-		}
-	}
-}
-
 func must[T any](value T, err error) func(testing.TB) T {
 	return func(tb testing.TB) T {
 		tb.Helper()
-		if err != nil {
-			tb.Fatal(err)
-		}
+		testkit.Must(tb, err)
 		return value
 	}
 }
@@ -67,9 +49,7 @@ func must[T any](value T, err error) func(testing.TB) T {
 func clientFor(tb testing.TB, config *rest.Config) kubernetes.Interface {
 	tb.Helper()
 	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	return client
 }
 
@@ -77,9 +57,7 @@ func clientFor(tb testing.TB, config *rest.Config) kubernetes.Interface {
 func createNode(tb testing.TB, c *Cluster, prefix string) *corev1.Node {
 	tb.Helper()
 	nodes, err := c.CreateNodes(tb.Context(), Nodes{Count: 1, Prefix: prefix})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	return nodes[0]
 }
 

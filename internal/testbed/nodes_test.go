@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func TestNodes(t *testing.T) {
@@ -67,9 +69,7 @@ func TestCreateNodes(t *testing.T) {
 
 	t.Run("creates the described nodes", func(t *testing.T) {
 		nodes, err := c.CreateNodes(t.Context(), Nodes{Count: 40, Prefix: "many", Labels: map[string]string{"team": "red"}, Annotations: map[string]string{"a": "b"}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		listed := must(c.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{LabelSelector: "team=red"}))(t)
 		if len(nodes) != 40 || len(listed.Items) != 40 {
 			t.Fatalf("%d returned and %d there, not 40", len(nodes), len(listed.Items))
@@ -100,9 +100,7 @@ func TestCreateNodes(t *testing.T) {
 	t.Run("and SetCondition changes one condition", func(t *testing.T) {
 		node := createNode(t, c, "sick")
 		for _, status := range []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse} {
-			if err := c.SetCondition(t.Context(), node.Name, corev1.NodeCondition{Type: "KernelDeadlock", Status: status, Reason: "R", Message: "m"}); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, c.SetCondition(t.Context(), node.Name, corev1.NodeCondition{Type: "KernelDeadlock", Status: status, Reason: "R", Message: "m"}))
 			after := must(c.client.CoreV1().Nodes().Get(t.Context(), node.Name, metav1.GetOptions{}))(t)
 			got := condition(after, "KernelDeadlock")
 			if len(after.Status.Conditions) != 5 || got.Status != status || got.Reason != "R" || got.LastTransitionTime.IsZero() || got.LastHeartbeatTime.IsZero() {

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func TestOrphans(t *testing.T) {
@@ -25,19 +27,19 @@ func TestOrphans(t *testing.T) {
 			t.Fatalf("5 processes expected, found %q", running)
 		}
 		kill(t, parent)
-		eventually(t, "all children gone", func() error { return noProcessOf(folder) })
+		testkit.Eventually(t, "all children gone", func() error { return noProcessOf(folder) })
 	})
 
 	t.Run("die with a parent that is killed while it starts them", func(t *testing.T) {
 		folder, parent, _ := startParent(t)
-		eventually(t, "a first child", func() error {
+		testkit.Eventually(t, "a first child", func() error {
 			if len(processesOf(folder)) == 0 {
 				return errors.New("no child yet")
 			}
 			return nil
 		})
 		kill(t, parent)
-		eventually(t, "all children gone", func() error { return noProcessOf(folder) })
+		testkit.Eventually(t, "all children gone", func() error { return noProcessOf(folder) })
 
 		t.Run("and the next start removes their files", func(t *testing.T) {
 			if left, _ := filepath.Glob(filepath.Join(folder, folderPrefix+"*")); len(left) != 1 {
@@ -56,7 +58,7 @@ func TestOrphans(t *testing.T) {
 	t.Run("do not die with the thread that called Start", func(t *testing.T) {
 		var c *Cluster
 		thread := onThreadThatEnds(func() { c = etcdAlone(t, Config{}) })
-		eventually(t, "the end of the thread", func() error {
+		testkit.Eventually(t, "the end of the thread", func() error {
 			if _, err := os.Stat(fmt.Sprintf("/proc/self/task/%d", thread)); err == nil {
 				return fmt.Errorf("thread %d is still there", thread)
 			}
@@ -90,28 +92,20 @@ func onThreadThatEnds(f func()) int {
 func startParent(t *testing.T) (folder string, parent *exec.Cmd, output *bufio.Reader) {
 	t.Helper()
 	folder, err := os.MkdirTemp("", "orphans-") // t.TempDir is too long for a socket in it
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(folder) })
 	parent = exec.Command(os.Args[0])
 	parent.Env = append(os.Environ(), playParent+"="+folder)
 	parent.Stderr = os.Stderr
 	pipe, err := parent.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := parent.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
+	testkit.Must(t, parent.Start())
 	t.Cleanup(func() { _, _ = parent.Process.Kill(), parent.Wait() })
 	return folder, parent, bufio.NewReader(pipe)
 }
 
 func kill(t *testing.T, parent *exec.Cmd) {
 	t.Helper()
-	if err := parent.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, parent.Process.Kill())
 	_ = parent.Wait()
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func TestPart(t *testing.T) {
@@ -18,7 +20,7 @@ func TestPart(t *testing.T) {
 	nodes := c.client.CoreV1().Nodes()
 	keeps := func(t *testing.T, name string) {
 		t.Helper()
-		eventually(t, "reading "+name+" back", func() error {
+		testkit.Eventually(t, "reading "+name+" back", func() error {
 			_, err := nodes.Get(t.Context(), name, metav1.GetOptions{})
 			return err
 		})
@@ -28,18 +30,14 @@ func TestPart(t *testing.T) {
 		for _, part := range []*Part{c.APIServer, c.Etcd} {
 			node := createNode(t, c, "before-"+part.String())
 			pid := part.PID()
-			if err := part.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, part.Kill())
 			if part.PID() != 0 {
 				t.Errorf("%s: process %d after the kill", part, part.PID())
 			}
 			if _, err := nodes.Get(within(t, 2*time.Second), node.Name, metav1.GetOptions{ResourceVersion: node.ResourceVersion}); part == c.APIServer && err == nil {
 				t.Errorf("%s answers after the kill", part)
 			}
-			if err := part.Restart(within(t, limit)); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, part.Restart(within(t, limit)))
 			if part.PID() == 0 || part.PID() == pid {
 				t.Errorf("%s: process %d after the restart, %d before", part, part.PID(), pid)
 			}
@@ -50,22 +48,16 @@ func TestPart(t *testing.T) {
 
 	t.Run("that is asked to stop stops", func(t *testing.T) {
 		node := createNode(t, c, "stop")
-		if err := c.APIServer.Stop(within(t, limit)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.APIServer.Stop(within(t, limit)))
 		if err := c.APIServer.Stop(within(t, limit)); err == nil || !strings.Contains(err.Error(), "stopping kube-apiserver: it does not run") {
 			t.Errorf("a second stop: %v", err)
 		}
-		if err := c.APIServer.Restart(within(t, limit)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.APIServer.Restart(within(t, limit)))
 		keeps(t, node.Name)
 	})
 
 	t.Run("that is paused does not answer until it is resumed", func(t *testing.T) {
-		if err := c.APIServer.Pause(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.APIServer.Pause())
 		answer := make(chan error, 1)
 		go func() {
 			_, err := nodes.List(t.Context(), metav1.ListOptions{})
@@ -76,9 +68,7 @@ func TestPart(t *testing.T) {
 			t.Errorf("an answer while paused: %v", err)
 		case <-time.After(200 * time.Millisecond): // no response is expected
 		}
-		if err := c.APIServer.Resume(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.APIServer.Resume())
 		if err := <-answer; err != nil {
 			t.Errorf("the answer after the pause: %v", err)
 		}
@@ -89,15 +79,9 @@ func TestPart(t *testing.T) {
 			func() error { return c.APIServer.Restart(within(t, limit)) },
 			func() error { return errors.Join(c.Etcd.Pause(), c.Etcd.Kill(), c.Etcd.Restart(within(t, limit))) },
 		} {
-			if err := c.APIServer.Pause(); err != nil {
-				t.Fatal(err)
-			}
-			if err := end(); err != nil {
-				t.Fatal(err)
-			}
-			if err := c.APIServer.Resume(); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, c.APIServer.Pause())
+			testkit.Must(t, end())
+			testkit.Must(t, c.APIServer.Resume())
 		}
 		createNode(t, c, "after-the-pauses")
 	})
@@ -165,7 +149,7 @@ func TestPartThatFails(t *testing.T) {
 		if err := process.Kill(); err != nil { // not by the testbed's own method
 			t.Fatal(err)
 		}
-		eventually(t, "the end of etcd", func() error {
+		testkit.Eventually(t, "the end of etcd", func() error {
 			if c.Etcd.PID() != 0 {
 				return errors.New("it still runs")
 			}

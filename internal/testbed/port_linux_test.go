@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func TestPort(t *testing.T) {
@@ -15,16 +17,12 @@ func TestPort(t *testing.T) {
 	t.Run("that is reserved is free for its child", func(t *testing.T) {
 		for range 2 { // including a restart
 			child, err := net.Listen("tcp", held.address())
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			if other, err := net.Listen("tcp", held.address()); err == nil {
 				_ = other.Close()
 				t.Error("two children listen on one port")
 			}
-			if err := child.Close(); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, child.Close())
 		}
 	})
 

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // shell returns a program that is a shell script.
@@ -28,9 +30,7 @@ func awaitEnd(t *testing.T, p *Part) {
 func TestProgram(t *testing.T) {
 	ctx := t.Context()
 	c, err := Start(ctx, Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() { _ = c.Stop() })
 
 	t.Run("is the wrapped process, if it is a wrapper", func(t *testing.T) {
@@ -42,19 +42,13 @@ func TestProgram(t *testing.T) {
 			return err
 		}
 		leader, err := c.Run(ctx, program)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		behind, err := os.ReadFile(flag)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if pid := strconv.Itoa(leader.PID()); pid != strings.TrimSpace(string(behind)) {
 			t.Errorf("it is process %s, want %s", pid, behind)
 		}
-		if err := leader.Stop(within(t, limit)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, leader.Stop(within(t, limit)))
 		if _, err := os.Stat("/proc/" + strings.TrimSpace(string(behind))); err == nil {
 			t.Error("the wrapped process still runs")
 		}
@@ -71,22 +65,14 @@ func TestProgram(t *testing.T) {
 			return err
 		}
 		guest, err := c.Run(ctx, program)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if log, err := guest.Log(); err != nil || log != "hello world\n" {
 			t.Errorf("its log is %q, %v", log, err)
 		}
-		if err := guest.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, guest.Kill())
 		awaitEnd(t, guest)
-		if err := os.Remove(flag); err != nil {
-			t.Fatal(err)
-		}
-		if err := guest.Restart(ctx); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.Remove(flag))
+		testkit.Must(t, guest.Restart(ctx))
 		if log, _ := guest.Log(); strings.Count(log, "hello") != 2 {
 			t.Errorf("after a second run its log is %q", log)
 		}
@@ -101,26 +87,18 @@ func TestProgram(t *testing.T) {
 	})
 	t.Run("addresses are different and its own", func(t *testing.T) {
 		one, err := c.Address()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		other, err := c.Address()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if one == other || !strings.HasPrefix(one, "127.0.0.1:") {
 			t.Errorf("addresses are %s and %s", one, other)
 		}
 	})
 	t.Run("a kubeconfig for a service account works, and applies nothing that it may not", func(t *testing.T) {
 		config, err := c.ServiceAccountConfig(ctx, "default", "guest")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		path, err := c.WriteKubeconfig("guest", config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		who, err := c.Kubectl(ctx, "auth", "whoami", "--kubeconfig="+path, "-o", "jsonpath={.status.userInfo.username}")
 		if err != nil || who != "system:serviceaccount:default:guest" {
 			t.Errorf("it is %q, %v", who, err)
@@ -165,19 +143,13 @@ func TestProgram(t *testing.T) {
 	})
 	t.Run("an unexpected exit is reported at the end, and an expected exit is not", func(t *testing.T) {
 		crashing, err := c.Run(ctx, shell("crashing", "echo out of luck; exit 1"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		awaitEnd(t, crashing)
 		leave := c.folder.at("leave")
 		leaving, err := c.Run(ctx, shell("leaving", `until [ -e "`+leave+`" ]; do sleep 0.05; done`))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		leaving.Expect()
-		if err := os.WriteFile(leave, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(leave, nil, 0o600))
 		awaitEnd(t, leaving)
 		err = c.Stop()
 		if err == nil || !strings.Contains(err.Error(), "crashing ended by itself") || !strings.Contains(err.Error(), "out of luck") {

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func TestProxy(t *testing.T) {
@@ -62,9 +64,7 @@ func TestProxy(t *testing.T) {
 		p := must(c.Proxy())(t)
 		client := must(rest.HTTPClientFor(p.Config(c.AdminConfig())))(t)
 		resp, err := client.Get(p.url + "/version")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		defer resp.Body.Close()
 		if _, _ = io.Copy(io.Discard, resp.Body); resp.ProtoMajor != 2 || resp.StatusCode != http.StatusOK {
 			t.Errorf("%s %s", resp.Proto, resp.Status)
@@ -76,9 +76,7 @@ func TestProxy(t *testing.T) {
 		const d = 300 * time.Millisecond
 		rule := p.Inject(patches, Delay(d), 1)
 		began := time.Now()
-		if err := label(t.Context(), client, node, "late"); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, label(t.Context(), client, node, "late"))
 		if took := time.Since(began); took < d {
 			t.Errorf("after %s already", took)
 		}
@@ -110,9 +108,7 @@ func TestProxy(t *testing.T) {
 		p, client, node := setUp(t)
 		rule := p.Inject(patches, TooManyRequests(time.Second), 1)
 		began := time.Now()
-		if err := label(t.Context(), client, node, "patient"); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, label(t.Context(), client, node, "patient"))
 		if took := time.Since(began); took < time.Second {
 			t.Errorf("tried again after %s", took)
 		}
@@ -150,9 +146,7 @@ func TestProxy(t *testing.T) {
 		for range 2 {
 			go func() { answers <- label(t.Context(), client, node, "held") }()
 		}
-		if err := rule.Wait(within(t, limit), 2); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, rule.Wait(within(t, limit), 2))
 		if got := labelled(t, node); got != "" {
 			t.Errorf("the API server has seen %q", got)
 		}
@@ -203,9 +197,7 @@ func TestProxy(t *testing.T) {
 			defer w.Stop()
 			watches = append(watches, w)
 		}
-		if err := label(t.Context(), client, node, "seen"); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, label(t.Context(), client, node, "seen"))
 		for _, w := range watches {
 			if event := <-w.ResultChan(); event.Type != watch.Modified {
 				t.Fatalf("%v", event)
@@ -254,15 +246,11 @@ func TestProxy(t *testing.T) {
 
 	t.Run("does not answer while the API server is down", func(t *testing.T) {
 		_, client, node := setUp(t)
-		if err := c.APIServer.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.APIServer.Kill())
 		if err := label(within(t, limit), client, node, "nobody"); err == nil || apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
 			t.Errorf("error %v", err)
 		}
-		if err := c.APIServer.Restart(within(t, limit)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.APIServer.Restart(within(t, limit)))
 		if err := label(t.Context(), client, node, "back"); err != nil {
 			t.Error(err)
 		}

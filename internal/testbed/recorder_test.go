@@ -26,6 +26,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // oxen have a plural that cannot be derived from their kind.
@@ -76,9 +78,7 @@ func TestRecorder(t *testing.T) {
 			lease.Spec.HolderIdentity = new("bob")
 			must(bob.CoordinationV1().Leases(namespace).Update(t.Context(), lease, metav1.UpdateOptions{}))(t)
 		}
-		if err := alice.CoordinationV1().Leases("locks").DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, alice.CoordinationV1().Leases("locks").DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
 		changes := read(t).about("lock")
 		if len(changes) != 3 {
 			t.Fatalf("%d changes, want those in one namespace: %v", len(changes), changes)
@@ -96,9 +96,7 @@ func TestRecorder(t *testing.T) {
 		labelled := must(nodes.Patch(t.Context(), node.Name, types.MergePatchType, []byte(`{"metadata":{"labels":{"by":"alice"}}}`), metav1.PatchOptions{FieldManager: "hand"}))(t)
 		labelled.Labels["by"] = "bob"
 		must(bob.CoreV1().Nodes().Update(t.Context(), labelled, metav1.UpdateOptions{}))(t)
-		if err := c.SetCondition(t.Context(), node.Name, corev1.NodeCondition{Type: "X", Status: "True"}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.SetCondition(t.Context(), node.Name, corev1.NodeCondition{Type: "X", Status: "True"}))
 		expect(t, read(t).about(node.Name),
 			"ADDED by admin: create (testbed)",
 			"MODIFIED by alice: patch (hand)",
@@ -123,9 +121,7 @@ func TestRecorder(t *testing.T) {
 	t.Run("names the author of a deletion", func(t *testing.T) {
 		t.Run("at once", func(t *testing.T) {
 			node := createNode(t, c, "gone")
-			if err := bob.CoreV1().Nodes().Delete(t.Context(), node.Name, metav1.DeleteOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, bob.CoreV1().Nodes().Delete(t.Context(), node.Name, metav1.DeleteOptions{}))
 			changes := read(t).about(node.Name)
 			expect(t, changes, "ADDED by admin: create (testbed)", "DELETED by bob: delete ()")
 			if last := changes[1]; last.UID != node.UID || last.Object.GetLabels()[corev1.LabelHostname] != node.Name || !newer(last.ResourceVersion, node.ResourceVersion) {
@@ -137,9 +133,7 @@ func TestRecorder(t *testing.T) {
 			node := createNode(t, c, "finalizer")
 			must(alice.CoreV1().Nodes().Patch(t.Context(), node.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":["example.com/wait"]}}`), metav1.PatchOptions{}))(t)
 			for _, friend := range []kubernetes.Interface{alice, bob} { // bob's deletion changes nothing
-				if err := friend.CoreV1().Nodes().Delete(t.Context(), node.Name, metav1.DeleteOptions{}); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, friend.CoreV1().Nodes().Delete(t.Context(), node.Name, metav1.DeleteOptions{}))
 			}
 			must(bob.CoreV1().Nodes().Patch(t.Context(), node.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}))(t)
 			expect(t, read(t).about(node.Name),
@@ -152,9 +146,7 @@ func TestRecorder(t *testing.T) {
 
 		t.Run("a collection", func(t *testing.T) {
 			nodes := must(c.CreateNodes(t.Context(), Nodes{Count: 2, Prefix: "herd", Labels: map[string]string{"herd": "yes"}}))(t)
-			if err := alice.CoreV1().Nodes().DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "herd=yes"}); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, alice.CoreV1().Nodes().DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "herd=yes"}))
 			for _, node := range nodes {
 				expect(t, read(t).about(node.Name), "ADDED by admin: create (testbed)", "DELETED by alice: deletecollection ()")
 			}
@@ -162,9 +154,7 @@ func TestRecorder(t *testing.T) {
 
 		t.Run("of several objects with the same name", func(t *testing.T) {
 			for _, friend := range []kubernetes.Interface{alice, bob} {
-				if err := friend.CoreV1().Nodes().Delete(t.Context(), createNode(t, c, "again").Name, metav1.DeleteOptions{}); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, friend.CoreV1().Nodes().Delete(t.Context(), createNode(t, c, "again").Name, metav1.DeleteOptions{}))
 			}
 			expect(t, read(t).about("again-0001"),
 				"ADDED by admin: create (testbed)", "DELETED by alice: delete ()",
@@ -177,15 +167,9 @@ func TestRecorder(t *testing.T) {
 			pods := c.client.CoreV1().Pods("default")
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "evicted"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example.com/main"}}}}
 			must(pods.Create(t.Context(), pod, metav1.CreateOptions{FieldManager: "hand"}))(t)
-			if err := bob.CoreV1().Pods("default").Bind(t.Context(), &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: pod.Name}, Target: corev1.ObjectReference{Kind: "Node", Name: node.Name}}, metav1.CreateOptions{}); err != nil {
-				t.Fatal(err)
-			}
-			if err := alice.PolicyV1().Evictions("default").Evict(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: pod.Name}}); err != nil {
-				t.Fatal(err)
-			}
-			if err := pods.Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, bob.CoreV1().Pods("default").Bind(t.Context(), &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: pod.Name}, Target: corev1.ObjectReference{Kind: "Node", Name: node.Name}}, metav1.CreateOptions{}))
+			testkit.Must(t, alice.PolicyV1().Evictions("default").Evict(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: pod.Name}}))
+			testkit.Must(t, pods.Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}))
 			expect(t, read(t).about(pod.Name),
 				"ADDED by admin: create (hand)",
 				"MODIFIED by bob: create binding (bob)",
@@ -209,9 +193,7 @@ func TestRecorder(t *testing.T) {
 
 	t.Run("records custom resources from their first object on", func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "crd.yaml")
-		if err := os.WriteFile(file, []byte(oxenDefinition), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(file, []byte(oxenDefinition), 0o600))
 		for _, args := range [][]string{{"create", "-f", file}, {"wait", "--for=condition=Established", "crd/oxen.farm.example.com"}} {
 			if _, err := c.Kubectl(t.Context(), args...); err != nil {
 				t.Fatal(err)
@@ -220,9 +202,7 @@ func TestRecorder(t *testing.T) {
 		client := must(dynamic.NewForConfig(c.AdminConfig()))(t).Resource(oxen)
 		ox := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "farm.example.com/v1", "kind": "Ox", "metadata": map[string]any{"name": "babe"}, "spec": map[string]any{"colour": "blue"}}}
 		must(client.Create(t.Context(), ox, metav1.CreateOptions{FieldManager: "hand"}))(t)
-		if err := client.Delete(t.Context(), "babe", metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, client.Delete(t.Context(), "babe", metav1.DeleteOptions{}))
 		changes := read(t).about("babe")
 		expect(t, changes, "ADDED by admin: create (hand)", "DELETED by admin: delete ()")
 		if colour, _, _ := unstructured.NestedString(changes[0].Object.Object, "spec", "colour"); colour != "blue" || changes[0].GVR != oxen {
@@ -273,9 +253,7 @@ func TestRecorder(t *testing.T) {
 		}
 		for _, part := range []*Part{c.APIServer, c.Etcd, c.APIServer} {
 			more(t, c, 50)
-			if err := errors.Join(part.Kill(), part.Restart(within(t, limit))); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, errors.Join(part.Kill(), part.Restart(within(t, limit))))
 		}
 		more(t, c, 50)
 		stop()
@@ -381,9 +359,7 @@ func TestRecorderAlone(t *testing.T) {
 	})
 
 	t.Run("returns an error if etcd does not answer", func(t *testing.T) {
-		if err := c.Etcd.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.Etcd.Kill())
 		if _, err := c.Recording(within(t, limit)); err == nil || !strings.Contains(err.Error(), "reading etcd's revision") {
 			t.Errorf("error %v", err)
 		}
@@ -421,7 +397,7 @@ func more(t *testing.T, c *Cluster, n int) {
 		return len(c.recorder.writes)
 	}
 	before := written()
-	eventually(t, "more writes", func() error {
+	testkit.Eventually(t, "more writes", func() error {
 		if now := written(); now < before+n {
 			return fmt.Errorf("%d, not %d", now-before, n)
 		}

@@ -11,15 +11,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func TestPodTokenIsThatOfAPodAndEnds(t *testing.T) {
 	c := New(t, Config{})
 	node := createNode(t, c, "short")
 	config, err := c.ServiceAccountConfig(t.Context(), "default", "agent")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if _, err := c.client.CoreV1().Pods("default").Create(t.Context(), &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "agent-1"},
 		Spec:       corev1.PodSpec{NodeName: node.Name, ServiceAccountName: "agent", AutomountServiceAccountToken: new(false), Containers: []corev1.Container{{Name: "agent", Image: "agent"}}},
@@ -34,9 +34,7 @@ func TestPodTokenIsThatOfAPodAndEnds(t *testing.T) {
 		return review.Status.UserInfo, err
 	}
 	user, err := who()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if user.Username != "system:serviceaccount:default:agent" {
 		t.Errorf("user %q", user.Username)
 	}
@@ -45,7 +43,7 @@ func TestPodTokenIsThatOfAPodAndEnds(t *testing.T) {
 			t.Errorf("%s is %q, not %q", key, got, want)
 		}
 	}
-	eventually(t, "the token to expire", func() error {
+	testkit.Eventually(t, "the token to expire", func() error {
 		if _, err := who(); !apierrors.IsUnauthorized(err) {
 			return errors.Join(errors.New("the token is accepted"), err)
 		}

@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -285,9 +286,7 @@ func TestPrepareKeepsToItsOwn(t *testing.T) {
 			}
 		}
 		was, err := ownership.Read(n.Annotations)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		isOthers := func(t corev1.Taint) bool { return !was.Owns(t) }
 		after := n
 		if change := Prepare(n, plan, now); change != nil {
@@ -304,9 +303,7 @@ func TestPrepareKeepsToItsOwn(t *testing.T) {
 			}
 		}
 		is, err := ownership.Read(after.Annotations)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		for _, taint := range after.Spec.Taints {
 			if !is.Owns(taint) {
 				got = append(got, taint)
@@ -380,9 +377,7 @@ func checkPatch(t *rapid.T, n *corev1.Node, change *Change, after *corev1.Node) 
 // record stay, even if a rule of this version shares a taint.
 func TestPrepareKeepsWhatANewerVersionHasNoted(t *testing.T) {
 	text, err := os.ReadFile("../ownership/testdata/record-newer.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	theirs := ownership.Taint{Key: "machine", Effect: corev1.TaintEffectNoExecute, Added: before}.Taint()
 	shared := ownership.Taint{Key: "kernel", Effect: corev1.TaintEffectNoExecute, Added: before}.Taint()
 	n := node(nil, theirs, shared)
@@ -404,9 +399,7 @@ func TestPrepareKeepsWhatANewerVersionHasNoted(t *testing.T) {
 		}
 		after := c.Made("8")
 		note, err := ownership.Read(after.Annotations)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		was, _ := ownership.Read(n.Annotations)
 		if diff := cmp.Diff(was.Unrecognized, note.Unrecognized); diff != "" || len(c.Removed) > 0 {
 			t.Errorf("%s: removed %v, kept (-want +got):\n%s", name, c.Removed, diff)

@@ -16,6 +16,7 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/configmaps"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -81,9 +82,7 @@ func runWriter(t *testing.T, c client.Client, outcome string, want int, say func
 func TestEventWriter(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{})
 	c, err := client.New(cluster.AdminConfig(), client.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	rule := triage.RuleID{Kind: triage.ConditionSet, Name: "deadlock"}
 	word := func(node string) treat.Event {
 		return treat.Event{
@@ -95,9 +94,7 @@ func TestEventWriter(t *testing.T) {
 	about := func(t *testing.T, kind, name string) []eventsv1.Event {
 		t.Helper()
 		var list, found eventsv1.EventList
-		if err := c.List(t.Context(), &list); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.List(t.Context(), &list))
 		for _, e := range list.Items {
 			if e.Regarding.Kind == kind && e.Regarding.Name == name {
 				found.Items = append(found.Items, e)
@@ -112,9 +109,7 @@ type: ConditionSets
 conditionSets:
 - {type: T, effect: NoExecute, taintKey: example.com/k, conditions: [{ConditionType: C, conditionStatus: true}]}`}}
 		version, err := configmaps.Read(m)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		written := word("worker-9")
 		written.Policy = treat.AboutSet(version.Sets[0].ConditionSet)
 		runWriter(t, c, "written", 4, func(a *treat.EventWriter) {
@@ -337,13 +332,9 @@ conditionSets:
 	})
 	t.Run("counts_refused_Events", func(t *testing.T) {
 		config, err := cluster.ServiceAccountConfig(t.Context(), "default", "nobody")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		powerless, err := client.New(config, client.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		runWriter(t, powerless, "refused", 2, func(a *treat.EventWriter) { a.Write(word("worker-4")) })
 	})
 	t.Run("counts_dropped_Events_without_blocking", func(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -78,9 +79,7 @@ type agentFixture struct {
 func TestMarkUnknown(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{})
 	c, err := client.New(cluster.AdminConfig(), client.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	admin := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
 	for i, test := range []struct {
 		name string
@@ -96,12 +95,8 @@ func TestMarkUnknown(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			a := &agentFixture{T: t, admin: admin, writer: treat.NewWriter(c), name: fmt.Sprintf("n%d", i)}
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: a.name}}
-			if err := c.Create(t.Context(), node); err != nil {
-				t.Fatal(err)
-			}
-			if err := cluster.SetCondition(t.Context(), a.name, corev1.NodeCondition{Type: "Ready", Status: "True", Reason: "KubeletReady"}); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, c.Create(t.Context(), node))
+			testkit.Must(t, cluster.SetCondition(t.Context(), a.name, corev1.NodeCondition{Type: "Ready", Status: "True", Reason: "KubeletReady"}))
 			test.tell(a)
 		})
 	}
@@ -119,25 +114,16 @@ func (a *agentFixture) applies(manager string, force bool, rows ...string) error
 		})
 	}
 	body, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Node", "status": map[string]any{"conditions": conditions}})
-	if err != nil {
-		a.Fatal(err)
-	}
+	testkit.Must(a, err)
 	_, err = a.admin.CoreV1().Nodes().Patch(a.Context(), a.name, types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: manager, Force: &force}, "status")
 	return err
-}
-
-func (a *agentFixture) must(err error) {
-	a.Helper()
-	if err != nil {
-		a.Fatal(err)
-	}
 }
 
 // rows returns the conditions of the node, as type=status/reason.
 func (a *agentFixture) rows() (rows []string, node *corev1.Node) {
 	a.Helper()
 	node, err := a.writer.Fetch(a.Context(), a.name)
-	a.must(err)
+	testkit.Must(a, err)
 	for _, c := range node.Status.Conditions {
 		rows = append(rows, fmt.Sprintf("%s=%s/%s", c.Type, c.Status, c.Reason))
 	}
@@ -157,7 +143,7 @@ func (a *agentFixture) are(want ...string) *corev1.Node {
 func (a *agentFixture) silence(node *corev1.Node) *treat.MarkUnknown {
 	a.Helper()
 	voice, err := treat.ReadAgentOwnership(node)
-	a.must(err)
+	testkit.Must(a, err)
 	if !voice.Last.IsZero() && time.Since(voice.Last) > time.Minute {
 		a.Errorf("it spoke at %v", voice.Last)
 	}
@@ -167,13 +153,13 @@ func (a *agentFixture) silence(node *corev1.Node) *treat.MarkUnknown {
 const agentSays = treat.AgentFieldManager
 
 func (a *agentFixture) turns() {
-	a.must(a.applies(agentSays, false, "A=True/Bad", "B=False/Good", "C=Unknown/TimedOut"))
+	testkit.Must(a, a.applies(agentSays, false, "A=True/Bad", "B=False/Good", "C=Unknown/TimedOut"))
 	before := a.are("Ready=True/KubeletReady", "A=True/Bad", "B=False/Good", "C=Unknown/TimedOut")
 	s := a.silence(before)
 	if s == nil || !slices.Equal(s.Turned, []corev1.NodeConditionType{"A", "B"}) {
 		a.Fatalf("it would turn %+v", s)
 	}
-	a.must(a.writer.ApplySilence(a.Context(), s))
+	testkit.Must(a, a.writer.ApplySilence(a.Context(), s))
 	after := a.are("Ready=True/KubeletReady", "A=Unknown/"+triage.AgentSilent, "B=Unknown/"+triage.AgentSilent, "C=Unknown/TimedOut")
 	if diff := cmp.Diff(before.Status.Conditions[0], after.Status.Conditions[0]); diff != "" {
 		a.Errorf("Ready is another (-before +after):\n%s", diff)
@@ -192,15 +178,15 @@ func (a *agentFixture) turns() {
 		a.Errorf("it would turn %v once more", again.Turned)
 	}
 	// The agent is back, has one condition less, and needs no force.
-	a.must(a.applies(agentSays, false, "A=True/Bad", "C=False/Good"))
+	testkit.Must(a, a.applies(agentSays, false, "A=True/Bad", "C=False/Good"))
 	a.are("Ready=True/KubeletReady", "A=True/Bad", "C=False/Good")
 }
 
 func (a *agentFixture) isPrecise() {
-	a.must(a.applies(agentSays, false, "A=True/Bad"))
+	testkit.Must(a, a.applies(agentSays, false, "A=True/Bad"))
 	_, node := a.rows()
 	s := a.silence(node)
-	a.must(a.applies(agentSays, false, "A=False/Good")) // the agent returns in time
+	testkit.Must(a, a.applies(agentSays, false, "A=False/Good")) // the agent returns in time
 	if err := a.writer.ApplySilence(a.Context(), s); !apierrors.IsConflict(err) || treat.Classify(err) != treat.Stale {
 		a.Errorf("a write for another version: %v", err)
 	}
@@ -208,23 +194,23 @@ func (a *agentFixture) isPrecise() {
 }
 
 func (a *agentFixture) leavesOthers() {
-	a.must(a.applies(agentSays, false, "A=True/Bad", "B=True/Bad", "C=True/Bad", "D=True/Bad", "E=True/Bad"))
-	a.must(a.applies("old-agent", true, "A=False/Theirs", "B=True/Bad")) // A is taken over, B is shared
+	testkit.Must(a, a.applies(agentSays, false, "A=True/Bad", "B=True/Bad", "C=True/Bad", "D=True/Bad", "E=True/Bad"))
+	testkit.Must(a, a.applies("old-agent", true, "A=False/Theirs", "B=True/Bad")) // A is taken over, B is shared
 	_, err := a.admin.CoreV1().Nodes().Patch(a.Context(), a.name, types.StrategicMergePatchType,
 		[]byte(`{"status":{"conditions":[{"type":"D","message":"a note"},{"type":"E","status":"False"}]}}`), metav1.PatchOptions{FieldManager: "kubectl"}, "status")
-	a.must(err)
+	testkit.Must(a, err)
 	_, node := a.rows()
 	s := a.silence(node)
 	if s == nil || !slices.Equal(s.Turned, []corev1.NodeConditionType{"C", "D"}) {
 		a.Fatalf("it would turn %+v", s)
 	}
-	a.must(a.writer.ApplySilence(a.Context(), s))
+	testkit.Must(a, a.writer.ApplySilence(a.Context(), s))
 	node = a.are("Ready=True/KubeletReady", "A=False/Theirs", "B=True/Bad", "C=Unknown/"+triage.AgentSilent, "D=Unknown/"+triage.AgentSilent, "E=False/Bad")
 	if got := node.Status.Conditions[4].Message; got != "a note" {
 		a.Errorf("another manager's annotation became %q", got)
 	}
-	a.must(a.applies("old-agent", false, "A=True/Theirs", "B=True/Bad")) // it owns what it did before
-	a.must(a.applies(agentSays, false, "C=True/Bad"))                    // and so does the agent
+	testkit.Must(a, a.applies("old-agent", false, "A=True/Theirs", "B=True/Bad")) // it owns what it did before
+	testkit.Must(a, a.applies(agentSays, false, "C=True/Bad"))                    // and so does the agent
 }
 
 // patches makes a manager write a condition as node-problem-detector does.
@@ -232,35 +218,35 @@ func (a *agentFixture) patches(manager, kind, status, reason, at string) {
 	a.Helper()
 	patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":%q,"status":%q,"reason":%q,"message":"so it is","lastTransitionTime":"2026-11-15T11:00:00Z","lastHeartbeatTime":%q}]}}`, kind, status, reason, at)
 	_, err := a.admin.CoreV1().Nodes().Patch(a.Context(), a.name, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: manager}, "status")
-	a.must(err)
+	testkit.Must(a, err)
 }
 
 func (a *agentFixture) leavesWhoBeats() {
-	a.must(a.applies(agentSays, false, "A=False/Good", "B=False/Good"))
+	testkit.Must(a, a.applies(agentSays, false, "A=False/Good", "B=False/Good"))
 	a.patches("node-problem-detector", "A", "False", "Good", "2026-11-15T12:05:00Z")
 	_, node := a.rows()
 	s := a.silence(node)
 	if s == nil || !slices.Equal(s.Turned, []corev1.NodeConditionType{"B"}) {
 		a.Fatalf("it would turn %+v", s)
 	}
-	a.must(a.writer.ApplySilence(a.Context(), s))
+	testkit.Must(a, a.writer.ApplySilence(a.Context(), s))
 	a.are("Ready=True/KubeletReady", "A=False/Good", "B=Unknown/"+triage.AgentSilent)
 }
 
 func (a *agentFixture) turnsTheReplaced() {
 	a.patches("node-problem-detector", "A", "False", "Good", "2026-11-15T11:55:00Z")
-	a.must(a.applies(agentSays, true, "A=False/Good"))
+	testkit.Must(a, a.applies(agentSays, true, "A=False/Good"))
 	_, node := a.rows()
 	s := a.silence(node)
 	if s == nil || len(s.Turned) != 1 {
 		a.Fatalf("it would turn %+v", s)
 	}
-	a.must(a.writer.ApplySilence(a.Context(), s))
+	testkit.Must(a, a.writer.ApplySilence(a.Context(), s))
 	node = a.are("A=Unknown/"+triage.AgentSilent, "Ready=True/KubeletReady")
 	if row := node.Status.Conditions[0]; !strings.HasPrefix(row.Message, "It is silent.") || time.Since(row.LastTransitionTime.Time) > time.Minute {
 		a.Errorf("the row is %+v", row)
 	}
-	a.must(a.applies(agentSays, false, "A=False/Good")) // the agent is back and needs no force
+	testkit.Must(a, a.applies(agentSays, false, "A=False/Good")) // the agent is back and needs no force
 	a.are("A=False/Good", "Ready=True/KubeletReady")
 	a.patches("node-problem-detector", "A", "True", "Bad", "2026-11-15T12:05:00Z") // the other manager, too
 	_, node = a.rows()
@@ -274,7 +260,7 @@ func (a *agentFixture) saysNothing() {
 	if s := a.silence(node); s != nil {
 		a.Errorf("it would turn %v", s.Turned)
 	}
-	a.must(a.applies("somebody", false, "A=True/Bad"))
+	testkit.Must(a, a.applies("somebody", false, "A=True/Bad"))
 	_, node = a.rows()
 	if s := a.silence(node); s != nil {
 		a.Errorf("it would turn %v", s.Turned)

@@ -20,6 +20,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/nodelease"
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
@@ -33,27 +34,19 @@ type remediationFixture struct {
 func TestWriterForHealthChecks(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{})
 	c, err := client.New(cluster.AdminConfig(), client.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	k := remediationFixture{c, treat.NewWriter(c), cluster}
 	k.knowsMissingKinds(t)
-	if err := remediator.Install(t.Context(), cluster); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, remediator.Install(t.Context(), cluster))
 	crd, err := deploy.Manifests.ReadFile("shared/remediation.medik8s.io_nodehealthchecks.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if _, err := cluster.KubectlApply(t.Context(), string(crd)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := cluster.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "crd/nodehealthchecks.remediation.medik8s.io"); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: nodelease.Namespace}}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: nodelease.Namespace}}))
 	t.Run("reads a template", k.readsTemplates)
 	t.Run("creates a remediation object", k.creates)
 	t.Run("makes one object of a request whose answer was lost", k.createsOnce)
@@ -79,9 +72,7 @@ func mustMake(t *testing.T, template *unstructured.Unstructured, node string) *u
 	t.Helper()
 	made, err := remediation.Make(template, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, UID: types.UID(node + "-uid")}},
 		remediation.Owner{Kind: remediation.CheckKind, Name: "workers", UID: "check-uid"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return made
 }
 
@@ -92,26 +83,20 @@ func (k remediationFixture) storeTemplate(t *testing.T, name string, annotations
 	template.SetNamespace("default")
 	template.SetName(name)
 	template.SetAnnotations(annotations)
-	if err := k.Create(t.Context(), template); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, k.Create(t.Context(), template))
 	return template
 }
 
 func (k remediationFixture) storeRemediation(t *testing.T, node string) *unstructured.Unstructured {
 	t.Helper()
 	stored, err := k.CreateRemediation(t.Context(), mustMake(t, k.storeTemplate(t, "for-"+node, nil), node))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return stored
 }
 
 func (k remediationFixture) patch(t *testing.T, object client.Object, patch string) {
 	t.Helper()
-	if err := k.Patch(t.Context(), object, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, k.Patch(t.Context(), object, client.RawPatch(types.MergePatchType, []byte(patch))))
 }
 
 // again reads an object from the API server, nil if it is gone.
@@ -123,9 +108,7 @@ func (k remediationFixture) again(t *testing.T, object *unstructured.Unstructure
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return found
 }
 
@@ -150,9 +133,7 @@ func (k remediationFixture) readsTemplates(t *testing.T) {
 	stored := k.storeTemplate(t, "read", nil)
 	ref := remediation.Template{GroupVersionKind: remediator.TemplateKind, Namespace: "default", Name: "read"}
 	got, err := k.GetTemplate(t.Context(), ref)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if diff := cmp.Diff(stored.Object, got.Object); diff != "" {
 		t.Errorf("the template (-stored +read):\n%s", diff)
 	}
@@ -170,9 +151,7 @@ func (k remediationFixture) creates(t *testing.T) {
 	asked := mustMake(t, k.storeTemplate(t, "create", nil), "create-1")
 	untouched := asked.DeepCopy()
 	created, err := k.CreateRemediation(t.Context(), asked)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if diff := cmp.Diff(untouched.Object, asked.Object); diff != "" {
 		t.Errorf("what was asked for has changed:\n%s", diff)
 	}
@@ -199,13 +178,9 @@ func (k remediationFixture) creates(t *testing.T) {
 
 func (k remediationFixture) createsOnce(t *testing.T) {
 	proxy, err := k.cluster.Proxy()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	faulty, err := client.New(proxy.Config(k.cluster.AdminConfig()), client.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	writer := treat.NewWriter(faulty)
 	several := map[string]string{remediation.MultipleTemplatesAnnotation: ""}
 	quick, slow := k.storeTemplate(t, "quick", several), k.storeTemplate(t, "slow", several)
@@ -220,9 +195,7 @@ func (k remediationFixture) createsOnce(t *testing.T) {
 
 	var list unstructured.UnstructuredList
 	list.SetGroupVersionKind(remediator.Kind)
-	if err := k.List(t.Context(), &list, client.InNamespace("default")); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, k.List(t.Context(), &list, client.InNamespace("default")))
 	templates := map[string]int{}
 	for i := range list.Items {
 		if object := remediation.Read(&list.Items[i]); object.Node == "once-1" {
@@ -250,9 +223,7 @@ func (k remediationFixture) deletes(t *testing.T) {
 	successor := stored.DeepCopy()
 	successor.SetResourceVersion("")
 	successor.SetUID("")
-	if err := k.Create(t.Context(), successor); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, k.Create(t.Context(), successor))
 	wantResult(t, k.DeleteRemediation(t.Context(), object), treat.Stale)
 	if k.again(t, stored) == nil {
 		t.Error("another object of the same name was deleted")
@@ -282,9 +253,7 @@ func (k remediationFixture) annotates(t *testing.T) {
 	version, err := k.AnnotateRemediation(t.Context(), object, map[string]*string{
 		remediation.TimedOutAnnotation: new(remediation.Stamp(at)), remediation.HealthyDelayAnnotation: new(remediation.Stamp(at.Add(time.Minute))),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	want := object
 	want.ResourceVersion, want.TimedOut, want.TimedOutAt, want.HealthySince = version, true, at, at.Add(time.Minute)
 	if diff := cmp.Diff(want, remediation.Read(k.again(t, stored))); diff != "" {
@@ -293,9 +262,7 @@ func (k remediationFixture) annotates(t *testing.T) {
 	_, err = k.AnnotateRemediation(t.Context(), object, map[string]*string{remediation.TimedOutAnnotation: nil})
 	wantResult(t, err, treat.Stale) // the object has changed
 	want.ResourceVersion, err = k.AnnotateRemediation(t.Context(), want, map[string]*string{remediation.HealthyDelayAnnotation: nil})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	want.HealthySince = time.Time{}
 	if diff := cmp.Diff(want, remediation.Read(k.again(t, stored))); diff != "" {
 		t.Errorf("with one annotation taken back (-want +got):\n%s", diff)
@@ -309,21 +276,15 @@ func (k remediationFixture) annotates(t *testing.T) {
 
 func (k remediationFixture) removesConfirmation(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "confirmed", Annotations: map[string]string{remediation.ConfirmedAnnotation: "by me", "other": "stays"}}}
-	if err := k.Create(t.Context(), node); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, k.Create(t.Context(), node))
 	before := node.DeepCopy()
 	k.patch(t, node, `{"metadata":{"labels":{"new":"one"}}}`)
 	_, err := k.RemoveConfirmation(t.Context(), before)
 	wantResult(t, err, treat.Stale)
 	version, err := k.RemoveConfirmation(t.Context(), node)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	after, err := k.Fetch(t.Context(), "confirmed")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if diff := cmp.Diff(map[string]string{"other": "stays"}, after.Annotations); diff != "" || after.ResourceVersion != version {
 		t.Errorf("version %s, annotations (-want +got):\n%s", after.ResourceVersion, diff)
 	}
@@ -336,9 +297,7 @@ func leaseNode(name string) *corev1.Node {
 func (k remediationFixture) mustFetchLease(t *testing.T, node string) *coordinationv1.Lease {
 	t.Helper()
 	lease, err := k.FetchLease(t.Context(), node)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return lease
 }
 
@@ -354,14 +313,10 @@ func (k remediationFixture) obtains(t *testing.T) {
 		t.Fatalf("there is a Lease: %+v", lease)
 	}
 	first, err := k.ObtainLease(t.Context(), nodelease.Take(nil, node, us, time.Minute, now))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	later := now.Add(30 * time.Second)
 	renewed, err := k.ObtainLease(t.Context(), nodelease.Take(first, node, us, time.Minute, later))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	stored := k.mustFetchLease(t, node.Name)
 	if diff := cmp.Diff(stored, renewed); diff != "" {
 		t.Errorf("told is not what is stored (-stored +told):\n%s", diff)
@@ -377,9 +332,7 @@ func (k remediationFixture) obtains(t *testing.T) {
 func (k remediationFixture) takesNoLease(t *testing.T) {
 	node, us, now := leaseNode("refused-1"), nodelease.HolderOf("workers"), time.Now()
 	first, err := k.ObtainLease(t.Context(), nodelease.Take(nil, node, us, time.Minute, now))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	_, err = k.ObtainLease(t.Context(), nodelease.Take(nil, node, "other", time.Minute, now))
 	wantResult(t, err, treat.Stale) // another holder was faster
 	k.noteHolder(t, first, "maintenance")
@@ -388,9 +341,7 @@ func (k remediationFixture) takesNoLease(t *testing.T) {
 	if lease := k.mustFetchLease(t, node.Name); *lease.Spec.HolderIdentity != "maintenance" {
 		t.Errorf("it is held by %s", *lease.Spec.HolderIdentity)
 	}
-	if err := k.Delete(t.Context(), first.DeepCopy()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, k.Delete(t.Context(), first.DeepCopy()))
 	_, err = k.ObtainLease(t.Context(), nodelease.Take(first, node, us, time.Minute, now))
 	wantResult(t, err, treat.Stale) // a renewal must not create a new Lease
 	if lease := k.mustFetchLease(t, node.Name); lease != nil {
@@ -401,9 +352,7 @@ func (k remediationFixture) takesNoLease(t *testing.T) {
 func (k remediationFixture) releases(t *testing.T) {
 	node, us, now := leaseNode("release-1"), nodelease.HolderOf("workers"), time.Now()
 	lease, err := k.ObtainLease(t.Context(), nodelease.Take(nil, node, us, time.Minute, now))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	k.noteHolder(t, lease, "maintenance")
 	wantResult(t, k.ReleaseLease(t.Context(), lease), treat.Stale)
 	theirs := k.mustFetchLease(t, node.Name)
@@ -424,9 +373,7 @@ func (k remediationFixture) writesStatus(t *testing.T) {
 	check.SetAPIVersion(remediation.CheckAPIVersion)
 	check.SetKind(remediation.CheckKind)
 	check.SetName("workers")
-	if err := k.Create(t.Context(), check); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, k.Create(t.Context(), check))
 	type status = v1alpha1.NodeHealthCheckStatus
 	for _, test := range []struct {
 		name   string
@@ -449,9 +396,7 @@ func (k remediationFixture) writesStatus(t *testing.T) {
 			t.Errorf("%s: the version is %s, told was %s", test.name, stored.GetResourceVersion(), version)
 		}
 		foreign := client.RawPatch(types.MergePatchType, []byte(`{"status":{"inFlightRemediations":{"worker-1":"2026-11-15T12:00:00Z"}}}`))
-		if err := k.Client.Status().Patch(t.Context(), stored, foreign); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, k.Client.Status().Patch(t.Context(), stored, foreign))
 	}
 	_, err := k.HealthCheckStatus(t.Context(), "gone", status{})
 	wantResult(t, err, treat.Stale)

@@ -17,6 +17,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	installed "github.com/resourcestack/autohealer/internal/testbed/karpenter"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -31,14 +32,10 @@ func TestWriterForTerminations(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{})
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, karpenter.AddToScheme, v1alpha1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, add(scheme))
 	}
 	c, err := client.New(cluster.AdminConfig(), client.Options{Scheme: scheme})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	h := claimFixture{c, treat.NewWriter(c)}
 	t.Run("classifies_a_missing_kind", func(t *testing.T) {
 		_, err := h.MarkClaim(t.Context(), &karpenter.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, ownership.Mark{})
@@ -46,13 +43,9 @@ func TestWriterForTerminations(t *testing.T) {
 			t.Errorf("the fate is %d: %v", got, err)
 		}
 	})
-	if err := installed.InstallCRDs(t.Context(), cluster); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, installed.InstallCRDs(t.Context(), cluster))
 	policies, err := deploy.Manifests.ReadFile("crds/autohealer.resourcestack.com_repairpolicies.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if _, err := cluster.KubectlApply(t.Context(), string(policies)); err != nil {
 		t.Fatal(err)
 	}
@@ -78,18 +71,14 @@ func (h claimFixture) claims(t *testing.T, name string, annotations map[string]s
 	u.SetName(name)
 	u.SetAnnotations(annotations)
 	u.SetFinalizers([]string{karpenter.TerminationFinalizer})
-	if err := h.Create(t.Context(), u); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, h.Create(t.Context(), u))
 	return h.fetched(t, name)
 }
 
 func (h claimFixture) fetched(t *testing.T, name string) *karpenter.NodeClaim {
 	t.Helper()
 	claim, err := h.FetchClaim(t.Context(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return claim
 }
 
@@ -115,9 +104,7 @@ func (h claimFixture) marks(t *testing.T) {
 	}
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(karpenter.GroupVersion.WithKind("NodeClaim"))
-	if err := h.Get(t.Context(), client.ObjectKey{Name: "marked"}, u); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, h.Get(t.Context(), client.ObjectKey{Name: "marked"}, u))
 	if cpu, _, _ := unstructured.NestedString(u.Object, "spec", "resources", "requests", "cpu"); cpu != "1" {
 		t.Errorf("what is not read here is lost: %v", u.Object["spec"])
 	}
@@ -156,9 +143,7 @@ func (h claimFixture) marksAsKnown(t *testing.T) {
 func (h claimFixture) deletesAsKnown(t *testing.T) {
 	claim := h.claims(t, "deleted", nil)
 	marked, err := h.MarkClaim(t.Context(), claim, aMark)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	wantResult(t, h.DeleteClaim(t.Context(), claim), treat.Stale)
 	other := marked.DeepCopy()
 	other.UID = "another"
@@ -193,18 +178,14 @@ func (h claimFixture) spares(t *testing.T) {
 		mark := aMark
 		test.mark(&mark)
 		marked, err := h.MarkClaim(t.Context(), h.claims(t, name, test.before), mark)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		late := marked
 		if test.meddle != nil {
 			changed := marked.DeepCopy()
 			for key, value := range test.meddle {
 				changed.Annotations[key] = value
 			}
-			if err := h.Patch(t.Context(), changed, client.MergeFrom(marked)); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, h.Patch(t.Context(), changed, client.MergeFrom(marked)))
 			marked = h.fetched(t, name)
 		}
 		spared, err := h.UnmarkClaim(t.Context(), marked, mark)
@@ -218,9 +199,7 @@ func (h claimFixture) spares(t *testing.T) {
 
 func (h claimFixture) writesStatus(t *testing.T) {
 	policy := &v1alpha1.RepairPolicy{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: v1alpha1.RepairPolicySpec{NodePool: "default", Repair: v1alpha1.RepairSpec{DefaultTolerationDuration: "5m"}}}
-	if err := h.Create(t.Context(), policy); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, h.Create(t.Context(), policy))
 	want := v1alpha1.RepairPolicyStatus{
 		ObservedGeneration: 1, Nodes: 3, Sick: 2, Repairing: 1, Held: 1,
 		SickNodes:  []v1alpha1.SickNode{{Name: "a", Reason: "Pending", Message: "words", EligibleAt: new(metav1.Unix(1000, 0))}},
@@ -230,9 +209,7 @@ func (h claimFixture) writesStatus(t *testing.T) {
 		version, err := h.RepairPolicyStatus(t.Context(), "p", status)
 		wantResult(t, err, treat.Made)
 		now := &v1alpha1.RepairPolicy{}
-		if err := h.Get(t.Context(), client.ObjectKey{Name: "p"}, now); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, h.Get(t.Context(), client.ObjectKey{Name: "p"}, now))
 		if now.ResourceVersion != version || now.Status.Nodes != status.Nodes || len(now.Status.SickNodes) != len(status.SickNodes) || len(now.Status.Conditions) != len(status.Conditions) {
 			t.Errorf("version %s has status %+v", now.ResourceVersion, now.Status)
 		}

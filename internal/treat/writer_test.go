@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -56,9 +57,7 @@ func TestClassify(t *testing.T) {
 func TestWriter(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{})
 	c, err := client.New(cluster.AdminConfig(), client.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	writer := treat.NewWriter(c)
 	plan := triage.Plan{Taints: []triage.PlannedTaint{{Taint: triage.Taint{
 		Rule: triage.RuleID{Kind: triage.ConditionSet, Name: "set"}, Key: "example.com/sick", Effect: triage.NoExecute,
@@ -66,9 +65,7 @@ func TestWriter(t *testing.T) {
 	create := func(t *testing.T, name string) *corev1.Node {
 		t.Helper()
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		if err := c.Create(t.Context(), node); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.Create(t.Context(), node))
 		return node
 	}
 	refuses := func(t *testing.T, change *treat.Change) {
@@ -81,22 +78,16 @@ func TestWriter(t *testing.T) {
 	taints := func(t *testing.T, name string) []corev1.Taint {
 		t.Helper()
 		node, err := writer.Fetch(t.Context(), name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return node.Spec.Taints
 	}
 
 	t.Run("makes_the_change_and_returns_the_new_version", func(t *testing.T) {
 		change := treat.Prepare(create(t, "made"), plan, time.Now())
 		version, err := writer.Apply(t.Context(), change)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		node, err := writer.Fetch(t.Context(), "made")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if node.ResourceVersion != version {
 			t.Errorf("the node has version %s, told was %s", node.ResourceVersion, version)
 		}
@@ -114,13 +105,9 @@ func TestWriter(t *testing.T) {
 		}
 		is(true)
 		label := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"new":"one"}}}`))
-		if err := c.Patch(t.Context(), node.DeepCopy(), label); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.Patch(t.Context(), node.DeepCopy(), label))
 		is(false)
-		if err := c.Delete(t.Context(), node.DeepCopy()); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.Delete(t.Context(), node.DeepCopy()))
 		if _, err := writer.IsStill(t.Context(), node); !apierrors.IsNotFound(err) {
 			t.Errorf("a node that is gone: %v", err)
 		}
@@ -129,9 +116,7 @@ func TestWriter(t *testing.T) {
 		node := create(t, "changed")
 		change := treat.Prepare(node, plan, time.Now())
 		label := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"new":"one"}}}`))
-		if err := c.Patch(t.Context(), node.DeepCopy(), label); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.Patch(t.Context(), node.DeepCopy(), label))
 		refuses(t, change)
 		if got := taints(t, "changed"); len(got) > 0 {
 			t.Errorf("taints: %v", got)
@@ -140,9 +125,7 @@ func TestWriter(t *testing.T) {
 	t.Run("does_not_change_another_node_of_the_same_name", func(t *testing.T) {
 		node := create(t, "again")
 		change := treat.Prepare(node, plan, time.Now())
-		if err := c.Delete(t.Context(), node.DeepCopy()); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.Delete(t.Context(), node.DeepCopy()))
 		refuses(t, change)
 		successor := create(t, "again")
 		refuses(t, change)

@@ -21,6 +21,7 @@ import (
 	autohealer "github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 	"github.com/resourcestack/autohealer/internal/validate"
 )
@@ -216,9 +217,7 @@ func TestHealthVerdictsAreSound(t *testing.T) {
 // one per verdict. Remediations are read until one is found in progress.
 func TestNumberOfReadsPerHealthCheck(t *testing.T) {
 	nodes := cluster{}
-	if err := nodes.add("worker", 4, []string{"Ready:False", "pool=a"}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, nodes.add("worker", 4, []string{"Ready:False", "pool=a"}))
 	check := func(name, template, pool string) *v1alpha1.NodeHealthCheck {
 		c := &v1alpha1.NodeHealthCheck{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		c.Spec.RemediationTemplate = &corev1.ObjectReference{APIVersion: "example.com/v1", Kind: "ARemediationTemplate", Namespace: "default", Name: template}
@@ -272,9 +271,7 @@ func FuzzJudgeHealthCheck(f *testing.F) {
 			return check
 		}
 		nodes := cluster{}
-		if err := nodes.add("n", 3, []string{"pool=a", "Ready:True", "OutOfDisk:False", "A:Unknown"}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, nodes.add("n", 3, []string{"pool=a", "Ready:True", "OutOfDisk:False", "A:Unknown"}))
 		c := validate.HealthCase{
 			Check: read(one), Others: []*v1alpha1.NodeHealthCheck{read(other)},
 			Reported: nodes.reported(), Survey: nodes.survey, Template: readsTemplates,
@@ -289,9 +286,7 @@ func FuzzJudgeHealthCheck(f *testing.F) {
 // The well-known samples are accepted without a warning.
 func TestKnownHealthChecksAreAccepted(t *testing.T) {
 	nodes := cluster{}
-	if err := nodes.add("n", 5, []string{"Ready:True"}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, nodes.add("n", 5, []string{"Ready:True"}))
 	read := 0
 	for _, path := range []string{"../../api/remediation/v1alpha1/testdata/seed.yaml", "../../api/remediation/v1alpha1/testdata/medik8s.yaml"} {
 		for documents := yaml.NewYAMLOrJSONDecoder(strings.NewReader(text(t, path)), 4096); ; {

@@ -12,6 +12,7 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/validate"
 )
 
@@ -74,9 +75,7 @@ func FuzzRepair(f *testing.F) {
 	}
 	statements := []dialect.RepairStatement{{Type: "Ready", Status: "False", Toleration: "30m"}}
 	nodes := cluster{}
-	if err := nodes.add("n", 3, []string{"Ready:False", "karpenter.sh/nodepool=default"}); err != nil {
-		f.Fatal(err)
-	}
+	testkit.Must(f, nodes.add("n", 3, []string{"Ready:False", "karpenter.sh/nodepool=default"}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		policy, pool := &v1alpha1.RepairPolicy{}, &karpenter.NodePool{}
 		if json.Unmarshal(data, policy) != nil || json.Unmarshal(data, pool) != nil {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 	"github.com/resourcestack/autohealer/internal/validate"
 )
@@ -163,9 +164,7 @@ func TestDocumentationQuotesExistingMessages(t *testing.T) {
 			}
 			section, _, _ = strings.Cut(section, "\n## ")
 			transcripts, err := filepath.Glob(test.transcripts)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			var printed strings.Builder
 			for _, path := range append(test.sources, transcripts...) {
 				printed.WriteString(text(t, path))
@@ -192,8 +191,6 @@ func TestDocumentationQuotesExistingMessages(t *testing.T) {
 func text(t *testing.T, path string) string {
 	t.Helper()
 	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return string(data)
 }

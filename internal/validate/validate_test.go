@@ -20,6 +20,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 	"github.com/resourcestack/autohealer/internal/validate"
 )
@@ -288,9 +289,7 @@ func TestImpactIsRefusedExactlyAboveTheBound(t *testing.T) {
 // one per verdict, and more only if the bound is exceeded and the change may narrow the set.
 func TestNumberOfEvaluations(t *testing.T) {
 	nodes := cluster{}
-	if err := nodes.add("worker", 10, []string{"Custom:True"}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, nodes.add("worker", 10, []string{"Custom:True"}))
 	set := func(effect corev1.TaintEffect, bound string) *v1alpha1.ConditionSet {
 		s := &v1alpha1.ConditionSet{ObjectMeta: metav1.ObjectMeta{Name: "mine"}}
 		s.Spec = v1alpha1.ConditionSetSpec{
@@ -374,9 +373,7 @@ func FuzzJudge(f *testing.F) {
 			return set
 		}
 		nodes := cluster{}
-		if err := nodes.add("n", 3, []string{"pool=a", "Ready:True", "OutOfDisk:False", "A:Unknown"}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, nodes.add("n", 3, []string{"pool=a", "Ready:True", "OutOfDisk:False", "A:Unknown"}))
 		c := validate.Case{Set: read(one), Others: []*v1alpha1.ConditionSet{read(other)}, Reported: nodes.reported(), Impact: nodes.impact}
 		if inForce {
 			c.Before = read(other)
@@ -408,9 +405,7 @@ func TestShippedSetsAreAccepted(t *testing.T) {
 				t.Fatalf("%d sets: this test looks at nothing", len(sets))
 			}
 			nodes := cluster{}
-			if err := nodes.add("n", 3, []string{"Ready:True"}); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, nodes.add("n", 3, []string{"Ready:True"}))
 			for _, set := range sets {
 				v := sound(t, validate.Case{Set: set, Others: sets, Reported: nodes.reported(), Impact: nodes.impact})
 				if v.Err() != nil || len(v.Warnings) > 0 {

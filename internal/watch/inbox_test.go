@@ -7,18 +7,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/resourcestack/autohealer/internal/nodewatch"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func named(name, version string) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: version}}
-}
-
-// must fails a test on an error.
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 func TestInbox(t *testing.T) {
@@ -28,9 +21,9 @@ func TestInbox(t *testing.T) {
 	}
 	t.Run("keeps the newest version of every object, and signals once", func(t *testing.T) {
 		box, signal := open()
-		must(t, box.Add(named("a", "1")))
-		must(t, box.Update(named("a", "2")))
-		must(t, box.Add(named("b", "3")))
+		testkit.Must(t, box.Add(named("a", "1")))
+		testkit.Must(t, box.Update(named("a", "2")))
+		testkit.Must(t, box.Add(named("b", "3")))
 		<-signal
 		if len(signal) > 0 {
 			t.Error("it signals twice")
@@ -45,10 +38,10 @@ func TestInbox(t *testing.T) {
 	})
 	t.Run("does not signal a change that is not news, but keeps it", func(t *testing.T) {
 		box, signal := open()
-		must(t, box.Replace([]any{named("a", "1"), named("b", "1")}, "1"))
+		testkit.Must(t, box.Replace([]any{named("a", "1"), named("b", "1")}, "1"))
 		<-signal
 		box.Take()
-		must(t, box.Update(named("a", "2")))
+		testkit.Must(t, box.Update(named("a", "2")))
 		if len(signal) > 0 {
 			t.Error("it signals a heartbeat")
 		}
@@ -57,13 +50,13 @@ func TestInbox(t *testing.T) {
 		}
 		unhealthy := named("a", "3")
 		unhealthy.Status.Conditions = []corev1.NodeCondition{{Type: "Ready", Status: "False"}}
-		must(t, box.Update(unhealthy))
+		testkit.Must(t, box.Update(unhealthy))
 		<-signal
-		must(t, box.Update(named("a", "4"))) // healthy again, as at first
+		testkit.Must(t, box.Update(named("a", "4"))) // healthy again, as at first
 		<-signal
-		must(t, box.Delete(named("b", "5")))
+		testkit.Must(t, box.Delete(named("b", "5")))
 		<-signal
-		must(t, box.Add(named("b", "6"))) // unchanged, but it was deleted
+		testkit.Must(t, box.Add(named("b", "6"))) // unchanged, but it was deleted
 		<-signal
 	})
 	t.Run("drops managed fields", func(t *testing.T) {
@@ -73,8 +66,8 @@ func TestInbox(t *testing.T) {
 			return node
 		}
 		box, _ := open()
-		must(t, box.Replace([]any{managed("listed")}, "5"))
-		must(t, box.Update(managed("watched")))
+		testkit.Must(t, box.Replace([]any{managed("listed")}, "5"))
+		testkit.Must(t, box.Update(managed("watched")))
 		for name, a := range box.Take().Changes {
 			if len(a.Object.ManagedFields) > 0 {
 				t.Errorf("%s has some", name)
@@ -83,20 +76,20 @@ func TestInbox(t *testing.T) {
 	})
 	t.Run("remembers a deletion", func(t *testing.T) {
 		box, _ := open()
-		must(t, box.Add(named("a", "1")))
-		must(t, box.Delete(named("a", "2")))
+		testkit.Must(t, box.Add(named("a", "1")))
+		testkit.Must(t, box.Delete(named("a", "2")))
 		if a := box.Take().Changes["a"]; !a.Gone || a.Object.ResourceVersion != "2" {
 			t.Errorf("it held %+v", a)
 		}
 	})
 	t.Run("has synced once a list has arrived, and not before", func(t *testing.T) {
 		box, _ := open()
-		must(t, box.Add(named("a", "1")))
+		testkit.Must(t, box.Add(named("a", "1")))
 		if box.HasSynced() {
 			t.Error("it has everything before the list")
 		}
-		must(t, box.Replace([]any{named("b", "2")}, "5"))
-		must(t, box.Update(named("c", "6")))
+		testkit.Must(t, box.Replace([]any{named("b", "2")}, "5"))
+		testkit.Must(t, box.Update(named("c", "6")))
 		batch := box.Take()
 		if !box.HasSynced() || batch.ListVersion != "5" || len(batch.Changes) != 2 {
 			t.Errorf("it held %+v", batch)

@@ -8,8 +8,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -28,6 +26,7 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // TestAdmission writes policies through the real webhook. All parts share one cluster; each
@@ -90,7 +89,7 @@ func (w *scope) warningClient() *warningClient {
 	config.WarningHandlerWithContext = d
 	var err error
 	d.api, err = client.New(config, client.Options{Scheme: w.api.Scheme()})
-	w.must(err)
+	testkit.Must(w.t, err)
 	return d
 }
 
@@ -106,7 +105,7 @@ func (w *scope) guarded(o install.Options) *install.Controller {
 func (w *scope) ask(c *install.Controller) {
 	w.t.Helper()
 	if err := install.UseWebhook(w.t.Context(), w.Cluster, c); err != nil {
-		w.t.Fatalf("%v\n%s", err, w.logTail())
+		w.t.Fatalf("%v\n%s", err, w.LogTail())
 	}
 	w.t.Cleanup(func() { _ = install.RemoveWebhook(context.WithoutCancel(w.t.Context()), w.Cluster) })
 }
@@ -198,8 +197,8 @@ func testVerdicts(w *scope) {
 	nodes := w.createNodes(healthyNodes(10))
 	w.guarded(install.Options{})
 	d := w.warningClient()
-	w.must(w.turn(nodes[:6], corev1.ConditionTrue))
-	w.must(d.api.Create(w.t.Context(), w.policy("first")))
+	testkit.Must(w.t, w.turn(nodes[:6], corev1.ConditionTrue))
+	testkit.Must(w.t, d.api.Create(w.t.Context(), w.policy("first")))
 	if said := d.warnings(); len(said) > 0 {
 		w.t.Errorf("a valid set gets the warnings %q", said)
 	}
@@ -281,7 +280,7 @@ func testVerdicts(w *scope) {
 // testWaysToWrite writes the same valid and invalid sets in every possible way.
 func testWaysToWrite(w *scope) {
 	nodes := w.createNodes(healthyNodes(10))
-	w.must(w.turn(nodes[:2], corev1.ConditionTrue))
+	testkit.Must(w.t, w.turn(nodes[:2], corev1.ConditionTrue))
 	w.guarded(install.Options{})
 	good := w.file(w.policy("set", when("Sick=True")))
 	narrower := w.file(w.policy("set", when("Sick=True", "KernelDeadlock=True")))
@@ -348,7 +347,7 @@ func testWaysToWrite(w *scope) {
 	settled(2)
 	run("Warning: the taint "+w.key("set")+" of this set will be removed from 2 nodes", "delete", "conditionset", name, "--dry-run=server", "--warnings-as-errors")
 	// A set in force may always become narrower, regardless of the matching nodes.
-	w.must(w.turn(nodes, corev1.ConditionTrue))
+	testkit.Must(w.t, w.turn(nodes, corev1.ConditionTrue))
 	w.hasStatus("set", func(s v1alpha1.ConditionSetStatus) error {
 		if s.Matched != 10 {
 			return fmt.Errorf("%d match", s.Matched)
@@ -375,9 +374,9 @@ func testWaysToWrite(w *scope) {
 func (w *scope) file(set *v1alpha1.ConditionSet) string {
 	w.t.Helper()
 	text, err := json.Marshal(map[string]any{"apiVersion": set.APIVersion, "kind": set.Kind, "metadata": map[string]any{"name": set.Name}, "spec": set.Spec})
-	w.must(err)
+	testkit.Must(w.t, err)
 	path := filepath.Join(w.t.TempDir(), "set.json")
-	w.must(os.WriteFile(path, text, 0o600))
+	testkit.Must(w.t, os.WriteFile(path, text, 0o600))
 	return path
 }
 
@@ -388,7 +387,7 @@ func testBadObjects(w *scope) {
 	controller := w.start(install.Options{Webhook: true})
 	bad := w.policy("bad", when("OutOfDisk=False"), noTaints)
 	bad.Finalizers = []string{"example.com/wait"}
-	w.must(w.api.Create(w.t.Context(), bad))
+	testkit.Must(w.t, w.api.Create(w.t.Context(), bad))
 	w.ask(controller)
 	d := w.warningClient()
 	patch := func(body string) error {
@@ -414,9 +413,9 @@ func testBadObjects(w *scope) {
 	}
 	// A dry run still shows the problems.
 	d.warnings()
-	w.must(d.api.Patch(w.t.Context(), bad.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec": {"dryRun": true}}`)), client.DryRunAll))
-	w.must(saying(d.warnings(), "OutOfDisk=False"))
-	w.must(d.api.Delete(w.t.Context(), bad.DeepCopy()))
+	testkit.Must(w.t, d.api.Patch(w.t.Context(), bad.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec": {"dryRun": true}}`)), client.DryRunAll))
+	testkit.Must(w.t, saying(d.warnings(), "OutOfDisk=False"))
+	testkit.Must(w.t, d.api.Delete(w.t.Context(), bad.DeepCopy()))
 	if err := patch(`{"metadata": {"finalizers": null}}`); err != nil {
 		w.t.Errorf("its last finalizer: %v", err)
 	}
@@ -441,7 +440,7 @@ func testFollowerAnswers(w *scope) {
 	follower := w.start(install.Options{Webhook: true})
 	d := w.warningClient()
 	for i, unhealthy := range []int{3, 5, 9} {
-		w.must(w.turn(nodes[:unhealthy], corev1.ConditionTrue))
+		testkit.Must(w.t, w.turn(nodes[:unhealthy], corev1.ConditionTrue))
 		var answers []string
 		for _, c := range []*install.Controller{leader, follower} {
 			w.ask(c)
@@ -470,7 +469,7 @@ func testFollowerAnswers(w *scope) {
 func testTooEarly(w *scope) {
 	w.createNodes(healthyNodes(4))
 	proxy, err := w.Proxy()
-	w.must(err)
+	testkit.Must(w.t, err)
 	blind := proxy.Inject(func(r testbed.Request) bool { return r.Resource == "nodes" && (r.Verb == "list" || r.Verb == "watch") }, testbed.Hold(), 0)
 	controller := w.start(install.Options{Webhook: true, Unready: true, Through: proxy})
 	w.ask(controller)
@@ -490,8 +489,8 @@ func testTooEarly(w *scope) {
 	if err := refused(d.api.Create(w.t.Context(), w.policy("trap", when("OutOfDisk=False"))), "OutOfDisk=False"); err != nil {
 		w.t.Errorf("a set that is invalid for any nodes: %v", err)
 	}
-	w.must(d.api.Create(w.t.Context(), w.policy("harmless", noTaints)))
-	w.must(d.api.Delete(w.t.Context(), w.policy("harmless")))
+	testkit.Must(w.t, d.api.Create(w.t.Context(), w.policy("harmless", noTaints)))
+	testkit.Must(w.t, d.api.Delete(w.t.Context(), w.policy("harmless")))
 
 	// Clients retry by themselves.
 	done := w.meanwhile(func() error {
@@ -515,8 +514,8 @@ func testWebhookDown(w *scope) {
 	w.start(install.Options{})
 	asked := w.guarded(install.Options{})
 	d := w.warningClient()
-	w.must(d.api.Create(w.t.Context(), w.policy("set", when("Sick=True"))))
-	w.must(d.api.Create(w.t.Context(), w.policy("other")))
+	testkit.Must(w.t, d.api.Create(w.t.Context(), w.policy("set", when("Sick=True"))))
+	testkit.Must(w.t, d.api.Create(w.t.Context(), w.policy("other")))
 	w.hasStatus("set", isAccepted(metav1.ConditionTrue, "Followed"))
 	w.kill(asked)
 
@@ -531,14 +530,14 @@ func testWebhookDown(w *scope) {
 			w.t.Errorf("%s: %v", what, err)
 		}
 	}
-	w.must(d.api.Patch(w.t.Context(), w.policy("set"), client.RawPatch(types.MergePatchType, []byte(`{"metadata": {"labels": {"a": "b"}}}`))))
-	w.must(d.api.Patch(w.t.Context(), w.policy("other"), client.RawPatch(types.MergePatchType, []byte(`{"spec": {"dryRun": true}}`))))
-	w.must(d.api.Delete(w.t.Context(), w.policy("other")))
+	testkit.Must(w.t, d.api.Patch(w.t.Context(), w.policy("set"), client.RawPatch(types.MergePatchType, []byte(`{"metadata": {"labels": {"a": "b"}}}`))))
+	testkit.Must(w.t, d.api.Patch(w.t.Context(), w.policy("other"), client.RawPatch(types.MergePatchType, []byte(`{"spec": {"dryRun": true}}`))))
+	testkit.Must(w.t, d.api.Delete(w.t.Context(), w.policy("other")))
 	w.recover(nodes[:2])
 	w.counts(w.key("set"), 1, 0)
 	w.hasStatus("set", isAccepted(metav1.ConditionTrue, "Followed"))
 	// A user can still delete a harmful set.
-	w.must(d.api.Delete(w.t.Context(), w.policy("set")))
+	testkit.Must(w.t, d.api.Delete(w.t.Context(), w.policy("set")))
 	w.counts(w.key("set"), 0, 0)
 
 	w.restart(asked.Part)
@@ -585,12 +584,12 @@ func testRotation(w *scope) {
 	key := types.NamespacedName{Namespace: install.Namespace, Name: install.WebhookSecret}
 	for range rounds {
 		secret := &corev1.Secret{}
-		w.must(w.api.Get(w.t.Context(), key, secret))
+		testkit.Must(w.t, w.api.Get(w.t.Context(), key, secret))
 		old := string(secret.Data["tls.crt"])
 		secret.Data = nil
-		w.must(w.api.Update(w.t.Context(), secret))
+		testkit.Must(w.t, w.api.Update(w.t.Context(), secret))
 		w.eventually("the webhook to serve another certificate", func() error {
-			w.must(w.api.Get(w.t.Context(), key, secret))
+			testkit.Must(w.t, w.api.Get(w.t.Context(), key, secret))
 			now := string(secret.Data["tls.crt"])
 			if now == "" || now == old {
 				return errors.New("there is no new certificate")
@@ -631,7 +630,7 @@ func (w *scope) shows(c *install.Controller) (string, error) {
 func (w *scope) shownNames(c *install.Controller) []string {
 	w.t.Helper()
 	shown, err := w.shown(c)
-	w.must(err)
+	testkit.Must(w.t, err)
 	return shown.DNSNames
 }
 
@@ -648,12 +647,7 @@ func (w *scope) shown(c *install.Controller) (*x509.Certificate, error) {
 // probe returns the response of a controller's probe endpoint.
 func (w *scope) probe(c *install.Controller, path string) string {
 	w.t.Helper()
-	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, "http://"+c.Probes+path, nil)
-	w.must(err)
-	response, err := http.DefaultClient.Do(request)
-	w.must(err)
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	w.must(err)
-	return string(text)
+	_, text, err := testkit.Get(w.t.Context(), "http://"+c.Probes+path)
+	testkit.Must(w.t, err)
+	return text
 }

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/internal/install"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // oldRights are the rights of a node-problem-detector, without Leases.
@@ -50,7 +51,7 @@ func TestTheAgentsAccess(t *testing.T) {
 	l.becomes(w, corev1.ConditionFalse, "100% well")
 	process, lines := l.PID(), 0
 	ca, err := os.ReadFile(l.CA)
-	w.must(err)
+	testkit.Must(w.t, err)
 
 	// away withdraws the agent's access and restores it. The agent must report afterwards
 	// what happened in between.
@@ -77,8 +78,8 @@ func TestTheAgentsAccess(t *testing.T) {
 	token := func(w *scope, lifetime time.Duration) string {
 		w.t.Helper()
 		made, err := w.PodToken(w.t.Context(), install.AgentAccount, l.Pod, lifetime)
-		w.must(err)
-		w.must(l.Mount(l.Token, []byte(made)))
+		testkit.Must(w.t, err)
+		testkit.Must(w.t, l.Mount(l.Token, []byte(made)))
 		return made
 	}
 
@@ -94,22 +95,22 @@ func TestTheAgentsAccess(t *testing.T) {
 	})
 	w.run("a token file that is empty for a moment is ignored", func(w *scope) {
 		was, err := os.ReadFile(l.Token)
-		w.must(err)
-		away(w, "unreachable", func(w *scope) { w.must(l.Mount(l.Token, nil)) }, func(w *scope) { w.must(l.Mount(l.Token, was)) })
+		testkit.Must(w.t, err)
+		away(w, "unreachable", func(w *scope) { testkit.Must(w.t, l.Mount(l.Token, nil)) }, func(w *scope) { testkit.Must(w.t, l.Mount(l.Token, was)) })
 	})
 	w.run("the agent trusts a replaced CA, and no longer the old CA", func(w *scope) {
 		other := httptest.NewTLSServer(nil)
 		defer other.Close()
 		foreign := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: other.Certificate().Raw})
-		away(w, "unreachable", func(w *scope) { w.must(l.Mount(l.CA, foreign)) }, func(w *scope) { w.must(l.Mount(l.CA, append(foreign, ca...))) })
+		away(w, "unreachable", func(w *scope) { testkit.Must(w.t, l.Mount(l.CA, foreign)) }, func(w *scope) { testkit.Must(w.t, l.Mount(l.CA, append(foreign, ca...))) })
 		if l.said(w, "cannot report to the api server", "unknown authority") != 1 {
 			w.t.Error("the log does not mention the CA")
 		}
-		w.must(l.Mount(l.CA, ca))
+		testkit.Must(w.t, l.Mount(l.CA, ca))
 	})
 	w.run("an agent with the rights of a node-problem-detector works, logs it once and is never marked silent", func(w *scope) {
 		_, err := w.KubectlApply(w.t.Context(), oldRights)
-		w.must(err)
+		testkit.Must(w.t, err)
 		old := w.startLogAgent(nodes[1], func(o *install.AgentOptions) { o.Account = "node-problem-detector" })
 		old.becomes(w, corev1.ConditionFalse, "100% well")
 		old.writes(w, "docker hangs 100%", "OOMKilling 100%")
@@ -121,14 +122,14 @@ func TestTheAgentsAccess(t *testing.T) {
 			w.t.Errorf("it is logged %d times: %v", n, f)
 		}
 		// Both agents stop, and only one of them has a Lease to miss.
-		w.must(old.Kill())
-		w.must(l.Kill())
+		testkit.Must(w.t, old.Kill())
+		testkit.Must(w.t, l.Kill())
 		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: "autohealer-agent-" + l.node}}
-		w.must(w.api.Patch(w.t.Context(), lease, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"leaseDurationSeconds":1}}`))))
+		testkit.Must(w.t, w.api.Patch(w.t.Context(), lease, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"leaseDurationSeconds":1}}`))))
 		w.isSilent(l.node, "KernelDeadlock")
 		w.metric(controller, `autohealer_agents{state="silent"} 1`)
 		w.metric(controller, `autohealer_agents{state="heard"} 0`)
-		w.must(w.is(old.node, "KernelDeadlock", corev1.ConditionTrue, "DockerHung"))
+		testkit.Must(w.t, w.is(old.node, "KernelDeadlock", corev1.ConditionTrue, "DockerHung"))
 		if made := w.ours(old.node); len(made) > 0 {
 			w.t.Errorf("the controller wrote to the node: %v", made)
 		}
@@ -141,7 +142,7 @@ func (w *scope) isOver(token string) {
 	config := w.AdminConfig()
 	config.BearerToken = token
 	client, err := kubernetes.NewForConfig(config)
-	w.must(err)
+	testkit.Must(w.t, err)
 	w.eventually("the token to expire", func() error {
 		ctx, cancel := context.WithTimeout(w.t.Context(), time.Second)
 		defer cancel()

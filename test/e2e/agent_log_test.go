@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -19,6 +17,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // The reasons of the problems in the log, in addition to the condition KernelDeadlock.
@@ -37,14 +36,14 @@ func (w *scope) startLogAgent(node string, shape func(*install.AgentOptions)) *l
 	w.t.Helper()
 	folder := w.t.TempDir()
 	log, err := os.Create(filepath.Join(folder, "kernel.log"))
-	w.must(err)
+	testkit.Must(w.t, err)
 	w.t.Cleanup(func() { _ = log.Close() })
 	rules := []string{`{"type": "permanent", "condition": "KernelDeadlock", "reason": "DockerHung", "pattern": "docker hangs .*", "clearPattern": "docker goes on .*"}`}
 	for _, reason := range problems {
 		rules = append(rules, fmt.Sprintf(`{"type": "temporary", "reason": %q, "pattern": "%s .*"}`, reason, reason))
 	}
 	monitor := filepath.Join(folder, "kernel-monitor.json")
-	w.must(os.WriteFile(monitor, fmt.Appendf(nil, `{"plugin": "filelog", "logPath": %q, "lookback": "5m", "source": "kernel-monitor",
+	testkit.Must(w.t, os.WriteFile(monitor, fmt.Appendf(nil, `{"plugin": "filelog", "logPath": %q, "lookback": "5m", "source": "kernel-monitor",
 		"pluginConfig": {"timestamp": "^\\S+", "message": "^\\S+ (.*)", "timestampFormat": "2006-01-02T15:04:05.000000Z"},
 		"conditions": [{"type": "KernelDeadlock", "reason": "KernelHasNoDeadlock", "message": "100%% well"}], "rules": [%s]}`, log.Name(), strings.Join(rules, ", ")), 0o600))
 	o := install.AgentOptions{Node: node, StateDir: filepath.Join(folder, "state"), Args: []string{"--config.system-log-monitor=" + monitor, "--k8s-exporter-heartbeat-period=10s"}}
@@ -53,9 +52,9 @@ func (w *scope) startLogAgent(node string, shape func(*install.AgentOptions)) *l
 	}
 	l := &logAgent{node: node, log: log}
 	l.admin, err = kubernetes.NewForConfig(w.AdminConfig())
-	w.must(err)
+	testkit.Must(w.t, err)
 	l.Agent, err = install.StartAgent(w.t.Context(), w.Cluster, o)
-	w.must(err)
+	testkit.Must(w.t, err)
 	endWithTest(w.t, l.Agent)
 	return l
 }
@@ -80,7 +79,7 @@ func (l *logAgent) writes(w *scope, lines ...string) {
 		fmt.Fprintf(&text, "%s %s\n", time.Now().UTC().Format("2006-01-02T15:04:05.000000Z"), line)
 	}
 	_, err := l.log.Write(text.Bytes())
-	w.must(err)
+	testkit.Must(w.t, err)
 }
 
 // becomes waits until the node has the condition.
@@ -106,21 +105,12 @@ type figures map[string]float64
 const ofAgent = "autohealer_agent_"
 
 func (l *logAgent) figures(ctx context.Context) (figures, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+l.Metrics+"/metrics", http.NoBody)
-	if err != nil {
-		return nil, err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
+	_, text, err := testkit.Get(ctx, "http://"+l.Metrics+"/metrics")
 	if err != nil {
 		return nil, err
 	}
 	read := figures{}
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(text) {
 		at := strings.LastIndexByte(line, ' ')
 		if name, ok := strings.CutPrefix(line, ofAgent); ok && at > 0 {
 			if read[name[:at-len(ofAgent)]], err = strconv.ParseFloat(strings.TrimSpace(line[at:]), 64); err != nil {
@@ -178,7 +168,7 @@ func idle(f figures) bool { return f["conditions_pending"] == 0 && f["events_que
 func (l *logAgent) reported(w *scope) (occurrences map[string]int, events int) {
 	w.t.Helper()
 	list, err := l.admin.CoreV1().Events("default").List(w.t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.kind=Node,source=kernel-monitor,involvedObject.name=" + l.node})
-	w.must(err)
+	testkit.Must(w.t, err)
 	occurrences = map[string]int{}
 	for i := range list.Items {
 		occurrences[list.Items[i].Reason] += int(list.Items[i].Count)
@@ -190,7 +180,7 @@ func (l *logAgent) reported(w *scope) (occurrences map[string]int, events int) {
 func (l *logAgent) said(w *scope, words ...string) (n int) {
 	w.t.Helper()
 	text, err := l.Log()
-	w.must(err)
+	testkit.Must(w.t, err)
 lines:
 	for line := range strings.Lines(text) {
 		for _, word := range words {
@@ -206,7 +196,7 @@ lines:
 // agents prepares the cluster for agents, with this number of nodes.
 func (w *scope) agents(nodes int) []string {
 	w.t.Helper()
-	w.must(install.ApplyAgentRights(w.t.Context(), w.Cluster))
+	testkit.Must(w.t, install.ApplyAgentRights(w.t.Context(), w.Cluster))
 	w.agentsAreBound()
 	return w.createNodes(testbed.Nodes{Count: nodes})
 }

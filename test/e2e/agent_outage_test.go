@@ -14,6 +14,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // outage is a way in which the API server becomes unavailable. The returned function ends
@@ -39,13 +40,9 @@ var outages = []outage{
 	}},
 	{"standstill", func(t *testing.T, c *testbed.Cluster, _ *testbed.Proxy) func() {
 		t.Helper()
-		if err := c.APIServer.Pause(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.APIServer.Pause())
 		return func() {
-			if err := c.APIServer.Resume(); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, c.APIServer.Resume())
 		}
 	}},
 	failing(testbed.CutRequest()),
@@ -58,13 +55,9 @@ var outages = []outage{
 // crash kills the API server. It is rare, because a restart takes seconds.
 var crash = outage{"crash", func(t *testing.T, c *testbed.Cluster, _ *testbed.Proxy) func() {
 	t.Helper()
-	if err := c.APIServer.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, c.APIServer.Kill())
 	return func() {
-		if err := c.APIServer.Restart(context.WithoutCancel(t.Context())); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.APIServer.Restart(context.WithoutCancel(t.Context())))
 	}
 }}
 
@@ -90,7 +83,7 @@ func TestAnAgentInOutages(t *testing.T) {
 	random := rand.New(rand.NewPCG(uint64(seed), 7))
 	w := newFixture(t).scope(t, "outages")
 	proxy, err := w.Proxy()
-	w.must(err)
+	testkit.Must(w.t, err)
 	l := w.startLogAgent(w.agents(1)[0], func(o *install.AgentOptions) { o.Through = proxy })
 	l.becomes(w, corev1.ConditionFalse, "100% well")
 

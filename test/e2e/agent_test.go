@@ -3,8 +3,6 @@ package e2e
 import (
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,6 +21,7 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // kernelAgent is a node with the agent's own program, with the token of its pod, its rights
@@ -38,7 +37,7 @@ type kernelAgent struct {
 // monitor configures the agent: which lines set KernelDeadlock, and which clear it.
 func (p *kernelAgent) monitor(conditions string) {
 	p.w.t.Helper()
-	p.w.must(os.WriteFile(p.file, []byte(fmt.Sprintf(`{"plugin": "kmsg", "logPath": "/dev/kmsg", "lookback": "5m", "source": "kernel-monitor", "conditions": [%s],
+	testkit.Must(p.w.t, os.WriteFile(p.file, []byte(fmt.Sprintf(`{"plugin": "kmsg", "logPath": "/dev/kmsg", "lookback": "5m", "source": "kernel-monitor", "conditions": [%s],
 		"rules": [{"type": "temporary", "reason": "OOMKilling", "pattern": "%s killed .*"}%s]}`, conditions, p.mark, map[bool]string{
 		true: fmt.Sprintf(`, {"type": "permanent", "condition": "KernelDeadlock", "reason": "DockerHung", "pattern": "%[1]s hung.*", "clearPattern": "%[1]s goes on.*"}`, p.mark),
 	}[conditions != ""])), 0o600))
@@ -53,28 +52,12 @@ func (p *kernelAgent) kernelSays(words string) {
 	}
 	defer kmsg.Close()
 	_, err = kmsg.WriteString("<3>" + p.mark + " " + words + "\n")
-	p.w.must(err)
+	testkit.Must(p.w.t, err)
 }
 
 func (p *kernelAgent) shows(w *scope, metric string) {
 	w.t.Helper()
-	w.eventually("the agent's metric "+metric, func() error {
-		request, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, "http://"+p.Metrics+"/metrics", http.NoBody)
-		if err != nil {
-			return err
-		}
-		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			return err
-		}
-		defer response.Body.Close()
-		text, err := io.ReadAll(response.Body)
-		if err != nil || strings.Contains(string(text), "\n"+metric+"\n") {
-			return err
-		}
-		name, _, _ := strings.Cut(metric, " ")
-		return fmt.Errorf("it is %.120q", string(text)[max(0, strings.Index(string(text), "\n"+name)):])
-	})
+	w.HasMetric(w.t, p.Metrics, metric)
 }
 
 func (p *kernelAgent) becomes(w *scope, kind string, status corev1.ConditionStatus, reason string) {
@@ -86,7 +69,7 @@ func (p *kernelAgent) becomes(w *scope, kind string, status corev1.ConditionStat
 func (p *kernelAgent) owners(w *scope, kind string) (names []string) {
 	w.t.Helper()
 	node, err := w.get(w.t.Context(), p.node)
-	w.must(err)
+	testkit.Must(w.t, err)
 	for _, entry := range node.ManagedFields {
 		if _, row, found := strings.Cut(entry.FieldsV1.GetRawString(), `"k:{\"type\":\"`+kind+`\"}":{`); found {
 			if row, _, _ = strings.Cut(row, "}}"); strings.Contains(row+"}", `"f:status":{}`) {
@@ -103,7 +86,7 @@ func TestTheAgent(t *testing.T) {
 	t.Parallel()
 	world := newFixture(t)
 	w := world.scope(t, "probed")
-	w.must(install.ApplyAgentRights(t.Context(), w.Cluster))
+	testkit.Must(w.t, install.ApplyAgentRights(t.Context(), w.Cluster))
 	w.agentsAreBound()
 	folder := t.TempDir()
 	p := &kernelAgent{w: w, node: w.createNodes(testbed.Nodes{Count: 1})[0], mark: fmt.Sprintf("autohealer-e2e-%d", time.Now().UnixNano()), file: filepath.Join(folder, "kernel-monitor.json")}
@@ -117,7 +100,7 @@ func TestTheAgent(t *testing.T) {
 		Node: p.node, StateDir: filepath.Join(folder, "state"),
 		Args: []string{"--config.system-log-monitor=" + p.file, "--k8s-exporter-heartbeat-period=10s"},
 	})
-	w.must(err)
+	testkit.Must(w.t, err)
 	endWithTest(t, p.Agent)
 
 	w.run("a line becomes a condition, an Event and a taint, which are cleared again", func(w *scope) {
@@ -135,13 +118,13 @@ func TestTheAgent(t *testing.T) {
 	w.run("a killed agent is marked silent, and owns its conditions after its restart", func(w *scope) {
 		p.kernelSays("hung")
 		p.becomes(w, "KernelDeadlock", corev1.ConditionTrue, "DockerHung")
-		w.must(p.Kill())
+		testkit.Must(w.t, p.Kill())
 		// The default of six minutes is too long for a test.
 		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: "autohealer-agent-" + p.node}}
-		w.must(w.api.Patch(w.t.Context(), lease, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"leaseDurationSeconds":1}}`))))
+		testkit.Must(w.t, w.api.Patch(w.t.Context(), lease, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"leaseDurationSeconds":1}}`))))
 		w.isSilent(p.node, "KernelDeadlock", "XfsShutdown")
 		w.has(p.node, noSchedule(w.key("hung"))) // a silent agent does not make the node healthy
-		w.must(p.Restart(w.t.Context()))
+		testkit.Must(w.t, p.Restart(w.t.Context()))
 		p.becomes(w, "KernelDeadlock", corev1.ConditionTrue, "DockerHung")
 		p.becomes(w, "XfsShutdown", corev1.ConditionFalse, "XfsHasNotShutDown")
 		for _, kind := range []string{"KernelDeadlock", "XfsShutdown"} {
@@ -154,11 +137,11 @@ func TestTheAgent(t *testing.T) {
 	})
 	w.run("a condition is taken over once, and then left to its other writer, also after a restart", func(w *scope) {
 		admin, err := kubernetes.NewForConfig(w.AdminConfig())
-		w.must(err)
+		testkit.Must(w.t, err)
 		old := func() {
 			body := fmt.Sprintf(`{"status":{"conditions":[{"type":"KernelDeadlock","status":"False","reason":"SaysTheOld","message":"100%%","lastHeartbeatTime":%[1]q,"lastTransitionTime":%[1]q}]}}`, time.Now().UTC().Format(time.RFC3339))
 			_, err := admin.CoreV1().Nodes().Patch(w.t.Context(), p.node, types.StrategicMergePatchType, []byte(body), metav1.PatchOptions{FieldManager: "node-problem-detector"}, "status")
-			w.must(err)
+			testkit.Must(w.t, err)
 		}
 		old()
 		p.becomes(w, "KernelDeadlock", corev1.ConditionTrue, "DockerHung")
@@ -167,15 +150,15 @@ func TestTheAgent(t *testing.T) {
 		yielded := `autohealer_agent_condition_yielded{condition="KernelDeadlock",manager="node-problem-detector"} 1`
 		p.shows(w, yielded)
 		p.shows(w, "autohealer_agent_conditions_pending 0")
-		w.must(p.Restart(w.t.Context()))
+		testkit.Must(w.t, p.Restart(w.t.Context()))
 		p.shows(w, yielded)
 		p.shows(w, "autohealer_agent_conditions_pending 0")
-		w.must(w.is(p.node, "KernelDeadlock", corev1.ConditionFalse, "SaysTheOld"))
-		w.must(w.is(p.node, "XfsShutdown", corev1.ConditionFalse, "XfsHasNotShutDown"))
+		testkit.Must(w.t, w.is(p.node, "KernelDeadlock", corev1.ConditionFalse, "SaysTheOld"))
+		testkit.Must(w.t, w.is(p.node, "XfsShutdown", corev1.ConditionFalse, "XfsHasNotShutDown"))
 	})
 	w.run("an agent without conditions leaves none of its own and removes none of other writers", func(w *scope) {
 		before, err := w.get(w.t.Context(), p.node)
-		w.must(err)
+		testkit.Must(w.t, err)
 		p.monitor("")
 		gone := func() error {
 			node, err := w.get(w.t.Context(), p.node)
@@ -191,16 +174,16 @@ func TestTheAgent(t *testing.T) {
 		}
 		w.eventually("the conditions to be removed", gone)
 		p.shows(w, "autohealer_agent_conditions_pending 0")
-		w.must(gone())
+		testkit.Must(w.t, gone())
 		after, err := w.get(w.t.Context(), p.node)
-		w.must(err)
+		testkit.Must(w.t, err)
 		if len(after.Status.Conditions) != len(before.Status.Conditions)-1 || after.Status.NodeInfo != before.Status.NodeInfo || len(after.Status.Addresses) != len(before.Status.Addresses) {
 			w.t.Errorf("the conditions were %+v\nand are %+v", before.Status, after.Status)
 		}
-		w.must(w.is(p.node, "KernelDeadlock", corev1.ConditionFalse, "SaysTheOld"))
+		testkit.Must(w.t, w.is(p.node, "KernelDeadlock", corev1.ConditionFalse, "SaysTheOld"))
 	})
 	text, err := p.Log()
-	w.must(err)
+	testkit.Must(w.t, err)
 	if strings.Contains(text, "a request is refused") || strings.Contains(text, "cannot report to the api server") {
 		t.Errorf("the agent is blocked:\n%s", text)
 	}
@@ -210,9 +193,9 @@ func TestTheAgent(t *testing.T) {
 func (w *scope) agentsAreBound() {
 	w.t.Helper()
 	config, err := w.ServiceAccountConfig(w.t.Context(), install.AgentAccount, install.AgentAccount)
-	w.must(err)
+	testkit.Must(w.t, err)
 	unbound, err := kubernetes.NewForConfig(config)
-	w.must(err)
+	testkit.Must(w.t, err)
 	w.eventually("the guard", func() error {
 		_, err := unbound.CoordinationV1().Leases(install.Namespace).Create(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "names no node") {

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/internal/install"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // testBackup restores an old certificate, which the API server no longer trusts, while a
@@ -80,7 +81,7 @@ func testBackup(w *scope) {
 func (w *scope) certificate() *corev1.Secret {
 	w.t.Helper()
 	secret := &corev1.Secret{}
-	w.must(w.api.Get(w.t.Context(), types.NamespacedName{Namespace: install.Namespace, Name: install.WebhookSecret}, secret))
+	testkit.Must(w.t, w.api.Get(w.t.Context(), types.NamespacedName{Namespace: install.Namespace, Name: install.WebhookSecret}, secret))
 	return secret
 }
 
@@ -91,7 +92,7 @@ func (w *scope) replaceCertificate(replicas []*install.Controller, content map[s
 	secret := w.certificate()
 	old := string(secret.Data["tls.crt"])
 	secret.Data = maps.Clone(content)
-	w.must(w.api.Update(w.t.Context(), secret))
+	testkit.Must(w.t, w.api.Update(w.t.Context(), secret))
 	w.eventually("all replicas to serve another certificate", func() error {
 		now := string(w.certificate().Data["tls.crt"])
 		if now == "" || now == old {
@@ -125,7 +126,7 @@ func (w *scope) reconnect() {
 
 func (w *scope) rewriteTrust(change func(bundle []byte) []byte) {
 	w.t.Helper()
-	w.must(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+	testkit.Must(w.t, retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		config := &admissionv1.ValidatingWebhookConfiguration{}
 		if err := w.api.Get(w.t.Context(), client.ObjectKey{Name: install.WebhookConfig}, config); err != nil {
 			return err

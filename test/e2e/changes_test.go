@@ -10,6 +10,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/history"
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // change is a change of a set whose taint is on a node.
@@ -116,7 +117,7 @@ func testChanges(w *scope, absent *install.Controller) {
 		scopes[i].has(scopes[i].node(1), before(scopes[i])...)
 	}
 	if absent != nil {
-		w.must(absent.Stop(w.t.Context()))
+		testkit.Must(w.t, absent.Stop(w.t.Context()))
 	}
 	for i, c := range changes {
 		c.make(scopes[i])

@@ -13,20 +13,19 @@ import (
 	"github.com/resourcestack/autohealer/internal/history"
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func testFlapping(w *scope) {
 	const count, flips = 60, 10
 	proxy, err := w.Proxy()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testkit.Must(w.t, err)
 	nodes := w.createNodes(testbed.Nodes{Count: count})
 	w.createSet("set", evict(intstr.FromString("30%")))
 	w.createSet("weak", on("Sick", "Tired"))
 	w.start(install.Options{Through: proxy, Args: []string{alone}})
 	statuses := []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}
-	w.must(w.everywhere(nodes, func(ctx context.Context, i int, node string) error {
+	testkit.Must(w.t, w.everywhere(nodes, func(ctx context.Context, i int, node string) error {
 		random := rand.New(rand.NewPCG(1, uint64(i)))
 		for range flips {
 			if err := w.try(ctx, node, []string{"Sick", "Tired"}[random.IntN(2)], statuses[random.IntN(len(statuses))]); err != nil {
@@ -55,7 +54,7 @@ func testRecreated(w *scope) {
 	// unhealthy, some healthy.
 	kept := holding.wait(w, 20)
 	for i, l := range kept {
-		w.must(w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: target(l)}}))
+		testkit.Must(w.t, w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: target(l)}}))
 		var number int
 		if _, err := fmt.Sscanf(target(l), w.name+"-%d", &number); err != nil {
 			w.t.Fatal(err)
@@ -88,7 +87,7 @@ func testJoiningStorm(w *scope) {
 	fallen()
 	w.counts(w.key("set"), 40, 0) // of 100, 49 are allowed
 	for number := 41; number <= 100; number++ {
-		w.must(w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.node(number)}}))
+		testkit.Must(w.t, w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.node(number)}}))
 	}
 	// Of 40, 19 are allowed: no taint is removed, and none is added.
 	more := w.createNodes(testbed.Nodes{Count: 2, First: 101})

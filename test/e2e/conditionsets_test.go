@@ -13,6 +13,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/history"
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // TestMeaning tests the effects of sets. All parts share one cluster and one controller;
@@ -275,7 +276,7 @@ func testClockSurvives(w *scope, controller *install.Controller) {
 	w.hasStatus("set", saysOf(w.node(1), "Pending", "since "+two.UTC().Format(time.RFC3339)))
 	w.eventually("a note on "+w.node(1), func() error { return w.remembers(w.t.Context(), w.node(1)) })
 
-	w.must(controller.Restart(w.t.Context()))
+	testkit.Must(w.t, controller.Restart(w.t.Context()))
 	w.editSet("set", hours(1))
 	w.has(w.node(1), noSchedule(w.key("set")))
 	w.has(w.node(2), noSchedule(w.key("set")))

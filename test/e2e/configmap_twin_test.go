@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/internal/install"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // testConfigMapTwin writes sets that duplicate sets in a ConfigMap. The controller starts
@@ -16,7 +17,7 @@ import (
 func testConfigMapTwin(w *scope) {
 	w.createNodes(healthyNodes(4))
 	role := &rbacv1.Role{}
-	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: install.Namespace, Name: install.Account}, role))
+	testkit.Must(w.t, w.api.Get(w.t.Context(), client.ObjectKey{Namespace: install.Namespace, Name: install.Account}, role))
 	giveBack := w.withdraw(role, &role.Rules, authorizationv1.ResourceAttributes{
 		Verb: "watch", Group: "apps", Resource: "controllerrevisions", Namespace: install.Namespace,
 	})
@@ -28,12 +29,12 @@ func testConfigMapTwin(w *scope) {
 		w.hasRevision(name, name)
 		w.eventually("a refusal", func() error { return refused(try(), "the same conditions", "ConfigMap "+w.name+"-"+name) })
 		w.deleteConfigMap()
-		w.must(try()) // a remembered revision alone refuses nothing
+		testkit.Must(w.t, try()) // a remembered revision alone refuses nothing
 	}
 	twin("one")
 	twin("two")
 	text, err := c.Log()
-	w.must(err)
+	testkit.Must(w.t, err)
 	if got := strings.Count(text, "kept versions of ConfigMaps not watched"); got != 1 {
 		w.t.Errorf("the missing watch is logged %d times, want once:\n%s", got, text)
 	}
@@ -44,7 +45,7 @@ func testConfigMapTwin(w *scope) {
 	}
 	w.eventually("a verdict without a request to the API server", func() error {
 		before := reads()
-		w.must(try())
+		testkit.Must(w.t, try())
 		if after := reads(); after != before || after == 0 {
 			return fmt.Errorf("%v questions, then %v", before, after)
 		}

@@ -24,6 +24,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/history"
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 const (
@@ -138,17 +139,17 @@ func (w *scope) createConfigMap(name, text string, isGood bool) {
 	if apierrors.IsAlreadyExists(err) {
 		err = w.api.Update(w.t.Context(), m)
 	}
-	w.must(err)
+	testkit.Must(w.t, err)
 }
 
 // deleteConfigMap deletes the ConfigMaps of the scope, and waits until their sets are gone.
 func (w *scope) deleteConfigMap() {
 	w.t.Helper()
 	var list corev1.ConfigMapList
-	w.must(w.api.List(w.t.Context(), &list, client.InNamespace(install.Namespace), client.HasLabels{configMapLabel}))
+	testkit.Must(w.t, w.api.List(w.t.Context(), &list, client.InNamespace(install.Namespace), client.HasLabels{configMapLabel}))
 	for i := range list.Items {
 		if strings.HasPrefix(list.Items[i].Name, w.name+"-") {
-			w.must(w.api.Delete(w.t.Context(), &list.Items[i]))
+			testkit.Must(w.t, w.api.Delete(w.t.Context(), &list.Items[i]))
 		}
 	}
 	w.hasRevision("")
@@ -204,7 +205,7 @@ func (w *scope) metric(c *install.Controller, line string) {
 func testConfigMapOfTheSeed(c *install.Controller) func(*scope) {
 	return func(w *scope) {
 		seed, err := os.ReadFile("../../internal/configmaps/testdata/seed.yaml")
-		w.must(err)
+		testkit.Must(w.t, err)
 		w.createNodes(testbed.Nodes{Count: 4})
 		_, err = w.KubectlApply(w.t.Context(), strings.ReplaceAll(`
 apiVersion: v1
@@ -217,7 +218,7 @@ metadata:
 data:
   sets.yaml: |
 `, "WARD", w.name)+string(seed))
-		w.must(err)
+		testkit.Must(w.t, err)
 		w.tellsOf(w.name+"-policies", "Accepted", "accepted and in force; sets: 2")
 		w.setCondition(w.node(1), "KubeletUnhealthy", corev1.ConditionTrue)
 		w.setCondition(w.node(1), "ContainerRuntimeUnhealthy", corev1.ConditionUnknown)
@@ -267,11 +268,11 @@ func testBadEdit(c *install.Controller) func(*scope) {
 		w.has(w.node(2), noSchedule(w.key("one")))
 		w.hasNow(w.node(1), noSchedule(w.key("one")))
 		before, err := w.events(w.t.Context(), w.name+"-policies", "Trouble")
-		w.must(err)
+		testkit.Must(w.t, err)
 		m := &corev1.ConfigMap{}
-		w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: install.Namespace, Name: w.name + "-policies"}, m))
+		testkit.Must(w.t, w.api.Get(w.t.Context(), client.ObjectKey{Namespace: install.Namespace, Name: w.name + "-policies"}, m))
 		m.Labels["example.com/touched"] = "by-somebody"
-		w.must(w.api.Update(w.t.Context(), m))
+		testkit.Must(w.t, w.api.Update(w.t.Context(), m))
 
 		next := w.configMap("two", "NoSchedule", "Sick")
 		w.createConfigMap("policies", next, true)
@@ -415,13 +416,13 @@ func testConfigMapAbsent(c *install.Controller) func(*scope) {
 		w.has(w.node(2), noSchedule(w.key("gone")))
 		w.has(w.node(3), noSchedule(w.key("lost")))
 		before, err := w.get(w.t.Context(), w.node(3))
-		w.must(err)
-		w.must(c.Stop(w.t.Context()))
+		testkit.Must(w.t, err)
+		testkit.Must(w.t, c.Stop(w.t.Context()))
 		w.createConfigMap("edited", w.configMap("new", "NoSchedule", "Sick"), true)
-		w.must(w.api.Delete(w.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: w.name + "-deleted"}}))
+		testkit.Must(w.t, w.api.Delete(w.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: w.name + "-deleted"}}))
 		kept, err := w.revisions("lost")
-		w.must(err)
-		w.must(w.api.Delete(w.t.Context(), &kept[0]))
+		testkit.Must(w.t, err)
+		testkit.Must(w.t, w.api.Delete(w.t.Context(), &kept[0]))
 		w.restart(c.Part)
 		w.has(w.node(1), noSchedule(w.key("new")))
 		w.has(w.node(2))
@@ -442,16 +443,16 @@ func testConfigMapUnlabelled(w *scope) {
 	w.has(w.node(1), noSchedule(w.key("set")))
 	w.hasRevision("policies", w.key("set"))
 	m := &corev1.ConfigMap{}
-	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: install.Namespace, Name: w.name + "-policies"}, m))
+	testkit.Must(w.t, w.api.Get(w.t.Context(), client.ObjectKey{Namespace: install.Namespace, Name: w.name + "-policies"}, m))
 	delete(m.Labels, configMapLabel)
-	w.must(w.api.Update(w.t.Context(), m))
+	testkit.Must(w.t, w.api.Update(w.t.Context(), m))
 	w.has(w.node(1))
 	w.hasRevision("policies")
 	// An invalid ConfigMap with a new label has no earlier version.
 	m.Labels = map[string]string{configMapLabel: "true"}
 	m.Annotations = map[string]string{badMark: "yes"}
 	m.Data["sets.yaml"] = "type: ConditionSets"
-	w.must(w.api.Update(w.t.Context(), m))
+	testkit.Must(w.t, w.api.Update(w.t.Context(), m))
 	w.tellsOf(m.Name, "Trouble", "there is no good version yet")
 	w.hasNow(w.node(1))
 }
@@ -461,7 +462,7 @@ func testConfigMapDeleted(w *scope) {
 	w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
 	w.createConfigMap("policies", w.configMap("set", "NoSchedule", "Sick"), true)
 	w.has(w.node(1), noSchedule(w.key("set")))
-	w.must(w.api.Delete(w.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: w.name + "-policies"}}))
+	testkit.Must(w.t, w.api.Delete(w.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: w.name + "-policies"}}))
 	w.has(w.node(1))
 	w.hasRevision("policies")
 	// A new ConfigMap with the same name does not have the old versions.
@@ -489,10 +490,10 @@ func testConfigMapTwice(w *scope) {
 	// The second set applies when the first is deleted. The annotation for the checker is
 	// written before, because the controller may be faster afterwards.
 	m := &corev1.ConfigMap{}
-	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: install.Namespace, Name: w.name + "-second"}, m))
+	testkit.Must(w.t, w.api.Get(w.t.Context(), client.ObjectKey{Namespace: install.Namespace, Name: w.name + "-second"}, m))
 	delete(m.Annotations, badMark)
-	w.must(w.api.Update(w.t.Context(), m))
-	w.must(w.api.Delete(w.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: w.name + "-first"}}))
+	testkit.Must(w.t, w.api.Update(w.t.Context(), m))
+	testkit.Must(w.t, w.api.Delete(w.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: w.name + "-first"}}))
 	w.has(w.node(1), noSchedule(w.key("other")))
 	w.tellsOf(w.name+"-second", "Accepted", "sets: 1")
 }
@@ -502,14 +503,14 @@ func testConfigMapTwice(w *scope) {
 func (w *scope) oldRole() (giveBack func()) {
 	w.t.Helper()
 	role := &rbacv1.Role{}
-	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: install.Namespace, Name: install.Account}, role))
+	testkit.Must(w.t, w.api.Get(w.t.Context(), client.ObjectKey{Namespace: install.Namespace, Name: install.Account}, role))
 	before := slices.Clone(role.Rules)
 	role.Rules = slices.DeleteFunc(role.Rules, func(r rbacv1.PolicyRule) bool {
 		return slices.Contains(r.Resources, "controllerrevisions") || slices.Contains(r.Resources, "configmaps") && slices.Contains(r.Verbs, "list")
 	})
 	set := func(allowed bool) {
 		w.t.Helper()
-		w.must(w.api.Update(w.t.Context(), role))
+		testkit.Must(w.t, w.api.Update(w.t.Context(), role))
 		w.eventually("a change of rights", func() error {
 			for group, resource := range map[string]string{"": "configmaps", "apps": "controllerrevisions"} {
 				review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
@@ -542,7 +543,7 @@ func testConfigMapOldRole(c *install.Controller) func(*scope) {
 		w.has(w.node(1), noExecute(w.key("kept")))
 		w.has(w.node(2), noExecute(w.key("kept")))
 		w.hasRevision("policies", w.key("kept"))
-		w.must(c.Stop(w.t.Context()))
+		testkit.Must(w.t, c.Stop(w.t.Context()))
 		giveBack := w.oldRole()
 		w.setCondition(w.node(1), "Sick", corev1.ConditionFalse)
 		w.createSet("api", on("Worse"))
@@ -556,7 +557,7 @@ func testConfigMapOldRole(c *install.Controller) func(*scope) {
 			w.hasNow(w.node(number+1), noExecute(w.key("kept")))
 		}
 		log, err := c.Log()
-		w.must(err)
+		testkit.Must(w.t, err)
 		for _, resource := range []string{"configmaps", "controllerrevisions"} {
 			reported := 0
 			for line := range strings.Lines(log) {
@@ -621,9 +622,9 @@ func testConfigMapOverBound(c *install.Controller) func(*scope) {
 		w.createConfigMap("policies", w.configMap("worse", "NoSchedule", "Worse"), false)
 		w.tellsOf(w.name+"-policies", "Trouble", "set worse: ")
 		m := &corev1.ConfigMap{}
-		w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: install.Namespace, Name: w.name + "-policies"}, m))
+		testkit.Must(w.t, w.api.Get(w.t.Context(), client.ObjectKey{Namespace: install.Namespace, Name: w.name + "-policies"}, m))
 		m.Annotations = map[string]string{v1alpha1.AcceptImpactAnnotation: "true"}
-		w.must(w.api.Update(w.t.Context(), m))
+		testkit.Must(w.t, w.api.Update(w.t.Context(), m))
 		w.has(nodes[3], noSchedule(w.key("worse")))
 		w.has(nodes[0])
 	}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // fault is a part of a test that injects a fault.
@@ -102,14 +103,7 @@ func (w *scope) meanwhile(do func() error) (end func()) {
 	go func() { done <- do() }()
 	return func() {
 		w.t.Helper()
-		w.must(<-done)
-	}
-}
-
-func (w *scope) must(err error) {
-	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
+		testkit.Must(w.t, <-done)
 	}
 }
 
@@ -121,12 +115,12 @@ func (w *scope) turn(nodes []string, status corev1.ConditionStatus) error {
 // makeUnhealthy makes all of these nodes unhealthy, and recover makes them healthy.
 func (w *scope) makeUnhealthy(nodes []string) {
 	w.t.Helper()
-	w.must(w.turn(nodes, corev1.ConditionTrue))
+	testkit.Must(w.t, w.turn(nodes, corev1.ConditionTrue))
 }
 
 func (w *scope) recover(nodes []string) {
 	w.t.Helper()
-	w.must(w.turn(nodes, corev1.ConditionFalse))
+	testkit.Must(w.t, w.turn(nodes, corev1.ConditionFalse))
 }
 
 // unhealthyFromStart returns nodes that are unhealthy from the start.
@@ -140,9 +134,7 @@ var almostHalf = intstr.FromString("49%")
 func (w *scope) evicted(key string) []string {
 	w.t.Helper()
 	nodes, err := w.all(w.t.Context())
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testkit.Must(w.t, err)
 	var names []string
 	for i := range nodes {
 		if slices.Contains(taintsOf(&nodes[i]), noExecute(key)) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -17,9 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
@@ -27,6 +24,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/history"
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 const (
@@ -46,16 +44,18 @@ const (
 	scopeLabel = "example.com/scope"
 )
 
+// wait is for all waits. A check of a whole storm costs CPU time that the storm needs.
+var wait = testkit.Wait{Limit: maxWait, First: firstPause, Longest: 500 * time.Millisecond}
+
 // alone lets a controller start without waiting for the lease of a killed controller. Only
 // the ledger keeps the two apart.
 const alone = "--leader-elect=false"
 
 // fixture is a cluster with the controller installed.
 type fixture struct {
-	*testbed.Cluster
-	api         client.Client // with the rights of an admin
-	controllers []*install.Controller
-	warned      atomic.Int64 // how often conditions were set
+	*install.Fixture
+	api    client.Client // with the rights of an admin
+	warned atomic.Int64  // how often conditions were set
 }
 
 // newFixture starts a cluster. The changes adjust its configuration.
@@ -64,90 +64,24 @@ func newFixture(t *testing.T, changes ...func(*testbed.Config)) *fixture {
 	cfg := testbed.Config{
 		Record:   history.Resources(),
 		RecordIn: history.Namespaces(),
-		// Otherwise a stopping API server waits a minute for its watches to end.
-		Flags: testbed.Flags{APIServer: []string{"--shutdown-watch-termination-grace-period=1s"}},
 	}
 	for _, change := range changes {
 		change(&cfg)
 	}
-	w := &fixture{Cluster: testbed.New(t, cfg)}
-	if err := install.Install(t.Context(), w.Cluster); err != nil {
-		t.Fatal(err)
-	}
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme, remediationv1alpha1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var err error
-	if w.api, err = client.New(w.AdminConfig(), client.Options{Scheme: scheme}); err != nil {
-		t.Fatal(err)
-	}
-	return w
+	installed := install.NewFixture(t, wait, cfg, v1alpha1.AddToScheme, remediationv1alpha1.AddToScheme)
+	return &fixture{Fixture: installed, api: installed.API}
 }
 
-// start runs a controller. Its name is the name of its log.
+// start runs a controller until the end of the test.
 func (w *scope) start(o install.Options) *install.Controller {
 	w.t.Helper()
-	if o.Name == "" {
-		o.Name = fmt.Sprintf("controller-%d", len(w.controllers)+1)
-	}
-	c, err := install.Start(w.t.Context(), w.Cluster, o)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.controllers = append(w.controllers, c)
-	w.t.Cleanup(func() {
-		if c.PID() != 0 {
-			_ = c.Kill()
-		}
-	})
-	return c
+	return w.Start(w.t, o)
 }
 
 // eventually waits until check returns no error.
 func (w *scope) eventually(what string, check func() error) {
 	w.t.Helper()
-	var err error
-	for range looks(w.t.Context()) {
-		if err = check(); err == nil {
-			return
-		}
-	}
-	w.t.Fatalf("%s: not after %s: %v\n%s", what, maxWait, err, w.logTail())
-}
-
-// looks yields at growing intervals until maxWait has passed. Checking a whole storm costs
-// CPU time that the storm needs on two cores.
-func looks(ctx context.Context) iter.Seq[int] {
-	const seldom = 500 * time.Millisecond
-	return func(yield func(int) bool) {
-		wait, deadline := firstPause, time.Now().Add(maxWait)
-		for i := 0; yield(i) && time.Now().Before(deadline); i++ {
-			select {
-			case <-time.After(wait):
-			case <-ctx.Done():
-				return
-			}
-			wait = min(wait*5/4, seldom)
-		}
-	}
-}
-
-// logTail returns the ends of the controllers' logs.
-func (w *fixture) logTail() string {
-	const lines = 15
-	var b strings.Builder
-	for _, c := range w.controllers[max(0, len(w.controllers)-3):] {
-		text, err := c.Log()
-		if err != nil {
-			text = err.Error()
-		}
-		all := strings.Split(strings.TrimSpace(text), "\n")
-		fmt.Fprintf(&b, "%s (pid %d):\n\t%s\n", c, c.PID(), strings.Join(all[max(0, len(all)-lines):], "\n\t"))
-	}
-	return b.String()
+	w.Eventually(w.t, what, check)
 }
 
 // waitForExit waits until a controller exits by itself.
@@ -156,18 +90,18 @@ func (w *scope) waitForExit(c *install.Controller) {
 	select {
 	case <-c.Ended():
 	case <-time.After(maxWait):
-		w.t.Fatalf("%s did not exit\n%s", c, w.logTail())
+		w.t.Fatalf("%s did not exit\n%s", c, w.LogTail())
 	}
 }
 
 func (w *scope) kill(c *install.Controller) {
 	w.t.Helper()
-	w.must(c.Kill())
+	testkit.Must(w.t, c.Kill())
 }
 
 func (w *scope) restart(p *testbed.Part) {
 	w.t.Helper()
-	w.must(p.Restart(w.t.Context()))
+	testkit.Must(w.t, p.Restart(w.t.Context()))
 }
 
 // scope is the part of a cluster that belongs to one test: nodes with their own label, and
@@ -202,9 +136,7 @@ func (w *scope) createNodes(nodes testbed.Nodes) []string {
 	}
 	nodes.Labels[scopeLabel] = w.name
 	made, err := w.CreateNodes(w.t.Context(), nodes)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testkit.Must(w.t, err)
 	names := make([]string, len(made))
 	for i, node := range made {
 		names[i] = node.Name
@@ -218,7 +150,7 @@ func (w *scope) deleteNodes() {
 	for _, set := range w.sets() {
 		w.deleteSet(strings.TrimPrefix(set.Name, w.name+"-"))
 	}
-	w.must(w.api.DeleteAllOf(w.t.Context(), &corev1.Node{}, client.MatchingLabels{scopeLabel: w.name}))
+	testkit.Must(w.t, w.api.DeleteAllOf(w.t.Context(), &corev1.Node{}, client.MatchingLabels{scopeLabel: w.name}))
 }
 
 // all lists the nodes of the scope.
@@ -238,7 +170,7 @@ func (w *scope) get(ctx context.Context, node string) (*corev1.Node, error) {
 // is unavailable.
 func (w *scope) setCondition(node, condition string, status corev1.ConditionStatus, more ...func(*corev1.NodeCondition)) {
 	w.t.Helper()
-	w.must(w.try(w.t.Context(), node, condition, status, more...))
+	testkit.Must(w.t, w.try(w.t.Context(), node, condition, status, more...))
 }
 
 func (w *fixture) try(ctx context.Context, node, condition string, status corev1.ConditionStatus, more ...func(*corev1.NodeCondition)) error {
@@ -252,7 +184,7 @@ func (w *fixture) try(ctx context.Context, node, condition string, status corev1
 		change(&c)
 	}
 	var err error
-	for range looks(ctx) {
+	for range wait.Looks(ctx) {
 		if err = w.SetCondition(ctx, node, c); err == nil || apierrors.IsNotFound(err) {
 			return err
 		}
@@ -274,7 +206,7 @@ func (w *scope) createSet(name string, changes ...func(*v1alpha1.ConditionSetSpe
 	w.t.Helper()
 	set := w.newSet(name, changes...)
 	set.Annotations = map[string]string{v1alpha1.AcceptImpactAnnotation: "true"}
-	w.must(w.api.Create(w.t.Context(), set))
+	testkit.Must(w.t, w.api.Create(w.t.Context(), set))
 	return set
 }
 
@@ -309,7 +241,7 @@ func (w *scope) editSet(name string, change func(*v1alpha1.ConditionSetSpec)) {
 	w.t.Helper()
 	set := &v1alpha1.ConditionSet{}
 	for {
-		w.must(w.api.Get(w.t.Context(), client.ObjectKey{Name: w.name + "-" + name}, set))
+		testkit.Must(w.t, w.api.Get(w.t.Context(), client.ObjectKey{Name: w.name + "-" + name}, set))
 		change(&set.Spec)
 		err := w.api.Update(w.t.Context(), set)
 		switch {
@@ -324,15 +256,13 @@ func (w *scope) editSet(name string, change func(*v1alpha1.ConditionSetSpec)) {
 func (w *scope) deleteSet(name string) {
 	w.t.Helper()
 	err := w.api.Delete(w.t.Context(), &v1alpha1.ConditionSet{ObjectMeta: metav1.ObjectMeta{Name: w.name + "-" + name}})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testkit.Must(w.t, err)
 }
 
 func (w *scope) sets() []v1alpha1.ConditionSet {
 	w.t.Helper()
 	var list v1alpha1.ConditionSetList
-	w.must(w.api.List(w.t.Context(), &list))
+	testkit.Must(w.t, w.api.List(w.t.Context(), &list))
 	return slices.DeleteFunc(list.Items, func(s v1alpha1.ConditionSet) bool { return !strings.HasPrefix(s.Name, w.name+"-") })
 }
 
@@ -425,12 +355,10 @@ func (w *scope) has(node string, taints ...string) {
 func (w *scope) hasNow(node string, taints ...string) {
 	w.t.Helper()
 	found, err := w.get(w.t.Context(), node)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testkit.Must(w.t, err)
 	slices.Sort(taints)
 	if diff := cmp.Diff(append([]string{}, taints...), taintsOf(found)); diff != "" {
-		w.t.Errorf("taints of %s (-want +got):\n%s\n%s", node, diff, w.logTail())
+		w.t.Errorf("taints of %s (-want +got):\n%s\n%s", node, diff, w.LogTail())
 	}
 }
 
@@ -478,13 +406,11 @@ func (w *scope) judge(cfg history.Config, atLeast history.Counts) history.Report
 		cfg.Lag = lag
 	}
 	var recording testbed.Recording
-	for range looks(w.t.Context()) {
+	for range wait.Looks(w.t.Context()) {
 		recording = w.recording()
 		cfg.EndAt = time.Now()
 		report, err := history.Check(recording, cfg)
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		testkit.Must(w.t, err)
 		if unfinished := report.Of(history.WrongEnd); len(unfinished) == 0 || len(unfinished) < len(report.Violations) {
 			break
 		}
@@ -493,7 +419,7 @@ func (w *scope) judge(cfg history.Config, atLeast history.Counts) history.Report
 	w.t.Logf("scope %s: %d changes, %d writes of ours, %d NoExecute, %d fell back, %d removed, %d fences, at most %v at once", w.name,
 		report.Changes, report.Writes, report.Evictions, report.Fallbacks, report.Removals, report.Fences, report.Peak)
 	if w.t.Failed() {
-		w.t.Fatal(w.logTail())
+		w.t.Fatal(w.LogTail())
 	}
 	return report
 }
@@ -507,9 +433,7 @@ func (w *scope) recording() testbed.Recording {
 	recording, err := w.RecordingOf(ctx, func(c testbed.Change) bool {
 		return strings.HasPrefix(strings.TrimPrefix(c.Name, "node-"), w.name+"-") || c.GVR == history.ConfigMapsResource || c.Name == medik8sLease
 	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testkit.Must(w.t, err)
 	return recording
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func testBounds(w *scope) {
@@ -87,7 +88,7 @@ func testLostRecords(w *scope) {
 	var evicted []string
 	for _, name := range nodes {
 		node, err := w.get(w.t.Context(), name)
-		w.must(err)
+		testkit.Must(w.t, err)
 		if slices.Contains(taintsOf(node), noExecute(key)) {
 			evicted = append(evicted, name)
 		}

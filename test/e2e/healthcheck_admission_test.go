@@ -26,6 +26,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/install/remediator"
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // TestHealthCheckAdmission writes health checks through the real webhook. No controller
@@ -37,9 +38,9 @@ func TestHealthCheckAdmission(t *testing.T) {
 		cfg.Flags.ControllerManager[0] += ",garbage-collector-controller"
 	})
 	all := w.scope(t, "all")
-	all.must(remediator.Install(t.Context(), w.Cluster))
+	testkit.Must(all.t, remediator.Install(t.Context(), w.Cluster))
 	_, err := w.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "crd/nodehealthchecks.remediation.medik8s.io")
-	all.must(err)
+	testkit.Must(all.t, err)
 	all.eventually("the rights of the remediator to be aggregated", func() error {
 		_, err := w.Kubectl(t.Context(), "auth", "can-i", "get", "exampleremediationtemplates.remediator.example.com", "--as="+install.User, "-n", "default")
 		return err
@@ -60,8 +61,8 @@ func TestHealthCheckAdmission(t *testing.T) {
 			subscope.releaseLeadership()
 			subscope.leaderless()
 			part.test(subscope)
-			subscope.must(install.RemoveWebhook(t.Context(), w.Cluster))
-			subscope.must(subscope.api.DeleteAllOf(t.Context(), &v1alpha1.NodeHealthCheck{}))
+			testkit.Must(subscope.t, install.RemoveWebhook(t.Context(), w.Cluster))
+			testkit.Must(subscope.t, subscope.api.DeleteAllOf(t.Context(), &v1alpha1.NodeHealthCheck{}))
 			subscope.deleteNodes()
 		})
 	}
@@ -78,7 +79,7 @@ func gatheringRights(cfg *testbed.Config) {
 func (w *scope) leaderless() {
 	w.t.Helper()
 	now := metav1.NowMicro()
-	w.must(w.api.Create(w.t.Context(), &coordinationv1.Lease{
+	testkit.Must(w.t, w.api.Create(w.t.Context(), &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: "autohealer-controller"},
 		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("nobody"), LeaseDurationSeconds: new(int32(3600)), AcquireTime: &now, RenewTime: &now},
 	}))
@@ -94,7 +95,7 @@ func (w *scope) exampleTemplate(name string, changes ...func(*unstructured.Unstr
 	for _, change := range changes {
 		change(template)
 	}
-	w.must(w.api.Create(w.t.Context(), template))
+	testkit.Must(w.t, w.api.Create(w.t.Context(), template))
 	return w.exampleReference(name)
 }
 
@@ -165,7 +166,7 @@ func testHealthVerdicts(w *scope) {
 	odd := w.exampleTemplate("odd", func(u *unstructured.Unstructured) { u.Object["spec"] = map[string]any{} })
 	w.guarded(install.Options{})
 	d := w.warningClient()
-	w.must(w.turn(nodes[:3], corev1.ConditionTrue))
+	testkit.Must(w.t, w.turn(nodes[:3], corev1.ConditionTrue))
 	w.eventually("the webhook to know the nodes", func() error {
 		d.warnings()
 		if err := d.api.Create(w.t.Context(), w.healthCheck("probe"), client.DryRunAll); err != nil {
@@ -173,7 +174,7 @@ func testHealthVerdicts(w *scope) {
 		}
 		return saying(d.warnings(), "3 of 10 selected nodes (30%) match now ("+w.node(1))
 	})
-	w.must(d.api.Create(w.t.Context(), w.healthCheck("first", onSign("KernelDeadlock=True", "5m"), escalates(plain))))
+	testkit.Must(w.t, d.api.Create(w.t.Context(), w.healthCheck("first", onSign("KernelDeadlock=True", "5m"), escalates(plain))))
 	other := func(s *v1alpha1.NodeHealthCheckSpec) {
 		onSign("KernelDeadlock=True", "5m")(s)
 		*s.RemediationTemplate = plain
@@ -243,7 +244,7 @@ func testHealthVerdicts(w *scope) {
 	}
 	// The controller may not read this kind.
 	_, err := w.Kubectl(w.t.Context(), "label", "clusterrole", "remediator.example.com-ext-remediation", "rbac.ext-remediation/aggregate-to-ext-remediation-")
-	w.must(err)
+	testkit.Must(w.t, err)
 	w.eventually("the right to be withdrawn", func() error {
 		d.warnings()
 		if err := d.api.Create(w.t.Context(), w.healthCheck("trial", other), client.DryRunAll); err != nil {
@@ -252,7 +253,7 @@ func testHealthVerdicts(w *scope) {
 		return saying(d.warnings(), "the controller may not read ExampleRemediationTemplate default/"+w.name+"-plain", "aggregate-to-ext-remediation")
 	})
 	_, err = w.Kubectl(w.t.Context(), "label", "clusterrole", "remediator.example.com-ext-remediation", "rbac.ext-remediation/aggregate-to-ext-remediation=true")
-	w.must(err)
+	testkit.Must(w.t, err)
 	w.eventually("the right to be restored", func() error {
 		d.warnings()
 		if err := d.api.Create(w.t.Context(), w.healthCheck("trial", other), client.DryRunAll); err != nil {
@@ -262,7 +263,7 @@ func testHealthVerdicts(w *scope) {
 	})
 	// The control plane is among the workers.
 	_, err = w.Kubectl(w.t.Context(), "label", "node", nodes[0], "node-role.kubernetes.io/control-plane=")
-	w.must(err)
+	testkit.Must(w.t, err)
 	w.eventually("the webhook to know the control plane", func() error {
 		d.warnings()
 		if err := d.api.Create(w.t.Context(), w.healthCheck("trial", other), client.DryRunAll); err != nil {
@@ -276,9 +277,9 @@ func testHealthVerdicts(w *scope) {
 func (w *scope) writeDown(check *v1alpha1.NodeHealthCheck) string {
 	w.t.Helper()
 	text, err := json.Marshal(map[string]any{"apiVersion": check.APIVersion, "kind": check.Kind, "metadata": map[string]any{"name": check.Name}, "spec": check.Spec})
-	w.must(err)
+	testkit.Must(w.t, err)
 	path := filepath.Join(w.t.TempDir(), "check.json")
-	w.must(os.WriteFile(path, text, 0o600))
+	testkit.Must(w.t, os.WriteFile(path, text, 0o600))
 	return path
 }
 
@@ -299,7 +300,7 @@ func (w *scope) kubectl(want string, args ...string) {
 // possible way.
 func testWaysToWriteHealthChecks(w *scope) {
 	nodes := w.createNodes(healthyNodes(10))
-	w.must(w.turn(nodes[:2], corev1.ConditionTrue))
+	testkit.Must(w.t, w.turn(nodes[:2], corev1.ConditionTrue))
 	w.exampleTemplate("quick")
 	w.guarded(install.Options{})
 	good := w.writeDown(w.healthCheck("check"))
@@ -335,7 +336,7 @@ func testWaysToWriteHealthChecks(w *scope) {
 	w.kubectl("", "patch", "nhc", name, "--type=merge", "-p", `{"spec": {"pauseRequests": ["upgrade"]}}`)
 	// Too many matching nodes close the gate of the health check. They do not prevent its
 	// creation.
-	w.must(w.turn(nodes, corev1.ConditionTrue))
+	testkit.Must(w.t, w.turn(nodes, corev1.ConditionTrue))
 	w.eventually("the webhook to know all of them", func() error {
 		_, err := w.Kubectl(w.t.Context(), "patch", "nhc", name, "--type=merge", "-p", `{"spec": {"pauseRequests": null}}`, "--dry-run=server", "--warnings-as-errors")
 		if err == nil || !strings.Contains(err.Error(), "10 of 10 selected nodes (100%) match now") {
@@ -345,7 +346,7 @@ func testWaysToWriteHealthChecks(w *scope) {
 	})
 	w.kubectl("", "patch", "nhc", name, "--type=merge", "-p", `{"spec": {"pauseRequests": null}}`)
 	// A health check with a generated name, without a bound.
-	w.must(w.api.Create(w.t.Context(), &v1alpha1.NodeHealthCheck{
+	testkit.Must(w.t, w.api.Create(w.t.Context(), &v1alpha1.NodeHealthCheck{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: w.name + "-"}, Spec: v1alpha1.NodeHealthCheckSpec{RemediationTemplate: new(w.exampleReference("quick"))},
 	}))
 	w.kubectl("", "delete", "nhc", "--all")
@@ -360,7 +361,7 @@ func testNothingIsCutOff(w *scope) {
 	w.guarded(install.Options{})
 	d := w.warningClient()
 	check := w.healthCheck("check")
-	w.must(d.api.Create(w.t.Context(), check))
+	testkit.Must(w.t, d.api.Create(w.t.Context(), check))
 	// remediate plays the controller: it creates an object, and adds it to the status.
 	remediate := func(name string, finalizers ...string) *unstructured.Unstructured {
 		object := &unstructured.Unstructured{}
@@ -368,15 +369,15 @@ func testNothingIsCutOff(w *scope) {
 		object.SetNamespace("default")
 		object.SetName(name)
 		object.SetFinalizers(finalizers)
-		w.must(w.api.Create(w.t.Context(), object))
+		testkit.Must(w.t, w.api.Create(w.t.Context(), object))
 		noted := check.DeepCopy()
 		noted.Status.UnhealthyNodes = []v1alpha1.UnhealthyNode{{Name: name, Remediations: []v1alpha1.Remediation{{
 			Resource: corev1.ObjectReference{APIVersion: remediator.GroupVersion.String(), Kind: remediator.Kind.Kind, Namespace: "default", Name: name, UID: object.GetUID()},
 			Started:  metav1.Now(),
 		}}}}
 		status, err := json.Marshal(map[string]any{"status": noted.Status})
-		w.must(err)
-		w.must(w.api.Status().Patch(w.t.Context(), noted, client.RawPatch(types.MergePatchType, status)))
+		testkit.Must(w.t, err)
+		testkit.Must(w.t, w.api.Status().Patch(w.t.Context(), noted, client.RawPatch(types.MergePatchType, status)))
 		return object
 	}
 	patch := func(body string, how ...client.PatchOption) error {
@@ -417,29 +418,29 @@ func testNothingIsCutOff(w *scope) {
 	if err := patch(strings.TrimSuffix(yes, "}")+`, "spec": {"selector": {"matchLabels": {"a": "b"}, "matchExpressions": null}}}`, client.DryRunAll); err != nil {
 		w.t.Error(err)
 	}
-	w.must(saying(d.warnings(), under+", and what no longer fits is cut off"))
-	w.must(patch(yes))
-	w.must(remove(client.DryRunAll))
-	w.must(saying(d.warnings(), under+", and cut off by the deletion"))
-	w.must(patch(`{"metadata": {"annotations": null}}`))
-	w.must(refusedHealth(remove(client.DryRunAll), under))
+	testkit.Must(w.t, saying(d.warnings(), under+", and what no longer fits is cut off"))
+	testkit.Must(w.t, patch(yes))
+	testkit.Must(w.t, remove(client.DryRunAll))
+	testkit.Must(w.t, saying(d.warnings(), under+", and cut off by the deletion"))
+	testkit.Must(w.t, patch(`{"metadata": {"annotations": null}}`))
+	testkit.Must(w.t, refusedHealth(remove(client.DryRunAll), under))
 	// A remediation that is being deleted needs no protection, even if its finalizer hangs.
-	w.must(w.api.Delete(w.t.Context(), object.DeepCopy()))
-	w.must(remove(client.DryRunAll))
-	w.must(patch(relabelled, client.DryRunAll))
-	w.must(w.api.Patch(w.t.Context(), object.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"metadata": {"finalizers": null}}`))))
+	testkit.Must(w.t, w.api.Delete(w.t.Context(), object.DeepCopy()))
+	testkit.Must(w.t, remove(client.DryRunAll))
+	testkit.Must(w.t, patch(relabelled, client.DryRunAll))
+	testkit.Must(w.t, w.api.Patch(w.t.Context(), object.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"metadata": {"finalizers": null}}`))))
 	// The status still names the remediation, but it is gone. A new object with that name
 	// does not count.
-	w.must(remove(client.DryRunAll))
+	testkit.Must(w.t, remove(client.DryRunAll))
 	stranger := &unstructured.Unstructured{}
 	stranger.SetGroupVersionKind(remediator.Kind)
 	stranger.SetNamespace("default")
 	stranger.SetName(nodes[0])
-	w.must(w.api.Create(w.t.Context(), stranger))
-	w.must(remove(client.DryRunAll))
+	testkit.Must(w.t, w.api.Create(w.t.Context(), stranger))
+	testkit.Must(w.t, remove(client.DryRunAll))
 	// The same holds if the node is deleted, too.
 	remediate(nodes[1])
-	w.must(refusedHealth(remove(), "a remediation of node "+nodes[1]))
+	testkit.Must(w.t, refusedHealth(remove(), "a remediation of node "+nodes[1]))
 	for _, left := range []client.Object{&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodes[1]}}, func() client.Object {
 		object := stranger.DeepCopy()
 		object.SetName(nodes[1])
@@ -447,24 +448,24 @@ func testNothingIsCutOff(w *scope) {
 		object.SetUID("")
 		return object
 	}()} {
-		w.must(w.api.Delete(w.t.Context(), left))
+		testkit.Must(w.t, w.api.Delete(w.t.Context(), left))
 	}
-	w.must(remove(client.DryRunAll))
+	testkit.Must(w.t, remove(client.DryRunAll))
 	// A deletion that has already started is not checked again.
-	w.must(patch(`{"metadata": {"finalizers": ["example.com/hangs"]}}`))
-	w.must(remove())
+	testkit.Must(w.t, patch(`{"metadata": {"finalizers": ["example.com/hangs"]}}`))
+	testkit.Must(w.t, remove())
 	remediate(nodes[2])
-	w.must(remove())
-	w.must(patch(`{"metadata": {"finalizers": null}}`))
+	testkit.Must(w.t, remove())
+	testkit.Must(w.t, patch(`{"metadata": {"finalizers": null}}`))
 	// A kind that no longer exists blocks no deletion.
 	check.ResourceVersion, check.UID = "", ""
-	w.must(d.api.Create(w.t.Context(), check))
+	testkit.Must(w.t, d.api.Create(w.t.Context(), check))
 	remediate(nodes[1])
-	w.must(refusedHealth(remove(), under[:len("a remediation of node ")]))
+	testkit.Must(w.t, refusedHealth(remove(), under[:len("a remediation of node ")]))
 	_, err := w.Kubectl(w.t.Context(), "delete", "crd", "exampleremediations."+remediator.GroupVersion.Group)
-	w.must(err)
-	w.must(remove())
-	w.must(remediator.Install(w.t.Context(), w.Cluster))
+	testkit.Must(w.t, err)
+	testkit.Must(w.t, remove())
+	testkit.Must(w.t, remediator.Install(w.t.Context(), w.Cluster))
 }
 
 // testBadHealthChecks writes objects that the webhook would have refused, while no webhook
@@ -475,7 +476,7 @@ func testBadHealthChecks(w *scope) {
 	controller := w.start(install.Options{Webhook: true})
 	bad := w.healthCheck("bad", onSign("Ready=True", "5m"))
 	bad.Finalizers = []string{"example.com/wait"}
-	w.must(w.api.Create(w.t.Context(), bad))
+	testkit.Must(w.t, w.api.Create(w.t.Context(), bad))
 	w.ask(controller)
 	d := w.warningClient()
 	patch := func(body string, how ...client.PatchOption) error {
@@ -491,21 +492,21 @@ func testBadHealthChecks(w *scope) {
 		}
 	}
 	d.warnings()
-	w.must(patch(`{"metadata": {"labels": {"a": "c"}}}`, client.DryRunAll))
-	w.must(saying(d.warnings(), "Ready=True")) // a dry run still shows the problems
+	testkit.Must(w.t, patch(`{"metadata": {"labels": {"a": "c"}}}`, client.DryRunAll))
+	testkit.Must(w.t, saying(d.warnings(), "Ready=True")) // a dry run still shows the problems
 	if err := refusedHealth(patch(`{"spec": {"maxUnhealthy": 1}}`), "Ready=True"); err != nil {
 		w.t.Error(err)
 	}
 	if err := patch(`{"spec": {"pauseRequests": ["it hurts"]}}`); err != nil {
 		w.t.Errorf("it cannot be paused: %v", err)
 	}
-	w.must(saying(d.warnings(), "Ready=True"))
+	testkit.Must(w.t, saying(d.warnings(), "Ready=True"))
 	if err := refusedHealth(patch(`{"spec": {"pauseRequests": null}}`), "Ready=True"); err != nil {
 		w.t.Error(err)
 	}
-	w.must(patch(`{"spec": {"unhealthyConditions": [{"type": "Ready", "status": "False", "duration": "5m"}]}}`))
-	w.must(d.api.Delete(w.t.Context(), bad.DeepCopy()))
-	w.must(patch(`{"metadata": {"finalizers": null}}`))
+	testkit.Must(w.t, patch(`{"spec": {"unhealthyConditions": [{"type": "Ready", "status": "False", "duration": "5m"}]}}`))
+	testkit.Must(w.t, d.api.Delete(w.t.Context(), bad.DeepCopy()))
+	testkit.Must(w.t, patch(`{"metadata": {"finalizers": null}}`))
 }
 
 // testHealthChecksTooEarly starts a controller that cannot list the nodes.
@@ -513,9 +514,9 @@ func testHealthChecksTooEarly(w *scope) {
 	w.createNodes(healthyNodes(4))
 	w.exampleTemplate("quick")
 	stored := w.healthCheck("stored")
-	w.must(w.api.Create(w.t.Context(), stored))
+	testkit.Must(w.t, w.api.Create(w.t.Context(), stored))
 	proxy, err := w.Proxy()
-	w.must(err)
+	testkit.Must(w.t, err)
 	blind := proxy.Inject(func(r testbed.Request) bool { return r.Resource == "nodes" && (r.Verb == "list" || r.Verb == "watch") }, testbed.Hold(), 0)
 	controller := w.start(install.Options{Webhook: true, Unready: true, Through: proxy})
 	w.ask(controller)
@@ -532,8 +533,8 @@ func testHealthChecksTooEarly(w *scope) {
 	if err := refusedHealth(d.api.Create(w.t.Context(), w.healthCheck("trap", onSign("Ready=True", "5m"))), "Ready=True"); err != nil {
 		w.t.Errorf("a health check that is invalid for any nodes: %v", err)
 	}
-	w.must(d.api.Patch(w.t.Context(), stored.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec": {"pauseRequests": ["stop"]}}`))))
-	w.must(d.api.Delete(w.t.Context(), stored))
+	testkit.Must(w.t, d.api.Patch(w.t.Context(), stored.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec": {"pauseRequests": ["stop"]}}`))))
+	testkit.Must(w.t, d.api.Delete(w.t.Context(), stored))
 
 	// Clients retry by themselves.
 	done := w.meanwhile(func() error {
@@ -551,7 +552,7 @@ func testHealthWebhookDown(w *scope) {
 	asked := w.guarded(install.Options{})
 	d := w.warningClient()
 	check := w.healthCheck("check")
-	w.must(d.api.Create(w.t.Context(), check))
+	testkit.Must(w.t, d.api.Create(w.t.Context(), check))
 	w.kill(asked)
 	for what, err := range map[string]error{
 		"a new one": d.api.Create(w.t.Context(), w.healthCheck("new")),
@@ -561,16 +562,16 @@ func testHealthWebhookDown(w *scope) {
 			w.t.Errorf("%s: %v", what, err)
 		}
 	}
-	w.must(d.api.Patch(w.t.Context(), check.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"metadata": {"labels": {"a": "b"}}}`))))
+	testkit.Must(w.t, d.api.Patch(w.t.Context(), check.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"metadata": {"labels": {"a": "b"}}}`))))
 	// A user can still pause the health check, and delete it with its remediations.
-	w.must(d.api.Patch(w.t.Context(), check.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec": {"pauseRequests": ["it hurts"]}}`))))
+	testkit.Must(w.t, d.api.Patch(w.t.Context(), check.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec": {"pauseRequests": ["it hurts"]}}`))))
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(remediator.Kind)
 	object.SetNamespace("default")
 	object.SetName(w.node(1))
 	object.SetOwnerReferences([]metav1.OwnerReference{remediation.OwnedBy(remediation.Owner{Kind: remediation.CheckKind, Name: check.Name, UID: check.UID})})
-	w.must(w.api.Create(w.t.Context(), object))
-	w.must(d.api.Delete(w.t.Context(), check.DeepCopy()))
+	testkit.Must(w.t, w.api.Create(w.t.Context(), object))
+	testkit.Must(w.t, d.api.Delete(w.t.Context(), check.DeepCopy()))
 	w.eventually("the remediation of the deleted health check to be deleted", func() error {
 		if err := w.api.Get(w.t.Context(), client.ObjectKeyFromObject(object), object); !apierrors.IsNotFound(err) {
 			return fmt.Errorf("it exists: %w", err)

@@ -25,6 +25,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/install/remediator"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // remediations are the resources of the remediator.
@@ -41,9 +42,7 @@ func newHealthCheckScope(t *testing.T, medik8sNamespaces ...string) *fixture {
 		cfg.Record = history.Resources(remediations...)
 		cfg.RecordIn = history.Namespaces(medik8sNamespaces...)
 	})
-	if err := remediator.Install(t.Context(), w.Cluster); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, remediator.Install(t.Context(), w.Cluster))
 	return w
 }
 
@@ -210,7 +209,7 @@ func testHealthCheckKilled(w *scope) {
 			w.t.Logf("killed during the write that %s, %s", point.name, fate)
 			holding := p.hold(point.match, 0)
 			launch()
-			for range looks(w.t.Context()) {
+			for range wait.Looks(w.t.Context()) {
 				if len(holding.All()) > 0 {
 					break
 				}
@@ -261,7 +260,7 @@ func controlPlaneInFlight(w *scope) (controller *install.Controller, kept []*hel
 func (w *scope) queues() {
 	w.t.Helper()
 	w.hasCheckStatus("check", row(w.node(2), "ControlPlaneBusy", w.node(1)))
-	w.must(w.triesNow(w.node(2)))
+	testkit.Must(w.t, w.triesNow(w.node(2)))
 }
 
 // letsGo delivers the writes in flight. The controller deletes the object, and treats the
@@ -270,7 +269,7 @@ func (w *scope) letsGo(kept []*heldRequest) {
 	w.t.Helper()
 	w.deliver(kept, http.StatusCreated)
 	w.tries(w.node(2), "quick")
-	w.must(w.triesNow(w.node(1)))
+	testkit.Must(w.t, w.triesNow(w.node(1)))
 	w.setCondition(w.node(2), "Sick", corev1.ConditionFalse)
 	w.tries(w.node(2))
 	w.judgeRemediations(history.Config{AnyTurn: true, Lag: longLag}, history.Counts{Remediations: 2, Releases: 2})
@@ -313,10 +312,10 @@ func testControlPlaneStillUnhealthy(w *scope) {
 	w.queues()
 	w.deliver(kept, http.StatusConflict)
 	w.queues()
-	w.must(w.triesNow(w.node(1), "quick"))
+	testkit.Must(w.t, w.triesNow(w.node(1), "quick"))
 	w.setCondition(w.node(1), "Sick", corev1.ConditionFalse)
 	w.tries(w.node(2), "quick")
-	w.must(w.triesNow(w.node(1)))
+	testkit.Must(w.t, w.triesNow(w.node(1)))
 	w.judgeRemediations(history.Config{AnyTurn: true, Lag: longLag}, history.Counts{Remediations: 2, Releases: 1})
 }
 
@@ -336,7 +335,7 @@ func testControlPlaneOwnerDeleted(w *scope) {
 // removeNode deletes a node.
 func (w *scope) removeNode(name string) {
 	w.t.Helper()
-	w.must(w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+	testkit.Must(w.t, w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 }
 
 // orphansOf checks that the second node waits for remediations of the first node, which is
@@ -344,7 +343,7 @@ func (w *scope) removeNode(name string) {
 func (w *scope) orphansOf() {
 	w.t.Helper()
 	w.hasCheckStatus("check", row(w.node(2), "Vetoed", w.node(1)))
-	w.must(w.triesNow(w.node(2)))
+	testkit.Must(w.t, w.triesNow(w.node(2)))
 }
 
 func testControlPlaneNodeGoneSuccessor(w *scope) {
@@ -381,7 +380,7 @@ func testControlPlaneNodeRecreated(w *scope) {
 // hold sets or removes the remediator's finalizer on its object.
 func (w *scope) hold(object *unstructured.Unstructured, finalizers string) {
 	w.t.Helper()
-	w.must(w.api.Patch(w.t.Context(), object.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":`+finalizers+`}}`))))
+	testkit.Must(w.t, w.api.Patch(w.t.Context(), object.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":`+finalizers+`}}`))))
 }
 
 // controlPlaneUnderTreatment creates three control-plane nodes. The remediator of the first
@@ -495,7 +494,7 @@ func testHealthCheckLeaderPaused(w *scope) {
 	w.releaseLeadership()
 	leader := w.start(install.Options{Args: p.Args(install.Elected()...)})
 	kept := holding.wait(w, 10)
-	w.must(leader.Pause())
+	testkit.Must(w.t, leader.Pause())
 	w.expireLease()
 	w.change("check", func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.UnhealthyConditions[0].Type = "Worse" })
 	w.start(install.Options{Args: install.Elected()})
@@ -503,7 +502,7 @@ func testHealthCheckLeaderPaused(w *scope) {
 	w.deliver(kept[:5], http.StatusCreated)
 	holding.Release()
 	leader.Expect()
-	w.must(leader.Resume())
+	testkit.Must(w.t, leader.Resume())
 	w.waitForExit(leader)
 	w.hasCheckStatus("check", counted(2*count, count, count))
 	for number := 1; number <= count; number++ {
@@ -557,7 +556,7 @@ func testHealthCheckRandomFaults(w *scope) {
 	const count = 40
 	w.releaseLeadership()
 	proxy, err := w.Proxy()
-	w.must(err)
+	testkit.Must(w.t, err)
 	var rules []*testbed.Rule
 	for _, storm := range []struct {
 		match  func(testbed.Request) bool
@@ -613,7 +612,7 @@ func (w *scope) treated() int {
 	w.t.Helper()
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(remediator.Kind)
-	w.must(w.api.List(w.t.Context(), list))
+	testkit.Must(w.t, w.api.List(w.t.Context(), list))
 	seen := map[string]bool{}
 	for _, o := range list.Items {
 		if node := o.GetAnnotations()[nodeNameAnnotation]; strings.HasPrefix(node, w.name+"-") {
@@ -626,7 +625,7 @@ func (w *scope) treated() int {
 func testHealthCheckOutage(w *scope) {
 	const count = 40
 	proxy, err := w.Proxy()
-	w.must(err)
+	testkit.Must(w.t, err)
 	var seen atomic.Int64
 	later := func(than int64) func(testbed.Request) bool {
 		return func(r testbed.Request) bool {
@@ -641,10 +640,10 @@ func testHealthCheckOutage(w *scope) {
 	for _, down := range []func() error{w.APIServer.Kill, func() error { return w.APIServer.Stop(w.t.Context()) }} {
 		ctx, cancel := context.WithTimeout(w.t.Context(), maxWait)
 		defer cancel()
-		w.must(held.Wait(ctx, 5))
-		w.must(down())
-		w.answers(controller, "/healthz") // a restart would not bring the API server back
-		w.answers(controller, "/readyz")
+		testkit.Must(w.t, held.Wait(ctx, 5))
+		testkit.Must(w.t, down())
+		testkit.Must(w.t, testkit.Answers(w.t.Context(), "http://"+controller.Probes+"/healthz")) // a restart would not bring the API server back
+		testkit.Must(w.t, testkit.Answers(w.t.Context(), "http://"+controller.Probes+"/readyz"))
 		seen.Store(0)
 		next := proxy.Inject(later(8), testbed.Hold(), 0)
 		held.Lift()
@@ -663,7 +662,7 @@ func testHealthCheckOutage(w *scope) {
 func testHealthCheckFlapping(w *scope) {
 	const count, flips = 30, 10
 	proxy, err := w.Proxy()
-	w.must(err)
+	testkit.Must(w.t, err)
 	w.template("quick")
 	nodes := w.createNodes(testbed.Nodes{Count: count})
 	w.check("check", atMost("60%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) {
@@ -672,7 +671,7 @@ func testHealthCheckFlapping(w *scope) {
 	})
 	w.start(install.Options{Through: proxy, Args: []string{alone}})
 	statuses := []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}
-	w.must(w.everywhere(nodes, func(ctx context.Context, i int, node string) error {
+	testkit.Must(w.t, w.everywhere(nodes, func(ctx context.Context, i int, node string) error {
 		random := rand.New(rand.NewPCG(1, uint64(i)))
 		for range flips {
 			if err := w.try(ctx, node, []string{"Sick", "Tired"}[random.IntN(2)], statuses[random.IntN(len(statuses))]); err != nil {
@@ -705,11 +704,11 @@ func testHealthCheckRecreated(w *scope) {
 	kept := holding.wait(w, 10)
 	for i, l := range kept {
 		var object unstructured.Unstructured
-		w.must(object.UnmarshalJSON(l.Body))
+		testkit.Must(w.t, object.UnmarshalJSON(l.Body))
 		w.removeNode(object.GetName())
 		var number int
 		_, err := fmt.Sscanf(object.GetName(), w.name+"-%d", &number)
-		w.must(err)
+		testkit.Must(w.t, err)
 		again := unhealthyFromStart(1)
 		if i%2 == 0 {
 			again = testbed.Nodes{Count: 1}
@@ -779,7 +778,7 @@ func testPendingWait(w *scope) {
 	fell := time.Now()
 	w.hasCheckStatus("check", row(nodes[0], "Pending"))
 	for _, node := range nodes[:2] {
-		w.must(client.IgnoreNotFound(w.api.Delete(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: leaseNamespace, Name: "node-" + node}})))
+		testkit.Must(w.t, client.IgnoreNotFound(w.api.Delete(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: leaseNamespace, Name: "node-" + node}})))
 	}
 	for _, node := range nodes {
 		w.tries(node, "quick")
@@ -825,7 +824,7 @@ func endSilence(w *scope) {
 	w.tries(w.node(1), "first", "second")
 	var due time.Time
 	objects, err := w.objects(w.t.Context(), w.node(1))
-	w.must(err)
+	testkit.Must(w.t, err)
 	for _, o := range objects {
 		due = o.GetCreationTimestamp().Add(time.Minute)
 	}

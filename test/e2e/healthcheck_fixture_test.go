@@ -22,6 +22,7 @@ import (
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/install/remediator"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // The names in the contract with remediators.
@@ -52,7 +53,7 @@ func (w *scope) template(name string, changes ...func(*unstructured.Unstructured
 	for _, change := range changes {
 		change(template)
 	}
-	w.must(w.api.Create(w.t.Context(), template))
+	testkit.Must(w.t, w.api.Create(w.t.Context(), template))
 }
 
 // reference names a template of the scope.
@@ -80,7 +81,7 @@ func (w *scope) check(name string, changes ...checkOption) *remediationv1alpha1.
 	for _, change := range changes {
 		change(&check.Spec)
 	}
-	w.must(w.api.Create(w.t.Context(), check))
+	testkit.Must(w.t, w.api.Create(w.t.Context(), check))
 	return check
 }
 
@@ -106,7 +107,7 @@ func (w *scope) change(name string, change checkOption) {
 	w.t.Helper()
 	check := &remediationv1alpha1.NodeHealthCheck{}
 	for {
-		w.must(w.api.Get(w.t.Context(), client.ObjectKey{Name: w.name + "-" + name}, check))
+		testkit.Must(w.t, w.api.Get(w.t.Context(), client.ObjectKey{Name: w.name + "-" + name}, check))
 		change(&check.Spec)
 		err := w.api.Update(w.t.Context(), check)
 		if err == nil {
@@ -122,10 +123,10 @@ func (w *scope) change(name string, change checkOption) {
 func (w *scope) deleteCheck() {
 	w.t.Helper()
 	var list remediationv1alpha1.NodeHealthCheckList
-	w.must(w.api.List(w.t.Context(), &list))
+	testkit.Must(w.t, w.api.List(w.t.Context(), &list))
 	for i := range list.Items {
 		if strings.HasPrefix(list.Items[i].Name, w.name+"-") {
-			w.must(client.IgnoreNotFound(w.api.Delete(w.t.Context(), &list.Items[i])))
+			testkit.Must(w.t, client.IgnoreNotFound(w.api.Delete(w.t.Context(), &list.Items[i])))
 		}
 	}
 	w.deleteNodes()
@@ -161,7 +162,7 @@ func (w *scope) tries(node string, strategies ...string) *unstructured.Unstructu
 	w.t.Helper()
 	w.eventually("remediations of "+node, func() error { return w.triesNow(node, strategies...) })
 	objects, err := w.objects(w.t.Context(), node)
-	w.must(err)
+	testkit.Must(w.t, err)
 	if len(objects) == 0 {
 		return nil
 	}
@@ -181,7 +182,7 @@ func (w *scope) triesNow(node string, strategies ...string) error {
 // replies has a remediator set a condition of an object.
 func (w *scope) replies(object *unstructured.Unstructured, condition string, status metav1.ConditionStatus) {
 	w.t.Helper()
-	w.must(w.report(object, condition, status))
+	testkit.Must(w.t, w.report(object, condition, status))
 }
 
 func (w *scope) report(object *unstructured.Unstructured, condition string, status metav1.ConditionStatus) error {
@@ -193,7 +194,7 @@ func (w *scope) report(object *unstructured.Unstructured, condition string, stat
 // mark changes annotations or labels of a node.
 func (w *scope) mark(node, patch string) {
 	w.t.Helper()
-	w.must(w.api.Patch(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, client.RawPatch(types.MergePatchType, []byte(`{"metadata":`+patch+`}`))))
+	testkit.Must(w.t, w.api.Patch(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, client.RawPatch(types.MergePatchType, []byte(`{"metadata":`+patch+`}`))))
 }
 
 // locked waits until this holder has the Lease of a node, or no holder if it is empty.
@@ -224,7 +225,7 @@ func (w *scope) lock(node, by string, lasts time.Duration) *coordinationv1.Lease
 		ObjectMeta: metav1.ObjectMeta{Namespace: leaseNamespace, Name: "node-" + node},
 		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &by, LeaseDurationSeconds: new(int32(lasts / time.Second)), AcquireTime: &now, RenewTime: &now},
 	}
-	w.must(w.api.Create(w.t.Context(), lease))
+	testkit.Must(w.t, w.api.Create(w.t.Context(), lease))
 	return lease
 }
 

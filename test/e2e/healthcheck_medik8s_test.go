@@ -20,6 +20,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/install/remediator"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 const (
@@ -33,9 +34,7 @@ const (
 func TestStandingBack(t *testing.T) {
 	t.Parallel()
 	w := newHealthCheckScope(t, medik8sNamespace)
-	if err := w.api.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: medik8sNamespace}}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, w.api.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: medik8sNamespace}}))
 	for _, part := range []struct {
 		name, subscope string
 		test           func(*scope)
@@ -72,7 +71,7 @@ func (w *scope) medik8sLeads() (end func(how func())) {
 		}
 		return w.api.Update(w.t.Context(), lease)
 	}
-	w.must(renew())
+	testkit.Must(w.t, renew())
 	stop := make(chan struct{})
 	ended := w.meanwhile(func() error {
 		for {
@@ -103,9 +102,9 @@ func expires() {}
 func (w *scope) medik8sReleases() {
 	w.t.Helper()
 	lease := &coordinationv1.Lease{}
-	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: medik8sNamespace, Name: medik8sLease}, lease))
+	testkit.Must(w.t, w.api.Get(w.t.Context(), client.ObjectKey{Namespace: medik8sNamespace, Name: medik8sLease}, lease))
 	lease.Spec.HolderIdentity = new("")
-	w.must(w.api.Update(w.t.Context(), lease))
+	testkit.Must(w.t, w.api.Update(w.t.Context(), lease))
 }
 
 // stands waits until a health check says that another controller is responsible, or no
@@ -139,7 +138,7 @@ func (w *scope) isDeferring(c *install.Controller, back bool, words string) {
 		w.t.Errorf("the metric is %v, want %v", got, want)
 	}
 	log, err := c.Log()
-	w.must(err)
+	testkit.Must(w.t, err)
 	if !strings.Contains(log, words) {
 		w.t.Errorf("the log does not contain %q:\n%s", words, log)
 	}
@@ -162,7 +161,7 @@ func (w *scope) medik8sCreates(check *remediationv1alpha1.NodeHealthCheck, node,
 	object.SetOwnerReferences([]metav1.OwnerReference{{
 		APIVersion: remediationv1alpha1.GroupVersion.String(), Kind: "NodeHealthCheck", Name: check.Name, UID: check.UID, Controller: new(false),
 	}})
-	w.must(w.api.Create(w.t.Context(), object))
+	testkit.Must(w.t, w.api.Create(w.t.Context(), object))
 	return object
 }
 
@@ -170,7 +169,7 @@ func (w *scope) isSeveral(template string) bool {
 	w.t.Helper()
 	found := &unstructured.Unstructured{}
 	found.SetGroupVersionKind(remediator.TemplateKind)
-	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: w.name + "-" + template}, found))
+	testkit.Must(w.t, w.api.Get(w.t.Context(), client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: w.name + "-" + template}, found))
 	_, several := found.GetAnnotations()[severalAnnotation]
 	return several
 }
@@ -179,7 +178,7 @@ func (w *scope) isSeveral(template string) bool {
 func (w *scope) untouched(object *unstructured.Unstructured) {
 	w.t.Helper()
 	now := object.DeepCopy()
-	w.must(w.api.Get(w.t.Context(), client.ObjectKeyFromObject(object), now))
+	testkit.Must(w.t, w.api.Get(w.t.Context(), client.ObjectKeyFromObject(object), now))
 	if now.GetResourceVersion() != object.GetResourceVersion() || now.GetDeletionTimestamp() != nil {
 		w.t.Errorf("%s was changed:\n%v\n%v", object.GetName(), object.Object, now.Object)
 	}
@@ -245,12 +244,12 @@ func testMedik8sReturns(w *scope) {
 	w.createSet("set")
 	w.counts(w.key("set"), 0, 2) // by now the controller has seen everything
 	w.untouched(first)
-	w.must(w.triesNow(nodes[2]))
+	testkit.Must(w.t, w.triesNow(nodes[2]))
 	w.locked(nodes[0], "NodeHealthCheck-"+w.name+"-check")
 	// Medik8s deletes its remediation, and stops.
-	w.must(w.api.Delete(w.t.Context(), first))
+	testkit.Must(w.t, w.api.Delete(w.t.Context(), first))
 	end(func() {
-		w.must(w.api.Delete(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: medik8sNamespace, Name: medik8sLease}}))
+		testkit.Must(w.t, w.api.Delete(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: medik8sNamespace, Name: medik8sLease}}))
 	})
 	w.tries(nodes[2], "quick")
 	w.locked(nodes[0], "")
@@ -276,7 +275,7 @@ func testMedik8sSteps(w *scope) {
 	end(w.medik8sReleases)
 	w.tries(nodes[0], "first", "second")
 	w.hasCheckStatus("check", row(nodes[1], "Exhausted"), counted(4, 2, 2))
-	w.must(w.triesNow(nodes[1], "first", "second"))
+	testkit.Must(w.t, w.triesNow(nodes[1], "first", "second"))
 	w.recover(nodes[:2])
 	w.tries(nodes[0])
 	w.tries(nodes[1])
@@ -315,7 +314,7 @@ func testMedik8sRestart(w *scope) {
 // testMedik8sUnseen withdraws the right to read the Lease of medik8s.
 func testMedik8sUnseen(w *scope) {
 	role := &rbacv1.ClusterRole{}
-	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Name: install.Account}, role))
+	testkit.Must(w.t, w.api.Get(w.t.Context(), client.ObjectKey{Name: install.Account}, role))
 	giveBack := w.withdrawEach(role, &role.Rules, authorizationv1.ResourceAttributes{
 		Group: coordinationv1.GroupName, Resource: "leases", Name: medik8sLease,
 	}, []string{"list", "watch"})
@@ -328,7 +327,7 @@ func testMedik8sUnseen(w *scope) {
 	w.isDeferring(controller, true, "cannot determine whether")
 	w.createSet("set")
 	w.counts(w.key("set"), 0, 2)
-	w.must(w.triesNow(nodes[0]))
+	testkit.Must(w.t, w.triesNow(nodes[0]))
 	giveBack()
 	w.tries(nodes[0], "quick")
 	w.stands("check", false)
@@ -342,7 +341,7 @@ func testMedik8sUnseen(w *scope) {
 func testMedik8sUnreadable(w *scope) {
 	end := w.medik8sLeads()
 	proxy, err := w.Proxy()
-	w.must(err)
+	testkit.Must(w.t, err)
 	everywhere := func(r testbed.Request) bool {
 		return r.Resource == "leases" && r.Namespace == "" && (r.Verb == "list" || r.Verb == "watch")
 	}
@@ -365,14 +364,14 @@ func testMedik8sUnreadable(w *scope) {
 		}
 		before := broken.Hits()
 		for deadline := time.Now().Add(medik8sLeaseDuration + 3*time.Second); time.Now().Before(deadline); pause(w.t.Context(), time.Second) {
-			w.must(w.triesNow(nodes[0]))
+			testkit.Must(w.t, w.triesNow(nodes[0]))
 		}
 		if broken.Hits() == before {
 			w.t.Error("no request for the Lease was made")
 		}
 		broken.Lift()
 		w.stands("check", true)
-		w.must(w.triesNow(nodes[0]))
+		testkit.Must(w.t, w.triesNow(nodes[0]))
 	}
 	end(w.medik8sReleases)
 	w.tries(nodes[0], "quick")

@@ -23,6 +23,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/install/remediator"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // ---- rights
@@ -32,7 +33,7 @@ import (
 func (w *scope) withdrawRemediationRights(verbs ...string) (giveBack func()) {
 	w.t.Helper()
 	role := &rbacv1.ClusterRole{}
-	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Name: remediator.GroupVersion.Group + "-ext-remediation"}, role))
+	testkit.Must(w.t, w.api.Get(w.t.Context(), client.ObjectKey{Name: remediator.GroupVersion.Group + "-ext-remediation"}, role))
 	return w.withdrawEach(role, &role.Rules, authorizationv1.ResourceAttributes{
 		Group: remediator.GroupVersion.Group, Resource: "exampleremediations", Namespace: metav1.NamespaceDefault,
 	}, verbs)
@@ -42,7 +43,7 @@ func (w *scope) withdrawRemediationRights(verbs ...string) (giveBack func()) {
 func (w *scope) withdrawLeaseRights(verbs ...string) (giveBack func()) {
 	w.t.Helper()
 	role := &rbacv1.Role{}
-	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: leaseNamespace, Name: install.Account}, role))
+	testkit.Must(w.t, w.api.Get(w.t.Context(), client.ObjectKey{Namespace: leaseNamespace, Name: install.Account}, role))
 	return w.withdrawEach(role, &role.Rules, authorizationv1.ResourceAttributes{
 		Group: coordinationv1.GroupName, Resource: "leases", Namespace: leaseNamespace,
 	}, verbs)
@@ -95,7 +96,7 @@ func testHealthCheckForbidden(w *scope) {
 // remediations continue.
 func testHealthCheckNoWatch(w *scope) {
 	proxy, err := w.Proxy()
-	w.must(err)
+	testkit.Must(w.t, err)
 	w.template("quick")
 	nodes := w.createNodes(testbed.Nodes{Count: 6})
 	w.check("check", atMost("100%"))
@@ -115,7 +116,7 @@ func testHealthCheckNoWatch(w *scope) {
 	w.hasCheckStatus("check", row(nodes[2], "OnHold", "may not be read"), counted(6, 3, 2))
 	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
 	w.tries(nodes[0])
-	w.must(w.triesNow(nodes[2]))
+	testkit.Must(w.t, w.triesNow(nodes[2]))
 	giveBack()
 	w.tries(nodes[2], "quick")
 	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseRemediating), counted(6, 4, 2))
@@ -132,7 +133,7 @@ func testHealthCheckNoLeases(w *scope) {
 	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	w.hasEvent("Node", nodes[0], "RemediationSkipped", "could not be begun", "leases", "forbidden")
 	w.hasCheckStatus("check", row(nodes[0], "Retrying", "forbidden"), counted(4, 3, 0))
-	w.must(w.triesNow(nodes[0]))
+	testkit.Must(w.t, w.triesNow(nodes[0]))
 	giveBack()
 	w.tries(nodes[0], "quick")
 	giveBack = w.withdrawLeaseRights("delete")
@@ -170,8 +171,8 @@ func testHealthCheckRefused(w *scope) {
 		object.SetName(nodes[0])
 		return w.api.Create(w.t.Context(), object, client.DryRunAll)
 	}
-	w.must(w.api.Create(w.t.Context(), policy))
-	w.must(w.api.Create(w.t.Context(), binding))
+	testkit.Must(w.t, w.api.Create(w.t.Context(), policy))
+	testkit.Must(w.t, w.api.Create(w.t.Context(), binding))
 	w.eventually("the admission policy to be in force", func() error {
 		if attempt() == nil {
 			return errors.New("it is not in force")
@@ -186,8 +187,8 @@ func testHealthCheckRefused(w *scope) {
 	w.makeUnhealthy(nodes[1:])
 	w.hasCheckStatus("check", counted(6, 0, 5), row(nodes[0], "Retrying", "hands off"))
 	w.retriesRarely(tries, 1, since)
-	w.must(w.api.Delete(w.t.Context(), binding))
-	w.must(w.api.Delete(w.t.Context(), policy))
+	testkit.Must(w.t, w.api.Delete(w.t.Context(), binding))
+	testkit.Must(w.t, w.api.Delete(w.t.Context(), policy))
 	w.eventually("the admission policy to be removed", attempt)
 	w.tries(nodes[0], "quick")
 	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: 6})
@@ -284,7 +285,7 @@ func testHealthCheckOtherController(w *scope) {
 	}
 	w.locked(nodes[0], "maintenance")
 	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: count, Releases: count})
-	w.must(w.api.Delete(w.t.Context(), lease))
+	testkit.Must(w.t, w.api.Delete(w.t.Context(), lease))
 }
 
 // testEagerDeleter has a remediator delete its object at once. The controller creates it
@@ -300,9 +301,9 @@ func testEagerDeleter(w *scope) {
 	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	for ctx.Err() == nil {
 		objects, err := w.objects(w.t.Context(), nodes[0])
-		w.must(err)
+		testkit.Must(w.t, err)
 		for i := range objects {
-			w.must(client.IgnoreNotFound(w.api.Delete(w.t.Context(), &objects[i])))
+			testkit.Must(w.t, client.IgnoreNotFound(w.api.Delete(w.t.Context(), &objects[i])))
 		}
 		pause(ctx, firstPause)
 	}

@@ -12,13 +12,14 @@ import (
 	"github.com/resourcestack/autohealer/internal/history"
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // awaitsReplacement checks that a node waits because of a removed node, and has no object.
 func (w *scope) awaitsReplacement(node string) {
 	w.t.Helper()
 	w.hasCheckStatus("check", row(node, "GateClosed", "not replaced yet"))
-	w.must(w.triesNow(node))
+	testkit.Must(w.t, w.triesNow(node))
 }
 
 // isInLedger waits until the ledger says that a node is gone.
@@ -67,13 +68,13 @@ func testAwaitingReplacementKilled(w *scope) {
 			holding.wait(w, 1)
 		case "before the ledger write, which arrives late":
 			slow = holding.wait(w, 1)
-			w.must(w.reports(object, isDone)) // its object must not be deleted before
+			testkit.Must(w.t, w.reports(object, isDone)) // its object must not be deleted before
 			isOver = true
 		case "after the ledger write":
 			w.isInLedger(taken)
 		default:
 			w.isInLedger(taken)
-			w.must(w.reports(object, isDone))
+			testkit.Must(w.t, w.reports(object, isDone))
 			isOver = true
 			w.tries(taken)
 		}
@@ -87,10 +88,10 @@ func testAwaitingReplacementKilled(w *scope) {
 		w.awaitsReplacement(next)
 		for _, l := range slow {
 			_, err := l.Deliver(w.t.Context()) // the sender is no longer leader, so any response is fine
-			w.must(err)
+			testkit.Must(w.t, err)
 		}
 		if !isOver {
-			w.must(w.reports(object, isDone))
+			testkit.Must(w.t, w.reports(object, isDone))
 		}
 		w.tries(taken)
 		w.awaitsReplacement(next)

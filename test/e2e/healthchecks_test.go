@@ -19,6 +19,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/install/remediator"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // TestHealthChecks tests the features of health checks. One controller serves all parts,
@@ -26,9 +27,7 @@ import (
 func TestHealthChecks(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t, withManager)
-	if err := remediator.Install(t.Context(), w.Cluster); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, remediator.Install(t.Context(), w.Cluster))
 	w.scope(t, "all").start(install.Options{Args: []string{alone}})
 	for _, part := range []struct {
 		name, subscope string
@@ -80,7 +79,7 @@ func testCycle(w *scope) {
 	object := w.tries(nodes[0], "quick")
 	w.locked(nodes[0], "NodeHealthCheck-"+check.Name)
 	node, err := w.get(w.t.Context(), nodes[0])
-	w.must(err)
+	testkit.Must(w.t, err)
 	for what, pair := range map[string][2]any{
 		"name":          {object.GetName(), nodes[0]},
 		"namespace":     {object.GetNamespace(), metav1.NamespaceDefault},
@@ -98,7 +97,7 @@ func testCycle(w *scope) {
 	}
 	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseRemediating, "1"), counted(5, 4, 1), row(nodes[0], "Treating", "Sick=True since", "remediation is under way"))
 	table, err := w.Kubectl(w.t.Context(), "get", "nhc", check.Name)
-	w.must(err)
+	testkit.Must(w.t, err)
 	for _, word := range []string{"OBSERVED", "HEALTHY", "TREATED", "PHASE", "REASON", "Remediating"} {
 		if !strings.Contains(table, word) {
 			w.t.Errorf("%s is missing in\n%s", word, table)
@@ -121,7 +120,7 @@ func testSeedCheck(w *scope) {
 	apply := func(yaml string) {
 		w.t.Helper()
 		_, err := w.KubectlApply(w.t.Context(), yaml)
-		w.must(err)
+		testkit.Must(w.t, err)
 	}
 	apply(`
 apiVersion: remediation.medik8s.io/v1alpha1
@@ -210,7 +209,7 @@ func testGate(w *scope) {
 	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseEnabled, "5 GateClosed"), counted(10, 5, 0),
 		row(nodes[0], "GateClosed", "5 of 10 selected nodes are unhealthy, at most 4 may be"))
 	for _, node := range nodes[:5] {
-		w.must(w.triesNow(node))
+		testkit.Must(w.t, w.triesNow(node))
 	}
 	w.hasEvent("NodeHealthCheck", w.name+"-check", "RemediationSkipped", "at most 4 may be")
 	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
@@ -260,7 +259,7 @@ func testFailedStep(w *scope) {
 		return nil
 	})
 	objects, err := w.objects(w.t.Context(), nodes[0])
-	w.must(err)
+	testkit.Must(w.t, err)
 	at := slices.IndexFunc(objects, func(u unstructured.Unstructured) bool {
 		return u.GetAnnotations()["remediation.medik8s.io/template-name"] == w.name+"-second"
 	})
@@ -322,7 +321,7 @@ func testByHand(w *scope) {
 	w.tries(nodes[0], "quick")
 	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
 	w.hasCheckStatus("check", row(nodes[0], "Recovering", "confirm"))
-	w.must(w.triesNow(nodes[0], "quick"))
+	testkit.Must(w.t, w.triesNow(nodes[0], "quick"))
 	w.mark(nodes[0], `{"annotations":{"`+confirmedAnnotation+`":""}}`)
 	w.tries(nodes[0])
 	w.eventually("the confirmation is removed from the node", func() error {
@@ -375,7 +374,7 @@ func testPause(w *scope) {
 	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
 	w.tries(nodes[0])
 	w.hasCheckStatus("check", counted(5, 4, 0))
-	w.must(w.triesNow(nodes[1]))
+	testkit.Must(w.t, w.triesNow(nodes[1]))
 	w.change("check", func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.PauseRequests = nil })
 	w.tries(nodes[1], "quick")
 }
@@ -389,7 +388,7 @@ func testExcluded(w *scope) {
 	w.makeUnhealthy(nodes[:2])
 	w.tries(nodes[1], "quick")
 	w.hasCheckStatus("check", row(nodes[0], "Vetoed", excludeLabel))
-	w.must(w.triesNow(nodes[0]))
+	testkit.Must(w.t, w.triesNow(nodes[0]))
 	w.hasEvent("NodeHealthCheck", w.name+"-check", "RemediationSkipped", nodes[0], excludeLabel)
 	w.hasEvent("Node", nodes[1], "InvalidNodeLabel", excludeLabel)
 	w.mark(nodes[0], `{"labels":{"`+excludeLabel+`":null}}`)
@@ -405,8 +404,8 @@ func testForeignLease(w *scope) {
 	w.makeUnhealthy(nodes[:2])
 	w.hasCheckStatus("check", row(nodes[0], "Vetoed", "maintenance", "Lease"))
 	w.tries(nodes[1], "quick") // after the lease has expired
-	w.must(w.triesNow(nodes[0]))
-	w.must(w.api.Delete(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: leaseNamespace, Name: "node-" + nodes[0]}}))
+	testkit.Must(w.t, w.triesNow(nodes[0]))
+	testkit.Must(w.t, w.api.Delete(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: leaseNamespace, Name: "node-" + nodes[0]}}))
 	w.tries(nodes[0], "quick")
 	w.locked(nodes[0], "NodeHealthCheck-"+w.name+"-check")
 }
@@ -428,7 +427,7 @@ func testCheckedControlPlane(w *scope) {
 		var names []string
 		for _, node := range nodes {
 			found, err := w.strategies(node)
-			w.must(err)
+			testkit.Must(w.t, err)
 			if len(found) > 0 {
 				names = append(names, node)
 			}
@@ -444,7 +443,7 @@ func testCheckedControlPlane(w *scope) {
 			return nil
 		})
 		object, err := w.objects(w.t.Context(), now[0])
-		w.must(err)
+		testkit.Must(w.t, err)
 		if _, labelled := object[0].GetLabels()["remediation.medik8s.io/isControlPlaneNode"]; !labelled {
 			w.t.Errorf("labels are %v", object[0].GetLabels())
 		}
@@ -464,7 +463,7 @@ func testTwoChecks(w *scope) {
 	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	w.tries(nodes[0], "quick") // the first by name
 	w.hasCheckStatus("two", row(nodes[0], "Busy", "NodeHealthCheck/"+w.name+"-one"))
-	w.must(w.triesNow(nodes[0], "quick"))
+	testkit.Must(w.t, w.triesNow(nodes[0], "quick"))
 }
 
 func testLeaver(w *scope) {
@@ -485,15 +484,15 @@ func testDeletedNode(w *scope) {
 	w.check("check")
 	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	w.tries(nodes[0], "quick")
-	w.must(w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodes[0]}}))
+	testkit.Must(w.t, w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodes[0]}}))
 	w.tries(nodes[0])
 	w.locked(nodes[0], "")
 	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseEnabled), counted(3, 3, 0))
 	// The same holds if both are deleted at once.
 	w.setCondition(nodes[1], "Sick", corev1.ConditionTrue)
 	object := w.tries(nodes[1], "quick")
-	w.must(w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodes[1]}}))
-	w.must(client.IgnoreNotFound(w.api.Delete(w.t.Context(), object)))
+	testkit.Must(w.t, w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodes[1]}}))
+	testkit.Must(w.t, client.IgnoreNotFound(w.api.Delete(w.t.Context(), object)))
 	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseEnabled), counted(2, 2, 0))
 }
 
@@ -506,10 +505,10 @@ func testReplacedNode(w *scope) {
 	w.replies(object, "PermanentNodeDeletionExpected", metav1.ConditionTrue)
 	w.removeNode(nodes[0])
 	w.hasCheckStatus("check", counted(3, 3, 1), row(nodes[0], "NodeGone"))
-	w.must(w.triesNow(nodes[0], "quick"))
+	testkit.Must(w.t, w.triesNow(nodes[0], "quick"))
 	w.setCondition(nodes[1], "Sick", corev1.ConditionTrue)
 	w.awaitsReplacement(nodes[1])
-	w.must(w.reports(object, map[string]metav1.ConditionStatus{"PermanentNodeDeletionExpected": metav1.ConditionTrue, "Succeeded": metav1.ConditionTrue}))
+	testkit.Must(w.t, w.reports(object, map[string]metav1.ConditionStatus{"PermanentNodeDeletionExpected": metav1.ConditionTrue, "Succeeded": metav1.ConditionTrue}))
 	w.tries(nodes[0])
 	w.hasCheckStatus("check", counted(3, 2, 0))
 	w.awaitsReplacement(nodes[1])
@@ -524,7 +523,7 @@ func testNodeMadeAgain(w *scope) {
 	w.check("check")
 	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	before := w.tries(nodes[0], "quick")
-	w.must(w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodes[0]}}))
+	testkit.Must(w.t, w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodes[0]}}))
 	w.createNodes(testbed.Nodes{Count: 1})
 	w.eventually("the end of the old remediation", func() error {
 		objects, err := w.objects(w.t.Context(), nodes[0])
@@ -546,7 +545,7 @@ func testDroppedCheck(w *scope) {
 	check := w.check("check")
 	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	w.tries(nodes[0], "quick")
-	w.must(w.api.Delete(w.t.Context(), check))
+	testkit.Must(w.t, w.api.Delete(w.t.Context(), check))
 	w.tries(nodes[0])
 	w.locked(nodes[0], "")
 }
@@ -563,7 +562,7 @@ func testInvalidEdit(w *scope) {
 	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseDisabled, "Near"), counted(4, 3, 1))
 	w.setCondition(nodes[1], "Sick", corev1.ConditionTrue)
 	w.hasCheckStatus("check", row(nodes[1], "OnHold"))
-	w.must(w.triesNow(nodes[0], "quick"))
+	testkit.Must(w.t, w.triesNow(nodes[0], "quick"))
 	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
 	w.tries(nodes[0])
 	w.change("check", func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.Selector.MatchExpressions = nil })
@@ -576,7 +575,7 @@ func testDeleter(w *scope) {
 	w.check("check")
 	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	first := w.tries(nodes[0], "quick")
-	w.must(w.api.Delete(w.t.Context(), first))
+	testkit.Must(w.t, w.api.Delete(w.t.Context(), first))
 	gone := time.Now()
 	w.hasCheckStatus("check", row(nodes[0], "Treating", "another component deleted"))
 	second := w.tries(nodes[0], "quick")
@@ -598,7 +597,7 @@ func testHangingFinalizer(w *scope) {
 	object := w.tries(nodes[0], "quick")
 	finalizers := func(list string) {
 		w.t.Helper()
-		w.must(w.api.Patch(w.t.Context(), object.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":`+list+`}}`))))
+		testkit.Must(w.t, w.api.Patch(w.t.Context(), object.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":`+list+`}}`))))
 	}
 	finalizers(`["example.com/hangs"]`)
 	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
@@ -627,7 +626,7 @@ func testTemplateEdited(w *scope) {
 	template.SetGroupVersionKind(remediator.TemplateKind)
 	template.SetNamespace(metav1.NamespaceDefault)
 	template.SetName(w.name + "-quick")
-	w.must(w.api.Patch(w.t.Context(), template.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"template":{"spec":{"strategy":"changed"}}}}`))))
+	testkit.Must(w.t, w.api.Patch(w.t.Context(), template.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"template":{"spec":{"strategy":"changed"}}}}`))))
 	w.eventually("the next object from the current template", func() error {
 		w.setCondition(nodes[1], "Sick", corev1.ConditionTrue)
 		found, err := w.strategies(nodes[1])
@@ -641,7 +640,7 @@ func testTemplateEdited(w *scope) {
 	if now := w.tries(nodes[0], "quick"); now.GetUID() != object.GetUID() {
 		w.t.Error("the running treatment was started again")
 	}
-	w.must(w.api.Delete(w.t.Context(), template))
+	testkit.Must(w.t, w.api.Delete(w.t.Context(), template))
 	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseDisabled, "there is no template"), counted(4, 2, 2))
 	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
 	w.tries(nodes[0]) // needs no template
@@ -659,15 +658,15 @@ func testForeignObject(w *scope) {
 	theirs.SetNamespace(metav1.NamespaceDefault)
 	theirs.SetName(nodes[0])
 	theirs.SetAnnotations(map[string]string{nodeNameAnnotation: nodes[0]})
-	w.must(w.api.Create(w.t.Context(), theirs))
+	testkit.Must(w.t, w.api.Create(w.t.Context(), theirs))
 	w.check("check")
 	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	w.hasCheckStatus("check", row(nodes[0], "Vetoed", "which no health check has made"), counted(4, 3, 0))
 	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
 	w.hasCheckStatus("check", counted(4, 4, 0))
-	w.must(w.triesNow(nodes[0], "theirs"))
+	testkit.Must(w.t, w.triesNow(nodes[0], "theirs"))
 	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
-	w.must(w.api.Delete(w.t.Context(), theirs))
+	testkit.Must(w.t, w.api.Delete(w.t.Context(), theirs))
 	w.tries(nodes[0], "quick")
 }
 
@@ -697,9 +696,9 @@ func testSameNames(w *scope) {
 		condition(remediationv1alpha1.Disabled, metav1.ConditionTrue, "RemediationTemplateInvalid"), row(nodes[0], "OnHold"))
 	template := &unstructured.Unstructured{}
 	template.SetGroupVersionKind(remediator.TemplateKind)
-	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: w.name + "-slow"}, template))
+	testkit.Must(w.t, w.api.Get(w.t.Context(), client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: w.name + "-slow"}, template))
 	several(template)
-	w.must(w.api.Update(w.t.Context(), template))
+	testkit.Must(w.t, w.api.Update(w.t.Context(), template))
 	w.tries(nodes[0], "quick")
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/history"
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func ledgerText() *corev1.ConfigMap {
@@ -18,7 +19,7 @@ func ledgerText() *corev1.ConfigMap {
 // deleteLedger deletes the ledger of any holder.
 func (w *scope) deleteLedger() {
 	w.t.Helper()
-	w.must(w.api.Delete(w.t.Context(), ledgerText()))
+	testkit.Must(w.t, w.api.Delete(w.t.Context(), ledgerText()))
 }
 
 // corruptLedger makes the ledger unreadable.
@@ -26,7 +27,7 @@ func (w *scope) corruptLedger() {
 	w.t.Helper()
 	page := ledgerText()
 	page.Data = map[string]string{"ledger": `{"holder":`}
-	w.must(w.api.Update(w.t.Context(), page))
+	testkit.Must(w.t, w.api.Update(w.t.Context(), page))
 }
 
 // A controller that cannot read the ledger does not know which writes are in flight. It
@@ -46,10 +47,10 @@ func testSuccessorCannotReadLedger(w *scope) {
 	w.expireLease()
 	w.waitForExit(successor)
 	log, err := successor.Log()
-	w.must(err)
+	testkit.Must(w.t, err)
 	for _, part := range []string{"the ledger cannot be read", "stop every controller", "delete the ConfigMap"} {
 		if !strings.Contains(log, part) {
-			w.t.Errorf("its last log lines do not contain %q\n%s", part, w.logTail())
+			w.t.Errorf("its last log lines do not contain %q\n%s", part, w.LogTail())
 		}
 	}
 	w.recover(w.evicted(w.key("set"))[:2])

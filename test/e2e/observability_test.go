@@ -1,11 +1,8 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"io"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +18,7 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // events returns the Events about an object that have a reason.
@@ -72,9 +70,7 @@ func testObservability(w *scope) {
 
 	w.run("in columns", func(w *scope) {
 		out, err := w.Kubectl(w.t.Context(), "get", "conditionsets", w.name+"-set")
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		testkit.Must(w.t, err)
 		lines := strings.Split(strings.TrimSpace(out), "\n")
 		header := strings.Fields(lines[0])
 		row := strings.Fields(lines[len(lines)-1])
@@ -152,9 +148,7 @@ func testMetrics(w *scope, controller *install.Controller) {
 	})
 	text = w.scrape(controller)
 	problems, err := promlint.New(strings.NewReader(text)).Lint()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testkit.Must(w.t, err)
 	for _, problem := range problems {
 		if strings.HasPrefix(problem.Metric, "autohealer_") { // the libraries have their own metrics
 			w.t.Errorf("promlint: %s: %s", problem.Metric, problem.Text)
@@ -193,25 +187,14 @@ func testMetrics(w *scope, controller *install.Controller) {
 	w.deleteNodes()
 }
 
-func (w *scope) scrape(c *install.Controller) string {
+func (w *scope) scrape(c *install.Controller) (text string) {
 	w.t.Helper()
-	var b bytes.Buffer
 	// A controller that has just started serves them shortly after.
-	w.eventually("the metrics", func() error {
-		request, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, "http://"+c.Metrics+"/metrics", nil)
-		if err != nil {
-			return err
-		}
-		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			return err
-		}
-		defer response.Body.Close()
-		b.Reset()
-		_, err = io.Copy(&b, response.Body)
+	w.eventually("the metrics", func() (err error) {
+		_, text, err = testkit.Get(w.t.Context(), "http://"+c.Metrics+"/metrics")
 		return err
 	})
-	return b.String()
+	return text
 }
 
 // value returns the sample with that name and labels. It is missing before the first count.
@@ -220,9 +203,7 @@ func value(t *testing.T, text, sample string) float64 {
 	for line := range strings.Lines(text) {
 		if number, found := strings.CutPrefix(line, sample+" "); found {
 			value, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			return value
 		}
 	}

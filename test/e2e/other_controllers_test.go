@@ -15,6 +15,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/history"
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // Another client changes the same nodes throughout, in every possible way. For every kind
@@ -78,7 +79,7 @@ func testOtherController(w *scope) {
 			w.t.Fatal(err)
 		}
 	}
-	w.must(w.everywhere(storm, func(ctx context.Context, i int, node string) error {
+	testkit.Must(w.t, w.everywhere(storm, func(ctx context.Context, i int, node string) error {
 		return by(i, []corev1.Taint{theirs}, func(taints []corev1.Taint) []corev1.Taint { return append(taints, theirs) })(ctx, node)
 	}))
 	fallen()
@@ -87,7 +88,7 @@ func testOtherController(w *scope) {
 	w.counts(theirs.Key, 0, count+kubectl)
 
 	recovered := w.meanwhile(func() error { return w.turn(storm, corev1.ConditionFalse) })
-	w.must(w.everywhere(storm, func(ctx context.Context, i int, node string) error {
+	testkit.Must(w.t, w.everywhere(storm, func(ctx context.Context, i int, node string) error {
 		return by(i, nil, func(taints []corev1.Taint) []corev1.Taint { return slices.DeleteFunc(slices.Clone(taints), isTheirs) })(ctx, node)
 	}))
 	for _, node := range handled {

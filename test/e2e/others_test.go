@@ -14,6 +14,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // rewrite changes a node like a client that reads it and writes it back.
@@ -32,7 +33,7 @@ func (w *fixture) rewrite(ctx context.Context, name string, change func(*corev1.
 
 func (w *scope) byHand(name string, change func(*corev1.Node)) {
 	w.t.Helper()
-	w.must(w.rewrite(w.t.Context(), name, change))
+	testkit.Must(w.t, w.rewrite(w.t.Context(), name, change))
 }
 
 func (w *scope) relabel(name, subscope string) {
@@ -44,12 +45,10 @@ func (w *scope) relabel(name, subscope string) {
 func (w *scope) loses(name, condition string) {
 	w.t.Helper()
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []any{map[string]any{"type": condition, "$patch": "delete"}}}})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testkit.Must(w.t, err)
 	node := &corev1.Node{}
 	node.Name = name
-	w.must(w.api.Status().Patch(w.t.Context(), node, client.RawPatch(types.StrategicMergePatchType, patch)))
+	testkit.Must(w.t, w.api.Status().Patch(w.t.Context(), node, client.RawPatch(types.StrategicMergePatchType, patch)))
 }
 
 // remembers returns an error unless the record on a node has a clock.
@@ -107,9 +106,7 @@ func testForeign(w *scope) {
 	w.hasNow(w.node(5), ours)
 	for number, taints := range before { // exactly as before
 		node, err := w.get(w.t.Context(), w.node(number))
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		testkit.Must(w.t, err)
 		if got := node.Spec.Taints; len(got) != 1 || got[0] != taints[0] {
 			w.t.Errorf("taints of %s are %v, were %v", node.Name, got, taints)
 		}

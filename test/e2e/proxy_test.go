@@ -37,7 +37,7 @@ func (b heldRequests) wait(w *scope, n int) []*heldRequest {
 	defer cancel()
 	requests, err := b.Await(ctx, n)
 	if err != nil {
-		w.t.Fatalf("%v\n%s", err, w.logTail())
+		w.t.Fatalf("%v\n%s", err, w.LogTail())
 	}
 	return requests[:n]
 }

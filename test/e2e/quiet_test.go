@@ -15,6 +15,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/install/remediator"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // TestQuietHealthChecks runs its parts in sequence. Activity in another scope would make
@@ -22,13 +23,9 @@ import (
 func TestQuietHealthChecks(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t, withManager)
-	if err := remediator.Install(t.Context(), w.Cluster); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, remediator.Install(t.Context(), w.Cluster))
 	proxy, err := w.Proxy()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	controller := w.scope(t, "all").start(install.Options{Through: proxy, Args: []string{alone}})
 	for _, part := range []struct {
 		name, subscope string
@@ -59,7 +56,7 @@ func testDeferring(w *scope) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "e1f13584.medik8s.io"},
 		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("operator-1"), LeaseDurationSeconds: new(int32(3600)), RenewTime: new(metav1.NowMicro())},
 	}
-	w.must(w.api.Create(w.t.Context(), lease))
+	testkit.Must(w.t, w.api.Create(w.t.Context(), lease))
 	w.hasCheckStatus("check", condition(remediationv1alpha1.StandingBack, metav1.ConditionTrue, "operator-1 holds Lease default/e1f13584.medik8s.io"))
 	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
 	w.setCondition(nodes[1], "Sick", corev1.ConditionTrue)
@@ -74,7 +71,7 @@ func testDeferring(w *scope) {
 		w.t.Errorf("it meddles: %v", err)
 	}
 
-	w.must(w.api.Delete(w.t.Context(), lease))
+	testkit.Must(w.t, w.api.Delete(w.t.Context(), lease))
 	w.tries(nodes[0])
 	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseRemediating), counted(4, 3, 1), row(nodes[1], "Treating"), func(s remediationv1alpha1.NodeHealthCheckStatus) error {
 		if meta.FindStatusCondition(s.Conditions, remediationv1alpha1.StandingBack) != nil {

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"sync/atomic"
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/history"
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // everyNth matches every n-th of the matching requests, beginning with the k-th.
@@ -22,9 +22,7 @@ func everyNth(k, n int64, match func(testbed.Request) bool) func(testbed.Request
 func testRandomFaults(w *scope) {
 	const count = 200
 	proxy, err := w.Proxy()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testkit.Must(w.t, err)
 	var rules []*testbed.Rule
 	for _, storm := range []struct {
 		match  func(testbed.Request) bool
@@ -69,25 +67,10 @@ func testRandomFaults(w *scope) {
 	w.judge(history.Config{AnyTurn: true}, history.Counts{Evictions: 98, Fallbacks: 102, Removals: 98})
 }
 
-// answers checks that a probe of a controller succeeds.
-func (w *scope) answers(c *install.Controller, probe string) {
-	w.t.Helper()
-	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, "http://"+c.Probes+probe, nil)
-	w.must(err)
-	response, err := http.DefaultClient.Do(request)
-	w.must(err)
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		w.t.Errorf("%s of %s: %s", probe, c, response.Status)
-	}
-}
-
 func testOutage(w *scope) {
 	const count = 200
 	proxy, err := w.Proxy()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testkit.Must(w.t, err)
 	var seen atomic.Int64
 	later := func(than int64) func(testbed.Request) bool {
 		return func(r testbed.Request) bool { return testbed.On("patch", "nodes")(r) && seen.Add(1) > than }
@@ -99,10 +82,10 @@ func testOutage(w *scope) {
 	for _, down := range []func() error{w.APIServer.Kill, func() error { return w.APIServer.Stop(w.t.Context()) }} {
 		ctx, cancel := context.WithTimeout(w.t.Context(), maxWait)
 		defer cancel()
-		w.must(held.Wait(ctx, 10))
-		w.must(down())
-		w.answers(controller, "/healthz") // a restart would not bring the API server back
-		w.answers(controller, "/readyz")
+		testkit.Must(w.t, held.Wait(ctx, 10))
+		testkit.Must(w.t, down())
+		testkit.Must(w.t, testkit.Answers(w.t.Context(), "http://"+controller.Probes+"/healthz")) // a restart would not bring the API server back
+		testkit.Must(w.t, testkit.Answers(w.t.Context(), "http://"+controller.Probes+"/readyz"))
 		seen.Store(0)
 		next := proxy.Inject(later(40), testbed.Hold(), 0)
 		held.Lift()

@@ -20,6 +20,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/history"
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // count counts the matching requests, and holds none of them.
@@ -52,7 +53,7 @@ func (w *scope) reportsRefusal(node string, parts ...string) {
 	w.tellsOf(node, "Trouble", parts...)
 	w.tellsOf(w.name+"-set", "Trouble", append(parts, node)...)
 	events, err := w.events(w.t.Context(), node, "Trouble")
-	w.must(err)
+	testkit.Must(w.t, err)
 	reported := 0
 	for _, e := range events {
 		if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(e.Note, part) }) {
@@ -74,7 +75,7 @@ func (w *scope) refusals(c *install.Controller) float64 {
 func (w *scope) withdrawPatch() (giveBack func()) {
 	w.t.Helper()
 	role := &rbacv1.ClusterRole{}
-	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Name: install.Account}, role))
+	testkit.Must(w.t, w.api.Get(w.t.Context(), client.ObjectKey{Name: install.Account}, role))
 	return w.withdraw(role, &role.Rules, authorizationv1.ResourceAttributes{Verb: "patch", Resource: "nodes"})
 }
 
@@ -88,7 +89,7 @@ func (w *scope) withdraw(role client.Object, rules *[]rbacv1.PolicyRule, right a
 	(*rules)[at].Verbs = slices.DeleteFunc(slices.Clone(before[at].Verbs), func(verb string) bool { return verb == right.Verb })
 	set := func(allowed bool) {
 		w.t.Helper()
-		w.must(w.api.Update(w.t.Context(), role))
+		testkit.Must(w.t, w.api.Update(w.t.Context(), role))
 		w.eventually("a change of rights", func() error {
 			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 				User: install.User, ResourceAttributes: &right,
@@ -164,8 +165,8 @@ func (w *scope) refuse(node, rule string, reason metav1.StatusReason) (allow fun
 		found.Spec.Taints = []corev1.Taint{{Key: "example.com/attempt", Effect: corev1.TaintEffectNoExecute}}
 		return w.api.Update(w.t.Context(), found, client.DryRunAll)
 	}
-	w.must(w.api.Create(w.t.Context(), policy))
-	w.must(w.api.Create(w.t.Context(), binding))
+	testkit.Must(w.t, w.api.Create(w.t.Context(), policy))
+	testkit.Must(w.t, w.api.Create(w.t.Context(), binding))
 	w.eventually("the admission policy to be in force", func() error {
 		if err := attempt(); apierrors.ReasonForError(err) != reason {
 			return fmt.Errorf("the answer is %w", errors.Join(err, errors.New("not a refusal")))
@@ -174,8 +175,8 @@ func (w *scope) refuse(node, rule string, reason metav1.StatusReason) (allow fun
 	})
 	return func() {
 		w.t.Helper()
-		w.must(w.api.Delete(w.t.Context(), binding))
-		w.must(w.api.Delete(w.t.Context(), policy))
+		testkit.Must(w.t, w.api.Delete(w.t.Context(), binding))
+		testkit.Must(w.t, w.api.Delete(w.t.Context(), policy))
 		w.eventually("the admission policy to be removed", attempt)
 	}
 }
@@ -201,7 +202,7 @@ func testRefusedEviction(w *scope) {
 		w.t.Error("no refused write is counted")
 	}
 	log, err := controller.Log()
-	w.must(err)
+	testkit.Must(w.t, err)
 	if strings.Contains(log, "trouble is over") {
 		w.t.Errorf("the fallback NoSchedule is reported as success:\n%s", log)
 	}

@@ -14,12 +14,13 @@ import (
 	"github.com/resourcestack/autohealer/internal/history"
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // expireLease lets the next replica take over from a leader that the test killed or paused.
 func (w *scope) expireLease() {
 	w.t.Helper()
-	w.must(install.ExpireLease(w.t.Context(), w.Cluster))
+	testkit.Must(w.t, install.ExpireLease(w.t.Context(), w.Cluster))
 }
 
 func testLeaderKilled(w *scope) {
@@ -60,7 +61,7 @@ func testLeaderPaused(w *scope) {
 	w.releaseLeadership()
 	leader := w.start(install.Options{Args: first.Args(install.Elected()...)})
 	kept := holding.wait(w, 20)
-	w.must(leader.Pause())
+	testkit.Must(w.t, leader.Pause())
 	w.expireLease()
 	w.editSet("set", on("Worse"))
 	slow := second.hold(fences, 0)
@@ -72,7 +73,7 @@ func testLeaderPaused(w *scope) {
 	w.deliver(kept[:5], http.StatusOK)
 	holding.Release()
 	leader.Expect()
-	w.must(leader.Resume())
+	testkit.Must(w.t, leader.Resume())
 	w.waitForExit(leader)
 	slow.Release()
 	w.counts(w.key("set"), most, 60-most)
@@ -113,7 +114,7 @@ func (w *scope) releaseLeadership() {
 		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: "autohealer-controller"}},
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: ledgerName}},
 	} {
-		w.must(client.IgnoreNotFound(w.api.Delete(w.t.Context(), left)))
+		testkit.Must(w.t, client.IgnoreNotFound(w.api.Delete(w.t.Context(), left)))
 	}
 }
 
@@ -121,8 +122,8 @@ func (w *scope) releaseLeadership() {
 func (w *scope) holder() string {
 	w.t.Helper()
 	var ledger corev1.ConfigMap
-	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: install.Namespace, Name: ledgerName}, &ledger))
+	testkit.Must(w.t, w.api.Get(w.t.Context(), client.ObjectKey{Namespace: install.Namespace, Name: ledgerName}, &ledger))
 	var page struct{ Holder string }
-	w.must(json.Unmarshal([]byte(ledger.Data["ledger"]), &page))
+	testkit.Must(w.t, json.Unmarshal([]byte(ledger.Data["ledger"]), &page))
 	return page.Holder
 }

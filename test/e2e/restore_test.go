@@ -11,6 +11,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // TestARestoredStore restores etcd from a backup. An old watch would deliver nothing until
@@ -28,11 +29,11 @@ func TestARestoredStore(t *testing.T) {
 	w.makeUnhealthy(nodes[:1])
 	w.counts(w.key("set"), 1, 0)
 	restore, err := w.Backup(t.Context())
-	w.must(err)
+	testkit.Must(w.t, err)
 
 	// The store does not reach this version again during the test.
 	many := make([]string, 500)
-	w.must(w.everywhere(many, func(ctx context.Context, i int, _ string) error {
+	testkit.Must(w.t, w.everywhere(many, func(ctx context.Context, i int, _ string) error {
 		status := corev1.ConditionFalse
 		if i%2 == 0 {
 			status = corev1.ConditionTrue
@@ -43,19 +44,19 @@ func TestARestoredStore(t *testing.T) {
 	w.counts(w.key("set"), 2, 0)
 
 	controller.Expect()
-	w.must(restore(t.Context()))
+	testkit.Must(w.t, restore(t.Context()))
 	began := time.Now()
 	w.makeUnhealthy(nodes[2:4]) // while the controller cannot see it
 	select {
 	case <-controller.Ended():
 	case <-time.After(maxWait):
-		t.Fatalf("the controller has not exited after %s\n%s", maxWait, w.logTail())
+		t.Fatalf("the controller has not exited after %s\n%s", maxWait, w.LogTail())
 	}
 	t.Logf("the controller exited %s after the API server was ready", time.Since(began).Round(time.Millisecond))
 	if log, err := controller.Log(); err != nil || !strings.Contains(log, "was restored from a backup") {
-		t.Errorf("the log does not say why (%v):\n%s", err, w.logTail())
+		t.Errorf("the log does not say why (%v):\n%s", err, w.LogTail())
 	}
-	w.must(controller.Restart(t.Context()))
+	testkit.Must(w.t, controller.Restart(t.Context()))
 	// The second node became unhealthy after the backup, and is healthy again.
 	w.counts(w.key("set"), 3, 0)
 	t.Logf("all nodes were tainted %s after the API server was ready", time.Since(began).Round(time.Millisecond))

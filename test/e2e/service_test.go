@@ -16,6 +16,7 @@ import (
 	"github.com/resourcestack/autohealer/deploy"
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // TestService calls the webhook through its Service, with unchanged manifests. The API
@@ -28,12 +29,12 @@ func TestService(t *testing.T) {
 	}).scope(t, "service")
 	w.createNodes(healthyNodes(10))
 	manifests, err := fs.Glob(deploy.Manifests, "controller/*.yaml")
-	w.must(err)
+	testkit.Must(w.t, err)
 	for _, name := range manifests {
 		text, err := deploy.Manifests.ReadFile(name)
-		w.must(err)
+		testkit.Must(w.t, err)
 		_, err = w.KubectlApply(t.Context(), string(text))
-		w.must(err)
+		testkit.Must(w.t, err)
 	}
 	const name = "autohealer-webhook." + install.Namespace + ".svc"
 	port := w.anyPort()
@@ -51,14 +52,14 @@ func TestService(t *testing.T) {
 		}
 		return nil
 	}
-	w.must(unreachable())
+	testkit.Must(w.t, unreachable())
 
 	slice := w.endpoints(port)
-	w.must(w.api.Create(t.Context(), slice))
+	testkit.Must(w.t, w.api.Create(t.Context(), slice))
 	w.eventually("the webhook to answer through its Service", func() error {
 		return refused(d.api.Create(t.Context(), trap.DeepCopy(), client.DryRunAll), "10 of 10 selected nodes", "evict the pods of 4")
 	})
-	w.must(d.api.Create(t.Context(), good.DeepCopy()))
+	testkit.Must(w.t, d.api.Create(t.Context(), good.DeepCopy()))
 	w.hasStatus("good", isAccepted(metav1.ConditionTrue, "Followed"))
 
 	// Replacing the certificate refuses no request through the Service, either.
@@ -70,23 +71,23 @@ func TestService(t *testing.T) {
 		}
 	}
 
-	w.must(w.api.Delete(t.Context(), slice))
+	testkit.Must(w.t, w.api.Delete(t.Context(), slice))
 	w.eventually("the Service to have no endpoints", func() error {
 		w.reconnect() // an open connection needs no endpoints
 		return unreachable()
 	})
-	w.must(d.api.Delete(t.Context(), good.DeepCopy()))
+	testkit.Must(w.t, d.api.Delete(t.Context(), good.DeepCopy()))
 }
 
 // anyPort returns a port for a server that listens on all addresses.
 func (w *scope) anyPort() int {
 	w.t.Helper()
 	address, err := w.Address()
-	w.must(err)
+	testkit.Must(w.t, err)
 	_, text, err := net.SplitHostPort(address)
-	w.must(err)
+	testkit.Must(w.t, err)
 	port, err := strconv.Atoi(text)
-	w.must(err)
+	testkit.Must(w.t, err)
 	return port
 }
 
@@ -95,7 +96,7 @@ func (w *scope) anyPort() int {
 func (w *scope) endpoints(port int) *discoveryv1.EndpointSlice {
 	w.t.Helper()
 	addresses, err := net.InterfaceAddrs()
-	w.must(err)
+	testkit.Must(w.t, err)
 	for _, address := range addresses {
 		network, ok := address.(*net.IPNet)
 		if !ok || network.IP.To4() == nil || !network.IP.IsGlobalUnicast() {

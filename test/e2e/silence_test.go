@@ -19,6 +19,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 const (
@@ -41,7 +42,7 @@ func (w *scope) agentOn(node string) *agent {
 	w.t.Helper()
 	a := &agent{w: w, node: node}
 	found, err := w.get(w.t.Context(), node)
-	w.must(err)
+	testkit.Must(w.t, err)
 	lease := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: install.Namespace, Name: "autohealer-agent-" + node, Labels: map[string]string{"app.kubernetes.io/name": "autohealer-agent"},
@@ -50,7 +51,7 @@ func (w *scope) agentOn(node string) *agent {
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: new("pod-1"), LeaseDurationSeconds: new(int32(leaseLasts / time.Second)), RenewTime: new(metav1.NowMicro())},
 	}
 	if err := w.api.Create(w.t.Context(), lease); !apierrors.IsAlreadyExists(err) {
-		w.must(err)
+		testkit.Must(w.t, err)
 	}
 	ctx, cancel := context.WithCancel(w.t.Context())
 	var renewing sync.WaitGroup
@@ -78,9 +79,9 @@ func (a *agent) says(rows map[string]corev1.ConditionStatus) {
 		conditions = append(conditions, map[string]any{"type": kind, "status": status, "reason": "TestSaysSo", "message": "set by the agent", "lastTransitionTime": metav1.Now()})
 	}
 	body, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Node", "status": map[string]any{"conditions": conditions}})
-	a.w.must(err)
+	testkit.Must(a.w.t, err)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: a.node}}
-	a.w.must(a.w.api.Status().Patch(a.w.t.Context(), node, client.RawPatch(types.ApplyPatchType, body), client.FieldOwner(agentManager)))
+	testkit.Must(a.w.t, a.w.api.Status().Patch(a.w.t.Context(), node, client.RawPatch(types.ApplyPatchType, body), client.FieldOwner(agentManager)))
 }
 
 // is returns an error unless a condition of a node has this status and reason.
@@ -140,15 +141,15 @@ func TestSilentAgents(t *testing.T) {
 		agents[0].stop()
 		w.isSilent(nodes[0], "KernelDeadlock", "Disk")
 		w.metric(first, `autohealer_agents{state="silent"} 1`)
-		w.must(w.is(nodes[0], "Sick", corev1.ConditionFalse, "TestSaysSo"))
-		w.must(w.is(nodes[1], "Disk", corev1.ConditionTrue, "TestSaysSo"))
+		testkit.Must(w.t, w.is(nodes[0], "Sick", corev1.ConditionFalse, "TestSaysSo"))
+		testkit.Must(w.t, w.is(nodes[1], "Disk", corev1.ConditionTrue, "TestSaysSo"))
 		if made := w.ours(nodes[0]); len(made) != 1 {
 			w.t.Errorf("it took %d writes", len(made))
 		}
 		w.tells(nodes[0], "AgentSilent", "Disk, KernelDeadlock")
 		agents[0] = all.agentOn(nodes[0])
 		agents[0].says(healthy) // needs no force
-		w.must(w.is(nodes[0], "Disk", corev1.ConditionTrue, "TestSaysSo"))
+		testkit.Must(w.t, w.is(nodes[0], "Disk", corev1.ConditionTrue, "TestSaysSo"))
 		w.tells(nodes[0], "AgentHeard", "renews Lease")
 		w.metric(first, `autohealer_agents{state="heard"} 4`)
 	})
@@ -160,7 +161,7 @@ func TestSilentAgents(t *testing.T) {
 		w.tells(nodes[1], "AgentHeard", "does not renew Lease")
 		w.metric(first, `autohealer_agents{state="heard"} 4`)
 		time.Sleep(2 * leaseLasts) //nolint:forbidigo // enough time to be marked silent again
-		w.must(w.is(nodes[1], "Disk", corev1.ConditionTrue, "TestSaysSo"))
+		testkit.Must(w.t, w.is(nodes[1], "Disk", corev1.ConditionTrue, "TestSaysSo"))
 		if made := w.ours(nodes[1]); len(made) != 1 {
 			w.t.Errorf("it took %d writes", len(made))
 		}
@@ -168,8 +169,8 @@ func TestSilentAgents(t *testing.T) {
 	})
 	w.run("a deleted node has no agent", func(w *scope) {
 		agents[3].stop()
-		w.must(w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodes[3]}}))
-		w.must(w.api.Delete(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: "autohealer-agent-" + nodes[3]}}))
+		testkit.Must(w.t, w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodes[3]}}))
+		testkit.Must(w.t, w.api.Delete(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: "autohealer-agent-" + nodes[3]}}))
 		w.metric(first, `autohealer_agents{state="heard"} 3`)
 	})
 	w.run("a new leader observes the Leases itself", func(w *scope) {
@@ -190,11 +191,11 @@ func TestSilentAgents(t *testing.T) {
 		before := len(w.ours(nodes[0])) + len(w.ours(nodes[1])) + len(w.ours(nodes[2]))
 		said := func(words string) int {
 			text, err := controller.Log()
-			w.must(err)
+			testkit.Must(w.t, err)
 			return strings.Count(text, words)
 		}
 		for outage := range 2 {
-			w.must(w.APIServer.Kill())
+			testkit.Must(w.t, w.APIServer.Kill())
 			time.Sleep(3 * leaseLasts) //nolint:forbidigo // no agent can renew, and nothing else happens
 			w.restart(w.APIServer)
 			w.eventually("the Leases to be observed", func() error {
@@ -207,10 +208,10 @@ func TestSilentAgents(t *testing.T) {
 		agents[2].stop()
 		w.isSilent(nodes[2], "KernelDeadlock", "Disk") // except an agent that is silent afterwards
 		if after := len(w.ours(nodes[0])) + len(w.ours(nodes[1])) + len(w.ours(nodes[2])); after != before+1 {
-			w.t.Errorf("%d writes, want one\n%s", after-before, w.logTail())
+			w.t.Errorf("%d writes, want one\n%s", after-before, w.LogTail())
 		}
 		for _, node := range nodes[:2] {
-			w.must(w.is(node, "Disk", corev1.ConditionTrue, "TestSaysSo"))
+			testkit.Must(w.t, w.is(node, "Disk", corev1.ConditionTrue, "TestSaysSo"))
 		}
 		if made := w.ours(nodes[4]); len(made) > 0 {
 			w.t.Errorf("a node without an agent was written to: %v", made)

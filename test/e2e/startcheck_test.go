@@ -8,6 +8,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/install/remediator"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // TestLastLook has a node recover while its lock is in flight. The node must not be
@@ -15,12 +16,10 @@ import (
 func TestLastLook(t *testing.T) {
 	t.Parallel()
 	world := newFixture(t, withManager)
-	if err := remediator.Install(t.Context(), world.Cluster); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, remediator.Install(t.Context(), world.Cluster))
 	w := world.scope(t, "look")
 	proxy, err := w.Proxy()
-	w.must(err)
+	testkit.Must(w.t, err)
 	lock := func(r testbed.Request) bool {
 		return testbed.On("create", "leases")(r) && r.Namespace == leaseNamespace
 	}
@@ -31,11 +30,11 @@ func TestLastLook(t *testing.T) {
 	check := w.check("check")
 	w.start(install.Options{Through: proxy, Args: []string{alone}})
 	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
-	w.must(slow.Wait(t.Context(), 1))
+	testkit.Must(w.t, slow.Wait(t.Context(), 1))
 	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
 	unlocked := proxy.Inject(testbed.On("delete", "leases"), testbed.Delay(0), 0)
 	slow.Lift()
-	w.must(unlocked.Wait(t.Context(), 1))
+	testkit.Must(w.t, unlocked.Wait(t.Context(), 1))
 	w.locked(nodes[0], "")
 	if made := begun.Hits(); made > 0 {
 		t.Errorf("%d remediations were created for a recovered node", made)

@@ -16,6 +16,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/history"
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // noWebhook runs the controller without the webhook.
@@ -51,7 +52,7 @@ func TestVetting(t *testing.T) {
 func (w *scope) write(name string, changes ...func(*v1alpha1.ConditionSetSpec)) *v1alpha1.ConditionSet {
 	w.t.Helper()
 	set := w.newSet(name, changes...)
-	w.must(w.api.Create(w.t.Context(), set))
+	testkit.Must(w.t, w.api.Create(w.t.Context(), set))
 	return set
 }
 
@@ -65,7 +66,7 @@ func (w *scope) annotate(name, value string) {
 	w.t.Helper()
 	set := &v1alpha1.ConditionSet{ObjectMeta: metav1.ObjectMeta{Name: w.name + "-" + name}}
 	patch := `{"metadata":{"annotations":{"` + v1alpha1.AcceptImpactAnnotation + `":"` + value + `"}}}`
-	w.must(w.api.Patch(w.t.Context(), set, client.RawPatch("application/merge-patch+json", []byte(patch))))
+	testkit.Must(w.t, w.api.Patch(w.t.Context(), set, client.RawPatch("application/merge-patch+json", []byte(patch))))
 }
 
 // refusing returns a configuration of the checker with the sets that must not be applied.

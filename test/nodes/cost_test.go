@@ -14,6 +14,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed/realnode"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // minutesEnv is the number of minutes to observe nodes; ten by default.
@@ -32,7 +33,7 @@ func BenchmarkTheChecksOfANode(b *testing.B) {
 	realnode.Wanted(b)
 	watched := minutes(b)
 	files, err := install.AgentFiles()
-	must(b, err)
+	testkit.Must(b, err)
 	const name, source = "health-checks.json", `"source": "health-checker",`
 	if strings.Count(files[name], source) != 1 {
 		b.Fatalf("%s has changed", name)
@@ -118,7 +119,7 @@ func cpu(tb testing.TB, pid int) float64 {
 func resident(tb testing.TB, pid int) float64 {
 	tb.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	must(tb, err)
+	testkit.Must(tb, err)
 	_, after, _ := strings.Cut(string(text), "VmRSS:")
 	kilobytes, err := strconv.ParseFloat(strings.Fields(after + " 0")[0], 64)
 	if err != nil || kilobytes == 0 {

@@ -14,14 +14,11 @@ import (
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/testbed/realnode"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
-const (
-	// maxWait bounds every wait. It suits two busy cores.
-	maxWait = 90 * time.Second
-	// pollInterval is the time between two checks.
-	pollInterval = 100 * time.Millisecond
-)
+// maxWait bounds every wait. It suits two busy cores.
+const maxWait = 90 * time.Second
 
 // fixture is a cluster of two real nodes with Autohealer installed.
 type fixture struct {
@@ -38,7 +35,7 @@ func newFixture(tb testing.TB, files map[string]string, flags ...string) *fixtur
 	tb.Helper()
 	lap := stopwatch(tb)
 	images, err := install.Images(tb.Context(), tb.TempDir(), "pause", "autohealer-agent", "autohealer-controller")
-	must(tb, err)
+	testkit.Must(tb, err)
 	lap("the images are built")
 	w := &fixture{t: tb, files: files, flags: flags}
 	w.Cluster = testbed.New(tb, testbed.Config{
@@ -46,12 +43,12 @@ func newFixture(tb testing.TB, files map[string]string, flags ...string) *fixtur
 		Flags: testbed.Flags{ControllerManager: []string{"--node-monitor-period=1s", "--node-monitor-grace-period=12s"}},
 	})
 	w.api, err = kubernetes.NewForConfig(w.AdminConfig())
-	must(tb, err)
+	testkit.Must(tb, err)
 	nodes := realnode.New(tb, w.Cluster, realnode.Config{Names: []string{"first", "second"}, Images: images})
 	w.first, w.second = nodes[0], nodes[1]
 	tb.Cleanup(w.logTail)
 	lap("two nodes are Ready")
-	must(tb, install.Everything(tb.Context(), w.Cluster, w.files, w.flags...))
+	testkit.Must(tb, install.Everything(tb.Context(), w.Cluster, w.files, w.flags...))
 	w.rolledOut()
 	lap("Autohealer is installed")
 	return w
@@ -80,14 +77,14 @@ func (w *fixture) run(t *testing.T, name string, f func(w *fixture)) {
 func (w *fixture) kubectl(args ...string) string {
 	w.t.Helper()
 	out, err := w.Kubectl(w.t.Context(), args...)
-	must(w.t, err)
+	testkit.Must(w.t, err)
 	return out
 }
 
 func (w *fixture) apply(manifest string) {
 	w.t.Helper()
 	_, err := w.KubectlApply(w.t.Context(), manifest)
-	must(w.t, err)
+	testkit.Must(w.t, err)
 }
 
 // condition returns a condition of a node; its type is empty if there is none.
@@ -104,7 +101,7 @@ func (w *fixture) condition(node *realnode.Node, kind corev1.NodeConditionType) 
 func (w *fixture) node(node *realnode.Node) *corev1.Node {
 	w.t.Helper()
 	found, err := w.api.CoreV1().Nodes().Get(w.t.Context(), node.Name, metav1.GetOptions{})
-	must(w.t, err)
+	testkit.Must(w.t, err)
 	return found
 }
 
@@ -121,17 +118,7 @@ func (w *fixture) becomes(node *realnode.Node, kind corev1.NodeConditionType, st
 
 func (w *fixture) eventually(what string, check func() error) {
 	w.t.Helper()
-	look := time.NewTicker(pollInterval)
-	defer look.Stop()
-	for deadline := time.Now().Add(maxWait); ; <-look.C {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			w.t.Fatalf("%s: not after %s: %v", what, maxWait, err)
-		}
-	}
+	testkit.Wait{Limit: maxWait}.Eventually(w.t, what, check)
 }
 
 // logTail logs the state after a failure.
@@ -161,12 +148,5 @@ func stopwatch(tb testing.TB) (lap func(what string)) {
 		tb.Helper()
 		tb.Logf("%s after %s", what, time.Since(last).Round(10*time.Millisecond))
 		last = time.Now()
-	}
-}
-
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
 	}
 }

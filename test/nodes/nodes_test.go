@@ -15,6 +15,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed/realnode"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // hung taints nodes whose kernel hangs.
@@ -106,7 +107,7 @@ func TestRealNodes(t *testing.T) {
 		if c := w.condition(w.second, "KernelDeadlock"); c.Type != "" {
 			w.t.Errorf("the second node, whose agent does not read the log, has %+v", c)
 		}
-		must(w.t, w.isTainted(w.second, false))
+		testkit.Must(w.t, w.isTainted(w.second, false))
 		w.kernelSays("goes on")
 		w.becomes(w.first, "KernelDeadlock", corev1.ConditionFalse, "KernelHasNoDeadlock")
 		w.eventually("the end of the taint", func() error { return w.isTainted(w.first, false) })
@@ -118,7 +119,7 @@ func TestRealNodes(t *testing.T) {
 		w.becomes(w.first, "KubeletUnhealthy", corev1.ConditionFalse, "KubeletIsHealthy")
 		w.becomes(w.first, asEver, corev1.ConditionFalse, "KubeletIsHealthy")
 		lap := stopwatch(w.t)
-		must(w.t, w.first.Kubelet.Kill())
+		testkit.Must(w.t, w.first.Kubelet.Kill())
 		w.becomes(w.first, "KubeletUnhealthy", corev1.ConditionTrue, "KubeletUnhealthy")
 		lap("KubeletUnhealthy stands")
 		w.becomes(w.first, asEver, corev1.ConditionTrue, "KubeletUnhealthy")
@@ -126,7 +127,7 @@ func TestRealNodes(t *testing.T) {
 		if c := w.condition(w.second, "KubeletUnhealthy"); c.Status != corev1.ConditionFalse {
 			w.t.Errorf("of the other node, KubeletUnhealthy is %+v", c)
 		}
-		must(w.t, w.first.Kubelet.Restart(w.t.Context()))
+		testkit.Must(w.t, w.first.Kubelet.Restart(w.t.Context()))
 		w.becomes(w.first, "KubeletUnhealthy", corev1.ConditionFalse, "KubeletIsHealthy")
 		w.becomes(w.first, asEver, corev1.ConditionFalse, "KubeletIsHealthy")
 		w.becomes(w.first, corev1.NodeReady, corev1.ConditionTrue, "")
@@ -135,13 +136,13 @@ func TestRealNodes(t *testing.T) {
 	w.run(t, "a stopped containerd is reported before the kubelet notices", func(w *fixture) {
 		w.becomes(w.second, "ContainerRuntimeUnhealthy", corev1.ConditionFalse, "ContainerRuntimeIsHealthy")
 		lap := stopwatch(w.t)
-		must(w.t, w.second.Containerd.Stop(w.t.Context()))
+		testkit.Must(w.t, w.second.Containerd.Stop(w.t.Context()))
 		w.becomes(w.second, "ContainerRuntimeUnhealthy", corev1.ConditionTrue, "ContainerdUnhealthy")
 		lap("ContainerRuntimeUnhealthy stands")
 		if ready := w.condition(w.second, corev1.NodeReady); ready.Status != corev1.ConditionTrue {
 			w.t.Errorf("the kubelet was first: its message is %q", ready.Message)
 		}
-		must(w.t, w.second.Containerd.Restart(w.t.Context()))
+		testkit.Must(w.t, w.second.Containerd.Restart(w.t.Context()))
 		w.becomes(w.second, "ContainerRuntimeUnhealthy", corev1.ConditionFalse, "ContainerRuntimeIsHealthy")
 		w.becomes(w.second, corev1.NodeReady, corev1.ConditionTrue, "")
 		lap("all is well again")
@@ -150,23 +151,23 @@ func TestRealNodes(t *testing.T) {
 		lap := stopwatch(w.t)
 		w.kubectl("-n", install.AgentAccount, "delete", "daemonset/autohealer-agent", "--cascade=foreground", "--timeout=60s")
 		lap("the agents are gone")
-		must(w.t, w.is(w.first, "KernelDeadlock", corev1.ConditionFalse))
+		testkit.Must(w.t, w.is(w.first, "KernelDeadlock", corev1.ConditionFalse))
 		// The default of six minutes is too long for a test.
 		lease := "autohealer-agent-" + w.first.Name
 		_, err := w.api.CoordinationV1().Leases(install.Namespace).Patch(w.t.Context(), lease, types.MergePatchType, []byte(`{"spec":{"leaseDurationSeconds":1}}`), metav1.PatchOptions{})
-		must(w.t, err)
+		testkit.Must(w.t, err)
 		w.becomes(w.first, "KernelDeadlock", corev1.ConditionUnknown, "AgentSilent")
 		lap("the conditions are Unknown")
-		must(w.t, w.is(w.first, corev1.NodeReady, corev1.ConditionTrue))
-		must(w.t, w.isTainted(w.first, false))
-		must(w.t, install.Agents(w.t.Context(), w.Cluster, w.files, w.flags...))
+		testkit.Must(w.t, w.is(w.first, corev1.NodeReady, corev1.ConditionTrue))
+		testkit.Must(w.t, w.isTainted(w.first, false))
+		testkit.Must(w.t, install.Agents(w.t.Context(), w.Cluster, w.files, w.flags...))
 		w.becomes(w.first, "KernelDeadlock", corev1.ConditionFalse, "KernelHasNoDeadlock")
 		lap("the agents are back")
 		w.eventually("the Lease to have its usual duration", func() error { return lasts(w.lease(lease)) })
 	})
 	w.run(t, "no container was restarted", func(w *fixture) {
 		pods, err := w.api.CoreV1().Pods(metav1.NamespaceAll).List(w.t.Context(), metav1.ListOptions{})
-		must(w.t, err)
+		testkit.Must(w.t, err)
 		for i := range pods.Items {
 			for _, container := range pods.Items[i].Status.ContainerStatuses {
 				if container.RestartCount > 0 {
@@ -181,10 +182,10 @@ func TestRealNodes(t *testing.T) {
 func (w *fixture) kernelSays(words string) {
 	w.t.Helper()
 	kmsg, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
-	must(w.t, err)
+	testkit.Must(w.t, err)
 	defer kmsg.Close()
 	_, err = kmsg.WriteString("<3>" + mark + " " + words + "\n")
-	must(w.t, err)
+	testkit.Must(w.t, err)
 }
 
 // worksOnlyOn waits until the only worker pod runs on a node.
@@ -233,7 +234,7 @@ func (w *fixture) is(node *realnode.Node, kind corev1.NodeConditionType, status 
 func (w *fixture) lease(name string) *coordinationv1.Lease {
 	w.t.Helper()
 	lease, err := w.api.CoordinationV1().Leases(install.Namespace).Get(w.t.Context(), name, metav1.GetOptions{})
-	must(w.t, err)
+	testkit.Must(w.t, err)
 	return lease
 }
 
@@ -248,7 +249,7 @@ func lasts(lease *coordinationv1.Lease) error {
 // CI must not skip these tests.
 func TestTheGateHasRealNodes(t *testing.T) {
 	gate, err := os.ReadFile("../../.ci/run")
-	must(t, err)
+	testkit.Must(t, err)
 	if !strings.Contains(string(gate), "\nexport REAL_NODES=1\n") {
 		t.Error(".ci/run does not enable real nodes: export REAL_NODES=1 there")
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // termination is the recorded history of a marked or deleted claim.
@@ -92,7 +93,7 @@ func (p *pool) account() *account {
 			return false
 		}
 	})
-	p.must(err)
+	testkit.Must(p.t, err)
 	b := &accountBuilder{
 		claims: map[types.UID]*unstructured.Unstructured{}, terminations: map[types.UID]*termination{},
 		inTreatment: map[types.UID]*termination{}, fresh: map[types.UID]bool{},
@@ -316,9 +317,7 @@ func (w *fixture) judge(t *testing.T, repairs history.Repairs, atLeast history.C
 	ctx, cancel := context.WithTimeout(t.Context(), maxWait)
 	defer cancel()
 	recording, err := w.Recording(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	report := history.Require(t, recording, history.Config{
 		Us:           history.User(install.User),
 		Remediation:  remediations,

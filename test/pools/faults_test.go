@@ -21,6 +21,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/install/remediator"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // fault is a part of a test that injects a fault into a pool of its own.
@@ -38,9 +39,7 @@ type fault struct {
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t, karpenter.Config{})
-	if err := remediator.Install(t.Context(), w.Cluster); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, remediator.Install(t.Context(), w.Cluster))
 	// The ready timeout is not enabled in this cluster.
 	never := w.createPool(t, karpenter.Pool{Name: "gate-off", Startup: karpenter.StartsUnready, Spec: object{"repair": object{"readyTimeout": "1s"}}}, 1)
 	bad := never.first()
@@ -120,24 +119,24 @@ func testKilledOverTimeout(p *pool) {
 	k.over(deletes, "deletes the claim", never)
 	k.launch()
 	p.hasEvent("NodePool", p.name, "NodePoolHeld", "3 nodes in a row have not become ready")
-	p.must(k.controller.Kill())
+	testkit.Must(p.t, k.controller.Kill())
 	k.launch()
 	p.measures(k.controller, `autohealer_nodepool_held{nodepool="`+p.name+`"}`, "1")
 	p.triesOnce(timeout)
-	p.must(k.controller.Kill())
+	testkit.Must(p.t, k.controller.Kill())
 }
 
 // run starts a controller for this part of the test only.
 func (p *pool) run(o install.Options) *install.Controller {
 	p.t.Helper()
-	return p.start(p.t, o)
+	return p.Start(p.t, o)
 }
 
 // times returns how often a message is in a controller's log.
 func (p *pool) times(c *install.Controller, message string) int {
 	p.t.Helper()
 	text, err := c.Log()
-	p.must(err)
+	testkit.Must(p.t, err)
 	return strings.Count(text, " msg="+message+" ")
 }
 
@@ -208,7 +207,7 @@ func (k *faultRunner) launch() {
 	if k.controller == nil {
 		k.controller = k.p.run(install.Options{Args: k.proxy.Args(k.args...)})
 	} else {
-		k.p.must(k.controller.Restart(k.p.t.Context()))
+		testkit.Must(k.p.t, k.controller.Restart(k.p.t.Context()))
 	}
 }
 
@@ -230,7 +229,7 @@ func (k *faultRunner) over(match func(*heldRequest) bool, what string, is delive
 	if is == after {
 		k.p.deliver(holding.wait(k.p), 0)
 	}
-	k.p.must(k.controller.Kill())
+	testkit.Must(k.p.t, k.controller.Kill())
 	if kept := holding.Close(); is == late {
 		k.slow = kept
 	}
@@ -265,7 +264,7 @@ func testKilled(p *pool) {
 	})
 	p.isHeldUp.Store(false)
 	p.repaired(nodes[:4]...)
-	p.must(k.controller.Kill())
+	testkit.Must(p.t, k.controller.Kill())
 	// The last two nodes recover just before their deletion.
 	unmarked := nodes[4:]
 	for i, is := range []delivery{after, late} {
@@ -304,7 +303,7 @@ func testLateDeletion(p *pool) {
 	p.makeUnhealthy(unhealthy)
 	kept := holding.wait(p)
 	var options metav1.DeleteOptions
-	p.must(json.Unmarshal(kept[0].Body, &options))
+	testkit.Must(p.t, json.Unmarshal(kept[0].Body, &options))
 	marked := p.claimOf(unhealthy)
 	if only := options.Preconditions; only == nil || only.UID == nil || *only.UID != claim.GetUID() || only.ResourceVersion == nil || *only.ResourceVersion != marked.GetResourceVersion() {
 		p.t.Errorf("the deletion has no precondition on the claim's version, %s of %s: %s", marked.GetResourceVersion(), claim.GetUID(), kept[0].Body)
@@ -312,7 +311,7 @@ func testLateDeletion(p *pool) {
 	if on := marked.GetAnnotations(); on[markAnnotation] == "" || on[deadlineAnnotation] == "" {
 		p.t.Errorf("the claim has the annotations %v when its deletion is sent", on)
 	}
-	p.must(first.Kill())
+	testkit.Must(p.t, first.Kill())
 	p.setCondition("BadDisk", corev1.ConditionFalse, unhealthy)
 	p.run(install.Options{Args: []string{alone}})
 	p.hasEvent("Node", unhealthy, "NodeRepairCalledOff", claim.GetName())
@@ -332,7 +331,7 @@ func testLateMark(p *pool) {
 	nodes := p.names()
 	p.makeUnhealthy(nodes[0])
 	kept := holding.wait(p)
-	p.must(first.Kill())
+	testkit.Must(p.t, first.Kill())
 	p.setCondition("BadDisk", corev1.ConditionFalse, nodes[0])
 	p.makeUnhealthy(nodes[1])
 	p.run(install.Options{Args: []string{alone}})
@@ -345,7 +344,7 @@ func testLateMark(p *pool) {
 // expireLease lets the next replica take over from a leader that the test killed or paused.
 func (p *pool) expireLease() {
 	p.t.Helper()
-	p.must(install.ExpireLease(p.t.Context(), p.Cluster))
+	testkit.Must(p.t, install.ExpireLease(p.t.Context(), p.Cluster))
 }
 
 // testPaused lets another replica become leader while the old leader is paused.
@@ -364,9 +363,9 @@ func testPaused(p *pool) {
 	p.makeUnhealthy(nodes...)
 	holding.wait(p)
 	if p.times(next, "leading") > 0 {
-		p.t.Errorf("two lead\n%s", p.logTail())
+		p.t.Errorf("two lead\n%s", p.LogTail())
 	}
-	p.must(leader.Pause())
+	testkit.Must(p.t, leader.Pause())
 	p.expireLease()
 	p.eventually("a termination by the next leader", func(context.Context) error {
 		if a := p.account(); len(a.terminations) == 0 {
@@ -376,11 +375,11 @@ func testPaused(p *pool) {
 	})
 	holding.Release()
 	leader.Expect()
-	p.must(leader.Resume())
+	testkit.Must(p.t, leader.Resume())
 	select {
 	case <-leader.Ended():
 	case <-time.After(maxWait):
-		p.t.Fatalf("the old leader continues, although another replica leads\n%s", p.logTail())
+		p.t.Fatalf("the old leader continues, although another replica leads\n%s", p.LogTail())
 	}
 	p.settled(2, nodes...)
 }
@@ -393,7 +392,7 @@ func everyNth(first, n int64, match func(testbed.Request) bool) func(testbed.Req
 
 func testRandomFaults(p *pool) {
 	proxy, err := p.Proxy()
-	p.must(err)
+	testkit.Must(p.t, err)
 	var rules []*testbed.Rule
 	for _, storm := range []struct {
 		match  func(testbed.Request) bool
@@ -440,7 +439,7 @@ func testRandomFaults(p *pool) {
 // testOutage stops the API server during a storm, twice.
 func testOutage(p *pool) {
 	proxy, err := p.Proxy()
-	p.must(err)
+	testkit.Must(p.t, err)
 	held := proxy.Inject(testbed.On("delete", "nodeclaims"), testbed.Hold(), 0)
 	p.run(install.Options{Through: proxy, Args: []string{alone}})
 	nodes := p.names()
@@ -448,15 +447,15 @@ func testOutage(p *pool) {
 	for _, down := range []func() error{p.APIServer.Kill, func() error { return p.APIServer.Stop(p.t.Context()) }} {
 		ctx, cancel := context.WithTimeout(p.t.Context(), maxWait)
 		defer cancel()
-		p.must(held.Wait(ctx, 1))
-		p.must(down())
+		testkit.Must(p.t, held.Wait(ctx, 1))
+		testkit.Must(p.t, down())
 		next := proxy.Inject(testbed.On("delete", "nodeclaims"), testbed.Hold(), 0)
 		held.Lift()
-		p.must(p.APIServer.Restart(p.t.Context()))
+		testkit.Must(p.t, p.APIServer.Restart(p.t.Context()))
 		held = next
 	}
 	// After an outage kwok sometimes starts no pods on new nodes. A new process lists them.
-	p.must(p.Kwok.Restart(p.t.Context()))
+	testkit.Must(p.t, p.Kwok.Restart(p.t.Context()))
 	held.Lift()
 	p.settled(2, nodes...)
 }

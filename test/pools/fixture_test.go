@@ -2,11 +2,7 @@ package pools
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"iter"
-	"net/http"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -18,9 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
@@ -30,6 +24,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/install/remediator"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 const (
@@ -53,6 +48,9 @@ var remediations = []schema.GroupVersionResource{
 	remediator.GroupVersion.WithResource("exampleremediationtemplates"),
 }
 
+// wait is for all waits.
+var wait = testkit.Wait{Limit: maxWait, First: firstPause, Longest: time.Second}
+
 // readyTimeouts enables the replacement of nodes that do not become ready. Each pool sets
 // its own timeout.
 const readyTimeouts = "--feature-gates=NodeReadyTimeoutRecovery=true"
@@ -64,45 +62,28 @@ const alone = "--leader-elect=false"
 // fixture is a cluster with Karpenter and the controller installed, and with the repair
 // block in the schema of NodePools.
 type fixture struct {
-	*testbed.Cluster
-	karpenter   *karpenter.Karpenter
-	api         client.Client // with the rights of an admin
-	controllers []*install.Controller
+	*install.Fixture
+	karpenter *karpenter.Karpenter
+	api       client.Client // with the rights of an admin
 }
 
 func newFixture(t *testing.T, cfg karpenter.Config) *fixture {
 	t.Helper()
-	w := &fixture{Cluster: testbed.New(t, testbed.Config{
+	installed := install.NewFixture(t, wait, testbed.Config{
 		ControllerManager: true, Scheduler: true, Kwok: true,
 		Record:   history.Resources(remediations...),
 		RecordIn: history.Namespaces(),
 		Flags: testbed.Flags{
-			// Otherwise a stopping API server waits a minute for its watches to end.
-			APIServer: []string{"--shutdown-watch-termination-grace-period=1s"},
 			// The default of forty seconds until a silent node is NotReady is too slow for
 			// the tests.
 			ControllerManager: []string{"--node-monitor-grace-period=30s", "--node-startup-grace-period=5s"},
 		},
-	})}
-	ctx := t.Context()
-	if err := install.Install(ctx, w.Cluster); err != nil {
-		t.Fatal(err)
-	}
-	w.karpenter = karpenter.New(t, w.Cluster, cfg)
+	}, v1alpha1.AddToScheme)
+	w := &fixture{Fixture: installed, api: installed.API, karpenter: karpenter.New(t, installed.Cluster, cfg)}
 	w.patchSchema(t)
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var err error
-	if w.api, err = client.New(w.AdminConfig(), client.Options{Scheme: scheme}); err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Log(w.logTail())
+			t.Log(w.LogTail())
 		}
 	})
 	return w
@@ -113,58 +94,6 @@ func (w *fixture) patchSchema(t *testing.T) {
 	t.Helper()
 	if _, err := w.Kubectl(t.Context(), "patch", "crd", "nodepools.karpenter.sh", "--type=json", "-p", string(deploy.NodePoolPatch())); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// start runs a controller until the end of the test.
-func (w *fixture) start(t *testing.T, o install.Options) *install.Controller {
-	t.Helper()
-	if o.Name == "" {
-		o.Name = fmt.Sprintf("controller-%d", len(w.controllers)+1)
-	}
-	c, err := install.Start(t.Context(), w.Cluster, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.controllers = append(w.controllers, c)
-	t.Cleanup(func() {
-		if c.PID() != 0 {
-			_ = c.Kill()
-		}
-	})
-	return c
-}
-
-// logTail returns the ends of the controllers' logs.
-func (w *fixture) logTail() string {
-	const lines = 60
-	var b strings.Builder
-	for _, c := range w.controllers[max(0, len(w.controllers)-2):] {
-		text, err := c.Log()
-		if err != nil {
-			text = err.Error()
-		}
-		all := slices.DeleteFunc(strings.Split(strings.TrimSpace(text), "\n"), func(line string) bool {
-			return strings.Contains(line, "healthz check failed") || strings.Contains(line, "TLS handshake error")
-		})
-		fmt.Fprintf(&b, "%s (pid %d):\n\t%s\n", c, c.PID(), strings.Join(all[max(0, len(all)-lines):], "\n\t"))
-	}
-	return b.String()
-}
-
-// looks yields at growing intervals until maxWait has passed.
-func looks(ctx context.Context) iter.Seq[int] {
-	const seldom = time.Second
-	return func(yield func(int) bool) {
-		wait, deadline := firstPause, time.Now().Add(maxWait)
-		for i := 0; yield(i) && time.Now().Before(deadline); i++ {
-			select {
-			case <-time.After(wait):
-			case <-ctx.Done():
-				return
-			}
-			wait = min(wait*5/4, seldom)
-		}
 	}
 }
 
@@ -209,12 +138,12 @@ func budgets(nodes string) object { return object{"budgets": list{object{"nodes"
 func (w *fixture) createPool(t *testing.T, p karpenter.Pool, nodes int, changes ...func(*karpenter.Deployment)) *pool {
 	t.Helper()
 	is := &pool{fixture: w, t: t, name: p.Name, isHeldUp: new(atomic.Bool)}
-	is.must(w.karpenter.CreatePool(t.Context(), p))
+	testkit.Must(is.t, w.karpenter.CreatePool(t.Context(), p))
 	d := karpenter.Deployment{Name: p.Name, Pool: p.Name, Replicas: nodes * karpenter.PodsPerNode}
 	for _, change := range changes {
 		change(&d)
 	}
-	is.must(w.karpenter.Deploy(t.Context(), d))
+	testkit.Must(is.t, w.karpenter.Deploy(t.Context(), d))
 	return is
 }
 
@@ -258,27 +187,10 @@ func (p *pool) of(t *testing.T) *pool {
 	return &part
 }
 
-func (p *pool) must(err error) {
-	p.t.Helper()
-	if err != nil {
-		p.t.Fatal(err)
-	}
-}
-
 // eventually waits until check returns no error.
 func (p *pool) eventually(what string, check func(context.Context) error) {
 	p.t.Helper()
-	var found []string // the errors, as they changed
-	for range looks(p.t.Context()) {
-		err := check(p.t.Context())
-		if err == nil {
-			return
-		}
-		if len(found) == 0 || found[len(found)-1] != err.Error() {
-			found = append(found, err.Error())
-		}
-	}
-	p.t.Fatalf("%s: not after %s:\n\t%s\n%s", what, maxWait, strings.Join(found[max(0, len(found)-5):], "\n\t"), p.logTail())
+	p.Eventually(p.t, what, func() error { return check(p.t.Context()) })
 }
 
 // whole waits until the Deployment has all of its pods.
@@ -291,7 +203,7 @@ func (p *pool) whole() {
 func (p *pool) nodes() []corev1.Node {
 	p.t.Helper()
 	nodes, err := p.karpenter.Nodes(p.t.Context(), p.name)
-	p.must(err)
+	testkit.Must(p.t, err)
 	slices.SortFunc(nodes, func(a, b corev1.Node) int {
 		if order := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); order != 0 {
 			return order
@@ -333,7 +245,7 @@ func (p *pool) setCondition(condition string, status corev1.ConditionStatus, nod
 	p.t.Helper()
 	for _, node := range nodes {
 		var err error
-		for range looks(p.t.Context()) {
+		for range wait.Looks(p.t.Context()) {
 			err = p.SetCondition(p.t.Context(), node, corev1.NodeCondition{
 				Type: corev1.NodeConditionType(condition), Status: status, Reason: "TestSaysSo",
 				Message: fmt.Sprintf("at %s", time.Now().Format(time.RFC3339Nano)), // makes every write different
@@ -342,7 +254,7 @@ func (p *pool) setCondition(condition string, status corev1.ConditionStatus, nod
 				break
 			}
 		}
-		p.must(err)
+		testkit.Must(p.t, err)
 	}
 }
 
@@ -362,9 +274,9 @@ func (w *fixture) annotate(ctx context.Context, what, name, annotation string) e
 func (p *pool) patch(spec object) {
 	p.t.Helper()
 	text, err := (&unstructured.Unstructured{Object: object{"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "spec": spec}}).MarshalJSON()
-	p.must(err)
+	testkit.Must(p.t, err)
 	_, err = p.Kubectl(p.t.Context(), "patch", "nodepool", p.name, "--type=merge", "-p", string(text))
-	p.must(err)
+	testkit.Must(p.t, err)
 }
 
 // gone waits until the nodes are deleted.
@@ -419,31 +331,5 @@ func (p *pool) hasEvent(kind, name, reason string, words ...string) {
 // measures waits until a controller's metrics have a line with this prefix and value.
 func (p *pool) measures(c *install.Controller, line, value string) {
 	p.t.Helper()
-	p.eventually("metric "+line, func(ctx context.Context) error {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.Metrics+"/metrics", nil)
-		if err != nil {
-			return err
-		}
-		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			return err
-		}
-		defer response.Body.Close()
-		page, err := io.ReadAll(response.Body)
-		if err != nil {
-			return err
-		}
-		name, _, _ := strings.Cut(line, "{")
-		var others []string
-		for is := range strings.Lines(string(page)) {
-			is = strings.TrimSpace(is)
-			if is == line+" "+value {
-				return nil
-			}
-			if strings.HasPrefix(is, name+"{") {
-				others = append(others, is)
-			}
-		}
-		return errors.New("there is only: " + strings.Join(others, ", "))
-	})
+	p.HasMetric(p.t, c.Metrics, line+" "+value)
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/install/remediator"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // plain creates nodes without Karpenter, and a policy that creates remediations for
@@ -32,9 +33,9 @@ func (w *fixture) plain(t *testing.T, name string, count int) (p *pool, nodes []
 	template.SetGroupVersionKind(remediator.TemplateKind)
 	template.SetNamespace(metav1.NamespaceDefault)
 	template.SetName(name)
-	p.must(p.api.Create(t.Context(), template))
+	testkit.Must(p.t, p.api.Create(t.Context(), template))
 	made, err := p.CreateNodes(t.Context(), testbed.Nodes{Prefix: name, Count: count, Labels: map[string]string{label: name}})
-	p.must(err)
+	testkit.Must(p.t, err)
 	for _, node := range made {
 		nodes = append(nodes, node.Name)
 	}
@@ -124,7 +125,7 @@ func testPlainKilled(t *testing.T, w *fixture) {
 	k.launch()
 	p.hasStatus(p.name, counted(10, 4, 2, 2))
 	p.remediated(nodes[:2]...)
-	p.must(k.controller.Kill())
+	testkit.Must(p.t, k.controller.Kill())
 	p.setCondition("BadDisk", corev1.ConditionFalse, nodes[:2]...)
 	for _, is := range []delivery{never, late, after} {
 		k.over(about(http.MethodDelete), "deletes the remediation", is)
@@ -136,5 +137,5 @@ func testPlainKilled(t *testing.T, w *fixture) {
 	p.setCondition("BadDisk", corev1.ConditionFalse, nodes[2:4]...)
 	p.remediated()
 	p.unlocked(nodes...)
-	p.must(k.controller.Kill())
+	testkit.Must(p.t, k.controller.Kill())
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // policy creates a RepairPolicy that tolerates BadDisk for this duration.
@@ -33,7 +34,7 @@ func (p *pool) policy(name, toleration string, changes ...func(*v1alpha1.RepairP
 	for _, change := range changes {
 		change(&is.Spec)
 	}
-	p.must(p.api.Create(p.t.Context(), is))
+	testkit.Must(p.t, p.api.Create(p.t.Context(), is))
 	p.t.Cleanup(func() { _ = p.api.Delete(context.WithoutCancel(p.t.Context()), is) })
 }
 
@@ -129,7 +130,7 @@ func testPolicy(t *testing.T, w *fixture, _ *install.Controller) {
 	due := since.Add(time.Hour)
 	p.hasStatus("named", counted(4, 2, 0, 0), row(names[0], "Pending", &due))
 	table, err := p.Kubectl(t.Context(), "get", "repairpolicies", "-o", "wide")
-	p.must(err)
+	testkit.Must(p.t, err)
 	t.Log("\n" + table)
 	p.isInTable(table, "NAME POOL NODES SICK REPAIRING HELD ACCEPTED CONFLICT NEXT AGE", "named named 4 2 0 0 True False "+due.UTC().Format(time.RFC3339))
 	p.edit("named", `{"spec":{"repair":{"policies":[{"conditionType":"BadDisk","conditionStatus":"True","toleration":"2s"}]}}}`)
@@ -158,7 +159,7 @@ func testPolicy(t *testing.T, w *fixture, _ *install.Controller) {
 func (p *pool) edit(name, patch string) {
 	p.t.Helper()
 	_, err := p.Kubectl(p.t.Context(), "patch", "repairpolicy", name, "--type=merge", "-p", patch)
-	p.must(err)
+	testkit.Must(p.t, err)
 }
 
 // isInTable fails the test unless lines of a table begin with these cells.
@@ -197,7 +198,7 @@ func testSelected(t *testing.T, w *fixture, _ *install.Controller) {
 func testBadInput(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
 	p := &pool{fixture: w, t: t, name: "bad-input"}
-	p.must(w.karpenter.CreatePool(t.Context(), karpenter.Pool{Name: p.name, Spec: object{"repair": repair("1h")}}))
+	testkit.Must(p.t, w.karpenter.CreatePool(t.Context(), karpenter.Pool{Name: p.name, Spec: object{"repair": repair("1h")}}))
 	twice := list{tolerate("1m"), tolerate("2m")}
 	for name, test := range map[string]struct {
 		block object
@@ -217,7 +218,7 @@ func testBadInput(t *testing.T, w *fixture, _ *install.Controller) {
 			{"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": object{"name": p.name}, "spec": object{"repair": test.block}},
 		} {
 			text, err := (&unstructured.Unstructured{Object: manifest}).MarshalJSON()
-			p.must(err)
+			testkit.Must(p.t, err)
 			var out string
 			if manifest["kind"] == "NodePool" {
 				out, err = p.Kubectl(t.Context(), "patch", "nodepool", p.name, "--type=merge", "-p", string(text))
@@ -234,15 +235,15 @@ func testBadInput(t *testing.T, w *fixture, _ *install.Controller) {
 // testWarnings sends objects that are accepted with a warning.
 func testWarnings(t *testing.T, w *fixture, _ *install.Controller) {
 	t.Helper()
-	p := &pool{fixture: w, t: t, name: "nowhere"}
+	const name = "nowhere"
 	var heard warnings
 	config := w.AdminConfig()
 	config.WarningHandler = &heard
 	api, err := client.New(config, client.Options{Scheme: w.api.Scheme()})
-	p.must(err)
-	p.must(api.Create(t.Context(), &v1alpha1.RepairPolicy{
-		ObjectMeta: metav1.ObjectMeta{Name: p.name},
-		Spec: v1alpha1.RepairPolicySpec{NodePool: p.name, Repair: v1alpha1.RepairSpec{
+	testkit.Must(t, err)
+	testkit.Must(t, api.Create(t.Context(), &v1alpha1.RepairPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: v1alpha1.RepairPolicySpec{NodePool: name, Repair: v1alpha1.RepairSpec{
 			Policies: []v1alpha1.ConditionRepair{{ConditionType: "NobodyStatesThis", Toleration: "1h"}},
 		}},
 	}, client.DryRunAll))

@@ -42,7 +42,7 @@ func (b heldRequests) wait(p *pool) []*heldRequest {
 	defer cancel()
 	requests, err := b.Await(ctx, 1)
 	if err != nil {
-		p.t.Fatalf("%v\n%s", err, p.logTail())
+		p.t.Fatalf("%v\n%s", err, p.LogTail())
 	}
 	return requests
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // first waits until the pool has a node, and returns it.
@@ -78,7 +79,7 @@ func testOnceReady(t *testing.T, w *fixture, _ *install.Controller) {
 	const timeout = 15 * time.Second
 	p := w.createFilledPool(t, karpenter.Pool{Name: "once-ready", Spec: object{"repair": object{"readyTimeout": timeout.String()}, "disruption": budgets("100%")}}, 2)
 	node := p.nodes()[0]
-	p.must(p.Silence(t.Context(), node.Name))
+	testkit.Must(p.t, p.Silence(t.Context(), node.Name))
 	p.setCondition("Ready", corev1.ConditionFalse, node.Name)
 	// A younger node of another pool does not become ready and is replaced. This shows that
 	// the timeout of this node has passed, too.

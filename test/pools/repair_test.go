@@ -13,19 +13,16 @@ import (
 	"github.com/resourcestack/autohealer/internal/install/remediator"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // TestPools uses one cluster for many tests, each with its own NodePool.
 func TestPools(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t, karpenter.Config{Gates: map[string]bool{"NodeRepair": true}})
-	if err := remediator.Install(t.Context(), w.Cluster); err != nil {
-		t.Fatal(err)
-	}
-	c := w.start(t, install.Options{Webhook: true, Args: []string{readyTimeouts}})
-	if err := install.UseWebhook(t.Context(), w.Cluster, c); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, remediator.Install(t.Context(), w.Cluster))
+	c := w.Start(t, install.Options{Webhook: true, Args: []string{readyTimeouts}})
+	testkit.Must(t, install.UseWebhook(t.Context(), w.Cluster, c))
 	t.Run("together", func(t *testing.T) {
 		for name, test := range map[string]func(*testing.T, *fixture, *install.Controller){
 			"an unhealthy node is replaced by force":                                          testForceful,
@@ -70,7 +67,7 @@ func TestPools(t *testing.T) {
 func TestBesideKarpenter(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t, karpenter.Config{Gates: map[string]bool{"NodeRepair": true}})
-	c := w.start(t, install.Options{Args: []string{readyTimeouts}})
+	c := w.Start(t, install.Options{Args: []string{readyTimeouts}})
 	lost := w.createPool(t, karpenter.Pool{Name: "lost", Spec: object{"repair": repair("1s"), "disruption": budgets("100%")}}, 2)
 	lost.fills(2)
 	t.Run("together", func(t *testing.T) {
@@ -118,7 +115,7 @@ spec:
   maxUnavailable: 0
   selector: {matchLabels: {app: %[1]s}}
 `, p.name))
-	p.must(err)
+	testkit.Must(p.t, err)
 }
 
 // since returns when a condition of a node began.

@@ -3,17 +3,17 @@ package pools
 import (
 	"strings"
 	"testing"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // testRights looks for requests that RBAC refused. The rights are those of
 // deploy/controller, which must suffice.
 func testRights(t *testing.T, w *fixture) {
 	t.Helper()
-	for _, c := range w.controllers {
+	for _, c := range w.Controllers {
 		log, err := c.Log()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if !strings.Contains(log, "node terminated") {
 			t.Errorf("%s has terminated no node: the test proves nothing", c)
 		}

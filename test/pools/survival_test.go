@@ -13,6 +13,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // testDrift has Karpenter replace all nodes of a pool because of drift. The block stays in
@@ -30,8 +31,8 @@ func testDrift(t *testing.T, w *fixture, _ *install.Controller) {
 func testRestart(t *testing.T, w *fixture) {
 	t.Helper()
 	p := &pool{fixture: w, t: t, name: "drift"}
-	p.must(w.karpenter.Kill())
-	p.must(w.karpenter.Restart(t.Context()))
+	testkit.Must(p.t, w.karpenter.Kill())
+	testkit.Must(p.t, w.karpenter.Restart(t.Context()))
 	unhealthy := p.names()[0]
 	p.makeUnhealthy(unhealthy)
 	p.repaired(unhealthy)
@@ -44,9 +45,7 @@ func testBlocksKept(t *testing.T, w *fixture) {
 	ctx, cancel := context.WithTimeout(t.Context(), maxWait)
 	defer cancel()
 	recording, err := w.RecordingOf(ctx, func(c testbed.Change) bool { return c.GVR == karpenter.PoolsResource })
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	blocks, written := map[types.UID]any{}, 0
 	for _, change := range recording {
 		block, _, _ := unstructured.NestedFieldNoCopy(change.Object.Object, "spec", "repair")
@@ -92,11 +91,11 @@ func testSchemaLost(p *pool, c *install.Controller) {
 	t := p.t
 	t.Helper()
 	p.measures(c, `autohealer_nodepool_repair_blocks{state="lost"}`, "0")
-	p.must(p.karpenter.InstallCRDs(t.Context()))
+	testkit.Must(p.t, p.karpenter.InstallCRDs(t.Context()))
 	p.hides(true)
 	p.hasEvent("NodePool", p.name, "RepairSchemaLost")
 	// Any write prunes the stored object.
-	p.must(p.annotate(t.Context(), "nodepool", p.name, "example.com/pruned=true"))
+	testkit.Must(p.t, p.annotate(t.Context(), "nodepool", p.name, "example.com/pruned=true"))
 	unhealthy := p.names()[0]
 	p.makeUnhealthy(unhealthy)
 	if e := p.repaired(unhealthy).of(unhealthy); e.rule != "Repair/NodePool/lost" {
@@ -104,13 +103,13 @@ func testSchemaLost(p *pool, c *install.Controller) {
 	}
 
 	p.restores = true
-	p.must(c.Kill())
+	testkit.Must(p.t, c.Kill())
 	_, err := p.Kubectl(t.Context(), "apply", "-f", "../../deploy/karpenter/restore-rights.yaml")
-	p.must(err)
-	successor := p.start(t, install.Options{Args: []string{alone, "--restore-nodepool-schema"}})
+	testkit.Must(p.t, err)
+	successor := p.Start(t, install.Options{Args: []string{alone, "--restore-nodepool-schema"}})
 	p.hides(false)
 	block, err := p.blockOf(t.Context())
-	p.must(err)
+	testkit.Must(p.t, err)
 	if diff := cmp.Diff(repair("1s"), block); diff != "" {
 		t.Errorf("the restored block (-want +got):\n%s", diff)
 	}

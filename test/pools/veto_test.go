@@ -18,6 +18,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // everything allows all nodes of a pool to be replaced at once.
@@ -65,7 +66,7 @@ func testVetoes(t *testing.T, w *fixture, _ *install.Controller) {
 	for name, veto := range vetoes {
 		node := names[len(by)]
 		by[name] = node
-		p.must(veto.put(p, node))
+		testkit.Must(p.t, veto.put(p, node))
 	}
 	for _, node := range by {
 		p.makeUnhealthy(node)
@@ -81,7 +82,7 @@ func testVetoes(t *testing.T, w *fixture, _ *install.Controller) {
 	}
 	// Each veto is lifted on its own.
 	for name, node := range by {
-		p.must(vetoes[name].lift(p, node))
+		testkit.Must(p.t, vetoes[name].lift(p, node))
 		p.eventually(name+" lifted, and the claim deleted", func(context.Context) error {
 			if e := p.account().of(node); e == nil || e.deleted.IsZero() {
 				return errors.New("it is not")
@@ -105,11 +106,11 @@ func testVetoedPool(t *testing.T, w *fixture, _ *install.Controller) {
 		p.fills(1)
 		veto := doNotRepair("nodepool", annotations[i], itsPool, "NodePool "+p.name+" is annotated ")
 		unhealthy := p.names()[0]
-		p.must(veto.put(p, unhealthy))
+		testkit.Must(p.t, veto.put(p, unhealthy))
 		p.makeUnhealthy(unhealthy)
 		p.hasEvent("Node", unhealthy, "NodeRepairBlocked", veto.words)
 		p.untouched(p.account(), unhealthy)
-		p.must(veto.lift(p, unhealthy))
+		testkit.Must(p.t, veto.lift(p, unhealthy))
 		p.repaired(unhealthy)
 	}
 }
@@ -162,7 +163,7 @@ func testAlreadyGoing(t *testing.T, w *fixture, _ *install.Controller) {
 	p := w.createFilledPool(t, karpenter.Pool{Name: "going", Spec: object{"repair": repair("1s", everything), "disruption": budgets("100%")}}, 2, stubborn(20*time.Second))
 	names := p.names()
 	_, err := p.Kubectl(t.Context(), "delete", "nodeclaim", "--wait=false", p.claimOf(names[0]).GetName())
-	p.must(err)
+	testkit.Must(p.t, err)
 	p.makeUnhealthy(names[0])
 	p.makeUnhealthy(names[1])
 	a := p.repaired(names[1])
@@ -186,7 +187,7 @@ func testKarpentersRepair(t *testing.T, w *fixture, _ *install.Controller) {
 	p.isHeldUp.Store(true)
 	unhealthy := p.names()[0]
 	claim := p.claimOf(unhealthy)
-	p.must(p.SetCondition(t.Context(), unhealthy, corev1.NodeCondition{
+	testkit.Must(p.t, p.SetCondition(t.Context(), unhealthy, corev1.NodeCondition{
 		Type: condition, Status: corev1.ConditionTrue, Reason: "TestSaysSo", LastTransitionTime: metav1.NewTime(time.Now().Add(-toleratedByKarpenter)),
 	}))
 	p.eventually("Karpenter's choice", func(context.Context) error {
@@ -206,7 +207,7 @@ func testKarpentersRepair(t *testing.T, w *fixture, _ *install.Controller) {
 	}
 	p.eventually("the author of the deletion", func(ctx context.Context) error {
 		recording, err := p.RecordingOf(ctx, func(c testbed.Change) bool { return c.UID == claim.GetUID() })
-		p.must(err)
+		testkit.Must(p.t, err)
 		for _, change := range recording {
 			if change.Type != watch.Deleted && change.Object.GetDeletionTimestamp() != nil {
 				if change.Author.User != karpenter.User {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/configmaps"
 	"github.com/resourcestack/autohealer/internal/install"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // reviewRequest is a policy that is not stored. In the first form it matches no node and is
@@ -93,14 +94,10 @@ func BenchmarkAdmission(b *testing.B) {
 			var bare []time.Duration
 			for range rounds {
 				took, err := askers.ask(b.Context(), bench.question.harmless)
-				if err != nil {
-					b.Fatal(err)
-				}
+				testkit.Must(b, err)
 				bare = append(bare, took)
 			}
-			if err := install.UseWebhook(b.Context(), d.cluster, asked); err != nil {
-				b.Fatal(err)
-			}
+			testkit.Must(b, install.UseWebhook(b.Context(), d.cluster, asked))
 			b.Cleanup(func() {
 				if err := install.RemoveWebhook(context.WithoutCancel(b.Context()), d.cluster); err != nil {
 					b.Error(err)
@@ -156,9 +153,7 @@ func (d *fixture) admissionClients(b *testing.B, about reviewRequest) admissionC
 	config := d.cluster.AdminConfig()
 	config.WarningHandlerWithContext = rest.NoWarnings{}
 	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	return admissionClients{about, client}
 }
 
@@ -174,9 +169,7 @@ func (a admissionClients) round(b *testing.B) (took []time.Duration) {
 	b.Helper()
 	for range rounds {
 		in, err := a.ask(b.Context(), a.harmless)
-		if err != nil {
-			b.Fatal(err)
-		}
+		testkit.Must(b, err)
 		out, err := a.ask(b.Context(), a.trap)
 		if err == nil || !strings.Contains(err.Error(), a.refusal) {
 			b.Fatalf("a policy that evicts the whole cluster: %v", err)
@@ -262,9 +255,7 @@ func (d *fixture) beat(b *testing.B) (stop func()) {
 func (d *fixture) leads(b *testing.B, controller *install.Controller) bool {
 	b.Helper()
 	page, err := scrape(b.Context(), controller.Metrics)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	return page["autohealer_leading"] == 1
 }
 
@@ -280,9 +271,7 @@ var bucket = regexp.MustCompile(`le="([0-9.]+)"`)
 func (d *fixture) answers(b *testing.B, controller *install.Controller) answers {
 	b.Helper()
 	page, err := scrape(b.Context(), controller.Metrics)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	const metric = "autohealer_admission_seconds"
 	a := answers{within: map[float64]float64{}}
 	for name, value := range page {
@@ -294,9 +283,7 @@ func (d *fixture) answers(b *testing.B, controller *install.Controller) answers 
 		case strings.HasPrefix(text, metric+"_bucket{"):
 			if found := bucket.FindStringSubmatch(text); found != nil { // without the +Inf bucket
 				bound, err := strconv.ParseFloat(found[1], 64)
-				if err != nil {
-					b.Fatal(err)
-				}
+				testkit.Must(b, err)
 				a.within[bound] += value
 			}
 		}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 const (
@@ -117,17 +118,13 @@ func fixtureOf(b *testing.B, size int) *fixture {
 	if shared.fixture != nil && len(shared.fixture.nodes) == size {
 		return shared.fixture
 	}
-	if err := shared.clear(); err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, shared.clear())
 	// The fixture outlives the benchmark that creates it.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Context()), maxWait)
 	defer cancel()
 	begin := time.Now()
 	made, err := newFixture(ctx, size)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	b.Logf("%d nodes of 15 KB ready after %s and %d writes of other clients", size, time.Since(begin).Round(time.Second), made.watcher.changes())
 	shared.fixture = made
 	return made
@@ -288,9 +285,7 @@ func (d *fixture) run(b *testing.B, o install.Options) *install.Controller {
 	d.starters++
 	o.Name = "controller-" + strconv.Itoa(d.starters)
 	controller, err := install.Start(b.Context(), d.cluster, o)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	b.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Context()), maxWait)
 		defer cancel()

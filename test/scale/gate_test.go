@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/internal/install/remediator"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // BenchmarkClosingGate measures how many remediations begin after the gate of their
@@ -27,33 +28,21 @@ func BenchmarkClosingGate(b *testing.B) {
 	c := healthCheckFixtureIn(b, fixtureOf(b, nodes))
 	c.start(b)
 	api, err := client.New(c.cluster.AdminConfig(), client.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	names := c.pick(before + allowed + more)
 	standing, names := names[:before], names[before:]
-	if err := c.setProblems(b.Context(), standing, unhealthyType, corev1.ConditionTrue, 16); err != nil {
-		b.Fatal(err)
-	}
-	if err := c.objects.count(b.Context(), before); err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, c.setProblems(b.Context(), standing, unhealthyType, corev1.ConditionTrue, 16))
+	testkit.Must(b, c.objects.count(b.Context(), before))
 	begun, late := 0, 0
 	var latest time.Duration
 	for b.Loop() {
-		if err := c.setProblems(b.Context(), names[:allowed], unhealthyType, corev1.ConditionTrue, allowed); err != nil {
-			b.Fatal(err)
-		}
+		testkit.Must(b, c.setProblems(b.Context(), names[:allowed], unhealthyType, corev1.ConditionTrue, allowed))
 		closing := time.Now()
-		if err := c.setProblems(b.Context(), names[allowed:], unhealthyType, corev1.ConditionTrue, more); err != nil {
-			b.Fatal(err)
-		}
+		testkit.Must(b, c.setProblems(b.Context(), names[allowed:], unhealthyType, corev1.ConditionTrue, more))
 		var first int
 		for _, name := range names[allowed:] {
 			node, err := c.server.CoreV1().Nodes().Get(b.Context(), name, metav1.GetOptions{})
-			if err != nil {
-				b.Fatal(err)
-			}
+			testkit.Must(b, err)
 			if version := versionOf(b, node.ResourceVersion); first == 0 || version < first {
 				first = version
 			}
@@ -61,9 +50,7 @@ func BenchmarkClosingGate(b *testing.B) {
 		c.rests(b) // all writes in flight have arrived by then
 		list := &unstructured.UnstructuredList{}
 		list.SetGroupVersionKind(remediator.Kind)
-		if err := api.List(b.Context(), list); err != nil {
-			b.Fatal(err)
-		}
+		testkit.Must(b, api.List(b.Context(), list))
 		begun += len(list.Items) - before
 		for i := range list.Items {
 			if object := &list.Items[i]; versionOf(b, object.GetResourceVersion()) > first {
@@ -71,12 +58,8 @@ func BenchmarkClosingGate(b *testing.B) {
 				latest = max(latest, c.objects.seen(object.GetName()).Sub(closing))
 			}
 		}
-		if err := c.setProblems(b.Context(), names, unhealthyType, corev1.ConditionFalse, len(names)); err != nil {
-			b.Fatal(err)
-		}
-		if err := c.objects.count(b.Context(), before); err != nil {
-			b.Fatal(err)
-		}
+		testkit.Must(b, c.setProblems(b.Context(), names, unhealthyType, corev1.ConditionFalse, len(names)))
+		testkit.Must(b, c.objects.count(b.Context(), before))
 		c.rests(b) // the Leases are released by then
 	}
 	b.ReportMetric(0, "ns/op")
@@ -106,8 +89,6 @@ func (c *healthCheckFixture) rests(b *testing.B) {
 func versionOf(b *testing.B, text string) int {
 	b.Helper()
 	version, err := strconv.Atoi(text)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	return version
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/install/remediator"
 	"github.com/resourcestack/autohealer/internal/nodelease"
 	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
@@ -63,9 +64,7 @@ type healthCheckFixture struct {
 // healthCheckFixtureIn adds a health check to a fixture until the end of the benchmark.
 func healthCheckFixtureIn(b *testing.B, d *fixture) *healthCheckFixture {
 	b.Helper()
-	if err := remediator.Install(b.Context(), d.cluster); err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, remediator.Install(b.Context(), d.cluster))
 	if _, err := d.cluster.KubectlApply(b.Context(), healthCheck); err != nil {
 		b.Fatal(err)
 	}
@@ -75,9 +74,7 @@ func healthCheckFixtureIn(b *testing.B, d *fixture) *healthCheckFixture {
 		}
 	})
 	server, err := kubernetes.NewForConfig(d.cluster.AdminConfig())
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	return &healthCheckFixture{fixture: d, objects: watchRemediations(b, d), server: server}
 }
 
@@ -161,9 +158,7 @@ func (c *healthCheckFixture) heal(b *testing.B, names []string, before asked) (t
 	if err == nil {
 		err = c.objects.count(b.Context(), 0)
 	}
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	took = c.objects.latest(names).Sub(begin)
 	ticker := time.NewTicker(quiet / 4)
 	defer ticker.Stop()
@@ -200,21 +195,15 @@ func (c *healthCheckFixture) assertTreated(b *testing.B, changesBefore int, done
 func (c *healthCheckFixture) stormWithoutController(b *testing.B, names []string, atATime int) time.Duration {
 	b.Helper()
 	api, err := client.New(c.cluster.AdminConfig(), client.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	write := treat.NewWriter(api)
 	template, err := write.GetTemplate(b.Context(), remediation.Template{
 		GroupVersionKind: remediator.TemplateKind, Namespace: metav1.NamespaceDefault, Name: checkName,
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	check := &metav1.PartialObjectMetadata{}
 	check.SetGroupVersionKind(schema.FromAPIVersionAndKind(remediation.CheckAPIVersion, remediation.CheckKind))
-	if err := api.Get(b.Context(), client.ObjectKey{Name: checkName}, check); err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, api.Get(b.Context(), client.ObjectKey{Name: checkName}, check))
 	begin := time.Now()
 	err = each(b.Context(), names, atATime, func(ctx context.Context, name string) error {
 		if err := c.setProblem(ctx, name, unhealthyType, corev1.ConditionTrue); err != nil {
@@ -237,9 +226,7 @@ func (c *healthCheckFixture) stormWithoutController(b *testing.B, names []string
 	if err == nil {
 		err = c.objects.count(b.Context(), len(names))
 	}
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	took := c.objects.latest(names).Sub(begin)
 	if err = each(b.Context(), names, atATime, func(ctx context.Context, name string) error {
 		if err := c.setProblem(ctx, name, unhealthyType, corev1.ConditionFalse); err != nil {
@@ -260,9 +247,7 @@ func (c *healthCheckFixture) stormWithoutController(b *testing.B, names []string
 	}); err == nil {
 		err = c.objects.count(b.Context(), 0)
 	}
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	return took
 }
 

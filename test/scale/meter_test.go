@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"slices"
 	"strconv"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/install"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // sample is a metric with its labels, as printed.
@@ -24,16 +24,11 @@ type measured map[sample]float64
 
 // scrape reads the metrics of a controller.
 func scrape(ctx context.Context, address string) (measured, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)
+	_, page, err := testkit.Get(ctx, "http://"+address+"/metrics")
 	if err != nil {
 		return nil, err
 	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer response.Body.Close()
-	return parse(response.Body)
+	return parse(strings.NewReader(page))
 }
 
 // parse parses a scrape.
@@ -122,9 +117,7 @@ func await(b *testing.B, controller *install.Controller, what string, while time
 	)
 	for {
 		page, err := scrape(ctx, controller.Metrics)
-		if err != nil {
-			b.Fatal(err)
-		}
+		testkit.Must(b, err)
 		now := page.work()
 		if now.calls() != last.calls() || !is(page) {
 			last, since = now, time.Now()
@@ -154,9 +147,7 @@ func use(b *testing.B, controller *install.Controller) (u usage) {
 	b.Helper()
 	process := fmt.Sprintf("/proc/%d/", controller.PID())
 	status, err := os.ReadFile(process + "status")
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	for field, to := range map[string]*int{"VmRSS:": &u.resident, "VmHWM:": &u.peak} {
 		_, rest, _ := strings.Cut(string(status), field)
 		if _, err := fmt.Sscan(rest, to); err != nil {
@@ -164,9 +155,7 @@ func use(b *testing.B, controller *install.Controller) (u usage) {
 		}
 	}
 	stat, err := os.ReadFile(process + "stat")
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	_, rest, _ := strings.Cut(string(stat), ") ") // the name may have spaces
 	fields := strings.Fields(rest)
 	for _, field := range fields[11:13] { // utime and stime

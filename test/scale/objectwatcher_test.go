@@ -14,6 +14,8 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // watchObjects calls a function for all objects of a resource and their changes through an
@@ -21,14 +23,10 @@ import (
 func watchObjects(b *testing.B, d *fixture, resource schema.GroupVersionResource, show cache.ResourceEventHandlerFuncs) {
 	b.Helper()
 	api, err := metadata.NewForConfig(d.cluster.AdminConfig())
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	informer := metadatainformer.NewFilteredMetadataInformer(api, resource, metav1.NamespaceAll, 0, nil, nil).Informer()
 	handler, err := informer.AddEventHandler(show)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(b.Context()))
 	var looking sync.WaitGroup
 	looking.Go(func() { informer.RunWithContext(ctx) })
@@ -61,12 +59,8 @@ func awaitCount(ctx context.Context, what string, count func() int, isRight func
 func metricsOf(b *testing.B, server kubernetes.Interface) measured {
 	b.Helper()
 	text, err := server.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	page, err := parse(bytes.NewReader(text))
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	return page
 }

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // BenchmarkConditionToRemediation measures the time from a condition to its
@@ -43,9 +45,7 @@ func BenchmarkConditionToRemediation(b *testing.B) {
 				sent, acknowledged := c.failOneByOne(b, names, unhealthyType, pace)
 				err := c.objects.count(b.Context(), failures)
 				b.StopTimer()
-				if err != nil {
-					b.Fatal(err)
-				}
+				testkit.Must(b, err)
 				cpu = use(b, controller).cpu - used.cpu
 				for i, name := range names {
 					at := c.objects.seen(name)
@@ -108,9 +108,7 @@ func BenchmarkRemediationStorm(b *testing.B) {
 				err = c.objects.count(b.Context(), unhealthy)
 			}
 			b.StopTimer()
-			if err != nil {
-				b.Fatal(err)
-			}
+			testkit.Must(b, err)
 			last := c.objects.latest(names)
 			whole, after = max(whole, last.Sub(begin)), max(after, last.Sub(answered))
 			cpu = max(cpu, use(b, controller).cpu-used.cpu)

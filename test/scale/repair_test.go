@@ -19,6 +19,7 @@ import (
 	"github.com/resourcestack/autohealer/deploy"
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 const (
@@ -61,9 +62,7 @@ func poolFixtureIn(b *testing.B, d *fixture) *poolFixture {
 	ctx := b.Context()
 	must := func(_ string, err error) {
 		b.Helper()
-		if err != nil {
-			b.Fatal(err)
-		}
+		testkit.Must(b, err)
 	}
 	must("", karpenter.InstallCRDs(ctx, d.cluster))
 	must(d.cluster.Kubectl(ctx, "patch", "crd", deploy.NodePoolCRD, "--type=json", "-p", string(deploy.NodePoolPatch())))
@@ -76,9 +75,7 @@ func poolFixtureIn(b *testing.B, d *fixture) *poolFixture {
 		}
 	})
 	api, err := dynamic.NewForConfig(d.cluster.AdminConfig())
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	claims := api.Resource(karpenter.ClaimsResource)
 	begin := time.Now()
 	must("", each(ctx, d.nodes, 16, func(ctx context.Context, name string) error {
@@ -108,9 +105,7 @@ func poolFixtureIn(b *testing.B, d *fixture) *poolFixture {
 	}))
 	b.Logf("%d claims after %s", len(d.nodes), time.Since(begin).Round(time.Second))
 	server, err := kubernetes.NewForConfig(d.cluster.AdminConfig())
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	return &poolFixture{fixture: d, claims: watchDeletions(b, d), server: server}
 }
 
@@ -197,9 +192,7 @@ func BenchmarkConditionToTermination(b *testing.B) {
 			sent, _ := p.failOneByOne(b, names, decay, pace)
 			err := p.claims.wait(b.Context(), there+failures)
 			b.StopTimer()
-			if err != nil {
-				b.Fatal(err)
-			}
+			testkit.Must(b, err)
 			cpu = use(b, controller).cpu - used.cpu
 			for i, name := range names {
 				took = append(took, p.claims.seen(name).Sub(sent[i]))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // BenchmarkStorm measures the time until the last of 500 nodes that become unhealthy at
@@ -53,9 +54,7 @@ func BenchmarkStorm(b *testing.B) {
 				err = d.watcher.allTainted(b.Context(), unhealthy)
 			}
 			b.StopTimer()
-			if err != nil {
-				b.Fatal(err)
-			}
+			testkit.Must(b, err)
 			last := d.watcher.latest(names)
 			whole, after = max(whole, last.Sub(begin)), max(after, last.Sub(answered))
 			cpu = max(cpu, use(b, controller).cpu-used.cpu)
@@ -114,9 +113,7 @@ func BenchmarkConditionToTaint(b *testing.B) {
 				sent, acknowledged := d.failOneByOne(b, names, problem, pace)
 				err := d.watcher.allTainted(b.Context(), failures)
 				b.StopTimer()
-				if err != nil {
-					b.Fatal(err)
-				}
+				testkit.Must(b, err)
 				for i, name := range names {
 					at := d.watcher.since(name)
 					strict, answered = append(strict, at.Sub(sent[i])), append(answered, at.Sub(acknowledged[i]))
@@ -171,9 +168,7 @@ func BenchmarkSteadyState(b *testing.B) {
 			b.StartTimer()
 			begin := time.Now()
 			pace(b, len(names), every/nodes, func(ctx context.Context, i int) error { return d.heartbeat(ctx, names[i]) })
-			if err := d.watcher.wait(b.Context(), "every heartbeat", func(v *view) bool { return v.changes >= seen+beats }); err != nil {
-				b.Fatal(err)
-			}
+			testkit.Must(b, d.watcher.wait(b.Context(), "every heartbeat", func(v *view) bool { return v.changes >= seen+beats }))
 			b.StopTimer()
 			cpu := use(b, controller).cpu - used.cpu
 			share = max(share, 100*cpu.Seconds()/time.Since(begin).Seconds())
@@ -259,9 +254,7 @@ func (d *fixture) recover(b *testing.B, names []string) time.Duration {
 	if err == nil {
 		err = d.watcher.allTainted(b.Context(), 0)
 	}
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	return d.watcher.latest(names).Sub(begin)
 }
 
@@ -279,9 +272,7 @@ func (d *fixture) stormWithoutController(b *testing.B, names []string, atATime i
 	if err == nil {
 		err = d.watcher.allTainted(b.Context(), len(names))
 	}
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	took := d.watcher.latest(names).Sub(begin)
 	if err = each(b.Context(), names, atATime, func(ctx context.Context, name string) error {
 		if err := d.setProblem(ctx, name, problem, corev1.ConditionFalse); err != nil {
@@ -291,9 +282,7 @@ func (d *fixture) stormWithoutController(b *testing.B, names []string, atATime i
 	}); err == nil {
 		err = d.watcher.allTainted(b.Context(), 0)
 	}
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	return took
 }
 
@@ -318,9 +307,7 @@ func (d *fixture) assertTouched(b *testing.B, changesBefore int, done work, unhe
 func (d *fixture) work(b *testing.B, controller *install.Controller) work {
 	b.Helper()
 	page, err := scrape(b.Context(), controller.Metrics)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	return page.work()
 }
 
@@ -329,23 +316,17 @@ func (d *fixture) work(b *testing.B, controller *install.Controller) work {
 func (d *fixture) versions(b *testing.B) map[string]string {
 	b.Helper()
 	client, err := metadata.NewForConfig(d.cluster.AdminConfig())
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	versions := map[string]string{}
 	page, err := client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Namespace(install.Namespace).Get(b.Context(), ledger.Name, metav1.GetOptions{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	versions["the ledger"] = page.ResourceVersion
 	for kind, resource := range map[string]schema.GroupVersionResource{
 		"ConditionSet":    {Group: "autohealer.resourcestack.com", Version: "v1alpha1", Resource: "conditionsets"},
 		"NodeHealthCheck": {Group: "remediation.medik8s.io", Version: "v1alpha1", Resource: "nodehealthchecks"},
 	} {
 		all, err := client.Resource(resource).List(b.Context(), metav1.ListOptions{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		testkit.Must(b, err)
 		for _, policy := range all.Items {
 			versions[kind+" "+policy.Name] = policy.ResourceVersion
 		}

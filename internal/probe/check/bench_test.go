@@ -11,6 +11,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/check"
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/periodic"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // One operation runs the checks of the shipped file for 30 s, each at its interval, on this
@@ -19,13 +20,9 @@ import (
 func BenchmarkShippedChecks(b *testing.B) {
 	const period = 30 * time.Second
 	text, err := os.ReadFile("../../../config/health-checks.json")
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	file, _, err := config.Parse("health-checks.json", config.Check, text)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	kubelet := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer kubelet.Close()
 	runtime := listen(b, ready(true, true))
@@ -39,9 +36,7 @@ func BenchmarkShippedChecks(b *testing.B) {
 		}
 		rule.Settings.Grace = 0
 		examine, err := check.New(rule, check.Node{Getenv: os.Getenv, Repairs: &check.Repairs{}})
-		if err != nil {
-			b.Fatal(err)
-		}
+		testkit.Must(b, err)
 		for range int(period / rule.InvokeInterval) {
 			round = append(round, examine)
 		}
@@ -68,8 +63,6 @@ func BenchmarkShippedChecks(b *testing.B) {
 func used(b *testing.B) time.Duration {
 	b.Helper()
 	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

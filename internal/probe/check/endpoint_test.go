@@ -11,6 +11,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/probe/check"
 	"github.com/resourcestack/autohealer/internal/probe/periodic"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func TestEndpoint(t *testing.T) {
@@ -58,9 +59,7 @@ func TestEndpoint(t *testing.T) {
 
 func TestAClosedPortIsUnhealthy(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	address := listener.Addr().String()
 	listener.Close()
 	if got := check.Endpoint("it", "http://"+address)(t.Context()); got.Verdict != periodic.Unhealthy || !strings.Contains(got.Message, "refused") {
@@ -98,9 +97,7 @@ func TestTheEnvironmentSetsTheAddresses(t *testing.T) {
 // The local port differs each time and must not change the message.
 func TestAResetConnectionHasTheSameMessageEachTime(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer listener.Close()
 	go func() {
 		for {

@@ -17,6 +17,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/check"
 	"github.com/resourcestack/autohealer/internal/probe/periodic"
 	"github.com/resourcestack/autohealer/internal/probe/unit"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // fakeSystemd is a systemd without a bus, whose restarts take a while.
@@ -280,12 +281,8 @@ func TestTheMessageSaysWhyAUnitIsNotRestarted(t *testing.T) {
 	folder := t.TempDir()
 	holds := func(name, text string) string {
 		path := filepath.Join(folder, name)
-		if err := os.MkdirAll(path, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(path, "tried.json"), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.MkdirAll(path, 0o700))
+		testkit.Must(t, os.WriteFile(filepath.Join(path, "tried.json"), []byte(text), 0o600))
 		return path
 	}
 	for _, test := range []struct{ name, folder, says string }{

@@ -21,6 +21,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/probe/check"
 	"github.com/resourcestack/autohealer/internal/probe/periodic"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // actor is a fake container runtime.
@@ -47,9 +48,7 @@ func listen(tb testing.TB, play func(context.Context) (*cri.StatusResponse, erro
 	tb.Helper()
 	socket := filepath.Join(tb.TempDir(), "cri.sock")
 	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	server := grpc.NewServer()
 	if play != nil {
 		cri.RegisterRuntimeServiceServer(server, actor{play: play})
@@ -61,9 +60,7 @@ func listen(tb testing.TB, play func(context.Context) (*cri.StatusResponse, erro
 
 func TestRuntime(t *testing.T) {
 	silent, err := net.Listen("unix", filepath.Join(t.TempDir(), "silent.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer silent.Close() // the kernel accepts connections, and no one answers
 	for _, test := range []struct {
 		name, socket string
@@ -119,16 +116,12 @@ func TestRuntimeIsContainerd(t *testing.T) {
 	settings := filepath.Join(folder, "config.toml")
 	text := fmt.Sprintf("version = 2\nroot = %q\nstate = %q\n[grpc]\naddress = %q\n[ttrpc]\naddress = %q\n[plugins.'io.containerd.grpc.v1.cri']\nstream_server_port = '0'\ndisable_apparmor = true\n[plugins.'io.containerd.grpc.v1.cri'.containerd]\nsnapshotter = 'native'\n[plugins.'io.containerd.internal.v1.opt']\npath = %q\n",
 		filepath.Join(folder, "root"), filepath.Join(folder, "state"), socket, socket+".ttrpc", filepath.Join(folder, "opt"))
-	if err := os.WriteFile(settings, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(settings, []byte(text), 0o600))
 	var said bytes.Buffer
 	daemon := exec.Command("containerd", "--config", settings)
 	daemon.Stderr = &said
 	daemon.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // even if the test is killed
-	if err := daemon.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, daemon.Start())
 	stop := func() {
 		_ = daemon.Process.Kill()
 		_ = daemon.Wait()

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // The image of the agent has a folder /run. It contains the node's sockets only if it is mounted.
@@ -16,18 +18,14 @@ func TestAFolderOfTheImageIsNotOfTheNode(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = unix.Unmount(base, unix.MNT_DETACH) })
 	for _, name := range []string{"lower", "upper", "work", "root", "lower/run", "lower/mounted"} {
-		if err := os.Mkdir(filepath.Join(base, name), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.Mkdir(filepath.Join(base, name), 0o700))
 	}
 	root := filepath.Join(base, "root")
 	if err := unix.Mount("overlay", root, "overlay", 0, "lowerdir="+base+"/lower,upperdir="+base+"/upper,workdir="+base+"/work"); err != nil {
 		t.Fatalf("mounting an overlay: %v: run this test as root, with a kernel that has overlays", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(root, unix.MNT_DETACH) })
-	if err := unix.Mount("tmpfs", root+"/mounted", "tmpfs", 0, ""); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, unix.Mount("tmpfs", root+"/mounted", "tmpfs", 0, ""))
 	t.Cleanup(func() { _ = unix.Unmount(root+"/mounted", unix.MNT_DETACH) })
 	for _, test := range []struct {
 		name, folder, root string

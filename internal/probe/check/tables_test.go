@@ -13,6 +13,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/periodic"
 	"github.com/resourcestack/autohealer/internal/probe/procfs"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func TestJudgeMounts(t *testing.T) {
@@ -42,9 +43,7 @@ func TestJudgeMounts(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "mountinfo")
-			if err := os.WriteFile(path, []byte(strings.Join(test.table, "\n")+"\n"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, os.WriteFile(path, []byte(strings.Join(test.table, "\n")+"\n"), 0o600))
 			got := Readonly(path)(t.Context())
 			if got.Verdict != test.want || !strings.Contains(got.Message, test.says) || strings.Count(got.Message, "/dev/sda1") > 1 {
 				t.Errorf("%+v", got)
@@ -72,9 +71,7 @@ func TestJudgeMountsOfARealDisk(t *testing.T) {
 			"63 43 7:0 / /mnt/disk %s,relatime - ext4 /dev/loop0 %s\n64 43 7:0 / /mnt/pod %s,relatime - ext4 /dev/loop0 %s\n",
 			test.disk, test.super, test.pod, test.super)
 		mounts, err := procfs.ParseMounts([]byte(table))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if got := judgeMounts(mounts); got.Verdict != test.want || got.Verdict == periodic.Unhealthy && !strings.HasSuffix(got.Message, ": /dev/loop0 on /mnt/disk (ext4)") {
 			t.Errorf("%s: %+v", test.name, got)
 		}
@@ -110,9 +107,7 @@ func TestAMountTableOfAPodIsUnknown(t *testing.T) {
 	} {
 		proc := fakeNamespaces(t, "mnt", test.self, test.first)
 		mounts, err := procfs.ParseMounts([]byte(test.table))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if pods := isPods(proc, test.pid, mounts); pods != test.pods {
 			t.Errorf("%s: that it is the pod's is %v", test.name, pods)
 		}
@@ -125,13 +120,9 @@ func fakeNamespaces(t *testing.T, kind, self, first string) string {
 	proc := t.TempDir()
 	for process, namespace := range map[string]string{"self": self, "1": first} {
 		folder := filepath.Join(proc, process, "ns")
-		if err := os.MkdirAll(folder, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.MkdirAll(folder, 0o700))
 		if namespace != "" {
-			if err := os.Symlink(namespace, filepath.Join(folder, kind)); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, os.Symlink(namespace, filepath.Join(folder, kind)))
 		}
 	}
 	return proc
@@ -183,13 +174,9 @@ func TestConntrack(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			proc := t.TempDir()
 			folder := filepath.Join(proc, "sys/net/netfilter")
-			if err := os.MkdirAll(folder, 0o700); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, os.MkdirAll(folder, 0o700))
 			for name, text := range test.files {
-				if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600))
 			}
 			if got := Conntrack(proc, 95)(t.Context()); got.Verdict != test.want || got.Verdict == periodic.Unknown && got.Reason == "" {
 				t.Errorf("%+v", got)

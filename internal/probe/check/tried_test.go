@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // The files of all versions can be read. These files never change; a new version adds its own.
@@ -18,9 +20,7 @@ func TestAttemptsOfAllVersionsAreRead(t *testing.T) {
 	}
 	for _, name := range []string{"tried-v0.json", "tried-v1.json"} {
 		text, err := os.ReadFile("testdata/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		got, err := parseAttempts(text)
 		if diff := cmp.Diff(want, got.Units); diff != "" || err != nil {
 			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
@@ -31,9 +31,7 @@ func TestAttemptsOfAllVersionsAreRead(t *testing.T) {
 	}
 	newer := `{"version":7,"units":{"a":{"at":"2026-11-15T12:00:00Z","cause":"x"}},"new":1}`
 	got, err := parseAttempts([]byte(newer))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if text, _ := got.text(); string(text) != `{"version":1,"units":{"a":{"at":"2026-11-15T12:00:00Z","cause":"x"}},"new":1}` {
 		t.Errorf("of what a newer version has noted %s is left", text)
 	}

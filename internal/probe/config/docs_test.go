@@ -6,14 +6,14 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // The page for users contains every field, and its examples are valid.
 func TestThePageForUsersIsComplete(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/agent-configuration.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	asked := map[string]bool{}
 	for _, monitor := range []struct {
 		text string
@@ -25,9 +25,7 @@ func TestThePageForUsersIsComplete(t *testing.T) {
 		{`{"cpu": {"metricsConfigs": {"a": {}}}}`, func(top *section) { statsMonitor(top) }},
 	} {
 		root, err := parseObject([]byte(monitor.text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		r := &reader{}
 		monitor.read(r.section("", "the top", root))
 		for _, s := range r.sections {
@@ -64,13 +62,9 @@ func TestThePageForUsersIsComplete(t *testing.T) {
 // The page about checks contains every check and every setting.
 func TestThePageAboutChecksIsComplete(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/agent-checks.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	root, err := parseObject([]byte(`{}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	s := (&reader{}).section("settings", "settings", root)
 	checkSettings(s, "")
 	for _, name := range append(Checks(), s.asked...) {
@@ -83,9 +77,7 @@ func TestThePageAboutChecksIsComplete(t *testing.T) {
 // The page for users contains every shipped file.
 func TestThePageForUsersHasEveryShippedFile(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/agent-configuration.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	paths, err := filepath.Glob("../../../config/*.json")
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("no files: %v", err)

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/resourcestack/autohealer/internal/probe/config"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 const originals = "testdata/node-problem-detector"
@@ -42,9 +43,7 @@ func files(t *testing.T, folder string) map[string][]byte {
 	texts := map[string][]byte{}
 	for _, path := range paths {
 		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		texts[filepath.Base(path)] = text
 	}
 	return texts
@@ -146,9 +145,7 @@ func TestOriginalFilesKeepTheirMeaning(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, _, err := config.Read(filepath.Join(originals, name), kindOf(name))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			want.Path, want.Kind = filepath.Join(originals, name), kindOf(name)
 			if diff := cmp.Diff(want, *got, cmpopts.IgnoreFields(config.File{}, "Nodes")); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)

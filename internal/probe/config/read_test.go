@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/internal/probe/config"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func TestRead(t *testing.T) {
@@ -22,9 +23,7 @@ func TestRead(t *testing.T) {
 	write := func(name, text string, mode os.FileMode) string {
 		t.Helper()
 		path := filepath.Join(folder, name)
-		if err := os.WriteFile(path, []byte(text), mode); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(path, []byte(text), mode))
 		return path
 	}
 	program, text := write("program", "", 0o700), write("text", "", 0o600)
@@ -72,9 +71,7 @@ func TestRead(t *testing.T) {
 func parse(t *testing.T, kind config.Kind, text string) *config.File {
 	t.Helper()
 	file, _, err := config.Parse("f.json", kind, []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return file
 }
 

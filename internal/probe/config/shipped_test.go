@@ -14,6 +14,7 @@ import (
 
 	"github.com/resourcestack/autohealer/catalog"
 	"github.com/resourcestack/autohealer/internal/probe/config"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // shipped is the folder that the agent's image has as /config.
@@ -31,9 +32,7 @@ func load(t *testing.T, folder string) map[string]*config.LogMonitor {
 			continue
 		}
 		file, _, err := config.Parse(name, config.SystemLog, text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		monitors[name] = file.Log
 	}
 	return monitors
@@ -226,17 +225,13 @@ func TestCatalogueKnowsWhatTheShippedFilesReport(t *testing.T) {
 // The checks have the same conditions and reasons as node-problem-detector.
 func TestShippedChecksReportWhatTheOriginalsDo(t *testing.T) {
 	file, _, err := config.Parse("health-checks.json", config.Check, files(t, shipped)["health-checks.json"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	healthy, found := map[string]string{}, map[string]string{}
 	for name, text := range files(t, originals) {
 		switch kindOf(name) {
 		case config.CustomPlugin:
 			theirs, _, err := config.Parse(name, config.CustomPlugin, text)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			for _, c := range theirs.Plugin.Conditions {
 				healthy[c.Type] = c.Reason
 			}
@@ -245,9 +240,7 @@ func TestShippedChecksReportWhatTheOriginalsDo(t *testing.T) {
 			}
 		case config.SystemLog:
 			theirs, _, err := config.Parse(name, config.SystemLog, text)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			for _, c := range theirs.Log.Conditions {
 				healthy[c.Type] = c.Reason
 			}

@@ -4,18 +4,16 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // The page on problem reports contains every field of sources, and its example is valid.
 func TestThePageOnProblemReportsIsComplete(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/problem-reports.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	root, err := parseObject([]byte(`{"sources": [{}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	r := &reader{}
 	problemSources(r.section("", "the top", root))
 	seen := 0

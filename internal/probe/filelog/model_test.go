@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/internal/probe/logs"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // The model truncates lines early and has small chunks, so that a few lines exercise what
@@ -79,9 +80,7 @@ type point struct {
 
 func (w *model) must(err error) {
 	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testkit.Must(w.t, err)
 }
 
 // tick sets the modification time of a file. It may decide the order of files, and the
@@ -455,9 +454,7 @@ var explore = flag.Bool("explore", false, "play new random sequences of rotation
 
 func TestRandomRotationsReturnEveryLineOnceAndInOrder(t *testing.T) {
 	if seed := flag.Lookup("rapid.seed").Value; !*explore && seed.String() == "0" {
-		if err := seed.Set("1"); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, seed.Set("1"))
 		defer seed.Set("0") //nolint:errcheck // it has been set before
 	}
 	steps := map[string]int{}

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/resourcestack/autohealer/internal/probe/logs"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // fixture is a log file with its writer and its reader.
@@ -39,14 +40,10 @@ func newFixture(t *testing.T) *fixture {
 func (g *fixture) open() {
 	g.t.Helper()
 	if g.reader != nil {
-		if err := g.reader.Close(); err != nil {
-			g.t.Fatal(err)
-		}
+		testkit.Must(g.t, g.reader.Close())
 	}
 	r, err := Open(Config{Path: g.path, From: g.next})
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	testkit.Must(g.t, err)
 	r.delays = delays{}
 	g.reader = r
 }
@@ -59,15 +56,11 @@ func (g *fixture) append(text string) {
 func appendTo(t *testing.T, path, text string) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if _, err := f.WriteString(text); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, f.Close())
 }
 
 // read returns everything that can be read now.
@@ -112,9 +105,7 @@ func (g *fixture) rename() {
 			g.t.Fatal(err)
 		}
 	}
-	if err := os.Rename(g.path, g.path+".1"); err != nil {
-		g.t.Fatal(err)
-	}
+	testkit.Must(g.t, os.Rename(g.path, g.path+".1"))
 }
 
 func TestLinesAreReturnedOnce(t *testing.T) {
@@ -148,9 +139,7 @@ func TestMore(t *testing.T) {
 	step := func(want bool) {
 		t.Helper()
 		chunk, err := g.now()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if chunks++; chunk.More != want {
 			t.Errorf("chunk %d, of %d bytes: More is %v", chunks, len(chunk.Text), chunk.More)
 		}
@@ -179,22 +168,14 @@ func TestMore(t *testing.T) {
 func (g *fixture) copyAndTruncate(name string) {
 	g.t.Helper()
 	text, err := os.ReadFile(g.path)
-	if err != nil {
-		g.t.Fatal(err)
-	}
-	if err := os.WriteFile(name, text, 0o600); err != nil {
-		g.t.Fatal(err)
-	}
-	if err := os.Truncate(g.path, 0); err != nil {
-		g.t.Fatal(err)
-	}
+	testkit.Must(g.t, err)
+	testkit.Must(g.t, os.WriteFile(name, text, 0o600))
+	testkit.Must(g.t, os.Truncate(g.path, 0))
 }
 
 func (g *fixture) remove() {
 	g.t.Helper()
-	if err := os.Remove(g.path); err != nil {
-		g.t.Fatal(err)
-	}
+	testkit.Must(g.t, os.Remove(g.path))
 }
 
 func TestCopyIsReadBeforeTheTruncatedFile(t *testing.T) {
@@ -250,9 +231,7 @@ func TestFileTruncatedBeforeTheFirstReadIsReadInItsCopy(t *testing.T) {
 	if _, wait, err := g.reader.moveOn(time.Now()); wait != again || err != nil || g.reader.file.Name() != g.path {
 		t.Fatalf("the reader has not opened the new file: %v %v", wait, err)
 	}
-	if err := os.Rename(g.path+".1", g.path+".2"); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Rename(g.path+".1", g.path+".2"))
 	g.copyAndTruncate(g.path + ".1")
 	g.append("three\n")
 	g.wants("two\nthree\n")
@@ -265,9 +244,7 @@ func TestCopyMadeAfterTheScanIsFound(t *testing.T) {
 	g.append("one\n")
 	g.wants("one\n")
 	at, err := parsePosition(g.next)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	looks := 0
 	file, err := findAmong(func(path string) ([]fileInfo, error) {
 		seen, err := listFiles(path)
@@ -304,9 +281,7 @@ func TestTruncationWithoutACopyIsAGap(t *testing.T) {
 	g := newFixture(t)
 	g.append("one\ntwo\nhal")
 	g.wants("one\ntwo\n")
-	if err := os.Truncate(g.path, 0); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Truncate(g.path, 0))
 	g.append("three\n")
 	g.wants("hal\nthree\n")
 	if n := g.reader.Counts().Gaps; n != 1 {
@@ -321,18 +296,12 @@ func TestCopyOfAnAlreadyReadPartIsIgnored(t *testing.T) {
 	g.append(one)
 	g.wants(one)
 	text, err := os.ReadFile(g.path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	g.append("two\n")
 	g.wants("two\n")
-	if err := os.WriteFile(g.path+".1", text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(g.path+".1", text, 0o600))
 	later := time.Now().Add(time.Minute)
-	if err := errors.Join(os.Chtimes(g.path+".1", later, later), os.Truncate(g.path, 0)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, errors.Join(os.Chtimes(g.path+".1", later, later), os.Truncate(g.path, 0)))
 	g.append("three\n")
 	g.wants("three\n")
 }
@@ -341,9 +310,7 @@ func TestSuccessorOfACompressedFileIsFoundByItsTime(t *testing.T) {
 	g := newFixture(t)
 	g.append("older\n")
 	old := time.Now().Add(-time.Hour)
-	if err := os.Chtimes(g.path, old, old); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Chtimes(g.path, old, old))
 	g.rename()
 	g.append("one\n")
 	g.wants("one\n")
@@ -351,9 +318,7 @@ func TestSuccessorOfACompressedFileIsFoundByItsTime(t *testing.T) {
 	g.rename()
 	g.append("three\n")
 	later := time.Now().Add(time.Minute)
-	if err := errors.Join(os.Remove(g.path+".1"), os.Chtimes(g.path, later, later)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, errors.Join(os.Remove(g.path+".1"), os.Chtimes(g.path, later, later)))
 	g.rename()
 	g.append("four\n")
 	g.open()
@@ -397,13 +362,9 @@ func TestReusedInodeIsAnotherFile(t *testing.T) {
 	g.append("one\n")
 	g.wants("one\n")
 	before, err := statFile(g.path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	// The same inode with another content, even if this disk does not reuse inodes.
-	if err := os.WriteFile(g.path, []byte("another file\nof more than that\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(g.path, []byte("another file\nof more than that\n"), 0o600))
 	after, err := statFile(g.path)
 	if err != nil || after.inode != before.inode {
 		t.Fatalf("the inode has changed: %v", err)
@@ -472,9 +433,7 @@ func TestInotifyReportsEveryStepOfThePath(t *testing.T) {
 	g.remove()
 	g.isAway()
 	g.soon("four\n", func() { g.append("four\n") })
-	if err := os.RemoveAll(folder); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.RemoveAll(folder))
 	g.isAway()
 	g.soon("five\n", func() {
 		if err := os.MkdirAll(folder, 0o700); err != nil {
@@ -512,9 +471,7 @@ func TestLinksAreFollowed(t *testing.T) {
 		}
 	}
 	for _, pod := range []string{"a", "b"} {
-		if err := os.Mkdir(filepath.Join(folder, pod), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.Mkdir(filepath.Join(folder, pod), 0o700))
 	}
 	first, second := filepath.Join(folder, "a", "0.log"), filepath.Join(folder, "b", "1.log")
 	appendTo(t, first, "one\n")
@@ -543,9 +500,7 @@ func TestLinksAreFollowed(t *testing.T) {
 		point(pod, "b")
 		point(g.path, "pod/0.log")
 	})
-	if err := os.Mkdir(filepath.Join(folder, "c"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Mkdir(filepath.Join(folder, "c"), 0o700))
 	appendTo(t, filepath.Join(folder, "c", "0.log"), "six\n")
 	g.soon("six\n", func() { point(pod, "c") }) // a directory on the way
 }
@@ -572,9 +527,7 @@ func TestRotatedFileIsReadWhileItsWriterContinues(t *testing.T) {
 func TestDeletedFileIsReadToItsEndAndClosed(t *testing.T) {
 	g := newFixture(t)
 	writer, err := os.Create(g.path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer writer.Close()
 	put := func(text string) {
 		if _, err := writer.WriteString(text); err != nil {
@@ -614,9 +567,7 @@ func TestLongLinesAreTruncatedAndCounted(t *testing.T) {
 func TestZerosOfATruncatedFileAreSkipped(t *testing.T) {
 	g := newFixture(t)
 	writer, err := os.Create(g.path) // does not append
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer writer.Close()
 	put := func(text string) {
 		t.Helper()
@@ -650,9 +601,7 @@ func TestFilesThatStartWithZerosAreDistinguished(t *testing.T) {
 	g.remove()
 	g.append(zeros + "zeros\ntwo\n")
 	later := time.Now().Add(time.Minute)
-	if err := os.Chtimes(g.path, later, later); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Chtimes(g.path, later, later))
 	g.rename()
 	g.append("three\n")
 	g.wants("zeros\ntwo\nthree\n")
@@ -688,14 +637,10 @@ func TestOtherFileTypesAreRejected(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			g := newFixture(t)
 			folder := filepath.Join(filepath.Dir(g.path), "logs")
-			if err := os.Mkdir(folder, 0o700); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, os.Mkdir(folder, 0o700))
 			g.path = filepath.Join(folder, "messages")
 			g.open()
-			if err := c.make(g.path); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, c.make(g.path))
 			_, err := g.step()
 			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Count(err.Error(), "reading "+g.path) != 1 {
 				t.Fatalf("got %v, want %q and the path, once", err, c.want)
@@ -716,20 +661,14 @@ func TestOtherFileTypesAreRejected(t *testing.T) {
 func TestUnreadableFileIsRetried(t *testing.T) {
 	g := newFixture(t)
 	g.append("one\n")
-	if err := os.Chmod(g.path, 0); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Chmod(g.path, 0))
 	for dir := filepath.Dir(g.path); dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
-		if err := os.Chmod(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.Chmod(dir, 0o755))
 	}
 	// Root can read everything, so this thread uses another user for file access.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if err := unix.Setfsuid(65534); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, unix.Setfsuid(65534))
 	defer func() { _ = unix.Setfsuid(0) }()
 	_, err := g.step()
 	if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), g.path) {
@@ -749,9 +688,7 @@ func TestPollingWithoutInotify(t *testing.T) {
 	g.wants("one\n")
 	w := g.reader.watch
 	w.log = slog.New(slog.NewTextHandler(&said, nil))
-	if err := w.close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, w.close())
 	w.inotify, w.stale = nil, false
 	w.poll("asking for inotify", unix.EMFILE)
 	w.poll("asking for inotify", unix.EMFILE)
@@ -784,24 +721,18 @@ func FuzzPosition(f *testing.F) {
 	folder := f.TempDir()
 	path := filepath.Join(folder, "messages")
 	text := strings.Repeat("one line is like another\n", 40)
-	if err := errors.Join(os.WriteFile(path, []byte(text), 0o600), os.WriteFile(path+".1", []byte(text[:500]), 0o600)); err != nil {
-		f.Fatal(err)
-	}
+	testkit.Must(f, errors.Join(os.WriteFile(path, []byte(text), 0o600), os.WriteFile(path+".1", []byte(text[:500]), 0o600)))
 	f.Add([]byte(`{"device":1,"inode":2,"offset":25,"inLine":true,"head":0,"tail":18446744073709551615,"written":-1}`))
 	f.Add([]byte(`{"offset":9223372036854775807}`))
 	f.Add([]byte(`{"offset":-9223372036854775808}`))
 	f.Add([]byte(`null`))
 	f.Fuzz(func(t *testing.T, position []byte) {
 		r, err := Open(Config{Path: path, From: position})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		defer r.Close()
 		r.delays = delays{}
 		chunk, _, err := r.look(time.Now())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if !strings.HasSuffix(text, string(chunk.Text)) {
 			t.Fatalf("read %q", chunk.Text)
 		}

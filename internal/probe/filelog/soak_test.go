@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/probe/logs"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // writer writes numbered lines to a file and rotates it, as fast as the reader follows.
@@ -129,9 +130,7 @@ func TestSoakReturnsEveryLineOnceInConstantMemory(t *testing.T) {
 	open := func() *Reader {
 		t.Helper()
 		r, err := Open(Config{Path: m.path, From: position})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		r.delays = delays{quiet: 5 * time.Millisecond, linger: time.Second}
 		return r
 	}
@@ -168,9 +167,7 @@ func TestSoakReturnsEveryLineOnceInConstantMemory(t *testing.T) {
 				crashes++
 				position, last = before, beforeRead
 			}
-			if err := r.Close(); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, r.Close())
 			r = open()
 		}
 		read.Store(last)
@@ -181,9 +178,7 @@ func TestSoakReturnsEveryLineOnceInConstantMemory(t *testing.T) {
 			late = heap()
 		}
 	}
-	if err := <-milled; err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, <-milled)
 	t.Logf("%d lines, %d rotations, %d restarts of which %d fell back; heap %d KiB after a tenth, %d KiB at the end",
 		lines, rotations, done, crashes, early>>10, late>>10)
 	if done != restarts || crashes == 0 {
@@ -207,9 +202,7 @@ func BenchmarkRead(b *testing.B) {
 	const lines = 1_000_000
 	path := filepath.Join(b.TempDir(), "messages")
 	line := fmt.Appendf(nil, "%-106s\n", "Jan  2 03:04:05 node kernel: [12345.678901] eth0: link becomes ready")
-	if err := os.WriteFile(path, bytes.Repeat(line, lines), 0o600); err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, os.WriteFile(path, bytes.Repeat(line, lines), 0o600))
 	b.SetBytes(int64(len(line)) * lines)
 	var used time.Duration
 	chunks := 0
@@ -230,15 +223,11 @@ func BenchmarkRead(b *testing.B) {
 func readAll(b *testing.B, path string, size int) (chunks int) {
 	b.Helper()
 	r, err := Open(Config{Path: path})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	defer r.Close()
 	for size > 0 {
 		chunk, err := r.Next(b.Context())
-		if err != nil {
-			b.Fatal(err)
-		}
+		testkit.Must(b, err)
 		size -= len(chunk.Text)
 		chunks++
 	}
@@ -248,8 +237,6 @@ func readAll(b *testing.B, path string, size int) (chunks int) {
 func cpu(b *testing.B) time.Duration {
 	b.Helper()
 	var usage syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, syscall.Getrusage(syscall.RUSAGE_SELF, &usage))
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }

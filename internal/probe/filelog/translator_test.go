@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // Translators of the default monitors and of common formats.
@@ -22,18 +24,14 @@ var (
 func berlin(t *testing.T) *time.Location {
 	t.Helper()
 	zone, err := time.LoadLocation("Europe/Berlin")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return zone
 }
 
 func newTranslator(t *testing.T, config map[string]string, zone *time.Location, now time.Time) *translator {
 	t.Helper()
 	made, err := NewTranslator(config, func() time.Time { return now })
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	tr, ok := made.(*translator)
 	if !ok {
 		t.Fatalf("a %T", made)
@@ -215,9 +213,7 @@ func FuzzTranslate(f *testing.F) {
 
 func BenchmarkTranslate(b *testing.B) {
 	tr, err := NewTranslator(syslogConfig, time.Now)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	line := []byte("Mar  2 10:11:12 node-0123 kernel: [123456.789012] INFO: task docker:12345 blocked for more than 120 seconds.")
 	b.ReportAllocs()
 	for b.Loop() {

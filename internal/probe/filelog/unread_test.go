@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // rotate renames the file this many times, writes a line to each new file, and keeps two
@@ -53,9 +55,7 @@ func TestDeletedUnreadFilesAreGaps(t *testing.T) {
 				g.reader.watch.close()
 				g.reader.watch.inotify = nil
 				old := time.Now().Add(-time.Hour) // rotated files are ordered by their modification time
-				if err := os.Chtimes(g.path, old, old); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, os.Chtimes(g.path, old, old))
 			}
 			g.wants("begin\n")
 			g.rotate(c.times)
@@ -71,18 +71,14 @@ func TestEventQueueOverflowIsAGap(t *testing.T) {
 	g.append("begin\n")
 	g.wants("begin\n")
 	text, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var most int
 	if _, err := fmt.Sscan(string(text), &most); err != nil || most > 1<<20 {
 		t.Fatalf("the kernel queues %q events: the test needs a limit that it can exceed", text)
 	}
 	other := g.path + ".new"
 	for range most/2 + 1 {
-		if err := errors.Join(os.WriteFile(other, nil, 0o600), os.Remove(other)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, errors.Join(os.WriteFile(other, nil, 0o600), os.Remove(other)))
 	}
 	g.rotate(4)
 	g.wants("line 1\nline 2\nline 3\n")
@@ -126,9 +122,7 @@ func TestDeletedTruncatedFileIsAGap(t *testing.T) {
 				// Not before the next tick of the disk's clock: a file with the same inode then has
 				// a later time of creation.
 				first, err := statFile(g.path)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, err)
 				for first.born != 0 && born(unix.AT_FDCWD, g.touch()) == first.born {
 				}
 			}
@@ -149,9 +143,7 @@ func TestDeletedTruncatedFileIsAGap(t *testing.T) {
 func (g *fixture) touch() string {
 	g.t.Helper()
 	path := filepath.Join(g.t.TempDir(), "other")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		g.t.Fatal(err)
-	}
+	testkit.Must(g.t, os.WriteFile(path, nil, 0o600))
 	return path
 }
 
@@ -182,19 +174,13 @@ func TestCopyOfARotatedFileIsNotReadAgain(t *testing.T) {
 				g.wants("next\n")
 			}
 			text, err := os.ReadFile(g.path + ".1")
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			if c.copied > 0 {
 				text = text[:c.copied]
 			}
-			if err := os.WriteFile(g.path+"-20260131", text, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, os.WriteFile(g.path+"-20260131", text, 0o600))
 			if c.removed {
-				if err := os.Remove(g.path + ".1"); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, os.Remove(g.path+".1"))
 			}
 			if c.restart {
 				g.open()

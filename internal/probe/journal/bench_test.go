@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/probe/journal"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // hundredThousand writes a file with 100,000 entries of 20 fields each. One of every oneIn
@@ -36,9 +37,7 @@ func hundredThousand(b *testing.B, oneIn int) (folder string, kubelet int) {
 		}, shared...)...)
 	}
 	folder = b.TempDir()
-	if err := os.WriteFile(filepath.Join(folder, "system@bench.journal"), m.b, 0o644); err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, os.WriteFile(filepath.Join(folder, "system@bench.journal"), m.b, 0o644))
 	return folder, kubelet
 }
 
@@ -49,15 +48,11 @@ func BenchmarkRead(b *testing.B) {
 			folder, want := hundredThousand(b, oneIn)
 			read := func() {
 				r, err := journal.Open(journal.Config{Path: folder, Identifier: "kubelet"})
-				if err != nil {
-					b.Fatal(err)
-				}
+				testkit.Must(b, err)
 				defer func() { _ = r.Close() }()
 				for got := 0; got < want; {
 					chunk, err := r.Next(b.Context())
-					if err != nil {
-						b.Fatal(err)
-					}
+					testkit.Must(b, err)
 					got += len(chunk.Records)
 				}
 			}
@@ -100,9 +95,7 @@ func BenchmarkCompressed(b *testing.B) {
 func BenchmarkLatency(b *testing.B) {
 	j := startJournald(b, "Storage=volatile\nReadKMsg=no")
 	r, err := journal.Open(journal.Config{Path: j.volatile(), Identifier: "kubelet"})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	defer func() { _ = r.Close() }()
 	var slowest time.Duration
 	j.sync()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/probe/journal"
 	"github.com/resourcestack/autohealer/internal/probe/logs"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // sample returns a file with n entries of "a" and n entries of "b".
@@ -67,9 +68,7 @@ func TestOnlyTheWantedUnitIsRead(t *testing.T) {
 		m.entry(m.datum(fmt.Sprintf("MESSAGE=message %d", i)), m.datum("SYSLOG_IDENTIFIER=kubelet"), m.datum(fmt.Sprintf("_SYSTEMD_UNIT=%c.service", 'a'+i%2)))
 	}
 	path := filepath.Join(t.TempDir(), "system.journal")
-	if err := os.WriteFile(path, m.b, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(path, m.b, 0o644))
 	f := follow(t, journal.Config{Path: path, Unit: "b.service"})
 	var want []string
 	for i := 1; i < 20; i += 2 {
@@ -86,12 +85,8 @@ func TestEntryInTwoFilesIsReadOnce(t *testing.T) {
 	folder := t.TempDir()
 	write := func(name string, m *image, id byte) {
 		m.b[24], m.b[72] = id, id // the IDs of the file and of the sequence
-		if err := os.MkdirAll(filepath.Join(folder, name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(folder, name, "system.journal"), m.b, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.MkdirAll(filepath.Join(folder, name), 0o755))
+		testkit.Must(t, os.WriteFile(filepath.Join(folder, name, "system.journal"), m.b, 0o644))
 	}
 	write(strings.Repeat("a", 32), sample(true, 20), 'a')
 	write(strings.Repeat("b", 32), sample(false, 30), 'b')

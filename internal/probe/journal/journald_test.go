@@ -16,7 +16,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 const (
@@ -50,9 +51,7 @@ func newJournald(tb testing.TB, settings string, env ...string) *journald {
 	// In memory, because journald requires it for /run. The path of a socket is too short for
 	// the name of a test.
 	run, err := os.MkdirTemp("/dev/shm", "journal-")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	j.run = run
 	tb.Cleanup(func() {
 		j.stop()
@@ -61,9 +60,7 @@ func newJournald(tb testing.TB, settings string, env ...string) *journald {
 		}
 	})
 	for _, path := range []string{filepath.Dir(j.socketPath()), j.path("var")} {
-		if err := os.MkdirAll(path, 0o755); err != nil {
-			tb.Fatal(err)
-		}
+		testkit.Must(tb, os.MkdirAll(path, 0o755))
 	}
 	j.write("machine-id", machine+"\n")
 	j.write("conf", "[Journal]\nAudit=no\nRateLimitIntervalSec=0\nForwardToWall=no\n"+settings+"\n")
@@ -79,9 +76,7 @@ exec `+program+"\n"))
 
 func (j *journald) write(name, text string) {
 	j.t.Helper()
-	if err := os.WriteFile(filepath.Join(j.folder, name), []byte(text), 0o644); err != nil {
-		j.t.Fatal(err)
-	}
+	testkit.Must(j.t, os.WriteFile(filepath.Join(j.folder, name), []byte(text), 0o644))
 }
 
 // startJournald starts a journald with these settings.
@@ -99,10 +94,8 @@ func (j *journald) start() {
 	j.cmd.Env = append(os.Environ(), j.env...)
 	j.cmd.Stdout, j.cmd.Stderr = &j.out, &j.out
 	j.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := j.cmd.Start(); err != nil {
-		j.t.Fatal(err)
-	}
-	eventually(j.t, "journald listens", func() bool {
+	testkit.Must(j.t, j.cmd.Start())
+	testkit.Until(j.t, "journald listens", func() bool {
 		socket, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: j.socketPath(), Net: "unixgram"})
 		j.socket = socket
 		return err == nil
@@ -130,7 +123,7 @@ func (j *journald) sync() {
 	j.marks++
 	mark := fmt.Sprintf("mark %d", j.marks)
 	j.say("sync", mark)
-	eventually(j.t, "journald has written all", func() bool {
+	testkit.Until(j.t, "journald has written all", func() bool {
 		for _, folder := range []string{j.volatile(), j.persistent()} {
 			if _, err := os.Stat(folder); err != nil {
 				continue
@@ -170,7 +163,7 @@ func (j *journald) rotate() {
 	j.sync()
 	before := j.files()
 	j.signal(syscall.SIGUSR2)
-	eventually(j.t, "the files are rotated", func() bool { return j.files() > before })
+	testkit.Until(j.t, "the files are rotated", func() bool { return j.files() > before })
 }
 
 func (j *journald) files() int { return len(j.glob("*.journal*")) }
@@ -181,9 +174,7 @@ func (j *journald) glob(name string) []string {
 	var list []string
 	for _, folder := range []string{j.volatile(), j.persistent()} {
 		names, err := filepath.Glob(filepath.Join(folder, machine, name))
-		if err != nil {
-			j.t.Fatal(err)
-		}
+		testkit.Must(j.t, err)
 		list = append(list, names...)
 	}
 	return list
@@ -209,25 +200,19 @@ func (j *journald) patch(name string, at int64, text []byte) {
 	j.t.Helper()
 	for _, path := range j.glob(name) {
 		f, err := os.OpenFile(path, os.O_WRONLY, 0)
-		if err != nil {
-			j.t.Fatal(err)
-		}
+		testkit.Must(j.t, err)
 		_, err = f.WriteAt(text, at)
-		if err := errors.Join(err, f.Close()); err != nil {
-			j.t.Fatal(err)
-		}
+		testkit.Must(j.t, errors.Join(err, f.Close()))
 	}
 }
 
 // flush makes journald move the journal from /run to /var.
 func (j *journald) flush() {
 	j.t.Helper()
-	if err := os.MkdirAll(j.persistent(), 0o755); err != nil {
-		j.t.Fatal(err)
-	}
+	testkit.Must(j.t, os.MkdirAll(j.persistent(), 0o755))
 	j.sync()
 	j.signal(syscall.SIGUSR1)
-	eventually(j.t, "the journal is flushed", func() bool {
+	testkit.Until(j.t, "the journal is flushed", func() bool {
 		_, err := os.Stat(filepath.Join(j.run, "systemd/journal/flushed"))
 		return err == nil
 	})
@@ -239,17 +224,13 @@ func (j *journald) sayAs(user uint32, identifier, message string) {
 	text := fmt.Sprintf("MESSAGE=%s\nSYSLOG_IDENTIFIER=%s\n", message, identifier)
 	who := syscall.UnixCredentials(&syscall.Ucred{Pid: int32(os.Getpid()), Uid: user, Gid: user})
 	connection, err := j.socket.SyscallConn()
-	if err != nil {
-		j.t.Fatal(err)
-	}
+	testkit.Must(j.t, err)
 	var failed error
 	err = connection.Write(func(fd uintptr) bool {
 		failed = syscall.Sendmsg(int(fd), []byte(text), who, nil, 0)
 		return !errors.Is(failed, syscall.EAGAIN)
 	})
-	if err := errors.Join(err, failed); err != nil {
-		j.t.Fatal(err)
-	}
+	testkit.Must(j.t, errors.Join(err, failed))
 }
 
 // field is a field of an entry.
@@ -305,9 +286,7 @@ func (j *journald) journalctl(folder, identifier string) []journalctlEntry {
 	lines.Buffer(nil, 64<<20)
 	for lines.Scan() {
 		var e map[string]any
-		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			j.t.Fatal(err)
-		}
+		testkit.Must(j.t, json.Unmarshal(lines.Bytes(), &e))
 		message, ok := text(e["MESSAGE"])
 		if !ok {
 			continue
@@ -318,9 +297,7 @@ func (j *journald) journalctl(folder, identifier string) []journalctlEntry {
 		one.facility, _ = text(e["SYSLOG_FACILITY"])
 		stamp, _ := text(e["__REALTIME_TIMESTAMP"])
 		one.realtime, err = strconv.ParseUint(stamp, 10, 64)
-		if err != nil {
-			j.t.Fatal(err)
-		}
+		testkit.Must(j.t, err)
 		list = append(list, one)
 	}
 	return list
@@ -344,20 +321,6 @@ func text(value any) (string, bool) {
 		return string(b), true
 	}
 	return "", false
-}
-
-// eventually waits until is returns true.
-func eventually(tb testing.TB, what string, is func() bool) {
-	tb.Helper()
-	ticker := time.NewTicker(5 * time.Millisecond)
-	defer ticker.Stop()
-	for deadline := time.After(20 * time.Second); !is(); {
-		select {
-		case <-deadline:
-			tb.Fatalf("waited in vain: %s", what)
-		case <-ticker.C:
-		}
-	}
 }
 
 func messages(n int, format string) []string {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/probe/journal"
 	"github.com/resourcestack/autohealer/internal/probe/logs"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // line is a returned record with its text.
@@ -38,9 +39,7 @@ type follower struct {
 func follow(t *testing.T, config journal.Config) *follower {
 	t.Helper()
 	reader, err := journal.Open(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() { _ = reader.Close() })
 	return &follower{t: t, reader: reader, next: config.From}
 }
@@ -90,9 +89,7 @@ func (f *follower) quiet() {
 		if errors.Is(err, context.DeadlineExceeded) {
 			break
 		}
-		if err != nil {
-			f.t.Fatal(err)
-		}
+		testkit.Must(f.t, err)
 	}
 	if len(f.lines) > before {
 		f.t.Errorf("unexpected: %q", f.texts()[before:])
@@ -348,9 +345,7 @@ func TestRestartAfterEachChunkRepeatsAndLosesNothing(t *testing.T) {
 func heldOpen(t *testing.T, folder string) (paths []string) {
 	t.Helper()
 	handles, err := filepath.Glob("/proc/self/fd/*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, handle := range handles {
 		if path, err := os.Readlink(handle); err == nil && strings.HasPrefix(path, folder) {
 			paths = append(paths, path)
@@ -369,14 +364,14 @@ func TestFinishedFilesAreClosed(t *testing.T) {
 		f.until(i + 1)
 	}
 	j.say("other", "in the file that is in use")
-	eventually(t, "one file is open", func() bool {
+	testkit.Until(t, "one file is open", func() bool {
 		_ = f.one(10 * time.Millisecond)
 		return len(heldOpen(t, j.volatile())) == 1
 	})
 	// Only a person deletes a file in use. Journald then creates another.
 	j.sync()
 	j.remove("system.journal")
-	eventually(t, "the deleted file is closed", func() bool {
+	testkit.Until(t, "the deleted file is closed", func() bool {
 		_ = f.one(10 * time.Millisecond)
 		return !slices.ContainsFunc(heldOpen(t, j.volatile()), func(path string) bool { return strings.HasSuffix(path, "(deleted)") })
 	})
@@ -423,7 +418,7 @@ func TestEntriesOfADeletedFileAreCounted(t *testing.T) {
 	config := journal.Config{Path: j.volatile()}
 	j.say("kubelet", "first")
 	f := follow(t, config)
-	eventually(t, "the first entry is read", func() bool {
+	testkit.Until(t, "the first entry is read", func() bool {
 		_ = f.one(time.Second)
 		return slices.Contains(f.texts(), "first")
 	})
@@ -511,7 +506,7 @@ func TestRenamedFilesAreRead(t *testing.T) {
 	j.say("kubelet", "at last")
 	f.expect([]string{"unread", "after", "at last"})
 	f.quiet()
-	eventually(t, "one file is open", func() bool {
+	testkit.Until(t, "one file is open", func() bool {
 		_ = f.one(10 * time.Millisecond)
 		return len(heldOpen(t, j.volatile())) == 1
 	})
@@ -540,9 +535,7 @@ func TestFlushRepeatsNothing(t *testing.T) {
 			j := startJournald(t, "Storage=auto\nReadKMsg=no")
 			config := journal.Config{Identifier: "kubelet"}
 			reader, err := journal.OpenIn(config, j.volatile(), j.persistent())
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			f := &follower{t: t, reader: reader}
 			want := messages(100, "message %d")
 			for _, m := range want[:40] {
@@ -561,9 +554,7 @@ func TestFlushRepeatsNothing(t *testing.T) {
 			}
 			if isRestarted {
 				f.reader, err = journal.OpenIn(config, j.volatile(), j.persistent())
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, err)
 			}
 			j.sync()
 			f.expect(want)
@@ -607,9 +598,7 @@ func TestPollingWithoutInotify(t *testing.T) {
 	j := startJournald(t, "Storage=volatile\nReadKMsg=no")
 	j.sync()
 	f := follow(t, journal.Config{Path: j.volatile(), Identifier: "kubelet"})
-	if err := f.reader.DisableNotify(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, f.reader.DisableNotify())
 	f.quiet()
 	j.say("kubelet", "written")
 	f.until(1)
@@ -661,9 +650,7 @@ func TestOnlyKernelEntriesHaveTheKernelFacility(t *testing.T) {
 	mark := fmt.Sprintf("autohealer test %d", time.Now().UnixNano())
 	// Without a newline the kernel holds the record back.
 	_, err = kmsg.WriteString("<4>marker: " + mark + "\n")
-	if err := errors.Join(err, kmsg.Close()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, errors.Join(err, kmsg.Close()))
 	f = follow(t, journal.Config{Path: j.volatile()})
 	for !slices.ContainsFunc(f.lines, func(l line) bool { return strings.Contains(l.text, mark) }) {
 		f.until(len(f.lines) + 1)

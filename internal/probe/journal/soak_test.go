@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/probe/journal"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // TestRandomSoakReadsEveryEntryOnce runs writes, rotations, restarts of journald and of
@@ -23,9 +24,7 @@ func TestRandomSoakReadsEveryEntryOnce(t *testing.T) {
 	j := startJournald(t, "Storage=auto\nReadKMsg=no")
 	config := journal.Config{Identifier: "kubelet"}
 	reader, err := journal.OpenIn(config, j.volatile(), j.persistent())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	f := &follower{t: t, reader: reader}
 	defer func() { _ = f.reader.Close() }()
 
@@ -70,7 +69,7 @@ func TestRandomSoakReadsEveryEntryOnce(t *testing.T) {
 			what = "vacuum"
 			f.until(len(want))
 			// Entries deleted before a stored position covers them could have been lost.
-			eventually(t, "all that is archived is read", func() bool {
+			testkit.Until(t, "all that is archived is read", func() bool {
 				_ = f.one(10 * time.Millisecond)
 				return !slices.ContainsFunc(append(heldOpen(t, j.volatile()), heldOpen(t, j.persistent())...),
 					func(path string) bool { return strings.Contains(path, "@") })

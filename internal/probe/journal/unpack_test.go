@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/internal/probe/journal"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func allBytes() string {
@@ -32,9 +33,7 @@ func squares(n int) string {
 func decode(tb testing.TB, text string) string {
 	tb.Helper()
 	b, err := base64.StdEncoding.DecodeString(text)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	return string(b)
 }
 

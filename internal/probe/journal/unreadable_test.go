@@ -13,6 +13,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/probe/journal"
 	"github.com/resourcestack/autohealer/internal/probe/logs"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // folder is a journal directory with constructed files.
@@ -29,9 +30,7 @@ func newFolder(t *testing.T) folder {
 func (f folder) place(name string) string {
 	f.t.Helper()
 	path := filepath.Join(f.path, name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		f.t.Fatal(err)
-	}
+	testkit.Must(f.t, os.MkdirAll(filepath.Dir(path), 0o755))
 	_ = os.Remove(path)
 	return path
 }
@@ -39,18 +38,14 @@ func (f folder) place(name string) string {
 func (f folder) write(name string, m *image, id byte) {
 	f.t.Helper()
 	m.b[24], m.b[72] = id, id // the IDs of the file and of the sequence
-	if err := os.WriteFile(f.place(name), m.b, 0o644); err != nil {
-		f.t.Fatal(err)
-	}
+	testkit.Must(f.t, os.WriteFile(f.place(name), m.b, 0o644))
 }
 
 // lock makes a path unreadable, even for root: it becomes a link to itself.
 func (f folder) lock(name string) {
 	f.t.Helper()
 	path := f.place(name)
-	if err := os.Symlink(path, path); err != nil {
-		f.t.Fatal(err)
-	}
+	testkit.Must(f.t, os.Symlink(path, path))
 }
 
 // wantsToWait fails the test if Next returns anything.
@@ -115,9 +110,7 @@ func TestUnreadableJournalIsReportedOnce(t *testing.T) {
 			g.wantsUnreadable(test.path)
 			g.stop()
 
-			if err := os.RemoveAll(folder.path); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, os.RemoveAll(folder.path))
 			var err error
 			for err == nil { // there may be a position after the last file
 				err = f.one(10 * time.Second)
@@ -175,9 +168,7 @@ func TestOneReadableDirectoryIsEnough(t *testing.T) {
 	volatile, persistent := newFolder(t), newFolder(t)
 	persistent.lock("")
 	reader, err := journal.OpenIn(journal.Config{Identifier: "a"}, volatile.path, persistent.path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	f := &follower{t: t, reader: reader}
 	defer f.stop()
 	f.wantsUnreadable(persistent.path)
@@ -212,9 +203,7 @@ func TestFileWithoutAHeaderIsOpenedLater(t *testing.T) {
 	m.b[24], m.b[72] = 'b', 'b'
 	m.say("b", "in the new file")
 	file, err := os.OpenFile(filepath.Join(folder.path, "user-1000.journal"), os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer file.Close()
 	if _, err := file.WriteAt(m.b, 0); err != nil {
 		t.Fatal(err)

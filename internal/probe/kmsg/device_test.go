@@ -15,6 +15,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/probe/logs"
 	"github.com/resourcestack/autohealer/internal/probe/procfs"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // These tests use the real kernel log. Other processes write to it at the same time, so a
@@ -53,9 +54,7 @@ func (d testDevice) provoke(t *testing.T) {
 func thisBoot(t *testing.T) procfs.Boot {
 	t.Helper()
 	b, err := procfs.ReadBoot("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return b
 }
 
@@ -113,9 +112,7 @@ func read(t *testing.T, cfg Config) *Reader {
 	t.Helper()
 	cfg.Boot = thisBoot(t)
 	r, err := Open(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() { r.Close() })
 	return r
 }
@@ -169,9 +166,7 @@ func TestKernelRecordsHaveTheKernelFacility(t *testing.T) {
 	device.provoke(t)
 	for ctx := t.Context(); ; {
 		chunk, err := r.Next(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		for _, line := range lines(t, chunk) {
 			if strings.Contains(line.text, device.mark) {
 				if line.Facility != logs.Kernel || line.Priority != 3 || !strings.HasPrefix(line.text, "tmpfs: ") {
@@ -188,15 +183,11 @@ func TestRestartOnTheRealLogRepeatsAndLosesNothing(t *testing.T) {
 	first := read(t, Config{Since: time.Now()})
 	device.write(t, "", "before")
 	before, at, _ := until(t, first, device.mark, "before")
-	if err := first.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, first.Close())
 	device.write(t, "", "meanwhile")
 	// The reader ignores Since if it has a position.
 	second := read(t, Config{From: at, Since: time.Now().Add(time.Hour)})
-	if err := second.ResumeError(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, second.ResumeError())
 	device.write(t, "", "after")
 	found, _, lost := until(t, second, device.mark, "after")
 	if len(before) != 1 || len(found) != 2 || found[0].text != "meanwhile" || lost != 0 {
@@ -221,9 +212,7 @@ func TestPositionOfAnotherBootIsIgnored(t *testing.T) {
 	other := thisBoot(t)
 	other.ID = "another"
 	r, err := Open(Config{Boot: other, From: at, Since: time.Now().Add(-time.Hour)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer r.Close()
 	if r.ResumeError() == nil {
 		t.Error("nothing is said of it")
@@ -275,9 +264,7 @@ func wrapped(t *testing.T, at logs.Position) bool {
 	r := read(t, Config{From: at})
 	defer r.Close()
 	chunk, err := r.Next(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return chunk.Lost > 0
 }
 

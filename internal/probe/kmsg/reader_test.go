@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/internal/probe/logs"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // next returns the next chunk. It fails the test if Next would wait.
@@ -23,9 +24,7 @@ func next(t *testing.T, r *Reader) logs.Chunk {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	chunk, err := r.Next(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return chunk
 }
 
@@ -219,9 +218,7 @@ func TestOpenRejectsOtherFiles(t *testing.T) {
 	if _, err := Open(Config{Path: path}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a missing file: %v", err)
 	}
-	if err := os.WriteFile(path, []byte("6,1,1,-;x\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(path, []byte("6,1,1,-;x\n"), 0o600))
 	_, err := Open(Config{Path: path})
 	if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), Path) {
 		t.Errorf("a file: %v", err)

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/resourcestack/autohealer/internal/probe/procfs"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // ring is a kernel log as documented: a few records, of which new ones overwrite the
@@ -108,17 +109,13 @@ func (c *cursor) Rewind(int) error {
 func (k *ring) open(cfg Config) *Reader {
 	k.t.Helper()
 	out, in, err := os.Pipe()
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	testkit.Must(k.t, err)
 	k.t.Cleanup(func() { in.Close() })
 	if cfg.Boot == (procfs.Boot{}) {
 		cfg.Boot = booted
 	}
 	r, err := newReader(out, &cursor{ring: k, next: k.first, wake: in}, func() time.Time { return k.now }, cfg)
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	testkit.Must(k.t, err)
 	k.t.Cleanup(func() { r.Close() })
 	return r
 }

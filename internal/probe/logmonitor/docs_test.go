@@ -9,15 +9,14 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/logs"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // examples returns the configurations in the documentation.
 func examples(t *testing.T) []config.LogMonitor {
 	t.Helper()
 	page, err := os.ReadFile("../../../docs/agent-configuration.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var monitors []config.LogMonitor
 	for _, rest := range strings.Split(string(page), "```json\n")[1:] {
 		example, _, _ := strings.Cut(rest, "```")
@@ -86,9 +85,7 @@ func TestDocumentedExamplesBehaveAsDocumented(t *testing.T) {
 func TestPatternsOfNodeProblemDetectorAreCheap(t *testing.T) {
 	const dir = "../config/testdata/node-problem-detector/"
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	monitors := 0
 	for _, entry := range entries {
 		file, _, err := config.Read(dir+entry.Name(), config.SystemLog)

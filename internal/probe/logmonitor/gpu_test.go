@@ -11,6 +11,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/logs"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // gpus returns the GPU monitor that comes with the agent, after its start.
@@ -21,9 +22,7 @@ func gpus(t *testing.T) *Monitor {
 		t.Fatal(err, warnings)
 	}
 	m, err := New(Config{Monitor: *file.Log, Boot: "a"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if dear := m.Expensive(); len(dear) > 0 {
 		t.Errorf("expensive are %q", dear)
 	}
@@ -140,9 +139,7 @@ func TestLostGPUInThreeRecords(t *testing.T) {
 func table(t *testing.T) map[string][]int {
 	t.Helper()
 	page, err := os.ReadFile("../../../docs/agent-gpu.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	numbers := map[string][]int{}
 	for line := range strings.Lines(string(page)) {
 		cells := strings.Split(line, " | ")
@@ -233,9 +230,7 @@ func TestGPUIsUnhealthyUntilAReboot(t *testing.T) {
 		cfg := m.cfg
 		cfg.Boot, cfg.Remembered = boot, m.State()
 		next, err := New(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if c := next.Start(day).Conditions[0]; c.Status != want {
 			t.Errorf("in boot %s it is %s", boot, c.Status)
 		}

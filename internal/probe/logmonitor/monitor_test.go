@@ -11,6 +11,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/logs"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // noon is a translator that costs nothing.
@@ -25,9 +26,7 @@ func (noon) Translate(line []byte) (time.Time, []byte, bool) {
 func kernelMonitor(tb testing.TB, more ...config.LogRule) config.LogMonitor {
 	tb.Helper()
 	file, _, err := config.Read("../config/testdata/node-problem-detector/kernel-monitor.json", config.SystemLog)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	m := *file.Log
 	m.Plugin = config.Filelog
 	m.Rules = append(m.Rules, config.LogRule{Reason: "TaskHungOften", Pattern: `task \S+:\w+ blocked for more than \w+ seconds\.`})
@@ -38,9 +37,7 @@ func kernelMonitor(tb testing.TB, more ...config.LogRule) config.LogMonitor {
 func started(tb testing.TB, cfg Config) *Monitor {
 	tb.Helper()
 	m, err := New(cfg)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	if m.RestoreError() != nil {
 		tb.Fatal(m.RestoreError())
 	}
@@ -107,9 +104,7 @@ func TestStateStaysSmall(t *testing.T) {
 
 func TestInvalidStateIsReportedAndIgnored(t *testing.T) {
 	m, err := New(Config{Monitor: kernelMonitor(t), Translator: noon{}, Remembered: json.RawMessage(`{"rules":7}`)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if m.RestoreError() == nil || !strings.Contains(m.RestoreError().Error(), "reading the state of the monitor kernel-monitor") {
 		t.Errorf("the error is %v", m.RestoreError())
 	}
@@ -189,9 +184,7 @@ func FuzzRemembered(f *testing.F) {
 	f.Fuzz(func(t *testing.T, remembered []byte) {
 		cfg.Remembered = remembered
 		m, err := New(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if report := m.Start(day); len(report.Conditions) != 2 {
 			t.Errorf("Start returns %+v", report)
 		}

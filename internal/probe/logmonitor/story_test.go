@@ -13,6 +13,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/logs"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // All stories happen on the 15th.
@@ -156,9 +157,7 @@ func set(t *testing.T, r *config.LogRule, key, value string) {
 	default:
 		t.Fatalf("a rule has no %s", key)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 }
 
 func (s *story) start(t *testing.T, d *datadriven.TestData, now time.Time) string {

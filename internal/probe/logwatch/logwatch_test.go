@@ -24,6 +24,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/procfs"
 	"github.com/resourcestack/autohealer/internal/probe/statefile"
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // log is a fake log that a test writes to and breaks.
@@ -183,9 +184,7 @@ type fixture struct {
 func newFixture(t *testing.T, change func(*config.LogMonitor)) *fixture {
 	t.Helper()
 	kept, err := statefile.Open(statefile.Config{Boot: "this"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	r := &fixture{log: newLog(), recorder: &recorder{}, store: kept, stop: func() {}}
 	r.config = logwatch.Config{
 		Key: "kernel", Boot: procfs.Boot{ID: "this", Time: time.Now().Add(-time.Hour)}, Memory: kept, Logger: slog.New(slog.DiscardHandler), Open: r.open,
@@ -486,9 +485,7 @@ func TestStoredSinceInTheFutureIsIgnored(t *testing.T) {
 		r.stop()
 		entry, _ := r.store.Monitor("kernel")
 		state := map[string]any{}
-		if err := json.Unmarshal(entry.State, &state); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, json.Unmarshal(entry.State, &state))
 		state["since"] = time.Now().Add(8 * time.Hour)
 		entry.State, _ = json.Marshal(state)
 		r.store.Keep("kernel", entry, true)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/probe/match"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // kernelMonitor holds the patterns of node-problem-detector's kernel monitor, and one
@@ -161,9 +162,7 @@ func BenchmarkEveryPatternOnEveryLine(b *testing.B) {
 func spent(tb testing.TB) time.Duration {
 	tb.Helper()
 	var usage syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, syscall.Getrusage(syscall.RUSAGE_SELF, &usage))
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/internal/probe/match"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // reference holds patterns that users write: those of node-problem-detector, and some in
@@ -277,9 +278,7 @@ func example(r *rand.Rand, tree *syntax.Regexp) string {
 func FuzzCompileAndMatch(f *testing.F) {
 	for i, pattern := range reference {
 		tree, err := syntax.Parse(pattern, syntax.Perl)
-		if err != nil {
-			f.Fatal(err)
-		}
+		testkit.Must(f, err)
 		f.Add(pattern, example(rand.New(rand.NewPCG(uint64(i), 6)), tree))
 	}
 	f.Add(`(?i)risk|\Qa.b`, "ri\u017f\u212a\nx\xff")
@@ -297,9 +296,7 @@ func FuzzCompileAndMatch(f *testing.F) {
 			return
 		}
 		tree, err := syntax.Parse(pattern, syntax.Perl)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		plain := oracle(p.Match)
 		if re, err := regexp.Compile(`(?:` + pattern + `)\z`); err == nil && !has(tree, syntax.OpBeginText) {
 			plain = byRegexp(re)

@@ -19,6 +19,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/periodic"
 	"github.com/resourcestack/autohealer/internal/probe/statefile"
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // recorder records reports with the time since the start.
@@ -181,9 +182,7 @@ func with(rules ...periodic.Rule) periodic.Config {
 func run(t *testing.T, cfg periodic.Config, d *recorder) (r *periodic.Monitor, stop func()) {
 	t.Helper()
 	r, err := periodic.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return r, again(t, r, d)
 }
 

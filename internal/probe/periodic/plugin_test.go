@@ -20,6 +20,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/periodic"
 	"github.com/resourcestack/autohealer/internal/probe/subprocess"
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func TestMain(m *testing.M) {
@@ -58,17 +59,11 @@ func (s *fixture) logged() string {
 func newFixture(t *testing.T, change func(*config.PluginMonitor)) *fixture {
 	t.Helper()
 	text, err := os.ReadFile(original)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	file, _, err := config.Parse(original, config.CustomPlugin, text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Chdir(t.TempDir())
-	if err := os.MkdirAll("config/plugin", 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.MkdirAll("config/plugin", 0o700))
 	s := &fixture{t: t, program: "./config/plugin/check_ntp.sh", log: &strings.Builder{}}
 	monitor := *file.Plugin
 	for i := range monitor.Rules {
@@ -82,9 +77,7 @@ func newFixture(t *testing.T, change func(*config.PluginMonitor)) *fixture {
 	}
 	log := slog.New(slog.NewTextHandler(s, nil))
 	made, err := periodic.NewPlugin(periodic.PluginConfig{Key: "ntp", Monitor: monitor, Children: subprocess.New(), Logger: log})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	s.made = made
 	supervisor := supervise.New(supervise.Config{Emit: s.emit, Logger: slog.New(slog.DiscardHandler)})
 	supervisor.Apply(context.WithoutCancel(t.Context()), []supervise.Job{{
@@ -116,12 +109,8 @@ func (s *fixture) all() []string {
 func (s *fixture) write(lines string) {
 	s.t.Helper()
 	next := filepath.Join(filepath.Dir(s.program), "next")
-	if err := os.WriteFile(next, []byte("#!/bin/sh\n"+lines+"\n"), 0o700); err != nil {
-		s.t.Fatal(err)
-	}
-	if err := os.Rename(next, s.program); err != nil {
-		s.t.Fatal(err)
-	}
+	testkit.Must(s.t, os.WriteFile(next, []byte("#!/bin/sh\n"+lines+"\n"), 0o700))
+	testkit.Must(s.t, os.Rename(next, s.program))
 }
 
 // waitFor waits for a report with this prefix and returns it.
@@ -163,17 +152,11 @@ func TestTheOriginalClockMonitor(t *testing.T) {
 	s.write("echo not sure; exit 2")
 	s.write("exit 0")
 	s.waitFor("NTPProblem=False NTPIsUp: ntp service is up")
-	if err := os.Chmod(s.program, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Chmod(s.program, 0o600))
 	s.waitFor("NTPProblem=Unknown PluginNotExecutable")
-	if err := os.Remove(s.program); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Remove(s.program))
 	s.waitFor("NTPProblem=Unknown PluginMissing")
-	if err := os.Mkdir(s.program, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Mkdir(s.program, 0o700))
 	s.waitFor("NTPProblem=Unknown PluginIsFolder")
 }
 
@@ -257,25 +240,17 @@ func TestTheMessageIsCutToTheLimitOfTheFile(t *testing.T) {
 // A program does not outlive the monitor.
 func TestTheMonitorEndsItsPrograms(t *testing.T) {
 	text, err := os.ReadFile(original)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	file, _, err := config.Parse(original, config.CustomPlugin, text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	folder := t.TempDir()
 	program, note := filepath.Join(folder, "check"), filepath.Join(folder, "pid")
-	if err := os.WriteFile(program, []byte("#!/bin/sh\necho $$ >"+note+".new; mv "+note+".new "+note+"; exec sleep 1000\n"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(program, []byte("#!/bin/sh\necho $$ >"+note+".new; mv "+note+".new "+note+"; exec sleep 1000\n"), 0o700))
 	monitor := *file.Plugin
 	monitor.Rules = monitor.Rules[1:] // the permanent rule
 	monitor.Rules[0].Path = program
 	made, err := periodic.NewPlugin(periodic.PluginConfig{Key: "ntp", Monitor: monitor, Children: subprocess.New(), Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var heard []string
 	supervisor := supervise.New(supervise.Config{Logger: slog.New(slog.DiscardHandler), Emit: func(_ string, r finding.Report) {
 		for _, c := range r.Conditions {

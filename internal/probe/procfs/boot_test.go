@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // proc returns a proc file system with some files.
@@ -18,12 +20,8 @@ func proc(t *testing.T, files map[string]string) string {
 	root := t.TempDir()
 	for name, text := range files {
 		path := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		testkit.Must(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	return root
 }
@@ -69,13 +67,9 @@ func TestAMissingValueIsAnError(t *testing.T) {
 // The kernel's value is the difference of its own clocks.
 func TestReadBootOnThisMachine(t *testing.T) {
 	first, err := ReadBoot("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var up unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &up); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, unix.ClockGettime(unix.CLOCK_BOOTTIME, &up))
 	if off := time.Since(first.Time) - time.Duration(up.Nano()); off.Abs() > 2*time.Second {
 		t.Errorf("it began at %s, which is off by %s", first.Time, off)
 	}

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/internal/probe/procfs"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // ParseMounts returns what the kernel could have written.
@@ -40,9 +41,7 @@ func TestParseMounts(t *testing.T) {
 
 func TestParseMountsOnThisMachine(t *testing.T) {
 	text, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if mounts, err := procfs.ParseMounts(text); err != nil || len(mounts) != strings.Count(string(text), "\n") {
 		t.Errorf("%d mounts, %v", len(mounts), err)
 	}

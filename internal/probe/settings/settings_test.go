@@ -15,6 +15,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/settings"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // judge accepts every text that does not begin with "bad".
@@ -27,9 +28,7 @@ func judge(path string, kind config.Kind, text []byte) (file *config.File, warni
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 func newStore(paths ...string) *settings.Store { return newNudgedStore(nil, paths...) }
@@ -156,9 +155,7 @@ func TestTheSameEditHasTheSameEventID(t *testing.T) {
 func TestAPipeOrFolderIsRefusedWithoutBlocking(t *testing.T) {
 	folder := t.TempDir()
 	pipe := filepath.Join(folder, "pipe")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, syscall.Mkfifo(pipe, 0o600))
 	for _, path := range []string{folder, pipe} {
 		changes := newStore(path).Read()
 		if len(changes) != 1 || changes[0].Now.Err == nil || !strings.Contains(changes[0].Now.Err.Error(), path) {
@@ -226,9 +223,7 @@ func TestEditsAreNoticed(t *testing.T) {
 		w := watch(t, path)
 		for _, text := range []string{"two", "three"} {
 			write(t, path+".tmp", text)
-			if err := os.Rename(path+".tmp", path); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, os.Rename(path+".tmp", path))
 			w.sees(text)
 		}
 	})
@@ -244,9 +239,7 @@ func TestEditsAreNoticed(t *testing.T) {
 	t.Run("of a file that a link leads to", func(t *testing.T) {
 		folder, elsewhere := t.TempDir(), t.TempDir()
 		write(t, filepath.Join(elsewhere, "real.json"), "one")
-		if err := os.Symlink(filepath.Join(elsewhere, "real.json"), filepath.Join(folder, "a.json")); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.Symlink(filepath.Join(elsewhere, "real.json"), filepath.Join(folder, "a.json")))
 		w := watch(t, filepath.Join(folder, "a.json"))
 		write(t, filepath.Join(elsewhere, "real.json"), "two")
 		w.sees("two")
@@ -254,13 +247,9 @@ func TestEditsAreNoticed(t *testing.T) {
 	t.Run("of a file in a folder that a link leads to, and when nudged of one to which the link is turned", func(t *testing.T) {
 		folder, link := t.TempDir(), filepath.Join(t.TempDir(), "current")
 		turn := func(version, text string) {
-			if err := os.Mkdir(filepath.Join(folder, version), 0o700); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, os.Mkdir(filepath.Join(folder, version), 0o700))
 			write(t, filepath.Join(folder, version, "a.json"), text)
-			if err := errors.Join(os.Symlink(filepath.Join(folder, version), link+"~"), os.Rename(link+"~", link)); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, errors.Join(os.Symlink(filepath.Join(folder, version), link+"~"), os.Rename(link+"~", link)))
 		}
 		turn("1", "one")
 		nudges := make(chan os.Signal, 1)
@@ -273,20 +262,14 @@ func TestEditsAreNoticed(t *testing.T) {
 	})
 	t.Run("of a folder whose parent is replaced", func(t *testing.T) {
 		parent := filepath.Join(t.TempDir(), "x")
-		if err := os.Mkdir(parent, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.Mkdir(parent, 0o700))
 		path := filepath.Join(parent, "y", "a.json")
 		write(t, parent+".json", "one")
 		w := watch(t, path, parent+".json")
 		write(t, parent+".json", "two")
 		w.sees("two") // now it watches
-		if err := os.RemoveAll(parent); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.RemoveAll(parent))
+		testkit.Must(t, os.MkdirAll(filepath.Dir(path), 0o700))
 		write(t, path, "late")
 		w.sees("late")
 	})
@@ -295,14 +278,10 @@ func TestEditsAreNoticed(t *testing.T) {
 		path := filepath.Join(folder, "a.json")
 		w := watch(t, path)
 		for range 3 {
-			if err := os.MkdirAll(folder, 0o700); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, os.MkdirAll(folder, 0o700))
 			write(t, path, "one")
 			w.sees("one")
-			if err := os.RemoveAll(filepath.Dir(folder)); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, os.RemoveAll(filepath.Dir(folder)))
 			w.sees("")
 		}
 	})
@@ -312,19 +291,13 @@ func TestEditsAreNoticed(t *testing.T) {
 // folder, which would cause a notification of its own.
 func publish(t *testing.T, mount, version string, files map[string]string) {
 	t.Helper()
-	if err := os.Mkdir(filepath.Join(mount, version), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Mkdir(filepath.Join(mount, version), 0o700))
 	for name, text := range files {
 		write(t, filepath.Join(mount, version, name), text)
 		if err := os.Symlink(filepath.Join("..data", name), filepath.Join(mount, name)); err != nil && !errors.Is(err, fs.ErrExist) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Symlink(version, filepath.Join(mount, "..data_tmp")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(filepath.Join(mount, "..data_tmp"), filepath.Join(mount, "..data")); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Symlink(version, filepath.Join(mount, "..data_tmp")))
+	testkit.Must(t, os.Rename(filepath.Join(mount, "..data_tmp"), filepath.Join(mount, "..data")))
 }

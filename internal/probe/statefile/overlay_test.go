@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // The root directory of a container is an overlay. The root directory of the host may be
@@ -20,9 +22,7 @@ func TestDirectoryInsideTheContainerIsLoggedOnce(t *testing.T) {
 	at := map[string]string{}
 	for _, name := range []string{"lower", "upper", "work", "root"} {
 		at[name] = filepath.Join(base, name)
-		if err := os.Mkdir(at[name], 0o700); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.Mkdir(at[name], 0o700))
 	}
 	if err := unix.Mount("overlay", at["root"], "overlay", 0, "lowerdir="+at["lower"]+",upperdir="+at["upper"]+",workdir="+at["work"]); err != nil {
 		t.Fatalf("mounting an overlay: %v: run this test as root, with a kernel that has overlays", err)
@@ -41,9 +41,7 @@ func TestDirectoryInsideTheContainerIsLoggedOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			log, logged := logger()
 			m, err := open(&directory{path: of.path, root: of.root}, "", log)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			for i := range 3 {
 				m.Keep("x", entry(i), true)
 				if err := m.Flush(); err != nil {

@@ -10,14 +10,14 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func golden(t *testing.T, name string) []byte {
 	t.Helper()
 	text, err := os.ReadFile("testdata/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return text
 }
 
@@ -25,9 +25,7 @@ func golden(t *testing.T, name string) []byte {
 // new version adds its own.
 func TestStatesOfAllVersionsAreRead(t *testing.T) {
 	got, err := parse(golden(t, "state-v1.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	labels := map[string]string{"zone": "a"}
 	want := state{
 		Version: 1, Boot: "6b7c", Labels: &labels, Texts: map[string]string{"kernel-monitor.json": "{}"}, Note: `{"taken":{}}`,
@@ -49,9 +47,7 @@ func TestStatesOfAllVersionsAreRead(t *testing.T) {
 func TestUnknownFieldsArePreserved(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, stateFile)
-	if err := os.WriteFile(path, golden(t, "state-newer.json"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(path, golden(t, "state-newer.json"), 0o600))
 	m, logged := opened(t, dir, "now")
 	if e, ok := m.Monitor("kernel"); !ok || string(e.State) != `{"a":1}` || m.LastBoot() != "6b7c" {
 		t.Errorf("kernel is %+v", e)
@@ -62,9 +58,7 @@ func TestUnknownFieldsArePreserved(t *testing.T) {
 	m.Keep("kernel", Entry{State: json.RawMessage(`{"a":2}`)}, true)
 	closed(t, m)
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, want := range []string{`"peers":["x"]`, `"lag":"3s"`, `"state":{"a":2}`, `"version":1`} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("%s is missing: %s", want, text)

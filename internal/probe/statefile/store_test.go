@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // opened returns a store that is closed at the end of the test, and its log.
@@ -20,9 +22,7 @@ func opened(t *testing.T, dir, boot string) (*Store, *bytes.Buffer) {
 	t.Helper()
 	log, logged := logger()
 	m, err := Open(Config{Dir: dir, Boot: boot, Log: log})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() { m.Close() })
 	return m, logged
 }
@@ -34,9 +34,7 @@ func logger() (*slog.Logger, *bytes.Buffer) {
 
 func closed(t *testing.T, m *Store) {
 	t.Helper()
-	if err := m.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, m.Close())
 }
 
 func TestStateSurvivesARestart(t *testing.T) {
@@ -146,15 +144,11 @@ func TestAskWithoutAChangeIsNotWritten(t *testing.T) {
 	m.Keep("a", entry(1), true)
 	m.Keep("b", entry(1), true)
 	m.Ask(time.Unix(1, 0), "a")
-	if err := m.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, m.Flush())
 	before, _, _ := disk.tally()
 	for i := range 10 {
 		m.Ask(time.Unix(int64(i+2), 0), "a")
-		if err := m.Flush(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, m.Flush())
 	}
 	if after, _, _ := disk.tally(); after != before {
 		t.Errorf("it was written %d times", after-before)
@@ -175,9 +169,7 @@ func TestSecondAgentGetsTheHolderOfTheLock(t *testing.T) {
 	t.Log(err)
 	closed(t, first)
 	first.Keep("x", entry(1), true)
-	if err := first.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, first.Flush())
 	second, _ := opened(t, dir, "")
 	if _, ok := second.Monitor("x"); ok {
 		t.Error("the first agent has written after Close")
@@ -198,9 +190,7 @@ func TestInvalidStateFileIsRenamed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			for _, file := range []string{stateFile, newFile} {
-				if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600))
 			}
 			m, logged := opened(t, dir, "now")
 			if strings.Count(logged.String(), "\n") != 1 || !strings.Contains(logged.String(), badFile) {
@@ -227,9 +217,7 @@ func TestInvalidStateFileIsRenamed(t *testing.T) {
 
 func TestUnwritableDirectoryIsLoggedOnce(t *testing.T) {
 	blocked := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(blocked, nil, 0o600))
 	dir := filepath.Join(blocked, "state")
 	m, logged := opened(t, dir, "")
 	for i := range 3 {
@@ -245,9 +233,7 @@ func TestUnwritableDirectoryIsLoggedOnce(t *testing.T) {
 		t.Errorf("the error is %v", m.Err())
 	}
 	// The directory becomes writable while the agent runs.
-	if err := os.Remove(blocked); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Remove(blocked))
 	if err := m.Flush(); err != nil || m.Err() != nil {
 		t.Errorf("still fails: %v, %v", err, m.Err())
 	}

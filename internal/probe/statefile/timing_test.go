@@ -6,14 +6,14 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func started(t *testing.T, disk *fakeDisk) *Store {
 	t.Helper()
 	m, err := open(disk, "boot", slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return m
 }
 
@@ -25,9 +25,7 @@ func stored(t *testing.T, disk *fakeDisk) string {
 		return ""
 	}
 	s, err := parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return string(s.Monitors["x"].State)
 }
 
@@ -73,16 +71,12 @@ func TestUrgentChangesAreWrittenAtOnce(t *testing.T) {
 		pass(writeInterval)
 		expect("for the same labels", 5, "7")
 		m.Keep("x", entry(8), false)
-		if err := m.Flush(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, m.Flush())
 		expect("when flushed", 6, "8")
 		pass(time.Hour)
 		expect("when nothing has changed", 6, "8")
 		m.Keep("x", entry(9), false)
-		if err := m.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, m.Close())
 		expect("at the end", 7, "9")
 	})
 }
@@ -123,9 +117,7 @@ func TestHangingDiskBlocksNoCaller(t *testing.T) {
 			t.Error("the disk does not hang")
 		}
 		close(disk.stuck)
-		if err := m.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, m.Close())
 		if got := stored(t, disk); got != "99" {
 			t.Errorf("kept %s", got)
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/metrictext"
 	"github.com/resourcestack/autohealer/internal/probe/config"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write what is scraped into testdata")
@@ -31,15 +32,11 @@ var rewrite = flag.Bool("rewrite", false, "write what is scraped into testdata")
 func machine(tb testing.TB) (proc, sys string) {
 	tb.Helper()
 	proc, sys = filepath.Join(tb.TempDir(), "proc"), filepath.Join(tb.TempDir(), "sys")
-	if err := os.CopyFS(proc, os.DirFS("testdata/proc")); err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, os.CopyFS(proc, os.DirFS("testdata/proc")))
 	link(tb, "42", filepath.Join(proc, "self"))
 	for name, size := range map[string]string{"ram0": "8192", "loop0": "0", "sda": "1048576", "dm-0": "524288", "dm-1": "1024", "nvme0n1": "2097152"} {
 		write(tb, filepath.Join(sys, "block", name, "size"), size+"\n")
-		if err := os.Mkdir(filepath.Join(sys, "block", name, "slaves"), 0o755); err != nil {
-			tb.Fatal(err)
-		}
+		testkit.Must(tb, os.Mkdir(filepath.Join(sys, "block", name, "slaves"), 0o755))
 	}
 	link(tb, "../../sda/sda1", filepath.Join(sys, "block/dm-0/slaves/sda1"))
 	link(tb, "../../sda/sda2", filepath.Join(sys, "block/dm-1/slaves/sda2"))
@@ -51,22 +48,14 @@ func machine(tb testing.TB) (proc, sys string) {
 
 func write(tb testing.TB, path, text string) {
 	tb.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		tb.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, os.MkdirAll(filepath.Dir(path), 0o755))
+	testkit.Must(tb, os.WriteFile(path, []byte(text), 0o600))
 }
 
 func link(tb testing.TB, to, at string) {
 	tb.Helper()
-	if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
-		tb.Fatal(err)
-	}
-	if err := os.Symlink(to, at); err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, os.MkdirAll(filepath.Dir(at), 0o755))
+	testkit.Must(tb, os.Symlink(to, at))
 }
 
 // shipped returns the monitor of a file that comes with the agent.
@@ -90,9 +79,7 @@ func monitor(tb testing.TB, cfg Config) *Monitor {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	m, err := New(cfg)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	return m
 }
 
@@ -131,9 +118,7 @@ func (d *recorder) seen() int {
 func scrape(tb testing.TB, monitors ...*Monitor) string {
 	tb.Helper()
 	var text strings.Builder
-	if err := metrictext.Write(&text, Families(monitors...)...); err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, metrictext.Write(&text, Families(monitors...)...))
 	return text.String()
 }
 
@@ -141,9 +126,7 @@ func scrape(tb testing.TB, monitors ...*Monitor) string {
 func look(tb testing.TB, m *Monitor, now time.Time) {
 	tb.Helper()
 	r, err := m.read(now)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	m.last = r
 }
 
@@ -177,9 +160,7 @@ func TestTheScrapeOfAKnownMachine(t *testing.T) {
 	}
 	// A minute later, requests to sda have taken 90 seconds.
 	stats, err := os.ReadFile(filepath.Join(proc, "diskstats"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	write(t, filepath.Join(proc, "diskstats"), strings.Replace(string(stats), "15400 23500", "60000 113500", 1))
 	for _, m := range monitors {
 		look(t, m, first.Add(time.Minute))
@@ -194,9 +175,7 @@ func TestTheScrapeOfAKnownMachine(t *testing.T) {
 		write(t, "testdata/scrape.txt", got)
 	}
 	want, err := os.ReadFile("testdata/scrape.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -219,9 +198,7 @@ func TestThisMachineHasTheFigures(t *testing.T) {
 	text := scrape(t, monitors...)
 	parser := expfmt.NewTextParser(model.LegacyValidation)
 	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, f := range metrics {
 		if f.part != "disk" && families[metricName(f.id)] == nil {
 			t.Errorf("%s is not shown", f.id)
@@ -258,9 +235,7 @@ func TestFiguresAreShownAsByNodeProblemDetector(t *testing.T) {
 		want["net_"+direction] = "counter interface_name"
 	}
 	golden, err := os.ReadFile("testdata/scrape.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	got := map[string]string{}
 	labels := regexp.MustCompile(`(\w+)="`)
 	for line := range strings.Lines(string(golden)) {
@@ -287,9 +262,7 @@ func TestFiguresAreShownAsByNodeProblemDetector(t *testing.T) {
 func TestTheFilesOfNodeProblemDetectorAreUnderstood(t *testing.T) {
 	for _, name := range shippedFiles {
 		theirs, _, err := config.Read(filepath.Join("../config/testdata/node-problem-detector", name), config.SystemStats)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if warnings, err := Check(*theirs.Stats); err != nil || len(warnings) > 0 {
 			t.Errorf("%s: %v, warnings %q", name, err, warnings)
 		}
@@ -302,9 +275,7 @@ func TestTheFilesOfNodeProblemDetectorAreUnderstood(t *testing.T) {
 // The page for users contains every metric with its type and labels.
 func TestThePageForUsersHasEveryFigure(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/agent-configuration.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	rows := map[string]string{}
 	id := regexp.MustCompile("`([a-z]+/[a-z_0-9]+)`")
 	for line := range strings.Lines(string(page)) {
@@ -327,14 +298,10 @@ func TestThePageForUsersHasEveryFigure(t *testing.T) {
 func TestWhatCannotBeReadIsAbsentAndSaidOnce(t *testing.T) {
 	proc, sys := machine(t)
 	for _, name := range []string{"stat", "modules", "uptime", "meminfo", "net/dev", "1/net/dev", "diskstats"} {
-		if err := os.Remove(filepath.Join(proc, name)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.Remove(filepath.Join(proc, name)))
 	}
 	// Without the file there would be no modules; with this content they are not known.
-	if err := os.Mkdir(filepath.Join(proc, "modules"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Mkdir(filepath.Join(proc, "modules"), 0o755))
 	var log strings.Builder
 	m := shipped(t, shippedFiles[0])
 	m.ProcPath = proc
@@ -368,9 +335,7 @@ func TestWhatCannotBeReadIsAbsentAndSaidOnce(t *testing.T) {
 
 func TestAKernelThatCannotLoadModulesHasNone(t *testing.T) {
 	proc, sys := machine(t)
-	if err := os.Remove(filepath.Join(proc, "modules")); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Remove(filepath.Join(proc, "modules")))
 	m := config.StatsMonitor{ProcPath: proc, Metrics: map[string]map[string]string{"osFeature": {"system/os_feature": "feature"}}}
 	one := monitor(t, Config{Monitor: m, SysPath: sys})
 	look(t, one, time.Now())
@@ -466,8 +431,6 @@ func read(b *testing.B, of func(*Monitor)) {
 func worked(b *testing.B) time.Duration {
 	b.Helper()
 	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/resourcestack/autohealer/internal/probe/subprocess"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func TestMain(m *testing.M) {
@@ -40,30 +41,15 @@ func script(t *testing.T, lines string) string {
 func write(t *testing.T, text string, mode os.FileMode) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "check.sh")
-	if err := os.WriteFile(path, []byte(text), mode); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(path, []byte(text), mode))
 	return path
-}
-
-// eventually waits until is returns true.
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	late := time.After(10 * time.Second)
-	for !is() {
-		select {
-		case <-late:
-			t.Fatalf("timed out waiting for: %s", what)
-		case <-time.After(time.Millisecond):
-		}
-	}
 }
 
 // read returns the number that a script has written to a file.
 func read(t *testing.T, path string) int {
 	t.Helper()
 	var pid int
-	eventually(t, "number in "+path, func() bool {
+	testkit.Until(t, "number in "+path, func() bool {
 		text, err := os.ReadFile(path)
 		if err != nil || !strings.HasSuffix(string(text), "\n") {
 			return false
@@ -151,13 +137,9 @@ func TestRelativePathStartsAtTheWorkingDirectory(t *testing.T) {
 func TestFaultsOfFilesThatCannotBeRun(t *testing.T) {
 	folder := t.TempDir()
 	fifo := filepath.Join(folder, "fifo")
-	if err := unix.Mkfifo(fifo, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, unix.Mkfifo(fifo, 0o700))
 	dangling := filepath.Join(folder, "dangling")
-	if err := os.Symlink("nowhere", dangling); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Symlink("nowhere", dangling))
 	for name, test := range map[string]struct {
 		path  string
 		fault subprocess.Fault
@@ -187,9 +169,7 @@ func TestRemovedProgramIsMissing(t *testing.T) {
 	if r := c.Run(t.Context(), subprocess.Spec{Path: path}); r.Fault != "" {
 		t.Fatal(r)
 	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Remove(path))
 	if r := c.Run(t.Context(), subprocess.Spec{Path: path}); r.Fault != subprocess.Missing {
 		t.Errorf("unexpected result: %+v", r)
 	}
@@ -208,13 +188,9 @@ func TestLargeOutputIsDiscardedCheaply(t *testing.T) {
 	var before, after runtime.MemStats
 	var costBefore, costAfter unix.Rusage
 	runtime.ReadMemStats(&before)
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &costBefore); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, unix.Getrusage(unix.RUSAGE_SELF, &costBefore))
 	r := c.Run(t.Context(), s)
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &costAfter); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, unix.Getrusage(unix.RUSAGE_SELF, &costAfter))
 	runtime.ReadMemStats(&after)
 	if r.Code != 1 || len(r.Output) != subprocess.MaxOutput || len(r.Complaint) != subprocess.MaxOutput {
 		t.Errorf("the fault is %q, the code %d, and the outputs have %d and %d bytes", r.Fault, r.Code, len(r.Output), len(r.Complaint))
@@ -233,7 +209,7 @@ func TestBackgroundProcessesAreKilled(t *testing.T) {
 	if r.Fault != "" || r.Code != 1 || r.Output != "done\n" {
 		t.Errorf("unexpected result: %+v", r)
 	}
-	eventually(t, "end of the background process", isGone(read(t, note)))
+	testkit.Until(t, "end of the background process", isGone(read(t, note)))
 	if c.Abandoned() != 0 {
 		t.Errorf("%d programs are abandoned", c.Abandoned())
 	}
@@ -249,8 +225,8 @@ func TestTimeoutKillsTheGroup(t *testing.T) {
 	if r.Fault != subprocess.Timeout || r.Output != "begun\n" {
 		t.Errorf("unexpected result: %+v", r)
 	}
-	eventually(t, "end of the program", isGone(read(t, self)))
-	eventually(t, "end of its fork", isGone(read(t, fork)))
+	testkit.Until(t, "end of the program", isGone(read(t, self)))
+	testkit.Until(t, "end of its fork", isGone(read(t, fork)))
 }
 
 func TestCancelKillsTheProgram(t *testing.T) {
@@ -266,7 +242,7 @@ func TestCancelKillsTheProgram(t *testing.T) {
 	if r := <-done; r.Fault != subprocess.Cancelled {
 		t.Errorf("unexpected result: %+v", r)
 	}
-	eventually(t, "end of the program", isGone(pid))
+	testkit.Until(t, "end of the program", isGone(pid))
 }
 
 // Different processes can hang in the kernel: the program itself, a process that it runs
@@ -302,7 +278,7 @@ func TestUnkillableProgramIsAbandonedAndNotRestarted(t *testing.T) {
 			if leaves && (r.Fault != "" || r.Code != 1) || !leaves && r.Fault != subprocess.Timeout {
 				t.Errorf("unexpected result: %+v", r)
 			}
-			eventually(t, "abandoned program", func() bool { return c.Abandoned() == 1 })
+			testkit.Until(t, "abandoned program", func() bool { return c.Abandoned() == 1 })
 			pid := 0
 			if lines != "" {
 				pid = read(t, note)
@@ -324,9 +300,9 @@ func TestUnkillableProgramIsAbandonedAndNotRestarted(t *testing.T) {
 				t.Errorf("another program gives %+v", r)
 			}
 			wake()
-			eventually(t, "end of the abandoned program", func() bool { return c.Abandoned() == 0 })
+			testkit.Until(t, "end of the abandoned program", func() bool { return c.Abandoned() == 0 })
 			if pid != 0 {
-				eventually(t, "end of the process", isGone(pid))
+				testkit.Until(t, "end of the process", isGone(pid))
 			}
 			if r := c.Run(t.Context(), s); r.Fault == subprocess.Hangs {
 				t.Errorf("after it has ended, the next run still gives %+v", r)
@@ -339,28 +315,20 @@ func TestUnkillableProgramIsAbandonedAndNotRestarted(t *testing.T) {
 func loadedBy(t *testing.T, loader string) string {
 	t.Helper()
 	program, err := elf.Open("/bin/true")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer program.Close()
 	text, err := os.ReadFile("/bin/true")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	at := slices.IndexFunc(program.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
 	if at < 0 {
 		t.Fatal("/bin/true has no loader: this test needs a dynamically linked program")
 	}
 	// The path must fit in the space of the original path, so a short link points to the loader.
 	folder, err := os.MkdirTemp("/tmp", "ld")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() { os.RemoveAll(folder) })
 	link := filepath.Join(folder, "l")
-	if err := os.Symlink(loader, link); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Symlink(loader, link))
 	room := text[program.Progs[at].Off:][:program.Progs[at].Filesz]
 	if clear(room); copy(room[:len(room)-1], link) < len(link) {
 		t.Fatalf("%s is longer than the available %d bytes", link, len(room))
@@ -379,9 +347,7 @@ func TestIntermediateProcessIsInvisible(t *testing.T) {
 
 // If the agent is process 1 of its container, orphaned processes become its children.
 func TestReapReapsOnlyOrphans(t *testing.T) {
-	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
 	defer func() {
 		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0); err != nil {
 			t.Error(err)
@@ -420,11 +386,11 @@ exit $2`)
 	for worker := range side {
 		for i := range rounds {
 			pid := read(t, filepath.Join(folder, fmt.Sprintf("%d-%d", worker, i)))
-			eventually(t, "end of an inherited process", isGone(pid))
+			testkit.Until(t, "end of an inherited process", isGone(pid))
 			inherited++
 		}
 	}
-	eventually(t, "end of all children", func() bool {
+	testkit.Until(t, "end of all children", func() bool {
 		return unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil) == unix.ECHILD
 	})
 	t.Logf("%d inherited processes were reaped", inherited)
@@ -450,20 +416,18 @@ func TestNothingLeaks(t *testing.T) {
 	run() // opens what stays open
 	open := func() int {
 		names, err := os.ReadDir("/proc/self/fd")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return len(names)
 	}
 	settled := func() bool { return c.Abandoned() == 0 }
-	eventually(t, "end of abandoned programs", settled)
+	testkit.Until(t, "end of abandoned programs", settled)
 	files, goroutines := open(), runtime.NumGoroutine()
 	for range 5 {
 		run()
 	}
-	eventually(t, "end of abandoned programs", settled)
-	eventually(t, "end of the goroutines", func() bool { return runtime.NumGoroutine() <= goroutines })
-	eventually(t, "end of the open files", func() bool { return open() <= files })
+	testkit.Until(t, "end of abandoned programs", settled)
+	testkit.Until(t, "end of the goroutines", func() bool { return runtime.NumGoroutine() <= goroutines })
+	testkit.Until(t, "end of the open files", func() bool { return open() <= files })
 }
 
 // BenchmarkRun starts /bin/true and waits for its end.

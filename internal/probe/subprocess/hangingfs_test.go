@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // hangingFS mounts a file system that answers no request, like an NFS mount whose server is
@@ -21,9 +23,7 @@ func hangingFS(t *testing.T) (folder string, wake func()) {
 		t.Fatalf("opening /dev/fuse: %v: run this test as root, with the module fuse loaded", err)
 	}
 	folder = filepath.Join(t.TempDir(), "hanging")
-	if err := os.Mkdir(folder, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Mkdir(folder, 0o700))
 	if err := unix.Mount("hanging", folder, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", device)); err != nil {
 		t.Fatalf("mounting %s: %v: run this test as root", folder, err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/probe/unit"
 	"github.com/resourcestack/autohealer/internal/probe/unit/unittest"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func TestLookReturnsTheState(t *testing.T) {
@@ -43,9 +44,7 @@ func TestRestart(t *testing.T) {
 	systemd := unittest.Start(t)
 	systemd.Set("kubelet.service", unittest.Unit{Load: "loaded", Active: "active"})
 	m := unit.New(systemd.Config())
-	if err := m.Restart(t.Context(), "kubelet"); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, m.Restart(t.Context(), "kubelet"))
 	if got := strings.Join(systemd.Restarted(), " "); got != "kubelet.service" {
 		t.Errorf("systemd was asked to restart %q", got)
 	}
@@ -74,9 +73,7 @@ func TestASystemdThatHangsDoesNotBlock(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			socket := filepath.Join(t.TempDir(), "bus")
 			listener, err := net.Listen("unix", socket)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			defer listener.Close()
 			go func() {
 				for {

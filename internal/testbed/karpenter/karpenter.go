@@ -6,18 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 const (
@@ -218,25 +217,6 @@ func (k *Karpenter) program(ctx context.Context, path string, cfg Config) (testb
 	}
 	return testbed.Program{
 		Name: "karpenter", Path: path, Env: append(env, cfg.Env...),
-		Ready: func(ctx context.Context) error { return answers(ctx, "http://"+addresses[1]+"/readyz") },
+		Ready: func(ctx context.Context) error { return testkit.Answers(ctx, "http://"+addresses[1]+"/readyz") },
 	}, nil
-}
-
-// answers returns an error unless a URL answers with success.
-func answers(ctx context.Context, url string) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s", url, response.Status)
-	}
-	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // limit bounds the waits. It suits two busy cores.
@@ -34,14 +35,7 @@ func within(t *testing.T, d time.Duration) context.Context {
 // eventually waits until check returns no error.
 func eventually(t *testing.T, what string, check func(context.Context) error) {
 	t.Helper()
-	ok(t, await(within(t, limit), what, check))
-}
-
-func ok(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, await(within(t, limit), what, check))
 }
 
 // The tests share one cluster; each has its own pool.
@@ -65,20 +59,20 @@ func testPools(t *testing.T, c *testbed.Cluster, k *Karpenter) {
 		t.Parallel()
 		deploy(t, k, "blue", 6)
 		nodes, err := k.Nodes(t.Context(), "blue")
-		ok(t, err)
+		testkit.Must(t, err)
 		claims, err := k.Claims(t.Context(), "blue")
-		ok(t, err)
+		testkit.Must(t, err)
 		if len(nodes) != 3 || len(claims) != 3 {
 			t.Fatalf("3 nodes and 3 claims expected, found %d and %d", len(nodes), len(claims))
 		}
 
 		t.Run("that keep the conditions of an agent", func(t *testing.T) {
 			node := nodes[0].Name
-			ok(t, c.SetCondition(t.Context(), node, corev1.NodeCondition{Type: "DiskSick", Status: corev1.ConditionTrue, Reason: "Test"}))
+			testkit.Must(t, c.SetCondition(t.Context(), node, corev1.NodeCondition{Type: "DiskSick", Status: corev1.ConditionTrue, Reason: "Test"}))
 			// A kubelet that returns from silence rewrites only its own conditions.
-			ok(t, c.SetCondition(t.Context(), node, corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "Test"}))
+			testkit.Must(t, c.SetCondition(t.Context(), node, corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "Test"}))
 			eventually(t, "Ready", func(ctx context.Context) error { return expect(ctx, k, node, corev1.NodeReady, corev1.ConditionTrue) })
-			ok(t, expect(t.Context(), k, node, "DiskSick", corev1.ConditionTrue))
+			testkit.Must(t, expect(t.Context(), k, node, "DiskSick", corev1.ConditionTrue))
 		})
 	})
 
@@ -87,7 +81,7 @@ func testPools(t *testing.T, c *testbed.Cluster, k *Karpenter) {
 		// These pods would take longer to stop than the test.
 		deployFor(t, k, Deployment{Name: "green", Pool: "green", Replicas: 4, GracePeriod: 5 * time.Minute})
 		claims, err := k.Claims(t.Context(), "green")
-		ok(t, err)
+		testkit.Must(t, err)
 		victim := claims[0]
 		began := time.Now()
 		deleteByForce(t, k, victim)
@@ -100,7 +94,7 @@ func testPools(t *testing.T, c *testbed.Cluster, k *Karpenter) {
 			}
 			return err
 		})
-		ok(t, k.AwaitWhole(within(t, limit), "green"))
+		testkit.Must(t, k.AwaitWhole(within(t, limit), "green"))
 		t.Logf("gone and whole again after %s", time.Since(began).Round(100*time.Millisecond))
 
 		t.Run("and all writes have a known author", func(t *testing.T) {
@@ -120,8 +114,8 @@ func testPools(t *testing.T, c *testbed.Cluster, k *Karpenter) {
 		pool := strings.ToLower(string(never.startup))
 		t.Run("leaves a node that starts "+pool+" as it is", func(t *testing.T) {
 			t.Parallel()
-			ok(t, k.CreatePool(t.Context(), Pool{Name: pool, Startup: never.startup}))
-			ok(t, k.Deploy(t.Context(), Deployment{Name: pool, Pool: pool, Replicas: 2}))
+			testkit.Must(t, k.CreatePool(t.Context(), Pool{Name: pool, Startup: never.startup}))
+			testkit.Must(t, k.Deploy(t.Context(), Deployment{Name: pool, Pool: pool, Replicas: 2}))
 			standstill := func(ctx context.Context) error {
 				nodes, err := k.Nodes(ctx, pool)
 				if err != nil || len(nodes) != 1 {
@@ -147,7 +141,7 @@ func testPools(t *testing.T, c *testbed.Cluster, k *Karpenter) {
 			look := time.NewTicker(pollInterval)
 			defer look.Stop()
 			for until := time.Now().Add(5 * time.Second); time.Now().Before(until); <-look.C {
-				ok(t, standstill(t.Context()))
+				testkit.Must(t, standstill(t.Context()))
 			}
 		})
 	}
@@ -155,11 +149,11 @@ func testPools(t *testing.T, c *testbed.Cluster, k *Karpenter) {
 
 func testKill(t *testing.T, k *Karpenter) {
 	t.Helper()
-	ok(t, k.CreatePool(t.Context(), Pool{Name: "red", Spec: map[string]any{
+	testkit.Must(t, k.CreatePool(t.Context(), Pool{Name: "red", Spec: map[string]any{
 		"disruption": map[string]any{"budgets": []any{map[string]any{"nodes": "1"}}},
 	}}))
-	ok(t, k.Kill())
-	ok(t, k.Deploy(t.Context(), Deployment{Name: "red", Pool: "red", Replicas: 2}))
+	testkit.Must(t, k.Kill())
+	testkit.Must(t, k.Deploy(t.Context(), Deployment{Name: "red", Pool: "red", Replicas: 2}))
 	eventually(t, "waiting pods", func(ctx context.Context) error {
 		pods, err := k.client.CoreV1().Pods(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{LabelSelector: "app=red"})
 		if err != nil || len(pods.Items) != 2 {
@@ -170,15 +164,15 @@ func testKill(t *testing.T, k *Karpenter) {
 	if nodes, err := k.Nodes(t.Context(), "red"); err != nil || len(nodes) != 0 {
 		t.Fatalf("nodes without a Karpenter: %d, %v", len(nodes), err)
 	}
-	ok(t, k.Restart(within(t, limit)))
-	ok(t, k.AwaitWhole(within(t, limit), "red"))
+	testkit.Must(t, k.Restart(within(t, limit)))
+	testkit.Must(t, k.AwaitWhole(within(t, limit), "red"))
 
 	pool, err := k.dynamic.Resource(PoolsResource).Get(t.Context(), "red", metav1.GetOptions{})
-	ok(t, err)
+	testkit.Must(t, err)
 	budgets, _, err := unstructured.NestedSlice(pool.Object, "spec", "disruption", "budgets")
-	ok(t, err)
+	testkit.Must(t, err)
 	after, _, err := unstructured.NestedString(pool.Object, "spec", "disruption", "consolidateAfter")
-	ok(t, err)
+	testkit.Must(t, err)
 	if got := fmt.Sprintln(budgets, after); got != "[map[nodes:1]] Never\n" {
 		t.Errorf("budgets and consolidateAfter are %s: Spec is not put over the rest", got)
 	}
@@ -220,17 +214,17 @@ func deploy(t *testing.T, k *Karpenter, name string, replicas int) {
 // deployFor creates a pool and a Deployment on it, and waits for its pods.
 func deployFor(t *testing.T, k *Karpenter, d Deployment) {
 	t.Helper()
-	ok(t, k.CreatePool(t.Context(), Pool{Name: d.Pool}))
-	ok(t, k.Deploy(t.Context(), d))
-	ok(t, k.AwaitWhole(within(t, limit), d.Name))
+	testkit.Must(t, k.CreatePool(t.Context(), Pool{Name: d.Pool}))
+	testkit.Must(t, k.Deploy(t.Context(), d))
+	testkit.Must(t, k.AwaitWhole(within(t, limit), d.Name))
 }
 
 func deleteByForce(t *testing.T, k *Karpenter, claim unstructured.Unstructured) {
 	t.Helper()
 	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, terminationTime, time.Now().Format(time.RFC3339))
 	_, err := k.dynamic.Resource(ClaimsResource).Patch(t.Context(), claim.GetName(), types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-	ok(t, err)
-	ok(t, k.dynamic.Resource(ClaimsResource).Delete(t.Context(), claim.GetName(), metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(claim.GetUID()))}))
+	testkit.Must(t, err)
+	testkit.Must(t, k.dynamic.Resource(ClaimsResource).Delete(t.Context(), claim.GetName(), metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(claim.GetUID()))}))
 }
 
 // assertAuthors checks the authors of the claims and nodes of a pool, and of the victim's
@@ -240,7 +234,7 @@ func assertAuthors(t *testing.T, c *testbed.Cluster, victim unstructured.Unstruc
 	recording, err := c.RecordingOf(within(t, limit), func(change testbed.Change) bool {
 		return change.Object.GetLabels()[testbed.PoolLabel] == "green"
 	})
-	ok(t, err)
+	testkit.Must(t, err)
 	seen := map[string]int{}
 	for _, change := range recording {
 		switch {

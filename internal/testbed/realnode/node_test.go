@@ -21,35 +21,13 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
-
-// eventually waits until check returns no error.
-func eventually(t *testing.T, what string, check func() error) {
-	t.Helper()
-	look := time.NewTicker(pollInterval)
-	defer look.Stop()
-	for deadline := time.Now().Add(maxWait); ; <-look.C {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not after %s: %v", what, maxWait, err)
-		}
-	}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 func archives(t *testing.T) []string {
 	t.Helper()
 	images, err := install.Images(t.Context(), t.TempDir(), "pause")
-	must(t, err)
+	testkit.Must(t, err)
 	return images
 }
 
@@ -75,7 +53,7 @@ func machineNow(t *testing.T) map[string]string {
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		must(t, err)
+		testkit.Must(t, err)
 		now[setting] = strings.TrimSpace(string(value))
 	}
 	for _, place := range []string{"/var/lib/kubelet", "/var/lib/containerd", "/run/containerd", "/run/netns"} {
@@ -95,7 +73,7 @@ func remains(t *testing.T, links, groups []string) error {
 		}
 	}
 	roots, err := hierarchies()
-	must(t, err)
+	testkit.Must(t, err)
 	for _, root := range roots {
 		for _, group := range groups {
 			if _, err := os.Stat(filepath.Join(root, group)); err == nil {
@@ -104,7 +82,7 @@ func remains(t *testing.T, links, groups []string) error {
 		}
 	}
 	mounts, err := os.ReadFile("/proc/self/mounts")
-	must(t, err)
+	testkit.Must(t, err)
 	if strings.Contains(string(mounts), "autohealer-testbed-") {
 		left = append(left, errors.New("something is mounted for a testbed"))
 	}
@@ -128,14 +106,14 @@ func TestNodes(t *testing.T) {
 	before := machineNow(t)
 	c := testbed.New(t, testbed.Config{ControllerManager: true, Scheduler: true})
 	api, err := kubernetes.NewForConfig(c.AdminConfig())
-	must(t, err)
+	testkit.Must(t, err)
 	began := time.Now()
 	nodes := New(t, c, Config{Names: []string{"one", "two"}, Images: images})
 	t.Logf("two nodes are Ready after %s", time.Since(began).Round(time.Millisecond))
 	one, two := nodes[0], nodes[1]
 	podOf := func(node *Node) *corev1.Pod {
 		pod, err := api.CoreV1().Pods("default").Get(t.Context(), "on-"+node.Name, metav1.GetOptions{})
-		must(t, err)
+		testkit.Must(t, err)
 		return pod
 	}
 
@@ -143,12 +121,12 @@ func TestNodes(t *testing.T) {
 		var ids []string
 		for _, n := range nodes {
 			node, err := api.CoreV1().Nodes().Get(t.Context(), n.Name, metav1.GetOptions{})
-			must(t, err)
+			testkit.Must(t, err)
 			ids = append(ids, node.Status.NodeInfo.MachineID)
 			if at := node.Status.Addresses[0].Address; at != n.Address.String() {
 				t.Errorf("%s is at %s, want %s", n.Name, at, n.Address)
 			}
-			must(t, runPod(t.Context(), c, n.Name))
+			testkit.Must(t, runPod(t.Context(), c, n.Name))
 			if ip := podOf(n).Status.PodIP; !strings.HasPrefix(ip, strings.TrimSuffix(n.network.pods.Addr().String(), "0")) {
 				t.Errorf("the pod on %s is at %s, want it in %s", n.Name, ip, n.network.pods)
 			}
@@ -160,9 +138,9 @@ func TestNodes(t *testing.T) {
 	t.Run("processes of its pods can be found", func(t *testing.T) {
 		for _, n := range nodes {
 			pids, err := n.Processes("pause") // one that holds the pod, and one that is in it
-			must(t, err)
+			testkit.Must(t, err)
 			others, err := n.Processes("containerd")
-			must(t, err)
+			testkit.Must(t, err)
 			if len(pids) != 2 || len(others) != 0 {
 				t.Errorf("%s has %v, and %v of containerd", n.Name, pids, others)
 			}
@@ -175,18 +153,18 @@ func TestNodes(t *testing.T) {
 	})
 	t.Run("pods survive restarts of kubelet and containerd", func(t *testing.T) {
 		was := podOf(one).Status.ContainerStatuses[0]
-		must(t, one.Kubelet.Kill())
+		testkit.Must(t, one.Kubelet.Kill())
 		if one.kubeletAnswers(t.Context()) == nil {
 			t.Error("a kubelet that was killed answers")
 		}
-		must(t, two.kubeletAnswers(t.Context()))
-		must(t, one.Containerd.Stop(t.Context()))
+		testkit.Must(t, two.kubeletAnswers(t.Context()))
+		testkit.Must(t, one.Containerd.Stop(t.Context()))
 		if one.runtimeAnswers(t.Context()) == nil {
 			t.Error("a containerd that was stopped answers")
 		}
-		must(t, one.Containerd.Restart(t.Context()))
-		must(t, one.Kubelet.Restart(t.Context()))
-		must(t, one.awaitReady(t.Context(), c))
+		testkit.Must(t, one.Containerd.Restart(t.Context()))
+		testkit.Must(t, one.Kubelet.Restart(t.Context()))
+		testkit.Must(t, one.awaitReady(t.Context(), c))
 		if is := podOf(one).Status.ContainerStatuses[0]; is.ContainerID != was.ContainerID || is.RestartCount != 0 {
 			t.Errorf("the pod was %+v and is %+v", was, is)
 		}
@@ -194,16 +172,16 @@ func TestNodes(t *testing.T) {
 	t.Run("a kubelet can be paused", func(t *testing.T) {
 		state := func() string {
 			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", one.Kubelet.PID()))
-			must(t, err)
+			testkit.Must(t, err)
 			_, after, _ := strings.Cut(string(text), ") ")
 			return after[:1]
 		}
-		must(t, one.Kubelet.Pause())
+		testkit.Must(t, one.Kubelet.Pause())
 		if state() != "T" {
 			t.Errorf("it is in state %s", state())
 		}
-		must(t, one.Kubelet.Resume())
-		eventually(t, "an answer", func() error { return one.kubeletAnswers(t.Context()) })
+		testkit.Must(t, one.Kubelet.Resume())
+		testkit.Eventually(t, "an answer", func() error { return one.kubeletAnswers(t.Context()) })
 	})
 	t.Run("the settings of the machine are unchanged", func(t *testing.T) {
 		for what, is := range machineNow(t) {
@@ -221,7 +199,7 @@ func TestNodes(t *testing.T) {
 		for _, n := range nodes {
 			links, groups = append(links, n.network.link), append(groups, n.group)
 			namespace, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", n.machine.PID()))
-			must(t, err)
+			testkit.Must(t, err)
 			namespaces = append(namespaces, namespace)
 			if len(inhabitants(namespace)) < 3 {
 				t.Errorf("only %q are in %s: the test proves nothing", inhabitants(namespace), n.Name)
@@ -230,15 +208,15 @@ func TestNodes(t *testing.T) {
 		// An open socket keeps the network of a node, for example while it waits for a
 		// response.
 		held, err := inside(one.machine.PID(), func() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") })
-		must(t, err)
+		testkit.Must(t, err)
 		defer held.Close()
-		must(t, Stop(nodes))
+		testkit.Must(t, Stop(nodes))
 		for _, namespace := range namespaces {
 			if left := inhabitants(namespace); len(left) > 0 {
 				t.Errorf("%q are left", left)
 			}
 		}
-		eventually(t, "the end of links", func() error { return remains(t, links, groups) })
+		testkit.Eventually(t, "the end of links", func() error { return remains(t, links, groups) })
 	})
 }
 
@@ -248,8 +226,8 @@ func TestOrphans(t *testing.T) {
 	parent.Env = append(os.Environ(), playParent+"="+strings.Join(archives(t), ","))
 	parent.Stderr = os.Stderr
 	output, err := parent.StdoutPipe()
-	must(t, err)
-	must(t, parent.Start())
+	testkit.Must(t, err)
+	testkit.Must(t, parent.Start())
 	t.Cleanup(func() { _, _ = parent.Process.Kill(), parent.Wait() })
 	line, err := bufio.NewReader(output).ReadString('\n')
 	words := strings.Fields(line)
@@ -258,16 +236,16 @@ func TestOrphans(t *testing.T) {
 	}
 	pid, link, group := words[1], words[2], words[3]
 	namespace, err := os.Readlink("/proc/" + pid + "/ns/pid")
-	must(t, err)
+	testkit.Must(t, err)
 	if there := inhabitants(namespace); len(there) < 4 {
 		t.Fatalf("only %q are in the node: the test proves nothing", there)
 	}
 	if remains(t, []string{link}, []string{group}) == nil {
 		t.Fatal("no link and no control group: the test proves nothing")
 	}
-	must(t, parent.Process.Kill())
+	testkit.Must(t, parent.Process.Kill())
 	_ = parent.Wait()
-	eventually(t, "the end of a node whose parent was killed", func() error {
+	testkit.Eventually(t, "the end of a node whose parent was killed", func() error {
 		if left := inhabitants(namespace); len(left) > 0 {
 			return fmt.Errorf("%q are left", left)
 		}
@@ -277,13 +255,13 @@ func TestOrphans(t *testing.T) {
 		t.Error("the killed process left no control group: nothing to sweep")
 	}
 	alive := groupPrefix + strconv.Itoa(os.Getpid()) + "-test"
-	must(t, makeGroup(alive))
-	must(t, sweep())
-	must(t, remains(t, nil, []string{group}))
+	testkit.Must(t, makeGroup(alive))
+	testkit.Must(t, sweep())
+	testkit.Must(t, remains(t, nil, []string{group}))
 	if remains(t, nil, []string{alive}) == nil {
 		t.Error("the control group of a running process was removed")
 	}
-	must(t, removeGroup(alive))
+	testkit.Must(t, removeGroup(alive))
 }
 
 func TestConfigIsChecked(t *testing.T) {

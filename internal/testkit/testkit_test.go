@@ -1,0 +1,75 @@
+package testkit
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// failing is a test that records its failure.
+type failing struct {
+	testing.TB
+	text string
+}
+
+func (f *failing) Fatalf(format string, args ...any) {
+	f.text = strings.TrimSpace(format)
+	for _, a := range args {
+		if s, ok := a.(string); ok {
+			f.text += "|" + s
+		}
+	}
+}
+
+func TestEventually(t *testing.T) {
+	t.Run("checks until it succeeds", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			calls := 0
+			Until(t, "the third call", func() bool { calls++; return calls == 3 })
+		})
+	})
+	t.Run("reports each change of the error once", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			begin, f := time.Now(), &failing{TB: t}
+			Wait{Limit: time.Second, Explain: func() string { return "a log" }}.Eventually(f, "it", func() error {
+				if time.Since(begin) < 500*time.Millisecond {
+					return errors.New("early")
+				}
+				return errors.New("late")
+			})
+			if took := time.Since(begin); took < time.Second || took > 2*time.Second || !strings.HasSuffix(f.text, "|it|early\n\tlate|\na log") {
+				t.Errorf("after %s: %q", took, f.text)
+			}
+		})
+	})
+}
+
+func TestGetAndAnswers(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/good" {
+			w.WriteHeader(http.StatusTeapot)
+		}
+		_, _ = w.Write([]byte("body"))
+	}))
+	defer server.Close()
+	if code, body, err := Get(t.Context(), server.URL+"/bad"); code != http.StatusTeapot || body != "body" || err != nil {
+		t.Errorf("%d %q %v", code, body, err)
+	}
+	Must(t, Answers(t.Context(), server.URL+"/good"))
+	if err := Answers(t.Context(), server.URL+"/bad"); err == nil || !strings.Contains(err.Error(), "418") {
+		t.Error(err)
+	}
+}
+
+func TestLogCountsLines(t *testing.T) {
+	var l Log
+	l.Logger().Info("one", "a", 1)
+	l.Logger().Warn("one", "a", 2)
+	if one, warn := l.Count("one"), l.Count("one", "WARN"); one != 2 || warn != 1 {
+		t.Errorf("%d and %d in %s", one, warn, l.String())
+	}
+}
