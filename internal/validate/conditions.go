@@ -1,6 +1,7 @@
 package validate
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -46,35 +47,50 @@ func remediatesHealthy(s *healthAnalysis) (problems []Problem, _ []string) {
 // conditionNames warns of condition types that no node reports. It does not reject them: a
 // health check may be created before the agent, and its other conditions still work.
 func conditionNames(s *healthAnalysis) (_ []Problem, warnings []string) {
-	var unknown []string
-	first := 0
+	names := nameWarnings{reported: s.Reported}
 	for i, signal := range s.userSignals() {
-		name := signal.Condition
-		if slices.Contains(s.Reported, name) {
-			continue
-		}
-		if event, ok := catalog.LookupEvent(name); ok {
-			warnings = append(warnings, fmt.Sprintf("%s: %s is the reason of an Event of %s, not a condition: it never stands on a node", conditionPath(i, "type"), name, event.Sources[0]))
-			continue
-		}
-		if _, ok := catalog.Lookup(name); ok {
-			continue
-		}
-		if right, slip := spelling.NearestCondition(name, s.Reported...); slip {
-			warnings = append(warnings, fmt.Sprintf("%s: %s is not a condition that is known; did you mean %s?", conditionPath(i, "type"), truncate(name), truncate(right)))
-			continue
-		}
-		if s.Reported != nil && !slices.Contains(unknown, name) {
-			if len(unknown) == 0 {
-				first = i
-			}
-			unknown = append(unknown, name)
+		if path := conditionPath(i, "type"); !names.isEvent(path, signal.Condition) {
+			names.check(path, signal.Condition)
 		}
 	}
-	if len(unknown) > 0 {
-		warnings = append(warnings, fmt.Sprintf("%s: no node reports %s, and the catalogue does not know it; it is no sign of anything until an agent reports it", conditionPath(first, "type"), shortList(unknown)))
+	return nil, names.all()
+}
+
+// nameWarnings collects warnings about the names of conditions.
+type nameWarnings struct {
+	reported  []string // the condition types that nodes report; nil if they are unknown
+	warnings  []string
+	unknown   []string // names that no node reports and the catalogue does not know
+	firstPath string   // of unknown
+}
+
+// isEvent warns of a name that is the reason of an Event, and reports whether it is.
+func (w *nameWarnings) isEvent(path, name string) bool {
+	event, ok := catalog.LookupEvent(name)
+	if ok = ok && !slices.Contains(w.reported, name); ok {
+		w.warnings = append(w.warnings, fmt.Sprintf("%s: %s is the reason of an Event of %s, not a condition: it never stands on a node", path, name, event.Sources[0]))
 	}
-	return nil, warnings
+	return ok
+}
+
+// check warns of a name that looks misspelled, or that no node reports.
+func (w *nameWarnings) check(path, name string) {
+	if _, ok := catalog.Lookup(name); ok || slices.Contains(w.reported, name) {
+		return
+	}
+	if right, slip := spelling.NearestCondition(name, w.reported...); slip {
+		w.warnings = append(w.warnings, fmt.Sprintf("%s: %s is not a condition that is known; did you mean %s?", path, truncate(name), truncate(right)))
+	} else if w.reported != nil && !slices.Contains(w.unknown, name) {
+		w.unknown, w.firstPath = append(w.unknown, name), cmp.Or(w.firstPath, path)
+	}
+}
+
+// all returns the warnings, with one for all unknown names.
+func (w *nameWarnings) all() []string {
+	if len(w.unknown) > 0 {
+		return append(w.warnings, fmt.Sprintf("%s: no node reports %s, and the catalogue does not know it; it is no sign of anything until an agent reports it", w.firstPath, shortList(w.unknown)))
+	}
+	return w.warnings
 }
 
 // shortDuration warns of a duration so short that a reboot causes a remediation.

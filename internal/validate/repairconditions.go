@@ -46,38 +46,18 @@ func parsed(p v1alpha1.ConditionRepair) string {
 // repairConditionNames warns of policies without effect: conditions without a status that no
 // provider states, and condition types that no node reports.
 func repairConditionNames(s *repairAnalysis) (_ []Problem, warnings []string) {
-	var unknown []string
-	first := 0
+	names := nameWarnings{reported: s.Reported}
 	for i, p := range s.spec.Policies {
 		name, path := p.ConditionType, policyPath(i, "conditionType")
-		if event, ok := catalog.LookupEvent(name); ok && !slices.Contains(s.Reported, name) {
-			warnings = append(warnings, fmt.Sprintf("%s: %s is the reason of an Event of %s, not a condition: it never stands on a node", path, name, event.Sources[0]))
-			continue
-		}
-		if p.ConditionStatus == "" {
-			if !s.stated(name) {
-				warnings = append(warnings, fmt.Sprintf("%s: no provider calls %s unhealthy, so this does nothing; %s", path, truncate(name), s.suggestion(name)))
-			}
-			continue
-		}
-		if _, ok := catalog.Lookup(name); ok || s.stated(name) || slices.Contains(s.Reported, name) {
-			continue
-		}
-		if right, slip := spelling.NearestCondition(name, s.Reported...); slip {
-			warnings = append(warnings, fmt.Sprintf("%s: %s is not a condition that is known; did you mean %s?", path, truncate(name), truncate(right)))
-			continue
-		}
-		if s.Reported != nil && !slices.Contains(unknown, name) {
-			if len(unknown) == 0 {
-				first = i
-			}
-			unknown = append(unknown, name)
+		switch {
+		case names.isEvent(path, name), s.stated(name):
+		case p.ConditionStatus == "":
+			names.warnings = append(names.warnings, fmt.Sprintf("%s: no provider calls %s unhealthy, so this does nothing; %s", path, truncate(name), s.suggestion(name)))
+		default:
+			names.check(path, name)
 		}
 	}
-	if len(unknown) > 0 {
-		warnings = append(warnings, fmt.Sprintf("%s: no node reports %s, and the catalogue does not know it; it is no sign of anything until an agent reports it", policyPath(first, "conditionType"), shortList(unknown)))
-	}
-	return nil, warnings
+	return nil, names.all()
 }
 
 // suggestion suggests a correction for a condition without a status that no provider states.

@@ -3,15 +3,13 @@ package logmonitor
 import (
 	"bytes"
 	"strings"
-	"unicode/utf8"
+
+	"github.com/resourcestack/autohealer/internal/text"
 )
 
 // maxMessage limits the length of a message in bytes. The API server accepts no more in an
 // Event.
 const maxMessage = 1024
-
-// ellipsis marks truncated text.
-const ellipsis = "…"
 
 // message returns the message of matched lines: valid UTF-8, of limited length, with the
 // complete suffix of the rule.
@@ -21,21 +19,12 @@ func message(lines []byte, suffix string) string {
 	}
 	room := max(0, maxMessage-len(suffix))
 	// Replacing invalid UTF-8 makes the text longer, so this part is enough.
-	text := strings.ToValidUTF8(string(lines[:min(len(lines), maxMessage+1)]), "\uFFFD")
-	return truncate(truncate(text, room)+suffix, maxMessage)
+	valid := strings.ToValidUTF8(string(lines[:min(len(lines), maxMessage+1)]), "\uFFFD")
+	return truncate(truncate(valid, room)+suffix, maxMessage)
 }
 
 // truncate shortens a text without splitting a character.
-func truncate(text string, room int) string {
-	if len(text) <= room {
-		return text
-	}
-	end := max(0, room-len(ellipsis))
-	for end > 0 && !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return text[:end] + ellipsis
-}
+func truncate(message string, room int) string { return text.Shorten(message, room, "…") }
 
 // wholeLines returns the text from the start of the line that contains an offset.
 func wholeLines(text []byte, offset int) []byte {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/subprocess"
+	"github.com/resourcestack/autohealer/internal/text"
 )
 
 const (
@@ -65,7 +66,7 @@ func (c PluginConfig) check(rule config.PluginRule) Check {
 
 // judgePlugin turns the result of a program into the result of a check.
 func judgePlugin(path string, r subprocess.Result, most int) Result {
-	output := cut(strings.TrimSpace(strings.ToValidUTF8(r.Output, "\uFFFD")), most)
+	output := text.Shorten(strings.TrimSpace(strings.ToValidUTF8(r.Output, "\uFFFD")), most, "")
 	switch {
 	case r.Fault != "" && output != "":
 		return Result{Reason: pluginPrefix + string(r.Fault), Message: fmt.Sprintf("%v; it wrote %q", r.Err, output)}
