@@ -187,6 +187,9 @@ func (s *checkSimulator) happen() {
 			check := pick(s.t, slices.Sorted(maps.Keys(s.orders))...)
 			s.deleteHealthCheck(admin, check)
 			delete(s.orders, check)
+			for i, place := range s.gone { // the checker counts them for this version of the object only
+				s.gone[i].uncertain = place.uncertain || place.check == check
+			}
 		}
 	case "template":
 		kind := pick(s.t, "Reboot", "Replace")
