@@ -9,6 +9,6 @@ import (
 
 // clusters is how many tests run at a time. They mostly wait: all together need less than
 // one core.
-const clusters = 8
+const clusters = 6
 
 func TestMain(m *testing.M) { os.Exit(install.Main(m, clusters)) }
