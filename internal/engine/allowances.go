@@ -86,49 +86,49 @@ func (r *repairs) countsOf(pool string) *poolCounts {
 }
 
 // recountClaim updates the counts for a claim.
-func (l *Engine) recountClaim(c *nodeClaim) {
-	count := l.repairs.countsOf(c.pool())
-	if now := l.claimCounts(c); now != c.counts {
+func (r *repairs) recountClaim(c *nodeClaim) {
+	count := r.countsOf(c.pool())
+	if now := r.claimCounts(c); now != c.counts {
 		count.add(c.counts, -1)
 		count.add(now, 1)
 		c.counts, count.dirty = now, true
 	}
-	if ready := c.Condition(karpenter.Initialized); count.failures.failed > 0 && l.usesCurrentTemplate(c) && c.Is(karpenter.Initialized) && !ready.LastTransitionTime.Time.Before(count.failures.last.Truncate(time.Second)) {
-		l.cfg.Logger.Info("pool has nodes that become ready again", "nodePool", c.pool(), "nodeClaim", c.Name, "failed", count.failures.failed)
-		l.endHold(c.pool(), count, "NodeClaim "+c.Name+" has become ready")
+	if ready := c.Condition(karpenter.Initialized); count.failures.failed > 0 && r.usesCurrentTemplate(c) && c.Is(karpenter.Initialized) && !ready.LastTransitionTime.Time.Before(count.failures.last.Truncate(time.Second)) {
+		r.engine.cfg.Logger.Info("pool has nodes that become ready again", "nodePool", c.pool(), "nodeClaim", c.Name, "failed", count.failures.failed)
+		r.endHold(c.pool(), count, "NodeClaim "+c.Name+" has become ready")
 	}
 }
 
 // recountPool updates the counts for all claims of a pool.
-func (l *Engine) recountPool(name string) {
-	for _, c := range l.nodeClaims.byName {
+func (r *repairs) recountPool(name string) {
+	for _, c := range r.engine.nodeClaims.byName {
 		if c.pool() == name {
-			l.recountClaim(c)
+			r.recountClaim(c)
 		}
 	}
 }
 
 // endHold resets the launch failures of a pool. It requests a ledger snapshot, because
 // the next leader would otherwise hold the pool again.
-func (l *Engine) endHold(pool string, count *poolCounts, message string) {
+func (r *repairs) endHold(pool string, count *poolCounts, message string) {
 	if count.isHeld() {
-		l.reportPoolReleased(pool, message)
+		r.reportPoolReleased(pool, message)
 	}
 	count.failures, count.dirty = launchFailures{}, true
-	l.ledger.isOutdated = true
+	r.engine.ledger.isOutdated = true
 }
 
 // checkTemplateChange ends the hold of a pool if its template has changed since the failures.
-func (l *Engine) checkTemplateChange(name string) {
-	count := l.repairs.countsOf(name)
-	now := l.templateOf(name)
+func (r *repairs) checkTemplateChange(name string) {
+	count := r.countsOf(name)
+	now := r.templateOf(name)
 	switch {
 	case count.failures.failed == 0 || now == "" || now == count.failures.template:
 	case count.failures.template == "": // the template was unknown when they failed
 		count.failures.template = now
-		l.ledger.isOutdated = true
+		r.engine.ledger.isOutdated = true
 	default:
-		l.endHold(name, count, "its template has changed")
+		r.endHold(name, count, "its template has changed")
 	}
 }
 
@@ -137,21 +137,21 @@ func (l *Engine) checkTemplateChange(name string) {
 // and its success does not end one. It is still replaced, because its replacement uses
 // the new template. Karpenter makes no more claims from the old template, so this does
 // not last. If a hash is unknown, the claim counts.
-func (l *Engine) usesCurrentTemplate(c *nodeClaim) bool {
-	made, now := c.Annotations[karpenter.HashAnnotation], l.templateOf(c.pool())
+func (r *repairs) usesCurrentTemplate(c *nodeClaim) bool {
+	made, now := c.Annotations[karpenter.HashAnnotation], r.templateOf(c.pool())
 	return made == "" || now == "" || made == now
 }
 
 // templateOf returns a hash of the pool's template, empty if unknown.
-func (l *Engine) templateOf(name string) string {
-	if pool := l.repairs.pools[name]; pool != nil {
+func (r *repairs) templateOf(name string) string {
+	if pool := r.pools[name]; pool != nil {
 		return pool.Annotations[karpenter.HashAnnotation]
 	}
 	return ""
 }
 
-func (l *Engine) removeFromPoolCounts(c *nodeClaim) {
-	count := l.repairs.countsOf(c.pool())
+func (r *repairs) removeFromCounts(c *nodeClaim) {
+	count := r.countsOf(c.pool())
 	count.add(c.counts, -1)
 	c.counts, count.dirty = claimCounts{}, true
 }
@@ -162,7 +162,7 @@ func (l *Engine) removeFromPoolCounts(c *nodeClaim) {
 // unhealthy node must not block its own repair. A claim whose instance is terminating
 // does not count. A claim that this controller plans to terminate counts as disrupted
 // already.
-func (l *Engine) claimCounts(c *nodeClaim) (s claimCounts) {
+func (r *repairs) claimCounts(c *nodeClaim) (s claimCounts) {
 	if c.Is(karpenter.InstanceTerminating) {
 		return s
 	}
@@ -170,18 +170,18 @@ func (l *Engine) claimCounts(c *nodeClaim) (s claimCounts) {
 	_, isGoing := c.Disrupted()
 	isGoing = isGoing || c.isEnding() || c.mark != nil
 	isInitialised := c.Is(karpenter.Rebooting)
-	for _, name := range l.nodeClaims.nodesOf(c) {
-		state := l.nodeStates[name]
+	for _, name := range r.engine.nodeClaims.nodesOf(c) {
+		state := r.engine.nodeStates[name]
 		if state == nil {
 			continue
 		}
-		if !l.hasStarted(state) {
+		if !r.hasStarted(state) {
 			s.starting = 1
 		}
 		isInitialised = isInitialised || state.Object.Labels[karpenter.InitializedLabel] == "true"
 		if isRepair(state.terminatedBy) {
 			isGoing = true
-			if state.terminatedBy.Kind == triage.ReadyTimeout && c.mark == nil && l.usesCurrentTemplate(c) {
+			if state.terminatedBy.Kind == triage.ReadyTimeout && c.mark == nil && r.usesCurrentTemplate(c) {
 				s.pendingFailures = 1
 			}
 		}
@@ -196,37 +196,37 @@ func (l *Engine) claimCounts(c *nodeClaim) (s claimCounts) {
 }
 
 // recountNode updates the counts for the claims of a node.
-func (l *Engine) recountNode(node *corev1.Node) {
-	for _, c := range l.nodeClaims.byID[node.Spec.ProviderID] {
-		l.recountClaim(c)
+func (r *repairs) recountNode(node *corev1.Node) {
+	for _, c := range r.engine.nodeClaims.byID[node.Spec.ProviderID] {
+		r.recountClaim(c)
 	}
 }
 
 // noteTermination records whether the plan terminates the node.
-func (l *Engine) noteTermination(state *Node, plan triage.Plan) {
+func (r *repairs) noteTermination(state *Node, plan triage.Plan) {
 	var by triage.RuleID
 	if planned := plan.Treatment; planned != nil && isRepair(planned.Rule) {
 		by = planned.Rule
 	}
 	if by != state.terminatedBy {
 		state.terminatedBy = by
-		l.recountNode(state.Object)
+		r.recountNode(state.Object)
 	}
 }
 
 // updateAllowances tells the core how many more nodes of each pool may be terminated,
 // where that has changed. It counts each decision of the core before it sets the next
 // allowance.
-func (l *Engine) updateAllowances(now time.Time) (due time.Time) {
-	l.reconcileWoken(now)
-	for name, count := range l.repairs.counts {
+func (r *repairs) updateAllowances(now time.Time) (due time.Time) {
+	r.engine.reconcileWoken(now)
+	for name, count := range r.counts {
 		if !count.dirty && (count.due.IsZero() || now.Before(count.due)) {
 			due = times.Earliest(due, count.due)
 			continue
 		}
-		due = times.Earliest(due, l.updateAllowance(now, name, count))
+		due = times.Earliest(due, r.updateAllowance(now, name, count))
 	}
-	for _, count := range l.repairs.counts {
+	for _, count := range r.counts {
 		if count.dirty { // changed by decisions about another pool
 			due = now
 		}
@@ -234,48 +234,48 @@ func (l *Engine) updateAllowances(now time.Time) (due time.Time) {
 	return due
 }
 
-func (l *Engine) updateAllowance(now time.Time, name string, count *poolCounts) (due time.Time) {
+func (r *repairs) updateAllowance(now time.Time, name string, count *poolCounts) (due time.Time) {
 	for tell := true; tell; tell = count.dirty {
 		count.dirty, count.due = false, time.Time{}
-		if count.claimCounts == (claimCounts{}) && l.repairs.pools[name] == nil {
-			l.ledger.isOutdated = l.ledger.isOutdated || count.failures.failed > 0
-			delete(l.repairs.counts, name)
-			l.cfg.Metrics.forgetPool(name)
+		if count.claimCounts == (claimCounts{}) && r.pools[name] == nil {
+			r.engine.ledger.isOutdated = r.engine.ledger.isOutdated || count.failures.failed > 0
+			delete(r.counts, name)
+			r.engine.cfg.Metrics.forgetPool(name)
 			return time.Time{}
 		}
-		for _, id := range slices.SortedFunc(maps.Keys(l.repairs.followed), compareRules) {
-			if l.repairs.followed[id].pool != name {
+		for _, id := range slices.SortedFunc(maps.Keys(r.followed), compareRules) {
+			if r.followed[id].pool != name {
 				continue
 			}
-			l.reconcileWoken(now)
-			allowed, changes := l.allowance(now, id, name, count)
+			r.engine.reconcileWoken(now)
+			allowed, changes := r.allowance(now, id, name, count)
 			count.due = times.Earliest(count.due, changes)
-			l.core.Allow(now, id, allowed)
+			r.engine.core.Allow(now, id, allowed)
 		}
-		l.reconcileWoken(now)
+		r.engine.reconcileWoken(now)
 	}
 	return count.due
 }
 
 // allowance returns how many more terminations a rule may start in a pool, why no more,
 // and when time alone changes that.
-func (l *Engine) allowance(now time.Time, id triage.RuleID, name string, count *poolCounts) (*triage.Allowance, time.Time) {
-	allowed, changes := l.disruptionAllowance(now, id, name, count)
-	if id.Kind != triage.ReadyTimeout || l.repairs.pools[name] == nil {
+func (r *repairs) allowance(now time.Time, id triage.RuleID, name string, count *poolCounts) (*triage.Allowance, time.Time) {
+	allowed, changes := r.disruptionAllowance(now, id, name, count)
+	if id.Kind != triage.ReadyTimeout || r.pools[name] == nil {
 		return allowed, changes
 	}
-	if left, message, until := count.failures.remaining(now, name, l.timeoutFor(id), count.pendingFailures); allowed == nil || left < allowed.Places {
+	if left, message, until := count.failures.remaining(now, name, r.timeoutFor(id), count.pendingFailures); allowed == nil || left < allowed.Places {
 		return &triage.Allowance{Places: left, Words: message}, times.Earliest(changes, until)
 	}
 	return allowed, changes
 }
 
 // disruptionAllowance does the same for the disruption budgets of the pool alone.
-func (l *Engine) disruptionAllowance(now time.Time, id triage.RuleID, name string, count *poolCounts) (*triage.Allowance, time.Time) {
+func (r *repairs) disruptionAllowance(now time.Time, id triage.RuleID, name string, count *poolCounts) (*triage.Allowance, time.Time) {
 	if name == "" { // claims without a pool and nodes without a claim have no budgets
 		return nil, time.Time{}
 	}
-	pool := l.repairs.pools[name]
+	pool := r.pools[name]
 	if pool == nil {
 		return &triage.Allowance{Words: "NodePool " + name + " is gone"}, time.Time{}
 	}

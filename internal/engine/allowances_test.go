@@ -666,7 +666,7 @@ func TestTheReadyTimeoutCountsAllClaims(t *testing.T) {
 				h.api.changeClaim("claim-v", func(c *karpenter.NodeClaim) { c.DeletionTimestamp = new(metav1.Now()) })
 				h.deliver()
 				for rule, want := range map[triage.RuleID]int{poolRuleID("default"): test.repairs, timeoutRule("default"): test.timeouts} {
-					allowed, _ := h.disruptionAllowance(time.Now(), rule, "default", h.repairs.counts["default"])
+					allowed, _ := h.repairs.disruptionAllowance(time.Now(), rule, "default", h.repairs.counts["default"])
 					if allowed == nil || allowed.Places != want {
 						t.Errorf("%s may begin %+v, want %d", rule, allowed, want)
 					}

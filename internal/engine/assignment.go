@@ -42,36 +42,36 @@ func (g assignedPolicies) label(facts *triage.Node) {
 
 // assignPolicies determines the policies of a node, and the policies that another policy
 // shadows.
-func (l *Engine) assignPolicies(state *Node) {
-	is, shadowed := l.repairs.assignedTo(state.Object)
+func (r *repairs) assignPolicies(state *Node) {
+	is, shadowed := r.assignedTo(state.Object)
 	// While a node was never ready for work, the ready timeout alone applies, if there is
 	// one. Otherwise repair rules would empty a pool whose replacement is paused.
-	if is.timedBy != "" && !l.hasStarted(state) {
+	if is.timedBy != "" && !r.hasStarted(state) {
 		is.repairedBy = ""
 	}
 	if state.assigned == is && slices.Equal(state.shadowed, shadowed) {
 		return
 	}
 	for _, name := range state.shadowed {
-		l.repairs.noteShadowed(name, state.Object.Name, false)
+		r.noteShadowed(name, state.Object.Name, false)
 	}
 	for _, name := range shadowed {
-		l.repairs.noteShadowed(name, state.Object.Name, true)
+		r.noteShadowed(name, state.Object.Name, true)
 	}
 	state.assigned, state.shadowed = is, shadowed
 }
 
 // hasStarted reports whether a node is or ever was ready for work. The claim names the
 // startup taints that must go first, so without a known claim the answer is no.
-func (l *Engine) hasStarted(state *Node) bool {
+func (r *repairs) hasStarted(state *Node) bool {
 	if state.started {
 		return true
 	}
 	note, _ := ownership.Read(state.Object.Annotations) // an unreadable record counts as empty
-	c, _ := l.nodeClaims.claimOf(state.Object)
+	c, _ := r.engine.nodeClaims.claimOf(state.Object)
 	state.started = note.Initialized || state.Object.Labels[karpenter.InitializedLabel] == "true" || c != nil && karpenter.IsInitialized(state.Object, c.NodeClaim)
 	if state.started { // two claims may share the provider ID, and the other one may have changed
-		l.recountNode(state.Object)
+		r.recountNode(state.Object)
 	}
 	return state.started
 }
@@ -161,16 +161,16 @@ func (r *repairs) sortPolicies() {
 
 // assignAllPolicies assigns all nodes again after a change of policies, and reobserves
 // the nodes that are affected.
-func (l *Engine) assignAllPolicies(now time.Time, isAffected func(*Node) bool) {
+func (r *repairs) assignAllPolicies(now time.Time, isAffected func(*Node) bool) {
 	var affected []string
-	for _, name := range slices.Sorted(maps.Keys(l.nodeStates)) {
-		state := l.nodeStates[name]
+	for _, name := range slices.Sorted(maps.Keys(r.engine.nodeStates)) {
+		state := r.engine.nodeStates[name]
 		before := state.assigned
-		if l.assignPolicies(state); state.assigned != before || isAffected(state) {
+		if r.assignPolicies(state); state.assigned != before || isAffected(state) {
 			affected = append(affected, name)
 		}
 	}
-	l.reobserve(now, affected...)
+	r.engine.reobserve(now, affected...)
 }
 
 // poolRule returns the rule name of a NodePool's repair block.

@@ -62,7 +62,7 @@ func selecting(key, value string) func(*v1alpha1.RepairPolicy) {
 // conditionOf returns a condition of the policy's current status.
 func (h *nodePoolFixture) conditionOf(policy, kind string) metav1.Condition {
 	h.t.Helper()
-	status := h.policyStatusOf(h.repairs.policies[policy], &repairCounts{})
+	status := h.repairs.statusOf(h.repairs.policies[policy], &repairCounts{})
 	return *meta.FindStatusCondition(status.Conditions, kind)
 }
 
@@ -412,8 +412,8 @@ func TestTheStatusOfAPolicy(t *testing.T) {
 		id := triage.RuleID{Kind: triage.Repair, Name: "RepairPolicy/p"}
 		status := func() v1alpha1.RepairPolicyStatus {
 			counts, _ := h.core.Population(id)
-			sum := h.countRepair(h.repairs.followed[id], counts)
-			return h.policyStatusOf(h.repairs.policies["p"], &sum)
+			sum := h.repairs.countRepair(h.repairs.followed[id], counts)
+			return h.repairs.statusOf(h.repairs.policies["p"], &sum)
 		}
 		is := status()
 		if is.Nodes != 3 || is.Sick != 2 || is.Repairing != 0 || is.Held != 0 || len(is.SickNodes) != 2 || is.SickNodes[0].Name != "b" ||
@@ -488,10 +488,10 @@ func (h *nodePoolFixture) statusOf(policy string) v1alpha1.RepairPolicyStatus {
 	for id, r := range h.repairs.followed {
 		if r.policy == pol {
 			counts, _ := h.core.Population(id)
-			sum.add(h.countRepair(r, counts))
+			sum.add(h.repairs.countRepair(r, counts))
 		}
 	}
-	return h.policyStatusOf(pol, sum)
+	return h.repairs.statusOf(pol, sum)
 }
 
 func (h *nodePoolFixture) measured(rule triage.RuleID, pool, state string) int {

@@ -12,14 +12,14 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// publishCheckEvent publishes an Event about a health check, a node, or both. Either may be nil.
-func (l *Engine) publishCheckEvent(c *check, node *corev1.Node, what treat.EventReason, reason triage.Reason, message string) {
+// publishEvent publishes an Event about a health check, a node, or both. Either may be nil.
+func (h *checks) publishEvent(c *check, node *corev1.Node, what treat.EventReason, reason triage.Reason, message string) {
 	event := treat.Event{Node: node, EventReason: what, Reason: reason, Message: message}
 	if c != nil {
 		event.Policy = treat.AboutCheck(c.object)
 	}
 	if event.Node != nil || event.Policy != nil {
-		l.cfg.Event(event)
+		h.engine.cfg.Event(event)
 	}
 }
 
@@ -31,10 +31,10 @@ func (l *Engine) reportWaits(state *Node, findings []triage.Reason) {
 	})
 	for _, is := range findings {
 		if isRepair(is.Rule) {
-			l.reportRepairWait(state, is)
+			l.repairs.reportWait(state, is)
 			continue
 		}
-		c := l.checkOf(is.Rule)
+		c := l.checks.of(is.Rule)
 		if c == nil || c.isNew() { // the state of a new check lasts only a moment
 			continue
 		}
@@ -54,22 +54,22 @@ func (l *Engine) reportWaits(state *Node, findings []triage.Reason) {
 		}
 		state.reportedCodes[is.Rule] = is.Code
 		if was == 0 {
-			l.publishCheckEvent(c, state.Object, treat.DetectedUnhealthy, is, "")
+			l.checks.publishEvent(c, state.Object, treat.DetectedUnhealthy, is, "")
 			if value, labelled := state.Object.Labels[remediation.ExcludeLabel]; labelled && value != remediation.ExcludeValue {
-				l.publishCheckEvent(c, state.Object, treat.InvalidNodeLabel, is, fmt.Sprintf("label %s is %q and asks for nothing; %q would have the node left alone", remediation.ExcludeLabel, value, remediation.ExcludeValue))
+				l.checks.publishEvent(c, state.Object, treat.InvalidNodeLabel, is, fmt.Sprintf("label %s is %q and asks for nothing; %q would have the node left alone", remediation.ExcludeLabel, value, remediation.ExcludeValue))
 			}
 		}
 		switch {
 		case is.Code == triage.Exhausted:
-			l.publishCheckEvent(c, state.Object, treat.NoTemplateLeft, is, "")
+			l.checks.publishEvent(c, state.Object, treat.NoTemplateLeft, is, "")
 		case is.Code == triage.GateClosed || is.Code == triage.CoolingDown || is.Code == triage.OnHold:
 			if c.skipped != is.Code {
 				c.skipped = is.Code
-				l.publishCheckEvent(c, nil, treat.RemediationSkipped, is, "")
+				l.checks.publishEvent(c, nil, treat.RemediationSkipped, is, "")
 			}
 		case is.Code == triage.Retrying: // the refusal has been reported
 		case waits:
-			l.publishCheckEvent(c, state.Object, treat.RemediationSkipped, is, "")
+			l.checks.publishEvent(c, state.Object, treat.RemediationSkipped, is, "")
 		default:
 			c.skipped = 0
 		}

@@ -22,6 +22,7 @@ import (
 
 // checks holds the NodeHealthChecks and the watches of the kinds that they reference.
 type checks struct {
+	engine  *Engine
 	inbox   *watch.Optional[*remediationv1alpha1.NodeHealthCheck]
 	watches watch.Kinds
 	medik8s medik8sLeader
@@ -63,26 +64,26 @@ func (c *check) isFollowed() bool { return c.rule.ID != triage.RuleID{} }
 // isNew reports whether its templates have not been checked yet.
 func (c *check) isNew() bool { return c.problem != "" && c.disabled == "" }
 
-// checkOf returns the health check of a rule, nil if it is gone.
-func (l *Engine) checkOf(rule triage.RuleID) *check {
+// of returns the health check of a rule, nil if it is gone.
+func (h *checks) of(rule triage.RuleID) *check {
 	if rule.Kind != triage.NodeHealthCheck {
 		return nil
 	}
-	return l.checks.known[rule.Name]
+	return h.known[rule.Name]
 }
 
-// knowsChecks reports whether everything that health checks depend on is loaded: the
+// isReady reports whether everything that health checks depend on is loaded: the
 // checks, the medik8s leader, and all objects of the referenced kinds. A kind that is not
 // served has no objects. A kind that cannot be read does not block the others.
-func (l *Engine) knowsChecks(now time.Time) bool {
-	checks, _ := l.checks.inbox.Availability()
-	medik8s, _ := l.checks.medik8s.inbox.Availability()
-	leases, _ := l.leaseInbox.Availability()
+func (h *checks) isReady(now time.Time) bool {
+	checks, _ := h.inbox.Availability()
+	medik8s, _ := h.medik8s.inbox.Availability()
+	leases, _ := h.engine.leaseInbox.Availability()
 	if checks == watch.NotAnswered || medik8s == watch.NotAnswered || leases == watch.NotAnswered {
 		return false
 	}
-	l.takeChecks(now)
-	for _, kind := range l.checks.watches.Known {
+	h.take(now)
+	for _, kind := range h.watches.Known {
 		if kind.Current == watch.NotAnswered {
 			return false
 		}
@@ -90,39 +91,39 @@ func (l *Engine) knowsChecks(now time.Time) bool {
 	return true
 }
 
-// takeChecks takes in changed health checks and their dependencies.
-func (l *Engine) takeChecks(now time.Time) {
-	batch := l.checks.inbox.Take()
+// take takes in changed health checks and their dependencies.
+func (h *checks) take(now time.Time) {
+	batch := h.inbox.Take()
 	if batch.ListVersion != "" {
-		for name := range l.checks.known {
+		for name := range h.known {
 			if _, there := batch.Changes[name]; !there {
-				l.removeCheck(now, name)
+				h.remove(now, name)
 			}
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(batch.Changes)) {
 		if change := batch.Changes[name]; change.Gone {
-			l.removeCheck(now, name)
+			h.remove(now, name)
 		} else {
-			l.upsertCheck(now, change.Object)
+			h.upsert(now, change.Object)
 		}
 	}
-	if l.checks.changed {
-		l.ensureWatches()
+	if h.changed {
+		h.ensureWatches()
 	}
-	l.takeTemplates(now)
-	l.checks.medik8s.take(now)
-	if unread := l.checks.unreadableKinds(); unread != l.checks.unreadable {
-		l.checks.unreadable = unread
-		l.reobserveControlPlane(now)
+	h.takeTemplates(now)
+	h.medik8s.take(now)
+	if unread := h.unreadableKinds(); unread != h.unreadable {
+		h.unreadable = unread
+		h.engine.reobserveControlPlane(now)
 	}
 }
 
 // unreadableKinds names the kinds of remediation objects that could not be listed, empty
 // for none.
-func (c *checks) unreadableKinds() string {
+func (h *checks) unreadableKinds() string {
 	var unread []string
-	for gvk, kind := range c.watches.Known {
+	for gvk, kind := range h.watches.Known {
 		if !isTemplates(gvk) && kind.Current != watch.Available && kind.Current != watch.NotServed {
 			unread = append(unread, gvk.Kind)
 		}
@@ -136,52 +137,52 @@ func (c *checks) unreadableKinds() string {
 
 // template returns a template, nil if it does not exist. References to cluster-scoped
 // templates often contain a namespace, so it looks for those too.
-func (c *checks) template(t remediation.Template) *unstructured.Unstructured {
-	if template := c.templates[t]; template != nil {
+func (h *checks) template(t remediation.Template) *unstructured.Unstructured {
+	if template := h.templates[t]; template != nil {
 		return template
 	}
 	t.Namespace = ""
-	return c.templates[t]
+	return h.templates[t]
 }
 
-// upsertCheck stores a new or changed health check.
-func (l *Engine) upsertCheck(now time.Time, object *remediationv1alpha1.NodeHealthCheck) {
-	c := l.checks.known[object.Name]
+// upsert stores a new or changed health check.
+func (h *checks) upsert(now time.Time, object *remediationv1alpha1.NodeHealthCheck) {
+	c := h.known[object.Name]
 	if c == nil || c.object.UID != object.UID {
 		if c != nil {
-			l.removeCheck(now, object.Name)
+			h.remove(now, object.Name)
 		}
 		c = &check{nodes: map[string]triage.Reason{}}
-		l.checks.known[object.Name] = c
-		delete(l.retiredRules, checkRule(object.Name))
+		h.known[object.Name] = c
+		delete(h.engine.retiredRules, checkRule(object.Name))
 	}
 	c.status.Observe(object, object.Status)
 	if c.object == nil || c.object.Generation != object.Generation || (c.object.DeletionTimestamp == nil) != (object.DeletionTimestamp == nil) {
-		l.checks.changed = true
+		h.changed = true
 	}
 	c.object, c.status.Stale = object, true
-	l.statuses.Schedule(now)
+	h.engine.statuses.Schedule(now)
 }
 
-func (l *Engine) removeCheck(now time.Time, name string) {
-	c := l.checks.known[name]
+func (h *checks) remove(now time.Time, name string) {
+	c := h.known[name]
 	if c == nil {
 		return
 	}
-	delete(l.checks.known, name)
-	l.checks.changed = true
-	l.core.RemoveRule(now, checkRule(name))
-	l.cfg.Metrics.forgetCheck(name)
-	l.Retire(now, checkRule(name))
-	l.reobserveCheck(now, name)
-	l.cfg.Logger.Info("health check gone", "nodeHealthCheck", name)
+	delete(h.known, name)
+	h.changed = true
+	h.engine.core.RemoveRule(now, checkRule(name))
+	h.engine.cfg.Metrics.forgetCheck(name)
+	h.engine.Retire(now, checkRule(name))
+	h.engine.reobserveCheck(now, name)
+	h.engine.cfg.Logger.Info("health check gone", "nodeHealthCheck", name)
 }
 
 // ensureWatches watches exactly the kinds that policies reference. Kinds of known objects
 // stay watched even if their template has been removed from the ladder.
-func (l *Engine) ensureWatches() {
+func (h *checks) ensureWatches() {
 	referenced := map[schema.GroupVersionKind]bool{}
-	for _, c := range l.checks.known {
+	for _, c := range h.known {
 		for _, ref := range references(c.object) {
 			if t, err := remediation.TemplateOf(ref); err == nil {
 				referenced[t.GroupVersionKind], referenced[t.ObjectKind()] = true, true
@@ -195,12 +196,12 @@ func (l *Engine) ensureWatches() {
 			}
 		}
 	}
-	for _, treatments := range l.treatments {
+	for _, treatments := range h.engine.treatments {
 		for _, object := range treatments.objects {
 			referenced[object.GroupVersionKind] = true
 		}
 	}
-	for _, pol := range l.repairs.policies {
+	for _, pol := range h.engine.repairs.policies {
 		for _, ref := range pol.templates() {
 			if t, err := remediation.TemplateOf(ref); err == nil {
 				referenced[t.GroupVersionKind], referenced[t.ObjectKind()] = true, true
@@ -208,12 +209,12 @@ func (l *Engine) ensureWatches() {
 		}
 	}
 	for gvk := range referenced {
-		l.checks.watches.Ensure(gvk)
+		h.watches.Ensure(gvk)
 	}
-	for gvk := range l.checks.watches.Known {
+	for gvk := range h.watches.Known {
 		if !referenced[gvk] {
-			l.checks.watches.Stop(gvk)
-			maps.DeleteFunc(l.checks.templates, func(t remediation.Template, _ *unstructured.Unstructured) bool { return t.GroupVersionKind == gvk })
+			h.watches.Stop(gvk)
+			maps.DeleteFunc(h.templates, func(t remediation.Template, _ *unstructured.Unstructured) bool { return t.GroupVersionKind == gvk })
 		}
 	}
 }
@@ -222,83 +223,83 @@ func (l *Engine) ensureWatches() {
 func isTemplates(gvk schema.GroupVersionKind) bool { return strings.HasSuffix(gvk.Kind, "Template") }
 
 // takeTemplates takes in changed templates.
-func (l *Engine) takeTemplates(now time.Time) {
-	for gvk, kind := range l.checks.watches.Known {
+func (h *checks) takeTemplates(now time.Time) {
+	for gvk, kind := range h.watches.Known {
 		if kind.UpdateAvailability(now) {
-			l.checks.changed = true
-			l.logAvailability(kind)
+			h.changed = true
+			h.logAvailability(kind)
 		}
 		if !isTemplates(gvk) {
 			continue
 		}
 		batch := kind.Take()
 		if batch.ListVersion != "" {
-			maps.DeleteFunc(l.checks.templates, func(t remediation.Template, _ *unstructured.Unstructured) bool { return t.GroupVersionKind == gvk })
-			l.checks.changed = true
+			maps.DeleteFunc(h.templates, func(t remediation.Template, _ *unstructured.Unstructured) bool { return t.GroupVersionKind == gvk })
+			h.changed = true
 		}
 		for _, change := range batch.Changes {
 			t := remediation.Template{GroupVersionKind: gvk, Namespace: change.Object.GetNamespace(), Name: change.Object.GetName()}
-			l.checks.changed = true
+			h.changed = true
 			if change.Gone {
-				delete(l.checks.templates, t)
+				delete(h.templates, t)
 			} else {
-				l.checks.templates[t] = change.Object
+				h.templates[t] = change.Object
 			}
 		}
 	}
 }
 
-func (l *Engine) logAvailability(kind *watch.Kind) {
+func (h *checks) logAvailability(kind *watch.Kind) {
 	switch kind.Current {
 	case watch.Available:
-		l.cfg.Logger.Info("kind watched", "kind", kind.String())
+		h.engine.cfg.Logger.Info("kind watched", "kind", kind.String())
 	case watch.NotServed, watch.AccessDenied, watch.Failing:
-		l.cfg.Logger.Warn("kind not read", "kind", kind.String(), "err", kind.Err)
+		h.engine.cfg.Logger.Warn("kind not read", "kind", kind.String(), "err", kind.Err)
 	case watch.NotAnswered:
 	}
 }
 
-// followChecks updates the rules of the health checks. It runs after all remediation
+// follow updates the rules of the health checks. It runs after all remediation
 // objects are known, because a rule without them could start a treatment twice.
-func (l *Engine) followChecks(now time.Time) {
-	if deferring := l.checks.medik8s.isActive(); deferring != l.checks.deferring {
-		l.deferToMedik8s(now, deferring)
+func (h *checks) follow(now time.Time) {
+	if deferring := h.medik8s.isActive(); deferring != h.deferring {
+		h.deferToMedik8s(now, deferring)
 	}
-	if !l.checks.changed {
+	if !h.changed {
 		return
 	}
-	l.checks.changed, l.repairs.changed = false, true // a template may have appeared or gone
-	for _, name := range slices.Sorted(maps.Keys(l.checks.known)) {
-		if !l.checks.deferring {
-			l.followCheck(now, l.checks.known[name])
+	h.changed, h.engine.repairs.changed = false, true // a template may have appeared or gone
+	for _, name := range slices.Sorted(maps.Keys(h.known)) {
+		if !h.deferring {
+			h.followCheck(now, h.known[name])
 		}
 	}
 }
 
 // deferToMedik8s hands the health checks to the other controller, or takes them back.
 // Each side continues the treatments of the other.
-func (l *Engine) deferToMedik8s(now time.Time, deferring bool) {
-	l.checks.deferring, l.checks.changed = deferring, true
-	l.cfg.Metrics.setDeferring(deferring)
+func (h *checks) deferToMedik8s(now time.Time, deferring bool) {
+	h.deferring, h.changed = deferring, true
+	h.engine.cfg.Metrics.setDeferring(deferring)
 	if deferring {
-		l.cfg.Logger.Warn("deferring to another controller", "reason", l.checks.medik8s.message())
+		h.engine.cfg.Logger.Warn("deferring to another controller", "reason", h.medik8s.message())
 	} else {
-		l.cfg.Logger.Info("following health checks", "nodeHealthChecks", len(l.checks.known))
+		h.engine.cfg.Logger.Info("following health checks", "nodeHealthChecks", len(h.known))
 	}
-	for name, c := range l.checks.known {
+	for name, c := range h.known {
 		c.status.Stale, c.status.NotBefore = true, time.Time{} // report the change at once
 		if deferring {
-			l.core.RemoveRule(now, checkRule(name))
+			h.engine.core.RemoveRule(now, checkRule(name))
 			c.rule, c.ladder = triage.Rule{}, nil
 		}
 	}
-	l.reobserve(now, slices.Sorted(maps.Keys(l.treatments))...)
-	l.statuses.Schedule(now)
+	h.engine.reobserve(now, slices.Sorted(maps.Keys(h.engine.treatments))...)
+	h.engine.statuses.Schedule(now)
 }
 
 // followCheck updates the rule of a health check. If the new version is invalid, the
 // previous one stays in force for running treatments and starts no new ones.
-func (l *Engine) followCheck(now time.Time, c *check) {
+func (h *checks) followCheck(now time.Time, c *check) {
 	name := c.object.Name
 	rule, err := observe.NodeHealthCheck(c.object)
 	ladder := make([]remediation.Template, 0, len(rule.Response.Ladder))
@@ -309,13 +310,13 @@ func (l *Engine) followCheck(now time.Time, c *check) {
 		}
 		ladder = append(ladder, t)
 	}
-	problem, disabled := l.templateProblem(ladder)
+	problem, disabled := h.templateProblem(ladder)
 	if err != nil {
 		problem, disabled = err.Error(), remediationv1alpha1.ReasonInvalid
 		rule, ladder = c.rule, c.ladder
 	}
 	if disabled != c.disabled || disabled != "" && problem != c.problem {
-		l.reportCheck(now, c, problem, disabled)
+		h.reportCheck(now, c, problem, disabled)
 	}
 	wasFollowed, isSame := c.isFollowed(), slices.Equal(c.ladder, ladder)
 	c.rule, c.ladder, c.problem, c.disabled = rule, ladder, problem, disabled
@@ -326,33 +327,33 @@ func (l *Engine) followCheck(now time.Time, c *check) {
 		rule.Hold = "the health check is being deleted"
 	}
 	if rule.ID == (triage.RuleID{}) {
-		l.reobserveCheck(now, name)
+		h.engine.reobserveCheck(now, name)
 		return
 	}
 	if !wasFollowed {
-		l.reobserveCheck(now, name) // existing treatments first
+		h.engine.reobserveCheck(now, name) // existing treatments first
 	}
-	if err := l.core.SetRule(now, rule); err != nil { // it compiled, so it is valid
-		l.cfg.Logger.Error("health check not followed", "nodeHealthCheck", name, "err", err)
+	if err := h.engine.core.SetRule(now, rule); err != nil { // it compiled, so it is valid
+		h.engine.cfg.Logger.Error("health check not followed", "nodeHealthCheck", name, "err", err)
 		return
 	}
 	if wasFollowed && !isSame {
-		l.reobserveCheck(now, name) // steps have new numbers
+		h.engine.reobserveCheck(now, name) // steps have new numbers
 	}
 	if isOn, calmSince := stormOf(c.status.Stored); isOn && !wasFollowed {
-		l.core.ResumeStorm(now, rule.ID, calmSince)
+		h.engine.core.ResumeStorm(now, rule.ID, calmSince)
 		c.storm = storm{isOn: true, isCooling: !calmSince.IsZero()} // reported by the previous leader
 	}
 	c.status.Stale = true
-	l.statuses.Schedule(now)
+	h.engine.statuses.Schedule(now)
 }
 
 // templateProblem returns what is wrong with the templates of a ladder, empty for
 // nothing.
-func (l *Engine) templateProblem(ladder []remediation.Template) (problem, disabled string) {
+func (h *checks) templateProblem(ladder []remediation.Template) (problem, disabled string) {
 	for _, t := range ladder {
 		for _, gvk := range []schema.GroupVersionKind{t.GroupVersionKind, t.ObjectKind()} {
-			kind := l.checks.watches.Known[gvk]
+			kind := h.watches.Known[gvk]
 			if kind == nil {
 				continue
 			}
@@ -368,7 +369,7 @@ func (l *Engine) templateProblem(ladder []remediation.Template) (problem, disabl
 				return fmt.Sprintf("kind %s (%s) has not been read yet", gvk.Kind, gvk.GroupVersion()), ""
 			}
 		}
-		template := l.checks.template(t)
+		template := h.template(t)
 		if template == nil {
 			return fmt.Sprintf("there is no template %s", t), remediationv1alpha1.ReasonTemplateNotFound
 		}
@@ -376,7 +377,7 @@ func (l *Engine) templateProblem(ladder []remediation.Template) (problem, disabl
 			return err.Error(), remediationv1alpha1.ReasonTemplateInvalid
 		}
 	}
-	if same := l.checks.nameConflict(ladder); same != "" {
+	if same := h.nameConflict(ladder); same != "" {
 		return same, remediationv1alpha1.ReasonTemplateInvalid
 	}
 	return "", ""
@@ -385,14 +386,14 @@ func (l *Engine) templateProblem(ladder []remediation.Template) (problem, disabl
 // nameConflict returns a message if two templates of the ladder would create objects of the
 // same name. Templates of one kind do, unless all of them allow several objects per node.
 // The webhook may not have seen the templates.
-func (c *checks) nameConflict(ladder []remediation.Template) string {
+func (h *checks) nameConflict(ladder []remediation.Template) string {
 	for i, t := range ladder {
 		for _, other := range ladder[:i] {
 			if t.GroupKind() != other.GroupKind() || t == other {
 				continue
 			}
 			for _, one := range []remediation.Template{other, t} {
-				if !remediation.TakesSeveral(c.template(one)) {
+				if !remediation.TakesSeveral(h.template(one)) {
 					return fmt.Sprintf("%s and %s are of one kind, and its remediator may take but one request for a node; if it does take several, annotate %s with %s: \"true\"", other, t, one, remediation.MultipleTemplatesAnnotation)
 				}
 			}
@@ -402,17 +403,17 @@ func (c *checks) nameConflict(ladder []remediation.Template) string {
 }
 
 // reportCheck reports that a health check is disabled or enabled again.
-func (l *Engine) reportCheck(now time.Time, c *check, problem, disabled string) {
+func (h *checks) reportCheck(now time.Time, c *check, problem, disabled string) {
 	name := c.object.Name
 	c.status.Stale = true
-	l.statuses.Schedule(now)
+	h.engine.statuses.Schedule(now)
 	if disabled == "" {
-		l.cfg.Logger.Info("health check enabled", "nodeHealthCheck", name)
-		l.publishCheckEvent(c, nil, treat.Enabled, triage.Reason{}, "nothing speaks against it any more, the health check is enabled")
+		h.engine.cfg.Logger.Info("health check enabled", "nodeHealthCheck", name)
+		h.publishEvent(c, nil, treat.Enabled, triage.Reason{}, "nothing speaks against it any more, the health check is enabled")
 		return
 	}
-	l.cfg.Logger.Warn("health check disabled", "nodeHealthCheck", name, "reason", disabled, "err", problem)
-	l.publishCheckEvent(c, nil, treat.Disabled, triage.Reason{}, disabled+": "+problem)
+	h.engine.cfg.Logger.Warn("health check disabled", "nodeHealthCheck", name, "reason", disabled, "err", problem)
+	h.publishEvent(c, nil, treat.Disabled, triage.Reason{}, disabled+": "+problem)
 }
 
 // references returns the template references of a health check.

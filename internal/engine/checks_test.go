@@ -51,7 +51,7 @@ func (w *healthCheckFixture) told(what treat.EventReason) (n int) {
 // status returns the status that would be written.
 func (w *healthCheckFixture) status() remediationv1alpha1.NodeHealthCheckStatus {
 	counts, _ := w.core.Population(checkRule("check"))
-	return w.checkStatus(w.checks.known["check"], counts)
+	return w.checks.statusOf(w.checks.known["check"], counts)
 }
 
 func TestAnInvalidVersionKeepsTheLastValidOne(t *testing.T) {
@@ -178,11 +178,11 @@ func TestNoTreatmentStartsBeforeAllObjectsAreKnown(t *testing.T) {
 		w.lists(otherTemplateKind)
 		w.template(otherTemplateKind, "x")
 		now := time.Now()
-		w.takeChecks(now)
+		w.checks.take(now)
 		w.takeObjects(now)
 		object.SetGroupVersionKind(otherKind)
 		w.lists(otherKind, object)
-		w.followChecks(now)
+		w.checks.follow(now)
 		if c := w.checks.known["check"]; !strings.Contains(c.problem, "has not been read yet") {
 			t.Errorf("it is followed without what it has under way: %q", c.problem)
 		}
@@ -292,7 +292,7 @@ func TestDeferringToMedik8s(t *testing.T) {
 		w.node("a", corev1.ConditionFalse)
 		w.loses(object) // the other controller ends it
 		c := w.checks.known["check"]
-		status := w.deferredStatus(c)
+		status := w.checks.deferredStatus(c)
 		if standing := meta.FindStatusCondition(status.Conditions, remediationv1alpha1.StandingBack); standing == nil || !strings.Contains(standing.Message, "them holds Lease theirs/") {
 			t.Errorf("the condition: %+v", standing)
 		}
@@ -335,11 +335,11 @@ func TestStormsAreReportedOnce(t *testing.T) {
 		pass(statusCheckEvery)
 		tells(1, 0, 0)
 		w.checks.known["check"].status.Stored = w.status()
-		w.deferToMedik8s(time.Now(), true)
+		w.checks.deferToMedik8s(time.Now(), true)
 		pass(statusCheckEvery)
 		w.writeStatuses(t.Context(), time.Now())
 		tells(1, 0, 0) // its end has not been observed
-		w.deferToMedik8s(time.Now(), false)
+		w.checks.deferToMedik8s(time.Now(), false)
 		tells(1, 0, 0)
 		w.node("n0", corev1.ConditionFalse)
 		pass(statusCheckEvery)
@@ -448,7 +448,7 @@ func TestTheStatusShowsSinceWhenANodeIsHealthy(t *testing.T) {
 		deleting(object)
 		w.finds(object)
 		counts, _ := w.core.Population(checkRule("check"))
-		rows := w.checkStatus(w.checks.known["check"], counts).UnhealthyNodes
+		rows := w.checks.statusOf(w.checks.known["check"], counts).UnhealthyNodes
 		if len(rows) != 1 || rows[0].ConditionsHealthyTimestamp == nil || !rows[0].ConditionsHealthyTimestamp.Time.Equal(object.GetDeletionTimestamp().Time) {
 			t.Errorf("the rows are %+v", rows)
 		}

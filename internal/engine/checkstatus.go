@@ -27,40 +27,40 @@ const rowPause = 20 * time.Millisecond
 // other controller removes it. A short interval would make both controllers fight.
 const deferredStatusEvery = 10 * time.Minute
 
-// writeCheckStatuses updates the statuses of health checks.
-func (l *Engine) writeCheckStatuses(ctx context.Context, now time.Time) {
-	for name, c := range l.checks.known {
-		counts, _ := l.core.Population(checkRule(name))
-		l.cfg.Metrics.setCheck(name, counts, c)
+// writeStatuses updates the statuses of health checks.
+func (h *checks) writeStatuses(ctx context.Context, now time.Time) {
+	for name, c := range h.known {
+		counts, _ := h.engine.core.Population(checkRule(name))
+		h.engine.cfg.Metrics.setCheck(name, counts, c)
 		if c.reportedWaits[c.skipped] == 0 {
 			c.skipped = 0 // report it again next time
 		}
 		if counts.CalmUntil.After(now) { // no node change may announce the end of the cooldown
-			l.statuses.ScheduleAt(counts.CalmUntil)
+			h.engine.statuses.ScheduleAt(counts.CalmUntil)
 		}
-		if !l.checks.deferring {
-			l.reportStorm(c, counts)
+		if !h.deferring {
+			h.reportStorm(c, counts)
 		}
-		if !c.status.Stale && (l.checks.deferring || c.status.Stored.ObservedNodes != nil && *c.status.Stored.ObservedNodes == counts.Selected) {
+		if !c.status.Stale && (h.deferring || c.status.Stored.ObservedNodes != nil && *c.status.Stored.ObservedNodes == counts.Selected) {
 			continue
 		}
 		write := status.Write[remediationv1alpha1.NodeHealthCheckStatus]{
 			Resource: "nodehealthchecks/status", Kind: "nodeHealthCheck", Name: name,
-			Status: func() remediationv1alpha1.NodeHealthCheckStatus { return l.checkStatus(c, counts) },
+			Status: func() remediationv1alpha1.NodeHealthCheckStatus { return h.statusOf(c, counts) },
 			Send: func(ctx context.Context, name string, status remediationv1alpha1.NodeHealthCheckStatus) (string, error) {
 				status.LastUpdateTime = new(metav1.NewTime(now.Truncate(time.Second)))
-				return l.write.HealthCheckStatus(ctx, name, status)
+				return h.engine.write.HealthCheckStatus(ctx, name, status)
 			},
 			Delay: c.statusDelay(),
 		}
-		if l.checks.deferring { // the other controller owns all other fields
+		if h.deferring { // the other controller owns all other fields
 			write.Pause = deferredStatusEvery
-			write.Status = func() remediationv1alpha1.NodeHealthCheckStatus { return l.deferredStatus(c) }
+			write.Status = func() remediationv1alpha1.NodeHealthCheckStatus { return h.deferredStatus(c) }
 			write.Send = func(ctx context.Context, name string, status remediationv1alpha1.NodeHealthCheckStatus) (string, error) {
-				return l.write.HealthCheckCondition(ctx, name, *meta.FindStatusCondition(status.Conditions, remediationv1alpha1.StandingBack))
+				return h.engine.write.HealthCheckCondition(ctx, name, *meta.FindStatusCondition(status.Conditions, remediationv1alpha1.StandingBack))
 			}
 		}
-		c.status.Update(ctx, now, l.statuses, write)
+		c.status.Update(ctx, now, h.engine.statuses, write)
 	}
 }
 
@@ -77,18 +77,18 @@ func (c *check) statusDelay() time.Duration {
 
 // deferredStatus adds the StandingBack condition and keeps everything that the other
 // controller has written.
-func (l *Engine) deferredStatus(c *check) remediationv1alpha1.NodeHealthCheckStatus {
+func (h *checks) deferredStatus(c *check) remediationv1alpha1.NodeHealthCheckStatus {
 	status := *c.status.Stored.DeepCopy()
 	meta.SetStatusCondition(&status.Conditions, metav1.Condition{
 		Type: remediationv1alpha1.StandingBack, Status: metav1.ConditionTrue, Reason: "AnotherController",
-		Message: l.checks.medik8s.message(), ObservedGeneration: c.object.Generation,
+		Message: h.medik8s.message(), ObservedGeneration: c.object.Generation,
 	})
 	return status
 }
 
-// checkStatus returns the status of a health check.
-func (l *Engine) checkStatus(c *check, counts triage.Population) remediationv1alpha1.NodeHealthCheckStatus {
-	rows, treated := l.unhealthyNodes(c)
+// statusOf returns the status of a health check.
+func (h *checks) statusOf(c *check, counts triage.Population) remediationv1alpha1.NodeHealthCheckStatus {
+	rows, treated := h.unhealthyNodes(c)
 	status := remediationv1alpha1.NodeHealthCheckStatus{
 		ObservedGeneration: c.object.Generation,
 		ObservedNodes:      new(counts.Selected),
@@ -167,7 +167,7 @@ func stormOf(status remediationv1alpha1.NodeHealthCheckStatus) (isOn bool, calmS
 }
 
 // reportStorm publishes the begin and end of a storm and of its cooldown.
-func (l *Engine) reportStorm(c *check, counts triage.Population) {
+func (h *checks) reportStorm(c *check, counts triage.Population) {
 	is := storm{isOn: counts.Storm, isCooling: counts.Storm && !counts.CalmSince.IsZero()}
 	if is == c.storm {
 		return
@@ -187,8 +187,8 @@ func (l *Engine) reportStorm(c *check, counts triage.Population) {
 	default:
 		event, message = treat.StormRecoveryEnded, "the storm is over, and so is the wait after it"
 	}
-	l.cfg.Logger.Info("storm", "nodeHealthCheck", c.object.Name, "isOn", is.isOn, "isCooling", is.isCooling)
-	l.publishCheckEvent(c, nil, event, triage.Reason{}, message)
+	h.engine.cfg.Logger.Info("storm", "nodeHealthCheck", c.object.Name, "isOn", is.isOn, "isCooling", is.isCooling)
+	h.publishEvent(c, nil, event, triage.Reason{}, message)
 }
 
 // waiting counts the nodes that wait for something other than time. GateClosed and
@@ -232,9 +232,9 @@ func isWait(code triage.Code) bool {
 
 // unhealthyNodes lists the unhealthy nodes, and counts the nodes with a remediation
 // object.
-func (l *Engine) unhealthyNodes(c *check) (rows []remediationv1alpha1.UnhealthyNode, treated int) {
+func (h *checks) unhealthyNodes(c *check) (rows []remediationv1alpha1.UnhealthyNode, treated int) {
 	objects := map[string][]remediationObject{}
-	for name, treatments := range l.treatments {
+	for name, treatments := range h.engine.treatments {
 		if ours := treatments.objectsOf(checkRule(c.object.Name)); len(ours) > 0 {
 			objects[name] = ours
 		}
@@ -254,12 +254,12 @@ func (l *Engine) unhealthyNodes(c *check) (rows []remediationv1alpha1.UnhealthyN
 	names = names[:min(len(names), remediationv1alpha1.MaxListedNodes)]
 	rows = make([]remediationv1alpha1.UnhealthyNode, 0, len(names))
 	for _, name := range names {
-		rows = append(rows, l.unhealthyNode(c, name, objects[name]))
+		rows = append(rows, h.unhealthyNode(c, name, objects[name]))
 	}
 	return rows, len(objects)
 }
 
-func (l *Engine) unhealthyNode(c *check, name string, objects []remediationObject) remediationv1alpha1.UnhealthyNode {
+func (h *checks) unhealthyNode(c *check, name string, objects []remediationObject) remediationv1alpha1.UnhealthyNode {
 	row := remediationv1alpha1.UnhealthyNode{Name: name}
 	slices.SortFunc(objects, func(a, b remediationObject) int {
 		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(refOf(a.Object).String(), refOf(b.Object).String()))
@@ -281,15 +281,15 @@ func (l *Engine) unhealthyNode(c *check, name string, objects []remediationObjec
 	}
 	reason, isKnown := c.nodes[name]
 	switch {
-	case !isKnown && l.nodeStates[name] == nil:
-		row.Reason, row.Message = triage.NodeGone.String(), l.treatmentMessage(name, "the node is gone")
+	case !isKnown && h.engine.nodeStates[name] == nil:
+		row.Reason, row.Message = triage.NodeGone.String(), h.engine.treatmentMessage(name, "the node is gone")
 		return row
 	case !isKnown: // the health check is not followed, or the object is for another node
-		row.Reason, row.Message = c.disabled, l.treatmentMessage(name, cmp.Or(c.problem, "the node has a remediation that is not for it"))
+		row.Reason, row.Message = c.disabled, h.engine.treatmentMessage(name, cmp.Or(c.problem, "the node has a remediation that is not for it"))
 		return row
 	}
-	reason = l.CurrentReason(name, reason)
-	row.Reason, row.Message = reason.Code.String(), l.treatmentMessage(name, reason.String())
+	reason = h.engine.CurrentReason(name, reason)
+	row.Reason, row.Message = reason.Code.String(), h.engine.treatmentMessage(name, reason.String())
 	switch reason.Code {
 	case triage.Recovering:
 		row.HealthyDelayed = new(true)
@@ -328,16 +328,16 @@ func (l *Engine) treatmentMessage(node, message string) string {
 // markTreatmentStatusesStale marks the statuses of the node's policies as stale.
 func (l *Engine) markTreatmentStatusesStale(now time.Time, treatments *nodeTreatments) {
 	for _, o := range treatments.objects {
-		l.markCheckStatusStale(now, ruleOf(o.Object))
+		l.checks.markStatusStale(now, ruleOf(o.Object))
 	}
 	if state := l.nodeStates[treatments.node]; state != nil {
 		l.markStatusesStale(now, state)
 	}
 }
 
-func (l *Engine) markCheckStatusStale(now time.Time, rule triage.RuleID) {
-	if c := l.checkOf(rule); c != nil {
+func (h *checks) markStatusStale(now time.Time, rule triage.RuleID) {
+	if c := h.of(rule); c != nil {
 		c.status.Stale = true
-		l.statuses.Schedule(now)
+		h.engine.statuses.Schedule(now)
 	}
 }

@@ -41,6 +41,7 @@ func (c *nodeClaim) pool() string { return c.Labels[karpenter.NodePoolLabel] }
 
 // nodeClaims holds the NodeClaims and links them to nodes.
 type nodeClaims struct {
+	engine *Engine
 	inbox  *watch.Optional[*karpenter.NodeClaim]
 	byName map[string]*nodeClaim
 	byID   map[string][]*nodeClaim // by provider ID: one, or two if something is wrong
@@ -116,67 +117,67 @@ func (nc *nodeClaims) markDirty(id string) {
 }
 
 // reobserveDirty reobserves the nodes in dirty.
-func (l *Engine) reobserveDirty(now time.Time) {
-	if len(l.nodeClaims.dirty) > 0 {
-		names := slices.Sorted(maps.Keys(l.nodeClaims.dirty))
-		clear(l.nodeClaims.dirty)
-		l.reobserve(now, names...)
+func (nc *nodeClaims) reobserveDirty(now time.Time) {
+	if len(nc.dirty) > 0 {
+		names := slices.Sorted(maps.Keys(nc.dirty))
+		clear(nc.dirty)
+		nc.engine.reobserve(now, names...)
 	}
 }
 
-// takeClaims takes in changed claims.
-func (l *Engine) takeClaims(now time.Time) {
-	batch := l.nodeClaims.inbox.Take()
+// take takes in changed claims.
+func (nc *nodeClaims) take(now time.Time) {
+	batch := nc.inbox.Take()
 	if batch.ListVersion != "" {
-		for name, c := range l.nodeClaims.byName {
+		for name, c := range nc.byName {
 			if _, there := batch.Changes[name]; !there && (batch.ListVersion == watch.NotServedVersion || !olderVersion(batch.ListVersion, c.ResourceVersion)) {
-				l.claimDeleted(now, c)
+				nc.claimDeleted(now, c)
 			}
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(batch.Changes)) {
 		change := batch.Changes[name]
-		known := l.nodeClaims.byName[name]
+		known := nc.byName[name]
 		switch {
 		case !change.Gone:
-			l.upsertClaim(now, change.Object)
+			nc.upsert(now, change.Object)
 		case known != nil && known.UID == change.Object.UID:
-			l.claimDeleted(now, known)
+			nc.claimDeleted(now, known)
 		}
 	}
-	l.reobserveDirty(now)
+	nc.reobserveDirty(now)
 }
 
-// upsertClaim stores a claim unless a newer version is known.
-func (l *Engine) upsertClaim(now time.Time, object *karpenter.NodeClaim) {
-	c := l.nodeClaims.byName[object.Name]
+// upsert stores a claim unless a newer version is known.
+func (nc *nodeClaims) upsert(now time.Time, object *karpenter.NodeClaim) {
+	c := nc.byName[object.Name]
 	switch {
 	case c == nil:
 		c = &nodeClaim{}
 	case c.UID != object.UID:
-		l.claimDeleted(now, c)
+		nc.claimDeleted(now, c)
 		c = &nodeClaim{}
 	case olderVersion(object.ResourceVersion, c.ResourceVersion):
 		return
 	default:
 		if c.pool() != object.Labels[karpenter.NodePoolLabel] {
-			l.removeFromPoolCounts(c)
+			nc.engine.repairs.removeFromCounts(c)
 		}
-		l.unindexClaim(c) // its provider ID may have changed
+		nc.unindex(c) // its provider ID may have changed
 	}
 	was := c.mark
-	c.NodeClaim, c.mark = object, l.readMark(c, object)
-	l.indexClaim(c)
-	l.releaseCancelledSlot(c, was)
-	l.countLaunchFailure(now, c, was)
-	l.recountClaim(c)
+	c.NodeClaim, c.mark = object, nc.readMark(c, object)
+	nc.index(c)
+	nc.releaseCancelledSlot(c, was)
+	nc.engine.repairs.countLaunchFailure(now, c, was)
+	nc.engine.repairs.recountClaim(c)
 }
 
 // readMark returns the mark of a claim. It logs an unreadable mark once.
-func (l *Engine) readMark(before *nodeClaim, object *karpenter.NodeClaim) *ownership.Mark {
+func (nc *nodeClaims) readMark(before *nodeClaim, object *karpenter.NodeClaim) *ownership.Mark {
 	mark, err := ownership.ReadMark(object.Annotations)
 	if err != nil && (before.NodeClaim == nil || before.Annotations[ownership.MarkAnnotation] != object.Annotations[ownership.MarkAnnotation]) {
-		l.cfg.Logger.Error("mark unreadable", "nodeClaim", object.Name, "err", err)
+		nc.engine.cfg.Logger.Error("mark unreadable", "nodeClaim", object.Name, "err", err)
 	}
 	unknown := 0
 	switch {
@@ -185,24 +186,23 @@ func (l *Engine) readMark(before *nodeClaim, object *karpenter.NodeClaim) *owner
 	case mark != nil:
 		unknown = mark.Unknown.Len()
 	}
-	l.cfg.Metrics.addUnknownEntries("mark", unknown-before.unknownFields)
+	nc.engine.cfg.Metrics.addUnknownEntries("mark", unknown-before.unknownFields)
 	before.unknownFields = unknown
 	return mark
 }
 
 // releaseCancelledSlot frees the slot of a node whose termination was cancelled.
-func (l *Engine) releaseCancelledSlot(c *nodeClaim, was *ownership.Mark) {
+func (nc *nodeClaims) releaseCancelledSlot(c *nodeClaim, was *ownership.Mark) {
 	if was == nil || c.mark != nil {
 		return
 	}
-	if treatments := l.treatments[was.Node]; treatments != nil && treatments.granted.Object == claimRef(c.Name) {
+	if treatments := nc.engine.treatments[was.Node]; treatments != nil && treatments.granted.Object == claimRef(c.Name) {
 		treatments.releaseSlot()
 	}
 }
 
-// indexClaim indexes a claim by name and provider ID.
-func (l *Engine) indexClaim(c *nodeClaim) {
-	nc := &l.nodeClaims
+// index indexes a claim by name and provider ID.
+func (nc *nodeClaims) index(c *nodeClaim) {
 	nc.byName[c.Name] = c
 	if id := c.Status.ProviderID; id != "" {
 		nc.byID[id] = append(nc.byID[id], c)
@@ -210,8 +210,7 @@ func (l *Engine) indexClaim(c *nodeClaim) {
 	}
 }
 
-func (l *Engine) unindexClaim(c *nodeClaim) {
-	nc := &l.nodeClaims
+func (nc *nodeClaims) unindex(c *nodeClaim) {
 	delete(nc.byName, c.Name)
 	if id := c.Status.ProviderID; id != "" {
 		nc.byID[id] = slices.DeleteFunc(nc.byID[id], func(other *nodeClaim) bool { return other == c })
@@ -226,18 +225,18 @@ func (l *Engine) unindexClaim(c *nodeClaim) {
 // too and stays in treatment until then, because the watch of claims may be ahead. A
 // write in flight may have marked and deleted the claim before the watch reported the
 // mark.
-func (l *Engine) claimDeleted(now time.Time, c *nodeClaim) {
+func (nc *nodeClaims) claimDeleted(now time.Time, c *nodeClaim) {
 	if c.mark != nil {
-		l.noteOutlived(now, *c.mark)
+		nc.noteOutlived(now, *c.mark)
 	}
-	for _, node := range l.nodeClaims.nodesOf(c) {
-		if treatments := l.treatments[node]; treatments != nil && treatments.granted.Object == claimRef(c.Name) && !treatments.sentAt.IsZero() {
-			l.noteOutlived(now, markOf(treatments.granted))
+	for _, node := range nc.nodesOf(c) {
+		if treatments := nc.engine.treatments[node]; treatments != nil && treatments.granted.Object == claimRef(c.Name) && !treatments.sentAt.IsZero() {
+			nc.noteOutlived(now, markOf(treatments.granted))
 		}
 	}
-	l.cfg.Metrics.addUnknownEntries("mark", -c.unknownFields)
-	l.removeFromPoolCounts(c)
-	l.unindexClaim(c)
+	nc.engine.cfg.Metrics.addUnknownEntries("mark", -c.unknownFields)
+	nc.engine.repairs.removeFromCounts(c)
+	nc.unindex(c)
 }
 
 // markOf returns the mark for the claim that a ledger entry names.
@@ -246,11 +245,11 @@ func markOf(e ledger.ObjectWrite) ownership.Mark {
 }
 
 // noteOutlived records that the claim of a node is gone and the node is not yet.
-func (l *Engine) noteOutlived(now time.Time, mark ownership.Mark) {
-	if state := l.nodeStates[mark.Node]; state != nil && state.Object.UID == mark.NodeUID {
+func (nc *nodeClaims) noteOutlived(now time.Time, mark ownership.Mark) {
+	if state := nc.engine.nodeStates[mark.Node]; state != nil && state.Object.UID == mark.NodeUID {
 		state.outlivedClaim = &outlivedClaim{mark: mark, until: now.Add(triage.ReplacementWait)}
-		l.treatmentsOf(mark.Node)
-		l.nodeClaims.dirty[mark.Node] = true
+		nc.engine.treatmentsOf(mark.Node)
+		nc.dirty[mark.Node] = true
 	}
 }
 
@@ -276,19 +275,19 @@ func claimRef(name string) ledger.ObjectRef {
 // isClaim reports whether a reference is of a claim.
 func isClaim(ref ledger.ObjectRef) bool { return ref.GroupKind == claimKind }
 
-// addClaimFacts adds the facts that come from the claim: the assigned policies, whether
+// addFacts adds the facts that come from the claim: the assigned policies, whether
 // the node has started, whether it is being terminated, and vetoes against termination.
-func (l *Engine) addClaimFacts(now time.Time, state *Node, facts *triage.Node) {
-	l.assignPolicies(state)
+func (nc *nodeClaims) addFacts(now time.Time, state *Node, facts *triage.Node) {
+	nc.engine.repairs.assignPolicies(state)
 	state.assigned.label(facts)
 	state.terminationVeto = ""
 	if state.Object.DeletionTimestamp != nil {
 		state.terminationVeto = "the node is being deleted"
-		l.vetoTreatments(facts, state.terminationVeto)
+		nc.engine.vetoTreatments(facts, state.terminationVeto)
 	}
-	c, message := l.nodeClaims.claimOf(state.Object)
-	l.addStartFacts(state, c, facts)
-	if state.assigned == (assignedPolicies{}) && len(l.nodeClaims.byName) == 0 {
+	c, message := nc.claimOf(state.Object)
+	nc.addStartFacts(state, c, facts)
+	if state.assigned == (assignedPolicies{}) && len(nc.byName) == 0 {
 		return
 	}
 	veto := func(message string) {
@@ -301,12 +300,12 @@ func (l *Engine) addClaimFacts(now time.Time, state *Node, facts *triage.Node) {
 		veto("the node is annotated " + by)
 	}
 	poolName := state.Object.Labels[karpenter.NodePoolLabel]
-	if of := l.repairs.pools[poolName]; of != nil {
+	if of := nc.engine.repairs.pools[poolName]; of != nil {
 		if by, is := karpenter.DoNotRepair(of.Annotations); is {
 			veto("NodePool " + poolName + " is annotated " + by)
 		}
 	}
-	if treatments := l.treatments[state.Object.Name]; treatments != nil {
+	if treatments := nc.engine.treatments[state.Object.Name]; treatments != nil {
 		if by, until, held := nodelease.Held(treatments.lease, now); held && !nodelease.IsHealthCheck(by) {
 			veto(fmt.Sprintf("%s holds the node's Lease until %s", by, until.UTC().Format(time.RFC3339)))
 		}
@@ -314,16 +313,16 @@ func (l *Engine) addClaimFacts(now time.Time, state *Node, facts *triage.Node) {
 	switch {
 	case message != "":
 		veto(message)
-	case c == nil && l.repairs.pools[poolName] != nil: // otherwise no NodePool made it, whatever the label says
+	case c == nil && nc.engine.repairs.pools[poolName] != nil: // otherwise no NodePool made it, whatever the label says
 		veto("no NodeClaim has its provider ID, so there is nothing to delete")
 	case c == nil:
-		if r := l.repairs.followed[state.assigned.repair()]; r != nil && len(r.ladder) == 0 {
+		if r := nc.engine.repairs.followed[state.assigned.repair()]; r != nil && len(r.ladder) == 0 {
 			veto("it has no NodeClaim that could be deleted, and the policy names no remediationTemplate")
 		}
 	default:
-		l.addOwnClaimFacts(state, c, facts, veto)
+		nc.addOwnFacts(state, c, facts, veto)
 	}
-	l.addMarkFacts(now, state, facts)
+	nc.addMarkFacts(now, state, facts)
 }
 
 // addStartFacts adds whether the node is ready for work. The claim names the startup
@@ -331,14 +330,14 @@ func (l *Engine) addClaimFacts(now time.Time, state *Node, facts *triage.Node) {
 // known claim it counts as starting. This holds even if the pool is unknown, because the
 // watch of nodes may be ahead of both. If NodeClaims are not served, the pool label means
 // nothing.
-func (l *Engine) addStartFacts(state *Node, c *nodeClaim, facts *triage.Node) {
+func (nc *nodeClaims) addStartFacts(state *Node, c *nodeClaim, facts *triage.Node) {
 	var of *karpenter.NodeClaim
 	if c != nil {
 		of = c.NodeClaim
 		facts.Initialized = facts.Initialized || c.Is(karpenter.Initialized)
 	}
 	taints := karpenter.StartupTaints(state.Object, of)
-	facts.Starting = len(taints) > 0 || c == nil && l.awaitsClaim(state.Object)
+	facts.Starting = len(taints) > 0 || c == nil && nc.awaitsClaim(state.Object)
 	if len(taints) > 0 {
 		facts.Conditions = append(facts.Conditions, triage.Condition{
 			Type: triage.StartupTaints, Status: triage.True, Reason: taints[0].Key, Transition: facts.Created,
@@ -347,23 +346,23 @@ func (l *Engine) addStartFacts(state *Node, c *nodeClaim, facts *triage.Node) {
 }
 
 // awaitsClaim reports whether a node without a known claim should have a claim.
-func (l *Engine) awaitsClaim(node *corev1.Node) bool {
+func (nc *nodeClaims) awaitsClaim(node *corev1.Node) bool {
 	pool := node.Labels[karpenter.NodePoolLabel]
-	return pool != "" && (l.repairs.pools[pool] != nil || l.nodeClaims.inbox.HasSynced())
+	return pool != "" && (nc.engine.repairs.pools[pool] != nil || nc.inbox.HasSynced())
 }
 
 // addMarkFacts adds the running termination of a node.
-func (l *Engine) addMarkFacts(now time.Time, state *Node, facts *triage.Node) {
+func (nc *nodeClaims) addMarkFacts(now time.Time, state *Node, facts *triage.Node) {
 	add := func(mark ownership.Mark, isFinal bool) {
 		rule := triage.RuleID(mark.Rule)
 		// A termination that cannot be cancelled counts under the node's current rule if
 		// its own rule is gone. The bound of the pool is the same.
-		if isFinal && l.repairs.followed[rule] == nil && state.assigned.repairedBy != "" {
+		if isFinal && nc.engine.repairs.followed[rule] == nil && state.assigned.repairedBy != "" {
 			rule = state.assigned.repair()
 		}
 		facts.Treatments = append(facts.Treatments, triage.Treatment{Rule: rule, Since: mark.Since, Deletes: true})
 	}
-	for _, c := range l.nodeClaims.byID[state.Object.Spec.ProviderID] {
+	for _, c := range nc.byID[state.Object.Spec.ProviderID] {
 		if c.mark != nil && c.mark.NodeUID == state.Object.UID {
 			add(*c.mark, c.isEnding())
 			return
@@ -376,11 +375,11 @@ func (l *Engine) addMarkFacts(now time.Time, state *Node, facts *triage.Node) {
 
 // recordsStart reports whether to record on the node that it was ready for work: a ready
 // timeout applies and Karpenter has not recorded it.
-func (l *Engine) recordsStart(state *Node) bool {
+func (nc *nodeClaims) recordsStart(state *Node) bool {
 	if state.assigned.timedBy == "" || state.Object.Labels[karpenter.InitializedLabel] == "true" {
 		return false
 	}
-	c, _ := l.nodeClaims.claimOf(state.Object)
+	c, _ := nc.claimOf(state.Object)
 	return c != nil && !c.isEnding() && !c.Is(karpenter.Initialized)
 }
 
@@ -389,8 +388,8 @@ func (*Engine) vetoTreatments(facts *triage.Node, message string) {
 	facts.Vetoes = append(facts.Vetoes, triage.Veto{Reason: message})
 }
 
-// addOwnClaimFacts adds the facts of the node's claim.
-func (l *Engine) addOwnClaimFacts(state *Node, c *nodeClaim, facts *triage.Node, veto func(message string)) {
+// addOwnFacts adds the facts of the node's claim.
+func (nc *nodeClaims) addOwnFacts(state *Node, c *nodeClaim, facts *triage.Node, veto func(message string)) {
 	if by, is := karpenter.DoNotRepair(c.Annotations); is {
 		veto("NodeClaim " + c.Name + " is annotated " + by)
 	}
@@ -401,7 +400,7 @@ func (l *Engine) addOwnClaimFacts(state *Node, c *nodeClaim, facts *triage.Node,
 	switch {
 	case !is:
 	case c.mark == nil || c.mark.NodeUID != state.Object.UID:
-		l.vetoTreatments(facts, "NodeClaim "+c.Name+" "+how)
+		nc.engine.vetoTreatments(facts, "NodeClaim "+c.Name+" "+how)
 	case !c.isEnding(): // another component has started to disrupt it as well
 		state.terminationVeto = "NodeClaim " + c.Name + " " + how
 	}

@@ -15,7 +15,7 @@
 //
 // # How a node write works
 //
-//	reconcileNode ── plan differs from node ──► queue ──► takes a slot? ── no ──► write
+//	Reconcile ────── plan differs from node ──► queue ──► takes a slot? ── no ──► write
 //	                                                           │ yes                ▲
 //	                                                           ▼                    │
 //	                                                        ledger ─── stored ──────┘

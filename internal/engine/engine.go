@@ -93,6 +93,7 @@ func New(cfg Config) (*Engine, error) {
 		liveness:           cfg.Liveness,
 		startedAt:          time.Now(),
 	}
+	l.checks.engine = l
 	l.checks.medik8s.inbox.Namespaced = true
 	blocks, err := newRepairBlocks(cfg, signal)
 	if err != nil {
@@ -104,6 +105,7 @@ func New(cfg Config) (*Engine, error) {
 		IsOtherMissing: func() bool { known, isThere, _ := blocks.Listed(); return known && !isThere },
 	}))
 	l.blocks = blocks
+	l.repairs.engine, l.nodeClaims.engine = l, l
 	return l, nil
 }
 

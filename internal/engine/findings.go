@@ -50,7 +50,7 @@ func (l *Engine) findingsOf(rule triage.RuleID) (nodes map[string]triage.Reason,
 			return nodes, stale
 		}
 	}
-	if c := l.checkOf(rule); c != nil {
+	if c := l.checks.of(rule); c != nil {
 		return c.nodes, &c.status.Stale
 	}
 	if r := l.repairs.followed[rule]; r != nil {
@@ -98,8 +98,8 @@ func (l *Engine) writeStatuses(ctx context.Context, now time.Time) (due time.Tim
 		for _, p := range l.policies {
 			p.WriteStatuses(ctx, now)
 		}
-		l.writeCheckStatuses(ctx, now)
-		l.writePolicyStatuses(ctx, now)
+		l.checks.writeStatuses(ctx, now)
+		l.repairs.writeStatuses(ctx, now)
 	})
 }
 
@@ -119,7 +119,7 @@ func (l *Engine) CurrentReason(node string, reason triage.Reason) triage.Reason 
 // core does not know unreadable rules and would remove their taints.
 func (l *Engine) planOf(state *Node) (triage.Plan, bool) {
 	plan, ok := l.core.Plan(state.Object.Name)
-	plan.Initialized = plan.Initialized && l.recordsStart(state)
+	plan.Initialized = plan.Initialized && l.nodeClaims.recordsStart(state)
 	for _, p := range l.policies {
 		if ok && p.KeepsAnyTaints() {
 			KeepTaints(state, &plan, p)

@@ -52,6 +52,7 @@ func healthCheckFixtureIn(t *testing.T, c *loopFixture, changes ...func(*remedia
 	t.Helper()
 	w := &healthCheckFixture{loopFixture: c, version: 100}
 	w.checks = checks{
+		engine:  w.Engine,
 		inbox:   there(t, &remediationv1alpha1.NodeHealthCheck{}),
 		medik8s: medik8sLeader{inbox: there(t, &coordinationv1.Lease{}), leases: map[string]observedLease{}},
 		known:   map[string]*check{}, templates: map[remediation.Template]*unstructured.Unstructured{},
@@ -237,9 +238,9 @@ func (w *healthCheckFixture) locks(node, holder string, lasts time.Duration) *co
 func (w *healthCheckFixture) runRound() {
 	now := time.Now()
 	w.takeNodes(now)
-	w.takeChecks(now)
+	w.checks.take(now)
 	w.takeObjects(now)
-	w.followChecks(now)
+	w.checks.follow(now)
 	w.core.Advance(now)
 	w.reconcileWoken(now)
 	w.runDueTreatments(now)

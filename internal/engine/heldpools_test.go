@@ -57,7 +57,7 @@ func (h *nodePoolFixture) tell(d *datadriven.TestData) *nodePoolFixture {
 	case "template":
 		h.pool("default", ofAtMost("100"), madeOf(d.CmdArgs[0].Key))
 	case "launch":
-		from, becomes := h.templateOf("default"), unready
+		from, becomes := h.repairs.templateOf("default"), unready
 		d.MaybeScanArgs(h.t, "from", &from)
 		if d.HasArg("ready") {
 			becomes = func(*corev1.Node, *karpenter.NodeClaim) {}

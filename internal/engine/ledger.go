@@ -63,7 +63,7 @@ func (l *Engine) restore(now time.Time) {
 	for _, e := range l.ledger.restored {
 		switch e := e.(type) {
 		case ledger.LaunchFailures:
-			l.restoreLaunchFailures(e)
+			l.repairs.restoreLaunchFailures(e)
 		case ledger.ObjectWrite:
 			l.restoreTreatment(now, l.nodeStates[e.Node], e)
 		case ledger.NodeWrite:
@@ -126,7 +126,7 @@ func (l *Engine) restoreTreatment(now time.Time, state *Node, e ledger.ObjectWri
 		l.orphans.add(e.Node)
 	}
 	if isClaim(e.Object) {
-		l.restoreTermination(now, state, treatments)
+		l.nodeClaims.restoreTermination(now, state, treatments)
 		return
 	}
 	l.ledger.treatmentsWithSlots = append(l.ledger.treatmentsWithSlots, treatments)
@@ -180,7 +180,7 @@ func (l *Engine) nextSnapshot(now time.Time) (entries []ledger.Entry, due time.T
 	w.writingNodes, w.writingTreatments, w.replacements.requested = nil, nil, nil
 	held := w.entries()
 	room := w.ledger.Room()
-	room.Add(append(held, l.launchFailureEntries(now, held)...)...)
+	room.Add(append(held, l.repairs.launchFailureEntries(now, held)...)...)
 	isStale = l.requestReplacementEntries(now, room) || hasEnded || w.isOutdated
 	w.isOutdated = false
 	l.addNodes(now, room)
@@ -189,7 +189,7 @@ func (l *Engine) nextSnapshot(now time.Time) (entries []ledger.Entry, due time.T
 		return nil, due // the ledger is full, or no request is left
 	}
 	entries = w.entries()
-	entries = append(entries, l.launchFailureEntries(now, entries)...)
+	entries = append(entries, l.repairs.launchFailureEntries(now, entries)...)
 	w.next = entries
 	return w.next, time.Time{}
 }
@@ -235,7 +235,7 @@ func (l *Engine) addTreatments(now time.Time, room *ledger.Room) {
 				l.taskQueue.push(treatments)
 				continue
 			}
-			if room.Take(l.withLaunchFailureEntry(now, treatments.requested)...) || w.isEmpty() {
+			if room.Take(l.repairs.withLaunchFailureEntry(now, treatments.requested)...) || w.isEmpty() {
 				w.writingTreatments = append(w.writingTreatments, treatments)
 				continue
 			}
@@ -257,7 +257,7 @@ func (w *ledgerWriter) isEmpty() bool {
 // double the number of snapshots.
 func (l *Engine) hasEndedEntries(now time.Time) (isDue bool, due time.Time) {
 	w := &l.ledger
-	before, kept := l.pendingLaunchFailures(w.stored), slotsOf(l.core.AwaitingReplacement())
+	before, kept := l.repairs.pendingLaunchFailures(w.stored), slotsOf(l.core.AwaitingReplacement())
 	isTidy := true
 	for _, e := range w.stored {
 		switch e := e.(type) {

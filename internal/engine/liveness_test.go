@@ -26,7 +26,7 @@ import (
 
 // newLoop returns an empty loop, as if the API server were unreachable.
 func newLoop(log *slog.Logger, announce func(treat.Event)) *Engine {
-	return &Engine{
+	l := &Engine{
 		cfg:          Config{Event: announce, Metrics: NewMetrics(), Logger: log},
 		core:         triage.New(),
 		nodeInbox:    watch.NewInbox[*corev1.Node](nil, nil),
@@ -38,6 +38,8 @@ func newLoop(log *slog.Logger, announce func(treat.Event)) *Engine {
 		writeResults: make(chan writeResult, 1),
 		statuses:     &status.Writer{}, // writes nothing: tests look at what would be written
 	}
+	l.checks.engine, l.repairs.engine, l.nodeClaims.engine = l, l, l
+	return l
 }
 
 // noPools simulates a cluster without Karpenter.

@@ -124,30 +124,30 @@ func (l *Engine) run(ctx context.Context) error {
 // when the next round is due, zero for never.
 func (l *Engine) round(ctx context.Context) time.Time {
 	now := time.Now()
-	if !l.loaded && (!l.nodeInbox.HasSynced() || !l.isReady(now) || !l.knowsRepairs(now) || !l.knowsChecks(now)) {
+	if !l.loaded && (!l.nodeInbox.HasSynced() || !l.isReady(now) || !l.repairs.isReady(now) || !l.checks.isReady(now)) {
 		return time.Time{} // an inbox signals when it is filled
 	}
 	for _, p := range l.policies {
 		p.Take(now)
 	}
-	l.takeRepairs(now)
-	l.takeClaims(now) // allowances must be known before decisions
-	l.updateAllowances(now)
+	l.repairs.take(now)
+	l.nodeClaims.take(now) // allowances must be known before decisions
+	l.repairs.updateAllowances(now)
 	l.takeNodes(now)
 	var due time.Time
 	for _, p := range l.policies {
 		due = times.Earliest(due, p.Follow(ctx, now))
 	}
-	l.takeChecks(now)
+	l.checks.take(now)
 	l.takeObjects(now) // needs the nodes, and must precede the rules
-	l.followChecks(now)
-	l.followRepairs(now)
+	l.checks.follow(now)
+	l.repairs.follow(now)
 	if !l.loaded {
 		if l.cfg.NodeFacts != nil {
 			l.cfg.NodeFacts.Takeover()
 		}
 		l.restore(now)
-		l.updateAllowances(now) // restore may have changed them
+		l.repairs.updateAllowances(now) // restore may have changed them
 		l.loaded = true
 		l.checkOrphans(now)
 		l.core.Loaded(now)
@@ -167,7 +167,7 @@ func (l *Engine) round(ctx context.Context) time.Time {
 	l.startWrites(ctx, now)
 	l.startTasks(ctx, now)
 	l.reconcileWoken(now)
-	allowancesDue := l.updateAllowances(now)
+	allowancesDue := l.repairs.updateAllowances(now)
 	due = times.Earliest(times.Earliest(due, l.requeueDelayed(now)), times.Earliest(allowancesDue, l.writeLedger(ctx, now)))
 	if l.writeQueue.len() > 0 && l.writesRunning < maxConcurrentWrites || l.taskQueue.len() > 0 && l.tasksRunning < maxConcurrentTasks { // a final check changed a plan
 		due = now
@@ -219,7 +219,7 @@ func (l *Engine) takeNodes(now time.Time) {
 		}
 	}
 	l.core.Observe(now, facts...)
-	l.reobserveDirty(now)
+	l.nodeClaims.reobserveDirty(now)
 	// A taint of another component may be gone. The core does not know those taints, so
 	// check the node even if the core does not wake it.
 	for i := range facts {
@@ -262,9 +262,9 @@ func (l *Engine) upsertNode(node *corev1.Node, at time.Time) triage.Node {
 		state.unknownEntries = note.CountUnknown()
 	}
 	if before != nil { // it may have had another NodeClaim
-		l.recountNode(before)
+		l.repairs.recountNode(before)
 	}
-	l.recountNode(node)
+	l.repairs.recountNode(node)
 	facts, err := observe.Node(node)
 	l.addTreatmentFacts(at, state, &facts)
 	for _, p := range l.policies {
@@ -304,7 +304,7 @@ func (l *Engine) removeNode(now time.Time, state *Node) {
 	l.nodeClaims.unlink(state.Object)
 	l.cfg.Metrics.addUnknownEntries("record", -state.unknownEntries)
 	state.terminatedBy = triage.RuleID{}
-	l.recountNode(state.Object)
+	l.repairs.recountNode(state.Object)
 	state.gone = true
 	delete(l.nodeStates, name)
 	l.reconcileTreatments(now, name)

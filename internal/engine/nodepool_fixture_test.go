@@ -98,6 +98,7 @@ func nodePoolFixtureIn(t *testing.T, c *loopFixture, w *fakeAPI, changes ...func
 	h.checks.medik8s.leases = map[string]observedLease{}
 	h.repairs = newRepairs(cfg, there(t, &v1alpha1.RepairPolicy{}), h.pools)
 	h.nodeClaims = newNodeClaims(there(t, &karpenter.NodeClaim{}))
+	h.repairs.engine, h.nodeClaims.engine = h.Engine, h.Engine
 	h.leaseInbox, h.treatments, h.treatmentsByObject = there(t, &coordinationv1.Lease{}), map[string]*nodeTreatments{}, map[ledger.ObjectRef]*nodeTreatments{}
 	return h
 }
@@ -135,15 +136,15 @@ func (h *nodePoolFixture) successor(changes ...func(*RepairConfig)) *nodePoolFix
 func (h *nodePoolFixture) runRound() (due time.Time) {
 	h.t.Helper()
 	now := time.Now()
-	h.takeRepairs(now)
-	h.takeClaims(now)
-	h.updateAllowances(now)
+	h.repairs.take(now)
+	h.nodeClaims.take(now)
+	h.repairs.updateAllowances(now)
 	h.takeNodes(now)
 	h.takeObjects(now)
-	h.followRepairs(now)
+	h.repairs.follow(now)
 	if !h.loaded {
 		h.restore(now)
-		h.updateAllowances(now)
+		h.repairs.updateAllowances(now)
 		h.loaded = true
 		h.checkOrphans(now)
 		h.core.Loaded(now)
@@ -156,7 +157,7 @@ func (h *nodePoolFixture) runRound() (due time.Time) {
 	h.reconcileWoken(now)
 	due = h.runDueTreatments(now)
 	h.reconcileWoken(now)
-	due = times.Earliest(due, h.updateAllowances(now))
+	due = times.Earliest(due, h.repairs.updateAllowances(now))
 	h.hasReplacements(now) // as every round does before it writes a snapshot
 	h.statuses.Schedule(now)
 	h.writeStatuses(h.t.Context(), now)
@@ -384,7 +385,7 @@ func (h *nodePoolFixture) sends() map[string]*task {
 		}
 	}
 	h.reconcileWoken(time.Now())
-	h.updateAllowances(time.Now())
+	h.repairs.updateAllowances(time.Now())
 	return sent
 }
 

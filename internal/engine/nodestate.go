@@ -152,7 +152,7 @@ func (l *Engine) Reconcile(now time.Time, state *Node) {
 		return
 	}
 	l.noteFindings(now, state, plan.Findings)
-	l.noteTermination(state, plan)
+	l.repairs.noteTermination(state, plan)
 	l.reportWaits(state, plan.Findings)
 	l.ensureTreatments(now, state, plan)
 	if state.stage != idle {

@@ -16,27 +16,27 @@ import (
 
 // publishEvent publishes an Event about a node and the policy of a rule.
 func (l *Engine) publishEvent(rule triage.RuleID, node *corev1.Node, what treat.EventReason, reason triage.Reason, message string) {
-	if c := l.checkOf(rule); c != nil || !isRepair(rule) {
-		l.publishCheckEvent(c, node, what, reason, message)
+	if c := l.checks.of(rule); c != nil || !isRepair(rule) {
+		l.checks.publishEvent(c, node, what, reason, message)
 		return
 	}
-	l.publishRepairEvent(rule, node, nil, what, reason, message)
+	l.repairs.publishEvent(rule, node, nil, what, reason, message)
 }
 
-// publishRepairEvent publishes an Event about a node, its claim, its pool and its repair
+// publishEvent publishes an Event about a node, its claim, its pool and its repair
 // policy, as far as they exist.
-func (l *Engine) publishRepairEvent(rule triage.RuleID, node *corev1.Node, claim *karpenter.NodeClaim, what treat.EventReason, reason triage.Reason, message string) {
+func (r *repairs) publishEvent(rule triage.RuleID, node *corev1.Node, claim *karpenter.NodeClaim, what treat.EventReason, reason triage.Reason, message string) {
 	event := treat.Event{Node: node, EventReason: what, Reason: reason, Message: message}
-	if r := l.repairs.followed[rule]; r != nil {
-		if r.policy != nil {
-			event.Policy = treat.AboutPolicy(r.policy.object)
+	if followed := r.followed[rule]; followed != nil {
+		if followed.policy != nil {
+			event.Policy = treat.AboutPolicy(followed.policy.object)
 		}
-		if pool := l.repairs.pools[r.pool]; pool != nil {
+		if pool := r.pools[followed.pool]; pool != nil {
 			event.Related = append(event.Related, treat.AboutNodePool(pool))
 		}
 	}
 	if claim == nil && node != nil {
-		if c, _ := l.nodeClaims.claimOf(node); c != nil {
+		if c, _ := r.engine.nodeClaims.claimOf(node); c != nil {
 			claim = c.NodeClaim
 		}
 	}
@@ -44,24 +44,24 @@ func (l *Engine) publishRepairEvent(rule triage.RuleID, node *corev1.Node, claim
 		event.Related = append(event.Related, treat.AboutNodeClaim(claim))
 	}
 	if event.Node != nil || event.Policy != nil || len(event.Related) > 0 {
-		l.cfg.Event(event)
+		r.engine.cfg.Event(event)
 	}
 }
 
 // terminated reports a deleted claim.
-func (l *Engine) terminated(now time.Time, r *taskResult) {
+func (nc *nodeClaims) terminated(now time.Time, r *taskResult) {
 	treatments, t := r.treatments, r.task
 	mode, pool := v1alpha1.Forceful, t.claim.Labels[karpenter.NodePoolLabel]
-	if followed := l.repairs.followed[t.rule]; followed != nil {
+	if followed := nc.engine.repairs.followed[t.rule]; followed != nil {
 		mode = modeOf(followed.spec)
 	}
-	if l.repairs.pools[pool] == nil {
-		l.Retire(now, timeoutRule(pool))
+	if nc.engine.repairs.pools[pool] == nil {
+		nc.engine.Retire(now, timeoutRule(pool))
 	}
 	treatments.refusalReported = reportedRefusal{}
-	l.cfg.Metrics.countTermination(pool, t.reason.Condition, string(mode), "terminated")
+	nc.engine.cfg.Metrics.countTermination(pool, t.reason.Condition, string(mode), "terminated")
 	if !treatments.dueSince.IsZero() {
-		l.cfg.Metrics.observeStart(t.rule, now.Sub(treatments.dueSince))
+		nc.engine.cfg.Metrics.observeStart(t.rule, now.Sub(treatments.dueSince))
 		treatments.dueSince = time.Time{}
 	}
 	what, message := treat.NodeRepaired, fmt.Sprintf("NodeClaim %s is being deleted %s", t.claim.Name, terminationMessage[mode])
@@ -70,12 +70,12 @@ func (l *Engine) terminated(now time.Time, r *taskResult) {
 		message += ", and those that are left at " + deadline + " are ended by force"
 	}
 	if t.rule.Kind == triage.ReadyTimeout {
-		l.cfg.Metrics.countReadyTimeout(pool, t.claim.Labels[karpenter.CapacityTypeLabel])
+		nc.engine.cfg.Metrics.countReadyTimeout(pool, t.claim.Labels[karpenter.CapacityTypeLabel])
 		what = treat.ReadyTimeoutRecovery
-		message = fmt.Sprintf("Node failed to become ready within %v, triggering recovery: %s%s", l.timeoutFor(t.rule), message, startupTaintsMessage(karpenter.StartupTaints(t.node, t.claim)))
+		message = fmt.Sprintf("Node failed to become ready within %v, triggering recovery: %s%s", nc.engine.repairs.timeoutFor(t.rule), message, startupTaintsMessage(karpenter.StartupTaints(t.node, t.claim)))
 	}
-	l.cfg.Logger.Info("node terminated", "node", treatments.node, "nodeClaim", t.claim.Name, "nodePool", pool, "mode", string(mode), "reason", t.reason.String())
-	l.publishRepairEvent(t.rule, t.node, t.claim, what, t.reason, message)
+	nc.engine.cfg.Logger.Info("node terminated", "node", treatments.node, "nodeClaim", t.claim.Name, "nodePool", pool, "mode", string(mode), "reason", t.reason.String())
+	nc.engine.repairs.publishEvent(t.rule, t.node, t.claim, what, t.reason, message)
 }
 
 // startupTaintsMessage names the startup taints that are left. Once the node is gone, users cannot
@@ -97,57 +97,57 @@ var terminationMessage = map[v1alpha1.Termination]string{
 }
 
 // timeoutFor returns the ready timeout of a rule.
-func (l *Engine) timeoutFor(rule triage.RuleID) time.Duration {
-	if r := l.repairs.followed[rule]; r != nil && len(r.rule.When.Signals) > 0 {
-		return r.rule.When.Signals[0].For
+func (r *repairs) timeoutFor(rule triage.RuleID) time.Duration {
+	if followed := r.followed[rule]; followed != nil && len(followed.rule.When.Signals) > 0 {
+		return followed.rule.When.Signals[0].For
 	}
 	return 0
 }
 
 // terminationCancelled reports a claim whose mark was removed.
-func (l *Engine) terminationCancelled(now time.Time, r *taskResult) {
+func (nc *nodeClaims) terminationCancelled(now time.Time, r *taskResult) {
 	treatments, t := r.treatments, r.task
 	pool := t.claim.Labels[karpenter.NodePoolLabel]
 	mode := v1alpha1.Forceful
-	if r := l.repairs.followed[t.rule]; r != nil {
-		mode = modeOf(r.spec)
+	if followed := nc.engine.repairs.followed[t.rule]; followed != nil {
+		mode = modeOf(followed.spec)
 	}
-	l.cfg.Metrics.countTermination(pool, t.reason.Condition, string(mode), "spared")
-	if l.repairs.pools[pool] == nil {
-		l.Retire(now, timeoutRule(pool))
+	nc.engine.cfg.Metrics.countTermination(pool, t.reason.Condition, string(mode), "spared")
+	if nc.engine.repairs.pools[pool] == nil {
+		nc.engine.Retire(now, timeoutRule(pool))
 	}
-	l.cfg.Logger.Info("termination cancelled", "node", treatments.node, "nodeClaim", t.claim.Name, "reason", t.reason.String())
-	l.publishRepairEvent(t.rule, t.node, t.claim, treat.TerminationCancelled, t.reason, "NodeClaim "+t.claim.Name+" is not deleted: its termination was cancelled")
+	nc.engine.cfg.Logger.Info("termination cancelled", "node", treatments.node, "nodeClaim", t.claim.Name, "reason", t.reason.String())
+	nc.engine.repairs.publishEvent(t.rule, t.node, t.claim, treat.TerminationCancelled, t.reason, "NodeClaim "+t.claim.Name+" is not deleted: its termination was cancelled")
 }
 
 // reportPoolHeld reports that replacement in a pool is paused.
-func (l *Engine) reportPoolHeld(name string, count *poolCounts) {
-	timeout := l.timeoutFor(timeoutRule(name))
+func (r *repairs) reportPoolHeld(name string, count *poolCounts) {
+	timeout := r.timeoutFor(timeoutRule(name))
 	_, message, _ := count.failures.remaining(count.failures.last, name, timeout, 0)
-	l.cfg.Logger.Warn("pool held", "nodePool", name, "failed", count.failures.failed, "until", count.failures.next(timeout).UTC().Format(time.RFC3339))
-	if pool := l.repairs.pools[name]; pool != nil {
-		l.cfg.Event(treat.Event{Related: []*corev1.ObjectReference{treat.AboutNodePool(pool)}, EventReason: treat.PoolHeld, Message: message})
+	r.engine.cfg.Logger.Warn("pool held", "nodePool", name, "failed", count.failures.failed, "until", count.failures.next(timeout).UTC().Format(time.RFC3339))
+	if pool := r.pools[name]; pool != nil {
+		r.engine.cfg.Event(treat.Event{Related: []*corev1.ObjectReference{treat.AboutNodePool(pool)}, EventReason: treat.PoolHeld, Message: message})
 	}
 }
 
 // reportPoolReleased reports that replacement in a pool has resumed.
-func (l *Engine) reportPoolReleased(name, message string) {
-	l.cfg.Logger.Info("pool released", "nodePool", name, "reason", message)
-	if pool := l.repairs.pools[name]; pool != nil {
-		l.cfg.Event(treat.Event{Related: []*corev1.ObjectReference{treat.AboutNodePool(pool)}, EventReason: treat.PoolReleased, Message: "NodePool " + name + " is held no more: " + message})
+func (r *repairs) reportPoolReleased(name, message string) {
+	r.engine.cfg.Logger.Info("pool released", "nodePool", name, "reason", message)
+	if pool := r.pools[name]; pool != nil {
+		r.engine.cfg.Event(treat.Event{Related: []*corev1.ObjectReference{treat.AboutNodePool(pool)}, EventReason: treat.PoolReleased, Message: "NodePool " + name + " is held no more: " + message})
 	}
 }
 
-// reportRepairPolicy reports that a repair policy is invalid, or valid again.
-func (l *Engine) reportRepairPolicy(pol *repairPolicy) {
+// reportPolicy reports that a repair policy is invalid, or valid again.
+func (r *repairs) reportPolicy(pol *repairPolicy) {
 	event := treat.Event{Policy: treat.AboutPolicy(pol.object), EventReason: treat.Disabled, Message: pol.problemMessage()}
 	if pol.problem == "" {
 		event.EventReason, event.Message = treat.Enabled, "nothing is wrong with it any more, the policy is followed"
-		l.cfg.Logger.Info("repair policy followed", "repairPolicy", pol.object.Name)
+		r.engine.cfg.Logger.Info("repair policy followed", "repairPolicy", pol.object.Name)
 	} else {
-		l.cfg.Logger.Warn("repair policy not followed", "repairPolicy", pol.object.Name, "err", pol.problem)
+		r.engine.cfg.Logger.Warn("repair policy not followed", "repairPolicy", pol.object.Name, "err", pol.problem)
 	}
-	l.cfg.Event(event)
+	r.engine.cfg.Event(event)
 }
 
 // withoutNumbers drops digits, so that texts that differ only in numbers and times are
@@ -161,9 +161,9 @@ func withoutNumbers(message string) string {
 	}, message)
 }
 
-// reportRepairWait reports that a node is unhealthy and when it becomes eligible for
+// reportWait reports that a node is unhealthy and when it becomes eligible for
 // repair. If the repair does not start then, it reports why. Each is reported once.
-func (l *Engine) reportRepairWait(state *Node, is triage.Reason) {
+func (r *repairs) reportWait(state *Node, is triage.Reason) {
 	was := state.reportedCodes[is.Rule]
 	waits := isWait(is.Code)
 	message := ""
@@ -178,7 +178,7 @@ func (l *Engine) reportRepairWait(state *Node, is triage.Reason) {
 			delete(state.reportedCodes, is.Rule)
 		}
 		return
-	case is.Code == triage.Pending && (is.Rule.Kind == triage.ReadyTimeout || is.Condition == triage.Ready && !l.hasStarted(state)): // every node starts like that
+	case is.Code == triage.Pending && (is.Rule.Kind == triage.ReadyTimeout || is.Condition == triage.Ready && !r.hasStarted(state)): // every node starts like that
 		return
 	}
 	if state.reportedCodes == nil {
@@ -191,8 +191,8 @@ func (l *Engine) reportRepairWait(state *Node, is triage.Reason) {
 	switch {
 	case is.Code == triage.Retrying: // the refusal has been reported
 	case waits:
-		l.publishRepairEvent(is.Rule, state.Object, nil, treat.RepairBlocked, is, "")
+		r.publishEvent(is.Rule, state.Object, nil, treat.RepairBlocked, is, "")
 	case is.Code == triage.Pending && was == 0:
-		l.publishRepairEvent(is.Rule, state.Object, nil, treat.RepairPending, is, "")
+		r.publishEvent(is.Rule, state.Object, nil, treat.RepairPending, is, "")
 	}
 }

@@ -41,6 +41,7 @@ type RepairConfig struct {
 
 // repairs holds the policies for the replacement of nodes.
 type repairs struct {
+	engine *Engine
 	cfg    RepairConfig
 	inbox  *watch.Optional[*v1alpha1.RepairPolicy]
 	blocks poolSource
@@ -132,32 +133,31 @@ func isRepair(rule triage.RuleID) bool {
 	return rule.Kind == triage.Repair || rule.Kind == triage.ReadyTimeout
 }
 
-// knowsRepairs reports whether everything that repairs depend on is loaded. A kind that
+// isReady reports whether everything that repairs depend on is loaded. A kind that
 // is not installed does not block.
-func (l *Engine) knowsRepairs(now time.Time) bool {
-	l.takeRepairs(now)
-	policies, _ := l.repairs.inbox.Availability()
-	claims, _ := l.nodeClaims.inbox.Availability()
-	arePoolsKnown, _, _ := l.repairs.blocks.Listed()
+func (r *repairs) isReady(now time.Time) bool {
+	r.take(now)
+	policies, _ := r.inbox.Availability()
+	claims, _ := r.engine.nodeClaims.inbox.Availability()
+	arePoolsKnown, _, _ := r.blocks.Listed()
 	return policies != watch.NotAnswered && claims != watch.NotAnswered && arePoolsKnown
 }
 
-// takeRepairs takes in changed policies and pools.
-func (l *Engine) takeRepairs(now time.Time) {
-	r := &l.repairs
+// take takes in changed policies and pools.
+func (r *repairs) take(now time.Time) {
 	batch := r.inbox.Take()
 	if batch.ListVersion != "" {
 		for name := range r.policies {
 			if _, there := batch.Changes[name]; !there {
-				l.removeRepairPolicy(now, name)
+				r.removePolicy(now, name)
 			}
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(batch.Changes)) {
 		if change := batch.Changes[name]; change.Gone {
-			l.removeRepairPolicy(now, name)
+			r.removePolicy(now, name)
 		} else {
-			l.upsertRepairPolicy(now, change.Object)
+			r.upsertPolicy(now, change.Object)
 		}
 	}
 	changed, all := r.blocks.Take()
@@ -169,24 +169,23 @@ func (l *Engine) takeRepairs(now time.Time) {
 		}
 	}
 	for name, pool := range changed {
-		l.upsertPool(now, name, pool)
+		r.upsertPool(now, name, pool)
 	}
 }
 
 // upsertPool stores a pool, nil if it is gone.
-func (l *Engine) upsertPool(now time.Time, name string, pool *repairblock.Pool) {
-	r := &l.repairs
+func (r *repairs) upsertPool(now time.Time, name string, pool *repairblock.Pool) {
 	before := r.pools[name]
 	if pool == nil {
 		delete(r.pools, name)
-		l.Retire(now, timeoutRule(name)) // with all counters of the pool
+		r.engine.Retire(now, timeoutRule(name)) // with all counters of the pool
 	} else {
-		was := l.templateOf(name)
+		was := r.templateOf(name)
 		r.pools[name] = pool
-		delete(l.retiredRules, timeoutRule(name))
-		l.checkTemplateChange(name)
-		if l.templateOf(name) != was {
-			l.recountPool(name)
+		delete(r.engine.retiredRules, timeoutRule(name))
+		r.checkTemplateChange(name)
+		if r.templateOf(name) != was {
+			r.recountPool(name)
 		}
 	}
 	if (before == nil) != (pool == nil) || pool != nil && repairVeto(before) != repairVeto(pool) {
@@ -202,29 +201,29 @@ func repairVeto(pool *repairblock.Pool) string {
 	return by
 }
 
-func (l *Engine) upsertRepairPolicy(now time.Time, object *v1alpha1.RepairPolicy) {
-	pol := l.repairs.policies[object.Name]
+func (r *repairs) upsertPolicy(now time.Time, object *v1alpha1.RepairPolicy) {
+	pol := r.policies[object.Name]
 	shadowed := map[string]bool{}
 	if pol != nil && pol.object.UID != object.UID {
 		shadowed = pol.shadowed // shadowed nodes are known by the policy's name
-		l.removeRepairPolicy(now, object.Name)
+		r.removePolicy(now, object.Name)
 		pol = nil
 	}
 	if pol == nil {
 		pol = &repairPolicy{shadowed: shadowed}
-		l.repairs.policies[object.Name] = pol
+		r.policies[object.Name] = pol
 	}
 	pol.status.Observe(object, object.Status)
 	isSame := pol.object != nil && pol.object.Generation == object.Generation
 	pol.object, pol.status.Stale = object, true
-	l.statuses.Schedule(now)
+	r.engine.statuses.Schedule(now)
 	if isSame {
 		return
 	}
-	l.repairs.changed, l.checks.changed = true, true // it may reference a kind that is not watched yet
+	r.changed, r.engine.checks.changed = true, true // it may reference a kind that is not watched yet
 	was := pol.problem
 	pol.problem = ""
-	if err := l.repairs.validate(object); err != nil {
+	if err := r.validate(object); err != nil {
 		pol.problem = err.Error()
 	} else {
 		pol.inForce = object
@@ -233,7 +232,7 @@ func (l *Engine) upsertRepairPolicy(now time.Time, object *v1alpha1.RepairPolicy
 		pol.selector = selectorOf(&object.Spec)
 	}
 	if pol.problem != was {
-		l.reportRepairPolicy(pol)
+		r.reportPolicy(pol)
 	}
 }
 
@@ -242,33 +241,32 @@ func (r *repairs) validate(object *v1alpha1.RepairPolicy) error {
 	return validate.StoredRepairPolicy(validate.RepairCase{Policy: object, Repairs: validate.Repairs{Statements: r.cfg.Karpenter}}).Err()
 }
 
-func (l *Engine) removeRepairPolicy(now time.Time, name string) {
-	if l.repairs.policies[name] == nil {
+func (r *repairs) removePolicy(now time.Time, name string) {
+	if r.policies[name] == nil {
 		return
 	}
-	delete(l.repairs.policies, name)
-	l.repairs.changed, l.checks.changed = true, true
-	l.statuses.Schedule(now)
-	l.cfg.Logger.Info("repair policy gone", "repairPolicy", name)
+	delete(r.policies, name)
+	r.changed, r.engine.checks.changed = true, true
+	r.engine.statuses.Schedule(now)
+	r.engine.cfg.Logger.Info("repair policy gone", "repairPolicy", name)
 }
 
-// followRepairs updates the rules of repairs. It runs when nodes and claims are known.
+// follow updates the rules of repairs. It runs when nodes and claims are known.
 // Each rule gets its allowance before it gets a node: otherwise it could start more
 // terminations than a budget allows.
-func (l *Engine) followRepairs(now time.Time) {
-	r := &l.repairs
+func (r *repairs) follow(now time.Time) {
 	if !r.changed {
 		return
 	}
 	r.changed = false
 	r.sortPolicies()
-	wanted := l.repairRules()
+	wanted := r.rules()
 	for id := range r.followed {
 		if wanted[id] == nil {
 			delete(r.followed, id)
-			l.core.RemoveRule(now, id)
-			l.cfg.Metrics.forgetRepair(id)
-			l.cfg.Logger.Info("repair rule gone", "rule", id.String())
+			r.engine.core.RemoveRule(now, id)
+			r.engine.cfg.Metrics.forgetRepair(id)
+			r.engine.cfg.Logger.Info("repair rule gone", "rule", id.String())
 		}
 	}
 	changedRules := map[string]bool{} // rules that gain or lose a template, which changes the facts of their nodes
@@ -278,35 +276,34 @@ func (l *Engine) followRepairs(now time.Time) {
 		if before := r.followed[id]; before != nil {
 			next.nodes = before.nodes
 			if next.due = before.due; before.pool != next.pool {
-				l.cfg.Metrics.forgetRepair(id)
+				r.engine.cfg.Metrics.forgetRepair(id)
 				next.due = nil
 			}
 			changedRules[id.Name] = changedRules[id.Name] || len(before.ladder) != len(next.ladder)
 		}
 		r.followed[id] = next
-		if err := l.core.SetRule(now, next.rule); err != nil { // it compiled, so it is valid
-			l.cfg.Logger.Error("repair rule not followed", "rule", id.String(), "err", err)
+		if err := r.engine.core.SetRule(now, next.rule); err != nil { // it compiled, so it is valid
+			r.engine.cfg.Logger.Error("repair rule not followed", "rule", id.String(), "err", err)
 		}
 	}
 	for _, count := range r.counts {
 		count.dirty = true
 	}
-	l.updateAllowances(now)
-	l.assignAllPolicies(now, func(state *Node) bool {
+	r.updateAllowances(now)
+	r.assignAllPolicies(now, func(state *Node) bool {
 		return changedRules[state.assigned.repairedBy] || r.dirty[state.Object.Labels[karpenter.NodePoolLabel]]
 	})
 	clear(r.dirty)
 	for _, pol := range r.policies {
 		pol.status.Stale = true
 	}
-	l.statuses.Schedule(now)
+	r.engine.statuses.Schedule(now)
 }
 
-// repairRules returns the rules to follow. Each pool has a rule for its own block or for
+// rules returns the rules to follow. Each pool has a rule for its own block or for
 // the defaults of its provider, and a rule for its ready timeout. Each policy has a rule
 // for every pool that it may select, and one for nodes without a pool.
-func (l *Engine) repairRules() map[triage.RuleID]*repairRule {
-	r := &l.repairs
+func (r *repairs) rules() map[triage.RuleID]*repairRule {
 	wanted := map[triage.RuleID]*repairRule{}
 	add := func(next *repairRule, rule triage.Rule, err error) {
 		if err != nil { // it was validated before, so it compiles
@@ -338,7 +335,7 @@ func (l *Engine) repairRules() map[triage.RuleID]*repairRule {
 			if template != nil && err == nil {
 				t, _ := remediation.TemplateOf(*template) // it compiled before
 				next.ladder = []remediation.Template{t}
-				if problem, _ := l.templateProblem(next.ladder); problem != "" && rule.Hold == "" {
+				if problem, _ := r.engine.checks.templateProblem(next.ladder); problem != "" && rule.Hold == "" {
 					rule.Hold = problem
 				}
 			}

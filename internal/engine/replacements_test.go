@@ -113,9 +113,9 @@ func (w *healthCheckFixture) successor(page []ledger.Entry, objects []*unstructu
 	}
 	now := time.Now()
 	successor.takeNodes(now)
-	successor.takeChecks(now)
+	successor.checks.take(now)
 	successor.takeObjects(now)
-	successor.followChecks(now)
+	successor.checks.follow(now)
 	successor.loaded = true
 	successor.restore(now)
 	successor.core.Loaded(now)

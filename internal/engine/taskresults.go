@@ -27,7 +27,7 @@ func (l *Engine) handleTaskResult(r *taskResult) {
 		treatments.sentAt = r.previouslySentAt
 	}
 	if t.claim != nil {
-		l.takeClaim(now, r)
+		l.nodeClaims.takeResult(now, r)
 	}
 	if r.object != nil {
 		l.handleCreated(now, r, remediation.Read(r.object))
@@ -91,9 +91,9 @@ func (l *Engine) taskDone(now time.Time, r *taskResult) {
 		}
 		l.cfg.Logger.Info("remediation annotated", "node", treatments.node, "object", refOf(t.object).String(), "reason", t.reason.String())
 	case terminateClaim:
-		l.terminated(now, r)
+		l.nodeClaims.terminated(now, r)
 	case cancelTermination:
-		l.terminationCancelled(now, r)
+		l.nodeClaims.terminationCancelled(now, r)
 	case takeLease:
 	}
 }

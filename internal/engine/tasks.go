@@ -163,7 +163,7 @@ func (l *Engine) nextTask(now time.Time, treatments *nodeTreatments) (next *task
 	if !ok {
 		return nil, due
 	}
-	t, wait := l.nextTermination(now, treatments, state, plan)
+	t, wait := l.nodeClaims.nextTermination(now, treatments, state, plan)
 	if mayRun(t) {
 		return t, time.Time{}
 	}
@@ -390,7 +390,7 @@ func (l *Engine) nextStartable(now time.Time, treatments *nodeTreatments) *task 
 	switch {
 	case t == nil:
 		l.sleepUntil(now, treatments, due)
-	case t.takesSlot() && l.isOverAllowance(now, t):
+	case t.takesSlot() && l.repairs.isOverAllowance(now, t):
 		l.sleepUntil(now, treatments, times.Earliest(due, l.releaseSlot(now, treatments, t.rule))) // nodes that have waited longer go first
 	case t.takesSlot() && treatments.granted != t.ledgerEntry():
 		treatments.stage = awaitingLedger

@@ -86,7 +86,7 @@ func TestTaskOrder(t *testing.T) {
 		"nothing is done while standing back": {func(w *healthCheckFixture) {
 			w.node("a", corev1.ConditionTrue)
 			w.treatments["a"].stage = idle
-			w.deferToMedik8s(time.Now(), true)
+			w.checks.deferToMedik8s(time.Now(), true)
 		}, nothing, nil},
 		"a lock of ours goes with its treatment although another node's goes on": {func(w *healthCheckFixture) {
 			w.treats("b")

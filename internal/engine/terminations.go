@@ -25,8 +25,8 @@ import (
 
 // nextTermination returns the next task for the claim of a node, or when there may be
 // one.
-func (l *Engine) nextTermination(now time.Time, treatments *nodeTreatments, state *Node, plan triage.Plan) (t *task, due time.Time) {
-	c, _ := l.nodeClaims.claimOf(state.Object)
+func (nc *nodeClaims) nextTermination(now time.Time, treatments *nodeTreatments, state *Node, plan triage.Plan) (t *task, due time.Time) {
+	c, _ := nc.claimOf(state.Object)
 	if c != nil && c.mark != nil && c.mark.NodeUID != state.Object.UID && !c.isEnding() { // the mark was for an earlier node with this claim
 		rule := triage.RuleID(c.mark.Rule)
 		return &task{kind: cancelTermination, rule: rule, reason: triage.Reason{Code: triage.NodeGone, Rule: rule}, node: state.Object, claim: c.NodeClaim, mark: *c.mark}, time.Time{}
@@ -40,7 +40,7 @@ func (l *Engine) nextTermination(now time.Time, treatments *nodeTreatments, stat
 		case c != nil && c.isMarkedBy(rule, state.Object):
 			return &task{kind: cancelTermination, rule: rule, reason: reason, node: state.Object, claim: c.NodeClaim, mark: *c.mark}, time.Time{}
 		default:
-			due = times.Earliest(due, l.releaseSlot(now, treatments, rule))
+			due = times.Earliest(due, nc.engine.releaseSlot(now, treatments, rule))
 		}
 	}
 	planned := plan.Treatment
@@ -50,20 +50,20 @@ func (l *Engine) nextTermination(now time.Time, treatments *nodeTreatments, stat
 	if planned == nil || !isRepair(planned.Rule) || c == nil || c.isEnding() {
 		return nil, due
 	}
-	r := l.repairs.followed[planned.Rule]
-	if r == nil || c.mark != nil && !c.isMarkedBy(planned.Rule, state.Object) {
+	followed := nc.engine.repairs.followed[planned.Rule]
+	if followed == nil || c.mark != nil && !c.isMarkedBy(planned.Rule, state.Object) {
 		return nil, due
 	}
 	if c.mark != nil {
-		if message := l.vetoOnTermination(now, state, c, r); message != "" {
+		if message := nc.vetoOnTermination(now, state, c, followed); message != "" {
 			reason := triage.Reason{Code: triage.Vetoed, Rule: planned.Rule, Other: message}
 			return &task{kind: cancelTermination, rule: planned.Rule, reason: reason, node: state.Object, claim: c.NodeClaim, mark: *c.mark}, time.Time{}
 		}
 	}
 	treatments.noteDue(now, state)
-	t = &task{kind: terminateClaim, rule: planned.Rule, reason: planned.Reason, node: state.Object, claim: c.NodeClaim, pool: r.rule.Bound.Pool, step: planned.Step, since: planned.Since}
+	t = &task{kind: terminateClaim, rule: planned.Rule, reason: planned.Reason, node: state.Object, claim: c.NodeClaim, pool: followed.rule.Bound.Pool, step: planned.Step, since: planned.Since}
 	if c.mark == nil {
-		t.mark = markFor(t, r.spec, now)
+		t.mark = markFor(t, followed.spec, now)
 	}
 	return t, due
 }
@@ -71,19 +71,19 @@ func (l *Engine) nextTermination(now time.Time, treatments *nodeTreatments, stat
 // vetoOnTermination returns why a marked claim must not be deleted, empty if it may. The
 // mark may be old if its deletion was not sent or failed, and much may have changed
 // since. The core does not check again, because for the core the termination is running.
-func (l *Engine) vetoOnTermination(now time.Time, state *Node, c *nodeClaim, r *repairRule) string {
+func (nc *nodeClaims) vetoOnTermination(now time.Time, state *Node, c *nodeClaim, r *repairRule) string {
 	switch {
 	case state.terminationVeto != "":
 		return state.terminationVeto
 	case r.rule.Hold != "":
 		return r.rule.Hold
-	case l.isOverBound(r.rule.ID):
+	case nc.engine.isOverBound(r.rule.ID):
 		return "more nodes are in repair than the bound allows now"
 	case r.pool == "":
 		return ""
 	}
-	count := l.countsWithout(r.pool, c)
-	if allowed, _ := l.disruptionAllowance(now, r.rule.ID, r.pool, &count); allowed != nil && allowed.Places < 1 {
+	count := nc.engine.repairs.countsWithout(r.pool, c)
+	if allowed, _ := nc.engine.repairs.disruptionAllowance(now, r.rule.ID, r.pool, &count); allowed != nil && allowed.Places < 1 {
 		return allowed.Words
 	}
 	return ""
@@ -172,46 +172,46 @@ func (l *Engine) fetchClaim(ctx context.Context, r *taskResult, sent *karpenter.
 	return nil
 }
 
-// takeClaim stores a claim that a task has written or read.
-func (l *Engine) takeClaim(now time.Time, r *taskResult) {
+// takeResult stores a claim that a task has written or read.
+func (nc *nodeClaims) takeResult(now time.Time, r *taskResult) {
 	current := func() *nodeClaim {
-		if c := l.nodeClaims.byName[r.task.claim.Name]; c != nil && c.UID == r.task.claim.UID {
+		if c := nc.byName[r.task.claim.Name]; c != nil && c.UID == r.task.claim.UID {
 			return c
 		}
 		return nil // gone already
 	}
 	switch c := current(); {
 	case c != nil && r.claim != nil:
-		l.upsertClaim(now, r.claim)
+		nc.upsert(now, r.claim)
 	case c != nil && r.claimGone:
-		l.claimDeleted(now, c)
+		nc.claimDeleted(now, c)
 	}
 	if c := current(); c != nil && r.claimDeleted {
 		c.deletedByUs = true
-		l.recountClaim(c)
+		nc.engine.repairs.recountClaim(c)
 	}
-	l.reobserveDirty(now)
+	nc.reobserveDirty(now)
 }
 
 // isOverAllowance checks, before a slot is taken for good, whether too many nodes are out
 // of service now. A bound or a budget may have been lowered, or another component may
 // have started a disruption.
-func (l *Engine) isOverAllowance(now time.Time, t *task) bool {
-	if l.isOverBound(t.rule) {
+func (r *repairs) isOverAllowance(now time.Time, t *task) bool {
+	if r.engine.isOverBound(t.rule) {
 		return true
 	}
-	r := l.repairs.followed[t.rule]
-	if r == nil || r.pool == "" {
+	followed := r.followed[t.rule]
+	if followed == nil || followed.pool == "" {
 		return false
 	}
-	count := l.countsWithout(r.pool, l.nodeClaims.byName[t.claim.Name])
-	allowed, _ := l.allowance(now, t.rule, r.pool, &count)
+	count := r.countsWithout(followed.pool, r.engine.nodeClaims.byName[t.claim.Name])
+	allowed, _ := r.allowance(now, t.rule, followed.pool, &count)
 	return allowed != nil && allowed.Places < 1
 }
 
 // countsWithout returns the counts of a pool as if the claim were in service.
-func (l *Engine) countsWithout(pool string, c *nodeClaim) poolCounts {
-	count := *l.repairs.countsOf(pool)
+func (r *repairs) countsWithout(pool string, c *nodeClaim) poolCounts {
+	count := *r.countsOf(pool)
 	if c != nil {
 		count.disrupted -= c.counts.disrupted
 		count.terminating -= c.counts.terminating
@@ -223,26 +223,26 @@ func (l *Engine) countsWithout(pool string, c *nodeClaim) poolCounts {
 // restoreTermination resumes a termination that the previous leader may have started. Its
 // mark can succeed only while the claim has the version in the ledger. An unmarked claim
 // of another version is safe. So is a claim whose node is known to be gone.
-func (l *Engine) restoreTermination(now time.Time, state *Node, treatments *nodeTreatments) {
+func (nc *nodeClaims) restoreTermination(now time.Time, state *Node, treatments *nodeTreatments) {
 	e := treatments.granted
 	rule := triage.RuleID(e.Rule)
-	c := l.nodeClaims.byName[e.Object.Name]
-	_, isNamed := l.ledger.replacements.inLedger[e.Slot]
+	c := nc.byName[e.Object.Name]
+	_, isNamed := nc.engine.ledger.replacements.inLedger[e.Slot]
 	if c != nil && c.mark == nil && c.ResourceVersion != e.ResourceVersion || isNamed && !treatments.hasSlotFor(state) {
 		treatments.releaseSlot()
 		return
 	}
-	l.ledger.treatmentsWithSlots = append(l.ledger.treatmentsWithSlots, treatments)
+	nc.engine.ledger.treatmentsWithSlots = append(nc.engine.ledger.treatmentsWithSlots, treatments)
 	if c == nil { // the claim is deleted, and its node should follow if it exists
-		l.noteOutlived(now, markOf(e))
-		l.reobserveDirty(now)
+		nc.noteOutlived(now, markOf(e))
+		nc.reobserveDirty(now)
 	}
 	grant := triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Step: e.Step, Since: e.Since, ControlPlane: e.ControlPlane, Deletes: true, Pool: e.Pool}
 	if !treatments.hasSlotFor(state) {
 		grant.Gone = now // the time is unknown
 	}
-	l.core.Resume(now, grant)
-	l.cfg.Logger.Info("termination restored", "node", e.Node, "rule", rule.String(), "nodeClaim", e.Object.Name, "gone", !grant.Gone.IsZero())
+	nc.engine.core.Resume(now, grant)
+	nc.engine.cfg.Logger.Info("termination restored", "node", e.Node, "rule", rule.String(), "nodeClaim", e.Object.Name, "gone", !grant.Gone.IsZero())
 }
 
 // A node counts as a launch failure when its claim is marked because of the ready timeout
@@ -251,35 +251,35 @@ func (l *Engine) restoreTermination(now time.Time, state *Node, treatments *node
 
 // countLaunchFailure counts a node that is replaced because of the ready timeout, or
 // removes it from the count.
-func (l *Engine) countLaunchFailure(now time.Time, c *nodeClaim, was *ownership.Mark) {
+func (r *repairs) countLaunchFailure(now time.Time, c *nodeClaim, was *ownership.Mark) {
 	isTimeout := func(mark *ownership.Mark) bool { return mark != nil && mark.Rule.Kind == triage.ReadyTimeout }
-	if !l.loaded || isTimeout(was) == isTimeout(c.mark) || !l.usesCurrentTemplate(c) { // restored from the ledger
+	if !r.engine.loaded || isTimeout(was) == isTimeout(c.mark) || !r.usesCurrentTemplate(c) { // restored from the ledger
 		return
 	}
-	count := l.repairs.countsOf(c.pool())
+	count := r.countsOf(c.pool())
 	count.dirty = true
 	if isTimeout(was) {
 		count.failures.failed = max(0, count.failures.failed-1)
 		return
 	}
-	count.failures = launchFailures{count.failures.failed + 1, now.UTC().Truncate(time.Second), l.templateOf(c.pool())}
+	count.failures = launchFailures{count.failures.failed + 1, now.UTC().Truncate(time.Second), r.templateOf(c.pool())}
 	if count.isHeld() {
-		l.reportPoolHeld(c.pool(), count)
+		r.reportPoolHeld(c.pool(), count)
 	}
 }
 
 // isPendingLaunchFailure reports whether a ledger entry names a launch failure whose claim is not
 // marked yet.
-func (l *Engine) isPendingLaunchFailure(e ledger.ObjectWrite) bool {
-	c := l.nodeClaims.byName[e.Object.Name]
-	return isClaim(e.Object) && e.Rule.Kind == triage.ReadyTimeout && c != nil && c.mark == nil && l.usesCurrentTemplate(c)
+func (r *repairs) isPendingLaunchFailure(e ledger.ObjectWrite) bool {
+	c := r.engine.nodeClaims.byName[e.Object.Name]
+	return isClaim(e.Object) && e.Rule.Kind == triage.ReadyTimeout && c != nil && c.mark == nil && r.usesCurrentTemplate(c)
 }
 
 // pendingLaunchFailures counts, by pool, the entries whose claim is not marked yet.
-func (l *Engine) pendingLaunchFailures(entries []ledger.Entry) map[string]int {
+func (r *repairs) pendingLaunchFailures(entries []ledger.Entry) map[string]int {
 	before := map[string]int{}
 	for _, e := range entries {
-		if e, is := e.(ledger.ObjectWrite); is && l.isPendingLaunchFailure(e) {
+		if e, is := e.(ledger.ObjectWrite); is && r.isPendingLaunchFailure(e) {
 			before[e.Rule.Name]++
 		}
 	}
@@ -288,35 +288,35 @@ func (l *Engine) pendingLaunchFailures(entries []ledger.Entry) map[string]int {
 
 // withLaunchFailureEntry returns an entry and, if it is a launch failure, the entry that
 // counts it for its pool.
-func (l *Engine) withLaunchFailureEntry(now time.Time, e ledger.ObjectWrite) []ledger.Entry {
-	if !l.isPendingLaunchFailure(e) {
+func (r *repairs) withLaunchFailureEntry(now time.Time, e ledger.ObjectWrite) []ledger.Entry {
+	if !r.isPendingLaunchFailure(e) {
 		return []ledger.Entry{e}
 	}
-	return []ledger.Entry{e, ledger.LaunchFailures{Rule: e.Rule, Failed: math.MaxInt32, Last: now.UTC(), Template: l.templateOf(e.Rule.Name)}}
+	return []ledger.Entry{e, ledger.LaunchFailures{Rule: e.Rule, Failed: math.MaxInt32, Last: now.UTC(), Template: r.templateOf(e.Rule.Name)}}
 }
 
 // restoreLaunchFailures resumes the launch failures of a pool.
-func (l *Engine) restoreLaunchFailures(e ledger.LaunchFailures) {
+func (r *repairs) restoreLaunchFailures(e ledger.LaunchFailures) {
 	pool := e.Rule.Name
-	for _, other := range l.ledger.restored {
-		if begun, is := other.(ledger.ObjectWrite); is && begun.Rule == e.Rule && l.isPendingLaunchFailure(begun) {
+	for _, other := range r.engine.ledger.restored {
+		if begun, is := other.(ledger.ObjectWrite); is && begun.Rule == e.Rule && r.isPendingLaunchFailure(begun) {
 			e.Failed--
 		}
 	}
-	count := l.repairs.countsOf(pool)
+	count := r.countsOf(pool)
 	count.failures, count.dirty = launchFailures{e.Failed, e.Last, e.Template}, true
-	l.checkTemplateChange(pool) // the template may have changed
-	l.recountPool(pool)         // a node may have become Ready
+	r.checkTemplateChange(pool) // the template may have changed
+	r.recountPool(pool)         // a node may have become Ready
 }
 
 // launchFailureEntries returns the ledger entries for pools with launch failures,
 // including the ones that the snapshot allows to start.
-func (l *Engine) launchFailureEntries(now time.Time, begun []ledger.Entry) (entries []ledger.Entry) {
-	before := l.pendingLaunchFailures(begun)
-	for _, name := range slices.Sorted(maps.Keys(l.repairs.counts)) {
-		t := l.repairs.counts[name].failures
+func (r *repairs) launchFailureEntries(now time.Time, begun []ledger.Entry) (entries []ledger.Entry) {
+	before := r.pendingLaunchFailures(begun)
+	for _, name := range slices.Sorted(maps.Keys(r.counts)) {
+		t := r.counts[name].failures
 		if before[name] > 0 {
-			t = launchFailures{t.failed + before[name], now.UTC().Truncate(time.Second), l.templateOf(name)}
+			t = launchFailures{t.failed + before[name], now.UTC().Truncate(time.Second), r.templateOf(name)}
 		}
 		if t.failed > 0 {
 			entries = append(entries, ledger.LaunchFailures{Rule: ownership.Rule(timeoutRule(name)), Failed: t.failed, Last: t.last, Template: t.template})

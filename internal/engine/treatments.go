@@ -272,7 +272,7 @@ func (l *Engine) objectDeleted(now time.Time, treatments *nodeTreatments, ref le
 	if rule == (triage.RuleID{}) {
 		return
 	}
-	l.markCheckStatusStale(now, rule)
+	l.checks.markStatusStale(now, rule)
 	c := l.policyOf(rule)
 	if o.deletedByUs || o.UID == treatments.deleting || !l.isOurs(o.Object) || c == nil || c.owner != o.Owner { // deleted together with its policy
 		return
@@ -319,7 +319,7 @@ func (l *Engine) reobserveCheck(now time.Time, check string) {
 // the vetoes against treating it.
 func (l *Engine) addTreatmentFacts(now time.Time, state *Node, facts *triage.Node) {
 	defer l.noteReportedTreatments(state, facts)
-	l.addClaimFacts(now, state, facts)
+	l.nodeClaims.addFacts(now, state, facts)
 	l.addObjectFacts(state, facts)
 	if l.checks.deferring {
 		return

@@ -51,14 +51,14 @@ func (h *nodePoolFixture) remediates(template string) {
 			p.Spec.RemediationTemplate = new(referTo(rebootTemplateKind, template))
 		}
 	})
-	h.takeChecks(time.Now()) // starts the watches of the kinds
+	h.checks.take(time.Now()) // starts the watches of the kinds
 	if w := (&healthCheckFixture{loopFixture: h.loopFixture, version: 1000}); template != "" {
 		w.lists(rebootKind)
 		w.lists(rebootTemplateKind)
 		w.template(rebootTemplateKind, "quick")
 	}
-	h.takeChecks(time.Now())
-	h.followChecks(time.Now())
+	h.checks.take(time.Now())
+	h.checks.follow(time.Now())
 	h.runRound()
 }
 

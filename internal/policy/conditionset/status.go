@@ -64,7 +64,7 @@ func hasForeignTaint(state *engine.Node, reason triage.Reason) bool {
 	}) && !slices.ContainsFunc(state.Taints, func(t triage.Taint) bool { return t.Key == reason.Key && t.Effect == reason.Effect })
 }
 
-// setMessage returns the text of a reason. If our taint is not on the node, it adds why.
+// message returns the text of a reason. If our taint is not on the node, it adds why.
 func (p *Policy) message(name string, reason triage.Reason) string {
 	state := p.session.Node(name)
 	if state == nil || reason.Key == "" || reason.Code == triage.DryRun {

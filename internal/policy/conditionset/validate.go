@@ -35,7 +35,7 @@ type setValidation struct {
 	proveAt time.Time // earliest next judgement
 }
 
-// validateSetsDue validates every set again after a set has changed. Before the nodes are
+// validateDue validates every set again after a set has changed. Before the nodes are
 // known, it looks only at sets that an earlier term accepted, because their impact is not
 // new.
 func (p *Policy) validateDue(now time.Time, knowsNodes bool) {
@@ -65,7 +65,7 @@ func (p *Policy) validateDue(now time.Time, knowsNodes bool) {
 	}
 }
 
-// revalidateSet compares a set with the other sets first, which is cheap. It compares the set
+// revalidate compares a set with the other sets first, which is cheap. It compares the set
 // with nodes only if this version was not validated yet or another set blocked it.
 func (p *Policy) revalidate(now time.Time, pol *conditionSet, knowsNodes bool) {
 	if !pol.needsValidation && pol.isRefusedFor(validate.Impact) {
@@ -118,7 +118,7 @@ func (p *Policy) validateWaiting(now time.Time) (due time.Time) {
 	return time.Time{}
 }
 
-// scheduleWaitingSets schedules the next validation of waiting sets, in case nodes change.
+// scheduleWaiting schedules the next validation of waiting sets, in case nodes change.
 func (p *Policy) scheduleWaiting(now time.Time) {
 	waiting := 0
 	for _, pol := range p.known {
@@ -132,7 +132,7 @@ func (p *Policy) scheduleWaiting(now time.Time) {
 	}
 }
 
-// validateSet compares a set with other sets and with nodes.
+// validate compares a set with other sets and with nodes.
 func (p *Policy) validate(now time.Time, pol *conditionSet) {
 	c := p.validationCase(pol)
 	c.Reported, c.Impact = p.session.Core().Reported(), p.session.Core().Impact
@@ -218,7 +218,7 @@ func (pol *conditionSet) isOrWasFollowed() bool {
 	return pol.isInForce() || pol.needsValidation && wasAccepted(pol.set, pol.status.Stored)
 }
 
-// acceptSet follows a set, if it does not yet.
+// accept follows a set, if it does not yet.
 func (p *Policy) accept(now time.Time, pol *conditionSet) {
 	if pol.isInForce() && pol.err == nil {
 		if pol.needsValidation {
@@ -249,7 +249,7 @@ func (p *Policy) accept(now time.Time, pol *conditionSet) {
 	p.cfg.Logger.Info("set accepted", "conditionSet", pol.set.Name, "generation", pol.set.Generation)
 }
 
-// rejectSet stops following a set, and reports why.
+// reject stops following a set, and reports why.
 func (p *Policy) reject(now time.Time, pol *conditionSet, problems []validate.Problem) {
 	isNews := pol.hasNewProblems(problems)
 	if !isNews && slices.Equal(pol.problems, problems) {
