@@ -146,3 +146,22 @@ func TestAPauseDoesNotStopTimeouts(t *testing.T) {
 		}
 	}, inSteps)
 }
+
+// Another client deletes the Lease after a task has taken it and before the task has
+// ended. The controller takes the Lease again.
+func TestALeaseThatIsDeletedDuringATaskIsTakenAgain(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		w.node("a", corev1.ConditionTrue)
+		object := w.made("a", "quick")
+		r := w.startTask(time.Now(), w.treatments["a"], w.wantTask("a", createRemediation))
+		w.makes(object)(r)
+		r.lease.UID = "taken"
+		must(t, w.leaseInbox.Update(r.lease.DeepCopy()))
+		w.runRound()
+		must(t, w.leaseInbox.Delete(r.lease.DeepCopy()))
+		w.runRound()
+		w.handleTaskResult(r)
+		w.runRound()
+		w.wantTask("a", takeLease)
+	})
+}

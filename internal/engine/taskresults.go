@@ -17,11 +17,12 @@ func (l *Engine) handleTaskResult(r *taskResult) {
 	l.tasksRunning--
 	treatments.stage = idle
 	l.cfg.Metrics.CountWrite(t.kind.resource(), r.result)
-	switch {
-	case r.leaseKnown && r.lease == nil:
+	if r.leaseKnown && r.lease == nil {
 		treatments.lease = nil
-	case r.leaseKnown:
-		treatments.upsertLease(r.lease)
+	} else if r.leaseKnown {
+		if _, isGone := treatments.deletedDuringTask[r.lease.UID]; !isGone {
+			treatments.upsertLease(r.lease)
+		}
 	}
 	if (t.kind == createRemediation || t.kind == terminateClaim) && r.result != treat.Made && r.result != treat.Unknown { // the write cannot succeed any more
 		treatments.sentAt = r.previouslySentAt

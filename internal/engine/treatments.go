@@ -30,8 +30,8 @@ type nodeTreatments struct {
 	// deleting is the object whose deletion was sent last. The watch may report the
 	// deletion before the answer arrives, or the answer may be lost.
 	deleting types.UID
-	// deletedDuringTask holds objects that were deleted while a task ran that may have
-	// created them. The value says whether the object was known.
+	// deletedDuringTask holds objects and Leases that were deleted while a task ran that
+	// may have written them. The value says whether the object was known.
 	deletedDuringTask map[types.UID]bool
 	// granted is the ledger entry that holds the slot; requested is the entry requested in the
 	// next snapshot. They are zero for none.
@@ -224,6 +224,9 @@ func (l *Engine) takeLeases(touched map[string]bool) {
 			treatments.upsertLease(change.Object)
 		case treatments.lease != nil && treatments.lease.UID == change.Object.UID:
 			treatments.lease = nil
+		}
+		if change.Gone && treatments.stage == inFlight {
+			treatments.noteDeletedDuringTask(change.Object.UID, true)
 		}
 	}
 }
