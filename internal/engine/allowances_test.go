@@ -62,7 +62,7 @@ func TestABudgetCountsKarpentersDisruptions(t *testing.T) {
 		if sent := h.sends(); len(sent) > 0 {
 			t.Errorf("%d are sent beside what Karpenter does", len(sent))
 		}
-		if treatments := h.treatments["a"]; treatments != nil && treatments.hasSlot() {
+		if treatments := h.tasks.treatments["a"]; treatments != nil && treatments.hasSlot() {
 			t.Errorf("its slot in the ledger is kept: %+v", treatments.granted)
 		}
 	})
@@ -232,7 +232,7 @@ func TestAHoldThatHasEndedIsNotRestored(t *testing.T) {
 					t.Errorf("reported: %q", got)
 				}
 				h.writeSnapshot()
-				if entries, due := h.nextSnapshot(time.Now()); entries != nil || !due.IsZero() {
+				if entries, due := h.ledger.nextSnapshot(time.Now()); entries != nil || !due.IsZero() {
 					t.Errorf("another snapshot is due: %v, due %s", entries, due)
 				}
 				successor := h.successor(timed)
@@ -355,11 +355,11 @@ func TestTheEndOfAHoldSurvivesAFailedSnapshot(t *testing.T) {
 // failSnapshot makes the next snapshot fail.
 func (h *nodePoolFixture) failSnapshot() {
 	h.t.Helper()
-	if entries, _ := h.nextSnapshot(time.Now()); entries == nil {
+	if entries, _ := h.ledger.nextSnapshot(time.Now()); entries == nil {
 		h.t.Fatal("no snapshot is due")
 	}
 	h.ledger.writing = true
-	must(h.t, h.handleSnapshotResult(errBroken))
+	must(h.t, h.ledger.handleResult(errBroken))
 	h.runRound()
 }
 

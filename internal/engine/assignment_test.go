@@ -695,7 +695,7 @@ func TestANodeThatWasReadyStaysStarted(t *testing.T) {
 	}
 	changeOf := func(h *nodePoolFixture) *treat.Change {
 		plan, _ := h.planOf(h.nodeStates["a"])
-		change, _ := h.nextChange(h.nodeStates["a"], plan, time.Now())
+		change, _ := h.taints.nextChange(h.nodeStates["a"], plan, time.Now())
 		return change
 	}
 	for name, test := range map[string]struct {

@@ -78,7 +78,7 @@ func (h *checks) of(rule triage.RuleID) *check {
 func (h *checks) isReady(now time.Time) bool {
 	checks, _ := h.inbox.Availability()
 	medik8s, _ := h.medik8s.inbox.Availability()
-	leases, _ := h.engine.leaseInbox.Availability()
+	leases, _ := h.engine.remediations.leases.Availability()
 	if checks == watch.NotAnswered || medik8s == watch.NotAnswered || leases == watch.NotAnswered {
 		return false
 	}
@@ -174,7 +174,7 @@ func (h *checks) remove(now time.Time, name string) {
 	h.engine.core.RemoveRule(now, checkRule(name))
 	h.engine.cfg.Metrics.forgetCheck(name)
 	h.engine.Retire(now, checkRule(name))
-	h.engine.reobserveCheck(now, name)
+	h.engine.remediations.reobserveCheck(now, name)
 	h.engine.cfg.Logger.Info("health check gone", "nodeHealthCheck", name)
 }
 
@@ -196,7 +196,7 @@ func (h *checks) ensureWatches() {
 			}
 		}
 	}
-	for _, treatments := range h.engine.treatments {
+	for _, treatments := range h.engine.tasks.treatments {
 		for _, object := range treatments.objects {
 			referenced[object.GroupVersionKind] = true
 		}
@@ -293,7 +293,7 @@ func (h *checks) deferToMedik8s(now time.Time, deferring bool) {
 			c.rule, c.ladder = triage.Rule{}, nil
 		}
 	}
-	h.engine.reobserve(now, slices.Sorted(maps.Keys(h.engine.treatments))...)
+	h.engine.reobserve(now, slices.Sorted(maps.Keys(h.engine.tasks.treatments))...)
 	h.engine.statuses.Schedule(now)
 }
 
@@ -327,18 +327,18 @@ func (h *checks) followCheck(now time.Time, c *check) {
 		rule.Hold = "the health check is being deleted"
 	}
 	if rule.ID == (triage.RuleID{}) {
-		h.engine.reobserveCheck(now, name)
+		h.engine.remediations.reobserveCheck(now, name)
 		return
 	}
 	if !wasFollowed {
-		h.engine.reobserveCheck(now, name) // existing treatments first
+		h.engine.remediations.reobserveCheck(now, name) // existing treatments first
 	}
 	if err := h.engine.core.SetRule(now, rule); err != nil { // it compiled, so it is valid
 		h.engine.cfg.Logger.Error("health check not followed", "nodeHealthCheck", name, "err", err)
 		return
 	}
 	if wasFollowed && !isSame {
-		h.engine.reobserveCheck(now, name) // steps have new numbers
+		h.engine.remediations.reobserveCheck(now, name) // steps have new numbers
 	}
 	if isOn, calmSince := stormOf(c.status.Stored); isOn && !wasFollowed {
 		h.engine.core.ResumeStorm(now, rule.ID, calmSince)

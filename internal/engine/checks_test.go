@@ -179,7 +179,7 @@ func TestNoTreatmentStartsBeforeAllObjectsAreKnown(t *testing.T) {
 		w.template(otherTemplateKind, "x")
 		now := time.Now()
 		w.checks.take(now)
-		w.takeObjects(now)
+		w.remediations.take(now)
 		object.SetGroupVersionKind(otherKind)
 		w.lists(otherKind, object)
 		w.checks.follow(now)
@@ -239,7 +239,7 @@ func TestARemovedKindRemovesItsObjects(t *testing.T) {
 		missing := &meta.NoKindMatchError{GroupKind: rebootKind.GroupKind()}
 		w.checks.watches.Known[rebootKind].SetAvailability(missing)
 		w.runRound()
-		if n := len(w.treatments["a"].objects); n != 0 {
+		if n := len(w.tasks.treatments["a"].objects); n != 0 {
 			t.Errorf("%d objects are believed to be there", n)
 		}
 		w.checks.watches.Known[rebootKind].SetAvailability(nil)
@@ -280,12 +280,12 @@ func TestDeferringToMedik8s(t *testing.T) {
 		object := w.treats("a")
 		w.node("b", corev1.ConditionTrue)
 		e := w.wantTask("b", createRemediation)
-		r := w.startTask(time.Now(), w.treatments["b"], e)
+		r := w.tasks.startTask(time.Now(), w.tasks.treatments["b"], e)
 		must(w.t, w.checks.medik8s.inbox.Update(held("theirs", "them", time.Now(), 20)))
 		w.runRound()
 		late := w.made("b", "quick")
 		w.makes(late)(r)
-		w.handleTaskResult(r) // it was in flight
+		w.tasks.handleResult(r) // it was in flight
 		w.runRound()
 		w.wantNoTask("a")
 		w.wantNoTask("b")
@@ -301,10 +301,10 @@ func TestDeferringToMedik8s(t *testing.T) {
 		if w.checks.deferring || time.Now().Before(c.status.NotBefore) || !c.status.Stale {
 			t.Errorf("back %t; the status may be written from %v", w.checks.deferring, c.status.NotBefore)
 		}
-		if w.finding("b") != triage.Treating || len(w.treatments["b"].objects) != 1 {
+		if w.finding("b") != triage.Treating || len(w.tasks.treatments["b"].objects) != 1 {
 			t.Errorf("what was under way is not gone on with: %s", w.finding("b"))
 		}
-		if treatments := w.treatments["a"]; treatments != nil && treatments.losses > 0 {
+		if treatments := w.tasks.treatments["a"]; treatments != nil && treatments.losses > 0 {
 			t.Error("what another has ended counts as a loss")
 		}
 		w.wantNoTask("b")

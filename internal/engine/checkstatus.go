@@ -234,7 +234,7 @@ func isWait(code triage.Code) bool {
 // object.
 func (h *checks) unhealthyNodes(c *check) (rows []remediationv1alpha1.UnhealthyNode, treated int) {
 	objects := map[string][]remediationObject{}
-	for name, treatments := range h.engine.treatments {
+	for name, treatments := range h.engine.tasks.treatments {
 		if ours := treatments.objectsOf(checkRule(c.object.Name)); len(ours) > 0 {
 			objects[name] = ours
 		}
@@ -282,14 +282,14 @@ func (h *checks) unhealthyNode(c *check, name string, objects []remediationObjec
 	reason, isKnown := c.nodes[name]
 	switch {
 	case !isKnown && h.engine.nodeStates[name] == nil:
-		row.Reason, row.Message = triage.NodeGone.String(), h.engine.treatmentMessage(name, "the node is gone")
+		row.Reason, row.Message = triage.NodeGone.String(), h.engine.tasks.message(name, "the node is gone")
 		return row
 	case !isKnown: // the health check is not followed, or the object is for another node
-		row.Reason, row.Message = c.disabled, h.engine.treatmentMessage(name, cmp.Or(c.problem, "the node has a remediation that is not for it"))
+		row.Reason, row.Message = c.disabled, h.engine.tasks.message(name, cmp.Or(c.problem, "the node has a remediation that is not for it"))
 		return row
 	}
 	reason = h.engine.CurrentReason(name, reason)
-	row.Reason, row.Message = reason.Code.String(), h.engine.treatmentMessage(name, reason.String())
+	row.Reason, row.Message = reason.Code.String(), h.engine.tasks.message(name, reason.String())
 	switch reason.Code {
 	case triage.Recovering:
 		row.HealthyDelayed = new(true)
@@ -301,9 +301,9 @@ func (h *checks) unhealthyNode(c *check, name string, objects []remediationObjec
 	return row
 }
 
-// treatmentMessage appends to a message what delays the treatment.
-func (l *Engine) treatmentMessage(node, message string) string {
-	treatments := l.treatments[node]
+// message appends to a message what delays the treatment.
+func (tr *taskRunner) message(node, message string) string {
+	treatments := tr.treatments[node]
 	if treatments == nil {
 		return message
 	}
@@ -317,8 +317,8 @@ func (l *Engine) treatmentMessage(node, message string) string {
 		parts = append(parts, "not written yet: "+treatments.failures[what].Text)
 	}
 	switch {
-	case treatments.stage == awaitingLedger && l.ledger.failure.Tries > 0:
-		parts = append(parts, "not written yet: "+l.ledger.failure.Text)
+	case treatments.stage == awaitingLedger && tr.engine.ledger.failure.Tries > 0:
+		parts = append(parts, "not written yet: "+tr.engine.ledger.failure.Text)
 	case !treatments.createNotBefore.IsZero() && len(treatments.objects) == 0:
 		parts = append(parts, "another component deleted its remediation object; Autohealer creates it again at "+treatments.createNotBefore.UTC().Format(time.RFC3339))
 	}

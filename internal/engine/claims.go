@@ -196,7 +196,7 @@ func (nc *nodeClaims) releaseCancelledSlot(c *nodeClaim, was *ownership.Mark) {
 	if was == nil || c.mark != nil {
 		return
 	}
-	if treatments := nc.engine.treatments[was.Node]; treatments != nil && treatments.granted.Object == claimRef(c.Name) {
+	if treatments := nc.engine.tasks.treatments[was.Node]; treatments != nil && treatments.granted.Object == claimRef(c.Name) {
 		treatments.releaseSlot()
 	}
 }
@@ -230,7 +230,7 @@ func (nc *nodeClaims) claimDeleted(now time.Time, c *nodeClaim) {
 		nc.noteOutlived(now, *c.mark)
 	}
 	for _, node := range nc.nodesOf(c) {
-		if treatments := nc.engine.treatments[node]; treatments != nil && treatments.granted.Object == claimRef(c.Name) && !treatments.sentAt.IsZero() {
+		if treatments := nc.engine.tasks.treatments[node]; treatments != nil && treatments.granted.Object == claimRef(c.Name) && !treatments.sentAt.IsZero() {
 			nc.noteOutlived(now, markOf(treatments.granted))
 		}
 	}
@@ -248,7 +248,7 @@ func markOf(e ledger.ObjectWrite) ownership.Mark {
 func (nc *nodeClaims) noteOutlived(now time.Time, mark ownership.Mark) {
 	if state := nc.engine.nodeStates[mark.Node]; state != nil && state.Object.UID == mark.NodeUID {
 		state.outlivedClaim = &outlivedClaim{mark: mark, until: now.Add(triage.ReplacementWait)}
-		nc.engine.treatmentsOf(mark.Node)
+		nc.engine.tasks.of(mark.Node)
 		nc.dirty[mark.Node] = true
 	}
 }
@@ -305,7 +305,7 @@ func (nc *nodeClaims) addFacts(now time.Time, state *Node, facts *triage.Node) {
 			veto("NodePool " + poolName + " is annotated " + by)
 		}
 	}
-	if treatments := nc.engine.treatments[state.Object.Name]; treatments != nil {
+	if treatments := nc.engine.tasks.treatments[state.Object.Name]; treatments != nil {
 		if by, until, held := nodelease.Held(treatments.lease, now); held && !nodelease.IsHealthCheck(by) {
 			veto(fmt.Sprintf("%s holds the node's Lease until %s", by, until.UTC().Format(time.RFC3339)))
 		}

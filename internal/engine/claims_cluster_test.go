@@ -89,7 +89,7 @@ func (y *claimClusterFixture) newTask() *task {
 // runs runs a task and checks its result.
 func (y *claimClusterFixture) runs(e *task, want treat.Result) *taskResult {
 	y.Helper()
-	l := &Engine{taskResults: make(chan *taskResult, 1), write: treat.NewWriter(interceptor.NewClient(y.api, interceptor.Funcs{
+	l := &Engine{tasks: taskRunner{results: make(chan *taskResult, 1)}, write: treat.NewWriter(interceptor.NewClient(y.api, interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
 			if y.onPatch != nil {
 				return y.onPatch
@@ -103,8 +103,9 @@ func (y *claimClusterFixture) runs(e *task, want treat.Result) *taskResult {
 			return c.Delete(ctx, object, options...)
 		},
 	}))}
-	l.runTaskInBackground(y.Context(), time.Now(), &nodeTreatments{node: y.name}, e)
-	r := <-l.taskResults
+	l.link()
+	l.tasks.runInBackground(y.Context(), time.Now(), &nodeTreatments{node: y.name}, e)
+	r := <-l.tasks.results
 	if r.result != want {
 		y.Fatalf("the fate is %s (%v), want %s", resultNames[r.result], r.err, resultNames[want])
 	}

@@ -59,10 +59,10 @@ func TestAClaimDeletedBeforeItsMarkWasSeen(t *testing.T) {
 		h.api.carryOut(r, how{})
 		h.api.removeClaim("claim-a")
 		h.deliver()
-		h.handleTaskResult(r)
+		h.tasks.handleResult(r)
 		h.runRound()
-		if h.wantNoTask("b"); h.taken("default") != 1 || !h.treatments["a"].hasSlot() {
-			t.Errorf("%d slots are taken, and the ledger names %+v", h.taken("default"), h.treatments["a"].granted)
+		if h.wantNoTask("b"); h.taken("default") != 1 || !h.tasks.treatments["a"].hasSlot() {
+			t.Errorf("%d slots are taken, and the ledger names %+v", h.taken("default"), h.tasks.treatments["a"].granted)
 		}
 	})
 }

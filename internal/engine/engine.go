@@ -70,16 +70,19 @@ func New(cfg Config) (*Engine, error) {
 	}
 	signal := make(chan struct{}, 1)
 	l := &Engine{
-		cfg:          cfg,
-		core:         triage.New(),
-		write:        treat.NewWriter(cfg.Client),
-		signal:       signal,
-		nodeInbox:    watch.NewInbox(signal, nodewatch.Same),
-		nodeStates:   map[string]*Node{},
-		posts:        make(chan func(now time.Time)),
-		writeResults: make(chan writeResult, maxConcurrentWrites),
-		statuses:     status.NewWriter(WriteTimeout, cfg.Metrics.CountWrite, cfg.Logger),
-		leaseInbox:   watch.NewOptional(signal, &coordinationv1.Lease{}, watch.Source(cfg.Client, func() client.ObjectList { return &coordinationv1.LeaseList{} }, client.InNamespace(nodelease.Namespace))),
+		cfg:        cfg,
+		core:       triage.New(),
+		write:      treat.NewWriter(cfg.Client),
+		signal:     signal,
+		nodeInbox:  watch.NewInbox(signal, nodewatch.Same),
+		nodeStates: map[string]*Node{},
+		posts:      make(chan func(now time.Time)),
+		taints:     taintWriter{results: make(chan writeResult, maxConcurrentWrites)},
+		statuses:   status.NewWriter(WriteTimeout, cfg.Metrics.CountWrite, cfg.Logger),
+		remediations: remediations{
+			leases:   watch.NewOptional(signal, &coordinationv1.Lease{}, watch.Source(cfg.Client, func() client.ObjectList { return &coordinationv1.LeaseList{} }, client.InNamespace(nodelease.Namespace))),
+			byObject: map[ledger.ObjectRef]*nodeTreatments{},
+		},
 		checks: checks{
 			inbox:     watch.NewOptional(signal, &remediationv1alpha1.NodeHealthCheck{}, watch.Source(cfg.Client, func() client.ObjectList { return &remediationv1alpha1.NodeHealthCheckList{} })),
 			medik8s:   medik8sLeader{inbox: watch.NewOptional(signal, &coordinationv1.Lease{}, medik8sLeases(cfg.Client)), leases: map[string]observedLease{}},
@@ -87,13 +90,10 @@ func New(cfg Config) (*Engine, error) {
 			templates: map[remediation.Template]*unstructured.Unstructured{},
 			watches:   watch.Kinds{Client: cfg.Client, Signal: signal, Known: map[schema.GroupVersionKind]*watch.Kind{}},
 		},
-		treatments:         map[string]*nodeTreatments{},
-		treatmentsByObject: map[ledger.ObjectRef]*nodeTreatments{},
-		taskResults:        make(chan *taskResult, maxConcurrentTasks),
-		liveness:           cfg.Liveness,
-		startedAt:          time.Now(),
+		tasks:     taskRunner{treatments: map[string]*nodeTreatments{}, results: make(chan *taskResult, maxConcurrentTasks)},
+		liveness:  cfg.Liveness,
+		startedAt: time.Now(),
 	}
-	l.checks.engine = l
 	l.checks.medik8s.inbox.Namespaced = true
 	blocks, err := newRepairBlocks(cfg, signal)
 	if err != nil {
@@ -105,8 +105,14 @@ func New(cfg Config) (*Engine, error) {
 		IsOtherMissing: func() bool { known, isThere, _ := blocks.Listed(); return known && !isThere },
 	}))
 	l.blocks = blocks
-	l.repairs.engine, l.nodeClaims.engine = l, l
+	l.link()
 	return l, nil
+}
+
+// link gives the parts of the engine access to each other.
+func (l *Engine) link() {
+	l.checks.engine, l.repairs.engine, l.nodeClaims.engine = l, l, l
+	l.remediations.engine, l.taints.engine, l.tasks.engine, l.ledger.engine = l, l, l, l
 }
 
 // Follow adds policies. It must be called before Run.
@@ -123,7 +129,7 @@ func (l *Engine) Run(ctx context.Context) error {
 	defer watches.Wait()
 	defer cancel()
 	watches.Go(func() { l.nodeInbox.Fill(ctx, &corev1.Node{}, l.cfg.Nodes, l.cfg.Logger) })
-	for _, run := range []func(context.Context){l.leaseInbox.Run, l.checks.medik8s.inbox.Run, l.checks.inbox.Run, l.repairs.inbox.Run, l.blocks.Run, l.nodeClaims.inbox.Run} {
+	for _, run := range []func(context.Context){l.remediations.leases.Run, l.checks.medik8s.inbox.Run, l.checks.inbox.Run, l.repairs.inbox.Run, l.blocks.Run, l.nodeClaims.inbox.Run} {
 		watches.Go(func() { run(ctx) })
 	}
 	for _, p := range l.policies {
@@ -169,7 +175,7 @@ func (l *Engine) Claim(ctx context.Context) error {
 	for failures := 1; ; failures++ {
 		claimed, restored, err := ledger.Claim(ctx, l.cfg.Client, l.cfg.Namespace, l.cfg.Identity)
 		if err == nil {
-			l.ledger = ledgerWriter{ledger: claimed, restored: restored, unknownEntries: claimed.Kept(), done: make(chan error, 1)}
+			l.ledger = ledgerWriter{engine: l, ledger: claimed, restored: restored, unknownEntries: claimed.Kept(), done: make(chan error, 1)}
 			l.cfg.Logger.Info("leading", "identity", l.cfg.Identity, "restoredEntries", len(restored))
 			return nil
 		}

@@ -203,7 +203,7 @@ func (s *history) act() {
 		if node := some(s.rt, s.out, func(*taskResult) bool { return true }); node != "" {
 			r := s.out[node]
 			delete(s.out, node)
-			s.handleTaskResult(r)
+			s.tasks.handleResult(r)
 			s.runRound()
 		}
 	case "arrive":
@@ -273,7 +273,7 @@ func patientFor1s() *v1alpha1.RepairSpec {
 // losePage makes a snapshot fail that may have been stored.
 func (s *history) losePage(isWritten bool) {
 	s.sends()
-	entries, _ := s.nextSnapshot(time.Now())
+	entries, _ := s.ledger.nextSnapshot(time.Now())
 	if entries == nil {
 		return
 	}
@@ -281,7 +281,7 @@ func (s *history) losePage(isWritten bool) {
 	if isWritten {
 		s.api.page = entries
 	}
-	if err := s.handleSnapshotResult(errors.New("for a test")); err != nil {
+	if err := s.ledger.handleResult(errors.New("for a test")); err != nil {
 		s.fails("%v", err)
 	}
 	s.runRound()
@@ -322,7 +322,7 @@ func (s *history) arrive() {
 	} else {
 		s.carry(one.report, s.goes())
 	}
-	if s.treatments[one.report.treatments.node] == one.report.treatments {
+	if s.tasks.treatments[one.report.treatments.node] == one.report.treatments {
 		s.out[one.report.treatments.node] = one.report
 	}
 }
@@ -352,14 +352,14 @@ func (s *history) settle() {
 		}
 		for node, r := range s.out {
 			delete(s.out, node)
-			s.handleTaskResult(r)
+			s.tasks.handleResult(r)
 		}
 		s.deliver()
 		s.writeSnapshot()
 		for node := range s.sends() {
 			r := s.begins(node)
 			s.carry(r, how{})
-			s.handleTaskResult(r)
+			s.tasks.handleResult(r)
 			s.runRound()
 		}
 		s.advance(time.Minute)
@@ -370,7 +370,7 @@ func (s *history) settle() {
 			s.fails("claim %s is left with a mark: %+v; the log:\n%s", name, mark, &s.log)
 		}
 	}
-	for node, treatments := range s.treatments {
+	for node, treatments := range s.tasks.treatments {
 		if treatments.hasSlot() && s.api.claims[treatments.granted.Object.Name] == nil && s.api.nodes[node] == nil {
 			s.fails("the page names %+v for ever", treatments.granted)
 		}

@@ -61,7 +61,7 @@ func healthCheckFixtureIn(t *testing.T, c *loopFixture, changes ...func(*remedia
 	w.checks.watches = watch.Kinds{Known: map[schema.GroupVersionKind]*watch.Kind{}, Start: func(func(context.Context)) context.CancelFunc {
 		return func() { w.left++ }
 	}}
-	w.leaseInbox, w.treatments, w.treatmentsByObject = there(t, &coordinationv1.Lease{}), map[string]*nodeTreatments{}, map[ledger.ObjectRef]*nodeTreatments{}
+	w.remediations.leases, w.tasks.treatments, w.remediations.byObject = there(t, &coordinationv1.Lease{}), map[string]*nodeTreatments{}, map[ledger.ObjectRef]*nodeTreatments{}
 	w.loaded = true
 	w.core.Loaded(time.Now())
 	w.brings(checkNamed("check", changes...))
@@ -229,7 +229,7 @@ func (w *healthCheckFixture) locks(node, holder string, lasts time.Duration) *co
 	w.t.Helper()
 	lease := nodelease.Take(nil, w.nodeStates[node].Object, holder, lasts, time.Now())
 	lease.UID, lease.ResourceVersion = types.UID("lease-of-"+node), w.nextVersion()
-	must(w.t, w.leaseInbox.Update(lease))
+	must(w.t, w.remediations.leases.Update(lease))
 	w.runRound()
 	return lease
 }
@@ -239,16 +239,16 @@ func (w *healthCheckFixture) runRound() {
 	now := time.Now()
 	w.takeNodes(now)
 	w.checks.take(now)
-	w.takeObjects(now)
+	w.remediations.take(now)
 	w.checks.follow(now)
 	w.core.Advance(now)
 	w.reconcileWoken(now)
-	w.runDueTreatments(now)
+	w.tasks.runDue(now)
 	w.reconcileWoken(now)
-	for range w.taskQueue.len() { // as before they are started
-		if treatments := w.taskQueue.pop(); treatments.stage == queued {
+	for range w.tasks.queue.len() { // as before they are started
+		if treatments := w.tasks.queue.pop(); treatments.stage == queued {
 			treatments.stage = idle
-			w.reconcileTreatments(now, treatments.node)
+			w.tasks.reconcile(now, treatments.node)
 		}
 	}
 	w.statuses.Schedule(now)
@@ -263,11 +263,11 @@ func (w *healthCheckFixture) advance(d time.Duration) {
 
 // next returns the next task of a node, nil for none, and when to check again.
 func (w *healthCheckFixture) next(node string) (*task, time.Time) {
-	treatments := w.treatments[node]
+	treatments := w.tasks.treatments[node]
 	if treatments == nil {
 		return nil, time.Time{}
 	}
-	e, due := w.nextTask(time.Now(), treatments)
+	e, due := w.tasks.next(time.Now(), treatments)
 	if (e != nil) != (treatments.stage == queued) {
 		w.t.Errorf("the treatments of %s is at stage %d, and next is %+v", node, treatments.stage, e)
 	}
@@ -300,14 +300,14 @@ func (w *healthCheckFixture) wantNoTask(node string) (due time.Time) {
 // runs finishes a task with a result, which the changes may adapt, and runs a round.
 func (w *healthCheckFixture) runs(e *task, node string, result treat.Result, changes ...func(*taskResult)) {
 	w.t.Helper()
-	r := w.startTask(time.Now(), w.treatments[node], e)
+	r := w.tasks.startTask(time.Now(), w.tasks.treatments[node], e)
 	if r.result = result; result != treat.Made {
 		r.err = fmt.Errorf("for a test: %w", errBroken)
 	}
 	for _, change := range changes {
 		change(r)
 	}
-	w.handleTaskResult(r)
+	w.tasks.handleResult(r)
 	w.runRound()
 }
 

@@ -19,28 +19,28 @@ const (
 
 // leaseTask returns the next task for the node's Lease, or for the annotation that
 // confirms its health. Without a task it returns when there may be a task.
-func (l *Engine) leaseTask(now time.Time, treatments *nodeTreatments, state *Node, plan triage.Plan) (t *task, due time.Time) {
-	if l.checks.deferring && !l.isTreated(treatments, state) {
+func (rm *remediations) leaseTask(now time.Time, treatments *nodeTreatments, state *Node, plan triage.Plan) (t *task, due time.Time) {
+	if rm.engine.checks.deferring && !rm.isTreated(treatments, state) {
 		return nil, time.Time{} // the other controller handles the Lease
 	}
 	by, until, held := nodelease.Held(treatments.lease, now)
 	if held && !nodelease.IsHealthCheck(by) {
 		return nil, until.Add(time.Microsecond) // the holder may renew it; at exactly this time it is still held
 	}
-	if holder, until := l.wantedLease(now, treatments, state, plan.Treatment); now.Before(until) {
+	if holder, until := rm.wantedLease(now, treatments, state, plan.Treatment); now.Before(until) {
 		if !nodelease.NeedsRenewal(treatments.lease, holder, leaseDuration, now) {
 			return nil, times.Earliest(nodelease.RenewAt(treatments.lease), until)
 		}
 		return &task{kind: takeLease, node: state.Object, lease: nodelease.Take(treatments.lease, state.Object, holder, leaseDuration, now)}, time.Time{}
 	}
-	switch isPlanned := plan.Treatment != nil && l.usesRemediationObject(treatments, state, plan.Treatment.Rule); {
-	case isPlanned && !l.isTreated(treatments, state):
+	switch isPlanned := plan.Treatment != nil && rm.treats(treatments, state, plan.Treatment.Rule); {
+	case isPlanned && !rm.isTreated(treatments, state):
 		return nil, time.Time{} // the Lease is taken with the treatment
 	case treatments.hasSlot(): // the treatment may still arrive
 		return nil, time.Time{}
 	case treatments.lease != nil && treatments.lease.Spec.HolderIdentity != nil && nodelease.IsHealthCheck(*treatments.lease.Spec.HolderIdentity):
 		return &task{kind: releaseLease, node: state.Object, lease: treatments.lease}, time.Time{}
-	case !l.isTreated(treatments, state) && isConfirmed(state.Object) && !l.namesTreatmentRule(plan.Findings):
+	case !rm.isTreated(treatments, state) && isConfirmed(state.Object) && !rm.engine.tasks.namesTreatmentRule(plan.Findings):
 		return &task{kind: clearConfirmation, node: state.Object}, time.Time{}
 	}
 	return nil, time.Time{}
@@ -49,11 +49,11 @@ func (l *Engine) leaseTask(now time.Time, treatments *nodeTreatments, state *Nod
 // wantedLease returns for which holder and until when to hold the Lease: while a
 // remediator may work on the node. Before the Lease ends, the object is annotated as
 // timed out. If that fails, the Lease is held for a while longer, but not forever.
-func (l *Engine) wantedLease(now time.Time, treatments *nodeTreatments, state *Node, planned *triage.PlannedTreatment) (by string, until time.Time) {
-	for _, o := range l.ownObjects(treatments, state) {
-		works := l.mayWorkUntil(o, planned)
+func (rm *remediations) wantedLease(now time.Time, treatments *nodeTreatments, state *Node, planned *triage.PlannedTreatment) (by string, until time.Time) {
+	for _, o := range rm.ownObjects(treatments, state) {
+		works := rm.mayWorkUntil(o, planned)
 		if isReported := o.TimedOut || o.Succeeded || !isPartOf(planned, o) || !planned.HealthySince.IsZero(); !isReported && !now.Before(works) {
-			works = o.Created.Add(l.timeoutOf(o) + 2*maxWork)
+			works = o.Created.Add(rm.timeoutOf(o) + 2*maxWork)
 		}
 		if works.After(until) {
 			by, until = holder(o.Owner), works
@@ -65,8 +65,8 @@ func (l *Engine) wantedLease(now time.Time, treatments *nodeTreatments, state *N
 // mayWorkUntil returns until when a remediator may work on the node: until its timeout,
 // even if the next step is delayed. If the node is healthy again and only a delay or a
 // confirmation is left, it is maxWork after that.
-func (l *Engine) mayWorkUntil(o remediationObject, planned *triage.PlannedTreatment) time.Time {
-	switch timeout := l.timeoutOf(o); {
+func (rm *remediations) mayWorkUntil(o remediationObject, planned *triage.PlannedTreatment) time.Time {
+	switch timeout := rm.timeoutOf(o); {
 	case isPartOf(planned, o) && planned.Reason.Code == triage.Exhausted:
 		return time.Time{}
 	case isPartOf(planned, o) && !planned.HealthySince.IsZero():
@@ -84,8 +84,8 @@ func isPartOf(planned *triage.PlannedTreatment, o remediationObject) bool {
 }
 
 // timeoutOf returns the timeout of the object's step, zero for none.
-func (l *Engine) timeoutOf(o remediationObject) time.Duration {
-	c := l.policyOf(ruleOf(o.Object))
+func (rm *remediations) timeoutOf(o remediationObject) time.Duration {
+	c := rm.policyOf(ruleOf(o.Object))
 	if c == nil {
 		return 0
 	}

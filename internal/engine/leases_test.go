@@ -42,8 +42,8 @@ func TestTheLeaseIsRenewedInTimeAndNotForever(t *testing.T) {
 		}
 		w.runs(w.wantTask("a", annotateRemediation), "a", treat.Made, func(r *taskResult) { r.version = w.nextVersion() })
 		w.runs(w.wantTask("a", releaseLease), "a", treat.Made)
-		if due := w.wantNoTask("a"); !due.IsZero() || w.treatments["a"].lease != nil {
-			t.Errorf("after half an hour there is %v, looked at %v", w.treatments["a"].lease, due)
+		if due := w.wantNoTask("a"); !due.IsZero() || w.tasks.treatments["a"].lease != nil {
+			t.Errorf("after half an hour there is %v, looked at %v", w.tasks.treatments["a"].lease, due)
 		}
 	})
 }
@@ -122,7 +122,7 @@ func TestTheLeaseOnAHealthyNodeEnds(t *testing.T) {
 		if w.finding("a") != triage.Recovering {
 			t.Errorf("the finding is %s", w.finding("a"))
 		}
-		for _, o := range w.treatments["a"].objects {
+		for _, o := range w.tasks.treatments["a"].objects {
 			if o.TimedOut {
 				t.Error("a remediator that waits for a confirmation was reported that its time is up")
 			}
@@ -141,7 +141,7 @@ func TestAPauseDoesNotStopTimeouts(t *testing.T) {
 		if held := w.heldFor("a", treat.Made, time.Hour); held > time.Minute {
 			t.Errorf("its time is up, and the node is locked for %s more", held)
 		}
-		if o := w.treatments["a"].objectsOf(checkRule("check")); len(o) != 1 || !o[0].TimedOut {
+		if o := w.tasks.treatments["a"].objectsOf(checkRule("check")); len(o) != 1 || !o[0].TimedOut {
 			t.Errorf("it was not Events: %+v", o)
 		}
 	}, inSteps)
@@ -153,14 +153,14 @@ func TestALeaseThatIsDeletedDuringATaskIsTakenAgain(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.node("a", corev1.ConditionTrue)
 		object := w.made("a", "quick")
-		r := w.startTask(time.Now(), w.treatments["a"], w.wantTask("a", createRemediation))
+		r := w.tasks.startTask(time.Now(), w.tasks.treatments["a"], w.wantTask("a", createRemediation))
 		w.makes(object)(r)
 		r.lease.UID = "taken"
-		must(t, w.leaseInbox.Update(r.lease.DeepCopy()))
+		must(t, w.remediations.leases.Update(r.lease.DeepCopy()))
 		w.runRound()
-		must(t, w.leaseInbox.Delete(r.lease.DeepCopy()))
+		must(t, w.remediations.leases.Delete(r.lease.DeepCopy()))
 		w.runRound()
-		w.handleTaskResult(r)
+		w.tasks.handleResult(r)
 		w.runRound()
 		w.wantTask("a", takeLease)
 	})

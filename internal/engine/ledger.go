@@ -29,6 +29,7 @@ const (
 // ledgerWriter writes snapshots of the ledger. All requests that arrive during one write
 // are part of the next snapshot.
 type ledgerWriter struct {
+	engine         *Engine
 	ledger         *ledger.Ledger
 	restored       []ledger.Entry        // entries of the previous leader
 	unknownEntries []ledger.UnknownEntry // entries of the previous leader of kinds that this version does not know
@@ -54,33 +55,33 @@ type ledgerWriter struct {
 }
 
 // restore resumes what the previous leader has stored in the ledger.
-func (l *Engine) restore(now time.Time) {
-	for _, e := range l.ledger.restored {
+func (w *ledgerWriter) restore(now time.Time) {
+	for _, e := range w.restored {
 		if gone, is := e.(ledger.Replacement); is { // first, because these entries hold the time
-			l.restoreReplacement(now, l.nodeStates[gone.Node], gone)
+			w.restoreReplacement(now, w.engine.nodeStates[gone.Node], gone)
 		}
 	}
-	for _, e := range l.ledger.restored {
+	for _, e := range w.restored {
 		switch e := e.(type) {
 		case ledger.LaunchFailures:
-			l.repairs.restoreLaunchFailures(e)
+			w.engine.repairs.restoreLaunchFailures(e)
 		case ledger.ObjectWrite:
-			l.restoreTreatment(now, l.nodeStates[e.Node], e)
+			w.restoreTreatment(now, w.engine.nodeStates[e.Node], e)
 		case ledger.NodeWrite:
-			l.restoreTaintWrite(now, l.nodeStates[e.Node], e)
+			w.engine.taints.restore(now, w.engine.nodeStates[e.Node], e)
 		}
 	}
-	l.ledger.stored, l.ledger.restored = l.ledger.restored, nil
-	l.ledger.tidyAt = now // remove outdated entries of the previous leader at once
-	l.restoreUnknown(now)
-	for _, node := range slices.Sorted(maps.Keys(l.treatments)) {
-		l.findReplacements(now, l.treatments[node])
+	w.stored, w.restored = w.restored, nil
+	w.tidyAt = now // remove outdated entries of the previous leader at once
+	w.restoreUnknown(now)
+	for _, node := range slices.Sorted(maps.Keys(w.engine.tasks.treatments)) {
+		w.engine.remediations.findReplacements(now, w.engine.tasks.treatments[node])
 	}
 }
 
-// restoreTaintWrite resumes a taint write that the previous leader may have sent. It may
+// restore resumes a taint write that the previous leader may have sent. It may
 // still succeed while the node has the version that the entry names.
-func (l *Engine) restoreTaintWrite(now time.Time, state *Node, e ledger.NodeWrite) {
+func (w *taintWriter) restore(now time.Time, state *Node, e ledger.NodeWrite) {
 	if state == nil || string(state.Object.UID) != e.UID || state.Object.ResourceVersion != e.ResourceVersion {
 		return
 	}
@@ -90,65 +91,63 @@ func (l *Engine) restoreTaintWrite(now time.Time, state *Node, e ledger.NodeWrit
 	state.granted.rules = append(state.granted.rules, rule)
 	if !state.inLedger {
 		state.inLedger = true
-		l.ledger.nodesWithSlots = append(l.ledger.nodesWithSlots, state)
+		w.engine.ledger.nodesWithSlots = append(w.engine.ledger.nodesWithSlots, state)
 	}
-	l.core.Resume(now, triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Since: now})
-	l.cfg.Logger.Info("taint write restored", "node", e.Node, "rule", rule.String())
+	w.engine.core.Resume(now, triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Since: now})
+	w.engine.cfg.Logger.Info("taint write restored", "node", e.Node, "rule", rule.String())
 }
 
 // restoreUnknown handles entries of a newer version that this version does not know. They
 // stay in the ledger. Only one control-plane node may be treated at a time, by any kind
 // of treatment, so the controller waits for writes that may still arrive.
-func (l *Engine) restoreUnknown(now time.Time) {
-	w := &l.ledger
-	l.cfg.Metrics.setUnknownEntries("ledger", w.ledger.CountUnknown(w.stored))
+func (w *ledgerWriter) restoreUnknown(now time.Time) {
+	w.engine.cfg.Metrics.setUnknownEntries("ledger", w.ledger.CountUnknown(w.stored))
 	for _, e := range w.unknownEntries {
-		l.cfg.Logger.Warn("ledger has an entry that this version does not know; keeping it", "node", e.Node, "rule", e.Rule.Name)
+		w.engine.cfg.Logger.Warn("ledger has an entry that this version does not know; keeping it", "node", e.Node, "rule", e.Rule.Name)
 		if e.ControlPlane {
-			l.orphans.unknownUntil = now.Add(maxInFlight)
-			l.nextTreatmentDue = times.Earliest(l.nextTreatmentDue, l.orphans.unknownUntil)
+			w.engine.remediations.orphans.unknownUntil = now.Add(maxInFlight)
+			w.engine.tasks.nextDue = times.Earliest(w.engine.tasks.nextDue, w.engine.remediations.orphans.unknownUntil)
 		}
 	}
 }
 
 // restoreTreatment resumes a treatment that the previous leader may have started. The
 // write may still succeed for a while. If it has succeeded, the object is known already.
-func (l *Engine) restoreTreatment(now time.Time, state *Node, e ledger.ObjectWrite) {
-	if triage.RuleID(e.Rule).Kind == triage.NodeHealthCheck && l.checks.deferring {
+func (w *ledgerWriter) restoreTreatment(now time.Time, state *Node, e ledger.ObjectWrite) {
+	if triage.RuleID(e.Rule).Kind == triage.NodeHealthCheck && w.engine.checks.deferring {
 		return
 	}
-	treatments := l.treatmentsOf(e.Node)
+	treatments := w.engine.tasks.of(e.Node)
 	if _, arrived := treatments.objects[e.Object]; arrived {
 		return
 	}
 	treatments.granted, treatments.sentAt = e, now
 	if e.ControlPlane {
-		l.orphans.add(e.Node)
+		w.engine.remediations.orphans.add(e.Node)
 	}
 	if isClaim(e.Object) {
-		l.nodeClaims.restoreTermination(now, state, treatments)
+		w.engine.nodeClaims.restoreTermination(now, state, treatments)
 		return
 	}
-	l.ledger.treatmentsWithSlots = append(l.ledger.treatmentsWithSlots, treatments)
+	w.treatmentsWithSlots = append(w.treatmentsWithSlots, treatments)
 	rule := triage.RuleID(e.Rule)
 	if !treatments.hasSlotFor(state) {
-		l.cfg.Logger.Info("treatment of a deleted node restored", "node", e.Node, "rule", rule.String(), "object", e.Object.String())
+		w.engine.cfg.Logger.Info("treatment of a deleted node restored", "node", e.Node, "rule", rule.String(), "object", e.Object.String())
 		return
 	}
-	l.core.Resume(now, triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Step: e.Step, Since: now})
-	l.cfg.Logger.Info("treatment restored", "node", e.Node, "rule", rule.String(), "object", e.Object.String())
+	w.engine.core.Resume(now, triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Step: e.Step, Since: now})
+	w.engine.cfg.Logger.Info("treatment restored", "node", e.Node, "rule", rule.String(), "object", e.Object.String())
 }
 
-// writeLedger writes the next snapshot if it is needed. It returns when to try again if
+// write writes the next snapshot if it is needed. It returns when to try again if
 // the snapshot must wait.
-func (l *Engine) writeLedger(ctx context.Context, now time.Time) (due time.Time) {
-	w := &l.ledger
-	entries, due := l.nextSnapshot(now)
+func (w *ledgerWriter) write(ctx context.Context, now time.Time) (due time.Time) {
+	entries, due := w.nextSnapshot(now)
 	if entries == nil {
 		return due
 	}
 	w.writing = true
-	l.requests.Go(func() {
+	w.engine.requests.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, WriteTimeout)
 		defer cancel()
 		w.done <- w.ledger.Write(ctx, entries)
@@ -158,13 +157,12 @@ func (l *Engine) writeLedger(ctx context.Context, now time.Time) (due time.Time)
 
 // nextSnapshot returns the entries of the next snapshot, nil if none may be written now.
 // In that case due is when to try again.
-func (l *Engine) nextSnapshot(now time.Time) (entries []ledger.Entry, due time.Time) {
-	w := &l.ledger
-	hasDepartures := l.hasReplacements(now)
+func (w *ledgerWriter) nextSnapshot(now time.Time) (entries []ledger.Entry, due time.Time) {
+	hasDepartures := w.hasReplacements(now)
 	if w.writing {
 		return nil, time.Time{}
 	}
-	hasEnded, due := l.hasEndedEntries(now)
+	hasEnded, due := w.hasEndedEntries(now)
 	isStale := hasDepartures || hasEnded || w.isOutdated
 	switch {
 	case len(w.queuedNodes)+len(w.queuedTreatments) == 0 && !isStale:
@@ -180,16 +178,16 @@ func (l *Engine) nextSnapshot(now time.Time) (entries []ledger.Entry, due time.T
 	w.writingNodes, w.writingTreatments, w.replacements.requested = nil, nil, nil
 	held := w.entries()
 	room := w.ledger.Room()
-	room.Add(append(held, l.repairs.launchFailureEntries(now, held)...)...)
-	isStale = l.requestReplacementEntries(now, room) || hasEnded || w.isOutdated
+	room.Add(append(held, w.engine.repairs.launchFailureEntries(now, held)...)...)
+	isStale = w.requestReplacementEntries(now, room) || hasEnded || w.isOutdated
 	w.isOutdated = false
-	l.addNodes(now, room)
-	l.addTreatments(now, room)
+	w.addNodes(now, room)
+	w.addTreatments(now, room)
 	if len(w.writingNodes)+len(w.writingTreatments) == 0 && !isStale {
 		return nil, due // the ledger is full, or no request is left
 	}
 	entries = w.entries()
-	entries = append(entries, l.repairs.launchFailureEntries(now, entries)...)
+	entries = append(entries, w.engine.repairs.launchFailureEntries(now, entries)...)
 	w.next = entries
 	return w.next, time.Time{}
 }
@@ -197,17 +195,16 @@ func (l *Engine) nextSnapshot(now time.Time) (entries []ledger.Entry, due time.T
 // addNodes adds waiting nodes to the next snapshot, as far as there is room. A snapshot
 // without any other write takes the first node even without room. Otherwise that node
 // would wait forever; this way the API server's error is reported.
-func (l *Engine) addNodes(now time.Time, room *ledger.Room) {
-	w := &l.ledger
+func (w *ledgerWriter) addNodes(now time.Time, room *ledger.Room) {
 	waiting := w.queuedNodes
 	w.queuedNodes = nil
 	for i, state := range waiting {
 		state.requested = grantedSlot{}
 		if len(w.nodesWithSlots)+len(w.writingNodes)+len(w.replacements.requested) < maxNodesInSnapshot {
-			state.requested = l.requestedSlot(state, now)
+			state.requested = w.engine.taints.requestedSlot(state, now)
 			if len(state.requested.rules) == 0 { // needs no slot any more
 				state.stage = queued
-				l.writeQueue.push(state)
+				w.engine.taints.queue.push(state)
 				continue
 			}
 			if room.Take(state.requested.entries(nil, state)...) || w.isEmpty() {
@@ -222,20 +219,19 @@ func (l *Engine) addNodes(now time.Time, room *ledger.Room) {
 }
 
 // addTreatments adds waiting treatments in the same way.
-func (l *Engine) addTreatments(now time.Time, room *ledger.Room) {
-	w := &l.ledger
+func (w *ledgerWriter) addTreatments(now time.Time, room *ledger.Room) {
 	beginning := w.queuedTreatments
 	w.queuedTreatments = nil
 	for i, treatments := range beginning {
 		treatments.requested = ledger.ObjectWrite{}
 		if len(w.nodesWithSlots)+len(w.writingNodes)+len(w.replacements.requested)+len(w.treatmentsWithSlots)+len(w.writingTreatments) < maxNodesInSnapshot {
-			treatments.requested = l.requestedTreatmentSlot(now, treatments)
+			treatments.requested = w.requestedTreatmentSlot(now, treatments)
 			if treatments.requested == (ledger.ObjectWrite{}) { // needs no slot any more
 				treatments.stage = queued
-				l.taskQueue.push(treatments)
+				w.engine.tasks.queue.push(treatments)
 				continue
 			}
-			if room.Take(l.repairs.withLaunchFailureEntry(now, treatments.requested)...) || w.isEmpty() {
+			if room.Take(w.engine.repairs.withLaunchFailureEntry(now, treatments.requested)...) || w.isEmpty() {
 				w.writingTreatments = append(w.writingTreatments, treatments)
 				continue
 			}
@@ -255,24 +251,23 @@ func (w *ledgerWriter) isEmpty() bool {
 // when it will be. An entry that would make the next leader keep a free slot is removed
 // at once. Other entries are removed together later, so that a storm of taints does not
 // double the number of snapshots.
-func (l *Engine) hasEndedEntries(now time.Time) (isDue bool, due time.Time) {
-	w := &l.ledger
-	before, kept := l.repairs.pendingLaunchFailures(w.stored), slotsOf(l.core.AwaitingReplacement())
+func (w *ledgerWriter) hasEndedEntries(now time.Time) (isDue bool, due time.Time) {
+	before, kept := w.engine.repairs.pendingLaunchFailures(w.stored), slotsOf(w.engine.core.AwaitingReplacement())
 	isTidy := true
 	for _, e := range w.stored {
 		switch e := e.(type) {
 		case ledger.Replacement: // hasReplacements removes entries that would mislead the next leader
-			isTidy = isTidy && (kept[e.Slot] || l.hasRemovingObject(e))
+			isTidy = isTidy && (kept[e.Slot] || w.engine.remediations.hasRemovingObject(e))
 		case ledger.LaunchFailures:
-			if count := l.repairs.counts[e.Rule.Name]; count == nil || e.Failed > count.failures.failed+before[e.Rule.Name] {
+			if count := w.engine.repairs.counts[e.Rule.Name]; count == nil || e.Failed > count.failures.failed+before[e.Rule.Name] {
 				return true, time.Time{}
 			}
 		case ledger.ObjectWrite:
-			if treatments := l.treatments[e.Node]; treatments == nil || treatments.granted != e {
+			if treatments := w.engine.tasks.treatments[e.Node]; treatments == nil || treatments.granted != e {
 				return true, time.Time{}
 			}
 		case ledger.NodeWrite: // the next leader sees by the node's version that nothing can arrive
-			state := l.nodeStates[e.Node]
+			state := w.engine.nodeStates[e.Node]
 			isTidy = isTidy && state != nil && string(state.Object.UID) == e.UID && state.granted.version == e.ResourceVersion
 		}
 	}
@@ -324,15 +319,15 @@ func (treatments *nodeTreatments) requestsSlotAgain() bool {
 
 // requestedSlot returns the slots that a node needs in the ledger, including those it
 // has.
-func (l *Engine) requestedSlot(state *Node, now time.Time) grantedSlot {
+func (w *taintWriter) requestedSlot(state *Node, now time.Time) grantedSlot {
 	if state.gone {
 		return grantedSlot{}
 	}
-	plan, ok := l.planOf(state)
+	plan, ok := w.engine.planOf(state)
 	if !ok {
 		return grantedSlot{}
 	}
-	change, _ := l.nextChange(state, plan, now)
+	change, _ := w.nextChange(state, plan, now)
 	if change == nil || len(change.Takes) == 0 {
 		return grantedSlot{}
 	}
@@ -350,8 +345,8 @@ func (l *Engine) requestedSlot(state *Node, now time.Time) grantedSlot {
 
 // requestedTreatmentSlot returns the entry that the ledger must store before the next
 // task, an empty entry for none.
-func (l *Engine) requestedTreatmentSlot(now time.Time, treatments *nodeTreatments) ledger.ObjectWrite {
-	t, _ := l.nextTask(now, treatments)
+func (w *ledgerWriter) requestedTreatmentSlot(now time.Time, treatments *nodeTreatments) ledger.ObjectWrite {
+	t, _ := w.engine.tasks.next(now, treatments)
 	if t == nil || !t.takesSlot() {
 		return ledger.ObjectWrite{}
 	}
@@ -398,15 +393,14 @@ func (g grantedSlot) entries(to []ledger.Entry, state *Node) []ledger.Entry {
 	return to
 }
 
-// handleSnapshotResult handles the result of a snapshot write and lets the named writes
+// handleResult handles the result of a snapshot write and lets the named writes
 // continue. A returned error ends the term. An unreadable ledger does not: it may still
 // belong to this process, no new slot is granted meanwhile, and only this process knows
 // its entries.
-func (l *Engine) handleSnapshotResult(err error) error {
-	w := &l.ledger
+func (w *ledgerWriter) handleResult(err error) error {
 	w.writing = false
 	result := ledgerResult(err)
-	l.cfg.Metrics.CountWrite("ledger", result)
+	w.engine.cfg.Metrics.CountWrite("ledger", result)
 	if errors.Is(err, ledger.ErrDeposed) {
 		return err
 	}
@@ -415,15 +409,15 @@ func (l *Engine) handleSnapshotResult(err error) error {
 		wait := RetryDelay(w.failure.Tries)
 		w.notBefore = time.Now().Add(wait)
 		if isNews {
-			l.cfg.Logger.Warn("ledger not written", "retryIn", wait.String(), "err", err)
+			w.engine.cfg.Logger.Warn("ledger not written", "retryIn", wait.String(), "err", err)
 		}
 		for _, state := range w.writingNodes {
 			state.requested = grantedSlot{}
-			l.markStatusesStale(time.Now(), state)
+			w.engine.markStatusesStale(time.Now(), state)
 		}
 		for _, treatments := range w.writingTreatments {
 			treatments.requested = ledger.ObjectWrite{}
-			l.markTreatmentStatusesStale(time.Now(), treatments)
+			w.engine.markTreatmentStatusesStale(time.Now(), treatments)
 		}
 		w.isOutdated = true // the stored snapshot is unknown
 		// If the API server rejects the snapshot because of an entry, the others go
@@ -433,7 +427,7 @@ func (l *Engine) handleSnapshotResult(err error) error {
 		return nil // replacements request their entries again by themselves
 	}
 	if w.failure.Tries > 0 {
-		l.cfg.Logger.Info("ledger written after failures", "tries", w.failure.Tries)
+		w.engine.cfg.Logger.Info("ledger written after failures", "tries", w.failure.Tries)
 	}
 	w.notBefore, w.failure = time.Time{}, Failure{}
 	for _, state := range w.writingNodes {
@@ -446,7 +440,7 @@ func (l *Engine) handleSnapshotResult(err error) error {
 		}
 		state.requested = grantedSlot{}
 		state.stage = queued
-		l.writeQueue.push(state)
+		w.engine.taints.queue.push(state)
 	}
 	w.writingNodes = nil
 	for _, treatments := range w.writingTreatments {
@@ -455,15 +449,15 @@ func (l *Engine) handleSnapshotResult(err error) error {
 		}
 		treatments.granted, treatments.requested = treatments.requested, ledger.ObjectWrite{}
 		if treatments.granted.ControlPlane {
-			l.orphans.add(treatments.node)
+			w.engine.remediations.orphans.add(treatments.node)
 		}
 		treatments.stage = queued
-		l.taskQueue.push(treatments)
+		w.engine.tasks.queue.push(treatments)
 	}
 	w.writingTreatments = nil
 	w.replacements.stored()
 	w.stored, w.next, w.tidyAt = w.next, nil, time.Time{}
-	l.cfg.Metrics.setUnknownEntries("ledger", w.ledger.CountUnknown(w.stored))
+	w.engine.cfg.Metrics.setUnknownEntries("ledger", w.ledger.CountUnknown(w.stored))
 	return nil
 }
 

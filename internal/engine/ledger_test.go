@@ -27,7 +27,7 @@ func TestAnEndedEntryLeavesTheLedger(t *testing.T) {
 	t.Run("the remediation of a control-plane node", func(t *testing.T) {
 		withHealthCheck(t, func(w *healthCheckFixture) {
 			w.node("a", corev1.ConditionTrue, inControl)
-			w.startTasks(t.Context(), time.Now())
+			w.tasks.start(t.Context(), time.Now())
 			page := w.writeSnapshot()
 			if len(page) != 1 || len(entriesOf[ledger.ObjectWrite](page)) != 1 {
 				t.Fatalf("the ledger is %+v", page)
@@ -66,20 +66,20 @@ func TestAnEndedEntryLeavesTheLedger(t *testing.T) {
 			state.granted = grantedSlot{version: "1", rules: []triage.RuleID{setRule("set")}}
 			c.ledger.nodesWithSlots = []*Node{state}
 			c.ledger.stored = c.ledger.entries()
-			if entries, due := c.nextSnapshot(time.Now()); entries != nil || !due.IsZero() {
+			if entries, due := c.ledger.nextSnapshot(time.Now()); entries != nil || !due.IsZero() {
 				t.Fatalf("while it may be placed, the ledger is %+v, due %v", entries, due)
 			}
 			placed := named("a", "2")
 			placed.UID = "u"
 			state.setNode(placed, time.Now())
 			for range 3 { // every round asks
-				if entries, due := c.nextSnapshot(time.Now()); entries != nil || time.Until(due) <= 0 {
+				if entries, due := c.ledger.nextSnapshot(time.Now()); entries != nil || time.Until(due) <= 0 {
 					t.Fatalf("the ledger is %+v, due %v", entries, due)
 				}
 				pass(tidyAfter / 4)
 			}
 			pass(tidyAfter / 4)
-			if entries, _ := c.nextSnapshot(time.Now()); entries == nil || len(entries) != 0 {
+			if entries, _ := c.ledger.nextSnapshot(time.Now()); entries == nil || len(entries) != 0 {
 				t.Errorf("the ledger is %+v", entries)
 			}
 		})
@@ -129,12 +129,13 @@ func TestAnEndedEntryLeavesTheLedger(t *testing.T) {
 
 func TestAFullLedgerDoesNotSpin(t *testing.T) {
 	l := &Engine{core: triage.New()}
+	l.link()
 	for range maxNodesInSnapshot {
 		l.ledger.nodesWithSlots = append(l.ledger.nodesWithSlots, &Node{inLedger: true, granted: grantedSlot{version: "7"}})
 	}
 	waiting := &Node{stage: awaitingLedger}
 	l.ledger.queuedNodes = []*Node{waiting}
-	if due := l.writeLedger(t.Context(), time.Now()); !due.IsZero() || l.ledger.writing {
+	if due := l.ledger.write(t.Context(), time.Now()); !due.IsZero() || l.ledger.writing {
 		t.Errorf("a full ledger is due again at %v", due)
 	}
 	if len(l.ledger.queuedNodes) != 1 || waiting.stage != awaitingLedger {
@@ -186,7 +187,7 @@ func TestASnapshotIsBoundedInBytes(t *testing.T) {
 		}
 		served, pages := 0, 0
 		for len(c.ledger.queuedNodes) > 0 {
-			entries, _ := c.nextSnapshot(now)
+			entries, _ := c.ledger.nextSnapshot(now)
 			if pages++; entries == nil || pages > nodes {
 				t.Fatalf("%d of %d nodes wait for a snapshot that is not written", len(c.ledger.queuedNodes), nodes)
 			}
@@ -194,7 +195,7 @@ func TestASnapshotIsBoundedInBytes(t *testing.T) {
 				t.Fatalf("a snapshot with %d entries is too large", len(entries))
 			}
 			c.ledger.writing = true
-			must(t, c.handleSnapshotResult(nil))
+			must(t, c.ledger.handleResult(nil))
 			if len(entries)%sets != 0 { // a node has all of its slots or none
 				t.Errorf("a snapshot has %d entries", len(entries))
 			}
@@ -232,12 +233,12 @@ func TestANodeThatDoesNotFitBlocksNoOther(t *testing.T) {
 		c.core.Loaded(time.Now())
 		large, small := wanting("large"), wanting("small")
 		c.ledger.queuedNodes = []*Node{large, small}
-		c.addNodes(time.Now(), room)
+		c.ledger.addNodes(time.Now(), room)
 		if !slices.Equal(c.ledger.writingNodes, []*Node{large}) || !slices.Equal(c.ledger.queuedNodes, []*Node{small}) {
 			t.Fatalf("asked are %d, and %d wait", len(c.ledger.writingNodes), len(c.ledger.queuedNodes))
 		}
 		c.ledger.writing = true
-		must(t, c.handleSnapshotResult(apierrors.NewRequestEntityTooLargeError("for a test")))
+		must(t, c.ledger.handleResult(apierrors.NewRequestEntityTooLargeError("for a test")))
 		if !slices.Equal(c.ledger.queuedNodes, []*Node{small, large}) {
 			t.Error("the one whose page was refused goes first again")
 		}
@@ -253,15 +254,15 @@ func TestEntriesOfANewerVersionAreAwaited(t *testing.T) {
 	open(t, func(c *loopFixture) {
 		w := healthCheckFixtureIn(t, c)
 		w.ledger.unknownEntries = []ledger.UnknownEntry{{Slot: ledger.Slot{Rule: ownership.Rule{Name: "MachineHealthCheck/m"}, Node: "a", UID: "u"}, ControlPlane: true}}
-		w.restore(time.Now())
-		w.checkOrphans(time.Now())
+		w.ledger.restore(time.Now())
+		w.remediations.checkOrphans(time.Now())
 		w.node("b", corev1.ConditionTrue, inControl)
 		w.wantNoTask("b")
-		if w.nextTreatmentDue.IsZero() || time.Until(w.nextTreatmentDue) > maxInFlight {
-			t.Errorf("it is looked at again at %v", w.nextTreatmentDue)
+		if w.tasks.nextDue.IsZero() || time.Until(w.tasks.nextDue) > maxInFlight {
+			t.Errorf("it is looked at again at %v", w.tasks.nextDue)
 		}
 		pass(maxInFlight)
-		w.checkOrphans(time.Now())
+		w.remediations.checkOrphans(time.Now())
 		w.runRound()
 		w.wantTask("b", createRemediation)
 	})

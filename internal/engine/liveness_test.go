@@ -33,12 +33,12 @@ func newLoop(log *slog.Logger, announce func(treat.Event)) *Engine {
 		checks:       checks{inbox: absent[*remediationv1alpha1.NodeHealthCheck](), medik8s: medik8sLeader{inbox: absent[*coordinationv1.Lease]()}},
 		repairs:      newRepairs(RepairConfig{}, absent[*v1alpha1.RepairPolicy](), noPools{}),
 		nodeClaims:   newNodeClaims(absent[*karpenter.NodeClaim]()),
-		leaseInbox:   absent[*coordinationv1.Lease](),
+		remediations: remediations{leases: absent[*coordinationv1.Lease]()},
 		nodeStates:   map[string]*Node{},
-		writeResults: make(chan writeResult, 1),
+		taints:       taintWriter{results: make(chan writeResult, 1)},
 		statuses:     &status.Writer{}, // writes nothing: tests look at what would be written
 	}
-	l.checks.engine, l.repairs.engine, l.nodeClaims.engine = l, l, l
+	l.link()
 	return l
 }
 
@@ -125,7 +125,7 @@ func TestHealthy(t *testing.T) {
 		within(t, func(live *Liveness, l *Engine, let chan<- struct{}) {
 			synctest.Wait() // it sleeps
 			change := &treat.Change{Placed: []triage.PlannedTaint{{Taint: triage.Taint{Rule: setRule("set")}}}}
-			l.writeResults <- writeResult{state: &Node{Object: named("a", "1")}, change: change, result: treat.Refused, err: errors.New("no")}
+			l.taints.results <- writeResult{state: &Node{Object: named("a", "1")}, change: change, result: treat.Refused, err: errors.New("no")}
 			synctest.Wait()
 			if err := live.Check(time.Now()); err != nil {
 				t.Errorf("before anything was due: %v", err)

@@ -7,11 +7,9 @@ import (
 	"sync"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
-	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/nodewatch"
 	"github.com/resourcestack/autohealer/internal/observe"
 	"github.com/resourcestack/autohealer/internal/ownership"
@@ -42,27 +40,14 @@ type Engine struct {
 
 	nodeStates map[string]*Node
 
-	checks             checks
-	repairs            repairs
-	blocks             *repairblock.Store
-	nodeClaims         nodeClaims
-	leaseInbox         *watch.Optional[*coordinationv1.Lease] // of nodes
-	treatments         map[string]*nodeTreatments
-	treatmentsByObject map[ledger.ObjectRef]*nodeTreatments // of remediation objects
-	orphans            orphanedRemediations
-	nextTreatmentDue   time.Time              // when to check treatments next, zero for never
-	taskQueue          queue[*nodeTreatments] // nodes with a pending task
-	tasksRunning       int
-	taskResults        chan *taskResult
-
-	startRequests     chan startRequest // asks whether a treatment may still start; nil while the loop is not running
-	openStartRequests []startRequest    // answered after the round
-	stopped           chan struct{}     // closed when the loop has ended
-
-	writeQueue    queue[*Node] // nodes with a pending write
-	delayed       []*Node      // nodes whose pending write waits for a retry
-	writesRunning int
-	writeResults  chan writeResult
+	checks       checks
+	repairs      repairs
+	blocks       *repairblock.Store
+	nodeClaims   nodeClaims
+	remediations remediations
+	taints       taintWriter
+	tasks        taskRunner
+	stopped      chan struct{} // closed when the loop has ended
 
 	statuses     *status.Writer
 	ledger       ledgerWriter
@@ -87,7 +72,7 @@ func (l *Engine) run(ctx context.Context) error {
 	for _, p := range l.policies {
 		defer p.Stop()
 	}
-	l.startRequests, l.stopped = make(chan startRequest), make(chan struct{})
+	l.tasks.startRequests, l.stopped = make(chan startRequest), make(chan struct{})
 	defer close(l.stopped)
 	for {
 		select {
@@ -95,18 +80,18 @@ func (l *Engine) run(ctx context.Context) error {
 			return nil
 		case <-l.signal:
 		case <-timer.C:
-		case result := <-l.writeResults:
-			l.handleWriteResult(result)
+		case result := <-l.taints.results:
+			l.taints.handleResult(result)
 		case handle := <-l.statuses.Results():
 			handle()
-		case r := <-l.taskResults:
-			l.handleTaskResult(r)
-		case request := <-l.startRequests:
-			l.queueStartRequest(request)
+		case r := <-l.tasks.results:
+			l.tasks.handleResult(r)
+		case request := <-l.tasks.startRequests:
+			l.tasks.queueStartRequest(request)
 		case handle := <-l.posts:
 			handle(time.Now())
 		case err := <-l.ledger.done:
-			if err := l.handleSnapshotResult(err); err != nil {
+			if err := l.ledger.handleResult(err); err != nil {
 				return err
 			}
 		}
@@ -114,7 +99,7 @@ func (l *Engine) run(ctx context.Context) error {
 		if due := l.round(ctx); !due.IsZero() {
 			wait = min(wait, max(0, time.Until(due)))
 		}
-		l.answerStartRequests()
+		l.tasks.answerStartRequests()
 		l.liveness.sleeping(time.Now().Add(wait))
 		timer.Reset(wait)
 	}
@@ -139,44 +124,44 @@ func (l *Engine) round(ctx context.Context) time.Time {
 		due = times.Earliest(due, p.Follow(ctx, now))
 	}
 	l.checks.take(now)
-	l.takeObjects(now) // needs the nodes, and must precede the rules
+	l.remediations.take(now) // needs the nodes, and must precede the rules
 	l.checks.follow(now)
 	l.repairs.follow(now)
 	if !l.loaded {
 		if l.cfg.NodeFacts != nil {
 			l.cfg.NodeFacts.Takeover()
 		}
-		l.restore(now)
+		l.ledger.restore(now)
 		l.repairs.updateAllowances(now) // restore may have changed them
 		l.loaded = true
-		l.checkOrphans(now)
+		l.remediations.checkOrphans(now)
 		l.core.Loaded(now)
-		for node := range l.treatments {
-			l.reconcileTreatments(now, node)
+		for node := range l.tasks.treatments {
+			l.tasks.reconcile(now, node)
 		}
 		l.cfg.Metrics.leading.Set(1)
 		l.logLoaded()
 		due = now // policies report what they could not before
 	}
-	l.checkOrphans(now)
+	l.remediations.checkOrphans(now)
 	l.core.Advance(now)
 	l.reconcileWoken(now)
-	l.requeueDelayed(now)
-	treatmentsDue := l.runDueTreatments(now)
+	l.taints.requeueDelayed(now)
+	treatmentsDue := l.tasks.runDue(now)
 	l.reconcileWoken(now)
-	l.startWrites(ctx, now)
-	l.startTasks(ctx, now)
+	l.taints.start(ctx, now)
+	l.tasks.start(ctx, now)
 	l.reconcileWoken(now)
 	allowancesDue := l.repairs.updateAllowances(now)
-	due = times.Earliest(times.Earliest(due, l.requeueDelayed(now)), times.Earliest(allowancesDue, l.writeLedger(ctx, now)))
-	if l.writeQueue.len() > 0 && l.writesRunning < maxConcurrentWrites || l.taskQueue.len() > 0 && l.tasksRunning < maxConcurrentTasks { // a final check changed a plan
+	due = times.Earliest(times.Earliest(due, l.taints.requeueDelayed(now)), times.Earliest(allowancesDue, l.ledger.write(ctx, now)))
+	if l.taints.queue.len() > 0 && l.taints.running < maxConcurrentWrites || l.tasks.queue.len() > 0 && l.tasks.running < maxConcurrentTasks { // a final check changed a plan
 		due = now
 	}
 	due = times.Earliest(due, l.writeStatuses(ctx, now))
 	if at, ok := l.core.Deadline(); ok {
 		due = times.Earliest(due, at)
 	}
-	due = times.Earliest(due, times.Earliest(times.Earliest(treatmentsDue, l.nextTreatmentDue), l.checks.medik8s.until()))
+	due = times.Earliest(due, times.Earliest(times.Earliest(treatmentsDue, l.tasks.nextDue), l.checks.medik8s.until()))
 	return times.Earliest(due, times.Earliest(l.logSuppressed(now), l.forgetRetired(now)))
 }
 
@@ -307,7 +292,7 @@ func (l *Engine) removeNode(now time.Time, state *Node) {
 	l.repairs.recountNode(state.Object)
 	state.gone = true
 	delete(l.nodeStates, name)
-	l.reconcileTreatments(now, name)
+	l.tasks.reconcile(now, name)
 }
 
 // reconcileWoken reconciles every node whose plan may have changed. It does nothing until

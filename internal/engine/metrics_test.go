@@ -75,14 +75,14 @@ func TestCountersOutliveTheirSetForAWhile(t *testing.T) {
 		}
 
 		create()
-		c.reportChange(time.Now(), state, placed)
+		c.taints.reportChange(time.Now(), state, placed)
 		later(24 * time.Hour)
 		if count() != 1 {
 			c.t.Fatal("the counts of a set that is there are gone")
 		}
 		remove()
 		later(counterRetention / 2)
-		c.reportChange(time.Now(), state, removed)
+		c.taints.reportChange(time.Now(), state, removed)
 		later(counterRetention / 2)
 		if count() != 2 {
 			c.t.Error("the last count is deleted too early")
@@ -95,7 +95,7 @@ func TestCountersOutliveTheirSetForAWhile(t *testing.T) {
 			c.t.Errorf("%d counts are left of a set that is gone", n)
 		}
 
-		c.reportChange(time.Now(), state, removed) // the taint was stuck on a node
+		c.taints.reportChange(time.Now(), state, removed) // the taint was stuck on a node
 		later(counterRetention)
 		if n := count(); n != 0 {
 			c.t.Errorf("%d counts are left of a taint that was stuck", n)
@@ -103,7 +103,7 @@ func TestCountersOutliveTheirSetForAWhile(t *testing.T) {
 
 		remove()
 		create()
-		c.reportChange(time.Now(), state, placed)
+		c.taints.reportChange(time.Now(), state, placed)
 		remove()
 		create() // the set returns in time
 		later(24 * time.Hour)

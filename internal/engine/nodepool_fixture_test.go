@@ -99,7 +99,7 @@ func nodePoolFixtureIn(t *testing.T, c *loopFixture, w *fakeAPI, changes ...func
 	h.repairs = newRepairs(cfg, there(t, &v1alpha1.RepairPolicy{}), h.pools)
 	h.nodeClaims = newNodeClaims(there(t, &karpenter.NodeClaim{}))
 	h.repairs.engine, h.nodeClaims.engine = h.Engine, h.Engine
-	h.leaseInbox, h.treatments, h.treatmentsByObject = there(t, &coordinationv1.Lease{}), map[string]*nodeTreatments{}, map[ledger.ObjectRef]*nodeTreatments{}
+	h.remediations.leases, h.tasks.treatments, h.remediations.byObject = there(t, &coordinationv1.Lease{}), map[string]*nodeTreatments{}, map[ledger.ObjectRef]*nodeTreatments{}
 	return h
 }
 
@@ -140,31 +140,31 @@ func (h *nodePoolFixture) runRound() (due time.Time) {
 	h.nodeClaims.take(now)
 	h.repairs.updateAllowances(now)
 	h.takeNodes(now)
-	h.takeObjects(now)
+	h.remediations.take(now)
 	h.repairs.follow(now)
 	if !h.loaded {
-		h.restore(now)
+		h.ledger.restore(now)
 		h.repairs.updateAllowances(now)
 		h.loaded = true
-		h.checkOrphans(now)
+		h.remediations.checkOrphans(now)
 		h.core.Loaded(now)
-		for _, node := range slices.Sorted(maps.Keys(h.treatments)) {
-			h.reconcileTreatments(now, node)
+		for _, node := range slices.Sorted(maps.Keys(h.tasks.treatments)) {
+			h.tasks.reconcile(now, node)
 		}
 	}
-	h.checkOrphans(now)
+	h.remediations.checkOrphans(now)
 	h.core.Advance(now)
 	h.reconcileWoken(now)
-	due = h.runDueTreatments(now)
+	due = h.tasks.runDue(now)
 	h.reconcileWoken(now)
 	due = times.Earliest(due, h.repairs.updateAllowances(now))
-	h.hasReplacements(now) // as every round does before it writes a snapshot
+	h.ledger.hasReplacements(now) // as every round does before it writes a snapshot
 	h.statuses.Schedule(now)
 	h.writeStatuses(h.t.Context(), now)
 	if at, ok := h.core.Deadline(); ok {
 		due = times.Earliest(due, at)
 	}
-	return times.Earliest(due, h.nextTreatmentDue)
+	return times.Earliest(due, h.tasks.nextDue)
 }
 
 // advance lets time pass and runs a round.
@@ -350,8 +350,8 @@ func (h *nodePoolFixture) finding(kind triage.Kind, node string) triage.Reason {
 func (h *nodePoolFixture) wantTask(node string, want taskKind) *task {
 	h.t.Helper()
 	var e *task
-	if treatments := h.treatments[node]; treatments != nil {
-		e, _ = h.nextTask(time.Now(), treatments)
+	if treatments := h.tasks.treatments[node]; treatments != nil {
+		e, _ = h.tasks.next(time.Now(), treatments)
 	}
 	if e == nil {
 		h.t.Fatalf("nothing is to be done about %s, want %s: %v; the log:\n%s", node, want, h.nodeStates[node].findings, &h.log)
@@ -365,8 +365,8 @@ func (h *nodePoolFixture) wantTask(node string, want taskKind) *task {
 // wantNoTask checks that the node has no task.
 func (h *nodePoolFixture) wantNoTask(node string) {
 	h.t.Helper()
-	if treatments := h.treatments[node]; treatments != nil {
-		if e, _ := h.nextTask(time.Now(), treatments); e != nil {
+	if treatments := h.tasks.treatments[node]; treatments != nil {
+		if e, _ := h.tasks.next(time.Now(), treatments); e != nil {
 			h.t.Fatalf("%s is to be done about %s, want nothing", e.kind, node)
 		}
 	}
@@ -376,11 +376,11 @@ func (h *nodePoolFixture) wantNoTask(node string) {
 // ledger.
 func (h *nodePoolFixture) sends() map[string]*task {
 	sent := map[string]*task{}
-	for range h.taskQueue.len() {
-		treatments := h.taskQueue.pop()
-		if e := h.nextStartable(time.Now(), treatments); e != nil {
+	for range h.tasks.queue.len() {
+		treatments := h.tasks.queue.pop()
+		if e := h.tasks.nextStartable(time.Now(), treatments); e != nil {
 			treatments.stage = queued
-			h.taskQueue.push(treatments)
+			h.tasks.queue.push(treatments)
 			sent[treatments.node] = e
 		}
 	}
@@ -393,13 +393,13 @@ func (h *nodePoolFixture) sends() map[string]*task {
 func (h *nodePoolFixture) writeSnapshot() {
 	h.t.Helper()
 	h.sends()
-	entries, _ := h.nextSnapshot(time.Now())
+	entries, _ := h.ledger.nextSnapshot(time.Now())
 	if entries == nil {
 		return
 	}
 	h.ledger.writing = true
 	h.api.page = entries
-	must(h.t, h.handleSnapshotResult(nil))
+	must(h.t, h.ledger.handleResult(nil))
 	h.runRound()
 }
 
@@ -417,17 +417,17 @@ func (h how) isMade(result treat.Result) bool {
 // begins starts the queued task of a node.
 func (h *nodePoolFixture) begins(node string) *taskResult {
 	h.t.Helper()
-	treatments := h.treatments[node]
-	for range h.taskQueue.len() {
-		if other := h.taskQueue.pop(); other != treatments {
-			h.taskQueue.push(other)
+	treatments := h.tasks.treatments[node]
+	for range h.tasks.queue.len() {
+		if other := h.tasks.queue.pop(); other != treatments {
+			h.tasks.queue.push(other)
 			continue
 		}
-		e := h.nextStartable(time.Now(), treatments)
+		e := h.tasks.nextStartable(time.Now(), treatments)
 		if e == nil {
 			h.t.Fatalf("nothing may be done about %s: stage %d, ledger %+v; the log:\n%s", node, treatments.stage, h.api.page, &h.log)
 		}
-		return h.startTask(time.Now(), treatments, e)
+		return h.tasks.startTask(time.Now(), treatments, e)
 	}
 	h.t.Fatalf("nothing is queued about %s: %v; the log:\n%s", node, h.nodeStates[node].findings, &h.log)
 	return nil
@@ -438,7 +438,7 @@ func (h *nodePoolFixture) runs(node string, goes how) {
 	h.t.Helper()
 	r := h.begins(node)
 	h.api.carryOut(r, goes)
-	h.handleTaskResult(r)
+	h.tasks.handleResult(r)
 	h.deliver()
 }
 

@@ -83,6 +83,15 @@ type Node struct {
 	gone           bool
 }
 
+// taintWriter writes the taints that plans ask for to nodes.
+type taintWriter struct {
+	engine  *Engine
+	queue   queue[*Node] // nodes with a pending write
+	delayed []*Node      // nodes whose pending write waits for a retry
+	running int
+	results chan writeResult
+}
+
 // grantedSlot is the right, stored in the ledger, to take slots with one write.
 type grantedSlot struct {
 	version string // of the node
@@ -154,11 +163,11 @@ func (l *Engine) Reconcile(now time.Time, state *Node) {
 	l.noteFindings(now, state, plan.Findings)
 	l.repairs.noteTermination(state, plan)
 	l.reportWaits(state, plan.Findings)
-	l.ensureTreatments(now, state, plan)
+	l.tasks.ensure(now, state, plan)
 	if state.stage != idle {
 		return // checked again before the write
 	}
-	change, releases := l.nextChange(state, plan, now)
+	change, releases := l.taints.nextChange(state, plan, now)
 	switch {
 	case change != nil || state.needsRead:
 		if change != nil && len(change.Placed) > 0 && state.dueSince.IsZero() {
@@ -168,33 +177,33 @@ func (l *Engine) Reconcile(now time.Time, state *Node) {
 			}
 		}
 		state.stage = queued
-		l.writeQueue.push(state)
+		l.taints.queue.push(state)
 	default:
 		state.dueSince = time.Time{}
 		if state.inFlight == "" {
 			state.granted = grantedSlot{}
 		}
 		l.clearFailure(now, state)
-		l.freeSlots(now, state, releases)
+		l.taints.freeSlots(now, state, releases)
 	}
 }
 
 // freeSlots frees the slots of rules that have no taint on the node and no write in
 // flight.
-func (l *Engine) freeSlots(now time.Time, state *Node, rules []triage.RuleID) {
+func (w *taintWriter) freeSlots(now time.Time, state *Node, rules []triage.RuleID) {
 	for _, rule := range rules {
-		l.core.Abandon(now, state.Object.Name, rule, 0)
+		w.engine.core.Abandon(now, state.Object.Name, rule, 0)
 	}
 }
 
 // nextChange returns the change that a plan asks for. Without a change it returns the rules
 // whose slot is free at once, because they have no taint on the node or in flight.
-func (l *Engine) nextChange(state *Node, plan triage.Plan, now time.Time) (change *treat.Change, releases []triage.RuleID) {
+func (w *taintWriter) nextChange(state *Node, plan triage.Plan, now time.Time) (change *treat.Change, releases []triage.RuleID) {
 	if change = treat.Prepare(state.Object, plan, now); change != nil {
 		return change, nil
 	}
 	if state.inFlight != "" { // the node matches its plan, so the write in flight is not wanted any more
-		return l.fence(state), nil
+		return w.fence(state), nil
 	}
 	for _, reason := range plan.Release {
 		if reason.Rule.Kind == triage.ConditionSet { // treatments release their slots themselves
@@ -206,59 +215,59 @@ func (l *Engine) nextChange(state *Node, plan triage.Plan, now time.Time) (chang
 
 // fence gives the node a new version. Its token differs every time, because the same
 // token twice would change nothing.
-func (l *Engine) fence(state *Node) *treat.Change {
-	return treat.Fence(state.Object, l.cfg.Identity+"/"+state.Object.ResourceVersion)
+func (w *taintWriter) fence(state *Node) *treat.Change {
+	return treat.Fence(state.Object, w.engine.cfg.Identity+"/"+state.Object.ResourceVersion)
 }
 
-// startWrites starts queued writes, up to the limit of concurrent writes.
-func (l *Engine) startWrites(ctx context.Context, now time.Time) {
-	for tries := l.writeQueue.len(); tries > 0 && l.writesRunning < maxConcurrentWrites; tries-- {
-		state := l.writeQueue.pop()
+// start starts queued writes, up to the limit of concurrent writes.
+func (w *taintWriter) start(ctx context.Context, now time.Time) {
+	for tries := w.queue.len(); tries > 0 && w.running < maxConcurrentWrites; tries-- {
+		state := w.queue.pop()
 		state.stage = idle
 		switch {
 		case state.gone:
 		case now.Before(state.notBefore):
-			l.delayed = append(l.delayed, state)
+			w.delayed = append(w.delayed, state)
 			state.stage = queued
 		case state.needsRead:
-			l.writeNode(ctx, state, nil)
+			w.writeNode(ctx, state, nil)
 		default:
-			l.startWrite(ctx, state, now)
+			w.startWrite(ctx, state, now)
 		}
 	}
-	l.cfg.Metrics.waiting.Set(float64(l.writeQueue.len() + len(l.delayed) + len(l.ledger.queuedNodes) + len(l.ledger.writingNodes)))
+	w.engine.cfg.Metrics.waiting.Set(float64(w.queue.len() + len(w.delayed) + len(w.engine.ledger.queuedNodes) + len(w.engine.ledger.writingNodes)))
 }
 
 // startWrite checks the plan again and sends its change, after the ledger has stored the
 // slots that the change takes.
-func (l *Engine) startWrite(ctx context.Context, state *Node, now time.Time) {
-	plan, ok := l.planOf(state)
+func (w *taintWriter) startWrite(ctx context.Context, state *Node, now time.Time) {
+	plan, ok := w.engine.planOf(state)
 	if !ok {
 		return
 	}
-	l.noteFindings(now, state, plan.Findings)
-	change, releases := l.nextChange(state, plan, now)
-	if change != nil && l.cancelOverBound(now, change.Takes) {
+	w.engine.noteFindings(now, state, plan.Findings)
+	change, releases := w.nextChange(state, plan, now)
+	if change != nil && w.cancelOverBound(now, change.Takes) {
 		if state.inFlight == "" {
-			l.Reconcile(now, state) // the plan has changed
+			w.engine.Reconcile(now, state) // the plan has changed
 			return
 		}
-		change = l.fence(state) // it may exceed the bound and must not arrive
+		change = w.fence(state) // it may exceed the bound and must not arrive
 	}
 	switch {
 	case change == nil:
-		l.freeSlots(now, state, releases)
+		w.freeSlots(now, state, releases)
 	case len(change.Takes) > 0 && !state.granted.covers(state.Object.ResourceVersion, change.Takes):
 		state.stage = awaitingLedger
-		l.ledger.queuedNodes = append(l.ledger.queuedNodes, state)
+		w.engine.ledger.queuedNodes = append(w.engine.ledger.queuedNodes, state)
 	case !state.mayWrite(now):
 		state.stage = queued
-		l.delayed = append(l.delayed, state)
+		w.delayed = append(w.delayed, state)
 	default:
 		if len(change.Takes) > 0 {
 			state.inFlight = state.Object.ResourceVersion
 		}
-		l.writeNode(ctx, state, change)
+		w.writeNode(ctx, state, change)
 	}
 }
 
@@ -266,15 +275,15 @@ func (l *Engine) startWrite(ctx context.Context, state *Node, now time.Time) {
 // than its bound allows now. The bound may have been lowered, or nodes may have gone. If
 // so, cancelOverBound cancels the surplus among the writes that have not been sent. The node
 // that has waited longest is cancelled last.
-func (l *Engine) cancelOverBound(now time.Time, takes []triage.RuleID) (over bool) {
+func (w *taintWriter) cancelOverBound(now time.Time, takes []triage.RuleID) (over bool) {
 	for _, rule := range takes {
-		if !l.isOverBound(rule) {
+		if !w.engine.isOverBound(rule) {
 			continue
 		}
 		over = true
-		for _, state := range l.unsent(rule) {
-			l.core.Abandon(now, state.Object.Name, rule, 0)
-			if !l.isOverBound(rule) {
+		for _, state := range w.unsent(rule) {
+			w.engine.core.Abandon(now, state.Object.Name, rule, 0)
+			if !w.engine.isOverBound(rule) {
 				break
 			}
 		}
@@ -289,9 +298,9 @@ func (l *Engine) isOverBound(rule triage.RuleID) bool {
 
 // unsent returns the nodes with a finding of the rule for which no write has been sent.
 // The node that has waited longest is last.
-func (l *Engine) unsent(rule triage.RuleID) []*Node {
+func (w *taintWriter) unsent(rule triage.RuleID) []*Node {
 	since := map[*Node]time.Time{}
-	for _, state := range l.nodeStates {
+	for _, state := range w.engine.nodeStates {
 		for _, finding := range state.findings {
 			if finding.Rule == rule && state.stage != inFlight && state.inFlight == "" {
 				since[state] = finding.Since
@@ -317,8 +326,8 @@ func (state *Node) mayWrite(now time.Time) bool {
 }
 
 // requeueDelayed queues delayed writes that are due, and returns when the next is due.
-func (l *Engine) requeueDelayed(now time.Time) (due time.Time) {
-	l.delayed = slices.DeleteFunc(l.delayed, func(state *Node) bool {
+func (w *taintWriter) requeueDelayed(now time.Time) (due time.Time) {
+	w.delayed = slices.DeleteFunc(w.delayed, func(state *Node) bool {
 		if state.gone {
 			return true
 		}
@@ -326,7 +335,7 @@ func (l *Engine) requeueDelayed(now time.Time) (due time.Time) {
 			due = times.Earliest(due, state.notBefore)
 			return false
 		}
-		l.writeQueue.push(state)
+		w.queue.push(state)
 		return true
 	})
 	return due
@@ -351,95 +360,95 @@ func (result writeResult) deniedAsStale() bool {
 }
 
 // writeNode applies a change. A nil change reads the node.
-func (l *Engine) writeNode(ctx context.Context, state *Node, change *treat.Change) {
+func (w *taintWriter) writeNode(ctx context.Context, state *Node, change *treat.Change) {
 	state.stage = inFlight
-	l.writesRunning++
+	w.running++
 	name, uid := state.Object.Name, state.Object.UID
-	l.requests.Go(func() {
+	w.engine.requests.Go(func() {
 		result := writeResult{state: state, uid: uid, change: change, result: treat.Stale}
 		ctx, cancel := context.WithTimeout(ctx, WriteTimeout)
 		defer cancel()
 		if change != nil {
-			result.version, result.err = l.write.Apply(ctx, change)
+			result.version, result.err = w.engine.write.Apply(ctx, change)
 			result.result = treat.Classify(result.err)
 		}
 		if result.result == treat.Stale {
 			var err error
-			result.fresh, err = l.write.Fetch(ctx, name)
+			result.fresh, err = w.engine.write.Fetch(ctx, name)
 			if result.missing = apierrors.IsNotFound(err); err != nil && !result.missing {
 				result.result, result.err = treat.Unknown, err
 			}
 		}
-		l.writeResults <- result
+		w.results <- result
 	})
 }
 
-// handleWriteResult takes in the result of a write.
-func (l *Engine) handleWriteResult(result writeResult) {
+// handleResult takes in the result of a write.
+func (w *taintWriter) handleResult(result writeResult) {
 	now := time.Now()
 	state := result.state
-	l.writesRunning--
+	w.running--
 	state.stage = idle
-	l.cfg.Metrics.CountWrite("nodes", result.result)
+	w.engine.cfg.Metrics.CountWrite("nodes", result.result)
 	if state.gone {
 		return
 	}
 	switch result.result {
 	case treat.Made:
-		l.writeDone(now, state, result)
+		w.writeDone(now, state, result)
 	case treat.Stale:
 		state.needsRead = false
 		if result.deniedAsStale() {
 			state.noteNotWritten()
-			l.writeRefused(now, state, result)
+			w.writeRefused(now, state, result)
 			break
 		}
-		l.nodeRefreshed(now, state, result)
+		w.nodeRefreshed(now, state, result)
 	case treat.Busy:
 		state.noteNotWritten()
-		l.delayWrite(now, state, result)
+		w.delayWrite(now, state, result)
 	case treat.Refused:
 		state.noteNotWritten()
-		l.writeRefused(now, state, result)
+		w.writeRefused(now, state, result)
 	case treat.Unknown:
 		state.needsRead, state.unanswered = true, state.inFlight
-		l.delayWrite(now, state, result)
+		w.delayWrite(now, state, result)
 	}
 	if !state.gone {
-		l.Reconcile(now, state)
-		l.markStatusesStale(now, state)
+		w.engine.Reconcile(now, state)
+		w.engine.markStatusesStale(now, state)
 	}
 }
 
 // writeDone stores the new node state without waiting for the watch.
-func (l *Engine) writeDone(now time.Time, state *Node, result writeResult) {
+func (w *taintWriter) writeDone(now time.Time, state *Node, result writeResult) {
 	state.notBefore, state.needsRead = time.Time{}, false
-	l.clearFailure(now, state)
+	w.engine.clearFailure(now, state)
 	after := result.change.Made(result.version)
 	if older(state.Object, after) {
-		l.core.Observe(now, l.upsertNode(after, now))
+		w.engine.core.Observe(now, w.engine.upsertNode(after, now))
 	}
-	l.reportChange(now, state, result.change)
+	w.reportChange(now, state, result.change)
 }
 
 // nodeRefreshed stores a node that was read directly.
-func (l *Engine) nodeRefreshed(now time.Time, state *Node, result writeResult) {
+func (w *taintWriter) nodeRefreshed(now time.Time, state *Node, result writeResult) {
 	switch {
 	case result.missing && state.Object.UID == result.uid: // otherwise the node has been created again
-		l.removeNode(now, state)
+		w.engine.removeNode(now, state)
 	case result.missing:
 	case older(state.Object, result.fresh):
-		l.core.Observe(now, l.upsertNode(nodewatch.Trim(result.fresh), now))
+		w.engine.core.Observe(now, w.engine.upsertNode(nodewatch.Trim(result.fresh), now))
 	}
 }
 
 // delayWrite delays the next write of a node, longer with every failure.
-func (l *Engine) delayWrite(now time.Time, state *Node, result writeResult) {
+func (w *taintWriter) delayWrite(now time.Time, state *Node, result writeResult) {
 	isNews := state.failure.Add(result.result, result.err)
 	wait := RetryDelay(state.failure.Tries)
 	state.notBefore = now.Add(wait)
-	if isNews && l.retryLog.allows(now) {
-		l.cfg.Logger.Warn("write delayed", "node", state.Object.Name, "retryIn", wait.String(), "err", result.err)
+	if isNews && w.engine.retryLog.allows(now) {
+		w.engine.cfg.Logger.Warn("write delayed", "node", state.Object.Name, "retryIn", wait.String(), "err", result.err)
 	}
 }
 
@@ -455,7 +464,7 @@ func growingDelay(tries int, first, last time.Duration) time.Duration {
 
 // writeRefused frees the slots of a change that the API server rejected, and reports the
 // rejection.
-func (l *Engine) writeRefused(now time.Time, state *Node, result writeResult) {
+func (w *taintWriter) writeRefused(now time.Time, state *Node, result writeResult) {
 	if now.Sub(state.refusedAt) > refusalHeld {
 		state.refusals = 0
 	}
@@ -463,54 +472,54 @@ func (l *Engine) writeRefused(now time.Time, state *Node, result writeResult) {
 	state.refusedAt = now
 	wait := growingDelay(state.refusals, firstRefusedRetry, lastRefusedRetry)
 	isNews := state.failure.Add(result.result, result.err)
-	if isNews && len(result.change.Placed)+len(result.change.Removed) == 0 && l.refusalLog.allows(now) { // no set to report it on
-		l.cfg.Logger.Error("write refused", "node", state.Object.Name, "err", result.err)
+	if isNews && len(result.change.Placed)+len(result.change.Removed) == 0 && w.engine.refusalLog.allows(now) { // no set to report it on
+		w.engine.cfg.Logger.Error("write refused", "node", state.Object.Name, "err", result.err)
 	}
 	if len(result.change.Takes) == 0 || state.inFlight != "" {
 		state.notBefore = now.Add(wait)
 	} else { // NoSchedule instead of NoExecute is another write, which may be accepted
 		for _, rule := range result.change.Takes {
-			l.core.Abandon(now, state.Object.Name, rule, wait)
+			w.engine.core.Abandon(now, state.Object.Name, rule, wait)
 		}
 		state.failure = Failure{}
 	}
 	for _, placed := range result.change.Placed {
-		l.reportRefusal(now, state, placed.Rule, placed.Reason, "could not be placed: "+result.err.Error())
+		w.reportRefusal(now, state, placed.Rule, placed.Reason, "could not be placed: "+result.err.Error())
 	}
 	for _, removed := range result.change.Removed {
 		if !slices.ContainsFunc(result.change.Placed, func(placed triage.PlannedTaint) bool { return placed.Rule == removed.Rule }) {
-			l.reportRefusal(now, state, removed.Rule, removed.Reason, removed.Key+":"+removed.Effect.String()+" could not be removed: "+result.err.Error())
+			w.reportRefusal(now, state, removed.Rule, removed.Reason, removed.Key+":"+removed.Effect.String()+" could not be removed: "+result.err.Error())
 		}
 	}
 }
 
 // reportChange publishes Events, logs and metrics for a change.
-func (l *Engine) reportChange(now time.Time, state *Node, change *treat.Change) {
+func (w *taintWriter) reportChange(now time.Time, state *Node, change *treat.Change) {
 	reported := map[triage.RuleID]bool{}
 	for _, placed := range change.Placed {
 		reported[placed.Rule] = true
 		if placed.Reason.Code != triage.FellBack { // the refused taint may have been the stronger one
 			delete(state.refusalsReported, placed.Rule)
 		}
-		l.cfg.Metrics.placed.WithLabelValues(placed.Rule.Name, placed.Effect.String()).Inc()
-		l.cfg.Logger.Info("taint placed", "node", state.Object.Name, "key", placed.Key, "effect", placed.Effect.String(), "reason", placed.Reason.String())
-		object, _ := l.about(placed.Rule)
-		l.cfg.Event(treat.Event{Node: state.Object, Policy: object, Reason: placed.Reason})
+		w.engine.cfg.Metrics.placed.WithLabelValues(placed.Rule.Name, placed.Effect.String()).Inc()
+		w.engine.cfg.Logger.Info("taint placed", "node", state.Object.Name, "key", placed.Key, "effect", placed.Effect.String(), "reason", placed.Reason.String())
+		object, _ := w.engine.about(placed.Rule)
+		w.engine.cfg.Event(treat.Event{Node: state.Object, Policy: object, Reason: placed.Reason})
 	}
 	if len(change.Placed) > 0 && !state.dueSince.IsZero() {
-		l.cfg.Metrics.latency.Observe(now.Sub(state.dueSince).Seconds())
+		w.engine.cfg.Metrics.latency.Observe(now.Sub(state.dueSince).Seconds())
 	}
 	state.dueSince = time.Time{}
 	for _, removed := range change.Removed {
 		if !reported[removed.Rule] {
 			delete(state.refusalsReported, removed.Rule)
 		}
-		l.cfg.Metrics.removed.WithLabelValues(removed.Rule.Name, removed.Effect.String()).Inc()
-		object, problem := l.about(removed.Rule)
+		w.engine.cfg.Metrics.removed.WithLabelValues(removed.Rule.Name, removed.Effect.String()).Inc()
+		object, problem := w.engine.about(removed.Rule)
 		if object == nil {
-			l.Retire(now, removed.Rule)
+			w.engine.Retire(now, removed.Rule)
 		}
-		l.cfg.Logger.Info("taint removed", "node", state.Object.Name, "key", removed.Key, "effect", removed.Effect.String(), "reason", removed.Reason.String())
+		w.engine.cfg.Logger.Info("taint removed", "node", state.Object.Name, "key", removed.Key, "effect", removed.Effect.String(), "reason", removed.Reason.String())
 		if reported[removed.Rule] {
 			continue // replaced by another taint, reported above
 		}
@@ -518,7 +527,7 @@ func (l *Engine) reportChange(now time.Time, state *Node, change *treat.Change) 
 		if problem != "" {
 			event.Failure = "its taint is removed, because " + problem
 		}
-		l.cfg.Event(event)
+		w.engine.cfg.Event(event)
 	}
 }
 

@@ -32,18 +32,18 @@ func (r *orphanedRemediations) add(node string) {
 
 // checkOrphans blocks treatments of control-plane nodes while something is left. It runs
 // before anything is sent.
-func (l *Engine) checkOrphans(now time.Time) {
+func (rm *remediations) checkOrphans(now time.Time) {
 	var left []string
-	if now.Before(l.orphans.unknownUntil) {
-		left = append(left, "the ledger names a treatment of a control-plane node that this version does not know; other control-plane nodes wait until "+l.orphans.unknownUntil.UTC().Format(time.RFC3339))
+	if now.Before(rm.orphans.unknownUntil) {
+		left = append(left, "the ledger names a treatment of a control-plane node that this version does not know; other control-plane nodes wait until "+rm.orphans.unknownUntil.UTC().Format(time.RFC3339))
 	}
-	for _, node := range slices.Sorted(maps.Keys(l.orphans.nodes)) {
-		treatments := l.treatments[node]
+	for _, node := range slices.Sorted(maps.Keys(rm.orphans.nodes)) {
+		treatments := rm.engine.tasks.treatments[node]
 		if treatments == nil || !treatments.granted.ControlPlane && !slices.ContainsFunc(slices.Collect(maps.Values(treatments.objects)), remediationObject.holdsControlPlaneSlot) {
-			delete(l.orphans.nodes, node)
+			delete(rm.orphans.nodes, node)
 			continue
 		}
-		state := l.nodeStates[node]
+		state := rm.engine.nodeStates[node]
 		for _, key := range treatments.sortedObjects() {
 			if o := treatments.objects[key]; o.holdsControlPlaneSlot() && !o.isFor(state) {
 				left = append(left, key.String()+" is still there, for control-plane node "+node+", which is gone")
@@ -53,9 +53,9 @@ func (l *Engine) checkOrphans(now time.Time) {
 			left = append(left, treatments.granted.Object.String()+" may still be created for control-plane node "+node+", which is gone")
 		}
 	}
-	if message := strings.Join(left, "; "); message != l.orphans.message {
-		l.orphans.message = message
-		l.reobserveControlPlane(now)
+	if message := strings.Join(left, "; "); message != rm.orphans.message {
+		rm.orphans.message = message
+		rm.engine.reobserveControlPlane(now)
 	}
 }
 
@@ -87,12 +87,12 @@ func (treatments *nodeTreatments) hasSlotFor(state *Node) bool {
 
 // awaitOrphans returns until when a write for a deleted node may still succeed, and frees
 // the slot afterwards.
-func (l *Engine) awaitOrphans(now time.Time, treatments *nodeTreatments, state *Node) (due time.Time) {
+func (rm *remediations) awaitOrphans(now time.Time, treatments *nodeTreatments, state *Node) (due time.Time) {
 	if !treatments.hasSlot() || treatments.hasSlotFor(state) {
 		return time.Time{}
 	}
 	if isClaim(treatments.granted.Object) { // the node went with its claim, and the ledger must name it first
-		if slot := treatments.granted.Slot; !l.isNotInLedger(slot.Node, func(kept ledger.Slot) bool { return kept == slot }) {
+		if slot := treatments.granted.Slot; !rm.engine.ledger.lacks(slot.Node, func(kept ledger.Slot) bool { return kept == slot }) {
 			treatments.releaseSlot()
 		}
 		return time.Time{}

@@ -28,17 +28,17 @@ func holder(owner remediation.Owner) string {
 func (c *policyRef) isFollowed() bool { return c.rule.ID != triage.RuleID{} }
 
 // policyOf returns the policy of a rule, nil if it is gone.
-func (l *Engine) policyOf(rule triage.RuleID) *policyRef {
+func (rm *remediations) policyOf(rule triage.RuleID) *policyRef {
 	switch rule.Kind {
 	case triage.NodeHealthCheck:
-		if c := l.checks.known[rule.Name]; c != nil {
+		if c := rm.engine.checks.known[rule.Name]; c != nil {
 			return &policyRef{
 				owner:      remediation.Owner{Kind: remediation.CheckKind, Name: rule.Name, UID: c.object.UID},
 				generation: c.object.Generation, ladder: c.ladder, rule: c.rule,
 			}
 		}
 	case triage.Repair:
-		if r := l.repairs.followed[rule]; r != nil && r.policy != nil {
+		if r := rm.engine.repairs.followed[rule]; r != nil && r.policy != nil {
 			return &policyRef{
 				owner:      remediation.Owner{Kind: remediation.PolicyKind, Name: r.policy.object.Name, UID: r.policy.object.UID},
 				generation: r.policy.object.Generation, ladder: r.ladder, rule: r.rule,
@@ -61,6 +61,6 @@ func ruleOf(o remediation.Object) triage.RuleID {
 
 // isOurs reports whether this controller's policies own the object. Objects of health
 // checks are not ours while deferring.
-func (l *Engine) isOurs(o remediation.Object) bool {
-	return o.Owner.Kind == remediation.CheckKind && !l.checks.deferring || o.Owner.Kind == remediation.PolicyKind
+func (rm *remediations) isOurs(o remediation.Object) bool {
+	return o.Owner.Kind == remediation.CheckKind && !rm.engine.checks.deferring || o.Owner.Kind == remediation.PolicyKind
 }

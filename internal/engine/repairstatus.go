@@ -131,10 +131,10 @@ func (r *repairs) statusOf(pol *repairPolicy, sum *repairCounts) v1alpha1.Repair
 	})
 	for _, row := range sum.rows[:min(len(sum.rows), v1alpha1.MaxListedNodes)] {
 		reason := r.engine.CurrentReason(row.node, row.reason)
-		if treatments, state := r.engine.treatments[row.node], r.engine.nodeStates[row.node]; treatments != nil && state != nil && r.engine.usesRemediationObject(treatments, state, reason.Rule) {
+		if treatments, state := r.engine.tasks.treatments[row.node], r.engine.nodeStates[row.node]; treatments != nil && state != nil && r.engine.remediations.treats(treatments, state, reason.Rule) {
 			reason = asRemediation(reason)
 		}
-		listedNode := v1alpha1.SickNode{Name: row.node, Reason: reason.Code.String(), Message: r.engine.treatmentMessage(row.node, reason.String())}
+		listedNode := v1alpha1.SickNode{Name: row.node, Reason: reason.Code.String(), Message: r.engine.tasks.message(row.node, reason.String())}
 		if at := r.eligible(row); !at.IsZero() {
 			listedNode.EligibleAt = new(metav1.NewTime(at.UTC().Truncate(time.Second)))
 		}

@@ -45,8 +45,8 @@ func (t remediationObject) hasRemoved(kept ledger.Slot) bool {
 
 // noteReportedTreatments records which objects the core knows to remove this node: the
 // core keeps the slot when the node goes.
-func (l *Engine) noteReportedTreatments(state *Node, facts *triage.Node) {
-	treatments := l.treatments[state.Object.Name]
+func (rm *remediations) noteReportedTreatments(state *Node, facts *triage.Node) {
+	treatments := rm.engine.tasks.treatments[state.Object.Name]
 	if treatments == nil {
 		return
 	}
@@ -62,12 +62,12 @@ func (l *Engine) noteReportedTreatments(state *Node, facts *triage.Node) {
 // findReplacements tells the core about a deleted node whose removal it did not know: the
 // object said so while no controller ran, or only after the node was gone. The time of
 // deletion is unknown, so it counts from now.
-func (l *Engine) findReplacements(now time.Time, treatments *nodeTreatments) {
-	state := l.nodeStates[treatments.node]
+func (rm *remediations) findReplacements(now time.Time, treatments *nodeTreatments) {
+	state := rm.engine.nodeStates[treatments.node]
 	for _, key := range treatments.sortedObjects() {
 		o := treatments.objects[key]
-		c := l.policyOf(ruleOf(o.Object))
-		if !l.isOurs(o.Object) || !o.DeletesNode || o.reportedToCore || o.isFor(state) || c == nil || c.owner != o.Owner {
+		c := rm.policyOf(ruleOf(o.Object))
+		if !rm.isOurs(o.Object) || !o.DeletesNode || o.reportedToCore || o.isFor(state) || c == nil || c.owner != o.Owner {
 			continue
 		}
 		isKnown := slices.ContainsFunc(slices.Collect(maps.Values(treatments.objects)), func(other remediationObject) bool {
@@ -79,10 +79,10 @@ func (l *Engine) findReplacements(now time.Time, treatments *nodeTreatments) {
 			continue
 		}
 		step, _ := o.Step(c.ladder)
-		l.core.Resume(now, triage.Grant{
+		rm.engine.core.Resume(now, triage.Grant{
 			Rule: ruleOf(o.Object), Node: o.Node, UID: string(o.NodeUID), Step: step, Since: o.Created, Gone: now, ControlPlane: o.ControlPlane,
 		})
-		l.cfg.Logger.Info("deleted node awaits its replacement", "node", treatments.node, "rule", ruleOf(o.Object).String(), "object", key.String())
+		rm.engine.cfg.Logger.Info("deleted node awaits its replacement", "node", treatments.node, "rule", ruleOf(o.Object).String(), "object", key.String())
 	}
 }
 
@@ -90,12 +90,12 @@ func (l *Engine) findReplacements(now time.Time, treatments *nodeTreatments) {
 // clocks may differ. A time in the future counts as now. A time that is over by less than
 // clockSkew counts as not over. So a wrong clock keeps a slot at most for the usual time
 // from now. It frees a slot too early only by the amount that exceeds clockSkew.
-func (l *Engine) restoreReplacement(now time.Time, state *Node, e ledger.Replacement) {
+func (w *ledgerWriter) restoreReplacement(now time.Time, state *Node, e ledger.Replacement) {
 	if state != nil && string(state.Object.UID) == e.UID {
 		return // the node exists
 	}
-	l.ledger.replacements.add(e)
-	if treatments := l.treatments[e.Node]; treatments != nil {
+	w.replacements.add(e)
+	if treatments := w.engine.tasks.treatments[e.Node]; treatments != nil {
 		for key, o := range treatments.objects {
 			if o.hasRemoved(e.Slot) {
 				o.reportedToCore = true
@@ -110,8 +110,8 @@ func (l *Engine) restoreReplacement(now time.Time, state *Node, e ledger.Replace
 	if gone.After(now) {
 		gone = now
 	}
-	l.core.Resume(now, triage.Grant{Rule: triage.RuleID(e.Rule), Node: e.Node, UID: e.UID, Step: e.Step, Since: e.Since, Gone: gone, ControlPlane: e.ControlPlane, Pool: e.Pool})
-	l.cfg.Logger.Info("wait for a replacement restored", "node", e.Node, "rule", triage.RuleID(e.Rule).String(), "gone", e.Gone.String())
+	w.engine.core.Resume(now, triage.Grant{Rule: triage.RuleID(e.Rule), Node: e.Node, UID: e.UID, Step: e.Step, Since: e.Since, Gone: gone, ControlPlane: e.ControlPlane, Pool: e.Pool})
+	w.engine.cfg.Logger.Info("wait for a replacement restored", "node", e.Node, "rule", triage.RuleID(e.Rule).String(), "gone", e.Gone.String())
 }
 
 func (awaiting *awaitingReplacement) add(e ledger.Replacement) {
@@ -136,21 +136,21 @@ func (awaiting *awaitingReplacement) replacesEntry(granted ledger.ObjectWrite) b
 // hasReplacements reports whether the ledger lacks a deleted node, or names a node whose
 // slot is free. It also reconciles nodes that do not have to wait for the ledger any
 // more.
-func (l *Engine) hasReplacements(now time.Time) bool {
+func (w *ledgerWriter) hasReplacements(now time.Time) bool {
 	unnamed := map[string]bool{}
-	departures := l.core.AwaitingReplacement()
+	departures := w.engine.core.AwaitingReplacement()
 	for _, g := range departures {
-		if !l.ledger.replacements.isStored(g) {
+		if !w.replacements.isStored(g) {
 			unnamed[g.Node] = true
 		}
 	}
-	for _, node := range slices.Sorted(maps.Keys(l.ledger.replacements.awaited)) {
+	for _, node := range slices.Sorted(maps.Keys(w.replacements.awaited)) {
 		if !unnamed[node] {
-			delete(l.ledger.replacements.awaited, node)
-			l.reconcileTreatments(now, node)
+			delete(w.replacements.awaited, node)
+			w.engine.tasks.reconcile(now, node)
 		}
 	}
-	return len(unnamed) > 0 || l.ledger.replacements.hasReplaced(now, departures)
+	return len(unnamed) > 0 || w.replacements.hasReplaced(now, departures)
 }
 
 // hasReplaced reports whether the next leader would keep a slot that is free.
@@ -172,11 +172,11 @@ func slotsOf(grants []triage.Grant) map[ledger.Slot]bool {
 	return kept
 }
 
-// isNotInLedger reports whether the ledger lacks a deleted node that keeps its slot. If so,
+// lacks reports whether the ledger lacks a deleted node that keeps its slot. If so,
 // the node's treatments are reconciled when the ledger names the node.
-func (l *Engine) isNotInLedger(node string, isNode func(ledger.Slot) bool) bool {
-	awaiting := &l.ledger.replacements
-	is := slices.ContainsFunc(l.core.AwaitingReplacement(), func(g triage.Grant) bool { return isNode(slotOfGrant(g)) && !awaiting.isStored(g) })
+func (w *ledgerWriter) lacks(node string, isNode func(ledger.Slot) bool) bool {
+	awaiting := &w.replacements
+	is := slices.ContainsFunc(w.engine.core.AwaitingReplacement(), func(g triage.Grant) bool { return isNode(slotOfGrant(g)) && !awaiting.isStored(g) })
 	if is {
 		if awaiting.awaited == nil {
 			awaiting.awaited = map[string]bool{}
@@ -189,9 +189,8 @@ func (l *Engine) isNotInLedger(node string, isNode func(ledger.Slot) bool) bool 
 // requestReplacementEntries adds the deleted nodes to the next snapshot, and reports
 // whether that changes it. If there is not enough room, nodes in the stored snapshot
 // stay, because their objects may be gone. The objects of the others are kept.
-func (l *Engine) requestReplacementEntries(now time.Time, ledgerRoom *ledger.Room) (isNews bool) {
-	w := &l.ledger
-	kept := l.core.AwaitingReplacement()
+func (w *ledgerWriter) requestReplacementEntries(now time.Time, ledgerRoom *ledger.Room) (isNews bool) {
+	kept := w.engine.core.AwaitingReplacement()
 	isNews = w.replacements.hasReplaced(now, kept)
 	slices.SortStableFunc(kept, func(a, b triage.Grant) int {
 		if is := w.replacements.isStored(a); is != w.replacements.isStored(b) {
@@ -221,7 +220,7 @@ func (l *Engine) requestReplacementEntries(now time.Time, ledgerRoom *ledger.Roo
 		w.replacements.requested = append(w.replacements.requested, e)
 	}
 	for _, e := range slices.SortedFunc(maps.Values(w.replacements.inLedger), func(a, b ledger.Replacement) int { return b.Gone.Compare(a.Gone) }) {
-		if len(w.replacements.requested) < room && l.hasRemovingObject(e) && !slices.Contains(w.replacements.requested, e) && ledgerRoom.Take(e) {
+		if len(w.replacements.requested) < room && w.engine.remediations.hasRemovingObject(e) && !slices.Contains(w.replacements.requested, e) && ledgerRoom.Take(e) {
 			e.Replaced = true
 			w.replacements.requested = append(w.replacements.requested, e)
 		}
@@ -231,8 +230,8 @@ func (l *Engine) requestReplacementEntries(now time.Time, ledgerRoom *ledger.Roo
 
 // hasRemovingObject reports whether the object that removed the node still exists. The next
 // leader would find it without the time of deletion and keep the slot again.
-func (l *Engine) hasRemovingObject(e ledger.Replacement) bool {
-	treatments := l.treatments[e.Node]
+func (rm *remediations) hasRemovingObject(e ledger.Replacement) bool {
+	treatments := rm.engine.tasks.treatments[e.Node]
 	return treatments != nil && slices.ContainsFunc(slices.Collect(maps.Values(treatments.objects)), func(o remediationObject) bool { return o.hasRemoved(e.Slot) })
 }
 

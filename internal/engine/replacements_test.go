@@ -70,13 +70,13 @@ func (w *healthCheckFixture) takesAwayNode(node string) *unstructured.Unstructur
 // it.
 func (w *healthCheckFixture) writeSnapshot() []ledger.Entry {
 	w.t.Helper()
-	entries, _ := w.nextSnapshot(time.Now())
+	entries, _ := w.ledger.nextSnapshot(time.Now())
 	if entries == nil {
 		return nil
 	}
 	w.ledger.writing = true
-	must(w.t, w.handleSnapshotResult(nil))
-	if again, _ := w.nextSnapshot(time.Now()); again != nil { // as every round does
+	must(w.t, w.ledger.handleResult(nil))
+	if again, _ := w.ledger.nextSnapshot(time.Now()); again != nil { // as every round does
 		w.t.Errorf("there is another snapshot: %+v", again)
 	}
 	w.runRound()
@@ -114,18 +114,18 @@ func (w *healthCheckFixture) successor(page []ledger.Entry, objects []*unstructu
 	now := time.Now()
 	successor.takeNodes(now)
 	successor.checks.take(now)
-	successor.takeObjects(now)
+	successor.remediations.take(now)
 	successor.checks.follow(now)
 	successor.loaded = true
-	successor.restore(now)
+	successor.ledger.restore(now)
 	successor.core.Loaded(now)
 	for _, g := range successor.core.Grants() {
-		if treatments := successor.treatments[g.Node]; g.Gone.IsZero() && (treatments == nil || len(treatments.objects) == 0) {
+		if treatments := successor.tasks.treatments[g.Node]; g.Gone.IsZero() && (treatments == nil || len(treatments.objects) == 0) {
 			w.t.Errorf("%s is to be treated before the removed nodes are known", g.Node)
 		}
 	}
-	for node := range successor.treatments {
-		successor.reconcileTreatments(now, node)
+	for node := range successor.tasks.treatments {
+		successor.tasks.reconcile(now, node)
 	}
 	successor.runRound()
 	return successor
@@ -255,7 +255,7 @@ func TestANewLeaderKnowsRemovedNodes(t *testing.T) {
 			w.updates(object, succeeds)
 			w.runs(w.wantTask("a", deleteRemediation), "a", treat.Made)
 			w.loses(object)
-			w.requestReplacementEntries(time.Now(), w.ledger.ledger.Room()) // as every snapshot does
+			w.ledger.requestReplacementEntries(time.Now(), w.ledger.ledger.Room()) // as every snapshot does
 			return w.ledger.entries(), nil
 		},
 		"twice": func(w *healthCheckFixture) ([]ledger.Entry, []*unstructured.Unstructured) {
@@ -265,7 +265,7 @@ func TestANewLeaderKnowsRemovedNodes(t *testing.T) {
 			if successor.writeSnapshot() != nil {
 				w.t.Error("what the ledger names is named again")
 			}
-			successor.requestReplacementEntries(time.Now(), w.ledger.ledger.Room())
+			successor.ledger.requestReplacementEntries(time.Now(), w.ledger.ledger.Room())
 			return successor.ledger.entries(), []*unstructured.Unstructured{object}
 		},
 	} {
@@ -377,18 +377,18 @@ func TestTheLedgerNamesRemovedNodes(t *testing.T) {
 		object := w.takesAwayNode("a")
 		w.updates(object, succeeds)
 		w.wantNoTask("a")
-		entries, _ := w.nextSnapshot(time.Now())
+		entries, _ := w.ledger.nextSnapshot(time.Now())
 		if len(entries) != 1 {
 			t.Fatalf("the ledger is to name %+v", entries)
 		}
 		w.ledger.writing = true
-		if again, _ := w.nextSnapshot(time.Now()); again != nil {
+		if again, _ := w.ledger.nextSnapshot(time.Now()); again != nil {
 			t.Error("two pages are written at a time")
 		}
-		must(t, w.handleSnapshotResult(errBroken))
+		must(t, w.ledger.handleResult(errBroken))
 		w.runRound()
 		w.wantNoTask("a")
-		if again, due := w.nextSnapshot(time.Now()); again != nil || due.IsZero() {
+		if again, due := w.ledger.nextSnapshot(time.Now()); again != nil || due.IsZero() {
 			t.Errorf("after a failure it is written again at %v", due)
 		}
 		w.advance(time.Minute)
@@ -396,7 +396,7 @@ func TestTheLedgerNamesRemovedNodes(t *testing.T) {
 			t.Errorf("the ledger is to name %+v", page)
 		}
 		w.wantTask("a", deleteRemediation)
-		if again, due := w.nextSnapshot(time.Now()); again != nil || !due.IsZero() {
+		if again, due := w.ledger.nextSnapshot(time.Now()); again != nil || !due.IsZero() {
 			t.Errorf("the same snapshot is written again at %v: %+v", due, again)
 		}
 	})
@@ -406,7 +406,7 @@ func TestTheLedgerNamesRemovedNodes(t *testing.T) {
 			w.updates(object, succeeds)
 			w.node("b", corev1.ConditionFalse, isReady)
 			w.advance(time.Minute)
-			if page, _ := w.nextSnapshot(time.Now()); page != nil { // as every round does
+			if page, _ := w.ledger.nextSnapshot(time.Now()); page != nil { // as every round does
 				t.Errorf("a snapshot is written: %+v", page)
 			}
 			w.wantTask("a", deleteRemediation)
@@ -454,7 +454,7 @@ func TestASnapshotHasRoomForRemovedAndExistingNodes(t *testing.T) {
 			t.Fatalf("%d are named", len(first))
 		}
 		kept := remediationObject{Object: remediation.Object{Owner: ownerOf(checkNamed("check")), Node: fmt.Sprintf("n%03d", maxAwaitingReplacement), DeletesNode: true, Succeeded: true, NodeUID: types.UID(fmt.Sprintf("n%03d", maxAwaitingReplacement))}}
-		if !w.isNotInLedger(kept.Node, kept.hasRemoved) {
+		if !w.ledger.lacks(kept.Node, kept.hasRemoved) {
 			t.Error("the object of one that is not named may be ended")
 		}
 		for range maxNodesInSnapshot - maxAwaitingReplacement + 10 {
@@ -463,7 +463,7 @@ func TestASnapshotHasRoomForRemovedAndExistingNodes(t *testing.T) {
 		w.ledger.nodesWithSlots = w.ledger.nodesWithSlots[:maxNodesInSnapshot-maxAwaitingReplacement]
 		w.advance(time.Minute)
 		goes(maxNodesInSnapshot, maxNodesInSnapshot+10)
-		w.requestReplacementEntries(time.Now(), w.ledger.ledger.Room())
+		w.ledger.requestReplacementEntries(time.Now(), w.ledger.ledger.Room())
 		page := w.ledger.entries()
 		if len(page) > maxNodesInSnapshot {
 			t.Errorf("%d are named, at most %d may be", len(page), maxNodesInSnapshot)

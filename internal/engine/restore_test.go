@@ -70,8 +70,8 @@ func TestATerminationIsRestoredInEveryState(t *testing.T) {
 				test.happens(h)
 				successor := h.successor()
 				next := nothing
-				if treatments := successor.treatments["a"]; treatments != nil {
-					if e, _ := successor.nextTask(time.Now(), treatments); e != nil {
+				if treatments := successor.tasks.treatments["a"]; treatments != nil {
+					if e, _ := successor.tasks.next(time.Now(), treatments); e != nil {
 						next = e.kind
 					}
 				}

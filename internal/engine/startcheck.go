@@ -20,19 +20,19 @@ type startRequest struct {
 // treatment may still start. The loop first takes in everything that the watches have
 // delivered: while the task took the Lease and read the node, other nodes may have become
 // unhealthy and closed the gate. The goroutine of the task calls it.
-func (l *Engine) mayStillStart(ctx context.Context, t *task) (may bool, err error) {
-	if l.startRequests == nil { // the loop is not running
+func (tr *taskRunner) mayStillStart(ctx context.Context, t *task) (may bool, err error) {
+	if tr.startRequests == nil { // the loop is not running
 		return true, nil
 	}
 	answer := make(chan bool, 1)
 	request := startRequest{node: t.node.Name, rule: t.rule, step: t.step, answer: answer}
-	for asks := l.startRequests; ; asks = nil {
+	for asks := tr.startRequests; ; asks = nil {
 		select {
 		case asks <- request:
 			continue
 		case may = <-answer:
 			return may, nil
-		case <-l.stopped:
+		case <-tr.engine.stopped:
 			return false, errors.New("the controller no longer leads")
 		case <-ctx.Done():
 			return false, fmt.Errorf("asking whether the treatment may begin: %w", ctx.Err())
@@ -42,12 +42,12 @@ func (l *Engine) mayStillStart(ctx context.Context, t *task) (may bool, err erro
 
 // queueStartRequest queues a request and all others that wait: one round answers them
 // all.
-func (l *Engine) queueStartRequest(request startRequest) {
-	l.openStartRequests = append(l.openStartRequests, request)
+func (tr *taskRunner) queueStartRequest(request startRequest) {
+	tr.openStartRequests = append(tr.openStartRequests, request)
 	for {
 		select {
-		case request := <-l.startRequests:
-			l.openStartRequests = append(l.openStartRequests, request)
+		case request := <-tr.startRequests:
+			tr.openStartRequests = append(tr.openStartRequests, request)
 		default:
 			return
 		}
@@ -55,11 +55,11 @@ func (l *Engine) queueStartRequest(request startRequest) {
 }
 
 // answerStartRequests answers from the plans after the round.
-func (l *Engine) answerStartRequests() {
-	for _, request := range l.openStartRequests {
-		plan, ok := l.core.Plan(request.node)
+func (tr *taskRunner) answerStartRequests() {
+	for _, request := range tr.openStartRequests {
+		plan, ok := tr.engine.core.Plan(request.node)
 		planned := plan.Treatment
 		request.answer <- ok && planned != nil && planned.Rule == request.rule && planned.Step == request.step
 	}
-	l.openStartRequests = l.openStartRequests[:0]
+	tr.openStartRequests = tr.openStartRequests[:0]
 }

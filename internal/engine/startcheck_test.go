@@ -19,9 +19,9 @@ func TestTheFinalCheckUsesTheNewestFacts(t *testing.T) {
 		e := w.wantTask("a", createRemediation)
 		asks := func() bool {
 			answer := make(chan bool, 1)
-			w.queueStartRequest(startRequest{node: "a", rule: e.rule, step: e.step, answer: answer})
+			w.tasks.queueStartRequest(startRequest{node: "a", rule: e.rule, step: e.step, answer: answer})
 			w.runRound()
-			w.answerStartRequests()
+			w.tasks.answerStartRequests()
 			return <-answer
 		}
 		arrives := func(name string, sick corev1.ConditionStatus) {
@@ -30,7 +30,7 @@ func TestTheFinalCheckUsesTheNewestFacts(t *testing.T) {
 			node.Status.Conditions[0].Status = sick
 			must(t, w.nodeInbox.Update(node))
 		}
-		r := w.startTask(w.nodeStates["a"].observedAt, w.treatments["a"], e)
+		r := w.tasks.startTask(w.nodeStates["a"].observedAt, w.tasks.treatments["a"], e)
 		if !asks() {
 			t.Error("the gate is open, and the treatment may not begin")
 		}
@@ -41,12 +41,12 @@ func TestTheFinalCheckUsesTheNewestFacts(t *testing.T) {
 			t.Error("the gate is closed, and the treatment may begin")
 		}
 		r.cancelled, r.result = true, treat.Stale
-		w.handleTaskResult(r)
+		w.tasks.handleResult(r)
 		w.runRound()
 		if e, _ := w.next("a"); e != nil && e.kind == createRemediation || w.finding("a") != triage.GateClosed {
 			t.Errorf("next is %+v, because of %s", e, w.finding("a"))
 		}
-		if treatments := w.treatments["a"]; treatments != nil && len(treatments.failures) > 0 {
+		if treatments := w.tasks.treatments["a"]; treatments != nil && len(treatments.failures) > 0 {
 			t.Errorf("it is put off: %v", treatments.failures)
 		}
 		for _, name := range []string{"b", "c", "d"} {

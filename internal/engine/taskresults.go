@@ -11,12 +11,12 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// handleTaskResult takes in the result of a task.
-func (l *Engine) handleTaskResult(r *taskResult) {
+// handleResult takes in the result of a task.
+func (tr *taskRunner) handleResult(r *taskResult) {
 	now, treatments, t := time.Now(), r.treatments, r.task
-	l.tasksRunning--
+	tr.running--
 	treatments.stage = idle
-	l.cfg.Metrics.CountWrite(t.kind.resource(), r.result)
+	tr.engine.cfg.Metrics.CountWrite(t.kind.resource(), r.result)
 	if r.leaseKnown && r.lease == nil {
 		treatments.lease = nil
 	} else if r.leaseKnown {
@@ -28,35 +28,35 @@ func (l *Engine) handleTaskResult(r *taskResult) {
 		treatments.sentAt = r.previouslySentAt
 	}
 	if t.claim != nil {
-		l.nodeClaims.takeResult(now, r)
+		tr.engine.nodeClaims.takeResult(now, r)
 	}
 	if r.object != nil {
-		l.handleCreated(now, r, remediation.Read(r.object))
+		tr.engine.remediations.handleCreated(now, r, remediation.Read(r.object))
 	}
 	treatments.deletedDuringTask = nil
 	switch r.result {
 	case treat.Made:
 		delete(treatments.failures, t.kind)
-		l.taskDone(now, r)
+		tr.done(now, r)
 	case treat.Stale:
-		l.handleStale(now, r)
+		tr.handleStale(now, r)
 	case treat.Refused:
-		l.handleRefused(now, r)
+		tr.handleRefused(now, r)
 	case treat.Busy, treat.Unknown:
-		l.retryTaskLater(now, r)
+		tr.retryLater(now, r)
 	}
-	l.reobserve(now, treatments.node)
-	l.markTreatmentStatusesStale(now, treatments)
+	tr.engine.reobserve(now, treatments.node)
+	tr.engine.markTreatmentStatusesStale(now, treatments)
 }
 
 // handleCreated stores an object that the task created or found.
-func (l *Engine) handleCreated(now time.Time, r *taskResult, o remediation.Object) {
+func (rm *remediations) handleCreated(now time.Time, r *taskResult, o remediation.Object) {
 	treatments := r.treatments
 	wasKnown, isGone := treatments.deletedDuringTask[o.UID] // the watch has reported its creation and deletion already
 	if o.Node == treatments.node && !wasKnown {             // an object of another node belongs there
-		l.upsertObject(treatments, o)
+		rm.upsert(treatments, o)
 		if isGone {
-			l.objectDeleted(now, treatments, refOf(o))
+			rm.objectDeleted(now, treatments, refOf(o))
 		}
 	}
 	if r.created {
@@ -64,53 +64,53 @@ func (l *Engine) handleCreated(now time.Time, r *taskResult, o remediation.Objec
 	}
 	if o.Node != treatments.node || ruleOf(o) != r.task.rule {
 		r.result, r.err = treat.Refused, errors.New(refOf(o).String()+" is there already, and was not made for this node and policy")
-	} else if c := l.policyOf(r.task.rule); c != nil {
+	} else if c := rm.policyOf(r.task.rule); c != nil {
 		if step, _ := o.Step(c.ladder); step != r.task.step {
 			r.result, r.err = treat.Refused, fmt.Errorf("%s is there already, and was made for step %d, not for step %d", refOf(o), step+1, r.task.step+1)
 		}
 	}
 }
 
-// taskDone reports a finished task and stores its changes without waiting for the watch.
-func (l *Engine) taskDone(now time.Time, r *taskResult) {
+// done reports a finished task and stores its changes without waiting for the watch.
+func (tr *taskRunner) done(now time.Time, r *taskResult) {
 	treatments, t := r.treatments, r.task
 	switch t.kind {
 	case createRemediation:
-		l.remediationCreated(now, r)
+		tr.engine.remediations.created(now, r)
 	case deleteRemediation:
-		l.remediationDeleted(now, r)
+		tr.engine.remediations.deleted(now, r)
 	case releaseLease:
 		if treatments.lease != nil && treatments.lease.UID == t.lease.UID {
 			treatments.lease = nil
 		}
 	case clearConfirmation:
-		l.confirmationCleared(now, treatments, t, r.version)
+		tr.engine.remediations.confirmationCleared(now, treatments, t, r.version)
 	case annotateRemediation:
-		l.annotated(treatments, t, r.version)
+		tr.engine.remediations.annotated(treatments, t, r.version)
 		if _, isOver := t.annotations[remediation.TimedOutAnnotation]; isOver {
-			l.cfg.Metrics.countTreatment(t.rule, t.reason.Condition, "timed_out")
+			tr.engine.cfg.Metrics.countTreatment(t.rule, t.reason.Condition, "timed_out")
 		}
-		l.cfg.Logger.Info("remediation annotated", "node", treatments.node, "object", refOf(t.object).String(), "reason", t.reason.String())
+		tr.engine.cfg.Logger.Info("remediation annotated", "node", treatments.node, "object", refOf(t.object).String(), "reason", t.reason.String())
 	case terminateClaim:
-		l.nodeClaims.terminated(now, r)
+		tr.engine.nodeClaims.terminated(now, r)
 	case cancelTermination:
-		l.nodeClaims.terminationCancelled(now, r)
+		tr.engine.nodeClaims.terminationCancelled(now, r)
 	case takeLease:
 	}
 }
 
 // confirmationCleared stores the node without the removed annotation.
-func (l *Engine) confirmationCleared(now time.Time, treatments *nodeTreatments, t *task, version string) {
+func (rm *remediations) confirmationCleared(now time.Time, treatments *nodeTreatments, t *task, version string) {
 	after := t.node.DeepCopy()
 	after.ResourceVersion = version
 	delete(after.Annotations, remediation.ConfirmedAnnotation)
-	if state := l.nodeStates[treatments.node]; state != nil && older(state.Object, after) {
-		l.core.Observe(now, l.upsertNode(after, now))
+	if state := rm.engine.nodeStates[treatments.node]; state != nil && older(state.Object, after) {
+		rm.engine.core.Observe(now, rm.engine.upsertNode(after, now))
 	}
 }
 
 // annotated stores the new annotations of an object.
-func (l *Engine) annotated(treatments *nodeTreatments, t *task, version string) {
+func (rm *remediations) annotated(treatments *nodeTreatments, t *task, version string) {
 	o, there := treatments.objects[refOf(t.object)]
 	if !there || o.UID != t.object.UID || !olderVersion(o.ResourceVersion, version) {
 		return
@@ -119,8 +119,8 @@ func (l *Engine) annotated(treatments *nodeTreatments, t *task, version string) 
 	treatments.objects[refOf(t.object)] = o
 }
 
-// remediationCreated reports a started treatment.
-func (l *Engine) remediationCreated(now time.Time, r *taskResult) {
+// created reports a started treatment.
+func (rm *remediations) created(now time.Time, r *taskResult) {
 	treatments, t := r.treatments, r.task
 	if !r.created { // it existed: an earlier answer was lost
 		return
@@ -130,19 +130,19 @@ func (l *Engine) remediationCreated(now time.Time, r *taskResult) {
 	if t.step > 0 {
 		outcome = "escalated"
 	}
-	l.cfg.Metrics.countTreatment(t.rule, t.reason.Condition, outcome)
+	rm.engine.cfg.Metrics.countTreatment(t.rule, t.reason.Condition, outcome)
 	if !treatments.dueSince.IsZero() {
-		l.cfg.Metrics.observeStart(t.rule, now.Sub(treatments.dueSince))
+		rm.engine.cfg.Metrics.observeStart(t.rule, now.Sub(treatments.dueSince))
 		treatments.dueSince = time.Time{}
 	}
 	object := refOf(remediation.Read(r.object)).String()
-	l.cfg.Logger.Info("remediation begun", "node", treatments.node, "rule", t.rule.String(), "object", object, "reason", t.reason.String())
-	l.publishEvent(t.rule, t.node, treat.RemediationCreated, t.reason, "made "+object)
+	rm.engine.cfg.Logger.Info("remediation begun", "node", treatments.node, "rule", t.rule.String(), "object", object, "reason", t.reason.String())
+	rm.engine.publishEvent(t.rule, t.node, treat.RemediationCreated, t.reason, "made "+object)
 }
 
-// remediationDeleted reports a deleted object. A finalizer may still keep the object; the
+// deleted reports a deleted object. A finalizer may still keep the object; the
 // watch reports its end.
-func (l *Engine) remediationDeleted(now time.Time, r *taskResult) {
+func (rm *remediations) deleted(now time.Time, r *taskResult) {
 	treatments, t := r.treatments, r.task
 	key := refOf(t.object)
 	if o, there := treatments.objects[key]; there && o.UID == t.object.UID {
@@ -153,15 +153,15 @@ func (l *Engine) remediationDeleted(now time.Time, r *taskResult) {
 	if !isOver {
 		outcome = "called_off"
 	}
-	l.cfg.Metrics.countTreatment(t.rule, t.reason.Condition, outcome)
+	rm.engine.cfg.Metrics.countTreatment(t.rule, t.reason.Condition, outcome)
 	if t.reason.Code == triage.Recovered {
-		l.cfg.Metrics.observeRecovery(t.rule, now.Sub(t.object.Created))
+		rm.engine.cfg.Metrics.observeRecovery(t.rule, now.Sub(t.object.Created))
 	}
-	if l.policyOf(t.rule) == nil {
-		l.Retire(now, t.rule)
+	if rm.policyOf(t.rule) == nil {
+		rm.engine.Retire(now, t.rule)
 	}
-	l.cfg.Logger.Info("remediation ended", "node", treatments.node, "rule", t.rule.String(), "object", key.String(), "reason", t.reason.String())
-	l.publishEvent(t.rule, t.node, treat.RemediationRemoved, t.reason, "deleted "+key.String())
+	rm.engine.cfg.Logger.Info("remediation ended", "node", treatments.node, "rule", t.rule.String(), "object", key.String(), "reason", t.reason.String())
+	rm.engine.publishEvent(t.rule, t.node, treat.RemediationRemoved, t.reason, "deleted "+key.String())
 }
 
 // deletionReasons maps the reason for ending a treatment to its outcome in metrics.
@@ -170,32 +170,32 @@ var deletionReasons = map[triage.Code]string{
 }
 
 // handleStale handles a task that found an object changed.
-func (l *Engine) handleStale(now time.Time, r *taskResult) {
-	switch state := l.nodeStates[r.treatments.node]; {
+func (tr *taskRunner) handleStale(now time.Time, r *taskResult) {
+	switch state := tr.engine.nodeStates[r.treatments.node]; {
 	case r.fresh != nil && state == nil:
 		r.err = errors.New("the node exists, but the watch has not delivered it yet") // or the node is gone, if the loop knows more
-		l.retryTaskLater(now, r)
+		tr.retryLater(now, r)
 	case r.missing || r.fresh != nil:
-		l.takeFreshNode(now, r)
+		tr.takeFreshNode(now, r)
 	case r.claim != nil || r.claimGone || r.cancelled: // the loop knows now
 	case r.leaseKnown && (r.lease == nil || r.lease.ResourceVersion != r.task.lease.ResourceVersion): // the loop knows now
 	default: // the watch will report the change, or an admission webhook denied the write with a conflict
 		if r.err == nil {
 			r.err = errors.New("the API server answered with a conflict, but the node's Lease is unchanged")
 		}
-		l.retryTaskLater(now, r)
+		tr.retryLater(now, r)
 	}
 }
 
 // takeFreshNode stores a node that was read directly.
-func (l *Engine) takeFreshNode(now time.Time, r *taskResult) {
-	state := l.nodeStates[r.treatments.node]
+func (tr *taskRunner) takeFreshNode(now time.Time, r *taskResult) {
+	state := tr.engine.nodeStates[r.treatments.node]
 	switch {
 	case state == nil:
 	case r.missing && r.task.node != nil && state.Object.UID == r.task.node.UID:
-		l.removeNode(now, state)
+		tr.engine.removeNode(now, state)
 	case r.fresh != nil && older(state.Object, r.fresh):
-		l.core.Observe(now, l.upsertNode(nodewatch.Trim(r.fresh), now))
+		tr.engine.core.Observe(now, tr.engine.upsertNode(nodewatch.Trim(r.fresh), now))
 	}
 }
 
@@ -219,36 +219,36 @@ func (treatments *nodeTreatments) taskFailed(now time.Time, r *taskResult) (wait
 	return wait, isNews
 }
 
-// retryTaskLater delays the retry of a task, longer with every failure.
-func (l *Engine) retryTaskLater(now time.Time, r *taskResult) {
+// retryLater delays the retry of a task, longer with every failure.
+func (tr *taskRunner) retryLater(now time.Time, r *taskResult) {
 	treatments := r.treatments
 	wait, isNews := treatments.taskFailed(now, r)
-	if isNews && l.retryLog.allows(now) {
-		l.cfg.Logger.Warn("treatment delayed", "node", treatments.node, "task", r.task.kind.String(), "retryIn", wait.String(), "err", r.err)
+	if isNews && tr.engine.retryLog.allows(now) {
+		tr.engine.cfg.Logger.Warn("treatment delayed", "node", treatments.node, "task", r.task.kind.String(), "retryIn", wait.String(), "err", r.err)
 	}
 }
 
 // handleRefused frees the slot of a treatment that the API server rejected, and reports
 // the rejection. Other treatments continue.
-func (l *Engine) handleRefused(now time.Time, r *taskResult) {
+func (tr *taskRunner) handleRefused(now time.Time, r *taskResult) {
 	treatments, t := r.treatments, r.task
 	wait, _ := treatments.taskFailed(now, r)
 	isPlace := t.kind == createRemediation || t.kind == terminateClaim && !t.isMarked() && r.claim == nil
-	if isPlace && l.inFlightUntil(now, treatments).IsZero() { // otherwise an earlier write may still take the slot
+	if isPlace && tr.inFlightUntil(now, treatments).IsZero() { // otherwise an earlier write may still take the slot
 		treatments.releaseSlot()
-		l.core.Abandon(now, treatments.node, t.rule, wait)
+		tr.engine.core.Abandon(now, treatments.node, t.rule, wait)
 	}
 	message := fmt.Sprintf("%s: %v", t.kind.failureMessage(), r.err)
 	if treatments.refusalReported.message == message && now.Sub(treatments.refusalReported.at) < ReportRefusalEvery {
 		return
 	}
 	treatments.refusalReported = reportedRefusal{message, now}
-	if l.refusalLog.allows(now) {
-		l.cfg.Logger.Error("write refused", "node", treatments.node, "rule", t.rule.String(), "err", message)
+	if tr.engine.refusalLog.allows(now) {
+		tr.engine.cfg.Logger.Error("write refused", "node", treatments.node, "rule", t.rule.String(), "err", message)
 	}
 	what := treat.RemediationSkipped
 	if t.claim != nil {
 		what = treat.RepairBlocked
 	}
-	l.publishEvent(t.rule, t.node, what, t.reason, message)
+	tr.engine.publishEvent(t.rule, t.node, what, t.reason, message)
 }

@@ -31,6 +31,18 @@ const (
 	maxInFlight = 2 * time.Minute
 )
 
+// taskRunner holds the treatments of all nodes and runs their tasks.
+type taskRunner struct {
+	engine            *Engine
+	treatments        map[string]*nodeTreatments
+	nextDue           time.Time              // when to check treatments next, zero for never
+	queue             queue[*nodeTreatments] // nodes with a pending task
+	running           int
+	results           chan *taskResult
+	startRequests     chan startRequest // asks whether a treatment may still start; nil while the loop is not running
+	openStartRequests []startRequest    // answered after the round
+}
+
 // taskKind is the kind of a task.
 type taskKind int
 
@@ -87,46 +99,46 @@ type taskResult struct {
 	claimDeleted bool                 // this task deleted the claim; finalizers may delay its end
 }
 
-// reconcileTreatments queues a node if it has a task to run.
-func (l *Engine) reconcileTreatments(now time.Time, node string) {
-	treatments := l.treatments[node]
-	if treatments == nil || !l.loaded {
+// reconcile queues a node if it has a task to run.
+func (tr *taskRunner) reconcile(now time.Time, node string) {
+	treatments := tr.treatments[node]
+	if treatments == nil || !tr.engine.loaded {
 		return
 	}
-	if l.findReplacements(now, treatments); treatments.stage != idle {
+	if tr.engine.remediations.findReplacements(now, treatments); treatments.stage != idle {
 		return
 	}
-	t, due := l.nextTask(now, treatments)
+	t, due := tr.next(now, treatments)
 	if t == nil {
-		l.sleepUntil(now, treatments, due)
+		tr.sleepUntil(now, treatments, due)
 		return
 	}
 	treatments.stage = queued
-	l.taskQueue.push(treatments)
+	tr.queue.push(treatments)
 }
 
-// ensureTreatments adds treatments for a node if its plan asks for them, and reconciles
+// ensure adds treatments for a node if its plan asks for them, and reconciles
 // existing ones.
-func (l *Engine) ensureTreatments(now time.Time, state *Node, plan triage.Plan) {
-	needsTreatments := l.namesTreatmentRule(plan.Release) || l.namesTreatmentRule(plan.CallOff) ||
-		plan.Treatment != nil && l.isTreatmentRule(plan.Treatment.Rule) ||
-		isConfirmed(state.Object) && len(l.checks.known) > 0
-	if !needsTreatments && l.treatments[state.Object.Name] == nil {
+func (tr *taskRunner) ensure(now time.Time, state *Node, plan triage.Plan) {
+	needsTreatments := tr.namesTreatmentRule(plan.Release) || tr.namesTreatmentRule(plan.CallOff) ||
+		plan.Treatment != nil && tr.isTreatmentRule(plan.Treatment.Rule) ||
+		isConfirmed(state.Object) && len(tr.engine.checks.known) > 0
+	if !needsTreatments && tr.treatments[state.Object.Name] == nil {
 		return
 	}
-	l.treatmentsOf(state.Object.Name)
-	l.reconcileTreatments(now, state.Object.Name)
+	tr.of(state.Object.Name)
+	tr.reconcile(now, state.Object.Name)
 }
 
 // isTreatmentRule reports whether the rule's response is a treatment (not a taint) that
 // this controller carries out.
-func (l *Engine) isTreatmentRule(rule triage.RuleID) bool {
-	return rule.Kind == triage.NodeHealthCheck && !l.checks.deferring || isRepair(rule)
+func (tr *taskRunner) isTreatmentRule(rule triage.RuleID) bool {
+	return rule.Kind == triage.NodeHealthCheck && !tr.engine.checks.deferring || isRepair(rule)
 }
 
 // namesTreatmentRule reports whether one of the reasons is about a treatment rule.
-func (l *Engine) namesTreatmentRule(reasons []triage.Reason) bool {
-	return slices.ContainsFunc(reasons, func(r triage.Reason) bool { return l.isTreatmentRule(r.Rule) })
+func (tr *taskRunner) namesTreatmentRule(reasons []triage.Reason) bool {
+	return slices.ContainsFunc(reasons, func(r triage.Reason) bool { return tr.isTreatmentRule(r.Rule) })
 }
 
 func isConfirmed(node *corev1.Node) bool {
@@ -134,9 +146,9 @@ func isConfirmed(node *corev1.Node) bool {
 	return confirmed
 }
 
-// nextTask returns the task to run now, or when there may be a task. It skips failed tasks
+// next returns the task to run now, or when there may be a task. It skips failed tasks
 // until their retry is due.
-func (l *Engine) nextTask(now time.Time, treatments *nodeTreatments) (next *task, due time.Time) {
+func (tr *taskRunner) next(now time.Time, treatments *nodeTreatments) (next *task, due time.Time) {
 	mayRun := func(t *task) bool {
 		if t == nil {
 			return false
@@ -151,60 +163,60 @@ func (l *Engine) nextTask(now time.Time, treatments *nodeTreatments) (next *task
 		}
 		return true
 	}
-	state := l.nodeStates[treatments.node]
-	if t := l.removeOrphans(treatments, state); mayRun(t) {
+	state := tr.engine.nodeStates[treatments.node]
+	if t := tr.engine.remediations.removeOrphans(treatments, state); mayRun(t) {
 		return t, time.Time{}
 	}
-	due = times.Earliest(due, l.awaitOrphans(now, treatments, state))
+	due = times.Earliest(due, tr.engine.remediations.awaitOrphans(now, treatments, state))
 	if state == nil {
 		return nil, due // the API server deletes the Lease with the node
 	}
-	plan, ok := l.core.Plan(treatments.node)
+	plan, ok := tr.engine.core.Plan(treatments.node)
 	if !ok {
 		return nil, due
 	}
-	t, wait := l.nodeClaims.nextTermination(now, treatments, state, plan)
+	t, wait := tr.engine.nodeClaims.nextTermination(now, treatments, state, plan)
 	if mayRun(t) {
 		return t, time.Time{}
 	}
 	due = times.Earliest(due, wait)
 	for _, reason := range plan.Release {
-		if !l.usesRemediationObject(treatments, state, reason.Rule) {
+		if !tr.engine.remediations.treats(treatments, state, reason.Rule) {
 			continue
 		}
-		t, wait := l.endTreatment(now, treatments, state, reason)
+		t, wait := tr.engine.remediations.endTreatment(now, treatments, state, reason)
 		if mayRun(t) {
 			return t, time.Time{}
 		}
 		due = times.Earliest(due, wait)
 	}
 	for _, reason := range plan.CallOff {
-		if l.usesRemediationObject(treatments, state, reason.Rule) {
-			due = times.Earliest(due, l.releaseSlot(now, treatments, reason.Rule))
+		if tr.engine.remediations.treats(treatments, state, reason.Rule) {
+			due = times.Earliest(due, tr.releaseSlot(now, treatments, reason.Rule))
 		}
 	}
-	if planned := plan.Treatment; planned != nil && l.usesRemediationObject(treatments, state, planned.Rule) {
-		if t := l.annotationTask(now, treatments, state, planned); mayRun(t) {
+	if planned := plan.Treatment; planned != nil && tr.engine.remediations.treats(treatments, state, planned.Rule) {
+		if t := tr.engine.remediations.annotationTask(now, treatments, state, planned); mayRun(t) {
 			return t, time.Time{}
 		}
 		for _, o := range treatments.objectsOf(planned.Rule) {
-			if until := l.mayWorkUntil(o, planned); now.Before(until) {
+			if until := tr.engine.remediations.mayWorkUntil(o, planned); now.Before(until) {
 				due = times.Earliest(due, until)
 			}
 		}
 		// The annotation confirmed the node's health before this treatment.
-		if isConfirmed(state.Object) && !l.isTreated(treatments, state) {
+		if isConfirmed(state.Object) && !tr.engine.remediations.isTreated(treatments, state) {
 			if t := (&task{kind: clearConfirmation, node: state.Object}); mayRun(t) {
 				return t, time.Time{}
 			}
 		}
-		if t := l.creationTask(now, treatments, state, planned); mayRun(t) {
+		if t := tr.engine.remediations.creationTask(now, treatments, state, planned); mayRun(t) {
 			return t, time.Time{}
 		}
 	} else if planned == nil || !isRepair(planned.Rule) {
 		treatments.dueSince = time.Time{}
 	}
-	t, wait = l.leaseTask(now, treatments, state, plan)
+	t, wait = tr.engine.remediations.leaseTask(now, treatments, state, plan)
 	if mayRun(t) {
 		return t, time.Time{}
 	}
@@ -214,14 +226,14 @@ func (l *Engine) nextTask(now time.Time, treatments *nodeTreatments) (next *task
 // removeOrphans returns a task that deletes an object of a node that is gone or has been
 // created again. An object that removes its node stays until the remediator has finished
 // and the ledger names the node: otherwise no record of the removal would be left.
-func (l *Engine) removeOrphans(treatments *nodeTreatments, state *Node) *task {
+func (rm *remediations) removeOrphans(treatments *nodeTreatments, state *Node) *task {
 	for _, key := range treatments.sortedObjects() {
 		o := treatments.objects[key]
-		if !l.isOurs(o.Object) || o.isEnding() || state != nil && o.IsOf(state.Object) || o.DeletesNode && (!o.Succeeded && !o.Failed || l.isNotInLedger(o.Node, o.hasRemoved)) {
+		if !rm.isOurs(o.Object) || o.isEnding() || state != nil && o.IsOf(state.Object) || o.DeletesNode && (!o.Succeeded && !o.Failed || rm.engine.ledger.lacks(o.Node, o.hasRemoved)) {
 			continue
 		}
 		rule := ruleOf(o.Object)
-		if c := l.policyOf(rule); c != nil && !c.isFollowed() {
+		if c := rm.policyOf(rule); c != nil && !c.isFollowed() {
 			continue
 		}
 		t := &task{kind: deleteRemediation, rule: rule, object: o.Object, reason: triage.Reason{Code: triage.NodeGone, Rule: rule}}
@@ -235,45 +247,45 @@ func (l *Engine) removeOrphans(treatments *nodeTreatments, state *Node) *task {
 
 // endTreatment ends what a rule has started on a node. It frees the slot once no object exists
 // and no write is in flight.
-func (l *Engine) endTreatment(now time.Time, treatments *nodeTreatments, state *Node, reason triage.Reason) (t *task, due time.Time) {
+func (rm *remediations) endTreatment(now time.Time, treatments *nodeTreatments, state *Node, reason triage.Reason) (t *task, due time.Time) {
 	ours := treatments.objectsOf(reason.Rule)
 	for _, o := range ours {
 		if !o.isEnding() && o.IsOf(state.Object) {
 			t := &task{kind: deleteRemediation, rule: reason.Rule, object: o.Object, reason: reason, node: state.Object}
-			t.policy = l.policyOf(reason.Rule)
+			t.policy = rm.policyOf(reason.Rule)
 			return t, time.Time{}
 		}
 	}
 	if len(ours) > 0 {
 		return nil, time.Time{} // the watch will report their deletion
 	}
-	return nil, l.releaseSlot(now, treatments, reason.Rule)
+	return nil, rm.engine.tasks.releaseSlot(now, treatments, reason.Rule)
 }
 
 // releaseSlot frees the slot of a treatment that was planned and does not exist. If a
 // write for the slot may still succeed, it returns until when and frees nothing. A
 // treatment without a slot is deleted if it arrives later.
-func (l *Engine) releaseSlot(now time.Time, treatments *nodeTreatments, rule triage.RuleID) (due time.Time) {
+func (tr *taskRunner) releaseSlot(now time.Time, treatments *nodeTreatments, rule triage.RuleID) (due time.Time) {
 	if triage.RuleID(treatments.granted.Rule) == rule { // otherwise the slot belongs to another rule
-		if until := l.inFlightUntil(now, treatments); !until.IsZero() {
+		if until := tr.inFlightUntil(now, treatments); !until.IsZero() {
 			return until
 		}
 		treatments.releaseSlot()
 	}
 	treatments.dueSince = time.Time{}
-	l.core.Abandon(now, treatments.node, rule, 0)
+	tr.engine.core.Abandon(now, treatments.node, rule, 0)
 	return time.Time{}
 }
 
 // annotationTask returns a task that annotates an object of the treatment, nil for none.
-func (l *Engine) annotationTask(now time.Time, treatments *nodeTreatments, state *Node, planned *triage.PlannedTreatment) *task {
-	c := l.policyOf(planned.Rule)
+func (rm *remediations) annotationTask(now time.Time, treatments *nodeTreatments, state *Node, planned *triage.PlannedTreatment) *task {
+	c := rm.policyOf(planned.Rule)
 	if c == nil {
 		return nil
 	}
 	for _, o := range treatments.objectsOf(planned.Rule) {
 		step, _ := o.Step(c.ladder)
-		isOver := step < planned.Step || planned.HealthySince.IsZero() && !now.Before(l.mayWorkUntil(o, planned))
+		isOver := step < planned.Step || planned.HealthySince.IsZero() && !now.Before(rm.mayWorkUntil(o, planned))
 		if notes := annotationsFor(o.Object, isOver, planned, now); len(notes) > 0 && !o.isEnding() && o.IsOf(state.Object) {
 			return &task{kind: annotateRemediation, rule: planned.Rule, object: o.Object, annotations: notes, reason: planned.Reason, node: state.Object}
 		}
@@ -283,8 +295,8 @@ func (l *Engine) annotationTask(now time.Time, treatments *nodeTreatments, state
 
 // creationTask returns a task that creates the object of the treatment's current step,
 // nil for none.
-func (l *Engine) creationTask(now time.Time, treatments *nodeTreatments, state *Node, planned *triage.PlannedTreatment) *task {
-	c := l.policyOf(planned.Rule)
+func (rm *remediations) creationTask(now time.Time, treatments *nodeTreatments, state *Node, planned *triage.PlannedTreatment) *task {
+	c := rm.policyOf(planned.Rule)
 	if c == nil || planned.Step >= len(c.ladder) {
 		return nil
 	}
@@ -293,7 +305,7 @@ func (l *Engine) creationTask(now time.Time, treatments *nodeTreatments, state *
 			return nil
 		}
 	}
-	template := l.checks.template(c.ladder[planned.Step])
+	template := rm.engine.checks.template(c.ladder[planned.Step])
 	if template == nil {
 		return nil
 	}
@@ -308,20 +320,20 @@ func (l *Engine) creationTask(now time.Time, treatments *nodeTreatments, state *
 	}
 }
 
-// usesRemediationObject reports whether the rule treats the node with a remediation
+// treats reports whether the rule treats the node with a remediation
 // object. Health checks always do. Repair rules do so if the node has no NodeClaim to
 // delete.
-func (l *Engine) usesRemediationObject(treatments *nodeTreatments, state *Node, rule triage.RuleID) bool {
+func (rm *remediations) treats(treatments *nodeTreatments, state *Node, rule triage.RuleID) bool {
 	switch {
 	case rule.Kind == triage.NodeHealthCheck:
-		return !l.checks.deferring
+		return !rm.engine.checks.deferring
 	case rule.Kind != triage.Repair:
 		return false
 	case len(treatments.objectsOf(rule)) > 0:
 		return true
 	}
-	r := l.repairs.followed[rule]
-	c, _ := l.nodeClaims.claimOf(state.Object)
+	r := rm.engine.repairs.followed[rule]
+	c, _ := rm.engine.nodeClaims.claimOf(state.Object)
 	return r != nil && len(r.ladder) > 0 && c == nil
 }
 
@@ -358,43 +370,43 @@ func timestamp(t time.Time) *string {
 
 // ownObjects returns this controller's objects for this node, not for an earlier node of
 // its name.
-func (l *Engine) ownObjects(treatments *nodeTreatments, state *Node) []remediationObject {
+func (rm *remediations) ownObjects(treatments *nodeTreatments, state *Node) []remediationObject {
 	var ours []remediationObject
 	for _, key := range treatments.sortedObjects() {
-		if o := treatments.objects[key]; l.isOurs(o.Object) && o.IsOf(state.Object) {
+		if o := treatments.objects[key]; rm.isOurs(o.Object) && o.IsOf(state.Object) {
 			ours = append(ours, o)
 		}
 	}
 	return ours
 }
 
-func (l *Engine) isTreated(treatments *nodeTreatments, state *Node) bool {
-	return len(l.ownObjects(treatments, state)) > 0
+func (rm *remediations) isTreated(treatments *nodeTreatments, state *Node) bool {
+	return len(rm.ownObjects(treatments, state)) > 0
 }
 
-// startTasks starts queued tasks, up to maxConcurrentTasks.
-func (l *Engine) startTasks(ctx context.Context, now time.Time) {
-	for tries := l.taskQueue.len(); tries > 0 && l.tasksRunning < maxConcurrentTasks; tries-- {
-		treatments := l.taskQueue.pop()
-		if e := l.nextStartable(now, treatments); e != nil {
-			l.runTaskInBackground(ctx, now, treatments, e)
+// start starts queued tasks, up to maxConcurrentTasks.
+func (tr *taskRunner) start(ctx context.Context, now time.Time) {
+	for tries := tr.queue.len(); tries > 0 && tr.running < maxConcurrentTasks; tries-- {
+		treatments := tr.queue.pop()
+		if e := tr.nextStartable(now, treatments); e != nil {
+			tr.runInBackground(ctx, now, treatments, e)
 		}
 	}
 }
 
 // nextStartable returns the next task of a node if it may run now. A task that takes a
 // slot first waits until the ledger stores the slot.
-func (l *Engine) nextStartable(now time.Time, treatments *nodeTreatments) *task {
+func (tr *taskRunner) nextStartable(now time.Time, treatments *nodeTreatments) *task {
 	treatments.stage = idle
-	t, due := l.nextTask(now, treatments)
+	t, due := tr.next(now, treatments)
 	switch {
 	case t == nil:
-		l.sleepUntil(now, treatments, due)
-	case t.takesSlot() && l.repairs.isOverAllowance(now, t):
-		l.sleepUntil(now, treatments, times.Earliest(due, l.releaseSlot(now, treatments, t.rule))) // nodes that have waited longer go first
+		tr.sleepUntil(now, treatments, due)
+	case t.takesSlot() && tr.engine.repairs.isOverAllowance(now, t):
+		tr.sleepUntil(now, treatments, times.Earliest(due, tr.releaseSlot(now, treatments, t.rule))) // nodes that have waited longer go first
 	case t.takesSlot() && treatments.granted != t.ledgerEntry():
 		treatments.stage = awaitingLedger
-		l.ledger.queuedTreatments = append(l.ledger.queuedTreatments, treatments)
+		tr.engine.ledger.queuedTreatments = append(tr.engine.ledger.queuedTreatments, treatments)
 	default:
 		return t
 	}
@@ -403,7 +415,7 @@ func (l *Engine) nextStartable(now time.Time, treatments *nodeTreatments) *task 
 
 // sleepUntil leaves treatments alone until the given time. It forgets failures of tasks
 // that could be retried now and are not needed any more.
-func (l *Engine) sleepUntil(now time.Time, treatments *nodeTreatments, until time.Time) {
+func (tr *taskRunner) sleepUntil(now time.Time, treatments *nodeTreatments, until time.Time) {
 	maps.DeleteFunc(treatments.failures, func(_ taskKind, s taskFailure) bool {
 		if now.Before(s.notBefore) {
 			until = times.Earliest(until, s.notBefore)
@@ -412,40 +424,40 @@ func (l *Engine) sleepUntil(now time.Time, treatments *nodeTreatments, until tim
 		return true
 	})
 	treatments.due = until
-	l.nextTreatmentDue = times.Earliest(l.nextTreatmentDue, until)
+	tr.nextDue = times.Earliest(tr.nextDue, until)
 	if treatments.isEmpty() && until.IsZero() {
-		delete(l.treatments, treatments.node)
+		delete(tr.treatments, treatments.node)
 	}
 }
 
-// runDueTreatments checks the treatments that are due, and returns when the next ones
+// runDue checks the treatments that are due, and returns when the next ones
 // are.
-func (l *Engine) runDueTreatments(now time.Time) (due time.Time) {
-	if l.nextTreatmentDue.IsZero() || now.Before(l.nextTreatmentDue) {
-		return l.nextTreatmentDue
+func (tr *taskRunner) runDue(now time.Time) (due time.Time) {
+	if tr.nextDue.IsZero() || now.Before(tr.nextDue) {
+		return tr.nextDue
 	}
-	l.nextTreatmentDue = time.Time{}
+	tr.nextDue = time.Time{}
 	var woken []string
-	for node, treatments := range l.treatments {
+	for node, treatments := range tr.treatments {
 		switch {
 		case treatments.due.IsZero():
 		case now.Before(treatments.due):
-			l.nextTreatmentDue = times.Earliest(l.nextTreatmentDue, treatments.due)
+			tr.nextDue = times.Earliest(tr.nextDue, treatments.due)
 		default:
 			treatments.due = time.Time{}
 			woken = append(woken, node)
 		}
 	}
 	slices.Sort(woken)
-	l.reobserve(now, woken...) // another holder's Lease may have expired
-	return l.nextTreatmentDue
+	tr.engine.reobserve(now, woken...) // another holder's Lease may have expired
+	return tr.nextDue
 }
 
 // startTask marks a task as running and returns its result to fill in.
-func (l *Engine) startTask(now time.Time, treatments *nodeTreatments, t *task) *taskResult {
+func (tr *taskRunner) startTask(now time.Time, treatments *nodeTreatments, t *task) *taskResult {
 	r := &taskResult{treatments: treatments, task: t, previouslySentAt: treatments.sentAt}
 	treatments.stage = inFlight
-	l.tasksRunning++
+	tr.running++
 	switch {
 	case (t.kind == createRemediation || t.kind == terminateClaim) && treatments.hasSlot():
 		treatments.sentAt = now
@@ -455,68 +467,68 @@ func (l *Engine) startTask(now time.Time, treatments *nodeTreatments, t *task) *
 	return r
 }
 
-func (l *Engine) runTaskInBackground(ctx context.Context, now time.Time, treatments *nodeTreatments, t *task) {
-	r := l.startTask(now, treatments, t)
-	l.requests.Go(func() {
+func (tr *taskRunner) runInBackground(ctx context.Context, now time.Time, treatments *nodeTreatments, t *task) {
+	r := tr.startTask(now, treatments, t)
+	tr.engine.requests.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, WriteTimeout)
 		defer cancel()
-		r.err = l.runTask(ctx, r)
+		r.err = tr.run(ctx, r)
 		if r.result == treat.Made {
 			r.result = treat.Classify(r.err)
 		}
-		l.taskResults <- r
+		tr.results <- r
 	})
 }
 
-// runTask makes the writes of a task. It runs outside the loop's goroutine and must not
+// run makes the writes of a task. It runs outside the loop's goroutine and must not
 // access the loop's state.
-func (l *Engine) runTask(ctx context.Context, r *taskResult) (err error) {
+func (tr *taskRunner) run(ctx context.Context, r *taskResult) (err error) {
 	t := r.task
 	switch t.kind {
 	case createRemediation:
-		return l.runCreateRemediation(ctx, r)
+		return tr.engine.remediations.runCreate(ctx, r)
 	case deleteRemediation:
 		if t.reason.Code == triage.NodeGone {
-			if isFree, err := l.fetchNode(ctx, r); err != nil || !isFree {
+			if isFree, err := tr.engine.remediations.fetchNode(ctx, r); err != nil || !isFree {
 				return err
 			}
 		}
-		if err := l.fetchPolicy(ctx, r); err != nil {
+		if err := tr.engine.remediations.fetchPolicy(ctx, r); err != nil {
 			return err
 		}
 		if t.reason.Code == triage.NodeGone { // the object may now say that it removes the node on purpose
-			return l.write.DeleteRemediationAsKnown(ctx, t.object)
+			return tr.engine.write.DeleteRemediationAsKnown(ctx, t.object)
 		}
-		return l.write.DeleteRemediation(ctx, t.object)
+		return tr.engine.write.DeleteRemediation(ctx, t.object)
 	case annotateRemediation:
-		r.version, err = l.write.AnnotateRemediation(ctx, t.object, t.annotations)
+		r.version, err = tr.engine.write.AnnotateRemediation(ctx, t.object, t.annotations)
 	case takeLease:
-		err = l.obtainLease(ctx, r)
+		err = tr.engine.remediations.obtainLease(ctx, r)
 	case releaseLease:
-		err = l.write.ReleaseLease(ctx, t.lease)
+		err = tr.engine.write.ReleaseLease(ctx, t.lease)
 	case clearConfirmation:
-		r.version, err = l.write.RemoveConfirmation(ctx, t.node)
+		r.version, err = tr.engine.write.RemoveConfirmation(ctx, t.node)
 	case terminateClaim:
-		err = l.runTerminateClaim(ctx, r)
+		err = tr.runTerminateClaim(ctx, r)
 	case cancelTermination:
-		err = l.runCancelTermination(ctx, r)
+		err = tr.runCancelTermination(ctx, r)
 	}
 	return err
 }
 
-// runCreateRemediation takes the node's Lease, checks the node again, asks the loop
+// runCreate takes the node's Lease, checks the node again, asks the loop
 // again, and creates the object. While the task waited for the Lease, the node may have
 // recovered or the gate may have closed. Then the task ends without creating the object.
-func (l *Engine) runCreateRemediation(ctx context.Context, r *taskResult) error {
+func (rm *remediations) runCreate(ctx context.Context, r *taskResult) error {
 	t := r.task
 	// Without the namespace for Leases, no other component can hold a Lease.
-	if err := l.obtainLease(ctx, r); err != nil && !apierrors.IsNotFound(err) || r.result == treat.Stale {
+	if err := rm.obtainLease(ctx, r); err != nil && !apierrors.IsNotFound(err) || r.result == treat.Stale {
 		return err
 	}
-	if isStill, err := l.isAsKnown(ctx, r); err != nil || !isStill {
+	if isStill, err := rm.engine.tasks.isAsKnown(ctx, r); err != nil || !isStill {
 		return err
 	}
-	may, err := l.mayStillStart(ctx, t)
+	may, err := rm.engine.tasks.mayStillStart(ctx, t)
 	switch {
 	case err != nil:
 		r.result = treat.Busy // nothing was sent
@@ -525,10 +537,10 @@ func (l *Engine) runCreateRemediation(ctx context.Context, r *taskResult) error 
 		r.cancelled, r.result = true, treat.Stale
 		return nil
 	}
-	r.object, err = l.write.CreateRemediation(ctx, t.create)
+	r.object, err = rm.engine.write.CreateRemediation(ctx, t.create)
 	r.created = err == nil
 	if apierrors.IsAlreadyExists(err) { // an answer was lost, or another component created it
-		r.object, err = l.write.FetchRemediation(ctx, remediation.Read(t.create))
+		r.object, err = rm.engine.write.FetchRemediation(ctx, remediation.Read(t.create))
 	}
 	return err
 }
@@ -536,11 +548,11 @@ func (l *Engine) runCreateRemediation(ctx context.Context, r *taskResult) error 
 // isAsKnown reports whether the node is unchanged in everything that matters. If it has
 // changed, the result holds the current node, and the loop decides again. The full node
 // is large, so it is read only if its version differs, for example after a heartbeat.
-func (l *Engine) isAsKnown(ctx context.Context, r *taskResult) (isStill bool, err error) {
+func (tr *taskRunner) isAsKnown(ctx context.Context, r *taskResult) (isStill bool, err error) {
 	known := r.task.node
-	isStill, err = l.write.IsStill(ctx, known)
+	isStill, err = tr.engine.write.IsStill(ctx, known)
 	if err == nil && !isStill {
-		r.fresh, err = l.write.Fetch(ctx, known.Name)
+		r.fresh, err = tr.engine.write.Fetch(ctx, known.Name)
 	}
 	switch {
 	case apierrors.IsNotFound(err):
@@ -557,8 +569,8 @@ func (l *Engine) isAsKnown(ctx context.Context, r *taskResult) (isStill bool, er
 }
 
 // obtainLease writes a Lease. If the Lease has changed, the result holds the current Lease.
-func (l *Engine) obtainLease(ctx context.Context, r *taskResult) (err error) {
-	r.lease, err = l.write.ObtainLease(ctx, r.task.lease)
+func (rm *remediations) obtainLease(ctx context.Context, r *taskResult) (err error) {
+	r.lease, err = rm.engine.write.ObtainLease(ctx, r.task.lease)
 	if err == nil {
 		r.leaseKnown = true
 		return nil
@@ -566,7 +578,7 @@ func (l *Engine) obtainLease(ctx context.Context, r *taskResult) (err error) {
 	if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && !apierrors.IsNotFound(err) {
 		return err
 	}
-	current, failed := l.write.FetchLease(ctx, r.task.node.Name)
+	current, failed := rm.engine.write.FetchLease(ctx, r.task.node.Name)
 	if failed != nil {
 		return failed
 	}
@@ -579,8 +591,8 @@ func (l *Engine) obtainLease(ctx context.Context, r *taskResult) (err error) {
 
 // fetchNode checks that the node is gone before its treatment is deleted for that reason.
 // The watch of nodes may be behind the watch of remediation objects.
-func (l *Engine) fetchNode(ctx context.Context, r *taskResult) (isGone bool, err error) {
-	fresh, err := l.write.Fetch(ctx, r.treatments.node)
+func (rm *remediations) fetchNode(ctx context.Context, r *taskResult) (isGone bool, err error) {
+	fresh, err := rm.engine.write.Fetch(ctx, r.treatments.node)
 	switch {
 	case apierrors.IsNotFound(err):
 		return true, nil
@@ -596,12 +608,12 @@ func (l *Engine) fetchNode(ctx context.Context, r *taskResult) (isGone bool, err
 // fetchPolicy checks that the policy is unchanged since it found the node healthy. A
 // replica that lost the lead without noticing may see an object of the new leader but not
 // yet the policy edit that caused it.
-func (l *Engine) fetchPolicy(ctx context.Context, r *taskResult) error {
+func (rm *remediations) fetchPolicy(ctx context.Context, r *taskResult) error {
 	known := r.task.policy
 	if known == nil {
 		return nil
 	}
-	current, err := l.write.FetchOwner(ctx, known.owner)
+	current, err := rm.engine.write.FetchOwner(ctx, known.owner)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil

@@ -53,6 +53,7 @@ func TestTasksInACluster(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := &clusterFixture{T: t, api: api, name: strings.ReplaceAll(strings.ToLower(name), " ", "-")}
 			s.loop = &Engine{write: treat.NewWriter(interceptor.NewClient(api, interceptor.Funcs{Create: s.create}))}
+			s.loop.link()
 			test(s)
 		})
 	}
@@ -129,9 +130,9 @@ func (s *clusterFixture) newTask(node *corev1.Node) *task {
 func (s *clusterFixture) runs(e *task, want treat.Result) *taskResult {
 	s.Helper()
 	l := s.loop
-	l.taskResults = make(chan *taskResult, 1)
-	l.runTaskInBackground(s.Context(), time.Now(), &nodeTreatments{node: s.name}, e)
-	r := <-l.taskResults
+	l.tasks.results = make(chan *taskResult, 1)
+	l.tasks.runInBackground(s.Context(), time.Now(), &nodeTreatments{node: s.name}, e)
+	r := <-l.tasks.results
 	if r.result != want {
 		s.Fatalf("the fate is %s (%v), want %s", resultNames[r.result], r.err, resultNames[want])
 	}
@@ -189,10 +190,10 @@ func (s *clusterFixture) nodeChanged() {
 // gateClosed checks that the task asks the loop after it took the Lease and read the
 // node, and that it respects the answer.
 func (s *clusterFixture) gateClosed() {
-	s.loop.startRequests = make(chan startRequest)
+	s.loop.tasks.startRequests = make(chan startRequest)
 	asked := make(chan *coordinationv1.Lease, 1)
 	go func() {
-		request := <-s.loop.startRequests
+		request := <-s.loop.tasks.startRequests
 		lease := &coordinationv1.Lease{}
 		_ = s.api.Get(s.Context(), client.ObjectKey{Namespace: nodelease.Namespace, Name: nodelease.NameOf(request.node)}, lease)
 		asked <- lease
@@ -299,7 +300,7 @@ func newLeader(t *testing.T, api client.WithWatch, namespace, identity string) *
 	c.Engine = newLoop(slog.New(slog.NewTextHandler(&c.log, nil)), func(event treat.Event) { c.events = append(c.events, event) })
 	claimed, restored, err := ledger.Claim(t.Context(), api, namespace, identity)
 	must(t, err)
-	c.ledger = ledgerWriter{ledger: claimed, restored: restored, done: make(chan error, 1)}
+	c.ledger = ledgerWriter{engine: c.Engine, ledger: claimed, restored: restored, done: make(chan error, 1)}
 	t.Cleanup(c.requests.Wait)
 	return healthCheckFixtureIn(t, c)
 }
@@ -309,8 +310,8 @@ func (w *healthCheckFixture) asks() *task {
 	w.t.Helper()
 	w.node("a", corev1.ConditionTrue, inControl)
 	e := w.wantTask("a", createRemediation)
-	w.startTasks(w.t.Context(), time.Now())
-	if treatments := w.treatments["a"]; treatments.stage != awaitingLedger || w.tasksRunning > 0 || len(w.ledger.queuedTreatments) != 1 {
+	w.tasks.start(w.t.Context(), time.Now())
+	if treatments := w.tasks.treatments["a"]; treatments.stage != awaitingLedger || w.tasks.running > 0 || len(w.ledger.queuedTreatments) != 1 {
 		w.t.Fatalf("it does not wait for the ledger: %+v", treatments)
 	}
 	return e
@@ -320,9 +321,9 @@ func (s *clusterFixture) asksForAPage() {
 	t, api, namespace := s.T, s.api, s.name
 	w := newLeader(t, api, namespace, "first")
 	e := w.asks()
-	w.writeLedger(t.Context(), time.Now())
-	must(t, w.handleSnapshotResult(<-w.ledger.done))
-	treatments := w.treatments["a"]
+	w.ledger.write(t.Context(), time.Now())
+	must(t, w.ledger.handleResult(<-w.ledger.done))
+	treatments := w.tasks.treatments["a"]
 	if treatments.granted != e.ledgerEntry() || treatments.requested != (ledger.ObjectWrite{}) || treatments.stage != queued || !slices.Equal(w.ledger.treatmentsWithSlots, []*nodeTreatments{treatments}) {
 		t.Errorf("afterwards: %+v", treatments)
 	}
@@ -338,12 +339,12 @@ func (s *clusterFixture) asksForAPage() {
 	w.runs(w.wantTask("a", deleteRemediation), "a", treat.Made)
 	w.loses(w.made("a", "quick"))
 	w.runs(w.wantTask("a", releaseLease), "a", treat.Made)
-	w.startTasks(t.Context(), time.Now())
-	if w.treatments["b"].stage != awaitingLedger {
-		t.Fatalf("the next one does not ask: %+v", w.treatments["b"])
+	w.tasks.start(t.Context(), time.Now())
+	if w.tasks.treatments["b"].stage != awaitingLedger {
+		t.Fatalf("the next one does not ask: %+v", w.tasks.treatments["b"])
 	}
-	w.writeLedger(t.Context(), time.Now())
-	if err := w.handleSnapshotResult(<-w.ledger.done); !errors.Is(err, ledger.ErrDeposed) {
+	w.ledger.write(t.Context(), time.Now())
+	if err := w.ledger.handleResult(<-w.ledger.done); !errors.Is(err, ledger.ErrDeposed) {
 		t.Errorf("another replica owns the ledger, and what is reported is %v", err)
 	}
 	if slices.Contains(w.ledger.treatmentsWithSlots, treatments) {
@@ -364,27 +365,27 @@ func (s *clusterFixture) pageFails() {
 	}), namespace, "first")
 	e := w.asks()
 	isBroken.Store(true)
-	w.writeLedger(t.Context(), time.Now())
-	must(t, w.handleSnapshotResult(<-w.ledger.done))
-	treatments := w.treatments["a"]
+	w.ledger.write(t.Context(), time.Now())
+	must(t, w.ledger.handleResult(<-w.ledger.done))
+	treatments := w.tasks.treatments["a"]
 	if treatments.stage != awaitingLedger || treatments.hasSlot() || treatments.requested != (ledger.ObjectWrite{}) || !slices.Equal(w.ledger.queuedTreatments, []*nodeTreatments{treatments}) {
 		t.Errorf("after a failure: %+v", treatments)
 	}
 	if message := w.status().UnhealthyNodes[0].Message; !strings.Contains(message, "not written yet: ") {
 		t.Errorf("the row says %q", message)
 	}
-	if due := w.writeLedger(t.Context(), time.Now()); due.IsZero() || w.ledger.writing {
+	if due := w.ledger.write(t.Context(), time.Now()); due.IsZero() || w.ledger.writing {
 		t.Errorf("it is written again at %v", due)
 	}
 	isBroken.Store(false)
-	w.writeLedger(t.Context(), w.ledger.notBefore)
-	must(t, w.handleSnapshotResult(<-w.ledger.done))
+	w.ledger.write(t.Context(), w.ledger.notBefore)
+	must(t, w.ledger.handleResult(<-w.ledger.done))
 	if treatments.granted != e.ledgerEntry() {
 		t.Errorf("afterwards: %+v", treatments)
 	}
-	w.treatments["a"].stage = idle
+	w.tasks.treatments["a"].stage = idle
 	w.node("a", corev1.ConditionFalse, inControl) // nothing has been sent
-	if treatments := w.treatments["a"]; treatments != nil {
+	if treatments := w.tasks.treatments["a"]; treatments != nil {
 		t.Errorf("its treatments still exist: %+v", treatments)
 	}
 }
@@ -398,8 +399,8 @@ func (s *clusterFixture) pageIsTooLarge() {
 	page.Data["other"] = strings.Repeat("x", 1<<20-len(page.Data["ledger"])-10)
 	must(t, api.Update(t.Context(), page))
 	w.asks()
-	w.writeLedger(t.Context(), time.Now())
-	must(t, w.handleSnapshotResult(<-w.ledger.done))
+	w.ledger.write(t.Context(), time.Now())
+	must(t, w.ledger.handleResult(<-w.ledger.done))
 	if message := w.status().UnhealthyNodes[0].Message; !strings.Contains(message, "not written yet: writing the ledger") || !strings.Contains(message, "Too long") {
 		t.Errorf("the row says %q", message)
 	}
@@ -413,12 +414,12 @@ func (s *clusterFixture) inherits() {
 	t, api, namespace := s.T, s.api, s.name
 	w := newLeader(t, api, namespace, "first")
 	e := w.asks()
-	w.writeLedger(t.Context(), time.Now())
-	must(t, w.handleSnapshotResult(<-w.ledger.done))
+	w.ledger.write(t.Context(), time.Now())
+	must(t, w.ledger.handleResult(<-w.ledger.done))
 
 	successor := newLeader(t, api, namespace, "second")
 	successor.node("a", corev1.ConditionFalse, inControl)
-	successor.restore(time.Now())
+	successor.ledger.restore(time.Now())
 	successor.runRound()
 	due := successor.wantNoTask("a")
 	if wait := time.Until(due); wait < maxInFlight-time.Minute || wait > maxInFlight {
@@ -428,13 +429,13 @@ func (s *clusterFixture) inherits() {
 	if successor.wantNoTask("b"); successor.finding("b") != triage.ControlPlaneBusy {
 		t.Errorf("b is %s", successor.finding("b"))
 	}
-	if successor.treatments["a"].granted != e.ledgerEntry() || !slices.Contains(successor.ledger.treatmentsWithSlots, successor.treatments["a"]) {
-		t.Errorf("the next snapshot would not name it: %+v", successor.treatments["a"])
+	if successor.tasks.treatments["a"].granted != e.ledgerEntry() || !slices.Contains(successor.ledger.treatmentsWithSlots, successor.tasks.treatments["a"]) {
+		t.Errorf("the next snapshot would not name it: %+v", successor.tasks.treatments["a"])
 	}
 	object := successor.made("a", "quick")
 	successor.finds(object) // the write arrives
 	successor.wantTask("a", deleteRemediation)
-	if treatments := successor.treatments["a"]; treatments.hasSlot() || !treatments.sentAt.IsZero() {
+	if treatments := successor.tasks.treatments["a"]; treatments.hasSlot() || !treatments.sentAt.IsZero() {
 		t.Errorf("it has arrived, and is waited for: %+v", treatments)
 	}
 }
@@ -443,19 +444,19 @@ func (s *clusterFixture) inheritsWhatArrived() {
 	t, api, namespace := s.T, s.api, s.name
 	w := newLeader(t, api, namespace, "first")
 	w.asks()
-	w.writeLedger(t.Context(), time.Now())
-	must(t, w.handleSnapshotResult(<-w.ledger.done))
+	w.ledger.write(t.Context(), time.Now())
+	must(t, w.ledger.handleResult(<-w.ledger.done))
 
 	successor := newLeader(t, api, namespace, "second")
 	successor.node("a", corev1.ConditionTrue, inControl)
 	successor.finds(successor.made("a", "quick"))
-	successor.restore(time.Now())
-	if treatments := successor.treatments["a"]; treatments.hasSlot() || len(successor.ledger.treatmentsWithSlots) > 0 {
+	successor.ledger.restore(time.Now())
+	if treatments := successor.tasks.treatments["a"]; treatments.hasSlot() || len(successor.ledger.treatmentsWithSlots) > 0 {
 		t.Errorf("it is waited for: %+v", treatments)
 	}
 	again := newLeader(t, api, namespace, "third")
 	again.node("a", corev1.ConditionTrue, inControl, madeAnew)
-	again.restore(time.Now())
+	again.ledger.restore(time.Now())
 	if len(again.ledger.treatmentsWithSlots) != 1 {
 		t.Error("what may still be made for an earlier node of that name is not waited for")
 	}
@@ -466,21 +467,21 @@ func (s *clusterFixture) inheritsNothingEnded() {
 	t, api, namespace := s.T, s.api, s.name
 	w := newLeader(t, api, namespace, "first")
 	w.asks()
-	w.writeLedger(t.Context(), time.Now())
-	must(t, w.handleSnapshotResult(<-w.ledger.done))
+	w.ledger.write(t.Context(), time.Now())
+	must(t, w.ledger.handleResult(<-w.ledger.done))
 	object := w.made("a", "quick")
 	w.runs(w.wantTask("a", createRemediation), "a", treat.Made, w.makes(object))
-	if w.writeLedger(t.Context(), time.Now()); !w.ledger.writing {
+	if w.ledger.write(t.Context(), time.Now()); !w.ledger.writing {
 		t.Fatal("the ledger names still what has arrived")
 	}
-	must(t, w.handleSnapshotResult(<-w.ledger.done))
+	must(t, w.ledger.handleResult(<-w.ledger.done))
 	w.node("a", corev1.ConditionFalse, inControl)
 	w.runs(w.wantTask("a", deleteRemediation), "a", treat.Made)
 	w.loses(object)
 
 	successor := newLeader(t, api, namespace, "second")
 	successor.node("a", corev1.ConditionFalse, inControl)
-	successor.restore(time.Now())
+	successor.ledger.restore(time.Now())
 	successor.node("b", corev1.ConditionTrue, inControl)
 	successor.wantTask("b", createRemediation)
 }

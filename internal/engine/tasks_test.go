@@ -85,7 +85,7 @@ func TestTaskOrder(t *testing.T) {
 		}, nothing, nil},
 		"nothing is done while standing back": {func(w *healthCheckFixture) {
 			w.node("a", corev1.ConditionTrue)
-			w.treatments["a"].stage = idle
+			w.tasks.treatments["a"].stage = idle
 			w.checks.deferToMedik8s(time.Now(), true)
 		}, nothing, nil},
 		"a lock of ours goes with its treatment although another node's goes on": {func(w *healthCheckFixture) {
@@ -132,7 +132,7 @@ func TestCreationOfARemediation(t *testing.T) {
 		if n := testutil.ToFloat64(w.cfg.Metrics.treatments.WithLabelValues("check", "begun")); n != 1 {
 			t.Errorf("%v remediations are counted", n)
 		}
-		if treatments := w.treatments["a"]; treatments.lease == nil || !treatments.dueSince.IsZero() || w.finding("a") != triage.Treating {
+		if treatments := w.tasks.treatments["a"]; treatments.lease == nil || !treatments.dueSince.IsZero() || w.finding("a") != triage.Treating {
 			t.Errorf("afterwards: %+v, %s", treatments, w.finding("a"))
 		}
 	})
@@ -220,7 +220,7 @@ func TestAFailedTaskDoesNotBlockAnother(t *testing.T) {
 			}
 			w.runs(e, "a", treat.Refused)
 		}
-		t.Errorf("the lock is not renewed: %+v", w.treatments["a"])
+		t.Errorf("the lock is not renewed: %+v", w.tasks.treatments["a"])
 	}, inSteps, func(c *remediationv1alpha1.NodeHealthCheck) { c.Spec.EscalatingRemediations[1].Timeout = "1h" })
 }
 
@@ -277,16 +277,16 @@ func TestAnObjectThatChangesItsNodeBelongsToOneNode(t *testing.T) {
 		moved.SetAnnotations(map[string]string{remediation.NodeNameAnnotation: "b"})
 		moved.SetResourceVersion(w.nextVersion())
 		w.finds(moved)
-		if n := len(w.treatments["a"].objects); n > 0 {
+		if n := len(w.tasks.treatments["a"].objects); n > 0 {
 			t.Errorf("%d objects are with the node that they are no longer about", n)
 		}
-		if treatments := w.treatments["b"]; treatments == nil || len(treatments.objects) != 1 {
+		if treatments := w.tasks.treatments["b"]; treatments == nil || len(treatments.objects) != 1 {
 			t.Errorf("the treatments of the node that it is about: %+v", treatments)
 		}
 		w.node("a", corev1.ConditionFalse)
 		w.loses(moved)
-		if len(w.treatmentsByObject) > 0 {
-			t.Errorf("it is gone, and believed to be at %+v", w.treatmentsByObject)
+		if len(w.remediations.byObject) > 0 {
+			t.Errorf("it is gone, and believed to be at %+v", w.remediations.byObject)
 		}
 	})
 }
@@ -390,7 +390,7 @@ func TestNoFailureIsLeftBehind(t *testing.T) {
 					happens(w)
 					w.advance(lastRefusedRetry)
 					w.advance(lastRefusedRetry)
-					if treatments := w.treatments["a"]; treatments != nil {
+					if treatments := w.tasks.treatments["a"]; treatments != nil {
 						t.Errorf("its treatments still exist: %+v", treatments)
 					}
 				})
@@ -401,7 +401,7 @@ func TestNoFailureIsLeftBehind(t *testing.T) {
 
 // grants simulates a stored ledger snapshot.
 func (w *healthCheckFixture) grants(node string, e *task) {
-	treatments := w.treatments[node]
+	treatments := w.tasks.treatments[node]
 	treatments.granted = e.ledgerEntry()
 	w.ledger.treatmentsWithSlots = append(w.ledger.treatmentsWithSlots, treatments)
 }
@@ -444,9 +444,9 @@ func TestASlotIsFreedOnceNoWriteCanArrive(t *testing.T) {
 				}
 				counts, _ := w.core.Population(checkRule("check"))
 				if got := counts.Treated > 0; got != test.isTaken {
-					t.Errorf("the place is taken: %t, want %t (%+v)", got, test.isTaken, w.treatments["a"])
+					t.Errorf("the place is taken: %t, want %t (%+v)", got, test.isTaken, w.tasks.treatments["a"])
 				}
-				if treatments := w.treatments["a"]; test.isGranted && (treatments != nil && treatments.hasSlot()) != test.isTaken {
+				if treatments := w.tasks.treatments["a"]; test.isGranted && (treatments != nil && treatments.hasSlot()) != test.isTaken {
 					t.Errorf("the grant is %+v", treatments.granted)
 				}
 			})
@@ -467,14 +467,14 @@ func TestTheSlotOfADeletedNodeIsFreedInTime(t *testing.T) {
 				w.runs(e, "a", treat.Unknown)
 				happens(w)
 				w.advance(lastRetry)
-				if treatments := w.treatments["a"]; treatments == nil || !treatments.hasSlot() {
+				if treatments := w.tasks.treatments["a"]; treatments == nil || !treatments.hasSlot() {
 					t.Errorf("what may still be made is not waited for: %+v", treatments)
 				}
 				w.advance(maxInFlight)
-				if treatments := w.treatments["a"]; treatments != nil {
+				if treatments := w.tasks.treatments["a"]; treatments != nil {
 					t.Errorf("its treatments still exist: %+v", treatments)
 				}
-				w.writeLedger(t.Context(), time.Now())
+				w.ledger.write(t.Context(), time.Now())
 				if got := w.ledger.treatmentsWithSlots; len(got) > 0 && got[0].granted != (ledger.ObjectWrite{}) {
 					t.Errorf("the ledger names %+v still", got[0].granted)
 				}
@@ -490,12 +490,12 @@ func TestALateAnswerRestoresNoOldState(t *testing.T) {
 		e := w.wantTask("a", createRemediation)
 		first := w.made("a", "quick")
 		later := w.made("a", "quick", deleting)
-		r := w.startTask(time.Now(), w.treatments["a"], e)
+		r := w.tasks.startTask(time.Now(), w.tasks.treatments["a"], e)
 		w.finds(later)
 		w.makes(first)(r)
-		w.handleTaskResult(r)
+		w.tasks.handleResult(r)
 		w.runRound()
-		for _, o := range w.treatments["a"].objects {
+		for _, o := range w.tasks.treatments["a"].objects {
 			if o.ResourceVersion != later.GetResourceVersion() || !o.Deleting {
 				t.Errorf("known is version %s, want %s", o.ResourceVersion, later.GetResourceVersion())
 			}
@@ -505,13 +505,13 @@ func TestALateAnswerRestoresNoOldState(t *testing.T) {
 		w.node("a", corev1.ConditionTrue)
 		e := w.wantTask("a", createRemediation)
 		object := w.made("a", "quick")
-		r := w.startTask(time.Now(), w.treatments["a"], e)
+		r := w.tasks.startTask(time.Now(), w.tasks.treatments["a"], e)
 		w.finds(object)
 		w.loses(object)
 		w.makes(object)(r)
-		w.handleTaskResult(r)
+		w.tasks.handleResult(r)
 		w.runRound()
-		if treatments := w.treatments["a"]; len(treatments.objects) > 0 || treatments.deletedDuringTask != nil || treatments.losses == 0 {
+		if treatments := w.tasks.treatments["a"]; len(treatments.objects) > 0 || treatments.deletedDuringTask != nil || treatments.losses == 0 {
 			t.Errorf("an object that is gone is believed to be there: %+v", treatments)
 		}
 		w.advance(firstRefusedRetry)
@@ -526,15 +526,15 @@ func TestAListThatIsOlderThanAWriteLosesNothing(t *testing.T) {
 		listed := w.nextVersion()
 		w.treats("a")
 		must(w.t, w.checks.watches.Known[rebootKind].Replace(nil, listed))
-		must(w.t, w.leaseInbox.Replace(nil, listed))
+		must(w.t, w.remediations.leases.Replace(nil, listed))
 		w.runRound()
-		if treatments := w.treatments["a"]; len(treatments.objects) != 1 || treatments.lease == nil || treatments.losses != 0 {
+		if treatments := w.tasks.treatments["a"]; len(treatments.objects) != 1 || treatments.lease == nil || treatments.losses != 0 {
 			t.Errorf("lost: %+v", treatments)
 		}
 		must(w.t, w.checks.watches.Known[rebootKind].Replace(nil, w.nextVersion()))
-		must(w.t, w.leaseInbox.Replace(nil, w.nextVersion()))
+		must(w.t, w.remediations.leases.Replace(nil, w.nextVersion()))
 		w.runRound()
-		if treatments := w.treatments["a"]; len(treatments.objects) != 0 || treatments.lease != nil || treatments.losses != 1 {
+		if treatments := w.tasks.treatments["a"]; len(treatments.objects) != 0 || treatments.lease != nil || treatments.losses != 1 {
 			t.Errorf("a list that is younger changes nothing: %+v", treatments)
 		}
 	})
@@ -562,8 +562,8 @@ func TestObjectsDeletedByOthersAreRecreatedWithBackoff(t *testing.T) {
 		w.runs(w.wantTask("a", deleteRemediation), "a", treat.Made)
 		w.loses(object)
 		w.runs(w.wantTask("a", releaseLease), "a", treat.Made)
-		if w.treatments["a"] != nil {
-			t.Errorf("its treatments still exist: %+v", w.treatments["a"])
+		if w.tasks.treatments["a"] != nil {
+			t.Errorf("its treatments still exist: %+v", w.tasks.treatments["a"])
 		}
 		w.treats("a") // at once
 	})
@@ -597,7 +597,7 @@ func TestAConfirmationIsRemovedOnce(t *testing.T) {
 		w.node("a", corev1.ConditionFalse, confirmed)
 		w.runs(w.wantTask("a", clearConfirmation), "a", treat.Made, func(r *taskResult) { r.version = w.nextVersion() })
 		w.wantNoTask("a") // the watch has not reported it yet
-		if w.treatments["a"] != nil {
+		if w.tasks.treatments["a"] != nil {
 			t.Error("its treatments still exist")
 		}
 	})
@@ -611,7 +611,7 @@ func TestAnObjectOfAnotherNodeIsRefused(t *testing.T) {
 			u.SetAnnotations(map[string]string{remediation.NodeNameAnnotation: "b"})
 		})
 		w.runs(w.wantTask("a", createRemediation), "a", treat.Made, w.makes(theirs), func(r *taskResult) { r.created = false })
-		if treatments := w.treatments["a"]; len(treatments.objects) > 0 || w.finding("a") != triage.Retrying {
+		if treatments := w.tasks.treatments["a"]; len(treatments.objects) > 0 || w.finding("a") != triage.Retrying {
 			t.Errorf("it is taken for ours: %+v, %s", treatments, w.finding("a"))
 		}
 		if last := w.events[len(w.events)-1]; len(w.events) != 2 || last.EventReason != treat.RemediationSkipped || !strings.Contains(last.Message, "is there already") {
@@ -626,7 +626,7 @@ func TestTheKindOfAnObjectThatArrivesLateIsWatched(t *testing.T) {
 		w.node("a", corev1.ConditionTrue)
 		e := w.wantTask("a", createRemediation)
 		object := w.made("a", "quick")
-		r := w.startTask(time.Now(), w.treatments["a"], e)
+		r := w.tasks.startTask(time.Now(), w.tasks.treatments["a"], e)
 		w.brings(checkNamed("check", func(c *remediationv1alpha1.NodeHealthCheck) {
 			c.Generation, c.Spec.RemediationTemplate = 2, new(referTo(otherTemplateKind, "x"))
 		}))
@@ -634,15 +634,15 @@ func TestTheKindOfAnObjectThatArrivesLateIsWatched(t *testing.T) {
 			t.Fatal("the kind is watched although no policy references it")
 		}
 		w.makes(object)(r)
-		w.handleTaskResult(r)
+		w.tasks.handleResult(r)
 		w.runRound()
 		if w.checks.watches.Known[rebootKind] == nil {
 			t.Fatal("the end of the object would be missed")
 		}
 		w.lists(rebootKind)
 		w.runRound()
-		if len(w.treatments["a"].objects) > 0 {
-			t.Errorf("an object that is gone is believed to be there: %+v", w.treatments["a"].objects)
+		if len(w.tasks.treatments["a"].objects) > 0 {
+			t.Errorf("an object that is gone is believed to be there: %+v", w.tasks.treatments["a"].objects)
 		}
 	})
 }

@@ -40,7 +40,7 @@ func (nc *nodeClaims) nextTermination(now time.Time, treatments *nodeTreatments,
 		case c != nil && c.isMarkedBy(rule, state.Object):
 			return &task{kind: cancelTermination, rule: rule, reason: reason, node: state.Object, claim: c.NodeClaim, mark: *c.mark}, time.Time{}
 		default:
-			due = times.Earliest(due, nc.engine.releaseSlot(now, treatments, rule))
+			due = times.Earliest(due, nc.engine.tasks.releaseSlot(now, treatments, rule))
 		}
 	}
 	planned := plan.Treatment
@@ -124,31 +124,31 @@ func (t *task) isMarked() bool { return t.mark.Node == "" }
 
 // runTerminateClaim checks the node again, marks its claim, and deletes it. Both writes
 // carry the claim's version, so a concurrent change of the claim is seen first.
-func (l *Engine) runTerminateClaim(ctx context.Context, r *taskResult) error {
+func (tr *taskRunner) runTerminateClaim(ctx context.Context, r *taskResult) error {
 	t := r.task
-	if isStill, err := l.isAsKnown(ctx, r); err != nil || !isStill {
+	if isStill, err := tr.isAsKnown(ctx, r); err != nil || !isStill {
 		return err
 	}
 	claim := t.claim
 	if !t.isMarked() {
-		marked, err := l.write.MarkClaim(ctx, claim, t.mark)
+		marked, err := tr.engine.write.MarkClaim(ctx, claim, t.mark)
 		if err != nil {
-			return l.fetchClaim(ctx, r, claim, err)
+			return tr.fetchClaim(ctx, r, claim, err)
 		}
 		claim, r.claim = marked, marked
 	}
-	if err := l.write.DeleteClaim(ctx, claim); err != nil {
-		return l.fetchClaim(ctx, r, claim, err)
+	if err := tr.engine.write.DeleteClaim(ctx, claim); err != nil {
+		return tr.fetchClaim(ctx, r, claim, err)
 	}
 	r.claimDeleted = true
 	return nil
 }
 
 // runCancelTermination removes the mark from a claim.
-func (l *Engine) runCancelTermination(ctx context.Context, r *taskResult) error {
-	updated, err := l.write.UnmarkClaim(ctx, r.task.claim, r.task.mark)
+func (tr *taskRunner) runCancelTermination(ctx context.Context, r *taskResult) error {
+	updated, err := tr.engine.write.UnmarkClaim(ctx, r.task.claim, r.task.mark)
 	if err != nil {
-		return l.fetchClaim(ctx, r, r.task.claim, err)
+		return tr.fetchClaim(ctx, r, r.task.claim, err)
 	}
 	r.claim = updated
 	return nil
@@ -156,11 +156,11 @@ func (l *Engine) runCancelTermination(ctx context.Context, r *taskResult) error 
 
 // fetchClaim reads a claim that has changed, so that the loop can decide again. If the
 // claim is unchanged, the write was rejected for another reason.
-func (l *Engine) fetchClaim(ctx context.Context, r *taskResult, sent *karpenter.NodeClaim, err error) error {
+func (tr *taskRunner) fetchClaim(ctx context.Context, r *taskResult, sent *karpenter.NodeClaim, err error) error {
 	if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 		return err
 	}
-	current, failed := l.write.FetchClaim(ctx, r.task.claim.Name)
+	current, failed := tr.engine.write.FetchClaim(ctx, r.task.claim.Name)
 	if failed != nil {
 		return failed
 	}

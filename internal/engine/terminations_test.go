@@ -114,7 +114,7 @@ func TestTerminationByWriteResult(t *testing.T) {
 				if is := h.finding(triage.Repair, "a"); is.Code != test.code {
 					t.Errorf("what is said of it: %v", is)
 				}
-				if is := h.treatments["a"].hasSlot(); is != test.again {
+				if is := h.tasks.treatments["a"].hasSlot(); is != test.again {
 					t.Errorf("its slot is kept in the ledger: %t", is)
 				}
 				if code := h.finding(triage.Repair, "b").Code; test.again && code != triage.CapFull {
@@ -124,7 +124,7 @@ func TestTerminationByWriteResult(t *testing.T) {
 					return
 				}
 				for range 20 { // as often as it is delayed
-					if e, due := h.nextTask(time.Now(), h.treatments["a"]); e == nil && !due.IsZero() {
+					if e, due := h.tasks.next(time.Now(), h.tasks.treatments["a"]); e == nil && !due.IsZero() {
 						h.advance(max(time.Millisecond, time.Until(due)))
 					}
 				}
@@ -217,13 +217,13 @@ func TestATerminationIsCancelled(t *testing.T) {
 					t.Errorf("it is spared because of %v: %+v", e.reason, e.mark)
 				}
 				h.runs("a", how{first: treat.Unknown})
-				if !h.isMarked("a") || !h.treatments["a"].hasSlot() {
+				if !h.isMarked("a") || !h.tasks.treatments["a"].hasSlot() {
 					t.Error("its slot is free before it is spared")
 				}
 				h.advance(lastRetry)
 				h.runs("a", how{})
-				if h.isMarked("a") || h.treatments["a"] != nil && h.treatments["a"].hasSlot() || slices.ContainsFunc(h.core.Grants(), func(g triage.Grant) bool { return g.Rule == poolRuleID("default") }) {
-					t.Errorf("afterwards: marked %t, %+v, %+v", h.isMarked("a"), h.treatments["a"], h.core.Grants())
+				if h.isMarked("a") || h.tasks.treatments["a"] != nil && h.tasks.treatments["a"].hasSlot() || slices.ContainsFunc(h.core.Grants(), func(g triage.Grant) bool { return g.Rule == poolRuleID("default") }) {
+					t.Errorf("afterwards: marked %t, %+v, %+v", h.isMarked("a"), h.tasks.treatments["a"], h.core.Grants())
 				}
 				told := slices.IndexFunc(h.events, func(event treat.Event) bool { return event.EventReason == treat.TerminationCancelled })
 				if told < 0 {
@@ -279,7 +279,7 @@ func TestANodeThatIsGoneBeforeTheTaskResult(t *testing.T) {
 				h.writeSnapshot()
 				r := h.begins("a")
 				test(h, r)
-				h.handleTaskResult(r)
+				h.tasks.handleResult(r)
 				h.deliver()
 				if h.taken("default") != 1 {
 					t.Errorf("%d slots are taken", h.taken("default"))
@@ -289,8 +289,8 @@ func TestANodeThatIsGoneBeforeTheTaskResult(t *testing.T) {
 				if e, is := h.named("a").(ledger.Replacement); !is {
 					t.Errorf("the ledger names %+v", e)
 				}
-				if h.runRound(); h.treatments["a"] != nil && h.treatments["a"].hasSlot() {
-					t.Errorf("and it is kept on the ledger: %+v", h.treatments["a"].granted)
+				if h.runRound(); h.tasks.treatments["a"] != nil && h.tasks.treatments["a"].hasSlot() {
+					t.Errorf("and it is kept on the ledger: %+v", h.tasks.treatments["a"].granted)
 				}
 			})
 		})
@@ -444,7 +444,7 @@ func TestAnEndedTerminationLeavesTheLedger(t *testing.T) {
 		if e := h.named("a"); e != nil || h.taken("default") != 0 {
 			t.Errorf("the ledger names %+v, and %d slots are taken", e, h.taken("default"))
 		}
-		if entries, due := h.nextSnapshot(time.Now()); entries != nil || !due.IsZero() {
+		if entries, due := h.ledger.nextSnapshot(time.Now()); entries != nil || !due.IsZero() {
 			t.Errorf("another snapshot is due: %v, due %s", entries, due)
 		}
 	})

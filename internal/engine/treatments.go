@@ -19,6 +19,14 @@ import (
 	"github.com/resourcestack/autohealer/internal/watch"
 )
 
+// remediations holds the remediation objects and the maintenance Leases of nodes.
+type remediations struct {
+	engine   *Engine
+	leases   *watch.Optional[*coordinationv1.Lease] // of nodes
+	byObject map[ledger.ObjectRef]*nodeTreatments
+	orphans  orphanedRemediations
+}
+
 // nodeTreatments holds the treatments for one node name and their pending tasks. It
 // outlives the node, because remediation objects do.
 type nodeTreatments struct {
@@ -66,12 +74,12 @@ type remediationObject struct {
 // isEnding reports whether the object is being deleted.
 func (t remediationObject) isEnding() bool { return t.deletedByUs || t.Deleting }
 
-// treatmentsOf returns the treatments of a node, created if necessary.
-func (l *Engine) treatmentsOf(node string) *nodeTreatments {
-	treatments := l.treatments[node]
+// of returns the treatments of a node, created if necessary.
+func (tr *taskRunner) of(node string) *nodeTreatments {
+	treatments := tr.treatments[node]
 	if treatments == nil {
 		treatments = &nodeTreatments{node: node, objects: map[ledger.ObjectRef]remediationObject{}}
-		l.treatments[node] = treatments
+		tr.treatments[node] = treatments
 	}
 	return treatments
 }
@@ -83,12 +91,12 @@ func (treatments *nodeTreatments) isEmpty() bool {
 
 // inFlightUntil returns until when a write that takes a slot may still succeed, zero if
 // none may.
-func (l *Engine) inFlightUntil(now time.Time, treatments *nodeTreatments) (until time.Time) {
+func (tr *taskRunner) inFlightUntil(now time.Time, treatments *nodeTreatments) (until time.Time) {
 	if until = treatments.sentAt.Add(maxInFlight); !treatments.hasSlot() || treatments.sentAt.IsZero() || !now.Before(until) {
 		return time.Time{}
 	}
 	if isClaim(treatments.granted.Object) { // a claim write names a version and fails for any other
-		if c := l.nodeClaims.byName[treatments.granted.Object.Name]; c == nil || c.ResourceVersion != treatments.granted.ResourceVersion {
+		if c := tr.engine.nodeClaims.byName[treatments.granted.Object.Name]; c == nil || c.ResourceVersion != treatments.granted.ResourceVersion {
 			return time.Time{}
 		}
 	}
@@ -142,24 +150,24 @@ func refOf(o remediation.Object) ledger.ObjectRef {
 	return ledger.ObjectRef{GroupKind: o.GroupKind(), Namespace: o.Namespace, Name: o.Name}
 }
 
-// takeObjects takes in changed remediation objects and node Leases.
-func (l *Engine) takeObjects(now time.Time) {
+// take takes in changed remediation objects and node Leases.
+func (rm *remediations) take(now time.Time) {
 	touched := map[string]bool{}
-	for gvk, kind := range l.checks.watches.Known {
+	for gvk, kind := range rm.engine.checks.watches.Known {
 		if isTemplates(gvk) {
 			continue
 		}
 		batch := kind.Take()
-		if other, isWatched := l.checks.watches.OtherVersion(gvk); isWatched && batch.ListVersion == watch.NotServedVersion {
+		if other, isWatched := rm.engine.checks.watches.OtherVersion(gvk); isWatched && batch.ListVersion == watch.NotServedVersion {
 			batch.ListVersion = "" // the objects still exist and are watched in the other version
-			l.changeVersion(gvk, other)
+			rm.changeVersion(gvk, other)
 		}
 		if batch.ListVersion != "" {
-			for _, treatments := range l.treatments {
+			for _, treatments := range rm.engine.tasks.treatments {
 				for key, o := range treatments.objects {
 					// An object from our own write may be newer than the list.
 					if _, there := batch.Changes[o.Namespace+"/"+o.Name]; !there && o.GroupKind() == gvk.GroupKind() && !olderVersion(batch.ListVersion, o.ResourceVersion) {
-						l.objectDeleted(now, treatments, key)
+						rm.objectDeleted(now, treatments, key)
 						touched[treatments.node] = true
 					}
 				}
@@ -167,31 +175,31 @@ func (l *Engine) takeObjects(now time.Time) {
 		}
 		for _, change := range batch.Changes {
 			o := remediation.Read(change.Object)
-			treatments := l.treatmentsOf(o.Node)
+			treatments := rm.engine.tasks.of(o.Node)
 			touched[o.Node] = true
 			if !change.Gone {
-				if owner := l.treatmentsByObject[refOf(o)]; owner != nil && owner != treatments {
+				if owner := rm.byObject[refOf(o)]; owner != nil && owner != treatments {
 					touched[owner.node] = true
 				}
-				l.upsertObject(treatments, o)
+				rm.upsert(treatments, o)
 				continue
 			}
 			known := treatments.objects[refOf(o)].UID == o.UID
 			if known {
-				l.objectDeleted(now, treatments, refOf(o))
+				rm.objectDeleted(now, treatments, refOf(o))
 			}
 			if treatments.stage == inFlight {
 				treatments.noteDeletedDuringTask(o.UID, known)
 			}
 		}
 	}
-	l.takeLeases(touched)
-	l.reobserve(now, slices.Sorted(maps.Keys(touched))...)
+	rm.takeLeases(touched)
+	rm.engine.reobserve(now, slices.Sorted(maps.Keys(touched))...)
 }
 
 // changeVersion moves objects of a removed API version to another version of their kind.
-func (l *Engine) changeVersion(gvk, other schema.GroupVersionKind) {
-	for _, treatments := range l.treatments {
+func (rm *remediations) changeVersion(gvk, other schema.GroupVersionKind) {
+	for _, treatments := range rm.engine.tasks.treatments {
 		for key, o := range treatments.objects {
 			if o.GroupVersionKind == gvk {
 				o.GroupVersionKind = other
@@ -202,10 +210,10 @@ func (l *Engine) changeVersion(gvk, other schema.GroupVersionKind) {
 }
 
 // takeLeases takes in changed node Leases and adds their nodes to touched.
-func (l *Engine) takeLeases(touched map[string]bool) {
-	batch := l.leaseInbox.Take()
+func (rm *remediations) takeLeases(touched map[string]bool) {
+	batch := rm.leases.Take()
 	if batch.ListVersion != "" {
-		for name, treatments := range l.treatments {
+		for name, treatments := range rm.engine.tasks.treatments {
 			if _, there := batch.Changes[nodelease.NameOf(name)]; !there && treatments.lease != nil && !olderVersion(batch.ListVersion, treatments.lease.ResourceVersion) {
 				treatments.lease = nil
 				touched[name] = true
@@ -217,7 +225,7 @@ func (l *Engine) takeLeases(touched map[string]bool) {
 		if !ok {
 			continue
 		}
-		treatments := l.treatmentsOf(node)
+		treatments := rm.engine.tasks.of(node)
 		touched[node] = true
 		switch {
 		case !change.Gone:
@@ -238,17 +246,17 @@ func (treatments *nodeTreatments) upsertLease(lease *coordinationv1.Lease) {
 	}
 }
 
-// upsertObject stores an object unless a newer version is known. The answer to our own
+// upsert stores an object unless a newer version is known. The answer to our own
 // write may arrive before or after the watch event.
-func (l *Engine) upsertObject(treatments *nodeTreatments, o remediation.Object) {
+func (rm *remediations) upsert(treatments *nodeTreatments, o remediation.Object) {
 	key := refOf(o)
 	if o.ControlPlane {
-		l.orphans.add(treatments.node)
+		rm.orphans.add(treatments.node)
 	}
 	if key == treatments.granted.Object { // the write has arrived
 		treatments.releaseSlot()
 	}
-	owner := l.treatmentsByObject[key]
+	owner := rm.byObject[key]
 	if owner == nil {
 		owner = treatments
 	}
@@ -258,32 +266,32 @@ func (l *Engine) upsertObject(treatments *nodeTreatments, o remediation.Object) 
 		return
 	}
 	delete(owner.objects, key) // the object may name another node now
-	l.treatmentsByObject[key] = treatments
+	rm.byObject[key] = treatments
 	treatments.objects[key] = remediationObject{Object: o, deletedByUs: isSame && before.deletedByUs, reportedToCore: isSame && before.reportedToCore}
-	if l.checks.watches.Known[o.GroupVersionKind] == nil { // its template has been removed from the ladder
-		l.checks.changed = true
+	if rm.engine.checks.watches.Known[o.GroupVersionKind] == nil { // its template has been removed from the ladder
+		rm.engine.checks.changed = true
 	}
 }
 
 // objectDeleted records that an object is gone. If another component deleted it, that
 // component may delete the next object too, so the next creation is delayed.
-func (l *Engine) objectDeleted(now time.Time, treatments *nodeTreatments, ref ledger.ObjectRef) {
+func (rm *remediations) objectDeleted(now time.Time, treatments *nodeTreatments, ref ledger.ObjectRef) {
 	o := treatments.objects[ref]
 	delete(treatments.objects, ref)
-	delete(l.treatmentsByObject, ref)
+	delete(rm.byObject, ref)
 	rule := ruleOf(o.Object)
 	if rule == (triage.RuleID{}) {
 		return
 	}
-	l.checks.markStatusStale(now, rule)
-	c := l.policyOf(rule)
-	if o.deletedByUs || o.UID == treatments.deleting || !l.isOurs(o.Object) || c == nil || c.owner != o.Owner { // deleted together with its policy
+	rm.engine.checks.markStatusStale(now, rule)
+	c := rm.policyOf(rule)
+	if o.deletedByUs || o.UID == treatments.deleting || !rm.isOurs(o.Object) || c == nil || c.owner != o.Owner { // deleted together with its policy
 		return
 	}
 	treatments.losses++
 	treatments.createNotBefore = now.Add(growingDelay(treatments.losses, firstRefusedRetry, lastRefusedRetry))
-	l.cfg.Metrics.countTreatment(rule, "", "lost")
-	l.cfg.Logger.Warn("remediation lost", "node", treatments.node, "rule", rule.String(), "object", ref.String())
+	rm.engine.cfg.Metrics.countTreatment(rule, "", "lost")
+	rm.engine.cfg.Logger.Warn("remediation lost", "node", treatments.node, "rule", rule.String(), "object", ref.String())
 }
 
 // reobserve passes the current facts of nodes to the core and reconciles their
@@ -303,27 +311,27 @@ func (l *Engine) reobserve(now time.Time, nodes ...string) {
 	}
 	l.core.Observe(now, facts...)
 	for _, node := range nodes {
-		l.reconcileTreatments(now, node)
+		l.tasks.reconcile(now, node)
 	}
 }
 
 // reobserveCheck calls reobserve for every node with an object of the health check.
-func (l *Engine) reobserveCheck(now time.Time, check string) {
+func (rm *remediations) reobserveCheck(now time.Time, check string) {
 	var affected []string
-	for _, name := range slices.Sorted(maps.Keys(l.treatments)) {
-		if len(l.treatments[name].objectsOf(checkRule(check))) > 0 {
+	for _, name := range slices.Sorted(maps.Keys(rm.engine.tasks.treatments)) {
+		if len(rm.engine.tasks.treatments[name].objectsOf(checkRule(check))) > 0 {
 			affected = append(affected, name)
 		}
 	}
-	l.reobserve(now, affected...)
+	rm.engine.reobserve(now, affected...)
 }
 
 // addTreatmentFacts adds the facts that are not on the node object: its treatments and
 // the vetoes against treating it.
 func (l *Engine) addTreatmentFacts(now time.Time, state *Node, facts *triage.Node) {
-	defer l.noteReportedTreatments(state, facts)
+	defer l.remediations.noteReportedTreatments(state, facts)
 	l.nodeClaims.addFacts(now, state, facts)
-	l.addObjectFacts(state, facts)
+	l.remediations.addObjectFacts(state, facts)
 	if l.checks.deferring {
 		return
 	}
@@ -337,10 +345,10 @@ func (l *Engine) addTreatmentFacts(now time.Time, state *Node, facts *triage.Nod
 	if facts.ControlPlane && l.checks.unreadable != "" {
 		veto("cannot determine whether another control-plane node is under remediation: " + l.checks.unreadable)
 	}
-	if facts.ControlPlane && l.orphans.message != "" {
-		veto("another control-plane node may be in treatment: " + l.orphans.message)
+	if facts.ControlPlane && l.remediations.orphans.message != "" {
+		veto("another control-plane node may be in treatment: " + l.remediations.orphans.message)
 	}
-	if treatments := l.treatments[state.Object.Name]; treatments != nil {
+	if treatments := l.tasks.treatments[state.Object.Name]; treatments != nil {
 		if by, until, held := nodelease.Held(treatments.lease, now); held && !nodelease.IsHealthCheck(by) {
 			veto(fmt.Sprintf("%s holds the node's Lease until %s", by, until.UTC().Format(time.RFC3339)))
 		}
@@ -350,23 +358,23 @@ func (l *Engine) addTreatmentFacts(now time.Time, state *Node, facts *triage.Nod
 // addObjectFacts adds the remediation objects of a node. An object that is not a
 // treatment of a followed rule vetoes all treatments, because another component works on
 // the node.
-func (l *Engine) addObjectFacts(state *Node, facts *triage.Node) {
-	treatments := l.treatments[state.Object.Name]
+func (rm *remediations) addObjectFacts(state *Node, facts *triage.Node) {
+	treatments := rm.engine.tasks.treatments[state.Object.Name]
 	if treatments == nil {
 		return
 	}
 	for _, key := range treatments.sortedObjects() {
 		o := treatments.objects[key]
-		c := l.policyOf(ruleOf(o.Object))
+		c := rm.policyOf(ruleOf(o.Object))
 		switch {
 		case !o.IsOf(state.Object):
-			l.vetoTreatments(facts, key.String()+" is still there, for a node that had this name before")
+			rm.engine.vetoTreatments(facts, key.String()+" is still there, for a node that had this name before")
 		case o.Owner == remediation.Owner{}:
-			l.vetoTreatments(facts, key.String()+", which no health check has made, is there")
-		case !l.isOurs(o.Object):
-			l.vetoTreatments(facts, key.String()+" is there, of a health check that another controller follows")
+			rm.engine.vetoTreatments(facts, key.String()+", which no health check has made, is there")
+		case !rm.isOurs(o.Object):
+			rm.engine.vetoTreatments(facts, key.String()+" is there, of a health check that another controller follows")
 		case c != nil && !c.isFollowed():
-			l.vetoTreatments(facts, key.String()+" of health check "+o.Owner.Name+", which cannot be followed, is there")
+			rm.engine.vetoTreatments(facts, key.String()+" of health check "+o.Owner.Name+", which cannot be followed, is there")
 		default:
 			step := 0
 			if c != nil {

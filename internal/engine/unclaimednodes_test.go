@@ -87,7 +87,7 @@ func (h *nodePoolFixture) begun(node string) *unstructured.Unstructured {
 	r.object, r.created = object.DeepCopy(), true
 	r.lease, r.leaseKnown = r.task.lease.DeepCopy(), true
 	r.lease.ResourceVersion = h.api.next()
-	h.handleTaskResult(r)
+	h.tasks.handleResult(r)
 	h.runRound()
 	return object
 }
@@ -110,7 +110,7 @@ func TestANodeWithoutAClaimIsRemediatedByItsPolicy(t *testing.T) {
 		if object.GroupVersionKind() != rebootKind || object.GetNamespace() != "ns" || object.GetName() != "a" {
 			t.Errorf("what is made is %v", object)
 		}
-		if by, _, held := nodelease.Held(h.treatments["a"].lease, time.Now()); !held || by != nodelease.HolderOf("RepairPolicy/p") {
+		if by, _, held := nodelease.Held(h.tasks.treatments["a"].lease, time.Now()); !held || by != nodelease.HolderOf("RepairPolicy/p") {
 			t.Errorf("the node's Lease is held by %q", by)
 		}
 		h.wantNoTask("b")
@@ -176,7 +176,7 @@ func TestAPolicyGainsAndLosesItsTemplate(t *testing.T) {
 		object := h.begun("a")
 		h.remediates("") // the running remediation continues, and the next does not start
 		left("b")
-		if counts, _ := h.core.Population(plainRule); counts.Treated != 1 || len(h.treatments["a"].objectsOf(plainRule)) != 1 {
+		if counts, _ := h.core.Population(plainRule); counts.Treated != 1 || len(h.tasks.treatments["a"].objectsOf(plainRule)) != 1 {
 			t.Errorf("%d are in treatment", counts.Treated)
 		}
 		h.breaks(corev1.ConditionFalse, "a")

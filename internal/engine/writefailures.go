@@ -83,7 +83,7 @@ func (l *Engine) logSuppressed(now time.Time) (due time.Time) {
 // logRetries logs how many nodes have failing writes now.
 func (l *Engine) logRetries() {
 	troubled := map[string]string{} // error by node
-	for name, treatments := range l.treatments {
+	for name, treatments := range l.tasks.treatments {
 		for _, s := range treatments.failures {
 			troubled[name] = s.Text
 		}
@@ -116,7 +116,7 @@ type reportedRefusal struct {
 
 // reportRefusal reports a write that the API server rejected, once while the reason is
 // the same.
-func (l *Engine) reportRefusal(now time.Time, state *Node, rule triage.RuleID, reason triage.Reason, message string) {
+func (w *taintWriter) reportRefusal(now time.Time, state *Node, rule triage.RuleID, reason triage.Reason, message string) {
 	if last := state.refusalsReported[rule]; last.message == message && now.Sub(last.at) < ReportRefusalEvery {
 		return
 	}
@@ -124,9 +124,9 @@ func (l *Engine) reportRefusal(now time.Time, state *Node, rule triage.RuleID, r
 		state.refusalsReported = map[triage.RuleID]reportedRefusal{}
 	}
 	state.refusalsReported[rule] = reportedRefusal{message, now}
-	if l.refusalLog.allows(now) {
-		l.cfg.Logger.Error("write refused", "node", state.Object.Name, "rule", rule.String(), "err", message)
+	if w.engine.refusalLog.allows(now) {
+		w.engine.cfg.Logger.Error("write refused", "node", state.Object.Name, "rule", rule.String(), "err", message)
 	}
-	object, _ := l.about(rule)
-	l.cfg.Event(treat.Event{Node: state.Object, Policy: object, Reason: reason, Failure: message})
+	object, _ := w.engine.about(rule)
+	w.engine.cfg.Event(treat.Event{Node: state.Object, Policy: object, Reason: reason, Failure: message})
 }

@@ -44,7 +44,7 @@ func (c *loopFixture) admit(name string) *Node {
 func (c *loopFixture) answer(state *Node, result treat.Result, err error) {
 	change := treat.Fence(state.Object, "token")
 	change.Placed = []triage.PlannedTaint{{Taint: triage.Taint{Rule: setRule("set"), Effect: triage.NoSchedule}}}
-	c.handleWriteResult(writeResult{state: state, change: change, result: result, err: err, version: state.Object.ResourceVersion})
+	c.taints.handleResult(writeResult{state: state, change: change, result: result, err: err, version: state.Object.ResourceVersion})
 	c.logSuppressed(time.Now())
 }
 
@@ -116,7 +116,7 @@ func TestRefusalsOfManyNodesAreSummarized(t *testing.T) {
 			change := treat.Fence(state.Object, "token")
 			change.Placed = []triage.PlannedTaint{{Taint: triage.Taint{Rule: setRule("set"), Effect: triage.NoExecute}}}
 			change.Takes = []triage.RuleID{setRule("set")}
-			c.handleWriteResult(writeResult{state: state, change: change, result: treat.Refused, err: errors.New("forbidden"), version: "1"})
+			c.taints.handleResult(writeResult{state: state, change: change, result: treat.Refused, err: errors.New("forbidden"), version: "1"})
 		}
 		pass(logEvery)
 		c.logSuppressed(time.Now())
@@ -135,7 +135,7 @@ func TestAConflictWithoutAChangeIsARefusal(t *testing.T) {
 		change := treat.Fence(state.Object, "token")
 		change.Placed = []triage.PlannedTaint{{Taint: triage.Taint{Rule: setRule("set"), Effect: triage.NoSchedule}}}
 		conflict := writeResult{state: state, change: change, result: treat.Stale, err: errors.New("denied the request: 409"), fresh: state.Object}
-		c.handleWriteResult(conflict)
+		c.taints.handleResult(conflict)
 		if c.lines("write refused") != 1 || !time.Now().Before(state.notBefore) {
 			c.t.Errorf("it is tried again at %v; the log:\n%s", state.notBefore, &c.log)
 		}
