@@ -77,6 +77,7 @@ func New(cfg Config) (*Engine, error) {
 		nodeInbox:  watch.NewInbox(signal, nodewatch.Same),
 		nodeStates: map[string]*Node{},
 		posts:      make(chan func(now time.Time)),
+		stopped:    make(chan struct{}),
 		taints:     taintWriter{results: make(chan writeResult, maxConcurrentWrites)},
 		statuses:   status.NewWriter(WriteTimeout, cfg.Metrics.CountWrite, cfg.Logger),
 		remediations: remediations{

@@ -17,6 +17,7 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/repairblock"
 	"github.com/resourcestack/autohealer/internal/status"
 	"github.com/resourcestack/autohealer/internal/treat"
@@ -29,6 +30,8 @@ func newLoop(log *slog.Logger, announce func(treat.Event)) *Engine {
 	l := &Engine{
 		cfg:          Config{Event: announce, Metrics: NewMetrics(), Logger: log},
 		core:         triage.New(),
+		posts:        make(chan func(time.Time)),
+		stopped:      make(chan struct{}),
 		nodeInbox:    watch.NewInbox[*corev1.Node](nil, nil),
 		checks:       checks{inbox: absent[*remediationv1alpha1.NodeHealthCheck](), medik8s: medik8sLeader{inbox: absent[*coordinationv1.Lease]()}},
 		repairs:      newRepairs(RepairConfig{}, absent[*v1alpha1.RepairPolicy](), noPools{}),
@@ -140,5 +143,26 @@ func TestHealthy(t *testing.T) {
 				t.Errorf("when it goes on: %v", err)
 			}
 		})
+	})
+}
+
+// The loop ends although a request of a policy has not been answered yet.
+func TestALostLedgerEndsTheLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoop(slog.New(slog.DiscardHandler), func(treat.Event) {})
+		l.liveness, l.ledger.done = &Liveness{}, make(chan error, 1)
+		answer := make(chan struct{})
+		l.Do(t.Context(), func(context.Context) func(time.Time) {
+			<-answer
+			return func(time.Time) {}
+		})
+		ended := make(chan error, 1)
+		go func() { ended <- l.run(t.Context()) }()
+		l.ledger.done <- ledger.ErrDeposed
+		synctest.Wait()
+		close(answer)
+		if err := <-ended; !errors.Is(err, ledger.ErrDeposed) {
+			t.Errorf("the loop ended with %v", err)
+		}
 	})
 }

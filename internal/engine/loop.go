@@ -72,7 +72,7 @@ func (l *Engine) run(ctx context.Context) error {
 	for _, p := range l.policies {
 		defer p.Stop()
 	}
-	l.tasks.startRequests, l.stopped = make(chan startRequest), make(chan struct{})
+	l.tasks.startRequests = make(chan startRequest)
 	defer close(l.stopped)
 	for {
 		select {

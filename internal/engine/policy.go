@@ -74,7 +74,7 @@ type Session interface {
 	// Do runs a request in another goroutine and takes in its result in the goroutine of the
 	// engine.
 	Do(ctx context.Context, request func(context.Context) (handle func(now time.Time)))
-	// Post calls handle in the goroutine of the engine, unless ctx ends first.
+	// Post calls handle in the goroutine of the engine, unless ctx or the engine ends first.
 	Post(ctx context.Context, handle func(now time.Time))
 }
 
@@ -123,10 +123,11 @@ func (l *Engine) Do(ctx context.Context, request func(context.Context) (handle f
 	})
 }
 
-// Post calls handle in the goroutine of the engine, unless ctx ends first.
+// Post calls handle in the goroutine of the engine, unless ctx or the engine ends first.
 func (l *Engine) Post(ctx context.Context, handle func(now time.Time)) {
 	select {
 	case l.posts <- handle:
+	case <-l.stopped: // for example because another replica has claimed the ledger
 	case <-ctx.Done():
 	}
 }
