@@ -1,10 +1,14 @@
 // Package engine carries out the plans of internal/triage in a cluster. It tells the
 // triage core what the API server holds and makes the writes that the core plans: taints,
 // remediation objects, deletions of NodeClaims. It guarantees that the ledger stores a
-// slot under a bound before any write that takes the slot. It frees a slot only when no
-// write that takes it can still arrive. A failing node does not delay other nodes. The
-// package makes no decisions: every change is part of a plan and carries the plan's
-// reason. Policies compile what users write to rules; they implement [Policy].
+// slot under a cap, and the one slot of the control plane, before the write that takes the
+// slot. It frees such a slot only when no write that takes it can still arrive. Under a gate
+// a write needs no entry: the name of its object makes a late write harmless. A failing
+// node does not delay other nodes.
+//
+// The engine starts nothing that the core has not planned. It tells the core facts, vetoes
+// and allowances, and it may cancel a planned write that is not sent yet. Policies compile
+// what users write to rules; they implement [Policy].
 //
 // # The loop
 //

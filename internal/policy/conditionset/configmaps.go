@@ -56,8 +56,8 @@ type configMapSet struct {
 	*parsedConfigMap                     // the current content
 	inForce          *configmaps.Version // nil for none
 	lastGood         *configmaps.Version // the last valid version; nil for none
-	// refused is the current content if it is invalid, nil otherwise; fault says why.
-	// While it stays the same, the fault is reported again only now and then.
+	// refused is the current content if it is invalid, nil otherwise; problem says why.
+	// While it stays the same, the problem is reported again only now and then.
 	refused        *corev1.ConfigMap
 	problem        error
 	reportedAt     time.Time

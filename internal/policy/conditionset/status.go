@@ -154,5 +154,3 @@ func (p *Policy) setConditions(pol *conditionSet, status *v1alpha1.ConditionSetS
 	}
 	meta.SetStatusCondition(&status.Conditions, bounded)
 }
-
-// clamp converts a count to the API's type.
