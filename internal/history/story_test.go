@@ -485,7 +485,7 @@ func (s *story) draft(node, check, kind string) *unstructured.Unstructured {
 	}
 	object := s.fresh(healing.WithKind(kind+"Remediation"), "healing", node)
 	object.Object["spec"] = copied(body)
-	uid, checkUID := types.UID("uid-of-nobody"), types.UID("uid-of-no-check")
+	uid, checkUID := types.UID("uid-of-no-node"), types.UID("uid-of-no-check")
 	labels := map[string]string{partOfLabel: partOf}
 	if n := s.nodes[node]; n != nil {
 		uid = n.UID
@@ -696,7 +696,7 @@ func annotated(annotations map[string]string) func(*unstructured.Unstructured) {
 }
 
 func (s *story) markFor(node, rule string) string {
-	uid := types.UID("uid-of-nobody")
+	uid := types.UID("uid-of-no-node")
 	if n := s.nodes[node]; n != nil {
 		uid = n.UID
 	}
