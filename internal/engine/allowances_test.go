@@ -62,7 +62,7 @@ func TestABudgetCountsKarpentersDisruptions(t *testing.T) {
 		if sent := h.sends(); len(sent) > 0 {
 			t.Errorf("%d are sent beside what Karpenter does", len(sent))
 		}
-		if treatments := h.tasks.treatments["a"]; treatments != nil && treatments.hasSlot() {
+		if treatments := h.tasks.lanes["a"]; treatments != nil && treatments.hasSlot() {
 			t.Errorf("its slot in the ledger is kept: %+v", treatments.granted)
 		}
 	})
@@ -459,7 +459,7 @@ func TestPoolCountsEqualARecount(t *testing.T) {
 		inBubble(t, rt, func(t *testing.T) {
 			t.Helper()
 			h := newNodePoolFixture(t, timed)
-			s := &history{nodePoolFixture: h, rt: rt, out: map[string]*taskResult{}, hits: &hits{}}
+			s := &history{nodePoolFixture: h, rt: rt, out: map[string]*Result{}, hits: &hits{}}
 			for _, pool := range pools {
 				h.pool(pool, ofAtMost("100%"))
 			}
@@ -523,7 +523,7 @@ func TestPoolCountsEqualARecount(t *testing.T) {
 					h.advance(4 * time.Minute)
 				case "work":
 					h.writeSnapshot()
-					if node := some(rt, h.sends(), func(*task) bool { return true }); node != "" {
+					if node := some(rt, h.sends(), func(*Task) bool { return true }); node != "" {
 						h.runs(node, how{second: rapid.SampledFrom([]treat.Result{treat.Made, treat.Refused}).Draw(rt, "second")})
 					}
 				case "recover":

@@ -109,39 +109,39 @@ func TestTemplates(t *testing.T) {
 			u.SetGroupVersionKind(rebootTemplateKind)
 			u.SetNamespace("ns")
 			u.SetName("quick")
-			must(w.t, w.checks.watches.Known[rebootTemplateKind].Update(u))
+			must(w.t, w.remediations.watches.Known[rebootTemplateKind].Update(u))
 			w.runRound()
 		}, remediationv1alpha1.ReasonTemplateInvalid, "it has no spec"},
 		"a template that was deleted": {func(w *healthCheckFixture) {
-			for _, u := range w.checks.templates {
-				must(w.t, w.checks.watches.Known[rebootTemplateKind].Delete(u))
+			for _, u := range w.remediations.templates {
+				must(w.t, w.remediations.watches.Known[rebootTemplateKind].Delete(u))
 			}
 			w.runRound()
 		}, remediationv1alpha1.ReasonTemplateNotFound, "there is no template"},
 		"no kind": {func(w *healthCheckFixture) {
-			w.checks.watches.Known[rebootKind].SetAvailability(missing)
+			w.remediations.watches.Known[rebootKind].SetAvailability(missing)
 			w.runRound()
 		}, remediationv1alpha1.ReasonTemplateNotFound, "there is no kind Reboot (example.com/v1)"},
 		"no right": {func(w *healthCheckFixture) {
-			w.checks.watches.Known[rebootTemplateKind].SetAvailability(forbidden)
+			w.remediations.watches.Known[rebootTemplateKind].SetAvailability(forbidden)
 			w.runRound()
 		}, remediationv1alpha1.ReasonTemplateNotFound, "aggregate-to-ext-remediation"},
 		"a short break": {func(w *healthCheckFixture) {
-			w.checks.watches.Known[rebootKind].SetAvailability(errBroken)
+			w.remediations.watches.Known[rebootKind].SetAvailability(errBroken)
 			w.runRound()
 			w.advance(watch.BriefOutage - 1)
 		}, "", ""},
 		"a long one": {func(w *healthCheckFixture) {
-			w.checks.watches.Known[rebootKind].SetAvailability(errBroken)
+			w.remediations.watches.Known[rebootKind].SetAvailability(errBroken)
 			w.runRound()
 			w.advance(watch.BriefOutage)
 		}, remediationv1alpha1.ReasonTemplateNotFound, "could not be read: connection refused"},
 		"one short break after the other": {func(w *healthCheckFixture) {
 			for range 3 {
-				w.checks.watches.Known[rebootKind].SetAvailability(errBroken)
+				w.remediations.watches.Known[rebootKind].SetAvailability(errBroken)
 				w.runRound()
 				w.advance(watch.BriefOutage / 2)
-				w.checks.watches.Known[rebootKind].SetAvailability(nil)
+				w.remediations.watches.Known[rebootKind].SetAvailability(nil)
 				w.runRound()
 			}
 		}, "", ""},
@@ -187,7 +187,7 @@ func TestNoTreatmentStartsBeforeAllObjectsAreKnown(t *testing.T) {
 			t.Errorf("it is followed without what it has under way: %q", c.problem)
 		}
 		w.runRound()
-		if e, _ := w.next("a"); e == nil || e.kind != takeLease {
+		if e, _ := w.next("a"); e == nil || e.Kind != takeLease {
 			t.Errorf("to be done: %+v", e)
 		}
 	})
@@ -197,8 +197,8 @@ func TestKindsAreWatchedWhileReferenced(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		watched := func(want ...schema.GroupVersionKind) {
 			t.Helper()
-			got := slices.Collect(maps.Keys(w.checks.watches.Known))
-			if len(got) != len(want) || slices.ContainsFunc(want, func(gvk schema.GroupVersionKind) bool { return w.checks.watches.Known[gvk] == nil }) {
+			got := slices.Collect(maps.Keys(w.remediations.watches.Known))
+			if len(got) != len(want) || slices.ContainsFunc(want, func(gvk schema.GroupVersionKind) bool { return w.remediations.watches.Known[gvk] == nil }) {
 				t.Errorf("watched are %v, want %v", got, want)
 			}
 		}
@@ -211,8 +211,8 @@ func TestKindsAreWatchedWhileReferenced(t *testing.T) {
 		}
 		w.brings(other(2))
 		watched(rebootKind, otherKind, otherTemplateKind) // an object of the kind exists
-		if len(w.checks.templates) != 0 {
-			t.Errorf("templates are known of a kind that is not watched: %v", w.checks.templates)
+		if len(w.remediations.templates) != 0 {
+			t.Errorf("templates are known of a kind that is not watched: %v", w.remediations.templates)
 		}
 		w.loses(object)
 		w.brings(other(3))
@@ -237,12 +237,12 @@ func TestARemovedKindRemovesItsObjects(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.treats("a")
 		missing := &meta.NoKindMatchError{GroupKind: rebootKind.GroupKind()}
-		w.checks.watches.Known[rebootKind].SetAvailability(missing)
+		w.remediations.watches.Known[rebootKind].SetAvailability(missing)
 		w.runRound()
-		if n := len(w.tasks.treatments["a"].objects); n != 0 {
+		if n := len(w.remediations.nodes["a"].objects); n != 0 {
 			t.Errorf("%d objects are believed to be there", n)
 		}
-		w.checks.watches.Known[rebootKind].SetAvailability(nil)
+		w.remediations.watches.Known[rebootKind].SetAvailability(nil)
 		w.runRound()
 		if c := w.checks.known["check"]; !strings.Contains(c.problem, "has not been read yet") {
 			t.Errorf("the kind is back and was not listed: %q", c.problem)
@@ -260,7 +260,7 @@ func TestControlPlaneNodesWaitWhileAKindIsUnreadable(t *testing.T) {
 		w.brings(checkNamed("another", func(c *remediationv1alpha1.NodeHealthCheck) {
 			c.Spec.RemediationTemplate, c.Spec.Selector = new(referTo(otherTemplateKind, "x")), &metav1.LabelSelector{MatchLabels: map[string]string{"no": "node"}}
 		}))
-		w.checks.watches.Known[otherKind].SetAvailability(apierrors.NewForbidden(schema.GroupResource{Resource: "others"}, "", errors.New("for a test")))
+		w.remediations.watches.Known[otherKind].SetAvailability(apierrors.NewForbidden(schema.GroupResource{Resource: "others"}, "", errors.New("for a test")))
 		w.runRound()
 		w.node("a", corev1.ConditionTrue, inControl)
 		w.node("b", corev1.ConditionTrue)
@@ -280,12 +280,12 @@ func TestDeferringToMedik8s(t *testing.T) {
 		object := w.treats("a")
 		w.node("b", corev1.ConditionTrue)
 		e := w.wantTask("b", createRemediation)
-		r := w.tasks.startTask(time.Now(), w.tasks.treatments["b"], e)
+		r := w.starts(e, "b")
 		must(w.t, w.checks.medik8s.inbox.Update(held("theirs", "them", time.Now(), 20)))
 		w.runRound()
 		late := w.made("b", "quick")
 		w.makes(late)(r)
-		w.tasks.handleResult(r) // it was in flight
+		w.tasks.handleResult(r.Result) // it was in flight
 		w.runRound()
 		w.wantNoTask("a")
 		w.wantNoTask("b")
@@ -301,10 +301,10 @@ func TestDeferringToMedik8s(t *testing.T) {
 		if w.checks.deferring || time.Now().Before(c.status.NotBefore) || !c.status.Stale {
 			t.Errorf("back %t; the status may be written from %v", w.checks.deferring, c.status.NotBefore)
 		}
-		if w.finding("b") != triage.Treating || len(w.tasks.treatments["b"].objects) != 1 {
+		if w.finding("b") != triage.Treating || len(w.remediations.nodes["b"].objects) != 1 {
 			t.Errorf("what was under way is not gone on with: %s", w.finding("b"))
 		}
-		if treatments := w.tasks.treatments["a"]; treatments != nil && treatments.losses > 0 {
+		if n := w.remediations.nodes["a"]; n != nil && n.losses > 0 {
 			t.Error("what another has ended counts as a loss")
 		}
 		w.wantNoTask("b")
@@ -382,9 +382,9 @@ func TestANewLeaderDoesNotReportAStormAgain(t *testing.T) {
 // The webhook may not have seen the templates.
 func TestTemplatesOfOneKindMustAllowSeveralObjects(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
-		u := w.checks.templates[remediation.Template{GroupVersionKind: rebootTemplateKind, Namespace: "ns", Name: "slow"}].DeepCopy()
+		u := w.remediations.templates[remediation.Template{GroupVersionKind: rebootTemplateKind, Namespace: "ns", Name: "slow"}].DeepCopy()
 		u.SetAnnotations(nil)
-		must(t, w.checks.watches.Known[rebootTemplateKind].Update(u))
+		must(t, w.remediations.watches.Known[rebootTemplateKind].Update(u))
 		w.runRound()
 		w.node("a", corev1.ConditionTrue)
 		w.wantNoTask("a")
@@ -429,11 +429,11 @@ func TestARemovedAPIVersionLosesNoObject(t *testing.T) {
 		w.lists(second, same)
 		w.lists(templates)
 		w.runRound()
-		w.checks.watches.Known[second].SetAvailability(apierrors.NewNotFound(schema.GroupResource{}, "reboots"))
+		w.remediations.watches.Known[second].SetAvailability(apierrors.NewNotFound(schema.GroupResource{}, "reboots"))
 		w.runRound()
 		w.node("a", corev1.ConditionFalse)
-		if e := w.wantTask("a", deleteRemediation); e.object.GroupVersionKind != rebootKind {
-			t.Errorf("%s is to be deleted", e.object.GroupVersionKind)
+		if e := w.wantTask("a", deleteRemediation); remediationWork(e).object.GroupVersionKind != rebootKind {
+			t.Errorf("%s is to be deleted", remediationWork(e).object.GroupVersionKind)
 		}
 	})
 }

@@ -234,8 +234,8 @@ func isWait(code triage.Code) bool {
 // object.
 func (h *checks) unhealthyNodes(c *check) (rows []remediationv1alpha1.UnhealthyNode, treated int) {
 	objects := map[string][]remediationObject{}
-	for name, treatments := range h.engine.tasks.treatments {
-		if ours := treatments.objectsOf(checkRule(c.object.Name)); len(ours) > 0 {
+	for name, n := range h.engine.remediations.nodes {
+		if ours := n.objectsOf(checkRule(c.object.Name)); len(ours) > 0 {
 			objects[name] = ours
 		}
 	}
@@ -299,40 +299,6 @@ func (h *checks) unhealthyNode(c *check, name string, objects []remediationObjec
 		}
 	}
 	return row
-}
-
-// message appends to a message what delays the treatment.
-func (tr *taskRunner) message(node, message string) string {
-	treatments := tr.treatments[node]
-	if treatments == nil {
-		return message
-	}
-	parts := []string{message}
-	for _, key := range treatments.sortedObjects() {
-		if o := treatments.objects[key]; o.Deleting && len(o.Finalizers) > 0 {
-			parts = append(parts, key.String()+" is being deleted, and kept by "+strings.Join(o.Finalizers, ", "))
-		}
-	}
-	for _, what := range slices.Sorted(maps.Keys(treatments.failures)) {
-		parts = append(parts, "not written yet: "+treatments.failures[what].Text)
-	}
-	switch {
-	case treatments.stage == awaitingLedger && tr.engine.ledger.failure.Tries > 0:
-		parts = append(parts, "not written yet: "+tr.engine.ledger.failure.Text)
-	case !treatments.createNotBefore.IsZero() && len(treatments.objects) == 0:
-		parts = append(parts, "another component deleted its remediation object; Autohealer creates it again at "+treatments.createNotBefore.UTC().Format(time.RFC3339))
-	}
-	return strings.Join(parts, "; ")
-}
-
-// markTreatmentStatusesStale marks the statuses of the node's policies as stale.
-func (l *Engine) markTreatmentStatusesStale(now time.Time, treatments *nodeTreatments) {
-	for _, o := range treatments.objects {
-		l.checks.markStatusStale(now, ruleOf(o.Object))
-	}
-	if state := l.nodeStates[treatments.node]; state != nil {
-		l.markStatusesStale(now, state)
-	}
 }
 
 func (h *checks) markStatusStale(now time.Time, rule triage.RuleID) {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ledger"
-	"github.com/resourcestack/autohealer/internal/nodelease"
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/triage"
 	"github.com/resourcestack/autohealer/internal/watch"
@@ -196,8 +195,8 @@ func (nc *nodeClaims) releaseCancelledSlot(c *nodeClaim, was *ownership.Mark) {
 	if was == nil || c.mark != nil {
 		return
 	}
-	if treatments := nc.engine.tasks.treatments[was.Node]; treatments != nil && treatments.granted.Object == claimRef(c.Name) {
-		treatments.releaseSlot()
+	if lane := nc.engine.tasks.lanes[was.Node]; lane != nil && lane.Slot().Object == claimRef(c.Name) {
+		lane.Release()
 	}
 }
 
@@ -230,8 +229,8 @@ func (nc *nodeClaims) claimDeleted(now time.Time, c *nodeClaim) {
 		nc.noteOutlived(now, *c.mark)
 	}
 	for _, node := range nc.nodesOf(c) {
-		if treatments := nc.engine.tasks.treatments[node]; treatments != nil && treatments.granted.Object == claimRef(c.Name) && !treatments.sentAt.IsZero() {
-			nc.noteOutlived(now, markOf(treatments.granted))
+		if lane := nc.engine.tasks.lanes[node]; lane != nil && lane.Slot().Object == claimRef(c.Name) && lane.WasSent() {
+			nc.noteOutlived(now, markOf(lane.Slot()))
 		}
 	}
 	nc.engine.cfg.Metrics.addUnknownEntries("mark", -c.unknownFields)
@@ -283,7 +282,7 @@ func (nc *nodeClaims) addFacts(now time.Time, state *Node, facts *triage.Node) {
 	state.terminationVeto = ""
 	if state.Object.DeletionTimestamp != nil {
 		state.terminationVeto = "the node is being deleted"
-		nc.engine.vetoTreatments(facts, state.terminationVeto)
+		vetoTreatments(facts, state.terminationVeto)
 	}
 	c, message := nc.claimOf(state.Object)
 	nc.addStartFacts(state, c, facts)
@@ -305,10 +304,8 @@ func (nc *nodeClaims) addFacts(now time.Time, state *Node, facts *triage.Node) {
 			veto("NodePool " + poolName + " is annotated " + by)
 		}
 	}
-	if treatments := nc.engine.tasks.treatments[state.Object.Name]; treatments != nil {
-		if by, until, held := nodelease.Held(treatments.lease, now); held && !nodelease.IsHealthCheck(by) {
-			veto(fmt.Sprintf("%s holds the node's Lease until %s", by, until.UTC().Format(time.RFC3339)))
-		}
+	if message := nc.engine.remediations.foreignLease(now, state.Object.Name); message != "" {
+		veto(message)
 	}
 	switch {
 	case message != "":
@@ -383,11 +380,6 @@ func (nc *nodeClaims) recordsStart(state *Node) bool {
 	return c != nil && !c.isEnding() && !c.Is(karpenter.Initialized)
 }
 
-// vetoTreatments blocks all treatments of a node.
-func (*Engine) vetoTreatments(facts *triage.Node, message string) {
-	facts.Vetoes = append(facts.Vetoes, triage.Veto{Reason: message})
-}
-
 // addOwnFacts adds the facts of the node's claim.
 func (nc *nodeClaims) addOwnFacts(state *Node, c *nodeClaim, facts *triage.Node, veto func(message string)) {
 	if by, is := karpenter.DoNotRepair(c.Annotations); is {
@@ -400,7 +392,7 @@ func (nc *nodeClaims) addOwnFacts(state *Node, c *nodeClaim, facts *triage.Node,
 	switch {
 	case !is:
 	case c.mark == nil || c.mark.NodeUID != state.Object.UID:
-		nc.engine.vetoTreatments(facts, "NodeClaim "+c.Name+" "+how)
+		vetoTreatments(facts, "NodeClaim "+c.Name+" "+how)
 	case !c.isEnding(): // another component has started to disrupt it as well
 		state.terminationVeto = "NodeClaim " + c.Name + " " + how
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 	installed "github.com/resourcestack/autohealer/internal/testbed/karpenter"
 	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
 	"github.com/resourcestack/autohealer/internal/watch"
 )
 
@@ -77,19 +78,19 @@ func (y *claimClusterFixture) stored(name string) *karpenter.NodeClaim {
 }
 
 // newTask returns the task that terminates the fixture's node.
-func (y *claimClusterFixture) newTask() *task {
+func (y *claimClusterFixture) newTask() *Task {
 	y.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: y.name}}
 	must(y.T, y.api.Create(y.Context(), node))
-	e := &task{kind: terminateClaim, rule: poolRuleID("default"), node: nodewatch.Trim(node), claim: y.claim(y.name), since: time.Now()}
-	e.mark = markFor(e, nil, time.Now())
-	return e
+	claim := y.claim(y.name)
+	mark := markFor(node, claim, &triage.PlannedTreatment{Rule: poolRuleID("default"), Since: time.Now()}, nil, time.Now())
+	return &Task{Kind: terminateClaim, Node: nodewatch.Trim(node), Work: &claimTask{does: terminateClaim, claim: claim, mark: mark}}
 }
 
 // runs runs a task and checks its result.
-func (y *claimClusterFixture) runs(e *task, want treat.Result) *taskResult {
+func (y *claimClusterFixture) runs(e *Task, want treat.Result) claimResult {
 	y.Helper()
-	l := &Engine{tasks: taskRunner{results: make(chan *taskResult, 1)}, write: treat.NewWriter(interceptor.NewClient(y.api, interceptor.Funcs{
+	l := &Engine{tasks: taskRunner{results: make(chan *Result, 1)}, write: treat.NewWriter(interceptor.NewClient(y.api, interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
 			if y.onPatch != nil {
 				return y.onPatch
@@ -104,17 +105,18 @@ func (y *claimClusterFixture) runs(e *task, want treat.Result) *taskResult {
 		},
 	}))}
 	l.link()
-	l.tasks.runInBackground(y.Context(), time.Now(), &nodeTreatments{node: y.name}, e)
+	claimWork(e).claims = &l.nodeClaims
+	l.tasks.runInBackground(y.Context(), time.Now(), &Lane{Node: y.name}, e)
 	r := <-l.tasks.results
-	if r.result != want {
-		y.Fatalf("the fate is %s (%v), want %s", resultNames[r.result], r.err, resultNames[want])
+	if r.Outcome != want {
+		y.Fatalf("the fate is %s (%v), want %s", resultNames[r.Outcome], r.Err, resultNames[want])
 	}
-	return r
+	return claimResult{r, claimWork(e)}
 }
 
 func (y *claimClusterFixture) marked() {
 	r := y.runs(y.newTask(), treat.Made)
-	if is := y.stored(y.name); !r.claimDeleted || is.DeletionTimestamp == nil || is.Annotations[ownership.MarkAnnotation] == "" {
+	if is := y.stored(y.name); !r.deleted || is.DeletionTimestamp == nil || is.Annotations[ownership.MarkAnnotation] == "" {
 		y.Errorf("the claim is %+v", is.ObjectMeta)
 	}
 }
@@ -124,9 +126,9 @@ func (y *claimClusterFixture) changed() {
 	e := y.newTask()
 	is := y.stored(y.name)
 	is.Annotations = map[string]string{karpenter.OurDoNotRepairAnnotation: "true"}
-	must(y.T, y.api.Patch(y.Context(), is, client.MergeFrom(e.claim)))
+	must(y.T, y.api.Patch(y.Context(), is, client.MergeFrom(claimWork(e).claim)))
 	r := y.runs(e, treat.Stale)
-	if r.err != nil || r.claim == nil || r.claim.Annotations[karpenter.OurDoNotRepairAnnotation] != "true" || r.claimDeleted {
+	if r.Err != nil || r.current == nil || r.current.Annotations[karpenter.OurDoNotRepairAnnotation] != "true" || r.deleted {
 		y.Errorf("the report: %+v", r)
 	}
 	if is := y.stored(y.name); is.DeletionTimestamp != nil || is.Annotations[ownership.MarkAnnotation] != "" {
@@ -138,9 +140,9 @@ func (y *claimClusterFixture) gone() {
 	e := y.newTask()
 	is := y.stored(y.name)
 	is.Finalizers = nil
-	must(y.T, y.api.Patch(y.Context(), is, client.MergeFrom(e.claim)))
+	must(y.T, y.api.Patch(y.Context(), is, client.MergeFrom(claimWork(e).claim)))
 	must(y.T, y.api.Delete(y.Context(), is))
-	if r := y.runs(e, treat.Stale); r.err != nil || r.claim != nil || !r.claimGone || r.claimDeleted {
+	if r := y.runs(e, treat.Stale); r.Err != nil || r.current != nil || !r.gone || r.deleted {
 		y.Errorf("the report: %+v", r)
 	}
 }
@@ -153,12 +155,12 @@ func conflict(name string) error {
 // would be retried at once and forever.
 func (y *claimClusterFixture) refused() {
 	y.onPatch = conflict(y.name)
-	if r := y.runs(y.newTask(), treat.Refused); r.err == nil || r.claim != nil || r.claimGone || r.claimDeleted {
+	if r := y.runs(y.newTask(), treat.Refused); r.Err == nil || r.current != nil || r.gone || r.deleted {
 		y.Errorf("the report: %+v", r)
 	}
 	spared := y.stored(y.name)
-	e := &task{kind: cancelTermination, rule: poolRuleID("default"), claim: spared}
-	if r := y.runs(e, treat.Refused); r.err == nil || r.claim != nil {
+	e := &Task{Kind: cancelTermination, Work: &claimTask{does: cancelTermination, claim: spared}}
+	if r := y.runs(e, treat.Refused); r.Err == nil || r.current != nil {
 		y.Errorf("the report when it is to be spared: %+v", r)
 	}
 }
@@ -167,7 +169,7 @@ func (y *claimClusterFixture) refused() {
 func (y *claimClusterFixture) kept() {
 	y.onDelete = conflict(y.name)
 	e := y.newTask()
-	if r := y.runs(e, treat.Refused); r.err == nil || r.claim == nil || r.claim.Annotations[ownership.MarkAnnotation] == "" || r.claimDeleted {
+	if r := y.runs(e, treat.Refused); r.Err == nil || r.current == nil || r.current.Annotations[ownership.MarkAnnotation] == "" || r.deleted {
 		y.Errorf("the report: %+v", r)
 	}
 }

@@ -61,8 +61,8 @@ func TestAClaimDeletedBeforeItsMarkWasSeen(t *testing.T) {
 		h.deliver()
 		h.tasks.handleResult(r)
 		h.runRound()
-		if h.wantNoTask("b"); h.taken("default") != 1 || !h.tasks.treatments["a"].hasSlot() {
-			t.Errorf("%d slots are taken, and the ledger names %+v", h.taken("default"), h.tasks.treatments["a"].granted)
+		if h.wantNoTask("b"); h.taken("default") != 1 || !h.tasks.lanes["a"].hasSlot() {
+			t.Errorf("%d slots are taken, and the ledger names %+v", h.taken("default"), h.tasks.lanes["a"].granted)
 		}
 	})
 }

@@ -11,8 +11,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -23,7 +21,6 @@ import (
 	"github.com/resourcestack/autohealer/internal/nodefacts"
 	"github.com/resourcestack/autohealer/internal/nodelease"
 	"github.com/resourcestack/autohealer/internal/nodewatch"
-	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/repairblock"
 	"github.com/resourcestack/autohealer/internal/required"
 	"github.com/resourcestack/autohealer/internal/status"
@@ -80,18 +77,16 @@ func New(cfg Config) (*Engine, error) {
 		stopped:    make(chan struct{}),
 		taints:     taintWriter{results: make(chan writeResult, maxConcurrentWrites)},
 		statuses:   status.NewWriter(WriteTimeout, cfg.Metrics.CountWrite, cfg.Logger),
-		remediations: remediations{
-			leases:   watch.NewOptional(signal, &coordinationv1.Lease{}, watch.Source(cfg.Client, func() client.ObjectList { return &coordinationv1.LeaseList{} }, client.InNamespace(nodelease.Namespace))),
-			byObject: map[ledger.ObjectRef]*nodeTreatments{},
-		},
+		remediations: newRemediations(
+			watch.NewOptional(signal, &coordinationv1.Lease{}, watch.Source(cfg.Client, func() client.ObjectList { return &coordinationv1.LeaseList{} }, client.InNamespace(nodelease.Namespace))),
+			watch.Kinds{Client: cfg.Client, Signal: signal},
+		),
 		checks: checks{
-			inbox:     watch.NewOptional(signal, &remediationv1alpha1.NodeHealthCheck{}, watch.Source(cfg.Client, func() client.ObjectList { return &remediationv1alpha1.NodeHealthCheckList{} })),
-			medik8s:   medik8sLeader{inbox: watch.NewOptional(signal, &coordinationv1.Lease{}, medik8sLeases(cfg.Client)), leases: map[string]observedLease{}},
-			known:     map[string]*check{},
-			templates: map[remediation.Template]*unstructured.Unstructured{},
-			watches:   watch.Kinds{Client: cfg.Client, Signal: signal, Known: map[schema.GroupVersionKind]*watch.Kind{}},
+			inbox:   watch.NewOptional(signal, &remediationv1alpha1.NodeHealthCheck{}, watch.Source(cfg.Client, func() client.ObjectList { return &remediationv1alpha1.NodeHealthCheckList{} })),
+			medik8s: medik8sLeader{inbox: watch.NewOptional(signal, &coordinationv1.Lease{}, medik8sLeases(cfg.Client)), leases: map[string]observedLease{}},
+			known:   map[string]*check{},
 		},
-		tasks:     taskRunner{treatments: map[string]*nodeTreatments{}, results: make(chan *taskResult, maxConcurrentTasks)},
+		tasks:     taskRunner{lanes: map[string]*Lane{}, results: make(chan *Result, maxConcurrentTasks)},
 		liveness:  cfg.Liveness,
 		startedAt: time.Now(),
 	}
@@ -114,6 +109,7 @@ func New(cfg Config) (*Engine, error) {
 func (l *Engine) link() {
 	l.checks.engine, l.repairs.engine, l.nodeClaims.engine = l, l, l
 	l.remediations.engine, l.taints.engine, l.tasks.engine, l.ledger.engine = l, l, l, l
+	l.tasks.treatments = []Treatment{&l.nodeClaims, &l.remediations} // remediations own every kind that is left
 }
 
 // Follow adds policies. It must be called before Run.
@@ -136,7 +132,7 @@ func (l *Engine) Run(ctx context.Context) error {
 	for _, p := range l.policies {
 		watches.Go(func() { p.Watch(ctx) })
 	}
-	l.checks.watches.Start = func(work func(context.Context)) context.CancelFunc {
+	l.remediations.watches.Start = func(work func(context.Context)) context.CancelFunc {
 		ctx, stop := context.WithCancel(ctx)
 		watches.Go(func() { work(ctx) })
 		return stop

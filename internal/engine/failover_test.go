@@ -32,8 +32,8 @@ type history struct {
 	*nodePoolFixture
 	rt       *rapid.T
 	launched int
-	late     []late                 // writes in flight
-	out      map[string]*taskResult // running tasks, by node
+	late     []late             // writes in flight
+	out      map[string]*Result // running tasks, by node
 	given    []*givenUp
 	ready    []*launch
 	hits     *hits
@@ -41,7 +41,7 @@ type history struct {
 
 // late is a task whose writes the API server has not processed yet.
 type late struct {
-	report *taskResult
+	report *Result
 	until  time.Time
 }
 
@@ -200,7 +200,7 @@ func (s *history) act() {
 	case "late":
 		s.sendOne(true)
 	case "report":
-		if node := some(s.rt, s.out, func(*taskResult) bool { return true }); node != "" {
+		if node := some(s.rt, s.out, func(*Result) bool { return true }); node != "" {
 			r := s.out[node]
 			delete(s.out, node)
 			s.tasks.handleResult(r)
@@ -289,7 +289,7 @@ func (s *history) losePage(isWritten bool) {
 
 // sendOne runs a task, or leaves its writes in flight for a while.
 func (s *history) sendOne(isLate bool) {
-	node := some(s.rt, s.sends(), func(*task) bool { return true })
+	node := some(s.rt, s.sends(), func(*Task) bool { return true })
 	if node == "" || s.out[node] != nil {
 		return
 	}
@@ -303,7 +303,7 @@ func (s *history) sendOne(isLate bool) {
 	s.out[node] = r
 }
 
-func (s *history) carry(r *taskResult, goes how) {
+func (s *history) carry(r *Result, goes how) {
 	before := len(s.api.deleted)
 	s.api.carryOut(r, goes)
 	s.look()
@@ -318,12 +318,12 @@ func (s *history) arrive() {
 	one := s.late[0]
 	s.late = s.late[1:]
 	if time.Now().After(one.until) { // the client has timed out
-		one.report.result, one.report.err = treat.Unknown, errBroken
+		one.report.Outcome, one.report.Err = treat.Unknown, errBroken
 	} else {
 		s.carry(one.report, s.goes())
 	}
-	if s.tasks.treatments[one.report.treatments.node] == one.report.treatments {
-		s.out[one.report.treatments.node] = one.report
+	if s.tasks.lanes[one.report.Lane.Node] == one.report.Lane {
+		s.out[one.report.Lane.Node] = one.report
 	}
 }
 
@@ -338,7 +338,7 @@ func (s *history) die() {
 		must(s.t, successor.repairs.inbox.Update(pol.object))
 	}
 	successor.load()
-	s.nodePoolFixture, s.out = successor, map[string]*taskResult{}
+	s.nodePoolFixture, s.out = successor, map[string]*Result{}
 }
 
 // settle lets everything finish.
@@ -370,7 +370,7 @@ func (s *history) settle() {
 			s.fails("claim %s is left with a mark: %+v; the log:\n%s", name, mark, &s.log)
 		}
 	}
-	for node, treatments := range s.tasks.treatments {
+	for node, treatments := range s.tasks.lanes {
 		if treatments.hasSlot() && s.api.claims[treatments.granted.Object.Name] == nil && s.api.nodes[node] == nil {
 			s.fails("the page names %+v for ever", treatments.granted)
 		}
@@ -386,7 +386,7 @@ func TestNoHistoryExceedsTheBound(t *testing.T) {
 			inBubble(t, rt, func(t *testing.T) {
 				t.Helper()
 				h := newNodePoolFixture(t)
-				s := &history{nodePoolFixture: h, rt: rt, out: map[string]*taskResult{}, hits: &sum}
+				s := &history{nodePoolFixture: h, rt: rt, out: map[string]*Result{}, hits: &sum}
 				h.pool("default", patientFor1s())
 				for range 5 {
 					s.launchOne(true)

@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
-	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/nodelease"
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/treat"
@@ -52,16 +51,15 @@ func healthCheckFixtureIn(t *testing.T, c *loopFixture, changes ...func(*remedia
 	t.Helper()
 	w := &healthCheckFixture{loopFixture: c, version: 100}
 	w.checks = checks{
-		engine:  w.Engine,
 		inbox:   there(t, &remediationv1alpha1.NodeHealthCheck{}),
 		medik8s: medik8sLeader{inbox: there(t, &coordinationv1.Lease{}), leases: map[string]observedLease{}},
-		known:   map[string]*check{}, templates: map[remediation.Template]*unstructured.Unstructured{},
+		known:   map[string]*check{},
 	}
 	w.checks.medik8s.inbox.Namespaced = true
-	w.checks.watches = watch.Kinds{Known: map[schema.GroupVersionKind]*watch.Kind{}, Start: func(func(context.Context)) context.CancelFunc {
+	w.remediations = newRemediations(there(t, &coordinationv1.Lease{}), watch.Kinds{Start: func(func(context.Context)) context.CancelFunc {
 		return func() { w.left++ }
-	}}
-	w.remediations.leases, w.tasks.treatments, w.remediations.byObject = there(t, &coordinationv1.Lease{}), map[string]*nodeTreatments{}, map[ledger.ObjectRef]*nodeTreatments{}
+	}})
+	w.link()
 	w.loaded = true
 	w.core.Loaded(time.Now())
 	w.brings(checkNamed("check", changes...))
@@ -135,7 +133,7 @@ func (w *healthCheckFixture) brings(c *remediationv1alpha1.NodeHealthCheck) {
 // lists delivers all objects of a watched kind.
 func (w *healthCheckFixture) lists(gvk schema.GroupVersionKind, all ...*unstructured.Unstructured) {
 	w.t.Helper()
-	kind := w.checks.watches.Known[gvk]
+	kind := w.remediations.watches.Known[gvk]
 	if kind == nil {
 		w.t.Fatalf("kind %s is not watched", gvk.Kind)
 	}
@@ -157,7 +155,7 @@ func (w *healthCheckFixture) template(gvk schema.GroupVersionKind, name string) 
 	if c := w.checks.known["check"]; c != nil && len(c.object.Spec.EscalatingRemediations) > 1 { // their objects have names of their own
 		u.SetAnnotations(map[string]string{remediation.MultipleTemplatesAnnotation: ""})
 	}
-	must(w.t, w.checks.watches.Known[gvk].Update(u))
+	must(w.t, w.remediations.watches.Known[gvk].Update(u))
 }
 
 // node delivers a node.
@@ -187,7 +185,7 @@ func madeAnew(n *corev1.Node) { n.UID += "-again" }
 // made returns an object made from a template for a node.
 func (w *healthCheckFixture) made(node, template string, changes ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
 	w.t.Helper()
-	from := w.checks.templates[remediation.Template{GroupVersionKind: rebootTemplateKind, Namespace: "ns", Name: template}]
+	from := w.remediations.templates[remediation.Template{GroupVersionKind: rebootTemplateKind, Namespace: "ns", Name: template}]
 	u, err := remediation.Make(from, w.nodeStates[node].Object, ownerOf(w.checks.known["check"].object))
 	must(w.t, err)
 	u.SetUID(types.UID("uid-of-" + template + "-for-" + node))
@@ -202,14 +200,14 @@ func (w *healthCheckFixture) made(node, template string, changes ...func(*unstru
 // finds delivers an object.
 func (w *healthCheckFixture) finds(u *unstructured.Unstructured) {
 	w.t.Helper()
-	must(w.t, w.checks.watches.Known[u.GroupVersionKind()].Update(u.DeepCopy()))
+	must(w.t, w.remediations.watches.Known[u.GroupVersionKind()].Update(u.DeepCopy()))
 	w.runRound()
 }
 
 // loses delivers the deletion of an object.
 func (w *healthCheckFixture) loses(u *unstructured.Unstructured) {
 	w.t.Helper()
-	must(w.t, w.checks.watches.Known[u.GroupVersionKind()].Delete(u.DeepCopy()))
+	must(w.t, w.remediations.watches.Known[u.GroupVersionKind()].Delete(u.DeepCopy()))
 	w.runRound()
 }
 
@@ -248,7 +246,7 @@ func (w *healthCheckFixture) runRound() {
 	for range w.tasks.queue.len() { // as before they are started
 		if treatments := w.tasks.queue.pop(); treatments.stage == queued {
 			treatments.stage = idle
-			w.tasks.reconcile(now, treatments.node)
+			w.tasks.reconcile(now, treatments.Node)
 		}
 	}
 	w.statuses.Schedule(now)
@@ -262,27 +260,27 @@ func (w *healthCheckFixture) advance(d time.Duration) {
 }
 
 // next returns the next task of a node, nil for none, and when to check again.
-func (w *healthCheckFixture) next(node string) (*task, time.Time) {
-	treatments := w.tasks.treatments[node]
+func (w *healthCheckFixture) next(node string) (*Task, time.Time) {
+	treatments := w.tasks.lanes[node]
 	if treatments == nil {
 		return nil, time.Time{}
 	}
 	e, due := w.tasks.next(time.Now(), treatments)
 	if (e != nil) != (treatments.stage == queued) {
-		w.t.Errorf("the treatments of %s is at stage %d, and next is %+v", node, treatments.stage, e)
+		w.t.Errorf("the lane of %s is at stage %d, and next is %+v", node, treatments.stage, e)
 	}
 	return e, due
 }
 
 // wantTask checks the kind of the node's next task and returns the task.
-func (w *healthCheckFixture) wantTask(node string, want taskKind) *task {
+func (w *healthCheckFixture) wantTask(node string, want string) *Task {
 	w.t.Helper()
 	e, due := w.next(node)
 	if e == nil {
 		w.t.Fatalf("nothing is to be done about %s before %v, want %s; the log:\n%s", node, due, want, &w.log)
 	}
-	if e.kind != want {
-		w.t.Fatalf("%s is to be done about %s, want %s", e.kind, node, want)
+	if e.Kind != want {
+		w.t.Fatalf("%s is to be done about %s, want %s", e.Kind, node, want)
 	}
 	return e
 }
@@ -292,31 +290,45 @@ func (w *healthCheckFixture) wantNoTask(node string) (due time.Time) {
 	w.t.Helper()
 	e, due := w.next(node)
 	if e != nil {
-		w.t.Fatalf("%s is to be done about %s, want nothing", e.kind, node)
+		w.t.Fatalf("%s is to be done about %s, want nothing", e.Kind, node)
 	}
 	return due
 }
 
+// remediationResult is the result of a task for remediation objects.
+type remediationResult struct {
+	*Result
+	*remediationTask
+}
+
+// remediationWork returns what a task does with remediation objects.
+func remediationWork(t *Task) *remediationTask { return t.Work.(*remediationTask) }
+
+// starts starts a task and leaves its result to the test.
+func (w *healthCheckFixture) starts(e *Task, node string) remediationResult {
+	return remediationResult{w.tasks.startTask(time.Now(), w.tasks.lanes[node], e), remediationWork(e)}
+}
+
 // runs finishes a task with a result, which the changes may adapt, and runs a round.
-func (w *healthCheckFixture) runs(e *task, node string, result treat.Result, changes ...func(*taskResult)) {
+func (w *healthCheckFixture) runs(e *Task, node string, result treat.Result, changes ...func(remediationResult)) {
 	w.t.Helper()
-	r := w.tasks.startTask(time.Now(), w.tasks.treatments[node], e)
-	if r.result = result; result != treat.Made {
-		r.err = fmt.Errorf("for a test: %w", errBroken)
+	r := w.starts(e, node)
+	if r.Outcome = result; result != treat.Made {
+		r.Err = fmt.Errorf("for a test: %w", errBroken)
 	}
 	for _, change := range changes {
 		change(r)
 	}
-	w.tasks.handleResult(r)
+	w.tasks.handleResult(r.Result)
 	w.runRound()
 }
 
 // makes sets the created object and the taken Lease in a result.
-func (w *healthCheckFixture) makes(u *unstructured.Unstructured) func(*taskResult) {
-	return func(r *taskResult) {
-		r.object, r.created = u.DeepCopy(), true
-		r.lease, r.leaseKnown = r.task.lease.DeepCopy(), true
-		r.lease.ResourceVersion = w.nextVersion()
+func (w *healthCheckFixture) makes(u *unstructured.Unstructured) func(remediationResult) {
+	return func(r remediationResult) {
+		r.current, r.created = u.DeepCopy(), true
+		r.newLease, r.leaseKnown = r.lease.DeepCopy(), true
+		r.newLease.ResourceVersion = w.nextVersion()
 	}
 }
 

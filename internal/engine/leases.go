@@ -19,29 +19,30 @@ const (
 
 // leaseTask returns the next task for the node's Lease, or for the annotation that
 // confirms its health. Without a task it returns when there may be a task.
-func (rm *remediations) leaseTask(now time.Time, treatments *nodeTreatments, state *Node, plan triage.Plan) (t *task, due time.Time) {
-	if rm.engine.checks.deferring && !rm.isTreated(treatments, state) {
+func (rm *remediations) leaseTask(now time.Time, lane *Lane, n *nodeObjects, state *Node, plan triage.Plan) (t *Task, due time.Time) {
+	if rm.engine.checks.deferring && !rm.isTreated(n, state) {
 		return nil, time.Time{} // the other controller handles the Lease
 	}
-	by, until, held := nodelease.Held(treatments.lease, now)
+	lease := rm.leaseOf(lane.Node)
+	by, until, held := nodelease.Held(lease, now)
 	if held && !nodelease.IsHealthCheck(by) {
 		return nil, until.Add(time.Microsecond) // the holder may renew it; at exactly this time it is still held
 	}
-	if holder, until := rm.wantedLease(now, treatments, state, plan.Treatment); now.Before(until) {
-		if !nodelease.NeedsRenewal(treatments.lease, holder, leaseDuration, now) {
-			return nil, times.Earliest(nodelease.RenewAt(treatments.lease), until)
+	if holder, until := rm.wantedLease(now, n, state, plan.Treatment); now.Before(until) {
+		if !nodelease.NeedsRenewal(lease, holder, leaseDuration, now) {
+			return nil, times.Earliest(nodelease.RenewAt(lease), until)
 		}
-		return &task{kind: takeLease, node: state.Object, lease: nodelease.Take(treatments.lease, state.Object, holder, leaseDuration, now)}, time.Time{}
+		return rm.task(takeLease, state.Object, triage.RuleID{}, triage.Reason{}, remediationTask{lease: nodelease.Take(lease, state.Object, holder, leaseDuration, now)}), time.Time{}
 	}
-	switch isPlanned := plan.Treatment != nil && rm.treats(treatments, state, plan.Treatment.Rule); {
-	case isPlanned && !rm.isTreated(treatments, state):
+	switch isPlanned := plan.Treatment != nil && rm.treats(n, state, plan.Treatment.Rule); {
+	case isPlanned && !rm.isTreated(n, state):
 		return nil, time.Time{} // the Lease is taken with the treatment
-	case treatments.hasSlot(): // the treatment may still arrive
+	case lane.hasSlot(): // the treatment may still arrive
 		return nil, time.Time{}
-	case treatments.lease != nil && treatments.lease.Spec.HolderIdentity != nil && nodelease.IsHealthCheck(*treatments.lease.Spec.HolderIdentity):
-		return &task{kind: releaseLease, node: state.Object, lease: treatments.lease}, time.Time{}
-	case !rm.isTreated(treatments, state) && isConfirmed(state.Object) && !rm.engine.tasks.namesTreatmentRule(plan.Findings):
-		return &task{kind: clearConfirmation, node: state.Object}, time.Time{}
+	case lease != nil && lease.Spec.HolderIdentity != nil && nodelease.IsHealthCheck(*lease.Spec.HolderIdentity):
+		return rm.task(releaseLease, state.Object, triage.RuleID{}, triage.Reason{}, remediationTask{lease: lease}), time.Time{}
+	case !rm.isTreated(n, state) && isConfirmed(state.Object) && !rm.namesTreatmentRule(plan.Findings):
+		return rm.task(clearConfirmation, state.Object, triage.RuleID{}, triage.Reason{}, remediationTask{}), time.Time{}
 	}
 	return nil, time.Time{}
 }
@@ -49,8 +50,8 @@ func (rm *remediations) leaseTask(now time.Time, treatments *nodeTreatments, sta
 // wantedLease returns for which holder and until when to hold the Lease: while a
 // remediator may work on the node. Before the Lease ends, the object is annotated as
 // timed out. If that fails, the Lease is held for a while longer, but not forever.
-func (rm *remediations) wantedLease(now time.Time, treatments *nodeTreatments, state *Node, planned *triage.PlannedTreatment) (by string, until time.Time) {
-	for _, o := range rm.ownObjects(treatments, state) {
+func (rm *remediations) wantedLease(now time.Time, n *nodeObjects, state *Node, planned *triage.PlannedTreatment) (by string, until time.Time) {
+	for _, o := range rm.ownObjects(n, state) {
 		works := rm.mayWorkUntil(o, planned)
 		if isReported := o.TimedOut || o.Succeeded || !isPartOf(planned, o) || !planned.HealthySince.IsZero(); !isReported && !now.Before(works) {
 			works = o.Created.Add(rm.timeoutOf(o) + 2*maxWork)

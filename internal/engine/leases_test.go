@@ -14,9 +14,9 @@ import (
 )
 
 // locked renews the Lease in a result.
-func (w *healthCheckFixture) locked(r *taskResult) {
-	r.lease, r.leaseKnown = r.task.lease.DeepCopy(), true
-	r.lease.ResourceVersion = w.nextVersion()
+func (w *healthCheckFixture) locked(r remediationResult) {
+	r.newLease, r.leaseKnown = r.lease.DeepCopy(), true
+	r.newLease.ResourceVersion = w.nextVersion()
 }
 
 func TestTheLeaseIsRenewedInTimeAndNotForever(t *testing.T) {
@@ -31,7 +31,7 @@ func TestTheLeaseIsRenewedInTimeAndNotForever(t *testing.T) {
 			}
 			w.advance(time.Until(due))
 			e, _ := w.next("a")
-			if e == nil || e.kind != takeLease {
+			if e == nil || e.Kind != takeLease {
 				break
 			}
 			renewals++
@@ -40,10 +40,10 @@ func TestTheLeaseIsRenewedInTimeAndNotForever(t *testing.T) {
 		if renewals != 5 { // after 5, 10, 15, 20 and 25 minutes
 			t.Errorf("it was renewed %d times", renewals)
 		}
-		w.runs(w.wantTask("a", annotateRemediation), "a", treat.Made, func(r *taskResult) { r.version = w.nextVersion() })
+		w.runs(w.wantTask("a", annotateRemediation), "a", treat.Made, func(r remediationResult) { r.version = w.nextVersion() })
 		w.runs(w.wantTask("a", releaseLease), "a", treat.Made)
-		if due := w.wantNoTask("a"); !due.IsZero() || w.tasks.treatments["a"].lease != nil {
-			t.Errorf("after half an hour there is %v, looked at %v", w.tasks.treatments["a"].lease, due)
+		if due := w.wantNoTask("a"); !due.IsZero() || w.remediations.nodes["a"].lease != nil {
+			t.Errorf("after half an hour there is %v, looked at %v", w.remediations.nodes["a"].lease, due)
 		}
 	})
 }
@@ -72,14 +72,14 @@ func (w *healthCheckFixture) heldFor(node string, notes treat.Result, atMost tim
 		switch {
 		case e == nil:
 			w.advance(max(time.Millisecond, min(time.Until(due), time.Minute)))
-		case e.kind == releaseLease:
+		case e.Kind == releaseLease:
 			return time.Since(began)
-		case e.kind == takeLease:
+		case e.Kind == takeLease:
 			w.runs(e, node, treat.Made, w.locked)
-		case e.kind == annotateRemediation:
-			w.runs(e, node, notes, func(r *taskResult) { r.version = w.nextVersion() })
+		case e.Kind == annotateRemediation:
+			w.runs(e, node, notes, func(r remediationResult) { r.version = w.nextVersion() })
 		default:
-			w.t.Fatalf("%s is to be done", e.kind)
+			w.t.Fatalf("%s is to be done", e.Kind)
 		}
 	}
 	w.t.Fatalf("the node is locked for %s", atMost)
@@ -100,8 +100,8 @@ func TestARemediatorIsStoppedBeforeTheLeaseIsReleased(t *testing.T) {
 					w.advance(maxWork)
 				}
 				e := w.wantTask("a", annotateRemediation)
-				if e.annotations[remediation.TimedOutAnnotation] == nil {
-					t.Errorf("noted: %v", e.annotations)
+				if remediationWork(e).annotations[remediation.TimedOutAnnotation] == nil {
+					t.Errorf("noted: %v", remediationWork(e).annotations)
 				}
 				w.runs(e, "a", treat.Refused)
 				if held := w.heldFor("a", treat.Refused, 3*maxWork); held < maxWork/2 || held > 2*maxWork {
@@ -122,7 +122,7 @@ func TestTheLeaseOnAHealthyNodeEnds(t *testing.T) {
 		if w.finding("a") != triage.Recovering {
 			t.Errorf("the finding is %s", w.finding("a"))
 		}
-		for _, o := range w.tasks.treatments["a"].objects {
+		for _, o := range w.remediations.nodes["a"].objects {
 			if o.TimedOut {
 				t.Error("a remediator that waits for a confirmation was reported that its time is up")
 			}
@@ -141,7 +141,7 @@ func TestAPauseDoesNotStopTimeouts(t *testing.T) {
 		if held := w.heldFor("a", treat.Made, time.Hour); held > time.Minute {
 			t.Errorf("its time is up, and the node is locked for %s more", held)
 		}
-		if o := w.tasks.treatments["a"].objectsOf(checkRule("check")); len(o) != 1 || !o[0].TimedOut {
+		if o := w.remediations.nodes["a"].objectsOf(checkRule("check")); len(o) != 1 || !o[0].TimedOut {
 			t.Errorf("it was not Events: %+v", o)
 		}
 	}, inSteps)
@@ -153,14 +153,14 @@ func TestALeaseThatIsDeletedDuringATaskIsTakenAgain(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.node("a", corev1.ConditionTrue)
 		object := w.made("a", "quick")
-		r := w.tasks.startTask(time.Now(), w.tasks.treatments["a"], w.wantTask("a", createRemediation))
+		r := w.starts(w.wantTask("a", createRemediation), "a")
 		w.makes(object)(r)
-		r.lease.UID = "taken"
-		must(t, w.remediations.leases.Update(r.lease.DeepCopy()))
+		r.newLease.UID = "taken"
+		must(t, w.remediations.leases.Update(r.newLease.DeepCopy()))
 		w.runRound()
-		must(t, w.remediations.leases.Delete(r.lease.DeepCopy()))
+		must(t, w.remediations.leases.Delete(r.newLease.DeepCopy()))
 		w.runRound()
-		w.tasks.handleResult(r)
+		w.tasks.handleResult(r.Result)
 		w.runRound()
 		w.wantTask("a", takeLease)
 	})

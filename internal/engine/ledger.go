@@ -11,7 +11,6 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/ownership"
-	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -40,15 +39,15 @@ type ledgerWriter struct {
 
 	// The same for treatments that take a slot. Few treatments are named: one
 	// control-plane node at a time, and entries of the previous leader.
-	queuedTreatments, writingTreatments []*nodeTreatments
-	treatmentsWithSlots                 []*nodeTreatments
-	replacements                        awaitingReplacement
-	stored                              []ledger.Entry // the stored snapshot
-	next                                []ledger.Entry // the snapshot being written
-	isOutdated                          bool           // the stored snapshot is unknown or names launch failures that do not count any more
-	tidyAt                              time.Time      // when to write a snapshot because of tidyAfter, zero for never
-	writing                             bool
-	done                                chan error
+	queuedLanes, writingLanes []*Lane
+	lanesWithSlots            []*Lane
+	replacements              awaitingReplacement
+	stored                    []ledger.Entry // the stored snapshot
+	next                      []ledger.Entry // the snapshot being written
+	isOutdated                bool           // the stored snapshot is unknown or names launch failures that do not count any more
+	tidyAt                    time.Time      // when to write a snapshot because of tidyAfter, zero for never
+	writing                   bool
+	done                      chan error
 
 	notBefore time.Time
 	failure   Failure // of the last snapshot
@@ -74,8 +73,10 @@ func (w *ledgerWriter) restore(now time.Time) {
 	w.stored, w.restored = w.restored, nil
 	w.tidyAt = now // remove outdated entries of the previous leader at once
 	w.restoreUnknown(now)
-	for _, node := range slices.Sorted(maps.Keys(w.engine.tasks.treatments)) {
-		w.engine.remediations.findReplacements(now, w.engine.tasks.treatments[node])
+	for _, node := range slices.Sorted(maps.Keys(w.engine.tasks.lanes)) {
+		for _, t := range w.engine.tasks.treatments {
+			t.Update(now, node)
+		}
 	}
 }
 
@@ -112,31 +113,18 @@ func (w *ledgerWriter) restoreUnknown(now time.Time) {
 }
 
 // restoreTreatment resumes a treatment that the previous leader may have started. The
-// write may still succeed for a while. If it has succeeded, the object is known already.
+// write may still succeed for a while.
 func (w *ledgerWriter) restoreTreatment(now time.Time, state *Node, e ledger.ObjectWrite) {
-	if triage.RuleID(e.Rule).Kind == triage.NodeHealthCheck && w.engine.checks.deferring {
+	lane := w.engine.tasks.of(e.Node)
+	lane.granted, lane.sentAt = e, now
+	if !w.engine.tasks.ownerOf(e).Restore(now, lane, state) {
+		lane.Release()
 		return
 	}
-	treatments := w.engine.tasks.of(e.Node)
-	if _, arrived := treatments.objects[e.Object]; arrived {
-		return
-	}
-	treatments.granted, treatments.sentAt = e, now
 	if e.ControlPlane {
 		w.engine.remediations.orphans.add(e.Node)
 	}
-	if isClaim(e.Object) {
-		w.engine.nodeClaims.restoreTermination(now, state, treatments)
-		return
-	}
-	w.treatmentsWithSlots = append(w.treatmentsWithSlots, treatments)
-	rule := triage.RuleID(e.Rule)
-	if !treatments.hasSlotFor(state) {
-		w.engine.cfg.Logger.Info("treatment of a deleted node restored", "node", e.Node, "rule", rule.String(), "object", e.Object.String())
-		return
-	}
-	w.engine.core.Resume(now, triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Step: e.Step, Since: now})
-	w.engine.cfg.Logger.Info("treatment restored", "node", e.Node, "rule", rule.String(), "object", e.Object.String())
+	w.lanesWithSlots = append(w.lanesWithSlots, lane)
 }
 
 // write writes the next snapshot if it is needed. It returns when to try again if
@@ -165,7 +153,7 @@ func (w *ledgerWriter) nextSnapshot(now time.Time) (entries []ledger.Entry, due 
 	hasEnded, due := w.hasEndedEntries(now)
 	isStale := hasDepartures || hasEnded || w.isOutdated
 	switch {
-	case len(w.queuedNodes)+len(w.queuedTreatments) == 0 && !isStale:
+	case len(w.queuedNodes)+len(w.queuedLanes) == 0 && !isStale:
 		return nil, due
 	case now.Before(w.notBefore):
 		return nil, w.notBefore
@@ -174,8 +162,8 @@ func (w *ledgerWriter) nextSnapshot(now time.Time) (entries []ledger.Entry, due 
 		state.inLedger = !state.gone && state.granted.version != ""
 		return !state.inLedger
 	})
-	w.treatmentsWithSlots = slices.DeleteFunc(w.treatmentsWithSlots, func(treatments *nodeTreatments) bool { return !treatments.hasSlot() })
-	w.writingNodes, w.writingTreatments, w.replacements.requested = nil, nil, nil
+	w.lanesWithSlots = slices.DeleteFunc(w.lanesWithSlots, func(lane *Lane) bool { return !lane.hasSlot() })
+	w.writingNodes, w.writingLanes, w.replacements.requested = nil, nil, nil
 	held := w.entries()
 	room := w.ledger.Room()
 	room.Add(append(held, w.engine.repairs.launchFailureEntries(now, held)...)...)
@@ -183,7 +171,7 @@ func (w *ledgerWriter) nextSnapshot(now time.Time) (entries []ledger.Entry, due 
 	w.isOutdated = false
 	w.addNodes(now, room)
 	w.addTreatments(now, room)
-	if len(w.writingNodes)+len(w.writingTreatments) == 0 && !isStale {
+	if len(w.writingNodes)+len(w.writingLanes) == 0 && !isStale {
 		return nil, due // the ledger is full, or no request is left
 	}
 	entries = w.entries()
@@ -220,31 +208,31 @@ func (w *ledgerWriter) addNodes(now time.Time, room *ledger.Room) {
 
 // addTreatments adds waiting treatments in the same way.
 func (w *ledgerWriter) addTreatments(now time.Time, room *ledger.Room) {
-	beginning := w.queuedTreatments
-	w.queuedTreatments = nil
-	for i, treatments := range beginning {
-		treatments.requested = ledger.ObjectWrite{}
-		if len(w.nodesWithSlots)+len(w.writingNodes)+len(w.replacements.requested)+len(w.treatmentsWithSlots)+len(w.writingTreatments) < maxNodesInSnapshot {
-			treatments.requested = w.requestedTreatmentSlot(now, treatments)
-			if treatments.requested == (ledger.ObjectWrite{}) { // needs no slot any more
-				treatments.stage = queued
-				w.engine.tasks.queue.push(treatments)
+	beginning := w.queuedLanes
+	w.queuedLanes = nil
+	for i, lane := range beginning {
+		lane.requested = ledger.ObjectWrite{}
+		if len(w.nodesWithSlots)+len(w.writingNodes)+len(w.replacements.requested)+len(w.lanesWithSlots)+len(w.writingLanes) < maxNodesInSnapshot {
+			lane.requested = w.requestedTreatmentSlot(now, lane)
+			if lane.requested == (ledger.ObjectWrite{}) { // needs no slot any more
+				lane.stage = queued
+				w.engine.tasks.queue.push(lane)
 				continue
 			}
-			if room.Take(w.engine.repairs.withLaunchFailureEntry(now, treatments.requested)...) || w.isEmpty() {
-				w.writingTreatments = append(w.writingTreatments, treatments)
+			if room.Take(w.engine.repairs.withLaunchFailureEntry(now, lane.requested)...) || w.isEmpty() {
+				w.writingLanes = append(w.writingLanes, lane)
 				continue
 			}
-			treatments.requested = ledger.ObjectWrite{}
+			lane.requested = ledger.ObjectWrite{}
 		}
-		w.queuedTreatments = append(w.queuedTreatments, beginning[i:]...)
+		w.queuedLanes = append(w.queuedLanes, beginning[i:]...)
 		return
 	}
 }
 
 // isEmpty reports whether the next snapshot names no write.
 func (w *ledgerWriter) isEmpty() bool {
-	return len(w.nodesWithSlots)+len(w.writingNodes)+len(w.treatmentsWithSlots)+len(w.writingTreatments) == 0
+	return len(w.nodesWithSlots)+len(w.writingNodes)+len(w.lanesWithSlots)+len(w.writingLanes) == 0
 }
 
 // hasEndedEntries reports whether a new snapshot is due because stored entries have ended, or
@@ -263,7 +251,7 @@ func (w *ledgerWriter) hasEndedEntries(now time.Time) (isDue bool, due time.Time
 				return true, time.Time{}
 			}
 		case ledger.ObjectWrite:
-			if treatments := w.engine.tasks.treatments[e.Node]; treatments == nil || treatments.granted != e {
+			if lane := w.engine.tasks.lanes[e.Node]; lane == nil || lane.granted != e {
 				return true, time.Time{}
 			}
 		case ledger.NodeWrite: // the next leader sees by the node's version that nothing can arrive
@@ -291,12 +279,12 @@ func (w *ledgerWriter) entries() []ledger.Entry {
 			entries = state.granted.entries(entries, state)
 		}
 	}
-	for _, treatments := range w.writingTreatments {
-		entries = append(entries, treatments.requested)
+	for _, lane := range w.writingLanes {
+		entries = append(entries, lane.requested)
 	}
-	for _, treatments := range w.treatmentsWithSlots {
-		if !treatments.requestsSlotAgain() && !w.replacements.replacesEntry(treatments.granted) {
-			entries = append(entries, treatments.granted)
+	for _, lane := range w.lanesWithSlots {
+		if !lane.requestsSlotAgain() && !w.replacements.replacesEntry(lane.granted) {
+			entries = append(entries, lane.granted)
 		}
 	}
 	for _, gone := range w.replacements.requested {
@@ -308,8 +296,8 @@ func (w *ledgerWriter) entries() []ledger.Entry {
 // requestsSlotAgain reports whether the next snapshot requests the same slot, possibly
 // for a later version of the claim. In that case the write for the older version can
 // never succeed.
-func (treatments *nodeTreatments) requestsSlotAgain() bool {
-	before, after := treatments.granted, treatments.requested
+func (lane *Lane) requestsSlotAgain() bool {
+	before, after := lane.granted, lane.requested
 	if isClaim(before.Object) {
 		before.ResourceVersion, after.ResourceVersion = "", ""
 		before.Since, after.Since = time.Time{}, time.Time{}
@@ -345,40 +333,12 @@ func (w *taintWriter) requestedSlot(state *Node, now time.Time) grantedSlot {
 
 // requestedTreatmentSlot returns the entry that the ledger must store before the next
 // task, an empty entry for none.
-func (w *ledgerWriter) requestedTreatmentSlot(now time.Time, treatments *nodeTreatments) ledger.ObjectWrite {
-	t, _ := w.engine.tasks.next(now, treatments)
-	if t == nil || !t.takesSlot() {
+func (w *ledgerWriter) requestedTreatmentSlot(now time.Time, lane *Lane) ledger.ObjectWrite {
+	t, _ := w.engine.tasks.next(now, lane)
+	if t == nil {
 		return ledger.ObjectWrite{}
 	}
-	return t.ledgerEntry()
-}
-
-// takesSlot reports whether the task takes a slot under a bound that no API object shows
-// before the task has run.
-func (t *task) takesSlot() bool {
-	switch t.kind {
-	case createRemediation:
-		return remediation.IsControlPlane(t.node) || isRepair(t.rule)
-	case terminateClaim:
-		return !t.isMarked()
-	default:
-		return false
-	}
-}
-
-// ledgerEntry returns the entry for a task that takes a slot.
-func (t *task) ledgerEntry() ledger.ObjectWrite {
-	entry := ledger.ObjectWrite{
-		Slot: slotOf(t.rule, t.node), Step: t.step,
-		ControlPlane: remediation.IsControlPlane(t.node),
-	}
-	if t.kind == terminateClaim {
-		entry.Object, entry.ResourceVersion, entry.Since = claimRef(t.claim.Name), t.claim.ResourceVersion, t.since.UTC()
-		entry.Pool = t.pool
-	} else {
-		entry.Object = refOf(remediation.Read(t.create))
-	}
-	return entry
+	return t.Slot
 }
 
 // slotOf returns the slot of a node under the bound of a rule.
@@ -415,15 +375,15 @@ func (w *ledgerWriter) handleResult(err error) error {
 			state.requested = grantedSlot{}
 			w.engine.markStatusesStale(time.Now(), state)
 		}
-		for _, treatments := range w.writingTreatments {
-			treatments.requested = ledger.ObjectWrite{}
-			w.engine.markTreatmentStatusesStale(time.Now(), treatments)
+		for _, lane := range w.writingLanes {
+			lane.requested = ledger.ObjectWrite{}
+			w.engine.tasks.markStatusesStale(time.Now(), lane)
 		}
 		w.isOutdated = true // the stored snapshot is unknown
 		// If the API server rejects the snapshot because of an entry, the others go
 		// first in the next snapshot.
 		w.queuedNodes, w.writingNodes = append(w.queuedNodes, w.writingNodes...), nil
-		w.queuedTreatments, w.writingTreatments = append(w.queuedTreatments, w.writingTreatments...), nil
+		w.queuedLanes, w.writingLanes = append(w.queuedLanes, w.writingLanes...), nil
 		return nil // replacements request their entries again by themselves
 	}
 	if w.failure.Tries > 0 {
@@ -443,18 +403,18 @@ func (w *ledgerWriter) handleResult(err error) error {
 		w.engine.taints.queue.push(state)
 	}
 	w.writingNodes = nil
-	for _, treatments := range w.writingTreatments {
-		if !treatments.hasSlot() {
-			w.treatmentsWithSlots = append(w.treatmentsWithSlots, treatments)
+	for _, lane := range w.writingLanes {
+		if !lane.hasSlot() {
+			w.lanesWithSlots = append(w.lanesWithSlots, lane)
 		}
-		treatments.granted, treatments.requested = treatments.requested, ledger.ObjectWrite{}
-		if treatments.granted.ControlPlane {
-			w.engine.remediations.orphans.add(treatments.node)
+		lane.granted, lane.requested = lane.requested, ledger.ObjectWrite{}
+		if lane.granted.ControlPlane {
+			w.engine.remediations.orphans.add(lane.Node)
 		}
-		treatments.stage = queued
-		w.engine.tasks.queue.push(treatments)
+		lane.stage = queued
+		w.engine.tasks.queue.push(lane)
 	}
-	w.writingTreatments = nil
+	w.writingLanes = nil
 	w.replacements.stored()
 	w.stored, w.next, w.tidyAt = w.next, nil, time.Time{}
 	w.engine.cfg.Metrics.setUnknownEntries("ledger", w.ledger.CountUnknown(w.stored))

@@ -36,7 +36,8 @@ func newLoop(log *slog.Logger, announce func(treat.Event)) *Engine {
 		checks:       checks{inbox: absent[*remediationv1alpha1.NodeHealthCheck](), medik8s: medik8sLeader{inbox: absent[*coordinationv1.Lease]()}},
 		repairs:      newRepairs(RepairConfig{}, absent[*v1alpha1.RepairPolicy](), noPools{}),
 		nodeClaims:   newNodeClaims(absent[*karpenter.NodeClaim]()),
-		remediations: remediations{leases: absent[*coordinationv1.Lease]()},
+		remediations: newRemediations(absent[*coordinationv1.Lease](), watch.Kinds{}),
+		tasks:        taskRunner{lanes: map[string]*Lane{}},
 		nodeStates:   map[string]*Node{},
 		taints:       taintWriter{results: make(chan writeResult, 1)},
 		statuses:     &status.Writer{}, // writes nothing: tests look at what would be written

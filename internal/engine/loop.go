@@ -136,7 +136,7 @@ func (l *Engine) round(ctx context.Context) time.Time {
 		l.loaded = true
 		l.remediations.checkOrphans(now)
 		l.core.Loaded(now)
-		for node := range l.tasks.treatments {
+		for node := range l.tasks.lanes {
 			l.tasks.reconcile(now, node)
 		}
 		l.cfg.Metrics.leading.Set(1)

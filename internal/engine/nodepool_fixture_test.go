@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -24,6 +25,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
+	"github.com/resourcestack/autohealer/internal/watch"
 )
 
 // nodePoolFixture is a loop with NodePools. A test changes the API objects, decides when watches
@@ -98,8 +100,8 @@ func nodePoolFixtureIn(t *testing.T, c *loopFixture, w *fakeAPI, changes ...func
 	h.checks.medik8s.leases = map[string]observedLease{}
 	h.repairs = newRepairs(cfg, there(t, &v1alpha1.RepairPolicy{}), h.pools)
 	h.nodeClaims = newNodeClaims(there(t, &karpenter.NodeClaim{}))
-	h.repairs.engine, h.nodeClaims.engine = h.Engine, h.Engine
-	h.remediations.leases, h.tasks.treatments, h.remediations.byObject = there(t, &coordinationv1.Lease{}), map[string]*nodeTreatments{}, map[ledger.ObjectRef]*nodeTreatments{}
+	h.remediations = newRemediations(there(t, &coordinationv1.Lease{}), watch.Kinds{Start: func(func(context.Context)) context.CancelFunc { return func() {} }})
+	h.link()
 	return h
 }
 
@@ -148,7 +150,7 @@ func (h *nodePoolFixture) runRound() (due time.Time) {
 		h.loaded = true
 		h.remediations.checkOrphans(now)
 		h.core.Loaded(now)
-		for _, node := range slices.Sorted(maps.Keys(h.tasks.treatments)) {
+		for _, node := range slices.Sorted(maps.Keys(h.tasks.lanes)) {
 			h.tasks.reconcile(now, node)
 		}
 	}
@@ -347,17 +349,17 @@ func (h *nodePoolFixture) finding(kind triage.Kind, node string) triage.Reason {
 
 // wantTask checks the kind of the node's next task and returns the task, which may have to
 // wait for the ledger.
-func (h *nodePoolFixture) wantTask(node string, want taskKind) *task {
+func (h *nodePoolFixture) wantTask(node string, want string) *Task {
 	h.t.Helper()
-	var e *task
-	if treatments := h.tasks.treatments[node]; treatments != nil {
+	var e *Task
+	if treatments := h.tasks.lanes[node]; treatments != nil {
 		e, _ = h.tasks.next(time.Now(), treatments)
 	}
 	if e == nil {
 		h.t.Fatalf("nothing is to be done about %s, want %s: %v; the log:\n%s", node, want, h.nodeStates[node].findings, &h.log)
 	}
-	if e.kind != want {
-		h.t.Fatalf("%s is to be done about %s, want %s", e.kind, node, want)
+	if e.Kind != want {
+		h.t.Fatalf("%s is to be done about %s, want %s", e.Kind, node, want)
 	}
 	return e
 }
@@ -365,23 +367,23 @@ func (h *nodePoolFixture) wantTask(node string, want taskKind) *task {
 // wantNoTask checks that the node has no task.
 func (h *nodePoolFixture) wantNoTask(node string) {
 	h.t.Helper()
-	if treatments := h.tasks.treatments[node]; treatments != nil {
+	if treatments := h.tasks.lanes[node]; treatments != nil {
 		if e, _ := h.tasks.next(time.Now(), treatments); e != nil {
-			h.t.Fatalf("%s is to be done about %s, want nothing", e.kind, node)
+			h.t.Fatalf("%s is to be done about %s, want nothing", e.Kind, node)
 		}
 	}
 }
 
 // sends returns the tasks that may start now, by node, without those that wait for the
 // ledger.
-func (h *nodePoolFixture) sends() map[string]*task {
-	sent := map[string]*task{}
+func (h *nodePoolFixture) sends() map[string]*Task {
+	sent := map[string]*Task{}
 	for range h.tasks.queue.len() {
 		treatments := h.tasks.queue.pop()
 		if e := h.tasks.nextStartable(time.Now(), treatments); e != nil {
 			treatments.stage = queued
 			h.tasks.queue.push(treatments)
-			sent[treatments.node] = e
+			sent[treatments.Node] = e
 		}
 	}
 	h.reconcileWoken(time.Now())
@@ -414,10 +416,19 @@ func (h how) isMade(result treat.Result) bool {
 	return result == treat.Made || result == treat.Unknown && h.unanswered
 }
 
+// claimResult is the result of a task for a NodeClaim.
+type claimResult struct {
+	*Result
+	*claimTask
+}
+
+// claimWork returns what a task does with a NodeClaim.
+func claimWork(t *Task) *claimTask { return t.Work.(*claimTask) }
+
 // begins starts the queued task of a node.
-func (h *nodePoolFixture) begins(node string) *taskResult {
+func (h *nodePoolFixture) begins(node string) *Result {
 	h.t.Helper()
-	treatments := h.tasks.treatments[node]
+	treatments := h.tasks.lanes[node]
 	for range h.tasks.queue.len() {
 		if other := h.tasks.queue.pop(); other != treatments {
 			h.tasks.queue.push(other)
@@ -443,27 +454,27 @@ func (h *nodePoolFixture) runs(node string, goes how) {
 }
 
 // carryOut applies a task to the API objects, as far as its writes succeed.
-func (w *fakeAPI) carryOut(r *taskResult, goes how) {
-	e := r.task
+func (w *fakeAPI) carryOut(result *Result, goes how) {
+	r := claimResult{result, claimWork(result.Task)}
 	fails := func(result treat.Result) {
-		r.result, r.err = result, fmt.Errorf("for a test: %w", errBroken)
+		r.Outcome, r.Err = result, fmt.Errorf("for a test: %w", errBroken)
 	}
 	stale := func() { // as fetchClaim does
-		r.result, r.claim = treat.Stale, w.claims[e.claim.Name].DeepCopy()
-		r.claimGone = r.claim == nil
+		r.Outcome, r.current = treat.Stale, w.claims[r.claim.Name].DeepCopy()
+		r.gone = r.current == nil
 	}
-	if n := w.nodes[r.treatments.node]; e.kind == terminateClaim && (n == nil || n.UID != e.node.UID || n.ResourceVersion != e.node.ResourceVersion) {
-		r.result, r.missing, r.fresh = treat.Stale, n == nil, n.DeepCopy()
+	if n := w.nodes[r.Lane.Node]; r.does == terminateClaim && (n == nil || n.UID != r.Task.Node.UID || n.ResourceVersion != r.Task.Node.ResourceVersion) {
+		r.Outcome, r.Missing, r.Fresh = treat.Stale, n == nil, n.DeepCopy()
 		return
 	}
-	version := e.claim.ResourceVersion
+	version := r.claim.ResourceVersion
 	annotates := func(change func(*karpenter.NodeClaim)) (isMade bool) {
 		if !goes.isMade(goes.first) {
 			fails(goes.first)
 			return false
 		}
-		c := w.claims[e.claim.Name]
-		if c == nil || c.UID != e.claim.UID || c.ResourceVersion != version {
+		c := w.claims[r.claim.Name]
+		if c == nil || c.UID != r.claim.UID || c.ResourceVersion != version {
 			stale()
 			return false
 		}
@@ -472,17 +483,17 @@ func (w *fakeAPI) carryOut(r *taskResult, goes how) {
 			fails(goes.first)
 			return false
 		}
-		r.claim = w.claims[c.Name].DeepCopy()
-		version = r.claim.ResourceVersion
+		r.current = w.claims[c.Name].DeepCopy()
+		version = r.current.ResourceVersion
 		return true
 	}
 	switch {
-	case e.kind == cancelTermination:
+	case r.does == cancelTermination:
 		annotates(func(c *karpenter.NodeClaim) { delete(c.Annotations, ownership.MarkAnnotation) })
 		return
-	case !e.isMarked():
+	case !r.isMarked():
 		if !annotates(func(c *karpenter.NodeClaim) {
-			metav1.SetMetaDataAnnotation(&c.ObjectMeta, ownership.MarkAnnotation, e.mark.Encode())
+			metav1.SetMetaDataAnnotation(&c.ObjectMeta, ownership.MarkAnnotation, r.mark.Encode())
 		}) {
 			return
 		}
@@ -491,18 +502,18 @@ func (w *fakeAPI) carryOut(r *taskResult, goes how) {
 		fails(goes.second)
 		return
 	}
-	c := w.claims[e.claim.Name]
-	if c == nil || c.UID != e.claim.UID || c.ResourceVersion != version {
+	c := w.claims[r.claim.Name]
+	if c == nil || c.UID != r.claim.UID || c.ResourceVersion != version {
 		stale()
 		return
 	}
 	w.changeClaim(c.Name, func(c *karpenter.NodeClaim) { c.DeletionTimestamp = new(metav1.Now()) })
-	w.deleted = append(w.deleted, r.treatments.node)
+	w.deleted = append(w.deleted, r.Lane.Node)
 	if goes.second == treat.Unknown {
 		fails(goes.second)
 		return
 	}
-	r.claimDeleted = true
+	r.deleted = true
 }
 
 // terminates terminates a node, from the ledger to the deletion of its claim.

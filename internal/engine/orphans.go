@@ -38,37 +38,30 @@ func (rm *remediations) checkOrphans(now time.Time) {
 		left = append(left, "the ledger names a treatment of a control-plane node that this version does not know; other control-plane nodes wait until "+rm.orphans.unknownUntil.UTC().Format(time.RFC3339))
 	}
 	for _, node := range slices.Sorted(maps.Keys(rm.orphans.nodes)) {
-		treatments := rm.engine.tasks.treatments[node]
-		if treatments == nil || !treatments.granted.ControlPlane && !slices.ContainsFunc(slices.Collect(maps.Values(treatments.objects)), remediationObject.holdsControlPlaneSlot) {
-			delete(rm.orphans.nodes, node)
-			continue
+		n, state := rm.nodes[node], rm.engine.nodeStates[node]
+		var slot ledger.ObjectWrite
+		if lane := rm.engine.tasks.lanes[node]; lane != nil {
+			slot = lane.Slot()
 		}
-		state := rm.engine.nodeStates[node]
-		for _, key := range treatments.sortedObjects() {
-			if o := treatments.objects[key]; o.holdsControlPlaneSlot() && !o.isFor(state) {
+		isLeft := slot.ControlPlane
+		for _, key := range n.sortedObjects() {
+			o := n.objects[key]
+			isLeft = isLeft || o.holdsControlPlaneSlot()
+			if o.holdsControlPlaneSlot() && !o.isFor(state) {
 				left = append(left, key.String()+" is still there, for control-plane node "+node+", which is gone")
 			}
 		}
-		if treatments.granted.ControlPlane && !treatments.hasSlotFor(state) {
-			left = append(left, treatments.granted.Object.String()+" may still be created for control-plane node "+node+", which is gone")
+		if slot.ControlPlane && (state == nil || string(state.Object.UID) != slot.UID) {
+			left = append(left, slot.Object.String()+" may still be created for control-plane node "+node+", which is gone")
+		}
+		if !isLeft {
+			delete(rm.orphans.nodes, node)
 		}
 	}
 	if message := strings.Join(left, "; "); message != rm.orphans.message {
 		rm.orphans.message = message
 		rm.engine.reobserveControlPlane(now)
 	}
-}
-
-// reobserveControlPlane reobserves all control-plane nodes.
-func (l *Engine) reobserveControlPlane(now time.Time) {
-	var plane []string
-	for name, state := range l.nodeStates {
-		if remediation.IsControlPlane(state.Object) {
-			plane = append(plane, name)
-		}
-	}
-	slices.Sort(plane)
-	l.reobserve(now, plane...)
 }
 
 // holdsControlPlaneSlot reports whether other control-plane nodes must wait for the
@@ -79,27 +72,3 @@ func (t remediationObject) holdsControlPlaneSlot() bool {
 
 // isFor reports whether the object is for this existing node.
 func (t remediationObject) isFor(state *Node) bool { return state != nil && t.IsOf(state.Object) }
-
-// hasSlotFor reports whether the ledger entry is for this existing node.
-func (treatments *nodeTreatments) hasSlotFor(state *Node) bool {
-	return state != nil && string(state.Object.UID) == treatments.granted.UID
-}
-
-// awaitOrphans returns until when a write for a deleted node may still succeed, and frees
-// the slot afterwards.
-func (rm *remediations) awaitOrphans(now time.Time, treatments *nodeTreatments, state *Node) (due time.Time) {
-	if !treatments.hasSlot() || treatments.hasSlotFor(state) {
-		return time.Time{}
-	}
-	if isClaim(treatments.granted.Object) { // the node went with its claim, and the ledger must name it first
-		if slot := treatments.granted.Slot; !rm.engine.ledger.lacks(slot.Node, func(kept ledger.Slot) bool { return kept == slot }) {
-			treatments.releaseSlot()
-		}
-		return time.Time{}
-	}
-	if arrives := treatments.sentAt.Add(maxInFlight); !treatments.sentAt.IsZero() && now.Before(arrives) {
-		return arrives
-	}
-	treatments.releaseSlot()
-	return time.Time{}
-}

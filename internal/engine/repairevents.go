@@ -48,34 +48,32 @@ func (r *repairs) publishEvent(rule triage.RuleID, node *corev1.Node, claim *kar
 	}
 }
 
-// terminated reports a deleted claim.
-func (nc *nodeClaims) terminated(now time.Time, r *taskResult) {
-	treatments, t := r.treatments, r.task
-	mode, pool := v1alpha1.Forceful, t.claim.Labels[karpenter.NodePoolLabel]
-	if followed := nc.engine.repairs.followed[t.rule]; followed != nil {
+// reportTerminated reports a deleted claim.
+func (w *claimTask) reportTerminated(now time.Time, r *Result) {
+	nc, t := w.claims, r.Task
+	mode, pool := v1alpha1.Forceful, w.claim.Labels[karpenter.NodePoolLabel]
+	if followed := nc.engine.repairs.followed[t.Rule]; followed != nil {
 		mode = modeOf(followed.spec)
 	}
 	if nc.engine.repairs.pools[pool] == nil {
 		nc.engine.Retire(now, timeoutRule(pool))
 	}
-	treatments.refusalReported = reportedRefusal{}
-	nc.engine.cfg.Metrics.countTermination(pool, t.reason.Condition, string(mode), "terminated")
-	if !treatments.dueSince.IsZero() {
-		nc.engine.cfg.Metrics.observeStart(t.rule, now.Sub(treatments.dueSince))
-		treatments.dueSince = time.Time{}
+	nc.engine.cfg.Metrics.countTermination(pool, t.Reason.Condition, string(mode), "terminated")
+	if due := r.Lane.Begun(); !due.IsZero() {
+		nc.engine.cfg.Metrics.observeStart(t.Rule, now.Sub(due))
 	}
-	what, message := treat.NodeRepaired, fmt.Sprintf("NodeClaim %s is being deleted %s", t.claim.Name, terminationMessage[mode])
+	what, message := treat.NodeRepaired, fmt.Sprintf("NodeClaim %s is being deleted %s", w.claim.Name, terminationMessage[mode])
 	// An earlier deadline on the claim stays.
-	if deadline := cmp.Or(t.mark.Deadline, t.claim.Annotations[karpenter.TerminationTimestampAnnotation]); deadline != "" && mode == v1alpha1.Graceful {
+	if deadline := cmp.Or(w.mark.Deadline, w.claim.Annotations[karpenter.TerminationTimestampAnnotation]); deadline != "" && mode == v1alpha1.Graceful {
 		message += ", and those that are left at " + deadline + " are ended by force"
 	}
-	if t.rule.Kind == triage.ReadyTimeout {
-		nc.engine.cfg.Metrics.countReadyTimeout(pool, t.claim.Labels[karpenter.CapacityTypeLabel])
+	if t.Rule.Kind == triage.ReadyTimeout {
+		nc.engine.cfg.Metrics.countReadyTimeout(pool, w.claim.Labels[karpenter.CapacityTypeLabel])
 		what = treat.ReadyTimeoutRecovery
-		message = fmt.Sprintf("Node failed to become ready within %v, triggering recovery: %s%s", nc.engine.repairs.timeoutFor(t.rule), message, startupTaintsMessage(karpenter.StartupTaints(t.node, t.claim)))
+		message = fmt.Sprintf("Node failed to become ready within %v, triggering recovery: %s%s", nc.engine.repairs.timeoutFor(t.Rule), message, startupTaintsMessage(karpenter.StartupTaints(t.Node, w.claim)))
 	}
-	nc.engine.cfg.Logger.Info("node terminated", "node", treatments.node, "nodeClaim", t.claim.Name, "nodePool", pool, "mode", string(mode), "reason", t.reason.String())
-	nc.engine.repairs.publishEvent(t.rule, t.node, t.claim, what, t.reason, message)
+	nc.engine.cfg.Logger.Info("node terminated", "node", r.Lane.Node, "nodeClaim", w.claim.Name, "nodePool", pool, "mode", string(mode), "reason", t.Reason.String())
+	nc.engine.repairs.publishEvent(t.Rule, t.Node, w.claim, what, t.Reason, message)
 }
 
 // startupTaintsMessage names the startup taints that are left. Once the node is gone, users cannot
@@ -104,20 +102,20 @@ func (r *repairs) timeoutFor(rule triage.RuleID) time.Duration {
 	return 0
 }
 
-// terminationCancelled reports a claim whose mark was removed.
-func (nc *nodeClaims) terminationCancelled(now time.Time, r *taskResult) {
-	treatments, t := r.treatments, r.task
-	pool := t.claim.Labels[karpenter.NodePoolLabel]
+// reportCancelled reports a claim whose mark was removed.
+func (w *claimTask) reportCancelled(now time.Time, r *Result) {
+	nc, t := w.claims, r.Task
+	pool := w.claim.Labels[karpenter.NodePoolLabel]
 	mode := v1alpha1.Forceful
-	if followed := nc.engine.repairs.followed[t.rule]; followed != nil {
+	if followed := nc.engine.repairs.followed[t.Rule]; followed != nil {
 		mode = modeOf(followed.spec)
 	}
-	nc.engine.cfg.Metrics.countTermination(pool, t.reason.Condition, string(mode), "spared")
+	nc.engine.cfg.Metrics.countTermination(pool, t.Reason.Condition, string(mode), "spared")
 	if nc.engine.repairs.pools[pool] == nil {
 		nc.engine.Retire(now, timeoutRule(pool))
 	}
-	nc.engine.cfg.Logger.Info("termination cancelled", "node", treatments.node, "nodeClaim", t.claim.Name, "reason", t.reason.String())
-	nc.engine.repairs.publishEvent(t.rule, t.node, t.claim, treat.TerminationCancelled, t.reason, "NodeClaim "+t.claim.Name+" is not deleted: its termination was cancelled")
+	nc.engine.cfg.Logger.Info("termination cancelled", "node", r.Lane.Node, "nodeClaim", w.claim.Name, "reason", t.Reason.String())
+	nc.engine.repairs.publishEvent(t.Rule, t.Node, w.claim, treat.TerminationCancelled, t.Reason, "NodeClaim "+w.claim.Name+" is not deleted: its termination was cancelled")
 }
 
 // reportPoolHeld reports that replacement in a pool is paused.

@@ -220,7 +220,7 @@ func (r *repairs) upsertPolicy(now time.Time, object *v1alpha1.RepairPolicy) {
 	if isSame {
 		return
 	}
-	r.changed, r.engine.checks.changed = true, true // it may reference a kind that is not watched yet
+	r.changed, r.engine.remediations.changed = true, true // it may reference a kind that is not watched yet
 	was := pol.problem
 	pol.problem = ""
 	if err := r.validate(object); err != nil {
@@ -246,7 +246,7 @@ func (r *repairs) removePolicy(now time.Time, name string) {
 		return
 	}
 	delete(r.policies, name)
-	r.changed, r.engine.checks.changed = true, true
+	r.changed, r.engine.remediations.changed = true, true
 	r.engine.statuses.Schedule(now)
 	r.engine.cfg.Logger.Info("repair policy gone", "repairPolicy", name)
 }
@@ -335,7 +335,7 @@ func (r *repairs) rules() map[triage.RuleID]*repairRule {
 			if template != nil && err == nil {
 				t, _ := remediation.TemplateOf(*template) // it compiled before
 				next.ladder = []remediation.Template{t}
-				if problem, _ := r.engine.checks.templateProblem(next.ladder); problem != "" && rule.Hold == "" {
+				if problem, _ := r.engine.remediations.templateProblem(next.ladder); problem != "" && rule.Hold == "" {
 					rule.Hold = problem
 				}
 			}

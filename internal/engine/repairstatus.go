@@ -131,7 +131,7 @@ func (r *repairs) statusOf(pol *repairPolicy, sum *repairCounts) v1alpha1.Repair
 	})
 	for _, row := range sum.rows[:min(len(sum.rows), v1alpha1.MaxListedNodes)] {
 		reason := r.engine.CurrentReason(row.node, row.reason)
-		if treatments, state := r.engine.tasks.treatments[row.node], r.engine.nodeStates[row.node]; treatments != nil && state != nil && r.engine.remediations.treats(treatments, state, reason.Rule) {
+		if state := r.engine.nodeStates[row.node]; state != nil && r.engine.tasks.lanes[row.node] != nil && r.engine.remediations.treats(r.engine.remediations.nodes[row.node], state, reason.Rule) {
 			reason = asRemediation(reason)
 		}
 		listedNode := v1alpha1.SickNode{Name: row.node, Reason: reason.Code.String(), Message: r.engine.tasks.message(row.node, reason.String())}

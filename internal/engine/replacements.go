@@ -46,35 +46,35 @@ func (t remediationObject) hasRemoved(kept ledger.Slot) bool {
 // noteReportedTreatments records which objects the core knows to remove this node: the
 // core keeps the slot when the node goes.
 func (rm *remediations) noteReportedTreatments(state *Node, facts *triage.Node) {
-	treatments := rm.engine.tasks.treatments[state.Object.Name]
-	if treatments == nil {
+	n := rm.nodes[state.Object.Name]
+	if n == nil {
 		return
 	}
-	for key, o := range treatments.objects {
+	for key, o := range n.objects {
 		isReported := slices.ContainsFunc(facts.Treatments, func(t triage.Treatment) bool { return t.Rule == ruleOf(o.Object) && t.Deletes })
 		if o.IsOf(state.Object) && o.reportedToCore != (o.DeletesNode && isReported) {
 			o.reportedToCore = !o.reportedToCore
-			treatments.objects[key] = o
+			n.objects[key] = o
 		}
 	}
 }
 
-// findReplacements tells the core about a deleted node whose removal it did not know: the
+// Update tells the core about a deleted node whose removal it did not know: the
 // object said so while no controller ran, or only after the node was gone. The time of
 // deletion is unknown, so it counts from now.
-func (rm *remediations) findReplacements(now time.Time, treatments *nodeTreatments) {
-	state := rm.engine.nodeStates[treatments.node]
-	for _, key := range treatments.sortedObjects() {
-		o := treatments.objects[key]
+func (rm *remediations) Update(now time.Time, node string) {
+	n, state := rm.nodes[node], rm.engine.nodeStates[node]
+	for _, key := range n.sortedObjects() {
+		o := n.objects[key]
 		c := rm.policyOf(ruleOf(o.Object))
 		if !rm.isOurs(o.Object) || !o.DeletesNode || o.reportedToCore || o.isFor(state) || c == nil || c.owner != o.Owner {
 			continue
 		}
-		isKnown := slices.ContainsFunc(slices.Collect(maps.Values(treatments.objects)), func(other remediationObject) bool {
+		isKnown := slices.ContainsFunc(slices.Collect(maps.Values(n.objects)), func(other remediationObject) bool {
 			return other.reportedToCore && other.Owner == o.Owner && other.NodeUID == o.NodeUID
 		})
 		o.reportedToCore = true
-		treatments.objects[key] = o
+		n.objects[key] = o
 		if isKnown {
 			continue
 		}
@@ -82,7 +82,7 @@ func (rm *remediations) findReplacements(now time.Time, treatments *nodeTreatmen
 		rm.engine.core.Resume(now, triage.Grant{
 			Rule: ruleOf(o.Object), Node: o.Node, UID: string(o.NodeUID), Step: step, Since: o.Created, Gone: now, ControlPlane: o.ControlPlane,
 		})
-		rm.engine.cfg.Logger.Info("deleted node awaits its replacement", "node", treatments.node, "rule", ruleOf(o.Object).String(), "object", key.String())
+		rm.engine.cfg.Logger.Info("deleted node awaits its replacement", "node", node, "rule", ruleOf(o.Object).String(), "object", key.String())
 	}
 }
 
@@ -95,11 +95,11 @@ func (w *ledgerWriter) restoreReplacement(now time.Time, state *Node, e ledger.R
 		return // the node exists
 	}
 	w.replacements.add(e)
-	if treatments := w.engine.tasks.treatments[e.Node]; treatments != nil {
-		for key, o := range treatments.objects {
+	if n := w.engine.remediations.nodes[e.Node]; n != nil {
+		for key, o := range n.objects {
 			if o.hasRemoved(e.Slot) {
 				o.reportedToCore = true
-				treatments.objects[key] = o
+				n.objects[key] = o
 			}
 		}
 	}
@@ -231,8 +231,8 @@ func (w *ledgerWriter) requestReplacementEntries(now time.Time, ledgerRoom *ledg
 // hasRemovingObject reports whether the object that removed the node still exists. The next
 // leader would find it without the time of deletion and keep the slot again.
 func (rm *remediations) hasRemovingObject(e ledger.Replacement) bool {
-	treatments := rm.engine.tasks.treatments[e.Node]
-	return treatments != nil && slices.ContainsFunc(slices.Collect(maps.Values(treatments.objects)), func(o remediationObject) bool { return o.hasRemoved(e.Slot) })
+	n := rm.nodes[e.Node]
+	return n != nil && slices.ContainsFunc(slices.Collect(maps.Values(n.objects)), func(o remediationObject) bool { return o.hasRemoved(e.Slot) })
 }
 
 // stored records that the ledger has stored the snapshot.

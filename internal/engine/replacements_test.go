@@ -109,7 +109,7 @@ func (w *healthCheckFixture) successor(page []ledger.Entry, objects []*unstructu
 		must(w.t, successor.nodeInbox.Update(state.Object))
 	}
 	for _, object := range objects {
-		must(w.t, successor.checks.watches.Known[object.GroupVersionKind()].Update(object.DeepCopy()))
+		must(w.t, successor.remediations.watches.Known[object.GroupVersionKind()].Update(object.DeepCopy()))
 	}
 	now := time.Now()
 	successor.takeNodes(now)
@@ -120,11 +120,11 @@ func (w *healthCheckFixture) successor(page []ledger.Entry, objects []*unstructu
 	successor.ledger.restore(now)
 	successor.core.Loaded(now)
 	for _, g := range successor.core.Grants() {
-		if treatments := successor.tasks.treatments[g.Node]; g.Gone.IsZero() && (treatments == nil || len(treatments.objects) == 0) {
+		if n := successor.remediations.nodes[g.Node]; g.Gone.IsZero() && (n == nil || len(n.objects) == 0) {
 			w.t.Errorf("%s is to be treated before the removed nodes are known", g.Node)
 		}
 	}
-	for node := range successor.tasks.treatments {
+	for node := range successor.tasks.lanes {
 		successor.tasks.reconcile(now, node)
 	}
 	successor.runRound()

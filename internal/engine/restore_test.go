@@ -18,7 +18,7 @@ func TestATerminationIsRestoredInEveryState(t *testing.T) {
 	both := func(h *nodePoolFixture) { h.api.carryOut(h.begins("a"), how{}) }
 	for name, test := range map[string]struct {
 		happens func(h *nodePoolFixture)
-		next    taskKind // for node a
+		next    string // for node a
 		taken   int
 	}{
 		"nothing was sent": {func(*nodePoolFixture) {}, terminateClaim, 1},
@@ -70,13 +70,13 @@ func TestATerminationIsRestoredInEveryState(t *testing.T) {
 				test.happens(h)
 				successor := h.successor()
 				next := nothing
-				if treatments := successor.tasks.treatments["a"]; treatments != nil {
+				if treatments := successor.tasks.lanes["a"]; treatments != nil {
 					if e, _ := successor.tasks.next(time.Now(), treatments); e != nil {
-						next = e.kind
+						next = e.Kind
 					}
 				}
 				if next != test.next {
-					t.Errorf("task %d is next, want %d; the log:\n%s", next, test.next, &successor.log)
+					t.Errorf("task %q is next, want %q; the log:\n%s", next, test.next, &successor.log)
 				}
 				isTaken := slices.ContainsFunc(successor.core.Grants(), func(g triage.Grant) bool { return g.Node == "a" && g.UID == "uid-of-a" })
 				if isTaken != (test.taken > 0) {

@@ -20,12 +20,12 @@ type startRequest struct {
 // treatment may still start. The loop first takes in everything that the watches have
 // delivered: while the task took the Lease and read the node, other nodes may have become
 // unhealthy and closed the gate. The goroutine of the task calls it.
-func (tr *taskRunner) mayStillStart(ctx context.Context, t *task) (may bool, err error) {
+func (tr *taskRunner) mayStillStart(ctx context.Context, t *Task) (may bool, err error) {
 	if tr.startRequests == nil { // the loop is not running
 		return true, nil
 	}
 	answer := make(chan bool, 1)
-	request := startRequest{node: t.node.Name, rule: t.rule, step: t.step, answer: answer}
+	request := startRequest{node: t.Node.Name, rule: t.Rule, step: t.Step, answer: answer}
 	for asks := tr.startRequests; ; asks = nil {
 		select {
 		case asks <- request:

@@ -19,7 +19,7 @@ func TestTheFinalCheckUsesTheNewestFacts(t *testing.T) {
 		e := w.wantTask("a", createRemediation)
 		asks := func() bool {
 			answer := make(chan bool, 1)
-			w.tasks.queueStartRequest(startRequest{node: "a", rule: e.rule, step: e.step, answer: answer})
+			w.tasks.queueStartRequest(startRequest{node: "a", rule: e.Rule, step: e.Step, answer: answer})
 			w.runRound()
 			w.tasks.answerStartRequests()
 			return <-answer
@@ -30,7 +30,7 @@ func TestTheFinalCheckUsesTheNewestFacts(t *testing.T) {
 			node.Status.Conditions[0].Status = sick
 			must(t, w.nodeInbox.Update(node))
 		}
-		r := w.tasks.startTask(w.nodeStates["a"].observedAt, w.tasks.treatments["a"], e)
+		r := w.tasks.startTask(w.nodeStates["a"].observedAt, w.tasks.lanes["a"], e)
 		if !asks() {
 			t.Error("the gate is open, and the treatment may not begin")
 		}
@@ -40,13 +40,13 @@ func TestTheFinalCheckUsesTheNewestFacts(t *testing.T) {
 		if asks() {
 			t.Error("the gate is closed, and the treatment may begin")
 		}
-		r.cancelled, r.result = true, treat.Stale
+		r.Learned, r.Outcome = true, treat.Stale
 		w.tasks.handleResult(r)
 		w.runRound()
-		if e, _ := w.next("a"); e != nil && e.kind == createRemediation || w.finding("a") != triage.GateClosed {
+		if e, _ := w.next("a"); e != nil && e.Kind == createRemediation || w.finding("a") != triage.GateClosed {
 			t.Errorf("next is %+v, because of %s", e, w.finding("a"))
 		}
-		if treatments := w.tasks.treatments["a"]; treatments != nil && len(treatments.failures) > 0 {
+		if treatments := w.tasks.lanes["a"]; treatments != nil && len(treatments.failures) > 0 {
 			t.Errorf("it is put off: %v", treatments.failures)
 		}
 		for _, name := range []string{"b", "c", "d"} {

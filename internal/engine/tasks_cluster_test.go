@@ -112,7 +112,7 @@ func (s *clusterFixture) node() *corev1.Node {
 }
 
 // newTask returns the task that starts a treatment.
-func (s *clusterFixture) newTask(node *corev1.Node) *task {
+func (s *clusterFixture) newTask(node *corev1.Node) *Task {
 	s.Helper()
 	template := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"strategy": "x"}}}}}
 	template.SetGroupVersionKind(remediator.TemplateKind)
@@ -120,23 +120,22 @@ func (s *clusterFixture) newTask(node *corev1.Node) *task {
 	template.SetName("quick")
 	object, err := remediation.Make(template, node, ownerOf(checkNamed("check")))
 	must(s.T, err)
-	return &task{
-		kind: createRemediation, rule: checkRule("check"), node: node, create: object,
-		lease: nodelease.Take(nil, node, nodelease.HolderOf("check"), leaseDuration, time.Now()),
-	}
+	return s.loop.remediations.task(createRemediation, node, checkRule("check"), triage.Reason{}, remediationTask{
+		create: object, lease: nodelease.Take(nil, node, nodelease.HolderOf("check"), leaseDuration, time.Now()),
+	})
 }
 
 // runs runs a task and checks its result.
-func (s *clusterFixture) runs(e *task, want treat.Result) *taskResult {
+func (s *clusterFixture) runs(e *Task, want treat.Result) remediationResult {
 	s.Helper()
 	l := s.loop
-	l.tasks.results = make(chan *taskResult, 1)
-	l.tasks.runInBackground(s.Context(), time.Now(), &nodeTreatments{node: s.name}, e)
+	l.tasks.results = make(chan *Result, 1)
+	l.tasks.runInBackground(s.Context(), time.Now(), &Lane{Node: s.name}, e)
 	r := <-l.tasks.results
-	if r.result != want {
-		s.Fatalf("the fate is %s (%v), want %s", resultNames[r.result], r.err, resultNames[want])
+	if r.Outcome != want {
+		s.Fatalf("the fate is %s (%v), want %s", resultNames[r.Outcome], r.Err, resultNames[want])
 	}
-	return r
+	return remediationResult{r, remediationWork(e)}
 }
 
 // object returns the remediation object of the node, nil for none.
@@ -154,12 +153,12 @@ func (s *clusterFixture) object() *unstructured.Unstructured {
 
 func (s *clusterFixture) begins() {
 	r := s.runs(s.newTask(s.node()), treat.Made)
-	if !r.created || !r.leaseKnown || r.object.GetUID() != s.object().GetUID() {
+	if !r.created || !r.leaseKnown || r.current.GetUID() != s.object().GetUID() {
 		s.Errorf("created %t, locked %t", r.created, r.leaseKnown)
 	}
-	by, _, held := nodelease.Held(r.lease, time.Now())
+	by, _, held := nodelease.Held(r.newLease, time.Now())
 	if !held || by != "NodeHealthCheck-check" {
-		s.Errorf("the lock is %+v", r.lease.Spec)
+		s.Errorf("the lock is %+v", r.newLease.Spec)
 	}
 }
 
@@ -168,9 +167,9 @@ func (s *clusterFixture) beginsUnlocked() {
 	if !r.created || r.leaseKnown || s.object() == nil {
 		s.Errorf("created %t, locked %t", r.created, r.leaseKnown)
 	}
-	r = s.runs(&task{kind: takeLease, node: r.task.node, lease: r.task.lease}, treat.Stale)
-	if r.err == nil || r.leaseKnown {
-		s.Errorf("locked %t: %v", r.leaseKnown, r.err)
+	r = s.runs(s.loop.remediations.task(takeLease, r.Task.Node, triage.RuleID{}, triage.Reason{}, remediationTask{lease: r.lease}), treat.Stale)
+	if r.Err == nil || r.leaseKnown {
+		s.Errorf("locked %t: %v", r.leaseKnown, r.Err)
 	}
 }
 
@@ -182,7 +181,7 @@ func (s *clusterFixture) nodeChanged() {
 	fresh.Labels = map[string]string{remediation.ExcludeLabel: "true"}
 	must(s.T, s.api.Update(s.Context(), fresh))
 	r := s.runs(e, treat.Stale)
-	if r.fresh == nil || r.fresh.ResourceVersion != fresh.ResourceVersion || !r.leaseKnown || s.object() != nil {
+	if r.Fresh == nil || r.Fresh.ResourceVersion != fresh.ResourceVersion || !r.leaseKnown || s.object() != nil {
 		s.Errorf("the report: %+v", r)
 	}
 }
@@ -203,7 +202,7 @@ func (s *clusterFixture) gateClosed() {
 	if lease := <-asked; lease.UID == "" {
 		s.Error("the loop was asked before the node was locked")
 	}
-	if !r.cancelled || r.err != nil || s.object() != nil {
+	if !r.Learned || r.Err != nil || s.object() != nil {
 		s.Errorf("the report: %+v", r)
 	}
 }
@@ -211,7 +210,7 @@ func (s *clusterFixture) gateClosed() {
 func (s *clusterFixture) nodeGone() {
 	node := s.node()
 	must(s.T, s.api.Delete(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.name}}))
-	if r := s.runs(s.newTask(node), treat.Stale); !r.missing || s.object() != nil {
+	if r := s.runs(s.newTask(node), treat.Stale); !r.Missing || s.object() != nil {
 		s.Errorf("the report: %+v", r)
 	}
 }
@@ -221,7 +220,7 @@ func (s *clusterFixture) lockTaken() {
 	theirs := nodelease.Take(nil, node, "somebody", time.Hour, time.Now())
 	must(s.T, s.api.Create(s.Context(), theirs))
 	r := s.runs(s.newTask(node), treat.Stale)
-	if r.err != nil || !r.leaseKnown || r.lease.UID != theirs.UID || s.object() != nil {
+	if r.Err != nil || !r.leaseKnown || r.newLease.UID != theirs.UID || s.object() != nil {
 		s.Errorf("the report: %+v", r)
 	}
 }
@@ -236,23 +235,23 @@ func (s *clusterFixture) answerLost() {
 	}
 	s.runs(e, treat.Unknown)
 	s.onAnswer = nil
-	e.lease.ResourceVersion = "" // the Lease is taken, which the loop does not know
+	remediationWork(e).lease.ResourceVersion = "" // the Lease is taken, which the loop does not know
 	r := s.runs(e, treat.Stale)
 	if !r.leaseKnown {
 		s.Errorf("the lock is not known: %+v", r)
 	}
-	e.lease = nodelease.Take(r.lease, e.node, nodelease.HolderOf("check"), leaseDuration, time.Now())
+	remediationWork(e).lease = nodelease.Take(r.newLease, e.Node, nodelease.HolderOf("check"), leaseDuration, time.Now())
 	r = s.runs(e, treat.Made)
-	if r.created || r.object == nil || r.object.GetUID() != s.object().GetUID() {
-		s.Errorf("created %t, found %v", r.created, r.object)
+	if r.created || r.current == nil || r.current.GetUID() != s.object().GetUID() {
+		s.Errorf("created %t, found %v", r.created, r.current)
 	}
 }
 
 func (s *clusterFixture) nodeIsThere() {
 	node := s.node()
 	r := s.runs(s.newTask(node), treat.Made)
-	e := &task{kind: deleteRemediation, object: remediation.Read(r.object), reason: triage.Reason{Code: triage.NodeGone}}
-	if r := s.runs(e, treat.Stale); r.fresh == nil || s.object() == nil {
+	e := s.loop.remediations.task(deleteRemediation, nil, triage.RuleID{}, triage.Reason{Code: triage.NodeGone}, remediationTask{object: remediation.Read(r.current)})
+	if r := s.runs(e, treat.Stale); r.Fresh == nil || s.object() == nil {
 		s.Error("a treatment was ended whose node is there: the watch of nodes was behind")
 	}
 	must(s.T, s.api.Delete(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.name}}))
@@ -265,7 +264,7 @@ func (s *clusterFixture) nodeMadeAgain() {
 	r := s.runs(s.newTask(s.node()), treat.Made)
 	must(s.T, s.api.Delete(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.name}}))
 	must(s.T, s.api.Create(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.name}}))
-	e := &task{kind: deleteRemediation, object: remediation.Read(r.object), reason: triage.Reason{Code: triage.NodeGone}}
+	e := s.loop.remediations.task(deleteRemediation, nil, triage.RuleID{}, triage.Reason{Code: triage.NodeGone}, remediationTask{object: remediation.Read(r.current)})
 	if s.runs(e, treat.Made); s.object() != nil {
 		s.Error("it is there still")
 	}
@@ -273,10 +272,10 @@ func (s *clusterFixture) nodeMadeAgain() {
 
 func (s *clusterFixture) lockGone() {
 	r := s.runs(s.newTask(s.node()), treat.Made)
-	must(s.T, s.api.Delete(s.Context(), r.lease.DeepCopy()))
-	renewed := nodelease.Take(r.lease, r.task.node, nodelease.HolderOf("check"), leaseDuration, time.Now())
-	r = s.runs(&task{kind: takeLease, node: r.task.node, lease: renewed}, treat.Stale)
-	if r.err != nil || !r.leaseKnown || r.lease != nil {
+	must(s.T, s.api.Delete(s.Context(), r.newLease.DeepCopy()))
+	renewed := nodelease.Take(r.newLease, r.Task.Node, nodelease.HolderOf("check"), leaseDuration, time.Now())
+	r = s.runs(s.loop.remediations.task(takeLease, r.Task.Node, triage.RuleID{}, triage.Reason{}, remediationTask{lease: renewed}), treat.Stale)
+	if r.Err != nil || !r.leaseKnown || r.newLease != nil {
 		s.Errorf("the report: %+v", r)
 	}
 }
@@ -306,12 +305,12 @@ func newLeader(t *testing.T, api client.WithWatch, namespace, identity string) *
 }
 
 // asks requests a slot for a treatment of control-plane node a.
-func (w *healthCheckFixture) asks() *task {
+func (w *healthCheckFixture) asks() *Task {
 	w.t.Helper()
 	w.node("a", corev1.ConditionTrue, inControl)
 	e := w.wantTask("a", createRemediation)
 	w.tasks.start(w.t.Context(), time.Now())
-	if treatments := w.tasks.treatments["a"]; treatments.stage != awaitingLedger || w.tasks.running > 0 || len(w.ledger.queuedTreatments) != 1 {
+	if treatments := w.tasks.lanes["a"]; treatments.stage != awaitingLedger || w.tasks.running > 0 || len(w.ledger.queuedLanes) != 1 {
 		w.t.Fatalf("it does not wait for the ledger: %+v", treatments)
 	}
 	return e
@@ -323,13 +322,13 @@ func (s *clusterFixture) asksForAPage() {
 	e := w.asks()
 	w.ledger.write(t.Context(), time.Now())
 	must(t, w.ledger.handleResult(<-w.ledger.done))
-	treatments := w.tasks.treatments["a"]
-	if treatments.granted != e.ledgerEntry() || treatments.requested != (ledger.ObjectWrite{}) || treatments.stage != queued || !slices.Equal(w.ledger.treatmentsWithSlots, []*nodeTreatments{treatments}) {
+	treatments := w.tasks.lanes["a"]
+	if treatments.granted != e.Slot || treatments.requested != (ledger.ObjectWrite{}) || treatments.stage != queued || !slices.Equal(w.ledger.lanesWithSlots, []*Lane{treatments}) {
 		t.Errorf("afterwards: %+v", treatments)
 	}
 	_, named, err := ledger.Claim(t.Context(), api, namespace, "second")
 	must(t, err)
-	if !slices.Equal(named, []ledger.Entry{e.ledgerEntry()}) {
+	if !slices.Equal(named, []ledger.Entry{e.Slot}) {
 		t.Errorf("the ledger names %+v", named)
 	}
 	w.runs(w.wantTask("a", createRemediation), "a", treat.Made, w.makes(w.made("a", "quick")))
@@ -340,14 +339,14 @@ func (s *clusterFixture) asksForAPage() {
 	w.loses(w.made("a", "quick"))
 	w.runs(w.wantTask("a", releaseLease), "a", treat.Made)
 	w.tasks.start(t.Context(), time.Now())
-	if w.tasks.treatments["b"].stage != awaitingLedger {
-		t.Fatalf("the next one does not ask: %+v", w.tasks.treatments["b"])
+	if w.tasks.lanes["b"].stage != awaitingLedger {
+		t.Fatalf("the next one does not ask: %+v", w.tasks.lanes["b"])
 	}
 	w.ledger.write(t.Context(), time.Now())
 	if err := w.ledger.handleResult(<-w.ledger.done); !errors.Is(err, ledger.ErrDeposed) {
 		t.Errorf("another replica owns the ledger, and what is reported is %v", err)
 	}
-	if slices.Contains(w.ledger.treatmentsWithSlots, treatments) {
+	if slices.Contains(w.ledger.lanesWithSlots, treatments) {
 		t.Error("what has arrived is named still")
 	}
 }
@@ -367,8 +366,8 @@ func (s *clusterFixture) pageFails() {
 	isBroken.Store(true)
 	w.ledger.write(t.Context(), time.Now())
 	must(t, w.ledger.handleResult(<-w.ledger.done))
-	treatments := w.tasks.treatments["a"]
-	if treatments.stage != awaitingLedger || treatments.hasSlot() || treatments.requested != (ledger.ObjectWrite{}) || !slices.Equal(w.ledger.queuedTreatments, []*nodeTreatments{treatments}) {
+	treatments := w.tasks.lanes["a"]
+	if treatments.stage != awaitingLedger || treatments.hasSlot() || treatments.requested != (ledger.ObjectWrite{}) || !slices.Equal(w.ledger.queuedLanes, []*Lane{treatments}) {
 		t.Errorf("after a failure: %+v", treatments)
 	}
 	if message := w.status().UnhealthyNodes[0].Message; !strings.Contains(message, "not written yet: ") {
@@ -380,12 +379,12 @@ func (s *clusterFixture) pageFails() {
 	isBroken.Store(false)
 	w.ledger.write(t.Context(), w.ledger.notBefore)
 	must(t, w.ledger.handleResult(<-w.ledger.done))
-	if treatments.granted != e.ledgerEntry() {
+	if treatments.granted != e.Slot {
 		t.Errorf("afterwards: %+v", treatments)
 	}
-	w.tasks.treatments["a"].stage = idle
+	w.tasks.lanes["a"].stage = idle
 	w.node("a", corev1.ConditionFalse, inControl) // nothing has been sent
-	if treatments := w.tasks.treatments["a"]; treatments != nil {
+	if treatments := w.tasks.lanes["a"]; treatments != nil {
 		t.Errorf("its treatments still exist: %+v", treatments)
 	}
 }
@@ -429,13 +428,13 @@ func (s *clusterFixture) inherits() {
 	if successor.wantNoTask("b"); successor.finding("b") != triage.ControlPlaneBusy {
 		t.Errorf("b is %s", successor.finding("b"))
 	}
-	if successor.tasks.treatments["a"].granted != e.ledgerEntry() || !slices.Contains(successor.ledger.treatmentsWithSlots, successor.tasks.treatments["a"]) {
-		t.Errorf("the next snapshot would not name it: %+v", successor.tasks.treatments["a"])
+	if successor.tasks.lanes["a"].granted != e.Slot || !slices.Contains(successor.ledger.lanesWithSlots, successor.tasks.lanes["a"]) {
+		t.Errorf("the next snapshot would not name it: %+v", successor.tasks.lanes["a"])
 	}
 	object := successor.made("a", "quick")
 	successor.finds(object) // the write arrives
 	successor.wantTask("a", deleteRemediation)
-	if treatments := successor.tasks.treatments["a"]; treatments.hasSlot() || !treatments.sentAt.IsZero() {
+	if treatments := successor.tasks.lanes["a"]; treatments.hasSlot() || !treatments.sentAt.IsZero() {
 		t.Errorf("it has arrived, and is waited for: %+v", treatments)
 	}
 }
@@ -451,13 +450,13 @@ func (s *clusterFixture) inheritsWhatArrived() {
 	successor.node("a", corev1.ConditionTrue, inControl)
 	successor.finds(successor.made("a", "quick"))
 	successor.ledger.restore(time.Now())
-	if treatments := successor.tasks.treatments["a"]; treatments.hasSlot() || len(successor.ledger.treatmentsWithSlots) > 0 {
+	if treatments := successor.tasks.lanes["a"]; treatments.hasSlot() || len(successor.ledger.lanesWithSlots) > 0 {
 		t.Errorf("it is waited for: %+v", treatments)
 	}
 	again := newLeader(t, api, namespace, "third")
 	again.node("a", corev1.ConditionTrue, inControl, madeAnew)
 	again.ledger.restore(time.Now())
-	if len(again.ledger.treatmentsWithSlots) != 1 {
+	if len(again.ledger.lanesWithSlots) != 1 {
 		t.Error("what may still be made for an earlier node of that name is not waited for")
 	}
 }

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"maps"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,12 +18,12 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-const nothing taskKind = -1
+const nothing = ""
 
 func TestTaskOrder(t *testing.T) {
 	for name, test := range map[string]struct {
 		happens func(w *healthCheckFixture)
-		want    taskKind
+		want    string
 		check   []func(*remediationv1alpha1.NodeHealthCheck)
 	}{
 		"an unhealthy node is treated": {func(w *healthCheckFixture) { w.node("a", corev1.ConditionTrue) }, createRemediation, nil},
@@ -66,7 +65,7 @@ func TestTaskOrder(t *testing.T) {
 			w.node("a", corev1.ConditionTrue, madeAnew)
 		}, deleteRemediation, nil},
 		"what outlives its node goes": {func(w *healthCheckFixture) {
-			must(w.t, w.checks.watches.Known[rebootKind].Update(w.orphan()))
+			must(w.t, w.remediations.watches.Known[rebootKind].Update(w.orphan()))
 			w.runRound()
 		}, deleteRemediation, nil},
 		"a remediator that means the node to go is waited for": {func(w *healthCheckFixture) {
@@ -85,7 +84,7 @@ func TestTaskOrder(t *testing.T) {
 		}, nothing, nil},
 		"nothing is done while standing back": {func(w *healthCheckFixture) {
 			w.node("a", corev1.ConditionTrue)
-			w.tasks.treatments["a"].stage = idle
+			w.tasks.lanes["a"].stage = idle
 			w.checks.deferToMedik8s(time.Now(), true)
 		}, nothing, nil},
 		"a lock of ours goes with its treatment although another node's goes on": {func(w *healthCheckFixture) {
@@ -121,8 +120,8 @@ func TestCreationOfARemediation(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.node("a", corev1.ConditionTrue)
 		e := w.wantTask("a", createRemediation)
-		if by := *e.lease.Spec.HolderIdentity; e.create.GetName() != "a" || e.create.GroupVersionKind() != rebootKind || e.step != 0 || by != "NodeHealthCheck-check" {
-			t.Errorf("the task creates %s %s as step %d, with a lock of %s", e.create.GetKind(), e.create.GetName(), e.step, by)
+		if by := *remediationWork(e).lease.Spec.HolderIdentity; remediationWork(e).create.GetName() != "a" || remediationWork(e).create.GroupVersionKind() != rebootKind || e.Step != 0 || by != "NodeHealthCheck-check" {
+			t.Errorf("the task creates %s %s as step %d, with a lock of %s", remediationWork(e).create.GetKind(), remediationWork(e).create.GetName(), e.Step, by)
 		}
 		w.advance(3 * time.Second)
 		w.runs(w.wantTask("a", createRemediation), "a", treat.Made, w.makes(w.made("a", "quick")))
@@ -132,8 +131,8 @@ func TestCreationOfARemediation(t *testing.T) {
 		if n := testutil.ToFloat64(w.cfg.Metrics.treatments.WithLabelValues("check", "begun")); n != 1 {
 			t.Errorf("%v remediations are counted", n)
 		}
-		if treatments := w.tasks.treatments["a"]; treatments.lease == nil || !treatments.dueSince.IsZero() || w.finding("a") != triage.Treating {
-			t.Errorf("afterwards: %+v, %s", treatments, w.finding("a"))
+		if w.remediations.leaseOf("a") == nil || !w.tasks.lanes["a"].dueSince.IsZero() || w.finding("a") != triage.Treating {
+			t.Errorf("afterwards: %+v, %s", w.tasks.lanes["a"], w.finding("a"))
 		}
 	})
 }
@@ -143,22 +142,22 @@ func TestEscalation(t *testing.T) {
 		first := w.treats("a")
 		w.advance(time.Minute)
 		e := w.wantTask("a", annotateRemediation)
-		if _, told := e.annotations[remediation.TimedOutAnnotation]; !told {
-			t.Errorf("the note is %v", e.annotations)
+		if _, told := remediationWork(e).annotations[remediation.TimedOutAnnotation]; !told {
+			t.Errorf("the note is %v", remediationWork(e).annotations)
 		}
-		w.runs(e, "a", treat.Made, func(r *taskResult) { r.version = w.nextVersion() })
+		w.runs(e, "a", treat.Made, func(r remediationResult) { r.version = w.nextVersion() })
 		e = w.wantTask("a", createRemediation)
-		if e.step != 1 || e.create.GetName() == "a" {
-			t.Errorf("step %d makes %s", e.step, e.create.GetName())
+		if e.Step != 1 || remediationWork(e).create.GetName() == "a" {
+			t.Errorf("step %d makes %s", e.Step, remediationWork(e).create.GetName())
 		}
 		w.runs(e, "a", treat.Made, w.makes(w.made("a", "slow")))
 		w.wantNoTask("a")
 		w.advance(time.Minute)
 		e = w.wantTask("a", annotateRemediation)
-		if e.object.Template != "slow" || w.finding("a") != triage.Exhausted {
-			t.Errorf("%s is noted, and the finding is %s", e.object.Template, w.finding("a"))
+		if remediationWork(e).object.Template != "slow" || w.finding("a") != triage.Exhausted {
+			t.Errorf("%s is noted, and the finding is %s", remediationWork(e).object.Template, w.finding("a"))
 		}
-		w.runs(e, "a", treat.Made, func(r *taskResult) { r.version = w.nextVersion() })
+		w.runs(e, "a", treat.Made, func(r remediationResult) { r.version = w.nextVersion() })
 		w.wantTask("a", releaseLease) // other holders may have the node
 		w.node("a", corev1.ConditionFalse)
 		w.wantTask("a", deleteRemediation)
@@ -215,12 +214,12 @@ func TestAFailedTaskDoesNotBlockAnother(t *testing.T) {
 				w.advance(max(time.Millisecond, time.Until(due)))
 				continue
 			}
-			if e.kind == takeLease {
+			if e.Kind == takeLease {
 				return
 			}
 			w.runs(e, "a", treat.Refused)
 		}
-		t.Errorf("the lock is not renewed: %+v", w.tasks.treatments["a"])
+		t.Errorf("the lock is not renewed: %+v", w.tasks.lanes["a"])
 	}, inSteps, func(c *remediationv1alpha1.NodeHealthCheck) { c.Spec.EscalatingRemediations[1].Timeout = "1h" })
 }
 
@@ -277,10 +276,10 @@ func TestAnObjectThatChangesItsNodeBelongsToOneNode(t *testing.T) {
 		moved.SetAnnotations(map[string]string{remediation.NodeNameAnnotation: "b"})
 		moved.SetResourceVersion(w.nextVersion())
 		w.finds(moved)
-		if n := len(w.tasks.treatments["a"].objects); n > 0 {
+		if n := len(w.remediations.nodes["a"].objects); n > 0 {
 			t.Errorf("%d objects are with the node that they are no longer about", n)
 		}
-		if treatments := w.tasks.treatments["b"]; treatments == nil || len(treatments.objects) != 1 {
+		if treatments := w.remediations.nodes["b"]; treatments == nil || len(treatments.objects) != 1 {
 			t.Errorf("the treatments of the node that it is about: %+v", treatments)
 		}
 		w.node("a", corev1.ConditionFalse)
@@ -299,7 +298,7 @@ func TestANodeUnknownToTheWatchIsNotFetchedInALoop(t *testing.T) {
 		must(t, w.nodeInbox.Delete(node))
 		w.runRound()
 		w.finds(object)
-		w.runs(w.wantTask("a", deleteRemediation), "a", treat.Stale, func(r *taskResult) { r.fresh, r.err = node, nil })
+		w.runs(w.wantTask("a", deleteRemediation), "a", treat.Stale, func(r remediationResult) { r.Fresh, r.Err = node, nil })
 		if due := w.wantNoTask("a"); !due.After(time.Now()) {
 			t.Errorf("it is asked for again at %v", due)
 		}
@@ -311,7 +310,7 @@ func TestAnUnchangedLeaseIsNotWrittenInALoop(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.node("a", corev1.ConditionTrue)
 		lease := w.locks("a", "NodeHealthCheck-check", leaseDuration)
-		w.runs(w.wantTask("a", createRemediation), "a", treat.Stale, func(r *taskResult) { r.err, r.lease, r.leaseKnown = nil, lease, true })
+		w.runs(w.wantTask("a", createRemediation), "a", treat.Stale, func(r remediationResult) { r.Err, r.newLease, r.leaseKnown = nil, lease, true })
 		if due := w.wantNoTask("a"); !due.After(time.Now()) {
 			t.Errorf("it is written again at %v", due)
 		}
@@ -325,8 +324,8 @@ func TestAnObjectOfAnotherStepIsRefused(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		object := w.treats("a")
 		w.advance(time.Minute)
-		w.runs(w.wantTask("a", annotateRemediation), "a", treat.Made, func(r *taskResult) { r.version = w.nextVersion() })
-		w.runs(w.wantTask("a", createRemediation), "a", treat.Made, func(r *taskResult) { r.object = object.DeepCopy() })
+		w.runs(w.wantTask("a", annotateRemediation), "a", treat.Made, func(r remediationResult) { r.version = w.nextVersion() })
+		w.runs(w.wantTask("a", createRemediation), "a", treat.Made, func(r remediationResult) { r.current = object.DeepCopy() })
 		w.runs(w.wantTask("a", releaseLease), "a", treat.Made) // no remediator is working
 		w.wantNoTask("a")
 		if last := w.events[len(w.events)-1]; last.EventReason != treat.RemediationSkipped || !strings.Contains(last.Message, "made for step 1, not for step 2") {
@@ -342,10 +341,10 @@ func TestAConfirmationDoesNotOutliveItsTreatment(t *testing.T) {
 		w.runs(w.wantTask("a", deleteRemediation), "a", treat.Made)
 		w.node("a", corev1.ConditionTrue, confirmed) // before the annotation is removed
 		w.loses(object)
-		w.runs(w.wantTask("a", clearConfirmation), "a", treat.Made, func(r *taskResult) { r.version = w.nextVersion() })
+		w.runs(w.wantTask("a", clearConfirmation), "a", treat.Made, func(r remediationResult) { r.version = w.nextVersion() })
 		w.runs(w.wantTask("a", createRemediation), "a", treat.Made, w.makes(w.made("a", "quick", func(u *unstructured.Unstructured) { u.SetUID("second") })))
 		w.node("a", corev1.ConditionFalse)
-		w.runs(w.wantTask("a", annotateRemediation), "a", treat.Made, func(r *taskResult) { r.version = w.nextVersion() })
+		w.runs(w.wantTask("a", annotateRemediation), "a", treat.Made, func(r remediationResult) { r.version = w.nextVersion() })
 		w.wantNoTask("a")
 		if w.finding("a") != triage.Recovering {
 			t.Errorf("the finding is %s", w.finding("a"))
@@ -366,7 +365,7 @@ func TestAFailedRemovalIsDeletedOnceTheNodeIsRecreated(t *testing.T) {
 			map[string]any{"type": remediation.SucceededCondition, "status": "False"},
 		}}
 		w.finds(object)
-		w.runs(w.wantTask("a", annotateRemediation), "a", treat.Made, func(r *taskResult) { r.version = w.nextVersion() })
+		w.runs(w.wantTask("a", annotateRemediation), "a", treat.Made, func(r remediationResult) { r.version = w.nextVersion() })
 		w.node("a", corev1.ConditionTrue, madeAnew)
 		w.writeSnapshot() // once the ledger names the node
 		w.wantTask("a", deleteRemediation)
@@ -390,7 +389,7 @@ func TestNoFailureIsLeftBehind(t *testing.T) {
 					happens(w)
 					w.advance(lastRefusedRetry)
 					w.advance(lastRefusedRetry)
-					if treatments := w.tasks.treatments["a"]; treatments != nil {
+					if treatments := w.tasks.lanes["a"]; treatments != nil {
 						t.Errorf("its treatments still exist: %+v", treatments)
 					}
 				})
@@ -400,17 +399,17 @@ func TestNoFailureIsLeftBehind(t *testing.T) {
 }
 
 // grants simulates a stored ledger snapshot.
-func (w *healthCheckFixture) grants(node string, e *task) {
-	treatments := w.tasks.treatments[node]
-	treatments.granted = e.ledgerEntry()
-	w.ledger.treatmentsWithSlots = append(w.ledger.treatmentsWithSlots, treatments)
+func (w *healthCheckFixture) grants(node string, e *Task) {
+	treatments := w.tasks.lanes[node]
+	treatments.granted = e.Slot
+	w.ledger.lanesWithSlots = append(w.ledger.lanesWithSlots, treatments)
 }
 
 func TestASlotIsFreedOnceNoWriteCanArrive(t *testing.T) {
-	type step func(w *healthCheckFixture, e *task)
-	answers := func(result treat.Result) step { return func(w *healthCheckFixture, e *task) { w.runs(e, "a", result) } }
-	waits := func(d time.Duration) step { return func(w *healthCheckFixture, _ *task) { w.advance(d) } }
-	recovers := func(w *healthCheckFixture, _ *task) { w.node("a", corev1.ConditionFalse, inControl) }
+	type step func(w *healthCheckFixture, e *Task)
+	answers := func(result treat.Result) step { return func(w *healthCheckFixture, e *Task) { w.runs(e, "a", result) } }
+	waits := func(d time.Duration) step { return func(w *healthCheckFixture, _ *Task) { w.advance(d) } }
+	recovers := func(w *healthCheckFixture, _ *Task) { w.node("a", corev1.ConditionFalse, inControl) }
 	for name, test := range map[string]struct {
 		isGranted bool
 		steps     []step
@@ -427,7 +426,7 @@ func TestASlotIsFreedOnceNoWriteCanArrive(t *testing.T) {
 		"a refusal": {true, []step{answers(treat.Refused)}, false},
 		"no answer came, and then a refusal, of an unhealthy node": {true, []step{answers(treat.Unknown), answers(treat.Refused)}, true},
 		"no answer came, and a refusal much later":                 {true, []step{answers(treat.Unknown), waits(maxInFlight), answers(treat.Refused)}, false},
-		"another object of the node is heard of": {true, []step{answers(treat.Unknown), func(w *healthCheckFixture, _ *task) {
+		"another object of the node is heard of": {true, []step{answers(treat.Unknown), func(w *healthCheckFixture, _ *Task) {
 			w.finds(w.made("a", "slow", func(u *unstructured.Unstructured) { u.SetName("theirs"); u.SetOwnerReferences(nil) }))
 		}, recovers}, true},
 	} {
@@ -444,9 +443,9 @@ func TestASlotIsFreedOnceNoWriteCanArrive(t *testing.T) {
 				}
 				counts, _ := w.core.Population(checkRule("check"))
 				if got := counts.Treated > 0; got != test.isTaken {
-					t.Errorf("the place is taken: %t, want %t (%+v)", got, test.isTaken, w.tasks.treatments["a"])
+					t.Errorf("the place is taken: %t, want %t (%+v)", got, test.isTaken, w.tasks.lanes["a"])
 				}
-				if treatments := w.tasks.treatments["a"]; test.isGranted && (treatments != nil && treatments.hasSlot()) != test.isTaken {
+				if treatments := w.tasks.lanes["a"]; test.isGranted && (treatments != nil && treatments.hasSlot()) != test.isTaken {
 					t.Errorf("the grant is %+v", treatments.granted)
 				}
 			})
@@ -467,15 +466,15 @@ func TestTheSlotOfADeletedNodeIsFreedInTime(t *testing.T) {
 				w.runs(e, "a", treat.Unknown)
 				happens(w)
 				w.advance(lastRetry)
-				if treatments := w.tasks.treatments["a"]; treatments == nil || !treatments.hasSlot() {
+				if treatments := w.tasks.lanes["a"]; treatments == nil || !treatments.hasSlot() {
 					t.Errorf("what may still be made is not waited for: %+v", treatments)
 				}
 				w.advance(maxInFlight)
-				if treatments := w.tasks.treatments["a"]; treatments != nil {
+				if treatments := w.tasks.lanes["a"]; treatments != nil {
 					t.Errorf("its treatments still exist: %+v", treatments)
 				}
 				w.ledger.write(t.Context(), time.Now())
-				if got := w.ledger.treatmentsWithSlots; len(got) > 0 && got[0].granted != (ledger.ObjectWrite{}) {
+				if got := w.ledger.lanesWithSlots; len(got) > 0 && got[0].granted != (ledger.ObjectWrite{}) {
 					t.Errorf("the ledger names %+v still", got[0].granted)
 				}
 			})
@@ -490,12 +489,12 @@ func TestALateAnswerRestoresNoOldState(t *testing.T) {
 		e := w.wantTask("a", createRemediation)
 		first := w.made("a", "quick")
 		later := w.made("a", "quick", deleting)
-		r := w.tasks.startTask(time.Now(), w.tasks.treatments["a"], e)
+		r := w.starts(e, "a")
 		w.finds(later)
 		w.makes(first)(r)
-		w.tasks.handleResult(r)
+		w.tasks.handleResult(r.Result)
 		w.runRound()
-		for _, o := range w.tasks.treatments["a"].objects {
+		for _, o := range w.remediations.nodes["a"].objects {
 			if o.ResourceVersion != later.GetResourceVersion() || !o.Deleting {
 				t.Errorf("known is version %s, want %s", o.ResourceVersion, later.GetResourceVersion())
 			}
@@ -505,13 +504,13 @@ func TestALateAnswerRestoresNoOldState(t *testing.T) {
 		w.node("a", corev1.ConditionTrue)
 		e := w.wantTask("a", createRemediation)
 		object := w.made("a", "quick")
-		r := w.tasks.startTask(time.Now(), w.tasks.treatments["a"], e)
+		r := w.starts(e, "a")
 		w.finds(object)
 		w.loses(object)
 		w.makes(object)(r)
-		w.tasks.handleResult(r)
+		w.tasks.handleResult(r.Result)
 		w.runRound()
-		if treatments := w.tasks.treatments["a"]; len(treatments.objects) > 0 || treatments.deletedDuringTask != nil || treatments.losses == 0 {
+		if treatments := w.remediations.nodes["a"]; len(treatments.objects) > 0 || treatments.deletedDuringTask != nil || treatments.losses == 0 {
 			t.Errorf("an object that is gone is believed to be there: %+v", treatments)
 		}
 		w.advance(firstRefusedRetry)
@@ -525,16 +524,16 @@ func TestAListThatIsOlderThanAWriteLosesNothing(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		listed := w.nextVersion()
 		w.treats("a")
-		must(w.t, w.checks.watches.Known[rebootKind].Replace(nil, listed))
+		must(w.t, w.remediations.watches.Known[rebootKind].Replace(nil, listed))
 		must(w.t, w.remediations.leases.Replace(nil, listed))
 		w.runRound()
-		if treatments := w.tasks.treatments["a"]; len(treatments.objects) != 1 || treatments.lease == nil || treatments.losses != 0 {
+		if treatments := w.remediations.nodes["a"]; len(treatments.objects) != 1 || treatments.lease == nil || treatments.losses != 0 {
 			t.Errorf("lost: %+v", treatments)
 		}
-		must(w.t, w.checks.watches.Known[rebootKind].Replace(nil, w.nextVersion()))
+		must(w.t, w.remediations.watches.Known[rebootKind].Replace(nil, w.nextVersion()))
 		must(w.t, w.remediations.leases.Replace(nil, w.nextVersion()))
 		w.runRound()
-		if treatments := w.tasks.treatments["a"]; len(treatments.objects) != 0 || treatments.lease != nil || treatments.losses != 1 {
+		if treatments := w.remediations.nodes["a"]; len(treatments.objects) != 0 || treatments.lease != nil || treatments.losses != 1 {
 			t.Errorf("a list that is younger changes nothing: %+v", treatments)
 		}
 	})
@@ -562,8 +561,8 @@ func TestObjectsDeletedByOthersAreRecreatedWithBackoff(t *testing.T) {
 		w.runs(w.wantTask("a", deleteRemediation), "a", treat.Made)
 		w.loses(object)
 		w.runs(w.wantTask("a", releaseLease), "a", treat.Made)
-		if w.tasks.treatments["a"] != nil {
-			t.Errorf("its treatments still exist: %+v", w.tasks.treatments["a"])
+		if w.tasks.lanes["a"] != nil {
+			t.Errorf("its treatments still exist: %+v", w.tasks.lanes["a"])
 		}
 		w.treats("a") // at once
 	})
@@ -595,9 +594,9 @@ func TestObjectsDeletedWithTheirHealthCheckAreNotLost(t *testing.T) {
 func TestAConfirmationIsRemovedOnce(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.node("a", corev1.ConditionFalse, confirmed)
-		w.runs(w.wantTask("a", clearConfirmation), "a", treat.Made, func(r *taskResult) { r.version = w.nextVersion() })
+		w.runs(w.wantTask("a", clearConfirmation), "a", treat.Made, func(r remediationResult) { r.version = w.nextVersion() })
 		w.wantNoTask("a") // the watch has not reported it yet
-		if w.tasks.treatments["a"] != nil {
+		if w.tasks.lanes["a"] != nil {
 			t.Error("its treatments still exist")
 		}
 	})
@@ -610,8 +609,8 @@ func TestAnObjectOfAnotherNodeIsRefused(t *testing.T) {
 		theirs := w.made("a", "quick", func(u *unstructured.Unstructured) {
 			u.SetAnnotations(map[string]string{remediation.NodeNameAnnotation: "b"})
 		})
-		w.runs(w.wantTask("a", createRemediation), "a", treat.Made, w.makes(theirs), func(r *taskResult) { r.created = false })
-		if treatments := w.tasks.treatments["a"]; len(treatments.objects) > 0 || w.finding("a") != triage.Retrying {
+		w.runs(w.wantTask("a", createRemediation), "a", treat.Made, w.makes(theirs), func(r remediationResult) { r.created = false })
+		if treatments := w.remediations.nodes["a"]; len(treatments.objects) > 0 || w.finding("a") != triage.Retrying {
 			t.Errorf("it is taken for ours: %+v, %s", treatments, w.finding("a"))
 		}
 		if last := w.events[len(w.events)-1]; len(w.events) != 2 || last.EventReason != treat.RemediationSkipped || !strings.Contains(last.Message, "is there already") {
@@ -626,23 +625,23 @@ func TestTheKindOfAnObjectThatArrivesLateIsWatched(t *testing.T) {
 		w.node("a", corev1.ConditionTrue)
 		e := w.wantTask("a", createRemediation)
 		object := w.made("a", "quick")
-		r := w.tasks.startTask(time.Now(), w.tasks.treatments["a"], e)
+		r := w.starts(e, "a")
 		w.brings(checkNamed("check", func(c *remediationv1alpha1.NodeHealthCheck) {
 			c.Generation, c.Spec.RemediationTemplate = 2, new(referTo(otherTemplateKind, "x"))
 		}))
-		if w.checks.watches.Known[rebootKind] != nil {
+		if w.remediations.watches.Known[rebootKind] != nil {
 			t.Fatal("the kind is watched although no policy references it")
 		}
 		w.makes(object)(r)
-		w.tasks.handleResult(r)
+		w.tasks.handleResult(r.Result)
 		w.runRound()
-		if w.checks.watches.Known[rebootKind] == nil {
+		if w.remediations.watches.Known[rebootKind] == nil {
 			t.Fatal("the end of the object would be missed")
 		}
 		w.lists(rebootKind)
 		w.runRound()
-		if len(w.tasks.treatments["a"].objects) > 0 {
-			t.Errorf("an object that is gone is believed to be there: %+v", w.tasks.treatments["a"].objects)
+		if len(w.remediations.nodes["a"].objects) > 0 {
+			t.Errorf("an object that is gone is believed to be there: %+v", w.remediations.nodes["a"].objects)
 		}
 	})
 }
@@ -664,15 +663,4 @@ func TestFailuresOfTasksAreSummarized(t *testing.T) {
 			t.Errorf("an outage is reported like this:\n%s", &w.log)
 		}
 	})
-}
-
-func TestTasksHaveNames(t *testing.T) {
-	for what := createRemediation; what <= clearConfirmation; what++ {
-		if what.String() == "" || what.resource() == "" || what.failureMessage() == "" {
-			t.Errorf("task %d has no name", what)
-		}
-	}
-	if slices.Contains(taskKindNames[:], "") {
-		t.Error("a task has no name")
-	}
 }

@@ -2,17 +2,20 @@ package engine
 
 import (
 	"context"
+	"iter"
 	"maps"
 	"math"
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -23,24 +26,111 @@ import (
 // slot of the deleted node is free or has an entry of its own. So the ledger or the mark
 // always tells the next leader.
 
-// nextTermination returns the next task for the claim of a node, or when there may be
-// one.
-func (nc *nodeClaims) nextTermination(now time.Time, treatments *nodeTreatments, state *Node, plan triage.Plan) (t *task, due time.Time) {
+// What a claimTask does.
+const (
+	terminateClaim    = "terminate NodeClaim"
+	cancelTermination = "cancel termination"
+)
+
+// claimTask is the work of a task for the NodeClaim of a node: to mark the claim and
+// delete it, or to remove the mark.
+type claimTask struct {
+	claims *nodeClaims
+	does   string
+	claim  *karpenter.NodeClaim // as last seen
+	mark   ownership.Mark       // to write or remove; empty if the claim has it
+
+	// The results of Run.
+	current *karpenter.NodeClaim // the current claim, if known
+	gone    bool                 // the claim does not exist any more
+	deleted bool                 // this task deleted the claim; finalizers may delay its end
+}
+
+// Owns reports whether the object is a NodeClaim.
+func (*nodeClaims) Owns(object ledger.ObjectRef) bool { return isClaim(object) }
+
+// Concerns reports whether the plan of a node names a rule that terminates nodes.
+func (*nodeClaims) Concerns(_ *Node, plan triage.Plan) bool {
+	return plan.Treatment != nil && isRepair(plan.Treatment.Rule) ||
+		slices.ContainsFunc(plan.Release, func(r triage.Reason) bool { return isRepair(r.Rule) })
+}
+
+// Update does nothing: the facts of a node tell the core everything.
+func (*nodeClaims) Update(time.Time, string) {}
+
+// Rules returns no rules: the findings of the node name them.
+func (*nodeClaims) Rules(string) []triage.RuleID { return nil }
+
+// Problems returns nothing: the engine reports failed writes.
+func (*nodeClaims) Problems(string) []string { return nil }
+
+// Forget has nothing to drop.
+func (*nodeClaims) Forget(string) bool { return true }
+
+// MayArrive reports whether the claim has the version that the write names.
+func (nc *nodeClaims) MayArrive(slot ledger.ObjectWrite) bool {
+	c := nc.byName[slot.Object.Name]
+	return c != nil && c.ResourceVersion == slot.ResourceVersion
+}
+
+// FreesSlot reports whether the ledger names the node that went with its claim, so that
+// the entry of the claim is not needed any more.
+func (nc *nodeClaims) FreesSlot(_ time.Time, lane *Lane) (free bool, due time.Time) {
+	slot := lane.Slot().Slot
+	return !nc.engine.ledger.lacks(slot.Node, func(kept ledger.Slot) bool { return kept == slot }), time.Time{}
+}
+
+// Tasks yields the next task for the claim of a node.
+func (nc *nodeClaims) Tasks(now time.Time, lane *Lane, state *Node, plan triage.Plan) iter.Seq2[*Task, time.Time] {
+	return func(yield func(*Task, time.Time) bool) {
+		if state != nil {
+			yield(nc.nextTask(now, lane, state, plan))
+		}
+	}
+}
+
+// cancellation returns a task that removes the mark from a claim.
+func (nc *nodeClaims) cancellation(state *Node, c *nodeClaim, reason triage.Reason) *Task {
+	return &Task{
+		Kind: cancelTermination, Resource: "nodeclaims", Failure: "the mark on the NodeClaim could not be removed", FailureEvent: treat.RepairBlocked,
+		Rule: reason.Rule, Reason: reason, Node: state.Object,
+		Work: &claimTask{claims: nc, does: cancelTermination, claim: c.NodeClaim, mark: *c.mark},
+	}
+}
+
+// termination returns a task that marks a claim, unless it is marked, and deletes it.
+func (nc *nodeClaims) termination(now time.Time, state *Node, c *nodeClaim, followed *repairRule, planned *triage.PlannedTreatment) *Task {
+	work := &claimTask{claims: nc, does: terminateClaim, claim: c.NodeClaim}
+	t := &Task{
+		Kind: terminateClaim, Resource: "nodeclaims", Failure: "the NodeClaim could not be deleted", FailureEvent: treat.RepairBlocked,
+		Rule: planned.Rule, Reason: planned.Reason, Step: planned.Step, Node: state.Object, Begins: true, Work: work,
+	}
+	if c.mark == nil {
+		work.mark = markFor(state.Object, c.NodeClaim, planned, followed.spec, now)
+		t.Slot = ledger.ObjectWrite{
+			Slot: slotOf(planned.Rule, state.Object), Step: planned.Step, ControlPlane: remediation.IsControlPlane(state.Object),
+			Object: claimRef(c.Name), ResourceVersion: c.ResourceVersion, Since: planned.Since.UTC(), Pool: followed.rule.Bound.Pool,
+		}
+	}
+	return t
+}
+
+// nextTask returns the next task for the claim of a node, or when there may be one.
+func (nc *nodeClaims) nextTask(now time.Time, lane *Lane, state *Node, plan triage.Plan) (t *Task, due time.Time) {
 	c, _ := nc.claimOf(state.Object)
 	if c != nil && c.mark != nil && c.mark.NodeUID != state.Object.UID && !c.isEnding() { // the mark was for an earlier node with this claim
-		rule := triage.RuleID(c.mark.Rule)
-		return &task{kind: cancelTermination, rule: rule, reason: triage.Reason{Code: triage.NodeGone, Rule: rule}, node: state.Object, claim: c.NodeClaim, mark: *c.mark}, time.Time{}
+		return nc.cancellation(state, c, triage.Reason{Code: triage.NodeGone, Rule: triage.RuleID(c.mark.Rule)}), time.Time{}
 	}
 	for _, reason := range plan.Release {
 		switch rule := reason.Rule; {
-		case !isRepair(rule) || len(treatments.objectsOf(rule)) > 0:
+		case !isRepair(rule) || len(nc.engine.remediations.nodes[lane.Node].objectsOf(rule)) > 0:
 		case c != nil && c.isMarkedBy(rule, state.Object) && c.isEnding(): // a deletion cannot be cancelled
 		case state.isOutlivingClaim(now) && triage.RuleID(state.outlivedClaim.mark.Rule) == rule: // the claim is deleted already
 			due = times.Earliest(due, state.outlivedClaim.until)
 		case c != nil && c.isMarkedBy(rule, state.Object):
-			return &task{kind: cancelTermination, rule: rule, reason: reason, node: state.Object, claim: c.NodeClaim, mark: *c.mark}, time.Time{}
+			return nc.cancellation(state, c, reason), time.Time{}
 		default:
-			due = times.Earliest(due, nc.engine.tasks.releaseSlot(now, treatments, rule))
+			due = times.Earliest(due, nc.engine.tasks.releaseSlot(now, lane, rule))
 		}
 	}
 	planned := plan.Treatment
@@ -56,16 +146,11 @@ func (nc *nodeClaims) nextTermination(now time.Time, treatments *nodeTreatments,
 	}
 	if c.mark != nil {
 		if message := nc.vetoOnTermination(now, state, c, followed); message != "" {
-			reason := triage.Reason{Code: triage.Vetoed, Rule: planned.Rule, Other: message}
-			return &task{kind: cancelTermination, rule: planned.Rule, reason: reason, node: state.Object, claim: c.NodeClaim, mark: *c.mark}, time.Time{}
+			return nc.cancellation(state, c, triage.Reason{Code: triage.Vetoed, Rule: planned.Rule, Other: message}), time.Time{}
 		}
 	}
-	treatments.noteDue(now, state)
-	t = &task{kind: terminateClaim, rule: planned.Rule, reason: planned.Reason, node: state.Object, claim: c.NodeClaim, pool: followed.rule.Bound.Pool, step: planned.Step, since: planned.Since}
-	if c.mark == nil {
-		t.mark = markFor(t, followed.spec, now)
-	}
-	return t, due
+	lane.NoteDue(now, state)
+	return nc.termination(now, state, c, followed, planned), due
 }
 
 // vetoOnTermination returns why a marked claim must not be deleted, empty if it may. The
@@ -92,8 +177,8 @@ func (nc *nodeClaims) vetoOnTermination(now time.Time, state *Node, c *nodeClaim
 // markFor returns the mark for a claim before its deletion. Forceful termination does not
 // wait for pods. Otherwise Karpenter drains the node, at most as long as the policy says.
 // An earlier deadline stays.
-func markFor(t *task, spec *v1alpha1.RepairSpec, now time.Time) ownership.Mark {
-	mark := ownership.Mark{Rule: ownership.Rule(t.rule), Node: t.node.Name, NodeUID: t.node.UID, Since: t.since.UTC()}
+func markFor(node *corev1.Node, claim *karpenter.NodeClaim, planned *triage.PlannedTreatment, spec *v1alpha1.RepairSpec, now time.Time) ownership.Mark {
+	mark := ownership.Mark{Rule: ownership.Rule(planned.Rule), Node: node.Name, NodeUID: node.UID, Since: planned.Since.UTC()}
 	var deadline time.Time
 	switch {
 	case modeOf(spec) == v1alpha1.Forceful:
@@ -103,7 +188,7 @@ func markFor(t *task, spec *v1alpha1.RepairSpec, now time.Time) ownership.Mark {
 			deadline = now.Add(grace)
 		}
 	}
-	before := t.claim.Annotations[karpenter.TerminationTimestampAnnotation]
+	before := claim.Annotations[karpenter.TerminationTimestampAnnotation]
 	if at, err := time.Parse(time.RFC3339, before); deadline.IsZero() || err == nil && !deadline.Before(at) {
 		return mark
 	}
@@ -120,92 +205,103 @@ func modeOf(spec *v1alpha1.RepairSpec) v1alpha1.Termination {
 }
 
 // isMarked reports whether the claim of the task has its mark already.
-func (t *task) isMarked() bool { return t.mark.Node == "" }
+func (w *claimTask) isMarked() bool { return w.mark.Node == "" }
 
-// runTerminateClaim checks the node again, marks its claim, and deletes it. Both writes
-// carry the claim's version, so a concurrent change of the claim is seen first.
-func (tr *taskRunner) runTerminateClaim(ctx context.Context, r *taskResult) error {
-	t := r.task
-	if isStill, err := tr.isAsKnown(ctx, r); err != nil || !isStill {
-		return err
+// Run makes the requests of the task.
+func (w *claimTask) Run(ctx context.Context, r *Result) error {
+	if w.does == terminateClaim {
+		return w.runTerminate(ctx, r)
 	}
-	claim := t.claim
-	if !t.isMarked() {
-		marked, err := tr.engine.write.MarkClaim(ctx, claim, t.mark)
-		if err != nil {
-			return tr.fetchClaim(ctx, r, claim, err)
-		}
-		claim, r.claim = marked, marked
+	updated, err := w.claims.engine.write.UnmarkClaim(ctx, w.claim, w.mark)
+	if err != nil {
+		return w.fetchClaim(ctx, r, w.claim, err)
 	}
-	if err := tr.engine.write.DeleteClaim(ctx, claim); err != nil {
-		return tr.fetchClaim(ctx, r, claim, err)
-	}
-	r.claimDeleted = true
+	w.current = updated
 	return nil
 }
 
-// runCancelTermination removes the mark from a claim.
-func (tr *taskRunner) runCancelTermination(ctx context.Context, r *taskResult) error {
-	updated, err := tr.engine.write.UnmarkClaim(ctx, r.task.claim, r.task.mark)
-	if err != nil {
-		return tr.fetchClaim(ctx, r, r.task.claim, err)
+// runTerminate checks the node again, marks its claim, and deletes it. Both writes
+// carry the claim's version, so a concurrent change of the claim is seen first.
+func (w *claimTask) runTerminate(ctx context.Context, r *Result) error {
+	engine := w.claims.engine
+	if isStill, err := engine.tasks.isAsKnown(ctx, r); err != nil || !isStill {
+		return err
 	}
-	r.claim = updated
+	claim := w.claim
+	if !w.isMarked() {
+		marked, err := engine.write.MarkClaim(ctx, claim, w.mark)
+		if err != nil {
+			return w.fetchClaim(ctx, r, claim, err)
+		}
+		claim, w.current = marked, marked
+	}
+	if err := engine.write.DeleteClaim(ctx, claim); err != nil {
+		return w.fetchClaim(ctx, r, claim, err)
+	}
+	w.deleted = true
 	return nil
 }
 
 // fetchClaim reads a claim that has changed, so that the loop can decide again. If the
 // claim is unchanged, the write was rejected for another reason.
-func (tr *taskRunner) fetchClaim(ctx context.Context, r *taskResult, sent *karpenter.NodeClaim, err error) error {
+func (w *claimTask) fetchClaim(ctx context.Context, r *Result, sent *karpenter.NodeClaim, err error) error {
 	if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 		return err
 	}
-	current, failed := tr.engine.write.FetchClaim(ctx, r.task.claim.Name)
+	current, failed := w.claims.engine.write.FetchClaim(ctx, w.claim.Name)
 	if failed != nil {
 		return failed
 	}
 	if current != nil && current.UID == sent.UID && current.ResourceVersion == sent.ResourceVersion { // some admission webhooks deny with a conflict
-		r.result = treat.Refused
+		r.Outcome = treat.Refused
 		return err
 	}
-	r.claim, r.claimGone, r.result = current, current == nil, treat.Stale
+	w.current, w.gone, r.Outcome = current, current == nil, treat.Stale
 	return nil
 }
 
-// takeResult stores a claim that a task has written or read.
-func (nc *nodeClaims) takeResult(now time.Time, r *taskResult) {
-	current := func() *nodeClaim {
-		if c := nc.byName[r.task.claim.Name]; c != nil && c.UID == r.task.claim.UID {
+// Done stores the claim that the task has written or read, and reports what it did.
+func (w *claimTask) Done(now time.Time, r *Result) {
+	nc := w.claims
+	known := func() *nodeClaim {
+		if c := nc.byName[w.claim.Name]; c != nil && c.UID == w.claim.UID {
 			return c
 		}
 		return nil // gone already
 	}
-	switch c := current(); {
-	case c != nil && r.claim != nil:
-		nc.upsert(now, r.claim)
-	case c != nil && r.claimGone:
+	switch c := known(); {
+	case c != nil && w.current != nil:
+		nc.upsert(now, w.current)
+	case c != nil && w.gone:
 		nc.claimDeleted(now, c)
 	}
-	if c := current(); c != nil && r.claimDeleted {
+	if c := known(); c != nil && w.deleted {
 		c.deletedByUs = true
 		nc.engine.repairs.recountClaim(c)
 	}
 	nc.reobserveDirty(now)
+	r.Begun = w.isMarked() || w.current != nil
+	r.Learned = w.current != nil || w.gone
+	switch {
+	case r.Outcome != treat.Made:
+	case w.does == terminateClaim:
+		w.reportTerminated(now, r)
+	default:
+		w.reportCancelled(now, r)
+	}
 }
 
-// isOverAllowance checks, before a slot is taken for good, whether too many nodes are out
-// of service now. A bound or a budget may have been lowered, or another component may
+// isOverAllowance checks, before a slot is taken for good, whether too many nodes of the
+// pool are out of service now. A budget may have been lowered, or another component may
 // have started a disruption.
-func (r *repairs) isOverAllowance(now time.Time, t *task) bool {
-	if r.engine.isOverBound(t.rule) {
-		return true
-	}
-	followed := r.followed[t.rule]
+func (r *repairs) isOverAllowance(now time.Time, rule triage.RuleID, node *corev1.Node) bool {
+	followed := r.followed[rule]
 	if followed == nil || followed.pool == "" {
 		return false
 	}
-	count := r.countsWithout(followed.pool, r.engine.nodeClaims.byName[t.claim.Name])
-	allowed, _ := r.allowance(now, t.rule, followed.pool, &count)
+	c, _ := r.engine.nodeClaims.claimOf(node)
+	count := r.countsWithout(followed.pool, c)
+	allowed, _ := r.allowance(now, rule, followed.pool, &count)
 	return allowed != nil && allowed.Places < 1
 }
 
@@ -220,29 +316,28 @@ func (r *repairs) countsWithout(pool string, c *nodeClaim) poolCounts {
 	return count
 }
 
-// restoreTermination resumes a termination that the previous leader may have started. Its
+// Restore resumes a termination that the previous leader may have started. Its
 // mark can succeed only while the claim has the version in the ledger. An unmarked claim
 // of another version is safe. So is a claim whose node is known to be gone.
-func (nc *nodeClaims) restoreTermination(now time.Time, state *Node, treatments *nodeTreatments) {
-	e := treatments.granted
+func (nc *nodeClaims) Restore(now time.Time, lane *Lane, state *Node) bool {
+	e := lane.Slot()
 	rule := triage.RuleID(e.Rule)
 	c := nc.byName[e.Object.Name]
 	_, isNamed := nc.engine.ledger.replacements.inLedger[e.Slot]
-	if c != nil && c.mark == nil && c.ResourceVersion != e.ResourceVersion || isNamed && !treatments.hasSlotFor(state) {
-		treatments.releaseSlot()
-		return
+	if c != nil && c.mark == nil && c.ResourceVersion != e.ResourceVersion || isNamed && !lane.HasSlotFor(state) {
+		return false
 	}
-	nc.engine.ledger.treatmentsWithSlots = append(nc.engine.ledger.treatmentsWithSlots, treatments)
 	if c == nil { // the claim is deleted, and its node should follow if it exists
 		nc.noteOutlived(now, markOf(e))
 		nc.reobserveDirty(now)
 	}
 	grant := triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Step: e.Step, Since: e.Since, ControlPlane: e.ControlPlane, Deletes: true, Pool: e.Pool}
-	if !treatments.hasSlotFor(state) {
+	if !lane.HasSlotFor(state) {
 		grant.Gone = now // the time is unknown
 	}
 	nc.engine.core.Resume(now, grant)
 	nc.engine.cfg.Logger.Info("termination restored", "node", e.Node, "rule", rule.String(), "nodeClaim", e.Object.Name, "gone", !grant.Gone.IsZero())
+	return true
 }
 
 // A node counts as a launch failure when its claim is marked because of the ready timeout

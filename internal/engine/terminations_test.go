@@ -87,7 +87,7 @@ func TestTerminationByWriteResult(t *testing.T) {
 	for name, test := range map[string]struct {
 		goes              how
 		isMarked, deleted bool
-		next              taskKind    // once a retry is allowed
+		next              string      // once a retry is allowed
 		code              triage.Code // of the finding meanwhile
 		again             bool        // the ledger still names it
 	}{
@@ -114,7 +114,7 @@ func TestTerminationByWriteResult(t *testing.T) {
 				if is := h.finding(triage.Repair, "a"); is.Code != test.code {
 					t.Errorf("what is said of it: %v", is)
 				}
-				if is := h.tasks.treatments["a"].hasSlot(); is != test.again {
+				if is := h.tasks.lanes["a"].hasSlot(); is != test.again {
 					t.Errorf("its slot is kept in the ledger: %t", is)
 				}
 				if code := h.finding(triage.Repair, "b").Code; test.again && code != triage.CapFull {
@@ -124,7 +124,7 @@ func TestTerminationByWriteResult(t *testing.T) {
 					return
 				}
 				for range 20 { // as often as it is delayed
-					if e, due := h.tasks.next(time.Now(), h.tasks.treatments["a"]); e == nil && !due.IsZero() {
+					if e, due := h.tasks.next(time.Now(), h.tasks.lanes["a"]); e == nil && !due.IsZero() {
 						h.advance(max(time.Millisecond, time.Until(due)))
 					}
 				}
@@ -213,17 +213,17 @@ func TestATerminationIsCancelled(t *testing.T) {
 				h.writeSnapshot()
 				h.runs("a", how{second: treat.Refused})
 				test.happens(h)
-				if e := h.wantTask("a", cancelTermination); e.reason.Code != test.code || e.mark.NodeUID != "uid-of-a" {
-					t.Errorf("it is spared because of %v: %+v", e.reason, e.mark)
+				if e := h.wantTask("a", cancelTermination); e.Reason.Code != test.code || claimWork(e).mark.NodeUID != "uid-of-a" {
+					t.Errorf("it is spared because of %v: %+v", e.Reason, claimWork(e).mark)
 				}
 				h.runs("a", how{first: treat.Unknown})
-				if !h.isMarked("a") || !h.tasks.treatments["a"].hasSlot() {
+				if !h.isMarked("a") || !h.tasks.lanes["a"].hasSlot() {
 					t.Error("its slot is free before it is spared")
 				}
 				h.advance(lastRetry)
 				h.runs("a", how{})
-				if h.isMarked("a") || h.tasks.treatments["a"] != nil && h.tasks.treatments["a"].hasSlot() || slices.ContainsFunc(h.core.Grants(), func(g triage.Grant) bool { return g.Rule == poolRuleID("default") }) {
-					t.Errorf("afterwards: marked %t, %+v, %+v", h.isMarked("a"), h.tasks.treatments["a"], h.core.Grants())
+				if h.isMarked("a") || h.tasks.lanes["a"] != nil && h.tasks.lanes["a"].hasSlot() || slices.ContainsFunc(h.core.Grants(), func(g triage.Grant) bool { return g.Rule == poolRuleID("default") }) {
+					t.Errorf("afterwards: marked %t, %+v, %+v", h.isMarked("a"), h.tasks.lanes["a"], h.core.Grants())
 				}
 				told := slices.IndexFunc(h.events, func(event treat.Event) bool { return event.EventReason == treat.TerminationCancelled })
 				if told < 0 {
@@ -252,17 +252,17 @@ func TestADeletionCannotBeCancelled(t *testing.T) {
 }
 
 func TestANodeThatIsGoneBeforeTheTaskResult(t *testing.T) {
-	for name, test := range map[string]func(h *nodePoolFixture, r *taskResult){
-		"with its claim": func(h *nodePoolFixture, r *taskResult) {
+	for name, test := range map[string]func(h *nodePoolFixture, r *Result){
+		"with its claim": func(h *nodePoolFixture, r *Result) {
 			h.api.carryOut(r, how{})
 			h.goes("a")
 		},
-		"before anything was sent": func(h *nodePoolFixture, r *taskResult) {
+		"before anything was sent": func(h *nodePoolFixture, r *Result) {
 			h.api.removeNode("a")
 			h.deliver()
 			h.api.carryOut(r, how{})
 		},
-		"and is made anew": func(h *nodePoolFixture, r *taskResult) {
+		"and is made anew": func(h *nodePoolFixture, r *Result) {
 			h.api.carryOut(r, how{})
 			h.goes("a")
 			h.api.launch("a", "default", unready, func(n *corev1.Node, c *karpenter.NodeClaim) {
@@ -289,8 +289,8 @@ func TestANodeThatIsGoneBeforeTheTaskResult(t *testing.T) {
 				if e, is := h.named("a").(ledger.Replacement); !is {
 					t.Errorf("the ledger names %+v", e)
 				}
-				if h.runRound(); h.tasks.treatments["a"] != nil && h.tasks.treatments["a"].hasSlot() {
-					t.Errorf("and it is kept on the ledger: %+v", h.tasks.treatments["a"].granted)
+				if h.runRound(); h.tasks.lanes["a"] != nil && h.tasks.lanes["a"].hasSlot() {
+					t.Errorf("and it is kept on the ledger: %+v", h.tasks.lanes["a"].granted)
 				}
 			})
 		})
@@ -392,9 +392,9 @@ func TestTheDeadlineOfATermination(t *testing.T) {
 		if test.stands != "" {
 			c.Annotations = map[string]string{karpenter.TerminationTimestampAnnotation: test.stands}
 		}
-		e := &task{node: named("a", "1"), claim: c, rule: poolRuleID("default"), since: now.Add(-time.Second)}
-		mark := markFor(e, test.spec, now)
-		if mark.Deadline != test.deadline || mark.Before != test.before || !mark.Since.Equal(e.since) || mark.Node != "a" {
+		planned := &triage.PlannedTreatment{Rule: poolRuleID("default"), Since: now.Add(-time.Second)}
+		mark := markFor(named("a", "1"), c, planned, test.spec, now)
+		if mark.Deadline != test.deadline || mark.Before != test.before || !mark.Since.Equal(planned.Since) || mark.Node != "a" {
 			t.Errorf("%s: the mark is %+v", name, mark)
 		}
 	}

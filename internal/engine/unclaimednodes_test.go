@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"strings"
 	"testing"
 	"time"
@@ -9,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
@@ -17,7 +15,6 @@ import (
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
-	"github.com/resourcestack/autohealer/internal/watch"
 )
 
 // withStaticNodes runs a test with three nodes without claims: a, b and c. Policy "p"
@@ -25,8 +22,6 @@ import (
 func withStaticNodes(t *testing.T, test func(h *nodePoolFixture)) {
 	t.Helper()
 	withNodePools(t, func(h *nodePoolFixture) {
-		h.checks.known, h.checks.templates = map[string]*check{}, map[remediation.Template]*unstructured.Unstructured{}
-		h.checks.watches = watch.Kinds{Known: map[schema.GroupVersionKind]*watch.Kind{}, Start: func(func(context.Context)) context.CancelFunc { return func() {} }}
 		for _, name := range []string{"a", "b", "c"} {
 			n := named(name, "")
 			n.UID, n.Labels = types.UID("uid-of-"+name), map[string]string{"plain": "yes"}
@@ -51,21 +46,19 @@ func (h *nodePoolFixture) remediates(template string) {
 			p.Spec.RemediationTemplate = new(referTo(rebootTemplateKind, template))
 		}
 	})
-	h.checks.take(time.Now()) // starts the watches of the kinds
+	h.remediations.takeKinds(time.Now()) // starts the watches of the kinds
 	if w := (&healthCheckFixture{loopFixture: h.loopFixture, version: 1000}); template != "" {
 		w.lists(rebootKind)
 		w.lists(rebootTemplateKind)
 		w.template(rebootTemplateKind, "quick")
 	}
-	h.checks.take(time.Now())
-	h.checks.follow(time.Now())
 	h.runRound()
 }
 
 // brings delivers a remediation object or its deletion.
 func (h *nodePoolFixture) brings(u *unstructured.Unstructured, isGone bool) {
 	h.t.Helper()
-	mail := h.checks.watches.Known[rebootKind]
+	mail := h.remediations.watches.Known[rebootKind]
 	u.SetResourceVersion(h.api.next())
 	if isGone {
 		must(h.t, mail.Delete(u.DeepCopy()))
@@ -80,14 +73,15 @@ func (h *nodePoolFixture) begun(node string) *unstructured.Unstructured {
 	h.t.Helper()
 	h.wantTask(node, createRemediation)
 	h.writeSnapshot()
-	r := h.begins(node)
-	object := r.task.create.DeepCopy()
+	result := h.begins(node)
+	r := remediationWork(result.Task)
+	object := r.create.DeepCopy()
 	object.SetUID(types.UID("uid-of-remediation-of-" + node))
 	object.SetResourceVersion(h.api.next())
-	r.object, r.created = object.DeepCopy(), true
-	r.lease, r.leaseKnown = r.task.lease.DeepCopy(), true
-	r.lease.ResourceVersion = h.api.next()
-	h.tasks.handleResult(r)
+	r.current, r.created = object.DeepCopy(), true
+	r.newLease, r.leaseKnown = r.lease.DeepCopy(), true
+	r.newLease.ResourceVersion = h.api.next()
+	h.tasks.handleResult(result)
 	h.runRound()
 	return object
 }
@@ -110,7 +104,7 @@ func TestANodeWithoutAClaimIsRemediatedByItsPolicy(t *testing.T) {
 		if object.GroupVersionKind() != rebootKind || object.GetNamespace() != "ns" || object.GetName() != "a" {
 			t.Errorf("what is made is %v", object)
 		}
-		if by, _, held := nodelease.Held(h.tasks.treatments["a"].lease, time.Now()); !held || by != nodelease.HolderOf("RepairPolicy/p") {
+		if by, _, held := nodelease.Held(h.remediations.nodes["a"].lease, time.Now()); !held || by != nodelease.HolderOf("RepairPolicy/p") {
 			t.Errorf("the node's Lease is held by %q", by)
 		}
 		h.wantNoTask("b")
@@ -129,8 +123,8 @@ func TestANodeWithoutAClaimIsRemediatedByItsPolicy(t *testing.T) {
 			t.Errorf("the status of the policy: %+v", is)
 		}
 		h.breaks(corev1.ConditionFalse, "a")
-		if e := h.wantTask("a", deleteRemediation); e.object.Name != "a" {
-			t.Errorf("%v is to be ended", e.object)
+		if e := h.wantTask("a", deleteRemediation); remediationWork(e).object.Name != "a" {
+			t.Errorf("%v is to be ended", remediationWork(e).object)
 		}
 		h.brings(object, true)
 		h.begun("b")
@@ -176,7 +170,7 @@ func TestAPolicyGainsAndLosesItsTemplate(t *testing.T) {
 		object := h.begun("a")
 		h.remediates("") // the running remediation continues, and the next does not start
 		left("b")
-		if counts, _ := h.core.Population(plainRule); counts.Treated != 1 || len(h.tasks.treatments["a"].objectsOf(plainRule)) != 1 {
+		if counts, _ := h.core.Population(plainRule); counts.Treated != 1 || len(h.remediations.nodes["a"].objectsOf(plainRule)) != 1 {
 			t.Errorf("%d are in treatment", counts.Treated)
 		}
 		h.breaks(corev1.ConditionFalse, "a")

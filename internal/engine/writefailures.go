@@ -83,8 +83,8 @@ func (l *Engine) logSuppressed(now time.Time) (due time.Time) {
 // logRetries logs how many nodes have failing writes now.
 func (l *Engine) logRetries() {
 	troubled := map[string]string{} // error by node
-	for name, treatments := range l.tasks.treatments {
-		for _, s := range treatments.failures {
+	for name, lane := range l.tasks.lanes {
+		for _, s := range lane.failures {
 			troubled[name] = s.Text
 		}
 	}

@@ -1,0 +1,45 @@
+package engine
+
+import (
+	"iter"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// Treatment carries out one kind of response to an unhealthy node, for example with
+// remediation objects. It knows what exists for a node and what to do next. The engine
+// queues the tasks, stores their slots in the ledger before they run, and retries them.
+// The engine calls all methods from its own goroutine.
+type Treatment interface {
+	// Concerns reports whether the plan of a node asks for something that this treatment
+	// does.
+	Concerns(n *Node, plan triage.Plan) bool
+	// Update tells the core what the treatment knows about a node name and the core does
+	// not. The engine calls it before Tasks, and also while a task runs.
+	Update(now time.Time, node string)
+	// Tasks yields the tasks of a node, the most urgent first, each with the time of a
+	// later task, zero for none. The engine runs the first task whose retry is due. A nil
+	// task only says when there may be one. If the node is gone, n is nil and the plan is
+	// empty.
+	Tasks(now time.Time, lane *Lane, n *Node, plan triage.Plan) iter.Seq2[*Task, time.Time]
+	// Owns reports whether the treatment writes objects of this kind.
+	Owns(object ledger.ObjectRef) bool
+	// Restore resumes the write that the lane's slot covers, after a change of leader. It
+	// returns false if the write has arrived already or never can, so that its slot is free.
+	Restore(now time.Time, lane *Lane, n *Node) bool
+	// MayArrive reports whether a write that was sent for the slot may still succeed, apart
+	// from its age.
+	MayArrive(slot ledger.ObjectWrite) bool
+	// FreesSlot reports whether the slot of a node that is gone is free. If it is not, due is
+	// when to ask again, zero if the engine reconciles the node anyway.
+	FreesSlot(now time.Time, lane *Lane) (free bool, due time.Time)
+	// Rules returns the rules that have something on the node.
+	Rules(node string) []triage.RuleID
+	// Problems says what delays the treatment of a node.
+	Problems(node string) []string
+	// Forget drops what the treatment remembers about a node name. It returns false, and
+	// drops nothing, if something is left to do.
+	Forget(node string) bool
+}
