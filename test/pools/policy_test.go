@@ -241,17 +241,24 @@ func testWarnings(t *testing.T, w *fixture, _ *install.Controller) {
 	config.WarningHandler = &heard
 	api, err := client.New(config, client.Options{Scheme: w.api.Scheme()})
 	testkit.Must(t, err)
-	testkit.Must(t, api.Create(t.Context(), &v1alpha1.RepairPolicy{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: v1alpha1.RepairPolicySpec{NodePool: name, Repair: v1alpha1.RepairSpec{
-			Policies: []v1alpha1.ConditionRepair{{ConditionType: "NobodyStatesThis", Toleration: "1h"}},
-		}},
-	}, client.DryRunAll))
-	for _, words := range []string{"spec.nodePool", "spec.repair.policies[0].conditionType"} {
-		if !strings.Contains(strings.Join(heard, "\n"), words) {
-			t.Errorf("no warning for %s: %q", words, heard)
+	// A webhook that cannot read the NodePools within two seconds says so instead.
+	testkit.Eventually(t, "a warning for each field", func() error {
+		heard = nil
+		if err := api.Create(t.Context(), &v1alpha1.RepairPolicy{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: v1alpha1.RepairPolicySpec{NodePool: name, Repair: v1alpha1.RepairSpec{
+				Policies: []v1alpha1.ConditionRepair{{ConditionType: "NobodyStatesThis", Toleration: "1h"}},
+			}},
+		}, client.DryRunAll); err != nil {
+			return err
 		}
-	}
+		for _, words := range []string{"spec.nodePool", "spec.repair.policies[0].conditionType"} {
+			if !strings.Contains(strings.Join(heard, "\n"), words) {
+				return fmt.Errorf("no warning for %s: %q", words, heard)
+			}
+		}
+		return nil
+	})
 }
 
 // warnings are the warnings in the API server's responses.
