@@ -94,7 +94,7 @@ func (c *Controller) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	e.Follow(sets)
+	e.Add(sets)
 	if err := e.Claim(ctx); err != nil {
 		return err
 	}

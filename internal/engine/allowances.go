@@ -214,10 +214,10 @@ func (r *repairs) noteTermination(state *Node, plan triage.Plan) {
 	}
 }
 
-// updateAllowances tells the core how many more nodes of each pool may be terminated,
+// UpdateAllowances tells the core how many more nodes of each pool may be terminated,
 // where that has changed. It counts each decision of the core before it sets the next
 // allowance.
-func (r *repairs) updateAllowances(now time.Time) (due time.Time) {
+func (r *repairs) UpdateAllowances(now time.Time) (due time.Time) {
 	r.engine.reconcileWoken(now)
 	for name, count := range r.counts {
 		if !count.dirty && (count.due.IsZero() || now.Before(count.due)) {

@@ -2,8 +2,6 @@ package engine
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -23,53 +21,43 @@ func (h *checks) publishEvent(c *check, node *corev1.Node, what treat.EventReaso
 	}
 }
 
-// reportWaits reports that a node is unhealthy and, if it is not treated, why: once per
+// Planned reports that a node is unhealthy and, if it is not treated, why: once per
 // reason. A cause that affects all nodes is reported on the health check only.
-func (l *Engine) reportWaits(state *Node, findings []triage.Reason) {
-	maps.DeleteFunc(state.reportedCodes, func(rule triage.RuleID, _ triage.Code) bool { // a reason that returns is reported again
-		return !slices.ContainsFunc(findings, func(is triage.Reason) bool { return is.Rule == rule })
-	})
-	for _, is := range findings {
-		if isRepair(is.Rule) {
-			l.repairs.reportWait(state, is)
-			continue
-		}
-		c := l.checks.of(is.Rule)
+func (h *checks) Planned(state *Node, plan triage.Plan) {
+	for _, is := range plan.Findings {
+		c := h.of(is.Rule)
 		if c == nil || c.isNew() { // the state of a new check lasts only a moment
 			continue
 		}
-		was := state.reportedCodes[is.Rule]
+		was := state.Reported[is.Rule].Code
 		waits := isWait(is.Code)
 		if !waits && is.Code != triage.Treating && is.Code != triage.Exhausted {
 			if was != 0 && is.Code != triage.Recovering && is.Code != triage.Unclear {
-				delete(state.reportedCodes, is.Rule) // report it again when it starts again
+				delete(state.Reported, is.Rule) // report it again when it starts again
 			}
 			continue
 		}
 		if is.Code == was {
 			continue
 		}
-		if state.reportedCodes == nil {
-			state.reportedCodes = map[triage.RuleID]triage.Code{}
-		}
-		state.reportedCodes[is.Rule] = is.Code
+		state.NoteReported(is.Rule, Report{Code: is.Code})
 		if was == 0 {
-			l.checks.publishEvent(c, state.Object, treat.DetectedUnhealthy, is, "")
+			h.publishEvent(c, state.Object, treat.DetectedUnhealthy, is, "")
 			if value, labelled := state.Object.Labels[remediation.ExcludeLabel]; labelled && value != remediation.ExcludeValue {
-				l.checks.publishEvent(c, state.Object, treat.InvalidNodeLabel, is, fmt.Sprintf("label %s is %q and asks for nothing; %q would have the node left alone", remediation.ExcludeLabel, value, remediation.ExcludeValue))
+				h.publishEvent(c, state.Object, treat.InvalidNodeLabel, is, fmt.Sprintf("label %s is %q and asks for nothing; %q would have the node left alone", remediation.ExcludeLabel, value, remediation.ExcludeValue))
 			}
 		}
 		switch {
 		case is.Code == triage.Exhausted:
-			l.checks.publishEvent(c, state.Object, treat.NoTemplateLeft, is, "")
+			h.publishEvent(c, state.Object, treat.NoTemplateLeft, is, "")
 		case is.Code == triage.GateClosed || is.Code == triage.CoolingDown || is.Code == triage.OnHold:
 			if c.skipped != is.Code {
 				c.skipped = is.Code
-				l.checks.publishEvent(c, nil, treat.RemediationSkipped, is, "")
+				h.publishEvent(c, nil, treat.RemediationSkipped, is, "")
 			}
 		case is.Code == triage.Retrying: // the refusal has been reported
 		case waits:
-			l.checks.publishEvent(c, state.Object, treat.RemediationSkipped, is, "")
+			h.publishEvent(c, state.Object, treat.RemediationSkipped, is, "")
 		default:
 			c.skipped = 0
 		}

@@ -1,8 +1,10 @@
 package engine
 
 import (
+	"context"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -64,22 +66,58 @@ func (h *checks) of(rule triage.RuleID) *check {
 	return h.known[rule.Name]
 }
 
-// isReady reports whether everything that health checks depend on is loaded: the
-// checks, the medik8s leader, and all objects of the referenced kinds.
-func (h *checks) isReady(now time.Time) bool {
-	checks, _ := h.inbox.Availability()
-	medik8s, _ := h.medik8s.inbox.Availability()
-	leases, _ := h.engine.remediations.leases.Availability()
-	if checks == watch.NotAnswered || medik8s == watch.NotAnswered || leases == watch.NotAnswered {
-		return false
-	}
-	h.take(now)
-	h.engine.remediations.takeKinds(now)
-	return h.engine.remediations.areKindsRead()
+// Watch watches the health checks and the Lease of medik8s' own controller.
+func (h *checks) Watch(ctx context.Context) {
+	var watches sync.WaitGroup
+	watches.Go(func() { h.inbox.Run(ctx) })
+	watches.Go(func() { h.medik8s.inbox.Run(ctx) })
+	watches.Wait()
 }
 
-// take takes in changed health checks and their dependencies.
-func (h *checks) take(now time.Time) {
+// Ready reports whether the health checks and the medik8s leader are loaded.
+func (h *checks) Ready(now time.Time) bool {
+	checks, _ := h.inbox.Availability()
+	medik8s, _ := h.medik8s.inbox.Availability()
+	if checks == watch.NotAnswered || medik8s == watch.NotAnswered {
+		return false
+	}
+	h.Take(now)
+	return true
+}
+
+// Size counts the health checks.
+func (h *checks) Size() (name string, objects int) { return "nodeHealthChecks", len(h.known) }
+
+// Findings returns what the rule of a health check has found.
+func (h *checks) Findings(rule triage.RuleID) (nodes map[string]triage.Reason, stale *bool) {
+	if c := h.of(rule); c != nil {
+		return c.nodes, &c.status.Stale
+	}
+	return nil, nil
+}
+
+// About returns the health check of a rule.
+func (h *checks) About(rule triage.RuleID, _ *corev1.Node) (s Subject) {
+	if c := h.of(rule); c != nil {
+		s.Policy = treat.AboutCheck(c.object)
+	}
+	return s
+}
+
+// AddFacts adds whether the health of a node is confirmed, and whether the node is to be
+// left alone.
+func (h *checks) AddFacts(_ time.Time, n *Node, facts *triage.Node) {
+	if h.deferring {
+		return
+	}
+	facts.Confirmed = isConfirmed(n.Object)
+	if n.Object.Labels[remediation.ExcludeLabel] == remediation.ExcludeValue {
+		facts.Vetoes = append(facts.Vetoes, triage.Veto{Kind: triage.NodeHealthCheck, Reason: "the node is labelled " + remediation.ExcludeLabel + "=" + remediation.ExcludeValue})
+	}
+}
+
+// Take takes in changed health checks and Leases of medik8s.
+func (h *checks) Take(now time.Time) {
 	batch := h.inbox.Take()
 	if batch.ListVersion != "" {
 		for name := range h.known {
@@ -107,7 +145,7 @@ func (h *checks) upsert(now time.Time, object *remediationv1alpha1.NodeHealthChe
 		}
 		c = &check{nodes: map[string]triage.Reason{}}
 		h.known[object.Name] = c
-		delete(h.engine.retiredRules, checkRule(object.Name))
+		h.engine.Revive(checkRule(object.Name))
 	}
 	c.status.Observe(object, object.Status)
 	if c.object == nil || c.object.Generation != object.Generation || (c.object.DeletionTimestamp == nil) != (object.DeletionTimestamp == nil) {
@@ -131,21 +169,20 @@ func (h *checks) remove(now time.Time, name string) {
 	h.engine.cfg.Logger.Info("health check gone", "nodeHealthCheck", name)
 }
 
-// follow updates the rules of the health checks. It runs after all remediation
-// objects are known, because a rule without them could start a treatment twice.
-func (h *checks) follow(now time.Time) {
+// SetRules updates the rules of the health checks.
+func (h *checks) SetRules(_ context.Context, now time.Time) (due time.Time) {
 	if deferring := h.medik8s.isActive(); deferring != h.deferring {
 		h.deferToMedik8s(now, deferring)
 	}
-	if !h.changed {
-		return
-	}
-	h.changed = false
-	for _, name := range slices.Sorted(maps.Keys(h.known)) {
-		if !h.deferring {
-			h.followCheck(now, h.known[name])
+	if h.changed {
+		h.changed = false
+		for _, name := range slices.Sorted(maps.Keys(h.known)) {
+			if !h.deferring {
+				h.followCheck(now, h.known[name])
+			}
 		}
 	}
+	return h.medik8s.until()
 }
 
 // deferToMedik8s hands the health checks to the other controller, or takes them back.

@@ -178,11 +178,11 @@ func TestNoTreatmentStartsBeforeAllObjectsAreKnown(t *testing.T) {
 		w.lists(otherTemplateKind)
 		w.template(otherTemplateKind, "x")
 		now := time.Now()
-		w.checks.take(now)
-		w.remediations.take(now)
+		w.checks.Take(now)
+		w.remediations.Take(now)
 		object.SetGroupVersionKind(otherKind)
 		w.lists(otherKind, object)
-		w.checks.follow(now)
+		w.checks.SetRules(w.t.Context(), now)
 		if c := w.checks.known["check"]; !strings.Contains(c.problem, "has not been read yet") {
 			t.Errorf("it is followed without what it has under way: %q", c.problem)
 		}

@@ -27,8 +27,8 @@ const rowPause = 20 * time.Millisecond
 // other controller removes it. A short interval would make both controllers fight.
 const deferredStatusEvery = 10 * time.Minute
 
-// writeStatuses updates the statuses of health checks.
-func (h *checks) writeStatuses(ctx context.Context, now time.Time) {
+// WriteStatuses updates the statuses of health checks.
+func (h *checks) WriteStatuses(ctx context.Context, now time.Time) {
 	for name, c := range h.known {
 		counts, _ := h.engine.core.Population(checkRule(name))
 		h.engine.cfg.Metrics.setCheck(name, counts, c)
@@ -299,11 +299,4 @@ func (h *checks) unhealthyNode(c *check, name string, objects []remediationObjec
 		}
 	}
 	return row
-}
-
-func (h *checks) markStatusStale(now time.Time, rule triage.RuleID) {
-	if c := h.of(rule); c != nil {
-		c.status.Stale = true
-		h.engine.statuses.Schedule(now)
-	}
 }

@@ -89,10 +89,13 @@ func (nc *nodeClaims) nodesOf(c *nodeClaim) []string {
 	return nc.nodes[c.Status.ProviderID]
 }
 
-// link records the provider ID of a node.
-func (nc *nodeClaims) link(before, node *corev1.Node) {
-	if before != nil && before.Spec.ProviderID != node.Spec.ProviderID {
+// NodeChanged records the provider ID of a node.
+func (nc *nodeClaims) NodeChanged(before, node *corev1.Node) {
+	if before != nil && (node == nil || before.Spec.ProviderID != node.Spec.ProviderID) {
 		nc.unlink(before)
+	}
+	if node == nil {
+		return
 	}
 	if id := node.Spec.ProviderID; id != "" && !slices.Contains(nc.nodes[id], node.Name) {
 		nc.markDirty(id)
@@ -124,8 +127,8 @@ func (nc *nodeClaims) reobserveDirty(now time.Time) {
 	}
 }
 
-// take takes in changed claims.
-func (nc *nodeClaims) take(now time.Time) {
+// takeClaims takes in changed claims.
+func (nc *nodeClaims) takeClaims(now time.Time) {
 	batch := nc.inbox.Take()
 	if batch.ListVersion != "" {
 		for name, c := range nc.byName {
@@ -274,11 +277,9 @@ func claimRef(name string) ledger.ObjectRef {
 // isClaim reports whether a reference is of a claim.
 func isClaim(ref ledger.ObjectRef) bool { return ref.GroupKind == claimKind }
 
-// addFacts adds the facts that come from the claim: the assigned policies, whether
-// the node has started, whether it is being terminated, and vetoes against termination.
-func (nc *nodeClaims) addFacts(now time.Time, state *Node, facts *triage.Node) {
-	nc.engine.repairs.assignPolicies(state)
-	state.assigned.label(facts)
+// AddFacts adds the facts that come from the claim: whether the node has started, whether
+// it is being terminated, and vetoes against termination.
+func (nc *nodeClaims) AddFacts(now time.Time, state *Node, facts *triage.Node) {
 	state.terminationVeto = ""
 	if state.Object.DeletionTimestamp != nil {
 		state.terminationVeto = "the node is being deleted"

@@ -100,7 +100,6 @@ func New(cfg Config) (*Engine, error) {
 		Source:         watch.Source(cfg.Client, func() client.ObjectList { return &karpenter.NodeClaimList{} }),
 		IsOtherMissing: func() bool { known, isThere, _ := blocks.Listed(); return known && !isThere },
 	}))
-	l.blocks = blocks
 	l.link()
 	return l, nil
 }
@@ -109,11 +108,12 @@ func New(cfg Config) (*Engine, error) {
 func (l *Engine) link() {
 	l.checks.engine, l.repairs.engine, l.nodeClaims.engine = l, l, l
 	l.remediations.engine, l.taints.engine, l.tasks.engine, l.ledger.engine = l, l, l, l
+	l.policies = []Policy{&l.checks, &l.repairs}
 	l.tasks.treatments = []Treatment{&l.nodeClaims, &l.remediations} // remediations own every kind that is left
 }
 
-// Follow adds policies. It must be called before Run.
-func (l *Engine) Follow(policies ...Policy) { l.policies = append(l.policies, policies...) }
+// Add adds policies. It must be called before Run.
+func (l *Engine) Add(policies ...Policy) { l.policies = append(l.policies, policies...) }
 
 // Signal returns the channel that starts a round when an inbox of a policy has changes.
 func (l *Engine) Signal() chan<- struct{} { return l.signal }
@@ -126,11 +126,11 @@ func (l *Engine) Run(ctx context.Context) error {
 	defer watches.Wait()
 	defer cancel()
 	watches.Go(func() { l.nodeInbox.Fill(ctx, &corev1.Node{}, l.cfg.Nodes, l.cfg.Logger) })
-	for _, run := range []func(context.Context){l.remediations.leases.Run, l.checks.medik8s.inbox.Run, l.checks.inbox.Run, l.repairs.inbox.Run, l.blocks.Run, l.nodeClaims.inbox.Run} {
-		watches.Go(func() { run(ctx) })
-	}
 	for _, p := range l.policies {
 		watches.Go(func() { p.Watch(ctx) })
+	}
+	for _, t := range l.tasks.treatments {
+		watches.Go(func() { t.Watch(ctx) })
 	}
 	l.remediations.watches.Start = func(work func(context.Context)) context.CancelFunc {
 		ctx, stop := context.WithCancel(ctx)

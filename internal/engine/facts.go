@@ -20,7 +20,7 @@ func (l *Engine) reobserve(now time.Time, nodes ...string) {
 	for _, node := range nodes {
 		if state := l.nodeStates[node]; state != nil {
 			known, _ := observe.Node(state.Object) // an unreadable record has been reported
-			l.addTreatmentFacts(now, state, &known)
+			l.addFacts(now, state, &known)
 			facts = append(facts, known)
 		}
 	}
@@ -42,30 +42,13 @@ func (l *Engine) reobserveControlPlane(now time.Time) {
 	l.reobserve(now, plane...)
 }
 
-// addTreatmentFacts adds the facts that are not on the node object: its treatments and
-// the vetoes against treating it.
-func (l *Engine) addTreatmentFacts(now time.Time, state *Node, facts *triage.Node) {
-	defer l.remediations.noteReportedTreatments(state, facts)
-	l.nodeClaims.addFacts(now, state, facts)
-	l.remediations.addObjectFacts(state, facts)
-	if l.checks.deferring {
-		return
+// addFacts adds the facts that are not on the node object.
+func (l *Engine) addFacts(now time.Time, state *Node, facts *triage.Node) {
+	for p := range implementing[FactSource](l.policies) {
+		p.AddFacts(now, state, facts)
 	}
-	facts.Confirmed = isConfirmed(state.Object)
-	veto := func(message string) {
-		facts.Vetoes = append(facts.Vetoes, triage.Veto{Kind: triage.NodeHealthCheck, Reason: message})
-	}
-	if state.Object.Labels[remediation.ExcludeLabel] == remediation.ExcludeValue {
-		veto("the node is labelled " + remediation.ExcludeLabel + "=" + remediation.ExcludeValue)
-	}
-	if facts.ControlPlane && l.remediations.unreadable != "" {
-		veto("cannot determine whether another control-plane node is under remediation: " + l.remediations.unreadable)
-	}
-	if facts.ControlPlane && l.remediations.orphans.message != "" {
-		veto("another control-plane node may be in treatment: " + l.remediations.orphans.message)
-	}
-	if message := l.remediations.foreignLease(now, state.Object.Name); message != "" {
-		veto(message)
+	for _, t := range l.tasks.treatments {
+		t.AddFacts(now, state, facts)
 	}
 }
 

@@ -50,12 +50,6 @@ func (l *Engine) findingsOf(rule triage.RuleID) (nodes map[string]triage.Reason,
 			return nodes, stale
 		}
 	}
-	if c := l.checks.of(rule); c != nil {
-		return c.nodes, &c.status.Stale
-	}
-	if r := l.repairs.followed[rule]; r != nil {
-		return r.nodes, &r.stale
-	}
 	return nil, nil
 }
 
@@ -85,10 +79,15 @@ func (l *Engine) noteFindings(now time.Time, state *Node, findings []triage.Reas
 // a write to it has changed while the findings have not.
 func (l *Engine) markStatusesStale(now time.Time, state *Node) {
 	for _, finding := range state.findings {
-		if _, stale := l.findingsOf(finding.Rule); stale != nil {
-			*stale = true
-			l.statuses.Schedule(now)
-		}
+		l.markStatusStale(now, finding.Rule)
+	}
+}
+
+// markStatusStale marks the status of a rule's policy as stale.
+func (l *Engine) markStatusStale(now time.Time, rule triage.RuleID) {
+	if _, stale := l.findingsOf(rule); stale != nil {
+		*stale = true
+		l.statuses.Schedule(now)
 	}
 }
 
@@ -98,8 +97,6 @@ func (l *Engine) writeStatuses(ctx context.Context, now time.Time) (due time.Tim
 		for _, p := range l.policies {
 			p.WriteStatuses(ctx, now)
 		}
-		l.checks.writeStatuses(ctx, now)
-		l.repairs.writeStatuses(ctx, now)
 	})
 }
 
@@ -120,7 +117,7 @@ func (l *Engine) CurrentReason(node string, reason triage.Reason) triage.Reason 
 func (l *Engine) planOf(state *Node) (triage.Plan, bool) {
 	plan, ok := l.core.Plan(state.Object.Name)
 	plan.Initialized = plan.Initialized && l.nodeClaims.recordsStart(state)
-	for _, p := range l.policies {
+	for p := range implementing[TaintKeeper](l.policies) {
 		if ok && p.KeepsAnyTaints() {
 			KeepTaints(state, &plan, p)
 		}
@@ -129,7 +126,7 @@ func (l *Engine) planOf(state *Node) (triage.Plan, bool) {
 }
 
 // KeepTaints adds to a plan the taints on the node whose rule the policy cannot read now.
-func KeepTaints(state *Node, plan *triage.Plan, p Policy) {
+func KeepTaints(state *Node, plan *triage.Plan, p TaintKeeper) {
 	note, _ := ownership.Read(state.Object.Annotations) // with an unreadable record, no taint counts as ours
 	for _, t := range state.Taints {
 		if p.KeepsTaints(t.Rule) {

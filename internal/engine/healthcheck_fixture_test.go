@@ -236,9 +236,9 @@ func (w *healthCheckFixture) locks(node, holder string, lasts time.Duration) *co
 func (w *healthCheckFixture) runRound() {
 	now := time.Now()
 	w.takeNodes(now)
-	w.checks.take(now)
-	w.remediations.take(now)
-	w.checks.follow(now)
+	w.checks.Take(now)
+	w.remediations.Take(now)
+	w.checks.SetRules(w.t.Context(), now)
 	w.core.Advance(now)
 	w.reconcileWoken(now)
 	w.tasks.runDue(now)

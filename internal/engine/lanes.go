@@ -227,7 +227,7 @@ func (tr *taskRunner) nextStartable(now time.Time, lane *Lane) *Task {
 	switch {
 	case t == nil:
 		tr.sleepUntil(now, lane, due)
-	case t.takesSlot() && (tr.engine.isOverBound(t.Rule) || tr.engine.repairs.isOverAllowance(now, t.Rule, t.Node)):
+	case t.takesSlot() && !tr.engine.mayBegin(now, t.Rule, t.Node):
 		tr.sleepUntil(now, lane, times.Earliest(due, tr.releaseSlot(now, lane, t.Rule))) // nodes that have waited longer go first
 	case t.takesSlot() && lane.granted != t.Slot:
 		lane.stage = awaitingLedger
@@ -300,7 +300,7 @@ func (tr *taskRunner) message(node, message string) string {
 func (tr *taskRunner) markStatusesStale(now time.Time, lane *Lane) {
 	for _, t := range tr.treatments {
 		for _, rule := range t.Rules(lane.Node) {
-			tr.engine.checks.markStatusStale(now, rule)
+			tr.engine.markStatusStale(now, rule)
 		}
 	}
 	if state := tr.engine.nodeStates[lane.Node]; state != nil {

@@ -255,14 +255,14 @@ func TestEntriesOfANewerVersionAreAwaited(t *testing.T) {
 		w := healthCheckFixtureIn(t, c)
 		w.ledger.unknownEntries = []ledger.UnknownEntry{{Slot: ledger.Slot{Rule: ownership.Rule{Name: "MachineHealthCheck/m"}, Node: "a", UID: "u"}, ControlPlane: true}}
 		w.ledger.restore(time.Now())
-		w.remediations.checkOrphans(time.Now())
+		w.remediations.Check(time.Now())
 		w.node("b", corev1.ConditionTrue, inControl)
 		w.wantNoTask("b")
 		if w.tasks.nextDue.IsZero() || time.Until(w.tasks.nextDue) > maxInFlight {
 			t.Errorf("it is looked at again at %v", w.tasks.nextDue)
 		}
 		pass(maxInFlight)
-		w.remediations.checkOrphans(time.Now())
+		w.remediations.Check(time.Now())
 		w.runRound()
 		w.wantTask("b", createRemediation)
 	})

@@ -49,6 +49,7 @@ func newLoop(log *slog.Logger, announce func(treat.Event)) *Engine {
 // noPools simulates a cluster without Karpenter.
 type noPools struct{}
 
+func (noPools) Run(context.Context)                                    {}
 func (noPools) Listed() (known, isThere bool, err error)               { return true, false, nil }
 func (noPools) Take() (changed map[string]*repairblock.Pool, all bool) { return nil, false }
 

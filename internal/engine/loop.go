@@ -13,7 +13,6 @@ import (
 	"github.com/resourcestack/autohealer/internal/nodewatch"
 	"github.com/resourcestack/autohealer/internal/observe"
 	"github.com/resourcestack/autohealer/internal/ownership"
-	"github.com/resourcestack/autohealer/internal/repairblock"
 	"github.com/resourcestack/autohealer/internal/status"
 	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/treat"
@@ -42,7 +41,6 @@ type Engine struct {
 
 	checks       checks
 	repairs      repairs
-	blocks       *repairblock.Store
 	nodeClaims   nodeClaims
 	remediations remediations
 	taints       taintWriter
@@ -69,9 +67,6 @@ func (l *Engine) run(ctx context.Context) error {
 	defer timer.Stop()
 	l.liveness.sleeping(time.Now())
 	defer l.liveness.stopped()
-	for _, p := range l.policies {
-		defer p.Stop()
-	}
 	l.tasks.startRequests = make(chan startRequest)
 	defer close(l.stopped)
 	for {
@@ -109,41 +104,27 @@ func (l *Engine) run(ctx context.Context) error {
 // when the next round is due, zero for never.
 func (l *Engine) round(ctx context.Context) time.Time {
 	now := time.Now()
-	if !l.loaded && (!l.nodeInbox.HasSynced() || !l.isReady(now) || !l.repairs.isReady(now) || !l.checks.isReady(now)) {
+	if !l.loaded && !l.isReady(now) {
 		return time.Time{} // an inbox signals when it is filled
 	}
 	for _, p := range l.policies {
 		p.Take(now)
 	}
-	l.repairs.take(now)
-	l.nodeClaims.take(now) // allowances must be known before decisions
-	l.repairs.updateAllowances(now)
 	l.takeNodes(now)
+	for _, t := range l.tasks.treatments {
+		t.Take(now)
+	}
 	var due time.Time
 	for _, p := range l.policies {
-		due = times.Earliest(due, p.Follow(ctx, now))
+		due = times.Earliest(due, p.SetRules(ctx, now))
 	}
-	l.checks.take(now)
-	l.remediations.take(now) // needs the nodes, and must precede the rules
-	l.checks.follow(now)
-	l.repairs.follow(now)
 	if !l.loaded {
-		if l.cfg.NodeFacts != nil {
-			l.cfg.NodeFacts.Takeover()
-		}
-		l.ledger.restore(now)
-		l.repairs.updateAllowances(now) // restore may have changed them
-		l.loaded = true
-		l.remediations.checkOrphans(now)
-		l.core.Loaded(now)
-		for node := range l.tasks.lanes {
-			l.tasks.reconcile(now, node)
-		}
-		l.cfg.Metrics.leading.Set(1)
-		l.logLoaded()
+		l.load(now)
 		due = now // policies report what they could not before
 	}
-	l.remediations.checkOrphans(now)
+	for _, t := range l.tasks.treatments {
+		t.Check(now)
+	}
 	l.core.Advance(now)
 	l.reconcileWoken(now)
 	l.taints.requeueDelayed(now)
@@ -152,7 +133,7 @@ func (l *Engine) round(ctx context.Context) time.Time {
 	l.taints.start(ctx, now)
 	l.tasks.start(ctx, now)
 	l.reconcileWoken(now)
-	allowancesDue := l.repairs.updateAllowances(now)
+	allowancesDue := l.updateAllowances(now)
 	due = times.Earliest(times.Earliest(due, l.taints.requeueDelayed(now)), times.Earliest(allowancesDue, l.ledger.write(ctx, now)))
 	if l.taints.queue.len() > 0 && l.taints.running < maxConcurrentWrites || l.tasks.queue.len() > 0 && l.tasks.running < maxConcurrentTasks { // a final check changed a plan
 		due = now
@@ -161,8 +142,27 @@ func (l *Engine) round(ctx context.Context) time.Time {
 	if at, ok := l.core.Deadline(); ok {
 		due = times.Earliest(due, at)
 	}
-	due = times.Earliest(due, times.Earliest(times.Earliest(treatmentsDue, l.tasks.nextDue), l.checks.medik8s.until()))
+	due = times.Earliest(due, times.Earliest(treatmentsDue, l.tasks.nextDue))
 	return times.Earliest(due, times.Earliest(l.logSuppressed(now), l.forgetRetired(now)))
+}
+
+// load resumes the work of the previous leader once everything is taken in.
+func (l *Engine) load(now time.Time) {
+	if l.cfg.NodeFacts != nil {
+		l.cfg.NodeFacts.Takeover()
+	}
+	l.ledger.restore(now)
+	l.updateAllowances(now) // restore may have changed them
+	l.loaded = true
+	for _, t := range l.tasks.treatments {
+		t.Check(now)
+	}
+	l.core.Loaded(now)
+	for node := range l.tasks.lanes {
+		l.tasks.reconcile(now, node)
+	}
+	l.cfg.Metrics.leading.Set(1)
+	l.logLoaded()
 }
 
 // logLoaded logs what the engine has loaded.
@@ -172,8 +172,7 @@ func (l *Engine) logLoaded() {
 		name, objects := p.Size()
 		sizes = append(sizes, name, objects)
 	}
-	l.cfg.Logger.With("nodes", len(l.nodeStates)).With(sizes...).Info("loaded",
-		"nodeHealthChecks", len(l.checks.known), "repairRules", len(l.repairs.followed), "nodeClaims", len(l.nodeClaims.byName), "after", time.Since(l.startedAt).String())
+	l.cfg.Logger.With("nodes", len(l.nodeStates)).With(sizes...).Info("loaded", "after", time.Since(l.startedAt).String())
 }
 
 // takeNodes passes changed nodes to the core.
@@ -204,7 +203,6 @@ func (l *Engine) takeNodes(now time.Time) {
 		}
 	}
 	l.core.Observe(now, facts...)
-	l.nodeClaims.reobserveDirty(now)
 	// A taint of another component may be gone. The core does not know those taints, so
 	// check the node even if the core does not wake it.
 	for i := range facts {
@@ -239,22 +237,15 @@ func (l *Engine) upsertNode(node *corev1.Node, at time.Time) triage.Node {
 		l.statuses.Schedule(at)
 	}
 	before := state.Object
-	l.nodeClaims.link(before, node)
 	state.setNode(node, at)
 	if before == nil || before.Annotations[ownership.Annotation] != node.Annotations[ownership.Annotation] {
 		note, _ := ownership.Read(node.Annotations) // an unreadable record is reported below
 		l.cfg.Metrics.addUnknownEntries("record", note.CountUnknown()-state.unknownEntries)
 		state.unknownEntries = note.CountUnknown()
 	}
-	if before != nil { // it may have had another NodeClaim
-		l.repairs.recountNode(before)
-	}
-	l.repairs.recountNode(node)
+	l.nodeChanged(state, before, node)
 	facts, err := observe.Node(node)
-	l.addTreatmentFacts(at, state, &facts)
-	for _, p := range l.policies {
-		p.NodeChanged(state)
-	}
+	l.addFacts(at, state, &facts)
 	if l.cfg.NodeFacts != nil {
 		l.cfg.NodeFacts.Observe(facts)
 	}
@@ -272,24 +263,26 @@ func (l *Engine) upsertNode(node *corev1.Node, at time.Time) triage.Node {
 	return facts
 }
 
+// nodeChanged tells treatments and policies about a changed node.
+func (l *Engine) nodeChanged(state *Node, before, after *corev1.Node) {
+	for _, t := range l.tasks.treatments {
+		t.NodeChanged(before, after)
+	}
+	for p := range implementing[NodeFollower](l.policies) {
+		p.NodeChanged(state, before, after)
+	}
+}
+
 func (l *Engine) removeNode(now time.Time, state *Node) {
 	name := state.Object.Name
 	l.core.Forget(now, name)
-	for _, p := range l.policies {
-		p.NodeGone(state)
-	}
 	if l.cfg.NodeFacts != nil {
 		l.cfg.NodeFacts.Forget(name)
 	}
 	l.noteFindings(now, state, nil)
 	l.statuses.Schedule(now)
-	for _, policy := range state.shadowed {
-		l.repairs.noteShadowed(policy, name, false)
-	}
-	l.nodeClaims.unlink(state.Object)
+	l.nodeChanged(state, state.Object, nil)
 	l.cfg.Metrics.addUnknownEntries("record", -state.unknownEntries)
-	state.terminatedBy = triage.RuleID{}
-	l.repairs.recountNode(state.Object)
 	state.gone = true
 	delete(l.nodeStates, name)
 	l.tasks.reconcile(now, name)

@@ -62,7 +62,7 @@ func TestCountersOutliveTheirSetForAWhile(t *testing.T) {
 			return testutil.CollectAndCount(c.cfg.Metrics.placed) + testutil.CollectAndCount(c.cfg.Metrics.removed)
 		}
 		policy := &fakePolicy{known: map[triage.RuleID]bool{}}
-		c.Follow(policy)
+		c.Add(policy)
 		create := func() { policy.known[setRule("set")] = true; c.Revive(setRule("set")) }
 		remove := func() { delete(policy.known, setRule("set")); c.Retire(time.Now(), setRule("set")) }
 		taint := triage.Taint{Rule: setRule("set"), Effect: triage.NoExecute}

@@ -60,6 +60,8 @@ type poolBox struct {
 	all     bool
 }
 
+func (b *poolBox) Run(context.Context) {}
+
 func (b *poolBox) Listed() (known, isThere bool, err error) { return true, true, nil }
 
 func (b *poolBox) Take() (changed map[string]*repairblock.Pool, all bool) {
@@ -138,28 +140,27 @@ func (h *nodePoolFixture) successor(changes ...func(*RepairConfig)) *nodePoolFix
 func (h *nodePoolFixture) runRound() (due time.Time) {
 	h.t.Helper()
 	now := time.Now()
-	h.repairs.take(now)
-	h.nodeClaims.take(now)
-	h.repairs.updateAllowances(now)
+	h.repairs.Take(now)
 	h.takeNodes(now)
-	h.remediations.take(now)
-	h.repairs.follow(now)
+	h.nodeClaims.Take(now)
+	h.remediations.Take(now)
+	h.repairs.SetRules(h.t.Context(), now)
 	if !h.loaded {
 		h.ledger.restore(now)
-		h.repairs.updateAllowances(now)
+		h.repairs.UpdateAllowances(now)
 		h.loaded = true
-		h.remediations.checkOrphans(now)
+		h.remediations.Check(now)
 		h.core.Loaded(now)
 		for _, node := range slices.Sorted(maps.Keys(h.tasks.lanes)) {
 			h.tasks.reconcile(now, node)
 		}
 	}
-	h.remediations.checkOrphans(now)
+	h.remediations.Check(now)
 	h.core.Advance(now)
 	h.reconcileWoken(now)
 	due = h.tasks.runDue(now)
 	h.reconcileWoken(now)
-	due = times.Earliest(due, h.repairs.updateAllowances(now))
+	due = times.Earliest(due, h.repairs.UpdateAllowances(now))
 	h.ledger.hasReplacements(now) // as every round does before it writes a snapshot
 	h.statuses.Schedule(now)
 	h.writeStatuses(h.t.Context(), now)
@@ -387,7 +388,7 @@ func (h *nodePoolFixture) sends() map[string]*Task {
 		}
 	}
 	h.reconcileWoken(time.Now())
-	h.repairs.updateAllowances(time.Now())
+	h.repairs.UpdateAllowances(time.Now())
 	return sent
 }
 

@@ -65,11 +65,10 @@ type Node struct {
 	refusedAt        time.Time
 	refusalsReported map[triage.RuleID]reportedRefusal
 
-	dueSince        time.Time      // since when a taint is missing
-	Taints          []triage.Taint // our taints on the node
-	findings        []triage.Reason
-	reportedCodes   map[triage.RuleID]triage.Code // last reported code per health check and repair policy
-	reportedMessage map[triage.RuleID]string      // last reported cause per policy, without numbers
+	dueSince time.Time      // since when a taint is missing
+	Taints   []triage.Taint // our taints on the node
+	findings []triage.Reason
+	Reported map[triage.RuleID]Report // what policies have reported last about a finding
 
 	assigned        assignedPolicies // policies that may terminate the node
 	shadowed        []string         // repair policies that select the node without effect
@@ -81,6 +80,20 @@ type Node struct {
 	unreadable     bool
 	unknownEntries int // entries and fields of the record that this version does not know
 	gone           bool
+}
+
+// Report is what a policy has reported last about a finding for a node.
+type Report struct {
+	Code    triage.Code
+	Message string // the cause, without numbers
+}
+
+// NoteReported records what a policy has reported about a finding.
+func (state *Node) NoteReported(rule triage.RuleID, is Report) {
+	if state.Reported == nil {
+		state.Reported = map[triage.RuleID]Report{}
+	}
+	state.Reported[rule] = is
 }
 
 // taintWriter writes the taints that plans ask for to nodes.
@@ -161,8 +174,12 @@ func (l *Engine) Reconcile(now time.Time, state *Node) {
 		return
 	}
 	l.noteFindings(now, state, plan.Findings)
-	l.repairs.noteTermination(state, plan)
-	l.reportWaits(state, plan.Findings)
+	maps.DeleteFunc(state.Reported, func(rule triage.RuleID, _ Report) bool { // a reason that returns is reported again
+		return !slices.ContainsFunc(plan.Findings, func(is triage.Reason) bool { return is.Rule == rule })
+	})
+	for p := range implementing[PlanReader](l.policies) {
+		p.Planned(state, plan)
+	}
 	l.tasks.ensure(now, state, plan)
 	if state.stage != idle {
 		return // checked again before the write
@@ -503,8 +520,7 @@ func (w *taintWriter) reportChange(now time.Time, state *Node, change *treat.Cha
 		}
 		w.engine.cfg.Metrics.placed.WithLabelValues(placed.Rule.Name, placed.Effect.String()).Inc()
 		w.engine.cfg.Logger.Info("taint placed", "node", state.Object.Name, "key", placed.Key, "effect", placed.Effect.String(), "reason", placed.Reason.String())
-		object, _ := w.engine.about(placed.Rule)
-		w.engine.cfg.Event(treat.Event{Node: state.Object, Policy: object, Reason: placed.Reason})
+		w.engine.cfg.Event(treat.Event{Node: state.Object, Policy: w.engine.about(placed.Rule, state.Object).Policy, Reason: placed.Reason})
 	}
 	if len(change.Placed) > 0 && !state.dueSince.IsZero() {
 		w.engine.cfg.Metrics.latency.Observe(now.Sub(state.dueSince).Seconds())
@@ -515,17 +531,17 @@ func (w *taintWriter) reportChange(now time.Time, state *Node, change *treat.Cha
 			delete(state.refusalsReported, removed.Rule)
 		}
 		w.engine.cfg.Metrics.removed.WithLabelValues(removed.Rule.Name, removed.Effect.String()).Inc()
-		object, problem := w.engine.about(removed.Rule)
-		if object == nil {
+		about := w.engine.about(removed.Rule, state.Object)
+		if about.Policy == nil {
 			w.engine.Retire(now, removed.Rule)
 		}
 		w.engine.cfg.Logger.Info("taint removed", "node", state.Object.Name, "key", removed.Key, "effect", removed.Effect.String(), "reason", removed.Reason.String())
 		if reported[removed.Rule] {
 			continue // replaced by another taint, reported above
 		}
-		event := treat.Event{Node: state.Object, Policy: object, Reason: removed.Reason}
-		if problem != "" {
-			event.Failure = "its taint is removed, because " + problem
+		event := treat.Event{Node: state.Object, Policy: about.Policy, Reason: removed.Reason}
+		if about.Problem != "" {
+			event.Failure = "its taint is removed, because " + about.Problem
 		}
 		w.engine.cfg.Event(event)
 	}

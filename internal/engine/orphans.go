@@ -30,9 +30,9 @@ func (r *orphanedRemediations) add(node string) {
 	r.nodes[node] = true
 }
 
-// checkOrphans blocks treatments of control-plane nodes while something is left. It runs
+// Check blocks treatments of control-plane nodes while something is left. It runs
 // before anything is sent.
-func (rm *remediations) checkOrphans(now time.Time) {
+func (rm *remediations) Check(now time.Time) {
 	var left []string
 	if now.Before(rm.orphans.unknownUntil) {
 		left = append(left, "the ledger names a treatment of a control-plane node that this version does not know; other control-plane nodes wait until "+rm.orphans.unknownUntil.UTC().Format(time.RFC3339))

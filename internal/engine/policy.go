@@ -3,16 +3,21 @@ package engine
 import (
 	"context"
 	"iter"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/resourcestack/autohealer/internal/status"
+	"github.com/resourcestack/autohealer/internal/times"
+	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// Policy is a kind of policy that users write. The engine calls all methods except Watch
-// from its own goroutine.
+// Policy is a kind of policy that users write. In each round the engine calls Take, takes
+// in nodes and treatments, calls SetRules, carries out the plans, and calls WriteStatuses.
+// The engine calls all methods except Watch from its own goroutine. A policy may also
+// implement [NodeFollower], [FactSource], [PlanReader], [Limiter] or [TaintKeeper].
 type Policy interface {
 	// Watch lists and watches what the policy depends on, until ctx ends.
 	Watch(ctx context.Context)
@@ -20,36 +25,80 @@ type Policy interface {
 	Ready(now time.Time) bool
 	// Take takes in changes of the policy's objects, before the engine takes in nodes.
 	Take(now time.Time)
-	// NodeChanged tells about a new version of a node.
-	NodeChanged(n *Node)
-	// NodeGone tells about a node that is gone.
-	NodeGone(n *Node)
-	// Follow sets and removes rules, after the engine has taken in nodes. It returns when
+	// SetRules sets and removes rules, after the engine has taken in nodes. It returns when
 	// it must run again, zero for never.
-	Follow(ctx context.Context, now time.Time) (due time.Time)
+	SetRules(ctx context.Context, now time.Time) (due time.Time)
 	// Findings returns what a rule of this policy has found, by node, and the mark that the
 	// status of its object is stale. Both are nil if the rule is not of this policy, or its
 	// object is gone.
 	Findings(rule triage.RuleID) (nodes map[string]triage.Reason, stale *bool)
 	// WriteStatuses writes the statuses that have changed, and updates the gauges.
 	WriteStatuses(ctx context.Context, now time.Time)
-	// About returns the object that an Event about a rule of this policy names, and why the
-	// rule is not followed although its object exists. Both are empty if there is nothing
-	// to say.
-	About(rule triage.RuleID) (object *corev1.ObjectReference, problem string)
+	// About returns what an Event about a rule of this policy and a node names. The node may
+	// be nil. It returns nothing if the rule is not of this policy, or its object is gone.
+	About(rule triage.RuleID, node *corev1.Node) Subject
+	// Size names and counts the objects of the policy, for the log.
+	Size() (name string, objects int)
+}
+
+// Subject is what an Event about a rule names.
+type Subject struct {
+	Policy  *corev1.ObjectReference
+	Related []*corev1.ObjectReference
+	// Problem is why the rule is not followed although its object exists, empty for none.
+	Problem string
+}
+
+// NodeFollower is a policy that depends on more of a node than its rules say.
+type NodeFollower interface {
+	// NodeChanged tells about a new version of a node, before its facts are passed to the
+	// core. before is nil for a new node; after is nil for a node that is gone.
+	NodeChanged(n *Node, before, after *corev1.Node)
+}
+
+// FactSource is a policy that adds facts to a node.
+type FactSource interface {
+	AddFacts(now time.Time, n *Node, facts *triage.Node)
+}
+
+// PlanReader is a policy that reports plans, or counts them.
+type PlanReader interface {
+	// Planned tells about the current plan of a node.
+	Planned(n *Node, plan triage.Plan)
+}
+
+// Limiter is a policy that limits new treatments by more than the bound of a rule.
+type Limiter interface {
+	// UpdateAllowances tells the core how many more treatments may start, where that has
+	// changed. It returns when time alone changes that, zero for never.
+	UpdateAllowances(now time.Time) (due time.Time)
+	// MayBegin reports whether a planned treatment may still begin. The engine asks before
+	// the ledger stores the slot.
+	MayBegin(now time.Time, rule triage.RuleID, node *corev1.Node) bool
+}
+
+// TaintKeeper is a policy whose rules may be unreadable for a while.
+type TaintKeeper interface {
 	// KeepsTaints reports whether the taints of a rule stay as they are because the rule
 	// cannot be read now. KeepsAnyTaints reports whether there may be such a rule.
 	KeepsTaints(rule triage.RuleID) bool
 	KeepsAnyTaints() bool
-	// Size names and counts the objects of the policy, for the log.
-	Size() (name string, objects int)
-	// Stop tells that this replica no longer leads.
-	Stop()
 }
 
-// Session is what the engine offers to policies. All methods except Post are for the
+// implementing yields the elements that also implement an optional interface.
+func implementing[Optional, T any](all []T) iter.Seq[Optional] {
+	return func(yield func(Optional) bool) {
+		for _, one := range all {
+			if is, ok := any(one).(Optional); ok && !yield(is) {
+				return
+			}
+		}
+	}
+}
+
+// Host is what the engine offers to policies. All methods except Post are for the
 // goroutine of the engine.
-type Session interface {
+type Host interface {
 	Core() *triage.Core
 	// Node returns a node, nil if it does not exist. Nodes returns all of them.
 	Node(name string) *Node
@@ -132,22 +181,68 @@ func (l *Engine) Post(ctx context.Context, handle func(now time.Time)) {
 	}
 }
 
-// isReady reports whether all policies are.
+// isReady reports whether everything is loaded. Treatments come last, because they watch
+// what policies reference.
 func (l *Engine) isReady(now time.Time) bool {
+	if !l.nodeInbox.HasSynced() {
+		return false
+	}
 	for _, p := range l.policies {
 		if !p.Ready(now) {
+			return false
+		}
+	}
+	for _, t := range l.tasks.treatments {
+		if !t.Ready(now) {
 			return false
 		}
 	}
 	return true
 }
 
-// about returns the object that an Event about a rule names.
-func (l *Engine) about(rule triage.RuleID) (object *corev1.ObjectReference, problem string) {
+// about returns what an Event about a rule and a node names.
+func (l *Engine) about(rule triage.RuleID, node *corev1.Node) Subject {
 	for _, p := range l.policies {
-		if object, problem = p.About(rule); object != nil {
-			return object, problem
+		if s := p.About(rule, node); s.Policy != nil || len(s.Related) > 0 {
+			return s
 		}
 	}
-	return nil, ""
+	return Subject{}
+}
+
+// publishEvent publishes an Event about a rule, a node and related objects. The rule and
+// the node may be gone.
+func (l *Engine) publishEvent(rule triage.RuleID, node *corev1.Node, what treat.EventReason, reason triage.Reason, message string, related ...*corev1.ObjectReference) {
+	s := l.about(rule, node)
+	for _, object := range related {
+		if !slices.ContainsFunc(s.Related, func(other *corev1.ObjectReference) bool { return other.UID == object.UID }) {
+			s.Related = append(s.Related, object)
+		}
+	}
+	if node != nil || s.Policy != nil || len(s.Related) > 0 {
+		l.cfg.Event(treat.Event{Node: node, Policy: s.Policy, Related: s.Related, EventReason: what, Reason: reason, Message: message})
+	}
+}
+
+// updateAllowances updates the allowances of all policies, and returns when the next
+// change is due.
+func (l *Engine) updateAllowances(now time.Time) (due time.Time) {
+	for p := range implementing[Limiter](l.policies) {
+		due = times.Earliest(due, p.UpdateAllowances(now))
+	}
+	return due
+}
+
+// mayBegin reports whether a treatment that takes a slot may still begin: a bound may have
+// been lowered, or nodes may have gone.
+func (l *Engine) mayBegin(now time.Time, rule triage.RuleID, node *corev1.Node) bool {
+	if l.isOverBound(rule) {
+		return false
+	}
+	for p := range implementing[Limiter](l.policies) {
+		if !p.MayBegin(now, rule, node) {
+			return false
+		}
+	}
+	return true
 }

@@ -14,27 +14,22 @@ type fakePolicy struct {
 	known map[triage.RuleID]bool
 }
 
-func (p *fakePolicy) Watch(context.Context)                             {}
-func (p *fakePolicy) Ready(time.Time) bool                              { return true }
-func (p *fakePolicy) Take(time.Time)                                    {}
-func (p *fakePolicy) NodeChanged(*Node)                                 {}
-func (p *fakePolicy) NodeGone(*Node)                                    {}
-func (p *fakePolicy) Follow(context.Context, time.Time) (due time.Time) { return time.Time{} }
-func (p *fakePolicy) WriteStatuses(context.Context, time.Time)          {}
-func (p *fakePolicy) KeepsTaints(triage.RuleID) bool                    { return false }
-func (p *fakePolicy) KeepsAnyTaints() bool                              { return false }
-func (p *fakePolicy) Size() (name string, objects int)                  { return "fakes", len(p.known) }
-func (p *fakePolicy) Stop()                                             {}
+func (p *fakePolicy) Watch(context.Context)                               {}
+func (p *fakePolicy) Ready(time.Time) bool                                { return true }
+func (p *fakePolicy) Take(time.Time)                                      {}
+func (p *fakePolicy) SetRules(context.Context, time.Time) (due time.Time) { return time.Time{} }
+func (p *fakePolicy) WriteStatuses(context.Context, time.Time)            {}
+func (p *fakePolicy) Size() (name string, objects int)                    { return "fakes", len(p.known) }
 
 func (p *fakePolicy) Findings(triage.RuleID) (nodes map[string]triage.Reason, stale *bool) {
 	return nil, nil
 }
 
-func (p *fakePolicy) About(rule triage.RuleID) (object *corev1.ObjectReference, problem string) {
-	if !p.known[rule] {
-		return nil, ""
+func (p *fakePolicy) About(rule triage.RuleID, _ *corev1.Node) (s Subject) {
+	if p.known[rule] {
+		s.Policy = &corev1.ObjectReference{Kind: "Fake", Name: rule.Name}
 	}
-	return &corev1.ObjectReference{Kind: "Fake", Name: rule.Name}, ""
+	return s
 }
 
 // setRule returns the rule of a condition set.

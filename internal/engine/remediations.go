@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -167,8 +169,24 @@ func refOf(o remediation.Object) ledger.ObjectRef {
 	return ledger.ObjectRef{GroupKind: o.GroupKind(), Namespace: o.Namespace, Name: o.Name}
 }
 
-// take takes in changed templates, remediation objects and node Leases.
-func (rm *remediations) take(now time.Time) {
+// Watch watches the Leases of nodes. The watches of kinds start as policies reference them.
+func (rm *remediations) Watch(ctx context.Context) { rm.leases.Run(ctx) }
+
+// Ready reports whether the Leases and all objects of the referenced kinds are loaded.
+func (rm *remediations) Ready(now time.Time) bool {
+	leases, _ := rm.leases.Availability()
+	if leases == watch.NotAnswered {
+		return false
+	}
+	rm.takeKinds(now)
+	return rm.areKindsRead()
+}
+
+// NodeChanged does nothing: objects name their node.
+func (*remediations) NodeChanged(_, _ *corev1.Node) {}
+
+// Take takes in changed templates, remediation objects and node Leases.
+func (rm *remediations) Take(now time.Time) {
 	rm.takeKinds(now)
 	touched := map[string]bool{}
 	for gvk, kind := range rm.watches.Known {
@@ -299,7 +317,7 @@ func (rm *remediations) objectDeleted(now time.Time, n *nodeObjects, ref ledger.
 	if rule == (triage.RuleID{}) {
 		return
 	}
-	rm.engine.checks.markStatusStale(now, rule)
+	rm.engine.markStatusStale(now, rule)
 	work := rm.runningTask(n)
 	isOurs := o.deletedByUs || o.UID == n.deleting || work != nil && work.does == deleteRemediation && work.object.UID == o.UID
 	if c := rm.policyOf(rule); isOurs || !rm.isOurs(o.Object) || c == nil || c.owner != o.Owner { // deleted together with its policy
@@ -320,6 +338,28 @@ func (rm *remediations) reobserveRule(now time.Time, rule triage.RuleID) {
 		}
 	}
 	rm.engine.reobserve(now, affected...)
+}
+
+// AddFacts adds the remediation objects of a node, and vetoes of health checks. Together
+// with the facts of other treatments they tell which objects remove the node.
+func (rm *remediations) AddFacts(now time.Time, state *Node, facts *triage.Node) {
+	rm.addObjectFacts(state, facts)
+	rm.noteReportedTreatments(state, facts)
+	if rm.engine.checks.deferring {
+		return
+	}
+	veto := func(message string) {
+		facts.Vetoes = append(facts.Vetoes, triage.Veto{Kind: triage.NodeHealthCheck, Reason: message})
+	}
+	if facts.ControlPlane && rm.unreadable != "" {
+		veto("cannot determine whether another control-plane node is under remediation: " + rm.unreadable)
+	}
+	if facts.ControlPlane && rm.orphans.message != "" {
+		veto("another control-plane node may be in treatment: " + rm.orphans.message)
+	}
+	if message := rm.foreignLease(now, state.Object.Name); message != "" {
+		veto(message)
+	}
 }
 
 // addObjectFacts adds the remediation objects of a node. An object that is not a

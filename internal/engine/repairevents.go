@@ -14,38 +14,26 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// publishEvent publishes an Event about a node and the policy of a rule.
-func (l *Engine) publishEvent(rule triage.RuleID, node *corev1.Node, what treat.EventReason, reason triage.Reason, message string) {
-	if c := l.checks.of(rule); c != nil || !isRepair(rule) {
-		l.checks.publishEvent(c, node, what, reason, message)
-		return
+// About returns the policy and the NodePool of a rule, and the claim of the node, as far
+// as they exist.
+func (r *repairs) About(rule triage.RuleID, node *corev1.Node) (s Subject) {
+	if !isRepair(rule) {
+		return s
 	}
-	l.repairs.publishEvent(rule, node, nil, what, reason, message)
-}
-
-// publishEvent publishes an Event about a node, its claim, its pool and its repair
-// policy, as far as they exist.
-func (r *repairs) publishEvent(rule triage.RuleID, node *corev1.Node, claim *karpenter.NodeClaim, what treat.EventReason, reason triage.Reason, message string) {
-	event := treat.Event{Node: node, EventReason: what, Reason: reason, Message: message}
 	if followed := r.followed[rule]; followed != nil {
 		if followed.policy != nil {
-			event.Policy = treat.AboutPolicy(followed.policy.object)
+			s.Policy = treat.AboutPolicy(followed.policy.object)
 		}
 		if pool := r.pools[followed.pool]; pool != nil {
-			event.Related = append(event.Related, treat.AboutNodePool(pool))
+			s.Related = append(s.Related, treat.AboutNodePool(pool))
 		}
 	}
-	if claim == nil && node != nil {
+	if node != nil {
 		if c, _ := r.engine.nodeClaims.claimOf(node); c != nil {
-			claim = c.NodeClaim
+			s.Related = append(s.Related, treat.AboutNodeClaim(c.NodeClaim))
 		}
 	}
-	if claim != nil {
-		event.Related = append(event.Related, treat.AboutNodeClaim(claim))
-	}
-	if event.Node != nil || event.Policy != nil || len(event.Related) > 0 {
-		r.engine.cfg.Event(event)
-	}
+	return s
 }
 
 // reportTerminated reports a deleted claim.
@@ -73,7 +61,7 @@ func (w *claimTask) reportTerminated(now time.Time, r *Result) {
 		message = fmt.Sprintf("Node failed to become ready within %v, triggering recovery: %s%s", nc.engine.repairs.timeoutFor(t.Rule), message, startupTaintsMessage(karpenter.StartupTaints(t.Node, w.claim)))
 	}
 	nc.engine.cfg.Logger.Info("node terminated", "node", r.Lane.Node, "nodeClaim", w.claim.Name, "nodePool", pool, "mode", string(mode), "reason", t.Reason.String())
-	nc.engine.repairs.publishEvent(t.Rule, t.Node, w.claim, what, t.Reason, message)
+	nc.engine.publishEvent(t.Rule, t.Node, what, t.Reason, message, treat.AboutNodeClaim(w.claim))
 }
 
 // startupTaintsMessage names the startup taints that are left. Once the node is gone, users cannot
@@ -115,7 +103,7 @@ func (w *claimTask) reportCancelled(now time.Time, r *Result) {
 		nc.engine.Retire(now, timeoutRule(pool))
 	}
 	nc.engine.cfg.Logger.Info("termination cancelled", "node", r.Lane.Node, "nodeClaim", w.claim.Name, "reason", t.Reason.String())
-	nc.engine.repairs.publishEvent(t.Rule, t.Node, w.claim, treat.TerminationCancelled, t.Reason, "NodeClaim "+w.claim.Name+" is not deleted: its termination was cancelled")
+	nc.engine.publishEvent(t.Rule, t.Node, treat.TerminationCancelled, t.Reason, "NodeClaim "+w.claim.Name+" is not deleted: its termination was cancelled", treat.AboutNodeClaim(w.claim))
 }
 
 // reportPoolHeld reports that replacement in a pool is paused.
@@ -162,35 +150,30 @@ func withoutNumbers(message string) string {
 // reportWait reports that a node is unhealthy and when it becomes eligible for
 // repair. If the repair does not start then, it reports why. Each is reported once.
 func (r *repairs) reportWait(state *Node, is triage.Reason) {
-	was := state.reportedCodes[is.Rule]
+	last := state.Reported[is.Rule]
+	was := last.Code
 	waits := isWait(is.Code)
 	message := ""
 	if waits {
 		message = withoutNumbers(is.Other)
 	}
 	switch {
-	case is.Code == was && message == state.reportedMessage[is.Rule]:
+	case is.Code == was && message == last.Message:
 		return
 	case !waits && is.Code != triage.Pending && is.Code != triage.Treating:
 		if was != 0 && is.Code != triage.Recovering && is.Code != triage.Unclear {
-			delete(state.reportedCodes, is.Rule)
+			delete(state.Reported, is.Rule)
 		}
 		return
 	case is.Code == triage.Pending && (is.Rule.Kind == triage.ReadyTimeout || is.Condition == triage.Ready && !r.hasStarted(state)): // every node starts like that
 		return
 	}
-	if state.reportedCodes == nil {
-		state.reportedCodes = map[triage.RuleID]triage.Code{}
-	}
-	if state.reportedMessage == nil {
-		state.reportedMessage = map[triage.RuleID]string{}
-	}
-	state.reportedCodes[is.Rule], state.reportedMessage[is.Rule] = is.Code, message
+	state.NoteReported(is.Rule, Report{is.Code, message})
 	switch {
 	case is.Code == triage.Retrying: // the refusal has been reported
 	case waits:
-		r.publishEvent(is.Rule, state.Object, nil, treat.RepairBlocked, is, "")
+		r.engine.publishEvent(is.Rule, state.Object, treat.RepairBlocked, is, "")
 	case is.Code == triage.Pending && was == 0:
-		r.publishEvent(is.Rule, state.Object, nil, treat.RepairPending, is, "")
+		r.engine.publishEvent(is.Rule, state.Object, treat.RepairPending, is, "")
 	}
 }

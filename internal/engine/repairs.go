@@ -1,8 +1,10 @@
 package engine
 
 import (
+	"context"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -59,6 +61,7 @@ type repairs struct {
 
 // poolSource knows the NodePools and which repair block of each is in force.
 type poolSource interface {
+	Run(ctx context.Context)
 	Listed() (known, isThere bool, err error)
 	Take() (changed map[string]*repairblock.Pool, all bool)
 }
@@ -133,18 +136,75 @@ func isRepair(rule triage.RuleID) bool {
 	return rule.Kind == triage.Repair || rule.Kind == triage.ReadyTimeout
 }
 
-// isReady reports whether everything that repairs depend on is loaded. A kind that
-// is not installed does not block.
-func (r *repairs) isReady(now time.Time) bool {
-	r.take(now)
-	policies, _ := r.inbox.Availability()
-	claims, _ := r.engine.nodeClaims.inbox.Availability()
-	arePoolsKnown, _, _ := r.blocks.Listed()
-	return policies != watch.NotAnswered && claims != watch.NotAnswered && arePoolsKnown
+// Watch watches the policies and the NodePools.
+func (r *repairs) Watch(ctx context.Context) {
+	var watches sync.WaitGroup
+	watches.Go(func() { r.inbox.Run(ctx) })
+	watches.Go(func() { r.blocks.Run(ctx) })
+	watches.Wait()
 }
 
-// take takes in changed policies and pools.
-func (r *repairs) take(now time.Time) {
+// Ready reports whether policies and NodePools are loaded. A kind that is not installed
+// does not block.
+func (r *repairs) Ready(now time.Time) bool {
+	r.takePolicies(now)
+	policies, _ := r.inbox.Availability()
+	arePoolsKnown, _, _ := r.blocks.Listed()
+	return policies != watch.NotAnswered && arePoolsKnown
+}
+
+// Size counts the rules.
+func (r *repairs) Size() (name string, objects int) { return "repairRules", len(r.followed) }
+
+// Take takes in changed policies, pools and claims. Allowances must be known before the
+// core decides about changed nodes.
+func (r *repairs) Take(now time.Time) {
+	r.takePolicies(now)
+	r.engine.nodeClaims.takeClaims(now)
+	r.UpdateAllowances(now)
+}
+
+// Findings returns what a repair rule has found.
+func (r *repairs) Findings(rule triage.RuleID) (nodes map[string]triage.Reason, stale *bool) {
+	if followed := r.followed[rule]; followed != nil {
+		return followed.nodes, &followed.stale
+	}
+	return nil, nil
+}
+
+// NodeChanged counts the claims of a node again. The node may have had another claim.
+func (r *repairs) NodeChanged(n *Node, before, after *corev1.Node) {
+	if after == nil {
+		for _, policy := range n.shadowed {
+			r.noteShadowed(policy, before.Name, false)
+		}
+		n.terminatedBy = triage.RuleID{}
+	}
+	for _, node := range []*corev1.Node{before, after} {
+		if node != nil {
+			r.recountNode(node)
+		}
+	}
+}
+
+// AddFacts assigns the node to its policies.
+func (r *repairs) AddFacts(_ time.Time, n *Node, facts *triage.Node) {
+	r.assignPolicies(n)
+	n.assigned.label(facts)
+}
+
+// Planned counts a planned termination, and reports why a due repair does not start.
+func (r *repairs) Planned(n *Node, plan triage.Plan) {
+	r.noteTermination(n, plan)
+	for _, is := range plan.Findings {
+		if isRepair(is.Rule) {
+			r.reportWait(n, is)
+		}
+	}
+}
+
+// takePolicies takes in changed policies and pools.
+func (r *repairs) takePolicies(now time.Time) {
 	batch := r.inbox.Take()
 	if batch.ListVersion != "" {
 		for name := range r.policies {
@@ -182,7 +242,7 @@ func (r *repairs) upsertPool(now time.Time, name string, pool *repairblock.Pool)
 	} else {
 		was := r.templateOf(name)
 		r.pools[name] = pool
-		delete(r.engine.retiredRules, timeoutRule(name))
+		r.engine.Revive(timeoutRule(name))
 		r.checkTemplateChange(name)
 		if r.templateOf(name) != was {
 			r.recountPool(name)
@@ -251,12 +311,11 @@ func (r *repairs) removePolicy(now time.Time, name string) {
 	r.engine.cfg.Logger.Info("repair policy gone", "repairPolicy", name)
 }
 
-// follow updates the rules of repairs. It runs when nodes and claims are known.
-// Each rule gets its allowance before it gets a node: otherwise it could start more
-// terminations than a budget allows.
-func (r *repairs) follow(now time.Time) {
+// SetRules updates the rules of repairs. Each rule gets its allowance before it gets a
+// node: otherwise it could start more terminations than a budget allows.
+func (r *repairs) SetRules(_ context.Context, now time.Time) (due time.Time) {
 	if !r.changed {
-		return
+		return time.Time{}
 	}
 	r.changed = false
 	r.sortPolicies()
@@ -289,7 +348,7 @@ func (r *repairs) follow(now time.Time) {
 	for _, count := range r.counts {
 		count.dirty = true
 	}
-	r.updateAllowances(now)
+	r.UpdateAllowances(now)
 	r.assignAllPolicies(now, func(state *Node) bool {
 		return changedRules[state.assigned.repairedBy] || r.dirty[state.Object.Labels[karpenter.NodePoolLabel]]
 	})
@@ -298,6 +357,7 @@ func (r *repairs) follow(now time.Time) {
 		pol.status.Stale = true
 	}
 	r.engine.statuses.Schedule(now)
+	return time.Time{}
 }
 
 // rules returns the rules to follow. Each pool has a rule for its own block or for

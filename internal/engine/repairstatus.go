@@ -18,9 +18,9 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// writeStatuses updates the statuses of repair policies and the metrics of all
+// WriteStatuses updates the statuses of repair policies and the metrics of all
 // repair rules.
-func (r *repairs) writeStatuses(ctx context.Context, now time.Time) {
+func (r *repairs) WriteStatuses(ctx context.Context, now time.Time) {
 	sums := map[*repairPolicy]*repairCounts{}
 	for id, followed := range r.followed {
 		counts, _ := r.engine.core.Population(id)

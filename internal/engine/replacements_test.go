@@ -113,9 +113,9 @@ func (w *healthCheckFixture) successor(page []ledger.Entry, objects []*unstructu
 	}
 	now := time.Now()
 	successor.takeNodes(now)
-	successor.checks.take(now)
-	successor.remediations.take(now)
-	successor.checks.follow(now)
+	successor.checks.Take(now)
+	successor.remediations.Take(now)
+	successor.checks.SetRules(successor.t.Context(), now)
 	successor.loaded = true
 	successor.ledger.restore(now)
 	successor.core.Loaded(now)

@@ -19,6 +19,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
+	"github.com/resourcestack/autohealer/internal/watch"
 )
 
 // The controller terminates a node with two writes: it marks the NodeClaim and then
@@ -54,6 +55,22 @@ func (*nodeClaims) Concerns(_ *Node, plan triage.Plan) bool {
 	return plan.Treatment != nil && isRepair(plan.Treatment.Rule) ||
 		slices.ContainsFunc(plan.Release, func(r triage.Reason) bool { return isRepair(r.Rule) })
 }
+
+// Watch watches the claims.
+func (nc *nodeClaims) Watch(ctx context.Context) { nc.inbox.Run(ctx) }
+
+// Ready reports whether the claims are loaded, or are not served.
+func (nc *nodeClaims) Ready(time.Time) bool {
+	claims, _ := nc.inbox.Availability()
+	return claims != watch.NotAnswered
+}
+
+// Take reobserves nodes whose facts have changed because another node has. The policy
+// takes in the claims before the nodes.
+func (nc *nodeClaims) Take(now time.Time) { nc.reobserveDirty(now) }
+
+// Check does nothing.
+func (*nodeClaims) Check(time.Time) {}
 
 // Update does nothing: the facts of a node tell the core everything.
 func (*nodeClaims) Update(time.Time, string) {}
@@ -291,18 +308,18 @@ func (w *claimTask) Done(now time.Time, r *Result) {
 	}
 }
 
-// isOverAllowance checks, before a slot is taken for good, whether too many nodes of the
-// pool are out of service now. A budget may have been lowered, or another component may
+// MayBegin checks, before a slot is taken for good, that not too many nodes of the pool
+// are out of service now. A budget may have been lowered, or another component may
 // have started a disruption.
-func (r *repairs) isOverAllowance(now time.Time, rule triage.RuleID, node *corev1.Node) bool {
+func (r *repairs) MayBegin(now time.Time, rule triage.RuleID, node *corev1.Node) bool {
 	followed := r.followed[rule]
 	if followed == nil || followed.pool == "" {
-		return false
+		return true
 	}
 	c, _ := r.engine.nodeClaims.claimOf(node)
 	count := r.countsWithout(followed.pool, c)
 	allowed, _ := r.allowance(now, rule, followed.pool, &count)
-	return allowed != nil && allowed.Places < 1
+	return allowed == nil || allowed.Places > 0
 }
 
 // countsWithout returns the counts of a pool as if the claim were in service.

@@ -1,8 +1,11 @@
 package engine
 
 import (
+	"context"
 	"iter"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -13,6 +16,21 @@ import (
 // queues the tasks, stores their slots in the ledger before they run, and retries them.
 // The engine calls all methods from its own goroutine.
 type Treatment interface {
+	// Watch lists and watches what the treatment depends on, until ctx ends. It runs in its
+	// own goroutine.
+	Watch(ctx context.Context)
+	// Ready reports whether everything is loaded that the first tasks depend on.
+	Ready(now time.Time) bool
+	// Take takes in changed objects, after the engine has taken in nodes and before policies
+	// set rules: a rule without the existing treatments could start one twice.
+	Take(now time.Time)
+	// NodeChanged tells about a new version of a node. before is nil for a new node; after
+	// is nil for a node that is gone.
+	NodeChanged(before, after *corev1.Node)
+	// AddFacts adds the treatments of a node and what forbids them.
+	AddFacts(now time.Time, n *Node, facts *triage.Node)
+	// Check runs before anything is sent in a round.
+	Check(now time.Time)
 	// Concerns reports whether the plan of a node asks for something that this treatment
 	// does.
 	Concerns(n *Node, plan triage.Plan) bool

@@ -127,6 +127,5 @@ func (w *taintWriter) reportRefusal(now time.Time, state *Node, rule triage.Rule
 	if w.engine.refusalLog.allows(now) {
 		w.engine.cfg.Logger.Error("write refused", "node", state.Object.Name, "rule", rule.String(), "err", message)
 	}
-	object, _ := w.engine.about(rule)
-	w.engine.cfg.Event(treat.Event{Node: state.Object, Policy: object, Reason: reason, Failure: message})
+	w.engine.cfg.Event(treat.Event{Node: state.Object, Policy: w.engine.about(rule, state.Object).Policy, Reason: reason, Failure: message})
 }

@@ -98,7 +98,7 @@ func (p *Policy) writeRevision(ctx context.Context, s *configMapSet) {
 	p.configMaps.writing++
 	s.staleRevisions = false // tried once
 	version, kept := s.lastGood, s.stored
-	p.session.Do(ctx, func(ctx context.Context) func(time.Time) {
+	p.host.Do(ctx, func(ctx context.Context) func(time.Time) {
 		result := revisionResult{set: s, version: version}
 		if version == nil {
 			result.err = p.configMaps.revisions.Delete(ctx, s.UID)

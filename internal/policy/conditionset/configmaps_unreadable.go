@@ -28,7 +28,7 @@ type revisionAccess struct {
 
 // sendAccess passes the access to the goroutine of the engine.
 func (p *Policy) sendAccess(ctx context.Context, a revisionAccess) {
-	p.session.Post(ctx, func(time.Time) { p.handleAccess(a) })
+	p.host.Post(ctx, func(time.Time) { p.handleAccess(a) })
 }
 
 // untilAllowed calls do, and retries while the API server denies it.
@@ -117,10 +117,10 @@ func (s *configMapSets) keepsAnyTaints() bool {
 
 // releaseUnknown reconciles every node with taints of ConfigMap sets.
 func (p *Policy) releaseUnknown(now time.Time) {
-	for _, name := range slices.Sorted(names(p.session.Nodes())) {
-		state := p.session.Node(name)
+	for _, name := range slices.Sorted(names(p.host.Nodes())) {
+		state := p.host.Node(name)
 		if slices.ContainsFunc(state.Taints, func(t triage.Taint) bool { _, isWritten := configmaps.ConfigMapName(t.Rule.Name); return isWritten }) {
-			p.session.Reconcile(now, state)
+			p.host.Reconcile(now, state)
 		}
 	}
 }

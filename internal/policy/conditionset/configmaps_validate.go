@@ -91,9 +91,9 @@ func (p *Policy) validateSets(s *configMapSet) (warnings []string, problems conf
 			others = append(others, pol.set)
 		}
 	}
-	reported := p.session.Core().Reported()
+	reported := p.host.Core().Reported()
 	for _, set := range s.version.Sets {
-		c := validate.Case{Set: set.ConditionSet, Others: others, Reported: reported, Impact: p.session.Core().Impact}
+		c := validate.Case{Set: set.ConditionSet, Others: others, Reported: reported, Impact: p.host.Core().Impact}
 		if pol := p.known[set.Name]; pol != nil {
 			c.Before = pol.inForce
 			if pol.isOrWasFollowed() { // also if an earlier term stored it and this one has not validated it yet
@@ -164,7 +164,7 @@ func (p *Policy) rejectConfigMap(now time.Time, s *configMapSet, err error) {
 	}
 	p.cfg.Logger.Warn("configmap not accepted", "configMap", s.Name, "resourceVersion", s.ResourceVersion, "err", err)
 	p.reportConfigMap(now, s)
-	p.session.Statuses().Schedule(now)
+	p.host.Statuses().Schedule(now)
 }
 
 // reportConfigMap publishes an Event with the problems of the current content.

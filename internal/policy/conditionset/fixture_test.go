@@ -22,7 +22,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// fixture is a policy and its session. The session has a core and nodes, and carries out
+// fixture is a policy and its host. The host has a core and nodes, and carries out
 // no plan.
 type fixture struct {
 	*Policy
@@ -58,7 +58,7 @@ func open(t *testing.T, test func(*fixture)) {
 	})
 }
 
-// Core returns the core of the fixture, as the other methods of [engine.Session] do.
+// Core returns the core of the fixture, as the other methods of [engine.Host] do.
 func (c *fixture) Core() *triage.Core                             { return c.core }
 func (c *fixture) Node(name string) *engine.Node                  { return c.nodes[name] }
 func (c *fixture) Nodes() iter.Seq2[string, *engine.Node]         { return maps.All(c.nodes) }
@@ -96,7 +96,7 @@ func (c *fixture) round(ctx context.Context, now time.Time) (due time.Time) {
 		return time.Time{}
 	}
 	c.Take(now)
-	due = c.Follow(ctx, now)
+	due = c.SetRules(ctx, now)
 	if !c.loaded {
 		c.loaded = true
 		c.core.Loaded(now)
@@ -116,7 +116,7 @@ func (c *fixture) upsertNode(object *corev1.Node) {
 	}
 	facts, _ := observe.Node(object) // an unreadable record proves nothing
 	n.Object, n.Taints = object, facts.Taints
-	c.NodeChanged(n)
+	c.NodeChanged(n, nil, object)
 	c.core.Observe(time.Now(), facts)
 }
 
@@ -125,7 +125,7 @@ func (c *fixture) removeNode(name string) {
 	n := c.nodes[name]
 	c.core.Forget(time.Now(), name)
 	delete(c.nodes, name)
-	c.NodeGone(n)
+	c.NodeChanged(n, n.Object, nil)
 }
 
 func (c *fixture) lines(message string) int {

@@ -97,7 +97,7 @@ func taintsOf(rule triage.Rule) []taintID {
 // reportUnowned reports every taint that has the key and effect of a followed set and no
 // record: once as an Event on the node, and in the set's status while it exists.
 func (p *Policy) reportUnowned(now time.Time) {
-	if !p.session.IsLoaded() || !p.unowned.stale {
+	if !p.host.IsLoaded() || !p.unowned.stale {
 		return
 	}
 	p.unowned.stale = false
@@ -108,13 +108,13 @@ func (p *Policy) reportUnowned(now time.Time) {
 			for _, id := range slices.Backward(taintsOf(pol.rule)) { // of two taints on a node, the stronger one is named
 				for node := range p.unowned.nodes[id] {
 					unclear[node] = id
-					p.reportUnclear(p.session.Node(node).Object, pol, id)
+					p.reportUnclear(p.host.Node(node).Object, pol, id)
 				}
 			}
 		}
 		if !maps.Equal(pol.unclearTaints, unclear) {
 			pol.unclearTaints, pol.status.Stale = unclear, true
-			p.session.Statuses().Schedule(now)
+			p.host.Statuses().Schedule(now)
 		}
 	}
 }

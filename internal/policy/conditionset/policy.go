@@ -51,7 +51,7 @@ func (c Config) Validate() error {
 // Policy follows the ConditionSets of a cluster. It implements [engine.Policy].
 type Policy struct {
 	cfg        Config
-	session    engine.Session
+	host       engine.Host
 	inbox      *watch.Inbox[*v1alpha1.ConditionSet]
 	known      map[string]*conditionSet
 	validation setValidation
@@ -60,16 +60,16 @@ type Policy struct {
 }
 
 // New returns a policy that has loaded nothing.
-func New(session engine.Session, cfg Config) (*Policy, error) {
+func New(host engine.Host, cfg Config) (*Policy, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configuring condition sets: %w", err)
 	}
-	return newPolicy(session, cfg), nil
+	return newPolicy(host, cfg), nil
 }
 
-func newPolicy(session engine.Session, cfg Config) *Policy {
+func newPolicy(host engine.Host, cfg Config) *Policy {
 	return &Policy{
-		cfg: cfg, session: session, inbox: watch.NewInbox[*v1alpha1.ConditionSet](cfg.Signal, nil), known: map[string]*conditionSet{},
+		cfg: cfg, host: host, inbox: watch.NewInbox[*v1alpha1.ConditionSet](cfg.Signal, nil), known: map[string]*conditionSet{},
 		unowned: newUnowned(), configMaps: newConfigMapSets(cfg),
 	}
 }
@@ -85,6 +85,7 @@ func (p *Policy) Watch(ctx context.Context) {
 		p.configMaps.inbox.Fill(ctx, &corev1.ConfigMap{}, configMapSource(p.cfg.Client, p.cfg.Namespace, p.sendAccess), p.cfg.Logger)
 	})
 	watches.Wait()
+	p.cfg.Metrics.configMapsRead.Set(0) // only the leader sets it
 }
 
 // Ready reports whether all sets are loaded. ConfigMaps that may not be read do not block.
@@ -96,20 +97,18 @@ func (p *Policy) Ready(time.Time) bool {
 // accepted are followed: otherwise each new rule would be evaluated on all nodes.
 func (p *Policy) Take(now time.Time) {
 	p.takeSets(now)
-	if !p.session.IsLoaded() {
+	if !p.host.IsLoaded() {
 		p.validateDue(now, false)
 	}
 }
 
-// NodeChanged takes in a new version of a node.
-func (p *Policy) NodeChanged(n *engine.Node) {
-	p.unowned.update(n.Object.Name, unownedOn(n.Object))
-	p.nodesChanged()
-}
-
-// NodeGone takes in that a node is gone.
-func (p *Policy) NodeGone(n *engine.Node) {
-	p.unowned.update(n.Object.Name, nil)
+// NodeChanged takes in a changed node.
+func (p *Policy) NodeChanged(n *engine.Node, _, after *corev1.Node) {
+	var unowned []taintID
+	if after != nil {
+		unowned = unownedOn(after)
+	}
+	p.unowned.update(n.Object.Name, unowned)
 	p.nodesChanged()
 }
 
@@ -118,9 +117,9 @@ func (p *Policy) nodesChanged() {
 	p.validation.changed, p.validation.toProve, p.configMaps.changed = true, true, true
 }
 
-// Follow validates sets and ConfigMaps against the nodes, and sets their rules. Sets that
+// SetRules validates sets and ConfigMaps against the nodes, and sets their rules. Sets that
 // node reports contradict are held before the engine carries out a plan.
-func (p *Policy) Follow(ctx context.Context, now time.Time) (due time.Time) {
+func (p *Policy) SetRules(ctx context.Context, now time.Time) (due time.Time) {
 	p.validateDue(now, true)
 	p.takeConfigMaps(now) // validated against the followed sets
 	p.validateDue(now, true)
@@ -138,15 +137,16 @@ func (p *Policy) Findings(rule triage.RuleID) (nodes map[string]triage.Reason, s
 }
 
 // About returns the set that a rule was compiled from.
-func (p *Policy) About(rule triage.RuleID) (object *corev1.ObjectReference, problem string) {
+func (p *Policy) About(rule triage.RuleID, _ *corev1.Node) (s engine.Subject) {
 	pol := p.setOf(rule)
 	if pol == nil {
-		return nil, ""
+		return s
 	}
 	if pol.err != nil {
-		problem = "the set is not accepted: " + pol.err.Error()
+		s.Problem = "the set is not accepted: " + pol.err.Error()
 	}
-	return treat.AboutSet(pol.set), problem
+	s.Policy = treat.AboutSet(pol.set)
+	return s
 }
 
 // KeepsTaints reports whether the taints of a rule stay because its ConfigMap cannot be
@@ -158,9 +158,6 @@ func (p *Policy) KeepsAnyTaints() bool { return p.configMaps.keepsAnyTaints() }
 
 // Size counts the sets.
 func (p *Policy) Size() (name string, objects int) { return "conditionSets", len(p.known) }
-
-// Stop resets the gauge that only the leader sets.
-func (p *Policy) Stop() { p.cfg.Metrics.configMapsRead.Set(0) }
 
 // setOf returns the set of a rule, nil if it is gone.
 func (p *Policy) setOf(rule triage.RuleID) *conditionSet {
@@ -202,7 +199,7 @@ func (p *Policy) upsert(now time.Time, set *v1alpha1.ConditionSet) {
 	if pol == nil {
 		pol = &conditionSet{nodes: map[string]triage.Reason{}}
 		p.known[set.Name] = pol
-		p.session.Revive(setRule(set.Name))
+		p.host.Revive(setRule(set.Name))
 	}
 	isSame := pol.set != nil && pol.set.UID == set.UID
 	// Annotations do not change the generation.
@@ -213,9 +210,9 @@ func (p *Policy) upsert(now time.Time, set *v1alpha1.ConditionSet) {
 		pol.inForce = nil
 	}
 	pol.set, pol.status.Stale = set, true
-	p.session.Statuses().Schedule(now)
+	p.host.Statuses().Schedule(now)
 	if !known {
-		pol.needsValidation, pol.restored, p.validation.due = true, !p.session.IsLoaded(), true
+		pol.needsValidation, pol.restored, p.validation.due = true, !p.host.IsLoaded(), true
 	}
 }
 
@@ -225,9 +222,9 @@ func (p *Policy) remove(now time.Time, name string) {
 	}
 	delete(p.known, name)
 	p.validation.due = true
-	p.session.Core().RemoveRule(now, setRule(name))
+	p.host.Core().RemoveRule(now, setRule(name))
 	p.cfg.Metrics.forgetSet(name)
-	p.session.Retire(now, setRule(name))
+	p.host.Retire(now, setRule(name))
 	p.cfg.Logger.Info("set gone", "conditionSet", name)
 }
 

@@ -99,7 +99,7 @@ func (p *Policy) missingProof(pol *conditionSet) proof {
 // reportsOf returns how many reports of the types there are.
 func (p *Policy) reportsOf(types []string) (reports int) {
 	for _, name := range types {
-		reports += p.session.Core().Reports(name)
+		reports += p.host.Core().Reports(name)
 	}
 	return reports
 }
@@ -120,7 +120,7 @@ func (p *Policy) startProof(now time.Time, pol *conditionSet) {
 		return
 	}
 	if pol.isInAPI() && wasAccepted(pol.set, pol.status.Stored) {
-		pol.proof = proof{types: validate.Unproven(pol.set, p.session.Core().Reported())}
+		pol.proof = proof{types: validate.Unproven(pol.set, p.host.Core().Reported())}
 	} else if pol.proof = p.missingProof(pol); len(pol.proof.types) > 0 && !pol.isInAPI() && p.hasPlaced(pol.rule.ID) {
 		p.releaseUnproven(pol)
 		pol.proof.reports = pol.proof.before
@@ -131,7 +131,7 @@ func (p *Policy) startProof(now time.Time, pol *conditionSet) {
 
 // hasPlaced reports whether any node has a taint of the rule.
 func (p *Policy) hasPlaced(rule triage.RuleID) bool {
-	for _, state := range p.session.Nodes() {
+	for _, state := range p.host.Nodes() {
 		if state.TaintEffect(rule) > 0 {
 			return true
 		}
@@ -197,7 +197,7 @@ func (p *Policy) proveSets(now time.Time) (due time.Time) {
 // proofCase returns the validation case of a set as if it were written now.
 func (p *Policy) proofCase(pol *conditionSet) validate.Case {
 	c := p.validationCase(pol)
-	c.Before, c.Reported, c.Impact = nil, p.session.Core().Reported(), p.session.Core().Impact
+	c.Before, c.Reported, c.Impact = nil, p.host.Core().Reported(), p.host.Core().Impact
 	if pol.restored {
 		c.Placed = p.placed
 	}
@@ -208,7 +208,7 @@ func (p *Policy) prove(now time.Time, pol *conditionSet, hasSettled bool) {
 	missing := &pol.proof
 	judged := validate.Prove(p.proofCase(pol), missing.types)
 	missing.matching, missing.limit, missing.text, pol.status.Stale = judged.Matching, judged.Limit, judged.Text, true
-	p.session.Statuses().Schedule(now)
+	p.host.Statuses().Schedule(now)
 	switch {
 	case len(judged.Problems) > 0:
 		p.holdRefused(now, pol, judged.Problems)
@@ -289,9 +289,9 @@ func (p *Policy) applyHold(now time.Time, pol *conditionSet) {
 		return
 	}
 	pol.rule.Hold = hold
-	if err := p.session.Core().SetRule(now, pol.rule); err != nil { // a followed rule is valid
+	if err := p.host.Core().SetRule(now, pol.rule); err != nil { // a followed rule is valid
 		p.cfg.Logger.Error("rule not changed", "conditionSet", pol.set.Name, "err", err)
 	}
 	pol.status.Stale = true
-	p.session.Statuses().Schedule(now)
+	p.host.Statuses().Schedule(now)
 }

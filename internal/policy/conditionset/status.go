@@ -22,12 +22,12 @@ import (
 // WriteStatuses updates the statuses of condition sets.
 func (p *Policy) WriteStatuses(ctx context.Context, now time.Time) {
 	for name, pol := range p.known {
-		counts, _ := p.session.Core().Population(setRule(name))
+		counts, _ := p.host.Core().Population(setRule(name))
 		p.cfg.Metrics.setPopulation(name, counts, p.countNodes(pol), pol.err == nil && !pol.withholdsTaints())
 		if !pol.isInAPI() || !pol.status.Stale && pol.status.Stored.Selected == status.Count(counts.Selected) {
 			continue
 		}
-		pol.status.Update(ctx, now, p.session.Statuses(), status.Write[v1alpha1.ConditionSetStatus]{
+		pol.status.Update(ctx, now, p.host.Statuses(), status.Write[v1alpha1.ConditionSetStatus]{
 			Resource: "conditionsets/status", Kind: "conditionSet", Name: name,
 			Status: func() v1alpha1.ConditionSetStatus { return p.statusOf(pol, counts) },
 			Send:   treat.NewWriter(p.cfg.Client).Status,
@@ -43,7 +43,7 @@ type nodeCounts struct {
 // countNodes counts taints that are on the nodes, not taints in flight.
 func (p *Policy) countNodes(pol *conditionSet) (t nodeCounts) {
 	for name, reason := range pol.nodes {
-		switch effect := p.session.Node(name).TaintEffect(reason.Rule); {
+		switch effect := p.host.Node(name).TaintEffect(reason.Rule); {
 		case reason.Code == triage.Superseded:
 			t.superseded++
 		case effect == 0 || pol.err != nil:
@@ -66,12 +66,12 @@ func hasForeignTaint(state *engine.Node, reason triage.Reason) bool {
 
 // message returns the text of a reason. If our taint is not on the node, it adds why.
 func (p *Policy) message(name string, reason triage.Reason) string {
-	state := p.session.Node(name)
+	state := p.host.Node(name)
 	if state == nil || reason.Key == "" || reason.Code == triage.DryRun {
 		return reason.String()
 	}
 	isThere := state.TaintEffect(reason.Rule) == reason.Effect
-	refusal, delay := p.session.TaintProblem(state, reason.Rule)
+	refusal, delay := p.host.TaintProblem(state, reason.Rule)
 	switch {
 	case isThere && refusal != "" && reason.Code == triage.FellBack && !reason.Until.IsZero(): // NoExecute was refused
 		return reason.String() + "; " + refusal
@@ -111,10 +111,10 @@ func (p *Policy) statusOf(pol *conditionSet, counts triage.Population) v1alpha1.
 	for _, name := range names {
 		reason := pol.nodes[name]
 		if heldBack.Code == 0 && reason.Code == triage.FellBack {
-			heldBack = p.session.CurrentReason(name, reason)
+			heldBack = p.host.CurrentReason(name, reason)
 		}
 		if len(result.Nodes) < v1alpha1.MaxListedNodes {
-			reason = p.session.CurrentReason(name, reason)
+			reason = p.host.CurrentReason(name, reason)
 			result.Nodes = append(result.Nodes, v1alpha1.MatchedNode{Name: name, Reason: reason.Code.String(), Message: p.message(name, reason)})
 		}
 	}

@@ -55,7 +55,7 @@ func (p *Policy) validateDue(now time.Time, knowsNodes bool) {
 		}
 	}
 	if knowsNodes {
-		if !p.session.IsLoaded() {
+		if !p.host.IsLoaded() {
 			for _, name := range names {
 				p.startProof(now, p.known[name])
 			}
@@ -82,7 +82,7 @@ func (p *Policy) revalidate(now time.Time, pol *conditionSet, knowsNodes bool) {
 	case isGood && (pol.needsValidation || pol.isRefusedFor(validate.Duplicate)):
 		p.validate(now, pol)
 	case !isGood && pol.hasNewProblems(standing.Problems):
-		c.Impact = p.session.Core().Impact // the message then includes the impact
+		c.Impact = p.host.Core().Impact // the message then includes the impact
 		p.reject(now, pol, validate.StoredConditionSet(c).Problems)
 		pol.awaitsNodes = false
 	}
@@ -135,7 +135,7 @@ func (p *Policy) scheduleWaiting(now time.Time) {
 // validate compares a set with other sets and with nodes.
 func (p *Policy) validate(now time.Time, pol *conditionSet) {
 	c := p.validationCase(pol)
-	c.Reported, c.Impact = p.session.Core().Reported(), p.session.Core().Impact
+	c.Reported, c.Impact = p.host.Core().Reported(), p.host.Core().Impact
 	if pol.restored {
 		c.Placed = p.placed
 	}
@@ -156,14 +156,14 @@ func (p *Policy) validate(now time.Time, pol *conditionSet) {
 // placed counts the nodes that match a rule and have its taint, and those among them with
 // NoExecute. NoSchedule counts as its taint, because the rule places it beyond the bound.
 func (p *Policy) placed(rule triage.Rule) (tainted, emptied int) {
-	matching, err := p.session.Core().Matching(rule)
+	matching, err := p.host.Core().Matching(rule)
 	if err != nil { // a compiled rule is valid
 		return 0, 0
 	}
 	wanted := rule.Response.Taint
 	for name := range matching {
 		var has triage.Effect
-		for _, t := range p.session.Node(name).Taints {
+		for _, t := range p.host.Node(name).Taints {
 			if t.Rule == rule.ID && t.Key == wanted.Key {
 				has = max(has, t.Effect)
 			}
@@ -230,11 +230,11 @@ func (p *Policy) accept(now time.Time, pol *conditionSet) {
 	rule, err := observe.ConditionSet(pol.set)
 	lacks := proof{}
 	if err == nil {
-		if lacks = pol.restoredProof(); len(lacks.types) == 0 && p.session.IsLoaded() { // otherwise after the nodes are known
+		if lacks = pol.restoredProof(); len(lacks.types) == 0 && p.host.IsLoaded() { // otherwise after the nodes are known
 			lacks = p.missingProof(pol)
 		}
 		rule.Hold = lacks.hold()
-		err = p.session.Core().SetRule(now, rule)
+		err = p.host.Core().SetRule(now, rule)
 	}
 	if err != nil { // validate did not detect it
 		p.reject(now, pol, []validate.Problem{{Field: "spec", Text: err.Error(), Reason: validate.Invalid}})
@@ -243,7 +243,7 @@ func (p *Policy) accept(now time.Time, pol *conditionSet) {
 	pol.rule, pol.inForce, pol.proof = rule, pol.set, lacks
 	p.validation.toProve = p.validation.toProve || len(lacks.types) > 0
 	pol.problems, pol.err, pol.needsValidation, pol.awaitsNodes, pol.status.Stale = nil, nil, false, false, true
-	p.session.Statuses().Schedule(now)
+	p.host.Statuses().Schedule(now)
 	p.unowned.stale = true
 	p.updateSetMetricsOf(pol)
 	p.cfg.Logger.Info("set accepted", "conditionSet", pol.set.Name, "generation", pol.set.Generation)
@@ -257,13 +257,13 @@ func (p *Policy) reject(now time.Time, pol *conditionSet, problems []validate.Pr
 	}
 	pol.rule, pol.inForce = triage.Rule{}, nil
 	pol.problems, pol.err, pol.needsValidation, pol.status.Stale = problems, validate.Verdict{Problems: problems}.Err(), false, true
-	p.session.Statuses().Schedule(now)
+	p.host.Statuses().Schedule(now)
 	p.unowned.stale = true
 	p.updateSetMetricsOf(pol)
 	if !isNews {
 		return
 	}
-	p.session.Core().RemoveRule(now, setRule(pol.set.Name))
+	p.host.Core().RemoveRule(now, setRule(pol.set.Name))
 	p.cfg.Event(treat.Event{Policy: treat.AboutSet(pol.set), Failure: "not accepted: " + pol.err.Error()})
 	p.cfg.Logger.Warn("set not accepted", "conditionSet", pol.set.Name, "generation", pol.set.Generation, "err", pol.err)
 }
