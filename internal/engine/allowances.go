@@ -94,7 +94,7 @@ func (r *repairs) recountClaim(c *nodeClaim) {
 		c.counts, count.dirty = now, true
 	}
 	if ready := c.Condition(karpenter.Initialized); count.failures.failed > 0 && r.usesCurrentTemplate(c) && c.Is(karpenter.Initialized) && !ready.LastTransitionTime.Time.Before(count.failures.last.Truncate(time.Second)) {
-		r.engine.cfg.Logger.Info("pool has nodes that become ready again", "nodePool", c.pool(), "nodeClaim", c.Name, "failed", count.failures.failed)
+		r.engine.Logger().Info("pool has nodes that become ready again", "nodePool", c.pool(), "nodeClaim", c.Name, "failed", count.failures.failed)
 		r.endHold(c.pool(), count, "NodeClaim "+c.Name+" has become ready")
 	}
 }
@@ -115,7 +115,7 @@ func (r *repairs) endHold(pool string, count *poolCounts, message string) {
 		r.reportPoolReleased(pool, message)
 	}
 	count.failures, count.dirty = launchFailures{}, true
-	r.engine.ledger.isOutdated = true
+	r.engine.RewriteLedger()
 }
 
 // checkTemplateChange ends the hold of a pool if its template has changed since the failures.
@@ -126,7 +126,7 @@ func (r *repairs) checkTemplateChange(name string) {
 	case count.failures.failed == 0 || now == "" || now == count.failures.template:
 	case count.failures.template == "": // the template was unknown when they failed
 		count.failures.template = now
-		r.engine.ledger.isOutdated = true
+		r.engine.RewriteLedger()
 	default:
 		r.endHold(name, count, "its template has changed")
 	}
@@ -171,7 +171,7 @@ func (r *repairs) claimCounts(c *nodeClaim) (s claimCounts) {
 	isGoing = isGoing || c.isEnding() || c.mark != nil
 	isInitialised := c.Is(karpenter.Rebooting)
 	for _, name := range r.engine.nodeClaims.nodesOf(c) {
-		state := r.engine.nodeStates[name]
+		state := r.engine.Node(name)
 		if state == nil {
 			continue
 		}
@@ -218,7 +218,7 @@ func (r *repairs) noteTermination(state *Node, plan triage.Plan) {
 // where that has changed. It counts each decision of the core before it sets the next
 // allowance.
 func (r *repairs) UpdateAllowances(now time.Time) (due time.Time) {
-	r.engine.reconcileWoken(now)
+	r.engine.ReconcileWoken(now)
 	for name, count := range r.counts {
 		if !count.dirty && (count.due.IsZero() || now.Before(count.due)) {
 			due = times.Earliest(due, count.due)
@@ -247,12 +247,12 @@ func (r *repairs) updateAllowance(now time.Time, name string, count *poolCounts)
 			if r.followed[id].pool != name {
 				continue
 			}
-			r.engine.reconcileWoken(now)
+			r.engine.ReconcileWoken(now)
 			allowed, changes := r.allowance(now, id, name, count)
 			count.due = times.Earliest(count.due, changes)
-			r.engine.core.Allow(now, id, allowed)
+			r.engine.Core().Allow(now, id, allowed)
 		}
-		r.engine.reconcileWoken(now)
+		r.engine.ReconcileWoken(now)
 	}
 	return count.due
 }

@@ -164,13 +164,13 @@ func (r *repairs) sortPolicies() {
 func (r *repairs) assignAllPolicies(now time.Time, isAffected func(*Node) bool) {
 	var affected []string
 	for _, name := range slices.Sorted(maps.Keys(r.engine.nodeStates)) {
-		state := r.engine.nodeStates[name]
+		state := r.engine.Node(name)
 		before := state.assigned
 		if r.assignPolicies(state); state.assigned != before || isAffected(state) {
 			affected = append(affected, name)
 		}
 	}
-	r.engine.reobserve(now, affected...)
+	r.engine.Reobserve(now, affected...)
 }
 
 // poolRule returns the rule name of a NodePool's repair block.

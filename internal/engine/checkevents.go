@@ -10,15 +10,9 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// publishEvent publishes an Event about a health check, a node, or both. Either may be nil.
+// publishEvent publishes an Event about a health check and a node, which may be nil.
 func (h *checks) publishEvent(c *check, node *corev1.Node, what treat.EventReason, reason triage.Reason, message string) {
-	event := treat.Event{Node: node, EventReason: what, Reason: reason, Message: message}
-	if c != nil {
-		event.Policy = treat.AboutCheck(c.object)
-	}
-	if event.Node != nil || event.Policy != nil {
-		h.engine.cfg.Event(event)
-	}
+	h.engine.PublishEvent(checkRule(c.object.Name), node, what, reason, message)
 }
 
 // Planned reports that a node is unhealthy and, if it is not treated, why: once per

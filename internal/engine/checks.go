@@ -152,7 +152,7 @@ func (h *checks) upsert(now time.Time, object *remediationv1alpha1.NodeHealthChe
 		h.changed, h.engine.remediations.changed = true, true
 	}
 	c.object, c.status.Stale = object, true
-	h.engine.statuses.Schedule(now)
+	h.engine.Statuses().Schedule(now)
 }
 
 func (h *checks) remove(now time.Time, name string) {
@@ -162,11 +162,11 @@ func (h *checks) remove(now time.Time, name string) {
 	}
 	delete(h.known, name)
 	h.changed, h.engine.remediations.changed = true, true
-	h.engine.core.RemoveRule(now, checkRule(name))
+	h.engine.Core().RemoveRule(now, checkRule(name))
 	h.engine.cfg.Metrics.forgetCheck(name)
 	h.engine.Retire(now, checkRule(name))
 	h.engine.remediations.reobserveRule(now, checkRule(name))
-	h.engine.cfg.Logger.Info("health check gone", "nodeHealthCheck", name)
+	h.engine.Logger().Info("health check gone", "nodeHealthCheck", name)
 }
 
 // SetRules updates the rules of the health checks.
@@ -191,19 +191,19 @@ func (h *checks) deferToMedik8s(now time.Time, deferring bool) {
 	h.deferring, h.changed = deferring, true
 	h.engine.cfg.Metrics.setDeferring(deferring)
 	if deferring {
-		h.engine.cfg.Logger.Warn("deferring to another controller", "reason", h.medik8s.message())
+		h.engine.Logger().Warn("deferring to another controller", "reason", h.medik8s.message())
 	} else {
-		h.engine.cfg.Logger.Info("following health checks", "nodeHealthChecks", len(h.known))
+		h.engine.Logger().Info("following health checks", "nodeHealthChecks", len(h.known))
 	}
 	for name, c := range h.known {
 		c.status.Stale, c.status.NotBefore = true, time.Time{} // report the change at once
 		if deferring {
-			h.engine.core.RemoveRule(now, checkRule(name))
+			h.engine.Core().RemoveRule(now, checkRule(name))
 			c.rule, c.ladder = triage.Rule{}, nil
 		}
 	}
-	h.engine.reobserve(now, slices.Sorted(maps.Keys(h.engine.tasks.lanes))...)
-	h.engine.statuses.Schedule(now)
+	h.engine.Reobserve(now, slices.Sorted(maps.Keys(h.engine.tasks.lanes))...)
+	h.engine.Statuses().Schedule(now)
 }
 
 // followCheck updates the rule of a health check. If the new version is invalid, the
@@ -242,32 +242,32 @@ func (h *checks) followCheck(now time.Time, c *check) {
 	if !wasFollowed {
 		h.engine.remediations.reobserveRule(now, checkRule(name)) // existing treatments first
 	}
-	if err := h.engine.core.SetRule(now, rule); err != nil { // it compiled, so it is valid
-		h.engine.cfg.Logger.Error("health check not followed", "nodeHealthCheck", name, "err", err)
+	if err := h.engine.Core().SetRule(now, rule); err != nil { // it compiled, so it is valid
+		h.engine.Logger().Error("health check not followed", "nodeHealthCheck", name, "err", err)
 		return
 	}
 	if wasFollowed && !isSame {
 		h.engine.remediations.reobserveRule(now, checkRule(name)) // steps have new numbers
 	}
 	if isOn, calmSince := stormOf(c.status.Stored); isOn && !wasFollowed {
-		h.engine.core.ResumeStorm(now, rule.ID, calmSince)
+		h.engine.Core().ResumeStorm(now, rule.ID, calmSince)
 		c.storm = storm{isOn: true, isCooling: !calmSince.IsZero()} // reported by the previous leader
 	}
 	c.status.Stale = true
-	h.engine.statuses.Schedule(now)
+	h.engine.Statuses().Schedule(now)
 }
 
 // reportCheck reports that a health check is disabled or enabled again.
 func (h *checks) reportCheck(now time.Time, c *check, problem, disabled string) {
 	name := c.object.Name
 	c.status.Stale = true
-	h.engine.statuses.Schedule(now)
+	h.engine.Statuses().Schedule(now)
 	if disabled == "" {
-		h.engine.cfg.Logger.Info("health check enabled", "nodeHealthCheck", name)
+		h.engine.Logger().Info("health check enabled", "nodeHealthCheck", name)
 		h.publishEvent(c, nil, treat.Enabled, triage.Reason{}, "nothing speaks against it any more, the health check is enabled")
 		return
 	}
-	h.engine.cfg.Logger.Warn("health check disabled", "nodeHealthCheck", name, "reason", disabled, "err", problem)
+	h.engine.Logger().Warn("health check disabled", "nodeHealthCheck", name, "reason", disabled, "err", problem)
 	h.publishEvent(c, nil, treat.Disabled, triage.Reason{}, disabled+": "+problem)
 }
 

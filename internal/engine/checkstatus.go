@@ -30,13 +30,13 @@ const deferredStatusEvery = 10 * time.Minute
 // WriteStatuses updates the statuses of health checks.
 func (h *checks) WriteStatuses(ctx context.Context, now time.Time) {
 	for name, c := range h.known {
-		counts, _ := h.engine.core.Population(checkRule(name))
+		counts, _ := h.engine.Core().Population(checkRule(name))
 		h.engine.cfg.Metrics.setCheck(name, counts, c)
 		if c.reportedWaits[c.skipped] == 0 {
 			c.skipped = 0 // report it again next time
 		}
 		if counts.CalmUntil.After(now) { // no node change may announce the end of the cooldown
-			h.engine.statuses.ScheduleAt(counts.CalmUntil)
+			h.engine.Statuses().ScheduleAt(counts.CalmUntil)
 		}
 		if !h.deferring {
 			h.reportStorm(c, counts)
@@ -49,7 +49,7 @@ func (h *checks) WriteStatuses(ctx context.Context, now time.Time) {
 			Status: func() remediationv1alpha1.NodeHealthCheckStatus { return h.statusOf(c, counts) },
 			Send: func(ctx context.Context, name string, status remediationv1alpha1.NodeHealthCheckStatus) (string, error) {
 				status.LastUpdateTime = new(metav1.NewTime(now.Truncate(time.Second)))
-				return h.engine.write.HealthCheckStatus(ctx, name, status)
+				return h.engine.Writer().HealthCheckStatus(ctx, name, status)
 			},
 			Delay: c.statusDelay(),
 		}
@@ -57,10 +57,10 @@ func (h *checks) WriteStatuses(ctx context.Context, now time.Time) {
 			write.Pause = deferredStatusEvery
 			write.Status = func() remediationv1alpha1.NodeHealthCheckStatus { return h.deferredStatus(c) }
 			write.Send = func(ctx context.Context, name string, status remediationv1alpha1.NodeHealthCheckStatus) (string, error) {
-				return h.engine.write.HealthCheckCondition(ctx, name, *meta.FindStatusCondition(status.Conditions, remediationv1alpha1.StandingBack))
+				return h.engine.Writer().HealthCheckCondition(ctx, name, *meta.FindStatusCondition(status.Conditions, remediationv1alpha1.StandingBack))
 			}
 		}
-		c.status.Update(ctx, now, h.engine.statuses, write)
+		c.status.Update(ctx, now, h.engine.Statuses(), write)
 	}
 }
 
@@ -187,7 +187,7 @@ func (h *checks) reportStorm(c *check, counts triage.Population) {
 	default:
 		event, message = treat.StormRecoveryEnded, "the storm is over, and so is the wait after it"
 	}
-	h.engine.cfg.Logger.Info("storm", "nodeHealthCheck", c.object.Name, "isOn", is.isOn, "isCooling", is.isCooling)
+	h.engine.Logger().Info("storm", "nodeHealthCheck", c.object.Name, "isOn", is.isOn, "isCooling", is.isCooling)
 	h.publishEvent(c, nil, event, triage.Reason{}, message)
 }
 
@@ -281,15 +281,15 @@ func (h *checks) unhealthyNode(c *check, name string, objects []remediationObjec
 	}
 	reason, isKnown := c.nodes[name]
 	switch {
-	case !isKnown && h.engine.nodeStates[name] == nil:
-		row.Reason, row.Message = triage.NodeGone.String(), h.engine.tasks.message(name, "the node is gone")
+	case !isKnown && h.engine.Node(name) == nil:
+		row.Reason, row.Message = triage.NodeGone.String(), h.engine.Explain(name, "the node is gone")
 		return row
 	case !isKnown: // the health check is not followed, or the object is for another node
-		row.Reason, row.Message = c.disabled, h.engine.tasks.message(name, cmp.Or(c.problem, "the node has a remediation that is not for it"))
+		row.Reason, row.Message = c.disabled, h.engine.Explain(name, cmp.Or(c.problem, "the node has a remediation that is not for it"))
 		return row
 	}
 	reason = h.engine.CurrentReason(name, reason)
-	row.Reason, row.Message = reason.Code.String(), h.engine.tasks.message(name, reason.String())
+	row.Reason, row.Message = reason.Code.String(), h.engine.Explain(name, reason.String())
 	switch reason.Code {
 	case triage.Recovering:
 		row.HealthyDelayed = new(true)

@@ -123,7 +123,7 @@ func (nc *nodeClaims) reobserveDirty(now time.Time) {
 	if len(nc.dirty) > 0 {
 		names := slices.Sorted(maps.Keys(nc.dirty))
 		clear(nc.dirty)
-		nc.engine.reobserve(now, names...)
+		nc.engine.Reobserve(now, names...)
 	}
 }
 
@@ -179,7 +179,7 @@ func (nc *nodeClaims) upsert(now time.Time, object *karpenter.NodeClaim) {
 func (nc *nodeClaims) readMark(before *nodeClaim, object *karpenter.NodeClaim) *ownership.Mark {
 	mark, err := ownership.ReadMark(object.Annotations)
 	if err != nil && (before.NodeClaim == nil || before.Annotations[ownership.MarkAnnotation] != object.Annotations[ownership.MarkAnnotation]) {
-		nc.engine.cfg.Logger.Error("mark unreadable", "nodeClaim", object.Name, "err", err)
+		nc.engine.Logger().Error("mark unreadable", "nodeClaim", object.Name, "err", err)
 	}
 	unknown := 0
 	switch {
@@ -198,7 +198,7 @@ func (nc *nodeClaims) releaseCancelledSlot(c *nodeClaim, was *ownership.Mark) {
 	if was == nil || c.mark != nil {
 		return
 	}
-	if lane := nc.engine.tasks.lanes[was.Node]; lane != nil && lane.Slot().Object == claimRef(c.Name) {
+	if lane := nc.engine.FindLane(was.Node); lane != nil && lane.Slot().Object == claimRef(c.Name) {
 		lane.Release()
 	}
 }
@@ -232,7 +232,7 @@ func (nc *nodeClaims) claimDeleted(now time.Time, c *nodeClaim) {
 		nc.noteOutlived(now, *c.mark)
 	}
 	for _, node := range nc.nodesOf(c) {
-		if lane := nc.engine.tasks.lanes[node]; lane != nil && lane.Slot().Object == claimRef(c.Name) && lane.WasSent() {
+		if lane := nc.engine.FindLane(node); lane != nil && lane.Slot().Object == claimRef(c.Name) && lane.WasSent() {
 			nc.noteOutlived(now, markOf(lane.Slot()))
 		}
 	}
@@ -248,9 +248,9 @@ func markOf(e ledger.ObjectWrite) ownership.Mark {
 
 // noteOutlived records that the claim of a node is gone and the node is not yet.
 func (nc *nodeClaims) noteOutlived(now time.Time, mark ownership.Mark) {
-	if state := nc.engine.nodeStates[mark.Node]; state != nil && state.Object.UID == mark.NodeUID {
+	if state := nc.engine.Node(mark.Node); state != nil && state.Object.UID == mark.NodeUID {
 		state.outlivedClaim = &outlivedClaim{mark: mark, until: now.Add(triage.ReplacementWait)}
-		nc.engine.tasks.of(mark.Node)
+		nc.engine.Lane(mark.Node)
 		nc.dirty[mark.Node] = true
 	}
 }

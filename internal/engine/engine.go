@@ -109,11 +109,16 @@ func (l *Engine) link() {
 	l.checks.engine, l.repairs.engine, l.nodeClaims.engine = l, l, l
 	l.remediations.engine, l.taints.engine, l.tasks.engine, l.ledger.engine = l, l, l, l
 	l.policies = []Policy{&l.checks, &l.repairs}
-	l.tasks.treatments = []Treatment{&l.nodeClaims, &l.remediations} // remediations own every kind that is left
+	l.tasks.treatments = []Treatment{&l.nodeClaims, &l.remediations}
 }
 
 // Add adds policies. It must be called before Run.
 func (l *Engine) Add(policies ...Policy) { l.policies = append(l.policies, policies...) }
+
+// Treat adds treatments. It must be called before Run.
+func (l *Engine) Treat(treatments ...Treatment) {
+	l.tasks.treatments = append(treatments, l.tasks.treatments...) // remediations own every kind that is left, so they stay last
+}
 
 // Signal returns the channel that starts a round when an inbox of a policy has changes.
 func (l *Engine) Signal() chan<- struct{} { return l.signal }

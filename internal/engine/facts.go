@@ -9,10 +9,10 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// reobserve passes the current facts of nodes to the core and reconciles their
+// Reobserve passes the current facts of nodes to the core and reconciles their
 // treatments. The core takes all nodes together, so that the longest-waiting node goes
 // first instead of the first in the list.
-func (l *Engine) reobserve(now time.Time, nodes ...string) {
+func (l *Engine) Reobserve(now time.Time, nodes ...string) {
 	if len(nodes) == 0 {
 		return
 	}
@@ -30,8 +30,8 @@ func (l *Engine) reobserve(now time.Time, nodes ...string) {
 	}
 }
 
-// reobserveControlPlane reobserves all control-plane nodes.
-func (l *Engine) reobserveControlPlane(now time.Time) {
+// ReobserveControlPlane reobserves all control-plane nodes.
+func (l *Engine) ReobserveControlPlane(now time.Time) {
 	var plane []string
 	for name, state := range l.nodeStates {
 		if remediation.IsControlPlane(state.Object) {
@@ -39,7 +39,7 @@ func (l *Engine) reobserveControlPlane(now time.Time) {
 		}
 	}
 	slices.Sort(plane)
-	l.reobserve(now, plane...)
+	l.Reobserve(now, plane...)
 }
 
 // addFacts adds the facts that are not on the node object.

@@ -79,12 +79,12 @@ func (l *Engine) noteFindings(now time.Time, state *Node, findings []triage.Reas
 // a write to it has changed while the findings have not.
 func (l *Engine) markStatusesStale(now time.Time, state *Node) {
 	for _, finding := range state.findings {
-		l.markStatusStale(now, finding.Rule)
+		l.MarkStatusStale(now, finding.Rule)
 	}
 }
 
-// markStatusStale marks the status of a rule's policy as stale.
-func (l *Engine) markStatusStale(now time.Time, rule triage.RuleID) {
+// MarkStatusStale marks the status of a rule's policy as stale.
+func (l *Engine) MarkStatusStale(now time.Time, rule triage.RuleID) {
 	if _, stale := l.findingsOf(rule); stale != nil {
 		*stale = true
 		l.statuses.Schedule(now)

@@ -240,9 +240,9 @@ func (w *healthCheckFixture) runRound() {
 	w.remediations.Take(now)
 	w.checks.SetRules(w.t.Context(), now)
 	w.core.Advance(now)
-	w.reconcileWoken(now)
+	w.ReconcileWoken(now)
 	w.tasks.runDue(now)
-	w.reconcileWoken(now)
+	w.ReconcileWoken(now)
 	for range w.tasks.queue.len() { // as before they are started
 		if treatments := w.tasks.queue.pop(); treatments.stage == queued {
 			treatments.stage = idle

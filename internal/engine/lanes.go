@@ -112,10 +112,19 @@ func (tr *taskRunner) ownerOf(slot ledger.ObjectWrite) Treatment {
 	return tr.treatments[slices.IndexFunc(tr.treatments, func(t Treatment) bool { return t.Owns(slot.Object) })]
 }
 
+// InFlightUntil returns until when the write that the slot covers may still succeed by its
+// age, zero if it cannot.
+func (lane *Lane) InFlightUntil(now time.Time) (until time.Time) {
+	if until = lane.sentAt.Add(maxInFlight); !lane.hasSlot() || !lane.WasSent() || !now.Before(until) {
+		return time.Time{}
+	}
+	return until
+}
+
 // inFlightUntil returns until when a write that takes a slot may still succeed, zero if
 // none may.
 func (tr *taskRunner) inFlightUntil(now time.Time, lane *Lane) (until time.Time) {
-	if until = lane.sentAt.Add(maxInFlight); !lane.hasSlot() || !lane.WasSent() || !now.Before(until) || !tr.ownerOf(lane.granted).MayArrive(lane.granted) {
+	if until = lane.InFlightUntil(now); !until.IsZero() && !tr.ownerOf(lane.granted).MayArrive(lane.granted) {
 		return time.Time{}
 	}
 	return until
@@ -194,18 +203,18 @@ func (tr *taskRunner) next(now time.Time, lane *Lane) (next *Task, due time.Time
 	return nil, due
 }
 
-// releaseSlot frees the slot of a treatment that was planned and does not exist. If a
+// ReleaseSlot frees the slot of a treatment that was planned and does not exist. If a
 // write for the slot may still succeed, it returns until when and frees nothing. A
 // treatment without a slot is deleted if it arrives later.
-func (tr *taskRunner) releaseSlot(now time.Time, lane *Lane, rule triage.RuleID) (due time.Time) {
+func (l *Engine) ReleaseSlot(now time.Time, lane *Lane, rule triage.RuleID) (due time.Time) {
 	if triage.RuleID(lane.granted.Rule) == rule { // otherwise the slot belongs to another rule
-		if until := tr.inFlightUntil(now, lane); !until.IsZero() {
+		if until := l.tasks.inFlightUntil(now, lane); !until.IsZero() {
 			return until
 		}
 		lane.Release()
 	}
 	lane.dueSince = time.Time{}
-	tr.engine.core.Abandon(now, lane.Node, rule, 0)
+	l.core.Abandon(now, lane.Node, rule, 0)
 	return time.Time{}
 }
 
@@ -228,7 +237,7 @@ func (tr *taskRunner) nextStartable(now time.Time, lane *Lane) *Task {
 	case t == nil:
 		tr.sleepUntil(now, lane, due)
 	case t.takesSlot() && !tr.engine.mayBegin(now, t.Rule, t.Node):
-		tr.sleepUntil(now, lane, times.Earliest(due, tr.releaseSlot(now, lane, t.Rule))) // nodes that have waited longer go first
+		tr.sleepUntil(now, lane, times.Earliest(due, tr.engine.ReleaseSlot(now, lane, t.Rule))) // nodes that have waited longer go first
 	case t.takesSlot() && lane.granted != t.Slot:
 		lane.stage = awaitingLedger
 		tr.engine.ledger.queuedLanes = append(tr.engine.ledger.queuedLanes, lane)
@@ -273,12 +282,13 @@ func (tr *taskRunner) runDue(now time.Time) (due time.Time) {
 		}
 	}
 	slices.Sort(woken)
-	tr.engine.reobserve(now, woken...) // another holder's Lease may have expired
+	tr.engine.Reobserve(now, woken...) // another holder's Lease may have expired
 	return tr.nextDue
 }
 
-// message appends to a message what delays the treatments of a node.
-func (tr *taskRunner) message(node, message string) string {
+// Explain appends to a message what delays the treatments of a node.
+func (l *Engine) Explain(node, message string) string {
+	tr := &l.tasks
 	lane := tr.lanes[node]
 	if lane == nil {
 		return message
@@ -290,8 +300,8 @@ func (tr *taskRunner) message(node, message string) string {
 	for _, kind := range slices.Sorted(maps.Keys(lane.failures)) {
 		parts = append(parts, "not written yet: "+lane.failures[kind].Text)
 	}
-	if lane.stage == awaitingLedger && tr.engine.ledger.failure.Tries > 0 {
-		parts = append(parts, "not written yet: "+tr.engine.ledger.failure.Text)
+	if lane.stage == awaitingLedger && l.ledger.failure.Tries > 0 {
+		parts = append(parts, "not written yet: "+l.ledger.failure.Text)
 	}
 	return strings.Join(parts, "; ")
 }
@@ -300,7 +310,7 @@ func (tr *taskRunner) message(node, message string) string {
 func (tr *taskRunner) markStatusesStale(now time.Time, lane *Lane) {
 	for _, t := range tr.treatments {
 		for _, rule := range t.Rules(lane.Node) {
-			tr.engine.markStatusStale(now, rule)
+			tr.engine.MarkStatusStale(now, rule)
 		}
 	}
 	if state := tr.engine.nodeStates[lane.Node]; state != nil {

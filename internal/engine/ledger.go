@@ -341,14 +341,14 @@ func (w *ledgerWriter) requestedTreatmentSlot(now time.Time, lane *Lane) ledger.
 	return t.Slot
 }
 
-// slotOf returns the slot of a node under the bound of a rule.
-func slotOf(rule triage.RuleID, node *corev1.Node) ledger.Slot {
+// SlotOf returns the slot of a node under the bound of a rule.
+func SlotOf(rule triage.RuleID, node *corev1.Node) ledger.Slot {
 	return ledger.Slot{Rule: ownership.Rule(rule), Node: node.Name, UID: string(node.UID)}
 }
 
 func (g grantedSlot) entries(to []ledger.Entry, state *Node) []ledger.Entry {
 	for _, rule := range g.rules {
-		to = append(to, ledger.NodeWrite{Slot: slotOf(rule, state.Object), ResourceVersion: g.version, Unknown: g.unknown})
+		to = append(to, ledger.NodeWrite{Slot: SlotOf(rule, state.Object), ResourceVersion: g.version, Unknown: g.unknown})
 	}
 	return to
 }

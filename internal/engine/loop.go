@@ -126,13 +126,13 @@ func (l *Engine) round(ctx context.Context) time.Time {
 		t.Check(now)
 	}
 	l.core.Advance(now)
-	l.reconcileWoken(now)
+	l.ReconcileWoken(now)
 	l.taints.requeueDelayed(now)
 	treatmentsDue := l.tasks.runDue(now)
-	l.reconcileWoken(now)
+	l.ReconcileWoken(now)
 	l.taints.start(ctx, now)
 	l.tasks.start(ctx, now)
-	l.reconcileWoken(now)
+	l.ReconcileWoken(now)
 	allowancesDue := l.updateAllowances(now)
 	due = times.Earliest(times.Earliest(due, l.taints.requeueDelayed(now)), times.Earliest(allowancesDue, l.ledger.write(ctx, now)))
 	if l.taints.queue.len() > 0 && l.taints.running < maxConcurrentWrites || l.tasks.queue.len() > 0 && l.tasks.running < maxConcurrentTasks { // a final check changed a plan
@@ -288,9 +288,9 @@ func (l *Engine) removeNode(now time.Time, state *Node) {
 	l.tasks.reconcile(now, name)
 }
 
-// reconcileWoken reconciles every node whose plan may have changed. It does nothing until
+// ReconcileWoken reconciles every node whose plan may have changed. It does nothing until
 // everything is loaded, because plans are incomplete before.
-func (l *Engine) reconcileWoken(now time.Time) {
+func (l *Engine) ReconcileWoken(now time.Time) {
 	for l.loaded {
 		name, ok := l.core.NextWoken()
 		if !ok {

@@ -157,9 +157,9 @@ func (h *nodePoolFixture) runRound() (due time.Time) {
 	}
 	h.remediations.Check(now)
 	h.core.Advance(now)
-	h.reconcileWoken(now)
+	h.ReconcileWoken(now)
 	due = h.tasks.runDue(now)
-	h.reconcileWoken(now)
+	h.ReconcileWoken(now)
 	due = times.Earliest(due, h.repairs.UpdateAllowances(now))
 	h.ledger.hasReplacements(now) // as every round does before it writes a snapshot
 	h.statuses.Schedule(now)
@@ -387,7 +387,7 @@ func (h *nodePoolFixture) sends() map[string]*Task {
 			sent[treatments.Node] = e
 		}
 	}
-	h.reconcileWoken(time.Now())
+	h.ReconcileWoken(time.Now())
 	h.repairs.UpdateAllowances(time.Now())
 	return sent
 }

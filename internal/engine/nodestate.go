@@ -294,13 +294,13 @@ func (w *taintWriter) startWrite(ctx context.Context, state *Node, now time.Time
 // that has waited longest is cancelled last.
 func (w *taintWriter) cancelOverBound(now time.Time, takes []triage.RuleID) (over bool) {
 	for _, rule := range takes {
-		if !w.engine.isOverBound(rule) {
+		if !w.engine.IsOverBound(rule) {
 			continue
 		}
 		over = true
 		for _, state := range w.unsent(rule) {
 			w.engine.core.Abandon(now, state.Object.Name, rule, 0)
-			if !w.engine.isOverBound(rule) {
+			if !w.engine.IsOverBound(rule) {
 				break
 			}
 		}
@@ -308,7 +308,8 @@ func (w *taintWriter) cancelOverBound(now time.Time, takes []triage.RuleID) (ove
 	return over
 }
 
-func (l *Engine) isOverBound(rule triage.RuleID) bool {
+// IsOverBound reports whether a rule has more slots taken than its bound allows now.
+func (l *Engine) IsOverBound(rule triage.RuleID) bool {
 	counts, ok := l.core.Population(rule)
 	return ok && counts.Cap >= 0 && counts.Pooled > counts.Cap
 }
@@ -442,9 +443,7 @@ func (w *taintWriter) writeDone(now time.Time, state *Node, result writeResult) 
 	state.notBefore, state.needsRead = time.Time{}, false
 	w.engine.clearFailure(now, state)
 	after := result.change.Made(result.version)
-	if older(state.Object, after) {
-		w.engine.core.Observe(now, w.engine.upsertNode(after, now))
-	}
+	w.engine.NodeRead(now, after)
 	w.reportChange(now, state, result.change)
 }
 
@@ -453,9 +452,8 @@ func (w *taintWriter) nodeRefreshed(now time.Time, state *Node, result writeResu
 	switch {
 	case result.missing && state.Object.UID == result.uid: // otherwise the node has been created again
 		w.engine.removeNode(now, state)
-	case result.missing:
-	case older(state.Object, result.fresh):
-		w.engine.core.Observe(now, w.engine.upsertNode(nodewatch.Trim(result.fresh), now))
+	case !result.missing:
+		w.engine.NodeRead(now, nodewatch.Trim(result.fresh))
 	}
 }
 
@@ -472,6 +470,11 @@ func (w *taintWriter) delayWrite(now time.Time, state *Node, result writeResult)
 // RetryDelay returns the randomized delay before the next try of a failed write.
 func RetryDelay(tries int) time.Duration { return growingDelay(tries, firstRetry, lastRetry) }
 
+// RefusalDelay returns the randomized delay after a write that the API server rejected.
+func RefusalDelay(refusals int) time.Duration {
+	return growingDelay(refusals, firstRefusedRetry, lastRefusedRetry)
+}
+
 // growingDelay returns a randomized delay that doubles with every try, from about first up to
 // last.
 func growingDelay(tries int, first, last time.Duration) time.Duration {
@@ -487,7 +490,7 @@ func (w *taintWriter) writeRefused(now time.Time, state *Node, result writeResul
 	}
 	state.refusals++
 	state.refusedAt = now
-	wait := growingDelay(state.refusals, firstRefusedRetry, lastRefusedRetry)
+	wait := RefusalDelay(state.refusals)
 	isNews := state.failure.Add(result.result, result.err)
 	if isNews && len(result.change.Placed)+len(result.change.Removed) == 0 && w.engine.refusalLog.allows(now) { // no set to report it on
 		w.engine.cfg.Logger.Error("write refused", "node", state.Object.Name, "err", result.err)

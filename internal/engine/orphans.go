@@ -38,9 +38,9 @@ func (rm *remediations) Check(now time.Time) {
 		left = append(left, "the ledger names a treatment of a control-plane node that this version does not know; other control-plane nodes wait until "+rm.orphans.unknownUntil.UTC().Format(time.RFC3339))
 	}
 	for _, node := range slices.Sorted(maps.Keys(rm.orphans.nodes)) {
-		n, state := rm.nodes[node], rm.engine.nodeStates[node]
+		n, state := rm.nodes[node], rm.engine.Node(node)
 		var slot ledger.ObjectWrite
-		if lane := rm.engine.tasks.lanes[node]; lane != nil {
+		if lane := rm.engine.FindLane(node); lane != nil {
 			slot = lane.Slot()
 		}
 		isLeft := slot.ControlPlane
@@ -60,7 +60,7 @@ func (rm *remediations) Check(now time.Time) {
 	}
 	if message := strings.Join(left, "; "); message != rm.orphans.message {
 		rm.orphans.message = message
-		rm.engine.reobserveControlPlane(now)
+		rm.engine.ReobserveControlPlane(now)
 	}
 }
 

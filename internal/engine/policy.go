@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/resourcestack/autohealer/internal/status"
 	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -96,91 +95,6 @@ func implementing[Optional, T any](all []T) iter.Seq[Optional] {
 	}
 }
 
-// Host is what the engine offers to policies. All methods except Post are for the
-// goroutine of the engine.
-type Host interface {
-	Core() *triage.Core
-	// Node returns a node, nil if it does not exist. Nodes returns all of them.
-	Node(name string) *Node
-	Nodes() iter.Seq2[string, *Node]
-	// IsLoaded reports whether the engine has taken in everything that existed when this
-	// replica became the leader.
-	IsLoaded() bool
-	Statuses() *status.Writer
-	// CurrentReason returns the current finding of the rule for the node, because the
-	// numbers in a stored reason may be outdated.
-	CurrentReason(node string, reason triage.Reason) triage.Reason
-	// TaintProblem returns why the taint of a rule is not on a node although it is planned:
-	// the last refusal of the API server, and what delays the write. Each is empty for
-	// nothing.
-	TaintProblem(n *Node, rule triage.RuleID) (refusal, delay string)
-	// Reconcile compares a node with its plan and queues the difference.
-	Reconcile(now time.Time, n *Node)
-	// Retire schedules the deletion of the counters of a rule whose object is gone, and
-	// Revive cancels it.
-	Retire(now time.Time, rule triage.RuleID)
-	Revive(rule triage.RuleID)
-	// Do runs a request in another goroutine and takes in its result in the goroutine of the
-	// engine.
-	Do(ctx context.Context, request func(context.Context) (handle func(now time.Time)))
-	// Post calls handle in the goroutine of the engine, unless ctx or the engine ends first.
-	Post(ctx context.Context, handle func(now time.Time))
-}
-
-// Core returns the triage core.
-func (l *Engine) Core() *triage.Core { return l.core }
-
-// Node returns a node, nil if it does not exist.
-func (l *Engine) Node(name string) *Node { return l.nodeStates[name] }
-
-// Nodes returns all nodes by name.
-func (l *Engine) Nodes() iter.Seq2[string, *Node] {
-	return func(yield func(string, *Node) bool) {
-		for name, n := range l.nodeStates {
-			if !yield(name, n) {
-				return
-			}
-		}
-	}
-}
-
-// IsLoaded reports whether the engine has taken in everything that existed when this
-// replica became the leader.
-func (l *Engine) IsLoaded() bool { return l.loaded }
-
-// Statuses returns the writer of statuses.
-func (l *Engine) Statuses() *status.Writer { return l.statuses }
-
-// TaintProblem returns why the taint of a rule is not on a node although it is planned.
-func (l *Engine) TaintProblem(n *Node, rule triage.RuleID) (refusal, delay string) {
-	switch {
-	case n.failure.Tries > 0:
-		delay = "not written yet: " + n.failure.Text
-	case n.stage == awaitingLedger && l.ledger.failure.Tries > 0:
-		delay = "not written yet: " + l.ledger.failure.Text
-	}
-	return n.refusalsReported[rule].message, delay
-}
-
-// Do runs a request in another goroutine and takes in its result in the goroutine of the
-// engine.
-func (l *Engine) Do(ctx context.Context, request func(context.Context) (handle func(now time.Time))) {
-	l.requests.Go(func() {
-		limited, cancel := context.WithTimeout(ctx, WriteTimeout)
-		defer cancel()
-		l.Post(ctx, request(limited))
-	})
-}
-
-// Post calls handle in the goroutine of the engine, unless ctx or the engine ends first.
-func (l *Engine) Post(ctx context.Context, handle func(now time.Time)) {
-	select {
-	case l.posts <- handle:
-	case <-l.stopped: // for example because another replica has claimed the ledger
-	case <-ctx.Done():
-	}
-}
-
 // isReady reports whether everything is loaded. Treatments come last, because they watch
 // what policies reference.
 func (l *Engine) isReady(now time.Time) bool {
@@ -210,9 +124,9 @@ func (l *Engine) about(rule triage.RuleID, node *corev1.Node) Subject {
 	return Subject{}
 }
 
-// publishEvent publishes an Event about a rule, a node and related objects. The rule and
+// PublishEvent publishes an Event about a rule, a node and related objects. The rule and
 // the node may be gone.
-func (l *Engine) publishEvent(rule triage.RuleID, node *corev1.Node, what treat.EventReason, reason triage.Reason, message string, related ...*corev1.ObjectReference) {
+func (l *Engine) PublishEvent(rule triage.RuleID, node *corev1.Node, what treat.EventReason, reason triage.Reason, message string, related ...*corev1.ObjectReference) {
 	s := l.about(rule, node)
 	for _, object := range related {
 		if !slices.ContainsFunc(s.Related, func(other *corev1.ObjectReference) bool { return other.UID == object.UID }) {
@@ -236,7 +150,7 @@ func (l *Engine) updateAllowances(now time.Time) (due time.Time) {
 // mayBegin reports whether a treatment that takes a slot may still begin: a bound may have
 // been lowered, or nodes may have gone.
 func (l *Engine) mayBegin(now time.Time, rule triage.RuleID, node *corev1.Node) bool {
-	if l.isOverBound(rule) {
+	if l.IsOverBound(rule) {
 		return false
 	}
 	for p := range implementing[Limiter](l.policies) {

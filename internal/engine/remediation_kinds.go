@@ -27,7 +27,7 @@ func (rm *remediations) takeKinds(now time.Time) {
 	}
 	if unread := rm.unreadableKinds(); unread != rm.unreadable {
 		rm.unreadable = unread
-		rm.engine.reobserveControlPlane(now)
+		rm.engine.ReobserveControlPlane(now)
 	}
 }
 
@@ -121,9 +121,9 @@ func (rm *remediations) takeTemplates(now time.Time) (changed bool) {
 func (rm *remediations) logAvailability(kind *watch.Kind) {
 	switch kind.Current {
 	case watch.Available:
-		rm.engine.cfg.Logger.Info("kind watched", "kind", kind.String())
+		rm.engine.Logger().Info("kind watched", "kind", kind.String())
 	case watch.NotServed, watch.AccessDenied, watch.Failing:
-		rm.engine.cfg.Logger.Warn("kind not read", "kind", kind.String(), "err", kind.Err)
+		rm.engine.Logger().Warn("kind not read", "kind", kind.String(), "err", kind.Err)
 	case watch.NotAnswered:
 	}
 }

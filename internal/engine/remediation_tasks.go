@@ -110,7 +110,7 @@ func (rm *remediations) Tasks(now time.Time, lane *Lane, state *Node, plan triag
 			}
 		}
 		for _, reason := range plan.CallOff {
-			if rm.treats(n, state, reason.Rule) && !yield(nil, rm.engine.tasks.releaseSlot(now, lane, reason.Rule)) {
+			if rm.treats(n, state, reason.Rule) && !yield(nil, rm.engine.ReleaseSlot(now, lane, reason.Rule)) {
 				return
 			}
 		}
@@ -154,7 +154,7 @@ func (rm *remediations) plannedTasks(now time.Time, lane *Lane, n *nodeObjects, 
 func (rm *remediations) removeOrphans(n *nodeObjects, state *Node) *Task {
 	for _, key := range n.sortedObjects() {
 		o := n.objects[key]
-		if !rm.isOurs(o.Object) || o.isEnding() || state != nil && o.IsOf(state.Object) || o.DeletesNode && (!o.Succeeded && !o.Failed || rm.engine.ledger.lacks(o.Node, o.hasRemoved)) {
+		if !rm.isOurs(o.Object) || o.isEnding() || state != nil && o.IsOf(state.Object) || o.DeletesNode && (!o.Succeeded && !o.Failed || rm.engine.LedgerLacks(o.Node, o.hasRemoved)) {
 			continue
 		}
 		rule := ruleOf(o.Object)
@@ -182,7 +182,7 @@ func (rm *remediations) endTreatment(now time.Time, lane *Lane, n *nodeObjects, 
 	if len(ours) > 0 {
 		return nil, time.Time{} // the watch will report their deletion
 	}
-	return nil, rm.engine.tasks.releaseSlot(now, lane, reason.Rule)
+	return nil, rm.engine.ReleaseSlot(now, lane, reason.Rule)
 }
 
 // annotationTask returns a task that annotates an object of the treatment, nil for none.
@@ -232,7 +232,7 @@ func (rm *remediations) creationTask(now time.Time, lane *Lane, n *nodeObjects, 
 	// A worker of a health check takes no slot: the name of its object makes a late write
 	// harmless.
 	if isPlane := remediation.IsControlPlane(state.Object); isPlane || isRepair(planned.Rule) {
-		t.Slot = ledger.ObjectWrite{Slot: slotOf(planned.Rule, state.Object), Step: planned.Step, ControlPlane: isPlane, Object: refOf(remediation.Read(object))}
+		t.Slot = ledger.ObjectWrite{Slot: SlotOf(planned.Rule, state.Object), Step: planned.Step, ControlPlane: isPlane, Object: refOf(remediation.Read(object))}
 	}
 	return t
 }
@@ -301,10 +301,8 @@ func (*remediations) MayArrive(ledger.ObjectWrite) bool { return true }
 
 // FreesSlot reports whether no object can still be created for a node that is gone.
 func (*remediations) FreesSlot(now time.Time, lane *Lane) (free bool, due time.Time) {
-	if arrives := lane.sentAt.Add(maxInFlight); lane.WasSent() && now.Before(arrives) {
-		return false, arrives
-	}
-	return true, time.Time{}
+	due = lane.InFlightUntil(now)
+	return due.IsZero(), due
 }
 
 // Restore resumes a creation that the previous leader may have sent. If it has succeeded,
@@ -316,17 +314,17 @@ func (rm *remediations) Restore(now time.Time, lane *Lane, state *Node) bool {
 		return false
 	}
 	if !lane.HasSlotFor(state) {
-		rm.engine.cfg.Logger.Info("treatment of a deleted node restored", "node", e.Node, "rule", rule.String(), "object", e.Object.String())
+		rm.engine.Logger().Info("treatment of a deleted node restored", "node", e.Node, "rule", rule.String(), "object", e.Object.String())
 		return true
 	}
-	rm.engine.core.Resume(now, triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Step: e.Step, Since: now})
-	rm.engine.cfg.Logger.Info("treatment restored", "node", e.Node, "rule", rule.String(), "object", e.Object.String())
+	rm.engine.Core().Resume(now, triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Step: e.Step, Since: now})
+	rm.engine.Logger().Info("treatment restored", "node", e.Node, "rule", rule.String(), "object", e.Object.String())
 	return true
 }
 
 // Run makes the requests of the task.
 func (w *remediationTask) Run(ctx context.Context, r *Result) (err error) {
-	write := w.remediations.engine.write
+	write := w.remediations.engine.Writer()
 	switch w.does {
 	case createRemediation:
 		return w.runCreate(ctx, r)
@@ -353,10 +351,10 @@ func (w *remediationTask) runCreate(ctx context.Context, r *Result) error {
 	if err := w.obtainLease(ctx, r); err != nil && !apierrors.IsNotFound(err) || r.Outcome == treat.Stale {
 		return err
 	}
-	if isStill, err := engine.tasks.isAsKnown(ctx, r); err != nil || !isStill {
+	if isStill, err := engine.IsUnchanged(ctx, r); err != nil || !isStill {
 		return err
 	}
-	may, err := engine.tasks.mayStillStart(ctx, r.Task)
+	may, err := engine.MayStillStart(ctx, r.Task)
 	switch {
 	case err != nil:
 		r.Outcome = treat.Busy // nothing was sent
@@ -365,17 +363,17 @@ func (w *remediationTask) runCreate(ctx context.Context, r *Result) error {
 		r.Learned, r.Outcome = true, treat.Stale
 		return nil
 	}
-	w.current, err = engine.write.CreateRemediation(ctx, w.create)
+	w.current, err = engine.Writer().CreateRemediation(ctx, w.create)
 	w.created = err == nil
 	if apierrors.IsAlreadyExists(err) { // an answer was lost, or another component created it
-		w.current, err = engine.write.FetchRemediation(ctx, remediation.Read(w.create))
+		w.current, err = engine.Writer().FetchRemediation(ctx, remediation.Read(w.create))
 	}
 	return err
 }
 
 // runDelete deletes an object after it has checked that the reason still holds.
 func (w *remediationTask) runDelete(ctx context.Context, r *Result) error {
-	write := w.remediations.engine.write
+	write := w.remediations.engine.Writer()
 	isOrphan := r.Task.Reason.Code == triage.NodeGone
 	if isOrphan {
 		if isGone, err := w.fetchNode(ctx, r); err != nil || !isGone {
@@ -393,7 +391,7 @@ func (w *remediationTask) runDelete(ctx context.Context, r *Result) error {
 
 // obtainLease writes a Lease. If the Lease has changed, the task learns the current Lease.
 func (w *remediationTask) obtainLease(ctx context.Context, r *Result) (err error) {
-	write := w.remediations.engine.write
+	write := w.remediations.engine.Writer()
 	w.newLease, err = write.ObtainLease(ctx, w.lease)
 	if err == nil {
 		w.leaseKnown = true
@@ -416,7 +414,7 @@ func (w *remediationTask) obtainLease(ctx context.Context, r *Result) (err error
 // fetchNode checks that the node is gone before its treatment is deleted for that reason.
 // The watch of nodes may be behind the watch of remediation objects.
 func (w *remediationTask) fetchNode(ctx context.Context, r *Result) (isGone bool, err error) {
-	fresh, err := w.remediations.engine.write.Fetch(ctx, r.Lane.Node)
+	fresh, err := w.remediations.engine.Writer().Fetch(ctx, r.Lane.Node)
 	switch {
 	case apierrors.IsNotFound(err):
 		return true, nil
@@ -437,7 +435,7 @@ func (w *remediationTask) fetchPolicy(ctx context.Context, r *Result) error {
 	if known == nil {
 		return nil
 	}
-	current, err := w.remediations.engine.write.FetchOwner(ctx, known.owner)
+	current, err := w.remediations.engine.Writer().FetchOwner(ctx, known.owner)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil
@@ -518,9 +516,7 @@ func (w *remediationTask) confirmationCleared(now time.Time, r *Result) {
 	after := r.Task.Node.DeepCopy()
 	after.ResourceVersion = w.version
 	delete(after.Annotations, remediation.ConfirmedAnnotation)
-	if state := engine.nodeStates[r.Lane.Node]; state != nil && older(state.Object, after) {
-		engine.core.Observe(now, engine.upsertNode(after, now))
-	}
+	engine.NodeRead(now, after)
 }
 
 // annotated stores the new annotations of an object.
@@ -534,7 +530,7 @@ func (w *remediationTask) annotated(r *Result, n *nodeObjects) {
 	if _, isOver := w.annotations[remediation.TimedOutAnnotation]; isOver {
 		engine.cfg.Metrics.countTreatment(t.Rule, t.Reason.Condition, "timed_out")
 	}
-	engine.cfg.Logger.Info("remediation annotated", "node", n.node, "object", key.String(), "reason", t.Reason.String())
+	engine.Logger().Info("remediation annotated", "node", n.node, "object", key.String(), "reason", t.Reason.String())
 }
 
 // reportCreated reports a started treatment.
@@ -552,8 +548,8 @@ func (w *remediationTask) reportCreated(now time.Time, r *Result) {
 		engine.cfg.Metrics.observeStart(t.Rule, now.Sub(due))
 	}
 	object := refOf(remediation.Read(w.current)).String()
-	engine.cfg.Logger.Info("remediation begun", "node", r.Lane.Node, "rule", t.Rule.String(), "object", object, "reason", t.Reason.String())
-	engine.publishEvent(t.Rule, t.Node, treat.RemediationCreated, t.Reason, "made "+object)
+	engine.Logger().Info("remediation begun", "node", r.Lane.Node, "rule", t.Rule.String(), "object", object, "reason", t.Reason.String())
+	engine.PublishEvent(t.Rule, t.Node, treat.RemediationCreated, t.Reason, "made "+object)
 }
 
 // reportDeleted reports a deleted object. A finalizer may still keep the object; the
@@ -576,8 +572,8 @@ func (w *remediationTask) reportDeleted(now time.Time, r *Result, n *nodeObjects
 	if rm.policyOf(t.Rule) == nil {
 		rm.engine.Retire(now, t.Rule)
 	}
-	rm.engine.cfg.Logger.Info("remediation ended", "node", n.node, "rule", t.Rule.String(), "object", key.String(), "reason", t.Reason.String())
-	rm.engine.publishEvent(t.Rule, t.Node, treat.RemediationRemoved, t.Reason, "deleted "+key.String())
+	rm.engine.Logger().Info("remediation ended", "node", n.node, "rule", t.Rule.String(), "object", key.String(), "reason", t.Reason.String())
+	rm.engine.PublishEvent(t.Rule, t.Node, treat.RemediationRemoved, t.Reason, "deleted "+key.String())
 }
 
 // deletionReasons maps the reason for ending a treatment to its outcome in metrics.

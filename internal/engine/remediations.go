@@ -79,7 +79,7 @@ func (rm *remediations) of(node string) *nodeObjects {
 		n = &nodeObjects{node: node, objects: map[ledger.ObjectRef]remediationObject{}}
 		rm.nodes[node] = n
 	}
-	rm.engine.tasks.of(node)
+	rm.engine.Lane(node)
 	return n
 }
 
@@ -114,7 +114,7 @@ func (rm *remediations) noteDeletedDuringTask(n *nodeObjects, object types.UID, 
 // runningTask returns what the running task of a node does with remediation objects, nil
 // for nothing.
 func (rm *remediations) runningTask(n *nodeObjects) *remediationTask {
-	if t := rm.engine.tasks.of(n.node).Running(); t != nil {
+	if t := rm.engine.Lane(n.node).Running(); t != nil {
 		work, _ := t.Work.(*remediationTask)
 		return work
 	}
@@ -228,7 +228,7 @@ func (rm *remediations) Take(now time.Time) {
 		}
 	}
 	rm.takeLeases(touched)
-	rm.engine.reobserve(now, slices.Sorted(maps.Keys(touched))...)
+	rm.engine.Reobserve(now, slices.Sorted(maps.Keys(touched))...)
 }
 
 // changeVersion moves objects of a removed API version to another version of their kind.
@@ -287,7 +287,7 @@ func (rm *remediations) upsert(n *nodeObjects, o remediation.Object) {
 	if o.ControlPlane {
 		rm.orphans.add(n.node)
 	}
-	if lane := rm.engine.tasks.of(n.node); key == lane.Slot().Object { // the write has arrived
+	if lane := rm.engine.Lane(n.node); key == lane.Slot().Object { // the write has arrived
 		lane.Release()
 	}
 	owner := rm.byObject[key]
@@ -317,16 +317,16 @@ func (rm *remediations) objectDeleted(now time.Time, n *nodeObjects, ref ledger.
 	if rule == (triage.RuleID{}) {
 		return
 	}
-	rm.engine.markStatusStale(now, rule)
+	rm.engine.MarkStatusStale(now, rule)
 	work := rm.runningTask(n)
 	isOurs := o.deletedByUs || o.UID == n.deleting || work != nil && work.does == deleteRemediation && work.object.UID == o.UID
 	if c := rm.policyOf(rule); isOurs || !rm.isOurs(o.Object) || c == nil || c.owner != o.Owner { // deleted together with its policy
 		return
 	}
 	n.losses++
-	n.createNotBefore = now.Add(growingDelay(n.losses, firstRefusedRetry, lastRefusedRetry))
+	n.createNotBefore = now.Add(RefusalDelay(n.losses))
 	rm.engine.cfg.Metrics.countTreatment(rule, "", "lost")
-	rm.engine.cfg.Logger.Warn("remediation lost", "node", n.node, "rule", rule.String(), "object", ref.String())
+	rm.engine.Logger().Warn("remediation lost", "node", n.node, "rule", rule.String(), "object", ref.String())
 }
 
 // reobserveRule reobserves every node with an object of the rule.
@@ -337,7 +337,7 @@ func (rm *remediations) reobserveRule(now time.Time, rule triage.RuleID) {
 			affected = append(affected, name)
 		}
 	}
-	rm.engine.reobserve(now, affected...)
+	rm.engine.Reobserve(now, affected...)
 }
 
 // AddFacts adds the remediation objects of a node, and vetoes of health checks. Together

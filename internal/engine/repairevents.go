@@ -60,8 +60,8 @@ func (w *claimTask) reportTerminated(now time.Time, r *Result) {
 		what = treat.ReadyTimeoutRecovery
 		message = fmt.Sprintf("Node failed to become ready within %v, triggering recovery: %s%s", nc.engine.repairs.timeoutFor(t.Rule), message, startupTaintsMessage(karpenter.StartupTaints(t.Node, w.claim)))
 	}
-	nc.engine.cfg.Logger.Info("node terminated", "node", r.Lane.Node, "nodeClaim", w.claim.Name, "nodePool", pool, "mode", string(mode), "reason", t.Reason.String())
-	nc.engine.publishEvent(t.Rule, t.Node, what, t.Reason, message, treat.AboutNodeClaim(w.claim))
+	nc.engine.Logger().Info("node terminated", "node", r.Lane.Node, "nodeClaim", w.claim.Name, "nodePool", pool, "mode", string(mode), "reason", t.Reason.String())
+	nc.engine.PublishEvent(t.Rule, t.Node, what, t.Reason, message, treat.AboutNodeClaim(w.claim))
 }
 
 // startupTaintsMessage names the startup taints that are left. Once the node is gone, users cannot
@@ -102,15 +102,15 @@ func (w *claimTask) reportCancelled(now time.Time, r *Result) {
 	if nc.engine.repairs.pools[pool] == nil {
 		nc.engine.Retire(now, timeoutRule(pool))
 	}
-	nc.engine.cfg.Logger.Info("termination cancelled", "node", r.Lane.Node, "nodeClaim", w.claim.Name, "reason", t.Reason.String())
-	nc.engine.publishEvent(t.Rule, t.Node, treat.TerminationCancelled, t.Reason, "NodeClaim "+w.claim.Name+" is not deleted: its termination was cancelled", treat.AboutNodeClaim(w.claim))
+	nc.engine.Logger().Info("termination cancelled", "node", r.Lane.Node, "nodeClaim", w.claim.Name, "reason", t.Reason.String())
+	nc.engine.PublishEvent(t.Rule, t.Node, treat.TerminationCancelled, t.Reason, "NodeClaim "+w.claim.Name+" is not deleted: its termination was cancelled", treat.AboutNodeClaim(w.claim))
 }
 
 // reportPoolHeld reports that replacement in a pool is paused.
 func (r *repairs) reportPoolHeld(name string, count *poolCounts) {
 	timeout := r.timeoutFor(timeoutRule(name))
 	_, message, _ := count.failures.remaining(count.failures.last, name, timeout, 0)
-	r.engine.cfg.Logger.Warn("pool held", "nodePool", name, "failed", count.failures.failed, "until", count.failures.next(timeout).UTC().Format(time.RFC3339))
+	r.engine.Logger().Warn("pool held", "nodePool", name, "failed", count.failures.failed, "until", count.failures.next(timeout).UTC().Format(time.RFC3339))
 	if pool := r.pools[name]; pool != nil {
 		r.engine.cfg.Event(treat.Event{Related: []*corev1.ObjectReference{treat.AboutNodePool(pool)}, EventReason: treat.PoolHeld, Message: message})
 	}
@@ -118,7 +118,7 @@ func (r *repairs) reportPoolHeld(name string, count *poolCounts) {
 
 // reportPoolReleased reports that replacement in a pool has resumed.
 func (r *repairs) reportPoolReleased(name, message string) {
-	r.engine.cfg.Logger.Info("pool released", "nodePool", name, "reason", message)
+	r.engine.Logger().Info("pool released", "nodePool", name, "reason", message)
 	if pool := r.pools[name]; pool != nil {
 		r.engine.cfg.Event(treat.Event{Related: []*corev1.ObjectReference{treat.AboutNodePool(pool)}, EventReason: treat.PoolReleased, Message: "NodePool " + name + " is held no more: " + message})
 	}
@@ -129,9 +129,9 @@ func (r *repairs) reportPolicy(pol *repairPolicy) {
 	event := treat.Event{Policy: treat.AboutPolicy(pol.object), EventReason: treat.Disabled, Message: pol.problemMessage()}
 	if pol.problem == "" {
 		event.EventReason, event.Message = treat.Enabled, "nothing is wrong with it any more, the policy is followed"
-		r.engine.cfg.Logger.Info("repair policy followed", "repairPolicy", pol.object.Name)
+		r.engine.Logger().Info("repair policy followed", "repairPolicy", pol.object.Name)
 	} else {
-		r.engine.cfg.Logger.Warn("repair policy not followed", "repairPolicy", pol.object.Name, "err", pol.problem)
+		r.engine.Logger().Warn("repair policy not followed", "repairPolicy", pol.object.Name, "err", pol.problem)
 	}
 	r.engine.cfg.Event(event)
 }
@@ -172,8 +172,8 @@ func (r *repairs) reportWait(state *Node, is triage.Reason) {
 	switch {
 	case is.Code == triage.Retrying: // the refusal has been reported
 	case waits:
-		r.engine.publishEvent(is.Rule, state.Object, treat.RepairBlocked, is, "")
+		r.engine.PublishEvent(is.Rule, state.Object, treat.RepairBlocked, is, "")
 	case is.Code == triage.Pending && was == 0:
-		r.engine.publishEvent(is.Rule, state.Object, treat.RepairPending, is, "")
+		r.engine.PublishEvent(is.Rule, state.Object, treat.RepairPending, is, "")
 	}
 }

@@ -276,7 +276,7 @@ func (r *repairs) upsertPolicy(now time.Time, object *v1alpha1.RepairPolicy) {
 	pol.status.Observe(object, object.Status)
 	isSame := pol.object != nil && pol.object.Generation == object.Generation
 	pol.object, pol.status.Stale = object, true
-	r.engine.statuses.Schedule(now)
+	r.engine.Statuses().Schedule(now)
 	if isSame {
 		return
 	}
@@ -307,8 +307,8 @@ func (r *repairs) removePolicy(now time.Time, name string) {
 	}
 	delete(r.policies, name)
 	r.changed, r.engine.remediations.changed = true, true
-	r.engine.statuses.Schedule(now)
-	r.engine.cfg.Logger.Info("repair policy gone", "repairPolicy", name)
+	r.engine.Statuses().Schedule(now)
+	r.engine.Logger().Info("repair policy gone", "repairPolicy", name)
 }
 
 // SetRules updates the rules of repairs. Each rule gets its allowance before it gets a
@@ -323,9 +323,9 @@ func (r *repairs) SetRules(_ context.Context, now time.Time) (due time.Time) {
 	for id := range r.followed {
 		if wanted[id] == nil {
 			delete(r.followed, id)
-			r.engine.core.RemoveRule(now, id)
+			r.engine.Core().RemoveRule(now, id)
 			r.engine.cfg.Metrics.forgetRepair(id)
-			r.engine.cfg.Logger.Info("repair rule gone", "rule", id.String())
+			r.engine.Logger().Info("repair rule gone", "rule", id.String())
 		}
 	}
 	changedRules := map[string]bool{} // rules that gain or lose a template, which changes the facts of their nodes
@@ -341,8 +341,8 @@ func (r *repairs) SetRules(_ context.Context, now time.Time) (due time.Time) {
 			changedRules[id.Name] = changedRules[id.Name] || len(before.ladder) != len(next.ladder)
 		}
 		r.followed[id] = next
-		if err := r.engine.core.SetRule(now, next.rule); err != nil { // it compiled, so it is valid
-			r.engine.cfg.Logger.Error("repair rule not followed", "rule", id.String(), "err", err)
+		if err := r.engine.Core().SetRule(now, next.rule); err != nil { // it compiled, so it is valid
+			r.engine.Logger().Error("repair rule not followed", "rule", id.String(), "err", err)
 		}
 	}
 	for _, count := range r.counts {
@@ -356,7 +356,7 @@ func (r *repairs) SetRules(_ context.Context, now time.Time) (due time.Time) {
 	for _, pol := range r.policies {
 		pol.status.Stale = true
 	}
-	r.engine.statuses.Schedule(now)
+	r.engine.Statuses().Schedule(now)
 	return time.Time{}
 }
 

@@ -23,7 +23,7 @@ import (
 func (r *repairs) WriteStatuses(ctx context.Context, now time.Time) {
 	sums := map[*repairPolicy]*repairCounts{}
 	for id, followed := range r.followed {
-		counts, _ := r.engine.core.Population(id)
+		counts, _ := r.engine.Core().Population(id)
 		sum := r.countRepair(followed, counts)
 		r.engine.cfg.Metrics.setRepair(id, followed.pool, sum)
 		if followed.stale {
@@ -54,10 +54,10 @@ func (r *repairs) WriteStatuses(ctx context.Context, now time.Time) {
 		if !pol.status.Stale && pol.status.Stored.Nodes == status.Count(sum.nodes) {
 			continue
 		}
-		pol.status.Update(ctx, now, r.engine.statuses, status.Write[v1alpha1.RepairPolicyStatus]{
+		pol.status.Update(ctx, now, r.engine.Statuses(), status.Write[v1alpha1.RepairPolicyStatus]{
 			Resource: "repairpolicies/status", Kind: "repairPolicy", Name: pol.object.Name,
 			Status: func() v1alpha1.RepairPolicyStatus { return r.statusOf(pol, sum) },
-			Send:   r.engine.write.RepairPolicyStatus,
+			Send:   r.engine.Writer().RepairPolicyStatus,
 		})
 	}
 }
@@ -131,10 +131,10 @@ func (r *repairs) statusOf(pol *repairPolicy, sum *repairCounts) v1alpha1.Repair
 	})
 	for _, row := range sum.rows[:min(len(sum.rows), v1alpha1.MaxListedNodes)] {
 		reason := r.engine.CurrentReason(row.node, row.reason)
-		if state := r.engine.nodeStates[row.node]; state != nil && r.engine.tasks.lanes[row.node] != nil && r.engine.remediations.treats(r.engine.remediations.nodes[row.node], state, reason.Rule) {
+		if state := r.engine.Node(row.node); state != nil && r.engine.FindLane(row.node) != nil && r.engine.remediations.treats(r.engine.remediations.nodes[row.node], state, reason.Rule) {
 			reason = asRemediation(reason)
 		}
-		listedNode := v1alpha1.SickNode{Name: row.node, Reason: reason.Code.String(), Message: r.engine.tasks.message(row.node, reason.String())}
+		listedNode := v1alpha1.SickNode{Name: row.node, Reason: reason.Code.String(), Message: r.engine.Explain(row.node, reason.String())}
 		if at := r.eligible(row); !at.IsZero() {
 			listedNode.EligibleAt = new(metav1.NewTime(at.UTC().Truncate(time.Second)))
 		}
@@ -220,7 +220,7 @@ func (r *repairs) conflict(pol *repairPolicy) string {
 	}
 	node := slices.Min(slices.Collect(maps.Keys(pol.shadowed)))
 	by := "nothing that is switched on"
-	if state := r.engine.nodeStates[node]; state != nil && state.assigned.repairedBy != "" {
+	if state := r.engine.Node(node); state != nil && state.assigned.repairedBy != "" {
 		by = state.assigned.repairedBy
 	}
 	return fmt.Sprintf("nodes that it asks for and that another policy governs: %d, such as %s, by %s", len(pol.shadowed), node, by)

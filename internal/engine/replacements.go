@@ -63,7 +63,7 @@ func (rm *remediations) noteReportedTreatments(state *Node, facts *triage.Node) 
 // object said so while no controller ran, or only after the node was gone. The time of
 // deletion is unknown, so it counts from now.
 func (rm *remediations) Update(now time.Time, node string) {
-	n, state := rm.nodes[node], rm.engine.nodeStates[node]
+	n, state := rm.nodes[node], rm.engine.Node(node)
 	for _, key := range n.sortedObjects() {
 		o := n.objects[key]
 		c := rm.policyOf(ruleOf(o.Object))
@@ -79,10 +79,10 @@ func (rm *remediations) Update(now time.Time, node string) {
 			continue
 		}
 		step, _ := o.Step(c.ladder)
-		rm.engine.core.Resume(now, triage.Grant{
+		rm.engine.Core().Resume(now, triage.Grant{
 			Rule: ruleOf(o.Object), Node: o.Node, UID: string(o.NodeUID), Step: step, Since: o.Created, Gone: now, ControlPlane: o.ControlPlane,
 		})
-		rm.engine.cfg.Logger.Info("deleted node awaits its replacement", "node", node, "rule", ruleOf(o.Object).String(), "object", key.String())
+		rm.engine.Logger().Info("deleted node awaits its replacement", "node", node, "rule", ruleOf(o.Object).String(), "object", key.String())
 	}
 }
 
@@ -110,8 +110,8 @@ func (w *ledgerWriter) restoreReplacement(now time.Time, state *Node, e ledger.R
 	if gone.After(now) {
 		gone = now
 	}
-	w.engine.core.Resume(now, triage.Grant{Rule: triage.RuleID(e.Rule), Node: e.Node, UID: e.UID, Step: e.Step, Since: e.Since, Gone: gone, ControlPlane: e.ControlPlane, Pool: e.Pool})
-	w.engine.cfg.Logger.Info("wait for a replacement restored", "node", e.Node, "rule", triage.RuleID(e.Rule).String(), "gone", e.Gone.String())
+	w.engine.Core().Resume(now, triage.Grant{Rule: triage.RuleID(e.Rule), Node: e.Node, UID: e.UID, Step: e.Step, Since: e.Since, Gone: gone, ControlPlane: e.ControlPlane, Pool: e.Pool})
+	w.engine.Logger().Info("wait for a replacement restored", "node", e.Node, "rule", triage.RuleID(e.Rule).String(), "gone", e.Gone.String())
 }
 
 func (awaiting *awaitingReplacement) add(e ledger.Replacement) {
@@ -138,7 +138,7 @@ func (awaiting *awaitingReplacement) replacesEntry(granted ledger.ObjectWrite) b
 // more.
 func (w *ledgerWriter) hasReplacements(now time.Time) bool {
 	unnamed := map[string]bool{}
-	departures := w.engine.core.AwaitingReplacement()
+	departures := w.engine.Core().AwaitingReplacement()
 	for _, g := range departures {
 		if !w.replacements.isStored(g) {
 			unnamed[g.Node] = true
@@ -172,11 +172,11 @@ func slotsOf(grants []triage.Grant) map[ledger.Slot]bool {
 	return kept
 }
 
-// lacks reports whether the ledger lacks a deleted node that keeps its slot. If so,
+// LedgerLacks reports whether the ledger lacks a deleted node that keeps its slot. If so,
 // the node's treatments are reconciled when the ledger names the node.
-func (w *ledgerWriter) lacks(node string, isNode func(ledger.Slot) bool) bool {
-	awaiting := &w.replacements
-	is := slices.ContainsFunc(w.engine.core.AwaitingReplacement(), func(g triage.Grant) bool { return isNode(slotOfGrant(g)) && !awaiting.isStored(g) })
+func (l *Engine) LedgerLacks(node string, isNode func(ledger.Slot) bool) bool {
+	awaiting := &l.ledger.replacements
+	is := slices.ContainsFunc(l.core.AwaitingReplacement(), func(g triage.Grant) bool { return isNode(slotOfGrant(g)) && !awaiting.isStored(g) })
 	if is {
 		if awaiting.awaited == nil {
 			awaiting.awaited = map[string]bool{}
@@ -190,7 +190,7 @@ func (w *ledgerWriter) lacks(node string, isNode func(ledger.Slot) bool) bool {
 // whether that changes it. If there is not enough room, nodes in the stored snapshot
 // stay, because their objects may be gone. The objects of the others are kept.
 func (w *ledgerWriter) requestReplacementEntries(now time.Time, ledgerRoom *ledger.Room) (isNews bool) {
-	kept := w.engine.core.AwaitingReplacement()
+	kept := w.engine.Core().AwaitingReplacement()
 	isNews = w.replacements.hasReplaced(now, kept)
 	slices.SortStableFunc(kept, func(a, b triage.Grant) int {
 		if is := w.replacements.isStored(a); is != w.replacements.isStored(b) {

@@ -16,11 +16,12 @@ type startRequest struct {
 	answer chan<- bool // has capacity one
 }
 
-// mayStillStart asks the loop, immediately before an object is created, whether the
+// MayStillStart asks the loop, immediately before an object is created, whether the
 // treatment may still start. The loop first takes in everything that the watches have
 // delivered: while the task took the Lease and read the node, other nodes may have become
 // unhealthy and closed the gate. The goroutine of the task calls it.
-func (tr *taskRunner) mayStillStart(ctx context.Context, t *Task) (may bool, err error) {
+func (l *Engine) MayStillStart(ctx context.Context, t *Task) (may bool, err error) {
+	tr := &l.tasks
 	if tr.startRequests == nil { // the loop is not running
 		return true, nil
 	}
@@ -32,7 +33,7 @@ func (tr *taskRunner) mayStillStart(ctx context.Context, t *Task) (may bool, err
 			continue
 		case may = <-answer:
 			return may, nil
-		case <-tr.engine.stopped:
+		case <-l.stopped:
 			return false, errors.New("the controller no longer leads")
 		case <-ctx.Done():
 			return false, fmt.Errorf("asking whether the treatment may begin: %w", ctx.Err())

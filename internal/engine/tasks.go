@@ -110,14 +110,14 @@ func (tr *taskRunner) runInBackground(ctx context.Context, now time.Time, lane *
 	})
 }
 
-// isAsKnown reports whether the node is unchanged in everything that matters. If it has
+// IsUnchanged reports whether the node is unchanged in everything that matters. If it has
 // changed, the result holds the current node, and the loop decides again. The full node
 // is large, so it is read only if its version differs, for example after a heartbeat.
-func (tr *taskRunner) isAsKnown(ctx context.Context, r *Result) (isStill bool, err error) {
+func (l *Engine) IsUnchanged(ctx context.Context, r *Result) (isStill bool, err error) {
 	known := r.Task.Node
-	isStill, err = tr.engine.write.IsStill(ctx, known)
+	isStill, err = l.write.IsStill(ctx, known)
 	if err == nil && !isStill {
-		r.Fresh, err = tr.engine.write.Fetch(ctx, known.Name)
+		r.Fresh, err = l.write.Fetch(ctx, known.Name)
 	}
 	switch {
 	case apierrors.IsNotFound(err):
@@ -154,7 +154,7 @@ func (tr *taskRunner) handleResult(r *Result) {
 	case treat.Busy, treat.Unknown:
 		tr.retryLater(now, r)
 	}
-	tr.engine.reobserve(now, lane.Node)
+	tr.engine.Reobserve(now, lane.Node)
 	tr.markStatusesStale(now, lane)
 }
 
@@ -182,8 +182,8 @@ func (tr *taskRunner) takeFreshNode(now time.Time, r *Result) {
 	case state == nil:
 	case r.Missing && r.Task.Node != nil && state.Object.UID == r.Task.Node.UID:
 		tr.engine.removeNode(now, state)
-	case r.Fresh != nil && older(state.Object, r.Fresh):
-		tr.engine.core.Observe(now, tr.engine.upsertNode(nodewatch.Trim(r.Fresh), now))
+	case r.Fresh != nil:
+		tr.engine.NodeRead(now, nodewatch.Trim(r.Fresh))
 	}
 }
 
@@ -198,7 +198,7 @@ func (lane *Lane) taskFailed(now time.Time, r *Result) (wait time.Duration, isNe
 	isNews = s.Add(r.Outcome, r.Err)
 	if r.Outcome == treat.Refused {
 		s.refusals++
-		wait = growingDelay(s.refusals, firstRefusedRetry, lastRefusedRetry)
+		wait = RefusalDelay(s.refusals)
 	} else {
 		wait = RetryDelay(s.Tries)
 	}
@@ -232,5 +232,5 @@ func (tr *taskRunner) handleRefused(now time.Time, r *Result) {
 	if tr.engine.refusalLog.allows(now) {
 		tr.engine.cfg.Logger.Error("write refused", "node", lane.Node, "rule", t.Rule.String(), "err", message)
 	}
-	tr.engine.publishEvent(t.Rule, t.Node, t.FailureEvent, t.Reason, message)
+	tr.engine.PublishEvent(t.Rule, t.Node, t.FailureEvent, t.Reason, message)
 }

@@ -94,7 +94,7 @@ func (nc *nodeClaims) MayArrive(slot ledger.ObjectWrite) bool {
 // the entry of the claim is not needed any more.
 func (nc *nodeClaims) FreesSlot(_ time.Time, lane *Lane) (free bool, due time.Time) {
 	slot := lane.Slot().Slot
-	return !nc.engine.ledger.lacks(slot.Node, func(kept ledger.Slot) bool { return kept == slot }), time.Time{}
+	return !nc.engine.LedgerLacks(slot.Node, func(kept ledger.Slot) bool { return kept == slot }), time.Time{}
 }
 
 // Tasks yields the next task for the claim of a node.
@@ -125,7 +125,7 @@ func (nc *nodeClaims) termination(now time.Time, state *Node, c *nodeClaim, foll
 	if c.mark == nil {
 		work.mark = markFor(state.Object, c.NodeClaim, planned, followed.spec, now)
 		t.Slot = ledger.ObjectWrite{
-			Slot: slotOf(planned.Rule, state.Object), Step: planned.Step, ControlPlane: remediation.IsControlPlane(state.Object),
+			Slot: SlotOf(planned.Rule, state.Object), Step: planned.Step, ControlPlane: remediation.IsControlPlane(state.Object),
 			Object: claimRef(c.Name), ResourceVersion: c.ResourceVersion, Since: planned.Since.UTC(), Pool: followed.rule.Bound.Pool,
 		}
 	}
@@ -147,7 +147,7 @@ func (nc *nodeClaims) nextTask(now time.Time, lane *Lane, state *Node, plan tria
 		case c != nil && c.isMarkedBy(rule, state.Object):
 			return nc.cancellation(state, c, reason), time.Time{}
 		default:
-			due = times.Earliest(due, nc.engine.tasks.releaseSlot(now, lane, rule))
+			due = times.Earliest(due, nc.engine.ReleaseSlot(now, lane, rule))
 		}
 	}
 	planned := plan.Treatment
@@ -179,7 +179,7 @@ func (nc *nodeClaims) vetoOnTermination(now time.Time, state *Node, c *nodeClaim
 		return state.terminationVeto
 	case r.rule.Hold != "":
 		return r.rule.Hold
-	case nc.engine.isOverBound(r.rule.ID):
+	case nc.engine.IsOverBound(r.rule.ID):
 		return "more nodes are in repair than the bound allows now"
 	case r.pool == "":
 		return ""
@@ -229,7 +229,7 @@ func (w *claimTask) Run(ctx context.Context, r *Result) error {
 	if w.does == terminateClaim {
 		return w.runTerminate(ctx, r)
 	}
-	updated, err := w.claims.engine.write.UnmarkClaim(ctx, w.claim, w.mark)
+	updated, err := w.claims.engine.Writer().UnmarkClaim(ctx, w.claim, w.mark)
 	if err != nil {
 		return w.fetchClaim(ctx, r, w.claim, err)
 	}
@@ -241,18 +241,18 @@ func (w *claimTask) Run(ctx context.Context, r *Result) error {
 // carry the claim's version, so a concurrent change of the claim is seen first.
 func (w *claimTask) runTerminate(ctx context.Context, r *Result) error {
 	engine := w.claims.engine
-	if isStill, err := engine.tasks.isAsKnown(ctx, r); err != nil || !isStill {
+	if isStill, err := engine.IsUnchanged(ctx, r); err != nil || !isStill {
 		return err
 	}
 	claim := w.claim
 	if !w.isMarked() {
-		marked, err := engine.write.MarkClaim(ctx, claim, w.mark)
+		marked, err := engine.Writer().MarkClaim(ctx, claim, w.mark)
 		if err != nil {
 			return w.fetchClaim(ctx, r, claim, err)
 		}
 		claim, w.current = marked, marked
 	}
-	if err := engine.write.DeleteClaim(ctx, claim); err != nil {
+	if err := engine.Writer().DeleteClaim(ctx, claim); err != nil {
 		return w.fetchClaim(ctx, r, claim, err)
 	}
 	w.deleted = true
@@ -265,7 +265,7 @@ func (w *claimTask) fetchClaim(ctx context.Context, r *Result, sent *karpenter.N
 	if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 		return err
 	}
-	current, failed := w.claims.engine.write.FetchClaim(ctx, w.claim.Name)
+	current, failed := w.claims.engine.Writer().FetchClaim(ctx, w.claim.Name)
 	if failed != nil {
 		return failed
 	}
@@ -340,7 +340,7 @@ func (nc *nodeClaims) Restore(now time.Time, lane *Lane, state *Node) bool {
 	e := lane.Slot()
 	rule := triage.RuleID(e.Rule)
 	c := nc.byName[e.Object.Name]
-	_, isNamed := nc.engine.ledger.replacements.inLedger[e.Slot]
+	isNamed := nc.engine.LedgerNames(e.Slot)
 	if c != nil && c.mark == nil && c.ResourceVersion != e.ResourceVersion || isNamed && !lane.HasSlotFor(state) {
 		return false
 	}
@@ -352,8 +352,8 @@ func (nc *nodeClaims) Restore(now time.Time, lane *Lane, state *Node) bool {
 	if !lane.HasSlotFor(state) {
 		grant.Gone = now // the time is unknown
 	}
-	nc.engine.core.Resume(now, grant)
-	nc.engine.cfg.Logger.Info("termination restored", "node", e.Node, "rule", rule.String(), "nodeClaim", e.Object.Name, "gone", !grant.Gone.IsZero())
+	nc.engine.Core().Resume(now, grant)
+	nc.engine.Logger().Info("termination restored", "node", e.Node, "rule", rule.String(), "nodeClaim", e.Object.Name, "gone", !grant.Gone.IsZero())
 	return true
 }
 
@@ -365,7 +365,7 @@ func (nc *nodeClaims) Restore(now time.Time, lane *Lane, state *Node) bool {
 // removes it from the count.
 func (r *repairs) countLaunchFailure(now time.Time, c *nodeClaim, was *ownership.Mark) {
 	isTimeout := func(mark *ownership.Mark) bool { return mark != nil && mark.Rule.Kind == triage.ReadyTimeout }
-	if !r.engine.loaded || isTimeout(was) == isTimeout(c.mark) || !r.usesCurrentTemplate(c) { // restored from the ledger
+	if !r.engine.IsLoaded() || isTimeout(was) == isTimeout(c.mark) || !r.usesCurrentTemplate(c) { // restored from the ledger
 		return
 	}
 	count := r.countsOf(c.pool())

@@ -1,0 +1,172 @@
+package engine
+
+import (
+	"context"
+	"iter"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/status"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// Host is what the engine offers to policies. All methods except Post are for the
+// goroutine of the engine.
+type Host interface {
+	Core() *triage.Core
+	// Node returns a node, nil if it does not exist. Nodes returns all of them.
+	Node(name string) *Node
+	Nodes() iter.Seq2[string, *Node]
+	// IsLoaded reports whether the engine has taken in everything that existed when this
+	// replica became the leader.
+	IsLoaded() bool
+	Statuses() *status.Writer
+	// CurrentReason returns the current finding of the rule for the node, because the
+	// numbers in a stored reason may be outdated.
+	CurrentReason(node string, reason triage.Reason) triage.Reason
+	// TaintProblem returns why the taint of a rule is not on a node although it is planned:
+	// the last refusal of the API server, and what delays the write. Each is empty for
+	// nothing.
+	TaintProblem(n *Node, rule triage.RuleID) (refusal, delay string)
+	// Reconcile compares a node with its plan and queues the difference.
+	Reconcile(now time.Time, n *Node)
+	// Retire schedules the deletion of the counters of a rule whose object is gone, and
+	// Revive cancels it.
+	Retire(now time.Time, rule triage.RuleID)
+	Revive(rule triage.RuleID)
+	// Do runs a request in another goroutine and takes in its result in the goroutine of the
+	// engine.
+	Do(ctx context.Context, request func(context.Context) (handle func(now time.Time)))
+	// Post calls handle in the goroutine of the engine, unless ctx or the engine ends first.
+	Post(ctx context.Context, handle func(now time.Time))
+}
+
+// TreatmentHost is what the engine offers to treatments, and to policies that know
+// treatments. All methods are for the goroutine of the engine, except IsUnchanged,
+// MayStillStart, Writer and Logger.
+type TreatmentHost interface {
+	Host
+	// Lane returns the lane of a node name, created if necessary. FindLane returns nil if
+	// there is none.
+	Lane(node string) *Lane
+	FindLane(node string) *Lane
+	// Reobserve passes the current facts of nodes to the core and reconciles their
+	// treatments. ReobserveControlPlane does so for all control-plane nodes.
+	Reobserve(now time.Time, nodes ...string)
+	ReobserveControlPlane(now time.Time)
+	// ReconcileWoken carries out all decisions that the core has made meanwhile.
+	ReconcileWoken(now time.Time)
+	// NodeRead takes in a newer version of a node that a task has written.
+	NodeRead(now time.Time, node *corev1.Node)
+	// ReleaseSlot frees the slot of a rule in a lane. If a write for the slot may still
+	// succeed, it returns until when and frees nothing.
+	ReleaseSlot(now time.Time, lane *Lane, rule triage.RuleID) (due time.Time)
+	// IsOverBound reports whether a rule has more slots taken than its bound allows now.
+	IsOverBound(rule triage.RuleID) bool
+	// LedgerNames reports whether the stored ledger names a deleted node that keeps its
+	// slot. LedgerLacks reports whether a deleted node keeps its slot and the ledger does
+	// not name it yet; the engine reconciles the node when it does.
+	LedgerNames(slot ledger.Slot) bool
+	LedgerLacks(node string, isNode func(ledger.Slot) bool) bool
+	// RewriteLedger requests a new snapshot, because a policy's own entries have changed.
+	RewriteLedger()
+	// MarkStatusStale marks the status of a rule's policy as stale.
+	MarkStatusStale(now time.Time, rule triage.RuleID)
+	// Explain appends to a message what delays the treatments of a node.
+	Explain(node, message string) string
+	// PublishEvent publishes an Event about a rule, a node and related objects.
+	PublishEvent(rule triage.RuleID, node *corev1.Node, what treat.EventReason, reason triage.Reason, message string, related ...*corev1.ObjectReference)
+	// IsUnchanged reports whether the node of a task is unchanged in everything that matters.
+	IsUnchanged(ctx context.Context, r *Result) (bool, error)
+	// MayStillStart reports whether a planned treatment may still start, after the engine
+	// has taken in everything that has happened meanwhile.
+	MayStillStart(ctx context.Context, t *Task) (bool, error)
+	Writer() *treat.Writer
+	Logger() *slog.Logger
+}
+
+// Lane returns the lane of a node name, created if necessary.
+func (l *Engine) Lane(node string) *Lane { return l.tasks.of(node) }
+
+// FindLane returns the lane of a node name, nil for none.
+func (l *Engine) FindLane(node string) *Lane { return l.tasks.lanes[node] }
+
+// LedgerNames reports whether the stored ledger names a deleted node.
+func (l *Engine) LedgerNames(slot ledger.Slot) bool {
+	_, is := l.ledger.replacements.inLedger[slot]
+	return is
+}
+
+// RewriteLedger requests a new snapshot of the ledger.
+func (l *Engine) RewriteLedger() { l.ledger.isOutdated = true }
+
+// NodeRead takes in a newer version of a node that a task has written or read.
+func (l *Engine) NodeRead(now time.Time, node *corev1.Node) {
+	if state := l.nodeStates[node.Name]; state != nil && older(state.Object, node) {
+		l.core.Observe(now, l.upsertNode(node, now))
+	}
+}
+
+// Writer returns the writer of requests.
+func (l *Engine) Writer() *treat.Writer { return l.write }
+
+// Logger returns the log.
+func (l *Engine) Logger() *slog.Logger { return l.cfg.Logger }
+
+// Core returns the triage core.
+func (l *Engine) Core() *triage.Core { return l.core }
+
+// Node returns a node, nil if it does not exist.
+func (l *Engine) Node(name string) *Node { return l.nodeStates[name] }
+
+// Nodes returns all nodes by name.
+func (l *Engine) Nodes() iter.Seq2[string, *Node] {
+	return func(yield func(string, *Node) bool) {
+		for name, n := range l.nodeStates {
+			if !yield(name, n) {
+				return
+			}
+		}
+	}
+}
+
+// IsLoaded reports whether the engine has taken in everything that existed when this
+// replica became the leader.
+func (l *Engine) IsLoaded() bool { return l.loaded }
+
+// Statuses returns the writer of statuses.
+func (l *Engine) Statuses() *status.Writer { return l.statuses }
+
+// TaintProblem returns why the taint of a rule is not on a node although it is planned.
+func (l *Engine) TaintProblem(n *Node, rule triage.RuleID) (refusal, delay string) {
+	switch {
+	case n.failure.Tries > 0:
+		delay = "not written yet: " + n.failure.Text
+	case n.stage == awaitingLedger && l.ledger.failure.Tries > 0:
+		delay = "not written yet: " + l.ledger.failure.Text
+	}
+	return n.refusalsReported[rule].message, delay
+}
+
+// Do runs a request in another goroutine and takes in its result in the goroutine of the
+// engine.
+func (l *Engine) Do(ctx context.Context, request func(context.Context) (handle func(now time.Time))) {
+	l.requests.Go(func() {
+		limited, cancel := context.WithTimeout(ctx, WriteTimeout)
+		defer cancel()
+		l.Post(ctx, request(limited))
+	})
+}
+
+// Post calls handle in the goroutine of the engine, unless ctx or the engine ends first.
+func (l *Engine) Post(ctx context.Context, handle func(now time.Time)) {
+	select {
+	case l.posts <- handle:
+	case <-l.stopped: // for example because another replica has claimed the ledger
+	case <-ctx.Done():
+	}
+}
