@@ -27,9 +27,9 @@ import (
 	"github.com/resourcestack/autohealer/internal/cleanup"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/testkit"
-	"github.com/resourcestack/autohealer/internal/triage"
 )
 
 // TestWhatAgentsLeaveIsRemovedAsThePageSays runs the documented commands for conditions and
@@ -201,7 +201,7 @@ spec: {type: Left, effect: NoSchedule, taintKey: example.com/left, conditions: {
 func (c cluster) leavesTaint(t *testing.T, api kubernetes.Interface) (isOurs func(corev1.Taint) bool) {
 	t.Helper()
 	note := ownership.Record{Taints: []ownership.Taint{{
-		Rule: ownership.Rule{Kind: triage.ConditionSet, Name: "left"}, Key: "example.com/left", Effect: corev1.TaintEffectNoExecute, Added: time.Now().UTC().Truncate(time.Second),
+		Rule: ownership.Rule{Kind: policykind.ConditionSet, Name: "left"}, Key: "example.com/left", Effect: corev1.TaintEffectNoExecute, Added: time.Now().UTC().Truncate(time.Second),
 	}}}
 	text, _ := note.Encode()
 	if _, err := api.CoreV1().Nodes().Create(t.Context(), &corev1.Node{

@@ -26,12 +26,12 @@ import (
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/nodelease"
 	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/repairblock"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	installed "github.com/resourcestack/autohealer/internal/testbed/karpenter"
 	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/treat"
-	"github.com/resourcestack/autohealer/internal/triage"
 )
 
 const (
@@ -94,7 +94,7 @@ func (s *fixture) leavesOurs() (things int) {
 	s.Helper()
 	added := time.Now().UTC().Truncate(time.Second)
 	note := ownership.Record{Taints: []ownership.Taint{{
-		Rule: ownership.Rule{Kind: triage.ConditionSet, Name: "sick"}, Key: "example.com/Sick", Effect: corev1.TaintEffectNoExecute, Added: added,
+		Rule: ownership.Rule{Kind: policykind.ConditionSet, Name: "sick"}, Key: "example.com/Sick", Effect: corev1.TaintEffectNoExecute, Added: added,
 	}}}
 	text, _ := note.Encode()
 	for i := range 3 {
@@ -106,7 +106,7 @@ func (s *fixture) leavesOurs() (things int) {
 		}))
 		things += 2
 	}
-	mark := ownership.Mark{Rule: ownership.Rule{Kind: triage.Repair, Name: "NodePool/default"}, Node: "n0", NodeUID: "u", Since: added, Deadline: treat.Deadline(added), Before: "2030-01-01T00:00:00Z"}
+	mark := ownership.Mark{Rule: ownership.Rule{Kind: policykind.Repair, Name: "NodePool/default"}, Node: "n0", NodeUID: "u", Since: added, Deadline: treat.Deadline(added), Before: "2030-01-01T00:00:00Z"}
 	claim := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
 		"nodeClassRef": map[string]any{"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "default"},
 		"requirements": []any{map[string]any{"key": "kubernetes.io/os", "operator": "In", "values": []any{"linux"}}},
@@ -158,8 +158,8 @@ func (s *fixture) leavesDoubtful() (commands []string) {
 	sheet.Data["sets.yaml"] = sheetWith("example.com/Written")
 	testkit.Must(s, s.api.Update(s.Context(), sheet))
 	deleted := ownership.Record{Taints: []ownership.Taint{{
-		Rule: ownership.Rule{Kind: triage.ConditionSet, Name: "gone"}, Key: "example.com/Gone", Effect: corev1.TaintEffectNoExecute, Added: time.Now().UTC().Truncate(time.Second),
-	}, {Rule: ownership.Rule{Kind: triage.ConditionSet, Name: "forged"}, Key: "node.kubernetes.io/unreachable", Effect: corev1.TaintEffectNoExecute}}}
+		Rule: ownership.Rule{Kind: policykind.ConditionSet, Name: "gone"}, Key: "example.com/Gone", Effect: corev1.TaintEffectNoExecute, Added: time.Now().UTC().Truncate(time.Second),
+	}, {Rule: ownership.Rule{Kind: policykind.ConditionSet, Name: "forged"}, Key: "node.kubernetes.io/unreachable", Effect: corev1.TaintEffectNoExecute}}}
 	text, _ := deleted.Encode()
 	testkit.Must(s, s.api.Create(s.Context(), &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "of-deleted", Annotations: map[string]string{ownership.Annotation: text}},

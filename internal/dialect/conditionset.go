@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -84,7 +85,7 @@ func (s ConditionSet) Rule() (triage.Rule, error) {
 		})
 	}
 	return f.rule(triage.Rule{
-		ID:       triage.RuleID{Kind: triage.ConditionSet, Name: f.text("metadata.name", s.Name, "a set needs a name")},
+		ID:       triage.RuleID{Kind: policykind.ConditionSet, Name: f.text("metadata.name", s.Name, "a set needs a name")},
 		Who:      s.Selector,
 		When:     when,
 		Bound:    bound,

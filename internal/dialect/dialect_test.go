@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/dialect"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -25,9 +26,13 @@ func selector(t *testing.T, s string) triage.Selector {
 	return selector
 }
 
+// precedences are the precedences of the rules by kind.
+var precedences = map[triage.Kind]int{policykind.ConditionSet: 0, policykind.NodeHealthCheck: 1, policykind.Repair: 2, policykind.ReadyTimeout: 3}
+
 // check compiles a policy and compares the rule.
 func check(t *testing.T, given compiler, want triage.Rule) {
 	t.Helper()
+	want.Precedence = precedences[want.ID.Kind]
 	got, err := given.Rule()
 	testkit.Must(t, err)
 	if !reflect.DeepEqual(got, want) {
@@ -93,7 +98,7 @@ func TestConditionSet(t *testing.T) {
 				},
 			},
 			want: triage.Rule{
-				ID: triage.RuleID{Kind: triage.ConditionSet, Name: "conditionset-1"},
+				ID: triage.RuleID{Kind: policykind.ConditionSet, Name: "conditionset-1"},
 				When: triage.When{All: true, Signals: []triage.Signal{
 					{Condition: "KubeletUnhealthy", Status: triage.True},
 					{Condition: "ContainerRuntimeUnhealthy", Status: triage.Unknown},
@@ -112,7 +117,7 @@ func TestConditionSet(t *testing.T) {
 				MaxUnhealthy: "3", ControlPlane: true, DryRun: true, Hold: "paused by anna",
 			},
 			want: triage.Rule{
-				ID:  triage.RuleID{Kind: triage.ConditionSet, Name: "full"},
+				ID:  triage.RuleID{Kind: policykind.ConditionSet, Name: "full"},
 				Who: gpu,
 				When: triage.When{All: true, Signals: []triage.Signal{
 					{Condition: "XidError", Status: triage.Unknown, For: 90 * time.Minute, EvenSilent: true},
@@ -131,7 +136,7 @@ func TestConditionSet(t *testing.T) {
 				Conditions: []dialect.SetCondition{{Type: "NTPProblem", Status: "True"}},
 			},
 			want: triage.Rule{
-				ID:       triage.RuleID{Kind: triage.ConditionSet, Name: "weak"},
+				ID:       triage.RuleID{Kind: policykind.ConditionSet, Name: "weak"},
 				When:     triage.When{All: true, Signals: []triage.Signal{{Condition: "NTPProblem", Status: triage.True}}},
 				Response: triage.Response{Taint: &triage.TaintResponse{Key: "example.com/weak", Effect: triage.NoSchedule}},
 			},
@@ -184,7 +189,7 @@ func TestNodeHealthCheck(t *testing.T) {
 		{Condition: "Ready", Status: triage.Unknown, For: 5 * time.Minute},
 	}}
 	remediate := triage.Response{Ladder: []triage.Step{{Action: triage.Remediate, Ref: "group-x"}}}
-	id := triage.RuleID{Kind: triage.NodeHealthCheck, Name: "nodehealthcheck-sample"}
+	id := triage.RuleID{Kind: policykind.NodeHealthCheck, Name: "nodehealthcheck-sample"}
 	tests := []struct {
 		name  string
 		check dialect.NodeHealthCheck
@@ -418,7 +423,7 @@ func TestRepair(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			test.repair.Name = "default"
 			check(t, test.repair, triage.Rule{
-				ID:       triage.RuleID{Kind: triage.Repair, Name: "default"},
+				ID:       triage.RuleID{Kind: policykind.Repair, Name: "default"},
 				When:     triage.When{Signals: test.want},
 				Bound:    triage.Bound{Cap: &triage.Limit{Number: 20, Percent: true}},
 				Response: triage.Response{Ladder: []triage.Step{{Action: triage.Terminate}}},
@@ -428,7 +433,7 @@ func TestRepair(t *testing.T) {
 	t.Run("keeps selector, limit, pool and hold", func(t *testing.T) {
 		pool := selector(t, "karpenter.sh/nodepool=default")
 		check(t, dialect.Repair{Name: "default", Selector: pool, Statements: provider[:1], MaxUnhealthy: "2", Pool: "NodePool/default", Hold: "paused by anna"}, triage.Rule{
-			ID:       triage.RuleID{Kind: triage.Repair, Name: "default"},
+			ID:       triage.RuleID{Kind: policykind.Repair, Name: "default"},
 			Who:      pool,
 			When:     triage.When{Signals: []signal{{Condition: "Ready", Status: triage.False, For: 20 * time.Minute}}},
 			Bound:    triage.Bound{Cap: &triage.Limit{Number: 2}, Pool: "NodePool/default"},
@@ -494,7 +499,7 @@ func TestReadyTimeout(t *testing.T) {
 		}}
 	}
 	terminate := triage.Response{Ladder: []triage.Step{{Action: triage.Terminate}}}
-	id := triage.RuleID{Kind: triage.ReadyTimeout, Name: "default"}
+	id := triage.RuleID{Kind: policykind.ReadyTimeout, Name: "default"}
 	t.Run("defaults to ten minutes and 20%", func(t *testing.T) {
 		check(t, dialect.ReadyTimeout{Name: "default"}, triage.Rule{
 			ID: id, When: notReadyFor(10 * time.Minute), Response: terminate,

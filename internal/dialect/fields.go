@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -67,8 +68,9 @@ func (f *fields) limit(path, value string) *triage.Limit {
 	return &limit
 }
 
-// rule returns the compiled rule, or the first error.
+// rule returns the compiled rule with the precedence of its kind, or the first error.
 func (f *fields) rule(r triage.Rule) (triage.Rule, error) {
+	r.Precedence = policykind.Precedence(r.ID.Kind)
 	if f.err == nil {
 		f.err = r.Validate()
 	}

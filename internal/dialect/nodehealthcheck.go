@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -84,7 +85,7 @@ func (c NodeHealthCheck) Rule() (triage.Rule, error) {
 	bound := triage.Bound{Gate: c.gate(&f), Cooldown: f.duration("spec.stormCooldownDuration", orDefault(c.StormCooldown, "0s"))}
 	recovery := c.recovery(&f)
 	return f.rule(triage.Rule{
-		ID:       triage.RuleID{Kind: triage.NodeHealthCheck, Name: f.text("metadata.name", c.Name, "a health check needs a name")},
+		ID:       triage.RuleID{Kind: policykind.NodeHealthCheck, Name: f.text("metadata.name", c.Name, "a health check needs a name")},
 		Who:      c.Selector,
 		When:     when,
 		Bound:    bound,

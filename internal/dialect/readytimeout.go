@@ -1,6 +1,7 @@
 package dialect
 
 import (
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -40,7 +41,7 @@ func (r ReadyTimeout) Rule() (triage.Rule, error) {
 	})
 	limit := f.limit("repair.maxUnhealthy", orDefault(r.MaxUnhealthy, "20%"))
 	return f.rule(triage.Rule{
-		ID:       triage.RuleID{Kind: triage.ReadyTimeout, Name: f.text("metadata.name", r.Name, "a ready timeout needs a name")},
+		ID:       triage.RuleID{Kind: policykind.ReadyTimeout, Name: f.text("metadata.name", r.Name, "a ready timeout needs a name")},
 		Who:      r.Selector,
 		When:     when,
 		Bound:    triage.Bound{Cap: limit, Pool: r.Pool},

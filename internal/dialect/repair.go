@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -71,7 +72,7 @@ func (r Repair) Rule() (triage.Rule, error) {
 	}
 	limit := f.limit("repair.maxUnhealthy", orDefault(r.MaxUnhealthy, "20%"))
 	return f.rule(triage.Rule{
-		ID:       triage.RuleID{Kind: triage.Repair, Name: f.text("metadata.name", r.Name, "a repair policy needs a name")},
+		ID:       triage.RuleID{Kind: policykind.Repair, Name: f.text("metadata.name", r.Name, "a repair policy needs a name")},
 		Who:      r.Selector,
 		When:     when,
 		Bound:    triage.Bound{Cap: limit, Pool: r.Pool},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/budget"
 	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -181,7 +182,7 @@ func (r *repairs) claimCounts(c *nodeClaim) (s claimCounts) {
 		isInitialised = isInitialised || state.Object.Labels[karpenter.InitializedLabel] == "true"
 		if isRepair(state.terminatedBy) {
 			isGoing = true
-			if state.terminatedBy.Kind == triage.ReadyTimeout && c.mark == nil && r.usesCurrentTemplate(c) {
+			if state.terminatedBy.Kind == policykind.ReadyTimeout && c.mark == nil && r.usesCurrentTemplate(c) {
 				s.pendingFailures = 1
 			}
 		}
@@ -261,7 +262,7 @@ func (r *repairs) updateAllowance(now time.Time, name string, count *poolCounts)
 // and when time alone changes that.
 func (r *repairs) allowance(now time.Time, id triage.RuleID, name string, count *poolCounts) (*triage.Allowance, time.Time) {
 	allowed, changes := r.disruptionAllowance(now, id, name, count)
-	if id.Kind != triage.ReadyTimeout || r.pools[name] == nil {
+	if id.Kind != policykind.ReadyTimeout || r.pools[name] == nil {
 		return allowed, changes
 	}
 	if left, message, until := count.failures.remaining(now, name, r.timeoutFor(id), count.pendingFailures); allowed == nil || left < allowed.Places {
@@ -280,7 +281,7 @@ func (r *repairs) disruptionAllowance(now time.Time, id triage.RuleID, name stri
 		return &triage.Allowance{Words: "NodePool " + name + " is gone"}, time.Time{}
 	}
 	total, going := count.initialized, count.disrupted
-	if id.Kind == triage.ReadyTimeout {
+	if id.Kind == policykind.ReadyTimeout {
 		total, going = count.claims, count.terminating
 	}
 	budgets := pool.Spec.Disruption.Budgets

@@ -16,6 +16,7 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/repairblock"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -32,7 +33,7 @@ func TestADisruptionBudgetLimitsRepairs(t *testing.T) {
 		h.advance(10 * time.Minute)
 		h.terminates("a")
 		h.wantNoTask("b")
-		if is := h.finding(triage.Repair, "b"); is.Code != triage.NotAllowed || !strings.Contains(is.String(), "NodePool default's disruption budget 1 allows 1, and 1 is being disrupted") {
+		if is := h.finding(policykind.Repair, "b"); is.Code != triage.NotAllowed || !strings.Contains(is.String(), "NodePool default's disruption budget 1 allows 1, and 1 is being disrupted") {
 			t.Errorf("what is said of b: %v", is)
 		}
 		h.goes("a")
@@ -129,7 +130,7 @@ func TestAPoolWhoseNodesDoNotBecomeReadyIsHeld(t *testing.T) {
 			t.Errorf("it is reported %d times that the pool is held", told())
 		}
 		h.wantNoTask("b")
-		if is := h.finding(triage.ReadyTimeout, "b"); is.Code != triage.NotAllowed || !strings.Contains(is.String(), "NodePool bad is held: 3 nodes in a row have not become ready") {
+		if is := h.finding(policykind.ReadyTimeout, "b"); is.Code != triage.NotAllowed || !strings.Contains(is.String(), "NodePool bad is held: 3 nodes in a row have not become ready") {
 			t.Errorf("what is said of the next: %v", is)
 		}
 		h.advance(time.Second)
@@ -568,9 +569,9 @@ func (s *history) recount() (going int) {
 				is.starting = 1
 			}
 			plan, _ := s.core.Plan(state.Object.Name)
-			if planned := plan.Treatment; planned != nil && (planned.Rule.Kind == triage.Repair || planned.Rule.Kind == triage.ReadyTimeout) {
+			if planned := plan.Treatment; planned != nil && (planned.Rule.Kind == policykind.Repair || planned.Rule.Kind == policykind.ReadyTimeout) {
 				isGoing = true
-				if planned.Rule.Kind == triage.ReadyTimeout && c.Annotations["autohealer.resourcestack.com/repair"] == "" {
+				if planned.Rule.Kind == policykind.ReadyTimeout && c.Annotations["autohealer.resourcestack.com/repair"] == "" {
 					is.pendingFailures = 1
 				}
 			}

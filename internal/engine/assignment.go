@@ -10,6 +10,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/observe"
 	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/repairblock"
 	"github.com/resourcestack/autohealer/internal/triage"
 	"github.com/resourcestack/autohealer/internal/validate"
@@ -20,7 +21,7 @@ import (
 type assignedPolicies struct{ repairedBy, timedBy string }
 
 func (g assignedPolicies) repair() triage.RuleID {
-	return triage.RuleID{Kind: triage.Repair, Name: g.repairedBy}
+	return triage.RuleID{Kind: policykind.Repair, Name: g.repairedBy}
 }
 
 // label passes the assignment to the core as labels. Termination rules select by these
@@ -179,5 +180,5 @@ func poolRule(pool string) string { return "NodePool/" + pool }
 func policyRule(policy string) string { return "RepairPolicy/" + policy }
 
 func timeoutRule(pool string) triage.RuleID {
-	return triage.RuleID{Kind: triage.ReadyTimeout, Name: pool}
+	return triage.RuleID{Kind: policykind.ReadyTimeout, Name: pool}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/repairblock"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -409,7 +410,7 @@ func TestTheStatusOfAPolicy(t *testing.T) {
 		h.breaks(corev1.ConditionTrue, "b")
 		pass(time.Minute)
 		h.breaks(corev1.ConditionTrue, "a")
-		id := triage.RuleID{Kind: triage.Repair, Name: "RepairPolicy/p"}
+		id := triage.RuleID{Kind: policykind.Repair, Name: "RepairPolicy/p"}
 		status := func() v1alpha1.RepairPolicyStatus {
 			counts, _ := h.core.Population(id)
 			sum := h.repairs.countRepair(h.repairs.followed[id], counts)
@@ -430,8 +431,8 @@ func TestTheStatusOfAPolicy(t *testing.T) {
 			t.Errorf("when it is gone: %+v", is)
 		}
 		h.policy("p", func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.Enabled = new(false) })
-		if is := h.conditionOf("p", v1alpha1.Accepted); is.Reason != "SwitchedOff" || h.finding(triage.Repair, "a").Code != triage.OnHold {
-			t.Errorf("switched off: %+v, and %v", is, h.finding(triage.Repair, "a"))
+		if is := h.conditionOf("p", v1alpha1.Accepted); is.Reason != "SwitchedOff" || h.finding(policykind.Repair, "a").Code != triage.OnHold {
+			t.Errorf("switched off: %+v, and %v", is, h.finding(policykind.Repair, "a"))
 		}
 		h.policy("p", func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.DefaultTolerationDuration = "soon" })
 		if is := h.conditionOf("p", v1alpha1.Accepted); is.Status != metav1.ConditionFalse || !strings.Contains(is.Message, "spec.repair.defaultTolerationDuration") {
@@ -591,7 +592,7 @@ func TestMetricsShowWhenNodesBecomeEligible(t *testing.T) {
 		says("when another governs the node", map[string]time.Time{red + " blue b1": due.Add(10 * time.Minute)})
 		h.noPolicy("p")
 		says("when nobody does", nil)
-		if n := h.measured(triage.RuleID{Kind: triage.Repair, Name: "RepairPolicy/p"}, "red", "governed"); n != 0 {
+		if n := h.measured(triage.RuleID{Kind: policykind.Repair, Name: "RepairPolicy/p"}, "red", "governed"); n != 0 {
 			t.Errorf("the metrics know %d nodes of a pool that the policy spoke of once", n)
 		}
 	}, timed)

@@ -11,6 +11,7 @@ import (
 
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/status"
 	"github.com/resourcestack/autohealer/internal/treat"
@@ -49,7 +50,7 @@ type check struct {
 type storm struct{ isOn, isCooling bool }
 
 func checkRule(name string) triage.RuleID {
-	return triage.RuleID{Kind: triage.NodeHealthCheck, Name: name}
+	return triage.RuleID{Kind: policykind.NodeHealthCheck, Name: name}
 }
 
 // isFollowed reports whether a version of the health check is followed.
@@ -60,7 +61,7 @@ func (c *check) isNew() bool { return c.problem != "" && c.disabled == "" }
 
 // of returns the health check of a rule, nil if it is gone.
 func (h *checks) of(rule triage.RuleID) *check {
-	if rule.Kind != triage.NodeHealthCheck {
+	if rule.Kind != policykind.NodeHealthCheck {
 		return nil
 	}
 	return h.known[rule.Name]
@@ -112,7 +113,7 @@ func (h *checks) AddFacts(_ time.Time, n *Node, facts *triage.Node) {
 	}
 	facts.Confirmed = isConfirmed(n.Object)
 	if n.Object.Labels[remediation.ExcludeLabel] == remediation.ExcludeValue {
-		facts.Vetoes = append(facts.Vetoes, triage.Veto{Kind: triage.NodeHealthCheck, Reason: "the node is labelled " + remediation.ExcludeLabel + "=" + remediation.ExcludeValue})
+		facts.Vetoes = append(facts.Vetoes, triage.Veto{Kind: policykind.NodeHealthCheck, Reason: "the node is labelled " + remediation.ExcludeLabel + "=" + remediation.ExcludeValue})
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/triage"
 	"github.com/resourcestack/autohealer/internal/watch"
 )
@@ -292,7 +293,7 @@ func (nc *nodeClaims) AddFacts(now time.Time, state *Node, facts *triage.Node) {
 	}
 	veto := func(message string) {
 		state.terminationVeto = message
-		for _, kind := range [...]triage.Kind{triage.Repair, triage.ReadyTimeout} {
+		for _, kind := range [...]triage.Kind{policykind.Repair, policykind.ReadyTimeout} {
 			facts.Vetoes = append(facts.Vetoes, triage.Veto{Kind: kind, Reason: message})
 		}
 	}

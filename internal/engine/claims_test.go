@@ -10,6 +10,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -97,7 +98,7 @@ func TestANodeThatOutlivesItsClaimKeepsItsSlotForAWhile(t *testing.T) {
 		for _, h := range []*nodePoolFixture{h, successor} {
 			h.runRound()
 			h.wantTask("b", terminateClaim)
-			if is := h.finding(triage.Repair, "a"); is.Code != triage.Vetoed || !strings.Contains(is.String(), "no NodeClaim has its provider ID") {
+			if is := h.finding(policykind.Repair, "a"); is.Code != triage.Vetoed || !strings.Contains(is.String(), "no NodeClaim has its provider ID") {
 				t.Errorf("what is said of it: %v", is)
 			}
 		}
@@ -119,7 +120,7 @@ func TestAClaimWithTwoNodesIsNotTerminated(t *testing.T) {
 		h.api.storeNode(renamed)
 		h.deliver()
 		h.wantNoTask("a")
-		if is := h.finding(triage.Repair, "a"); is.Code != triage.Vetoed || !strings.Contains(is.String(), "nodes a and renamed have one provider ID, kwok://a") {
+		if is := h.finding(policykind.Repair, "a"); is.Code != triage.Vetoed || !strings.Contains(is.String(), "nodes a and renamed have one provider ID, kwok://a") {
 			t.Errorf("what is said of it: %v", is)
 		}
 		h.api.removeNode("renamed")
@@ -138,7 +139,7 @@ func TestTwoClaimsWithOneProviderIDAreNotTerminated(t *testing.T) {
 		h.breaks(corev1.ConditionTrue, "a")
 		h.advance(10 * time.Minute)
 		h.wantNoTask("a")
-		if is := h.finding(triage.Repair, "a"); is.Code != triage.Vetoed || !strings.Contains(is.String(), "NodeClaims claim-a and second have one provider ID, kwok://a") {
+		if is := h.finding(policykind.Repair, "a"); is.Code != triage.Vetoed || !strings.Contains(is.String(), "NodeClaims claim-a and second have one provider ID, kwok://a") {
 			t.Errorf("what is said of it: %v", is)
 		}
 		h.api.changeClaim("second", func(c *karpenter.NodeClaim) { c.Status.ProviderID = "kwok://other" })

@@ -94,7 +94,7 @@ func (w *taintWriter) restore(now time.Time, state *Node, e ledger.NodeWrite) {
 		state.inLedger = true
 		w.engine.ledger.nodesWithSlots = append(w.engine.ledger.nodesWithSlots, state)
 	}
-	w.engine.core.Resume(now, triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Since: now})
+	w.engine.core.Resume(now, triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Since: now, Taint: true})
 	w.engine.cfg.Logger.Info("taint write restored", "node", e.Node, "rule", rule.String())
 }
 

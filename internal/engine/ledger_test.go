@@ -16,6 +16,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -280,7 +281,7 @@ func TestAnUnknownMarkKeepsTheNode(t *testing.T) {
 		h.breaks(corev1.ConditionTrue, "a")
 		h.advance(10 * time.Minute)
 		h.wantNoTask("a")
-		if is := h.finding(triage.Repair, "a"); is.Code != triage.Vetoed || !strings.Contains(is.String(), "remove it to have the node repaired") {
+		if is := h.finding(policykind.Repair, "a"); is.Code != triage.Vetoed || !strings.Contains(is.String(), "remove it to have the node repaired") {
 			t.Errorf("it is reported that %v", is)
 		}
 		if got := testutil.ToFloat64(h.cfg.Metrics.unknown.WithLabelValues("mark")); got != 1 {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/repairblock"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -185,7 +186,7 @@ func (m *Metrics) addUnknownEntries(format string, n int) {
 
 // forgetCounts deletes the counters of a policy.
 func (m *Metrics) forgetCounts(rule triage.RuleID) {
-	if rule.Kind == triage.NodeHealthCheck {
+	if rule.Kind == policykind.NodeHealthCheck {
 		labels := prometheus.Labels{"nodehealthcheck": rule.Name}
 		m.treatments.DeletePartialMatch(labels)
 		m.toRemediation.DeletePartialMatch(labels)
@@ -215,7 +216,7 @@ func (m *Metrics) countTreatment(rule triage.RuleID, condition, outcome string) 
 // observeStart observes the delay between a treatment's due time and its start.
 func (m *Metrics) observeStart(rule triage.RuleID, wait time.Duration) {
 	if isRepair(rule) {
-		m.repairAfter.WithLabelValues(rule.Kind.String()).Observe(wait.Seconds())
+		m.repairAfter.WithLabelValues(string(rule.Kind)).Observe(wait.Seconds())
 		return
 	}
 	m.toRemediation.WithLabelValues(rule.Name).Observe(wait.Seconds())

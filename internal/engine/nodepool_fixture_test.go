@@ -21,6 +21,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/repairblock"
 	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/treat"
@@ -538,7 +539,7 @@ func (h *nodePoolFixture) goes(node string) {
 }
 
 func poolRuleID(pool string) triage.RuleID {
-	return triage.RuleID{Kind: triage.Repair, Name: poolRule(pool)}
+	return triage.RuleID{Kind: policykind.Repair, Name: poolRule(pool)}
 }
 
 // taken returns how many slots the pool's rules have taken.

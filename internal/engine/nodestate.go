@@ -223,7 +223,7 @@ func (w *taintWriter) nextChange(state *Node, plan triage.Plan, now time.Time) (
 		return w.fence(state), nil
 	}
 	for _, reason := range plan.Release {
-		if reason.Rule.Kind == triage.ConditionSet { // treatments release their slots themselves
+		if reason.Taint { // treatments release their slots themselves
 			releases = append(releases, reason.Rule)
 		}
 	}

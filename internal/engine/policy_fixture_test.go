@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -34,5 +35,5 @@ func (p *fakePolicy) About(rule triage.RuleID, _ *corev1.Node) (s Subject) {
 
 // setRule returns the rule of a condition set.
 func setRule(name string) triage.RuleID {
-	return triage.RuleID{Kind: triage.ConditionSet, Name: name}
+	return triage.RuleID{Kind: policykind.ConditionSet, Name: name}
 }

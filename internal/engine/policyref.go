@@ -2,6 +2,7 @@ package engine
 
 import (
 	"github.com/resourcestack/autohealer/internal/nodelease"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -30,14 +31,14 @@ func (c *policyRef) isFollowed() bool { return c.rule.ID != triage.RuleID{} }
 // policyOf returns the policy of a rule, nil if it is gone.
 func (rm *remediations) policyOf(rule triage.RuleID) *policyRef {
 	switch rule.Kind {
-	case triage.NodeHealthCheck:
+	case policykind.NodeHealthCheck:
 		if c := rm.engine.checks.known[rule.Name]; c != nil {
 			return &policyRef{
 				owner:      remediation.Owner{Kind: remediation.CheckKind, Name: rule.Name, UID: c.object.UID},
 				generation: c.object.Generation, ladder: c.ladder, rule: c.rule,
 			}
 		}
-	case triage.Repair:
+	case policykind.Repair:
 		if r := rm.engine.repairs.followed[rule]; r != nil && r.policy != nil {
 			return &policyRef{
 				owner:      remediation.Owner{Kind: remediation.PolicyKind, Name: r.policy.object.Name, UID: r.policy.object.UID},
@@ -54,7 +55,7 @@ func ruleOf(o remediation.Object) triage.RuleID {
 	case remediation.CheckKind:
 		return checkRule(o.Owner.Name)
 	case remediation.PolicyKind:
-		return triage.RuleID{Kind: triage.Repair, Name: policyRule(o.Owner.Name)}
+		return triage.RuleID{Kind: policykind.Repair, Name: policyRule(o.Owner.Name)}
 	}
 	return triage.RuleID{}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/nodelease"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -84,7 +85,7 @@ func (rm *remediations) Concerns(n *Node, plan triage.Plan) bool {
 // isTreatmentRule reports whether the rule's response is a treatment (not a taint) that
 // this controller carries out.
 func (rm *remediations) isTreatmentRule(rule triage.RuleID) bool {
-	return rule.Kind == triage.NodeHealthCheck && !rm.engine.checks.deferring || isRepair(rule)
+	return rule.Kind == policykind.NodeHealthCheck && !rm.engine.checks.deferring || isRepair(rule)
 }
 
 // namesTreatmentRule reports whether one of the reasons is about a treatment rule.
@@ -242,9 +243,9 @@ func (rm *remediations) creationTask(now time.Time, lane *Lane, n *nodeObjects, 
 // delete.
 func (rm *remediations) treats(n *nodeObjects, state *Node, rule triage.RuleID) bool {
 	switch {
-	case rule.Kind == triage.NodeHealthCheck:
+	case rule.Kind == policykind.NodeHealthCheck:
 		return !rm.engine.checks.deferring
-	case rule.Kind != triage.Repair:
+	case rule.Kind != policykind.Repair:
 		return false
 	case len(n.objectsOf(rule)) > 0:
 		return true
@@ -310,7 +311,7 @@ func (*remediations) FreesSlot(now time.Time, lane *Lane) (free bool, due time.T
 func (rm *remediations) Restore(now time.Time, lane *Lane, state *Node) bool {
 	e := lane.Slot()
 	rule := triage.RuleID(e.Rule)
-	if _, arrived := rm.of(lane.Node).objects[e.Object]; arrived || rule.Kind == triage.NodeHealthCheck && rm.engine.checks.deferring {
+	if _, arrived := rm.of(lane.Node).objects[e.Object]; arrived || rule.Kind == policykind.NodeHealthCheck && rm.engine.checks.deferring {
 		return false
 	}
 	if !lane.HasSlotFor(state) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/nodelease"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/triage"
 	"github.com/resourcestack/autohealer/internal/watch"
@@ -349,7 +350,7 @@ func (rm *remediations) AddFacts(now time.Time, state *Node, facts *triage.Node)
 		return
 	}
 	veto := func(message string) {
-		facts.Vetoes = append(facts.Vetoes, triage.Veto{Kind: triage.NodeHealthCheck, Reason: message})
+		facts.Vetoes = append(facts.Vetoes, triage.Veto{Kind: policykind.NodeHealthCheck, Reason: message})
 	}
 	if facts.ControlPlane && rm.unreadable != "" {
 		veto("cannot determine whether another control-plane node is under remediation: " + rm.unreadable)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -55,7 +56,7 @@ func (w *claimTask) reportTerminated(now time.Time, r *Result) {
 	if deadline := cmp.Or(w.mark.Deadline, w.claim.Annotations[karpenter.TerminationTimestampAnnotation]); deadline != "" && mode == v1alpha1.Graceful {
 		message += ", and those that are left at " + deadline + " are ended by force"
 	}
-	if t.Rule.Kind == triage.ReadyTimeout {
+	if t.Rule.Kind == policykind.ReadyTimeout {
 		nc.engine.cfg.Metrics.countReadyTimeout(pool, w.claim.Labels[karpenter.CapacityTypeLabel])
 		what = treat.ReadyTimeoutRecovery
 		message = fmt.Sprintf("Node failed to become ready within %v, triggering recovery: %s%s", nc.engine.repairs.timeoutFor(t.Rule), message, startupTaintsMessage(karpenter.StartupTaints(t.Node, w.claim)))
@@ -165,7 +166,7 @@ func (r *repairs) reportWait(state *Node, is triage.Reason) {
 			delete(state.Reported, is.Rule)
 		}
 		return
-	case is.Code == triage.Pending && (is.Rule.Kind == triage.ReadyTimeout || is.Condition == triage.Ready && !r.hasStarted(state)): // every node starts like that
+	case is.Code == triage.Pending && (is.Rule.Kind == policykind.ReadyTimeout || is.Condition == triage.Ready && !r.hasStarted(state)): // every node starts like that
 		return
 	}
 	state.NoteReported(is.Rule, Report{is.Code, message})

@@ -15,6 +15,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/repairblock"
 	"github.com/resourcestack/autohealer/internal/status"
@@ -133,7 +134,7 @@ type repairRule struct {
 
 // isRepair reports whether a rule terminates nodes.
 func isRepair(rule triage.RuleID) bool {
-	return rule.Kind == triage.Repair || rule.Kind == triage.ReadyTimeout
+	return rule.Kind == policykind.Repair || rule.Kind == policykind.ReadyTimeout
 }
 
 // Watch watches the policies and the NodePools.

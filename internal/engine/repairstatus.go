@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/status"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -87,7 +88,7 @@ func (s *repairCounts) add(other repairCounts) {
 // unhealthy, because every node starts like that.
 func (r *repairs) countRepair(followed *repairRule, counts triage.Population) repairCounts {
 	sum := repairCounts{nodes: counts.Selected, sick: counts.Unhealthy, repairing: counts.Treated}
-	isTimeout := followed.rule.ID.Kind == triage.ReadyTimeout
+	isTimeout := followed.rule.ID.Kind == policykind.ReadyTimeout
 	if isTimeout {
 		sum.nodes = min(sum.nodes, r.countsOf(followed.pool).starting)
 	}

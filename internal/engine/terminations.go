@@ -15,6 +15,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/treat"
@@ -364,7 +365,7 @@ func (nc *nodeClaims) Restore(now time.Time, lane *Lane, state *Node) bool {
 // countLaunchFailure counts a node that is replaced because of the ready timeout, or
 // removes it from the count.
 func (r *repairs) countLaunchFailure(now time.Time, c *nodeClaim, was *ownership.Mark) {
-	isTimeout := func(mark *ownership.Mark) bool { return mark != nil && mark.Rule.Kind == triage.ReadyTimeout }
+	isTimeout := func(mark *ownership.Mark) bool { return mark != nil && mark.Rule.Kind == policykind.ReadyTimeout }
 	if !r.engine.IsLoaded() || isTimeout(was) == isTimeout(c.mark) || !r.usesCurrentTemplate(c) { // restored from the ledger
 		return
 	}
@@ -384,7 +385,7 @@ func (r *repairs) countLaunchFailure(now time.Time, c *nodeClaim, was *ownership
 // marked yet.
 func (r *repairs) isPendingLaunchFailure(e ledger.ObjectWrite) bool {
 	c := r.engine.nodeClaims.byName[e.Object.Name]
-	return isClaim(e.Object) && e.Rule.Kind == triage.ReadyTimeout && c != nil && c.mark == nil && r.usesCurrentTemplate(c)
+	return isClaim(e.Object) && e.Rule.Kind == policykind.ReadyTimeout && c != nil && c.mark == nil && r.usesCurrentTemplate(c)
 }
 
 // pendingLaunchFailures counts, by pool, the entries whose claim is not marked yet.

@@ -13,6 +13,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/repairblock"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -57,7 +58,7 @@ func TestAnUnhealthyNodeIsTerminatedAfterItsToleration(t *testing.T) {
 		h.breaks(corev1.ConditionTrue, "a")
 		h.advance(10*time.Minute - time.Second)
 		h.wantNoTask("a")
-		if is := h.finding(triage.Repair, "a"); is.Code != triage.Pending || !is.Eligible.Equal(time.Now().Add(time.Second)) {
+		if is := h.finding(policykind.Repair, "a"); is.Code != triage.Pending || !is.Eligible.Equal(time.Now().Add(time.Second)) {
 			t.Errorf("what is said of it before: %v", is)
 		}
 		h.advance(time.Second)
@@ -111,13 +112,13 @@ func TestTerminationByWriteResult(t *testing.T) {
 				if h.isMarked("a") != test.isMarked || (h.api.claims["claim-a"].DeletionTimestamp != nil) != test.deleted {
 					t.Errorf("the claim is marked %t, deleted %v", h.isMarked("a"), h.api.claims["claim-a"].DeletionTimestamp)
 				}
-				if is := h.finding(triage.Repair, "a"); is.Code != test.code {
+				if is := h.finding(policykind.Repair, "a"); is.Code != test.code {
 					t.Errorf("what is said of it: %v", is)
 				}
 				if is := h.tasks.lanes["a"].hasSlot(); is != test.again {
 					t.Errorf("its slot is kept in the ledger: %t", is)
 				}
-				if code := h.finding(triage.Repair, "b").Code; test.again && code != triage.CapFull {
+				if code := h.finding(policykind.Repair, "b").Code; test.again && code != triage.CapFull {
 					t.Errorf("another node waits for %s", code)
 				}
 				if !test.again { // b may go instead
@@ -337,7 +338,7 @@ func TestVetoes(t *testing.T) {
 					h.wantTask("a", terminateClaim)
 					set(h, map[string]string{annotation: "true"})
 					h.wantNoTask("a")
-					if is := h.finding(triage.Repair, "a"); is.Code != triage.Vetoed || !strings.Contains(is.String(), name+" is annotated "+annotation) {
+					if is := h.finding(policykind.Repair, "a"); is.Code != triage.Vetoed || !strings.Contains(is.String(), name+" is annotated "+annotation) {
 						t.Errorf("what is said of it: %v", is)
 					}
 					set(h, nil)
@@ -361,7 +362,7 @@ func TestVetoes(t *testing.T) {
 				h.api.changeClaim("claim-a", test.change)
 				h.deliver()
 				h.wantNoTask("a")
-				if is := h.finding(triage.Repair, "a"); is.Code != triage.Vetoed || !strings.Contains(is.String(), test.words) {
+				if is := h.finding(policykind.Repair, "a"); is.Code != triage.Vetoed || !strings.Contains(is.String(), test.words) {
 					t.Errorf("what is said of it: %v", is)
 				}
 			})
@@ -474,7 +475,7 @@ func TestASlotStaysInItsPoolWithoutNodeAndPolicy(t *testing.T) {
 				h.policy("after", forPool("default"), oneAtATime)
 				for who, h := range map[string]*nodePoolFixture{"the same": h, "a successor": h.successor()} {
 					h.wantNoTask("b")
-					if is := h.finding(triage.Repair, "b"); is.Code != triage.CapFull {
+					if is := h.finding(policykind.Repair, "b"); is.Code != triage.CapFull {
 						t.Errorf("%s says of the other: %v", who, is)
 					}
 				}

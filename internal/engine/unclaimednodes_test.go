@@ -12,6 +12,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/nodelease"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -86,7 +87,7 @@ func (h *nodePoolFixture) begun(node string) *unstructured.Unstructured {
 	return object
 }
 
-var plainRule = triage.RuleID{Kind: triage.Repair, Name: "RepairPolicy/p"}
+var plainRule = triage.RuleID{Kind: policykind.Repair, Name: "RepairPolicy/p"}
 
 // A node without a claim is remediated like with health checks, within the bound of its
 // policy.
@@ -108,7 +109,7 @@ func TestANodeWithoutAClaimIsRemediatedByItsPolicy(t *testing.T) {
 			t.Errorf("the node's Lease is held by %q", by)
 		}
 		h.wantNoTask("b")
-		if is := h.finding(triage.Repair, "b"); is.Code != triage.CapFull {
+		if is := h.finding(policykind.Repair, "b"); is.Code != triage.CapFull {
 			t.Errorf("what is said of the next: %v", is)
 		}
 		// The message must not speak of a termination.
@@ -139,7 +140,7 @@ func TestAClaimWithoutAPoolDoesNotAffectOtherNodes(t *testing.T) {
 		h.launches("", "by-hand")
 		h.breaks(corev1.ConditionTrue, "a")
 		h.advance(10 * time.Minute)
-		if is := h.finding(triage.Repair, "a"); is.Code == triage.NotAllowed {
+		if is := h.finding(policykind.Repair, "a"); is.Code == triage.NotAllowed {
 			t.Errorf("what is said of it: %v", is)
 		}
 		h.wantTask("a", createRemediation)
@@ -154,7 +155,7 @@ func TestAPolicyGainsAndLosesItsTemplate(t *testing.T) {
 		left := func(node string) {
 			t.Helper()
 			h.wantNoTask(node)
-			if is := h.finding(triage.Repair, node); is.Code != triage.Vetoed || !strings.Contains(is.String(), "the policy names no remediationTemplate") {
+			if is := h.finding(policykind.Repair, node); is.Code != triage.Vetoed || !strings.Contains(is.String(), "the policy names no remediationTemplate") {
 				t.Errorf("what is said of %s: %v", node, is)
 			}
 		}
@@ -187,7 +188,7 @@ func TestAPolicyWaitsForItsTemplate(t *testing.T) {
 		h.remediates("slow")
 		h.advance(10 * time.Minute)
 		h.wantNoTask("a")
-		if is := h.finding(triage.Repair, "a"); is.Code != triage.OnHold || !strings.Contains(is.String(), "there is no template") {
+		if is := h.finding(policykind.Repair, "a"); is.Code != triage.OnHold || !strings.Contains(is.String(), "there is no template") {
 			t.Errorf("what is said of it: %v", is)
 		}
 		h.remediates("quick")

@@ -16,6 +16,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -49,13 +50,13 @@ func TestReadsAllVersions(t *testing.T) {
 		return ObjectRef{schema.GroupKind{Group: group, Kind: kind}, namespace, name}
 	}
 	want := []Entry{
-		NodeWrite{Slot: slot(triage.ConditionSet, "kernel-deadlock", "worker-1", 1), ResourceVersion: "4711"},
-		NodeWrite{Slot: slot(triage.ConditionSet, "disk-broken", "worker-1", 1), ResourceVersion: "4711"},
-		ObjectWrite{Slot: slot(triage.NodeHealthCheck, "masters", "master-1", 2), Object: object("Reboot", "example.com", "ns", "master-1"), Step: 1, ControlPlane: true},
-		ObjectWrite{Slot: slot(triage.Repair, "NodePool/default", "worker-2", 3), Object: object("NodeClaim", "karpenter.sh", "", "default-x7f2"), ResourceVersion: "4712", Since: at("2026-11-15T11:58:00Z"), Pool: "default"},
-		Replacement{Slot: slot(triage.NodeHealthCheck, "workers", "worker-3", 4), Gone: at("2026-11-15T12:00:00.123456789Z"), Since: at("2026-11-15T11:50:00Z")},
-		Replacement{Slot: slot(triage.Repair, "RepairPolicy/plain", "worker-4", 5), Gone: at("2026-11-15T12:01:00Z"), Since: at("2026-11-15T11:51:00Z"), Pool: "plain", Replaced: true},
-		LaunchFailures{Rule: rule(triage.ReadyTimeout, "default"), Failed: 3, Last: at("2026-11-15T12:02:00Z"), Template: "8013434817"},
+		NodeWrite{Slot: slot(policykind.ConditionSet, "kernel-deadlock", "worker-1", 1), ResourceVersion: "4711"},
+		NodeWrite{Slot: slot(policykind.ConditionSet, "disk-broken", "worker-1", 1), ResourceVersion: "4711"},
+		ObjectWrite{Slot: slot(policykind.NodeHealthCheck, "masters", "master-1", 2), Object: object("Reboot", "example.com", "ns", "master-1"), Step: 1, ControlPlane: true},
+		ObjectWrite{Slot: slot(policykind.Repair, "NodePool/default", "worker-2", 3), Object: object("NodeClaim", "karpenter.sh", "", "default-x7f2"), ResourceVersion: "4712", Since: at("2026-11-15T11:58:00Z"), Pool: "default"},
+		Replacement{Slot: slot(policykind.NodeHealthCheck, "workers", "worker-3", 4), Gone: at("2026-11-15T12:00:00.123456789Z"), Since: at("2026-11-15T11:50:00Z")},
+		Replacement{Slot: slot(policykind.Repair, "RepairPolicy/plain", "worker-4", 5), Gone: at("2026-11-15T12:01:00Z"), Since: at("2026-11-15T11:51:00Z"), Pool: "plain", Replaced: true},
+		LaunchFailures{Rule: rule(policykind.ReadyTimeout, "default"), Failed: 3, Last: at("2026-11-15T12:02:00Z"), Template: "8013434817"},
 	}
 	for _, name := range []string{"page-v0.json", "page-v1.json"} {
 		got, err := parse(golden(t, name))
@@ -76,7 +77,7 @@ func TestKeepsEntriesOfANewerVersion(t *testing.T) {
 	text := golden(t, "page-newer.json")
 	p, err := parse(text)
 	testkit.Must(t, err)
-	known := NodeWrite{Slot{ownership.Rule{Kind: triage.ConditionSet, Name: "kernel-deadlock"}, "worker-1", "u1"}, "4711", `{"zone":"a"}`}
+	known := NodeWrite{Slot{ownership.Rule{Kind: policykind.ConditionSet, Name: "kernel-deadlock"}, "worker-1", "u1"}, "4711", `{"zone":"a"}`}
 	if diff := cmp.Diff([]Entry{known}, p.grants); diff != "" {
 		t.Errorf("known entries (-want +got):\n%s", diff)
 	}
@@ -124,7 +125,7 @@ func TestEncodingRoundTrip(t *testing.T) {
 	name := rapid.StringMatching(`[ab]`)
 	entries := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Entry {
 		e := record{
-			Rule: ownership.Rule{Kind: rapid.SampledFrom([]triage.Kind{triage.ConditionSet, triage.Repair}).Draw(t, "kind"), Name: name.Draw(t, "rule")},
+			Rule: ownership.Rule{Kind: rapid.SampledFrom([]triage.Kind{policykind.ConditionSet, policykind.Repair}).Draw(t, "kind"), Name: name.Draw(t, "rule")},
 			Node: name.Draw(t, "node"), UID: name.Draw(t, "uid"), ResourceVersion: rapid.StringMatching(`[1-9]`).Draw(t, "version"),
 			Object: rapid.SampledFrom([]string{"", "", "Kind.group ns/name", "of another form"}).Draw(t, "object"),
 		}
@@ -214,7 +215,7 @@ func TestWorstCaseFits(t *testing.T) {
 			entries, node := make([]Entry, sets), longest("node", served+onPage)
 			for set := range entries {
 				entries[set] = NodeWrite{
-					Slot:            Slot{ownership.Rule{Kind: triage.ConditionSet, Name: names[set]}, node, "0c7f0f9e-1111-4a6e-9d52-000000000001"},
+					Slot:            Slot{ownership.Rule{Kind: policykind.ConditionSet, Name: names[set]}, node, "0c7f0f9e-1111-4a6e-9d52-000000000001"},
 					ResourceVersion: "18446744073709551615",
 				}
 			}
@@ -247,7 +248,7 @@ func TestRoomTakesAllOrNothing(t *testing.T) {
 	room := (*Ledger)(nil).Room()
 	taken := 0
 	for i := range 100_000 { // each with its own rules
-		a := NodeWrite{Slot: Slot{Rule: ownership.Rule{Kind: triage.ConditionSet, Name: longest("a", i)}, Node: longest("node", i)}, ResourceVersion: "1"}
+		a := NodeWrite{Slot: Slot{Rule: ownership.Rule{Kind: policykind.ConditionSet, Name: longest("a", i)}, Node: longest("node", i)}, ResourceVersion: "1"}
 		b := a
 		b.Rule.Name = longest("b", i)
 		before := *room

@@ -14,13 +14,13 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/testkit"
-	"github.com/resourcestack/autohealer/internal/triage"
 )
 
 func entry(node string) ledger.NodeWrite {
-	return ledger.NodeWrite{Slot: ledger.Slot{Rule: ownership.Rule{Kind: triage.ConditionSet, Name: "set"}, Node: node, UID: "u-" + node}, ResourceVersion: "7"}
+	return ledger.NodeWrite{Slot: ledger.Slot{Rule: ownership.Rule{Kind: policykind.ConditionSet, Name: "set"}, Node: node, UID: "u-" + node}, ResourceVersion: "7"}
 }
 
 func TestLedger(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/nodefacts"
 	"github.com/resourcestack/autohealer/internal/nodewatch"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -38,7 +39,7 @@ func TestFollow(t *testing.T) {
 		testkit.Must(t, cluster.SetCondition(t.Context(), name(i), corev1.NodeCondition{Type: "Disk", Status: status, Reason: "TestSaysSo"}))
 	}
 	rule := triage.Rule{
-		ID:       triage.RuleID{Kind: triage.ConditionSet, Name: "asked"},
+		ID:       triage.RuleID{Kind: policykind.ConditionSet, Name: "asked"},
 		When:     triage.When{Signals: []triage.Signal{{Condition: "Disk", Status: triage.True}}},
 		Response: triage.Response{Taint: &triage.TaintResponse{Key: "example.com/asked", Effect: triage.NoSchedule}},
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -22,7 +23,7 @@ import (
 // sickRule matches nodes with Disk=True.
 func sickRule() triage.Rule {
 	return triage.Rule{
-		ID:       triage.RuleID{Kind: triage.ConditionSet, Name: "asked"},
+		ID:       triage.RuleID{Kind: policykind.ConditionSet, Name: "asked"},
 		When:     triage.When{Signals: []triage.Signal{{Condition: "Disk", Status: triage.True}}},
 		Response: triage.Response{Taint: &triage.TaintResponse{Key: "example.com/asked", Effect: triage.NoSchedule}},
 	}
@@ -32,7 +33,7 @@ func facts(name string, status triage.Status) triage.Node {
 	return triage.Node{
 		Name: name, UID: "u-" + name, Conditions: []triage.Condition{{Type: "Disk", Status: status}},
 		// Rules do not match the remediation of a node.
-		Taints: []triage.Taint{{Rule: triage.RuleID{Kind: triage.ConditionSet, Name: "asked"}, Key: "example.com/asked", Effect: triage.NoSchedule}},
+		Taints: []triage.Taint{{Rule: triage.RuleID{Kind: policykind.ConditionSet, Name: "asked"}, Key: "example.com/asked", Effect: triage.NoSchedule}},
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -64,7 +65,7 @@ var bySelectorText = cmp.Transformer("text", func(s triage.Selector) string { re
 func TestConditionSetCompilesTheExample(t *testing.T) {
 	rule := func(name, key string, signals ...triage.Signal) triage.Rule {
 		return triage.Rule{
-			ID:       triage.RuleID{Kind: triage.ConditionSet, Name: name},
+			ID:       triage.RuleID{Kind: policykind.ConditionSet, Name: name},
 			When:     triage.When{All: true, Signals: signals},
 			Bound:    triage.Bound{Cap: &triage.Limit{Number: 49, Percent: true}},
 			Response: triage.Response{Taint: &triage.TaintResponse{Key: key, Effect: triage.NoExecute}},

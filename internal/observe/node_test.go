@@ -11,6 +11,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/observe"
 	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -86,11 +87,11 @@ func TestNodeFindsOwnTaints(t *testing.T) {
 	added := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	at := func(t time.Time) *metav1.Time { return &metav1.Time{Time: t} }
 	noted := func(rule, key string, effect corev1.TaintEffect) ownership.Taint {
-		id, err := triage.ParseRuleID(rule)
+		id, err := policykind.ParseRuleID(rule)
 		testkit.Must(t, err)
 		return ownership.Taint{Rule: ownership.Rule(id), Key: key, Effect: effect, Added: added}
 	}
-	set := func(name string) triage.RuleID { return triage.RuleID{Kind: triage.ConditionSet, Name: name} }
+	set := func(name string) triage.RuleID { return triage.RuleID{Kind: policykind.ConditionSet, Name: name} }
 	tests := []struct {
 		name   string
 		note   ownership.Record

@@ -19,6 +19,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -60,18 +61,18 @@ func percentage(number int) *triage.Limit {
 }
 
 func TestNodeHealthCheckCompilesRealExamples(t *testing.T) {
-	id := triage.RuleID{Kind: triage.NodeHealthCheck, Name: "nodehealthcheck-sample"}
+	id := triage.RuleID{Kind: policykind.NodeHealthCheck, Name: "nodehealthcheck-sample"}
 	atLeast := percentage(51)
 	atLeast.Healthy = true
 	for file, want := range map[string]triage.Rule{
 		"seed.yaml": {
-			ID: id, When: notReady, Bound: triage.Bound{Gate: percentage(49)},
+			ID: id, Precedence: 1, When: notReady, Bound: triage.Bound{Gate: percentage(49)},
 			Response: triage.Response{Ladder: []triage.Step{
 				{Action: triage.Remediate, Ref: "medik8s.io/v1alpha1/ProviderXRemediationTemplate default/group-x"},
 			}},
 		},
 		"medik8s.yaml": {
-			ID: id, Who: selector(t, "node-role.kubernetes.io/worker"), When: notReady, Bound: triage.Bound{Gate: atLeast},
+			ID: id, Precedence: 1, Who: selector(t, "node-role.kubernetes.io/worker"), When: notReady, Bound: triage.Bound{Gate: atLeast},
 			Response: triage.Response{Ladder: []triage.Step{{
 				Action: triage.Remediate,
 				Ref:    "self-node-remediation.medik8s.io/v1alpha1/SelfNodeRemediationTemplate openshift-operators/self-node-remediation-automatic-strategy-template",
@@ -94,7 +95,7 @@ func TestNodeHealthCheckCompilesRealExamples(t *testing.T) {
 
 func TestNodeHealthCheckReadsEveryField(t *testing.T) {
 	base := triage.Rule{
-		ID: triage.RuleID{Kind: triage.NodeHealthCheck, Name: "check"}, When: notReady, Bound: triage.Bound{Gate: percentage(49)},
+		ID: triage.RuleID{Kind: policykind.NodeHealthCheck, Name: "check"}, Precedence: 1, When: notReady, Bound: triage.Bound{Gate: percentage(49)},
 		Response: triage.Response{Ladder: []triage.Step{
 			{Action: triage.Remediate, Ref: rebootText, Timeout: 10 * time.Minute},
 			{Action: triage.Remediate, Ref: replaceText, Timeout: time.Hour},

@@ -16,6 +16,7 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -151,11 +152,12 @@ func TestRepair(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			want := triage.Rule{
-				ID:       triage.RuleID{Kind: triage.Repair, Name: "NodePool/default"},
-				Who:      callerKeySelector(t, observe.RepairedBy, "NodePool/default"),
-				When:     triage.When{Signals: signals{ready, network}},
-				Bound:    triage.Bound{Cap: &triage.Limit{Number: 20, Percent: true}, Pool: "NodePool/default"},
-				Response: triage.Response{Ladder: []triage.Step{{Action: triage.Terminate}}},
+				ID:         triage.RuleID{Kind: policykind.Repair, Name: "NodePool/default"},
+				Precedence: 2,
+				Who:        callerKeySelector(t, observe.RepairedBy, "NodePool/default"),
+				When:       triage.When{Signals: signals{ready, network}},
+				Bound:      triage.Bound{Cap: &triage.Limit{Number: 20, Percent: true}, Pool: "NodePool/default"},
+				Response:   triage.Response{Ladder: []triage.Step{{Action: triage.Terminate}}},
 			}
 			test.want(&want)
 			if diff := cmp.Diff(want, repairOf(t, exampleBlock(test.change)), bySelectorText); diff != "" {
@@ -203,8 +205,9 @@ func TestRepairBoundsAFifthAndAtLeastOne(t *testing.T) {
 func TestReadyTimeout(t *testing.T) {
 	rule := func(timeout time.Duration, change func(*triage.Rule)) triage.Rule {
 		r := triage.Rule{
-			ID:  triage.RuleID{Kind: triage.ReadyTimeout, Name: "default"},
-			Who: callerKeySelector(t, observe.TimedBy, "default"),
+			ID:         triage.RuleID{Kind: policykind.ReadyTimeout, Name: "default"},
+			Precedence: 3,
+			Who:        callerKeySelector(t, observe.TimedBy, "default"),
 			When: triage.When{Signals: []triage.Signal{
 				{Condition: "Ready", Status: triage.False, For: timeout, FromCreation: true},
 				{Condition: "Ready", Status: triage.Unknown, For: timeout, FromCreation: true},

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -16,7 +17,7 @@ func TestMarkRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.StringMatching(`[a-z0-9]([-a-z0-9./]{0,20}[a-z0-9])?`)
 		want := ownership.Mark{
-			Rule: ownership.Rule{Kind: rapid.SampledFrom([]triage.Kind{triage.Repair, triage.ReadyTimeout}).Draw(t, "kind"), Name: name.Draw(t, "rule")},
+			Rule: ownership.Rule{Kind: rapid.SampledFrom([]triage.Kind{policykind.Repair, policykind.ReadyTimeout}).Draw(t, "kind"), Name: name.Draw(t, "rule")},
 			Node: name.Draw(t, "node"), NodeUID: types.UID(name.Draw(t, "uid")), Since: second,
 			Deadline: rapid.SampledFrom([]string{"", "2026-11-15T12:00:00Z"}).Draw(t, "deadline"), Before: rapid.String().Draw(t, "before"),
 		}
@@ -52,7 +53,7 @@ func TestReadMarkRefusesInvalidMarks(t *testing.T) {
 }
 
 func FuzzReadMark(f *testing.F) {
-	f.Add(ownership.Mark{Rule: ownership.Rule{Kind: triage.Repair, Name: "NodePool/default"}, Node: "n", NodeUID: "u", Since: second, Deadline: "x", Before: "y"}.Encode())
+	f.Add(ownership.Mark{Rule: ownership.Rule{Kind: policykind.Repair, Name: "NodePool/default"}, Node: "n", NodeUID: "u", Since: second, Deadline: "x", Before: "y"}.Encode())
 	f.Add(`{"rule":"ReadyTimeout/default","node":"n","nodeUID":"u"}`)
 	f.Fuzz(func(t *testing.T, text string) {
 		mark, err := ownership.ReadMark(map[string]string{ownership.MarkAnnotation: text})

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/resourcestack/autohealer/internal/format"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/taintkey"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -117,11 +118,11 @@ func (m RememberedStart) MarshalJSON() ([]byte, error) {
 }
 
 // Rule is the ID of a rule in its stored form, for example ConditionSet/kernel-deadlock. If
-// this version does not know the kind, Kind is zero and Name has the whole text.
+// this version does not know the kind, Kind is empty and Name has the whole text.
 type Rule triage.RuleID
 
 // IsKnown says whether this version knows the kind of the rule.
-func (r Rule) IsKnown() bool { return r.Kind != 0 }
+func (r Rule) IsKnown() bool { return r.Kind != "" }
 
 // MarshalText writes the kind and the name of the rule.
 func (r Rule) MarshalText() ([]byte, error) {
@@ -133,7 +134,7 @@ func (r Rule) MarshalText() ([]byte, error) {
 
 // UnmarshalText parses the result of MarshalText.
 func (r *Rule) UnmarshalText(text []byte) error {
-	id, err := triage.ParseRuleID(string(text))
+	id, err := policykind.ParseRuleID(string(text))
 	if err != nil {
 		id = triage.RuleID{Name: string(text)}
 	}

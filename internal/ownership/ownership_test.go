@@ -11,12 +11,14 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/internal/ownership"
-	"github.com/resourcestack/autohealer/internal/triage"
+	"github.com/resourcestack/autohealer/internal/policykind"
 )
 
 var second = time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
 
-func set(name string) ownership.Rule { return ownership.Rule{Kind: triage.ConditionSet, Name: name} }
+func set(name string) ownership.Rule {
+	return ownership.Rule{Kind: policykind.ConditionSet, Name: name}
+}
 
 func TestRecordRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -12,8 +12,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/testkit"
-	"github.com/resourcestack/autohealer/internal/triage"
 )
 
 func golden(t *testing.T, name string) string {
@@ -33,13 +33,13 @@ func TestReadsAllVersions(t *testing.T) {
 			{Rule: set("disk-broken"), Key: "disk", Effect: corev1.TaintEffectNoSchedule, Added: at(60, 1)},
 		},
 		Starts: []ownership.RememberedStart{
-			{Rule: ownership.Rule{Kind: triage.Repair, Name: "NodePool/default"}, Condition: "Ready", Since: at(50, 0), Transition: at(59, 0)},
-			{Rule: ownership.Rule{Kind: triage.NodeHealthCheck, Name: "workers"}, Condition: "DiskBroken", Since: at(51, 0)},
+			{Rule: ownership.Rule{Kind: policykind.Repair, Name: "NodePool/default"}, Condition: "Ready", Since: at(50, 0), Transition: at(59, 0)},
+			{Rule: ownership.Rule{Kind: policykind.NodeHealthCheck, Name: "workers"}, Condition: "DiskBroken", Since: at(51, 0)},
 		},
 		Initialized: true, Fence: "controller_2c1e/4711",
 	}
 	mark := &ownership.Mark{
-		Rule: ownership.Rule{Kind: triage.Repair, Name: "NodePool/default"}, Node: "worker-1", NodeUID: "0c7f0f9e-1111-4a6e-9d52-000000000001",
+		Rule: ownership.Rule{Kind: policykind.Repair, Name: "NodePool/default"}, Node: "worker-1", NodeUID: "0c7f0f9e-1111-4a6e-9d52-000000000001",
 		Since: at(60, 0), Deadline: "2026-11-15T12:10:00Z", Before: "2026-11-15T13:00:00Z",
 	}
 	for _, version := range []string{"v0", "v1"} {

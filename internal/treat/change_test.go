@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -23,7 +24,9 @@ var (
 	now    = before.Add(time.Hour + 300*time.Millisecond)
 )
 
-func rule(name string) triage.RuleID { return triage.RuleID{Kind: triage.ConditionSet, Name: name} }
+func rule(name string) triage.RuleID {
+	return triage.RuleID{Kind: policykind.ConditionSet, Name: name}
+}
 
 func noted(name, key string, effect corev1.TaintEffect) ownership.Taint {
 	return ownership.Taint{Rule: ownership.Rule(rule(name)), Key: key, Effect: effect, Added: before}

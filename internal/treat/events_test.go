@@ -15,6 +15,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/configmaps"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/treat"
@@ -83,7 +84,7 @@ func TestEventWriter(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{})
 	c, err := client.New(cluster.AdminConfig(), client.Options{})
 	testkit.Must(t, err)
-	rule := triage.RuleID{Kind: triage.ConditionSet, Name: "deadlock"}
+	rule := triage.RuleID{Kind: policykind.ConditionSet, Name: "deadlock"}
 	word := func(node string) treat.Event {
 		return treat.Event{
 			Node:   &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, UID: "node-uid"}},
@@ -294,7 +295,7 @@ conditionSets:
 			EventReason: treat.RemediationCreated,
 			Message:     "RebootRemediation default/worker-7",
 			Reason: triage.Reason{
-				Code: triage.Treating, Rule: triage.RuleID{Kind: triage.NodeHealthCheck, Name: "one"}, Condition: "Ready", Status: triage.Unknown,
+				Code: triage.Treating, Rule: triage.RuleID{Kind: policykind.NodeHealthCheck, Name: "one"}, Condition: "Ready", Status: triage.Unknown,
 				Step: 1, Steps: 2, Action: triage.Remediate,
 			},
 		}

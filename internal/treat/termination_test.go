@@ -15,11 +15,11 @@ import (
 	"github.com/resourcestack/autohealer/deploy"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	installed "github.com/resourcestack/autohealer/internal/testbed/karpenter"
 	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/treat"
-	"github.com/resourcestack/autohealer/internal/triage"
 )
 
 // claimFixture is a cluster with Karpenter's CRDs, without Karpenter.
@@ -83,7 +83,7 @@ func (h claimFixture) fetched(t *testing.T, name string) *karpenter.NodeClaim {
 }
 
 var aMark = ownership.Mark{
-	Rule: ownership.Rule{Kind: triage.Repair, Name: "NodePool/default"}, Node: "n", NodeUID: "u",
+	Rule: ownership.Rule{Kind: policykind.Repair, Name: "NodePool/default"}, Node: "n", NodeUID: "u",
 	Since: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC), Deadline: treat.Deadline(time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)),
 }
 

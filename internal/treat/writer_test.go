@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/treat"
@@ -60,7 +61,7 @@ func TestWriter(t *testing.T) {
 	testkit.Must(t, err)
 	writer := treat.NewWriter(c)
 	plan := triage.Plan{Taints: []triage.PlannedTaint{{Taint: triage.Taint{
-		Rule: triage.RuleID{Kind: triage.ConditionSet, Name: "set"}, Key: "example.com/sick", Effect: triage.NoExecute,
+		Rule: triage.RuleID{Kind: policykind.ConditionSet, Name: "set"}, Key: "example.com/sick", Effect: triage.NoExecute,
 	}}}}
 	create := func(t *testing.T, name string) *corev1.Node {
 		t.Helper()

@@ -6,13 +6,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
 // repairOf returns a rule of a pool that terminates nodes without network.
 func repairOf(pool string) triage.Rule {
 	return triage.Rule{
-		ID:       triage.RuleID{Kind: triage.Repair, Name: "NodePool/" + pool},
+		ID:       triage.RuleID{Kind: policykind.Repair, Name: "NodePool/" + pool},
 		When:     triage.When{Signals: []triage.Signal{{Condition: "NetworkUnavailable", Status: triage.True}}},
 		Bound:    triage.Bound{Pool: "NodePool/" + pool},
 		Response: triage.Response{Ladder: []triage.Step{{Action: triage.Terminate}}},

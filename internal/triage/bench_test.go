@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -95,7 +96,7 @@ func benchRules(tb testing.TB) []triage.Rule {
 			name := fmt.Sprintf("pool-%d-rule-%d", pool, i)
 			switch {
 			case i < 4:
-				r.ID = triage.RuleID{Kind: triage.ConditionSet, Name: name}
+				r.ID = triage.RuleID{Kind: policykind.ConditionSet, Name: name}
 				r.When = triage.When{All: true, Signals: []triage.Signal{signal(1 + i)}}
 				r.Response.Taint = &triage.TaintResponse{Key: "example.com/" + name, Effect: triage.NoSchedule}
 				if i < 2 {
@@ -103,17 +104,17 @@ func benchRules(tb testing.TB) []triage.Rule {
 					r.Bound.Cap = limit(1)
 				}
 			case i < 7:
-				r.ID = triage.RuleID{Kind: triage.NodeHealthCheck, Name: name}
+				r.ID = triage.RuleID{Kind: policykind.NodeHealthCheck, Name: name}
 				r.When.Signals = []triage.Signal{signal(0), signal(i), signal(i + 1)}
 				r.Bound.Gate = &triage.Limit{Number: 49, Percent: true, RoundUp: true}
 				r.Response.Ladder = []triage.Step{{Action: triage.Remediate, Timeout: 10 * time.Minute}, {Action: triage.Reboot}}
 			case i < 9:
-				r.ID = triage.RuleID{Kind: triage.Repair, Name: name}
+				r.ID = triage.RuleID{Kind: policykind.Repair, Name: name}
 				r.When.Signals = []triage.Signal{signal(0), signal(i + 2), signal(i + 3), signal(i + 4)}
 				r.Bound.Cap, r.Bound.Pool = limit(1), fmt.Sprintf("NodePool/pool-%d", pool)
 				r.Response.Ladder = []triage.Step{{Action: triage.Terminate}}
 			default:
-				r.ID = triage.RuleID{Kind: triage.ReadyTimeout, Name: name}
+				r.ID = triage.RuleID{Kind: policykind.ReadyTimeout, Name: name}
 				r.When.Signals = []triage.Signal{
 					{Condition: triage.Ready, Status: triage.False, For: 10 * time.Minute, FromCreation: true},
 					{Condition: triage.Ready, Status: triage.Unknown, For: 10 * time.Minute, FromCreation: true},

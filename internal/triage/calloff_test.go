@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -334,7 +335,7 @@ func (h *history) finding(p placement) triage.Reason {
 
 func TestAbandonWithoutRetryEndsAnEarlierWait(t *testing.T) {
 	core := triage.New()
-	id := triage.RuleID{Kind: triage.ConditionSet, Name: "a"}
+	id := triage.RuleID{Kind: policykind.ConditionSet, Name: "a"}
 	if err := core.SetRule(startTime, triage.Rule{
 		ID:       id,
 		When:     triage.When{Signals: []triage.Signal{{Condition: "Disk", Status: triage.True}}},

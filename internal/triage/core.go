@@ -105,6 +105,9 @@ type Grant struct {
 	// Pool is the pool of the rule. [Core.Resume] uses it only if the rule is removed,
 	// because its treatments still count in that pool.
 	Pool string
+	// Taint says that the response is a taint, not a treatment. [Core.Resume] uses it only
+	// if the rule is removed.
+	Taint bool
 }
 
 // New returns an empty core.
@@ -127,22 +130,22 @@ func New() *Core {
 }
 
 // SetRule adds or changes a rule. A changed rule keeps its responses, except on dry run. It
-// also keeps the clocks of the conditions that it matches as before.
+// also keeps the clocks of the conditions that it matches as before. It cannot change between
+// a taint and a ladder: that needs another ID, or [Core.RemoveRule] and the end of its
+// responses.
 func (c *Core) SetRule(now time.Time, spec Rule) error {
 	if err := spec.Validate(); err != nil {
 		return err
 	}
 	c.advanceTo(now)
-	r := c.rules[spec.ID]
-	if r != nil && !r.gone && reflect.DeepEqual(r.spec, spec) {
-		c.decide()
-		return nil
+	defer c.decide()
+	r := c.ruleOf(spec.ID, spec.Response.Taint == nil)
+	switch {
+	case r.treats != (spec.Response.Taint == nil):
+		return &FieldError{Field: "response", Value: spec.ID.String(), Problem: "a rule cannot change between a taint and a ladder; want another name"}
+	case r.gone || !reflect.DeepEqual(r.spec, spec):
+		c.change(r, spec.Precedence, func() { c.load(r, spec.clone()) })
 	}
-	if r == nil {
-		r = c.newRule(spec.ID)
-	}
-	c.change(r, func() { c.load(r, spec.clone()) })
-	c.decide()
 	return nil
 }
 
@@ -152,7 +155,7 @@ func (c *Core) RemoveRule(now time.Time, id RuleID) {
 	if r := c.rules[id]; r != nil {
 		r.allowance = nil
 		if !r.gone {
-			c.change(r, func() { c.unload(r) })
+			c.change(r, 0, func() { c.unload(r) })
 		}
 		c.dropIfUnused(r)
 	}
@@ -161,7 +164,8 @@ func (c *Core) RemoveRule(now time.Time, id RuleID) {
 
 // change replaces the definition of a rule and evaluates every node that the rule selected
 // or now selects.
-func (c *Core) change(r *rule, redefine func()) {
+func (c *Core) change(r *rule, precedence int, redefine func()) {
+	c.setPrecedence(r, precedence)
 	before := r.groups
 	redefine()
 	r.creationTimes = nil
@@ -230,7 +234,7 @@ func (c *Core) Abandon(now time.Time, node string, id RuleID, retry time.Duratio
 // its slot.
 func (c *Core) Resume(now time.Time, g Grant) {
 	c.advanceTo(now)
-	n, r := c.nodes[g.Node], c.ruleOf(g.Rule)
+	n, r := c.nodes[g.Node], c.ruleOf(g.Rule, !g.Taint)
 	if n != nil && n.uid != g.UID {
 		n = nil
 	}
@@ -392,7 +396,7 @@ func (c *Core) Grants() []Grant {
 				grants = append(grants, Grant{
 					Rule: ep.rule.spec.ID, Node: n.name, UID: n.uid, Step: ep.step, Since: instant(ep.stepSince),
 					ControlPlane: n.controlPlane, Replaced: ep.departure != nil && ep.departure.replaced, Deletes: ep.deletes,
-					Pool: ep.rule.poolName(),
+					Pool: ep.rule.poolName(), Taint: !ep.rule.treats,
 				})
 			}
 		}

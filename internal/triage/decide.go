@@ -51,7 +51,7 @@ func (c *Core) schedule(ep *episode) {
 			c.timers.push(ep.eligible, &ep.timer)
 		}
 		ep.rule.unobserved.push(ep.eligible, &ep.waiting)
-	case ep.active && takesPlaces && ep.rule.treats():
+	case ep.active && takesPlaces && ep.rule.treats:
 		c.escalate(ep)
 	case !ep.unhealthy || ep.verdict != holds:
 	case ep.active && takesPlaces: // a taint may have to wait although it was decided
@@ -212,7 +212,7 @@ func (r *rule) hasRoom() bool {
 // obstacle returns what prevents an eligible episode from getting a slot; 0 for nothing.
 func (c *Core) obstacle(ep *episode) Code {
 	r, n := ep.rule, ep.node
-	treats := r.treats()
+	treats := r.treats
 	switch {
 	case r.spec.Hold != "":
 		return OnHold
@@ -249,7 +249,7 @@ func (ep *episode) excludesNoExecute() bool {
 // veto returns the first veto that applies to the episode.
 func (ep *episode) veto() *Veto {
 	for i := range ep.node.extra.vetoes {
-		if v := &ep.node.extra.vetoes[i]; v.Kind == 0 || v.Kind == ep.rule.spec.ID.Kind {
+		if v := &ep.node.extra.vetoes[i]; v.Kind == "" || v.Kind == ep.rule.spec.ID.Kind {
 			return v
 		}
 	}

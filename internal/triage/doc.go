@@ -180,8 +180,8 @@
 // # Responses
 //
 // A response is a taint or a ladder of treatments. Eligible nodes are served in the
-// order of the time since when they wait, the kind of the rule, the name of the rule and
-// the name of the node. A node has one treatment at a time across all rules. One
+// order of the time since when they wait, the precedence, the kind and the name of the
+// rule, and the name of the node. A node has one treatment at a time across all rules. One
 // control-plane node at a time is in treatment across the cluster.
 //
 // A treatment does not begin while one of these holds. The plan gives the first as the

@@ -107,7 +107,7 @@ func (c *Core) evaluate(n *node, r *rule, selected, first bool) {
 	}
 	ep.verdict, ep.eligible, ep.decidingGroup = outcome, eligible, decidingGroup
 	c.setUnhealthy(ep, unhealthy)
-	c.setRecovering(ep, selected && !unhealthy && ep.active && r.treats())
+	c.setRecovering(ep, selected && !unhealthy && ep.active && r.treats)
 	c.timeRecovery(ep, first)
 	c.schedule(ep)
 	c.closeIfOver(ep)

@@ -24,7 +24,7 @@ func (c *Core) Plan(name string) (Plan, bool) {
 			c.explain(&p, episodes[0], strongest, by)
 			episodes = episodes[1:]
 		} else if n.unknowns > 0 {
-			if reason := (Reason{Rule: r.spec.ID}); c.whyUnclear(&reason, n, r) {
+			if reason := r.reason(); c.whyUnclear(&reason, n, r) {
 				p.add(reason)
 			}
 		}
@@ -54,7 +54,7 @@ func (p *Plan) add(r Reason) {
 // explain adds the finding of one rule to the plan.
 func (c *Core) explain(p *Plan, ep *episode, strongest Effect, by RuleID) {
 	c.remember(p, ep)
-	reason := Reason{Rule: ep.rule.spec.ID}
+	reason := ep.rule.reason()
 	stays := ep.active || ep.present
 	switch {
 	case c.keepsWhileRecovering(ep):
@@ -75,7 +75,7 @@ func (c *Core) explain(p *Plan, ep *episode, strongest Effect, by RuleID) {
 		}
 	case ep.rule.spec.DryRun:
 		reason = c.explainDryRun(p, ep)
-	case !ep.rule.treats():
+	case !ep.rule.treats:
 		reason = c.explainTaint(p, ep, strongest, by)
 	default:
 		reason = c.explainTreatment(p, ep)
@@ -114,9 +114,12 @@ func (c *Core) whyReleased(ep *episode) Code {
 	return Recovered
 }
 
+// reason returns a reason that says only which rule it concerns.
+func (r *rule) reason() Reason { return Reason{Rule: r.spec.ID, Taint: !r.treats} }
+
 // reasonOf returns a reason with the deciding condition.
 func (c *Core) reasonOf(ep *episode) Reason {
-	reason := Reason{Rule: ep.rule.spec.ID}
+	reason := ep.rule.reason()
 	if ep.verdict == holds {
 		c.nameSignal(&reason, ep, ep.decidingGroup)
 		reason.Eligible = instant(ep.eligible)
@@ -180,7 +183,7 @@ func (c *Core) explainCalledOff(p *Plan, ep *episode, reason Reason, code Code) 
 
 // explainRecovery says how long the treatment stays on a healthy node.
 func (c *Core) explainRecovery(p *Plan, ep *episode) Reason {
-	reason := Reason{Rule: ep.rule.spec.ID}
+	reason := ep.rule.reason()
 	step, since, _ := ep.latestStep()
 	if ep.verdict == unclear {
 		c.nameObstacle(&reason, ep, Unclear)
@@ -268,7 +271,7 @@ func (c *Core) nameObstacle(reason *Reason, ep *episode, code Code) {
 		reason.Other = ep.veto().Reason
 	case Busy:
 		for _, other := range ep.node.episodes {
-			if other.active && other.rule.treats() {
+			if other.active && other.rule.treats {
 				reason.Other = other.rule.spec.ID.String()
 				break
 			}
@@ -308,7 +311,7 @@ func (c *Core) explainDryRun(p *Plan, ep *episode) Reason {
 		reason.Code, reason.Until = Pending, instant(ep.eligible)
 	}
 	if stays {
-		reason.Other = ep.rule.spec.ID.Kind.removalText()
+		reason.Other = reason.removalText()
 		p.Release = append(p.Release, reason)
 	}
 	return reason
@@ -316,7 +319,7 @@ func (c *Core) explainDryRun(p *Plan, ep *episode) Reason {
 
 // nameResponse names the first response of the rule, without regard to bounds.
 func (c *Core) nameResponse(reason *Reason, ep *episode) {
-	if steps := ep.rule.spec.Response.Ladder; ep.rule.treats() {
+	if steps := ep.rule.spec.Response.Ladder; ep.rule.treats {
 		reason.Step, reason.Steps, reason.Action = 1, len(steps), steps[0].Action
 		return
 	}
@@ -338,7 +341,7 @@ const (
 // wantedEffect returns the effect of the taint that an episode wants on its node, without
 // regard to other rules; 0 for none.
 func (c *Core) wantedEffect(ep *episode) Effect {
-	if ep.rule.gone || ep.rule.treats() || ep.rule.spec.DryRun || !ep.unhealthy {
+	if ep.rule.gone || ep.rule.treats || ep.rule.spec.DryRun || !ep.unhealthy {
 		return 0
 	}
 	taint := ep.rule.spec.Response.Taint

@@ -5,7 +5,7 @@ import "slices"
 // hasForeign says whether the node has a foreign NoExecute taint with the key of the rule.
 // The rule then places no taint.
 func (r *rule) hasForeign(n *node) bool {
-	if len(n.extra.foreign) == 0 || r.gone || r.treats() {
+	if len(n.extra.foreign) == 0 || r.gone || r.treats {
 		return false
 	}
 	taint := r.spec.Response.Taint

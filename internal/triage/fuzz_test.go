@@ -71,22 +71,6 @@ func FuzzParseLimit(f *testing.F) {
 	})
 }
 
-func FuzzParseRuleID(f *testing.F) {
-	for _, seed := range []string{"ConditionSet/kernel-deadlock", "Repair/default", "Repair/a/b", "Repair/", "/default", "Repair", "", "/", "repair/default", "Kind(1)/a", " Repair/a"} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		id, err := triage.ParseRuleID(s)
-		if err != nil {
-			namesValue(t, s, err)
-			return
-		}
-		if id.String() != s || id.Name == "" {
-			t.Fatalf("%q is read as %s", s, id)
-		}
-	})
-}
-
 func FuzzParseStatus(f *testing.F) {
 	for _, seed := range []string{"True", "true", "FALSE", "unknown", "Missing", "", " True", "yes", "1", "Status(7)", "ſ"} {
 		f.Add(seed)

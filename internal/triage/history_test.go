@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -763,7 +764,7 @@ func (h *history) abandon() {
 	var unseen []triage.Grant
 	for _, g := range h.core().Grants() {
 		n := h.nodes[g.Node]
-		if n != nil && (!takesSlot(*n, g.Rule) || g.Rule.Kind != triage.ConditionSet && !hasStep(*n, g.Rule, g.Step)) {
+		if n != nil && (!takesSlot(*n, g.Rule) || !g.Taint && !hasStep(*n, g.Rule, g.Step)) {
 			unseen = append(unseen, g)
 		}
 	}
@@ -874,9 +875,9 @@ func (h *history) drawVetoes() []triage.Veto {
 	case !rare(h.t, 4):
 		return nil
 	case rare(h.t, 3):
-		return []triage.Veto{{Kind: triage.Repair, Reason: "not for repair"}, {Reason: "maintenance"}}
+		return []triage.Veto{{Kind: policykind.Repair, Reason: "not for repair"}, {Reason: "maintenance"}}
 	}
-	return []triage.Veto{{Kind: pick(h.t, []triage.Kind{0, triage.NodeHealthCheck}), Reason: "hands off"}}
+	return []triage.Veto{{Kind: pick(h.t, []triage.Kind{"", policykind.NodeHealthCheck}), Reason: "hands off"}}
 }
 
 // drawConditions changes up to two conditions of a node, mostly to statuses that some rule
@@ -929,9 +930,9 @@ func (h *history) drawConditions(node *triage.Node) {
 
 func (h *history) drawID() triage.RuleID {
 	var free []triage.RuleID
-	for _, kind := range []triage.Kind{triage.NodeHealthCheck, triage.ConditionSet, triage.Repair, triage.ReadyTimeout} {
+	for _, kind := range []triage.Kind{policykind.NodeHealthCheck, policykind.ConditionSet, policykind.Repair, policykind.ReadyTimeout} {
 		names := []string{"a", "b"}
-		if kind == triage.ConditionSet { // as many taints as ladders
+		if kind == policykind.ConditionSet { // as many taints as ladders
 			names = []string{"a", "b", "c", "d", "e"}
 		}
 		for _, name := range names {
@@ -944,7 +945,7 @@ func (h *history) drawID() triage.RuleID {
 }
 
 func (h *history) drawRule(id triage.RuleID) triage.Rule {
-	r := triage.Rule{ID: id, Who: h.drawWho(), When: h.drawWhen(), Hold: h.drawHold(), DryRun: rare(h.t, 8)}
+	r := triage.Rule{ID: id, Who: h.drawWho(), When: h.drawWhen(), Hold: h.drawHold(), DryRun: rare(h.t, 8), Precedence: h.drawPrecedence()}
 	if ids := h.ids(); len(ids) > 0 && rare(h.t, 2) {
 		// Two rules compete for the same node at the same time.
 		r.When = h.rules[pick(h.t, ids)].When
@@ -956,7 +957,9 @@ func (h *history) drawRule(id triage.RuleID) triage.Rule {
 // alterRule changes at most one field of a rule.
 func (h *history) alterRule(r triage.Rule) triage.Rule {
 	r.When.Signals = slices.Clone(r.When.Signals)
-	switch pick(h.t, []string{"for", "hold", "dry run", "bound", "response", "recovery", "who", "when", "all", "order", "everything", "nothing"}) {
+	switch pick(h.t, []string{"for", "hold", "dry run", "bound", "response", "recovery", "who", "when", "all", "order", "precedence", "everything", "nothing"}) {
+	case "precedence":
+		r.Precedence = h.drawPrecedence()
 	case "recovery":
 		h.drawRecovery(&r)
 	case "for":
@@ -987,6 +990,8 @@ func (h *history) alterRule(r triage.Rule) triage.Rule {
 	}
 	return r
 }
+
+func (h *history) drawPrecedence() int { return rapid.IntRange(-1, 2).Draw(h.t, "") }
 
 func (h *history) drawHold() string {
 	if rare(h.t, 8) {
@@ -1041,7 +1046,7 @@ func (h *history) drawWhen() triage.When {
 
 func (h *history) drawResponse(r *triage.Rule) {
 	r.Response = triage.Response{}
-	if r.ID.Kind == triage.ConditionSet {
+	if r.ID.Kind == policykind.ConditionSet {
 		r.Response.Taint = &triage.TaintResponse{
 			Key:          pick(h.t, []string{"sick", "worn"}),
 			Effect:       pick(h.t, []triage.Effect{triage.NoExecute, triage.NoSchedule, triage.NoExecute, triage.PreferNoSchedule}),
@@ -1122,7 +1127,7 @@ func describe(n triage.Node) string {
 		b.WriteString("@" + at(c.Transition))
 	}
 	for _, v := range n.Vetoes {
-		fmt.Fprintf(&b, " veto:%d:%q", v.Kind, v.Reason)
+		fmt.Fprintf(&b, " veto:%s:%q", v.Kind, v.Reason)
 	}
 	for _, t := range n.Taints {
 		fmt.Fprintf(&b, " taint:%s:%s:%s", t.Rule, t.Key, t.Effect)

@@ -14,6 +14,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -262,7 +263,7 @@ func TestImpactNamesFirstNodes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		core, there := triage.New(), map[string]bool{}
 		rule := triage.Rule{
-			ID:       triage.RuleID{Kind: triage.ConditionSet, Name: "asked"},
+			ID:       triage.RuleID{Kind: policykind.ConditionSet, Name: "asked"},
 			When:     triage.When{Signals: []triage.Signal{{Condition: "Disk", Status: triage.True}}},
 			Response: triage.Response{Taint: &triage.TaintResponse{Key: "example.com/asked", Effect: triage.NoSchedule}},
 		}
@@ -377,7 +378,7 @@ func impactRule(tb testing.TB) triage.Rule {
 		tb.Fatal(err)
 	}
 	return triage.Rule{
-		ID:  triage.RuleID{Kind: triage.ConditionSet, Name: "asked"},
+		ID:  triage.RuleID{Kind: policykind.ConditionSet, Name: "asked"},
 		Who: who,
 		When: triage.When{All: true, Signals: []triage.Signal{
 			{Condition: "Problem13", Status: triage.False, For: 5 * time.Minute},

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -69,7 +70,7 @@ func waitingCore(t *testing.T, now time.Time) *triage.Core {
 	t.Helper()
 	core := triage.New()
 	if err := core.SetRule(now, triage.Rule{
-		ID: triage.RuleID{Kind: triage.ConditionSet, Name: "a"},
+		ID: triage.RuleID{Kind: policykind.ConditionSet, Name: "a"},
 		When: triage.When{Signals: []triage.Signal{
 			{Condition: "Disk", Status: triage.True, For: 24 * time.Hour},
 			{Condition: "Disk", Status: triage.Missing, For: 24 * time.Hour},

@@ -311,7 +311,7 @@ func (t *naiveCore) Resume(now time.Time, g triage.Grant) {
 			if known && isWeakerThanNoExecute(rule) {
 				t.saw["resumed under a weaker effect"]++
 			}
-			c.response = response{active: true, treatment: g.Rule.Kind != triage.ConditionSet, step: g.Step, since: g.Since}
+			c.response = response{active: true, treatment: !g.Taint, step: g.Step, since: g.Since}
 			// The decision shows that the node was unhealthy.
 			c.unhealthy = c.unhealthy || known && t.verdict(p, rule) == unclear
 			t.saw["resumed"]++
@@ -748,7 +748,7 @@ func (t *naiveCore) countReplacement(p *nodeState) {
 		t.saw["replacements of one node where two rules of a pool miss one"]++
 	}
 	slices.MinFunc(open, func(a, b termination) int {
-		return cmp.Or(a.since.Compare(b.since), cmp.Compare(a.node, b.node), compareRules(a.rule, b.rule))
+		return cmp.Or(a.since.Compare(b.since), cmp.Compare(a.node, b.node), t.compareRules(a.rule, b.rule))
 	}).free()
 	t.saw["replacements"]++
 }
@@ -781,7 +781,7 @@ func (t *naiveCore) beginResponses() {
 		}
 	}
 	slices.SortFunc(queue, func(a, b candidate) int {
-		return cmp.Or(a.waits.Compare(b.waits), compareRules(a.rule.ID, b.rule.ID), cmp.Compare(a.p.facts.Name, b.p.facts.Name))
+		return cmp.Or(a.waits.Compare(b.waits), t.compareRules(a.rule.ID, b.rule.ID), cmp.Compare(a.p.facts.Name, b.p.facts.Name))
 	})
 	for _, next := range queue {
 		if _, stopped := t.obstacle(next.p, next.rule); !stopped {
@@ -820,7 +820,7 @@ func (t *naiveCore) obstacle(p *nodeState, rule triage.Rule) (triage.Reason, boo
 			}
 		}
 		if len(others) > 0 {
-			return triage.Reason{Code: triage.Busy, Other: slices.MinFunc(others, compareRules).String()}, true
+			return triage.Reason{Code: triage.Busy, Other: slices.MinFunc(others, t.compareRules).String()}, true
 		}
 		if names := t.controlPlaneInTreatment(p); p.facts.ControlPlane && len(names) > 0 {
 			return triage.Reason{Code: triage.ControlPlaneBusy, Other: slices.Min(names)}, true
@@ -1066,7 +1066,7 @@ func (t *naiveCore) Grants() []triage.Grant {
 		for id, c := range p.ruleStates {
 			if c.active {
 				grants = append(grants, triage.Grant{
-					Rule: id, Node: name, UID: p.facts.UID, Step: c.step, Since: c.since, ControlPlane: p.facts.ControlPlane, Replaced: c.replaced, Deletes: c.deletes, Pool: t.pools[id],
+					Rule: id, Node: name, UID: p.facts.UID, Step: c.step, Since: c.since, ControlPlane: p.facts.ControlPlane, Replaced: c.replaced, Deletes: c.deletes, Pool: t.pools[id], Taint: !c.treatment,
 				})
 			}
 		}
@@ -1094,7 +1094,7 @@ func (t *naiveCore) Plan(name string) (triage.Plan, bool) {
 		if reason.Code == 0 {
 			continue
 		}
-		reason.Rule = id
+		reason.Rule, reason.Taint = id, rule.Response.Taint != nil || !known && placesTaint(p, id)
 		plan.Findings = append(plan.Findings, reason)
 		switch {
 		case release:
@@ -1433,7 +1433,7 @@ func (t *naiveCore) taintFinding(p *nodeState, rule triage.Rule, c *ruleState, v
 		return triage.Reason{Code: triage.OnHold, Other: rule.Hold}, 0, false
 	}
 
-	for _, id := range slices.SortedFunc(maps.Keys(t.rules), compareRules) {
+	for _, id := range slices.SortedFunc(maps.Keys(t.rules), t.compareRules) {
 		if other := t.rules[id]; t.wantedEffect(p, other) > 0 && t.highest(p) == other.Response.Taint.Effect && taint.Effect < other.Response.Taint.Effect {
 			return triage.Reason{Code: triage.Superseded, Other: id.String(), Effect: other.Response.Taint.Effect}, 0, c.active || carries(p.facts, rule.ID)
 		}
@@ -1575,7 +1575,12 @@ func (t *naiveCore) idsOf(p *nodeState) []triage.RuleID {
 	for _, treatment := range p.facts.Treatments {
 		ids[treatment.Rule] = true
 	}
-	return slices.SortedFunc(maps.Keys(ids), compareRules)
+	return slices.SortedFunc(maps.Keys(ids), t.compareRules)
+}
+
+// compareRules compares rules by precedence, which is zero for a rule that is not set.
+func (t *naiveCore) compareRules(a, b triage.RuleID) int {
+	return cmp.Or(cmp.Compare(t.rules[a].Precedence, t.rules[b].Precedence), compareRules(a, b))
 }
 
 func compareRules(a, b triage.RuleID) int {
@@ -1657,6 +1662,12 @@ func carries(node triage.Node, id triage.RuleID) bool {
 		slices.ContainsFunc(node.Treatments, func(t triage.Treatment) bool { return t.Rule == id })
 }
 
+// placesTaint says that the response of a removed rule on a node is a taint.
+func placesTaint(p *nodeState, id triage.RuleID) bool {
+	c := p.ruleState(id)
+	return strongest(p.facts, id) > 0 || c.active && !c.treatment
+}
+
 // deletes says that a treatment of the rule is going to delete the node.
 func deletes(node triage.Node, id triage.RuleID) bool {
 	return slices.ContainsFunc(node.Treatments, func(t triage.Treatment) bool { return t.Rule == id && t.Deletes })
@@ -1679,7 +1690,7 @@ func rowOf(node triage.Node, condition string) (triage.Condition, bool) {
 
 func vetoOf(node triage.Node, kind triage.Kind) (triage.Veto, bool) {
 	for _, veto := range node.Vetoes {
-		if veto.Kind == 0 || veto.Kind == kind {
+		if veto.Kind == "" || veto.Kind == kind {
 			return veto, true
 		}
 	}

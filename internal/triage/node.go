@@ -119,7 +119,7 @@ type Treatment struct {
 // Veto protects a node from treatment, for example because of an annotation, a maintenance
 // lease or a deletion in progress. Taints ignore it.
 type Veto struct {
-	Kind   Kind // the kind of rule that it applies to; zero means all
+	Kind   Kind // the kind of rule that it applies to; empty means all
 	Reason string
 }
 

@@ -45,7 +45,7 @@ func (h *history) trackPlacements() {
 	a := &h.placements
 	held, shown := map[placement]bool{}, map[placement]bool{}
 	for _, g := range h.core().Grants() {
-		if p := (placement{g.Rule, g.Node, g.UID}); g.Rule.Kind == triage.ConditionSet {
+		if p := (placement{g.Rule, g.Node, g.UID}); g.Taint {
 			held[p] = true
 			shown[p] = takesSlot(h.observed[g.Node], g.Rule)
 		}

@@ -18,7 +18,7 @@ type Allowance struct {
 // survives changes of the rule and ends with it. Taints ignore it.
 func (c *Core) Allow(now time.Time, id RuleID, a *Allowance) {
 	c.advanceTo(now)
-	r := c.ruleOf(id)
+	r := c.ruleOf(id, true)
 	r.allowance = copied(a)
 	c.markDirty(r)
 	c.dropIfUnused(r)
@@ -114,7 +114,7 @@ func (r *rule) capBase() int {
 // old enough.
 func (r *rule) needsCreationTimes() bool {
 	limit := r.spec.Bound.Cap
-	return !r.gone && r.treats() && limit != nil && limit.Percent && !limit.isAll()
+	return !r.gone && r.treats && limit != nil && limit.Percent && !limit.isAll()
 }
 
 // countedCreation is the creation time that decides whether a node is old enough. A

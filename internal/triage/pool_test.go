@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -52,7 +53,7 @@ func (h *history) poolChanges() {
 func (h *history) allowRemovedRule() bool {
 	var gone []triage.RuleID
 	for _, g := range h.core().Grants() {
-		if _, known := h.rules[g.Rule]; !known && g.Rule.Kind != triage.ConditionSet {
+		if _, known := h.rules[g.Rule]; !known && !g.Taint {
 			gone = append(gone, g.Rule)
 		}
 	}
@@ -82,10 +83,10 @@ func (h *history) repairPool() {
 	}
 	limit := triage.Limit{Number: rapid.IntRange(1, 3).Draw(h.t, "")}
 	repair := triage.Rule{
-		ID:   triage.RuleID{Kind: triage.Repair, Name: "p"},
+		ID:   triage.RuleID{Kind: policykind.Repair, Name: "p"},
 		When: triage.When{Signals: []triage.Signal{{Condition: "Disk", Status: triage.False, For: pick(h.t, waits)}}},
 	}
-	timeout := triage.Rule{ID: triage.RuleID{Kind: triage.ReadyTimeout, Name: "p"}, When: h.drawReadyTimeout()}
+	timeout := triage.Rule{ID: triage.RuleID{Kind: policykind.ReadyTimeout, Name: "p"}, When: h.drawReadyTimeout()}
 	for _, rule := range []triage.Rule{repair, timeout} {
 		rule.Bound, rule.Response.Ladder = triage.Bound{Cap: &limit, Pool: "p"}, []triage.Step{{Action: triage.Terminate}}
 		h.setRule(rule)
@@ -235,7 +236,7 @@ func (h *history) poolRules(id triage.RuleID) []triage.RuleID {
 func (h *history) checkSharedCaps(begun, grants []triage.Grant) {
 	news := map[triage.RuleID]int{}
 	for _, g := range begun {
-		if g.Rule.Kind != triage.ConditionSet {
+		if !g.Taint {
 			news[g.Rule]++
 		}
 	}

@@ -108,7 +108,7 @@ func (a entry) before(b entry) bool {
 		return x != nil // the order of timers with the same time does not matter
 	}
 	if x.rule != y.rule {
-		return x.rule.spec.ID.compare(y.rule.spec.ID) < 0
+		return compareRules(x.rule, y.rule) < 0
 	}
 	return strings.Compare(x.node.name, y.node.name) < 0
 }

@@ -85,8 +85,9 @@ func (c Code) String() string {
 // Reason says why something is done or not done. It is a plain value, so Events, status and
 // CLI print the same text.
 type Reason struct {
-	Code Code
-	Rule RuleID // zero if the reason concerns no rule
+	Code  Code
+	Taint bool   // the response of the rule is a taint, not a treatment
+	Rule  RuleID // zero if the reason concerns no rule
 
 	// Condition is the deciding condition. If any condition is enough, it is the first to
 	// become eligible; if all are required, the last.
@@ -199,13 +200,13 @@ func (r Reason) tail() string {
 		}
 		return sentence + stamp(r.Until)
 	case Recovered:
-		return "the node has recovered, " + r.Rule.Kind.removalText()
+		return "the node has recovered, " + r.removalText()
 	case Deselected:
-		return fmt.Sprintf("the %s no longer selects this node, %s", r.Rule.Kind.noun(), r.Rule.Kind.removalText())
+		return "the policy no longer selects this node, " + r.removalText()
 	case RuleGone:
-		return fmt.Sprintf("there is no such %s any more, %s", r.Rule.Kind.noun(), r.Rule.Kind.removalText())
+		return "there is no such policy any more, " + r.removalText()
 	case NodeGone:
-		return "the node is gone, " + r.Rule.Kind.removalText()
+		return "the node is gone, " + r.removalText()
 	case CapFull:
 		// Have may include deleted nodes that are no longer selected, and may exceed a
 		// percentage of the nodes that are left.
@@ -241,7 +242,7 @@ func (r Reason) tail() string {
 	case Superseded:
 		return fmt.Sprintf("superseded by %s (%s)", r.Other, r.Effect)
 	case Unclear:
-		return fmt.Sprintf("%s is Unknown%s in a way that this %s does not ask for: what stands stays, nothing starts", r.Condition, r.unknownCause(), r.Rule.Kind.noun())
+		return fmt.Sprintf("%s is Unknown%s in a way that this policy does not ask for: what stands stays, nothing starts", r.Condition, r.unknownCause())
 	case Pending:
 		return "eligible at " + stamp(r.Until)
 	case Partial:
@@ -317,24 +318,9 @@ func (r Reason) unknownCause() string {
 	return " (" + r.Other + ")"
 }
 
-// noun is the word that users have for the kind.
-func (k Kind) noun() string {
-	switch k {
-	case ConditionSet:
-		return "set"
-	case NodeHealthCheck:
-		return "health check"
-	case Repair:
-		return "repair policy"
-	case ReadyTimeout:
-		return "ready timeout"
-	}
-	return "rule"
-}
-
-// removalText says that the response of a rule of this kind is removed.
-func (k Kind) removalText() string {
-	if k == ConditionSet {
+// removalText says that the response is removed.
+func (r Reason) removalText() string {
+	if r.Taint {
 		return "the taint is taken back"
 	}
 	return "the treatment is taken back"

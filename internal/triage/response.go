@@ -34,30 +34,22 @@ func (d *departure) enqueue() {
 	}
 }
 
-// syncResponses brings the episodes of a node in line with the responses in the facts.
+// syncResponses brings the episodes of a node in line with the responses in the facts. It
+// ignores a response of another type than its rule has.
 func (c *Core) syncResponses(n *node) {
 	for _, t := range n.extra.taints {
-		if t.Rule.Kind == ConditionSet { // no other kind places taints
-			c.openEpisode(n, c.ruleOf(t.Rule))
+		if r := c.ruleOf(t.Rule, false); !r.treats {
+			c.openEpisode(n, r)
 		}
 	}
 	for _, t := range n.extra.treatments {
-		if t.Rule.Kind != ConditionSet {
-			c.openEpisode(n, c.ruleOf(t.Rule))
+		if r := c.ruleOf(t.Rule, true); r.treats {
+			c.openEpisode(n, r)
 		}
 	}
 	for _, ep := range n.episodes {
 		c.syncResponse(ep)
 	}
-}
-
-// ruleOf returns the rule with this ID. It creates the state for a rule that is not set,
-// because its responses still count.
-func (c *Core) ruleOf(id RuleID) *rule {
-	if r := c.rules[id]; r != nil {
-		return r
-	}
-	return c.newRule(id)
 }
 
 func (c *Core) syncResponse(ep *episode) {
@@ -70,7 +62,7 @@ func (c *Core) syncResponse(ep *episode) {
 	}
 	latest := ep.latestTreatment()
 	treated := latest != nil
-	tainted := ep.observedEffect > 0 && !ep.rule.treats()
+	tainted := ep.observedEffect > 0 && !ep.rule.treats
 	ep.present = treated || tainted
 	ep.slotObserved = treated || tainted && ep.observedEffect == NoExecute // whatever the rule wants now
 	ep.deletes = treated && slices.ContainsFunc(ep.node.extra.treatments, func(t Treatment) bool { return t.Rule == id && t.Deletes })
@@ -112,7 +104,7 @@ func (c *Core) syncResponse(ep *episode) {
 
 // latestTreatment returns the highest step of the ladder in the facts; nil for none.
 func (ep *episode) latestTreatment() (latest *Treatment) {
-	if !ep.rule.treats() {
+	if !ep.rule.treats {
 		return nil
 	}
 	for i := range ep.node.extra.treatments {
@@ -126,7 +118,7 @@ func (ep *episode) latestTreatment() (latest *Treatment) {
 
 // isUnobserved says that the decided step has not been in the facts yet.
 func (ep *episode) isUnobserved() bool {
-	return ep.active && ep.rule.treats() && ep.observedStep < ep.step
+	return ep.active && ep.rule.treats && ep.observedStep < ep.step
 }
 
 // revertStep returns to the step in the facts, as if the next step had not been decided.
@@ -148,7 +140,7 @@ func (r *rule) clampStep(step int) int {
 // adaptResponse adapts an episode to the new definition of its rule. An occupied slot stays
 // occupied even if the rule takes no slots any more, because the decision may be in flight.
 func (c *Core) adaptResponse(ep *episode) {
-	if r := ep.rule; ep.active && r.treats() && !r.gone {
+	if r := ep.rule; ep.active && r.treats && !r.gone {
 		// A decided termination remains a termination, whatever action the step has now.
 		if step := r.clampStep(ep.step); step != ep.step || !ep.terminates {
 			failed := ep.failed && step == ep.step
@@ -165,7 +157,7 @@ func (c *Core) activate(ep *episode, step int, since int64) {
 	ep.active, ep.observedStep, ep.failed = true, -1, false
 	ep.rule.total.Treated++
 	ep.rule.zone(ep.node.zone).Treated++
-	if ep.rule.treats() {
+	if ep.rule.treats {
 		if ep.node.treating++; ep.node.treating == 1 && ep.node.controlPlane {
 			c.controlPlane.acquire(ep.node.name)
 		}
@@ -183,7 +175,7 @@ func (c *Core) deactivate(ep *episode) {
 	c.setRecovering(ep, false)
 	c.markPoolDirty(ep.rule)
 	c.dropDeparture(ep)
-	if !ep.rule.treats() {
+	if !ep.rule.treats {
 		c.countForeign(ep.node)
 		return
 	}

@@ -22,6 +22,11 @@ type Rule struct {
 	Response Response
 	Recovery Recovery
 
+	// Precedence is the order of the rules that become eligible for a node at the same time,
+	// and of the findings about a node. The smaller value comes first. Rules with the same
+	// value follow by kind and name. A rule that is not set has the value zero.
+	Precedence int
+
 	// Hold, if not empty, is the reason why nothing new may begin. Existing responses stay
 	// until the node recovers.
 	Hold string
@@ -33,53 +38,25 @@ type Rule struct {
 	DryRun bool
 }
 
-// RuleID identifies a rule.
+// RuleID identifies a rule. While a rule is set or has responses, it cannot change between a
+// taint and a ladder.
 type RuleID struct {
 	Kind Kind
 	Name string
 }
 
-func (id RuleID) String() string { return id.Kind.String() + "/" + id.Name }
-
-// ParseRuleID parses the result of [RuleID.String].
-func ParseRuleID(s string) (RuleID, error) {
-	kind, name, _ := strings.Cut(s, "/")
-	for k := ConditionSet; k <= ReadyTimeout; k++ {
-		if kindNames[k] == kind && name != "" {
-			return RuleID{Kind: k, Name: name}, nil
-		}
-	}
-	return RuleID{}, &FieldError{Field: "rule", Value: s, Problem: "want a kind and a name such as ConditionSet/kernel-deadlock"}
-}
+func (id RuleID) String() string { return string(id.Kind) + "/" + id.Name }
 
 func (id RuleID) compare(other RuleID) int {
 	if id.Kind != other.Kind {
-		return int(id.Kind) - int(other.Kind)
+		return strings.Compare(string(id.Kind), string(other.Kind))
 	}
 	return strings.Compare(id.Name, other.Name)
 }
 
-// Kind is the kind of policy that a rule was compiled from. If two rules become eligible for
-// a node at the same time, the smaller kind comes first.
-type Kind uint8
-
-// The kinds, in order of precedence.
-const (
-	_ Kind = iota
-	ConditionSet
-	NodeHealthCheck
-	Repair
-	ReadyTimeout
-)
-
-var kindNames = [...]string{"", "ConditionSet", "NodeHealthCheck", "Repair", "ReadyTimeout"}
-
-func (k Kind) String() string {
-	if k > 0 && int(k) < len(kindNames) {
-		return kindNames[k]
-	}
-	return fmt.Sprintf("Kind(%d)", uint8(k))
-}
+// Kind is the kind of policy that a rule was compiled from. The core only compares kinds.
+// What a rule does follows from its fields.
+type Kind string
 
 // When is the set of signals that make a node unhealthy.
 type When struct {
@@ -130,9 +107,7 @@ type Recovery struct {
 	ByHand bool
 }
 
-// Response is what a rule does: a taint for a ConditionSet, a ladder for every other kind.
-// So a response on a node can be recognized by the kind of its rule, even if the rule is
-// removed.
+// Response is what a rule does: it places a taint, or it treats nodes with a ladder.
 type Response struct {
 	Taint  *TaintResponse
 	Ladder []Step
@@ -257,8 +232,8 @@ func (r Rule) Validate() error {
 		return &FieldError{Field: field, Value: fmt.Sprint(value), Problem: problem}
 	}
 	switch {
-	case r.ID.Kind < ConditionSet || r.ID.Kind > ReadyTimeout:
-		return bad("id.kind", r.ID.Kind, "not a kind of rule")
+	case r.ID.Kind == "" || strings.Contains(string(r.ID.Kind), "/"):
+		return bad("id.kind", r.ID.Kind, "want the kind of the policy, without a slash")
 	case r.ID.Name == "":
 		return bad("id.name", r.ID.Name, "a rule needs a name")
 	case len(r.When.Signals) == 0:
@@ -302,27 +277,26 @@ func (r Rule) Validate() error {
 		return bad("recovery.delay", r.Recovery.Delay, "a delay cannot be negative")
 	case r.Recovery.Delay > 0 && r.Recovery.ByHand:
 		return bad("recovery.delay", r.Recovery.Delay, "a recovery that waits for a confirmation has no delay")
-	case r.ID.Kind == ConditionSet && r.Bound.Pool != "":
+	case r.Response.Taint != nil && r.Bound.Pool != "":
 		return bad("bound.pool", r.Bound.Pool, "a taint has a cap of its own; only ladders share theirs")
-	case r.ID.Kind == ConditionSet && r.Recovery.Delay > 0:
+	case r.Response.Taint != nil && r.Recovery.Delay > 0:
 		return bad("recovery.delay", r.Recovery.Delay, onlyTreatmentsRemain)
-	case r.ID.Kind == ConditionSet && r.Recovery.ByHand:
+	case r.Response.Taint != nil && r.Recovery.ByHand:
 		return bad("recovery.byHand", r.Recovery.ByHand, onlyTreatmentsRemain)
 	}
-	return r.Response.validate(r.ID.Kind, r.Bound)
+	return r.Response.validate(r.Bound)
 }
 
 const onlyTreatmentsRemain = "a taint goes when the node recovers; only a treatment stays"
 
-func (r Response) validate(kind Kind, bound Bound) error {
-	if kind == ConditionSet {
-		return r.validateTaint(bound)
-	}
+func (r Response) validate(bound Bound) error {
 	switch {
+	case r.Taint != nil && len(r.Ladder) > 0:
+		return &FieldError{Field: "response.taint", Value: r.Taint.Key, Problem: "want a taint or a ladder, not both"}
 	case r.Taint != nil:
-		return &FieldError{Field: "response.taint", Value: r.Taint.Key, Problem: "only a ConditionSet places a taint; want a ladder"}
+		return r.Taint.validate(bound)
 	case len(r.Ladder) == 0:
-		return &FieldError{Field: "response.ladder", Problem: "want at least one step"}
+		return &FieldError{Field: "response.ladder", Problem: "want a taint, or a ladder with at least one step"}
 	}
 	for i, step := range r.Ladder {
 		field := fmt.Sprintf("response.ladder[%d].", i)
@@ -336,19 +310,15 @@ func (r Response) validate(kind Kind, bound Bound) error {
 	return nil
 }
 
-func (r Response) validateTaint(bound Bound) error {
+func (t *TaintResponse) validate(bound Bound) error {
 	switch {
-	case len(r.Ladder) > 0:
-		return &FieldError{Field: "response.ladder", Value: r.Ladder[0].Action.String(), Problem: "a ConditionSet has no ladder; want a taint"}
-	case r.Taint == nil:
-		return &FieldError{Field: "response.taint", Problem: "want a taint"}
-	case r.Taint.Key == "":
+	case t.Key == "":
 		return &FieldError{Field: "response.taint.key", Problem: "a taint needs a key"}
-	case r.Taint.Effect < PreferNoSchedule || r.Taint.Effect > NoExecute:
-		return &FieldError{Field: "response.taint.effect", Value: r.Taint.Effect.String(), Problem: "want NoExecute, NoSchedule or PreferNoSchedule"}
+	case t.Effect < PreferNoSchedule || t.Effect > NoExecute:
+		return &FieldError{Field: "response.taint.effect", Value: t.Effect.String(), Problem: "want NoExecute, NoSchedule or PreferNoSchedule"}
 	case bound.Gate != nil:
 		return &FieldError{Field: "bound.gate", Value: bound.Gate.String(), Problem: "a taint has no gate, only a cap"}
-	case bound.Cap != nil && r.Taint.Effect != NoExecute:
+	case bound.Cap != nil && t.Effect != NoExecute:
 		return &FieldError{Field: "bound.cap", Value: bound.Cap.String(), Problem: "only NoExecute is capped"}
 	}
 	return nil

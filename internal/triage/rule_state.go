@@ -9,6 +9,9 @@ import (
 type rule struct {
 	spec Rule
 	gone bool // removed, but a response of it remains
+	// treats says that the response is a treatment, which excludes other treatments of the
+	// node. Otherwise it is a taint. If the rule is not set, the facts or a grant say it.
+	treats bool
 	definition
 
 	total                         Counts
@@ -58,6 +61,42 @@ func (c *Core) newRule(id RuleID) *rule {
 	r.timer.rule = r
 	c.rules[id] = r
 	return r
+}
+
+// ruleOf returns the state of a rule. It creates the state of a rule that is not set, because
+// its responses still count. The argument treats is the type of the response in the facts, or
+// that of a new rule. A rule that is already in use keeps its type.
+func (c *Core) ruleOf(id RuleID, treats bool) *rule {
+	r := c.rules[id]
+	if r == nil {
+		r = c.newRule(id)
+	}
+	if r.isUnused() {
+		r.treats = treats
+	}
+	return r
+}
+
+// setPrecedence changes the precedence of a rule, and restores every order that depends on
+// it. The caller schedules the episodes of the rule again.
+func (c *Core) setPrecedence(r *rule, precedence int) {
+	if r.spec.Precedence == precedence {
+		return
+	}
+	var nodes []*node // no node knows a new rule
+	if r.episodes > 0 || r.total.Selected > 0 {
+		nodes = c.walk()
+	}
+	for _, n := range nodes {
+		if ep := n.episode(r); ep != nil {
+			ep.waiting.leave() // the heap relies on the order, which is about to change
+		}
+	}
+	r.spec.Precedence = precedence
+	for _, n := range nodes {
+		slices.SortFunc(n.rules, compareRules)
+		slices.SortFunc(n.episodes, func(a, b *episode) int { return compareRules(a.rule, b.rule) })
+	}
 }
 
 // load sets the definition of a rule. It releases the old definition last, so that names in
@@ -127,10 +166,13 @@ func (d *definition) release(drop func(symbol)) {
 	}
 }
 
-// dropIfUnused deletes the state of a removed rule without responses. It keeps an allowance,
-// which may be set before the rule.
+// isUnused says that the rule is not set and has no responses.
+func (r *rule) isUnused() bool { return r.gone && r.episodes == 0 && r.departures.len() == 0 }
+
+// dropIfUnused deletes the state of an unused rule. It keeps an allowance, which may be set
+// before the rule.
 func (c *Core) dropIfUnused(r *rule) {
-	if r.gone && r.episodes == 0 && r.departures.len() == 0 {
+	if r.isUnused() {
 		c.leavePool(r)
 		delete(c.rules, r.spec.ID)
 		if r.allowance != nil {
@@ -139,14 +181,10 @@ func (c *Core) dropIfUnused(r *rule) {
 	}
 }
 
-// treats says whether the response is a treatment, which excludes other treatments of the
-// node.
-func (r *rule) treats() bool { return r.spec.ID.Kind != ConditionSet }
-
 // takesSlots says whether a new response of the rule takes a slot. An occupied slot stays
 // occupied until the response is gone.
 func (r *rule) takesSlots() bool {
-	return !r.gone && !r.spec.DryRun && (r.treats() || r.spec.Response.Taint.Effect == NoExecute)
+	return !r.gone && !r.spec.DryRun && (r.treats || r.spec.Response.Taint.Effect == NoExecute)
 }
 
 // waitsForRecovery says whether treatments of the rule stay for a while on a healthy node.

@@ -14,6 +14,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"github.com/resourcestack/autohealer/internal/dialect"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -327,7 +328,7 @@ func (s *scenario) deleteRule(c *command) {
 
 // allow sets the allowance of a rule.
 func (s *scenario) allow(c *command) {
-	id, err := triage.ParseRuleID(c.word("a rule"))
+	id, err := policykind.ParseRuleID(c.word("a rule"))
 	if err != nil {
 		c.fatalf("%v", err)
 	}
@@ -517,14 +518,7 @@ func (s *scenario) becomes(c *command) {
 
 func (s *scenario) veto(c *command) {
 	names := c.nodes()
-	veto := triage.Veto{Reason: c.value("reason")}
-	if text := c.value("kind"); text != "" {
-		for veto.Kind = triage.ConditionSet; veto.Kind.String() != text; veto.Kind++ {
-			if veto.Kind > triage.ReadyTimeout {
-				c.fatalf("there is no kind %q", text)
-			}
-		}
-	}
+	veto := triage.Veto{Reason: c.value("reason"), Kind: triage.Kind(c.value("kind"))}
 	c.end()
 	s.change(c, names, func(node *triage.Node) { node.Vetoes = append(node.Vetoes, veto) })
 }

@@ -176,4 +176,10 @@ func contains(rules []*rule, r *rule) bool {
 	return false
 }
 
-func compareRules(a, b *rule) int { return a.spec.ID.compare(b.spec.ID) }
+// compareRules compares rules by precedence.
+func compareRules(a, b *rule) int {
+	if a.spec.Precedence != b.spec.Precedence {
+		return cmp.Compare(a.spec.Precedence, b.spec.Precedence)
+	}
+	return a.spec.ID.compare(b.spec.ID)
+}

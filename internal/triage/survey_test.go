@@ -10,13 +10,14 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
 // surveyRule returns a rule that remediates nodes with Disk or Fan True.
 func surveyRule(who triage.Selector) triage.Rule {
 	return triage.Rule{
-		ID:  triage.RuleID{Kind: triage.NodeHealthCheck, Name: "asked"},
+		ID:  triage.RuleID{Kind: policykind.NodeHealthCheck, Name: "asked"},
 		Who: who,
 		When: triage.When{Signals: []triage.Signal{
 			{Condition: "Disk", Status: triage.True, For: time.Minute}, {Condition: "Fan", Status: triage.True},

@@ -18,7 +18,7 @@ func TestDeletedNodesLeaveNothingBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	rule := Rule{
-		ID:       RuleID{Kind: Repair, Name: "default"},
+		ID:       RuleID{Kind: "Kind", Name: "default"},
 		Who:      pool,
 		When:     When{Signals: []Signal{{Condition: "Ready", Status: False, Reason: "DiskGone"}}},
 		Bound:    Bound{Cap: &Limit{Number: 2}},

@@ -47,7 +47,7 @@ func (h *history) unobservedTreatments() []triage.Grant {
 	return slices.DeleteFunc(grants, func(g triage.Grant) bool {
 		node, there := h.observed[g.Node]
 		_, known := h.rules[g.Rule]
-		return !known || g.Rule.Kind == triage.ConditionSet || !g.Gone.IsZero() || !there || node.UID != g.UID ||
+		return !known || g.Taint || !g.Gone.IsZero() || !there || node.UID != g.UID ||
 			h.nodes[g.Node] == nil || h.nodes[g.Node].UID != g.UID || hasStep(node, g.Rule, g.Step)
 	})
 }
@@ -155,7 +155,7 @@ func (h *history) makeTreatmentDue() {
 
 // ladders lists the rules with a ladder.
 func (h *history) ladders() []triage.RuleID {
-	return slices.DeleteFunc(h.ids(), func(id triage.RuleID) bool { return id.Kind == triage.ConditionSet })
+	return slices.DeleteFunc(h.ids(), func(id triage.RuleID) bool { return h.rules[id].Response.Taint != nil })
 }
 
 // makeUnhealthy makes up to the given number of nodes unhealthy under a rule.
@@ -639,7 +639,7 @@ func (h *history) countTreatmentEvents() {
 		for _, reason := range plan.Release {
 			switch reason.Code {
 			case triage.Unclear, triage.Pending, triage.OnHold, triage.Vetoed, triage.GateClosed, triage.CoolingDown:
-				if reason.Rule.Kind != triage.ConditionSet {
+				if !reason.Taint {
 					h.saw["first steps called off: "+reason.Code.String()]++
 				}
 			case triage.Recovered:

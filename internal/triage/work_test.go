@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -28,11 +29,11 @@ func TestWorkOfAChangeDoesNotGrowWithTheCluster(t *testing.T) {
 			mustSet(t, core, now, rule)
 		}
 		eviction := validRule()
-		eviction.ID = triage.RuleID{Kind: triage.ConditionSet, Name: "evicts"}
+		eviction.ID = triage.RuleID{Kind: policykind.ConditionSet, Name: "evicts"}
 		eviction.Response = triage.Response{Taint: &triage.TaintResponse{Key: "example.com/sick", Effect: triage.NoExecute}}
 		eviction.Bound = triage.Bound{Cap: &triage.Limit{Number: 2}}
 		check := validRule()
-		check.ID = triage.RuleID{Kind: triage.NodeHealthCheck, Name: "checks"}
+		check.ID = triage.RuleID{Kind: policykind.NodeHealthCheck, Name: "checks"}
 		check.Bound = triage.Bound{Gate: &triage.Limit{Number: 50, Percent: true}}
 		repair := validRule()
 		repair.Bound = triage.Bound{Cap: &triage.Limit{Number: 2}}
@@ -98,7 +99,7 @@ func TestWorkDoesNotGrowWithTheClusterWhileNodesAreReplaced(t *testing.T) {
 		repair.Bound = triage.Bound{Cap: &triage.Limit{Number: 50, Percent: true}, Pool: "NodePool/default"}
 		repair.Response = triage.Response{Ladder: []triage.Step{{Action: triage.Terminate}}}
 		timeout := repair
-		timeout.ID = triage.RuleID{Kind: triage.ReadyTimeout, Name: "default"}
+		timeout.ID = triage.RuleID{Kind: policykind.ReadyTimeout, Name: "default"}
 		timeout.When.Signals = []triage.Signal{{Condition: triage.Ready, Status: triage.False, For: time.Hour, FromCreation: true}}
 		mustSet(t, core, now, repair)
 		mustSet(t, core, now, timeout)

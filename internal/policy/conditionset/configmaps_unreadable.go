@@ -11,6 +11,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/configmaps"
 	"github.com/resourcestack/autohealer/internal/engine"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -89,7 +90,7 @@ func (s *configMapSets) canBeRead() bool { return s.hasRevisions && s.inbox.HasS
 func (s *configMapSets) keepsTaints(rule triage.RuleID) bool {
 	configMap, isWritten := configmaps.ConfigMapName(rule.Name)
 	switch {
-	case rule.Kind != triage.ConditionSet || !isWritten:
+	case rule.Kind != policykind.ConditionSet || !isWritten:
 		return false
 	case !s.loaded:
 		return true

@@ -15,6 +15,7 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/configmaps"
 	"github.com/resourcestack/autohealer/internal/engine"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/required"
 	"github.com/resourcestack/autohealer/internal/status"
 	"github.com/resourcestack/autohealer/internal/times"
@@ -161,7 +162,7 @@ func (p *Policy) Size() (name string, objects int) { return "conditionSets", len
 
 // setOf returns the set of a rule, nil if it is gone.
 func (p *Policy) setOf(rule triage.RuleID) *conditionSet {
-	if rule.Kind != triage.ConditionSet {
+	if rule.Kind != policykind.ConditionSet {
 		return nil
 	}
 	return p.known[rule.Name]
@@ -189,7 +190,7 @@ type conditionSet struct {
 func (pol *conditionSet) isInAPI() bool { return configmaps.ConfigMapOf(pol.set) == nil }
 
 func setRule(name string) triage.RuleID {
-	return triage.RuleID{Kind: triage.ConditionSet, Name: name}
+	return triage.RuleID{Kind: policykind.ConditionSet, Name: name}
 }
 
 // upsert stores a new or changed set. Validation comes later in the round, when nodes

@@ -1,0 +1,35 @@
+// Package policykind names the kinds of policies that this version knows. The core does not
+// know them: it only compares the names. A stored record of another kind belongs to a newer
+// version, so its readers leave it as it is.
+package policykind
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// The kinds of policies. Stored records and metrics contain these names.
+const (
+	ConditionSet    triage.Kind = "ConditionSet"
+	NodeHealthCheck triage.Kind = "NodeHealthCheck"
+	Repair          triage.Kind = "Repair"
+	ReadyTimeout    triage.Kind = "ReadyTimeout"
+)
+
+// all are the kinds in the order of precedence of their rules.
+var all = []triage.Kind{ConditionSet, NodeHealthCheck, Repair, ReadyTimeout}
+
+// Precedence returns the precedence of the rules of a kind.
+func Precedence(kind triage.Kind) int { return slices.Index(all, kind) }
+
+// ParseRuleID parses the result of [triage.RuleID.String]. A kind that this version does not
+// know is an error.
+func ParseRuleID(s string) (triage.RuleID, error) {
+	kind, name, _ := strings.Cut(s, "/")
+	if name == "" || !slices.Contains(all, triage.Kind(kind)) {
+		return triage.RuleID{}, &triage.FieldError{Field: "rule", Value: s, Problem: "want a kind and a name such as ConditionSet/kernel-deadlock"}
+	}
+	return triage.RuleID{Kind: triage.Kind(kind), Name: name}, nil
+}
