@@ -8,7 +8,8 @@
 //
 // The engine starts nothing that the core has not planned. It tells the core facts, vetoes
 // and allowances, and it may cancel a planned write that is not sent yet. Policies compile
-// what users write to rules; they implement [Policy].
+// what users write to rules; they implement [Policy]. Treatments carry out responses other
+// than taints; they implement [Treatment].
 //
 // # The loop
 //

@@ -21,6 +21,13 @@ const (
 // all are the kinds in the order of precedence of their rules.
 var all = []triage.Kind{ConditionSet, NodeHealthCheck, Repair, ReadyTimeout}
 
+// Register adds a kind whose policy is in another module or test, so that stored records may
+// name it. It must be called while packages are initialized.
+func Register(kind triage.Kind) triage.Kind {
+	all = append(all, kind)
+	return kind
+}
+
 // Precedence returns the precedence of the rules of a kind.
 func Precedence(kind triage.Kind) int { return slices.Index(all, kind) }
 
