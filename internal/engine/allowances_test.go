@@ -359,7 +359,7 @@ func (h *nodePoolFixture) failSnapshot() {
 	if entries, _ := h.ledger.nextSnapshot(time.Now()); entries == nil {
 		h.t.Fatal("no snapshot is due")
 	}
-	h.ledger.writing = true
+	h.ledger.isWriting = true
 	must(h.t, h.ledger.handleResult(errBroken))
 	h.runRound()
 }

@@ -277,7 +277,7 @@ func (s *history) losePage(isWritten bool) {
 	if entries == nil {
 		return
 	}
-	s.ledger.writing = true
+	s.ledger.isWriting = true
 	if isWritten {
 		s.api.page = entries
 	}

@@ -240,7 +240,7 @@ func (tr *taskRunner) nextStartable(now time.Time, lane *Lane) *Task {
 		tr.sleepUntil(now, lane, times.Earliest(due, tr.engine.ReleaseSlot(now, lane, t.Rule))) // nodes that have waited longer go first
 	case t.takesSlot() && lane.granted != t.Slot:
 		lane.stage = awaitingLedger
-		tr.engine.ledger.queuedLanes = append(tr.engine.ledger.queuedLanes, lane)
+		tr.engine.ledger.queued = append(tr.engine.ledger.queued, lane)
 	default:
 		return t
 	}

@@ -33,24 +33,41 @@ type ledgerWriter struct {
 	restored       []ledger.Entry        // entries of the previous leader
 	unknownEntries []ledger.UnknownEntry // entries of the previous leader of kinds that this version does not know
 
-	queuedNodes    []*Node // wait for the next snapshot
-	nodesWithSlots []*Node // named by the stored snapshot or the one being written
-	writingNodes   []*Node // wait for the snapshot being written
+	queued    []slotTaker // wait for the next snapshot
+	writing   []slotTaker // wait for the snapshot being written
+	withSlots []slotTaker // named by the stored snapshot or the one being written
 
-	// The same for treatments that take a slot. Few treatments are named: one
-	// control-plane node at a time, and entries of the previous leader.
-	queuedLanes, writingLanes []*Lane
-	lanesWithSlots            []*Lane
-	replacements              awaitingReplacement
-	stored                    []ledger.Entry // the stored snapshot
-	next                      []ledger.Entry // the snapshot being written
-	isOutdated                bool           // the stored snapshot is unknown or names launch failures that do not count any more
-	tidyAt                    time.Time      // when to write a snapshot because of tidyAfter, zero for never
-	writing                   bool
-	done                      chan error
+	replacements awaitingReplacement
+	stored       []ledger.Entry // the stored snapshot
+	next         []ledger.Entry // the snapshot being written
+	isOutdated   bool           // the stored snapshot is unknown or names launch failures that do not count any more
+	tidyAt       time.Time      // when to write a snapshot because of tidyAfter, zero for never
+	isWriting    bool
+	done         chan error
 
 	notBefore time.Time
 	failure   Failure // of the last snapshot
+}
+
+// slotTaker is a write of taints to a node, or the lane of its treatments: it waits until
+// the ledger stores its slot, or has one.
+type slotTaker interface {
+	// request determines the entries that the next write needs, none if it needs no slot
+	// any more.
+	request(l *Engine, now time.Time) []ledger.Entry
+	// requestedEntries returns the entries of the last request.
+	requestedEntries() []ledger.Entry
+	// grantedEntries returns the entries that the ledger names, unless the last request
+	// replaces them.
+	grantedEntries() []ledger.Entry
+	// hasGrant reports whether the ledger names a slot.
+	hasGrant() bool
+	// grant tells that the ledger has stored the request.
+	grant(l *Engine)
+	// notGranted tells that it has not.
+	notGranted(l *Engine, now time.Time)
+	// proceed queues the next write.
+	proceed(l *Engine)
 }
 
 // restore resumes what the previous leader has stored in the ledger.
@@ -90,10 +107,7 @@ func (w *taintWriter) restore(now time.Time, state *Node, e ledger.NodeWrite) {
 	state.inFlight, state.unanswered = e.ResourceVersion, e.ResourceVersion
 	state.granted.version, state.granted.unknown = e.ResourceVersion, e.Unknown
 	state.granted.rules = append(state.granted.rules, rule)
-	if !state.inLedger {
-		state.inLedger = true
-		w.engine.ledger.nodesWithSlots = append(w.engine.ledger.nodesWithSlots, state)
-	}
+	w.engine.ledger.addWithSlot(state)
 	w.engine.core.Resume(now, triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Since: now, Taint: true})
 	w.engine.cfg.Logger.Info("taint write restored", "node", e.Node, "rule", rule.String())
 }
@@ -124,7 +138,7 @@ func (w *ledgerWriter) restoreTreatment(now time.Time, state *Node, e ledger.Obj
 	if e.ControlPlane {
 		w.engine.remediations.orphans.add(e.Node)
 	}
-	w.lanesWithSlots = append(w.lanesWithSlots, lane)
+	w.addWithSlot(lane)
 }
 
 // write writes the next snapshot if it is needed. It returns when to try again if
@@ -134,7 +148,7 @@ func (w *ledgerWriter) write(ctx context.Context, now time.Time) (due time.Time)
 	if entries == nil {
 		return due
 	}
-	w.writing = true
+	w.isWriting = true
 	w.engine.requests.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, WriteTimeout)
 		defer cancel()
@@ -147,31 +161,26 @@ func (w *ledgerWriter) write(ctx context.Context, now time.Time) (due time.Time)
 // In that case due is when to try again.
 func (w *ledgerWriter) nextSnapshot(now time.Time) (entries []ledger.Entry, due time.Time) {
 	hasDepartures := w.hasReplacements(now)
-	if w.writing {
+	if w.isWriting {
 		return nil, time.Time{}
 	}
 	hasEnded, due := w.hasEndedEntries(now)
 	isStale := hasDepartures || hasEnded || w.isOutdated
 	switch {
-	case len(w.queuedNodes)+len(w.queuedLanes) == 0 && !isStale:
+	case len(w.queued) == 0 && !isStale:
 		return nil, due
 	case now.Before(w.notBefore):
 		return nil, w.notBefore
 	}
-	w.nodesWithSlots = slices.DeleteFunc(w.nodesWithSlots, func(state *Node) bool {
-		state.inLedger = !state.gone && state.granted.version != ""
-		return !state.inLedger
-	})
-	w.lanesWithSlots = slices.DeleteFunc(w.lanesWithSlots, func(lane *Lane) bool { return !lane.hasSlot() })
-	w.writingNodes, w.writingLanes, w.replacements.requested = nil, nil, nil
+	w.withSlots = slices.DeleteFunc(w.withSlots, func(t slotTaker) bool { return !t.hasGrant() })
+	w.writing, w.replacements.requested = nil, nil
 	held := w.entries()
 	room := w.ledger.Room()
 	room.Add(append(held, w.engine.repairs.launchFailureEntries(now, held)...)...)
 	isStale = w.requestReplacementEntries(now, room) || hasEnded || w.isOutdated
 	w.isOutdated = false
-	w.addNodes(now, room)
-	w.addTreatments(now, room)
-	if len(w.writingNodes)+len(w.writingLanes) == 0 && !isStale {
+	w.addQueued(now, room)
+	if len(w.writing) == 0 && !isStale {
 		return nil, due // the ledger is full, or no request is left
 	}
 	entries = w.entries()
@@ -180,59 +189,36 @@ func (w *ledgerWriter) nextSnapshot(now time.Time) (entries []ledger.Entry, due 
 	return w.next, time.Time{}
 }
 
-// addNodes adds waiting nodes to the next snapshot, as far as there is room. A snapshot
-// without any other write takes the first node even without room. Otherwise that node
+// addQueued adds waiting writes to the next snapshot, as far as there is room. A snapshot
+// without any other write takes the first one even without room. Otherwise that write
 // would wait forever; this way the API server's error is reported.
-func (w *ledgerWriter) addNodes(now time.Time, room *ledger.Room) {
-	waiting := w.queuedNodes
-	w.queuedNodes = nil
-	for i, state := range waiting {
-		state.requested = grantedSlot{}
-		if len(w.nodesWithSlots)+len(w.writingNodes)+len(w.replacements.requested) < maxNodesInSnapshot {
-			state.requested = w.engine.taints.requestedSlot(state, now)
-			if len(state.requested.rules) == 0 { // needs no slot any more
-				state.stage = queued
-				w.engine.taints.queue.push(state)
+func (w *ledgerWriter) addQueued(now time.Time, room *ledger.Room) {
+	waiting := w.queued
+	w.queued = nil
+	for i, t := range waiting {
+		named := len(w.withSlots) + len(w.writing)
+		if named+len(w.replacements.requested) < maxNodesInSnapshot {
+			entries := t.request(w.engine, now)
+			if len(entries) == 0 { // needs no slot any more
+				t.proceed(w.engine)
 				continue
 			}
-			if room.Take(state.requested.entries(nil, state)...) || w.isEmpty() {
-				w.writingNodes = append(w.writingNodes, state)
+			if room.Take(w.engine.repairs.withLaunchFailureEntries(now, entries)...) || named == 0 {
+				w.writing = append(w.writing, t)
 				continue
 			}
-			state.requested = grantedSlot{}
+			t.notGranted(w.engine, now)
 		}
-		w.queuedNodes = append(w.queuedNodes, waiting[i:]...)
+		w.queued = append(w.queued, waiting[i:]...)
 		return
 	}
 }
 
-// addTreatments adds waiting treatments in the same way.
-func (w *ledgerWriter) addTreatments(now time.Time, room *ledger.Room) {
-	beginning := w.queuedLanes
-	w.queuedLanes = nil
-	for i, lane := range beginning {
-		lane.requested = ledger.ObjectWrite{}
-		if len(w.nodesWithSlots)+len(w.writingNodes)+len(w.replacements.requested)+len(w.lanesWithSlots)+len(w.writingLanes) < maxNodesInSnapshot {
-			lane.requested = w.requestedTreatmentSlot(now, lane)
-			if lane.requested == (ledger.ObjectWrite{}) { // needs no slot any more
-				lane.stage = queued
-				w.engine.tasks.queue.push(lane)
-				continue
-			}
-			if room.Take(w.engine.repairs.withLaunchFailureEntry(now, lane.requested)...) || w.isEmpty() {
-				w.writingLanes = append(w.writingLanes, lane)
-				continue
-			}
-			lane.requested = ledger.ObjectWrite{}
-		}
-		w.queuedLanes = append(w.queuedLanes, beginning[i:]...)
-		return
+// addWithSlot adds a write whose slot the ledger names.
+func (w *ledgerWriter) addWithSlot(t slotTaker) {
+	if !slices.Contains(w.withSlots, t) {
+		w.withSlots = append(w.withSlots, t)
 	}
-}
-
-// isEmpty reports whether the next snapshot names no write.
-func (w *ledgerWriter) isEmpty() bool {
-	return len(w.nodesWithSlots)+len(w.writingNodes)+len(w.lanesWithSlots)+len(w.writingLanes) == 0
 }
 
 // hasEndedEntries reports whether a new snapshot is due because stored entries have ended, or
@@ -268,23 +254,17 @@ func (w *ledgerWriter) hasEndedEntries(now time.Time) (isDue bool, due time.Time
 	return !isTidy && !now.Before(w.tidyAt), w.tidyAt
 }
 
-// entries returns the entries of the next snapshot for nodes and treatments.
+// entries returns the entries of the next snapshot, without launch failures.
 func (w *ledgerWriter) entries() []ledger.Entry {
-	entries := make([]ledger.Entry, 0, len(w.nodesWithSlots)+len(w.writingNodes))
-	for _, state := range w.writingNodes {
-		entries = state.requested.entries(entries, state)
+	entries := make([]ledger.Entry, 0, len(w.withSlots)+len(w.writing))
+	for _, t := range w.writing {
+		entries = append(entries, t.requestedEntries()...)
 	}
-	for _, state := range w.nodesWithSlots {
-		if state.requested.version != state.granted.version {
-			entries = state.granted.entries(entries, state)
-		}
-	}
-	for _, lane := range w.writingLanes {
-		entries = append(entries, lane.requested)
-	}
-	for _, lane := range w.lanesWithSlots {
-		if !lane.requestsSlotAgain() && !w.replacements.replacesEntry(lane.granted) {
-			entries = append(entries, lane.granted)
+	for _, t := range w.withSlots {
+		for _, e := range t.grantedEntries() {
+			if write, is := e.(ledger.ObjectWrite); !is || !w.replacements.replacesEntry(write) {
+				entries = append(entries, e)
+			}
 		}
 	}
 	for _, gone := range w.replacements.requested {
@@ -293,64 +273,9 @@ func (w *ledgerWriter) entries() []ledger.Entry {
 	return entries // not nil, even if empty
 }
 
-// requestsSlotAgain reports whether the next snapshot requests the same slot, possibly
-// for a later version of the claim. In that case the write for the older version can
-// never succeed.
-func (lane *Lane) requestsSlotAgain() bool {
-	before, after := lane.granted, lane.requested
-	if isClaim(before.Object) {
-		before.ResourceVersion, after.ResourceVersion = "", ""
-		before.Since, after.Since = time.Time{}, time.Time{}
-	}
-	return before == after
-}
-
-// requestedSlot returns the slots that a node needs in the ledger, including those it
-// has.
-func (w *taintWriter) requestedSlot(state *Node, now time.Time) grantedSlot {
-	if state.gone {
-		return grantedSlot{}
-	}
-	plan, ok := w.engine.planOf(state)
-	if !ok {
-		return grantedSlot{}
-	}
-	change, _ := w.nextChange(state, plan, now)
-	if change == nil || len(change.Takes) == 0 {
-		return grantedSlot{}
-	}
-	g := grantedSlot{version: state.Object.ResourceVersion, rules: change.Takes}
-	if state.granted.version == g.version {
-		g.unknown = state.granted.unknown
-	}
-	for _, rule := range state.granted.rules {
-		if !slices.Contains(g.rules, rule) {
-			g.rules = append(g.rules, rule)
-		}
-	}
-	return g
-}
-
-// requestedTreatmentSlot returns the entry that the ledger must store before the next
-// task, an empty entry for none.
-func (w *ledgerWriter) requestedTreatmentSlot(now time.Time, lane *Lane) ledger.ObjectWrite {
-	t, _ := w.engine.tasks.next(now, lane)
-	if t == nil {
-		return ledger.ObjectWrite{}
-	}
-	return t.Slot
-}
-
 // SlotOf returns the slot of a node under the bound of a rule.
 func SlotOf(rule triage.RuleID, node *corev1.Node) ledger.Slot {
 	return ledger.Slot{Rule: ownership.Rule(rule), Node: node.Name, UID: string(node.UID)}
-}
-
-func (g grantedSlot) entries(to []ledger.Entry, state *Node) []ledger.Entry {
-	for _, rule := range g.rules {
-		to = append(to, ledger.NodeWrite{Slot: SlotOf(rule, state.Object), ResourceVersion: g.version, Unknown: g.unknown})
-	}
-	return to
 }
 
 // handleResult handles the result of a snapshot write and lets the named writes
@@ -358,7 +283,7 @@ func (g grantedSlot) entries(to []ledger.Entry, state *Node) []ledger.Entry {
 // belong to this process, no new slot is granted meanwhile, and only this process knows
 // its entries.
 func (w *ledgerWriter) handleResult(err error) error {
-	w.writing = false
+	w.isWriting = false
 	result := ledgerResult(err)
 	w.engine.cfg.Metrics.CountWrite("ledger", result)
 	if errors.Is(err, ledger.ErrDeposed) {
@@ -371,50 +296,26 @@ func (w *ledgerWriter) handleResult(err error) error {
 		if isNews {
 			w.engine.cfg.Logger.Warn("ledger not written", "retryIn", wait.String(), "err", err)
 		}
-		for _, state := range w.writingNodes {
-			state.requested = grantedSlot{}
-			w.engine.markStatusesStale(time.Now(), state)
-		}
-		for _, lane := range w.writingLanes {
-			lane.requested = ledger.ObjectWrite{}
-			w.engine.tasks.markStatusesStale(time.Now(), lane)
+		for _, t := range w.writing {
+			t.notGranted(w.engine, time.Now())
 		}
 		w.isOutdated = true // the stored snapshot is unknown
 		// If the API server rejects the snapshot because of an entry, the others go
 		// first in the next snapshot.
-		w.queuedNodes, w.writingNodes = append(w.queuedNodes, w.writingNodes...), nil
-		w.queuedLanes, w.writingLanes = append(w.queuedLanes, w.writingLanes...), nil
+		w.queued, w.writing = append(w.queued, w.writing...), nil
 		return nil // replacements request their entries again by themselves
 	}
 	if w.failure.Tries > 0 {
 		w.engine.cfg.Logger.Info("ledger written after failures", "tries", w.failure.Tries)
 	}
 	w.notBefore, w.failure = time.Time{}, Failure{}
-	for _, state := range w.writingNodes {
-		if state.Object.ResourceVersion == state.requested.version {
-			state.granted = state.requested
-			if !state.inLedger {
-				state.inLedger = true
-				w.nodesWithSlots = append(w.nodesWithSlots, state)
-			}
+	for _, t := range w.writing {
+		if t.grant(w.engine); t.hasGrant() {
+			w.addWithSlot(t)
 		}
-		state.requested = grantedSlot{}
-		state.stage = queued
-		w.engine.taints.queue.push(state)
+		t.proceed(w.engine)
 	}
-	w.writingNodes = nil
-	for _, lane := range w.writingLanes {
-		if !lane.hasSlot() {
-			w.lanesWithSlots = append(w.lanesWithSlots, lane)
-		}
-		lane.granted, lane.requested = lane.requested, ledger.ObjectWrite{}
-		if lane.granted.ControlPlane {
-			w.engine.remediations.orphans.add(lane.Node)
-		}
-		lane.stage = queued
-		w.engine.tasks.queue.push(lane)
-	}
-	w.writingLanes = nil
+	w.writing = nil
 	w.replacements.stored()
 	w.stored, w.next, w.tidyAt = w.next, nil, time.Time{}
 	w.engine.cfg.Metrics.setUnknownEntries("ledger", w.ledger.CountUnknown(w.stored))

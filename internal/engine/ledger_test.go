@@ -63,9 +63,9 @@ func TestAnEndedEntryLeavesTheLedger(t *testing.T) {
 	t.Run("a taint", func(t *testing.T) {
 		open(t, func(c *loopFixture) {
 			state := c.admit("a")
-			state.Object.UID, state.inLedger = "u", true
+			state.Object.UID = "u"
 			state.granted = grantedSlot{version: "1", rules: []triage.RuleID{setRule("set")}}
-			c.ledger.nodesWithSlots = []*Node{state}
+			c.ledger.withSlots = []slotTaker{state}
 			c.ledger.stored = c.ledger.entries()
 			if entries, due := c.ledger.nextSnapshot(time.Now()); entries != nil || !due.IsZero() {
 				t.Fatalf("while it may be placed, the ledger is %+v, due %v", entries, due)
@@ -132,14 +132,14 @@ func TestAFullLedgerDoesNotSpin(t *testing.T) {
 	l := &Engine{core: triage.New()}
 	l.link()
 	for range maxNodesInSnapshot {
-		l.ledger.nodesWithSlots = append(l.ledger.nodesWithSlots, &Node{inLedger: true, granted: grantedSlot{version: "7"}})
+		l.ledger.withSlots = append(l.ledger.withSlots, &Node{granted: grantedSlot{version: "7"}})
 	}
 	waiting := &Node{stage: awaitingLedger}
-	l.ledger.queuedNodes = []*Node{waiting}
-	if due := l.ledger.write(t.Context(), time.Now()); !due.IsZero() || l.ledger.writing {
+	l.ledger.queued = []slotTaker{waiting}
+	if due := l.ledger.write(t.Context(), time.Now()); !due.IsZero() || l.ledger.isWriting {
 		t.Errorf("a full ledger is due again at %v", due)
 	}
-	if len(l.ledger.queuedNodes) != 1 || waiting.stage != awaitingLedger {
+	if len(l.ledger.queued) != 1 || waiting.stage != awaitingLedger {
 		t.Error("the node that waited for the ledger no longer does")
 	}
 }
@@ -184,24 +184,25 @@ func TestASnapshotIsBoundedInBytes(t *testing.T) {
 			node.Status.Conditions = []corev1.NodeCondition{{Type: "Sick", Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now)}}
 			c.core.Observe(now, c.upsertNode(node, now))
 			c.nodeStates[name].stage = awaitingLedger
-			c.ledger.queuedNodes = append(c.ledger.queuedNodes, c.nodeStates[name])
+			c.ledger.queued = append(c.ledger.queued, c.nodeStates[name])
 		}
 		served, pages := 0, 0
-		for len(c.ledger.queuedNodes) > 0 {
+		for len(c.ledger.queued) > 0 {
 			entries, _ := c.ledger.nextSnapshot(now)
 			if pages++; entries == nil || pages > nodes {
-				t.Fatalf("%d of %d nodes wait for a snapshot that is not written", len(c.ledger.queuedNodes), nodes)
+				t.Fatalf("%d of %d nodes wait for a snapshot that is not written", len(c.ledger.queued), nodes)
 			}
 			if !c.ledger.ledger.Room().Take(entries...) {
 				t.Fatalf("a snapshot with %d entries is too large", len(entries))
 			}
-			c.ledger.writing = true
+			c.ledger.isWriting = true
 			must(t, c.ledger.handleResult(nil))
 			if len(entries)%sets != 0 { // a node has all of its slots or none
 				t.Errorf("a snapshot has %d entries", len(entries))
 			}
 			served += len(entries) / sets
-			for _, state := range c.ledger.nodesWithSlots { // all of them are written
+			for _, taker := range c.ledger.withSlots { // all of them are written
+				state := taker.(*Node)
 				state.setNode(named(state.Object.Name, "2"), now)
 			}
 		}
@@ -233,14 +234,14 @@ func TestANodeThatDoesNotFitBlocksNoOther(t *testing.T) {
 		}
 		c.core.Loaded(time.Now())
 		large, small := wanting("large"), wanting("small")
-		c.ledger.queuedNodes = []*Node{large, small}
-		c.ledger.addNodes(time.Now(), room)
-		if !slices.Equal(c.ledger.writingNodes, []*Node{large}) || !slices.Equal(c.ledger.queuedNodes, []*Node{small}) {
-			t.Fatalf("asked are %d, and %d wait", len(c.ledger.writingNodes), len(c.ledger.queuedNodes))
+		c.ledger.queued = []slotTaker{large, small}
+		c.ledger.addQueued(time.Now(), room)
+		if !slices.Equal(c.ledger.writing, []slotTaker{large}) || !slices.Equal(c.ledger.queued, []slotTaker{small}) {
+			t.Fatalf("asked are %d, and %d wait", len(c.ledger.writing), len(c.ledger.queued))
 		}
-		c.ledger.writing = true
+		c.ledger.isWriting = true
 		must(t, c.ledger.handleResult(apierrors.NewRequestEntityTooLargeError("for a test")))
-		if !slices.Equal(c.ledger.queuedNodes, []*Node{small, large}) {
+		if !slices.Equal(c.ledger.queued, []slotTaker{small, large}) {
 			t.Error("the one whose page was refused goes first again")
 		}
 		if _, delay := c.TaintProblem(large, setRule("large")); !strings.Contains(delay, "not written yet: ") || !strings.Contains(delay, "too large") {

@@ -401,7 +401,7 @@ func (h *nodePoolFixture) writeSnapshot() {
 	if entries == nil {
 		return
 	}
-	h.ledger.writing = true
+	h.ledger.isWriting = true
 	h.api.page = entries
 	must(h.t, h.ledger.handleResult(nil))
 	h.runRound()

@@ -49,7 +49,6 @@ type Node struct {
 	// granted is the slot that the ledger names for the node; requested is the slot requested
 	// in its next snapshot.
 	granted, requested grantedSlot
-	inLedger           bool
 	// inFlight is the node version that an unfinished taint write names, empty for none.
 	// unanswered is the same for a write whose answer never came.
 	inFlight, unanswered string
@@ -252,7 +251,7 @@ func (w *taintWriter) start(ctx context.Context, now time.Time) {
 			w.startWrite(ctx, state, now)
 		}
 	}
-	w.engine.cfg.Metrics.waiting.Set(float64(w.queue.len() + len(w.delayed) + len(w.engine.ledger.queuedNodes) + len(w.engine.ledger.writingNodes)))
+	w.engine.cfg.Metrics.waiting.Set(float64(w.queue.len() + len(w.delayed) + len(w.engine.ledger.queued) + len(w.engine.ledger.writing)))
 }
 
 // startWrite checks the plan again and sends its change, after the ledger has stored the
@@ -276,7 +275,7 @@ func (w *taintWriter) startWrite(ctx context.Context, state *Node, now time.Time
 		w.freeSlots(now, state, releases)
 	case len(change.Takes) > 0 && !state.granted.covers(state.Object.ResourceVersion, change.Takes):
 		state.stage = awaitingLedger
-		w.engine.ledger.queuedNodes = append(w.engine.ledger.queuedNodes, state)
+		w.engine.ledger.queued = append(w.engine.ledger.queued, state)
 	case !state.mayWrite(now):
 		state.stage = queued
 		w.delayed = append(w.delayed, state)

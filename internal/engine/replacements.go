@@ -201,7 +201,7 @@ func (w *ledgerWriter) requestReplacementEntries(now time.Time, ledgerRoom *ledg
 		}
 		return cmp.Or(a.Gone.Compare(b.Gone), cmp.Compare(a.Node, b.Node))
 	})
-	room := min(maxAwaitingReplacement, max(0, maxNodesInSnapshot-len(w.nodesWithSlots)))
+	room := min(maxAwaitingReplacement, max(0, maxNodesInSnapshot-len(w.withSlots)))
 	w.replacements.requested = nil
 	for _, g := range kept[:min(len(kept), room)] {
 		e, isNamed := w.replacements.inLedger[slotOfGrant(g)]

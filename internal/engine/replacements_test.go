@@ -74,7 +74,7 @@ func (w *healthCheckFixture) writeSnapshot() []ledger.Entry {
 	if entries == nil {
 		return nil
 	}
-	w.ledger.writing = true
+	w.ledger.isWriting = true
 	must(w.t, w.ledger.handleResult(nil))
 	if again, _ := w.ledger.nextSnapshot(time.Now()); again != nil { // as every round does
 		w.t.Errorf("there is another snapshot: %+v", again)
@@ -381,7 +381,7 @@ func TestTheLedgerNamesRemovedNodes(t *testing.T) {
 		if len(entries) != 1 {
 			t.Fatalf("the ledger is to name %+v", entries)
 		}
-		w.ledger.writing = true
+		w.ledger.isWriting = true
 		if again, _ := w.ledger.nextSnapshot(time.Now()); again != nil {
 			t.Error("two pages are written at a time")
 		}
@@ -458,9 +458,9 @@ func TestASnapshotHasRoomForRemovedAndExistingNodes(t *testing.T) {
 			t.Error("the object of one that is not named may be ended")
 		}
 		for range maxNodesInSnapshot - maxAwaitingReplacement + 10 {
-			w.ledger.nodesWithSlots = append(w.ledger.nodesWithSlots, &Node{Object: named("x", "7"), inLedger: true, granted: grantedSlot{version: "7", rules: []triage.RuleID{setRule("set")}}})
+			w.ledger.withSlots = append(w.ledger.withSlots, &Node{Object: named("x", "7"), granted: grantedSlot{version: "7", rules: []triage.RuleID{setRule("set")}}})
 		}
-		w.ledger.nodesWithSlots = w.ledger.nodesWithSlots[:maxNodesInSnapshot-maxAwaitingReplacement]
+		w.ledger.withSlots = w.ledger.withSlots[:maxNodesInSnapshot-maxAwaitingReplacement]
 		w.advance(time.Minute)
 		goes(maxNodesInSnapshot, maxNodesInSnapshot+10)
 		w.ledger.requestReplacementEntries(time.Now(), w.ledger.ledger.Room())
@@ -473,7 +473,7 @@ func TestASnapshotHasRoomForRemovedAndExistingNodes(t *testing.T) {
 				t.Fatalf("%s has made room for another", e.Node)
 			}
 		}
-		w.ledger.nodesWithSlots = nil
+		w.ledger.withSlots = nil
 		w.advance(triage.ReplacementWait - time.Minute)
 		if page := w.writeSnapshot(); len(page) != 10 {
 			t.Errorf("of ten that are left %d are named", len(page))

@@ -310,7 +310,7 @@ func (w *healthCheckFixture) asks() *Task {
 	w.node("a", corev1.ConditionTrue, inControl)
 	e := w.wantTask("a", createRemediation)
 	w.tasks.start(w.t.Context(), time.Now())
-	if treatments := w.tasks.lanes["a"]; treatments.stage != awaitingLedger || w.tasks.running > 0 || len(w.ledger.queuedLanes) != 1 {
+	if treatments := w.tasks.lanes["a"]; treatments.stage != awaitingLedger || w.tasks.running > 0 || len(w.ledger.queued) != 1 {
 		w.t.Fatalf("it does not wait for the ledger: %+v", treatments)
 	}
 	return e
@@ -323,7 +323,7 @@ func (s *clusterFixture) asksForAPage() {
 	w.ledger.write(t.Context(), time.Now())
 	must(t, w.ledger.handleResult(<-w.ledger.done))
 	treatments := w.tasks.lanes["a"]
-	if treatments.granted != e.Slot || treatments.requested != (ledger.ObjectWrite{}) || treatments.stage != queued || !slices.Equal(w.ledger.lanesWithSlots, []*Lane{treatments}) {
+	if treatments.granted != e.Slot || treatments.requested != (ledger.ObjectWrite{}) || treatments.stage != queued || !slices.Equal(w.ledger.withSlots, []slotTaker{treatments}) {
 		t.Errorf("afterwards: %+v", treatments)
 	}
 	_, named, err := ledger.Claim(t.Context(), api, namespace, "second")
@@ -346,7 +346,7 @@ func (s *clusterFixture) asksForAPage() {
 	if err := w.ledger.handleResult(<-w.ledger.done); !errors.Is(err, ledger.ErrDeposed) {
 		t.Errorf("another replica owns the ledger, and what is reported is %v", err)
 	}
-	if slices.Contains(w.ledger.lanesWithSlots, treatments) {
+	if slices.Contains(w.ledger.withSlots, slotTaker(treatments)) {
 		t.Error("what has arrived is named still")
 	}
 }
@@ -367,13 +367,13 @@ func (s *clusterFixture) pageFails() {
 	w.ledger.write(t.Context(), time.Now())
 	must(t, w.ledger.handleResult(<-w.ledger.done))
 	treatments := w.tasks.lanes["a"]
-	if treatments.stage != awaitingLedger || treatments.hasSlot() || treatments.requested != (ledger.ObjectWrite{}) || !slices.Equal(w.ledger.queuedLanes, []*Lane{treatments}) {
+	if treatments.stage != awaitingLedger || treatments.hasSlot() || treatments.requested != (ledger.ObjectWrite{}) || !slices.Equal(w.ledger.queued, []slotTaker{treatments}) {
 		t.Errorf("after a failure: %+v", treatments)
 	}
 	if message := w.status().UnhealthyNodes[0].Message; !strings.Contains(message, "not written yet: ") {
 		t.Errorf("the row says %q", message)
 	}
-	if due := w.ledger.write(t.Context(), time.Now()); due.IsZero() || w.ledger.writing {
+	if due := w.ledger.write(t.Context(), time.Now()); due.IsZero() || w.ledger.isWriting {
 		t.Errorf("it is written again at %v", due)
 	}
 	isBroken.Store(false)
@@ -428,7 +428,7 @@ func (s *clusterFixture) inherits() {
 	if successor.wantNoTask("b"); successor.finding("b") != triage.ControlPlaneBusy {
 		t.Errorf("b is %s", successor.finding("b"))
 	}
-	if successor.tasks.lanes["a"].granted != e.Slot || !slices.Contains(successor.ledger.lanesWithSlots, successor.tasks.lanes["a"]) {
+	if successor.tasks.lanes["a"].granted != e.Slot || !slices.Contains(successor.ledger.withSlots, slotTaker(successor.tasks.lanes["a"])) {
 		t.Errorf("the next snapshot would not name it: %+v", successor.tasks.lanes["a"])
 	}
 	object := successor.made("a", "quick")
@@ -450,13 +450,13 @@ func (s *clusterFixture) inheritsWhatArrived() {
 	successor.node("a", corev1.ConditionTrue, inControl)
 	successor.finds(successor.made("a", "quick"))
 	successor.ledger.restore(time.Now())
-	if treatments := successor.tasks.lanes["a"]; treatments.hasSlot() || len(successor.ledger.lanesWithSlots) > 0 {
+	if treatments := successor.tasks.lanes["a"]; treatments.hasSlot() || len(successor.ledger.withSlots) > 0 {
 		t.Errorf("it is waited for: %+v", treatments)
 	}
 	again := newLeader(t, api, namespace, "third")
 	again.node("a", corev1.ConditionTrue, inControl, madeAnew)
 	again.ledger.restore(time.Now())
-	if len(again.ledger.lanesWithSlots) != 1 {
+	if len(again.ledger.withSlots) != 1 {
 		t.Error("what may still be made for an earlier node of that name is not waited for")
 	}
 }
@@ -470,7 +470,7 @@ func (s *clusterFixture) inheritsNothingEnded() {
 	must(t, w.ledger.handleResult(<-w.ledger.done))
 	object := w.made("a", "quick")
 	w.runs(w.wantTask("a", createRemediation), "a", treat.Made, w.makes(object))
-	if w.ledger.write(t.Context(), time.Now()); !w.ledger.writing {
+	if w.ledger.write(t.Context(), time.Now()); !w.ledger.isWriting {
 		t.Fatal("the ledger names still what has arrived")
 	}
 	must(t, w.ledger.handleResult(<-w.ledger.done))

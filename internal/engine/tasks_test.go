@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
-	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/nodelease"
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/treat"
@@ -402,7 +401,7 @@ func TestNoFailureIsLeftBehind(t *testing.T) {
 func (w *healthCheckFixture) grants(node string, e *Task) {
 	treatments := w.tasks.lanes[node]
 	treatments.granted = e.Slot
-	w.ledger.lanesWithSlots = append(w.ledger.lanesWithSlots, treatments)
+	w.ledger.withSlots = append(w.ledger.withSlots, treatments)
 }
 
 func TestASlotIsFreedOnceNoWriteCanArrive(t *testing.T) {
@@ -474,8 +473,8 @@ func TestTheSlotOfADeletedNodeIsFreedInTime(t *testing.T) {
 					t.Errorf("its treatments still exist: %+v", treatments)
 				}
 				w.ledger.write(t.Context(), time.Now())
-				if got := w.ledger.lanesWithSlots; len(got) > 0 && got[0].granted != (ledger.ObjectWrite{}) {
-					t.Errorf("the ledger names %+v still", got[0].granted)
+				if got := w.ledger.withSlots; len(got) > 0 && got[0].hasGrant() {
+					t.Errorf("the ledger names %+v still", got[0].grantedEntries())
 				}
 			})
 		})

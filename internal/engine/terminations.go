@@ -399,13 +399,15 @@ func (r *repairs) pendingLaunchFailures(entries []ledger.Entry) map[string]int {
 	return before
 }
 
-// withLaunchFailureEntry returns an entry and, if it is a launch failure, the entry that
-// counts it for its pool.
-func (r *repairs) withLaunchFailureEntry(now time.Time, e ledger.ObjectWrite) []ledger.Entry {
-	if !r.isPendingLaunchFailure(e) {
-		return []ledger.Entry{e}
+// withLaunchFailureEntries returns entries and, for each that is a launch failure, the entry
+// that counts it for its pool.
+func (r *repairs) withLaunchFailureEntries(now time.Time, entries []ledger.Entry) []ledger.Entry {
+	for _, e := range entries {
+		if e, is := e.(ledger.ObjectWrite); is && r.isPendingLaunchFailure(e) {
+			entries = append(entries, ledger.LaunchFailures{Rule: e.Rule, Failed: math.MaxInt32, Last: now.UTC(), Template: r.templateOf(e.Rule.Name)})
+		}
 	}
-	return []ledger.Entry{e, ledger.LaunchFailures{Rule: e.Rule, Failed: math.MaxInt32, Last: now.UTC(), Template: r.templateOf(e.Rule.Name)}}
+	return entries
 }
 
 // restoreLaunchFailures resumes the launch failures of a pool.
