@@ -104,7 +104,7 @@ func (w *taintWriter) restore(now time.Time, state *Node, e ledger.NodeWrite) {
 		return
 	}
 	rule := triage.RuleID(e.Rule)
-	state.inFlight, state.unanswered = e.ResourceVersion, e.ResourceVersion
+	state.sentFor, state.unansweredFor = e.ResourceVersion, e.ResourceVersion
 	state.granted.version, state.granted.unknown = e.ResourceVersion, e.Unknown
 	state.granted.rules = append(state.granted.rules, rule)
 	w.engine.ledger.addWithSlot(state)

@@ -89,7 +89,7 @@ type taskRunner struct {
 // startTask marks a task as running and returns its result to fill in.
 func (tr *taskRunner) startTask(now time.Time, lane *Lane, t *Task) *Result {
 	r := &Result{Lane: lane, Task: t, previouslySentAt: lane.sentAt}
-	lane.stage, lane.running = inFlight, t
+	lane.stage, lane.running = running, t
 	tr.running++
 	if t.Begins && lane.hasSlot() {
 		lane.sentAt = now

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math/rand/v2"
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/times"
@@ -9,6 +10,17 @@ import (
 )
 
 const (
+	// WriteTimeout limits a write, including its answer.
+	WriteTimeout = 10 * time.Second
+	// firstRetry and lastRetry bound the backoff after a failed write.
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = 30 * time.Second
+	// firstRefusedRetry and lastRefusedRetry bound the backoff after a write that the API
+	// server rejected. A user has to change something before it succeeds.
+	firstRefusedRetry = 5 * time.Second
+	lastRefusedRetry  = 5 * time.Minute
+	// refusalHeld is how long a refusal counts towards the backoff of the next refusal.
+	refusalHeld = 2 * lastRefusedRetry
 	// logEvery is the interval of summaries for suppressed log lines; maxLogged is how
 	// many lines are logged in each interval.
 	logEvery  = 10 * time.Second
@@ -16,6 +28,21 @@ const (
 	// ReportRefusalEvery is how often an unchanged refusal is reported again.
 	ReportRefusalEvery = time.Hour
 )
+
+// RetryDelay returns the randomized delay before the next try of a failed write.
+func RetryDelay(tries int) time.Duration { return growingDelay(tries, firstRetry, lastRetry) }
+
+// RefusalDelay returns the randomized delay after a write that the API server rejected.
+func RefusalDelay(refusals int) time.Duration {
+	return growingDelay(refusals, firstRefusedRetry, lastRefusedRetry)
+}
+
+// growingDelay returns a randomized delay that doubles with every try, from about first up to
+// last.
+func growingDelay(tries int, first, last time.Duration) time.Duration {
+	wait := min(first<<min(tries-1, 10), last)
+	return wait/2 + rand.N(wait/2)
+}
 
 // Failure is why a write has failed and how often it was tried. The zero value means
 // no failure.

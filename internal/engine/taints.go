@@ -4,96 +4,20 @@ import (
 	"cmp"
 	"context"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
 
-	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/nodewatch"
-	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
-
-const (
-	// WriteTimeout limits a write, including its answer.
-	WriteTimeout = 10 * time.Second
-	// firstRetry and lastRetry bound the backoff after a failed write.
-	firstRetry = 100 * time.Millisecond
-	lastRetry  = 30 * time.Second
-	// writesAtOnce and writesPerSecond bound the writes to one flapping node.
-	writesAtOnce    = 10
-	writesPerSecond = 1
-	// firstRefusedRetry and lastRefusedRetry bound the backoff after a write that the API
-	// server rejected. A user has to change something before it succeeds.
-	firstRefusedRetry = 5 * time.Second
-	lastRefusedRetry  = 5 * time.Minute
-	// refusalHeld is how long a refusal counts towards the backoff of the next refusal.
-	refusalHeld = 2 * lastRefusedRetry
-)
-
-// Node is a node and the state of its writes.
-type Node struct {
-	Object     *corev1.Node
-	observedAt time.Time // when this version arrived
-
-	// stage is the progress of the next write for the node.
-	stage queueStage
-	// granted is the slot that the ledger names for the node; requested is the slot requested
-	// in its next snapshot.
-	granted, requested grantedSlot
-	// inFlight is the node version that an unfinished taint write names, empty for none.
-	// unanswered is the same for a write whose answer never came.
-	inFlight, unanswered string
-
-	failure   Failure       // of the last write
-	notBefore time.Time     // earliest time of the next write
-	writeRate *rate.Limiter // limits writes; nil before the first
-	// needsRead requires a read of the node before any write.
-	needsRead bool
-
-	// refusals counts recent rejections by the API server.
-	refusals         int
-	refusedAt        time.Time
-	refusalsReported map[triage.RuleID]reportedRefusal
-
-	dueSince time.Time      // since when a taint is missing
-	Taints   []triage.Taint // our taints on the node
-	findings []triage.Reason
-	Reported map[triage.RuleID]Report // what policies have reported last about a finding
-
-	assigned        assignedPolicies // policies that may terminate the node
-	shadowed        []string         // repair policies that select the node without effect
-	started         bool             // the node is or was ready for work
-	terminationVeto string           // why the node must not be terminated, empty for nothing
-	terminatedBy    triage.RuleID    // the rule that plans to terminate the node, zero for none
-	outlivedClaim   *outlivedClaim   // the deleted claim of this node; nil if the claim exists or was never marked
-
-	unreadable     bool
-	unknownEntries int // entries and fields of the record that this version does not know
-	gone           bool
-}
-
-// Report is what a policy has reported last about a finding for a node.
-type Report struct {
-	Code    triage.Code
-	Message string // the cause, without numbers
-}
-
-// NoteReported records what a policy has reported about a finding.
-func (state *Node) NoteReported(rule triage.RuleID, is Report) {
-	if state.Reported == nil {
-		state.Reported = map[triage.RuleID]Report{}
-	}
-	state.Reported[rule] = is
-}
 
 // taintWriter writes the taints that plans ask for to nodes.
 type taintWriter struct {
@@ -123,87 +47,6 @@ func (g grantedSlot) covers(version string, rules []triage.RuleID) bool {
 	return true
 }
 
-// queueStage is the progress of the next write for a node.
-type queueStage int
-
-const (
-	idle           queueStage = iota
-	queued                    // has something to do
-	awaitingLedger            // waits until the ledger stores its slot
-	inFlight                  // sent, not answered
-)
-
-// setNode stores a newer version of the node. A write that names an older version has
-// either succeeded already or never will.
-func (state *Node) setNode(node *corev1.Node, at time.Time) {
-	if state.Object != nil && state.Object.UID != node.UID {
-		state.granted, state.failure, state.notBefore, state.needsRead, state.dueSince = grantedSlot{}, Failure{}, time.Time{}, false, time.Time{}
-		state.refusals, state.refusalsReported, state.started = 0, nil, false
-	}
-	state.Object, state.observedAt = node, at
-	if state.inFlight != node.ResourceVersion {
-		state.inFlight, state.unanswered = "", ""
-	}
-	if state.granted.version != node.ResourceVersion {
-		state.granted = grantedSlot{}
-	}
-}
-
-// TaintEffect returns the effect of the rule's taint on the node, 0 for none.
-func (state *Node) TaintEffect(rule triage.RuleID) (effect triage.Effect) {
-	if state == nil {
-		return 0
-	}
-	for _, t := range state.Taints {
-		if t.Rule == rule {
-			effect = max(effect, t.Effect)
-		}
-	}
-	return effect
-}
-
-// noteNotWritten records that the last write failed for certain. An earlier write with the
-// same version may still succeed if its answer was lost.
-func (state *Node) noteNotWritten() { state.inFlight = state.unanswered }
-
-// Reconcile queues a node if its plan differs from the node.
-func (l *Engine) Reconcile(now time.Time, state *Node) {
-	plan, ok := l.planOf(state)
-	if !ok {
-		return
-	}
-	l.noteFindings(now, state, plan.Findings)
-	maps.DeleteFunc(state.Reported, func(rule triage.RuleID, _ Report) bool { // a reason that returns is reported again
-		return !slices.ContainsFunc(plan.Findings, func(is triage.Reason) bool { return is.Rule == rule })
-	})
-	for p := range implementing[PlanReader](l.policies) {
-		p.Planned(state, plan)
-	}
-	l.tasks.ensure(now, state, plan)
-	if state.stage != idle {
-		return // checked again before the write
-	}
-	change, releases := l.taints.nextChange(state, plan, now)
-	switch {
-	case change != nil || state.needsRead:
-		if change != nil && len(change.Placed) > 0 && state.dueSince.IsZero() {
-			state.dueSince = state.observedAt
-			if now.Sub(state.observedAt) > time.Second { // due by time, not by a change
-				state.dueSince = now
-			}
-		}
-		state.stage = queued
-		l.taints.queue.push(state)
-	default:
-		state.dueSince = time.Time{}
-		if state.inFlight == "" {
-			state.granted = grantedSlot{}
-		}
-		l.clearFailure(now, state)
-		l.taints.freeSlots(now, state, releases)
-	}
-}
-
 // freeSlots frees the slots of rules that have no taint on the node and no write in
 // flight.
 func (w *taintWriter) freeSlots(now time.Time, state *Node, rules []triage.RuleID) {
@@ -218,7 +61,7 @@ func (w *taintWriter) nextChange(state *Node, plan triage.Plan, now time.Time) (
 	if change = treat.Prepare(state.Object, plan, now); change != nil {
 		return change, nil
 	}
-	if state.inFlight != "" { // the node matches its plan, so the write in flight is not wanted any more
+	if state.sentFor != "" { // the node matches its plan, so the write in flight is not wanted any more
 		return w.fence(state), nil
 	}
 	for _, reason := range plan.Release {
@@ -264,7 +107,7 @@ func (w *taintWriter) startWrite(ctx context.Context, state *Node, now time.Time
 	w.engine.noteFindings(now, state, plan.Findings)
 	change, releases := w.nextChange(state, plan, now)
 	if change != nil && w.cancelOverBound(now, change.Takes) {
-		if state.inFlight == "" {
+		if state.sentFor == "" {
 			w.engine.Reconcile(now, state) // the plan has changed
 			return
 		}
@@ -281,7 +124,7 @@ func (w *taintWriter) startWrite(ctx context.Context, state *Node, now time.Time
 		w.delayed = append(w.delayed, state)
 	default:
 		if len(change.Takes) > 0 {
-			state.inFlight = state.Object.ResourceVersion
+			state.sentFor = state.Object.ResourceVersion
 		}
 		w.writeNode(ctx, state, change)
 	}
@@ -307,19 +150,13 @@ func (w *taintWriter) cancelOverBound(now time.Time, takes []triage.RuleID) (ove
 	return over
 }
 
-// IsOverBound reports whether a rule has more slots taken than its bound allows now.
-func (l *Engine) IsOverBound(rule triage.RuleID) bool {
-	counts, ok := l.core.Population(rule)
-	return ok && counts.Cap >= 0 && counts.Pooled > counts.Cap
-}
-
 // unsent returns the nodes with a finding of the rule for which no write has been sent.
 // The node that has waited longest is last.
 func (w *taintWriter) unsent(rule triage.RuleID) []*Node {
 	since := map[*Node]time.Time{}
 	for _, state := range w.engine.nodeStates {
 		for _, finding := range state.findings {
-			if finding.Rule == rule && state.stage != inFlight && state.inFlight == "" {
+			if finding.Rule == rule && state.stage != running && state.sentFor == "" {
 				since[state] = finding.Since
 			}
 		}
@@ -327,19 +164,6 @@ func (w *taintWriter) unsent(rule triage.RuleID) []*Node {
 	return slices.SortedFunc(maps.Keys(since), func(a, b *Node) int {
 		return cmp.Or(since[b].Compare(since[a]), strings.Compare(b.Object.Name, a.Object.Name))
 	})
-}
-
-// mayWrite reports whether the rate limit of the node allows a write, and delays it if
-// not.
-func (state *Node) mayWrite(now time.Time) bool {
-	if state.writeRate == nil {
-		state.writeRate = rate.NewLimiter(writesPerSecond, writesAtOnce)
-	}
-	if state.writeRate.AllowN(now, 1) {
-		return true
-	}
-	state.notBefore = now.Add(time.Second / writesPerSecond)
-	return false
 }
 
 // requeueDelayed queues delayed writes that are due, and returns when the next is due.
@@ -378,7 +202,7 @@ func (result writeResult) deniedAsStale() bool {
 
 // writeNode applies a change. A nil change reads the node.
 func (w *taintWriter) writeNode(ctx context.Context, state *Node, change *treat.Change) {
-	state.stage = inFlight
+	state.stage = running
 	w.running++
 	name, uid := state.Object.Name, state.Object.UID
 	w.engine.requests.Go(func() {
@@ -428,7 +252,7 @@ func (w *taintWriter) handleResult(result writeResult) {
 		state.noteNotWritten()
 		w.writeRefused(now, state, result)
 	case treat.Unknown:
-		state.needsRead, state.unanswered = true, state.inFlight
+		state.needsRead, state.unansweredFor = true, state.sentFor
 		w.delayWrite(now, state, result)
 	}
 	if !state.gone {
@@ -466,21 +290,6 @@ func (w *taintWriter) delayWrite(now time.Time, state *Node, result writeResult)
 	}
 }
 
-// RetryDelay returns the randomized delay before the next try of a failed write.
-func RetryDelay(tries int) time.Duration { return growingDelay(tries, firstRetry, lastRetry) }
-
-// RefusalDelay returns the randomized delay after a write that the API server rejected.
-func RefusalDelay(refusals int) time.Duration {
-	return growingDelay(refusals, firstRefusedRetry, lastRefusedRetry)
-}
-
-// growingDelay returns a randomized delay that doubles with every try, from about first up to
-// last.
-func growingDelay(tries int, first, last time.Duration) time.Duration {
-	wait := min(first<<min(tries-1, 10), last)
-	return wait/2 + rand.N(wait/2)
-}
-
 // writeRefused frees the slots of a change that the API server rejected, and reports the
 // rejection.
 func (w *taintWriter) writeRefused(now time.Time, state *Node, result writeResult) {
@@ -494,7 +303,7 @@ func (w *taintWriter) writeRefused(now time.Time, state *Node, result writeResul
 	if isNews && len(result.change.Placed)+len(result.change.Removed) == 0 && w.engine.refusalLog.allows(now) { // no set to report it on
 		w.engine.cfg.Logger.Error("write refused", "node", state.Object.Name, "err", result.err)
 	}
-	if len(result.change.Takes) == 0 || state.inFlight != "" {
+	if len(result.change.Takes) == 0 || state.sentFor != "" {
 		state.notBefore = now.Add(wait)
 	} else { // NoSchedule instead of NoExecute is another write, which may be accepted
 		for _, rule := range result.change.Takes {
@@ -547,29 +356,4 @@ func (w *taintWriter) reportChange(now time.Time, state *Node, change *treat.Cha
 		}
 		w.engine.cfg.Event(event)
 	}
-}
-
-func unreadableRecordMessage(err error) string {
-	return "the ownership record on this node cannot be read, so Autohealer treats no taint on it as its own (" + err.Error() + "); " +
-		"remove the annotation " + ownership.Annotation + " and all unwanted taints"
-}
-
-// queue is a first-in, first-out queue.
-type queue[T any] struct {
-	items []T
-	head  int
-}
-
-func (q *queue[T]) len() int { return len(q.items) - q.head }
-
-func (q *queue[T]) push(item T) { q.items = append(q.items, item) }
-
-func (q *queue[T]) pop() T {
-	item := q.items[q.head]
-	clear(q.items[q.head : q.head+1])
-	q.head++
-	if q.head > len(q.items)/2 {
-		q.items, q.head = q.items[:copy(q.items, q.items[q.head:])], 0
-	}
-	return item
 }
