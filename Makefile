@@ -9,8 +9,8 @@ PACKAGES := ./...
 LONGEST  := ./test/e2e ./deploy ./internal/testbed ./cmd/autohealer-agent ./internal/certificate
 AT_ONCE  := 3
 # These run a real Karpenter, which exits on a machine that is too busy to renew its Lease.
-# Each has the machine for itself.
-ALONE    := ./test/pools ./cmd/demo
+# They wait more than they compute, so both run at a time, after all others.
+KARPENTER := ./test/pools ./cmd/demo
 VERSION  := $(shell git describe --always --dirty 2>/dev/null || echo dev)
 
 # Without the tracing of gRPC, which Autohealer does not use, the agent is a sixth smaller.
@@ -119,15 +119,17 @@ run-tests:
 
 .PHONY: run-suites
 run-suites:
-	@echo "test: running all tests but those of $(ALONE), $(AT_ONCE) packages at a time"
-	@REAL_NODES= go test $(JSON) $(RACE) -p $(AT_ONCE) -timeout 30m $(LONGEST) $$(go list $(PACKAGES) | grep -v $(foreach package,$(ALONE),-e '$(package:.%=%)$$'))
-	@echo "test: running $(ALONE), one at a time"
-	@go test $(JSON) $(RACE) -p 1 -timeout 20m $(ALONE)
+	@echo "test: running all tests but those of $(KARPENTER), $(AT_ONCE) packages at a time"
+	@REAL_NODES= go test $(JSON) $(RACE) -p $(AT_ONCE) -timeout 30m $(LONGEST) $$(go list $(PACKAGES) | grep -v $(foreach package,$(KARPENTER),-e '$(package:.%=%)$$'))
+	@echo "test: running $(KARPENTER)"
+	@go test $(JSON) $(RACE) -p 2 -timeout 20m $(KARPENTER)
 	@cd tools && go test $(JSON) $(RACE) -timeout 5m ./...
 	@cd tools/images && go test $(JSON) $(RACE) -timeout 5m ./...
 	@if [ "$(REAL_NODES)" = 1 ]; then $(MAKE) --no-print-directory test-nodes; else \
 		echo "test: skipped the tests on real nodes; to run them: REAL_NODES=1 make test, as root (docs/real-nodes.md)"; fi
-	@echo "test: random histories of the core, with the situations that they reached"
+
+.PHONY: histories
+histories: ## Run the random histories of the core and print the situations that they reached
 	@go test -v -run 'TestHistories|TestInvariants|TestImpact|TestSurvey' ./internal/triage | grep -vE '^ *(===|--- PASS|PASS)'
 
 .PHONY: check
