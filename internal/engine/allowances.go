@@ -239,7 +239,9 @@ func (r *repairs) updateAllowance(now time.Time, name string, count *poolCounts)
 	for tell := true; tell; tell = count.dirty {
 		count.dirty, count.due = false, time.Time{}
 		if count.claimCounts == (claimCounts{}) && r.pools[name] == nil {
-			r.engine.ledger.isOutdated = r.engine.ledger.isOutdated || count.failures.failed > 0
+			if count.failures.failed > 0 {
+				r.engine.RewriteLedger()
+			}
 			delete(r.counts, name)
 			r.engine.cfg.Metrics.forgetPool(name)
 			return time.Time{}

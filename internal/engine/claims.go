@@ -372,13 +372,13 @@ func (nc *nodeClaims) addMarkFacts(now time.Time, state *Node, facts *triage.Nod
 	}
 }
 
-// recordsStart reports whether to record on the node that it was ready for work: a ready
+// RecordsStart reports whether to record on the node that it was ready for work: a ready
 // timeout applies and Karpenter has not recorded it.
-func (nc *nodeClaims) recordsStart(state *Node) bool {
+func (r *repairs) RecordsStart(state *Node) bool {
 	if state.assigned.timedBy == "" || state.Object.Labels[karpenter.InitializedLabel] == "true" {
 		return false
 	}
-	c, _ := nc.claimOf(state.Object)
+	c, _ := r.engine.nodeClaims.claimOf(state.Object)
 	return c != nil && !c.isEnding() && !c.Is(karpenter.Initialized)
 }
 

@@ -116,7 +116,12 @@ func (l *Engine) CurrentReason(node string, reason triage.Reason) triage.Reason 
 // core does not know unreadable rules and would remove their taints.
 func (l *Engine) planOf(state *Node) (triage.Plan, bool) {
 	plan, ok := l.core.Plan(state.Object.Name)
-	plan.Initialized = plan.Initialized && l.nodeClaims.recordsStart(state)
+	if plan.Initialized {
+		plan.Initialized = false
+		for p := range implementing[StartRecorder](l.policies) {
+			plan.Initialized = plan.Initialized || p.RecordsStart(state)
+		}
+	}
 	for p := range implementing[TaintKeeper](l.policies) {
 		if ok && p.KeepsAnyTaints() {
 			KeepTaints(state, &plan, p)

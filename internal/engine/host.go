@@ -74,6 +74,11 @@ type TreatmentHost interface {
 	LedgerLacks(node string, isNode func(ledger.Slot) bool) bool
 	// RewriteLedger requests a new snapshot, because a policy's own entries have changed.
 	RewriteLedger()
+	// ControlPlaneSlots yields the slots of control-plane nodes that the ledger names.
+	// UnknownUntil returns until when a write of a newer version may treat a control-plane
+	// node.
+	ControlPlaneSlots() iter.Seq[ledger.ObjectWrite]
+	UnknownUntil() time.Time
 	// MarkStatusStale marks the status of a rule's policy as stale.
 	MarkStatusStale(now time.Time, rule triage.RuleID)
 	// Explain appends to a message what delays the treatments of a node.
@@ -100,6 +105,20 @@ func (l *Engine) LedgerNames(slot ledger.Slot) bool {
 	_, is := l.ledger.replacements.inLedger[slot]
 	return is
 }
+
+// ControlPlaneSlots yields the slots of control-plane nodes that the ledger names.
+func (l *Engine) ControlPlaneSlots() iter.Seq[ledger.ObjectWrite] {
+	return func(yield func(ledger.ObjectWrite) bool) {
+		for _, t := range l.ledger.withSlots {
+			if lane, is := t.(*Lane); is && lane.Slot().ControlPlane && !yield(lane.Slot()) {
+				return
+			}
+		}
+	}
+}
+
+// UnknownUntil returns until when a write of a newer version may treat a control-plane node.
+func (l *Engine) UnknownUntil() time.Time { return l.ledger.unknownUntil }
 
 // RewriteLedger requests a new snapshot of the ledger.
 func (l *Engine) RewriteLedger() { l.ledger.isOutdated = true }

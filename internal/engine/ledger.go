@@ -32,6 +32,7 @@ type ledgerWriter struct {
 	ledger         *ledger.Ledger
 	restored       []ledger.Entry        // entries of the previous leader
 	unknownEntries []ledger.UnknownEntry // entries of the previous leader of kinds that this version does not know
+	unknownUntil   time.Time             // until when such a write may treat a control-plane node
 
 	queued    []slotTaker // wait for the next snapshot
 	writing   []slotTaker // wait for the snapshot being written
@@ -63,7 +64,7 @@ type slotTaker interface {
 	// hasGrant reports whether the ledger names a slot.
 	hasGrant() bool
 	// grant tells that the ledger has stored the request.
-	grant(l *Engine)
+	grant()
 	// notGranted tells that it has not.
 	notGranted(l *Engine, now time.Time)
 	// proceed queues the next write.
@@ -77,10 +78,11 @@ func (w *ledgerWriter) restore(now time.Time) {
 			w.restoreReplacement(now, w.engine.nodeStates[gone.Node], gone)
 		}
 	}
+	for p := range implementing[Recorder](w.engine.policies) {
+		p.RestoreEntries(w.restored)
+	}
 	for _, e := range w.restored {
 		switch e := e.(type) {
-		case ledger.LaunchFailures:
-			w.engine.repairs.restoreLaunchFailures(e)
 		case ledger.ObjectWrite:
 			w.restoreTreatment(now, w.engine.nodeStates[e.Node], e)
 		case ledger.NodeWrite:
@@ -120,8 +122,8 @@ func (w *ledgerWriter) restoreUnknown(now time.Time) {
 	for _, e := range w.unknownEntries {
 		w.engine.cfg.Logger.Warn("ledger has an entry that this version does not know; keeping it", "node", e.Node, "rule", e.Rule.Name)
 		if e.ControlPlane {
-			w.engine.remediations.orphans.unknownUntil = now.Add(maxInFlight)
-			w.engine.tasks.nextDue = times.Earliest(w.engine.tasks.nextDue, w.engine.remediations.orphans.unknownUntil)
+			w.unknownUntil = now.Add(maxInFlight)
+			w.engine.tasks.nextDue = times.Earliest(w.engine.tasks.nextDue, w.unknownUntil)
 		}
 	}
 }
@@ -134,9 +136,6 @@ func (w *ledgerWriter) restoreTreatment(now time.Time, state *Node, e ledger.Obj
 	if !w.engine.tasks.ownerOf(e).Restore(now, lane, state) {
 		lane.Release()
 		return
-	}
-	if e.ControlPlane {
-		w.engine.remediations.orphans.add(e.Node)
 	}
 	w.addWithSlot(lane)
 }
@@ -176,17 +175,23 @@ func (w *ledgerWriter) nextSnapshot(now time.Time) (entries []ledger.Entry, due 
 	w.writing, w.replacements.requested = nil, nil
 	held := w.entries()
 	room := w.ledger.Room()
-	room.Add(append(held, w.engine.repairs.launchFailureEntries(now, held)...)...)
+	room.Add(w.withPolicyEntries(now, held)...)
 	isStale = w.requestReplacementEntries(now, room) || hasEnded || w.isOutdated
 	w.isOutdated = false
 	w.addQueued(now, room)
 	if len(w.writing) == 0 && !isStale {
 		return nil, due // the ledger is full, or no request is left
 	}
-	entries = w.entries()
-	entries = append(entries, w.engine.repairs.launchFailureEntries(now, entries)...)
-	w.next = entries
+	w.next = w.withPolicyEntries(now, w.entries())
 	return w.next, time.Time{}
+}
+
+// withPolicyEntries adds the entries of policies to those of a snapshot.
+func (w *ledgerWriter) withPolicyEntries(now time.Time, entries []ledger.Entry) []ledger.Entry {
+	for p := range implementing[Recorder](w.engine.policies) {
+		entries = append(entries, p.Entries(now, entries)...)
+	}
+	return entries
 }
 
 // addQueued adds waiting writes to the next snapshot, as far as there is room. A snapshot
@@ -203,7 +208,10 @@ func (w *ledgerWriter) addQueued(now time.Time, room *ledger.Room) {
 				t.proceed(w.engine)
 				continue
 			}
-			if room.Take(w.engine.repairs.withLaunchFailureEntries(now, entries)...) || named == 0 {
+			for p := range implementing[Recorder](w.engine.policies) {
+				entries = append(entries, p.EntriesFor(now, entries)...)
+			}
+			if room.Take(entries...) || named == 0 {
 				w.writing = append(w.writing, t)
 				continue
 			}
@@ -226,16 +234,17 @@ func (w *ledgerWriter) addWithSlot(t slotTaker) {
 // at once. Other entries are removed together later, so that a storm of taints does not
 // double the number of snapshots.
 func (w *ledgerWriter) hasEndedEntries(now time.Time) (isDue bool, due time.Time) {
-	before, kept := w.engine.repairs.pendingLaunchFailures(w.stored), slotsOf(w.engine.core.AwaitingReplacement())
+	for p := range implementing[Recorder](w.engine.policies) {
+		if p.HasEnded(w.stored) {
+			return true, time.Time{}
+		}
+	}
+	kept := slotsOf(w.engine.core.AwaitingReplacement())
 	isTidy := true
 	for _, e := range w.stored {
 		switch e := e.(type) {
 		case ledger.Replacement: // hasReplacements removes entries that would mislead the next leader
-			isTidy = isTidy && (kept[e.Slot] || w.engine.remediations.hasRemovingObject(e))
-		case ledger.LaunchFailures:
-			if count := w.engine.repairs.counts[e.Rule.Name]; count == nil || e.Failed > count.failures.failed+before[e.Rule.Name] {
-				return true, time.Time{}
-			}
+			isTidy = isTidy && (kept[e.Slot] || w.engine.showsRemoval(e.Slot))
 		case ledger.ObjectWrite:
 			if lane := w.engine.tasks.lanes[e.Node]; lane == nil || lane.granted != e {
 				return true, time.Time{}
@@ -310,7 +319,7 @@ func (w *ledgerWriter) handleResult(err error) error {
 	}
 	w.notBefore, w.failure = time.Time{}, Failure{}
 	for _, t := range w.writing {
-		if t.grant(w.engine); t.hasGrant() {
+		if t.grant(); t.hasGrant() {
 			w.addWithSlot(t)
 		}
 		t.proceed(w.engine)

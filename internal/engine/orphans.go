@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/remediation"
 )
 
@@ -17,9 +16,6 @@ import (
 type orphanedRemediations struct {
 	nodes   map[string]bool // nodes that may have such objects
 	message string          // what is left, empty for nothing
-	// unknownUntil is until when writes may arrive for ledger entries that this version does
-	// not know.
-	unknownUntil time.Time
 }
 
 // add tracks a node name while it has objects.
@@ -34,16 +30,12 @@ func (r *orphanedRemediations) add(node string) {
 // before anything is sent.
 func (rm *remediations) Check(now time.Time) {
 	var left []string
-	if now.Before(rm.orphans.unknownUntil) {
-		left = append(left, "the ledger names a treatment of a control-plane node that this version does not know; other control-plane nodes wait until "+rm.orphans.unknownUntil.UTC().Format(time.RFC3339))
+	if until := rm.engine.UnknownUntil(); now.Before(until) {
+		left = append(left, "the ledger names a treatment of a control-plane node that this version does not know; other control-plane nodes wait until "+until.UTC().Format(time.RFC3339))
 	}
 	for _, node := range slices.Sorted(maps.Keys(rm.orphans.nodes)) {
 		n, state := rm.nodes[node], rm.engine.Node(node)
-		var slot ledger.ObjectWrite
-		if lane := rm.engine.FindLane(node); lane != nil {
-			slot = lane.Slot()
-		}
-		isLeft := slot.ControlPlane
+		isLeft := false
 		for _, key := range n.sortedObjects() {
 			o := n.objects[key]
 			isLeft = isLeft || o.holdsControlPlaneSlot()
@@ -51,11 +43,13 @@ func (rm *remediations) Check(now time.Time) {
 				left = append(left, key.String()+" is still there, for control-plane node "+node+", which is gone")
 			}
 		}
-		if slot.ControlPlane && (state == nil || string(state.Object.UID) != slot.UID) {
-			left = append(left, slot.Object.String()+" may still be created for control-plane node "+node+", which is gone")
-		}
 		if !isLeft {
 			delete(rm.orphans.nodes, node)
+		}
+	}
+	for slot := range rm.engine.ControlPlaneSlots() {
+		if state := rm.engine.Node(slot.Node); state == nil || string(state.Object.UID) != slot.UID {
+			left = append(left, slot.Object.String()+" may still be created for control-plane node "+slot.Node+", which is gone")
 		}
 	}
 	if message := strings.Join(left, "; "); message != rm.orphans.message {

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -16,7 +17,8 @@ import (
 // Policy is a kind of policy that users write. In each round the engine calls Take, takes
 // in nodes and treatments, calls SetRules, carries out the plans, and calls WriteStatuses.
 // The engine calls all methods except Watch from its own goroutine. A policy may also
-// implement [NodeFollower], [FactSource], [PlanReader], [Limiter] or [TaintKeeper].
+// implement [NodeFollower], [FactSource], [PlanReader], [Limiter], [TaintKeeper],
+// [StartRecorder] or [Recorder].
 type Policy interface {
 	// Watch lists and watches what the policy depends on, until ctx ends.
 	Watch(ctx context.Context)
@@ -82,6 +84,24 @@ type TaintKeeper interface {
 	// cannot be read now. KeepsAnyTaints reports whether there may be such a rule.
 	KeepsTaints(rule triage.RuleID) bool
 	KeepsAnyTaints() bool
+}
+
+// StartRecorder is a policy that remembers which nodes have been ready for work.
+type StartRecorder interface {
+	// RecordsStart reports whether to record on the node that it was ready for work.
+	RecordsStart(n *Node) bool
+}
+
+// Recorder is a policy with entries of its own in the ledger.
+type Recorder interface {
+	// RestoreEntries takes in the entries of the previous leader.
+	RestoreEntries(restored []ledger.Entry)
+	// Entries returns the entries of the policy for a snapshot with the given entries.
+	Entries(now time.Time, snapshot []ledger.Entry) []ledger.Entry
+	// EntriesFor returns what the policy adds at most if entries are added to a snapshot.
+	EntriesFor(now time.Time, entries []ledger.Entry) []ledger.Entry
+	// HasEnded reports whether an entry in the stored snapshot would mislead the next leader.
+	HasEnded(stored []ledger.Entry) bool
 }
 
 // implementing yields the elements that also implement an optional interface.

@@ -95,13 +95,8 @@ func (w *ledgerWriter) restoreReplacement(now time.Time, state *Node, e ledger.R
 		return // the node exists
 	}
 	w.replacements.add(e)
-	if n := w.engine.remediations.nodes[e.Node]; n != nil {
-		for key, o := range n.objects {
-			if o.hasRemoved(e.Slot) {
-				o.reportedToCore = true
-				n.objects[key] = o
-			}
-		}
+	for t := range implementing[Remover](w.engine.tasks.treatments) {
+		t.RestoreRemoval(e.Slot)
 	}
 	if e.Replaced {
 		return
@@ -220,7 +215,7 @@ func (w *ledgerWriter) requestReplacementEntries(now time.Time, ledgerRoom *ledg
 		w.replacements.requested = append(w.replacements.requested, e)
 	}
 	for _, e := range slices.SortedFunc(maps.Values(w.replacements.inLedger), func(a, b ledger.Replacement) int { return b.Gone.Compare(a.Gone) }) {
-		if len(w.replacements.requested) < room && w.engine.remediations.hasRemovingObject(e) && !slices.Contains(w.replacements.requested, e) && ledgerRoom.Take(e) {
+		if len(w.replacements.requested) < room && w.engine.showsRemoval(e.Slot) && !slices.Contains(w.replacements.requested, e) && ledgerRoom.Take(e) {
 			e.Replaced = true
 			w.replacements.requested = append(w.replacements.requested, e)
 		}
@@ -228,11 +223,33 @@ func (w *ledgerWriter) requestReplacementEntries(now time.Time, ledgerRoom *ledg
 	return isNews
 }
 
-// hasRemovingObject reports whether the object that removed the node still exists. The next
-// leader would find it without the time of deletion and keep the slot again.
-func (rm *remediations) hasRemovingObject(e ledger.Replacement) bool {
-	n := rm.nodes[e.Node]
-	return n != nil && slices.ContainsFunc(slices.Collect(maps.Values(n.objects)), func(o remediationObject) bool { return o.hasRemoved(e.Slot) })
+// ShowsRemoval reports whether the object that removed the node still exists.
+func (rm *remediations) ShowsRemoval(slot ledger.Slot) bool {
+	n := rm.nodes[slot.Node]
+	return n != nil && slices.ContainsFunc(slices.Collect(maps.Values(n.objects)), func(o remediationObject) bool { return o.hasRemoved(slot) })
+}
+
+// RestoreRemoval records that the ledger tells the core about the removed node.
+func (rm *remediations) RestoreRemoval(slot ledger.Slot) {
+	if n := rm.nodes[slot.Node]; n != nil {
+		for key, o := range n.objects {
+			if o.hasRemoved(slot) {
+				o.reportedToCore = true
+				n.objects[key] = o
+			}
+		}
+	}
+}
+
+// showsRemoval reports whether an object shows that a treatment removed the node of a slot.
+// The next leader would find it without the time of deletion and keep the slot again.
+func (l *Engine) showsRemoval(slot ledger.Slot) bool {
+	for t := range implementing[Remover](l.tasks.treatments) {
+		if t.ShowsRemoval(slot) {
+			return true
+		}
+	}
+	return false
 }
 
 // stored records that the ledger has stored the snapshot.

@@ -45,12 +45,7 @@ func (lane *Lane) requestsSlotAgain() bool {
 
 func (lane *Lane) hasGrant() bool { return lane.hasSlot() }
 
-func (lane *Lane) grant(l *Engine) {
-	lane.granted, lane.requested = lane.requested, ledger.ObjectWrite{}
-	if lane.granted.ControlPlane {
-		l.remediations.orphans.add(lane.Node)
-	}
-}
+func (lane *Lane) grant() { lane.granted, lane.requested = lane.requested, ledger.ObjectWrite{} }
 
 func (lane *Lane) notGranted(l *Engine, now time.Time) {
 	lane.requested = ledger.ObjectWrite{}
@@ -80,7 +75,7 @@ func (state *Node) grantedEntries() []ledger.Entry {
 
 func (state *Node) hasGrant() bool { return !state.gone && state.granted.version != "" }
 
-func (state *Node) grant(*Engine) {
+func (state *Node) grant() {
 	if state.Object.ResourceVersion == state.requested.version {
 		state.granted = state.requested
 	}

@@ -399,10 +399,10 @@ func (r *repairs) pendingLaunchFailures(entries []ledger.Entry) map[string]int {
 	return before
 }
 
-// withLaunchFailureEntries returns entries and, for each that is a launch failure, the entry
-// that counts it for its pool.
-func (r *repairs) withLaunchFailureEntries(now time.Time, entries []ledger.Entry) []ledger.Entry {
-	for _, e := range entries {
+// EntriesFor returns, for each entry that is a launch failure, the largest entry that counts
+// it for its pool.
+func (r *repairs) EntriesFor(now time.Time, added []ledger.Entry) (entries []ledger.Entry) {
+	for _, e := range added {
 		if e, is := e.(ledger.ObjectWrite); is && r.isPendingLaunchFailure(e) {
 			entries = append(entries, ledger.LaunchFailures{Rule: e.Rule, Failed: math.MaxInt32, Last: now.UTC(), Template: r.templateOf(e.Rule.Name)})
 		}
@@ -410,23 +410,38 @@ func (r *repairs) withLaunchFailureEntries(now time.Time, entries []ledger.Entry
 	return entries
 }
 
-// restoreLaunchFailures resumes the launch failures of a pool.
-func (r *repairs) restoreLaunchFailures(e ledger.LaunchFailures) {
-	pool := e.Rule.Name
-	for _, other := range r.engine.ledger.restored {
-		if begun, is := other.(ledger.ObjectWrite); is && begun.Rule == e.Rule && r.isPendingLaunchFailure(begun) {
-			e.Failed--
+// RestoreEntries resumes the launch failures of all pools.
+func (r *repairs) RestoreEntries(restored []ledger.Entry) {
+	pending := r.pendingLaunchFailures(restored)
+	for _, e := range restored {
+		e, is := e.(ledger.LaunchFailures)
+		if !is {
+			continue
 		}
+		pool := e.Rule.Name
+		count := r.countsOf(pool)
+		count.failures, count.dirty = launchFailures{e.Failed - pending[pool], e.Last, e.Template}, true
+		r.checkTemplateChange(pool) // the template may have changed
+		r.recountPool(pool)         // a node may have become Ready
 	}
-	count := r.countsOf(pool)
-	count.failures, count.dirty = launchFailures{e.Failed, e.Last, e.Template}, true
-	r.checkTemplateChange(pool) // the template may have changed
-	r.recountPool(pool)         // a node may have become Ready
 }
 
-// launchFailureEntries returns the ledger entries for pools with launch failures,
+// HasEnded reports whether the stored snapshot counts more launch failures than there are.
+func (r *repairs) HasEnded(stored []ledger.Entry) bool {
+	pending := r.pendingLaunchFailures(stored)
+	return slices.ContainsFunc(stored, func(e ledger.Entry) bool {
+		failures, is := e.(ledger.LaunchFailures)
+		if !is {
+			return false
+		}
+		count := r.counts[failures.Rule.Name]
+		return count == nil || failures.Failed > count.failures.failed+pending[failures.Rule.Name]
+	})
+}
+
+// Entries returns the ledger entries for pools with launch failures,
 // including the ones that the snapshot allows to start.
-func (r *repairs) launchFailureEntries(now time.Time, begun []ledger.Entry) (entries []ledger.Entry) {
+func (r *repairs) Entries(now time.Time, begun []ledger.Entry) (entries []ledger.Entry) {
 	before := r.pendingLaunchFailures(begun)
 	for _, name := range slices.Sorted(maps.Keys(r.counts)) {
 		t := r.counts[name].failures

@@ -11,6 +11,15 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
+// Remover is a treatment whose objects may remove nodes for good. A removed node keeps its
+// slot until it is replaced.
+type Remover interface {
+	// ShowsRemoval reports whether an object still exists that removed the node of a slot.
+	ShowsRemoval(slot ledger.Slot) bool
+	// RestoreRemoval tells that the ledger of the previous leader names the removed node.
+	RestoreRemoval(slot ledger.Slot)
+}
+
 // Treatment carries out one kind of response to an unhealthy node, for example with
 // remediation objects. It knows what exists for a node and what to do next. The engine
 // queues the tasks, stores their slots in the ledger before they run, and retries them.
