@@ -30,17 +30,19 @@ func (p *pool) first() *corev1.Node {
 	return first
 }
 
-// testNeverReady has a pool whose first node does not become ready. The cause is fixed
-// before the replacement starts.
+// testNeverReady has a pool whose first node does not become ready. The ready timeout
+// applies only after the cause is fixed, because a replacement with the same cause would
+// keep the bound full.
 func testNeverReady(startup karpenter.Startup, cure func(*pool)) func(*testing.T, *fixture, *install.Controller) {
 	return func(t *testing.T, w *fixture, c *install.Controller) {
 		t.Helper()
 		const timeout = 12 * time.Second
 		name := "starts-" + strings.ToLower(string(startup))
-		p := w.createPool(t, karpenter.Pool{Name: name, Startup: startup, Spec: object{"repair": object{"readyTimeout": timeout.String()}}}, 1)
+		p := w.createPool(t, karpenter.Pool{Name: name, Startup: startup, Spec: object{"repair": object{"readyTimeout": "1h"}}}, 1)
 		bad := p.first()
 		claim := p.claimOf(bad.Name)
 		cure(p)
+		p.patch(object{"repair": object{"readyTimeout": timeout.String()}})
 		e := p.repaired(bad.Name).of(bad.Name)
 		e.notBefore(t, bad.CreationTimestamp.Add(timeout))
 		e.within(t, 0)
@@ -58,12 +60,22 @@ func testNeverReady(startup karpenter.Startup, cure func(*pool)) func(*testing.T
 	}
 }
 
-// relabel changes the labels of the pool's future nodes.
+// relabel changes the labels of the pool's future nodes, and waits until Karpenter knows.
 func relabel(label string) func(*pool) {
 	return func(p *pool) {
 		p.t.Helper()
+		before := p.templateHash()
 		p.patch(object{"template": object{"metadata": object{"labels": object{label: nil}}}})
+		testkit.Until(p.t, "Karpenter knows the new template", func() bool { return p.templateHash() != before })
 	}
+}
+
+// templateHash returns Karpenter's hash of the pool's template.
+func (p *pool) templateHash() string {
+	p.t.Helper()
+	out, err := p.Kubectl(p.t.Context(), "get", "nodepool", p.name, `-o=jsonpath={.metadata.annotations.karpenter\.sh/nodepool-hash}`)
+	testkit.Must(p.t, err)
+	return out
 }
 
 // wakeDaemon removes the startup taints of all but the first node.
@@ -83,9 +95,10 @@ func testOnceReady(t *testing.T, w *fixture, _ *install.Controller) {
 	p.setCondition("Ready", corev1.ConditionFalse, node.Name)
 	// A younger node of another pool does not become ready and is replaced. This shows that
 	// the timeout of this node has passed, too.
-	other := w.createPool(t, karpenter.Pool{Name: "once-ready-other", Startup: karpenter.StartsUnready, Spec: object{"repair": object{"readyTimeout": timeout.String()}}}, 1)
+	other := w.createPool(t, karpenter.Pool{Name: "once-ready-other", Startup: karpenter.StartsUnready, Spec: object{"repair": object{"readyTimeout": "1h"}}}, 1)
 	bad := other.first()
 	relabel(testbed.UnreadyLabel)(other)
+	other.patch(object{"repair": object{"readyTimeout": timeout.String()}})
 	other.repaired(bad.Name)
 	p.untouched(p.account(), node.Name)
 }
