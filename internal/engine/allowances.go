@@ -180,9 +180,9 @@ func (r *repairs) claimCounts(c *nodeClaim) (s claimCounts) {
 			s.starting = 1
 		}
 		isInitialised = isInitialised || state.Object.Labels[karpenter.InitializedLabel] == "true"
-		if isRepair(state.terminatedBy) {
+		if by := r.of(state).terminatedBy; isRepair(by) {
 			isGoing = true
-			if state.terminatedBy.Kind == policykind.ReadyTimeout && c.mark == nil && r.usesCurrentTemplate(c) {
+			if by.Kind == policykind.ReadyTimeout && c.mark == nil && r.usesCurrentTemplate(c) {
 				s.pendingFailures = 1
 			}
 		}
@@ -209,8 +209,8 @@ func (r *repairs) noteTermination(state *Node, plan triage.Plan) {
 	if planned := plan.Treatment; planned != nil && isRepair(planned.Rule) {
 		by = planned.Rule
 	}
-	if by != state.terminatedBy {
-		state.terminatedBy = by
+	if known := r.of(state); by != known.terminatedBy {
+		known.terminatedBy = by
 		r.recountNode(state.Object)
 	}
 }

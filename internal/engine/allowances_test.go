@@ -447,8 +447,8 @@ func TestAClaimIsRecountedWhenAnotherReleasesItsProviderID(t *testing.T) {
 		h.api.changeNode("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue })
 		h.deliver()
 		names("claim-a", "")
-		if starting := h.repairs.counts["p"].starting; !h.nodeStates["a"].started || starting != 0 {
-			t.Errorf("the node has started: %v, and %d count as starting", h.nodeStates["a"].started, starting)
+		if starting := h.repairs.counts["p"].starting; !h.repairs.nodes["a"].started || starting != 0 {
+			t.Errorf("the node has started: %v, and %d count as starting", h.repairs.nodes["a"].started, starting)
 		}
 	}, timed)
 }
@@ -565,7 +565,7 @@ func (s *history) recount() (going int) {
 				continue
 			}
 			isInitialised = isInitialised || state.Object.Labels["karpenter.sh/initialized"] == "true"
-			if !state.started {
+			if !s.repairs.of(state).started {
 				is.starting = 1
 			}
 			plan, _ := s.core.Plan(state.Object.Name)
@@ -715,13 +715,13 @@ func TestRepairRulesIgnoreNodesThatWereNeverReady(t *testing.T) {
 		h.deliver()
 		h.advance(time.Minute)
 		h.wantNoTask("c")
-		if is := h.nodeStates["c"].assigned; is.repairedBy != "" || is.timedBy != "default" {
+		if is := h.repairs.nodes["c"].assigned; is.repairedBy != "" || is.timedBy != "default" {
 			t.Errorf("the policies are %+v", is)
 		}
 		// Once the node is ready for work, the repair block applies to it.
 		h.api.changeNode("c", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue })
 		h.deliver()
-		if is := h.nodeStates["c"].assigned; is.repairedBy == "" {
+		if is := h.repairs.nodes["c"].assigned; is.repairedBy == "" {
 			t.Errorf("the policies are %+v", is)
 		}
 		h.api.changeNode("c", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionFalse })

@@ -50,31 +50,33 @@ func (r *repairs) assignPolicies(state *Node) {
 	if is.timedBy != "" && !r.hasStarted(state) {
 		is.repairedBy = ""
 	}
-	if state.assigned == is && slices.Equal(state.shadowed, shadowed) {
+	known := r.of(state)
+	if known.assigned == is && slices.Equal(known.shadowed, shadowed) {
 		return
 	}
-	for _, name := range state.shadowed {
+	for _, name := range known.shadowed {
 		r.noteShadowed(name, state.Object.Name, false)
 	}
 	for _, name := range shadowed {
 		r.noteShadowed(name, state.Object.Name, true)
 	}
-	state.assigned, state.shadowed = is, shadowed
+	known.assigned, known.shadowed = is, shadowed
 }
 
 // hasStarted reports whether a node is or ever was ready for work. The claim names the
 // startup taints that must go first, so without a known claim the answer is no.
 func (r *repairs) hasStarted(state *Node) bool {
-	if state.started {
+	known := r.of(state)
+	if known.started {
 		return true
 	}
 	note, _ := ownership.Read(state.Object.Annotations) // an unreadable record counts as empty
 	c, _ := r.engine.nodeClaims.claimOf(state.Object)
-	state.started = note.Initialized || state.Object.Labels[karpenter.InitializedLabel] == "true" || c != nil && karpenter.IsInitialized(state.Object, c.NodeClaim)
-	if state.started { // two claims may share the provider ID, and the other one may have changed
+	known.started = note.Initialized || state.Object.Labels[karpenter.InitializedLabel] == "true" || c != nil && karpenter.IsInitialized(state.Object, c.NodeClaim)
+	if known.started { // two claims may share the provider ID, and the other one may have changed
 		r.recountNode(state.Object)
 	}
-	return state.started
+	return known.started
 }
 
 // assignedTo returns the rules that may terminate a node. The repair block of its
@@ -166,8 +168,8 @@ func (r *repairs) assignAllPolicies(now time.Time, isAffected func(*Node) bool) 
 	var affected []string
 	for _, name := range slices.Sorted(maps.Keys(r.engine.nodeStates)) {
 		state := r.engine.Node(name)
-		before := state.assigned
-		if r.assignPolicies(state); state.assigned != before || isAffected(state) {
+		before := r.of(state).assigned
+		if r.assignPolicies(state); r.of(state).assigned != before || isAffected(state) {
 			affected = append(affected, name)
 		}
 	}

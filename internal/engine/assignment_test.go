@@ -132,7 +132,7 @@ func TestPolicyPrecedence(t *testing.T) {
 				h.api.launch("a", "default", func(n *corev1.Node, _ *karpenter.NodeClaim) { n.Labels["zone"] = "z" })
 				h.deliver()
 				test.happens(h)
-				if is := h.nodeStates["a"].assigned.repairedBy; is != test.governs {
+				if is := h.repairs.nodes["a"].assigned.repairedBy; is != test.governs {
 					t.Errorf("policy %q applies, want %q", is, test.governs)
 				}
 				for name := range h.repairs.policies {
@@ -208,7 +208,7 @@ func TestDefaultsApplyOnlyWithoutAPolicy(t *testing.T) {
 				h.deliver()
 				h.breaks(corev1.ConditionTrue, "a")
 				test.happens(h)
-				if is := h.nodeStates["a"].assigned; is.repairedBy != test.governs || (is.timedBy != "") != test.isTimed {
+				if is := h.repairs.nodes["a"].assigned; is.repairedBy != test.governs || (is.timedBy != "") != test.isTimed {
 					t.Errorf("the policies are %+v, want %q, and that it is timed is %t", is, test.governs, test.isTimed)
 				}
 				if h.advance(10 * time.Minute); test.governs == "" {
@@ -371,8 +371,8 @@ func (s *history) lookNaively() map[string]int {
 		case pool != nil && s.repairs.cfg.WithoutPolicy:
 			want = "NodePool/" + label
 		}
-		if state.assigned.repairedBy != want {
-			s.fails("%s is governed by %q, want %q", name, state.assigned.repairedBy, want)
+		if s.repairs.of(state).assigned.repairedBy != want {
+			s.fails("%s is governed by %q, want %q", name, s.repairs.of(state).assigned.repairedBy, want)
 		}
 		var losers []string
 		for _, other := range all[min(1, len(all)):] {

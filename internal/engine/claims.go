@@ -46,13 +46,15 @@ type nodeClaims struct {
 	byName map[string]*nodeClaim
 	byID   map[string][]*nodeClaim // by provider ID: one, or two if something is wrong
 	nodes  map[string][]string     // node names, by provider ID
+	// terminated holds what is known about nodes beyond their claims.
+	terminated map[string]*terminatedNode
 	// dirty holds nodes whose facts have changed because a claim or another node has.
 	dirty map[string]bool
 }
 
 func newNodeClaims(inbox *watch.Optional[*karpenter.NodeClaim]) nodeClaims {
 	return nodeClaims{
-		inbox: inbox, byName: map[string]*nodeClaim{}, byID: map[string][]*nodeClaim{}, nodes: map[string][]string{}, dirty: map[string]bool{},
+		inbox: inbox, byName: map[string]*nodeClaim{}, byID: map[string][]*nodeClaim{}, nodes: map[string][]string{}, terminated: map[string]*terminatedNode{}, dirty: map[string]bool{},
 	}
 }
 
@@ -96,6 +98,7 @@ func (nc *nodeClaims) NodeChanged(before, node *corev1.Node) {
 		nc.unlink(before)
 	}
 	if node == nil {
+		delete(nc.terminated, before.Name)
 		return
 	}
 	if id := node.Spec.ProviderID; id != "" && !slices.Contains(nc.nodes[id], node.Name) {
@@ -250,7 +253,7 @@ func markOf(e ledger.ObjectWrite) ownership.Mark {
 // noteOutlived records that the claim of a node is gone and the node is not yet.
 func (nc *nodeClaims) noteOutlived(now time.Time, mark ownership.Mark) {
 	if state := nc.engine.Node(mark.Node); state != nil && state.Object.UID == mark.NodeUID {
-		state.outlivedClaim = &outlivedClaim{mark: mark, until: now.Add(triage.ReplacementWait)}
+		nc.of(state).outlived = &outlivedClaim{mark: mark, until: now.Add(triage.ReplacementWait)}
 		nc.engine.Lane(mark.Node)
 		nc.dirty[mark.Node] = true
 	}
@@ -263,9 +266,28 @@ type outlivedClaim struct {
 	until time.Time
 }
 
-// isOutlivingClaim reports whether the node should soon follow its deleted claim.
-func (state *Node) isOutlivingClaim(now time.Time) bool {
-	return state.outlivedClaim != nil && state.outlivedClaim.mark.NodeUID == state.Object.UID && now.Before(state.outlivedClaim.until)
+// terminatedNode is why a node is, or is not, terminated.
+type terminatedNode struct {
+	veto     string         // why the node must not be terminated, empty for nothing
+	outlived *outlivedClaim // the deleted claim of this node; nil if the claim exists or was never marked
+}
+
+// of returns what is known about a node beyond its claim.
+func (nc *nodeClaims) of(n *Node) *terminatedNode {
+	known := nc.terminated[n.Object.Name]
+	if known == nil {
+		known = &terminatedNode{}
+		nc.terminated[n.Object.Name] = known
+	}
+	return known
+}
+
+// outlivedBy returns the deleted claim that the node should soon follow, nil for none.
+func (nc *nodeClaims) outlivedBy(now time.Time, n *Node) *outlivedClaim {
+	if claim := nc.of(n).outlived; claim != nil && claim.mark.NodeUID == n.Object.UID && now.Before(claim.until) {
+		return claim
+	}
+	return nil
 }
 
 var claimKind = schema.GroupKind{Group: "karpenter.sh", Kind: "NodeClaim"}
@@ -281,18 +303,19 @@ func isClaim(ref ledger.ObjectRef) bool { return ref.GroupKind == claimKind }
 // AddFacts adds the facts that come from the claim: whether the node has started, whether
 // it is being terminated, and vetoes against termination.
 func (nc *nodeClaims) AddFacts(now time.Time, state *Node, facts *triage.Node) {
-	state.terminationVeto = ""
+	known, assigned := nc.of(state), nc.engine.repairs.of(state).assigned
+	known.veto = ""
 	if state.Object.DeletionTimestamp != nil {
-		state.terminationVeto = "the node is being deleted"
-		vetoTreatments(facts, state.terminationVeto)
+		known.veto = "the node is being deleted"
+		vetoTreatments(facts, known.veto)
 	}
 	c, message := nc.claimOf(state.Object)
 	nc.addStartFacts(state, c, facts)
-	if state.assigned == (assignedPolicies{}) && len(nc.byName) == 0 {
+	if assigned == (assignedPolicies{}) && len(nc.byName) == 0 {
 		return
 	}
 	veto := func(message string) {
-		state.terminationVeto = message
+		known.veto = message
 		for _, kind := range [...]triage.Kind{policykind.Repair, policykind.ReadyTimeout} {
 			facts.Vetoes = append(facts.Vetoes, triage.Veto{Kind: kind, Reason: message})
 		}
@@ -315,7 +338,7 @@ func (nc *nodeClaims) AddFacts(now time.Time, state *Node, facts *triage.Node) {
 	case c == nil && nc.engine.repairs.pools[poolName] != nil: // otherwise no NodePool made it, whatever the label says
 		veto("no NodeClaim has its provider ID, so there is nothing to delete")
 	case c == nil:
-		if r := nc.engine.repairs.followed[state.assigned.repair()]; r != nil && len(r.ladder) == 0 {
+		if r := nc.engine.repairs.followed[assigned.repair()]; r != nil && len(r.ladder) == 0 {
 			veto("it has no NodeClaim that could be deleted, and the policy names no remediationTemplate")
 		}
 	default:
@@ -356,8 +379,8 @@ func (nc *nodeClaims) addMarkFacts(now time.Time, state *Node, facts *triage.Nod
 		rule := triage.RuleID(mark.Rule)
 		// A termination that cannot be cancelled counts under the node's current rule if
 		// its own rule is gone. The bound of the pool is the same.
-		if isFinal && nc.engine.repairs.followed[rule] == nil && state.assigned.repairedBy != "" {
-			rule = state.assigned.repair()
+		if assigned := nc.engine.repairs.of(state).assigned; isFinal && nc.engine.repairs.followed[rule] == nil && assigned.repairedBy != "" {
+			rule = assigned.repair()
 		}
 		facts.Treatments = append(facts.Treatments, triage.Treatment{Rule: rule, Since: mark.Since, Deletes: true})
 	}
@@ -367,15 +390,15 @@ func (nc *nodeClaims) addMarkFacts(now time.Time, state *Node, facts *triage.Nod
 			return
 		}
 	}
-	if state.isOutlivingClaim(now) {
-		add(state.outlivedClaim.mark, true)
+	if claim := nc.outlivedBy(now, state); claim != nil {
+		add(claim.mark, true)
 	}
 }
 
 // RecordsStart reports whether to record on the node that it was ready for work: a ready
 // timeout applies and Karpenter has not recorded it.
 func (r *repairs) RecordsStart(state *Node) bool {
-	if state.assigned.timedBy == "" || state.Object.Labels[karpenter.InitializedLabel] == "true" {
+	if r.of(state).assigned.timedBy == "" || state.Object.Labels[karpenter.InitializedLabel] == "true" {
 		return false
 	}
 	c, _ := r.engine.nodeClaims.claimOf(state.Object)
@@ -396,6 +419,6 @@ func (nc *nodeClaims) addOwnFacts(state *Node, c *nodeClaim, facts *triage.Node,
 	case c.mark == nil || c.mark.NodeUID != state.Object.UID:
 		vetoTreatments(facts, "NodeClaim "+c.Name+" "+how)
 	case !c.isEnding(): // another component has started to disrupt it as well
-		state.terminationVeto = "NodeClaim " + c.Name + " " + how
+		nc.of(state).veto = "NodeClaim " + c.Name + " " + how
 	}
 }

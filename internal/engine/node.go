@@ -48,13 +48,6 @@ type Node struct {
 	findings []triage.Reason
 	Reported map[triage.RuleID]Report // what policies have reported last about a finding
 
-	assigned        assignedPolicies // policies that may terminate the node
-	shadowed        []string         // repair policies that select the node without effect
-	started         bool             // the node is or was ready for work
-	terminationVeto string           // why the node must not be terminated, empty for nothing
-	terminatedBy    triage.RuleID    // the rule that plans to terminate the node, zero for none
-	outlivedClaim   *outlivedClaim   // the deleted claim of this node; nil if the claim exists or was never marked
-
 	unreadable     bool
 	unknownEntries int // entries and fields of the record that this version does not know
 	gone           bool
@@ -79,7 +72,7 @@ func (state *Node) NoteReported(rule triage.RuleID, is Report) {
 func (state *Node) setNode(node *corev1.Node, at time.Time) {
 	if state.Object != nil && state.Object.UID != node.UID {
 		state.granted, state.failure, state.notBefore, state.needsRead, state.dueSince = grantedSlot{}, Failure{}, time.Time{}, false, time.Time{}
-		state.refusals, state.refusalsReported, state.started = 0, nil, false
+		state.refusals, state.refusalsReported = 0, nil
 	}
 	state.Object, state.observedAt = node, at
 	if state.sentFor != node.ResourceVersion {

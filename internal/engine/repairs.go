@@ -55,6 +55,7 @@ type repairs struct {
 	pools           map[string]*repairblock.Pool // by name
 	counts          map[string]*poolCounts       // by pool name
 	followed        map[triage.RuleID]*repairRule
+	nodes           map[string]*repairedNode
 	changed         bool // something that rules depend on has changed
 	// dirty holds pools with a change that affects the facts of their nodes.
 	dirty map[string]bool
@@ -72,8 +73,26 @@ func newRepairs(cfg RepairConfig, inbox *watch.Optional[*v1alpha1.RepairPolicy],
 	return repairs{
 		cfg: cfg, inbox: inbox, blocks: blocks,
 		policies: map[string]*repairPolicy{}, pools: map[string]*repairblock.Pool{},
-		counts: map[string]*poolCounts{}, followed: map[triage.RuleID]*repairRule{}, dirty: map[string]bool{},
+		counts: map[string]*poolCounts{}, followed: map[triage.RuleID]*repairRule{}, nodes: map[string]*repairedNode{}, dirty: map[string]bool{},
 	}
+}
+
+// repairedNode is what repairs know about a node.
+type repairedNode struct {
+	assigned     assignedPolicies // policies that may terminate the node
+	shadowed     []string         // repair policies that select the node without effect
+	started      bool             // the node is or was ready for work
+	terminatedBy triage.RuleID    // the rule that plans to terminate the node, zero for none
+}
+
+// of returns what repairs know about a node.
+func (r *repairs) of(n *Node) *repairedNode {
+	known := r.nodes[n.Object.Name]
+	if known == nil {
+		known = &repairedNode{}
+		r.nodes[n.Object.Name] = known
+	}
+	return known
 }
 
 // repairPolicy is a RepairPolicy and its state.
@@ -175,11 +194,14 @@ func (r *repairs) Findings(rule triage.RuleID) (nodes map[string]triage.Reason, 
 
 // NodeChanged counts the claims of a node again. The node may have had another claim.
 func (r *repairs) NodeChanged(n *Node, before, after *corev1.Node) {
-	if after == nil {
-		for _, policy := range n.shadowed {
+	switch {
+	case after == nil:
+		for _, policy := range r.of(n).shadowed {
 			r.noteShadowed(policy, before.Name, false)
 		}
-		n.terminatedBy = triage.RuleID{}
+		delete(r.nodes, before.Name)
+	case before != nil && before.UID != after.UID:
+		r.of(n).started = false
 	}
 	for _, node := range []*corev1.Node{before, after} {
 		if node != nil {
@@ -191,7 +213,7 @@ func (r *repairs) NodeChanged(n *Node, before, after *corev1.Node) {
 // AddFacts assigns the node to its policies.
 func (r *repairs) AddFacts(_ time.Time, n *Node, facts *triage.Node) {
 	r.assignPolicies(n)
-	n.assigned.label(facts)
+	r.of(n).assigned.label(facts)
 }
 
 // Planned counts a planned termination, and reports why a due repair does not start.
@@ -351,7 +373,7 @@ func (r *repairs) SetRules(_ context.Context, now time.Time) (due time.Time) {
 	}
 	r.UpdateAllowances(now)
 	r.assignAllPolicies(now, func(state *Node) bool {
-		return changedRules[state.assigned.repairedBy] || r.dirty[state.Object.Labels[karpenter.NodePoolLabel]]
+		return changedRules[r.of(state).assigned.repairedBy] || r.dirty[state.Object.Labels[karpenter.NodePoolLabel]]
 	})
 	clear(r.dirty)
 	for _, pol := range r.policies {

@@ -221,8 +221,8 @@ func (r *repairs) conflict(pol *repairPolicy) string {
 	}
 	node := slices.Min(slices.Collect(maps.Keys(pol.shadowed)))
 	by := "nothing that is switched on"
-	if state := r.engine.Node(node); state != nil && state.assigned.repairedBy != "" {
-		by = state.assigned.repairedBy
+	if known := r.nodes[node]; known != nil && known.assigned.repairedBy != "" {
+		by = known.assigned.repairedBy
 	}
 	return fmt.Sprintf("nodes that it asks for and that another policy governs: %d, such as %s, by %s", len(pol.shadowed), node, by)
 }

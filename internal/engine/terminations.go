@@ -136,6 +136,7 @@ func (nc *nodeClaims) termination(now time.Time, state *Node, c *nodeClaim, foll
 // nextTask returns the next task for the claim of a node, or when there may be one.
 func (nc *nodeClaims) nextTask(now time.Time, lane *Lane, state *Node, plan triage.Plan) (t *Task, due time.Time) {
 	c, _ := nc.claimOf(state.Object)
+	outlived := nc.outlivedBy(now, state)
 	if c != nil && c.mark != nil && c.mark.NodeUID != state.Object.UID && !c.isEnding() { // the mark was for an earlier node with this claim
 		return nc.cancellation(state, c, triage.Reason{Code: triage.NodeGone, Rule: triage.RuleID(c.mark.Rule)}), time.Time{}
 	}
@@ -143,8 +144,8 @@ func (nc *nodeClaims) nextTask(now time.Time, lane *Lane, state *Node, plan tria
 		switch rule := reason.Rule; {
 		case !isRepair(rule) || len(nc.engine.remediations.nodes[lane.Node].objectsOf(rule)) > 0:
 		case c != nil && c.isMarkedBy(rule, state.Object) && c.isEnding(): // a deletion cannot be cancelled
-		case state.isOutlivingClaim(now) && triage.RuleID(state.outlivedClaim.mark.Rule) == rule: // the claim is deleted already
-			due = times.Earliest(due, state.outlivedClaim.until)
+		case outlived != nil && triage.RuleID(outlived.mark.Rule) == rule: // the claim is deleted already
+			due = times.Earliest(due, outlived.until)
 		case c != nil && c.isMarkedBy(rule, state.Object):
 			return nc.cancellation(state, c, reason), time.Time{}
 		default:
@@ -152,8 +153,8 @@ func (nc *nodeClaims) nextTask(now time.Time, lane *Lane, state *Node, plan tria
 		}
 	}
 	planned := plan.Treatment
-	if planned != nil && isRepair(planned.Rule) && c == nil && state.isOutlivingClaim(now) {
-		due = times.Earliest(due, state.outlivedClaim.until)
+	if planned != nil && isRepair(planned.Rule) && c == nil && outlived != nil {
+		due = times.Earliest(due, outlived.until)
 	}
 	if planned == nil || !isRepair(planned.Rule) || c == nil || c.isEnding() {
 		return nil, due
@@ -176,8 +177,8 @@ func (nc *nodeClaims) nextTask(now time.Time, lane *Lane, state *Node, plan tria
 // since. The core does not check again, because for the core the termination is running.
 func (nc *nodeClaims) vetoOnTermination(now time.Time, state *Node, c *nodeClaim, r *repairRule) string {
 	switch {
-	case state.terminationVeto != "":
-		return state.terminationVeto
+	case nc.of(state).veto != "":
+		return nc.of(state).veto
 	case r.rule.Hold != "":
 		return r.rule.Hold
 	case nc.engine.IsOverBound(r.rule.ID):
