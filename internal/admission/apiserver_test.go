@@ -24,8 +24,7 @@ import (
 func TestTheAPIServerShowsItsCertificate(t *testing.T) {
 	ca, dir := newTestCA(t), t.TempDir()
 	shows := ca.pair("the-api-server")
-	key, err := x509.MarshalPKCS8PrivateKey(shows.PrivateKey)
-	testkit.Must(t, err)
+	key := testkit.Value(x509.MarshalPKCS8PrivateKey(shows.PrivateKey)).Must(t)
 	write := func(name, text string) string {
 		path := filepath.Join(dir, name)
 		testkit.Must(t, os.WriteFile(path, []byte(text), 0o600))
@@ -51,13 +50,12 @@ plugins:
     kubeConfigFile: %s
 `, clients))
 	cluster := testbed.New(t, testbed.Config{Flags: testbed.Flags{APIServer: []string{"--admission-control-config-file=" + config}}})
-	admin, err := kubernetes.NewForConfig(cluster.AdminConfig())
-	testkit.Must(t, err)
+	admin := testkit.Value(kubernetes.NewForConfig(cluster.AdminConfig())).Must(t)
 	known, stranger := &counter{judge: func() {}}, &counter{judge: func() {}}
 	asks := func(kind *counter, name string) {
 		url, trust := servesWith(t, Clients{CAFile: ca.file, Names: []string{name}}, kind)
 		url = strings.Replace(url, "127.0.0.1", "localhost", 1) + kind.Path()
-		_, err := admin.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), &admissionregistrationv1.ValidatingWebhookConfiguration{
+		testkit.Value(admin.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), &admissionregistrationv1.ValidatingWebhookConfiguration{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Webhooks: []admissionregistrationv1.ValidatingWebhook{{
 				Name: name + ".example.com", AdmissionReviewVersions: []string{"v1"}, SideEffects: new(admissionregistrationv1.SideEffectClassNone),
@@ -67,8 +65,7 @@ plugins:
 					Operations: []admissionregistrationv1.OperationType{"CREATE"}, Rule: admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
 				}},
 			}},
-		}, metav1.CreateOptions{})
-		testkit.Must(t, err)
+		}, metav1.CreateOptions{})).Must(t)
 	}
 	asks(known, "the-api-server")
 	asks(stranger, "another")

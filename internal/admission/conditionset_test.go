@@ -60,7 +60,7 @@ func newSetFixture() *setFixture {
 
 func (o *setFixture) kind(tb testing.TB) *ConditionSets {
 	tb.Helper()
-	k, err := NewConditionSets(ConditionSetConfig{
+	return testkit.Value(NewConditionSets(ConditionSetConfig{
 		Nodes: &o.people,
 		Sets: func(context.Context) ([]*v1alpha1.ConditionSet, error) {
 			o.reads++
@@ -71,9 +71,7 @@ func (o *setFixture) kind(tb testing.TB) *ConditionSets {
 			return o.fresh, nil
 		},
 		Synced: func() bool { return true }, Metrics: NewMetrics(), Logger: discard,
-	})
-	testkit.Must(tb, err)
-	return k
+	})).Must(tb)
 }
 
 // set returns a harmless set, a dry run, with the changes applied.
@@ -118,8 +116,7 @@ func raw(tb testing.TB, s *v1alpha1.ConditionSet) runtime.RawExtension {
 	if s == nil {
 		return runtime.RawExtension{}
 	}
-	data, err := json.Marshal(s)
-	testkit.Must(tb, err)
+	data := testkit.Value(json.Marshal(s)).Must(tb)
 	return runtime.RawExtension{Raw: data}
 }
 

@@ -55,7 +55,7 @@ func newCheckFixture() *checkFixture {
 
 func (a *checkFixture) kind(tb testing.TB) *HealthChecks {
 	tb.Helper()
-	k, err := NewHealthChecks(HealthCheckConfig{
+	return testkit.Value(NewHealthChecks(HealthCheckConfig{
 		Nodes:  &a.people,
 		Checks: func(context.Context) ([]*v1alpha1.NodeHealthCheck, error) { return a.checks, a.checksErr },
 		Template: func(_ context.Context, template remediation.Template) (*unstructured.Unstructured, error) {
@@ -66,9 +66,7 @@ func (a *checkFixture) kind(tb testing.TB) *HealthChecks {
 		},
 		Remediation: func(context.Context, corev1.ObjectReference) (metav1.Object, error) { return a.found, a.foundErr },
 		Metrics:     NewMetrics(), Logger: discard,
-	})
-	testkit.Must(tb, err)
-	return k
+	})).Must(tb)
 }
 
 // check returns a valid health check with the changes applied.
@@ -111,8 +109,7 @@ func rawCheck(tb testing.TB, c *v1alpha1.NodeHealthCheck) runtime.RawExtension {
 	if c == nil {
 		return runtime.RawExtension{}
 	}
-	data, err := json.Marshal(c)
-	testkit.Must(tb, err)
+	data := testkit.Value(json.Marshal(c)).Must(tb)
 	return runtime.RawExtension{Raw: data}
 }
 

@@ -59,16 +59,12 @@ func (w *repairFixture) config() RepairConfig {
 
 func (w *repairFixture) policyKind(tb testing.TB) *RepairPolicies {
 	tb.Helper()
-	k, err := NewRepairPolicies(w.config())
-	testkit.Must(tb, err)
-	return k
+	return testkit.Value(NewRepairPolicies(w.config())).Must(tb)
 }
 
 func (w *repairFixture) poolKind(tb testing.TB) *NodePools {
 	tb.Helper()
-	k, err := NewNodePools(w.config())
-	testkit.Must(tb, err)
-	return k
+	return testkit.Value(NewNodePools(w.config())).Must(tb)
 }
 
 // policy returns a valid policy with the changes applied.
@@ -119,9 +115,7 @@ func written(tb testing.TB, object any) []byte {
 			return nil
 		}
 	}
-	data, err := json.Marshal(object)
-	testkit.Must(tb, err)
-	return data
+	return testkit.Value(json.Marshal(object)).Must(tb)
 }
 
 func sends(tb testing.TB, k Kind, operation admissionv1.Operation, old, object any, changes ...func(*admissionv1.AdmissionRequest)) admission.Response {
@@ -261,10 +255,8 @@ func TestReadsForRepairsTimeOut(t *testing.T) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
-		policies, err := NewRepairPolicies(config)
-		testkit.Must(t, err)
-		pools, err := NewNodePools(config)
-		testkit.Must(t, err)
+		policies := testkit.Value(NewRepairPolicies(config)).Must(t)
+		pools := testkit.Value(NewNodePools(config)).Must(t)
 		begin := time.Now()
 		if answer := sends(t, policies, admissionv1.Create, nil, policy()); !answer.Allowed || time.Since(begin) != readTimeout {
 			t.Errorf("a policy: %+v after %s", answer, time.Since(begin))
@@ -278,10 +270,8 @@ func TestReadsForRepairsTimeOut(t *testing.T) {
 
 func TestRepairAnswersAreCounted(t *testing.T) {
 	config := newRepairFixture().config()
-	policies, err := NewRepairPolicies(config)
-	testkit.Must(t, err)
-	pools, err := NewNodePools(config)
-	testkit.Must(t, err)
+	policies := testkit.Value(NewRepairPolicies(config)).Must(t)
+	pools := testkit.Value(NewNodePools(config)).Must(t)
 	sends(t, policies, admissionv1.Create, nil, policy())         // warned
 	sends(t, policies, admissionv1.Create, nil, policy(negative)) // refused
 	sends(t, pools, admissionv1.Create, nil, pool(badBlock))      // refused

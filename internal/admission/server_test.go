@@ -58,8 +58,7 @@ func newTestCA(tb testing.TB) *testCA {
 
 func (a *testCA) sign(name string, isCA bool) (*x509.Certificate, *ecdsa.PrivateKey) {
 	a.tb.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	testkit.Must(a.tb, err)
+	key := testkit.Value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader)).Must(a.tb)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{"localhost"}, NotAfter: time.Now().Add(time.Hour),
 		IsCA: isCA, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
@@ -69,10 +68,8 @@ func (a *testCA) sign(name string, isCA bool) (*x509.Certificate, *ecdsa.Private
 	if a.cert != nil {
 		parent, parentKey = a.cert, a.key
 	}
-	raw, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), parentKey)
-	testkit.Must(a.tb, err)
-	cert, err := x509.ParseCertificate(raw)
-	testkit.Must(a.tb, err)
+	raw := testkit.Value(x509.CreateCertificate(rand.Reader, template, parent, key.Public(), parentKey)).Must(a.tb)
+	cert := testkit.Value(x509.ParseCertificate(raw)).Must(a.tb)
 	return cert, key
 }
 
@@ -121,14 +118,12 @@ func servesWith(tb testing.TB, clients Clients, kinds ...Kind) (url string, trus
 func start(tb testing.TB, ca *testCA, clients Clients, metrics *Metrics, kinds ...Kind) (url string) {
 	tb.Helper()
 	certificate := ca.pair("server")
-	server, err := NewServer(Config{
+	server := testkit.Value(NewServer(Config{
 		Address:     "127.0.0.1:1", // not used
 		Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return certificate, nil },
 		Clients:     clients, Kinds: kinds, Metrics: metrics, Logger: discard,
-	})
-	testkit.Must(tb, err)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	testkit.Must(tb, err)
+	})).Must(tb)
+	listener := testkit.Value(net.Listen("tcp", "127.0.0.1:0")).Must(tb)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- server.serve(ctx, listener) }()
@@ -235,8 +230,7 @@ func TestStalledRequestsDoNotHoldUpOthers(t *testing.T) {
 	url, metrics := serves(t, Clients{}, kind)
 	var stalled []*tls.Conn
 	for range 4 {
-		connection, err := tls.Dial("tcp", strings.TrimPrefix(url, "https://"), &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // whom it talks to is not what is tested
-		testkit.Must(t, err)
+		connection := testkit.Value(tls.Dial("tcp", strings.TrimPrefix(url, "https://"), &tls.Config{InsecureSkipVerify: true})).Must(t)
 		defer connection.Close()
 		fmt.Fprintf(connection, "POST /count HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", maxBody)
 		stalled = append(stalled, connection)
@@ -245,8 +239,7 @@ func TestStalledRequestsDoNotHoldUpOthers(t *testing.T) {
 		t.Errorf("a small request: %d %s, %v", status, answer, err)
 	}
 	for _, connection := range stalled {
-		response, err := http.ReadResponse(bufio.NewReader(connection), nil)
-		testkit.Must(t, err)
+		response := testkit.Value(http.ReadResponse(bufio.NewReader(connection), nil)).Must(t)
 		response.Body.Close()
 		if s := response.StatusCode; s != http.StatusRequestTimeout && s != http.StatusTooManyRequests {
 			t.Errorf("a request that is not sent is answered %d", s)
@@ -362,8 +355,7 @@ func TestSizesAreThoseOfTheSchema(t *testing.T) {
 		t.Errorf("a selector is counted as %+v", got)
 	}
 	allows := func(file string, path ...string) int {
-		text, err := deploy.Manifests.ReadFile(file)
-		testkit.Must(t, err)
+		text := testkit.Value(deploy.Manifests.ReadFile(file)).Must(t)
 		var crd map[string]any
 		testkit.Must(t, yaml.Unmarshal(text, &crd))
 		versions, _, _ := unstructured.NestedSlice(crd, "spec", "versions")

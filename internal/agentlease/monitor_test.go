@@ -64,9 +64,7 @@ func newMonitor(tb testing.TB, leases Leases, p *fixture) *Monitor {
 		cfg.Count = func(heard, silent int) { p.do(func() { p.counts = [2]int{heard, silent} }) }
 		cfg.Logger = slog.New(slog.NewTextHandler(locked{p}, nil))
 	}
-	k, err := NewMonitor(cfg)
-	testkit.Must(tb, err)
-	return k
+	return testkit.Value(NewMonitor(cfg)).Must(tb)
 }
 
 type locked struct{ *fixture }

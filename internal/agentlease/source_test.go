@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -76,9 +75,7 @@ func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func sourceOf(tb testing.TB, server answers) *Source {
 	tb.Helper()
-	source, err := NewSource(&rest.Config{Host: "http://nowhere", Transport: server, QPS: -1}, "autohealer-system")
-	testkit.Must(tb, err)
-	return source
+	return testkit.Value(NewSource(&rest.Config{Host: "http://nowhere", Transport: server, QPS: -1}, "autohealer-system")).Must(tb)
 }
 
 func TestListAgreesWithTheKubernetesDecoder(t *testing.T) {
@@ -101,9 +98,7 @@ func TestListAgreesWithTheKubernetesDecoder(t *testing.T) {
 		}
 		body := leasesListed(text.Draw(t, "version of all"), leases...)
 		every := &coordinationv1.LeaseList{}
-		if err := runtime.DecodeInto(scheme.Codecs.UniversalDeserializer(), body, every); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, runtime.DecodeInto(scheme.Codecs.UniversalDeserializer(), body, every))
 		known := rapid.SampledFrom([]string{"", "a", "v1"}).Draw(t, "known version")
 		var want, got []*coordinationv1.Lease
 		for i := range every.Items {
@@ -122,9 +117,7 @@ func TestListAgreesWithTheKubernetesDecoder(t *testing.T) {
 		if err != nil || version != every.ResourceVersion {
 			t.Fatalf("the list has version %q, want %q: %v", version, every.ResourceVersion, err)
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("the Leases differ (-want +got):\n%s", diff)
-		}
+		testkit.Equal(t, "the Leases differ", want, got)
 		for _, lease := range every.Items {
 			if !names[lease.Name] {
 				t.Errorf("known was not called for %q", lease.Name)
@@ -181,8 +174,7 @@ func TestInvalidListIsAnError(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	encoded, err := realLease("n1", noon).Marshal()
-	testkit.Must(f, err)
+	encoded := testkit.Value(realLease("n1", noon).Marshal()).Must(f)
 	f.Add(encoded)
 	f.Add(encoded[:len(encoded)/2])
 	f.Add([]byte{})
@@ -202,9 +194,7 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		testkit.Must(t, decode(canonical, got))
-		if diff := cmp.Diff(trim(want), got); diff != "" {
-			t.Errorf("the Lease differs (-want +got):\n%s", diff)
-		}
+		testkit.Equal(t, "the Lease differs", trim(want), got)
 		if name, version, err := identify(canonical); err != nil || string(name) != want.Name || string(version) != want.ResourceVersion {
 			t.Errorf("it is %q at %q, want %q at %q: %v", name, version, want.Name, want.ResourceVersion, err)
 		}

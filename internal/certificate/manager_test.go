@@ -60,8 +60,7 @@ func newPlace(t *testing.T) *fixture {
 	t.Helper()
 	c := testbed.New(t, testbed.Config{})
 	testkit.Must(t, install.Install(t.Context(), c))
-	api, err := client.New(c.AdminConfig(), client.Options{Scheme: scheme.Scheme})
-	testkit.Must(t, err)
+	api := testkit.Value(client.New(c.AdminConfig(), client.Options{Scheme: scheme.Scheme})).Must(t)
 	return &fixture{t, c, api, new(atomic.Int64)}
 }
 
@@ -80,10 +79,8 @@ func (p *fixture) keep() *Manager {
 // keepAloud is keep with a log.
 func (p *fixture) keepAloud(log io.Writer) *Manager {
 	p.Helper()
-	config, err := install.Config(p.Context(), p.cluster)
-	testkit.Must(p, err)
-	us, err := client.NewWithWatch(config, client.Options{Scheme: scheme.Scheme})
-	testkit.Must(p, err)
+	config := testkit.Value(install.Config(p.Context(), p.cluster)).Must(p)
+	us := testkit.Value(client.NewWithWatch(config, client.Options{Scheme: scheme.Scheme})).Must(p)
 	counted := interceptor.NewClient(us, interceptor.Funcs{
 		Get: func(ctx context.Context, us client.WithWatch, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
 			if _, ok := into.(*corev1.Secret); ok {
@@ -92,11 +89,10 @@ func (p *fixture) keepAloud(log io.Writer) *Manager {
 			return us.Get(ctx, key, into, options...)
 		},
 	})
-	k, err := New(Config{
+	k := testkit.Value(New(Config{
 		Client: counted, Secret: types.NamespacedName{Namespace: install.Namespace, Name: install.WebhookSecret},
 		Webhook: install.WebhookConfig, Names: names, Logger: slog.New(slog.NewTextHandler(log, nil)),
-	})
-	testkit.Must(p, err)
+	})).Must(p)
 	ctx, cancel := context.WithCancel(p.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -183,13 +179,11 @@ func (p *fixture) served(keepers ...*Manager) {
 func (p *fixture) swapped(old string, keepers ...*Manager) {
 	p.Helper()
 	testkit.Eventually(p, "another certificate", func() error {
-		bundle, err := p.trusted()
-		testkit.Must(p, err)
+		bundle := testkit.Value(p.trusted()).Must(p)
 		for _, k := range keepers {
 			shown := k.served.Load()
 			if err := serves(k, bundle); err != nil {
-				now, err := p.trusted() // the one above was read before the last change
-				testkit.Must(p, err)
+				now := testkit.Value(p.trusted()).Must(p) // the one above was read before the last change
 				testkit.Must(p, serves(k, now))
 			}
 			if shown.text == old {
@@ -236,15 +230,13 @@ func TestManager(t *testing.T) {
 		p := p.in(t)
 		const changes = 3
 		for i := range changes {
-			before, err := p.trusted()
-			testkit.Must(p, err)
+			before := testkit.Value(p.trusted()).Must(p)
 			old := maps.Clone(p.secret().Data)
 			secret := p.secret()
 			secret.Data = nil
 			testkit.Must(p, p.api.Update(p.Context(), secret))
 			p.swapped(string(old[servedCert]), first, second)
-			after, err := p.trusted()
-			testkit.Must(p, err)
+			after := testkit.Value(p.trusted()).Must(p)
 			if !trusts(after, old[authorityCert]) || len(parse(after)) != len(parse(before))+1 {
 				t.Errorf("change %d: the old authority is no longer trusted", i+1)
 			}
@@ -267,8 +259,7 @@ func TestManager(t *testing.T) {
 		testkit.Must(p, p.api.Update(p.Context(), secret))
 		p.swapped(string(between[servedCert]), first, second)
 		p.served(first, second)
-		after, err := p.trusted()
-		testkit.Must(p, err)
+		after := testkit.Value(p.trusted()).Must(p)
 		if !trusts(after, between[authorityCert]) {
 			t.Error("what was served before the backup came is no longer trusted")
 		}
@@ -293,8 +284,7 @@ func TestManager(t *testing.T) {
 		p := p.in(t)
 		secret := p.secret()
 		testkit.Must(p, p.api.Delete(p.Context(), secret))
-		bundle, err := p.trusted()
-		testkit.Must(p, err)
+		bundle := testkit.Value(p.trusted()).Must(p)
 		if err := errors.Join(serves(first, bundle), serves(second, bundle)); err != nil {
 			t.Error(err)
 		}
@@ -311,10 +301,8 @@ func TestManager(t *testing.T) {
 
 	t.Run("has_no_other_permissions", func(t *testing.T) {
 		p := p.in(t)
-		config, err := install.Config(t.Context(), p.cluster)
-		testkit.Must(p, err)
-		us, err := client.New(config, client.Options{Scheme: scheme.Scheme})
-		testkit.Must(p, err)
+		config := testkit.Value(install.Config(t.Context(), p.cluster)).Must(p)
+		us := testkit.Value(client.New(config, client.Options{Scheme: scheme.Scheme})).Must(p)
 		if err := us.List(t.Context(), &corev1.SecretList{}, client.InNamespace(install.Namespace)); !apierrors.IsForbidden(err) {
 			t.Errorf("listing all Secrets: %v", err)
 		}
@@ -359,8 +347,7 @@ func TestManagerReportsMissingPermissions(t *testing.T) {
 	registry.MustRegister(k)
 	metric := func(name string) float64 {
 		t.Helper()
-		families, err := registry.Gather()
-		testkit.Must(p, err)
+		families := testkit.Value(registry.Gather()).Must(p)
 		for _, family := range families {
 			if family.GetName() == "autohealer_webhook_certificate_"+name {
 				return family.GetMetric()[0].GetGauge().GetValue()

@@ -20,9 +20,7 @@ var (
 // made returns the content of a Secret that was filled at the given time.
 func made(t *testing.T, at time.Time) map[string][]byte {
 	t.Helper()
-	data, err := renew(nil, names, oldIssuer, at)
-	testkit.Must(t, err)
-	return data
+	return testkit.Value(renew(nil, names, oldIssuer, at)).Must(t)
 }
 
 // believes reports whether a client that trusts the bundle accepts the certificate.
@@ -57,8 +55,7 @@ func TestRenew(t *testing.T) {
 		if got := inspect(first, names, at.Add(time.Minute)); got != oldCert {
 			t.Fatalf("in time, it is found to be %v", got)
 		}
-		second, err := renew(first, names, oldCert, at)
-		testkit.Must(t, err)
+		second := testkit.Value(renew(first, names, oldCert, at)).Must(t)
 		if string(second[authorityCert]) != string(first[authorityCert]) || string(second[servedCert]) == string(first[servedCert]) {
 			t.Error("the wrong one was replaced")
 		}
@@ -76,8 +73,7 @@ func TestRenew(t *testing.T) {
 		if got := inspect(first, more, noon); got != oldCert {
 			t.Fatalf("without a name, it is found to be %v", got)
 		}
-		second, err := renew(first, more, oldCert, noon)
-		testkit.Must(t, err)
+		second := testkit.Value(renew(first, more, oldCert, noon)).Must(t)
 		if inspect(second, more, noon) != sound || inspect(second, names, noon) != sound {
 			t.Errorf("it has only the names %v", parse(second[servedCert])[0].DNSNames)
 		}
@@ -218,8 +214,7 @@ func TestSwap(t *testing.T) {
 	k.recordTrust(webhookTrusting(second, first), second[authorityCert], noon.Add(time.Second))
 	swap(second, trustDelay, trustDelay+time.Second) // lost trust does
 	shows(first)
-	third, err := renew(first, names, oldCert, noon)
-	testkit.Must(t, err)
+	third := testkit.Value(renew(first, names, oldCert, noon)).Must(t)
 	swap(third, 0, 0)
 	shows(third) // it has the same CA as the first
 	swap(second, trustDelay+time.Second, 0)

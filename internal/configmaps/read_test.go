@@ -39,8 +39,7 @@ func with(data map[string]string) *corev1.ConfigMap {
 // seed is the example of the design document, byte for byte.
 func seed(tb testing.TB) string {
 	tb.Helper()
-	text, err := os.ReadFile("testdata/seed.yaml")
-	testkit.Must(tb, err)
+	text := testkit.Value(os.ReadFile("testdata/seed.yaml")).Must(tb)
 	return string(text)
 }
 
@@ -82,8 +81,7 @@ func TestTheDesignExampleIsRead(t *testing.T) {
 		"as a document that is marked": "---\n" + outdented + "---\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			sets, err := read(holding(text))
-			testkit.Must(t, err)
+			sets := testkit.Value(read(holding(text))).Must(t)
 			if diff := cmp.Diff(seedSpecs, specs(sets)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -123,11 +121,10 @@ conditionSets:
 `
 
 func TestReadTakesEveryFieldOfAConditionSet(t *testing.T) {
-	sets, err := read(with(map[string]string{
+	sets := testkit.Value(read(with(map[string]string{
 		"b.yaml": full, "a.yaml": "type: ConditionSets\nconditionSets: []\n",
 		"README": "Every key that says type: ConditionSets is read.", "values.yaml": "type: Other\nreplicas: 2\n", "script.sh": "#!/bin/sh\n\techo: {\n", "empty": "",
-	}))
-	testkit.Must(t, err)
+	}))).Must(t)
 	want := map[string]v1alpha1.ConditionSetSpec{
 		"policies/b.yaml/Full": {
 			Type: "Full", Effect: "NoSchedule", TaintKey: "example.com/full", DryRun: true,
@@ -165,16 +162,13 @@ func TestReadTakesEveryFieldOfAConditionSet(t *testing.T) {
 }
 
 func TestASetSaysWhereItIsWritten(t *testing.T) {
-	sets, err := read(holding(seed(t)))
-	testkit.Must(t, err)
+	sets := testkit.Value(read(holding(seed(t)))).Must(t)
 	set := sets[0].ConditionSet
 	want := &corev1.ObjectReference{APIVersion: "v1", Kind: "ConfigMap", Namespace: "autohealer-system", Name: "policies", UID: "u1", ResourceVersion: "7"}
 	if diff := cmp.Diff(want, configmaps.ConfigMapOf(set)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(map[string]string{"autohealer.resourcestack.com/accept-impact": "true"}, set.Annotations); diff != "" {
-		t.Errorf("annotations (-want +got):\n%s", diff)
-	}
+	testkit.Equal(t, "annotations", map[string]string{"autohealer.resourcestack.com/accept-impact": "true"}, set.Annotations)
 	if set.CreationTimestamp.Unix() != 1000 || set.UID != "u1" {
 		t.Errorf("it was created at %s with the UID %s", set.CreationTimestamp, set.UID)
 	}

@@ -29,8 +29,7 @@ func TestRevisionsOfAllVersionsAreRead(t *testing.T) {
 	}
 	var latest string
 	for _, name := range []string{"revision-v0.json", "revision-v1.json"} {
-		text, err := os.ReadFile("testdata/" + name)
-		testkit.Must(t, err)
+		text := testkit.Value(os.ReadFile("testdata/" + name)).Must(t)
 		latest = strings.TrimSpace(string(text))
 		read(latest)
 	}

@@ -36,9 +36,7 @@ func TestRevisionStore(t *testing.T) {
 	version := func(t *testing.T, m *corev1.ConfigMap, kind string) *configmaps.Version {
 		t.Helper()
 		m.Data["sets.yaml"] = file(kind)
-		v, err := configmaps.Read(m)
-		testkit.Must(t, err)
-		return v
+		return testkit.Value(configmaps.Read(m)).Must(t)
 	}
 	// revisions returns the numbers of all revisions.
 	revisions := func(t *testing.T, namespace string) (numbers []int64) {
@@ -53,8 +51,7 @@ func TestRevisionStore(t *testing.T) {
 	// finds compares what a new leader finds.
 	finds := func(t *testing.T, m *corev1.ConfigMap, kind string) configmaps.Stored {
 		t.Helper()
-		all, err := configmaps.NewRevisionStore(c, m.Namespace).List(t.Context())
-		testkit.Must(t, err)
+		all := testkit.Value(configmaps.NewRevisionStore(c, m.Namespace).List(t.Context())).Must(t)
 		kept := all[m.UID]
 		if kept.Version == nil || !kept.Version.Same(version(t, m, kind)) {
 			t.Fatalf("found %+v, want %s", kept, kind)
@@ -95,9 +92,7 @@ func TestRevisionStore(t *testing.T) {
 		if strings.Contains(string(list.Items[0].Data.Raw), "other") {
 			t.Errorf("it keeps what was not read: %s", list.Items[0].Data.Raw)
 		}
-		if err := neighbour.Delete(t.Context(), m.UID); err != nil { // a store without a cache
-			t.Fatal(err)
-		}
+		testkit.Must(t, neighbour.Delete(t.Context(), m.UID)) // a store without a cache
 		if got := revisions(t, m.Namespace); len(got) != 0 {
 			t.Errorf("revisions %v after all was cleared", got)
 		}
@@ -111,9 +106,7 @@ func TestRevisionStore(t *testing.T) {
 		// Another replica that does not know of the first revision, and whose deletion failed.
 		var list appsv1.ControllerRevisionList
 		testkit.Must(t, c.List(t.Context(), &list, client.InNamespace(m.Namespace)))
-		if _, err := shelf.Store(t.Context(), first, version(t, m, "B")); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Value(shelf.Store(t.Context(), first, version(t, m, "B"))).Must(t)
 		left := list.Items[0].DeepCopy()
 		left.ResourceVersion, left.UID = "", ""
 		testkit.Must(t, c.Create(t.Context(), left))
@@ -132,16 +125,11 @@ func TestRevisionStore(t *testing.T) {
 	t.Run("loses_nothing_with_two_leaders", func(t *testing.T) {
 		m := pinned(t, "policies")
 		shelf := configmaps.NewRevisionStore(c, m.Namespace)
-		before, err := shelf.Store(t.Context(), configmaps.Stored{}, version(t, m, "A"))
-		testkit.Must(t, err)
-		if _, err := shelf.Store(t.Context(), configmaps.Stored{}, version(t, m, "B")); err != nil {
-			t.Fatal(err)
-		}
+		before := testkit.Value(shelf.Store(t.Context(), configmaps.Stored{}, version(t, m, "A"))).Must(t)
+		testkit.Value(shelf.Store(t.Context(), configmaps.Stored{}, version(t, m, "B"))).Must(t)
 		finds(t, m, "B")
 		// A replica whose answer was lost stores the same version again.
-		if _, err := shelf.Store(t.Context(), before, version(t, m, "B")); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Value(shelf.Store(t.Context(), before, version(t, m, "B"))).Must(t)
 		finds(t, m, "B")
 		if got := revisions(t, m.Namespace); len(got) != 1 {
 			t.Errorf("revisions %v", got)
@@ -164,9 +152,7 @@ func TestRevisionStore(t *testing.T) {
 		if err != nil || len(all) != 1 || kept.Version != nil || kept.Err == nil || !strings.Contains(kept.Err.Error(), "ControllerRevision bad cannot be read") {
 			t.Fatalf("found %+v: %v", all, err)
 		}
-		if _, err := shelf.Store(t.Context(), kept, version(t, m, "A")); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Value(shelf.Store(t.Context(), kept, version(t, m, "A"))).Must(t)
 		finds(t, m, "A")
 		if got := revisions(t, m.Namespace); len(got) != 2 { // one is that of the DaemonSet
 			t.Errorf("revisions %v", got)

@@ -90,8 +90,7 @@ func missing(sets []*v1alpha1.ConditionSet, want ...string) error {
 
 func TestRevisionWatcher(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{})
-	direct, err := client.NewWithWatch(cluster.AdminConfig(), client.Options{})
-	testkit.Must(t, err)
+	direct := testkit.Value(client.NewWithWatch(cluster.AdminConfig(), client.Options{})).Must(t)
 	// fixture is a namespace with a store, and a watcher behind a gate.
 	type fixture struct {
 		gate    gate
@@ -130,10 +129,8 @@ func TestRevisionWatcher(t *testing.T) {
 			t.Fatal(err)
 		}
 		m.Data = map[string]string{"sets.yaml": file(kind)}
-		version, err := configmaps.Read(m)
-		testkit.Must(t, err)
-		kept, err := w.shelf.Store(t.Context(), before, version)
-		testkit.Must(t, err)
+		version := testkit.Value(configmaps.Read(m)).Must(t)
+		kept := testkit.Value(w.shelf.Store(t.Context(), before, version)).Must(t)
 		return m, kept
 	}
 	sees := func(t *testing.T, w *fixture, want ...string) {
@@ -150,9 +147,7 @@ func TestRevisionWatcher(t *testing.T) {
 	asks := func(t *testing.T, w *fixture) int64 {
 		t.Helper()
 		before := w.gate.lists.Load()
-		if _, err := w.lookout.InForce(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Value(w.lookout.InForce(t.Context())).Must(t)
 		return w.gate.lists.Load() - before
 	}
 	watches := func(t *testing.T, w *fixture) {

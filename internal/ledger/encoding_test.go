@@ -26,8 +26,7 @@ const limit = 1 << 20
 
 func golden(t *testing.T, name string) []byte {
 	t.Helper()
-	text, err := os.ReadFile("testdata/" + name)
-	testkit.Must(t, err)
+	text := testkit.Value(os.ReadFile("testdata/" + name)).Must(t)
 	return bytes.TrimSpace(text)
 }
 
@@ -75,12 +74,9 @@ func TestReadsAllVersions(t *testing.T) {
 
 func TestKeepsEntriesOfANewerVersion(t *testing.T) {
 	text := golden(t, "page-newer.json")
-	p, err := parse(text)
-	testkit.Must(t, err)
+	p := testkit.Value(parse(text)).Must(t)
 	known := NodeWrite{Slot{ownership.Rule{Kind: policykind.ConditionSet, Name: "kernel-deadlock"}, "worker-1", "u1"}, "4711", `{"zone":"a"}`}
-	if diff := cmp.Diff([]Entry{known}, p.grants); diff != "" {
-		t.Errorf("known entries (-want +got):\n%s", diff)
-	}
+	testkit.Equal(t, "known entries", []Entry{known}, p.grants)
 	if len(p.kept) != 3 || !p.kept[1].ControlPlane || p.kept[1].Rule.IsKnown() {
 		t.Errorf("kept entries: %+v", p.kept)
 	}
@@ -90,9 +86,7 @@ func TestKeepsEntriesOfANewerVersion(t *testing.T) {
 	}
 	was, is := decode(t, text), decode(t, p.encode())
 	was["version"] = float64(Version)
-	if diff := cmp.Diff(byNode(was), byNode(is)); diff != "" {
-		t.Errorf("written back (-was +is):\n%s", diff)
-	}
+	testkit.Equal(t, "written back", byNode(was), byNode(is))
 	if is["epoch"] == nil || is["holder"] != "autohealer-controller-7d4b_2c1e" {
 		t.Errorf("the ledger is %v", is)
 	}

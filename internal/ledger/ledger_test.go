@@ -25,12 +25,9 @@ func entry(node string) ledger.NodeWrite {
 
 func TestLedger(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{})
-	direct, err := client.New(cluster.AdminConfig(), client.Options{})
-	testkit.Must(t, err)
-	proxy, err := cluster.Proxy()
-	testkit.Must(t, err)
-	faulty, err := client.New(proxy.Config(cluster.AdminConfig()), client.Options{})
-	testkit.Must(t, err)
+	direct := testkit.Value(client.New(cluster.AdminConfig(), client.Options{})).Must(t)
+	proxy := testkit.Value(cluster.Proxy()).Must(t)
+	faulty := testkit.Value(client.New(proxy.Config(cluster.AdminConfig()), client.Options{})).Must(t)
 	// room returns a namespace for a subtest.
 	room := func(t *testing.T) string {
 		t.Helper()

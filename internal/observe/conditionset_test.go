@@ -24,8 +24,7 @@ import (
 // exampleSets returns two sets as a user writes them.
 func exampleSets(t *testing.T) []v1alpha1.ConditionSet {
 	t.Helper()
-	file, err := os.Open("../../api/autohealer/v1alpha1/testdata/seed.yaml")
-	testkit.Must(t, err)
+	file := testkit.Value(os.Open("../../api/autohealer/v1alpha1/testdata/seed.yaml")).Must(t)
 	defer file.Close()
 	var sets []v1alpha1.ConditionSet
 	for documents := yaml.NewYAMLOrJSONDecoder(file, 4096); ; {
@@ -54,9 +53,7 @@ func set(change func(*v1alpha1.ConditionSetSpec)) *v1alpha1.ConditionSet {
 
 func selector(t *testing.T, text string) triage.Selector {
 	t.Helper()
-	s, err := triage.ParseSelector(text)
-	testkit.Must(t, err)
-	return s
+	return testkit.Value(triage.ParseSelector(text)).Must(t)
 }
 
 // bySelectorText compares selectors by their kubectl syntax.
@@ -80,13 +77,10 @@ func TestConditionSetCompilesTheExample(t *testing.T) {
 	}
 	var got []triage.Rule
 	for _, s := range exampleSets(t) {
-		compiled, err := observe.ConditionSet(&s)
-		testkit.Must(t, err)
+		compiled := testkit.Value(observe.ConditionSet(&s)).Must(t)
 		got = append(got, compiled)
 	}
-	if diff := cmp.Diff(want, got, bySelectorText); diff != "" {
-		t.Errorf("rules (-want +got):\n%s", diff)
-	}
+	testkit.Equal(t, "rules", want, got, bySelectorText)
 }
 
 func TestConditionSet(t *testing.T) {
@@ -134,14 +128,10 @@ func TestConditionSet(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			want, err := observe.ConditionSet(set(func(*v1alpha1.ConditionSetSpec) {}))
-			testkit.Must(t, err)
+			want := testkit.Value(observe.ConditionSet(set(func(*v1alpha1.ConditionSetSpec) {}))).Must(t)
 			test.want(&want)
-			got, err := observe.ConditionSet(set(test.change))
-			testkit.Must(t, err)
-			if diff := cmp.Diff(want, got, bySelectorText); diff != "" {
-				t.Errorf("rule (-want +got):\n%s", diff)
-			}
+			got := testkit.Value(observe.ConditionSet(set(test.change))).Must(t)
+			testkit.Equal(t, "rule", want, got, bySelectorText)
 		})
 	}
 }
@@ -167,8 +157,7 @@ func TestConditionSetIncludesControlPlaneOnlyByLabel(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			rule, err := observe.ConditionSet(set(func(s *v1alpha1.ConditionSetSpec) { s.Selector = test.selector }))
-			testkit.Must(t, err)
+			rule := testkit.Value(observe.ConditionSet(set(func(s *v1alpha1.ConditionSetSpec) { s.Selector = test.selector }))).Must(t)
 			if got := rule.Response.Taint.ControlPlane; got != test.want {
 				t.Errorf("control plane: %v, want %v", got, test.want)
 			}
@@ -236,9 +225,7 @@ func TestConditionSetRefuses(t *testing.T) {
 			if !strings.Contains(field.Problem, test.says) {
 				t.Errorf("problem is %q, want something with %q", field.Problem, test.says)
 			}
-			if diff := cmp.Diff(triage.Rule{}, rule, bySelectorText); diff != "" {
-				t.Errorf("an invalid rule is returned:\n%s", diff)
-			}
+			testkit.Equal(t, "an invalid rule is returned", triage.Rule{}, rule, bySelectorText)
 			if _, again := observe.ConditionSet(set(test.change)); again == nil || again.Error() != err.Error() {
 				t.Errorf("the second time it says %v, the first time it said %v", again, err)
 			}

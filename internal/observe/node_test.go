@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -74,11 +73,8 @@ func TestNode(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := observe.Node(&tt.node)
-			testkit.Must(t, err)
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("facts (-want +got):\n%s", diff)
-			}
+			got := testkit.Value(observe.Node(&tt.node)).Must(t)
+			testkit.Equal(t, "facts", tt.want, got)
 		})
 	}
 }
@@ -87,8 +83,7 @@ func TestNodeFindsOwnTaints(t *testing.T) {
 	added := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	at := func(t time.Time) *metav1.Time { return &metav1.Time{Time: t} }
 	noted := func(rule, key string, effect corev1.TaintEffect) ownership.Taint {
-		id, err := policykind.ParseRuleID(rule)
-		testkit.Must(t, err)
+		id := testkit.Value(policykind.ParseRuleID(rule)).Must(t)
 		return ownership.Taint{Rule: ownership.Rule(id), Key: key, Effect: effect, Added: added}
 	}
 	set := func(name string) triage.RuleID { return triage.RuleID{Kind: policykind.ConditionSet, Name: name} }
@@ -168,12 +163,9 @@ func TestNodeFindsOwnTaints(t *testing.T) {
 			if text, noted := tt.note.Encode(); noted {
 				node.Annotations = map[string]string{ownership.Annotation: text}
 			}
-			got, err := observe.Node(&node)
-			testkit.Must(t, err)
+			got := testkit.Value(observe.Node(&node)).Must(t)
 			tt.want.Conditions = []triage.Condition{}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("facts (-want +got):\n%s", diff)
-			}
+			testkit.Equal(t, "facts", tt.want, got)
 		})
 	}
 }
@@ -191,9 +183,7 @@ func TestNodeWithUnreadableRecord(t *testing.T) {
 				t.Errorf("the error is %v", err)
 			}
 			want := triage.Node{Name: "worker-1", Conditions: []triage.Condition{{Type: "A", Status: triage.True}}, Foreign: []string{"k"}}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("facts (-want +got):\n%s", diff)
-			}
+			testkit.Equal(t, "facts", want, got)
 		})
 	}
 }

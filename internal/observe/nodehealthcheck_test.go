@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -80,15 +79,11 @@ func TestNodeHealthCheckCompilesRealExamples(t *testing.T) {
 		},
 	} {
 		t.Run(file, func(t *testing.T) {
-			text, err := os.ReadFile("../../api/remediation/v1alpha1/testdata/" + file)
-			testkit.Must(t, err)
+			text := testkit.Value(os.ReadFile("../../api/remediation/v1alpha1/testdata/" + file)).Must(t)
 			var written v1alpha1.NodeHealthCheck
 			testkit.Must(t, yaml.UnmarshalStrict(text, &written))
-			got, err := observe.NodeHealthCheck(&written)
-			testkit.Must(t, err)
-			if diff := cmp.Diff(want, got, bySelectorText); diff != "" {
-				t.Errorf("rule (-want +got):\n%s", diff)
-			}
+			got := testkit.Value(observe.NodeHealthCheck(&written)).Must(t)
+			testkit.Equal(t, "rule", want, got, bySelectorText)
 		})
 	}
 }
@@ -157,11 +152,8 @@ func TestNodeHealthCheckReadsEveryField(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			want := base
 			test.want(&want)
-			got, err := observe.NodeHealthCheck(check(test.change))
-			testkit.Must(t, err)
-			if diff := cmp.Diff(want, got, bySelectorText); diff != "" {
-				t.Errorf("rule (-want +got):\n%s", diff)
-			}
+			got := testkit.Value(observe.NodeHealthCheck(check(test.change))).Must(t)
+			testkit.Equal(t, "rule", want, got, bySelectorText)
 		})
 	}
 }
@@ -238,9 +230,7 @@ func TestNodeHealthCheckNamesTheInvalidField(t *testing.T) {
 			if !strings.Contains(field.Problem, test.says) || len(field.Problem) > 500 {
 				t.Errorf("problem is %q, want something with %q", field.Problem, test.says)
 			}
-			if diff := cmp.Diff(triage.Rule{}, rule, bySelectorText); diff != "" {
-				t.Errorf("an invalid rule is returned:\n%s", diff)
-			}
+			testkit.Equal(t, "an invalid rule is returned", triage.Rule{}, rule, bySelectorText)
 		})
 	}
 }
@@ -275,9 +265,7 @@ func TestNodeHealthCheckCompilesOrRefusesAnything(t *testing.T) {
 			t.Fatal(err)
 		}
 		var stored v1alpha1.NodeHealthCheck
-		if err := json.Unmarshal(text, &stored); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, json.Unmarshal(text, &stored))
 		rule, err := observe.NodeHealthCheck(&stored)
 		var field *triage.FieldError
 		switch {

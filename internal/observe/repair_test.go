@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -45,17 +44,13 @@ func unchanged(*v1alpha1.RepairSpec) {}
 // repairOf compiles a valid block of the pool default.
 func repairOf(t *testing.T, block *v1alpha1.RepairSpec) triage.Rule {
 	t.Helper()
-	rule, err := observe.Repair("NodePool/default", "default", block, exampleProvider, nil)
-	testkit.Must(t, err)
-	return rule
+	return testkit.Value(observe.Repair("NodePool/default", "default", block, exampleProvider, nil)).Must(t)
 }
 
 // The two nodes of the documented example, and when they are due.
 func TestRepairIsDueAsDocumented(t *testing.T) {
 	at := func(text string) time.Time {
-		stamp, err := time.Parse(time.RFC3339, text)
-		testkit.Must(t, err)
-		return stamp
+		return testkit.Value(time.Parse(time.RFC3339, text)).Must(t)
 	}
 	for name, example := range map[string]struct {
 		condition corev1.NodeCondition
@@ -71,11 +66,10 @@ func TestRepairIsDueAsDocumented(t *testing.T) {
 		}, at("2024-11-01T15:47:48Z")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			facts, err := observe.Node(&corev1.Node{
+			facts := testkit.Value(observe.Node(&corev1.Node{
 				ObjectMeta: metav1.ObjectMeta{Name: "sick", UID: "u", CreationTimestamp: metav1.NewTime(at("2024-11-01T12:00:00Z"))},
 				Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{example.condition}},
-			})
-			testkit.Must(t, err)
+			})).Must(t)
 			facts.Labels = map[string]string{observe.RepairedBy: "NodePool/default"}
 			now := at("2024-11-01T15:03:00Z")
 			core := triage.New()
@@ -160,9 +154,7 @@ func TestRepair(t *testing.T) {
 				Response:   triage.Response{Ladder: []triage.Step{{Action: triage.Terminate}}},
 			}
 			test.want(&want)
-			if diff := cmp.Diff(want, repairOf(t, exampleBlock(test.change)), bySelectorText); diff != "" {
-				t.Errorf("rule (-want +got):\n%s", diff)
-			}
+			testkit.Equal(t, "rule", want, repairOf(t, exampleBlock(test.change)), bySelectorText)
 		})
 	}
 }
@@ -170,15 +162,12 @@ func TestRepair(t *testing.T) {
 // callerKeySelector is a selector by a key of the caller.
 func callerKeySelector(t *testing.T, key, value string) triage.Selector {
 	t.Helper()
-	s, err := triage.NewSelector(triage.Requirement{Key: key, Op: triage.In, Values: []string{value}})
-	testkit.Must(t, err)
-	return s
+	return testkit.Value(triage.NewSelector(triage.Requirement{Key: key, Op: triage.In, Values: []string{value}})).Must(t)
 }
 
 func TestRepairOfPlainNodes(t *testing.T) {
 	template := &corev1.ObjectReference{APIVersion: "example.com/v1", Kind: "RebootTemplate", Namespace: "default", Name: "quick"}
-	rule, err := observe.Repair("RepairPolicy/plain", "", exampleBlock(unchanged), exampleProvider, template)
-	testkit.Must(t, err)
+	rule := testkit.Value(observe.Repair("RepairPolicy/plain", "", exampleBlock(unchanged), exampleProvider, template)).Must(t)
 	if rule.ID.String() != "Repair/RepairPolicy/plain" || rule.Bound.Pool != "" {
 		t.Errorf("is %s, and shares the bound of %q", rule.ID, rule.Bound.Pool)
 	}
@@ -235,11 +224,8 @@ func TestReadyTimeout(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := observe.ReadyTimeout("default", test.block, 10*time.Minute)
-			testkit.Must(t, err)
-			if diff := cmp.Diff(test.want, got, bySelectorText); diff != "" {
-				t.Errorf("rule (-want +got):\n%s", diff)
-			}
+			got := testkit.Value(observe.ReadyTimeout("default", test.block, 10*time.Minute)).Must(t)
+			testkit.Equal(t, "rule", test.want, got, bySelectorText)
 		})
 	}
 }
@@ -309,9 +295,7 @@ func TestRepairNamesTheInvalidField(t *testing.T) {
 			if !strings.Contains(field.Problem, test.says) || len(field.Problem) > 500 {
 				t.Errorf("problem is %q, want something with %q", field.Problem, test.says)
 			}
-			if diff := cmp.Diff(triage.Rule{}, rule, bySelectorText); diff != "" {
-				t.Errorf("an invalid rule is returned:\n%s", diff)
-			}
+			testkit.Equal(t, "an invalid rule is returned", triage.Rule{}, rule, bySelectorText)
 		})
 	}
 	t.Run("no statements", func(t *testing.T) {
@@ -344,9 +328,7 @@ func TestRepairCompilesOrRefusesAnything(t *testing.T) {
 			t.Fatal(err)
 		}
 		var stored v1alpha1.RepairSpec
-		if err := json.Unmarshal(text, &stored); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, json.Unmarshal(text, &stored))
 		rule, err := observe.Repair("NodePool/any", "any", &stored, exampleProvider, nil)
 		timeout, timeoutErr := observe.ReadyTimeout("any", &stored, time.Minute)
 		var field *triage.FieldError

@@ -15,9 +15,7 @@ import (
 
 func TestRepairNodes(t *testing.T) {
 	labels := func(text string) *metav1.LabelSelector {
-		selector, err := metav1.ParseToLabelSelector(text)
-		testkit.Must(t, err)
-		return selector
+		return testkit.Value(metav1.ParseToLabelSelector(text)).Must(t)
 	}
 	for _, test := range []struct {
 		name  string

@@ -252,8 +252,7 @@ func FuzzACopyIsReadAsItWasWrittenOrNotAtAll(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again, err := newRevision("ns", 1, read)
-		testkit.Must(t, err)
+		again := testkit.Value(newRevision("ns", 1, read)).Must(t)
 		same, err := readRevision(again)
 		if err != nil || !read.isEquivalent(same) {
 			t.Errorf("%s was read as %+v, and written as %s: %v", text, read, again.Data.Raw, err)

@@ -61,8 +61,7 @@ func newWorld(t *testing.T) *fixture {
 	t.Helper()
 	w := &fixture{Cluster: testbed.New(t, testbed.Config{})}
 	w.client = w.connect(t, w.AdminConfig())
-	text, err := os.ReadFile(stockCRD(t))
-	testkit.Must(t, err)
+	text := testkit.Value(os.ReadFile(stockCRD(t))).Must(t)
 	w.stock = &unstructured.Unstructured{}
 	testkit.Must(t, yaml.Unmarshal(text, &w.stock.Object))
 	if w.stock.GetName() != deploy.NodePoolCRD {
@@ -78,9 +77,7 @@ func (w *fixture) connect(t *testing.T, config *rest.Config) client.WithWatch {
 		testkit.Must(t, add(scheme))
 	}
 	config.WarningHandler = rest.NoWarnings{} // unknown fields are intended
-	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
-	testkit.Must(t, err)
-	return c
+	return testkit.Value(client.NewWithWatch(config, client.Options{Scheme: scheme})).Must(t)
 }
 
 // stockCRD is the CRD of NodePools as Karpenter publishes it.
@@ -134,8 +131,7 @@ func (w *fixture) crd(t *testing.T) *unstructured.Unstructured {
 // hasSchema reports whether the CRD has the block.
 func (w *fixture) hasSchema(t *testing.T) bool {
 	t.Helper()
-	text, err := json.Marshal(w.crd(t).Object["spec"])
-	testkit.Must(t, err)
+	text := testkit.Value(json.Marshal(w.crd(t).Object["spec"])).Must(t)
 	return bytes.Contains(text, []byte("defaultTolerationDuration"))
 }
 
@@ -268,8 +264,7 @@ type runningStore struct {
 func (w *fixture) start(t *testing.T, c client.WithWatch, with ...func(*repairblock.Config)) *runningStore {
 	t.Helper()
 	k := &runningStore{pools: map[string]*repairblock.Pool{}, had: map[types.UID]bool{}, writes: map[string]int{}}
-	schema, err := deploy.NodePoolSchema()
-	testkit.Must(t, err)
+	schema := testkit.Value(deploy.NodePoolSchema()).Must(t)
 	cfg := repairblock.Config{
 		Client: c, Namespace: w.namespace, Check: judge, Schema: schema,
 		Event:   func(word treat.Event) { k.do(func() { k.words = append(k.words, word) }) },
@@ -281,8 +276,7 @@ func (w *fixture) start(t *testing.T, c client.WithWatch, with ...func(*repairbl
 	for _, change := range with {
 		change(&cfg)
 	}
-	k.Store, err = repairblock.NewStore(cfg)
-	testkit.Must(t, err)
+	k.Store = testkit.Value(repairblock.NewStore(cfg)).Must(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); k.Run(ctx) }()

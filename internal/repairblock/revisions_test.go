@@ -22,14 +22,11 @@ func TestRevisionsOfAllVersionsAreRead(t *testing.T) {
 	}
 	read := func(text string) *lastGood {
 		t.Helper()
-		got, err := readRevision(&appsv1.ControllerRevision{Data: runtime.RawExtension{Raw: []byte(text)}})
-		testkit.Must(t, err)
-		return got
+		return testkit.Value(readRevision(&appsv1.ControllerRevision{Data: runtime.RawExtension{Raw: []byte(text)}})).Must(t)
 	}
 	var latest string
 	for _, name := range []string{"copy-v0.json", "copy-v1.json"} {
-		text, err := os.ReadFile("testdata/" + name)
-		testkit.Must(t, err)
+		text := testkit.Value(os.ReadFile("testdata/" + name)).Must(t)
 		latest = strings.TrimSpace(string(text))
 		if diff := cmp.Diff(want, read(latest)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)

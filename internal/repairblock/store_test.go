@@ -82,8 +82,7 @@ func (w *fixture) beginWithBlock(t *testing.T, with ...func(*repairblock.Config)
 func (w *fixture) beginThroughProxy(t *testing.T) (*testbed.Proxy, *runningStore) {
 	t.Helper()
 	w.begin(t)
-	proxy, err := w.Proxy()
-	testkit.Must(t, err)
+	proxy := testkit.Value(w.Proxy()).Must(t)
 	return proxy, w.start(t, w.connect(t, proxy.Config(w.AdminConfig())))
 }
 
@@ -450,8 +449,7 @@ func (w *fixture) limited(t *testing.T, rules ...rbacv1.PolicyRule) client.WithW
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: w.namespace},
 		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: w.namespace, Name: "keeper"}},
 	}))
-	config, err := w.ServiceAccountConfig(t.Context(), w.namespace, "keeper")
-	testkit.Must(t, err)
+	config := testkit.Value(w.ServiceAccountConfig(t.Context(), w.namespace, "keeper")).Must(t)
 	return w.connect(t, config)
 }
 

@@ -39,7 +39,7 @@ func TestAuditLog(t *testing.T) {
 			t.Fatalf("settled without the answer to the first: %v", err)
 		}
 		add(answer("1"))
-		requests := must(log.settled(t.Context()))(t)
+		requests := testkit.Value(log.settled(t.Context())).Must(t)
 		if len(requests) != 2 || !requests[0].succeeded() || !requests[1].succeeded() || requests[0].author.FieldManager != "hand" {
 			t.Errorf("%v", requests)
 		}
@@ -48,9 +48,9 @@ func TestAuditLog(t *testing.T) {
 	t.Run("does not wait for later requests", func(t *testing.T) {
 		log, add := open(t)
 		add(begin("1") + answer("1"))
-		must(log.settled(t.Context()))(t)
+		testkit.Value(log.settled(t.Context())).Must(t)
 		add(answer("1") + begin("2")[:20]) // a stray response, and half a line
-		if requests := must(log.settled(within(t, time.Second)))(t); len(requests) != 1 {
+		if requests := testkit.Value(log.settled(within(t, time.Second))).Must(t); len(requests) != 1 {
 			t.Errorf("%v", requests)
 		}
 	})
@@ -60,7 +60,7 @@ func TestAuditLog(t *testing.T) {
 		add(begin("1") + begin("2") + answer("1")[:50]) // killed in the middle of a line
 		log.markEnd()
 		add(begin("3") + answer("3"))
-		requests := must(log.settled(within(t, time.Second)))(t)
+		requests := testkit.Value(log.settled(within(t, time.Second))).Must(t)
 		if len(requests) != 3 {
 			t.Fatalf("%v", requests)
 		}

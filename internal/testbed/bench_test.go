@@ -24,7 +24,7 @@ func BenchmarkStart(b *testing.B) {
 		b.Run(bench.name, func(b *testing.B) {
 			var memory int
 			for b.Loop() {
-				c := must(Start(b.Context(), bench.cfg))(b)
+				c := testkit.Value(Start(b.Context(), bench.cfg)).Must(b)
 				b.StopTimer()
 				memory = 0
 				for _, part := range []*Part{c.Etcd, c.APIServer, c.ControllerManager, c.Scheduler, c.Kwok} {
@@ -52,7 +52,7 @@ func BenchmarkNodes(b *testing.B) {
 	} {
 		b.Run(bench.name, func(b *testing.B) {
 			for b.Loop() {
-				must(c.CreateNodes(b.Context(), bench.nodes))(b)
+				testkit.Value(c.CreateNodes(b.Context(), bench.nodes)).Must(b)
 				b.StopTimer()
 				testkit.Must(b, c.client.CoreV1().Nodes().DeleteCollection(b.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
 				b.StartTimer()

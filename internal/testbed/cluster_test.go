@@ -51,8 +51,7 @@ func TestCluster(t *testing.T) {
 	})
 
 	t.Run("gives a service account the rights that RBAC gives it", func(t *testing.T) {
-		config, err := c.ServiceAccountConfig(t.Context(), "default", "reader")
-		testkit.Must(t, err)
+		config := testkit.Value(c.ServiceAccountConfig(t.Context(), "default", "reader")).Must(t)
 		reader := clientFor(t, config)
 		if _, err := reader.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 			t.Fatalf("without rights: %v", err)
@@ -61,9 +60,7 @@ func TestCluster(t *testing.T) {
 			{"create", "clusterrole", "reader", "--verb=list", "--resource=nodes"},
 			{"create", "clusterrolebinding", "reader", "--clusterrole=reader", "--serviceaccount=default:reader"},
 		} {
-			if _, err := c.Kubectl(t.Context(), args...); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Value(c.Kubectl(t.Context(), args...)).Must(t)
 		}
 		testkit.Eventually(t, "listing nodes with rights", func() error {
 			_, err := reader.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
@@ -73,8 +70,7 @@ func TestCluster(t *testing.T) {
 
 	t.Run("puts the node's name into a token bound to it", func(t *testing.T) {
 		node := createNode(t, c, "bound")
-		config, err := c.ServiceAccountConfig(t.Context(), "kube-system", "agent", WithNode(node.Name))
-		testkit.Must(t, err)
+		config := testkit.Value(c.ServiceAccountConfig(t.Context(), "kube-system", "agent", WithNode(node.Name))).Must(t)
 		review, err := clientFor(t, config).AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 		testkit.Must(t, err)
 		user := review.Status.UserInfo
@@ -93,8 +89,7 @@ func TestCluster(t *testing.T) {
 	})
 
 	t.Run("runs kubectl as the admin", func(t *testing.T) {
-		out, err := c.Kubectl(t.Context(), "auth", "whoami", "-o", "json")
-		testkit.Must(t, err)
+		out := testkit.Value(c.Kubectl(t.Context(), "auth", "whoami", "-o", "json")).Must(t)
 		var review authenticationv1.SelfSubjectReview
 		if err := json.Unmarshal([]byte(out), &review); err != nil || review.Status.UserInfo.Username != adminUser {
 			t.Errorf("%v: %s", err, out)
@@ -110,8 +105,7 @@ func TestCluster(t *testing.T) {
 	})
 
 	t.Run("turns a silent node Unknown and a woken one Ready", func(t *testing.T) {
-		nodes, err := c.CreateNodes(t.Context(), Nodes{Count: 2, Prefix: "silent"})
-		testkit.Must(t, err)
+		nodes := testkit.Value(c.CreateNodes(t.Context(), Nodes{Count: 2, Prefix: "silent"})).Must(t)
 		silent, other := nodes[0].Name, nodes[1].Name
 		testkit.Eventually(t, "the other node's lease", hasLease(t, c, other))
 		testkit.Must(t, c.Silence(t.Context(), silent))
@@ -146,11 +140,9 @@ func TestCluster(t *testing.T) {
 
 	t.Run("makes a bare node ready", func(t *testing.T) {
 		bare := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "bare", Labels: map[string]string{corev1.LabelHostname: "bare"}, Annotations: map[string]string{FakeNodeAnnotation: FakeNodeValue}}}
-		if _, err := c.client.CoreV1().Nodes().Create(t.Context(), bare, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Value(c.client.CoreV1().Nodes().Create(t.Context(), bare, metav1.CreateOptions{})).Must(t)
 		testkit.Eventually(t, "a bare node", hasCondition(t, c, bare.Name, corev1.NodeReady, corev1.ConditionTrue))
-		node := must(c.client.CoreV1().Nodes().Get(t.Context(), bare.Name, metav1.GetOptions{}))(t)
+		node := testkit.Value(c.client.CoreV1().Nodes().Get(t.Context(), bare.Name, metav1.GetOptions{})).Must(t)
 		if node.Status.Allocatable.Cpu().IsZero() {
 			t.Errorf("no capacity: %v", node.Status)
 		}
@@ -170,9 +162,7 @@ func TestCluster(t *testing.T) {
 
 	t.Run("completes the pods of a job", func(t *testing.T) {
 		createNode(t, c, "jobs")
-		if _, err := c.Kubectl(t.Context(), "create", "job", "short", "--image=example.com/short"); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Value(c.Kubectl(t.Context(), "create", "job", "short", "--image=example.com/short")).Must(t)
 		if _, err := c.Kubectl(within(t, limit), "wait", "--for=condition=Complete", "--timeout=30s", "job/short"); err != nil {
 			t.Error(err)
 		}
@@ -203,7 +193,7 @@ func TestCluster(t *testing.T) {
 		node := createNode(t, c, "reports")
 		testkit.Must(t, c.SetCondition(t.Context(), node.Name, corev1.NodeCondition{Type: corev1.NodeDiskPressure, Status: corev1.ConditionTrue, Reason: "Full"}))
 		testkit.Eventually(t, "a report", func() error {
-			now := must(c.client.CoreV1().Nodes().Get(t.Context(), node.Name, metav1.GetOptions{}))(t)
+			now := testkit.Value(c.client.CoreV1().Nodes().Get(t.Context(), node.Name, metav1.GetOptions{})).Must(t)
 			was, is := condition(node, corev1.NodeReady), condition(now, corev1.NodeReady)
 			if !is.LastHeartbeatTime.After(was.LastHeartbeatTime.Time) {
 				return fmt.Errorf("the last was at %s", is.LastHeartbeatTime)
@@ -222,8 +212,7 @@ func TestCluster(t *testing.T) {
 		pod := startPod(t, c, "everybody", createNode(t, c, "works"))
 		testkit.Must(t, c.client.CoreV1().Pods("default").Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(1))}))
 		testkit.Eventually(t, "the end of the pod", podIsGone(t, c, pod.Name))
-		recording, err := c.Recording(within(t, limit))
-		testkit.Must(t, err)
+		recording := testkit.Value(c.Recording(within(t, limit))).Must(t)
 		users := make(map[string]string) // users by action
 		for _, change := range recording {
 			if !change.Author.Known() { // correct, but worth a look
@@ -269,7 +258,7 @@ func TestStart(t *testing.T) {
 			createNode(t, c, fmt.Sprintf("cluster-%d", i))
 		}
 		for i, c := range clusters {
-			nodes := must(c.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}))(t)
+			nodes := testkit.Value(c.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})).Must(t)
 			if want := fmt.Sprintf("cluster-%d-0001", i); len(nodes.Items) != 1 || nodes.Items[0].Name != want {
 				t.Errorf("cluster %d has other nodes than %s: %v", i, want, nodes.Items)
 			}
@@ -298,12 +287,12 @@ func TestStart(t *testing.T) {
 
 func TestStop(t *testing.T) {
 	before := runtime.NumGoroutine()
-	c := must(Start(t.Context(), Config{Record: []schema.GroupVersionResource{NodesResource}}))(t)
+	c := testkit.Value(Start(t.Context(), Config{Record: []schema.GroupVersionResource{NodesResource}})).Must(t)
 	node := createNode(t, c, "last")
-	p := must(c.Proxy())(t)
+	p := testkit.Value(c.Proxy()).Must(t)
 	client := clientFor(t, p.Config(c.AdminConfig()))
 	// Work of all kinds is running: a watch, a held request, a paused part.
-	w := must(client.CoreV1().Nodes().Watch(t.Context(), metav1.ListOptions{}))(t)
+	w := testkit.Value(client.CoreV1().Nodes().Watch(t.Context(), metav1.ListOptions{})).Must(t)
 	held := p.Inject(On("delete", "nodes"), Hold(), 0)
 	answer := make(chan error, 1)
 	go func() { answer <- client.CoreV1().Nodes().Delete(t.Context(), node.Name, metav1.DeleteOptions{}) }()
@@ -347,7 +336,7 @@ func allStacks() string {
 }
 
 func TestNew(t *testing.T) {
-	parent := must(os.MkdirTemp("", "new-"))(t)
+	parent := testkit.Value(os.MkdirTemp("", "new-")).Must(t)
 	defer os.RemoveAll(parent)
 	cfg := Config{Dir: parent, Record: []schema.GroupVersionResource{NodesResource}}
 
@@ -376,7 +365,7 @@ func TestNew(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		must(newFolder(parent))(t).remove() // a later start sweeps
+		testkit.Value(newFolder(parent)).Must(t).remove() // a later start sweeps
 		if _, err := os.Stat(strings.TrimSpace(logs)); err != nil {
 			t.Errorf("kept logs were removed: %v", err)
 		}
@@ -411,9 +400,7 @@ func startPod(t *testing.T, c *Cluster, name string, node *corev1.Node) *corev1.
 			Containers:   []corev1.Container{{Name: "main", Image: "example.com/main"}},
 		},
 	}
-	if _, err := pods.Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Value(pods.Create(t.Context(), pod, metav1.CreateOptions{})).Must(t)
 	testkit.Eventually(t, "pod "+name+" running", func() error {
 		got, err := pods.Get(t.Context(), name, metav1.GetOptions{})
 		if err == nil && got.Status.Phase != corev1.PodRunning {
@@ -441,8 +428,7 @@ func podIsGone(t *testing.T, c *Cluster, name string) func() error {
 
 func leaseTime(t *testing.T, c *Cluster, node string) time.Time {
 	t.Helper()
-	lease, err := c.client.CoordinationV1().Leases("kube-node-lease").Get(t.Context(), node, metav1.GetOptions{})
-	testkit.Must(t, err)
+	lease := testkit.Value(c.client.CoordinationV1().Leases("kube-node-lease").Get(t.Context(), node, metav1.GetOptions{})).Must(t)
 	return lease.Spec.RenewTime.Time
 }
 

@@ -74,7 +74,7 @@ func TestPrograms(t *testing.T) {
 		testkit.Must(t, os.WriteFile(path, []byte(content), 0o644))
 	}
 	// A module with another module in it, like this repository.
-	root := must(filepath.EvalSymlinks(t.TempDir()))(t)
+	root := testkit.Value(filepath.EvalSymlinks(t.TempDir())).Must(t)
 	write(filepath.Join(root, "go.mod"), "// the product\nmodule "+modulePath+"\n")
 	write(filepath.Join(root, "testbed", "go.mod"), "module "+modulePath+"/testbed\n")
 	write(filepath.Join(root, "bin", "testbed", "kwok"), "not executable")

@@ -24,7 +24,7 @@ const limit = 30 * time.Second
 // etcdAlone returns a cluster in which only etcd runs, which starts fast.
 func etcdAlone(tb testing.TB, cfg Config) *Cluster {
 	tb.Helper()
-	c := must(prepare(cfg))(tb)
+	c := testkit.Value(prepare(cfg)).Must(tb)
 	tb.Cleanup(func() { _ = c.Stop() })
 	testkit.Must(tb, c.Etcd.start(within(tb, limit)))
 	return c
@@ -38,27 +38,15 @@ func within(tb testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-func must[T any](value T, err error) func(testing.TB) T {
-	return func(tb testing.TB) T {
-		tb.Helper()
-		testkit.Must(tb, err)
-		return value
-	}
-}
-
 func clientFor(tb testing.TB, config *rest.Config) kubernetes.Interface {
 	tb.Helper()
-	client, err := kubernetes.NewForConfig(config)
-	testkit.Must(tb, err)
-	return client
+	return testkit.Value(kubernetes.NewForConfig(config)).Must(tb)
 }
 
 // createNode creates a node with a unique name.
 func createNode(tb testing.TB, c *Cluster, prefix string) *corev1.Node {
 	tb.Helper()
-	nodes, err := c.CreateNodes(tb.Context(), Nodes{Count: 1, Prefix: prefix})
-	testkit.Must(tb, err)
-	return nodes[0]
+	return testkit.Value(c.CreateNodes(tb.Context(), Nodes{Count: 1, Prefix: prefix})).Must(tb)[0]
 }
 
 func condition(node *corev1.Node, kind corev1.NodeConditionType) corev1.NodeCondition {

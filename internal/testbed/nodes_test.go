@@ -48,7 +48,7 @@ func TestNodes(t *testing.T) {
 		if n := len(node.Status.Conditions); n != 10 {
 			t.Errorf("%d conditions, not 10", n)
 		}
-		encoded := must(json.Marshal(node))(t)
+		encoded := testkit.Value(json.Marshal(node)).Must(t)
 		if size := len(encoded); size < 12<<10 || size > 18<<10 {
 			t.Errorf("%d bytes, not about 15 KB", size)
 		}
@@ -70,7 +70,7 @@ func TestCreateNodes(t *testing.T) {
 	t.Run("creates the described nodes", func(t *testing.T) {
 		nodes, err := c.CreateNodes(t.Context(), Nodes{Count: 40, Prefix: "many", Labels: map[string]string{"team": "red"}, Annotations: map[string]string{"a": "b"}})
 		testkit.Must(t, err)
-		listed := must(c.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{LabelSelector: "team=red"}))(t)
+		listed := testkit.Value(c.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{LabelSelector: "team=red"})).Must(t)
 		if len(nodes) != 40 || len(listed.Items) != 40 {
 			t.Fatalf("%d returned and %d there, not 40", len(nodes), len(listed.Items))
 		}
@@ -101,7 +101,7 @@ func TestCreateNodes(t *testing.T) {
 		node := createNode(t, c, "sick")
 		for _, status := range []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse} {
 			testkit.Must(t, c.SetCondition(t.Context(), node.Name, corev1.NodeCondition{Type: "KernelDeadlock", Status: status, Reason: "R", Message: "m"}))
-			after := must(c.client.CoreV1().Nodes().Get(t.Context(), node.Name, metav1.GetOptions{}))(t)
+			after := testkit.Value(c.client.CoreV1().Nodes().Get(t.Context(), node.Name, metav1.GetOptions{})).Must(t)
 			got := condition(after, "KernelDeadlock")
 			if len(after.Status.Conditions) != 5 || got.Status != status || got.Reason != "R" || got.LastTransitionTime.IsZero() || got.LastHeartbeatTime.IsZero() {
 				t.Errorf("conditions %v", after.Status.Conditions)

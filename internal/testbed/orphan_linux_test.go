@@ -45,7 +45,7 @@ func TestOrphans(t *testing.T) {
 			if left, _ := filepath.Glob(filepath.Join(folder, folderPrefix+"*")); len(left) != 1 {
 				t.Fatalf("one folder expected, found %q", left)
 			}
-			next := must(newFolder(folder))(t)
+			next := testkit.Value(newFolder(folder)).Must(t)
 			defer next.remove()
 			if left, _ := filepath.Glob(filepath.Join(folder, folderPrefix+"*")); len(left) != 1 || left[0] != next.path {
 				t.Errorf("only %s expected, found %q", next.path, left)
@@ -91,14 +91,12 @@ func onThreadThatEnds(f func()) int {
 // startParent runs this test binary as a process that starts a cluster.
 func startParent(t *testing.T) (folder string, parent *exec.Cmd, output *bufio.Reader) {
 	t.Helper()
-	folder, err := os.MkdirTemp("", "orphans-") // t.TempDir is too long for a socket in it
-	testkit.Must(t, err)
+	folder = testkit.Value(os.MkdirTemp("", "orphans-")).Must(t) // t.TempDir is too long for a socket in it
 	t.Cleanup(func() { _ = os.RemoveAll(folder) })
 	parent = exec.Command(os.Args[0])
 	parent.Env = append(os.Environ(), playParent+"="+folder)
 	parent.Stderr = os.Stderr
-	pipe, err := parent.StdoutPipe()
-	testkit.Must(t, err)
+	pipe := testkit.Value(parent.StdoutPipe()).Must(t)
 	testkit.Must(t, parent.Start())
 	t.Cleanup(func() { _, _ = parent.Process.Kill(), parent.Wait() })
 	return folder, parent, bufio.NewReader(pipe)

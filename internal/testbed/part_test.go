@@ -89,7 +89,7 @@ func TestPart(t *testing.T) {
 	t.Run("does not get a Ctrl-C for the test", func(t *testing.T) {
 		mine := syscall.Getpgrp()
 		for _, part := range []*Part{c.APIServer, c.Etcd} {
-			if group := must(syscall.Getpgid(part.PID()))(t); group == mine {
+			if group := testkit.Value(syscall.Getpgid(part.PID())).Must(t); group == mine {
 				t.Errorf("%s is in the process group of the test", part)
 			}
 		}
@@ -136,7 +136,9 @@ func TestPartThatFails(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 700*time.Millisecond)
 		defer cancel()
 		_, err := Start(ctx, Config{})
-		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "starting kube-apiserver: ") {
+		// On a busy machine not even etcd is ready in time.
+		lacks := err != nil && (strings.Contains(err.Error(), "starting kube-apiserver: ") || strings.Contains(err.Error(), "starting etcd: "))
+		if !errors.Is(err, context.DeadlineExceeded) || !lacks {
 			t.Fatalf("error %v", err)
 		}
 		_, logs, _ := strings.Cut(err.Error(), "logs: ")
@@ -145,10 +147,8 @@ func TestPartThatFails(t *testing.T) {
 
 	t.Run("by itself is reported when the cluster stops", func(t *testing.T) {
 		c := etcdAlone(t, Config{})
-		process := must(os.FindProcess(c.Etcd.PID()))(t)
-		if err := process.Kill(); err != nil { // not by the testbed's own method
-			t.Fatal(err)
-		}
+		process := testkit.Value(os.FindProcess(c.Etcd.PID())).Must(t)
+		testkit.Must(t, process.Kill()) // not by the testbed's own method
 		testkit.Eventually(t, "the end of etcd", func() error {
 			if c.Etcd.PID() != 0 {
 				return errors.New("it still runs")

@@ -11,13 +11,12 @@ import (
 )
 
 func TestPort(t *testing.T) {
-	held := must(holdPort())(t)
+	held := testkit.Value(holdPort()).Must(t)
 	defer held.release()
 
 	t.Run("that is reserved is free for its child", func(t *testing.T) {
 		for range 2 { // including a restart
-			child, err := net.Listen("tcp", held.address())
-			testkit.Must(t, err)
+			child := testkit.Value(net.Listen("tcp", held.address())).Must(t)
 			if other, err := net.Listen("tcp", held.address()); err == nil {
 				_ = other.Close()
 				t.Error("two children listen on one port")
@@ -27,7 +26,7 @@ func TestPort(t *testing.T) {
 	})
 
 	t.Run("that is reserved is not available to other processes", func(t *testing.T) {
-		stranger := must(unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
+		stranger := testkit.Value(unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)).Must(t)
 		defer unix.Close(stranger)
 		if err := unix.Bind(stranger, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}, Port: held.number}); !errors.Is(err, unix.EADDRINUSE) {
 			t.Errorf("error %v", err)

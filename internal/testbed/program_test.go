@@ -29,8 +29,7 @@ func awaitEnd(t *testing.T, p *Part) {
 
 func TestProgram(t *testing.T) {
 	ctx := t.Context()
-	c, err := Start(ctx, Config{})
-	testkit.Must(t, err)
+	c := testkit.Value(Start(ctx, Config{})).Must(t)
 	t.Cleanup(func() { _ = c.Stop() })
 
 	t.Run("is the wrapped process, if it is a wrapper", func(t *testing.T) {
@@ -41,10 +40,8 @@ func TestProgram(t *testing.T) {
 			_, err := os.Stat(flag)
 			return err
 		}
-		leader, err := c.Run(ctx, program)
-		testkit.Must(t, err)
-		behind, err := os.ReadFile(flag)
-		testkit.Must(t, err)
+		leader := testkit.Value(c.Run(ctx, program)).Must(t)
+		behind := testkit.Value(os.ReadFile(flag)).Must(t)
 		if pid := strconv.Itoa(leader.PID()); pid != strings.TrimSpace(string(behind)) {
 			t.Errorf("it is process %s, want %s", pid, behind)
 		}
@@ -64,8 +61,7 @@ func TestProgram(t *testing.T) {
 			_, err := os.Stat(flag)
 			return err
 		}
-		guest, err := c.Run(ctx, program)
-		testkit.Must(t, err)
+		guest := testkit.Value(c.Run(ctx, program)).Must(t)
 		if log, err := guest.Log(); err != nil || log != "hello world\n" {
 			t.Errorf("its log is %q, %v", log, err)
 		}
@@ -86,10 +82,8 @@ func TestProgram(t *testing.T) {
 		}
 	})
 	t.Run("addresses are different and its own", func(t *testing.T) {
-		one, err := c.Address()
-		testkit.Must(t, err)
-		other, err := c.Address()
-		testkit.Must(t, err)
+		one := testkit.Value(c.Address()).Must(t)
+		other := testkit.Value(c.Address()).Must(t)
 		if one == other || !strings.HasPrefix(one, "127.0.0.1:") {
 			t.Errorf("addresses are %s and %s", one, other)
 		}
@@ -97,8 +91,7 @@ func TestProgram(t *testing.T) {
 	t.Run("a kubeconfig for a service account works, and applies nothing that it may not", func(t *testing.T) {
 		config, err := c.ServiceAccountConfig(ctx, "default", "guest")
 		testkit.Must(t, err)
-		path, err := c.WriteKubeconfig("guest", config)
-		testkit.Must(t, err)
+		path := testkit.Value(c.WriteKubeconfig("guest", config)).Must(t)
 		who, err := c.Kubectl(ctx, "auth", "whoami", "--kubeconfig="+path, "-o", "jsonpath={.status.userInfo.username}")
 		if err != nil || who != "system:serviceaccount:default:guest" {
 			t.Errorf("it is %q, %v", who, err)
@@ -131,13 +124,13 @@ func TestProgram(t *testing.T) {
 			t.Errorf("it printed %q, %v", out, err)
 		}
 	})
-	kept := must(c.Folder("kept"))(t)
+	kept := testkit.Value(c.Folder("kept")).Must(t)
 	t.Run("a folder exists, for this user only", func(t *testing.T) {
 		info, err := os.Stat(kept)
 		if err != nil || info.Mode() != os.ModeDir|0o700 {
 			t.Errorf("it is %v, %v", info, err)
 		}
-		if other := must(c.Folder("other"))(t); other == kept {
+		if other := testkit.Value(c.Folder("other")).Must(t); other == kept {
 			t.Errorf("two have the folder %s", kept)
 		}
 	})
@@ -146,8 +139,7 @@ func TestProgram(t *testing.T) {
 		testkit.Must(t, err)
 		awaitEnd(t, crashing)
 		leave := c.folder.at("leave")
-		leaving, err := c.Run(ctx, shell("leaving", `until [ -e "`+leave+`" ]; do sleep 0.05; done`))
-		testkit.Must(t, err)
+		leaving := testkit.Value(c.Run(ctx, shell("leaving", `until [ -e "`+leave+`" ]; do sleep 0.05; done`))).Must(t)
 		leaving.Expect()
 		testkit.Must(t, os.WriteFile(leave, nil, 0o600))
 		awaitEnd(t, leaving)

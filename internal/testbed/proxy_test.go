@@ -27,7 +27,7 @@ func TestProxy(t *testing.T) {
 	// Each test has its own proxy, a client through it, and a node.
 	setUp := func(t *testing.T) (*Proxy, kubernetes.Interface, *corev1.Node) {
 		t.Helper()
-		p := must(c.Proxy())(t)
+		p := testkit.Value(c.Proxy()).Must(t)
 		return p, clientFor(t, p.Config(c.AdminConfig())), createNode(t, c, strings.ToLower(fmt.Sprintf("n%x", time.Now().UnixNano())))
 	}
 	label := func(ctx context.Context, client kubernetes.Interface, node *corev1.Node, value string) error {
@@ -37,7 +37,7 @@ func TestProxy(t *testing.T) {
 	}
 	labelled := func(t *testing.T, node *corev1.Node) string {
 		t.Helper()
-		return must(c.client.CoreV1().Nodes().Get(t.Context(), node.Name, metav1.GetOptions{}))(t).Labels["test"]
+		return testkit.Value(c.client.CoreV1().Nodes().Get(t.Context(), node.Name, metav1.GetOptions{})).Must(t).Labels["test"]
 	}
 	numHits := func(t *testing.T, rule *Rule, want int) {
 		t.Helper()
@@ -48,10 +48,10 @@ func TestProxy(t *testing.T) {
 	patches := On("patch", "nodes")
 
 	t.Run("forwards identities", func(t *testing.T) {
-		p := must(c.Proxy())(t)
+		p := testkit.Value(c.Proxy()).Must(t)
 		for want, config := range map[string]*rest.Config{
 			adminUser:                           c.AdminConfig(),
-			"system:serviceaccount:default:who": must(c.ServiceAccountConfig(t.Context(), "default", "who"))(t),
+			"system:serviceaccount:default:who": testkit.Value(c.ServiceAccountConfig(t.Context(), "default", "who")).Must(t),
 		} {
 			review, err := clientFor(t, p.Config(config)).AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 			if err != nil || review.Status.UserInfo.Username != want {
@@ -61,10 +61,9 @@ func TestProxy(t *testing.T) {
 	})
 
 	t.Run("speaks HTTP/2", func(t *testing.T) {
-		p := must(c.Proxy())(t)
-		client := must(rest.HTTPClientFor(p.Config(c.AdminConfig())))(t)
-		resp, err := client.Get(p.url + "/version")
-		testkit.Must(t, err)
+		p := testkit.Value(c.Proxy()).Must(t)
+		client := testkit.Value(rest.HTTPClientFor(p.Config(c.AdminConfig()))).Must(t)
+		resp := testkit.Value(client.Get(p.url + "/version")).Must(t)
 		defer resp.Body.Close()
 		if _, _ = io.Copy(io.Discard, resp.Body); resp.ProtoMajor != 2 || resp.StatusCode != http.StatusOK {
 			t.Errorf("%s %s", resp.Proto, resp.Status)
@@ -193,7 +192,7 @@ func TestProxy(t *testing.T) {
 		p, client, node := setUp(t)
 		var watches []watch.Interface
 		for range 3 {
-			w := must(client.CoreV1().Nodes().Watch(t.Context(), metav1.ListOptions{ResourceVersion: node.ResourceVersion}))(t)
+			w := testkit.Value(client.CoreV1().Nodes().Watch(t.Context(), metav1.ListOptions{ResourceVersion: node.ResourceVersion})).Must(t)
 			defer w.Stop()
 			watches = append(watches, w)
 		}
@@ -220,7 +219,7 @@ func TestProxy(t *testing.T) {
 
 	t.Run("cuts everything off until it is healed", func(t *testing.T) {
 		p, client, node := setUp(t)
-		w := must(client.CoreV1().Nodes().Watch(t.Context(), metav1.ListOptions{ResourceVersion: node.ResourceVersion}))(t)
+		w := testkit.Value(client.CoreV1().Nodes().Watch(t.Context(), metav1.ListOptions{ResourceVersion: node.ResourceVersion})).Must(t)
 		defer w.Stop()
 		p.Partition()
 		for range w.ResultChan() { // until it is closed
@@ -234,7 +233,7 @@ func TestProxy(t *testing.T) {
 		if got := labelled(t, node); got != "" {
 			t.Errorf("the API server has seen %q", got)
 		}
-		other := clientFor(t, must(c.Proxy())(t).Config(c.AdminConfig()))
+		other := clientFor(t, testkit.Value(c.Proxy()).Must(t).Config(c.AdminConfig()))
 		if err := label(t.Context(), other, node, "other"); err != nil {
 			t.Errorf("the client of another proxy: %v", err)
 		}

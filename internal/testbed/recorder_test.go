@@ -54,13 +54,11 @@ func TestRecorder(t *testing.T) {
 		Record:   []schema.GroupVersionResource{NodesResource, PodsResource, LeasesResource, namespaces, oxen},
 		RecordIn: map[schema.GroupVersionResource][]string{LeasesResource: {"locks", "elections"}},
 	})
-	if _, err := c.Kubectl(t.Context(), "create", "clusterrolebinding", "friends", "--clusterrole=cluster-admin", "--group=system:serviceaccounts:default"); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Value(c.Kubectl(t.Context(), "create", "clusterrolebinding", "friends", "--clusterrole=cluster-admin", "--group=system:serviceaccounts:default")).Must(t)
 	alice, bob := friend(t, c, "alice"), friend(t, c, "bob")
 	read := func(t *testing.T) Recording {
 		t.Helper()
-		return must(c.Recording(within(t, limit)))(t)
+		return testkit.Value(c.Recording(within(t, limit))).Must(t)
 	}
 
 	t.Run("begins before the first write", func(t *testing.T) {
@@ -72,11 +70,11 @@ func TestRecorder(t *testing.T) {
 
 	t.Run("records only the configured namespaces", func(t *testing.T) {
 		for _, namespace := range []string{"locks", "locks-of-others"} {
-			must(c.Kubectl(t.Context(), "create", "namespace", namespace))(t)
+			testkit.Value(c.Kubectl(t.Context(), "create", "namespace", namespace)).Must(t)
 			lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "lock"}}
-			lease = must(alice.CoordinationV1().Leases(namespace).Create(t.Context(), lease, metav1.CreateOptions{}))(t)
+			lease = testkit.Value(alice.CoordinationV1().Leases(namespace).Create(t.Context(), lease, metav1.CreateOptions{})).Must(t)
 			lease.Spec.HolderIdentity = new("bob")
-			must(bob.CoordinationV1().Leases(namespace).Update(t.Context(), lease, metav1.UpdateOptions{}))(t)
+			testkit.Value(bob.CoordinationV1().Leases(namespace).Update(t.Context(), lease, metav1.UpdateOptions{})).Must(t)
 		}
 		testkit.Must(t, alice.CoordinationV1().Leases("locks").DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
 		changes := read(t).about("lock")
@@ -93,9 +91,9 @@ func TestRecorder(t *testing.T) {
 	t.Run("names the author of each write", func(t *testing.T) {
 		node := createNode(t, c, "authors")
 		nodes := alice.CoreV1().Nodes()
-		labelled := must(nodes.Patch(t.Context(), node.Name, types.MergePatchType, []byte(`{"metadata":{"labels":{"by":"alice"}}}`), metav1.PatchOptions{FieldManager: "hand"}))(t)
+		labelled := testkit.Value(nodes.Patch(t.Context(), node.Name, types.MergePatchType, []byte(`{"metadata":{"labels":{"by":"alice"}}}`), metav1.PatchOptions{FieldManager: "hand"})).Must(t)
 		labelled.Labels["by"] = "bob"
-		must(bob.CoreV1().Nodes().Update(t.Context(), labelled, metav1.UpdateOptions{}))(t)
+		testkit.Value(bob.CoreV1().Nodes().Update(t.Context(), labelled, metav1.UpdateOptions{})).Must(t)
 		testkit.Must(t, c.SetCondition(t.Context(), node.Name, corev1.NodeCondition{Type: "X", Status: "True"}))
 		expect(t, read(t).about(node.Name),
 			"ADDED by admin: create (testbed)",
@@ -108,10 +106,10 @@ func TestRecorder(t *testing.T) {
 	t.Run("does not name clients that changed nothing", func(t *testing.T) {
 		node := createNode(t, c, "nothing")
 		patch := []byte(`{"metadata":{"labels":{"by":"alice"}}}`)
-		must(bob.CoreV1().Nodes().Patch(t.Context(), node.Name, types.MergePatchType, patch, metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}))(t)
-		written := must(alice.CoreV1().Nodes().Patch(t.Context(), node.Name, types.MergePatchType, patch, metav1.PatchOptions{}))(t)
-		again := must(bob.CoreV1().Nodes().Patch(t.Context(), node.Name, types.MergePatchType, patch, metav1.PatchOptions{}))(t)
-		must(bob.CoreV1().Nodes().Update(t.Context(), again, metav1.UpdateOptions{}))(t)
+		testkit.Value(bob.CoreV1().Nodes().Patch(t.Context(), node.Name, types.MergePatchType, patch, metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})).Must(t)
+		written := testkit.Value(alice.CoreV1().Nodes().Patch(t.Context(), node.Name, types.MergePatchType, patch, metav1.PatchOptions{})).Must(t)
+		again := testkit.Value(bob.CoreV1().Nodes().Patch(t.Context(), node.Name, types.MergePatchType, patch, metav1.PatchOptions{})).Must(t)
+		testkit.Value(bob.CoreV1().Nodes().Update(t.Context(), again, metav1.UpdateOptions{})).Must(t)
 		if written.ResourceVersion != again.ResourceVersion {
 			t.Fatal("the patch should change nothing")
 		}
@@ -131,11 +129,11 @@ func TestRecorder(t *testing.T) {
 
 		t.Run("by removing the last finalizer", func(t *testing.T) {
 			node := createNode(t, c, "finalizer")
-			must(alice.CoreV1().Nodes().Patch(t.Context(), node.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":["example.com/wait"]}}`), metav1.PatchOptions{}))(t)
+			testkit.Value(alice.CoreV1().Nodes().Patch(t.Context(), node.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":["example.com/wait"]}}`), metav1.PatchOptions{})).Must(t)
 			for _, friend := range []kubernetes.Interface{alice, bob} { // bob's deletion changes nothing
 				testkit.Must(t, friend.CoreV1().Nodes().Delete(t.Context(), node.Name, metav1.DeleteOptions{}))
 			}
-			must(bob.CoreV1().Nodes().Patch(t.Context(), node.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}))(t)
+			testkit.Value(bob.CoreV1().Nodes().Patch(t.Context(), node.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})).Must(t)
 			expect(t, read(t).about(node.Name),
 				"ADDED by admin: create (testbed)",
 				"MODIFIED by alice: patch (alice)",
@@ -145,7 +143,7 @@ func TestRecorder(t *testing.T) {
 		})
 
 		t.Run("a collection", func(t *testing.T) {
-			nodes := must(c.CreateNodes(t.Context(), Nodes{Count: 2, Prefix: "herd", Labels: map[string]string{"herd": "yes"}}))(t)
+			nodes := testkit.Value(c.CreateNodes(t.Context(), Nodes{Count: 2, Prefix: "herd", Labels: map[string]string{"herd": "yes"}})).Must(t)
 			testkit.Must(t, alice.CoreV1().Nodes().DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "herd=yes"}))
 			for _, node := range nodes {
 				expect(t, read(t).about(node.Name), "ADDED by admin: create (testbed)", "DELETED by alice: deletecollection ()")
@@ -166,7 +164,7 @@ func TestRecorder(t *testing.T) {
 			node := createNode(t, c, "drained")
 			pods := c.client.CoreV1().Pods("default")
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "evicted"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example.com/main"}}}}
-			must(pods.Create(t.Context(), pod, metav1.CreateOptions{FieldManager: "hand"}))(t)
+			testkit.Value(pods.Create(t.Context(), pod, metav1.CreateOptions{FieldManager: "hand"})).Must(t)
 			testkit.Must(t, bob.CoreV1().Pods("default").Bind(t.Context(), &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: pod.Name}, Target: corev1.ObjectReference{Kind: "Node", Name: node.Name}}, metav1.CreateOptions{}))
 			testkit.Must(t, alice.PolicyV1().Evictions("default").Evict(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: pod.Name}}))
 			testkit.Must(t, pods.Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}))
@@ -195,13 +193,11 @@ func TestRecorder(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "crd.yaml")
 		testkit.Must(t, os.WriteFile(file, []byte(oxenDefinition), 0o600))
 		for _, args := range [][]string{{"create", "-f", file}, {"wait", "--for=condition=Established", "crd/oxen.farm.example.com"}} {
-			if _, err := c.Kubectl(t.Context(), args...); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Value(c.Kubectl(t.Context(), args...)).Must(t)
 		}
-		client := must(dynamic.NewForConfig(c.AdminConfig()))(t).Resource(oxen)
+		client := testkit.Value(dynamic.NewForConfig(c.AdminConfig())).Must(t).Resource(oxen)
 		ox := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "farm.example.com/v1", "kind": "Ox", "metadata": map[string]any{"name": "babe"}, "spec": map[string]any{"colour": "blue"}}}
-		must(client.Create(t.Context(), ox, metav1.CreateOptions{FieldManager: "hand"}))(t)
+		testkit.Value(client.Create(t.Context(), ox, metav1.CreateOptions{FieldManager: "hand"})).Must(t)
 		testkit.Must(t, client.Delete(t.Context(), "babe", metav1.DeleteOptions{}))
 		changes := read(t).about("babe")
 		expect(t, changes, "ADDED by admin: create (hand)", "DELETED by admin: delete ()")
@@ -222,7 +218,7 @@ func TestRecorder(t *testing.T) {
 	t.Run("returns a part that equals the whole", func(t *testing.T) {
 		whole := read(t)
 		name := whole[len(whole)/2].Name
-		part := must(c.RecordingOf(within(t, limit), func(c Change) bool { return c.Name == name }))(t)
+		part := testkit.Value(c.RecordingOf(within(t, limit), func(c Change) bool { return c.Name == name })).Must(t)
 		if want := whole.about(name); len(part) == 0 || !reflect.DeepEqual(part, want) {
 			t.Errorf("%v, want %v", part, want)
 		}
@@ -305,7 +301,7 @@ func TestRecorderAlone(t *testing.T) {
 				name := fmt.Sprintf("%s-%d", when, i)
 				put(t, etcd, "/registry/minions/"+name, fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Node","metadata":{"name":%q}}`, name))
 				if when == "watched" {
-					must(r.upTo(within(t, limit), must(etcd.revision(t.Context()))(t)))(t)
+					testkit.Value(r.upTo(within(t, limit), testkit.Value(etcd.revision(t.Context())).Must(t))).Must(t)
 					r.stop()
 					r.done = make(chan struct{})
 				}
@@ -314,7 +310,7 @@ func TestRecorderAlone(t *testing.T) {
 		r.start(t.Context())
 		defer r.stop()
 		var names []string
-		for _, change := range must(r.read(within(t, limit)))(t) {
+		for _, change := range testkit.Value(r.read(within(t, limit))).Must(t) {
 			names = append(names, change.Name)
 		}
 		if want := []string{"watched-0", "unwatched-0", "watched-1", "unwatched-1", "watched-2", "unwatched-2"}; !slices.Equal(names, want) {
@@ -324,7 +320,7 @@ func TestRecorderAlone(t *testing.T) {
 
 	t.Run("catches up with many changes", func(t *testing.T) {
 		const many = 500 // 7 MB, more than the default limit of a gRPC message
-		node := must(json.Marshal(RealNodes(1).node(0, time.Now())))(t)
+		node := testkit.Value(json.Marshal(RealNodes(1).node(0, time.Now()))).Must(t)
 		node = bytes.Replace(node, []byte("{"), []byte(`{"apiVersion":"v1","kind":"Node",`), 1)
 		for range many {
 			put(t, etcd, "/registry/minions/large", node)
@@ -332,7 +328,7 @@ func TestRecorderAlone(t *testing.T) {
 		r := newRecorder(c.cfg.Record, nil, c.etcdSocket(), c.folder.log("nothing"))
 		r.start(t.Context())
 		defer r.stop()
-		writes := must(r.upTo(within(t, limit), must(etcd.revision(t.Context()))(t)))(t)
+		writes := testkit.Value(r.upTo(within(t, limit), testkit.Value(etcd.revision(t.Context())).Must(t))).Must(t)
 		large := slices.DeleteFunc(slices.Clone(writes), func(w write) bool { return !bytes.Equal(w.value, node) })
 		if len(large) != many {
 			t.Errorf("%d writes, not %d", len(large), many)
@@ -343,8 +339,8 @@ func TestRecorderAlone(t *testing.T) {
 		for i := range 5 {
 			put(t, etcd, "/key", []byte(strconv.Itoa(i)))
 		}
-		revision := must(etcd.revision(t.Context()))(t)
-		must(etcd.post(t.Context(), "/v3/kv/compaction", map[string]any{"revision": revision}))(t).Close()
+		revision := testkit.Value(etcd.revision(t.Context())).Must(t)
+		testkit.Value(etcd.post(t.Context(), "/v3/kv/compaction", map[string]any{"revision": revision})).Must(t).Close()
 
 		c.recorder.start(t.Context()) // too late
 		if _, err := c.Recording(within(t, limit)); !errors.Is(err, errCompacted) {
@@ -369,7 +365,7 @@ func TestRecorderAlone(t *testing.T) {
 // friend returns a client of a service account with this name, also in its user agent.
 func friend(t *testing.T, c *Cluster, name string) kubernetes.Interface {
 	t.Helper()
-	config := must(c.ServiceAccountConfig(t.Context(), "default", name))(t)
+	config := testkit.Value(c.ServiceAccountConfig(t.Context(), "default", name)).Must(t)
 	config.UserAgent = name + "/v1"
 	return clientFor(t, config)
 }
@@ -407,7 +403,7 @@ func more(t *testing.T, c *Cluster, n int) {
 
 func lastWrite(t *testing.T, c *Cluster, node string) write {
 	t.Helper()
-	must(c.Recording(within(t, limit)))(t)
+	testkit.Value(c.Recording(within(t, limit))).Must(t)
 	c.recorder.mu.Lock()
 	defer c.recorder.mu.Unlock()
 	for _, w := range slices.Backward(c.recorder.writes) {
@@ -424,7 +420,7 @@ func put(t *testing.T, etcd etcdClient, key string, value []byte) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	must(etcd.post(ctx, "/v3/kv/put", map[string]any{"key": []byte(key), "value": value}))(t).Close()
+	testkit.Value(etcd.post(ctx, "/v3/kv/put", map[string]any{"key": []byte(key), "value": value})).Must(t).Close()
 }
 
 func newer(a, b string) bool {

@@ -20,12 +20,10 @@ func TestPodTokenIsThatOfAPodAndEnds(t *testing.T) {
 	node := createNode(t, c, "short")
 	config, err := c.ServiceAccountConfig(t.Context(), "default", "agent")
 	testkit.Must(t, err)
-	if _, err := c.client.CoreV1().Pods("default").Create(t.Context(), &corev1.Pod{
+	testkit.Value(c.client.CoreV1().Pods("default").Create(t.Context(), &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "agent-1"},
 		Spec:       corev1.PodSpec{NodeName: node.Name, ServiceAccountName: "agent", AutomountServiceAccountToken: new(false), Containers: []corev1.Container{{Name: "agent", Image: "agent"}}},
-	}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	}, metav1.CreateOptions{})).Must(t)
 	if config.BearerToken, err = c.PodToken(t.Context(), "default", "agent-1", 3*time.Second); err != nil {
 		t.Fatal(err)
 	}
@@ -33,8 +31,7 @@ func TestPodTokenIsThatOfAPodAndEnds(t *testing.T) {
 		review, err := clientFor(t, config).AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 		return review.Status.UserInfo, err
 	}
-	user, err := who()
-	testkit.Must(t, err)
+	user := testkit.Value(who()).Must(t)
 	if user.Username != "system:serviceaccount:default:agent" {
 		t.Errorf("user %q", user.Username)
 	}

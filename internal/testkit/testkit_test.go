@@ -2,6 +2,7 @@ package testkit
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -16,12 +17,32 @@ type failing struct {
 	text string
 }
 
+func (f *failing) Errorf(format string, args ...any) { f.text = fmt.Sprintf(format, args...) }
+
+func (f *failing) Fatal(args ...any) { f.text = fmt.Sprint(args...) }
+
 func (f *failing) Fatalf(format string, args ...any) {
 	f.text = strings.TrimSpace(format)
 	for _, a := range args {
 		if s, ok := a.(string); ok {
 			f.text += "|" + s
 		}
+	}
+}
+
+func TestChecks(t *testing.T) {
+	f := &failing{TB: t}
+	if n := Value(3, error(nil)).Must(f); n != 3 || f.text != "" {
+		t.Errorf("%d, and the test says %q", n, f.text)
+	}
+	if Value(3, errors.New("bad")).Must(f); f.text != "bad" {
+		t.Errorf("for an error the test says %q", f.text)
+	}
+	if Equal(f, "none", []int{1}, []int{1}); f.text != "bad" {
+		t.Errorf("for equal values the test says %q", f.text)
+	}
+	if Equal(f, "numbers", []int{1}, []int{2}); !strings.HasPrefix(f.text, "numbers (-want +got):\n") {
+		t.Errorf("for different values the test says %q", f.text)
 	}
 }
 

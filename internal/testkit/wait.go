@@ -21,18 +21,6 @@ type Wait struct {
 	Explain func() string
 }
 
-// Must ends the test if there is an error. A [testing.TB] is accepted, and every other kind of
-// test that has these methods.
-func Must(tb interface {
-	Helper()
-	Fatal(args ...any)
-}, err error) {
-	if err != nil {
-		tb.Helper() // only here: benchmarks call Must in their loops
-		tb.Fatal(err)
-	}
-}
-
 // Eventually waits with the default limit until check returns no error.
 func Eventually(tb testing.TB, what string, check func() error) {
 	tb.Helper()

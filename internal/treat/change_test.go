@@ -167,9 +167,7 @@ func TestPrepare(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			untouched := test.node.DeepCopy()
 			change := Prepare(test.node, test.plan, now)
-			if diff := cmp.Diff(untouched, test.node); diff != "" {
-				t.Errorf("the node itself was changed:\n%s", diff)
-			}
+			testkit.Equal(t, "the node itself was changed", untouched, test.node)
 			if change == nil {
 				if test.taints != nil {
 					t.Fatal("nothing is to be written")
@@ -179,9 +177,7 @@ func TestPrepare(t *testing.T) {
 			if test.taints == nil {
 				t.Fatalf("%+v is to be written", change)
 			}
-			if diff := cmp.Diff(test.taints, change.Made("8").Spec.Taints); diff != "" {
-				t.Errorf("taints (-want +got):\n%s", diff)
-			}
+			testkit.Equal(t, "taints", test.taints, change.Made("8").Spec.Taints)
 			var placed, removed, takes []string
 			for _, p := range change.Placed {
 				placed = append(placed, p.Rule.Name)
@@ -242,9 +238,7 @@ func TestPrepareNotesThatANodeWasReady(t *testing.T) {
 func TestFenceChangesTheNodeAndNothingElse(t *testing.T) {
 	n := node([]ownership.Taint{noted("a", "k", "NoExecute")}, corev1.Taint{Key: "theirs", Effect: "NoSchedule"})
 	made := Fence(n, "somebody").Made("8")
-	if diff := cmp.Diff(n.Spec, made.Spec); diff != "" {
-		t.Errorf("the fence changed the taints:\n%s", diff)
-	}
+	testkit.Equal(t, "the fence changed the taints", n.Spec, made.Spec)
 	if n.Annotations[ownership.Annotation] == made.Annotations[ownership.Annotation] {
 		t.Error("the note is the same: the node would keep its version")
 	}
@@ -288,8 +282,7 @@ func TestPrepareKeepsToItsOwn(t *testing.T) {
 				plan.Taints = append(plan.Taints, w)
 			}
 		}
-		was, err := ownership.Read(n.Annotations)
-		testkit.Must(t, err)
+		was := testkit.Value(ownership.Read(n.Annotations)).Must(t)
 		isOthers := func(t corev1.Taint) bool { return !was.Owns(t) }
 		after := n
 		if change := Prepare(n, plan, now); change != nil {
@@ -305,8 +298,7 @@ func TestPrepareKeepsToItsOwn(t *testing.T) {
 				foreign++
 			}
 		}
-		is, err := ownership.Read(after.Annotations)
-		testkit.Must(t, err)
+		is := testkit.Value(ownership.Read(after.Annotations)).Must(t)
 		for _, taint := range after.Spec.Taints {
 			if !is.Owns(taint) {
 				got = append(got, taint)
@@ -363,9 +355,7 @@ func checkPatch(t *rapid.T, n *corev1.Node, change *Change, after *corev1.Node) 
 		t.Fatal(err)
 	}
 	var got corev1.Node
-	if err := json.Unmarshal(merged, &got); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, json.Unmarshal(merged, &got))
 	want := after.DeepCopy()
 	want.ResourceVersion = n.ResourceVersion // the precondition
 	if len(want.Spec.Taints) == 0 {
@@ -379,8 +369,7 @@ func checkPatch(t *rapid.T, n *corev1.Node, change *Change, after *corev1.Node) 
 // A newer version has recorded unknown kinds of rules and unknown fields. Its taints and its
 // record stay, even if a rule of this version shares a taint.
 func TestPrepareKeepsWhatANewerVersionHasNoted(t *testing.T) {
-	text, err := os.ReadFile("../ownership/testdata/record-newer.json")
-	testkit.Must(t, err)
+	text := testkit.Value(os.ReadFile("../ownership/testdata/record-newer.json")).Must(t)
 	theirs := ownership.Taint{Key: "machine", Effect: corev1.TaintEffectNoExecute, Added: before}.Taint()
 	shared := ownership.Taint{Key: "kernel", Effect: corev1.TaintEffectNoExecute, Added: before}.Taint()
 	n := node(nil, theirs, shared)
@@ -401,8 +390,7 @@ func TestPrepareKeepsWhatANewerVersionHasNoted(t *testing.T) {
 			continue
 		}
 		after := c.Made("8")
-		note, err := ownership.Read(after.Annotations)
-		testkit.Must(t, err)
+		note := testkit.Value(ownership.Read(after.Annotations)).Must(t)
 		was, _ := ownership.Read(n.Annotations)
 		if diff := cmp.Diff(was.Unrecognized, note.Unrecognized); diff != "" || len(c.Removed) > 0 {
 			t.Errorf("%s: removed %v, kept (-want +got):\n%s", name, c.Removed, diff)

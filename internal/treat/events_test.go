@@ -82,8 +82,7 @@ func runWriter(t *testing.T, c client.Client, outcome string, want int, say func
 
 func TestEventWriter(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{})
-	c, err := client.New(cluster.AdminConfig(), client.Options{})
-	testkit.Must(t, err)
+	c := testkit.Value(client.New(cluster.AdminConfig(), client.Options{})).Must(t)
 	rule := triage.RuleID{Kind: policykind.ConditionSet, Name: "deadlock"}
 	word := func(node string) treat.Event {
 		return treat.Event{
@@ -109,8 +108,7 @@ func TestEventWriter(t *testing.T) {
 type: ConditionSets
 conditionSets:
 - {type: T, effect: NoExecute, taintKey: example.com/k, conditions: [{ConditionType: C, conditionStatus: true}]}`}}
-		version, err := configmaps.Read(m)
-		testkit.Must(t, err)
+		version := testkit.Value(configmaps.Read(m)).Must(t)
 		written := word("worker-9")
 		written.Policy = treat.AboutSet(version.Sets[0].ConditionSet)
 		runWriter(t, c, "written", 4, func(a *treat.EventWriter) {
@@ -332,10 +330,8 @@ conditionSets:
 		}
 	})
 	t.Run("counts_refused_Events", func(t *testing.T) {
-		config, err := cluster.ServiceAccountConfig(t.Context(), "default", "nobody")
-		testkit.Must(t, err)
-		powerless, err := client.New(config, client.Options{})
-		testkit.Must(t, err)
+		config := testkit.Value(cluster.ServiceAccountConfig(t.Context(), "default", "nobody")).Must(t)
+		powerless := testkit.Value(client.New(config, client.Options{})).Must(t)
 		runWriter(t, powerless, "refused", 2, func(a *treat.EventWriter) { a.Write(word("worker-4")) })
 	})
 	t.Run("counts_dropped_Events_without_blocking", func(t *testing.T) {

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -78,8 +77,7 @@ type agentFixture struct {
 
 func TestMarkUnknown(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{})
-	c, err := client.New(cluster.AdminConfig(), client.Options{})
-	testkit.Must(t, err)
+	c := testkit.Value(client.New(cluster.AdminConfig(), client.Options{})).Must(t)
 	admin := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
 	for i, test := range []struct {
 		name string
@@ -122,8 +120,7 @@ func (a *agentFixture) applies(manager string, force bool, rows ...string) error
 // rows returns the conditions of the node, as type=status/reason.
 func (a *agentFixture) rows() (rows []string, node *corev1.Node) {
 	a.Helper()
-	node, err := a.writer.Fetch(a.Context(), a.name)
-	testkit.Must(a, err)
+	node = testkit.Value(a.writer.Fetch(a.Context(), a.name)).Must(a)
 	for _, c := range node.Status.Conditions {
 		rows = append(rows, fmt.Sprintf("%s=%s/%s", c.Type, c.Status, c.Reason))
 	}
@@ -133,17 +130,14 @@ func (a *agentFixture) rows() (rows []string, node *corev1.Node) {
 func (a *agentFixture) are(want ...string) *corev1.Node {
 	a.Helper()
 	got, node := a.rows()
-	if diff := cmp.Diff(want, got); diff != "" {
-		a.Errorf("the rows are others (-want +got):\n%s", diff)
-	}
+	testkit.Equal(a, "the rows are others", want, got)
 	return node
 }
 
 // silence prepares the write.
 func (a *agentFixture) silence(node *corev1.Node) *treat.MarkUnknown {
 	a.Helper()
-	voice, err := treat.ReadAgentOwnership(node)
-	testkit.Must(a, err)
+	voice := testkit.Value(treat.ReadAgentOwnership(node)).Must(a)
 	if !voice.Last.IsZero() && time.Since(voice.Last) > time.Minute {
 		a.Errorf("it spoke at %v", voice.Last)
 	}
@@ -161,12 +155,8 @@ func (a *agentFixture) turns() {
 	}
 	testkit.Must(a, a.writer.ApplySilence(a.Context(), s))
 	after := a.are("Ready=True/KubeletReady", "A=Unknown/"+triage.AgentSilent, "B=Unknown/"+triage.AgentSilent, "C=Unknown/TimedOut")
-	if diff := cmp.Diff(before.Status.Conditions[0], after.Status.Conditions[0]); diff != "" {
-		a.Errorf("Ready is another (-before +after):\n%s", diff)
-	}
-	if diff := cmp.Diff(before.Status.Conditions[3], after.Status.Conditions[3]); diff != "" {
-		a.Errorf("a row that was Unknown is another (-before +after):\n%s", diff)
-	}
+	testkit.Equal(a, "Ready is another", before.Status.Conditions[0], after.Status.Conditions[0])
+	testkit.Equal(a, "a row that was Unknown is another", before.Status.Conditions[3], after.Status.Conditions[3])
 	row := after.Status.Conditions[1]
 	if row.Message != "It is silent. Until then it was True (Bad)." || time.Since(row.LastTransitionTime.Time) > time.Minute || !row.LastHeartbeatTime.Equal(&before.Status.Conditions[1].LastHeartbeatTime) {
 		a.Errorf("the row is %+v", row)

@@ -33,19 +33,13 @@ type remediationFixture struct {
 
 func TestWriterForHealthChecks(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{})
-	c, err := client.New(cluster.AdminConfig(), client.Options{})
-	testkit.Must(t, err)
+	c := testkit.Value(client.New(cluster.AdminConfig(), client.Options{})).Must(t)
 	k := remediationFixture{c, treat.NewWriter(c), cluster}
 	k.knowsMissingKinds(t)
 	testkit.Must(t, remediator.Install(t.Context(), cluster))
-	crd, err := deploy.Manifests.ReadFile("shared/remediation.medik8s.io_nodehealthchecks.yaml")
-	testkit.Must(t, err)
-	if _, err := cluster.KubectlApply(t.Context(), string(crd)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := cluster.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "crd/nodehealthchecks.remediation.medik8s.io"); err != nil {
-		t.Fatal(err)
-	}
+	crd := testkit.Value(deploy.Manifests.ReadFile("shared/remediation.medik8s.io_nodehealthchecks.yaml")).Must(t)
+	testkit.Value(cluster.KubectlApply(t.Context(), string(crd))).Must(t)
+	testkit.Value(cluster.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "crd/nodehealthchecks.remediation.medik8s.io")).Must(t)
 	testkit.Must(t, c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: nodelease.Namespace}}))
 	t.Run("reads a template", k.readsTemplates)
 	t.Run("creates a remediation object", k.creates)
@@ -70,10 +64,8 @@ func wantResult(t *testing.T, err error, want treat.Result) {
 // mustMake makes an object that is not stored yet.
 func mustMake(t *testing.T, template *unstructured.Unstructured, node string) *unstructured.Unstructured {
 	t.Helper()
-	made, err := remediation.Make(template, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, UID: types.UID(node + "-uid")}},
-		remediation.Owner{Kind: remediation.CheckKind, Name: "workers", UID: "check-uid"})
-	testkit.Must(t, err)
-	return made
+	return testkit.Value(remediation.Make(template, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, UID: types.UID(node + "-uid")}},
+		remediation.Owner{Kind: remediation.CheckKind, Name: "workers", UID: "check-uid"})).Must(t)
 }
 
 func (k remediationFixture) storeTemplate(t *testing.T, name string, annotations map[string]string) *unstructured.Unstructured {
@@ -89,9 +81,7 @@ func (k remediationFixture) storeTemplate(t *testing.T, name string, annotations
 
 func (k remediationFixture) storeRemediation(t *testing.T, node string) *unstructured.Unstructured {
 	t.Helper()
-	stored, err := k.CreateRemediation(t.Context(), mustMake(t, k.storeTemplate(t, "for-"+node, nil), node))
-	testkit.Must(t, err)
-	return stored
+	return testkit.Value(k.CreateRemediation(t.Context(), mustMake(t, k.storeTemplate(t, "for-"+node, nil), node))).Must(t)
 }
 
 func (k remediationFixture) patch(t *testing.T, object client.Object, patch string) {
@@ -132,11 +122,8 @@ func (k remediationFixture) knowsMissingKinds(t *testing.T) {
 func (k remediationFixture) readsTemplates(t *testing.T) {
 	stored := k.storeTemplate(t, "read", nil)
 	ref := remediation.Template{GroupVersionKind: remediator.TemplateKind, Namespace: "default", Name: "read"}
-	got, err := k.GetTemplate(t.Context(), ref)
-	testkit.Must(t, err)
-	if diff := cmp.Diff(stored.Object, got.Object); diff != "" {
-		t.Errorf("the template (-stored +read):\n%s", diff)
-	}
+	got := testkit.Value(k.GetTemplate(t.Context(), ref)).Must(t)
+	testkit.Equal(t, "the template", stored.Object, got.Object)
 	missing, nowhere := ref, ref
 	missing.Name, nowhere.Namespace = "missing", ""
 	if _, err := k.GetTemplate(t.Context(), missing); !apierrors.IsNotFound(err) || !strings.Contains(err.Error(), missing.String()) {
@@ -152,22 +139,16 @@ func (k remediationFixture) creates(t *testing.T) {
 	untouched := asked.DeepCopy()
 	created, err := k.CreateRemediation(t.Context(), asked)
 	testkit.Must(t, err)
-	if diff := cmp.Diff(untouched.Object, asked.Object); diff != "" {
-		t.Errorf("what was asked for has changed:\n%s", diff)
-	}
+	testkit.Equal(t, "what was asked for has changed", untouched.Object, asked.Object)
 	stored := k.again(t, asked)
-	if diff := cmp.Diff(stored.Object, created.Object); diff != "" {
-		t.Errorf("told is not what is stored (-stored +told):\n%s", diff)
-	}
+	testkit.Equal(t, "told is not what is stored", stored.Object, created.Object)
 	want := remediation.Read(asked)
 	got := remediation.Read(stored)
 	want.UID, want.ResourceVersion, want.Created = got.UID, got.ResourceVersion, got.Created
 	if diff := cmp.Diff(want, got); diff != "" || got.UID == "" || got.Created.IsZero() {
 		t.Errorf("the server stored something else (-asked +stored):\n%s", diff)
 	}
-	if diff := cmp.Diff(map[string]any{"size": int64(42)}, stored.Object["spec"]); diff != "" {
-		t.Errorf("the spec (-want +got):\n%s", diff)
-	}
+	testkit.Equal(t, "the spec", map[string]any{"size": int64(42)}, stored.Object["spec"])
 	managers := stored.GetManagedFields()
 	if len(managers) != 1 || managers[0].Manager != treat.FieldManager {
 		t.Errorf("it was written by %+v", managers)
@@ -179,8 +160,7 @@ func (k remediationFixture) creates(t *testing.T) {
 func (k remediationFixture) createsOnce(t *testing.T) {
 	proxy, err := k.cluster.Proxy()
 	testkit.Must(t, err)
-	faulty, err := client.New(proxy.Config(k.cluster.AdminConfig()), client.Options{})
-	testkit.Must(t, err)
+	faulty := testkit.Value(client.New(proxy.Config(k.cluster.AdminConfig()), client.Options{})).Must(t)
 	writer := treat.NewWriter(faulty)
 	several := map[string]string{remediation.MultipleTemplatesAnnotation: ""}
 	quick, slow := k.storeTemplate(t, "quick", several), k.storeTemplate(t, "slow", several)
@@ -205,9 +185,7 @@ func (k remediationFixture) createsOnce(t *testing.T) {
 			}
 		}
 	}
-	if diff := cmp.Diff(map[string]int{"quick": 1, "slow": 1}, templates); diff != "" {
-		t.Errorf("objects by template (-want +got):\n%s", diff)
-	}
+	testkit.Equal(t, "objects by template", map[string]int{"quick": 1, "slow": 1}, templates)
 }
 
 func (k remediationFixture) deletes(t *testing.T) {
@@ -256,17 +234,12 @@ func (k remediationFixture) annotates(t *testing.T) {
 	testkit.Must(t, err)
 	want := object
 	want.ResourceVersion, want.TimedOut, want.TimedOutAt, want.HealthySince = version, true, at, at.Add(time.Minute)
-	if diff := cmp.Diff(want, remediation.Read(k.again(t, stored))); diff != "" {
-		t.Errorf("annotated (-want +got):\n%s", diff)
-	}
+	testkit.Equal(t, "annotated", want, remediation.Read(k.again(t, stored)))
 	_, err = k.AnnotateRemediation(t.Context(), object, map[string]*string{remediation.TimedOutAnnotation: nil})
 	wantResult(t, err, treat.Stale) // the object has changed
-	want.ResourceVersion, err = k.AnnotateRemediation(t.Context(), want, map[string]*string{remediation.HealthyDelayAnnotation: nil})
-	testkit.Must(t, err)
+	want.ResourceVersion = testkit.Value(k.AnnotateRemediation(t.Context(), want, map[string]*string{remediation.HealthyDelayAnnotation: nil})).Must(t)
 	want.HealthySince = time.Time{}
-	if diff := cmp.Diff(want, remediation.Read(k.again(t, stored))); diff != "" {
-		t.Errorf("with one annotation taken back (-want +got):\n%s", diff)
-	}
+	testkit.Equal(t, "with one annotation taken back", want, remediation.Read(k.again(t, stored)))
 	other := want
 	other.UID = "another"
 	if _, err = k.AnnotateRemediation(t.Context(), other, map[string]*string{remediation.TimedOutAnnotation: nil}); err == nil {
@@ -281,10 +254,8 @@ func (k remediationFixture) removesConfirmation(t *testing.T) {
 	k.patch(t, node, `{"metadata":{"labels":{"new":"one"}}}`)
 	_, err := k.RemoveConfirmation(t.Context(), before)
 	wantResult(t, err, treat.Stale)
-	version, err := k.RemoveConfirmation(t.Context(), node)
-	testkit.Must(t, err)
-	after, err := k.Fetch(t.Context(), "confirmed")
-	testkit.Must(t, err)
+	version := testkit.Value(k.RemoveConfirmation(t.Context(), node)).Must(t)
+	after := testkit.Value(k.Fetch(t.Context(), "confirmed")).Must(t)
 	if diff := cmp.Diff(map[string]string{"other": "stays"}, after.Annotations); diff != "" || after.ResourceVersion != version {
 		t.Errorf("version %s, annotations (-want +got):\n%s", after.ResourceVersion, diff)
 	}
@@ -296,9 +267,7 @@ func leaseNode(name string) *corev1.Node {
 
 func (k remediationFixture) mustFetchLease(t *testing.T, node string) *coordinationv1.Lease {
 	t.Helper()
-	lease, err := k.FetchLease(t.Context(), node)
-	testkit.Must(t, err)
-	return lease
+	return testkit.Value(k.FetchLease(t.Context(), node)).Must(t)
 }
 
 // noteHolder makes another holder write its name into a Lease.
@@ -312,15 +281,11 @@ func (k remediationFixture) obtains(t *testing.T) {
 	if lease := k.mustFetchLease(t, node.Name); lease != nil {
 		t.Fatalf("there is a Lease: %+v", lease)
 	}
-	first, err := k.ObtainLease(t.Context(), nodelease.Take(nil, node, us, time.Minute, now))
-	testkit.Must(t, err)
+	first := testkit.Value(k.ObtainLease(t.Context(), nodelease.Take(nil, node, us, time.Minute, now))).Must(t)
 	later := now.Add(30 * time.Second)
-	renewed, err := k.ObtainLease(t.Context(), nodelease.Take(first, node, us, time.Minute, later))
-	testkit.Must(t, err)
+	renewed := testkit.Value(k.ObtainLease(t.Context(), nodelease.Take(first, node, us, time.Minute, later))).Must(t)
 	stored := k.mustFetchLease(t, node.Name)
-	if diff := cmp.Diff(stored, renewed); diff != "" {
-		t.Errorf("told is not what is stored (-stored +told):\n%s", diff)
-	}
+	testkit.Equal(t, "told is not what is stored", stored, renewed)
 	if by, until, held := nodelease.Held(stored, later); by != us || !held || until.Sub(later).Abs() > time.Minute || until.Before(later.Add(59*time.Second)) {
 		t.Errorf("it is held by %q until %v: %v", by, until, held)
 	}
@@ -351,8 +316,7 @@ func (k remediationFixture) takesNoLease(t *testing.T) {
 
 func (k remediationFixture) releases(t *testing.T) {
 	node, us, now := leaseNode("release-1"), nodelease.HolderOf("workers"), time.Now()
-	lease, err := k.ObtainLease(t.Context(), nodelease.Take(nil, node, us, time.Minute, now))
-	testkit.Must(t, err)
+	lease := testkit.Value(k.ObtainLease(t.Context(), nodelease.Take(nil, node, us, time.Minute, now))).Must(t)
 	k.noteHolder(t, lease, "maintenance")
 	wantResult(t, k.ReleaseLease(t.Context(), lease), treat.Stale)
 	theirs := k.mustFetchLease(t, node.Name)

@@ -34,8 +34,7 @@ func TestWriterForTerminations(t *testing.T) {
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, karpenter.AddToScheme, v1alpha1.AddToScheme} {
 		testkit.Must(t, add(scheme))
 	}
-	c, err := client.New(cluster.AdminConfig(), client.Options{Scheme: scheme})
-	testkit.Must(t, err)
+	c := testkit.Value(client.New(cluster.AdminConfig(), client.Options{Scheme: scheme})).Must(t)
 	h := claimFixture{c, treat.NewWriter(c)}
 	t.Run("classifies_a_missing_kind", func(t *testing.T) {
 		_, err := h.MarkClaim(t.Context(), &karpenter.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, ownership.Mark{})
@@ -44,14 +43,9 @@ func TestWriterForTerminations(t *testing.T) {
 		}
 	})
 	testkit.Must(t, installed.InstallCRDs(t.Context(), cluster))
-	policies, err := deploy.Manifests.ReadFile("crds/autohealer.resourcestack.com_repairpolicies.yaml")
-	testkit.Must(t, err)
-	if _, err := cluster.KubectlApply(t.Context(), string(policies)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := cluster.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "crd/repairpolicies.autohealer.resourcestack.com"); err != nil {
-		t.Fatal(err)
-	}
+	policies := testkit.Value(deploy.Manifests.ReadFile("crds/autohealer.resourcestack.com_repairpolicies.yaml")).Must(t)
+	testkit.Value(cluster.KubectlApply(t.Context(), string(policies))).Must(t)
+	testkit.Value(cluster.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "crd/repairpolicies.autohealer.resourcestack.com")).Must(t)
 	t.Run("marks_a_claim_and_changes_nothing_else", h.marks)
 	t.Run("writes_nothing_on_another_version", h.marksAsKnown)
 	t.Run("deletes_a_claim_in_the_known_version_only", h.deletesAsKnown)
@@ -77,9 +71,7 @@ func (h claimFixture) claims(t *testing.T, name string, annotations map[string]s
 
 func (h claimFixture) fetched(t *testing.T, name string) *karpenter.NodeClaim {
 	t.Helper()
-	claim, err := h.FetchClaim(t.Context(), name)
-	testkit.Must(t, err)
-	return claim
+	return testkit.Value(h.FetchClaim(t.Context(), name)).Must(t)
 }
 
 var aMark = ownership.Mark{
@@ -119,9 +111,7 @@ func (h claimFixture) marks(t *testing.T) {
 
 func (h claimFixture) marksAsKnown(t *testing.T) {
 	claim := h.claims(t, "changed", nil)
-	if _, err := h.MarkClaim(t.Context(), claim, aMark); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Value(h.MarkClaim(t.Context(), claim, aMark)).Must(t)
 	_, err := h.MarkClaim(t.Context(), claim, aMark)
 	wantResult(t, err, treat.Stale)
 	_, err = h.UnmarkClaim(t.Context(), claim, aMark)
@@ -142,8 +132,7 @@ func (h claimFixture) marksAsKnown(t *testing.T) {
 
 func (h claimFixture) deletesAsKnown(t *testing.T) {
 	claim := h.claims(t, "deleted", nil)
-	marked, err := h.MarkClaim(t.Context(), claim, aMark)
-	testkit.Must(t, err)
+	marked := testkit.Value(h.MarkClaim(t.Context(), claim, aMark)).Must(t)
 	wantResult(t, h.DeleteClaim(t.Context(), claim), treat.Stale)
 	other := marked.DeepCopy()
 	other.UID = "another"

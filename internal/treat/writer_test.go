@@ -57,8 +57,7 @@ func TestClassify(t *testing.T) {
 
 func TestWriter(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{})
-	c, err := client.New(cluster.AdminConfig(), client.Options{})
-	testkit.Must(t, err)
+	c := testkit.Value(client.New(cluster.AdminConfig(), client.Options{})).Must(t)
 	writer := treat.NewWriter(c)
 	plan := triage.Plan{Taints: []triage.PlannedTaint{{Taint: triage.Taint{
 		Rule: triage.RuleID{Kind: policykind.ConditionSet, Name: "set"}, Key: "example.com/sick", Effect: triage.NoExecute,
@@ -78,17 +77,14 @@ func TestWriter(t *testing.T) {
 	}
 	taints := func(t *testing.T, name string) []corev1.Taint {
 		t.Helper()
-		node, err := writer.Fetch(t.Context(), name)
-		testkit.Must(t, err)
+		node := testkit.Value(writer.Fetch(t.Context(), name)).Must(t)
 		return node.Spec.Taints
 	}
 
 	t.Run("makes_the_change_and_returns_the_new_version", func(t *testing.T) {
 		change := treat.Prepare(create(t, "made"), plan, time.Now())
-		version, err := writer.Apply(t.Context(), change)
-		testkit.Must(t, err)
-		node, err := writer.Fetch(t.Context(), "made")
-		testkit.Must(t, err)
+		version := testkit.Value(writer.Apply(t.Context(), change)).Must(t)
+		node := testkit.Value(writer.Fetch(t.Context(), "made")).Must(t)
 		if node.ResourceVersion != version {
 			t.Errorf("the node has version %s, told was %s", node.ResourceVersion, version)
 		}
@@ -141,9 +137,7 @@ func TestWriter(t *testing.T) {
 	t.Run("a_fence_makes_an_older_write_fail", func(t *testing.T) {
 		node := create(t, "fenced")
 		older := treat.Prepare(node, plan, time.Now())
-		if _, err := writer.Apply(t.Context(), treat.Fence(node, "me")); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Value(writer.Apply(t.Context(), treat.Fence(node, "me"))).Must(t)
 		refuses(t, older)
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/validate"
 )
 
@@ -27,9 +28,7 @@ func TestImpactCountsNodesWithoutAnOlderPolicy(t *testing.T) {
 					words = append(words, key+"="+value)
 				}
 			}
-			if err := nodes.add(fmt.Sprintf("n%02d", i), 1, words); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, nodes.add(fmt.Sprintf("n%02d", i), 1, words))
 		}
 		policy := func(name string, age time.Duration) *v1alpha1.RepairPolicy {
 			p := &v1alpha1.RepairPolicy{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(time.Unix(1e9, 0).Add(-age))}}

@@ -163,8 +163,7 @@ func TestDocumentationQuotesExistingMessages(t *testing.T) {
 				t.Fatal("the page has no such section")
 			}
 			section, _, _ = strings.Cut(section, "\n## ")
-			transcripts, err := filepath.Glob(test.transcripts)
-			testkit.Must(t, err)
+			transcripts := testkit.Value(filepath.Glob(test.transcripts)).Must(t)
 			var printed strings.Builder
 			for _, path := range append(test.sources, transcripts...) {
 				printed.WriteString(text(t, path))
@@ -190,7 +189,6 @@ func TestDocumentationQuotesExistingMessages(t *testing.T) {
 
 func text(t *testing.T, path string) string {
 	t.Helper()
-	data, err := os.ReadFile(path)
-	testkit.Must(t, err)
+	data := testkit.Value(os.ReadFile(path)).Must(t)
 	return string(data)
 }

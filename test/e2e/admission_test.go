@@ -87,9 +87,7 @@ func (w *scope) warningClient() *warningClient {
 	d := &warningClient{scope: w}
 	config := w.AdminConfig()
 	config.WarningHandlerWithContext = d
-	var err error
-	d.api, err = client.New(config, client.Options{Scheme: w.api.Scheme()})
-	testkit.Must(w.t, err)
+	d.api = testkit.Value(client.New(config, client.Options{Scheme: w.api.Scheme()})).Must(w.t)
 	return d
 }
 
@@ -629,8 +627,7 @@ func (w *scope) shows(c *install.Controller) (string, error) {
 // shownNames returns the names in the certificate that a webhook serves.
 func (w *scope) shownNames(c *install.Controller) []string {
 	w.t.Helper()
-	shown, err := w.shown(c)
-	testkit.Must(w.t, err)
+	shown := testkit.Value(w.shown(c)).Must(w.t)
 	return shown.DNSNames
 }
 

@@ -50,8 +50,7 @@ func TestTheAgentsAccess(t *testing.T) {
 	l := w.startLogAgent(nodes[0], nil)
 	l.becomes(w, corev1.ConditionFalse, "100% well")
 	process, lines := l.PID(), 0
-	ca, err := os.ReadFile(l.CA)
-	testkit.Must(w.t, err)
+	ca := testkit.Value(os.ReadFile(l.CA)).Must(w.t)
 
 	// away withdraws the agent's access and restores it. The agent must report afterwards
 	// what happened in between.
@@ -77,8 +76,7 @@ func TestTheAgentsAccess(t *testing.T) {
 	}
 	token := func(w *scope, lifetime time.Duration) string {
 		w.t.Helper()
-		made, err := w.PodToken(w.t.Context(), install.AgentAccount, l.Pod, lifetime)
-		testkit.Must(w.t, err)
+		made := testkit.Value(w.PodToken(w.t.Context(), install.AgentAccount, l.Pod, lifetime)).Must(w.t)
 		testkit.Must(w.t, l.Mount(l.Token, []byte(made)))
 		return made
 	}
@@ -94,8 +92,7 @@ func TestTheAgentsAccess(t *testing.T) {
 		}
 	})
 	w.run("a token file that is empty for a moment is ignored", func(w *scope) {
-		was, err := os.ReadFile(l.Token)
-		testkit.Must(w.t, err)
+		was := testkit.Value(os.ReadFile(l.Token)).Must(w.t)
 		away(w, "unreachable", func(w *scope) { testkit.Must(w.t, l.Mount(l.Token, nil)) }, func(w *scope) { testkit.Must(w.t, l.Mount(l.Token, was)) })
 	})
 	w.run("the agent trusts a replaced CA, and no longer the old CA", func(w *scope) {
@@ -109,8 +106,7 @@ func TestTheAgentsAccess(t *testing.T) {
 		testkit.Must(w.t, l.Mount(l.CA, ca))
 	})
 	w.run("an agent with the rights of a node-problem-detector works, logs it once and is never marked silent", func(w *scope) {
-		_, err := w.KubectlApply(w.t.Context(), oldRights)
-		testkit.Must(w.t, err)
+		testkit.Value(w.KubectlApply(w.t.Context(), oldRights)).Must(w.t)
 		old := w.startLogAgent(nodes[1], func(o *install.AgentOptions) { o.Account = "node-problem-detector" })
 		old.becomes(w, corev1.ConditionFalse, "100% well")
 		old.writes(w, "docker hangs 100%", "OOMKilling 100%")
@@ -141,8 +137,7 @@ func (w *scope) isOver(token string) {
 	w.t.Helper()
 	config := w.AdminConfig()
 	config.BearerToken = token
-	client, err := kubernetes.NewForConfig(config)
-	testkit.Must(w.t, err)
+	client := testkit.Value(kubernetes.NewForConfig(config)).Must(w.t)
 	w.eventually("the token to expire", func() error {
 		ctx, cancel := context.WithTimeout(w.t.Context(), time.Second)
 		defer cancel()

@@ -35,8 +35,7 @@ type logAgent struct {
 func (w *scope) startLogAgent(node string, shape func(*install.AgentOptions)) *logAgent {
 	w.t.Helper()
 	folder := w.t.TempDir()
-	log, err := os.Create(filepath.Join(folder, "kernel.log"))
-	testkit.Must(w.t, err)
+	log := testkit.Value(os.Create(filepath.Join(folder, "kernel.log"))).Must(w.t)
 	w.t.Cleanup(func() { _ = log.Close() })
 	rules := []string{`{"type": "permanent", "condition": "KernelDeadlock", "reason": "DockerHung", "pattern": "docker hangs .*", "clearPattern": "docker goes on .*"}`}
 	for _, reason := range problems {
@@ -51,10 +50,8 @@ func (w *scope) startLogAgent(node string, shape func(*install.AgentOptions)) *l
 		shape(&o)
 	}
 	l := &logAgent{node: node, log: log}
-	l.admin, err = kubernetes.NewForConfig(w.AdminConfig())
-	testkit.Must(w.t, err)
-	l.Agent, err = install.StartAgent(w.t.Context(), w.Cluster, o)
-	testkit.Must(w.t, err)
+	l.admin = testkit.Value(kubernetes.NewForConfig(w.AdminConfig())).Must(w.t)
+	l.Agent = testkit.Value(install.StartAgent(w.t.Context(), w.Cluster, o)).Must(w.t)
 	endWithTest(w.t, l.Agent)
 	return l
 }
@@ -78,8 +75,7 @@ func (l *logAgent) writes(w *scope, lines ...string) {
 	for _, line := range lines {
 		fmt.Fprintf(&text, "%s %s\n", time.Now().UTC().Format("2006-01-02T15:04:05.000000Z"), line)
 	}
-	_, err := l.log.Write(text.Bytes())
-	testkit.Must(w.t, err)
+	testkit.Value(l.log.Write(text.Bytes())).Must(w.t)
 }
 
 // becomes waits until the node has the condition.
@@ -179,8 +175,7 @@ func (l *logAgent) reported(w *scope) (occurrences map[string]int, events int) {
 // said counts lines of the agent's log.
 func (l *logAgent) said(w *scope, words ...string) (n int) {
 	w.t.Helper()
-	text, err := l.Log()
-	testkit.Must(w.t, err)
+	text := testkit.Value(l.Log()).Must(w.t)
 lines:
 	for line := range strings.Lines(text) {
 		for _, word := range words {

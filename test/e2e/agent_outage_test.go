@@ -82,8 +82,7 @@ func TestAnAgentInOutages(t *testing.T) {
 	t.Logf("%d outages of up to %d ms, %d lines, seed %d", many, longest, lines, seed)
 	random := rand.New(rand.NewPCG(uint64(seed), 7))
 	w := newFixture(t).scope(t, "outages")
-	proxy, err := w.Proxy()
-	testkit.Must(w.t, err)
+	proxy := testkit.Value(w.Proxy()).Must(w.t)
 	l := w.startLogAgent(w.agents(1)[0], func(o *install.AgentOptions) { o.Through = proxy })
 	l.becomes(w, corev1.ConditionFalse, "100% well")
 

@@ -51,8 +51,7 @@ func (p *kernelAgent) kernelSays(words string) {
 		p.w.t.Fatalf("%v: run this test as root, on a machine with a kernel log", err)
 	}
 	defer kmsg.Close()
-	_, err = kmsg.WriteString("<3>" + p.mark + " " + words + "\n")
-	testkit.Must(p.w.t, err)
+	testkit.Value(kmsg.WriteString("<3>" + p.mark + " " + words + "\n")).Must(p.w.t)
 }
 
 func (p *kernelAgent) shows(w *scope, metric string) {
@@ -68,8 +67,7 @@ func (p *kernelAgent) becomes(w *scope, kind string, status corev1.ConditionStat
 // owners returns the field managers of a condition's status, with their operations.
 func (p *kernelAgent) owners(w *scope, kind string) (names []string) {
 	w.t.Helper()
-	node, err := w.get(w.t.Context(), p.node)
-	testkit.Must(w.t, err)
+	node := testkit.Value(w.get(w.t.Context(), p.node)).Must(w.t)
 	for _, entry := range node.ManagedFields {
 		if _, row, found := strings.Cut(entry.FieldsV1.GetRawString(), `"k:{\"type\":\"`+kind+`\"}":{`); found {
 			if row, _, _ = strings.Cut(row, "}}"); strings.Contains(row+"}", `"f:status":{}`) {
@@ -95,12 +93,10 @@ func TestTheAgent(t *testing.T) {
 		s.Conditions = map[string]v1alpha1.SetCondition{"KernelDeadlock": stand}
 	})
 	controller := w.start(install.Options{Args: []string{alone}})
-	var err error
-	p.Agent, err = install.StartAgent(t.Context(), w.Cluster, install.AgentOptions{
+	p.Agent = testkit.Value(install.StartAgent(t.Context(), w.Cluster, install.AgentOptions{
 		Node: p.node, StateDir: filepath.Join(folder, "state"),
 		Args: []string{"--config.system-log-monitor=" + p.file, "--k8s-exporter-heartbeat-period=10s"},
-	})
-	testkit.Must(w.t, err)
+	})).Must(w.t)
 	endWithTest(t, p.Agent)
 
 	w.run("a line becomes a condition, an Event and a taint, which are cleared again", func(w *scope) {
@@ -136,8 +132,7 @@ func TestTheAgent(t *testing.T) {
 		p.shows(w, "autohealer_agent_conditions_taken_over_total 0")
 	})
 	w.run("a condition is taken over once, and then left to its other writer, also after a restart", func(w *scope) {
-		admin, err := kubernetes.NewForConfig(w.AdminConfig())
-		testkit.Must(w.t, err)
+		admin := testkit.Value(kubernetes.NewForConfig(w.AdminConfig())).Must(w.t)
 		old := func() {
 			body := fmt.Sprintf(`{"status":{"conditions":[{"type":"KernelDeadlock","status":"False","reason":"SaysTheOld","message":"100%%","lastHeartbeatTime":%[1]q,"lastTransitionTime":%[1]q}]}}`, time.Now().UTC().Format(time.RFC3339))
 			_, err := admin.CoreV1().Nodes().Patch(w.t.Context(), p.node, types.StrategicMergePatchType, []byte(body), metav1.PatchOptions{FieldManager: "node-problem-detector"}, "status")
@@ -157,8 +152,7 @@ func TestTheAgent(t *testing.T) {
 		testkit.Must(w.t, w.is(p.node, "XfsShutdown", corev1.ConditionFalse, "XfsHasNotShutDown"))
 	})
 	w.run("an agent without conditions leaves none of its own and removes none of other writers", func(w *scope) {
-		before, err := w.get(w.t.Context(), p.node)
-		testkit.Must(w.t, err)
+		before := testkit.Value(w.get(w.t.Context(), p.node)).Must(w.t)
 		p.monitor("")
 		gone := func() error {
 			node, err := w.get(w.t.Context(), p.node)
@@ -175,15 +169,13 @@ func TestTheAgent(t *testing.T) {
 		w.eventually("the conditions to be removed", gone)
 		p.shows(w, "autohealer_agent_conditions_pending 0")
 		testkit.Must(w.t, gone())
-		after, err := w.get(w.t.Context(), p.node)
-		testkit.Must(w.t, err)
+		after := testkit.Value(w.get(w.t.Context(), p.node)).Must(w.t)
 		if len(after.Status.Conditions) != len(before.Status.Conditions)-1 || after.Status.NodeInfo != before.Status.NodeInfo || len(after.Status.Addresses) != len(before.Status.Addresses) {
 			w.t.Errorf("the conditions were %+v\nand are %+v", before.Status, after.Status)
 		}
 		testkit.Must(w.t, w.is(p.node, "KernelDeadlock", corev1.ConditionFalse, "SaysTheOld"))
 	})
-	text, err := p.Log()
-	testkit.Must(w.t, err)
+	text := testkit.Value(p.Log()).Must(w.t)
 	if strings.Contains(text, "a request is refused") || strings.Contains(text, "cannot report to the api server") {
 		t.Errorf("the agent is blocked:\n%s", text)
 	}
@@ -192,10 +184,8 @@ func TestTheAgent(t *testing.T) {
 // agentsAreBound waits until the admission policies are in force.
 func (w *scope) agentsAreBound() {
 	w.t.Helper()
-	config, err := w.ServiceAccountConfig(w.t.Context(), install.AgentAccount, install.AgentAccount)
-	testkit.Must(w.t, err)
-	unbound, err := kubernetes.NewForConfig(config)
-	testkit.Must(w.t, err)
+	config := testkit.Value(w.ServiceAccountConfig(w.t.Context(), install.AgentAccount, install.AgentAccount)).Must(w.t)
+	unbound := testkit.Value(kubernetes.NewForConfig(config)).Must(w.t)
 	w.eventually("the guard", func() error {
 		_, err := unbound.CoordinationV1().Leases(install.Namespace).Create(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "names no node") {

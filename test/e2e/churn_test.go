@@ -18,8 +18,7 @@ import (
 
 func testFlapping(w *scope) {
 	const count, flips = 60, 10
-	proxy, err := w.Proxy()
-	testkit.Must(w.t, err)
+	proxy := testkit.Value(w.Proxy()).Must(w.t)
 	nodes := w.createNodes(testbed.Nodes{Count: count})
 	w.createSet("set", evict(intstr.FromString("30%")))
 	w.createSet("weak", on("Sick", "Tired"))
@@ -56,9 +55,7 @@ func testRecreated(w *scope) {
 	for i, l := range kept {
 		testkit.Must(w.t, w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: target(l)}}))
 		var number int
-		if _, err := fmt.Sscanf(target(l), w.name+"-%d", &number); err != nil {
-			w.t.Fatal(err)
-		}
+		testkit.Value(fmt.Sscanf(target(l), w.name+"-%d", &number)).Must(w.t)
 		again := unhealthyFromStart(1)
 		if i%2 == 0 {
 			again = testbed.Nodes{Count: 1}

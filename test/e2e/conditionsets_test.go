@@ -108,9 +108,7 @@ spec:
     KernelDeadlock:
       status: true
 `
-	if _, err := w.KubectlApply(w.t.Context(), strings.ReplaceAll(seed, "WARD", w.name)); err != nil {
-		w.t.Fatal(err)
-	}
+	testkit.Value(w.KubectlApply(w.t.Context(), strings.ReplaceAll(seed, "WARD", w.name))).Must(w.t)
 	w.createNodes(testbed.Nodes{Count: 4})
 	w.setCondition(w.node(1), "KubeletUnhealthy", corev1.ConditionTrue)
 	w.setCondition(w.node(1), "ContainerRuntimeUnhealthy", corev1.ConditionUnknown)

@@ -33,8 +33,7 @@ func testConfigMapTwin(w *scope) {
 	}
 	twin("one")
 	twin("two")
-	text, err := c.Log()
-	testkit.Must(w.t, err)
+	text := testkit.Value(c.Log()).Must(w.t)
 	if got := strings.Count(text, "kept versions of ConfigMaps not watched"); got != 1 {
 		w.t.Errorf("the missing watch is logged %d times, want once:\n%s", got, text)
 	}

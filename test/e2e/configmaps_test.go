@@ -204,10 +204,9 @@ func (w *scope) metric(c *install.Controller, line string) {
 
 func testConfigMapOfTheSeed(c *install.Controller) func(*scope) {
 	return func(w *scope) {
-		seed, err := os.ReadFile("../../internal/configmaps/testdata/seed.yaml")
-		testkit.Must(w.t, err)
+		seed := testkit.Value(os.ReadFile("../../internal/configmaps/testdata/seed.yaml")).Must(w.t)
 		w.createNodes(testbed.Nodes{Count: 4})
-		_, err = w.KubectlApply(w.t.Context(), strings.ReplaceAll(`
+		testkit.Value(w.KubectlApply(w.t.Context(), strings.ReplaceAll(`
 apiVersion: v1
 kind: ConfigMap
 metadata:
@@ -217,8 +216,7 @@ metadata:
     autohealer.resourcestack.com/condition-sets: "true"
 data:
   sets.yaml: |
-`, "WARD", w.name)+string(seed))
-		testkit.Must(w.t, err)
+`, "WARD", w.name)+string(seed))).Must(w.t)
 		w.tellsOf(w.name+"-policies", "Accepted", "accepted and in force; sets: 2")
 		w.setCondition(w.node(1), "KubeletUnhealthy", corev1.ConditionTrue)
 		w.setCondition(w.node(1), "ContainerRuntimeUnhealthy", corev1.ConditionUnknown)
@@ -267,8 +265,7 @@ func testBadEdit(c *install.Controller) func(*scope) {
 		w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
 		w.has(w.node(2), noSchedule(w.key("one")))
 		w.hasNow(w.node(1), noSchedule(w.key("one")))
-		before, err := w.events(w.t.Context(), w.name+"-policies", "Trouble")
-		testkit.Must(w.t, err)
+		before := testkit.Value(w.events(w.t.Context(), w.name+"-policies", "Trouble")).Must(w.t)
 		m := &corev1.ConfigMap{}
 		testkit.Must(w.t, w.api.Get(w.t.Context(), client.ObjectKey{Namespace: install.Namespace, Name: w.name + "-policies"}, m))
 		m.Labels["example.com/touched"] = "by-somebody"
@@ -415,13 +412,11 @@ func testConfigMapAbsent(c *install.Controller) func(*scope) {
 		w.has(w.node(1), noSchedule(w.key("old")))
 		w.has(w.node(2), noSchedule(w.key("gone")))
 		w.has(w.node(3), noSchedule(w.key("lost")))
-		before, err := w.get(w.t.Context(), w.node(3))
-		testkit.Must(w.t, err)
+		before := testkit.Value(w.get(w.t.Context(), w.node(3))).Must(w.t)
 		testkit.Must(w.t, c.Stop(w.t.Context()))
 		w.createConfigMap("edited", w.configMap("new", "NoSchedule", "Sick"), true)
 		testkit.Must(w.t, w.api.Delete(w.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: w.name + "-deleted"}}))
-		kept, err := w.revisions("lost")
-		testkit.Must(w.t, err)
+		kept := testkit.Value(w.revisions("lost")).Must(w.t)
 		testkit.Must(w.t, w.api.Delete(w.t.Context(), &kept[0]))
 		w.restart(c.Part)
 		w.has(w.node(1), noSchedule(w.key("new")))
@@ -556,8 +551,7 @@ func testConfigMapOldRole(c *install.Controller) func(*scope) {
 		for number := range 2 {
 			w.hasNow(w.node(number+1), noExecute(w.key("kept")))
 		}
-		log, err := c.Log()
-		testkit.Must(w.t, err)
+		log := testkit.Value(c.Log()).Must(w.t)
 		for _, resource := range []string{"configmaps", "controllerrevisions"} {
 			reported := 0
 			for line := range strings.Lines(log) {

@@ -133,8 +133,7 @@ var almostHalf = intstr.FromString("49%")
 // evicted returns the nodes of the scope that have a NoExecute taint with this key.
 func (w *scope) evicted(key string) []string {
 	w.t.Helper()
-	nodes, err := w.all(w.t.Context())
-	testkit.Must(w.t, err)
+	nodes := testkit.Value(w.all(w.t.Context())).Must(w.t)
 	var names []string
 	for i := range nodes {
 		if slices.Contains(taintsOf(&nodes[i]), noExecute(key)) {

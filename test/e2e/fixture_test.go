@@ -135,8 +135,7 @@ func (w *scope) createNodes(nodes testbed.Nodes) []string {
 		nodes.Labels = map[string]string{}
 	}
 	nodes.Labels[scopeLabel] = w.name
-	made, err := w.CreateNodes(w.t.Context(), nodes)
-	testkit.Must(w.t, err)
+	made := testkit.Value(w.CreateNodes(w.t.Context(), nodes)).Must(w.t)
 	names := make([]string, len(made))
 	for i, node := range made {
 		names[i] = node.Name
@@ -354,8 +353,7 @@ func (w *scope) has(node string, taints ...string) {
 // proved that the controller had its chance.
 func (w *scope) hasNow(node string, taints ...string) {
 	w.t.Helper()
-	found, err := w.get(w.t.Context(), node)
-	testkit.Must(w.t, err)
+	found := testkit.Value(w.get(w.t.Context(), node)).Must(w.t)
 	slices.Sort(taints)
 	if diff := cmp.Diff(append([]string{}, taints...), taintsOf(found)); diff != "" {
 		w.t.Errorf("taints of %s (-want +got):\n%s\n%s", node, diff, w.LogTail())
@@ -409,8 +407,7 @@ func (w *scope) judge(cfg history.Config, atLeast history.Counts) history.Report
 	for range wait.Looks(w.t.Context()) {
 		recording = w.recording()
 		cfg.EndAt = time.Now()
-		report, err := history.Check(recording, cfg)
-		testkit.Must(w.t, err)
+		report := testkit.Value(history.Check(recording, cfg)).Must(w.t)
 		if unfinished := report.Of(history.WrongEnd); len(unfinished) == 0 || len(unfinished) < len(report.Violations) {
 			break
 		}
@@ -430,11 +427,9 @@ func (w *scope) recording() testbed.Recording {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), maxWait)
 	defer cancel()
-	recording, err := w.RecordingOf(ctx, func(c testbed.Change) bool {
+	return testkit.Value(w.RecordingOf(ctx, func(c testbed.Change) bool {
 		return strings.HasPrefix(strings.TrimPrefix(c.Name, "node-"), w.name+"-") || c.GVR == history.ConfigMapsResource || c.Name == medik8sLease
-	})
-	testkit.Must(w.t, err)
-	return recording
+	})).Must(w.t)
 }
 
 // lag is the maximal age of a controller's caches when it shares two cores with a control

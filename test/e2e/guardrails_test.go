@@ -87,8 +87,7 @@ func testLostRecords(w *scope) {
 	}
 	var evicted []string
 	for _, name := range nodes {
-		node, err := w.get(w.t.Context(), name)
-		testkit.Must(w.t, err)
+		node := testkit.Value(w.get(w.t.Context(), name)).Must(w.t)
 		if slices.Contains(taintsOf(node), noExecute(key)) {
 			evicted = append(evicted, name)
 		}

@@ -39,8 +39,7 @@ func TestHealthCheckAdmission(t *testing.T) {
 	})
 	all := w.scope(t, "all")
 	testkit.Must(all.t, remediator.Install(t.Context(), w.Cluster))
-	_, err := w.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "crd/nodehealthchecks.remediation.medik8s.io")
-	testkit.Must(all.t, err)
+	testkit.Value(w.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "crd/nodehealthchecks.remediation.medik8s.io")).Must(all.t)
 	all.eventually("the rights of the remediator to be aggregated", func() error {
 		_, err := w.Kubectl(t.Context(), "auth", "can-i", "get", "exampleremediationtemplates.remediator.example.com", "--as="+install.User, "-n", "default")
 		return err
@@ -262,8 +261,7 @@ func testHealthVerdicts(w *scope) {
 		return saying(d.warnings())
 	})
 	// The control plane is among the workers.
-	_, err = w.Kubectl(w.t.Context(), "label", "node", nodes[0], "node-role.kubernetes.io/control-plane=")
-	testkit.Must(w.t, err)
+	testkit.Value(w.Kubectl(w.t.Context(), "label", "node", nodes[0], "node-role.kubernetes.io/control-plane=")).Must(w.t)
 	w.eventually("the webhook to know the control plane", func() error {
 		d.warnings()
 		if err := d.api.Create(w.t.Context(), w.healthCheck("trial", other), client.DryRunAll); err != nil {
@@ -375,8 +373,7 @@ func testNothingIsCutOff(w *scope) {
 			Resource: corev1.ObjectReference{APIVersion: remediator.GroupVersion.String(), Kind: remediator.Kind.Kind, Namespace: "default", Name: name, UID: object.GetUID()},
 			Started:  metav1.Now(),
 		}}}}
-		status, err := json.Marshal(map[string]any{"status": noted.Status})
-		testkit.Must(w.t, err)
+		status := testkit.Value(json.Marshal(map[string]any{"status": noted.Status})).Must(w.t)
 		testkit.Must(w.t, w.api.Status().Patch(w.t.Context(), noted, client.RawPatch(types.MergePatchType, status)))
 		return object
 	}
@@ -462,8 +459,7 @@ func testNothingIsCutOff(w *scope) {
 	testkit.Must(w.t, d.api.Create(w.t.Context(), check))
 	remediate(nodes[1])
 	testkit.Must(w.t, refusedHealth(remove(), under[:len("a remediation of node ")]))
-	_, err := w.Kubectl(w.t.Context(), "delete", "crd", "exampleremediations."+remediator.GroupVersion.Group)
-	testkit.Must(w.t, err)
+	testkit.Value(w.Kubectl(w.t.Context(), "delete", "crd", "exampleremediations."+remediator.GroupVersion.Group)).Must(w.t)
 	testkit.Must(w.t, remove())
 	testkit.Must(w.t, remediator.Install(w.t.Context(), w.Cluster))
 }

@@ -555,8 +555,7 @@ func pause(ctx context.Context, lasts time.Duration) {
 func testHealthCheckRandomFaults(w *scope) {
 	const count = 40
 	w.releaseLeadership()
-	proxy, err := w.Proxy()
-	testkit.Must(w.t, err)
+	proxy := testkit.Value(w.Proxy()).Must(w.t)
 	var rules []*testbed.Rule
 	for _, storm := range []struct {
 		match  func(testbed.Request) bool
@@ -624,8 +623,7 @@ func (w *scope) treated() int {
 
 func testHealthCheckOutage(w *scope) {
 	const count = 40
-	proxy, err := w.Proxy()
-	testkit.Must(w.t, err)
+	proxy := testkit.Value(w.Proxy()).Must(w.t)
 	var seen atomic.Int64
 	later := func(than int64) func(testbed.Request) bool {
 		return func(r testbed.Request) bool {
@@ -661,8 +659,7 @@ func testHealthCheckOutage(w *scope) {
 
 func testHealthCheckFlapping(w *scope) {
 	const count, flips = 30, 10
-	proxy, err := w.Proxy()
-	testkit.Must(w.t, err)
+	proxy := testkit.Value(w.Proxy()).Must(w.t)
 	w.template("quick")
 	nodes := w.createNodes(testbed.Nodes{Count: count})
 	w.check("check", atMost("60%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) {
@@ -707,8 +704,7 @@ func testHealthCheckRecreated(w *scope) {
 		testkit.Must(w.t, object.UnmarshalJSON(l.Body))
 		w.removeNode(object.GetName())
 		var number int
-		_, err := fmt.Sscanf(object.GetName(), w.name+"-%d", &number)
-		testkit.Must(w.t, err)
+		testkit.Value(fmt.Sscanf(object.GetName(), w.name+"-%d", &number)).Must(w.t)
 		again := unhealthyFromStart(1)
 		if i%2 == 0 {
 			again = testbed.Nodes{Count: 1}
@@ -823,8 +819,7 @@ func endSilence(w *scope) {
 	w.start(install.Options{Args: []string{alone}})
 	w.tries(w.node(1), "first", "second")
 	var due time.Time
-	objects, err := w.objects(w.t.Context(), w.node(1))
-	testkit.Must(w.t, err)
+	objects := testkit.Value(w.objects(w.t.Context(), w.node(1))).Must(w.t)
 	for _, o := range objects {
 		due = o.GetCreationTimestamp().Add(time.Minute)
 	}

@@ -161,8 +161,7 @@ func (w *scope) strategies(node string) ([]string, error) {
 func (w *scope) tries(node string, strategies ...string) *unstructured.Unstructured {
 	w.t.Helper()
 	w.eventually("remediations of "+node, func() error { return w.triesNow(node, strategies...) })
-	objects, err := w.objects(w.t.Context(), node)
-	testkit.Must(w.t, err)
+	objects := testkit.Value(w.objects(w.t.Context(), node)).Must(w.t)
 	if len(objects) == 0 {
 		return nil
 	}

@@ -137,8 +137,7 @@ func (w *scope) isDeferring(c *install.Controller, back bool, words string) {
 	if got := value(w.t, w.scrape(c), "autohealer_nodehealthcheck_standing_back"); got != want {
 		w.t.Errorf("the metric is %v, want %v", got, want)
 	}
-	log, err := c.Log()
-	testkit.Must(w.t, err)
+	log := testkit.Value(c.Log()).Must(w.t)
 	if !strings.Contains(log, words) {
 		w.t.Errorf("the log does not contain %q:\n%s", words, log)
 	}
@@ -340,8 +339,7 @@ func testMedik8sUnseen(w *scope) {
 // is gone.
 func testMedik8sUnreadable(w *scope) {
 	end := w.medik8sLeads()
-	proxy, err := w.Proxy()
-	testkit.Must(w.t, err)
+	proxy := testkit.Value(w.Proxy()).Must(w.t)
 	everywhere := func(r testbed.Request) bool {
 		return r.Resource == "leases" && r.Namespace == "" && (r.Verb == "list" || r.Verb == "watch")
 	}

@@ -95,8 +95,7 @@ func testHealthCheckForbidden(w *scope) {
 // Objects that cannot be listed may exist. Nothing new starts meanwhile, and known
 // remediations continue.
 func testHealthCheckNoWatch(w *scope) {
-	proxy, err := w.Proxy()
-	testkit.Must(w.t, err)
+	proxy := testkit.Value(w.Proxy()).Must(w.t)
 	w.template("quick")
 	nodes := w.createNodes(testbed.Nodes{Count: 6})
 	w.check("check", atMost("100%"))
@@ -300,8 +299,7 @@ func testEagerDeleter(w *scope) {
 	defer cancel()
 	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	for ctx.Err() == nil {
-		objects, err := w.objects(w.t.Context(), nodes[0])
-		testkit.Must(w.t, err)
+		objects := testkit.Value(w.objects(w.t.Context(), nodes[0])).Must(w.t)
 		for i := range objects {
 			testkit.Must(w.t, client.IgnoreNotFound(w.api.Delete(w.t.Context(), &objects[i])))
 		}

@@ -78,8 +78,7 @@ func testCycle(w *scope) {
 	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	object := w.tries(nodes[0], "quick")
 	w.locked(nodes[0], "NodeHealthCheck-"+check.Name)
-	node, err := w.get(w.t.Context(), nodes[0])
-	testkit.Must(w.t, err)
+	node := testkit.Value(w.get(w.t.Context(), nodes[0])).Must(w.t)
 	for what, pair := range map[string][2]any{
 		"name":          {object.GetName(), nodes[0]},
 		"namespace":     {object.GetNamespace(), metav1.NamespaceDefault},
@@ -96,8 +95,7 @@ func testCycle(w *scope) {
 		}
 	}
 	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseRemediating, "1"), counted(5, 4, 1), row(nodes[0], "Treating", "Sick=True since", "remediation is under way"))
-	table, err := w.Kubectl(w.t.Context(), "get", "nhc", check.Name)
-	testkit.Must(w.t, err)
+	table := testkit.Value(w.Kubectl(w.t.Context(), "get", "nhc", check.Name)).Must(w.t)
 	for _, word := range []string{"OBSERVED", "HEALTHY", "TREATED", "PHASE", "REASON", "Remediating"} {
 		if !strings.Contains(table, word) {
 			w.t.Errorf("%s is missing in\n%s", word, table)
@@ -119,8 +117,7 @@ func testSeedCheck(w *scope) {
 	nodes := w.createNodes(testbed.Nodes{Count: 3, Labels: map[string]string{"seed": "yes"}})
 	apply := func(yaml string) {
 		w.t.Helper()
-		_, err := w.KubectlApply(w.t.Context(), yaml)
-		testkit.Must(w.t, err)
+		testkit.Value(w.KubectlApply(w.t.Context(), yaml)).Must(w.t)
 	}
 	apply(`
 apiVersion: remediation.medik8s.io/v1alpha1
@@ -258,8 +255,7 @@ func testFailedStep(w *scope) {
 		}
 		return nil
 	})
-	objects, err := w.objects(w.t.Context(), nodes[0])
-	testkit.Must(w.t, err)
+	objects := testkit.Value(w.objects(w.t.Context(), nodes[0])).Must(w.t)
 	at := slices.IndexFunc(objects, func(u unstructured.Unstructured) bool {
 		return u.GetAnnotations()["remediation.medik8s.io/template-name"] == w.name+"-second"
 	})
@@ -426,8 +422,7 @@ func testCheckedControlPlane(w *scope) {
 		w.t.Helper()
 		var names []string
 		for _, node := range nodes {
-			found, err := w.strategies(node)
-			testkit.Must(w.t, err)
+			found := testkit.Value(w.strategies(node)).Must(w.t)
 			if len(found) > 0 {
 				names = append(names, node)
 			}
@@ -442,8 +437,7 @@ func testCheckedControlPlane(w *scope) {
 			}
 			return nil
 		})
-		object, err := w.objects(w.t.Context(), now[0])
-		testkit.Must(w.t, err)
+		object := testkit.Value(w.objects(w.t.Context(), now[0])).Must(w.t)
 		if _, labelled := object[0].GetLabels()["remediation.medik8s.io/isControlPlaneNode"]; !labelled {
 			w.t.Errorf("labels are %v", object[0].GetLabels())
 		}

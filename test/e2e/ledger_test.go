@@ -46,8 +46,7 @@ func testSuccessorCannotReadLedger(w *scope) {
 	w.kill(leader)
 	w.expireLease()
 	w.waitForExit(successor)
-	log, err := successor.Log()
-	testkit.Must(w.t, err)
+	log := testkit.Value(successor.Log()).Must(w.t)
 	for _, part := range []string{"the ledger cannot be read", "stop every controller", "delete the ConfigMap"} {
 		if !strings.Contains(log, part) {
 			w.t.Errorf("its last log lines do not contain %q\n%s", part, w.LogTail())

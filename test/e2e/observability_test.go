@@ -69,8 +69,7 @@ func testObservability(w *scope) {
 	}
 
 	w.run("in columns", func(w *scope) {
-		out, err := w.Kubectl(w.t.Context(), "get", "conditionsets", w.name+"-set")
-		testkit.Must(w.t, err)
+		out := testkit.Value(w.Kubectl(w.t.Context(), "get", "conditionsets", w.name+"-set")).Must(w.t)
 		lines := strings.Split(strings.TrimSpace(out), "\n")
 		header := strings.Fields(lines[0])
 		row := strings.Fields(lines[len(lines)-1])
@@ -147,8 +146,7 @@ func testMetrics(w *scope, controller *install.Controller) {
 		return nil
 	})
 	text = w.scrape(controller)
-	problems, err := promlint.New(strings.NewReader(text)).Lint()
-	testkit.Must(w.t, err)
+	problems := testkit.Value(promlint.New(strings.NewReader(text)).Lint()).Must(w.t)
 	for _, problem := range problems {
 		if strings.HasPrefix(problem.Metric, "autohealer_") { // the libraries have their own metrics
 			w.t.Errorf("promlint: %s: %s", problem.Metric, problem.Text)
@@ -202,9 +200,7 @@ func value(t *testing.T, text, sample string) float64 {
 	t.Helper()
 	for line := range strings.Lines(text) {
 		if number, found := strings.CutPrefix(line, sample+" "); found {
-			value, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
-			testkit.Must(t, err)
-			return value
+			return testkit.Value(strconv.ParseFloat(strings.TrimSpace(number), 64)).Must(t)
 		}
 	}
 	return 0

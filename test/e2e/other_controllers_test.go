@@ -75,9 +75,7 @@ func testOtherController(w *scope) {
 	}
 	fallen := w.meanwhile(func() error { return w.turn(append(handled, storm...), corev1.ConditionTrue) })
 	for _, node := range handled {
-		if _, err := w.Kubectl(w.t.Context(), "taint", "node", node, theirs.ToString()); err != nil {
-			w.t.Fatal(err)
-		}
+		testkit.Value(w.Kubectl(w.t.Context(), "taint", "node", node, theirs.ToString())).Must(w.t)
 	}
 	testkit.Must(w.t, w.everywhere(storm, func(ctx context.Context, i int, node string) error {
 		return by(i, []corev1.Taint{theirs}, func(taints []corev1.Taint) []corev1.Taint { return append(taints, theirs) })(ctx, node)
@@ -92,9 +90,7 @@ func testOtherController(w *scope) {
 		return by(i, nil, func(taints []corev1.Taint) []corev1.Taint { return slices.DeleteFunc(slices.Clone(taints), isTheirs) })(ctx, node)
 	}))
 	for _, node := range handled {
-		if _, err := w.Kubectl(w.t.Context(), "taint", "node", node, theirs.ToString()+"-"); err != nil {
-			w.t.Fatal(err)
-		}
+		testkit.Value(w.Kubectl(w.t.Context(), "taint", "node", node, theirs.ToString()+"-")).Must(w.t)
 	}
 	recovered()
 	w.counts(w.key("set"), 0, 0)

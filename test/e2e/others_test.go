@@ -105,8 +105,7 @@ func testForeign(w *scope) {
 	w.hasNow(w.node(2), valued.ToString())
 	w.hasNow(w.node(5), ours)
 	for number, taints := range before { // exactly as before
-		node, err := w.get(w.t.Context(), w.node(number))
-		testkit.Must(w.t, err)
+		node := testkit.Value(w.get(w.t.Context(), w.node(number))).Must(w.t)
 		if got := node.Spec.Taints; len(got) != 1 || got[0] != taints[0] {
 			w.t.Errorf("taints of %s are %v, were %v", node.Name, got, taints)
 		}

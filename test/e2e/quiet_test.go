@@ -24,8 +24,7 @@ func TestQuietHealthChecks(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t, withManager)
 	testkit.Must(t, remediator.Install(t.Context(), w.Cluster))
-	proxy, err := w.Proxy()
-	testkit.Must(t, err)
+	proxy := testkit.Value(w.Proxy()).Must(t)
 	controller := w.scope(t, "all").start(install.Options{Through: proxy, Args: []string{alone}})
 	for _, part := range []struct {
 		name, subscope string

@@ -21,8 +21,7 @@ func everyNth(k, n int64, match func(testbed.Request) bool) func(testbed.Request
 
 func testRandomFaults(w *scope) {
 	const count = 200
-	proxy, err := w.Proxy()
-	testkit.Must(w.t, err)
+	proxy := testkit.Value(w.Proxy()).Must(w.t)
 	var rules []*testbed.Rule
 	for _, storm := range []struct {
 		match  func(testbed.Request) bool
@@ -69,8 +68,7 @@ func testRandomFaults(w *scope) {
 
 func testOutage(w *scope) {
 	const count = 200
-	proxy, err := w.Proxy()
-	testkit.Must(w.t, err)
+	proxy := testkit.Value(w.Proxy()).Must(w.t)
 	var seen atomic.Int64
 	later := func(than int64) func(testbed.Request) bool {
 		return func(r testbed.Request) bool { return testbed.On("patch", "nodes")(r) && seen.Add(1) > than }

@@ -52,8 +52,7 @@ func (w *scope) reportsRefusal(node string, parts ...string) {
 	w.t.Helper()
 	w.tellsOf(node, "Trouble", parts...)
 	w.tellsOf(w.name+"-set", "Trouble", append(parts, node)...)
-	events, err := w.events(w.t.Context(), node, "Trouble")
-	testkit.Must(w.t, err)
+	events := testkit.Value(w.events(w.t.Context(), node, "Trouble")).Must(w.t)
 	reported := 0
 	for _, e := range events {
 		if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(e.Note, part) }) {
@@ -201,8 +200,7 @@ func testRefusedEviction(w *scope) {
 	if w.refusals(controller) == 0 {
 		w.t.Error("no refused write is counted")
 	}
-	log, err := controller.Log()
-	testkit.Must(w.t, err)
+	log := testkit.Value(controller.Log()).Must(w.t)
 	if strings.Contains(log, "trouble is over") {
 		w.t.Errorf("the fallback NoSchedule is reported as success:\n%s", log)
 	}

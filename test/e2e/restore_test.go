@@ -28,8 +28,7 @@ func TestARestoredStore(t *testing.T) {
 	controller := w.start(install.Options{Args: []string{alone}})
 	w.makeUnhealthy(nodes[:1])
 	w.counts(w.key("set"), 1, 0)
-	restore, err := w.Backup(t.Context())
-	testkit.Must(w.t, err)
+	restore := testkit.Value(w.Backup(t.Context())).Must(w.t)
 
 	// The store does not reach this version again during the test.
 	many := make([]string, 500)

@@ -28,13 +28,10 @@ func TestService(t *testing.T) {
 		cfg.Flags.APIServer = append(cfg.Flags.APIServer, "--enable-aggregator-routing=true")
 	}).scope(t, "service")
 	w.createNodes(healthyNodes(10))
-	manifests, err := fs.Glob(deploy.Manifests, "controller/*.yaml")
-	testkit.Must(w.t, err)
+	manifests := testkit.Value(fs.Glob(deploy.Manifests, "controller/*.yaml")).Must(w.t)
 	for _, name := range manifests {
-		text, err := deploy.Manifests.ReadFile(name)
-		testkit.Must(w.t, err)
-		_, err = w.KubectlApply(t.Context(), string(text))
-		testkit.Must(w.t, err)
+		text := testkit.Value(deploy.Manifests.ReadFile(name)).Must(w.t)
+		testkit.Value(w.KubectlApply(t.Context(), string(text))).Must(w.t)
 	}
 	const name = "autohealer-webhook." + install.Namespace + ".svc"
 	port := w.anyPort()
@@ -86,17 +83,14 @@ func (w *scope) anyPort() int {
 	testkit.Must(w.t, err)
 	_, text, err := net.SplitHostPort(address)
 	testkit.Must(w.t, err)
-	port, err := strconv.Atoi(text)
-	testkit.Must(w.t, err)
-	return port
+	return testkit.Value(strconv.Atoi(text)).Must(w.t)
 }
 
 // endpoints returns the endpoints of the webhook's Service: an address of this machine that
 // is not loopback, because endpoints may not be loopback addresses.
 func (w *scope) endpoints(port int) *discoveryv1.EndpointSlice {
 	w.t.Helper()
-	addresses, err := net.InterfaceAddrs()
-	testkit.Must(w.t, err)
+	addresses := testkit.Value(net.InterfaceAddrs()).Must(w.t)
 	for _, address := range addresses {
 		network, ok := address.(*net.IPNet)
 		if !ok || network.IP.To4() == nil || !network.IP.IsGlobalUnicast() {

@@ -41,8 +41,7 @@ type agent struct {
 func (w *scope) agentOn(node string) *agent {
 	w.t.Helper()
 	a := &agent{w: w, node: node}
-	found, err := w.get(w.t.Context(), node)
-	testkit.Must(w.t, err)
+	found := testkit.Value(w.get(w.t.Context(), node)).Must(w.t)
 	lease := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: install.Namespace, Name: "autohealer-agent-" + node, Labels: map[string]string{"app.kubernetes.io/name": "autohealer-agent"},
@@ -78,8 +77,7 @@ func (a *agent) says(rows map[string]corev1.ConditionStatus) {
 	for kind, status := range rows {
 		conditions = append(conditions, map[string]any{"type": kind, "status": status, "reason": "TestSaysSo", "message": "set by the agent", "lastTransitionTime": metav1.Now()})
 	}
-	body, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Node", "status": map[string]any{"conditions": conditions}})
-	testkit.Must(a.w.t, err)
+	body := testkit.Value(json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Node", "status": map[string]any{"conditions": conditions}})).Must(a.w.t)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: a.node}}
 	testkit.Must(a.w.t, a.w.api.Status().Patch(a.w.t.Context(), node, client.RawPatch(types.ApplyPatchType, body), client.FieldOwner(agentManager)))
 }
@@ -190,8 +188,7 @@ func TestSilentAgents(t *testing.T) {
 		w.metric(controller, `autohealer_agents{state="heard"} 3`)
 		before := len(w.ours(nodes[0])) + len(w.ours(nodes[1])) + len(w.ours(nodes[2]))
 		said := func(words string) int {
-			text, err := controller.Log()
-			testkit.Must(w.t, err)
+			text := testkit.Value(controller.Log()).Must(w.t)
 			return strings.Count(text, words)
 		}
 		for outage := range 2 {

@@ -18,8 +18,7 @@ func TestLastLook(t *testing.T) {
 	world := newFixture(t, withManager)
 	testkit.Must(t, remediator.Install(t.Context(), world.Cluster))
 	w := world.scope(t, "look")
-	proxy, err := w.Proxy()
-	testkit.Must(w.t, err)
+	proxy := testkit.Value(w.Proxy()).Must(w.t)
 	lock := func(r testbed.Request) bool {
 		return testbed.On("create", "leases")(r) && r.Namespace == leaseNamespace
 	}

@@ -93,8 +93,7 @@ func BenchmarkAdmission(b *testing.B) {
 			askers := d.admissionClients(b, bench.question)
 			var bare []time.Duration
 			for range rounds {
-				took, err := askers.ask(b.Context(), bench.question.harmless)
-				testkit.Must(b, err)
+				took := testkit.Value(askers.ask(b.Context(), bench.question.harmless)).Must(b)
 				bare = append(bare, took)
 			}
 			testkit.Must(b, install.UseWebhook(b.Context(), d.cluster, asked))
@@ -152,8 +151,7 @@ func (d *fixture) admissionClients(b *testing.B, about reviewRequest) admissionC
 	b.Helper()
 	config := d.cluster.AdminConfig()
 	config.WarningHandlerWithContext = rest.NoWarnings{}
-	client, err := kubernetes.NewForConfig(config)
-	testkit.Must(b, err)
+	client := testkit.Value(kubernetes.NewForConfig(config)).Must(b)
 	return admissionClients{about, client}
 }
 
@@ -208,9 +206,7 @@ data:
 				i*perMap+k, 1000+i*perMap+k)
 		}
 	}
-	if _, err := d.cluster.KubectlApply(b.Context(), text.String()); err != nil {
-		b.Fatal(err)
-	}
+	testkit.Value(d.cluster.KubectlApply(b.Context(), text.String())).Must(b)
 	b.Cleanup(func() {
 		ctx := context.WithoutCancel(b.Context())
 		for _, kind := range []string{"conditionsets", "configmaps"} {
@@ -254,8 +250,7 @@ func (d *fixture) beat(b *testing.B) (stop func()) {
 // leads reports whether a controller is the leader.
 func (d *fixture) leads(b *testing.B, controller *install.Controller) bool {
 	b.Helper()
-	page, err := scrape(b.Context(), controller.Metrics)
-	testkit.Must(b, err)
+	page := testkit.Value(scrape(b.Context(), controller.Metrics)).Must(b)
 	return page["autohealer_leading"] == 1
 }
 
@@ -270,8 +265,7 @@ var bucket = regexp.MustCompile(`le="([0-9.]+)"`)
 
 func (d *fixture) answers(b *testing.B, controller *install.Controller) answers {
 	b.Helper()
-	page, err := scrape(b.Context(), controller.Metrics)
-	testkit.Must(b, err)
+	page := testkit.Value(scrape(b.Context(), controller.Metrics)).Must(b)
 	const metric = "autohealer_admission_seconds"
 	a := answers{within: map[float64]float64{}}
 	for name, value := range page {
@@ -282,8 +276,7 @@ func (d *fixture) answers(b *testing.B, controller *install.Controller) answers 
 			a.seconds += value
 		case strings.HasPrefix(text, metric+"_bucket{"):
 			if found := bucket.FindStringSubmatch(text); found != nil { // without the +Inf bucket
-				bound, err := strconv.ParseFloat(found[1], 64)
-				testkit.Must(b, err)
+				bound := testkit.Value(strconv.ParseFloat(found[1], 64)).Must(b)
 				a.within[bound] += value
 			}
 		}

@@ -123,8 +123,7 @@ func fixtureOf(b *testing.B, size int) *fixture {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Context()), maxWait)
 	defer cancel()
 	begin := time.Now()
-	made, err := newFixture(ctx, size)
-	testkit.Must(b, err)
+	made := testkit.Value(newFixture(ctx, size)).Must(b)
 	b.Logf("%d nodes of 15 KB ready after %s and %d writes of other clients", size, time.Since(begin).Round(time.Second), made.watcher.changes())
 	shared.fixture = made
 	return made
@@ -284,8 +283,7 @@ func (d *fixture) run(b *testing.B, o install.Options) *install.Controller {
 	b.Helper()
 	d.starters++
 	o.Name = "controller-" + strconv.Itoa(d.starters)
-	controller, err := install.Start(b.Context(), d.cluster, o)
-	testkit.Must(b, err)
+	controller := testkit.Value(install.Start(b.Context(), d.cluster, o)).Must(b)
 	b.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Context()), maxWait)
 		defer cancel()

@@ -27,8 +27,7 @@ func BenchmarkClosingGate(b *testing.B) {
 	const nodes, before, allowed, more = 100, 40, 9, 5
 	c := healthCheckFixtureIn(b, fixtureOf(b, nodes))
 	c.start(b)
-	api, err := client.New(c.cluster.AdminConfig(), client.Options{})
-	testkit.Must(b, err)
+	api := testkit.Value(client.New(c.cluster.AdminConfig(), client.Options{})).Must(b)
 	names := c.pick(before + allowed + more)
 	standing, names := names[:before], names[before:]
 	testkit.Must(b, c.setProblems(b.Context(), standing, unhealthyType, corev1.ConditionTrue, 16))
@@ -41,8 +40,7 @@ func BenchmarkClosingGate(b *testing.B) {
 		testkit.Must(b, c.setProblems(b.Context(), names[allowed:], unhealthyType, corev1.ConditionTrue, more))
 		var first int
 		for _, name := range names[allowed:] {
-			node, err := c.server.CoreV1().Nodes().Get(b.Context(), name, metav1.GetOptions{})
-			testkit.Must(b, err)
+			node := testkit.Value(c.server.CoreV1().Nodes().Get(b.Context(), name, metav1.GetOptions{})).Must(b)
 			if version := versionOf(b, node.ResourceVersion); first == 0 || version < first {
 				first = version
 			}
@@ -88,7 +86,5 @@ func (c *healthCheckFixture) rests(b *testing.B) {
 
 func versionOf(b *testing.B, text string) int {
 	b.Helper()
-	version, err := strconv.Atoi(text)
-	testkit.Must(b, err)
-	return version
+	return testkit.Value(strconv.Atoi(text)).Must(b)
 }

@@ -65,16 +65,13 @@ type healthCheckFixture struct {
 func healthCheckFixtureIn(b *testing.B, d *fixture) *healthCheckFixture {
 	b.Helper()
 	testkit.Must(b, remediator.Install(b.Context(), d.cluster))
-	if _, err := d.cluster.KubectlApply(b.Context(), healthCheck); err != nil {
-		b.Fatal(err)
-	}
+	testkit.Value(d.cluster.KubectlApply(b.Context(), healthCheck)).Must(b)
 	b.Cleanup(func() {
 		if _, err := d.cluster.Kubectl(context.WithoutCancel(b.Context()), "delete", "nodehealthcheck", checkName); err != nil {
 			b.Error(err)
 		}
 	})
-	server, err := kubernetes.NewForConfig(d.cluster.AdminConfig())
-	testkit.Must(b, err)
+	server := testkit.Value(kubernetes.NewForConfig(d.cluster.AdminConfig())).Must(b)
 	return &healthCheckFixture{fixture: d, objects: watchRemediations(b, d), server: server}
 }
 
@@ -197,10 +194,9 @@ func (c *healthCheckFixture) stormWithoutController(b *testing.B, names []string
 	api, err := client.New(c.cluster.AdminConfig(), client.Options{})
 	testkit.Must(b, err)
 	write := treat.NewWriter(api)
-	template, err := write.GetTemplate(b.Context(), remediation.Template{
+	template := testkit.Value(write.GetTemplate(b.Context(), remediation.Template{
 		GroupVersionKind: remediator.TemplateKind, Namespace: metav1.NamespaceDefault, Name: checkName,
-	})
-	testkit.Must(b, err)
+	})).Must(b)
 	check := &metav1.PartialObjectMetadata{}
 	check.SetGroupVersionKind(schema.FromAPIVersionAndKind(remediation.CheckAPIVersion, remediation.CheckKind))
 	testkit.Must(b, api.Get(b.Context(), client.ObjectKey{Name: checkName}, check))

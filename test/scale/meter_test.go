@@ -116,8 +116,7 @@ func await(b *testing.B, controller *install.Controller, what string, while time
 		since time.Time
 	)
 	for {
-		page, err := scrape(ctx, controller.Metrics)
-		testkit.Must(b, err)
+		page := testkit.Value(scrape(ctx, controller.Metrics)).Must(b)
 		now := page.work()
 		if now.calls() != last.calls() || !is(page) {
 			last, since = now, time.Now()
@@ -146,16 +145,14 @@ const ticksPerSecond = 100
 func use(b *testing.B, controller *install.Controller) (u usage) {
 	b.Helper()
 	process := fmt.Sprintf("/proc/%d/", controller.PID())
-	status, err := os.ReadFile(process + "status")
-	testkit.Must(b, err)
+	status := testkit.Value(os.ReadFile(process + "status")).Must(b)
 	for field, to := range map[string]*int{"VmRSS:": &u.resident, "VmHWM:": &u.peak} {
 		_, rest, _ := strings.Cut(string(status), field)
 		if _, err := fmt.Sscan(rest, to); err != nil {
 			b.Fatalf("reading %s of the controller: %v", field, err)
 		}
 	}
-	stat, err := os.ReadFile(process + "stat")
-	testkit.Must(b, err)
+	stat := testkit.Value(os.ReadFile(process + "stat")).Must(b)
 	_, rest, _ := strings.Cut(string(stat), ") ") // the name may have spaces
 	fields := strings.Fields(rest)
 	for _, field := range fields[11:13] { // utime and stime

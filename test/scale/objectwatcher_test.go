@@ -22,11 +22,9 @@ import (
 // informer, until the end of the benchmark. It returns after the existing objects.
 func watchObjects(b *testing.B, d *fixture, resource schema.GroupVersionResource, show cache.ResourceEventHandlerFuncs) {
 	b.Helper()
-	api, err := metadata.NewForConfig(d.cluster.AdminConfig())
-	testkit.Must(b, err)
+	api := testkit.Value(metadata.NewForConfig(d.cluster.AdminConfig())).Must(b)
 	informer := metadatainformer.NewFilteredMetadataInformer(api, resource, metav1.NamespaceAll, 0, nil, nil).Informer()
-	handler, err := informer.AddEventHandler(show)
-	testkit.Must(b, err)
+	handler := testkit.Value(informer.AddEventHandler(show)).Must(b)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(b.Context()))
 	var looking sync.WaitGroup
 	looking.Go(func() { informer.RunWithContext(ctx) })
@@ -58,9 +56,6 @@ func awaitCount(ctx context.Context, what string, count func() int, isRight func
 // metricsOf returns the API server's metrics.
 func metricsOf(b *testing.B, server kubernetes.Interface) measured {
 	b.Helper()
-	text, err := server.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(b.Context())
-	testkit.Must(b, err)
-	page, err := parse(bytes.NewReader(text))
-	testkit.Must(b, err)
-	return page
+	text := testkit.Value(server.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(b.Context())).Must(b)
+	return testkit.Value(parse(bytes.NewReader(text))).Must(b)
 }

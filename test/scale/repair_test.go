@@ -74,8 +74,7 @@ func poolFixtureIn(b *testing.B, d *fixture) *poolFixture {
 			b.Error(err)
 		}
 	})
-	api, err := dynamic.NewForConfig(d.cluster.AdminConfig())
-	testkit.Must(b, err)
+	api := testkit.Value(dynamic.NewForConfig(d.cluster.AdminConfig())).Must(b)
 	claims := api.Resource(karpenter.ClaimsResource)
 	begin := time.Now()
 	must("", each(ctx, d.nodes, 16, func(ctx context.Context, name string) error {
@@ -104,8 +103,7 @@ func poolFixtureIn(b *testing.B, d *fixture) *poolFixture {
 		return err
 	}))
 	b.Logf("%d claims after %s", len(d.nodes), time.Since(begin).Round(time.Second))
-	server, err := kubernetes.NewForConfig(d.cluster.AdminConfig())
-	testkit.Must(b, err)
+	server := testkit.Value(kubernetes.NewForConfig(d.cluster.AdminConfig())).Must(b)
 	return &poolFixture{fixture: d, claims: watchDeletions(b, d), server: server}
 }
 

@@ -306,8 +306,7 @@ func (d *fixture) assertTouched(b *testing.B, changesBefore int, done work, unhe
 // work returns the controller's requests to the API server so far.
 func (d *fixture) work(b *testing.B, controller *install.Controller) work {
 	b.Helper()
-	page, err := scrape(b.Context(), controller.Metrics)
-	testkit.Must(b, err)
+	page := testkit.Value(scrape(b.Context(), controller.Metrics)).Must(b)
 	return page.work()
 }
 
@@ -315,8 +314,7 @@ func (d *fixture) work(b *testing.B, controller *install.Controller) work {
 // and its lease.
 func (d *fixture) versions(b *testing.B) map[string]string {
 	b.Helper()
-	client, err := metadata.NewForConfig(d.cluster.AdminConfig())
-	testkit.Must(b, err)
+	client := testkit.Value(metadata.NewForConfig(d.cluster.AdminConfig())).Must(b)
 	versions := map[string]string{}
 	page, err := client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Namespace(install.Namespace).Get(b.Context(), ledger.Name, metav1.GetOptions{})
 	testkit.Must(b, err)
@@ -325,8 +323,7 @@ func (d *fixture) versions(b *testing.B) map[string]string {
 		"ConditionSet":    {Group: "autohealer.resourcestack.com", Version: "v1alpha1", Resource: "conditionsets"},
 		"NodeHealthCheck": {Group: "remediation.medik8s.io", Version: "v1alpha1", Resource: "nodehealthchecks"},
 	} {
-		all, err := client.Resource(resource).List(b.Context(), metav1.ListOptions{})
-		testkit.Must(b, err)
+		all := testkit.Value(client.Resource(resource).List(b.Context(), metav1.ListOptions{})).Must(b)
 		for _, policy := range all.Items {
 			versions[kind+" "+policy.Name] = policy.ResourceVersion
 		}

@@ -58,10 +58,8 @@ func testPools(t *testing.T, c *testbed.Cluster, k *Karpenter) {
 	t.Run("creates nodes for a Deployment, two pods on each", func(t *testing.T) {
 		t.Parallel()
 		deploy(t, k, "blue", 6)
-		nodes, err := k.Nodes(t.Context(), "blue")
-		testkit.Must(t, err)
-		claims, err := k.Claims(t.Context(), "blue")
-		testkit.Must(t, err)
+		nodes := testkit.Value(k.Nodes(t.Context(), "blue")).Must(t)
+		claims := testkit.Value(k.Claims(t.Context(), "blue")).Must(t)
 		if len(nodes) != 3 || len(claims) != 3 {
 			t.Fatalf("3 nodes and 3 claims expected, found %d and %d", len(nodes), len(claims))
 		}
@@ -80,8 +78,7 @@ func testPools(t *testing.T, c *testbed.Cluster, k *Karpenter) {
 		t.Parallel()
 		// These pods would take longer to stop than the test.
 		deployFor(t, k, Deployment{Name: "green", Pool: "green", Replicas: 4, GracePeriod: 5 * time.Minute})
-		claims, err := k.Claims(t.Context(), "green")
-		testkit.Must(t, err)
+		claims := testkit.Value(k.Claims(t.Context(), "green")).Must(t)
 		victim := claims[0]
 		began := time.Now()
 		deleteByForce(t, k, victim)
@@ -222,8 +219,7 @@ func deployFor(t *testing.T, k *Karpenter, d Deployment) {
 func deleteByForce(t *testing.T, k *Karpenter, claim unstructured.Unstructured) {
 	t.Helper()
 	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, terminationTime, time.Now().Format(time.RFC3339))
-	_, err := k.dynamic.Resource(ClaimsResource).Patch(t.Context(), claim.GetName(), types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-	testkit.Must(t, err)
+	testkit.Value(k.dynamic.Resource(ClaimsResource).Patch(t.Context(), claim.GetName(), types.MergePatchType, []byte(patch), metav1.PatchOptions{})).Must(t)
 	testkit.Must(t, k.dynamic.Resource(ClaimsResource).Delete(t.Context(), claim.GetName(), metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(claim.GetUID()))}))
 }
 
@@ -231,10 +227,9 @@ func deleteByForce(t *testing.T, k *Karpenter, claim unstructured.Unstructured) 
 // deletion: Karpenter did everything except the deletion of the claim.
 func assertAuthors(t *testing.T, c *testbed.Cluster, victim unstructured.Unstructured) {
 	t.Helper()
-	recording, err := c.RecordingOf(within(t, limit), func(change testbed.Change) bool {
+	recording := testkit.Value(c.RecordingOf(within(t, limit), func(change testbed.Change) bool {
 		return change.Object.GetLabels()[testbed.PoolLabel] == "green"
-	})
-	testkit.Must(t, err)
+	})).Must(t)
 	seen := map[string]int{}
 	for _, change := range recording {
 		switch {

@@ -26,9 +26,7 @@ import (
 
 func archives(t *testing.T) []string {
 	t.Helper()
-	images, err := install.Images(t.Context(), t.TempDir(), "pause")
-	testkit.Must(t, err)
-	return images
+	return testkit.Value(install.Images(t.Context(), t.TempDir(), "pause")).Must(t)
 }
 
 // runPod runs a waiting pod on a node, and returns when it runs.
@@ -72,8 +70,7 @@ func remains(t *testing.T, links, groups []string) error {
 			left = append(left, fmt.Errorf("link %s exists", link))
 		}
 	}
-	roots, err := hierarchies()
-	testkit.Must(t, err)
+	roots := testkit.Value(hierarchies()).Must(t)
 	for _, root := range roots {
 		for _, group := range groups {
 			if _, err := os.Stat(filepath.Join(root, group)); err == nil {
@@ -81,8 +78,7 @@ func remains(t *testing.T, links, groups []string) error {
 			}
 		}
 	}
-	mounts, err := os.ReadFile("/proc/self/mounts")
-	testkit.Must(t, err)
+	mounts := testkit.Value(os.ReadFile("/proc/self/mounts")).Must(t)
 	if strings.Contains(string(mounts), "autohealer-testbed-") {
 		left = append(left, errors.New("something is mounted for a testbed"))
 	}
@@ -105,23 +101,19 @@ func TestNodes(t *testing.T) {
 	images := archives(t)
 	before := machineNow(t)
 	c := testbed.New(t, testbed.Config{ControllerManager: true, Scheduler: true})
-	api, err := kubernetes.NewForConfig(c.AdminConfig())
-	testkit.Must(t, err)
+	api := testkit.Value(kubernetes.NewForConfig(c.AdminConfig())).Must(t)
 	began := time.Now()
 	nodes := New(t, c, Config{Names: []string{"one", "two"}, Images: images})
 	t.Logf("two nodes are Ready after %s", time.Since(began).Round(time.Millisecond))
 	one, two := nodes[0], nodes[1]
 	podOf := func(node *Node) *corev1.Pod {
-		pod, err := api.CoreV1().Pods("default").Get(t.Context(), "on-"+node.Name, metav1.GetOptions{})
-		testkit.Must(t, err)
-		return pod
+		return testkit.Value(api.CoreV1().Pods("default").Get(t.Context(), "on-"+node.Name, metav1.GetOptions{})).Must(t)
 	}
 
 	t.Run("each has a machine to itself", func(t *testing.T) {
 		var ids []string
 		for _, n := range nodes {
-			node, err := api.CoreV1().Nodes().Get(t.Context(), n.Name, metav1.GetOptions{})
-			testkit.Must(t, err)
+			node := testkit.Value(api.CoreV1().Nodes().Get(t.Context(), n.Name, metav1.GetOptions{})).Must(t)
 			ids = append(ids, node.Status.NodeInfo.MachineID)
 			if at := node.Status.Addresses[0].Address; at != n.Address.String() {
 				t.Errorf("%s is at %s, want %s", n.Name, at, n.Address)
@@ -137,10 +129,8 @@ func TestNodes(t *testing.T) {
 	})
 	t.Run("processes of its pods can be found", func(t *testing.T) {
 		for _, n := range nodes {
-			pids, err := n.Processes("pause") // one that holds the pod, and one that is in it
-			testkit.Must(t, err)
-			others, err := n.Processes("containerd")
-			testkit.Must(t, err)
+			pids := testkit.Value(n.Processes("pause")).Must(t) // one that holds the pod, and one that is in it
+			others := testkit.Value(n.Processes("containerd")).Must(t)
 			if len(pids) != 2 || len(others) != 0 {
 				t.Errorf("%s has %v, and %v of containerd", n.Name, pids, others)
 			}
@@ -171,8 +161,7 @@ func TestNodes(t *testing.T) {
 	})
 	t.Run("a kubelet can be paused", func(t *testing.T) {
 		state := func() string {
-			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", one.Kubelet.PID()))
-			testkit.Must(t, err)
+			text := testkit.Value(os.ReadFile(fmt.Sprintf("/proc/%d/stat", one.Kubelet.PID()))).Must(t)
 			_, after, _ := strings.Cut(string(text), ") ")
 			return after[:1]
 		}
@@ -198,8 +187,7 @@ func TestNodes(t *testing.T) {
 		var links, groups, namespaces []string
 		for _, n := range nodes {
 			links, groups = append(links, n.network.link), append(groups, n.group)
-			namespace, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", n.machine.PID()))
-			testkit.Must(t, err)
+			namespace := testkit.Value(os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", n.machine.PID()))).Must(t)
 			namespaces = append(namespaces, namespace)
 			if len(inhabitants(namespace)) < 3 {
 				t.Errorf("only %q are in %s: the test proves nothing", inhabitants(namespace), n.Name)
@@ -207,8 +195,7 @@ func TestNodes(t *testing.T) {
 		}
 		// An open socket keeps the network of a node, for example while it waits for a
 		// response.
-		held, err := inside(one.machine.PID(), func() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") })
-		testkit.Must(t, err)
+		held := testkit.Value(inside(one.machine.PID(), func() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") })).Must(t)
 		defer held.Close()
 		testkit.Must(t, Stop(nodes))
 		for _, namespace := range namespaces {
@@ -235,8 +222,7 @@ func TestOrphans(t *testing.T) {
 		t.Fatalf("the parent prints %q (%v)", line, err)
 	}
 	pid, link, group := words[1], words[2], words[3]
-	namespace, err := os.Readlink("/proc/" + pid + "/ns/pid")
-	testkit.Must(t, err)
+	namespace := testkit.Value(os.Readlink("/proc/" + pid + "/ns/pid")).Must(t)
 	if there := inhabitants(namespace); len(there) < 4 {
 		t.Fatalf("only %q are in the node: the test proves nothing", there)
 	}
