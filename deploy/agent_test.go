@@ -55,24 +55,8 @@ func TestAgent(t *testing.T) {
 	t.Run("does not affect other clients", c.guardsNobodyElse)
 }
 
-// installsAgent applies the manifests as documented, and once more.
 func (c cluster) installsAgent(t *testing.T) {
-	files := []string{"-f", "controller/1-namespace.yaml", "-f", "agent", "-f", "agent/kmsg"}
-	created, err := c.Kubectl(t.Context(), append([]string{"apply", "--validate=strict"}, files...)...)
-	testkit.Must(t, err)
-	const objects = 1 + 1 + 7 + 2*agentPolicies + 3 + 2
-	if got := strings.Count(created, " created\n"); got != objects || strings.Count(created, "\n") != objects {
-		t.Errorf("%d objects were created, want %d:\n%s", got, objects, created)
-	}
-	for _, again := range [][]string{{"apply", "--validate=strict"}, {"apply", "--validate=strict", "--server-side"}, {"diff"}} {
-		out, err := c.Kubectl(t.Context(), append(again, files...)...)
-		if err != nil {
-			t.Errorf("the second time: %v", err)
-		}
-		if again[0] == "diff" && out != "" {
-			t.Errorf("the stored objects differ from the manifests:\n%s", out)
-		}
-	}
+	c.appliesAll(t, 1+1+7+2*agentPolicies+3+2, "-f", "controller/1-namespace.yaml", "-f", "agent", "-f", "agent/kmsg")
 	// One variant replaces the other.
 	for _, way := range [][]string{{}, {"--server-side"}} {
 		out, err := c.Kubectl(t.Context(), append([]string{"apply", "--validate=strict", "--dry-run=server", "-f", "agent/journal"}, way...)...)
@@ -81,9 +65,7 @@ func (c cluster) installsAgent(t *testing.T) {
 		}
 	}
 	// Nodes of realistic size, because the admission policies compare them field by field.
-	if _, err := c.CreateNodes(t.Context(), testbed.RealNodes(2)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Value(c.CreateNodes(t.Context(), testbed.RealNodes(2))).Must(t)
 }
 
 // understandsPolicies checks that the admission policies of a component compile, and that
@@ -305,23 +287,21 @@ func (c cluster) agentPod(t *testing.T, node string) *corev1.Pod {
 func (c cluster) agentOn(t *testing.T, node string) kubernetes.Interface {
 	t.Helper()
 	pod := c.agentPod(t, node)
-	config, err := c.ServiceAccountConfig(t.Context(), agent, agent, func(spec *authenticationv1.TokenRequestSpec) {
+	config := testkit.Value(c.ServiceAccountConfig(t.Context(), agent, agent, func(spec *authenticationv1.TokenRequestSpec) {
 		spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}
 		for _, volume := range pod.Spec.Volumes {
 			if volume.Name == "token" {
 				spec.ExpirationSeconds = volume.Projected.Sources[0].ServiceAccountToken.ExpirationSeconds
 			}
 		}
-	})
-	testkit.Must(t, err)
+	})).Must(t)
 	return clientFor(t, config)
 }
 
 // agentWithoutNode returns a client with an unbound token.
 func (c cluster) agentWithoutNode(t *testing.T) kubernetes.Interface {
 	t.Helper()
-	config, err := c.ServiceAccountConfig(t.Context(), agent, agent)
-	testkit.Must(t, err)
+	config := testkit.Value(c.ServiceAccountConfig(t.Context(), agent, agent)).Must(t)
 	return clientFor(t, config)
 }
 
@@ -354,28 +334,18 @@ var agentForbidden = []request{
 
 // givesAgentLeastRights checks RBAC by access reviews. The guard tests send real requests.
 func (c cluster) givesAgentLeastRights(t *testing.T) {
-	client := c.agentOn(t, "node-0001")
-	for answer, requests := range map[bool][]request{true: agentAllowed, false: agentForbidden} {
-		for _, r := range requests {
-			if may := mayDo(t, client, r); may != answer {
-				t.Errorf("%s: allowed is %v, want %v", r, may, answer)
-			}
-		}
-	}
+	mayExactly(t, c.agentOn(t, "node-0001"), agentAllowed, agentForbidden)
 }
 
 // sharesAPIServer checks the priority and fairness flow of an agent's requests.
 func (c cluster) sharesAPIServer(t *testing.T) {
 	admin := clientFor(t, c.AdminConfig())
 	flow := func(name string) types.UID {
-		schema, err := admin.FlowcontrolV1().FlowSchemas().Get(t.Context(), name, metav1.GetOptions{})
-		testkit.Must(t, err)
+		schema := testkit.Value(admin.FlowcontrolV1().FlowSchemas().Get(t.Context(), name, metav1.GetOptions{})).Must(t)
 		return schema.UID
 	}
-	level, err := admin.FlowcontrolV1().PriorityLevelConfigurations().Get(t.Context(), "autohealer-agents", metav1.GetOptions{})
-	testkit.Must(t, err)
-	config, err := c.ServiceAccountConfig(t.Context(), agent, agent, testbed.WithNode(mine))
-	testkit.Must(t, err)
+	level := testkit.Value(admin.FlowcontrolV1().PriorityLevelConfigurations().Get(t.Context(), "autohealer-agents", metav1.GetOptions{})).Must(t)
+	config := testkit.Value(c.ServiceAccountConfig(t.Context(), agent, agent, testbed.WithNode(mine))).Must(t)
 	var answer http.Header
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(r *http.Request) (*http.Response, error) {

@@ -8,12 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/apimachinery/pkg/util/json"
-	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/testkit"
@@ -61,37 +56,16 @@ func (c cluster) servesCRDs(t *testing.T) {
 }
 
 func (c cluster) takesSeed(t *testing.T) {
-	for _, kind := range [][]string{{}, {"--server-side"}} {
-		name := "client-side"
-		if len(kind) > 0 {
-			name = "server-side"
-		}
-		t.Run("by "+name+" apply", func(t *testing.T) {
-			command := append([]string{"apply", "--validate=strict", "-f", seed}, kind...)
-			if _, err := c.Kubectl(t.Context(), command...); err != nil {
-				t.Fatal(err)
-			}
+	sets := c.conditionSets()
+	for _, side := range sides {
+		t.Run("by apply "+side, func(t *testing.T) {
+			sets.applies(t, side, seed)
 			c.storedAsWritten(t)
-			before := c.versions(t)
-			if _, err := c.Kubectl(t.Context(), command...); err != nil {
-				t.Fatalf("the second time: %v", err)
-			}
-			if diff := cmp.Diff(before, c.versions(t)); diff != "" {
-				t.Errorf("the second apply has changed something:\n%s", diff)
-			}
-			c.writeStatus(t, "conditionset-1", `{"status":{"observedGeneration":1,"matched":2,"nodes":[]}}`)
-			if _, err := c.Kubectl(t.Context(), command...); err != nil {
-				t.Errorf("after the controller has written a status: %v", err)
-			}
-			changed, err := os.ReadFile(seed)
-			testkit.Must(t, err)
-			command[3] = file(t, strings.ReplaceAll(string(changed), "status: true", "status: 'FALSE'"))
-			if _, err := c.Kubectl(t.Context(), command...); err != nil {
-				t.Errorf("with another type of status: %v", err)
-			}
-			if _, err := c.Kubectl(t.Context(), "delete", "-f", seed); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, sets.patchStatus(t, sets.sample, `{"observedGeneration":1,"matched":2,"nodes":[]}`))
+			c.kubectl(t, "apply", "--validate=strict", side, "-f", seed) // after the controller has written a status
+			changed := strings.ReplaceAll(string(testkit.Value(os.ReadFile(seed)).Must(t)), "status: true", "status: 'FALSE'")
+			c.kubectl(t, "apply", "--validate=strict", side, "-f", file(t, changed)) // with another type of status
+			c.kubectl(t, "delete", "-f", seed)
 		})
 	}
 }
@@ -114,97 +88,34 @@ func (c cluster) storedAsWritten(t *testing.T) {
 			"ContainerRuntimeUnhealthy": map[string]any{"status": "unknown"},
 		},
 	}
-	if diff := cmp.Diff(want, raw.Items[0].Spec); diff != "" {
-		t.Errorf("stored (-written +stored):\n%s", diff)
-	}
+	testkit.Equal(t, "stored", want, raw.Items[0].Spec)
 	read := map[string]v1alpha1.SetCondition{
 		"KubeletUnhealthy":          {Status: "True"},
 		"ContainerRuntimeUnhealthy": {Status: "Unknown"},
 	}
-	if diff := cmp.Diff(read, c.list(t).Items[0].Spec.Conditions); diff != "" {
-		t.Errorf("read (-want +got):\n%s", diff)
-	}
-}
-
-func (c cluster) versions(t *testing.T) map[string]string {
-	t.Helper()
-	found := map[string]string{}
-	for _, set := range c.list(t).Items {
-		found[set.Name] = set.ResourceVersion
-	}
-	return found
-}
-
-// rawClient sends JSON for a group.
-func (c cluster) rawClient(t *testing.T, group schema.GroupVersion) rest.Interface {
-	t.Helper()
-	config := c.AdminConfig()
-	config.APIPath, config.GroupVersion = "/apis", &group
-	config.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
-	client, err := rest.RESTClientFor(config)
-	testkit.Must(t, err)
-	return client
-}
-
-// list reads all sets like the controller: all or none.
-func (c cluster) list(t *testing.T) *v1alpha1.ConditionSetList {
-	t.Helper()
-	data, err := c.rawClient(t, v1alpha1.GroupVersion).Get().Resource("conditionsets").Do(t.Context()).Raw()
-	testkit.Must(t, err)
-	var sets v1alpha1.ConditionSetList
-	if err := json.Unmarshal(data, &sets); err != nil {
-		t.Fatalf("the list cannot be read: %v\n%s", err, data)
-	}
-	return &sets
-}
-
-func (c cluster) writeStatus(t *testing.T, name, patch string) {
-	t.Helper()
-	testkit.Must(t, c.patchStatus(t, name, patch))
-}
-
-func (c cluster) patchStatus(t *testing.T, name, patch string) error {
-	t.Helper()
-	return c.rawClient(t, v1alpha1.GroupVersion).Patch(types.MergePatchType).Resource("conditionsets").Name(name).SubResource("status").
-		Param("fieldManager", account).Body([]byte(patch)).Do(t.Context()).Error()
+	testkit.Equal(t, "read", read, c.conditionSets().list(t)[0].Spec.Conditions)
 }
 
 // takesGoType writes sets like a program: with every field of the Go type, empty or not.
 func (c cluster) takesGoType(t *testing.T) {
-	set := &v1alpha1.ConditionSet{
-		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "ConditionSet"},
-		ObjectMeta: metav1.ObjectMeta{Name: "typed"},
-		Spec: v1alpha1.ConditionSetSpec{
-			Type: "Typed", Effect: "NoExecute", TaintKey: "example.com/typed",
-			Conditions:   map[string]v1alpha1.SetCondition{"A": {Status: "True"}},
-			MaxUnhealthy: new(intstr.FromInt32(3)),
-		},
-	}
-	send := func(r *rest.Request) {
-		t.Helper()
-		body, err := json.Marshal(set)
-		testkit.Must(t, err)
-		answer, err := r.Resource("conditionsets").Body(body).Do(t.Context()).Raw()
-		if err != nil {
-			t.Fatalf("%v\n%s", err, body)
-		}
-		testkit.Must(t, json.Unmarshal(answer, set))
-	}
-	client := c.rawClient(t, v1alpha1.GroupVersion)
-	send(client.Post())
+	sets := c.conditionSets()
+	set, client := sets.with("typed", v1alpha1.ConditionSetSpec{
+		Type: "Typed", Effect: "NoExecute", TaintKey: "example.com/typed",
+		Conditions:   map[string]v1alpha1.SetCondition{"A": {Status: "True"}},
+		MaxUnhealthy: new(intstr.FromInt32(3)),
+	}), sets.client(t)
+	sets.send(t, client.Post(), set)
 	set.Status.Matched = 3
-	send(client.Put().Name("typed").SubResource("status"))
+	sets.send(t, client.Put().Name("typed").SubResource("status"), set)
 	if set.Status.Matched != 3 || set.Generation != 1 {
 		t.Errorf("after the status was written: %+v", set)
 	}
 	set.Spec.DryRun = true
-	send(client.Put().Name("typed"))
+	sets.send(t, client.Put().Name("typed"), set)
 	if !set.Spec.DryRun || set.Generation != 2 || set.Status.Matched != 3 {
 		t.Errorf("after the spec was written: %+v", set)
 	}
-	if _, err := c.Kubectl(t.Context(), "delete", "conditionset", "typed"); err != nil {
-		t.Fatal(err)
-	}
+	c.kubectl(t, "delete", "conditionset", "typed")
 }
 
 // good is a valid set.
@@ -212,7 +123,7 @@ const good = `
 apiVersion: autohealer.resourcestack.com/v1alpha1
 kind: ConditionSet
 metadata:
-  name: NAME
+  name: bad
 spec:
   type: Combination
   effect: NoExecute
@@ -223,11 +134,7 @@ spec:
 `
 
 func (c cluster) refusesBadSets(t *testing.T) {
-	tests := []struct {
-		name     string
-		old, new string
-		says     string
-	}{
+	c.refuses(t, good, []mistake{
 		{"an invalid effect", "effect: NoExecute", "effect: Evict", `spec.effect: Unsupported value: "Evict": supported values: "NoExecute", "NoSchedule", "PreferNoSchedule"`},
 		{"no effect", "  effect: NoExecute\n", "", "spec.effect: Required value"},
 		{"no taint key", "  taintKey: example.com/combination\n", "", "spec.taintKey: Required value"},
@@ -256,36 +163,13 @@ func (c cluster) refusesBadSets(t *testing.T) {
 		{"a negative duration", "status: true", "status: true\n      duration: -5m", "that is not negative"},
 		{"a duration without its unit", "status: true", "status: true\n      duration: '5'", "want a duration with its unit"},
 		{"half a node", "effect:", "maxUnhealthy: 0.5\n  effect:", "spec.maxUnhealthy: Invalid value"},
-	}
-	for _, kind := range []string{"--server-side=false", "--server-side=true"} {
-		for _, test := range tests {
-			t.Run(test.name+" by apply "+kind, func(t *testing.T) {
-				manifest := strings.ReplaceAll(good, "NAME", "bad")
-				bad := strings.Replace(manifest, test.old, test.new, 1)
-				if bad == manifest {
-					t.Fatalf("%q is not in the set to start from", test.old)
-				}
-				_, err := c.Kubectl(t.Context(), "apply", kind, "-f", file(t, bad))
-				if err == nil {
-					t.Fatal("it was accepted")
-				}
-				_, answer, _ := strings.Cut(err.Error(), "exit status 1: ")
-				if !strings.Contains(answer, test.says) {
-					t.Errorf("the error is\n%s\nwant\n%s", answer, test.says)
-				}
-			})
-		}
-	}
+	}, sides...)
 }
 
 // storesOnlyReadable tries to store, without kubectl, values that the Go type cannot hold.
 // The list must stay readable.
 func (c cluster) storesOnlyReadable(t *testing.T) {
-	create := func(name, spec string) error {
-		return c.rawClient(t, v1alpha1.GroupVersion).Post().Resource("conditionsets").Body([]byte(`{
-			"apiVersion": "autohealer.resourcestack.com/v1alpha1", "kind": "ConditionSet", "metadata": {"name": "` + name + `"}, "spec": ` + spec + `}`)).
-			Do(t.Context()).Error()
-	}
+	sets := c.conditionSets()
 	spec := func(status, more string) string {
 		return `{"type": "T", "effect": "NoSchedule", "taintKey": "example.com/a", "conditions": {"A": {"status": ` + status + `}}` + more + `}`
 	}
@@ -321,33 +205,25 @@ func (c cluster) storesOnlyReadable(t *testing.T) {
 		{"spec-as-text", `"spec"`, ""},
 		{"spec-as-null", `null`, ""},
 	}
-	want := map[string]v1alpha1.ConditionStatus{}
+	want, storables := map[string]v1alpha1.ConditionStatus{}, map[string]storable{}
 	for _, test := range specs {
-		err := create(test.name, test.spec)
-		if (err == nil) != (test.taken != "") {
-			t.Errorf("%s: %v", test.name, err)
-		}
-		if err == nil {
+		storables[test.name] = storable{test.spec, test.taken != ""}
+		if test.taken != "" {
 			want[test.name] = test.taken
 		}
 	}
+	sets.stores(t, storables)
 	got := map[string]v1alpha1.ConditionStatus{}
-	for _, set := range c.list(t).Items {
+	for _, set := range sets.list(t) {
 		got[set.Name] = set.Spec.Conditions["A"].Status
 		if set.Spec.Unreadable != "" {
 			t.Errorf("%s is stored and cannot be read: %s", set.Name, set.Spec.Unreadable)
 		}
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("the statuses of the stored sets (-want +got):\n%s", diff)
-	}
+	testkit.Equal(t, "the statuses of the stored sets", want, got)
 
 	const isTaken, isRead = true, true
-	statuses := []struct {
-		status string
-		taken  bool
-		read   bool
-	}{
+	sets.staysReadable(t, "boolean", []writable{
 		{`{"matched": 2147483647}`, isTaken, isRead},
 		{`{"matched": 2147483648}`, !isTaken, !isRead},
 		{`{"maxTainted": 1e30}`, !isTaken, !isRead},
@@ -360,36 +236,15 @@ func (c cluster) storesOnlyReadable(t *testing.T) {
 		{`{"conditions": [{"type": "A", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-03-01t12:00:00z"}]}`, isTaken, !isRead},
 		{`{"conditions": [{"type": "A", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-03-01T12:00:00+99:99"}]}`, isTaken, !isRead},
 		{`{"conditions": [{"type": "A", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-03-01T12:00:00Z", "observedGeneration": 9223372036854775808}]}`, !isTaken, !isRead},
-	}
-	for _, test := range statuses {
-		err := c.patchStatus(t, "boolean", `{"status": `+test.status+`}`)
-		if (err == nil) != test.taken {
-			t.Errorf("status %s: %v", test.status, err)
-		}
-		sets := c.list(t).Items
-		if len(sets) != len(want) {
-			t.Errorf("after status %s the list is incomplete", test.status)
-		}
-		for _, set := range sets {
-			empty := cmp.Equal(set.Status, v1alpha1.ConditionSetStatus{})
-			if empty == (set.Name == "boolean" && test.read) {
-				t.Errorf("after status %s that of %s is empty: %v", test.status, set.Name, empty)
-			}
-		}
-		c.writeStatus(t, "boolean", `{"status": null}`)
-	}
-	if _, err := c.Kubectl(t.Context(), "delete", "conditionsets", "--all"); err != nil {
-		t.Fatal(err)
-	}
+	})
+	sets.deleteAll(t)
 }
 
 func (c cluster) printsColumns(t *testing.T) {
-	if _, err := c.Kubectl(t.Context(), "apply", "-f", seed); err != nil {
-		t.Fatal(err)
-	}
-	c.writeStatus(t, "conditionset-1", `{"status": {"matched": 7, "tainted": 5, "heldBack": 2, "conditions": [
+	c.kubectl(t, "apply", "-f", seed)
+	testkit.Must(t, c.conditionSets().patchStatus(t, "conditionset-1", `{"matched": 7, "tainted": 5, "heldBack": 2, "conditions": [
 		{"type": "HeldBack", "status": "True", "reason": "FellBack", "message": "", "lastTransitionTime": "2026-03-01T12:00:00Z"},
-		{"type": "Accepted", "status": "False", "reason": "Invalid", "message": "", "lastTransitionTime": "2026-03-01T12:00:00Z"}]}}`)
+		{"type": "Accepted", "status": "False", "reason": "Invalid", "message": "", "lastTransitionTime": "2026-03-01T12:00:00Z"}]}`))
 	for _, test := range []struct {
 		args []string
 		want []string
@@ -412,8 +267,7 @@ func (c cluster) printsColumns(t *testing.T) {
 // prints compares kubectl's output without the age at the end of each line.
 func (c cluster) prints(t *testing.T, want []string, args ...string) {
 	t.Helper()
-	out, err := c.Kubectl(t.Context(), args...)
-	testkit.Must(t, err)
+	out := c.kubectl(t, args...)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	if len(lines) != len(want) {
 		t.Fatalf("%d lines are printed:\n%s", len(lines), out)

@@ -76,12 +76,14 @@ func TestDeploy(t *testing.T) {
 // cluster is the cluster with everything installed.
 type cluster struct{ *testbed.Cluster }
 
-// installs applies the manifests as documented, and once more.
 func (c cluster) installs(t *testing.T) {
-	files := []string{"-f", "crds", "-f", "shared", "-f", "controller"}
-	created, err := c.Kubectl(t.Context(), append([]string{"apply", "--validate=strict"}, files...)...)
-	testkit.Must(t, err)
-	const objects = 21 + 2*controllerPolicies
+	c.appliesAll(t, 21+2*controllerPolicies, "-f", "crds", "-f", "shared", "-f", "controller")
+}
+
+// appliesAll applies the manifests as documented, and once more.
+func (c cluster) appliesAll(t *testing.T, objects int, files ...string) {
+	t.Helper()
+	created := c.kubectl(t, append([]string{"apply", "--validate=strict"}, files...)...)
 	if got := strings.Count(created, " created\n"); got != objects || strings.Count(created, "\n") != objects {
 		t.Errorf("%d objects were created, want %d:\n%s", got, objects, created)
 	}
@@ -115,8 +117,7 @@ spec: {type: Harmless, effect: NoSchedule, taintKey: example.com/harmless, condi
 	})
 	admin := clientFor(t, c.AdminConfig())
 	hooks := admin.AdmissionregistrationV1().ValidatingWebhookConfigurations()
-	config, err := hooks.Get(t.Context(), "autohealer", metav1.GetOptions{})
-	testkit.Must(t, err)
+	config := testkit.Value(hooks.Get(t.Context(), "autohealer", metav1.GetOptions{})).Must(t)
 	asked := map[string]bool{}
 	for _, hook := range config.Webhooks {
 		for _, rule := range hook.Rules {
@@ -139,11 +140,11 @@ spec: {type: Harmless, effect: NoSchedule, taintKey: example.com/harmless, condi
 	if len(asked) != 4 {
 		t.Errorf("it is called only for %v", asked)
 	}
-	if _, err := c.Kubectl(t.Context(), "apply", "-f", seedCheck, "--dry-run=server"); err == nil || !strings.Contains(err.Error(), `failed calling webhook "nodehealthchecks.autohealer.resourcestack.com"`) {
-		t.Errorf("a health check that the webhook has not judged: %v", err)
-	}
-	if _, err := c.Kubectl(t.Context(), "apply", "-f", seedPolicy, "--dry-run=server"); err == nil || !strings.Contains(err.Error(), `failed calling webhook "repairpolicies.autohealer.resourcestack.com"`) {
-		t.Errorf("a repair policy that the webhook has not judged: %v", err)
+	for path, hook := range map[string]string{seedCheck: "nodehealthchecks", seedPolicy: "repairpolicies"} {
+		_, err := c.Kubectl(t.Context(), "apply", "-f", path, "--dry-run=server")
+		if err == nil || !strings.Contains(err.Error(), `failed calling webhook "`+hook+`.autohealer.resourcestack.com"`) {
+			t.Errorf("%s, which the webhook has not judged: %v", path, err)
+		}
 	}
 	// An existing set can be labelled and deleted.
 	testkit.Must(t, hooks.Delete(t.Context(), "autohealer", metav1.DeleteOptions{}))
@@ -151,9 +152,7 @@ spec: {type: Harmless, effect: NoSchedule, taintKey: example.com/harmless, condi
 		_, err := c.Kubectl(t.Context(), "create", "-f", set, "-f", seedCheck, "-f", seedPolicy)
 		return err
 	})
-	if _, err := c.Kubectl(t.Context(), "apply", "-f", "controller"); err != nil {
-		t.Fatal(err)
-	}
+	c.kubectl(t, "apply", "-f", "controller")
 	testkit.Eventually(t, "the webhook to be installed again", func() error {
 		if _, err := c.Kubectl(t.Context(), "patch", "conditionset", "harmless", "--type=merge", "-p", `{"spec": {"effect": "NoExecute"}}`, "--dry-run=server"); err == nil {
 			return errors.New("a set can be changed")
@@ -165,36 +164,24 @@ spec: {type: Harmless, effect: NoSchedule, taintKey: example.com/harmless, condi
 		{"label", "conditionset", "harmless", "a=b"},
 		{"delete", "conditionset", "harmless", "--wait=false"},
 		{"patch", "conditionset", "harmless", "--type=merge", "-p", `{"metadata": {"finalizers": null}}`},
+		// So can a repair policy and a health check, and their statuses can be written.
+		{"patch", "repairpolicy", "default", "--subresource=status", "--type=merge", "-p", `{"status": {"nodes": 3}}`},
+		{"label", "repairpolicy", "default", "a=b"},
+		{"delete", "repairpolicy", "default"},
+		{"label", "nodehealthcheck", "nodehealthcheck-sample", "a=b"},
+		{"patch", "nodehealthcheck", "nodehealthcheck-sample", "--subresource=status", "--type=merge", "-p", `{"status": {"phase": "Enabled"}}`},
+		{"delete", "nodehealthcheck", "nodehealthcheck-sample"},
 	} {
 		if _, err := c.Kubectl(t.Context(), args...); err != nil {
 			t.Errorf("with the webhook down: %v", err)
 		}
-	}
-	// So can a repair policy, and its status can be written.
-	if err := c.patchPolicyStatus(t, `{"status": {"nodes": 3}}`); err != nil {
-		t.Errorf("with the webhook down: %v", err)
-	}
-	for _, args := range [][]string{{"label", "repairpolicy", "default", "a=b"}, {"delete", "repairpolicy", "default"}} {
-		if _, err := c.Kubectl(t.Context(), args...); err != nil {
-			t.Errorf("with the webhook down: %v", err)
-		}
-	}
-	// So can a health check.
-	if _, err := c.Kubectl(t.Context(), "label", "nodehealthcheck", "nodehealthcheck-sample", "a=b"); err != nil {
-		t.Errorf("with the webhook down: %v", err)
-	}
-	if err := c.patchCheckStatus(t, `{"status": {"phase": "Enabled"}}`); err != nil {
-		t.Errorf("with the webhook down: %v", err)
-	}
-	if _, err := c.Kubectl(t.Context(), "delete", "nodehealthcheck", "nodehealthcheck-sample"); err != nil {
-		t.Errorf("deleting a health check with the webhook down: %v", err)
 	}
 	testkit.Must(t, hooks.Delete(t.Context(), "autohealer", metav1.DeleteOptions{}))
 	testkit.Eventually(t, "the webhook to be removed", func() error {
 		_, err := c.Kubectl(t.Context(), "apply", "-f", set, "--dry-run=server")
 		return err
 	})
-	c.deleteChecks(t)
+	c.healthChecks().deleteAll(t)
 }
 
 // brakes pauses and disables policies of every kind while the webhook is down. Other
@@ -236,16 +223,14 @@ func (c cluster) brakes(t *testing.T) {
 func TestManifestsAreAllOfTheFiles(t *testing.T) {
 	files := 0
 	for _, folder := range []string{"crds", "shared", "cleanup", "controller", "agent", "agent/kmsg", "agent/journal"} {
-		entries, err := os.ReadDir(folder)
-		testkit.Must(t, err)
+		entries := testkit.Value(os.ReadDir(folder)).Must(t)
 		for _, entry := range entries {
 			if entry.IsDir() {
 				continue
 			}
 			files++
 			path := folder + "/" + entry.Name()
-			want, err := os.ReadFile(path)
-			testkit.Must(t, err)
+			want := testkit.Value(os.ReadFile(path)).Must(t)
 			if got, err := fs.ReadFile(deploy.Manifests, path); err != nil || string(got) != string(want) {
 				t.Errorf("%s is not among the manifests as it is: %v", path, err)
 			}
@@ -258,14 +243,10 @@ func TestManifestsAreAllOfTheFiles(t *testing.T) {
 
 // takesNetworkPolicy applies the network policy, and compares it with the Deployment.
 func (c cluster) takesNetworkPolicy(t *testing.T) {
-	if _, err := c.Kubectl(t.Context(), "apply", "--validate=strict", "-f", "network"); err != nil {
-		t.Fatal(err)
-	}
+	c.kubectl(t, "apply", "--validate=strict", "-f", "network")
 	admin := clientFor(t, c.AdminConfig())
-	policy, err := admin.NetworkingV1().NetworkPolicies(namespace).Get(t.Context(), account, metav1.GetOptions{})
-	testkit.Must(t, err)
-	deployment, err := admin.AppsV1().Deployments(namespace).Get(t.Context(), account, metav1.GetOptions{})
-	testkit.Must(t, err)
+	policy := testkit.Value(admin.NetworkingV1().NetworkPolicies(namespace).Get(t.Context(), account, metav1.GetOptions{})).Must(t)
+	deployment := testkit.Value(admin.AppsV1().Deployments(namespace).Get(t.Context(), account, metav1.GetOptions{})).Must(t)
 	if policy.Spec.PodSelector.String() != deployment.Spec.Selector.String() {
 		t.Errorf("it selects %s, and the pods are %s", policy.Spec.PodSelector.String(), deployment.Spec.Selector)
 	}
@@ -332,8 +313,7 @@ func (c cluster) admitsPods(t *testing.T) {
 
 	// The namespace refuses pods that are not restricted, including a pod of ours without
 	// one of its restrictions.
-	deployment, err := admin.AppsV1().Deployments(namespace).Get(t.Context(), account, metav1.GetOptions{})
-	testkit.Must(t, err)
+	deployment := testkit.Value(admin.AppsV1().Deployments(namespace).Get(t.Context(), account, metav1.GetOptions{})).Must(t)
 	for name, loosen := range map[string]func(*corev1.PodSpec){
 		"root":         func(p *corev1.PodSpec) { p.SecurityContext.RunAsNonRoot = nil },
 		"seccomp":      func(p *corev1.PodSpec) { p.SecurityContext.SeccompProfile = nil },
@@ -382,9 +362,13 @@ func createPod(ctx context.Context, admin kubernetes.Interface, d *appsv1.Deploy
 
 func clientFor(t *testing.T, config *rest.Config) kubernetes.Interface {
 	t.Helper()
-	client, err := kubernetes.NewForConfig(config)
-	testkit.Must(t, err)
-	return client
+	return testkit.Value(kubernetes.NewForConfig(config)).Must(t)
+}
+
+// kubectl runs kubectl, and ends the test if it fails.
+func (c cluster) kubectl(t *testing.T, args ...string) string {
+	t.Helper()
+	return testkit.Value(c.Kubectl(t.Context(), args...)).Must(t)
 }
 
 // file writes a manifest to a file and returns its path.
@@ -398,8 +382,7 @@ func file(t *testing.T, manifest string) string {
 // getJSON reads the output of kubectl get.
 func (c cluster) getJSON(t *testing.T, into any, args ...string) {
 	t.Helper()
-	out, err := c.Kubectl(t.Context(), append([]string{"get", "-o", "json"}, args...)...)
-	testkit.Must(t, err)
+	out := c.kubectl(t, append([]string{"get", "-o", "json"}, args...)...)
 	if err := json.Unmarshal([]byte(out), into); err != nil {
 		t.Fatalf("%v:\n%s", err, out)
 	}

@@ -31,12 +31,9 @@ type guardedAgent struct {
 
 func (c cluster) guardedAgent(t *testing.T, lookEvery time.Duration, kinds ...string) *guardedAgent {
 	t.Helper()
-	config, err := c.ServiceAccountConfig(t.Context(), agent, agent, testbed.WithNode(theirs))
-	testkit.Must(t, err)
-	api, err := kubeapi.New(kubeapi.Access{Server: config.Host, CA: config.CAData, Token: config.BearerToken}, "autohealer-agent/test")
-	testkit.Must(t, err)
-	admin, err := kubernetes.NewForConfig(c.AdminConfig())
-	testkit.Must(t, err)
+	config := testkit.Value(c.ServiceAccountConfig(t.Context(), agent, agent, testbed.WithNode(theirs))).Must(t)
+	api := testkit.Value(kubeapi.New(kubeapi.Access{Server: config.Host, CA: config.CAData, Token: config.BearerToken}, "autohealer-agent/test")).Must(t)
+	admin := testkit.Value(kubernetes.NewForConfig(c.AdminConfig())).Must(t)
 	reporter, err := report.New(report.Config{API: api, Node: theirs, Holder: "pod", LeaseNamespace: namespace, LookEvery: lookEvery, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	testkit.Must(t, err)
 	w := &guardedAgent{T: t, Reporter: reporter, admin: admin}
@@ -74,8 +71,7 @@ func (w *guardedAgent) applies(rows ...string) {
 // row returns a condition of the node and whether the agent owns a part of it.
 func (w *guardedAgent) row(kind string) (found *corev1.NodeCondition, ours bool) {
 	w.Helper()
-	node, err := w.admin.CoreV1().Nodes().Get(w.Context(), theirs, metav1.GetOptions{})
-	testkit.Must(w, err)
+	node := testkit.Value(w.admin.CoreV1().Nodes().Get(w.Context(), theirs, metav1.GetOptions{})).Must(w)
 	for _, condition := range node.Status.Conditions {
 		if string(condition.Type) == kind {
 			found = &condition

@@ -9,13 +9,8 @@ import (
 	"testing"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
-	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
@@ -26,51 +21,17 @@ import (
 	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
-// try is a write with the expected refusal, empty if the write is allowed.
-type try struct {
-	name string
-	do   apiCall
-	want string
-}
-
 // TestControllerGuard tests the admission policies of the controller's manifests with the
 // tokens and certificates of the clients that they bind.
 func TestControllerGuard(t *testing.T) {
 	t.Parallel()
 	c := cluster{testbed.New(t, testbed.Config{})}
-	if _, err := c.Kubectl(t.Context(), "apply", "-f", "crds", "-f", "shared", "-f", "controller"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.CreateNodes(t.Context(), testbed.RealNodes(2)); err != nil {
-		t.Fatal(err)
-	}
+	c.kubectl(t, "apply", "-f", "crds", "-f", "shared", "-f", "controller")
+	testkit.Value(c.CreateNodes(t.Context(), testbed.RealNodes(2))).Must(t)
 	t.Run("keeps kubelets from writing annotations that the controller trusts", c.guardsRecords)
 	client := c.mightyController(t)
 	t.Run("limits the controller to its own writes", func(t *testing.T) { c.guardsController(t, client) })
 	t.Run("limits the controller to its own writes to Karpenter's objects", func(t *testing.T) { c.guardsClaims(t, client) })
-}
-
-// attempts makes the writes one after the other.
-func attempts(t *testing.T, client kubernetes.Interface, tries []try) {
-	t.Helper()
-	refused := 0
-	for _, try := range tries {
-		t.Run(try.name, func(t *testing.T) {
-			err := try.do(t.Context(), client)
-			switch {
-			case try.want == "" && err != nil:
-				t.Errorf("refused: %v", err)
-			case try.want != "" && (!apierrors.IsForbidden(err) || !strings.Contains(err.Error(), try.want)):
-				t.Errorf("want %q; the error is: %v", try.want, err)
-			}
-		})
-		if try.want != "" {
-			refused++
-		}
-	}
-	if refused == 0 || refused == len(tries) {
-		t.Errorf("%d of %d writes must be refused: the test proves nothing", refused, len(tries))
-	}
 }
 
 // guardsRecords writes as the kubelet of a node. NodeRestriction allows it to write the
@@ -113,55 +74,22 @@ func (c cluster) guardsRecords(t *testing.T) {
 	if config, err = c.NodeConfig("node-0009"); err != nil {
 		t.Fatal(err)
 	}
-	joins := func(annotations map[string]string) apiCall {
-		return func(ctx context.Context, client kubernetes.Interface) error {
-			_, err := client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-0009", Annotations: annotations}}, metav1.CreateOptions{})
-			return err
-		}
+	joins := func(annotations string) apiCall {
+		return creates(nodePath, `{"metadata": {"name": "node-0009", "annotations": {`+annotations+`}}}`)
 	}
 	attempts(t, clientFor(t, config), []try{
-		{"a new node with a record", joins(map[string]string{record: "{}"}), refusal + record},
-		{"a new node", joins(map[string]string{"example.com/a": "b"}), ""},
+		{"a new node with a record", joins(`"` + record + `": "{}"`), refusal + record},
+		{"a new node", joins(`"example.com/a": "b"`), ""},
 	})
-}
-
-// rawly sends a request by its path, for kinds that the client does not know.
-func rawly(verb, path string, kind types.PatchType, body string) apiCall {
-	return func(ctx context.Context, client kubernetes.Interface) error {
-		request := client.CoreV1().RESTClient().Verb(verb).AbsPath(path)
-		if body != "" {
-			request = request.SetHeader("Content-Type", string(kind)).Body([]byte(body))
-		}
-		return request.Do(ctx).Error()
-	}
 }
 
 // mightyController returns a client with a token of the controller and all rights of the
 // cluster: every refusal is by the admission policies.
 func (c cluster) mightyController(t *testing.T) kubernetes.Interface {
 	t.Helper()
-	admin := clientFor(t, c.AdminConfig())
-	if _, err := admin.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "too-much"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
-		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Name: account, Namespace: namespace}},
-	}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	config, err := c.ServiceAccountConfig(t.Context(), namespace, account)
-	testkit.Must(t, err)
-	client := clientFor(t, config)
-	testkit.Eventually(t, "all rights", func() error {
-		if !mayDo(t, client, request{"*", "*.*", ""}) {
-			return errors.New("they are not there")
-		}
-		return nil
-	})
-	testkit.Eventually(t, "the guard", func() error {
-		if err := createLease(namespace, "x")(t.Context(), client); !apierrors.IsForbidden(err) {
-			return fmt.Errorf("it is not there yet: %w", err)
-		}
-		return nil
-	})
+	client := clientFor(t, testkit.Value(c.ServiceAccountConfig(t.Context(), namespace, account)).Must(t))
+	c.empowers(t, namespace, account, client)
+	testkit.Eventually(t, "the guard", isForbidden(t, client, createLease(namespace, "x")))
 	return client
 }
 
@@ -214,63 +142,22 @@ func (c cluster) guardsController(t *testing.T, client kubernetes.Interface) {
 		return merge(mine, `{"spec": {"taints": [`+strings.Join(list, ", ")+`]}}`)
 	}
 	takeLease := func(name, holder string) apiCall {
-		return func(ctx context.Context, client kubernetes.Interface) error {
-			_, err := client.CoordinationV1().Leases("medik8s-leases").Patch(ctx, name, types.MergePatchType, []byte(fmt.Sprintf(`{"spec": {"holderIdentity": %q}}`, holder)), metav1.PatchOptions{})
-			return err
-		}
+		return merges(leasePath("medik8s-leases")+"/"+name, fmt.Sprintf(`{"spec": {"holderIdentity": %q}}`, holder))
 	}
-	deleteLease := func(in, name string) apiCall {
-		return func(ctx context.Context, client kubernetes.Interface) error {
-			return client.CoordinationV1().Leases(in).Delete(ctx, name, metav1.DeleteOptions{})
-		}
-	}
-	createMap := func(name string) apiCall {
-		return func(ctx context.Context, client kubernetes.Interface) error {
-			_, err := client.CoreV1().ConfigMaps(namespace).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-			return err
-		}
-	}
+	createMap := func(name string) apiCall { return creates("/api/v1/namespaces/"+namespace+"/configmaps", named(name)) }
 	createRevision := func(name, label string) apiCall {
-		return func(ctx context.Context, client kubernetes.Interface) error {
-			_, err := client.AppsV1().ControllerRevisions(namespace).Create(ctx, &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{label: "x"}}, Data: runtime.RawExtension{Raw: []byte(`{}`)}, Revision: 1}, metav1.CreateOptions{})
-			return err
-		}
-	}
-	tell := func(controller string) apiCall {
-		return func(ctx context.Context, client kubernetes.Interface) error {
-			_, err := client.EventsV1().Events("default").Create(ctx, &eventsv1.Event{
-				ObjectMeta: metav1.ObjectMeta{GenerateName: "e-"}, EventTime: metav1.NowMicro(), ReportingController: controller, ReportingInstance: "x",
-				Action: "Test", Reason: "Tested", Type: "Normal", Regarding: corev1.ObjectReference{Kind: "Node", Name: mine},
-			}, metav1.CreateOptions{})
-			return err
-		}
+		return creates("/apis/apps/v1/namespaces/"+namespace+"/controllerrevisions", fmt.Sprintf(`{"metadata": {"name": %q, "labels": {%q: "x"}}, "data": {}, "revision": 1}`, name, label))
 	}
 	tellOld := func(controller, component string) apiCall {
-		return func(ctx context.Context, client kubernetes.Interface) error {
-			_, err := client.CoreV1().Events("default").Create(ctx, &corev1.Event{
-				ObjectMeta: metav1.ObjectMeta{GenerateName: "e-", Namespace: "default"}, ReportingController: controller, Source: corev1.EventSource{Component: component}, Reason: "Tested", Type: "Normal",
-				InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: mine, Namespace: "default"},
-			}, metav1.CreateOptions{})
-			return err
-		}
+		return creates(eventPath, fmt.Sprintf(`{"metadata": {"generateName": "e-"}, "reportingComponent": %q, "source": {"component": %q}, "reason": "Tested", "type": "Normal",
+			"involvedObject": {"kind": "Node", "name": %q, "namespace": "default"}}`, controller, component, mine))
 	}
 	const certSecret = "autohealer-webhook-cert"
-	patchSecret := func(in, name, body string) apiCall {
-		return func(ctx context.Context, client kubernetes.Interface) error {
-			_, err := client.CoreV1().Secrets(in).Patch(ctx, name, types.MergePatchType, []byte(body), metav1.PatchOptions{})
-			return err
-		}
-	}
-	createSecret := func(in, name string) apiCall {
-		return func(ctx context.Context, client kubernetes.Interface) error {
-			_, err := client.CoreV1().Secrets(in).Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-			return err
-		}
-	}
-	if err := errors.Join(createSecret("default", certSecret)(t.Context(), admin),
-		patchSecret(namespace, certSecret, `{"data": {"foreign": "eA=="}}`)(t.Context(), admin)); err != nil {
-		t.Fatal(err)
-	}
+	secretPath := func(in string) string { return "/api/v1/namespaces/" + in + "/secrets" }
+	patchSecret := func(in, name, body string) apiCall { return merges(secretPath(in)+"/"+name, body) }
+	createSecret := func(in, name string) apiCall { return creates(secretPath(in), named(name)) }
+	testkit.Must(t, errors.Join(createSecret("default", certSecret)(t.Context(), admin),
+		patchSecret(namespace, certSecret, `{"data": {"foreign": "eA=="}}`)(t.Context(), admin)))
 	const (
 		ownEvents   = "the controller may create Events whose reportingController is autohealer-controller, and not "
 		oneSecret   = "of Secrets the controller may change autohealer-system/autohealer-webhook-cert, and no other"
@@ -312,17 +199,9 @@ func (c cluster) guardsController(t *testing.T, client kubernetes.Interface) {
 		{"changes the address of a webhook", hooks(func(config configuration) { config.Webhooks[0].ClientConfig.Service.Name = "theirs" }), bundle + "nothing else of "},
 		{"fewer conditions", hooks(func(config configuration) { config.Webhooks[0].MatchConditions = nil }), bundle + "nothing else of "},
 		{"adds a finalizer to the webhooks", hooks(func(config configuration) { config.Finalizers = []string{"example.com/stay"} }), bundle + "not the metadata"},
-		{"another configuration", func(ctx context.Context, client kubernetes.Interface) error {
-			_, err := client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(ctx, &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}}, metav1.CreateOptions{})
-			return err
-		}, oneHook},
-		{"creates a mutating webhook", func(ctx context.Context, client kubernetes.Interface) error {
-			_, err := client.AdmissionregistrationV1().MutatingWebhookConfigurations().Create(ctx, &admissionv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "autohealer"}}, metav1.CreateOptions{})
-			return err
-		}, oneHook},
-		{"deletes the webhooks", func(ctx context.Context, client kubernetes.Interface) error {
-			return client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(ctx, "autohealer", metav1.DeleteOptions{})
-		}, oneHook},
+		{"another configuration", creates("/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations", named("theirs")), oneHook},
+		{"creates a mutating webhook", creates("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations", named("autohealer")), oneHook},
+		{"deletes the webhooks", deletes("/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/autohealer"), oneHook},
 
 		{"places a taint", taints("node.kubernetes.io/unschedulable", "example.com/theirs", "example.com/ours"), ""},
 		{"removes its taint", taints("node.kubernetes.io/unschedulable", "example.com/theirs"), ""},
@@ -362,40 +241,31 @@ func (c cluster) guardsController(t *testing.T, client kubernetes.Interface) {
 			}
 			return apply(mine, row("KernelDeadlock", "True"), row("XfsShutdown", "False"), silent("Ready", "Unknown", "AgentSilent"))(ctx, client)
 		}, ofAgents + "Ready"},
-		{"deletes a node", func(ctx context.Context, client kubernetes.Interface) error {
-			return client.CoreV1().Nodes().Delete(ctx, mine, metav1.DeleteOptions{})
-		}, "the controller may neither create nor delete nodes"},
-		{"a new node", func(ctx context.Context, client kubernetes.Interface) error {
-			_, err := client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-0008"}}, metav1.CreateOptions{})
-			return err
-		}, "the controller may neither create nor delete nodes"},
+		{"deletes a node", deletes(nodePath + "/" + mine), "the controller may neither create nor delete nodes"},
+		{"a new node", creates(nodePath, named("node-0008")), "the controller may neither create nor delete nodes"},
 
 		{"leads", createLease(namespace, account), ""},
 		{"the Lease of an agent", renewLease(namespace, "autohealer-agent-"+theirs), ownLeases + namespace + "/autohealer-agent-" + theirs},
 		{"takes the Lease of a node", takeLease("node-theirs", "NodeHealthCheck-c"), ""},
 		{"gives the Lease to another holder", takeLease("node-theirs", "other"), ownLeases + "medik8s-leases/node-theirs"},
-		{"releases the Lease", deleteLease("medik8s-leases", "node-theirs"), ""},
+		{"releases the Lease", deletes(leasePath("medik8s-leases") + "/node-theirs"), ""},
 		{"the ledger", createMap("autohealer-ledger"), ""},
 		{"another ConfigMap", createMap("other"), onlyLedger + "other"},
 		{"a stored revision", createRevision("r1", "autohealer.resourcestack.com/kept-condition-sets"), ""},
 		{"another revision", createRevision("r2", "controller-revision-hash"), ownRevision + "r2"},
 
-		{"writes its own Event", tell(account), ""},
-		{"writes an Event as the kubelet", tell("kubelet"), ownEvents + "kubelet"},
+		{"writes its own Event", newEvent(account, mine), ""},
+		{"writes an Event as the kubelet", newEvent("kubelet", mine), ownEvents + "kubelet"},
 		{"writes an Event of the core group as the kubelet", tellOld("", "kubelet"), strings.TrimSpace(ownEvents)},
 		{"writes an Event as the kubelet and itself", tellOld(account, "kubelet"), ownEvents + "kubelet"},
-		{"deletes an Event", func(ctx context.Context, client kubernetes.Interface) error {
-			return client.CoreV1().Events("default").DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
-		}, "the controller may create Events, and neither change nor delete any"},
+		{"deletes an Event", deletes(eventPath), "the controller may create Events, and neither change nor delete any"},
 		{"a new certificate", patchSecret(namespace, certSecret, `{"data": {"ca.crt": "eA==", "ca.key": "eA==", "tls.crt": "eA==", "tls.key": "eA=="}}`), ""},
 		{"another key in its Secret", patchSecret(namespace, certSecret, `{"data": {"stolen": "eA=="}}`), "of its Secret the controller may change the keys of the certificate, and not stolen"},
 		{"a key of another owner removed", patchSecret(namespace, certSecret, `{"data": {"foreign": null}}`), "of its Secret the controller may change the keys of the certificate, and not foreign"},
 		{"a finalizer of the Secret", patchSecret(namespace, certSecret, `{"metadata": {"finalizers": ["example.com/stay"]}}`), "of its Secret the controller may change the data, and nothing else"},
 		{"a Secret of that name elsewhere", patchSecret("default", certSecret, `{"data": {"tls.crt": "eA=="}}`), oneSecret},
 		{"a Secret with a token", createSecret(namespace, "other"), oneSecret},
-		{"deletes its Secret", func(ctx context.Context, client kubernetes.Interface) error {
-			return client.CoreV1().Secrets(namespace).Delete(ctx, certSecret, metav1.DeleteOptions{})
-		}, oneSecret},
+		{"deletes its Secret", deletes(secretPath(namespace) + "/" + certSecret), oneSecret},
 	})
 
 	// None of this affects other clients.
@@ -404,7 +274,7 @@ func (c cluster) guardsController(t *testing.T, client kubernetes.Interface) {
 		"a taint":     taints("karpenter.sh/disrupted"),
 		"a ConfigMap": createMap("other"),
 		"a Secret":    createSecret(namespace, "other"),
-		"an Event":    tell("kubelet"),
+		"an Event":    newEvent("kubelet", mine),
 		"a webhook":   hooks(func(config configuration) { config.Webhooks = config.Webhooks[:1] }),
 	} {
 		if err := do(t.Context(), admin); err != nil {
@@ -429,34 +299,34 @@ func (c cluster) guardsClaims(t *testing.T, client kubernetes.Interface) {
 		claimSpec = "of the spec of Karpenter's objects the controller may write the repair block"
 	)
 	for _, prepare := range []apiCall{
-		rawly("POST", claimPath, "application/json", claim+`"metadata": {"name": "c1", "annotations": {"theirs": "x"}}}`),
-		rawly("POST", claimPath, "application/json", claim+`"metadata": {"name": "c2"}}`),
-		rawly("POST", poolPath, "application/json", pool+`"metadata": {"name": "p1"}}`),
+		creates(claimPath, claim+`"metadata": {"name": "c1", "annotations": {"theirs": "x"}}}`),
+		creates(claimPath, claim+`"metadata": {"name": "c2"}}`),
+		creates(poolPath, pool+`"metadata": {"name": "p1"}}`),
 	} {
 		testkit.Must(t, prepare(t.Context(), admin))
 	}
 	attempts(t, client, []try{
-		{"deletes a NodeClaim without a mark", rawly("DELETE", claimPath+"/c1", "", ""), unmarked},
-		{"marks it", rawly("PATCH", claimPath+"/c1", types.MergePatchType, `{"metadata": {"annotations": {"autohealer.resourcestack.com/repair": "{}", "karpenter.sh/nodeclaim-termination-timestamp": "2026-11-15T12:00:00Z"}}}`), ""},
-		{"removes the mark", rawly("PATCH", claimPath+"/c1", types.MergePatchType, `{"metadata": {"annotations": {"autohealer.resourcestack.com/repair": null, "karpenter.sh/nodeclaim-termination-timestamp": null}}}`), ""},
-		{"marks it again", rawly("PATCH", claimPath+"/c1", types.MergePatchType, `{"metadata": {"annotations": {"autohealer.resourcestack.com/repair": "{}"}}}`), ""},
-		{"another annotation of it", rawly("PATCH", claimPath+"/c1", types.MergePatchType, `{"metadata": {"annotations": {"theirs": "y"}}}`), claimMeta},
-		{"its finalizers", rawly("PATCH", claimPath+"/c1", types.MergePatchType, `{"metadata": {"finalizers": ["example.com/stay"]}}`), claimMeta},
-		{"its labels", rawly("PATCH", claimPath+"/c1", types.MergePatchType, `{"metadata": {"labels": {"karpenter.sh/nodepool": "other"}}}`), claimMeta},
-		{"its status", rawly("PATCH", claimPath+"/c1/status", types.MergePatchType, `{"status": {"providerID": "x"}}`), "the controller may not update nodeclaims c1"},
-		{"a new NodeClaim", rawly("POST", claimPath, "application/json", claim+`"metadata": {"name": "c3"}}`), "the controller may not create nodeclaims c3"},
-		{"deletes a marked NodeClaim", rawly("DELETE", claimPath+"/c1", "", ""), ""},
-		{"deletes a NodePool", rawly("DELETE", poolPath+"/p1", "", ""), "the controller may not delete nodepools p1"},
-		{"the limits of a NodePool", rawly("PATCH", poolPath+"/p1", types.MergePatchType, `{"spec": {"limits": {"cpu": "1"}}}`), claimSpec},
-		{"an annotation of a NodePool", rawly("PATCH", poolPath+"/p1", types.MergePatchType, `{"metadata": {"annotations": {"autohealer.resourcestack.com/repair": "{}"}}}`), claimMeta},
+		{"deletes a NodeClaim without a mark", deletes(claimPath + "/c1"), unmarked},
+		{"marks it", merges(claimPath+"/c1", `{"metadata": {"annotations": {"autohealer.resourcestack.com/repair": "{}", "karpenter.sh/nodeclaim-termination-timestamp": "2026-11-15T12:00:00Z"}}}`), ""},
+		{"removes the mark", merges(claimPath+"/c1", `{"metadata": {"annotations": {"autohealer.resourcestack.com/repair": null, "karpenter.sh/nodeclaim-termination-timestamp": null}}}`), ""},
+		{"marks it again", merges(claimPath+"/c1", `{"metadata": {"annotations": {"autohealer.resourcestack.com/repair": "{}"}}}`), ""},
+		{"another annotation of it", merges(claimPath+"/c1", `{"metadata": {"annotations": {"theirs": "y"}}}`), claimMeta},
+		{"its finalizers", merges(claimPath+"/c1", `{"metadata": {"finalizers": ["example.com/stay"]}}`), claimMeta},
+		{"its labels", merges(claimPath+"/c1", `{"metadata": {"labels": {"karpenter.sh/nodepool": "other"}}}`), claimMeta},
+		{"its status", merges(claimPath+"/c1/status", `{"status": {"providerID": "x"}}`), "the controller may not update nodeclaims c1"},
+		{"a new NodeClaim", creates(claimPath, claim+`"metadata": {"name": "c3"}}`), "the controller may not create nodeclaims c3"},
+		{"deletes a marked NodeClaim", deletes(claimPath + "/c1"), ""},
+		{"deletes a NodePool", deletes(poolPath + "/p1"), "the controller may not delete nodepools p1"},
+		{"the limits of a NodePool", merges(poolPath+"/p1", `{"spec": {"limits": {"cpu": "1"}}}`), claimSpec},
+		{"an annotation of a NodePool", merges(poolPath+"/p1", `{"metadata": {"annotations": {"autohealer.resourcestack.com/repair": "{}"}}}`), claimMeta},
 		{"restores the schema of the repair block", rawly("PATCH", crdPath+"/nodepools.karpenter.sh", types.JSONPatchType, string(deploy.NodePoolPatch())), ""},
-		{"another conversion of NodePools", rawly("PATCH", crdPath+"/nodepools.karpenter.sh", types.MergePatchType, `{"spec": {"conversion": {"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"], "clientConfig": {"url": "https://example.com"}}}}}`), claimSpec},
+		{"another conversion of NodePools", merges(crdPath+"/nodepools.karpenter.sh", `{"spec": {"conversion": {"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"], "clientConfig": {"url": "https://example.com"}}}}}`), claimSpec},
 		{"deletes the CRD of NodePools", rawly("PATCH", crdPath+"/nodepools.karpenter.sh", types.JSONPatchType, `[{"op": "replace", "path": "/spec/versions/0/served", "value": false}]`), claimSpec},
-		{"the schema of another kind", rawly("PATCH", crdPath+"/nodeclaims.karpenter.sh", types.MergePatchType, `{"metadata": {"annotations": {"a": "b"}}}`), "the controller may not update customresourcedefinitions nodeclaims.karpenter.sh"},
+		{"the schema of another kind", merges(crdPath+"/nodeclaims.karpenter.sh", `{"metadata": {"annotations": {"a": "b"}}}`), "the controller may not update customresourcedefinitions nodeclaims.karpenter.sh"},
 	})
 	// The restored schema allows a repair block in a NodePool.
 	testkit.Eventually(t, "the repair block to be restored", func() error {
-		if err := rawly("PATCH", poolPath+"/p1", types.MergePatchType, `{"spec": {"repair": {"enabled": true}}}`)(t.Context(), client); err != nil {
+		if err := merges(poolPath+"/p1", `{"spec": {"repair": {"enabled": true}}}`)(t.Context(), client); err != nil {
 			return err
 		}
 		out, err := c.Kubectl(t.Context(), "get", "nodepool", "p1", "-o", "jsonpath={.spec.repair}")
@@ -465,7 +335,7 @@ func (c cluster) guardsClaims(t *testing.T, client kubernetes.Interface) {
 		}
 		return err
 	})
-	if err := rawly("DELETE", claimPath+"/c2", "", "")(t.Context(), admin); err != nil {
+	if err := deletes(claimPath+"/c2")(t.Context(), admin); err != nil {
 		t.Errorf("the admin may not delete a NodeClaim: %v", err)
 	}
 }

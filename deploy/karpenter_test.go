@@ -62,12 +62,8 @@ func TestNodePools(t *testing.T) {
 
 func (c cluster) appliesStockCRD(t *testing.T) {
 	t.Helper()
-	if _, err := c.Kubectl(t.Context(), "apply", "-f", stockCRD(t)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "crd/"+deploy.NodePoolCRD); err != nil {
-		t.Fatal(err)
-	}
+	c.kubectl(t, "apply", "-f", stockCRD(t))
+	c.kubectl(t, "wait", "--for=condition=Established", "--timeout=30s", "crd/"+deploy.NodePoolCRD)
 	c.seesSchema(t, false)
 }
 
@@ -85,8 +81,7 @@ func (c cluster) runs(t *testing.T, section string) {
 // shown returns the first block of commands on a page after a line with this text.
 func shown(t *testing.T, page, after string) string {
 	t.Helper()
-	text, err := os.ReadFile(page)
-	testkit.Must(t, err)
+	text := testkit.Value(os.ReadFile(page)).Must(t)
 	_, rest, found := strings.Cut(string(text), "\n"+after)
 	_, rest, _ = strings.Cut(rest, "\n```\n")
 	script, _, ends := strings.Cut(rest, "```\n")
@@ -97,21 +92,21 @@ func shown(t *testing.T, page, after string) string {
 }
 
 // runsScript runs commands in a folder, like a user who pastes them.
-func (c cluster) runsScript(t *testing.T, in, script string) {
+func (c cluster) runsScript(t *testing.T, in, script string) (out string) {
 	t.Helper()
 	shell := exec.CommandContext(t.Context(), "sh", "-ec", script)
 	shell.Dir = in
 	shell.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig(), "PATH="+os.Getenv("KUBEBUILDER_ASSETS")+":"+filepath.Join(folder(t), "../bin/testbed")+":"+os.Getenv("PATH"))
-	if out, err := shell.CombinedOutput(); err != nil {
-		t.Fatalf("%v:\n%s\n%s", err, script, out)
+	text, err := shell.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v:\n%s\n%s", err, script, text)
 	}
+	return string(text)
 }
 
 func folder(t *testing.T) string {
 	t.Helper()
-	here, err := os.Getwd()
-	testkit.Must(t, err)
-	return here
+	return testkit.Value(os.Getwd()).Must(t)
 }
 
 // seesSchema waits until the API server serves the stored CRD.
@@ -127,8 +122,7 @@ func (c cluster) seesSchema(t *testing.T, want bool) {
 }
 
 func (c cluster) hasNodePoolSchema(t *testing.T) {
-	schema, err := deploy.NodePoolSchema()
-	testkit.Must(t, err)
+	schema := testkit.Value(deploy.NodePoolSchema()).Must(t)
 	var want any
 	testkit.Must(t, json.Unmarshal(schema, &want))
 	if diff := cmp.Diff(want, c.storedSchema(t)); diff != "" {
@@ -182,16 +176,14 @@ func seedBlock() map[string]any {
 }
 
 func (c cluster) takesSeedPool(t *testing.T) {
-	for _, side := range []string{"--server-side=false", "--server-side=true"} {
+	for _, side := range sides {
 		if _, err := c.Kubectl(t.Context(), "apply", "--validate=strict", side, "-f", examplePool); err != nil {
 			t.Fatalf("apply %s: %v", side, err)
 		}
 		if diff := cmp.Diff(seedBlock(), c.storedBlock(t)); diff != "" {
 			t.Errorf("by apply %s (-written +stored):\n%s", side, diff)
 		}
-		if _, err := c.Kubectl(t.Context(), "delete", "-f", examplePool); err != nil {
-			t.Fatal(err)
-		}
+		c.kubectl(t, "delete", "-f", examplePool)
 	}
 }
 
@@ -199,11 +191,7 @@ const wantDuration = "want a duration with its unit, such as 90s, 5m or 1h30m, t
 
 // badBlocks are blocks with one mistake each, as changes of the example, with the expected
 // message.
-var badBlocks = []struct {
-	name     string
-	old, new string
-	says     string
-}{
+var badBlocks = []mistake{
 	{"a toleration in words", "toleration: 45m", "toleration: long", "repair.policies[0].toleration: Invalid value: \"long\": " + wantDuration},
 	{"a negative toleration", "toleration: 45m", "toleration: -45m", "repair.policies[0].toleration: Invalid value: \"-45m\": " + wantDuration},
 	{"a toleration in bare minutes", "toleration: 10m", "toleration: 10", "repair.policies[1].toleration"},
@@ -228,22 +216,8 @@ var badBlocks = []struct {
 }
 
 func (c cluster) refusesBadBlocks(t *testing.T) {
-	manifest, err := os.ReadFile(examplePool)
-	testkit.Must(t, err)
-	for _, test := range badBlocks {
-		bad := strings.Replace(string(manifest), test.old, test.new, 1)
-		if bad == string(manifest) {
-			t.Fatalf("%s: %q is not in the pool to start from", test.name, test.old)
-		}
-		_, err := c.Kubectl(t.Context(), "apply", "-f", file(t, bad))
-		if err == nil {
-			t.Errorf("%s: it was accepted", test.name)
-			continue
-		}
-		if _, answer, _ := strings.Cut(err.Error(), "exit status 1: "); !strings.Contains(answer, test.says) {
-			t.Errorf("%s: the error is\n%s\nwant\n%s", test.name, answer, test.says)
-		}
-	}
+	manifest := testkit.Value(os.ReadFile(examplePool)).Must(t)
+	c.refuses(t, string(manifest), badBlocks, sides[0])
 	for name, good := range map[string]string{
 		"nothing":         "repair: {}",
 		"all there is":    "repair: {enabled: true, maxUnhealthy: 3, termination: Graceful, terminationGracePeriod: 1h, readyTimeout: 0.5h, policies: [{conditionType: A, toleration: 0s}, {conditionType: A, conditionStatus: 'True', toleration: 1m}, {conditionType: A, reason: B, toleration: 1m}]}",
@@ -273,9 +247,7 @@ func many(n int) string {
 
 // losesSchema applies Karpenter's CRD again, like an upgrade.
 func (c cluster) losesSchema(t *testing.T) {
-	if _, err := c.Kubectl(t.Context(), "apply", "-f", examplePool); err != nil {
-		t.Fatal(err)
-	}
+	c.kubectl(t, "apply", "-f", examplePool)
 	block := func(want map[string]any) func() error {
 		return func() error {
 			if diff := cmp.Diff(want, c.storedBlock(t)); diff != "" {
@@ -293,9 +265,7 @@ func (c cluster) losesSchema(t *testing.T) {
 	// After any write, even of a status, the block is lost.
 	c.appliesStockCRD(t)
 	testkit.Eventually(t, "the block to be hidden", block(nil))
-	if _, err := c.Kubectl(t.Context(), "patch", "nodepool", "default", "--subresource=status", "--type=merge", "-p", `{"status":{"nodes":3}}`); err != nil {
-		t.Fatal(err)
-	}
+	c.kubectl(t, "patch", "nodepool", "default", "--subresource=status", "--type=merge", "-p", `{"status":{"nodes":3}}`)
 	c.runs(t, "## Adding it")
 	// A new pool with a block shows that the schema is in force again; the earlier pool has
 	// lost its block.
@@ -310,20 +280,15 @@ func (c cluster) losesSchema(t *testing.T) {
 // putsBackSchema runs a controller that is configured to restore the schema: first with the
 // default rights, and then with the additional rights.
 func (c cluster) putsBackSchema(t *testing.T) {
-	if _, err := c.Kubectl(t.Context(), "apply", "-f", examplePool); err != nil {
-		t.Fatal(err)
-	}
-	controller, err := install.Start(t.Context(), c.Cluster, install.Options{Name: "restorer", Args: []string{"--restore-nodepool-schema"}})
-	testkit.Must(t, err)
+	c.kubectl(t, "apply", "-f", examplePool)
+	controller := testkit.Value(install.Start(t.Context(), c.Cluster, install.Options{Name: "restorer", Args: []string{"--restore-nodepool-schema"}})).Must(t)
 	defer func() {
 		if err := controller.Stop(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
 		}
 	}()
 	log := func() string {
-		text, err := controller.Log()
-		testkit.Must(t, err)
-		return text
+		return testkit.Value(controller.Log()).Must(t)
 	}
 	testkit.Eventually(t, "a copy of the block", func() error {
 		kept, err := c.Kubectl(t.Context(), "get", "controllerrevisions", "-n", namespace, "-l", repairblock.RevisionLabel+"=default", "-o", "name")
@@ -372,25 +337,19 @@ func (c cluster) putsBackSchema(t *testing.T) {
 			t.Errorf("turned down: %s", line)
 		}
 	}
-	if _, err := c.Kubectl(t.Context(), "delete", "-f", restoreRights, "-f", examplePool); err != nil {
-		t.Fatal(err)
-	}
+	c.kubectl(t, "delete", "-f", restoreRights, "-f", examplePool)
 }
 
 func (c cluster) removesSchema(t *testing.T) {
-	if _, err := c.Kubectl(t.Context(), "apply", "-f", examplePool); err != nil {
-		t.Fatal(err)
-	}
+	c.kubectl(t, "apply", "-f", examplePool)
 	if c.storedBlock(t) == nil {
 		t.Fatal("there is no block to remove")
 	}
 	c.runs(t, "## Removing it")
-	if _, err := c.Kubectl(t.Context(), "apply", "-f", file(t, strings.Join([]string{
+	testkit.Value(c.Kubectl(t.Context(), "apply", "-f", file(t, strings.Join([]string{
 		"{apiVersion: v1, kind: Namespace, metadata: {name: " + namespace + "}}",
 		"{apiVersion: apps/v1, kind: ControllerRevision, revision: 1, data: {a: b}, metadata: {namespace: " + namespace + ", name: left, labels: {" + repairblock.RevisionLabel + ": default}}}",
-	}, "\n---\n"))); err != nil {
-		t.Fatal(err)
-	}
+	}, "\n---\n")))).Must(t)
 	c.runs(t, "If no block is to be in force any more")
 	if left, err := c.Kubectl(t.Context(), "get", "controllerrevisions", "-n", namespace, "-o", "name", "-l", repairblock.RevisionLabel); err != nil || strings.TrimSpace(left) != "" {
 		t.Errorf("copies are left: %s (%v)", left, err)
@@ -410,21 +369,14 @@ func (c cluster) removesSchema(t *testing.T) {
 // judgesBlocks uses the controller's own webhook, and then removes it.
 func (c cluster) judgesBlocks(t *testing.T) {
 	testkit.Must(t, install.Install(t.Context(), c.Cluster))
-	controller, err := install.Start(t.Context(), c.Cluster, install.Options{Webhook: true})
-	testkit.Must(t, err)
+	controller := testkit.Value(install.Start(t.Context(), c.Cluster, install.Options{Webhook: true})).Must(t)
 	testkit.Must(t, install.UseWebhook(t.Context(), c.Cluster, controller))
 	nodes := clientFor(t, c.AdminConfig()).CoreV1().Nodes()
-	if _, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "sick", Labels: map[string]string{"karpenter.sh/nodepool": "default"}}}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Value(nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "sick", Labels: map[string]string{"karpenter.sh/nodepool": "default"}}}, metav1.CreateOptions{})).Must(t)
 	sick := []byte(`{"status": {"conditions": [{"type": "Ready", "status": "False"}]}}`)
-	if _, err := nodes.PatchStatus(t.Context(), "sick", sick); err != nil {
-		t.Fatal(err)
-	}
-	manifest, err := os.ReadFile(examplePool)
-	testkit.Must(t, err)
-	policy, err := os.ReadFile(seedPolicy)
-	testkit.Must(t, err)
+	testkit.Value(nodes.PatchStatus(t.Context(), "sick", sick)).Must(t)
+	manifest := testkit.Value(os.ReadFile(examplePool)).Must(t)
+	policy := testkit.Value(os.ReadFile(seedPolicy)).Must(t)
 	// The webhook refuses what the schema allows, with the same texts for both.
 	for _, test := range []struct{ name, old, new, says string }{
 		{"a toleration of ages", "toleration: 45m", "toleration: 99999999h", `spec.repair.policies[0].toleration: "99999999h": want a duration such as 300s, 5m or 1h30m`},
@@ -455,9 +407,7 @@ func (c cluster) judgesBlocks(t *testing.T) {
 			return nil
 		})
 	}
-	if _, err := c.Kubectl(t.Context(), "apply", "-f", examplePool); err != nil {
-		t.Fatal(err)
-	}
+	c.kubectl(t, "apply", "-f", examplePool)
 
 	// Without a running webhook, every call of it fails. Karpenter's writes do not call it.
 	testkit.Must(t, controller.Stop(t.Context()))
@@ -487,9 +437,7 @@ func (c cluster) judgesBlocks(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if diff := cmp.Diff(seedBlock(), c.storedBlock(t)); diff != "" {
-		t.Errorf("after the writes of others (-written +stored):\n%s", diff)
-	}
+	testkit.Equal(t, "after the writes of others", seedBlock(), c.storedBlock(t))
 	without, _, _ := strings.Cut(string(manifest), "  repair:")
 	if _, err := c.Kubectl(t.Context(), "create", "--dry-run=server", "-f", file(t, strings.Replace(without, "name: default", "name: other", 1))); err != nil {
 		t.Errorf("a pool without a block: %v", err)
@@ -498,23 +446,18 @@ func (c cluster) judgesBlocks(t *testing.T) {
 	c.setFailurePolicy(t, admissionv1.Ignore)
 	testkit.Eventually(t, "a block passing", func() error { return change(lengthen) })
 	testkit.Must(t, install.RemoveWebhook(t.Context(), c.Cluster))
-	if _, err := c.Kubectl(t.Context(), "delete", "nodepool", "default"); err != nil {
-		t.Fatal(err)
-	}
+	c.kubectl(t, "delete", "nodepool", "default")
 }
 
 // setFailurePolicy sets the failure policy of the webhook for NodePools.
 func (c cluster) setFailurePolicy(t *testing.T, policy admissionv1.FailurePolicyType) {
 	t.Helper()
 	hooks := clientFor(t, c.AdminConfig()).AdmissionregistrationV1().ValidatingWebhookConfigurations()
-	config, err := hooks.Get(t.Context(), "autohealer", metav1.GetOptions{})
-	testkit.Must(t, err)
+	config := testkit.Value(hooks.Get(t.Context(), "autohealer", metav1.GetOptions{})).Must(t)
 	for i := range config.Webhooks {
 		if hook := &config.Webhooks[i]; hook.Name == "nodepools.autohealer.resourcestack.com" {
 			hook.FailurePolicy = &policy
 		}
 	}
-	if _, err := hooks.Update(t.Context(), config, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Value(hooks.Update(t.Context(), config, metav1.UpdateOptions{})).Must(t)
 }

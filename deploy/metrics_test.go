@@ -24,19 +24,13 @@ func TestSecureMetrics(t *testing.T) {
 	t.Parallel()
 	c := cluster{testbed.New(t, testbed.Config{})}
 	testkit.Must(t, install.Install(t.Context(), c.Cluster))
-	if _, err := c.Kubectl(t.Context(), "create", "namespace", "monitoring"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Kubectl(t.Context(), "apply", "--validate=strict", "-f", "metrics"); err != nil {
-		t.Fatal(err)
-	}
+	c.kubectl(t, "create", "namespace", "monitoring")
+	c.kubectl(t, "apply", "--validate=strict", "-f", "metrics")
 	_, bind, found := strings.Cut(shown(t, "../docs/metrics.md", "## Over TLS"), "kubectl create ")
 	if !found {
 		t.Fatal("the page does not say how to give the right")
 	}
-	if _, err := c.Kubectl(t.Context(), append([]string{"create"}, strings.Fields(bind)...)...); err != nil {
-		t.Fatal(err)
-	}
+	c.kubectl(t, append([]string{"create"}, strings.Fields(bind)...)...)
 	certificate, key, err := certutil.GenerateSelfSignedCertKey("127.0.0.1", nil, nil)
 	testkit.Must(t, err)
 	folder := t.TempDir()

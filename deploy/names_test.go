@@ -41,8 +41,7 @@ func TestAgentControllerAndGuardUseTheSameNames(t *testing.T) {
 	if read, ok := agentlease.Read(lease); !ok || read.Node != lease.OwnerReferences[0].Name {
 		t.Errorf("the controller takes Lease %s for %+v, %v", lease.Name, read, ok)
 	}
-	guard, err := deploy.Manifests.ReadFile("agent/3-guard.yaml")
-	testkit.Must(t, err)
+	guard := testkit.Value(deploy.Manifests.ReadFile("agent/3-guard.yaml")).Must(t)
 	for _, want := range []string{
 		"\"['" + report.FieldManager + "', '" + report.HandManager + "']\"",
 		"variables.manager != '" + report.HandManager + "'",
@@ -61,10 +60,8 @@ func TestAgentControllerAndGuardUseTheSameNames(t *testing.T) {
 // The CRD refuses the taint keys of other components, and the admission policies keep the
 // controller from writing them.
 func TestTheGuardOfTheControllerReservesTheSameTaintKeys(t *testing.T) {
-	crd, err := deploy.Manifests.ReadFile("crds/autohealer.resourcestack.com_conditionsets.yaml")
-	testkit.Must(t, err)
-	guard, err := deploy.Manifests.ReadFile("controller/5-guard.yaml")
-	testkit.Must(t, err)
+	crd := testkit.Value(deploy.Manifests.ReadFile("crds/autohealer.resourcestack.com_conditionsets.yaml")).Must(t)
+	guard := testkit.Value(deploy.Manifests.ReadFile("controller/5-guard.yaml")).Must(t)
 	domains := regexp.MustCompile(`\(kubernetes\[\.\]io\|[^)]*\)`).FindString(strings.Join(strings.Fields(string(crd)), ""))
 	if domains == "" || !strings.Contains(string(guard), domains) {
 		t.Errorf("the guard does not have the domains %q", domains)
@@ -78,8 +75,7 @@ func TestTheConfigMapOfTheAgentHasTheFilesThatAreShipped(t *testing.T) {
 		t.Errorf("it has %d files", len(data.Data))
 	}
 	for name, got := range data.Data {
-		text, err := os.ReadFile("../config/" + name)
-		testkit.Must(t, err)
+		text := testkit.Value(os.ReadFile("../config/" + name)).Must(t)
 		// In a pod the mount table of the node has another path.
 		want := strings.Replace(string(text), `"check": "readonly-filesystems"`+"\n", `"check": "readonly-filesystems",
       "settings": {
@@ -95,8 +91,7 @@ func TestTheConfigMapOfTheAgentHasTheFilesThatAreShipped(t *testing.T) {
 // agentManifest reads the objects of an agent variant.
 func agentManifest(t *testing.T, variant string) (data corev1.ConfigMap, daemons appsv1.DaemonSet) {
 	t.Helper()
-	text, err := deploy.Manifests.ReadFile("agent/" + variant + "/agent.yaml")
-	testkit.Must(t, err)
+	text := testkit.Value(deploy.Manifests.ReadFile("agent/" + variant + "/agent.yaml")).Must(t)
 	documents := strings.Split(string(text), "\n---\n")
 	if len(documents) != 2 {
 		t.Fatalf("%s has %d documents", variant, len(documents))

@@ -5,8 +5,6 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -37,11 +35,8 @@ import (
 func TestWhatAgentsLeaveIsRemovedAsThePageSays(t *testing.T) {
 	t.Parallel()
 	c := cluster{testbed.New(t, testbed.Config{})}
-	if _, err := c.Kubectl(t.Context(), "apply", "-f", "controller/1-namespace.yaml"); err != nil {
-		t.Fatal(err)
-	}
-	page, err := os.ReadFile("../docs/agent-installing.md")
-	testkit.Must(t, err)
+	c.kubectl(t, "apply", "-f", "controller/1-namespace.yaml")
+	page := testkit.Value(os.ReadFile("../docs/agent-installing.md")).Must(t)
 	_, script, _ := strings.Cut(string(page), "\n## Removing it\n")
 	_, script, _ = strings.Cut(script, "```\n")
 	script, _, found := strings.Cut(script, "kubectl delete -f deploy/agent\n```")
@@ -52,27 +47,18 @@ func TestWhatAgentsLeaveIsRemovedAsThePageSays(t *testing.T) {
 	var nodes []string
 	for _, name := range []string{"left-1", "left-2"} {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		if _, err := api.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Value(api.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{})).Must(t)
 		patch := `{"status":{"conditions":[{"type":"Ready","status":"True"},{"type":"A","status":"Unknown","reason":"AgentSilent"},{"type":"example.com/B","status":"Unknown","reason":"AgentSilent"},{"type":"C","status":"Unknown","reason":"TimedOut"}]}}`
-		if _, err := api.CoreV1().Nodes().Patch(t.Context(), name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: agent}, "status"); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Value(api.CoreV1().Nodes().Patch(t.Context(), name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: agent}, "status")).Must(t)
 		testkit.Must(t, createLease(namespace, agent+"-"+name)(t.Context(), api))
-		if _, err := c.Kubectl(t.Context(), "-n", namespace, "label", "lease", agent+"-"+name, "app.kubernetes.io/name="+agent); err != nil {
-			t.Fatal(err)
-		}
+		c.kubectl(t, "-n", namespace, "label", "lease", agent+"-"+name, "app.kubernetes.io/name="+agent)
 		nodes = append(nodes, name)
 	}
-	shell := exec.CommandContext(t.Context(), "sh", "-ec", script)
-	shell.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig(), "PATH="+os.Getenv("KUBEBUILDER_ASSETS")+":../bin/testbed:"+os.Getenv("PATH"))
-	if out, err := shell.CombinedOutput(); err != nil || strings.Count(string(out), " patched\n") != 4 {
-		t.Fatalf("the commands of the page: %v\n%s", err, out)
+	if out := c.runsScript(t, "..", script); strings.Count(out, " patched\n") != 4 {
+		t.Fatalf("the commands of the page: %s", out)
 	}
 	for _, name := range nodes {
-		node, err := api.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
-		testkit.Must(t, err)
+		node := testkit.Value(api.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})).Must(t)
 		for kind, left := range map[corev1.NodeConditionType]bool{"Ready": true, "A": false, "example.com/B": false, "C": true} {
 			if is := slices.ContainsFunc(node.Status.Conditions, func(row corev1.NodeCondition) bool { return row.Type == kind }); is != left {
 				t.Errorf("%s of %s exists: %t", kind, name, is)
@@ -88,7 +74,7 @@ func TestWhatAgentsLeaveIsRemovedAsThePageSays(t *testing.T) {
 func TestWhatOthersUseTooIsInAFolderOfItsOwn(t *testing.T) {
 	shared := map[string]bool{}
 	looked := 0
-	if err := fs.WalkDir(deploy.Manifests, ".", func(path string, entry fs.DirEntry, err error) error {
+	testkit.Must(t, fs.WalkDir(deploy.Manifests, ".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
@@ -116,9 +102,7 @@ func TestWhatOthersUseTooIsInAFolderOfItsOwn(t *testing.T) {
 			}
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	if want := map[string]bool{"Namespace/medik8s-leases": true, "CustomResourceDefinition/nodehealthchecks.remediation.medik8s.io": true}; !maps.Equal(shared, want) {
 		t.Errorf("deploy/shared has %v, want %v", shared, want)
 	}
@@ -130,8 +114,7 @@ func TestWhatOthersUseTooIsInAFolderOfItsOwn(t *testing.T) {
 // isRemoved runs the documented commands on a cluster with objects of a controller and of
 // other components. There is no kubelet, so the test does the work of the Job.
 func (c cluster) isRemoved(t *testing.T) {
-	page, err := os.ReadFile("../docs/removing.md")
-	testkit.Must(t, err)
+	page := testkit.Value(os.ReadFile("../docs/removing.md")).Must(t)
 	_, script, _ := strings.Cut(string(page), "```\n")
 	script, _, _ = strings.Cut(script, "```")
 	const ofKubelet = "kubectl -n autohealer-system logs job/autohealer-cleanup\n"
@@ -163,17 +146,13 @@ kind: ConditionSet
 metadata: {name: left}
 spec: {type: Left, effect: NoSchedule, taintKey: example.com/left, conditions: {Left: {status: true}}}
 `
-	if _, err := c.KubectlApply(t.Context(), theirs); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Value(c.KubectlApply(t.Context(), theirs)).Must(t)
 	// The webhook comes last, because it does not run here and would block sets.
-	if _, err := c.Kubectl(t.Context(), "apply", "-f", "controller"); err != nil {
-		t.Fatal(err)
-	}
+	c.kubectl(t, "apply", "-f", "controller")
 	standing := c.objects(t)
-	c.shell(t, before)
+	c.runsScript(t, "..", before)
 	c.cleansUp(t, api)
-	c.shell(t, "kubectl -n autohealer-system wait --for=condition=Complete job/autohealer-cleanup"+after)
+	c.runsScript(t, "..", "kubectl -n autohealer-system wait --for=condition=Complete job/autohealer-cleanup"+after)
 	left := c.objects(t)
 	for object := range standing {
 		if !left[object] && !isAutohealers(object) {
@@ -188,8 +167,7 @@ spec: {type: Left, effect: NoSchedule, taintKey: example.com/left, conditions: {
 	if !left["v1 Namespace <none> medik8s-leases"] || !left["remediation.medik8s.io/v1alpha1 NodeHealthCheck <none> theirs"] {
 		t.Error("shared objects were not checked")
 	}
-	node, err := api.CoreV1().Nodes().Get(t.Context(), "removed-1", metav1.GetOptions{})
-	testkit.Must(t, err)
+	node := testkit.Value(api.CoreV1().Nodes().Get(t.Context(), "removed-1", metav1.GetOptions{})).Must(t)
 	if node.Annotations["example.com/theirs"] == "" || node.Annotations[ownership.Annotation] != "" ||
 		slices.ContainsFunc(node.Spec.Taints, isOurs) || !slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == "example.com/theirs" }) {
 		t.Errorf("the node has %v and %v", node.Annotations, node.Spec.Taints)
@@ -204,12 +182,10 @@ func (c cluster) leavesTaint(t *testing.T, api kubernetes.Interface) (isOurs fun
 		Rule: ownership.Rule{Kind: policykind.ConditionSet, Name: "left"}, Key: "example.com/left", Effect: corev1.TaintEffectNoExecute, Added: time.Now().UTC().Truncate(time.Second),
 	}}}
 	text, _ := note.Encode()
-	if _, err := api.CoreV1().Nodes().Create(t.Context(), &corev1.Node{
+	testkit.Value(api.CoreV1().Nodes().Create(t.Context(), &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "removed-1", Annotations: map[string]string{ownership.Annotation: text, "example.com/theirs": "1"}},
 		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{note.Taints[0].Taint(), {Key: "example.com/theirs", Effect: corev1.TaintEffectNoSchedule}}},
-	}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	}, metav1.CreateOptions{})).Must(t)
 	return func(taint corev1.Taint) bool { return taint.Key == "example.com/left" }
 }
 
@@ -222,8 +198,7 @@ func (c cluster) cleansUp(t *testing.T, api kubernetes.Interface) {
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme, karpenter.AddToScheme} {
 		testkit.Must(t, add(scheme))
 	}
-	restricted, err := client.New(config, client.Options{Scheme: scheme})
-	testkit.Must(t, err)
+	restricted := testkit.Value(client.New(config, client.Options{Scheme: scheme})).Must(t)
 	var out strings.Builder
 	result, err := cleanup.Run(t.Context(), cleanup.Config{Client: restricted, Namespace: namespace, AgentNamespace: namespace, LeaseName: account, Out: &out})
 	if err != nil || result.Left > 0 {
@@ -239,29 +214,16 @@ func (c cluster) cleansUp(t *testing.T, api kubernetes.Interface) {
 	})
 }
 
-// shell runs documented commands from the root of the repository, like a reader.
-func (c cluster) shell(t *testing.T, script string) {
-	t.Helper()
-	shell := exec.CommandContext(t.Context(), "sh", "-ec", script)
-	shell.Dir = ".."
-	shell.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig(), "PATH="+os.Getenv("KUBEBUILDER_ASSETS")+":"+filepath.Join(folder(t), "../bin/testbed")+":"+os.Getenv("PATH"))
-	if out, err := shell.CombinedOutput(); err != nil {
-		t.Fatalf("the commands of the page: %v\n%s\n%s", err, script, out)
-	}
-}
-
 // objects returns all stored objects by version, kind, namespace and name, except those
 // that other components create and delete.
 func (c cluster) objects(t *testing.T) map[string]bool {
 	t.Helper()
-	resources, err := c.Kubectl(t.Context(), "api-resources", "--verbs=list", "-o", "name")
-	testkit.Must(t, err)
+	resources := c.kubectl(t, "api-resources", "--verbs=list", "-o", "name")
 	names := slices.DeleteFunc(strings.Fields(resources), func(name string) bool {
 		return slices.Contains([]string{"events", "events.events.k8s.io", "pods", "endpoints", "endpointslices.discovery.k8s.io", "replicasets.apps", "componentstatuses", "ipaddresses.networking.k8s.io"}, name)
 	})
-	out, err := c.Kubectl(t.Context(), "get", strings.Join(names, ","), "-A", "--no-headers", "--ignore-not-found",
-		"-o", "custom-columns=A:.apiVersion,B:.kind,C:.metadata.namespace,D:.metadata.name")
-	testkit.Must(t, err)
+	out := testkit.Value(c.Kubectl(t.Context(), "get", strings.Join(names, ","), "-A", "--no-headers", "--ignore-not-found",
+		"-o", "custom-columns=A:.apiVersion,B:.kind,C:.metadata.namespace,D:.metadata.name")).Must(t)
 	found := map[string]bool{}
 	for line := range strings.Lines(out) {
 		found[strings.Join(strings.Fields(line), " ")] = true

@@ -8,14 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/apimachinery/pkg/util/json"
-	"k8s.io/client-go/rest"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/provider"
@@ -27,86 +23,26 @@ const (
 	policyPage = "../docs/repair-policies.md"
 )
 
-// listPolicies reads all policies like the controller: all or none.
-func (c cluster) listPolicies(t *testing.T) []v1alpha1.RepairPolicy {
-	t.Helper()
-	data, err := c.rawClient(t, v1alpha1.GroupVersion).Get().Resource("repairpolicies").Do(t.Context()).Raw()
-	testkit.Must(t, err)
-	var list v1alpha1.RepairPolicyList
-	if err := json.Unmarshal(data, &list); err != nil {
-		t.Fatalf("the list cannot be read: %v\n%s", err, data)
-	}
-	return list.Items
-}
-
-func (c cluster) onePolicy(t *testing.T) v1alpha1.RepairPolicy {
-	t.Helper()
-	list := c.listPolicies(t)
-	if len(list) != 1 {
-		t.Fatalf("%d repair policies are stored", len(list))
-	}
-	return list[0]
-}
-
-// patchPolicyStatus writes the status of the users' policy.
-func (c cluster) patchPolicyStatus(t *testing.T, patch string) error {
-	t.Helper()
-	return c.rawClient(t, v1alpha1.GroupVersion).Patch(types.MergePatchType).Resource("repairpolicies").Name("default").
-		SubResource("status").Param("fieldManager", account).Body([]byte(patch)).Do(t.Context()).Error()
-}
-
 func (c cluster) takesRepairPolicies(t *testing.T) {
 	want := v1alpha1.RepairPolicySpec{NodePool: "default", Repair: v1alpha1.RepairSpec{
 		DefaultTolerationDuration: "30m",
 		Policies:                  []v1alpha1.ConditionRepair{{ConditionType: "Ready", Toleration: "45m"}, {ConditionType: "NetworkUnavailable", Toleration: "10m"}},
 	}}
-	for _, side := range []string{"--server-side=false", "--server-side=true"} {
-		apply := func() v1alpha1.RepairPolicy {
-			t.Helper()
-			if _, err := c.Kubectl(t.Context(), "apply", "--validate=strict", side, "-f", seedPolicy); err != nil {
-				t.Fatal(err)
-			}
-			return c.onePolicy(t)
-		}
-		stored := apply()
-		if diff := cmp.Diff(want, stored.Spec); diff != "" {
-			t.Errorf("by apply %s (-want +stored):\n%s", side, diff)
-		}
-		if again := apply(); again.ResourceVersion != stored.ResourceVersion {
-			t.Error("the second apply has changed something")
-		}
-		testkit.Must(t, c.patchPolicyStatus(t, `{"status":{"nodes":2}}`))
-		if got := apply().Status.Nodes; got != 2 {
+	all := c.repairPolicies()
+	for _, side := range sides {
+		all.applies(t, side, seedPolicy)
+		testkit.Equal(t, "stored by apply "+side, want, all.one(t).Spec)
+		testkit.Must(t, all.patchStatus(t, all.sample, `{"nodes":2}`))
+		c.kubectl(t, "apply", "--validate=strict", side, "-f", seedPolicy)
+		if got := all.one(t).Status.Nodes; got != 2 {
 			t.Errorf("after another apply there are %d nodes in the status", got)
 		}
-		if _, err := c.Kubectl(t.Context(), "delete", "-f", seedPolicy); err != nil {
-			t.Fatal(err)
-		}
+		c.kubectl(t, "delete", "-f", seedPolicy)
 	}
 }
 
-// takesTypedRepairPolicy writes a policy like a program, with every field and with few, and
-// checks that an empty status clears a full one.
 func (c cluster) takesTypedRepairPolicy(t *testing.T) {
 	then := metav1.Unix(1772366400, 0)
-	policy := &v1alpha1.RepairPolicy{
-		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "RepairPolicy"},
-		ObjectMeta: metav1.ObjectMeta{Name: "default"},
-		Spec:       v1alpha1.RepairPolicySpec{NodePool: "default"},
-	}
-	send := func(r *rest.Request) {
-		t.Helper()
-		body, err := json.Marshal(policy)
-		testkit.Must(t, err)
-		answer, err := r.Resource("repairpolicies").Body(body).Do(t.Context()).Raw()
-		if err != nil {
-			t.Fatalf("%v\n%s", err, body)
-		}
-		*policy = v1alpha1.RepairPolicy{}
-		testkit.Must(t, json.Unmarshal(answer, policy))
-	}
-	client := c.rawClient(t, v1alpha1.GroupVersion)
-	send(client.Post())
 	spec := v1alpha1.RepairPolicySpec{
 		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"pool": "gpu"}},
 		Repair: v1alpha1.RepairSpec{
@@ -117,37 +53,18 @@ func (c cluster) takesTypedRepairPolicy(t *testing.T) {
 		},
 		RemediationTemplate: &corev1.ObjectReference{APIVersion: "example.com/v1", Kind: "RebootTemplate", Namespace: "a", Name: "b"},
 	}
-	policy.Spec = spec
-	send(client.Put().Name("default"))
 	status := v1alpha1.RepairPolicyStatus{
 		ObservedGeneration: 2, Nodes: 5, Sick: 3, Repairing: 1, Held: 1,
 		SickNodes:  []v1alpha1.SickNode{{Name: "n1", Reason: "Pending", Message: "it waits", EligibleAt: &then}, {Name: "n2"}},
 		Conditions: []metav1.Condition{{Type: v1alpha1.Conflict, Status: "True", Reason: "OtherPolicy", LastTransitionTime: then}},
 	}
-	policy.Status = status
-	send(client.Put().Name("default").SubResource("status"))
-	if diff := cmp.Diff(spec, policy.Spec); diff != "" {
-		t.Errorf("spec (-written +stored):\n%s", diff)
-	}
-	if diff := cmp.Diff(status, policy.Status); diff != "" {
-		t.Errorf("status (-written +stored):\n%s", diff)
-	}
-	empty, err := json.Marshal(map[string]any{"status": v1alpha1.RepairPolicyStatus{}})
-	testkit.Must(t, err)
-	testkit.Must(t, c.patchPolicyStatus(t, string(empty)))
-	if diff := cmp.Diff(v1alpha1.RepairPolicyStatus{}, c.onePolicy(t).Status); diff != "" {
-		t.Errorf("after an empty status is patched in (-none +left):\n%s", diff)
-	}
-	if _, err := c.Kubectl(t.Context(), "delete", "repairpolicies", "--all"); err != nil {
-		t.Fatal(err)
-	}
+	c.repairPolicies().roundTrips(t, v1alpha1.RepairPolicySpec{NodePool: "default"}, spec, status)
 }
 
 // refusesBadRepairPolicies tests mistakes that a NodePool cannot have. Mistakes within a
 // block are tested with NodePools, which have the same schema.
 func (c cluster) refusesBadRepairPolicies(t *testing.T) {
-	manifest, err := os.ReadFile(seedPolicy)
-	testkit.Must(t, err)
+	manifest := string(testkit.Value(os.ReadFile(seedPolicy)).Must(t))
 	template := func(words string) string {
 		return "nodePool: default\n  remediationTemplate: {" + words + "}"
 	}
@@ -157,18 +74,14 @@ func (c cluster) refusesBadRepairPolicies(t *testing.T) {
 		{"nodePool: default\n  repair", "repair", `spec.nodePool: Invalid value: want either nodePool or selector: one of them, and not both`},
 		{"repair:", "repair:\n    termination: Gentle", `spec.repair.termination: Unsupported value: "Gentle": supported values: "Forceful", "Graceful"`},
 	} {
-		_, err := c.Kubectl(t.Context(), "apply", "-f", file(t, strings.Replace(string(manifest), test.old, test.new, 1)))
+		_, err := c.Kubectl(t.Context(), "apply", "-f", file(t, strings.Replace(manifest, test.old, test.new, 1)))
 		_, answer, _ := strings.Cut(fmt.Sprint(err), `The RepairPolicy "default" is invalid: `)
 		// If the schema check stops early, it says so on a separate line.
 		if answer, _, _ = strings.Cut(strings.TrimPrefix(strings.TrimSpace(answer), "* "), "\n"); answer != test.says {
 			t.Errorf("%s: the error is %v, want %s", test.new, err, test.says)
 		}
 	}
-	for _, test := range []struct {
-		name     string
-		old, new string
-		says     string
-	}{
+	c.refuses(t, manifest, []mistake{
 		{"a negative toleration", "toleration: 45m", "toleration: -45m", "spec.repair.policies[0].toleration: Invalid value: \"-45m\": " + wantDuration},
 		{"neither pool nor selector", "nodePool: default\n  repair", "repair", "spec.nodePool: Invalid value"},
 		{"neither in words", "nodePool: default\n  repair", "repair", "want either nodePool or selector: one of them, and not both"},
@@ -180,22 +93,7 @@ func (c cluster) refusesBadRepairPolicies(t *testing.T) {
 		{"a version without its group", "nodePool: default", template("apiVersion: v1, kind: RebootTemplate, name: b"), "spec.remediationTemplate.apiVersion: Invalid value"},
 		{"a template without a name", "nodePool: default", template("apiVersion: example.com/v1, kind: RebootTemplate"), "want the name of the template"},
 		{"an unknown field", "nodePool: default", "nodePool: default\n  maxUnhealthy: 3", "spec.maxUnhealthy"},
-	} {
-		for _, side := range []string{"--server-side=false", "--server-side=true"} {
-			bad := strings.Replace(string(manifest), test.old, test.new, 1)
-			if bad == string(manifest) {
-				t.Fatalf("%s: %q is not in the policy to start from", test.name, test.old)
-			}
-			_, err := c.Kubectl(t.Context(), "apply", side, "-f", file(t, bad))
-			if err == nil {
-				t.Errorf("%s by apply %s: it was accepted", test.name, side)
-				continue
-			}
-			if _, answer, _ := strings.Cut(err.Error(), "exit status 1: "); !strings.Contains(answer, test.says) {
-				t.Errorf("%s by apply %s: the error is\n%s\nwant\n%s", test.name, side, answer, test.says)
-			}
-		}
-	}
+	}, sides...)
 }
 
 // storesOnlyReadableRepairPolicies tries to store, without kubectl, values that the Go type
@@ -203,10 +101,8 @@ func (c cluster) refusesBadRepairPolicies(t *testing.T) {
 func (c cluster) storesOnlyReadableRepairPolicies(t *testing.T) {
 	block := func(words string) string { return `{"nodePool": "default", "repair": {` + words + `}}` }
 	const isTaken = true
-	for name, test := range map[string]struct {
-		spec  string
-		taken bool
-	}{
+	all := c.repairPolicies()
+	all.stores(t, map[string]storable{
 		"default":              {block(``), isTaken},
 		"int32":                {block(`"maxUnhealthy": 2147483647`), isTaken},
 		"over-int32":           {block(`"maxUnhealthy": 2147483648`), !isTaken},
@@ -222,25 +118,14 @@ func (c cluster) storesOnlyReadableRepairPolicies(t *testing.T) {
 		"block-as-null":        {`{"nodePool": "default", "repair": null}`, !isTaken},
 		"block-as-text":        {`{"nodePool": "default", "repair": "30m"}`, !isTaken},
 		"spec-as-null":         {`null`, !isTaken},
-	} {
-		err := c.rawClient(t, v1alpha1.GroupVersion).Post().Resource("repairpolicies").Body([]byte(`{
-			"apiVersion": "autohealer.resourcestack.com/v1alpha1", "kind": "RepairPolicy", "metadata": {"name": "` + name + `"}, "spec": ` + test.spec + `}`)).
-			Do(t.Context()).Error()
-		if (err == nil) != test.taken {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	stored := c.listPolicies(t)
-	for _, policy := range stored {
+	})
+	for _, policy := range all.list(t) {
 		if policy.Spec.Repair.Unreadable != "" {
 			t.Errorf("%s is stored and cannot be read: %s", policy.Name, policy.Spec.Repair.Unreadable)
 		}
 	}
 	const isRead = true
-	for _, test := range []struct {
-		status      string
-		taken, read bool
-	}{
+	all.staysReadable(t, all.sample, []writable{
 		{`{"nodes": 2147483647}`, isTaken, isRead},
 		{`{"nodes": 2147483648}`, !isTaken, !isRead},
 		{`{"sick": -1}`, !isTaken, !isRead},
@@ -248,36 +133,16 @@ func (c cluster) storesOnlyReadableRepairPolicies(t *testing.T) {
 		{`{"sickNodes": [{"name": "n1", "eligibleAt": "2026-03-01T12:00:00Z"}]}`, isTaken, isRead},
 		// The API server accepts more time formats than Go.
 		{`{"sickNodes": [{"name": "n1", "eligibleAt": "2026-03-01t12:00:00z"}]}`, isTaken, !isRead},
-	} {
-		if err := c.patchPolicyStatus(t, `{"status": `+test.status+`}`); (err == nil) != test.taken {
-			t.Errorf("status %s: %v", test.status, err)
-		}
-		list := c.listPolicies(t)
-		if len(list) != len(stored) {
-			t.Errorf("after status %s the list is incomplete", test.status)
-		}
-		for _, policy := range list {
-			if empty := cmp.Equal(policy.Status, v1alpha1.RepairPolicyStatus{}); empty == (policy.Name == "default" && test.read) {
-				t.Errorf("after status %s that of %s is empty: %v", test.status, policy.Name, empty)
-			}
-		}
-		testkit.Must(t, c.patchPolicyStatus(t, `{"status": null}`))
-	}
-	if _, err := c.Kubectl(t.Context(), "delete", "repairpolicies", "--all"); err != nil {
-		t.Fatal(err)
-	}
+	})
+	all.deleteAll(t)
 }
 
 func (c cluster) printsRepairPolicyColumns(t *testing.T) {
-	if _, err := c.Kubectl(t.Context(), "apply", "-f", seedPolicy); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.patchPolicyStatus(t, `{"status": {"nodes": 10, "sick": 3, "repairing": 1, "held": 0, "sickNodes": [{"name": "n1", "eligibleAt": "2026-03-01T11:00:00Z", "reason": "Treating"}, {"name": "n2"},
+	c.kubectl(t, "apply", "-f", seedPolicy)
+	testkit.Must(t, c.repairPolicies().patchStatus(t, "default", `{"nodes": 10, "sick": 3, "repairing": 1, "held": 0, "sickNodes": [{"name": "n1", "eligibleAt": "2026-03-01T11:00:00Z", "reason": "Treating"}, {"name": "n2"},
 		{"name": "n3", "eligibleAt": "2026-03-01T12:00:00Z", "reason": "Pending"}, {"name": "n4", "eligibleAt": "2026-03-01T13:00:00Z", "reason": "Pending"}], "conditions": [
 		{"type": "Conflict", "status": "False", "reason": "Alone", "message": "", "lastTransitionTime": "2026-03-01T12:00:00Z"},
-		{"type": "Accepted", "status": "True", "reason": "Accepted", "message": "", "lastTransitionTime": "2026-03-01T12:00:00Z"}]}}`); err != nil {
-		t.Fatal(err)
-	}
+		{"type": "Accepted", "status": "True", "reason": "Accepted", "message": "", "lastTransitionTime": "2026-03-01T12:00:00Z"}]}`))
 	c.prints(t, []string{
 		"NAME POOL NODES SICK REPAIRING HELD ACCEPTED AGE",
 		"default default 10 3 1 0 True",
@@ -286,15 +151,12 @@ func (c cluster) printsRepairPolicyColumns(t *testing.T) {
 		"NAME POOL NODES SICK REPAIRING HELD ACCEPTED CONFLICT NEXT AGE",
 		"default default 10 3 1 0 True False 2026-03-01T12:00:00Z",
 	}, "get", "rp", "-o", "wide")
-	if _, err := c.Kubectl(t.Context(), "delete", "-f", seedPolicy); err != nil {
-		t.Fatal(err)
-	}
+	c.kubectl(t, "delete", "-f", seedPolicy)
 }
 
 // takesStatements gives the controller a file of further conditions.
 func (c cluster) takesStatements(t *testing.T) {
-	page, err := os.ReadFile(policyPage)
-	testkit.Must(t, err)
+	page := testkit.Value(os.ReadFile(policyPage)).Must(t)
 	_, statements, _ := strings.Cut(string(page), "write a file `statements.yaml`:\n\n```yaml\n")
 	statements, _, _ = strings.Cut(statements, "```\n")
 	if _, err := provider.Parse([]byte(statements)); err != nil {

@@ -139,19 +139,11 @@ var forbidden = []request{
 // givesLeastRights checks the rights of the controller's own token: by access reviews for
 // the long lists, and by requests for its most frequent writes.
 func (c cluster) givesLeastRights(t *testing.T) {
-	config, err := c.ServiceAccountConfig(t.Context(), namespace, account)
-	testkit.Must(t, err)
+	config := testkit.Value(c.ServiceAccountConfig(t.Context(), namespace, account)).Must(t)
 	controller := clientFor(t, config)
-	for answer, requests := range map[bool][]request{true: allowed, false: forbidden} {
-		for _, r := range requests {
-			if may := mayDo(t, controller, r); may != answer {
-				t.Errorf("%s: allowed is %v, want %v", r, may, answer)
-			}
-		}
-	}
+	mayExactly(t, controller, allowed, forbidden)
 
-	nodes, err := c.CreateNodes(t.Context(), testbed.Nodes{Count: 1})
-	testkit.Must(t, err)
+	nodes := testkit.Value(c.CreateNodes(t.Context(), testbed.Nodes{Count: 1})).Must(t)
 	node := nodes[0].Name
 	mark := []byte(`{"metadata": {"annotations": {"autohealer.resourcestack.com/record": "{}"}}}`)
 	if _, err := controller.CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType, mark, metav1.PatchOptions{}); err != nil {
@@ -159,9 +151,7 @@ func (c cluster) givesLeastRights(t *testing.T) {
 	}
 	said := `{"apiVersion": "v1", "kind": "Node", "status": {"conditions": [{"type": "Sick", "status": %q, "reason": "AgentSilent"}]}}`
 	admin := clientFor(t, c.AdminConfig())
-	if _, err := admin.CoreV1().Nodes().Patch(t.Context(), node, types.ApplyPatchType, fmt.Appendf(nil, said, "True"), metav1.PatchOptions{FieldManager: "autohealer-agent"}, "status"); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Value(admin.CoreV1().Nodes().Patch(t.Context(), node, types.ApplyPatchType, fmt.Appendf(nil, said, "True"), metav1.PatchOptions{FieldManager: "autohealer-agent"}, "status")).Must(t)
 	row := fmt.Appendf(nil, said, "Unknown")
 	if _, err := controller.CoreV1().Nodes().Patch(t.Context(), node, types.ApplyPatchType, row, metav1.PatchOptions{FieldManager: "autohealer-agent"}, "status"); err != nil {
 		t.Errorf("patching the status of a node: %v", err)
@@ -188,13 +178,24 @@ func (c cluster) givesLeastRights(t *testing.T) {
 	}
 }
 
+// mayExactly checks what a client may do and what not.
+func mayExactly(t *testing.T, client kubernetes.Interface, allowed, forbidden []request) {
+	t.Helper()
+	for answer, requests := range map[bool][]request{true: allowed, false: forbidden} {
+		for _, r := range requests {
+			if may := mayDo(t, client, r); may != answer {
+				t.Errorf("%s: allowed is %v, want %v", r, may, answer)
+			}
+		}
+	}
+}
+
 // mayDo asks the API server whether a client may send a request.
 func mayDo(t *testing.T, client kubernetes.Interface, r request) bool {
 	t.Helper()
-	review, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(t.Context(), &authorizationv1.SelfSubjectAccessReview{
+	review := testkit.Value(client.AuthorizationV1().SelfSubjectAccessReviews().Create(t.Context(), &authorizationv1.SelfSubjectAccessReview{
 		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: r.attributes()},
-	}, metav1.CreateOptions{})
-	testkit.Must(t, err)
+	}, metav1.CreateOptions{})).Must(t)
 	return review.Status.Allowed
 }
 
@@ -214,30 +215,24 @@ func awaitRights(t *testing.T, client kubernetes.Interface, may bool, requests .
 // givesRightsToRestore grants the controller the rights for --restore-nodepool-schema, and
 // withdraws them.
 func (c cluster) givesRightsToRestore(t *testing.T) {
-	config, err := c.ServiceAccountConfig(t.Context(), namespace, account)
-	testkit.Must(t, err)
+	config := testkit.Value(c.ServiceAccountConfig(t.Context(), namespace, account)).Must(t)
 	controller := clientFor(t, config)
 	requests := []request{{"patch", pools + " p1", ""}, {"patch", crds + " " + pools, ""}}
 	awaitRights(t, controller, false, requests...)
-	if _, err := c.Kubectl(t.Context(), "apply", "--validate=strict", "-f", restoreRights); err != nil {
-		t.Fatal(err)
-	}
+	c.kubectl(t, "apply", "--validate=strict", "-f", restoreRights)
 	awaitRights(t, controller, true, requests...)
 	for _, r := range forbidden {
 		if may := mayDo(t, controller, r); may != slices.Contains(requests, r) {
 			t.Errorf("%s: allowed is %v", r, may)
 		}
 	}
-	if _, err := c.Kubectl(t.Context(), "delete", "-f", restoreRights); err != nil {
-		t.Fatal(err)
-	}
+	c.kubectl(t, "delete", "-f", restoreRights)
 	awaitRights(t, controller, false, requests...)
 }
 
 // gathersRights installs a remediator like those of medik8s, and removes it.
 func (c cluster) gathersRights(t *testing.T) {
-	config, err := c.ServiceAccountConfig(t.Context(), namespace, account)
-	testkit.Must(t, err)
+	config := testkit.Value(c.ServiceAccountConfig(t.Context(), namespace, account)).Must(t)
 	controller := clientFor(t, config)
 	role := file(t, `
 apiVersion: rbac.authorization.k8s.io/v1
@@ -255,9 +250,7 @@ rules:
 		awaitRights(t, controller, may, requests...)
 	}
 	wait(false)
-	if _, err := c.Kubectl(t.Context(), "apply", "-f", role); err != nil {
-		t.Fatal(err)
-	}
+	c.kubectl(t, "apply", "-f", role)
 	wait(true)
 	if mayDo(t, controller, request{"update", template + " t1", "default"}) {
 		t.Error("a template can be changed, which no role asks for")
@@ -273,8 +266,6 @@ rules:
 			}
 		}
 	}
-	if _, err := c.Kubectl(t.Context(), "delete", "-f", role); err != nil {
-		t.Fatal(err)
-	}
+	c.kubectl(t, "delete", "-f", role)
 	wait(false)
 }

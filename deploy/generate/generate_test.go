@@ -14,14 +14,11 @@ func TestThePatchStandsAsItIsMade(t *testing.T) {
 	crds := filepath.Join(root, "deploy", "crds")
 	testkit.Must(t, os.MkdirAll(crds, 0o755))
 	const crd = "autohealer.resourcestack.com_repairpolicies.yaml"
-	text, err := os.ReadFile("../crds/" + crd)
-	testkit.Must(t, err)
+	text := testkit.Value(os.ReadFile("../crds/" + crd)).Must(t)
 	testkit.Must(t, os.WriteFile(filepath.Join(crds, crd), text, 0o600))
 	testkit.Must(t, command([]string{root}))
-	made, err := os.ReadFile(filepath.Join(root, "deploy", "karpenter", "nodepool-repair.json"))
-	testkit.Must(t, err)
-	stands, err := os.ReadFile("../karpenter/nodepool-repair.json")
-	testkit.Must(t, err)
+	made := testkit.Value(os.ReadFile(filepath.Join(root, "deploy", "karpenter", "nodepool-repair.json"))).Must(t)
+	stands := testkit.Value(os.ReadFile("../karpenter/nodepool-repair.json")).Must(t)
 	if string(made) != string(stands) {
 		t.Error("deploy/karpenter/nodepool-repair.json is stale, run make generate")
 	}
