@@ -38,10 +38,7 @@ func facts(name string, status triage.Status) triage.Node {
 }
 
 // matching returns the matching nodes, and the number of all nodes.
-func matching(t interface {
-	Helper()
-	Fatal(...any)
-}, c *Store) (names []string, of int) {
+func matching(t testkit.TB, c *Store) (names []string, of int) {
 	impact, err := c.Impact(sickRule())
 	testkit.Must(t, err)
 	if len(impact.First) != impact.Matching {

@@ -69,6 +69,60 @@ func TestEventually(t *testing.T) {
 	})
 }
 
+// recorder is a test that records its last failure.
+type recorder struct {
+	testing.TB
+	text string
+}
+
+func (r *recorder) Helper() {}
+func (r *recorder) Errorf(format string, args ...any) {
+	r.text = "fails: " + fmt.Sprintf(format, args...)
+}
+func (r *recorder) Fatal(args ...any) { r.text = "ends: " + fmt.Sprint(args...) }
+
+func TestClaims(t *testing.T) {
+	for _, test := range []struct {
+		want  string
+		claim func(tb TB)
+	}{
+		{"", func(tb TB) { Check(tb, true, "x") }},
+		{"fails: 3 writes", func(tb TB) { Check(tb, false, "%d writes", 3) }},
+		{"", func(tb TB) { Require(tb, true, "x") }},
+		{"ends: 3 writes", func(tb TB) { Require(tb, false, "%d writes", 3) }},
+		{"", func(tb TB) { Same(tb, []string{"a"}, []string{"a"}, "x") }},
+		{"fails: got 3, want 1: writes of A", func(tb TB) { Same(tb, 3, 1, "writes of %s", "A") }},
+		{`fails: got ["a b"], want ["a" "b"]: the texts`, func(tb TB) { Same(tb, []string{"a b"}, []string{"a", "b"}, "the texts") }},
+		{"fails: got [1], want []: the numbers", func(tb TB) { Same(tb, []float64{1}, nil, "the numbers") }},
+		{"", func(tb TB) { Same(tb, t, t, "x") }},
+		{"", func(tb TB) { MustBeSame(tb, 1, 1, "x") }},
+		{`ends: got "%d", want "b": x`, func(tb TB) { MustBeSame(tb, "%d", "b", "x") }},
+		{"", func(tb TB) { Between(tb, 2, 2, 2, "x") }},
+		{"fails: got 3, want 1 to 2: x", func(tb TB) { Between(tb, 3, 1, 2, "x") }},
+		{"fails: got 0, want 1 to 2: x", func(tb TB) { Between(tb, 0, 1, 2, "x") }},
+		{"", func(tb TB) { Contains(tb, "abc", "bc", "x") }},
+		{"fails: the page: \"d\" is missing in:\nabc", func(tb TB) { Contains(tb, "abc", "d", "the %s", "page") }},
+		{"", func(tb TB) { NoDiff(tb, "", "x") }},
+		{"fails: the rows (-want +got, unless it says otherwise):\n-a", func(tb TB) { NoDiff(tb, "-a", "the rows") }},
+		{"", func(tb TB) { Must(tb, nil) }},
+		{"ends: no", func(tb TB) { Must(tb, errors.New("no")) }},
+		{"", func(tb TB) { Same(t, Value(1, nil).Must(tb), 1, "the value") }},
+		{"ends: no", func(tb TB) { Value(1, errors.New("no")).Must(tb) }},
+	} {
+		r := &recorder{TB: t}
+		if test.claim(r); r.text != test.want {
+			t.Errorf("got %q, want %q", r.text, test.want)
+		}
+	}
+}
+
+func TestSameComparesPointersByIdentity(t *testing.T) {
+	r, one, other := &recorder{TB: t}, 1, 1
+	if Same(r, &one, &other, "x"); r.text == "" {
+		t.Error("two variables with the same value are equal")
+	}
+}
+
 func TestGetAndAnswers(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/good" {
