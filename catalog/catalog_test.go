@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // taint is a taint that Kubernetes sets for a status.
@@ -99,9 +100,8 @@ func TestCatalogHasWhatKubernetesReports(t *testing.T) {
 			t.Errorf("%s is not in the catalogue", row.condition)
 			continue
 		}
-		if c.Source != catalog.Kubernetes || c.Effect != catalog.None {
-			t.Errorf("%s comes from %s and has the default %q: what Kubernetes taints for is left to it", row.condition, c.Source, c.Effect)
-		}
+		testkit.Check(t, c.Source == catalog.Kubernetes && c.Effect == catalog.None,
+			"%s comes from %s and has the default %q: what Kubernetes taints for is left to it", row.condition, c.Source, c.Effect)
 		var got taint
 		for _, native := range c.Native {
 			if native.Status == row.status {
@@ -111,17 +111,14 @@ func TestCatalogHasWhatKubernetesReports(t *testing.T) {
 		if row.effect == "" {
 			row = taint{}
 		}
-		if got != row {
-			t.Errorf("%s: Kubernetes does %+v, the catalogue says %+v", c.Type, row, got)
-		}
+		testkit.Same(t, got, row, "%s: what Kubernetes does, and the catalogue's entry", c.Type)
 	}
 }
 
 func TestCatalogHasWhatNodeProblemDetectorReports(t *testing.T) {
 	for _, condition := range proposed {
-		if c, ok := catalog.Lookup(condition); !ok || c.Effect == catalog.None {
-			t.Errorf("%s is known: %v; its effect is %q, which was to be decided", condition, ok, c.Effect)
-		}
+		c, ok := catalog.Lookup(condition)
+		testkit.Check(t, ok && c.Effect != catalog.None, "%s is known: %v; its effect is %q, which was to be decided", condition, ok, c.Effect)
 	}
 	got := map[catalog.Source]monitor{}
 	for _, c := range catalog.Conditions() {
@@ -145,63 +142,42 @@ func TestCatalogHasWhatNodeProblemDetectorReports(t *testing.T) {
 		}
 		return set
 	})
-	if diff := cmp.Diff(shipped, got, cmp.AllowUnexported(monitor{}), anyOrder); diff != "" {
-		t.Errorf("monitors (-shipped +catalogue):\n%s", diff)
-	}
+	testkit.NoDiff(t, cmp.Diff(shipped, got, cmp.AllowUnexported(monitor{}), anyOrder), "monitors (-shipped +catalogue)")
 }
 
 func TestEveryConditionIsDecided(t *testing.T) {
 	seen := map[string]bool{}
 	effects := map[catalog.Effect]int{}
 	for _, c := range catalog.Conditions() {
-		if seen[c.Type] {
-			t.Errorf("%s is there twice", c.Type)
-		}
+		testkit.Check(t, !seen[c.Type], "%s is there twice", c.Type)
 		seen[c.Type] = true
 		effects[c.Effect]++
-		if c.Healthy != catalog.True && c.Healthy != catalog.False {
-			t.Errorf("%s is healthy when %q", c.Type, c.Healthy)
-		}
-		if c.Unhealthy() == c.Healthy || c.Unhealthy() == catalog.Unknown {
-			t.Errorf("%s is unhealthy when %q", c.Type, c.Unhealthy())
-		}
-		if (c.Healthy == catalog.True) != strings.HasSuffix(c.Type, "Ready") {
-			t.Errorf("%s is healthy when %s: a problem is named by what is wrong", c.Type, c.Healthy)
-		}
+		testkit.Check(t, c.Healthy == catalog.True || c.Healthy == catalog.False, "%s is healthy when %q", c.Type, c.Healthy)
+		testkit.Check(t, c.Unhealthy() != c.Healthy && c.Unhealthy() != catalog.Unknown, "%s is unhealthy when %q", c.Type, c.Unhealthy())
+		testkit.Same(t, (c.Healthy == catalog.True), strings.HasSuffix(c.Type, "Ready"),
+			"%s is healthy when %s: a problem is named by what is wrong", c.Type, c.Healthy)
 		isSentence(t, c.Type, c.Meaning)
 		isSentence(t, c.Type, c.Why)
 		for _, native := range c.Native {
-			if native.Status == c.Healthy || !strings.HasPrefix(native.Key, "node.kubernetes.io/") {
-				t.Errorf("%s has %+v for a taint of Kubernetes", c.Type, native)
-			}
+			testkit.Check(t, native.Status != c.Healthy && strings.HasPrefix(native.Key, "node.kubernetes.io/"),
+				"%s has %+v for a taint of Kubernetes", c.Type, native)
 		}
 		switch c.Effect {
 		case catalog.None:
-			if len(c.Native) == 0 || c.Duration != "" || c.TaintKey() != "" {
-				t.Errorf("%s has no default: which component taints for it?", c.Type)
-			}
+			testkit.Check(t, len(c.Native) != 0 && c.Duration == "" && c.TaintKey() == "", "%s has no default: which component taints for it?", c.Type)
 		case catalog.PreferNoSchedule, catalog.NoSchedule, catalog.NoExecute:
-			if len(c.Native) > 0 {
-				t.Errorf("%s has a default beside the taint of Kubernetes", c.Type)
-			}
-			if c.TaintKey() != "autohealer.resourcestack.com/"+c.Type || len(c.Type) > 63 {
-				t.Errorf("%s has the key %q", c.Type, c.TaintKey())
-			}
+			testkit.Check(t, len(c.Native) == 0, "%s has a default beside the taint of Kubernetes", c.Type)
+			testkit.Check(t, c.TaintKey() == "autohealer.resourcestack.com/"+c.Type && len(c.Type) <= 63, "%s has the key %q", c.Type, c.TaintKey())
 		default:
 			t.Errorf("%s has the effect %q", c.Type, c.Effect)
 		}
-		if (c.Effect == catalog.NoExecute) != (c.MaxUnhealthy != "") {
-			t.Errorf("%s: %s with the bound %q; what empties nodes is bounded, and nothing else is", c.Type, c.Effect, c.MaxUnhealthy)
-		}
+		testkit.Same(t, (c.Effect == catalog.NoExecute), (c.MaxUnhealthy != ""),
+			"%s: %s with the bound %q; what empties nodes is bounded, and nothing else is", c.Type, c.Effect, c.MaxUnhealthy)
 	}
 	t.Logf("saw %d conditions, by effect %v", len(seen), effects)
-	if len(effects) < 4 {
-		t.Error("some effect is never chosen: this test does not look at it")
-	}
+	testkit.Check(t, len(effects) >= 4, "some effect is never chosen: this test does not look at it")
 	for _, e := range catalog.Events() {
-		if seen[e.Reason] {
-			t.Errorf("%s is a condition, or there twice", e.Reason)
-		}
+		testkit.Check(t, !seen[e.Reason], "%s is a condition, or there twice", e.Reason)
 		seen[e.Reason] = true
 		isSentence(t, e.Reason, e.Meaning)
 	}
@@ -211,9 +187,8 @@ func TestEveryConditionIsDecided(t *testing.T) {
 func isSentence(t *testing.T, of, text string) {
 	t.Helper()
 	first := strings.IndexFunc(text, unicode.IsLetter)
-	if first != 0 || !strings.HasSuffix(text, ".") || strings.Contains(text, ". ") || strings.ContainsAny(text, "|<>\n`") {
-		t.Errorf("%s: %q is not one plain sentence", of, text)
-	}
+	testkit.Check(t, first == 0 && strings.HasSuffix(text, ".") && !strings.Contains(text, ". ") && !strings.ContainsAny(text, "|<>\n`"),
+		"%s: %q is not one plain sentence", of, text)
 }
 
 // Only hardware stays broken. A user must clear a condition that survives a reboot, so each of them
@@ -225,22 +200,18 @@ func TestOnlyBrokenHardwareSurvivesAReboot(t *testing.T) {
 			got = append(got, c.Type)
 		}
 	}
-	if diff := cmp.Diff([]string{"CperHardwareErrorFatal", "DiskBadBlock"}, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	testkit.NoDiff(t, cmp.Diff([]string{"CperHardwareErrorFatal", "DiskBadBlock"}, got), "the conditions")
 }
 
 func TestLookup(t *testing.T) {
-	if c, ok := catalog.Lookup("KernelDeadlock"); !ok || c.Type != "KernelDeadlock" || c.Unhealthy() != catalog.True {
-		t.Errorf("KernelDeadlock: %+v, %v", c, ok)
-	}
+	c, ok := catalog.Lookup("KernelDeadlock")
+	testkit.Check(t, ok && c.Type == "KernelDeadlock" && c.Unhealthy() == catalog.True, "KernelDeadlock: %+v, %v", c, ok)
 	if c, ok := catalog.Lookup("Ready"); !ok || c.Unhealthy() != catalog.False {
 		t.Errorf("Ready: %+v, %v", c, ok)
 	}
 	for _, name := range []string{"", "kerneldeadlock", "KernelDeadlock ", "OOMKilling", "FPGAUnhealthy"} {
-		if c, ok := catalog.Lookup(name); ok {
-			t.Errorf("%q is %+v", name, c)
-		}
+		c, ok := catalog.Lookup(name)
+		testkit.Check(t, !ok, "%q is %+v", name, c)
 	}
 	if e, ok := catalog.LookupEvent("ConntrackFull"); !ok || e.Reason != "ConntrackFull" {
 		t.Errorf("ConntrackFull: %+v, %v", e, ok)
@@ -269,14 +240,11 @@ func TestHealthy(t *testing.T) {
 		{"FPGAUnhealthy", "True", false},
 	}
 	for _, test := range tests {
-		if got := catalog.Healthy(test.condition, test.status); got != test.want {
-			t.Errorf("%s=%s is healthy: %v", test.condition, test.status, got)
-		}
+		testkit.Same(t, catalog.Healthy(test.condition, test.status), test.want, "%s=%s is healthy", test.condition, test.status)
 	}
 	for _, c := range catalog.Conditions() {
-		if !catalog.Healthy(c.Type, string(c.Healthy)) || catalog.Healthy(c.Type, string(c.Unhealthy())) || catalog.Healthy(c.Type, "Unknown") {
-			t.Errorf("%s: healthy is not the one status that means it", c.Type)
-		}
+		testkit.Check(t, catalog.Healthy(c.Type, string(c.Healthy)) && !catalog.Healthy(c.Type, string(c.Unhealthy())) && !catalog.Healthy(c.Type, "Unknown"),
+			"%s: healthy is not the one status that means it", c.Type)
 	}
 }
 
@@ -297,13 +265,7 @@ func TestCallersCannotChangeTheCatalogue(t *testing.T) {
 	ready.Native[0].Key = "x"
 	oom, _ := catalog.LookupEvent("OOMKilling")
 	oom.Sources[0] = "x"
-	if diff := cmp.Diff(before, catalog.Conditions()); diff != "" {
-		t.Error(diff)
-	}
-	if diff := cmp.Diff(eventsBefore, catalog.Events()); diff != "" {
-		t.Error(diff)
-	}
-	if slices.ContainsFunc(catalog.Conditions(), func(c catalog.Condition) bool { return c.Type == "x" }) {
-		t.Error("the catalogue was changed")
-	}
+	testkit.NoDiff(t, cmp.Diff(before, catalog.Conditions()), "Conditions returns a copy")
+	testkit.NoDiff(t, cmp.Diff(eventsBefore, catalog.Events()), "Events returns a copy")
+	testkit.Check(t, !slices.ContainsFunc(catalog.Conditions(), func(c catalog.Condition) bool { return c.Type == "x" }), "the catalogue was changed")
 }

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/problem"
 )
 
@@ -73,9 +74,7 @@ func (a *fakeAgent) dial(ctx context.Context) (net.Conn, error) {
 
 func (a *fakeAgent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
-	if err != nil || r.URL.Path != problem.Path || r.Method != http.MethodPost {
-		a.t.Errorf("%s %s: %v", r.Method, r.URL.Path, err)
-	}
+	testkit.Check(a.t, err == nil && r.URL.Path == problem.Path && r.Method == http.MethodPost, "%s %s: %v", r.Method, r.URL.Path, err)
 	var status problem.Status
 	if err := json.Unmarshal(body, &status); err != nil || len(body) > problem.MaxBody || len(status.Events) > problem.MaxEvents {
 		a.t.Errorf("%d bytes, %d events: %v", len(body), len(status.Events), err)
@@ -119,10 +118,7 @@ func runClient(t *testing.T, cfg problem.Config, play func(t *testing.T, a *fake
 	synctest.Test(t, func(t *testing.T) {
 		a := newAgent(t)
 		cfg.Source, cfg.Dial = "disk-watch", a.dial
-		c, err := problem.New(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := testkit.Value(problem.New(cfg)).Must(t)
 		ctx, stop := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { c.Run(ctx) })

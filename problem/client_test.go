@@ -20,14 +20,13 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/problem"
 )
 
 func must(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 }
 
 var sick = problem.Condition{Type: "DiskBadBlock", Status: true, Reason: "BadBlocksFound", Message: "3 of them"}
@@ -53,15 +52,11 @@ func TestReportsAreBatchedAndSorted(t *testing.T) {
 		must(t, c.SetCondition(sick))
 		pass(20 * time.Millisecond)
 		got, _ := a.statuses()
-		if len(got) != 1 || got[0].Source != "disk-watch" || !slices.Equal(reasons(got), []string{"First", "Second"}) {
-			t.Fatalf("%+v", got)
-		}
-		if e := got[0].Events; e[0].Severity != problem.Info || e[1].Severity != problem.Warn || !e[0].Timestamp.Equal(now.Add(-time.Minute)) {
-			t.Errorf("%+v", e)
-		}
-		if k := got[0].Conditions; len(k) != 1 || !k[0].Status || !k[0].Transition.Equal(now) {
-			t.Errorf("%+v", k)
-		}
+		testkit.Require(t, len(got) == 1 && got[0].Source == "disk-watch" && slices.Equal(reasons(got), []string{"First", "Second"}), "%+v", got)
+		e := got[0].Events
+		testkit.Check(t, e[0].Severity == problem.Info && e[1].Severity == problem.Warn && e[0].Timestamp.Equal(now.Add(-time.Minute)), "%+v", e)
+		k := got[0].Conditions
+		testkit.Check(t, len(k) == 1 && k[0].Status && k[0].Transition.Equal(now), "%+v", k)
 	})
 }
 
@@ -72,14 +67,11 @@ func TestTheHeartbeatHasTheLatestConditions(t *testing.T) {
 		began := time.Now()
 		pass(10*time.Minute + time.Second)
 		got, _ := a.statuses()
-		if len(got) != 21 {
-			t.Errorf("%d statuses in ten minutes, want one in 30 s", len(got))
-		}
+		testkit.Same(t, len(got), 21, "statuses in ten minutes: one in 30 s")
 		must(t, c.SetCondition(well)) // no change
 		pass(time.Second)
-		if got, _ := a.statuses(); len(got) != 0 {
-			t.Errorf("what stands already is told: %+v", got)
-		}
+		got, _ = a.statuses()
+		testkit.Check(t, len(got) == 0, "what stands already is told: %+v", got)
 		changed := time.Now()
 		must(t, c.SetCondition(sick))
 		pass(10 * time.Second)
@@ -87,9 +79,8 @@ func TestTheHeartbeatHasTheLatestConditions(t *testing.T) {
 		pass(time.Minute)
 		got, _ = a.statuses()
 		last := got[len(got)-1].Conditions
-		if len(got) != 3 || len(last) != 1 || !last[0].Status || last[0].Message != "4 of them" || !last[0].Transition.Equal(changed) {
-			t.Errorf("%+v, want it true since %s, and not since %s", got, changed, began)
-		}
+		testkit.Check(t, len(got) == 3 && len(last) == 1 && last[0].Status && last[0].Message == "4 of them" && last[0].Transition.Equal(changed),
+			"%+v, want it true since %s, and not since %s", got, changed, began)
 	})
 }
 
@@ -103,13 +94,11 @@ func TestStatusesAreRateLimited(t *testing.T) {
 		pass(20 * time.Second)
 		got, tried := a.statuses()
 		for i := 1; i < len(tried); i++ {
-			if gap := tried[i].Sub(tried[i-1]); gap < time.Second {
-				t.Errorf("statuses %d and %d are %s apart", i-1, i, gap)
-			}
+			gap := tried[i].Sub(tried[i-1])
+			testkit.Check(t, gap >= time.Second, "statuses %d and %d are %s apart", i-1, i, gap)
 		}
-		if list := reasons(got); len(list) != 1000 || list[999] != "E999" {
-			t.Errorf("%d events got there", len(list))
-		}
+		list := reasons(got)
+		testkit.Check(t, len(list) == 1000 && list[999] == "E999", "%d events got there", len(list))
 		t.Logf("saw %d statuses", len(tried))
 	})
 }
@@ -121,9 +110,8 @@ func TestAStatusIsNeverTooLarge(t *testing.T) {
 			must(t, c.Report(problem.Event{Reason: "Long", Message: strings.Repeat("\x01", 5000)}))
 		}
 		pass(time.Minute)
-		if got, _ := a.statuses(); len(reasons(got)) != 300 || len(got[0].Events[0].Message) > problem.MaxMessage {
-			t.Errorf("%d events got there", len(reasons(got)))
-		}
+		got, _ := a.statuses()
+		testkit.Check(t, len(reasons(got)) == 300 && len(got[0].Events[0].Message) <= problem.MaxMessage, "%d events got there", len(reasons(got)))
 	})
 }
 
@@ -139,25 +127,17 @@ func TestEventsSurviveAnOutageOfTheAgent(t *testing.T) {
 		must(t, c.SetCondition(sick))
 		must(t, c.Report(problem.Event{Reason: "Before"}))
 		pass(5 * time.Second)
-		if c.Err() == nil || c.Counts().Waiting != 1 {
-			t.Errorf("%v, %+v", c.Err(), c.Counts())
-		}
+		testkit.Check(t, c.Err() != nil && c.Counts().Waiting == 1, "%v, %+v", c.Err(), c.Counts())
 		must(t, c.Report(problem.Event{Reason: "Meanwhile"}))
 		must(t, c.SetCondition(well))
 		pass(10 * time.Minute)
 		_, tried := a.statuses()
-		if len(tried) < 10 || len(tried) > 60 {
-			t.Errorf("it was tried %d times in ten minutes", len(tried))
-		}
+		testkit.Check(t, len(tried) >= 10 && len(tried) <= 60, "it was tried %d times in ten minutes", len(tried))
 		a.set(func() { a.answer = nil })
 		pass(31 * time.Second)
 		got, _ := a.statuses()
-		if !slices.Equal(reasons(got), []string{"Before", "Meanwhile"}) || got[len(got)-1].Conditions[0].Status {
-			t.Errorf("%+v", got)
-		}
-		if c.Err() != nil {
-			t.Error(c.Err())
-		}
+		testkit.Check(t, slices.Equal(reasons(got), []string{"Before", "Meanwhile"}) && !got[len(got)-1].Conditions[0].Status, "%+v", got)
+		testkit.Check(t, c.Err() == nil, "%v", c.Err())
 	})
 }
 
@@ -172,12 +152,9 @@ func TestDiscardDropsEvents(t *testing.T) {
 		must(t, c.Report(problem.Event{Reason: "Found"}))
 		pass(time.Minute)
 		got, _ := a.statuses()
-		if !slices.Equal(reasons(got), []string{"Found"}) || !got[0].Conditions[0].Status {
-			t.Errorf("%+v", got)
-		}
-		if counts := c.Counts(); counts.EventsDropped != 1 || counts.EventsDelivered != 1 {
-			t.Errorf("%+v", counts)
-		}
+		testkit.Check(t, slices.Equal(reasons(got), []string{"Found"}) && got[0].Conditions[0].Status, "%+v", got)
+		counts := c.Counts()
+		testkit.Check(t, counts.EventsDropped == 1 && counts.EventsDelivered == 1, "%+v", counts)
 	})
 }
 
@@ -192,12 +169,9 @@ func TestAFullQueueDropsTheOldest(t *testing.T) {
 		a.set(func() { a.away = false })
 		pass(time.Minute)
 		got, _ := a.statuses()
-		if list := reasons(got); len(list) != 10 || list[0] != "E15" || list[9] != "E24" {
-			t.Errorf("%q got there", list)
-		}
-		if counts := c.Counts(); counts.EventsDropped != 15 {
-			t.Errorf("%+v", counts)
-		}
+		list := reasons(got)
+		testkit.Check(t, len(list) == 10 && list[0] == "E15" && list[9] == "E24", "%q got there", list)
+		testkit.Same(t, c.Counts().EventsDropped, 15, "dropped events")
 	})
 }
 
@@ -210,13 +184,10 @@ func TestRetryAfterIsRespected(t *testing.T) {
 		must(t, c.Report(problem.Event{Reason: "Fast"}))
 		pass(time.Minute)
 		_, tried := a.statuses()
-		if len(tried) < 3 {
-			t.Fatalf("tried %d times", len(tried))
-		}
+		testkit.Require(t, len(tried) >= 3, "tried %d times", len(tried))
 		for i := 1; i < len(tried); i++ {
-			if gap := tried[i].Sub(tried[i-1]); gap < 17*time.Second {
-				t.Errorf("it was tried again after %s", gap)
-			}
+			gap := tried[i].Sub(tried[i-1])
+			testkit.Check(t, gap >= 17*time.Second, "it was tried again after %s", gap)
 		}
 	})
 }
@@ -246,17 +217,14 @@ func TestAnInvalidPartDoesNotBlockOthers(t *testing.T) {
 		}
 		pass(10 * time.Second)
 		got, _ := a.statuses()
-		if !slices.Equal(reasons(got), []string{"A", "B", "C"}) || len(got[0].Conditions) != 1 || got[0].Conditions[0].Type != sick.Type {
-			t.Fatalf("%+v", got)
-		}
-		if counts := c.Counts(); counts.EventsRefused != 2 || counts.Waiting != 0 {
-			t.Errorf("%+v", counts)
-		}
+		testkit.Require(t, slices.Equal(reasons(got), []string{"A", "B", "C"}) && len(got[0].Conditions) == 1 && got[0].Conditions[0].Type == sick.Type,
+			"%+v", got)
+		counts := c.Counts()
+		testkit.Check(t, counts.EventsRefused == 2 && counts.Waiting == 0, "%+v", counts)
 		a.set(func() { a.answer = nil }) // the agent is now configured for the condition
 		pass(2 * time.Minute)
-		if got, _ := a.statuses(); len(got[len(got)-1].Conditions) != 2 {
-			t.Error("the condition is left out for ever")
-		}
+		got, _ = a.statuses()
+		testkit.Check(t, len(got[len(got)-1].Conditions) == 2, "the condition is left out for ever")
 	})
 }
 
@@ -274,9 +242,8 @@ func TestAConditionIsDeliveredAfterTheClockWasSetBack(t *testing.T) {
 		})
 		must(t, c.SetCondition(sick))
 		pass(20 * time.Second)
-		if got, _ := a.statuses(); len(got) == 0 || !got[0].Conditions[0].Status {
-			t.Error("it never gets there")
-		}
+		got, _ := a.statuses()
+		testkit.Check(t, len(got) != 0 && got[0].Conditions[0].Status, "it never gets there")
 	})
 }
 
@@ -321,13 +288,10 @@ func TestTimesInTheFutureAreCorrected(t *testing.T) {
 		}
 		must(t, c.SetCondition(ahead)) // without a change
 		pass(3 * time.Second)
-		if _, tried := a.statuses(); len(tried) != 0 {
-			t.Errorf("what stands already is told %d times", len(tried))
-		}
+		_, tried = a.statuses()
+		testkit.Check(t, len(tried) == 0, "what stands already is told %d times", len(tried))
 	})
-	if n := strings.Count(said.String(), "level=WARN"); n != 1 {
-		t.Errorf("it is warned of %d times:\n%s", n, said.String())
-	}
+	testkit.Same(t, strings.Count(said.String(), "level=WARN"), 1, "warnings:\n%s", said.String())
 }
 
 // The agent may return it for times that are right by the client's clock.
@@ -352,13 +316,10 @@ func TestAWrongTooEarlyIsLeftOut(t *testing.T) {
 		must(t, c.SetCondition(sick))
 		must(t, c.SetCondition(problem.Condition{Type: "NTPProblem", Status: true, Reason: "NTPIsDown"}))
 		pass(5 * time.Second)
-		if got, _ := a.statuses(); len(got) != 1 || got[0].Conditions[0].Type != "NTPProblem" {
-			t.Errorf("%+v", got)
-		}
+		got, _ := a.statuses()
+		testkit.Check(t, len(got) == 1 && got[0].Conditions[0].Type == "NTPProblem", "%+v", got)
 	})
-	if n := strings.Count(said.String(), "level=WARN"); n != 1 {
-		t.Errorf("it is warned of %d times:\n%s", n, said.String())
-	}
+	testkit.Same(t, strings.Count(said.String(), "level=WARN"), 1, "warnings:\n%s", said.String())
 }
 
 func TestConditionsAreSentAgainWithDiscard(t *testing.T) {
@@ -372,9 +333,8 @@ func TestConditionsAreSentAgainWithDiscard(t *testing.T) {
 			pass(100 * time.Millisecond)
 			a.set(func() { a.away, a.answer = false, nil })
 			pass(2 * time.Second)
-			if got, _ := a.statuses(); len(got) != 1 || !got[0].Conditions[0].Status {
-				t.Errorf("%s: %+v", name, got)
-			}
+			got, _ := a.statuses()
+			testkit.Check(t, len(got) == 1 && got[0].Conditions[0].Status, "%s: %+v", name, got)
 		})
 	}
 }
@@ -389,19 +349,13 @@ func TestATokenCanBeReplaced(t *testing.T) {
 		pass(time.Minute)
 		must(t, os.Remove(file))
 		pass(time.Minute)
-		if c.Err() == nil || !strings.Contains(c.Err().Error(), file) {
-			t.Error(c.Err())
-		}
+		testkit.Check(t, c.Err() != nil && strings.Contains(c.Err().Error(), file), "%v", c.Err())
 		must(t, syscall.Mkfifo(file, 0o600)) // a pipe without a writer
 		pass(time.Minute)
-		if c.Err() == nil || !strings.Contains(c.Err().Error(), "no ordinary file") {
-			t.Error(c.Err())
-		}
+		testkit.Check(t, c.Err() != nil && strings.Contains(c.Err().Error(), "no ordinary file"), "%v", c.Err())
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		if !slices.Equal(a.tokens, []string{"Bearer one", "Bearer two", "Bearer two"}) {
-			t.Errorf("%q", a.tokens)
-		}
+		testkit.Same(t, a.tokens, []string{"Bearer one", "Bearer two", "Bearer two"}, "the tokens")
 	})
 }
 
@@ -414,9 +368,8 @@ func TestTheLastReportIsSentAtTheEnd(t *testing.T) {
 		a.statuses()
 		must(t, c.Report(problem.Event{Reason: "Last"}))
 	})
-	if got, _ := agent.statuses(); !slices.Equal(reasons(got), []string{"Last"}) {
-		t.Errorf("%+v", got)
-	}
+	got, _ := agent.statuses()
+	testkit.Check(t, slices.Equal(reasons(got), []string{"Last"}), "%+v", got)
 }
 
 func TestAllReportsAreSentAtTheEnd(t *testing.T) {
@@ -511,18 +464,13 @@ func TestEveryEventIsDeliveredOrCounted(t *testing.T) {
 				rt.Fatalf("%d of %d events arrived: %+v", len(arrived), reported, counts)
 			}
 			slices.Sort(arrived)
-			if len(slices.Compact(arrived)) != int(counts.EventsDelivered) {
-				rt.Fatalf("some events arrived twice: %q", arrived)
-			}
-			if k := got[len(got)-1].Conditions; len(k) != 1 || k[0].Status != last.Status || k[0].Message != last.Message {
-				rt.Fatalf("in the end the condition is %+v, want %+v", k, last)
-			}
+			testkit.MustBeSame(rt, len(slices.Compact(arrived)), int(counts.EventsDelivered), "different events that arrived: %q", arrived)
+			k := got[len(got)-1].Conditions
+			testkit.Require(rt, len(k) == 1 && k[0].Status == last.Status && k[0].Message == last.Message, "in the end the condition is %+v, want %+v", k, last)
 		})
 	})
 	t.Logf("saw %d events delivered and %d counted", delivered, lost)
-	if delivered == 0 || lost == 0 {
-		t.Error("one kind was never seen")
-	}
+	testkit.Check(t, delivered != 0 && lost != 0, "one kind was never seen")
 }
 
 func TestInvalidReportsAreErrors(t *testing.T) {
@@ -532,24 +480,18 @@ func TestInvalidReportsAreErrors(t *testing.T) {
 		c.Report(problem.Event{Reason: "not camel"}), c.Report(problem.Event{}), c.Report(problem.Event{Reason: "Good", Severity: "bad"}),
 		c.SetCondition(problem.Condition{Reason: "Good"}), c.SetCondition(problem.Condition{Type: "T"}), c.SetCondition(problem.Condition{Type: "T", Reason: strings.Repeat("A", 65)}),
 	} {
-		if err == nil {
-			t.Error("it was taken")
-		}
+		testkit.Check(t, err != nil, "it was taken")
 	}
-	if n := c.Counts().Waiting; n != 0 {
-		t.Errorf("%d events wait", n)
-	}
+	testkit.Same(t, c.Counts().Waiting, 0, "waiting events")
 	for _, cfg := range []problem.Config{
 		{}, {Source: "s", Socket: "/a", Address: "127.0.0.1:1"}, {Source: "s", Token: "a", TokenFile: "b"},
 		{Source: "s", Address: "10.0.0.1:1"}, {Source: "s", Address: "localhost"}, {Source: "s", Heartbeat: -1}, {Source: "s", Queue: -1},
 	} {
-		if _, err := problem.New(cfg); err == nil {
-			t.Errorf("%+v was taken", cfg)
-		}
+		_, err := problem.New(cfg)
+		testkit.Check(t, err != nil, "%+v was taken", cfg)
 	}
-	if _, err := problem.New(problem.Config{Source: "s", Address: "[::1]:1"}); err != nil {
-		t.Error(err)
-	}
+	_, err = problem.New(problem.Config{Source: "s", Address: "[::1]:1"})
+	testkit.Check(t, err == nil, "%v", err)
 }
 
 func TestTheClientSurvivesANewSocket(t *testing.T) {
@@ -594,9 +536,7 @@ func TestWords(t *testing.T) {
 		"A": true, "BadBlocksFound": true, "XID79": true, strings.Repeat("A", 64): true,
 		"": false, "badBlocks": false, "Bad Blocks": false, "Bad-Blocks": false, "9Lives": false, "Größe": false, strings.Repeat("A", 65): false,
 	} {
-		if problem.IsReason(text) != want {
-			t.Errorf("%q is a reason: %v", text, !want)
-		}
+		testkit.Same(t, problem.IsReason(text), want, "%q is a reason", text)
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.StringN(0, -1, 2000).Draw(t, "text") + strings.Repeat("ü", rapid.IntRange(0, 1000).Draw(t, "more"))

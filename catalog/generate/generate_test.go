@@ -17,26 +17,20 @@ const root = "../.."
 // The files in the repository are those that the catalog generates.
 func TestFilesAreFresh(t *testing.T) {
 	made := t.TempDir()
-	page, err := os.ReadFile(root + "/docs/conditions.md")
-	testkit.Must(t, err)
+	page := testkit.Value(os.ReadFile(root + "/docs/conditions.md")).Must(t)
 	testkit.Must(t, os.Mkdir(filepath.Join(made, "docs"), 0o755))
 	testkit.Must(t, os.WriteFile(filepath.Join(made, "docs/conditions.md"), page, 0o600))
 	testkit.Must(t, command([]string{made}))
 	for _, path := range []string{"docs/conditions.md", "deploy/defaults/conditionsets.yaml"} {
-		want, err := os.ReadFile(filepath.Join(made, path))
-		testkit.Must(t, err)
-		got, err := os.ReadFile(filepath.Join(root, path))
-		testkit.Must(t, err)
-		if diff := cmp.Diff(string(want), string(got)); diff != "" {
-			t.Errorf("%s is stale, run make generate (-made +there):\n%s", path, diff)
-		}
+		want := testkit.Value(os.ReadFile(filepath.Join(made, path))).Must(t)
+		got := testkit.Value(os.ReadFile(filepath.Join(root, path))).Must(t)
+		testkit.NoDiff(t, cmp.Diff(string(want), string(got)), "%s is stale, run make generate (-made +there)", path)
 	}
 }
 
 // The page contains every condition and every Event in the right table.
 func TestPageIsComplete(t *testing.T) {
-	page, err := os.ReadFile(root + "/docs/conditions.md")
-	testkit.Must(t, err)
+	page := testkit.Value(os.ReadFile(root + "/docs/conditions.md")).Must(t)
 	rows := map[string]int{}
 	for line := range strings.Lines(string(page)) {
 		if cells := strings.Split(line, " | "); strings.HasPrefix(line, "| `") {
@@ -53,9 +47,7 @@ func TestPageIsComplete(t *testing.T) {
 	for _, e := range catalog.Events() {
 		want[e.Reason] = 3
 	}
-	if diff := cmp.Diff(want, rows); diff != "" {
-		t.Errorf("rows by their number of columns (-want +got):\n%s", diff)
-	}
+	testkit.NoDiff(t, cmp.Diff(want, rows), "rows by their number of columns")
 }
 
 func TestConditionSets(t *testing.T) {
@@ -106,9 +98,7 @@ spec:
       status: false
       duration: 5m
 `
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	testkit.NoDiff(t, cmp.Diff(want, got), "the parsed rows")
 }
 
 func TestKebab(t *testing.T) {
@@ -116,9 +106,7 @@ func TestKebab(t *testing.T) {
 		"NTPProblem": "ntp-problem", "CorruptDockerOverlay2": "corrupt-docker-overlay2",
 		"KernelDeadlock": "kernel-deadlock", "DiskBadBlock": "disk-bad-block", "OOM": "oom", "": "",
 	} {
-		if got := kebab(name); got != want {
-			t.Errorf("%s is named %s, want %s", name, got, want)
-		}
+		testkit.Same(t, kebab(name), want, "%s", name)
 	}
 }
 
@@ -137,22 +125,16 @@ func TestFill(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := fill(test.page, "a", "rows\n")
 			if test.says == "" {
-				if err != nil || got != test.want {
-					t.Errorf("%v: %q, want %q", err, got, test.want)
-				}
+				testkit.Check(t, err == nil && got == test.want, "%v: %q, want %q", err, got, test.want)
 				return
 			}
-			if err == nil || !strings.Contains(err.Error(), test.says) {
-				t.Errorf("%v, want something with %q", err, test.says)
-			}
+			testkit.Check(t, err != nil && strings.Contains(err.Error(), test.says), "%v, want something with %q", err, test.says)
 		})
 	}
 }
 
 func TestCommandWantsAFolder(t *testing.T) {
 	for _, args := range [][]string{nil, {"a", "b"}, {t.TempDir()}} {
-		if command(args) == nil {
-			t.Errorf("%q was taken", args)
-		}
+		testkit.Check(t, command(args) != nil, "%q was taken", args)
 	}
 }

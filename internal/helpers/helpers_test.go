@@ -32,9 +32,7 @@ func call(t *testing.T, n node, name string, args ...string) (int, string) {
 	var out strings.Builder
 	code := programs()[name](n, args, &out)
 	line := out.String()
-	if strings.Count(line, "\n") != 1 || !strings.HasSuffix(line, "\n") {
-		t.Errorf("%s %q printed %q, which is not one line", name, args, line)
-	}
+	testkit.Check(t, strings.Count(line, "\n") == 1 && strings.HasSuffix(line, "\n"), "%s %q printed %q, which is not one line", name, args, line)
 	return code, strings.TrimSpace(line)
 }
 
@@ -63,9 +61,7 @@ func served(t *testing.T, status int) map[string]string {
 
 func TestEveryProgramOfTheOriginalFilesExists(t *testing.T) {
 	paths, err := filepath.Glob("../probe/config/testdata/node-problem-detector/*.json")
-	if err != nil || len(paths) == 0 {
-		t.Fatalf("no files: %v", err)
-	}
+	testkit.Require(t, err == nil && len(paths) != 0, "no files: %v", err)
 	seen := map[string]bool{}
 	for _, path := range paths {
 		text, err := os.ReadFile(path)
@@ -82,9 +78,8 @@ func TestEveryProgramOfTheOriginalFilesExists(t *testing.T) {
 		}
 		for _, rule := range file.Rules {
 			name := filepath.Base(rule.Path)
-			if _, ok := Program(rule.Path); !ok {
-				t.Errorf("%s calls %s", path, rule.Path)
-			}
+			_, ok := Program(rule.Path)
+			testkit.Check(t, ok, "%s calls %s", path, rule.Path)
 			seen[name] = true
 			switch name {
 			case "health-checker":
@@ -92,20 +87,22 @@ func TestEveryProgramOfTheOriginalFilesExists(t *testing.T) {
 			case "log-counter":
 				_, err = parseCounter(rule.Args, io.Discard)
 			}
-			if err != nil {
-				t.Errorf("%s: %s %q: %v", path, name, rule.Args, err)
-			}
+			testkit.Check(t, err == nil, "%s: %s %q: %v", path, name, rule.Args, err)
 		}
 	}
 	seen["sh"] = true // which no file calls, but charts
-	if len(seen) != len(programs()) {
-		t.Errorf("they call %d programs of %d", len(seen), len(programs()))
-	}
+	testkit.Same(t, len(seen), len(programs()), "the number of programs that they call")
 	for _, name := range []string{"autohealer-agent", "", "/", "bash"} {
-		if _, ok := Program(name); ok {
-			t.Errorf("%q is a program", name)
-		}
+		_, ok := Program(name)
+		testkit.Check(t, !ok, "%q is a program", name)
 	}
+}
+
+// expect calls a program, and checks its exit code and a part of its line.
+func expect(t *testing.T, want int, says string, n node, program string, args ...string) {
+	t.Helper()
+	code, line := call(t, n, program, args...)
+	testkit.Check(t, code == want && strings.Contains(line, says), "%s %q: %d %q, want %d %q", program, args, code, line, want, says)
 }
 
 func TestHealthChecker(t *testing.T) {
@@ -132,13 +129,9 @@ func TestHealthChecker(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			systemd := unittest.Start(t)
 			systemd.Set("kubelet.service", test.unit)
-			code, line := call(t, here(systemd, served(t, test.status)), "health-checker", test.args...)
-			if code != test.want || !strings.Contains(line, test.says) {
-				t.Errorf("%d %q", code, line)
-			}
-			if restarted := len(systemd.Restarted()) > 0; restarted != test.restarted {
-				t.Errorf("restarted: %v", restarted)
-			}
+			expect(t, test.want, test.says, here(systemd, served(t, test.status)), "health-checker", test.args...)
+			restarted := len(systemd.Restarted()) > 0
+			testkit.Check(t, restarted == test.restarted, "restarted: %v", restarted)
 		})
 	}
 }
@@ -161,8 +154,7 @@ func (r runtimeOf) Status(ctx context.Context, _ *cri.StatusRequest) (*cri.Statu
 func TestHealthCheckerAsksTheRuntime(t *testing.T) {
 	for _, hang := range []bool{false, true} {
 		socket := filepath.Join(t.TempDir(), "c.sock")
-		listener, err := net.Listen("unix", socket)
-		testkit.Must(t, err)
+		listener := testkit.Value(net.Listen("unix", socket)).Must(t)
 		server := grpc.NewServer()
 		cri.RegisterRuntimeServiceServer(server, runtimeOf{hang: hang})
 		go func() { _ = server.Serve(listener) }()
@@ -173,9 +165,8 @@ func TestHealthCheckerAsksTheRuntime(t *testing.T) {
 		}
 		began := time.Now()
 		code, line := call(t, here(nil, nil), "health-checker", "--component=cri", "--enable-repair=false", "--cri-socket-path=unix://"+socket, "--cri-timeout="+timeout, "--crictl-path=/usr/bin/crictl")
-		if hang != (code == unhealthy) || hang != strings.Contains(line, "does not answer") || time.Since(began) > 10*time.Second {
-			t.Errorf("hangs %v: %d %q after %s", hang, code, line, time.Since(began))
-		}
+		testkit.Check(t, hang == (code == unhealthy) && hang == strings.Contains(line, "does not answer") && time.Since(began) <= 10*time.Second,
+			"hangs %v: %d %q after %s", hang, code, line, time.Since(began))
 	}
 }
 
@@ -206,9 +197,8 @@ func TestInvalidFlagsAreReportedInOneLine(t *testing.T) {
 		}
 	}
 	var out strings.Builder
-	if code := healthChecker(here(nil, nil), []string{"--help"}, &out); code != healthy || !strings.Contains(out.String(), "-cooldown-time") {
-		t.Errorf("help: %d %q", code, out.String())
-	}
+	code := healthChecker(here(nil, nil), []string{"--help"}, &out)
+	testkit.Check(t, code == healthy && strings.Contains(out.String(), "-cooldown-time"), "help: %d %q", code, out.String())
 }
 
 func TestLogCounterCountsTheJournal(t *testing.T) {
@@ -245,74 +235,55 @@ func TestLogCounterCountsTheJournal(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			began := time.Now()
-			if code, line := count(test.more...); code != test.want || !strings.Contains(line, test.says) {
-				t.Errorf("%d %q", code, line)
-			}
-			if took := time.Since(began); took > 10*time.Second {
-				t.Errorf("it took %s", took)
-			}
+			code, line := count(test.more...)
+			testkit.Check(t, code == test.want && strings.Contains(line, test.says), "%d %q", code, line)
+			testkit.Between(t, time.Since(began), 0, 10*time.Second, "the time of the check")
 		})
 	}
 }
 
 func TestLogCounterCountsTheKernelsLog(t *testing.T) {
 	mark := fmt.Sprintf("autohealer-helpers-%d", time.Now().UnixNano())
-	log, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
-	testkit.Must(t, err)
+	log := testkit.Value(os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)).Must(t)
 	defer log.Close()
 	for range 3 {
-		if _, err := log.WriteString(mark + " happened\n"); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Value(log.WriteString(mark + " happened\n")).Must(t)
 	}
 	n := here(nil, nil)
 	n.boot = func() (procfs.Boot, error) { return procfs.ReadBoot("") }
 	n.now = func() time.Time { return time.Now().Add(time.Second) } // the kernel's timestamps may be slightly ahead
 	args := []string{"--log-path=/dev/kmsg", "--lookback=5m", "--pattern=" + mark + ".*"}
-	if code, line := call(t, n, "log-counter", append(args, "--count=3")...); code != unhealthy || !strings.HasPrefix(line, "3 ") {
-		t.Errorf("%d %q", code, line)
-	}
-	if code, line := call(t, n, "log-counter", append(args, "--count=4")...); code != healthy {
-		t.Errorf("%d %q", code, line)
-	}
+	code, line := call(t, n, "log-counter", append(args, "--count=3")...)
+	testkit.Check(t, code == unhealthy && strings.HasPrefix(line, "3 "), "%d %q", code, line)
+	expect(t, healthy, "", n, "log-counter", append(args, "--count=4")...)
 }
 
 func TestScripts(t *testing.T) {
 	systemd := unittest.Start(t)
 	systemd.Set("chronyd.service", unittest.Unit{Load: "loaded", Active: "active"})
-	if code, line := call(t, here(systemd, nil), "check_ntp.sh"); code != healthy || line != "chronyd.service is running" {
-		t.Errorf("%d %q", code, line)
-	}
+	code, line := call(t, here(systemd, nil), "check_ntp.sh")
+	testkit.Check(t, code == healthy && line == "chronyd.service is running", "%d %q", code, line)
 	systemd.Set("chronyd.service", unittest.Unit{Load: "loaded", Active: "failed"})
-	if code, line := call(t, here(systemd, nil), "check_ntp.sh"); code != unhealthy {
-		t.Errorf("%d %q", code, line)
-	}
+	expect(t, unhealthy, "", here(systemd, nil), "check_ntp.sh")
 	if code, line := call(t, here(nil, nil), "check_ntp.sh"); code == unknown || !strings.Contains(line, "clock") {
 		t.Errorf("without systemd: %d %q", code, line)
 	}
 
 	n := here(nil, nil)
 	n.proc = t.TempDir()
-	if code, line := call(t, n, "network_problem.sh"); code != healthy {
-		t.Errorf("without a table: %d %q", code, line)
-	}
+	expect(t, healthy, "", n, "network_problem.sh")
 	folder := filepath.Join(n.proc, "sys/net/netfilter")
 	testkit.Must(t, os.MkdirAll(folder, 0o700))
 	for name, text := range map[string]string{"nf_conntrack_count": "99", "nf_conntrack_max": "100"} {
 		testkit.Must(t, os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600))
 	}
-	if code, line := call(t, n, "network_problem.sh", "ignored"); code != healthy {
-		t.Errorf("at 99 of 100: %d %q", code, line)
-	}
+	expect(t, healthy, "", n, "network_problem.sh", "ignored")
 	testkit.Must(t, os.WriteFile(filepath.Join(folder, "nf_conntrack_count"), []byte("100"), 0o600))
-	if code, line := call(t, n, "network_problem.sh"); code != unhealthy {
-		t.Errorf("at 100 of 100: %d %q", code, line)
-	}
+	expect(t, unhealthy, "", n, "network_problem.sh")
 	for _, name := range []string{"dns_problem.sh", "iptables_mode.sh"} {
 		began := time.Now()
-		if code, line := call(t, here(nil, nil), name); code < healthy || code > unknown || time.Since(began) > 3*time.Second {
-			t.Errorf("%s: %d %q after %s", name, code, line, time.Since(began))
-		}
+		code, line := call(t, here(nil, nil), name)
+		testkit.Check(t, code >= healthy && code <= unknown && time.Since(began) <= 3*time.Second, "%s: %d %q after %s", name, code, line, time.Since(began))
 	}
 }
 
@@ -355,9 +326,8 @@ func TestHealthCheckerSearchesTheJournalOfItsUnit(t *testing.T) {
 		{"such a unit, and how far to look back", []string{"--service=late", "--loopback-time=1h", "--log-pattern=1:connection refused"}, healthy, "late is well"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if code, line := search(test.args...); code != test.want || !strings.Contains(line, test.says) {
-				t.Errorf("%d %q", code, line)
-			}
+			code, line := search(test.args...)
+			testkit.Check(t, code == test.want && strings.Contains(line, test.says), "%d %q", code, line)
 		})
 	}
 }
@@ -371,43 +341,32 @@ func TestHealthCheckerRespectsTheCooldown(t *testing.T) {
 	n.repairs = filepath.Join(t.TempDir(), "repairs")
 	for round := range 4 {
 		code, line := call(t, n, "health-checker", "--component=kubelet")
-		if says := map[bool]string{true: "kubelet.service was restarted", false: "(without success); the next restart is possible after a cool-down of 2m0s"}[round == 0]; code != unhealthy || !strings.Contains(line, says) {
-			t.Errorf("%d %q", code, line)
-		}
-		if most := maxOutput(t, "health-checker-kubelet.json"); len(line) > most {
-			t.Errorf("of what was done nothing is told, after %d bytes: %q", most, line)
-		}
+		says := map[bool]string{true: "kubelet.service was restarted", false: "(without success); the next restart is possible after a cool-down of 2m0s"}[round == 0]
+		testkit.Check(t, code == unhealthy && strings.Contains(line, says), "%d %q", code, line)
+		most := maxOutput(t, "health-checker-kubelet.json")
+		testkit.Check(t, len(line) <= most, "of what was done nothing is told, after %d bytes: %q", most, line)
 	}
-	if restarted := systemd.Restarted(); len(restarted) != 1 {
-		t.Errorf("restarted %q", restarted)
-	}
+	testkit.Same(t, len(systemd.Restarted()), 1, "restarts of systemd")
 }
 
 // maxOutput returns the output limit of a shipped file.
 func maxOutput(t *testing.T, name string) int {
 	t.Helper()
-	text, err := shipped.Files.ReadFile(name)
-	testkit.Must(t, err)
+	text := testkit.Value(shipped.Files.ReadFile(name)).Must(t)
 	file, _, err := config.Parse(name, config.CustomPlugin, text)
 	testkit.Must(t, err)
 	return file.Plugin.MaxOutputLength
 }
 
 func TestHealthCheckerPatterns(t *testing.T) {
-	o, err := parseHealth([]string{"--log-pattern=2:connection refused,3:a,b", "--log-pattern=1:x{1,3}:y"}, io.Discard)
-	testkit.Must(t, err)
+	o := testkit.Value(parseHealth([]string{"--log-pattern=2:connection refused,3:a,b", "--log-pattern=1:x{1,3}:y"}, io.Discard)).Must(t)
 	got := make([]string, 0, len(o.patterns))
 	for _, p := range o.patterns {
 		got = append(got, fmt.Sprintf("%d %s", p.count, p.text))
 	}
-	if want := "2 connection refused|3 a,b|1 x{1,3}:y"; strings.Join(got, "|") != want {
-		t.Errorf("%q, want %q", strings.Join(got, "|"), want)
-	}
+	testkit.Same(t, strings.Join(got, "|"), "2 connection refused|3 a,b|1 x{1,3}:y", "the records")
 	// Without systemd the start of the search is not known.
-	code, line := call(t, here(nil, served(t, 200)), "health-checker", "--log-pattern=1:a", "--enable-repair=false")
-	if code != unknown || !strings.Contains(line, "systemd") {
-		t.Errorf("%d %q", code, line)
-	}
+	expect(t, unknown, "systemd", here(nil, served(t, 200)), "health-checker", "--log-pattern=1:a", "--enable-repair=false")
 }
 
 // For any arguments the program prints at most one line and returns an exit code.
@@ -418,16 +377,14 @@ func FuzzFlags(f *testing.F) {
 	f.Add("-h\n--\n-\n---=")
 	f.Fuzz(func(t *testing.T, text string) {
 		args := strings.Split(text, "\n")
-		if o, err := parseHealth(args, io.Discard); err == nil && (o.service == "" || o.timeout <= 0 || o.criTimeout <= 0 || unitsOf[o.component] == "") {
-			t.Fatalf("%+v was taken", o)
-		}
+		o, err := parseHealth(args, io.Discard)
+		testkit.Require(t, err != nil || o.service != "" && o.timeout > 0 && o.criTimeout > 0 && unitsOf[o.component] != "", "%+v was taken", o)
 		if o, err := parseCounter(args, io.Discard); err == nil && (o.pattern == nil || o.count < 1 || o.lookback < 0 || o.delay < 0) {
 			t.Fatalf("%+v was taken", o)
 		} else if err != nil {
 			var out strings.Builder
-			if code := refuse(&out, "log-counter", err); strings.Count(out.String(), "\n") > 1 || code != unknown && out.Len() > 0 {
-				t.Fatalf("%d %q", code, out.String())
-			}
+			code := refuse(&out, "log-counter", err)
+			testkit.Require(t, strings.Count(out.String(), "\n") <= 1 && (code == unknown || out.Len() == 0), "%d %q", code, out.String())
 		}
 	})
 }

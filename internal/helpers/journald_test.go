@@ -63,9 +63,8 @@ exec ` + program)
 		return func(identifier, message string) {
 			t.Helper()
 			entry := []byte("SYSLOG_IDENTIFIER=" + identifier + "\nMESSAGE=" + message + "\n")
-			if err := send(conn, entry, who); err != nil {
-				t.Fatalf("writing to journald: %v", err)
-			}
+			err := send(conn, entry, who)
+			testkit.Require(t, err == nil, "writing to journald: %v", err)
 		}
 	}
 	return filepath.Join(run, "log/journal"), as(os.Getpid()), as(1)

@@ -2,8 +2,13 @@ package helpers
 
 import (
 	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -32,18 +37,12 @@ func TestTheShellExecutesTheProgram(t *testing.T) {
 			n := here(nil, map[string]string{"NODE_NAME": "n1"})
 			n.exec = func(path string, argv, _ []string) error {
 				became = argv
-				if path != argv[0] {
-					t.Errorf("%s is called %s", path, argv[0])
-				}
+				testkit.Same(t, path, argv[0], "the called program")
 				return errors.New("no such file or directory")
 			}
 			code, line := call(t, n, "sh", "-c", c.command)
-			if diff := cmp.Diff(c.want, became); diff != "" {
-				t.Errorf("(-want +became):\n%s", diff)
-			}
-			if code != unknown || !strings.Contains(line, "no such file or directory") {
-				t.Errorf("a program that is not there: %d, %q", code, line)
-			}
+			testkit.NoDiff(t, cmp.Diff(c.want, became), "the arguments")
+			testkit.Check(t, code == unknown && strings.Contains(line, "no such file or directory"), "a program that is not there: %d, %q", code, line)
 		})
 	}
 }
@@ -78,17 +77,15 @@ func TestOtherCommandsAreRefused(t *testing.T) {
 				return nil
 			}
 			code, line := call(t, n, "sh", c.args...)
-			if code != unknown || !strings.Contains(line, c.want) || !strings.HasSuffix(line, noShell) {
-				t.Errorf("%d, %q: want %d, with %q and the way out", code, line, unknown, c.want)
-			}
+			testkit.Check(t, code == unknown && strings.Contains(line, c.want) && strings.HasSuffix(line, noShell),
+				"%d, %q: want %d, with %q and the way out", code, line, unknown, c.want)
 		})
 	}
 }
 
 // shellWords splits every command that it accepts like this machine's shell.
 func TestWordsAreSplitLikeARealShell(t *testing.T) {
-	printf, err := exec.LookPath("printf")
-	testkit.Must(t, err)
+	printf := testkit.Value(exec.LookPath("printf")).Must(t)
 	env := map[string]string{"NAME": "value", "BLANKS": " a  b\t", "_x1": `q"'\`, "EMPTY": ""}
 	var environ []string
 	for name, value := range env {
@@ -114,16 +111,33 @@ func TestWordsAreSplitLikeARealShell(t *testing.T) {
 		sh := exec.CommandContext(t.Context(), "/bin/sh", "-c", command)
 		sh.Env = environ
 		out, err := sh.CombinedOutput()
-		if err != nil {
-			t.Fatalf("%q is %q, and a shell says: %v %s", command, words, err, out)
-		}
+		testkit.Require(t, err == nil, "%q is %q, and a shell says: %v %s", command, words, err, out)
 		want := strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00")
-		if said := words[3:]; !slices.Equal(said, want) && (len(said) > 0 || !slices.Equal(want, []string{""})) {
-			t.Fatalf("%q is %q, for a shell %q", command, said, want)
-		}
+		said := words[3:]
+		testkit.Require(t, slices.Equal(said, want) || len(said) == 0 && slices.Equal(want, []string{""}), "%q is %q, for a shell %q", command, said, want)
 	})
 	t.Logf("saw %d commands taken, %d of several words, and %d refused", taken, several, refused)
-	if several == 0 || refused == 0 {
-		t.Error("these commands prove nothing")
-	}
+	testkit.Check(t, several != 0 && refused != 0, "these commands prove nothing")
+}
+
+// The image is built in a separate Go module, which cannot import this package.
+func TestTheImageLinksEveryProgramAndNoOther(t *testing.T) {
+	recipes := testkit.Value(parser.ParseFile(token.NewFileSet(), "../../tools/images/recipes.go", nil, parser.SkipObjectResolution)).Must(t)
+	var linked []string
+	ast.Inspect(recipes, func(n ast.Node) bool {
+		spec, ok := n.(*ast.ValueSpec)
+		if !ok || spec.Names[0].Name != "helpers" {
+			return true
+		}
+		for _, folder := range spec.Values[0].(*ast.CompositeLit).Elts {
+			for _, program := range folder.(*ast.KeyValueExpr).Value.(*ast.CompositeLit).Elts {
+				name, err := strconv.Unquote(program.(*ast.BasicLit).Value)
+				testkit.Check(t, err == nil, "%v", err)
+				linked = append(linked, name)
+			}
+		}
+		return false
+	})
+	slices.Sort(linked)
+	testkit.NoDiff(t, cmp.Diff(slices.Sorted(maps.Keys(programs())), linked), "the programs and the links in the image (-is +links)")
 }

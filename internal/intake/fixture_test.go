@@ -61,9 +61,7 @@ func (s *fixture) begin(boot string, logs io.Writer) *Intake {
 func (s *fixture) emit(name string, r finding.Report) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r.Source != name || r.IsEmpty() {
-		s.tb.Errorf("%s emits %+v", name, r)
-	}
+	testkit.Check(s.tb, r.Source == name && !r.IsEmpty(), "%s emits %+v", name, r)
 	s.events = append(s.events, r.Events...)
 	s.gone = append(s.gone, s.aggregate.Add(name, r).Gone...)
 }
@@ -98,9 +96,7 @@ func (s *fixture) is(kind string) (string, time.Time) {
 func (s *fixture) want(kind, want string) time.Time {
 	s.tb.Helper()
 	got, since := s.is(kind)
-	if got != want {
-		s.tb.Errorf("%s is %q, want %q", kind, got, want)
-	}
+	testkit.Same(s.tb, got, want, "%s", kind)
 	return since
 }
 
@@ -181,8 +177,7 @@ func (s *fixture) run(ctx context.Context, sources ...Source) (stop func()) {
 func (s *fixture) daemon(ctx context.Context, cfg problem.Config) (c *problem.Client, stop func()) {
 	s.tb.Helper()
 	cfg.Dial = s.dial("/run/" + cfg.Source + ".sock")
-	c, err := problem.New(cfg)
-	testkit.Must(s.tb, err)
+	c = testkit.Value(problem.New(cfg)).Must(s.tb)
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	running.Go(func() { c.Run(ctx) })
@@ -215,23 +210,26 @@ func (p *poster) post(body string) (int, problem.RefusedError, http.Header) {
 	return p.do(http.MethodPost, problem.Path, body)
 }
 
+// expect posts a body and checks the status code of the response.
+func (p *poster) expect(want int, body string) {
+	p.tb.Helper()
+	code, refusal, _ := p.post(body)
+	testkit.Same(p.tb, code, want, "the status code: %v", refusal)
+}
+
 func (p *poster) do(method, path, body string) (int, problem.RefusedError, http.Header) {
 	p.tb.Helper()
-	request, err := http.NewRequestWithContext(p.tb.Context(), method, "http://agent"+path, strings.NewReader(body))
-	testkit.Must(p.tb, err)
+	request := testkit.Value(http.NewRequestWithContext(p.tb.Context(), method, "http://agent"+path, strings.NewReader(body))).Must(p.tb)
 	if p.token != "" {
 		request.Header.Set("Authorization", "Bearer "+p.token)
 	}
 	response, err := p.client.Do(request)
 	testkit.Must(p.tb, err)
 	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	testkit.Must(p.tb, err)
+	text := testkit.Value(io.ReadAll(response.Body)).Must(p.tb)
 	var refusal problem.RefusedError
 	if response.StatusCode == http.StatusNoContent {
-		if len(text) > 0 {
-			p.tb.Errorf("beside 204 there is %q", text)
-		}
+		testkit.Check(p.tb, len(text) == 0, "beside 204 there is %q", text)
 		return response.StatusCode, refusal, response.Header
 	}
 	if err := json.Unmarshal(text, &refusal); err != nil || refusal.Problem == "" || response.Header.Get("Content-Type") != "application/json" {
@@ -278,8 +276,6 @@ func (s *fixture) countsOf(name string) Counts {
 	s.tb.Helper()
 	all, _ := s.in.Counts()
 	i := slices.IndexFunc(all, func(c Counts) bool { return c.Source == name })
-	if i < 0 {
-		s.tb.Fatalf("%s is not counted", name)
-	}
+	testkit.Require(s.tb, i >= 0, "%s is not counted", name)
 	return all[i]
 }

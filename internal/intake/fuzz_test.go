@@ -14,6 +14,7 @@ import (
 
 	"github.com/resourcestack/autohealer/catalog"
 	"github.com/resourcestack/autohealer/internal/finding"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/problem"
 )
 
@@ -42,9 +43,8 @@ func FuzzServe(f *testing.F) {
 		in.serve(answer, request)
 		switch answer.Code {
 		case 204:
-			if len(passed) > 1 || answer.Body.Len() > 0 || !json.Valid(body) || len(body) > problem.MaxBody {
-				t.Fatalf("%d bytes are taken, and %d reports passed on", len(body), len(passed))
-			}
+			testkit.Require(t, len(passed) <= 1 && answer.Body.Len() == 0 && json.Valid(body) && len(body) <= problem.MaxBody,
+				"%d bytes are taken, and %d reports passed on", len(body), len(passed))
 			for _, r := range passed {
 				checkReport(t, r)
 			}
@@ -56,9 +56,7 @@ func FuzzServe(f *testing.F) {
 			if len(passed) > 0 || len(src.reported)+len(src.recentEvents) > 0 || src.published[disk].Reason != NotHeardYet || !src.timer.lastHeard.IsZero() {
 				t.Fatalf("it is refused with %d, and yet something is kept: %+v", answer.Code, passed)
 			}
-			if answer.Code != 400 && answer.Code != 413 && refusal.Field == "" {
-				t.Fatalf("no field is named: %+v", refusal)
-			}
+			testkit.Require(t, answer.Code == 400 || answer.Code == 413 || refusal.Field != "", "no field is named: %+v", refusal)
 		default:
 			t.Fatalf("it is answered %d", answer.Code)
 		}
@@ -79,7 +77,5 @@ func checkReport(t *testing.T, r finding.Report) {
 		}
 	}
 	own := slices.DeleteFunc(slices.Clone(r.Events), func(e finding.Event) bool { return e.Condition != "" })
-	if !slices.IsSortedFunc(own, func(a, b finding.Event) int { return a.Time.Compare(b.Time) }) {
-		t.Fatalf("%+v are not in their order", own)
-	}
+	testkit.Require(t, slices.IsSortedFunc(own, func(a, b finding.Event) int { return a.Time.Compare(b.Time) }), "%+v are not in their order", own)
 }

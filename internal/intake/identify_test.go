@@ -90,8 +90,7 @@ func as(t *testing.T, program string, uid, gid uint32, path, body, token string)
 // daemon copies the test binary into a directory that other users may read.
 func daemon(t *testing.T, folder string) string {
 	t.Helper()
-	text, err := os.ReadFile(os.Args[0])
-	testkit.Must(t, err)
+	text := testkit.Value(os.ReadFile(os.Args[0])).Must(t)
 	program := filepath.Join(folder, "daemon")
 	testkit.Must(t, os.WriteFile(program, text, 0o755))
 	return program
@@ -100,17 +99,14 @@ func daemon(t *testing.T, folder string) string {
 // publicFolder returns a directory that all users may read.
 func publicFolder(t *testing.T) string {
 	t.Helper()
-	folder, err := os.MkdirTemp("", "intake-")
-	testkit.Must(t, err)
+	folder := testkit.Value(os.MkdirTemp("", "intake-")).Must(t)
 	t.Cleanup(func() { _ = os.RemoveAll(folder) })
 	testkit.Must(t, os.Chmod(folder, 0o755))
 	return folder
 }
 
 func TestSourcesAreIdentifiedByTheirCredentials(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Fatal("run this test as root: it reports as several users")
-	}
+	testkit.MustBeSame(t, os.Getuid(), 0, "run this test as root: it reports as several users")
 	folder := publicFolder(t)
 	program := daemon(t, folder)
 	token, sum := filepath.Join(folder, "token"), filepath.Join(folder, "sum")
@@ -125,8 +121,7 @@ func TestSourcesAreIdentifiedByTheirCredentials(t *testing.T) {
 		change(&s)
 		return s
 	}
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	testkit.Must(t, err)
+	free := testkit.Value(net.Listen("tcp", "127.0.0.1:0")).Must(t)
 	tcp := free.Addr().String()
 	testkit.Must(t, free.Close())
 	s, _ := onSockets(t, func(string) Setup {
@@ -171,18 +166,15 @@ func TestSourcesAreIdentifiedByTheirCredentials(t *testing.T) {
 		{"the shared socket used by a source with its own socket", 0, 0, shared, "own", "", unauthorized},
 	} {
 		t.Run(test.what, func(t *testing.T) {
-			if got := as(t, program, test.uid, test.gid, test.path, status(test.says), test.shows); got != test.want {
-				t.Errorf("%d, want %d", got, test.want)
-			}
+			testkit.Same(t, as(t, program, test.uid, test.gid, test.path, status(test.says), test.shows), test.want, "the status code")
 		})
 	}
 	t.Run("accepts only tokens over TCP", func(t *testing.T) {
 		p := newPoster(t, func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "tcp", tcp) })
 		for token, want := range map[string]int{secret: 204, other: 401, "": 401, "wrong": 401} {
 			p.token = token
-			if got, _, _ := p.post(status("token")); got != want {
-				t.Errorf("with %q: %d, want %d", token, got, want)
-			}
+			got, _, _ := p.post(status("token"))
+			testkit.Check(t, got == want, "with %q: %d, want %d", token, got, want)
 		}
 	})
 	t.Run("follows a replaced or deleted token", func(t *testing.T) {
@@ -190,29 +182,24 @@ func TestSourcesAreIdentifiedByTheirCredentials(t *testing.T) {
 		p.token = "a-new-and-much-better-token"
 		testkit.Must(t, os.WriteFile(token, []byte(p.token), 0o600))
 		s.in.readTokens()
-		if got, _, _ := p.post(status("token")); got != 204 {
-			t.Errorf("the new one: %d", got)
-		}
+		got, _, _ := p.post(status("token"))
+		testkit.Check(t, got == 204, "the new one: %d", got)
 		for _, bad := range []string{"", "short", "sha256:", "sha256:abcd"} {
 			testkit.Must(t, os.WriteFile(token, []byte(bad), 0o600))
 			s.in.readTokens()
 			p.token = bad
-			if got, _, _ := p.post(status("token")); got != 401 {
-				t.Errorf("with the file %q: %d", bad, got)
-			}
-			if why := s.in.Problems(); len(why) != 1 || !strings.Contains(why[0], token) {
-				t.Errorf("%q", why)
-			}
+			got, _, _ := p.post(status("token"))
+			testkit.Check(t, got == 401, "with the file %q: %d", bad, got)
+			why := s.in.Problems()
+			testkit.Check(t, len(why) == 1 && strings.Contains(why[0], token), "%q", why)
 		}
 		testkit.Must(t, os.Remove(token))
 		s.in.readTokens()
-		if got, _, _ := p.post(status("token")); got != 401 {
-			t.Errorf("without a file: %d", got)
-		}
+		got, _, _ = p.post(status("token"))
+		testkit.Check(t, got == 401, "without a file: %d", got)
 	})
-	if _, unauthenticated := s.in.Counts(); unauthenticated == 0 {
-		t.Error("unauthenticated requests are not counted")
-	}
+	_, unauthenticated := s.in.Counts()
+	testkit.Check(t, unauthenticated != 0, "unauthenticated requests are not counted")
 }
 
 // For any sources and clients: a client that is identified as a source has all its
@@ -266,9 +253,7 @@ func TestNoClientIsMisidentified(t *testing.T) {
 				want = append(want, s.Name)
 			}
 		}
-		if len(want) > 1 {
-			t.Fatalf("%+v may be any of %q", creds, want)
-		}
+		testkit.Require(t, len(want) <= 1, "%+v may be any of %q", creds, want)
 		got, rejection := identify(creds, desks)
 		switch {
 		case len(want) == 1:
@@ -284,17 +269,13 @@ func TestNoClientIsMisidentified(t *testing.T) {
 		}
 	})
 	t.Logf("saw %d known and %d unknown clients", found, strange)
-	if found == 0 || strange == 0 {
-		t.Error("one kind was never seen")
-	}
+	testkit.Check(t, found != 0 && strange != 0, "one kind was never seen")
 }
 
 // A connected client has the rights that the new setup gives, and not those of the listener
 // that it once used.
 func TestConnectionOfARemovedSocketIsRejected(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Fatal("run this test as root: it gives a socket to another user")
-	}
+	testkit.MustBeSame(t, os.Getuid(), 0, "run this test as root: it gives a socket to another user")
 	root := 0
 	for name, change := range map[string]func(*Source){
 		"moved":            func(s *Source) { s.Socket += ".new" },
@@ -310,9 +291,8 @@ func TestConnectionOfARemovedSocketIsRejected(t *testing.T) {
 			before, neighbour := newPoster(t, dialUnix(mine.Socket)), newPoster(t, dialUnix(still.Socket))
 			heard := func(p *poster, as string, want int) {
 				t.Helper()
-				if code, refusal, _ := p.post(status(as)); code != want {
-					t.Errorf("%s: %d %v, want %d", as, code, refusal, want)
-				}
+				code, refusal, _ := p.post(status(as))
+				testkit.Check(t, code == want, "%s: %d %v, want %d", as, code, refusal, want)
 			}
 			heard(before, "disk-watch", 204)
 			heard(neighbour, "still", 204)

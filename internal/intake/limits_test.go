@@ -43,9 +43,7 @@ func TestFloodIsSlowedAndDelaysNoOtherSource(t *testing.T) {
 						taken.Add(1)
 					case 429:
 						late.Add(1)
-						if header.Get("Retry-After") == "" {
-							t.Error("it is not told for how long to be quiet")
-						}
+						testkit.Check(t, header.Get("Retry-After") != "", "it is not told for how long to be quiet")
 					default:
 						t.Errorf("it is answered %d", code)
 					}
@@ -59,9 +57,7 @@ func TestFloodIsSlowedAndDelaysNoOtherSource(t *testing.T) {
 		for range int(long / time.Second) {
 			pass(time.Second)
 			asked := time.Now()
-			if code, refusal, _ := p.post(status("calm", condition("NTPProblem", false, 0))); code != 204 {
-				t.Fatal(code, refusal)
-			}
+			p.expect(204, status("calm", condition("NTPProblem", false, 0)))
 			worst = max(worst, time.Since(asked))
 		}
 		stop()
@@ -71,15 +67,9 @@ func TestFloodIsSlowedAndDelaysNoOtherSource(t *testing.T) {
 		t.Logf("of the flood %d were taken and %d sent away, of the other the slowest took %s", taken.Load(), late.Load(), worst)
 		// Each status has one event, so it costs two tokens.
 		allowed := int64(flood.Burst)/2 + int64(long/time.Second)*int64(flood.Rate)/2
-		if n := taken.Load(); n < allowed*9/10 || n > allowed*11/10 {
-			t.Errorf("%d statuses were taken in %s, want about %d", n, long, allowed)
-		}
-		if counts.Slowed < uint64(allowed/2) {
-			t.Errorf("it was slowed %d times", counts.Slowed)
-		}
-		if worst > 0 {
-			t.Errorf("the other has waited for %s", worst)
-		}
+		testkit.Between(t, taken.Load(), allowed*9/10, allowed*11/10, "statuses that were taken in %s", long)
+		testkit.Check(t, counts.Slowed >= uint64(allowed/2), "it was slowed %d times", counts.Slowed)
+		testkit.Check(t, worst <= 0, "the other has waited for %s", worst)
 	})
 }
 
@@ -98,9 +88,7 @@ func TestManyEventsDelayLaterStatuses(t *testing.T) {
 		for ; code == 204; taken++ {
 			code, _, header = p.post(status("flood", many...))
 		}
-		if taken < 2 || taken > 3 || code != 429 || len(header["Retry-After"]) != 1 {
-			t.Errorf("%d were taken, then %d %v", taken, code, header)
-		}
+		testkit.Check(t, taken >= 2 && taken <= 3 && code == 429 && len(header["Retry-After"]) == 1, "%d were taken, then %d %v", taken, code, header)
 		t.Logf("%d were taken in %s, then %d, to come again in %ss", taken, time.Since(began), code, header["Retry-After"])
 	})
 }
@@ -117,13 +105,10 @@ func TestTokenBucketNeverExceedsItsRate(t *testing.T) {
 			if ok {
 				taken++
 				// After the wait, no more tokens are taken than were available by then.
-				if due := float64(burst) + now.Add(wait).Sub(began).Seconds()*float64(rate); taken > due+0.01 {
-					t.Fatalf("%v were taken where %v were due", taken, due)
-				}
+				due := float64(burst) + now.Add(wait).Sub(began).Seconds()*float64(rate)
+				testkit.Require(t, taken <= due+0.01, "%v were taken where %v were due", taken, due)
 			}
-			if wait < 0 || ok != (wait <= maxDelay) {
-				t.Fatalf("wait %s, %v", wait, ok)
-			}
+			testkit.Require(t, wait >= 0 && ok == (wait <= maxDelay), "wait %s, %v", wait, ok)
 		}
 	})
 }
@@ -145,9 +130,8 @@ func TestConnectionsOfASourceAreLimited(t *testing.T) {
 		if i >= 3 {
 			want = 429
 		}
-		if code, refusal, _ := p.post(status("disk-watch")); code != want {
-			t.Errorf("connection %d: %d %v, want %d", i, code, refusal, want)
-		}
+		code, refusal, _ := p.post(status("disk-watch"))
+		testkit.Check(t, code == want, "connection %d: %d %v, want %d", i, code, refusal, want)
 		held = append(held, p)
 	}
 	if code, _, _ := newPoster(t, dialUnix(filepath.Join(folder, "ntp-watch.sock"))).post(status("ntp-watch")); code != 204 {
@@ -172,9 +156,7 @@ func TestConnectionsOfASourceAreLimited(t *testing.T) {
 func waitFor(tb testing.TB, what string, is func() bool) {
 	tb.Helper()
 	for deadline := time.Now().Add(10 * time.Second); !is(); {
-		if time.Now().After(deadline) {
-			tb.Fatalf("waited for %s", what)
-		}
+		testkit.Require(tb, !time.Now().After(deadline), "waited for %s", what)
 		runtime.Gosched()
 	}
 }
@@ -198,24 +180,17 @@ func TestIdleClientsKeepNoOtherClientOut(t *testing.T) {
 	s, folder := onSockets(t, func(folder string) Setup { return Setup{Sources: []Source{own(folder, "disk-watch", disk)}} })
 	dial := dialUnix(filepath.Join(folder, "disk-watch.sock"))
 	for i := range 10 * maxUnauthenticated {
-		conn, err := dial(t.Context())
-		testkit.Must(t, err)
+		conn := testkit.Value(dial(t.Context())).Must(t)
 		defer conn.Close()
 		fmt.Fprint(conn, "POST /v1/status HTTP/1.1\r\nX: ")
 		if i%maxUnauthenticated == 0 {
 			p := newPoster(t, dial)
-			if code, refusal, _ := p.post(status("disk-watch")); code != 204 {
-				t.Fatal(code, refusal)
-			}
+			p.expect(204, status("disk-watch"))
 		}
 	}
 	// A client with a response connected after all of them.
-	if code, refusal, _ := newPoster(t, dial).post(status("disk-watch")); code != 204 {
-		t.Fatal(code, refusal)
-	}
-	if n := s.pendingCount(); n > maxUnauthenticated || n < maxUnauthenticated/2 {
-		t.Errorf("%d are waiting, want %d", n, maxUnauthenticated)
-	}
+	newPoster(t, dial).expect(204, status("disk-watch"))
+	testkit.Between(t, s.pendingCount(), maxUnauthenticated/2, maxUnauthenticated, "waiting connections")
 }
 
 // Many clients of one listener do not cause disconnects at another.
@@ -223,18 +198,14 @@ func TestEachListenerHasItsOwnLimit(t *testing.T) {
 	_, folder := onSockets(t, func(folder string) Setup {
 		return Setup{Sources: []Source{own(folder, "crowded", disk), own(folder, "calm", "NTPProblem")}}
 	})
-	calm, err := dialUnix(filepath.Join(folder, "calm.sock"))(t.Context())
-	testkit.Must(t, err)
+	calm := testkit.Value(dialUnix(filepath.Join(folder, "calm.sock"))(t.Context())).Must(t)
 	defer calm.Close()
 	fmt.Fprint(calm, "POST /v1/status HTTP/1.1\r\nHost: a\r\n")
 	for range 3 * maxUnauthenticated {
-		conn, err := dialUnix(filepath.Join(folder, "crowded.sock"))(t.Context())
-		testkit.Must(t, err)
+		conn := testkit.Value(dialUnix(filepath.Join(folder, "crowded.sock"))(t.Context())).Must(t)
 		defer conn.Close()
 	}
-	if code, refusal, _ := newPoster(t, dialUnix(filepath.Join(folder, "crowded.sock"))).post(status("crowded")); code != 204 {
-		t.Fatal(code, refusal)
-	}
+	newPoster(t, dialUnix(filepath.Join(folder, "crowded.sock"))).expect(204, status("crowded"))
 	body := status("calm")
 	fmt.Fprintf(calm, "Content-Length: %d\r\n\r\n%s", len(body), body)
 	var answer [64]byte
@@ -268,9 +239,8 @@ func TestDelayedSourceIsNotSilent(t *testing.T) {
 					s.want(disk, "True BadBlocksFound")
 				}
 				s.want("NTPProblem", "Unknown SourceNeverHeard") // which it does not tell
-				if counts := s.countsOf("disk-watch"); counts.Events != 1000 || counts.Refused[429] == 0 && counts.Slowed == 0 {
-					t.Errorf("%+v", counts)
-				}
+				counts := s.countsOf("disk-watch")
+				testkit.Check(t, counts.Events == 1000 && (counts.Refused[429] != 0 || counts.Slowed != 0), "%+v", counts)
 				stop()
 				pass(test.silence + test.silence/5 + 2*time.Second)
 				s.want(disk, "Unknown SourceSilent")
@@ -290,8 +260,7 @@ func TestSlowClientIsDisconnected(t *testing.T) {
 			{"POST /v1/status HTTP/1.1\r\nX: ", ""},
 			{"POST /v1/status HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{", "HTTP/1.1 408 "},
 		} {
-			conn, err := s.dial("/run/disk-watch.sock")(t.Context())
-			testkit.Must(t, err)
+			conn := testkit.Value(s.dial("/run/disk-watch.sock")(t.Context())).Must(t)
 			began := time.Now()
 			go func() { fmt.Fprint(conn, test.sends) }()
 			var answer [1024]byte
@@ -302,9 +271,7 @@ func TestSlowClientIsDisconnected(t *testing.T) {
 			testkit.Must(t, conn.Close())
 		}
 		pass(time.Second)
-		if n := s.in.sources[0].connections + s.pendingCount(); n > 0 {
-			t.Errorf("%d are still there", n)
-		}
+		testkit.Same(t, s.in.sources[0].connections+s.pendingCount(), 0, "connections that are still there")
 	})
 }
 
@@ -312,36 +279,31 @@ func TestSocketPathIsTaken(t *testing.T) {
 	setup := func(folder string) Setup { return Setup{Sources: []Source{own(folder, "disk-watch", disk)}} }
 	t.Run("replaces a socket without a listener", func(t *testing.T) {
 		folder := t.TempDir()
-		left, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(folder, "disk-watch.sock")})
-		testkit.Must(t, err)
+		left := testkit.Value(net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(folder, "disk-watch.sock")})).Must(t)
 		left.SetUnlinkOnClose(false)
 		testkit.Must(t, left.Close())
 		s := newFixture(t)
 		s.begin("", t.Output())
 		testkit.Must(t, s.in.Apply(setup(folder)))
-		if why := s.in.Problems(); len(why) > 0 {
-			t.Error(why)
-		}
+		why := s.in.Problems()
+		testkit.Check(t, len(why) == 0, "%v", why)
 		s.in.shutdown(t.Context())
-		if _, err := os.Lstat(left.Addr().String()); !os.IsNotExist(err) {
-			t.Errorf("at the end the socket is still there: %v", err)
-		}
+		_, err := os.Lstat(left.Addr().String())
+		testkit.Check(t, os.IsNotExist(err), "at the end the socket is still there: %v", err)
 	})
 	for name, obstruct := range map[string]func(t *testing.T, path string) (remove func()){
 		"a file": func(t *testing.T, path string) func() {
 			t.Helper()
 			testkit.Must(t, os.WriteFile(path, []byte("precious"), 0o600))
 			return func() {
-				if text, err := os.ReadFile(path); err != nil || string(text) != "precious" {
-					t.Errorf("%q, %v", text, err)
-				}
+				text, err := os.ReadFile(path)
+				testkit.Check(t, err == nil && string(text) == "precious", "%q, %v", text, err)
 				testkit.Must(t, os.Remove(path))
 			}
 		},
 		"one who listens": func(t *testing.T, path string) func() {
 			t.Helper()
-			other, err := net.Listen("unix", path)
-			testkit.Must(t, err)
+			other := testkit.Value(net.Listen("unix", path)).Must(t)
 			return func() { testkit.Must(t, other.Close()) }
 		},
 		"a file for a folder": func(t *testing.T, path string) func() {
@@ -359,18 +321,14 @@ func TestSocketPathIsTaken(t *testing.T) {
 			s := newFixture(t)
 			s.begin("", t.Output())
 			testkit.Must(t, s.in.Apply(setup(folder)))
-			if why := s.in.Problems(); len(why) != 1 || !strings.Contains(why[0], path) {
-				t.Errorf("%q", why)
-			}
+			why := s.in.Problems()
+			testkit.Check(t, len(why) == 1 && strings.Contains(why[0], path), "%q", why)
 			remove()
 			s.in.updateListeners()
-			if why := s.in.Problems(); len(why) > 0 {
-				t.Errorf("%q", why)
-			}
+			why = s.in.Problems()
+			testkit.Check(t, len(why) == 0, "%q", why)
 			p := newPoster(t, dialUnix(path))
-			if code, _, _ := p.post(status("disk-watch")); code != 204 {
-				t.Error(code)
-			}
+			p.expect(204, status("disk-watch"))
 			p.client.CloseIdleConnections()
 			s.in.shutdown(t.Context())
 		})
@@ -403,9 +361,7 @@ func TestSetupMayChangeWhileSourcesReport(t *testing.T) {
 		}
 		testkit.Must(t, s.in.Apply(Setup{Sources: sources}))
 		got, _ := s.is(disk)
-		if i%2 == 0 && got != "" {
-			t.Fatalf("the condition of a source that is gone is %q", got)
-		}
+		testkit.Require(t, i%2 != 0 || got == "", "the condition of a source that is gone is %q", got)
 		s.in.tick(time.Minute, time.Now())
 		s.in.Counts()
 	}
@@ -425,9 +381,7 @@ func TestFloodOverNewConnectionsIsSlowed(t *testing.T) {
 		for range flood.Connections {
 			p := newPoster(t, dial)
 			defer p.client.CloseIdleConnections()
-			if code, refusal, _ := p.post(status("flood")); code != 204 {
-				t.Fatal(code, refusal)
-			}
+			p.expect(204, status("flood"))
 		}
 		const together, long = 10, time.Minute
 		began := time.Now()
@@ -446,21 +400,15 @@ func TestFloodOverNewConnectionsIsSlowed(t *testing.T) {
 			})
 		}
 		pass(maxDelay / 2)
-		if n := s.pendingCount(); n != together {
-			t.Errorf("%d are in the lobby, want the %d who wait for an answer", n, together)
-		}
+		testkit.Same(t, s.pendingCount(), together, "pending connections: only those that wait for an answer")
 		running.Wait()
-		if n := late.Load(); n > together*int64(long/maxDelay) {
-			t.Errorf("%d were answered within %s", n, long)
-		}
+		testkit.Between(t, late.Load(), 0, together*int64(long/maxDelay), "late answers within %s", long)
 	})
 }
 
 // A user that connects as fast as it can keeps out no other user.
 func TestConnectionsOfOneUserKeepOutNoOtherUser(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Fatal("run this test as root: it crowds as another user")
-	}
+	testkit.MustBeSame(t, os.Getuid(), 0, "run this test as root: it crowds as another user")
 	folder := publicFolder(t)
 	program := daemon(t, folder)
 	shared, token := filepath.Join(folder, "all.sock"), filepath.Join(folder, "token")
@@ -498,9 +446,7 @@ func TestConnectionsOfOneUserKeepOutNoOtherUser(t *testing.T) {
 	const enough = 5
 	taken, full := 0, 0
 	for deadline := time.Now().Add(15 * time.Second); taken < enough; {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d statuses were taken, and %d times there was no way in", taken, full)
-		}
+		testkit.Require(t, !time.Now().After(deadline), "%d statuses were taken, and %d times there was no way in", taken, full)
 		switch code, err := report(shared, status("disk-watch"), secret); {
 		case errors.Is(err, syscall.EAGAIN):
 			full++
@@ -521,9 +467,8 @@ func dialCrowded(t *testing.T, path string) (conn net.Conn) {
 	t.Helper()
 	waitFor(t, "a way in", func() (in bool) {
 		var err error
-		if conn, err = net.Dial("unix", path); err != nil && !errors.Is(err, syscall.EAGAIN) {
-			t.Fatal(err)
-		}
+		conn, err = net.Dial("unix", path)
+		testkit.Require(t, err == nil || errors.Is(err, syscall.EAGAIN), "%v", err)
 		return err == nil
 	})
 	return conn
@@ -549,15 +494,11 @@ func TestLimiterEvictsTheUserWithTheMostConnections(t *testing.T) {
 			}
 			most := slices.Max(slices.Collect(maps.Values(has)))
 			gone := slices.IndexFunc(inside, func(c *connection) bool { return c.isClosed })
-			if gone < 0 || has[inside[gone].user()] != most {
-				t.Fatalf("number %d has to go, of %v", gone, has)
-			}
-			if first := slices.IndexFunc(inside, func(c *connection) bool { return c.user() == inside[gone].user() }); first != gone {
-				t.Fatalf("number %d has to go, and %d has been there longer", gone, first)
-			}
-			if inside = slices.Delete(inside, gone, gone+1); !slices.Equal(inside, at.pending) {
-				t.Fatalf("%d are there, want %d", len(at.pending), len(inside))
-			}
+			testkit.Require(t, gone >= 0 && has[inside[gone].user()] == most, "number %d has to go, of %v", gone, has)
+			testkit.MustBeSame(t, slices.IndexFunc(inside, func(c *connection) bool { return c.user() == inside[gone].user() }), gone,
+				"the index of the connection that has to go, which is the oldest of its user")
+			inside = slices.Delete(inside, gone, gone+1)
+			testkit.Require(t, slices.Equal(inside, at.pending), "%d are there, want %d", len(at.pending), len(inside))
 		}
 	})
 }

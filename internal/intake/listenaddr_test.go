@@ -23,9 +23,7 @@ func TestRemovedSocketIsCreatedAgain(t *testing.T) {
 	heard := func() {
 		t.Helper()
 		p := newPoster(t, dialUnix(path))
-		if code, refusal, _ := p.post(status("disk-watch")); code != 204 {
-			t.Error(code, refusal)
-		}
+		p.expect(204, status("disk-watch"))
 		p.client.CloseIdleConnections()
 	}
 	heard()
@@ -36,21 +34,17 @@ func TestRemovedSocketIsCreatedAgain(t *testing.T) {
 	heard()
 
 	testkit.Must(t, os.Remove(path))
-	theirs, err := net.Listen("unix", path)
-	testkit.Must(t, err)
+	theirs := testkit.Value(net.Listen("unix", path)).Must(t)
 	s.in.updateListeners()
-	if why := s.in.Problems(); len(why) != 1 || !strings.Contains(why[0], "another process listens on "+path) {
-		t.Errorf("%q", why)
-	}
-	if _, err := os.Lstat(path); err != nil {
-		t.Errorf("the socket of somebody else is gone: %v", err)
-	}
+	why := s.in.Problems()
+	testkit.Check(t, len(why) == 1 && strings.Contains(why[0], "another process listens on "+path), "%q", why)
+	_, err := os.Lstat(path)
+	testkit.Check(t, err == nil, "the socket of somebody else is gone: %v", err)
 	testkit.Must(t, theirs.Close())
 	s.in.updateListeners()
 	heard()
-	if why := s.in.Problems(); len(why) > 0 {
-		t.Errorf("%q", why)
-	}
+	why = s.in.Problems()
+	testkit.Check(t, len(why) == 0, "%q", why)
 
 	testkit.Must(t, os.RemoveAll(folder)) // with its folder
 	s.in.updateListeners()
@@ -64,34 +58,27 @@ func TestNewSocketIsNeverOpenToOtherUsers(t *testing.T) {
 	defer syscall.Umask(before)
 	folder := t.TempDir()
 	path := filepath.Join(folder, "s.sock")
-	listener, err := bind(path)
-	testkit.Must(t, err)
+	listener := testkit.Value(bind(path)).Must(t)
 	defer listener.Close()
 	if info, err := os.Lstat(path); err != nil || info.Mode() != fs.ModeSocket|0o600 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
 	syscall.Umask(0o777)
 	addr := listenAddr{network: "unix", address: path, owner: "disk-watch", uid: 4001, gid: 4002}
-	if _, err := addr.setAccess(); err != nil {
-		t.Fatal(err)
-	}
-	info, err := os.Lstat(path)
-	testkit.Must(t, err)
+	testkit.Value(addr.setAccess()).Must(t)
+	info := testkit.Value(os.Lstat(path)).Must(t)
 	if owner, ok := info.Sys().(*syscall.Stat_t); !ok || owner.Uid != 4001 || owner.Gid != 4002 || info.Mode() != fs.ModeSocket|0o660 {
 		t.Errorf("%v, %+v", info.Mode(), owner)
 	}
 	precious := filepath.Join(folder, "precious")
-	theirs, err := net.Listen("unix", precious)
-	testkit.Must(t, err)
+	theirs := testkit.Value(net.Listen("unix", precious)).Must(t)
 	defer theirs.Close()
 	testkit.Must(t, os.Chmod(precious, 0o640))
 	testkit.Must(t, os.Remove(path))
 	testkit.Must(t, os.Symlink(precious, path))
-	if _, err := addr.setAccess(); err == nil || !strings.Contains(err.Error(), "no longer a socket") {
-		t.Errorf("a link is given to a source: %v", err)
-	}
-	info, err = os.Lstat(precious)
-	testkit.Must(t, err)
+	_, err := addr.setAccess()
+	testkit.Check(t, err != nil && strings.Contains(err.Error(), "no longer a socket"), "a link is given to a source: %v", err)
+	info = testkit.Value(os.Lstat(precious)).Must(t)
 	if owner, ok := info.Sys().(*syscall.Stat_t); !ok || owner.Uid != 0 || info.Mode() != fs.ModeSocket|0o640 {
 		t.Errorf("where the link leads is %v, %+v", info.Mode(), owner)
 	}
@@ -116,9 +103,8 @@ func (s *failingListener) Close() error { return nil }
 func TestListenerSurvivesTooManyOpenFiles(t *testing.T) {
 	at := &failingListener{}
 	server := &http.Server{ErrorLog: newFixture(t).begin("", t.Output()).server.ErrorLog}
-	if err := server.Serve(&sourceListener{Listener: at, limiter: &connLimiter{limit: 1}}); at.asked != 2 || !errors.Is(err, net.ErrClosed) {
-		t.Errorf("it was asked %d times, and ends with %v", at.asked, err)
-	}
+	err := server.Serve(&sourceListener{Listener: at, limiter: &connLimiter{limit: 1}})
+	testkit.Check(t, at.asked == 2 && errors.Is(err, net.ErrClosed), "it was asked %d times, and ends with %v", at.asked, err)
 }
 
 // withoutCapabilities calls a function as root without capabilities, as under
@@ -139,9 +125,7 @@ func withoutCapabilities(t *testing.T, do func()) {
 }
 
 func TestRootWithoutCapabilitiesOpensSocketsForOtherUsers(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Fatal("run this test as root: it reports as several users")
-	}
+	testkit.MustBeSame(t, os.Getuid(), 0, "run this test as root: it reports as several users")
 	folder := publicFolder(t)
 	program := daemon(t, folder)
 	user, group := 4004, 4005
@@ -164,9 +148,8 @@ func TestRootWithoutCapabilitiesOpensSocketsForOtherUsers(t *testing.T) {
 		with("both", func(s *Source) { s.UID, s.GID = &user, &group }),
 	}}))
 	defer s.in.shutdown(t.Context())
-	if why := s.in.Problems(); len(why) > 0 {
-		t.Fatalf("%q", why)
-	}
+	why := s.in.Problems()
+	testkit.Require(t, len(why) == 0, "%q", why)
 	const known, unauthorized, noEntry = 204, 401, 201
 	for _, test := range []struct {
 		at       string
@@ -183,8 +166,7 @@ func TestRootWithoutCapabilitiesOpensSocketsForOtherUsers(t *testing.T) {
 		{"both", 4004, 4005, known},
 		{"both", 4004, 1, unauthorized},
 	} {
-		if got := as(t, program, test.uid, test.gid, filepath.Join(folder, test.at+".sock"), status(test.at), ""); got != test.want {
-			t.Errorf("%d:%d at the socket of %s: %d, want %d", test.uid, test.gid, test.at, got, test.want)
-		}
+		testkit.Same(t, as(t, program, test.uid, test.gid, filepath.Join(folder, test.at+".sock"), status(test.at), ""), test.want,
+			"%d:%d at the socket of %s", test.uid, test.gid, test.at)
 	}
 }

@@ -22,9 +22,8 @@ func onSockets(tb testing.TB, setup func(folder string) Setup) (*fixture, string
 	s := newFixture(tb)
 	s.begin("boot-1", tb.Output())
 	testkit.Must(tb, s.in.Apply(setup(folder)))
-	if why := s.in.Problems(); len(why) > 0 {
-		tb.Fatal(why)
-	}
+	why := s.in.Problems()
+	testkit.Require(tb, len(why) == 0, "%v", why)
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); s.in.Run(ctx) }()
@@ -113,16 +112,13 @@ func TestBadReports(t *testing.T) {
 		return Setup{Sources: []Source{own(folder, "disk-watch", disk), own(folder, "ntp-watch", "NTPProblem")}}
 	})
 	p := newPoster(t, dialUnix(filepath.Join(folder, "disk-watch.sock")))
-	if code, refusal, _ := p.post(status("disk-watch", condition(disk, false, time.Hour))); code != 204 {
-		t.Fatal(code, refusal)
-	}
+	p.expect(204, status("disk-watch", condition(disk, false, time.Hour)))
 	codes := map[int]bool{}
 	for _, test := range badReports {
 		t.Run(test.name, func(t *testing.T) {
 			code, refusal, _ := p.post(test.body())
-			if code != test.code || refusal.Field != test.field || refusal.Hint == "" {
-				t.Errorf("%d %+v, want %d of %s", code, refusal, test.code, test.field)
-			}
+			testkit.Check(t, code == test.code && refusal.Field == test.field && refusal.Hint != "",
+				"%d %+v, want %d of %s", code, refusal, test.code, test.field)
 			codes[code] = true
 			t.Logf("%d %s", code, refusal.Error())
 		})
@@ -131,37 +127,27 @@ func TestBadReports(t *testing.T) {
 		method, path string
 		code         int
 	}{{"GET", problem.Path, 405}, {"PUT", problem.Path, 405}, {"POST", "/", 404}, {"GET", "/healthz", 404}} {
-		if code, _, header := p.do(other.method, other.path, ""); code != other.code || code == 405 && header.Get("Allow") != "POST" {
-			t.Errorf("%s %s: %d %v", other.method, other.path, code, header)
-		}
+		code, _, header := p.do(other.method, other.path, "")
+		testkit.Check(t, code == other.code && (code != 405 || header.Get("Allow") == "POST"), "%s %s: %d %v", other.method, other.path, code, header)
 	}
 	// A rejected status has no effect.
-	if got := s.newEvents(); len(got) > 0 {
-		t.Errorf("%q is told", got)
-	}
+	got := s.newEvents()
+	testkit.Check(t, len(got) == 0, "%q is told", got)
 	s.want(disk, "False NoBadBlocks")
-	if counts := s.countsOf("disk-watch"); counts.Accepted != 1 || refused(counts) != uint64(len(badReports)+4) {
-		t.Errorf("%+v", counts)
-	}
-	if len(codes) != 6 {
-		t.Errorf("saw %d different answers", len(codes))
-	}
+	counts := s.countsOf("disk-watch")
+	testkit.Check(t, counts.Accepted == 1 && refused(counts) == uint64(len(badReports)+4), "%+v", counts)
+	testkit.Same(t, len(codes), 6, "different answers")
 }
 
 // Each kind of bad report has its own HTTP status: too large, malformed, unauthorized, out of
 // order, future time and unknown type. The documentation lists all of them.
 func TestEachKindOfBadReportIsDocumented(t *testing.T) {
-	page, err := os.ReadFile("../../docs/problem-reports.md")
-	testkit.Must(t, err)
+	page := testkit.Value(os.ReadFile("../../docs/problem-reports.md")).Must(t)
 	for _, code := range []int{204, 400, 401, 403, 404, 405, 408, 409, 413, 422, 425, 429} {
-		if row := fmt.Sprintf("\n| %d ", code); strings.Count(string(page), row) != 1 {
-			t.Errorf("the page has no row for %d %s, or several", code, http.StatusText(code))
-		}
+		testkit.Same(t, strings.Count(string(page), fmt.Sprintf("\n| %d ", code)), 1, "rows of the page for %d %s", code, http.StatusText(code))
 	}
 	for _, limit := range []string{"128 KiB", "100 events", "64 letters", "1024 bytes"} {
-		if !strings.Contains(string(page), limit) {
-			t.Errorf("%s is not on the page", limit)
-		}
+		testkit.Contains(t, string(page), limit, "the limit on the page")
 	}
 }
 
@@ -170,23 +156,18 @@ func TestLongMessageIsShortened(t *testing.T) {
 	p := newPoster(t, dialUnix(filepath.Join(folder, "disk-watch.sock")))
 	long := `"` + strings.Repeat("ü", problem.MaxMessage) + `"`
 	body := strings.ReplaceAll(status("disk-watch", condition(disk, true, 0), event("A", 0)), `"m"`, long)
-	if code, refusal, _ := p.post(body); code != 204 {
-		t.Fatal(code, refusal)
-	}
+	p.expect(204, body)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if got := s.events[0].Message; len(got) > problem.MaxMessage || !strings.HasSuffix(got, "ü…") {
-		t.Errorf("%q", got)
-	}
-	if got := s.aggregate.Conditions()[0].Message; len(got) > problem.MaxMessage || !strings.HasSuffix(got, "ü…") {
-		t.Errorf("%q", got)
-	}
+	got := s.events[0].Message
+	testkit.Check(t, len(got) <= problem.MaxMessage && strings.HasSuffix(got, "ü…"), "%q", got)
+	got = s.aggregate.Conditions()[0].Message
+	testkit.Check(t, len(got) <= problem.MaxMessage && strings.HasSuffix(got, "ü…"), "%q", got)
 }
 
 func TestBodyOfUnknownLengthIsLimited(t *testing.T) {
 	_, folder := onSockets(t, func(folder string) Setup { return Setup{Sources: []Source{own(folder, "disk-watch", disk)}} })
-	conn, err := dialUnix(filepath.Join(folder, "disk-watch.sock"))(t.Context())
-	testkit.Must(t, err)
+	conn := testkit.Value(dialUnix(filepath.Join(folder, "disk-watch.sock"))(t.Context())).Must(t)
 	defer conn.Close()
 	go func() {
 		fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", problem.Path)

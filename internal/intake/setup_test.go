@@ -4,6 +4,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/resourcestack/autohealer/internal/format/golden"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func TestInvalidSetupIsNotApplied(t *testing.T) {
@@ -60,17 +63,13 @@ func TestInvalidSetupIsNotApplied(t *testing.T) {
 		{Setup{Sources: []Source{a, with(func(s *Source) { s.Rate = 0 })}}, []string{"sources[1].rate: 0 is too small; write at least 1"}},
 	} {
 		err, want := test.setup.Validate(), strings.Join(test.want, "\n")
-		if got := strings.TrimPrefix(errorText(err), "\n"); got != want {
-			t.Errorf("got\n%s\nwant\n%s", got, want)
-		}
+		testkit.Same(t, strings.TrimPrefix(errorText(err), "\n"), want, "the error")
 		if err == nil {
 			continue
 		}
 		s := newFixture(t)
 		s.begin("", t.Output()).open = s.listen
-		if s.in.Apply(test.setup) == nil || len(s.paths) > 0 || len(s.in.sources) > 0 {
-			t.Errorf("it is applied in spite of %v", err)
-		}
+		testkit.Check(t, s.in.Apply(test.setup) != nil && len(s.paths) == 0 && len(s.in.sources) == 0, "it is applied in spite of %v", err)
 	}
 }
 
@@ -79,4 +78,45 @@ func errorText(err error) string {
 		return ""
 	}
 	return err.Error()
+}
+
+func TestExposedWarnsOfSharedDirectories(t *testing.T) {
+	at := func(name, path string) Source { return Source{Name: name, Socket: path} }
+	const repairs = "/run/autohealer/repairs"
+	warning := func(field, folder, held, instead string) string {
+		return field + ": whoever is given its folder " + folder + " is given " + held + " as well; write a path in a folder of its own, such as " + instead
+	}
+	for _, test := range []struct {
+		what  string
+		setup Setup
+		want  []string
+	}{
+		{"separate directories", Setup{Socket: "/run/autohealer/shared/p.sock", Sources: []Source{at("a", "/run/autohealer/a/p.sock"), at("b", "/run/autohealer/ab/p.sock"), at("c", "")}}, nil},
+		{"a directory within another", Setup{Sources: []Source{at("a", "/x/p.sock"), at("b", "/x/b/p.sock")}},
+			[]string{warning("sources[0].socket", "/x", "the socket of b", "/x/a/p.sock")}},
+		{"the same directory", Setup{Sources: []Source{at("a", "/x/a.sock"), at("b", "/x//y/../b.sock")}},
+			[]string{warning("sources[0].socket", "/x", "the socket of b", "/x/a/a.sock"), warning("sources[1].socket", "/x", "the socket of a", "/x/b/b.sock")}},
+		{"the shared socket beside other directories", Setup{Socket: "/run/autohealer/p.sock", Sources: []Source{at("a", "/run/autohealer/a/p.sock"), at("c", "")}},
+			[]string{warning("socket", "/run/autohealer", "the socket of a and "+repairs, "/run/autohealer/shared/p.sock")}},
+		{"a shared socket without sources", Setup{Socket: "/run/autohealer/p.sock", Sources: []Source{at("a", "/run/autohealer/a/p.sock")}}, nil},
+		{"a socket in the root directory", Setup{Sources: []Source{at("a", "/p.sock")}}, []string{warning("sources[0].socket", "/", repairs, "/a/p.sock")}},
+		{"a private directory of the agent", Setup{Sources: []Source{at("a", repairs+"/p.sock")}}, []string{warning("sources[0].socket", repairs, repairs, repairs+"/a/p.sock")}},
+	} {
+		testkit.Same(t, test.setup.Exposed(repairs), test.want, "%s", test.what)
+	}
+}
+
+// The agent's state file contains the state of each source. This is version 1 of the format.
+func TestStoredFormatIsUnchanged(t *testing.T) {
+	golden.Check(t, "testdata/state-v1.json", &savedState{})
+}
+
+// An older agent between two newer ones keeps the fields that it does not know.
+func TestUnknownFieldsOfTheStateAreKept(t *testing.T) {
+	golden.CheckNewer(t, "testdata/state-newer.json", func(text []byte) ([]byte, int) {
+		src := newSourceState(source("s", "T"), time.Now())
+		testkit.Must(t, src.restore(text, "6b7c"))
+		again := testkit.Value(src.save("6b7c")).Must(t)
+		return again, src.unknownFields.Len()
+	})
 }

@@ -49,44 +49,32 @@ func TestSourceReportsBecomesSilentAndReturns(t *testing.T) {
 		if since := s.want(disk, "True BadBlocksFound"); !since.Equal(began) {
 			t.Errorf("it is unhealthy since %s, want %s", since, began)
 		}
-		if got := s.newEvents(); !slices.Equal(got, []string{"BadBlock", disk + "/BadBlocksFound"}) {
-			t.Errorf("%q is told", got)
-		}
+		testkit.Same(t, s.newEvents(), []string{"BadBlock", disk + "/BadBlocksFound"}, "reported Events")
 		stop()
 		pass(110 * time.Second)
 		s.want(disk, "True BadBlocksFound")
 		pass(30 * time.Second)
 		since := s.want(disk, "Unknown SourceSilent")
-		if after := since.Sub(began); after < 2*time.Minute || after > 150*time.Second {
-			t.Errorf("it is silent after %s", after)
-		}
-		if !s.countsOf("disk-watch").Silent {
-			t.Error("its silence is not counted")
-		}
+		testkit.Between(t, since.Sub(began), 2*time.Minute, 150*time.Second, "it is silent after")
+		testkit.Check(t, s.countsOf("disk-watch").Silent, "its silence is not counted")
 		pass(time.Hour)
-		if got := s.newEvents(); !slices.Equal(got, []string{disk + "/SourceSilent"}) {
-			t.Errorf("%q is told", got)
-		}
+		testkit.Same(t, s.newEvents(), []string{disk + "/SourceSilent"}, "reported Events")
 
 		c, stop = s.daemon(t.Context(), problem.Config{Source: "disk-watch"})
 		back := time.Now()
 		testkit.Must(t, c.SetCondition(problem.Condition{Type: disk, Status: true, Reason: "BadBlocksFound", Message: "3 of them", Transition: began}))
 		pass(time.Second)
-		if since := s.want(disk, "True BadBlocksFound"); since.Before(back) {
-			t.Errorf("it is known again since %s, want since %s: for an hour nobody knew", since, back)
-		}
+		since = s.want(disk, "True BadBlocksFound")
+		testkit.Check(t, !since.Before(back), "it is known again since %s, want since %s: for an hour nobody knew", since, back)
 		known := s.want(disk, "True BadBlocksFound")
 		testkit.Must(t, c.SetCondition(problem.Condition{Type: disk, Status: true, Reason: "BadBlocksFound", Message: "4 of them", Transition: began}))
 		pass(2 * time.Second)
-		if since := s.want(disk, "True BadBlocksFound"); !since.Equal(known) {
-			t.Errorf("other words have made it begin at %s, it was %s", since, known)
-		}
+		since = s.want(disk, "True BadBlocksFound")
+		testkit.Check(t, since.Equal(known), "other words have made it begin at %s, it was %s", since, known)
 		testkit.Must(t, c.SetCondition(well))
 		pass(2 * time.Second)
 		s.want(disk, "False NoBadBlocks")
-		if got := s.newEvents(); !slices.Equal(got, []string{disk + "/BadBlocksFound", disk + "/NoBadBlocks"}) {
-			t.Errorf("%q is told", got)
-		}
+		testkit.Same(t, s.newEvents(), []string{disk + "/BadBlocksFound", disk + "/NoBadBlocks"}, "reported Events")
 		stop()
 	})
 }
@@ -99,18 +87,15 @@ func TestSourceThatNeverReportsHasAGracePeriod(t *testing.T) {
 		pass(119 * time.Second)
 		s.want(disk, "Unknown SourceNotHeardYet")
 		pass(25 * time.Second)
-		if got := s.want(disk, "Unknown SourceNeverHeard"); !got.Equal(since) {
-			t.Errorf("it is Unknown since %s, and since %s by other words", since, got)
-		}
+		got := s.want(disk, "Unknown SourceNeverHeard")
+		testkit.Check(t, got.Equal(since), "it is Unknown since %s, and since %s by other words", since, got)
 		c, stop := s.daemon(t.Context(), problem.Config{Source: "disk-watch"})
 		defer stop()
 		testkit.Must(t, c.SetCondition(well))
 		pass(time.Second)
 		s.want(disk, "False NoBadBlocks")
 		s.want("NTPProblem", "Unknown SourceNeverHeard") // it lives, and does not say
-		if got := s.newEvents(); !slices.Equal(got, []string{disk + "/NoBadBlocks"}) {
-			t.Errorf("%q is told", got)
-		}
+		testkit.Same(t, s.newEvents(), []string{disk + "/NoBadBlocks"}, "reported Events")
 	})
 }
 
@@ -138,17 +123,13 @@ func TestOmittedConditionBecomesUnknown(t *testing.T) {
 		defer p.client.CloseIdleConnections()
 		body := status("disk-watch", condition(disk, true, 0), condition("NTPProblem", false, 0))
 		for range 10 {
-			if code, refusal, _ := p.post(body); code != 204 {
-				t.Fatal(code, refusal)
-			}
+			p.expect(204, body)
 			body = status("disk-watch", condition("NTPProblem", false, 0))
 			pass(30 * time.Second)
 		}
 		s.want(disk, "Unknown SourceSilent")
 		s.want("NTPProblem", "False NoBadBlocks")
-		if s.countsOf("disk-watch").Silent {
-			t.Error("the source itself is not silent")
-		}
+		testkit.Check(t, !s.countsOf("disk-watch").Silent, "the source itself is not silent")
 	})
 }
 
@@ -168,24 +149,16 @@ func TestDaemonRestartIsNoTransition(t *testing.T) {
 			if i == 0 {
 				first = since
 			}
-			if !since.Equal(first) {
-				t.Errorf("it is unhealthy since %s, and told since %s", first, since)
-			}
+			testkit.Check(t, since.Equal(first), "it is unhealthy since %s, and told since %s", first, since)
 			stop()
 			pass(10 * time.Second)
 		}
-		if got := s.newEvents(); !slices.Equal(got, []string{disk + "/BadBlocksFound"}) {
-			t.Errorf("%q is told", got)
-		}
+		testkit.Same(t, s.newEvents(), []string{disk + "/BadBlocksFound"}, "reported Events")
 		// A delayed status of its second run arrives after a status of its fourth.
 		p := newPoster(t, s.dial("/run/disk-watch.sock"))
 		defer p.client.CloseIdleConnections()
-		if code, refusal, _ := p.post(status("disk-watch", condition(disk, false, 2*time.Minute))); code != 409 {
-			t.Error(code, refusal)
-		}
-		if code, refusal, _ := p.post(status("disk-watch", condition(disk, false, 0))); code != 204 {
-			t.Error(code, refusal)
-		}
+		p.expect(409, status("disk-watch", condition(disk, false, 2*time.Minute)))
+		p.expect(204, status("disk-watch", condition(disk, false, 0)))
 		s.want(disk, "False NoBadBlocks")
 	})
 }
@@ -197,22 +170,19 @@ func TestReportsAreAcceptedAfterTheClockWasSetBack(t *testing.T) {
 		bubble(t, func(t *testing.T, s *fixture) {
 			t.Helper()
 			old := finding.Condition{Type: disk, Status: catalog.True, Since: future, Reason: "BadBlocksFound"}
-			text, err := json.Marshal(savedState{Boot: "boot-1", Conditions: map[string]savedCondition{disk: {Told: old, Shown: old}}})
-			testkit.Must(t, err)
+			text := testkit.Value(json.Marshal(savedState{Boot: "boot-1", Conditions: map[string]savedCondition{disk: {Told: old, Shown: old}}})).Must(t)
 			s.kept["disk-watch"] = text
 			defer s.run(t.Context(), source("disk-watch", disk))()
-			if since := s.want(disk, "True BadBlocksFound"); since.After(time.Now()) {
-				t.Errorf("it stands since %s", since)
-			}
+			since := s.want(disk, "True BadBlocksFound")
+			testkit.Check(t, !since.After(time.Now()), "it stands since %s", since)
 			pass(time.Minute)
 			c, stop := s.daemon(t.Context(), problem.Config{Source: "disk-watch"})
 			defer stop()
 			want := map[bool]string{true: "True BadBlocksFound", false: "False NoBadBlocks"}[same]
 			testkit.Must(t, c.SetCondition(map[bool]problem.Condition{true: sick, false: well}[same]))
 			pass(2 * time.Second)
-			if since := s.want(disk, want); since.After(time.Now()) || c.Err() != nil {
-				t.Errorf("it stands since %s, %v", since, c.Err())
-			}
+			since = s.want(disk, want)
+			testkit.Check(t, !since.After(time.Now()) && c.Err() == nil, "it stands since %s, %v", since, c.Err())
 		})
 	}
 }
@@ -232,9 +202,8 @@ func TestReportFromTheFutureDelaysNothingElse(t *testing.T) {
 		pass(5 * time.Second)
 		s.want(disk, "True BadBlocksFound")
 		s.want("NTPProblem", "True NTPIsDown")
-		if got := s.newEvents(); !slices.Contains(got, "Early") {
-			t.Errorf("%q is told", got)
-		}
+		got := s.newEvents()
+		testkit.Check(t, slices.Contains(got, "Early"), "%q is told", got)
 	})
 }
 
@@ -245,17 +214,11 @@ func TestSilentConditionNamesRejectedStatuses(t *testing.T) {
 		s.begin("boot-1", &log)
 		defer s.run(t.Context(), source("disk-watch", disk))()
 		p := newPoster(t, s.dial("/run/disk-watch.sock"))
-		if code, _, _ := p.post(status("disk-watch", condition(disk, false, 0))); code != 204 {
-			t.Error(code)
-		}
+		p.expect(204, status("disk-watch", condition(disk, false, 0)))
 		for range 30 {
 			pass(10 * time.Second)
-			if code, _, _ := p.post(status("disk-watch", condition("DiskBadBlok", false, 0))); code != 422 {
-				t.Error(code)
-			}
-			if code, _, _ := p.post(`{`); code != 400 {
-				t.Error(code)
-			}
+			p.expect(422, status("disk-watch", condition("DiskBadBlok", false, 0)))
+			p.expect(400, `{`)
 		}
 		s.want(disk, "Unknown SourceSilent")
 		s.mu.Lock()
@@ -264,22 +227,17 @@ func TestSilentConditionNamesRejectedStatuses(t *testing.T) {
 		if !strings.Contains(message, "statuses were refused, the last one with 400: this is no JSON") || !strings.Contains(message, "then it was False") {
 			t.Errorf("it says %q", message)
 		}
-		if code, _, _ := p.post(status("disk-watch", condition(disk, true, 0))); code != 204 {
-			t.Error(code)
-		}
+		p.expect(204, status("disk-watch", condition(disk, true, 0)))
 		pass(3 * time.Minute)
 		s.want(disk, "Unknown SourceSilent")
 		s.mu.Lock()
 		message = s.aggregate.Conditions()[0].Message
 		s.mu.Unlock()
-		if strings.Contains(message, "refused") {
-			t.Errorf("it says %q of what was before", message)
-		}
+		testkit.Check(t, !strings.Contains(message, "refused"), "it says %q of what was before", message)
 		p.client.CloseIdleConnections()
 	})
-	if n := strings.Count(log.String(), "are rejected"); n != 2 || !strings.Contains(log.String(), "DiskBadBlock?") {
-		t.Errorf("of two kinds %d are logged:\n%s", n, log.String())
-	}
+	n := strings.Count(log.String(), "are rejected")
+	testkit.Check(t, n == 2 && strings.Contains(log.String(), "DiskBadBlock?"), "of two kinds %d are logged:\n%s", n, log.String())
 }
 
 func TestAgentRestartKeepsTheState(t *testing.T) {
@@ -290,9 +248,7 @@ func TestAgentRestartKeepsTheState(t *testing.T) {
 		testkit.Must(t, c.SetCondition(sick))
 		pass(2 * time.Second)
 		since := s.want(disk, "True BadBlocksFound")
-		if s.urgent != 1 {
-			t.Errorf("%d urgent things were kept", s.urgent)
-		}
+		testkit.Same(t, s.urgent, 1, "urgent findings that were kept")
 		stop()
 		end()
 		pass(time.Hour) // nobody was there to listen
@@ -305,14 +261,12 @@ func TestAgentRestartKeepsTheState(t *testing.T) {
 		}
 		next := again("boot-1")
 		end = next.run(t.Context(), source("disk-watch", disk))
-		if got := next.want(disk, "True BadBlocksFound"); !got.Equal(since) {
-			t.Errorf("since %s, want %s", got, since)
-		}
+		got := next.want(disk, "True BadBlocksFound")
+		testkit.Check(t, got.Equal(since), "since %s, want %s", got, since)
 		pass(119 * time.Second)
 		next.want(disk, "True BadBlocksFound")
-		if got := next.newEvents(); got != nil {
-			t.Errorf("%q is told once more", got)
-		}
+		told := next.newEvents()
+		testkit.Check(t, told == nil, "%q is told once more", told)
 		pass(25 * time.Second)
 		next.want(disk, "Unknown SourceSilent")
 		end()
@@ -320,9 +274,7 @@ func TestAgentRestartKeepsTheState(t *testing.T) {
 		next = again("boot-1") // it was silent, and is, whatever else is told
 		end = next.run(t.Context(), source("disk-watch", disk, "NTPProblem"))
 		p := newPoster(t, next.dial("/run/disk-watch.sock"))
-		if code, refusal, _ := p.post(status("disk-watch", condition("NTPProblem", false, 0))); code != 204 {
-			t.Fatal(code, refusal)
-		}
+		p.expect(204, status("disk-watch", condition("NTPProblem", false, 0)))
 		p.client.CloseIdleConnections()
 		next.want(disk, "Unknown SourceSilent")
 		end()
@@ -330,9 +282,8 @@ func TestAgentRestartKeepsTheState(t *testing.T) {
 		next = again("boot-2") // a disk does not heal of a reboot
 		end = next.run(t.Context(), source("disk-watch", disk))
 		pass(time.Minute)
-		if got, _ := next.is(disk); !strings.HasPrefix(got, "Unknown") && !strings.HasPrefix(got, "True") {
-			t.Errorf("%s is %q", disk, got)
-		}
+		is, _ := next.is(disk)
+		testkit.Check(t, strings.HasPrefix(is, "Unknown") || strings.HasPrefix(is, "True"), "%s is %q", disk, is)
 		end()
 	})
 }
@@ -367,9 +318,7 @@ func TestSilenceAddsUpAcrossAgentRestarts(t *testing.T) {
 					pass(20 * time.Second)
 					next.want(disk, "False NoBadBlocks")
 					p := newPoster(t, next.dial("/run/disk-watch.sock"))
-					if code, refusal, _ := p.post(status("disk-watch", condition(disk, false, 0))); code != 204 {
-						t.Fatal(code, refusal)
-					}
+					p.expect(204, status("disk-watch", condition(disk, false, 0)))
 					p.client.CloseIdleConnections()
 				}
 				for range map[bool]int{false: 50, true: 14}[heartbeat] {
@@ -379,15 +328,12 @@ func TestSilenceAddsUpAcrossAgentRestarts(t *testing.T) {
 						got, _ = next.is(disk)
 					}
 				}
-				if silent := next.countsOf("disk-watch").Silent; silent != (got == "Unknown SourceSilent") {
-					t.Errorf("the condition is %q, and the source silent: %v", got, silent)
-				}
+				testkit.Same(t, next.countsOf("disk-watch").Silent, (got == "Unknown SourceSilent"), "the condition is %q; the source is silent", got)
 				end()
 			}
 			t.Logf("noticed after %s of listening in %d lives", listened, lives)
-			if heartbeat || listened < 2*time.Minute || listened > 3*time.Minute {
-				t.Errorf("it is silent after %s of listening, heard each time: %v", listened, heartbeat)
-			}
+			testkit.Check(t, !heartbeat && listened >= 2*time.Minute && listened <= 3*time.Minute,
+				"it is silent after %s of listening, heard each time: %v", listened, heartbeat)
 		})
 	}
 }
@@ -435,9 +381,7 @@ func TestSourcesAreAddedKeptAndRemoved(t *testing.T) {
 		testkit.Must(t, s.in.Apply(Setup{Sources: []Source{faster, source("c", "NTPProblem")}}))
 		s.want(disk, "True BadBlocksFound")
 		s.want("KernelDeadlock", "Unknown SourceNotHeardYet")
-		if s.paths["/run/b.sock"] == nil || s.paths["/run/c.sock"] == nil {
-			t.Fatal("there are no sockets")
-		}
+		testkit.Require(t, s.paths["/run/b.sock"] != nil && s.paths["/run/c.sock"] != nil, "there are no sockets")
 		select {
 		case <-s.paths["/run/b.sock"].closed:
 		default:
@@ -449,12 +393,8 @@ func TestSourcesAreAddedKeptAndRemoved(t *testing.T) {
 		testkit.Must(t, s.in.Apply(Setup{Sources: []Source{source("c", "NTPProblem")}}))
 		pass(time.Minute)
 		s.want(disk, "")
-		if !slices.Equal(s.gone, []string{"NTPProblem", disk, "KernelDeadlock"}) {
-			t.Errorf("%q is gone", s.gone)
-		}
-		if c.Err() == nil {
-			t.Error("a is heard though it is gone")
-		}
+		testkit.Same(t, s.gone, []string{"NTPProblem", disk, "KernelDeadlock"}, "removed conditions")
+		testkit.Check(t, c.Err() != nil, "a is heard though it is gone")
 	})
 }
 
@@ -465,9 +405,7 @@ func TestTimeWhileTheAgentIsStoppedIsNotSilence(t *testing.T) {
 		s.in.open = s.listen
 		testkit.Must(t, s.in.Apply(Setup{Sources: []Source{source("disk-watch", disk)}}))
 		p := newPoster(t, s.dial("/run/disk-watch.sock"))
-		if code, _, _ := p.post(status("disk-watch", condition(disk, false, 0))); code != 204 {
-			t.Fatal(code)
-		}
+		p.expect(204, status("disk-watch", condition(disk, false, 0)))
 		for range 10 { // an hour goes by between two beats
 			pass(time.Hour)
 			s.in.tick(12*time.Second, time.Now())
@@ -487,9 +425,7 @@ func TestRepeatedEventIsEmittedOnce(t *testing.T) {
 		p := newPoster(t, s.dial("/run/disk-watch.sock"))
 		first, second := event("One", time.Minute), event("Two", time.Second)
 		for _, body := range []string{status("disk-watch", first), status("disk-watch", first, second), status("disk-watch", first, first, second)} {
-			if code, refusal, _ := p.post(body); code != 204 {
-				t.Fatal(code, refusal)
-			}
+			p.expect(204, body)
 		}
 		s.mu.Lock()
 		ids := map[string]bool{}
@@ -497,18 +433,15 @@ func TestRepeatedEventIsEmittedOnce(t *testing.T) {
 			ids[e.ID] = true
 		}
 		s.mu.Unlock()
-		if got := s.newEvents(); !slices.Equal(got, []string{"One", "Two"}) || len(ids) != 2 {
-			t.Errorf("%q is told", got)
-		}
+		got := s.newEvents()
+		testkit.Check(t, slices.Equal(got, []string{"One", "Two"}) && len(ids) == 2, "%q is told", got)
 		// The number of remembered events is limited.
 		for range 3 * maxRecentEvents / problem.MaxEvents {
 			var many []string
 			for i := range problem.MaxEvents {
 				many = append(many, event("Many", time.Duration(problem.MaxEvents-i)*time.Microsecond))
 			}
-			if code, refusal, _ := p.post(status("disk-watch", many...)); code != 204 {
-				t.Fatal(code, refusal)
-			}
+			p.expect(204, status("disk-watch", many...))
 			pass(time.Minute)
 		}
 		src := s.in.sources[0]

@@ -29,21 +29,17 @@ func TestPipeAsTokenFileBlocksNothing(t *testing.T) {
 	shared := filepath.Join(folder, "all.sock")
 	testkit.Must(t, s.in.Apply(Setup{Socket: shared, Sources: []Source{byToken("token", pipe), own(folder, "disk-watch", disk)}}))
 	defer s.in.shutdown(t.Context())
-	if why := s.in.Problems(); len(why) != 1 || !strings.Contains(why[0], pipe) || !strings.Contains(why[0], "not a regular file") {
-		t.Errorf("%q", why)
-	}
+	why := s.in.Problems()
+	testkit.Check(t, len(why) == 1 && strings.Contains(why[0], pipe) && strings.Contains(why[0], "not a regular file"), "%q", why)
 	p := newPoster(t, dialUnix(filepath.Join(folder, "disk-watch.sock")))
-	if code, refusal, _ := p.post(status("disk-watch", condition(disk, true, 0))); code != 204 {
-		t.Error(code, refusal)
-	}
+	p.expect(204, status("disk-watch", condition(disk, true, 0)))
 	testkit.Must(t, os.Remove(pipe))
 	testkit.Must(t, os.WriteFile(pipe, []byte(secret), 0o600))
 	s.in.readTokens()
 	p = newPoster(t, dialUnix(shared))
 	p.token = secret
-	if code, refusal, _ := p.post(status("token")); code != 204 || len(s.in.Problems()) > 0 {
-		t.Error(code, refusal, s.in.Problems())
-	}
+	code, refusal, _ := p.post(status("token"))
+	testkit.Check(t, code == 204 && len(s.in.Problems()) == 0, "%v %v %v", code, refusal, s.in.Problems())
 }
 
 // Reading from a mount whose server is gone blocks until the server returns.
@@ -60,9 +56,7 @@ func TestHangingFileSystemBlocksNothing(t *testing.T) {
 		setup := Setup{Socket: "/run/all.sock", Sources: []Source{byToken("token", "/mnt/token", "NTPProblem"), source("disk-watch", disk)}}
 		began := time.Now()
 		testkit.Must(t, s.in.Apply(setup))
-		if took := time.Since(began); took > time.Second {
-			t.Errorf("it takes %s to apply a setup", took)
-		}
+		testkit.Between(t, time.Since(began), 0, time.Second, "the time to apply a setup")
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { s.in.Run(ctx); close(ended) }()
@@ -72,9 +66,7 @@ func TestHangingFileSystemBlocksNothing(t *testing.T) {
 		}()
 		p := newPoster(t, s.dial("/run/disk-watch.sock"))
 		for range 10 {
-			if code, refusal, _ := p.post(status("disk-watch", condition(disk, true, 0))); code != 204 {
-				t.Fatal(code, refusal)
-			}
+			p.expect(204, status("disk-watch", condition(disk, true, 0)))
 			pass(time.Minute)
 		}
 		pass(3 * time.Minute)
@@ -87,9 +79,8 @@ func TestHangingFileSystemBlocksNothing(t *testing.T) {
 		pass(time.Second)
 		known := newPoster(t, s.dial("/run/all.sock"))
 		known.token = secret
-		if code, refusal, _ := known.post(status("token", condition("NTPProblem", false, 0))); code != 204 || len(s.in.Problems()) > 0 {
-			t.Error(code, refusal, s.in.Problems())
-		}
+		code, refusal, _ := known.post(status("token", condition("NTPProblem", false, 0)))
+		testkit.Check(t, code == 204 && len(s.in.Problems()) == 0, "%v %v %v", code, refusal, s.in.Problems())
 		p.client.CloseIdleConnections()
 		known.client.CloseIdleConnections()
 	})
@@ -104,15 +95,13 @@ func TestTokenOfTwoSourcesIdentifiesNeither(t *testing.T) {
 	s.begin("", t.Output()).open = s.listen
 	testkit.Must(t, s.in.Apply(Setup{Socket: "/run/all.sock", Sources: []Source{byToken("a", one), byToken("b", two)}}))
 	defer s.in.shutdown(t.Context())
-	if why := s.in.Problems(); len(why) != 1 || !strings.Contains(why[0], "as well; give each its own") {
-		t.Errorf("%q", why)
-	}
+	why := s.in.Problems()
+	testkit.Check(t, len(why) == 1 && strings.Contains(why[0], "as well; give each its own"), "%q", why)
 	testkit.Must(t, os.WriteFile(two, []byte(other), 0o600))
 	s.in.readTokens()
 	s.in.readTokens() // whichever of them was refused
-	if why := s.in.Problems(); len(why) > 0 {
-		t.Errorf("%q", why)
-	}
+	why = s.in.Problems()
+	testkit.Check(t, len(why) == 0, "%q", why)
 }
 
 func TestRemovedSourceIsNoFailure(t *testing.T) {
@@ -120,11 +109,8 @@ func TestRemovedSourceIsNoFailure(t *testing.T) {
 	s.begin("", t.Output()).open = s.listen
 	testkit.Must(t, s.in.Apply(Setup{Socket: "/run/all.sock", Sources: []Source{byToken("a", "/no/such/token"), source("b", disk)}}))
 	defer s.in.shutdown(t.Context())
-	if why := s.in.Problems(); len(why) != 1 {
-		t.Fatalf("%q", why)
-	}
+	testkit.MustBeSame(t, len(s.in.Problems()), 1, "the number of problems")
 	testkit.Must(t, s.in.Apply(Setup{Sources: []Source{source("b", disk)}}))
-	if why := s.in.Problems(); len(why) > 0 {
-		t.Errorf("%q", why)
-	}
+	why := s.in.Problems()
+	testkit.Check(t, len(why) == 0, "%q", why)
 }

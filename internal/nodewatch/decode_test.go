@@ -160,15 +160,10 @@ func edit(t *rapid.T, node *corev1.Node) (counts bool) {
 }
 
 // through decodes a node with the code of Kubernetes, and trims it.
-func through(t interface{ Fatal(...any) }, node *corev1.Node) *corev1.Node {
-	encoded, err := node.Marshal()
-	if err != nil {
-		t.Fatal(err)
-	}
+func through(t testkit.TB, node *corev1.Node) *corev1.Node {
+	encoded := testkit.Value(node.Marshal()).Must(t)
 	whole := &corev1.Node{}
-	if err := whole.Unmarshal(encoded); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, whole.Unmarshal(encoded))
 	return Trim(whole)
 }
 
@@ -199,28 +194,18 @@ func TestDecoderAgreesWithKubernetes(t *testing.T) {
 				delete(lives, node.Name)
 			}
 			encoded := frame(kind, node)
-			event, err := decode.event(encoded)
-			if err != nil {
-				t.Fatal(err)
-			}
+			event := testkit.Value(decode.event(encoded)).Must(t)
 			for i := range encoded { // the next event uses the same buffer
 				encoded[i] = 0xff
 			}
-			if event.Type != kind {
-				t.Fatalf("a %s event became %s", kind, event.Type)
-			}
-			if diff := cmp.Diff(through(t, node), event.Object); diff != "" {
-				t.Fatalf("the node differs (-want +got):\n%s", diff)
-			}
+			testkit.MustBeSame(t, event.Type, kind, "the type of the event")
+			diff := cmp.Diff(through(t, node), event.Object)
+			testkit.Require(t, diff == "", "the node differs (-want +got):\n%s", diff)
 		}
-		if len(decode.known) != len(lives) {
-			t.Fatalf("the decoder remembers %d nodes, but %d exist", len(decode.known), len(lives))
-		}
+		testkit.MustBeSame(t, len(decode.known), len(lives), "known nodes of the decoder")
 	})
 	t.Logf("%d heartbeats, %d changes, %d deletions", beats, changes, deletions)
-	if beats == 0 || changes == 0 || deletions == 0 {
-		t.Error("the random cases did not cover all events")
-	}
+	testkit.Check(t, beats != 0 && changes != 0 && deletions != 0, "the random cases did not cover all events")
 }
 
 func TestHeartbeatsShareTheirContent(t *testing.T) {
@@ -230,16 +215,14 @@ func TestHeartbeatsShareTheirContent(t *testing.T) {
 	}
 	decode := newDecoder()
 	next := func(kind watch.EventType) *corev1.Node {
-		event, err := decode.event(frame(kind, node))
-		testkit.Must(t, err)
+		event := testkit.Value(decode.event(frame(kind, node))).Must(t)
 		return event.Object.(*corev1.Node)
 	}
 	first := next(watch.Added)
 	node.ResourceVersion, node.Status.Conditions[0].LastHeartbeatTime = "2", metav1.Now()
 	second := next(watch.Modified)
-	if first.ResourceVersion != "1" || second.ResourceVersion != "2" || &first.Status.Conditions[0] != &second.Status.Conditions[0] {
-		t.Error("the second version does not share the content of the first, or has its resourceVersion")
-	}
+	testkit.Check(t, first.ResourceVersion == "1" && second.ResourceVersion == "2" && &first.Status.Conditions[0] == &second.Status.Conditions[0],
+		"the second version does not share the content of the first, or has its resourceVersion")
 	node.Status.Conditions[0].Status = "False"
 	if third := next(watch.Modified); third.Status.Conditions[0].Status != "False" || first.Status.Conditions[0].Status != "True" {
 		t.Error("a change is missed, or modifies the earlier version")
@@ -250,22 +233,16 @@ func TestDecodesEventsWithoutANode(t *testing.T) {
 	decode := newDecoder()
 	bookmark := &corev1.Node{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "9", Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"}}}
 	event, err := decode.event(frame(watch.Bookmark, bookmark))
-	if err != nil || event.Type != watch.Bookmark {
-		t.Fatal(event, err)
-	}
-	if got := event.Object.(*corev1.Node); got.ResourceVersion != "9" || got.Annotations[metav1.InitialEventsAnnotationKey] != "true" {
-		t.Errorf("the bookmark became %+v", got.ObjectMeta)
-	}
+	testkit.Require(t, err == nil && event.Type == watch.Bookmark, "%v %v", event, err)
+	got := event.Object.(*corev1.Node)
+	testkit.Check(t, got.ResourceVersion == "9" && got.Annotations[metav1.InitialEventsAnnotationKey] == "true", "the bookmark became %+v", got.ObjectMeta)
 	gone := &metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonExpired, Code: 410, Message: "too old"}
-	if event, err = decode.event(frame(watch.Error, gone)); err != nil || event.Type != watch.Error {
-		t.Fatal(event, err)
-	}
-	if got := event.Object.(*metav1.Status); got.Code != 410 || got.Message != "too old" {
-		t.Errorf("the error became %+v", got)
-	}
-	if _, err = decode.event(frame(watch.Added, &corev1.Pod{})); err == nil || !strings.Contains(err.Error(), `"Pod"`) {
-		t.Errorf("a pod was decoded as a node, or the error does not name it: %v", err)
-	}
+	event, err = decode.event(frame(watch.Error, gone))
+	testkit.Require(t, err == nil && event.Type == watch.Error, "%v %v", event, err)
+	status := event.Object.(*metav1.Status)
+	testkit.Check(t, status.Code == 410 && status.Message == "too old", "the error became %+v", status)
+	_, err = decode.event(frame(watch.Added, &corev1.Pod{}))
+	testkit.Check(t, err != nil && strings.Contains(err.Error(), `"Pod"`), "a pod was decoded as a node, or the error does not name it: %v", err)
 }
 
 func TestTruncatedEventIsAnError(t *testing.T) {
@@ -274,9 +251,8 @@ func TestTruncatedEventIsAnError(t *testing.T) {
 		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "Ready", Status: "True"}}},
 	})
 	for cut := range whole {
-		if event, err := newDecoder().event(whole[:cut]); err == nil {
-			t.Errorf("%d of %d bytes became %+v", cut, len(whole), event)
-		}
+		event, err := newDecoder().event(whole[:cut])
+		testkit.Check(t, err != nil, "%d of %d bytes became %+v", cut, len(whole), event)
 	}
 }
 
@@ -289,8 +265,7 @@ func FuzzEvent(f *testing.F) {
 		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "k", Effect: "NoExecute", TimeAdded: &stamp}}, PodCIDR: "10.0.0.0/24"},
 		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "Ready", Status: "True", Reason: "r", Message: "m", LastHeartbeatTime: stamp, LastTransitionTime: stamp}}},
 	}
-	encoded, err := node.Marshal()
-	testkit.Must(f, err)
+	encoded := testkit.Value(node.Marshal()).Must(f)
 	f.Add(encoded)
 	f.Add(encoded[:len(encoded)/2])
 	f.Add([]byte{})
@@ -302,20 +277,14 @@ func FuzzEvent(f *testing.F) {
 			return
 		}
 		if err == nil {
-			if diff := cmp.Diff(Trim(whole), got); diff != "" {
-				t.Errorf("the node differs (-want +got):\n%s", diff)
-			}
+			testkit.NoDiff(t, cmp.Diff(Trim(whole), got), "the node")
 		}
 		canonical, err := whole.Marshal()
 		if err != nil {
 			return
 		}
-		if got, err = newDecoder().node(canonical, false); err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(through(t, whole), got); diff != "" {
-			t.Errorf("the node differs (-want +got):\n%s", diff)
-		}
+		got = testkit.Value(newDecoder().node(canonical, false)).Must(t)
+		testkit.NoDiff(t, cmp.Diff(through(t, whole), got), "the node")
 	})
 }
 
@@ -342,14 +311,11 @@ func BenchmarkHeartbeat(b *testing.B) {
 		b.SetBytes(int64(len(encoded)))
 		decode := newDecoder()
 		read := func() {
-			if _, err := decode.event(encoded); err != nil {
-				b.Fatal(err)
-			}
+			testkit.Value(decode.event(encoded)).Must(b)
 		}
 		read()
-		if allocations := testing.AllocsPerRun(100, read); allocations > 2 {
-			b.Errorf("a heartbeat takes %.0f allocations, want a version and a node", allocations)
-		}
+		allocations := testing.AllocsPerRun(100, read)
+		testkit.Check(b, allocations <= 2, "a heartbeat takes %.0f allocations, want a version and a node", allocations)
 		for b.Loop() {
 			read()
 		}
@@ -360,9 +326,8 @@ func BenchmarkHeartbeat(b *testing.B) {
 		for b.Loop() {
 			event := metav1.WatchEvent{}
 			testkit.Must(b, event.Unmarshal(encoded))
-			if _, _, err := codec.Decode(event.Object.Raw, nil, nil); err != nil {
-				b.Fatal(err)
-			}
+			_, _, err := codec.Decode(event.Object.Raw, nil, nil)
+			testkit.Must(b, err)
 		}
 	})
 }

@@ -26,16 +26,12 @@ const limit = 30 * time.Second
 // TestSource compares the results on a real API server with those of other clients.
 func TestSource(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{})
-	source, err := nodewatch.New(cluster.AdminConfig())
-	testkit.Must(t, err)
+	source := testkit.Value(nodewatch.New(cluster.AdminConfig())).Must(t)
 	nodes := kubernetes.NewForConfigOrDie(cluster.AdminConfig()).CoreV1().Nodes()
-	if _, err := cluster.CreateNodes(t.Context(), testbed.RealNodes(5)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Value(cluster.CreateNodes(t.Context(), testbed.RealNodes(5))).Must(t)
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	whole, err := nodes.List(ctx, metav1.ListOptions{})
-	testkit.Must(t, err)
+	whole := testkit.Value(nodes.List(ctx, metav1.ListOptions{})).Must(t)
 	for i := range whole.Items {
 		whole.Items[i] = *nodewatch.Trim(&whole.Items[i])
 	}
@@ -44,35 +40,26 @@ func TestSource(t *testing.T) {
 		var got []corev1.Node
 		options := metav1.ListOptions{Limit: 2}
 		for pages := 1; ; pages++ {
-			page, err := source.ListWithContext(ctx, options)
-			testkit.Must(t, err)
+			page := testkit.Value(source.ListWithContext(ctx, options)).Must(t)
 			list := page.(*corev1.NodeList)
 			got = append(got, list.Items...)
 			if options.Continue = list.Continue; options.Continue == "" {
-				if pages != 3 {
-					t.Errorf("5 nodes came in %d pages of 2", pages)
-				}
+				testkit.Same(t, pages, 3, "pages of 2 for 5 nodes")
 				break
 			}
 		}
-		if diff := cmp.Diff(whole.Items, got); diff != "" {
-			t.Errorf("the list differs (-want +got):\n%s", diff)
-		}
+		testkit.NoDiff(t, cmp.Diff(whole.Items, got), "the list")
 	})
 
 	t.Run("streams existing nodes and then changes", func(t *testing.T) {
 		initial := true
 		options := metav1.ListOptions{SendInitialEvents: &initial, AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan}
-		ours, err := source.WatchWithContext(ctx, options)
-		testkit.Must(t, err)
+		ours := testkit.Value(source.WatchWithContext(ctx, options)).Must(t)
 		defer ours.Stop()
-		theirs, err := nodes.Watch(ctx, options)
-		testkit.Must(t, err)
+		theirs := testkit.Value(nodes.Watch(ctx, options)).Must(t)
 		defer theirs.Stop()
 		patch := func(body string, subresources ...string) {
-			if _, err := nodes.Patch(ctx, "node-0003", types.StrategicMergePatchType, []byte(body), metav1.PatchOptions{}, subresources...); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Value(nodes.Patch(ctx, "node-0003", types.StrategicMergePatchType, []byte(body), metav1.PatchOptions{}, subresources...)).Must(t)
 		}
 		patch(`{"status":{"conditions":[{"type":"Ready","lastHeartbeatTime":"2030-01-01T00:00:00Z"}]}}`, "status")
 		patch(`{"status":{"conditions":[{"type":"Ready","status":"False","reason":"Sick","lastTransitionTime":"2030-01-01T00:00:00Z"}]}}`, "status")
@@ -102,13 +89,9 @@ func TestSource(t *testing.T) {
 			} else if at := got.Object.(*corev1.Node); at.ResourceVersion != "" { // each stream has the version of its own start
 				want.Object.(*corev1.Node).ResourceVersion = at.ResourceVersion
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("the event differs (-want +got):\n%s", diff)
-			}
+			testkit.NoDiff(t, cmp.Diff(want, got), "the event")
 		}
-		if bookmarks < 2 {
-			t.Error("no bookmark marks the end of the existing nodes")
-		}
+		testkit.Check(t, bookmarks >= 2, "no bookmark marks the end of the existing nodes")
 		ours.Stop()
 		for range ours.ResultChan() { // until it is closed
 		}
@@ -118,9 +101,7 @@ func TestSource(t *testing.T) {
 		beat := func(from watch.Interface) *corev1.Node {
 			now := metav1.Now().UTC().Format(time.RFC3339)
 			body := `{"status":{"conditions":[{"type":"Ready","lastHeartbeatTime":"` + now + `","message":"` + rand.Text() + `"}]}}`
-			if _, err := nodes.Patch(ctx, "node-0001", types.StrategicMergePatchType, []byte(body), metav1.PatchOptions{}, "status"); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Value(nodes.Patch(ctx, "node-0001", types.StrategicMergePatchType, []byte(body), metav1.PatchOptions{}, "status")).Must(t)
 			for event := range from.ResultChan() {
 				if node, ok := event.Object.(*corev1.Node); ok && event.Type == watch.Modified && node.Name == "node-0001" {
 					return node
@@ -130,15 +111,13 @@ func TestSource(t *testing.T) {
 			return nil
 		}
 		options := metav1.ListOptions{ResourceVersion: whole.ResourceVersion, AllowWatchBookmarks: true}
-		first, err := source.WatchWithContext(ctx, options)
-		testkit.Must(t, err)
+		first := testkit.Value(source.WatchWithContext(ctx, options)).Must(t)
 		before := beat(first)
 		first.Stop()
 		for range first.ResultChan() { // until it is closed
 		}
 		options.ResourceVersion = before.ResourceVersion
-		second, err := source.WatchWithContext(ctx, options)
-		testkit.Must(t, err)
+		second := testkit.Value(source.WatchWithContext(ctx, options)).Must(t)
 		defer second.Stop()
 		if after := beat(second); &after.Status.Conditions[0] != &before.Status.Conditions[0] {
 			t.Error("a heartbeat in the next watch was decoded as a change")
@@ -146,11 +125,9 @@ func TestSource(t *testing.T) {
 	})
 
 	t.Run("closes an idle connection", func(t *testing.T) {
-		impatient, err := nodewatch.New(cluster.AdminConfig())
-		testkit.Must(t, err)
+		impatient := testkit.Value(nodewatch.New(cluster.AdminConfig())).Must(t)
 		impatient.SetIdleTimeout(100 * time.Millisecond)
-		stream, err := impatient.WatchWithContext(ctx, metav1.ListOptions{AllowWatchBookmarks: true, ResourceVersion: whole.ResourceVersion})
-		testkit.Must(t, err)
+		stream := testkit.Value(impatient.WatchWithContext(ctx, metav1.ListOptions{AllowWatchBookmarks: true, ResourceVersion: whole.ResourceVersion})).Must(t)
 		defer stream.Stop()
 		for {
 			select {
@@ -158,9 +135,7 @@ func TestSource(t *testing.T) {
 				if !open {
 					return
 				}
-				if event.Type == watch.Error {
-					t.Errorf("it ends with %v, so no reflector could continue", event.Object)
-				}
+				testkit.Check(t, event.Type != watch.Error, "it ends with %v, so no reflector could continue", event.Object)
 			case <-ctx.Done():
 				t.Fatal("it still waits")
 			}
@@ -170,16 +145,13 @@ func TestSource(t *testing.T) {
 	t.Run("returns the same errors as other clients", func(t *testing.T) {
 		odd := metav1.ListOptions{ResourceVersion: "nonsense"}
 		_, want := nodes.Watch(ctx, odd)
-		if _, got := source.WatchWithContext(ctx, odd); want == nil || got == nil || got.Error() != want.Error() {
-			t.Errorf("an invalid version: %v, want %v", got, want)
-		}
+		_, got := source.WatchWithContext(ctx, odd)
+		testkit.Check(t, want != nil && got != nil && got.Error() == want.Error(), "an invalid version: %v, want %v", got, want)
 		nobody := cluster.AdminConfig()
 		nobody.BearerToken = "nonsense"
-		stranger, err := nodewatch.New(nobody)
-		testkit.Must(t, err)
-		if _, err := stranger.WatchWithContext(ctx, metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
-			t.Errorf("an unauthorized watch: %v", err)
-		}
+		stranger := testkit.Value(nodewatch.New(nobody)).Must(t)
+		_, err := stranger.WatchWithContext(ctx, metav1.ListOptions{})
+		testkit.Check(t, apierrors.IsUnauthorized(err), "an unauthorized watch: %v", err)
 		if _, err := stranger.ListWithContext(ctx, metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
 			t.Errorf("an unauthorized list: %v", err)
 		}

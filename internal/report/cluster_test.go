@@ -46,8 +46,7 @@ type agent struct {
 
 func (w *fixture) agent(shape func(*report.Config), first ...finding.Condition) *agent {
 	w.Helper()
-	client, err := kubeapi.New(kubeapi.Access{Server: w.config.Host, CA: w.config.CAData, Token: w.config.BearerToken}, "autohealer-agent/test")
-	testkit.Must(w, err)
+	client := testkit.Value(kubeapi.New(kubeapi.Access{Server: w.config.Host, CA: w.config.CAData, Token: w.config.BearerToken}, "autohealer-agent/test")).Must(w)
 	a := &agent{log: &testkit.Log{}}
 	cfg := report.Config{
 		API: client, Node: w.node, Holder: "pod-1", LeaseNamespace: "autohealer-system", LookEvery: 500 * time.Millisecond,
@@ -56,9 +55,7 @@ func (w *fixture) agent(shape func(*report.Config), first ...finding.Condition) 
 	if shape != nil {
 		shape(&cfg)
 	}
-	if a.Reporter, err = report.New(cfg); err != nil {
-		w.Fatal(err)
-	}
+	a.Reporter = testkit.Value(report.New(cfg)).Must(w)
 	ctx, cancel := context.WithCancel(w.Context())
 	done := make(chan struct{})
 	go func() { a.Run(ctx); close(done) }()
@@ -82,8 +79,7 @@ func (w *fixture) until(what string, ok func() bool) {
 
 func (w *fixture) get() *corev1.Node {
 	w.Helper()
-	node, err := w.admin.CoreV1().Nodes().Get(w.Context(), w.node, metav1.GetOptions{})
-	testkit.Must(w, err)
+	node := testkit.Value(w.admin.CoreV1().Nodes().Get(w.Context(), w.node, metav1.GetOptions{})).Must(w)
 	return node
 }
 
@@ -139,20 +135,16 @@ func npd(status corev1.ConditionStatus, reason string) corev1.NodeCondition {
 
 func TestOnTheRealAPIServer(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{})
-	admin, err := kubernetes.NewForConfig(cluster.AdminConfig())
-	testkit.Must(t, err)
+	admin := testkit.Value(kubernetes.NewForConfig(cluster.AdminConfig())).Must(t)
 	for _, name := range []string{"autohealer-system", "elsewhere"} {
-		if _, err := admin.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Value(admin.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})).Must(t)
 	}
 	nodes := 0
 	run := func(name string, play func(w *fixture)) {
 		t.Helper()
 		t.Run(name, func(t *testing.T) {
 			nodes++
-			made, err := cluster.CreateNodes(t.Context(), testbed.Nodes{Count: 1, First: nodes})
-			testkit.Must(t, err)
+			made := testkit.Value(cluster.CreateNodes(t.Context(), testbed.Nodes{Count: 1, First: nodes})).Must(t)
 			play(&fixture{TB: t, cluster: cluster, admin: admin, node: made[0].Name, config: cluster.AdminConfig()})
 		})
 	}
@@ -174,9 +166,7 @@ func TestOnTheRealAPIServer(t *testing.T) {
 		w.merge("node-problem-detector", old)
 		w.apply("gitops", map[string]string{"type": "Shared", "status": "False"})
 		a := w.agent(nil, is("KernelDeadlock", catalog.False, "Fine"), is("Shared", catalog.False, "Fine"), is("Other", catalog.False, "Fine"))
-		if c := a.Counts(); c.TakenOver != 1 {
-			w.Errorf("%+v", c)
-		}
+		testkit.Same(w, a.Counts().TakenOver, 1, "conditions that were taken over")
 		a.Take(finding.Report{Gone: []string{"KernelDeadlock", "Shared"}})
 		w.until("it to go", func() bool { return w.condition("KernelDeadlock") == nil })
 		// The agent takes nothing from a manager that wrote the same values.
@@ -191,9 +181,8 @@ func TestOnTheRealAPIServer(t *testing.T) {
 		w.until("it to go", func() bool { return w.condition("KernelDeadlock") == nil })
 		w.merge("node-problem-detector", npd(corev1.ConditionFalse, "Back"))
 		w.agent(nil, is("Other", catalog.True, "Sick"))
-		if got := w.condition("KernelDeadlock"); got == nil || got.Reason != "Back" {
-			w.Errorf("the condition of a manager that writes it is %v", got)
-		}
+		got := w.condition("KernelDeadlock")
+		testkit.Check(w, got != nil && got.Reason == "Back", "the condition of a manager that writes it is %v", got)
 	})
 	run("takes back or removes a yielded condition when the other manager stops applying it", func(w *fixture) {
 		a := w.agent(nil, is("KernelDeadlock", catalog.False, "Fine"), is("Other", catalog.False, "Fine"))
@@ -233,12 +222,10 @@ func TestOnTheRealAPIServer(t *testing.T) {
 		if ago := time.Since(deadlock.LastTransitionTime.Time); ago < time.Hour || ago > time.Hour+time.Minute || time.Since(deadlock.LastHeartbeatTime.Time) > time.Minute {
 			w.Errorf("its times are %v", deadlock)
 		}
-		if owned := w.owned(report.FieldManager); strings.Contains(owned, "Ready\\\"") || !strings.Contains(owned, "ReadonlyFilesystem") {
-			w.Errorf("we own %s", owned)
-		}
-		if c := a.Counts(); c.TakenOver+c.Mended != 0 {
-			w.Errorf("%+v", c)
-		}
+		owned := w.owned(report.FieldManager)
+		testkit.Check(w, !strings.Contains(owned, "Ready\\\"") && strings.Contains(owned, "ReadonlyFilesystem"), "we own %s", owned)
+		c := a.Counts()
+		testkit.Check(w, c.TakenOver+c.Mended == 0, "%+v", c)
 	})
 	run("writes nothing while nothing changes", func(w *fixture) {
 		a := w.agent(nil, is("KernelDeadlock", catalog.False, ""), finding.Condition{Type: "Empty", Status: catalog.True, Since: time.Now(), Message: "\xff%d\x00"})
@@ -246,42 +233,32 @@ func TestOnTheRealAPIServer(t *testing.T) {
 		look := report.Outcome{Kind: "look", Result: "ok"}
 		seen := a.Counts().Requests[look]
 		w.until("three looks", func() bool { return a.Counts().Requests[look] >= seen+3 })
-		if now := w.get().ResourceVersion; now != version {
-			w.Errorf("the node was written: %v\n%s", a.Counts(), a.log)
-		}
+		testkit.Same(w, w.get().ResourceVersion, version, "the version of the node: %v\n%s", a.Counts(), a.log)
 	})
 	run("takes a condition over once and then yields it as a whole", func(w *fixture) {
 		w.merge("node-problem-detector", npd(corev1.ConditionFalse, "Fine"))
 		a := w.agent(nil, is("KernelDeadlock", catalog.False, "Fine"), is("Other", catalog.False, "Fine"))
-		if c := a.Counts(); c.TakenOver != 1 {
-			w.Errorf("%+v", c)
-		}
+		testkit.Same(w, a.Counts().TakenOver, 1, "conditions that were taken over")
 		for range 3 {
 			w.merge("node-problem-detector", npd(corev1.ConditionFalse, "Fine"))
 		}
 		w.until("the yield", func() bool { c := a.Counts(); return len(c.Yielded) == 1 && !c.Pending })
 		w.until("that it is no longer ours", func() bool { return !strings.Contains(w.owned(report.FieldManager), "KernelDeadlock") })
-		if got := w.condition("KernelDeadlock"); got.Status != corev1.ConditionFalse || got.Reason != "Fine" || got.Message != "100% Fine" {
-			w.Errorf("the condition lost fields: %v", got)
-		}
+		got := w.condition("KernelDeadlock")
+		testkit.Check(w, got.Status == corev1.ConditionFalse && got.Reason == "Fine" && got.Message == "100% Fine", "the condition lost fields: %v", got)
 		w.merge("node-problem-detector", npd(corev1.ConditionTrue, "Theirs"))
 		a.Take(finding.Report{Conditions: []finding.Condition{is("KernelDeadlock", catalog.False, "Ours"), is("Other", catalog.True, "Ours")}})
 		w.until("the other condition of the agent", func() bool { return w.condition("Other").Reason == "Ours" })
-		if got := w.condition("KernelDeadlock"); got.Reason != "Theirs" || a.Counts().Yielded["KernelDeadlock"] != "node-problem-detector" {
-			w.Errorf("the condition is %v", got)
-		}
-		if n := strings.Count(a.log.String(), "yielded to another manager"); n != 1 {
-			w.Errorf("logged %d times:\n%s", n, a.log)
-		}
+		got = w.condition("KernelDeadlock")
+		testkit.Check(w, got.Reason == "Theirs" && a.Counts().Yielded["KernelDeadlock"] == "node-problem-detector", "the condition is %v", got)
+		testkit.Same(w, strings.Count(a.log.String(), "yielded to another manager"), 1, "log lines:\n%s", a.log)
 		a.stop()
 		// With TakeOver the agent takes it back, and removes it when its monitor goes.
 		b := w.agent(func(c *report.Config) { c.TakeOver = true }, is("KernelDeadlock", catalog.False, "Mine"))
 		w.until("the condition", func() bool { return w.condition("KernelDeadlock").Reason == "Mine" })
 		w.merge("node-problem-detector", npd(corev1.ConditionTrue, "Theirs"))
 		w.until("the condition again", func() bool { return w.condition("KernelDeadlock").Reason == "Mine" })
-		if w.condition("Other") != nil {
-			w.Error("the condition of a removed monitor is still there")
-		}
+		testkit.Check(w, w.condition("Other") == nil, "the condition of a removed monitor is still there")
 		w.until("what was handed over to be let go", func() bool { return !strings.Contains(w.owned(report.HandManager), "KernelDeadlock") })
 		_ = b
 	})
@@ -297,26 +274,23 @@ func TestOnTheRealAPIServer(t *testing.T) {
 		w.until("the takeover", func() bool { return w.condition("KernelDeadlock").Reason == "Fine" })
 		w.merge("node-problem-detector", whole("TheirsAgain"))
 		w.until("the yield", func() bool {
-			if got := w.condition("KernelDeadlock"); got == nil || got.Reason != "TheirsAgain" || got.Status != corev1.ConditionTrue {
-				w.Fatalf("the yielded condition is %v\n%s", got, a.log)
-			}
+			got := w.condition("KernelDeadlock")
+			testkit.Require(w, got != nil && got.Reason == "TheirsAgain" && got.Status == corev1.ConditionTrue, "the yielded condition is %v\n%s", got, a.log)
 			return !strings.Contains(w.owned(report.FieldManager), "KernelDeadlock")
 		})
 		if owned := w.owned(report.HandManager); !strings.Contains(owned, "KernelDeadlock") || strings.Contains(owned, "f:status\":{\"f:conditions\":{\"k:{\\\"type\\\":\\\"KernelDeadlock\\\"}\":{\".\":{},\"f:status") {
 			w.Errorf("handed over is %s", owned)
 		}
-		if c := a.Counts(); c.Mended != 1 || c.TakenOver != 1 {
-			w.Errorf("%+v", c)
-		}
+		c := a.Counts()
+		testkit.Check(w, c.Mended == 1 && c.TakenOver == 1, "%+v", c)
 	})
 	run("keeps a condition that another manager patched when its monitor goes", func(w *fixture) {
 		a := w.agent(func(c *report.Config) { c.LookEvery = time.Hour }, is("KernelDeadlock", catalog.False, "Fine"), is("Other", catalog.False, "Fine"))
 		w.merge("node-problem-detector", whole("Theirs"))
 		a.Take(finding.Report{Gone: []string{"KernelDeadlock"}})
 		w.until("it to be his", func() bool { return !strings.Contains(w.owned(report.FieldManager), "KernelDeadlock") })
-		if got := w.condition("KernelDeadlock"); got == nil || got.Reason != "Theirs" || w.condition("Other") == nil {
-			w.Errorf("the condition is %v", got)
-		}
+		got := w.condition("KernelDeadlock")
+		testkit.Check(w, got != nil && got.Reason == "Theirs" && w.condition("Other") != nil, "the condition is %v", got)
 	})
 	run("logs a second agent on the same node", func(w *fixture) {
 		a := w.agent(nil, is("KernelDeadlock", catalog.False, "Fine"))
@@ -325,9 +299,7 @@ func TestOnTheRealAPIServer(t *testing.T) {
 		w.until("both to say so", func() bool { return strings.Contains(a.log.String(), words) && strings.Contains(b.log.String(), words) })
 		b.stop()
 		w.until("peace", func() bool { return w.condition("KernelDeadlock") != nil && w.condition("ReadonlyFilesystem") == nil })
-		if n := strings.Count(a.log.String(), words); n != 1 {
-			w.Errorf("logged %d times:\n%s", n, a.log)
-		}
+		testkit.Same(w, strings.Count(a.log.String(), words), 1, "log lines:\n%s", a.log)
 	})
 	run("removes the conditions of an earlier run if conditions are disabled", func(w *fixture) {
 		before := w.get().Status
@@ -336,38 +308,31 @@ func TestOnTheRealAPIServer(t *testing.T) {
 		w.until("it to go", func() bool {
 			return w.condition("KernelDeadlock") == nil && w.condition("AutohealerPlaceholder") == nil
 		})
-		if diff := cmp.Diff(before, w.get().Status); diff != "" {
-			w.Error(diff)
-		}
+		testkit.NoDiff(w, cmp.Diff(before, w.get().Status), "the status does not change")
 	})
 	run("rewrites a condition after a forced apply of another manager, and yields after the second", func(w *fixture) {
 		a := w.agent(nil, is("KernelDeadlock", catalog.False, "Fine"))
 		w.apply("intruder", map[string]string{"type": "KernelDeadlock", "status": "True", "reason": "Theirs"})
 		w.until("the mending", func() bool { return w.condition("KernelDeadlock").Reason == "Fine" && a.Counts().Mended > 0 })
-		if c := a.Counts(); c.TakenOver != 1 {
-			w.Errorf("%+v", c)
-		}
+		testkit.Same(w, a.Counts().TakenOver, 1, "conditions that were taken over")
 		w.apply("intruder", map[string]string{"type": "KernelDeadlock", "status": "True", "reason": "TheirsAgain"})
 		w.until("the yield", func() bool { return a.Counts().Yielded["KernelDeadlock"] == "intruder" && !a.Counts().Pending })
-		if got := w.condition("KernelDeadlock"); got.Reason != "TheirsAgain" || got.Message != "100% Fine" {
-			w.Errorf("the condition is %v", got)
-		}
+		got := w.condition("KernelDeadlock")
+		testkit.Check(w, got.Reason == "TheirsAgain" && got.Message == "100% Fine", "the condition is %v", got)
 	})
 	run("replaces another manager's reason with an empty reason", func(w *fixture) {
 		w.merge("somebody", npd(corev1.ConditionTrue, "Theirs"))
 		w.agent(nil, finding.Condition{Type: "KernelDeadlock", Status: catalog.False, Since: time.Now()})
-		if got := w.condition("KernelDeadlock"); got.Reason != "" || got.Message != "" || got.Status != corev1.ConditionFalse {
-			w.Errorf("the condition is %v", got)
-		}
+		got := w.condition("KernelDeadlock")
+		testkit.Check(w, got.Reason == "" && got.Message == "" && got.Status == corev1.ConditionFalse, "the condition is %v", got)
 	})
 	run("removes only the conditions of removed monitors, including those of an earlier run", func(w *fixture) {
 		before := w.get().Status
 		a := w.agent(nil, is("A", catalog.True, "X"), is("B", catalog.False, "X"), is("C", catalog.False, "X"))
 		a.Take(finding.Report{Gone: []string{"B"}})
 		w.until("B to go", func() bool { return w.condition("B") == nil })
-		if diff := cmp.Diff(before.Addresses, w.get().Status.Addresses); diff != "" || w.condition("Ready") == nil {
-			w.Error(diff)
-		}
+		diff := cmp.Diff(before.Addresses, w.get().Status.Addresses)
+		testkit.Check(w, diff == "" && w.condition("Ready") != nil, "%v", diff)
 		a.stop()
 		b := w.agent(nil, is("A", catalog.True, "X"))
 		if w.condition("C") != nil || w.condition("A") == nil {
@@ -377,24 +342,20 @@ func TestOnTheRealAPIServer(t *testing.T) {
 		c := w.agent(nil)
 		w.until("A to go", func() bool { return w.condition("A") == nil && w.condition("AutohealerPlaceholder") == nil })
 		// The agent leaves status fields without an owner alone, such as those that a kubelet creates.
-		if diff := cmp.Diff(before, w.get().Status); diff != "" || len(before.Conditions) == 0 {
-			w.Error(diff)
-		}
+		diff = cmp.Diff(before, w.get().Status)
+		testkit.Check(w, diff == "" && len(before.Conditions) != 0, "%v", diff)
 		c.Take(finding.Report{Conditions: []finding.Condition{is("D", catalog.True, "X")}})
 		w.until("D", func() bool { return w.condition("D") != nil })
 		c.Take(finding.Report{Gone: []string{"D"}})
 		w.until("D to go", func() bool { return w.condition("D") == nil && w.condition("AutohealerPlaceholder") == nil })
-		if diff := cmp.Diff(before, w.get().Status); diff != "" {
-			w.Error(diff)
-		}
+		testkit.NoDiff(w, cmp.Diff(before, w.get().Status), "the status does not change")
 	})
 	run("still owns a condition that the controller set to Unknown", func(w *fixture) {
 		a := w.agent(nil, is("KernelDeadlock", catalog.True, "DockerHung"))
 		w.apply(report.FieldManager, map[string]string{"type": "KernelDeadlock", "status": "Unknown", "reason": "AgentSilent"})
 		w.until("the agent's own word", func() bool { return w.condition("KernelDeadlock").Reason == "DockerHung" })
-		if c := a.Counts(); c.TakenOver != 0 || len(c.Yielded) != 0 {
-			w.Errorf("%+v", c)
-		}
+		c := a.Counts()
+		testkit.Check(w, c.TakenOver == 0 && len(c.Yielded) == 0, "%+v", c)
 	})
 	run("stores each event once and unchanged", func(w *fixture) {
 		event := finding.Event{ID: "0123456789abcdef0123", Severity: finding.Warn, Time: time.Now(), Reason: "OOMKilling", Message: "100%!s(MISSING) ü"}
@@ -404,9 +365,7 @@ func TestOnTheRealAPIServer(t *testing.T) {
 		}
 		w.until("three deliveries", func() bool { return a.Counts().EventsSent == 3 })
 		list, err := admin.CoreV1().Events("default").List(w.Context(), metav1.ListOptions{FieldSelector: "involvedObject.kind=Node,involvedObject.name=" + w.node})
-		if err != nil || len(list.Items) != 1 {
-			w.Fatalf("%v %v", list, err)
-		}
+		testkit.Require(w, err == nil && len(list.Items) == 1, "%v %v", list, err)
 		e := list.Items[0]
 		if e.Name != w.node+".0123456789abcdef" || e.Message != event.Message || e.Type != "Warning" || e.Source.Component != "kernel-monitor" ||
 			e.Source.Host != w.node || e.InvolvedObject.UID != w.get().UID || e.Count != 1 {
@@ -418,15 +377,12 @@ func TestOnTheRealAPIServer(t *testing.T) {
 		a.Take(finding.Report{Source: "x", Events: []finding.Event{{ID: "1", Reason: "R", Message: strings.Repeat("ü", 1000)}}})
 		w.until("the delivery", func() bool { return a.Counts().EventsSent == 1 })
 		list, err := admin.CoreV1().Events("elsewhere").List(w.Context(), metav1.ListOptions{})
-		if err != nil || len(list.Items) != 1 || len(list.Items[0].Message) > 1024 {
-			w.Errorf("%v %v", list, err)
-		}
+		testkit.Check(w, err == nil && len(list.Items) == 1 && len(list.Items[0].Message) <= 1024, "%v %v", list, err)
 	})
 	run("creates a Lease that is deleted with the node", func(w *fixture) {
 		a := w.agent(nil)
 		w.until("the Lease", func() bool { return !a.Counts().LeaseRenewed.IsZero() })
-		lease, err := admin.CoordinationV1().Leases("autohealer-system").Get(w.Context(), report.LeaseName(w.node), metav1.GetOptions{})
-		testkit.Must(w, err)
+		lease := testkit.Value(admin.CoordinationV1().Leases("autohealer-system").Get(w.Context(), report.LeaseName(w.node), metav1.GetOptions{})).Must(w)
 		owner := lease.OwnerReferences
 		if len(owner) != 1 || owner[0].Kind != "Node" || owner[0].UID != w.get().UID || *lease.Spec.LeaseDurationSeconds != 360 ||
 			*lease.Spec.HolderIdentity != "pod-1" || lease.Labels["app.kubernetes.io/name"] != "autohealer-agent" || time.Since(lease.Spec.RenewTime.Time) > time.Minute {
@@ -434,13 +390,12 @@ func TestOnTheRealAPIServer(t *testing.T) {
 		}
 	})
 	run("runs and logs a warning without permission for Leases or without their namespace", func(w *fixture) {
-		if _, err := admin.RbacV1().ClusterRoles().Create(w.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "old"}, Rules: []rbacv1.PolicyRule{
+		_, err := admin.RbacV1().ClusterRoles().Create(w.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "old"}, Rules: []rbacv1.PolicyRule{
 			{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get"}},
 			{APIGroups: []string{""}, Resources: []string{"nodes/status"}, Verbs: []string{"patch"}},
 			{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
-		}}, metav1.CreateOptions{}); err != nil {
-			w.Fatal(err)
-		}
+		}}, metav1.CreateOptions{})
+		testkit.Must(w, err)
 		if _, err := admin.RbacV1().ClusterRoleBindings().Create(w.Context(), &rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: "old"}, RoleRef: rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: "old"},
 			Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: "elsewhere", Name: "npd"}},
@@ -449,9 +404,7 @@ func TestOnTheRealAPIServer(t *testing.T) {
 		}
 		for namespace, result := range map[string]string{"autohealer-system": "forbidden", "nowhere": "not found"} {
 			if w.config = cluster.AdminConfig(); result == "forbidden" {
-				if w.config, err = cluster.ServiceAccountConfig(w.Context(), "elsewhere", "npd"); err != nil {
-					w.Fatal(err)
-				}
+				w.config = testkit.Value(cluster.ServiceAccountConfig(w.Context(), "elsewhere", "npd")).Must(w)
 			}
 			a := w.agent(func(c *report.Config) { c.LeaseNamespace = namespace })
 			w.until("the refusal", func() bool { return a.Counts().Requests[report.Outcome{Kind: "lease", Result: result}] > 0 })
@@ -460,9 +413,7 @@ func TestOnTheRealAPIServer(t *testing.T) {
 				r := w.condition("A")
 				return r != nil && r.Reason == namespace && a.Counts().EventsSent == 1
 			})
-			if n := strings.Count(a.log.String(), "level=WARN"); n != 1 {
-				w.Errorf("logged %d times:\n%s", n, a.log)
-			}
+			testkit.Same(w, strings.Count(a.log.String(), "level=WARN"), 1, "warnings:\n%s", a.log)
 			a.stop()
 		}
 	})
@@ -477,8 +428,7 @@ func randomOutages(w *fixture) {
 	if asked, err := strconv.Atoi(os.Getenv("REPORT_OUTAGES")); err == nil {
 		outages = asked
 	}
-	proxy, err := w.cluster.Proxy()
-	testkit.Must(w, err)
+	proxy := testkit.Value(w.cluster.Proxy()).Must(w)
 	w.config = proxy.Config(w.config)
 	a := w.agent(nil, is("KernelDeadlock", catalog.False, "Fine"))
 	random := rand.New(rand.NewPCG(7, 7))
@@ -511,16 +461,13 @@ func randomOutages(w *fixture) {
 	}
 	w.Logf("%d outages, %d refused connections; %d events taken: %d sent, %d summed up, %d dropped; requests: %v",
 		outages, proxy.Refused(), c.EventsTaken, c.EventsSent, c.EventsSummed, dropped, c.Requests)
-	if c.EventsTaken != uint64(line+outages) || c.EventsTaken != c.EventsSent+c.EventsSummed+dropped || c.EventsQueued != 0 {
-		w.Errorf("not every event is accounted for: %+v", c)
-	}
+	testkit.Same(w, c.EventsTaken, uint64(line+outages), "the events that were taken: %+v", c)
+	testkit.Check(w, c.EventsTaken == c.EventsSent+c.EventsSummed+dropped && c.EventsQueued == 0, "not every event is accounted for: %+v", c)
 	var lost uint64 // of all kinds: a failed request delays the others
 	for outcome, n := range c.Requests {
 		if outcome.Result == "unreachable" {
 			lost += n
 		}
 	}
-	if proxy.Refused() == 0 || lost == 0 {
-		w.Error("there was no outage")
-	}
+	testkit.Check(w, proxy.Refused() != 0 && lost != 0, "there was no outage")
 }

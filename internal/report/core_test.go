@@ -19,7 +19,9 @@ import (
 
 	"github.com/resourcestack/autohealer/catalog"
 	"github.com/resourcestack/autohealer/internal/finding"
+	"github.com/resourcestack/autohealer/internal/format/golden"
 	"github.com/resourcestack/autohealer/internal/kubeapi"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // story drives a core and a fake API server with its own clock.
@@ -37,9 +39,7 @@ func (s *story) work() {
 	for range 10_000 {
 		req, at := s.core.next(s.now)
 		if req == nil {
-			if !at.IsZero() && !at.After(s.now) {
-				s.Fatalf("nothing is due at %s, but the next time is %s", s.now, at)
-			}
+			testkit.Require(s, at.IsZero() || at.After(s.now), "nothing is due at %s, but the next time is %s", s.now, at)
 			return
 		}
 		if strings.Contains(req.Path, "/status?") {
@@ -204,16 +204,12 @@ func TestCoreWritesNewestStateAndAccountsForEveryEvent(t *testing.T) {
 				kind := rapid.SampledFrom([]string{"A", "B", "C"}).Draw(t, "type")
 				for i := range 3 {
 					row := map[string]string{"type": kind, "status": "True", "reason": fmt.Sprint("Applied", i)}
-					if err := s.api.apply("gitops", true, []map[string]string{row}); err != nil {
-						t.Fatal(err)
-					}
+					testkit.Must(t, s.api.apply("gitops", true, []map[string]string{row}))
 					s.pass(6 * time.Minute)
 				}
 				wiped := s.api.wiped
 				emptied[kind] = true
-				if err := s.api.apply("gitops", true, nil); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, s.api.apply("gitops", true, nil))
 				s.api.wiped = wiped // not by the agent
 			},
 			"made anew": func(t *rapid.T) {
@@ -270,14 +266,11 @@ func TestCoreWritesNewestStateAndAccountsForEveryEvent(t *testing.T) {
 		}
 		counts := s.core.snapshot()
 		for kind, manager := range counts.Yielded {
-			if _, still := want[kind]; still {
-				t.Fatalf("%s is yielded to %s, which has stopped", kind, manager)
-			}
+			_, still := want[kind]
+			testkit.Require(t, !still, "%s is yielded to %s, which has stopped", kind, manager)
 		}
 		balanced(t, counts)
-		if counts.EventsQueued != 0 || counts.Pending || counts.EventsTaken != uint64(events) {
-			t.Fatalf("at rest: %+v", counts)
-		}
+		testkit.Require(t, counts.EventsQueued == 0 && !counts.Pending && counts.EventsTaken == uint64(events), "at rest: %+v", counts)
 		// Every counted Event is stored. More may be, if their responses were lost.
 		if told := s.api.eventTotal(); told < earlier+counts.EventsSent+counts.EventsSummed || told > uint64(occurrences) {
 			t.Fatalf("of %d occurrences %d are stored, and earlier agents counted %d: %+v", occurrences, told, earlier, counts)
@@ -291,26 +284,19 @@ func TestCoreWritesNewestStateAndAccountsForEveryEvent(t *testing.T) {
 				t.Fatalf("%s is %v, want %+v", kind, row, c)
 			}
 		}
-		if takeOver && len(counts.Yielded) > 0 {
-			t.Fatalf("yielded in spite of take over: %v", counts.Yielded)
-		}
+		testkit.Require(t, !takeOver || len(counts.Yielded) == 0, "yielded in spite of take over: %v", counts.Yielded)
 		for kind := range s.api.owners[FieldManager] {
-			if _, still := want[kind]; !still || counts.Yielded[kind] != "" || kind == "Ready" {
-				t.Fatalf("%s belongs to the agent, but should not", kind)
-			}
+			_, still := want[kind]
+			testkit.Require(t, still && counts.Yielded[kind] == "" && kind != "Ready", "%s belongs to the agent, but should not", kind)
 		}
 		for kind, row := range s.api.conditions {
-			if row["status"] == "" && (!emptied[kind] || !s.core.conditions.deletedOrphans[kind]) {
-				t.Fatalf("%s has no status: %v, of %v", kind, row, s.api.owners)
-			}
+			testkit.Require(t, row["status"] != "" || emptied[kind] && s.core.conditions.deletedOrphans[kind],
+				"%s has no status: %v, of %v", kind, row, s.api.owners)
 		}
-		if len(s.api.deletedWithWriter) > 0 {
-			t.Fatalf("deleted conditions that have a writer: %v", s.api.deletedWithWriter)
-		}
+		testkit.Require(t, len(s.api.deletedWithWriter) == 0, "deleted conditions that have a writer: %v", s.api.deletedWithWriter)
 		swept += len(s.api.deleted)
-		if s.api.wiped || s.api.conditions[placeholder] != nil {
-			t.Fatalf("the agent removed fields of others, or left the placeholder: %v", s.api.conditions)
-		}
+		testkit.Require(t, !s.api.wiped && s.api.conditions[placeholder] == nil,
+			"the agent removed fields of others, or left the placeholder: %v", s.api.conditions)
 		for i, at := range s.writes {
 			if i >= writeBurst && at.Sub(s.writes[i-writeBurst]) < writeEvery && s.writes[i-writeBurst].After(ended) {
 				t.Fatalf("%d writes between %s and %s", writeBurst+1, s.writes[i-writeBurst], at)
@@ -319,16 +305,13 @@ func TestCoreWritesNewestStateAndAccountsForEveryEvent(t *testing.T) {
 		// From here on nothing changes.
 		writes := len(s.writes)
 		s.pass(15 * time.Minute)
-		if len(s.writes) != writes {
-			t.Fatalf("%d writes while nothing changes: %v", len(s.writes)-writes, s.api.bodies)
-		}
+		testkit.MustBeSame(t, len(s.writes), writes, "writes while nothing changes: %v", s.api.bodies)
 		note(counts)
 	})
 	t.Logf("saw %d events sent, %d merged, %d conditions taken over, %d yielded, %d rewritten, %d orphans deleted, %d awaited, %d writes lost in outages",
 		saw.EventsSent, saw.EventsSummed, saw.TakenOver, yields, saw.Mended, swept, awaited, outages)
-	if swept == 0 || saw.EventsSent == 0 || saw.EventsSummed == 0 || saw.TakenOver == 0 || yields == 0 || saw.Mended == 0 || outages == 0 {
-		t.Error("the random cases did not cover all behaviours")
-	}
+	testkit.Check(t, swept != 0 && saw.EventsSent != 0 && saw.EventsSummed != 0 && saw.TakenOver != 0 && yields != 0 && saw.Mended != 0 && outages != 0,
+		"the random cases did not cover all behaviours")
 }
 
 func TestTokenBucketNeverExceedsItsRate(t *testing.T) {
@@ -339,9 +322,7 @@ func TestTokenBucketNeverExceedsItsRate(t *testing.T) {
 		for range rapid.IntRange(1, 100).Draw(t, "steps") {
 			now = now.Add(time.Duration(rapid.IntRange(0, 3000).Draw(t, "ms")) * time.Millisecond)
 			if at := b.availableAt(now); at.After(now) {
-				if at.Sub(now) > time.Second {
-					t.Fatalf("the next token is available in %s", at.Sub(now))
-				}
+				testkit.Require(t, at.Sub(now) <= time.Second, "the next token is available in %s", at.Sub(now))
 				continue
 			}
 			b.take(now)
@@ -365,9 +346,7 @@ func TestBackoffGrowsToItsMaximumAndIsNeverZero(t *testing.T) {
 			p.fail(now, maxBackoffWait, func() float64 { return random })
 			wait := p.until.Sub(now)
 			most := min(minBackoffWait<<min(i, 16), maxBackoffWait)
-			if wait > most || wait < most/10 {
-				t.Errorf("waits %s after %d failures", wait, i+1)
-			}
+			testkit.Check(t, wait <= most && wait >= most/10, "waits %s after %d failures", wait, i+1)
 		}
 	}
 }
@@ -377,52 +356,37 @@ func TestCutKeepsRunesWhole(t *testing.T) {
 		text := string(rapid.SliceOfN(rapid.Byte(), 0, 60).Draw(t, "bytes")) + rapid.String().Draw(t, "text")
 		most := rapid.IntRange(3, 50).Draw(t, "most")
 		got := cut(text, most)
-		if len(got) > most || !utf8.ValidString(got) {
-			t.Fatalf("%q has %d bytes", got, len(got))
-		}
-		if len(text) <= most && utf8.ValidString(text) && got != text {
-			t.Fatalf("%q became %q", text, got)
-		}
+		testkit.Require(t, len(got) <= most && utf8.ValidString(got), "%q has %d bytes", got, len(got))
+		testkit.Require(t, len(text) > most || !utf8.ValidString(text) || got == text, "%q became %q", text, got)
 	})
 }
 
 func TestNames(t *testing.T) {
 	long := strings.Repeat("n", 253)
 	for _, name := range []string{LeaseName(long), LeaseName(long[1:] + "m"), eventName(long, "Not a name!"), eventName(long, strings.Repeat("a", 40))} {
-		if len(name) > maxNameLength || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789.-") != "" {
-			t.Errorf("%q has %d characters", name, len(name))
-		}
+		testkit.Check(t, len(name) <= maxNameLength && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789.-") == "",
+			"%q has %d characters", name, len(name))
 	}
-	if LeaseName(long) == LeaseName(long[1:]+"m") || eventName(long, "1") == eventName(long, "2") || eventName("n", "1") == eventName("n", "2") {
-		t.Error("two have one name")
-	}
-	if got := LeaseName("node-1"); got != "autohealer-agent-node-1" {
-		t.Error(got)
-	}
-	if got := eventName("node-1", "0123456789abcdef0123"); got != "node-1.0123456789abcdef" {
-		t.Error(got)
-	}
+	testkit.Check(t, LeaseName(long) != LeaseName(long[1:]+"m") && eventName(long, "1") != eventName(long, "2") && eventName("n", "1") != eventName("n", "2"),
+		"two have one name")
+	testkit.Same(t, LeaseName("node-1"), "autohealer-agent-node-1", "the name of the Lease")
+	testkit.Same(t, eventName("node-1", "0123456789abcdef0123"), "node-1.0123456789abcdef", "the name of the Event")
 }
 
 func TestSourceNameNeverNamesAnotherComponent(t *testing.T) {
 	for monitor, want := range map[string]string{
 		"kernel-monitor": "kernel-monitor", "kubelet": "autohealer-agent/kubelet", "autohealer-controller": "autohealer-agent/autohealer-controller", "": "autohealer-agent",
 	} {
-		if got := sourceName(monitor); got != want {
-			t.Errorf("%q becomes %q, want %q", monitor, got, want)
-		}
+		testkit.Same(t, sourceName(monitor), want, "%q", monitor)
 	}
-	if got := sourceName(strings.Repeat("x", 1000)); len(got) != maxNameLength {
-		t.Errorf("a long name has %d bytes", len(got))
-	}
+	testkit.Same(t, len(sourceName(strings.Repeat("x", 1000))), maxNameLength, "the length of a long name")
 }
 
 func TestEventMessageWithMergedCountFits(t *testing.T) {
 	w := queuedEvent{Event: finding.Event{Message: strings.Repeat("ü", 2000)}, merged: 1234, since: time.Date(2026, 1, 1, 12, 0, 5, 0, time.UTC)}
 	got := w.message()
-	if len(got) > LongestMessage || !strings.HasSuffix(got, "… (and 1234 more since 12:00:05Z)") || !utf8.ValidString(got) {
-		t.Errorf("%d bytes: %q", len(got), got)
-	}
+	testkit.Check(t, len(got) <= LongestMessage && strings.HasSuffix(got, "… (and 1234 more since 12:00:05Z)") && utf8.ValidString(got),
+		"%d bytes: %q", len(got), got)
 }
 
 func TestParseConflicts(t *testing.T) {
@@ -435,9 +399,7 @@ func TestParseConflicts(t *testing.T) {
 		{Reason: "Other", Field: `.status.conditions[type="C"].status`, Message: `conflict with "kubectl"`},
 	}})
 	want := []fieldConflict{{"A", "node-problem-detector"}, {"B", "kubectl"}, {"B", "autohealer-agent (update)"}}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(fieldConflict{})); diff != "" {
-		t.Error(diff)
-	}
+	testkit.NoDiff(t, cmp.Diff(want, got, cmp.AllowUnexported(fieldConflict{})), "the conflicts")
 }
 
 func FuzzParseConflicts(f *testing.F) {
@@ -445,9 +407,7 @@ func FuzzParseConflicts(f *testing.F) {
 	f.Add(`.status.conditions[type="\u00e4"].status`, "conflict with `x` using")
 	f.Fuzz(func(t *testing.T, field, message string) {
 		for _, c := range parseConflicts(&kubeapi.StatusError{Causes: []kubeapi.Cause{{Reason: "FieldManagerConflict", Field: field, Message: message}}}) {
-			if c.kind == "" || c.manager == "" {
-				t.Errorf("%+v", c)
-			}
+			testkit.Check(t, c.kind != "" && c.manager != "", "%+v", c)
 		}
 	})
 }
@@ -478,11 +438,12 @@ func FuzzParseNode(f *testing.F) {
 func TestConfigReportsAllErrors(t *testing.T) {
 	_, err := New(Config{LeaseNamespace: "l", LookEvery: -1})
 	for _, words := range []string{"API is missing", "Node is missing", "Holder is missing", "LookEvery is negative"} {
-		if err == nil || !strings.Contains(err.Error(), words) {
-			t.Errorf("%q is not in %v", words, err)
-		}
+		testkit.Check(t, err != nil && strings.Contains(err.Error(), words), "%q is not in %v", words, err)
 	}
-	if resultOf(errors.New("x")) != resultUnreachable || resultOf(nil) != resultOK {
-		t.Error("no answer is taken for one")
-	}
+	testkit.Check(t, resultOf(errors.New("x")) == resultUnreachable && resultOf(nil) == resultOK, "no answer is taken for one")
+}
+
+// The agent's state file contains the state of the reporter. This is version 1 of the format.
+func TestStoredFormatIsUnchanged(t *testing.T) {
+	golden.Check(t, "testdata/state-v1.json", &State{})
 }

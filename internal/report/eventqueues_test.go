@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/internal/finding"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // queueTest drives event queues second by second, and records the sent Events.
@@ -96,17 +97,12 @@ func TestManyReasonsOfOneSourceDoNotDisplaceAnotherSource(t *testing.T) {
 				f.second()
 			}
 			late, more := f.delays("kernel-monitor")
-			if len(late) != 10 || more != 0 {
-				t.Errorf("of ten Events of the kernel %d were sent, and %d were merged", len(late), more)
-			}
+			testkit.Check(t, len(late) == 10 && more == 0, "of ten Events of the kernel %d were sent, and %d were merged", len(late), more)
 			for _, d := range late {
-				if d > 0 {
-					t.Errorf("an Event of the kernel was sent after %s", d)
-				}
+				testkit.Check(t, d <= 0, "an Event of the kernel was sent after %s", d)
 			}
-			if n := f.most(func(d sentEvent) bool { return d.source == "chatty" }); n > sourceBurst+20 || n == 0 {
-				t.Errorf("%d Events of the daemon were sent in a minute", n)
-			}
+			n := f.most(func(d sentEvent) bool { return d.source == "chatty" })
+			testkit.Check(t, n <= sourceBurst+20 && n != 0, "%d Events of the daemon were sent in a minute", n)
 		})
 	}
 }
@@ -127,9 +123,7 @@ func TestManySourcesShareALimitAndTakeTurns(t *testing.T) {
 		}
 		f.second()
 	}
-	if n := f.most(happened); n > nodeBurst+60 || n < 60 {
-		t.Errorf("%d Events were sent in a minute", n)
-	}
+	testkit.Between(t, f.most(happened), 60, nodeBurst+60, "Events were sent in a minute")
 	told := map[string]int{}
 	for _, d := range f.left {
 		told[d.source]++
@@ -142,9 +136,7 @@ func TestManySourcesShareALimitAndTakeTurns(t *testing.T) {
 			t.Errorf("daemon-%d has %d, and the first %d", d, n, told["daemon-0"])
 		}
 	}
-	if told["kernel-monitor"] != 20 {
-		t.Errorf("%d Events of the kernel were sent", told["kernel-monitor"])
-	}
+	testkit.Same(t, told["kernel-monitor"], 20, "Events of the kernel")
 }
 
 func TestAFlappingSourceIsLimitedAndDelaysNoOther(t *testing.T) {
@@ -162,20 +154,16 @@ func TestAFlappingSourceIsLimitedAndDelaysNoOther(t *testing.T) {
 		}
 		f.second()
 	}
-	if n := f.most(func(d sentEvent) bool { return !happened(d) && d.source == "flapper" }); n > changesBurst+60 || n < 60 {
-		t.Errorf("%d changes of one source were sent in a minute", n)
-	}
+	n := f.most(func(d sentEvent) bool { return !happened(d) && d.source == "flapper" })
+	testkit.Check(t, n <= changesBurst+60 && n >= 60, "%d changes of one source were sent in a minute", n)
 	rare := 0
 	for _, d := range f.left {
 		late := d.at.Sub(d.Time)
 		if d.Condition == "RareCondition" {
-			if rare++; late > 21*time.Second {
-				t.Errorf("%s's change was sent after %s", d.source, late)
-			}
+			rare++
+			testkit.Check(t, late <= 21*time.Second, "%s's change was sent after %s", d.source, late)
 		}
-		if d.source == "kernel-monitor" && late > 0 {
-			t.Errorf("a change of the kernel's %s was sent after %s", d.Condition, late)
-		}
+		testkit.Check(t, d.source != "kernel-monitor" || late <= 0, "a change of the kernel's %s was sent after %s", d.Condition, late)
 	}
 	if late, _ := f.delays("kernel-monitor"); len(late) != 20 || rare != 20 {
 		t.Errorf("%d changes of the kernel's conditions were sent, and %d of the rare one", len(late), rare)
@@ -188,9 +176,7 @@ func TestNumberOfSourceQueuesIsLimited(t *testing.T) {
 		f.post(fmt.Sprint("source-", s), "R", "", "x")
 		f.post(fmt.Sprint("source-", s), "R", "C", "is now true")
 	}
-	if n := len(f.queues.sources); n > maxSources+2 {
-		t.Errorf("%d source queues", n)
-	}
+	testkit.Between(t, len(f.queues.sources), 0, maxSources+2, "source queues")
 	for range 3600 {
 		f.second()
 	}
@@ -230,24 +216,18 @@ func TestEventQueuesKeepLimitsAndLoseNothing(t *testing.T) {
 			f.second()
 		}
 		for _, source := range []string{"a", "b", "c", "d"} {
-			if n := f.most(func(d sentEvent) bool { return happened(d) && d.source == source }); n > sourceBurst+20 {
-				t.Fatalf("%d Events of one source were sent in a minute", n)
-			}
-			if n := f.most(func(d sentEvent) bool { return !happened(d) && d.source == source }); n > changesBurst+60 {
-				t.Fatalf("%d changes of one source were sent in a minute", n)
-			}
+			n := f.most(func(d sentEvent) bool { return happened(d) && d.source == source })
+			testkit.Require(t, n <= sourceBurst+20, "%d Events of one source were sent in a minute", n)
+			n = f.most(func(d sentEvent) bool { return !happened(d) && d.source == source })
+			testkit.Require(t, n <= changesBurst+60, "%d changes of one source were sent in a minute", n)
 		}
-		if n := f.most(happened); n > nodeBurst+60 {
-			t.Fatalf("%d Events were sent in a minute", n)
-		}
+		n := f.most(happened)
+		testkit.Require(t, n <= nodeBurst+60, "%d Events were sent in a minute", n)
 		c := f.queues.counts
-		if f.queues.queued != 0 || c.EventsTaken != c.EventsSent+c.EventsSummed+c.Dropped[Drop{"change", "queue full"}] {
-			t.Fatalf("%d are queued: %+v", f.queues.queued, c)
-		}
+		testkit.Require(t, f.queues.queued == 0 && c.EventsTaken == c.EventsSent+c.EventsSummed+c.Dropped[Drop{"change", "queue full"}],
+			"%d are queued: %+v", f.queues.queued, c)
 		summed += c.EventsSummed
 	})
 	t.Logf("%d were summed up, %d were not taken at first", summed, failures)
-	if summed == 0 || failures == 0 {
-		t.Error("the random cases did not cover all behaviours")
-	}
+	testkit.Check(t, summed != 0 && failures != 0, "the random cases did not cover all behaviours")
 }

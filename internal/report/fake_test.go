@@ -339,6 +339,13 @@ func (f *fake) freeze(behind bool) {
 	}
 }
 
+// change changes fields of the fake while the reporter runs.
+func (f *fake) change(what func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	what()
+}
+
 func (f *fake) condition(kind string) map[string]string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -372,29 +379,19 @@ func (f *fake) lastEvent() map[string]any {
 	return f.events[f.order[len(f.order)-1]]
 }
 
-func (f *fake) stored() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return len(f.events)
+func (f *fake) stored() (n int) {
+	f.change(func() { n = len(f.events) })
+	return n
 }
 
-func (f *fake) renewals() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.renewed
+func (f *fake) renewals() (n int) {
+	f.change(func() { n = f.renewed })
+	return n
 }
 
-func (f *fake) refuseWith(fail func(kubeapi.Request) error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.fail = fail
-}
+func (f *fake) refuseWith(fail func(kubeapi.Request) error) { f.change(func() { f.fail = fail }) }
 
-func (f *fake) loseWith(lose func(kubeapi.Request) error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.lose = lose
-}
+func (f *fake) loseWith(lose func(kubeapi.Request) error) { f.change(func() { f.lose = lose }) }
 
 var errNoRoute = errors.New("no route to host")
 

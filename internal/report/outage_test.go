@@ -11,6 +11,7 @@ import (
 	"github.com/resourcestack/autohealer/catalog"
 	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/kubeapi"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // noise is one of many events of a rule.
@@ -29,29 +30,22 @@ func flip(kind string, i int) finding.Report {
 }
 
 // balanced checks that every event is accounted for.
-func balanced(t interface {
-	Helper()
-	Errorf(string, ...any)
-}, c Counts) {
+func balanced(t testkit.TB, c Counts) {
 	t.Helper()
 	dropped := c.Dropped[Drop{"event", "queue full"}] + c.Dropped[Drop{"event", "refused"}] + c.Dropped[Drop{"event", "stopped"}] +
 		c.Dropped[Drop{"change", "queue full"}] + c.Dropped[Drop{"change", "refused"}] + c.Dropped[Drop{"change", "stopped"}]
-	if c.EventsTaken != c.EventsSent+c.EventsSummed+dropped+c.EventsQueued {
-		t.Errorf("%d events were added, but %d sent, %d merged, %d dropped and %d queued", c.EventsTaken, c.EventsSent, c.EventsSummed, dropped, c.EventsQueued)
-	}
+	testkit.Same(t, c.EventsTaken, c.EventsSent+c.EventsSummed+dropped+c.EventsQueued,
+		"the events: %d sent, %d merged, %d dropped and %d queued", c.EventsSent, c.EventsSummed, dropped, c.EventsQueued)
 }
 
 func TestEvents(t *testing.T) {
 	inBubble(t, "writes an event with the fields of the finding", nil, func(r *running) {
 		r.Complete()
 		synctest.Wait()
-		r.Take(noise("OOMKilling", 1))
-		synctest.Wait()
+		r.takes(noise("OOMKilling", 1), 0)
 		name := "n." + digest("OOMKilling1")[:16]
 		e := r.api.event(name)
-		if e == nil {
-			r.Fatalf("there is no %s in %v", name, r.api.events)
-		}
+		testkit.Require(r, e != nil, "there is no %s in %v", name, r.api.events)
 		if e["message"] != "100% OOMKilling 1" || e["type"] != "Warning" || e["reason"] != "OOMKilling" ||
 			fmt.Sprint(e["source"]) != "map[component:kernel-monitor host:n]" || fmt.Sprint(e["involvedObject"]) != "map[apiVersion:v1 kind:Node name:n uid:uid-1]" {
 			r.Errorf("the event is %v", e)
@@ -63,38 +57,26 @@ func TestEvents(t *testing.T) {
 		}
 		synctest.Wait()
 		r.Take(noise("Rare", 0))
-		r.Take(flip("A", 0))
-		synctest.Wait()
+		r.takes(flip("A", 0), 0)
 		for _, id := range []string{"Rare0", "A0"} {
-			if r.api.event("n."+digest(id)[:16]) == nil {
-				r.Errorf("%s was not sent", id)
-			}
+			testkit.Check(r, r.api.event("n."+digest(id)[:16]) != nil, "%s was not sent", id)
 		}
-		if n := r.api.stored(); n > reasonBurst+2 {
-			r.Errorf("%d events went out", n)
-		}
+		testkit.Between(r, r.api.stored(), 0, reasonBurst+2, "sent events")
 		pass(reasonEvery)
 		last := r.api.lastEvent()
-		if message, _ := last["message"].(string); !strings.Contains(message, "100% Flood 9999 (and 9989 more since ") {
-			r.Errorf("the merged event has message %q", message)
-		}
-		if last["count"] != float64(9990) {
-			r.Errorf("the count is %v", last["count"])
-		}
+		message, _ := last["message"].(string)
+		testkit.Check(r, strings.Contains(message, "100% Flood 9999 (and 9989 more since "), "the merged event has message %q", message)
+		testkit.Same[any](r, last["count"], float64(9990), "the count")
 		c := r.Counts()
 		balanced(r, c)
-		if c.EventsSummed != 9989 || c.EventsQueued != 0 {
-			r.Errorf("%+v", c)
-		}
+		testkit.Check(r, c.EventsSummed == 9989 && c.EventsQueued == 0, "%+v", c)
 	})
 	inBubble(t, "queues changes of a condition without merging them", nil, func(r *running) {
 		for i := range maxQueuedChanges {
 			r.Take(flip("A", i))
 		}
 		pass(2 * time.Minute)
-		if n := r.api.stored(); n != maxQueuedChanges {
-			r.Errorf("%d of %d changes got through", n, maxQueuedChanges)
-		}
+		testkit.Same(r, r.api.stored(), maxQueuedChanges, "changes that got through")
 		balanced(r, r.Counts())
 	})
 	inBubble(t, "limits the number of queues for many reasons", nil, func(r *running) {
@@ -106,21 +88,15 @@ func TestEvents(t *testing.T) {
 			r.Errorf("%d source queues, and %d reason queues in the first", len(sources), len(sources[0].reasons))
 		}
 		pass(time.Hour)
-		r.Take(noise("New", 1))
-		synctest.Wait()
-		if r.api.event("n."+digest("New1")[:16]) == nil {
-			r.Error("after all queues are idle, a new reason has no queue of its own")
-		}
+		r.takes(noise("New", 1), 0)
+		testkit.Check(r, r.api.event("n."+digest("New1")[:16]) != nil, "after all queues are idle, a new reason has no queue of its own")
 		balanced(r, r.Counts())
 	})
 	inBubble(t, "counts an existing event as delivered", nil, func(r *running) {
-		r.Take(noise("OOMKilling", 1))
-		synctest.Wait()
-		r.Take(noise("OOMKilling", 1))
-		synctest.Wait()
-		if c := r.Counts(); c.EventsSent != 2 || r.api.stored() != 1 || c.EventsQueued != 0 {
-			r.Errorf("%+v", c)
-		}
+		r.takes(noise("OOMKilling", 1), 0)
+		r.takes(noise("OOMKilling", 1), 0)
+		c := r.Counts()
+		testkit.Check(r, c.EventsSent == 2 && r.api.stored() == 1 && c.EventsQueued == 0, "%+v", c)
 	})
 	inBubble(t, "drops and counts a rejected event, and sends the next one", nil, func(r *running) {
 		r.api.refuseWith(func(q kubeapi.Request) error {
@@ -135,9 +111,7 @@ func TestEvents(t *testing.T) {
 		}
 		synctest.Wait()
 		c := r.Counts()
-		if c.EventsSent != 3 || c.Dropped[Drop{"event", "refused"}] != 3 || r.logged("rejects it") != 1 {
-			r.Errorf("%+v\n%s", c, r.log)
-		}
+		testkit.Check(r, c.EventsSent == 3 && c.Dropped[Drop{"event", "refused"}] == 3 && r.logged("rejects it") == 1, "%+v\n%s", c, r.log)
 		balanced(r, c)
 	})
 	inBubble(t, "sends what it can when it stops, and counts the rest", nil, func(r *running) {
@@ -171,33 +145,23 @@ func TestEvents(t *testing.T) {
 	})
 	inBubble(t, "writes neither events nor conditions if both are disabled", func(c *Config) { c.WithoutConditions, c.WithoutEvents = true, true }, func(r *running) {
 		r.Take(reportOf(newCondition("A", catalog.True, "R", time.Now())))
-		r.Take(noise("X", 1))
-		r.Complete()
-		pass(time.Hour)
-		if n := r.api.count("POST") + r.api.count(patchStatusPath); n != 0 || r.api.renewals() < 20 {
-			r.Errorf("%d writes, %d renewals: %v", n, r.api.renewals(), r.api.requests)
-		}
+		r.starts(noise("X", 1), time.Hour)
+		n := r.api.count("POST") + r.api.count(patchStatusPath)
+		testkit.Check(r, n == 0 && r.api.renewals() >= 20, "%d writes, %d renewals: %v", n, r.api.renewals(), r.api.requests)
 	})
 }
 
 func TestOutages(t *testing.T) {
 	inBubble(t, "retries within minutes if the server asks to wait for hours", nil, func(r *running) {
-		r.Take(reportOf(newCondition("A", catalog.False, "Fine", time.Now())))
-		r.Complete()
-		pass(30 * time.Second)
+		r.starts(reportOf(newCondition("A", catalog.False, "Fine", time.Now())), 30*time.Second)
 		r.api.refuseWith(func(kubeapi.Request) error { return &kubeapi.StatusError{Code: 503, RetryAfter: 2 * time.Hour} })
-		r.Take(reportOf(newCondition("A", catalog.True, "Sick", time.Now())))
-		synctest.Wait()
+		r.takes(reportOf(newCondition("A", catalog.True, "Sick", time.Now())), 0)
 		r.api.refuseWith(nil)
 		pass(2 * maxBackoffWait)
-		if row := r.api.condition("A"); row["reason"] != "Sick" {
-			r.Errorf("after %s it is not written: %v", 2*maxBackoffWait, row)
-		}
+		testkit.Same(r, r.api.condition("A")["reason"], "Sick", "the reason of A after %s", 2*maxBackoffWait)
 	})
 	inBubble(t, "sends few requests during a long outage, and the newest state after it", nil, func(r *running) {
-		r.Take(reportOf(newCondition("A", catalog.False, "Fine", time.Now())))
-		r.Complete()
-		pass(time.Minute)
+		r.starts(reportOf(newCondition("A", catalog.False, "Fine", time.Now())), time.Minute)
 		r.api.refuseWith(away)
 		before := r.api.count("")
 		for i := range 600 { // ten hours
@@ -205,12 +169,9 @@ func TestOutages(t *testing.T) {
 			for j := range 5 {
 				r.Take(noise("Flood", 5*i+j))
 			}
-			r.Take(flip("A", i))
-			pass(time.Minute)
+			r.takes(flip("A", i), time.Minute)
 		}
-		if n := r.api.count("") - before; n > 10*60*3 || n < 10*60 {
-			r.Errorf("%d requests in ten hours", n)
-		}
+		testkit.Between(r, r.api.count("")-before, 10*60, 10*60*3, "requests in ten hours")
 		for hour := range 10 { // at no time more than a few a minute
 			n := 0
 			for _, at := range r.api.times[before:] {
@@ -218,9 +179,7 @@ func TestOutages(t *testing.T) {
 					n++
 				}
 			}
-			if n > 12 {
-				r.Errorf("%d requests in a minute", n)
-			}
+			testkit.Check(r, n <= 12, "%d requests in a minute", n)
 		}
 		queued := 0
 		for _, source := range r.core.events.sources {
@@ -231,141 +190,91 @@ func TestOutages(t *testing.T) {
 		}
 		r.api.refuseWith(nil)
 		pass(maxBackoffWait + 2*time.Second)
-		if got := r.api.condition("A")["reason"]; got != "Sick599" {
-			r.Errorf("A is %s", got)
-		}
+		testkit.Same(r, r.api.condition("A")["reason"], "Sick599", "the reason of A")
 		pass(5 * time.Minute)
 		c := r.Counts()
 		balanced(r, c)
-		if c.EventsQueued != 0 || c.Pending || c.Dropped[Drop{"change", "queue full"}] != 600-maxQueuedChanges {
-			r.Errorf("%+v", c)
-		}
-		if r.api.event("n."+digest("A599")[:16]) == nil {
-			r.Error("the event of the newest change did not get through")
-		}
-		if a, b := r.logged("cannot report to the api server"), r.logged("reachable again"); a != 1 || b != 1 {
-			r.Errorf("logged %d and %d times:\n%s", a, b, r.log)
-		}
+		testkit.Check(r, c.EventsQueued == 0 && !c.Pending && c.Dropped[Drop{"change", "queue full"}] == 600-maxQueuedChanges, "%+v", c)
+		testkit.Check(r, r.api.event("n."+digest("A599")[:16]) != nil, "the event of the newest change did not get through")
+		a, b := r.logged("cannot report to the api server"), r.logged("reachable again")
+		testkit.Check(r, a == 1 && b == 1, "logged %d and %d times:\n%s", a, b, r.log)
 	})
 	inBubble(t, "waits as long as the server asks", nil, func(r *running) {
-		r.Take(reportOf(newCondition("A", catalog.False, "Fine", time.Now())))
-		r.Complete()
-		pass(30 * time.Second)
+		r.starts(reportOf(newCondition("A", catalog.False, "Fine", time.Now())), 30*time.Second)
 		r.api.refuseWith(func(kubeapi.Request) error { return &kubeapi.StatusError{Code: 429, RetryAfter: 40 * time.Second} })
-		r.Take(reportOf(newCondition("A", catalog.True, "Sick", time.Now())))
-		synctest.Wait()
+		r.takes(reportOf(newCondition("A", catalog.True, "Sick", time.Now())), 0)
 		r.api.refuseWith(nil)
 		n := r.api.count("")
 		pass(39 * time.Second)
-		if r.api.count("") != n {
-			r.Error("req within 40 s")
-		}
+		testkit.Same(r, r.api.count(""), n, "requests within 40 s")
 		pass(22 * time.Second)
-		if got := r.api.condition("A")["reason"]; got != "Sick" {
-			r.Errorf("A is %s", got)
-		}
+		testkit.Same(r, r.api.condition("A")["reason"], "Sick", "the reason of A")
 	})
 	// Requests per hour: a new token may soon fix 401, while a missing permission usually stays.
 	for code, most := range map[int]int{401: 120, 403: 4 * 12} {
 		inBubble(t, fmt.Sprintf("after status %d it logs once and retries less often", code), nil, func(r *running) {
 			r.api.refuseWith(answers("", code))
 			r.Take(reportOf(newCondition("A", catalog.False, "Fine", time.Now())))
-			r.Take(noise("X", 1))
-			r.Complete()
-			pass(time.Hour)
+			r.starts(noise("X", 1), time.Hour)
 			n := r.api.count("")
 			for i := range 60 * 4 {
-				r.Take(reportOf(newCondition("A", catalog.True, strconv.Itoa(i), time.Now())))
-				pass(time.Minute)
+				r.takes(reportOf(newCondition("A", catalog.True, strconv.Itoa(i), time.Now())), time.Minute)
 			}
-			if n := r.api.count("") - n; n > 4*most || n < 4*10 {
-				r.Errorf("%d requests in four hours", n)
-			}
+			testkit.Between(r, r.api.count("")-n, 4*10, 4*most, "requests in four hours")
 			if n := r.logged("level=WARN") + r.logged("level=ERROR"); n == 0 || n > 4 { // one per kind of request
 				r.Errorf("logged %d times:\n%s", n, r.log)
 			}
 			r.api.refuseWith(nil)
 			pass(10 * time.Minute)
-			if got := r.api.condition("A")["reason"]; got != "239" || r.api.stored() != 1 {
-				r.Errorf("A is %s, events %v", got, r.api.events)
-			}
+			got := r.api.condition("A")["reason"]
+			testkit.Check(r, got == "239" && r.api.stored() == 1, "A is %s, events %v", got, r.api.events)
 		})
 	}
 	inBubble(t, "waits for a node that does not exist yet", nil, func(r *running) {
 		r.api.refuseWith(answers("", 404))
-		r.Take(reportOf(newCondition("A", catalog.False, "Fine", time.Now())))
-		r.Complete()
-		pass(time.Hour)
-		if n := r.api.count(""); n > 300 {
-			r.Errorf("%d requests in an hour", n)
-		}
+		r.starts(reportOf(newCondition("A", catalog.False, "Fine", time.Now())), time.Hour)
+		testkit.Between(r, r.api.count(""), 0, 300, "requests in an hour")
 		r.api.refuseWith(nil)
 		pass(maxBackoffWait)
-		if r.api.condition("A") == nil {
-			r.Error("the node is there, and has no condition")
-		}
+		testkit.Check(r, r.api.condition("A") != nil, "the node is there, and has no condition")
 	})
 	inBubble(t, "refused events do not delay conditions", nil, func(r *running) {
 		r.api.refuseWith(answers("POST", 500))
-		r.Take(noise("X", 1))
-		r.Complete()
-		pass(time.Hour)
-		r.Take(reportOf(newCondition("A", catalog.True, "Sick", time.Now())))
-		synctest.Wait()
-		if got := r.api.condition("A")["reason"]; got != "Sick" {
-			r.Errorf("A is %s", got)
-		}
-		if n := r.api.count("POST"); n > 200 || n < 60 {
-			r.Errorf("%d attempts in an hour", n)
-		}
+		r.starts(noise("X", 1), time.Hour)
+		r.takes(reportOf(newCondition("A", catalog.True, "Sick", time.Now())), 0)
+		testkit.Same(r, r.api.condition("A")["reason"], "Sick", "the reason of A")
+		testkit.Between(r, r.api.count("POST"), 60, 200, "attempts in an hour")
 	})
 	inBubble(t, "repeats a request after a lost response without harm", nil, func(r *running) {
 		r.api.loseWith(away)
 		r.Take(reportOf(newCondition("A", catalog.True, "Sick", time.Now())))
-		r.Take(noise("X", 1))
-		r.Complete()
-		pass(5 * time.Minute)
+		r.starts(noise("X", 1), 5*time.Minute)
 		r.api.loseWith(nil)
 		pass(2 * time.Minute)
 		c := r.Counts()
-		if r.api.condition("A")["reason"] != "Sick" || r.api.stored() != 1 || c.EventsSent != 1 || c.Pending || c.TakenOver != 0 {
-			r.Errorf("%v %+v", r.api.conditions, c)
-		}
+		testkit.Check(r, r.api.condition("A")["reason"] == "Sick" && r.api.stored() == 1 && c.EventsSent == 1 && !c.Pending && c.TakenOver == 0,
+			"%v %+v", r.api.conditions, c)
 	})
 	inBubble(t, "removes a condition that was written although the response was lost", nil, func(r *running) {
-		r.Take(reportOf(newCondition("A", catalog.False, "Fine", time.Now())))
-		r.Complete()
-		pass(time.Second)
+		r.starts(reportOf(newCondition("A", catalog.False, "Fine", time.Now())), time.Second)
 		r.api.loseWith(away)
-		r.Take(reportOf(newCondition("B", catalog.True, "Sick", time.Now())))
-		synctest.Wait()
-		if r.api.condition("B") == nil {
-			r.Fatal("B was not written")
-		}
+		r.takes(reportOf(newCondition("B", catalog.True, "Sick", time.Now())), 0)
+		testkit.Require(r, r.api.condition("B") != nil, "B was not written")
 		r.Take(finding.Report{Gone: []string{"B"}})
 		r.api.loseWith(nil)
 		pass(maxBackoffWait)
-		if r.api.condition("B") != nil {
-			r.Error("B is there still")
-		}
+		testkit.Check(r, r.api.condition("B") == nil, "B is there still")
 	})
 	inBubble(t, "checks the node after an outage", nil, func(r *running) {
-		r.Take(reportOf(newCondition("A", catalog.False, "Fine", time.Now())))
-		r.Complete()
-		pass(time.Second)
+		r.starts(reportOf(newCondition("A", catalog.False, "Fine", time.Now())), time.Second)
 		r.api.refuseWith(away)
-		r.Take(reportOf(newCondition("B", catalog.False, "Fine", time.Now())))
-		pass(5 * time.Second)
+		r.takes(reportOf(newCondition("B", catalog.False, "Fine", time.Now())), 5*time.Second)
 		r.api.update("kubectl-edit", map[string]string{"type": "A", "status": "True"})
 		r.api.refuseWith(nil)
 		looks := r.api.count("GET")
 		pass(10*time.Second + earlyCheckWithin) // before the next regular check
-		if r.api.count("GET") == looks {
-			r.Error("nobody has looked")
-		}
-		if got := r.api.condition("A")["status"]; got != "False" {
-			r.Errorf("A is %s", got)
-		}
+		testkit.Check(r, r.api.count("GET") != looks, "nobody has looked")
+		testkit.Same(r, r.api.condition("A")["status"], "False", "the status of A")
 	})
 }
 
@@ -381,13 +290,9 @@ func TestLease(t *testing.T) {
 				times = append(times, time.Now())
 			}
 		}
-		if len(times) < 30 || len(times) > 34 {
-			r.Errorf("%d renewals in an hour", len(times))
-		}
+		testkit.Check(r, len(times) >= 30 && len(times) <= 34, "%d renewals in an hour", len(times))
 		for i := 1; i < len(times); i++ {
-			if d := times[i].Sub(times[i-1]); d < 107*time.Second || d > 121*time.Second {
-				r.Errorf("%s between two renewals", d)
-			}
+			testkit.Between(r, times[i].Sub(times[i-1]), 107*time.Second, 121*time.Second, "the time between two renewals")
 		}
 		meta := r.api.lease["metadata"].(map[string]any)
 		spec := r.api.lease["spec"].(map[string]any)
@@ -399,17 +304,14 @@ func TestLease(t *testing.T) {
 		}
 	})
 	inBubble(t, "sets a recreated node as the owner", nil, func(r *running) {
-		r.Take(reportOf(newCondition("A", catalog.False, "Fine", time.Now())))
-		r.Complete()
-		pass(time.Second)
+		r.starts(reportOf(newCondition("A", catalog.False, "Fine", time.Now())), time.Second)
 		r.api.mu.Lock()
 		r.api.uid, r.api.conditions, r.api.owners = "uid-2", map[string]map[string]string{}, map[string]map[string]map[string]bool{}
 		r.api.version += 100
 		r.api.mu.Unlock()
 		pass(6 * time.Minute)
-		if owner := fmt.Sprint(r.api.lease["metadata"]); !strings.Contains(owner, "uid-2") || r.api.condition("A") == nil {
-			r.Errorf("%s %v", owner, r.api.conditions)
-		}
+		owner := fmt.Sprint(r.api.lease["metadata"])
+		testkit.Check(r, strings.Contains(owner, "uid-2") && r.api.condition("A") != nil, "%s %v", owner, r.api.conditions)
 	})
 	for _, code := range []int{403, 404} {
 		inBubble(t, fmt.Sprintf("without permission or namespace (%d) it logs once and retries hourly", code), nil, func(r *running) {
@@ -423,28 +325,20 @@ func TestLease(t *testing.T) {
 			for minBackoffWait<<first < leaseForbiddenWait {
 				first++
 			}
-			if n := r.api.count("PATCH /apis/coordination"); n < 23+first || n > 28+first {
-				r.Errorf("tried %d times in a day", n)
-			}
-			r.Take(reportOf(newCondition("A", catalog.True, "Sick", time.Now())))
-			synctest.Wait()
-			if r.logged("level=WARN") != 1 || r.api.condition("A")["reason"] != "Sick" {
-				r.Errorf("A is %v\n%s", r.api.condition("A"), r.log)
-			}
+			testkit.Between(r, r.api.count("PATCH /apis/coordination"), 23+first, 28+first, "tries in a day")
+			r.takes(reportOf(newCondition("A", catalog.True, "Sick", time.Now())), 0)
+			testkit.Check(r, r.logged("level=WARN") == 1 && r.api.condition("A")["reason"] == "Sick", "A is %v\n%s", r.api.condition("A"), r.log)
 		})
 	}
 	// This happens after the start of an agent whose role is not bound yet, or of the API server.
 	inBubble(t, "recovers from a short lack of permission before the Lease expires", nil, func(r *running) {
 		r.api.refuseWith(answers("", 403))
 		r.Take(reportOf(newCondition("A", catalog.True, "Sick", time.Now())))
-		r.Take(noise("X", 1))
-		r.Complete()
-		pass(5 * time.Second)
+		r.starts(noise("X", 1), 5*time.Second)
 		r.api.refuseWith(nil)
 		pass(time.Minute) // it may have been refused often in these seconds
-		if r.api.condition("A") == nil || r.api.stored() != 1 || r.api.renewals() == 0 {
-			r.Errorf("A is %v, %d events and %d renewals", r.api.condition("A"), r.api.stored(), r.api.renewals())
-		}
+		testkit.Check(r, r.api.condition("A") != nil && r.api.stored() == 1 && r.api.renewals() != 0,
+			"A is %v, %d events and %d renewals", r.api.condition("A"), r.api.stored(), r.api.renewals())
 	})
 	inBubble(t, "uses the clock of the server for the Lease", nil, func(r *running) {
 		r.mu.Lock()
@@ -454,15 +348,12 @@ func TestLease(t *testing.T) {
 		r.Complete()
 		pass(3 * time.Minute)
 		renewed, err := time.Parse(time.RFC3339Nano, r.api.lease["spec"].(map[string]any)["renewTime"].(string))
-		if ago := time.Since(renewed); err != nil || ago < time.Hour || ago > time.Hour+3*time.Minute {
-			r.Errorf("renewed %s ago, by our clock: %v", ago, err)
-		}
+		ago := time.Since(renewed)
+		testkit.Check(r, err == nil && ago >= time.Hour && ago <= time.Hour+3*time.Minute, "renewed %s ago, by our clock: %v", ago, err)
 	})
 	inBubble(t, "has no Lease without a namespace", func(c *Config) { c.LeaseNamespace = "" }, func(r *running) {
 		r.Complete()
 		pass(time.Hour)
-		if n := r.api.count("PATCH /apis/"); n != 0 {
-			r.Errorf("%d renewals", n)
-		}
+		testkit.Same(r, r.api.count("PATCH /apis/"), 0, "renewals")
 	})
 }

@@ -39,6 +39,19 @@ type running struct {
 
 func (r *running) logged(words string) int { return strings.Count(r.log.String(), words) }
 
+// takes hands a report to the reporter and lets time pass.
+func (r *running) takes(report finding.Report, d time.Duration) {
+	r.Take(report)
+	pass(d)
+}
+
+// starts is takes for the last report that the reporter waits for at its start.
+func (r *running) starts(report finding.Report, d time.Duration) {
+	r.Take(report)
+	r.Complete()
+	pass(d)
+}
+
 // inBubble runs a test with its own clock, after the reporter has started and read what the
 // API server has. State that the reporter must find when it starts belongs in shape.
 func inBubble(t *testing.T, name string, shape func(*Config), story func(r *running)) {
@@ -50,8 +63,7 @@ func inBubble(t *testing.T, name string, shape func(*Config), story func(r *runn
 			if shape != nil {
 				shape(&cfg)
 			}
-			reporter, err := New(cfg)
-			testkit.Must(t, err)
+			reporter := testkit.Value(New(cfg)).Must(t)
 			r.Reporter = reporter
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan struct{})
@@ -72,21 +84,14 @@ func pass(d time.Duration) {
 func TestConditions(t *testing.T) {
 	start := func(r *running) time.Time {
 		since := time.Now().Add(-time.Hour)
-		r.Take(reportOf(newCondition("A", catalog.False, "FineA", since), newCondition("B", catalog.False, "FineB", since)))
-		r.Complete()
-		synctest.Wait()
+		r.starts(reportOf(newCondition("A", catalog.False, "FineA", since), newCondition("B", catalog.False, "FineB", since)), 0)
 		return since
 	}
 	inBubble(t, "removes nothing before every source has reported", nil, func(r *running) {
-		r.Take(reportOf(newCondition("A", catalog.False, "Fine", time.Now())))
-		pass(maxStartupWait / 2)
-		if n := r.api.count(patchStatusPath); n != 0 {
-			r.Errorf("%d writes before every source reported", n)
-		}
+		r.takes(reportOf(newCondition("A", catalog.False, "Fine", time.Now())), maxStartupWait/2)
+		testkit.Same(r, r.api.count(patchStatusPath), 0, "writes before every source reported")
 		pass(maxStartupWait)
-		if n := r.api.count(patchStatusPath); n != 1 {
-			r.Errorf("%d writes after the wait", n)
-		}
+		testkit.Same(r, r.api.count(patchStatusPath), 1, "writes after the wait")
 	})
 	inBubble(t, "preserves awaited conditions of an earlier agent until they are reported", nil, func(r *running) {
 		earlier := func(kind, status string) map[string]string {
@@ -102,27 +107,20 @@ func TestConditions(t *testing.T) {
 					found = append(found, kind+" "+row["status"]+" "+row["reason"])
 				}
 			}
-			if diff := cmp.Diff(want, found); diff != "" {
-				r.Errorf("(-want +got):\n%s", diff)
-			}
+			testkit.NoDiff(r, cmp.Diff(want, found), "the conditions")
 		}
 		r.Await("A", "B", "C", "New")
-		r.Take(reportOf(newCondition("A", catalog.False, "Fine", time.Now())))
-		pass(2 * maxStartupWait)
+		r.takes(reportOf(newCondition("A", catalog.False, "Fine", time.Now())), 2*maxStartupWait)
 		shows("A False Fine", "B True Earlier", "C True Earlier")
-		r.Take(reportOf(newCondition("B", catalog.True, "Sick", time.Now())))
-		pass(2 * time.Second)
+		r.takes(reportOf(newCondition("B", catalog.True, "Sick", time.Now())), 2*time.Second)
 		shows("A False Fine", "B True Sick", "C True Earlier")
 		r.api.update("npd", map[string]string{"type": "C", "status": "False", "reason": "Theirs", "lastHeartbeatTime": "2026-11-15T11:00:00Z"})
-		r.Take(reportOf(newCondition("B", catalog.False, "Fine", time.Now())))
-		pass(time.Minute)
+		r.takes(reportOf(newCondition("B", catalog.False, "Fine", time.Now())), time.Minute)
 		shows("A False Fine", "B False Fine", "C False Theirs")
 		pass(time.Hour)
 		before := r.api.count(patchStatusPath)
 		pass(time.Hour)
-		if n := r.api.count(patchStatusPath) - before; n != 0 {
-			r.Errorf("%d writes while nothing changes", n)
-		}
+		testkit.Same(r, r.api.count(patchStatusPath)-before, 0, "writes while nothing changes")
 		r.Await()
 		r.Complete()
 		pass(time.Minute)
@@ -132,16 +130,12 @@ func TestConditions(t *testing.T) {
 		synctest.Wait()
 		testkit.Must(r, r.api.apply(FieldManager, true, []map[string]string{{"type": "A", "status": "True", "reason": "Earlier", "lastHeartbeatTime": "2026-11-15T10:00:00Z"}}))
 		r.Await("A")
-		r.Take(reportOf(newCondition("B", catalog.False, "Fine", time.Now())))
-		pass(2 * maxStartupWait)
-		if r.api.condition("A") == nil {
-			r.Error("it goes while it is awaited")
-		}
+		r.takes(reportOf(newCondition("B", catalog.False, "Fine", time.Now())), 2*maxStartupWait)
+		testkit.Check(r, r.api.condition("A") != nil, "it goes while it is awaited")
 		r.Await()
 		pass(time.Minute)
-		if row := r.api.condition("A"); row != nil {
-			r.Errorf("the condition has no source, but stays: %v", row)
-		}
+		row := r.api.condition("A")
+		testkit.Check(r, row == nil, "the condition has no source, but stays: %v", row)
 	})
 	inBubble(t, "writes a change at once, with all conditions and their times", nil, func(r *running) {
 		since := start(r)
@@ -152,107 +146,70 @@ func TestConditions(t *testing.T) {
 		synctest.Wait() // no time passes
 		want := map[string]string{"type": "A", "status": "True", "reason": "Sick", "message": "all of Sick",
 			"lastTransitionTime": sick.UTC().Format(time.RFC3339), "lastHeartbeatTime": time.Now().UTC().Format(time.RFC3339)}
-		if diff := cmp.Diff(want, r.api.condition("A")); diff != "" {
-			r.Error(diff)
-		}
-		if got := r.api.condition("B"); got["lastTransitionTime"] != since.UTC().Format(time.RFC3339) || got["status"] != "False" {
-			r.Errorf("B is %v", got)
-		}
-		if n := r.api.count(patchStatusPath) - before; n != 1 {
-			r.Errorf("%d writes for one change", n)
-		}
+		testkit.NoDiff(r, cmp.Diff(want, r.api.condition("A")), "A")
+		got := r.api.condition("B")
+		testkit.Check(r, got["lastTransitionTime"] == since.UTC().Format(time.RFC3339) && got["status"] == "False", "B is %v", got)
+		testkit.Same(r, r.api.count(patchStatusPath)-before, 1, "writes for one change")
 	})
 	inBubble(t, "writes nothing while nothing changes", nil, func(r *running) {
 		start(r)
 		for range 24 * 60 {
 			pass(time.Minute)
 		}
-		if n := r.api.count("PATCH /api/"); n != 1 {
-			r.Errorf("%d writes in a day, want the first one", n)
-		}
-		if looks := r.api.count("GET /api/v1/nodes/n?resourceVersion=0"); looks < 288 || looks > 600 {
-			r.Errorf("%d checks in a day", looks)
-		}
-		if r.logged("level=WARN")+r.logged("level=ERROR") > 0 {
-			r.Error(r.log.String())
-		}
+		testkit.Same(r, r.api.count("PATCH /api/"), 1, "writes in a day: only the first one")
+		testkit.Between(r, r.api.count("GET /api/v1/nodes/n?resourceVersion=0"), 288, 600, "checks in a day")
+		testkit.Check(r, r.logged("level=WARN")+r.logged("level=ERROR") == 0, "%v", r.log.String())
 	})
 	inBubble(t, "writes changes within 10 ms together", nil, func(r *running) {
 		start(r)
 		pass(time.Hour)
 		before := r.api.count(patchStatusPath)
 		for i := range 100 {
-			r.Take(reportOf(newCondition("A", catalog.True, fmt.Sprint("Sick", i), time.Now())))
-			pass(90 * time.Microsecond)
+			r.takes(reportOf(newCondition("A", catalog.True, fmt.Sprint("Sick", i), time.Now())), 90*time.Microsecond)
 		}
 		pass(coalesce)
-		if n := r.api.count(patchStatusPath) - before; n != 2 {
-			r.Errorf("%d writes for what came within 9 ms, want the first and the rest", n)
-		}
-		if got := r.api.condition("A")["reason"]; got != "Sick99" {
-			r.Errorf("A is %s", got)
-		}
+		testkit.Same(r, r.api.count(patchStatusPath)-before, 2, "writes for what came within 9 ms: the first and the rest")
+		testkit.Same(r, r.api.condition("A")["reason"], "Sick99", "the reason of A")
 	})
 	inBubble(t, "limits writes of a flapping node to ten and then one a second", nil, func(r *running) {
 		start(r)
 		pass(time.Hour)
 		before := r.api.count(patchStatusPath)
 		for i := range 60_000 / 20 {
-			r.Take(reportOf(newCondition("A", catalog.True, fmt.Sprint("Sick", i), time.Now())))
-			pass(20 * time.Millisecond)
+			r.takes(reportOf(newCondition("A", catalog.True, fmt.Sprint("Sick", i), time.Now())), 20*time.Millisecond)
 		}
-		if n := r.api.count(patchStatusPath) - before; n < 60 || n > writeBurst+61 {
-			r.Errorf("%d writes in a minute of flapping", n)
-		}
+		testkit.Between(r, r.api.count(patchStatusPath)-before, 60, writeBurst+61, "writes in a minute of flapping")
 		pass(time.Second)
-		if got := r.api.condition("A")["reason"]; got != "Sick2999" {
-			r.Errorf("in the end A is %s", got)
-		}
+		testkit.Same(r, r.api.condition("A")["reason"], "Sick2999", "the reason of A in the end")
 	})
 	inBubble(t, "removes a condition without a source", nil, func(r *running) {
 		start(r)
-		r.Take(finding.Report{Gone: []string{"A"}})
-		pass(coalesce)
-		if a, b := r.api.condition("A"), r.api.condition("B"); a != nil || b == nil {
-			r.Errorf("A is %v, B is %v", a, b)
-		}
-		r.Take(finding.Report{Gone: []string{"B"}})
-		pass(coalesce)
-		if b := r.api.condition("B"); b != nil {
-			r.Errorf("B is %v", b)
-		}
+		r.takes(finding.Report{Gone: []string{"A"}}, coalesce)
+		a, b := r.api.condition("A"), r.api.condition("B")
+		testkit.Check(r, a == nil && b != nil, "A is %v, B is %v", a, b)
+		r.takes(finding.Report{Gone: []string{"B"}}, coalesce)
+		b = r.api.condition("B")
+		testkit.Check(r, b == nil, "B is %v", b)
 	})
 	inBubble(t, "refuses conditions of Kubernetes and logs why", nil, func(r *running) {
 		for _, kind := range []string{"Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable", "Ready"} {
 			r.Take(reportOf(newCondition(kind, catalog.True, "Mine", time.Now())))
 		}
 		start(r)
-		if len(r.api.conditions) != 2 {
-			r.Errorf("conditions: %v", r.api.conditions)
-		}
-		if got := r.Counts().Dropped[Drop{"condition", "native"}]; got != 6 {
-			r.Errorf("%d were counted", got)
-		}
-		if n := r.logged("reported by Kubernetes itself"); n != 5 {
-			r.Errorf("logged %d times:\n%s", n, r.log)
-		}
+		testkit.Same(r, len(r.api.conditions), 2, "conditions: %v", r.api.conditions)
+		testkit.Same(r, r.Counts().Dropped[Drop{"condition", "native"}], 6, "refused conditions that are counted")
+		testkit.Same(r, r.logged("reported by Kubernetes itself"), 5, "log lines:\n%s", r.log)
 	})
 	inBubble(t, "counts conditions over the limit, and still updates the others", nil, func(r *running) {
 		for i := range MostConditions + 5 {
 			r.Take(reportOf(newCondition(fmt.Sprintf("A%03d", i), catalog.False, "Well", time.Now())))
 		}
-		r.Take(reportOf(newCondition("A000", catalog.True, "Sick", time.Now()), newCondition(strings.Repeat("x", LongestType+1), catalog.True, "Sick", time.Now())))
-		r.Complete()
-		synctest.Wait()
-		if len(r.api.conditions) != MostConditions || r.api.condition("A000")["reason"] != "Sick" {
-			r.Errorf("%d conditions are written, and A000 is %v", len(r.api.conditions), r.api.condition("A000"))
-		}
-		if dropped := r.Counts().Dropped; dropped[Drop{"condition", "too many"}] != 5 || dropped[Drop{"condition", "too long"}] != 1 {
-			r.Errorf("counted: %v", dropped)
-		}
-		if n := r.logged("remove some from its configuration"); n != 5 {
-			r.Errorf("logged %d times:\n%s", n, r.log)
-		}
+		r.starts(reportOf(newCondition("A000", catalog.True, "Sick", time.Now()), newCondition(strings.Repeat("x", LongestType+1), catalog.True, "Sick", time.Now())), 0)
+		testkit.Check(r, len(r.api.conditions) == MostConditions && r.api.condition("A000")["reason"] == "Sick",
+			"%d conditions are written, and A000 is %v", len(r.api.conditions), r.api.condition("A000"))
+		dropped := r.Counts().Dropped
+		testkit.Check(r, dropped[Drop{"condition", "too many"}] == 5 && dropped[Drop{"condition", "too long"}] == 1, "counted: %v", dropped)
+		testkit.Same(r, r.logged("remove some from its configuration"), 5, "log lines:\n%s", r.log)
 	})
 	inBubble(t, "counts awaited conditions against the limit", nil, func(r *running) {
 		const awaited = 60
@@ -273,11 +230,8 @@ func TestConditions(t *testing.T) {
 		if last := fmt.Sprintf("A%03d", MostConditions-awaited-1); len(r.api.conditions) != MostConditions || r.api.condition("Z059") == nil || r.api.condition(last) == nil || r.forbidden() != 0 {
 			r.Errorf("%d conditions are written: %+v\n%s", len(r.api.conditions), r.Counts(), r.log)
 		}
-		if dropped := r.Counts().Dropped[Drop{"condition", "too many"}]; dropped != awaited {
-			r.Errorf("%d are counted", dropped)
-		}
-		r.Take(reportOf(newCondition("A000", catalog.True, "Sick", time.Now())))
-		pass(time.Minute)
+		testkit.Same(r, r.Counts().Dropped[Drop{"condition", "too many"}], awaited, "conditions that are counted as dropped")
+		r.takes(reportOf(newCondition("A000", catalog.True, "Sick", time.Now())), time.Minute)
 		if dropped := r.Counts().Dropped[Drop{"condition", "too many"}]; dropped != awaited || r.api.condition("A000")["reason"] != "Sick" {
 			r.Errorf("after another write %d are counted, and A000 is %v", dropped, r.api.condition("A000"))
 		}
@@ -288,29 +242,22 @@ func TestConditions(t *testing.T) {
 		}
 	})
 	inBubble(t, "writes invalid text in a valid form", nil, func(r *running) {
-		r.Take(finding.Report{Conditions: []finding.Condition{{Type: "A", Status: catalog.True, Reason: "R", Message: "\xff\xfe" + strings.Repeat("ü", 4000), Since: time.Date(12026, 1, 1, 0, 0, 0, 0, time.UTC)}}})
-		r.Complete()
-		synctest.Wait()
+		r.starts(finding.Report{Conditions: []finding.Condition{{Type: "A", Status: catalog.True, Reason: "R", Message: "\xff\xfe" + strings.Repeat("ü", 4000), Since: time.Date(12026, 1, 1, 0, 0, 0, 0, time.UTC)}}}, 0)
 		for range 24 {
 			pass(time.Hour)
 		}
-		if _, err := time.Parse(time.RFC3339, r.api.condition("A")["lastTransitionTime"]); err != nil {
-			r.Error(err)
-		}
-		if n := r.api.count(patchStatusPath); n != 1 || len(r.api.condition("A")["message"]) > LongestMessage {
-			r.Errorf("%d writes: %v", n, r.api.condition("A"))
-		}
+		_, err := time.Parse(time.RFC3339, r.api.condition("A")["lastTransitionTime"])
+		testkit.Check(r, err == nil, "%v", err)
+		n := r.api.count(patchStatusPath)
+		testkit.Check(r, n == 1 && len(r.api.condition("A")["message"]) <= LongestMessage, "%d writes: %v", n, r.api.condition("A"))
 	})
 	inBubble(t, "detects and reverts a change by another manager", nil, func(r *running) {
 		start(r)
 		r.api.update("kubectl-edit", map[string]string{"type": "A", "status": "True"})
 		pass(defaultLookEvery)
-		if got := r.api.condition("A")["status"]; got != "False" {
-			r.Errorf("A is %s", got)
-		}
-		if c := r.Counts(); c.Mended != 1 || c.TakenOver != 1 || len(c.Yielded) != 0 {
-			r.Errorf("%+v", c)
-		}
+		testkit.Same(r, r.api.condition("A")["status"], "False", "the status of A")
+		c := r.Counts()
+		testkit.Check(r, c.Mended == 1 && c.TakenOver == 1 && len(c.Yielded) == 0, "%+v", c)
 	})
 	inBubble(t, "rewrites conditions that the controller marked as silent", nil, func(r *running) {
 		start(r)
@@ -321,31 +268,25 @@ func TestConditions(t *testing.T) {
 				now := time.Now().UTC().Format(time.RFC3339)
 				rows = append(rows, map[string]string{"type": kind, "status": "Unknown", "reason": "AgentSilent", "message": "", "lastTransitionTime": now, "lastHeartbeatTime": now})
 			}
-			if err := r.api.apply(FieldManager, false, rows); err != nil {
-				r.Error(err)
-			}
+			err := r.api.apply(FieldManager, false, rows)
+			testkit.Check(r, err == nil, "%v", err)
 			r.api.mu.Unlock()
 			pass(defaultLookEvery)
-			if a, b := r.api.condition("A"), r.api.condition("B"); a["status"] != "False" || b["reason"] != "FineB" {
-				r.Errorf("A is %v, B is %v", a, b)
-			}
+			a, b := r.api.condition("A"), r.api.condition("B")
+			testkit.Check(r, a["status"] == "False" && b["reason"] == "FineB", "A is %v, B is %v", a, b)
 		}
-		if c := r.Counts(); c.TakenOver != 0 || len(c.Yielded) != 0 {
-			r.Errorf("%+v", c)
-		}
+		c := r.Counts()
+		testkit.Check(r, c.TakenOver == 0 && len(c.Yielded) == 0, "%+v", c)
 	})
 	inBubble(t, "ignores a read that is older than its last write", nil, func(r *running) {
 		start(r)
 		old := r.api.node()
-		r.Take(reportOf(newCondition("A", catalog.True, "Sick", time.Now())))
-		pass(coalesce)
+		r.takes(reportOf(newCondition("A", catalog.True, "Sick", time.Now())), coalesce)
 		r.mu.Lock()
 		r.core.answer(time.Now(), &request{kind: requestCheck, readsNode: true}, kubeapi.Answer{Body: old}, nil)
 		mend := r.core.conditions.needsRewrite
 		r.mu.Unlock()
-		if mend {
-			r.Error("what the server's cache had not seen yet was taken for a foreign change")
-		}
+		testkit.Check(r, !mend, "what the server's cache had not seen yet was taken for a foreign change")
 	})
 }
 
@@ -361,68 +302,43 @@ func TestTwoWriters(t *testing.T) {
 	both := reportOf(newCondition("A", catalog.False, "FineA", since), newCondition("B", catalog.False, "FineB", since))
 	inBubble(t, "takes a condition over once, and yields it when the other manager writes it again", nil, func(r *running) {
 		heartbeat(r)
-		r.Take(both)
-		r.Complete()
-		synctest.Wait()
-		if got := r.api.condition("A")["lastTransitionTime"]; got != since.Format(time.RFC3339) {
-			r.Errorf("the condition was not taken over: %s", got)
-		}
+		r.starts(both, 0)
+		testkit.Same(r, r.api.condition("A")["lastTransitionTime"], since.Format(time.RFC3339), "the transition time shows that the condition was taken over")
 		for range 12 * 24 {
 			pass(5 * time.Minute)
 			heartbeat(r)
 			// The other manager owns only the times, but the condition must keep its fields.
-			if a := r.api.condition("A"); a["status"] != "False" || a["reason"] != "FineA" || a["message"] == "" {
-				r.Fatalf("A is %v", a)
-			}
+			a := r.api.condition("A")
+			testkit.Require(r, a["status"] == "False" && a["reason"] == "FineA" && a["message"] != "", "A is %v", a)
 		}
-		if diff := cmp.Diff(map[string]string{"A": "node-problem-detector"}, r.Counts().Yielded); diff != "" {
-			r.Error(diff)
-		}
-		if n := r.logged("yielded to another manager"); n != 1 {
-			r.Errorf("logged %d times:\n%s", n, r.log)
-		}
-		writes := r.api.count(patchStatusPath)
-		if writes > 8 {
-			r.Errorf("%d writes in a day of two writers", writes)
-		}
+		testkit.NoDiff(r, cmp.Diff(map[string]string{"A": "node-problem-detector"}, r.Counts().Yielded), "the yielded conditions")
+		testkit.Same(r, r.logged("yielded to another manager"), 1, "log lines:\n%s", r.log)
+		testkit.Between(r, r.api.count(patchStatusPath), 0, 8, "writes in a day of two writers")
 		// Both managers go on with their own conditions.
 		r.api.update("node-problem-detector", map[string]string{"type": "A", "status": "True", "reason": "Theirs"})
-		r.Take(reportOf(newCondition("A", catalog.False, "Ours", time.Now()), newCondition("B", catalog.True, "Ours", time.Now())))
-		pass(10 * time.Minute)
-		if a, b := r.api.condition("A"), r.api.condition("B"); a["reason"] != "Theirs" || b["reason"] != "Ours" {
-			r.Errorf("A is %v, B is %v", a, b)
-		}
-		if r.api.owners[FieldManager]["A"] != nil {
-			r.Errorf("A still belongs to the agent: %v", r.api.owners)
-		}
+		r.takes(reportOf(newCondition("A", catalog.False, "Ours", time.Now()), newCondition("B", catalog.True, "Ours", time.Now())), 10*time.Minute)
+		a, b := r.api.condition("A"), r.api.condition("B")
+		testkit.Check(r, a["reason"] == "Theirs" && b["reason"] == "Ours", "A is %v, B is %v", a, b)
+		testkit.Check(r, r.api.owners[FieldManager]["A"] == nil, "A still belongs to the agent: %v", r.api.owners)
 	})
 	inBubble(t, "keeps the fields of a yielded condition that only the agent owned", nil, func(r *running) {
-		r.Take(both)
-		r.Complete()
-		synctest.Wait()
+		r.starts(both, 0)
 		for range 10 {
 			// It writes the same values, so it owns only the times.
 			heartbeat(r)
 			pass(5 * time.Minute)
-			if a := r.api.condition("A"); a["status"] != "False" || a["reason"] != "FineA" || a["message"] == "" {
-				r.Fatalf("A is %v", a)
-			}
+			a := r.api.condition("A")
+			testkit.Require(r, a["status"] == "False" && a["reason"] == "FineA" && a["message"] != "", "A is %v", a)
 		}
-		if r.Counts().Yielded["A"] == "" || r.api.owners[FieldManager]["A"] != nil {
-			r.Errorf("A still belongs to the agent: %v", r.api.owners)
-		}
+		testkit.Check(r, r.Counts().Yielded["A"] != "" && r.api.owners[FieldManager]["A"] == nil, "A still belongs to the agent: %v", r.api.owners)
 	})
 	inBubble(t, "treats a manager that differs only in the heartbeat as a writer", nil, func(r *running) {
-		r.Take(both)
-		r.Complete()
-		synctest.Wait()
+		r.starts(both, 0)
 		for range 4 {
 			r.api.update("twin", map[string]string{"type": "A", "lastHeartbeatTime": time.Now().Add(time.Second).UTC().Format(time.RFC3339)})
 			pass(6 * time.Minute)
 		}
-		if r.Counts().Yielded["A"] != "twin" {
-			r.Errorf("%+v", r.Counts())
-		}
+		testkit.Same(r, r.Counts().Yielded["A"], "twin", "the manager that A is yielded to: %+v", r.Counts())
 	})
 	inBubble(t, "takes a condition over each time with TakeOver", func(c *Config) { c.TakeOver = true }, func(r *running) {
 		r.Take(both)
@@ -430,16 +346,12 @@ func TestTwoWriters(t *testing.T) {
 		for range 10 {
 			heartbeat(r)
 			pass(6 * time.Minute)
-			if got := r.api.condition("A")["lastTransitionTime"]; got != since.Format(time.RFC3339) {
-				r.Errorf("the condition was not taken over: %s", got)
-			}
+			testkit.Same(r, r.api.condition("A")["lastTransitionTime"], since.Format(time.RFC3339),
+				"the transition time shows that the condition was taken over")
 		}
-		if c := r.Counts(); len(c.Yielded) > 0 || c.TakenOver < 9 {
-			r.Errorf("%+v", c)
-		}
-		if n := r.logged("taken over from"); n != 1 {
-			r.Errorf("logged %d times:\n%s", n, r.log)
-		}
+		c := r.Counts()
+		testkit.Check(r, len(c.Yielded) == 0 && c.TakenOver >= 9, "%+v", c)
+		testkit.Same(r, r.logged("taken over from"), 1, "log lines:\n%s", r.log)
 	})
 	var takes []State
 	inBubble(t, "with TakeOver it saves what it takes over, and forgets what was yielded", func(c *Config) {
@@ -455,21 +367,15 @@ func TestTwoWriters(t *testing.T) {
 			heartbeat(r)
 		}
 		want := State{Taken: map[string][]string{"A": {"node-problem-detector"}, "B": {"other"}}, Yielded: map[string]string{}, Yields: map[string]int{}}
-		if len(takes) == 0 || len(takes) > 2 {
-			r.Fatalf("saved %d times", len(takes))
-		}
-		if diff := cmp.Diff(want, takes[len(takes)-1]); diff != "" {
-			r.Error(diff)
-		}
+		testkit.Require(r, len(takes) != 0 && len(takes) <= 2, "saved %d times", len(takes))
+		testkit.NoDiff(r, cmp.Diff(want, takes[len(takes)-1]), "the last conditions that were taken over")
 	})
 	var told []State
 	inBubble(t, "passes taken and yielded conditions to Remember", func(c *Config) {
 		c.Remember = func(s State) { told = append(told, s) }
 	}, func(r *running) {
 		heartbeat(r)
-		r.Take(both)
-		r.Complete()
-		synctest.Wait()
+		r.starts(both, 0)
 		pass(time.Minute)
 		heartbeat(r)
 		pass(10 * time.Minute)
@@ -477,9 +383,7 @@ func TestTwoWriters(t *testing.T) {
 			{Taken: map[string][]string{"A": {"node-problem-detector"}}, Yielded: map[string]string{}, Yields: map[string]int{}},
 			{Taken: map[string][]string{"A": {"node-problem-detector"}}, Yielded: map[string]string{"A": "node-problem-detector"}, Yields: map[string]int{"A": 1}},
 		}
-		if diff := cmp.Diff(want, told); diff != "" {
-			r.Error(diff)
-		}
+		testkit.NoDiff(r, cmp.Diff(want, told), "the reports")
 	})
 	inBubble(t, "applies the saved state", func(c *Config) {
 		c.Remembered = State{Taken: map[string][]string{"A": {"node-problem-detector"}}, Yielded: map[string]string{"A": "node-problem-detector"}}
@@ -491,23 +395,16 @@ func TestTwoWriters(t *testing.T) {
 			pass(5 * time.Minute)
 			heartbeat(r)
 		}
-		if a := r.api.condition("A"); a["lastTransitionTime"] != "2026-01-01T00:00:00Z" || r.api.condition("B") == nil {
-			r.Errorf("A is %v", a)
-		}
+		a := r.api.condition("A")
+		testkit.Check(r, a["lastTransitionTime"] == "2026-01-01T00:00:00Z" && r.api.condition("B") != nil, "A is %v", a)
 	})
 	inBubble(t, "leaves nothing handed over after taking a yielded condition back", func(c *Config) { c.TakeOver = true }, func(r *running) {
 		r.api.mu.Lock()
-		if err := r.api.apply(HandManager, false, []map[string]string{{"type": "A", "status": "False"}}); err != nil {
-			r.Error(err)
-		}
+		testkit.Must(r, r.api.apply(HandManager, false, []map[string]string{{"type": "A", "status": "False"}}))
 		r.api.mu.Unlock()
-		r.Take(both)
-		r.Complete()
-		pass(10 * time.Minute)
-		r.Take(finding.Report{Gone: []string{"A"}})
-		pass(time.Second)
-		if a := r.api.condition("A"); a != nil {
-			r.Errorf("A is %v", a)
-		}
+		r.starts(both, 10*time.Minute)
+		r.takes(finding.Report{Gone: []string{"A"}}, time.Second)
+		a := r.api.condition("A")
+		testkit.Check(r, a == nil, "A is %v", a)
 	})
 }

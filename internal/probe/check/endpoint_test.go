@@ -47,24 +47,18 @@ func TestEndpoint(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 			defer cancel()
 			got := check.Endpoint("it", server.URL+test.path)(ctx)
-			if got.Verdict != test.want || !strings.Contains(got.Message, test.says) || strings.Contains(got.Message, "\n") {
-				t.Errorf("%+v", got)
-			}
-			if ctx.Err() != nil {
-				t.Error("no time was left to say so")
-			}
+			testkit.Check(t, got.Verdict == test.want && strings.Contains(got.Message, test.says) && !strings.Contains(got.Message, "\n"), "%+v", got)
+			testkit.Check(t, ctx.Err() == nil, "no time was left to say so")
 		})
 	}
 }
 
 func TestAClosedPortIsUnhealthy(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	testkit.Must(t, err)
+	listener := testkit.Value(net.Listen("tcp", "127.0.0.1:0")).Must(t)
 	address := listener.Addr().String()
 	listener.Close()
-	if got := check.Endpoint("it", "http://"+address)(t.Context()); got.Verdict != periodic.Unhealthy || !strings.Contains(got.Message, "refused") {
-		t.Errorf("%+v", got)
-	}
+	got := check.Endpoint("it", "http://"+address)(t.Context())
+	testkit.Check(t, got.Verdict == periodic.Unhealthy && strings.Contains(got.Message, "refused"), "%+v", got)
 }
 
 // An agent that is being stopped reports nothing as unhealthy.
@@ -73,9 +67,8 @@ func TestACancelledCheckIsUnknown(t *testing.T) {
 	defer server.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
-	if got := check.Endpoint("it", server.URL)(ctx); got.Verdict != periodic.Unknown || got.Reason != "CheckStopped" {
-		t.Errorf("%+v", got)
-	}
+	got := check.Endpoint("it", server.URL)(ctx)
+	testkit.Check(t, got.Verdict == periodic.Unknown && got.Reason == "CheckStopped", "%+v", got)
 }
 
 func TestTheEnvironmentSetsTheAddresses(t *testing.T) {
@@ -88,16 +81,14 @@ func TestTheEnvironmentSetsTheAddresses(t *testing.T) {
 		{map[string]string{"HOST_ADDRESS": "fd00::1"}, "http://[fd00::1]:10248/healthz", "http://[fd00::1]:10256/livez"},
 	} {
 		getenv := func(name string) string { return test.env[name] }
-		if k, p := check.KubeletURL(getenv), check.KubeProxyURL(getenv); k != test.kubelet || p != test.proxy {
-			t.Errorf("%v: %s, %s", test.env, k, p)
-		}
+		k, p := check.KubeletURL(getenv), check.KubeProxyURL(getenv)
+		testkit.Check(t, k == test.kubelet && p == test.proxy, "%v: %s, %s", test.env, k, p)
 	}
 }
 
 // The local port differs each time and must not change the message.
 func TestAResetConnectionHasTheSameMessageEachTime(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	testkit.Must(t, err)
+	listener := testkit.Value(net.Listen("tcp", "127.0.0.1:0")).Must(t)
 	defer listener.Close()
 	go func() {
 		for {
@@ -113,9 +104,8 @@ func TestAResetConnectionHasTheSameMessageEachTime(t *testing.T) {
 	}()
 	examine := check.Endpoint("the kubelet", "http://"+listener.Addr().String()+"/healthz")
 	first, second := examine(t.Context()), examine(t.Context())
-	if first != second || first.Verdict != periodic.Unhealthy || !strings.Contains(first.Message, "connection reset by peer") {
-		t.Errorf("%+v and %+v", first, second)
-	}
+	testkit.Check(t, first == second && first.Verdict == periodic.Unhealthy && strings.Contains(first.Message, "connection reset by peer"),
+		"%+v and %+v", first, second)
 }
 
 func TestADockerThatIsNotMountedIsUnknown(t *testing.T) {

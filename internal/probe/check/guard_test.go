@@ -11,6 +11,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/periodic"
 	"github.com/resourcestack/autohealer/internal/probe/unit"
 	"github.com/resourcestack/autohealer/internal/probe/unit/unittest"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 var noon = time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)
@@ -59,12 +60,9 @@ func TestGuard(t *testing.T) {
 			if got.Verdict != test.want || !strings.Contains(got.Message, test.says) || got.Verdict == periodic.Unknown && got.Reason != "StartingUp" {
 				t.Errorf("%+v", got)
 			}
-			if restarted := len(systemd.Restarted()) > 0; restarted != test.restarted || (len(told) == 1) != test.restarted {
-				t.Errorf("restarted %v, told %+v", restarted, told)
-			}
-			if test.restarted && (told[0].Reason != "UnitRestarted" || !strings.Contains(told[0].Message, "it is down")) {
-				t.Errorf("told %+v", told)
-			}
+			restarted := len(systemd.Restarted()) > 0
+			testkit.Check(t, restarted == test.restarted && (len(told) == 1) == test.restarted, "restarted %v, told %+v", restarted, told)
+			testkit.Check(t, !test.restarted || told[0].Reason == "UnitRestarted" && strings.Contains(told[0].Message, "it is down"), "told %+v", told)
 		})
 	}
 }
@@ -73,9 +71,7 @@ func TestAHealthyCheckNeedsNoSystemd(t *testing.T) {
 	guard := check.Guard{GuardConfig: check.GuardConfig{Unit: "kubelet", Grace: time.Minute, Repair: true}, Boot: noon, Repairs: &check.Repairs{}, Now: func() time.Time { return noon }}
 	for _, verdict := range []periodic.Verdict{periodic.Healthy, periodic.Unknown} {
 		want := periodic.Result{Verdict: verdict, Reason: "R", Message: "m"}
-		if got := guard.Around(func(context.Context) periodic.Result { return want })(t.Context()); got != want {
-			t.Errorf("%+v", got)
-		}
+		testkit.Same(t, guard.Around(func(context.Context) periodic.Result { return want })(t.Context()), want, "the result")
 	}
 }
 
@@ -85,7 +81,6 @@ func TestWithoutSystemdAnUnhealthyUnitIsNotRestarted(t *testing.T) {
 		Units:       unit.New(unit.Config{Bus: "/nowhere/bus", Private: "/nowhere/private"}),
 		Repairs:     &check.Repairs{}, Now: time.Now,
 	}
-	if got := guard.Around(alwaysUnhealthy)(t.Context()); got.Verdict != periodic.Unhealthy || !strings.Contains(got.Message, "not restarted") {
-		t.Errorf("%+v", got)
-	}
+	got := guard.Around(alwaysUnhealthy)(t.Context())
+	testkit.Check(t, got.Verdict == periodic.Unhealthy && strings.Contains(got.Message, "not restarted"), "%+v", got)
 }

@@ -99,9 +99,7 @@ func TestARestartWithoutEffectHasACooldown(t *testing.T) {
 					}
 					guard := w.guard(kubelet, repairs)
 					guard.Tell = func(finding.Event) { told++ }
-					if got := guard.Around(alwaysUnhealthy)(t.Context()); got.Verdict != periodic.Unhealthy {
-						t.Fatalf("%+v", got)
-					}
+					testkit.MustBeSame(t, guard.Around(alwaysUnhealthy)(t.Context()).Verdict, periodic.Unhealthy, "the verdict")
 				}
 				var after []time.Duration
 				for _, at := range w.restarts["kubelet.service"] {
@@ -137,13 +135,9 @@ func TestRestartsDoNotHideAnUnhealthyUnit(t *testing.T) {
 	w := newFakeSystemd("kubelet.service")
 	guard := w.guard(kubelet, &check.Repairs{})
 	for ; w.now.Before(noon.Add(time.Hour)); w.now = w.now.Add(10 * time.Second) {
-		if got := guard.Around(alwaysUnhealthy)(t.Context()); got.Verdict != periodic.Unhealthy {
-			t.Fatalf("after %s: %+v", w.now.Sub(noon), got)
-		}
+		testkit.MustBeSame(t, guard.Around(alwaysUnhealthy)(t.Context()).Verdict, periodic.Unhealthy, "the verdict after %s", w.now.Sub(noon))
 	}
-	if restarts := len(w.restarts["kubelet.service"]); restarts != 5 {
-		t.Errorf("%d restarts in an hour", restarts)
-	}
+	testkit.Same(t, len(w.restarts["kubelet.service"]), 5, "restarts in an hour")
 }
 
 func alwaysHealthy(context.Context) periodic.Result {
@@ -184,9 +178,7 @@ func TestAttemptsAreResetAfterAHealthyTime(t *testing.T) {
 				w.now = w.now.Add(9 * time.Minute)
 				w.guard(kubelet, &check.Repairs{Folder: folder}).Around(alwaysUnhealthy)(t.Context())
 			}
-			if len(w.restarts["kubelet.service"]) != 3 {
-				t.Fatalf("%v", w.restarts)
-			}
+			testkit.MustBeSame(t, len(w.restarts["kubelet.service"]), 3, "restarts: %v", w.restarts)
 			for last, i := w.now, 0; i < len(test.says); i++ {
 				w.now = last.Add(test.says[i].after)
 				w.guard(test.by, &check.Repairs{Folder: folder}).Around(test.says[i].answer)(t.Context())
@@ -198,14 +190,12 @@ func TestAttemptsAreResetAfterAHealthyTime(t *testing.T) {
 			w.units["kubelet.service"] = u
 			w.now = w.now.Add(30 * time.Second)
 			got := w.guard(kubelet, repairs).Around(alwaysUnhealthy)(t.Context())
-			if forgiven := got.Verdict == periodic.Unknown; forgiven != test.forgiven {
-				t.Errorf("in its grace: %+v", got)
-			}
+			forgiven := got.Verdict == periodic.Unknown
+			testkit.Check(t, forgiven == test.forgiven, "in its grace: %+v", got)
 			w.now = w.now.Add(2 * time.Minute)
 			w.guard(kubelet, repairs).Around(alwaysUnhealthy)(t.Context())
-			if forgiven := len(w.restarts["kubelet.service"]) == 4; forgiven != test.forgiven {
-				t.Errorf("after its cool-down: %v", w.restarts)
-			}
+			forgiven = len(w.restarts["kubelet.service"]) == 4
+			testkit.Check(t, forgiven == test.forgiven, "after its cool-down: %v", w.restarts)
 		})
 	}
 }
@@ -230,9 +220,7 @@ func TestTheMessageSaysWhatWasDone(t *testing.T) {
 		"it is down; not restarted: kubelet.service was restarted at 2026-08-01T12:01:01Z (without success); the next restart is possible after a cool-down of 2m0s",
 		"it is down; kubelet.service was restarted",
 	}
-	if len(told) < len(want) || !slices.Equal(told[:len(want)], want) || len(told) > len(want)+2 {
-		t.Errorf("told\n%s", strings.Join(told, "\n"))
-	}
+	testkit.Check(t, len(told) >= len(want) && slices.Equal(told[:len(want)], want) && len(told) <= len(want)+2, "told\n%s", strings.Join(told, "\n"))
 }
 
 // A short healthy time after each restart does not reset the attempts. It also has no grace period,
@@ -246,9 +234,8 @@ func TestTheCooldownGrowsDespiteShortHealthyTimes(t *testing.T) {
 		return alwaysUnhealthy(ctx)
 	})
 	for ; w.now.Before(noon.Add(24 * time.Hour)); w.now = w.now.Add(10 * time.Second) {
-		if got := examine(t.Context()); got.Verdict == periodic.Unknown {
-			t.Fatalf("after %s: %+v", w.now.Sub(noon), got)
-		}
+		got := examine(t.Context())
+		testkit.Require(t, got.Verdict != periodic.Unknown, "after %s: %+v", w.now.Sub(noon), got)
 	}
 	if restarts := len(w.restarts["kubelet.service"]); restarts != 28 { // 5 in the first hour, then one an hour
 		t.Errorf("%d restarts in a day", restarts)
@@ -271,9 +258,8 @@ func TestTwoRulesOfAUnitRestartItOnce(t *testing.T) {
 		return w.now
 	}
 	got := late.Around(alwaysUnhealthy)(t.Context())
-	if restarts := len(w.restarts["kubelet.service"]); restarts != 1 || !strings.Contains(got.Message, "not restarted: ") {
-		t.Errorf("%d restarts: %+v", restarts, got)
-	}
+	restarts := len(w.restarts["kubelet.service"])
+	testkit.Check(t, restarts == 1 && strings.Contains(got.Message, "not restarted: "), "%d restarts: %+v", restarts, got)
 }
 
 // The message says why a unit is not restarted.
@@ -297,12 +283,9 @@ func TestTheMessageSaysWhyAUnitIsNotRestarted(t *testing.T) {
 			w := newFakeSystemd("kubelet.service", "fast.service", "slow.service")
 			w.until["slow.service"] = noon.Add(time.Second)
 			got := w.guard(kubelet, &check.Repairs{Folder: test.folder}).Around(alwaysUnhealthy)(t.Context())
-			if got.Verdict != periodic.Unhealthy || !strings.Contains(got.Message, "not restarted: ") || !strings.Contains(got.Message, test.says) {
-				t.Errorf("%+v", got)
-			}
-			if len(w.restarts) > 0 {
-				t.Errorf("%v", w.restarts)
-			}
+			testkit.Check(t, got.Verdict == periodic.Unhealthy && strings.Contains(got.Message, "not restarted: ") && strings.Contains(got.Message, test.says),
+				"%+v", got)
+			testkit.Check(t, len(w.restarts) == 0, "%v", w.restarts)
 		})
 	}
 }
@@ -316,14 +299,10 @@ func TestAUnitThatDoesNotComeBackBlocksOthersForALimitedTime(t *testing.T) {
 	w.until["kubelet.service"] = noon.Add(24 * time.Hour)
 	containerd := check.GuardConfig{Unit: "containerd", Repair: true, Cooldown: time.Minute}
 	for w.now = noon.Add(10 * time.Second); len(w.restarts["containerd.service"]) == 0; w.now = w.now.Add(10 * time.Second) {
-		if w.now.After(noon.Add(time.Hour)) {
-			t.Fatal("containerd was not restarted within an hour")
-		}
+		testkit.Require(t, !w.now.After(noon.Add(time.Hour)), "containerd was not restarted within an hour")
 		w.guard(containerd, repairs).Around(alwaysUnhealthy)(t.Context())
 	}
-	if after := w.restarts["containerd.service"][0].Sub(noon); after != 5*time.Minute {
-		t.Errorf("containerd was restarted after %s", after)
-	}
+	testkit.Same(t, w.restarts["containerd.service"][0].Sub(noon), 5*time.Minute, "containerd is restarted after")
 }
 
 // For any failures, any outcomes of restarts and any restarts of the agent: one unit restarts at a
@@ -332,10 +311,7 @@ func TestAUnitThatDoesNotComeBackBlocksOthersForALimitedTime(t *testing.T) {
 func TestRestartsRespectLockAndCooldown(t *testing.T) {
 	seen, doubled, forgiven := 0, 0, 0
 	rapid.Check(t, func(rt *rapid.T) {
-		folder, err := os.MkdirTemp("", "repairs-")
-		if err != nil {
-			rt.Fatal(err)
-		}
+		folder := testkit.Value(os.MkdirTemp("", "repairs-")).Must(rt)
 		defer os.RemoveAll(folder)
 		names := []string{"kubelet.service", "containerd.service", "kube-proxy.service"}
 		w := newFakeSystemd(names...)
@@ -401,14 +377,10 @@ func TestRestartsRespectLockAndCooldown(t *testing.T) {
 				vain[name]++
 			}
 		}
-		if w.together > 1 {
-			rt.Fatalf("%d units were being restarted at once", w.together)
-		}
+		testkit.Require(rt, w.together <= 1, "%d units were being restarted at once", w.together)
 	})
 	t.Logf("saw %d restarts, %d of them after others in vain, which were forgiven %d times", seen, doubled, forgiven)
-	if seen == 0 || doubled == 0 || forgiven == 0 {
-		t.Error("nothing was restarted, or never in vain, or never forgiven")
-	}
+	testkit.Check(t, seen != 0 && doubled != 0 && forgiven != 0, "nothing was restarted, or never in vain, or never forgiven")
 }
 
 // A process knows of the restarts of another process, and waits for them.
@@ -428,13 +400,11 @@ func TestProcessesRestartOneUnitAtATime(t *testing.T) {
 	<-inside
 	idle := newFakeSystemd("containerd.service")
 	containerd := check.GuardConfig{Unit: "containerd", Repair: true, Cooldown: time.Minute}
-	if got := idle.guard(containerd, &check.Repairs{Folder: folder}).Around(alwaysUnhealthy)(t.Context()); !strings.Contains(got.Message, "not restarted: another unit is being restarted") {
-		t.Errorf("%+v", got)
-	}
+	testkit.Contains(t, idle.guard(containerd, &check.Repairs{Folder: folder}).Around(alwaysUnhealthy)(t.Context()).Message, "not restarted: another unit is being restarted",
+		"a guard with the same folder")
 	close(leave)
 	first.Wait()
 	w.now = w.now.Add(time.Second)
-	if got := w.guard(containerd, &check.Repairs{Folder: folder}).Around(alwaysUnhealthy)(t.Context()); !strings.Contains(got.Message, "not restarted: kubelet.service is being restarted") {
-		t.Errorf("%+v", got)
-	}
+	testkit.Contains(t, w.guard(containerd, &check.Repairs{Folder: folder}).Around(alwaysUnhealthy)(t.Context()).Message, "not restarted: kubelet.service is being restarted",
+		"a guard with the same folder")
 }

@@ -47,8 +47,7 @@ func ready(runtime, network bool) func(context.Context) (*cri.StatusResponse, er
 func listen(tb testing.TB, play func(context.Context) (*cri.StatusResponse, error)) string {
 	tb.Helper()
 	socket := filepath.Join(tb.TempDir(), "cri.sock")
-	listener, err := net.Listen("unix", socket)
-	testkit.Must(tb, err)
+	listener := testkit.Value(net.Listen("unix", socket)).Must(tb)
 	server := grpc.NewServer()
 	if play != nil {
 		cri.RegisterRuntimeServiceServer(server, actor{play: play})
@@ -59,8 +58,7 @@ func listen(tb testing.TB, play func(context.Context) (*cri.StatusResponse, erro
 }
 
 func TestRuntime(t *testing.T) {
-	silent, err := net.Listen("unix", filepath.Join(t.TempDir(), "silent.sock"))
-	testkit.Must(t, err)
+	silent := testkit.Value(net.Listen("unix", filepath.Join(t.TempDir(), "silent.sock"))).Must(t)
 	defer silent.Close() // the kernel accepts connections, and no one answers
 	for _, test := range []struct {
 		name, socket string
@@ -91,16 +89,10 @@ func TestRuntime(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 			defer cancel()
 			got := check.Runtime(test.socket)(ctx)
-			if got.Verdict != test.want || !strings.Contains(got.Message, test.says) || strings.Contains(got.Message, "\n") {
-				t.Errorf("%+v", got)
-			}
-			if ctx.Err() != nil {
-				t.Error("no time was left to say so")
-			}
+			testkit.Check(t, got.Verdict == test.want && strings.Contains(got.Message, test.says) && !strings.Contains(got.Message, "\n"), "%+v", got)
+			testkit.Check(t, ctx.Err() == nil, "no time was left to say so")
 			for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before+2; <-time.After(5 * time.Millisecond) { // of the server
-				if time.Now().After(deadline) {
-					t.Fatalf("%d goroutines are left of %d", runtime.NumGoroutine(), before)
-				}
+				testkit.Require(t, !time.Now().After(deadline), "%d goroutines are left of %d", runtime.NumGoroutine(), before)
 			}
 		})
 	}
@@ -108,9 +100,8 @@ func TestRuntime(t *testing.T) {
 
 // Test with a real containerd.
 func TestRuntimeIsContainerd(t *testing.T) {
-	if _, err := exec.LookPath("containerd"); err != nil {
-		t.Fatal("there is no containerd: apt-get install -y --no-install-recommends --no-upgrade containerd")
-	}
+	_, err := exec.LookPath("containerd")
+	testkit.Require(t, err == nil, "there is no containerd: apt-get install -y --no-install-recommends --no-upgrade containerd")
 	folder := t.TempDir()
 	socket := filepath.Join(folder, "c.sock")
 	settings := filepath.Join(folder, "config.toml")
@@ -142,9 +133,8 @@ func TestRuntimeIsContainerd(t *testing.T) {
 	}
 	t.Logf("well %s after its start: %+v", time.Since(began).Round(time.Millisecond), ask())
 	stop()
-	if got := ask(); got.Verdict != periodic.Unhealthy || !strings.Contains(got.Message, "refused") {
-		t.Errorf("after its end: %+v", got)
-	}
+	got := ask()
+	testkit.Check(t, got.Verdict == periodic.Unhealthy && strings.Contains(got.Message, "refused"), "after its end: %+v", got)
 }
 
 // One operation is one check: a connection, a request and the answer of a runtime in this process,

@@ -1,13 +1,17 @@
 package check
 
 import (
+	"bytes"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/resourcestack/autohealer/internal/probe/config"
@@ -45,9 +49,7 @@ func TestJudgeMounts(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "mountinfo")
 			testkit.Must(t, os.WriteFile(path, []byte(strings.Join(test.table, "\n")+"\n"), 0o600))
 			got := Readonly(path)(t.Context())
-			if got.Verdict != test.want || !strings.Contains(got.Message, test.says) || strings.Count(got.Message, "/dev/sda1") > 1 {
-				t.Errorf("%+v", got)
-			}
+			testkit.Check(t, got.Verdict == test.want && strings.Contains(got.Message, test.says) && strings.Count(got.Message, "/dev/sda1") <= 1, "%+v", got)
 		})
 	}
 }
@@ -70,8 +72,7 @@ func TestJudgeMountsOfARealDisk(t *testing.T) {
 		table := fmt.Sprintf("43 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard\n"+
 			"63 43 7:0 / /mnt/disk %s,relatime - ext4 /dev/loop0 %s\n64 43 7:0 / /mnt/pod %s,relatime - ext4 /dev/loop0 %s\n",
 			test.disk, test.super, test.pod, test.super)
-		mounts, err := procfs.ParseMounts([]byte(table))
-		testkit.Must(t, err)
+		mounts := testkit.Value(procfs.ParseMounts([]byte(table))).Must(t)
 		if got := judgeMounts(mounts); got.Verdict != test.want || got.Verdict == periodic.Unhealthy && !strings.HasSuffix(got.Message, ": /dev/loop0 on /mnt/disk (ext4)") {
 			t.Errorf("%s: %+v", test.name, got)
 		}
@@ -80,13 +81,10 @@ func TestJudgeMountsOfARealDisk(t *testing.T) {
 
 func TestReadonlyOnThisMachine(t *testing.T) {
 	for _, table := range []string{MountTable, "/proc/self/mountinfo"} {
-		if got := Readonly(table)(t.Context()); got.Verdict != periodic.Healthy {
-			t.Errorf("%s: %+v", table, got)
-		}
+		testkit.Same(t, Readonly(table)(t.Context()).Verdict, periodic.Healthy, "%s", table)
 	}
-	if got := Readonly("/nowhere")(t.Context()); got.Verdict != periodic.Unknown || got.Reason == "" {
-		t.Errorf("%+v", got)
-	}
+	got := Readonly("/nowhere")(t.Context())
+	testkit.Check(t, got.Verdict == periodic.Unknown && got.Reason != "", "%+v", got)
 }
 
 // In a pod, the first process may be the agent, and the table may belong to the pod.
@@ -106,11 +104,9 @@ func TestAMountTableOfAPodIsUnknown(t *testing.T) {
 		{"it is not known whose table it is, and there is no disk in it", "mnt:[2]", "", none, 77, true},
 	} {
 		proc := fakeNamespaces(t, "mnt", test.self, test.first)
-		mounts, err := procfs.ParseMounts([]byte(test.table))
-		testkit.Must(t, err)
-		if pods := isPods(proc, test.pid, mounts); pods != test.pods {
-			t.Errorf("%s: that it is the pod's is %v", test.name, pods)
-		}
+		mounts := testkit.Value(procfs.ParseMounts([]byte(test.table))).Must(t)
+		pods := isPods(proc, test.pid, mounts)
+		testkit.Check(t, pods == test.pods, "%s: that it is the pod's is %v", test.name, pods)
 	}
 }
 
@@ -147,13 +143,10 @@ func TestJudgeClock(t *testing.T) {
 		{"without a limit", unix.Timex{Status: 0x2001, Maxerror: 15_000_000}, 0, periodic.Healthy},
 		{"its pulse is away", unix.Timex{Status: 0x2002}, 0, periodic.Healthy},
 	} {
-		if got := judgeClock(test.told, test.limit); got.Verdict != test.want {
-			t.Errorf("%s: %+v", test.name, got)
-		}
+		testkit.Same(t, judgeClock(test.told, test.limit).Verdict, test.want, "%s", test.name)
 	}
-	if got := Clock(time.Second)(t.Context()); got.Verdict == periodic.Unknown {
-		t.Errorf("the clock of this machine: %+v", got)
-	}
+	got := Clock(time.Second)(t.Context())
+	testkit.Check(t, got.Verdict != periodic.Unknown, "the clock of this machine: %+v", got)
 }
 
 func TestConntrack(t *testing.T) {
@@ -178,9 +171,8 @@ func TestConntrack(t *testing.T) {
 			for name, text := range test.files {
 				testkit.Must(t, os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600))
 			}
-			if got := Conntrack(proc, 95)(t.Context()); got.Verdict != test.want || got.Verdict == periodic.Unknown && got.Reason == "" {
-				t.Errorf("%+v", got)
-			}
+			got := Conntrack(proc, 95)(t.Context())
+			testkit.Check(t, got.Verdict == test.want && (got.Verdict != periodic.Unknown || got.Reason != ""), "%+v", got)
 		})
 	}
 	for _, test := range []struct {
@@ -191,32 +183,156 @@ func TestConntrack(t *testing.T) {
 		{"with hostPID and a network of its own", "net:[2]", "net:[1]", periodic.Unknown},
 		{"it is not known whose network it is", "net:[2]", "", periodic.Healthy},
 	} {
-		if got := Conntrack(fakeNamespaces(t, "net", test.self, test.first), 95)(t.Context()); got.Verdict != test.want {
-			t.Errorf("%s: %+v", test.name, got)
-		}
+		testkit.Same(t, Conntrack(fakeNamespaces(t, "net", test.self, test.first), 95)(t.Context()).Verdict, test.want, "%s", test.name)
 	}
-	if got := Conntrack(Proc, 100)(t.Context()); got.Verdict == periodic.Unknown {
-		t.Errorf("the table of this machine: %+v", got)
-	}
+	got := Conntrack(Proc, 100)(t.Context())
+	testkit.Check(t, got.Verdict != periodic.Unknown, "the table of this machine: %+v", got)
 }
 
 func TestDNS(t *testing.T) {
-	if got := DNS("localhost")(t.Context()); got.Verdict != periodic.Healthy {
-		t.Errorf("%+v", got)
-	}
-	if got := DNS("no such name")(t.Context()); got.Verdict != periodic.Unhealthy {
-		t.Errorf("%+v", got)
-	}
+	testkit.Same(t, DNS("localhost")(t.Context()).Verdict, periodic.Healthy, "a name that exists")
+	testkit.Same(t, DNS("no such name")(t.Context()).Verdict, periodic.Unhealthy, "a name that does not exist")
 }
 
 func TestEveryCheckExists(t *testing.T) {
 	node := Node{Getenv: os.Getenv, Repairs: &Repairs{}}
 	for _, name := range config.Checks() {
-		if examine, err := New(config.CheckRule{Check: name}, node); err != nil || examine == nil {
-			t.Errorf("%s: %v", name, err)
+		examine, err := New(config.CheckRule{Check: name}, node)
+		testkit.Check(t, err == nil && examine != nil, "%s: %v", name, err)
+	}
+	_, err := New(config.CheckRule{Check: "nothing"}, node)
+	testkit.Check(t, err != nil, "there is a check called nothing")
+}
+
+func TestWithoutSource(t *testing.T) {
+	for text, want := range map[string]string{
+		"read tcp 127.0.0.1:45678->127.0.0.1:10248: read: connection reset by peer": "read tcp 127.0.0.1:10248: read: connection reset by peer",
+		"read udp [fd00::1]:999->[fd00::a]:53: i/o timeout":                         "read udp [fd00::a]:53: i/o timeout",
+		"lookup a on 10.0.0.10:53: read udp 10.1.2.3:5->10.0.0.10:53: refused":      "lookup a on 10.0.0.10:53: read udp 10.0.0.10:53: refused",
+		"read unix @->/run/docker.sock: EOF":                                        "read unix @->/run/docker.sock: EOF",
+		"a->b":                                                                      "a->b",
+	} {
+		testkit.Same(t, withoutSource(text), want, "%q", text)
+	}
+}
+
+// The files of all versions can be read. These files never change; a new version adds its own.
+func TestAttemptsOfAllVersionsAreRead(t *testing.T) {
+	at := time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
+	want := attempts{
+		"containerd.service": {At: at, Times: 2, By: "runtime", Well: at.Add(5 * time.Minute)},
+		"kubelet.service":    {At: at.Add(time.Minute)},
+	}
+	for _, name := range []string{"tried-v0.json", "tried-v1.json"} {
+		text := testkit.Value(os.ReadFile("testdata/" + name)).Must(t)
+		got, err := parseAttempts(text)
+		diff := cmp.Diff(want, got.Units)
+		testkit.Check(t, diff == "" && err == nil, "%s: %v (-want +got):\n%s", name, err, diff)
+		if written, err := got.text(); name == "tried-v1.json" && (err != nil || !bytes.Equal(append(written, '\n'), text)) {
+			t.Errorf("today's format has changed, which takes a new version: %v\n%s", err, written)
 		}
 	}
-	if _, err := New(config.CheckRule{Check: "nothing"}, node); err == nil {
-		t.Error("there is a check called nothing")
+	newer := `{"version":7,"units":{"a":{"at":"2026-11-15T12:00:00Z","cause":"x"}},"new":1}`
+	got := testkit.Value(parseAttempts([]byte(newer))).Must(t)
+	if text, _ := got.text(); string(text) != `{"version":1,"units":{"a":{"at":"2026-11-15T12:00:00Z","cause":"x"}},"new":1}` {
+		t.Errorf("of what a newer version has noted %s is left", text)
 	}
+	for _, text := range []string{``, `[]`, `{"version":1,"units":[]}`, `{"a":{"at":"soon"}}`} {
+		got, err := parseAttempts([]byte(text))
+		testkit.Check(t, err != nil, "%s is read as %+v", text, got)
+	}
+}
+
+// The image of the agent has a folder /run. It contains the node's sockets only if it is mounted.
+func TestAFolderOfTheImageIsNotOfTheNode(t *testing.T) {
+	base := t.TempDir()
+	if err := unix.Mount("tmpfs", base, "tmpfs", 0, ""); err != nil { // on an overlay there can be no other
+		t.Fatalf("%v: run this test as root", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(base, unix.MNT_DETACH) })
+	for _, name := range []string{"lower", "upper", "work", "root", "lower/run", "lower/mounted"} {
+		testkit.Must(t, os.Mkdir(filepath.Join(base, name), 0o700))
+	}
+	root := filepath.Join(base, "root")
+	err := unix.Mount("overlay", root, "overlay", 0, "lowerdir="+base+"/lower,upperdir="+base+"/upper,workdir="+base+"/work")
+	testkit.Require(t, err == nil, "mounting an overlay: %v: run this test as root, with a kernel that has overlays", err)
+	t.Cleanup(func() { _ = unix.Unmount(root, unix.MNT_DETACH) })
+	testkit.Must(t, unix.Mount("tmpfs", root+"/mounted", "tmpfs", 0, ""))
+	t.Cleanup(func() { _ = unix.Unmount(root+"/mounted", unix.MNT_DETACH) })
+	for _, test := range []struct {
+		name, folder, root string
+		want               bool
+	}{
+		{"of the image", root + "/run", root, false},
+		{"mounted into the container", root + "/mounted", root, true},
+		{"of a machine", base + "/lower/run", base, true},
+		{"nowhere", root + "/nowhere", root, false},
+	} {
+		testkit.Same(t, isOfTheNode(test.folder, test.root), test.want, "%s", test.name)
+	}
+}
+
+// The real programs add rules to the kernel in a separate network namespace.
+func TestIPTablesReportsWhichTablesHaveRules(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		commands []string
+		want     periodic.Verdict
+		says     string
+	}{
+		{"none", nil, periodic.Unknown, "no rules"},
+		{"an empty table is none", []string{"iptables-legacy -S", "iptables-nft -S"}, periodic.Unknown, "no rules"},
+		{"legacy", []string{"iptables-legacy -A INPUT -j ACCEPT", "ip6tables-legacy -A INPUT -j ACCEPT"}, periodic.Healthy, "iptables-legacy: 2 "},
+		{"nft", []string{"iptables-nft -A INPUT -j ACCEPT", "ip6tables-nft -A INPUT -j ACCEPT", "iptables-nft -A OUTPUT -j ACCEPT"}, periodic.Healthy, "iptables-nft: 3 "},
+		{"both", []string{"iptables-legacy -A INPUT -j ACCEPT", "iptables-nft -A INPUT -j ACCEPT"}, periodic.Unhealthy, "both"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			done := make(chan periodic.Result)
+			go func() {
+				defer close(done)
+				// Never unlocked: the thread, and with it the namespace, ends with the goroutine.
+				runtime.LockOSThread()
+				if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+					t.Errorf("making a network, which takes root: %v", err)
+					return
+				}
+				for _, command := range test.commands {
+					words := strings.Fields(command)
+					out, err := exec.Command(words[0], words[1:]...).CombinedOutput()
+					testkit.Check(t, err == nil, "%s (Debian package iptables): %v %s", command, err, out)
+				}
+				err := onlyNetAdmin()
+				testkit.Check(t, err == nil, "giving up rights: %v", err)
+				done <- IPTables("/proc/thread-self")(t.Context())
+			}()
+			got := <-done
+			testkit.Check(t, got.Verdict == test.want && strings.Contains(got.Message, test.says), "%+v", got)
+		})
+	}
+}
+
+// onlyNetAdmin drops all capabilities of this thread except the one that the check needs.
+func onlyNetAdmin() error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	rights := [2]unix.CapUserData{{Effective: 1 << unix.CAP_NET_ADMIN, Permitted: 1 << unix.CAP_NET_ADMIN}}
+	return unix.Capset(&header, &rights[0])
+}
+
+// The parser accepts any input without a panic.
+func FuzzParseRules(f *testing.F) {
+	rule := []byte{36, 0, 0, 0, 6, 10, 2, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 11, 0, 1, 0, 'f', 'i', 'l', 't', 'e', 'r', 0, 0}
+	rule[0] = byte(len(rule))
+	n, _, err := parseRules(rule)
+	testkit.Require(f, n == 1 && err == nil, "%d rules, %v", n, err)
+	other := bytes.Replace(rule, []byte("filter"), []byte("kubepr"), 1)
+	if n, _, err := parseRules(other); n != 0 || err != nil {
+		f.Fatalf("%d rules of iptables in a table of nft's own, %v", n, err)
+	}
+	f.Add(rule)
+	f.Add([]byte{16, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
+	f.Add([]byte{20, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255})
+	f.Fuzz(func(t *testing.T, text []byte) {
+		n, _, _ := parseRules(text)
+		testkit.Require(t, n <= len(text)/16, "%d rules in %d bytes", n, len(text))
+	})
 }

@@ -12,8 +12,7 @@ import (
 
 // The page for users contains every field, and its examples are valid.
 func TestThePageForUsersIsComplete(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/agent-configuration.md")
-	testkit.Must(t, err)
+	page := testkit.Value(os.ReadFile("../../../docs/agent-configuration.md")).Must(t)
 	asked := map[string]bool{}
 	for _, monitor := range []struct {
 		text string
@@ -24,8 +23,7 @@ func TestThePageForUsersIsComplete(t *testing.T) {
 		{`{"conditions": [{}], "rules": [{}]}`, func(top *section) { checkMonitor(top) }},
 		{`{"cpu": {"metricsConfigs": {"a": {}}}}`, func(top *section) { statsMonitor(top) }},
 	} {
-		root, err := parseObject([]byte(monitor.text))
-		testkit.Must(t, err)
+		root := testkit.Value(parseObject([]byte(monitor.text))).Must(t)
 		r := &reader{}
 		monitor.read(r.section("", "the top", root))
 		for _, s := range r.sections {
@@ -35,56 +33,70 @@ func TestThePageForUsersIsComplete(t *testing.T) {
 		}
 	}
 	t.Logf("saw %d fields", len(asked))
-	if len(asked) < 30 {
-		t.Error("there are more fields than that: this test does not look at them")
-	}
+	testkit.Check(t, len(asked) >= 30, "there are more fields than that: this test does not look at them")
 	for name := range asked {
 		if !strings.Contains(string(page), "`"+name+"`") && !strings.Contains(string(page), "."+name+"`") && !strings.Contains(string(page), `"`+name+`"`) {
 			t.Errorf("%s is not on the page", name)
 		}
 	}
 	examples := strings.Split(string(page), "```json\n")[1:]
-	if len(examples) == 0 {
-		t.Error("the page has no examples")
-	}
+	testkit.Check(t, len(examples) != 0, "the page has no examples")
 	for _, example := range examples {
 		text, _, _ := strings.Cut(example, "```")
 		kind := SystemLog
 		if strings.Contains(text, `"builtin"`) {
 			kind = Check
 		}
-		if _, warnings, err := Parse("example", kind, []byte(text)); err != nil || len(warnings) > 0 {
-			t.Errorf("%s\n%v, warnings %q", text, err, warnings)
-		}
+		_, warnings, err := Parse("example", kind, []byte(text))
+		testkit.Check(t, err == nil && len(warnings) == 0, "%s\n%v, warnings %q", text, err, warnings)
 	}
 }
 
 // The page about checks contains every check and every setting.
 func TestThePageAboutChecksIsComplete(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/agent-checks.md")
-	testkit.Must(t, err)
-	root, err := parseObject([]byte(`{}`))
-	testkit.Must(t, err)
+	page := testkit.Value(os.ReadFile("../../../docs/agent-checks.md")).Must(t)
+	root := testkit.Value(parseObject([]byte(`{}`))).Must(t)
 	s := (&reader{}).section("settings", "settings", root)
 	checkSettings(s, "")
 	for _, name := range append(Checks(), s.asked...) {
-		if !strings.Contains(string(page), "| `"+name+"` |") {
-			t.Errorf("%s is not on the page", name)
-		}
+		testkit.Contains(t, string(page), "| `"+name+"` |", "the page has %s", name)
 	}
 }
 
 // The page for users contains every shipped file.
 func TestThePageForUsersHasEveryShippedFile(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/agent-configuration.md")
-	testkit.Must(t, err)
+	page := testkit.Value(os.ReadFile("../../../docs/agent-configuration.md")).Must(t)
 	paths, err := filepath.Glob("../../../config/*.json")
-	if err != nil || len(paths) == 0 {
-		t.Fatalf("no files: %v", err)
-	}
+	testkit.Require(t, err == nil && len(paths) != 0, "no files: %v", err)
 	for _, path := range paths {
-		if first := regexp.MustCompile("(?m)^\\|[^|]*`" + filepath.Base(path) + "`[^|]*\\|"); !first.Match(page) {
-			t.Errorf("%s is not on the page", filepath.Base(path))
+		first := regexp.MustCompile("(?m)^\\|[^|]*`" + filepath.Base(path) + "`[^|]*\\|")
+		testkit.Check(t, first.Match(page), "%s is not on the page", filepath.Base(path))
+	}
+}
+
+// The page on problem reports contains every field of sources, and its example is valid.
+func TestThePageOnProblemReportsIsComplete(t *testing.T) {
+	page := testkit.Value(os.ReadFile("../../../docs/problem-reports.md")).Must(t)
+	root := testkit.Value(parseObject([]byte(`{"sources": [{}]}`))).Must(t)
+	r := &reader{}
+	problemSources(r.section("", "the top", root))
+	seen := 0
+	for _, s := range r.sections {
+		for _, name := range s.asked {
+			seen++
+			field := "`" + name + "`"
+			if s.path != "" {
+				field = "`sources[]." + name + "`"
+			}
+			testkit.Check(t, strings.Contains(string(page), field) || name == "sources", "%s is not on the page", field)
 		}
+	}
+	testkit.Check(t, seen >= 12, "saw %d fields: this test does not look at them", seen)
+	examples := strings.Split(string(page), "```json\n")[1:]
+	testkit.Check(t, len(examples) != 0, "the page has no examples")
+	for _, example := range examples {
+		text, _, _ := strings.Cut(example, "```")
+		_, warnings, err := Parse("example", Problems, []byte(text))
+		testkit.Check(t, err == nil && len(warnings) == 0, "%s\n%v, warnings %q", text, err, warnings)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/resourcestack/autohealer/internal/probe/config"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // Any file is either accepted, with the properties that monitors rely on, or refused with messages
@@ -39,14 +40,10 @@ func FuzzParse(f *testing.F) {
 		if (err == nil) != (again == nil) || err != nil && err.Error() != again.Error() || strings.Join(warnings, "\n") != strings.Join(warningsAgain, "\n") {
 			t.Fatalf("the same text was answered with\n%v\n%q\nand\n%v\n%q", err, warnings, again, warningsAgain)
 		}
-		if (file == nil) != (err != nil) {
-			t.Fatalf("%+v and %v", file, err)
-		}
+		testkit.MustBeSame(t, (file == nil), (err != nil), "%+v and %v", file, err)
 		if err != nil {
 			for line := range strings.SplitSeq(err.Error(), "\n") {
-				if !strings.HasPrefix(line, "f.json: ") {
-					t.Fatalf("%q begins without the path", line)
-				}
+				testkit.Require(t, strings.HasPrefix(line, "f.json: "), "%q begins without the path", line)
 			}
 			return
 		}
@@ -90,9 +87,7 @@ func checkChecks(t *testing.T, m *config.CheckMonitor) {
 func checkLog(t *testing.T, m *config.LogMonitor) {
 	t.Helper()
 	hasPath := filepath.IsAbs(m.LogPath) || m.LogPath == "" && m.Plugin == config.Journald
-	if !hasPath || m.Source == "" || m.BufferSize < 1 || m.BufferSize > 10_000 || m.Lookback < 0 || m.Delay < 0 {
-		t.Fatalf("%+v was taken", m)
-	}
+	testkit.Require(t, hasPath && m.Source != "" && m.BufferSize >= 1 && m.BufferSize <= 10_000 && m.Lookback >= 0 && m.Delay >= 0, "%+v was taken", m)
 	for _, rule := range m.Rules {
 		if rule.Count < 1 || (rule.Count > 1) != (rule.Window > 0) || rule.ClearAfter < 0 || rule.Permanent != (rule.Condition != "") ||
 			!rule.Permanent && (rule.ClearPattern != "" || rule.ClearAfter != 0) {

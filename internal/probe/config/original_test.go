@@ -37,13 +37,10 @@ func kindOf(name string) config.Kind {
 func files(t *testing.T, folder string) map[string][]byte {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(folder, "*.json"))
-	if err != nil || len(paths) == 0 {
-		t.Fatalf("%s has no files: %v", folder, err)
-	}
+	testkit.Require(t, err == nil && len(paths) != 0, "%s has no files: %v", folder, err)
 	texts := map[string][]byte{}
 	for _, path := range paths {
-		text, err := os.ReadFile(path)
-		testkit.Must(t, err)
+		text := testkit.Value(os.ReadFile(path)).Must(t)
 		texts[filepath.Base(path)] = text
 	}
 	return texts
@@ -63,26 +60,20 @@ func TestEveryOriginalFileIsValid(t *testing.T) {
 		if len(warnings) > 0 {
 			warned[name] = warnings
 		}
-		if file.Path != name || file.Kind != kind || !file.ForNode(map[string]string{"a": "b"}) || !file.ForNode(nil) {
-			t.Errorf("%s became %+v", name, file)
-		}
+		testkit.Check(t, file.Path == name && file.Kind == kind && file.ForNode(map[string]string{"a": "b"}) && file.ForNode(nil), "%s became %+v", name, file)
 		// With the wrong flag, each error names the right one.
 		for _, other := range []config.Kind{config.SystemLog, config.CustomPlugin, config.SystemStats, config.Check} {
 			_, _, err := config.Parse(name, other, text)
-			if other != kind && (err == nil || !strings.Contains(err.Error(), "name it there") || !strings.Contains(err.Error(), string(kind))) {
-				t.Errorf("%s as %s: %v", name, other, err)
-			}
+			testkit.Check(t, other == kind || err != nil && strings.Contains(err.Error(), "name it there") && strings.Contains(err.Error(), string(kind)),
+				"%s as %s: %v", name, other, err)
 		}
 	}
 	t.Logf("saw %v", seen)
-	if len(seen) < 3 {
-		t.Error("some kind was not seen: this test does not look at it")
-	}
-	if diff := cmp.Diff(map[string][]string{
+	testkit.Check(t, len(seen) >= 3, "some kind was not seen: this test does not look at it")
+	testkit.NoDiff(t, cmp.Diff(map[string][]string{
 		"disk-log-message-filelog.json": {`disk-log-message-filelog.json: rules[0].reason: "DiskBadBlock" is also the reason of a healthy DiskBadBlock, so that they cannot be told apart`},
-	}, warned); diff != "" {
-		t.Errorf("warnings (-want +got):\n%s", diff)
-	}
+	}, warned),
+		"warnings")
 }
 
 func TestOriginalFilesKeepTheirMeaning(t *testing.T) {
@@ -147,9 +138,7 @@ func TestOriginalFilesKeepTheirMeaning(t *testing.T) {
 			got, _, err := config.Read(filepath.Join(originals, name), kindOf(name))
 			testkit.Must(t, err)
 			want.Path, want.Kind = filepath.Join(originals, name), kindOf(name)
-			if diff := cmp.Diff(want, *got, cmpopts.IgnoreFields(config.File{}, "Nodes")); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			testkit.NoDiff(t, cmp.Diff(want, *got, cmpopts.IgnoreFields(config.File{}, "Nodes")), "the file")
 		})
 	}
 }

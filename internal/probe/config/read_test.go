@@ -11,11 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/datadriven"
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/testkit"
+	"github.com/resourcestack/autohealer/problem"
 )
 
 func TestRead(t *testing.T) {
@@ -39,15 +41,13 @@ func TestRead(t *testing.T) {
 			{write("spaces", " \n", 0o600), "it is empty; write an object of JSON: {...}"},
 		} {
 			file, _, err := config.Read(test.path, config.SystemLog)
-			if want := test.path + ": " + test.want; file != nil || err == nil || err.Error() != want {
-				t.Errorf("got  %v\nwant %s", err, want)
-			}
+			want := test.path + ": " + test.want
+			testkit.Check(t, file == nil && err != nil && err.Error() == want, "got  %v\nwant %s", err, want)
 		}
 	})
 	t.Run("takes a file as long as it may be", func(t *testing.T) {
-		if _, _, err := config.Read(write("full", good+strings.Repeat(" ", 1<<20-len(good)), 0o600), config.SystemLog); err != nil {
-			t.Error(err)
-		}
+		_, _, err := config.Read(write("full", good+strings.Repeat(" ", 1<<20-len(good)), 0o600), config.SystemLog)
+		testkit.Check(t, err == nil, "%v", err)
 	})
 	t.Run("warns of programs that are not there and takes the file", func(t *testing.T) {
 		path := write("plugin.json", fmt.Sprintf(`{"plugin": "custom", "source": "s", "rules": [
@@ -55,15 +55,12 @@ func TestRead(t *testing.T) {
 			{"type": "temporary", "reason": "A", "path": "/no/such/program"},
 			{"type": "temporary", "reason": "A", "path": %q}]}`, program, text), 0o600)
 		file, warnings, err := config.Read(path, config.CustomPlugin)
-		if err != nil || len(file.Plugin.Rules) != 3 {
-			t.Fatalf("%+v, %v", file, err)
-		}
-		if diff := cmp.Diff([]string{
+		testkit.Require(t, err == nil && len(file.Plugin.Rules) == 3, "%+v, %v", file, err)
+		testkit.NoDiff(t, cmp.Diff([]string{
 			path + `: rules[1].path: "/no/such/program" on this machine: no such file or directory`,
 			path + fmt.Sprintf(`: rules[2].path: %q on this machine is no file that can be executed`, text),
-		}, warnings); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
-		}
+		}, warnings),
+			"the warnings")
 	})
 }
 
@@ -90,24 +87,20 @@ func TestDefaults(t *testing.T) {
 		{`{"plugin": "journald", "source": "s", "pluginConfig": {"source": "kernel"}, "delay": "2m"}`,
 			log(config.LogMonitor{Plugin: config.Journald, PluginConfig: map[string]string{"source": "kernel"}, Delay: 2 * time.Minute})},
 	} {
-		if diff := cmp.Diff(test.want, *parse(t, config.SystemLog, test.text).Log); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", test.text, diff)
-		}
+		testkit.NoDiff(t, cmp.Diff(test.want, *parse(t, config.SystemLog, test.text).Log), "%s", test.text)
 	}
 	got := parse(t, config.CustomPlugin, `{"plugin": "custom", "source": "s", "rules": [
 		{"type": "temporary", "reason": "A", "path": "/a"}, {"type": "temporary", "reason": "A", "path": "/a", "timeout": "0", "invoke_interval": ""}]}`).Plugin
 	rule := config.PluginRule{Reason: "A", Path: "/a", Timeout: 5 * time.Second, InvokeInterval: 30 * time.Second}
-	if diff := cmp.Diff(&config.PluginMonitor{
+	testkit.NoDiff(t, cmp.Diff(&config.PluginMonitor{
 		Source: "s", Metrics: true, InvokeInterval: 30 * time.Second, Timeout: 5 * time.Second, MaxOutputLength: 80, Concurrency: 3,
 		Rules: []config.PluginRule{rule, rule},
-	}, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(&config.StatsMonitor{
+	}, got),
+		"the plugin monitor")
+	testkit.NoDiff(t, cmp.Diff(&config.StatsMonitor{
 		InvokeInterval: time.Minute, ProcPath: "/proc", LsblkTimeout: 5 * time.Second, Metrics: map[string]map[string]string{},
-	}, parse(t, config.SystemStats, `{}`).Stats); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	}, parse(t, config.SystemStats, `{}`).Stats),
+		"the stats monitor")
 }
 
 // Values that node-problem-detector accepts without a meaning have the same effect here.
@@ -133,18 +126,12 @@ func TestValuesThatNodeProblemDetectorAccepts(t *testing.T) {
 		}
 		got := file.Log
 		got.Plugin, got.PluginConfig, got.Metrics = "", nil, false
-		if diff := cmp.Diff(test.want, *got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", test.text, diff)
-		}
+		testkit.NoDiff(t, cmp.Diff(test.want, *got), "%s", test.text)
 		asIs := strings.Contains(test.text, "/host/dev/kmsg") || test.want.BufferSize == 10_000 && !strings.Contains(test.text, "10001")
-		if (len(warnings) == 0) != asIs {
-			t.Errorf("%s: warnings %q", test.text, warnings)
-		}
+		testkit.Same(t, (len(warnings) == 0), asIs, "%s: warnings %q", test.text, warnings)
 	}
 	plugin, warnings, err := config.Parse("ntp.json", config.CustomPlugin, []byte(`{"plugin": "custom", "rules": []}`))
-	if err != nil || plugin.Plugin.Source != "ntp" || len(warnings) != 1 {
-		t.Errorf("%+v, %q, %v", plugin, warnings, err)
-	}
+	testkit.Check(t, err == nil && plugin.Plugin.Source == "ntp" && len(warnings) == 1, "%+v, %q, %v", plugin, warnings, err)
 }
 
 func TestFieldsOfAutohealer(t *testing.T) {
@@ -152,17 +139,15 @@ func TestFieldsOfAutohealer(t *testing.T) {
 		"conditions": [{"type": "GPUUnhealthy"}, {"type": "DiskBadBlock"}, {"type": "CperHardwareErrorFatal", "survivesReboot": false}, {"type": "KernelDeadlock", "SURVIVESREBOOT": true}],
 		"rules": [{"type": "permanent", "condition": "GPUUnhealthy", "reason": "A", "pattern": "a", "clearPattern": "b", "CLEARAFTER": "1h", "count": 3, "window": "10m",
 			"kernelOnly": true, "patternGeneratedMessageSuffix": "c"}]}`).Log
-	if diff := cmp.Diff([]config.Condition{
+	testkit.NoDiff(t, cmp.Diff([]config.Condition{
 		{Type: "GPUUnhealthy"}, {Type: "DiskBadBlock", SurvivesReboot: true}, {Type: "CperHardwareErrorFatal"}, {Type: "KernelDeadlock", SurvivesReboot: true},
-	}, got.Conditions); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]config.LogRule{{
+	}, got.Conditions),
+		"the conditions")
+	testkit.NoDiff(t, cmp.Diff([]config.LogRule{{
 		Permanent: true, Condition: "GPUUnhealthy", Reason: "A", Pattern: "a", Suffix: "c",
 		ClearPattern: "b", ClearAfter: time.Hour, Count: 3, Window: 10 * time.Minute, KernelOnly: true,
-	}}, got.Rules); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	}}, got.Rules),
+		"the rules")
 }
 
 func TestNodeSelector(t *testing.T) {
@@ -257,9 +242,7 @@ func TestFieldsAreFoundAsEncodingJSONFindsThem(t *testing.T) {
 			rt.Fatalf("%s: %v", text, err)
 		}
 		file, _, err := config.Parse("f.json", config.SystemLog, []byte(text))
-		if err != nil {
-			rt.Fatalf("%s: %v", text, err)
-		}
+		testkit.Require(rt, err == nil, "%s: %v", text, err)
 		got := old{Plugin: file.Log.Plugin, Source: file.Log.Source, LogPath: file.Log.LogPath, BufferSize: file.Log.BufferSize, SkipList: file.Log.SkipList}
 		for _, r := range file.Log.Rules {
 			got.Rules = append(got.Rules, struct {
@@ -278,10 +261,67 @@ func TestFieldsAreFoundAsEncodingJSONFindsThem(t *testing.T) {
 		if len(want.Rules) == 0 {
 			want.Rules = nil
 		}
-		if !reflect.DeepEqual(want, got) {
-			rt.Fatalf("%s\n(-want +got):\n%s", text, cmp.Diff(want, got))
-		}
+		testkit.Require(rt, reflect.DeepEqual(want, got), "%s\n(-want +got):\n%s", text, cmp.Diff(want, got))
 		compared++
 	})
 	t.Logf("compared %d files", compared)
+}
+
+func TestSourcesOfProblemsHaveDefaults(t *testing.T) {
+	got := parse(t, config.Problems, `{"sources": [{"name": "a", "gid": 0},
+		{"name": "b", "socket": "/s", "uid": 7, "tokenFile": "/t", "conditions": ["X"], "silence": "9s", "rate": 1, "burst": 2, "connections": 3}]}`).Problems
+	zero, seven := 0, 7
+	if diff := cmp.Diff(&config.ProblemSources{
+		Socket: problem.DefaultSocket, // the default of clients
+		Sources: []config.ProblemSource{
+			{Name: "a", GID: &zero, Silence: 2 * time.Minute, Rate: 20, Burst: 200, Connections: 4},
+			{Name: "b", Socket: "/s", UID: &seven, TokenFile: "/t", Conditions: []string{"X"}, Silence: 9 * time.Second, Rate: 1, Burst: 2, Connections: 3},
+		},
+	}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestAnUnknownFieldOfSourcesCausesAWarning(t *testing.T) {
+	_, warnings, err := config.Parse("f", config.Problems, []byte(`{"comment": 1, "sources": [
+		{"name": "a", "gid": 7, "conditions": ["X"], "owner": "me", "silense": "9s", "tcp": "x"}], "nodeSelector": {"matchLabels": {"gpu": "true"}}}`))
+	diff := cmp.Diff([]string{
+		"f: comment: not known and ignored; remove it",
+		"f: sources[0].owner: not known and ignored; remove it",
+		"f: sources[0].silense: not known and ignored; did you mean silence?",
+		"f: sources[0].tcp: ignored here; it is a field of the top",
+	}, warnings)
+	testkit.Check(t, diff == "" && err == nil, "%v (-want +got):\n%s", err, diff)
+}
+
+// TestWords runs the transcripts in testdata/words: the messages about a file, line by line. With
+// -rewrite it writes them.
+func TestWords(t *testing.T) {
+	refused, warned := 0, 0
+	datadriven.Walk(t, "testdata/words", func(t *testing.T, path string) {
+		t.Helper()
+		// A command is the kind of a file. Its body is the file.
+		datadriven.RunTest(t, path, func(t *testing.T, command *datadriven.TestData) string {
+			t.Helper()
+			file, warnings, err := config.Parse("f.json", config.Kind(command.Cmd), []byte(command.Input))
+			var b strings.Builder
+			if err != nil {
+				refused++
+				b.WriteString(err.Error() + "\n")
+			}
+			for _, warning := range warnings {
+				warned++
+				b.WriteString("warning: " + warning + "\n")
+			}
+			switch {
+			case (err == nil) != (file != nil):
+				t.Errorf("%s: a file and an error, or neither", command.Pos)
+			case err == nil:
+				b.WriteString("ok\n")
+			}
+			return b.String()
+		})
+	})
+	t.Logf("saw %d files refused, %d warnings", refused, warned)
+	testkit.Check(t, refused != 0 && warned != 0, "no transcript shows a refusal, or none a warning")
 }

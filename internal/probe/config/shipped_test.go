@@ -40,9 +40,8 @@ func load(t *testing.T, folder string) map[string]*config.LogMonitor {
 
 func TestShippedFilesHaveNoWarnings(t *testing.T) {
 	for name, text := range files(t, shipped) {
-		if _, warnings, err := config.Parse(name, kindOf(name), text); err != nil || len(warnings) > 0 {
-			t.Errorf("%v, warnings %q", err, warnings)
-		}
+		_, warnings, err := config.Parse(name, kindOf(name), text)
+		testkit.Check(t, err == nil && len(warnings) == 0, "%v, warnings %q", err, warnings)
 	}
 }
 
@@ -51,14 +50,10 @@ func TestShippedFilesHaveNoWarnings(t *testing.T) {
 func TestShippedFilesReportWhatTheOriginalsDo(t *testing.T) {
 	ours, theirs := load(t, shipped), load(t, originals)
 	want := slices.Concat(slices.Collect(maps.Keys(theirs)), added)
-	if diff := cmp.Diff(slices.Sorted(slices.Values(want)), slices.Sorted(maps.Keys(ours))); diff != "" {
-		t.Errorf("files (-theirs +ours):\n%s", diff)
-	}
+	testkit.NoDiff(t, cmp.Diff(slices.Sorted(slices.Values(want)), slices.Sorted(maps.Keys(ours))), "files (-theirs +ours)")
 	for name, original := range theirs {
 		if got := ours[name]; got != nil {
-			if diff := cmp.Diff(outline(original), outline(got)); diff != "" {
-				t.Errorf("%s (-theirs +ours):\n%s", name, diff)
-			}
+			testkit.NoDiff(t, cmp.Diff(outline(original), outline(got)), "%s (-theirs +ours)", name)
 		}
 	}
 }
@@ -106,18 +101,15 @@ func TestShippedPatternsMatchWhatTheOriginalsDo(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/rules[%d]", name, i), func(t *testing.T) {
 				rapid.Check(t, func(rt *rapid.T) {
 					text := rapid.StringMatching(pattern).Draw(rt, "text")
-					if reasons := find(ours[name], text); !slices.Contains(reasons, rule.Reason) {
-						rt.Fatalf("%q is %s for theirs, and %q for ours", text, rule.Reason, reasons)
-					}
+					reasons := find(ours[name], text)
+					testkit.Require(rt, slices.Contains(reasons, rule.Reason), "%q is %s for theirs, and %q for ours", text, rule.Reason, reasons)
 					tried++
 				})
 			})
 		}
 	}
 	t.Logf("tried %d texts", tried)
-	if tried == 0 {
-		t.Error("nothing was tried")
-	}
+	testkit.Check(t, tried != 0, "nothing was tried")
 }
 
 // find tries every rule on a message.
@@ -173,9 +165,7 @@ func TestShippedFilesMatchCurrentLogs(t *testing.T) {
 		{"frequent-unregister-netdevice.json", "unregister_netdevice: waiting for veth12 to become free. Usage count = 1", "UnregisterNetDevice"},
 	} {
 		monitor := ours[test.file]
-		if got := strings.Join(find(monitor, message(t, monitor, test.line)), " "); got != test.reason {
-			t.Errorf("%s: %q is %q, want %q", test.file, test.line, got, test.reason)
-		}
+		testkit.Same(t, strings.Join(find(monitor, message(t, monitor, test.line)), " "), test.reason, "%s: %q", test.file, test.line)
 	}
 }
 
@@ -187,9 +177,7 @@ func message(t *testing.T, m *config.LogMonitor, line string) string {
 			continue
 		}
 		groups := regexp.MustCompile(m.PluginConfig[name]).FindStringSubmatch(line)
-		if groups == nil {
-			t.Fatalf("%q has no %s", line, name)
-		}
+		testkit.Require(t, groups != nil, "%q has no %s", line, name)
 		if name == "message" {
 			line = groups[len(groups)-1]
 		}
@@ -212,14 +200,11 @@ func TestCatalogueKnowsWhatTheShippedFilesReport(t *testing.T) {
 				continue
 			}
 			seen++
-			if known, ok := catalog.LookupEvent(rule.Reason); !ok || !slices.Contains(known.Sources, catalog.Source(m.Source)) {
-				t.Errorf("%s: the catalogue has %s as %+v", name, rule.Reason, known)
-			}
+			known, ok := catalog.LookupEvent(rule.Reason)
+			testkit.Check(t, ok && slices.Contains(known.Sources, catalog.Source(m.Source)), "%s: the catalogue has %s as %+v", name, rule.Reason, known)
 		}
 	}
-	if seen == 0 {
-		t.Error("nothing was seen")
-	}
+	testkit.Check(t, seen != 0, "nothing was seen")
 }
 
 // The checks have the same conditions and reasons as node-problem-detector.
@@ -258,16 +243,12 @@ func TestShippedChecksReportWhatTheOriginalsDo(t *testing.T) {
 		if every, ok := found[r.Condition+" "+r.Reason]; !ok || every != r.InvokeInterval.String() {
 			t.Errorf("%s %s is looked for every %s, and every %q with theirs", r.Condition, r.Reason, r.InvokeInterval, every)
 		}
-		if r.Settings.Repair {
-			t.Errorf("%s repairs, without being asked to", r.Check)
-		}
-		if _, ok := catalog.LookupEvent(r.Reason); !r.Permanent && !ok {
-			t.Errorf("the catalogue does not have %s", r.Reason)
-		}
+		testkit.Check(t, !r.Settings.Repair, "%s repairs, without being asked to", r.Check)
+		_, ok := catalog.LookupEvent(r.Reason)
+		testkit.Check(t, r.Permanent || ok, "the catalogue does not have %s", r.Reason)
 	}
 	for _, reason := range []string{"UnitRestarted", "UnitRestartFailed"} {
-		if _, ok := catalog.LookupEvent(reason); !ok {
-			t.Errorf("the catalogue does not have %s", reason)
-		}
+		_, ok := catalog.LookupEvent(reason)
+		testkit.Check(t, ok, "the catalogue does not have %s", reason)
 	}
 }

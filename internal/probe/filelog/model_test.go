@@ -78,16 +78,11 @@ type point struct {
 	returned int
 }
 
-func (w *model) must(err error) {
-	w.t.Helper()
-	testkit.Must(w.t, err)
-}
-
 // tick sets the modification time of a file. It may decide the order of files, and the
 // clock of the disk is too coarse for the model.
 func (w *model) tick(file *os.File) {
 	w.clock = w.clock.Add(time.Second)
-	w.must(os.Chtimes(fmt.Sprintf("/proc/self/fd/%d", file.Fd()), w.clock, w.clock))
+	testkit.Must(w.t, os.Chtimes(fmt.Sprintf("/proc/self/fd/%d", file.Fd()), w.clock, w.clock))
 }
 
 // reopen is what a writer does after a rotation.
@@ -97,15 +92,13 @@ func (w *model) reopen() {
 			return
 		}
 		w.finish()
-		w.must(w.writer.Close())
+		testkit.Must(w.t, w.writer.Close())
 	}
 	flags := os.O_CREATE | os.O_WRONLY
 	if rapid.Bool().Draw(w.t, "appends") {
 		flags |= os.O_APPEND
 	}
-	var err error
-	w.writer, err = os.OpenFile(w.path, flags, 0o600)
-	w.must(err)
+	w.writer = testkit.Value(os.OpenFile(w.path, flags, 0o600)).Must(w.t)
 	w.current, w.named = &storedFile{}, true
 	w.files[w.path] = w.current
 	w.tick(w.writer)
@@ -127,8 +120,7 @@ func (w *model) line(text string) {
 }
 
 func (w *model) put(text string) {
-	_, err := w.writer.WriteString(text)
-	w.must(err)
+	testkit.Value(w.writer.WriteString(text)).Must(w.t)
 	w.tick(w.writer)
 }
 
@@ -193,10 +185,9 @@ func (w *model) away() string {
 	for i := len(w.rotated) - 1; i >= 0; i-- {
 		from := w.rotated[i]
 		var n int
-		_, err := fmt.Sscanf(strings.TrimPrefix(from, w.path), ".%d", &n)
-		w.must(err)
+		testkit.Value(fmt.Sscanf(strings.TrimPrefix(from, w.path), ".%d", &n)).Must(w.t)
 		to := fmt.Sprintf("%s.%d", w.path, n+1)
-		w.must(os.Rename(from, to))
+		testkit.Must(w.t, os.Rename(from, to))
 		w.files[to] = w.files[from]
 		w.rotated[i] = to
 	}
@@ -208,18 +199,15 @@ func (w *model) away() string {
 // reader tells a new file with the same inode by the time of its creation, and the steps of
 // the model are faster than the clock of the disk.
 func (w *model) unlink(name string) {
-	info, err := statFile(name)
-	w.must(err)
+	info := testkit.Value(statFile(name)).Must(w.t)
 	if slices.ContainsFunc(w.earlier, func(p point) bool {
-		at, err := parsePosition(p.position)
-		w.must(err)
+		at := testkit.Value(parsePosition(p.position)).Must(w.t)
 		return info.is(at)
 	}) {
-		file, err := os.Open(name)
-		w.must(err)
+		file := testkit.Value(os.Open(name)).Must(w.t)
 		w.deleted = append(w.deleted, file)
 	}
-	w.must(os.Remove(name))
+	testkit.Must(w.t, os.Remove(name))
 	w.files[name].gone = true
 }
 
@@ -228,7 +216,7 @@ func (w *model) rename() {
 		w.t.Skip("nothing to rename")
 	}
 	name := w.away()
-	w.must(os.Rename(w.path, name))
+	testkit.Must(w.t, os.Rename(w.path, name))
 	w.files[name] = w.current
 	w.named = false
 	w.steps["rename"]++
@@ -240,8 +228,7 @@ func (w *model) beginCopy() {
 		w.t.Skip("nothing to copy")
 	}
 	w.copying = w.away()
-	text, err := os.ReadFile(w.path)
-	w.must(err)
+	text := testkit.Value(os.ReadFile(w.path)).Must(w.t)
 	w.copy(text[:rapid.IntRange(0, len(text)).Draw(w.t, "copied")])
 	w.files[w.copying] = &storedFile{} // everything in it also exists elsewhere
 	w.steps["begin of a copy"]++
@@ -249,12 +236,10 @@ func (w *model) beginCopy() {
 
 // copy extends the copy.
 func (w *model) copy(text []byte) {
-	to, err := os.OpenFile(w.copying, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	w.must(err)
-	_, err = to.Write(text)
-	w.must(err)
+	to := testkit.Value(os.OpenFile(w.copying, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)).Must(w.t)
+	testkit.Value(to.Write(text)).Must(w.t)
 	w.tick(to)
-	w.must(to.Close())
+	testkit.Must(w.t, to.Close())
 }
 
 func (w *model) copyAndTruncate() {
@@ -262,12 +247,10 @@ func (w *model) copyAndTruncate() {
 		w.beginCopy()
 	}
 	w.finish()
-	text, err := os.ReadFile(w.path)
-	w.must(err)
-	info, err := os.Stat(w.copying)
-	w.must(err)
+	text := testkit.Value(os.ReadFile(w.path)).Must(w.t)
+	info := testkit.Value(os.Stat(w.copying)).Must(w.t)
 	w.copy(text[info.Size():])
-	w.must(os.Truncate(w.path, 0))
+	testkit.Must(w.t, os.Truncate(w.path, 0))
 	w.tick(w.writer)
 	w.files[w.copying] = w.current
 	w.current = &storedFile{}
@@ -292,7 +275,7 @@ func (w *model) pack() {
 	}
 	oldest := len(w.rotated) - 1
 	name := w.rotated[oldest]
-	w.must(os.WriteFile(name+".gz", []byte("packed\n"), 0o600))
+	testkit.Must(w.t, os.WriteFile(name+".gz", []byte("packed\n"), 0o600))
 	w.unlink(name)
 	w.rotated = w.rotated[:oldest]
 	w.steps["pack"]++
@@ -312,18 +295,15 @@ func (w *model) duplicate() {
 		w.readChunks(1 << 20)
 		w.earlier = w.earlier[len(w.earlier)-1:]
 	}
-	text, err := os.ReadFile(original)
-	w.must(err)
+	text := testkit.Value(os.ReadFile(original)).Must(w.t)
 	name := original + ".1"
 	if _, err := os.Stat(name); err == nil {
 		w.t.Skip("copied already")
 	}
-	to, err := os.Create(name)
-	w.must(err)
-	_, err = to.Write(text)
-	w.must(err)
+	to := testkit.Value(os.Create(name)).Must(w.t)
+	testkit.Value(to.Write(text)).Must(w.t)
 	w.tick(to)
-	w.must(to.Close())
+	testkit.Must(w.t, to.Close())
 	w.steps["copy of a rotated file"]++
 	if removed {
 		home := w.files[original]
@@ -352,14 +332,12 @@ func (w *model) readChunks(most int) {
 			w.steps["away"]++
 			return
 		}
-		w.must(err)
+		testkit.Must(w.t, err)
 		if len(chunk.Text) == 0 {
 			return
 		}
 		text, ended := bytes.CutSuffix(chunk.Text, []byte("\n"))
-		if !ended {
-			w.t.Fatalf("a chunk ends within a line: %q", chunk.Text)
-		}
+		testkit.Require(w.t, ended, "a chunk ends within a line: %q", chunk.Text)
 		w.returned = append(w.returned, strings.Split(string(text), "\n")...)
 		w.position = chunk.Next
 		w.earlier = append(w.earlier, point{w.position, len(w.returned)})
@@ -387,15 +365,14 @@ func (w *model) crash() {
 
 // reopenReader opens a new reader, which looks at the files before anything else happens.
 func (w *model) reopenReader() {
-	w.must(w.reader.Close())
+	testkit.Must(w.t, w.reader.Close())
 	w.gaps += w.reader.Counts().Gaps
 	w.open()
 	w.readChunks(1)
 }
 
 func (w *model) open() {
-	r, err := Open(Config{Path: w.path, From: w.position})
-	w.must(err)
+	r := testkit.Value(Open(Config{Path: w.path, From: w.position})).Must(w.t)
 	r.delays = delays{}
 	r.longest = modelLongest
 	r.buf = make([]byte, span+modelChunk)
@@ -417,9 +394,7 @@ func (w *model) check() {
 		for next < len(w.lines) && !w.lines[next].is(text) && w.lines[next].home.gone {
 			skip()
 		}
-		if next == len(w.lines) || !w.lines[next].is(text) {
-			w.t.Fatalf("returned line %d is %q\nwritten were %s", i, text, w.around(next))
-		}
+		testkit.Require(w.t, next != len(w.lines) && w.lines[next].is(text), "returned line %d is %q\nwritten were %s", i, text, w.around(next))
 		next++
 	}
 	for next < len(w.lines) {
@@ -429,12 +404,8 @@ func (w *model) check() {
 		skip()
 	}
 	gaps := w.gaps + w.reader.Counts().Gaps
-	if lost > 0 && gaps == 0 {
-		w.t.Fatalf("%d lines are lost, but no gap was counted", lost)
-	}
-	if w.keeps && gaps > 0 {
-		w.t.Fatalf("%d gaps were counted, but no line can be lost", gaps)
-	}
+	testkit.Require(w.t, lost == 0 || gaps != 0, "%d lines are lost, but no gap was counted", lost)
+	testkit.Require(w.t, !w.keeps || gaps == 0, "%d gaps were counted, but no line can be lost", gaps)
 	if lost > 0 {
 		w.steps["lost and counted"]++
 	}
@@ -460,10 +431,7 @@ func TestRandomRotationsReturnEveryLineOnceAndInOrder(t *testing.T) {
 	steps := map[string]int{}
 	told, kept := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
-		folder, err := os.MkdirTemp("", "filelog")
-		if err != nil {
-			t.Fatal(err)
-		}
+		folder := testkit.Value(os.MkdirTemp("", "filelog")).Must(t)
 		defer os.RemoveAll(folder)
 		w := &model{
 			t: t, steps: steps, files: map[string]*storedFile{}, clock: time.Now().Add(-24 * time.Hour),
@@ -501,18 +469,14 @@ func TestRandomRotationsReturnEveryLineOnceAndInOrder(t *testing.T) {
 		if w.keeps {
 			kept += len(w.returned)
 		}
-		w.must(w.writer.Close())
+		testkit.Must(w.t, w.writer.Close())
 	})
 	t.Logf("%d lines told, %d of them where all must be; steps: %v", told, kept, steps)
 	for _, step := range []string{
 		"write", "half line", "half line left", "long line", "rename", "begin of a copy", "copy and truncate", "remove", "reopen",
 		"pack", "read", "restart", "crash", "away", "lost with its file", "lost and counted", "copy of a rotated file",
 	} {
-		if steps[step] == 0 {
-			t.Errorf("the model never did this: %s", step)
-		}
+		testkit.Check(t, steps[step] != 0, "the model never did this: %s", step)
 	}
-	if kept < 200 {
-		t.Errorf("only %d lines were returned in runs without losses: the test is ineffective", kept)
-	}
+	testkit.Check(t, kept >= 200, "only %d lines were returned in runs without losses: the test is ineffective", kept)
 }

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/resourcestack/autohealer/internal/format/golden"
 	"github.com/resourcestack/autohealer/internal/probe/logs"
 	"github.com/resourcestack/autohealer/internal/testkit"
 )
@@ -28,11 +29,15 @@ type fixture struct {
 	next   logs.Position
 }
 
-func newFixture(t *testing.T) *fixture {
+// newFixture returns a log file with these lines, which the reader has read.
+func newFixture(t *testing.T, lines ...string) *fixture {
 	t.Helper()
 	g := &fixture{t: t, path: filepath.Join(t.TempDir(), "messages")}
 	g.open()
 	t.Cleanup(func() { g.reader.Close() })
+	for _, text := range lines {
+		g.says(text)
+	}
 	return g
 }
 
@@ -42,8 +47,7 @@ func (g *fixture) open() {
 	if g.reader != nil {
 		testkit.Must(g.t, g.reader.Close())
 	}
-	r, err := Open(Config{Path: g.path, From: g.next})
-	testkit.Must(g.t, err)
+	r := testkit.Value(Open(Config{Path: g.path, From: g.next})).Must(g.t)
 	r.delays = delays{}
 	g.reader = r
 }
@@ -53,14 +57,30 @@ func (g *fixture) append(text string) {
 	appendTo(g.t, g.path, text)
 }
 
+// says appends lines, which the reader returns.
+func (g *fixture) says(lines string) {
+	g.t.Helper()
+	g.append(lines)
+	g.wants(lines)
+}
+
+// writer returns a writer of the file that does not append, and its function.
+func (g *fixture) writer() (file *os.File, put func(text string)) {
+	g.t.Helper()
+	file = testkit.Value(os.Create(g.path)).Must(g.t)
+	g.t.Cleanup(func() { file.Close() })
+	return file, func(text string) {
+		_, err := file.WriteString(text)
+		testkit.Check(g.t, err == nil, "%v", err)
+	}
+}
+
 func appendTo(t *testing.T, path, text string) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	testkit.Must(t, err)
-	if _, err := f.WriteString(text); err != nil {
-		t.Fatal(err)
-	}
-	testkit.Must(t, f.Close())
+	_, err = f.WriteString(text)
+	testkit.Must(t, errors.Join(err, f.Close()))
 }
 
 // read returns everything that can be read now.
@@ -70,9 +90,7 @@ func (g *fixture) read() string {
 	for {
 		g.reader.watch.follow(g.reader.file)
 		chunk, _, err := g.reader.look(time.Now())
-		if err != nil && !errors.Is(err, logs.ErrNotExist) {
-			g.t.Fatal(err)
-		}
+		testkit.Require(g.t, err == nil || errors.Is(err, logs.ErrNotExist), "%v", err)
 		switch {
 		case len(chunk.Text) > 0:
 			all.Write(chunk.Text)
@@ -92,26 +110,21 @@ func (g *fixture) now() (logs.Chunk, error) {
 
 func (g *fixture) wants(want string) {
 	g.t.Helper()
-	if got := g.read(); got != want {
-		g.t.Fatalf("read %q, want %q", got, want)
-	}
+	testkit.MustBeSame(g.t, g.read(), want, "the lines")
 }
 
 func (g *fixture) rename() {
 	g.t.Helper()
 	for i := 5; i > 0; i-- {
 		from := fmt.Sprintf("%s.%d", g.path, i)
-		if err := os.Rename(from, fmt.Sprintf("%s.%d", g.path, i+1)); err != nil && !errors.Is(err, os.ErrNotExist) {
-			g.t.Fatal(err)
-		}
+		err := os.Rename(from, fmt.Sprintf("%s.%d", g.path, i+1))
+		testkit.Require(g.t, err == nil || errors.Is(err, os.ErrNotExist), "%v", err)
 	}
 	testkit.Must(g.t, os.Rename(g.path, g.path+".1"))
 }
 
 func TestLinesAreReturnedOnce(t *testing.T) {
-	g := newFixture(t)
-	g.append("one\ntwo\n")
-	g.wants("one\ntwo\n")
+	g := newFixture(t, "one\ntwo\n")
 	g.append("three\nfo")
 	g.wants("three\n")
 	g.append("ur\n")
@@ -122,8 +135,7 @@ func TestLinesAreReturnedOnce(t *testing.T) {
 	g.rename()
 	appendTo(t, g.path+".1", "six\n")
 	g.wants("six\n")
-	g.append("seven\n")
-	g.wants("seven\n")
+	g.says("seven\n")
 	g.rename()
 	g.append("eight\n")
 	g.rename()
@@ -138,11 +150,9 @@ func TestMore(t *testing.T) {
 	chunks := 0
 	step := func(want bool) {
 		t.Helper()
-		chunk, err := g.now()
-		testkit.Must(t, err)
-		if chunks++; chunk.More != want {
-			t.Errorf("chunk %d, of %d bytes: More is %v", chunks, len(chunk.Text), chunk.More)
-		}
+		chunk := testkit.Value(g.now()).Must(t)
+		chunks++
+		testkit.Check(t, chunk.More == want, "chunk %d, of %d bytes: More is %v", chunks, len(chunk.Text), chunk.More)
 	}
 	g.append(strings.Repeat("a line\n", chunkSize/7+100))
 	step(true)
@@ -167,8 +177,7 @@ func TestMore(t *testing.T) {
 
 func (g *fixture) copyAndTruncate(name string) {
 	g.t.Helper()
-	text, err := os.ReadFile(g.path)
-	testkit.Must(g.t, err)
+	text := testkit.Value(os.ReadFile(g.path)).Must(g.t)
 	testkit.Must(g.t, os.WriteFile(name, text, 0o600))
 	testkit.Must(g.t, os.Truncate(g.path, 0))
 }
@@ -181,9 +190,7 @@ func (g *fixture) remove() {
 func TestCopyIsReadBeforeTheTruncatedFile(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		t.Run(fmt.Sprintf("restart %v", restart), func(t *testing.T) {
-			g := newFixture(t)
-			g.append("one\n")
-			g.wants("one\n")
+			g := newFixture(t, "one\n")
 			g.append("two\nthree\n")
 			g.copyAndTruncate(g.path + ".1")
 			// The file is longer than when it was last read.
@@ -192,45 +199,33 @@ func TestCopyIsReadBeforeTheTruncatedFile(t *testing.T) {
 				g.open()
 			}
 			g.wants("two\nthree\nfour, which is long enough\n")
-			if n := g.reader.Counts().Gaps; n != 0 {
-				t.Errorf("%d gaps", n)
-			}
+			testkit.Same(t, g.reader.Counts().Gaps, 0, "gaps")
 		})
 	}
 }
 
-// The new file starts like the old one, so only the text before the position differs.
-func TestTruncationIsNoticedWithTheSameStart(t *testing.T) {
-	g := newFixture(t)
-	banner := strings.Repeat("this log begins alike every time\n", 20)
-	g.append(banner + "one\n")
-	g.wants(banner + "one\n")
-	g.append("two\n")
-	g.copyAndTruncate(g.path + ".1")
-	g.append(banner + "three\nfour\nfive\n")
-	g.wants("two\n" + banner + "three\nfour\nfive\n")
-}
-
-// The last lines are the same as well, but the first lines differ.
-func TestTruncationIsNoticedWithTheSameEnd(t *testing.T) {
-	g := newFixture(t)
-	ticks := strings.Repeat("tick\n", 200)
-	g.append("boot 1\n" + ticks)
-	g.wants("boot 1\n" + ticks)
-	g.copyAndTruncate(g.path + ".1")
-	g.append("boot 2\n" + ticks + ticks)
-	g.wants("boot 2\n" + ticks + ticks)
+func TestTruncationIsNoticed(t *testing.T) {
+	banner, ticks := strings.Repeat("this log begins alike every time\n", 20), strings.Repeat("tick\n", 200)
+	for _, test := range []struct{ name, first, unread, next string }{
+		{"with the same start: only the text before the position differs", banner + "one\n", "two\n", banner + "three\nfour\nfive\n"},
+		{"with the same end: only the first lines differ", "boot 1\n" + ticks, "", "boot 2\n" + ticks + ticks},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			g := newFixture(t, test.first)
+			g.append(test.unread)
+			g.copyAndTruncate(g.path + ".1")
+			g.append(test.next)
+			g.wants(test.unread + test.next)
+		})
+	}
 }
 
 func TestFileTruncatedBeforeTheFirstReadIsReadInItsCopy(t *testing.T) {
-	g := newFixture(t)
-	g.append("one\n")
-	g.wants("one\n")
+	g := newFixture(t, "one\n")
 	g.rename()
 	g.append("two\n")
-	if _, wait, err := g.reader.moveOn(time.Now()); wait != again || err != nil || g.reader.file.Name() != g.path {
-		t.Fatalf("the reader has not opened the new file: %v %v", wait, err)
-	}
+	_, wait, err := g.reader.moveOn(time.Now())
+	testkit.Require(t, wait == again && err == nil && g.reader.file.Name() == g.path, "the reader has not opened the new file: %v %v", wait, err)
 	testkit.Must(t, os.Rename(g.path+".1", g.path+".2"))
 	g.copyAndTruncate(g.path + ".1")
 	g.append("three\n")
@@ -240,9 +235,7 @@ func TestFileTruncatedBeforeTheFirstReadIsReadInItsCopy(t *testing.T) {
 // The directory was listed before the copy was made, and the file was read after it was
 // truncated.
 func TestCopyMadeAfterTheScanIsFound(t *testing.T) {
-	g := newFixture(t)
-	g.append("one\n")
-	g.wants("one\n")
+	g := newFixture(t, "one\n")
 	at, err := parsePosition(g.next)
 	testkit.Must(t, err)
 	looks := 0
@@ -254,13 +247,9 @@ func TestCopyMadeAfterTheScanIsFound(t *testing.T) {
 		}
 		return seen, err
 	}, g.path, at)
-	if err != nil || file == nil {
-		t.Fatalf("found nothing: %v", err)
-	}
+	testkit.Require(t, err == nil && file != nil, "found nothing: %v", err)
 	defer file.Close()
-	if file.Name() != g.path+".1" {
-		t.Errorf("found %s", file.Name())
-	}
+	testkit.Same(t, file.Name(), g.path+".1", "the rotated files")
 }
 
 func TestFileRenamedDuringTheScanIsFound(t *testing.T) {
@@ -272,9 +261,7 @@ func TestFileRenamedDuringTheScanIsFound(t *testing.T) {
 		}
 		return there, nil
 	}, "messages")
-	if err != nil || len(seen) != 2 || looks != 3 {
-		t.Errorf("found %v in %d scans (%v)", seen, looks, err)
-	}
+	testkit.Check(t, err == nil && len(seen) == 2 && looks == 3, "found %v in %d scans (%v)", seen, looks, err)
 }
 
 func TestTruncationWithoutACopyIsAGap(t *testing.T) {
@@ -284,26 +271,20 @@ func TestTruncationWithoutACopyIsAGap(t *testing.T) {
 	testkit.Must(t, os.Truncate(g.path, 0))
 	g.append("three\n")
 	g.wants("hal\nthree\n")
-	if n := g.reader.Counts().Gaps; n != 1 {
-		t.Errorf("%d gaps, want 1", n)
-	}
+	testkit.Same(t, g.reader.Counts().Gaps, 1, "gaps")
 }
 
 // A copy that was made before the last lines were read must not be read again.
 func TestCopyOfAnAlreadyReadPartIsIgnored(t *testing.T) {
 	g := newFixture(t)
 	one := strings.Repeat("one\n", span)
-	g.append(one)
-	g.wants(one)
-	text, err := os.ReadFile(g.path)
-	testkit.Must(t, err)
-	g.append("two\n")
-	g.wants("two\n")
+	g.says(one)
+	text := testkit.Value(os.ReadFile(g.path)).Must(t)
+	g.says("two\n")
 	testkit.Must(t, os.WriteFile(g.path+".1", text, 0o600))
 	later := time.Now().Add(time.Minute)
 	testkit.Must(t, errors.Join(os.Chtimes(g.path+".1", later, later), os.Truncate(g.path, 0)))
-	g.append("three\n")
-	g.wants("three\n")
+	g.says("three\n")
 }
 
 func TestSuccessorOfACompressedFileIsFoundByItsTime(t *testing.T) {
@@ -312,8 +293,7 @@ func TestSuccessorOfACompressedFileIsFoundByItsTime(t *testing.T) {
 	old := time.Now().Add(-time.Hour)
 	testkit.Must(t, os.Chtimes(g.path, old, old))
 	g.rename()
-	g.append("one\n")
-	g.wants("one\n")
+	g.says("one\n")
 	g.append("two, which is packed before it is read\n")
 	g.rename()
 	g.append("three\n")
@@ -323,9 +303,7 @@ func TestSuccessorOfACompressedFileIsFoundByItsTime(t *testing.T) {
 	g.append("four\n")
 	g.open()
 	g.wants("three\nfour\n")
-	if n := g.reader.Counts().Gaps; n != 1 {
-		t.Errorf("%d gaps, want 1", n)
-	}
+	testkit.Same(t, g.reader.Counts().Gaps, 1, "gaps")
 }
 
 func TestIsGeneration(t *testing.T) {
@@ -351,24 +329,17 @@ func TestIsGeneration(t *testing.T) {
 		{"syslog", "syslog1", false},
 		{".log", "-20260131.log", false},
 	} {
-		if got := isGeneration(c.base, c.name); got != c.want {
-			t.Errorf("%s of %s: %v", c.name, c.base, got)
-		}
+		testkit.Same(t, isGeneration(c.base, c.name), c.want, "%s of %s", c.name, c.base)
 	}
 }
 
 func TestReusedInodeIsAnotherFile(t *testing.T) {
-	g := newFixture(t)
-	g.append("one\n")
-	g.wants("one\n")
-	before, err := statFile(g.path)
-	testkit.Must(t, err)
+	g := newFixture(t, "one\n")
+	before := testkit.Value(statFile(g.path)).Must(t)
 	// The same inode with another content, even if this disk does not reuse inodes.
 	testkit.Must(t, os.WriteFile(g.path, []byte("another file\nof more than that\n"), 0o600))
 	after, err := statFile(g.path)
-	if err != nil || after.inode != before.inode {
-		t.Fatalf("the inode has changed: %v", err)
-	}
+	testkit.Require(t, err == nil && after.inode == before.inode, "the inode has changed: %v", err)
 	g.open()
 	g.wants("another file\nof more than that\n")
 }
@@ -389,9 +360,7 @@ func (g *fixture) step() (logs.Chunk, error) {
 func (g *fixture) soon(want string, do func()) {
 	g.t.Helper()
 	g.reader.delays.settle = 0
-	if chunk, err := g.now(); !errors.Is(err, context.DeadlineExceeded) {
-		g.t.Fatalf("there was a chunk already: %q %v", chunk.Text, err)
-	}
+	g.waits()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -402,16 +371,20 @@ func (g *fixture) soon(want string, do func()) {
 		chunk, err = g.step() // the reader was between two changes
 	}
 	<-done
-	if err != nil || string(chunk.Text) != want {
-		g.t.Fatalf("read %q (%v), want %q", chunk.Text, err, want)
-	}
+	testkit.Require(g.t, err == nil && string(chunk.Text) == want, "read %q (%v), want %q", chunk.Text, err, want)
+}
+
+// waits expects that there is nothing to read.
+func (g *fixture) waits() {
+	g.t.Helper()
+	chunk, err := g.now()
+	testkit.Require(g.t, errors.Is(err, context.DeadlineExceeded), "read %q (%v), want the reader to wait", chunk.Text, err)
 }
 
 func (g *fixture) isAway() {
 	g.t.Helper()
-	if _, err := g.step(); !errors.Is(err, logs.ErrNotExist) {
-		g.t.Fatalf("got %v, want ErrNotExist", err)
-	}
+	_, err := g.step()
+	testkit.Require(g.t, errors.Is(err, logs.ErrNotExist), "got %v, want ErrNotExist", err)
 }
 
 func TestInotifyReportsEveryStepOfThePath(t *testing.T) {
@@ -423,9 +396,7 @@ func TestInotifyReportsEveryStepOfThePath(t *testing.T) {
 	// The path is created step by step, and the reader notices each step: nothing else would
 	// wake it within the time of the test.
 	g.soon("one\n", func() {
-		if err := os.MkdirAll(folder, 0o700); err != nil {
-			g.t.Error(err)
-		}
+		testkit.Must(g.t, os.MkdirAll(folder, 0o700))
 		g.append("one\n")
 	})
 	g.soon("two\n", func() { g.append("two\n") })
@@ -436,29 +407,20 @@ func TestInotifyReportsEveryStepOfThePath(t *testing.T) {
 	testkit.Must(t, os.RemoveAll(folder))
 	g.isAway()
 	g.soon("five\n", func() {
-		if err := os.MkdirAll(folder, 0o700); err != nil {
-			g.t.Error(err)
-		}
+		testkit.Must(g.t, os.MkdirAll(folder, 0o700))
 		g.append("five\n")
 	})
-	if g.reader.watch.logged {
-		t.Error("the reader had to poll")
-	}
+	testkit.Check(t, !g.reader.watch.logged, "the reader had to poll")
 }
 
 func TestMissingFileIsReportedOnce(t *testing.T) {
 	g := newFixture(t)
 	g.isAway()
-	if _, err := g.now(); !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatalf("got %v, want it to wait", err)
-	}
-	g.append("one\n")
-	g.wants("one\n")
+	g.waits()
+	g.says("one\n")
 	g.remove()
 	g.isAway()
-	if _, err := g.now(); !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatalf("got %v, want it to wait", err)
-	}
+	g.waits()
 }
 
 func TestLinksAreFollowed(t *testing.T) {
@@ -466,9 +428,7 @@ func TestLinksAreFollowed(t *testing.T) {
 	g := newFixture(t)
 	point := func(link, target string) {
 		t.Helper()
-		if err := errors.Join(os.Symlink(target, link+".new"), os.Rename(link+".new", link)); err != nil {
-			t.Error(err)
-		}
+		testkit.Must(t, errors.Join(os.Symlink(target, link+".new"), os.Rename(link+".new", link)))
 	}
 	for _, pod := range []string{"a", "b"} {
 		testkit.Must(t, os.Mkdir(filepath.Join(folder, pod), 0o700))
@@ -483,9 +443,7 @@ func TestLinksAreFollowed(t *testing.T) {
 	g.wants("one\n")
 	g.soon("two\n", func() {
 		// Rotate the file that the link points to.
-		if err := os.Rename(first, first+".20260131-093000"); err != nil {
-			t.Error(err)
-		}
+		testkit.Must(t, os.Rename(first, first+".20260131-093000"))
 		appendTo(t, first+".20260131-093000", "two\n")
 	})
 	appendTo(t, first, "three\n")
@@ -506,34 +464,22 @@ func TestLinksAreFollowed(t *testing.T) {
 }
 
 func TestRotatedFileIsReadWhileItsWriterContinues(t *testing.T) {
-	g := newFixture(t)
-	g.append("one\n")
-	g.wants("one\n")
+	g := newFixture(t, "one\n")
 	g.reader.delays = delays{quiet: time.Hour, linger: time.Hour}
 	g.rename()
 	g.append("four\n")
-	if chunk, err := g.now(); !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatalf("the reader did not wait for the old file: %q %v", chunk.Text, err)
-	}
+	g.waits() // for the old file
 	g.soon("two\n", func() { appendTo(t, g.path+".1", "two\n") })
 	g.soon("three\n", func() { appendTo(t, g.path+".1", "three\n") })
 	g.reader.delays.quiet = 100 * time.Millisecond
-	if chunk, err := g.step(); err != nil || string(chunk.Text) != "four\n" {
-		t.Fatalf("read %q (%v), want the new file", chunk.Text, err)
-	}
+	chunk, err := g.step()
+	testkit.Require(t, err == nil && string(chunk.Text) == "four\n", "read %q (%v), want the new file", chunk.Text, err)
 }
 
 // Its writer may continue, but an open deleted file uses disk space.
 func TestDeletedFileIsReadToItsEndAndClosed(t *testing.T) {
 	g := newFixture(t)
-	writer, err := os.Create(g.path)
-	testkit.Must(t, err)
-	defer writer.Close()
-	put := func(text string) {
-		if _, err := writer.WriteString(text); err != nil {
-			t.Error(err)
-		}
-	}
+	_, put := g.writer()
 	put("one\n")
 	g.wants("one\n")
 	g.reader.delays = delays{linger: time.Minute}
@@ -541,14 +487,9 @@ func TestDeletedFileIsReadToItsEndAndClosed(t *testing.T) {
 	g.soon("two\n", func() { put("two\n") })
 	g.reader.delays.linger = time.Millisecond
 	g.isAway()
-	if g.reader.file != nil {
-		t.Error("the file is still open")
-	}
-	g.append("three\n")
-	g.wants("three\n")
-	if n := g.reader.Counts().Gaps; n != 0 {
-		t.Errorf("%d gaps", n)
-	}
+	testkit.Check(t, g.reader.file == nil, "the file is still open")
+	g.says("three\n")
+	testkit.Same(t, g.reader.Counts().Gaps, 0, "gaps")
 }
 
 func TestLongLinesAreTruncatedAndCounted(t *testing.T) {
@@ -559,22 +500,12 @@ func TestLongLinesAreTruncatedAndCounted(t *testing.T) {
 	g.open() // within the line
 	g.append(over + "\ntwo\n" + just + "x\nthree\n")
 	g.wants("two\n" + just + "\nthree\n")
-	if n := g.reader.Counts().LongLines; n != 1 {
-		t.Errorf("%d long lines were counted since the restart, want 1", n)
-	}
+	testkit.Same(t, g.reader.Counts().LongLines, 1, "long lines that were counted since the restart")
 }
 
 func TestZerosOfATruncatedFileAreSkipped(t *testing.T) {
 	g := newFixture(t)
-	writer, err := os.Create(g.path) // does not append
-	testkit.Must(t, err)
-	defer writer.Close()
-	put := func(text string) {
-		t.Helper()
-		if _, err := writer.WriteString(text); err != nil {
-			t.Fatal(err)
-		}
-	}
+	writer, put := g.writer()
 	put("one\n")
 	g.wants("one\n")
 	if _, err := writer.Seek(1<<40, 0); err != nil { // reading this hole would take minutes
@@ -584,9 +515,7 @@ func TestZerosOfATruncatedFileAreSkipped(t *testing.T) {
 	put("two\n\x00\x00\x00three\nfo\x00ur\n")
 	start := time.Now()
 	g.wants("two\nthree\nfo\x00ur\n")
-	if took := time.Since(start); took > 5*time.Second {
-		t.Errorf("took %s", took)
-	}
+	testkit.Between(t, time.Since(start), 0, 5*time.Second, "the time to read")
 	g.open()
 	put("five\n")
 	g.wants("five\n")
@@ -615,9 +544,8 @@ func TestFirstIsTheOffsetOfTheText(t *testing.T) {
 		first uint64
 	}{{"one\n", 0}, {"two\n", 6}} {
 		chunk, err := g.step()
-		if err != nil || string(chunk.Text) != want.text || chunk.First != want.first || chunk.Records != nil {
-			t.Fatalf("read %q at %d (%v), want %v", chunk.Text, chunk.First, err, want)
-		}
+		testkit.Require(t, err == nil && string(chunk.Text) == want.text && chunk.First == want.first && chunk.Records == nil,
+			"read %q at %d (%v), want %v", chunk.Text, chunk.First, err, want)
 	}
 }
 
@@ -642,16 +570,11 @@ func TestOtherFileTypesAreRejected(t *testing.T) {
 			g.open()
 			testkit.Must(t, c.make(g.path))
 			_, err := g.step()
-			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Count(err.Error(), "reading "+g.path) != 1 {
-				t.Fatalf("got %v, want %q and the path, once", err, c.want)
-			}
-			if _, err := g.now(); !errors.Is(err, context.DeadlineExceeded) {
-				t.Fatalf("got %v, want it to wait", err)
-			}
+			testkit.Require(t, err != nil && strings.Contains(err.Error(), c.want) && strings.Count(err.Error(), "reading "+g.path) == 1,
+				"got %v, want %q and the path, once", err, c.want)
+			g.waits()
 			g.soon("one\n", func() {
-				if err := errors.Join(os.RemoveAll(folder), os.Mkdir(folder, 0o700)); err != nil {
-					t.Error(err)
-				}
+				testkit.Must(t, errors.Join(os.RemoveAll(folder), os.Mkdir(folder, 0o700)))
 				g.append("one\n")
 			})
 		})
@@ -671,21 +594,13 @@ func TestUnreadableFileIsRetried(t *testing.T) {
 	testkit.Must(t, unix.Setfsuid(65534))
 	defer func() { _ = unix.Setfsuid(0) }()
 	_, err := g.step()
-	if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), g.path) {
-		t.Fatalf("got %v, want a permission error", err)
-	}
-	g.soon("one\n", func() {
-		if err := os.Chmod(g.path, 0o644); err != nil {
-			t.Error(err)
-		}
-	})
+	testkit.Require(t, errors.Is(err, fs.ErrPermission) && strings.Contains(err.Error(), g.path), "got %v, want a permission error", err)
+	g.soon("one\n", func() { testkit.Must(t, os.Chmod(g.path, 0o644)) })
 }
 
 func TestPollingWithoutInotify(t *testing.T) {
 	var said bytes.Buffer
-	g := newFixture(t)
-	g.append("one\n")
-	g.wants("one\n")
+	g := newFixture(t, "one\n")
 	w := g.reader.watch
 	w.log = slog.New(slog.NewTextHandler(&said, nil))
 	testkit.Must(t, w.close())
@@ -693,15 +608,12 @@ func TestPollingWithoutInotify(t *testing.T) {
 	w.poll("asking for inotify", unix.EMFILE)
 	w.poll("asking for inotify", unix.EMFILE)
 	g.soon("two\n", func() { g.append("two\n") })
-	if n := strings.Count(said.String(), "\n"); n != 1 {
-		t.Errorf("logged %d times: %s", n, said.String())
-	}
+	testkit.Same(t, strings.Count(said.String(), "\n"), 1, "log lines: %s", said.String())
 }
 
 func TestOpenRejectsARelativePath(t *testing.T) {
-	if _, err := Open(Config{Path: "messages"}); err == nil || !strings.Contains(err.Error(), "not absolute") {
-		t.Errorf("the error is %v", err)
-	}
+	_, err := Open(Config{Path: "messages"})
+	testkit.Check(t, err != nil && strings.Contains(err.Error(), "not absolute"), "the error is %v", err)
 }
 
 func TestInvalidPositionIsAGap(t *testing.T) {
@@ -711,9 +623,7 @@ func TestInvalidPositionIsAGap(t *testing.T) {
 		g.next = logs.Position(position)
 		g.open()
 		g.wants("one\n")
-		if n := g.reader.Counts().Gaps; n != 1 {
-			t.Errorf("%s: %d gaps, want 1", position, n)
-		}
+		testkit.Same(t, g.reader.Counts().Gaps, 1, "%s: gaps", position)
 	}
 }
 
@@ -727,17 +637,20 @@ func FuzzPosition(f *testing.F) {
 	f.Add([]byte(`{"offset":-9223372036854775808}`))
 	f.Add([]byte(`null`))
 	f.Fuzz(func(t *testing.T, position []byte) {
-		r, err := Open(Config{Path: path, From: position})
-		testkit.Must(t, err)
+		r := testkit.Value(Open(Config{Path: path, From: position})).Must(t)
 		defer r.Close()
 		r.delays = delays{}
 		chunk, _, err := r.look(time.Now())
 		testkit.Must(t, err)
-		if !strings.HasSuffix(text, string(chunk.Text)) {
-			t.Fatalf("read %q", chunk.Text)
-		}
-		if _, err := parsePosition(chunk.Next); len(chunk.Text) > 0 && err != nil {
-			t.Fatal(err)
-		}
+		testkit.Require(t, strings.HasSuffix(text, string(chunk.Text)), "read %q", chunk.Text)
+		_, err = parsePosition(chunk.Next)
+		testkit.Require(t, len(chunk.Text) == 0 || err == nil, "%v", err)
 	})
+}
+
+// The agent's state file contains the position. This is version 1 of its format, as it was
+// first written and with the optional fields that came later.
+func TestStoredFormatIsUnchanged(t *testing.T) {
+	golden.Check(t, "testdata/position-v1.json", &filePosition{})
+	golden.Check(t, "testdata/position-v1-born.json", &filePosition{})
 }

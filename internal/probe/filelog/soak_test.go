@@ -109,9 +109,8 @@ func soakSize(t *testing.T) (lines, rotations, restarts int) {
 	if size == "" {
 		size = "200000 200 50"
 	}
-	if _, err := fmt.Sscan(size, &lines, &rotations, &restarts); err != nil {
-		t.Fatalf("FILELOG_SOAK is %q: %v", size, err)
-	}
+	_, err := fmt.Sscan(size, &lines, &rotations, &restarts)
+	testkit.Require(t, err == nil, "FILELOG_SOAK is %q: %v", size, err)
 	return lines, rotations, restarts
 }
 
@@ -129,8 +128,7 @@ func TestSoakReturnsEveryLineOnceInConstantMemory(t *testing.T) {
 	var beforeRead int64
 	open := func() *Reader {
 		t.Helper()
-		r, err := Open(Config{Path: m.path, From: position})
-		testkit.Must(t, err)
+		r := testkit.Value(Open(Config{Path: m.path, From: position})).Must(t)
 		r.delays = delays{quiet: 5 * time.Millisecond, linger: time.Second}
 		return r
 	}
@@ -143,22 +141,16 @@ func TestSoakReturnsEveryLineOnceInConstantMemory(t *testing.T) {
 		if errors.Is(err, logs.ErrNotExist) {
 			continue
 		}
-		if err != nil {
-			t.Fatalf("after line %d: %v", read.Load(), err)
-		}
+		testkit.Require(t, err == nil, "after line %d: %v", read.Load(), err)
 		last := read.Load()
 		before, beforeRead = position, last
 		for line := range bytes.Lines(chunk.Text) {
 			number, err := strconv.ParseInt(string(line[:min(10, len(line))]), 10, 64)
-			if err != nil || number != last+1 {
-				t.Fatalf("read line %q after line %d; %+v", line, last, r.Counts())
-			}
+			testkit.Require(t, err == nil && number == last+1, "read line %q after line %d; %+v", line, last, r.Counts())
 			last++
 		}
 		position = chunk.Next
-		if n := r.Counts(); n != (Counts{}) {
-			t.Fatalf("after line %d: %+v", last, n)
-		}
+		testkit.MustBeSame(t, r.Counts(), (Counts{}), "after line %d", last)
 		// Every restart replaces the reader. Every second restart also loses the last stored
 		// position.
 		if due := int64(done+1) * int64(lines) / int64(restarts+1); done < restarts && last > due {
@@ -181,12 +173,8 @@ func TestSoakReturnsEveryLineOnceInConstantMemory(t *testing.T) {
 	testkit.Must(t, <-milled)
 	t.Logf("%d lines, %d rotations, %d restarts of which %d fell back; heap %d KiB after a tenth, %d KiB at the end",
 		lines, rotations, done, crashes, early>>10, late>>10)
-	if done != restarts || crashes == 0 {
-		t.Errorf("%d restarts, %d of them to an older position; want %d and some", done, crashes, restarts)
-	}
-	if late > early+1<<20 {
-		t.Errorf("the heap grew from %d to %d bytes", early, late)
-	}
+	testkit.Check(t, done == restarts && crashes != 0, "%d restarts, %d of them to an older position; want %d and some", done, crashes, restarts)
+	testkit.Check(t, late <= early+1<<20, "the heap grew from %d to %d bytes", early, late)
 }
 
 func heap() uint64 {
@@ -215,19 +203,16 @@ func BenchmarkRead(b *testing.B) {
 	b.ReportMetric(used.Seconds()/float64(b.N), "cpu-s/op")
 	b.ReportMetric(allocated, "allocations/op")
 	b.ReportMetric(float64(chunks), "chunks/op")
-	if most := float64(10*chunks + 100); allocated > most {
-		b.Errorf("%.0f allocations for %d chunks, want at most %.0f", allocated, chunks, most)
-	}
+	most := float64(10*chunks + 100)
+	testkit.Check(b, allocated <= most, "%.0f allocations for %d chunks, want at most %.0f", allocated, chunks, most)
 }
 
 func readAll(b *testing.B, path string, size int) (chunks int) {
 	b.Helper()
-	r, err := Open(Config{Path: path})
-	testkit.Must(b, err)
+	r := testkit.Value(Open(Config{Path: path})).Must(b)
 	defer r.Close()
 	for size > 0 {
-		chunk, err := r.Next(b.Context())
-		testkit.Must(b, err)
+		chunk := testkit.Value(r.Next(b.Context())).Must(b)
 		size -= len(chunk.Text)
 		chunks++
 	}

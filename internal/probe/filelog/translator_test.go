@@ -23,19 +23,15 @@ var (
 
 func berlin(t *testing.T) *time.Location {
 	t.Helper()
-	zone, err := time.LoadLocation("Europe/Berlin")
-	testkit.Must(t, err)
+	zone := testkit.Value(time.LoadLocation("Europe/Berlin")).Must(t)
 	return zone
 }
 
 func newTranslator(t *testing.T, config map[string]string, zone *time.Location, now time.Time) *translator {
 	t.Helper()
-	made, err := NewTranslator(config, func() time.Time { return now })
-	testkit.Must(t, err)
+	made := testkit.Value(NewTranslator(config, func() time.Time { return now })).Must(t)
 	tr, ok := made.(*translator)
-	if !ok {
-		t.Fatalf("a %T", made)
-	}
+	testkit.Require(t, ok, "a %T", made)
 	tr.zone = zone
 	return tr
 }
@@ -112,15 +108,11 @@ func TestTranslate(t *testing.T) {
 			tr := newTranslator(t, c.config, zone, c.now)
 			line := []byte(c.line)
 			at, message, ok := tr.Translate(line)
-			if ok == c.at.IsZero() {
-				t.Fatalf("ok is %v", ok)
-			}
+			testkit.Require(t, ok != c.at.IsZero(), "ok is %v", ok)
 			if !ok {
 				return
 			}
-			if !at.Equal(c.at) || string(message) != c.message {
-				t.Fatalf("got %s %q, want %s %q", at, message, c.at, c.message)
-			}
+			testkit.Require(t, at.Equal(c.at) && string(message) == c.message, "got %s %q, want %s %q", at, message, c.at, c.message)
 		})
 	}
 }
@@ -142,15 +134,13 @@ func TestInvalidTranslatorsAreRejected(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			config := map[string]string{"timestamp": "^.{15}", "message": "(.*)", "timestampFormat": "Jan _2 15:04:05"}
 			config[c.key] = c.value
-			if _, err := NewTranslator(config, time.Now); err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Fatalf("got %v, want %q", err, c.want)
-			}
+			_, err := NewTranslator(config, time.Now)
+			testkit.Require(t, err != nil && strings.Contains(err.Error(), c.want), "got %v, want %q", err, c.want)
 		})
 	}
 	for _, layout := range []string{"2006-002 15:04:05", time.ANSIC, time.RFC3339Nano, time.StampMicro, "01/02 15:04:05"} {
-		if _, err := NewTranslator(map[string]string{"timestamp": "x", "message": "y", "timestampFormat": layout}, time.Now); err != nil {
-			t.Errorf("%s: %v", layout, err)
-		}
+		_, err := NewTranslator(map[string]string{"timestamp": "x", "message": "y", "timestampFormat": layout}, time.Now)
+		testkit.Check(t, err == nil, "%s: %v", layout, err)
 	}
 }
 
@@ -174,13 +164,9 @@ func TestTimestampsWithoutAYearGetTheNearestYear(t *testing.T) {
 		}
 		tr := &translator{layout: time.Stamp, yearless: true, zone: zone, now: func() time.Time { return now }}
 		got, err := tr.parse(at.Format(time.Stamp))
-		if err != nil || !got.Equal(at) {
-			t.Fatalf("%s at %s is read as %s (%v)", at, now, got, err)
-		}
+		testkit.Require(t, err == nil && got.Equal(at), "%s at %s is read as %s (%v)", at, now, got, err)
 	})
-	if around["other year"] == 0 {
-		t.Error("no timestamp was of another year than now")
-	}
+	testkit.Check(t, around["other year"] != 0, "no timestamp was of another year than now")
 	t.Logf("%d stamps of another year than now", around["other year"])
 }
 
@@ -196,29 +182,22 @@ func FuzzTranslate(f *testing.F) {
 		}
 		before := bytes.Clone(line)
 		at, found, ok := tr.Translate(line)
-		if !bytes.Equal(line, before) {
-			t.Fatal("the line was changed")
-		}
+		testkit.MustBeSame(t, line, before, "the line is not changed")
 		if !ok {
 			return
 		}
-		if !bytes.Contains(line, found) {
-			t.Fatalf("the message %q is not in the line %q", found, line)
-		}
-		if made, is := tr.(*translator); is && made.yearless && at.After(now.Add(24*time.Hour)) {
-			t.Fatalf("%s is in the future", at)
-		}
+		testkit.Require(t, bytes.Contains(line, found), "the message %q is not in the line %q", found, line)
+		made, is := tr.(*translator)
+		testkit.Require(t, !is || !made.yearless || !at.After(now.Add(24*time.Hour)), "%s is in the future", at)
 	})
 }
 
 func BenchmarkTranslate(b *testing.B) {
-	tr, err := NewTranslator(syslogConfig, time.Now)
-	testkit.Must(b, err)
+	tr := testkit.Value(NewTranslator(syslogConfig, time.Now)).Must(b)
 	line := []byte("Mar  2 10:11:12 node-0123 kernel: [123456.789012] INFO: task docker:12345 blocked for more than 120 seconds.")
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, _, ok := tr.Translate(line); !ok {
-			b.Fatal("the line does not fit")
-		}
+		_, _, ok := tr.Translate(line)
+		testkit.Require(b, ok, "the line does not fit")
 	}
 }

@@ -20,18 +20,15 @@ func (g *fixture) rotate(times int) {
 	g.t.Helper()
 	for i := range times {
 		g.rename()
-		if err := os.Remove(g.path + ".3"); err != nil && !errors.Is(err, os.ErrNotExist) {
-			g.t.Fatal(err)
-		}
+		err := os.Remove(g.path + ".3")
+		testkit.Require(g.t, err == nil || errors.Is(err, os.ErrNotExist), "%v", err)
 		g.append(fmt.Sprintf("line %d\n", i))
 	}
 }
 
 func (g *fixture) wantsGaps(want uint64) {
 	g.t.Helper()
-	if n := g.reader.Counts().Gaps; n != want {
-		g.t.Errorf("%d gaps, want %d", n, want)
-	}
+	testkit.Same(g.t, g.reader.Counts().Gaps, want, "gaps")
 }
 
 func TestDeletedUnreadFilesAreGaps(t *testing.T) {
@@ -67,15 +64,11 @@ func TestDeletedUnreadFilesAreGaps(t *testing.T) {
 
 // The kernel's event queue is limited. When it overflows, the kernel only reports that.
 func TestEventQueueOverflowIsAGap(t *testing.T) {
-	g := newFixture(t)
-	g.append("begin\n")
-	g.wants("begin\n")
-	text, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
-	testkit.Must(t, err)
+	g := newFixture(t, "begin\n")
+	text := testkit.Value(os.ReadFile("/proc/sys/fs/inotify/max_queued_events")).Must(t)
 	var most int
-	if _, err := fmt.Sscan(string(text), &most); err != nil || most > 1<<20 {
-		t.Fatalf("the kernel queues %q events: the test needs a limit that it can exceed", text)
-	}
+	_, err := fmt.Sscan(string(text), &most)
+	testkit.Require(t, err == nil && most <= 1<<20, "the kernel queues %q events: the test needs a limit that it can exceed", text)
 	other := g.path + ".new"
 	for range most/2 + 1 {
 		testkit.Must(t, errors.Join(os.WriteFile(other, nil, 0o600), os.Remove(other)))
@@ -90,16 +83,12 @@ func TestEventQueueOverflowIsAGap(t *testing.T) {
 }
 
 func TestDeletedEmptyFilesAreNoGap(t *testing.T) {
-	g := newFixture(t)
-	g.append("begin\n")
-	g.wants("begin\n")
+	g := newFixture(t, "begin\n")
 	for range 5 {
 		g.rename()
-		if err := os.Remove(g.path + ".3"); err != nil && !errors.Is(err, os.ErrNotExist) {
-			t.Fatal(err)
-		}
-		g.append("")
-		g.wants("")
+		err := os.Remove(g.path + ".3")
+		testkit.Require(t, err == nil || errors.Is(err, os.ErrNotExist), "%v", err)
+		g.says("")
 	}
 	g.remove()
 	g.wants("")
@@ -109,9 +98,7 @@ func TestDeletedEmptyFilesAreNoGap(t *testing.T) {
 func TestDeletedTruncatedFileIsAGap(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		t.Run(fmt.Sprintf("restart %t", restart), func(t *testing.T) {
-			g := newFixture(t)
-			g.append("one\n")
-			g.wants("one\n")
+			g := newFixture(t, "one\n")
 			g.append("two\n")
 			g.copyAndTruncate(g.path + ".1")
 			g.append("three\n")
@@ -121,8 +108,7 @@ func TestDeletedTruncatedFileIsAGap(t *testing.T) {
 				}
 				// Not before the next tick of the disk's clock: a file with the same inode then has
 				// a later time of creation.
-				first, err := statFile(g.path)
-				testkit.Must(t, err)
+				first := testkit.Value(statFile(g.path)).Must(t)
 				for first.born != 0 && born(unix.AT_FDCWD, g.touch()) == first.born {
 				}
 			}
@@ -132,9 +118,8 @@ func TestDeletedTruncatedFileIsAGap(t *testing.T) {
 				g.open()
 			}
 			g.wants("two\nfour\n")
-			if n := g.reader.Counts().Gaps; n == 0 {
-				t.Error("no gap was counted")
-			}
+			n := g.reader.Counts().Gaps
+			testkit.Check(t, n != 0, "no gap was counted")
 		})
 	}
 }
@@ -165,16 +150,12 @@ func TestCopyOfARotatedFileIsNotReadAgain(t *testing.T) {
 		{name: "later, and the original is removed, and the reader was restarted", between: true, removed: true, restart: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			g := newFixture(t)
-			g.append(lines)
-			g.wants(lines)
+			g := newFixture(t, lines)
 			g.rename()
 			if c.between {
-				g.append("next\n")
-				g.wants("next\n")
+				g.says("next\n")
 			}
-			text, err := os.ReadFile(g.path + ".1")
-			testkit.Must(t, err)
+			text := testkit.Value(os.ReadFile(g.path + ".1")).Must(t)
 			if c.copied > 0 {
 				text = text[:c.copied]
 			}
@@ -235,24 +216,18 @@ func TestUnreadFilesFollowInotifyEvents(t *testing.T) {
 			for _, tell := range c.told {
 				tell(&u)
 			}
-			if got := u.take(); got != c.lost {
-				t.Errorf("%d are lost, want %d", got, c.lost)
-			}
+			testkit.Same(t, u.take(), c.lost, "lost lines")
 		})
 	}
 }
 
 // A file that was seen empty may have got lines since.
 func TestDeletedFileThatHasGrownIsAGap(t *testing.T) {
-	g := newFixture(t)
-	g.append("begin\n")
-	g.wants("begin\n")
+	g := newFixture(t, "begin\n")
 	g.rename()
-	g.append("")
-	g.wants("")
+	g.says("")
 	g.append("lost\n")
 	g.remove()
-	g.append("next\n")
-	g.wants("next\n")
+	g.says("next\n")
 	g.wantsGaps(1)
 }

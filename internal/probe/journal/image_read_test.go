@@ -30,9 +30,8 @@ func TestConstructedFileIsRead(t *testing.T) {
 		m := sample(compact, 100)
 		for identifier, want := range map[string]int{"a": 100, "b": 100, "": 200, "c": 0} {
 			texts, records, lost, err := journal.Read(m.b, identifier)
-			if err != nil || lost > 0 || len(texts) != want {
-				t.Errorf("compact %t, identifier %q: %d entries, lost %d, %v; want %d", compact, identifier, len(texts), lost, err, want)
-			}
+			testkit.Check(t, err == nil && lost == 0 && len(texts) == want,
+				"compact %t, identifier %q: %d entries, lost %d, %v; want %d", compact, identifier, len(texts), lost, err, want)
 			for i, r := range records {
 				if i > 0 && r.Number <= records[i-1].Number {
 					t.Errorf("number %d comes after %d", r.Number, records[i-1].Number)
@@ -57,9 +56,8 @@ func TestKernelFacilityRequiresTheKernelTransport(t *testing.T) {
 	for _, r := range records {
 		got = append(got, r.Facility)
 	}
-	if want := []int16{logs.Kernel, logs.NoPriority, logs.NoPriority, 3}; err != nil || !slices.Equal(got, want) {
-		t.Errorf("facilities %v, %v; want %v", got, err, want)
-	}
+	want := []int16{logs.Kernel, logs.NoPriority, logs.NoPriority, 3}
+	testkit.Check(t, err == nil && slices.Equal(got, want), "facilities %v, %v; want %v", got, err, want)
 }
 
 func TestOnlyTheWantedUnitIsRead(t *testing.T) {
@@ -76,9 +74,8 @@ func TestOnlyTheWantedUnitIsRead(t *testing.T) {
 	}
 	f.expect(want)
 	f.quiet()
-	if _, err := journal.Open(journal.Config{Identifier: "kubelet", Unit: "b.service"}); err == nil {
-		t.Error("an identifier together with a unit was accepted")
-	}
+	_, err := journal.Open(journal.Config{Identifier: "kubelet", Unit: "b.service"})
+	testkit.Check(t, err != nil, "an identifier together with a unit was accepted")
 }
 
 func TestEntryInTwoFilesIsReadOnce(t *testing.T) {
@@ -136,9 +133,8 @@ func TestCorruptedEntriesAreCountedAndTheRestIsRead(t *testing.T) {
 		m, entries := build()
 		c.spoil(m, entries)
 		texts, _, lost, err := journal.Read(m.b, "")
-		if len(texts) != c.read || lost != c.lost || (err != nil) != (c.lost > 0) {
-			t.Errorf("%s: %d read and %d lost (%v), want %d and %d", name, len(texts), lost, err, c.read, c.lost)
-		}
+		testkit.Check(t, len(texts) == c.read && lost == c.lost && (err != nil) == (c.lost > 0),
+			"%s: %d read and %d lost (%v), want %d and %d", name, len(texts), lost, err, c.read, c.lost)
 	}
 }
 
@@ -163,9 +159,8 @@ func TestUnreadableFileIsRejected(t *testing.T) {
 		m.entry(m.datum("PRIORIT1=same bucket"))
 		m.say("b", "two")
 		spoil(m)
-		if texts, _, _, err := journal.Read(m.b, "a"); err == nil {
-			t.Errorf("%s: read %q", name, texts)
-		}
+		texts, _, _, err := journal.Read(m.b, "a")
+		testkit.Check(t, err != nil, "%s: read %q", name, texts)
 	}
 }
 
@@ -193,13 +188,9 @@ func FuzzFile(f *testing.F) {
 		for _, identifier := range []string{"", "a"} {
 			texts, records, _, _ := journal.Read(b, identifier)
 			// Entries may overlap in a corrupted file, but each has its own offset.
-			if len(texts) > len(b)/8 || len(texts) != len(records) {
-				t.Errorf("%d messages of %d entries in %d bytes", len(texts), len(records), len(b))
-			}
+			testkit.Check(t, len(texts) <= len(b)/8 && len(texts) == len(records), "%d messages of %d entries in %d bytes", len(texts), len(records), len(b))
 			for i, text := range texts {
-				if len(text) > journal.MaxMessage {
-					t.Errorf("message %d has %d bytes", i, len(text))
-				}
+				testkit.Check(t, len(text) <= journal.MaxMessage, "message %d has %d bytes", i, len(text))
 			}
 		}
 	})

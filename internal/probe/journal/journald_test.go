@@ -33,7 +33,7 @@ type journald struct {
 	run    string
 	env    []string
 	cmd    *exec.Cmd
-	out    bytes.Buffer
+	out    testkit.Log
 	socket *net.UnixConn
 	marks  int
 }
@@ -50,14 +50,11 @@ func newJournald(tb testing.TB, settings string, env ...string) *journald {
 	j := &journald{t: tb, folder: tb.TempDir(), env: env}
 	// In memory, because journald requires it for /run. The path of a socket is too short for
 	// the name of a test.
-	run, err := os.MkdirTemp("/dev/shm", "journal-")
-	testkit.Must(tb, err)
+	run := testkit.Value(os.MkdirTemp("/dev/shm", "journal-")).Must(tb)
 	j.run = run
 	tb.Cleanup(func() {
 		j.stop()
-		if err := os.RemoveAll(run); err != nil {
-			tb.Error(err)
-		}
+		testkit.Must(tb, os.RemoveAll(run))
 	})
 	for _, path := range []string{filepath.Dir(j.socketPath()), j.path("var")} {
 		testkit.Must(tb, os.MkdirAll(path, 0o755))
@@ -112,9 +109,8 @@ func (j *journald) persistent() string { return j.path("var/journal") }
 
 func (j *journald) signal(s syscall.Signal) {
 	j.t.Helper()
-	if err := j.cmd.Process.Signal(s); err != nil {
-		j.t.Fatalf("signalling journald: %v\n%s", err, j.out.String())
-	}
+	err := j.cmd.Process.Signal(s)
+	testkit.Require(j.t, err == nil, "signalling journald: %v\n%s", err, &j.out)
 }
 
 // sync waits until journald has written everything that was sent.
@@ -173,8 +169,7 @@ func (j *journald) glob(name string) []string {
 	j.t.Helper()
 	var list []string
 	for _, folder := range []string{j.volatile(), j.persistent()} {
-		names, err := filepath.Glob(filepath.Join(folder, machine, name))
-		testkit.Must(j.t, err)
+		names := testkit.Value(filepath.Glob(filepath.Join(folder, machine, name))).Must(j.t)
 		list = append(list, names...)
 	}
 	return list
@@ -184,14 +179,11 @@ func (j *journald) glob(name string) []string {
 func (j *journald) remove(name string) {
 	j.t.Helper()
 	paths := j.glob(name)
-	if len(paths) == 0 {
-		j.t.Fatalf("no file %s to delete", name)
-	}
+	testkit.Require(j.t, len(paths) != 0, "no file %s to delete", name)
 	for _, path := range paths {
 		// Journald itself deletes empty archived files.
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			j.t.Fatal(err)
-		}
+		err := os.Remove(path)
+		testkit.Require(j.t, err == nil || errors.Is(err, fs.ErrNotExist), "%v", err)
 	}
 }
 
@@ -247,9 +239,8 @@ func (j *journald) send(fields ...field) {
 		b = append(b, f.value...)
 		b = append(b, '\n')
 	}
-	if _, err := j.socket.Write(b); err != nil {
-		j.t.Fatalf("writing to journald: %v\n%s", err, j.out.String())
-	}
+	_, err := j.socket.Write(b)
+	testkit.Require(j.t, err == nil, "writing to journald: %v\n%s", err, &j.out)
 }
 
 // say writes a message with an identifier.
@@ -278,9 +269,7 @@ func (j *journald) journalctl(folder, identifier string) []journalctlEntry {
 	var complaints bytes.Buffer
 	cmd.Stderr = &complaints
 	out, err := cmd.Output()
-	if err != nil {
-		j.t.Fatalf("journalctl: %v\n%s", err, complaints.String())
-	}
+	testkit.Require(j.t, err == nil, "journalctl: %v\n%s", err, complaints.String())
 	var list []journalctlEntry
 	lines := bufio.NewScanner(bytes.NewReader(out))
 	lines.Buffer(nil, 64<<20)
@@ -296,8 +285,7 @@ func (j *journald) journalctl(folder, identifier string) []journalctlEntry {
 		one.priority, _ = text(e["PRIORITY"])
 		one.facility, _ = text(e["SYSLOG_FACILITY"])
 		stamp, _ := text(e["__REALTIME_TIMESTAMP"])
-		one.realtime, err = strconv.ParseUint(stamp, 10, 64)
-		testkit.Must(j.t, err)
+		one.realtime = testkit.Value(strconv.ParseUint(stamp, 10, 64)).Must(j.t)
 		list = append(list, one)
 	}
 	return list

@@ -1,6 +1,11 @@
 package journal
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/resourcestack/autohealer/internal/format/golden"
+	"github.com/resourcestack/autohealer/internal/testkit"
+)
 
 func TestGap(t *testing.T) {
 	system, user := id{1}, id{2}
@@ -22,8 +27,11 @@ func TestGap(t *testing.T) {
 		"a file of another journald":       {[]header{file(id{3}, 5000, 6000)}, 0},
 		"the next file has no entries yet": {[]header{{sequence: system, tail: 500}}, 0},
 	} {
-		if got := gap(100, gone, c.left); got != c.want {
-			t.Errorf("%s: %d entries are missing, want %d", name, got, c.want)
-		}
+		testkit.Same(t, gap(100, gone, c.left), c.want, "%s: entries", name)
 	}
+}
+
+// The agent's state file contains the position. This is version 1 of its format.
+func TestStoredFormatIsUnchanged(t *testing.T) {
+	golden.Check(t, "testdata/position-v1.json", &position{})
 }

@@ -38,8 +38,7 @@ type follower struct {
 
 func follow(t *testing.T, config journal.Config) *follower {
 	t.Helper()
-	reader, err := journal.Open(config)
-	testkit.Must(t, err)
+	reader := testkit.Value(journal.Open(config)).Must(t)
 	t.Cleanup(func() { _ = reader.Close() })
 	return &follower{t: t, reader: reader, next: config.From}
 }
@@ -58,15 +57,11 @@ func (f *follower) one(wait time.Duration) error {
 	begin := 0
 	for _, r := range chunk.Records {
 		text, isWhole := strings.CutSuffix(string(chunk.Text[begin:r.End]), "\n")
-		if !isWhole {
-			f.t.Errorf("record %q does not end with a newline", text)
-		}
+		testkit.Check(f.t, isWhole, "record %q does not end with a newline", text)
 		f.lines = append(f.lines, line{text, r})
 		begin = r.End
 	}
-	if begin != len(chunk.Text) {
-		f.t.Errorf("%d bytes of the chunk belong to no record", len(chunk.Text)-begin)
-	}
+	testkit.Same(f.t, begin, len(chunk.Text), "the end of the records in the chunk")
 	return nil
 }
 
@@ -74,9 +69,8 @@ func (f *follower) one(wait time.Duration) error {
 func (f *follower) until(n int) {
 	f.t.Helper()
 	for len(f.lines) < n {
-		if err := f.one(10 * time.Second); err != nil && !errors.Is(err, logs.ErrNotExist) {
-			f.t.Fatalf("after %d of %d lines: %v", len(f.lines), n, err)
-		}
+		err := f.one(10 * time.Second)
+		testkit.Require(f.t, err == nil || errors.Is(err, logs.ErrNotExist), "after %d of %d lines: %v", len(f.lines), n, err)
 	}
 }
 
@@ -107,18 +101,14 @@ func (f *follower) texts() []string {
 // stop closes the reader, and returns the position.
 func (f *follower) stop() logs.Position {
 	f.t.Helper()
-	if err := f.reader.Close(); err != nil {
-		f.t.Error(err)
-	}
+	testkit.Must(f.t, f.reader.Close())
 	return f.next
 }
 
 func (f *follower) expect(want []string) {
 	f.t.Helper()
 	f.until(len(want))
-	if diff := cmp.Diff(want, f.texts(), cmpopts.EquateEmpty()); diff != "" {
-		f.t.Errorf("the lines differ (-want +got):\n%s", diff)
-	}
+	testkit.NoDiff(f.t, cmp.Diff(want, f.texts(), cmpopts.EquateEmpty()), "the lines")
 }
 
 // mixture writes entries of every shape with two identifiers.
@@ -207,17 +197,11 @@ func TestReaderAgreesWithJournalctl(t *testing.T) {
 					for _, l := range f.lines {
 						got = append(got, asJournalctlEntry(l))
 					}
-					if diff := cmp.Diff(want, got, cmp.AllowUnexported(journalctlEntry{})); diff != "" {
-						t.Errorf("differs from journalctl (-journalctl +reader):\n%.5000s", diff)
-					}
+					testkit.NoDiff(t, cmp.Diff(want, got, cmp.AllowUnexported(journalctlEntry{})), "journalctl and the reader (-journalctl +reader)")
 					f.quiet()
-					if f.lost > 0 {
-						t.Errorf("%d entries are counted as lost", f.lost)
-					}
+					testkit.Check(t, f.lost == 0, "%d entries are counted as lost", f.lost)
 					t.Logf("%d entries in %d files are the same", len(want), j.files())
-					if len(want) < rounds*9 {
-						t.Errorf("only %d entries were compared", len(want))
-					}
+					testkit.Check(t, len(want) >= rounds*9, "only %d entries were compared", len(want))
 				})
 			}
 		})
@@ -233,9 +217,7 @@ func TestLongMessageIsTruncatedAndCounted(t *testing.T) {
 		j.say("kubelet", long+"z")
 		f := follow(t, journal.Config{Path: j.volatile(), Identifier: "kubelet"})
 		f.expect([]string{whole, long})
-		if cut := f.reader.Cut(); cut != 1 {
-			t.Errorf("compressed %s: %d messages are counted as truncated, want 1", compress, cut)
-		}
+		testkit.Same(t, f.reader.Cut(), 1, "compressed %s: messages that are counted as truncated", compress)
 	}
 }
 
@@ -258,12 +240,8 @@ func TestRotationRepeatsAndLosesNothing(t *testing.T) {
 	}
 	f.expect(want)
 	f.quiet()
-	if f.lost > 0 {
-		t.Errorf("%d entries are counted as lost", f.lost)
-	}
-	if f.more {
-		t.Error("More is true at the end")
-	}
+	testkit.Check(t, f.lost == 0, "%d entries are counted as lost", f.lost)
+	testkit.Check(t, !f.more, "More is true at the end")
 }
 
 func TestRestartRepeatsAndLosesNothing(t *testing.T) {
@@ -280,9 +258,7 @@ func TestRestartRepeatsAndLosesNothing(t *testing.T) {
 		f := follow(t, config)
 		f.expect(want)
 		f.quiet()
-		if f.lost > 0 {
-			t.Errorf("%d entries are counted as lost", f.lost)
-		}
+		testkit.Check(t, f.lost == 0, "%d entries are counted as lost", f.lost)
 		config.From = f.stop()
 	}
 	say("one", "two")
@@ -324,28 +300,20 @@ func TestRestartAfterEachChunkRepeatsAndLosesNothing(t *testing.T) {
 	readers := 0
 	for ; len(got) < len(want); readers++ {
 		f := follow(t, config)
-		if err := f.one(5 * time.Second); err != nil {
-			t.Fatalf("after %d lines: %v", len(got), err)
-		}
+		err := f.one(5 * time.Second)
+		testkit.Require(t, err == nil, "after %d lines: %v", len(got), err)
 		got = append(got, f.texts()...)
-		if len(got) < len(want) && !f.more {
-			t.Errorf("after %d lines of %d More is false", len(got), len(want))
-		}
+		testkit.Check(t, len(got) >= len(want) || f.more, "after %d lines of %d More is false", len(got), len(want))
 		config.From = f.stop()
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("the lines differ (-want +got):\n%.3000s", diff)
-	}
-	if readers < 5 {
-		t.Errorf("only %d readers were needed: the test is ineffective", readers)
-	}
+	testkit.NoDiff(t, cmp.Diff(want, got), "the lines")
+	testkit.Check(t, readers >= 5, "only %d readers were needed: the test is ineffective", readers)
 }
 
 // heldOpen returns the files below a directory that this process has open.
 func heldOpen(t *testing.T, folder string) (paths []string) {
 	t.Helper()
-	handles, err := filepath.Glob("/proc/self/fd/*")
-	testkit.Must(t, err)
+	handles := testkit.Value(filepath.Glob("/proc/self/fd/*")).Must(t)
 	for _, handle := range handles {
 		if path, err := os.Readlink(handle); err == nil && strings.HasPrefix(path, folder) {
 			paths = append(paths, path)
@@ -390,9 +358,8 @@ func TestEntriesBeforeSinceAreSkipped(t *testing.T) {
 
 	config.Since = f.lines[299].Time.Add(time.Microsecond)
 	f = follow(t, config)
-	if err := f.one(5 * time.Second); err != nil || len(f.lines) > 0 {
-		t.Fatalf("the first chunk has %d lines (%v): want none, and a position", len(f.lines), err)
-	}
+	err := f.one(5 * time.Second)
+	testkit.Require(t, err == nil && len(f.lines) == 0, "the first chunk has %d lines (%v): want none, and a position", len(f.lines), err)
 	config.From = f.stop()
 	config.Since = time.Time{} // as after a restart, when only the position counts
 	j.say("kubelet", "new")
@@ -433,13 +400,10 @@ func TestEntriesOfADeletedFileAreCounted(t *testing.T) {
 	left := j.journalctl(j.volatile(), "")
 	f = follow(t, config)
 	f.until(len(left))
-	if texts := f.texts(); !slices.Contains(texts, "second") || slices.Contains(texts, "lost 49") {
-		t.Errorf("read %q", texts)
-	}
+	texts := f.texts()
+	testkit.Check(t, slices.Contains(texts, "second") && !slices.Contains(texts, "lost 49"), "read %q", texts)
 	// These entries, and the marker that journald writes.
-	if f.lost != 51 {
-		t.Errorf("%d entries are counted as lost, want 51", f.lost)
-	}
+	testkit.Same(t, f.lost, 51, "entries that are counted as lost")
 }
 
 func TestDeletedOpenFileIsReadToItsEnd(t *testing.T) {
@@ -457,9 +421,7 @@ func TestDeletedOpenFileIsReadToItsEnd(t *testing.T) {
 		j.say("kubelet", m)
 	}
 	f.expect(want)
-	if f.lost > 0 {
-		t.Errorf("%d entries are counted as lost", f.lost)
-	}
+	testkit.Check(t, f.lost == 0, "%d entries are counted as lost", f.lost)
 }
 
 func TestReadingContinuesAfterJournaldIsKilled(t *testing.T) {
@@ -495,9 +457,8 @@ func TestRenamedFilesAreRead(t *testing.T) {
 	f = follow(t, journal.Config{Path: j.volatile(), Identifier: "kubelet", From: from})
 	f.expect([]string{"unread", "after"})
 	f.quiet()
-	if aside := j.glob("*.journal~"); len(aside) == 0 {
-		t.Error("journald has renamed no file: the test is ineffective")
-	}
+	aside := j.glob("*.journal~")
+	testkit.Check(t, len(aside) != 0, "journald has renamed no file: the test is ineffective")
 
 	// Also while it is being read.
 	j.kill()
@@ -516,12 +477,10 @@ func TestMissingJournalIsAwaited(t *testing.T) {
 	t.Parallel()
 	j := newJournald(t, "Storage=volatile\nReadKMsg=no")
 	f := follow(t, journal.Config{Path: j.volatile(), Identifier: "kubelet"})
-	if err := f.one(5 * time.Second); !errors.Is(err, logs.ErrNotExist) {
-		t.Errorf("without a journal: %v, want %v", err, logs.ErrNotExist)
-	}
-	if err := f.one(100 * time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the next call returned %v, want it to wait", err)
-	}
+	err := f.one(5 * time.Second)
+	testkit.Check(t, errors.Is(err, logs.ErrNotExist), "without a journal: %v, want %v", err, logs.ErrNotExist)
+	err = f.one(100 * time.Millisecond)
+	testkit.Check(t, errors.Is(err, context.DeadlineExceeded), "the next call returned %v, want it to wait", err)
 	j.start()
 	j.say("kubelet", "hello")
 	f.expect([]string{"hello"})
@@ -534,8 +493,7 @@ func TestFlushRepeatsNothing(t *testing.T) {
 			t.Parallel()
 			j := startJournald(t, "Storage=auto\nReadKMsg=no")
 			config := journal.Config{Identifier: "kubelet"}
-			reader, err := journal.OpenIn(config, j.volatile(), j.persistent())
-			testkit.Must(t, err)
+			reader := testkit.Value(journal.OpenIn(config, j.volatile(), j.persistent())).Must(t)
 			f := &follower{t: t, reader: reader}
 			want := messages(100, "message %d")
 			for _, m := range want[:40] {
@@ -553,18 +511,13 @@ func TestFlushRepeatsNothing(t *testing.T) {
 				j.say("kubelet", m)
 			}
 			if isRestarted {
-				f.reader, err = journal.OpenIn(config, j.volatile(), j.persistent())
-				testkit.Must(t, err)
+				f.reader = testkit.Value(journal.OpenIn(config, j.volatile(), j.persistent())).Must(t)
 			}
 			j.sync()
 			f.expect(want)
 			f.quiet()
-			if err := f.reader.Close(); err != nil {
-				t.Error(err)
-			}
-			if copied := len(j.journalctl(j.persistent(), "kubelet")); copied != len(want) {
-				t.Errorf("journald has copied up to entry %d of %d: the test is ineffective", copied, len(want))
-			}
+			testkit.Must(t, f.reader.Close())
+			testkit.Same(t, len(j.journalctl(j.persistent(), "kubelet")), len(want), "entries that journald has copied; otherwise the test is ineffective")
 		})
 	}
 }
@@ -617,17 +570,13 @@ func TestUserJournalsAreReadInOrder(t *testing.T) {
 		j.sayAs(uint32(i%3*1000), "kubelet", m)
 	}
 	f.until(len(want))
-	if users := j.glob("user-*.journal"); len(users) != 2 {
-		t.Errorf("the users have %d files, want 2: the test is ineffective", len(users))
-	}
+	testkit.Same(t, len(j.glob("user-*.journal")), 2, "files of users; otherwise the test is ineffective")
 	// While following, a later file may be read a moment earlier. Afterwards the order is
 	// fixed.
 	got := f.texts()
 	slices.Sort(got)
 	slices.Sort(want)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("live (-want +got):\n%s", diff)
-	}
+	testkit.NoDiff(t, cmp.Diff(want, got), "live")
 	f = follow(t, journal.Config{Path: j.persistent(), Identifier: "kubelet"})
 	f.expect(messages(300, "message %d"))
 }
@@ -644,9 +593,7 @@ func TestOnlyKernelEntriesHaveTheKernelFacility(t *testing.T) {
 
 	j = startJournald(t, "Storage=volatile\nReadKMsg=yes")
 	kmsg, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatalf("%v: run this test as root, because it writes to the kernel log", err)
-	}
+	testkit.Require(t, err == nil, "%v: run this test as root, because it writes to the kernel log", err)
 	mark := fmt.Sprintf("autohealer test %d", time.Now().UnixNano())
 	// Without a newline the kernel holds the record back.
 	_, err = kmsg.WriteString("<4>marker: " + mark + "\n")
@@ -667,13 +614,10 @@ func TestOnlyKernelEntriesHaveTheKernelFacility(t *testing.T) {
 		}
 	}
 	t.Logf("%d lines of the kernel", kernel)
-	if kernel = f.kernel(); kernel != len(own) {
-		t.Errorf("%d lines are of the kernel, journalctl has %d", kernel, len(own))
-	}
+	kernel = f.kernel()
+	testkit.Check(t, kernel == len(own), "%d lines are of the kernel, journalctl has %d", kernel, len(own))
 	for _, l := range f.lines {
-		if strings.Contains(l.text, mark) && l.Facility == logs.Kernel {
-			t.Errorf("%q was written by a program, not by the kernel", l.text)
-		}
+		testkit.Check(t, !strings.Contains(l.text, mark) || l.Facility != logs.Kernel, "%q was written by a program, not by the kernel", l.text)
 	}
 }
 
@@ -714,7 +658,6 @@ func TestPathMayBeAFile(t *testing.T) {
 }
 
 func TestRelativePathIsRejected(t *testing.T) {
-	if _, err := journal.Open(journal.Config{Path: "var/log/journal"}); err == nil {
-		t.Error("accepted")
-	}
+	_, err := journal.Open(journal.Config{Path: "var/log/journal"})
+	testkit.Check(t, err != nil, "accepted")
 }

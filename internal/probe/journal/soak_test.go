@@ -23,8 +23,7 @@ func TestRandomSoakReadsEveryEntryOnce(t *testing.T) {
 	random := rand.New(rand.NewPCG(uint64(seed), 0))
 	j := startJournald(t, "Storage=auto\nReadKMsg=no")
 	config := journal.Config{Identifier: "kubelet"}
-	reader, err := journal.OpenIn(config, j.volatile(), j.persistent())
-	testkit.Must(t, err)
+	reader := testkit.Value(journal.OpenIn(config, j.volatile(), j.persistent())).Must(t)
 	f := &follower{t: t, reader: reader}
 	defer func() { _ = f.reader.Close() }()
 
@@ -48,9 +47,7 @@ func TestRandomSoakReadsEveryEntryOnce(t *testing.T) {
 			what = "restart the reader"
 			_ = f.reader.Close()
 			config.From = f.next
-			if f.reader, err = journal.OpenIn(config, j.volatile(), j.persistent()); err != nil {
-				t.Fatal(err)
-			}
+			f.reader = testkit.Value(journal.OpenIn(config, j.volatile(), j.persistent())).Must(t)
 			restarts++
 		case dice == 15:
 			what = "restart journald"
@@ -93,12 +90,8 @@ func TestRandomSoakReadsEveryEntryOnce(t *testing.T) {
 			t.Fatalf("seed %d: %d lines of %d written, lost %d; the first that differs is %.3q, want %.3q", seed, len(got), len(want), f.lost, got[min(i, len(got)):], want[min(i, len(want)):])
 		}
 	}
-	if f.lost > 0 {
-		t.Errorf("seed %d: %d entries are counted as lost", seed, f.lost)
-	}
-	if len(want) == 0 || restarts == 0 {
-		t.Errorf("seed %d: %d messages and %d restarts are too few", seed, len(want), restarts)
-	}
+	testkit.Check(t, f.lost == 0, "seed %d: %d entries are counted as lost", seed, f.lost)
+	testkit.Check(t, len(want) != 0 && restarts != 0, "seed %d: %d messages and %d restarts are too few", seed, len(want), restarts)
 	t.Logf("seed %d: %d messages read once each, %v", seed, len(want), happened)
 }
 
@@ -109,8 +102,6 @@ func fromEnvironment(t *testing.T, name string, otherwise int) int {
 		return otherwise
 	}
 	n, err := strconv.Atoi(text)
-	if err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
+	testkit.Require(t, err == nil, "%s: %v", name, err)
 	return n
 }

@@ -32,8 +32,7 @@ func squares(n int) string {
 
 func decode(tb testing.TB, text string) string {
 	tb.Helper()
-	b, err := base64.StdEncoding.DecodeString(text)
-	testkit.Must(tb, err)
+	b := testkit.Value(base64.StdEncoding.DecodeString(text)).Must(tb)
 	return string(b)
 }
 
@@ -72,9 +71,8 @@ func TestLZ4MessagesAreRead(t *testing.T) {
 			m.entry(m.packed("MESSAGE", flagLZ4, packed), m.datum("SYSLOG_IDENTIFIER=a"))
 			want := strings.TrimSpace(c.text[:min(len(c.text), journal.MaxMessage)])
 			texts, _, lost, err := journal.Read(m.b, "a")
-			if err != nil || lost > 0 || len(texts) != 1 || texts[0] != want {
-				t.Errorf("%s (compact %t): read %.200q, lost %d, %v", c.name, compact, texts, lost, err)
-			}
+			testkit.Check(t, err == nil && lost == 0 && len(texts) == 1 && texts[0] == want,
+				"%s (compact %t): read %.200q, lost %d, %v", c.name, compact, texts, lost, err)
 		}
 	}
 }
@@ -84,9 +82,8 @@ func TestXZMessagesAreCountedAsLost(t *testing.T) {
 	m.entry(m.packed("MESSAGE", flagXZ, decode(t, xzBlock)))
 	m.entry(m.packed("NOTE", flagXZ, decode(t, xzBlock)), m.datum("MESSAGE=beside a note"))
 	texts, _, lost, err := journal.Read(m.b, "")
-	if err == nil || !strings.Contains(err.Error(), "xz") || lost != 1 || len(texts) != 1 || texts[0] != "beside a note" {
-		t.Errorf("read %q, lost %d, %v", texts, lost, err)
-	}
+	testkit.Check(t, err != nil && strings.Contains(err.Error(), "xz") && lost == 1 && len(texts) == 1 && texts[0] == "beside a note",
+		"read %q, lost %d, %v", texts, lost, err)
 }
 
 func TestInvalidCompressedDataAreCounted(t *testing.T) {
@@ -108,9 +105,8 @@ func TestInvalidCompressedDataAreCounted(t *testing.T) {
 		m.say("a", "after it")
 		m.entry(m.packed("MESSAGE", flagZSTD, decode(t, zstdBlock)))
 		texts, _, lost, err := journal.Read(m.b, "")
-		if err == nil || lost != 1 || !slices.Equal(texts, []string{"after it", strings.TrimSpace(lz4Blocks[1].text)}) {
-			t.Errorf("%s: read %q, lost %d, %v", name, texts, lost, err)
-		}
+		testkit.Check(t, err != nil && lost == 1 && slices.Equal(texts, []string{"after it", strings.TrimSpace(lz4Blocks[1].text)}),
+			"%s: read %q, lost %d, %v", name, texts, lost, err)
 	}
 }
 
@@ -150,8 +146,6 @@ func TestRandomLZ4BlocksAreDecompressed(t *testing.T) {
 		m.entry(m.packed("MESSAGE", flagLZ4, withLength(len(text), string(block))))
 		texts, _, lost, err := journal.Read(m.b, "")
 		want := strings.TrimSpace(string(text[len("MESSAGE="):]))
-		if err != nil || lost > 0 || len(texts) != 1 || texts[0] != want {
-			t.Fatalf("read %q, lost %d, %v, want %q", texts, lost, err, want)
-		}
+		testkit.Require(t, err == nil && lost == 0 && len(texts) == 1 && texts[0] == want, "read %q, lost %d, %v, want %q", texts, lost, err, want)
 	})
 }

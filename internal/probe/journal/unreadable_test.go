@@ -51,18 +51,16 @@ func (f folder) lock(name string) {
 // wantsToWait fails the test if Next returns anything.
 func (f *follower) wantsToWait() {
 	f.t.Helper()
-	if err := f.one(100 * time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
-		f.t.Errorf("the next call returned %v, want it to wait", err)
-	}
+	err := f.one(100 * time.Millisecond)
+	testkit.Check(f.t, errors.Is(err, context.DeadlineExceeded), "the next call returned %v, want it to wait", err)
 }
 
 // wantsUnreadable fails the test if Next does not return that a path is unreadable.
 func (f *follower) wantsUnreadable(path string) {
 	f.t.Helper()
 	err := f.one(10 * time.Second)
-	if err == nil || errors.Is(err, logs.ErrNotExist) || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), path) {
-		f.t.Errorf("got %v, want an error that %s is unreadable", err, path)
-	}
+	testkit.Check(f.t, err != nil && !errors.Is(err, logs.ErrNotExist) && !errors.Is(err, context.DeadlineExceeded) && strings.Contains(err.Error(), path),
+		"got %v, want an error that %s is unreadable", err, path)
 }
 
 func TestUnreadableJournalIsReportedOnce(t *testing.T) {
@@ -101,9 +99,7 @@ func TestUnreadableJournalIsReportedOnce(t *testing.T) {
 			}
 			f.wantsUnreadable(test.path)
 			f.wantsToWait()
-			if test.read == 0 && said.Len() > 0 {
-				t.Errorf("the error of Next was logged as well: %s", said.String())
-			}
+			testkit.Check(t, test.read != 0 || said.Len() == 0, "the error of Next was logged as well: %s", said.String())
 
 			// A new reader returns the error at once.
 			g := follow(t, journal.Config{Path: folder.path, Identifier: "a", From: f.next})
@@ -115,9 +111,7 @@ func TestUnreadableJournalIsReportedOnce(t *testing.T) {
 			for err == nil { // there may be a position after the last file
 				err = f.one(10 * time.Second)
 			}
-			if !errors.Is(err, logs.ErrNotExist) {
-				t.Errorf("after it was deleted: %v, want %v", err, logs.ErrNotExist)
-			}
+			testkit.Check(t, errors.Is(err, logs.ErrNotExist), "after it was deleted: %v, want %v", err, logs.ErrNotExist)
 			folder.write(live, sample(true, 2), 'c')
 			f.until(test.read + 2)
 			f.quiet()
@@ -144,9 +138,7 @@ func TestUnreadablePartIsSkipped(t *testing.T) {
 			f.quiet()
 			folder.write("system@2.journal", newImage(true), 'd') // makes the reader list the directory again
 			f.quiet()
-			if n := strings.Count(said.String(), "level=WARN"); n != 1 {
-				t.Errorf("%d warnings, want 1: %s", n, said.String())
-			}
+			testkit.Same(t, strings.Count(said.String(), "level=WARN"), 1, "warnings: %s", said.String())
 		})
 	}
 }
@@ -167,8 +159,7 @@ func TestOneReadableDirectoryIsEnough(t *testing.T) {
 	t.Parallel()
 	volatile, persistent := newFolder(t), newFolder(t)
 	persistent.lock("")
-	reader, err := journal.OpenIn(journal.Config{Identifier: "a"}, volatile.path, persistent.path)
-	testkit.Must(t, err)
+	reader := testkit.Value(journal.OpenIn(journal.Config{Identifier: "a"}, volatile.path, persistent.path)).Must(t)
 	f := &follower{t: t, reader: reader}
 	defer f.stop()
 	f.wantsUnreadable(persistent.path)
@@ -185,9 +176,7 @@ func TestMessagesAreTrimmed(t *testing.T) {
 	}
 	m.say("a", " \n ")
 	texts, _, _, err := journal.Read(m.b, "a")
-	if err != nil || strings.Join(texts, "|") != "foo bad|foo bad|foo bad|foo bad|" {
-		t.Errorf("%q, %v", texts, err)
-	}
+	testkit.Check(t, err == nil && strings.Join(texts, "|") == "foo bad|foo bad|foo bad|foo bad|", "%q, %v", texts, err)
 }
 
 // A busy journal never has a quiet moment in which the reader could look for new files.
@@ -202,11 +191,8 @@ func TestFileWithoutAHeaderIsOpenedLater(t *testing.T) {
 	m := newImage(true)
 	m.b[24], m.b[72] = 'b', 'b'
 	m.say("b", "in the new file")
-	file, err := os.OpenFile(filepath.Join(folder.path, "user-1000.journal"), os.O_WRONLY, 0)
-	testkit.Must(t, err)
+	file := testkit.Value(os.OpenFile(filepath.Join(folder.path, "user-1000.journal"), os.O_WRONLY, 0)).Must(t)
 	defer file.Close()
-	if _, err := file.WriteAt(m.b, 0); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Value(file.WriteAt(m.b, 0)).Must(t)
 	f.expect([]string{"message 0 of b", "in the new file"})
 }

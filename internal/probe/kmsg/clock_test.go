@@ -5,15 +5,14 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/probe/procfs"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // last returns the time of the newest record. It fails the test if there is none.
 func last(t *testing.T, r *Reader) time.Time {
 	t.Helper()
 	chunk := next(t, r)
-	if len(chunk.Records) == 0 {
-		t.Fatal("nothing was read")
-	}
+	testkit.Require(t, len(chunk.Records) != 0, "nothing was read")
 	return chunk.Records[len(chunk.Records)-1].Time
 }
 
@@ -28,9 +27,8 @@ func caughtUp(t *testing.T, ring *ring) *Reader {
 func TestTimeIsBootTimePlusTimestamp(t *testing.T) {
 	ring := newRing(t, 10)
 	ring.addAt(90*time.Second, "old")
-	if got, want := last(t, ring.open(Config{})), booted.Time.Add(90*time.Second); !got.Equal(want) {
-		t.Errorf("its time is %s, want %s", got, want)
-	}
+	got, want := last(t, ring.open(Config{})), booted.Time.Add(90*time.Second)
+	testkit.Check(t, got.Equal(want), "its time is %s, want %s", got, want)
 }
 
 // The kernel's clock stopped during a suspend, or drifted, or the system time was set
@@ -51,9 +49,7 @@ func TestAwaitedRecordGetsTheCurrentTime(t *testing.T) {
 				ring.now = ring.now.Add(time.Minute + ahead)
 				ring.addAt(stamp, "now")
 			}
-			if off := last(t, r).Sub(ring.now).Abs(); off > tolerance {
-				t.Errorf("its time is off by %s", off)
-			}
+			testkit.Between(t, last(t, r).Sub(ring.now).Abs(), 0, tolerance, "its time is off by")
 		})
 	}
 }
@@ -66,9 +62,8 @@ func TestPendingRecordGetsTheTimeOfItsTimestamp(t *testing.T) {
 	written := ring.now
 	ring.add("while no reader waits")
 	ring.now = ring.now.Add(time.Hour)
-	if at := last(t, r); !at.Equal(written) {
-		t.Errorf("its time is %s, but it was written at %s", at, written)
-	}
+	at := last(t, r)
+	testkit.Check(t, at.Equal(written), "its time is %s, but it was written at %s", at, written)
 }
 
 // A record that is written after the log was opened never gets a time before that,
@@ -79,9 +74,8 @@ func TestNewRecordIsNotOlderThanTheOpen(t *testing.T) {
 	ring.now = ring.now.Add(700 * time.Millisecond)
 	r := ring.open(Config{Since: ring.now})
 	ring.addAt(ring.stamp()-700*time.Millisecond, "at once")
-	if at := last(t, r); at.Before(ring.now) {
-		t.Errorf("its time is %s, but the log was opened at %s", at, ring.now)
-	}
+	at := last(t, r)
+	testkit.Check(t, !at.Before(ring.now), "its time is %s, but the log was opened at %s", at, ring.now)
 }
 
 // A restarted reader computes the same times, so that a finding that is repeated has the
@@ -98,9 +92,8 @@ func TestTimesAreTheSameAfterARestart(t *testing.T) {
 	ring.addAt(slept+time.Second, "found twice")
 	before := last(t, r)
 	ring.now = ring.now.Add(time.Minute)
-	if after := last(t, ring.open(Config{From: from})); !after.Equal(before) {
-		t.Errorf("its time was %s and is now %s", before, after)
-	}
+	after := last(t, ring.open(Config{From: from}))
+	testkit.Check(t, after.Equal(before), "its time was %s and is now %s", before, after)
 
 	// If the system time was set, all times move.
 	set := procfs.Boot{ID: booted.ID, Time: booted.Time.Add(time.Hour)}

@@ -32,13 +32,10 @@ func newTestDevice() testDevice { return testDevice{"autohealer-test-" + rand.Te
 func (d testDevice) write(t *testing.T, prefix, words string) {
 	t.Helper()
 	file, err := os.OpenFile(Path, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatalf("opening the kernel log for writing: %v: run this test as root on Linux", err)
-	}
+	testkit.Require(t, err == nil, "opening the kernel log for writing: %v: run this test as root on Linux", err)
 	defer file.Close()
-	if _, err := fmt.Fprintf(file, "%s%s %s\n", prefix, d.mark, words); err != nil {
-		t.Fatalf("writing to the kernel log: %v", err)
-	}
+	_, err = fmt.Fprintf(file, "%s%s %s\n", prefix, d.mark, words)
+	testkit.Require(t, err == nil, "writing to the kernel log: %v", err)
 }
 
 // provoke makes the kernel itself write a line with the mark: it names an unknown mount
@@ -46,15 +43,12 @@ func (d testDevice) write(t *testing.T, prefix, words string) {
 func (d testDevice) provoke(t *testing.T) {
 	t.Helper()
 	err := unix.Mount("none", t.TempDir(), "tmpfs", 0, d.mark+"=1")
-	if !errors.Is(err, unix.EINVAL) {
-		t.Fatalf("mounting with an unknown option: %v: run this test as root", err)
-	}
+	testkit.Require(t, errors.Is(err, unix.EINVAL), "mounting with an unknown option: %v: run this test as root", err)
 }
 
 func thisBoot(t *testing.T) procfs.Boot {
 	t.Helper()
-	b, err := procfs.ReadBoot("")
-	testkit.Must(t, err)
+	b := testkit.Value(procfs.ReadBoot("")).Must(t)
 	return b
 }
 
@@ -71,15 +65,11 @@ func lines(t *testing.T, c logs.Chunk) []line {
 	begin := 0
 	for _, record := range c.Records {
 		text := string(c.Text[begin:record.End])
-		if !strings.HasSuffix(text, "\n") {
-			t.Fatalf("the record %q does not end with a newline", text)
-		}
+		testkit.Require(t, strings.HasSuffix(text, "\n"), "the record %q does not end with a newline", text)
 		all = append(all, line{record, strings.TrimSuffix(text, "\n")})
 		begin = record.End
 	}
-	if begin != len(c.Text) {
-		t.Fatalf("%q belongs to no record", c.Text[begin:])
-	}
+	testkit.MustBeSame(t, begin, len(c.Text), "the end of the records in the chunk")
 	return all
 }
 
@@ -91,9 +81,7 @@ func until(t *testing.T, r *Reader, mark, last string) (found []line, at logs.Po
 	defer cancel()
 	for {
 		chunk, err := r.Next(ctx)
-		if err != nil {
-			t.Fatalf("waiting for %q after %d lines: %v", last, len(found), err)
-		}
+		testkit.Require(t, err == nil, "waiting for %q after %d lines: %v", last, len(found), err)
 		at = chunk.Next
 		lost += chunk.Lost
 		for _, line := range lines(t, chunk) {
@@ -111,8 +99,7 @@ func until(t *testing.T, r *Reader, mark, last string) (found []line, at logs.Po
 func read(t *testing.T, cfg Config) *Reader {
 	t.Helper()
 	cfg.Boot = thisBoot(t)
-	r, err := Open(cfg)
-	testkit.Must(t, err)
+	r := testkit.Value(Open(cfg)).Must(t)
 	t.Cleanup(func() { r.Close() })
 	return r
 }
@@ -141,22 +128,15 @@ func TestRealLogIsReadInOrderWithPriorityAndFacility(t *testing.T) {
 		{`a tab\x09and a back\x5cslash`, 6, user},
 		{"the end", 4, user},
 	}
-	if len(found) != len(want) {
-		t.Fatalf("%d lines were written, and %d read: %v", len(want), len(found), found)
-	}
+	testkit.MustBeSame(t, len(found), len(want), "lines that were written and read: %v", found)
 	for i, line := range found {
-		if got := (said{line.text, line.Priority, line.Facility}); got != want[i] {
-			t.Errorf("read %+v, want %+v", got, want[i])
-		}
+		testkit.Same(t, (said{line.text, line.Priority, line.Facility}), want[i], "the lines")
 		if i > 0 && line.Number <= found[i-1].Number {
 			t.Errorf("record %d comes after %d", line.Number, found[i-1].Number)
 		}
-		if strings.Contains(line.Time.String(), "m=") {
-			t.Errorf("the time %s is in the future", line.Time)
-		}
-		if line.Time.Before(began) || line.Time.After(time.Now().Add(tolerance)) {
-			t.Errorf("a line that was written after %s has the time %s", began, line.Time)
-		}
+		testkit.Check(t, !strings.Contains(line.Time.String(), "m="), "the time %s is in the future", line.Time)
+		testkit.Check(t, !line.Time.Before(began) && !line.Time.After(time.Now().Add(tolerance)),
+			"a line that was written after %s has the time %s", began, line.Time)
 	}
 }
 
@@ -165,13 +145,10 @@ func TestKernelRecordsHaveTheKernelFacility(t *testing.T) {
 	r := read(t, Config{Since: time.Now()})
 	device.provoke(t)
 	for ctx := t.Context(); ; {
-		chunk, err := r.Next(ctx)
-		testkit.Must(t, err)
+		chunk := testkit.Value(r.Next(ctx)).Must(t)
 		for _, line := range lines(t, chunk) {
 			if strings.Contains(line.text, device.mark) {
-				if line.Facility != logs.Kernel || line.Priority != 3 || !strings.HasPrefix(line.text, "tmpfs: ") {
-					t.Errorf("the kernel wrote %+v", line)
-				}
+				testkit.Check(t, line.Facility == logs.Kernel && line.Priority == 3 && strings.HasPrefix(line.text, "tmpfs: "), "the kernel wrote %+v", line)
 				return
 			}
 		}
@@ -190,15 +167,12 @@ func TestRestartOnTheRealLogRepeatsAndLosesNothing(t *testing.T) {
 	testkit.Must(t, second.ResumeError())
 	device.write(t, "", "after")
 	found, _, lost := until(t, second, device.mark, "after")
-	if len(before) != 1 || len(found) != 2 || found[0].text != "meanwhile" || lost != 0 {
-		t.Errorf("before the restart %v was read, after it %v, and %d were lost", before, found, lost)
-	}
+	testkit.Check(t, len(before) == 1 && len(found) == 2 && found[0].text == "meanwhile" && lost == 0,
+		"before the restart %v was read, after it %v, and %d were lost", before, found, lost)
 	// A second restart from the same position returns the same records with the same times.
 	third := read(t, Config{From: at})
 	again, _, _ := until(t, third, device.mark, "after")
-	if len(again) != 2 || again[0].Number != found[0].Number {
-		t.Fatalf("the third reader read %v, the second %v", again, found)
-	}
+	testkit.Require(t, len(again) == 2 && again[0].Number == found[0].Number, "the third reader read %v, the second %v", again, found)
 	if !again[0].Time.Equal(found[0].Time) {
 		t.Errorf("the same record has the time %s, and then %s", found[0].Time, again[0].Time)
 	}
@@ -211,18 +185,14 @@ func TestPositionOfAnotherBootIsIgnored(t *testing.T) {
 	_, at, _ := until(t, first, device.mark, "old")
 	other := thisBoot(t)
 	other.ID = "another"
-	r, err := Open(Config{Boot: other, From: at, Since: time.Now().Add(-time.Hour)})
-	testkit.Must(t, err)
+	r := testkit.Value(Open(Config{Boot: other, From: at, Since: time.Now().Add(-time.Hour)})).Must(t)
 	defer r.Close()
-	if r.ResumeError() == nil {
-		t.Error("nothing is said of it")
-	}
+	testkit.Check(t, r.ResumeError() != nil, "nothing is said of it")
 	device.write(t, "", "new")
 	// In a full ring, new records overwrite those that the reader starts with, so the number
 	// of lost records is arbitrary here.
-	if found, _, _ := until(t, r, device.mark, "new"); len(found) != 2 {
-		t.Errorf("read %v", found)
-	}
+	found, _, _ := until(t, r, device.mark, "new")
+	testkit.Check(t, len(found) == 2, "read %v", found)
 }
 
 // The test fills the ring until it wraps, once while no reader runs and once while a
@@ -248,13 +218,10 @@ func TestOverrunOfTheRealLogIsCounted(t *testing.T) {
 	for name, r := range map[string]*Reader{"a reader that was there": there, "one that was away": away} {
 		found, _, lost := until(t, r, device.mark, "after")
 		t.Logf("%s: %d lines written, %d read, %d lost", name, written, len(found), lost)
-		if lost == 0 {
-			t.Errorf("%s: no lost records", name)
-		}
+		testkit.Check(t, lost != 0, "%s: no lost records", name)
 		// Other processes may write as well, so more records may be lost.
-		if got := uint64(len(found)-1) + lost; got < written {
-			t.Errorf("%s: %d of %d lines were read or counted as lost", name, got, written)
-		}
+		got := uint64(len(found)-1) + lost
+		testkit.Check(t, got >= written, "%s: %d of %d lines were read or counted as lost", name, got, written)
 	}
 }
 
@@ -263,8 +230,7 @@ func wrapped(t *testing.T, at logs.Position) bool {
 	t.Helper()
 	r := read(t, Config{From: at})
 	defer r.Close()
-	chunk, err := r.Next(t.Context())
-	testkit.Must(t, err)
+	chunk := testkit.Value(r.Next(t.Context())).Must(t)
 	return chunk.Lost > 0
 }
 
@@ -290,9 +256,7 @@ func TestNextOnTheRealLogCanBeInterrupted(t *testing.T) {
 			want := callBack(r, cancel)
 			select {
 			case err := <-ended:
-				if !errors.Is(err, want) {
-					t.Errorf("ended with %v, want %v", err, want)
-				}
+				testkit.Check(t, errors.Is(err, want), "ended with %v, want %v", err, want)
 			case <-time.After(10 * time.Second):
 				t.Fatal("it waits on")
 			}

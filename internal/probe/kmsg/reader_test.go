@@ -23,8 +23,7 @@ func next(t *testing.T, r *Reader) logs.Chunk {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	chunk, err := r.Next(ctx)
-	testkit.Must(t, err)
+	chunk := testkit.Value(r.Next(ctx)).Must(t)
 	return chunk
 }
 
@@ -43,9 +42,7 @@ func mustWait(t *testing.T, r *Reader) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
 	defer cancel()
 	chunk, err := r.Next(ctx)
-	if !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatalf("there is %q to read, and the error %v", chunk.Text, err)
-	}
+	testkit.Require(t, errors.Is(err, context.DeadlineExceeded), "there is %q to read, and the error %v", chunk.Text, err)
 }
 
 func TestRecordsBeforeSinceAreSkipped(t *testing.T) {
@@ -57,12 +54,8 @@ func TestRecordsBeforeSinceAreSkipped(t *testing.T) {
 	r := ring.open(Config{Since: ring.now})
 	ring.add("newest")
 	chunk := next(t, r)
-	if got := texts(t, chunk); !slices.Equal(got, []string{"new", "newest"}) {
-		t.Errorf("read %q", got)
-	}
-	if chunk.Records[0].Number != 2 || !chunk.Records[0].Time.Equal(ring.now) || chunk.Lost != 0 {
-		t.Errorf("read %+v, lost %d", chunk.Records, chunk.Lost)
-	}
+	testkit.Same(t, texts(t, chunk), []string{"new", "newest"}, "the texts")
+	testkit.Check(t, chunk.Records[0].Number == 2 && chunk.Records[0].Time.Equal(ring.now) && chunk.Lost == 0, "read %+v, lost %d", chunk.Records, chunk.Lost)
 	mustWait(t, r)
 }
 
@@ -77,16 +70,12 @@ func TestFirstChunkOfAnIdleLogHasAPosition(t *testing.T) {
 			ring.now = ring.now.Add(time.Minute)
 			r := ring.open(Config{Since: ring.now})
 			chunk := next(t, r)
-			if len(chunk.Text) != 0 || chunk.Records == nil || len(chunk.Records) != 0 || len(chunk.Next) == 0 {
-				t.Fatalf("got %+v", chunk)
-			}
+			testkit.Require(t, len(chunk.Text) == 0 && chunk.Records != nil && len(chunk.Records) == 0 && len(chunk.Next) != 0, "got %+v", chunk)
 			mustWait(t, r)
 			ring.add("meanwhile")
 			ring.now = ring.now.Add(time.Hour)
 			restarted := ring.open(Config{Since: ring.now, From: chunk.Next})
-			if got := texts(t, next(t, restarted)); !slices.Equal(got, []string{"meanwhile"}) {
-				t.Errorf("read %q", got)
-			}
+			testkit.Same(t, texts(t, next(t, restarted)), []string{"meanwhile"}, "the texts")
 		})
 	}
 }
@@ -100,19 +89,15 @@ func TestOverwrittenRecordsAreCounted(t *testing.T) {
 		ring.add(strconv.Itoa(i + 1))
 	}
 	chunk := next(t, r)
-	if got := texts(t, chunk); !slices.Equal(got, []string{"7", "8", "9", "10"}) || chunk.Lost != 6 {
-		t.Errorf("read %q, lost %d", got, chunk.Lost)
-	}
+	got := texts(t, chunk)
+	testkit.Check(t, slices.Equal(got, []string{"7", "8", "9", "10"}) && chunk.Lost == 6, "read %q, lost %d", got, chunk.Lost)
 	ring.skip()
 	ring.add("after a gap")
-	if chunk := next(t, r); chunk.Lost != 1 {
-		t.Errorf("lost %d", chunk.Lost)
-	}
+	testkit.Same(t, next(t, r).Lost, 1, "lost records")
 	ring.add(strings.Repeat("x", maxRecord))
 	ring.add("after one that is too long")
-	if chunk := next(t, r); chunk.Lost != 1 || len(chunk.Records) != 1 {
-		t.Errorf("read %d records, lost %d", len(chunk.Records), chunk.Lost)
-	}
+	chunk = next(t, r)
+	testkit.Check(t, chunk.Lost == 1 && len(chunk.Records) == 1, "read %d records, lost %d", len(chunk.Records), chunk.Lost)
 }
 
 func TestRecordsOverwrittenBeforeTheFirstStartAreNotLost(t *testing.T) {
@@ -120,9 +105,8 @@ func TestRecordsOverwrittenBeforeTheFirstStartAreNotLost(t *testing.T) {
 	for range 5 {
 		ring.add("x")
 	}
-	if chunk := next(t, ring.open(Config{})); chunk.Lost != 0 || len(chunk.Records) != 2 {
-		t.Errorf("read %d records, lost %d", len(chunk.Records), chunk.Lost)
-	}
+	chunk := next(t, ring.open(Config{}))
+	testkit.Check(t, chunk.Lost == 0 && len(chunk.Records) == 2, "read %d records, lost %d", len(chunk.Records), chunk.Lost)
 }
 
 func TestInvalidPositionIsIgnored(t *testing.T) {
@@ -139,13 +123,10 @@ func TestInvalidPositionIsIgnored(t *testing.T) {
 				ring.now = ring.now.Add(time.Minute)
 			}
 			r := ring.open(Config{From: logs.Position(from), Since: ring.now.Add(-2 * time.Minute)})
-			if r.ResumeError() == nil {
-				t.Error("nothing is said of it")
-			}
+			testkit.Check(t, r.ResumeError() != nil, "nothing is said of it")
 			chunk := next(t, r)
-			if got := texts(t, chunk); !slices.Equal(got, []string{"3", "4"}) || chunk.Lost != 0 {
-				t.Errorf("read %q, lost %d", got, chunk.Lost)
-			}
+			got := texts(t, chunk)
+			testkit.Check(t, slices.Equal(got, []string{"3", "4"}) && chunk.Lost == 0, "read %q, lost %d", got, chunk.Lost)
 		})
 	}
 }
@@ -155,14 +136,11 @@ func TestPositionAheadOfTheLogSkipsNoNewRecord(t *testing.T) {
 	ring := newRing(t, 10)
 	ring.add("old")
 	r := ring.open(Config{From: logs.Position(`{"boot":"this","next":1000}`)})
-	if chunk := next(t, r); len(chunk.Records) != 0 {
-		t.Errorf("read %q", chunk.Text)
-	}
+	testkit.Same(t, len(next(t, r).Records), 0, "the texts")
 	ring.add("new")
 	chunk := next(t, r)
-	if got := texts(t, chunk); !slices.Equal(got, []string{"new"}) || chunk.Lost != 0 {
-		t.Errorf("read %q, lost %d", got, chunk.Lost)
-	}
+	got := texts(t, chunk)
+	testkit.Check(t, slices.Equal(got, []string{"new"}) && chunk.Lost == 0, "read %q, lost %d", got, chunk.Lost)
 }
 
 func TestChunkSizeIsLimited(t *testing.T) {
@@ -173,19 +151,13 @@ func TestChunkSizeIsLimited(t *testing.T) {
 	r := ring.open(Config{})
 	for _, want := range []int{maxRecords, maxRecords, 700 - 2*maxRecords} {
 		chunk := next(t, r)
-		if got := len(chunk.Records); got != want {
-			t.Errorf("a chunk has %d records, want %d", got, want)
-		}
-		if chunk.More != (want == maxRecords) {
-			t.Errorf("after a chunk of %d records More is %v", want, chunk.More)
-		}
+		testkit.Same(t, len(chunk.Records), want, "records of a chunk")
+		testkit.Same(t, chunk.More, (want == maxRecords), "More after a chunk of %d records", want)
 	}
 	for range 100 {
 		ring.add(strings.Repeat("x", 8000))
 	}
-	if got := len(next(t, r).Text); got < maxText || got > maxText+maxRecord {
-		t.Errorf("a chunk has %d bytes", got)
-	}
+	testkit.Between(t, len(next(t, r).Text), maxText, maxText+maxRecord, "bytes of a chunk")
 }
 
 func TestReadingContinuesAfterAnError(t *testing.T) {
@@ -197,18 +169,13 @@ func TestReadingContinuesAfterAnError(t *testing.T) {
 			ring.add("first")
 			ring.add("second")
 			ring.fail, ring.grace = wrong, 1
-			if got := texts(t, next(t, r)); !slices.Equal(got, []string{"first"}) {
-				t.Fatalf("read %q before the error", got)
-			}
+			testkit.MustBeSame(t, texts(t, next(t, r)), []string{"first"}, "the texts before the error")
 			for range 2 {
-				if _, err := r.Next(t.Context()); !errors.Is(err, wrong) || !strings.HasPrefix(err.Error(), "reading ") {
-					t.Fatalf("the error is %v, want %v", err, wrong)
-				}
+				_, err := r.Next(t.Context())
+				testkit.Require(t, errors.Is(err, wrong) && strings.HasPrefix(err.Error(), "reading "), "the error is %v, want %v", err, wrong)
 			}
 			ring.fail = nil
-			if got := texts(t, next(t, r)); !slices.Equal(got, []string{"second"}) {
-				t.Errorf("read %q", got)
-			}
+			testkit.Same(t, texts(t, next(t, r)), []string{"second"}, "the texts")
 		})
 	}
 }
@@ -220,9 +187,7 @@ func TestOpenRejectsOtherFiles(t *testing.T) {
 	}
 	testkit.Must(t, os.WriteFile(path, []byte("6,1,1,-;x\n"), 0o600))
 	_, err := Open(Config{Path: path})
-	if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), Path) {
-		t.Errorf("a file: %v", err)
-	}
+	testkit.Check(t, err != nil && strings.Contains(err.Error(), path) && strings.Contains(err.Error(), Path), "a file: %v", err)
 }
 
 func TestReadingContinuesAfterACancel(t *testing.T) {
@@ -231,9 +196,7 @@ func TestReadingContinuesAfterACancel(t *testing.T) {
 	next(t, r)
 	mustWait(t, r)
 	ring.add("after")
-	if got := texts(t, next(t, r)); !slices.Equal(got, []string{"after"}) {
-		t.Errorf("read %q", got)
-	}
+	testkit.Same(t, texts(t, next(t, r)), []string{"after"}, "the texts")
 }
 
 // For any sequence of writes, overwrites and restarts, each record is read once or counted
@@ -247,18 +210,14 @@ func TestEachRecordIsReadOnceOrCountedOnce(t *testing.T) {
 		written, accounted := uint64(0), uint64(0)
 		hear := func(chunk logs.Chunk) {
 			for _, line := range lines(t, chunk) {
-				if line.text != strconv.FormatUint(line.Number, 10) {
-					rt.Fatalf("record %d is %q", line.Number, line.text)
-				}
+				testkit.MustBeSame(rt, line.text, strconv.FormatUint(line.Number, 10), "record %d", line.Number)
 			}
 			read += len(chunk.Records)
 			lost += int(chunk.Lost)
 			accounted += uint64(len(chunk.Records)) + chunk.Lost
 			at = chunk.Next
 			// All available records were read, because the ring is smaller than a chunk.
-			if accounted != written {
-				rt.Fatalf("%d records were written, and %d read or counted as lost", written, accounted)
-			}
+			testkit.MustBeSame(rt, accounted, written, "records that were written, and read or counted as lost")
 		}
 		hear(next(t, r))
 		rt.Repeat(map[string]func(*rapid.T){
@@ -276,18 +235,14 @@ func TestEachRecordIsReadOnceOrCountedOnce(t *testing.T) {
 			},
 			"restart": func(rt *rapid.T) {
 				restarts++
-				if err := r.Close(); err != nil {
-					rt.Fatal(err)
-				}
+				testkit.Must(rt, r.Close())
 				r = ring.open(Config{From: at, Since: ring.now.Add(time.Hour)})
 				hear(next(t, r))
 			},
 		})
 	})
 	t.Logf("%d records read, %d lost, %d restarts", read, lost, restarts)
-	if read == 0 || lost == 0 || restarts == 0 {
-		t.Error("this test has looked at nothing")
-	}
+	testkit.Check(t, read != 0 && lost != 0 && restarts != 0, "this test has looked at nothing")
 }
 
 func TestReadingAllocatesNothing(t *testing.T) {
@@ -304,15 +259,12 @@ func TestReadingAllocatesNothing(t *testing.T) {
 		return testing.AllocsPerRun(100, func() {
 			source.next -= uint64(records)
 			r.next -= uint64(records)
-			if chunk, err := r.Next(context.Background()); err != nil || len(chunk.Records) != records {
-				t.Fatalf("read %d records: %v", len(chunk.Records), err)
-			}
+			chunk, err := r.Next(context.Background())
+			testkit.Require(t, err == nil && len(chunk.Records) == records, "read %d records: %v", len(chunk.Records), err)
 		})
 	}
 	one, all := perChunk(1), perChunk(maxRecords)
 	t.Logf("a chunk of 1 record costs %.0f allocations, one of %d records %.0f", one, maxRecords, all)
 	// encoding/json encodes the position. Its pools may or may not be empty.
-	if all > one+10 {
-		t.Error("what a chunk costs depends on its records")
-	}
+	testkit.Check(t, all <= one+10, "what a chunk costs depends on its records")
 }

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/resourcestack/autohealer/internal/format/golden"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func TestParse(t *testing.T) {
@@ -40,9 +43,7 @@ func TestParse(t *testing.T) {
 			if r, ok := parse([]byte(test.text)); ok {
 				got = fmt.Sprintf("%d %d %d %s %q", r.priority, r.facility, r.number, r.stamp, r.message)
 			}
-			if got != test.want {
-				t.Errorf("%q is %s, want %s", test.text, got, test.want)
-			}
+			testkit.Same(t, got, test.want, "%q", test.text)
 		})
 	}
 }
@@ -55,18 +56,12 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		before := bytes.Clone(text)
 		got, ok := parse(text)
-		if !bytes.Equal(text, before) {
-			t.Fatal("what was parsed is another now")
-		}
+		testkit.MustBeSame(t, text, before, "the record does not change when its buffer is reused")
 		if !ok {
 			return
 		}
-		if got.priority < 0 || got.priority > 7 || got.facility < 0 || got.stamp < 0 {
-			t.Fatalf("%q has the values %+v", text, got)
-		}
-		if bytes.ContainsRune(got.message, '\n') || !bytes.Contains(text, got.message) {
-			t.Fatalf("%q has the message %q", text, got.message)
-		}
+		testkit.Require(t, got.priority >= 0 && got.priority <= 7 && got.facility >= 0 && got.stamp >= 0, "%q has the values %+v", text, got)
+		testkit.Require(t, !bytes.ContainsRune(got.message, '\n') && bytes.Contains(text, got.message), "%q has the message %q", text, got.message)
 		// A parsed record can be written, and parsing it again gives the same record.
 		again := fmt.Appendf(nil, "%d,%d,%d,-;%s\n KEY=value\n", int(got.facility)<<3|int(got.priority), got.number, got.stamp/time.Microsecond, got.message)
 		second, ok := parse(again)
@@ -75,4 +70,9 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("%q is %+v, and %q is %+v", text, got, again, second)
 		}
 	})
+}
+
+// The agent's state file contains the position. This is version 1 of its format.
+func TestStoredFormatIsUnchanged(t *testing.T) {
+	golden.Check(t, "testdata/position-v1.json", &position{})
 }

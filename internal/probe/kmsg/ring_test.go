@@ -114,8 +114,7 @@ func (k *ring) open(cfg Config) *Reader {
 	if cfg.Boot == (procfs.Boot{}) {
 		cfg.Boot = booted
 	}
-	r, err := newReader(out, &cursor{ring: k, next: k.first, wake: in}, func() time.Time { return k.now }, cfg)
-	testkit.Must(k.t, err)
+	r := testkit.Value(newReader(out, &cursor{ring: k, next: k.first, wake: in}, func() time.Time { return k.now }, cfg)).Must(k.t)
 	k.t.Cleanup(func() { r.Close() })
 	return r
 }

@@ -15,15 +15,12 @@ import (
 // examples returns the configurations in the documentation.
 func examples(t *testing.T) []config.LogMonitor {
 	t.Helper()
-	page, err := os.ReadFile("../../../docs/agent-configuration.md")
-	testkit.Must(t, err)
+	page := testkit.Value(os.ReadFile("../../../docs/agent-configuration.md")).Must(t)
 	var monitors []config.LogMonitor
 	for _, rest := range strings.Split(string(page), "```json\n")[1:] {
 		example, _, _ := strings.Cut(rest, "```")
 		file, warnings, err := config.Parse("agent-configuration.md", config.SystemLog, []byte(example))
-		if err != nil || len(warnings) > 0 {
-			t.Fatal(err, warnings)
-		}
+		testkit.Require(t, err == nil && len(warnings) == 0, "%v %v", err, warnings)
 		monitors = append(monitors, *file.Log)
 	}
 	return monitors
@@ -31,18 +28,15 @@ func examples(t *testing.T) []config.LogMonitor {
 
 func TestDocumentedExamplesAreValid(t *testing.T) {
 	monitors := examples(t)
-	if len(monitors) < 4 {
-		t.Errorf("the page has %d examples", len(monitors))
-	}
+	testkit.Check(t, len(monitors) >= 4, "the page has %d examples", len(monitors))
 	for _, monitor := range monitors {
 		m, err := New(Config{Monitor: monitor})
 		if err != nil {
 			t.Errorf("%s: %v", monitor.Source, err)
 			continue
 		}
-		if dear := m.Expensive(); len(dear) > 0 {
-			t.Errorf("%s is expensive: %q", monitor.Source, dear)
-		}
+		dear := m.Expensive()
+		testkit.Check(t, len(dear) == 0, "%s is expensive: %q", monitor.Source, dear)
 	}
 }
 
@@ -71,21 +65,16 @@ func TestDocumentedExamplesBehaveAsDocumented(t *testing.T) {
 			now = now.Add(time.Minute)
 			text := []byte(step[0] + "\n")
 			m.Take(now, logs.Chunk{Text: text, Records: []logs.Record{{End: len(text), Time: now, Number: uint64(number)}}})
-			if got := string(m.conditions[0].status); got != step[1] {
-				t.Errorf("%s, line %d: %s, want %s", source, number, got, step[1])
-			}
+			testkit.Same(t, string(m.conditions[0].status), step[1], "%s, line %d", source, number)
 		}
 		m.Wake(now.Add(20 * time.Minute))
-		if got := m.conditions[0].status; got != "False" {
-			t.Errorf("%s: %s after 20 minutes", source, got)
-		}
+		testkit.Same(t, m.conditions[0].status, "False", "%s: after 20 minutes", source)
 	}
 }
 
 func TestPatternsOfNodeProblemDetectorAreCheap(t *testing.T) {
 	const dir = "../config/testdata/node-problem-detector/"
-	entries, err := os.ReadDir(dir)
-	testkit.Must(t, err)
+	entries := testkit.Value(os.ReadDir(dir)).Must(t)
 	monitors := 0
 	for _, entry := range entries {
 		file, _, err := config.Read(dir+entry.Name(), config.SystemLog)
@@ -98,11 +87,8 @@ func TestPatternsOfNodeProblemDetectorAreCheap(t *testing.T) {
 			t.Errorf("%s: %v", entry.Name(), err)
 			continue
 		}
-		if dear := m.Expensive(); len(dear) > 0 {
-			t.Errorf("%s: %q", entry.Name(), dear)
-		}
+		dear := m.Expensive()
+		testkit.Check(t, len(dear) == 0, "%s: %q", entry.Name(), dear)
 	}
-	if monitors != 8 {
-		t.Errorf("%d monitors of logs, not 8", monitors)
-	}
+	testkit.Same(t, monitors, 8, "monitors of logs")
 }

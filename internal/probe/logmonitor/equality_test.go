@@ -15,6 +15,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/logs"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // piece is a part of a pattern: as a user writes it, as the naive implementation needs it,
@@ -285,10 +286,7 @@ func TestMonitorFindsWhatTheNaiveImplementationFinds(t *testing.T) {
 	var runs, lines, hits, spanning, cleared, expired, restarts, replays, reboots int
 	rapid.Check(t, func(t *rapid.T) {
 		w := newFixture(t)
-		m, err := New(w.cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := testkit.Value(New(w.cfg)).Must(t)
 		w.naive.heard, w.naive.behind = w.at, true
 		conditions := map[string]finding.Condition{}
 		note := func(report finding.Report) {
@@ -303,9 +301,7 @@ func TestMonitorFindsWhatTheNaiveImplementationFinds(t *testing.T) {
 			cfg := w.cfg
 			cfg.Remembered = remembered
 			next, err := New(cfg)
-			if err != nil || next.RestoreError() != nil {
-				t.Fatal(err, next.RestoreError())
-			}
+			testkit.Require(t, err == nil && next.RestoreError() == nil, "%v %v", err, next.RestoreError())
 			return next
 		}
 		for range rapid.IntRange(6, 16).Draw(t, "steps") {
@@ -328,9 +324,8 @@ func TestMonitorFindsWhatTheNaiveImplementationFinds(t *testing.T) {
 				m = remember(kept)
 				m.Start(keptAt)
 				for _, before := range since {
-					if diff := cmp.Diff(before.report, before.again(m)); diff != "" {
-						t.Fatalf("reading again gave another result: %s", diff)
-					}
+					diff := cmp.Diff(before.report, before.again(m))
+					testkit.Require(t, diff == "", "reading again gave another result: %s", diff)
 				}
 				continue
 			case 2:
@@ -363,9 +358,7 @@ func TestMonitorFindsWhatTheNaiveImplementationFinds(t *testing.T) {
 				handed.Text = slices.Clone(chunk.Text)
 				step.report = m.Take(step.now, handed)
 				clear(handed.Text) // the reader reuses it
-				if string(chunk.Text) != text {
-					t.Fatal("the monitor has modified the chunk")
-				}
+				testkit.MustBeSame(t, string(chunk.Text), text, "the monitor does not modify the chunk")
 				since = append(since, step)
 				lines += len(plain)
 				for _, l := range plain {
@@ -377,14 +370,11 @@ func TestMonitorFindsWhatTheNaiveImplementationFinds(t *testing.T) {
 				}
 			}
 			note(step.report)
-			if diff := cmp.Diff(w.naive.lines, describe(step.report.Events)); diff != "" {
-				t.Fatalf("the monitor (+) and the naive implementation (-) differ: %s", diff)
-			}
+			diff := cmp.Diff(w.naive.lines, describe(step.report.Events))
+			testkit.Require(t, diff == "", "the monitor (+) and the naive implementation (-) differ: %s", diff)
 			w.naive.lines = nil
 			for _, e := range step.report.Events {
-				if seen[e.ID] {
-					t.Fatalf("two events have the ID %s", e.ID)
-				}
+				testkit.Require(t, !seen[e.ID], "two events have the ID %s", e.ID)
 				seen[e.ID] = true
 			}
 			for name, c := range conditions {
@@ -408,8 +398,6 @@ func TestMonitorFindsWhatTheNaiveImplementationFinds(t *testing.T) {
 		runs, lines, hits, spanning, cleared, expired, restarts, replays, reboots)
 	for name, n := range map[string]int{"hits": hits, "hits over several lines": spanning, "cleared": cleared, "expired": expired,
 		"restarts": restarts, "replays": replays, "reboots": reboots} {
-		if n == 0 {
-			t.Errorf("%s: never happened, so the test proves nothing", name)
-		}
+		testkit.Check(t, n != 0, "%s: never happened, so the test proves nothing", name)
 	}
 }

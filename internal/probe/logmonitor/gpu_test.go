@@ -18,14 +18,10 @@ import (
 func gpus(t *testing.T) *Monitor {
 	t.Helper()
 	file, warnings, err := config.Read("../../../config/gpu-monitor.json", config.SystemLog)
-	if err != nil || len(warnings) > 0 {
-		t.Fatal(err, warnings)
-	}
-	m, err := New(Config{Monitor: *file.Log, Boot: "a"})
-	testkit.Must(t, err)
-	if dear := m.Expensive(); len(dear) > 0 {
-		t.Errorf("expensive are %q", dear)
-	}
+	testkit.Require(t, err == nil && len(warnings) == 0, "%v %v", err, warnings)
+	m := testkit.Value(New(Config{Monitor: *file.Log, Boot: "a"})).Must(t)
+	dear := m.Expensive()
+	testkit.Check(t, len(dear) == 0, "expensive are %q", dear)
 	m.Start(day)
 	return m
 }
@@ -47,9 +43,7 @@ func found(t *testing.T, r finding.Report) string {
 		}
 	}
 	for _, c := range r.Conditions {
-		if c.Type != "GPUUnhealthy" || c.Status != catalog.True {
-			t.Errorf("reported %+v", c)
-		}
+		testkit.Check(t, c.Type == "GPUUnhealthy" && c.Status == catalog.True, "reported %+v", c)
 		words = append(words, "!"+c.Reason)
 	}
 	return strings.Join(words, " ")
@@ -106,20 +100,15 @@ func TestLinesOfNVIDIADrivers(t *testing.T) {
 		{"NVRM: os_schedule: Attempted to yield the CPU while in atomic or interrupt context", ""},
 	} {
 		report := say(gpus(t), 1, test.line)
-		if got := found(t, report); got != test.want {
-			t.Errorf("%s\n  means %q, want %q", test.line, got, test.want)
-		}
+		testkit.Same(t, found(t, report), test.want, "the meaning of\n  %s", test.line)
 		// The line and the message name the GPU.
 		whole := strings.ReplaceAll(test.line, "|", "\n")
 		for _, e := range report.Events {
-			if !strings.Contains(e.Message, whole) && !strings.Contains(e.Message, strconv.Quote(whole)) {
-				t.Errorf("for %q the message is %q", whole, e.Message)
-			}
+			testkit.Check(t, strings.Contains(e.Message, whole) || strings.Contains(e.Message, strconv.Quote(whole)),
+				"for %q the message is %q", whole, e.Message)
 		}
 		for _, c := range report.Conditions {
-			if !strings.Contains(c.Message, whole) {
-				t.Errorf("for %q the condition message is %q", whole, c.Message)
-			}
+			testkit.Contains(t, c.Message, whole, "the condition message")
 		}
 	}
 }
@@ -130,16 +119,13 @@ func TestLostGPUInThreeRecords(t *testing.T) {
 	say(m, 1, "NVRM: The NVIDIA GPU 0000:b3:00.0")
 	say(m, 2, "NVRM: (PCI ID: 10de:26b5) installed in this system has")
 	report := say(m, 3, "NVRM: fallen off the bus and is not responding to commands.")
-	if found(t, report) != "!GPUFallenOffTheBus" || !strings.Contains(report.Conditions[0].Message, "0000:b3:00.0") {
-		t.Errorf("reported %+v", report)
-	}
+	testkit.Check(t, found(t, report) == "!GPUFallenOffTheBus" && strings.Contains(report.Conditions[0].Message, "0000:b3:00.0"), "reported %+v", report)
 }
 
 // table reads the tables of the documentation: the Xid numbers of each reason.
 func table(t *testing.T) map[string][]int {
 	t.Helper()
-	page, err := os.ReadFile("../../../docs/agent-gpu.md")
-	testkit.Must(t, err)
+	page := testkit.Value(os.ReadFile("../../../docs/agent-gpu.md")).Must(t)
 	numbers := map[string][]int{}
 	for line := range strings.Lines(string(page)) {
 		cells := strings.Split(line, " | ")
@@ -176,23 +162,17 @@ func TestXidsHaveTheirDocumentedReasons(t *testing.T) {
 	told := table(t)
 	for reason, numbers := range told {
 		for _, number := range numbers {
-			if want[number] != "" {
-				t.Errorf("the documentation lists %d as %s and %s", number, want[number], reason)
-			}
+			testkit.Same(t, want[number], "", "the meaning of %d in the documentation", number)
 			want[number] = reason
 		}
 	}
-	if len(told) != 36 || len(want) < 80 {
-		t.Errorf("the documentation has %d reasons for %d numbers", len(told), len(want))
-	}
+	testkit.Check(t, len(told) == 36 && len(want) >= 80, "the documentation has %d reasons for %d numbers", len(told), len(want))
 	m := gpus(t)
 	for _, rule := range m.cfg.Monitor.Rules {
-		if _, ok := told[rule.Reason]; !ok {
-			t.Errorf("%s is not documented", rule.Reason)
-		}
-		if _, known := catalog.LookupEvent(rule.Reason); known == rule.Permanent {
-			t.Errorf("%s is an Event of the catalog: %v", rule.Reason, known)
-		}
+		_, ok := told[rule.Reason]
+		testkit.Check(t, ok, "%s is not documented", rule.Reason)
+		_, known := catalog.LookupEvent(rule.Reason)
+		testkit.Check(t, known != rule.Permanent, "%s is an Event of the catalog: %v", rule.Reason, known)
 	}
 	fatal, others := 0, 0
 	for number := 1; number <= 1200; number++ {
@@ -209,30 +189,21 @@ func TestXidsHaveTheirDocumentedReasons(t *testing.T) {
 			want[number] = "XidOther"
 			others++
 		}
-		if strings.TrimPrefix(got, "!") != want[number] {
-			t.Errorf("%s means %q, but the documentation says %s", line, got, want[number])
-		}
+		testkit.Same(t, strings.TrimPrefix(got, "!"), want[number], "the documentation of %s, which means %q", line, got)
 	}
 	t.Logf("saw %d numbers, of which %d are fatal and %d have no reason of their own", len(want), fatal, others)
-	if fatal != 19 {
-		t.Errorf("%d numbers are fatal", fatal)
-	}
+	testkit.Same(t, fatal, 19, "fatal numbers")
 }
 
 // The condition lasts until the reboot, even if programs work meanwhile.
 func TestGPUIsUnhealthyUntilAReboot(t *testing.T) {
 	m := gpus(t)
 	say(m, 1, "NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.")
-	if got := found(t, say(m, 2, "NVRM: Xid (PCI:0000:02:00): 48, DBE")); got != "" {
-		t.Errorf("a second GPU changed it to %s", got)
-	}
+	testkit.Same(t, found(t, say(m, 2, "NVRM: Xid (PCI:0000:02:00): 48, DBE")), "", "the condition after a second GPU failed")
 	for boot, want := range map[string]catalog.Status{"a": catalog.True, "b": catalog.False} {
 		cfg := m.cfg
 		cfg.Boot, cfg.Remembered = boot, m.State()
-		next, err := New(cfg)
-		testkit.Must(t, err)
-		if c := next.Start(day).Conditions[0]; c.Status != want {
-			t.Errorf("in boot %s it is %s", boot, c.Status)
-		}
+		next := testkit.Value(New(cfg)).Must(t)
+		testkit.Same(t, next.Start(day).Conditions[0].Status, want, "the condition in boot %s", boot)
 	}
 }

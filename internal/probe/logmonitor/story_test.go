@@ -95,9 +95,7 @@ func argument(t *testing.T, d *datadriven.TestData, key string) time.Time {
 	var text string
 	d.ScanArgs(t, key, &text)
 	at, err := timeOfDay(text)
-	if err != nil {
-		t.Fatalf("%s: %v", d.Pos, err)
-	}
+	testkit.Require(t, err == nil, "%s: %v", d.Pos, err)
 	return at
 }
 
@@ -173,12 +171,8 @@ func (s *story) start(t *testing.T, d *datadriven.TestData, now time.Time) strin
 		s.cfg.Since = argument(t, d, "since")
 	}
 	m, err := New(s.cfg)
-	if err != nil {
-		t.Fatalf("%s: %v", d.Pos, err)
-	}
-	if m.RestoreError() != nil {
-		t.Fatalf("%s: %v", d.Pos, m.RestoreError())
-	}
+	testkit.Require(t, err == nil, "%s: %v", d.Pos, err)
+	testkit.Require(t, m.RestoreError() == nil, "%s: %v", d.Pos, m.RestoreError())
 	s.monitor = m
 	return s.tell(m.Start(now))
 }
@@ -200,13 +194,9 @@ func (s *story) chunk(t *testing.T, d *datadriven.TestData) logs.Chunk {
 	for line := range strings.Lines(d.Input) {
 		words := strings.SplitN(strings.TrimRight(line, "\n"), " ", 4)
 		number, err := strconv.ParseUint(words[0], 10, 64)
-		if err != nil {
-			t.Fatalf("%s: %v", d.Pos, err)
-		}
+		testkit.Require(t, err == nil, "%s: %v", d.Pos, err)
 		at, err := timeOfDay(words[1])
-		if err != nil {
-			t.Fatalf("%s: %v", d.Pos, err)
-		}
+		testkit.Require(t, err == nil, "%s: %v", d.Pos, err)
 		facility := map[string]int16{"kernel": logs.Kernel, "user": 1, "unsaid": logs.NoPriority}[words[2]]
 		c.Text = append(append(c.Text, strings.ReplaceAll(words[3], "|", "\n")...), '\n')
 		c.Records = append(c.Records, logs.Record{End: len(c.Text), Time: at, Number: number, Facility: facility})

@@ -165,9 +165,7 @@ func (d *recorder) expect(t *testing.T, want ...string) {
 	synctest.Wait()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if diff := cmp.Diff(want, d.calls); diff != "" {
-		t.Errorf("the watch reported (-want +got):\n%s", diff)
-	}
+	testkit.NoDiff(t, cmp.Diff(want, d.calls), "the watch reported")
 	d.calls = nil
 }
 
@@ -183,8 +181,7 @@ type fixture struct {
 
 func newFixture(t *testing.T, change func(*config.LogMonitor)) *fixture {
 	t.Helper()
-	kept, err := statefile.Open(statefile.Config{Boot: "this"})
-	testkit.Must(t, err)
+	kept := testkit.Value(statefile.Open(statefile.Config{Boot: "this"})).Must(t)
 	r := &fixture{log: newLog(), recorder: &recorder{}, store: kept, stop: func() {}}
 	r.config = logwatch.Config{
 		Key: "kernel", Boot: procfs.Boot{ID: "this", Time: time.Now().Add(-time.Hour)}, Memory: kept, Logger: slog.New(slog.DiscardHandler), Open: r.open,
@@ -202,9 +199,7 @@ func newFixture(t *testing.T, change func(*config.LogMonitor)) *fixture {
 	}
 	t.Cleanup(func() {
 		r.stop()
-		if err := kept.Close(); err != nil {
-			t.Error(err)
-		}
+		testkit.Must(t, kept.Close())
 	})
 	return r
 }
@@ -218,9 +213,8 @@ func (r *fixture) run(t *testing.T) {
 	r.watch = logwatch.New(r.config)
 	go func() {
 		defer close(ended)
-		if err := r.watch.Run(ctx, r.recorder); !errors.Is(err, context.Canceled) {
-			t.Errorf("Run returned %v", err)
-		}
+		err := r.watch.Run(ctx, r.recorder)
+		testkit.Check(t, errors.Is(err, context.Canceled), "Run returned %v", err)
 	}()
 	r.stop = func() { cancel(); <-ended }
 }
@@ -238,17 +232,14 @@ func TestWatchReportsAndContinuesAfterARestart(t *testing.T) {
 		r.write("killed process")
 		r.write("task hung")
 		r.expect(t, "sees", "event OOM", "sees", "event Hung", "Deadlock=True Hung")
-		if counts := r.watch.Counts(); counts.Lines != 2 || counts.Problems["OOM"] != 1 || counts.Problems["Hung"] != 1 {
-			t.Errorf("the counts are %+v", counts)
-		}
+		counts := r.watch.Counts()
+		testkit.Check(t, counts.Lines == 2 && counts.Problems["OOM"] == 1 && counts.Problems["Hung"] == 1, "the counts are %+v", counts)
 
 		r.stop()
 		r.write("killed process")
 		r.run(t)
 		r.expect(t, "sees", "event OOM", "Deadlock=True Hung")
-		if string(r.from) != "2" {
-			t.Errorf("it continues at %s, want 2", r.from)
-		}
+		testkit.Same(t, string(r.from), "2", "the position at which it continues")
 	})
 }
 
@@ -265,9 +256,7 @@ func TestConditionsAreReportedAfterTheLogWasRead(t *testing.T) {
 		r.recorder.mu.Lock()
 		defer r.recorder.mu.Unlock()
 		told := slices.DeleteFunc(r.calls, func(words string) bool { return words == "sees" || words == "event OOM" })
-		if diff := cmp.Diff([]string{"event Hung", "Deadlock=True Hung"}, told); diff != "" {
-			t.Errorf("(-want +told):\n%s", diff)
-		}
+		testkit.NoDiff(t, cmp.Diff([]string{"event Hung", "Deadlock=True Hung"}, told), "the reports")
 	})
 }
 
@@ -289,9 +278,7 @@ func TestConditionsAreReportedWithinSecondsFromABusyLog(t *testing.T) {
 				before++
 			}
 		}
-		if before < 12 || before > 14 {
-			t.Errorf("the condition was reported after %d lines of 400 ms each, want 5 s: %q", before, r.calls)
-		}
+		testkit.Check(t, before >= 12 && before <= 14, "the condition was reported after %d lines of 400 ms each, want 5 s: %q", before, r.calls)
 	})
 }
 
@@ -374,9 +361,7 @@ func TestUnreadableLogIsReopenedWithBackoff(t *testing.T) {
 		r.expect(t, "Deadlock=False NoDeadlock", "blind: LogUnreadable permission denied")
 		pass(time.Hour)
 		synctest.Wait()
-		if r.opened < 100 || r.opened > 130 {
-			t.Errorf("it was opened %d times in an hour, want every 30 seconds", r.opened)
-		}
+		testkit.Check(t, r.opened >= 100 && r.opened <= 130, "it was opened %d times in an hour, want every 30 seconds", r.opened)
 		r.recorder.mu.Lock()
 		r.calls = nil
 		r.recorder.mu.Unlock()
@@ -396,9 +381,7 @@ func TestMissingLogIsAwaited(t *testing.T) {
 		r.expect(t, "Deadlock=False NoDeadlock", "waits for /dev/log")
 		pass(time.Hour)
 		r.expect(t)
-		if r.opened != 1 {
-			t.Errorf("it was opened %d times, want 1: the reader itself waits", r.opened)
-		}
+		testkit.Same(t, r.opened, 1, "opened readers: the reader itself waits")
 		r.set(nil)
 		r.write("killed process")
 		r.expect(t, "sees", "event OOM")
@@ -415,9 +398,7 @@ func TestWatchOfAnIdleLogSignalsLiveness(t *testing.T) {
 				pass(supervise.CheckInterval + 3*time.Second)
 				synctest.Wait()
 				r.recorder.mu.Lock()
-				if r.here == 0 {
-					t.Errorf("the watch of %s made no call for %s", what, supervise.CheckInterval+3*time.Second)
-				}
+				testkit.Check(t, r.here != 0, "the watch of %s made no call for %s", what, supervise.CheckInterval+3*time.Second)
 				r.here = 0
 				r.recorder.mu.Unlock()
 			}
@@ -431,9 +412,7 @@ func TestSince(t *testing.T) {
 		expect := func(what string, want time.Time) {
 			t.Helper()
 			synctest.Wait()
-			if !r.since.Equal(want) {
-				t.Errorf("%s lines count since %s, want %s", what, r.since, want)
-			}
+			testkit.Check(t, r.since.Equal(want), "%s lines count since %s, want %s", what, r.since, want)
 		}
 		first := time.Now().Add(-time.Minute)
 		r.run(t)
@@ -462,9 +441,7 @@ func TestUnknownStateFieldsArePreserved(t *testing.T) {
 			r.write("task hung")
 			pass(time.Second)
 			entry, _ := r.store.Monitor("kernel")
-			if !strings.Contains(string(entry.State), `"Deadlock"`) {
-				t.Errorf("the state was not written again: %s", entry.State)
-			}
+			testkit.Contains(t, string(entry.State), `"Deadlock"`, "the state is written again")
 			return entry.State, r.store.CountUnknown()
 		})
 		r.config.Monitor.LogPath = "/dev/other"
@@ -495,9 +472,7 @@ func TestStoredSinceInTheFutureIsIgnored(t *testing.T) {
 		for range 2 {
 			r.run(t)
 			synctest.Wait()
-			if !r.since.Equal(first) {
-				t.Errorf("lines count since %s, want %s", r.since, first)
-			}
+			testkit.Check(t, r.since.Equal(first), "lines count since %s, want %s", r.since, first)
 			pass(10 * time.Second)
 		}
 		r.expect(t, "sees", "event OOM", "Deadlock=False NoDeadlock", "Deadlock=False NoDeadlock", "sees")
@@ -516,9 +491,7 @@ func TestLinesInTheSecondOfTheFirstStartCount(t *testing.T) {
 			for range 2 {
 				r.run(t)
 				synctest.Wait()
-				if !r.since.Equal(want) {
-					t.Errorf("lines of %s count since %s, want %s", plugin, r.since, want)
-				}
+				testkit.Check(t, r.since.Equal(want), "lines of %s count since %s, want %s", plugin, r.since, want)
 			}
 			r.stop()
 		}
@@ -561,9 +534,8 @@ func TestAnotherLogUnderTheSameKeyIsReadFromItsStart(t *testing.T) {
 				} else {
 					r.expect(t, "sees", "Deadlock=True Hung")
 				}
-				if !r.since.Equal(since) || (len(r.from) == 0) != (change != nil) {
-					t.Errorf("it is read from %q, and lines count since %s, want %s", r.from, r.since, since)
-				}
+				testkit.Check(t, r.since.Equal(since) && (len(r.from) == 0) == (change != nil),
+					"it is read from %q, and lines count since %s, want %s", r.from, r.since, since)
 				pass(time.Second)
 				r.run(t) // the log is no longer new
 				pass(time.Second)
@@ -582,9 +554,7 @@ func TestInvalidStoredStateIsIgnored(t *testing.T) {
 		r.run(t)
 		pass(time.Second)
 		r.expect(t, "Deadlock=False NoDeadlock")
-		if len(r.from) != 0 {
-			t.Errorf("it continues at %s, want the start", r.from)
-		}
+		testkit.Same(t, len(r.from), 0, "it continues at the start, not at %s", r.from)
 	})
 }
 
@@ -595,9 +565,8 @@ func TestCheckReportsErrors(t *testing.T) {
 		Rules:        []config.LogRule{{Reason: "A", Pattern: "abcdef", Count: 1}, {Reason: "B", Pattern: `\d+`, Count: 1}},
 	}
 	expensive, err := logwatch.Check(good)
-	if diff := cmp.Diff([]string{`\d+`}, expensive); diff != "" || err != nil {
-		t.Errorf("%v %s", err, diff)
-	}
+	diff := cmp.Diff([]string{`\d+`}, expensive)
+	testkit.Check(t, diff == "" && err == nil, "%v %s", err, diff)
 	for want, change := range map[string]func(*config.LogMonitor){
 		"pluginConfig": func(m *config.LogMonitor) { m.PluginConfig = map[string]string{"timestamp": "("} },
 		"pluginConfig.timestampFormat": func(m *config.LogMonitor) {

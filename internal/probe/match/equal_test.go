@@ -54,9 +54,7 @@ type tally struct {
 func (n *tally) check(t *testing.T) {
 	t.Helper()
 	t.Logf("%d hits (%d by their literals, %d over several lines), %d misses that have the literals and %d that have not", n.hits, n.scanned, n.crossing, n.near, n.misses)
-	if n.hits == 0 || n.scanned == 0 || n.crossing == 0 || n.near == 0 || n.misses == 0 {
-		t.Error("this test looks at too little")
-	}
+	testkit.Check(t, n.hits != 0 && n.scanned != 0 && n.crossing != 0 && n.near != 0 && n.misses != 0, "this test looks at too little")
 }
 
 // oracle is the straightforward implementation of a pattern.
@@ -76,7 +74,7 @@ func compare(t rapid.TB, seen *tally, patterns []*match.Pattern, plain []oracle,
 	told := map[place]bool{}
 	last := 0
 	set.Scan(log, func(at, pattern int) {
-		if at < last {
+		if at < last { // not with testkit: these loops run often, and each call would allocate
 			t.Fatalf("found offset %d after %d", at, last)
 		}
 		last = at
@@ -184,10 +182,7 @@ func TestUserPatternsMatchLikeRegexp(t *testing.T) {
 	patterns, plain, trees := make([]*match.Pattern, len(reference)), make([]oracle, len(reference)), make([]*syntax.Regexp, len(reference))
 	for i, written := range reference {
 		patterns[i], plain[i] = compile(t, written), byRegexp(regexp.MustCompile(`(?:`+written+`)\z`))
-		var err error
-		if trees[i], err = syntax.Parse(written, syntax.Perl); err != nil {
-			t.Fatal(err)
-		}
+		trees[i] = testkit.Value(syntax.Parse(written, syntax.Perl)).Must(t)
 	}
 
 	var seen tally
@@ -277,8 +272,7 @@ func example(r *rand.Rand, tree *syntax.Regexp) string {
 // start of every line, so patterns with ^ are only compiled and executed.
 func FuzzCompileAndMatch(f *testing.F) {
 	for i, pattern := range reference {
-		tree, err := syntax.Parse(pattern, syntax.Perl)
-		testkit.Must(f, err)
+		tree := testkit.Value(syntax.Parse(pattern, syntax.Perl)).Must(f)
 		f.Add(pattern, example(rand.New(rand.NewPCG(uint64(i), 6)), tree))
 	}
 	f.Add(`(?i)risk|\Qa.b`, "ri\u017f\u212a\nx\xff")
@@ -289,14 +283,12 @@ func FuzzCompileAndMatch(f *testing.F) {
 			return // long patterns cost time and show nothing new
 		}
 		p, err := match.Compile(pattern)
-		if _, want := regexp.Compile(pattern); (err == nil) != (want == nil) {
-			t.Fatalf("%q: %v, but regexp says %v", pattern, err, want)
-		}
+		_, want := regexp.Compile(pattern)
+		testkit.Require(t, (err == nil) == (want == nil), "%q: %v, but regexp says %v", pattern, err, want)
 		if err != nil {
 			return
 		}
-		tree, err := syntax.Parse(pattern, syntax.Perl)
-		testkit.Must(t, err)
+		tree := testkit.Value(syntax.Parse(pattern, syntax.Perl)).Must(t)
 		plain := oracle(p.Match)
 		if re, err := regexp.Compile(`(?:` + pattern + `)\z`); err == nil && !has(tree, syntax.OpBeginText) {
 			plain = byRegexp(re)

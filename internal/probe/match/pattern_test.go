@@ -9,14 +9,12 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/internal/probe/match"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func compile(tb rapid.TB, pattern string) *match.Pattern {
 	tb.Helper()
-	p, err := match.Compile(pattern)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	p := testkit.Value(match.Compile(pattern)).Must(tb)
 	return p
 }
 
@@ -56,9 +54,7 @@ func TestMatch(t *testing.T) {
 			if !ok {
 				begin = -1
 			}
-			if begin != test.begin {
-				t.Errorf("%q in %q begins at %d, want %d", test.pattern, test.text, begin, test.begin)
-			}
+			testkit.Same(t, begin, test.begin, "%q in %q begins at", test.pattern, test.text)
 		})
 	}
 }
@@ -70,9 +66,8 @@ func TestCompileNamesTheInvalidPattern(t *testing.T) {
 			t.Errorf("%q: no error", pattern)
 			continue
 		}
-		if !strings.Contains(err.Error(), "error parsing regexp: ") || !strings.HasPrefix(err.Error(), "reading pattern \"") {
-			t.Errorf("%q: %v", pattern, err)
-		}
+		testkit.Check(t, strings.Contains(err.Error(), "error parsing regexp: ") && strings.HasPrefix(err.Error(), "reading pattern \""),
+			"%q: %v", pattern, err)
 	}
 }
 
@@ -81,9 +76,7 @@ func TestCrossesLines(t *testing.T) {
 		`foo`: false, `fo.*o`: false, `[\S ]+`: false, `^foo$`: false, `(?m)^foo$`: false, `\bfoo\B`: false, `[[:alpha:]]`: false,
 		`a\nb`: true, `a\s+b`: true, `\Wb`: true, `\D`: true, `[^a]`: true, `(?s).`: true, `(?s:.)|a`: true, `(a(b\n)?)*`: true, `[\x00-\x20]`: true,
 	} {
-		if got := compile(t, pattern).CrossesLines(); got != crosses {
-			t.Errorf("%q crosses lines: %v, want %v", pattern, got, crosses)
-		}
+		testkit.Same(t, compile(t, pattern).CrossesLines(), crosses, "%q crosses lines", pattern)
 	}
 }
 
@@ -130,9 +123,7 @@ func TestLiteral(t *testing.T) {
 		got, ok := compile(t, test.pattern).Literal()
 		slices.Sort(got)
 		slices.Sort(test.want)
-		if !slices.Equal(got, test.want) || ok != (len(test.want) > 0) {
-			t.Errorf("%q needs %q (%v), want %q", test.pattern, got, ok, test.want)
-		}
+		testkit.Check(t, slices.Equal(got, test.want) && ok == (len(test.want) > 0), "%q needs %q (%v), want %q", test.pattern, got, ok, test.want)
 	}
 }
 

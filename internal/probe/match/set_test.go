@@ -6,13 +6,12 @@ import (
 	"testing"
 
 	"github.com/resourcestack/autohealer/internal/probe/match"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func TestScan(t *testing.T) {
 	set := match.NewSet(compile(t, `task \w+ blocked`), compile(t, `\d+`), compile(t, `blocked for`), compile(t, `(?i)oops`), compile(t, `one|two`))
-	if got := set.Always(); !slices.Equal(got, []int{1}) {
-		t.Errorf("always %v, want only the second", got)
-	}
+	testkit.Same(t, set.Always(), []int{1}, "always: only the second")
 	for _, test := range []struct {
 		name string
 		text string
@@ -32,9 +31,7 @@ func TestScan(t *testing.T) {
 			var got []string
 			line, from, last := 0, 0, 0
 			set.Scan([]byte(test.text), func(at, pattern int) {
-				if at < last {
-					t.Errorf("found offset %d after %d", at, last)
-				}
+				testkit.Check(t, at >= last, "found offset %d after %d", at, last)
 				last = at
 				for ; from < at; from++ {
 					if test.text[from] == '\n' {
@@ -46,9 +43,7 @@ func TestScan(t *testing.T) {
 				}
 			})
 			slices.Sort(got)
-			if !slices.Equal(got, test.want) {
-				t.Errorf("found %v, want %v", got, test.want)
-			}
+			testkit.Same(t, got, test.want, "the matches")
 		})
 	}
 }
@@ -56,9 +51,7 @@ func TestScan(t *testing.T) {
 func TestOffsetsNeverDecrease(t *testing.T) {
 	var places []int
 	setOf(t, []string{`abc`, `aabc: XYZ`}).Scan([]byte("aabc: XYZ\n"), func(at, _ int) { places = append(places, at) })
-	if len(places) != 2 || !slices.IsSorted(places) {
-		t.Errorf("found at %v, want two places in order", places)
-	}
+	testkit.Check(t, len(places) == 2 && slices.IsSorted(places), "found at %v, want two places in order", places)
 }
 
 func TestScanWithoutPatterns(t *testing.T) {
@@ -69,24 +62,17 @@ func TestScanWithoutPatterns(t *testing.T) {
 func TestUserPatternsHaveLongLiterals(t *testing.T) {
 	for _, pattern := range kernelMonitor {
 		literals, _ := compile(t, pattern).Literal()
-		if len(literals) != 1 || len(literals[0]) < 13 {
-			t.Errorf("%q needs %q, want one of 13 bytes or more", pattern, literals)
-		}
+		testkit.Check(t, len(literals) == 1 && len(literals[0]) >= 13, "%q needs %q, want one of 13 bytes or more", pattern, literals)
 	}
 	for _, id := range setOf(t, reference).Always() {
-		if reference[id] != `\d{3,}` {
-			t.Errorf("%q is tried on every line", reference[id])
-		}
+		testkit.Same(t, reference[id], `\d{3,}`, "the pattern that is tried on every line")
 	}
 }
 
 func TestScanAllocatesNothing(t *testing.T) {
 	text := kernelLog(1, 1000)
 	set, found := setOf(t, kernelMonitor), 0
-	if n := testing.AllocsPerRun(10, func() { set.Scan(text, func(int, int) { found++ }) }); n > 0 {
-		t.Errorf("a scan allocates %v times", n)
-	}
-	if found > 0 {
-		t.Errorf("found %d candidates where there are none", found)
-	}
+	n := testing.AllocsPerRun(10, func() { set.Scan(text, func(int, int) { found++ }) })
+	testkit.Check(t, n == 0, "a scan allocates %v times", n)
+	testkit.Check(t, found == 0, "found %d candidates where there are none", found)
 }

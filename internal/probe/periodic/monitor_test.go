@@ -88,9 +88,7 @@ func (d *recorder) expect(t *testing.T, want ...string) {
 	synctest.Wait()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if diff := cmp.Diff(want, d.heard); diff != "" {
-		t.Errorf("what was heard is another (-want +got):\n%s", diff)
-	}
+	testkit.NoDiff(t, cmp.Diff(want, d.heard), "the reports")
 	d.heard = nil
 }
 
@@ -118,6 +116,13 @@ func (p *fakeCheck) is(verdict periodic.Verdict, message string) {
 	if verdict == periodic.Unknown {
 		p.answer.Reason = "PluginTimeout"
 	}
+}
+
+// needs sets how long the next runs take.
+func (p *fakeCheck) needs(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.takes = d
 }
 
 // times returns when the check ran.
@@ -181,8 +186,7 @@ func with(rules ...periodic.Rule) periodic.Config {
 // run runs the monitor until the end of the test or until stop is called.
 func run(t *testing.T, cfg periodic.Config, d *recorder) (r *periodic.Monitor, stop func()) {
 	t.Helper()
-	r, err := periodic.New(cfg)
-	testkit.Must(t, err)
+	r = testkit.Value(periodic.New(cfg)).Must(t)
 	return r, again(t, r, d)
 }
 
@@ -192,9 +196,8 @@ func again(t *testing.T, r *periodic.Monitor, d *recorder) (stop func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if err := r.Run(ctx, d); ctx.Err() == nil {
-			t.Errorf("the rounds have ended: %v", err)
-		}
+		err := r.Run(ctx, d)
+		testkit.Check(t, ctx.Err() != nil, "the rounds have ended: %v", err)
 	}()
 	stop = sync.OnceFunc(func() { cancel(); <-ended })
 	t.Cleanup(stop)
@@ -204,54 +207,71 @@ func again(t *testing.T, r *periodic.Monitor, d *recorder) (stop func()) {
 // pass lets time pass.
 func pass(d time.Duration) { <-time.After(d); synctest.Wait() }
 
-func TestAConditionComesAndGoes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p, d := newFakeCheck(), newRecorder()
-		r, stop := run(t, with(permanent("BadBlock", p)), d)
-		defer stop()
-		d.expect(t, "0s DiskBad=False DiskIsFine: disk is fine, since 0s")
-		pass(10 * time.Second)
-		p.is(periodic.Unhealthy, "block 7")
-		pass(30 * time.Second)
-		d.expect(t, "30s change of DiskBad", "30s DiskBad=True BadBlock: block 7, since 30s")
-		p.is(periodic.Unhealthy, "block 8")
-		pass(30 * time.Second)
-		d.expect(t) // a new message alone is not reported
-		p.is(periodic.Unknown, "it hangs")
-		pass(30 * time.Second)
-		d.expect(t, "1m30s change of DiskBad", "1m30s DiskBad=Unknown PluginTimeout: it hangs, since 1m30s")
-		p.is(periodic.Healthy, "all fine")
-		pass(30 * time.Second)
-		d.expect(t, "2m0s change of DiskBad", "2m0s DiskBad=False DiskIsFine: disk is fine, since 2m0s")
-		if diff := cmp.Diff(map[string]uint64{"BadBlock": 1}, r.Problems()); diff != "" {
-			t.Errorf("the counts are others:\n%s", diff)
-		}
-		if diff := cmp.Diff([]string{"0s", "30s", "1m0s", "1m30s", "2m0s"}, p.times()); diff != "" {
-			t.Errorf("it was examined at other times:\n%s", diff)
-		}
-	})
-}
-
-func TestANewMessageIsReportedWithUpdateOnMessage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p, d := newFakeCheck(), newRecorder()
-		p.is(periodic.Unhealthy, "block 7")
-		cfg := with(permanent("BadBlock", p))
-		cfg.UpdateOnMessage = true
-		_, stop := run(t, cfg, d)
-		defer stop()
-		d.expect(t, "0s change of DiskBad", "0s DiskBad=True BadBlock: block 7, since 0s")
-		p.is(periodic.Unhealthy, "block 8")
-		pass(70 * time.Second)
-		d.expect(t, "30s change of DiskBad", "30s DiskBad=True BadBlock: block 8, since 0s")
-	})
+// One check gives one answer after another.
+func TestAnswersOfOneCheck(t *testing.T) {
+	type answer struct {
+		verdict periodic.Verdict
+		message string
+		lasts   time.Duration
+		want    []string // the reports in this time
+	}
+	for _, test := range []struct {
+		name    string
+		rule    func(string, *fakeCheck) periodic.Rule
+		shape   func(*periodic.Config)
+		answers []answer
+		counted uint64
+		times   int // a run every 30 seconds
+	}{
+		{"a condition comes and goes, and a new message alone is not reported", permanent, func(*periodic.Config) {}, []answer{
+			{periodic.Healthy, "", 10 * time.Second, []string{"0s DiskBad=False DiskIsFine: disk is fine, since 0s"}},
+			{periodic.Unhealthy, "block 7", 30 * time.Second, []string{"30s change of DiskBad", "30s DiskBad=True R: block 7, since 30s"}},
+			{periodic.Unhealthy, "block 8", 30 * time.Second, nil},
+			{periodic.Unknown, "it hangs", 30 * time.Second, []string{"1m30s change of DiskBad", "1m30s DiskBad=Unknown PluginTimeout: it hangs, since 1m30s"}},
+			{periodic.Healthy, "all fine", 30 * time.Second, []string{"2m0s change of DiskBad", "2m0s DiskBad=False DiskIsFine: disk is fine, since 2m0s"}},
+		}, 1, 5},
+		{"a new message is reported with UpdateOnMessage", permanent, func(c *periodic.Config) { c.UpdateOnMessage = true }, []answer{
+			{periodic.Unhealthy, "block 7", time.Second, []string{"0s change of DiskBad", "0s DiskBad=True R: block 7, since 0s"}},
+			{periodic.Unhealthy, "block 8", 70 * time.Second, []string{"30s change of DiskBad", "30s DiskBad=True R: block 8, since 0s"}},
+		}, 1, 3},
+		{"a temporary rule writes an Event each time", temporary, func(c *periodic.Config) { c.Conditions = nil }, []answer{
+			{periodic.Healthy, "", time.Second, nil},
+			{periodic.Unhealthy, "no peers", 65 * time.Second, []string{"30s event R: no peers", "1m0s event R: no peers"}},
+			{periodic.Unknown, "it hangs", 2 * time.Minute, []string{"1m30s event PluginTimeout: it hangs"}},
+		}, 2, 7},
+		// Users of node-problem-detector have alerts on these counters.
+		{"an unknown temporary rule counts with UnknownIsProblem", temporary, func(c *periodic.Config) { c.Conditions, c.UnknownIsProblem = nil, true }, []answer{
+			{periodic.Unknown, "it hangs", 50 * time.Second, []string{"0s event R: it hangs", "30s event R: it hangs"}},
+			{periodic.Healthy, "", time.Minute, nil},
+		}, 2, 4},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p, d := newFakeCheck(), newRecorder()
+				cfg := with(test.rule("R", p))
+				test.shape(&cfg)
+				p.is(test.answers[0].verdict, test.answers[0].message)
+				r, _ := run(t, cfg, d)
+				for _, a := range test.answers {
+					p.is(a.verdict, a.message)
+					pass(a.lasts)
+					d.expect(t, a.want...)
+				}
+				testkit.NoDiff(t, cmp.Diff(map[string]uint64{"R": test.counted}, r.Problems()), "the counts")
+				var times []string
+				for i := range test.times {
+					times = append(times, (time.Duration(i) * 30 * time.Second).String())
+				}
+				testkit.NoDiff(t, cmp.Diff(times, p.times()), "the times of the checks")
+			})
+		})
+	}
 }
 
 func TestTwoRulesOfAConditionDoNotAlternate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, d := newFakeCheck(), newFakeCheck(), newRecorder()
-		_, stop := run(t, with(permanent("A", a), permanent("B", b)), d)
-		defer stop()
+		run(t, with(permanent("A", a), permanent("B", b)), d)
 		d.expect(t, "0s DiskBad=False DiskIsFine: disk is fine, since 0s")
 		b.is(periodic.Unhealthy, "b")
 		pass(40 * time.Second)
@@ -270,72 +290,23 @@ func TestTwoRulesOfAConditionDoNotAlternate(t *testing.T) {
 	})
 }
 
-func TestATemporaryRuleWritesAnEventEachTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p, d := newFakeCheck(), newRecorder()
-		cfg := with(temporary("NTPIsDown", p))
-		cfg.Conditions = nil
-		r, stop := run(t, cfg, d)
-		defer stop()
-		synctest.Wait()
-		p.is(periodic.Unhealthy, "no peers")
-		pass(65 * time.Second)
-		p.is(periodic.Unknown, "it hangs")
-		pass(2 * time.Minute)
-		d.expect(t, "30s event NTPIsDown: no peers", "1m0s event NTPIsDown: no peers", "1m30s event PluginTimeout: it hangs")
-		if diff := cmp.Diff(map[string]uint64{"NTPIsDown": 2}, r.Problems()); diff != "" {
-			t.Errorf("the counts are others:\n%s", diff)
-		}
-	})
-}
-
-// Users of node-problem-detector have alerts on these counters.
-func TestAnUnknownTemporaryRuleCountsWithUnknownIsProblem(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p, d := newFakeCheck(), newRecorder()
-		p.is(periodic.Unknown, "it hangs")
-		cfg := with(temporary("NTPIsDown", p))
-		cfg.Conditions, cfg.UnknownIsProblem = nil, true
-		r, stop := run(t, cfg, d)
-		defer stop()
-		pass(50 * time.Second)
-		p.is(periodic.Healthy, "")
-		pass(time.Minute)
-		d.expect(t, "0s event NTPIsDown: it hangs", "30s event NTPIsDown: it hangs")
-		if diff := cmp.Diff(map[string]uint64{"NTPIsDown": 2}, r.Problems()); diff != "" {
-			t.Errorf("the counts are others:\n%s", diff)
-		}
-	})
-}
-
 func TestACheckThatHangsDoesNotDelayOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hung, a, d := newFakeCheck(), newFakeCheck(), newRecorder()
 		hung.takes, hung.deaf = 10*time.Minute, true
 		cfg := with(permanent("Hung", hung), temporary("A", a))
 		cfg.Concurrency = 1
-		_, stop := run(t, cfg, d)
-		defer stop()
+		run(t, cfg, d)
 		pass(100 * time.Second)
 		// The timeout, and two seconds to end.
 		d.expect(t, "7s change of DiskBad", "7s DiskBad=Unknown ExamHangs: the check has exceeded its timeout of 5s; it does not start again before it has ended, since 7s")
-		if diff := cmp.Diff([]string{"7s", "30s", "1m0s", "1m30s"}, a.times()); diff != "" {
-			t.Errorf("the other was examined at other times:\n%s", diff)
-		}
-		if diff := cmp.Diff([]string{"0s"}, hung.times()); diff != "" {
-			t.Errorf("the one that hangs was examined at other times:\n%s", diff)
-		}
-		hung.mu.Lock()
-		hung.takes = 0
-		hung.mu.Unlock()
+		testkit.NoDiff(t, cmp.Diff([]string{"7s", "30s", "1m0s", "1m30s"}, a.times()), "the times of the other check")
+		testkit.NoDiff(t, cmp.Diff([]string{"0s"}, hung.times()), "the times of the check that hangs")
+		hung.needs(0)
 		pass(10 * time.Minute)
 		d.expect(t, "10m0s change of DiskBad", "10m0s DiskBad=False DiskIsFine: disk is fine, since 10m0s")
-		if hung.most != 1 {
-			t.Errorf("it was examined %d times at once", hung.most)
-		}
-		if quiet := d.quiet(); quiet > supervise.CheckInterval {
-			t.Errorf("nothing was heard for %s", quiet)
-		}
+		testkit.Same(t, hung.most, 1, "checks at once")
+		testkit.Between(t, d.quiet(), 0, supervise.CheckInterval, "the longest time without a report")
 	})
 }
 
@@ -363,13 +334,9 @@ func TestConcurrencyIsLimitedAndFair(t *testing.T) {
 		_, stop := run(t, cfg, d)
 		pass(100*time.Second + time.Millisecond)
 		stop()
-		if p.most != 2 || len(p.asked) != 202 {
-			t.Errorf("there were %d exams, %d at a time; want 202, 2 at a time", len(p.asked), p.most)
-		}
+		testkit.Check(t, p.most == 2 && len(p.asked) == 202, "there were %d exams, %d at a time; want 202, 2 at a time", len(p.asked), p.most)
 		for i, n := range times {
-			if n < 8 {
-				t.Errorf("rule %d was examined %d times", i, n)
-			}
+			testkit.Check(t, n >= 8, "rule %d was examined %d times", i, n)
 		}
 	})
 }
@@ -380,16 +347,11 @@ func TestMissedRunsAreNotCaughtUp(t *testing.T) {
 		p.takes = 12 * time.Second
 		rule := temporary("Slow", p)
 		rule.Interval, rule.Timeout = 5*time.Second, time.Minute
-		_, stop := run(t, with(rule), d)
-		defer stop()
+		run(t, with(rule), d)
 		pass(13 * time.Second)
-		p.mu.Lock()
-		p.takes = 0
-		p.mu.Unlock()
+		p.needs(0)
 		pass(20 * time.Second)
-		if diff := cmp.Diff([]string{"0s", "12s", "24s", "25s", "30s"}, p.times()); diff != "" {
-			t.Errorf("it was examined at other times:\n%s", diff)
-		}
+		testkit.NoDiff(t, cmp.Diff([]string{"0s", "12s", "24s", "25s", "30s"}, p.times()), "the times of the checks")
 	})
 }
 
@@ -398,8 +360,7 @@ func TestAPanicIsUnknown(t *testing.T) {
 		d := newRecorder()
 		rule := permanent("Broken", newFakeCheck())
 		rule.Check = func(context.Context) periodic.Result { panic("a nil map") }
-		_, stop := run(t, with(rule), d)
-		defer stop()
+		run(t, with(rule), d)
 		d.expect(t, "0s change of DiskBad", "0s DiskBad=Unknown ExamPanicked: panic: a nil map; this is a bug of the agent, please report it, since 0s")
 	})
 }
@@ -431,8 +392,7 @@ func TestNothingIsReportedBeforeItIsKnown(t *testing.T) {
 				cfg := with(slow, other)
 				cfg.Conditions = append(cfg.Conditions, config.Condition{Type: "Other", Reason: "OtherIsFine"})
 				cfg.SkipInitialStatus = test.skip
-				_, stop := run(t, cfg, d)
-				defer stop()
+				run(t, cfg, d)
 				pass(25 * time.Second)
 				d.expect(t, test.want...)
 			})
@@ -560,9 +520,7 @@ func TestASecondRunContinues(t *testing.T) {
 		stop()
 		defer again(t, r, d)()
 		d.expect(t, "1s DiskBad=True BadBlock: block 7, since 0s")
-		if n := r.Problems()["BadBlock"]; n != 1 {
-			t.Errorf("one problem is counted %d times", n)
-		}
+		testkit.Same(t, r.Problems()["BadBlock"], 1, "counts of one problem")
 	})
 }
 
@@ -576,9 +534,7 @@ func TestRunWaitsForChecksToEnd(t *testing.T) {
 		p.mu.Unlock()
 		pass(31 * time.Second)
 		stop()
-		if p.now != 0 {
-			t.Error("an exam has outlived the rounds")
-		}
+		testkit.Same(t, p.now, 0, "checks that outlive the monitor")
 		d.expect(t)
 	})
 	synctest.Test(t, func(t *testing.T) {
@@ -587,9 +543,8 @@ func TestRunWaitsForChecksToEnd(t *testing.T) {
 		_, stop := run(t, with(permanent("BadBlock", p)), d)
 		pass(time.Second)
 		stop()
-		if took := time.Since(d.began); took > 3*time.Second {
-			t.Errorf("the end took %s of the 3s that there are", took-time.Second)
-		}
+		took := time.Since(d.began)
+		testkit.Check(t, took <= 3*time.Second, "the end took %s of the 3s that there are", took-time.Second)
 		pass(time.Minute) // until it has ended
 		d.expect(t)
 	})
@@ -604,9 +559,7 @@ func TestResultsAfterTheEndAreIgnored(t *testing.T) {
 			rule.Timeout = time.Minute
 			_, stop := run(t, with(rule), d)
 			d.expect(t, "0s DiskBad=False DiskIsFine: disk is fine, since 0s")
-			p.mu.Lock()
-			p.takes = time.Hour
-			p.mu.Unlock()
+			p.needs(time.Hour)
 			pass(30*time.Second + time.Millisecond)
 			d.mu.Lock()
 			d.busy = make(chan struct{})
@@ -630,8 +583,6 @@ func TestNewRefusesAnInvalidConfig(t *testing.T) {
 	cfg.Concurrency, cfg.Conditions = 0, nil
 	_, err := periodic.New(cfg)
 	for _, want := range []string{"concurrency is 0", "rules[0]: the check is missing", "rules[1]: an interval", `rules[2]: the condition "DiskBad"`} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v does not say %q", err, want)
-		}
+		testkit.Check(t, err != nil && strings.Contains(err.Error(), want), "%v does not say %q", err, want)
 	}
 }

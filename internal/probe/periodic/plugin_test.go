@@ -58,8 +58,7 @@ func (s *fixture) logged() string {
 
 func newFixture(t *testing.T, change func(*config.PluginMonitor)) *fixture {
 	t.Helper()
-	text, err := os.ReadFile(original)
-	testkit.Must(t, err)
+	text := testkit.Value(os.ReadFile(original)).Must(t)
 	file, _, err := config.Parse(original, config.CustomPlugin, text)
 	testkit.Must(t, err)
 	t.Chdir(t.TempDir())
@@ -67,17 +66,14 @@ func newFixture(t *testing.T, change func(*config.PluginMonitor)) *fixture {
 	s := &fixture{t: t, program: "./config/plugin/check_ntp.sh", log: &strings.Builder{}}
 	monitor := *file.Plugin
 	for i := range monitor.Rules {
-		if monitor.Rules[i].Path != s.program {
-			t.Fatalf("the original runs %s", monitor.Rules[i].Path)
-		}
+		testkit.MustBeSame(t, monitor.Rules[i].Path, s.program, "the program of the original")
 		monitor.Rules[i].InvokeInterval = 20 * time.Millisecond
 	}
 	if change != nil {
 		change(&monitor)
 	}
 	log := slog.New(slog.NewTextHandler(s, nil))
-	made, err := periodic.NewPlugin(periodic.PluginConfig{Key: "ntp", Monitor: monitor, Children: subprocess.New(), Logger: log})
-	testkit.Must(t, err)
+	made := testkit.Value(periodic.NewPlugin(periodic.PluginConfig{Key: "ntp", Monitor: monitor, Children: subprocess.New(), Logger: log})).Must(t)
 	s.made = made
 	supervisor := supervise.New(supervise.Config{Emit: s.emit, Logger: slog.New(slog.DiscardHandler)})
 	supervisor.Apply(context.WithoutCancel(t.Context()), []supervise.Job{{
@@ -144,9 +140,8 @@ func TestTheOriginalClockMonitor(t *testing.T) {
 	s.waitFor("NTPProblem=True NTPIsDown: NTP service is not running.")
 	s.waitFor("NTPIsDown: NTP service is not running.") // the temporary rule, again and again
 	s.waitFor("NTPIsDown: NTP service is not running.")
-	if n := strings.Count(s.logged(), "details"); n < 1 || n > 2 {
-		t.Errorf("what it writes to its standard error is logged %d times, want once for each of the two rules at most", n)
-	}
+	n := strings.Count(s.logged(), "details")
+	testkit.Check(t, n >= 1 && n <= 2, "what it writes to its standard error is logged %d times, want once for each of the two rules at most", n)
 	s.write("exit 3")
 	s.waitFor("NTPProblem=Unknown PluginUnclear: running ./config/plugin/check_ntp.sh: it exited with code 3")
 	s.write("echo not sure; exit 2")
@@ -193,16 +188,13 @@ func TestATemporaryRuleWritesAnEventForEveryFailure(t *testing.T) {
 	}
 	told := 0
 	for _, heard := range s.all() {
-		if !strings.HasPrefix(heard, "NTP") {
-			t.Errorf("this was told as well: %s", heard)
-		}
+		testkit.Check(t, strings.HasPrefix(heard, "NTP"), "this was told as well: %s", heard)
 		if strings.HasPrefix(heard, "NTPIsDown: ") {
 			told++
 		}
 	}
-	if counted := s.made.Problems()["NTPIsDown"]; told < 12 || counted < uint64(told) {
-		t.Errorf("%d are told, %d are counted", told, counted)
-	}
+	counted := s.made.Problems()["NTPIsDown"]
+	testkit.Check(t, told >= 12 && counted >= uint64(told), "%d are told, %d are counted", told, counted)
 }
 
 func TestArgumentsAreNotLogged(t *testing.T) {
@@ -217,12 +209,8 @@ func TestArgumentsAreNotLogged(t *testing.T) {
 	s.write("echo odd >&2; exit 3")
 	s.waitFor("NTPProblem=Unknown PluginUnclear")
 	log := s.logged()
-	if !strings.Contains(log, "plugin wrote to stderr") || !strings.Contains(log, "check_ntp.sh") {
-		t.Errorf("the program is not in the log:\n%s", log)
-	}
-	if strings.Contains(log, "hunter2") {
-		t.Errorf("its arguments are in the log:\n%s", log)
-	}
+	testkit.Check(t, strings.Contains(log, "plugin wrote to stderr") && strings.Contains(log, "check_ntp.sh"), "the program is not in the log:\n%s", log)
+	testkit.Check(t, !strings.Contains(log, "hunter2"), "its arguments are in the log:\n%s", log)
 }
 
 func TestTheMessageIsCutToTheLimitOfTheFile(t *testing.T) {
@@ -230,17 +218,14 @@ func TestTheMessageIsCutToTheLimitOfTheFile(t *testing.T) {
 		t.Run(strconv.Itoa(most), func(t *testing.T) {
 			s := newFixture(t, func(m *config.PluginMonitor) { m.MaxOutputLength = most })
 			s.write(`printf 'no üü\377.\n'; exit 1`)
-			if got := strings.TrimPrefix(s.waitFor("NTPProblem=True"), "NTPProblem=True NTPIsDown: "); got != want {
-				t.Errorf("of %d bytes there is %q, want %q", most, got, want)
-			}
+			testkit.Same(t, strings.TrimPrefix(s.waitFor("NTPProblem=True"), "NTPProblem=True NTPIsDown: "), want, "the output that is kept of %d bytes", most)
 		})
 	}
 }
 
 // A program does not outlive the monitor.
 func TestTheMonitorEndsItsPrograms(t *testing.T) {
-	text, err := os.ReadFile(original)
-	testkit.Must(t, err)
+	text := testkit.Value(os.ReadFile(original)).Must(t)
 	file, _, err := config.Parse(original, config.CustomPlugin, text)
 	testkit.Must(t, err)
 	folder := t.TempDir()
@@ -267,10 +252,7 @@ func TestTheMonitorEndsItsPrograms(t *testing.T) {
 		}
 	}
 	supervisor.Stop()
-	if _, err := os.Stat("/proc/" + strings.TrimSpace(string(pid))); err == nil {
-		t.Error("the program has outlived its monitor")
-	}
-	if diff := cmp.Diff([]string(nil), heard); diff != "" {
-		t.Errorf("an end is no answer:\n%s", diff)
-	}
+	_, err = os.Stat("/proc/" + strings.TrimSpace(string(pid)))
+	testkit.Check(t, err != nil, "the program has outlived its monitor")
+	testkit.NoDiff(t, cmp.Diff([]string(nil), heard), "reports after the end")
 }

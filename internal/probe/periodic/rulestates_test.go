@@ -15,7 +15,9 @@ import (
 
 	"github.com/resourcestack/autohealer/catalog"
 	"github.com/resourcestack/autohealer/internal/finding"
+	"github.com/resourcestack/autohealer/internal/format/golden"
 	"github.com/resourcestack/autohealer/internal/probe/config"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // entry is a result in a history.
@@ -119,15 +121,11 @@ func TestRuleStatesMatchTheirHistory(t *testing.T) {
 			}
 			for _, c := range r.Conditions {
 				was, known := followed[c.Type]
-				if known && (was.Status != c.Status || was.Reason != c.Reason) && told[c.Type] == 0 {
-					t.Fatalf("%s becomes %s %s and has no event", c.Type, c.Status, c.Reason)
-				}
-				if known && was.Status == c.Status && !was.Since.Equal(c.Since) {
-					t.Fatalf("%s stays %s, and yet is since %s", c.Type, c.Status, c.Since)
-				}
-				if known && was.Status != c.Status && !c.Since.Equal(now) {
-					t.Fatalf("%s becomes %s at %s, and yet is since %s", c.Type, c.Status, now, c.Since)
-				}
+				testkit.Require(t, !known || was.Status == c.Status && was.Reason == c.Reason || told[c.Type] != 0,
+					"%s becomes %s %s and has no event", c.Type, c.Status, c.Reason)
+				testkit.Require(t, !known || was.Status != c.Status || was.Since.Equal(c.Since), "%s stays %s, and yet is since %s", c.Type, c.Status, c.Since)
+				testkit.Require(t, !known || was.Status == c.Status || c.Since.Equal(now),
+					"%s becomes %s at %s, and yet is since %s", c.Type, c.Status, now, c.Since)
 				followed[c.Type] = c
 			}
 		}
@@ -162,14 +160,9 @@ func TestRuleStatesMatchTheirHistory(t *testing.T) {
 			if rapid.IntRange(0, 9).Draw(t, "restart") != 0 {
 				continue
 			}
-			text, err := b.state()
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := testkit.Value(b.state()).Must(t)
 			b = newRuleStates(cfg)
-			if err := b.restore(now, text); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, b.restore(now, text))
 			before = maps.Clone(followed)
 			follow(b.firstReport(now))
 			for kind, was := range before {
@@ -224,9 +217,8 @@ func TestANewMessageIsReported(t *testing.T) {
 			told.WriteString(said)
 			fmt.Fprint(&events, len(report.Events))
 		}
-		if told.String() != test.want || strings.Count(events.String(), "1") != len(test.want)-strings.Count(test.want, ".") {
-			t.Errorf("%s: told %s with events %s, want %s", test.name, told.String(), events.String(), test.want)
-		}
+		testkit.Check(t, told.String() == test.want && strings.Count(events.String(), "1") == len(test.want)-strings.Count(test.want, "."),
+			"%s: told %s with events %s, want %s", test.name, told.String(), events.String(), test.want)
 	}
 }
 
@@ -248,27 +240,21 @@ func TestTheDecisiveRuleStaysTheSame(t *testing.T) {
 			b.record(time.Unix(int64(i), 0), r, Result{Verdict: verdicts[r.Reason]})
 			after := b.conditions[0].current
 			if before.Status == catalog.True && before.Reason != after.Reason {
-				if changes++; verdicts[before.Reason] == Unhealthy {
-					t.Fatalf("%s is interrupted by %s", before.Reason, after.Reason)
-				}
+				changes++
+				testkit.Require(t, verdicts[before.Reason] != Unhealthy, "%s is interrupted by %s", before.Reason, after.Reason)
 			}
 		}
 	})
-	if t.Logf("the speaker changed %d times", changes); changes == 0 {
-		t.Error("this test looks at nothing")
-	}
+	t.Logf("the speaker changed %d times", changes)
+	testkit.Check(t, changes != 0, "this test looks at nothing")
 }
 
 func TestMessagesAreValidAndShort(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := strings.Repeat(string(rapid.SliceOfN(rapid.Byte(), 1, 50).Draw(t, "bytes")), rapid.IntRange(1, 50).Draw(t, "times"))
 		got := shorten(text)
-		if !utf8.ValidString(got) || len(got) > maxMessage {
-			t.Fatalf("%d bytes become %d: %q", len(text), len(got), got)
-		}
-		if utf8.ValidString(text) && len(text) <= maxMessage && got != text {
-			t.Fatalf("%q becomes %q", text, got)
-		}
+		testkit.Require(t, utf8.ValidString(got) && len(got) <= maxMessage, "%d bytes become %d: %q", len(text), len(got), got)
+		testkit.Require(t, !utf8.ValidString(text) || len(text) > maxMessage || got == text, "%q becomes %q", text, got)
 	})
 }
 
@@ -287,9 +273,26 @@ func FuzzRestore(f *testing.F) {
 			return
 		}
 		for _, c := range b.firstReport(now).Conditions {
-			if c.Status != catalog.True && c.Status != catalog.False && c.Status != catalog.Unknown || c.Since.After(now) {
-				t.Errorf("the condition is %+v", c)
-			}
+			testkit.Check(t, (c.Status == catalog.True || c.Status == catalog.False || c.Status == catalog.Unknown) && !c.Since.After(now),
+				"the condition is %+v", c)
 		}
+	})
+}
+
+// The state of a monitor is part of the agent's state file, version 1.
+func TestTheStoredFormatDoesNotChange(t *testing.T) {
+	golden.Check(t, "testdata/state-v1.json", &state{})
+}
+
+// An older agent between two newer ones keeps fields that it does not know.
+func TestUnknownFieldsOfTheStateAreKept(t *testing.T) {
+	golden.CheckNewer(t, "testdata/state-newer.json", func(text []byte) ([]byte, int) {
+		b := newRuleStates(Config{Boot: "6b7c", Conditions: []config.Condition{{Type: "T"}}, Rules: []Rule{{Permanent: true, Condition: "T", Reason: "R"}}})
+		testkit.Must(t, b.restore(time.Unix(2e9, 0), text))
+		if b.rules[0].since.IsZero() {
+			t.Errorf("what stood is forgotten; the key of the rule is %s", b.rules[0].key)
+		}
+		again := testkit.Value(b.state()).Must(t)
+		return again, b.unknown.Len()
 	})
 }

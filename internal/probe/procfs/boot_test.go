@@ -35,9 +35,7 @@ const (
 func TestReadBoot(t *testing.T) {
 	got, err := ReadBoot(proc(t, map[string]string{idFile: id, "stat": stat}))
 	want := Boot{ID: strings.TrimSpace(id), Time: time.Unix(1794707477, 0)}
-	if err != nil || got != want {
-		t.Errorf("it is %v, want %v: %v", got, want, err)
-	}
+	testkit.Check(t, err == nil && got == want, "it is %v, want %v: %v", got, want, err)
 }
 
 func TestAMissingValueIsAnError(t *testing.T) {
@@ -54,9 +52,8 @@ func TestAMissingValueIsAnError(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := ReadBoot(proc(t, test.files))
-			if err == nil || got != (Boot{}) || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("it is %v, and the error %v does not name %q", got, err, test.want)
-			}
+			testkit.Check(t, err != nil && got == (Boot{}) && strings.Contains(err.Error(), test.want),
+				"it is %v, and the error %v does not name %q", got, err, test.want)
 		})
 	}
 	if _, err := ReadBoot(filepath.Join(t.TempDir(), "nowhere")); !errors.Is(err, fs.ErrNotExist) {
@@ -66,14 +63,11 @@ func TestAMissingValueIsAnError(t *testing.T) {
 
 // The kernel's value is the difference of its own clocks.
 func TestReadBootOnThisMachine(t *testing.T) {
-	first, err := ReadBoot("")
-	testkit.Must(t, err)
+	first := testkit.Value(ReadBoot("")).Must(t)
 	var up unix.Timespec
 	testkit.Must(t, unix.ClockGettime(unix.CLOCK_BOOTTIME, &up))
-	if off := time.Since(first.Time) - time.Duration(up.Nano()); off.Abs() > 2*time.Second {
-		t.Errorf("it began at %s, which is off by %s", first.Time, off)
-	}
-	if second, err := ReadBoot("/proc"); err != nil || second != first {
-		t.Errorf("it is %v, and then %v: %v", first, second, err)
-	}
+	off := time.Since(first.Time) - time.Duration(up.Nano())
+	testkit.Check(t, off.Abs() <= 2*time.Second, "it began at %s, which is off by %s", first.Time, off)
+	second, err := ReadBoot("/proc")
+	testkit.Check(t, err == nil && second == first, "it is %v, and then %v: %v", first, second, err)
 }

@@ -30,21 +30,16 @@ func TestParseMounts(t *testing.T) {
 		line := fmt.Sprintf("36 35 98:0 %s %s rw,noatime %s- ext4 %s rw,errors=continue\n", kernel.Replace(want.Root), kernel.Replace(want.Point),
 			rapid.SampledFrom([]string{"", "shared:1 ", "master:2 propagate_from:3 "}).Draw(t, "optional"), kernel.Replace(want.Source))
 		got, err := procfs.ParseMounts([]byte(line + line))
-		if err != nil || !reflect.DeepEqual(got, []procfs.Mount{want, want}) {
-			t.Fatalf("%q became %q, %v", line, got, err)
-		}
+		testkit.Require(t, err == nil && reflect.DeepEqual(got, []procfs.Mount{want, want}), "%q became %q, %v", line, got, err)
 	})
-	if t.Logf("saw %d odd paths", odd); odd == 0 {
-		t.Error("no path was odd")
-	}
+	t.Logf("saw %d odd paths", odd)
+	testkit.Check(t, odd != 0, "no path was odd")
 }
 
 func TestParseMountsOnThisMachine(t *testing.T) {
-	text, err := os.ReadFile("/proc/self/mountinfo")
-	testkit.Must(t, err)
-	if mounts, err := procfs.ParseMounts(text); err != nil || len(mounts) != strings.Count(string(text), "\n") {
-		t.Errorf("%d mounts, %v", len(mounts), err)
-	}
+	text := testkit.Value(os.ReadFile("/proc/self/mountinfo")).Must(t)
+	mounts, err := procfs.ParseMounts(text)
+	testkit.Check(t, err == nil && len(mounts) == strings.Count(string(text), "\n"), "%d mounts, %v", len(mounts), err)
 }
 
 func TestParseRefusesInvalidTables(t *testing.T) {
@@ -56,9 +51,8 @@ func TestParseRefusesInvalidTables(t *testing.T) {
 		"36 35 98:0 / / rw - ext4 /dev/root\n":  "line 1 is not a line",
 		"36 35 98:0 / / - ext4 /dev/root rw\n":  "line 1 is not a line",
 	} {
-		if _, err := procfs.ParseMounts([]byte(text)); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%q: %v, want %q", text, err, says)
-		}
+		_, err := procfs.ParseMounts([]byte(text))
+		testkit.Check(t, err != nil && strings.Contains(err.Error(), says), "%q: %v, want %q", text, err, says)
 	}
 }
 
@@ -69,13 +63,9 @@ func FuzzParseMounts(f *testing.F) {
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, text []byte) {
 		mounts, err := procfs.ParseMounts(text)
-		if (err == nil) != (len(mounts) > 0) {
-			t.Fatalf("%+v and %v", mounts, err)
-		}
+		testkit.MustBeSame(t, (err == nil), (len(mounts) > 0), "%+v and %v", mounts, err)
 		for _, m := range mounts {
-			if len(m.Point)+len(m.Root)+len(m.Source) > len(text) {
-				t.Fatalf("%q has grown to %q", text, m)
-			}
+			testkit.Require(t, len(m.Point)+len(m.Root)+len(m.Source) <= len(text), "%q has grown to %q", text, m)
 		}
 	})
 }

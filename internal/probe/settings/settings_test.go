@@ -68,39 +68,26 @@ func TestTheLastValidVersionStaysInEffect(t *testing.T) {
 		{"back", "good 2", "good 2", settings.Loaded, ""},
 	} {
 		if step.text == "-" {
-			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				t.Fatal(err)
-			}
+			err := os.Remove(path)
+			testkit.Require(t, err == nil || errors.Is(err, fs.ErrNotExist), "%v", err)
 		} else {
 			write(t, path, step.text)
 		}
 		changes := s.Read()
 		if step.reason == "nothing" {
-			if len(changes) != 0 {
-				t.Errorf("%s: %d changes are told", step.name, len(changes))
-			}
+			testkit.Same(t, len(changes), 0, "%s: reported changes", step.name)
 			continue
 		}
-		if len(changes) != 1 {
-			t.Fatalf("%s: %d changes are told, want one: a file that is named twice is one file", step.name, len(changes))
-		}
-		if got := source(changes[0].Now); got != step.inForce || source(s.Settings()[0]) != got {
-			t.Errorf("%s: in force is %q, want %q", step.name, got, step.inForce)
-		}
-		if got := changes[0].Reason(); got != step.reason {
-			t.Errorf("%s: the reason is %q, want %q", step.name, got, step.reason)
-		}
+		testkit.MustBeSame(t, len(changes), 1, "%s: reported changes; a file that is named twice is one file", step.name)
+		got := source(changes[0].Now)
+		testkit.Check(t, got == step.inForce && source(s.Settings()[0]) == got, "%s: in force is %q, want %q", step.name, got, step.inForce)
+		testkit.Same(t, changes[0].Reason(), step.reason, "%s: the reason", step.name)
 		event, ok := changes[0].Event(time.Unix(1, 0))
-		if ok != (step.reason != "") || !strings.Contains(event.Message, step.words) {
-			t.Errorf("%s: the event is %+v (%t)", step.name, event, ok)
-		}
-		if ok && ids[event.ID] {
-			t.Errorf("%s: the event has the identity of another", step.name)
-		}
+		testkit.Check(t, ok == (step.reason != "") && strings.Contains(event.Message, step.words), "%s: the event is %+v (%t)", step.name, event, ok)
+		testkit.Check(t, !ok || !ids[event.ID], "%s: the event has the identity of another", step.name)
 		ids[event.ID] = true
-		if wantsWarn := step.reason == settings.Invalid || step.reason == settings.Removed; ok && (event.Severity == finding.Warn) != wantsWarn {
-			t.Errorf("%s: the severity is %q", step.name, event.Severity)
-		}
+		wantsWarn := step.reason == settings.Invalid || step.reason == settings.Removed
+		testkit.Check(t, !ok || (event.Severity == finding.Warn) == wantsWarn, "%s: the severity is %q", step.name, event.Severity)
 	}
 }
 
@@ -117,9 +104,8 @@ func TestTheLastValidVersionSurvivesARestart(t *testing.T) {
 		{"what was good is bad by now", "bad 1", "bad 2", "", settings.Invalid},
 		{"what was good is bad by now, and it is good", "bad 1", "good 1", "good 1", ""},
 	} {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			t.Fatal(err)
-		}
+		err := os.Remove(path)
+		testkit.Require(t, err == nil || errors.Is(err, fs.ErrNotExist), "%v", err)
 		if step.text != "-" {
 			write(t, path, step.text)
 		}
@@ -129,16 +115,13 @@ func TestTheLastValidVersionSurvivesARestart(t *testing.T) {
 			Last: func(asked settings.Name) (string, bool) { return step.last, asked == name && step.last != "-" },
 		})
 		changes := s.Read()
-		if len(changes) != 1 || changes[0].Reason() != step.reason {
-			t.Errorf("%s: told %+v, want one change with the reason %q", step.name, changes, step.reason)
-		}
+		testkit.Check(t, len(changes) == 1 && changes[0].Reason() == step.reason,
+			"%s: told %+v, want one change with the reason %q", step.name, changes, step.reason)
 		now := s.Settings()[0]
 		if got := source(now); got != step.inForce || now.Text != step.inForce {
 			t.Errorf("%s: in force is %q, with the text %q, want %q", step.name, got, now.Text, step.inForce)
 		}
-		if wrong := step.text == "-" || strings.HasPrefix(step.text, "bad"); (now.Err != nil) != wrong {
-			t.Errorf("%s: the error is %v", step.name, now.Err)
-		}
+		testkit.Same(t, (now.Err != nil), step.text == "-" || strings.HasPrefix(step.text, "bad"), "%s: the error is %v", step.name, now.Err)
 	}
 }
 
@@ -147,9 +130,7 @@ func TestTheSameEditHasTheSameEventID(t *testing.T) {
 	write(t, path, "bad")
 	first, _ := newStore(path).Read()[0].Event(time.Unix(1, 0))
 	again, _ := newStore(path).Read()[0].Event(time.Unix(2, 0)) // after a restart
-	if first.ID != again.ID {
-		t.Errorf("the identities are %s and %s", first.ID, again.ID)
-	}
+	testkit.Same(t, first.ID, again.ID, "the identity of the same version")
 }
 
 func TestAPipeOrFolderIsRefusedWithoutBlocking(t *testing.T) {
@@ -158,9 +139,8 @@ func TestAPipeOrFolderIsRefusedWithoutBlocking(t *testing.T) {
 	testkit.Must(t, syscall.Mkfifo(pipe, 0o600))
 	for _, path := range []string{folder, pipe} {
 		changes := newStore(path).Read()
-		if len(changes) != 1 || changes[0].Now.Err == nil || !strings.Contains(changes[0].Now.Err.Error(), path) {
-			t.Errorf("of %s it is told %v", path, changes)
-		}
+		testkit.Check(t, len(changes) == 1 && changes[0].Now.Err != nil && strings.Contains(changes[0].Now.Err.Error(), path),
+			"of %s it is told %v", path, changes)
 	}
 }
 
@@ -294,9 +274,8 @@ func publish(t *testing.T, mount, version string, files map[string]string) {
 	testkit.Must(t, os.Mkdir(filepath.Join(mount, version), 0o700))
 	for name, text := range files {
 		write(t, filepath.Join(mount, version, name), text)
-		if err := os.Symlink(filepath.Join("..data", name), filepath.Join(mount, name)); err != nil && !errors.Is(err, fs.ErrExist) {
-			t.Fatal(err)
-		}
+		err := os.Symlink(filepath.Join("..data", name), filepath.Join(mount, name))
+		testkit.Require(t, err == nil || errors.Is(err, fs.ErrExist), "%v", err)
 	}
 	testkit.Must(t, os.Symlink(version, filepath.Join(mount, "..data_tmp")))
 	testkit.Must(t, os.Rename(filepath.Join(mount, "..data_tmp"), filepath.Join(mount, "..data")))

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // inBubble runs a function with its own clock and passes on its panic, because rapid ends
@@ -45,16 +47,11 @@ func TestStateAfterACrashIsComplete(t *testing.T) {
 			moments, floor := []map[string]string{{}}, 0
 
 			start := func() {
-				var err error
-				if m, err = open(disk, "boot", slog.New(slog.NewTextHandler(&logged, nil))); err != nil {
-					rt.Fatal(err)
-				}
+				m = testkit.Value(open(disk, "boot", slog.New(slog.NewTextHandler(&logged, nil)))).Must(rt)
 				found := map[string]string{}
 				for _, key := range m.Monitors() {
 					entry, _ := m.Monitor(key)
-					if !bytes.Equal(entry.Position, entry.State) {
-						rt.Fatalf("%s has the position %s and the state %s, which belong to different moments", key, entry.Position, entry.State)
-					}
+					testkit.MustBeSame(rt, entry.Position, entry.State, "%s: the position and the state belong to the same moment", key)
 					found[key] = string(entry.State)
 				}
 				at := slices.IndexFunc(moments[floor:], func(moment map[string]string) bool { return maps.Equal(moment, found) })
@@ -64,9 +61,8 @@ func TestStateAfterACrashIsComplete(t *testing.T) {
 				if len(found) > 0 {
 					recalled++
 				}
-				if torn, _ := disk.Read(badFile); torn != nil {
-					rt.Fatalf("there was a partial state: %s", torn)
-				}
+				torn, _ := disk.Read(badFile)
+				testkit.Require(rt, torn == nil, "there was a partial state: %s", torn)
 				moments, floor = []map[string]string{found}, 0
 				disk.cutPower(rapid.IntRange(1, 60).Draw(rt, "steps to the crash"))
 			}
@@ -142,7 +138,5 @@ func TestStateAfterACrashIsComplete(t *testing.T) {
 		})
 	})
 	t.Logf("%d crashes, %d states recalled, %d lines of complaint", crashes, recalled, complaints)
-	if crashes == 0 || recalled == 0 || complaints == 0 {
-		t.Error("the test has not crashed, restored or logged anything")
-	}
+	testkit.Check(t, crashes != 0 && recalled != 0 && complaints != 0, "the test has not crashed, restored or logged anything")
 }

@@ -12,8 +12,7 @@ import (
 
 func started(t *testing.T, disk *fakeDisk) *Store {
 	t.Helper()
-	m, err := open(disk, "boot", slog.New(slog.DiscardHandler))
-	testkit.Must(t, err)
+	m := testkit.Value(open(disk, "boot", slog.New(slog.DiscardHandler))).Must(t)
 	return m
 }
 
@@ -24,8 +23,7 @@ func stored(t *testing.T, disk *fakeDisk) string {
 	if err != nil || text == nil {
 		return ""
 	}
-	s, err := parse(text)
-	testkit.Must(t, err)
+	s := testkit.Value(parse(text)).Must(t)
 	return string(s.Monitors["x"].State)
 }
 
@@ -93,9 +91,8 @@ func TestManyUrgentChangesCauseFewWrites(t *testing.T) {
 		}
 		synctest.Wait()
 		writes, _, _ := disk.tally()
-		if most := int(10*time.Second/urgentInterval) + 1; writes > most || writes < most-2 {
-			t.Errorf("10 seconds of problems cost %d writes, want about %d", writes, most)
-		}
+		most := int(10*time.Second/urgentInterval) + 1
+		testkit.Check(t, writes <= most && writes >= most-2, "10 seconds of problems cost %d writes, want about %d", writes, most)
 	})
 }
 
@@ -110,17 +107,13 @@ func TestHangingDiskBlocksNoCaller(t *testing.T) {
 			m.Keep("x", entry(i), true)
 			m.KeepLabels(map[string]string{"i": strconv.Itoa(i)})
 		}
-		if e, ok := m.Monitor("x"); !ok || string(e.State) != "99" {
-			t.Errorf("remembered %s", e.State)
-		}
-		if writes, _, _ := disk.tally(); writes != 0 {
-			t.Error("the disk does not hang")
-		}
+		e, ok := m.Monitor("x")
+		testkit.Check(t, ok && string(e.State) == "99", "remembered %s", e.State)
+		writes, _, _ := disk.tally()
+		testkit.Check(t, writes == 0, "the disk does not hang")
 		close(disk.stuck)
 		testkit.Must(t, m.Close())
-		if got := stored(t, disk); got != "99" {
-			t.Errorf("kept %s", got)
-		}
+		testkit.Same(t, stored(t, disk), "99", "the stored value")
 	})
 }
 
@@ -132,24 +125,19 @@ func TestFailedWriteIsRetried(t *testing.T) {
 		disk.failWith(errPower)
 		m.Keep("x", entry(1), true)
 		synctest.Wait()
-		if m.Err() == nil {
-			t.Fatal("nothing is said of it")
-		}
+		testkit.Require(t, m.Err() != nil, "nothing is said of it")
 		_, before, _ := disk.tally()
 		for i := range 100 {
 			m.Keep("x", entry(i), true)
 			pass(10 * time.Millisecond)
 		}
 		synctest.Wait()
-		if _, steps, _ := disk.tally(); before == 0 || steps != before {
-			t.Errorf("the disk was tried %d times, and is not left alone: %d times", before, steps)
-		}
+		_, steps, _ := disk.tally()
+		testkit.Check(t, before != 0 && steps == before, "the disk was tried %d times, and is not left alone: %d times", before, steps)
 		disk.failWith(nil)
 		pass(writeInterval)
 		synctest.Wait()
-		if m.Err() != nil || stored(t, disk) != "99" {
-			t.Errorf("kept %q, error %v", stored(t, disk), m.Err())
-		}
+		testkit.Check(t, m.Err() == nil && stored(t, disk) == "99", "kept %q, error %v", stored(t, disk), m.Err())
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func TestFiguresAreReadAtOnceAndEveryInterval(t *testing.T) {
@@ -23,20 +24,13 @@ func TestFiguresAreReadAtOnceAndEveryInterval(t *testing.T) {
 		ended := make(chan error)
 		go func() { ended <- one.Run(ctx, d) }()
 		synctest.Wait()
-		if n := d.seen(); n != 1 {
-			t.Errorf("it has read %d times at once", n)
-		}
+		testkit.Same(t, d.seen(), 1, "reads at the start")
 		time.Sleep(10*time.Minute + time.Second) //nolint:forbidigo // the clock of a bubble
 		stop()
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("it ended with %v", err)
-		}
-		if n := d.seen(); n != 11 {
-			t.Errorf("it has read %d times in ten minutes", n)
-		}
-		if d.silence >= supervise.CheckInterval {
-			t.Errorf("it was silent for %s", d.silence)
-		}
+		err := <-ended
+		testkit.Check(t, errors.Is(err, context.Canceled), "it ended with %v", err)
+		testkit.Same(t, d.seen(), 11, "reads in ten minutes")
+		testkit.Check(t, d.silence < supervise.CheckInterval, "it was silent for %s", d.silence)
 	})
 }
 
@@ -61,30 +55,23 @@ func TestAFilesystemThatHangsKeepsNobodyWaiting(t *testing.T) {
 		for round := range 5 {
 			begun := time.Now()
 			got, wrong := a.ask(paths, 5*time.Second)
-			if _, ok := got["/well"]; len(got) != 1 || !ok {
-				t.Errorf("round %d: got %v", round, got)
-			}
-			if len(wrong) != 2 || wrong[0].Error() != "it is broken" {
-				t.Errorf("round %d: %v", round, wrong)
-			}
+			_, ok := got["/well"]
+			testkit.Check(t, len(got) == 1 && ok, "round %d: got %v", round, got)
+			testkit.Check(t, len(wrong) == 2 && wrong[0].Error() == "it is broken", "round %d: %v", round, wrong)
 			// Only the first call asks it and waits.
-			if waited := time.Since(begun); round == 0 && waited != 5*time.Second || round > 0 && waited != 0 {
-				t.Errorf("round %d took %s", round, waited)
-			}
+			waited := time.Since(begun)
+			testkit.Check(t, (round != 0 || waited == 5*time.Second) && (round <= 0 || waited == 0), "round %d took %s", round, waited)
 		}
 		close(hangs)
 		synctest.Wait()
 		got, wrong := a.ask(paths, 5*time.Second)
-		if _, ok := got["/hung"]; !ok || len(wrong) != 1 {
-			t.Errorf("after it answered: %v, %v", got, wrong)
-		}
+		_, ok := got["/hung"]
+		testkit.Check(t, ok && len(wrong) == 1, "after it answered: %v, %v", got, wrong)
 		close(count)
 		for path := range count {
 			asked[path]++
 		}
-		if asked["/hung"] != 2 || asked["/well"] != 6 {
-			t.Errorf("asked %v", asked)
-		}
+		testkit.Check(t, asked["/hung"] == 2 && asked["/well"] == 6, "asked %v", asked)
 	})
 }
 
@@ -109,25 +96,20 @@ func TestAHungDiskDoesNotSilenceTheMonitor(t *testing.T) {
 		time.Sleep(5 * time.Minute) //nolint:forbidigo // the clock of a bubble
 		stop()
 		<-ended
-		if d.silence >= supervise.CheckInterval {
-			t.Errorf("it was silent for %s", d.silence)
-		}
+		testkit.Check(t, d.silence < supervise.CheckInterval, "it was silent for %s", d.silence)
 		var shown []string
 		for _, v := range one.last.values["disk/percent_used"] {
 			shown = append(shown, v.labels[0])
 		}
-		if slices.Sort(shown); !slices.Equal(shown, []string{"dm-0", "nvme0n1"}) {
-			t.Errorf("shown are %q", shown)
-		}
+		slices.Sort(shown)
+		testkit.Check(t, slices.Equal(shown, []string{"dm-0", "nvme0n1"}), "shown are %q", shown)
 		close(release)
 	})
 }
 
 func TestMeasureTellsOfTheMissing(t *testing.T) {
-	if u, err := measure("/"); err != nil || u.used+u.free <= 0 {
-		t.Errorf("/ has %+v: %v", u, err)
-	}
-	if _, err := measure("/nowhere at all"); err == nil {
-		t.Error("a place that is not there was measured")
-	}
+	u, err := measure("/")
+	testkit.Check(t, err == nil && u.used+u.free > 0, "/ has %+v: %v", u, err)
+	_, err = measure("/nowhere at all")
+	testkit.Check(t, err != nil, "a place that is not there was measured")
 }

@@ -62,12 +62,9 @@ func link(tb testing.TB, to, at string) {
 func shipped(tb testing.TB, name string) config.StatsMonitor {
 	tb.Helper()
 	file, warnings, err := config.Read(filepath.Join("../../../config", name), config.SystemStats)
-	if err != nil || len(warnings) > 0 {
-		tb.Fatalf("%v, warnings %q", err, warnings)
-	}
-	if warnings, err := Check(*file.Stats); err != nil || len(warnings) > 0 {
-		tb.Fatalf("%v, warnings %q", err, warnings)
-	}
+	testkit.Require(tb, err == nil && len(warnings) == 0, "%v, warnings %q", err, warnings)
+	warnings, err = Check(*file.Stats)
+	testkit.Require(tb, err == nil && len(warnings) == 0, "%v, warnings %q", err, warnings)
 	return *file.Stats
 }
 
@@ -78,8 +75,7 @@ func monitor(tb testing.TB, cfg Config) *Monitor {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	m, err := New(cfg)
-	testkit.Must(tb, err)
+	m := testkit.Value(New(cfg)).Must(tb)
 	return m
 }
 
@@ -125,8 +121,7 @@ func scrape(tb testing.TB, monitors ...*Monitor) string {
 // look reads at a time.
 func look(tb testing.TB, m *Monitor, now time.Time) {
 	tb.Helper()
-	r, err := m.read(now)
-	testkit.Must(tb, err)
+	r := testkit.Value(m.read(now)).Must(tb)
 	m.last = r
 }
 
@@ -159,31 +154,23 @@ func TestTheScrapeOfAKnownMachine(t *testing.T) {
 		look(t, m, first)
 	}
 	// A minute later, requests to sda have taken 90 seconds.
-	stats, err := os.ReadFile(filepath.Join(proc, "diskstats"))
-	testkit.Must(t, err)
+	stats := testkit.Value(os.ReadFile(filepath.Join(proc, "diskstats"))).Must(t)
 	write(t, filepath.Join(proc, "diskstats"), strings.Replace(string(stats), "15400 23500", "60000 113500", 1))
 	for _, m := range monitors {
 		look(t, m, first.Add(time.Minute))
 		for part, said := range m.lastErrors {
-			if said != "" {
-				t.Errorf("it could not read %s: %s", part, said)
-			}
+			testkit.Same(t, said, "", "the error of %s", part)
 		}
 	}
 	got := scrape(t, monitors...)
 	if *rewrite {
 		write(t, "testdata/scrape.txt", got)
 	}
-	want, err := os.ReadFile("testdata/scrape.txt")
-	testkit.Must(t, err)
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	want := testkit.Value(os.ReadFile("testdata/scrape.txt")).Must(t)
+	testkit.NoDiff(t, cmp.Diff(string(want), got), "the scrape")
 	parser := expfmt.NewTextParser(model.LegacyValidation)
 	families, err := parser.TextToMetricFamilies(strings.NewReader(got))
-	if err != nil || len(families) != len(metrics) {
-		t.Errorf("Prometheus reads %d figures of %d: %v", len(families), len(metrics), err)
-	}
+	testkit.Check(t, err == nil && len(families) == len(metrics), "Prometheus reads %d figures of %d: %v", len(families), len(metrics), err)
 }
 
 // The test machine has all metrics except those of disks, which it may not have. None appears twice
@@ -197,19 +184,14 @@ func TestThisMachineHasTheFigures(t *testing.T) {
 	}
 	text := scrape(t, monitors...)
 	parser := expfmt.NewTextParser(model.LegacyValidation)
-	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
-	testkit.Must(t, err)
+	families := testkit.Value(parser.TextToMetricFamilies(strings.NewReader(text))).Must(t)
 	for _, f := range metrics {
-		if f.part != "disk" && families[metricName(f.id)] == nil {
-			t.Errorf("%s is not shown", f.id)
-		}
+		testkit.Check(t, f.part == "disk" || families[metricName(f.id)] != nil, "%s is not shown", f.id)
 	}
 	seen := map[string]bool{}
 	for line := range strings.Lines(text) {
 		series, _, _ := strings.Cut(line, " ")
-		if seen[series] && series != "#" {
-			t.Errorf("%s is there twice", series)
-		}
+		testkit.Check(t, !seen[series] || series == "#", "%s is there twice", series)
 		seen[series] = true
 	}
 	t.Logf("saw %d figures of %d kinds", len(seen)-1, len(families))
@@ -234,8 +216,7 @@ func TestFiguresAreShownAsByNodeProblemDetector(t *testing.T) {
 		"tx_bytes", "tx_packets", "tx_errors", "tx_dropped", "tx_fifo", "tx_collisions", "tx_carrier", "tx_compressed"} {
 		want["net_"+direction] = "counter interface_name"
 	}
-	golden, err := os.ReadFile("testdata/scrape.txt")
-	testkit.Must(t, err)
+	golden := testkit.Value(os.ReadFile("testdata/scrape.txt")).Must(t)
 	got := map[string]string{}
 	labels := regexp.MustCompile(`(\w+)="`)
 	for line := range strings.Lines(string(golden)) {
@@ -253,9 +234,7 @@ func TestFiguresAreShownAsByNodeProblemDetector(t *testing.T) {
 			got[name] += " " + label[1]
 		}
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-theirs +ours):\n%s", diff)
-	}
+	testkit.NoDiff(t, cmp.Diff(want, got), "the metrics (-theirs +ours)")
 }
 
 // The files of node-problem-detector use only metrics that exist here.
@@ -266,16 +245,13 @@ func TestTheFilesOfNodeProblemDetectorAreUnderstood(t *testing.T) {
 		if warnings, err := Check(*theirs.Stats); err != nil || len(warnings) > 0 {
 			t.Errorf("%s: %v, warnings %q", name, err, warnings)
 		}
-		if diff := cmp.Diff(theirs.Stats.Metrics, shipped(t, name).Metrics); diff != "" {
-			t.Errorf("%s (-theirs +ours):\n%s", name, diff)
-		}
+		testkit.NoDiff(t, cmp.Diff(theirs.Stats.Metrics, shipped(t, name).Metrics), "%s (-theirs +ours)", name)
 	}
 }
 
 // The page for users contains every metric with its type and labels.
 func TestThePageForUsersHasEveryFigure(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/agent-configuration.md")
-	testkit.Must(t, err)
+	page := testkit.Value(os.ReadFile("../../../docs/agent-configuration.md")).Must(t)
 	rows := map[string]string{}
 	id := regexp.MustCompile("`([a-z]+/[a-z_0-9]+)`")
 	for line := range strings.Lines(string(page)) {
@@ -289,9 +265,7 @@ func TestThePageForUsersHasEveryFigure(t *testing.T) {
 	for _, f := range metrics {
 		want[f.id] = strings.TrimSpace(f.part + " " + f.kind + " " + strings.Join(f.labels, ", "))
 	}
-	if diff := cmp.Diff(want, rows); diff != "" {
-		t.Errorf("(-figures +page):\n%s", diff)
-	}
+	testkit.NoDiff(t, cmp.Diff(want, rows), "the metrics (-figures +page)")
 }
 
 // A missing source affects no other metric and is logged once.
@@ -313,18 +287,14 @@ func TestWhatCannotBeReadIsAbsentAndSaidOnce(t *testing.T) {
 	look(t, all, time.Now())
 	look(t, all, time.Now())
 	for _, part := range []string{"cpu", "osFeature", "host", "memory", "net", "disk"} {
-		if n := strings.Count(log.String(), "part="+part+" "); n != 1 {
-			t.Errorf("%s was said %d times in\n%s", part, n, log.String())
-		}
+		testkit.Same(t, strings.Count(log.String(), "part="+part+" "), 1, "log lines about %s in\n%s", part, log.String())
 	}
 	text := scrape(t, all)
 	for name, there := range map[string]bool{
 		"cpu_load_1m": true, "cpu_usage_time": false, "system_os_feature{os_feature=\"KTD\"": true, "os_feature=\"GPUSupport\"": false,
 		"host_uptime": false, "memory_": false, "net_": false, "disk_bytes_used": true, "disk_io_time": false,
 	} {
-		if strings.Contains(text, name) != there {
-			t.Errorf("%s is shown: %v, in\n%s", name, !there, text)
-		}
+		testkit.Same(t, strings.Contains(text, name), there, "%s is shown in\n%s", name, text)
 	}
 	write(t, filepath.Join(proc, "uptime"), "12.5 3\n")
 	look(t, all, time.Now())
@@ -363,9 +333,8 @@ func TestScrapesAndReadingsDoNotMeet(t *testing.T) {
 		go func() { _ = metrictext.Write(io.Discard, Families(one)...) }()
 	}
 	for range 20 {
-		if text := scrape(t, one); !strings.Contains(text, "cpu_load_1m 0.52\n") {
-			t.Fatalf("a scrape without the load:\n%s", text)
-		}
+		text := scrape(t, one)
+		testkit.Require(t, strings.Contains(text, "cpu_load_1m 0.52\n"), "a scrape without the load:\n%s", text)
 	}
 	<-done
 }
@@ -376,9 +345,8 @@ func TestAMachineThatCannotBeSeenIsNoQuietOne(t *testing.T) {
 	blind := monitor(t, Config{Monitor: m})
 	d := &recorder{}
 	blind.look(d)
-	if d.blind == nil || !strings.Contains(d.blind.Error(), m.ProcPath) || d.seen() > 0 || scrape(t, blind) != "" {
-		t.Errorf("told %v, seen %d times, and shown\n%s", d.blind, d.seen(), scrape(t, blind))
-	}
+	testkit.Check(t, d.blind != nil && strings.Contains(d.blind.Error(), m.ProcPath) && d.seen() == 0 && scrape(t, blind) == "",
+		"told %v, seen %d times, and shown\n%s", d.blind, d.seen(), scrape(t, blind))
 }
 
 // One operation reads a machine with 256 CPUs, 500 disks and 300 pod network interfaces.

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/procfs/blockdevice"
 
 	"github.com/resourcestack/autohealer/internal/probe/config"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func TestMetricNames(t *testing.T) {
@@ -18,9 +19,7 @@ func TestMetricNames(t *testing.T) {
 		"cpu/load_1m": "cpu_load_1m", "compute.googleapis.com/guest/disk/io": "compute_googleapis_com_guest_disk_io",
 		"1m": "key_1m", "_x": "key_x", "/x": "key_x", "größe": "gr__e", "": "",
 	} {
-		if got := metricName(displayed); got != want {
-			t.Errorf("%q is shown as %q, want %q", displayed, got, want)
-		}
+		testkit.Same(t, metricName(displayed), want, "%q", displayed)
 	}
 }
 
@@ -35,12 +34,8 @@ func TestCheck(t *testing.T) {
 	}
 	wantErr := `cpu.metricsConfigs["cpu/load_15m"].displayName: problem_counter is a metric of the agent; write another name
 cpu.metricsConfigs["cpu/load_5m"].displayName: cpu/load_1m is shown under that name as well (load); write another`
-	if diff := cmp.Diff(wantWarnings, warnings); diff != "" {
-		t.Errorf("warnings (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(wantErr, fmt.Sprint(err)); diff != "" {
-		t.Errorf("error (-want +got):\n%s", diff)
-	}
+	testkit.NoDiff(t, cmp.Diff(wantWarnings, warnings), "warnings")
+	testkit.NoDiff(t, cmp.Diff(wantErr, fmt.Sprint(err)), "error")
 }
 
 func TestSeveralFilesShowAFigureOnce(t *testing.T) {
@@ -52,9 +47,8 @@ func TestSeveralFilesShowAFigureOnce(t *testing.T) {
 	look(t, a, time.Now())
 	look(t, b, time.Now())
 	text := scrape(t, a, b)
-	if strings.Count(text, "# TYPE load gauge") != 1 || !strings.Contains(text, "\nload 0.52\n") || !strings.Contains(text, "\nother 0.52\n") {
-		t.Errorf("shown are\n%s", text)
-	}
+	testkit.Check(t, strings.Count(text, "# TYPE load gauge") == 1 && strings.Contains(text, "\nload 0.52\n") && strings.Contains(text, "\nother 0.52\n"),
+		"shown are\n%s", text)
 }
 
 func TestQueueLengths(t *testing.T) {
@@ -76,12 +70,8 @@ func TestQueueLengths(t *testing.T) {
 			r := &reading{wanted: map[string]bool{"disk/avg_queue_len": true}, values: map[string][]value{}}
 			disk := blockdevice.Diskstats{Info: blockdevice.Info{DeviceName: "sda"}, IOStats: blockdevice.IOStats{WeightedIOTicks: test.taken}}
 			after := disks(r, []blockdevice.Diskstats{disk}, nil, test.before, noon.Add(time.Minute))
-			if diff := cmp.Diff(test.want, r.values["disk/avg_queue_len"], cmp.AllowUnexported(value{})); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-			if after.taken["sda"] != test.taken {
-				t.Errorf("the next has to know %v", after)
-			}
+			testkit.NoDiff(t, cmp.Diff(test.want, r.values["disk/avg_queue_len"], cmp.AllowUnexported(value{})), "the queue length")
+			testkit.Same(t, after.taken["sda"], test.taken, "the next reading has to know %v", after)
 		})
 	}
 }
@@ -100,9 +90,7 @@ func TestFeaturesOfTheCommandLine(t *testing.T) {
 		for i, v := range r.values["system/os_feature"] {
 			got[i] = v.figure
 		}
-		if got != want {
-			t.Errorf("%q has %v, want %v", line, got, want)
-		}
+		testkit.Same(t, got, want, "%q", line)
 	}
 }
 
@@ -114,9 +102,7 @@ func TestOSVersions(t *testing.T) {
 		"ID='talos'\nVERSION_ID=v1.11.2\n":           "talos v1.11.2",
 		"":                                           "",
 	} {
-		if got := parseOSVersion(text); got != want {
-			t.Errorf("%q is %q, want %q", text, got, want)
-		}
+		testkit.Same(t, parseOSVersion(text), want, "%q", text)
 	}
 }
 
@@ -127,16 +113,12 @@ func FuzzParse(f *testing.F) {
 	f.Add(`[{"moduleName": "zfs"}]`)
 	f.Fuzz(func(t *testing.T, text string) {
 		for _, m := range parseModules(text) {
-			if m.name == "" || strings.ContainsAny(m.name, " \n\t") {
-				t.Errorf("a module is called %q", m.name)
-			}
+			testkit.Check(t, m.name != "" && !strings.ContainsAny(m.name, " \n\t"), "a module is called %q", m.name)
 		}
-		if n, err := parseUptime(text); err != nil && n != 0 {
-			t.Errorf("both %v and %v", n, err)
-		}
-		if version := parseOSVersion(text); strings.TrimSpace(version) != version {
-			t.Errorf("a version with blanks around: %q", version)
-		}
+		n, err := parseUptime(text)
+		testkit.Check(t, err == nil || n == 0, "both %v and %v", n, err)
+		version := parseOSVersion(text)
+		testkit.Check(t, strings.TrimSpace(version) == version, "a version with blanks around: %q", version)
 		if known, err := parseKnownModules([]byte(text)); err != nil && slices.Compact(known) != nil {
 			t.Errorf("both %q and %v", known, err)
 		}

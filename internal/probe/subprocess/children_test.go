@@ -116,18 +116,14 @@ func TestRunReturnsCodeAndOutput(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := within(t, subprocess.New(), 3*time.Second, subprocess.Spec{Path: script(t, test.lines), Args: test.args, Timeout: 5 * time.Second})
-			if r.Fault != "" || r.Code != test.code || r.Output != test.output || r.Complaint != test.complaint {
-				t.Errorf("unexpected result: %+v", r)
-			}
+			testkit.Check(t, r.Fault == "" && r.Code == test.code && r.Output == test.output && r.Complaint == test.complaint, "unexpected result: %+v", r)
 		})
 	}
 }
 
 func TestRelativePathStartsAtTheWorkingDirectory(t *testing.T) {
 	t.Chdir(filepath.Dir(script(t, "echo here")))
-	if r := subprocess.New().Run(t.Context(), subprocess.Spec{Path: "./check.sh"}); r.Output != "here\n" {
-		t.Errorf("unexpected result: %+v", r)
-	}
+	testkit.Same(t, subprocess.New().Run(t.Context(), subprocess.Spec{Path: "./check.sh"}).Output, "here\n", "the output")
 	r := subprocess.New().Run(t.Context(), subprocess.Spec{Path: "./config/plugin/check_ntp.sh"})
 	if folder, _ := os.Getwd(); r.Fault != subprocess.Missing || !strings.Contains(r.Err.Error(), folder) {
 		t.Errorf("a missing program gives %+v, want the directory in the message", r)
@@ -157,28 +153,22 @@ func TestFaultsOfFilesThatCannotBeRun(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := subprocess.New().Run(t.Context(), subprocess.Spec{Path: test.path, Timeout: time.Second})
-			if r.Fault != test.fault || r.Err == nil || !strings.Contains(r.Err.Error(), test.says) || !strings.Contains(r.Err.Error(), test.path) {
-				t.Errorf("the fault is %q (%v), want %q with %q", r.Fault, r.Err, test.fault, test.says)
-			}
+			testkit.Check(t, r.Fault == test.fault && r.Err != nil && strings.Contains(r.Err.Error(), test.says) && strings.Contains(r.Err.Error(), test.path),
+				"the fault is %q (%v), want %q with %q", r.Fault, r.Err, test.fault, test.says)
 		})
 	}
 }
 
 func TestRemovedProgramIsMissing(t *testing.T) {
 	c, path := subprocess.New(), script(t, "exit 0")
-	if r := c.Run(t.Context(), subprocess.Spec{Path: path}); r.Fault != "" {
-		t.Fatal(r)
-	}
+	testkit.MustBeSame(t, c.Run(t.Context(), subprocess.Spec{Path: path}).Fault, "", "the fault")
 	testkit.Must(t, os.Remove(path))
-	if r := c.Run(t.Context(), subprocess.Spec{Path: path}); r.Fault != subprocess.Missing {
-		t.Errorf("unexpected result: %+v", r)
-	}
+	testkit.Same(t, c.Run(t.Context(), subprocess.Spec{Path: path}).Fault, subprocess.Missing, "the fault")
 }
 
 func TestProgramKilledByASignal(t *testing.T) {
-	if r := subprocess.New().Run(t.Context(), subprocess.Spec{Path: script(t, "echo last words; kill -SEGV $$")}); r.Fault != subprocess.Killed || r.Output != "last words\n" {
-		t.Errorf("unexpected result: %+v", r)
-	}
+	r := subprocess.New().Run(t.Context(), subprocess.Spec{Path: script(t, "echo last words; kill -SEGV $$")})
+	testkit.Check(t, r.Fault == subprocess.Killed && r.Output == "last words\n", "unexpected result: %+v", r)
 }
 
 func TestLargeOutputIsDiscardedCheaply(t *testing.T) {
@@ -192,12 +182,9 @@ func TestLargeOutputIsDiscardedCheaply(t *testing.T) {
 	r := c.Run(t.Context(), s)
 	testkit.Must(t, unix.Getrusage(unix.RUSAGE_SELF, &costAfter))
 	runtime.ReadMemStats(&after)
-	if r.Code != 1 || len(r.Output) != subprocess.MaxOutput || len(r.Complaint) != subprocess.MaxOutput {
-		t.Errorf("the fault is %q, the code %d, and the outputs have %d and %d bytes", r.Fault, r.Code, len(r.Output), len(r.Complaint))
-	}
-	if allocated := after.TotalAlloc - before.TotalAlloc; allocated > 1<<20 {
-		t.Errorf("%d bytes were allocated for %d MB", allocated, megabytes)
-	}
+	testkit.Check(t, r.Code == 1 && len(r.Output) == subprocess.MaxOutput && len(r.Complaint) == subprocess.MaxOutput,
+		"the fault is %q, the code %d, and the outputs have %d and %d bytes", r.Fault, r.Code, len(r.Output), len(r.Complaint))
+	testkit.Between(t, after.TotalAlloc-before.TotalAlloc, 0, 1<<20, "bytes that were allocated for %d MB", megabytes)
 	spent := time.Duration(costAfter.Utime.Nano() + costAfter.Stime.Nano() - costBefore.Utime.Nano() - costBefore.Stime.Nano())
 	t.Logf("%d MB cost %s of a core, %s each", megabytes, spent, spent/megabytes)
 }
@@ -206,13 +193,9 @@ func TestBackgroundProcessesAreKilled(t *testing.T) {
 	note := filepath.Join(t.TempDir(), "pid")
 	c := subprocess.New()
 	r := within(t, c, time.Second, subprocess.Spec{Path: script(t, "sleep 1000 &\necho $! >"+note+"; echo done; exit 1"), Timeout: 10 * time.Second})
-	if r.Fault != "" || r.Code != 1 || r.Output != "done\n" {
-		t.Errorf("unexpected result: %+v", r)
-	}
+	testkit.Check(t, r.Fault == "" && r.Code == 1 && r.Output == "done\n", "unexpected result: %+v", r)
 	testkit.Until(t, "end of the background process", isGone(read(t, note)))
-	if c.Abandoned() != 0 {
-		t.Errorf("%d programs are abandoned", c.Abandoned())
-	}
+	testkit.Same(t, c.Abandoned(), 0, "abandoned programs")
 }
 
 func TestTimeoutKillsTheGroup(t *testing.T) {
@@ -222,9 +205,7 @@ func TestTimeoutKillsTheGroup(t *testing.T) {
 		Path:    script(t, "trap '' TERM INT HUP\necho $$ >"+self+"\necho begun; sleep 1000 &\necho $! >"+fork+"; wait"),
 		Timeout: 300 * time.Millisecond,
 	})
-	if r.Fault != subprocess.Timeout || r.Output != "begun\n" {
-		t.Errorf("unexpected result: %+v", r)
-	}
+	testkit.Check(t, r.Fault == subprocess.Timeout && r.Output == "begun\n", "unexpected result: %+v", r)
 	testkit.Until(t, "end of the program", isGone(read(t, self)))
 	testkit.Until(t, "end of its fork", isGone(read(t, fork)))
 }
@@ -239,9 +220,7 @@ func TestCancelKillsTheProgram(t *testing.T) {
 	t.Cleanup(running.Wait)
 	pid := read(t, note)
 	cancel()
-	if r := <-done; r.Fault != subprocess.Cancelled {
-		t.Errorf("unexpected result: %+v", r)
-	}
+	testkit.Same(t, (<-done).Fault, subprocess.Cancelled, "the fault")
 	testkit.Until(t, "end of the program", isGone(pid))
 }
 
@@ -275,38 +254,29 @@ func TestUnkillableProgramIsAbandonedAndNotRestarted(t *testing.T) {
 				s.Timeout = 10 * time.Second // more than it needs
 			}
 			r := within(t, c, s.Timeout+time.Second, s)
-			if leaves && (r.Fault != "" || r.Code != 1) || !leaves && r.Fault != subprocess.Timeout {
-				t.Errorf("unexpected result: %+v", r)
-			}
+			testkit.Check(t, (!leaves || r.Fault == "" && r.Code == 1) && (leaves || r.Fault == subprocess.Timeout), "unexpected result: %+v", r)
 			testkit.Until(t, "abandoned program", func() bool { return c.Abandoned() == 1 })
 			pid := 0
 			if lines != "" {
 				pid = read(t, note)
-				if letter, _ := state(pid); letter != "D" {
-					t.Fatalf("the process is in state %q, want D: the test is ineffective", letter)
-				}
+				letter, _ := state(pid)
+				testkit.Require(t, letter == "D", "the process is in state %q, want D: the test is ineffective", letter)
 			}
 			runtime.GC() // waits for all threads, but must not wait for the hanging one
 			for range 3 {
-				if r := within(t, c, 100*time.Millisecond, s); r.Fault != subprocess.Hangs || !strings.Contains(r.Err.Error(), path) {
-					t.Errorf("the next run gives %+v", r)
-				}
+				r := within(t, c, 100*time.Millisecond, s)
+				testkit.Check(t, r.Fault == subprocess.Hangs && strings.Contains(r.Err.Error(), path), "the next run gives %+v", r)
 			}
-			if c.Abandoned() != 1 {
-				t.Errorf("%d programs are abandoned", c.Abandoned())
-			}
+			testkit.Same(t, c.Abandoned(), 1, "abandoned programs")
 			other := subprocess.Spec{Path: script(t, "echo fine"), Timeout: time.Second}
-			if r := c.Run(t.Context(), other); r.Output != "fine\n" {
-				t.Errorf("another program gives %+v", r)
-			}
+			testkit.Same(t, c.Run(t.Context(), other).Output, "fine\n", "the output of another program")
 			wake()
 			testkit.Until(t, "end of the abandoned program", func() bool { return c.Abandoned() == 0 })
 			if pid != 0 {
 				testkit.Until(t, "end of the process", isGone(pid))
 			}
-			if r := c.Run(t.Context(), s); r.Fault == subprocess.Hangs {
-				t.Errorf("after it has ended, the next run still gives %+v", r)
-			}
+			r = c.Run(t.Context(), s)
+			testkit.Check(t, r.Fault != subprocess.Hangs, "after it has ended, the next run still gives %+v", r)
 		})
 	}
 }
@@ -314,25 +284,19 @@ func TestUnkillableProgramIsAbandonedAndNotRestarted(t *testing.T) {
 // loadedBy returns a program with this loader.
 func loadedBy(t *testing.T, loader string) string {
 	t.Helper()
-	program, err := elf.Open("/bin/true")
-	testkit.Must(t, err)
+	program := testkit.Value(elf.Open("/bin/true")).Must(t)
 	defer program.Close()
-	text, err := os.ReadFile("/bin/true")
-	testkit.Must(t, err)
+	text := testkit.Value(os.ReadFile("/bin/true")).Must(t)
 	at := slices.IndexFunc(program.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
-	if at < 0 {
-		t.Fatal("/bin/true has no loader: this test needs a dynamically linked program")
-	}
+	testkit.Require(t, at >= 0, "/bin/true has no loader: this test needs a dynamically linked program")
 	// The path must fit in the space of the original path, so a short link points to the loader.
-	folder, err := os.MkdirTemp("/tmp", "ld")
-	testkit.Must(t, err)
+	folder := testkit.Value(os.MkdirTemp("/tmp", "ld")).Must(t)
 	t.Cleanup(func() { os.RemoveAll(folder) })
 	link := filepath.Join(folder, "l")
 	testkit.Must(t, os.Symlink(loader, link))
 	room := text[program.Progs[at].Off:][:program.Progs[at].Filesz]
-	if clear(room); copy(room[:len(room)-1], link) < len(link) {
-		t.Fatalf("%s is longer than the available %d bytes", link, len(room))
-	}
+	clear(room)
+	testkit.Require(t, copy(room[:len(room)-1], link) >= len(link), "%s is longer than the available %d bytes", link, len(room))
 	return write(t, string(text), 0o700)
 }
 
@@ -340,18 +304,14 @@ func loadedBy(t *testing.T, loader string) string {
 // files.
 func TestIntermediateProcessIsInvisible(t *testing.T) {
 	r := within(t, subprocess.New(), 5*time.Second, subprocess.Spec{Path: script(t, `tr '\0' ' ' </proc/$$/cmdline; echo; [ -e /proc/$$/fd/3 ] || echo closed; ps -o pgid= -p $$ | grep -qw $$ && echo alone`), Args: []string{"a"}})
-	if !strings.HasSuffix(r.Output, "/check.sh a \nclosed\nalone\n") {
-		t.Errorf("unexpected result: %+v", r)
-	}
+	testkit.Check(t, strings.HasSuffix(r.Output, "/check.sh a \nclosed\nalone\n"), "unexpected result: %+v", r)
 }
 
 // If the agent is process 1 of its container, orphaned processes become its children.
 func TestReapReapsOnlyOrphans(t *testing.T) {
 	testkit.Must(t, unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
 	defer func() {
-		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0); err != nil {
-			t.Error(err)
-		}
+		testkit.Must(t, unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0))
 	}()
 	c := subprocess.New()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -375,9 +335,8 @@ exit $2`)
 				code := 1 + (worker*rounds+i)%9
 				note := filepath.Join(folder, fmt.Sprintf("%d-%d", worker, i))
 				// The exit code would be lost if Reap had reaped the program.
-				if r := c.Run(t.Context(), subprocess.Spec{Path: path, Args: []string{note, strconv.Itoa(code)}, Timeout: 10 * time.Second}); r.Fault != "" || r.Code != code {
-					t.Errorf("want code %d, got %+v", code, r)
-				}
+				r := c.Run(t.Context(), subprocess.Spec{Path: path, Args: []string{note, strconv.Itoa(code)}, Timeout: 10 * time.Second})
+				testkit.Check(t, r.Fault == "" && r.Code == code, "want code %d, got %+v", code, r)
 			}
 		})
 	}
@@ -415,8 +374,7 @@ func TestNothingLeaks(t *testing.T) {
 	}
 	run() // opens what stays open
 	open := func() int {
-		names, err := os.ReadDir("/proc/self/fd")
-		testkit.Must(t, err)
+		names := testkit.Value(os.ReadDir("/proc/self/fd")).Must(t)
 		return len(names)
 	}
 	settled := func() bool { return c.Abandoned() == 0 }
@@ -435,8 +393,7 @@ func BenchmarkRun(b *testing.B) {
 	c := subprocess.New()
 	b.ReportAllocs()
 	for b.Loop() {
-		if r := c.Run(b.Context(), subprocess.Spec{Path: "/bin/true", Timeout: time.Minute}); r.Fault != "" || r.Code != 0 {
-			b.Fatal(r)
-		}
+		r := c.Run(b.Context(), subprocess.Spec{Path: "/bin/true", Timeout: time.Minute})
+		testkit.Require(b, r.Fault == "" && r.Code == 0, "%v", r)
 	}
 }

@@ -19,9 +19,7 @@ import (
 func hangingFS(t *testing.T) (folder string, wake func()) {
 	t.Helper()
 	device, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Fatalf("opening /dev/fuse: %v: run this test as root, with the module fuse loaded", err)
-	}
+	testkit.Require(t, err == nil, "opening /dev/fuse: %v: run this test as root, with the module fuse loaded", err)
 	folder = filepath.Join(t.TempDir(), "hanging")
 	testkit.Must(t, os.Mkdir(folder, 0o700))
 	if err := unix.Mount("hanging", folder, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", device)); err != nil {
@@ -30,13 +28,10 @@ func hangingFS(t *testing.T) (folder string, wake func()) {
 	var served sync.WaitGroup
 	served.Go(func() { ignore(device) })
 	wake = sync.OnceFunc(func() {
-		if err := unix.Unmount(folder, unix.MNT_FORCE|unix.MNT_DETACH); err != nil {
-			t.Errorf("unmounting %s: %v", folder, err)
-		}
+		err := unix.Unmount(folder, unix.MNT_FORCE|unix.MNT_DETACH)
+		testkit.Check(t, err == nil, "unmounting %s: %v", folder, err)
 		served.Wait()
-		if err := unix.Close(device); err != nil {
-			t.Error(err)
-		}
+		testkit.Must(t, unix.Close(device))
 	})
 	t.Cleanup(wake)
 	return folder, wake

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -19,6 +18,7 @@ import (
 	"github.com/resourcestack/autohealer/catalog"
 	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // acting is a monitor that a test controls.
@@ -65,9 +65,7 @@ func (a *recorder) take() []string {
 func (a *recorder) expect(t *testing.T, want ...string) {
 	t.Helper()
 	synctest.Wait()
-	if diff := cmp.Diff(want, a.take()); diff != "" {
-		t.Errorf("what was heard is another (-want +got):\n%s", diff)
-	}
+	testkit.NoDiff(t, cmp.Diff(want, a.take()), "the reports")
 }
 
 // stage returns a supervisor whose reports are recorded.
@@ -118,9 +116,7 @@ func dead(s *supervise.Supervisor) []string {
 func expectDead(t *testing.T, s *supervise.Supervisor, want ...string) {
 	t.Helper()
 	synctest.Wait()
-	if diff := cmp.Diff(want, dead(s)); diff != "" {
-		t.Errorf("other monitors are dead (-want +got):\n%s", diff)
-	}
+	testkit.NoDiff(t, cmp.Diff(want, dead(s)), "the dead monitors")
 }
 
 func TestAMonitorThatCannotLookForAMinuteIsDead(t *testing.T) {
@@ -171,9 +167,7 @@ func TestAMonitorThatCannotLookForAMinuteIsDead(t *testing.T) {
 		expectDead(t, s)
 		a.expect(t, "kernel: Deadlock=False NoDeadlock",
 			`kernel: event NoDeadlock Node condition Deadlock is now: False, reason: NoDeadlock, message: ""`)
-		if len(a.ids) != 2 {
-			t.Errorf("the events have %d identities, want one each", len(a.ids))
-		}
+		testkit.Same(t, len(a.ids), 2, "identities of the events: one each")
 	})
 }
 
@@ -189,9 +183,8 @@ func TestAMonitorThatWaitsIsNotDead(t *testing.T) {
 		pass(time.Hour)
 		expectDead(t, s)
 		a.expect(t, "docker: Corrupt=False Fine")
-		if h := s.Health(); len(h) != 1 || h[0].Waits != "/var/log/docker.log" {
-			t.Errorf("the health is %+v", h)
-		}
+		h := s.Health()
+		testkit.Check(t, len(h) == 1 && h[0].Waits == "/var/log/docker.log", "the health is %+v", h)
 	})
 }
 
@@ -220,19 +213,16 @@ func TestAMonitorThatPanicsIsRestarted(t *testing.T) {
 		synctest.Wait()
 		heard := a.take()
 		slices.Sort(heard)
-		if diff := cmp.Diff([]string{
+		testkit.NoDiff(t, cmp.Diff([]string{
 			"bad: Deadlock=False NoDeadlock", "bad: Deadlock=Unknown MonitorEnded",
 			`bad: event MonitorEnded Node condition Deadlock is now: Unknown, reason: MonitorEnded, message: "panic: poison"`,
 			"good: Fine=False Good",
-		}, heard); diff != "" {
-			t.Error(diff)
-		}
+		}, heard),
+			"the reports")
 		pass(10 * time.Minute)
 		expectDead(t, s, "bad: panic: poison")
 		a.expect(t) // its conditions do not flap
-		if n := runs.Load(); n < 10 || n > 20 {
-			t.Errorf("it was run %d times in 10 minutes", n)
-		}
+		testkit.Between(t, runs.Load(), 10, 20, "runs in 10 minutes")
 		cured.Store(true)
 		pass(69 * time.Second)
 		expectDead(t, s)
@@ -284,9 +274,7 @@ func TestApplyReplacesOnlyChangedJobs(t *testing.T) {
 		expect := func(what string, started_, ended_ map[string]int) {
 			t.Helper()
 			synctest.Wait()
-			if diff := cmp.Diff(started_, started) + cmp.Diff(ended_, ended); diff != "" {
-				t.Errorf("%s:\n%s", what, diff)
-			}
+			testkit.NoDiff(t, cmp.Diff(started_, started)+cmp.Diff(ended_, ended), "%s", what)
 		}
 		s.Apply(t.Context(), []supervise.Job{job("a", "1", idle("a1"), "A"), job("b", "1", idle("b1"), "B", "C")})
 		expect("at first", map[string]int{"a1": 1, "b1": 1}, map[string]int{})
@@ -298,9 +286,7 @@ func TestApplyReplacesOnlyChangedJobs(t *testing.T) {
 		a.expect(t, "a: A is gone")
 		var names []string
 		s.Each(func(name string, _ supervise.Monitor) { names = append(names, name) })
-		if diff := cmp.Diff([]string{"b", "c"}, names); diff != "" {
-			t.Error(diff)
-		}
+		testkit.NoDiff(t, cmp.Diff([]string{"b", "c"}, names), "the names")
 	})
 }
 
@@ -350,9 +336,7 @@ func TestEachFailureIsLoggedOnce(t *testing.T) {
 				}
 			}
 		}
-		if want := map[string]int{"cannot look": 1, "can look again": 1}; !maps.Equal(want, counts) {
-			t.Errorf("the log tells %v, want %v:\n%s", counts, want, text.String())
-		}
+		testkit.Same(t, counts, map[string]int{"cannot look": 1, "can look again": 1}, "the log:\n%s", text.String())
 	})
 }
 
@@ -429,9 +413,7 @@ func TestMonitorsThatHangAreAbandoned(t *testing.T) {
 			t.Helper()
 			began := time.Now()
 			do()
-			if took := time.Since(began); took > 5*time.Second {
-				t.Errorf("%s takes %s", what, took)
-			}
+			testkit.Between(t, time.Since(began), 0, 5*time.Second, "the time of %s", what)
 		}
 		within("a reload", func() {
 			s.Apply(t.Context(), []supervise.Job{job("b", "2", well), job("c", "1", hung(free)), job("d", "1", well)})
@@ -440,18 +422,12 @@ func TestMonitorsThatHangAreAbandoned(t *testing.T) {
 		pass(5 * time.Minute)
 		expectDead(t, s, "c: the monitor hangs: no sign of life for a minute")
 		a.take()
-		if n := s.Abandoned(); n != 2 {
-			t.Errorf("%d monitors are abandoned, want 2", n)
-		}
+		testkit.Same(t, s.Abandoned(), 2, "abandoned monitors")
 		within("the end", s.Stop)
-		if n := s.Abandoned(); n != 3 {
-			t.Errorf("%d monitors are abandoned, want 3", n)
-		}
+		testkit.Same(t, s.Abandoned(), 3, "abandoned monitors")
 		close(free)
 		a.expect(t) // their reports are ignored
-		if n := s.Abandoned(); n != 0 {
-			t.Errorf("%d monitors are abandoned, but all have ended", n)
-		}
+		testkit.Same(t, s.Abandoned(), 0, "abandoned monitors after all have ended")
 	})
 }
 

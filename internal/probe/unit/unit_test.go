@@ -30,13 +30,9 @@ func TestLookReturnsTheState(t *testing.T) {
 		"missing":         {Name: "missing.service", Load: "not-found", Active: "inactive"},
 	} {
 		got, err := unit.New(systemd.Config()).Look(t.Context(), name)
-		if err != nil || !got.Started.Equal(want.Started) || !got.Changed.Equal(want.Changed) {
-			t.Errorf("%s: %+v, %v; want %+v", name, got, err, want)
-		}
+		testkit.Check(t, err == nil && got.Started.Equal(want.Started) && got.Changed.Equal(want.Changed), "%s: %+v, %v; want %+v", name, got, err, want)
 		got.Started, got.Changed, want.Started, want.Changed = time.Time{}, time.Time{}, time.Time{}, time.Time{}
-		if got != want || got.Known() != (want.Load == "loaded") {
-			t.Errorf("%s: %+v; want %+v", name, got, want)
-		}
+		testkit.Check(t, got == want && got.Known() == (want.Load == "loaded"), "%s: %+v; want %+v", name, got, want)
 	}
 }
 
@@ -45,22 +41,16 @@ func TestRestart(t *testing.T) {
 	systemd.Set("kubelet.service", unittest.Unit{Load: "loaded", Active: "active"})
 	m := unit.New(systemd.Config())
 	testkit.Must(t, m.Restart(t.Context(), "kubelet"))
-	if got := strings.Join(systemd.Restarted(), " "); got != "kubelet.service" {
-		t.Errorf("systemd was asked to restart %q", got)
-	}
+	testkit.Same(t, strings.Join(systemd.Restarted(), " "), "kubelet.service", "restarts of systemd")
 	err := m.Restart(t.Context(), "missing")
-	if err == nil || !strings.Contains(err.Error(), "missing.service") {
-		t.Errorf("a unit that is not there: %v", err)
-	}
+	testkit.Check(t, err != nil && strings.Contains(err.Error(), "missing.service"), "a unit that is not there: %v", err)
 }
 
 func TestNoSystemdIsAnError(t *testing.T) {
 	folder := t.TempDir()
 	m := unit.New(unit.Config{Bus: filepath.Join(folder, "bus"), Private: filepath.Join(folder, "private")})
 	_, err := m.Look(t.Context(), "kubelet")
-	if !errors.Is(err, unit.ErrNoSystemd) || !strings.Contains(err.Error(), "kubelet.service") {
-		t.Errorf("%v", err)
-	}
+	testkit.Check(t, errors.Is(err, unit.ErrNoSystemd) && strings.Contains(err.Error(), "kubelet.service"), "%v", err)
 }
 
 // A server that accepts and never answers, or answers nonsense, does not block the caller.
@@ -72,8 +62,7 @@ func TestASystemdThatHangsDoesNotBlock(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			socket := filepath.Join(t.TempDir(), "bus")
-			listener, err := net.Listen("unix", socket)
-			testkit.Must(t, err)
+			listener := testkit.Value(net.Listen("unix", socket)).Must(t)
 			defer listener.Close()
 			go func() {
 				for {
@@ -92,13 +81,9 @@ func TestASystemdThatHangsDoesNotBlock(t *testing.T) {
 			if _, err := unit.New(unit.Config{Bus: socket, Private: socket + "-"}).Look(ctx, "kubelet"); err == nil {
 				t.Error("there was an answer without a systemd")
 			}
-			if took := time.Since(began); took > 2*time.Second {
-				t.Errorf("it took %s", took)
-			}
+			testkit.Between(t, time.Since(began), 0, 2*time.Second, "the time of the answer")
 			for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; <-time.After(5 * time.Millisecond) {
-				if time.Now().After(deadline) {
-					t.Fatalf("%d goroutines are left of %d", runtime.NumGoroutine(), before)
-				}
+				testkit.Require(t, !time.Now().After(deadline), "%d goroutines are left of %d", runtime.NumGoroutine(), before)
 			}
 		})
 	}
