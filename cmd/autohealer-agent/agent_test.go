@@ -23,18 +23,15 @@ func TestExampleOfTheDesign(t *testing.T) {
 	s := newScene(t)
 	p := start(t, s.args()...)
 	p.waitFor("a healthy condition", p.is("KernelDeadlock", "False", "KernelHasNoDeadlock"))
-	if code, body := get(t, p.statusURL+"/healthz"); code != http.StatusOK || body != "ok" {
-		t.Errorf("/healthz returns %d %q", code, body)
-	}
-	if got := p.metric(`problem_counter{reason="OOMKilling"}`) + p.metric(`problem_gauge{type="KernelDeadlock",reason="DockerHung"}`); got != "00" {
-		t.Errorf("before there is a problem its metrics are %q, want 0 each", got)
-	}
+	code, body := get(t, p.statusURL+"/healthz")
+	testkit.Check(t, code == http.StatusOK && body == "ok", "/healthz returns %d %q", code, body)
+	testkit.Same(t, p.metric(`problem_counter{reason="OOMKilling"}`)+p.metric(`problem_gauge{type="KernelDeadlock",reason="DockerHung"}`), "00",
+		"the metrics of a problem before there is one")
 	s.log.write("all is well", oom, "100% fine", hung)
 	p.waitFor("the problem", func() bool { return p.logged("problem found", "OOMKilling", "heapster") == 1 })
 	p.waitFor("the condition", p.is("KernelDeadlock", "True", "DockerHung"))
-	if c, _ := p.condition("KernelDeadlock"); !strings.Contains(c.Message, hung) {
-		t.Errorf("the condition's message is %q", c.Message)
-	}
+	c, _ := p.condition("KernelDeadlock")
+	testkit.Check(t, strings.Contains(c.Message, hung), "the condition's message is %q", c.Message)
 	for metric, want := range map[string]string{
 		`problem_counter{reason="OOMKilling"}`:                             "1",
 		`problem_counter{reason="DockerHung"}`:                             "1",
@@ -47,15 +44,11 @@ func TestExampleOfTheDesign(t *testing.T) {
 		`autohealer_agent_monitor_up{monitor="` + monitorOf(s) + `"}`:      "1",
 		`autohealer_agent_monitor_waiting{monitor="` + monitorOf(s) + `"}`: "0",
 	} {
-		if got := p.metric(metric); got != want {
-			t.Errorf("%s is %s, want %s", metric, got, want)
-		}
+		testkit.Same(t, p.metric(metric), want, "%s", metric)
 	}
 	lint(t, p)
 	// The kubelet kills a container after 30 s. A busy machine takes more than one of them.
-	if took := p.stop(); took > 10*time.Second {
-		t.Errorf("stopping took %s", took)
-	}
+	testkit.Between(t, p.stop(), 0, 10*time.Second, "the time to stop")
 }
 
 func monitorOf(s fixture) string { return "system-log-monitor:" + s.config }
@@ -65,17 +58,13 @@ func monitorOf(s fixture) string { return "system-log-monitor:" + s.config }
 func lint(t *testing.T, p *process) {
 	t.Helper()
 	_, body := get(t, p.metricsURL+"/metrics")
-	problems, err := promlint.New(strings.NewReader(body)).Lint()
-	testkit.Must(t, err)
+	problems := testkit.Value(promlint.New(strings.NewReader(body)).Lint()).Must(t)
 	for _, problem := range problems {
 		others := []string{"problem_counter", "problem_gauge", "cpu_", "disk_", "net_", "system_"}
-		if !slices.ContainsFunc(others, func(name string) bool { return strings.HasPrefix(problem.Metric, name) }) {
-			t.Errorf("%s: %s", problem.Metric, problem.Text)
-		}
+		testkit.Check(t, slices.ContainsFunc(others, func(name string) bool { return strings.HasPrefix(problem.Metric, name) }),
+			"%s: %s", problem.Metric, problem.Text)
 	}
-	if strings.Count(body, "# HELP autohealer_agent_") < 8 {
-		t.Errorf("the scrape has few metrics:\n%s", body)
-	}
+	testkit.Check(t, strings.Count(body, "# HELP autohealer_agent_") >= 8, "the scrape has few metrics:\n%s", body)
 }
 
 func TestRestartNeitherReplaysNorForgets(t *testing.T) {
@@ -108,18 +97,14 @@ func TestRestartNeitherReplaysNorForgets(t *testing.T) {
 				s.log.write(oom, hung)
 				finds(p, 3*round+2)
 				for id, n := range p.ids() {
-					if n != 1 {
-						t.Errorf("round %d: %s is reported %d times", round, id, n)
-					}
+					testkit.Same(t, n, 1, "round %d: reports of %s", round, id)
 				}
 				end(p)
 				s.log.write(oom, oom) // while no agent runs
 			}
 			// Three problems while an agent ran, six while none ran, and one change of a condition.
 			finds(start(t, s.args()...), 3+6+1)
-			if len(found) != 3+6+1 {
-				t.Errorf("%d different findings, want 10", len(found))
-			}
+			testkit.Same(t, len(found), 3+6+1, "different findings")
 		})
 	}
 }
@@ -132,20 +117,14 @@ func TestRebootClearsConditions(t *testing.T) {
 	p.stop()
 	// Change the stored boot ID, so that the current boot looks like a new one.
 	path := filepath.Join(s.state, "state.json")
-	state, err := os.ReadFile(path)
-	testkit.Must(t, err)
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	testkit.Must(t, err)
+	state := testkit.Value(os.ReadFile(path)).Must(t)
+	boot := testkit.Value(os.ReadFile("/proc/sys/kernel/random/boot_id")).Must(t)
 	other := strings.ReplaceAll(string(state), strings.TrimSpace(string(boot)), "00000000-0000-0000-0000-000000000000")
-	if other == string(state) {
-		t.Fatal("the state does not name its boot")
-	}
+	testkit.Require(t, other != string(state), "the state does not name its boot")
 	put(t, path, other)
 	p = start(t, s.args()...)
 	p.waitFor("a cured condition", p.is("KernelDeadlock", "False", "KernelHasNoDeadlock"))
-	if n := p.logged("condition changed", "KernelDeadlock"); n != 1 {
-		t.Errorf("the recovery is reported %d times", n)
-	}
+	testkit.Same(t, p.logged("condition changed", "KernelDeadlock"), 1, "reports of the recovery")
 }
 
 func TestConfigMapsAreReloaded(t *testing.T) {
@@ -161,12 +140,8 @@ func TestConfigMapsAreReloaded(t *testing.T) {
 
 	publish(t, mount, "..2", "kernel-monitor.json", `{"plugin": "filelog"`)
 	p.waitFor("the complaint", func() bool { return p.logged("level=ERROR", "cannot be used", "ConfigInvalid", file) == 1 })
-	if got := p.metric(`autohealer_agent_config_valid{file="` + file + `"}`); got != "0" {
-		t.Errorf("config_valid is %s", got)
-	}
-	if code, _ := get(t, p.statusURL+"/healthz"); code != http.StatusOK {
-		t.Errorf("while the last good version is in force, /healthz returns %d", code)
-	}
+	testkit.Same(t, p.metric(`autohealer_agent_config_valid{file="`+file+`"}`), "0", "config_valid")
+	answers(t, p.statusURL+"/healthz", http.StatusOK, "") // the last good version is in force
 	s.log.write(oom)
 	p.waitFor("a problem that the last good version knows", func() bool { return p.logged("problem found", "OOMKilling") == 1 })
 
@@ -176,24 +151,15 @@ func TestConfigMapsAreReloaded(t *testing.T) {
 	})
 	s.log.write(oom)
 	p.waitFor("a problem in the new words", func() bool { return p.logged("problem found", "OutOfMemory") == 1 })
-	if !p.is("KernelDeadlock", "True", "DockerHung")() {
-		t.Error("the condition was lost with a new version of the file")
-	}
-	if n := p.logged("a monitor is started"); n != 2 {
-		t.Errorf("%d monitors were started, want each once", n)
-	}
-	if n := p.logged("a monitor is replaced"); n != 1 {
-		t.Errorf("%d monitors were replaced, want the one whose file has changed", n)
-	}
-	if got := p.metric(`problem_counter{reason="OOMKilling"}`); got != "1" {
-		t.Errorf("the counter of a removed rule is %s, want no decrease", got)
-	}
+	testkit.Check(t, p.is("KernelDeadlock", "True", "DockerHung")(), "the condition was lost with a new version of the file")
+	testkit.Same(t, p.logged("a monitor is started"), 2, "started monitors: each starts once")
+	testkit.Same(t, p.logged("a monitor is replaced"), 1, "replaced monitors: only the one whose file has changed")
+	testkit.Same(t, p.metric(`problem_counter{reason="OOMKilling"}`), "1", "the counter of a removed rule: it never decreases")
 
 	testkit.Must(t, os.Remove(file))
 	p.waitFor("the end of its monitor", func() bool { return p.logged("ConfigRemoved") == 1 && p.logged("a monitor is stopped") == 1 })
-	if c, _ := p.condition("KernelDeadlock"); c.Status != "False" {
-		t.Errorf("the condition is %+v, want that of the other file's monitor", c)
-	}
+	c, _ := p.condition("KernelDeadlock")
+	testkit.Check(t, c.Status == "False", "the condition is %+v, want that of the other file's monitor", c)
 	testkit.Must(t, os.Remove(other.config))
 	p.waitFor("that nobody keeps the condition", func() bool { _, ok := p.condition("KernelDeadlock"); return !ok })
 }
@@ -215,12 +181,9 @@ func TestLinesWithoutATimestampAreCountedAndNotLogged(t *testing.T) {
 	put(t, s.log.path, strings.Repeat("no stamp, and yet: "+hung+"\n", 500))
 	s.log.write(oom)
 	p.waitFor("the line that has one", func() bool { return p.logged("problem found", "OOMKilling") == 1 })
-	if got := p.metric(`autohealer_agent_unstamped_lines_total{monitor="` + monitorOf(s) + `"}`); got != "500" {
-		t.Errorf("%s lines are counted", got)
-	}
-	if n := p.logged("no stamp, and yet"); n > 0 {
-		t.Errorf("%d lines are logged", n)
-	}
+	testkit.Same(t, p.metric(`autohealer_agent_unstamped_lines_total{monitor="`+monitorOf(s)+`"}`), "500", "counted lines")
+	n := p.logged("no stamp, and yet")
+	testkit.Check(t, n == 0, "%d lines are logged", n)
 }
 
 func TestOneBadFileDoesNotAffectOthers(t *testing.T) {
@@ -230,9 +193,7 @@ func TestOneBadFileDoesNotAffectOthers(t *testing.T) {
 	p := start(t, append(s.args(), "--config.system-log-monitor="+bad)...)
 	s.log.write(hung)
 	p.waitFor("the condition", p.is("KernelDeadlock", "True", "DockerHung"))
-	if code, body := get(t, p.statusURL+"/healthz"); code != http.StatusServiceUnavailable || !strings.Contains(body, bad) {
-		t.Errorf("/healthz returns %d %q, want the name of the bad file", code, body)
-	}
+	answers(t, p.statusURL+"/healthz", http.StatusServiceUnavailable, bad) // the name of the bad file
 	put(t, bad, kernelMonitor(s.log.path, ""))
 	p.waitFor("health", func() bool { code, _ := get(t, p.statusURL+"/healthz"); return code == http.StatusOK })
 }
@@ -242,9 +203,8 @@ func TestAgentWithoutUsableFilesExits(t *testing.T) {
 	put(t, s.config, "{")
 	p := start(t, s.args()...)
 	<-p.ended
-	if p.command.ProcessState.ExitCode() != 1 || p.logged("no configuration file can be used") != 1 || p.logged(s.config) == 0 {
-		t.Errorf("the exit code is %d", p.command.ProcessState.ExitCode())
-	}
+	testkit.Check(t, p.command.ProcessState.ExitCode() == 1 && p.logged("no configuration file can be used") == 1 && p.logged(s.config) != 0,
+		"the exit code is %d", p.command.ProcessState.ExitCode())
 }
 
 func TestExpensivePatternWorksAndIsLogged(t *testing.T) {
@@ -253,9 +213,7 @@ func TestExpensivePatternWorksAndIsLogged(t *testing.T) {
 	p := start(t, s.args()...)
 	s.log.write("it goes on for 17 ms")
 	p.waitFor("the condition", p.is("KernelDeadlock", "True", "DockerHung"))
-	if p.logged("level=WARN", "is expensive", s.config) != 1 {
-		t.Error("no warning about the expensive pattern")
-	}
+	testkit.Same(t, p.logged("level=WARN", "is expensive", s.config), 1, "warnings about the expensive pattern")
 }
 
 func TestPortInUseIsReportedAtTheStart(t *testing.T) {
@@ -264,9 +222,7 @@ func TestPortInUseIsReportedAtTheStart(t *testing.T) {
 	_, port, _ := strings.Cut(p.statusURL, "127.0.0.1:")
 	second := start(t, append(other.args(), "--port="+port)...)
 	<-second.ended
-	if second.logged("listening on 127.0.0.1:"+port, "--port") == 0 {
-		t.Error("the error does not name the port")
-	}
+	testkit.Check(t, second.logged("listening on 127.0.0.1:"+port, "--port") != 0, "the error does not name the port")
 }
 
 func TestProfilesAreServedLocally(t *testing.T) {
@@ -280,9 +236,7 @@ func TestProfilesAreServedLocally(t *testing.T) {
 			return code == http.StatusOK && strings.Contains(body, want)
 		})
 	}
-	if code, _ := get(t, p.metricsURL+"/debug/pprof/"); code != http.StatusNotFound {
-		t.Errorf("the metrics port returns %d", code)
-	}
+	answers(t, p.metricsURL+"/debug/pprof/", http.StatusNotFound, "")
 }
 
 // As in deploy/agent: the kubelet and other machines reach the port from outside the pod.
@@ -291,25 +245,18 @@ func TestProfilesAreNotServedToOthers(t *testing.T) {
 	_, port, _ := strings.Cut(p.statusURL, "127.0.0.1:")
 	outside := "http://" + net.JoinHostPort(ownAddress(t), port)
 	for _, path := range []string{"/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/profile?seconds=1", "/debug/pprof/symbol", "/debug/pprof/trace", "/debug/pprof/heap"} {
-		if code, body := get(t, outside+path); code != http.StatusForbidden || !strings.Contains(body, "kubectl port-forward") {
-			t.Errorf("%s returns %d and %q to others", path, code, body)
-		}
+		answers(t, outside+path, http.StatusForbidden, "kubectl port-forward")
 	}
 	for _, path := range []string{"/healthz", "/conditions"} {
-		if code, body := get(t, outside+path); code != http.StatusOK {
-			t.Errorf("%s returns %d and %q to others", path, code, body)
-		}
+		answers(t, outside+path, http.StatusOK, "")
 	}
-	if code, _ := get(t, p.statusURL+"/debug/pprof/cmdline"); code != http.StatusOK {
-		t.Errorf("from the same pod it returns %d", code)
-	}
+	answers(t, p.statusURL+"/debug/pprof/cmdline", http.StatusOK, "") // from the same pod
 }
 
 // ownAddress returns an address of this machine that is not loopback.
 func ownAddress(tb testing.TB) string {
 	tb.Helper()
-	all, err := net.InterfaceAddrs()
-	testkit.Must(tb, err)
+	all := testkit.Value(net.InterfaceAddrs()).Must(tb)
 	for _, one := range all {
 		if is, ok := one.(*net.IPNet); ok && is.IP.IsGlobalUnicast() && is.IP.To4() != nil {
 			return is.IP.String()
@@ -340,9 +287,7 @@ func TestIsLocal(t *testing.T) {
 		if to, err := net.ResolveTCPAddr("tcp", test.to); err == nil {
 			r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, to))
 		}
-		if got := isLocal(r); got != test.want {
-			t.Errorf("from %s to %s: %t", test.from, test.to, got)
-		}
+		testkit.Same(t, isLocal(r), test.want, "from %s to %s is local", test.from, test.to)
 	}
 }
 
@@ -351,9 +296,7 @@ func TestTwoAgentsDoNotShareAStateDirectory(t *testing.T) {
 	start(t, s.args()...)
 	second := start(t, s.args()...)
 	<-second.ended
-	if second.logged("--state-dir") == 0 {
-		t.Error("the second agent does not explain the error")
-	}
+	testkit.Check(t, second.logged("--state-dir") != 0, "the second agent does not explain the error")
 }
 
 func TestFilesForOtherNodesAreNotUsed(t *testing.T) {
@@ -379,17 +322,12 @@ func TestFilesForOtherNodesAreNotUsed(t *testing.T) {
 	p := start(t, args...)
 	p.waitFor("the file that is for all", p.is("KernelDeadlock", "False", "KernelHasNoDeadlock"))
 	p.waitFor("that the others wait", func() bool { return p.logged("wait until the labels", gpu, cpu) == 1 })
-	if got := p.metric(`autohealer_agent_config_waiting{file="` + gpu + `"}`); got != "1" {
-		t.Errorf("config_waiting is %s", got)
-	}
-	if code, _ := get(t, p.statusURL+"/healthz"); code != http.StatusOK {
-		t.Errorf("while files wait, /healthz returns %d", code)
-	}
+	testkit.Same(t, p.metric(`autohealer_agent_config_waiting{file="`+gpu+`"}`), "1", "config_waiting")
+	answers(t, p.statusURL+"/healthz", http.StatusOK, "") // although files wait
 	labels.Store(`{"gpu":"true"}`)
 	p.waitFor("the file for GPUs", p.is("GPUHung", "False", "KernelHasNoDeadlock"))
-	if _, ok := p.condition("CPUHung"); ok {
-		t.Error("a file for other nodes is used")
-	}
+	_, ok := p.condition("CPUHung")
+	testkit.Check(t, !ok, "a file for other nodes is used")
 	p.stop()
 
 	labels.Store("") // the API server does not answer
@@ -399,9 +337,7 @@ func TestFilesForOtherNodesAreNotUsed(t *testing.T) {
 
 func TestRealKernelLog(t *testing.T) {
 	kmsg, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatalf("%v: run this test as root, on a machine with a kernel log", err)
-	}
+	testkit.Require(t, err == nil, "%v: run this test as root, on a machine with a kernel log", err)
 	defer kmsg.Close()
 	folder := t.TempDir()
 	mark := fmt.Sprintf("autohealer-test-%d", time.Now().UnixNano())
@@ -411,9 +347,7 @@ func TestRealKernelLog(t *testing.T) {
 		"rules": [{"type": "temporary", "reason": "Marked", "pattern": "%s problem \\d+"},
 			{"type": "permanent", "condition": "KernelDeadlock", "reason": "DockerHung", "pattern": "%s hung"}]}`, mark, mark))
 	write := func(text string) {
-		if _, err := kmsg.WriteString("<3>" + mark + " " + text + "\n"); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Value(kmsg.WriteString("<3>" + mark + " " + text + "\n")).Must(t)
 	}
 	write("problem 1") // within the lookback
 	args := []string{"--config.system-log-monitor=" + config, "--state-dir=" + filepath.Join(folder, "state")}
@@ -426,7 +360,5 @@ func TestRealKernelLog(t *testing.T) {
 	p = start(t, args...)
 	p.waitFor("what was written meanwhile", func() bool { return p.logged("problem found", mark+" problem 2") == 1 })
 	p.waitFor("the condition of before", p.is("KernelDeadlock", "True", "DockerHung"))
-	if p.logged(mark+" problem 1") != 0 {
-		t.Error("an old problem is found again")
-	}
+	testkit.Same(t, p.logged(mark+" problem 1"), 0, "an old problem is found again")
 }

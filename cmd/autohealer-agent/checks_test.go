@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func TestKubeletCheckNeedsNoProgram(t *testing.T) {
@@ -19,9 +21,7 @@ func TestKubeletCheckNeedsNoProgram(t *testing.T) {
 	p.waitFor("that the kubelet is well", p.is("KubeletUnhealthy", "False", "KubeletIsHealthy"))
 	code.Store(http.StatusInternalServerError)
 	p.waitFor("that it is not", p.is("KubeletUnhealthy", "True", "KubeletUnhealthy"))
-	if got := p.metric(`problem_gauge{type="KubeletUnhealthy",reason="KubeletUnhealthy"}`); got != "1" {
-		t.Errorf("the metric is %s", got)
-	}
+	testkit.Same(t, p.metric(`problem_gauge{type="KubeletUnhealthy",reason="KubeletUnhealthy"}`), "1", "the metric of the condition")
 	code.Store(http.StatusServiceUnavailable)
 	says := func() bool {
 		c, ok := p.condition("KubeletUnhealthy")
@@ -31,9 +31,7 @@ func TestKubeletCheckNeedsNoProgram(t *testing.T) {
 	p.stop()
 	p = start(t, args...)
 	p.waitFor("that it is unhealthy still", p.is("KubeletUnhealthy", "True", "KubeletUnhealthy"))
-	if n := p.logged("condition changed"); n != 0 {
-		t.Errorf("%d changes are reported, want none", n)
-	}
+	testkit.Same(t, p.logged("condition changed"), 0, "reported changes")
 	code.Store(http.StatusOK)
 	p.waitFor("that it is well again", p.is("KubeletUnhealthy", "False", "KubeletIsHealthy"))
 }
@@ -49,12 +47,9 @@ func TestShippedChecksRun(t *testing.T) {
 		`problem_counter{reason="ConntrackFull"}`, `problem_counter{reason="FilesystemIsReadOnly"}`,
 		`problem_gauge{type="ContainerRuntimeUnhealthy",reason="ContainerdUnhealthy"}`, `problem_gauge{type="NTPProblem",reason="NTPIsDown"}`,
 	} {
-		if got := p.metric(metric); got != "0" && got != "1" {
-			t.Errorf("%s is %s", metric, got)
-		}
+		got := p.metric(metric)
+		testkit.Check(t, got == "0" || got == "1", "%s is %s", metric, got)
 	}
-	if code, body := get(t, p.statusURL+"/healthz"); code != http.StatusOK {
-		t.Errorf("/healthz returns %d %q", code, body)
-	}
+	answers(t, p.statusURL+"/healthz", http.StatusOK, "")
 	p.stop()
 }

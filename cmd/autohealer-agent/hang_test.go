@@ -20,13 +20,10 @@ import (
 // inside returns an agent in the process of the test, with monitors of the test.
 func inside(t *testing.T) *agent {
 	t.Helper()
-	a, err := newAgent(options{stateDir: t.TempDir()}, none, slog.New(slog.DiscardHandler))
-	testkit.Must(t, err)
+	a := testkit.Value(newAgent(options{stateDir: t.TempDir()}, none, slog.New(slog.DiscardHandler))).Must(t)
 	t.Cleanup(func() {
 		a.supervisor.Stop()
-		if err := a.state.Close(); err != nil {
-			t.Error(err)
-		}
+		testkit.Must(t, a.state.Close())
 	})
 	return a
 }
@@ -78,9 +75,7 @@ func TestAgentAnswersWhileAChangeWaitsForAHangingMonitor(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Error("the change waits for ever")
 	}
-	if text := asked(a.serveMetrics); !strings.Contains(text, "\nautohealer_agent_abandoned_monitors 1\n") {
-		t.Errorf("the hanging monitor is not counted:\n%s", text)
-	}
+	testkit.Contains(t, asked(a.serveMetrics), "\nautohealer_agent_abandoned_monitors 1\n", "the metrics count the hanging monitor")
 	close(hangs)
 	testkit.Until(t, "its end", func() bool {
 		return strings.Contains(asked(a.serveMetrics), "\nautohealer_agent_abandoned_monitors 0\n")

@@ -31,13 +31,9 @@ func TestShellOfTheImageStartsTheAgent(t *testing.T) {
 	sh := filepath.Join(t.TempDir(), "sh")
 	testkit.Must(t, os.Symlink(binary, sh))
 	out, err := exec.CommandContext(t.Context(), sh, "-c", "exec "+binary+" --version ").CombinedOutput()
-	if err != nil || string(out) != name+" dev\n" {
-		t.Errorf("%v: %s", err, out)
-	}
+	testkit.Check(t, err == nil && string(out) == name+" dev\n", "%v: %s", err, out)
 	out, err = exec.CommandContext(t.Context(), sh, "-c", "echo here").CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "this image has no shell") {
-		t.Errorf("%v: %s", err, out)
-	}
+	testkit.Check(t, err != nil && strings.Contains(string(out), "this image has no shell"), "%v: %s", err, out)
 }
 
 // kubelet is a fake kubelet with a configurable answer.
@@ -46,9 +42,7 @@ func kubelet(tb testing.TB) (code *atomic.Int32) {
 	code = &atomic.Int32{}
 	code.Store(http.StatusOK)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/healthz" {
-			tb.Errorf("unexpected request to the kubelet: %s", r.URL.Path)
-		}
+		testkit.Same(tb, r.URL.Path, "/healthz", "the request to the kubelet")
 		w.WriteHeader(int(code.Load()))
 	}))
 	tb.Cleanup(server.Close)
@@ -61,15 +55,12 @@ func kubelet(tb testing.TB) (code *atomic.Int32) {
 func TestFlagsAndFilesOfNodeProblemDetectorWork(t *testing.T) {
 	kubelet(t)
 	paths, err := filepath.Glob(originals + "/*.json")
-	if err != nil || len(paths) != 19 {
-		t.Fatalf("there are %d files (%v)", len(paths), err)
-	}
+	testkit.Require(t, err == nil && len(paths) == 19, "there are %d files (%v)", len(paths), err)
 	folder, replacer := t.TempDir(), asInTheImage(t)
 	flags := map[string][]string{}
 	programs := 0
 	for _, path := range paths {
-		text, err := os.ReadFile(path)
-		testkit.Must(t, err)
+		text := testkit.Value(os.ReadFile(path)).Must(t)
 		copied := filepath.Join(folder, filepath.Base(path))
 		put(t, copied, replacer.Replace(string(text)))
 		flag := "system-log-monitor"
@@ -99,13 +90,10 @@ func TestFlagsAndFilesOfNodeProblemDetectorWork(t *testing.T) {
 		}
 	}
 	for _, reason := range []string{"OOMKilling", "DockerHung", "KubeletUnhealthy", "NTPIsDown", "ConntrackFull", "DNSUnreachable", "FrequentKubeletRestart"} {
-		if got := p.metric(`problem_counter{reason="` + reason + `"}`); got == "none" {
-			t.Errorf("%s is not counted", reason)
-		}
+		got := p.metric(`problem_counter{reason="` + reason + `"}`)
+		testkit.Check(t, got != "none", "%s is not counted", reason)
 	}
-	if code, body := get(t, p.statusURL+"/healthz"); code != http.StatusOK {
-		t.Errorf("/healthz returns %d %q", code, body)
-	}
+	answers(t, p.statusURL+"/healthz", http.StatusOK, "")
 	t.Logf("%d files, of which %d run programs", len(paths), programs)
 	lint(t, p)
 	p.stop()
@@ -113,8 +101,7 @@ func TestFlagsAndFilesOfNodeProblemDetectorWork(t *testing.T) {
 
 func TestHealthCheckerIsCalledByItsPath(t *testing.T) {
 	code := kubelet(t)
-	text, err := os.ReadFile(originals + "/health-checker-kubelet.json")
-	testkit.Must(t, err)
+	text := testkit.Value(os.ReadFile(originals + "/health-checker-kubelet.json")).Must(t)
 	s, folder := newScene(t), t.TempDir()
 	file := filepath.Join(folder, "health-checker-kubelet.json")
 	put(t, file, strings.Replace(asInTheImage(t).Replace(string(text)), `"invoke_interval": "10s"`, `"invoke_interval": "200ms"`, 1))
@@ -122,9 +109,8 @@ func TestHealthCheckerIsCalledByItsPath(t *testing.T) {
 	p.waitFor("that the kubelet is well", p.is("KubeletUnhealthy", "False", "KubeletIsHealthy"))
 	code.Store(http.StatusInternalServerError)
 	p.waitFor("that it is not", p.is("KubeletUnhealthy", "True", "KubeletUnhealthy"))
-	if c, _ := p.condition("KubeletUnhealthy"); !strings.Contains(c.Message, "500") {
-		t.Errorf("the message is %q", c.Message)
-	}
+	c, _ := p.condition("KubeletUnhealthy")
+	testkit.Check(t, strings.Contains(c.Message, "500"), "the message is %q", c.Message)
 	code.Store(http.StatusOK)
 	p.waitFor("that it is well again", p.is("KubeletUnhealthy", "False", "KubeletIsHealthy"))
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func TestLabelsAreReadRarelyAndOnlyWhileNeeded(t *testing.T) {
@@ -34,9 +36,7 @@ func TestLabelsAreReadRarelyAndOnlyWhileNeeded(t *testing.T) {
 		expect := func(what string, least, most int64) {
 			t.Helper()
 			synctest.Wait()
-			if n := reads.Swap(0); n < least || n > most {
-				t.Errorf("%s: %d reads, want %d to %d", what, n, least, most)
-			}
+			testkit.Between(t, reads.Swap(0), least, most, "%s: reads", what)
 		}
 		pass := func(d time.Duration) { <-time.After(d) }
 
@@ -47,18 +47,14 @@ func TestLabelsAreReadRarelyAndOnlyWhileNeeded(t *testing.T) {
 		expect("when they are needed", 1, 1)
 		pass(time.Hour)
 		expect("in an hour", 8, 12)
-		if changes.Load() != 1 {
-			t.Errorf("unchanged labels are passed on %d times", changes.Load())
-		}
+		testkit.Same(t, changes.Load(), 1, "unchanged labels are passed on only once")
 		away.Store(true)
 		pass(10 * time.Hour)
 		expect("in ten hours of an API server that is away", 80, 140)
 		away.Store(false)
 		pass(10 * time.Minute)
 		expect("when it is back", 1, 3)
-		if n := strings.Count(text.String(), "reading the labels of the node failed"); n != 1 {
-			t.Errorf("the failure is logged %d times", n)
-		}
+		testkit.Same(t, strings.Count(text.String(), "reading the labels of the node failed"), 1, "log lines of the failure")
 		needed.Store(false)
 		pass(time.Hour)
 		expect("when no file needs them any more", 0, 1)

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // shippedStats are the shipped files of machine metrics.
@@ -22,24 +24,16 @@ func TestScrapeHasTheMetricsOfShippedFiles(t *testing.T) {
 		`memory_bytes_used{state="used"}`, "memory_unevictable_used", `net_rx_packets{interface_name="lo"}`,
 	} {
 		got, err := strconv.ParseFloat(p.metric(metric), 64)
-		if err != nil || got < 0 {
-			t.Errorf("%s is %s", metric, p.metric(metric))
-		}
+		testkit.Check(t, err == nil && got >= 0, "%s is %s", metric, p.metric(metric))
 	}
 	_, scrape := get(t, p.metricsURL+"/metrics")
 	for _, family := range []string{"host_uptime{", "system_os_feature{", "disk_io_time{", "problem_counter{"} {
-		if !strings.Contains(scrape, "\n"+family) {
-			t.Errorf("%s} is missing", family)
-		}
+		testkit.Contains(t, scrape, "\n"+family, "the metric %s}", family)
 	}
 	for _, file := range strings.Split(shippedStats, ",") {
-		if got := p.metric(`autohealer_agent_monitor_up{monitor="system-stats-monitor:` + file + `"}`); got != "1" {
-			t.Errorf("monitor_up of %s is %s", file, got)
-		}
+		testkit.Same(t, p.metric(`autohealer_agent_monitor_up{monitor="system-stats-monitor:`+file+`"}`), "1", "monitor_up of %s", file)
 	}
-	if n := p.logged("level=WARN", "figures"); n != 0 {
-		t.Errorf("%d warnings about machine metrics", n)
-	}
+	testkit.Same(t, p.logged("level=WARN", "figures"), 0, "warnings about machine metrics")
 	lint(t, p)
 	p.stop()
 }
@@ -59,9 +53,7 @@ func TestDuplicateMetricsAreLoggedAndServedOnce(t *testing.T) {
 	}
 	put(t, s.config, kernelMonitor(s.log.path, `"skipList": ["x"],`))
 	p.waitFor("that another file has changed", func() bool { return p.logged("a monitor is replaced", s.config) == 1 })
-	if n := p.logged(words); n != 1 {
-		t.Errorf("the warning is logged %d times", n)
-	}
+	testkit.Same(t, p.logged(words), 1, "log lines of the warning")
 	put(t, second, strings.Replace(load("cpu/load_5m"), `"load"`, `"load5"`, 1))
 	p.waitFor("the second as well", func() bool { return p.metric("load5") != "none" })
 	put(t, second, load("cpu/load_15m"))

@@ -43,33 +43,25 @@ func TestFlagsOfNodeProblemDetectorAreAccepted(t *testing.T) {
 		ignored: []string{"logtostderr", "alsologtostderr", "log-dir", "stderrthreshold", "vmodule", "log-file-max-size", "skip-headers",
 			"kube-api-qps", "kube-api-burst", "apiserver-wait-timeout", "apiserver-wait-interval", "exporter.stackdriver", "true"},
 	}
-	if diff := cmp.Diff(want, o, cmp.AllowUnexported(options{}, reporting{})); diff != "" {
-		t.Error(diff)
-	}
+	testkit.NoDiff(t, cmp.Diff(want, o, cmp.AllowUnexported(options{}, reporting{})), "the options")
 }
 
 func TestVerbositySyntaxOfNodeProblemDetector(t *testing.T) {
 	for _, args := range [][]string{{"--v=4"}, {"-v=4"}, {"--v", "4"}, {"-v", "4"}, {"-v4"}} {
 		o, err := parse(append(args, "--config.system-log-monitor=a.json"), none, io.Discard)
-		if err != nil || o.verbosity != 4 || len(o.logMonitors) != 1 || len(o.ignored) != 0 {
-			t.Errorf("%v: the verbosity is %d (%v)", args, o.verbosity, err)
-		}
+		testkit.Check(t, err == nil && o.verbosity == 4 && len(o.logMonitors) == 1 && len(o.ignored) == 0,
+			"%v: the verbosity is %d (%v)", args, o.verbosity, err)
 	}
 }
 
 func TestDefaultsAreThoseOfNodeProblemDetector(t *testing.T) {
-	o, err := parse([]string{"--config.system-log-monitor=a.json"}, none, io.Discard)
-	testkit.Must(t, err)
-	if o.address != "127.0.0.1" || o.port != 20256 || o.prometheusAddress != "127.0.0.1" || o.prometheusPort != 20257 {
-		t.Errorf("the addresses are %s:%d and %s:%d", o.address, o.port, o.prometheusAddress, o.prometheusPort)
-	}
-	if diff := cmp.Diff(reporting{enable: true, leases: "autohealer-system", heartbeat: 5 * time.Minute,
-		events: true, conditions: true}, o.reporting, cmp.AllowUnexported(reporting{})); diff != "" {
-		t.Error(diff)
-	}
-	if diff := cmp.Diff([]settings.Name{{Kind: config.SystemLog, Path: "a.json"}}, o.files()); diff != "" {
-		t.Error(diff)
-	}
+	o := testkit.Value(parse([]string{"--config.system-log-monitor=a.json"}, none, io.Discard)).Must(t)
+	testkit.Check(t, o.address == "127.0.0.1" && o.port == 20256 && o.prometheusAddress == "127.0.0.1" && o.prometheusPort == 20257,
+		"the addresses are %s:%d and %s:%d", o.address, o.port, o.prometheusAddress, o.prometheusPort)
+	testkit.NoDiff(t, cmp.Diff(reporting{enable: true, leases: "autohealer-system", heartbeat: 5 * time.Minute,
+		events: true, conditions: true}, o.reporting, cmp.AllowUnexported(reporting{})),
+		"the defaults of reporting")
+	testkit.NoDiff(t, cmp.Diff([]settings.Name{{Kind: config.SystemLog, Path: "a.json"}}, o.files()), "the files")
 }
 
 // The image starts the two monitors of node-problem-detector's image. A manifest adds more.
@@ -84,17 +76,14 @@ func TestManifestArgumentsAreAddedToTheImage(t *testing.T) {
 		{[]string{"--config.system-log-monitor=/config/docker-monitor.json"}, []string{"/config/kernel-monitor.json", "/config/readonly-monitor.json", "/config/docker-monitor.json"}},
 		{[]string{"--config.system-log-monitor=/config/kernel-monitor.json"}, []string{"/config/kernel-monitor.json", "/config/readonly-monitor.json"}},
 	} {
-		o, err := parse(append([]string{image}, test.args...), none, io.Discard)
-		testkit.Must(t, err)
+		o := testkit.Value(parse(append([]string{image}, test.args...), none, io.Discard)).Must(t)
 		shelf := settings.New(settings.Config{Names: o.files(), Judge: checkFile})
 		shelf.Read()
 		var read []string
 		for _, s := range shelf.Settings() {
 			read = append(read, s.Path)
 		}
-		if diff := cmp.Diff(test.want, read); diff != "" {
-			t.Errorf("%q: %s", test.args, diff)
-		}
+		testkit.NoDiff(t, cmp.Diff(test.want, read), "%q", test.args)
 	}
 }
 
@@ -103,13 +92,12 @@ func TestEachFlagHasFilesOfItsKind(t *testing.T) {
 		"--config.check-monitor=b.json,c.json", "--config.problem-sources=d.json", "--config.custom-plugin-monitor", "a.json", "--config.check-monitor=e.json",
 	}, none, io.Discard)
 	testkit.Must(t, err)
-	if diff := cmp.Diff([]settings.Name{
+	testkit.NoDiff(t, cmp.Diff([]settings.Name{
 		{Kind: config.CustomPlugin, Path: "a.json"},
 		{Kind: config.Check, Path: "b.json"}, {Kind: config.Check, Path: "c.json"}, {Kind: config.Check, Path: "e.json"},
 		{Kind: config.Problems, Path: "d.json"},
-	}, o.files()); diff != "" {
-		t.Error(diff)
-	}
+	}, o.files()),
+		"the files of all flags, in order")
 }
 
 func TestNodeNameComesFromFlagThenEnvironmentThenHost(t *testing.T) {
@@ -125,9 +113,7 @@ func TestNodeNameComesFromFlagThenEnvironmentThenHost(t *testing.T) {
 		{[]string{file}, none, func(name string) bool { return name != "" && name != "from-env" }},
 	} {
 		o, err := parse(c.args, c.getenv, io.Discard)
-		if err != nil || !c.ok(o.node) {
-			t.Errorf("%v: the node is %q (%v)", c.args, o.node, err)
-		}
+		testkit.Check(t, err == nil && c.ok(o.node), "%v: the node is %q (%v)", c.args, o.node, err)
 	}
 }
 
@@ -153,9 +139,8 @@ func TestParseRefusesWithAFix(t *testing.T) {
 		{nil, "no configuration file is named"},
 	} {
 		_, err := parse(c.args, none, io.Discard)
-		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("%v: the error is %v, want one line with %q", c.args, err, c.want)
-		}
+		testkit.Check(t, err != nil && strings.Contains(err.Error(), c.want) && !strings.Contains(err.Error(), "\n"),
+			"%v: the error is %v, want one line with %q", c.args, err, c.want)
 	}
 }
 
@@ -163,12 +148,9 @@ func TestHelpListsEveryFlag(t *testing.T) {
 	var help strings.Builder
 	testkit.Must(t, command(t.Context(), []string{"--help"}, none, &help, io.Discard))
 	for _, flag := range []string{"-config.system-log-monitor", "-config.custom-plugin-monitor", "-config.check-monitor", "-config.problem-sources", "-state-dir", "-kubeconfig", "-validate", "-take-over", "-port"} {
-		if !slices.ContainsFunc(strings.Fields(help.String()), func(word string) bool { return word == flag }) {
-			t.Errorf("%s is not listed", flag)
-		}
+		testkit.Check(t, slices.ContainsFunc(strings.Fields(help.String()), func(word string) bool { return word == flag }), "%s is not listed", flag)
 	}
 	var said strings.Builder
-	if err := command(t.Context(), []string{"-version"}, none, &said, io.Discard); err != nil || said.String() != "autohealer-agent dev\n" {
-		t.Errorf("the output is %q (%v)", said.String(), err)
-	}
+	err := command(t.Context(), []string{"-version"}, none, &said, io.Discard)
+	testkit.Check(t, err == nil && said.String() == "autohealer-agent dev\n", "the output is %q (%v)", said.String(), err)
 }

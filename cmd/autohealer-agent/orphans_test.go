@@ -17,9 +17,7 @@ import (
 func TestAsProcess1TheAgentReapsOrphansAndNoOtherExitCodes(t *testing.T) {
 	t.Parallel()
 	unshare, err := exec.LookPath("unshare")
-	if err != nil {
-		t.Fatalf("%v: install util-linux", err)
-	}
+	testkit.Require(t, err == nil, "%v: install util-linux", err)
 	d := newDisk(t)
 	// Each run leaves three orphans in other process groups, and exits while they end.
 	put(t, d.program, fmt.Sprintf(`#!/bin/sh
@@ -38,9 +36,7 @@ exit 0
 	testkit.Must(t, os.Chmod(wrapper, 0o700))
 	p := launch(t, wrapper, "--config.custom-plugin-monitor="+file, "--state-dir="+filepath.Join(d.folder, "state"))
 	agent := children(t, p.command.Process.Pid)
-	if len(agent) != 1 {
-		t.Fatalf("the children of unshare are %v, want the agent (is this root?)", agent)
-	}
+	testkit.MustBeSame(t, len(agent), 1, "the children of unshare are %v, want the agent (is this root?)", agent)
 	if status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", agent[0])); err != nil || !strings.Contains(string(status), "\t1\n") {
 		t.Fatalf("the agent is not process 1 of its namespace: %v\n%s", err, status)
 	}
@@ -51,9 +47,8 @@ exit 0
 		d.isNot("sick")
 	}
 	p.waitFor("many orphans", func() bool { return left(d) > 200 })
-	if n := p.logged("status=Unknown"); n > 0 {
-		t.Errorf("the result was Unknown %d times: the reaper took an exit code", n)
-	}
+	n := p.logged("status=Unknown")
+	testkit.Check(t, n == 0, "the result was Unknown %d times: the reaper took an exit code", n)
 	// From now on the program leaves no orphans. The earlier ones must disappear.
 	put(t, file, strings.Replace(monitor, d.program, "/bin/true", 1))
 	p.waitFor("the new version", func() bool { return p.logged("a monitor is replaced") == 1 })
@@ -87,9 +82,7 @@ func isOrphan(pid int) bool {
 func children(t *testing.T, pid int) []int {
 	t.Helper()
 	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
-	if err != nil || len(lists) == 0 {
-		t.Fatalf("there is no process %d (%v)", pid, err)
-	}
+	testkit.Require(t, err == nil && len(lists) != 0, "there is no process %d (%v)", pid, err)
 	var all []int
 	for _, list := range lists {
 		text, err := os.ReadFile(list)
@@ -97,8 +90,7 @@ func children(t *testing.T, pid int) []int {
 			continue // the thread has ended
 		}
 		for field := range strings.FieldsSeq(string(text)) {
-			child, err := strconv.Atoi(field)
-			testkit.Must(t, err)
+			child := testkit.Value(strconv.Atoi(field)).Must(t)
 			all = append(all, child)
 		}
 	}

@@ -63,30 +63,22 @@ func TestPluginReportsAProblemAndItsEnd(t *testing.T) {
 	p := start(t, append(s.args(), "--config.custom-plugin-monitor="+file)...)
 	p.waitFor("that the disk is well", p.is("DiskBadBlock", "False", "DiskIsWell"))
 	for _, metric := range []string{`problem_counter{reason="BadBlocks"}`, `problem_counter{reason="SlowDisk"}`, `problem_gauge{type="DiskBadBlock",reason="BadBlocks"}`, "autohealer_agent_abandoned_programs"} {
-		if got := p.metric(metric); got != "0" {
-			t.Errorf("before there is a problem %s is %s", metric, got)
-		}
+		testkit.Same(t, p.metric(metric), "0", "before there is a problem %s", metric)
 	}
 	d.is("sick", "two bad blocks")
 	p.waitFor("that it is not", p.is("DiskBadBlock", "True", "BadBlocks"))
-	if c, _ := p.condition("DiskBadBlock"); c.Message != "two bad blocks" {
-		t.Errorf("its message is %q", c.Message)
-	}
+	c, _ := p.condition("DiskBadBlock")
+	testkit.Check(t, c.Message == "two bad blocks", "its message is %q", c.Message)
 	for _, metric := range []string{`problem_counter{reason="BadBlocks"}`, `problem_gauge{type="DiskBadBlock",reason="BadBlocks"}`} {
-		if got := p.metric(metric); got != "1" {
-			t.Errorf("%s is %s", metric, got)
-		}
+		testkit.Same(t, p.metric(metric), "1", "%s", metric)
 	}
 	d.isNot("sick")
 	p.waitFor("that it is well again", p.is("DiskBadBlock", "False", "DiskIsWell"))
 	testkit.Must(t, os.Rename(d.program, d.program+".away"))
 	p.waitFor("Unknown", p.is("DiskBadBlock", "Unknown", "PluginMissing"))
-	if c, _ := p.condition("DiskBadBlock"); !strings.Contains(c.Message, d.program) {
-		t.Errorf("the message does not name the program: %q", c.Message)
-	}
-	if code, body := get(t, p.statusURL+"/healthz"); code != http.StatusOK {
-		t.Errorf("/healthz returns %d %q, want a healthy agent", code, body)
-	}
+	c, _ = p.condition("DiskBadBlock")
+	testkit.Check(t, strings.Contains(c.Message, d.program), "the message does not name the program: %q", c.Message)
+	answers(t, p.statusURL+"/healthz", http.StatusOK, "")
 	testkit.Must(t, os.Mkdir(d.program, 0o700))
 	p.waitFor("that a folder is none", p.is("DiskBadBlock", "Unknown", "PluginIsFolder"))
 	testkit.Must(t, os.Remove(d.program))
@@ -109,20 +101,15 @@ func TestRestartKeepsTheProblemOfAPlugin(t *testing.T) {
 	d.is("slow", "") // leaves time without a result
 	p = start(t, args...)
 	p.waitFor("a word of it", func() bool { _, ok := p.condition("DiskBadBlock"); return ok })
-	if c, _ := p.condition("DiskBadBlock"); c.Status != "True" || c.LastTransitionTime != before.LastTransitionTime {
-		t.Errorf("the first condition is %+v, want %+v", c, before)
-	}
+	c, _ := p.condition("DiskBadBlock")
+	testkit.Check(t, c.Status == "True" && c.LastTransitionTime == before.LastTransitionTime, "the first condition is %+v, want %+v", c, before)
 	d.isNot("slow")
 	d.isNot("sick")
 	p.waitFor("that it is well again", p.is("DiskBadBlock", "False", "DiskIsWell"))
-	if n := p.logged("condition stands", "condition=DiskBadBlock"); n != 2 {
-		t.Errorf("%d reports, want one of the problem and one of its end", n)
-	}
+	testkit.Same(t, p.logged("condition stands", "condition=DiskBadBlock"), 2, "reports: one of the problem and one of its end")
 	d.is("hangs", "")
 	p.waitFor("a program that hangs", func() bool { _, err := os.Stat(filepath.Join(d.folder, "hanging")); return err == nil })
-	if took := p.stop(); took > 3*time.Second {
-		t.Errorf("with a hanging program stopping took %s", took)
-	}
+	testkit.Between(t, p.stop(), 0, 3*time.Second, "the time to stop with a hanging program")
 }
 
 func TestChangedPluginFileReplacesOnlyItsMonitor(t *testing.T) {
@@ -146,15 +133,10 @@ func TestChangedPluginFileReplacesOnlyItsMonitor(t *testing.T) {
 
 	publish(t, mount, "..3", "disk.json", strings.ReplaceAll(diskMonitor(first, "DiskBadBlock"), "BadBlocks", "Worn"))
 	p.waitFor("the new words", p.is("DiskBadBlock", "True", "Worn"))
-	if n := p.logged("a monitor is replaced"); n != 1 || p.logged("a monitor is replaced", file) != 1 {
-		t.Errorf("%d monitors were replaced, want the one whose file has changed", n)
-	}
-	if got := p.metric(`problem_counter{reason="BadBlocks"}`); got != "3" {
-		t.Errorf("the counter is %s, want no decrease", got)
-	}
+	n := p.logged("a monitor is replaced")
+	testkit.Check(t, n == 1 && p.logged("a monitor is replaced", file) == 1, "%d monitors were replaced, want the one whose file has changed", n)
+	testkit.Same(t, p.metric(`problem_counter{reason="BadBlocks"}`), "3", "the counter: it never decreases")
 	testkit.Must(t, os.Remove(file))
 	p.waitFor("the removal of the condition", func() bool { _, ok := p.condition("DiskBadBlock"); return !ok })
-	if !p.is("ReadonlyFilesystem", "True", "BadBlocks")() {
-		t.Error("the other monitor is gone too")
-	}
+	testkit.Check(t, p.is("ReadonlyFilesystem", "True", "BadBlocks")(), "the other monitor is gone too")
 }

@@ -51,8 +51,7 @@ func launch(tb testing.TB, binary string, args ...string) *process {
 	}
 	// Otherwise the agent would report to the cluster that the test runs in, and stop a second later.
 	p.command.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0", "KUBERNETES_SERVICE_HOST=")
-	log, err := p.command.StderrPipe()
-	testkit.Must(tb, err)
+	log := testkit.Value(p.command.StderrPipe()).Must(tb)
 	testkit.Must(tb, p.command.Start())
 	go func() {
 		defer close(p.ended)
@@ -106,9 +105,7 @@ func (p *process) stop() time.Duration {
 	case <-time.After(20 * time.Second):
 		p.t.Fatal("the agent does not stop")
 	}
-	if code := p.command.ProcessState.ExitCode(); code != 0 {
-		p.t.Errorf("the exit code is %d", code)
-	}
+	testkit.Same(p.t, p.command.ProcessState.ExitCode(), 0, "the exit code")
 	return time.Since(began)
 }
 
@@ -154,14 +151,20 @@ func get(tb testing.TB, url string) (code int, body string) {
 	return code, body
 }
 
+// answers checks the status code of a URL and a part of its answer.
+func answers(tb testing.TB, url string, want int, part string) {
+	tb.Helper()
+	code, body := get(tb, url)
+	testkit.Check(tb, code == want && strings.Contains(body, part), "%s returns %d %q, want %d %q", url, code, body, want, part)
+}
+
 // condition returns a condition from /conditions.
 func (p *process) condition(kind string) (c nodeCondition, ok bool) {
 	p.t.Helper()
 	_, body := get(p.t, p.statusURL+"/conditions")
 	var list []nodeCondition
-	if err := json.Unmarshal([]byte(body), &list); err != nil {
-		p.t.Fatalf("/conditions is %q: %v", body, err)
-	}
+	err := json.Unmarshal([]byte(body), &list)
+	testkit.Require(p.t, err == nil, "/conditions is %q: %v", body, err)
 	for _, c := range list {
 		if c.Type == kind {
 			return c, true
@@ -203,16 +206,13 @@ type kernelLog struct {
 
 func (l kernelLog) write(messages ...string) {
 	l.t.Helper()
-	file, err := os.OpenFile(l.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	testkit.Must(l.t, err)
+	file := testkit.Value(os.OpenFile(l.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)).Must(l.t)
 	defer file.Close()
 	var text strings.Builder
 	for _, message := range messages {
 		fmt.Fprintf(&text, "%s node kernel: [%12.6f] %s\n", time.Now().Format(time.Stamp), 1234.5, message)
 	}
-	if _, err := file.WriteString(text.String()); err != nil {
-		l.t.Fatal(err)
-	}
+	testkit.Value(file.WriteString(text.String())).Must(l.t)
 }
 
 // kernelMonitor is the configuration of the design's example: one rule of each type, on a

@@ -115,9 +115,7 @@ func TestFindingsAreReported(t *testing.T) {
 	p.waitFor("the first row", func() bool { return len(e.appliedRows()) == 1 })
 	s.log.write(oom, hung)
 	p.waitFor("the change", func() bool { return len(e.appliedRows()) == 2 })
-	if diff := cmp.Diff([]string{"KernelDeadlock=False", "KernelDeadlock=True"}, e.appliedRows()); diff != "" {
-		t.Error(diff)
-	}
+	testkit.NoDiff(t, cmp.Diff([]string{"KernelDeadlock=False", "KernelDeadlock=True"}, e.appliedRows()), "the applied rows")
 	p.waitFor("the problem and the change as Events", func() bool { return e.requests("POST /api/v1/namespaces/default/events") == 2 })
 	p.waitFor("the Lease", func() bool {
 		return e.requests("PATCH /apis/coordination.k8s.io/v1/namespaces/autohealer-system/leases/autohealer-agent-worker-1") == 1
@@ -130,14 +128,10 @@ func TestFindingsAreReported(t *testing.T) {
 		`autohealer_agent_events_taken_total`:                               "2",
 		`autohealer_agent_events_queued`:                                    "0",
 	} {
-		if got := p.metric(metric); got != want {
-			t.Errorf("%s is %s, want %s", metric, got, want)
-		}
+		testkit.Same(t, p.metric(metric), want, "%s", metric)
 	}
 	lint(t, p)
-	if took := p.stop(); took > 3*time.Second {
-		t.Errorf("stopping took %s", took)
-	}
+	testkit.Between(t, p.stop(), 0, 3*time.Second, "the time to stop")
 }
 
 // An apply removes missing rows. A partial apply at each restart would remove the other rows for a moment.
@@ -151,16 +145,13 @@ func TestConditionsAreReportedTogether(t *testing.T) {
 	put(t, gpu, strings.ReplaceAll(kernelMonitor(filepath.Join(folder, "gpu.log"), `"nodeSelector": "gpu=true",`), "KernelDeadlock", "GPUHung"))
 	p := start(t, append(append(s.args(), e.args()...), "--config.system-log-monitor="+gpu)...)
 	p.waitFor("a read of the labels", func() bool { return e.requests("GET /api/v1/nodes/worker-1") > 1 })
-	if rows := e.appliedRows(); len(rows) > 0 {
-		t.Errorf("the applied rows are %q", rows)
-	}
+	rows := e.appliedRows()
+	testkit.Check(t, len(rows) == 0, "the applied rows are %q", rows)
 	e.mu.Lock()
 	e.labels = `{"gpu":"true"}`
 	e.mu.Unlock()
 	p.waitFor("the rows", func() bool { return len(e.appliedRows()) > 0 })
-	if diff := cmp.Diff([]string{"GPUHung=False KernelDeadlock=False"}, e.appliedRows()); diff != "" {
-		t.Error(diff)
-	}
+	testkit.NoDiff(t, cmp.Diff([]string{"GPUHung=False KernelDeadlock=False"}, e.appliedRows()), "the applied rows")
 }
 
 func TestReportingFlags(t *testing.T) {
@@ -185,18 +176,11 @@ func TestReportingFlags(t *testing.T) {
 				return (e.requests("/status") > 0) == c.rows && (e.requests("POST ") == 2) == c.events && (e.requests("/leases/") > 0) == c.lease
 			})
 			p.stop() // sends everything that is pending
-			if got := e.requests("/status") > 0; got != c.rows {
-				t.Errorf("conditions are reported: %v", got)
-			}
-			if got := e.requests("POST /api/v1/namespaces/" + c.where + "/events"); got != e.requests("POST ") || (got == 2) != c.events {
-				t.Errorf("%d Events are reported, and %d in all", got, e.requests("POST "))
-			}
-			if got := e.requests("/leases/") > 0; got != c.lease {
-				t.Errorf("a Lease is kept: %v", got)
-			}
-			if c.flags == "--enable-k8s-exporter=false" && e.requests("/") > 0 {
-				t.Errorf("the requests are %q", e.asked)
-			}
+			testkit.Same(t, e.requests("/status") > 0, c.rows, "conditions are reported")
+			got := e.requests("POST /api/v1/namespaces/" + c.where + "/events")
+			testkit.Check(t, got == e.requests("POST ") && (got == 2) == c.events, "%d Events are reported, and %d in all", got, e.requests("POST "))
+			testkit.Same(t, e.requests("/leases/") > 0, c.lease, "a Lease is kept")
+			testkit.Check(t, c.flags != "--enable-k8s-exporter=false" || e.requests("/") == 0, "the requests are %q", e.asked)
 		})
 	}
 }
@@ -211,30 +195,21 @@ func TestPendingReportsAreSentAtTheEnd(t *testing.T) {
 	s.log.write(hung)
 	p.waitFor("the condition", p.is("KernelDeadlock", "True", "DockerHung"))
 	p.stop()
-	if rows := e.appliedRows(); len(rows) == 0 || rows[len(rows)-1] != "KernelDeadlock=True" {
-		t.Errorf("the applied rows are %q", rows)
-	}
-	if got := e.requests("POST "); got != 1 {
-		t.Errorf("%d Events are sent", got)
-	}
+	rows := e.appliedRows()
+	testkit.Check(t, len(rows) != 0 && rows[len(rows)-1] == "KernelDeadlock=True", "the applied rows are %q", rows)
+	testkit.Same(t, e.requests("POST "), 1, "sent Events")
 }
 
 func TestAgentRunsWithoutAnAPIServer(t *testing.T) {
 	s := newScene(t)
 	p := start(t, s.args()...)
 	p.waitFor("a condition", p.is("KernelDeadlock", "False", "KernelHasNoDeadlock"))
-	if n := p.logged("nothing is reported", "--kubeconfig"); n != 1 {
-		t.Errorf("the warning is logged %d times", n)
-	}
-	if got := p.metric("autohealer_agent_events_taken_total"); got != "none" {
-		t.Errorf("there is a metric of reports: %s", got)
-	}
+	testkit.Same(t, p.logged("nothing is reported", "--kubeconfig"), 1, "log lines of the warning")
+	testkit.Same(t, p.metric("autohealer_agent_events_taken_total"), "none", "the metric of reports")
 	// A configured API server that cannot be found is an error.
 	p = start(t, append(newScene(t).args(), "--kubeconfig=/nowhere/config")...)
 	<-p.ended
-	if p.logged("/nowhere/config") == 0 || p.command.ProcessState.ExitCode() != 1 {
-		t.Errorf("the exit code is %d", p.command.ProcessState.ExitCode())
-	}
+	testkit.Check(t, p.logged("/nowhere/config") != 0 && p.command.ProcessState.ExitCode() == 1, "the exit code is %d", p.command.ProcessState.ExitCode())
 }
 
 func TestReporterStateIsRestored(t *testing.T) {
@@ -242,8 +217,7 @@ func TestReporterStateIsRestored(t *testing.T) {
 	state := report.State{Taken: map[string][]string{"A": {"npd"}}, Yielded: map[string]string{"B": "other"}}
 	for round := range 2 {
 		var log bytes.Buffer
-		a, err := newAgent(options{stateDir: folder}, none, slog.New(slog.NewTextHandler(&log, nil)))
-		testkit.Must(t, err)
+		a := testkit.Value(newAgent(options{stateDir: folder}, none, slog.New(slog.NewTextHandler(&log, nil)))).Must(t)
 		if round == 0 {
 			a.state.KeepNote(`{"new":1}`) // written by a newer agent
 			a.restoreReporter()
@@ -255,9 +229,8 @@ func TestReporterStateIsRestored(t *testing.T) {
 		}
 		a.state.KeepNote(map[int]string{0: a.state.Note(), 1: "[nonsense"}[round])
 		if round == 1 {
-			if diff := cmp.Diff(report.State{}, a.restoreReporter()); diff != "" || !strings.Contains(log.String(), "starting without it") {
-				t.Errorf("after an unreadable state: %s\n%s", diff, log.String())
-			}
+			diff := cmp.Diff(report.State{}, a.restoreReporter())
+			testkit.Check(t, diff == "" && strings.Contains(log.String(), "starting without it"), "after an unreadable state: %s\n%s", diff, log.String())
 		}
 		testkit.Must(t, a.state.Close())
 	}
@@ -283,10 +256,7 @@ func TestTheLastStateOfManyMonitorsIsReported(t *testing.T) {
 	for round := range 50 {
 		a, api := inside(t), &lastRow{}
 		a.log = slog.New(slowLog{})
-		var err error
-		if a.reporter, err = report.New(report.Config{API: api, Node: "n"}); err != nil {
-			t.Fatal(err)
-		}
+		a.reporter = testkit.Value(report.New(report.Config{API: api, Node: "n"})).Must(t)
 		a.reporter.Complete()
 		var monitors sync.WaitGroup
 		for m := range 4 {
@@ -298,9 +268,8 @@ func TestTheLastStateOfManyMonitorsIsReported(t *testing.T) {
 		}
 		monitors.Wait()
 		a.startReporter(t.Context())() // sends pending reports
-		if want := a.aggregate.Conditions()[0].Reason; !strings.Contains(api.text, want) {
-			t.Fatalf("round %d: the condition is %s, and the API server has %s", round, want, api.text)
-		}
+		want := a.aggregate.Conditions()[0].Reason
+		testkit.Require(t, strings.Contains(api.text, want), "round %d: the condition is %s, and the API server has %s", round, want, api.text)
 	}
 }
 
@@ -317,8 +286,7 @@ func (d slowLog) WithAttrs([]slog.Attr) slog.Handler       { return d }
 
 func TestManifestArgumentsAreValid(t *testing.T) {
 	for _, variant := range []string{"kmsg", "journal"} {
-		text, err := deploy.Manifests.ReadFile("agent/" + variant + "/agent.yaml")
-		testkit.Must(t, err)
+		text := testkit.Value(deploy.Manifests.ReadFile("agent/" + variant + "/agent.yaml")).Must(t)
 		_, after, found := strings.Cut(string(text), "\n---\n")
 		var daemons appsv1.DaemonSet
 		if err := yaml.Unmarshal([]byte(after), &daemons); err != nil || !found || daemons.Kind != "DaemonSet" {
@@ -326,26 +294,17 @@ func TestManifestArgumentsAreValid(t *testing.T) {
 		}
 		container := daemons.Spec.Template.Spec.Containers[0]
 		o, err := parse(container.Args, none, io.Discard)
-		if err != nil {
-			t.Fatalf("%s: %v", variant, err)
-		}
-		if len(o.ignored) > 0 || o.reporting.leases != defaultLeaseNamespace || !o.reporting.enable {
-			t.Errorf("%s: %+v", variant, o)
-		}
+		testkit.Require(t, err == nil, "%s: %v", variant, err)
+		testkit.Check(t, len(o.ignored) == 0 && o.reporting.leases == defaultLeaseNamespace && o.reporting.enable, "%s: %+v", variant, o)
 		for _, file := range o.files() {
-			if filepath.Dir(file.Path) != "/config" {
-				t.Errorf("%s: %s is not mounted", variant, file.Path)
-			}
+			testkit.Same(t, filepath.Dir(file.Path), "/config", "%s: the mounted folder of %s", variant, file.Path)
 		}
 		ports := map[string]int32{}
 		for _, p := range container.Ports {
 			ports[p.Name] = p.ContainerPort
 		}
-		if int(ports["status"]) != o.port || int(ports["metrics"]) != o.prometheusPort {
-			t.Errorf("%s: the ports are %d and %d, and the manifest has %v", variant, o.port, o.prometheusPort, ports)
-		}
-		if mounts := fmt.Sprint(container.VolumeMounts); !strings.Contains(mounts, o.stateDir) {
-			t.Errorf("%s: the state in %s is not kept", variant, o.stateDir)
-		}
+		testkit.Check(t, int(ports["status"]) == o.port && int(ports["metrics"]) == o.prometheusPort,
+			"%s: the ports are %d and %d, and the manifest has %v", variant, o.port, o.prometheusPort, ports)
+		testkit.Contains(t, fmt.Sprint(container.VolumeMounts), o.stateDir, "%s: the mounts contain the folder of the state", variant)
 	}
 }

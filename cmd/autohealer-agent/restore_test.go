@@ -31,9 +31,8 @@ func TestMissingFileDoesNotClearConditions(t *testing.T) {
 	s.log.write(oom) // while no monitor reads
 	put(t, s.config, kernelMonitor(s.log.path, ""))
 	p.waitFor("the condition of before", p.is("KernelDeadlock", "True", "DockerHung"))
-	if c, _ := p.condition("KernelDeadlock"); c.LastTransitionTime != before.LastTransitionTime {
-		t.Errorf("the condition is since %s, want %s", c.LastTransitionTime, before.LastTransitionTime)
-	}
+	c, _ := p.condition("KernelDeadlock")
+	testkit.Check(t, c.LastTransitionTime == before.LastTransitionTime, "the condition is since %s, want %s", c.LastTransitionTime, before.LastTransitionTime)
 	p.waitFor("what was written meanwhile", func() bool { return p.logged("problem found", "OOMKilling") == 1 })
 
 	// The same holds if the agent starts while the file is missing.
@@ -43,9 +42,7 @@ func TestMissingFileDoesNotClearConditions(t *testing.T) {
 	p.waitFor("that it is missed", func() bool { return p.logged(s.config, "ConfigRemoved") == 1 })
 	testkit.Must(t, os.Rename(s.config+".away", s.config))
 	p.waitFor("the condition of before", p.is("KernelDeadlock", "True", "DockerHung"))
-	if n := p.logged("condition changed"); n != 0 {
-		t.Errorf("%d changes of the condition are reported, want none", n)
-	}
+	testkit.Same(t, p.logged("condition changed"), 0, "reported changes of the condition")
 }
 
 func TestBadEditAndRestartDoNotClearConditions(t *testing.T) {
@@ -59,35 +56,24 @@ func TestBadEditAndRestartDoNotClearConditions(t *testing.T) {
 		p.stop()
 		p = start(t, s.args()...)
 		p.waitFor("the condition of before", p.is("KernelDeadlock", "True", "DockerHung"))
-		if p.logged("level=ERROR", "ConfigInvalid", "the last good version stays in force", s.config) != 1 {
-			t.Error("the bad file is not logged exactly once")
-		}
-		if got := p.metric(`autohealer_agent_config_valid{file="` + s.config + `"}`); got != "0" {
-			t.Errorf("config_valid is %s", got)
-		}
-		if code, body := get(t, p.statusURL+"/healthz"); code != http.StatusOK {
-			t.Errorf("while the last good version is in force, /healthz returns %d %q", code, body)
-		}
+		testkit.Same(t, p.logged("level=ERROR", "ConfigInvalid", "the last good version stays in force", s.config), 1, "log lines of the bad file")
+		testkit.Same(t, p.metric(`autohealer_agent_config_valid{file="`+s.config+`"}`), "0", "config_valid")
+		answers(t, p.statusURL+"/healthz", http.StatusOK, "")
 	}
 	s.log.write(oom)
 	p.waitFor("a problem that the last good version knows", func() bool { return p.logged("problem found", "OOMKilling") == 1 })
 	put(t, s.config, kernelMonitor(s.log.path, ""))
 	p.waitFor("that the file is good again", func() bool { return p.logged("ConfigLoaded") == 1 })
-	if n := p.logged("a monitor is replaced"); n != 0 {
-		t.Error("the monitor was replaced")
-	}
+	testkit.Same(t, p.logged("a monitor is replaced"), 0, "replaced monitors")
 }
 
 func TestFlappingLabelDoesNotClearConditions(t *testing.T) {
 	s := newScene(t)
 	put(t, s.config, kernelMonitor(s.log.path, `"nodeSelector": "gpu=true",`))
-	a, err := newAgent(options{stateDir: s.state}, none, slog.New(slog.DiscardHandler))
-	testkit.Must(t, err)
+	a := testkit.Value(newAgent(options{stateDir: s.state}, none, slog.New(slog.DiscardHandler))).Must(t)
 	t.Cleanup(func() {
 		a.supervisor.Stop()
-		if err := a.state.Close(); err != nil {
-			t.Error(err)
-		}
+		testkit.Must(t, a.state.Close())
 	})
 	shelf := settings.New(settings.Config{Names: []settings.Name{{Kind: config.SystemLog, Path: s.config}}, Judge: checkFile})
 	a.applyFiles(t.Context(), shelf.Read(), shelf.Settings())
@@ -105,12 +91,8 @@ func TestFlappingLabelDoesNotClearConditions(t *testing.T) {
 	testkit.Until(t, "the condition", func() bool { return deadlock() == catalog.True })
 	s.log.empty()
 	a.setLabels(t.Context(), map[string]string{})
-	if status := deadlock(); status != "" {
-		t.Errorf("on an unselected node the status is %s", status)
-	}
+	testkit.Same(t, deadlock(), "", "on an unselected node the status")
 	a.setLabels(t.Context(), gpu)
 	testkit.Until(t, "the first word of it", func() bool { return deadlock() != "" })
-	if status := deadlock(); status != catalog.True {
-		t.Errorf("when the label is back the status is %s", status)
-	}
+	testkit.Same(t, deadlock(), catalog.True, "when the label is back the status")
 }

@@ -76,15 +76,9 @@ func TestSoak(t *testing.T) {
 
 	t.Logf("saw %d problems, %d of them reported again; %d stops, %d kills, %d of the rotations by copying; memory %.1f to %.1f MB",
 		len(tally.ids), tally.again, stops, kills, copies, smallest, largest)
-	if w.problems == 0 || len(tally.ids) != w.problems {
-		t.Errorf("%d of %d problems were found", len(tally.ids), w.problems)
-	}
-	if stops == 0 || kills == 0 || copies == 0 || copies == rotations {
-		t.Error("one way to stop or to rotate was never used: the test is incomplete")
-	}
-	if largest > 25 {
-		t.Errorf("the agent has %.1f MB of memory", largest)
-	}
+	testkit.Check(t, w.problems != 0 && len(tally.ids) == w.problems, "%d of %d problems were found", len(tally.ids), w.problems)
+	testkit.Check(t, stops != 0 && kills != 0 && copies != 0 && copies != rotations, "one way to stop or to rotate was never used: the test is incomplete")
+	testkit.Check(t, largest <= 25, "the agent has %.1f MB of memory", largest)
 }
 
 // findings holds the identity of each problem, by the number in its message.
@@ -113,12 +107,8 @@ func (c *findings) add(t *testing.T, p *process) {
 		number, id := found[1], found[2]
 		if before, ok := c.ids[number]; ok {
 			c.again++
-			if before != id {
-				t.Errorf("problem %s is found under two identities, %s and %s", number, before, id)
-			}
-			if c.seen[number] {
-				t.Errorf("problem %s is found twice by one agent", number)
-			}
+			testkit.Same(t, before, id, "the identity of problem %s", number)
+			testkit.Check(t, !c.seen[number], "problem %s is found twice by one agent", number)
 		}
 		c.seen[number] = true
 		c.ids[number] = id
@@ -136,8 +126,7 @@ type writer struct {
 
 func (w *writer) write(lines int) {
 	w.t.Helper()
-	file, err := os.OpenFile(w.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	testkit.Must(w.t, err)
+	file := testkit.Value(os.OpenFile(w.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)).Must(w.t)
 	defer file.Close()
 	out := bufio.NewWriterSize(file, 1<<16)
 	stamp := time.Now().Format(time.Stamp)
@@ -163,14 +152,10 @@ func (w *writer) rotate(copies bool) {
 		testkit.Must(w.t, os.Rename(w.path, w.path+".1"))
 		return
 	}
-	from, err := os.Open(w.path)
-	testkit.Must(w.t, err)
+	from := testkit.Value(os.Open(w.path)).Must(w.t)
 	defer from.Close()
-	to, err := os.Create(w.path + ".1")
-	testkit.Must(w.t, err)
+	to := testkit.Value(os.Create(w.path + ".1")).Must(w.t)
 	defer to.Close()
-	if _, err := io.Copy(to, from); err != nil {
-		w.t.Fatal(err)
-	}
+	testkit.Value(io.Copy(to, from)).Must(w.t)
 	testkit.Must(w.t, os.Truncate(w.path, 0))
 }

@@ -56,8 +56,7 @@ func (w watched) has(text string) {
 // daemon runs disk-watch until it is killed or the test ends.
 func (w watched) daemon() (kill func()) {
 	w.t.Helper()
-	path, err := builtDiskWatch()
-	testkit.Must(w.t, err)
+	path := testkit.Value(builtDiskWatch()).Must(w.t)
 	command := exec.CommandContext(context.WithoutCancel(w.t.Context()), path, "--socket="+w.socket, "--every=50ms", "--heartbeat=1s", w.list)
 	var said strings.Builder
 	command.Stderr = &said
@@ -104,33 +103,24 @@ func TestDaemonReportsFallsSilentAndComesBack(t *testing.T) {
 		`autohealer_agent_config_valid{file="` + file + `"}`:                         "1",
 		`autohealer_agent_monitor_up{monitor="system-log-monitor:` + s.config + `"}`: "1",
 	} {
-		if got := p.metric(metric); got != want {
-			t.Errorf("%s is %s, want %s", metric, got, want)
-		}
+		testkit.Same(t, p.metric(metric), want, "%s", metric)
 	}
 	lint(t, p)
 
 	kill()
 	p.waitFor("its silence", p.is("DiskBadBlock", "Unknown", "SourceSilent"))
-	if got := p.metric(`autohealer_agent_problem_source_silent{source="disk-watch"}`); got != "1" {
-		t.Errorf("problem_source_silent is %s", got)
-	}
-	if code, body := get(t, p.statusURL+"/healthz"); code != http.StatusOK {
-		t.Errorf("/healthz returns %d %q, want a healthy agent", code, body)
-	}
+	testkit.Same(t, p.metric(`autohealer_agent_problem_source_silent{source="disk-watch"}`), "1", "problem_source_silent")
+	answers(t, p.statusURL+"/healthz", http.StatusOK, "")
 	kill = w.daemon()
 	p.waitFor("that it is back", p.is("DiskBadBlock", "True", "BadBlocksFound"))
 	kill()
 	before, _ := p.condition("DiskBadBlock")
-	if took := p.stop(); took > 3*time.Second {
-		t.Errorf("stopping took %s", took)
-	}
+	testkit.Between(t, p.stop(), 0, 3*time.Second, "the time to stop")
 
 	p = start(t, args...)
 	p.waitFor("what it had said before the restart", p.is("DiskBadBlock", "True", "BadBlocksFound"))
-	if c, _ := p.condition("DiskBadBlock"); c.LastTransitionTime != before.LastTransitionTime {
-		t.Errorf("the condition is since %s, want %s", c.LastTransitionTime, before.LastTransitionTime)
-	}
+	c, _ := p.condition("DiskBadBlock")
+	testkit.Check(t, c.LastTransitionTime == before.LastTransitionTime, "the condition is since %s, want %s", c.LastTransitionTime, before.LastTransitionTime)
 	w.daemon()
 	w.has("")
 	p.waitFor("that the disk was repaired", p.is("DiskBadBlock", "False", "NoBadBlocks"))
@@ -163,9 +153,7 @@ func TestConfigMapChangesTheSources(t *testing.T) {
 	p.waitFor("that it may", func() bool { return p.metric(`problem_gauge{type="DiskBadBlock",reason=""}`) == "0" })
 	w.has("18 100\n") // disk-watch repeats a refused report after a change, or after a minute
 	p.waitFor("the next report", p.is("DiskBadBlock", "True", "BadBlocksFound"))
-	if n := p.logged("a monitor is replaced"); n != 0 {
-		t.Errorf("%d monitors were replaced", n)
-	}
+	testkit.Same(t, p.logged("a monitor is replaced"), 0, "monitors were replaced")
 	testkit.Must(t, os.Remove(file))
 	p.waitFor("the removal of the source", func() bool { return p.logged("is heard no longer", "disk-watch") == 1 })
 	p.waitFor("the end of its socket", func() bool { _, err := os.Stat(w.socket); return os.IsNotExist(err) })
@@ -213,9 +201,7 @@ func TestAgentWithoutStateDoesNotReportHealthy(t *testing.T) {
 	p.waitFor("the silence of the daemon", p.is("DiskBadBlock", "Unknown", "SourceNeverHeard"))
 	p.waitFor("the report of it", applied("DiskBadBlock=Unknown"))
 	for _, row := range e.appliedRows()[before:] {
-		if !strings.Contains(row, "DiskBadBlock=Unknown") {
-			t.Errorf("the reported row is %q", row)
-		}
+		testkit.Contains(t, row, "DiskBadBlock=Unknown", "the reported row")
 	}
 	p.stop()
 }
@@ -235,9 +221,7 @@ func TestMissingTokenBlocksNothing(t *testing.T) {
 		code, body := get(t, p.statusURL+"/healthz")
 		return code == http.StatusServiceUnavailable && strings.Contains(body, pipe)
 	})
-	if took := p.stop(); took > 3*time.Second {
-		t.Errorf("stopping took %s", took)
-	}
+	testkit.Between(t, p.stop(), 0, 3*time.Second, "the time to stop")
 }
 
 func TestValidateChecksSources(t *testing.T) {
@@ -253,9 +237,8 @@ func TestValidateChecksSources(t *testing.T) {
 		t.Errorf("%v: the output is %q", err, out)
 	}
 	out, err := said(`{"tcp": "0.0.0.0:1", "sources": [{"name": "a", "uid": 7, "conditions": ["Ready"]}]}`)
-	if err == nil || strings.Count(out, file+": ") != 3 || !strings.Contains(out, "sources[0].conditions[0]") || !strings.Contains(out, "tcp: ") {
-		t.Errorf("%v: the output is %q", err, out)
-	}
+	testkit.Check(t, err != nil && strings.Count(out, file+": ") == 3 && strings.Contains(out, "sources[0].conditions[0]") && strings.Contains(out, "tcp: "),
+		"%v: the output is %q", err, out)
 	out, err = said(`{"sources": [{"name": "a", "uid": 7, "rate": 0, "conditions": ["DiskBadBlok"]}, {"uid": "x", "conditions": ["Ready"]}]}`)
 	if want := []string{
 		"sources[0].rate: 0 is too small", "sources[1].name: missing", "sources[1].uid: \"x\" is not a whole number",
@@ -264,9 +247,8 @@ func TestValidateChecksSources(t *testing.T) {
 		t.Errorf("%v: the output is %s", err, out)
 	}
 	const beside = `{%s"sources": [{"name": "a", "uid": 7, "conditions": ["NTPProblem"]}, {"name": "b", "socket": "/run/autohealer/b/problems.sock", "conditions": ["DiskBadBlock"]}]}`
-	if out, err = said(fmt.Sprintf(beside, "")); err != nil || strings.Contains(out, "warning") {
-		t.Errorf("with the default socket: %v, the output is %q", err, out)
-	}
+	out, err = said(fmt.Sprintf(beside, ""))
+	testkit.Check(t, err == nil && !strings.Contains(out, "warning"), "with the default socket: %v, the output is %q", err, out)
 	out, err = said(fmt.Sprintf(beside, `"socket": "/run/autohealer/problems.sock", `))
 	if err != nil || !strings.Contains(out, "\n  warning: socket: whoever is given its folder /run/autohealer is given the socket of b and "+check.RepairsFolder+" as well") {
 		t.Errorf("%v: the output is %q", err, out)
@@ -275,13 +257,10 @@ func TestValidateChecksSources(t *testing.T) {
 	tokens := fmt.Sprintf(`{"sources": [{"name": "a", "tokenFile": %q, "conditions": ["NTPProblem"]}, {"name": "b", "tokenFile": %q, "conditions": ["DiskBadBlock"]}]}`, one, two)
 	put(t, one, "correct-horse-battery-staple")
 	out, err = said(tokens)
-	if err != nil || !strings.Contains(out, "warning: sources[1].tokenFile: reading a token: open "+two) {
-		t.Errorf("%v: the output is %q", err, out)
-	}
+	testkit.Check(t, err == nil && strings.Contains(out, "warning: sources[1].tokenFile: reading a token: open "+two), "%v: the output is %q", err, out)
 	put(t, two, "correct-horse-battery-staple\n")
-	if out, err = said(tokens); err == nil || !strings.Contains(out, "sources[1].tokenFile: it has the token of a") {
-		t.Errorf("%v: the output is %q", err, out)
-	}
+	out, err = said(tokens)
+	testkit.Check(t, err != nil && strings.Contains(out, "sources[1].tokenFile: it has the token of a"), "%v: the output is %q", err, out)
 }
 
 func TestSharedConditionOfDaemonAndMonitorIsLogged(t *testing.T) {
@@ -291,9 +270,7 @@ func TestSharedConditionOfDaemonAndMonitorIsLogged(t *testing.T) {
 	put(t, file, problemSources(w, `"DiskBadBlock", "NTPProblem"`))
 	flags := []string{"--config.problem-sources=" + file, "--config.system-log-monitor=" + monitor}
 	var out strings.Builder
-	if err := command(t.Context(), append([]string{"--validate"}, flags...), none, &out, io.Discard); err != nil {
-		t.Error(err)
-	}
+	testkit.Must(t, command(t.Context(), append([]string{"--validate"}, flags...), none, &out, io.Discard))
 	if strings.Count(out.String(), "warning: ") != 1 || !strings.Contains(out.String(), "warning: DiskBadBlock is kept by disk-watch and by "+monitor) {
 		t.Errorf("the output is %q", out.String())
 	}

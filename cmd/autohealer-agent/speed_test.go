@@ -70,9 +70,7 @@ func (o nodeWatcher) still(while time.Duration) (n int) {
 // watcher's time for it is ms-bare, which the agent cannot shorten.
 func BenchmarkKernelLineSeenByAWatcher(b *testing.B) {
 	kmsg, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
-	if err != nil {
-		b.Fatalf("%v: run this as root, on a machine with a kernel log", err)
-	}
+	testkit.Require(b, err == nil, "%v: run this as root, on a machine with a kernel log", err)
 	defer kmsg.Close()
 	folder := b.TempDir()
 	release, size := small(b, folder)
@@ -86,13 +84,11 @@ func BenchmarkKernelLineSeenByAWatcher(b *testing.B) {
 		round++
 		nodes := testbed.RealNodes(1)
 		nodes.First = round
-		made, err := cluster.CreateNodes(b.Context(), nodes)
-		testkit.Must(b, err)
+		made := testkit.Value(cluster.CreateNodes(b.Context(), nodes)).Must(b)
 		mark := fmt.Sprintf("autohealer-bench-%d", time.Now().UnixNano())
 		config := filepath.Join(folder, fmt.Sprint("kernel-monitor-", round, ".json"))
 		put(b, config, withRule(b, mark))
-		seen, err := admin.CoreV1().Nodes().Watch(b.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + made[0].Name})
-		testkit.Must(b, err)
+		seen := testkit.Value(admin.CoreV1().Nodes().Watch(b.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + made[0].Name})).Must(b)
 		o := nodeWatcher{b, seen.ResultChan()}
 		a, err := install.StartAgent(b.Context(), cluster, install.AgentOptions{
 			Node: made[0].Name, Program: release, StateDir: filepath.Join(folder, fmt.Sprint("state-", round)), Args: []string{"--config.system-log-monitor=" + config},
@@ -104,9 +100,7 @@ func BenchmarkKernelLineSeenByAWatcher(b *testing.B) {
 		idle = max(idle, residentOf(b, a.PID()))
 		for line := range lines + 1 {
 			began := time.Now()
-			if _, err := fmt.Fprintf(kmsg, "<3>%s begins %d\n", mark, line); err != nil {
-				b.Fatal(err)
-			}
+			testkit.Value(fmt.Fprintf(kmsg, "<3>%s begins %d\n", mark, line)).Must(b)
 			if passed := o.sees("BenchmarkRuns", corev1.ConditionTrue).Sub(began); line == 0 {
 				cold = max(cold, passed)
 			} else {
@@ -116,9 +110,7 @@ func BenchmarkKernelLineSeenByAWatcher(b *testing.B) {
 			bare = append(bare, applyBare(b, o, admin, made[0].Name, line))
 			// The reporter slows down flapping nodes.
 			o.still(600 * time.Millisecond)
-			if _, err := fmt.Fprintf(kmsg, "<3>%s ends %d\n", mark, line); err != nil {
-				b.Fatal(err)
-			}
+			testkit.Value(fmt.Fprintf(kmsg, "<3>%s ends %d\n", mark, line)).Must(b)
 			o.sees("BenchmarkRuns", corev1.ConditionFalse)
 			o.still(1100 * time.Millisecond)
 		}
@@ -136,9 +128,8 @@ func BenchmarkKernelLineSeenByAWatcher(b *testing.B) {
 	b.ReportMetric(float64(writes), "idle-writes")
 	b.ReportMetric(idle, "MB-idle")
 	b.ReportMetric(size, "MB-binary")
-	if writes > 0 || idle > mostMegabytes {
-		b.Errorf("the idle agent wrote the node %d times and had %.1f MB of memory, want none and at most %d MB", writes, idle, mostMegabytes)
-	}
+	testkit.Check(b, writes == 0 && idle <= mostMegabytes,
+		"the idle agent wrote the node %d times and had %.1f MB of memory, want none and at most %d MB", writes, idle, mostMegabytes)
 }
 
 // applyBare writes a condition without admission policies, and returns the time until the
@@ -164,14 +155,11 @@ func TestAgentIsSmall(t *testing.T) {
 	folder := t.TempDir()
 	release, size := small(t, folder)
 	cluster, admin := agentCluster(t)
-	made, err := cluster.CreateNodes(t.Context(), testbed.RealNodes(1))
-	testkit.Must(t, err)
-	seen, err := admin.CoreV1().Nodes().Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + made[0].Name})
-	testkit.Must(t, err)
+	made := testkit.Value(cluster.CreateNodes(t.Context(), testbed.RealNodes(1))).Must(t)
+	seen := testkit.Value(admin.CoreV1().Nodes().Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + made[0].Name})).Must(t)
 	defer seen.Stop()
 	o := nodeWatcher{t, seen.ResultChan()}
-	shipped, err := os.ReadFile("../../config/kernel-monitor.json")
-	testkit.Must(t, err)
+	shipped := testkit.Value(os.ReadFile("../../config/kernel-monitor.json")).Must(t)
 	// Recent kernel lines of other programs would also cause writes.
 	config := filepath.Join(folder, "kernel-monitor.json")
 	put(t, config, strings.Replace(string(shipped), `"lookback": "5m"`, `"lookback": "0s"`, 1))
@@ -183,23 +171,18 @@ func TestAgentIsSmall(t *testing.T) {
 	writes := o.still(5 * time.Second)
 	idle := residentOf(t, a.PID())
 	t.Logf("the program has %.1f MB, and %.1f MB of memory when idle", size, idle)
-	if writes > 0 || idle > mostMegabytes {
-		t.Errorf("the idle agent wrote the node %d times and had %.1f MB of memory, want none and at most %d MB", writes, idle, mostMegabytes)
-	}
-	if err := a.Stop(t.Context()); err != nil {
-		t.Error(err)
-	}
+	testkit.Check(t, writes == 0 && idle <= mostMegabytes,
+		"the idle agent wrote the node %d times and had %.1f MB of memory, want none and at most %d MB", writes, idle, mostMegabytes)
+	testkit.Must(t, a.Stop(t.Context()))
 }
 
 // small builds a release of the agent, and returns its size in MB.
 func small(tb testing.TB, folder string) (release string, megabytes float64) {
 	tb.Helper()
 	release = buildRelease(tb, folder)
-	info, err := os.Stat(release)
-	testkit.Must(tb, err)
-	if megabytes = float64(info.Size()) / 1e6; megabytes > mostOnDisk {
-		tb.Errorf("the program has %.1f MB, want at most %d", megabytes, mostOnDisk)
-	}
+	info := testkit.Value(os.Stat(release)).Must(tb)
+	megabytes = float64(info.Size()) / 1e6
+	testkit.Check(tb, megabytes <= mostOnDisk, "the program has %.1f MB, want at most %d", megabytes, mostOnDisk)
 	return release, megabytes
 }
 
@@ -209,8 +192,7 @@ func agentCluster(tb testing.TB) (*testbed.Cluster, *kubernetes.Clientset) {
 	cluster := testbed.New(tb, testbed.Config{})
 	testkit.Must(tb, install.Install(tb.Context(), cluster))
 	testkit.Must(tb, install.ApplyAgentRights(tb.Context(), cluster))
-	admin, err := kubernetes.NewForConfig(cluster.AdminConfig())
-	testkit.Must(tb, err)
+	admin := testkit.Value(kubernetes.NewForConfig(cluster.AdminConfig())).Must(tb)
 	return cluster, admin
 }
 
@@ -220,19 +202,14 @@ func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 
 // mark set and clear.
 func withRule(tb testing.TB, mark string) string {
 	tb.Helper()
-	text, err := os.ReadFile("../../config/kernel-monitor.json")
-	testkit.Must(tb, err)
+	text := testkit.Value(os.ReadFile("../../config/kernel-monitor.json")).Must(tb)
 	var monitor map[string]any
 	testkit.Must(tb, json.Unmarshal(text, &monitor))
 	conditions, _ := monitor["conditions"].([]any)
 	rules, _ := monitor["rules"].([]any)
-	if monitor["plugin"] != "kmsg" || len(conditions) == 0 || len(rules) == 0 {
-		tb.Fatalf("the kernel monitor is %s", text)
-	}
+	testkit.Require(tb, monitor["plugin"] == "kmsg" && len(conditions) != 0 && len(rules) != 0, "the kernel monitor is %s", text)
 	monitor["conditions"] = append(conditions, map[string]string{"type": "BenchmarkRuns", "reason": "NoBenchmark", "message": "nothing runs"})
 	monitor["rules"] = append(rules, map[string]string{"type": "permanent", "condition": "BenchmarkRuns", "reason": "Benchmark", "pattern": mark + " begins .*", "clearPattern": mark + " ends .*"})
-	if text, err = json.Marshal(monitor); err != nil {
-		tb.Fatal(err)
-	}
+	text = testkit.Value(json.Marshal(monitor)).Must(tb)
 	return string(text)
 }

@@ -16,26 +16,17 @@ const originals = "../../internal/probe/config/testdata/node-problem-detector"
 
 func TestValidateAcceptsEveryFileOfNodeProblemDetector(t *testing.T) {
 	files, err := filepath.Glob(originals + "/*.json")
-	if err != nil || len(files) < 15 {
-		t.Fatalf("there are %d files (%v)", len(files), err)
-	}
+	testkit.Require(t, err == nil && len(files) >= 15, "there are %d files (%v)", len(files), err)
 	args := []string{"--validate"}
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		testkit.Must(t, err)
+		text := testkit.Value(os.ReadFile(file)).Must(t)
 		args = append(args, "--config."+kindOf(string(text))+"="+file)
 	}
 	var out strings.Builder
-	if err := command(t.Context(), args, none, &out, io.Discard); err != nil {
-		t.Error(err)
-	}
-	if n := strings.Count(out.String(), ".json: ok, "); n != len(files) {
-		t.Errorf("%d of %d files are ok:\n%s", n, len(files), out.String())
-	}
+	testkit.Must(t, command(t.Context(), args, none, &out, io.Discard))
+	testkit.Same(t, strings.Count(out.String(), ".json: ok, "), len(files), "files that are ok:\n%s", out.String())
 	for _, words := range []string{"system-log-monitor of kmsg: 3 conditions, 14 rules\n", "custom-plugin-monitor: 1 condition, 2 rules\n", "system-stats-monitor: 16 figures\n"} {
-		if !strings.Contains(out.String(), words) {
-			t.Errorf("the output does not contain %q:\n%s", words, out.String())
-		}
+		testkit.Contains(t, out.String(), words, "the output")
 	}
 }
 
@@ -54,35 +45,26 @@ func kindOf(text string) string {
 
 func TestValidateAcceptsEveryShippedFile(t *testing.T) {
 	files, err := filepath.Glob("../../config/*.json")
-	if err != nil || len(files) < 19 {
-		t.Fatalf("there are %d files (%v)", len(files), err)
-	}
+	testkit.Require(t, err == nil && len(files) >= 19, "there are %d files (%v)", len(files), err)
 	args, kinds := []string{"--validate"}, map[string]int{}
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		testkit.Must(t, err)
+		text := testkit.Value(os.ReadFile(file)).Must(t)
 		kind := kindOf(string(text))
 		kinds[kind]++
 		args = append(args, "--config."+kind+"="+file)
 	}
 	var out strings.Builder
-	if err := command(t.Context(), args, none, &out, io.Discard); err != nil {
-		t.Errorf("%v:\n%s", err, out.String())
-	}
-	if n := strings.Count(out.String(), ".json: ok, "); n != len(files) || len(kinds) != 4 {
-		t.Errorf("%d of %d files are ok, of the kinds %v:\n%s", n, len(files), kinds, out.String())
-	}
+	err = command(t.Context(), args, none, &out, io.Discard)
+	testkit.Check(t, err == nil, "%v:\n%s", err, out.String())
+	n := strings.Count(out.String(), ".json: ok, ")
+	testkit.Check(t, n == len(files) && len(kinds) == 4, "%d of %d files are ok, of the kinds %v:\n%s", n, len(files), kinds, out.String())
 	for _, words := range []string{
 		"/health-checks.json: ok, check-monitor: 4 conditions, 5 rules\n",
 		"/system-stats-monitor.json: ok, system-stats-monitor: 27 figures\n", "/net-cgroup-system-stats-monitor.json: ok, system-stats-monitor: 16 figures\n",
 	} {
-		if !strings.Contains(out.String(), words) {
-			t.Errorf("the output does not contain %q:\n%s", words, out.String())
-		}
+		testkit.Contains(t, out.String(), words, "the output")
 	}
-	if strings.Contains(out.String(), "expensive") {
-		t.Errorf("a shipped file is expensive:\n%s", out.String())
-	}
+	testkit.Check(t, !strings.Contains(out.String(), "expensive"), "a shipped file is expensive:\n%s", out.String())
 }
 
 func TestValidateNamesErrorsAndExpensivePatterns(t *testing.T) {
@@ -92,17 +74,13 @@ func TestValidateNamesErrorsAndExpensivePatterns(t *testing.T) {
 	put(t, bad, strings.Replace(kernelMonitor("/var/log/kern.log", ""), `task docker:\\w+ blocked for more than \\w+ seconds\\.`, `a(b`, 1))
 	var out strings.Builder
 	err := command(t.Context(), []string{"--validate", "--config.system-log-monitor=" + good + "," + bad + "," + filepath.Join(folder, "away.json")}, none, &out, io.Discard)
-	if err == nil || !strings.Contains(err.Error(), "2 of 3 files cannot be used") {
-		t.Errorf("the error is %v", err)
-	}
+	testkit.Check(t, err != nil && strings.Contains(err.Error(), "2 of 3 files cannot be used"), "the error is %v", err)
 	for _, words := range []string{
 		good + ": ok, system-log-monitor of filelog: 1 condition, 3 rules, on nodes with gpu=true\n",
 		`the pattern "\\d+ \\w+" is expensive`,
 		bad + ": not ok\n", "rules[2].pattern", "there is no such file",
 	} {
-		if !strings.Contains(out.String(), words) {
-			t.Errorf("the output does not contain %q:\n%s", words, out.String())
-		}
+		testkit.Contains(t, out.String(), words, "the output")
 	}
 }
 
@@ -115,34 +93,25 @@ func TestOnlyValidateWarnsOfMissingPrograms(t *testing.T) {
 	flag := "--config.custom-plugin-monitor=" + plugin
 	said := func() string {
 		var out strings.Builder
-		if err := command(t.Context(), []string{"--validate", flag}, none, &out, io.Discard); err != nil {
-			t.Error(err)
-		}
+		testkit.Must(t, command(t.Context(), []string{"--validate", flag}, none, &out, io.Discard))
 		return out.String()
 	}
-	if text := said(); !strings.Contains(text, "  warning: rules[0].path: ") || !strings.Contains(text, "on this machine") {
-		t.Errorf("there is no warning:\n%s", text)
-	}
+	text := said()
+	testkit.Check(t, strings.Contains(text, "  warning: rules[0].path: ") && strings.Contains(text, "on this machine"), "there is no warning:\n%s", text)
 	p := start(t, append(s.args(), flag)...)
 	p.waitFor("that its monitor runs", func() bool { return p.logged("a monitor is started", plugin) == 1 })
-	if p.logged("on this machine") != 0 {
-		t.Error("the running agent warns too")
-	}
+	testkit.Same(t, p.logged("on this machine"), 0, "warnings of the running agent")
 	put(t, program, "#!/bin/sh")
 	testkit.Must(t, os.Chmod(program, 0o700))
-	if text := said(); strings.Contains(text, "warning") {
-		t.Errorf("there is a warning about an existing program:\n%s", text)
-	}
+	text = said()
+	testkit.Check(t, !strings.Contains(text, "warning"), "there is a warning about an existing program:\n%s", text)
 }
 
 func TestPluginConfigErrorNamesItsFieldOnce(t *testing.T) {
 	s := newScene(t)
 	put(t, s.config, strings.Replace(kernelMonitor(s.log.path, ""), "Jan _2 15:04:05", "15:04:05", 1))
 	var out strings.Builder
-	if err := command(t.Context(), append(s.args(), "--validate"), none, &out, io.Discard); err == nil {
-		t.Error("it is accepted")
-	}
-	if n := strings.Count(out.String(), "pluginConfig"); n != 1 {
-		t.Errorf("the field is named %d times:\n%s", n, out.String())
-	}
+	err := command(t.Context(), append(s.args(), "--validate"), none, &out, io.Discard)
+	testkit.Check(t, err != nil, "it is accepted")
+	testkit.Same(t, strings.Count(out.String(), "pluginConfig"), 1, "lines that name the field:\n%s", out.String())
 }
