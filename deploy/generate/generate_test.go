@@ -36,10 +36,6 @@ func TestBadInputIsTold(t *testing.T) {
 			t.Errorf("%s: %v, want something with %q", name, err, test.says)
 		}
 	}
-	if err := command([]string{t.TempDir()}); err == nil || !strings.Contains(err.Error(), "repairpolicies.yaml") {
-		t.Errorf("no CRD: %v", err)
-	}
-	if err := command(nil); err == nil || !strings.Contains(err.Error(), "want one argument") {
-		t.Errorf("no argument: %v", err)
-	}
+	testkit.Fails(t, command([]string{t.TempDir()}), "repairpolicies.yaml") // no CRD
+	testkit.Fails(t, command(nil), "want one argument")                     // no argument
 }

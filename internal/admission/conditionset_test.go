@@ -6,8 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -111,22 +111,101 @@ func accepted(status metav1.ConditionStatus, generation int64) func(*v1alpha1.Co
 	}
 }
 
-func raw(tb testing.TB, s *v1alpha1.ConditionSet) runtime.RawExtension {
+// raw returns an object as a request has it, and nothing for nil.
+func raw(tb testing.TB, object any) runtime.RawExtension {
 	tb.Helper()
-	if s == nil {
-		return runtime.RawExtension{}
+	data, isRaw := object.([]byte)
+	if value := reflect.ValueOf(object); !isRaw && object != nil && !(value.Kind() == reflect.Pointer && value.IsNil()) {
+		data = testkit.Value(json.Marshal(object)).Must(tb)
 	}
-	data := testkit.Value(json.Marshal(s)).Must(tb)
 	return runtime.RawExtension{Raw: data}
 }
 
-func ask(tb testing.TB, k *ConditionSets, operation admissionv1.Operation, old, object *v1alpha1.ConditionSet, changes ...func(*admissionv1.AdmissionRequest)) admission.Response {
+func ask(tb testing.TB, k Kind, operation admissionv1.Operation, old, object any, changes ...func(*admissionv1.AdmissionRequest)) admission.Response {
 	tb.Helper()
-	request := admissionv1.AdmissionRequest{Name: "set", Operation: operation, Object: raw(tb, object), OldObject: raw(tb, old)}
+	request := admissionv1.AdmissionRequest{Name: "name", Operation: operation, Object: raw(tb, object), OldObject: raw(tb, old)}
 	for _, change := range changes {
 		change(&request)
 	}
 	return k.Handle(tb.Context(), admission.Request{AdmissionRequest: request})
+}
+
+// request is a request to a handler of the fixture F, with the expected answer.
+type request[F any] struct {
+	operation admissionv1.Operation
+	old, new  any
+	change    func(*admissionv1.AdmissionRequest)
+	setup     func(F)
+	refuses   string
+	warns     string
+}
+
+// answers sends the requests, each to a handler of its own.
+func answers[F any, K Kind](t *testing.T, fixture func() F, kind func(F, testing.TB) K, requests map[string]request[F]) {
+	t.Helper()
+	for name, test := range requests {
+		t.Run(name, func(t *testing.T) {
+			f := fixture()
+			if test.setup != nil {
+				test.setup(f)
+			}
+			answer := ask(t, kind(f, t), test.operation, test.old, test.new, func(r *admissionv1.AdmissionRequest) {
+				if test.change != nil {
+					test.change(r)
+				}
+			})
+			if answer.Allowed != (test.refuses == "") || !strings.Contains(answer.Result.Message, test.refuses) {
+				t.Errorf("allowed is %v: %s", answer.Allowed, answer.Result.Message)
+			}
+			if said := strings.Join(answer.Warnings, "\n"); !strings.Contains(said, test.warns) || test.warns == "" && said != "" {
+				t.Errorf("it says %q", said)
+			}
+		})
+	}
+}
+
+// lasts checks how long the bubble's clock runs meanwhile.
+func lasts(t *testing.T, want time.Duration, do func()) {
+	t.Helper()
+	begin := time.Now()
+	if do(); time.Since(begin) != want {
+		t.Errorf("it took %s, want %s", time.Since(begin), want)
+	}
+}
+
+// allowed checks that all requests are allowed.
+func allowed(t *testing.T, responses map[string]admission.Response) {
+	t.Helper()
+	for name, answer := range responses {
+		if !answer.Allowed {
+			t.Errorf("%s: %+v", name, answer.Result)
+		}
+	}
+}
+
+// later makes nodes known after half of the time that a request waits for them.
+func (p *fakeNodes) later() {
+	go func() {
+		<-time.After(waitTimeout / 2)
+		p.ready.Store(true)
+	}()
+}
+
+// fuzz sends any bytes in every kind of request. Every request gets an answer, and every
+// rejection has a reason. Not every deletion passes, because a remediation may be under way.
+func fuzz(t *testing.T, k Kind, old, object []byte, deletable bool) (created bool) {
+	t.Helper()
+	for _, operation := range []admissionv1.Operation{admissionv1.Create, admissionv1.Update, admissionv1.Delete, "CONNECT"} {
+		answer := ask(t, k, operation, old, object)
+		if !answer.Allowed && answer.Result.Message == "" {
+			t.Error("it is refused without a word")
+		}
+		if operation == admissionv1.Delete && deletable && !answer.Allowed {
+			t.Error("it cannot be deleted")
+		}
+		created = created || operation == admissionv1.Create && answer.Allowed
+	}
+	return created
 }
 
 // A dry run of the API server also reports that no node matches.
@@ -160,53 +239,32 @@ func asDryRun(r *admissionv1.AdmissionRequest) { r.DryRun = new(true) }
 
 func TestAnswers(t *testing.T) {
 	const create, update, remove = admissionv1.Create, admissionv1.Update, admissionv1.Delete
-	for name, test := range map[string]struct {
-		operation admissionv1.Operation
-		old, set  *v1alpha1.ConditionSet
-		change    func(*admissionv1.AdmissionRequest)
-		refuses   string
-		warns     string
-	}{
-		"lets a new set in":               {operation: create, set: set(), warns: "dry run"},
-		"refuses a new set":               {operation: create, set: set(healthy), refuses: "OutOfDisk=False"},
-		"refuses too much":                {operation: create, set: set(live), refuses: "10 of 10"},
-		"refuses a change":                {operation: update, old: set(), set: set(healthy), refuses: "OutOfDisk=False"},
-		"takes a narrower set":            {operation: update, old: set(strong, accepted("True", 3)), set: set(weak), warns: "10 of 10"},
-		"refuses a stronger set":          {operation: update, old: set(weak, accepted("True", 3)), set: set(strong), refuses: "10 of 10"},
-		"knows of none that is refused":   {operation: update, old: set(strong, accepted("False", 3)), set: set(weak), refuses: "10 of 10"},
-		"knows of none that is not seen":  {operation: update, old: set(strong, accepted("True", 2)), set: set(weak), refuses: "10 of 10"},
-		"knows of none without a status":  {operation: update, old: set(strong), set: set(weak), refuses: "10 of 10"},
-		"knows of none that does nothing": {operation: update, old: set(accepted("True", 3)), set: set(weak), refuses: "10 of 10"},
-		"takes nothing from a trial":      {operation: update, old: set(misspelled, accepted("True", 3)), set: set(misspelled, live), refuses: "did you mean"},
-		"takes what stands as it is":      {operation: update, old: set(misspelled, live, accepted("True", 3)), set: set(misspelled, weak), warns: "did you mean"},
-		"lets metadata pass":              {operation: update, old: set(healthy, live), set: set(healthy, live, func(s *v1alpha1.ConditionSet) { s.Finalizers = []string{"x/y"} })},
-		"warns on a dry run":              {operation: update, old: set(healthy), set: set(healthy), change: asDryRun, warns: "OutOfDisk=False"},
-		"refuses also only to see":        {operation: update, old: set(), set: set(healthy), change: asDryRun, refuses: "OutOfDisk=False"},
-		"lets a set be switched off":      {operation: update, old: set(healthy, live), set: set(healthy), warns: "OutOfDisk=False"},
-		"and no more than that":           {operation: update, old: set(healthy, strong), set: set(healthy), refuses: "OutOfDisk=False"},
-		"refuses too many conditions":     {operation: create, set: set(numerous), refuses: "spec.conditions: there are 33, want at most 32"},
-		"lets too many become fewer":      {operation: update, old: set(numerous), set: set(), warns: "dry run"},
-		"lets a status pass":              {operation: update, old: set(), set: set(healthy), change: func(r *admissionv1.AdmissionRequest) { r.SubResource = "status" }},
+	answers(t, newSetFixture, (*setFixture).kind, map[string]request[*setFixture]{
+		"lets a new set in":               {operation: create, new: set(), warns: "dry run"},
+		"refuses a new set":               {operation: create, new: set(healthy), refuses: "OutOfDisk=False"},
+		"refuses too much":                {operation: create, new: set(live), refuses: "10 of 10"},
+		"refuses a change":                {operation: update, old: set(), new: set(healthy), refuses: "OutOfDisk=False"},
+		"takes a narrower set":            {operation: update, old: set(strong, accepted("True", 3)), new: set(weak), warns: "10 of 10"},
+		"refuses a stronger set":          {operation: update, old: set(weak, accepted("True", 3)), new: set(strong), refuses: "10 of 10"},
+		"knows of none that is refused":   {operation: update, old: set(strong, accepted("False", 3)), new: set(weak), refuses: "10 of 10"},
+		"knows of none that is not seen":  {operation: update, old: set(strong, accepted("True", 2)), new: set(weak), refuses: "10 of 10"},
+		"knows of none without a status":  {operation: update, old: set(strong), new: set(weak), refuses: "10 of 10"},
+		"knows of none that does nothing": {operation: update, old: set(accepted("True", 3)), new: set(weak), refuses: "10 of 10"},
+		"takes nothing from a trial":      {operation: update, old: set(misspelled, accepted("True", 3)), new: set(misspelled, live), refuses: "did you mean"},
+		"takes what stands as it is":      {operation: update, old: set(misspelled, live, accepted("True", 3)), new: set(misspelled, weak), warns: "did you mean"},
+		"lets metadata pass":              {operation: update, old: set(healthy, live), new: set(healthy, live, func(s *v1alpha1.ConditionSet) { s.Finalizers = []string{"x/y"} })},
+		"warns on a dry run":              {operation: update, old: set(healthy), new: set(healthy), change: asDryRun, warns: "OutOfDisk=False"},
+		"refuses also only to see":        {operation: update, old: set(), new: set(healthy), change: asDryRun, refuses: "OutOfDisk=False"},
+		"lets a set be switched off":      {operation: update, old: set(healthy, live), new: set(healthy), warns: "OutOfDisk=False"},
+		"and no more than that":           {operation: update, old: set(healthy, strong), new: set(healthy), refuses: "OutOfDisk=False"},
+		"refuses too many conditions":     {operation: create, new: set(numerous), refuses: "spec.conditions: there are 33, want at most 32"},
+		"lets too many become fewer":      {operation: update, old: set(numerous), new: set(), warns: "dry run"},
+		"lets a status pass":              {operation: update, old: set(), new: set(healthy), change: func(r *admissionv1.AdmissionRequest) { r.SubResource = "status" }},
 		"lets every set go":               {operation: remove, old: set(healthy)},
 		"tells what goes with it":         {operation: remove, old: set(func(s *v1alpha1.ConditionSet) { s.Status.Tainted, s.Status.HeldBack = 2, 1 }), warns: "taint example.com/set of this set will be removed from 3 nodes"},
 		"tells of one node":               {operation: remove, old: set(func(s *v1alpha1.ConditionSet) { s.Status.Tainted = 1 }), warns: "from 1 node"},
 		"allows deletion of unreadable":   {operation: remove},
-	} {
-		t.Run(name, func(t *testing.T) {
-			o := newSetFixture()
-			change := test.change
-			if change == nil {
-				change = func(*admissionv1.AdmissionRequest) {}
-			}
-			answer := ask(t, o.kind(t), test.operation, test.old, test.set, change)
-			if answer.Allowed != (test.refuses == "") || !strings.Contains(answer.Result.Message, test.refuses) {
-				t.Errorf("allowed is %v: %s", answer.Allowed, answer.Result.Message)
-			}
-			if said := strings.Join(answer.Warnings, "\n"); !strings.Contains(said, test.warns) || test.warns == "" && said != "" {
-				t.Errorf("it says %q", said)
-			}
-		})
-	}
+	})
 }
 
 // A duplicate in the cache that no longer exists does not cause a rejection.
@@ -254,39 +312,26 @@ func TestSetsAreRejectedBeforeTheNodesAreKnown(t *testing.T) {
 		if k.Ready() == nil {
 			t.Error("it calls itself ready")
 		}
-		begin := time.Now()
-		answer := ask(t, k, admissionv1.Create, nil, set(live))
-		if answer.Allowed || answer.Result.Code != http.StatusServiceUnavailable || answer.Result.Details.RetryAfterSeconds != retryAfter || !strings.Contains(answer.Result.Message, "try again") {
-			t.Errorf("a set that does something: %+v", answer.Result)
-		}
-		if waited := time.Since(begin); waited != waitTimeout {
-			t.Errorf("it waited for %s", waited)
-		}
-		begin = time.Now()
-		for name, answer := range map[string]admission.Response{
-			"that does nothing": ask(t, k, admissionv1.Create, nil, set()),
-			"whose labels change": ask(t, k, admissionv1.Update, set(live), set(live, func(s *v1alpha1.ConditionSet) {
-				s.Labels = map[string]string{"a": "b"}
-			})),
-			"that goes": ask(t, k, admissionv1.Delete, set(live), nil),
-			"with a name that a node may have": ask(t, k, admissionv1.Create, nil, set(func(s *v1alpha1.ConditionSet) {
-				s.Spec.Conditions = map[string]v1alpha1.SetCondition{"KubletUnhealthy": {Status: "True"}}
-			})),
-		} {
-			if !answer.Allowed {
-				t.Errorf("a set %s: %+v", name, answer.Result)
+		lasts(t, waitTimeout, func() {
+			answer := ask(t, k, admissionv1.Create, nil, set(live))
+			if answer.Allowed || answer.Result.Code != http.StatusServiceUnavailable || answer.Result.Details.RetryAfterSeconds != retryAfter || !strings.Contains(answer.Result.Message, "try again") {
+				t.Errorf("a set that does something: %+v", answer.Result)
 			}
-		}
-		if answer := ask(t, k, admissionv1.Create, nil, set(healthy)); answer.Allowed || answer.Result.Code != http.StatusForbidden {
-			t.Errorf("what is wrong anyway: %+v", answer.Result)
-		}
-		if waited := time.Since(begin); waited != 0 {
-			t.Errorf("these waited for %s", waited)
-		}
-		go func() {
-			<-time.After(waitTimeout / 2)
-			o.people.ready.Store(true)
-		}()
+		})
+		lasts(t, 0, func() {
+			allowed(t, map[string]admission.Response{
+				"that does nothing": ask(t, k, admissionv1.Create, nil, set()),
+				"whose labels change": ask(t, k, admissionv1.Update, set(live), set(live, func(s *v1alpha1.ConditionSet) {
+					s.Labels = map[string]string{"a": "b"}
+				})),
+				"that goes":                        ask(t, k, admissionv1.Delete, set(live), nil),
+				"with a name that a node may have": ask(t, k, admissionv1.Create, nil, set(misspelled)),
+			})
+			if answer := ask(t, k, admissionv1.Create, nil, set(healthy)); answer.Allowed || answer.Result.Code != http.StatusForbidden {
+				t.Errorf("what is wrong anyway: %+v", answer.Result)
+			}
+		})
+		o.people.later()
 		if answer := ask(t, k, admissionv1.Create, nil, set(live)); answer.Result.Code != http.StatusForbidden {
 			t.Errorf("known in time: %+v", answer.Result)
 		}
@@ -315,9 +360,7 @@ func TestAnswersAreCounted(t *testing.T) {
 func TestNewSaysWhatIsMissing(t *testing.T) {
 	_, err := NewConditionSets(ConditionSetConfig{})
 	for _, field := range []string{"Nodes", "Sets", "Fresh", "Synced", "Metrics", "Logger"} {
-		if err == nil || !strings.Contains(err.Error(), field+" is missing") {
-			t.Errorf("%s: %v", field, err)
-		}
+		testkit.Fails(t, err, field+" is missing")
 	}
 	if _, err := NewServer(Config{Address: ":1"}); err == nil {
 		t.Error("a server without kinds and certificate is made")
@@ -329,7 +372,6 @@ func TestNewSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-// Every request gets an answer, and every rejection has a reason.
 func FuzzAnswers(f *testing.F) {
 	for _, s := range []*v1alpha1.ConditionSet{set(), set(healthy), set(live), set(strong, accepted("True", 3))} {
 		data := raw(f, s).Raw
@@ -340,21 +382,10 @@ func FuzzAnswers(f *testing.F) {
 	f.Add([]byte(`{"metadata": 1}`), []byte(`null`))
 	f.Fuzz(func(t *testing.T, old, object []byte) {
 		k := newSetFixture().kind(t)
-		for _, operation := range []admissionv1.Operation{admissionv1.Create, admissionv1.Update, admissionv1.Delete, "CONNECT"} {
-			answer := k.Handle(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
-				Operation: operation, Object: runtime.RawExtension{Raw: object}, OldObject: runtime.RawExtension{Raw: old},
-			}})
-			if !answer.Allowed && answer.Result.Message == "" {
-				t.Error("it is refused without a word")
-			}
-			if operation == admissionv1.Delete && !answer.Allowed {
-				t.Error("it cannot be deleted")
-			}
-			if operation == admissionv1.Create && answer.Allowed {
-				read := &v1alpha1.ConditionSet{}
-				if err := json.Unmarshal(object, read); err != nil || read.Spec.Unreadable != "" || len(slices.Collect(maps.Keys(read.Spec.Conditions))) == 0 {
-					t.Errorf("an unreadable object is allowed: %s", object)
-				}
+		if fuzz(t, k, old, object, true) {
+			read := &v1alpha1.ConditionSet{}
+			if err := json.Unmarshal(object, read); err != nil || read.Spec.Unreadable != "" || len(read.Spec.Conditions) == 0 {
+				t.Errorf("an unreadable object is allowed: %s", object)
 			}
 		}
 	})

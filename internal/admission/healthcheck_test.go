@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	admissionv1 "k8s.io/api/admission/v1"
@@ -17,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
@@ -104,59 +102,33 @@ func remediating(c *v1alpha1.NodeHealthCheck) {
 	}}}
 }
 
-func rawCheck(tb testing.TB, c *v1alpha1.NodeHealthCheck) runtime.RawExtension {
-	tb.Helper()
-	if c == nil {
-		return runtime.RawExtension{}
-	}
-	data := testkit.Value(json.Marshal(c)).Must(tb)
-	return runtime.RawExtension{Raw: data}
-}
-
-func askAbout(tb testing.TB, k *HealthChecks, operation admissionv1.Operation, old, object *v1alpha1.NodeHealthCheck, changes ...func(*admissionv1.AdmissionRequest)) admission.Response {
-	tb.Helper()
-	request := admissionv1.AdmissionRequest{Name: "check", Operation: operation, Object: rawCheck(tb, object), OldObject: rawCheck(tb, old)}
-	for _, change := range changes {
-		change(&request)
-	}
-	return k.Handle(tb.Context(), admission.Request{AdmissionRequest: request})
-}
-
 func TestHealthCheckAnswers(t *testing.T) {
 	const create, update, remove = admissionv1.Create, admissionv1.Update, admissionv1.Delete
 	notFound := apierrors.NewNotFound(schema.GroupResource{Resource: "r"}, "n0")
-	same := func(*checkFixture) {}
-	for name, test := range map[string]struct {
-		operation  admissionv1.Operation
-		old, check *v1alpha1.NodeHealthCheck
-		change     func(*admissionv1.AdmissionRequest)
-		setup      func(*checkFixture)
-		refuses    string
-		warns      string
-	}{
-		"lets a new one in":   {operation: create, check: check(), warns: "3 of 10 selected nodes (30%) match now (n0, n1 and n2): the health check will remediate them"},
-		"refuses a new one":   {operation: create, check: check(well), refuses: "Ready=True"},
-		"refuses a change":    {operation: update, old: check(), check: check(well), refuses: "Ready=True"},
-		"takes a change":      {operation: update, old: check(), check: check(elsewhere), warns: "3 of 10"},
-		"warns of a template": {operation: create, check: check(), setup: func(a *checkFixture) { a.templates = map[string]error{"quick": notFound} }, warns: "there is no RebootRemediationTemplate quick"},
-		"warns of others": {operation: create, check: check(), setup: func(a *checkFixture) {
+	answers(t, newCheckFixture, (*checkFixture).kind, map[string]request[*checkFixture]{
+		"lets a new one in":   {operation: create, new: check(), warns: "3 of 10 selected nodes (30%) match now (n0, n1 and n2): the health check will remediate them"},
+		"refuses a new one":   {operation: create, new: check(well), refuses: "Ready=True"},
+		"refuses a change":    {operation: update, old: check(), new: check(well), refuses: "Ready=True"},
+		"takes a change":      {operation: update, old: check(), new: check(elsewhere), warns: "3 of 10"},
+		"warns of a template": {operation: create, new: check(), setup: func(a *checkFixture) { a.templates = map[string]error{"quick": notFound} }, warns: "there is no RebootRemediationTemplate quick"},
+		"warns of others": {operation: create, new: check(), setup: func(a *checkFixture) {
 			a.checks = []*v1alpha1.NodeHealthCheck{check(), {ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: check(otherTemplate).Spec}}
 		}, warns: "other templates: b (10, the first is n0);"},
-		"does without others":                    {operation: create, check: check(), setup: func(a *checkFixture) { a.checksErr = errors.New("gone") }, warns: "could not be read (gone)"},
-		"takes small changes in the middle":      {operation: update, old: check(remediating), check: check(remediating, bounded), warns: "3 of 10"},
-		"takes a pause in the middle":            {operation: update, old: check(remediating), check: check(remediating, pausing), warns: "paused"},
-		"refuses others in the middle":           {operation: update, old: check(remediating), check: check(remediating, elsewhere), refuses: "spec.selector: a remediation of node n0"},
-		"refuses templates in the middle":        {operation: update, old: check(remediating), check: check(remediating, otherTemplate), refuses: "spec.remediationTemplate: a remediation of node n0"},
-		"goes by the status that is stored":      {operation: update, old: check(remediating), check: check(elsewhere), refuses: "a remediation of node n0"},
-		"believes no status that somebody sends": {operation: update, old: check(), check: check(remediating, elsewhere), warns: "3 of 10"},
-		"takes them with a yes":                  {operation: update, old: check(remediating), check: check(remediating, elsewhere, accepts), warns: "cut off by this change"},
-		"takes them when it is gone":             {operation: update, old: check(remediating), check: check(remediating, elsewhere), setup: func(a *checkFixture) { a.foundErr = notFound }, warns: "3 of 10"},
-		"lets metadata pass":                     {operation: update, old: check(well), check: check(well, relabel)},
-		"lets a bad one be paused":               {operation: update, old: check(well), check: check(well, pausing), warns: "Ready=True"},
-		"lets no bad one go on":                  {operation: update, old: check(well, pausing), check: check(well), refuses: "Ready=True"},
-		"tells who only wants to see":            {operation: update, old: check(well), check: check(well), change: asDryRun, warns: "Ready=True"},
-		"refuses also only to see":               {operation: update, old: check(), check: check(well), change: asDryRun, refuses: "Ready=True"},
-		"lets a status pass":                     {operation: update, old: check(), check: check(well), change: func(r *admissionv1.AdmissionRequest) { r.SubResource = "status" }},
+		"does without others":                    {operation: create, new: check(), setup: func(a *checkFixture) { a.checksErr = errors.New("gone") }, warns: "could not be read (gone)"},
+		"takes small changes in the middle":      {operation: update, old: check(remediating), new: check(remediating, bounded), warns: "3 of 10"},
+		"takes a pause in the middle":            {operation: update, old: check(remediating), new: check(remediating, pausing), warns: "paused"},
+		"refuses others in the middle":           {operation: update, old: check(remediating), new: check(remediating, elsewhere), refuses: "spec.selector: a remediation of node n0", warns: "3 of 10"},
+		"refuses templates in the middle":        {operation: update, old: check(remediating), new: check(remediating, otherTemplate), refuses: "spec.remediationTemplate: a remediation of node n0", warns: "3 of 10"},
+		"goes by the status that is stored":      {operation: update, old: check(remediating), new: check(elsewhere), refuses: "a remediation of node n0", warns: "3 of 10"},
+		"believes no status that somebody sends": {operation: update, old: check(), new: check(remediating, elsewhere), warns: "3 of 10"},
+		"takes them with a yes":                  {operation: update, old: check(remediating), new: check(remediating, elsewhere, accepts), warns: "cut off by this change"},
+		"takes them when it is gone":             {operation: update, old: check(remediating), new: check(remediating, elsewhere), setup: func(a *checkFixture) { a.foundErr = notFound }, warns: "3 of 10"},
+		"lets metadata pass":                     {operation: update, old: check(well), new: check(well, relabel)},
+		"lets a bad one be paused":               {operation: update, old: check(well), new: check(well, pausing), warns: "Ready=True"},
+		"lets no bad one go on":                  {operation: update, old: check(well, pausing), new: check(well), refuses: "Ready=True"},
+		"tells who only wants to see":            {operation: update, old: check(well), new: check(well), change: asDryRun, warns: "Ready=True"},
+		"refuses also only to see":               {operation: update, old: check(), new: check(well), change: asDryRun, refuses: "Ready=True"},
+		"lets a status pass":                     {operation: update, old: check(), new: check(well), change: func(r *admissionv1.AdmissionRequest) { r.SubResource = "status" }},
 
 		"lets an idle one go":               {operation: remove, old: check(well)},
 		"keeps one that remediates":         {operation: remove, old: check(remediating), refuses: "a remediation of node n0 is under way"},
@@ -168,25 +140,7 @@ func TestHealthCheckAnswers(t *testing.T) {
 		"lets it go when another is there":  {operation: remove, old: check(remediating), setup: func(a *checkFixture) { a.found = &metav1.ObjectMeta{UID: "v"} }},
 		"keeps it when nobody knows":        {operation: remove, old: check(remediating), setup: func(a *checkFixture) { a.foundErr = errors.New("no answer") }, refuses: "under way"},
 		"lets what nobody can read go":      {operation: remove},
-	} {
-		t.Run(name, func(t *testing.T) {
-			a := newCheckFixture()
-			if test.setup == nil {
-				test.setup = same
-			}
-			test.setup(a)
-			if test.change == nil {
-				test.change = func(*admissionv1.AdmissionRequest) {}
-			}
-			answer := askAbout(t, a.kind(t), test.operation, test.old, test.check, test.change)
-			if answer.Allowed != (test.refuses == "") || !strings.Contains(answer.Result.Message, test.refuses) {
-				t.Errorf("allowed is %v: %s", answer.Allowed, answer.Result.Message)
-			}
-			if said := strings.Join(answer.Warnings, "\n"); !strings.Contains(said, test.warns) || test.warns == "" && test.refuses == "" && said != "" {
-				t.Errorf("it says %q", said)
-			}
-		})
-	}
+	})
 }
 
 func TestHealthChecksAreRejectedBeforeTheNodesAreKnown(t *testing.T) {
@@ -197,35 +151,24 @@ func TestHealthChecksAreRejectedBeforeTheNodesAreKnown(t *testing.T) {
 		if k.Ready() == nil {
 			t.Error("it calls itself ready")
 		}
-		begin := time.Now()
-		answer := askAbout(t, k, admissionv1.Create, nil, check())
-		if answer.Allowed || answer.Result.Code != http.StatusServiceUnavailable || answer.Result.Details.RetryAfterSeconds != retryAfter {
-			t.Errorf("one that does something: %+v", answer.Result)
-		}
-		if waited := time.Since(begin); waited != waitTimeout {
-			t.Errorf("it waited for %s", waited)
-		}
-		begin = time.Now()
-		for name, answer := range map[string]admission.Response{
-			"that is paused":      askAbout(t, k, admissionv1.Update, check(), check(pausing)),
-			"whose labels change": askAbout(t, k, admissionv1.Update, check(), check(relabel)),
-			"that goes":           askAbout(t, k, admissionv1.Delete, check(), nil),
-		} {
-			if !answer.Allowed {
-				t.Errorf("one %s: %+v", name, answer.Result)
+		lasts(t, waitTimeout, func() {
+			answer := ask(t, k, admissionv1.Create, nil, check())
+			if answer.Allowed || answer.Result.Code != http.StatusServiceUnavailable || answer.Result.Details.RetryAfterSeconds != retryAfter {
+				t.Errorf("one that does something: %+v", answer.Result)
 			}
-		}
-		if waited := time.Since(begin); waited != 0 {
-			t.Errorf("these waited for %s", waited)
-		}
-		if answer := askAbout(t, k, admissionv1.Create, nil, check(well)); answer.Allowed || answer.Result.Code != http.StatusForbidden {
+		})
+		lasts(t, 0, func() {
+			allowed(t, map[string]admission.Response{
+				"that is paused":      ask(t, k, admissionv1.Update, check(), check(pausing)),
+				"whose labels change": ask(t, k, admissionv1.Update, check(), check(relabel)),
+				"that goes":           ask(t, k, admissionv1.Delete, check(), nil),
+			})
+		})
+		if answer := ask(t, k, admissionv1.Create, nil, check(well)); answer.Allowed || answer.Result.Code != http.StatusForbidden {
 			t.Errorf("what is wrong anyway: %+v", answer.Result)
 		}
-		go func() {
-			<-time.After(waitTimeout / 2)
-			a.people.ready.Store(true)
-		}()
-		if answer := askAbout(t, k, admissionv1.Create, nil, check()); !answer.Allowed || len(answer.Warnings) == 0 {
+		a.people.later()
+		if answer := ask(t, k, admissionv1.Create, nil, check()); !answer.Allowed || len(answer.Warnings) == 0 {
 			t.Errorf("known in time: %+v", answer)
 		}
 		if err := k.Ready(); err != nil {
@@ -246,58 +189,45 @@ func TestReadsTimeOut(t *testing.T) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
-		begin := time.Now()
-		if answer := askAbout(t, k, admissionv1.Create, nil, check()); !answer.Allowed || !strings.Contains(strings.Join(answer.Warnings, ""), "deadline") {
-			t.Errorf("the answer for an unreadable template is %+v", answer)
-		}
-		if answer := askAbout(t, k, admissionv1.Delete, check(remediating), nil); answer.Allowed {
-			t.Error("an unreadable remediation counts as gone")
-		}
-		if waited := time.Since(begin); waited != 2*readTimeout {
-			t.Errorf("it took %s", waited)
-		}
+		lasts(t, 2*readTimeout, func() {
+			if answer := ask(t, k, admissionv1.Create, nil, check()); !answer.Allowed || !strings.Contains(strings.Join(answer.Warnings, ""), "deadline") {
+				t.Errorf("the answer for an unreadable template is %+v", answer)
+			}
+			if answer := ask(t, k, admissionv1.Delete, check(remediating), nil); answer.Allowed {
+				t.Error("an unreadable remediation counts as gone")
+			}
+		})
 	})
 }
 
 func TestHealthCheckAnswersAreCounted(t *testing.T) {
 	k := newCheckFixture().kind(t)
-	askAbout(t, k, admissionv1.Create, nil, check())     // warned
-	askAbout(t, k, admissionv1.Create, nil, check(well)) // refused
-	askAbout(t, k, admissionv1.Delete, check(), nil)     // allowed
+	ask(t, k, admissionv1.Create, nil, check())     // warned
+	ask(t, k, admissionv1.Create, nil, check(well)) // refused
+	ask(t, k, admissionv1.Delete, check(), nil)     // allowed
 	if got := testutil.CollectAndCount(k.cfg.Metrics); got != 3 {
 		t.Errorf("%d kinds of answers were counted", got)
 	}
 	_, err := NewHealthChecks(HealthCheckConfig{})
 	for _, field := range []string{"Nodes", "Checks", "Template", "Remediation", "Metrics", "Logger"} {
-		if err == nil || !strings.Contains(err.Error(), field+" is missing") {
-			t.Errorf("%s: %v", field, err)
-		}
+		testkit.Fails(t, err, field+" is missing")
 	}
 }
 
-// Every request gets an answer, and every rejection has a reason.
 func FuzzHealthCheckAnswers(f *testing.F) {
 	for _, c := range []*v1alpha1.NodeHealthCheck{check(), check(well), check(remediating), check(elsewhere, pausing)} {
-		data := rawCheck(f, c).Raw
+		data := raw(f, c).Raw
 		f.Add(data, data)
-		f.Add(data, rawCheck(f, check()).Raw)
+		f.Add(data, raw(f, check()).Raw)
 	}
 	f.Add([]byte(`{"spec": 3}`), []byte(`{"spec": {"unhealthyConditions": {}}, "status": {"unhealthyNodes": 1}}`))
 	f.Add([]byte(`{"metadata": 1}`), []byte(`null`))
 	f.Fuzz(func(t *testing.T, old, object []byte) {
 		k := newCheckFixture().kind(t)
-		for _, operation := range []admissionv1.Operation{admissionv1.Create, admissionv1.Update, admissionv1.Delete, "CONNECT"} {
-			answer := k.Handle(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
-				Operation: operation, Object: runtime.RawExtension{Raw: object}, OldObject: runtime.RawExtension{Raw: old},
-			}})
-			if !answer.Allowed && answer.Result.Message == "" {
-				t.Error("it is refused without a word")
-			}
-			if operation == admissionv1.Create && answer.Allowed {
-				read := &v1alpha1.NodeHealthCheck{}
-				if err := json.Unmarshal(object, read); err != nil || read.Spec.Unreadable != "" || read.Spec.RemediationTemplate == nil && len(read.Spec.EscalatingRemediations) == 0 {
-					t.Errorf("an unreadable object is allowed: %s", object)
-				}
+		if fuzz(t, k, old, object, false) {
+			read := &v1alpha1.NodeHealthCheck{}
+			if err := json.Unmarshal(object, read); err != nil || read.Spec.Unreadable != "" || read.Spec.RemediationTemplate == nil && len(read.Spec.EscalatingRemediations) == 0 {
+				t.Errorf("an unreadable object is allowed: %s", object)
 			}
 		}
 	})

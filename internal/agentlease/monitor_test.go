@@ -1,11 +1,12 @@
 package agentlease
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -41,15 +42,7 @@ type fixture struct {
 	words                        []treat.Event
 	counts                       [2]int
 	fates                        []treat.Result
-	log                          bytes.Buffer
-}
-
-// inBubble runs a test in a synctest bubble.
-func inBubble(t *testing.T, test func(p *fixture)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		test(&fixture{t: t, leases: map[string]*coordinationv1.Lease{}, nodes: map[string]*corev1.Node{}})
-	})
+	log                          testkit.Log
 }
 
 func newMonitor(tb testing.TB, leases Leases, p *fixture) *Monitor {
@@ -62,16 +55,9 @@ func newMonitor(tb testing.TB, leases Leases, p *fixture) *Monitor {
 		cfg.Event = func(word treat.Event) { p.do(func() { p.words = append(p.words, word) }) }
 		cfg.Wrote = func(fate treat.Result) { p.do(func() { p.fates = append(p.fates, fate) }) }
 		cfg.Count = func(heard, silent int) { p.do(func() { p.counts = [2]int{heard, silent} }) }
-		cfg.Logger = slog.New(slog.NewTextHandler(locked{p}, nil))
+		cfg.Logger = p.log.Logger()
 	}
 	return testkit.Value(NewMonitor(cfg)).Must(tb)
-}
-
-type locked struct{ *fixture }
-
-func (l locked) Write(text []byte) (n int, err error) {
-	l.do(func() { n, err = l.log.Write(text) })
-	return n, err
 }
 
 func (p *fixture) do(what func()) {
@@ -139,9 +125,18 @@ func (p *fixture) breaks(why error) { p.do(func() { p.deaf = why }) }
 
 func (p *fixture) mends() { p.breaks(nil) }
 
-// has creates a node with an agent that has written two conditions.
-func (p *fixture) has(name string) {
+// refuses makes writes fail.
+func (p *fixture) refuses(why error) { p.do(func() { p.refuse = why }) }
+
+// has creates nodes with agents that have written two conditions.
+func (p *fixture) has(names ...string) {
 	p.t.Helper()
+	for _, name := range names {
+		p.hasOne(name)
+	}
+}
+
+func (p *fixture) hasOne(name string) {
 	p.do(func() {
 		p.version++
 		p.nodes[name] = &corev1.Node{
@@ -276,9 +271,31 @@ func (p *fixture) count(heard, silent int) {
 
 func (p *fixture) logged(times int, words string) {
 	p.t.Helper()
+	if got := strings.Count(p.log.String(), words); got != times {
+		p.t.Errorf("%q was logged %d times, want %d:\n%s", words, got, times, p.log.String())
+	}
+}
+
+// said is an Event with a part of its message.
+type said struct {
+	reason treat.EventReason
+	node   string
+	part   string
+}
+
+// told checks all Events so far.
+func (p *fixture) told(want ...said) {
+	p.t.Helper()
 	p.do(func() {
-		if got := strings.Count(p.log.String(), words); got != times {
-			p.t.Errorf("%q was logged %d times, want %d:\n%s", words, got, times, p.log.String())
+		for i, word := range p.words {
+			if len(p.words) != len(want) || word.EventReason != want[i].reason || word.Node.Name != want[i].node || string(word.Node.UID) != "uid-"+want[i].node ||
+				!strings.Contains(word.Message, want[i].part) {
+				p.t.Errorf("the Events are %+v, want %+v", p.words, want)
+				return
+			}
+		}
+		if len(want) > len(p.words) {
+			p.t.Errorf("there are %d Events, want %+v", len(p.words), want)
 		}
 	})
 }
@@ -286,370 +303,378 @@ func (p *fixture) logged(times int, words string) {
 // look is the longest time until the next list.
 const look = minInterval
 
-func TestStoppedAgentIsMarkedSilentOnce(t *testing.T) {
-	inBubble(t, func(p *fixture) {
-		p.has("a")
-		p.has("b")
-		stop := p.startMonitor()
-		p.count(2, 0)
-		p.live(6*time.Minute-time.Second, "b")
-		p.silenced()
-		p.pass(look)
-		p.silenced("a")
-		p.count(1, 1)
-		p.live(time.Hour, "b")
-		p.silenced("a")
-		p.do(func() {
-			if got := fmt.Sprint(p.applied[0].Turned); got != "[A B]" {
-				t.Errorf("set to Unknown are %s", got)
-			}
-			if len(p.words) != 1 || p.words[0].EventReason != treat.AgentSilent || p.words[0].Node.Name != "a" ||
-				!strings.Contains(p.words[0].Message, "Lease autohealer-system/autohealer-agent-a was renewed last at 2000-01-01T00:00:00Z by autohealer-agent-x7k2p. "+
-					"Look for its pod (kubectl get pods -A --field-selector spec.nodeName=a)") {
-				t.Errorf("the Events are %+v", p.words)
-			}
-			if len(p.reads) != 1 {
-				t.Errorf("%d Leases were read for one silent agent", len(p.reads))
-			}
-		})
-		p.renews("a")
-		p.pass(look)
-		p.count(2, 0)
-		p.do(func() {
-			if len(p.words) != 2 || p.words[1].EventReason != treat.AgentHeard || p.words[1].Node.UID != "uid-a" {
-				t.Errorf("the Events are %+v", p.words)
-			}
-		})
-		stop()
-		p.count(0, 0)
-	})
-}
-
-func TestClocksOfNodesAreIgnored(t *testing.T) {
-	inBubble(t, func(p *fixture) {
-		wrong := map[string]time.Duration{"past": -24 * time.Hour, "future": 24 * time.Hour, "lives": -time.Hour}
-		for name := range wrong {
-			p.has(name)
-		}
-		backwards := func() {
-			p.renews("past", "future", "lives")
+// Every scenario has its own cluster of agents, and a clock of its own.
+func TestMonitor(t *testing.T) {
+	for name, test := range map[string]func(p *fixture){
+		"stopped agent is marked silent once": func(p *fixture) {
+			p.has("a", "b")
+			stop := p.startMonitor()
+			p.count(2, 0)
+			p.live(6*time.Minute-time.Second, "b")
+			p.silenced()
+			p.pass(look)
+			p.silenced("a")
+			p.count(1, 1)
+			p.live(time.Hour, "b")
+			p.silenced("a")
+			silent := said{treat.AgentSilent, "a", "Lease autohealer-system/autohealer-agent-a was renewed last at 2000-01-01T00:00:00Z by autohealer-agent-x7k2p. " +
+				"Look for its pod (kubectl get pods -A --field-selector spec.nodeName=a)"}
+			p.told(silent)
 			p.do(func() {
-				for name := range wrong {
-					wrong[name] -= 5 * time.Minute // the clocks run backwards
-					p.leases[namePrefix+name].Spec.RenewTime = new(metav1.NewMicroTime(time.Now().Add(wrong[name])))
+				if got := fmt.Sprint(p.applied[0].Turned); got != "[A B]" {
+					p.t.Errorf("set to Unknown are %s", got)
+				}
+				if len(p.reads) != 1 {
+					p.t.Errorf("%d Leases were read for one silent agent", len(p.reads))
 				}
 			})
-		}
-		p.startMonitor()
-		for range 10 {
-			p.pass(2 * time.Minute)
-			backwards()
-		}
-		p.silenced()
-		for range 3 {
-			p.pass(2*time.Minute - 1)
-			p.renews("lives")
-			p.silenced()
-		}
-		p.pass(2 * look)
-		p.silenced("past", "future")
-	})
-}
-
-func TestNewLeaderWaitsForAFullDuration(t *testing.T) {
-	inBubble(t, func(p *fixture) {
-		p.has("a")
-		p.pass(time.Hour)
-		stop := p.startMonitor()
-		p.pass(6*time.Minute - time.Second)
-		p.silenced()
-		stop()
-		stop = p.startMonitor()
-		p.pass(6*time.Minute - time.Second)
-		p.silenced()
-		p.pass(look)
-		p.silenced("a")
-		// The next leader has nothing left to write.
-		stop()
-		p.startMonitor()
-		p.pass(time.Hour)
-		p.silenced("a")
-		p.count(0, 1)
-		p.do(func() {
-			if len(p.words) != 1 {
-				t.Errorf("the Events are %+v", p.words)
+			p.renews("a")
+			p.pass(look)
+			p.count(2, 0)
+			p.told(silent, said{treat.AgentHeard, "a", ""})
+			stop()
+			p.count(0, 0)
+		},
+		"clocks of nodes are ignored": func(p *fixture) {
+			wrong := map[string]time.Duration{"past": -24 * time.Hour, "future": 24 * time.Hour, "lives": -time.Hour}
+			p.has(slices.Collect(maps.Keys(wrong))...)
+			backwards := func() {
+				p.renews("past", "future", "lives")
+				p.do(func() {
+					for name := range wrong {
+						wrong[name] -= 5 * time.Minute // the clocks run backwards
+						p.leases[namePrefix+name].Spec.RenewTime = new(metav1.NewMicroTime(time.Now().Add(wrong[name])))
+					}
+				})
 			}
-		})
-	})
-}
-
-func TestOutageMakesNoAgentSilent(t *testing.T) {
-	inBubble(t, func(p *fixture) {
-		p.has("a")
-		p.has("b")
-		p.startMonitor()
-		p.live(4*time.Minute, "a", "b")
-		p.breaks(errors.New("connection refused"))
-		p.pass(10 * time.Minute)
-		p.silenced()
-		p.mends()
-		p.pass(15 * time.Second) // until the next list
-		p.live(5*time.Minute, "a")
-		p.silenced()
-		p.live(time.Minute, "a")
-		p.pass(look)
-		p.silenced("b")
-		p.logged(1, "agents cannot be heard, so none is called silent until")
-		p.logged(1, "agents can be heard")
-	})
-}
-
-func TestRestartedControllerMakesNoAgentSilentAfterAnOutage(t *testing.T) {
-	inBubble(t, func(p *fixture) {
-		var names []string
-		for i := range 100 {
-			names = append(names, fmt.Sprintf("n%03d", i))
-			p.has(names[i])
-		}
-		p.breaks(errors.New("connection refused"))
-		p.pass(time.Hour)
-		p.startMonitor() // it restarts before the API server returns
-		p.pass(time.Hour)
-		p.mends()
-		p.pass(6*time.Minute - time.Second) // nearly the duration of the Leases
-		p.renews(names...)
-		p.pass(time.Minute)
-		p.silenced()
-		p.count(len(names), 0)
-	})
-}
-
-func TestSingleFailureDelaysNothing(t *testing.T) {
-	inBubble(t, func(p *fixture) {
-		p.has("a")
-		p.startMonitor()
-		for range 6 {
-			p.pass(59 * time.Second)
-			p.breaks(errors.New("connection reset"))
-			p.pass(time.Second)
+			p.startMonitor()
+			for range 10 {
+				p.pass(2 * time.Minute)
+				backwards()
+			}
+			p.silenced()
+			for range 3 {
+				p.pass(2*time.Minute - 1)
+				p.renews("lives")
+				p.silenced()
+			}
+			p.pass(2 * look)
+			p.silenced("past", "future")
+		},
+		"new leader waits for a full duration": func(p *fixture) {
+			p.has("a")
+			p.pass(time.Hour)
+			stop := p.startMonitor()
+			p.pass(6*time.Minute - time.Second)
+			p.silenced()
+			stop()
+			stop = p.startMonitor()
+			p.pass(6*time.Minute - time.Second)
+			p.silenced()
+			p.pass(look)
+			p.silenced("a")
+			// The next leader has nothing left to write.
+			stop()
+			p.startMonitor()
+			p.pass(time.Hour)
+			p.silenced("a")
+			p.count(0, 1)
+			p.told(said{treat.AgentSilent, "a", ""})
+		},
+		"outage makes no agent silent": func(p *fixture) {
+			p.has("a", "b")
+			p.startMonitor()
+			p.live(4*time.Minute, "a", "b")
+			p.breaks(errors.New("connection refused"))
+			p.pass(10 * time.Minute)
+			p.silenced()
 			p.mends()
-		}
-		p.pass(look)
-		p.silenced("a")
-		p.logged(0, "agents cannot be heard")
-	})
-}
-
-// A process that was stopped does not notice an outage in the meantime.
-func TestLongPauseOfTheControllerExtendsAllLeases(t *testing.T) {
-	inBubble(t, func(p *fixture) {
-		p.has("a")
-		p.has("b")
-		keeper, ctx := newMonitor(p.t, p, p), p.t.Context()
-		for range 10 {
-			p.pass(min(keeper.runOnce(ctx), look))
-		}
-		p.pass(time.Hour)
-		keeper.runOnce(ctx)
-		p.silenced()
-		for range 6 * time.Minute / look {
-			p.pass(look - time.Millisecond)
-			p.renews("b")
+			p.pass(15 * time.Second) // until the next list
+			p.live(5*time.Minute, "a")
+			p.silenced()
+			p.live(time.Minute, "a")
+			p.pass(look)
+			p.silenced("b")
+			p.logged(1, "agents cannot be heard, so none is called silent until")
+			p.logged(1, "agents can be heard")
+		},
+		"restarted controller makes no agent silent after an outage": func(p *fixture) {
+			var names []string
+			for i := range 100 {
+				names = append(names, fmt.Sprintf("n%03d", i))
+				p.has(names[i])
+			}
+			p.breaks(errors.New("connection refused"))
+			p.pass(time.Hour)
+			p.startMonitor() // it restarts before the API server returns
+			p.pass(time.Hour)
+			p.mends()
+			p.pass(6*time.Minute - time.Second) // nearly the duration of the Leases
+			p.renews(names...)
+			p.pass(time.Minute)
+			p.silenced()
+			p.count(len(names), 0)
+		},
+		"single failure delays nothing": func(p *fixture) {
+			p.has("a")
+			p.startMonitor()
+			for range 6 {
+				p.pass(59 * time.Second)
+				p.breaks(errors.New("connection reset"))
+				p.pass(time.Second)
+				p.mends()
+			}
+			p.pass(look)
+			p.silenced("a")
+			p.logged(0, "agents cannot be heard")
+		},
+		// A process that was stopped does not notice an outage in the meantime.
+		"long pause of the controller extends all leases": func(p *fixture) {
+			p.has("a", "b")
+			keeper, ctx := newMonitor(p.t, p, p), p.t.Context()
+			for range 10 {
+				p.pass(min(keeper.runOnce(ctx), look))
+			}
+			p.pass(time.Hour)
 			keeper.runOnce(ctx)
 			p.silenced()
-		}
-		p.pass(look)
-		keeper.runOnce(ctx)
-		p.silenced("a")
-	})
-}
-
-func TestRestoredStoreIsListedAgain(t *testing.T) {
-	inBubble(t, func(p *fixture) {
-		p.has("a")
-		p.do(func() { p.version += 1000 })
-		p.startMonitor()
-		p.do(func() { p.version -= 1000 }) // restored from a backup
-		p.live(10*time.Minute, "a")
-		p.has("b")
-		p.pass(look)
-		p.silenced()
-		p.count(2, 0)
-	})
-}
-
-func TestMissingPermissionMakesNoAgentSilent(t *testing.T) {
-	inBubble(t, func(p *fixture) {
-		p.breaks(apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, "", errors.New("no")))
-		p.has("a")
-		p.startMonitor()
-		p.pass(24 * time.Hour)
-		p.silenced()
-		p.count(0, 0)
-		p.logged(1, "the role lacks get and list of leases")
-	})
-}
-
-func TestRefusedWriteIsLoggedOnceAndRetriedRarely(t *testing.T) {
-	inBubble(t, func(p *fixture) {
-		p.do(func() {
-			p.refuse = apierrors.NewForbidden(schema.GroupResource{Resource: "nodes/status"}, "", errors.New("no"))
-		})
-		p.has("a")
-		p.has("b")
-		p.startMonitor()
-		p.pass(time.Hour + 2*look)
-		p.logged(1, "cannot set conditions of silent agent to Unknown")
-		p.do(func() {
-			if len(p.writes) < 2*8 || len(p.writes) > 2*10 || len(p.words) != 0 {
-				t.Errorf("%d writes, and the Events are %+v", len(p.writes), p.words)
+			for range 6 * time.Minute / look {
+				p.pass(look - time.Millisecond)
+				p.renews("b")
+				keeper.runOnce(ctx)
+				p.silenced()
 			}
-			p.refuse = nil
-		})
-		p.pass(6*time.Minute + look)
-		p.silenced("a", "b")
-	})
-}
-
-func TestServerWithoutWritesMakesNoAgentSilent(t *testing.T) {
-	inBubble(t, func(p *fixture) {
-		for _, name := range []string{"a", "b", "c"} {
-			p.has(name)
-		}
-		p.startMonitor()
-		p.do(func() { p.refuse = apierrors.NewInternalError(errors.New("etcdserver: mvcc: database space exceeded")) })
-		p.pass(6*time.Minute + 30*time.Second) // in which no agent could renew
-		p.logged(1, "pausing agent-silence detection")
-		p.do(func() { p.refuse = nil })
-		p.live(8*time.Minute, "a", "b", "c")
-		p.silenced()
-		p.pass(look)
-		p.count(3, 0)
-		// A short failure has no effect.
-		p.do(func() { p.refuse = apierrors.NewServiceUnavailable("bye") })
-		p.live(6*time.Minute, "a", "b")
-		p.pass(2 * time.Second)
-		p.do(func() { p.refuse = nil })
-		p.pass(15 * time.Second)
-		p.silenced("c")
-	})
-}
-
-func TestStaleListMakesNoAgentSilent(t *testing.T) {
-	inBubble(t, func(p *fixture) {
-		p.has("a")
-		p.startMonitor()
-		p.do(func() { p.behind = copied(p.leases) })
-		p.live(time.Hour, "a")
-		p.silenced()
-		p.do(func() { p.behind = nil })
-		p.pass(6*time.Minute + 2*look)
-		p.silenced("a")
-	})
-}
-
-func TestAgentThatWritesIsNotSilent(t *testing.T) {
-	inBubble(t, func(p *fixture) {
-		p.has("a")
-		p.startMonitor()
-		p.pass(5 * time.Minute) // it has lost the permission to renew
-		p.says("a")
-		p.pass(6*time.Minute - time.Second)
-		p.silenced()
-		p.pass(look)
-		p.silenced("a")
-	})
-}
-
-// An agent without permission for its Lease still writes its conditions, and rewrites those
-// that were set to Unknown.
-func TestAgentThatCannotRenewIsMarkedSilentOnce(t *testing.T) {
-	inBubble(t, func(p *fixture) {
-		p.has("a")
-		p.has("b")
-		p.startMonitor()
-		p.live(6*time.Minute+look, "b")
-		p.silenced("a")
-		p.pass(time.Minute)
-		p.restores("a")
-		p.live(6*time.Minute, "b")
-		p.count(2, 0)
-		p.logged(1, "agent works without renewing its lease")
-		p.do(func() {
-			if len(p.words) != 2 || p.words[1].EventReason != treat.AgentHeard || p.words[1].Node.Name != "a" || !strings.Contains(p.words[1].Message, "does not renew Lease autohealer-system/autohealer-agent-a") {
-				t.Errorf("the Events are %+v", p.words)
+			p.pass(look)
+			keeper.runOnce(ctx)
+			p.silenced("a")
+		},
+		"restored store is listed again": func(p *fixture) {
+			p.has("a")
+			p.do(func() { p.version += 1000 })
+			p.startMonitor()
+			p.do(func() { p.version -= 1000 }) // restored from a backup
+			p.live(10*time.Minute, "a")
+			p.has("b")
+			p.pass(look)
+			p.silenced()
+			p.count(2, 0)
+		},
+		"missing permission makes no agent silent": func(p *fixture) {
+			p.breaks(apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, "", errors.New("no")))
+			p.has("a")
+			p.startMonitor()
+			p.pass(24 * time.Hour)
+			p.silenced()
+			p.count(0, 0)
+			p.logged(1, "the role lacks get and list of leases")
+		},
+		"refused write is logged once and retried rarely": func(p *fixture) {
+			p.refuses(apierrors.NewForbidden(schema.GroupResource{Resource: "nodes/status"}, "", errors.New("no")))
+			p.has("a", "b")
+			p.startMonitor()
+			p.pass(time.Hour + 2*look)
+			p.logged(1, "cannot set conditions of silent agent to Unknown")
+			p.do(func() {
+				if len(p.writes) < 2*8 || len(p.writes) > 2*10 || len(p.words) != 0 {
+					p.t.Errorf("%d writes, and the Events are %+v", len(p.writes), p.words)
+				}
+				p.refuse = nil
+			})
+			p.pass(6*time.Minute + look)
+			p.silenced("a", "b")
+		},
+		"server without writes makes no agent silent": func(p *fixture) {
+			p.has("a", "b", "c")
+			p.startMonitor()
+			p.refuses(apierrors.NewInternalError(errors.New("etcdserver: mvcc: database space exceeded")))
+			p.pass(6*time.Minute + 30*time.Second) // in which no agent could renew
+			p.logged(1, "pausing agent-silence detection")
+			p.refuses(nil)
+			p.live(8*time.Minute, "a", "b", "c")
+			p.silenced()
+			p.pass(look)
+			p.count(3, 0)
+			// A short failure has no effect.
+			p.refuses(apierrors.NewServiceUnavailable("bye"))
+			p.live(6*time.Minute, "a", "b")
+			p.pass(2 * time.Second)
+			p.refuses(nil)
+			p.pass(15 * time.Second)
+			p.silenced("c")
+		},
+		"stale list makes no agent silent": func(p *fixture) {
+			p.has("a")
+			p.startMonitor()
+			p.do(func() { p.behind = copied(p.leases) })
+			p.live(time.Hour, "a")
+			p.silenced()
+			p.do(func() { p.behind = nil })
+			p.pass(6*time.Minute + 2*look)
+			p.silenced("a")
+		},
+		"agent that writes is not silent": func(p *fixture) {
+			p.has("a")
+			p.startMonitor()
+			p.pass(5 * time.Minute) // it has lost the permission to renew
+			p.says("a")
+			p.pass(6*time.Minute - time.Second)
+			p.silenced()
+			p.pass(look)
+			p.silenced("a")
+		},
+		// An agent without permission for its Lease still writes its conditions, and rewrites those
+		// that were set to Unknown.
+		"agent that cannot renew is marked silent once": func(p *fixture) {
+			p.has("a", "b")
+			p.startMonitor()
+			p.live(6*time.Minute+look, "b")
+			p.silenced("a")
+			p.pass(time.Minute)
+			p.restores("a")
+			p.live(6*time.Minute, "b")
+			p.count(2, 0)
+			p.logged(1, "agent works without renewing its lease")
+			silent, alive := said{treat.AgentSilent, "a", ""}, said{treat.AgentHeard, "a", "does not renew Lease autohealer-system/autohealer-agent-a"}
+			p.told(silent, alive)
+			p.live(24*time.Hour, "b")
+			p.silenced("a")
+			p.logged(1, "agent works without renewing its lease")
+			// It gets the permission back, and stops.
+			p.renews("a")
+			p.live(5*time.Minute, "b")
+			p.told(silent, alive, said{treat.AgentHeard, "a", "renews Lease"})
+			p.do(func() { p.applied = nil })
+			p.live(time.Minute+look, "b")
+			p.silenced("a")
+		},
+		"returning agent is not reported as without lease": func(p *fixture) {
+			p.has("a")
+			p.startMonitor()
+			p.pass(6*time.Minute + look)
+			p.silenced("a")
+			p.do(func() { p.behind = copied(p.leases) })
+			p.renews("a")
+			p.restores("a")
+			p.pass(6*time.Minute + look)
+			p.count(1, 0)
+			p.logged(1, "agent heard again")
+			p.logged(0, "agent works without")
+		},
+		"lease of an agent that cannot renew may be deleted": func(p *fixture) {
+			p.has("a", "b")
+			p.startMonitor()
+			p.pass(6*time.Minute + look)
+			p.silenced("a", "b")
+			p.restores("a")
+			p.do(func() { delete(p.leases, namePrefix+"b") }) // before its conditions are read
+			p.pass(6 * time.Minute)
+			p.restores("b")
+			p.count(1, 0)
+			p.do(func() { clear(p.leases) })
+			p.pass(24 * time.Hour)
+			p.silenced("a", "b")
+			p.count(0, 0)
+		},
+		"silent agents are checked rarely": func(p *fixture) {
+			names := []string{"a", "b", "c"}
+			p.has(names...)
+			p.startMonitor()
+			p.pass(6*time.Minute + look)
+			p.silenced(names...)
+			p.do(func() { p.visits, p.reads = nil, nil })
+			p.pass(24 * time.Hour)
+			p.silenced(names...)
+			p.do(func() {
+				if n := len(p.visits); n < 3*24 || n > 3*28 || len(p.reads) > 0 {
+					p.t.Errorf("three agents that were silent for a day were checked %d times, and their Leases %d", n, len(p.reads))
+				}
+			})
+		},
+		"deleted lease makes its agent silent": func(p *fixture) {
+			p.has("a", "b", "c")
+			p.startMonitor()
+			p.pass(time.Minute)
+			p.do(func() {
+				clear(p.leases)
+				delete(p.nodes, "b") // with its Lease
+			})
+			p.pass(time.Minute)
+			p.renews("c") // its agent lives, and creates a new Lease
+			p.pass(4*time.Minute - time.Second)
+			p.silenced()
+			p.pass(look)
+			p.silenced("a")
+			p.count(1, 0)
+			p.told(said{treat.AgentSilent, "a", "The agent is gone"})
+		},
+		"lease of a silent agent may be deleted": func(p *fixture) {
+			p.has("a")
+			p.startMonitor()
+			p.pass(6*time.Minute + look)
+			p.silenced("a")
+			p.do(func() { clear(p.leases) })
+			p.pass(time.Hour)
+			p.silenced("a") // once; its conditions stay Unknown
+			p.count(0, 0)
+			p.renews("a")
+			p.pass(look)
+			p.count(1, 0)
+		},
+		"recreated node has another agent": func(p *fixture) {
+			p.has("a")
+			p.startMonitor()
+			p.pass(time.Minute)
+			p.do(func() { p.nodes["a"].UID = "another" }) // its old Lease is not deleted yet
+			p.pass(time.Hour)
+			p.silenced()
+		},
+		"conflict is retried": func(p *fixture) {
+			p.has("a")
+			p.refuses(apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, "a", errors.New("changed")))
+			p.startMonitor()
+			p.pass(6*time.Minute + look)
+			p.do(func() {
+				if len(p.writes) != maxAttempts {
+					p.t.Errorf("it was tried %d times", len(p.writes))
+				}
+				p.refuse = nil
+			})
+			p.pass(6*time.Minute + look)
+			p.silenced("a")
+		},
+		"many silent agents are written at a limited rate": func(p *fixture) {
+			const agents = 300
+			var names []string
+			for i := range agents {
+				names = append(names, fmt.Sprintf("n%03d", i))
+				p.has(names[i])
 			}
+			p.startMonitor()
+			p.pass(6 * time.Minute)
+			p.count(0, agents) // at once, although most are not marked yet
+			p.pass(10 * time.Second)
+			p.do(func() {
+				if n := len(p.writes); n < 100 || n > 115 {
+					p.t.Errorf("%d writes in 10 seconds, want 10 a second", n)
+				}
+			})
+			p.renews(names[agents-1]) // before its turn
+			p.pass(30 * time.Second)
+			p.silenced(names[:agents-1]...)
+			p.count(1, agents-1)
+			p.logged(1, "many agents are silent at once")
+			p.renews(names...)
+			p.pass(look)
+			p.count(agents, 0)
+			p.logged(1, "few agents are silent again")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				test(&fixture{t: t, leases: map[string]*coordinationv1.Lease{}, nodes: map[string]*corev1.Node{}})
+			})
 		})
-		p.live(24*time.Hour, "b")
-		p.silenced("a")
-		p.logged(1, "agent works without renewing its lease")
-		// It gets the permission back, and stops.
-		p.renews("a")
-		p.live(5*time.Minute, "b")
-		p.do(func() {
-			if len(p.words) != 3 || p.words[2].EventReason != treat.AgentHeard || !strings.Contains(p.words[2].Message, "renews Lease") {
-				t.Errorf("the Events are %+v", p.words)
-			}
-			p.applied = nil
-		})
-		p.live(time.Minute+look, "b")
-		p.silenced("a")
-	})
-}
-
-func TestReturningAgentIsNotReportedAsWithoutLease(t *testing.T) {
-	inBubble(t, func(p *fixture) {
-		p.has("a")
-		p.startMonitor()
-		p.pass(6*time.Minute + look)
-		p.silenced("a")
-		p.do(func() { p.behind = copied(p.leases) })
-		p.renews("a")
-		p.restores("a")
-		p.pass(6*time.Minute + look)
-		p.count(1, 0)
-		p.logged(1, "agent heard again")
-		p.logged(0, "agent works without")
-	})
-}
-
-func TestLeaseOfAnAgentThatCannotRenewMayBeDeleted(t *testing.T) {
-	inBubble(t, func(p *fixture) {
-		p.has("a")
-		p.has("b")
-		p.startMonitor()
-		p.pass(6*time.Minute + look)
-		p.silenced("a", "b")
-		p.restores("a")
-		p.do(func() { delete(p.leases, namePrefix+"b") }) // before its conditions are read
-		p.pass(6 * time.Minute)
-		p.restores("b")
-		p.count(1, 0)
-		p.do(func() { clear(p.leases) })
-		p.pass(24 * time.Hour)
-		p.silenced("a", "b")
-		p.count(0, 0)
-	})
-}
-
-func TestSilentAgentsAreCheckedRarely(t *testing.T) {
-	inBubble(t, func(p *fixture) {
-		names := []string{"a", "b", "c"}
-		for _, name := range names {
-			p.has(name)
-		}
-		p.startMonitor()
-		p.pass(6*time.Minute + look)
-		p.silenced(names...)
-		p.do(func() { p.visits, p.reads = nil, nil })
-		p.pass(24 * time.Hour)
-		p.silenced(names...)
-		p.do(func() {
-			if n := len(p.visits); n < 3*24 || n > 3*28 || len(p.reads) > 0 {
-				t.Errorf("three agents that were silent for a day were checked %d times, and their Leases %d", n, len(p.reads))
-			}
-		})
-	})
+	}
 }
 
 func TestInvalidHolderIsNotShown(t *testing.T) {
@@ -669,107 +694,6 @@ func TestInvalidHolderIsNotShown(t *testing.T) {
 	}
 }
 
-func TestDeletedLeaseMakesItsAgentSilent(t *testing.T) {
-	inBubble(t, func(p *fixture) {
-		p.has("a")
-		p.has("b")
-		p.has("c")
-		p.startMonitor()
-		p.pass(time.Minute)
-		p.do(func() {
-			clear(p.leases)
-			delete(p.nodes, "b") // with its Lease
-		})
-		p.pass(time.Minute)
-		p.renews("c") // its agent lives, and creates a new Lease
-		p.pass(4*time.Minute - time.Second)
-		p.silenced()
-		p.pass(look)
-		p.silenced("a")
-		p.count(1, 0)
-		p.do(func() {
-			if !strings.Contains(p.words[0].Message, "The agent is gone") {
-				t.Errorf("the Event says %q", p.words[0].Message)
-			}
-		})
-	})
-}
-
-func TestLeaseOfASilentAgentMayBeDeleted(t *testing.T) {
-	inBubble(t, func(p *fixture) {
-		p.has("a")
-		p.startMonitor()
-		p.pass(6*time.Minute + look)
-		p.silenced("a")
-		p.do(func() { clear(p.leases) })
-		p.pass(time.Hour)
-		p.silenced("a") // once; its conditions stay Unknown
-		p.count(0, 0)
-		p.renews("a")
-		p.pass(look)
-		p.count(1, 0)
-	})
-}
-
-func TestRecreatedNodeHasAnotherAgent(t *testing.T) {
-	inBubble(t, func(p *fixture) {
-		p.has("a")
-		p.startMonitor()
-		p.pass(time.Minute)
-		p.do(func() { p.nodes["a"].UID = "another" }) // its old Lease is not deleted yet
-		p.pass(time.Hour)
-		p.silenced()
-	})
-}
-
-func TestConflictIsRetried(t *testing.T) {
-	inBubble(t, func(p *fixture) {
-		p.has("a")
-		p.do(func() {
-			p.refuse = apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, "a", errors.New("changed"))
-		})
-		p.startMonitor()
-		p.pass(6*time.Minute + look)
-		p.do(func() {
-			if len(p.writes) != maxAttempts {
-				t.Errorf("it was tried %d times", len(p.writes))
-			}
-			p.refuse = nil
-		})
-		p.pass(6*time.Minute + look)
-		p.silenced("a")
-	})
-}
-
-func TestManySilentAgentsAreWrittenAtALimitedRate(t *testing.T) {
-	inBubble(t, func(p *fixture) {
-		const agents = 300
-		var names []string
-		for i := range agents {
-			names = append(names, fmt.Sprintf("n%03d", i))
-			p.has(names[i])
-		}
-		p.startMonitor()
-		p.pass(6 * time.Minute)
-		p.count(0, agents) // at once, although most are not marked yet
-		p.pass(10 * time.Second)
-		p.do(func() {
-			if n := len(p.writes); n < 100 || n > 115 {
-				t.Errorf("%d writes in 10 seconds, want 10 a second", n)
-			}
-		})
-		p.renews(names[agents-1]) // before its turn
-		p.pass(30 * time.Second)
-		p.silenced(names[:agents-1]...)
-		p.count(1, agents-1)
-		p.logged(1, "many agents are silent at once")
-		p.renews(names...)
-		p.pass(look)
-		p.count(agents, 0)
-		p.logged(1, "few agents are silent again")
-	})
-}
-
 func TestListIntervalGrowsWithTheNumberOfAgents(t *testing.T) {
 	for agents, want := range map[int]time.Duration{0: 5 * time.Second, 1000: 5 * time.Second, 5000: 15 * time.Second, 10000: 30 * time.Second, 100000: time.Minute} {
 		k := newMonitor(t, &fixture{}, nil)
@@ -785,8 +709,6 @@ func TestListIntervalGrowsWithTheNumberOfAgents(t *testing.T) {
 func TestConfigReportsMissingFields(t *testing.T) {
 	_, err := NewMonitor(Config{})
 	for _, field := range []string{"Leases", "Client", "Namespace", "Event", "Wrote", "Count", "Logger"} {
-		if err == nil || !strings.Contains(err.Error(), field+" is missing") {
-			t.Errorf("%s: %v", field, err)
-		}
+		testkit.Fails(t, err, field+" is missing")
 	}
 }

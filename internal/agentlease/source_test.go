@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 	"pgregory.net/rapid"
 
+	"github.com/resourcestack/autohealer/internal/report"
 	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
@@ -234,5 +235,12 @@ func BenchmarkLook(b *testing.B) {
 	b.SetBytes(int64(len(lists[0])))
 	for b.Loop() {
 		look()
+	}
+}
+
+// The agent and the controller share no code, so this test compares their labels.
+func TestLabelMatchesTheLeasesOfAgents(t *testing.T) {
+	if label != report.LeaseLabel || labelValue != report.LeaseLabelValue {
+		t.Errorf("agents set %s=%s, but the controller selects %s=%s", report.LeaseLabel, report.LeaseLabelValue, label, labelValue)
 	}
 }

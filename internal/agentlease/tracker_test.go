@@ -86,6 +86,14 @@ func (s *story) silent(nodes ...string) {
 	}
 }
 
+// counts checks how many agents are alive and silent.
+func (s *story) counts(heard, silent int) {
+	s.t.Helper()
+	if h, n := s.Count(); h != heard || n != silent {
+		s.t.Errorf("%d alive, %d silent, want %d and %d", h, n, heard, silent)
+	}
+}
+
 func TestSilenceStartsAtTheLastRenewal(t *testing.T) {
 	s := newStory(t)
 	s.renews("a")
@@ -99,9 +107,7 @@ func TestSilenceStartsAtTheLastRenewal(t *testing.T) {
 	s.silent("a", "b") // the longest first
 	s.MarkSilent(s.now, "l-a")
 	s.silent("b")
-	if heard, silent := s.Count(); heard != 1 || silent != 1 {
-		t.Errorf("%d alive, %d silent", heard, silent)
-	}
+	s.counts(1, 1)
 	if s.renews("b") {
 		t.Error("one is back who was not called silent")
 	}
@@ -109,9 +115,7 @@ func TestSilenceStartsAtTheLastRenewal(t *testing.T) {
 		t.Error("one who was silent is not back")
 	}
 	s.silent()
-	if heard, silent := s.Count(); heard != 2 || silent != 0 {
-		t.Errorf("%d alive, %d silent", heard, silent)
-	}
+	s.counts(2, 0)
 }
 
 func TestWriteWithoutRenewalDoesNotCount(t *testing.T) {
@@ -195,13 +199,9 @@ func TestDeletedLeaseMakesTheAgentSilent(t *testing.T) {
 	s.MarkSilent(s.now, "l-a")
 	s.MarkSilent(s.now, "l-b")
 	s.MarkSilent(s.now, "l-c")
-	if heard, silent := s.Count(); heard != 0 || silent != 1 {
-		t.Errorf("%d alive, %d silent: an agent without Lease is forgotten", heard, silent)
-	}
+	s.counts(0, 1) // an agent without Lease is forgotten
 	s.LeaseGone("l-c")
-	if heard, silent := s.Count(); heard+silent != 0 {
-		t.Errorf("%d alive, %d silent", heard, silent)
-	}
+	s.counts(0, 0)
 	s.LeaseGone("l-d") // unknown Lease
 	s.silent()
 }
@@ -222,9 +222,7 @@ func TestSilentAgentIsCheckedLessAndLessOften(t *testing.T) {
 		}
 		s.MarkSilent(s.now, "l-a")
 	}
-	if heard, silent := s.Count(); heard != 0 || silent != 1 {
-		t.Errorf("%d alive, %d silent", heard, silent)
-	}
+	s.counts(0, 1)
 }
 
 func TestLeaseOfAnAgentAliveWithoutItIsIgnored(t *testing.T) {
@@ -242,13 +240,12 @@ func TestLeaseOfAnAgentAliveWithoutItIsIgnored(t *testing.T) {
 	}
 	s.pass(unbroken)
 	s.silent()
-	if heard, silent := s.Count(); heard != 2 || silent != 0 || s.DueAgain(s.now) != nil {
-		t.Errorf("%d alive, %d silent, unseen %v", heard, silent, s.DueAgain(s.now))
+	s.counts(2, 0)
+	if unseen := s.DueAgain(s.now); unseen != nil {
+		t.Errorf("unseen are %v", unseen)
 	}
 	s.LeaseGone("l-b")
-	if heard, silent := s.Count(); heard != 1 || silent != 0 {
-		t.Errorf("%d alive, %d silent: an agent without Lease is not tracked", heard, silent)
-	}
+	s.counts(1, 0) // an agent without Lease is not tracked
 	if !s.renews("a") {
 		t.Error("one who renews again is not back")
 	}

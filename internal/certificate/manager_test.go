@@ -290,12 +290,7 @@ func TestManager(t *testing.T) {
 		}
 		secret.ResourceVersion, secret.UID, secret.Data = "", "", nil
 		testkit.Must(p, p.api.Create(p.Context(), secret))
-		testkit.Eventually(p, "a new certificate", func() error {
-			if len(p.secret().Data) == 0 {
-				return errors.New("it is empty")
-			}
-			return nil
-		})
+		testkit.Until(p, "a new certificate", func() bool { return len(p.secret().Data) != 0 })
 		p.served(first, second)
 	})
 

@@ -2,7 +2,6 @@ package configmaps_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -224,12 +223,7 @@ func TestRevisionWatcher(t *testing.T) {
 		w.gate.held = make(chan struct{})
 		keep(t, w, "one", "A", configmaps.Stored{})
 		start(t, w)
-		testkit.Eventually(t, "the watch", func() error {
-			if w.gate.watches.Load() == 0 {
-				return errors.New("none so far")
-			}
-			return nil
-		})
+		testkit.Until(t, "the watch", func() bool { return w.gate.watches.Load() != 0 })
 		for range 20 {
 			if sets, err := w.lookout.InForce(t.Context()); err != nil || missing(sets, "A") != nil {
 				t.Fatalf("it finds %v, %v", sets, err)

@@ -49,6 +49,19 @@ func TestLedger(t *testing.T) {
 		testkit.Must(t, l.Write(t.Context(), entries))
 	}
 
+	// getsNoAnswer loses the answer to a write. The next write succeeds.
+	getsNoAnswer := func(t *testing.T, l *ledger.Ledger, verb string) {
+		t.Helper()
+		cut := proxy.Inject(testbed.On(verb, "configmaps"), testbed.CutResponse(), 1)
+		if err := l.Write(t.Context(), []ledger.Entry{entry("a")}); err == nil || errors.Is(err, ledger.ErrDeposed) {
+			t.Fatalf("without an answer the write says %v", err)
+		}
+		if cut.Hits() == 0 {
+			t.Fatal("the connection was not cut")
+		}
+		write(t, l, entry("b"))
+	}
+
 	t.Run("returns the entries of the previous holder", func(t *testing.T) {
 		ns := room(t)
 		first := claim(t, direct, ns, "first")
@@ -89,14 +102,7 @@ func TestLedger(t *testing.T) {
 	t.Run("continues after a lost response", func(t *testing.T) {
 		ns := room(t)
 		first := claim(t, faulty, ns, "first")
-		cut := proxy.Inject(testbed.On("update", "configmaps"), testbed.CutResponse(), 1)
-		if err := first.Write(t.Context(), []ledger.Entry{entry("a")}); err == nil || errors.Is(err, ledger.ErrDeposed) {
-			t.Fatalf("without an answer the write says %v", err)
-		}
-		if cut.Hits() == 0 {
-			t.Fatal("the connection was not cut")
-		}
-		write(t, first, entry("b"))
+		getsNoAnswer(t, first, "update")
 		claim(t, direct, ns, "second", entry("b"))
 	})
 
@@ -120,14 +126,7 @@ func TestLedger(t *testing.T) {
 		ns := room(t)
 		first := claim(t, faulty, ns, "first")
 		erase(t, ns)
-		cut := proxy.Inject(testbed.On("create", "configmaps"), testbed.CutResponse(), 1)
-		if err := first.Write(t.Context(), []ledger.Entry{entry("a")}); err == nil || errors.Is(err, ledger.ErrDeposed) {
-			t.Fatalf("without an answer the write says %v", err)
-		}
-		if cut.Hits() == 0 {
-			t.Fatal("the connection was not cut")
-		}
-		write(t, first, entry("b"))
+		getsNoAnswer(t, first, "create")
 		claim(t, direct, ns, "second", entry("b"))
 	})
 

@@ -59,6 +59,22 @@ func selector(t *testing.T, text string) triage.Selector {
 // bySelectorText compares selectors by their kubectl syntax.
 var bySelectorText = cmp.Transformer("text", func(s triage.Selector) string { return s.String() })
 
+// refuses checks that a policy does not compile, and that the error names its field.
+func refuses(t *testing.T, rule triage.Rule, err error, field, value, says string) {
+	t.Helper()
+	var wrong *triage.FieldError
+	if !errors.As(err, &wrong) {
+		t.Fatalf("error is %v, want a FieldError", err)
+	}
+	if wrong.Field != field || wrong.Value != value {
+		t.Errorf("refuses %s: %q, want %s: %q", wrong.Field, wrong.Value, field, value)
+	}
+	if !strings.Contains(wrong.Problem, says) || len(wrong.Problem) > 500 {
+		t.Errorf("problem is %q, want something with %q", wrong.Problem, says)
+	}
+	testkit.Equal(t, "the rule of an invalid policy", triage.Rule{}, rule, bySelectorText)
+}
+
 func TestConditionSetCompilesTheExample(t *testing.T) {
 	rule := func(name, key string, signals ...triage.Signal) triage.Rule {
 		return triage.Rule{
@@ -215,17 +231,7 @@ func TestConditionSetRefuses(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			rule, err := observe.ConditionSet(set(test.change))
-			var field *triage.FieldError
-			if !errors.As(err, &field) {
-				t.Fatalf("error is %v, want a FieldError", err)
-			}
-			if field.Field != test.field || field.Value != test.value {
-				t.Errorf("refuses %s: %q, want %s: %q", field.Field, field.Value, test.field, test.value)
-			}
-			if !strings.Contains(field.Problem, test.says) {
-				t.Errorf("problem is %q, want something with %q", field.Problem, test.says)
-			}
-			testkit.Equal(t, "an invalid rule is returned", triage.Rule{}, rule, bySelectorText)
+			refuses(t, rule, err, test.field, test.value, test.says)
 			if _, again := observe.ConditionSet(set(test.change)); again == nil || again.Error() != err.Error() {
 				t.Errorf("the second time it says %v, the first time it said %v", again, err)
 			}

@@ -220,17 +220,7 @@ func TestNodeHealthCheckNamesTheInvalidField(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			rule, err := observe.NodeHealthCheck(check(test.change))
-			var field *triage.FieldError
-			if !errors.As(err, &field) {
-				t.Fatalf("error is %v, want a FieldError", err)
-			}
-			if field.Field != test.field || field.Value != test.value {
-				t.Errorf("refuses %s: %q, want %s: %q", field.Field, field.Value, test.field, test.value)
-			}
-			if !strings.Contains(field.Problem, test.says) || len(field.Problem) > 500 {
-				t.Errorf("problem is %q, want something with %q", field.Problem, test.says)
-			}
-			testkit.Equal(t, "an invalid rule is returned", triage.Rule{}, rule, bySelectorText)
+			refuses(t, rule, err, test.field, test.value, test.says)
 		})
 	}
 }
@@ -238,9 +228,7 @@ func TestNodeHealthCheckNamesTheInvalidField(t *testing.T) {
 func TestNodeHealthCheckNeedsAName(t *testing.T) {
 	unnamed := check(func(*v1alpha1.NodeHealthCheckSpec) {})
 	unnamed.Name = ""
-	if _, err := observe.NodeHealthCheck(unnamed); err == nil || !strings.Contains(err.Error(), "metadata.name") {
-		t.Errorf("the error is %v", err)
-	}
+	testkit.Value(observe.NodeHealthCheck(unnamed)).Fails(t, "metadata.name")
 }
 
 // Any stored object, under any CRD, is compiled or refused.

@@ -285,17 +285,7 @@ func TestRepairNamesTheInvalidField(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			rule, err := observe.Repair("NodePool/default", "default", exampleBlock(test.change), exampleProvider, nil)
-			var field *triage.FieldError
-			if !errors.As(err, &field) {
-				t.Fatalf("error is %v, want a FieldError", err)
-			}
-			if field.Field != test.field || field.Value != test.value {
-				t.Errorf("refuses %s: %q, want %s: %q", field.Field, field.Value, test.field, test.value)
-			}
-			if !strings.Contains(field.Problem, test.says) || len(field.Problem) > 500 {
-				t.Errorf("problem is %q, want something with %q", field.Problem, test.says)
-			}
-			testkit.Equal(t, "an invalid rule is returned", triage.Rule{}, rule, bySelectorText)
+			refuses(t, rule, err, test.field, test.value, test.says)
 		})
 	}
 	t.Run("no statements", func(t *testing.T) {
@@ -348,5 +338,37 @@ func TestRepairCompilesOrRefusesAnything(t *testing.T) {
 	t.Logf("saw %d that compile and %d that do not", compiled, refused)
 	if compiled == 0 || refused == 0 {
 		t.Error("no valid or no invalid block was tried")
+	}
+}
+
+func TestRepairNodes(t *testing.T) {
+	labels := func(text string) *metav1.LabelSelector {
+		return testkit.Value(metav1.ParseToLabelSelector(text)).Must(t)
+	}
+	for _, test := range []struct {
+		name  string
+		spec  v1alpha1.RepairPolicySpec
+		who   string
+		field string // the invalid field
+		says  string
+	}{
+		{name: "selects the nodes of a pool by label", spec: v1alpha1.RepairPolicySpec{NodePool: "default"}, who: "karpenter.sh/nodepool=default"},
+		{name: "uses the selector", spec: v1alpha1.RepairPolicySpec{Selector: labels("pool=gpu,!spare")}, who: "pool=gpu,!spare"},
+		{name: "selects all nodes with an empty selector", spec: v1alpha1.RepairPolicySpec{Selector: &metav1.LabelSelector{}}},
+		{name: "refuses nodePool with selector", spec: v1alpha1.RepairPolicySpec{NodePool: "default", Selector: &metav1.LabelSelector{}}, field: "spec.nodePool", says: "not both"},
+		{name: "refuses a pool name that is not a label value", spec: v1alpha1.RepairPolicySpec{NodePool: "the default"}, field: "spec.nodePool", says: "such as default"},
+		{name: "refuses neither nodePool nor selector", field: "spec.nodePool", says: "selector: {} means all nodes"},
+		{name: "refuses an invalid selector", spec: v1alpha1.RepairPolicySpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a b": "c"}}}, field: "spec.selector.matchLabels", says: "name part"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			who, err := observe.RepairNodes(&v1alpha1.RepairPolicy{Spec: test.spec})
+			var wrong *triage.FieldError
+			if (err != nil) != (test.field != "") || err != nil && (!errors.As(err, &wrong) || wrong.Field != test.field || !strings.Contains(wrong.Problem, test.says)) {
+				t.Fatalf("%v, want one in %s with %q", err, test.field, test.says)
+			}
+			if err == nil && who.String() != test.who {
+				t.Errorf("%q, want %q", who, test.who)
+			}
+		})
 	}
 }

@@ -44,123 +44,62 @@ func TestLedger(t *testing.T) {
 	}
 	const unknown = UnknownUser
 
+	type requests = []*request
 	for _, test := range []struct {
 		name     string
-		requests []*request
-		kind     watch.EventType // Modified when empty
+		kind     watch.EventType
+		requests requests
 		want     string
 		reason   string
 	}{
-		{
-			name:     "uses the response with the version",
-			requests: []*request{asked("alice", 0, 9, version("5")), asked("bob", 0, 9, version("6"))},
-			want:     "alice",
-		}, {
-			name:     "excludes a request that came after another response",
-			requests: []*request{asked("bob", 4, 5, version("5")), asked("alice", 0, 3, version("5"))},
-			want:     "alice",
-		}, {
-			name:     "excludes a request that came after the change was seen",
-			requests: []*request{asked("bob", 11, 15, version("5"))},
-			want:     unknown,
-			reason:   "no answered request",
-		}, {
-			name:     "does not choose between two at the same time",
-			requests: []*request{asked("alice", 0, 3, version("5")), asked("bob", 1, 4, version("5"))},
-			want:     unknown,
-			reason:   "may both have made it",
-		}, {
-			name:     "need not choose between two of the same author",
-			requests: []*request{asked("alice", 0, 3, version("5")), asked("alice", 1, 4, version("5"))},
-			want:     "alice",
-		}, {
-			name: "excludes an update that returns its base version",
-			requests: []*request{
-				asked("alice", 0, 3, version("5")),
-				asked("bob", 1, 4, version("5"), func(r *request) { r.author.Verb, r.knewOf = "update", "5" }),
-			},
-			want: "alice",
-		}, {
-			name:     "excludes a dry run",
-			requests: []*request{asked("bob", 0, 3, version("5"), func(r *request) { r.dryRun = true })},
-			want:     unknown,
-		}, {
-			name:     "does not trust a response while a lost request may be the author",
-			requests: []*request{asked("alice", 0, 3, version("5")), asked("bob", 1, 9, lost)},
-			want:     unknown,
-			reason:   "got no response",
-		}, {
-			name:     "does not trust a response while a failed request may be the author",
-			requests: []*request{asked("alice", 0, 3, version("5")), asked("bob", 1, 9, failed(504))},
-			want:     unknown,
-			reason:   "got no response",
-		}, {
-			name:     "ignores refused requests",
-			requests: []*request{asked("alice", 0, 3, version("5")), asked("bob", 1, 9, failed(409))},
-			want:     "alice",
-		}, {
-			name:     "ignores lost requests about other objects",
-			requests: []*request{asked("alice", 0, 3, version("5")), asked("bob", 1, 9, lost, on("other"))},
-			want:     "alice",
-		}, {
-			name:     "ignores lost requests of another time",
-			requests: []*request{asked("alice", 5, 8, version("5")), asked("bob", 0, 4, lost)},
-			want:     "alice",
-		}, {
-			name:     "ignores lost requests to create other objects",
-			requests: []*request{asked("alice", 0, 3, version("5")), asked("bob", 1, 9, lost, on(""), create)},
-			want:     "alice",
-		}, {
-			name: "uses the response created",
-			requests: []*request{
-				asked("bob", 1, 2, version("5")),
-				asked("alice", 0, 3, version("5"), func(r *request) { r.code = 201 }),
-				asked("carol", 0, 9, lost),
-			},
-			kind: watch.Added,
-			want: "alice",
-		}, {
-			name:     "never names a request that was lost",
-			requests: []*request{asked("bob", 1, 9, lost)},
-			want:     unknown,
-		}, {
-			name:     "names a failed request if there is no other possible author",
-			requests: []*request{asked("alice", 1, 9, failed(504)), asked("alice", 2, 9, failed(500)), asked("bob", 0, 3, version("4")), asked("carol", 11, 12, failed(504))},
-			want:     "alice",
-		}, {
-			name:     "does not choose between two failed requests",
-			requests: []*request{asked("alice", 1, 9, failed(504)), asked("bob", 1, 9, failed(504))},
-			want:     unknown,
-			reason:   "no answered request",
-		}, {
-			name:     "does not choose between a failed and a lost request",
-			requests: []*request{asked("alice", 1, 9, failed(504)), asked("bob", 1, 9, lost)},
-			want:     unknown,
-			reason:   "no answered request",
-		}, {
-			name:     "does not attribute a deletion to a failed patch",
-			requests: []*request{asked("alice", 1, 9, failed(504))},
-			kind:     watch.Deleted,
-			want:     unknown,
-		}, {
-			name:     "attributes a deletion by the UID in the status",
-			requests: []*request{asked("alice", 0, 9, deletion("another")), asked("bob", 0, 9, deletion("uid"))},
-			kind:     watch.Deleted,
-			want:     "bob",
-		}, {
-			name:     "does not choose between two deletions",
-			requests: []*request{asked("alice", 0, 9, deletion("uid")), asked("bob", 0, 9, deletion("uid"))},
-			kind:     watch.Deleted,
-			want:     unknown,
-		},
+		{"uses the response with the version", watch.Modified, requests{asked("alice", 0, 9, version("5")), asked("bob", 0, 9, version("6"))}, "alice", ""},
+		{"excludes a request that came after another response", watch.Modified, requests{
+			asked("bob", 4, 5, version("5")), asked("alice", 0, 3, version("5")),
+		}, "alice", ""},
+		{"excludes a request that came after the change was seen", watch.Modified, requests{asked("bob", 11, 15, version("5"))}, unknown, "no answered request"},
+		{"does not choose between two at the same time", watch.Modified, requests{
+			asked("alice", 0, 3, version("5")), asked("bob", 1, 4, version("5")),
+		}, unknown, "may both have made it"},
+		{"need not choose between two of the same author", watch.Modified, requests{asked("alice", 0, 3, version("5")), asked("alice", 1, 4, version("5"))}, "alice", ""},
+		{"excludes an update that returns its base version", watch.Modified, requests{
+			asked("alice", 0, 3, version("5")), asked("bob", 1, 4, version("5"), func(r *request) { r.author.Verb, r.knewOf = "update", "5" }),
+		}, "alice", ""},
+		{"excludes a dry run", watch.Modified, requests{asked("bob", 0, 3, version("5"), func(r *request) { r.dryRun = true })}, unknown, ""},
+		{"does not trust a response while a lost request may be the author", watch.Modified, requests{
+			asked("alice", 0, 3, version("5")), asked("bob", 1, 9, lost),
+		}, unknown, "got no response"},
+		{"does not trust a response while a failed request may be the author", watch.Modified, requests{
+			asked("alice", 0, 3, version("5")), asked("bob", 1, 9, failed(504)),
+		}, unknown, "got no response"},
+		{"ignores refused requests", watch.Modified, requests{asked("alice", 0, 3, version("5")), asked("bob", 1, 9, failed(409))}, "alice", ""},
+		{"ignores lost requests about other objects", watch.Modified, requests{asked("alice", 0, 3, version("5")), asked("bob", 1, 9, lost, on("other"))}, "alice", ""},
+		{"ignores lost requests of another time", watch.Modified, requests{asked("alice", 5, 8, version("5")), asked("bob", 0, 4, lost)}, "alice", ""},
+		{"ignores lost requests to create other objects", watch.Modified, requests{
+			asked("alice", 0, 3, version("5")), asked("bob", 1, 9, lost, on(""), create),
+		}, "alice", ""},
+		{"uses the response created", watch.Added, requests{
+			asked("bob", 1, 2, version("5")), asked("alice", 0, 3, version("5"), func(r *request) { r.code = 201 }), asked("carol", 0, 9, lost),
+		}, "alice", ""},
+		{"never names a request that was lost", watch.Modified, requests{asked("bob", 1, 9, lost)}, unknown, ""},
+		{"names a failed request if there is no other possible author", watch.Modified, requests{
+			asked("alice", 1, 9, failed(504)), asked("alice", 2, 9, failed(500)), asked("bob", 0, 3, version("4")), asked("carol", 11, 12, failed(504)),
+		}, "alice", ""},
+		{"does not choose between two failed requests", watch.Modified, requests{
+			asked("alice", 1, 9, failed(504)), asked("bob", 1, 9, failed(504)),
+		}, unknown, "no answered request"},
+		{"does not choose between a failed and a lost request", watch.Modified, requests{
+			asked("alice", 1, 9, failed(504)), asked("bob", 1, 9, lost),
+		}, unknown, "no answered request"},
+		{"does not attribute a deletion to a failed patch", watch.Deleted, requests{asked("alice", 1, 9, failed(504))}, unknown, ""},
+		{"attributes a deletion by the UID in the status", watch.Deleted, requests{
+			asked("alice", 0, 9, deletion("another")), asked("bob", 0, 9, deletion("uid")),
+		}, "bob", ""},
+		{"does not choose between two deletions", watch.Deleted, requests{asked("alice", 0, 9, deletion("uid")), asked("bob", 0, 9, deletion("uid"))}, unknown, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			change := Change{
-				Type: watch.Modified, GVR: NodesResource, Name: "n", UID: "uid", ResourceVersion: "5",
+				Type: test.kind, GVR: NodesResource, Name: "n", UID: "uid", ResourceVersion: "5",
 				Object: new(unstructured.Unstructured), Time: at(10),
-			}
-			if test.kind != "" {
-				change.Type = test.kind
 			}
 			book := newLedger(test.requests)
 			got := book.author(change, nil)

@@ -54,9 +54,7 @@ func TestConfig(t *testing.T) {
 	t.Run("may not name a folder too deep for a socket", func(t *testing.T) {
 		folder := filepath.Join(t.TempDir(), strings.Repeat("deep", 20))
 		testkit.Must(t, os.Mkdir(folder, 0o755))
-		if _, err := Start(t.Context(), Config{Dir: folder}); err == nil || !strings.Contains(err.Error(), "too long for a socket") {
-			t.Errorf("error %v", err)
-		}
+		testkit.Value(Start(t.Context(), Config{Dir: folder})).Fails(t, "too long for a socket")
 		if made, _ := os.ReadDir(folder); len(made) > 0 {
 			t.Errorf("%v is left", made)
 		}
@@ -113,8 +111,6 @@ func TestPrograms(t *testing.T) {
 	t.Run("that are missing outside the module are reported with the reason", func(t *testing.T) {
 		t.Setenv("KUBEBUILDER_ASSETS", "")
 		t.Chdir(t.TempDir())
-		if _, err := (Config{}).findProgram("etcd"); err == nil || !strings.Contains(err.Error(), "outside "+modulePath) {
-			t.Errorf("error %v", err)
-		}
+		testkit.Value((Config{}).findProgram("etcd")).Fails(t, "outside "+modulePath)
 	})
 }

@@ -2,7 +2,6 @@ package testbed
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -32,12 +31,7 @@ func TestOrphans(t *testing.T) {
 
 	t.Run("die with a parent that is killed while it starts them", func(t *testing.T) {
 		folder, parent, _ := startParent(t)
-		testkit.Eventually(t, "a first child", func() error {
-			if len(processesOf(folder)) == 0 {
-				return errors.New("no child yet")
-			}
-			return nil
-		})
+		testkit.Until(t, "a first child", func() bool { return len(processesOf(folder)) != 0 })
 		kill(t, parent)
 		testkit.Eventually(t, "all children gone", func() error { return noProcessOf(folder) })
 

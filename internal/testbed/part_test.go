@@ -49,9 +49,7 @@ func TestPart(t *testing.T) {
 	t.Run("that is asked to stop stops", func(t *testing.T) {
 		node := createNode(t, c, "stop")
 		testkit.Must(t, c.APIServer.Stop(within(t, limit)))
-		if err := c.APIServer.Stop(within(t, limit)); err == nil || !strings.Contains(err.Error(), "stopping kube-apiserver: it does not run") {
-			t.Errorf("a second stop: %v", err)
-		}
+		testkit.Fails(t, c.APIServer.Stop(within(t, limit)), "stopping kube-apiserver: it does not run") // a second stop
 		testkit.Must(t, c.APIServer.Restart(within(t, limit)))
 		keeps(t, node.Name)
 	})
@@ -101,9 +99,7 @@ func TestPart(t *testing.T) {
 			func() error { return c.Kwok.Stop(t.Context()) },
 			func() error { return c.Kwok.Restart(t.Context()) },
 		} {
-			if err := fault(); err == nil || !strings.Contains(err.Error(), "a part that Config does not ask for") {
-				t.Errorf("error %v", err)
-			}
+			testkit.Fails(t, fault(), "a part that Config does not ask for")
 		}
 	})
 }
@@ -149,15 +145,8 @@ func TestPartThatFails(t *testing.T) {
 		c := etcdAlone(t, Config{})
 		process := testkit.Value(os.FindProcess(c.Etcd.PID())).Must(t)
 		testkit.Must(t, process.Kill()) // not by the testbed's own method
-		testkit.Eventually(t, "the end of etcd", func() error {
-			if c.Etcd.PID() != 0 {
-				return errors.New("it still runs")
-			}
-			return nil
-		})
-		if err := c.Stop(); err == nil || !strings.Contains(err.Error(), "etcd ended by itself: signal: killed") {
-			t.Errorf("error %v", err)
-		}
+		testkit.Until(t, "the end of etcd", func() bool { return c.Etcd.PID() == 0 })
+		testkit.Fails(t, c.Stop(), "etcd ended by itself: signal: killed")
 		if err := c.Stop(); err != nil {
 			t.Errorf("a second stop: %v", err)
 		}

@@ -38,6 +38,16 @@ func TestChecks(t *testing.T) {
 	if Value(3, errors.New("bad")).Must(f); f.text != "bad" {
 		t.Errorf("for an error the test says %q", f.text)
 	}
+	for _, bad := range []error{nil, errors.New("one")} {
+		f.text = ""
+		if Value(3, bad).Fails(f, "one", "two"); f.text == "" {
+			t.Errorf("%v says one and two", bad)
+		}
+	}
+	f.text = "bad"
+	if Fails(f, errors.New("one two"), "two", "one"); f.text != "bad" {
+		t.Errorf("for the expected error the test says %q", f.text)
+	}
 	if Equal(f, "none", []int{1}, []int{1}); f.text != "bad" {
 		t.Errorf("for equal values the test says %q", f.text)
 	}

@@ -59,6 +59,12 @@ func TestPrepare(t *testing.T) {
 	fresh := func(key string, effect corev1.TaintEffect) corev1.Taint {
 		return ownership.Taint{Key: key, Effect: effect, Added: now.Truncate(time.Second)}.Taint()
 	}
+	plans := func(taints ...triage.PlannedTaint) triage.Plan { return triage.Plan{Taints: taints} }
+	with := func(n *corev1.Node, change func(*corev1.Node)) *corev1.Node {
+		change(n)
+		return n
+	}
+	held := []ownership.Taint{noted("a", "k", "NoExecute")}
 	tests := []struct {
 		name    string
 		node    *corev1.Node
@@ -68,100 +74,41 @@ func TestPrepare(t *testing.T) {
 		removed []string
 		takes   []string
 	}{
-		{
-			name: "writes nothing where nothing is wanted",
-			node: node(nil, theirs),
-		},
-		{
-			name: "writes nothing where everything is there",
-			node: node([]ownership.Taint{noted("a", "k", "NoExecute")}, theirs),
-			plan: triage.Plan{Taints: []triage.PlannedTaint{wanted("a", "k", triage.NoExecute)}},
-		},
-		{
-			name:   "adds a taint behind those of others",
-			node:   node(nil, theirs),
-			plan:   triage.Plan{Taints: []triage.PlannedTaint{wanted("a", "k", triage.NoSchedule)}},
-			taints: []corev1.Taint{theirs, fresh("k", "NoSchedule")}, placed: []string{"a"},
-		},
-		{
-			name:   "a new NoExecute takes a place",
-			node:   node(nil),
-			plan:   triage.Plan{Taints: []triage.PlannedTaint{wanted("a", "k", triage.NoExecute)}},
-			taints: []corev1.Taint{fresh("k", "NoExecute")}, placed: []string{"a"}, takes: []string{"a"},
-		},
-		{
-			name:   "exchanges the effect in one write",
-			node:   node([]ownership.Taint{noted("a", "k", "NoSchedule")}, theirs),
-			plan:   triage.Plan{Taints: []triage.PlannedTaint{wanted("a", "k", triage.NoExecute)}},
-			taints: []corev1.Taint{theirs, fresh("k", "NoExecute")}, placed: []string{"a"}, removed: []string{"a"}, takes: []string{"a"},
-		},
-		{
-			name:   "takes its own away and leaves the others",
-			node:   node([]ownership.Taint{noted("a", "k", "NoExecute")}, theirs),
-			plan:   triage.Plan{Findings: []triage.Reason{{Code: triage.Recovered, Rule: rule("a")}}},
-			taints: []corev1.Taint{theirs}, removed: []string{"a"},
-		},
-		{
-			name:   "leaves a taint with a reserved key, whatever the record says",
+		{name: "writes nothing where nothing is wanted", node: node(nil, theirs)},
+		{name: "writes nothing where everything is there", node: node(held, theirs), plan: plans(wanted("a", "k", triage.NoExecute))},
+		{name: "adds a taint behind those of others", node: node(nil, theirs), plan: plans(wanted("a", "k", triage.NoSchedule)),
+			taints: []corev1.Taint{theirs, fresh("k", "NoSchedule")}, placed: []string{"a"}},
+		{name: "a new NoExecute takes a place", node: node(nil), plan: plans(wanted("a", "k", triage.NoExecute)),
+			taints: []corev1.Taint{fresh("k", "NoExecute")}, placed: []string{"a"}, takes: []string{"a"}},
+		{name: "exchanges the effect in one write",
+			node: node([]ownership.Taint{noted("a", "k", "NoSchedule")}, theirs), plan: plans(wanted("a", "k", triage.NoExecute)),
+			taints: []corev1.Taint{theirs, fresh("k", "NoExecute")}, placed: []string{"a"}, removed: []string{"a"}, takes: []string{"a"}},
+		{name: "takes its own away and leaves the others",
+			node: node(held, theirs), plan: triage.Plan{Findings: []triage.Reason{{Code: triage.Recovered, Rule: rule("a")}}},
+			taints: []corev1.Taint{theirs}, removed: []string{"a"}},
+		{name: "leaves a taint with a reserved key, whatever the record says",
 			node:   node([]ownership.Taint{noted("a", "k", "NoExecute"), noted("a", "node.kubernetes.io/unreachable", "NoExecute")}),
-			taints: []corev1.Taint{noted("", "node.kubernetes.io/unreachable", "NoExecute").Taint()}, removed: []string{"a"},
-		},
-		{
-			name: "accepts an equal taint of another component",
-			node: node(nil, corev1.Taint{Key: "k", Effect: "NoExecute"}),
-			plan: triage.Plan{Taints: []triage.PlannedTaint{wanted("a", "k", triage.NoExecute)}},
-		},
-		{
-			name:   "adds to another component's taint with another effect",
-			node:   node(nil, corev1.Taint{Key: "k", Effect: "NoExecute"}),
-			plan:   triage.Plan{Taints: []triage.PlannedTaint{wanted("a", "k", triage.NoSchedule)}},
-			taints: []corev1.Taint{{Key: "k", Effect: "NoExecute"}, fresh("k", "NoSchedule")}, placed: []string{"a"},
-		},
-		{
-			name:   "hands a taint over to the rule that now wants it, which takes a place of its own",
-			node:   node([]ownership.Taint{noted("old", "k", "NoExecute")}),
-			plan:   triage.Plan{Taints: []triage.PlannedTaint{wanted("new", "k", triage.NoExecute)}},
-			taints: []corev1.Taint{noted("", "k", "NoExecute").Taint()}, takes: []string{"new"},
-		},
-		{
-			name:   "two rules share one taint",
-			node:   node(nil),
-			plan:   triage.Plan{Taints: []triage.PlannedTaint{wanted("a", "k", triage.NoExecute), wanted("b", "k", triage.NoExecute)}},
-			taints: []corev1.Taint{fresh("k", "NoExecute")}, placed: []string{"a", "b"}, takes: []string{"a", "b"},
-		},
-		{
-			name:   "one of two that share a taint lets go of it",
-			node:   node([]ownership.Taint{noted("a", "k", "NoExecute"), noted("b", "k", "NoExecute")}),
-			plan:   triage.Plan{Taints: []triage.PlannedTaint{wanted("b", "k", triage.NoExecute)}},
-			taints: []corev1.Taint{noted("", "k", "NoExecute").Taint()},
-		},
-		{
-			name: "places a taint again that was removed, and counts it again",
-			node: func() *corev1.Node {
-				n := node([]ownership.Taint{noted("a", "k", "NoExecute")})
-				n.Spec.Taints = nil
-				return n
-			}(),
-			plan:   triage.Plan{Taints: []triage.PlannedTaint{wanted("a", "k", triage.NoExecute)}},
-			taints: []corev1.Taint{fresh("k", "NoExecute")}, placed: []string{"a"}, takes: []string{"a"},
-		},
-		{
-			name: "leaves an equal taint to the component that replaced ours",
-			node: func() *corev1.Node {
-				n := node([]ownership.Taint{noted("a", "k", "NoExecute")})
-				n.Spec.Taints[0].TimeAdded = nil
-				return n
-			}(),
-			taints: []corev1.Taint{{Key: "k", Effect: "NoExecute"}},
-		},
-		{
-			name: "a note that cannot be read is left alone while there is nothing to note",
-			node: func() *corev1.Node {
-				n := node(nil, theirs)
-				n.Annotations[ownership.Annotation] = "scribble"
-				return n
-			}(),
-		},
+			taints: []corev1.Taint{noted("", "node.kubernetes.io/unreachable", "NoExecute").Taint()}, removed: []string{"a"}},
+		{name: "accepts an equal taint of another component",
+			node: node(nil, corev1.Taint{Key: "k", Effect: "NoExecute"}), plan: plans(wanted("a", "k", triage.NoExecute))},
+		{name: "adds to another component's taint with another effect",
+			node: node(nil, corev1.Taint{Key: "k", Effect: "NoExecute"}), plan: plans(wanted("a", "k", triage.NoSchedule)),
+			taints: []corev1.Taint{{Key: "k", Effect: "NoExecute"}, fresh("k", "NoSchedule")}, placed: []string{"a"}},
+		{name: "hands a taint over to the rule that now wants it, which takes a place of its own",
+			node: node([]ownership.Taint{noted("old", "k", "NoExecute")}), plan: plans(wanted("new", "k", triage.NoExecute)),
+			taints: []corev1.Taint{noted("", "k", "NoExecute").Taint()}, takes: []string{"new"}},
+		{name: "two rules share one taint", node: node(nil), plan: plans(wanted("a", "k", triage.NoExecute), wanted("b", "k", triage.NoExecute)),
+			taints: []corev1.Taint{fresh("k", "NoExecute")}, placed: []string{"a", "b"}, takes: []string{"a", "b"}},
+		{name: "one of two that share a taint lets go of it",
+			node: node([]ownership.Taint{noted("a", "k", "NoExecute"), noted("b", "k", "NoExecute")}), plan: plans(wanted("b", "k", triage.NoExecute)),
+			taints: []corev1.Taint{noted("", "k", "NoExecute").Taint()}},
+		{name: "places a taint again that was removed, and counts it again",
+			node: with(node(held), func(n *corev1.Node) { n.Spec.Taints = nil }), plan: plans(wanted("a", "k", triage.NoExecute)),
+			taints: []corev1.Taint{fresh("k", "NoExecute")}, placed: []string{"a"}, takes: []string{"a"}},
+		{name: "leaves an equal taint to the component that replaced ours", node: with(node(held), func(n *corev1.Node) { n.Spec.Taints[0].TimeAdded = nil }),
+			taints: []corev1.Taint{{Key: "k", Effect: "NoExecute"}}},
+		{name: "a note that cannot be read is left alone while there is nothing to note",
+			node: with(node(nil, theirs), func(n *corev1.Node) { n.Annotations[ownership.Annotation] = "scribble" })},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -188,14 +135,9 @@ func TestPrepare(t *testing.T) {
 			for _, r := range change.Takes {
 				takes = append(takes, r.Name)
 			}
-			for _, list := range []struct {
-				what      string
-				want, got []string
-			}{{"placed", test.placed, placed}, {"removed", test.removed, removed}, {"takes", test.takes, takes}} {
-				if !slices.Equal(list.want, list.got) {
-					t.Errorf("%s: %v, want %v", list.what, list.got, list.want)
-				}
-			}
+			testkit.Equal(t, "placed", test.placed, placed)
+			testkit.Equal(t, "removed", test.removed, removed)
+			testkit.Equal(t, "takes", test.takes, takes)
 		})
 	}
 }
@@ -342,18 +284,8 @@ func TestPrepareKeepsToItsOwn(t *testing.T) {
 
 // checkPatch compares the patch with the change.
 func checkPatch(t *rapid.T, n *corev1.Node, change *Change, after *corev1.Node) {
-	patch, err := change.patch()
-	if err != nil {
-		t.Fatal(err)
-	}
-	original, err := json.Marshal(n)
-	if err != nil {
-		t.Fatal(err)
-	}
-	merged, err := jsonpatch.MergePatch(original, patch)
-	if err != nil {
-		t.Fatal(err)
-	}
+	patch, original := testkit.Value(change.patch()).Must(t), testkit.Value(json.Marshal(n)).Must(t)
+	merged := testkit.Value(jsonpatch.MergePatch(original, patch)).Must(t)
 	var got corev1.Node
 	testkit.Must(t, json.Unmarshal(merged, &got))
 	want := after.DeepCopy()

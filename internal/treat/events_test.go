@@ -2,11 +2,11 @@ package treat_test
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -24,23 +24,16 @@ import (
 
 // outcomes counts the outcomes of Events.
 type outcomes struct {
-	mu      sync.Mutex
-	counts  map[string]int
-	changed chan struct{}
+	mu     sync.Mutex
+	counts map[string]int
 }
 
-func newOutcomes() *outcomes {
-	return &outcomes{counts: map[string]int{}, changed: make(chan struct{}, 1)}
-}
+func newOutcomes() *outcomes { return &outcomes{counts: map[string]int{}} }
 
 func (o *outcomes) add(outcome string) {
 	o.mu.Lock()
+	defer o.mu.Unlock()
 	o.counts[outcome]++
-	o.mu.Unlock()
-	select {
-	case o.changed <- struct{}{}:
-	default:
-	}
 }
 
 func (o *outcomes) of(outcome string) int {
@@ -52,14 +45,12 @@ func (o *outcomes) of(outcome string) int {
 // await waits until an outcome was counted this often.
 func (o *outcomes) await(t *testing.T, outcome string, want int) {
 	t.Helper()
-	deadline := time.After(30 * time.Second)
-	for o.of(outcome) < want {
-		select {
-		case <-o.changed:
-		case <-deadline:
-			t.Fatalf("%d Events were %s, want %d", o.of(outcome), outcome, want)
+	testkit.Eventually(t, "Events that are "+outcome, func() error {
+		if got := o.of(outcome); got < want {
+			return fmt.Errorf("there are %d, want %d", got, want)
 		}
-	}
+		return nil
+	})
 }
 
 // runWriter runs an EventWriter while say runs, and until this many Events have an outcome.

@@ -108,15 +108,12 @@ func (k remediationFixture) knowsMissingKinds(t *testing.T) {
 	early := remediation.Template{GroupVersionKind: remediator.TemplateKind, Namespace: "default", Name: "early"}
 	_, err := k.GetTemplate(t.Context(), early)
 	wantResult(t, err, treat.Refused)
-	if err == nil || !strings.Contains(err.Error(), early.String()) {
-		t.Errorf("the error does not name the template: %v", err)
-	}
+	testkit.Fails(t, err, early.String()) // the error does not name the template
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(remediator.Kind)
 	object.SetNamespace("default")
 	object.SetName("early")
-	_, err = k.CreateRemediation(t.Context(), object)
-	wantResult(t, err, treat.Refused)
+	wantResult(t, testkit.Value(k.CreateRemediation(t.Context(), object)).Err(), treat.Refused)
 }
 
 func (k remediationFixture) readsTemplates(t *testing.T) {
@@ -129,16 +126,13 @@ func (k remediationFixture) readsTemplates(t *testing.T) {
 	if _, err := k.GetTemplate(t.Context(), missing); !apierrors.IsNotFound(err) || !strings.Contains(err.Error(), missing.String()) {
 		t.Errorf("a template that is not there: %v", err)
 	}
-	if _, err := k.GetTemplate(t.Context(), nowhere); err == nil || !strings.Contains(err.Error(), "the reference has no namespace") {
-		t.Errorf("a template that is nowhere: %v", err)
-	}
+	testkit.Value(k.GetTemplate(t.Context(), nowhere)).Fails(t, "the reference has no namespace") // a template that is nowhere
 }
 
 func (k remediationFixture) creates(t *testing.T) {
 	asked := mustMake(t, k.storeTemplate(t, "create", nil), "create-1")
 	untouched := asked.DeepCopy()
-	created, err := k.CreateRemediation(t.Context(), asked)
-	testkit.Must(t, err)
+	created := testkit.Value(k.CreateRemediation(t.Context(), asked)).Must(t)
 	testkit.Equal(t, "what was asked for has changed", untouched.Object, asked.Object)
 	stored := k.again(t, asked)
 	testkit.Equal(t, "told is not what is stored", stored.Object, created.Object)
@@ -153,25 +147,20 @@ func (k remediationFixture) creates(t *testing.T) {
 	if len(managers) != 1 || managers[0].Manager != treat.FieldManager {
 		t.Errorf("it was written by %+v", managers)
 	}
-	_, err = k.CreateRemediation(t.Context(), asked)
-	wantResult(t, err, treat.Stale)
+	wantResult(t, testkit.Value(k.CreateRemediation(t.Context(), asked)).Err(), treat.Stale)
 }
 
 func (k remediationFixture) createsOnce(t *testing.T) {
-	proxy, err := k.cluster.Proxy()
-	testkit.Must(t, err)
+	proxy := testkit.Value(k.cluster.Proxy()).Must(t)
 	faulty := testkit.Value(client.New(proxy.Config(k.cluster.AdminConfig()), client.Options{})).Must(t)
 	writer := treat.NewWriter(faulty)
 	several := map[string]string{remediation.MultipleTemplatesAnnotation: ""}
 	quick, slow := k.storeTemplate(t, "quick", several), k.storeTemplate(t, "slow", several)
 	lost := proxy.Inject(testbed.On("create", "exampleremediations"), testbed.CutResponse(), 1)
-	_, err = writer.CreateRemediation(t.Context(), mustMake(t, quick, "once-1"))
-	wantResult(t, err, treat.Unknown)
+	wantResult(t, testkit.Value(writer.CreateRemediation(t.Context(), mustMake(t, quick, "once-1"))).Err(), treat.Unknown)
 	lost.Lift()
-	_, err = writer.CreateRemediation(t.Context(), mustMake(t, quick, "once-1"))
-	wantResult(t, err, treat.Stale)
-	_, err = writer.CreateRemediation(t.Context(), mustMake(t, slow, "once-1"))
-	wantResult(t, err, treat.Made)
+	wantResult(t, testkit.Value(writer.CreateRemediation(t.Context(), mustMake(t, quick, "once-1"))).Err(), treat.Stale)
+	wantResult(t, testkit.Value(writer.CreateRemediation(t.Context(), mustMake(t, slow, "once-1"))).Err(), treat.Made)
 
 	var list unstructured.UnstructuredList
 	list.SetGroupVersionKind(remediator.Kind)
@@ -235,8 +224,7 @@ func (k remediationFixture) annotates(t *testing.T) {
 	want := object
 	want.ResourceVersion, want.TimedOut, want.TimedOutAt, want.HealthySince = version, true, at, at.Add(time.Minute)
 	testkit.Equal(t, "annotated", want, remediation.Read(k.again(t, stored)))
-	_, err = k.AnnotateRemediation(t.Context(), object, map[string]*string{remediation.TimedOutAnnotation: nil})
-	wantResult(t, err, treat.Stale) // the object has changed
+	wantResult(t, testkit.Value(k.AnnotateRemediation(t.Context(), object, map[string]*string{remediation.TimedOutAnnotation: nil})).Err(), treat.Stale) // the object has changed
 	want.ResourceVersion = testkit.Value(k.AnnotateRemediation(t.Context(), want, map[string]*string{remediation.HealthyDelayAnnotation: nil})).Must(t)
 	want.HealthySince = time.Time{}
 	testkit.Equal(t, "with one annotation taken back", want, remediation.Read(k.again(t, stored)))
@@ -252,8 +240,7 @@ func (k remediationFixture) removesConfirmation(t *testing.T) {
 	testkit.Must(t, k.Create(t.Context(), node))
 	before := node.DeepCopy()
 	k.patch(t, node, `{"metadata":{"labels":{"new":"one"}}}`)
-	_, err := k.RemoveConfirmation(t.Context(), before)
-	wantResult(t, err, treat.Stale)
+	wantResult(t, testkit.Value(k.RemoveConfirmation(t.Context(), before)).Err(), treat.Stale)
 	version := testkit.Value(k.RemoveConfirmation(t.Context(), node)).Must(t)
 	after := testkit.Value(k.Fetch(t.Context(), "confirmed")).Must(t)
 	if diff := cmp.Diff(map[string]string{"other": "stays"}, after.Annotations); diff != "" || after.ResourceVersion != version {
@@ -296,19 +283,15 @@ func (k remediationFixture) obtains(t *testing.T) {
 
 func (k remediationFixture) takesNoLease(t *testing.T) {
 	node, us, now := leaseNode("refused-1"), nodelease.HolderOf("workers"), time.Now()
-	first, err := k.ObtainLease(t.Context(), nodelease.Take(nil, node, us, time.Minute, now))
-	testkit.Must(t, err)
-	_, err = k.ObtainLease(t.Context(), nodelease.Take(nil, node, "other", time.Minute, now))
-	wantResult(t, err, treat.Stale) // another holder was faster
+	first := testkit.Value(k.ObtainLease(t.Context(), nodelease.Take(nil, node, us, time.Minute, now))).Must(t)
+	wantResult(t, testkit.Value(k.ObtainLease(t.Context(), nodelease.Take(nil, node, "other", time.Minute, now))).Err(), treat.Stale) // another holder was faster
 	k.noteHolder(t, first, "maintenance")
-	_, err = k.ObtainLease(t.Context(), nodelease.Take(first, node, us, time.Minute, now))
-	wantResult(t, err, treat.Stale) // another holder has taken it since
+	wantResult(t, testkit.Value(k.ObtainLease(t.Context(), nodelease.Take(first, node, us, time.Minute, now))).Err(), treat.Stale) // another holder has taken it since
 	if lease := k.mustFetchLease(t, node.Name); *lease.Spec.HolderIdentity != "maintenance" {
 		t.Errorf("it is held by %s", *lease.Spec.HolderIdentity)
 	}
 	testkit.Must(t, k.Delete(t.Context(), first.DeepCopy()))
-	_, err = k.ObtainLease(t.Context(), nodelease.Take(first, node, us, time.Minute, now))
-	wantResult(t, err, treat.Stale) // a renewal must not create a new Lease
+	wantResult(t, testkit.Value(k.ObtainLease(t.Context(), nodelease.Take(first, node, us, time.Minute, now))).Err(), treat.Stale) // a renewal must not create a new Lease
 	if lease := k.mustFetchLease(t, node.Name); lease != nil {
 		t.Errorf("there is a Lease again: %+v", lease)
 	}
@@ -362,6 +345,5 @@ func (k remediationFixture) writesStatus(t *testing.T) {
 		foreign := client.RawPatch(types.MergePatchType, []byte(`{"status":{"inFlightRemediations":{"worker-1":"2026-11-15T12:00:00Z"}}}`))
 		testkit.Must(t, k.Client.Status().Patch(t.Context(), stored, foreign))
 	}
-	_, err := k.HealthCheckStatus(t.Context(), "gone", status{})
-	wantResult(t, err, treat.Stale)
+	wantResult(t, testkit.Value(k.HealthCheckStatus(t.Context(), "gone", status{})).Err(), treat.Stale)
 }

@@ -55,17 +55,8 @@ func (c cluster) survey(rule triage.Rule, others ...triage.Selector) (triage.Sur
 
 // TestHealthCheckTranscripts runs the transcripts of health checks.
 func TestHealthCheckTranscripts(t *testing.T) {
-	seen := map[validate.Reason]bool{}
-	datadriven.Walk(t, "testdata/health", func(t *testing.T, path string) {
-		t.Helper()
-		f := healthFixture{fixture: fixture{seen: seen}}
-		datadriven.RunTest(t, path, f.run)
-	})
-	for _, reason := range []validate.Reason{validate.Invalid, validate.HealthyStatus, validate.SameKind, validate.Remediating} {
-		if !seen[reason] {
-			t.Errorf("no transcript shows a refusal for %s", reason)
-		}
-	}
+	transcripts(t, "testdata/health", func(seen map[validate.Reason]bool) command { return (&healthFixture{fixture: fixture{seen: seen}}).run },
+		validate.Invalid, validate.HealthyStatus, validate.SameKind, validate.Remediating)
 }
 
 // healthFixture validates the health checks of a transcript.
@@ -153,10 +144,7 @@ func (d *healthFixture) read(template remediation.Template) (*unstructured.Unstr
 // readCheck reads a health check in short form.
 func readCheck(t *testing.T, command *datadriven.TestData) *v1alpha1.NodeHealthCheck {
 	t.Helper()
-	check := &v1alpha1.NodeHealthCheck{}
-	if err := yaml.Unmarshal([]byte(command.Input), check); err != nil {
-		command.Fatalf(t, "%v", err)
-	}
+	check := parse[v1alpha1.NodeHealthCheck](t, command)
 	if check.Name == "" && check.GenerateName == "" {
 		check.Name = "mine"
 	}

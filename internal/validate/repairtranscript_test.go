@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/datadriven"
-	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/dialect"
@@ -15,17 +14,9 @@ import (
 
 // TestRepairTranscripts runs the transcripts of repair blocks.
 func TestRepairTranscripts(t *testing.T) {
-	seen := map[validate.Reason]bool{}
-	datadriven.Walk(t, "testdata/repair", func(t *testing.T, path string) {
-		t.Helper()
-		f := repairFixture{healthFixture: healthFixture{fixture: fixture{seen: seen}}}
-		datadriven.RunTest(t, path, f.run)
-	})
-	for _, reason := range []validate.Reason{validate.Invalid, validate.HealthyStatus} {
-		if !seen[reason] {
-			t.Errorf("no transcript shows a refusal for %s", reason)
-		}
-	}
+	transcripts(t, "testdata/repair", func(seen map[validate.Reason]bool) command {
+		return (&repairFixture{healthFixture: healthFixture{fixture: fixture{seen: seen}}}).run
+	}, validate.Invalid, validate.HealthyStatus)
 }
 
 // repairFixture validates the repair blocks of a transcript.
@@ -104,10 +95,7 @@ func (d *repairFixture) repairs() validate.Repairs {
 // readPolicy reads a policy in short form: its block only, or all of it.
 func readPolicy(t *testing.T, command *datadriven.TestData) *v1alpha1.RepairPolicy {
 	t.Helper()
-	policy := &v1alpha1.RepairPolicy{}
-	if err := yaml.Unmarshal([]byte(command.Input), policy); err != nil {
-		command.Fatalf(t, "%v", err)
-	}
+	policy := parse[v1alpha1.RepairPolicy](t, command)
 	if policy.Name == "" && policy.GenerateName == "" {
 		policy.Name = "mine"
 	}
@@ -116,10 +104,7 @@ func readPolicy(t *testing.T, command *datadriven.TestData) *v1alpha1.RepairPoli
 
 func readPool(t *testing.T, command *datadriven.TestData) *karpenter.NodePool {
 	t.Helper()
-	pool := &karpenter.NodePool{}
-	if err := yaml.Unmarshal([]byte(command.Input), pool); err != nil {
-		command.Fatalf(t, "%v", err)
-	}
+	pool := parse[karpenter.NodePool](t, command)
 	if pool.Name == "" {
 		pool.Name = "default"
 	}

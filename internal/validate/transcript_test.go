@@ -1,7 +1,9 @@
 package validate_test
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -20,16 +22,49 @@ import (
 // TestTranscripts runs the transcripts in testdata, which contain every rejection and warning.
 // With -rewrite it updates them.
 func TestTranscripts(t *testing.T) {
+	transcripts(t, "testdata/words", func(seen map[validate.Reason]bool) command { return (&fixture{seen: seen}).run },
+		validate.Invalid, validate.HealthyStatus, validate.NearMiss, validate.Duplicate, validate.ReservedTaintKey, validate.Impact)
+}
+
+type command = func(*testing.T, *datadriven.TestData) string
+
+// transcripts runs the transcripts of a folder, each with its own fixture. Together they show
+// a refusal for each of the reasons.
+func transcripts(t *testing.T, folder string, begin func(seen map[validate.Reason]bool) command, reasons ...validate.Reason) {
+	t.Helper()
 	seen := map[validate.Reason]bool{}
-	datadriven.Walk(t, "testdata/words", func(t *testing.T, path string) {
+	datadriven.Walk(t, folder, func(t *testing.T, path string) {
 		t.Helper()
-		f := fixture{seen: seen}
-		datadriven.RunTest(t, path, f.run)
+		datadriven.RunTest(t, path, begin(seen))
 	})
-	for _, reason := range []validate.Reason{validate.Invalid, validate.HealthyStatus, validate.NearMiss, validate.Duplicate, validate.ReservedTaintKey, validate.Impact} {
+	for _, reason := range reasons {
 		if !seen[reason] {
 			t.Errorf("no transcript shows a refusal for %s", reason)
 		}
+	}
+}
+
+// parse reads the object of a command.
+func parse[T any](t *testing.T, command *datadriven.TestData) *T {
+	t.Helper()
+	object := new(T)
+	if err := yaml.Unmarshal([]byte(command.Input), object); err != nil {
+		command.Fatalf(t, "%v", err)
+	}
+	return object
+}
+
+// documents reads all objects of a file.
+func documents[T any](t *testing.T, path string) (objects []*T) {
+	t.Helper()
+	for documents := yaml.NewYAMLOrJSONDecoder(strings.NewReader(text(t, path)), 4096); ; {
+		object := new(T)
+		if err := documents.Decode(object); errors.Is(err, io.EOF) {
+			return objects
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		objects = append(objects, object)
 	}
 }
 
@@ -123,10 +158,7 @@ func (d *fixture) print(v validate.Verdict) string {
 // read reads a set in short form.
 func read(t *testing.T, command *datadriven.TestData) *v1alpha1.ConditionSet {
 	t.Helper()
-	set := &v1alpha1.ConditionSet{}
-	if err := yaml.Unmarshal([]byte(command.Input), set); err != nil {
-		command.Fatalf(t, "%v", err)
-	}
+	set := parse[v1alpha1.ConditionSet](t, command)
 	if set.Name == "" {
 		set.Name = "mine"
 	}
@@ -189,6 +221,5 @@ func TestDocumentationQuotesExistingMessages(t *testing.T) {
 
 func text(t *testing.T, path string) string {
 	t.Helper()
-	data := testkit.Value(os.ReadFile(path)).Must(t)
-	return string(data)
+	return string(testkit.Value(os.ReadFile(path)).Must(t))
 }

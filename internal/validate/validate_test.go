@@ -2,9 +2,7 @@ package validate_test
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/apimachinery/pkg/util/yaml"
 	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
@@ -35,6 +32,24 @@ func reasons(v validate.Verdict) (list []validate.Reason) {
 	return list
 }
 
+// speaks checks the words of a verdict.
+func speaks(tb rapid.TB, v validate.Verdict) {
+	tb.Helper()
+	for _, p := range v.Problems {
+		if p.Field == "" || p.Text == "" || p.Reason == "" {
+			tb.Fatalf("a problem says too little: %+v", p)
+		}
+	}
+	if err := v.Err(); err != nil && (len(err.Error()) > longestMessage || !utf8.ValidString(err.Error())) {
+		tb.Fatalf("no status or answer takes an error of %d bytes: %q", len(err.Error()), err)
+	}
+	for _, w := range v.Warnings {
+		if w == "" || strings.ContainsAny(w, "\r\n") {
+			tb.Fatalf("a warning is not one line: %q", w)
+		}
+	}
+}
+
 // sound checks what must hold for every verdict.
 func sound(tb rapid.TB, c validate.Case) validate.Verdict {
 	tb.Helper()
@@ -46,21 +61,11 @@ func sound(tb rapid.TB, c validate.Case) validate.Verdict {
 		tb.Fatalf("%d problems make the error %v", len(v.Problems), v.Err())
 	}
 	for _, p := range v.Problems {
-		if p.Field == "" || p.Text == "" || p.Reason == "" {
-			tb.Fatalf("a problem says too little: %+v", p)
-		}
 		if !strings.Contains(v.Err().Error(), p.String()) {
 			tb.Fatalf("the error leaves out %q", p)
 		}
 	}
-	if err := v.Err(); err != nil && (len(err.Error()) > longestMessage || !utf8.ValidString(err.Error())) {
-		tb.Fatalf("no status takes an error of %d bytes: %q", len(err.Error()), err)
-	}
-	for _, w := range v.Warnings {
-		if w == "" || strings.ContainsAny(w, "\r\n") {
-			tb.Fatalf("a warning is not one line: %q", w)
-		}
-	}
+	speaks(tb, v)
 	standing := validate.StoredConditionSet(c)
 	if len(standing.Warnings) > 0 {
 		tb.Fatalf("the verdict on a set in force is %+v", standing)
@@ -389,18 +394,7 @@ func TestShippedSetsAreAccepted(t *testing.T) {
 		"../../deploy/defaults/conditionsets.yaml", "../../api/autohealer/v1alpha1/testdata/seed.yaml", "../../cmd/demo/conditionsets.yaml",
 	} {
 		t.Run(filepath.Base(filepath.Dir(path)), func(t *testing.T) {
-			var sets []*v1alpha1.ConditionSet
-			for documents := yaml.NewYAMLOrJSONDecoder(strings.NewReader(text(t, path)), 4096); ; {
-				set := &v1alpha1.ConditionSet{}
-				if err := documents.Decode(set); errors.Is(err, io.EOF) {
-					break
-				} else if err != nil {
-					t.Fatal(err)
-				}
-				if set.Kind == "ConditionSet" {
-					sets = append(sets, set)
-				}
-			}
+			sets := slices.DeleteFunc(documents[v1alpha1.ConditionSet](t, path), func(s *v1alpha1.ConditionSet) bool { return s.Kind != "ConditionSet" })
 			if len(sets) < 2 {
 				t.Fatalf("%d sets: this test looks at nothing", len(sets))
 			}
