@@ -16,7 +16,9 @@ import (
 	"testing"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -34,10 +36,7 @@ import (
 func TestAdmission(t *testing.T) {
 	t.Parallel() // the test mostly waits
 	w := newFixture(t)
-	for _, part := range []struct {
-		name, subscope string
-		test           func(*scope)
-	}{
+	for _, part := range []part{
 		{"every kind of verdict", "verdicts", testVerdicts},
 		{"every way to write a set", "ways", testWaysToWrite},
 		{"an invalid object that was stored before stays manageable", "before", testBadObjects},
@@ -147,21 +146,35 @@ const (
 	byWebhook = `admission webhook "conditionsets.autohealer.resourcestack.com" denied the request`
 )
 
-// refused returns an error unless err is a refusal with all of these parts, from the
-// webhook or the schema.
-func refused(err error, parts ...string) error {
-	if err == nil {
-		return errors.New("it was admitted")
-	}
+// refused returns an error unless err is a refusal of a set with all of these parts, from
+// the webhook or the schema.
+func refused(err error, parts ...string) error { return refusedBy(byWebhook, err, parts...) }
+
+func refusedBy(webhook string, err error, parts ...string) error {
 	if len(parts) == 0 || parts[0] != bySchema {
-		parts = append(parts, byWebhook)
+		parts = append(parts, webhook)
 	}
-	for _, part := range parts {
-		if !strings.Contains(err.Error(), part) {
-			return fmt.Errorf("%q is missing: %w", part, err)
-		}
+	return testkit.Says(err, parts...)
+}
+
+// verdict checks the answer to a new policy: a refusal with these parts, or none if there
+// are no parts, and the warnings.
+func (d *warningClient) verdict(name, webhook string, policy client.Object, says, warns []string) {
+	d.t.Helper()
+	err := d.api.Create(d.t.Context(), policy, client.DryRunAll)
+	said := d.warnings()
+	if len(says) > 0 {
+		err = refusedBy(webhook, err, says...)
 	}
-	return nil
+	if len(warns) > 0 || len(says) == 0 {
+		err = errors.Join(err, saying(said, warns...))
+	}
+	if err != nil {
+		d.t.Errorf("%s: %v", name, err)
+	}
+	if total := len([]rune(strings.Join(said, ""))); total > untruncated {
+		d.t.Errorf("%s: the API server truncates warnings of %d characters: %q", name, total, said)
+	}
 }
 
 // saying returns an error unless the warnings have these parts.
@@ -255,20 +268,7 @@ func testVerdicts(w *scope) {
 			when("ReadonlyFilesystem=True")(s)
 		}, nil, []string{"accepts nothing"}},
 	} {
-		err := d.api.Create(w.t.Context(), w.policy("trial", test.change), client.DryRunAll)
-		said := d.warnings()
-		if len(test.says) > 0 {
-			err = refused(err, test.says...)
-		}
-		if len(test.warns) > 0 || len(test.says) == 0 {
-			err = errors.Join(err, saying(said, test.warns...))
-		}
-		if err != nil {
-			w.t.Errorf("%s: %v", test.name, err)
-		}
-		if total := len([]rune(strings.Join(said, ""))); total > untruncated {
-			w.t.Errorf("%s: the API server truncates warnings of %d characters: %q", test.name, total, said)
-		}
+		d.verdict(test.name, byWebhook, w.policy("trial", test.change), test.says, test.warns)
 	}
 	if got := len(w.sets()); got != 1 {
 		w.t.Errorf("dry runs have left %d sets", got-1)
@@ -284,42 +284,24 @@ func testWaysToWrite(w *scope) {
 	narrower := w.file(w.policy("set", when("Sick=True", "KernelDeadlock=True")))
 	trap := w.file(w.policy("set", when("OutOfDisk=False")))
 	const denied = "denied the request: spec.conditions[OutOfDisk].status"
-	run := func(want string, args ...string) {
-		w.t.Helper()
-		out, err := w.Kubectl(w.t.Context(), args...)
-		switch {
-		case want == "" && err != nil:
-			w.t.Error(err)
-		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
-			w.t.Errorf("kubectl %s: %q is missing: %s %v", strings.Join(args, " "), want, out, err)
-		}
-	}
 	name := w.name + "-set"
 	w.eventually("the webhook to know the nodes", func() error {
 		_, err := w.Kubectl(w.t.Context(), "create", "-f", good, "--dry-run=server", "--warnings-as-errors")
-		if err == nil || !strings.Contains(err.Error(), "Warning: 2 of 10 selected nodes (20%) match now") {
-			return fmt.Errorf("a dry run returns %w", err)
-		}
-		return nil
+		return testkit.Says(err, "Warning: 2 of 10 selected nodes (20%) match now")
 	})
-	run("Warning: no node of 10 selected matches now", "create", "-f", narrower, "--dry-run=server", "--warnings-as-errors")
+	w.kubectl("Warning: no node of 10 selected matches now", "create", "-f", narrower, "--dry-run=server", "--warnings-as-errors")
 	for _, apply := range [][]string{{"apply"}, {"apply", "--server-side"}} {
-		run(denied, append(apply, "-f", trap)...)
-		run("Warning: 2 of 10", append(apply, "-f", good, "--dry-run=server", "--warnings-as-errors")...)
-		run("", append(apply, "-f", good)...)
+		w.kubectl(denied, append(apply, "-f", trap)...)
+		w.kubectl("Warning: 2 of 10", append(apply, "-f", good, "--dry-run=server", "--warnings-as-errors")...)
+		w.kubectl("", append(apply, "-f", good)...)
 		w.hasStatus("set", isAccepted(metav1.ConditionTrue, "Followed"))
 		if len(apply) > 1 { // the other command sends no request if nothing changes
-			run("Warning: 2 of 10", append(apply, "-f", good, "--dry-run=server", "--warnings-as-errors")...)
+			w.kubectl("Warning: 2 of 10", append(apply, "-f", good, "--dry-run=server", "--warnings-as-errors")...)
 		}
-		run(denied, append(apply, "-f", trap)...)
-		run("", append(apply, "-f", narrower)...)
-		run("", "delete", "conditionset", name)
-		w.eventually("the set to be deleted", func() error {
-			if left := len(w.sets()); left > 0 {
-				return fmt.Errorf("%d left", left)
-			}
-			return nil
-		})
+		w.kubectl(denied, append(apply, "-f", trap)...)
+		w.kubectl("", append(apply, "-f", narrower)...)
+		w.kubectl("", "delete", "conditionset", name)
+		w.setsAreGone()
 	}
 	// A replace reads before it writes. A status write in between causes a conflict.
 	settled := func(tainted int32) {
@@ -332,18 +314,18 @@ func testWaysToWrite(w *scope) {
 			return nil
 		})
 	}
-	run(denied, "create", "-f", trap)
-	run("", "create", "-f", good)
+	w.kubectl(denied, "create", "-f", trap)
+	w.kubectl("", "create", "-f", good)
 	settled(2)
-	run(denied, "replace", "-f", trap)
-	run(denied, "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Sick": null, "OutOfDisk": {"status": false}}}}`)
-	run(denied, "patch", "conditionset", name, "--type=json", "-p", `[{"op": "replace", "path": "/spec/conditions", "value": {"OutOfDisk": {"status": "false"}}}]`)
-	run("", "replace", "-f", narrower)
-	run("", "label", "conditionset", name, "a=b")
+	w.kubectl(denied, "replace", "-f", trap)
+	w.kubectl(denied, "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Sick": null, "OutOfDisk": {"status": false}}}}`)
+	w.kubectl(denied, "patch", "conditionset", name, "--type=json", "-p", `[{"op": "replace", "path": "/spec/conditions", "value": {"OutOfDisk": {"status": "false"}}}]`)
+	w.kubectl("", "replace", "-f", narrower)
+	w.kubectl("", "label", "conditionset", name, "a=b")
 	settled(0)
-	run("", "replace", "-f", good)
+	w.kubectl("", "replace", "-f", good)
 	settled(2)
-	run("Warning: the taint "+w.key("set")+" of this set will be removed from 2 nodes", "delete", "conditionset", name, "--dry-run=server", "--warnings-as-errors")
+	w.kubectl("Warning: the taint "+w.key("set")+" of this set will be removed from 2 nodes", "delete", "conditionset", name, "--dry-run=server", "--warnings-as-errors")
 	// A set in force may always become narrower, regardless of the matching nodes.
 	testkit.Must(w.t, w.turn(nodes, corev1.ConditionTrue))
 	w.hasStatus("set", func(s v1alpha1.ConditionSetStatus) error {
@@ -352,29 +334,41 @@ func testWaysToWrite(w *scope) {
 		}
 		return nil
 	})
-	run("", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"maxUnhealthy": "10%"}}`)
-	run("10 of 10 selected nodes", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Sick": null, "OutOfDisk": {"status": false}}}}`)
+	w.kubectl("", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"maxUnhealthy": "10%"}}`)
+	w.kubectl("10 of 10 selected nodes", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Sick": null, "OutOfDisk": {"status": false}}}}`)
 	w.counts(w.key("set"), 4, 6)
 	// An edit that affects other nodes, or evicts other pods, is not narrower.
 	w.hasStatus("set", isAccepted(metav1.ConditionTrue, "Followed"))
-	run("under another taint key than now", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"taintKey": "example.com/other"}}`)
-	run("they need not be those that are emptied now", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Sick": {"duration": "2h"}}}}`)
+	w.kubectl("under another taint key than now", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"taintKey": "example.com/other"}}`)
+	w.kubectl("they need not be those that are emptied now", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Sick": {"duration": "2h"}}}}`)
 	// A shorter wait is not narrower either. A longer wait is, if no node is evicted now.
-	run("", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"effect": "NoSchedule", "conditions": {"Sick": {"duration": "2h"}}}}`)
+	w.kubectl("", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"effect": "NoSchedule", "conditions": {"Sick": {"duration": "2h"}}}}`)
 	w.hasStatus("set", isAccepted(metav1.ConditionTrue, "Followed"))
-	run("once it has stood for 1h, sooner than it does now", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Sick": {"duration": "1h"}}}}`)
-	run("", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Sick": {"duration": "3h"}}}}`)
-	run("", "delete", "conditionsets", "--all")
+	w.kubectl("once it has stood for 1h, sooner than it does now", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Sick": {"duration": "1h"}}}}`)
+	w.kubectl("", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Sick": {"duration": "3h"}}}}`)
+	w.kubectl("", "delete", "conditionsets", "--all")
 	w.counts(w.key("set"), 0, 0)
 }
 
-// file writes a set to a file.
-func (w *scope) file(set *v1alpha1.ConditionSet) string {
+func (w *scope) setsAreGone() {
 	w.t.Helper()
-	text, err := json.Marshal(map[string]any{"apiVersion": set.APIVersion, "kind": set.Kind, "metadata": map[string]any{"name": set.Name}, "spec": set.Spec})
-	testkit.Must(w.t, err)
-	path := filepath.Join(w.t.TempDir(), "set.json")
-	testkit.Must(w.t, os.WriteFile(path, text, 0o600))
+	w.eventually("the sets to be deleted", func() error {
+		if left := len(w.sets()); left > 0 {
+			return fmt.Errorf("%d left", left)
+		}
+		return nil
+	})
+}
+
+// file writes a policy to a file, without its status.
+func (w *scope) file(policy client.Object) string {
+	w.t.Helper()
+	var object map[string]any
+	testkit.Must(w.t, json.Unmarshal(testkit.Value(json.Marshal(policy)).Must(w.t), &object))
+	object["metadata"] = map[string]any{"name": policy.GetName()}
+	delete(object, "status")
+	path := filepath.Join(w.t.TempDir(), "policy.json")
+	testkit.Must(w.t, os.WriteFile(path, testkit.Value(json.Marshal(object)).Must(w.t), 0o600))
 	return path
 }
 
@@ -417,12 +411,7 @@ func testBadObjects(w *scope) {
 	if err := patch(`{"metadata": {"finalizers": null}}`); err != nil {
 		w.t.Errorf("its last finalizer: %v", err)
 	}
-	w.eventually("the set to be deleted", func() error {
-		if left := len(w.sets()); left > 0 {
-			return fmt.Errorf("%d left", left)
-		}
-		return nil
-	})
+	w.setsAreGone()
 }
 
 // testFollowerAnswers sends the same requests to two replicas.
@@ -647,4 +636,45 @@ func (w *scope) probe(c *install.Controller, path string) string {
 	_, text, err := testkit.Get(w.t.Context(), "http://"+c.Probes+path)
 	testkit.Must(w.t, err)
 	return text
+}
+
+// testConfigMapTwin writes sets that duplicate sets in a ConfigMap. The controller starts
+// with rights from before it watched the stored revisions.
+func testConfigMapTwin(w *scope) {
+	w.createNodes(healthyNodes(4))
+	role := &rbacv1.Role{}
+	testkit.Must(w.t, w.api.Get(w.t.Context(), client.ObjectKey{Namespace: install.Namespace, Name: install.Account}, role))
+	giveBack := w.withdraw(role, &role.Rules, authorizationv1.ResourceAttributes{
+		Verb: "watch", Group: "apps", Resource: "controllerrevisions", Namespace: install.Namespace,
+	})
+	c := w.guarded(install.Options{})
+	d := w.warningClient()
+	try := func() error { return d.api.Create(w.t.Context(), w.policy("mine"), client.DryRunAll) }
+	twin := func(name string) {
+		w.createConfigMap(name, w.configMap(name, "NoSchedule", "KernelDeadlock"), true)
+		w.hasRevision(name, name)
+		w.eventually("a refusal", func() error { return refused(try(), "the same conditions", "ConfigMap "+w.name+"-"+name) })
+		w.deleteConfigMap()
+		testkit.Must(w.t, try()) // a remembered revision alone refuses nothing
+	}
+	twin("one")
+	twin("two")
+	text := testkit.Value(c.Log()).Must(w.t)
+	if got := strings.Count(text, "kept versions of ConfigMaps not watched"); got != 1 {
+		w.t.Errorf("the missing watch is logged %d times, want once:\n%s", got, text)
+	}
+	giveBack()
+	_, host, _ := strings.Cut(w.AdminConfig().Host, "//")
+	reads := func() float64 {
+		return value(w.t, w.scrape(c), fmt.Sprintf(`rest_client_requests_total{code="200",host=%q,method="GET"}`, host))
+	}
+	w.eventually("a verdict without a request to the API server", func() error {
+		before := reads()
+		testkit.Must(w.t, try())
+		if after := reads(); after != before || after == 0 {
+			return fmt.Errorf("%v questions, then %v", before, after)
+		}
+		return nil
+	})
+	twin("three")
 }

@@ -22,10 +22,7 @@ func TestMeaning(t *testing.T) {
 	t.Parallel() // the test mostly waits
 	w := newFixture(t)
 	controller := w.scope(t, "all").start(install.Options{})
-	for _, part := range []struct {
-		name, subscope string
-		test           func(*scope)
-	}{
+	for _, part := range []part{
 		{"the seed applies as written", "seed", testSeed},
 		{"all conditions must match", "and", testAllConditions},
 		{"only the highest effect is placed", "highest", testHighestEffect},

@@ -14,8 +14,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
-// fault is a part of a test that injects a fault.
-type fault struct {
+// part is a part of a test with its own scope.
+type part struct {
 	name, subscope string
 	test           func(*scope)
 }
@@ -25,7 +25,7 @@ type fault struct {
 // scope.
 func TestFaultsInFlight(t *testing.T) {
 	t.Parallel() // the test mostly waits
-	runFaults(t, []fault{
+	runFaults(t, []part{
 		{"the controller is killed before and after every kind of write", "killed", testKilled},
 		{"the controller is killed during writes to its lease", "lease", testKilledOverLease},
 		{"a successor does not reuse a slot in flight", "successor", testSuccessor},
@@ -47,7 +47,7 @@ func TestFaultsInFlight(t *testing.T) {
 // network, another leader. It has its own cluster, so that it runs in parallel.
 func TestFaultsAround(t *testing.T) {
 	t.Parallel()
-	runFaults(t, []fault{
+	runFaults(t, []part{
 		{"another client changes the same nodes", "neighbour", testOtherController},
 		{"the right to write is withdrawn", "forbidden", testForbidden},
 		{"a policy forbids NoExecute", "no-eviction", testRefusedEviction},
@@ -64,7 +64,7 @@ func TestFaultsAround(t *testing.T) {
 }
 
 // runFaults injects the faults one after the other during a storm.
-func runFaults(t *testing.T, faults []fault) {
+func runFaults(t *testing.T, faults []part) {
 	t.Helper()
 	w := newFixture(t)
 	for _, fault := range faults {

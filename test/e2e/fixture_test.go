@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
@@ -239,17 +240,20 @@ func (w *scope) key(set string) string { return "example.com/" + w.name + "-" + 
 func (w *scope) editSet(name string, change func(*v1alpha1.ConditionSetSpec)) {
 	w.t.Helper()
 	set := &v1alpha1.ConditionSet{}
-	for {
-		testkit.Must(w.t, w.api.Get(w.t.Context(), client.ObjectKey{Name: w.name + "-" + name}, set))
-		change(&set.Spec)
-		err := w.api.Update(w.t.Context(), set)
-		switch {
-		case err == nil:
-			return
-		case !apierrors.IsConflict(err): // else the status was written in between
-			w.t.Fatal(err)
+	w.update(name, set, func() { change(&set.Spec) })
+}
+
+// update changes a policy of the scope. It repeats the change if the status was written in
+// between.
+func (w *scope) update(name string, policy client.Object, change func()) {
+	w.t.Helper()
+	testkit.Must(w.t, retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		if err := w.api.Get(w.t.Context(), client.ObjectKey{Name: w.name + "-" + name}, policy); err != nil {
+			return err
 		}
-	}
+		change()
+		return w.api.Update(w.t.Context(), policy)
+	}))
 }
 
 func (w *scope) deleteSet(name string) {
@@ -295,13 +299,18 @@ func hasCondition(kind string, status metav1.ConditionStatus, reason string, say
 		if c.Status != status || c.Reason != reason {
 			return fmt.Errorf("%s is %s (%s: %s), not %s (%s)", kind, c.Status, c.Reason, c.Message, status, reason)
 		}
-		for _, part := range says {
-			if !strings.Contains(c.Message, part) {
-				return fmt.Errorf("%s has the message %q, without %q", kind, c.Message, part)
-			}
-		}
-		return nil
+		return contains(kind, c.Message, says)
 	}
+}
+
+// contains returns an error unless a text has all of these parts.
+func contains(what, text string, parts []string) error {
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			return fmt.Errorf("%s has %q, without %q", what, text, part)
+		}
+	}
+	return nil
 }
 
 // saysOf checks that a status has a node with that reason.
@@ -314,12 +323,7 @@ func saysOf(node, reason string, parts ...string) func(v1alpha1.ConditionSetStat
 		if s.Nodes[at].Reason != reason {
 			return fmt.Errorf("%s is %s (%s), not %s", node, s.Nodes[at].Reason, s.Nodes[at].Message, reason)
 		}
-		for _, part := range parts {
-			if !strings.Contains(s.Nodes[at].Message, part) {
-				return fmt.Errorf("for %s the status has %q, without %q", node, s.Nodes[at].Message, part)
-			}
-		}
-		return nil
+		return contains("the status of "+node, s.Nodes[at].Message, parts)
 	}
 }
 

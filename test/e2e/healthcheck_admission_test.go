@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -44,10 +42,7 @@ func TestHealthCheckAdmission(t *testing.T) {
 		_, err := w.Kubectl(t.Context(), "auth", "can-i", "get", "exampleremediationtemplates.remediator.example.com", "--as="+install.User, "-n", "default")
 		return err
 	})
-	for _, part := range []struct {
-		name, subscope string
-		test           func(*scope)
-	}{
+	for _, part := range []part{
 		{"every kind of verdict", "verdicts", testHealthVerdicts},
 		{"every way to write a health check", "ways", testWaysToWriteHealthChecks},
 		{"running remediations are protected", "underway", testNothingIsCutOff},
@@ -84,32 +79,13 @@ func (w *scope) leaderless() {
 	}))
 }
 
-// exampleTemplate creates a template of the example remediator, with changes.
-func (w *scope) exampleTemplate(name string, changes ...func(*unstructured.Unstructured)) corev1.ObjectReference {
-	w.t.Helper()
-	template := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"size": int64(42)}}}}}
-	template.SetGroupVersionKind(remediator.TemplateKind)
-	template.SetNamespace("default")
-	template.SetName(w.name + "-" + name)
-	for _, change := range changes {
-		change(template)
-	}
-	testkit.Must(w.t, w.api.Create(w.t.Context(), template))
-	return w.exampleReference(name)
-}
-
-// exampleReference names a template of the scope, which may be missing.
-func (w *scope) exampleReference(name string) corev1.ObjectReference {
-	return corev1.ObjectReference{APIVersion: remediator.GroupVersion.String(), Kind: remediator.TemplateKind.Kind, Namespace: "default", Name: w.name + "-" + name}
-}
-
 // healthCheck returns a valid health check of the scope, with changes.
 func (w *scope) healthCheck(name string, changes ...func(*v1alpha1.NodeHealthCheckSpec)) *v1alpha1.NodeHealthCheck {
 	check := &v1alpha1.NodeHealthCheck{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeHealthCheck"},
 		ObjectMeta: metav1.ObjectMeta{Name: w.name + "-" + name},
 		Spec: v1alpha1.NodeHealthCheckSpec{
-			RemediationTemplate: new(w.exampleReference("quick")),
+			RemediationTemplate: new(w.reference("quick")),
 			UnhealthyConditions: []v1alpha1.UnhealthyCondition{{Type: "Sick", Status: "True", Duration: "5m"}},
 			Selector:            &metav1.LabelSelector{MatchLabels: map[string]string{scopeLabel: w.name}},
 		},
@@ -142,49 +118,38 @@ const byHealthWebhook = `nodehealthchecks.autohealer.resourcestack.com" denied t
 
 // refusedHealth checks a refusal, as refused does for sets.
 func refusedHealth(err error, parts ...string) error {
-	if err == nil {
-		return errors.New("it was admitted")
-	}
-	if len(parts) == 0 || parts[0] != bySchema {
-		parts = append(parts, byHealthWebhook)
-	}
-	for _, part := range parts {
-		if !strings.Contains(err.Error(), part) {
-			return fmt.Errorf("%q is missing: %w", part, err)
+	return refusedBy(byHealthWebhook, err, parts...)
+}
+
+// warns waits until a dry run of a new health check gets these warnings.
+func (d *warningClient) warns(what string, check *v1alpha1.NodeHealthCheck, parts ...string) {
+	d.t.Helper()
+	d.eventually(what, func() error {
+		d.warnings()
+		if err := d.api.Create(d.t.Context(), check.DeepCopy(), client.DryRunAll); err != nil {
+			return err
 		}
-	}
-	return nil
+		return saying(d.warnings(), parts...)
+	})
 }
 
 // testHealthVerdicts triggers every check of the validation package once through the API
 // server. The tests of that package check the full texts.
 func testHealthVerdicts(w *scope) {
 	nodes := w.createNodes(healthyNodes(10))
-	quick := w.exampleTemplate("quick")
-	plain, one, two := w.exampleTemplate("plain"), w.exampleTemplate("one", several), w.exampleTemplate("two", several)
-	odd := w.exampleTemplate("odd", func(u *unstructured.Unstructured) { u.Object["spec"] = map[string]any{} })
+	quick := w.template("quick")
+	plain, one, two := w.template("plain"), w.template("one", several), w.template("two", several)
+	odd := w.template("odd", func(u *unstructured.Unstructured) { u.Object["spec"] = map[string]any{} })
 	w.guarded(install.Options{})
 	d := w.warningClient()
 	testkit.Must(w.t, w.turn(nodes[:3], corev1.ConditionTrue))
-	w.eventually("the webhook to know the nodes", func() error {
-		d.warnings()
-		if err := d.api.Create(w.t.Context(), w.healthCheck("probe"), client.DryRunAll); err != nil {
-			return err
-		}
-		return saying(d.warnings(), "3 of 10 selected nodes (30%) match now ("+w.node(1))
-	})
+	d.warns("the webhook to know the nodes", w.healthCheck("probe"), "3 of 10 selected nodes (30%) match now ("+w.node(1))
 	testkit.Must(w.t, d.api.Create(w.t.Context(), w.healthCheck("first", onSign("KernelDeadlock=True", "5m"), escalates(plain))))
 	other := func(s *v1alpha1.NodeHealthCheckSpec) {
 		onSign("KernelDeadlock=True", "5m")(s)
 		*s.RemediationTemplate = plain
 	}
-	w.eventually("the webhook to know the other health check", func() error {
-		d.warnings()
-		if err := d.api.Create(w.t.Context(), w.healthCheck("probe"), client.DryRunAll); err != nil {
-			return err
-		}
-		return saying(d.warnings(), "other templates: "+w.name+"-first (10, the first is "+w.node(1)+")")
-	})
+	d.warns("the webhook to know the other health check", w.healthCheck("probe"), "other templates: "+w.name+"-first (10, the first is "+w.node(1)+")")
 	d.warnings()
 	type spec = v1alpha1.NodeHealthCheckSpec
 	for _, test := range []struct {
@@ -203,7 +168,7 @@ func testHealthVerdicts(w *scope) {
 		{"a template twice", escalates(one, one), []string{"spec.escalatingRemediations[1].remediationTemplate", "named twice"}, nil},
 		{"two of one kind", escalates(plain, one), []string{"spec.escalatingRemediations[1].remediationTemplate", w.name + "-plain", remediation.MultipleTemplatesAnnotation}, nil},
 		{"two that go together", escalates(one, two), nil, []string{"other templates"}},
-		{"two, one of them unknown", escalates(one, w.exampleReference("later")), nil, []string{"there is no ExampleRemediationTemplate default/" + w.name + "-later", "it is unknown whether its remediator takes several"}},
+		{"two, one of them unknown", escalates(one, w.reference("later")), nil, []string{"there is no ExampleRemediationTemplate default/" + w.name + "-later", "it is unknown whether its remediator takes several"}},
 		{"a healthy status", onSign("Ready=True", "5m"), []string{"spec.unhealthyConditions[0].status", "Ready=True", "10 of 10 selected nodes"}, nil},
 		{"an invalid label", func(s *spec) { s.Selector.MatchLabels["a b"] = "c" }, []string{"spec.selector"}, nil},
 
@@ -211,7 +176,7 @@ func testHealthVerdicts(w *scope) {
 		{"unhealthy nodes beyond the bound", func(s *spec) { s.MaxUnhealthy = new(intstr.FromInt32(2)); *s.RemediationTemplate = plain }, nil, []string{"maxUnhealthy 2 allows 2: nothing is begun"}},
 		{"a pause", func(s *spec) { s.PauseRequests = []string{"upgrade"}; *s.RemediationTemplate = plain }, nil, []string{"nothing is begun while it is paused"}},
 		{"others with other templates", func(s *spec) { onSign("KernelDeadlock=True", "5m")(s) }, nil, []string{"other templates: " + w.name + "-first (10, the first is " + w.node(1) + ")"}},
-		{"no template", func(s *spec) { *s.RemediationTemplate = w.exampleReference("nowhere") }, nil, []string{"there is no ExampleRemediationTemplate default/" + w.name + "-nowhere"}},
+		{"no template", func(s *spec) { *s.RemediationTemplate = w.reference("nowhere") }, nil, []string{"there is no ExampleRemediationTemplate default/" + w.name + "-nowhere"}},
 		{"an unknown kind", func(s *spec) { s.RemediationTemplate.Kind = "UnheardOfTemplate" }, nil, []string{"does not know the kind UnheardOfTemplate"}},
 		{"a template without rights", func(s *spec) { s.RemediationTemplate.APIVersion = "unheard.example.com/v1" }, nil, []string{"does not know the kind ExampleRemediationTemplate of unheard.example.com/v1"}},
 		{"a template without a namespace", func(s *spec) { s.RemediationTemplate.Namespace = "" }, nil, []string{"the reference has no namespace"}},
@@ -226,59 +191,18 @@ func testHealthVerdicts(w *scope) {
 			s.UnhealthyConditions[0] = v1alpha1.UnhealthyCondition{Type: "Ready", Status: "False", Duration: "30s"}
 		}, nil, []string{"starts anew"}},
 	} {
-		err := d.api.Create(w.t.Context(), w.healthCheck("trial", test.change), client.DryRunAll)
-		said := d.warnings()
-		if len(test.says) > 0 {
-			err = refusedHealth(err, test.says...)
-		}
-		if len(test.warns) > 0 || len(test.says) == 0 {
-			err = errors.Join(err, saying(said, test.warns...))
-		}
-		if err != nil {
-			w.t.Errorf("%s: %v", test.name, err)
-		}
-		if total := len([]rune(strings.Join(said, ""))); total > untruncated {
-			w.t.Errorf("%s: the API server truncates warnings of %d characters: %q", test.name, total, said)
-		}
+		d.verdict(test.name, byHealthWebhook, w.healthCheck("trial", test.change), test.says, test.warns)
 	}
 	// The controller may not read this kind.
 	_, err := w.Kubectl(w.t.Context(), "label", "clusterrole", "remediator.example.com-ext-remediation", "rbac.ext-remediation/aggregate-to-ext-remediation-")
 	testkit.Must(w.t, err)
-	w.eventually("the right to be withdrawn", func() error {
-		d.warnings()
-		if err := d.api.Create(w.t.Context(), w.healthCheck("trial", other), client.DryRunAll); err != nil {
-			return err
-		}
-		return saying(d.warnings(), "the controller may not read ExampleRemediationTemplate default/"+w.name+"-plain", "aggregate-to-ext-remediation")
-	})
+	d.warns("the right to be withdrawn", w.healthCheck("trial", other), "the controller may not read ExampleRemediationTemplate default/"+w.name+"-plain", "aggregate-to-ext-remediation")
 	_, err = w.Kubectl(w.t.Context(), "label", "clusterrole", "remediator.example.com-ext-remediation", "rbac.ext-remediation/aggregate-to-ext-remediation=true")
 	testkit.Must(w.t, err)
-	w.eventually("the right to be restored", func() error {
-		d.warnings()
-		if err := d.api.Create(w.t.Context(), w.healthCheck("trial", other), client.DryRunAll); err != nil {
-			return err
-		}
-		return saying(d.warnings())
-	})
+	d.warns("the right to be restored", w.healthCheck("trial", other))
 	// The control plane is among the workers.
 	testkit.Value(w.Kubectl(w.t.Context(), "label", "node", nodes[0], "node-role.kubernetes.io/control-plane=")).Must(w.t)
-	w.eventually("the webhook to know the control plane", func() error {
-		d.warnings()
-		if err := d.api.Create(w.t.Context(), w.healthCheck("trial", other), client.DryRunAll); err != nil {
-			return err
-		}
-		return saying(d.warnings(), "1 of 10 selected nodes are of the control plane")
-	})
-}
-
-// writeDown writes a health check to a file.
-func (w *scope) writeDown(check *v1alpha1.NodeHealthCheck) string {
-	w.t.Helper()
-	text, err := json.Marshal(map[string]any{"apiVersion": check.APIVersion, "kind": check.Kind, "metadata": map[string]any{"name": check.Name}, "spec": check.Spec})
-	testkit.Must(w.t, err)
-	path := filepath.Join(w.t.TempDir(), "check.json")
-	testkit.Must(w.t, os.WriteFile(path, text, 0o600))
-	return path
+	d.warns("the webhook to know the control plane", w.healthCheck("trial", other), "1 of 10 selected nodes are of the control plane")
 }
 
 // kubectl runs kubectl, and checks that it fails with this text, or succeeds if the text is
@@ -299,19 +223,16 @@ func (w *scope) kubectl(want string, args ...string) {
 func testWaysToWriteHealthChecks(w *scope) {
 	nodes := w.createNodes(healthyNodes(10))
 	testkit.Must(w.t, w.turn(nodes[:2], corev1.ConditionTrue))
-	w.exampleTemplate("quick")
+	w.template("quick")
 	w.guarded(install.Options{})
-	good := w.writeDown(w.healthCheck("check"))
-	slower := w.writeDown(w.healthCheck("check", onSign("Sick=True", "10m")))
-	trap := w.writeDown(w.healthCheck("check", onSign("Ready=True", "5m")))
+	good := w.file(w.healthCheck("check"))
+	slower := w.file(w.healthCheck("check", onSign("Sick=True", "10m")))
+	trap := w.file(w.healthCheck("check", onSign("Ready=True", "5m")))
 	const denied, reported = "denied the request: spec.unhealthyConditions[0].status", "Warning: 2 of 10 selected nodes (20%) match now"
 	name := w.name + "-check"
 	w.eventually("the webhook to know the nodes", func() error {
 		_, err := w.Kubectl(w.t.Context(), "create", "-f", good, "--dry-run=server", "--warnings-as-errors")
-		if err == nil || !strings.Contains(err.Error(), reported) {
-			return fmt.Errorf("a dry run returns %w", err)
-		}
-		return nil
+		return testkit.Says(err, reported)
 	})
 	for _, apply := range [][]string{{"apply"}, {"apply", "--server-side"}} {
 		w.kubectl(denied, append(apply, "-f", trap)...)
@@ -337,15 +258,12 @@ func testWaysToWriteHealthChecks(w *scope) {
 	testkit.Must(w.t, w.turn(nodes, corev1.ConditionTrue))
 	w.eventually("the webhook to know all of them", func() error {
 		_, err := w.Kubectl(w.t.Context(), "patch", "nhc", name, "--type=merge", "-p", `{"spec": {"pauseRequests": null}}`, "--dry-run=server", "--warnings-as-errors")
-		if err == nil || !strings.Contains(err.Error(), "10 of 10 selected nodes (100%) match now") {
-			return fmt.Errorf("a dry run returns %w", err)
-		}
-		return nil
+		return testkit.Says(err, "10 of 10 selected nodes (100%) match now")
 	})
 	w.kubectl("", "patch", "nhc", name, "--type=merge", "-p", `{"spec": {"pauseRequests": null}}`)
 	// A health check with a generated name, without a bound.
 	testkit.Must(w.t, w.api.Create(w.t.Context(), &v1alpha1.NodeHealthCheck{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: w.name + "-"}, Spec: v1alpha1.NodeHealthCheckSpec{RemediationTemplate: new(w.exampleReference("quick"))},
+		ObjectMeta: metav1.ObjectMeta{GenerateName: w.name + "-"}, Spec: v1alpha1.NodeHealthCheckSpec{RemediationTemplate: new(w.reference("quick"))},
 	}))
 	w.kubectl("", "delete", "nhc", "--all")
 }
@@ -354,18 +272,15 @@ func testWaysToWriteHealthChecks(w *scope) {
 // remediations.
 func testNothingIsCutOff(w *scope) {
 	nodes := w.createNodes(healthyNodes(3))
-	w.exampleTemplate("quick")
-	other := w.exampleTemplate("slow")
+	w.template("quick")
+	other := w.template("slow")
 	w.guarded(install.Options{})
 	d := w.warningClient()
 	check := w.healthCheck("check")
 	testkit.Must(w.t, d.api.Create(w.t.Context(), check))
 	// remediate plays the controller: it creates an object, and adds it to the status.
 	remediate := func(name string, finalizers ...string) *unstructured.Unstructured {
-		object := &unstructured.Unstructured{}
-		object.SetGroupVersionKind(remediator.Kind)
-		object.SetNamespace("default")
-		object.SetName(name)
+		object := newRemediation(name)
 		object.SetFinalizers(finalizers)
 		testkit.Must(w.t, w.api.Create(w.t.Context(), object))
 		noted := check.DeepCopy()
@@ -429,10 +344,7 @@ func testNothingIsCutOff(w *scope) {
 	// The status still names the remediation, but it is gone. A new object with that name
 	// does not count.
 	testkit.Must(w.t, remove(client.DryRunAll))
-	stranger := &unstructured.Unstructured{}
-	stranger.SetGroupVersionKind(remediator.Kind)
-	stranger.SetNamespace("default")
-	stranger.SetName(nodes[0])
+	stranger := newRemediation(nodes[0])
 	testkit.Must(w.t, w.api.Create(w.t.Context(), stranger))
 	testkit.Must(w.t, remove(client.DryRunAll))
 	// The same holds if the node is deleted, too.
@@ -468,7 +380,7 @@ func testNothingIsCutOff(w *scope) {
 // is registered.
 func testBadHealthChecks(w *scope) {
 	w.createNodes(healthyNodes(10))
-	w.exampleTemplate("quick")
+	w.template("quick")
 	controller := w.start(install.Options{Webhook: true})
 	bad := w.healthCheck("bad", onSign("Ready=True", "5m"))
 	bad.Finalizers = []string{"example.com/wait"}
@@ -508,7 +420,7 @@ func testBadHealthChecks(w *scope) {
 // testHealthChecksTooEarly starts a controller that cannot list the nodes.
 func testHealthChecksTooEarly(w *scope) {
 	w.createNodes(healthyNodes(4))
-	w.exampleTemplate("quick")
+	w.template("quick")
 	stored := w.healthCheck("stored")
 	testkit.Must(w.t, w.api.Create(w.t.Context(), stored))
 	proxy, err := w.Proxy()
@@ -534,7 +446,7 @@ func testHealthChecksTooEarly(w *scope) {
 
 	// Clients retry by themselves.
 	done := w.meanwhile(func() error {
-		_, err := w.Kubectl(w.t.Context(), "apply", "-f", w.writeDown(w.healthCheck("patient")))
+		_, err := w.Kubectl(w.t.Context(), "apply", "-f", w.file(w.healthCheck("patient")))
 		return err
 	})
 	blind.Lift()
@@ -544,7 +456,7 @@ func testHealthChecksTooEarly(w *scope) {
 // testHealthWebhookDown kills the replica that serves the webhook.
 func testHealthWebhookDown(w *scope) {
 	w.createNodes(healthyNodes(4))
-	w.exampleTemplate("quick")
+	w.template("quick")
 	asked := w.guarded(install.Options{})
 	d := w.warningClient()
 	check := w.healthCheck("check")
@@ -561,10 +473,7 @@ func testHealthWebhookDown(w *scope) {
 	testkit.Must(w.t, d.api.Patch(w.t.Context(), check.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"metadata": {"labels": {"a": "b"}}}`))))
 	// A user can still pause the health check, and delete it with its remediations.
 	testkit.Must(w.t, d.api.Patch(w.t.Context(), check.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec": {"pauseRequests": ["it hurts"]}}`))))
-	object := &unstructured.Unstructured{}
-	object.SetGroupVersionKind(remediator.Kind)
-	object.SetNamespace("default")
-	object.SetName(w.node(1))
+	object := newRemediation(w.node(1))
 	object.SetOwnerReferences([]metav1.OwnerReference{remediation.OwnedBy(remediation.Owner{Kind: remediation.CheckKind, Name: check.Name, UID: check.UID})})
 	testkit.Must(w.t, w.api.Create(w.t.Context(), object))
 	testkit.Must(w.t, d.api.Delete(w.t.Context(), check.DeepCopy()))

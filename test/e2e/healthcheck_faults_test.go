@@ -3,12 +3,10 @@ package e2e
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -65,7 +63,7 @@ func TestHealthCheckFaultsInFlight(t *testing.T) {
 	w := newHealthCheckScope(t)
 	silence := w.scope(t, "silence")
 	beginSilence(silence)
-	w.runHealthCheckFaults(t, []fault{
+	w.runHealthCheckFaults(t, []part{
 		{"the controller is killed before and after every kind of write", "killed", testHealthCheckKilled},
 		{"other control-plane nodes wait for a node in flight under the successor", "successor", testControlPlaneSuccessor},
 		{"other control-plane nodes wait for a node in flight under the second successor", "second", testControlPlaneSecondSuccessor},
@@ -87,7 +85,7 @@ func TestHealthCheckFaultsInFlight(t *testing.T) {
 // parallel.
 func TestHealthCheckFaultsAround(t *testing.T) {
 	t.Parallel()
-	newHealthCheckScope(t).runHealthCheckFaults(t, []fault{
+	newHealthCheckScope(t).runHealthCheckFaults(t, []part{
 		{"the leader is killed", "leader", testHealthCheckLeaderKilled},
 		{"the leader is paused past its lease", "paused", testHealthCheckLeaderPaused},
 		{"two controllers run without leader election", "deposed", testHealthCheckDeposed},
@@ -104,7 +102,7 @@ func TestHealthCheckFaultsAround(t *testing.T) {
 // and with wrong clocks.
 func TestHealthCheckChangesAround(t *testing.T) {
 	t.Parallel()
-	newHealthCheckScope(t).runHealthCheckFaults(t, []fault{
+	newHealthCheckScope(t).runHealthCheckFaults(t, []part{
 		{"another client changes and deletes the same objects and Leases", "neighbour", testHealthCheckOtherController},
 		{"another client deletes every remediation", "deleter", testEagerDeleter},
 		{"conditions flap", "flapping", testHealthCheckFlapping},
@@ -117,7 +115,7 @@ func TestHealthCheckChangesAround(t *testing.T) {
 }
 
 // runHealthCheckFaults injects the faults one after the other.
-func (w *fixture) runHealthCheckFaults(t *testing.T, faults []fault) {
+func (w *fixture) runHealthCheckFaults(t *testing.T, faults []part) {
 	t.Helper()
 	for _, fault := range faults {
 		t.Run(fault.name, func(t *testing.T) {
@@ -194,48 +192,19 @@ func testHealthCheckKilled(w *scope) {
 		{"writes a status", w.sends(http.MethodPatch, "nodehealthchecks"), []delivery{after, late}},
 		{"writes an Event", w.sends(http.MethodPost, "events"), []delivery{after, late}},
 	}
-	var controller *install.Controller
-	launch := func() {
-		if controller == nil {
-			controller = w.start(install.Options{Args: p.Args(alone)})
-		} else {
-			w.restart(controller.Part)
-		}
-	}
-	var slow []*heldRequest // delivered after the next controller has started
-	kills := 0
-	for _, point := range points {
-		for _, fate := range point.deliveries {
-			w.t.Logf("killed during the write that %s, %s", point.name, fate)
-			holding := p.hold(point.match, 0)
-			launch()
-			for range wait.Looks(w.t.Context()) {
-				if len(holding.All()) > 0 {
-					break
-				}
-				turnOver()
-			}
-			holding.wait(w, 1)
-			w.deliver(slow, 0)
-			slow = nil
-			if fate == after {
-				w.deliver(holding.All(), 0)
-			}
-			w.kill(controller)
-			kills++
-			holding.Close()
-			if fate == late {
-				slow = holding.All()
+	launch, slow := w.killDuring(p, points, turnOver, func(holding heldRequests) {
+		for range wait.Looks(w.t.Context()) {
+			if len(holding.All()) > 0 {
+				break
 			}
 			turnOver()
 		}
-	}
+	})
 	w.deliver(slow, 0)
 	w.releaseLeadership() // nothing is in flight, so the next controller need not wait for the ledger entries
 	launch()
 	w.hasCheckStatus("workers", counted(count, count-unhealthy, unhealthy))
 	w.hasCheckStatus("plane", counted(3, 1, 1))
-	w.t.Logf("%d kills", kills)
 	w.judgeRemediations(history.Config{AnyTurn: true, Lag: longLag}, history.Counts{Remediations: 12, Releases: 9, Notes: 6, Leases: 20}) // each kind has at least three kills
 }
 
@@ -246,9 +215,7 @@ func testHealthCheckKilled(w *scope) {
 func controlPlaneInFlight(w *scope) (controller *install.Controller, kept []*heldRequest) {
 	w.t.Helper()
 	p := w.newProxy(w.name)
-	w.template("quick")
-	w.createNodes(testbed.Nodes{Count: 3, Labels: map[string]string{controlPlaneLabel: ""}})
-	w.check("check", atMost("100%"))
+	w.checked(testbed.Nodes{Count: 3, Labels: map[string]string{controlPlaneLabel: ""}}, atMost("100%"))
 	w.releaseLeadership()
 	holding := p.hold(w.makes(), 1)
 	controller = w.start(install.Options{Args: p.Args(alone)})
@@ -387,9 +354,7 @@ func (w *scope) hold(object *unstructured.Unstructured, finalizers string) {
 // node keeps its object with a finalizer.
 func controlPlaneUnderTreatment(w *scope) (controller *install.Controller, object *unstructured.Unstructured) {
 	w.t.Helper()
-	w.template("quick")
-	w.createNodes(testbed.Nodes{Count: 3, Labels: map[string]string{controlPlaneLabel: ""}})
-	w.check("check", atMost("100%"))
+	w.checked(testbed.Nodes{Count: 3, Labels: map[string]string{controlPlaneLabel: ""}}, atMost("100%"))
 	w.releaseLeadership()
 	controller = w.start(install.Options{Args: []string{alone}})
 	w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
@@ -432,9 +397,7 @@ func testControlPlaneOrphanHangs(w *scope) {
 // A request that was already sent arrives, and is not sent again.
 func testCalledOff(w *scope) {
 	p := w.newProxy(w.name)
-	w.template("quick")
-	nodes := w.createNodes(testbed.Nodes{Count: 6})
-	w.check("check", atMost("1"))
+	nodes := w.checked(testbed.Nodes{Count: 6}, atMost("1"))
 	takes := p.hold(w.sends(http.MethodPost, "leases"), 1)
 	made := p.count(w.makes())
 	w.start(install.Options{Args: p.Args(alone)})
@@ -457,16 +420,8 @@ func testCalledOff(w *scope) {
 func testHealthCheckLeaderKilled(w *scope) {
 	const count = 20
 	p := w.newProxy(w.name)
-	w.template("quick")
-	w.createNodes(unhealthyFromStart(count))
-	w.check("check", atMost("100%"))
-	makes, passed := w.makes(), 0
-	holding := p.hold(func(l *heldRequest) bool { // during the storm; matching runs one request at a time
-		if makes(l) {
-			passed++
-		}
-		return passed > 8 && makes(l)
-	}, 0)
+	w.checked(unhealthyFromStart(count), atMost("100%"))
+	holding := p.hold(duringStorm(w.makes(), 8), 0)
 	w.releaseLeadership()
 	leader := w.start(install.Options{Args: p.Args(install.Elected()...)})
 	kept := holding.wait(w, 10)
@@ -527,12 +482,7 @@ func testHealthCheckDeposed(w *scope) {
 	holder := w.holder()
 	first.Expect()
 	w.start(install.Options{Args: []string{alone}})
-	w.eventually("another holder of the ledger", func() error {
-		if now := w.holder(); now == holder {
-			return fmt.Errorf("it is still %s", now)
-		}
-		return nil
-	})
+	w.hasAnotherHolder(holder)
 	w.makeUnhealthy(nodes[5:10])
 	w.makeUnhealthy(plane)
 	w.waitForExit(first)
@@ -588,12 +538,7 @@ func testHealthCheckRandomFaults(w *scope) {
 			}
 			return nil
 		})
-		w.eventually("watches to be dropped", func() error {
-			if proxy.DropWatches() == 0 {
-				return errors.New("there are no watches")
-			}
-			return nil
-		})
+		w.dropWatches(proxy)
 	}
 	w.hasCheckStatus("check", counted(count+4, 0, count+1))
 	w.recover(append(nodes[:count/2:count/2], plane...))
@@ -624,31 +569,8 @@ func (w *scope) treated() int {
 func testHealthCheckOutage(w *scope) {
 	const count = 40
 	proxy := testkit.Value(w.Proxy()).Must(w.t)
-	var seen atomic.Int64
-	later := func(than int64) func(testbed.Request) bool {
-		return func(r testbed.Request) bool {
-			return testbed.On("create", "exampleremediations")(r) && seen.Add(1) > than
-		}
-	}
-	w.template("quick")
-	nodes := w.createNodes(unhealthyFromStart(count))
-	w.check("check", atMost("100%"))
-	held := proxy.Inject(later(8), testbed.Hold(), 0)
-	controller := w.start(install.Options{Through: proxy, Args: []string{alone}})
-	for _, down := range []func() error{w.APIServer.Kill, func() error { return w.APIServer.Stop(w.t.Context()) }} {
-		ctx, cancel := context.WithTimeout(w.t.Context(), maxWait)
-		defer cancel()
-		testkit.Must(w.t, held.Wait(ctx, 5))
-		testkit.Must(w.t, down())
-		testkit.Must(w.t, testkit.Answers(w.t.Context(), "http://"+controller.Probes+"/healthz")) // a restart would not bring the API server back
-		testkit.Must(w.t, testkit.Answers(w.t.Context(), "http://"+controller.Probes+"/readyz"))
-		seen.Store(0)
-		next := proxy.Inject(later(8), testbed.Hold(), 0)
-		held.Lift()
-		w.restart(w.APIServer)
-		held = next
-	}
-	held.Lift()
+	nodes := w.checked(unhealthyFromStart(count), atMost("100%"))
+	w.outages(proxy, testbed.On("create", "exampleremediations"), 8, 5)
 	w.hasCheckStatus("check", counted(count, 0, count))
 	w.recover(nodes[:10])
 	w.hasCheckStatus("check", counted(count, 10, count-10))
@@ -660,9 +582,7 @@ func testHealthCheckOutage(w *scope) {
 func testHealthCheckFlapping(w *scope) {
 	const count, flips = 30, 10
 	proxy := testkit.Value(w.Proxy()).Must(w.t)
-	w.template("quick")
-	nodes := w.createNodes(testbed.Nodes{Count: count})
-	w.check("check", atMost("60%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) {
+	nodes := w.checked(testbed.Nodes{Count: count}, atMost("60%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) {
 		s.HealthyDelay = "1s"
 		s.UnhealthyConditions = append(s.UnhealthyConditions, remediationv1alpha1.UnhealthyCondition{Type: "Tired", Status: corev1.ConditionUnknown, Duration: "1s"})
 	})
@@ -691,9 +611,7 @@ func testHealthCheckFlapping(w *scope) {
 func testHealthCheckRecreated(w *scope) {
 	const count = 20
 	p := w.newProxy(w.name)
-	w.template("quick")
-	w.createNodes(unhealthyFromStart(count))
-	w.check("check", atMost("100%"))
+	w.checked(unhealthyFromStart(count), atMost("100%"))
 	holding := p.hold(w.makes(), 10)
 	w.start(install.Options{Args: p.Args(alone)})
 	// Nodes whose remediation is in flight are deleted, and some are created again: some
@@ -739,9 +657,7 @@ func testHealthCheckRecreated(w *scope) {
 }
 
 func testHealthCheckJoining(w *scope) {
-	w.template("quick")
-	nodes := w.createNodes(testbed.Nodes{Count: 10})
-	w.check("check", atMost("49%"))
+	nodes := w.checked(testbed.Nodes{Count: 10}, atMost("49%"))
 	w.start(install.Options{Args: []string{alone}})
 	fallen := w.meanwhile(func() error { return w.turn(nodes, corev1.ConditionTrue) })
 	w.createNodes(testbed.Nodes{Count: 20, First: 11})
@@ -762,9 +678,7 @@ func testHealthCheckJoining(w *scope) {
 // long enough. The controller must remediate the node exactly when the duration has passed,
 // without another event.
 func testPendingWait(w *scope) {
-	w.template("quick")
-	nodes := w.createNodes(testbed.Nodes{Count: 4})
-	w.check("check", atMost("100%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.UnhealthyConditions[0].Duration = "6s" })
+	nodes := w.checked(testbed.Nodes{Count: 4}, atMost("100%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.UnhealthyConditions[0].Duration = "6s" })
 	w.start(install.Options{Args: []string{alone}})
 	w.hasCheckStatus("check", counted(4, 4, 0))
 	w.lock(nodes[0], "maintenance", time.Hour)

@@ -43,8 +43,8 @@ func withManager(cfg *testbed.Config) {
 	cfg.Flags.ControllerManager = []string{"--controllers=serviceaccount-token-controller,serviceaccount-controller,clusterrole-aggregation-controller,garbage-collector-controller"}
 }
 
-// template creates or changes a template of the scope.
-func (w *scope) template(name string, changes ...func(*unstructured.Unstructured)) {
+// template creates a template of the scope, and returns its reference.
+func (w *scope) template(name string, changes ...func(*unstructured.Unstructured)) corev1.ObjectReference {
 	w.t.Helper()
 	template := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"strategy": name}}}}}
 	template.SetGroupVersionKind(remediator.TemplateKind)
@@ -54,13 +54,34 @@ func (w *scope) template(name string, changes ...func(*unstructured.Unstructured
 		change(template)
 	}
 	testkit.Must(w.t, w.api.Create(w.t.Context(), template))
+	return w.reference(name)
 }
 
-// reference names a template of the scope.
+// reference names a template of the scope, which may be missing.
 func (w *scope) reference(name string) corev1.ObjectReference {
 	return corev1.ObjectReference{
 		APIVersion: remediator.GroupVersion.String(), Kind: remediator.TemplateKind.Kind, Namespace: metav1.NamespaceDefault, Name: w.name + "-" + name,
 	}
+}
+
+// newRemediation returns a remediation object that is not stored.
+func newRemediation(name string) *unstructured.Unstructured {
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(remediator.Kind)
+	object.SetNamespace(metav1.NamespaceDefault)
+	object.SetName(name)
+	return object
+}
+
+// dropWatches ends the open watches. It waits for the first one.
+func (w *scope) dropWatches(proxy *testbed.Proxy) {
+	w.t.Helper()
+	w.eventually("watches to be dropped", func() error {
+		if proxy.DropWatches() == 0 {
+			return errors.New("there are no watches")
+		}
+		return nil
+	})
 }
 
 // checkOption changes a health check.
@@ -70,19 +91,26 @@ type checkOption = func(*remediationv1alpha1.NodeHealthCheckSpec)
 // template quick.
 func (w *scope) check(name string, changes ...checkOption) *remediationv1alpha1.NodeHealthCheck {
 	w.t.Helper()
-	check := &remediationv1alpha1.NodeHealthCheck{
-		ObjectMeta: metav1.ObjectMeta{Name: w.name + "-" + name},
-		Spec: remediationv1alpha1.NodeHealthCheckSpec{
-			Selector:            &metav1.LabelSelector{MatchLabels: map[string]string{scopeLabel: w.name}},
-			UnhealthyConditions: []remediationv1alpha1.UnhealthyCondition{{Type: "Sick", Status: corev1.ConditionTrue, Duration: "0s"}},
-			RemediationTemplate: new(w.reference("quick")),
-		},
-	}
-	for _, change := range changes {
-		change(&check.Spec)
-	}
+	check := w.healthCheck(name, append([]checkOption{onSign("Sick=True", "0s")}, changes...)...)
 	testkit.Must(w.t, w.api.Create(w.t.Context(), check))
 	return check
+}
+
+// checked creates nodes with a health check and its template.
+func (w *scope) checked(nodes testbed.Nodes, changes ...checkOption) []string {
+	w.t.Helper()
+	w.template("quick")
+	names := w.createNodes(nodes)
+	w.check("check", changes...)
+	return names
+}
+
+// treating creates nodes with a health check, and returns when the first is remediated.
+func (w *scope) treating(count int) (nodes []string, object *unstructured.Unstructured) {
+	w.t.Helper()
+	nodes = w.checked(testbed.Nodes{Count: count})
+	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
+	return nodes, w.tries(nodes[0], "quick")
 }
 
 // atMost bounds how many nodes may be unhealthy.
@@ -106,17 +134,7 @@ func (w *scope) steps(names ...string) checkOption {
 func (w *scope) change(name string, change checkOption) {
 	w.t.Helper()
 	check := &remediationv1alpha1.NodeHealthCheck{}
-	for {
-		testkit.Must(w.t, w.api.Get(w.t.Context(), client.ObjectKey{Name: w.name + "-" + name}, check))
-		change(&check.Spec)
-		err := w.api.Update(w.t.Context(), check)
-		if err == nil {
-			return
-		}
-		if !apierrors.IsConflict(err) { // else the status was written in between
-			w.t.Fatal(err)
-		}
-	}
+	w.update(name, check, func() { change(&check.Spec) })
 }
 
 // deleteCheck deletes all objects of health checks in the scope, and the nodes.
@@ -252,15 +270,10 @@ func (w *scope) hasCheckStatus(name string, checks ...func(remediationv1alpha1.N
 // phase checks the phase of a status, and the words of its reason.
 func phase(is remediationv1alpha1.Phase, words ...string) func(remediationv1alpha1.NodeHealthCheckStatus) error {
 	return func(s remediationv1alpha1.NodeHealthCheckStatus) error {
-		for _, part := range words {
-			if !strings.Contains(s.Reason, part) {
-				return fmt.Errorf("the reason is %q, without %q", s.Reason, part)
-			}
-		}
 		if s.Phase != is {
 			return fmt.Errorf("the phase is %s (%s), not %s", s.Phase, s.Reason, is)
 		}
-		return nil
+		return contains("the reason", s.Reason, words)
 	}
 }
 
@@ -284,12 +297,7 @@ func row(node, reason string, parts ...string) func(remediationv1alpha1.NodeHeal
 		if s.UnhealthyNodes[at].Reason != reason {
 			return fmt.Errorf("%s is %s (%s), not %s", node, s.UnhealthyNodes[at].Reason, s.UnhealthyNodes[at].Message, reason)
 		}
-		for _, part := range parts {
-			if !strings.Contains(s.UnhealthyNodes[at].Message, part) {
-				return fmt.Errorf("for %s the status has %q, without %q", node, s.UnhealthyNodes[at].Message, part)
-			}
-		}
-		return nil
+		return contains("the status of "+node, s.UnhealthyNodes[at].Message, parts)
 	}
 }
 
@@ -303,12 +311,7 @@ func condition(kind string, status metav1.ConditionStatus, parts ...string) func
 		if c.Status != status {
 			return fmt.Errorf("%s is %s (%s: %s), not %s", kind, c.Status, c.Reason, c.Message, status)
 		}
-		for _, part := range parts {
-			if !strings.Contains(c.Reason+": "+c.Message, part) {
-				return fmt.Errorf("%s is %s: %q, without %q", kind, c.Reason, c.Message, part)
-			}
-		}
-		return nil
+		return contains(kind, c.Reason+": "+c.Message, parts)
 	}
 }
 
@@ -325,11 +328,7 @@ func (w *scope) hasEvent(kind, name, reason string, words ...string) {
 			if e.Regarding.Kind != kind || e.Regarding.Name != name {
 				continue
 			}
-			isIt := e.Reason == reason
-			for _, part := range words {
-				isIt = isIt && strings.Contains(e.Note, part)
-			}
-			if isIt {
+			if e.Reason == reason && contains("it", e.Note, words) == nil {
 				return nil
 			}
 			others = append(others, e.Reason+": "+e.Note)

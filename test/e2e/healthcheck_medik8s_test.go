@@ -35,10 +35,7 @@ func TestStandingBack(t *testing.T) {
 	t.Parallel()
 	w := newHealthCheckScope(t, medik8sNamespace)
 	testkit.Must(t, w.api.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: medik8sNamespace}}))
-	for _, part := range []struct {
-		name, subscope string
-		test           func(*scope)
-	}{
+	for _, part := range []part{
 		{"nothing is written while medik8s leads, until its Lease expires", "expires", testMedik8sLeaseExpires},
 		{"medik8s releases its Lease, and returns during a treatment", "returns", testMedik8sReturns},
 		{"the steps of medik8s are continued", "steps", testMedik8sSteps},
@@ -225,9 +222,7 @@ func testMedik8sLeaseExpires(w *scope) {
 
 func testMedik8sReturns(w *scope) {
 	end := w.medik8sLeads()
-	w.template("quick")
-	nodes := w.createNodes(testbed.Nodes{Count: 4})
-	w.check("check", atMost("100%"))
+	nodes := w.checked(testbed.Nodes{Count: 4}, atMost("100%"))
 	w.makeUnhealthy(nodes[:2])
 	controller := w.start(install.Options{Args: []string{alone}})
 	w.stands("check", true)
@@ -285,9 +280,7 @@ func testMedik8sSteps(w *scope) {
 // only by its Lease.
 func testMedik8sRestart(w *scope) {
 	end := w.medik8sLeads()
-	w.template("quick")
-	nodes := w.createNodes(testbed.Nodes{Count: 4})
-	w.check("check", atMost("100%"))
+	nodes := w.checked(testbed.Nodes{Count: 4}, atMost("100%"))
 	w.makeUnhealthy(nodes[:2])
 	controller := w.start(install.Options{Args: []string{alone}})
 	w.stands("check", true)
@@ -317,9 +310,7 @@ func testMedik8sUnseen(w *scope) {
 	giveBack := w.withdrawEach(role, &role.Rules, authorizationv1.ResourceAttributes{
 		Group: coordinationv1.GroupName, Resource: "leases", Name: medik8sLease,
 	}, []string{"list", "watch"})
-	w.template("quick")
-	nodes := w.createNodes(testbed.Nodes{Count: 4})
-	w.check("check", atMost("100%"))
+	nodes := w.checked(testbed.Nodes{Count: 4}, atMost("100%"))
 	w.makeUnhealthy(nodes[:2])
 	controller := w.start(install.Options{Args: []string{alone}})
 	w.stands("check", true, "cannot determine whether", "forbidden")
@@ -343,9 +334,7 @@ func testMedik8sUnreadable(w *scope) {
 	everywhere := func(r testbed.Request) bool {
 		return r.Resource == "leases" && r.Namespace == "" && (r.Verb == "list" || r.Verb == "watch")
 	}
-	w.template("quick")
-	nodes := w.createNodes(testbed.Nodes{Count: 4})
-	w.check("check", atMost("100%"))
+	nodes := w.checked(testbed.Nodes{Count: 4}, atMost("100%"))
 	w.makeUnhealthy(nodes[:2])
 	// From the start, and later.
 	for i := range 2 {
@@ -353,12 +342,7 @@ func testMedik8sUnreadable(w *scope) {
 		if i == 0 {
 			w.start(install.Options{Through: proxy, Unready: true, Args: []string{alone}})
 		} else {
-			w.eventually("watches to be dropped", func() error {
-				if proxy.DropWatches() == 0 {
-					return errors.New("there are no watches")
-				}
-				return nil
-			})
+			w.dropWatches(proxy)
 		}
 		before := broken.Hits()
 		for deadline := time.Now().Add(medik8sLeaseDuration + 3*time.Second); time.Now().Before(deadline); pause(w.t.Context(), time.Second) {

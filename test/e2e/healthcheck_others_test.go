@@ -64,9 +64,7 @@ func (w *scope) withdrawEach(role client.Object, rules *[]rbacv1.PolicyRule, rig
 }
 
 func testHealthCheckForbidden(w *scope) {
-	w.template("quick")
-	nodes := w.createNodes(testbed.Nodes{Count: 4})
-	w.check("check", atMost("100%"))
+	nodes := w.checked(testbed.Nodes{Count: 4}, atMost("100%"))
 	w.start(install.Options{Args: []string{alone}})
 	w.hasCheckStatus("check", counted(4, 4, 0))
 	giveBack := w.withdrawRemediationRights("create")
@@ -96,9 +94,7 @@ func testHealthCheckForbidden(w *scope) {
 // remediations continue.
 func testHealthCheckNoWatch(w *scope) {
 	proxy := testkit.Value(w.Proxy()).Must(w.t)
-	w.template("quick")
-	nodes := w.createNodes(testbed.Nodes{Count: 6})
-	w.check("check", atMost("100%"))
+	nodes := w.checked(testbed.Nodes{Count: 6}, atMost("100%"))
 	w.start(install.Options{Through: proxy, Args: []string{alone}})
 	w.makeUnhealthy(nodes[:2])
 	w.hasCheckStatus("check", counted(6, 4, 2))
@@ -123,9 +119,7 @@ func testHealthCheckNoWatch(w *scope) {
 }
 
 func testHealthCheckNoLeases(w *scope) {
-	w.template("quick")
-	nodes := w.createNodes(testbed.Nodes{Count: 4})
-	w.check("check", atMost("100%"))
+	nodes := w.checked(testbed.Nodes{Count: 4}, atMost("100%"))
 	w.start(install.Options{Args: []string{alone}})
 	w.hasCheckStatus("check", counted(4, 4, 0))
 	giveBack := w.withdrawLeaseRights("create")
@@ -164,10 +158,7 @@ func testHealthCheckRefused(w *scope) {
 		PolicyName: meta.Name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
 	}}
 	attempt := func() error {
-		object := &unstructured.Unstructured{}
-		object.SetGroupVersionKind(remediator.Kind)
-		object.SetNamespace(metav1.NamespaceDefault)
-		object.SetName(nodes[0])
+		object := newRemediation(nodes[0])
 		return w.api.Create(w.t.Context(), object, client.DryRunAll)
 	}
 	testkit.Must(w.t, w.api.Create(w.t.Context(), policy))
@@ -205,16 +196,11 @@ func isAbout(l *heldRequest, node string) bool {
 // Leases throughout.
 func testHealthCheckOtherController(w *scope) {
 	const count, rounds = 16, 12
-	w.template("quick")
-	nodes := w.createNodes(testbed.Nodes{Count: count})
-	w.check("check", atMost("100%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.HealthyDelay = "1s" })
+	nodes := w.checked(testbed.Nodes{Count: count}, atMost("100%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.HealthyDelay = "1s" })
 	w.start(install.Options{Args: []string{alone}})
 	gone := client.IgnoreNotFound
 	patch := func(ctx context.Context, node, body string) error {
-		object := &unstructured.Unstructured{}
-		object.SetGroupVersionKind(remediator.Kind)
-		object.SetNamespace(metav1.NamespaceDefault)
-		object.SetName(node)
+		object := newRemediation(node)
 		return gone(w.api.Patch(ctx, object, client.RawPatch("application/merge-patch+json", []byte(body))))
 	}
 	deeds := []func(ctx context.Context, node string) error{
@@ -252,10 +238,7 @@ func testHealthCheckOtherController(w *scope) {
 				pause(ctx, time.Duration(random.IntN(200))*time.Millisecond)
 			}
 			if i%4 == 0 { // once, and it is created again after a while
-				object := &unstructured.Unstructured{}
-				object.SetGroupVersionKind(remediator.Kind)
-				object.SetNamespace(metav1.NamespaceDefault)
-				object.SetName(node)
+				object := newRemediation(node)
 				return gone(w.api.Delete(ctx, object))
 			}
 			return nil
@@ -291,9 +274,7 @@ func testHealthCheckOtherController(w *scope) {
 // again with growing pauses.
 func testEagerDeleter(w *scope) {
 	const lasts = 16 * time.Second
-	w.template("quick")
-	nodes := w.createNodes(testbed.Nodes{Count: 4})
-	w.check("check", atMost("100%"))
+	nodes := w.checked(testbed.Nodes{Count: 4}, atMost("100%"))
 	w.start(install.Options{Args: []string{alone}})
 	ctx, cancel := context.WithTimeout(w.t.Context(), lasts)
 	defer cancel()
@@ -349,9 +330,7 @@ func (w *scope) takes(what string, since time.Time, atLeast, atMost time.Duratio
 // testSkew makes nodes with wrong clocks unhealthy and healthy again. Only the times that
 // the controller itself has seen count.
 func testSkew(w *scope) {
-	w.template("quick")
-	nodes := w.createNodes(testbed.Nodes{Count: len(skewed)})
-	w.check("check", atMost("100%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) {
+	nodes := w.checked(testbed.Nodes{Count: len(skewed)}, atMost("100%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) {
 		s.UnhealthyConditions[0].Duration = skewedWait.String()
 		s.HealthyDelay = skewedWait.String()
 	})
@@ -379,9 +358,7 @@ func testSkew(w *scope) {
 // remembered times, and not the wrong timestamps.
 func testSkewKilled(w *scope) {
 	const wait = 10 * time.Second
-	w.template("quick")
-	nodes := w.createNodes(testbed.Nodes{Count: len(skewed)})
-	w.check("check", atMost("100%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) {
+	nodes := w.checked(testbed.Nodes{Count: len(skewed)}, atMost("100%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) {
 		s.UnhealthyConditions[0].Duration = wait.String()
 		s.HealthyDelay = wait.String()
 	})

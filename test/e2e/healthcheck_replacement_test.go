@@ -42,9 +42,7 @@ func (w *scope) isInLedger(node string) {
 // next node before there is a replacement.
 func testAwaitingReplacementKilled(w *scope) {
 	p := w.newProxy(w.name)
-	w.template("quick")
-	nodes := w.createNodes(testbed.Nodes{Count: 8})
-	w.check("check", atMost("1"))
+	nodes := w.checked(testbed.Nodes{Count: 8}, atMost("1"))
 	w.releaseLeadership()
 	controller := w.start(install.Options{Args: p.Args(alone)})
 	isDone := map[string]metav1.ConditionStatus{"PermanentNodeDeletionExpected": metav1.ConditionTrue, "Succeeded": metav1.ConditionTrue}

@@ -29,10 +29,7 @@ func TestHealthChecks(t *testing.T) {
 	w := newFixture(t, withManager)
 	testkit.Must(t, remediator.Install(t.Context(), w.Cluster))
 	w.scope(t, "all").start(install.Options{Args: []string{alone}})
-	for _, part := range []struct {
-		name, subscope string
-		test           func(*scope)
-	}{
+	for _, part := range []part{
 		{"an unhealthy node is remediated and recovers", "cycle", testCycle},
 		{"the seed applies, and its kinds come later", "seed", testSeedCheck},
 		{"too many unhealthy nodes close the gate", "gate", testGate},
@@ -199,9 +196,7 @@ spec:
 }
 
 func testGate(w *scope) {
-	w.template("quick")
-	nodes := w.createNodes(testbed.Nodes{Count: 10})
-	w.check("check", atMost("40%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.UnhealthyConditions[0].Duration = "2s" })
+	nodes := w.checked(testbed.Nodes{Count: 10}, atMost("40%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.UnhealthyConditions[0].Duration = "2s" })
 	w.makeUnhealthy(nodes[:5])
 	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseEnabled, "5 GateClosed"), counted(10, 5, 0),
 		row(nodes[0], "GateClosed", "5 of 10 selected nodes are unhealthy, at most 4 may be"))
@@ -222,9 +217,7 @@ func testGate(w *scope) {
 }
 
 func testWideBound(w *scope) {
-	w.template("quick")
-	nodes := w.createNodes(testbed.Nodes{Count: 2})
-	w.check("check", atMost("7"))
+	nodes := w.checked(testbed.Nodes{Count: 2}, atMost("7"))
 	w.makeUnhealthy(nodes)
 	for _, node := range nodes {
 		w.tries(node, "quick")
@@ -284,9 +277,7 @@ func testSlowStep(w *scope) {
 }
 
 func testHealthyDelay(w *scope) {
-	w.template("quick")
-	nodes := w.createNodes(testbed.Nodes{Count: 3})
-	w.check("check", func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.HealthyDelay = "6s" })
+	nodes := w.checked(testbed.Nodes{Count: 3}, func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.HealthyDelay = "6s" })
 	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	object := w.tries(nodes[0], "quick")
 	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
@@ -310,9 +301,7 @@ func testHealthyDelay(w *scope) {
 }
 
 func testByHand(w *scope) {
-	w.template("quick")
-	nodes := w.createNodes(testbed.Nodes{Count: 3})
-	w.check("check", func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.HealthyDelay = "-1s" })
+	nodes := w.checked(testbed.Nodes{Count: 3}, func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.HealthyDelay = "-1s" })
 	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	w.tries(nodes[0], "quick")
 	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
@@ -330,9 +319,7 @@ func testByHand(w *scope) {
 }
 
 func testStormCooldown(w *scope) {
-	w.template("quick")
-	nodes := w.createNodes(testbed.Nodes{Count: 10})
-	w.check("check", atMost("2"), func(s *remediationv1alpha1.NodeHealthCheckSpec) {
+	nodes := w.checked(testbed.Nodes{Count: 10}, atMost("2"), func(s *remediationv1alpha1.NodeHealthCheckSpec) {
 		s.StormCooldownDuration = "4s"
 		s.UnhealthyConditions[0].Duration = "1s"
 	})
@@ -358,11 +345,7 @@ func testStormCooldown(w *scope) {
 }
 
 func testPause(w *scope) {
-	w.template("quick")
-	nodes := w.createNodes(testbed.Nodes{Count: 5})
-	w.check("check")
-	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
-	w.tries(nodes[0], "quick")
+	nodes, _ := w.treating(5)
 	w.change("check", func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.PauseRequests = []string{"an upgrade"} })
 	w.hasCheckStatus("check", phase(remediationv1alpha1.PhasePaused, "an upgrade"))
 	w.setCondition(nodes[1], "Sick", corev1.ConditionTrue)
@@ -376,9 +359,7 @@ func testPause(w *scope) {
 }
 
 func testExcluded(w *scope) {
-	w.template("quick")
-	nodes := w.createNodes(testbed.Nodes{Count: 5})
-	w.check("check")
+	nodes := w.checked(testbed.Nodes{Count: 5})
 	w.mark(nodes[0], `{"labels":{"`+excludeLabel+`":"true"}}`)
 	w.mark(nodes[1], `{"labels":{"`+excludeLabel+`":""}}`)
 	w.makeUnhealthy(nodes[:2])
@@ -392,9 +373,7 @@ func testExcluded(w *scope) {
 }
 
 func testForeignLease(w *scope) {
-	w.template("quick")
-	nodes := w.createNodes(testbed.Nodes{Count: 5})
-	w.check("check")
+	nodes := w.checked(testbed.Nodes{Count: 5})
 	w.lock(nodes[0], "maintenance", time.Hour)
 	w.lock(nodes[1], "maintenance", 5*time.Second)
 	w.makeUnhealthy(nodes[:2])
@@ -461,9 +440,7 @@ func testTwoChecks(w *scope) {
 }
 
 func testLeaver(w *scope) {
-	w.template("quick")
-	nodes := w.createNodes(testbed.Nodes{Count: 4, Labels: map[string]string{"pool": "a"}})
-	w.check("check", func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.Selector.MatchLabels["pool"] = "a" })
+	nodes := w.checked(testbed.Nodes{Count: 4, Labels: map[string]string{"pool": "a"}}, func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.Selector.MatchLabels["pool"] = "a" })
 	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	w.tries(nodes[0], "quick")
 	w.mark(nodes[0], `{"labels":{"pool":"b"}}`)
@@ -473,27 +450,21 @@ func testLeaver(w *scope) {
 }
 
 func testDeletedNode(w *scope) {
-	w.template("quick")
-	nodes := w.createNodes(testbed.Nodes{Count: 4})
-	w.check("check")
-	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
-	w.tries(nodes[0], "quick")
-	testkit.Must(w.t, w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodes[0]}}))
+	nodes, _ := w.treating(4)
+	w.removeNode(nodes[0])
 	w.tries(nodes[0])
 	w.locked(nodes[0], "")
 	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseEnabled), counted(3, 3, 0))
 	// The same holds if both are deleted at once.
 	w.setCondition(nodes[1], "Sick", corev1.ConditionTrue)
 	object := w.tries(nodes[1], "quick")
-	testkit.Must(w.t, w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodes[1]}}))
+	w.removeNode(nodes[1])
 	testkit.Must(w.t, client.IgnoreNotFound(w.api.Delete(w.t.Context(), object)))
 	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseEnabled), counted(2, 2, 0))
 }
 
 func testReplacedNode(w *scope) {
-	w.template("quick")
-	nodes := w.createNodes(testbed.Nodes{Count: 4})
-	w.check("check", atMost("1"))
+	nodes := w.checked(testbed.Nodes{Count: 4}, atMost("1"))
 	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	object := w.tries(nodes[0], "quick")
 	w.replies(object, "PermanentNodeDeletionExpected", metav1.ConditionTrue)
@@ -512,12 +483,8 @@ func testReplacedNode(w *scope) {
 }
 
 func testNodeMadeAgain(w *scope) {
-	w.template("quick")
-	nodes := w.createNodes(testbed.Nodes{Count: 4})
-	w.check("check")
-	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
-	before := w.tries(nodes[0], "quick")
-	testkit.Must(w.t, w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodes[0]}}))
+	nodes, before := w.treating(4)
+	w.removeNode(nodes[0])
 	w.createNodes(testbed.Nodes{Count: 1})
 	w.eventually("the end of the old remediation", func() error {
 		objects, err := w.objects(w.t.Context(), nodes[0])
@@ -545,11 +512,7 @@ func testDroppedCheck(w *scope) {
 }
 
 func testInvalidEdit(w *scope) {
-	w.template("quick")
-	nodes := w.createNodes(testbed.Nodes{Count: 4})
-	w.check("check")
-	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
-	w.tries(nodes[0], "quick")
+	nodes, _ := w.treating(4)
 	w.change("check", func(s *remediationv1alpha1.NodeHealthCheckSpec) {
 		s.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near"}}
 	})
@@ -564,11 +527,7 @@ func testInvalidEdit(w *scope) {
 }
 
 func testDeleter(w *scope) {
-	w.template("quick")
-	nodes := w.createNodes(testbed.Nodes{Count: 4})
-	w.check("check")
-	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
-	first := w.tries(nodes[0], "quick")
+	nodes, first := w.treating(4)
 	testkit.Must(w.t, w.api.Delete(w.t.Context(), first))
 	gone := time.Now()
 	w.hasCheckStatus("check", row(nodes[0], "Treating", "another component deleted"))
@@ -584,23 +543,15 @@ func testDeleter(w *scope) {
 }
 
 func testHangingFinalizer(w *scope) {
-	w.template("quick")
-	nodes := w.createNodes(testbed.Nodes{Count: 4})
-	w.check("check")
-	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
-	object := w.tries(nodes[0], "quick")
-	finalizers := func(list string) {
-		w.t.Helper()
-		testkit.Must(w.t, w.api.Patch(w.t.Context(), object.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":`+list+`}}`))))
-	}
-	finalizers(`["example.com/hangs"]`)
+	nodes, object := w.treating(4)
+	w.hold(object, `["example.com/hangs"]`)
 	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
 	w.hasCheckStatus("check", row(nodes[0], "Recovered", "example.com/hangs"), counted(4, 3, 1))
 	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	w.hasCheckStatus("check", row(nodes[0], "Treating", "is being deleted"))
 	w.setCondition(nodes[1], "Sick", corev1.ConditionTrue)
 	w.tries(nodes[1], "quick")
-	finalizers(`null`)
+	w.hold(object, `null`)
 	w.eventually("its own remediation", func() error {
 		objects, err := w.objects(w.t.Context(), nodes[0])
 		if err == nil && (len(objects) != 1 || objects[0].GetUID() == object.GetUID()) {
@@ -611,11 +562,7 @@ func testHangingFinalizer(w *scope) {
 }
 
 func testTemplateEdited(w *scope) {
-	w.template("quick")
-	nodes := w.createNodes(testbed.Nodes{Count: 4})
-	w.check("check")
-	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
-	object := w.tries(nodes[0], "quick")
+	nodes, object := w.treating(4)
 	template := &unstructured.Unstructured{}
 	template.SetGroupVersionKind(remediator.TemplateKind)
 	template.SetNamespace(metav1.NamespaceDefault)
@@ -699,9 +646,7 @@ func testSameNames(w *scope) {
 // testFlip changes from one unhealthy status to the other, again and again, for longer than
 // the duration of either.
 func testFlip(w *scope) {
-	w.template("quick")
-	nodes := w.createNodes(testbed.Nodes{Count: 3})
-	w.check("check", func(s *remediationv1alpha1.NodeHealthCheckSpec) {
+	nodes := w.checked(testbed.Nodes{Count: 3}, func(s *remediationv1alpha1.NodeHealthCheckSpec) {
 		s.UnhealthyConditions = []remediationv1alpha1.UnhealthyCondition{
 			{Type: "Well", Status: corev1.ConditionFalse, Duration: "6s"}, {Type: "Well", Status: corev1.ConditionUnknown, Duration: "6s"},
 		}

@@ -59,21 +59,34 @@ func testKilled(w *scope) {
 		tired = append(tired[news:], tired[:news]...)
 	}
 
+	launch, slow := w.killDuring(p, killPoints, turnOver, func(heldRequests) {})
+	launch()
+	w.deliver(slow, 0)
+	w.counts(w.key("set"), 29, unhealthy-29)
+	w.counts(w.key("weak"), 0, news)
+	w.judge(history.Config{AnyTurn: true}, history.Counts{Evictions: 29, Fallbacks: 11, Removals: news})
+}
+
+// killDuring kills a controller at every point, with every delivery of the write, and changes
+// the nodes after each. Meanwhile runs while a controller has not sent the write yet. It
+// returns how to start the next controller, and the writes that are delivered after that.
+func (w *scope) killDuring(p proxy, points []killPoint, turnOver func(), meanwhile func(heldRequests)) (launch func(), slow []*heldRequest) {
+	w.t.Helper()
 	var controller *install.Controller
-	launch := func() {
+	launch = func() {
 		if controller == nil {
 			controller = w.start(install.Options{Args: p.Args(alone)})
 		} else {
 			w.restart(controller.Part)
 		}
 	}
-	var slow []*heldRequest // delivered after the next controller has started
 	kills := 0
-	for _, point := range killPoints {
+	for _, point := range points {
 		for _, fate := range point.deliveries {
 			w.t.Logf("killed during the write that %s, %s", point.name, fate)
 			holding := p.hold(point.match, 0)
 			launch()
+			meanwhile(holding)
 			holding.wait(w, 1)
 			w.deliver(slow, 0)
 			slow = nil
@@ -89,12 +102,8 @@ func testKilled(w *scope) {
 			turnOver()
 		}
 	}
-	launch()
-	w.deliver(slow, 0)
-	w.counts(w.key("set"), 29, unhealthy-29)
-	w.counts(w.key("weak"), 0, news)
 	w.t.Logf("%d kills", kills)
-	w.judge(history.Config{AnyTurn: true}, history.Counts{Evictions: 29, Fallbacks: 11, Removals: news})
+	return launch, slow
 }
 
 // among makes a set select nodes in any pool, or in none.

@@ -26,10 +26,7 @@ func TestQuietHealthChecks(t *testing.T) {
 	testkit.Must(t, remediator.Install(t.Context(), w.Cluster))
 	proxy := testkit.Value(w.Proxy()).Must(t)
 	controller := w.scope(t, "all").start(install.Options{Through: proxy, Args: []string{alone}})
-	for _, part := range []struct {
-		name, subscope string
-		test           func(*scope)
-	}{
+	for _, part := range []part{
 		{"a storm ends without another event", "storm", testStormCooldown},
 		{"medik8s' own controller starts and stops", "peer", testDeferring},
 		{"the response to a deletion is lost", "ends", func(w *scope) { testUnansweredEnd(w, proxy, controller) }},
@@ -44,9 +41,7 @@ func TestQuietHealthChecks(t *testing.T) {
 
 // testDeferring has medik8s' own controller lead for a while.
 func testDeferring(w *scope) {
-	w.template("quick")
-	nodes := w.createNodes(testbed.Nodes{Count: 4})
-	w.check("check")
+	nodes := w.checked(testbed.Nodes{Count: 4})
 	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
 	object := w.tries(nodes[0], "quick")
 	w.hasCheckStatus("check", counted(4, 3, 1))

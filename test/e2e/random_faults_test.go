@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -48,12 +47,7 @@ func testRandomFaults(w *scope) {
 			}
 			return nil
 		})
-		w.eventually("watches to be dropped", func() error {
-			if proxy.DropWatches() == 0 {
-				return errors.New("there are no watches")
-			}
-			return nil
-		})
+		w.dropWatches(proxy)
 	}
 	w.counts(w.key("set"), 98, 102)
 	w.recover(nodes[:count/2])
@@ -69,28 +63,35 @@ func testRandomFaults(w *scope) {
 func testOutage(w *scope) {
 	const count = 200
 	proxy := testkit.Value(w.Proxy()).Must(w.t)
-	var seen atomic.Int64
-	later := func(than int64) func(testbed.Request) bool {
-		return func(r testbed.Request) bool { return testbed.On("patch", "nodes")(r) && seen.Add(1) > than }
-	}
 	w.createNodes(unhealthyFromStart(count))
 	w.createSet("set", evict(almostHalf))
-	held := proxy.Inject(later(40), testbed.Hold(), 0)
+	w.outages(proxy, testbed.On("patch", "nodes"), 40, 10)
+	w.counts(w.key("set"), 98, 102)
+	w.judge(history.Config{AnyTurn: true}, history.Counts{Evictions: 98, Fallbacks: 102})
+}
+
+// outages starts a controller, and ends the API server twice while writes are held: some of
+// them after the first few have passed.
+func (w *scope) outages(proxy *testbed.Proxy, write func(testbed.Request) bool, few int64, some int) {
+	w.t.Helper()
+	var seen atomic.Int64
+	hold := func() *testbed.Rule {
+		return proxy.Inject(func(r testbed.Request) bool { return write(r) && seen.Add(1) > few }, testbed.Hold(), 0)
+	}
+	held := hold()
 	controller := w.start(install.Options{Through: proxy, Args: []string{alone}})
 	for _, down := range []func() error{w.APIServer.Kill, func() error { return w.APIServer.Stop(w.t.Context()) }} {
 		ctx, cancel := context.WithTimeout(w.t.Context(), maxWait)
 		defer cancel()
-		testkit.Must(w.t, held.Wait(ctx, 10))
+		testkit.Must(w.t, held.Wait(ctx, some))
 		testkit.Must(w.t, down())
 		testkit.Must(w.t, testkit.Answers(w.t.Context(), "http://"+controller.Probes+"/healthz")) // a restart would not bring the API server back
 		testkit.Must(w.t, testkit.Answers(w.t.Context(), "http://"+controller.Probes+"/readyz"))
 		seen.Store(0)
-		next := proxy.Inject(later(40), testbed.Hold(), 0)
+		next := hold()
 		held.Lift()
 		w.restart(w.APIServer)
 		held = next
 	}
 	held.Lift()
-	w.counts(w.key("set"), 98, 102)
-	w.judge(history.Config{AnyTurn: true}, history.Counts{Evictions: 98, Fallbacks: 102})
 }

@@ -23,18 +23,24 @@ func (w *scope) expireLease() {
 	testkit.Must(w.t, install.ExpireLease(w.t.Context(), w.Cluster))
 }
 
+// duringStorm matches all but the first few of the writes. Matching runs one request at a time.
+func duringStorm(write func(*heldRequest) bool, few int) func(*heldRequest) bool {
+	passed := 0
+	return func(l *heldRequest) bool {
+		if !write(l) {
+			return false
+		}
+		passed++
+		return passed > few
+	}
+}
+
 func testLeaderKilled(w *scope) {
 	const count = 100
 	p := w.newProxy(w.name)
 	w.createNodes(unhealthyFromStart(count))
 	w.createSet("set", evict(almostHalf))
-	passed := 0
-	holding := p.hold(func(l *heldRequest) bool { // during the storm; matching runs one request at a time
-		if changesNode(l) {
-			passed++
-		}
-		return passed > 30 && changesNode(l)
-	}, 0)
+	holding := p.hold(duringStorm(changesNode, 30), 0)
 	w.releaseLeadership()
 	leader := w.start(install.Options{Args: p.Args(install.Elected()...)})
 	kept := holding.wait(w, 10)
@@ -91,12 +97,7 @@ func testDeposed(w *scope) {
 	holder := w.holder()
 	first.Expect()
 	w.start(install.Options{Args: []string{alone}})
-	w.eventually("another holder of the ledger", func() error {
-		if now := w.holder(); now == holder {
-			return fmt.Errorf("it is still %s", now)
-		}
-		return nil
-	})
+	w.hasAnotherHolder(holder)
 	w.makeUnhealthy(nodes[30:])
 	w.counts(w.key("set"), 49, 51)
 	w.waitForExit(first)
@@ -116,6 +117,17 @@ func (w *scope) releaseLeadership() {
 	} {
 		testkit.Must(w.t, client.IgnoreNotFound(w.api.Delete(w.t.Context(), left)))
 	}
+}
+
+// hasAnotherHolder waits until the ledger has another holder.
+func (w *scope) hasAnotherHolder(old string) {
+	w.t.Helper()
+	w.eventually("another holder of the ledger", func() error {
+		if now := w.holder(); now == old {
+			return fmt.Errorf("it is still %s", now)
+		}
+		return nil
+	})
 }
 
 // holder returns the holder of the ledger.

@@ -27,10 +27,7 @@ func TestVetting(t *testing.T) {
 	t.Parallel() // the test mostly waits
 	w := newFixture(t)
 	controller := w.scope(t, "all").start(install.Options{Args: []string{noWebhook}})
-	for _, part := range []struct {
-		name, subscope string
-		test           func(*scope)
-	}{
+	for _, part := range []part{
 		{"a harmful set is not applied", "hurts", testOverBound},
 		{"of two duplicates the younger is not applied", "twice", testDuplicates},
 		{"an annotation accepts a set that too many nodes match", "meant", testAcceptedImpact},
