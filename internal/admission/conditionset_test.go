@@ -115,7 +115,7 @@ func accepted(status metav1.ConditionStatus, generation int64) func(*v1alpha1.Co
 func raw(tb testing.TB, object any) runtime.RawExtension {
 	tb.Helper()
 	data, isRaw := object.([]byte)
-	if value := reflect.ValueOf(object); !isRaw && object != nil && !(value.Kind() == reflect.Pointer && value.IsNil()) {
+	if value := reflect.ValueOf(object); !isRaw && object != nil && (value.Kind() != reflect.Pointer || !value.IsNil()) {
 		data = testkit.Value(json.Marshal(object)).Must(tb)
 	}
 	return runtime.RawExtension{Raw: data}

@@ -239,7 +239,8 @@ func TestStalledRequestsDoNotHoldUpOthers(t *testing.T) {
 		t.Errorf("a small request: %d %s, %v", status, answer, err)
 	}
 	for _, connection := range stalled {
-		response := testkit.Value(http.ReadResponse(bufio.NewReader(connection), nil)).Must(t)
+		response, err := http.ReadResponse(bufio.NewReader(connection), nil)
+		testkit.Must(t, err)
 		response.Body.Close()
 		if s := response.StatusCode; s != http.StatusRequestTimeout && s != http.StatusTooManyRequests {
 			t.Errorf("a request that is not sent is answered %d", s)

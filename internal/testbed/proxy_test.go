@@ -64,7 +64,8 @@ func TestProxy(t *testing.T) {
 	t.Run("speaks HTTP/2", func(t *testing.T) {
 		p := testkit.Value(c.Proxy()).Must(t)
 		client := testkit.Value(rest.HTTPClientFor(p.Config(c.AdminConfig()))).Must(t)
-		resp := testkit.Value(client.Get(p.url + "/version")).Must(t)
+		resp, err := client.Get(p.url + "/version")
+		testkit.Must(t, err)
 		defer resp.Body.Close()
 		if _, _ = io.Copy(io.Discard, resp.Body); resp.ProtoMajor != 2 || resp.StatusCode != http.StatusOK {
 			t.Errorf("%s %s", resp.Proto, resp.Status)
