@@ -100,12 +100,17 @@ type asked struct {
 	unlocked int // leases deleted
 	lists    int // of any of these, or of health checks
 	looked   int // lists of leases, which also find agents
+	versions int // lists of nodes, which also show that the store was not restored
 	at       time.Time
 }
 
-// agentsEvery is the minimal interval between two lists of agent leases. It does not depend
-// on the number of treated nodes.
-const agentsEvery = 5 * time.Second
+// listsEvery is the minimal interval between two lists of agent leases, and between two
+// lists of one node that read the version of the store. Neither depends on the number of
+// treated nodes.
+const listsEvery = 5 * time.Second
+
+// tooMany returns how many of n lists within d are more than listsEvery allows.
+func tooMany(n int, d time.Duration) int { return max(0, n-int(d/listsEvery)-1) }
 
 // asked returns the counts so far. The API server counts: the controller's own metrics
 // would be no proof.
@@ -123,22 +128,24 @@ func (c *healthCheckFixture) asked(b *testing.B) asked {
 		noted:    count("PATCH", resource) + count("PUT", resource),
 		ended:    count("DELETE", resource),
 		unlocked: count("DELETE", "leases"),
-		looked:   count("LIST", "leases"), at: time.Now(),
+		looked:   count("LIST", "leases"),
+		versions: count("LIST", "nodes"), at: time.Now(),
 	}
-	for _, listed := range []string{"nodes", resource, "nodehealthchecks"} {
+	for _, listed := range []string{resource, "nodehealthchecks"} {
 		a.lists += count("LIST", listed)
 	}
 	return a
 }
 
-// minus returns the requests in between. It counts only lists of leases beyond those for
-// agents.
+// minus returns the requests in between. It counts only lists of leases and nodes beyond
+// those at intervals.
 func (a asked) minus(before asked) asked {
-	tooMany := max(0, a.looked-before.looked-int(a.at.Sub(before.at)/agentsEvery)-1)
+	passed := a.at.Sub(before.at)
+	lists := a.lists - before.lists + tooMany(a.looked-before.looked, passed) + tooMany(a.versions-before.versions, passed)
 	return asked{
 		looks: a.looks - before.looks, locked: a.locked - before.locked, relocked: a.relocked - before.relocked,
 		begun: a.begun - before.begun, noted: a.noted - before.noted, ended: a.ended - before.ended,
-		unlocked: a.unlocked - before.unlocked, lists: a.lists - before.lists + tooMany,
+		unlocked: a.unlocked - before.unlocked, lists: lists,
 	}
 }
 

@@ -137,7 +137,9 @@ type repairing struct {
 	looks   int // reads of single nodes
 	marked  int // claims patched
 	deleted int // claims
-	lists   int // of nodes, claims, pools or policies
+	lists   int // of claims, pools or policies, and of nodes more often than listsEvery
+	nodes   int // lists of nodes
+	at      time.Time
 }
 
 func (p *poolFixture) asked(b *testing.B) repairing {
@@ -146,15 +148,18 @@ func (p *poolFixture) asked(b *testing.B) repairing {
 	count := func(verb, resource string) int {
 		return page.sum("apiserver_request_total", `verb="`+verb+`"`, `resource="`+resource+`"`, `subresource=""`)
 	}
-	r := repairing{looks: count("GET", "nodes"), marked: count("PATCH", "nodeclaims"), deleted: count("DELETE", "nodeclaims")}
-	for _, listed := range []string{"nodes", "nodeclaims", "nodepools", "repairpolicies"} {
+	r := repairing{looks: count("GET", "nodes"), marked: count("PATCH", "nodeclaims"), deleted: count("DELETE", "nodeclaims"), nodes: count("LIST", "nodes"), at: time.Now()}
+	for _, listed := range []string{"nodeclaims", "nodepools", "repairpolicies"} {
 		r.lists += count("LIST", listed)
 	}
 	return r
 }
 
 func (r repairing) minus(before repairing) repairing {
-	return repairing{r.looks - before.looks, r.marked - before.marked, r.deleted - before.deleted, r.lists - before.lists}
+	return repairing{
+		looks: r.looks - before.looks, marked: r.marked - before.marked, deleted: r.deleted - before.deleted,
+		lists: r.lists - before.lists + tooMany(r.nodes-before.nodes, r.at.Sub(before.at)),
+	}
 }
 
 // BenchmarkConditionToTermination measures the time from a condition to the deletion of
