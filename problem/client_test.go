@@ -71,7 +71,7 @@ func TestTheHeartbeatHasTheLatestConditions(t *testing.T) {
 		must(t, c.SetCondition(well)) // no change
 		pass(time.Second)
 		got, _ = a.statuses()
-		testkit.Check(t, len(got) == 0, "what stands already is told: %+v", got)
+		testkit.Check(t, len(got) == 0, "an existing finding is reported again: %+v", got)
 		changed := time.Now()
 		must(t, c.SetCondition(sick))
 		pass(10 * time.Second)
@@ -289,7 +289,7 @@ func TestTimesInTheFutureAreCorrected(t *testing.T) {
 		must(t, c.SetCondition(ahead)) // without a change
 		pass(3 * time.Second)
 		_, tried = a.statuses()
-		testkit.Check(t, len(tried) == 0, "what stands already is told %d times", len(tried))
+		testkit.Check(t, len(tried) == 0, "an existing finding is reported %d times", len(tried))
 	})
 	testkit.Same(t, strings.Count(said.String(), "level=WARN"), 1, "warnings:\n%s", said.String())
 }

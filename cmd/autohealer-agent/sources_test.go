@@ -250,7 +250,7 @@ func TestValidateChecksSources(t *testing.T) {
 	out, err = said(fmt.Sprintf(beside, ""))
 	testkit.Check(t, err == nil && !strings.Contains(out, "warning"), "with the default socket: %v, the output is %q", err, out)
 	out, err = said(fmt.Sprintf(beside, `"socket": "/run/autohealer/problems.sock", `))
-	if err != nil || !strings.Contains(out, "\n  warning: socket: whoever is given its folder /run/autohealer is given the socket of b and "+check.RepairsFolder+" as well") {
+	if err != nil || !strings.Contains(out, "\n  warning: socket: a container that mounts its folder /run/autohealer also gets the socket of b and "+check.RepairsFolder) {
 		t.Errorf("%v: the output is %q", err, out)
 	}
 	one, two := filepath.Join(t.TempDir(), "one"), filepath.Join(t.TempDir(), "two")

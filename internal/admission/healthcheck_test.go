@@ -114,21 +114,21 @@ func TestHealthCheckAnswers(t *testing.T) {
 		"warns of others": {operation: create, new: check(), setup: func(a *checkFixture) {
 			a.checks = []*v1alpha1.NodeHealthCheck{check(), {ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: check(otherTemplate).Spec}}
 		}, warns: "other templates: b (10, the first is n0);"},
-		"does without others":                    {operation: create, new: check(), setup: func(a *checkFixture) { a.checksErr = errors.New("gone") }, warns: "could not be read (gone)"},
-		"takes small changes in the middle":      {operation: update, old: check(remediating), new: check(remediating, bounded), warns: "3 of 10"},
-		"takes a pause in the middle":            {operation: update, old: check(remediating), new: check(remediating, pausing), warns: "paused"},
-		"refuses others in the middle":           {operation: update, old: check(remediating), new: check(remediating, elsewhere), refuses: "spec.selector: a remediation of node n0", warns: "3 of 10"},
-		"refuses templates in the middle":        {operation: update, old: check(remediating), new: check(remediating, otherTemplate), refuses: "spec.remediationTemplate: a remediation of node n0", warns: "3 of 10"},
-		"goes by the status that is stored":      {operation: update, old: check(remediating), new: check(elsewhere), refuses: "a remediation of node n0", warns: "3 of 10"},
-		"believes no status that somebody sends": {operation: update, old: check(), new: check(remediating, elsewhere), warns: "3 of 10"},
-		"takes them with a yes":                  {operation: update, old: check(remediating), new: check(remediating, elsewhere, accepts), warns: "cut off by this change"},
-		"takes them when it is gone":             {operation: update, old: check(remediating), new: check(remediating, elsewhere), setup: func(a *checkFixture) { a.foundErr = notFound }, warns: "3 of 10"},
-		"lets metadata pass":                     {operation: update, old: check(well), new: check(well, relabel)},
-		"lets a bad one be paused":               {operation: update, old: check(well), new: check(well, pausing), warns: "Ready=True"},
-		"lets no bad one go on":                  {operation: update, old: check(well, pausing), new: check(well), refuses: "Ready=True"},
-		"tells who only wants to see":            {operation: update, old: check(well), new: check(well), change: asDryRun, warns: "Ready=True"},
-		"refuses also only to see":               {operation: update, old: check(), new: check(well), change: asDryRun, refuses: "Ready=True"},
-		"lets a status pass":                     {operation: update, old: check(), new: check(well), change: func(r *admissionv1.AdmissionRequest) { r.SubResource = "status" }},
+		"does without others":                {operation: create, new: check(), setup: func(a *checkFixture) { a.checksErr = errors.New("gone") }, warns: "could not be read (gone)"},
+		"takes small changes in the middle":  {operation: update, old: check(remediating), new: check(remediating, bounded), warns: "3 of 10"},
+		"takes a pause in the middle":        {operation: update, old: check(remediating), new: check(remediating, pausing), warns: "paused"},
+		"refuses others in the middle":       {operation: update, old: check(remediating), new: check(remediating, elsewhere), refuses: "spec.selector: a remediation of node n0", warns: "3 of 10"},
+		"refuses templates in the middle":    {operation: update, old: check(remediating), new: check(remediating, otherTemplate), refuses: "spec.remediationTemplate: a remediation of node n0", warns: "3 of 10"},
+		"goes by the status that is stored":  {operation: update, old: check(remediating), new: check(elsewhere), refuses: "a remediation of node n0", warns: "3 of 10"},
+		"ignores a status that a user sends": {operation: update, old: check(), new: check(remediating, elsewhere), warns: "3 of 10"},
+		"takes them with a yes":              {operation: update, old: check(remediating), new: check(remediating, elsewhere, accepts), warns: "cut off by this change"},
+		"takes them when it is gone":         {operation: update, old: check(remediating), new: check(remediating, elsewhere), setup: func(a *checkFixture) { a.foundErr = notFound }, warns: "3 of 10"},
+		"lets metadata pass":                 {operation: update, old: check(well), new: check(well, relabel)},
+		"lets a bad one be paused":           {operation: update, old: check(well), new: check(well, pausing), warns: "Ready=True"},
+		"lets no bad one go on":              {operation: update, old: check(well, pausing), new: check(well), refuses: "Ready=True"},
+		"tells who only wants to see":        {operation: update, old: check(well), new: check(well), change: asDryRun, warns: "Ready=True"},
+		"refuses also only to see":           {operation: update, old: check(), new: check(well), change: asDryRun, refuses: "Ready=True"},
+		"lets a status pass":                 {operation: update, old: check(), new: check(well), change: func(r *admissionv1.AdmissionRequest) { r.SubResource = "status" }},
 
 		"lets an idle one go":               {operation: remove, old: check(well)},
 		"keeps one that remediates":         {operation: remove, old: check(remediating), refuses: "a remediation of node n0 is under way"},
@@ -154,7 +154,7 @@ func TestHealthChecksAreRejectedBeforeTheNodesAreKnown(t *testing.T) {
 		lasts(t, waitTimeout, func() {
 			answer := ask(t, k, admissionv1.Create, nil, check())
 			if answer.Allowed || answer.Result.Code != http.StatusServiceUnavailable || answer.Result.Details.RetryAfterSeconds != retryAfter {
-				t.Errorf("one that does something: %+v", answer.Result)
+				t.Errorf("an update that changes the spec: %+v", answer.Result)
 			}
 		})
 		lasts(t, 0, func() {

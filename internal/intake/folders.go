@@ -37,7 +37,7 @@ func (s Setup) Exposed(private ...string) []string {
 			}
 		}
 		if len(held) > 0 {
-			warnings = append(warnings, fmt.Sprintf("%s: whoever is given its folder %s is given %s as well; write a path in a folder of its own, such as %s",
+			warnings = append(warnings, fmt.Sprintf("%s: a container that mounts its folder %s also gets %s; write a path in a folder of its own, for example %s",
 				at.field, folder, strings.Join(held, " and "), filepath.Join(folder, at.folder, filepath.Base(at.path))))
 		}
 	}

@@ -39,7 +39,7 @@ func TestRemovedSocketIsCreatedAgain(t *testing.T) {
 	why := s.in.Problems()
 	testkit.Check(t, len(why) == 1 && strings.Contains(why[0], "another process listens on "+path), "%q", why)
 	_, err := os.Lstat(path)
-	testkit.Check(t, err == nil, "the socket of somebody else is gone: %v", err)
+	testkit.Check(t, err == nil, "the socket of another program is gone: %v", err)
 	testkit.Must(t, theirs.Close())
 	s.in.updateListeners()
 	heard()

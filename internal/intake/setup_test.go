@@ -84,7 +84,7 @@ func TestExposedWarnsOfSharedDirectories(t *testing.T) {
 	at := func(name, path string) Source { return Source{Name: name, Socket: path} }
 	const repairs = "/run/autohealer/repairs"
 	warning := func(field, folder, held, instead string) string {
-		return field + ": whoever is given its folder " + folder + " is given " + held + " as well; write a path in a folder of its own, such as " + instead
+		return field + ": a container that mounts its folder " + folder + " also gets " + held + "; write a path in a folder of its own, for example " + instead
 	}
 	for _, test := range []struct {
 		what  string

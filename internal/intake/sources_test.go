@@ -65,7 +65,7 @@ func TestSourceReportsBecomesSilentAndReturns(t *testing.T) {
 		testkit.Must(t, c.SetCondition(problem.Condition{Type: disk, Status: true, Reason: "BadBlocksFound", Message: "3 of them", Transition: began}))
 		pass(time.Second)
 		since = s.want(disk, "True BadBlocksFound")
-		testkit.Check(t, !since.Before(back), "it is known again since %s, want since %s: for an hour nobody knew", since, back)
+		testkit.Check(t, !since.Before(back), "it is known again since %s, want since %s: its status was unknown for an hour", since, back)
 		known := s.want(disk, "True BadBlocksFound")
 		testkit.Must(t, c.SetCondition(problem.Condition{Type: disk, Status: true, Reason: "BadBlocksFound", Message: "4 of them", Transition: began}))
 		pass(2 * time.Second)

@@ -147,9 +147,9 @@ func TestSource(t *testing.T) {
 		_, want := nodes.Watch(ctx, odd)
 		_, got := source.WatchWithContext(ctx, odd)
 		testkit.Check(t, want != nil && got != nil && got.Error() == want.Error(), "an invalid version: %v, want %v", got, want)
-		nobody := cluster.AdminConfig()
-		nobody.BearerToken = "nonsense"
-		stranger := testkit.Value(nodewatch.New(nobody)).Must(t)
+		anonymous := cluster.AdminConfig()
+		anonymous.BearerToken = "nonsense"
+		stranger := testkit.Value(nodewatch.New(anonymous)).Must(t)
 		_, err := stranger.WatchWithContext(ctx, metav1.ListOptions{})
 		testkit.Check(t, apierrors.IsUnauthorized(err), "an unauthorized watch: %v", err)
 		if _, err := stranger.ListWithContext(ctx, metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {

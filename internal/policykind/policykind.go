@@ -36,7 +36,7 @@ func Precedence(kind triage.Kind) int { return slices.Index(all, kind) }
 func ParseRuleID(s string) (triage.RuleID, error) {
 	kind, name, _ := strings.Cut(s, "/")
 	if name == "" || !slices.Contains(all, triage.Kind(kind)) {
-		return triage.RuleID{}, &triage.FieldError{Field: "rule", Value: s, Problem: "want a kind and a name such as ConditionSet/kernel-deadlock"}
+		return triage.RuleID{}, &triage.FieldError{Field: "rule", Value: s, Problem: "want a kind and a name, for example ConditionSet/kernel-deadlock"}
 	}
 	return triage.RuleID{Kind: triage.Kind(kind), Name: name}, nil
 }

@@ -273,7 +273,7 @@ func TestOutages(t *testing.T) {
 		r.api.refuseWith(nil)
 		looks := r.api.count("GET")
 		pass(10*time.Second + earlyCheckWithin) // before the next regular check
-		testkit.Check(r, r.api.count("GET") != looks, "nobody has looked")
+		testkit.Check(r, r.api.count("GET") != looks, "no request has read the object")
 		testkit.Same(r, r.api.condition("A")["status"], "False", "the status of A")
 	})
 }

@@ -83,7 +83,7 @@ func TestCluster(t *testing.T) {
 		if got := user.Extra["authentication.kubernetes.io/node-uid"]; !slices.Equal(got, authenticationv1.ExtraValue{string(node.UID)}) {
 			t.Errorf("node uid %q, not %q", got, node.UID)
 		}
-		testkit.Value(c.ServiceAccountConfig(t.Context(), "kube-system", "agent", WithNode("nobody"))).Fails(t, "kube-system/agent") // a token for a missing node
+		testkit.Value(c.ServiceAccountConfig(t.Context(), "kube-system", "agent", WithNode("missing"))).Fails(t, "kube-system/agent") // a token for a missing node
 	})
 
 	t.Run("runs kubectl as the admin", func(t *testing.T) {
@@ -97,7 +97,7 @@ func TestCluster(t *testing.T) {
 		if _, err := c.Kubectl(short, "get", "nodes", "--watch"); !errors.Is(err, context.Cause(short)) {
 			t.Errorf("a cancelled kubectl returns %v", err)
 		}
-		testkit.Value(c.Kubectl(t.Context(), "get", "node", "nobody")).Fails(t, `kubectl get node nobody: exit status 1: Error from server (NotFound): nodes "nobody" not found`)
+		testkit.Value(c.Kubectl(t.Context(), "get", "node", "missing")).Fails(t, `kubectl get node missing: exit status 1: Error from server (NotFound): nodes "missing" not found`)
 	})
 
 	t.Run("turns a silent node Unknown and a woken one Ready", func(t *testing.T) {

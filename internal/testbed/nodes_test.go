@@ -105,6 +105,6 @@ func TestCreateNodes(t *testing.T) {
 				t.Errorf("conditions %v", after.Status.Conditions)
 			}
 		}
-		testkit.Fails(t, c.SetCondition(t.Context(), "nobody", corev1.NodeCondition{Type: "X", Status: "True"}), "setting X of node nobody")
+		testkit.Fails(t, c.SetCondition(t.Context(), "missing", corev1.NodeCondition{Type: "X", Status: "True"}), "setting X of node missing")
 	})
 }

@@ -45,5 +45,5 @@ func TestPodTokenIsThatOfAPodAndEnds(t *testing.T) {
 		}
 		return nil
 	})
-	testkit.Value(c.PodToken(t.Context(), "default", "nobody", time.Second)).Fails(t, "nobody") // the token of a missing pod
+	testkit.Value(c.PodToken(t.Context(), "default", "missing", time.Second)).Fails(t, "missing") // the token of a missing pod
 }

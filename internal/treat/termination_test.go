@@ -200,5 +200,5 @@ func (h claimFixture) writesStatus(t *testing.T) {
 			t.Errorf("version %s has status %+v", now.ResourceVersion, now.Status)
 		}
 	}
-	wantResult(t, testkit.Value(h.RepairPolicyStatus(t.Context(), "nobody", want)).Err(), treat.Stale)
+	wantResult(t, testkit.Value(h.RepairPolicyStatus(t.Context(), "missing", want)).Err(), treat.Stale)
 }

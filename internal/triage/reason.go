@@ -242,7 +242,7 @@ func (r Reason) tail() string {
 	case Superseded:
 		return fmt.Sprintf("superseded by %s (%s)", r.Other, r.Effect)
 	case Unclear:
-		return fmt.Sprintf("%s is Unknown%s in a way that this policy does not ask for: what stands stays, nothing starts", r.Condition, r.unknownCause())
+		return fmt.Sprintf("%s is Unknown%s in a way that this policy does not ask for: existing responses stay, nothing new starts", r.Condition, r.unknownCause())
 	case Pending:
 		return "eligible at " + stamp(r.Until)
 	case Partial:
