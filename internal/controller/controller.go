@@ -82,6 +82,7 @@ func (c *Controller) Start(ctx context.Context) error {
 	}
 	e, err := engine.New(engine.Config{
 		Client: c.cfg.Client, Nodes: c.cfg.Nodes, Namespace: c.cfg.Namespace, Identity: c.cfg.Identity, Repairs: c.cfg.Repairs, NodeFacts: c.cfg.NodeFacts,
+		CheckMetrics: c.cfg.Metrics.HealthChecks, RepairMetrics: c.cfg.Metrics.Repairs,
 		Event: c.cfg.Event, Metrics: c.cfg.Metrics.Engine, Liveness: &c.liveness, Logger: c.cfg.Logger,
 	})
 	if err != nil {
@@ -124,16 +125,18 @@ func (c *Controller) newAgentMonitor() (*agentlease.Monitor, error) {
 type Metrics struct {
 	Engine        *engine.Metrics
 	ConditionSets *conditionset.Metrics
+	HealthChecks  *engine.CheckMetrics
+	Repairs       *engine.RepairMetrics
 }
 
 // NewMetrics returns unregistered metrics.
 func NewMetrics() *Metrics {
-	return &Metrics{Engine: engine.NewMetrics(), ConditionSets: conditionset.NewMetrics()}
+	return &Metrics{Engine: engine.NewMetrics(), ConditionSets: conditionset.NewMetrics(), HealthChecks: engine.NewCheckMetrics(), Repairs: engine.NewRepairMetrics()}
 }
 
 // Register registers all metrics.
 func (m *Metrics) Register(registry prometheus.Registerer) error {
-	for _, part := range []prometheus.Collector{m.Engine, m.ConditionSets} {
+	for _, part := range []prometheus.Collector{m.Engine, m.ConditionSets, m.HealthChecks, m.Repairs} {
 		if err := registry.Register(part); err != nil {
 			return fmt.Errorf("registering metrics: %w", err)
 		}

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -11,70 +10,39 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/budget"
 	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/machine"
+	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-const (
-	// maxLaunchFailures is how many nodes of a pool are replaced in a row because they do
-	// not become Ready. After that the controller tries one node at a time with growing
-	// waits, because launching a bad image again does not help.
-	maxLaunchFailures = 3
-	// maxLaunchWait limits those waits. The first wait is twice the ready timeout, and
-	// the replacement has used up half of it when it is due. Each further wait is twice
-	// the previous wait.
-	maxLaunchWait = 6 * time.Hour
-)
-
-// claimCounts is what a claim adds to the counts of its pool.
-type claimCounts struct {
+// machineCounts is what a machine adds to the counts of its pool.
+type machineCounts struct {
 	initialized     int // its node is or was ready for work
 	disrupted       int // initialised, and being taken out of service
-	claims          int // it has or will have an instance
+	machines        int // it has or will have an instance
 	terminating     int // being taken out of service
 	starting        int // its node was never ready for work
-	pendingFailures int // its node's ready timeout has passed and the claim is not marked yet; see usesCurrentTemplate
+	pendingFailures int // its node's ready timeout has passed and it is not marked yet; see usesCurrentTemplate
 }
 
-func (s *claimCounts) add(other claimCounts, sign int) {
+func (s *machineCounts) add(other machineCounts, sign int) {
 	s.initialized += sign * other.initialized
 	s.disrupted += sign * other.disrupted
-	s.claims += sign * other.claims
+	s.machines += sign * other.machines
 	s.terminating += sign * other.terminating
 	s.starting += sign * other.starting
 	s.pendingFailures += sign * other.pendingFailures
 }
 
-// poolCounts counts the claims of a pool as Karpenter's budgets do, and how many of its
+// poolCounts counts the machines of a pool as Karpenter's budgets do, and how many of its
 // nodes in a row did not become Ready.
 type poolCounts struct {
-	claimCounts
+	machineCounts
 	failures launchFailures
 	dirty    bool
 	due      time.Time // when time alone changes the allowance, zero for never
-}
-
-// launchFailures counts the nodes of a pool that were replaced because they did not
-// become Ready, since the last node that did.
-type launchFailures struct {
-	failed   int
-	last     time.Time
-	template string // hash of the template they were made from, empty if unknown
-}
-
-// next returns when the next node may be replaced, given the ready timeout.
-func (t launchFailures) next(timeout time.Duration) time.Time {
-	if t.failed < maxLaunchFailures {
-		return time.Time{}
-	}
-	wait := 2 * timeout
-	for range t.failed - maxLaunchFailures {
-		if wait = 2 * wait; wait >= maxLaunchWait {
-			break
-		}
-	}
-	return t.last.Add(max(2*timeout, min(wait, maxLaunchWait)))
 }
 
 func (r *repairs) countsOf(pool string) *poolCounts {
@@ -86,92 +54,59 @@ func (r *repairs) countsOf(pool string) *poolCounts {
 	return count
 }
 
-// recountClaim updates the counts for a claim.
-func (r *repairs) recountClaim(c *nodeClaim) {
-	count := r.countsOf(c.pool())
-	if now := r.claimCounts(c); now != c.counts {
-		count.add(c.counts, -1)
+// recount updates the counts for a machine.
+func (r *repairs) recount(m machine.Machine) {
+	count := r.countsOf(m.Pool())
+	if before, now := r.counted[m.GetUID()], r.machineCounts(m); now != before {
+		count.add(before, -1)
 		count.add(now, 1)
-		c.counts, count.dirty = now, true
+		r.counted[m.GetUID()], count.dirty = now, true
 	}
-	if ready := c.Condition(karpenter.Initialized); count.failures.failed > 0 && r.usesCurrentTemplate(c) && c.Is(karpenter.Initialized) && !ready.LastTransitionTime.Time.Before(count.failures.last.Truncate(time.Second)) {
-		r.engine.Logger().Info("pool has nodes that become ready again", "nodePool", c.pool(), "nodeClaim", c.Name, "failed", count.failures.failed)
-		r.endHold(c.pool(), count, "NodeClaim "+c.Name+" has become ready")
+	if ready := m.ReadySince(); count.failures.failed > 0 && r.usesCurrentTemplate(m) && !ready.IsZero() && !ready.Before(count.failures.last.Truncate(time.Second)) {
+		name := m.Reference().Kind + " " + m.GetName()
+		r.engine.Logger().Info("pool has nodes that become ready again", "nodePool", m.Pool(), "machine", name, "failed", count.failures.failed)
+		r.endHold(m.Pool(), count, name+" has become ready")
 	}
 }
 
-// recountPool updates the counts for all claims of a pool.
+// recountPool updates the counts for all machines of a pool.
 func (r *repairs) recountPool(name string) {
-	for _, c := range r.engine.nodeClaims.byName {
-		if c.pool() == name {
-			r.recountClaim(c)
+	for m := range r.machines.Machines() {
+		if m.Pool() == name {
+			r.recount(m)
 		}
 	}
 }
 
-// endHold resets the launch failures of a pool. It requests a ledger snapshot, because
-// the next leader would otherwise hold the pool again.
-func (r *repairs) endHold(pool string, count *poolCounts, message string) {
-	if count.isHeld() {
-		r.reportPoolReleased(pool, message)
-	}
-	count.failures, count.dirty = launchFailures{}, true
-	r.engine.RewriteLedger()
+// MachineChanged counts a new or changed machine.
+func (r *repairs) MachineChanged(now time.Time, m machine.Machine, was *ownership.Mark) {
+	r.countLaunchFailure(now, m, was)
+	r.recount(m)
 }
 
-// checkTemplateChange ends the hold of a pool if its template has changed since the failures.
-func (r *repairs) checkTemplateChange(name string) {
-	count := r.countsOf(name)
-	now := r.templateOf(name)
-	switch {
-	case count.failures.failed == 0 || now == "" || now == count.failures.template:
-	case count.failures.template == "": // the template was unknown when they failed
-		count.failures.template = now
-		r.engine.RewriteLedger()
-	default:
-		r.endHold(name, count, "its template has changed")
-	}
+// MachineRemoved removes a machine from the counts of its pool.
+func (r *repairs) MachineRemoved(m machine.Machine) {
+	count := r.countsOf(m.Pool())
+	count.add(r.counted[m.GetUID()], -1)
+	count.dirty = true
+	delete(r.counted, m.GetUID())
 }
 
-// usesCurrentTemplate reports whether the claim was made from the pool's current template. An
-// older claim says nothing about it: its failure does not count towards the next hold,
-// and its success does not end one. It is still replaced, because its replacement uses
-// the new template. Karpenter makes no more claims from the old template, so this does
-// not last. If a hash is unknown, the claim counts.
-func (r *repairs) usesCurrentTemplate(c *nodeClaim) bool {
-	made, now := c.Annotations[karpenter.HashAnnotation], r.templateOf(c.pool())
-	return made == "" || now == "" || made == now
-}
-
-// templateOf returns a hash of the pool's template, empty if unknown.
-func (r *repairs) templateOf(name string) string {
-	if pool := r.pools[name]; pool != nil {
-		return pool.Annotations[karpenter.HashAnnotation]
-	}
-	return ""
-}
-
-func (r *repairs) removeFromCounts(c *nodeClaim) {
-	count := r.countsOf(c.pool())
-	count.add(c.counts, -1)
-	c.counts, count.dirty = claimCounts{}, true
-}
-
-// claimCounts returns what a claim adds. Karpenter's own repair counts nodes that were
+// machineCounts returns what a machine adds. Karpenter's own repair counts nodes that were
 // initialised once, including a node that it restarts. Nodes that were never initialised
 // count for the ready timeout. A node that is not Ready still counts as in service: an
-// unhealthy node must not block its own repair. A claim whose instance is terminating
-// does not count. A claim that this controller plans to terminate counts as disrupted
+// unhealthy node must not block its own repair. A machine whose instance is terminating
+// does not count. A machine that this controller plans to terminate counts as disrupted
 // already.
-func (r *repairs) claimCounts(c *nodeClaim) (s claimCounts) {
-	if c.Is(karpenter.InstanceTerminating) {
+func (r *repairs) machineCounts(m machine.Machine) (s machineCounts) {
+	if !m.HasInstance() {
 		return s
 	}
-	s.claims = 1
-	_, isGoing := c.Disrupted()
-	isGoing = isGoing || c.isEnding() || c.mark != nil
-	isInitialised := c.Is(karpenter.Rebooting)
-	for _, name := range r.engine.nodeClaims.nodesOf(c) {
+	s.machines = 1
+	_, isGoing := m.Disrupted()
+	isGoing = isGoing || m.IsEnding() || m.Mark() != nil
+	isInitialised := m.IsRebooting()
+	for _, name := range r.machines.NodesOf(m) {
 		state := r.engine.Node(name)
 		if state == nil {
 			continue
@@ -182,7 +117,7 @@ func (r *repairs) claimCounts(c *nodeClaim) (s claimCounts) {
 		isInitialised = isInitialised || state.Object.Labels[karpenter.InitializedLabel] == "true"
 		if by := r.of(state).terminatedBy; isRepair(by) {
 			isGoing = true
-			if by.Kind == policykind.ReadyTimeout && c.mark == nil && r.usesCurrentTemplate(c) {
+			if by.Kind == policykind.ReadyTimeout && m.Mark() == nil && r.usesCurrentTemplate(m) {
 				s.pendingFailures = 1
 			}
 		}
@@ -196,10 +131,10 @@ func (r *repairs) claimCounts(c *nodeClaim) (s claimCounts) {
 	return s
 }
 
-// recountNode updates the counts for the claims of a node.
+// recountNode updates the counts for the machines of a node.
 func (r *repairs) recountNode(node *corev1.Node) {
-	for _, c := range r.engine.nodeClaims.byID[node.Spec.ProviderID] {
-		r.recountClaim(c)
+	for m := range r.machines.Candidates(node) {
+		r.recount(m)
 	}
 }
 
@@ -238,15 +173,15 @@ func (r *repairs) UpdateAllowances(now time.Time) (due time.Time) {
 func (r *repairs) updateAllowance(now time.Time, name string, count *poolCounts) (due time.Time) {
 	for tell := true; tell; tell = count.dirty {
 		count.dirty, count.due = false, time.Time{}
-		if count.claimCounts == (claimCounts{}) && r.pools[name] == nil {
+		if count.machineCounts == (machineCounts{}) && r.pools[name] == nil {
 			if count.failures.failed > 0 {
 				r.engine.RewriteLedger()
 			}
 			delete(r.counts, name)
-			r.engine.cfg.Metrics.forgetPool(name)
+			r.metrics.forgetPool(name)
 			return time.Time{}
 		}
-		for _, id := range slices.SortedFunc(maps.Keys(r.followed), compareRules) {
+		for _, id := range slices.SortedFunc(maps.Keys(r.followed), triage.RuleID.Compare) {
 			if r.followed[id].pool != name {
 				continue
 			}
@@ -284,7 +219,7 @@ func (r *repairs) disruptionAllowance(now time.Time, id triage.RuleID, name stri
 	}
 	total, going := count.initialized, count.disrupted
 	if id.Kind == policykind.ReadyTimeout {
-		total, going = count.claims, count.terminating
+		total, going = count.machines, count.terminating
 	}
 	budgets := pool.Spec.Disruption.Budgets
 	if total == 0 {
@@ -313,19 +248,29 @@ func withoutPercentages(budgets []karpenter.Budget) []karpenter.Budget {
 	return kept
 }
 
-// remaining returns how many more nodes may be replaced because they did not become Ready.
-func (t launchFailures) remaining(now time.Time, pool string, timeout time.Duration, trying int) (places int, message string, until time.Time) {
-	if t.failed < maxLaunchFailures {
-		return max(0, maxLaunchFailures-t.failed-trying), fmt.Sprintf("%d nodes of NodePool %s in a row have not become ready and are being replaced; the next replacement waits for their result", maxLaunchFailures, pool), time.Time{}
+// MayBegin checks, before a slot is taken for good, that not too many nodes of the pool
+// are out of service now. A budget may have been lowered, or another component may
+// have started a disruption.
+func (r *repairs) MayBegin(now time.Time, rule triage.RuleID, node *corev1.Node) bool {
+	followed := r.followed[rule]
+	if followed == nil || followed.pool == "" {
+		return true
 	}
-	next := t.next(timeout)
-	message = fmt.Sprintf("NodePool %s is held: %d nodes in a row have not become ready, which another node will not cure; the next one is tried at %s. If you have repaired the pool, delete its NodeClaims that are not ready", pool, t.failed, next.UTC().Format(time.RFC3339))
-	if now.Before(next) {
-		return 0, message, next
-	}
-	return max(0, 1-trying), message, time.Time{}
+	m, _ := r.machines.MachineOf(node)
+	count := r.countsWithout(followed.pool, m)
+	allowed, _ := r.allowance(now, rule, followed.pool, &count)
+	return allowed == nil || allowed.Places > 0
 }
 
-// isHeld reports whether replacement in the pool is paused because its nodes do not
-// become Ready.
-func (c *poolCounts) isHeld() bool { return c.failures.failed >= maxLaunchFailures }
+// countsWithout returns the counts of a pool as if the machine, which may be nil, were in
+// service.
+func (r *repairs) countsWithout(pool string, m machine.Machine) poolCounts {
+	count := *r.countsOf(pool)
+	if m != nil {
+		counted := r.counted[m.GetUID()]
+		count.disrupted -= counted.disrupted
+		count.terminating -= counted.terminating
+		count.pendingFailures -= counted.pendingFailures
+	}
+	return count
+}

@@ -63,7 +63,7 @@ func TestABudgetCountsKarpentersDisruptions(t *testing.T) {
 		if sent := h.sends(); len(sent) > 0 {
 			t.Errorf("%d are sent beside what Karpenter does", len(sent))
 		}
-		if treatments := h.tasks.lanes["a"]; treatments != nil && treatments.hasSlot() {
+		if treatments := h.tasks.lanes["a"]; treatments != nil && treatments.HasSlot() {
 			t.Errorf("its slot in the ledger is kept: %+v", treatments.granted)
 		}
 	})
@@ -134,7 +134,7 @@ func TestAPoolWhoseNodesDoNotBecomeReadyIsHeld(t *testing.T) {
 			t.Errorf("what is said of the next: %v", is)
 		}
 		h.advance(time.Second)
-		if n := testutil.ToFloat64(h.cfg.Metrics.poolHeld.WithLabelValues("bad")); n != 1 {
+		if n := testutil.ToFloat64(h.repairs.metrics.poolHeld.WithLabelValues("bad")); n != 1 {
 			t.Errorf("held is %v", n)
 		}
 		h.api.launch("g3", "good", unready, func(n *corev1.Node, _ *karpenter.NodeClaim) {
@@ -545,14 +545,14 @@ func TestPoolCountsEqualARecount(t *testing.T) {
 
 // recount counts all known claims from scratch, and returns how many are terminating.
 func (s *history) recount() (going int) {
-	want := map[string]claimCounts{}
+	want := map[string]machineCounts{}
 	for _, c := range s.nodeClaims.byName {
 		if slices.ContainsFunc(c.Status.Conditions, func(row metav1.Condition) bool {
 			return row.Type == "InstanceTerminating" && row.Status == "True"
 		}) {
 			continue
 		}
-		is := claimCounts{claims: 1}
+		is := machineCounts{machines: 1}
 		isGoing := c.DeletionTimestamp != nil || c.deletedByUs || c.Annotations["autohealer.resourcestack.com/repair"] != ""
 		for _, row := range c.Status.Conditions {
 			isGoing = isGoing || (row.Type == "DisruptionReason" || row.Type == "Rebooting") && row.Status == "True"
@@ -587,13 +587,13 @@ func (s *history) recount() (going int) {
 		want[c.Labels["karpenter.sh/nodepool"]] = sum
 		going += is.terminating
 	}
-	got := map[string]claimCounts{}
+	got := map[string]machineCounts{}
 	for name, count := range s.repairs.counts {
-		if count.claimCounts != (claimCounts{}) {
-			got[name] = count.claimCounts
+		if count.machineCounts != (machineCounts{}) {
+			got[name] = count.machineCounts
 		}
 	}
-	maps.DeleteFunc(want, func(_ string, is claimCounts) bool { return is == claimCounts{} })
+	maps.DeleteFunc(want, func(_ string, is machineCounts) bool { return is == machineCounts{} })
 	if !maps.Equal(got, want) {
 		s.fails("counted: %+v, a recount says %+v", got, want)
 	}
@@ -614,25 +614,25 @@ func TestClaimCounts(t *testing.T) {
 	type machine []func(*corev1.Node, *karpenter.NodeClaim)
 	for name, test := range map[string]struct {
 		machine machine
-		want    claimCounts
+		want    machineCounts
 	}{
-		"at work":                              {nil, claimCounts{initialized: 1, claims: 1}},
-		"unhealthy, and does not block itself": {machine{sick}, claimCounts{initialized: 1, claims: 1}},
-		"never ready":                          {machine{unready}, claimCounts{claims: 1, starting: 1}},
-		"never ready, and deleted":             {machine{unready, deleted}, claimCounts{claims: 1, terminating: 1, starting: 1}},
-		"without a node":                       {machine{nodeless}, claimCounts{claims: 1}},
-		"deleted":                              {machine{deleted}, claimCounts{initialized: 1, disrupted: 1, claims: 1, terminating: 1}},
-		"chosen by Karpenter":                  {machine{is(karpenter.DisruptionReason)}, claimCounts{initialized: 1, disrupted: 1, claims: 1, terminating: 1}},
-		"restarted by Karpenter":               {machine{unready, is(karpenter.Rebooting)}, claimCounts{initialized: 1, disrupted: 1, claims: 1, terminating: 1, starting: 1}},
-		"restarted, and its node is not back":  {machine{nodeless, is(karpenter.Rebooting)}, claimCounts{initialized: 1, disrupted: 1, claims: 1, terminating: 1}},
-		"its machine is going":                 {machine{deleted, is(karpenter.InstanceTerminating)}, claimCounts{}},
+		"at work":                              {nil, machineCounts{initialized: 1, machines: 1}},
+		"unhealthy, and does not block itself": {machine{sick}, machineCounts{initialized: 1, machines: 1}},
+		"never ready":                          {machine{unready}, machineCounts{machines: 1, starting: 1}},
+		"never ready, and deleted":             {machine{unready, deleted}, machineCounts{machines: 1, terminating: 1, starting: 1}},
+		"without a node":                       {machine{nodeless}, machineCounts{machines: 1}},
+		"deleted":                              {machine{deleted}, machineCounts{initialized: 1, disrupted: 1, machines: 1, terminating: 1}},
+		"chosen by Karpenter":                  {machine{is(karpenter.DisruptionReason)}, machineCounts{initialized: 1, disrupted: 1, machines: 1, terminating: 1}},
+		"restarted by Karpenter":               {machine{unready, is(karpenter.Rebooting)}, machineCounts{initialized: 1, disrupted: 1, machines: 1, terminating: 1, starting: 1}},
+		"restarted, and its node is not back":  {machine{nodeless, is(karpenter.Rebooting)}, machineCounts{initialized: 1, disrupted: 1, machines: 1, terminating: 1}},
+		"its machine is going":                 {machine{deleted, is(karpenter.InstanceTerminating)}, machineCounts{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			withNodePools(t, func(h *nodePoolFixture) {
 				h.pool("default", nil)
 				h.api.launch("a", "default", test.machine...)
 				h.deliver()
-				if got := h.repairs.counts["default"].claimCounts; got != test.want {
+				if got := h.repairs.counts["default"].machineCounts; got != test.want {
 					t.Errorf("it adds %+v, want %+v", got, test.want)
 				}
 			})

@@ -71,8 +71,8 @@ func (r *repairs) hasStarted(state *Node) bool {
 		return true
 	}
 	note, _ := ownership.Read(state.Object.Annotations) // an unreadable record counts as empty
-	c, _ := r.engine.nodeClaims.claimOf(state.Object)
-	known.started = note.Initialized || state.Object.Labels[karpenter.InitializedLabel] == "true" || c != nil && karpenter.IsInitialized(state.Object, c.NodeClaim)
+	m, _ := r.machines.MachineOf(state.Object)
+	known.started = note.Initialized || state.Object.Labels[karpenter.InitializedLabel] == "true" || m != nil && m.HasStarted(state.Object)
 	if known.started { // two claims may share the provider ID, and the other one may have changed
 		r.recountNode(state.Object)
 	}
@@ -166,13 +166,13 @@ func (r *repairs) sortPolicies() {
 // the nodes that are affected.
 func (r *repairs) assignAllPolicies(now time.Time, isAffected func(*Node) bool) {
 	var affected []string
-	for _, name := range slices.Sorted(maps.Keys(r.engine.nodeStates)) {
-		state := r.engine.Node(name)
+	for name, state := range r.engine.Nodes() {
 		before := r.of(state).assigned
 		if r.assignPolicies(state); r.of(state).assigned != before || isAffected(state) {
 			affected = append(affected, name)
 		}
 	}
+	slices.Sort(affected)
 	r.engine.Reobserve(now, affected...)
 }
 

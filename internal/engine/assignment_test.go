@@ -496,7 +496,7 @@ func (h *nodePoolFixture) statusOf(policy string) v1alpha1.RepairPolicyStatus {
 }
 
 func (h *nodePoolFixture) measured(rule triage.RuleID, pool, state string) int {
-	return int(testutil.ToFloat64(h.cfg.Metrics.repairNodes.WithLabelValues(rule.String(), pool, state)))
+	return int(testutil.ToFloat64(h.repairs.metrics.nodes.WithLabelValues(rule.String(), pool, state)))
 }
 
 // Every node starts as not Ready and has time to become Ready.
@@ -548,7 +548,7 @@ func TestMetricsShowWhenNodesBecomeEligible(t *testing.T) {
 			t.Helper()
 			h.advance(time.Second)
 			is := map[string]time.Time{}
-			for _, m := range collect(t, h.cfg.Metrics.repairFrom) {
+			for _, m := range collect(t, h.repairs.metrics.eligible) {
 				is[m.labels["rule"]+" "+m.labels["nodepool"]+" "+m.labels["node"]] = time.Unix(int64(m.value), 0)
 			}
 			if !maps.EqualFunc(is, want, time.Time.Equal) {
@@ -613,7 +613,7 @@ func TestMetricsListTheFirstUnhealthyNodesOnly(t *testing.T) {
 		}
 		h.advance(time.Second)
 		told := map[string]bool{}
-		for _, m := range collect(t, h.cfg.Metrics.repairFrom) {
+		for _, m := range collect(t, h.repairs.metrics.eligible) {
 			told[m.labels["node"]] = true
 		}
 		if len(told) != v1alpha1.MaxListedNodes || told[names[0]] || !told[names[len(names)-1]] {
@@ -670,16 +670,16 @@ func TestMetricsForgetPoolsAndRules(t *testing.T) {
 		h.advance(10 * time.Minute)
 		h.terminates("a")
 		h.advance(time.Second)
-		m := h.cfg.Metrics
-		if testutil.CollectAndCount(m.repairNodes) == 0 || testutil.CollectAndCount(m.repairs) != 1 || testutil.CollectAndCount(m.poolHeld) != 1 {
-			t.Errorf("before: %d, %d, %d", testutil.CollectAndCount(m.repairNodes), testutil.CollectAndCount(m.repairs), testutil.CollectAndCount(m.poolHeld))
+		m := h.repairs.metrics
+		if testutil.CollectAndCount(m.nodes) == 0 || testutil.CollectAndCount(m.repairs) != 1 || testutil.CollectAndCount(m.poolHeld) != 1 {
+			t.Errorf("before: %d, %d, %d", testutil.CollectAndCount(m.nodes), testutil.CollectAndCount(m.repairs), testutil.CollectAndCount(m.poolHeld))
 		}
 		h.goes("a")
 		h.goes("b")
 		h.noPool("default")
 		h.advance(time.Second)
-		if testutil.CollectAndCount(m.repairNodes)+testutil.CollectAndCount(m.poolHeld) > 0 || testutil.CollectAndCount(m.repairs) != 1 {
-			t.Errorf("at once: %d, %d, %d", testutil.CollectAndCount(m.repairNodes), testutil.CollectAndCount(m.poolHeld), testutil.CollectAndCount(m.repairs))
+		if testutil.CollectAndCount(m.nodes)+testutil.CollectAndCount(m.poolHeld) > 0 || testutil.CollectAndCount(m.repairs) != 1 {
+			t.Errorf("at once: %d, %d, %d", testutil.CollectAndCount(m.nodes), testutil.CollectAndCount(m.poolHeld), testutil.CollectAndCount(m.repairs))
 		}
 		pass(counterRetention)
 		if h.forgetRetired(time.Now()); testutil.CollectAndCount(m.repairs) > 0 || len(h.repairs.counts) > 0 || len(h.retiredRules) > 0 {
@@ -792,7 +792,7 @@ func TestTheReadyTimeoutCoversNodesWithStartupTaints(t *testing.T) {
 			if at < 0 || h.events[at].Message != "Node failed to become ready within 10m0s, triggering recovery: NodeClaim claim-a is being deleted by force, without draining its pods; still on it: starting" || h.events[at].Reason.Condition != triage.StartupTaints || len(h.events[at].Related) != 2 {
 				t.Errorf("%s: Events: %+v", name, h.events)
 			}
-			if n := testutil.ToFloat64(h.cfg.Metrics.readyTimeout.WithLabelValues("default", "spot")); n != 1 {
+			if n := testutil.ToFloat64(h.repairs.metrics.readyTimeout.WithLabelValues("default", "spot")); n != 1 {
 				t.Errorf("%s: %v are counted", name, n)
 			}
 		}, timed)

@@ -24,7 +24,7 @@ func (h *checks) Planned(state *Node, plan triage.Plan) {
 			continue
 		}
 		was := state.Reported[is.Rule].Code
-		waits := isWait(is.Code)
+		waits := is.Code.IsWait()
 		if !waits && is.Code != triage.Treating && is.Code != triage.Exhausted {
 			if was != 0 && is.Code != triage.Recovering && is.Code != triage.Unclear {
 				delete(state.Reported, is.Rule) // report it again when it starts again

@@ -7,9 +7,11 @@ import (
 	"sync"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/metricset"
 	"github.com/resourcestack/autohealer/internal/observe"
 	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/remediation"
@@ -21,14 +23,22 @@ import (
 
 // checks holds the NodeHealthChecks.
 type checks struct {
-	engine  *Engine
-	inbox   *watch.Optional[*remediationv1alpha1.NodeHealthCheck]
-	medik8s medik8sLeader
-	known   map[string]*check
+	engine       TreatmentHost
+	metrics      *CheckMetrics
+	remediations remediationSource
+	inbox        *watch.Optional[*remediationv1alpha1.NodeHealthCheck]
+	medik8s      medik8sLeader
+	known        map[string]*check
 	// deferring says that another controller (medik8s) follows the health checks, so this
 	// controller does not.
 	deferring bool
 	changed   bool // something that health checks depend on has changed
+}
+
+// newChecks returns checks without objects. leases delivers the Leases of medik8s.
+func newChecks(inbox *watch.Optional[*remediationv1alpha1.NodeHealthCheck], leases *watch.Optional[*coordinationv1.Lease], metrics *CheckMetrics) checks {
+	leases.Namespaced = true
+	return checks{inbox: inbox, medik8s: medik8sLeader{inbox: leases, leases: map[string]observedLease{}}, known: map[string]*check{}, metrics: metrics}
 }
 
 // check is a NodeHealthCheck and its state.
@@ -105,15 +115,24 @@ func (h *checks) About(rule triage.RuleID, _ *corev1.Node) (s Subject) {
 	return s
 }
 
-// AddFacts adds whether the health of a node is confirmed, and whether the node is to be
-// left alone.
-func (h *checks) AddFacts(_ time.Time, n *Node, facts *triage.Node) {
+// AddFacts adds whether the health of a node is confirmed, and what forbids its
+// remediation.
+func (h *checks) AddFacts(now time.Time, n *Node, facts *triage.Node) {
 	if h.deferring {
 		return
 	}
-	facts.Confirmed = isConfirmed(n.Object)
+	_, facts.Confirmed = n.Object.Annotations[remediation.ConfirmedAnnotation]
+	veto := func(message string) {
+		facts.Vetoes = append(facts.Vetoes, triage.Veto{Kind: policykind.NodeHealthCheck, Reason: message})
+	}
 	if n.Object.Labels[remediation.ExcludeLabel] == remediation.ExcludeValue {
-		facts.Vetoes = append(facts.Vetoes, triage.Veto{Kind: policykind.NodeHealthCheck, Reason: "the node is labelled " + remediation.ExcludeLabel + "=" + remediation.ExcludeValue})
+		veto("the node is labelled " + remediation.ExcludeLabel + "=" + remediation.ExcludeValue)
+	}
+	if message := h.remediations.ControlPlaneProblem(); message != "" && facts.ControlPlane {
+		veto(message)
+	}
+	if message := h.remediations.ForeignLease(now, n.Object.Name); message != "" {
+		veto(message)
 	}
 }
 
@@ -150,7 +169,8 @@ func (h *checks) upsert(now time.Time, object *remediationv1alpha1.NodeHealthChe
 	}
 	c.status.Observe(object, object.Status)
 	if c.object == nil || c.object.Generation != object.Generation || (c.object.DeletionTimestamp == nil) != (object.DeletionTimestamp == nil) {
-		h.changed, h.engine.remediations.changed = true, true
+		h.changed = true
+		h.remediations.ReferencesChanged()
 	}
 	c.object, c.status.Stale = object, true
 	h.engine.Statuses().Schedule(now)
@@ -162,11 +182,12 @@ func (h *checks) remove(now time.Time, name string) {
 		return
 	}
 	delete(h.known, name)
-	h.changed, h.engine.remediations.changed = true, true
+	h.changed = true
+	h.remediations.ReferencesChanged()
 	h.engine.Core().RemoveRule(now, checkRule(name))
-	h.engine.cfg.Metrics.forgetCheck(name)
+	h.metrics.forgetCheck(name)
 	h.engine.Retire(now, checkRule(name))
-	h.engine.remediations.reobserveRule(now, checkRule(name))
+	h.remediations.ReobserveRule(now, checkRule(name))
 	h.engine.Logger().Info("health check gone", "nodeHealthCheck", name)
 }
 
@@ -190,7 +211,7 @@ func (h *checks) SetRules(_ context.Context, now time.Time) (due time.Time) {
 // Each side continues the treatments of the other.
 func (h *checks) deferToMedik8s(now time.Time, deferring bool) {
 	h.deferring, h.changed = deferring, true
-	h.engine.cfg.Metrics.setDeferring(deferring)
+	h.metrics.deferring.Set(metricset.Bool(deferring))
 	if deferring {
 		h.engine.Logger().Warn("deferring to another controller", "reason", h.medik8s.message())
 	} else {
@@ -203,7 +224,7 @@ func (h *checks) deferToMedik8s(now time.Time, deferring bool) {
 			c.rule, c.ladder = triage.Rule{}, nil
 		}
 	}
-	h.engine.Reobserve(now, slices.Sorted(maps.Keys(h.engine.tasks.lanes))...)
+	h.engine.ReobserveTreated(now)
 	h.engine.Statuses().Schedule(now)
 }
 
@@ -220,7 +241,7 @@ func (h *checks) followCheck(now time.Time, c *check) {
 		}
 		ladder = append(ladder, t)
 	}
-	problem, disabled := h.engine.remediations.templateProblem(ladder)
+	problem, disabled := h.remediations.TemplateProblem(ladder)
 	if err != nil {
 		problem, disabled = err.Error(), remediationv1alpha1.ReasonInvalid
 		rule, ladder = c.rule, c.ladder
@@ -237,18 +258,18 @@ func (h *checks) followCheck(now time.Time, c *check) {
 		rule.Hold = "the health check is being deleted"
 	}
 	if rule.ID == (triage.RuleID{}) {
-		h.engine.remediations.reobserveRule(now, checkRule(name))
+		h.remediations.ReobserveRule(now, checkRule(name))
 		return
 	}
 	if !wasFollowed {
-		h.engine.remediations.reobserveRule(now, checkRule(name)) // existing treatments first
+		h.remediations.ReobserveRule(now, checkRule(name)) // existing treatments first
 	}
 	if err := h.engine.Core().SetRule(now, rule); err != nil { // it compiled, so it is valid
 		h.engine.Logger().Error("health check not followed", "nodeHealthCheck", name, "err", err)
 		return
 	}
 	if wasFollowed && !isSame {
-		h.engine.remediations.reobserveRule(now, checkRule(name)) // steps have new numbers
+		h.remediations.ReobserveRule(now, checkRule(name)) // steps have new numbers
 	}
 	if isOn, calmSince := stormOf(c.status.Stored); isOn && !wasFollowed {
 		h.engine.Core().ResumeStorm(now, rule.ID, calmSince)
@@ -270,16 +291,4 @@ func (h *checks) reportCheck(now time.Time, c *check, problem, disabled string) 
 	}
 	h.engine.Logger().Warn("health check disabled", "nodeHealthCheck", name, "reason", disabled, "err", problem)
 	h.publishEvent(c, nil, treat.Disabled, triage.Reason{}, disabled+": "+problem)
-}
-
-// references returns the template references of a health check.
-func references(object *remediationv1alpha1.NodeHealthCheck) []corev1.ObjectReference {
-	var refs []corev1.ObjectReference
-	if object.Spec.RemediationTemplate != nil {
-		refs = append(refs, *object.Spec.RemediationTemplate)
-	}
-	for _, step := range object.Spec.EscalatingRemediations {
-		refs = append(refs, step.RemediationTemplate)
-	}
-	return refs
 }

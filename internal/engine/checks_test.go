@@ -585,18 +585,18 @@ func TestATruncatedStatusIsNotRewritten(t *testing.T) {
 
 func TestADeletedHealthCheckLeavesNoSeries(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
-		m := w.cfg.Metrics
+		m := w.checks.metrics
 		now := func() int {
-			return testutil.CollectAndCount(m.checkNodes) + testutil.CollectAndCount(m.checkWaiting) + testutil.CollectAndCount(m.checkDisabled)
+			return testutil.CollectAndCount(m.nodes) + testutil.CollectAndCount(m.waiting) + testutil.CollectAndCount(m.disabled)
 		}
 		counts := func() int {
-			return testutil.CollectAndCount(m.treatments) + testutil.CollectAndCount(m.toRemediation) + testutil.CollectAndCount(m.toRecovery)
+			return testutil.CollectAndCount(m.remediations) + testutil.CollectAndCount(m.toRemediation) + testutil.CollectAndCount(m.toRecovery)
 		}
 		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) { c.Spec.PauseRequests = []string{"upgrade"} }))
 		w.node("a", corev1.ConditionTrue)
 		pass(statusCheckEvery)
 		w.runRound()
-		if n := testutil.ToFloat64(m.checkWaiting.WithLabelValues("check", "OnHold")); n != 1 {
+		if n := testutil.ToFloat64(m.waiting.WithLabelValues("check", "OnHold")); n != 1 {
 			t.Errorf("%v nodes wait", n)
 		}
 		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) { c.Generation = 3 }))
@@ -604,7 +604,7 @@ func TestADeletedHealthCheckLeavesNoSeries(t *testing.T) {
 		w.runs(w.wantTask("a", createRemediation), "a", treat.Made, w.makes(object))
 		pass(statusCheckEvery)
 		w.runRound()
-		if n := testutil.CollectAndCount(m.checkWaiting); n != 0 {
+		if n := testutil.CollectAndCount(m.waiting); n != 0 {
 			t.Errorf("%d reasons to wait are left", n)
 		}
 		w.node("a", corev1.ConditionFalse)

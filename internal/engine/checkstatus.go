@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/status"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -31,7 +32,7 @@ const deferredStatusEvery = 10 * time.Minute
 func (h *checks) WriteStatuses(ctx context.Context, now time.Time) {
 	for name, c := range h.known {
 		counts, _ := h.engine.Core().Population(checkRule(name))
-		h.engine.cfg.Metrics.setCheck(name, counts, c)
+		h.metrics.setCheck(name, counts, c)
 		if c.reportedWaits[c.skipped] == 0 {
 			c.skipped = 0 // report it again next time
 		}
@@ -203,7 +204,7 @@ func (c *check) waiting(counts triage.Population) map[triage.Code]int {
 		} else if code == triage.CoolingDown && !isCooling {
 			code = triage.GateClosed
 		}
-		if isWait(code) {
+		if code.IsWait() {
 			waiting[code]++
 		}
 	}
@@ -219,26 +220,10 @@ func formatCounts(counts map[triage.Code]int) string {
 	return strings.Join(parts, ", ")
 }
 
-// isWait reports whether the code describes an unhealthy node whose treatment is due and
-// does not start.
-func isWait(code triage.Code) bool {
-	switch code {
-	case triage.GateClosed, triage.CoolingDown, triage.CapFull, triage.NotAllowed, triage.ControlPlaneBusy, triage.Busy, triage.Vetoed, triage.OnHold, triage.Retrying:
-		return true
-	default:
-		return false
-	}
-}
-
 // unhealthyNodes lists the unhealthy nodes, and counts the nodes with a remediation
 // object.
 func (h *checks) unhealthyNodes(c *check) (rows []remediationv1alpha1.UnhealthyNode, treated int) {
-	objects := map[string][]remediationObject{}
-	for name, n := range h.engine.remediations.nodes {
-		if ours := n.objectsOf(checkRule(c.object.Name)); len(ours) > 0 {
-			objects[name] = ours
-		}
-	}
+	objects := h.remediations.ObjectsOf(checkRule(c.object.Name))
 	names := slices.Collect(maps.Keys(objects))
 	for name, reason := range c.nodes {
 		// An unclear condition does not make a node unhealthy.
@@ -259,10 +244,10 @@ func (h *checks) unhealthyNodes(c *check) (rows []remediationv1alpha1.UnhealthyN
 	return rows, len(objects)
 }
 
-func (h *checks) unhealthyNode(c *check, name string, objects []remediationObject) remediationv1alpha1.UnhealthyNode {
+func (h *checks) unhealthyNode(c *check, name string, objects []remediation.Object) remediationv1alpha1.UnhealthyNode {
 	row := remediationv1alpha1.UnhealthyNode{Name: name}
-	slices.SortFunc(objects, func(a, b remediationObject) int {
-		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(refOf(a.Object).String(), refOf(b.Object).String()))
+	slices.SortFunc(objects, func(a, b remediation.Object) int {
+		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.GroupKind().String(), b.GroupKind().String()), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	for _, o := range objects {
 		r := remediationv1alpha1.Remediation{
@@ -294,7 +279,7 @@ func (h *checks) unhealthyNode(c *check, name string, objects []remediationObjec
 	case triage.Recovering:
 		row.HealthyDelayed = new(true)
 	case triage.Recovered: // remaining objects were to be deleted at once
-		if at := slices.IndexFunc(objects, func(o remediationObject) bool { return o.Deleting }); at >= 0 && row.ConditionsHealthyTimestamp == nil {
+		if at := slices.IndexFunc(objects, func(o remediation.Object) bool { return o.Deleting }); at >= 0 && row.ConditionsHealthyTimestamp == nil {
 			row.ConditionsHealthyTimestamp = new(metav1.NewTime(objects[at].DeletedAt))
 		}
 	}

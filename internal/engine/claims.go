@@ -14,47 +14,28 @@ import (
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/ownership"
-	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/triage"
 	"github.com/resourcestack/autohealer/internal/watch"
 )
 
-// nodeClaim is a NodeClaim: the instance behind a node, which Karpenter replaces when the
-// claim is deleted.
-type nodeClaim struct {
-	*karpenter.NodeClaim
-	mark          *ownership.Mark // nil if there is none of ours, or it cannot be read
-	unknownFields int             // fields of the mark that this version does not know
-	deletedByUs   bool            // this controller has deleted it; the watch may be behind
-	counts        claimCounts     // what it adds to the counts of its pool
-}
-
-// isEnding reports whether the claim is being deleted.
-func (c *nodeClaim) isEnding() bool { return c.deletedByUs || c.DeletionTimestamp != nil }
-
-// isMarkedBy reports whether the rule has marked the claim for this node.
-func (c *nodeClaim) isMarkedBy(rule triage.RuleID, node *corev1.Node) bool {
-	return c.mark != nil && triage.RuleID(c.mark.Rule) == rule && c.mark.NodeUID == node.UID
-}
-
-func (c *nodeClaim) pool() string { return c.Labels[karpenter.NodePoolLabel] }
-
-// nodeClaims holds the NodeClaims and links them to nodes.
+// nodeClaims terminates nodes by the deletion of their NodeClaims. It holds the NodeClaims
+// and links them to nodes.
 type nodeClaims struct {
-	engine *Engine
+	engine TreatmentHost
+	policy terminationPolicy
 	inbox  *watch.Optional[*karpenter.NodeClaim]
 	byName map[string]*nodeClaim
 	byID   map[string][]*nodeClaim // by provider ID: one, or two if something is wrong
 	nodes  map[string][]string     // node names, by provider ID
-	// terminated holds what is known about nodes beyond their claims.
-	terminated map[string]*terminatedNode
+	// outlived holds the deleted claims of nodes that still exist, by node name.
+	outlived map[string]*outlivedClaim
 	// dirty holds nodes whose facts have changed because a claim or another node has.
 	dirty map[string]bool
 }
 
 func newNodeClaims(inbox *watch.Optional[*karpenter.NodeClaim]) nodeClaims {
 	return nodeClaims{
-		inbox: inbox, byName: map[string]*nodeClaim{}, byID: map[string][]*nodeClaim{}, nodes: map[string][]string{}, terminated: map[string]*terminatedNode{}, dirty: map[string]bool{},
+		inbox: inbox, byName: map[string]*nodeClaim{}, byID: map[string][]*nodeClaim{}, nodes: map[string][]string{}, outlived: map[string]*outlivedClaim{}, dirty: map[string]bool{},
 	}
 }
 
@@ -98,7 +79,7 @@ func (nc *nodeClaims) NodeChanged(before, node *corev1.Node) {
 		nc.unlink(before)
 	}
 	if node == nil {
-		delete(nc.terminated, before.Name)
+		delete(nc.outlived, before.Name)
 		return
 	}
 	if id := node.Spec.ProviderID; id != "" && !slices.Contains(nc.nodes[id], node.Name) {
@@ -136,7 +117,7 @@ func (nc *nodeClaims) takeClaims(now time.Time) {
 	batch := nc.inbox.Take()
 	if batch.ListVersion != "" {
 		for name, c := range nc.byName {
-			if _, there := batch.Changes[name]; !there && (batch.ListVersion == watch.NotServedVersion || !olderVersion(batch.ListVersion, c.ResourceVersion)) {
+			if _, there := batch.Changes[name]; !there && (batch.ListVersion == watch.NotServedVersion || !OlderVersion(batch.ListVersion, c.ResourceVersion)) {
 				nc.claimDeleted(now, c)
 			}
 		}
@@ -163,11 +144,11 @@ func (nc *nodeClaims) upsert(now time.Time, object *karpenter.NodeClaim) {
 	case c.UID != object.UID:
 		nc.claimDeleted(now, c)
 		c = &nodeClaim{}
-	case olderVersion(object.ResourceVersion, c.ResourceVersion):
+	case OlderVersion(object.ResourceVersion, c.ResourceVersion):
 		return
 	default:
-		if c.pool() != object.Labels[karpenter.NodePoolLabel] {
-			nc.engine.repairs.removeFromCounts(c)
+		if c.Pool() != object.Labels[karpenter.NodePoolLabel] {
+			nc.policy.MachineRemoved(c)
 		}
 		nc.unindex(c) // its provider ID may have changed
 	}
@@ -175,8 +156,7 @@ func (nc *nodeClaims) upsert(now time.Time, object *karpenter.NodeClaim) {
 	c.NodeClaim, c.mark = object, nc.readMark(c, object)
 	nc.index(c)
 	nc.releaseCancelledSlot(c, was)
-	nc.engine.repairs.countLaunchFailure(now, c, was)
-	nc.engine.repairs.recountClaim(c)
+	nc.policy.MachineChanged(now, c, was)
 }
 
 // readMark returns the mark of a claim. It logs an unreadable mark once.
@@ -192,7 +172,7 @@ func (nc *nodeClaims) readMark(before *nodeClaim, object *karpenter.NodeClaim) *
 	case mark != nil:
 		unknown = mark.Unknown.Len()
 	}
-	nc.engine.cfg.Metrics.addUnknownEntries("mark", unknown-before.unknownFields)
+	nc.engine.CountUnknown("mark", unknown-before.unknownFields)
 	before.unknownFields = unknown
 	return mark
 }
@@ -240,8 +220,8 @@ func (nc *nodeClaims) claimDeleted(now time.Time, c *nodeClaim) {
 			nc.noteOutlived(now, markOf(lane.Slot()))
 		}
 	}
-	nc.engine.cfg.Metrics.addUnknownEntries("mark", -c.unknownFields)
-	nc.engine.repairs.removeFromCounts(c)
+	nc.engine.CountUnknown("mark", -c.unknownFields)
+	nc.policy.MachineRemoved(c)
 	nc.unindex(c)
 }
 
@@ -253,7 +233,7 @@ func markOf(e ledger.ObjectWrite) ownership.Mark {
 // noteOutlived records that the claim of a node is gone and the node is not yet.
 func (nc *nodeClaims) noteOutlived(now time.Time, mark ownership.Mark) {
 	if state := nc.engine.Node(mark.Node); state != nil && state.Object.UID == mark.NodeUID {
-		nc.of(state).outlived = &outlivedClaim{mark: mark, until: now.Add(triage.ReplacementWait)}
+		nc.outlived[mark.Node] = &outlivedClaim{mark: mark, until: now.Add(triage.ReplacementWait)}
 		nc.engine.Lane(mark.Node)
 		nc.dirty[mark.Node] = true
 	}
@@ -266,25 +246,9 @@ type outlivedClaim struct {
 	until time.Time
 }
 
-// terminatedNode is why a node is, or is not, terminated.
-type terminatedNode struct {
-	veto     string         // why the node must not be terminated, empty for nothing
-	outlived *outlivedClaim // the deleted claim of this node; nil if the claim exists or was never marked
-}
-
-// of returns what is known about a node beyond its claim.
-func (nc *nodeClaims) of(n *Node) *terminatedNode {
-	known := nc.terminated[n.Object.Name]
-	if known == nil {
-		known = &terminatedNode{}
-		nc.terminated[n.Object.Name] = known
-	}
-	return known
-}
-
 // outlivedBy returns the deleted claim that the node should soon follow, nil for none.
 func (nc *nodeClaims) outlivedBy(now time.Time, n *Node) *outlivedClaim {
-	if claim := nc.of(n).outlived; claim != nil && claim.mark.NodeUID == n.Object.UID && now.Before(claim.until) {
+	if claim := nc.outlived[n.Object.Name]; claim != nil && claim.mark.NodeUID == n.Object.UID && now.Before(claim.until) {
 		return claim
 	}
 	return nil
@@ -300,49 +264,15 @@ func claimRef(name string) ledger.ObjectRef {
 // isClaim reports whether a reference is of a claim.
 func isClaim(ref ledger.ObjectRef) bool { return ref.GroupKind == claimKind }
 
-// AddFacts adds the facts that come from the claim: whether the node has started, whether
-// it is being terminated, and vetoes against termination.
+// AddFacts adds the facts that come from the claim: whether the node has started, and
+// whether it is being terminated.
 func (nc *nodeClaims) AddFacts(now time.Time, state *Node, facts *triage.Node) {
-	known, assigned := nc.of(state), nc.engine.repairs.of(state).assigned
-	known.veto = ""
-	if state.Object.DeletionTimestamp != nil {
-		known.veto = "the node is being deleted"
-		vetoTreatments(facts, known.veto)
-	}
-	c, message := nc.claimOf(state.Object)
+	c, _ := nc.claimOf(state.Object)
 	nc.addStartFacts(state, c, facts)
-	if assigned == (assignedPolicies{}) && len(nc.byName) == 0 {
-		return
-	}
-	veto := func(message string) {
-		known.veto = message
-		for _, kind := range [...]triage.Kind{policykind.Repair, policykind.ReadyTimeout} {
-			facts.Vetoes = append(facts.Vetoes, triage.Veto{Kind: kind, Reason: message})
+	if c != nil {
+		if how, is := c.Disrupted(); is && (c.mark == nil || c.mark.NodeUID != state.Object.UID) {
+			facts.Vetoes = append(facts.Vetoes, triage.Veto{Reason: "NodeClaim " + c.Name + " " + how})
 		}
-	}
-	if by, is := karpenter.DoNotRepair(state.Object.Annotations); is {
-		veto("the node is annotated " + by)
-	}
-	poolName := state.Object.Labels[karpenter.NodePoolLabel]
-	if of := nc.engine.repairs.pools[poolName]; of != nil {
-		if by, is := karpenter.DoNotRepair(of.Annotations); is {
-			veto("NodePool " + poolName + " is annotated " + by)
-		}
-	}
-	if message := nc.engine.remediations.foreignLease(now, state.Object.Name); message != "" {
-		veto(message)
-	}
-	switch {
-	case message != "":
-		veto(message)
-	case c == nil && nc.engine.repairs.pools[poolName] != nil: // otherwise no NodePool made it, whatever the label says
-		veto("no NodeClaim has its provider ID, so there is nothing to delete")
-	case c == nil:
-		if r := nc.engine.repairs.followed[assigned.repair()]; r != nil && len(r.ladder) == 0 {
-			veto("it has no NodeClaim that could be deleted, and the policy names no remediationTemplate")
-		}
-	default:
-		nc.addOwnFacts(state, c, facts, veto)
 	}
 	nc.addMarkFacts(now, state, facts)
 }
@@ -370,55 +300,25 @@ func (nc *nodeClaims) addStartFacts(state *Node, c *nodeClaim, facts *triage.Nod
 // awaitsClaim reports whether a node without a known claim should have a claim.
 func (nc *nodeClaims) awaitsClaim(node *corev1.Node) bool {
 	pool := node.Labels[karpenter.NodePoolLabel]
-	return pool != "" && (nc.engine.repairs.pools[pool] != nil || nc.inbox.HasSynced())
+	return pool != "" && (nc.policy.HasPool(pool) || nc.inbox.HasSynced())
 }
 
 // addMarkFacts adds the running termination of a node.
 func (nc *nodeClaims) addMarkFacts(now time.Time, state *Node, facts *triage.Node) {
 	add := func(mark ownership.Mark, isFinal bool) {
 		rule := triage.RuleID(mark.Rule)
-		// A termination that cannot be cancelled counts under the node's current rule if
-		// its own rule is gone. The bound of the pool is the same.
-		if assigned := nc.engine.repairs.of(state).assigned; isFinal && nc.engine.repairs.followed[rule] == nil && assigned.repairedBy != "" {
-			rule = assigned.repair()
+		if isFinal {
+			rule = nc.policy.CountsUnder(state, rule)
 		}
 		facts.Treatments = append(facts.Treatments, triage.Treatment{Rule: rule, Since: mark.Since, Deletes: true})
 	}
 	for _, c := range nc.byID[state.Object.Spec.ProviderID] {
 		if c.mark != nil && c.mark.NodeUID == state.Object.UID {
-			add(*c.mark, c.isEnding())
+			add(*c.mark, c.IsEnding())
 			return
 		}
 	}
 	if claim := nc.outlivedBy(now, state); claim != nil {
 		add(claim.mark, true)
-	}
-}
-
-// RecordsStart reports whether to record on the node that it was ready for work: a ready
-// timeout applies and Karpenter has not recorded it.
-func (r *repairs) RecordsStart(state *Node) bool {
-	if r.of(state).assigned.timedBy == "" || state.Object.Labels[karpenter.InitializedLabel] == "true" {
-		return false
-	}
-	c, _ := r.engine.nodeClaims.claimOf(state.Object)
-	return c != nil && !c.isEnding() && !c.Is(karpenter.Initialized)
-}
-
-// addOwnFacts adds the facts of the node's claim.
-func (nc *nodeClaims) addOwnFacts(state *Node, c *nodeClaim, facts *triage.Node, veto func(message string)) {
-	if by, is := karpenter.DoNotRepair(c.Annotations); is {
-		veto("NodeClaim " + c.Name + " is annotated " + by)
-	}
-	if _, is := c.Annotations[ownership.MarkAnnotation]; is && c.mark == nil { // a newer version may have written it
-		veto("NodeClaim " + c.Name + " has annotation " + ownership.MarkAnnotation + ", which this version cannot read; remove it to have the node repaired")
-	}
-	how, is := c.Disrupted()
-	switch {
-	case !is:
-	case c.mark == nil || c.mark.NodeUID != state.Object.UID:
-		vetoTreatments(facts, "NodeClaim "+c.Name+" "+how)
-	case !c.isEnding(): // another component has started to disrupt it as well
-		nc.of(state).veto = "NodeClaim " + c.Name + " " + how
 	}
 }

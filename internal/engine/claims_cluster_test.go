@@ -17,7 +17,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/machine"
 	"github.com/resourcestack/autohealer/internal/nodewatch"
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/testbed"
@@ -83,7 +85,7 @@ func (y *claimClusterFixture) newTask() *Task {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: y.name}}
 	must(y.T, y.api.Create(y.Context(), node))
 	claim := y.claim(y.name)
-	mark := markFor(node, claim, &triage.PlannedTreatment{Rule: poolRuleID("default"), Since: time.Now()}, nil, time.Now())
+	mark := markFor(node, claim, &triage.PlannedTreatment{Rule: poolRuleID("default"), Since: time.Now()}, machine.Termination{Mode: v1alpha1.Forceful}, time.Now())
 	return &Task{Kind: terminateClaim, Node: nodewatch.Trim(node), Work: &claimTask{does: terminateClaim, claim: claim, mark: mark}}
 }
 

@@ -62,7 +62,7 @@ func TestAClaimDeletedBeforeItsMarkWasSeen(t *testing.T) {
 		h.deliver()
 		h.tasks.handleResult(r)
 		h.runRound()
-		if h.wantNoTask("b"); h.taken("default") != 1 || !h.tasks.lanes["a"].hasSlot() {
+		if h.wantNoTask("b"); h.taken("default") != 1 || !h.tasks.lanes["a"].HasSlot() {
 			t.Errorf("%d slots are taken, and the ledger names %+v", h.taken("default"), h.tasks.lanes["a"].granted)
 		}
 	})

@@ -41,7 +41,9 @@ type Config struct {
 	// Identity names this process. It must be unique for every process.
 	Identity string
 	// Repairs configures the replacement of nodes.
-	Repairs RepairConfig
+	Repairs       RepairConfig
+	RepairMetrics *RepairMetrics
+	CheckMetrics  *CheckMetrics
 	// NodeFacts receives every node from now on. It may be nil.
 	NodeFacts *nodefacts.Store
 	// Event publishes an Event. It must not block and must be safe for concurrent use.
@@ -56,7 +58,7 @@ type Config struct {
 func (c Config) Validate() error {
 	return required.Fields{
 		"Client": c.Client == nil, "Nodes": c.Nodes == nil, "Namespace": c.Namespace == "", "Identity": c.Identity == "",
-		"Event": c.Event == nil, "Metrics": c.Metrics == nil, "Liveness": c.Liveness == nil, "Logger": c.Logger == nil,
+		"Event": c.Event == nil, "Metrics": c.Metrics == nil, "RepairMetrics": c.RepairMetrics == nil, "CheckMetrics": c.CheckMetrics == nil, "Liveness": c.Liveness == nil, "Logger": c.Logger == nil,
 	}.Check()
 }
 
@@ -81,33 +83,34 @@ func New(cfg Config) (*Engine, error) {
 			watch.NewOptional(signal, &coordinationv1.Lease{}, watch.Source(cfg.Client, func() client.ObjectList { return &coordinationv1.LeaseList{} }, client.InNamespace(nodelease.Namespace))),
 			watch.Kinds{Client: cfg.Client, Signal: signal},
 		),
-		checks: checks{
-			inbox:   watch.NewOptional(signal, &remediationv1alpha1.NodeHealthCheck{}, watch.Source(cfg.Client, func() client.ObjectList { return &remediationv1alpha1.NodeHealthCheckList{} })),
-			medik8s: medik8sLeader{inbox: watch.NewOptional(signal, &coordinationv1.Lease{}, medik8sLeases(cfg.Client)), leases: map[string]observedLease{}},
-			known:   map[string]*check{},
-		},
+		checks: newChecks(
+			watch.NewOptional(signal, &remediationv1alpha1.NodeHealthCheck{}, watch.Source(cfg.Client, func() client.ObjectList { return &remediationv1alpha1.NodeHealthCheckList{} })),
+			watch.NewOptional(signal, &coordinationv1.Lease{}, medik8sLeases(cfg.Client)), cfg.CheckMetrics,
+		),
 		tasks:     taskRunner{lanes: map[string]*Lane{}, results: make(chan *Result, maxConcurrentTasks)},
 		liveness:  cfg.Liveness,
 		startedAt: time.Now(),
 	}
-	l.checks.medik8s.inbox.Namespaced = true
 	blocks, err := newRepairBlocks(cfg, signal)
 	if err != nil {
 		return nil, err
 	}
-	l.repairs = newRepairs(cfg.Repairs, watch.NewOptional(signal, &v1alpha1.RepairPolicy{}, watch.Source(cfg.Client, func() client.ObjectList { return &v1alpha1.RepairPolicyList{} })), blocks)
+	l.repairs = newRepairs(cfg.Repairs, cfg.RepairMetrics, watch.NewOptional(signal, &v1alpha1.RepairPolicy{}, watch.Source(cfg.Client, func() client.ObjectList { return &v1alpha1.RepairPolicyList{} })), blocks)
 	l.nodeClaims = newNodeClaims(watch.NewOptional(signal, &karpenter.NodeClaim{}, &watch.DependentSource{
 		Source:         watch.Source(cfg.Client, func() client.ObjectList { return &karpenter.NodeClaimList{} }),
 		IsOtherMissing: func() bool { known, isThere, _ := blocks.Listed(); return known && !isThere },
 	}))
 	l.link()
+	l.remediations.watches.Start = l.Go
 	return l, nil
 }
 
 // link gives the parts of the engine access to each other.
 func (l *Engine) link() {
-	l.checks.engine, l.repairs.engine, l.nodeClaims.engine = l, l, l
-	l.remediations.engine, l.taints.engine, l.tasks.engine, l.ledger.engine = l, l, l, l
+	l.checks.engine, l.repairs.engine, l.nodeClaims.engine, l.remediations.engine = l, l, l, l
+	l.taints.engine, l.tasks.engine, l.ledger.engine = l, l, l
+	l.checks.remediations, l.repairs.remediations, l.repairs.machines = &l.remediations, &l.remediations, &l.nodeClaims
+	l.remediations.requesters, l.nodeClaims.policy = []requester{&l.checks, &l.repairs}, &l.repairs
 	l.policies = []Policy{&l.checks, &l.repairs}
 	l.tasks.treatments = []Treatment{&l.nodeClaims, &l.remediations}
 }
@@ -137,7 +140,7 @@ func (l *Engine) Run(ctx context.Context) error {
 	for _, t := range l.tasks.treatments {
 		watches.Go(func() { t.Watch(ctx) })
 	}
-	l.remediations.watches.Start = func(work func(context.Context)) context.CancelFunc {
+	l.startWatch = func(work func(context.Context)) context.CancelFunc {
 		ctx, stop := context.WithCancel(ctx)
 		watches.Go(func() { work(ctx) })
 		return stop
@@ -160,7 +163,7 @@ func newRepairBlocks(cfg Config, signal chan<- struct{}) (*repairblock.Store, er
 		Schema:  r.Schema,
 		Event:   cfg.Event,
 		Wrote:   cfg.Metrics.CountWrite,
-		Count:   cfg.Metrics.setBlocks,
+		Count:   cfg.RepairMetrics.setBlocks,
 		Changed: func() {
 			select {
 			case signal <- struct{}{}:

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -42,8 +43,14 @@ func (l *Engine) ReobserveControlPlane(now time.Time) {
 	l.Reobserve(now, plane...)
 }
 
+// NodeDeletedMessage says why a node that is being deleted is not treated.
+const NodeDeletedMessage = "the node is being deleted"
+
 // addFacts adds the facts that are not on the node object.
 func (l *Engine) addFacts(now time.Time, state *Node, facts *triage.Node) {
+	if state.Object.DeletionTimestamp != nil {
+		facts.Vetoes = append(facts.Vetoes, triage.Veto{Reason: NodeDeletedMessage})
+	}
 	for p := range implementing[FactSource](l.policies) {
 		p.AddFacts(now, state, facts)
 	}
@@ -52,7 +59,7 @@ func (l *Engine) addFacts(now time.Time, state *Node, facts *triage.Node) {
 	}
 }
 
-// vetoTreatments blocks all treatments of a node.
-func vetoTreatments(facts *triage.Node, message string) {
-	facts.Vetoes = append(facts.Vetoes, triage.Veto{Reason: message})
+// ReobserveTreated reobserves all nodes with a lane.
+func (l *Engine) ReobserveTreated(now time.Time) {
+	l.Reobserve(now, slices.Sorted(maps.Keys(l.tasks.lanes))...)
 }

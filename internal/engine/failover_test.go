@@ -371,7 +371,7 @@ func (s *history) settle() {
 		}
 	}
 	for node, treatments := range s.tasks.lanes {
-		if treatments.hasSlot() && s.api.claims[treatments.granted.Object.Name] == nil && s.api.nodes[node] == nil {
+		if treatments.HasSlot() && s.api.claims[treatments.granted.Object.Name] == nil && s.api.nodes[node] == nil {
 			s.fails("the page names %+v for ever", treatments.granted)
 		}
 	}

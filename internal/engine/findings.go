@@ -1,10 +1,8 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/ownership"
@@ -36,10 +34,20 @@ func (l *Engine) forgetRetired(now time.Time) (due time.Time) {
 			due = times.Earliest(due, at)
 			continue
 		}
-		l.cfg.Metrics.forgetCounts(rule)
+		l.forgetCounters(rule)
 		delete(l.retiredRules, rule)
 	}
 	return due
+}
+
+// forgetCounters deletes the counters of a rule: those of its policy, or of its taints.
+func (l *Engine) forgetCounters(rule triage.RuleID) {
+	for p := range implementing[CounterKeeper](l.policies) {
+		if p.ForgetCounters(rule) {
+			return
+		}
+	}
+	l.cfg.Metrics.forgetTaints(rule)
 }
 
 // findingsOf returns the findings of a rule by node, and the mark that the status of its
@@ -144,10 +152,6 @@ func KeepTaints(state *Node, plan *triage.Plan, p TaintKeeper) {
 		}
 	}
 	// Keep the recorded order of rules, so that the record does not change.
-	slices.SortStableFunc(plan.Taints, func(a, b triage.PlannedTaint) int { return compareRules(a.Rule, b.Rule) })
-	slices.SortStableFunc(plan.Remember, func(a, b triage.Memory) int { return compareRules(a.Rule, b.Rule) })
-}
-
-func compareRules(a, b triage.RuleID) int {
-	return cmp.Or(cmp.Compare(a.Kind, b.Kind), strings.Compare(a.Name, b.Name))
+	slices.SortStableFunc(plan.Taints, func(a, b triage.PlannedTaint) int { return a.Rule.Compare(b.Rule) })
+	slices.SortStableFunc(plan.Remember, func(a, b triage.Memory) int { return a.Rule.Compare(b.Rule) })
 }

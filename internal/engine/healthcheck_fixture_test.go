@@ -50,12 +50,7 @@ func withHealthCheck(t *testing.T, test func(*healthCheckFixture), changes ...fu
 func healthCheckFixtureIn(t *testing.T, c *loopFixture, changes ...func(*remediationv1alpha1.NodeHealthCheck)) *healthCheckFixture {
 	t.Helper()
 	w := &healthCheckFixture{loopFixture: c, version: 100}
-	w.checks = checks{
-		inbox:   there(t, &remediationv1alpha1.NodeHealthCheck{}),
-		medik8s: medik8sLeader{inbox: there(t, &coordinationv1.Lease{}), leases: map[string]observedLease{}},
-		known:   map[string]*check{},
-	}
-	w.checks.medik8s.inbox.Namespaced = true
+	w.checks = newChecks(there(t, &remediationv1alpha1.NodeHealthCheck{}), there(t, &coordinationv1.Lease{}), NewCheckMetrics())
 	w.remediations = newRemediations(there(t, &coordinationv1.Lease{}), watch.Kinds{Start: func(func(context.Context)) context.CancelFunc {
 		return func() { w.left++ }
 	}})

@@ -55,9 +55,11 @@ type TreatmentHost interface {
 	Lane(node string) *Lane
 	FindLane(node string) *Lane
 	// Reobserve passes the current facts of nodes to the core and reconciles their
-	// treatments. ReobserveControlPlane does so for all control-plane nodes.
+	// treatments. ReobserveControlPlane does so for all control-plane nodes,
+	// ReobserveTreated for all nodes with a lane.
 	Reobserve(now time.Time, nodes ...string)
 	ReobserveControlPlane(now time.Time)
+	ReobserveTreated(now time.Time)
 	// ReconcileWoken carries out all decisions that the core has made meanwhile.
 	ReconcileWoken(now time.Time)
 	// NodeRead takes in a newer version of a node that a task has written.
@@ -85,6 +87,13 @@ type TreatmentHost interface {
 	Explain(node, message string) string
 	// PublishEvent publishes an Event about a rule, a node and related objects.
 	PublishEvent(rule triage.RuleID, node *corev1.Node, what treat.EventReason, reason triage.Reason, message string, related ...*corev1.ObjectReference)
+	// Event publishes an Event about other objects.
+	Event(event treat.Event)
+	// CountUnknown changes the number of stored fields of a format that this version does
+	// not know.
+	CountUnknown(format string, change int)
+	// Go runs work in another goroutine until stop is called or the engine ends.
+	Go(work func(context.Context)) (stop context.CancelFunc)
 	// IsUnchanged reports whether the node of a task is unchanged in everything that matters.
 	IsUnchanged(ctx context.Context, r *Result) (bool, error)
 	// MayStillStart reports whether a planned treatment may still start, after the engine
@@ -132,6 +141,17 @@ func (l *Engine) NodeRead(now time.Time, node *corev1.Node) {
 
 // Writer returns the writer of requests.
 func (l *Engine) Writer() *treat.Writer { return l.write }
+
+// Event publishes an Event.
+func (l *Engine) Event(event treat.Event) { l.cfg.Event(event) }
+
+// CountUnknown changes the number of stored fields that this version does not know.
+func (l *Engine) CountUnknown(format string, change int) {
+	l.cfg.Metrics.addUnknownEntries(format, change)
+}
+
+// Go runs work in another goroutine until stop is called or the engine ends.
+func (l *Engine) Go(work func(context.Context)) (stop context.CancelFunc) { return l.startWatch(work) }
 
 // Logger returns the log.
 func (l *Engine) Logger() *slog.Logger { return l.cfg.Logger }

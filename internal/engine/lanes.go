@@ -49,8 +49,8 @@ func (lane *Lane) Slot() ledger.ObjectWrite { return lane.granted }
 // Running returns the task that runs, nil for none.
 func (lane *Lane) Running() *Task { return lane.running }
 
-// hasSlot reports whether the ledger names a slot of the node.
-func (lane *Lane) hasSlot() bool { return lane.granted != ledger.ObjectWrite{} }
+// HasSlot reports whether the ledger names a slot of the node.
+func (lane *Lane) HasSlot() bool { return lane.granted != ledger.ObjectWrite{} }
 
 // HasSlotFor reports whether the slot is for this existing node.
 func (lane *Lane) HasSlotFor(n *Node) bool {
@@ -86,7 +86,7 @@ func (lane *Lane) Begun() (dueSince time.Time) {
 
 // isEmpty reports whether there is nothing left to do or to remember.
 func (tr *taskRunner) isEmpty(lane *Lane) bool {
-	if lane.stage != idle || lane.hasSlot() || len(lane.failures) > 0 {
+	if lane.stage != idle || lane.HasSlot() || len(lane.failures) > 0 {
 		return false
 	}
 	for _, t := range tr.treatments {
@@ -115,7 +115,7 @@ func (tr *taskRunner) ownerOf(slot ledger.ObjectWrite) Treatment {
 // InFlightUntil returns until when the write that the slot covers may still succeed by its
 // age, zero if it cannot.
 func (lane *Lane) InFlightUntil(now time.Time) (until time.Time) {
-	if until = lane.sentAt.Add(maxInFlight); !lane.hasSlot() || !lane.WasSent() || !now.Before(until) {
+	if until = lane.sentAt.Add(maxInFlight); !lane.HasSlot() || !lane.WasSent() || !now.Before(until) {
 		return time.Time{}
 	}
 	return until
@@ -173,7 +173,7 @@ func (tr *taskRunner) next(now time.Time, lane *Lane) (next *Task, due time.Time
 			return nil, time.Time{}
 		}
 	}
-	if lane.hasSlot() && !lane.HasSlotFor(state) {
+	if lane.HasSlot() && !lane.HasSlotFor(state) {
 		free, until := tr.ownerOf(lane.granted).FreesSlot(now, lane)
 		if free {
 			lane.Release()

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"slices"
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/nodelease"
@@ -20,7 +21,7 @@ const (
 // leaseTask returns the next task for the node's Lease, or for the annotation that
 // confirms its health. Without a task it returns when there may be a task.
 func (rm *remediations) leaseTask(now time.Time, lane *Lane, n *nodeObjects, state *Node, plan triage.Plan) (t *Task, due time.Time) {
-	if rm.engine.checks.deferring && !rm.isTreated(n, state) {
+	if slices.ContainsFunc(rm.requesters, requester.IsDeferring) && !rm.isTreated(n, state) {
 		return nil, time.Time{} // the other controller handles the Lease
 	}
 	lease := rm.leaseOf(lane.Node)
@@ -37,7 +38,7 @@ func (rm *remediations) leaseTask(now time.Time, lane *Lane, n *nodeObjects, sta
 	switch isPlanned := plan.Treatment != nil && rm.treats(n, state, plan.Treatment.Rule); {
 	case isPlanned && !rm.isTreated(n, state):
 		return nil, time.Time{} // the Lease is taken with the treatment
-	case lane.hasSlot(): // the treatment may still arrive
+	case lane.HasSlot(): // the treatment may still arrive
 		return nil, time.Time{}
 	case lease != nil && lease.Spec.HolderIdentity != nil && nodelease.IsHealthCheck(*lease.Spec.HolderIdentity):
 		return rm.task(releaseLease, state.Object, triage.RuleID{}, triage.Reason{}, remediationTask{lease: lease}), time.Time{}
@@ -57,7 +58,7 @@ func (rm *remediations) wantedLease(now time.Time, n *nodeObjects, state *Node, 
 			works = o.Created.Add(rm.timeoutOf(o) + 2*maxWork)
 		}
 		if works.After(until) {
-			by, until = holder(o.Owner), works
+			by, until = holder(o.rule), works
 		}
 	}
 	return by, until
@@ -81,18 +82,18 @@ func (rm *remediations) mayWorkUntil(o remediationObject, planned *triage.Planne
 
 // isPartOf reports whether the object belongs to the planned treatment.
 func isPartOf(planned *triage.PlannedTreatment, o remediationObject) bool {
-	return planned != nil && planned.Rule == ruleOf(o.Object)
+	return planned != nil && planned.Rule == o.rule
 }
 
 // timeoutOf returns the timeout of the object's step, zero for none.
 func (rm *remediations) timeoutOf(o remediationObject) time.Duration {
-	c := rm.policyOf(ruleOf(o.Object))
+	c := rm.request(o.rule)
 	if c == nil {
 		return 0
 	}
-	step, ok := o.Step(c.ladder)
-	if !ok || step >= len(c.rule.Response.Ladder) {
+	step, ok := o.Step(c.Ladder)
+	if !ok || step >= len(c.Rule.Response.Ladder) {
 		return 0
 	}
-	return c.rule.Response.Ladder[step].Timeout
+	return c.Rule.Response.Ladder[step].Timeout
 }

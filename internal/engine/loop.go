@@ -50,6 +50,7 @@ type Engine struct {
 	statuses     *status.Writer
 	ledger       ledgerWriter
 	requests     sync.WaitGroup
+	startWatch   func(work func(context.Context)) (stop context.CancelFunc) // set by Run
 	liveness     *Liveness
 	retryLog     logLimiter
 	refusalLog   logLimiter
@@ -181,7 +182,7 @@ func (l *Engine) takeNodes(now time.Time) {
 	if batch.ListVersion != "" {
 		for name, state := range l.nodeStates {
 			// A node from a direct read may be newer than the list.
-			if _, there := batch.Changes[name]; !there && !olderVersion(batch.ListVersion, state.Object.ResourceVersion) {
+			if _, there := batch.Changes[name]; !there && !OlderVersion(batch.ListVersion, state.Object.ResourceVersion) {
 				l.removeNode(now, state)
 			}
 		}
@@ -218,10 +219,10 @@ func isOtherVersion(known, delivered *corev1.Node) bool {
 }
 
 // older reports whether a has an older version than b.
-func older(a, b *corev1.Node) bool { return olderVersion(a.ResourceVersion, b.ResourceVersion) }
+func older(a, b *corev1.Node) bool { return OlderVersion(a.ResourceVersion, b.ResourceVersion) }
 
-// olderVersion reports whether a is older than b. Both are versions of the same resource.
-func olderVersion(a, b string) bool {
+// OlderVersion reports whether a is older than b. Both are versions of the same resource.
+func OlderVersion(a, b string) bool {
 	order, err := resourceversion.CompareResourceVersion(a, b)
 	return err == nil && order < 0
 }

@@ -14,9 +14,9 @@ import (
 )
 
 func TestMetricsAreNamedAsPeopleExpect(t *testing.T) {
-	m := NewMetrics()
+	m, repairs, checks := NewMetrics(), NewRepairMetrics(), NewCheckMetrics()
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(m)
+	registry.MustRegister(m, repairs, checks)
 	for result := treat.Made; result <= treat.Unknown; result++ {
 		if resultNames[result] == "" {
 			t.Errorf("fate %d has no name", result)
@@ -28,8 +28,8 @@ func TestMetricsAreNamedAsPeopleExpect(t *testing.T) {
 	m.latency.Observe(0.01)
 	m.Event("written")
 	m.SetAgents(2, 1)
-	m.setRepair(poolRuleID("pool"), "pool", repairCounts{nodes: 1})
-	m.setRepairFrom(poolRuleID("pool"), "pool", map[string]time.Time{"node": time.Now()}, nil)
+	repairs.setRule(poolRuleID("pool"), "pool", repairCounts{nodes: 1})
+	repairs.setEligible(poolRuleID("pool"), "pool", map[string]time.Time{"node": time.Now()}, nil)
 	problems, err := testutil.GatherAndLint(registry)
 	if err != nil {
 		t.Fatal(err)
@@ -40,7 +40,7 @@ func TestMetricsAreNamedAsPeopleExpect(t *testing.T) {
 }
 
 func TestMetricsOfRepairBlocks(t *testing.T) {
-	m := NewMetrics()
+	m := NewRepairMetrics()
 	m.setBlocks(repairblock.Counts{InForce: 5, Refused: 4, Lost: 3, Vanished: 2, NotSaved: 1})
 	m.setBlocks(repairblock.Counts{InForce: 6, Refused: 5, Lost: 4, Vanished: 3, NotSaved: 2})
 	if err := testutil.CollectAndCompare(m, strings.NewReader(`

@@ -100,8 +100,7 @@ func nodePoolFixtureIn(t *testing.T, c *loopFixture, w *fakeAPI, changes ...func
 		change(&cfg)
 	}
 	h := &nodePoolFixture{loopFixture: c, api: w, pools: &poolBox{changed: map[string]*repairblock.Pool{}}, heard: map[string]int{}}
-	h.checks.medik8s.leases = map[string]observedLease{}
-	h.repairs = newRepairs(cfg, there(t, &v1alpha1.RepairPolicy{}), h.pools)
+	h.repairs = newRepairs(cfg, NewRepairMetrics(), there(t, &v1alpha1.RepairPolicy{}), h.pools)
 	h.nodeClaims = newNodeClaims(there(t, &karpenter.NodeClaim{}))
 	h.remediations = newRemediations(there(t, &coordinationv1.Lease{}), watch.Kinds{Start: func(func(context.Context)) context.CancelFunc { return func() {} }})
 	h.link()

@@ -18,7 +18,7 @@ import (
 // in nodes and treatments, calls SetRules, carries out the plans, and calls WriteStatuses.
 // The engine calls all methods except Watch from its own goroutine. A policy may also
 // implement [NodeFollower], [FactSource], [PlanReader], [Limiter], [TaintKeeper],
-// [StartRecorder] or [Recorder].
+// [StartRecorder], [Recorder] or [CounterKeeper].
 type Policy interface {
 	// Watch lists and watches what the policy depends on, until ctx ends.
 	Watch(ctx context.Context)
@@ -102,6 +102,13 @@ type Recorder interface {
 	EntriesFor(now time.Time, entries []ledger.Entry) []ledger.Entry
 	// HasEnded reports whether an entry in the stored snapshot would mislead the next leader.
 	HasEnded(stored []ledger.Entry) bool
+}
+
+// CounterKeeper is a policy that counts treatments.
+type CounterKeeper interface {
+	// ForgetCounters deletes the counters of a rule whose object is gone. It reports whether
+	// the rule is of this policy.
+	ForgetCounters(rule triage.RuleID) bool
 }
 
 // implementing yields the elements that also implement an optional interface.

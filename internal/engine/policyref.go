@@ -1,67 +1,91 @@
 package engine
 
 import (
-	"github.com/resourcestack/autohealer/internal/nodelease"
-	"github.com/resourcestack/autohealer/internal/policykind"
+	"iter"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// policyRef describes a policy that uses remediation objects: a health check, or a repair
-// policy for nodes without a NodeClaim.
-type policyRef struct {
-	owner      remediation.Owner
-	generation int64
-	ladder     []remediation.Template // of the followed version
-	rule       triage.Rule            // of the followed version; its ID is zero for none
+// requester is a policy whose nodes are treated with remediation objects.
+type requester interface {
+	// Requests reports whether a rule is of this policy, and treats nodes.
+	Requests(rule triage.RuleID) bool
+	// Request returns what a rule of this policy asks for, nil if its object is gone.
+	Request(rule triage.RuleID) *remediation.Request
+	// MayRequest reports whether a rule of this policy treats a node with a remediation
+	// object, if the node has none yet.
+	MayRequest(n *Node, rule triage.RuleID) bool
+	// RuleOf returns the rule of the objects with this owner, zero if the owner is not of
+	// this policy.
+	RuleOf(owner remediation.Owner) triage.RuleID
+	// IsDeferring reports whether another controller carries out this policy.
+	IsDeferring() bool
+	// ReadsConfirmations reports whether users may confirm the health of nodes with an
+	// annotation.
+	ReadsConfirmations() bool
+	// References yields the kinds of templates and objects that the policy names.
+	References() iter.Seq[schema.GroupVersionKind]
+	// TemplatesChanged tells that templates, or the access to their kinds, have changed.
+	TemplatesChanged()
+	// CountRemediation counts a remediation because of a condition by its outcome.
+	CountRemediation(rule triage.RuleID, condition, outcome string)
+	// ObserveStart observes how long a remediation was due before it began.
+	ObserveStart(rule triage.RuleID, wait time.Duration)
+	// ObserveRecovery observes how long a remediation took.
+	ObserveRecovery(rule triage.RuleID, wait time.Duration)
 }
 
-// holder returns the holder identity for the Lease of a treated node. A health check and
-// a repair policy may have the same name, so their holders differ.
-func holder(owner remediation.Owner) string {
-	if owner.Kind == remediation.PolicyKind {
-		return nodelease.HolderOf(policyRule(owner.Name))
-	}
-	return nodelease.HolderOf(owner.Name)
-}
-
-// isFollowed reports whether a version of the policy is followed.
-func (c *policyRef) isFollowed() bool { return c.rule.ID != triage.RuleID{} }
-
-// policyOf returns the policy of a rule, nil if it is gone.
-func (rm *remediations) policyOf(rule triage.RuleID) *policyRef {
-	switch rule.Kind {
-	case policykind.NodeHealthCheck:
-		if c := rm.engine.checks.known[rule.Name]; c != nil {
-			return &policyRef{
-				owner:      remediation.Owner{Kind: remediation.CheckKind, Name: rule.Name, UID: c.object.UID},
-				generation: c.object.Generation, ladder: c.ladder, rule: c.rule,
-			}
-		}
-	case policykind.Repair:
-		if r := rm.engine.repairs.followed[rule]; r != nil && r.policy != nil {
-			return &policyRef{
-				owner:      remediation.Owner{Kind: remediation.PolicyKind, Name: r.policy.object.Name, UID: r.policy.object.UID},
-				generation: r.policy.object.Generation, ladder: r.ladder, rule: r.rule,
-			}
+// requesterOf returns the policy of a rule, nil if no policy with remediation objects has
+// the rule.
+func (rm *remediations) requesterOf(rule triage.RuleID) requester {
+	for _, r := range rm.requesters {
+		if r.Requests(rule) {
+			return r
 		}
 	}
 	return nil
 }
 
+// request returns what a rule asks for, nil if its policy is gone.
+func (rm *remediations) request(rule triage.RuleID) *remediation.Request {
+	if r := rm.requesterOf(rule); r != nil {
+		return r.Request(rule)
+	}
+	return nil
+}
+
 // ruleOf returns the rule that an object was created for, zero if it is not ours.
-func ruleOf(o remediation.Object) triage.RuleID {
-	switch o.Owner.Kind {
-	case remediation.CheckKind:
-		return checkRule(o.Owner.Name)
-	case remediation.PolicyKind:
-		return triage.RuleID{Kind: policykind.Repair, Name: policyRule(o.Owner.Name)}
+func (rm *remediations) ruleOf(o remediation.Object) triage.RuleID {
+	for _, r := range rm.requesters {
+		if rule := r.RuleOf(o.Owner); rule != (triage.RuleID{}) {
+			return rule
+		}
 	}
 	return triage.RuleID{}
 }
 
-// isOurs reports whether this controller's policies own the object. Objects of health
-// checks are not ours while deferring.
-func (rm *remediations) isOurs(o remediation.Object) bool {
-	return o.Owner.Kind == remediation.CheckKind && !rm.engine.checks.deferring || o.Owner.Kind == remediation.PolicyKind
+// isDeferring reports whether another controller carries out the policy of a rule.
+func (rm *remediations) isDeferring(rule triage.RuleID) bool {
+	r := rm.requesterOf(rule)
+	return r != nil && r.IsDeferring()
+}
+
+// isOurs reports whether this controller's policies own the object.
+func (rm *remediations) isOurs(o remediationObject) bool { return rm.isTreatmentRule(o.rule) }
+
+// isTreatmentRule reports whether this controller treats nodes for the rule, and not only
+// with a taint.
+func (rm *remediations) isTreatmentRule(rule triage.RuleID) bool {
+	r := rm.requesterOf(rule)
+	return r != nil && !r.IsDeferring()
+}
+
+// namesTreatmentRule reports whether one of the reasons is about a treatment rule.
+func (rm *remediations) namesTreatmentRule(reasons []triage.Reason) bool {
+	return slices.ContainsFunc(reasons, func(r triage.Reason) bool { return rm.isTreatmentRule(r.Rule) })
 }

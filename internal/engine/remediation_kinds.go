@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -18,18 +17,23 @@ import (
 
 // takeKinds watches the kinds that policies reference and takes in changed templates.
 func (rm *remediations) takeKinds(now time.Time) {
-	if rm.changed {
-		rm.changed = false
+	if rm.referencesChanged {
+		rm.referencesChanged = false
 		rm.ensureWatches()
 	}
 	if rm.takeTemplates(now) {
-		rm.engine.checks.changed, rm.engine.repairs.changed = true, true
+		for _, r := range rm.requesters {
+			r.TemplatesChanged()
+		}
 	}
 	if unread := rm.unreadableKinds(); unread != rm.unreadable {
 		rm.unreadable = unread
 		rm.engine.ReobserveControlPlane(now)
 	}
 }
+
+// ReferencesChanged tells that a policy may reference other kinds.
+func (rm *remediations) ReferencesChanged() { rm.referencesChanged = true }
 
 // areKindsRead reports whether the API server has answered for every kind. A kind that is
 // not served has no objects. A kind that cannot be read does not block the others.
@@ -46,30 +50,15 @@ func (rm *remediations) areKindsRead() bool {
 // stay watched even if their template has been removed from the ladder.
 func (rm *remediations) ensureWatches() {
 	referenced := map[schema.GroupVersionKind]bool{}
-	addTemplates := func(refs []corev1.ObjectReference) {
-		for _, ref := range refs {
-			if t, err := remediation.TemplateOf(ref); err == nil {
-				referenced[t.GroupVersionKind], referenced[t.ObjectKind()] = true, true
-			}
-		}
-	}
-	for _, c := range rm.engine.checks.known {
-		addTemplates(references(c.object))
-		for _, node := range c.object.Status.UnhealthyNodes {
-			for _, r := range node.Remediations {
-				if gvk := r.Resource.GroupVersionKind(); gvk.Kind != "" && gvk.Group != "" {
-					referenced[gvk] = true
-				}
-			}
+	for _, r := range rm.requesters {
+		for gvk := range r.References() {
+			referenced[gvk] = true
 		}
 	}
 	for _, n := range rm.nodes {
 		for _, object := range n.objects {
 			referenced[object.GroupVersionKind] = true
 		}
-	}
-	for _, pol := range rm.engine.repairs.policies {
-		addTemplates(pol.templates())
 	}
 	for gvk := range referenced {
 		rm.watches.Ensure(gvk)
@@ -154,9 +143,9 @@ func (rm *remediations) template(t remediation.Template) *unstructured.Unstructu
 	return rm.templates[t]
 }
 
-// templateProblem returns what is wrong with the templates of a ladder, empty for
+// TemplateProblem returns what is wrong with the templates of a ladder, empty for
 // nothing.
-func (rm *remediations) templateProblem(ladder []remediation.Template) (problem, disabled string) {
+func (rm *remediations) TemplateProblem(ladder []remediation.Template) (problem, disabled string) {
 	for _, t := range ladder {
 		for _, gvk := range []schema.GroupVersionKind{t.GroupVersionKind, t.ObjectKind()} {
 			kind := rm.watches.Known[gvk]

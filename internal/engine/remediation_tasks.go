@@ -15,7 +15,6 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/nodelease"
-	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -41,7 +40,7 @@ type remediationTask struct {
 	create      *unstructured.Unstructured // to create while holding the node's Lease
 	annotations map[string]*string
 	lease       *coordinationv1.Lease // to write or delete
-	policy      *policyRef            // the policy whose decision ends a treatment, as last seen; nil if gone
+	policy      *remediation.Request  // the policy whose decision ends a treatment, as last seen; nil if gone
 
 	// The results of Run.
 	current    *unstructured.Unstructured // the object that was created, or that existed already
@@ -71,27 +70,20 @@ func (rm *remediations) task(does string, node *corev1.Node, rule triage.RuleID,
 	return t
 }
 
-// Owns reports whether the object is a remediation object.
-func (*remediations) Owns(object ledger.ObjectRef) bool { return !isClaim(object) }
+// Owns reports true: users choose the kinds of remediation objects. The engine asks this
+// treatment last.
+func (*remediations) Owns(ledger.ObjectRef) bool { return true }
 
 // Concerns reports whether the plan of a node names a rule that treats nodes, or whether
 // its health is confirmed.
 func (rm *remediations) Concerns(n *Node, plan triage.Plan) bool {
 	return rm.namesTreatmentRule(plan.Release) || rm.namesTreatmentRule(plan.CallOff) ||
 		plan.Treatment != nil && rm.isTreatmentRule(plan.Treatment.Rule) ||
-		isConfirmed(n.Object) && len(rm.engine.checks.known) > 0
+		isConfirmed(n.Object) && slices.ContainsFunc(rm.requesters, requester.ReadsConfirmations)
 }
 
-// isTreatmentRule reports whether the rule's response is a treatment (not a taint) that
-// this controller carries out.
-func (rm *remediations) isTreatmentRule(rule triage.RuleID) bool {
-	return rule.Kind == policykind.NodeHealthCheck && !rm.engine.checks.deferring || isRepair(rule)
-}
-
-// namesTreatmentRule reports whether one of the reasons is about a treatment rule.
-func (rm *remediations) namesTreatmentRule(reasons []triage.Reason) bool {
-	return slices.ContainsFunc(reasons, func(r triage.Reason) bool { return rm.isTreatmentRule(r.Rule) })
-}
+// holder returns the holder identity for the Lease of a node that a rule treats.
+func holder(rule triage.RuleID) string { return nodelease.HolderOf(rule.Name) }
 
 func isConfirmed(node *corev1.Node) bool {
 	_, confirmed := node.Annotations[remediation.ConfirmedAnnotation]
@@ -155,11 +147,11 @@ func (rm *remediations) plannedTasks(now time.Time, lane *Lane, n *nodeObjects, 
 func (rm *remediations) removeOrphans(n *nodeObjects, state *Node) *Task {
 	for _, key := range n.sortedObjects() {
 		o := n.objects[key]
-		if !rm.isOurs(o.Object) || o.isEnding() || state != nil && o.IsOf(state.Object) || o.DeletesNode && (!o.Succeeded && !o.Failed || rm.engine.LedgerLacks(o.Node, o.hasRemoved)) {
+		if !rm.isOurs(o) || o.isEnding() || state != nil && o.IsOf(state.Object) || o.DeletesNode && (!o.Succeeded && !o.Failed || rm.engine.LedgerLacks(o.Node, o.hasRemoved)) {
 			continue
 		}
-		rule := ruleOf(o.Object)
-		if c := rm.policyOf(rule); c != nil && !c.isFollowed() {
+		rule := o.rule
+		if c := rm.request(rule); c != nil && !c.IsFollowed() {
 			continue
 		}
 		var node *corev1.Node
@@ -177,7 +169,7 @@ func (rm *remediations) endTreatment(now time.Time, lane *Lane, n *nodeObjects, 
 	ours := n.objectsOf(reason.Rule)
 	for _, o := range ours {
 		if !o.isEnding() && o.IsOf(state.Object) {
-			return rm.task(deleteRemediation, state.Object, reason.Rule, reason, remediationTask{object: o.Object, policy: rm.policyOf(reason.Rule)}), time.Time{}
+			return rm.task(deleteRemediation, state.Object, reason.Rule, reason, remediationTask{object: o.Object, policy: rm.request(reason.Rule)}), time.Time{}
 		}
 	}
 	if len(ours) > 0 {
@@ -188,12 +180,12 @@ func (rm *remediations) endTreatment(now time.Time, lane *Lane, n *nodeObjects, 
 
 // annotationTask returns a task that annotates an object of the treatment, nil for none.
 func (rm *remediations) annotationTask(now time.Time, n *nodeObjects, state *Node, planned *triage.PlannedTreatment) *Task {
-	c := rm.policyOf(planned.Rule)
+	c := rm.request(planned.Rule)
 	if c == nil {
 		return nil
 	}
 	for _, o := range n.objectsOf(planned.Rule) {
-		step, _ := o.Step(c.ladder)
+		step, _ := o.Step(c.Ladder)
 		isOver := step < planned.Step || planned.HealthySince.IsZero() && !now.Before(rm.mayWorkUntil(o, planned))
 		if notes := annotationsFor(o.Object, isOver, planned, now); len(notes) > 0 && !o.isEnding() && o.IsOf(state.Object) {
 			return rm.task(annotateRemediation, state.Object, planned.Rule, planned.Reason, remediationTask{object: o.Object, annotations: notes})
@@ -205,64 +197,47 @@ func (rm *remediations) annotationTask(now time.Time, n *nodeObjects, state *Nod
 // creationTask returns a task that creates the object of the treatment's current step,
 // nil for none.
 func (rm *remediations) creationTask(now time.Time, lane *Lane, n *nodeObjects, state *Node, planned *triage.PlannedTreatment) *Task {
-	c := rm.policyOf(planned.Rule)
-	if c == nil || planned.Step >= len(c.ladder) {
+	c := rm.request(planned.Rule)
+	if c == nil || planned.Step >= len(c.Ladder) {
 		return nil
 	}
 	for _, o := range n.objectsOf(planned.Rule) {
-		if step, _ := o.Step(c.ladder); step == planned.Step {
+		if step, _ := o.Step(c.Ladder); step == planned.Step {
 			return nil
 		}
 	}
-	template := rm.template(c.ladder[planned.Step])
+	template := rm.template(c.Ladder[planned.Step])
 	if template == nil {
 		return nil
 	}
-	object, err := remediation.Make(template, state.Object, c.owner)
+	object, err := remediation.Make(template, state.Object, c.Owner)
 	if err != nil { // checked when the template was loaded
 		return nil
 	}
 	lane.NoteDue(now, state)
-	t := rm.task(createRemediation, state.Object, planned.Rule, asRemediation(planned.Reason), remediationTask{
-		create: object, lease: nodelease.Take(rm.leaseOf(lane.Node), state.Object, holder(c.owner), leaseDuration, now),
+	reason := planned.Reason
+	if reason.Action == triage.Terminate { // the core counts a removed node until it is replaced, however it is removed
+		reason.Action = triage.Remediate
+	}
+	t := rm.task(createRemediation, state.Object, planned.Rule, reason, remediationTask{
+		create: object, lease: nodelease.Take(rm.leaseOf(lane.Node), state.Object, holder(planned.Rule), leaseDuration, now),
 	})
 	t.Step, t.Begins = planned.Step, true
 	if n != nil {
 		t.NotBefore = n.createNotBefore
 	}
-	// A worker of a health check takes no slot: the name of its object makes a late write
+	// Under a gate a worker takes no slot: the name of its object makes a late write
 	// harmless.
-	if isPlane := remediation.IsControlPlane(state.Object); isPlane || isRepair(planned.Rule) {
+	if isPlane := remediation.IsControlPlane(state.Object); isPlane || c.TakesSlot {
 		t.Slot = ledger.ObjectWrite{Slot: SlotOf(planned.Rule, state.Object), Step: planned.Step, ControlPlane: isPlane, Object: refOf(remediation.Read(object))}
 	}
 	return t
 }
 
-// treats reports whether the rule treats the node with a remediation
-// object. Health checks always do. Repair rules do so if the node has no NodeClaim to
-// delete.
+// treats reports whether the rule treats the node with a remediation object.
 func (rm *remediations) treats(n *nodeObjects, state *Node, rule triage.RuleID) bool {
-	switch {
-	case rule.Kind == policykind.NodeHealthCheck:
-		return !rm.engine.checks.deferring
-	case rule.Kind != policykind.Repair:
-		return false
-	case len(n.objectsOf(rule)) > 0:
-		return true
-	}
-	r := rm.engine.repairs.followed[rule]
-	c, _ := rm.engine.nodeClaims.claimOf(state.Object)
-	return r != nil && len(r.ladder) > 0 && c == nil
-}
-
-// asRemediation changes the action in a reason from terminating to remediating. The core
-// treats every repair as a termination, because the node keeps its slot until it is
-// replaced.
-func asRemediation(is triage.Reason) triage.Reason {
-	if is.Action == triage.Terminate {
-		is.Action = triage.Remediate
-	}
-	return is
+	r := rm.requesterOf(rule)
+	return r != nil && !r.IsDeferring() && (len(n.objectsOf(rule)) > 0 || r.MayRequest(state, rule))
 }
 
 // annotationsFor returns the annotations to write on an object of a treatment: that its
@@ -286,7 +261,7 @@ func annotationsFor(o remediation.Object, isOver bool, planned *triage.PlannedTr
 func (rm *remediations) ownObjects(n *nodeObjects, state *Node) []remediationObject {
 	var ours []remediationObject
 	for _, key := range n.sortedObjects() {
-		if o := n.objects[key]; rm.isOurs(o.Object) && o.IsOf(state.Object) {
+		if o := n.objects[key]; rm.isOurs(o) && o.IsOf(state.Object) {
 			ours = append(ours, o)
 		}
 	}
@@ -311,7 +286,7 @@ func (*remediations) FreesSlot(now time.Time, lane *Lane) (free bool, due time.T
 func (rm *remediations) Restore(now time.Time, lane *Lane, state *Node) bool {
 	e := lane.Slot()
 	rule := triage.RuleID(e.Rule)
-	if _, arrived := rm.of(lane.Node).objects[e.Object]; arrived || rule.Kind == policykind.NodeHealthCheck && rm.engine.checks.deferring {
+	if _, arrived := rm.of(lane.Node).objects[e.Object]; arrived || rm.isDeferring(rule) {
 		return false
 	}
 	if !lane.HasSlotFor(state) {
@@ -436,15 +411,15 @@ func (w *remediationTask) fetchPolicy(ctx context.Context, r *Result) error {
 	if known == nil {
 		return nil
 	}
-	current, err := w.remediations.engine.Writer().FetchOwner(ctx, known.owner)
+	current, err := w.remediations.engine.Writer().FetchOwner(ctx, known.Owner)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil
 	case err != nil:
 		return err
-	case current.UID != known.owner.UID || current.Generation != known.generation:
+	case current.UID != known.Owner.UID || current.Generation != known.Generation:
 		r.Outcome = treat.Stale
-		return fmt.Errorf("%s %s has changed since the decision", known.owner.Kind, known.owner.Name)
+		return fmt.Errorf("%s %s has changed since the decision", known.Owner.Kind, known.Owner.Name)
 	}
 	return nil
 }
@@ -502,10 +477,10 @@ func (w *remediationTask) takeObject(now time.Time, r *Result, n *nodeObjects, o
 	if w.created {
 		return
 	}
-	if o.Node != n.node || ruleOf(o) != r.Task.Rule {
+	if o.Node != n.node || rm.ruleOf(o) != r.Task.Rule {
 		r.Outcome, r.Err = treat.Refused, errors.New(refOf(o).String()+" is there already, and was not made for this node and policy")
-	} else if c := rm.policyOf(r.Task.Rule); c != nil {
-		if step, _ := o.Step(c.ladder); step != r.Task.Step {
+	} else if c := rm.request(r.Task.Rule); c != nil {
+		if step, _ := o.Step(c.Ladder); step != r.Task.Step {
 			r.Outcome, r.Err = treat.Refused, fmt.Errorf("%s is there already, and was made for step %d, not for step %d", refOf(o), step+1, r.Task.Step+1)
 		}
 	}
@@ -524,12 +499,12 @@ func (w *remediationTask) confirmationCleared(now time.Time, r *Result) {
 func (w *remediationTask) annotated(r *Result, n *nodeObjects) {
 	engine, t := w.remediations.engine, r.Task
 	key := refOf(w.object)
-	if o, there := n.objects[key]; there && o.UID == w.object.UID && olderVersion(o.ResourceVersion, w.version) {
+	if o, there := n.objects[key]; there && o.UID == w.object.UID && OlderVersion(o.ResourceVersion, w.version) {
 		o.Object = o.Noted(w.annotations, w.version)
 		n.objects[key] = o
 	}
 	if _, isOver := w.annotations[remediation.TimedOutAnnotation]; isOver {
-		engine.cfg.Metrics.countTreatment(t.Rule, t.Reason.Condition, "timed_out")
+		w.remediations.requesterOf(t.Rule).CountRemediation(t.Rule, t.Reason.Condition, "timed_out")
 	}
 	engine.Logger().Info("remediation annotated", "node", n.node, "object", key.String(), "reason", t.Reason.String())
 }
@@ -544,9 +519,10 @@ func (w *remediationTask) reportCreated(now time.Time, r *Result) {
 	if t.Step > 0 {
 		outcome = "escalated"
 	}
-	engine.cfg.Metrics.countTreatment(t.Rule, t.Reason.Condition, outcome)
+	counts := w.remediations.requesterOf(t.Rule)
+	counts.CountRemediation(t.Rule, t.Reason.Condition, outcome)
 	if due := r.Lane.Begun(); !due.IsZero() {
-		engine.cfg.Metrics.observeStart(t.Rule, now.Sub(due))
+		counts.ObserveStart(t.Rule, now.Sub(due))
 	}
 	object := refOf(remediation.Read(w.current)).String()
 	engine.Logger().Info("remediation begun", "node", r.Lane.Node, "rule", t.Rule.String(), "object", object, "reason", t.Reason.String())
@@ -566,11 +542,12 @@ func (w *remediationTask) reportDeleted(now time.Time, r *Result, n *nodeObjects
 	if !isOver {
 		outcome = "called_off"
 	}
-	rm.engine.cfg.Metrics.countTreatment(t.Rule, t.Reason.Condition, outcome)
+	counts := rm.requesterOf(t.Rule)
+	counts.CountRemediation(t.Rule, t.Reason.Condition, outcome)
 	if t.Reason.Code == triage.Recovered {
-		rm.engine.cfg.Metrics.observeRecovery(t.Rule, now.Sub(w.object.Created))
+		counts.ObserveRecovery(t.Rule, now.Sub(w.object.Created))
 	}
-	if rm.policyOf(t.Rule) == nil {
+	if rm.request(t.Rule) == nil {
 		rm.engine.Retire(now, t.Rule)
 	}
 	rm.engine.Logger().Info("remediation ended", "node", n.node, "rule", t.Rule.String(), "object", key.String(), "reason", t.Reason.String())

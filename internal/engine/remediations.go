@@ -16,7 +16,6 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/nodelease"
-	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/triage"
 	"github.com/resourcestack/autohealer/internal/watch"
@@ -25,16 +24,18 @@ import (
 // remediations treats nodes with remediation objects. It holds the objects, their
 // templates, and the maintenance Leases of nodes.
 type remediations struct {
-	engine    *Engine
-	watches   watch.Kinds // of the kinds that policies reference
-	templates map[remediation.Template]*unstructured.Unstructured
-	leases    *watch.Optional[*coordinationv1.Lease] // of nodes
-	nodes     map[string]*nodeObjects
-	byObject  map[ledger.ObjectRef]*nodeObjects
-	orphans   orphanedRemediations
+	engine     TreatmentHost
+	requesters []requester
+	watches    watch.Kinds // of the kinds that policies reference
+	templates  map[remediation.Template]*unstructured.Unstructured
+	leases     *watch.Optional[*coordinationv1.Lease] // of nodes
+	nodes      map[string]*nodeObjects
+	byObject   map[ledger.ObjectRef]*nodeObjects
+	orphans    orphanedRemediations
 	// unreadable is why the remediation objects are not all known, empty if they are.
 	unreadable string
-	changed    bool // the watched kinds may have to change
+	// referencesChanged says that the watched kinds may have to change.
+	referencesChanged bool
 }
 
 // newRemediations returns remediations without objects. watches says how to watch the
@@ -66,8 +67,9 @@ type nodeObjects struct {
 // remediationObject is a remediation object and what the controller did with it.
 type remediationObject struct {
 	remediation.Object
-	deletedByUs    bool // this controller has deleted it; the watch may be behind
-	reportedToCore bool // the core knows, or knew, that it removes the node
+	rule           triage.RuleID // that the object was created for, zero if it is not ours
+	deletedByUs    bool          // this controller has deleted it; the watch may be behind
+	reportedToCore bool          // the core knows, or knew, that it removes the node
 }
 
 // isEnding reports whether the object is being deleted.
@@ -134,18 +136,34 @@ func (n *nodeObjects) sortedObjects() []ledger.ObjectRef {
 func (n *nodeObjects) objectsOf(rule triage.RuleID) []remediationObject {
 	var ours []remediationObject
 	for _, key := range n.sortedObjects() {
-		if o := n.objects[key]; ruleOf(o.Object) == rule {
+		if o := n.objects[key]; o.rule == rule {
 			ours = append(ours, o)
 		}
 	}
 	return ours
 }
 
+// HasObjects reports whether a rule has a remediation object for the node.
+func (rm *remediations) HasObjects(node string, rule triage.RuleID) bool {
+	return len(rm.nodes[node].objectsOf(rule)) > 0
+}
+
+// ObjectsOf returns the remediation objects of a rule by node.
+func (rm *remediations) ObjectsOf(rule triage.RuleID) map[string][]remediation.Object {
+	objects := map[string][]remediation.Object{}
+	for name, n := range rm.nodes {
+		for _, o := range n.objectsOf(rule) {
+			objects[name] = append(objects[name], o.Object)
+		}
+	}
+	return objects
+}
+
 // Rules returns the rules that have a remediation object for the node.
 func (rm *remediations) Rules(node string) (rules []triage.RuleID) {
 	if n := rm.nodes[node]; n != nil {
 		for _, o := range n.objects {
-			rules = append(rules, ruleOf(o.Object))
+			rules = append(rules, o.rule)
 		}
 	}
 	return rules
@@ -203,7 +221,7 @@ func (rm *remediations) Take(now time.Time) {
 			for _, n := range rm.nodes {
 				for key, o := range n.objects {
 					// An object from our own write may be newer than the list.
-					if _, there := batch.Changes[o.Namespace+"/"+o.Name]; !there && o.GroupKind() == gvk.GroupKind() && !olderVersion(batch.ListVersion, o.ResourceVersion) {
+					if _, there := batch.Changes[o.Namespace+"/"+o.Name]; !there && o.GroupKind() == gvk.GroupKind() && !OlderVersion(batch.ListVersion, o.ResourceVersion) {
 						rm.objectDeleted(now, n, key)
 						touched[n.node] = true
 					}
@@ -249,7 +267,7 @@ func (rm *remediations) takeLeases(touched map[string]bool) {
 	batch := rm.leases.Take()
 	if batch.ListVersion != "" {
 		for name, n := range rm.nodes {
-			if _, there := batch.Changes[nodelease.NameOf(name)]; !there && n.lease != nil && !olderVersion(batch.ListVersion, n.lease.ResourceVersion) {
+			if _, there := batch.Changes[nodelease.NameOf(name)]; !there && n.lease != nil && !OlderVersion(batch.ListVersion, n.lease.ResourceVersion) {
 				n.lease = nil
 				touched[name] = true
 			}
@@ -276,7 +294,7 @@ func (rm *remediations) takeLeases(touched map[string]bool) {
 
 // upsertLease stores a Lease unless a newer version is known.
 func (n *nodeObjects) upsertLease(lease *coordinationv1.Lease) {
-	if n.lease == nil || n.lease.UID != lease.UID || !olderVersion(lease.ResourceVersion, n.lease.ResourceVersion) {
+	if n.lease == nil || n.lease.UID != lease.UID || !OlderVersion(lease.ResourceVersion, n.lease.ResourceVersion) {
 		n.lease = lease
 	}
 }
@@ -297,14 +315,14 @@ func (rm *remediations) upsert(n *nodeObjects, o remediation.Object) {
 	}
 	before, isKnown := owner.objects[key]
 	isSame := isKnown && before.UID == o.UID
-	if isSame && olderVersion(o.ResourceVersion, before.ResourceVersion) {
+	if isSame && OlderVersion(o.ResourceVersion, before.ResourceVersion) {
 		return
 	}
 	delete(owner.objects, key) // the object may name another node now
 	rm.byObject[key] = n
-	n.objects[key] = remediationObject{Object: o, deletedByUs: isSame && before.deletedByUs, reportedToCore: isSame && before.reportedToCore}
+	n.objects[key] = remediationObject{Object: o, rule: rm.ruleOf(o), deletedByUs: isSame && before.deletedByUs, reportedToCore: isSame && before.reportedToCore}
 	if rm.watches.Known[o.GroupVersionKind] == nil { // its template has been removed from the ladder
-		rm.changed = true
+		rm.referencesChanged = true
 	}
 }
 
@@ -314,24 +332,24 @@ func (rm *remediations) objectDeleted(now time.Time, n *nodeObjects, ref ledger.
 	o := n.objects[ref]
 	delete(n.objects, ref)
 	delete(rm.byObject, ref)
-	rule := ruleOf(o.Object)
+	rule := o.rule
 	if rule == (triage.RuleID{}) {
 		return
 	}
 	rm.engine.MarkStatusStale(now, rule)
 	work := rm.runningTask(n)
 	isOurs := o.deletedByUs || o.UID == n.deleting || work != nil && work.does == deleteRemediation && work.object.UID == o.UID
-	if c := rm.policyOf(rule); isOurs || !rm.isOurs(o.Object) || c == nil || c.owner != o.Owner { // deleted together with its policy
+	if c := rm.request(rule); isOurs || !rm.isOurs(o) || c == nil || c.Owner != o.Owner { // deleted together with its policy
 		return
 	}
 	n.losses++
 	n.createNotBefore = now.Add(RefusalDelay(n.losses))
-	rm.engine.cfg.Metrics.countTreatment(rule, "", "lost")
+	rm.requesterOf(rule).CountRemediation(rule, "", "lost")
 	rm.engine.Logger().Warn("remediation lost", "node", n.node, "rule", rule.String(), "object", ref.String())
 }
 
-// reobserveRule reobserves every node with an object of the rule.
-func (rm *remediations) reobserveRule(now time.Time, rule triage.RuleID) {
+// ReobserveRule reobserves every node with an object of the rule.
+func (rm *remediations) ReobserveRule(now time.Time, rule triage.RuleID) {
 	var affected []string
 	for _, name := range slices.Sorted(maps.Keys(rm.nodes)) {
 		if len(rm.nodes[name].objectsOf(rule)) > 0 {
@@ -341,26 +359,22 @@ func (rm *remediations) reobserveRule(now time.Time, rule triage.RuleID) {
 	rm.engine.Reobserve(now, affected...)
 }
 
-// AddFacts adds the remediation objects of a node, and vetoes of health checks. Together
-// with the facts of other treatments they tell which objects remove the node.
-func (rm *remediations) AddFacts(now time.Time, state *Node, facts *triage.Node) {
+// AddFacts adds the remediation objects of a node. Together with the facts of other
+// treatments they tell which objects remove the node.
+func (rm *remediations) AddFacts(_ time.Time, state *Node, facts *triage.Node) {
 	rm.addObjectFacts(state, facts)
 	rm.noteReportedTreatments(state, facts)
-	if rm.engine.checks.deferring {
-		return
+}
+
+// ControlPlaneProblem returns why control-plane nodes must wait, empty for nothing.
+func (rm *remediations) ControlPlaneProblem() string {
+	switch {
+	case rm.unreadable != "":
+		return "cannot determine whether another control-plane node is under remediation: " + rm.unreadable
+	case rm.orphans.message != "":
+		return "another control-plane node may be in treatment: " + rm.orphans.message
 	}
-	veto := func(message string) {
-		facts.Vetoes = append(facts.Vetoes, triage.Veto{Kind: policykind.NodeHealthCheck, Reason: message})
-	}
-	if facts.ControlPlane && rm.unreadable != "" {
-		veto("cannot determine whether another control-plane node is under remediation: " + rm.unreadable)
-	}
-	if facts.ControlPlane && rm.orphans.message != "" {
-		veto("another control-plane node may be in treatment: " + rm.orphans.message)
-	}
-	if message := rm.foreignLease(now, state.Object.Name); message != "" {
-		veto(message)
-	}
+	return ""
 }
 
 // addObjectFacts adds the remediation objects of a node. An object that is not a
@@ -368,36 +382,37 @@ func (rm *remediations) AddFacts(now time.Time, state *Node, facts *triage.Node)
 // the node.
 func (rm *remediations) addObjectFacts(state *Node, facts *triage.Node) {
 	n := rm.nodes[state.Object.Name]
+	veto := func(message string) { facts.Vetoes = append(facts.Vetoes, triage.Veto{Reason: message}) }
 	for _, key := range n.sortedObjects() {
 		o := n.objects[key]
-		c := rm.policyOf(ruleOf(o.Object))
+		c := rm.request(o.rule)
 		switch {
 		case !o.IsOf(state.Object):
-			vetoTreatments(facts, key.String()+" is still there, for a node that had this name before")
+			veto(key.String() + " is still there, for a node that had this name before")
 		case o.Owner == remediation.Owner{}:
-			vetoTreatments(facts, key.String()+", which no health check has made, is there")
-		case !rm.isOurs(o.Object):
-			vetoTreatments(facts, key.String()+" is there, of a health check that another controller follows")
-		case c != nil && !c.isFollowed():
-			vetoTreatments(facts, key.String()+" of health check "+o.Owner.Name+", which cannot be followed, is there")
+			veto(key.String() + ", which no health check has made, is there")
+		case !rm.isOurs(o):
+			veto(key.String() + " is there, of a health check that another controller follows")
+		case c != nil && !c.IsFollowed():
+			veto(key.String() + " of health check " + o.Owner.Name + ", which cannot be followed, is there")
 		default:
 			step := 0
 			if c != nil {
-				step, _ = o.Step(c.ladder)
+				step, _ = o.Step(c.Ladder)
 			}
 			since := o.Created
 			if o.Deleting { // an object that is being deleted gets its full time again
 				since = o.DeletedAt
 			}
 			facts.Treatments = append(facts.Treatments, triage.Treatment{
-				Rule: ruleOf(o.Object), Step: step, Since: since, Failed: o.Failed, Deletes: o.DeletesNode, HealthySince: o.HealthySince,
+				Rule: o.rule, Step: step, Since: since, Failed: o.Failed, Deletes: o.DeletesNode, HealthySince: o.HealthySince,
 			})
 		}
 	}
 }
 
-// foreignLease says which other component holds the node's Lease, empty for none.
-func (rm *remediations) foreignLease(now time.Time, node string) string {
+// ForeignLease says which other component holds the node's Lease, empty for none.
+func (rm *remediations) ForeignLease(now time.Time, node string) string {
 	by, until, held := nodelease.Held(rm.leaseOf(node), now)
 	if !held || nodelease.IsHealthCheck(by) {
 		return ""

@@ -10,10 +10,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/machine"
 	"github.com/resourcestack/autohealer/internal/observe"
 	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/remediation"
@@ -44,16 +46,21 @@ type RepairConfig struct {
 
 // repairs holds the policies for the replacement of nodes.
 type repairs struct {
-	engine *Engine
-	cfg    RepairConfig
-	inbox  *watch.Optional[*v1alpha1.RepairPolicy]
-	blocks poolSource
+	engine  TreatmentHost
+	cfg     RepairConfig
+	metrics *RepairMetrics
+	inbox   *watch.Optional[*v1alpha1.RepairPolicy]
+	blocks  poolSource
+
+	machines     machine.Provider
+	remediations remediationSource
 
 	policies        map[string]*repairPolicy
 	byPrecedence    []*repairPolicy              // the followed policies, by precedence
 	invalidPolicies []*repairPolicy              // policies that never had a valid version
 	pools           map[string]*repairblock.Pool // by name
 	counts          map[string]*poolCounts       // by pool name
+	counted         map[types.UID]machineCounts  // what each machine adds to the counts of its pool
 	followed        map[triage.RuleID]*repairRule
 	nodes           map[string]*repairedNode
 	changed         bool // something that rules depend on has changed
@@ -69,11 +76,11 @@ type poolSource interface {
 }
 
 // newRepairs returns repairs without any policy.
-func newRepairs(cfg RepairConfig, inbox *watch.Optional[*v1alpha1.RepairPolicy], blocks poolSource) repairs {
+func newRepairs(cfg RepairConfig, metrics *RepairMetrics, inbox *watch.Optional[*v1alpha1.RepairPolicy], blocks poolSource) repairs {
 	return repairs{
-		cfg: cfg, inbox: inbox, blocks: blocks,
+		cfg: cfg, metrics: metrics, inbox: inbox, blocks: blocks,
 		policies: map[string]*repairPolicy{}, pools: map[string]*repairblock.Pool{},
-		counts: map[string]*poolCounts{}, followed: map[triage.RuleID]*repairRule{}, nodes: map[string]*repairedNode{}, dirty: map[string]bool{},
+		counts: map[string]*poolCounts{}, counted: map[types.UID]machineCounts{}, followed: map[triage.RuleID]*repairRule{}, nodes: map[string]*repairedNode{}, dirty: map[string]bool{},
 	}
 }
 
@@ -83,6 +90,7 @@ type repairedNode struct {
 	shadowed     []string         // repair policies that select the node without effect
 	started      bool             // the node is or was ready for work
 	terminatedBy triage.RuleID    // the rule that plans to terminate the node, zero for none
+	veto         string           // why the node must not be terminated, empty for nothing
 }
 
 // of returns what repairs know about a node.
@@ -180,7 +188,7 @@ func (r *repairs) Size() (name string, objects int) { return "repairRules", len(
 // core decides about changed nodes.
 func (r *repairs) Take(now time.Time) {
 	r.takePolicies(now)
-	r.engine.nodeClaims.takeClaims(now)
+	r.machines.TakeMachines(now)
 	r.UpdateAllowances(now)
 }
 
@@ -210,10 +218,11 @@ func (r *repairs) NodeChanged(n *Node, before, after *corev1.Node) {
 	}
 }
 
-// AddFacts assigns the node to its policies.
-func (r *repairs) AddFacts(_ time.Time, n *Node, facts *triage.Node) {
+// AddFacts assigns the node to its policies, and adds what forbids its repair.
+func (r *repairs) AddFacts(now time.Time, n *Node, facts *triage.Node) {
 	r.assignPolicies(n)
 	r.of(n).assigned.label(facts)
+	r.addVetoes(now, n, facts)
 }
 
 // Planned counts a planned termination, and reports why a due repair does not start.
@@ -303,7 +312,8 @@ func (r *repairs) upsertPolicy(now time.Time, object *v1alpha1.RepairPolicy) {
 	if isSame {
 		return
 	}
-	r.changed, r.engine.remediations.changed = true, true // it may reference a kind that is not watched yet
+	r.changed = true
+	r.remediations.ReferencesChanged() // it may reference a kind that is not watched yet
 	was := pol.problem
 	pol.problem = ""
 	if err := r.validate(object); err != nil {
@@ -329,7 +339,8 @@ func (r *repairs) removePolicy(now time.Time, name string) {
 		return
 	}
 	delete(r.policies, name)
-	r.changed, r.engine.remediations.changed = true, true
+	r.changed = true
+	r.remediations.ReferencesChanged()
 	r.engine.Statuses().Schedule(now)
 	r.engine.Logger().Info("repair policy gone", "repairPolicy", name)
 }
@@ -347,18 +358,18 @@ func (r *repairs) SetRules(_ context.Context, now time.Time) (due time.Time) {
 		if wanted[id] == nil {
 			delete(r.followed, id)
 			r.engine.Core().RemoveRule(now, id)
-			r.engine.cfg.Metrics.forgetRepair(id)
+			r.metrics.forgetRule(id)
 			r.engine.Logger().Info("repair rule gone", "rule", id.String())
 		}
 	}
 	changedRules := map[string]bool{} // rules that gain or lose a template, which changes the facts of their nodes
-	for _, id := range slices.SortedFunc(maps.Keys(wanted), compareRules) {
+	for _, id := range slices.SortedFunc(maps.Keys(wanted), triage.RuleID.Compare) {
 		next := wanted[id]
 		next.nodes, next.stale = map[string]triage.Reason{}, true
 		if before := r.followed[id]; before != nil {
 			next.nodes = before.nodes
 			if next.due = before.due; before.pool != next.pool {
-				r.engine.cfg.Metrics.forgetRepair(id)
+				r.metrics.forgetRule(id)
 				next.due = nil
 			}
 			changedRules[id.Name] = changedRules[id.Name] || len(before.ladder) != len(next.ladder)
@@ -418,7 +429,7 @@ func (r *repairs) rules() map[triage.RuleID]*repairRule {
 			if template != nil && err == nil {
 				t, _ := remediation.TemplateOf(*template) // it compiled before
 				next.ladder = []remediation.Template{t}
-				if problem, _ := r.engine.remediations.templateProblem(next.ladder); problem != "" && rule.Hold == "" {
+				if problem, _ := r.remediations.TemplateProblem(next.ladder); problem != "" && rule.Hold == "" {
 					rule.Hold = problem
 				}
 			}

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -26,10 +25,10 @@ func (r *repairs) WriteStatuses(ctx context.Context, now time.Time) {
 	for id, followed := range r.followed {
 		counts, _ := r.engine.Core().Population(id)
 		sum := r.countRepair(followed, counts)
-		r.engine.cfg.Metrics.setRepair(id, followed.pool, sum)
+		r.metrics.setRule(id, followed.pool, sum)
 		if followed.stale {
 			due := r.firstDue(sum.rows)
-			r.engine.cfg.Metrics.setRepairFrom(id, followed.pool, due, followed.due)
+			r.metrics.setEligible(id, followed.pool, due, followed.due)
 			followed.due = due
 		}
 		if followed.policy == nil {
@@ -45,7 +44,7 @@ func (r *repairs) WriteStatuses(ctx context.Context, now time.Time) {
 		}
 	}
 	for name, count := range r.counts {
-		r.engine.cfg.Metrics.setPoolHeld(name, count.isHeld())
+		r.metrics.setPoolHeld(name, count.isHeld())
 	}
 	for _, pol := range r.policies {
 		sum := sums[pol]
@@ -97,7 +96,7 @@ func (r *repairs) countRepair(followed *repairRule, counts triage.Population) re
 			sum.sick--
 			continue
 		}
-		if isWait(reason.Code) {
+		if reason.Code.IsWait() {
 			sum.held++
 		}
 		sum.rows = append(sum.rows, row{node, reason})
@@ -132,8 +131,9 @@ func (r *repairs) statusOf(pol *repairPolicy, sum *repairCounts) v1alpha1.Repair
 	})
 	for _, row := range sum.rows[:min(len(sum.rows), v1alpha1.MaxListedNodes)] {
 		reason := r.engine.CurrentReason(row.node, row.reason)
-		if state := r.engine.Node(row.node); state != nil && r.engine.FindLane(row.node) != nil && r.engine.remediations.treats(r.engine.remediations.nodes[row.node], state, reason.Rule) {
-			reason = asRemediation(reason)
+		if state := r.engine.Node(row.node); state != nil && r.engine.FindLane(row.node) != nil && reason.Action == triage.Terminate &&
+			(r.remediations.HasObjects(row.node, reason.Rule) || r.MayRequest(state, reason.Rule)) {
+			reason.Action = triage.Remediate
 		}
 		listedNode := v1alpha1.SickNode{Name: row.node, Reason: reason.Code.String(), Message: r.engine.Explain(row.node, reason.String())}
 		if at := r.eligible(row); !at.IsZero() {
@@ -225,14 +225,4 @@ func (r *repairs) conflict(pol *repairPolicy) string {
 		by = known.assigned.repairedBy
 	}
 	return fmt.Sprintf("nodes that it asks for and that another policy governs: %d, such as %s, by %s", len(pol.shadowed), node, by)
-}
-
-// templates returns the template references of the followed and the newest version.
-func (p *repairPolicy) templates() (refs []corev1.ObjectReference) {
-	for _, version := range []*v1alpha1.RepairPolicy{p.inForce, p.object} {
-		if version != nil && version.Spec.RemediationTemplate != nil {
-			refs = append(refs, *version.Spec.RemediationTemplate)
-		}
-	}
-	return refs
 }

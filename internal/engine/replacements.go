@@ -38,54 +38,6 @@ func slotOfGrant(g triage.Grant) ledger.Slot {
 	return ledger.Slot{Rule: ownership.Rule(g.Rule), Node: g.Node, UID: g.UID}
 }
 
-// hasRemoved reports whether the object removed the node that keeps the slot.
-func (t remediationObject) hasRemoved(kept ledger.Slot) bool {
-	return triage.RuleID(kept.Rule) == ruleOf(t.Object) && kept.Node == t.Node && (t.NodeUID == "" || kept.UID == string(t.NodeUID))
-}
-
-// noteReportedTreatments records which objects the core knows to remove this node: the
-// core keeps the slot when the node goes.
-func (rm *remediations) noteReportedTreatments(state *Node, facts *triage.Node) {
-	n := rm.nodes[state.Object.Name]
-	if n == nil {
-		return
-	}
-	for key, o := range n.objects {
-		isReported := slices.ContainsFunc(facts.Treatments, func(t triage.Treatment) bool { return t.Rule == ruleOf(o.Object) && t.Deletes })
-		if o.IsOf(state.Object) && o.reportedToCore != (o.DeletesNode && isReported) {
-			o.reportedToCore = !o.reportedToCore
-			n.objects[key] = o
-		}
-	}
-}
-
-// Update tells the core about a deleted node whose removal it did not know: the
-// object said so while no controller ran, or only after the node was gone. The time of
-// deletion is unknown, so it counts from now.
-func (rm *remediations) Update(now time.Time, node string) {
-	n, state := rm.nodes[node], rm.engine.Node(node)
-	for _, key := range n.sortedObjects() {
-		o := n.objects[key]
-		c := rm.policyOf(ruleOf(o.Object))
-		if !rm.isOurs(o.Object) || !o.DeletesNode || o.reportedToCore || o.isFor(state) || c == nil || c.owner != o.Owner {
-			continue
-		}
-		isKnown := slices.ContainsFunc(slices.Collect(maps.Values(n.objects)), func(other remediationObject) bool {
-			return other.reportedToCore && other.Owner == o.Owner && other.NodeUID == o.NodeUID
-		})
-		o.reportedToCore = true
-		n.objects[key] = o
-		if isKnown {
-			continue
-		}
-		step, _ := o.Step(c.ladder)
-		rm.engine.Core().Resume(now, triage.Grant{
-			Rule: ruleOf(o.Object), Node: o.Node, UID: string(o.NodeUID), Step: step, Since: o.Created, Gone: now, ControlPlane: o.ControlPlane,
-		})
-		rm.engine.Logger().Info("deleted node awaits its replacement", "node", node, "rule", ruleOf(o.Object).String(), "object", key.String())
-	}
-}
-
 // restoreReplacement resumes the slot of a node that the previous leader saw go. The
 // clocks may differ. A time in the future counts as now. A time that is over by less than
 // clockSkew counts as not over. So a wrong clock keeps a slot at most for the usual time
@@ -122,10 +74,11 @@ func (awaiting *awaitingReplacement) isStored(g triage.Grant) bool {
 	return is
 }
 
-// replacesEntry reports whether the next snapshot names the deleted node of a claim's entry,
-// which replaces the claim's entry.
+// replacesEntry reports whether the next snapshot names the deleted node of an entry instead
+// of the entry. A write that names the version of its object cannot arrive any more once
+// the object is gone with its node. Every other write may.
 func (awaiting *awaitingReplacement) replacesEntry(granted ledger.ObjectWrite) bool {
-	return isClaim(granted.Object) && slices.ContainsFunc(awaiting.requested, func(e ledger.Replacement) bool { return e.Slot == granted.Slot })
+	return granted.ResourceVersion != "" && slices.ContainsFunc(awaiting.requested, func(e ledger.Replacement) bool { return e.Slot == granted.Slot })
 }
 
 // hasReplacements reports whether the ledger lacks a deleted node, or names a node whose
@@ -221,24 +174,6 @@ func (w *ledgerWriter) requestReplacementEntries(now time.Time, ledgerRoom *ledg
 		}
 	}
 	return isNews
-}
-
-// ShowsRemoval reports whether the object that removed the node still exists.
-func (rm *remediations) ShowsRemoval(slot ledger.Slot) bool {
-	n := rm.nodes[slot.Node]
-	return n != nil && slices.ContainsFunc(slices.Collect(maps.Values(n.objects)), func(o remediationObject) bool { return o.hasRemoved(slot) })
-}
-
-// RestoreRemoval records that the ledger tells the core about the removed node.
-func (rm *remediations) RestoreRemoval(slot ledger.Slot) {
-	if n := rm.nodes[slot.Node]; n != nil {
-		for key, o := range n.objects {
-			if o.hasRemoved(slot) {
-				o.reportedToCore = true
-				n.objects[key] = o
-			}
-		}
-	}
 }
 
 // showsRemoval reports whether an object shows that a treatment removed the node of a slot.

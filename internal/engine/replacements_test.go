@@ -453,7 +453,7 @@ func TestASnapshotHasRoomForRemovedAndExistingNodes(t *testing.T) {
 		if len(first) != maxAwaitingReplacement {
 			t.Fatalf("%d are named", len(first))
 		}
-		kept := remediationObject{Object: remediation.Object{Owner: ownerOf(checkNamed("check")), Node: fmt.Sprintf("n%03d", maxAwaitingReplacement), DeletesNode: true, Succeeded: true, NodeUID: types.UID(fmt.Sprintf("n%03d", maxAwaitingReplacement))}}
+		kept := remediationObject{rule: checkRule("check"), Object: remediation.Object{Owner: ownerOf(checkNamed("check")), Node: fmt.Sprintf("n%03d", maxAwaitingReplacement), DeletesNode: true, Succeeded: true, NodeUID: types.UID(fmt.Sprintf("n%03d", maxAwaitingReplacement))}}
 		if !w.LedgerLacks(kept.Node, kept.hasRemoved) {
 			t.Error("the object of one that is not named may be ended")
 		}

@@ -25,25 +25,23 @@ func (lane *Lane) requestedEntries() []ledger.Entry {
 }
 
 func (lane *Lane) grantedEntries() []ledger.Entry {
-	if !lane.hasSlot() || lane.requestsSlotAgain() {
+	if !lane.HasSlot() || lane.requestsSlotAgain() {
 		return nil
 	}
 	return []ledger.Entry{lane.granted}
 }
 
 // requestsSlotAgain reports whether the next snapshot requests the same slot, possibly
-// for a later version of the claim. In that case the write for the older version can
+// for a later version of the object. In that case the write for the older version can
 // never succeed.
 func (lane *Lane) requestsSlotAgain() bool {
 	before, after := lane.granted, lane.requested
-	if isClaim(before.Object) {
-		before.ResourceVersion, after.ResourceVersion = "", ""
-		before.Since, after.Since = time.Time{}, time.Time{}
-	}
+	before.ResourceVersion, after.ResourceVersion = "", ""
+	before.Since, after.Since = time.Time{}, time.Time{}
 	return before == after
 }
 
-func (lane *Lane) hasGrant() bool { return lane.hasSlot() }
+func (lane *Lane) hasGrant() bool { return lane.HasSlot() }
 
 func (lane *Lane) grant() { lane.granted, lane.requested = lane.requested, ledger.ObjectWrite{} }
 

@@ -91,7 +91,7 @@ func (tr *taskRunner) startTask(now time.Time, lane *Lane, t *Task) *Result {
 	r := &Result{Lane: lane, Task: t, previouslySentAt: lane.sentAt}
 	lane.stage, lane.running = running, t
 	tr.running++
-	if t.Begins && lane.hasSlot() {
+	if t.Begins && lane.HasSlot() {
 		lane.sentAt = now
 	}
 	return r

@@ -367,7 +367,7 @@ func (s *clusterFixture) pageFails() {
 	w.ledger.write(t.Context(), time.Now())
 	must(t, w.ledger.handleResult(<-w.ledger.done))
 	treatments := w.tasks.lanes["a"]
-	if treatments.stage != awaitingLedger || treatments.hasSlot() || treatments.requested != (ledger.ObjectWrite{}) || !slices.Equal(w.ledger.queued, []slotTaker{treatments}) {
+	if treatments.stage != awaitingLedger || treatments.HasSlot() || treatments.requested != (ledger.ObjectWrite{}) || !slices.Equal(w.ledger.queued, []slotTaker{treatments}) {
 		t.Errorf("after a failure: %+v", treatments)
 	}
 	if message := w.status().UnhealthyNodes[0].Message; !strings.Contains(message, "not written yet: ") {
@@ -434,7 +434,7 @@ func (s *clusterFixture) inherits() {
 	object := successor.made("a", "quick")
 	successor.finds(object) // the write arrives
 	successor.wantTask("a", deleteRemediation)
-	if treatments := successor.tasks.lanes["a"]; treatments.hasSlot() || !treatments.sentAt.IsZero() {
+	if treatments := successor.tasks.lanes["a"]; treatments.HasSlot() || !treatments.sentAt.IsZero() {
 		t.Errorf("it has arrived, and is waited for: %+v", treatments)
 	}
 }
@@ -450,7 +450,7 @@ func (s *clusterFixture) inheritsWhatArrived() {
 	successor.node("a", corev1.ConditionTrue, inControl)
 	successor.finds(successor.made("a", "quick"))
 	successor.ledger.restore(time.Now())
-	if treatments := successor.tasks.lanes["a"]; treatments.hasSlot() || len(successor.ledger.withSlots) > 0 {
+	if treatments := successor.tasks.lanes["a"]; treatments.HasSlot() || len(successor.ledger.withSlots) > 0 {
 		t.Errorf("it is waited for: %+v", treatments)
 	}
 	again := newLeader(t, api, namespace, "third")

@@ -127,7 +127,7 @@ func TestCreationOfARemediation(t *testing.T) {
 		if len(w.events) != 2 || w.events[0].EventReason != treat.DetectedUnhealthy || w.events[1].EventReason != treat.RemediationCreated {
 			t.Errorf("Events: %+v", w.events)
 		}
-		if n := testutil.ToFloat64(w.cfg.Metrics.treatments.WithLabelValues("check", "begun")); n != 1 {
+		if n := testutil.ToFloat64(w.checks.metrics.remediations.WithLabelValues("check", "begun")); n != 1 {
 			t.Errorf("%v remediations are counted", n)
 		}
 		if w.remediations.leaseOf("a") == nil || !w.tasks.lanes["a"].dueSince.IsZero() || w.finding("a") != triage.Treating {
@@ -444,7 +444,7 @@ func TestASlotIsFreedOnceNoWriteCanArrive(t *testing.T) {
 				if got := counts.Treated > 0; got != test.isTaken {
 					t.Errorf("the place is taken: %t, want %t (%+v)", got, test.isTaken, w.tasks.lanes["a"])
 				}
-				if treatments := w.tasks.lanes["a"]; test.isGranted && (treatments != nil && treatments.hasSlot()) != test.isTaken {
+				if treatments := w.tasks.lanes["a"]; test.isGranted && (treatments != nil && treatments.HasSlot()) != test.isTaken {
 					t.Errorf("the grant is %+v", treatments.granted)
 				}
 			})
@@ -465,7 +465,7 @@ func TestTheSlotOfADeletedNodeIsFreedInTime(t *testing.T) {
 				w.runs(e, "a", treat.Unknown)
 				happens(w)
 				w.advance(lastRetry)
-				if treatments := w.tasks.lanes["a"]; treatments == nil || !treatments.hasSlot() {
+				if treatments := w.tasks.lanes["a"]; treatments == nil || !treatments.HasSlot() {
 					t.Errorf("what may still be made is not waited for: %+v", treatments)
 				}
 				w.advance(maxInFlight)
@@ -553,7 +553,7 @@ func TestObjectsDeletedByOthersAreRecreatedWithBackoff(t *testing.T) {
 			object = w.made("a", "quick", func(u *unstructured.Unstructured) { u.SetUID(u.GetUID() + "again") })
 			w.runs(w.wantTask("a", createRemediation), "a", treat.Made, w.makes(object))
 		}
-		if n := testutil.ToFloat64(w.cfg.Metrics.treatments.WithLabelValues("check", "lost")); n != 12 {
+		if n := testutil.ToFloat64(w.checks.metrics.remediations.WithLabelValues("check", "lost")); n != 12 {
 			t.Errorf("%v losses are counted", n)
 		}
 		w.node("a", corev1.ConditionFalse)
@@ -578,7 +578,7 @@ func TestObjectsDeletedWithTheirHealthCheckAreNotLost(t *testing.T) {
 		w.advance(counterRetention)
 		w.forgetRetired(time.Now())
 		w.loses(object)
-		if n := testutil.CollectAndCount(w.cfg.Metrics.treatments); n != 0 || w.lines("remediation lost") > 0 {
+		if n := testutil.CollectAndCount(w.checks.metrics.remediations); n != 0 || w.lines("remediation lost") > 0 {
 			t.Errorf("%d counts are left of a health check that is gone; the log:\n%s", n, &w.log)
 		}
 	})

@@ -3,8 +3,6 @@ package engine
 import (
 	"context"
 	"iter"
-	"maps"
-	"math"
 	"slices"
 	"time"
 
@@ -14,8 +12,8 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/machine"
 	"github.com/resourcestack/autohealer/internal/ownership"
-	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/treat"
@@ -48,13 +46,35 @@ type claimTask struct {
 	deleted bool                 // this task deleted the claim; finalizers may delay its end
 }
 
+// terminationPolicy decides which nodes are terminated, and counts machines.
+type terminationPolicy interface {
+	// Terminates reports whether a rule terminates the machine of a node.
+	Terminates(node string, rule triage.RuleID) bool
+	// Termination returns how a rule terminates machines, and whether the rule is followed.
+	Termination(rule triage.RuleID) (how machine.Termination, isFollowed bool)
+	// VetoTermination returns why a marked machine must not be deleted, empty if it may.
+	VetoTermination(now time.Time, n *Node, m machine.Machine, rule triage.RuleID) string
+	// CountsUnder returns the rule under which a termination counts that cannot be
+	// cancelled. The rule of its mark may be gone.
+	CountsUnder(n *Node, rule triage.RuleID) triage.RuleID
+	// HasPool reports whether a pool exists.
+	HasPool(name string) bool
+	// MachineChanged tells about a new or changed machine, and its mark before the change.
+	MachineChanged(now time.Time, m machine.Machine, was *ownership.Mark)
+	// MachineRemoved tells that a machine is gone, or that its pool is about to change.
+	MachineRemoved(m machine.Machine)
+	// Terminated counts what became of a termination. waited is how long it was due before
+	// it began, negative if unknown.
+	Terminated(now time.Time, m machine.Machine, t *Task, outcome string, waited time.Duration)
+}
+
 // Owns reports whether the object is a NodeClaim.
 func (*nodeClaims) Owns(object ledger.ObjectRef) bool { return isClaim(object) }
 
 // Concerns reports whether the plan of a node names a rule that terminates nodes.
-func (*nodeClaims) Concerns(_ *Node, plan triage.Plan) bool {
-	return plan.Treatment != nil && isRepair(plan.Treatment.Rule) ||
-		slices.ContainsFunc(plan.Release, func(r triage.Reason) bool { return isRepair(r.Rule) })
+func (nc *nodeClaims) Concerns(n *Node, plan triage.Plan) bool {
+	return plan.Treatment != nil && nc.policy.Terminates(n.Object.Name, plan.Treatment.Rule) ||
+		slices.ContainsFunc(plan.Release, func(r triage.Reason) bool { return nc.policy.Terminates(n.Object.Name, r.Rule) })
 }
 
 // Watch watches the claims.
@@ -67,7 +87,7 @@ func (nc *nodeClaims) Ready(time.Time) bool {
 }
 
 // Take reobserves nodes whose facts have changed because another node has. The policy
-// takes in the claims before the nodes.
+// takes in the claims before the engine takes in the nodes.
 func (nc *nodeClaims) Take(now time.Time) { nc.reobserveDirty(now) }
 
 // Check does nothing.
@@ -117,17 +137,17 @@ func (nc *nodeClaims) cancellation(state *Node, c *nodeClaim, reason triage.Reas
 }
 
 // termination returns a task that marks a claim, unless it is marked, and deletes it.
-func (nc *nodeClaims) termination(now time.Time, state *Node, c *nodeClaim, followed *repairRule, planned *triage.PlannedTreatment) *Task {
+func (nc *nodeClaims) termination(now time.Time, state *Node, c *nodeClaim, how machine.Termination, planned *triage.PlannedTreatment) *Task {
 	work := &claimTask{claims: nc, does: terminateClaim, claim: c.NodeClaim}
 	t := &Task{
 		Kind: terminateClaim, Resource: "nodeclaims", Failure: "the NodeClaim could not be deleted", FailureEvent: treat.RepairBlocked,
 		Rule: planned.Rule, Reason: planned.Reason, Step: planned.Step, Node: state.Object, Begins: true, Work: work,
 	}
 	if c.mark == nil {
-		work.mark = markFor(state.Object, c.NodeClaim, planned, followed.spec, now)
+		work.mark = markFor(state.Object, c.NodeClaim, planned, how, now)
 		t.Slot = ledger.ObjectWrite{
 			Slot: SlotOf(planned.Rule, state.Object), Step: planned.Step, ControlPlane: remediation.IsControlPlane(state.Object),
-			Object: claimRef(c.Name), ResourceVersion: c.ResourceVersion, Since: planned.Since.UTC(), Pool: followed.rule.Bound.Pool,
+			Object: claimRef(c.Name), ResourceVersion: c.ResourceVersion, Since: planned.Since.UTC(), Pool: how.BoundPool,
 		}
 	}
 	return t
@@ -137,13 +157,13 @@ func (nc *nodeClaims) termination(now time.Time, state *Node, c *nodeClaim, foll
 func (nc *nodeClaims) nextTask(now time.Time, lane *Lane, state *Node, plan triage.Plan) (t *Task, due time.Time) {
 	c, _ := nc.claimOf(state.Object)
 	outlived := nc.outlivedBy(now, state)
-	if c != nil && c.mark != nil && c.mark.NodeUID != state.Object.UID && !c.isEnding() { // the mark was for an earlier node with this claim
+	if c != nil && c.mark != nil && c.mark.NodeUID != state.Object.UID && !c.IsEnding() { // the mark was for an earlier node with this claim
 		return nc.cancellation(state, c, triage.Reason{Code: triage.NodeGone, Rule: triage.RuleID(c.mark.Rule)}), time.Time{}
 	}
 	for _, reason := range plan.Release {
 		switch rule := reason.Rule; {
-		case !isRepair(rule) || len(nc.engine.remediations.nodes[lane.Node].objectsOf(rule)) > 0:
-		case c != nil && c.isMarkedBy(rule, state.Object) && c.isEnding(): // a deletion cannot be cancelled
+		case !nc.policy.Terminates(lane.Node, rule):
+		case c != nil && c.isMarkedBy(rule, state.Object) && c.IsEnding(): // a deletion cannot be cancelled
 		case outlived != nil && triage.RuleID(outlived.mark.Rule) == rule: // the claim is deleted already
 			due = times.Earliest(due, outlived.until)
 		case c != nil && c.isMarkedBy(rule, state.Object):
@@ -153,59 +173,39 @@ func (nc *nodeClaims) nextTask(now time.Time, lane *Lane, state *Node, plan tria
 		}
 	}
 	planned := plan.Treatment
-	if planned != nil && isRepair(planned.Rule) && c == nil && outlived != nil {
+	if planned == nil || !nc.policy.Terminates(lane.Node, planned.Rule) {
+		return nil, due
+	}
+	if c == nil && outlived != nil {
 		due = times.Earliest(due, outlived.until)
 	}
-	if planned == nil || !isRepair(planned.Rule) || c == nil || c.isEnding() {
+	if c == nil || c.IsEnding() {
 		return nil, due
 	}
-	followed := nc.engine.repairs.followed[planned.Rule]
-	if followed == nil || c.mark != nil && !c.isMarkedBy(planned.Rule, state.Object) {
+	how, isFollowed := nc.policy.Termination(planned.Rule)
+	if !isFollowed || c.mark != nil && !c.isMarkedBy(planned.Rule, state.Object) {
 		return nil, due
 	}
-	if c.mark != nil {
-		if message := nc.vetoOnTermination(now, state, c, followed); message != "" {
+	if c.mark != nil { // the mark may be old, and for the core the termination is running
+		if message := nc.policy.VetoTermination(now, state, c, planned.Rule); message != "" {
 			return nc.cancellation(state, c, triage.Reason{Code: triage.Vetoed, Rule: planned.Rule, Other: message}), time.Time{}
 		}
 	}
 	lane.NoteDue(now, state)
-	return nc.termination(now, state, c, followed, planned), due
-}
-
-// vetoOnTermination returns why a marked claim must not be deleted, empty if it may. The
-// mark may be old if its deletion was not sent or failed, and much may have changed
-// since. The core does not check again, because for the core the termination is running.
-func (nc *nodeClaims) vetoOnTermination(now time.Time, state *Node, c *nodeClaim, r *repairRule) string {
-	switch {
-	case nc.of(state).veto != "":
-		return nc.of(state).veto
-	case r.rule.Hold != "":
-		return r.rule.Hold
-	case nc.engine.IsOverBound(r.rule.ID):
-		return "more nodes are in repair than the bound allows now"
-	case r.pool == "":
-		return ""
-	}
-	count := nc.engine.repairs.countsWithout(r.pool, c)
-	if allowed, _ := nc.engine.repairs.disruptionAllowance(now, r.rule.ID, r.pool, &count); allowed != nil && allowed.Places < 1 {
-		return allowed.Words
-	}
-	return ""
+	return nc.termination(now, state, c, how, planned), due
 }
 
 // markFor returns the mark for a claim before its deletion. Forceful termination does not
 // wait for pods. Otherwise Karpenter drains the node, at most as long as the policy says.
 // An earlier deadline stays.
-func markFor(node *corev1.Node, claim *karpenter.NodeClaim, planned *triage.PlannedTreatment, spec *v1alpha1.RepairSpec, now time.Time) ownership.Mark {
+func markFor(node *corev1.Node, claim *karpenter.NodeClaim, planned *triage.PlannedTreatment, how machine.Termination, now time.Time) ownership.Mark {
 	mark := ownership.Mark{Rule: ownership.Rule(planned.Rule), Node: node.Name, NodeUID: node.UID, Since: planned.Since.UTC()}
 	var deadline time.Time
 	switch {
-	case modeOf(spec) == v1alpha1.Forceful:
+	case how.Mode == v1alpha1.Forceful:
 		deadline = now
-	case spec.TerminationGracePeriod != "":
-		if grace, err := time.ParseDuration(spec.TerminationGracePeriod); err == nil { // it was validated
-			deadline = now.Add(grace)
-		}
+	case how.GracePeriod > 0:
+		deadline = now.Add(how.GracePeriod)
 	}
 	before := claim.Annotations[karpenter.TerminationTimestampAnnotation]
 	if at, err := time.Parse(time.RFC3339, before); deadline.IsZero() || err == nil && !deadline.Before(at) {
@@ -213,14 +213,6 @@ func markFor(node *corev1.Node, claim *karpenter.NodeClaim, planned *triage.Plan
 	}
 	mark.Deadline, mark.Before = treat.Deadline(deadline), before
 	return mark
-}
-
-// modeOf returns how nodes are terminated.
-func modeOf(spec *v1alpha1.RepairSpec) v1alpha1.Termination {
-	if spec == nil || spec.Termination == "" {
-		return v1alpha1.Forceful
-	}
-	return spec.Termination
 }
 
 // isMarked reports whether the claim of the task has its mark already.
@@ -296,7 +288,7 @@ func (w *claimTask) Done(now time.Time, r *Result) {
 	}
 	if c := known(); c != nil && w.deleted {
 		c.deletedByUs = true
-		nc.engine.repairs.recountClaim(c)
+		nc.policy.MachineChanged(now, c, c.mark)
 	}
 	nc.reobserveDirty(now)
 	r.Begun = w.isMarked() || w.current != nil
@@ -308,31 +300,6 @@ func (w *claimTask) Done(now time.Time, r *Result) {
 	default:
 		w.reportCancelled(now, r)
 	}
-}
-
-// MayBegin checks, before a slot is taken for good, that not too many nodes of the pool
-// are out of service now. A budget may have been lowered, or another component may
-// have started a disruption.
-func (r *repairs) MayBegin(now time.Time, rule triage.RuleID, node *corev1.Node) bool {
-	followed := r.followed[rule]
-	if followed == nil || followed.pool == "" {
-		return true
-	}
-	c, _ := r.engine.nodeClaims.claimOf(node)
-	count := r.countsWithout(followed.pool, c)
-	allowed, _ := r.allowance(now, rule, followed.pool, &count)
-	return allowed == nil || allowed.Places > 0
-}
-
-// countsWithout returns the counts of a pool as if the claim were in service.
-func (r *repairs) countsWithout(pool string, c *nodeClaim) poolCounts {
-	count := *r.countsOf(pool)
-	if c != nil {
-		count.disrupted -= c.counts.disrupted
-		count.terminating -= c.counts.terminating
-		count.pendingFailures -= c.counts.pendingFailures
-	}
-	return count
 }
 
 // Restore resumes a termination that the previous leader may have started. Its
@@ -357,101 +324,4 @@ func (nc *nodeClaims) Restore(now time.Time, lane *Lane, state *Node) bool {
 	nc.engine.Core().Resume(now, grant)
 	nc.engine.Logger().Info("termination restored", "node", e.Node, "rule", rule.String(), "nodeClaim", e.Object.Name, "gone", !grant.Gone.IsZero())
 	return true
-}
-
-// A node counts as a launch failure when its claim is marked because of the ready timeout
-// and was made from the pool's current template. The ledger counts a planned launch failure already,
-// so the next leader knows it whether or not the mark succeeds.
-
-// countLaunchFailure counts a node that is replaced because of the ready timeout, or
-// removes it from the count.
-func (r *repairs) countLaunchFailure(now time.Time, c *nodeClaim, was *ownership.Mark) {
-	isTimeout := func(mark *ownership.Mark) bool { return mark != nil && mark.Rule.Kind == policykind.ReadyTimeout }
-	if !r.engine.IsLoaded() || isTimeout(was) == isTimeout(c.mark) || !r.usesCurrentTemplate(c) { // restored from the ledger
-		return
-	}
-	count := r.countsOf(c.pool())
-	count.dirty = true
-	if isTimeout(was) {
-		count.failures.failed = max(0, count.failures.failed-1)
-		return
-	}
-	count.failures = launchFailures{count.failures.failed + 1, now.UTC().Truncate(time.Second), r.templateOf(c.pool())}
-	if count.isHeld() {
-		r.reportPoolHeld(c.pool(), count)
-	}
-}
-
-// isPendingLaunchFailure reports whether a ledger entry names a launch failure whose claim is not
-// marked yet.
-func (r *repairs) isPendingLaunchFailure(e ledger.ObjectWrite) bool {
-	c := r.engine.nodeClaims.byName[e.Object.Name]
-	return isClaim(e.Object) && e.Rule.Kind == policykind.ReadyTimeout && c != nil && c.mark == nil && r.usesCurrentTemplate(c)
-}
-
-// pendingLaunchFailures counts, by pool, the entries whose claim is not marked yet.
-func (r *repairs) pendingLaunchFailures(entries []ledger.Entry) map[string]int {
-	before := map[string]int{}
-	for _, e := range entries {
-		if e, is := e.(ledger.ObjectWrite); is && r.isPendingLaunchFailure(e) {
-			before[e.Rule.Name]++
-		}
-	}
-	return before
-}
-
-// EntriesFor returns, for each entry that is a launch failure, the largest entry that counts
-// it for its pool.
-func (r *repairs) EntriesFor(now time.Time, added []ledger.Entry) (entries []ledger.Entry) {
-	for _, e := range added {
-		if e, is := e.(ledger.ObjectWrite); is && r.isPendingLaunchFailure(e) {
-			entries = append(entries, ledger.LaunchFailures{Rule: e.Rule, Failed: math.MaxInt32, Last: now.UTC(), Template: r.templateOf(e.Rule.Name)})
-		}
-	}
-	return entries
-}
-
-// RestoreEntries resumes the launch failures of all pools.
-func (r *repairs) RestoreEntries(restored []ledger.Entry) {
-	pending := r.pendingLaunchFailures(restored)
-	for _, e := range restored {
-		e, is := e.(ledger.LaunchFailures)
-		if !is {
-			continue
-		}
-		pool := e.Rule.Name
-		count := r.countsOf(pool)
-		count.failures, count.dirty = launchFailures{e.Failed - pending[pool], e.Last, e.Template}, true
-		r.checkTemplateChange(pool) // the template may have changed
-		r.recountPool(pool)         // a node may have become Ready
-	}
-}
-
-// HasEnded reports whether the stored snapshot counts more launch failures than there are.
-func (r *repairs) HasEnded(stored []ledger.Entry) bool {
-	pending := r.pendingLaunchFailures(stored)
-	return slices.ContainsFunc(stored, func(e ledger.Entry) bool {
-		failures, is := e.(ledger.LaunchFailures)
-		if !is {
-			return false
-		}
-		count := r.counts[failures.Rule.Name]
-		return count == nil || failures.Failed > count.failures.failed+pending[failures.Rule.Name]
-	})
-}
-
-// Entries returns the ledger entries for pools with launch failures,
-// including the ones that the snapshot allows to start.
-func (r *repairs) Entries(now time.Time, begun []ledger.Entry) (entries []ledger.Entry) {
-	before := r.pendingLaunchFailures(begun)
-	for _, name := range slices.Sorted(maps.Keys(r.counts)) {
-		t := r.counts[name].failures
-		if before[name] > 0 {
-			t = launchFailures{t.failed + before[name], now.UTC().Truncate(time.Second), r.templateOf(name)}
-		}
-		if t.failed > 0 {
-			entries = append(entries, ledger.LaunchFailures{Rule: ownership.Rule(timeoutRule(name)), Failed: t.failed, Last: t.last, Template: t.template})
-		}
-	}
-	return entries
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/machine"
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/repairblock"
@@ -115,7 +116,7 @@ func TestTerminationByWriteResult(t *testing.T) {
 				if is := h.finding(policykind.Repair, "a"); is.Code != test.code {
 					t.Errorf("what is said of it: %v", is)
 				}
-				if is := h.tasks.lanes["a"].hasSlot(); is != test.again {
+				if is := h.tasks.lanes["a"].HasSlot(); is != test.again {
 					t.Errorf("its slot is kept in the ledger: %t", is)
 				}
 				if code := h.finding(policykind.Repair, "b").Code; test.again && code != triage.CapFull {
@@ -218,12 +219,12 @@ func TestATerminationIsCancelled(t *testing.T) {
 					t.Errorf("it is spared because of %v: %+v", e.Reason, claimWork(e).mark)
 				}
 				h.runs("a", how{first: treat.Unknown})
-				if !h.isMarked("a") || !h.tasks.lanes["a"].hasSlot() {
+				if !h.isMarked("a") || !h.tasks.lanes["a"].HasSlot() {
 					t.Error("its slot is free before it is spared")
 				}
 				h.advance(lastRetry)
 				h.runs("a", how{})
-				if h.isMarked("a") || h.tasks.lanes["a"] != nil && h.tasks.lanes["a"].hasSlot() || slices.ContainsFunc(h.core.Grants(), func(g triage.Grant) bool { return g.Rule == poolRuleID("default") }) {
+				if h.isMarked("a") || h.tasks.lanes["a"] != nil && h.tasks.lanes["a"].HasSlot() || slices.ContainsFunc(h.core.Grants(), func(g triage.Grant) bool { return g.Rule == poolRuleID("default") }) {
 					t.Errorf("afterwards: marked %t, %+v, %+v", h.isMarked("a"), h.tasks.lanes["a"], h.core.Grants())
 				}
 				told := slices.IndexFunc(h.events, func(event treat.Event) bool { return event.EventReason == treat.TerminationCancelled })
@@ -290,7 +291,7 @@ func TestANodeThatIsGoneBeforeTheTaskResult(t *testing.T) {
 				if e, is := h.named("a").(ledger.Replacement); !is {
 					t.Errorf("the ledger names %+v", e)
 				}
-				if h.runRound(); h.tasks.lanes["a"] != nil && h.tasks.lanes["a"].hasSlot() {
+				if h.runRound(); h.tasks.lanes["a"] != nil && h.tasks.lanes["a"].HasSlot() {
 					t.Errorf("and it is kept on the ledger: %+v", h.tasks.lanes["a"].granted)
 				}
 			})
@@ -373,15 +374,15 @@ func TestVetoes(t *testing.T) {
 // The mark sets the deadline that Karpenter reads.
 func TestTheDeadlineOfATermination(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	graceful := &v1alpha1.RepairSpec{Termination: v1alpha1.Graceful}
-	bounded := &v1alpha1.RepairSpec{Termination: v1alpha1.Graceful, TerminationGracePeriod: "5m"}
+	forceful := machine.Termination{Mode: v1alpha1.Forceful}
+	graceful := machine.Termination{Mode: v1alpha1.Graceful}
+	bounded := machine.Termination{Mode: v1alpha1.Graceful, GracePeriod: 5 * time.Minute}
 	for name, test := range map[string]struct {
-		spec             *v1alpha1.RepairSpec
+		how              machine.Termination
 		stands           string
 		deadline, before string
 	}{
-		"by force":                            {&v1alpha1.RepairSpec{}, "", "2026-01-02T03:04:05Z", ""},
-		"a timeout without a block":           {nil, "", "2026-01-02T03:04:05Z", ""},
+		"by force":                            {forceful, "", "2026-01-02T03:04:05Z", ""},
 		"gracefully":                          {graceful, "", "", ""},
 		"gracefully, for a while":             {bounded, "", "2026-01-02T03:09:05Z", ""},
 		"a later one is tightened":            {bounded, "2026-01-02T04:00:00Z", "2026-01-02T03:09:05Z", "2026-01-02T04:00:00Z"},
@@ -394,7 +395,7 @@ func TestTheDeadlineOfATermination(t *testing.T) {
 			c.Annotations = map[string]string{karpenter.TerminationTimestampAnnotation: test.stands}
 		}
 		planned := &triage.PlannedTreatment{Rule: poolRuleID("default"), Since: now.Add(-time.Second)}
-		mark := markFor(named("a", "1"), c, planned, test.spec, now)
+		mark := markFor(named("a", "1"), c, planned, test.how, now)
 		if mark.Deadline != test.deadline || mark.Before != test.before || !mark.Since.Equal(planned.Since) || mark.Node != "a" {
 			t.Errorf("%s: the mark is %+v", name, mark)
 		}

@@ -99,3 +99,11 @@ func ParseTemplate(text string) (Template, error) {
 func (t Template) ObjectKind() schema.GroupVersionKind {
 	return t.GroupVersion().WithKind(strings.TrimSuffix(t.Kind, templateSuffix))
 }
+
+// YieldKinds yields the kinds of a template reference: of the template, and of the objects
+// that are made from it. It yields nothing for an invalid reference, and reports whether
+// the caller wants more.
+func YieldKinds(ref corev1.ObjectReference, yield func(schema.GroupVersionKind) bool) bool {
+	t, err := TemplateOf(ref)
+	return err != nil || yield(t.GroupVersionKind) && yield(t.ObjectKind())
+}

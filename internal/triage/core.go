@@ -422,7 +422,7 @@ func (c *Core) AwaitingReplacement() []Grant {
 }
 
 func compareGrants(a, b Grant) int {
-	if byRule := a.Rule.compare(b.Rule); byRule != 0 {
+	if byRule := a.Rule.Compare(b.Rule); byRule != 0 {
 		return byRule
 	}
 	if byName := strings.Compare(a.Node, b.Node); byName != 0 {

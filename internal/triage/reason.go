@@ -75,6 +75,17 @@ var codeNames = [...]string{
 	"NotAllowed", "GateClosed", "CoolingDown", "ControlPlaneBusy", "Busy", "Vetoed", "OnHold", "Retrying", "DryRun", "Superseded", "Unclear", "Pending", "Partial", "Healthy", "NotSelected",
 }
 
+// IsWait reports whether the code describes an unhealthy node whose treatment is due and
+// does not start.
+func (c Code) IsWait() bool {
+	switch c {
+	case GateClosed, CoolingDown, CapFull, NotAllowed, ControlPlaneBusy, Busy, Vetoed, OnHold, Retrying:
+		return true
+	default:
+		return false
+	}
+}
+
 func (c Code) String() string {
 	if c > 0 && int(c) < len(codeNames) {
 		return codeNames[c]

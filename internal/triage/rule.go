@@ -47,7 +47,8 @@ type RuleID struct {
 
 func (id RuleID) String() string { return string(id.Kind) + "/" + id.Name }
 
-func (id RuleID) compare(other RuleID) int {
+// Compare orders rules by kind and name.
+func (id RuleID) Compare(other RuleID) int {
 	if id.Kind != other.Kind {
 		return strings.Compare(string(id.Kind), string(other.Kind))
 	}

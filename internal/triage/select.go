@@ -181,5 +181,5 @@ func compareRules(a, b *rule) int {
 	if a.spec.Precedence != b.spec.Precedence {
 		return cmp.Compare(a.spec.Precedence, b.spec.Precedence)
 	}
-	return a.spec.ID.compare(b.spec.ID)
+	return a.spec.ID.Compare(b.spec.ID)
 }

@@ -3,11 +3,13 @@ package conditionset
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/resourcestack/autohealer/internal/metricset"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
 // Metrics holds the metrics of condition sets.
 type Metrics struct {
+	metricset.Set
 	nodes          *prometheus.GaugeVec
 	accepted       *prometheus.GaugeVec
 	configMapsRead prometheus.Gauge
@@ -16,7 +18,7 @@ type Metrics struct {
 
 // NewMetrics returns unregistered metrics.
 func NewMetrics() *Metrics {
-	return &Metrics{
+	m := &Metrics{
 		nodes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "autohealer_conditionset_nodes",
 			Help: "Nodes of a ConditionSet: selected by it, matched by it, tainted with its effect, held back with NoSchedule by its bound, superseded by a higher effect.",
@@ -34,24 +36,8 @@ func NewMetrics() *Metrics {
 			Help: "Whether the present version of a ConfigMap with ConditionSets is not in force (1), because it is not accepted, not kept yet, or one of its sets is no longer followed, or is (0).",
 		}, []string{"configmap"}),
 	}
-}
-
-// Describe implements prometheus.Collector.
-func (m *Metrics) Describe(to chan<- *prometheus.Desc) {
-	for _, c := range m.collectors() {
-		c.Describe(to)
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (m *Metrics) Collect(to chan<- prometheus.Metric) {
-	for _, c := range m.collectors() {
-		c.Collect(to)
-	}
-}
-
-func (m *Metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.nodes, m.accepted, m.configMapsRead, m.behind}
+	m.Set = metricset.Set{m.nodes, m.accepted, m.configMapsRead, m.behind}
+	return m
 }
 
 // setPopulation sets the gauges of a condition set.
@@ -61,12 +47,12 @@ func (m *Metrics) setPopulation(set string, counts triage.Population, t nodeCoun
 	} {
 		m.nodes.WithLabelValues(set, state).Set(float64(n))
 	}
-	m.accepted.WithLabelValues(set).Set(zeroOrOne(isFollowed))
+	m.accepted.WithLabelValues(set).Set(metricset.Bool(isFollowed))
 }
 
 // setConfigMap sets whether the content of a ConfigMap differs from what is in force.
 func (m *Metrics) setConfigMap(name string, isBehind bool) {
-	m.behind.WithLabelValues(name).Set(zeroOrOne(isBehind))
+	m.behind.WithLabelValues(name).Set(metricset.Bool(isBehind))
 }
 
 func (m *Metrics) forgetConfigMap(name string) { m.behind.DeleteLabelValues(name) }
@@ -76,11 +62,4 @@ func (m *Metrics) forgetSet(set string) {
 	labels := prometheus.Labels{"conditionset": set}
 	m.nodes.DeletePartialMatch(labels)
 	m.accepted.DeletePartialMatch(labels)
-}
-
-func zeroOrOne(is bool) float64 {
-	if is {
-		return 1
-	}
-	return 0
 }
