@@ -9,7 +9,7 @@ import (
 	"k8s.io/component-base/featuregate"
 
 	"github.com/resourcestack/autohealer/deploy"
-	"github.com/resourcestack/autohealer/internal/engine"
+	"github.com/resourcestack/autohealer/internal/policy/repair"
 	"github.com/resourcestack/autohealer/internal/provider"
 )
 
@@ -78,16 +78,16 @@ func (o *repairOptions) providers() (karpenter, static provider.Provider, err er
 }
 
 // config returns the configuration of the controller.
-func (o *repairOptions) config() (engine.RepairConfig, error) {
+func (o *repairOptions) config() (repair.Config, error) {
 	karpenter, static, err := o.providers()
 	if err != nil {
-		return engine.RepairConfig{}, err
+		return repair.Config{}, err
 	}
 	schema, err := deploy.NodePoolSchema()
 	if err != nil {
-		return engine.RepairConfig{}, err
+		return repair.Config{}, err
 	}
-	cfg := engine.RepairConfig{
+	cfg := repair.Config{
 		Karpenter:     provider.Statements(karpenter),
 		Static:        provider.Statements(static),
 		WithoutPolicy: o.withoutPolicy,

@@ -65,7 +65,7 @@ var importRules = []importRule{
 		"the agent runs on every node and stays small"},
 	{"cmd/autohealer-agent", anyOf("github.com/prometheus/client_golang", "github.com/prometheus/client_model", "github.com/prometheus/common"),
 		"the agent writes its metrics itself: the client library would make the agent larger by a third"},
-	{"internal/observe", anyOf("internal/treat", "internal/remedy", "k8s.io/client-go/kubernetes", "sigs.k8s.io/controller-runtime/pkg/client"),
+	{"internal/observe", anyOf("internal/treat", "k8s.io/client-go/kubernetes", "sigs.k8s.io/controller-runtime/pkg/client"),
 		"observe turns objects into facts; it has no client, so it cannot write"},
 	{"internal/karpenter", anyOf("internal/triage", "internal/observe", "internal/treat", "internal/engine", "k8s.io/client-go", "sigs.k8s.io/controller-runtime"),
 		"these types have only the fields that we read, and writing them back would drop the others; so the package has no client"},
@@ -73,10 +73,9 @@ var importRules = []importRule{
 		"a budget is counted as Karpenter counts it, for every caller"},
 	{"internal/provider", anyOf("internal/observe", "internal/treat", "internal/engine", "k8s.io/client-go", "sigs.k8s.io/controller-runtime"),
 		"a provider states which conditions are unhealthy; it looks at no node and treats none"},
-	{"internal/validate", anyOf("internal/treat", "internal/remedy", "internal/engine", "k8s.io/client-go", "sigs.k8s.io/controller-runtime"),
+	{"internal/validate", anyOf("internal/treat", "internal/engine", "k8s.io/client-go", "sigs.k8s.io/controller-runtime"),
 		"the webhook and the controller must get the same verdict, so validation looks at its arguments only"},
-	{"internal/treat", anyOf("internal/observe", "internal/remedy"), "treat writes what it is told to write; internal/engine joins it with what decides"},
-	{"internal/remedy", anyOf("internal/observe", "internal/treat"), "a remediator reads its remediation object only"},
+	{"internal/treat", anyOf("internal/observe"), "treat writes what it is told to write; internal/engine joins it with what decides"},
 	{"api/", anyOf("internal/triage", "internal/observe", "internal/treat", "internal/engine", "k8s.io/client-go", "sigs.k8s.io/controller-runtime"),
 		"importing the API types brings the types and nothing else"},
 	{"internal/configmaps", anyOf("internal/triage", "internal/observe", "internal/validate", "internal/treat", "internal/engine"),
@@ -103,20 +102,22 @@ var importRules = []importRule{
 		"the checker of recorded writes must not share the code that decided them"},
 	{"internal/status", anyOf("internal/observe", "internal/dialect", "internal/validate", "internal/ledger", "internal/engine", "internal/policy"),
 		"the one writer of statuses serves every kind of policy, so it knows none"},
-	{"internal/admission", anyOf("internal/treat", "internal/remedy", "internal/engine", "internal/ledger"),
+	{"internal/admission", anyOf("internal/treat", "internal/engine", "internal/ledger"),
 		"admission runs on every replica and writes nothing"},
 	{"internal/certificate", anyOf("internal/triage", "internal/observe", "internal/treat", "internal/engine", "internal/admission", "internal/validate"),
 		"certificate keeps keys and does not know their users"},
 	{"internal/engine", anyOf("internal/policy", "internal/treatment", "internal/controller", "internal/admission"),
 		"the engine carries out plans for every kind of policy, so it knows none: a new kind is a folder of its own and a line in internal/controller"},
 	{"internal/policy/", anyOf("internal/treatment", "internal/controller", "internal/admission"),
-		"a policy compiles what users write to rules; internal/controller lists the policies"},
-	{"internal/cli", anyOf("internal/treat", "internal/remedy"), "the command line shows what triage says and never writes around the API"},
-	{"internal/web", anyOf("internal/treat", "internal/remedy"), "the page shows what triage says and never writes around the API"},
+		"a policy compiles what users write to rules and knows treatments through interfaces; internal/controller joins them"},
+	{"internal/treatment/", anyOf("internal/policy", "internal/controller", "internal/admission"),
+		"a treatment carries out responses and knows policies through interfaces; internal/controller joins them"},
+	{"internal/machine", anyOf("internal/karpenter", "internal/engine", "internal/observe"),
+		"policies know machines of every provider through this package, so it knows none"},
 }
 
 // notProduct are packages for tests. Of the programs only the demo may depend on them.
-var notProduct = []string{"internal/testbed", "internal/testkit", "internal/install", "internal/archtest", "internal/history", "internal/naive", "internal/probe/unit/unittest"}
+var notProduct = []string{"internal/testbed", "internal/testkit", "internal/install", "internal/archtest", "internal/history", "internal/naive", "internal/enginetest", "internal/probe/unit/unittest"}
 
 // outside forbids everything but the standard library and the named packages.
 func outside(paths ...string) func(string) bool {
@@ -208,7 +209,7 @@ func TestEveryImportRuleForbidsSomething(t *testing.T) {
 		"k8s.io/apimachinery/pkg/types", "k8s.io/client-go/kubernetes", "sigs.k8s.io/controller-runtime/pkg/client",
 		"github.com/prometheus/client_golang/prometheus",
 		module + "/internal/probe/kmsg", module + "/internal/intake", module + "/internal/report",
-		module + "/internal/observe", module + "/internal/treat", module + "/internal/remedy", module + "/internal/controller",
+		module + "/internal/observe", module + "/internal/treat", module + "/internal/controller",
 	}
 	for _, rule := range importRules {
 		p := pkg{ImportPath: module + "/" + strings.TrimSuffix(rule.path, "/"), Deps: deps}

@@ -19,8 +19,14 @@ import (
 	"github.com/resourcestack/autohealer/internal/engine"
 	"github.com/resourcestack/autohealer/internal/nodefacts"
 	"github.com/resourcestack/autohealer/internal/policy/conditionset"
+	"github.com/resourcestack/autohealer/internal/policy/nodehealthcheck"
+	"github.com/resourcestack/autohealer/internal/policy/repair"
+	"github.com/resourcestack/autohealer/internal/repairblock"
 	"github.com/resourcestack/autohealer/internal/required"
 	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/treatment/nodeclaim"
+	"github.com/resourcestack/autohealer/internal/treatment/remediation"
+	"github.com/resourcestack/autohealer/internal/watch"
 )
 
 // Config holds the dependencies and settings of a Controller.
@@ -37,7 +43,7 @@ type Config struct {
 	// Identity names this process. It must be unique for every process.
 	Identity string
 	// Repairs configures the replacement of nodes.
-	Repairs engine.RepairConfig
+	Repairs repair.Config
 	// NodeFacts receives every node from now on. It may be nil.
 	NodeFacts *nodefacts.Store
 	// Event publishes an Event. It must not block and must be safe for concurrent use.
@@ -81,21 +87,15 @@ func (c *Controller) Start(ctx context.Context) error {
 		return err
 	}
 	e, err := engine.New(engine.Config{
-		Client: c.cfg.Client, Nodes: c.cfg.Nodes, Namespace: c.cfg.Namespace, Identity: c.cfg.Identity, Repairs: c.cfg.Repairs, NodeFacts: c.cfg.NodeFacts,
-		CheckMetrics: c.cfg.Metrics.HealthChecks, RepairMetrics: c.cfg.Metrics.Repairs,
+		Client: c.cfg.Client, Nodes: c.cfg.Nodes, Namespace: c.cfg.Namespace, Identity: c.cfg.Identity, NodeFacts: c.cfg.NodeFacts,
 		Event: c.cfg.Event, Metrics: c.cfg.Metrics.Engine, Liveness: &c.liveness, Logger: c.cfg.Logger,
 	})
 	if err != nil {
 		return err
 	}
-	sets, err := conditionset.New(e, conditionset.Config{
-		Client: c.cfg.Client, Namespace: c.cfg.Namespace, Signal: e.Signal(),
-		Event: c.cfg.Event, Wrote: c.cfg.Metrics.Engine.CountWrite, Metrics: c.cfg.Metrics.ConditionSets, Logger: c.cfg.Logger,
-	})
-	if err != nil {
+	if err := c.addParts(e); err != nil {
 		return err
 	}
-	e.Add(sets)
 	if err := e.Claim(ctx); err != nil {
 		return err
 	}
@@ -105,6 +105,57 @@ func (c *Controller) Start(ctx context.Context) error {
 	defer cancel()
 	running.Go(func() { agents.Run(ctx) })
 	return e.Run(ctx)
+}
+
+// addParts adds the policies and the treatments to the engine.
+func (c *Controller) addParts(e *engine.Engine) error {
+	api, signal := c.cfg.Client, e.Signal()
+	pools, err := c.newRepairBlocks(signal)
+	if err != nil {
+		return err
+	}
+	sets, err := conditionset.New(e, conditionset.Config{
+		Client: api, Namespace: c.cfg.Namespace, Signal: signal,
+		Event: c.cfg.Event, Wrote: c.cfg.Metrics.Engine.CountWrite, Metrics: c.cfg.Metrics.ConditionSets, Logger: c.cfg.Logger,
+	})
+	if err != nil {
+		return err
+	}
+	arePoolsMissing := func() bool { known, isThere, _ := pools.Listed(); return known && !isThere }
+	claims := nodeclaim.New(e, nodeclaim.NewInbox(api, signal, arePoolsMissing))
+	remediations := remediation.New(e, remediation.NewLeases(api, signal), &watch.Kinds{Client: api, Signal: signal, Start: e.Go})
+	checks := nodehealthcheck.New(e, nodehealthcheck.NewInboxes(api, signal), remediations, c.cfg.Metrics.HealthChecks)
+	repairs := repair.New(e, c.cfg.Repairs, repair.Dependencies{
+		Inbox: repair.NewInbox(api, signal), Pools: pools, Machines: claims, Remediations: remediations, Metrics: c.cfg.Metrics.Repairs,
+	})
+	claims.Serve(repairs)
+	remediations.Serve(checks, repairs)
+
+	e.Add(checks, repairs, sets)
+	e.Treat(claims, remediations)
+	return nil
+}
+
+// newRepairBlocks returns the store that knows which repair blocks of NodePools are in
+// force. It shares no state with the engine, which polls it for changes.
+func (c *Controller) newRepairBlocks(signal chan<- struct{}) (*repairblock.Store, error) {
+	return repairblock.NewStore(repairblock.Config{
+		Client:    c.cfg.Client,
+		Namespace: c.cfg.Namespace,
+		Check:     c.cfg.Repairs.CheckBlock,
+		Restore:   c.cfg.Repairs.RestoreSchema,
+		Schema:    c.cfg.Repairs.Schema,
+		Event:     c.cfg.Event,
+		Wrote:     c.cfg.Metrics.Engine.CountWrite,
+		Count:     c.cfg.Metrics.Repairs.SetBlocks,
+		Changed: func() {
+			select {
+			case signal <- struct{}{}:
+			default: // a signal is pending already
+			}
+		},
+		Logger: c.cfg.Logger,
+	})
 }
 
 // newAgentMonitor returns the monitor that marks agents without a fresh Lease as silent.
@@ -125,13 +176,13 @@ func (c *Controller) newAgentMonitor() (*agentlease.Monitor, error) {
 type Metrics struct {
 	Engine        *engine.Metrics
 	ConditionSets *conditionset.Metrics
-	HealthChecks  *engine.CheckMetrics
-	Repairs       *engine.RepairMetrics
+	HealthChecks  *nodehealthcheck.Metrics
+	Repairs       *repair.Metrics
 }
 
 // NewMetrics returns unregistered metrics.
 func NewMetrics() *Metrics {
-	return &Metrics{Engine: engine.NewMetrics(), ConditionSets: conditionset.NewMetrics(), HealthChecks: engine.NewCheckMetrics(), Repairs: engine.NewRepairMetrics()}
+	return &Metrics{Engine: engine.NewMetrics(), ConditionSets: conditionset.NewMetrics(), HealthChecks: nodehealthcheck.NewMetrics(), Repairs: repair.NewMetrics()}
 }
 
 // Register registers all metrics.

@@ -39,21 +39,4 @@
 // A node that a remediator removes for good keeps its slot until it is replaced. The core
 // remembers this while the process lives, and the ledger remembers it for the next
 // leader. The remediation object is deleted only after the ledger names the node.
-//
-// # How a node is terminated
-//
-// The controller assigns each node to one policy and passes the assignment to the core as
-// a label that no real node can have. So each node counts under one policy only. Besides
-// the bound, an allowance limits terminations: what the NodePool's disruption budgets
-// leave, and the number of launch attempts left for nodes that do not become Ready.
-//
-//	planned ──► ledger names the claim ──► mark on the claim ──► claim deleted ──► node gone
-//	                                            │                                     │
-//	                                   cancelled: mark removed        ledger awaits the replacement
-//
-// The mark and the deletion each carry the claim's resourceVersion, so an earlier request
-// cannot delete a claim whose termination was cancelled. At every moment the ledger or
-// the mark tells the next leader about the termination. The watches of nodes and claims
-// are not ordered. A node that outlives its claim stays in treatment until it is gone. A
-// node of a pool whose claim is not known yet does not count as ready.
 package engine

@@ -10,9 +10,9 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// counterRetention is how long counters of a deleted policy stay: a few times the usual
+// CounterRetention is how long counters of a deleted policy stay: a few times the usual
 // scrape interval.
-const counterRetention = 15 * time.Minute
+const CounterRetention = 15 * time.Minute
 
 // Retire schedules the deletion of the counters of a deleted policy. Users look at the
 // growth of counters, and every scraper has seen the last value by then. If a counter
@@ -21,7 +21,7 @@ func (l *Engine) Retire(now time.Time, rule triage.RuleID) {
 	if l.retiredRules == nil {
 		l.retiredRules = map[triage.RuleID]time.Time{}
 	}
-	l.retiredRules[rule] = now.Add(counterRetention)
+	l.retiredRules[rule] = now.Add(CounterRetention)
 }
 
 // Revive cancels Retire, because the policy exists again.

@@ -12,9 +12,9 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// maxInFlight is how long a write that takes a slot may still succeed after it was sent.
+// MaxInFlight is how long a write that takes a slot may still succeed after it was sent.
 // The API server works on a request for at most a minute; the rest is for the network.
-const maxInFlight = 2 * time.Minute
+const MaxInFlight = 2 * time.Minute
 
 // Lane is the progress of the treatments of one node name: they run one task at a time
 // and take one slot. It outlives the node, because remediation objects do.
@@ -107,15 +107,20 @@ func (tr *taskRunner) of(node string) *Lane {
 	return lane
 }
 
-// ownerOf returns the treatment that writes the object of a slot.
+// ownerOf returns the treatment that writes the object of a slot, nil for none.
 func (tr *taskRunner) ownerOf(slot ledger.ObjectWrite) Treatment {
-	return tr.treatments[slices.IndexFunc(tr.treatments, func(t Treatment) bool { return t.Owns(slot.Object) })]
+	for _, t := range tr.treatments {
+		if t.Owns(slot.Object) {
+			return t
+		}
+	}
+	return nil
 }
 
 // InFlightUntil returns until when the write that the slot covers may still succeed by its
 // age, zero if it cannot.
 func (lane *Lane) InFlightUntil(now time.Time) (until time.Time) {
-	if until = lane.sentAt.Add(maxInFlight); !lane.HasSlot() || !lane.WasSent() || !now.Before(until) {
+	if until = lane.sentAt.Add(MaxInFlight); !lane.HasSlot() || !lane.WasSent() || !now.Before(until) {
 		return time.Time{}
 	}
 	return until

@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	// maxNodesInSnapshot limits the nodes that one ledger snapshot names. It is far more than are
+	// MaxNodesInSnapshot limits the nodes that one ledger snapshot names. It is far more than are
 	// treated at a time. The size of the stored object is another limit.
-	maxNodesInSnapshot = 500
-	// tidyAfter is how long a snapshot may keep entries that have ended and do not
+	MaxNodesInSnapshot = 500
+	// TidyAfter is how long a snapshot may keep entries that have ended and do not
 	// mislead the next leader.
-	tidyAfter = 10 * time.Second
+	TidyAfter = 10 * time.Second
 )
 
 // ledgerWriter writes snapshots of the ledger. All requests that arrive during one write
@@ -42,7 +42,7 @@ type ledgerWriter struct {
 	stored       []ledger.Entry // the stored snapshot
 	next         []ledger.Entry // the snapshot being written
 	isOutdated   bool           // the stored snapshot is unknown or names launch failures that do not count any more
-	tidyAt       time.Time      // when to write a snapshot because of tidyAfter, zero for never
+	tidyAt       time.Time      // when to write a snapshot because of TidyAfter, zero for never
 	isWriting    bool
 	done         chan error
 
@@ -122,7 +122,7 @@ func (w *ledgerWriter) restoreUnknown(now time.Time) {
 	for _, e := range w.unknownEntries {
 		w.engine.cfg.Logger.Warn("ledger has an entry that this version does not know; keeping it", "node", e.Node, "rule", e.Rule.Name)
 		if e.ControlPlane {
-			w.unknownUntil = now.Add(maxInFlight)
+			w.unknownUntil = now.Add(MaxInFlight)
 			w.engine.tasks.nextDue = times.Earliest(w.engine.tasks.nextDue, w.unknownUntil)
 		}
 	}
@@ -133,7 +133,7 @@ func (w *ledgerWriter) restoreUnknown(now time.Time) {
 func (w *ledgerWriter) restoreTreatment(now time.Time, state *Node, e ledger.ObjectWrite) {
 	lane := w.engine.tasks.of(e.Node)
 	lane.granted, lane.sentAt = e, now
-	if !w.engine.tasks.ownerOf(e).Restore(now, lane, state) {
+	if owner := w.engine.tasks.ownerOf(e); owner == nil || !owner.Restore(now, lane, state) {
 		lane.Release()
 		return
 	}
@@ -202,7 +202,7 @@ func (w *ledgerWriter) addQueued(now time.Time, room *ledger.Room) {
 	w.queued = nil
 	for i, t := range waiting {
 		named := len(w.withSlots) + len(w.writing)
-		if named+len(w.replacements.requested) < maxNodesInSnapshot {
+		if named+len(w.replacements.requested) < MaxNodesInSnapshot {
 			entries := t.request(w.engine, now)
 			if len(entries) == 0 { // needs no slot any more
 				t.proceed(w.engine)
@@ -258,7 +258,7 @@ func (w *ledgerWriter) hasEndedEntries(now time.Time) (isDue bool, due time.Time
 	case isTidy:
 		w.tidyAt = time.Time{}
 	case w.tidyAt.IsZero():
-		w.tidyAt = now.Add(tidyAfter)
+		w.tidyAt = now.Add(TidyAfter)
 	}
 	return !isTidy && !now.Before(w.tidyAt), w.tidyAt
 }

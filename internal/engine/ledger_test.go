@@ -13,125 +13,42 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/ownership"
-	"github.com/resourcestack/autohealer/internal/policykind"
-	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// An entry that has ended is removed from the ledger: at once if the next leader would
-// keep a slot for it, otherwise within tidyAfter. The terminations test covers entries of
-// NodeClaims, and the tests of holds cover launch failures.
-func TestAnEndedEntryLeavesTheLedger(t *testing.T) {
-	t.Run("the remediation of a control-plane node", func(t *testing.T) {
-		withHealthCheck(t, func(w *healthCheckFixture) {
-			w.node("a", corev1.ConditionTrue, inControl)
-			w.tasks.start(t.Context(), time.Now())
-			page := w.writeSnapshot()
-			if len(page) != 1 || len(entriesOf[ledger.ObjectWrite](page)) != 1 {
-				t.Fatalf("the ledger is %+v", page)
+// The entry of a taint that was placed leaves the ledger within TidyAfter: it does not
+// mislead the next leader.
+func TestTheEntryOfATaintLeavesTheLedger(t *testing.T) {
+	open(t, func(c *loopFixture) {
+		state := c.admit("a")
+		state.Object.UID = "u"
+		state.granted = grantedSlot{version: "1", rules: []triage.RuleID{setRule("set")}}
+		c.ledger.withSlots = []slotTaker{state}
+		c.ledger.stored = c.ledger.entries()
+		if entries, due := c.ledger.nextSnapshot(time.Now()); entries != nil || !due.IsZero() {
+			t.Fatalf("while it may be placed, the ledger is %+v, due %v", entries, due)
+		}
+		placed := named("a", "2")
+		placed.UID = "u"
+		state.setNode(placed, time.Now())
+		for range 3 { // every round asks
+			if entries, due := c.ledger.nextSnapshot(time.Now()); entries != nil || time.Until(due) <= 0 {
+				t.Fatalf("the ledger is %+v, due %v", entries, due)
 			}
-			object := w.made("a", "quick")
-			w.runs(w.wantTask("a", createRemediation), "a", treat.Made, w.makes(object))
-			w.node("a", corev1.ConditionFalse, inControl)
-			w.runs(w.wantTask("a", deleteRemediation), "a", treat.Made)
-			w.loses(object)
-			if page = w.writeSnapshot(); page == nil || len(page) != 0 {
-				t.Fatalf("the ledger is %+v", page)
-			}
-			successor := w.successor(page, nil)
-			successor.node("b", corev1.ConditionTrue, inControl)
-			successor.wantTask("b", createRemediation)
-		})
-	})
-	t.Run("the remediation of a plain node", func(t *testing.T) {
-		withStaticNodes(t, func(h *nodePoolFixture) {
-			h.remediates("quick")
-			h.breaks(corev1.ConditionTrue, "a")
-			h.advance(10 * time.Minute)
-			h.begun("a")
-			if h.named("a") == nil {
-				t.Fatal("the ledger does not name it")
-			}
-			if h.writeSnapshot(); h.named("a") != nil {
-				t.Errorf("the ledger is %+v", h.api.page)
-			}
-		})
-	})
-	t.Run("a taint", func(t *testing.T) {
-		open(t, func(c *loopFixture) {
-			state := c.admit("a")
-			state.Object.UID = "u"
-			state.granted = grantedSlot{version: "1", rules: []triage.RuleID{setRule("set")}}
-			c.ledger.withSlots = []slotTaker{state}
-			c.ledger.stored = c.ledger.entries()
-			if entries, due := c.ledger.nextSnapshot(time.Now()); entries != nil || !due.IsZero() {
-				t.Fatalf("while it may be placed, the ledger is %+v, due %v", entries, due)
-			}
-			placed := named("a", "2")
-			placed.UID = "u"
-			state.setNode(placed, time.Now())
-			for range 3 { // every round asks
-				if entries, due := c.ledger.nextSnapshot(time.Now()); entries != nil || time.Until(due) <= 0 {
-					t.Fatalf("the ledger is %+v, due %v", entries, due)
-				}
-				pass(tidyAfter / 4)
-			}
-			pass(tidyAfter / 4)
-			if entries, _ := c.ledger.nextSnapshot(time.Now()); entries == nil || len(entries) != 0 {
-				t.Errorf("the ledger is %+v", entries)
-			}
-		})
-	})
-	t.Run("a node that is gone and replaced", func(t *testing.T) {
-		withHealthCheck(t, func(w *healthCheckFixture) {
-			object := w.takesAwayNode("a")
-			w.writeSnapshot()
-			w.node("b", corev1.ConditionFalse, isReady)
-			w.advance(time.Second)
-			if page := entriesOf[ledger.Replacement](w.writeSnapshot()); len(page) != 1 || !page[0].Replaced {
-				t.Fatalf("while the remediation is there, the ledger is %+v", page)
-			}
-			w.loses(object)
-			if page := w.writeSnapshot(); page != nil {
-				t.Fatalf("the ledger is %+v", page)
-			}
-			w.advance(tidyAfter)
-			if page := w.writeSnapshot(); page == nil || len(page) != 0 {
-				t.Errorf("the ledger is %+v", page)
-			}
-		})
-	})
-	t.Run("a cancelled launch failure", func(t *testing.T) {
-		withNodePools(t, func(h *nodePoolFixture) {
-			h.pool("bad", nil)
-			h.launches("bad", "x", "y", "z")
-			h.lapse("bad", "a")
-			h.writeSnapshot()
-			h.runs("a", how{second: treat.Refused})
-			h.api.page = slices.DeleteFunc(h.api.page, func(e ledger.Entry) bool { _, is := e.(ledger.ObjectWrite); return is })
-			h = h.successor(timed) // which reads the rest from the mark
-			h.writeSnapshot()
-			h.api.changeNode("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue })
-			h.deliver()
-			h.advance(time.Minute)
-			if e := entriesOf[ledger.LaunchFailures](h.api.page); len(e) != 1 || e[0].Failed != 1 {
-				t.Fatalf("the ledger is %+v", h.api.page)
-			}
-			h.runs("a", how{})
-			if h.writeSnapshot(); len(h.api.page) != 0 {
-				t.Errorf("the ledger is %+v", h.api.page)
-			}
-		}, timed)
+			pass(TidyAfter / 4)
+		}
+		pass(TidyAfter / 4)
+		if entries, _ := c.ledger.nextSnapshot(time.Now()); entries == nil || len(entries) != 0 {
+			t.Errorf("the ledger is %+v", entries)
+		}
 	})
 }
 
 func TestAFullLedgerDoesNotSpin(t *testing.T) {
-	l := &Engine{core: triage.New()}
-	l.link()
-	for range maxNodesInSnapshot {
+	l := newEngine(Config{Metrics: NewMetrics()})
+	for range MaxNodesInSnapshot {
 		l.ledger.withSlots = append(l.ledger.withSlots, &Node{granted: grantedSlot{version: "7"}})
 	}
 	waiting := &Node{stage: awaitingLedger}
@@ -250,53 +167,6 @@ func TestANodeThatDoesNotFitBlocksNoOther(t *testing.T) {
 	})
 }
 
-// A newer version has stored a treatment of an unknown kind. The next control-plane node
-// waits while that treatment may arrive.
-func TestEntriesOfANewerVersionAreAwaited(t *testing.T) {
-	open(t, func(c *loopFixture) {
-		w := healthCheckFixtureIn(t, c)
-		w.ledger.unknownEntries = []ledger.UnknownEntry{{Slot: ledger.Slot{Rule: ownership.Rule{Name: "MachineHealthCheck/m"}, Node: "a", UID: "u"}, ControlPlane: true}}
-		w.ledger.restore(time.Now())
-		w.remediations.Check(time.Now())
-		w.node("b", corev1.ConditionTrue, inControl)
-		w.wantNoTask("b")
-		if w.tasks.nextDue.IsZero() || time.Until(w.tasks.nextDue) > maxInFlight {
-			t.Errorf("it is looked at again at %v", w.tasks.nextDue)
-		}
-		pass(maxInFlight)
-		w.remediations.Check(time.Now())
-		w.runRound()
-		w.wantTask("b", createRemediation)
-	})
-}
-
-// An unreadable mark is not overwritten: another version may have written it and may be
-// about to delete the claim.
-func TestAnUnknownMarkKeepsTheNode(t *testing.T) {
-	withNodePools(t, func(h *nodePoolFixture) {
-		h.pool("default", ofAtMost("1"))
-		h.launches("default", "a", "b", "c")
-		h.api.changeClaim("claim-a", func(c *karpenter.NodeClaim) {
-			metav1.SetMetaDataAnnotation(&c.ObjectMeta, ownership.MarkAnnotation, `{"version":7,"rule":"Rightsizing/x","node":"a","nodeUID":"uid-of-a","since":"2026-11-15T12:00:00Z"}`)
-		})
-		h.breaks(corev1.ConditionTrue, "a")
-		h.advance(10 * time.Minute)
-		h.wantNoTask("a")
-		if is := h.finding(policykind.Repair, "a"); is.Code != triage.Vetoed || !strings.Contains(is.String(), "remove it to have the node repaired") {
-			t.Errorf("it is reported that %v", is)
-		}
-		if got := testutil.ToFloat64(h.cfg.Metrics.unknown.WithLabelValues("mark")); got != 1 {
-			t.Errorf("%v unknown marks are counted", got)
-		}
-		h.api.changeClaim("claim-a", func(c *karpenter.NodeClaim) { delete(c.Annotations, ownership.MarkAnnotation) })
-		h.deliver()
-		h.wantTask("a", terminateClaim)
-		if got := testutil.ToFloat64(h.cfg.Metrics.unknown.WithLabelValues("mark")); got != 0 {
-			t.Errorf("%v unknown marks are counted when there is none", got)
-		}
-	})
-}
-
 func TestUnknownFieldsOfRecordsAreCounted(t *testing.T) {
 	open(t, func(c *loopFixture) {
 		counts := func(want float64) {
@@ -316,5 +186,61 @@ func TestUnknownFieldsOfRecordsAreCounted(t *testing.T) {
 		counts(1)
 		c.removeNode(time.Now(), c.nodeStates["a"])
 		counts(0)
+	})
+}
+
+func TestASnapshotHasRoomForRemovedAndExistingNodes(t *testing.T) {
+	open(t, func(c *loopFixture) {
+		w := &Stepper{c.Engine}
+		rule := triage.RuleID{Kind: "Toy", Name: "rule"}
+		must(t, c.core.SetRule(time.Now(), triage.Rule{
+			ID: rule, When: triage.When{Signals: []triage.Signal{{Condition: "Sick", Status: triage.True}}},
+			Response: triage.Response{Ladder: []triage.Step{{Action: triage.Remediate, Ref: "step"}}},
+		}))
+		c.core.Loaded(time.Now())
+		writeSnapshot := func() []ledger.Entry {
+			entries, _ := w.Snapshot()
+			if entries != nil {
+				must(t, w.Stored(nil))
+			}
+			return entries
+		}
+		goes := func(from, to int) {
+			for i := from; i < to; i++ {
+				name := fmt.Sprintf("n%03d", i)
+				c.core.Resume(time.Now(), triage.Grant{Rule: rule, Node: name, UID: name, Since: time.Now(), Gone: time.Now()})
+			}
+		}
+		goes(0, MaxNodesInSnapshot)
+		first := writeSnapshot()
+		if len(first) != MaxAwaitingReplacement {
+			t.Fatalf("%d are named", len(first))
+		}
+		last := fmt.Sprintf("n%03d", MaxAwaitingReplacement)
+		if !c.LedgerLacks(last, func(kept ledger.Slot) bool { return kept.UID == last }) {
+			t.Error("the object of one that is not named may be ended")
+		}
+		for range MaxNodesInSnapshot - MaxAwaitingReplacement + 10 {
+			c.ledger.withSlots = append(c.ledger.withSlots, &Node{Object: named("x", "7"), granted: grantedSlot{version: "7", rules: []triage.RuleID{setRule("set")}}})
+		}
+		c.ledger.withSlots = c.ledger.withSlots[:MaxNodesInSnapshot-MaxAwaitingReplacement]
+		pass(time.Minute)
+		c.core.Advance(time.Now())
+		goes(MaxNodesInSnapshot, MaxNodesInSnapshot+10)
+		page := w.Entries()
+		if len(page) > MaxNodesInSnapshot {
+			t.Errorf("%d are named, at most %d may be", len(page), MaxNodesInSnapshot)
+		}
+		for _, e := range first {
+			if slot := e.(ledger.Replacement).Slot; !c.LedgerNames(slot) {
+				t.Fatalf("%s has made room for another", slot.Node)
+			}
+		}
+		c.ledger.withSlots = nil
+		pass(triage.ReplacementWait - time.Minute)
+		c.core.Advance(time.Now())
+		if page := writeSnapshot(); len(page) != 10 {
+			t.Errorf("of ten that are left %d are named", len(page))
+		}
 	})
 }

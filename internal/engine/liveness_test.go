@@ -8,50 +8,18 @@ import (
 	"testing/synctest"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
-	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
-	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ledger"
-	"github.com/resourcestack/autohealer/internal/repairblock"
-	"github.com/resourcestack/autohealer/internal/status"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
-	"github.com/resourcestack/autohealer/internal/watch"
 )
 
-// newLoop returns an empty loop, as if the API server were unreachable.
+// newLoop returns an engine without policies, as if the API server were unreachable.
 func newLoop(log *slog.Logger, announce func(treat.Event)) *Engine {
-	l := &Engine{
-		cfg:          Config{Event: announce, Metrics: NewMetrics(), Logger: log},
-		core:         triage.New(),
-		posts:        make(chan func(time.Time)),
-		stopped:      make(chan struct{}),
-		nodeInbox:    watch.NewInbox[*corev1.Node](nil, nil),
-		checks:       newChecks(absent[*remediationv1alpha1.NodeHealthCheck](), absent[*coordinationv1.Lease](), NewCheckMetrics()),
-		repairs:      newRepairs(RepairConfig{}, NewRepairMetrics(), absent[*v1alpha1.RepairPolicy](), noPools{}),
-		nodeClaims:   newNodeClaims(absent[*karpenter.NodeClaim]()),
-		remediations: newRemediations(absent[*coordinationv1.Lease](), watch.Kinds{}),
-		tasks:        taskRunner{lanes: map[string]*Lane{}},
-		nodeStates:   map[string]*Node{},
-		taints:       taintWriter{results: make(chan writeResult, 1)},
-		statuses:     &status.Writer{}, // writes nothing: tests look at what would be written
-	}
-	l.link()
-	return l
+	return NewStepper(Config{Event: announce, Metrics: NewMetrics(), Logger: log, Liveness: &Liveness{}}).Engine
 }
-
-// noPools simulates a cluster without Karpenter.
-type noPools struct{}
-
-func (noPools) Run(context.Context)                                    {}
-func (noPools) Listed() (known, isThere bool, err error)               { return true, false, nil }
-func (noPools) Take() (changed map[string]*repairblock.Pool, all bool) { return nil, false }
 
 func named(name, version string) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: version}}
@@ -65,16 +33,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// absent returns an inbox for a kind that is not served.
-func absent[T client.Object]() *watch.Optional[T] {
-	var sample T
-	box := watch.NewOptional(nil, sample, nil)
-	box.SetAvailability(&meta.NoKindMatchError{})
-	return box
-}
-
 // pass advances the clock of the synctest bubble.
-func pass(d time.Duration) { time.Sleep(d) } //nolint:forbidigo // nobody waits: the clock is the bubble's
+func pass(d time.Duration) { time.Sleep(d) } //nolint:forbidigo // it advances the clock of the bubble
 
 func TestHealthy(t *testing.T) {
 	// within runs a loop whose Events block until the test releases them.

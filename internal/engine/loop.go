@@ -39,13 +39,9 @@ type Engine struct {
 
 	nodeStates map[string]*Node
 
-	checks       checks
-	repairs      repairs
-	nodeClaims   nodeClaims
-	remediations remediations
-	taints       taintWriter
-	tasks        taskRunner
-	stopped      chan struct{} // closed when the loop has ended
+	taints  taintWriter
+	tasks   taskRunner
+	stopped chan struct{} // closed when the loop has ended
 
 	statuses     *status.Writer
 	ledger       ledgerWriter
@@ -105,8 +101,25 @@ func (l *Engine) run(ctx context.Context) error {
 // when the next round is due, zero for never.
 func (l *Engine) round(ctx context.Context) time.Time {
 	now := time.Now()
-	if !l.loaded && !l.isReady(now) {
+	isReady, due := l.decide(ctx, now)
+	if !isReady {
 		return time.Time{} // an inbox signals when it is filled
+	}
+	l.taints.start(ctx, now)
+	l.tasks.start(ctx, now)
+	l.ReconcileWoken(now)
+	due = times.Earliest(due, l.updateAllowances(now), l.taints.requeueDelayed(now), l.ledger.write(ctx, now))
+	if l.taints.queue.len() > 0 && l.taints.running < maxConcurrentWrites || l.tasks.queue.len() > 0 && l.tasks.running < maxConcurrentTasks { // a final check changed a plan
+		due = now
+	}
+	return times.Earliest(due, l.nextDecision(), l.writeStatuses(ctx, now), l.logSuppressed(now), l.forgetRetired(now))
+}
+
+// decide takes in all changes, and queues every node that differs from its plan. It does
+// nothing until everything is loaded. due is when time alone changes a decision.
+func (l *Engine) decide(ctx context.Context, now time.Time) (isReady bool, due time.Time) {
+	if !l.loaded && !l.isReady(now) {
+		return false, time.Time{}
 	}
 	for _, p := range l.policies {
 		p.Take(now)
@@ -115,7 +128,6 @@ func (l *Engine) round(ctx context.Context) time.Time {
 	for _, t := range l.tasks.treatments {
 		t.Take(now)
 	}
-	var due time.Time
 	for _, p := range l.policies {
 		due = times.Earliest(due, p.SetRules(ctx, now))
 	}
@@ -129,22 +141,15 @@ func (l *Engine) round(ctx context.Context) time.Time {
 	l.core.Advance(now)
 	l.ReconcileWoken(now)
 	l.taints.requeueDelayed(now)
-	treatmentsDue := l.tasks.runDue(now)
+	due = times.Earliest(due, l.tasks.runDue(now))
 	l.ReconcileWoken(now)
-	l.taints.start(ctx, now)
-	l.tasks.start(ctx, now)
-	l.ReconcileWoken(now)
-	allowancesDue := l.updateAllowances(now)
-	due = times.Earliest(times.Earliest(due, l.taints.requeueDelayed(now)), times.Earliest(allowancesDue, l.ledger.write(ctx, now)))
-	if l.taints.queue.len() > 0 && l.taints.running < maxConcurrentWrites || l.tasks.queue.len() > 0 && l.tasks.running < maxConcurrentTasks { // a final check changed a plan
-		due = now
-	}
-	due = times.Earliest(due, l.writeStatuses(ctx, now))
-	if at, ok := l.core.Deadline(); ok {
-		due = times.Earliest(due, at)
-	}
-	due = times.Earliest(due, times.Earliest(treatmentsDue, l.tasks.nextDue))
-	return times.Earliest(due, times.Earliest(l.logSuppressed(now), l.forgetRetired(now)))
+	return true, due
+}
+
+// nextDecision returns when time alone changes a plan or a task, zero for never.
+func (l *Engine) nextDecision() time.Time {
+	at, _ := l.core.Deadline()
+	return times.Earliest(at, l.tasks.nextDue)
 }
 
 // load resumes the work of the previous leader once everything is taken in.

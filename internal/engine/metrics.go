@@ -70,13 +70,9 @@ func NewMetrics() *Metrics {
 // Event counts an Event by its outcome.
 func (m *Metrics) Event(outcome string) { m.events.WithLabelValues(outcome).Inc() }
 
-var resultNames = map[treat.Result]string{
-	treat.Made: "made", treat.Stale: "stale", treat.Busy: "busy", treat.Refused: "refused", treat.Unknown: "unsure",
-}
-
 // CountWrite counts a write by its result.
 func (m *Metrics) CountWrite(resource string, result treat.Result) {
-	m.writes.WithLabelValues(resource, resultNames[result]).Inc()
+	m.writes.WithLabelValues(resource, result.String()).Inc()
 }
 
 // setUnknownEntries sets how many entries of a format this version does not know.

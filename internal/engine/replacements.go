@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	// maxAwaitingReplacement limits the deleted nodes in a ledger snapshot, so that there
+	// MaxAwaitingReplacement limits the deleted nodes in a ledger snapshot, so that there
 	// is room for existing nodes.
-	maxAwaitingReplacement = maxNodesInSnapshot / 2
-	// clockSkew is how much the clocks of two replicas may differ without freeing the
+	MaxAwaitingReplacement = MaxNodesInSnapshot / 2
+	// ClockSkew is how much the clocks of two replicas may differ without freeing the
 	// slot of a deleted node too early.
-	clockSkew = 5 * time.Minute
+	ClockSkew = 5 * time.Minute
 )
 
 // awaitingReplacement holds deleted nodes that keep their slot until they are replaced,
@@ -40,8 +40,8 @@ func slotOfGrant(g triage.Grant) ledger.Slot {
 
 // restoreReplacement resumes the slot of a node that the previous leader saw go. The
 // clocks may differ. A time in the future counts as now. A time that is over by less than
-// clockSkew counts as not over. So a wrong clock keeps a slot at most for the usual time
-// from now. It frees a slot too early only by the amount that exceeds clockSkew.
+// ClockSkew counts as not over. So a wrong clock keeps a slot at most for the usual time
+// from now. It frees a slot too early only by the amount that exceeds ClockSkew.
 func (w *ledgerWriter) restoreReplacement(now time.Time, state *Node, e ledger.Replacement) {
 	if state != nil && string(state.Object.UID) == e.UID {
 		return // the node exists
@@ -53,7 +53,7 @@ func (w *ledgerWriter) restoreReplacement(now time.Time, state *Node, e ledger.R
 	if e.Replaced {
 		return
 	}
-	gone := e.Gone.Add(clockSkew)
+	gone := e.Gone.Add(ClockSkew)
 	if gone.After(now) {
 		gone = now
 	}
@@ -105,7 +105,7 @@ func (w *ledgerWriter) hasReplacements(now time.Time) bool {
 func (awaiting *awaitingReplacement) hasReplaced(now time.Time, kept []triage.Grant) bool {
 	isKept := slotsOf(kept)
 	for d, e := range awaiting.inLedger {
-		if !isKept[d] && !e.Replaced && now.Before(e.Gone.Add(clockSkew+triage.ReplacementWait)) {
+		if !isKept[d] && !e.Replaced && now.Before(e.Gone.Add(ClockSkew+triage.ReplacementWait)) {
 			return true
 		}
 	}
@@ -149,7 +149,7 @@ func (w *ledgerWriter) requestReplacementEntries(now time.Time, ledgerRoom *ledg
 		}
 		return cmp.Or(a.Gone.Compare(b.Gone), cmp.Compare(a.Node, b.Node))
 	})
-	room := min(maxAwaitingReplacement, max(0, maxNodesInSnapshot-len(w.withSlots)))
+	room := min(MaxAwaitingReplacement, max(0, MaxNodesInSnapshot-len(w.withSlots)))
 	w.replacements.requested = nil
 	for _, g := range kept[:min(len(kept), room)] {
 		e, isNamed := w.replacements.inLedger[slotOfGrant(g)]

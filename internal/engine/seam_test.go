@@ -242,7 +242,7 @@ func (f *toyFixture) claims(identity string) *toyEngine {
 	testkit.Must(f, err)
 	e.engine, err = engine.New(engine.Config{
 		Client: f.api, Nodes: nodes, Namespace: metav1.NamespaceDefault, Identity: identity,
-		Event: func(treat.Event) {}, Metrics: engine.NewMetrics(), CheckMetrics: engine.NewCheckMetrics(), RepairMetrics: engine.NewRepairMetrics(), Liveness: &engine.Liveness{}, Logger: e.log.Logger(),
+		Event: func(treat.Event) {}, Metrics: engine.NewMetrics(), Liveness: &engine.Liveness{}, Logger: e.log.Logger(),
 	})
 	testkit.Must(f, err)
 	e.policy = &toyPolicy{host: e.engine, nodes: map[string]triage.Reason{}}

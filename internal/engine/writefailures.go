@@ -12,29 +12,29 @@ import (
 const (
 	// WriteTimeout limits a write, including its answer.
 	WriteTimeout = 10 * time.Second
-	// firstRetry and lastRetry bound the backoff after a failed write.
+	// firstRetry and LastRetry bound the backoff after a failed write.
 	firstRetry = 100 * time.Millisecond
-	lastRetry  = 30 * time.Second
-	// firstRefusedRetry and lastRefusedRetry bound the backoff after a write that the API
+	LastRetry  = 30 * time.Second
+	// FirstRefusedRetry and LastRefusedRetry bound the backoff after a write that the API
 	// server rejected. A user has to change something before it succeeds.
-	firstRefusedRetry = 5 * time.Second
-	lastRefusedRetry  = 5 * time.Minute
+	FirstRefusedRetry = 5 * time.Second
+	LastRefusedRetry  = 5 * time.Minute
 	// refusalHeld is how long a refusal counts towards the backoff of the next refusal.
-	refusalHeld = 2 * lastRefusedRetry
-	// logEvery is the interval of summaries for suppressed log lines; maxLogged is how
+	refusalHeld = 2 * LastRefusedRetry
+	// LogEvery is the interval of summaries for suppressed log lines; MaxLogged is how
 	// many lines are logged in each interval.
-	logEvery  = 10 * time.Second
-	maxLogged = 10
+	LogEvery  = 10 * time.Second
+	MaxLogged = 10
 	// ReportRefusalEvery is how often an unchanged refusal is reported again.
 	ReportRefusalEvery = time.Hour
 )
 
 // RetryDelay returns the randomized delay before the next try of a failed write.
-func RetryDelay(tries int) time.Duration { return growingDelay(tries, firstRetry, lastRetry) }
+func RetryDelay(tries int) time.Duration { return growingDelay(tries, firstRetry, LastRetry) }
 
 // RefusalDelay returns the randomized delay after a write that the API server rejected.
 func RefusalDelay(refusals int) time.Duration {
-	return growingDelay(refusals, firstRefusedRetry, lastRefusedRetry)
+	return growingDelay(refusals, FirstRefusedRetry, LastRefusedRetry)
 }
 
 // growingDelay returns a randomized delay that doubles with every try, from about first up to
@@ -70,10 +70,10 @@ type logLimiter struct {
 
 // allows reports whether to log the next line, and counts it if not.
 func (t *logLimiter) allows(now time.Time) bool {
-	if t.unnamed == 0 && now.Sub(t.since) >= logEvery {
+	if t.unnamed == 0 && now.Sub(t.since) >= LogEvery {
 		t.since, t.named = now, 0
 	}
-	if t.named >= maxLogged {
+	if t.named >= MaxLogged {
 		t.unnamed++
 		return false
 	}
@@ -86,7 +86,7 @@ func (t *logLimiter) suppressed(now time.Time) (unnamed int, due time.Time) {
 	if t.unnamed == 0 {
 		return 0, time.Time{}
 	}
-	if due = t.since.Add(logEvery); now.Before(due) {
+	if due = t.since.Add(LogEvery); now.Before(due) {
 		return 0, due
 	}
 	unnamed = t.unnamed

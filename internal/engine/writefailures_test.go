@@ -88,18 +88,18 @@ func TestFailuresOfAllNodesAreSummarized(t *testing.T) {
 			for _, state := range c.nodeStates {
 				c.answer(state, result, err)
 			}
-			pass(logEvery)
+			pass(LogEvery)
 			c.logSuppressed(time.Now())
 		}
 		for range 30 {
 			all(treat.Unknown, errBroken)
 		}
-		if lines := strings.Count(c.log.String(), "\n"); lines > maxLogged+2 || !strings.Contains(c.log.String(), fmt.Sprintf(`msg="writes are delayed" nodes=%d`, nodes)) {
+		if lines := strings.Count(c.log.String(), "\n"); lines > MaxLogged+2 || !strings.Contains(c.log.String(), fmt.Sprintf(`msg="writes are delayed" nodes=%d`, nodes)) {
 			c.t.Errorf("an outage of five minutes is reported in %d lines:\n%s", lines, &c.log)
 		}
 		c.log.Reset()
 		all(treat.Made, nil)
-		if got := c.log.String(); c.lines("writes succeed again") != 1 || c.lines("trouble is over") != maxLogged {
+		if got := c.log.String(); c.lines("writes succeed again") != 1 || c.lines("trouble is over") != MaxLogged {
 			c.t.Errorf("its end is reported like this:\n%s", got)
 		}
 		if due := c.logSuppressed(time.Now()); !due.IsZero() {
@@ -118,9 +118,9 @@ func TestRefusalsOfManyNodesAreSummarized(t *testing.T) {
 			change.Takes = []triage.RuleID{setRule("set")}
 			c.taints.handleResult(writeResult{state: state, change: change, result: treat.Refused, err: errors.New("forbidden"), version: "1"})
 		}
-		pass(logEvery)
+		pass(LogEvery)
 		c.logSuppressed(time.Now())
-		if got := c.log.String(); c.lines("write refused") != maxLogged || !strings.Contains(got, fmt.Sprintf(`msg="more writes are refused" writes=%d`, nodes-maxLogged)) ||
+		if got := c.log.String(); c.lines("write refused") != MaxLogged || !strings.Contains(got, fmt.Sprintf(`msg="more writes are refused" writes=%d`, nodes-MaxLogged)) ||
 			c.lines("writes succeed again") > 0 {
 			c.t.Errorf("refusals are told like this:\n%s", got)
 		}
@@ -192,7 +192,7 @@ func TestRefusedWritesBackOff(t *testing.T) {
 		}
 		pass(refusalHeld)
 		c.answer(state, treat.Refused, errors.New("forbidden"))
-		if wait := time.Until(state.notBefore); wait > firstRefusedRetry {
+		if wait := time.Until(state.notBefore); wait > FirstRefusedRetry {
 			c.t.Errorf("an old refusal makes the next one wait for %s", wait)
 		}
 	})

@@ -14,7 +14,6 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/ownership"
-	"github.com/resourcestack/autohealer/internal/treat"
 )
 
 // Machine is the machine behind a node, as an object of its provider describes it. The
@@ -79,8 +78,7 @@ type Termination struct {
 	GracePeriod time.Duration
 	// BoundPool is the pool whose rules share a bound, empty for none.
 	BoundPool string
-	// Event is the reason of the Event about the deletion. Cause is the beginning of its
-	// message.
-	Event treat.EventReason
-	Cause string
+	// IsReadyTimeout says that the node did not become ready within ReadyTimeout.
+	IsReadyTimeout bool
+	ReadyTimeout   time.Duration
 }

@@ -110,6 +110,11 @@ const (
 	Unknown
 )
 
+// String returns the outcome as metrics name it.
+func (r Result) String() string {
+	return [...]string{Made: "made", Stale: "stale", Busy: "busy", Refused: "refused", Unknown: "unsure"}[r]
+}
+
 // Classify returns the outcome of a write from its error.
 func Classify(err error) Result {
 	var status apierrors.APIStatus

@@ -1,0 +1,185 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/status"
+	"github.com/resourcestack/autohealer/internal/times"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/watch"
+)
+
+// Stepper runs an engine step by step, for tests of policies and treatments. A test
+// delivers objects, runs rounds, and decides what becomes of each task and each snapshot
+// of the ledger. The stepper makes the same decisions as Run and sends nothing by itself.
+type Stepper struct{ *Engine }
+
+// NewStepper returns a stepper. Of the configuration it needs Event, Metrics and Logger,
+// and Client, Namespace and Identity for a real ledger.
+func NewStepper(cfg Config) *Stepper {
+	l := newEngine(cfg)
+	l.statuses = &status.Writer{} // it writes nothing
+	l.ledger.done = make(chan error, 1)
+	return &Stepper{l}
+}
+
+// NodeInbox returns the inbox for nodes.
+func (s *Stepper) NodeInbox() *watch.Inbox[*corev1.Node] { return s.nodeInbox }
+
+// Restore sets the entries that the previous leader has stored, and those of kinds that
+// this version does not know. It must be called before the first round.
+func (s *Stepper) Restore(entries []ledger.Entry, unknown ...ledger.UnknownEntry) {
+	s.ledger.restored, s.ledger.unknownEntries = entries, unknown
+}
+
+// UseStatusWriter makes the policies write their statuses.
+func (s *Stepper) UseStatusWriter(w *status.Writer) { s.statuses = w }
+
+// Round runs a round, and leaves tasks and snapshots to the test. It returns when the next
+// round is due, zero for never.
+func (s *Stepper) Round(ctx context.Context) time.Time {
+	now := time.Now()
+	isReady, due := s.decide(ctx, now)
+	if !isReady {
+		return time.Time{}
+	}
+	for range s.tasks.queue.len() { // as before they are started
+		if lane := s.tasks.queue.pop(); lane.stage == queued {
+			lane.stage = idle
+			s.tasks.reconcile(now, lane.Node)
+		}
+	}
+	due = times.Earliest(due, s.updateAllowances(now))
+	s.ledger.hasReplacements(now)
+	s.statuses.Schedule(now)
+	s.writeStatuses(ctx, now)
+	s.logSuppressed(now)
+	s.forgetRetired(now)
+	return times.Earliest(due, s.nextDecision())
+}
+
+// Next returns the next task of a node, nil for none, and when to check again.
+func (s *Stepper) Next(node string) (*Task, time.Time) {
+	if lane := s.tasks.lanes[node]; lane != nil {
+		return s.tasks.next(time.Now(), lane)
+	}
+	return nil, time.Time{}
+}
+
+// IsQueued reports whether a task of the node waits to be started. AwaitsLedger reports
+// whether it waits for its slot in the ledger.
+func (s *Stepper) IsQueued(node string) bool     { return s.stageOf(node) == queued }
+func (s *Stepper) AwaitsLedger(node string) bool { return s.stageOf(node) == awaitingLedger }
+
+func (s *Stepper) stageOf(node string) queueStage {
+	if lane := s.tasks.lanes[node]; lane != nil {
+		return lane.stage
+	}
+	return idle
+}
+
+// Startable returns the tasks that may start now, by node. Tasks that take a slot are
+// queued for the next snapshot.
+func (s *Stepper) Startable() map[string]*Task {
+	startable := map[string]*Task{}
+	for range s.tasks.queue.len() {
+		lane := s.tasks.queue.pop()
+		if t := s.tasks.nextStartable(time.Now(), lane); t != nil {
+			lane.stage = queued
+			s.tasks.queue.push(lane)
+			startable[lane.Node] = t
+		}
+	}
+	s.ReconcileWoken(time.Now())
+	s.updateAllowances(time.Now())
+	return startable
+}
+
+// Begin starts the queued task of a node and returns its result to fill in. It returns nil
+// if the node has no queued task that may start.
+func (s *Stepper) Begin(node string) *Result {
+	for range s.tasks.queue.len() {
+		lane := s.tasks.queue.pop()
+		if lane.Node != node {
+			s.tasks.queue.push(lane)
+			continue
+		}
+		if t := s.tasks.nextStartable(time.Now(), lane); t != nil {
+			return s.tasks.startTask(time.Now(), lane, t)
+		}
+		return nil
+	}
+	return nil
+}
+
+// Start starts a task of a node and returns its result to fill in.
+func (s *Stepper) Start(now time.Time, node string, t *Task) *Result {
+	return s.tasks.startTask(now, s.tasks.of(node), t)
+}
+
+// RunTask runs a task of a node to its end, with real requests, and returns its result.
+func (s *Stepper) RunTask(ctx context.Context, node string, t *Task) *Result {
+	s.tasks.runInBackground(ctx, time.Now(), s.tasks.of(node), t)
+	return <-s.tasks.results
+}
+
+// Finish takes in the result of a task.
+func (s *Stepper) Finish(r *Result) { s.tasks.handleResult(r) }
+
+// Snapshot returns the entries of the next snapshot of the ledger, nil if none is due; due
+// then is when to ask again. The test must call Stored with what became of it.
+func (s *Stepper) Snapshot() (entries []ledger.Entry, due time.Time) {
+	if entries, due = s.ledger.nextSnapshot(time.Now()); entries != nil {
+		s.ledger.isWriting = true
+	}
+	return entries, due
+}
+
+// Entries returns the entries of a snapshot taken now, whether or not one is due.
+func (s *Stepper) Entries() []ledger.Entry {
+	s.ledger.requestReplacementEntries(time.Now(), s.ledger.ledger.Room())
+	return s.ledger.entries()
+}
+
+// Stored takes in what became of a snapshot. It returns an error if another replica has
+// claimed the ledger.
+func (s *Stepper) Stored(err error) error { return s.ledger.handleResult(err) }
+
+// WriteSnapshot writes the next snapshot to the real ledger, if one is due. It returns when
+// to try again if the snapshot must wait.
+func (s *Stepper) WriteSnapshot(ctx context.Context, now time.Time) (due time.Time, err error) {
+	if due = s.ledger.write(ctx, now); !s.ledger.isWriting {
+		return due, nil
+	}
+	return due, s.ledger.handleResult(<-s.ledger.done)
+}
+
+// MayStart runs a round and answers as MayStillStart does in a running engine.
+func (s *Stepper) MayStart(ctx context.Context, t *Task) bool {
+	answer := make(chan bool, 1)
+	s.tasks.queueStartRequest(startRequest{node: t.Node.Name, rule: t.Rule, step: t.Step, answer: answer})
+	s.Round(ctx)
+	s.tasks.answerStartRequests()
+	return <-answer
+}
+
+// AnswerStart answers the next call of MayStillStart.
+func (s *Stepper) AnswerStart(answer func(node string) bool) {
+	s.tasks.startRequests = make(chan startRequest)
+	go func() {
+		request := <-s.tasks.startRequests
+		request.answer <- answer(request.node)
+	}()
+}
+
+// TaintChange returns the next write of taints to a node, nil for none.
+func (s *Stepper) TaintChange(node string) *treat.Change {
+	state := s.nodeStates[node]
+	plan, _ := s.planOf(state)
+	change, _ := s.taints.nextChange(state, plan, time.Now())
+	return change
+}

@@ -1,0 +1,314 @@
+package nodehealthcheck
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/engine"
+	"github.com/resourcestack/autohealer/internal/metricset"
+	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/policykind"
+	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/status"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+	"github.com/resourcestack/autohealer/internal/watch"
+)
+
+// Policy follows the NodeHealthChecks. It implements [engine.Policy].
+type Policy struct {
+	host         engine.TreatmentHost
+	metrics      *Metrics
+	remediations Remediations
+	inbox        *watch.Optional[*remediationv1alpha1.NodeHealthCheck]
+	medik8s      medik8sLeader
+	known        map[string]*check
+	// deferring says that another controller (medik8s) follows the health checks, so this
+	// controller does not.
+	deferring bool
+	changed   bool // something that health checks depend on has changed
+}
+
+// Inboxes deliver what the policy watches: the NodeHealthChecks, and the leader-election
+// Leases of medik8s.
+type Inboxes struct {
+	Checks *watch.Optional[*remediationv1alpha1.NodeHealthCheck]
+	Leases *watch.Optional[*coordinationv1.Lease]
+}
+
+// NewInboxes returns inboxes that read from the API server.
+func NewInboxes(c client.WithWatch, signal chan<- struct{}) Inboxes {
+	return Inboxes{
+		Checks: watch.NewOptional(signal, &remediationv1alpha1.NodeHealthCheck{}, watch.Source(c, func() client.ObjectList { return &remediationv1alpha1.NodeHealthCheckList{} })),
+		Leases: watch.NewOptional(signal, &coordinationv1.Lease{}, medik8sLeases(c)),
+	}
+}
+
+// New returns the policy without objects.
+func New(host engine.TreatmentHost, inboxes Inboxes, remediations Remediations, metrics *Metrics) *Policy {
+	inboxes.Leases.Namespaced = true
+	return &Policy{
+		host: host, inbox: inboxes.Checks, medik8s: medik8sLeader{inbox: inboxes.Leases, leases: map[string]observedLease{}},
+		known: map[string]*check{}, remediations: remediations, metrics: metrics,
+	}
+}
+
+// check is a NodeHealthCheck and its state.
+type check struct {
+	object *remediationv1alpha1.NodeHealthCheck
+	nodes  map[string]triage.Reason // the findings
+	ladder []remediation.Template   // of the followed version
+	rule   triage.Rule              // of the followed version; its ID is zero for none
+	// problem is why no treatment starts, apart from pauses; empty for none. disabled is
+	// the condition reason for it in the status, empty if the problem is about to pass.
+	problem, disabled string
+	storm             storm
+	reportedWaits     map[triage.Code]int // as last reported
+	skipped           triage.Code         // why no treatment starts at all, as last reported
+	status            status.Status[remediationv1alpha1.NodeHealthCheckStatus]
+}
+
+// storm is the last reported state of a storm.
+type storm struct{ isOn, isCooling bool }
+
+func checkRule(name string) triage.RuleID {
+	return triage.RuleID{Kind: policykind.NodeHealthCheck, Name: name}
+}
+
+// isFollowed reports whether a version of the health check is followed.
+func (c *check) isFollowed() bool { return c.rule.ID != triage.RuleID{} }
+
+// isNew reports whether its templates have not been checked yet.
+func (c *check) isNew() bool { return c.problem != "" && c.disabled == "" }
+
+// of returns the health check of a rule, nil if it is gone.
+func (h *Policy) of(rule triage.RuleID) *check {
+	if rule.Kind != policykind.NodeHealthCheck {
+		return nil
+	}
+	return h.known[rule.Name]
+}
+
+// Watch watches the health checks and the Lease of medik8s' own controller.
+func (h *Policy) Watch(ctx context.Context) {
+	var watches sync.WaitGroup
+	watches.Go(func() { h.inbox.Run(ctx) })
+	watches.Go(func() { h.medik8s.inbox.Run(ctx) })
+	watches.Wait()
+}
+
+// Ready reports whether the health checks and the medik8s leader are loaded.
+func (h *Policy) Ready(now time.Time) bool {
+	checks, _ := h.inbox.Availability()
+	medik8s, _ := h.medik8s.inbox.Availability()
+	if checks == watch.NotAnswered || medik8s == watch.NotAnswered {
+		return false
+	}
+	h.Take(now)
+	return true
+}
+
+// Size counts the health checks.
+func (h *Policy) Size() (name string, objects int) { return "nodeHealthChecks", len(h.known) }
+
+// Findings returns what the rule of a health check has found.
+func (h *Policy) Findings(rule triage.RuleID) (nodes map[string]triage.Reason, stale *bool) {
+	if c := h.of(rule); c != nil {
+		return c.nodes, &c.status.Stale
+	}
+	return nil, nil
+}
+
+// About returns the health check of a rule.
+func (h *Policy) About(rule triage.RuleID, _ *corev1.Node) (s engine.Subject) {
+	if c := h.of(rule); c != nil {
+		s.Policy = treat.AboutCheck(c.object)
+	}
+	return s
+}
+
+// AddFacts adds whether the health of a node is confirmed, and what forbids its
+// remediation.
+func (h *Policy) AddFacts(now time.Time, n *engine.Node, facts *triage.Node) {
+	if h.deferring {
+		return
+	}
+	_, facts.Confirmed = n.Object.Annotations[remediation.ConfirmedAnnotation]
+	veto := func(message string) {
+		facts.Vetoes = append(facts.Vetoes, triage.Veto{Kind: policykind.NodeHealthCheck, Reason: message})
+	}
+	if n.Object.Labels[remediation.ExcludeLabel] == remediation.ExcludeValue {
+		veto("the node is labelled " + remediation.ExcludeLabel + "=" + remediation.ExcludeValue)
+	}
+	if message := h.remediations.ControlPlaneProblem(); message != "" && facts.ControlPlane {
+		veto(message)
+	}
+	if message := h.remediations.ForeignLease(now, n.Object.Name); message != "" {
+		veto(message)
+	}
+}
+
+// Take takes in changed health checks and Leases of medik8s.
+func (h *Policy) Take(now time.Time) {
+	batch := h.inbox.Take()
+	if batch.ListVersion != "" {
+		for name := range h.known {
+			if _, there := batch.Changes[name]; !there {
+				h.remove(now, name)
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(batch.Changes)) {
+		if change := batch.Changes[name]; change.Gone {
+			h.remove(now, name)
+		} else {
+			h.upsert(now, change.Object)
+		}
+	}
+	h.medik8s.take(now)
+}
+
+// upsert stores a new or changed health check.
+func (h *Policy) upsert(now time.Time, object *remediationv1alpha1.NodeHealthCheck) {
+	c := h.known[object.Name]
+	if c == nil || c.object.UID != object.UID {
+		if c != nil {
+			h.remove(now, object.Name)
+		}
+		c = &check{nodes: map[string]triage.Reason{}}
+		h.known[object.Name] = c
+		h.host.Revive(checkRule(object.Name))
+	}
+	c.status.Observe(object, object.Status)
+	if c.object == nil || c.object.Generation != object.Generation || (c.object.DeletionTimestamp == nil) != (object.DeletionTimestamp == nil) {
+		h.changed = true
+		h.remediations.ReferencesChanged()
+	}
+	c.object, c.status.Stale = object, true
+	h.host.Statuses().Schedule(now)
+}
+
+func (h *Policy) remove(now time.Time, name string) {
+	c := h.known[name]
+	if c == nil {
+		return
+	}
+	delete(h.known, name)
+	h.changed = true
+	h.remediations.ReferencesChanged()
+	h.host.Core().RemoveRule(now, checkRule(name))
+	h.metrics.forgetCheck(name)
+	h.host.Retire(now, checkRule(name))
+	h.remediations.ReobserveRule(now, checkRule(name))
+	h.host.Logger().Info("health check gone", "nodeHealthCheck", name)
+}
+
+// SetRules updates the rules of the health checks.
+func (h *Policy) SetRules(_ context.Context, now time.Time) (due time.Time) {
+	if deferring := h.medik8s.isActive(); deferring != h.deferring {
+		h.deferToMedik8s(now, deferring)
+	}
+	if h.changed {
+		h.changed = false
+		for _, name := range slices.Sorted(maps.Keys(h.known)) {
+			if !h.deferring {
+				h.followCheck(now, h.known[name])
+			}
+		}
+	}
+	return h.medik8s.until()
+}
+
+// deferToMedik8s hands the health checks to the other controller, or takes them back.
+// Each side continues the treatments of the other.
+func (h *Policy) deferToMedik8s(now time.Time, deferring bool) {
+	h.deferring, h.changed = deferring, true
+	h.metrics.deferring.Set(metricset.Bool(deferring))
+	if deferring {
+		h.host.Logger().Warn("deferring to another controller", "reason", h.medik8s.message())
+	} else {
+		h.host.Logger().Info("following health checks", "nodeHealthChecks", len(h.known))
+	}
+	for name, c := range h.known {
+		c.status.Stale, c.status.NotBefore = true, time.Time{} // report the change at once
+		if deferring {
+			h.host.Core().RemoveRule(now, checkRule(name))
+			c.rule, c.ladder = triage.Rule{}, nil
+		}
+	}
+	h.host.ReobserveTreated(now)
+	h.host.Statuses().Schedule(now)
+}
+
+// followCheck updates the rule of a health check. If the new version is invalid, the
+// previous one stays in force for running treatments and starts no new ones.
+func (h *Policy) followCheck(now time.Time, c *check) {
+	name := c.object.Name
+	rule, err := observe.NodeHealthCheck(c.object)
+	ladder := make([]remediation.Template, 0, len(rule.Response.Ladder))
+	for _, step := range rule.Response.Ladder {
+		t, bad := remediation.ParseTemplate(step.Ref)
+		if err == nil && bad != nil {
+			err = bad
+		}
+		ladder = append(ladder, t)
+	}
+	problem, disabled := h.remediations.TemplateProblem(ladder)
+	if err != nil {
+		problem, disabled = err.Error(), remediationv1alpha1.ReasonInvalid
+		rule, ladder = c.rule, c.ladder
+	}
+	if disabled != c.disabled || disabled != "" && problem != c.problem {
+		h.reportCheck(now, c, problem, disabled)
+	}
+	wasFollowed, isSame := c.isFollowed(), slices.Equal(c.ladder, ladder)
+	c.rule, c.ladder, c.problem, c.disabled = rule, ladder, problem, disabled
+	switch {
+	case problem != "":
+		rule.Hold = problem
+	case c.object.DeletionTimestamp != nil:
+		rule.Hold = "the health check is being deleted"
+	}
+	if rule.ID == (triage.RuleID{}) {
+		h.remediations.ReobserveRule(now, checkRule(name))
+		return
+	}
+	if !wasFollowed {
+		h.remediations.ReobserveRule(now, checkRule(name)) // existing treatments first
+	}
+	if err := h.host.Core().SetRule(now, rule); err != nil { // it compiled, so it is valid
+		h.host.Logger().Error("health check not followed", "nodeHealthCheck", name, "err", err)
+		return
+	}
+	if wasFollowed && !isSame {
+		h.remediations.ReobserveRule(now, checkRule(name)) // steps have new numbers
+	}
+	if isOn, calmSince := stormOf(c.status.Stored); isOn && !wasFollowed {
+		h.host.Core().ResumeStorm(now, rule.ID, calmSince)
+		c.storm = storm{isOn: true, isCooling: !calmSince.IsZero()} // reported by the previous leader
+	}
+	c.status.Stale = true
+	h.host.Statuses().Schedule(now)
+}
+
+// reportCheck reports that a health check is disabled or enabled again.
+func (h *Policy) reportCheck(now time.Time, c *check, problem, disabled string) {
+	name := c.object.Name
+	c.status.Stale = true
+	h.host.Statuses().Schedule(now)
+	if disabled == "" {
+		h.host.Logger().Info("health check enabled", "nodeHealthCheck", name)
+		h.publishEvent(c, nil, treat.Enabled, triage.Reason{}, "nothing speaks against it any more, the health check is enabled")
+		return
+	}
+	h.host.Logger().Warn("health check disabled", "nodeHealthCheck", name, "reason", disabled, "err", problem)
+	h.publishEvent(c, nil, treat.Disabled, triage.Reason{}, disabled+": "+problem)
+}

@@ -1,0 +1,301 @@
+package nodehealthcheck
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/status"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// rowPause is the additional delay of a status write per listed node. Storing a row costs
+// the API server about a millisecond of CPU, which it needs for treatments in a storm.
+const rowPause = 20 * time.Millisecond
+
+// deferredStatusEvery is the interval for restoring the StandingBack condition if the
+// other controller removes it. A short interval would make both controllers fight.
+const deferredStatusEvery = 10 * time.Minute
+
+// WriteStatuses updates the statuses of health checks.
+func (h *Policy) WriteStatuses(ctx context.Context, now time.Time) {
+	for name, c := range h.known {
+		counts, _ := h.host.Core().Population(checkRule(name))
+		h.metrics.setCheck(name, counts, c)
+		if c.reportedWaits[c.skipped] == 0 {
+			c.skipped = 0 // report it again next time
+		}
+		if counts.CalmUntil.After(now) { // no node change may announce the end of the cooldown
+			h.host.Statuses().ScheduleAt(counts.CalmUntil)
+		}
+		if !h.deferring {
+			h.reportStorm(c, counts)
+		}
+		if !c.status.Stale && (h.deferring || c.status.Stored.ObservedNodes != nil && *c.status.Stored.ObservedNodes == counts.Selected) {
+			continue
+		}
+		write := status.Write[remediationv1alpha1.NodeHealthCheckStatus]{
+			Resource: "nodehealthchecks/status", Kind: "nodeHealthCheck", Name: name,
+			Status: func() remediationv1alpha1.NodeHealthCheckStatus { return h.statusOf(c, counts) },
+			Send: func(ctx context.Context, name string, status remediationv1alpha1.NodeHealthCheckStatus) (string, error) {
+				status.LastUpdateTime = new(metav1.NewTime(now.Truncate(time.Second)))
+				return h.host.Writer().HealthCheckStatus(ctx, name, status)
+			},
+			Delay: c.statusDelay(),
+		}
+		if h.deferring { // the other controller owns all other fields
+			write.Pause = deferredStatusEvery
+			write.Status = func() remediationv1alpha1.NodeHealthCheckStatus { return h.deferredStatus(c) }
+			write.Send = func(ctx context.Context, name string, status remediationv1alpha1.NodeHealthCheckStatus) (string, error) {
+				return h.host.Writer().HealthCheckCondition(ctx, name, *meta.FindStatusCondition(status.Conditions, remediationv1alpha1.StandingBack))
+			}
+		}
+		c.status.Update(ctx, now, h.host.Statuses(), write)
+	}
+}
+
+// Status returns the status of a health check as the policy would write it now, and whether
+// there is such a health check.
+func (h *Policy) Status(name string) (s remediationv1alpha1.NodeHealthCheckStatus, isKnown bool) {
+	c := h.known[name]
+	switch {
+	case c == nil:
+		return s, false
+	case h.deferring:
+		return h.deferredStatus(c), true
+	}
+	counts, _ := h.host.Core().Population(checkRule(name))
+	return h.statusOf(c, counts), true
+}
+
+// statusDelay returns by how much the next status write is delayed. Only changes of listed
+// nodes wait longer with their number, not changes of the health check itself.
+func (c *check) statusDelay() time.Duration {
+	isOn, calmSince := stormOf(c.status.Stored)
+	isDisabled := meta.IsStatusConditionTrue(c.status.Stored.Conditions, remediationv1alpha1.Disabled)
+	if c.status.Stored.ObservedGeneration != c.object.Generation || c.storm != (storm{isOn, !calmSince.IsZero()}) || isDisabled != (c.disabled != "") {
+		return 0
+	}
+	return time.Duration(min(len(c.nodes), remediationv1alpha1.MaxListedNodes)) * rowPause
+}
+
+// deferredStatus adds the StandingBack condition and keeps everything that the other
+// controller has written.
+func (h *Policy) deferredStatus(c *check) remediationv1alpha1.NodeHealthCheckStatus {
+	status := *c.status.Stored.DeepCopy()
+	meta.SetStatusCondition(&status.Conditions, metav1.Condition{
+		Type: remediationv1alpha1.StandingBack, Status: metav1.ConditionTrue, Reason: "AnotherController",
+		Message: h.medik8s.message(), ObservedGeneration: c.object.Generation,
+	})
+	return status
+}
+
+// statusOf returns the status of a health check.
+func (h *Policy) statusOf(c *check, counts triage.Population) remediationv1alpha1.NodeHealthCheckStatus {
+	rows, treated := h.unhealthyNodes(c)
+	status := remediationv1alpha1.NodeHealthCheckStatus{
+		ObservedGeneration: c.object.Generation,
+		ObservedNodes:      new(counts.Selected),
+		HealthyNodes:       new(counts.Selected - counts.Unhealthy - counts.Recovering),
+		InTreatment:        new(treated),
+		UnhealthyNodes:     rows,
+		Conditions:         slices.Clone(c.status.Stored.Conditions),
+		LastUpdateTime:     c.status.Stored.LastUpdateTime, // set when it is written
+	}
+	c.setConditions(&status, counts)
+	switch pauses := c.object.Spec.PauseRequests; {
+	case c.disabled != "":
+		status.Phase, status.Reason = remediationv1alpha1.PhaseDisabled, c.disabled+": "+c.problem
+	case len(pauses) > 0:
+		status.Phase, status.Reason = remediationv1alpha1.PhasePaused, "asked for by "+strings.Join(pauses, ", ")
+	case treated > 0:
+		status.Phase, status.Reason = remediationv1alpha1.PhaseRemediating, fmt.Sprintf("in treatment: %d", treated)
+	default:
+		status.Phase, status.Reason = remediationv1alpha1.PhaseEnabled, "no node needs a remediation"
+	}
+	if waiting := c.waiting(counts); len(waiting) > 0 {
+		message := "waiting: " + formatCounts(waiting)
+		if status.Phase == remediationv1alpha1.PhaseEnabled { // some node does need one
+			status.Reason = message
+		} else {
+			status.Reason += "; " + message
+		}
+	}
+	return status
+}
+
+// setConditions sets the conditions of the health check.
+func (c *check) setConditions(status *remediationv1alpha1.NodeHealthCheckStatus, counts triage.Population) {
+	set := func(kind string, is bool, reason, message string, since time.Time) {
+		condition := metav1.Condition{
+			Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message, ObservedGeneration: c.object.Generation,
+		}
+		if is {
+			condition.Status = metav1.ConditionTrue
+		}
+		if !since.IsZero() {
+			condition.LastTransitionTime = metav1.NewTime(since.Truncate(time.Second))
+		}
+		meta.SetStatusCondition(&status.Conditions, condition)
+	}
+	meta.RemoveStatusCondition(&status.Conditions, remediationv1alpha1.StandingBack)
+	if c.disabled == "" {
+		set(remediationv1alpha1.Disabled, false, remediationv1alpha1.ReasonEnabled, "the health check is followed", time.Time{})
+	} else {
+		set(remediationv1alpha1.Disabled, true, c.disabled, c.problem, time.Time{})
+	}
+	if c.rule.Bound.Cooldown == 0 {
+		meta.RemoveStatusCondition(&status.Conditions, remediationv1alpha1.StormActive)
+		meta.RemoveStatusCondition(&status.Conditions, remediationv1alpha1.StormCooldownActive)
+		return
+	}
+	const change = remediationv1alpha1.ReasonThresholdChange
+	storm, cooling := "no more nodes are unhealthy than allowed", "there is no storm, or it is not over"
+	if counts.Storm {
+		storm = "nothing new is begun until the storm has been over for " + c.rule.Bound.Cooldown.String()
+	}
+	isCooling := counts.Storm && !counts.CalmSince.IsZero()
+	if isCooling {
+		cooling = "nothing new is begun before " + counts.CalmUntil.UTC().Format(time.RFC3339)
+	}
+	set(remediationv1alpha1.StormActive, counts.Storm, change, storm, time.Time{})
+	set(remediationv1alpha1.StormCooldownActive, isCooling, change, cooling, counts.CalmSince)
+}
+
+// stormOf reads the state of a storm that an earlier term stored.
+func stormOf(status remediationv1alpha1.NodeHealthCheckStatus) (isOn bool, calmSince time.Time) {
+	if meta.IsStatusConditionTrue(status.Conditions, remediationv1alpha1.StormCooldownActive) {
+		calmSince = meta.FindStatusCondition(status.Conditions, remediationv1alpha1.StormCooldownActive).LastTransitionTime.Time
+	}
+	return meta.IsStatusConditionTrue(status.Conditions, remediationv1alpha1.StormActive), calmSince
+}
+
+// reportStorm publishes the begin and end of a storm and of its cooldown.
+func (h *Policy) reportStorm(c *check, counts triage.Population) {
+	is := storm{isOn: counts.Storm, isCooling: counts.Storm && !counts.CalmSince.IsZero()}
+	if is == c.storm {
+		return
+	}
+	was := c.storm
+	c.storm, c.status.Stale = is, true
+	var event treat.EventReason
+	var message string
+	switch {
+	case is.isCooling:
+		event, message = treat.StormRecoveryCooldownStarted, "the storm is over; nothing new is begun before "+counts.CalmUntil.UTC().Format(time.RFC3339)
+	case is.isOn && !was.isOn:
+		event = treat.StormRecoveryStarted
+		message = fmt.Sprintf("a storm: %d of %d selected nodes are %s, at most %d may be; nothing new is begun", counts.GateUnhealthy(), counts.GateTotal(), counts.GateUnhealthyText(), counts.Gate)
+	case is.isOn: // unhealthy nodes exceed the threshold again
+		event, message = treat.StormRecoveryStarted, "the storm is back; no new remediation starts"
+	default:
+		event, message = treat.StormRecoveryEnded, "the storm is over, and so is the wait after it"
+	}
+	h.host.Logger().Info("storm", "nodeHealthCheck", c.object.Name, "isOn", is.isOn, "isCooling", is.isCooling)
+	h.publishEvent(c, nil, event, triage.Reason{}, message)
+}
+
+// waiting counts the nodes that wait for something other than time. GateClosed and
+// CoolingDown change for all nodes at once, so the counts derive them from the storm.
+func (c *check) waiting(counts triage.Population) map[triage.Code]int {
+	isCooling := counts.Storm && !counts.CalmSince.IsZero()
+	waiting := map[triage.Code]int{}
+	for _, reason := range c.nodes {
+		code := reason.Code
+		if code == triage.GateClosed && isCooling {
+			code = triage.CoolingDown
+		} else if code == triage.CoolingDown && !isCooling {
+			code = triage.GateClosed
+		}
+		if code.IsWait() {
+			waiting[code]++
+		}
+	}
+	return waiting
+}
+
+// formatCounts formats counts in a line.
+func formatCounts(counts map[triage.Code]int) string {
+	parts := make([]string, 0, len(counts))
+	for _, code := range slices.Sorted(maps.Keys(counts)) {
+		parts = append(parts, fmt.Sprintf("%d %s", counts[code], code))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// unhealthyNodes lists the unhealthy nodes, and counts the nodes with a remediation
+// object.
+func (h *Policy) unhealthyNodes(c *check) (rows []remediationv1alpha1.UnhealthyNode, treated int) {
+	objects := h.remediations.ObjectsOf(checkRule(c.object.Name))
+	names := slices.Collect(maps.Keys(objects))
+	for name, reason := range c.nodes {
+		// An unclear condition does not make a node unhealthy.
+		if _, isListed := objects[name]; !isListed && reason.Code != triage.Unclear {
+			names = append(names, name)
+		}
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		one, other := c.nodes[a], c.nodes[b]
+		return cmp.Or(cmp.Compare(min(len(objects[b]), 1), min(len(objects[a]), 1)),
+			cmp.Compare(one.Code, other.Code), one.Since.Compare(other.Since), cmp.Compare(a, b))
+	})
+	names = names[:min(len(names), remediationv1alpha1.MaxListedNodes)]
+	rows = make([]remediationv1alpha1.UnhealthyNode, 0, len(names))
+	for _, name := range names {
+		rows = append(rows, h.unhealthyNode(c, name, objects[name]))
+	}
+	return rows, len(objects)
+}
+
+func (h *Policy) unhealthyNode(c *check, name string, objects []remediation.Object) remediationv1alpha1.UnhealthyNode {
+	row := remediationv1alpha1.UnhealthyNode{Name: name}
+	slices.SortFunc(objects, func(a, b remediation.Object) int {
+		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.GroupKind().String(), b.GroupKind().String()), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	for _, o := range objects {
+		r := remediationv1alpha1.Remediation{
+			Resource: corev1.ObjectReference{
+				APIVersion: o.GroupVersion().String(), Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, UID: o.UID,
+			},
+			Started: metav1.NewTime(o.Created), TemplateName: o.Template,
+		}
+		if !o.TimedOutAt.IsZero() {
+			r.TimedOut = new(metav1.NewTime(o.TimedOutAt))
+		}
+		if !o.HealthySince.IsZero() {
+			row.ConditionsHealthyTimestamp = new(metav1.NewTime(o.HealthySince))
+		}
+		row.Remediations = append(row.Remediations, r)
+	}
+	reason, isKnown := c.nodes[name]
+	switch {
+	case !isKnown && h.host.Node(name) == nil:
+		row.Reason, row.Message = triage.NodeGone.String(), h.host.Explain(name, "the node is gone")
+		return row
+	case !isKnown: // the health check is not followed, or the object is for another node
+		row.Reason, row.Message = c.disabled, h.host.Explain(name, cmp.Or(c.problem, "the node has a remediation that is not for it"))
+		return row
+	}
+	reason = h.host.CurrentReason(name, reason)
+	row.Reason, row.Message = reason.Code.String(), h.host.Explain(name, reason.String())
+	switch reason.Code {
+	case triage.Recovering:
+		row.HealthyDelayed = new(true)
+	case triage.Recovered: // remaining objects were to be deleted at once
+		if at := slices.IndexFunc(objects, func(o remediation.Object) bool { return o.Deleting }); at >= 0 && row.ConditionsHealthyTimestamp == nil {
+			row.ConditionsHealthyTimestamp = new(metav1.NewTime(objects[at].DeletedAt))
+		}
+	}
+	return row
+}

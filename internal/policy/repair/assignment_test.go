@@ -1,0 +1,832 @@
+package repair
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/engine"
+	"github.com/resourcestack/autohealer/internal/enginetest"
+	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/policykind"
+	"github.com/resourcestack/autohealer/internal/repairblock"
+	"github.com/resourcestack/autohealer/internal/testkit"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/treatment/nodeclaim"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// policy creates or changes a RepairPolicy.
+func (h *nodePoolFixture) policy(name string, changes ...func(*v1alpha1.RepairPolicy)) *v1alpha1.RepairPolicy {
+	h.T.Helper()
+	p := &v1alpha1.RepairPolicy{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("policy-" + name), CreationTimestamp: metav1.NewTime(time.Now())}}
+	if before := h.repairs.policies[name]; before != nil {
+		p = before.object.DeepCopy()
+	}
+	p.Generation++
+	p.ResourceVersion = h.api.next()
+	for _, change := range changes {
+		change(p)
+	}
+	testkit.Must(h.T, h.policies.Update(p))
+	h.runRound()
+	return p
+}
+
+func (h *nodePoolFixture) noPolicy(name string) {
+	h.T.Helper()
+	testkit.Must(h.T, h.policies.Delete(h.repairs.policies[name].object))
+	h.runRound()
+}
+
+func forPool(name string) func(*v1alpha1.RepairPolicy) {
+	return func(p *v1alpha1.RepairPolicy) { p.Spec.NodePool, p.Spec.Selector = name, nil }
+}
+
+func selecting(key, value string) func(*v1alpha1.RepairPolicy) {
+	return func(p *v1alpha1.RepairPolicy) {
+		p.Spec.NodePool, p.Spec.Selector = "", &metav1.LabelSelector{MatchLabels: map[string]string{key: value}}
+	}
+}
+
+// conditionOf returns a condition of the policy's current status.
+func (h *nodePoolFixture) conditionOf(policy, kind string) metav1.Condition {
+	h.T.Helper()
+	status := h.repairs.statusOf(h.repairs.policies[policy], &repairCounts{})
+	return *meta.FindStatusCondition(status.Conditions, kind)
+}
+
+func TestPolicyPrecedence(t *testing.T) {
+	for name, test := range map[string]struct {
+		happens  func(h *nodePoolFixture)
+		governs  string
+		conflict map[string]string // messages of policies that lose
+	}{
+		"nobody":                           {func(*nodePoolFixture) {}, "", nil},
+		"the block on the pool":            {func(h *nodePoolFixture) { h.pool("default", ofAtMost("1")) }, "NodePool/default", nil},
+		"the policy that names the pool":   {func(h *nodePoolFixture) { h.policy("p", forPool("default")) }, "RepairPolicy/p", nil},
+		"the policy that selects the node": {func(h *nodePoolFixture) { h.policy("p", selecting("zone", "z")) }, "RepairPolicy/p/default", nil},
+		"the block before policies": {func(h *nodePoolFixture) {
+			h.policy("p", forPool("default"))
+			h.policy("q", selecting("zone", "z"))
+			h.pool("default", ofAtMost("1"))
+		}, "NodePool/default", map[string]string{"p": "NodePool default has a repair block of its own", "q": "such as a, by NodePool/default"}},
+		"a policy that names the pool before an older selector": {func(h *nodePoolFixture) {
+			h.policy("q", selecting("zone", "z"))
+			enginetest.Pass(time.Minute)
+			h.policy("p", forPool("default"))
+		}, "RepairPolicy/p", map[string]string{"q": "such as a, by RepairPolicy/p"}},
+		"the older of two that name it": {func(h *nodePoolFixture) {
+			h.policy("q", forPool("default"))
+			enginetest.Pass(time.Minute)
+			h.policy("p", forPool("default"))
+		}, "RepairPolicy/q", map[string]string{"p": "RepairPolicy q names NodePool default, too, and is older"}},
+		"the first by name of two of one age": {func(h *nodePoolFixture) {
+			h.policy("q", selecting("zone", "z"))
+			h.policy("p", selecting("zone", "z"))
+		}, "RepairPolicy/p/default", map[string]string{"q": "by RepairPolicy/p/default"}},
+		"one that is switched off all the same": {func(h *nodePoolFixture) {
+			h.policy("p", forPool("default"), func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.Enabled = new(false) })
+			h.policy("q", selecting("zone", "z"))
+		}, "RepairPolicy/p", map[string]string{"q": "by RepairPolicy/p"}},
+		"the version before of one that cannot be followed": {func(h *nodePoolFixture) {
+			h.policy("p", forPool("default"))
+			h.policy("p", selecting("zone", "z"), func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.DefaultTolerationDuration = "soon" })
+			h.policy("q", selecting("zone", "z"))
+		}, "RepairPolicy/p", map[string]string{"q": "by RepairPolicy/p"}},
+		"none if it was never valid": {func(h *nodePoolFixture) {
+			h.policy("p", forPool("default"), func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.DefaultTolerationDuration = "soon" })
+		}, "", nil},
+		"one that is made anew": {func(h *nodePoolFixture) {
+			h.policy("q", forPool("default"))
+			enginetest.Pass(time.Minute)
+			h.policy("p", selecting("zone", "z"))
+			h.policy("p", func(p *v1alpha1.RepairPolicy) { p.UID = "another" })
+		}, "RepairPolicy/q", map[string]string{"p": "such as a, by RepairPolicy/q"}},
+		"the next when the first is gone": {func(h *nodePoolFixture) {
+			h.policy("q", forPool("default"))
+			enginetest.Pass(time.Minute)
+			h.policy("p", selecting("zone", "z"))
+			h.noPolicy("q")
+		}, "RepairPolicy/p/default", nil},
+		"the policy without its pool": {func(h *nodePoolFixture) {
+			h.policy("p", selecting("zone", "z"))
+			h.noPool("default")
+		}, "RepairPolicy/p", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withNodePools(t, func(h *nodePoolFixture) {
+				h.T = t
+				h.pool("default", nil)
+				h.api.launch("a", "default", func(n *corev1.Node, _ *karpenter.NodeClaim) { n.Labels["zone"] = "z" })
+				h.deliver()
+				test.happens(h)
+				if is := h.repairs.nodes["a"].assigned.repairedBy; is != test.governs {
+					t.Errorf("policy %q applies, want %q", is, test.governs)
+				}
+				for name := range h.repairs.policies {
+					is := h.conditionOf(name, v1alpha1.Conflict)
+					message, loses := test.conflict[name]
+					if (is.Status == metav1.ConditionTrue) != loses || !strings.Contains(is.Message, message) {
+						t.Errorf("what policy %s says of conflicts: %s %q, want %q", name, is.Status, is.Message, message)
+					}
+				}
+			})
+		})
+	}
+}
+
+// unfollowable makes a policy version invalid. Its author wanted to disable repairs.
+func unfollowable(p *v1alpha1.RepairPolicy) {
+	p.Spec.Repair.Enabled, p.Spec.Repair.DefaultTolerationDuration = new(false), "soon"
+}
+
+// garbled makes the block of a pool invalid, without a valid version before.
+func garbled(p *repairblock.Pool) { p.Problem = "the block cannot be followed" }
+
+// Defaults do not replace an invalid policy.
+func TestDefaultsApplyOnlyWithoutAPolicy(t *testing.T) {
+	const defaults = "NodePool/default"
+	for name, test := range map[string]struct {
+		happens func(h *nodePoolFixture)
+		governs string
+		isTimed bool
+	}{
+		"no policy":                 {func(*nodePoolFixture) {}, defaults, true},
+		"the block is invalid":      {func(h *nodePoolFixture) { h.pool("default", nil, garbled) }, "", false},
+		"the block is corrected":    {func(h *nodePoolFixture) { h.pool("default", nil, garbled); h.pool("default", nil) }, defaults, true},
+		"a valid block before it":   {func(h *nodePoolFixture) { h.pool("default", ofAtMost("1"), garbled) }, defaults, true},
+		"a policy that names it":    {func(h *nodePoolFixture) { h.policy("p", forPool("default"), unfollowable) }, "", false},
+		"a policy for another pool": {func(h *nodePoolFixture) { h.policy("p", forPool("other"), unfollowable) }, defaults, true},
+		"a policy that selects it":  {func(h *nodePoolFixture) { h.policy("p", selecting("zone", "z"), unfollowable) }, "", false},
+		"a policy that selects another": {func(h *nodePoolFixture) {
+			h.policy("p", selecting("zone", "y"), unfollowable)
+		}, defaults, true},
+		"a policy that may mean any": {func(h *nodePoolFixture) {
+			h.policy("p", func(p *v1alpha1.RepairPolicy) {
+				p.Spec.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "zone", Operator: "Near"}}}
+			})
+		}, "", false},
+		"a policy that is mended": {func(h *nodePoolFixture) {
+			h.policy("p", forPool("default"), unfollowable)
+			h.policy("p", func(p *v1alpha1.RepairPolicy) { p.Spec.Repair = v1alpha1.RepairSpec{} })
+		}, "RepairPolicy/p", true},
+		"a policy that is gone": {func(h *nodePoolFixture) {
+			h.policy("p", forPool("default"), unfollowable)
+			h.noPolicy("p")
+		}, defaults, true},
+		"a valid policy beside an invalid block": {func(h *nodePoolFixture) {
+			h.pool("default", nil, garbled)
+			h.policy("p", forPool("default"))
+		}, "RepairPolicy/p", true},
+		"a valid selector beside an invalid block, with the timeout": {func(h *nodePoolFixture) {
+			h.pool("default", nil, garbled)
+			h.policy("p", selecting("zone", "z"))
+		}, "RepairPolicy/p/default", false},
+		"a valid policy beside an older invalid one": {func(h *nodePoolFixture) {
+			h.policy("q", forPool("default"), unfollowable)
+			enginetest.Pass(time.Minute)
+			h.policy("p", forPool("default"))
+		}, "RepairPolicy/p", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withNodePools(t, func(h *nodePoolFixture) {
+				h.T = t
+				h.pool("default", nil)
+				h.api.launch("a", "default", func(n *corev1.Node, _ *karpenter.NodeClaim) { n.Labels["zone"] = "z" })
+				h.deliver()
+				h.breaks(corev1.ConditionTrue, "a")
+				test.happens(h)
+				if is := h.repairs.nodes["a"].assigned; is.repairedBy != test.governs || (is.timedBy != "") != test.isTimed {
+					t.Errorf("the policies are %+v, want %q, and that it is timed is %t", is, test.governs, test.isTimed)
+				}
+				if h.advance(10 * time.Minute); test.governs == "" {
+					h.WantNoTask("a")
+					return
+				}
+				h.WantTask("a", nodeclaim.TerminateClaim)
+			}, timed, func(cfg *Config) { cfg.WithoutPolicy = true })
+		})
+	}
+}
+
+// The status of an invalid policy says what happens instead.
+func TestAnInvalidPolicyReportsThatNothingIsRepaired(t *testing.T) {
+	withNodePools(t, func(h *nodePoolFixture) {
+		h.policy("p", forPool("default"), unfollowable)
+		message := "until that is mended no node that it asks for is repaired, unless another policy governs it"
+		if is := h.conditionOf("p", v1alpha1.Accepted); is.Status != metav1.ConditionFalse || !strings.Contains(is.Message, "defaultTolerationDuration") || !strings.Contains(is.Message, message) {
+			t.Errorf("its status: %+v", is)
+		}
+		if is := h.Events[len(h.Events)-1]; is.EventReason != treat.Disabled || !strings.Contains(is.Message, message) {
+			t.Errorf("its Event: %+v", is)
+		}
+		h.policy("p", func(p *v1alpha1.RepairPolicy) { p.Spec.Repair = v1alpha1.RepairSpec{} })
+		h.policy("p", unfollowable)
+		message = "the version before it is followed still"
+		if is := h.conditionOf("p", v1alpha1.Accepted); !strings.Contains(is.Message, message) {
+			t.Errorf("its status when it was right once: %+v", is)
+		}
+		if is := h.Events[len(h.Events)-1]; is.EventReason != treat.Disabled || !strings.Contains(is.Message, message) {
+			t.Errorf("its Event: %+v", is)
+		}
+	})
+}
+
+// The incremental assignment equals an assignment from scratch.
+func TestAssignmentEqualsANaiveAssignment(t *testing.T) {
+	governed := map[string]int{}
+	rapid.Check(t, func(rt *rapid.T) {
+		inBubble(t, rt, func(t *testing.T) {
+			t.Helper()
+			h := newNodePoolFixture(t, func(cfg *Config) { cfg.WithoutPolicy = rapid.Bool().Draw(rt, "without policy") })
+			s := &history{nodePoolFixture: h, rt: rt}
+			pools, names, zones := []string{"p", "q"}, []string{"x", "y", "z"}, []string{"1", "2"}
+			anyOf := func(of []string) string { return rapid.SampledFrom(of).Draw(rt, "which") }
+			for i := range rapid.IntRange(3, 30).Draw(rt, "acts") {
+				switch rapid.SampledFrom([]string{"launch", "launch", "relabel", "pool", "block", "garbled block", "no pool", "name", "select", "bad", "drop", "again", "pass"}).Draw(rt, "act") {
+				case "launch":
+					h.api.launch(fmt.Sprint("n", i), anyOf(append(pools, "")), func(n *corev1.Node, _ *karpenter.NodeClaim) { n.Labels["zone"] = anyOf(zones) })
+					h.deliver()
+				case "relabel":
+					if name := some(rt, h.api.nodes, func(*corev1.Node) bool { return true }); name != "" {
+						h.api.changeNode(name, func(n *corev1.Node) { n.Labels["zone"] = anyOf(zones) })
+						h.deliver()
+					}
+				case "pool":
+					h.pool(anyOf(pools), nil)
+				case "block":
+					h.pool(anyOf(pools), ofAtMost("1"))
+				case "garbled block":
+					h.pool(anyOf(pools), nil, garbled)
+				case "no pool":
+					h.noPool(anyOf(pools))
+				case "name":
+					h.policy(anyOf(names), forPool(anyOf(pools)))
+				case "select":
+					h.policy(anyOf(names), selecting("zone", anyOf(zones)))
+				case "bad":
+					h.policy(anyOf(names), func(p *v1alpha1.RepairPolicy) {
+						p.Spec.Repair.MaxUnhealthy = ofAtMost("900%").MaxUnhealthy
+						if p.Spec.NodePool == "" && p.Spec.Selector == nil {
+							p.Spec.NodePool = "p"
+						}
+					})
+				case "again":
+					if name := anyOf(names); h.repairs.policies[name] != nil {
+						h.policy(name, func(p *v1alpha1.RepairPolicy) {
+							p.UID, p.CreationTimestamp = types.UID(fmt.Sprint("again-", i)), metav1.NewTime(time.Now())
+							p.Spec.Repair = v1alpha1.RepairSpec{}
+						})
+					}
+				case "drop":
+					if name := anyOf(names); h.repairs.policies[name] != nil {
+						h.noPolicy(name)
+					}
+				case "pass":
+					enginetest.Pass(time.Minute)
+				}
+				for kind, n := range s.lookNaively() {
+					governed[kind] += n
+				}
+			}
+		})
+	})
+	t.Logf("nodes by who governs them: %v", governed)
+	for _, kind := range []string{"", "NodePool", "RepairPolicy", "shadowed", "garbled"} {
+		if governed[kind] == 0 {
+			t.Errorf("no node was ever governed by %q: that proves nothing", kind)
+		}
+	}
+}
+
+// lookNaively assigns every node from scratch, and counts nodes by rule.
+func (s *history) lookNaively() map[string]int {
+	counts := map[string]int{}
+	for name, state := range s.Nodes() {
+		label := state.Object.Labels["karpenter.sh/nodepool"]
+		pool := s.repairs.pools[label]
+		type candidate struct {
+			rank int
+			made int64
+			name string
+			rule string
+		}
+		var all []candidate
+		isGarbled := pool != nil && pool.Block == nil && pool.Problem != ""
+		if pool != nil && pool.Block != nil {
+			all = append(all, candidate{rule: "NodePool/" + label})
+		}
+		for policy, pol := range s.repairs.policies {
+			if pol.inForce == nil {
+				spec := pol.object.Spec
+				isGarbled = isGarbled || spec.NodePool != "" && spec.NodePool == label || spec.Selector != nil && spec.Selector.MatchLabels["zone"] == state.Object.Labels["zone"]
+				continue
+			}
+			is := candidate{rank: 1, made: pol.object.CreationTimestamp.Unix(), name: policy, rule: "RepairPolicy/" + policy}
+			if spec := pol.inForce.Spec; spec.NodePool != "" {
+				if spec.NodePool != label {
+					continue
+				}
+				if pool == nil {
+					is.rule = "" // it still has precedence
+				}
+			} else {
+				if spec.Selector.MatchLabels["zone"] != state.Object.Labels["zone"] {
+					continue
+				}
+				is.rank = 2
+				if pool != nil {
+					is.rule += "/" + label
+				}
+			}
+			all = append(all, is)
+		}
+		slices.SortFunc(all, func(a, b candidate) int {
+			if a.rank != b.rank {
+				return a.rank - b.rank
+			}
+			if a.made != b.made {
+				return int(a.made - b.made)
+			}
+			return strings.Compare(a.name, b.name)
+		})
+		want := ""
+		switch {
+		case len(all) > 0:
+			want = all[0].rule
+		case pool != nil && s.repairs.cfg.WithoutPolicy && isGarbled:
+			counts["garbled"]++
+		case pool != nil && s.repairs.cfg.WithoutPolicy:
+			want = "NodePool/" + label
+		}
+		if s.repairs.of(state).assigned.repairedBy != want {
+			s.fails("%s is governed by %q, want %q", name, s.repairs.of(state).assigned.repairedBy, want)
+		}
+		var losers []string
+		for _, other := range all[min(1, len(all)):] {
+			losers = append(losers, other.name)
+		}
+		for policy, pol := range s.repairs.policies {
+			if pol.shadowed[name] != slices.Contains(losers, policy) {
+				s.fails("policy %s knows of %v, and of %s it asks for %v in vain", policy, pol.shadowed, name, losers)
+			}
+		}
+		kind, _, _ := strings.Cut(want, "/")
+		counts[kind]++
+		counts["shadowed"] += len(losers)
+	}
+	for policy, pol := range s.repairs.policies {
+		for node := range pol.shadowed {
+			if s.Node(node) == nil {
+				s.fails("policy %s asks in vain for %s, which is gone", policy, node)
+			}
+		}
+	}
+	return counts
+}
+
+// The status describes the policy and its unhealthy nodes.
+func TestTheStatusOfAPolicy(t *testing.T) {
+	withNodePools(t, func(h *nodePoolFixture) {
+		h.policy("p", forPool("default"))
+		if is := h.conditionOf("p", v1alpha1.Accepted); is.Status != metav1.ConditionTrue || is.Reason != "NoSuchNodePool" {
+			t.Errorf("without its pool: %+v", is)
+		}
+		h.pool("default", nil)
+		h.policy("p", func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.MaxUnhealthy = ofAtMost("1").MaxUnhealthy })
+		h.launches("default", "a", "b", "c")
+		h.breaks(corev1.ConditionTrue, "b")
+		enginetest.Pass(time.Minute)
+		h.breaks(corev1.ConditionTrue, "a")
+		id := triage.RuleID{Kind: policykind.Repair, Name: "RepairPolicy/p"}
+		status := func() v1alpha1.RepairPolicyStatus {
+			counts, _ := h.Core().Population(id)
+			sum := h.repairs.countRepair(h.repairs.followed[id], counts)
+			return h.repairs.statusOf(h.repairs.policies["p"], &sum)
+		}
+		is := status()
+		if is.Nodes != 3 || is.Sick != 2 || is.Repairing != 0 || is.Held != 0 || len(is.SickNodes) != 2 || is.SickNodes[0].Name != "b" ||
+			is.SickNodes[0].Reason != "Pending" || !is.SickNodes[1].EligibleAt.Time.Equal(time.Now().Add(10*time.Minute).Truncate(time.Second)) {
+			t.Errorf("before: %+v", is)
+		}
+		h.advance(10 * time.Minute)
+		h.terminates("b")
+		if is = status(); is.Repairing != 1 || is.Held != 1 {
+			t.Errorf("in repair: %+v", is)
+		}
+		h.goes("b")
+		if is = status(); is.Nodes != 2 || is.Repairing != 1 || is.Held != 1 || len(is.SickNodes) != 1 {
+			t.Errorf("when it is gone: %+v", is)
+		}
+		h.policy("p", func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.Enabled = new(false) })
+		if is := h.conditionOf("p", v1alpha1.Accepted); is.Reason != "SwitchedOff" || h.finding(policykind.Repair, "a").Code != triage.OnHold {
+			t.Errorf("switched off: %+v, and %v", is, h.finding(policykind.Repair, "a"))
+		}
+		h.policy("p", func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.DefaultTolerationDuration = "soon" })
+		if is := h.conditionOf("p", v1alpha1.Accepted); is.Status != metav1.ConditionFalse || !strings.Contains(is.Message, "spec.repair.defaultTolerationDuration") {
+			t.Errorf("unreadable: %+v", is)
+		}
+	})
+}
+
+// Every policy reports hidden blocks while they are hidden, because users may look there.
+func TestPoliciesReportALostSchema(t *testing.T) {
+	withNodePools(t, func(h *nodePoolFixture) {
+		isLost := func(p *repairblock.Pool) { p.Lost = true }
+		h.policy("p", forPool("other"))
+		h.policy("q", selecting("zone", "here"))
+		h.pool("first", ofAtMost("1"))
+		h.pool("second", ofAtMost("1"))
+		h.pool("plain", nil)
+		condition := func(policy string) *metav1.Condition {
+			status := h.statusOf(policy)
+			h.repairs.policies[policy].status.Stored = status // as if it were written
+			return meta.FindStatusCondition(status.Conditions, v1alpha1.SchemaLost)
+		}
+		for _, test := range []struct {
+			happens func()
+			names   string // of the reported pools
+		}{
+			{func() {}, ""},
+			{func() { h.pool("second", ofAtMost("1"), isLost) }, "second"},
+			{func() { h.pool("first", ofAtMost("1"), isLost) }, "first, second"},
+			{func() { h.pool("second", ofAtMost("1")) }, "first"},
+			{func() { h.noPool("first") }, ""},
+		} {
+			for _, pol := range h.repairs.policies {
+				pol.status.Stale = false
+			}
+			test.happens()
+			for _, policy := range []string{"p", "q"} {
+				if is := condition(policy); (is != nil) != (test.names != "") || is != nil && (is.Status != metav1.ConditionTrue || is.Reason != "BlocksHidden" ||
+					is.Message != "the CRD of NodePools has lost the schema of repair blocks; the last good blocks are in force for NodePools "+test.names) {
+					t.Errorf("%s says %+v, want %q", policy, is, test.names)
+				}
+				if isStale := h.repairs.policies[policy].status.Stale; test.names != "" && !isStale {
+					t.Errorf("the status of %s is not to be written", policy)
+				}
+			}
+		}
+	})
+}
+
+// statusOf returns the current status of a policy, and checks the metrics of its rules.
+func (h *nodePoolFixture) statusOf(policy string) v1alpha1.RepairPolicyStatus {
+	h.T.Helper()
+	pol, sum := h.repairs.policies[policy], &repairCounts{}
+	for id, r := range h.repairs.followed {
+		if r.policy == pol {
+			counts, _ := h.Core().Population(id)
+			sum.add(h.repairs.countRepair(r, counts))
+		}
+	}
+	return h.repairs.statusOf(pol, sum)
+}
+
+func (h *nodePoolFixture) measured(rule triage.RuleID, pool, state string) int {
+	return int(testutil.ToFloat64(h.repairs.metrics.nodes.WithLabelValues(rule.String(), pool, state)))
+}
+
+// Every node starts as not Ready and has time to become Ready.
+func TestAStartingNodeIsHealthyUntilItsTimeout(t *testing.T) {
+	withNodePools(t, func(h *nodePoolFixture) {
+		h.pool("default", nil)
+		h.policy("p", forPool("default"), func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.MaxUnhealthy = ofAtMost("1").MaxUnhealthy })
+		h.launches("default", "x", "y")
+		for _, name := range []string{"a", "b"} {
+			h.api.launch(name, "default", unready)
+		}
+		h.deliver()
+		says := func(when string, nodes, sick, repairing, held int32, listed ...string) {
+			t.Helper()
+			h.advance(time.Second)
+			is := h.statusOf("p")
+			var names []string
+			for _, row := range is.SickNodes {
+				names = append(names, row.Name)
+			}
+			if is.Nodes != nodes || is.Sick != sick || is.Repairing != repairing || is.Held != held || !slices.Equal(names, listed) {
+				t.Errorf("%s: %+v", when, is)
+			}
+			timeout := timeoutRule("default")
+			for state, want := range map[string]int32{"governed": nodes - 2, "sick": sick, "repairing": repairing, "held": held} {
+				if n := h.measured(timeout, "default", state); n != int(want) {
+					t.Errorf("%s: the metric says that %d are %s, want %d", when, n, state, want)
+				}
+			}
+		}
+		says("while they start", 4, 0, 0, 0)
+		h.advance(10 * time.Minute)
+		says("past their time", 4, 2, 1, 1, "a", "b")
+		h.terminates("a")
+		says("in repair", 4, 2, 1, 1, "a", "b")
+		h.api.changeNode("b", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue })
+		h.deliver()
+		if is := h.statusOf("p"); is.Nodes != 4 || is.Sick != 1 || len(is.SickNodes) != 1 {
+			t.Errorf("when one is ready: %+v", is)
+		}
+	}, timed)
+}
+
+// The metrics show when each unhealthy node becomes eligible, while it is unhealthy.
+func TestMetricsShowWhenNodesBecomeEligible(t *testing.T) {
+	const blue, red, policed, timeout = "Repair/NodePool/blue", "Repair/RepairPolicy/p", "Repair/RepairPolicy/q", "ReadyTimeout/blue"
+	withNodePools(t, func(h *nodePoolFixture) {
+		says := func(when string, want map[string]time.Time) {
+			t.Helper()
+			h.advance(time.Second)
+			is := map[string]time.Time{}
+			for _, m := range collect(t, h.repairs.metrics.eligible) {
+				is[m.labels["rule"]+" "+m.labels["nodepool"]+" "+m.labels["node"]] = time.Unix(int64(m.value), 0)
+			}
+			if !maps.EqualFunc(is, want, time.Time.Equal) {
+				t.Errorf("%s: %v, want %v", when, is, want)
+			}
+		}
+		h.pool("blue", ofAtMost("1"))
+		h.pool("red", nil)
+		h.policy("p", forPool("red"))
+		h.policy("q", selecting("plain", "yes"))
+		h.launches("blue", "b1", "b2", "b3")
+		h.launches("red", "r1", "r2")
+		h.api.storeNode(func() *corev1.Node {
+			n := h.api.nodes["r1"].DeepCopy()
+			n.Name, n.UID, n.Spec.ProviderID, n.Labels = "plain", "uid-of-plain", "", map[string]string{"plain": "yes"}
+			return n
+		}())
+		h.api.launch("b4", "blue", unready)
+		h.deliver()
+		started := time.Now().Truncate(time.Second)
+		says("while all are well", nil)
+
+		h.breaks(corev1.ConditionTrue, "b1", "r1", "plain")
+		due := time.Now().Add(10 * time.Minute).Truncate(time.Second)
+		says("when some are unhealthy", map[string]time.Time{blue + " blue b1": due, red + " red r1": due, policed + "  plain": due})
+		h.policy("p", func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.DefaultTolerationDuration = "20m" })
+		h.breaks(corev1.ConditionFalse, "plain")
+		says("when one is tolerated for longer, and one is well again", map[string]time.Time{blue + " blue b1": due, red + " red r1": due.Add(10 * time.Minute)})
+
+		h.advance(10 * time.Minute)
+		late := started.Add(10 * time.Minute)
+		is := map[string]time.Time{blue + " blue b1": due, timeout + " blue b4": late, red + " red r1": due.Add(10 * time.Minute)}
+		says("when one has not become ready in time", is)
+		h.terminates("b4")
+		says("when that is replaced, and the other held", is)
+		h.goes("b4")
+		delete(is, timeout+" blue b4")
+		says("when that is gone", is)
+		h.pool("blue", nil)
+		h.policy("p", forPool("blue"))
+		says("when another governs the node", map[string]time.Time{red + " blue b1": due.Add(10 * time.Minute)})
+		h.noPolicy("p")
+		says("when nobody does", nil)
+		if n := h.measured(triage.RuleID{Kind: policykind.Repair, Name: "RepairPolicy/p"}, "red", "governed"); n != 0 {
+			t.Errorf("the metrics know %d nodes of a pool that the policy spoke of once", n)
+		}
+	}, timed)
+}
+
+// A storm does not fill the metrics.
+func TestMetricsListTheFirstUnhealthyNodesOnly(t *testing.T) {
+	withNodePools(t, func(h *nodePoolFixture) {
+		h.pool("default", ofAtMost("0"))
+		var names []string
+		for i := range v1alpha1.MaxListedNodes + 5 {
+			names = append(names, fmt.Sprintf("n%02d", i))
+		}
+		h.launches("default", names...)
+		for _, name := range slices.Backward(names) {
+			h.breaks(corev1.ConditionTrue, name)
+			enginetest.Pass(time.Second)
+		}
+		h.advance(time.Second)
+		told := map[string]bool{}
+		for _, m := range collect(t, h.repairs.metrics.eligible) {
+			told[m.labels["node"]] = true
+		}
+		if len(told) != v1alpha1.MaxListedNodes || told[names[0]] || !told[names[len(names)-1]] {
+			t.Errorf("%d nodes are reported: %v", len(told), told)
+		}
+	})
+}
+
+// measure is one series.
+type measure struct {
+	labels map[string]string
+	value  float64
+}
+
+// collect reads the series of a gauge.
+func collect(t *testing.T, of prometheus.Collector) (all []measure) {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(of)
+	families, err := registry.Gather()
+	testkit.Must(t, err)
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			is := measure{map[string]string{}, m.GetGauge().GetValue()}
+			for _, label := range m.GetLabel() {
+				is.labels[label.GetName()] = label.GetValue()
+			}
+			all = append(all, is)
+		}
+	}
+	return all
+}
+
+// A node of a disabled policy counts once.
+func TestAStartingNodeCountsOnceIfRepairsAreDisabled(t *testing.T) {
+	withNodePools(t, func(h *nodePoolFixture) {
+		h.pool("default", nil)
+		h.policy("p", forPool("default"), func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.Enabled = new(false) })
+		h.launches("default", "x")
+		h.api.launch("a", "default", unready)
+		h.deliver()
+		if is := h.statusOf("p"); is.Nodes != 2 {
+			t.Errorf("of 2 nodes it counts %d", is.Nodes)
+		}
+	}, timed)
+}
+
+// Metrics of deleted objects are deleted.
+func TestMetricsForgetPoolsAndRules(t *testing.T) {
+	withNodePools(t, func(h *nodePoolFixture) {
+		h.pool("default", ofAtMost("1"))
+		h.launches("default", "a", "b")
+		h.breaks(corev1.ConditionTrue, "a")
+		h.advance(10 * time.Minute)
+		h.terminates("a")
+		h.advance(time.Second)
+		m := h.repairs.metrics
+		if testutil.CollectAndCount(m.nodes) == 0 || testutil.CollectAndCount(m.repairs) != 1 || testutil.CollectAndCount(m.poolHeld) != 1 {
+			t.Errorf("before: %d, %d, %d", testutil.CollectAndCount(m.nodes), testutil.CollectAndCount(m.repairs), testutil.CollectAndCount(m.poolHeld))
+		}
+		h.goes("a")
+		h.goes("b")
+		h.noPool("default")
+		h.advance(time.Second)
+		if testutil.CollectAndCount(m.nodes)+testutil.CollectAndCount(m.poolHeld) > 0 || testutil.CollectAndCount(m.repairs) != 1 {
+			t.Errorf("at once: %d, %d, %d", testutil.CollectAndCount(m.nodes), testutil.CollectAndCount(m.poolHeld), testutil.CollectAndCount(m.repairs))
+		}
+		enginetest.Pass(engine.CounterRetention)
+		if h.runRound(); testutil.CollectAndCount(m.repairs) > 0 || len(h.repairs.counts) > 0 {
+			t.Errorf("afterwards: %d, %v", testutil.CollectAndCount(m.repairs), h.repairs.counts)
+		}
+	})
+}
+
+// The ready timeout ignores a node that was Ready once, also after a change of leader.
+func TestANodeThatWasReadyStaysStarted(t *testing.T) {
+	unsaid := func(n *corev1.Node, c *karpenter.NodeClaim) { // Karpenter has not recorded it yet
+		unready(n, c)
+		n.Status.Conditions[0].Status = corev1.ConditionTrue
+	}
+	changeOf := func(h *nodePoolFixture) *treat.Change { return h.TaintChange("a") }
+	for name, test := range map[string]struct {
+		launch []func(*corev1.Node, *karpenter.NodeClaim)
+		cfg    []func(*Config)
+		noted  bool
+	}{
+		"ready":                   {[]func(*corev1.Node, *karpenter.NodeClaim){unsaid}, []func(*Config){timed}, true},
+		"ready, without the gate": {[]func(*corev1.Node, *karpenter.NodeClaim){unsaid}, nil, false},
+		"Karpenter has said so":   {nil, []func(*Config){timed}, false},
+		"never":                   {[]func(*corev1.Node, *karpenter.NodeClaim){unready}, []func(*Config){timed}, false},
+		"with its startup taints": {[]func(*corev1.Node, *karpenter.NodeClaim){unsaid, func(n *corev1.Node, c *karpenter.NodeClaim) {
+			c.Spec.StartupTaints = []corev1.Taint{{Key: "starting", Effect: "NoSchedule"}}
+			n.Spec.Taints = c.Spec.StartupTaints
+		}}, []func(*Config){timed}, false},
+		"before it is registered": {[]func(*corev1.Node, *karpenter.NodeClaim){unsaid, func(n *corev1.Node, _ *karpenter.NodeClaim) {
+			n.Spec.Taints = []corev1.Taint{{Key: karpenter.UnregisteredTaint, Effect: "NoExecute"}}
+		}}, []func(*Config){timed}, false},
+		"of no pool": {[]func(*corev1.Node, *karpenter.NodeClaim){unsaid, func(n *corev1.Node, _ *karpenter.NodeClaim) {
+			delete(n.Labels, karpenter.NodePoolLabel)
+		}}, []func(*Config){timed}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withNodePools(t, func(h *nodePoolFixture) {
+				h.T = t
+				h.pool("default", nil)
+				h.api.launch("a", "default", test.launch...)
+				h.deliver("nodes") // the claim is not known yet
+				if changeOf(h) != nil {
+					t.Error("it is noted before it is known")
+				}
+				h.deliver()
+				change := changeOf(h)
+				if (change != nil) != test.noted {
+					t.Fatalf("the change is %+v", change)
+				}
+				if !test.noted {
+					return
+				}
+				after := change.Made(h.api.next())
+				if note, _ := ownership.Read(after.Annotations); !note.Initialized {
+					t.Errorf("the note is %+v", note)
+				}
+				h.api.storeNode(after)
+				h.deliver()
+				if again := changeOf(h); again != nil {
+					t.Error("it is written twice")
+				}
+				h.api.changeNode("a", func(n *corev1.Node) {
+					n.Status.Conditions = slices.Clone(n.Status.Conditions)
+					n.Status.Conditions[0].Status = corev1.ConditionFalse
+				})
+				h.deliver()
+				successor := h.successor(timed)
+				for _, h := range []*nodePoolFixture{h, successor} {
+					if h.WantNoTask("a"); changeOf(h) != nil {
+						t.Error("the note is written again")
+					}
+				}
+				enginetest.Pass(time.Hour)
+				for _, h := range []*nodePoolFixture{h, successor} {
+					h.runRound()
+					h.WantNoTask("a")
+				}
+			}, test.cfg...)
+		})
+	}
+}
+
+// The ready timeout applies to a node with startup taints, whichever watch is ahead.
+func TestTheReadyTimeoutCoversNodesWithStartupTaints(t *testing.T) {
+	for name, tell := range map[string]func(h *nodePoolFixture){
+		"nodes, then claims":             func(h *nodePoolFixture) { h.pool("default", nil); h.deliver("nodes"); h.deliver("claims") },
+		"claims, then nodes":             func(h *nodePoolFixture) { h.pool("default", nil); h.deliver("claims"); h.deliver("nodes") },
+		"nodes, then claims, then pools": func(h *nodePoolFixture) { h.deliver("nodes"); h.deliver("claims"); h.pool("default", nil) },
+		"nodes, then pools, then claims": func(h *nodePoolFixture) { h.deliver("nodes"); h.pool("default", nil); h.deliver("claims") },
+	} {
+		withNodePools(t, func(h *nodePoolFixture) {
+			h.api.launch("a", "default", unready, func(n *corev1.Node, c *karpenter.NodeClaim) {
+				n.Status.Conditions[0].Status = corev1.ConditionTrue
+				c.Spec.StartupTaints = []corev1.Taint{{Key: "starting", Effect: "NoSchedule"}}
+				n.Spec.Taints = c.Spec.StartupTaints
+			})
+			tell(h)
+			if plan, _ := h.Core().Plan("a"); plan.Initialized {
+				t.Errorf("%s: it is taken for initialised", name)
+			}
+			h.advance(10*time.Minute - time.Second)
+			h.WantNoTask("a")
+			h.advance(time.Second)
+			h.terminates("a")
+			at := slices.IndexFunc(h.Events, func(event treat.Event) bool { return event.EventReason == treat.ReadyTimeoutRecovery })
+			if at < 0 || h.Events[at].Message != "Node failed to become ready within 10m0s, triggering recovery: NodeClaim claim-a is being deleted by force, without draining its pods; still on it: starting" || h.Events[at].Reason.Condition != triage.StartupTaints || len(h.Events[at].Related) != 2 {
+				t.Errorf("%s: Events: %+v", name, h.Events)
+			}
+			if n := testutil.ToFloat64(h.repairs.metrics.readyTimeout.WithLabelValues("default", "spot")); n != 1 {
+				t.Errorf("%s: %v are counted", name, n)
+			}
+		}, timed)
+	}
+}
+
+// A pool label alone does not mean that a claim will come: without NodeClaims there is
+// none, and a replacement must count when it arrives.
+func TestALabelledNodeIsReadyWithoutNodeClaims(t *testing.T) {
+	gone := apierrors.NewNotFound(schema.GroupResource{Group: "karpenter.sh", Resource: "nodeclaims"}, "")
+	for name, test := range map[string]struct {
+		happens func(h *nodePoolFixture)
+		is      bool
+	}{
+		"there are none":                  {func(h *nodePoolFixture) { h.claims.SetAvailability(gone) }, true},
+		"there are others":                {func(*nodePoolFixture) {}, false},
+		"they cannot be read for a while": {func(h *nodePoolFixture) { h.claims.SetAvailability(enginetest.ErrBroken) }, false},
+		"none, and its pool is known": {func(h *nodePoolFixture) {
+			h.claims.SetAvailability(gone)
+			h.pool("default", nil)
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withNodePools(t, func(h *nodePoolFixture) {
+				test.happens(h)
+				n := enginetest.Named("plain", "1")
+				n.Labels = map[string]string{karpenter.NodePoolLabel: "default"}
+				n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+				h.api.storeNode(n)
+				h.deliver()
+				if plan, _ := h.Core().Plan("plain"); plan.Initialized != test.is {
+					t.Errorf("it counts as ready for work: %t", plan.Initialized)
+				}
+			}, timed)
+		})
+	}
+}

@@ -1,0 +1,107 @@
+package repair
+
+import (
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/resourcestack/autohealer/internal/engine"
+	"github.com/resourcestack/autohealer/internal/policykind"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// About returns the policy and the NodePool of a rule, and the claim of the node, as far
+// as they exist.
+func (r *Policy) About(rule triage.RuleID, node *corev1.Node) (s engine.Subject) {
+	if !isRepair(rule) {
+		return s
+	}
+	if followed := r.followed[rule]; followed != nil {
+		if followed.policy != nil {
+			s.Policy = treat.AboutPolicy(followed.policy.object)
+		}
+		if pool := r.pools[followed.pool]; pool != nil {
+			s.Related = append(s.Related, treat.AboutNodePool(pool))
+		}
+	}
+	if node != nil {
+		if m, _ := r.machines.MachineOf(node); m != nil {
+			s.Related = append(s.Related, m.Reference())
+		}
+	}
+	return s
+}
+
+// reportPoolHeld reports that replacement in a pool is paused.
+func (r *Policy) reportPoolHeld(name string, count *poolCounts) {
+	timeout := r.timeoutFor(timeoutRule(name))
+	_, message, _ := count.failures.remaining(count.failures.last, name, timeout, 0)
+	r.host.Logger().Warn("pool held", "nodePool", name, "failed", count.failures.failed, "until", count.failures.next(timeout).UTC().Format(time.RFC3339))
+	if pool := r.pools[name]; pool != nil {
+		r.host.Event(treat.Event{Related: []*corev1.ObjectReference{treat.AboutNodePool(pool)}, EventReason: treat.PoolHeld, Message: message})
+	}
+}
+
+// reportPoolReleased reports that replacement in a pool has resumed.
+func (r *Policy) reportPoolReleased(name, message string) {
+	r.host.Logger().Info("pool released", "nodePool", name, "reason", message)
+	if pool := r.pools[name]; pool != nil {
+		r.host.Event(treat.Event{Related: []*corev1.ObjectReference{treat.AboutNodePool(pool)}, EventReason: treat.PoolReleased, Message: "NodePool " + name + " is held no more: " + message})
+	}
+}
+
+// reportPolicy reports that a repair policy is invalid, or valid again.
+func (r *Policy) reportPolicy(pol *repairPolicy) {
+	event := treat.Event{Policy: treat.AboutPolicy(pol.object), EventReason: treat.Disabled, Message: pol.problemMessage()}
+	if pol.problem == "" {
+		event.EventReason, event.Message = treat.Enabled, "nothing is wrong with it any more, the policy is followed"
+		r.host.Logger().Info("repair policy followed", "repairPolicy", pol.object.Name)
+	} else {
+		r.host.Logger().Warn("repair policy not followed", "repairPolicy", pol.object.Name, "err", pol.problem)
+	}
+	r.host.Event(event)
+}
+
+// withoutNumbers drops digits, so that texts that differ only in numbers and times are
+// equal.
+func withoutNumbers(message string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' {
+			return -1
+		}
+		return r
+	}, message)
+}
+
+// reportWait reports that a node is unhealthy and when it becomes eligible for
+// repair. If the repair does not start then, it reports why. Each is reported once.
+func (r *Policy) reportWait(state *engine.Node, is triage.Reason) {
+	last := state.Reported[is.Rule]
+	was := last.Code
+	waits := is.Code.IsWait()
+	message := ""
+	if waits {
+		message = withoutNumbers(is.Other)
+	}
+	switch {
+	case is.Code == was && message == last.Message:
+		return
+	case !waits && is.Code != triage.Pending && is.Code != triage.Treating:
+		if was != 0 && is.Code != triage.Recovering && is.Code != triage.Unclear {
+			delete(state.Reported, is.Rule)
+		}
+		return
+	case is.Code == triage.Pending && (is.Rule.Kind == policykind.ReadyTimeout || is.Condition == triage.Ready && !r.hasStarted(state)): // every node starts like that
+		return
+	}
+	state.NoteReported(is.Rule, engine.Report{Code: is.Code, Message: message})
+	switch {
+	case is.Code == triage.Retrying: // the refusal has been reported
+	case waits:
+		r.host.PublishEvent(is.Rule, state.Object, treat.RepairBlocked, is, "")
+	case is.Code == triage.Pending && was == 0:
+		r.host.PublishEvent(is.Rule, state.Object, treat.RepairPending, is, "")
+	}
+}

@@ -1,0 +1,39 @@
+package repair
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/resourcestack/autohealer/internal/repairblock"
+)
+
+func TestMetricsOfRepairBlocks(t *testing.T) {
+	m := NewMetrics()
+	m.SetBlocks(repairblock.Counts{InForce: 5, Refused: 4, Lost: 3, Vanished: 2, NotSaved: 1})
+	m.SetBlocks(repairblock.Counts{InForce: 6, Refused: 5, Lost: 4, Vanished: 3, NotSaved: 2})
+	if err := testutil.CollectAndCompare(m, strings.NewReader(`
+# HELP autohealer_nodepool_repair_blocks NodePools by what is the matter with their repair block: in_force, refused (what stands there cannot be followed), lost (the schema of the block is gone from the CRD, and the last good one is in force), vanished (the block has gone with the schema), unkept (in force, but there is no copy yet).
+# TYPE autohealer_nodepool_repair_blocks gauge
+autohealer_nodepool_repair_blocks{state="in_force"} 6
+autohealer_nodepool_repair_blocks{state="lost"} 4
+autohealer_nodepool_repair_blocks{state="refused"} 5
+autohealer_nodepool_repair_blocks{state="unkept"} 2
+autohealer_nodepool_repair_blocks{state="vanished"} 3
+`), "autohealer_nodepool_repair_blocks"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMetricsAreNamedAsPeopleExpect(t *testing.T) {
+	m := NewMetrics()
+	m.setRule(poolRuleID("pool"), "pool", repairCounts{nodes: 1})
+	m.setEligible(poolRuleID("pool"), "pool", map[string]time.Time{"node": time.Now()}, nil)
+	m.setPoolHeld("pool", true)
+	problems, err := testutil.CollectAndLint(m)
+	if err != nil || len(problems) > 0 {
+		t.Errorf("%v: %v", err, problems)
+	}
+}

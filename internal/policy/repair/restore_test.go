@@ -1,0 +1,116 @@
+package repair
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/resourcestack/autohealer/internal/engine"
+	"github.com/resourcestack/autohealer/internal/enginetest"
+	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/treatment/nodeclaim"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// A new leader resumes a termination from the ledger in every state.
+func TestATerminationIsRestoredInEveryState(t *testing.T) {
+	mark := func(h *nodePoolFixture) { h.api.carryOut(h.begins("a"), how{first: treat.Unknown, unanswered: true}) }
+	both := func(h *nodePoolFixture) { h.api.carryOut(h.begins("a"), how{}) }
+	for name, test := range map[string]struct {
+		happens func(h *nodePoolFixture)
+		next    string // for node a
+		taken   int
+	}{
+		"nothing was sent": {func(*nodePoolFixture) {}, nodeclaim.TerminateClaim, 1},
+		"nothing was sent, and the claim is another version": {func(h *nodePoolFixture) {
+			h.api.changeClaim("claim-a", func(*karpenter.NodeClaim) {})
+		}, nodeclaim.TerminateClaim, 1},
+		"nothing was sent, and the node has recovered": {func(h *nodePoolFixture) {
+			h.api.changeNode("a", func(n *corev1.Node) { n.Status.Conditions[1].Status = corev1.ConditionFalse })
+		}, nothing, 1}, // the mark may still arrive
+		"another version, and the node has recovered": {func(h *nodePoolFixture) {
+			h.api.changeClaim("claim-a", func(*karpenter.NodeClaim) {})
+			h.api.changeNode("a", func(n *corev1.Node) { n.Status.Conditions[1].Status = corev1.ConditionFalse })
+		}, nothing, 0},
+		"marked": {mark, nodeclaim.TerminateClaim, 1},
+		"marked, and the node has recovered": {func(h *nodePoolFixture) {
+			mark(h)
+			h.api.changeNode("a", func(n *corev1.Node) { n.Status.Conditions[1].Status = corev1.ConditionFalse })
+		}, nodeclaim.CancelTermination, 1},
+		"deleted": {both, nothing, 1},
+		"deleted, and the claim is gone": {func(h *nodePoolFixture) {
+			both(h)
+			h.api.removeClaim("claim-a")
+		}, nothing, 1},
+		"deleted, and the node is gone": {func(h *nodePoolFixture) {
+			both(h)
+			h.api.removeNode("a")
+		}, nothing, 1},
+		"deleted, and both are gone": {func(h *nodePoolFixture) {
+			both(h)
+			h.api.removeNode("a")
+			h.api.removeClaim("claim-a")
+		}, nothing, 1},
+		"deleted, and another node has the name": {func(h *nodePoolFixture) {
+			both(h)
+			h.api.removeNode("a")
+			h.api.removeClaim("claim-a")
+			h.api.launch("a", "default", unready, func(n *corev1.Node, c *karpenter.NodeClaim) {
+				n.UID, c.Name, c.UID = "another", "another", "another"
+				n.Spec.ProviderID, c.Status.ProviderID = "kwok://another", "kwok://another"
+			})
+		}, nothing, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withNodePools(t, func(h *nodePoolFixture) {
+				h.T = t
+				h.sicken("b")
+				h.writeSnapshot()
+				page := slices.Clone(h.api.page)
+				test.happens(h)
+				successor := h.successor()
+				next := nothing
+				if e, _ := successor.Next("a"); e != nil {
+					next = e.Kind
+				}
+				if next != test.next {
+					t.Errorf("task %q is next, want %q; the log:\n%s", next, test.next, &successor.Log)
+				}
+				isTaken := slices.ContainsFunc(successor.Core().Grants(), func(g triage.Grant) bool { return g.Node == "a" && g.UID == "uid-of-a" })
+				if isTaken != (test.taken > 0) {
+					t.Errorf("it is in repair: %t: %+v", isTaken, successor.Core().Grants())
+				}
+				if successor.taken("default") != 1 { // by a, or by b instead
+					t.Errorf("%d slots are taken", successor.taken("default"))
+				}
+				// And another leader takes over before this one has written anything.
+				again := successor.successor()
+				if again.api.page = page; again.taken("default") != 1 {
+					t.Errorf("%d slots are taken after another change", again.taken("default"))
+				}
+			})
+		})
+	}
+}
+
+// A second successor still uses the time of the deletion, not the time of its own start.
+func TestTheTimeOfARemovalIsRestored(t *testing.T) {
+	withNodePools(t, func(h *nodePoolFixture) {
+		h.sicken()
+		h.terminates("a")
+		h.goes("a")
+		gone := time.Now()
+		h.writeSnapshot()
+		for range 3 {
+			enginetest.Pass(4 * time.Minute)
+			h = h.successor()
+			h.writeSnapshot()
+			if all := h.Core().AwaitingReplacement(); len(all) != 1 || all[0].Gone.Sub(gone) > engine.ClockSkew {
+				t.Errorf("the departures are %+v, and it went at %v", all, gone)
+			}
+		}
+	})
+}

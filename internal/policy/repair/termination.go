@@ -1,0 +1,162 @@
+package repair
+
+import (
+	"time"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/engine"
+	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/machine"
+	"github.com/resourcestack/autohealer/internal/policykind"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// The treatment that terminates machines calls the methods in this file.
+
+// Terminates reports whether a rule terminates the machine of a node, and not with a
+// remediation object.
+func (r *Policy) Terminates(node string, rule triage.RuleID) bool {
+	return isRepair(rule) && !r.remediations.HasObjects(node, rule)
+}
+
+// Termination returns how a rule terminates machines.
+func (r *Policy) Termination(rule triage.RuleID) (how machine.Termination, isFollowed bool) {
+	how = machine.Termination{Mode: v1alpha1.Forceful}
+	if how.IsReadyTimeout = rule.Kind == policykind.ReadyTimeout; how.IsReadyTimeout {
+		how.ReadyTimeout = r.timeoutFor(rule)
+	}
+	followed := r.followed[rule]
+	if followed == nil {
+		return how, false
+	}
+	how.BoundPool = followed.rule.Bound.Pool
+	if spec := followed.spec; spec != nil {
+		if spec.Termination != "" {
+			how.Mode = spec.Termination
+		}
+		how.GracePeriod, _ = time.ParseDuration(spec.TerminationGracePeriod) // it was validated
+	}
+	return how, true
+}
+
+// timeoutFor returns the ready timeout of a rule.
+func (r *Policy) timeoutFor(rule triage.RuleID) time.Duration {
+	if followed := r.followed[rule]; followed != nil && len(followed.rule.When.Signals) > 0 {
+		return followed.rule.When.Signals[0].For
+	}
+	return 0
+}
+
+// VetoTermination returns why a marked machine must not be deleted, empty if it may. The
+// mark may be old if its deletion was not sent or failed, and much may have changed
+// since. The core does not check again, because for the core the termination is running.
+func (r *Policy) VetoTermination(now time.Time, n *engine.Node, m machine.Machine, rule triage.RuleID) string {
+	followed := r.followed[rule]
+	switch {
+	case r.of(n).veto != "":
+		return r.of(n).veto
+	case followed == nil:
+		return ""
+	case followed.rule.Hold != "":
+		return followed.rule.Hold
+	case r.host.IsOverBound(rule):
+		return "more nodes are in repair than the bound allows now"
+	case followed.pool == "":
+		return ""
+	}
+	count := r.countsWithout(followed.pool, m)
+	if allowed, _ := r.disruptionAllowance(now, rule, followed.pool, &count); allowed != nil && allowed.Places < 1 {
+		return allowed.Words
+	}
+	return ""
+}
+
+// CountsUnder returns the rule under which a termination counts that cannot be cancelled:
+// the node's current rule if its own rule is gone. The bound of the pool is the same.
+func (r *Policy) CountsUnder(n *engine.Node, rule triage.RuleID) triage.RuleID {
+	if assigned := r.of(n).assigned; r.followed[rule] == nil && assigned.repairedBy != "" {
+		return assigned.repair()
+	}
+	return rule
+}
+
+// HasPool reports whether a NodePool exists.
+func (r *Policy) HasPool(name string) bool { return r.pools[name] != nil }
+
+// Terminated counts what became of a termination.
+func (r *Policy) Terminated(now time.Time, m machine.Machine, t *engine.Task, outcome string, waited time.Duration) {
+	how, _ := r.Termination(t.Rule)
+	if !r.HasPool(m.Pool()) {
+		r.host.Retire(now, timeoutRule(m.Pool()))
+	}
+	r.metrics.repairs.WithLabelValues(m.Pool(), t.Reason.Condition, string(how.Mode), outcome).Inc()
+	if outcome != "terminated" {
+		return
+	}
+	if waited >= 0 {
+		r.ObserveStart(t.Rule, waited)
+	}
+	if t.Rule.Kind == policykind.ReadyTimeout {
+		r.metrics.readyTimeout.WithLabelValues(m.Pool(), m.CapacityType()).Inc()
+	}
+}
+
+// RecordsStart reports whether to record on the node that it was ready for work: a ready
+// timeout applies and the provider of the machine has not recorded it.
+func (r *Policy) RecordsStart(n *engine.Node) bool {
+	if r.of(n).assigned.timedBy == "" || n.Object.Labels[karpenter.InitializedLabel] == "true" {
+		return false
+	}
+	m, _ := r.machines.MachineOf(n.Object)
+	return m != nil && !m.IsEnding() && m.ReadySince().IsZero()
+}
+
+// addVetoes adds what forbids the repair of a node, and notes the last of it for a machine
+// that is marked already.
+func (r *Policy) addVetoes(now time.Time, n *engine.Node, facts *triage.Node) {
+	known := r.of(n)
+	known.veto = ""
+	if n.Object.DeletionTimestamp != nil {
+		known.veto = engine.NodeDeletedMessage
+	}
+	if known.assigned == (assignedPolicies{}) && !r.machines.HasMachines() {
+		return
+	}
+	veto := func(message string) {
+		known.veto = message
+		for _, kind := range [...]triage.Kind{policykind.Repair, policykind.ReadyTimeout} {
+			facts.Vetoes = append(facts.Vetoes, triage.Veto{Kind: kind, Reason: message})
+		}
+	}
+	if by, is := karpenter.DoNotRepair(n.Object.Annotations); is {
+		veto("the node is annotated " + by)
+	}
+	name := n.Object.Labels[karpenter.NodePoolLabel]
+	if pool := r.pools[name]; pool != nil {
+		if by, is := karpenter.DoNotRepair(pool.Annotations); is {
+			veto("NodePool " + name + " is annotated " + by)
+		}
+	}
+	if message := r.remediations.ForeignLease(now, n.Object.Name); message != "" {
+		veto(message)
+	}
+	m, problem := r.machines.MachineOf(n.Object)
+	switch {
+	case problem != "":
+		veto(problem)
+	case m == nil && r.HasPool(name): // otherwise no NodePool made it, whatever the label says
+		veto("no NodeClaim has its provider ID, so there is nothing to delete")
+	case m == nil:
+		if followed := r.followed[known.assigned.repair()]; followed != nil && len(followed.ladder) == 0 {
+			veto("it has no NodeClaim that could be deleted, and the policy names no remediationTemplate")
+		}
+	default:
+		for _, message := range m.Vetoes() {
+			veto(message)
+		}
+		// The provider has started to disrupt the machine as well.
+		if how, is := m.Disrupted(); is && m.Mark() != nil && m.Mark().NodeUID == n.Object.UID && !m.IsEnding() {
+			known.veto = m.Reference().Kind + " " + m.GetName() + " " + how
+		}
+	}
+}

@@ -1,0 +1,458 @@
+package repair
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/engine"
+	"github.com/resourcestack/autohealer/internal/enginetest"
+	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/policykind"
+	"github.com/resourcestack/autohealer/internal/repairblock"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/treatment/nodeclaim"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// sicken makes node a of a pool due, beside b and c and with a bound of one.
+func (h *nodePoolFixture) sicken(also ...string) {
+	h.T.Helper()
+	h.pool("default", ofAtMost("1"))
+	h.launches("default", "a", "b", "c")
+	h.breaks(corev1.ConditionTrue, append([]string{"a"}, also...)...)
+	h.advance(10 * time.Minute)
+}
+
+// isMarked reports whether the claim of a node has a mark in the API.
+func (h *nodePoolFixture) isMarked(node string) bool {
+	_, is := h.api.claims["claim-"+node].Annotations[ownership.MarkAnnotation]
+	return is
+}
+
+// named returns the stored ledger entry of a node.
+func (h *nodePoolFixture) named(node string) ledger.Entry {
+	for _, e := range h.api.page {
+		switch is := e.(type) {
+		case ledger.ObjectWrite:
+			if is.Node == node {
+				return e
+			}
+		case ledger.Replacement:
+			if is.Node == node {
+				return e
+			}
+		}
+	}
+	return nil
+}
+
+func TestAnUnhealthyNodeIsTerminatedAfterItsToleration(t *testing.T) {
+	withNodePools(t, func(h *nodePoolFixture) {
+		h.pool("default", ofAtMost("1"))
+		h.launches("default", "a", "b")
+		h.breaks(corev1.ConditionTrue, "a")
+		h.advance(10*time.Minute - time.Second)
+		h.WantNoTask("a")
+		if is := h.finding(policykind.Repair, "a"); is.Code != triage.Pending || !is.Eligible.Equal(time.Now().Add(time.Second)) {
+			t.Errorf("what is said of it before: %v", is)
+		}
+		h.advance(time.Second)
+		if sent := h.Startable(); len(sent) > 0 {
+			t.Errorf("%d tasks are started that the ledger does not name", len(sent))
+		}
+		h.terminates("a")
+		h.goes("a")
+		if h.taken("default") != 1 {
+			t.Errorf("%d slots are taken by a node that is gone", h.taken("default"))
+		}
+		h.writeSnapshot()
+		if e, is := h.named("a").(ledger.Replacement); !is {
+			t.Errorf("the ledger names %+v", e)
+		}
+		h.runRound()
+		h.breaks(corev1.ConditionTrue, "b")
+		h.advance(10 * time.Minute)
+		h.WantNoTask("b")
+		h.launches("default", "d")
+		h.WantTask("b", nodeclaim.TerminateClaim)
+	})
+}
+
+// Every result of each write has a defined next step.
+func TestTerminationByWriteResult(t *testing.T) {
+	for name, test := range map[string]struct {
+		goes              how
+		isMarked, deleted bool
+		next              string      // once a retry is allowed
+		code              triage.Code // of the finding meanwhile
+		again             bool        // the ledger still names it
+	}{
+		"both are made":                      {how{}, true, true, nothing, triage.Treating, true},
+		"the mark is stale":                  {how{first: treat.Stale}, false, false, nodeclaim.TerminateClaim, triage.Treating, true},
+		"the mark was throttled":             {how{first: treat.Busy}, false, false, nodeclaim.TerminateClaim, triage.Treating, true},
+		"the mark is refused":                {how{first: treat.Refused}, false, false, nodeclaim.TerminateClaim, triage.Retrying, false},
+		"the mark is lost":                   {how{first: treat.Unknown}, false, false, nodeclaim.TerminateClaim, triage.Treating, true},
+		"the answer to the mark is lost":     {how{first: treat.Unknown, unanswered: true}, true, false, nodeclaim.TerminateClaim, triage.Treating, true},
+		"the deletion was throttled":         {how{second: treat.Busy}, true, false, nodeclaim.TerminateClaim, triage.Treating, true},
+		"the deletion is refused":            {how{second: treat.Refused}, true, false, nodeclaim.TerminateClaim, triage.Treating, true},
+		"the deletion is lost":               {how{second: treat.Unknown}, true, false, nodeclaim.TerminateClaim, triage.Treating, true},
+		"the answer to the deletion is lost": {how{second: treat.Unknown, unanswered: true}, true, true, nothing, triage.Treating, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withNodePools(t, func(h *nodePoolFixture) {
+				h.T = t
+				h.sicken("b")
+				h.writeSnapshot()
+				h.runs("a", test.goes)
+				if h.isMarked("a") != test.isMarked || (h.api.claims["claim-a"].DeletionTimestamp != nil) != test.deleted {
+					t.Errorf("the claim is marked %t, deleted %v", h.isMarked("a"), h.api.claims["claim-a"].DeletionTimestamp)
+				}
+				if is := h.finding(policykind.Repair, "a"); is.Code != test.code {
+					t.Errorf("what is said of it: %v", is)
+				}
+				if is := h.FindLane("a").HasSlot(); is != test.again {
+					t.Errorf("its slot is kept in the ledger: %t", is)
+				}
+				if code := h.finding(policykind.Repair, "b").Code; test.again && code != triage.CapFull {
+					t.Errorf("another node waits for %s", code)
+				}
+				if !test.again { // b may go instead
+					return
+				}
+				for range 20 { // as often as it is delayed
+					if e, due := h.Next("a"); e == nil && !due.IsZero() {
+						h.advance(max(time.Millisecond, time.Until(due)))
+					}
+				}
+				if test.next == nothing {
+					h.WantNoTask("a")
+				} else {
+					h.WantTask("a", test.next)
+					h.writeSnapshot()
+					h.runs("a", how{})
+				}
+				if got := h.api.deleted; !slices.Equal(got, []string{"a"}) {
+					t.Errorf("deleted: %v", got)
+				}
+			})
+		})
+	}
+}
+
+// If a write is refused, the next node of the pool that waits for the bound goes.
+func TestARefusedMarkFreesTheSlotForAnotherNode(t *testing.T) {
+	withNodePools(t, func(h *nodePoolFixture) {
+		h.sicken("b")
+		h.writeSnapshot()
+		h.runs("a", how{first: treat.Refused})
+		h.terminates("b")
+		told := 0
+		for _, event := range h.Events {
+			if event.EventReason == treat.RepairBlocked && strings.Contains(event.Message, "the NodeClaim could not be deleted") {
+				told++
+			}
+		}
+		if told != 1 {
+			t.Errorf("the refusal is reported %d times", told)
+		}
+	})
+}
+
+func TestATerminationIsCancelled(t *testing.T) {
+	for name, test := range map[string]struct {
+		happens func(h *nodePoolFixture)
+		code    triage.Code
+	}{
+		"the node recovers": {func(h *nodePoolFixture) { h.breaks(corev1.ConditionFalse, "a") }, triage.Recovered},
+		"the block goes":    {func(h *nodePoolFixture) { h.pool("default", nil) }, triage.RuleGone},
+		"the pool goes":     {func(h *nodePoolFixture) { h.noPool("default") }, triage.RuleGone},
+		"another governs it": {func(h *nodePoolFixture) {
+			h.policy("p", func(p *v1alpha1.RepairPolicy) { p.Spec.NodePool = "default" })
+			h.pool("default", nil)
+		}, triage.RuleGone},
+		"somebody forbids it on the claim": {func(h *nodePoolFixture) {
+			h.api.changeClaim("claim-a", func(c *karpenter.NodeClaim) {
+				metav1.SetMetaDataAnnotation(&c.ObjectMeta, karpenter.OurDoNotRepairAnnotation, "")
+			})
+			h.deliver()
+		}, triage.Vetoed},
+		"somebody forbids it on the pool": {func(h *nodePoolFixture) {
+			h.pool("default", ofAtMost("1"), func(p *repairblock.Pool) {
+				metav1.SetMetaDataAnnotation(&p.ObjectMeta, karpenter.DoNotRepairAnnotation, "true")
+			})
+		}, triage.Vetoed},
+		"Karpenter begins with it": {func(h *nodePoolFixture) {
+			h.api.changeClaim("claim-a", sets(karpenter.DisruptionReason, karpenter.Unhealthy, metav1.ConditionTrue))
+			h.deliver()
+		}, triage.Vetoed},
+		"the block is switched off": {func(h *nodePoolFixture) {
+			block := ofAtMost("1")
+			block.Enabled = new(false)
+			h.pool("default", block)
+		}, triage.Vetoed},
+		"the budget is used up": {func(h *nodePoolFixture) {
+			h.pool("default", ofAtMost("1"), func(p *repairblock.Pool) {
+				p.Spec.Disruption.Budgets = []karpenter.Budget{{Nodes: "1"}}
+			})
+			h.api.changeClaim("claim-b", sets(karpenter.DisruptionReason, "Drifted", metav1.ConditionTrue))
+			h.deliver()
+			h.advance(engine.FirstRefusedRetry) // the deletion would be tried again
+		}, triage.Vetoed},
+		"it is in another pool": {func(h *nodePoolFixture) {
+			h.api.changeNode("a", func(n *corev1.Node) { n.Labels[karpenter.NodePoolLabel] = "other" })
+			h.deliver()
+		}, triage.Deselected},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withNodePools(t, func(h *nodePoolFixture) {
+				h.T = t
+				h.sicken()
+				h.writeSnapshot()
+				h.runs("a", how{second: treat.Refused})
+				test.happens(h)
+				if e := h.WantTask("a", nodeclaim.CancelTermination); e.Reason.Code != test.code || claimWork(e).Mark.NodeUID != "uid-of-a" {
+					t.Errorf("it is spared because of %v: %+v", e.Reason, claimWork(e).Mark)
+				}
+				h.runs("a", how{first: treat.Unknown})
+				if !h.isMarked("a") || !h.FindLane("a").HasSlot() {
+					t.Error("its slot is free before it is spared")
+				}
+				h.advance(engine.LastRetry)
+				h.runs("a", how{})
+				if h.isMarked("a") || h.FindLane("a") != nil && h.FindLane("a").HasSlot() || slices.ContainsFunc(h.Core().Grants(), func(g triage.Grant) bool { return g.Rule == poolRuleID("default") }) {
+					t.Errorf("afterwards: marked %t, %+v, %+v", h.isMarked("a"), h.FindLane("a"), h.Core().Grants())
+				}
+				told := slices.IndexFunc(h.Events, func(event treat.Event) bool { return event.EventReason == treat.TerminationCancelled })
+				if told < 0 {
+					t.Error("nobody is reported")
+				}
+			})
+		})
+	}
+}
+
+func TestADeletionCannotBeCancelled(t *testing.T) {
+	withNodePools(t, func(h *nodePoolFixture) {
+		h.sicken("b")
+		h.terminates("a")
+		h.breaks(corev1.ConditionFalse, "a")
+		h.WantNoTask("a")
+		h.pool("default", nil)
+		h.WantNoTask("a")
+		h.pool("default", ofAtMost("1"))
+		h.WantNoTask("a")
+		if h.taken("default") != 1 {
+			t.Errorf("%d slots are taken", h.taken("default"))
+		}
+		h.WantNoTask("b")
+	})
+}
+
+func TestANodeThatIsGoneBeforeTheTaskResult(t *testing.T) {
+	for name, test := range map[string]func(h *nodePoolFixture, r *engine.Result){
+		"with its claim": func(h *nodePoolFixture, r *engine.Result) {
+			h.api.carryOut(r, how{})
+			h.goes("a")
+		},
+		"before anything was sent": func(h *nodePoolFixture, r *engine.Result) {
+			h.api.removeNode("a")
+			h.deliver()
+			h.api.carryOut(r, how{})
+		},
+		"and is made anew": func(h *nodePoolFixture, r *engine.Result) {
+			h.api.carryOut(r, how{})
+			h.goes("a")
+			h.api.launch("a", "default", unready, func(n *corev1.Node, c *karpenter.NodeClaim) {
+				n.UID, c.UID, c.Name = "another", "another", "another-claim"
+				n.Spec.ProviderID, c.Status.ProviderID = "kwok://another", "kwok://another"
+			})
+			h.deliver()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withNodePools(t, func(h *nodePoolFixture) {
+				h.T = t
+				h.sicken("b")
+				h.writeSnapshot()
+				r := h.begins("a")
+				test(h, r)
+				h.Finish(r)
+				h.deliver()
+				if h.taken("default") != 1 {
+					t.Errorf("%d slots are taken", h.taken("default"))
+				}
+				h.WantNoTask("b")
+				h.writeSnapshot()
+				if e, is := h.named("a").(ledger.Replacement); !is {
+					t.Errorf("the ledger names %+v", e)
+				}
+				if h.runRound(); h.FindLane("a") != nil && h.FindLane("a").HasSlot() {
+					t.Errorf("and it is kept on the ledger: %+v", h.FindLane("a").Slot())
+				}
+			})
+		})
+	}
+}
+
+// A claim whose node was created again still has the mark for the earlier node.
+func TestAMarkForAnEarlierNodeIsRemoved(t *testing.T) {
+	withNodePools(t, func(h *nodePoolFixture) {
+		h.sicken()
+		h.writeSnapshot()
+		h.runs("a", how{second: treat.Refused})
+		h.api.changeNode("a", func(n *corev1.Node) { n.UID = "another" })
+		h.deliver()
+		h.advance(time.Hour)
+		h.WantTask("a", nodeclaim.CancelTermination)
+		h.runs("a", how{})
+		if h.isMarked("a") {
+			t.Error("the mark is still there")
+		}
+	})
+}
+
+// A veto may be on the node, its claim or its pool, and may come and go.
+func TestVetoes(t *testing.T) {
+	for _, annotation := range []string{karpenter.DoNotRepairAnnotation, karpenter.OurDoNotRepairAnnotation} {
+		for name, set := range map[string]func(h *nodePoolFixture, value map[string]string){
+			"the node": func(h *nodePoolFixture, value map[string]string) {
+				h.api.changeNode("a", func(n *corev1.Node) { n.Annotations = value })
+				h.deliver()
+			},
+			"NodeClaim claim-a": func(h *nodePoolFixture, value map[string]string) {
+				h.api.changeClaim("claim-a", func(c *karpenter.NodeClaim) { c.Annotations = value })
+				h.deliver()
+			},
+			"NodePool default": func(h *nodePoolFixture, value map[string]string) {
+				h.pool("default", ofAtMost("1"), func(p *repairblock.Pool) { p.Annotations = value })
+			},
+		} {
+			t.Run(name+" has "+annotation, func(t *testing.T) {
+				withNodePools(t, func(h *nodePoolFixture) {
+					h.T = t
+					h.sicken()
+					h.WantTask("a", nodeclaim.TerminateClaim)
+					set(h, map[string]string{annotation: "true"})
+					h.WantNoTask("a")
+					if is := h.finding(policykind.Repair, "a"); is.Code != triage.Vetoed || !strings.Contains(is.String(), name+" is annotated "+annotation) {
+						t.Errorf("what is said of it: %v", is)
+					}
+					set(h, nil)
+					h.WantTask("a", nodeclaim.TerminateClaim)
+				})
+			})
+		}
+	}
+	for name, test := range map[string]struct {
+		change func(*karpenter.NodeClaim)
+		words  string
+	}{
+		"being deleted":                  {func(c *karpenter.NodeClaim) { c.DeletionTimestamp = new(metav1.Now()) }, "NodeClaim claim-a is being deleted"},
+		"Karpenter is about to":          {sets(karpenter.DisruptionReason, karpenter.Unhealthy, metav1.ConditionTrue), "NodeClaim claim-a is about to be deleted by Karpenter: Unhealthy"},
+		"Karpenter restarts its machine": {sets(karpenter.Rebooting, "", metav1.ConditionTrue), "NodeClaim claim-a is being rebooted by Karpenter"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withNodePools(t, func(h *nodePoolFixture) {
+				h.T = t
+				h.sicken()
+				h.api.changeClaim("claim-a", test.change)
+				h.deliver()
+				h.WantNoTask("a")
+				if is := h.finding(policykind.Repair, "a"); is.Code != triage.Vetoed || !strings.Contains(is.String(), test.words) {
+					t.Errorf("what is said of it: %v", is)
+				}
+			})
+		})
+	}
+}
+
+// The Event names the deadline of a drain, if there is one.
+func TestTheDeadlineOfADrainIsReported(t *testing.T) {
+	for name, test := range map[string]struct {
+		mode   v1alpha1.Termination
+		grace  string
+		ending string
+	}{
+		"by force":                {"", "", "by force, without draining its pods"},
+		"gracefully":              {v1alpha1.Graceful, "", "gracefully, its pods are drained first"},
+		"gracefully, for a while": {v1alpha1.Graceful, "5m", "gracefully, its pods are drained first, and those that are left at 2000-01-01T00:15:00Z are ended by force"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withNodePools(t, func(h *nodePoolFixture) {
+				spec := ofAtMost("1")
+				spec.Termination, spec.TerminationGracePeriod = test.mode, test.grace
+				h.pool("default", spec)
+				h.launches("default", "a", "b")
+				h.breaks(corev1.ConditionTrue, "a")
+				h.advance(10 * time.Minute)
+				h.terminates("a")
+				if told := h.Events[len(h.Events)-1]; told.EventReason != treat.NodeRepaired || told.Message != "NodeClaim claim-a is being deleted "+test.ending {
+					t.Errorf("what is Events: %s", told.Message)
+				}
+			})
+		})
+	}
+}
+
+// A new leader that reads an entry for a deleted claim and node would wait for a
+// replacement that has existed for long.
+func TestAnEndedTerminationLeavesTheLedger(t *testing.T) {
+	withNodePools(t, func(h *nodePoolFixture) {
+		h.sicken()
+		h.terminates("a")
+		h.launches("default", "d") // before the old node is gone
+		h.goes("a")
+		h.runRound()
+		if e := h.named("a"); e == nil {
+			t.Fatal("the ledger names nobody who could be forgotten")
+		}
+		h.writeSnapshot()
+		if e := h.named("a"); e != nil || h.taken("default") != 0 {
+			t.Errorf("the ledger names %+v, and %d slots are taken", e, h.taken("default"))
+		}
+		if entries, due := h.Snapshot(); entries != nil || !due.IsZero() {
+			t.Errorf("another snapshot is due: %v, due %s", entries, due)
+		}
+	})
+}
+
+// The next leader knows a deleted node and its pool only from the ledger, even if the
+// policy has been replaced.
+func TestASlotStaysInItsPoolWithoutNodeAndPolicy(t *testing.T) {
+	for name, isNamed := range map[string]bool{"the page names the termination": false, "the page names the node that has gone": true} {
+		t.Run(name, func(t *testing.T) {
+			withNodePools(t, func(h *nodePoolFixture) {
+				oneAtATime := func(p *v1alpha1.RepairPolicy) { p.Spec.Repair = *ofAtMost("1") }
+				h.pool("default", nil)
+				h.policy("before", forPool("default"), oneAtATime)
+				h.launches("default", "a", "b")
+				h.breaks(corev1.ConditionTrue, "a", "b")
+				h.advance(10 * time.Minute)
+				h.terminates("a")
+				h.goes("a")
+				if isNamed {
+					h.writeSnapshot()
+				}
+				if isGone := len(enginetest.EntriesOf[ledger.Replacement](h.api.page)) > 0; isGone != isNamed {
+					t.Fatalf("the ledger is %+v", h.api.page)
+				}
+				h.noPolicy("before")
+				h.policy("after", forPool("default"), oneAtATime)
+				for who, h := range map[string]*nodePoolFixture{"the same": h, "a successor": h.successor()} {
+					h.WantNoTask("b")
+					if is := h.finding(policykind.Repair, "b"); is.Code != triage.CapFull {
+						t.Errorf("%s says of the other: %v", who, is)
+					}
+				}
+			})
+		})
+	}
+}

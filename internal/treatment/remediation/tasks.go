@@ -1,0 +1,561 @@
+package remediation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/resourcestack/autohealer/internal/engine"
+	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/nodelease"
+	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// What a Work does.
+const (
+	CreateRemediation   = "create remediation"
+	DeleteRemediation   = "delete remediation"
+	AnnotateRemediation = "annotate remediation"
+	TakeLease           = "take Lease"
+	ReleaseLease        = "release Lease"
+	ClearConfirmation   = "clear confirmation"
+)
+
+// Work is the work of a task for the remediation objects of a node: one of the
+// constants above.
+type Work struct {
+	remediations *Treatment
+	Does         string
+
+	Object      remediation.Object         // to delete or annotate
+	Create      *unstructured.Unstructured // to create while holding the node's Lease
+	Annotations map[string]*string
+	Lease       *coordinationv1.Lease // to write or delete
+	Policy      *remediation.Request  // the policy whose decision ends a treatment, as last seen; nil if gone
+
+	// The results of Run.
+	Current    *unstructured.Unstructured // the object that was created, or that existed already
+	Created    bool                       // this task created the object
+	Version    string                     // the new version, if only that is known
+	NewLease   *coordinationv1.Lease
+	LeaseKnown bool // newLease is current; nil means that it does not exist
+}
+
+// task returns a task for a node, which is nil if it is gone.
+func (rm *Treatment) task(does string, node *corev1.Node, rule triage.RuleID, reason triage.Reason, work Work) *engine.Task {
+	t := &engine.Task{Kind: does, Resource: "remediations", FailureEvent: treat.RemediationSkipped, Rule: rule, Reason: reason, Node: node}
+	switch does {
+	case CreateRemediation:
+		t.Failure = "could not be begun"
+	case DeleteRemediation:
+		t.Failure = "could not be ended"
+	case AnnotateRemediation:
+		t.Failure = "could not be annotated"
+	case TakeLease, ReleaseLease:
+		t.Failure, t.Resource = "the node's Lease could not be written", "leases"
+	case ClearConfirmation:
+		t.Failure, t.Resource = "the annotation that confirms the node's health could not be removed", "nodes"
+	}
+	work.remediations, work.Does = rm, does
+	t.Work = &work
+	return t
+}
+
+// Owns reports true: users choose the kinds of remediation objects. The engine asks this
+// treatment last.
+func (*Treatment) Owns(ledger.ObjectRef) bool { return true }
+
+// Concerns reports whether the plan of a node names a rule that treats nodes, or whether
+// its health is confirmed.
+func (rm *Treatment) Concerns(n *engine.Node, plan triage.Plan) bool {
+	return rm.namesTreatmentRule(plan.Release) || rm.namesTreatmentRule(plan.CallOff) ||
+		plan.Treatment != nil && rm.isTreatmentRule(plan.Treatment.Rule) ||
+		isConfirmed(n.Object) && slices.ContainsFunc(rm.requesters, Requester.ReadsConfirmations)
+}
+
+// holder returns the holder identity for the Lease of a node that a rule treats.
+func holder(rule triage.RuleID) string { return nodelease.HolderOf(rule.Name) }
+
+func isConfirmed(node *corev1.Node) bool {
+	_, confirmed := node.Annotations[remediation.ConfirmedAnnotation]
+	return confirmed
+}
+
+// Tasks yields the tasks for the remediation objects and the Lease of a node.
+func (rm *Treatment) Tasks(now time.Time, lane *engine.Lane, state *engine.Node, plan triage.Plan) iter.Seq2[*engine.Task, time.Time] {
+	return func(yield func(*engine.Task, time.Time) bool) {
+		n := rm.nodes[lane.Node]
+		if t := rm.removeOrphans(n, state); t != nil && !yield(t, time.Time{}) || state == nil {
+			return // the API server deletes the Lease with the node
+		}
+		for _, reason := range plan.Release {
+			if rm.treats(n, state, reason.Rule) && !yield(rm.endTreatment(now, lane, n, state, reason)) {
+				return
+			}
+		}
+		for _, reason := range plan.CallOff {
+			if rm.treats(n, state, reason.Rule) && !yield(nil, rm.host.ReleaseSlot(now, lane, reason.Rule)) {
+				return
+			}
+		}
+		if planned := plan.Treatment; planned != nil && rm.treats(n, state, planned.Rule) {
+			for t, due := range rm.plannedTasks(now, lane, n, state, planned) {
+				if !yield(t, due) {
+					return
+				}
+			}
+		}
+		yield(rm.leaseTask(now, lane, n, state, plan))
+	}
+}
+
+// plannedTasks yields the tasks of a planned treatment.
+func (rm *Treatment) plannedTasks(now time.Time, lane *engine.Lane, n *nodeObjects, state *engine.Node, planned *triage.PlannedTreatment) iter.Seq2[*engine.Task, time.Time] {
+	return func(yield func(*engine.Task, time.Time) bool) {
+		if t := rm.annotationTask(now, n, state, planned); t != nil && !yield(t, time.Time{}) {
+			return
+		}
+		for _, o := range n.objectsOf(planned.Rule) {
+			if until := rm.mayWorkUntil(o, planned); now.Before(until) && !yield(nil, until) {
+				return
+			}
+		}
+		// The annotation confirmed the node's health before this treatment.
+		if isConfirmed(state.Object) && !rm.isTreated(n, state) {
+			if !yield(rm.task(ClearConfirmation, state.Object, triage.RuleID{}, triage.Reason{}, Work{}), time.Time{}) {
+				return
+			}
+		}
+		if t := rm.creationTask(now, lane, n, state, planned); t != nil {
+			yield(t, time.Time{})
+		}
+	}
+}
+
+// removeOrphans returns a task that deletes an object of a node that is gone or has been
+// created again. An object that removes its node stays until the remediator has finished
+// and the ledger names the node: otherwise no record of the removal would be left.
+func (rm *Treatment) removeOrphans(n *nodeObjects, state *engine.Node) *engine.Task {
+	for _, key := range n.sortedObjects() {
+		o := n.objects[key]
+		if !rm.isOurs(o) || o.isEnding() || state != nil && o.IsOf(state.Object) || o.DeletesNode && (!o.Succeeded && !o.Failed || rm.host.LedgerLacks(o.Node, o.hasRemoved)) {
+			continue
+		}
+		rule := o.rule
+		if c := rm.request(rule); c != nil && !c.IsFollowed() {
+			continue
+		}
+		var node *corev1.Node
+		if state != nil {
+			node = state.Object
+		}
+		return rm.task(DeleteRemediation, node, rule, triage.Reason{Code: triage.NodeGone, Rule: rule}, Work{Object: o.Object})
+	}
+	return nil
+}
+
+// endTreatment ends what a rule has started on a node. It frees the slot once no object exists
+// and no write is in flight.
+func (rm *Treatment) endTreatment(now time.Time, lane *engine.Lane, n *nodeObjects, state *engine.Node, reason triage.Reason) (t *engine.Task, due time.Time) {
+	ours := n.objectsOf(reason.Rule)
+	for _, o := range ours {
+		if !o.isEnding() && o.IsOf(state.Object) {
+			return rm.task(DeleteRemediation, state.Object, reason.Rule, reason, Work{Object: o.Object, Policy: rm.request(reason.Rule)}), time.Time{}
+		}
+	}
+	if len(ours) > 0 {
+		return nil, time.Time{} // the watch will report their deletion
+	}
+	return nil, rm.host.ReleaseSlot(now, lane, reason.Rule)
+}
+
+// annotationTask returns a task that annotates an object of the treatment, nil for none.
+func (rm *Treatment) annotationTask(now time.Time, n *nodeObjects, state *engine.Node, planned *triage.PlannedTreatment) *engine.Task {
+	c := rm.request(planned.Rule)
+	if c == nil {
+		return nil
+	}
+	for _, o := range n.objectsOf(planned.Rule) {
+		step, _ := o.Step(c.Ladder)
+		isOver := step < planned.Step || planned.HealthySince.IsZero() && !now.Before(rm.mayWorkUntil(o, planned))
+		if notes := annotationsFor(o.Object, isOver, planned, now); len(notes) > 0 && !o.isEnding() && o.IsOf(state.Object) {
+			return rm.task(AnnotateRemediation, state.Object, planned.Rule, planned.Reason, Work{Object: o.Object, Annotations: notes})
+		}
+	}
+	return nil
+}
+
+// creationTask returns a task that creates the object of the treatment's current step,
+// nil for none.
+func (rm *Treatment) creationTask(now time.Time, lane *engine.Lane, n *nodeObjects, state *engine.Node, planned *triage.PlannedTreatment) *engine.Task {
+	c := rm.request(planned.Rule)
+	if c == nil || planned.Step >= len(c.Ladder) {
+		return nil
+	}
+	for _, o := range n.objectsOf(planned.Rule) {
+		if step, _ := o.Step(c.Ladder); step == planned.Step {
+			return nil
+		}
+	}
+	template := rm.template(c.Ladder[planned.Step])
+	if template == nil {
+		return nil
+	}
+	object, err := remediation.Make(template, state.Object, c.Owner)
+	if err != nil { // checked when the template was loaded
+		return nil
+	}
+	lane.NoteDue(now, state)
+	reason := planned.Reason
+	if reason.Action == triage.Terminate { // the core counts a removed node until it is replaced, however it is removed
+		reason.Action = triage.Remediate
+	}
+	t := rm.task(CreateRemediation, state.Object, planned.Rule, reason, Work{
+		Create: object, Lease: nodelease.Take(rm.leaseOf(lane.Node), state.Object, holder(planned.Rule), leaseDuration, now),
+	})
+	t.Step, t.Begins = planned.Step, true
+	if n != nil {
+		t.NotBefore = n.createNotBefore
+	}
+	// Under a gate a worker takes no slot: the name of its object makes a late write
+	// harmless.
+	if isPlane := remediation.IsControlPlane(state.Object); isPlane || c.TakesSlot {
+		t.Slot = ledger.ObjectWrite{Slot: engine.SlotOf(planned.Rule, state.Object), Step: planned.Step, ControlPlane: isPlane, Object: refOf(remediation.Read(object))}
+	}
+	return t
+}
+
+// treats reports whether the rule treats the node with a remediation object.
+func (rm *Treatment) treats(n *nodeObjects, state *engine.Node, rule triage.RuleID) bool {
+	r := rm.requesterOf(rule)
+	return r != nil && !r.IsDeferring() && (len(n.objectsOf(rule)) > 0 || r.MayRequest(state, rule))
+}
+
+// annotationsFor returns the annotations to write on an object of a treatment: that its
+// time is up, and since when the node is healthy. A nil value removes an annotation.
+func annotationsFor(o remediation.Object, isOver bool, planned *triage.PlannedTreatment, now time.Time) map[string]*string {
+	notes := map[string]*string{}
+	if isOver && !o.TimedOut && !o.Succeeded {
+		notes[remediation.TimedOutAnnotation] = new(remediation.Stamp(now))
+	}
+	switch since := planned.HealthySince.Truncate(time.Second); {
+	case since.IsZero() && !o.HealthySince.IsZero():
+		notes[remediation.HealthyDelayAnnotation] = nil
+	case !since.IsZero() && !since.Equal(o.HealthySince):
+		notes[remediation.HealthyDelayAnnotation] = new(remediation.Stamp(since))
+	}
+	return notes
+}
+
+// ownObjects returns this controller's objects for this node, not for an earlier node of
+// its name.
+func (rm *Treatment) ownObjects(n *nodeObjects, state *engine.Node) []remediationObject {
+	var ours []remediationObject
+	for _, key := range n.sortedObjects() {
+		if o := n.objects[key]; rm.isOurs(o) && o.IsOf(state.Object) {
+			ours = append(ours, o)
+		}
+	}
+	return ours
+}
+
+func (rm *Treatment) isTreated(n *nodeObjects, state *engine.Node) bool {
+	return len(rm.ownObjects(n, state)) > 0
+}
+
+// MayArrive reports true: the creation of an object names no version.
+func (*Treatment) MayArrive(ledger.ObjectWrite) bool { return true }
+
+// FreesSlot reports whether no object can still be created for a node that is gone.
+func (*Treatment) FreesSlot(now time.Time, lane *engine.Lane) (free bool, due time.Time) {
+	due = lane.InFlightUntil(now)
+	return due.IsZero(), due
+}
+
+// Restore resumes a creation that the previous leader may have sent. If it has succeeded,
+// the object is known already.
+func (rm *Treatment) Restore(now time.Time, lane *engine.Lane, state *engine.Node) bool {
+	e := lane.Slot()
+	rule := triage.RuleID(e.Rule)
+	if _, arrived := rm.of(lane.Node).objects[e.Object]; arrived || rm.isDeferring(rule) {
+		return false
+	}
+	if !lane.HasSlotFor(state) {
+		rm.host.Logger().Info("treatment of a deleted node restored", "node", e.Node, "rule", rule.String(), "object", e.Object.String())
+		return true
+	}
+	rm.host.Core().Resume(now, triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Step: e.Step, Since: now})
+	rm.host.Logger().Info("treatment restored", "node", e.Node, "rule", rule.String(), "object", e.Object.String())
+	return true
+}
+
+// Run makes the requests of the task.
+func (w *Work) Run(ctx context.Context, r *engine.Result) (err error) {
+	write := w.remediations.host.Writer()
+	switch w.Does {
+	case CreateRemediation:
+		return w.runCreate(ctx, r)
+	case DeleteRemediation:
+		return w.runDelete(ctx, r)
+	case AnnotateRemediation:
+		w.Version, err = write.AnnotateRemediation(ctx, w.Object, w.Annotations)
+	case TakeLease:
+		err = w.obtainLease(ctx, r)
+	case ReleaseLease:
+		err = write.ReleaseLease(ctx, w.Lease)
+	case ClearConfirmation:
+		w.Version, err = write.RemoveConfirmation(ctx, r.Task.Node)
+	}
+	return err
+}
+
+// runCreate takes the node's Lease, checks the node again, asks the loop
+// again, and creates the object. While the task waited for the Lease, the node may have
+// recovered or the gate may have closed. Then the task ends without creating the object.
+func (w *Work) runCreate(ctx context.Context, r *engine.Result) error {
+	host := w.remediations.host
+	// Without the namespace for Leases, no other component can hold a Lease.
+	if err := w.obtainLease(ctx, r); err != nil && !apierrors.IsNotFound(err) || r.Outcome == treat.Stale {
+		return err
+	}
+	if isStill, err := host.IsUnchanged(ctx, r); err != nil || !isStill {
+		return err
+	}
+	may, err := host.MayStillStart(ctx, r.Task)
+	switch {
+	case err != nil:
+		r.Outcome = treat.Busy // nothing was sent
+		return err
+	case !may:
+		r.Learned, r.Outcome = true, treat.Stale
+		return nil
+	}
+	w.Current, err = host.Writer().CreateRemediation(ctx, w.Create)
+	w.Created = err == nil
+	if apierrors.IsAlreadyExists(err) { // an answer was lost, or another component created it
+		w.Current, err = host.Writer().FetchRemediation(ctx, remediation.Read(w.Create))
+	}
+	return err
+}
+
+// runDelete deletes an object after it has checked that the reason still holds.
+func (w *Work) runDelete(ctx context.Context, r *engine.Result) error {
+	write := w.remediations.host.Writer()
+	isOrphan := r.Task.Reason.Code == triage.NodeGone
+	if isOrphan {
+		if isGone, err := w.fetchNode(ctx, r); err != nil || !isGone {
+			return err
+		}
+	}
+	if err := w.fetchPolicy(ctx, r); err != nil {
+		return err
+	}
+	if isOrphan { // the object may now say that it removes the node on purpose
+		return write.DeleteRemediationAsKnown(ctx, w.Object)
+	}
+	return write.DeleteRemediation(ctx, w.Object)
+}
+
+// obtainLease writes a Lease. If the Lease has changed, the task learns the current Lease.
+func (w *Work) obtainLease(ctx context.Context, r *engine.Result) (err error) {
+	write := w.remediations.host.Writer()
+	w.NewLease, err = write.ObtainLease(ctx, w.Lease)
+	if err == nil {
+		w.LeaseKnown = true
+		return nil
+	}
+	if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && !apierrors.IsNotFound(err) {
+		return err
+	}
+	current, failed := write.FetchLease(ctx, r.Task.Node.Name)
+	if failed != nil {
+		return failed
+	}
+	if current == nil && w.Lease.ResourceVersion == "" { // the namespace for Leases does not exist
+		return err
+	}
+	w.NewLease, w.LeaseKnown, r.Outcome = current, true, treat.Stale // the loop decides again
+	return nil
+}
+
+// fetchNode checks that the node is gone before its treatment is deleted for that reason.
+// The watch of nodes may be behind the watch of remediation objects.
+func (w *Work) fetchNode(ctx context.Context, r *engine.Result) (isGone bool, err error) {
+	fresh, err := w.remediations.host.Writer().Fetch(ctx, r.Lane.Node)
+	switch {
+	case apierrors.IsNotFound(err):
+		return true, nil
+	case err != nil:
+		return false, err
+	case !w.Object.IsOf(fresh):
+		return true, nil
+	}
+	r.Fresh, r.Outcome = fresh, treat.Stale
+	return false, nil
+}
+
+// fetchPolicy checks that the policy is unchanged since it found the node healthy. A
+// replica that lost the lead without noticing may see an object of the new leader but not
+// yet the policy edit that caused it.
+func (w *Work) fetchPolicy(ctx context.Context, r *engine.Result) error {
+	known := w.Policy
+	if known == nil {
+		return nil
+	}
+	current, err := w.remediations.host.Writer().FetchOwner(ctx, known.Owner)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return err
+	case current.UID != known.Owner.UID || current.Generation != known.Generation:
+		r.Outcome = treat.Stale
+		return fmt.Errorf("%s %s has changed since the decision", known.Owner.Kind, known.Owner.Name)
+	}
+	return nil
+}
+
+// Done takes in the result of the task without waiting for the watch.
+func (w *Work) Done(now time.Time, r *engine.Result) {
+	rm := w.remediations
+	n := rm.of(r.Lane.Node)
+	if w.LeaseKnown && w.NewLease == nil {
+		n.lease = nil
+	} else if w.LeaseKnown {
+		if _, isGone := n.deletedDuringTask[w.NewLease.UID]; !isGone {
+			n.upsertLease(w.NewLease)
+		}
+	}
+	if w.LeaseKnown && r.Outcome == treat.Stale {
+		r.Learned = r.Learned || w.NewLease == nil || w.NewLease.ResourceVersion != w.Lease.ResourceVersion
+	}
+	if w.Does == DeleteRemediation {
+		n.deleting = w.Object.UID
+	}
+	if w.Current != nil {
+		w.takeObject(now, r, n, remediation.Read(w.Current))
+	}
+	n.deletedDuringTask = nil
+	if r.Outcome != treat.Made {
+		return
+	}
+	switch w.Does {
+	case CreateRemediation:
+		w.reportCreated(now, r)
+	case DeleteRemediation:
+		w.reportDeleted(now, r, n)
+	case ReleaseLease:
+		if n.lease != nil && n.lease.UID == w.Lease.UID {
+			n.lease = nil
+		}
+	case ClearConfirmation:
+		w.confirmationCleared(now, r)
+	case AnnotateRemediation:
+		w.annotated(r, n)
+	}
+}
+
+// takeObject stores an object that the task created or found.
+func (w *Work) takeObject(now time.Time, r *engine.Result, n *nodeObjects, o remediation.Object) {
+	rm := w.remediations
+	wasKnown, isGone := n.deletedDuringTask[o.UID] // the watch has reported its creation and deletion already
+	if o.Node == n.node && !wasKnown {             // an object of another node belongs there
+		rm.upsert(n, o)
+		if isGone {
+			rm.objectDeleted(now, n, refOf(o))
+		}
+	}
+	if w.Created {
+		return
+	}
+	if o.Node != n.node || rm.ruleOf(o) != r.Task.Rule {
+		r.Outcome, r.Err = treat.Refused, errors.New(refOf(o).String()+" is there already, and was not made for this node and policy")
+	} else if c := rm.request(r.Task.Rule); c != nil {
+		if step, _ := o.Step(c.Ladder); step != r.Task.Step {
+			r.Outcome, r.Err = treat.Refused, fmt.Errorf("%s is there already, and was made for step %d, not for step %d", refOf(o), step+1, r.Task.Step+1)
+		}
+	}
+}
+
+// confirmationCleared stores the node without the removed annotation.
+func (w *Work) confirmationCleared(now time.Time, r *engine.Result) {
+	host := w.remediations.host
+	after := r.Task.Node.DeepCopy()
+	after.ResourceVersion = w.Version
+	delete(after.Annotations, remediation.ConfirmedAnnotation)
+	host.NodeRead(now, after)
+}
+
+// annotated stores the new annotations of an object.
+func (w *Work) annotated(r *engine.Result, n *nodeObjects) {
+	host, t := w.remediations.host, r.Task
+	key := refOf(w.Object)
+	if o, there := n.objects[key]; there && o.UID == w.Object.UID && engine.OlderVersion(o.ResourceVersion, w.Version) {
+		o.Object = o.Noted(w.Annotations, w.Version)
+		n.objects[key] = o
+	}
+	if _, isOver := w.Annotations[remediation.TimedOutAnnotation]; isOver {
+		w.remediations.requesterOf(t.Rule).CountRemediation(t.Rule, t.Reason.Condition, "timed_out")
+	}
+	host.Logger().Info("remediation annotated", "node", n.node, "object", key.String(), "reason", t.Reason.String())
+}
+
+// reportCreated reports a started treatment.
+func (w *Work) reportCreated(now time.Time, r *engine.Result) {
+	host, t := w.remediations.host, r.Task
+	if !w.Created { // it existed: an earlier answer was lost
+		return
+	}
+	outcome := "begun"
+	if t.Step > 0 {
+		outcome = "escalated"
+	}
+	counts := w.remediations.requesterOf(t.Rule)
+	counts.CountRemediation(t.Rule, t.Reason.Condition, outcome)
+	if due := r.Lane.Begun(); !due.IsZero() {
+		counts.ObserveStart(t.Rule, now.Sub(due))
+	}
+	object := refOf(remediation.Read(w.Current)).String()
+	host.Logger().Info("remediation begun", "node", r.Lane.Node, "rule", t.Rule.String(), "object", object, "reason", t.Reason.String())
+	host.PublishEvent(t.Rule, t.Node, treat.RemediationCreated, t.Reason, "made "+object)
+}
+
+// reportDeleted reports a deleted object. A finalizer may still keep the object; the
+// watch reports its end.
+func (w *Work) reportDeleted(now time.Time, r *engine.Result, n *nodeObjects) {
+	rm, t := w.remediations, r.Task
+	key := refOf(w.Object)
+	if o, there := n.objects[key]; there && o.UID == w.Object.UID {
+		o.deletedByUs = true
+		n.objects[key] = o
+	}
+	outcome, isOver := deletionReasons[t.Reason.Code]
+	if !isOver {
+		outcome = "called_off"
+	}
+	counts := rm.requesterOf(t.Rule)
+	counts.CountRemediation(t.Rule, t.Reason.Condition, outcome)
+	if t.Reason.Code == triage.Recovered {
+		counts.ObserveRecovery(t.Rule, now.Sub(w.Object.Created))
+	}
+	if rm.request(t.Rule) == nil {
+		rm.host.Retire(now, t.Rule)
+	}
+	rm.host.Logger().Info("remediation ended", "node", n.node, "rule", t.Rule.String(), "object", key.String(), "reason", t.Reason.String())
+	rm.host.PublishEvent(t.Rule, t.Node, treat.RemediationRemoved, t.Reason, "deleted "+key.String())
+}
+
+// deletionReasons maps the reason for ending a treatment to its outcome in metrics.
+var deletionReasons = map[triage.Code]string{
+	triage.Recovered: "recovered", triage.Deselected: "deselected", triage.RuleGone: "check_gone", triage.NodeGone: "node_gone",
+}

@@ -1,0 +1,676 @@
+package remediation
+
+import (
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/engine"
+	"github.com/resourcestack/autohealer/internal/enginetest"
+	"github.com/resourcestack/autohealer/internal/nodelease"
+	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/testkit"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+const nothing = ""
+
+func TestTaskOrder(t *testing.T) {
+	for name, test := range map[string]struct {
+		happens func(w *healthCheckFixture)
+		want    string
+		check   []func(*remediationv1alpha1.NodeHealthCheck)
+	}{
+		"an unhealthy node is treated": {func(w *healthCheckFixture) { w.node("a", corev1.ConditionTrue) }, CreateRemediation, nil},
+		"a healthy node is left alone": {func(w *healthCheckFixture) { w.node("a", corev1.ConditionFalse) }, nothing, nil},
+		"the Lease of a free node is taken": {func(w *healthCheckFixture) {
+			w.node("a", corev1.ConditionTrue)
+			w.finds(w.made("a", "quick"))
+		}, TakeLease, nil},
+		"a node that is treated and locked is left alone": {func(w *healthCheckFixture) { w.treats("a") }, nothing, nil},
+		"the treatment of a node that has recovered is ended": {func(w *healthCheckFixture) {
+			w.treats("a")
+			w.node("a", corev1.ConditionFalse)
+		}, DeleteRemediation, nil},
+		"what is ending is waited for": {func(w *healthCheckFixture) {
+			object := w.treats("a")
+			w.node("a", corev1.ConditionFalse)
+			deleting(object)
+			w.finds(object)
+		}, nothing, nil},
+		"a node whose treatment is gone is unlocked": {func(w *healthCheckFixture) {
+			object := w.treats("a")
+			w.node("a", corev1.ConditionFalse)
+			w.loses(object)
+		}, ReleaseLease, nil},
+		"a confirmation that has served goes": {func(w *healthCheckFixture) { w.node("a", corev1.ConditionFalse, confirmed) }, ClearConfirmation, nil},
+		"a confirmation of an unhealthy node is waited with": {func(w *healthCheckFixture) {
+			w.node("a", corev1.ConditionTrue)
+			w.finds(w.made("a", "quick"))
+			w.locks("a", nodelease.HolderOf("check"), leaseDuration)
+			w.node("a", corev1.ConditionTrue, confirmed)
+		}, nothing, nil},
+		"a remediator is notified of its timeout before the next step": {func(w *healthCheckFixture) {
+			w.treats("a")
+			w.advance(time.Minute)
+		}, AnnotateRemediation, []func(*remediationv1alpha1.NodeHealthCheck){inSteps}},
+		"what was for an earlier node of that name goes first": {func(w *healthCheckFixture) {
+			w.node("a", corev1.ConditionTrue)
+			w.finds(w.made("a", "quick"))
+			w.node("a", corev1.ConditionTrue, madeAnew)
+		}, DeleteRemediation, nil},
+		"what outlives its node goes": {func(w *healthCheckFixture) {
+			testkit.Must(w.T, w.remediations.watches.Known[rebootKind].Update(w.orphan()))
+			w.runRound()
+		}, DeleteRemediation, nil},
+		"a remediator that means the node to go is waited for": {func(w *healthCheckFixture) {
+			u := w.orphan()
+			says(remediation.DeletesNodeCondition, "True")(u)
+			w.finds(u)
+		}, nothing, nil},
+		"an object of another component is not touched": {func(w *healthCheckFixture) {
+			w.node("a", corev1.ConditionTrue)
+			w.finds(w.made("a", "quick", func(u *unstructured.Unstructured) { u.SetOwnerReferences(nil) }))
+		}, nothing, nil},
+		"a node with another holder of its Lease is not treated": {func(w *healthCheckFixture) {
+			w.node("a", corev1.ConditionFalse)
+			w.locks("a", "somebody", time.Hour)
+			w.node("a", corev1.ConditionTrue)
+		}, nothing, nil},
+		"nothing is done while standing back": {func(w *healthCheckFixture) {
+			w.node("a", corev1.ConditionTrue)
+			w.defers(time.Hour)
+		}, nothing, nil},
+		"a lock of ours goes with its treatment although another node's goes on": {func(w *healthCheckFixture) {
+			w.treats("b")
+			w.node("a", corev1.ConditionFalse)
+			w.locks("a", nodelease.HolderOf("check"), leaseDuration)
+		}, ReleaseLease, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withHealthCheck(t, func(w *healthCheckFixture) {
+				w.T = t
+				test.happens(w)
+				if test.want == nothing {
+					w.WantNoTask("a")
+				} else {
+					w.WantTask("a", test.want)
+				}
+			}, test.check...)
+		})
+	}
+}
+
+// orphan returns an object for node a, which does not exist.
+func (w *healthCheckFixture) orphan() *unstructured.Unstructured {
+	w.T.Helper()
+	return w.madeFor(enginetest.Named("a", "1"), "quick")
+}
+
+func TestCreationOfARemediation(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		w.node("a", corev1.ConditionTrue)
+		e := w.WantTask("a", CreateRemediation)
+		if by := *remediationWork(e).Lease.Spec.HolderIdentity; remediationWork(e).Create.GetName() != "a" || remediationWork(e).Create.GroupVersionKind() != rebootKind || e.Step != 0 || by != "NodeHealthCheck-check" {
+			t.Errorf("the task creates %s %s as step %d, with a lock of %s", remediationWork(e).Create.GetKind(), remediationWork(e).Create.GetName(), e.Step, by)
+		}
+		w.advance(3 * time.Second)
+		w.runs(w.WantTask("a", CreateRemediation), "a", treat.Made, w.makes(w.made("a", "quick")))
+		if len(w.Events) != 2 || w.Events[0].EventReason != treat.DetectedUnhealthy || w.Events[1].EventReason != treat.RemediationCreated {
+			t.Errorf("Events: %+v", w.Events)
+		}
+		if n := w.remediationsCounted("begun"); n != 1 {
+			t.Errorf("%v remediations are counted", n)
+		}
+		if w.remediations.leaseOf("a") == nil || !w.FindLane("a").Begun().IsZero() || w.finding("a") != triage.Treating {
+			t.Errorf("afterwards: %+v, %s", w.FindLane("a"), w.finding("a"))
+		}
+	})
+}
+
+func TestEscalation(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		first := w.treats("a")
+		w.advance(time.Minute)
+		e := w.WantTask("a", AnnotateRemediation)
+		if _, told := remediationWork(e).Annotations[remediation.TimedOutAnnotation]; !told {
+			t.Errorf("the note is %v", remediationWork(e).Annotations)
+		}
+		w.runs(e, "a", treat.Made, func(r remediationResult) { r.Version = w.nextVersion() })
+		e = w.WantTask("a", CreateRemediation)
+		if e.Step != 1 || remediationWork(e).Create.GetName() == "a" {
+			t.Errorf("step %d makes %s", e.Step, remediationWork(e).Create.GetName())
+		}
+		w.runs(e, "a", treat.Made, w.makes(w.made("a", "slow")))
+		w.WantNoTask("a")
+		w.advance(time.Minute)
+		e = w.WantTask("a", AnnotateRemediation)
+		if remediationWork(e).Object.Template != "slow" || w.finding("a") != triage.Exhausted {
+			t.Errorf("%s is noted, and the finding is %s", remediationWork(e).Object.Template, w.finding("a"))
+		}
+		w.runs(e, "a", treat.Made, func(r remediationResult) { r.Version = w.nextVersion() })
+		w.WantTask("a", ReleaseLease) // other holders may have the node
+		w.node("a", corev1.ConditionFalse)
+		w.WantTask("a", DeleteRemediation)
+		if got := first.GetAnnotations()[remediation.TimedOutAnnotation]; got != "" {
+			t.Error("the watch's object was written to")
+		}
+	}, inSteps)
+}
+
+func TestAnnotationsFor(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 600, time.UTC)
+	then := now.Add(-time.Hour).Truncate(time.Second)
+	for name, test := range map[string]struct {
+		object  remediation.Object
+		isOver  bool
+		planned triage.PlannedTreatment
+		want    map[string]string // "" means removed
+	}{
+		"under way":                           {remediation.Object{}, false, triage.PlannedTreatment{}, nil},
+		"its time is up":                      {remediation.Object{}, true, triage.PlannedTreatment{}, map[string]string{remediation.TimedOutAnnotation: "2026-01-02T03:04:05Z"}},
+		"its time is up, and it was notified": {remediation.Object{TimedOut: true}, true, triage.PlannedTreatment{}, nil},
+		"its time is up, and it succeeded":    {remediation.Object{Succeeded: true}, true, triage.PlannedTreatment{}, nil},
+		"its time is up, and it failed":       {remediation.Object{Failed: true}, true, triage.PlannedTreatment{}, map[string]string{remediation.TimedOutAnnotation: "2026-01-02T03:04:05Z"}},
+		"healthy":                             {remediation.Object{}, false, triage.PlannedTreatment{HealthySince: then.Add(600)}, map[string]string{remediation.HealthyDelayAnnotation: "2026-01-02T02:04:05Z"}},
+		"healthy, which is noted":             {remediation.Object{HealthySince: then}, false, triage.PlannedTreatment{HealthySince: then.Add(600)}, nil},
+		"healthy, and noted from before":      {remediation.Object{HealthySince: then.Add(-time.Second)}, false, triage.PlannedTreatment{HealthySince: then}, map[string]string{remediation.HealthyDelayAnnotation: "2026-01-02T02:04:05Z"}},
+		"unhealthy again":                     {remediation.Object{HealthySince: then}, false, triage.PlannedTreatment{}, map[string]string{remediation.HealthyDelayAnnotation: ""}},
+		"unhealthy again, and the time is up": {remediation.Object{HealthySince: then}, true, triage.PlannedTreatment{}, map[string]string{remediation.HealthyDelayAnnotation: "", remediation.TimedOutAnnotation: "2026-01-02T03:04:05Z"}},
+	} {
+		got := map[string]string{}
+		for key, value := range annotationsFor(test.object, test.isOver, &test.planned, now) {
+			got[key] = ""
+			if value != nil {
+				got[key] = *value
+			}
+		}
+		if !maps.Equal(got, test.want) {
+			t.Errorf("%s: %v is noted, want %v", name, got, test.want)
+		}
+	}
+}
+
+// A remediator's API may not allow patches. The Lease must be renewed and the next step
+// started all the same.
+func TestAFailedTaskDoesNotBlockAnother(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		w.treats("a")
+		w.advance(time.Minute)
+		w.runs(w.WantTask("a", AnnotateRemediation), "a", treat.Refused)
+		w.runs(w.WantTask("a", CreateRemediation), "a", treat.Made, w.makes(w.made("a", "slow")))
+		for range 20 {
+			e, due := w.Next("a")
+			if e == nil {
+				w.advance(max(time.Millisecond, time.Until(due)))
+				continue
+			}
+			if e.Kind == TakeLease {
+				return
+			}
+			w.runs(e, "a", treat.Refused)
+		}
+		t.Errorf("the lock is not renewed: %+v", w.FindLane("a"))
+	}, inSteps, func(c *remediationv1alpha1.NodeHealthCheck) { c.Spec.EscalatingRemediations[1].Timeout = "1h" })
+}
+
+func TestRefusedCreationsBackOff(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		w.node("a", corev1.ConditionTrue)
+		began, tries := time.Now(), 0
+		for time.Since(began) < time.Hour {
+			w.runs(w.WantTask("a", CreateRemediation), "a", treat.Refused)
+			tries++
+			if w.finding("a") != triage.Retrying {
+				t.Fatalf("the finding is %s", w.finding("a"))
+			}
+			at, _ := w.Core().Deadline()
+			w.advance(time.Until(at))
+		}
+		if tries < 12 || tries > 30 {
+			t.Errorf("%d tries in an hour", tries)
+		}
+		told := 0
+		for _, event := range w.Events {
+			if event.EventReason == treat.RemediationSkipped && strings.Contains(event.Message, "could not be begun") {
+				told++
+			}
+		}
+		if told < 1 || told > 2 { // and again after an hour
+			t.Errorf("it is reported %d times", told)
+		}
+	})
+}
+
+// An API server that has just restarted rejects everything until it has loaded its
+// authorization rules.
+func TestARefusalAfterAnOutageCountsAsTheFirst(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		w.node("a", corev1.ConditionTrue)
+		for range 20 {
+			w.runs(w.WantTask("a", CreateRemediation), "a", treat.Unknown)
+			w.advance(time.Until(w.WantNoTask("a")))
+		}
+		w.runs(w.WantTask("a", CreateRemediation), "a", treat.Refused)
+		w.advance(engine.FirstRefusedRetry)
+		w.WantTask("a", CreateRemediation)
+	})
+}
+
+// Another component may change the node name of an object. The object belongs to one node
+// only.
+func TestAnObjectThatChangesItsNodeBelongsToOneNode(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		object := w.treats("a")
+		w.node("b", corev1.ConditionFalse)
+		moved := object.DeepCopy()
+		moved.SetAnnotations(map[string]string{remediation.NodeNameAnnotation: "b"})
+		moved.SetResourceVersion(w.nextVersion())
+		w.finds(moved)
+		if n := len(w.remediations.nodes["a"].objects); n > 0 {
+			t.Errorf("%d objects are with the node that they are no longer about", n)
+		}
+		if treatments := w.remediations.nodes["b"]; treatments == nil || len(treatments.objects) != 1 {
+			t.Errorf("the treatments of the node that it is about: %+v", treatments)
+		}
+		w.node("a", corev1.ConditionFalse)
+		w.loses(moved)
+		if len(w.remediations.byObject) > 0 {
+			t.Errorf("it is gone, and believed to be at %+v", w.remediations.byObject)
+		}
+	})
+}
+
+// The node may exist before the watch reports it.
+func TestANodeUnknownToTheWatchIsNotFetchedInALoop(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		node := w.node("a", corev1.ConditionTrue)
+		object := w.made("a", "quick")
+		testkit.Must(t, w.NodeInbox().Delete(node))
+		w.runRound()
+		w.finds(object)
+		w.runs(w.WantTask("a", DeleteRemediation), "a", treat.Stale, func(r remediationResult) { r.Fresh, r.Err = node, nil })
+		if due := w.WantNoTask("a"); !due.After(time.Now()) {
+			t.Errorf("it is asked for again at %v", due)
+		}
+	})
+}
+
+// A webhook may answer with a conflict although the Lease is unchanged.
+func TestAnUnchangedLeaseIsNotWrittenInALoop(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		w.node("a", corev1.ConditionTrue)
+		lease := w.locks("a", "NodeHealthCheck-check", leaseDuration)
+		w.runs(w.WantTask("a", CreateRemediation), "a", treat.Stale, func(r remediationResult) { r.Err, r.NewLease, r.LeaseKnown = nil, lease, true })
+		if due := w.WantNoTask("a"); !due.After(time.Now()) {
+			t.Errorf("it is written again at %v", due)
+		}
+		w.advance(time.Second)
+		w.WantTask("a", CreateRemediation)
+	})
+}
+
+// An object may have the name that another step uses.
+func TestAnObjectOfAnotherStepIsRefused(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		object := w.treats("a")
+		w.advance(time.Minute)
+		w.runs(w.WantTask("a", AnnotateRemediation), "a", treat.Made, func(r remediationResult) { r.Version = w.nextVersion() })
+		w.runs(w.WantTask("a", CreateRemediation), "a", treat.Made, func(r remediationResult) { r.Current = object.DeepCopy() })
+		w.runs(w.WantTask("a", ReleaseLease), "a", treat.Made) // no remediator is working
+		w.WantNoTask("a")
+		if last := w.Events[len(w.Events)-1]; last.EventReason != treat.RemediationSkipped || !strings.Contains(last.Message, "made for step 1, not for step 2") {
+			t.Errorf("Events: %+v", last)
+		}
+	}, inSteps)
+}
+
+func TestAConfirmationDoesNotOutliveItsTreatment(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		object := w.treats("a")
+		w.node("a", corev1.ConditionFalse, confirmed)
+		w.runs(w.WantTask("a", DeleteRemediation), "a", treat.Made)
+		w.node("a", corev1.ConditionTrue, confirmed) // before the annotation is removed
+		w.loses(object)
+		w.runs(w.WantTask("a", ClearConfirmation), "a", treat.Made, func(r remediationResult) { r.Version = w.nextVersion() })
+		w.runs(w.WantTask("a", CreateRemediation), "a", treat.Made, w.makes(w.made("a", "quick", func(u *unstructured.Unstructured) { u.SetUID("second") })))
+		w.node("a", corev1.ConditionFalse)
+		w.runs(w.WantTask("a", AnnotateRemediation), "a", treat.Made, func(r remediationResult) { r.Version = w.nextVersion() })
+		w.WantNoTask("a")
+		if w.finding("a") != triage.Recovering {
+			t.Errorf("the finding is %s", w.finding("a"))
+		}
+	}, byHand)
+}
+
+// byHand makes every recovery wait for a confirmation.
+func byHand(c *remediationv1alpha1.NodeHealthCheck) { c.Spec.HealthyDelay = "-1s" }
+
+// A remediator that failed to delete a node has finished.
+func TestAFailedRemovalIsDeletedOnceTheNodeIsRecreated(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		object := w.treats("a")
+		object.SetResourceVersion(w.nextVersion())
+		object.Object["status"] = map[string]any{"conditions": []any{
+			map[string]any{"type": remediation.DeletesNodeCondition, "status": "True"},
+			map[string]any{"type": remediation.SucceededCondition, "status": "False"},
+		}}
+		w.finds(object)
+		w.runs(w.WantTask("a", AnnotateRemediation), "a", treat.Made, func(r remediationResult) { r.Version = w.nextVersion() })
+		w.node("a", corev1.ConditionTrue, madeAnew)
+		w.writeSnapshot() // once the ledger names the node
+		w.WantTask("a", DeleteRemediation)
+	})
+}
+
+func TestNoFailureIsLeftBehind(t *testing.T) {
+	for name, happens := range map[string]func(w *healthCheckFixture){
+		"the node recovers": func(w *healthCheckFixture) { w.node("a", corev1.ConditionFalse) },
+		"the node goes": func(w *healthCheckFixture) {
+			testkit.Must(w.T, w.NodeInbox().Delete(enginetest.Named("a", w.nextVersion())))
+			w.runRound()
+		},
+		"the health check goes": func(w *healthCheckFixture) {
+			testkit.Must(w.T, w.inboxes.Checks.Delete(checkNamed("check")))
+			w.runRound()
+		},
+		"the node is left alone": func(w *healthCheckFixture) {
+			w.node("a", corev1.ConditionTrue, func(n *corev1.Node) { n.Labels = map[string]string{remediation.ExcludeLabel: "true"} })
+		},
+	} {
+		for _, result := range []treat.Result{treat.Busy, treat.Unknown, treat.Refused} {
+			t.Run(name+" after a write was "+result.String(), func(t *testing.T) {
+				withHealthCheck(t, func(w *healthCheckFixture) {
+					w.node("a", corev1.ConditionTrue)
+					w.runs(w.WantTask("a", CreateRemediation), "a", result)
+					happens(w)
+					w.advance(engine.LastRefusedRetry)
+					w.advance(engine.LastRefusedRetry)
+					if treatments := w.FindLane("a"); treatments != nil {
+						t.Errorf("its treatments still exist: %+v", treatments)
+					}
+				})
+			})
+		}
+	}
+}
+
+// grants stores a snapshot of the ledger with the slot of a task.
+func (w *healthCheckFixture) grants(node string, e *engine.Task) {
+	w.T.Helper()
+	w.Startable()
+	entries, _ := w.Snapshot()
+	testkit.Must(w.T, w.Stored(nil))
+	if lane := w.FindLane(node); lane.Slot() != e.Slot {
+		w.T.Fatalf("the ledger is %+v, and the slot is %+v", entries, lane.Slot())
+	}
+}
+
+func TestASlotIsFreedOnceNoWriteCanArrive(t *testing.T) {
+	type step func(w *healthCheckFixture, e *engine.Task)
+	answers := func(result treat.Result) step {
+		return func(w *healthCheckFixture, e *engine.Task) { w.runs(e, "a", result) }
+	}
+	waits := func(d time.Duration) step { return func(w *healthCheckFixture, _ *engine.Task) { w.advance(d) } }
+	recovers := func(w *healthCheckFixture, _ *engine.Task) { w.node("a", corev1.ConditionFalse, inControl) }
+	for name, test := range map[string]struct {
+		isGranted bool
+		steps     []step
+		isTaken   bool
+	}{
+		"nothing was sent":                                {true, []step{recovers}, false},
+		"the server had no time":                          {true, []step{answers(treat.Busy), recovers}, false},
+		"the node had changed":                            {true, []step{answers(treat.Stale), recovers}, false},
+		"no answer came":                                  {true, []step{answers(treat.Unknown), recovers}, true},
+		"no answer came, and the ledger has no entry":     {false, []step{answers(treat.Unknown), recovers}, false},
+		"no answer came for long enough":                  {true, []step{answers(treat.Unknown), recovers, waits(engine.MaxInFlight)}, false},
+		"no answer came, and then a refusal":              {true, []step{answers(treat.Unknown), answers(treat.Refused), recovers}, true},
+		"no answer came, and then the server had no time": {true, []step{answers(treat.Unknown), answers(treat.Busy), recovers}, true},
+		"a refusal": {true, []step{answers(treat.Refused)}, false},
+		"no answer came, and then a refusal, of an unhealthy node": {true, []step{answers(treat.Unknown), answers(treat.Refused)}, true},
+		"no answer came, and a refusal much later":                 {true, []step{answers(treat.Unknown), waits(engine.MaxInFlight), answers(treat.Refused)}, false},
+		"another object of the node is heard of": {true, []step{answers(treat.Unknown), func(w *healthCheckFixture, _ *engine.Task) {
+			w.finds(w.made("a", "slow", func(u *unstructured.Unstructured) { u.SetName("theirs"); u.SetOwnerReferences(nil) }))
+		}, recovers}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withHealthCheck(t, func(w *healthCheckFixture) {
+				w.T = t
+				w.node("a", corev1.ConditionTrue, inControl)
+				e := w.WantTask("a", CreateRemediation)
+				if test.isGranted {
+					w.grants("a", e)
+				}
+				for _, step := range test.steps {
+					step(w, e)
+				}
+				counts, _ := w.Core().Population(checkRule("check"))
+				if got := counts.Treated > 0; got != test.isTaken {
+					t.Errorf("the place is taken: %t, want %t (%+v)", got, test.isTaken, w.FindLane("a"))
+				}
+				if treatments := w.FindLane("a"); test.isGranted && (treatments != nil && treatments.HasSlot()) != test.isTaken {
+					t.Errorf("the grant is %+v", treatments.Slot())
+				}
+			})
+		})
+	}
+}
+
+func TestTheSlotOfADeletedNodeIsFreedInTime(t *testing.T) {
+	for name, happens := range map[string]func(w *healthCheckFixture){
+		"gone": func(w *healthCheckFixture) {
+			testkit.Must(w.T, w.NodeInbox().Delete(enginetest.Named("a", w.nextVersion())))
+			w.runRound()
+		},
+		"made again": func(w *healthCheckFixture) { w.node("a", corev1.ConditionFalse, inControl, madeAnew) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			withHealthCheck(t, func(w *healthCheckFixture) {
+				w.node("a", corev1.ConditionTrue, inControl)
+				e := w.WantTask("a", CreateRemediation)
+				w.grants("a", e)
+				w.runs(e, "a", treat.Unknown)
+				happens(w)
+				w.advance(engine.LastRetry)
+				if treatments := w.FindLane("a"); treatments == nil || !treatments.HasSlot() {
+					t.Errorf("what may still be made is not waited for: %+v", treatments)
+				}
+				w.advance(engine.MaxInFlight)
+				if treatments := w.FindLane("a"); treatments != nil {
+					t.Errorf("its treatments still exist: %+v", treatments)
+				}
+				if entries := w.Entries(); len(entries) > 0 {
+					t.Errorf("the ledger names %+v still", entries)
+				}
+			})
+		})
+	}
+}
+
+// The watch may report the end of an object before the answer to its creation is handled.
+func TestALateAnswerRestoresNoOldState(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		w.node("a", corev1.ConditionTrue)
+		e := w.WantTask("a", CreateRemediation)
+		first := w.made("a", "quick")
+		later := w.made("a", "quick", deleting)
+		r := w.starts(e, "a")
+		w.finds(later)
+		w.makes(first)(r)
+		w.Finish(r.Result)
+		w.runRound()
+		for _, o := range w.remediations.nodes["a"].objects {
+			if o.ResourceVersion != later.GetResourceVersion() || !o.Deleting {
+				t.Errorf("known is version %s, want %s", o.ResourceVersion, later.GetResourceVersion())
+			}
+		}
+	})
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		w.node("a", corev1.ConditionTrue)
+		e := w.WantTask("a", CreateRemediation)
+		object := w.made("a", "quick")
+		r := w.starts(e, "a")
+		w.finds(object)
+		w.loses(object)
+		w.makes(object)(r)
+		w.Finish(r.Result)
+		w.runRound()
+		if treatments := w.remediations.nodes["a"]; len(treatments.objects) > 0 || treatments.deletedDuringTask != nil || treatments.losses == 0 {
+			t.Errorf("an object that is gone is believed to be there: %+v", treatments)
+		}
+		w.advance(engine.FirstRefusedRetry)
+		w.WantTask("a", CreateRemediation)
+	})
+}
+
+// A list that was requested before an object was created, or a Lease taken, may arrive
+// later.
+func TestAListThatIsOlderThanAWriteLosesNothing(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		listed := w.nextVersion()
+		w.treats("a")
+		testkit.Must(w.T, w.remediations.watches.Known[rebootKind].Replace(nil, listed))
+		testkit.Must(w.T, w.remediations.leases.Replace(nil, listed))
+		w.runRound()
+		if treatments := w.remediations.nodes["a"]; len(treatments.objects) != 1 || treatments.lease == nil || treatments.losses != 0 {
+			t.Errorf("lost: %+v", treatments)
+		}
+		testkit.Must(w.T, w.remediations.watches.Known[rebootKind].Replace(nil, w.nextVersion()))
+		testkit.Must(w.T, w.remediations.leases.Replace(nil, w.nextVersion()))
+		w.runRound()
+		if treatments := w.remediations.nodes["a"]; len(treatments.objects) != 0 || treatments.lease != nil || treatments.losses != 1 {
+			t.Errorf("a list that is younger changes nothing: %+v", treatments)
+		}
+	})
+}
+
+func TestObjectsDeletedByOthersAreRecreatedWithBackoff(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		object := w.treats("a")
+		var last time.Duration
+		for i := range 12 {
+			w.loses(object)
+			wait := time.Until(w.WantNoTask("a"))
+			if wait <= 0 || wait > engine.LastRefusedRetry || i > 8 && wait < engine.LastRefusedRetry/2 {
+				t.Fatalf("loss %d: it is made again in %s, after %s the time before", i, wait, last)
+			}
+			last = wait
+			w.advance(wait)
+			object = w.made("a", "quick", func(u *unstructured.Unstructured) { u.SetUID(u.GetUID() + "again") })
+			w.runs(w.WantTask("a", CreateRemediation), "a", treat.Made, w.makes(object))
+		}
+		if n := w.remediationsCounted("lost"); n != 12 {
+			t.Errorf("%v losses are counted", n)
+		}
+		w.node("a", corev1.ConditionFalse)
+		w.runs(w.WantTask("a", DeleteRemediation), "a", treat.Made)
+		w.loses(object)
+		w.runs(w.WantTask("a", ReleaseLease), "a", treat.Made)
+		if w.FindLane("a") != nil {
+			t.Errorf("its treatments still exist: %+v", w.FindLane("a"))
+		}
+		w.treats("a") // at once
+	})
+}
+
+// An object that is deleted with its health check, or with an earlier one of that name,
+// does not count as lost.
+func TestObjectsDeletedWithTheirHealthCheckAreNotLost(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		object := w.treats("a")
+		testkit.Must(w.T, w.inboxes.Checks.Delete(checkNamed("check")))
+		w.runRound()
+		w.WantTask("a", DeleteRemediation)
+		w.advance(engine.CounterRetention)
+		w.runRound()
+		w.loses(object)
+		if n := testutil.CollectAndCount(w.metrics, "autohealer_remediations_total"); n != 0 || w.Lines("remediation lost") > 0 {
+			t.Errorf("%d counts are left of a health check that is gone; the log:\n%s", n, &w.Log)
+		}
+	})
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		object := w.treats("a")
+		w.brings(checkNamed("check", func(c *remediationv1alpha1.NodeHealthCheck) { c.UID = "another" }))
+		w.loses(object)
+		w.WantTask("a", CreateRemediation)
+	})
+}
+
+func TestAConfirmationIsRemovedOnce(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		w.node("a", corev1.ConditionFalse, confirmed)
+		w.runs(w.WantTask("a", ClearConfirmation), "a", treat.Made, func(r remediationResult) { r.Version = w.nextVersion() })
+		w.WantNoTask("a") // the watch has not reported it yet
+		if w.FindLane("a") != nil {
+			t.Error("its treatments still exist")
+		}
+	})
+}
+
+// Another component's object may have the name of ours, even for another node.
+func TestAnObjectOfAnotherNodeIsRefused(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		w.node("a", corev1.ConditionTrue)
+		theirs := w.made("a", "quick", func(u *unstructured.Unstructured) {
+			u.SetAnnotations(map[string]string{remediation.NodeNameAnnotation: "b"})
+		})
+		w.runs(w.WantTask("a", CreateRemediation), "a", treat.Made, w.makes(theirs), func(r remediationResult) { r.Created = false })
+		if treatments := w.remediations.nodes["a"]; len(treatments.objects) > 0 || w.finding("a") != triage.Retrying {
+			t.Errorf("it is taken for ours: %+v, %s", treatments, w.finding("a"))
+		}
+		if last := w.Events[len(w.Events)-1]; len(w.Events) != 2 || last.EventReason != treat.RemediationSkipped || !strings.Contains(last.Message, "is there already") {
+			t.Errorf("Events: %+v", last)
+		}
+	})
+}
+
+// The template's kind changes while an object is in flight.
+func TestTheKindOfAnObjectThatArrivesLateIsWatched(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		w.node("a", corev1.ConditionTrue)
+		e := w.WantTask("a", CreateRemediation)
+		object := w.made("a", "quick")
+		r := w.starts(e, "a")
+		w.brings(checkNamed("check", func(c *remediationv1alpha1.NodeHealthCheck) {
+			c.Generation, c.Spec.RemediationTemplate = 2, new(referTo(otherTemplateKind, "x"))
+		}))
+		if w.remediations.watches.Known[rebootKind] != nil {
+			t.Fatal("the kind is watched although no policy references it")
+		}
+		w.makes(object)(r)
+		w.Finish(r.Result)
+		w.runRound()
+		if w.remediations.watches.Known[rebootKind] == nil {
+			t.Fatal("the end of the object would be missed")
+		}
+		w.lists(rebootKind)
+		w.runRound()
+		if len(w.remediations.nodes["a"].objects) > 0 {
+			t.Errorf("an object that is gone is believed to be there: %+v", w.remediations.nodes["a"].objects)
+		}
+	})
+}
+
+func TestFailuresOfTasksAreSummarized(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		names := []string{}
+		for i := range 2 * engine.MaxLogged {
+			names = append(names, "node-"+string(rune('a'+i)))
+			w.node(names[i], corev1.ConditionTrue)
+		}
+		for _, name := range names {
+			w.runs(w.WantTask(name, CreateRemediation), name, treat.Unknown)
+		}
+		w.advance(engine.LogEvery)
+		if w.Lines("treatment delayed") != engine.MaxLogged || w.Lines("writes are delayed") != 1 || w.Lines("writes succeed again") != 0 {
+			t.Errorf("an outage is reported like this:\n%s", &w.Log)
+		}
+	})
+}
