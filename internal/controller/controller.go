@@ -1,5 +1,5 @@
-// Package controller wires the engine, the policies and the monitor of agents into one
-// controller that the leading replica runs. It contains no logic of its own: the engine
+// Package controller wires the engine, the policies, the treatments and the monitor of
+// agents into one controller that the leading replica runs. It contains no logic of its own: the engine
 // carries out plans, and each policy compiles what users write.
 package controller
 
@@ -172,7 +172,7 @@ func (c *Controller) newAgentMonitor() (*agentlease.Monitor, error) {
 	})
 }
 
-// Metrics holds the metrics of the engine and of the policies.
+// Metrics holds the metrics of the engine and of each policy.
 type Metrics struct {
 	Engine        *engine.Metrics
 	ConditionSets *conditionset.Metrics

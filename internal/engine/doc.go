@@ -1,10 +1,10 @@
 // Package engine carries out the plans of internal/triage in a cluster. It tells the
-// triage core what the API server holds and makes the writes that the core plans: taints,
-// remediation objects, deletions of NodeClaims. It guarantees that the ledger stores a
+// triage core what the API server holds and makes the writes that the core plans: taints, and
+// the tasks of treatments. It guarantees that the ledger stores a
 // slot under a cap, and the one slot of the control plane, before the write that takes the
-// slot. It frees such a slot only when no write that takes it can still arrive. Under a gate
-// a write needs no entry: the name of its object makes a late write harmless. A failing
-// node does not delay other nodes.
+// slot. It frees such a slot only when no write that takes it can still arrive. A treatment
+// says which of its tasks take a slot, and whether a write can still arrive. A failing node
+// does not delay other nodes.
 //
 // The engine starts nothing that the core has not planned. It tells the core facts, vetoes
 // and allowances, and it may cancel a planned write that is not sent yet. Policies compile
@@ -38,5 +38,6 @@
 //
 // A node that a remediator removes for good keeps its slot until it is replaced. The core
 // remembers this while the process lives, and the ledger remembers it for the next
-// leader. The remediation object is deleted only after the ledger names the node.
+// leader. A treatment deletes the object that removed the node only after the ledger names
+// the node.
 package engine

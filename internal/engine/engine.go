@@ -73,7 +73,6 @@ func newEngine(cfg Config) *Engine {
 		taints:     taintWriter{results: make(chan writeResult, maxConcurrentWrites)},
 		statuses:   status.NewWriter(WriteTimeout, cfg.Metrics.CountWrite, cfg.Logger),
 		tasks:      taskRunner{lanes: map[string]*Lane{}, results: make(chan *Result, maxConcurrentTasks)},
-		liveness:   cfg.Liveness,
 		startedAt:  time.Now(),
 	}
 	l.taints.engine, l.tasks.engine, l.ledger.engine = l, l, l

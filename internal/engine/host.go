@@ -92,8 +92,6 @@ type TreatmentHost interface {
 	// CountUnknown changes the number of stored fields of a format that this version does
 	// not know.
 	CountUnknown(format string, change int)
-	// Go runs work in another goroutine until stop is called or the engine ends.
-	Go(work func(context.Context)) (stop context.CancelFunc)
 	// IsUnchanged reports whether the node of a task is unchanged in everything that matters.
 	IsUnchanged(ctx context.Context, r *Result) (bool, error)
 	// MayStillStart reports whether a planned treatment may still start, after the engine
@@ -150,7 +148,8 @@ func (l *Engine) CountUnknown(format string, change int) {
 	l.cfg.Metrics.addUnknownEntries(format, change)
 }
 
-// Go runs work in another goroutine until stop is called or the engine ends.
+// Go runs work in another goroutine until stop is called or the engine ends. The engine
+// must be running.
 func (l *Engine) Go(work func(context.Context)) (stop context.CancelFunc) { return l.startWatch(work) }
 
 // Logger returns the log.

@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// MaxNodesInSnapshot limits the nodes that one ledger snapshot names. It is far more than are
+	// maxNodesInSnapshot limits the nodes that one ledger snapshot names. It is far more than are
 	// treated at a time. The size of the stored object is another limit.
-	MaxNodesInSnapshot = 500
+	maxNodesInSnapshot = 500
 	// TidyAfter is how long a snapshot may keep entries that have ended and do not
 	// mislead the next leader.
 	TidyAfter = 10 * time.Second
@@ -133,7 +133,11 @@ func (w *ledgerWriter) restoreUnknown(now time.Time) {
 func (w *ledgerWriter) restoreTreatment(now time.Time, state *Node, e ledger.ObjectWrite) {
 	lane := w.engine.tasks.of(e.Node)
 	lane.granted, lane.sentAt = e, now
-	if owner := w.engine.tasks.ownerOf(e); owner == nil || !owner.Restore(now, lane, state) {
+	owner := w.engine.tasks.ownerOf(e)
+	if owner == nil {
+		w.engine.Logger().Error("ledger names an object that no treatment owns", "node", e.Node, "object", e.Object.String())
+	}
+	if owner == nil || !owner.Restore(now, lane, state) {
 		lane.Release()
 		return
 	}
@@ -202,7 +206,7 @@ func (w *ledgerWriter) addQueued(now time.Time, room *ledger.Room) {
 	w.queued = nil
 	for i, t := range waiting {
 		named := len(w.withSlots) + len(w.writing)
-		if named+len(w.replacements.requested) < MaxNodesInSnapshot {
+		if named+len(w.replacements.requested) < maxNodesInSnapshot {
 			entries := t.request(w.engine, now)
 			if len(entries) == 0 { // needs no slot any more
 				t.proceed(w.engine)

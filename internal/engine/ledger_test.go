@@ -48,10 +48,10 @@ func TestTheEntryOfATaintLeavesTheLedger(t *testing.T) {
 
 func TestAFullLedgerDoesNotSpin(t *testing.T) {
 	l := newEngine(Config{Metrics: NewMetrics()})
-	for range MaxNodesInSnapshot {
-		l.ledger.withSlots = append(l.ledger.withSlots, &Node{granted: grantedSlot{version: "7"}})
+	for range maxNodesInSnapshot {
+		l.ledger.withSlots = append(l.ledger.withSlots, &Node{taintWrite: taintWrite{granted: grantedSlot{version: "7"}}})
 	}
-	waiting := &Node{stage: awaitingLedger}
+	waiting := &Node{taintWrite: taintWrite{stage: awaitingLedger}}
 	l.ledger.queued = []slotTaker{waiting}
 	if due := l.ledger.write(t.Context(), time.Now()); !due.IsZero() || l.ledger.isWriting {
 		t.Errorf("a full ledger is due again at %v", due)
@@ -211,25 +211,25 @@ func TestASnapshotHasRoomForRemovedAndExistingNodes(t *testing.T) {
 				c.core.Resume(time.Now(), triage.Grant{Rule: rule, Node: name, UID: name, Since: time.Now(), Gone: time.Now()})
 			}
 		}
-		goes(0, MaxNodesInSnapshot)
+		goes(0, maxNodesInSnapshot)
 		first := writeSnapshot()
-		if len(first) != MaxAwaitingReplacement {
+		if len(first) != maxAwaitingReplacement {
 			t.Fatalf("%d are named", len(first))
 		}
-		last := fmt.Sprintf("n%03d", MaxAwaitingReplacement)
+		last := fmt.Sprintf("n%03d", maxAwaitingReplacement)
 		if !c.LedgerLacks(last, func(kept ledger.Slot) bool { return kept.UID == last }) {
 			t.Error("the object of one that is not named may be ended")
 		}
-		for range MaxNodesInSnapshot - MaxAwaitingReplacement + 10 {
-			c.ledger.withSlots = append(c.ledger.withSlots, &Node{Object: named("x", "7"), granted: grantedSlot{version: "7", rules: []triage.RuleID{setRule("set")}}})
+		for range maxNodesInSnapshot - maxAwaitingReplacement + 10 {
+			c.ledger.withSlots = append(c.ledger.withSlots, &Node{Object: named("x", "7"), taintWrite: taintWrite{granted: grantedSlot{version: "7", rules: []triage.RuleID{setRule("set")}}}})
 		}
-		c.ledger.withSlots = c.ledger.withSlots[:MaxNodesInSnapshot-MaxAwaitingReplacement]
+		c.ledger.withSlots = c.ledger.withSlots[:maxNodesInSnapshot-maxAwaitingReplacement]
 		pass(time.Minute)
 		c.core.Advance(time.Now())
-		goes(MaxNodesInSnapshot, MaxNodesInSnapshot+10)
+		goes(maxNodesInSnapshot, maxNodesInSnapshot+10)
 		page := w.Entries()
-		if len(page) > MaxNodesInSnapshot {
-			t.Errorf("%d are named, at most %d may be", len(page), MaxNodesInSnapshot)
+		if len(page) > maxNodesInSnapshot {
+			t.Errorf("%d are named, at most %d may be", len(page), maxNodesInSnapshot)
 		}
 		for _, e := range first {
 			if slot := e.(ledger.Replacement).Slot; !c.LedgerNames(slot) {

@@ -43,7 +43,7 @@ func TestHealthy(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			live, let := &Liveness{}, make(chan struct{})
 			l := newLoop(slog.New(slog.DiscardHandler), func(treat.Event) { <-let })
-			l.liveness = live
+			l.cfg.Liveness = live
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			go func() { ended <- l.run(ctx) }()
@@ -112,7 +112,7 @@ func TestHealthy(t *testing.T) {
 func TestALostLedgerEndsTheLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLoop(slog.New(slog.DiscardHandler), func(treat.Event) {})
-		l.liveness, l.ledger.done = &Liveness{}, make(chan error, 1)
+		l.ledger.done = make(chan error, 1)
 		answer := make(chan struct{})
 		l.Do(t.Context(), func(context.Context) func(time.Time) {
 			<-answer

@@ -43,15 +43,13 @@ type Engine struct {
 	tasks   taskRunner
 	stopped chan struct{} // closed when the loop has ended
 
-	statuses     *status.Writer
-	ledger       ledgerWriter
-	requests     sync.WaitGroup
-	startWatch   func(work func(context.Context)) (stop context.CancelFunc) // set by Run
-	liveness     *Liveness
-	retryLog     logLimiter
-	refusalLog   logLimiter
-	retiredRules map[triage.RuleID]time.Time // deleted policies, and when to delete their counters
-	startedAt    time.Time
+	statuses             *status.Writer
+	ledger               ledgerWriter
+	requests             sync.WaitGroup
+	startWatch           func(work func(context.Context)) (stop context.CancelFunc) // set by Run
+	retryLog, refusalLog logLimiter
+	retiredRules         map[triage.RuleID]time.Time // deleted policies, and when to delete their counters
+	startedAt            time.Time
 }
 
 // run works until ctx ends or the ledger is lost.
@@ -62,8 +60,8 @@ func (l *Engine) run(ctx context.Context) error {
 	defer l.cfg.Metrics.unknown.Reset()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	l.liveness.sleeping(time.Now())
-	defer l.liveness.stopped()
+	l.cfg.Liveness.sleeping(time.Now())
+	defer l.cfg.Liveness.stopped()
 	l.tasks.startRequests = make(chan startRequest)
 	defer close(l.stopped)
 	for {
@@ -92,7 +90,7 @@ func (l *Engine) run(ctx context.Context) error {
 			wait = min(wait, max(0, time.Until(due)))
 		}
 		l.tasks.answerStartRequests()
-		l.liveness.sleeping(time.Now().Add(wait))
+		l.cfg.Liveness.sleeping(time.Now().Add(wait))
 		timer.Reset(wait)
 	}
 }

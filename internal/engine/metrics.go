@@ -8,7 +8,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// Metrics holds the metrics of the controller.
+// Metrics holds the metrics of the engine.
 type Metrics struct {
 	metricset.Set
 	placed  *prometheus.CounterVec

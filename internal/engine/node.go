@@ -18,12 +18,24 @@ const (
 	writesPerSecond = 1
 )
 
-// Node is a node and the state of its writes.
+// Node is a node, and what the engine knows about it.
 type Node struct {
 	Object     *corev1.Node
 	observedAt time.Time // when this version arrived
+	gone       bool
 
-	// stage is the progress of the next write for the node.
+	Taints   []triage.Taint // our taints on the node
+	findings []triage.Reason
+	Reported map[triage.RuleID]Report // what policies have reported last about a finding
+
+	unreadable     bool // the ownership record cannot be read
+	unknownEntries int  // entries and fields of the record that this version does not know
+
+	taintWrite
+}
+
+// taintWrite is the progress of the next write of taints to a node.
+type taintWrite struct {
 	stage queueStage
 	// granted is the slot that the ledger names for the node; requested is the slot requested
 	// in its next snapshot.
@@ -32,25 +44,15 @@ type Node struct {
 	// unansweredFor is the same for a write whose answer never came.
 	sentFor, unansweredFor string
 
-	failure   Failure       // of the last write
+	dueSince  time.Time     // since when a taint is missing
 	notBefore time.Time     // earliest time of the next write
 	writeRate *rate.Limiter // limits writes; nil before the first
-	// needsRead requires a read of the node before any write.
-	needsRead bool
+	needsRead bool          // the node must be read before any write
 
-	// refusals counts recent rejections by the API server.
-	refusals         int
+	failure          Failure // of the last write
+	refusals         int     // recent rejections by the API server
 	refusedAt        time.Time
 	refusalsReported map[triage.RuleID]reportedRefusal
-
-	dueSince time.Time      // since when a taint is missing
-	Taints   []triage.Taint // our taints on the node
-	findings []triage.Reason
-	Reported map[triage.RuleID]Report // what policies have reported last about a finding
-
-	unreadable     bool
-	unknownEntries int // entries and fields of the record that this version does not know
-	gone           bool
 }
 
 // Report is what a policy has reported last about a finding for a node.

@@ -17,7 +17,7 @@ import (
 // Policy is a kind of policy that users write. In each round the engine calls Take, takes
 // in nodes and treatments, calls SetRules, carries out the plans, and calls WriteStatuses.
 // The engine calls all methods except Watch from its own goroutine. A policy may also
-// implement [NodeFollower], [FactSource], [PlanReader], [Limiter], [TaintKeeper],
+// implement [NodeFollower], [FactSource], [Vetoer], [PlanReader], [Limiter], [TaintKeeper],
 // [StartRecorder], [Recorder] or [CounterKeeper].
 type Policy interface {
 	// Watch lists and watches what the policy depends on, until ctx ends.
@@ -60,6 +60,12 @@ type NodeFollower interface {
 // FactSource is a policy that adds facts to a node.
 type FactSource interface {
 	AddFacts(now time.Time, n *Node, facts *triage.Node)
+}
+
+// Vetoer is a policy that forbids its own treatments of a node. The engine reports the first
+// veto only. Vetoes of treatments come first, because they say what exists on the node.
+type Vetoer interface {
+	AddVetoes(now time.Time, n *Node, facts *triage.Node)
 }
 
 // PlanReader is a policy that reports plans, or counts them.

@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// MaxAwaitingReplacement limits the deleted nodes in a ledger snapshot, so that there
+	// maxAwaitingReplacement limits the deleted nodes in a ledger snapshot, so that there
 	// is room for existing nodes.
-	MaxAwaitingReplacement = MaxNodesInSnapshot / 2
+	maxAwaitingReplacement = maxNodesInSnapshot / 2
 	// ClockSkew is how much the clocks of two replicas may differ without freeing the
 	// slot of a deleted node too early.
 	ClockSkew = 5 * time.Minute
@@ -149,7 +149,7 @@ func (w *ledgerWriter) requestReplacementEntries(now time.Time, ledgerRoom *ledg
 		}
 		return cmp.Or(a.Gone.Compare(b.Gone), cmp.Compare(a.Node, b.Node))
 	})
-	room := min(MaxAwaitingReplacement, max(0, MaxNodesInSnapshot-len(w.withSlots)))
+	room := min(maxAwaitingReplacement, max(0, maxNodesInSnapshot-len(w.withSlots)))
 	w.replacements.requested = nil
 	for _, g := range kept[:min(len(kept), room)] {
 		e, isNamed := w.replacements.inLedger[slotOfGrant(g)]

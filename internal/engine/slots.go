@@ -36,8 +36,10 @@ func (lane *Lane) grantedEntries() []ledger.Entry {
 // never succeed.
 func (lane *Lane) requestsSlotAgain() bool {
 	before, after := lane.granted, lane.requested
-	before.ResourceVersion, after.ResourceVersion = "", ""
-	before.Since, after.Since = time.Time{}, time.Time{}
+	if before.ResourceVersion != "" {
+		before.ResourceVersion, after.ResourceVersion = "", ""
+		before.Since, after.Since = time.Time{}, time.Time{}
+	}
 	return before == after
 }
 

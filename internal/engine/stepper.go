@@ -15,7 +15,8 @@ import (
 
 // Stepper runs an engine step by step, for tests of policies and treatments. A test
 // delivers objects, runs rounds, and decides what becomes of each task and each snapshot
-// of the ledger. The stepper makes the same decisions as Run and sends nothing by itself.
+// of the ledger. The stepper makes the same decisions as Run. It sends something only in
+// RunTask and WriteSnapshot.
 type Stepper struct{ *Engine }
 
 // NewStepper returns a stepper. Of the configuration it needs Event, Metrics and Logger,
@@ -31,7 +32,7 @@ func NewStepper(cfg Config) *Stepper {
 func (s *Stepper) NodeInbox() *watch.Inbox[*corev1.Node] { return s.nodeInbox }
 
 // Restore sets the entries that the previous leader has stored, and those of kinds that
-// this version does not know. It must be called before the first round.
+// this version does not know. Call it before the first round.
 func (s *Stepper) Restore(entries []ledger.Entry, unknown ...ledger.UnknownEntry) {
 	s.ledger.restored, s.ledger.unknownEntries = entries, unknown
 }
@@ -47,7 +48,7 @@ func (s *Stepper) Round(ctx context.Context) time.Time {
 	if !isReady {
 		return time.Time{}
 	}
-	for range s.tasks.queue.len() { // as before they are started
+	for range s.tasks.queue.len() { // Run checks each task again before it starts the task
 		if lane := s.tasks.queue.pop(); lane.stage == queued {
 			lane.stage = idle
 			s.tasks.reconcile(now, lane.Node)

@@ -1,6 +1,7 @@
 // Package enginetest runs an engine with policies and treatments step by step. Tests of
 // policies and treatments add their parts to a [Fixture], deliver objects and finish tasks.
-// The clock is that of a synctest bubble. Nothing reaches an API server.
+// The clock is that of a synctest bubble. A fixture sends nothing,
+// unless the test configures a client and runs a task or writes a snapshot.
 package enginetest
 
 import (

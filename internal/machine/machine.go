@@ -34,7 +34,8 @@ type Machine interface {
 	HasInstance() bool
 	// IsRebooting reports whether the provider restarts the machine.
 	IsRebooting() bool
-	// ReadySince returns since when the machine is ready for work, zero if it is not.
+	// ReadySince returns since when the machine is ready for work. It is zero only if the
+	// machine is not ready.
 	ReadySince() time.Time
 	// HasStarted reports whether the machine and its node are ready for work.
 	HasStarted(node *corev1.Node) bool
@@ -53,7 +54,8 @@ type Machine interface {
 // Provider knows the machines of one kind. Its methods are for the goroutine of the
 // engine.
 type Provider interface {
-	// TakeMachines takes in changed machines.
+	// TakeMachines takes in changed machines. The policy calls it before the engine takes in
+	// nodes, because allowances depend on machines.
 	TakeMachines(now time.Time)
 	// MachineOf returns the machine of a node. It returns nil if the node has none, or if
 	// its machine is ambiguous; problem then says why.
@@ -72,10 +74,10 @@ type Provider interface {
 
 // Termination is how a rule terminates machines.
 type Termination struct {
-	// Mode says whether the pods of the node are drained. GracePeriod limits the drain;
-	// zero for no limit.
+	// Mode says whether the provider drains the pods of the node. GracePeriod limits the
+	// drain; nil for no limit.
 	Mode        v1alpha1.Termination
-	GracePeriod time.Duration
+	GracePeriod *time.Duration
 	// BoundPool is the pool whose rules share a bound, empty for none.
 	BoundPool string
 	// IsReadyTimeout says that the node did not become ready within ReadyTimeout.

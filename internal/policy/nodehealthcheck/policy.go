@@ -135,18 +135,26 @@ func (h *Policy) About(rule triage.RuleID, _ *corev1.Node) (s engine.Subject) {
 	return s
 }
 
-// AddFacts adds whether the health of a node is confirmed, and what forbids its
-// remediation.
-func (h *Policy) AddFacts(now time.Time, n *engine.Node, facts *triage.Node) {
+// AddFacts adds whether the health of a node is confirmed, and whether a user has excluded
+// the node.
+func (h *Policy) AddFacts(_ time.Time, n *engine.Node, facts *triage.Node) {
 	if h.deferring {
 		return
 	}
 	_, facts.Confirmed = n.Object.Annotations[remediation.ConfirmedAnnotation]
+	if n.Object.Labels[remediation.ExcludeLabel] == remediation.ExcludeValue {
+		facts.Vetoes = append(facts.Vetoes, triage.Veto{Kind: policykind.NodeHealthCheck, Reason: "the node is labelled " + remediation.ExcludeLabel + "=" + remediation.ExcludeValue})
+	}
+}
+
+// AddVetoes adds what forbids the remediation of a node: another control-plane node, or the
+// holder of the node's Lease.
+func (h *Policy) AddVetoes(now time.Time, n *engine.Node, facts *triage.Node) {
+	if h.deferring {
+		return
+	}
 	veto := func(message string) {
 		facts.Vetoes = append(facts.Vetoes, triage.Veto{Kind: policykind.NodeHealthCheck, Reason: message})
-	}
-	if n.Object.Labels[remediation.ExcludeLabel] == remediation.ExcludeValue {
-		veto("the node is labelled " + remediation.ExcludeLabel + "=" + remediation.ExcludeValue)
 	}
 	if message := h.remediations.ControlPlaneProblem(); message != "" && facts.ControlPlane {
 		veto(message)

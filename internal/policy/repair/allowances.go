@@ -211,7 +211,7 @@ func (r *Policy) allowance(now time.Time, id triage.RuleID, name string, count *
 
 // disruptionAllowance does the same for the disruption budgets of the pool alone.
 func (r *Policy) disruptionAllowance(now time.Time, id triage.RuleID, name string, count *poolCounts) (*triage.Allowance, time.Time) {
-	if name == "" { // claims without a pool and nodes without a claim have no budgets
+	if name == "" { // machines without a pool and nodes without a machine have no budgets
 		return nil, time.Time{}
 	}
 	pool := r.pools[name]

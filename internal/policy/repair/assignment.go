@@ -64,8 +64,8 @@ func (r *Policy) assignPolicies(state *engine.Node) {
 	known.assigned, known.shadowed = is, shadowed
 }
 
-// hasStarted reports whether a node is or ever was ready for work. The claim names the
-// startup taints that must go first, so without a known claim the answer is no.
+// hasStarted reports whether a node is or ever was ready for work. The machine names the
+// startup taints that must go first, so without a known machine the answer is no.
 func (r *Policy) hasStarted(state *engine.Node) bool {
 	known := r.of(state)
 	if known.started {
@@ -74,7 +74,7 @@ func (r *Policy) hasStarted(state *engine.Node) bool {
 	note, _ := ownership.Read(state.Object.Annotations) // an unreadable record counts as empty
 	m, _ := r.machines.MachineOf(state.Object)
 	known.started = note.Initialized || state.Object.Labels[karpenter.InitializedLabel] == "true" || m != nil && m.HasStarted(state.Object)
-	if known.started { // two claims may share the provider ID, and the other one may have changed
+	if known.started { // two machines may share the provider ID, and the other one may have changed
 		r.recountNode(state.Object)
 	}
 	return known.started

@@ -12,7 +12,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// About returns the policy and the NodePool of a rule, and the claim of the node, as far
+// About returns the policy and the NodePool of a rule, and the machine of the node, as far
 // as they exist.
 func (r *Policy) About(rule triage.RuleID, node *corev1.Node) (s engine.Subject) {
 	if !isRepair(rule) {

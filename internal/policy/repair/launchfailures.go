@@ -106,7 +106,7 @@ func (r *Policy) templateOf(name string) string {
 	return ""
 }
 
-// A node counts as a launch failure when its claim is marked because of the ready timeout
+// A node counts as a launch failure when its machine is marked because of the ready timeout
 // and was made from the pool's current template. The ledger counts a planned launch failure already,
 // so the next leader knows it whether or not the mark succeeds.
 
@@ -129,14 +129,14 @@ func (r *Policy) countLaunchFailure(now time.Time, m machine.Machine, was *owner
 	}
 }
 
-// isPendingLaunchFailure reports whether a ledger entry names a launch failure whose claim is not
+// isPendingLaunchFailure reports whether a ledger entry names a launch failure whose machine is not
 // marked yet.
 func (r *Policy) isPendingLaunchFailure(e ledger.ObjectWrite) bool {
 	m := r.machines.Machine(e.Object)
 	return e.Rule.Kind == policykind.ReadyTimeout && m != nil && m.Mark() == nil && r.usesCurrentTemplate(m)
 }
 
-// pendingLaunchFailures counts, by pool, the entries whose claim is not marked yet.
+// pendingLaunchFailures counts, by pool, the entries whose machine is not marked yet.
 func (r *Policy) pendingLaunchFailures(entries []ledger.Entry) map[string]int {
 	before := map[string]int{}
 	for _, e := range entries {

@@ -222,7 +222,7 @@ func (r *Policy) Ready(now time.Time) bool {
 // Size counts the rules.
 func (r *Policy) Size() (name string, objects int) { return "repairRules", len(r.followed) }
 
-// Take takes in changed policies, pools and claims. Allowances must be known before the
+// Take takes in changed policies, pools and machines. Allowances must be known before the
 // core decides about changed nodes.
 func (r *Policy) Take(now time.Time) {
 	r.takePolicies(now)
@@ -238,7 +238,7 @@ func (r *Policy) Findings(rule triage.RuleID) (nodes map[string]triage.Reason, s
 	return nil, nil
 }
 
-// NodeChanged counts the claims of a node again. The node may have had another claim.
+// NodeChanged counts the machines of a node again. The node may have had another machine.
 func (r *Policy) NodeChanged(n *engine.Node, before, after *corev1.Node) {
 	switch {
 	case after == nil:

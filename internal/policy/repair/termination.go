@@ -34,7 +34,9 @@ func (r *Policy) Termination(rule triage.RuleID) (how machine.Termination, isFol
 		if spec.Termination != "" {
 			how.Mode = spec.Termination
 		}
-		how.GracePeriod, _ = time.ParseDuration(spec.TerminationGracePeriod) // it was validated
+		if grace, err := time.ParseDuration(spec.TerminationGracePeriod); err == nil { // empty, or validated
+			how.GracePeriod = &grace
+		}
 	}
 	return how, true
 }
@@ -53,10 +55,10 @@ func (r *Policy) timeoutFor(rule triage.RuleID) time.Duration {
 func (r *Policy) VetoTermination(now time.Time, n *engine.Node, m machine.Machine, rule triage.RuleID) string {
 	followed := r.followed[rule]
 	switch {
+	case followed == nil:
+		return "its policy is gone"
 	case r.of(n).veto != "":
 		return r.of(n).veto
-	case followed == nil:
-		return ""
 	case followed.rule.Hold != "":
 		return followed.rule.Hold
 	case r.host.IsOverBound(rule):
@@ -71,8 +73,8 @@ func (r *Policy) VetoTermination(now time.Time, n *engine.Node, m machine.Machin
 	return ""
 }
 
-// CountsUnder returns the rule under which a termination counts that cannot be cancelled:
-// the node's current rule if its own rule is gone. The bound of the pool is the same.
+// CountsUnder returns the rule that counts a final termination of a node: the node's
+// current rule if the rule of the mark is gone. The bound of the pool is the same.
 func (r *Policy) CountsUnder(n *engine.Node, rule triage.RuleID) triage.RuleID {
 	if assigned := r.of(n).assigned; r.followed[rule] == nil && assigned.repairedBy != "" {
 		return assigned.repair()

@@ -50,7 +50,10 @@ func (c *nodeClaim) ReadySince() time.Time {
 	if !c.Is(karpenter.Initialized) {
 		return time.Time{}
 	}
-	return c.Condition(karpenter.Initialized).LastTransitionTime.Time
+	if since := c.Condition(karpenter.Initialized).LastTransitionTime.Time; !since.IsZero() {
+		return since
+	}
+	return c.CreationTimestamp.Time
 }
 
 // HasStarted reports whether the node is ready for work.

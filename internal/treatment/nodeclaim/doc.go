@@ -1,6 +1,6 @@
-// Package nodeclaim terminates nodes by the deletion of their Karpenter NodeClaims, and is
-// the provider of Karpenter's machines. It does not decide which nodes to terminate: it
-// serves one [Policy].
+// Package nodeclaim deletes the Karpenter NodeClaims of nodes to terminate them, and is the
+// provider of Karpenter's machines. It does not decide which nodes to terminate: it serves
+// one [Terminator]. The tests of internal/policy/repair cover it together with its policy.
 //
 //	planned ──► ledger names the claim ──► mark on the claim ──► claim deleted ──► node gone
 //	                                            │                                     │

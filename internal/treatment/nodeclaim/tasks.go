@@ -47,16 +47,16 @@ type Work struct {
 	Deleted bool                 // this task deleted the claim; finalizers may delay its end
 }
 
-// Policy decides which nodes are terminated, and counts machines.
-type Policy interface {
+// Terminator is a policy that decides which nodes are terminated, and counts machines.
+type Terminator interface {
 	// Terminates reports whether a rule terminates the machine of a node.
 	Terminates(node string, rule triage.RuleID) bool
 	// Termination returns how a rule terminates machines, and whether the rule is followed.
 	Termination(rule triage.RuleID) (how machine.Termination, isFollowed bool)
 	// VetoTermination returns why a marked machine must not be deleted, empty if it may.
 	VetoTermination(now time.Time, n *engine.Node, m machine.Machine, rule triage.RuleID) string
-	// CountsUnder returns the rule under which a termination counts that cannot be
-	// cancelled. The rule of its mark may be gone.
+	// CountsUnder returns the rule that counts a final termination of a node. The rule of its
+	// mark may be gone.
 	CountsUnder(n *engine.Node, rule triage.RuleID) triage.RuleID
 	// HasPool reports whether a pool exists.
 	HasPool(name string) bool
@@ -205,8 +205,8 @@ func markFor(node *corev1.Node, claim *karpenter.NodeClaim, planned *triage.Plan
 	switch {
 	case how.Mode == v1alpha1.Forceful:
 		deadline = now
-	case how.GracePeriod > 0:
-		deadline = now.Add(how.GracePeriod)
+	case how.GracePeriod != nil:
+		deadline = now.Add(*how.GracePeriod)
 	}
 	before := claim.Annotations[karpenter.TerminationTimestampAnnotation]
 	if at, err := time.Parse(time.RFC3339, before); deadline.IsZero() || err == nil && !deadline.Before(at) {
@@ -254,7 +254,7 @@ func (w *Work) runTerminate(ctx context.Context, r *engine.Result) error {
 	return nil
 }
 
-// fetchClaim reads a claim that has changed, so that the loop can decide again. If the
+// fetchClaim reads a claim that has changed, so that the engine can decide again. If the
 // claim is unchanged, the write was rejected for another reason.
 func (w *Work) fetchClaim(ctx context.Context, r *engine.Result, sent *karpenter.NodeClaim, err error) error {
 	if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {

@@ -17,7 +17,8 @@ func TestTheDeadlineOfATermination(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	forceful := machine.Termination{Mode: v1alpha1.Forceful}
 	graceful := machine.Termination{Mode: v1alpha1.Graceful}
-	bounded := machine.Termination{Mode: v1alpha1.Graceful, GracePeriod: 5 * time.Minute}
+	bounded := machine.Termination{Mode: v1alpha1.Graceful, GracePeriod: new(5 * time.Minute)}
+	atOnce := machine.Termination{Mode: v1alpha1.Graceful, GracePeriod: new(time.Duration(0))}
 	for name, test := range map[string]struct {
 		how              machine.Termination
 		stands           string
@@ -26,6 +27,7 @@ func TestTheDeadlineOfATermination(t *testing.T) {
 		"by force":                            {forceful, "", "2026-01-02T03:04:05Z", ""},
 		"gracefully":                          {graceful, "", "", ""},
 		"gracefully, for a while":             {bounded, "", "2026-01-02T03:09:05Z", ""},
+		"gracefully, for no time":             {atOnce, "", "2026-01-02T03:04:05Z", ""},
 		"a later one is tightened":            {bounded, "2026-01-02T04:00:00Z", "2026-01-02T03:09:05Z", "2026-01-02T04:00:00Z"},
 		"an earlier one stays":                {bounded, "2026-01-02T03:05:00Z", "", ""},
 		"one that cannot be read is no other": {bounded, "soon", "2026-01-02T03:09:05Z", "soon"},

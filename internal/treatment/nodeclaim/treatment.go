@@ -24,7 +24,7 @@ import (
 // and links them to nodes. It implements [engine.Treatment] and [machine.Provider].
 type Treatment struct {
 	host   engine.TreatmentHost
-	policy Policy
+	policy Terminator
 	inbox  *watch.Optional[*karpenter.NodeClaim]
 	byName map[string]*nodeClaim
 	byID   map[string][]*nodeClaim // by provider ID: one, or two if something is wrong
@@ -52,7 +52,7 @@ func New(host engine.TreatmentHost, inbox *watch.Optional[*karpenter.NodeClaim])
 }
 
 // Serve tells which policy terminates nodes.
-func (nc *Treatment) Serve(policy Policy) { nc.policy = policy }
+func (nc *Treatment) Serve(policy Terminator) { nc.policy = policy }
 
 // claimOf returns the claim of a node, nil if it has none or the claim is ambiguous;
 // message says why. Two nodes with one provider ID mean that the node was renamed: the old

@@ -12,7 +12,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// Requester is a policy whose nodes are treated with remediation objects.
+// Requester is a policy that treats nodes with remediation objects.
 type Requester interface {
 	// Requests reports whether a rule is of this policy, and treats nodes.
 	Requests(rule triage.RuleID) bool

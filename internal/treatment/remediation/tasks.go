@@ -41,14 +41,14 @@ type Work struct {
 	Create      *unstructured.Unstructured // to create while holding the node's Lease
 	Annotations map[string]*string
 	Lease       *coordinationv1.Lease // to write or delete
-	Policy      *remediation.Request  // the policy whose decision ends a treatment, as last seen; nil if gone
+	Request     *remediation.Request  // the policy whose decision ends a treatment, as last seen; nil if gone
 
 	// The results of Run.
 	Current    *unstructured.Unstructured // the object that was created, or that existed already
 	Created    bool                       // this task created the object
 	Version    string                     // the new version, if only that is known
 	NewLease   *coordinationv1.Lease
-	LeaseKnown bool // newLease is current; nil means that it does not exist
+	LeaseKnown bool // NewLease is current; nil means that it does not exist
 }
 
 // task returns a task for a node, which is nil if it is gone.
@@ -170,7 +170,7 @@ func (rm *Treatment) endTreatment(now time.Time, lane *engine.Lane, n *nodeObjec
 	ours := n.objectsOf(reason.Rule)
 	for _, o := range ours {
 		if !o.isEnding() && o.IsOf(state.Object) {
-			return rm.task(DeleteRemediation, state.Object, reason.Rule, reason, Work{Object: o.Object, Policy: rm.request(reason.Rule)}), time.Time{}
+			return rm.task(DeleteRemediation, state.Object, reason.Rule, reason, Work{Object: o.Object, Request: rm.request(reason.Rule)}), time.Time{}
 		}
 	}
 	if len(ours) > 0 {
@@ -319,7 +319,7 @@ func (w *Work) Run(ctx context.Context, r *engine.Result) (err error) {
 	return err
 }
 
-// runCreate takes the node's Lease, checks the node again, asks the loop
+// runCreate takes the node's Lease, checks the node again, asks the engine
 // again, and creates the object. While the task waited for the Lease, the node may have
 // recovered or the gate may have closed. Then the task ends without creating the object.
 func (w *Work) runCreate(ctx context.Context, r *engine.Result) error {
@@ -384,7 +384,7 @@ func (w *Work) obtainLease(ctx context.Context, r *engine.Result) (err error) {
 	if current == nil && w.Lease.ResourceVersion == "" { // the namespace for Leases does not exist
 		return err
 	}
-	w.NewLease, w.LeaseKnown, r.Outcome = current, true, treat.Stale // the loop decides again
+	w.NewLease, w.LeaseKnown, r.Outcome = current, true, treat.Stale // the engine decides again
 	return nil
 }
 
@@ -408,7 +408,7 @@ func (w *Work) fetchNode(ctx context.Context, r *engine.Result) (isGone bool, er
 // replica that lost the lead without noticing may see an object of the new leader but not
 // yet the policy edit that caused it.
 func (w *Work) fetchPolicy(ctx context.Context, r *engine.Result) error {
-	known := w.Policy
+	known := w.Request
 	if known == nil {
 		return nil
 	}
@@ -508,54 +508,4 @@ func (w *Work) annotated(r *engine.Result, n *nodeObjects) {
 		w.remediations.requesterOf(t.Rule).CountRemediation(t.Rule, t.Reason.Condition, "timed_out")
 	}
 	host.Logger().Info("remediation annotated", "node", n.node, "object", key.String(), "reason", t.Reason.String())
-}
-
-// reportCreated reports a started treatment.
-func (w *Work) reportCreated(now time.Time, r *engine.Result) {
-	host, t := w.remediations.host, r.Task
-	if !w.Created { // it existed: an earlier answer was lost
-		return
-	}
-	outcome := "begun"
-	if t.Step > 0 {
-		outcome = "escalated"
-	}
-	counts := w.remediations.requesterOf(t.Rule)
-	counts.CountRemediation(t.Rule, t.Reason.Condition, outcome)
-	if due := r.Lane.Begun(); !due.IsZero() {
-		counts.ObserveStart(t.Rule, now.Sub(due))
-	}
-	object := refOf(remediation.Read(w.Current)).String()
-	host.Logger().Info("remediation begun", "node", r.Lane.Node, "rule", t.Rule.String(), "object", object, "reason", t.Reason.String())
-	host.PublishEvent(t.Rule, t.Node, treat.RemediationCreated, t.Reason, "made "+object)
-}
-
-// reportDeleted reports a deleted object. A finalizer may still keep the object; the
-// watch reports its end.
-func (w *Work) reportDeleted(now time.Time, r *engine.Result, n *nodeObjects) {
-	rm, t := w.remediations, r.Task
-	key := refOf(w.Object)
-	if o, there := n.objects[key]; there && o.UID == w.Object.UID {
-		o.deletedByUs = true
-		n.objects[key] = o
-	}
-	outcome, isOver := deletionReasons[t.Reason.Code]
-	if !isOver {
-		outcome = "called_off"
-	}
-	counts := rm.requesterOf(t.Rule)
-	counts.CountRemediation(t.Rule, t.Reason.Condition, outcome)
-	if t.Reason.Code == triage.Recovered {
-		counts.ObserveRecovery(t.Rule, now.Sub(w.Object.Created))
-	}
-	if rm.request(t.Rule) == nil {
-		rm.host.Retire(now, t.Rule)
-	}
-	rm.host.Logger().Info("remediation ended", "node", n.node, "rule", t.Rule.String(), "object", key.String(), "reason", t.Reason.String())
-	rm.host.PublishEvent(t.Rule, t.Node, treat.RemediationRemoved, t.Reason, "deleted "+key.String())
-}
-
-// deletionReasons maps the reason for ending a treatment to its outcome in metrics.
-var deletionReasons = map[triage.Code]string{
-	triage.Recovered: "recovered", triage.Deselected: "deselected", triage.RuleGone: "check_gone", triage.NodeGone: "node_gone",
 }

@@ -376,7 +376,8 @@ func (rm *Treatment) AddFacts(_ time.Time, state *engine.Node, facts *triage.Nod
 	rm.noteReportedTreatments(state, facts)
 }
 
-// ControlPlaneProblem returns why control-plane nodes must wait, empty for nothing.
+// ControlPlaneProblem returns the first reason why control-plane nodes must wait, empty for
+// none.
 func (rm *Treatment) ControlPlaneProblem() string {
 	switch {
 	case rm.unreadable != "":

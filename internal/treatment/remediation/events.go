@@ -1,0 +1,60 @@
+package remediation
+
+import (
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/engine"
+	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// reportCreated reports a started treatment.
+func (w *Work) reportCreated(now time.Time, r *engine.Result) {
+	host, t := w.remediations.host, r.Task
+	if !w.Created { // it existed: an earlier answer was lost
+		return
+	}
+	outcome := "begun"
+	if t.Step > 0 {
+		outcome = "escalated"
+	}
+	counts := w.remediations.requesterOf(t.Rule)
+	counts.CountRemediation(t.Rule, t.Reason.Condition, outcome)
+	if due := r.Lane.Begun(); !due.IsZero() {
+		counts.ObserveStart(t.Rule, now.Sub(due))
+	}
+	object := refOf(remediation.Read(w.Current)).String()
+	host.Logger().Info("remediation begun", "node", r.Lane.Node, "rule", t.Rule.String(), "object", object, "reason", t.Reason.String())
+	host.PublishEvent(t.Rule, t.Node, treat.RemediationCreated, t.Reason, "made "+object)
+}
+
+// reportDeleted reports a deleted object. A finalizer may still keep the object; the
+// watch reports its end.
+func (w *Work) reportDeleted(now time.Time, r *engine.Result, n *nodeObjects) {
+	rm, t := w.remediations, r.Task
+	key := refOf(w.Object)
+	if o, there := n.objects[key]; there && o.UID == w.Object.UID {
+		o.deletedByUs = true
+		n.objects[key] = o
+	}
+	outcome, isOver := deletionReasons[t.Reason.Code]
+	if !isOver {
+		outcome = "called_off"
+	}
+	counts := rm.requesterOf(t.Rule)
+	counts.CountRemediation(t.Rule, t.Reason.Condition, outcome)
+	if t.Reason.Code == triage.Recovered {
+		counts.ObserveRecovery(t.Rule, now.Sub(w.Object.Created))
+	}
+	if rm.request(t.Rule) == nil {
+		rm.host.Retire(now, t.Rule)
+	}
+	rm.host.Logger().Info("remediation ended", "node", n.node, "rule", t.Rule.String(), "object", key.String(), "reason", t.Reason.String())
+	rm.host.PublishEvent(t.Rule, t.Node, treat.RemediationRemoved, t.Reason, "deleted "+key.String())
+}
+
+// deletionReasons maps the reason for ending a treatment to its outcome in metrics.
+var deletionReasons = map[triage.Code]string{
+	triage.Recovered: "recovered", triage.Deselected: "deselected", triage.RuleGone: "check_gone", triage.NodeGone: "node_gone",
+}
