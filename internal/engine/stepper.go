@@ -71,9 +71,10 @@ func (s *Stepper) Next(node string) (*Task, time.Time) {
 	return nil, time.Time{}
 }
 
-// IsQueued reports whether a task of the node waits to be started. AwaitsLedger reports
-// whether it waits for its slot in the ledger.
-func (s *Stepper) IsQueued(node string) bool     { return s.stageOf(node) == queued }
+// IsQueued reports whether a task of the node waits to be started.
+func (s *Stepper) IsQueued(node string) bool { return s.stageOf(node) == queued }
+
+// AwaitsLedger reports whether a task of the node waits for its slot in the ledger.
 func (s *Stepper) AwaitsLedger(node string) bool { return s.stageOf(node) == awaitingLedger }
 
 func (s *Stepper) stageOf(node string) queueStage {

@@ -12,9 +12,10 @@ import (
 const (
 	// WriteTimeout limits a write, including its answer.
 	WriteTimeout = 10 * time.Second
-	// firstRetry and LastRetry bound the backoff after a failed write.
+	// firstRetry is the backoff after the first failure of a write.
 	firstRetry = 100 * time.Millisecond
-	LastRetry  = 30 * time.Second
+	// LastRetry limits the backoff after a failed write.
+	LastRetry = 30 * time.Second
 	// FirstRefusedRetry and LastRefusedRetry bound the backoff after a write that the API
 	// server rejected. A user has to change something before it succeeds.
 	FirstRefusedRetry = 5 * time.Second
