@@ -16,10 +16,11 @@ const (
 	firstRetry = 100 * time.Millisecond
 	// LastRetry limits the backoff after a failed write.
 	LastRetry = 30 * time.Second
-	// FirstRefusedRetry and LastRefusedRetry bound the backoff after a write that the API
-	// server rejected. A user has to change something before it succeeds.
+	// FirstRefusedRetry is the longest backoff after the first rejection of a write. A user
+	// has to change something before the write succeeds.
 	FirstRefusedRetry = 5 * time.Second
-	LastRefusedRetry  = 5 * time.Minute
+	// LastRefusedRetry limits the backoff after rejections.
+	LastRefusedRetry = 5 * time.Minute
 	// refusalHeld is how long a refusal counts towards the backoff of the next refusal.
 	refusalHeld = 2 * LastRefusedRetry
 	// LogEvery is the interval of summaries for suppressed log lines; MaxLogged is how

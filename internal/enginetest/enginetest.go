@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -130,4 +131,23 @@ func EntriesOf[T ledger.Entry](all []ledger.Entry) (of []T) {
 		}
 	}
 	return of
+}
+
+// Value returns the sum of a metric over all series with this label value.
+func Value(t *testing.T, from prometheus.Collector, name, label string) (sum float64) {
+	t.Helper()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(from)
+	families, err := registry.Gather()
+	testkit.Must(t, err)
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			for _, pair := range m.GetLabel() {
+				if family.GetName() == name && pair.GetValue() == label {
+					sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+				}
+			}
+		}
+	}
+	return sum
 }

@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -16,7 +14,6 @@ import (
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/policykind"
-	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/treatment/nodeclaim"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -78,29 +75,14 @@ func TestAnUnknownMarkKeepsTheNode(t *testing.T) {
 		if is := h.finding(policykind.Repair, "a"); is.Code != triage.Vetoed || !strings.Contains(is.String(), "remove it to have the node repaired") {
 			t.Errorf("it is reported that %v", is)
 		}
-		if got := h.unknownMarks(); got != 1 {
+		if got := enginetest.Value(t, h.Metrics, "autohealer_unknown_stored", "mark"); got != 1 {
 			t.Errorf("%v unknown marks are counted", got)
 		}
 		h.api.changeClaim("claim-a", func(c *karpenter.NodeClaim) { delete(c.Annotations, ownership.MarkAnnotation) })
 		h.deliver()
 		h.WantTask("a", nodeclaim.TerminateClaim)
-		if got := h.unknownMarks(); got != 0 {
+		if got := enginetest.Value(t, h.Metrics, "autohealer_unknown_stored", "mark"); got != 0 {
 			t.Errorf("%v unknown marks are counted when there is none", got)
 		}
 	})
-}
-
-// unknownMarks returns how many unknown marks the engine counts.
-func (h *nodePoolFixture) unknownMarks() (n float64) {
-	metrics := make(chan prometheus.Metric, 100)
-	h.Metrics.Collect(metrics)
-	close(metrics)
-	for m := range metrics {
-		var is dto.Metric
-		testkit.Must(h.T, m.Write(&is))
-		if strings.Contains(m.Desc().String(), "autohealer_unknown_stored") && is.GetLabel()[0].GetValue() == "mark" {
-			n += is.GetGauge().GetValue()
-		}
-	}
-	return n
 }

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -332,23 +331,4 @@ func (w *healthCheckFixture) defers(lasts time.Duration) {
 	}
 	testkit.Must(w.T, w.inboxes.Leases.Update(lease))
 	w.runRound()
-}
-
-// remediationsCounted returns how many remediations have this outcome.
-func (w *healthCheckFixture) remediationsCounted(outcome string) (n float64) {
-	w.T.Helper()
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(w.metrics)
-	families, err := registry.Gather()
-	testkit.Must(w.T, err)
-	for _, family := range families {
-		for _, m := range family.GetMetric() {
-			for _, label := range m.GetLabel() {
-				if family.GetName() == "autohealer_remediations_total" && label.GetName() == "outcome" && label.GetValue() == outcome {
-					n += m.GetCounter().GetValue()
-				}
-			}
-		}
-	}
-	return n
 }

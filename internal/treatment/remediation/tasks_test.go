@@ -126,7 +126,7 @@ func TestCreationOfARemediation(t *testing.T) {
 		if len(w.Events) != 2 || w.Events[0].EventReason != treat.DetectedUnhealthy || w.Events[1].EventReason != treat.RemediationCreated {
 			t.Errorf("Events: %+v", w.Events)
 		}
-		if n := w.remediationsCounted("begun"); n != 1 {
+		if n := enginetest.Value(t, w.metrics, "autohealer_remediations_total", "begun"); n != 1 {
 			t.Errorf("%v remediations are counted", n)
 		}
 		if w.remediations.leaseOf("a") == nil || !w.FindLane("a").Begun().IsZero() || w.finding("a") != triage.Treating {
@@ -566,7 +566,7 @@ func TestObjectsDeletedByOthersAreRecreatedWithBackoff(t *testing.T) {
 			object = w.made("a", "quick", func(u *unstructured.Unstructured) { u.SetUID(u.GetUID() + "again") })
 			w.runs(w.WantTask("a", CreateRemediation), "a", treat.Made, w.makes(object))
 		}
-		if n := w.remediationsCounted("lost"); n != 12 {
+		if n := enginetest.Value(t, w.metrics, "autohealer_remediations_total", "lost"); n != 12 {
 			t.Errorf("%v losses are counted", n)
 		}
 		w.node("a", corev1.ConditionFalse)
