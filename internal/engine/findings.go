@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -120,8 +119,8 @@ func (l *Engine) CurrentReason(node string, reason triage.Reason) triage.Reason 
 	return reason
 }
 
-// planOf returns the plan of a node, extended by everything that must stay unchanged. The
-// core does not know unreadable rules and would remove their taints.
+// planOf returns the plan of a node. It says that the node was ready for work only if a
+// policy records that.
 func (l *Engine) planOf(state *Node) (triage.Plan, bool) {
 	plan, ok := l.core.Plan(state.Object.Name)
 	if plan.Initialized {
@@ -130,28 +129,5 @@ func (l *Engine) planOf(state *Node) (triage.Plan, bool) {
 			plan.Initialized = plan.Initialized || p.RecordsStart(state)
 		}
 	}
-	for p := range implementing[TaintKeeper](l.policies) {
-		if ok && p.KeepsAnyTaints() {
-			KeepTaints(state, &plan, p)
-		}
-	}
 	return plan, ok
-}
-
-// KeepTaints adds to a plan the taints on the node whose rule the policy cannot read now.
-func KeepTaints(state *Node, plan *triage.Plan, p TaintKeeper) {
-	note, _ := ownership.Read(state.Object.Annotations) // with an unreadable record, no taint counts as ours
-	for _, t := range state.Taints {
-		if p.KeepsTaints(t.Rule) {
-			plan.Taints = append(plan.Taints, triage.PlannedTaint{Taint: t})
-		}
-	}
-	for _, m := range note.Starts {
-		if rule := triage.RuleID(m.Rule); p.KeepsTaints(rule) {
-			plan.Remember = append(plan.Remember, triage.Memory{Rule: rule, Condition: m.Condition, Since: m.Since, Transition: m.Transition})
-		}
-	}
-	// Keep the recorded order of rules, so that the record does not change.
-	slices.SortStableFunc(plan.Taints, func(a, b triage.PlannedTaint) int { return a.Rule.Compare(b.Rule) })
-	slices.SortStableFunc(plan.Remember, func(a, b triage.Memory) int { return a.Rule.Compare(b.Rule) })
 }

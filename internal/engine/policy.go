@@ -17,7 +17,7 @@ import (
 // Policy is a kind of policy that users write. In each round the engine calls Take, takes
 // in nodes and treatments, calls SetRules, carries out the plans, and calls WriteStatuses.
 // The engine calls all methods except Watch from its own goroutine. A policy may also
-// implement [NodeFollower], [FactSource], [Vetoer], [PlanReader], [Limiter], [TaintKeeper],
+// implement [NodeFollower], [FactSource], [Vetoer], [PlanReader], [Limiter],
 // [StartRecorder], [Recorder] or [CounterKeeper].
 type Policy interface {
 	// Watch lists and watches what the policy depends on, until ctx ends.
@@ -82,14 +82,6 @@ type Limiter interface {
 	// MayBegin reports whether a planned treatment may still begin. The engine asks before
 	// the ledger stores the slot.
 	MayBegin(now time.Time, rule triage.RuleID, node *corev1.Node) bool
-}
-
-// TaintKeeper is a policy whose rules may be unreadable for a while.
-type TaintKeeper interface {
-	// KeepsTaints reports whether the taints of a rule stay as they are because the rule
-	// cannot be read now. KeepsAnyTaints reports whether there may be such a rule.
-	KeepsTaints(rule triage.RuleID) bool
-	KeepsAnyTaints() bool
 }
 
 // StartRecorder is a policy that remembers which nodes have been ready for work.

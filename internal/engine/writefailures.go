@@ -23,9 +23,9 @@ const (
 	LastRefusedRetry = 5 * time.Minute
 	// refusalHeld is how long a refusal counts towards the backoff of the next refusal.
 	refusalHeld = 2 * LastRefusedRetry
-	// LogEvery is the interval of summaries for suppressed log lines; MaxLogged is how
-	// many lines are logged in each interval.
-	LogEvery  = 10 * time.Second
+	// LogEvery is the interval of summaries for suppressed log lines.
+	LogEvery = 10 * time.Second
+	// MaxLogged is how many lines are logged in each interval.
 	MaxLogged = 10
 	// ReportRefusalEvery is how often an unchanged refusal is reported again.
 	ReportRefusalEvery = time.Hour

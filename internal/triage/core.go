@@ -21,6 +21,7 @@ type Core struct {
 	reported map[symbol]int // number of reported conditions by type
 
 	rules map[RuleID]*rule
+	keeps map[Kind]func(RuleID) bool // see Keep
 	pools map[string]*pool
 	index selectorIndex
 
@@ -162,6 +163,39 @@ func (c *Core) RemoveRule(now time.Time, id RuleID) {
 	c.decide()
 }
 
+// Keep tells the core which rules of a kind cannot be read now: keeps reports whether a rule
+// that is not set may exist nevertheless. The core plans the taints and memories of such a
+// rule as the facts show them, instead of releasing them. The caller calls Keep again
+// whenever an answer of keeps has changed.
+func (c *Core) Keep(now time.Time, kind Kind, keeps func(RuleID) bool) {
+	c.advanceTo(now)
+	if c.keeps == nil {
+		c.keeps = map[Kind]func(RuleID) bool{}
+	}
+	c.keeps[kind] = keeps
+	for _, n := range c.walk() {
+		if len(n.extra.taints) > 0 || len(n.extra.memories) > 0 {
+			c.wake(n)
+		}
+	}
+	c.sortWoken()
+	c.decide()
+}
+
+// isKept reports whether a rule is not set because it cannot be read now.
+func (c *Core) isKept(id RuleID) bool {
+	if r := c.rules[id]; r != nil && !r.gone {
+		return false
+	}
+	keeps := c.keeps[id.Kind]
+	return keeps != nil && keeps(id)
+}
+
+// sortWoken sorts the woken nodes after a loop over all nodes.
+func (c *Core) sortWoken() {
+	slices.SortFunc(c.woken[c.wokenHead:], func(a, b *node) int { return strings.Compare(a.name, b.name) })
+}
+
 // change replaces the definition of a rule and evaluates every node that the rule selected
 // or now selects.
 func (c *Core) change(r *rule, precedence int, redefine func()) {
@@ -193,7 +227,7 @@ func (c *Core) change(r *rule, precedence int, redefine func()) {
 	if r.needsCreationTimes() {
 		r.creationTimes = newCreationTimes(times)
 	}
-	slices.SortFunc(c.woken[c.wokenHead:], func(a, b *node) int { return strings.Compare(a.name, b.name) })
+	c.sortWoken()
 }
 
 // walk returns all nodes and counts them as visited. Read-only methods may run concurrently,

@@ -44,6 +44,8 @@
 //     ([Core.Population]), and the deleted nodes that still occupy a slot
 //     ([Core.AwaitingReplacement]). If a rule counts from the creation of the node, it also
 //     stores that the node was initialized ([Plan.Initialized], [Node.Initialized]).
+//   - It calls [Core.Keep] if rules may exist that it cannot read now. The core releases
+//     the response of a rule that is not set, unless Keep says that it cannot be read.
 //
 // # Conditions
 //

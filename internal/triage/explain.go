@@ -1,6 +1,9 @@
 package triage
 
-import "cmp"
+import (
+	"cmp"
+	"slices"
+)
 
 // Plan returns the desired state of a node at the time of the last call, with reasons. It
 // changes nothing.
@@ -32,6 +35,7 @@ func (c *Core) Plan(name string) (Plan, bool) {
 	for _, ep := range episodes {
 		c.explain(&p, ep, strongest, by)
 	}
+	c.keepMemories(&p, n)
 	if len(p.Findings) == 0 {
 		p.Reason = Reason{Code: Healthy, Of: len(n.rules)}
 		if len(n.rules) == 0 {
@@ -57,6 +61,8 @@ func (c *Core) explain(p *Plan, ep *episode, strongest Effect, by RuleID) {
 	reason := ep.rule.reason()
 	stays := ep.active || ep.present
 	switch {
+	case ep.observedEffect > 0 && c.isKept(ep.rule.spec.ID):
+		reason = c.explainKept(p, ep)
 	case c.keepsWhileRecovering(ep):
 		reason = c.explainRecovery(p, ep)
 	case !ep.unhealthy && stays:
@@ -81,6 +87,39 @@ func (c *Core) explain(p *Plan, ep *episode, strongest Effect, by RuleID) {
 		reason = c.explainTreatment(p, ep)
 	}
 	p.add(reason)
+}
+
+// explainKept adds the taints of a rule that cannot be read now.
+func (c *Core) explainKept(p *Plan, ep *episode) Reason {
+	reason := ep.rule.reason()
+	reason.Code = Kept
+	for _, t := range ep.node.extra.taints {
+		if t.Rule == ep.rule.spec.ID {
+			reason.Key, reason.Effect = t.Key, t.Effect
+			p.Taints = append(p.Taints, PlannedTaint{Taint: t, Reason: reason})
+		}
+	}
+	return reason
+}
+
+// keepMemories adds the memories of rules that cannot be read now. If anything is kept, it
+// sorts by name: a rule that cannot be read has no precedence, and the stored order must not
+// change.
+func (c *Core) keepMemories(p *Plan, n *node) {
+	if len(c.keeps) == 0 {
+		return
+	}
+	isKept := slices.ContainsFunc(p.Taints, func(t PlannedTaint) bool { return t.Reason.Code == Kept })
+	for _, m := range n.extra.memories {
+		if c.isKept(m.Rule) {
+			p.Remember = append(p.Remember, m)
+			isKept = true
+		}
+	}
+	if isKept {
+		slices.SortStableFunc(p.Taints, func(a, b PlannedTaint) int { return a.Rule.Compare(b.Rule) })
+		slices.SortStableFunc(p.Remember, func(a, b Memory) int { return a.Rule.Compare(b.Rule) })
+	}
 }
 
 // remember adds the clocks that a restarted core could not derive from the conditions of the

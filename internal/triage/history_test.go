@@ -26,6 +26,7 @@ type decider interface {
 	Resume(now time.Time, g triage.Grant)
 	ResumeStorm(now time.Time, id triage.RuleID, calmSince time.Time)
 	Allow(now time.Time, id triage.RuleID, a *triage.Allowance)
+	Keep(now time.Time, kind triage.Kind, keeps func(triage.RuleID) bool)
 	Loaded(now time.Time)
 	Advance(now time.Time)
 	Plan(node string) (triage.Plan, bool)
@@ -705,7 +706,13 @@ func (h *history) ruleChanges() {
 	case len(ids) == 0 || len(ids) < 6 && rare(h.t, 4):
 		h.setRule(h.drawRule(h.drawID()))
 	case rare(h.t, 5):
-		h.removeRule(pick(h.t, ids))
+		id := pick(h.t, ids)
+		if rare(h.t, 3) { // it still exists, and cannot be read
+			h.keep(id)
+		}
+		h.removeRule(id)
+	case rare(h.t, 8):
+		h.keep(triage.RuleID{Kind: pick(h.t, ids).Kind})
 	case rare(h.t, 10):
 		r := h.drawRule(pick(h.t, ids))
 		r.When.Signals = nil
@@ -717,6 +724,13 @@ func (h *history) ruleChanges() {
 	default:
 		h.setRule(h.alterRule(h.rules[pick(h.t, ids)]))
 	}
+}
+
+// keep makes one rule of a kind unreadable, and all others readable.
+func (h *history) keep(id triage.RuleID) {
+	h.call(call{say: "Keep(" + id.String() + ")", do: func(d decider, now time.Time) {
+		d.Keep(now, id.Kind, func(other triage.RuleID) bool { return other == id })
+	}})
 }
 
 func (h *history) removeRule(id triage.RuleID) {
@@ -1421,7 +1435,7 @@ func TestHistories(t *testing.T) {
 		"remembered through an Unknown with the same stamp", "remembered because no stamp tells it", "transition times of wrong clocks",
 		"not remembered: on dry run", "not remembered: no duration", "over", "abandoned", "resumed",
 		"dry-run findings", "dry-run releases", "dry-run releases of the unclear", "dry runs ended",
-		"records lost", "NoExecute of others that serves", "held: by taints of others",
+		"records lost", "NoExecute of others that serves", "taints of a rule that cannot be read", "memories of a rule that cannot be read", "held: by taints of others",
 		"call-offs", "late writes", "late writes under a weaker effect", "resumed under a weaker effect",
 	}
 	wanted = slices.Concat(wanted, callOffEvents, treatmentEvents, poolEvents, []string{

@@ -31,6 +31,8 @@ type naiveCore struct {
 	pools map[triage.RuleID]string
 	// allowances are by rule, even if the rule is not set.
 	allowances map[triage.RuleID]triage.Allowance
+	// keeps tells by kind which rules cannot be read.
+	keeps map[triage.Kind]func(triage.RuleID) bool
 
 	// saw counts events, so that tests can check that they happened.
 	saw map[string]int
@@ -155,6 +157,21 @@ func (t *naiveCore) SetRule(now time.Time, r triage.Rule) error {
 	}
 	t.decide()
 	return nil
+}
+
+// Keep sets which rules of a kind cannot be read.
+func (t *naiveCore) Keep(now time.Time, kind triage.Kind, keeps func(triage.RuleID) bool) {
+	t.Advance(now)
+	if t.keeps == nil {
+		t.keeps = map[triage.Kind]func(triage.RuleID) bool{}
+	}
+	t.keeps[kind] = keeps
+}
+
+// isKept says that a rule is not set because it cannot be read.
+func (t *naiveCore) isKept(id triage.RuleID) bool {
+	_, known := t.rules[id]
+	return !known && t.keeps[id.Kind] != nil && t.keeps[id.Kind](id)
 }
 
 func (t *naiveCore) RemoveRule(now time.Time, id triage.RuleID) {
@@ -1121,6 +1138,15 @@ func (t *naiveCore) Plan(name string) (triage.Plan, bool) {
 			}
 		}
 		switch reason.Code {
+		case triage.Kept:
+			t.saw["taints of a rule that cannot be read"]++
+			kept := reason
+			for _, taint := range p.facts.Taints {
+				if taint.Rule == id {
+					kept.Key, kept.Effect = taint.Key, taint.Effect
+					plan.Taints = append(plan.Taints, triage.PlannedTaint{Taint: taint, Reason: kept})
+				}
+			}
 		case triage.Tainted, triage.FellBack:
 			if placed == triage.NoExecute && t.hasForeignTaint(p, rule) {
 				t.saw["NoExecute of others that serves"]++
@@ -1144,6 +1170,19 @@ func (t *naiveCore) Plan(name string) (triage.Plan, bool) {
 				plan.Remember = append(plan.Remember, triage.Memory{Rule: id, Condition: condition, Since: clock.at, Transition: row.Transition})
 			}
 		}
+	}
+
+	isKept := slices.ContainsFunc(plan.Findings, func(r triage.Reason) bool { return r.Code == triage.Kept })
+	for _, m := range p.facts.Memories {
+		if t.isKept(m.Rule) {
+			t.saw["memories of a rule that cannot be read"]++
+			plan.Remember = append(plan.Remember, m)
+			isKept = true
+		}
+	}
+	if isKept {
+		slices.SortStableFunc(plan.Taints, func(a, b triage.PlannedTaint) int { return a.Rule.Compare(b.Rule) })
+		slices.SortStableFunc(plan.Remember, func(a, b triage.Memory) int { return a.Rule.Compare(b.Rule) })
 	}
 
 	switch {
@@ -1252,6 +1291,14 @@ func (t *naiveCore) finding(p *nodeState, id triage.RuleID) (reason triage.Reaso
 	c := p.ruleState(id)
 	there := c.active || carries(p.facts, id)
 	switch {
+	case t.isKept(id) && strongest(p.facts, id) > 0:
+		reason = triage.Reason{Code: triage.Kept}
+		for _, taint := range p.facts.Taints {
+			if taint.Rule == id {
+				reason.Key, reason.Effect = taint.Key, taint.Effect
+			}
+		}
+		return reason, 0, false
 	case !known && there:
 		return triage.Reason{Code: triage.RuleGone}, 0, true
 	case !known:

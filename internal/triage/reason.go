@@ -23,6 +23,8 @@ const (
 	// excludes control-plane nodes. A release has this code if NoExecute was decided for a
 	// control-plane node that the rule excludes.
 	FellBack
+	// Kept: the rule cannot be read now; its taint stays.
+	Kept
 	// Recovering: the node is healthy again. The treatment stays for the delay, or until a
 	// user confirms that the node is healthy.
 	Recovering
@@ -71,7 +73,7 @@ const (
 )
 
 var codeNames = [...]string{
-	"", "Treating", "Exhausted", "Tainted", "FellBack", "Recovering", "Recovered", "Deselected", "RuleGone", "NodeGone", "CapFull",
+	"", "Treating", "Exhausted", "Tainted", "FellBack", "Kept", "Recovering", "Recovered", "Deselected", "RuleGone", "NodeGone", "CapFull",
 	"NotAllowed", "GateClosed", "CoolingDown", "ControlPlaneBusy", "Busy", "Vetoed", "OnHold", "Retrying", "DryRun", "Superseded", "Unclear", "Pending", "Partial", "Healthy", "NotSelected",
 }
 
@@ -204,6 +206,8 @@ func (r Reason) tail() string {
 			sentence += fmt.Sprintf(" (%d of them not provably by Autohealer)", r.Foreign)
 		}
 		return sentence + fmt.Sprintf(", at most %d of %d selected nodes may have it", r.Limit, r.Of)
+	case Kept:
+		return "the policy cannot be read now, its taint stays"
 	case Recovering:
 		sentence := "the node is healthy since " + stamp(r.Since) + ", the treatment stays until "
 		if r.Until.IsZero() {

@@ -101,11 +101,11 @@ func TestInvalidRules(t *testing.T) {
 
 func TestCodeNames(t *testing.T) {
 	names := []string{
-		"Treating", "Exhausted", "Tainted", "FellBack", "Recovering", "Recovered", "Deselected", "RuleGone", "NodeGone", "CapFull", "NotAllowed", "GateClosed",
+		"Treating", "Exhausted", "Tainted", "FellBack", "Kept", "Recovering", "Recovered", "Deselected", "RuleGone", "NodeGone", "CapFull", "NotAllowed", "GateClosed",
 		"CoolingDown", "ControlPlaneBusy", "Busy", "Vetoed", "OnHold", "Retrying", "DryRun", "Superseded", "Unclear", "Pending", "Partial", "Healthy", "NotSelected",
 	}
 	codes := []triage.Code{
-		triage.Treating, triage.Exhausted, triage.Tainted, triage.FellBack, triage.Recovering, triage.Recovered, triage.Deselected, triage.RuleGone, triage.NodeGone, triage.CapFull, triage.NotAllowed,
+		triage.Treating, triage.Exhausted, triage.Tainted, triage.FellBack, triage.Kept, triage.Recovering, triage.Recovered, triage.Deselected, triage.RuleGone, triage.NodeGone, triage.CapFull, triage.NotAllowed,
 		triage.GateClosed, triage.CoolingDown, triage.ControlPlaneBusy, triage.Busy, triage.Vetoed, triage.OnHold, triage.Retrying, triage.DryRun, triage.Superseded,
 		triage.Unclear, triage.Pending, triage.Partial, triage.Healthy, triage.NotSelected,
 	}

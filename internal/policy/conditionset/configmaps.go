@@ -187,7 +187,7 @@ func (p *Policy) takeConfigMaps(now time.Time) {
 			p.cfg.Logger.Info("sets in configmaps followed", "configMaps", len(p.configMaps.known))
 		}
 		p.forgetRestored(now)
-		p.releaseUnknown(now)
+		p.tellUnreadable(now)
 	}
 }
 
@@ -234,6 +234,6 @@ func (p *Policy) removeConfigMap(now time.Time, s *configMapSet) {
 	p.configMaps.writeAt = now
 	p.cfg.Logger.Info("configmap gone", "configMap", s.Name)
 	if held {
-		p.releaseUnknown(now)
+		p.tellUnreadable(now)
 	}
 }

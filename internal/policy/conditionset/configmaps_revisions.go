@@ -138,7 +138,7 @@ func (p *Policy) handleRevisionResult(now time.Time, result revisionResult) {
 		p.enforce(now, s, result.version)
 	}
 	if held {
-		p.releaseUnknown(now)
+		p.tellUnreadable(now)
 	}
 	p.updateSetMetrics(s)
 	p.cfg.Logger.Info("version in force", "configMap", s.Name, "sets", len(result.version.Sets))

@@ -822,6 +822,7 @@ func (d *configMapFixture) removes(node string, want ...string) {
 	if !slices.Equal(got, want) || change != nil && len(want) == 0 {
 		d.t.Errorf("of %s %v go, want %v; change %+v", node, got, want, change)
 	}
+	d.reconcileWoken()
 	if isQueued := d.queued[node]; isQueued != (len(want) > 0) && d.loaded {
 		d.t.Errorf("%s waits to be written: %t", node, isQueued)
 	}

@@ -2,7 +2,6 @@ package conditionset
 
 import (
 	"context"
-	"iter"
 	"slices"
 	"time"
 
@@ -103,36 +102,7 @@ func (s *configMapSets) keepsTaints(rule triage.RuleID) bool {
 // version is in force.
 func (s *configMapSet) keepsTaints() bool { return s.stored.Err != nil && s.inForce == nil }
 
-// keepsAnyTaints reports whether any taint may have to stay unchanged.
-func (s *configMapSets) keepsAnyTaints() bool {
-	if !s.loaded {
-		return true
-	}
-	for _, of := range s.known {
-		if of.keepsTaints() {
-			return true
-		}
-	}
-	return false
-}
-
-// releaseUnknown reconciles every node with taints of ConfigMap sets.
-func (p *Policy) releaseUnknown(now time.Time) {
-	for _, name := range slices.Sorted(names(p.host.Nodes())) {
-		state := p.host.Node(name)
-		if slices.ContainsFunc(state.Taints, func(t triage.Taint) bool { _, isWritten := configmaps.ConfigMapName(t.Rule.Name); return isWritten }) {
-			p.host.Reconcile(now, state)
-		}
-	}
-}
-
-// names returns the keys of a sequence.
-func names[V any](all iter.Seq2[string, V]) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for name := range all {
-			if !yield(name) {
-				return
-			}
-		}
-	}
+// tellUnreadable tells the core which rules cannot be read now.
+func (p *Policy) tellUnreadable(now time.Time) {
+	p.host.Core().Keep(now, policykind.ConditionSet, p.configMaps.keepsTaints)
 }

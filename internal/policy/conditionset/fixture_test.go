@@ -84,9 +84,6 @@ func (c *fixture) Do(ctx context.Context, request func(context.Context) func(tim
 func (c *fixture) planOf(n *engine.Node) triage.Plan {
 	plan, _ := c.core.Plan(n.Object.Name)
 	plan.Initialized = false // no ready timeout applies
-	if c.KeepsAnyTaints() {
-		engine.KeepTaints(n, &plan, c)
-	}
 	return plan
 }
 
@@ -105,6 +102,15 @@ func (c *fixture) round(ctx context.Context, now time.Time) (due time.Time) {
 		c.Reconcile(now, n)
 	}
 	return due
+}
+
+// reconcileWoken reconciles the nodes whose plan may have changed, as the engine does.
+func (c *fixture) reconcileWoken() {
+	for name, ok := c.core.NextWoken(); ok; name, ok = c.core.NextWoken() {
+		if n := c.nodes[name]; n != nil {
+			c.Reconcile(time.Now(), n)
+		}
+	}
 }
 
 // upsertNode delivers a version of a node.

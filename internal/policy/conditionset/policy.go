@@ -69,10 +69,12 @@ func New(host engine.Host, cfg Config) (*Policy, error) {
 }
 
 func newPolicy(host engine.Host, cfg Config) *Policy {
-	return &Policy{
+	p := &Policy{
 		cfg: cfg, host: host, inbox: watch.NewInbox[*v1alpha1.ConditionSet](cfg.Signal, nil), known: map[string]*conditionSet{},
 		unowned: newUnowned(), configMaps: newConfigMapSets(cfg),
 	}
+	p.tellUnreadable(time.Now()) // until the ConfigMaps are loaded
+	return p
 }
 
 // Watch lists and watches ConditionSets and the ConfigMaps that contain some.
@@ -149,13 +151,6 @@ func (p *Policy) About(rule triage.RuleID, _ *corev1.Node) (s engine.Subject) {
 	s.Policy = treat.AboutSet(pol.set)
 	return s
 }
-
-// KeepsTaints reports whether the taints of a rule stay because its ConfigMap cannot be
-// read.
-func (p *Policy) KeepsTaints(rule triage.RuleID) bool { return p.configMaps.keepsTaints(rule) }
-
-// KeepsAnyTaints reports whether a ConfigMap cannot be read.
-func (p *Policy) KeepsAnyTaints() bool { return p.configMaps.keepsAnyTaints() }
 
 // Size counts the sets.
 func (p *Policy) Size() (name string, objects int) { return "conditionSets", len(p.known) }
