@@ -58,7 +58,8 @@ func (r *Policy) countsOf(pool string) *poolCounts {
 // recount updates the counts for a machine.
 func (r *Policy) recount(m machine.Machine) {
 	count := r.countsOf(m.Pool())
-	if before, now := r.counted[m.GetUID()], r.machineCounts(m); now != before {
+	now := r.machineCounts(m) // it may recount the machine itself
+	if before := r.counted[m.GetUID()]; now != before {
 		count.add(before, -1)
 		count.add(now, 1)
 		r.counted[m.GetUID()], count.dirty = now, true
