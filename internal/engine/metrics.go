@@ -40,7 +40,7 @@ func NewMetrics() *Metrics {
 		}),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "autohealer_writes_total",
-			Help: "Writes to the API server by what became of them: made, stale (the object had changed), busy, refused, unsure (no answer came).",
+			Help: "Writes to the API server by outcome: made, stale (the object had changed), busy, refused, unknown (no answer arrived).",
 		}, []string{"resource", "outcome"}),
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "autohealer_writes_waiting",
@@ -48,7 +48,7 @@ func NewMetrics() *Metrics {
 		}),
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "autohealer_events_total",
-			Help: "Events by what became of them: written, refused by the API server, or dropped because too many waited.",
+			Help: "Events by outcome: written, refused by the API server, or dropped because too many waited.",
 		}, []string{"outcome"}),
 		leading: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "autohealer_leading",
@@ -56,11 +56,11 @@ func NewMetrics() *Metrics {
 		}),
 		unknown: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "autohealer_unknown_stored",
-			Help: "Entries and fields that a newer version has stored and this one does not know, by where: ledger, record (annotations of nodes), mark (annotations of NodeClaims). They are kept as they are.",
+			Help: "Entries and fields that a newer version has stored and this version does not know, by format: ledger, record (annotations of nodes), mark (annotations of NodeClaims). The controller keeps them unchanged.",
 		}, []string{"format"}),
 		agents: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "autohealer_agents",
-			Help: "Agents that have a Lease: heard, or silent because they have not renewed it. 0 where this replica does not lead.",
+			Help: "Agents with a Lease by state: alive, or silent because they have not renewed it. 0 on replicas that do not lead.",
 		}, []string{"state"}),
 	}
 	m.Set = metricset.Set{m.placed, m.removed, m.latency, m.writes, m.waiting, m.events, m.leading, m.unknown, m.agents}
@@ -93,7 +93,7 @@ func (m *Metrics) forgetTaints(rule triage.RuleID) {
 }
 
 // SetAgents sets the numbers of live and silent agents.
-func (m *Metrics) SetAgents(heard, silent int) {
-	m.agents.WithLabelValues("heard").Set(float64(heard))
+func (m *Metrics) SetAgents(alive, silent int) {
+	m.agents.WithLabelValues("alive").Set(float64(alive))
 	m.agents.WithLabelValues("silent").Set(float64(silent))
 }

@@ -72,7 +72,7 @@ func TestFailuresAreLoggedOnChange(t *testing.T) {
 		if n := c.lines("trouble is over"); n != 1 || !strings.Contains(c.log.String(), "node=a tries=21") {
 			c.t.Errorf("its end is reported %d times:\n%s", n, &c.log)
 		}
-		if got := testutil.ToFloat64(c.cfg.Metrics.writes.WithLabelValues("nodes", "unsure")); got != 20 {
+		if got := testutil.ToFloat64(c.cfg.Metrics.writes.WithLabelValues("nodes", "unknown")); got != 20 {
 			c.t.Errorf("%v writes without an answer are counted", got)
 		}
 	})

@@ -112,7 +112,7 @@ const (
 
 // String returns the outcome as metrics name it.
 func (r Result) String() string {
-	return [...]string{Made: "made", Stale: "stale", Busy: "busy", Refused: "refused", Unknown: "unsure"}[r]
+	return [...]string{Made: "made", Stale: "stale", Busy: "busy", Refused: "refused", Unknown: "unknown"}[r]
 }
 
 // Classify returns the outcome of a write from its error.

@@ -124,7 +124,7 @@ func TestTheAgentsAccess(t *testing.T) {
 		testkit.Must(w.t, w.api.Patch(w.t.Context(), lease, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"leaseDurationSeconds":1}}`))))
 		w.isSilent(l.node, "KernelDeadlock")
 		w.metric(controller, `autohealer_agents{state="silent"} 1`)
-		w.metric(controller, `autohealer_agents{state="heard"} 0`)
+		w.metric(controller, `autohealer_agents{state="alive"} 0`)
 		testkit.Must(w.t, w.is(old.node, "KernelDeadlock", corev1.ConditionTrue, "DockerHung"))
 		if made := w.ours(old.node); len(made) > 0 {
 			w.t.Errorf("the controller wrote to the node: %v", made)

@@ -102,7 +102,7 @@ func TestTheAgent(t *testing.T) {
 	w.run("a line becomes a condition, an Event and a taint, which are cleared again", func(w *scope) {
 		p.becomes(w, "KernelDeadlock", corev1.ConditionFalse, "KernelHasNoDeadlock")
 		p.becomes(w, "XfsShutdown", corev1.ConditionFalse, "XfsHasNotShutDown")
-		w.metric(controller, `autohealer_agents{state="heard"} 1`)
+		w.metric(controller, `autohealer_agents{state="alive"} 1`)
 		p.kernelSays("hung: 100% of it")
 		p.becomes(w, "KernelDeadlock", corev1.ConditionTrue, "DockerHung")
 		w.has(p.node, noSchedule(w.key("hung")))
@@ -128,7 +128,7 @@ func TestTheAgent(t *testing.T) {
 				w.t.Errorf("%s is owned by %q", kind, owners)
 			}
 		}
-		w.metric(controller, `autohealer_agents{state="heard"} 1`)
+		w.metric(controller, `autohealer_agents{state="alive"} 1`)
 		p.shows(w, "autohealer_agent_conditions_taken_over_total 0")
 	})
 	w.run("a condition is taken over once, and then left to its other writer, also after a restart", func(w *scope) {

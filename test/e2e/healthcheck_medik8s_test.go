@@ -131,7 +131,7 @@ func (w *scope) isDeferring(c *install.Controller, back bool, words string) {
 	if back {
 		want = 1
 	}
-	if got := value(w.t, w.scrape(c), "autohealer_nodehealthcheck_standing_back"); got != want {
+	if got := value(w.t, w.scrape(c), "autohealer_nodehealthcheck_deferring"); got != want {
 		w.t.Errorf("the metric is %v, want %v", got, want)
 	}
 	log := testkit.Value(c.Log()).Must(w.t)
@@ -288,7 +288,7 @@ func testMedik8sRestart(w *scope) {
 		w.kill(controller)
 		w.restart(controller.Part)
 		w.eventually("the lead", func() error {
-			if value(w.t, w.scrape(controller), "autohealer_nodehealthcheck_standing_back") != 1 {
+			if value(w.t, w.scrape(controller), "autohealer_nodehealthcheck_deferring") != 1 {
 				return errors.New("the controller does not defer")
 			}
 			return nil

@@ -133,7 +133,7 @@ func TestSilentAgents(t *testing.T) {
 		agents[i] = w.agentOn(nodes[i])
 		agents[i].says(healthy)
 	}
-	w.metric(first, `autohealer_agents{state="heard"} 4`)
+	w.metric(first, `autohealer_agents{state="alive"} 4`)
 
 	w.run("an agent that stops is marked silent in one write, and returns", func(w *scope) {
 		agents[0].stop()
@@ -149,7 +149,7 @@ func TestSilentAgents(t *testing.T) {
 		agents[0].says(healthy) // needs no force
 		testkit.Must(w.t, w.is(nodes[0], "Disk", corev1.ConditionTrue, "TestSaysSo"))
 		w.tells(nodes[0], "AgentHeard", "renews Lease")
-		w.metric(first, `autohealer_agents{state="heard"} 4`)
+		w.metric(first, `autohealer_agents{state="alive"} 4`)
 	})
 	w.run("an agent that runs but cannot renew is marked silent once", func(w *scope) {
 		agents[1].stop()
@@ -157,7 +157,7 @@ func TestSilentAgents(t *testing.T) {
 		w.tells(nodes[1], "AgentSilent", "by pod-1. Look for its pod (kubectl get pods -A --field-selector spec.nodeName="+nodes[1]+")")
 		agents[1].says(healthy)
 		w.tells(nodes[1], "AgentHeard", "does not renew Lease")
-		w.metric(first, `autohealer_agents{state="heard"} 4`)
+		w.metric(first, `autohealer_agents{state="alive"} 4`)
 		time.Sleep(2 * leaseLasts) //nolint:forbidigo // enough time to be marked silent again
 		testkit.Must(w.t, w.is(nodes[1], "Disk", corev1.ConditionTrue, "TestSaysSo"))
 		if made := w.ours(nodes[1]); len(made) != 1 {
@@ -169,7 +169,7 @@ func TestSilentAgents(t *testing.T) {
 		agents[3].stop()
 		testkit.Must(w.t, w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodes[3]}}))
 		testkit.Must(w.t, w.api.Delete(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: "autohealer-agent-" + nodes[3]}}))
-		w.metric(first, `autohealer_agents{state="heard"} 3`)
+		w.metric(first, `autohealer_agents{state="alive"} 3`)
 	})
 	w.run("a new leader observes the Leases itself", func(w *scope) {
 		second := w.start(install.Options{Args: install.Elected()})
@@ -178,14 +178,14 @@ func TestSilentAgents(t *testing.T) {
 		w.expireLease()
 		w.isSilent(nodes[1], "KernelDeadlock", "Disk")
 		w.metric(second, `autohealer_agents{state="silent"} 1`)
-		w.metric(second, `autohealer_agents{state="heard"} 2`)
+		w.metric(second, `autohealer_agents{state="alive"} 2`)
 		w.kill(second)
 		agents[1] = all.agentOn(nodes[1])
 		agents[1].says(healthy)
 	})
 	w.run("an outage marks no agent silent", func(w *scope) {
 		controller := w.start(install.Options{Args: []string{alone}})
-		w.metric(controller, `autohealer_agents{state="heard"} 3`)
+		w.metric(controller, `autohealer_agents{state="alive"} 3`)
 		before := len(w.ours(nodes[0])) + len(w.ours(nodes[1])) + len(w.ours(nodes[2]))
 		said := func(words string) int {
 			text := testkit.Value(controller.Log()).Must(w.t)

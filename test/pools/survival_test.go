@@ -90,7 +90,7 @@ func (p *pool) hides(is bool) {
 func testSchemaLost(p *pool, c *install.Controller) {
 	t := p.t
 	t.Helper()
-	p.measures(c, `autohealer_nodepool_repair_blocks{state="lost"}`, "0")
+	p.measures(c, `autohealer_nodepool_repair_blocks{state="schema_lost"}`, "0")
 	testkit.Must(p.t, p.karpenter.InstallCRDs(t.Context()))
 	p.hides(true)
 	p.hasEvent("NodePool", p.name, "RepairSchemaLost")
@@ -114,7 +114,7 @@ func testSchemaLost(p *pool, c *install.Controller) {
 		t.Errorf("the restored block (-want +got):\n%s", diff)
 	}
 	p.hasEvent("NodePool", p.name, "RepairBlockRestored")
-	p.measures(successor, `autohealer_nodepool_repair_blocks{state="lost"}`, "0")
+	p.measures(successor, `autohealer_nodepool_repair_blocks{state="schema_lost"}`, "0")
 	unhealthy = p.names()[0]
 	p.makeUnhealthy(unhealthy)
 	p.repaired(unhealthy)

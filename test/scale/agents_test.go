@@ -53,7 +53,7 @@ func BenchmarkAgents(b *testing.B) {
 		}, metav1.CreateOptions{})
 		return err
 	})
-	await(b, controller, "all Leases to be observed", 0, func(m measured) bool { return m.sum("autohealer_agents", `state="heard"`) == agents })
+	await(b, controller, "all Leases to be observed", 0, func(m measured) bool { return m.sum("autohealer_agents", `state="alive"`) == agents })
 	var share, perRenewal float64
 	for b.Loop() {
 		b.StopTimer()

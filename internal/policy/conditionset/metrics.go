@@ -33,7 +33,7 @@ func NewMetrics() *Metrics {
 		}),
 		behind: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "autohealer_configmap_not_in_force",
-			Help: "Whether the present version of a ConfigMap with ConditionSets is not in force (1), because it is not accepted, not kept yet, or one of its sets is no longer followed, or is (0).",
+			Help: "Whether the current version of a ConfigMap with ConditionSets is not in force (1), because it is invalid, not saved yet, or one of its sets is held, or in force (0).",
 		}, []string{"configmap"}),
 	}
 	m.Set = metricset.Set{m.nodes, m.accepted, m.configMapsRead, m.behind}

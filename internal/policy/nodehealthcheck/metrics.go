@@ -27,33 +27,33 @@ func NewMetrics() *Metrics {
 	m := &Metrics{
 		nodes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "autohealer_nodehealthcheck_nodes",
-			Help: "Nodes of a NodeHealthCheck: selected by it, healthy, sick (unhealthy), recovering (healthy, but the remediation still exists), departed, in_treatment.",
+			Help: "Nodes of a NodeHealthCheck by state: selected, healthy, unhealthy, recovering (healthy, but its remediation still exists), removed (deleted and not replaced yet), in_treatment.",
 		}, []string{"nodehealthcheck", "state"}),
 		waiting: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "autohealer_nodehealthcheck_waiting_nodes",
-			Help: "Sick nodes of a NodeHealthCheck that are not treated, by the reason.",
+			Help: "Unhealthy nodes of a NodeHealthCheck whose remediation is due and does not start, by reason.",
 		}, []string{"nodehealthcheck", "reason"}),
 		disabled: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "autohealer_nodehealthcheck_disabled",
-			Help: "Whether a NodeHealthCheck cannot be followed (1) or is (0).",
+			Help: "Whether the controller does not follow a NodeHealthCheck (1) or follows it (0).",
 		}, []string{"nodehealthcheck"}),
 		remediations: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "autohealer_remediations_total",
-			Help: "Remediations by what became of them: begun, escalated (a later one was begun), timed_out, recovered, deselected, check_gone, node_gone, called_off (it was no longer wanted when it came), lost (another client deleted it).",
+			Help: "Remediations by outcome: begun, escalated (the next step began), timed_out, recovered, deselected, check_gone, node_gone, unwanted (the plan had changed when the object arrived), lost (another client deleted the object).",
 		}, []string{"nodehealthcheck", "outcome"}),
 		toRemediation: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "autohealer_condition_to_remediation_seconds",
-			Help:    "Time from when a remediation was due to the answer that its object is stored.",
+			Help:    "Time from when a remediation is due until the API server has stored its object.",
 			Buckets: []float64{.005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 30, 60},
 		}, []string{"nodehealthcheck"}),
 		toRecovery: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "autohealer_remediation_to_recovery_seconds",
-			Help:    "Time from when a remediation was begun to when it was removed because the node had recovered.",
+			Help:    "Time from the creation of a remediation object until the controller deletes it because the node has recovered.",
 			Buckets: []float64{1, 5, 10, 30, 60, 120, 300, 600, 1200, 3600, 7200},
 		}, []string{"nodehealthcheck"}),
 		deferring: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "autohealer_nodehealthcheck_standing_back",
-			Help: "Whether NodeHealthChecks are left to another controller (1) or followed (0).",
+			Name: "autohealer_nodehealthcheck_deferring",
+			Help: "Whether the controller leaves NodeHealthChecks to medik8s' own controller (1) or follows them (0).",
 		}),
 	}
 	m.Set = metricset.Set{m.nodes, m.waiting, m.disabled, m.remediations, m.toRemediation, m.toRecovery, m.deferring}
@@ -64,7 +64,7 @@ func NewMetrics() *Metrics {
 func (m *Metrics) setCheck(name string, counts triage.Population, c *check) {
 	for state, n := range map[string]int{
 		"selected": counts.Selected, "healthy": counts.Selected - counts.Unhealthy - counts.Recovering,
-		"sick": counts.Unhealthy, "recovering": counts.Recovering, "departed": counts.Departed, "in_treatment": counts.Treated,
+		"unhealthy": counts.Unhealthy, "recovering": counts.Recovering, "removed": counts.Departed, "in_treatment": counts.Treated,
 	} {
 		m.nodes.WithLabelValues(name, state).Set(float64(n))
 	}

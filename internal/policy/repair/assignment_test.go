@@ -525,7 +525,7 @@ func TestAStartingNodeIsHealthyUntilItsTimeout(t *testing.T) {
 				t.Errorf("%s: %+v", when, is)
 			}
 			timeout := timeoutRule("default")
-			for state, want := range map[string]int32{"governed": nodes - 2, "sick": sick, "repairing": repairing, "held": held} {
+			for state, want := range map[string]int32{"assigned": nodes - 2, "unhealthy": sick, "repairing": repairing, "waiting": held} {
 				if n := h.measured(timeout, "default", state); n != int(want) {
 					t.Errorf("%s: the metric says that %d are %s, want %d", when, n, state, want)
 				}
@@ -596,7 +596,7 @@ func TestMetricsShowWhenNodesBecomeEligible(t *testing.T) {
 		says("when another governs the node", map[string]time.Time{red + " blue b1": due.Add(10 * time.Minute)})
 		h.noPolicy("p")
 		says("when nobody does", nil)
-		if n := h.measured(triage.RuleID{Kind: policykind.Repair, Name: "RepairPolicy/p"}, "red", "governed"); n != 0 {
+		if n := h.measured(triage.RuleID{Kind: policykind.Repair, Name: "RepairPolicy/p"}, "red", "assigned"); n != 0 {
 			t.Errorf("the metrics know %d nodes of a pool that the policy spoke of once", n)
 		}
 	}, timed)

@@ -27,32 +27,32 @@ func NewMetrics() *Metrics {
 	m := &Metrics{
 		nodes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "autohealer_repair_nodes",
-			Help: "Nodes under a rule of repair policies or ready timeouts: governed by it, sick (unhealthy; of a ready timeout: it is over), repairing (under way, or gone and not replaced yet), held (due, and kept from it by a bound, a budget or a veto).",
+			Help: "Nodes of a repair rule or a ready timeout by state: assigned to it, unhealthy (or its ready timeout has passed), repairing (or deleted and not replaced yet), waiting (due, but a bound, a budget or a veto delays the repair).",
 		}, []string{"rule", "nodepool", "state"}),
 		eligible: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "autohealer_repair_eligible_timestamp_seconds",
-			Help: "From when an unhealthy node may be repaired, in seconds since 1970; what holds it then is told by its Events. Of every rule no more than 20 nodes, those that are due first.",
+			Help: "When an unhealthy node becomes eligible for repair, in seconds since 1970. Each rule has series for at most 20 nodes, the first ones due.",
 		}, []string{"rule", "nodepool", "node"}),
 		repairs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "autohealer_repairs_total",
-			Help: "Repairs by what became of them: terminated (the NodeClaim was deleted), spared (it was marked, and is not to go after all), and for nodes without one begun, recovered, node_gone, called_off or lost as remediations are.",
+			Help: "Repairs by outcome: terminated (the controller deleted the NodeClaim), cancelled (it removed the mark again); for nodes without a NodeClaim the outcomes of remediations.",
 		}, []string{"nodepool", "condition", "mode", "outcome"}),
 		dueToRepair: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "autohealer_due_to_repair_seconds",
-			Help:    "Time from when a repair was due to the answer that it has begun.",
+			Help:    "Time from when a repair is due until it has begun.",
 			Buckets: []float64{.005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 30, 60},
 		}, []string{"kind"}),
 		readyTimeout: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "autohealer_nodeclaims_ready_timeout_recovered_total",
-			Help: "NodeClaims deleted because their node had not become ready in time.",
+			Help: "NodeClaims that the controller deleted because their node did not become ready in time.",
 		}, []string{"nodepool", "capacity_type"}),
 		poolHeld: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "autohealer_nodepool_held",
-			Help: "Whether a NodePool is held (1) because nodes of it in a row have not become ready, or not (0).",
+			Help: "Whether the controller pauses replacement in a NodePool (1) because several nodes in a row did not become ready, or not (0).",
 		}, []string{"nodepool"}),
 		poolBlocks: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "autohealer_nodepool_repair_blocks",
-			Help: "NodePools by what is the matter with their repair block: in_force, refused (what stands there cannot be followed), lost (the schema of the block is gone from the CRD, and the last good one is in force), vanished (the block has gone with the schema), unkept (in force, but there is no copy yet).",
+			Help: "NodePools by the state of their repair block: in_force, invalid, schema_lost (the CRD has lost the schema of blocks, and the last valid block is in force), block_lost (the block is gone with the schema), not_saved (in force, but the controller has not saved a copy yet).",
 		}, []string{"state"}),
 	}
 	m.Set = metricset.Set{m.nodes, m.eligible, m.repairs, m.dueToRepair, m.readyTimeout, m.poolHeld, m.poolBlocks}
@@ -61,7 +61,7 @@ func NewMetrics() *Metrics {
 
 // setRule sets the gauges of a repair rule.
 func (m *Metrics) setRule(rule triage.RuleID, pool string, sum repairCounts) {
-	for state, n := range map[string]int{"governed": sum.nodes, "sick": sum.sick, "repairing": sum.repairing, "held": sum.held} {
+	for state, n := range map[string]int{"assigned": sum.nodes, "unhealthy": sum.sick, "repairing": sum.repairing, "waiting": sum.held} {
 		m.nodes.WithLabelValues(rule.String(), pool, state).Set(float64(n))
 	}
 }
@@ -88,7 +88,7 @@ func (m *Metrics) forgetRule(rule triage.RuleID) {
 
 // SetBlocks sets the gauges of repair blocks.
 func (m *Metrics) SetBlocks(t repairblock.Counts) {
-	for state, n := range map[string]int{"in_force": t.InForce, "refused": t.Refused, "lost": t.Lost, "vanished": t.Vanished, "unkept": t.NotSaved} {
+	for state, n := range map[string]int{"in_force": t.InForce, "invalid": t.Refused, "schema_lost": t.Lost, "block_lost": t.Vanished, "not_saved": t.NotSaved} {
 		m.poolBlocks.WithLabelValues(state).Set(float64(n))
 	}
 }

@@ -15,13 +15,13 @@ func TestMetricsOfRepairBlocks(t *testing.T) {
 	m.SetBlocks(repairblock.Counts{InForce: 5, Refused: 4, Lost: 3, Vanished: 2, NotSaved: 1})
 	m.SetBlocks(repairblock.Counts{InForce: 6, Refused: 5, Lost: 4, Vanished: 3, NotSaved: 2})
 	if err := testutil.CollectAndCompare(m, strings.NewReader(`
-# HELP autohealer_nodepool_repair_blocks NodePools by what is the matter with their repair block: in_force, refused (what stands there cannot be followed), lost (the schema of the block is gone from the CRD, and the last good one is in force), vanished (the block has gone with the schema), unkept (in force, but there is no copy yet).
+# HELP autohealer_nodepool_repair_blocks NodePools by the state of their repair block: in_force, invalid, schema_lost (the CRD has lost the schema of blocks, and the last valid block is in force), block_lost (the block is gone with the schema), not_saved (in force, but the controller has not saved a copy yet).
 # TYPE autohealer_nodepool_repair_blocks gauge
+autohealer_nodepool_repair_blocks{state="block_lost"} 3
 autohealer_nodepool_repair_blocks{state="in_force"} 6
-autohealer_nodepool_repair_blocks{state="lost"} 4
-autohealer_nodepool_repair_blocks{state="refused"} 5
-autohealer_nodepool_repair_blocks{state="unkept"} 2
-autohealer_nodepool_repair_blocks{state="vanished"} 3
+autohealer_nodepool_repair_blocks{state="invalid"} 5
+autohealer_nodepool_repair_blocks{state="not_saved"} 2
+autohealer_nodepool_repair_blocks{state="schema_lost"} 4
 `), "autohealer_nodepool_repair_blocks"); err != nil {
 		t.Error(err)
 	}

@@ -58,7 +58,7 @@ var terminationMessage = map[v1alpha1.Termination]string{
 // reportCancelled reports a claim whose mark was removed.
 func (w *Work) reportCancelled(now time.Time, r *engine.Result) {
 	nc, t, claim := w.claims, r.Task, &nodeClaim{NodeClaim: w.Claim}
-	nc.policy.Terminated(now, claim, t, "spared", -1)
+	nc.policy.Terminated(now, claim, t, "cancelled", -1)
 	nc.host.Logger().Info("termination cancelled", "node", r.Lane.Node, "nodeClaim", w.Claim.Name, "reason", t.Reason.String())
 	nc.host.PublishEvent(t.Rule, t.Node, treat.TerminationCancelled, t.Reason, "NodeClaim "+w.Claim.Name+" is not deleted: its termination was cancelled", claim.Reference())
 }

@@ -40,7 +40,7 @@ func (w *Work) reportDeleted(now time.Time, r *engine.Result, n *nodeObjects) {
 	}
 	outcome, isOver := deletionReasons[t.Reason.Code]
 	if !isOver {
-		outcome = "called_off"
+		outcome = "unwanted"
 	}
 	counts := rm.requesterOf(t.Rule)
 	counts.CountRemediation(t.Rule, t.Reason.Condition, outcome)

@@ -504,7 +504,7 @@ func (s *clusterFixture) pageIsTooLarge() {
 		t.Errorf("the row says %q", message)
 	}
 	if err := testutil.CollectAndCompare(w.Metrics, strings.NewReader(`
-# HELP autohealer_writes_total Writes to the API server by what became of them: made, stale (the object had changed), busy, refused, unsure (no answer came).
+# HELP autohealer_writes_total Writes to the API server by outcome: made, stale (the object had changed), busy, refused, unknown (no answer arrived).
 # TYPE autohealer_writes_total counter
 autohealer_writes_total{outcome="refused",resource="ledger"} 1
 `), "autohealer_writes_total"); err != nil {
