@@ -10,7 +10,7 @@ LONGEST  := ./test/e2e ./deploy ./internal/testbed ./cmd/autohealer-agent ./inte
 AT_ONCE  := 3
 # These run a real Karpenter, which exits on a machine that is too busy to renew its Lease.
 # They wait more than they compute, so both run at a time, after all others.
-KARPENTER := ./test/pools ./cmd/demo
+KARPENTER_TESTS := ./test/pools ./cmd/demo
 VERSION  := $(shell git describe --always --dirty 2>/dev/null || echo dev)
 
 # Without the tracing of gRPC, which Autohealer does not use, the agent is a sixth smaller.
@@ -119,10 +119,10 @@ run-tests:
 
 .PHONY: run-suites
 run-suites:
-	@echo "test: running all tests but those of $(KARPENTER), $(AT_ONCE) packages at a time"
-	@REAL_NODES= go test $(JSON) $(RACE) -p $(AT_ONCE) -timeout 30m $(LONGEST) $$(go list $(PACKAGES) | grep -v $(foreach package,$(KARPENTER),-e '$(package:.%=%)$$'))
-	@echo "test: running $(KARPENTER)"
-	@go test $(JSON) $(RACE) -p 2 -timeout 20m $(KARPENTER)
+	@echo "test: running all tests but those of $(KARPENTER_TESTS), $(AT_ONCE) packages at a time"
+	@REAL_NODES= go test $(JSON) $(RACE) -p $(AT_ONCE) -timeout 30m $(LONGEST) $$(go list $(PACKAGES) | grep -v $(foreach package,$(KARPENTER_TESTS),-e '$(package:.%=%)$$'))
+	@echo "test: running $(KARPENTER_TESTS)"
+	@go test $(JSON) $(RACE) -p 2 -timeout 20m $(KARPENTER_TESTS)
 	@cd tools && go test $(JSON) $(RACE) -timeout 5m ./...
 	@cd tools/images && go test $(JSON) $(RACE) -timeout 5m ./...
 	@if [ "$(REAL_NODES)" = 1 ]; then $(MAKE) --no-print-directory test-nodes; else \

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -268,6 +269,23 @@ func TestEveryPackageIsDocumented(t *testing.T) {
 		words := strings.Fields(p.Doc)
 		if len(words) < 8 {
 			t.Errorf("%s: its package doc is %q; say what the package is for, what it guarantees, and one thing that it does not do", p.path(), p.Doc)
+		}
+	}
+}
+
+// The demo of node pools is an option of make demo, which a variable of the Makefile could
+// switch on by mistake.
+func TestMakeDemoShowsNodePoolsOnRequestOnly(t *testing.T) {
+	for _, options := range [][]string{nil, {"KARPENTER=1"}} {
+		args := append([]string{"-n", "-C", "../..", "demo"}, options...)
+		cmd := exec.CommandContext(t.Context(), "make", args...)
+		cmd.Env = append(os.Environ(), "MAKEFLAGS=", "KARPENTER=") // this test may run under make
+		recipe, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("make %v: %v\n%s", args, err, recipe)
+		}
+		if is := bytes.Contains(recipe, []byte(" -karpenter")); is != (options != nil) {
+			t.Errorf("make %v shows node pools: %t", args, is)
 		}
 	}
 }
