@@ -66,7 +66,7 @@ func TestSecureMetrics(t *testing.T) {
 		}
 		return err
 	}
-	for account, want := range map[string]string{"": "401 ", "somebody": "403 "} {
+	for account, want := range map[string]string{"": "401 ", "unauthorized": "403 "} {
 		testkit.Eventually(t, "an answer to "+account, func() error {
 			if err := scrape(account); err == nil || !strings.HasPrefix(err.Error(), want) {
 				return fmt.Errorf("%w, want %s", err, want)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -15,62 +14,38 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/resourcestack/autohealer/catalog"
 	"github.com/resourcestack/autohealer/internal/finding"
-	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/intake"
-	"github.com/resourcestack/autohealer/internal/kubeapi"
 	"github.com/resourcestack/autohealer/internal/probe/check"
-	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/procfs"
 	"github.com/resourcestack/autohealer/internal/probe/settings"
 	"github.com/resourcestack/autohealer/internal/probe/statefile"
 	"github.com/resourcestack/autohealer/internal/probe/subprocess"
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
 	"github.com/resourcestack/autohealer/internal/probe/unit"
-	"github.com/resourcestack/autohealer/internal/report"
 )
 
 // agent connects the parts: configuration files become monitors and sources, the aggregate
 // merges their findings, and the reporter writes the result to the API server.
 type agent struct {
 	log        *slog.Logger
-	boot       procfs.Boot
 	state      *statefile.Store
+	factory    factory
 	supervisor *supervise.Supervisor
-	aggregate  finding.Aggregate
-	needLabels chan struct{}
-	getenv     func(string) string
-	children   *subprocess.Children // all started programs
-	units      *unit.Manager
-	repairs    *check.Repairs
 	intake     *intake.Intake
-	client     *kubeapi.Client // nil without an API server; noClient says why
-	noClient   error
-	reporter   *report.Reporter // nil without reporting
-	// unknownReporterFields are fields of the reporter's state that a newer agent stored.
-	unknownReporterFields *format.Rest
-
-	// reportMu keeps the order of findings between the aggregate and the reporter: the
-	// reporter takes the last report as the newest.
-	reportMu sync.Mutex
+	reports    reports
+	problems   *problems
+	needLabels chan struct{}
 
 	// changeMu serializes changes. A change may wait for monitors to end. mu must not be
 	// held that long, because status requests need it.
-	changeMu         sync.Mutex
-	mu               sync.Mutex // guards the fields below
-	settings         []settings.Setting
-	labels           map[string]string // of the node; nil until first known
-	waitingFiles     []string          // files that wait for the labels of the node
-	duplicateMetrics []string          // metrics of more than one file
-	tasks            map[string]task   // tasks of running monitors, by name
-	sources          intake.Setup      // daemons that may report
-	notedVersions    map[string]string // by file, the version whose warnings were logged
-	sharedConditions []string          // warnings about conditions of both a daemon and a monitor
-	counters         map[string]counter
-	retiredProblems  map[string]uint64 // problems of ended monitors, by reason
-	unreported       map[string]bool   // monitors whose conditions are not known yet
-	isComplete       bool              // all conditions were known once
+	changeMu sync.Mutex
+	mu       sync.Mutex // guards the fields below
+	settings []settings.Setting
+	labels   map[string]string // of the node; nil until first known
+	running  plan              // the plan that is in force
+	pending  pending
+	warnings warnings
 }
 
 // run wires the agent and runs it until ctx ends.
@@ -97,21 +72,22 @@ func run(ctx context.Context, o options, getenv func(string) string, out io.Writ
 	if err := checkUsable(files.Settings()); err != nil {
 		return errors.Join(err, a.state.Close())
 	}
-	if err := a.connect(o, getenv); err != nil {
+	getLabels, err := a.reports.connect(o, getenv)
+	if err != nil {
 		return errors.Join(err, a.state.Close())
 	}
 	servers, err := listen(ctx, o, a)
 	if err != nil {
 		return errors.Join(err, a.state.Close())
 	}
-	log.Info("starting", "version", version, "node", o.node, "boot", a.boot.ID, "stateDir", o.stateDir)
+	log.Info("starting", "version", version, "node", o.node, "boot", a.factory.boot.ID, "stateDir", o.stateDir)
 	for _, given := range o.ignored {
 		log.Info("argument has no effect", "argument", given)
 	}
 
 	lasting := context.WithoutCancel(ctx)
-	stopReporter := a.startReporter(lasting)
-	stopReaping := background(lasting, a.children.Reap)
+	stopReporter := a.reports.start(lasting)
+	stopReaping := background(lasting, a.factory.children.Reap)
 	var parts sync.WaitGroup
 	for _, server := range servers {
 		parts.Go(func() { server.serve(ctx, stop) })
@@ -123,7 +99,7 @@ func run(ctx context.Context, o options, getenv func(string) string, out io.Writ
 	if o.problemSources != "" {
 		parts.Go(func() { a.intake.Run(ctx) })
 	}
-	parts.Go(func() { labels{a.labelGetter(o.node), a.needLabels, a.labelsNeeded, a.setLabels, log}.run(ctx) })
+	parts.Go(func() { labels{getLabels, a.needLabels, a.labelsNeeded, a.setLabels, log}.run(ctx) })
 	parts.Wait()
 	a.supervisor.Stop()
 	stopReaping()
@@ -147,9 +123,12 @@ func newAgent(o options, getenv func(string) string, log *slog.Logger) (*agent, 
 		return nil, err
 	}
 	a := &agent{
-		log: log, boot: this, state: remembered, needLabels: make(chan struct{}, 1), getenv: getenv,
+		log: log, state: remembered, needLabels: make(chan struct{}, 1),
+		reports: reports{log: log, state: remembered}, problems: newProblems(), warnings: newWarnings(log),
+	}
+	a.factory = factory{
+		log: log, boot: this, state: remembered, getenv: getenv, emit: a.handleReport,
 		children: subprocess.New(), units: unit.New(unit.Config{}), repairs: &check.Repairs{Folder: check.RepairsFolder},
-		notedVersions: map[string]string{}, counters: map[string]counter{}, retiredProblems: map[string]uint64{},
 	}
 	if known, ok := remembered.Labels(); ok {
 		a.labels = known
@@ -157,15 +136,6 @@ func newAgent(o options, getenv func(string) string, log *slog.Logger) (*agent, 
 	a.supervisor = supervise.New(supervise.Config{Emit: a.handleReport, Logger: log})
 	a.intake = intake.New(intake.Config{Emit: a.handleSourceReport, Memory: sourceState{remembered}, Boot: this.ID, Logger: log})
 	return a, nil
-}
-
-// startReporter runs the reporter until the returned function is called. That function
-// waits a moment until pending reports are written.
-func (a *agent) startReporter(ctx context.Context) (stop func()) {
-	if a.reporter == nil {
-		return func() {}
-	}
-	return background(ctx, a.reporter.Run)
 }
 
 // background runs a function until the returned function is called, which waits for its
@@ -201,7 +171,7 @@ func (a *agent) applyFiles(ctx context.Context, changes []settings.Change, all [
 			a.log.Info("configuration file can be used again", "file", change.Now.Path, "reason", event.Reason, "id", event.ID)
 		}
 		if ok {
-			a.report(finding.Report{Source: name, Events: []finding.Event{event}})
+			a.reports.report(finding.Report{Source: name, Events: []finding.Event{event}})
 		}
 	}
 	good := map[string]string{}
@@ -228,8 +198,8 @@ func (a *agent) change(ctx context.Context, apply func()) {
 	a.mu.Lock()
 	apply()
 	p := a.plan()
-	a.logSharedConditions(p)
-	a.awaitConditions(p)
+	a.warnings.logSharedConditions(p)
+	a.reports.await(a.pending.await(p, a.running.tasks))
 	a.mu.Unlock()
 	// Before the monitors start: they must not restore expired state.
 	a.state.Ask(time.Now(), p.names()...)
@@ -238,78 +208,29 @@ func (a *agent) change(ctx context.Context, apply func()) {
 	a.supervisor.Apply(ctx, p.jobs)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.dropTasks(p.tasks)
-	a.sources = p.sources
+	a.retireTasks(p.tasks)
+	a.running = p
 	a.checkComplete()
-}
-
-// awaitConditions records which conditions are not known yet. The reporter keeps the
-// previous agent's rows of these conditions.
-func (a *agent) awaitConditions(p plan) {
-	before, awaited := a.unreported, p.waitingConditions
-	a.unreported = map[string]bool{}
-	for name, t := range p.tasks {
-		_, ran := a.tasks[name]
-		a.unreported[name] = len(t.conditions) > 0 && (before[name] || !ran)
-		if a.unreported[name] {
-			awaited = append(awaited, t.conditionTypes()...)
-		}
-	}
-	if a.reporter != nil {
-		a.reporter.Await(awaited...)
-	}
 }
 
 // checkComplete tells the reporter when all conditions are known for the first time. The
 // reporter then removes rows of the previous agent that no monitor reports.
 func (a *agent) checkComplete() {
-	if a.isComplete || len(a.waitingFiles) > 0 || slices.Contains(slices.Collect(maps.Values(a.unreported)), true) {
-		return
-	}
-	a.isComplete = true
-	releasePages(a.log) // startup is done
-	if a.reporter != nil {
-		a.reporter.Complete()
+	if a.pending.complete() {
+		releasePages(a.log) // startup is done
+		a.reports.complete()
 	}
 }
 
-// dropTasks forgets monitors that no longer run. The state file keeps their findings for a
-// while, because a file may be missing for a moment and a label may flap.
-func (a *agent) dropTasks(now map[string]task) {
-	for name := range a.tasks {
+// retireTasks keeps the problem counts of monitors that no longer run. The state file keeps
+// their findings for a while, because a file may be missing for a moment and a label may
+// flap.
+func (a *agent) retireTasks(now map[string]task) {
+	for name := range a.running.tasks {
 		if _, stays := now[name]; !stays {
-			a.retireCounter(name)
+			a.problems.replace(name, nil)
 		}
 	}
-	a.tasks = now
-}
-
-// logWarnings logs the warnings of each version of a file once.
-func (a *agent) logWarnings(s *settings.Setting) {
-	key := s.String()
-	if a.notedVersions[key] == s.Version {
-		return
-	}
-	a.notedVersions[key] = s.Version
-	for _, warning := range s.Warnings {
-		a.log.Warn("configuration file may contain a mistake", "file", s.Path, "warning", warning)
-	}
-}
-
-// logSharedConditions logs conditions that both a daemon and a monitor report, when they
-// change.
-func (a *agent) logSharedConditions(p plan) {
-	monitors := map[string][]config.Condition{}
-	for name, t := range p.tasks {
-		monitors[name] = t.conditions
-	}
-	both := sharedConditions(p.sources, monitors)
-	if !slices.Equal(both, a.sharedConditions) {
-		for _, warning := range both {
-			a.log.Warn("configuration files may contain a mistake", "warning", warning)
-		}
-	}
-	a.sharedConditions = both
 }
 
 // handleReport takes the findings of a monitor.
@@ -323,33 +244,12 @@ func (a *agent) handleReport(monitor string, r finding.Report) {
 			log.Info("condition changed", "condition", event.Condition)
 		}
 	}
-	a.reportMu.Lock()
-	a.report(a.aggregate.Add(monitor, r))
-	a.reportMu.Unlock()
+	a.reports.add(monitor, r)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(r.Conditions) > 0 && a.unreported[monitor] {
-		a.unreported[monitor] = false
+	if len(r.Conditions) > 0 && a.pending.monitors[monitor] {
+		a.pending.monitors[monitor] = false
 		a.checkComplete()
-	}
-}
-
-// report logs the merged state of the node and passes it to the reporter.
-func (a *agent) report(r finding.Report) {
-	for i := range r.Conditions {
-		c := &r.Conditions[i]
-		log := a.log.With("condition", c.Type, "status", c.Status, "reason", c.Reason, "since", c.Since)
-		if c.Status == catalog.False {
-			log.Debug("condition stands") // most conditions, at each start
-		} else {
-			log.Info("condition stands")
-		}
-	}
-	for _, kind := range r.Gone {
-		a.log.Info("condition removed", "condition", kind)
-	}
-	if a.reporter != nil {
-		a.reporter.Take(r)
 	}
 }
 
@@ -358,16 +258,6 @@ func (a *agent) labelsNeeded() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.ContainsFunc(a.settings, func(s settings.Setting) bool { return s.File != nil && !s.File.Nodes.Empty() })
-}
-
-// labelGetter returns the function that reads the labels of the node.
-func (a *agent) labelGetter(node string) func(context.Context) (map[string]string, error) {
-	return func(ctx context.Context) (map[string]string, error) {
-		if a.client == nil {
-			return nil, a.noClient
-		}
-		return a.client.NodeLabels(ctx, node)
-	}
 }
 
 // unhealthyReasons says why the agent is unhealthy, sorted by name. It is empty for a

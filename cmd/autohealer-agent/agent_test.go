@@ -161,7 +161,7 @@ func TestConfigMapsAreReloaded(t *testing.T) {
 	c, _ := p.condition("KernelDeadlock")
 	testkit.Check(t, c.Status == "False", "the condition is %+v, want that of the other file's monitor", c)
 	testkit.Must(t, os.Remove(other.config))
-	p.waitFor("that nobody keeps the condition", func() bool { _, ok := p.condition("KernelDeadlock"); return !ok })
+	p.waitFor("the removal of a condition without a monitor", func() bool { _, ok := p.condition("KernelDeadlock"); return !ok })
 }
 
 // publish updates a mounted ConfigMap as the kubelet does.

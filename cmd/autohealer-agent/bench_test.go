@@ -24,7 +24,7 @@ var vocabulary = []string{
 	"task scheduler: balancing of domain 3 was blocked for 12 ticks, migrating 4 threads of others",
 	"XFS (dm-2): Ending clean mount of volume 8, no shutdown since the last one, log is recovered",
 	"audit: type=1400 apparmor=\"STATUS\" operation=\"profile_load\" profile=\"unconfined\" name=\"docker\"",
-	"IPv6: ADDRCONF(NETDEV_CHANGE): veth3a4b1: link becomes ready, waiting for nobody to become free",
+	"IPv6: ADDRCONF(NETDEV_CHANGE): veth3a4b1: link becomes ready, waiting for lo to become free",
 	"Memory cgroup stats for /kubepods/burstable/pod12: cache:4KB rss:8KB, nothing was killed there",
 	"CPU3: Core temperature is above threshold, cpu clock is throttled (total events = 42), not fatal",
 	"docker0: port 2(veth1c2d3) entered forwarding state after it was blocked for the usual seconds",

@@ -101,7 +101,7 @@ func TestLostRecordsAreCounted(t *testing.T) {
 	a := inside(t)
 	a.supervisor.Apply(t.Context(), []supervise.Job{{Name: "kernel", Make: func() supervise.Monitor {
 		return logwatch.New(logwatch.Config{
-			Key: "kernel", Boot: a.boot, Memory: a.state, Logger: a.log,
+			Key: "kernel", Boot: a.factory.boot, Memory: a.state, Logger: a.log,
 			Monitor: config.LogMonitor{Plugin: config.Kmsg, Source: "kernel-monitor", BufferSize: 10},
 			Open:    func(logs.Position, time.Time) (logs.Reader, error) { return &overrun{}, nil },
 		})
@@ -116,7 +116,7 @@ func TestCutLinesAndGapsAreCounted(t *testing.T) {
 	metric := func(name string) string { return "autohealer_agent_" + name + `{monitor="` + monitorOf(s) + `"}` }
 	s.log.write("all is well")
 	p := start(t, s.args()...)
-	p.waitFor("figures that are 0 at first", func() bool {
+	p.waitFor("metrics that are 0 at first", func() bool {
 		return p.metric(metric("cut_lines_total"))+p.metric(metric("log_gaps_total"))+p.metric(metric("lost_records_total")) == "000"
 	})
 	s.log.write(strings.Repeat("long ", 20<<10), "all is well")

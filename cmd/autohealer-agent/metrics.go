@@ -15,13 +15,13 @@ import (
 func (a *agent) metrics() []*metrictext.Family {
 	problems := &metrictext.Family{Name: "problem_counter", Kind: metrictext.Counter, Labels: []string{"reason"},
 		Help: "Number of problems found."}
-	for reason, n := range a.problems() {
+	for reason, n := range a.problems.sum() {
 		problems.Add(float64(n), reason)
 	}
 	conditionGauge := &metrictext.Family{Name: "problem_gauge", Kind: metrictext.Gauge, Labels: []string{"type", "reason"},
 		Help: "Whether a condition is True, by reason."}
 	why := map[string]string{}
-	for _, c := range a.aggregate.Conditions() {
+	for _, c := range a.reports.aggregate.Conditions() {
 		if c.Status == catalog.True {
 			why[c.Type] = c.Reason
 		}
@@ -45,8 +45,8 @@ func (a *agent) metrics() []*metrictext.Family {
 	kept.Add(boolValue(a.state.Err() == nil))
 	unknown := &metrictext.Family{Name: "autohealer_agent_unknown_stored", Kind: metrictext.Gauge,
 		Help: "Unknown fields of the state that a newer agent stored. They are kept unchanged."}
-	unknown.Add(float64(a.state.CountUnknown() + a.unknownReporterFields.Len()))
-	return slices.Concat([]*metrictext.Family{problems, conditionGauge, info, kept, unknown}, a.fileMetrics(), a.monitorMetrics(), a.sourceMetrics(), a.reportMetrics(), a.machineMetrics())
+	unknown.Add(float64(a.state.CountUnknown() + a.reports.unknownFields.Len()))
+	return slices.Concat([]*metrictext.Family{problems, conditionGauge, info, kept, unknown}, a.fileMetrics(), a.monitorMetrics(), a.sourceMetrics(), a.reports.metrics(), a.machineMetrics())
 }
 
 func (a *agent) fileMetrics() []*metrictext.Family {
@@ -59,7 +59,7 @@ func (a *agent) fileMetrics() []*metrictext.Family {
 	for i := range a.settings {
 		s := &a.settings[i]
 		valid.Add(boolValue(s.Err == nil), s.Path)
-		waiting.Add(boolValue(slices.Contains(a.waitingFiles, s.Path)), s.Path)
+		waiting.Add(boolValue(slices.Contains(a.pending.files, s.Path)), s.Path)
 	}
 	return []*metrictext.Family{valid, waiting}
 }
@@ -96,7 +96,7 @@ func (a *agent) monitorMetrics() []*metrictext.Family {
 	abandoned.Add(float64(a.supervisor.Abandoned()))
 	programs := &metrictext.Family{Name: "autohealer_agent_abandoned_programs", Kind: metrictext.Gauge,
 		Help: "Killed programs that still run, or whose children do."}
-	programs.Add(float64(a.children.Abandoned()))
+	programs.Add(float64(a.factory.children.Abandoned()))
 	return []*metrictext.Family{up, waits, lines, unstamped, lost, cut, gaps, abandoned, programs}
 }
 

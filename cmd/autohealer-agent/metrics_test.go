@@ -16,7 +16,7 @@ const shippedStats = "../../config/system-stats-monitor.json,../../config/net-cg
 func TestScrapeHasTheMetricsOfShippedFiles(t *testing.T) {
 	s := newScene(t)
 	p := start(t, append(s.args(), "--config.system-stats-monitor="+shippedStats)...)
-	p.waitFor("the last of the figures", func() bool {
+	p.waitFor("the last of the metrics", func() bool {
 		return p.metric(`net_tx_bytes{interface_name="lo"}`) != "none" && p.metric("cpu_load_1m") != "none"
 	})
 	for _, metric := range []string{
@@ -33,7 +33,7 @@ func TestScrapeHasTheMetricsOfShippedFiles(t *testing.T) {
 	for _, file := range strings.Split(shippedStats, ",") {
 		testkit.Same(t, p.metric(`autohealer_agent_monitor_up{monitor="system-stats-monitor:`+file+`"}`), "1", "monitor_up of %s", file)
 	}
-	testkit.Same(t, p.logged("level=WARN", "figures"), 0, "warnings about machine metrics")
+	testkit.Same(t, p.logged("level=WARN", "metrics of the machine"), 0, "warnings about machine metrics")
 	lint(t, p)
 	p.stop()
 }
@@ -47,7 +47,7 @@ func TestDuplicateMetricsAreLoggedAndServedOnce(t *testing.T) {
 	p := start(t, append(s.args(), "--config.system-stats-monitor="+second+","+first)...)
 	const words = "several files have the same metrics"
 	p.waitFor("the warning", func() bool { return p.logged(words, "[load]") == 1 })
-	p.waitFor("the figure", func() bool { return p.metric("load") != "none" })
+	p.waitFor("the metric", func() bool { return p.metric("load") != "none" })
 	if _, scrape := get(t, p.metricsURL+"/metrics"); strings.Count(scrape, "\nload ") != 1 || !strings.Contains(scrape, "over the last minute") {
 		t.Errorf("want only the metric of the first file:\n%s", scrape)
 	}
@@ -61,7 +61,7 @@ func TestDuplicateMetricsAreLoggedAndServedOnce(t *testing.T) {
 }
 
 func TestValidateExplainsErrorsOfMachineMetrics(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "figures.json")
+	file := filepath.Join(t.TempDir(), "stats.json")
 	said := func() (string, error) {
 		var out strings.Builder
 		err := command(t.Context(), []string{"--validate", "--config.system-stats-monitor=" + file}, none, &out, io.Discard)
@@ -72,7 +72,7 @@ func TestValidateExplainsErrorsOfMachineMetrics(t *testing.T) {
 		t.Errorf("for a metric of the agent (%v):\n%s", err, text)
 	}
 	put(t, file, `{"cpu": {"metricsConfigs": {"cpu/load_1m": {"displayName": "load"}, "cpu/lode_1m": {"displayName": "lode"}}}}`)
-	if text, err := said(); err != nil || !strings.Contains(text, ": 1 figure\n") || !strings.Contains(text, `  warning: cpu.metricsConfigs["cpu/lode_1m"]: there is no such figure`) {
+	if text, err := said(); err != nil || !strings.Contains(text, ": 1 metric\n") || !strings.Contains(text, `  warning: cpu.metricsConfigs["cpu/lode_1m"]: there is no such metric`) {
 		t.Errorf("for an unknown metric (%v):\n%s", err, text)
 	}
 }

@@ -77,10 +77,10 @@ func TestManifestArgumentsAreAddedToTheImage(t *testing.T) {
 		{[]string{"--config.system-log-monitor=/config/kernel-monitor.json"}, []string{"/config/kernel-monitor.json", "/config/readonly-monitor.json"}},
 	} {
 		o := testkit.Value(parse(append([]string{image}, test.args...), none, io.Discard)).Must(t)
-		shelf := settings.New(settings.Config{Names: o.files(), Judge: checkFile})
-		shelf.Read()
+		files := settings.New(settings.Config{Names: o.files(), Judge: checkFile})
+		files.Read()
 		var read []string
-		for _, s := range shelf.Settings() {
+		for _, s := range files.Settings() {
 			read = append(read, s.Path)
 		}
 		testkit.NoDiff(t, cmp.Diff(test.want, read), "%q", test.args)

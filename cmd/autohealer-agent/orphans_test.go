@@ -26,7 +26,7 @@ for late in 0 0.01 0.05; do
 	setsid sh -c "echo >> left; exec sleep $late" &
 done
 sleep 0.01
-[ -e sick ] && echo sick && exit 1
+[ -e unhealthy ] && echo unhealthy && exit 1
 exit 0
 `, d.folder))
 	file, wrapper := filepath.Join(d.folder, "disk.json"), filepath.Join(d.folder, "as-process-1")
@@ -42,9 +42,9 @@ exit 0
 	}
 	for range 3 {
 		p.waitFor("that the disk is well", p.is("DiskBadBlock", "False", "DiskIsWell"))
-		d.is("sick", "")
+		d.is("unhealthy", "")
 		p.waitFor("that it is not", p.is("DiskBadBlock", "True", "BadBlocks"))
-		d.isNot("sick")
+		d.isNot("unhealthy")
 	}
 	p.waitFor("many orphans", func() bool { return left(d) > 200 })
 	n := p.logged("status=Unknown")

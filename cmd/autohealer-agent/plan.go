@@ -53,11 +53,11 @@ func (a *agent) plan() plan {
 		}
 		selects := !s.File.Nodes.Empty()
 		selected = selected || selects
-		a.logWarnings(s)
+		a.warnings.logFile(s)
 		switch {
 		case selects && a.labels == nil:
 			waiting = append(waiting, s.Path)
-			if t, ok := a.task(s); ok {
+			if t, ok := a.factory.task(s); ok {
 				p.waitingConditions = append(p.waitingConditions, t.conditionTypes()...)
 			}
 		case selects && !s.File.ForNode(a.labels):
@@ -65,16 +65,11 @@ func (a *agent) plan() plan {
 			a.addToPlan(&p, s)
 		}
 	}
-	if !slices.Equal(waiting, a.waitingFiles) && len(waiting) > 0 {
+	if !slices.Equal(waiting, a.pending.files) && len(waiting) > 0 {
 		a.log.Warn("configuration files wait until the labels of the node are known", "files", waiting)
 	}
-	a.waitingFiles = waiting
-	if twice := p.duplicateMetrics(); !slices.Equal(twice, a.duplicateMetrics) {
-		if len(twice) > 0 {
-			a.log.Warn("several files have the same metrics; only the first file by path serves them", "metrics", twice)
-		}
-		a.duplicateMetrics = twice
-	}
+	a.pending.files = waiting
+	a.warnings.logDuplicateMetrics(p)
 	if selected {
 		select {
 		case a.needLabels <- struct{}{}:
@@ -90,7 +85,7 @@ func (a *agent) addToPlan(p *plan, s *settings.Setting) {
 		p.sources = sources(s.File.Problems)
 		return
 	}
-	if t, ok := a.task(s); ok {
+	if t, ok := a.factory.task(s); ok {
 		p.tasks[s.String()] = t
 		p.jobs = append(p.jobs, a.job(s, t))
 	}

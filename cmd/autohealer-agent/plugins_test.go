@@ -27,7 +27,7 @@ func newDisk(tb testing.TB) disk {
 cd `+folder+`
 [ -e slow ] && sleep 2
 [ -e hangs ] && touch hanging && sleep 600
-[ -e sick ] && cat sick && exit 1
+[ -e unhealthy ] && cat unhealthy && exit 1
 echo well
 `)
 	testkit.Must(tb, os.Chmod(d.program, 0o700))
@@ -65,14 +65,14 @@ func TestPluginReportsAProblemAndItsEnd(t *testing.T) {
 	for _, metric := range []string{`problem_counter{reason="BadBlocks"}`, `problem_counter{reason="SlowDisk"}`, `problem_gauge{type="DiskBadBlock",reason="BadBlocks"}`, "autohealer_agent_abandoned_programs"} {
 		testkit.Same(t, p.metric(metric), "0", "before there is a problem %s", metric)
 	}
-	d.is("sick", "two bad blocks")
+	d.is("unhealthy", "two bad blocks")
 	p.waitFor("that it is not", p.is("DiskBadBlock", "True", "BadBlocks"))
 	c, _ := p.condition("DiskBadBlock")
 	testkit.Check(t, c.Message == "two bad blocks", "its message is %q", c.Message)
 	for _, metric := range []string{`problem_counter{reason="BadBlocks"}`, `problem_gauge{type="DiskBadBlock",reason="BadBlocks"}`} {
 		testkit.Same(t, p.metric(metric), "1", "%s", metric)
 	}
-	d.isNot("sick")
+	d.isNot("unhealthy")
 	p.waitFor("that it is well again", p.is("DiskBadBlock", "False", "DiskIsWell"))
 	testkit.Must(t, os.Rename(d.program, d.program+".away"))
 	p.waitFor("Unknown", p.is("DiskBadBlock", "Unknown", "PluginMissing"))
@@ -94,7 +94,7 @@ func TestRestartKeepsTheProblemOfAPlugin(t *testing.T) {
 	put(t, file, diskMonitor(d, "DiskBadBlock"))
 	args := append(s.args(), "--config.custom-plugin-monitor="+file, "--v=4")
 	p := start(t, args...)
-	d.is("sick", "two bad blocks")
+	d.is("unhealthy", "two bad blocks")
 	p.waitFor("the problem", p.is("DiskBadBlock", "True", "BadBlocks"))
 	before, _ := p.condition("DiskBadBlock")
 	p.stop()
@@ -104,7 +104,7 @@ func TestRestartKeepsTheProblemOfAPlugin(t *testing.T) {
 	c, _ := p.condition("DiskBadBlock")
 	testkit.Check(t, c.Status == "True" && c.LastTransitionTime == before.LastTransitionTime, "the first condition is %+v, want %+v", c, before)
 	d.isNot("slow")
-	d.isNot("sick")
+	d.isNot("unhealthy")
 	p.waitFor("that it is well again", p.is("DiskBadBlock", "False", "DiskIsWell"))
 	testkit.Same(t, p.logged("condition stands", "condition=DiskBadBlock"), 2, "reports: one of the problem and one of its end")
 	d.is("hangs", "")
@@ -119,16 +119,16 @@ func TestChangedPluginFileReplacesOnlyItsMonitor(t *testing.T) {
 	publish(t, mount, "..1", "disk.json", diskMonitor(first, "DiskBadBlock"))
 	put(t, other, diskMonitor(second, "ReadonlyFilesystem"))
 	p := start(t, append(s.args(), "--config.custom-plugin-monitor="+file+","+other)...)
-	first.is("sick", "a bad block")
-	second.is("sick", "it is read-only")
+	first.is("unhealthy", "a bad block")
+	second.is("unhealthy", "it is read-only")
 	p.waitFor("one problem", p.is("DiskBadBlock", "True", "BadBlocks"))
 	p.waitFor("another", p.is("ReadonlyFilesystem", "True", "BadBlocks"))
 
 	publish(t, mount, "..2", "disk.json", strings.ReplaceAll(diskMonitor(first, "DiskBadBlock"), `"path"`, `"pth"`))
 	p.waitFor("the complaint", func() bool { return p.logged("level=ERROR", "ConfigInvalid", file, "path") == 1 })
-	first.isNot("sick")
+	first.isNot("unhealthy")
 	p.waitFor("that the last good version looks on", p.is("DiskBadBlock", "False", "DiskIsWell"))
-	first.is("sick", "a bad block")
+	first.is("unhealthy", "a bad block")
 	p.waitFor("the problem again", p.is("DiskBadBlock", "True", "BadBlocks"))
 
 	publish(t, mount, "..3", "disk.json", strings.ReplaceAll(diskMonitor(first, "DiskBadBlock"), "BadBlocks", "Worn"))

@@ -1,12 +1,18 @@
 package main
 
 import (
+	"context"
+	"log/slog"
 	"os"
+	"sync"
 	"time"
 
+	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/kubeapi"
 	"github.com/resourcestack/autohealer/internal/metrictext"
+	"github.com/resourcestack/autohealer/internal/probe/statefile"
 	"github.com/resourcestack/autohealer/internal/report"
 )
 
@@ -14,32 +20,99 @@ import (
 // a request per node of the cluster.
 const minHeartbeat = 10 * time.Second
 
-// connect finds the API server. Without one the agent only serves and logs its findings. If
-// the configured API server cannot be found, connect returns an error.
-func (a *agent) connect(o options, getenv func(string) string) error {
+// reports merges the findings of all monitors and sources, and passes the result to the
+// reporter.
+type reports struct {
+	log   *slog.Logger
+	state *statefile.Store
+	// mu keeps the order of findings between the aggregate and the reporter: the reporter
+	// takes the last report as the newest.
+	mu        sync.Mutex
+	aggregate finding.Aggregate
+	reporter  *report.Reporter // nil without reporting
+	// unknownFields are fields of the reporter's state that a newer agent stored.
+	unknownFields *format.Rest
+}
+
+// connect finds the API server, and returns the function that reads the labels of the node.
+// Without an API server the agent only serves and logs its findings. If the configured API
+// server cannot be found, connect returns an error.
+func (r *reports) connect(o options, getenv func(string) string) (func(context.Context) (map[string]string, error), error) {
+	var client *kubeapi.Client
 	access, err := kubeapi.Find(o.kubeconfig, o.override, getenv)
 	if err == nil {
-		a.client, err = kubeapi.New(access, name+"/"+version)
+		client, err = kubeapi.New(access, name+"/"+version)
 	}
 	switch {
 	case err != nil && (o.kubeconfig != "" || o.override != ""):
-		return err
+		return nil, err
 	case err != nil:
-		a.noClient = err
 		if o.reporting.enable {
-			a.log.Warn("nothing is reported to an api server", "err", err)
+			r.log.Warn("nothing is reported to an api server", "err", err)
 		}
-		return nil
-	case !o.reporting.enable:
-		a.log.Info("nothing is reported to the api server", "why", "--enable-k8s-exporter=false")
-		return nil
+		return func(context.Context) (map[string]string, error) { return nil, err }, nil
 	}
-	a.reporter, err = report.New(report.Config{
-		API: a.client, Node: o.node, Holder: holder(o, getenv), LeaseNamespace: o.reporting.leases, EventNamespace: o.reporting.namespace,
+	getLabels := func(ctx context.Context) (map[string]string, error) { return client.NodeLabels(ctx, o.node) }
+	if !o.reporting.enable {
+		r.log.Info("nothing is reported to the api server", "why", "--enable-k8s-exporter=false")
+		return getLabels, nil
+	}
+	r.reporter, err = report.New(report.Config{
+		API: client, Node: o.node, Holder: holder(o, getenv), LeaseNamespace: o.reporting.leases, EventNamespace: o.reporting.namespace,
 		TakeOver: o.takeOver, WithoutConditions: !o.reporting.conditions, WithoutEvents: !o.reporting.events,
-		LookEvery: max(o.reporting.heartbeat, minHeartbeat), Remembered: a.restoreReporter(), Remember: a.saveReporter, Logger: a.log,
+		LookEvery: max(o.reporting.heartbeat, minHeartbeat), Remembered: r.restore(), Remember: r.save, Logger: r.log,
 	})
-	return err
+	return getLabels, err
+}
+
+// start runs the reporter until the returned function is called. That function waits a
+// moment until pending reports are written.
+func (r *reports) start(ctx context.Context) (stop func()) {
+	if r.reporter == nil {
+		return func() {}
+	}
+	return background(ctx, r.reporter.Run)
+}
+
+// add merges the findings of a monitor.
+func (r *reports) add(monitor string, found finding.Report) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.report(r.aggregate.Add(monitor, found))
+}
+
+// report logs the merged state of the node and passes it to the reporter.
+func (r *reports) report(merged finding.Report) {
+	for i := range merged.Conditions {
+		c := &merged.Conditions[i]
+		log := r.log.With("condition", c.Type, "status", c.Status, "reason", c.Reason, "since", c.Since)
+		if c.Status == catalog.False {
+			log.Debug("condition stands") // most conditions, at each start
+		} else {
+			log.Info("condition stands")
+		}
+	}
+	for _, kind := range merged.Gone {
+		r.log.Info("condition removed", "condition", kind)
+	}
+	if r.reporter != nil {
+		r.reporter.Take(merged)
+	}
+}
+
+// await makes the reporter keep the previous agent's rows of conditions that are not known
+// yet.
+func (r *reports) await(kinds []string) {
+	if r.reporter != nil {
+		r.reporter.Await(kinds...)
+	}
+}
+
+// complete makes the reporter remove rows of the previous agent that no monitor reports.
+func (r *reports) complete() {
+	if r.reporter != nil {
+		r.reporter.Complete()
+	}
 }
 
 // holder returns the holder of the Lease.
@@ -53,33 +126,33 @@ func holder(o options, getenv func(string) string) string {
 	return o.node
 }
 
-// restoreReporter returns the reporter's state of the previous agent, which includes
+// restore returns the reporter's state of the previous agent, which includes
 // conditions that were left to other writers.
-func (a *agent) restoreReporter() report.State {
+func (r *reports) restore() report.State {
 	var state report.State
-	if note := a.state.Note(); note != "" {
+	if note := r.state.Note(); note != "" {
 		var err error
-		if a.unknownReporterFields, err = format.ReadAll([]byte(note), &state); err != nil {
-			a.log.Error("stored state of the reporter cannot be read, starting without it", "err", err)
+		if r.unknownFields, err = format.ReadAll([]byte(note), &state); err != nil {
+			r.log.Error("stored state of the reporter cannot be read, starting without it", "err", err)
 			return report.State{}
 		}
 	}
 	return state
 }
 
-// saveReporter stores the reporter's state.
-func (a *agent) saveReporter(state report.State) {
-	text, err := a.unknownReporterFields.Write(state)
+// save stores the reporter's state.
+func (r *reports) save(state report.State) {
+	text, err := r.unknownFields.Write(state)
 	if err != nil {
-		a.log.Error("storing the state of the reporter failed", "err", err)
+		r.log.Error("storing the state of the reporter failed", "err", err)
 		return
 	}
-	a.state.KeepNote(string(text))
+	r.state.KeepNote(string(text))
 }
 
-// reportMetrics returns the metrics of reports to the API server.
-func (a *agent) reportMetrics() []*metrictext.Family {
-	if a.reporter == nil {
+// metrics returns the metrics of reports to the API server.
+func (r *reports) metrics() []*metrictext.Family {
+	if r.reporter == nil {
 		return nil
 	}
 	family := func(name, kind, help string, labels ...string) *metrictext.Family {
@@ -90,7 +163,7 @@ func (a *agent) reportMetrics() []*metrictext.Family {
 		f.Add(value)
 		return f
 	}
-	counts := a.reporter.Counts()
+	counts := r.reporter.Counts()
 	requests := family("requests_total", metrictext.Counter, "Requests to the API server, by kind and result.", "request", "result")
 	for of, n := range counts.Requests {
 		requests.Add(float64(n), of.Kind, of.Result)

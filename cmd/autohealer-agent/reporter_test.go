@@ -120,7 +120,7 @@ func TestFindingsAreReported(t *testing.T) {
 	p.waitFor("the Lease", func() bool {
 		return e.requests("PATCH /apis/coordination.k8s.io/v1/namespaces/autohealer-system/leases/autohealer-agent-worker-1") == 1
 	})
-	p.waitFor("the figures", func() bool { return p.metric("autohealer_agent_events_sent_total") == "2" })
+	p.waitFor("the metrics", func() bool { return p.metric("autohealer_agent_events_sent_total") == "2" })
 	for metric, want := range map[string]string{
 		`autohealer_agent_requests_total{request="conditions",result="ok"}`: "2",
 		`autohealer_agent_requests_total{request="lease",result="ok"}`:      "1",
@@ -220,16 +220,16 @@ func TestReporterStateIsRestored(t *testing.T) {
 		a := testkit.Value(newAgent(options{stateDir: folder}, none, slog.New(slog.NewTextHandler(&log, nil)))).Must(t)
 		if round == 0 {
 			a.state.KeepNote(`{"new":1}`) // written by a newer agent
-			a.restoreReporter()
-			a.saveReporter(state)
+			a.reports.restore()
+			a.reports.save(state)
 		} else if note := a.state.Note(); !strings.Contains(note, `"new":1`) {
 			t.Errorf("a field of a newer agent is lost: %s", note)
-		} else if diff := cmp.Diff(state, a.restoreReporter()); diff != "" {
+		} else if diff := cmp.Diff(state, a.reports.restore()); diff != "" {
 			t.Error(diff)
 		}
 		a.state.KeepNote(map[int]string{0: a.state.Note(), 1: "[nonsense"}[round])
 		if round == 1 {
-			diff := cmp.Diff(report.State{}, a.restoreReporter())
+			diff := cmp.Diff(report.State{}, a.reports.restore())
 			testkit.Check(t, diff == "" && strings.Contains(log.String(), "starting without it"), "after an unreadable state: %s\n%s", diff, log.String())
 		}
 		testkit.Must(t, a.state.Close())
@@ -255,9 +255,9 @@ func (l *lastRow) Do(_ context.Context, r kubeapi.Request) (kubeapi.Answer, erro
 func TestTheLastStateOfManyMonitorsIsReported(t *testing.T) {
 	for round := range 50 {
 		a, api := inside(t), &lastRow{}
-		a.log = slog.New(slowLog{})
-		a.reporter = testkit.Value(report.New(report.Config{API: api, Node: "n"})).Must(t)
-		a.reporter.Complete()
+		a.reports.log = slog.New(slowLog{})
+		a.reports.reporter = testkit.Value(report.New(report.Config{API: api, Node: "n"})).Must(t)
+		a.reports.reporter.Complete()
 		var monitors sync.WaitGroup
 		for m := range 4 {
 			monitors.Go(func() {
@@ -267,8 +267,8 @@ func TestTheLastStateOfManyMonitorsIsReported(t *testing.T) {
 			})
 		}
 		monitors.Wait()
-		a.startReporter(t.Context())() // sends pending reports
-		want := a.aggregate.Conditions()[0].Reason
+		a.reports.start(t.Context())() // sends pending reports
+		want := a.reports.aggregate.Conditions()[0].Reason
 		testkit.Require(t, strings.Contains(api.text, want), "round %d: the condition is %s, and the API server has %s", round, want, api.text)
 	}
 }

@@ -75,10 +75,10 @@ func TestFlappingLabelDoesNotClearConditions(t *testing.T) {
 		a.supervisor.Stop()
 		testkit.Must(t, a.state.Close())
 	})
-	shelf := settings.New(settings.Config{Names: []settings.Name{{Kind: config.SystemLog, Path: s.config}}, Judge: checkFile})
-	a.applyFiles(t.Context(), shelf.Read(), shelf.Settings())
+	files := settings.New(settings.Config{Names: []settings.Name{{Kind: config.SystemLog, Path: s.config}}, Judge: checkFile})
+	a.applyFiles(t.Context(), files.Read(), files.Settings())
 	deadlock := func() (status catalog.Status) {
-		for _, c := range a.aggregate.Conditions() {
+		for _, c := range a.reports.aggregate.Conditions() {
 			if c.Type == "KernelDeadlock" {
 				status = c.Status
 			}

@@ -135,7 +135,7 @@ type nodeCondition struct {
 
 func (a *agent) serveConditions(w http.ResponseWriter, _ *http.Request) {
 	now := time.Now().UTC().Format(time.RFC3339)
-	conditions := a.aggregate.Conditions()
+	conditions := a.reports.aggregate.Conditions()
 	list := make([]nodeCondition, 0, len(conditions))
 	for _, c := range conditions {
 		list = append(list, nodeCondition{

@@ -35,8 +35,8 @@ func TestTheReleaseIsSmallOnDiskAndInMemory(t *testing.T) {
 	programs := filepath.Join(folder, "programs.json")
 	put(t, programs, `{
 	"plugin": "custom", "source": "programs", "pluginConfig": {"invoke_interval": "1s"},
-	"conditions": [{"type": "ProgramSick", "reason": "ProgramIsWell", "message": "it is well"}],
-	"rules": [{"type": "permanent", "condition": "ProgramSick", "reason": "ProgramIsSick", "path": "/bin/true"}]}`)
+	"conditions": [{"type": "ProgramUnhealthy", "reason": "ProgramIsWell", "message": "it is well"}],
+	"rules": [{"type": "permanent", "condition": "ProgramUnhealthy", "reason": "ProgramIsUnhealthy", "path": "/bin/true"}]}`)
 	shipped := func(names ...string) string {
 		for i, name := range names {
 			names[i] = testkit.Value(filepath.Abs("../../config/" + name)).Must(t)
@@ -55,7 +55,7 @@ func TestTheReleaseIsSmallOnDiskAndInMemory(t *testing.T) {
 	admin := testkit.Value(kubernetes.NewForConfig(cluster.AdminConfig())).Must(t)
 	p.waitFor("all conditions on the node", func() bool {
 		node := testkit.Value(admin.CoreV1().Nodes().Get(t.Context(), made[0].Name, metav1.GetOptions{})).Must(t)
-		for _, kind := range []string{"KernelDeadlock", "GPUUnhealthy", "KubeletUnhealthy", "ContainerRuntimeUnhealthy", "ReadonlyFilesystem", "NTPProblem", "ProgramSick"} {
+		for _, kind := range []string{"KernelDeadlock", "GPUUnhealthy", "KubeletUnhealthy", "ContainerRuntimeUnhealthy", "ReadonlyFilesystem", "NTPProblem", "ProgramUnhealthy"} {
 			if !slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return string(c.Type) == kind }) {
 				return false
 			}

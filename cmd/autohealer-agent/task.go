@@ -2,7 +2,7 @@ package main
 
 import (
 	"context"
-	"maps"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -11,9 +11,13 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/logwatch"
 	"github.com/resourcestack/autohealer/internal/probe/periodic"
+	"github.com/resourcestack/autohealer/internal/probe/procfs"
 	"github.com/resourcestack/autohealer/internal/probe/settings"
+	"github.com/resourcestack/autohealer/internal/probe/statefile"
 	"github.com/resourcestack/autohealer/internal/probe/stats"
+	"github.com/resourcestack/autohealer/internal/probe/subprocess"
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
+	"github.com/resourcestack/autohealer/internal/probe/unit"
 )
 
 // task is the monitor that a file asks for.
@@ -38,45 +42,53 @@ func (t task) conditionTypes() []string {
 	return kinds
 }
 
-// counter is a monitor that counts its problems by reason. Each reason of a rule is present
-// from the start.
-type counter interface{ Problems() map[string]uint64 }
+// factory creates the monitors of files.
+type factory struct {
+	log      *slog.Logger
+	boot     procfs.Boot
+	state    *statefile.Store
+	getenv   func(string) string
+	emit     func(monitor string, r finding.Report)
+	children *subprocess.Children // all started programs
+	units    *unit.Manager
+	repairs  *check.Repairs
+}
 
 // task returns the task of a file. ok is false if the file has no monitor.
-func (a *agent) task(s *settings.Setting) (t task, ok bool) {
-	name, path, f := s.String(), s.Path, s.File
+func (f *factory) task(s *settings.Setting) (t task, ok bool) {
+	name, path, file := s.String(), s.Path, s.File
 	switch {
-	case f.Log != nil:
-		m := *f.Log
+	case file.Log != nil:
+		m := *file.Log
 		return task{
 			source: m.Source, conditions: m.Conditions, countsProblems: m.Metrics,
 			reasons: permanentReasons(m.Rules, func(r config.LogRule) (bool, string, string) { return r.Permanent, r.Condition, r.Reason }),
 			newMonitor: func() (supervise.Monitor, error) {
-				return logwatch.New(logwatch.Config{Key: name, Monitor: m, Boot: a.boot, Memory: a.state, Logger: a.log}), nil
+				return logwatch.New(logwatch.Config{Key: name, Monitor: m, Boot: f.boot, Memory: f.state, Logger: f.log}), nil
 			},
 		}, true
-	case f.Plugin != nil:
-		m := *f.Plugin
+	case file.Plugin != nil:
+		m := *file.Plugin
 		return task{
 			source: m.Source, conditions: m.Conditions, countsProblems: m.Metrics,
 			reasons: permanentReasons(m.Rules, func(r config.PluginRule) (bool, string, string) { return r.Permanent, r.Condition, r.Reason }),
 			newMonitor: func() (supervise.Monitor, error) {
-				return periodic.NewPlugin(periodic.PluginConfig{Key: name, Monitor: m, Children: a.children, Boot: a.boot.ID, Memory: a.state, Logger: a.log})
+				return periodic.NewPlugin(periodic.PluginConfig{Key: name, Monitor: m, Children: f.children, Boot: f.boot.ID, Memory: f.state, Logger: f.log})
 			},
 		}, true
-	case f.Check != nil:
-		m := *f.Check
+	case file.Check != nil:
+		m := *file.Check
 		return task{
 			source: m.Source, conditions: m.Conditions, countsProblems: m.Metrics,
 			reasons:    permanentReasons(m.Rules, func(r config.CheckRule) (bool, string, string) { return r.Permanent, r.Condition, r.Reason }),
-			newMonitor: func() (supervise.Monitor, error) { return a.checks(name, m) },
+			newMonitor: func() (supervise.Monitor, error) { return f.checks(name, m) },
 		}, true
-	case f.Stats != nil:
-		m := *f.Stats
+	case file.Stats != nil:
+		m := *file.Stats
 		return task{
-			source: string(f.Kind), metrics: stats.Names(m),
+			source: string(file.Kind), metrics: stats.Names(m),
 			newMonitor: func() (supervise.Monitor, error) {
-				return stats.New(stats.Config{Key: name, File: path, Monitor: m, Logger: a.log})
+				return stats.New(stats.Config{Key: name, File: path, Monitor: m, Logger: f.log})
 			},
 		}, true
 	}
@@ -101,17 +113,17 @@ const messagePause = time.Minute
 
 // checks returns the monitor of built-in checks. Their messages say which repair is under
 // way, so they are updated while the problem lasts.
-func (a *agent) checks(name string, m config.CheckMonitor) (*periodic.Monitor, error) {
+func (f *factory) checks(name string, m config.CheckMonitor) (*periodic.Monitor, error) {
 	node := check.Node{
-		Getenv: a.getenv, Boot: a.boot.Time, Units: a.units, Repairs: a.repairs,
+		Getenv: f.getenv, Boot: f.boot.Time, Units: f.units, Repairs: f.repairs,
 		Tell: func(e finding.Event) {
-			a.handleReport(name, finding.Report{Source: m.Source, Events: []finding.Event{e}})
+			f.emit(name, finding.Report{Source: m.Source, Events: []finding.Event{e}})
 		},
 	}
 	cfg := periodic.Config{
 		Key: name, Source: m.Source, Conditions: m.Conditions, Concurrency: m.Concurrency,
 		UpdateOnMessage: true, MessagePause: messagePause, SkipInitialStatus: m.SkipInitialStatus,
-		Boot: a.boot.ID, Memory: a.state, Logger: a.log,
+		Boot: f.boot.ID, Memory: f.state, Logger: f.log,
 	}
 	if m.UpdateOnMessage {
 		cfg.MessagePause = 0
@@ -142,12 +154,11 @@ func (a *agent) job(s *settings.Setting, t task) supervise.Job {
 		if err != nil { // checkFile should have refused the file
 			monitor = failedMonitor{err}
 		}
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.retireCounter(name)
-		if counts, ok := monitor.(counter); ok && t.countsProblems {
-			a.counters[name] = counts
+		counts, ok := monitor.(counter)
+		if !ok || !t.countsProblems {
+			counts = nil
 		}
+		a.problems.replace(name, counts)
 		return monitor
 	}
 	return job
@@ -160,46 +171,21 @@ type failedMonitor struct{ err error }
 // Run returns the error.
 func (b failedMonitor) Run(context.Context, supervise.Reporter) error { return b.err }
 
-// retireCounter keeps the counts of an ended monitor, because a counter must not decrease.
-func (a *agent) retireCounter(name string) {
-	if counts := a.counters[name]; counts != nil {
-		addCounts(a.retiredProblems, counts.Problems())
-	}
-	delete(a.counters, name)
-}
-
-func addCounts(to, more map[string]uint64) {
-	for reason, n := range more {
-		to[reason] += n
-	}
-}
-
-// problems returns the number of problems by reason.
-func (a *agent) problems() map[string]uint64 {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	sum := maps.Clone(a.retiredProblems)
-	for _, counts := range a.counters {
-		addCounts(sum, counts.Problems())
-	}
-	return sum
-}
-
 // conditionReasons returns the conditions that become metrics, with the reasons of their
 // rules. Conditions of daemons have none, because daemons choose their reasons.
 func (a *agent) conditionReasons() map[string][]string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	all := map[string][]string{}
-	for _, t := range a.tasks {
+	for _, t := range a.running.tasks {
 		for condition, reasons := range t.reasons {
 			if t.countsProblems {
 				all[condition] = append(all[condition], reasons...)
 			}
 		}
 	}
-	for i := range a.sources.Sources {
-		for _, condition := range a.sources.Sources[i].Conditions {
+	for i := range a.running.sources.Sources {
+		for _, condition := range a.running.sources.Sources[i].Conditions {
 			all[condition] = append(all[condition], nil...)
 		}
 	}

@@ -122,7 +122,7 @@ func describe(f *config.File) string {
 	case f.Check != nil:
 		words += asks(f.Check.Conditions, len(f.Check.Rules))
 	case f.Stats != nil:
-		words += ": " + count(len(stats.Names(*f.Stats)), "figure")
+		words += ": " + count(len(stats.Names(*f.Stats)), "metric")
 	case f.Problems != nil:
 		conditions := 0
 		for i := range f.Problems.Sources {

@@ -25,7 +25,7 @@ func TestValidateAcceptsEveryFileOfNodeProblemDetector(t *testing.T) {
 	var out strings.Builder
 	testkit.Must(t, command(t.Context(), args, none, &out, io.Discard))
 	testkit.Same(t, strings.Count(out.String(), ".json: ok, "), len(files), "files that are ok:\n%s", out.String())
-	for _, words := range []string{"system-log-monitor of kmsg: 3 conditions, 14 rules\n", "custom-plugin-monitor: 1 condition, 2 rules\n", "system-stats-monitor: 16 figures\n"} {
+	for _, words := range []string{"system-log-monitor of kmsg: 3 conditions, 14 rules\n", "custom-plugin-monitor: 1 condition, 2 rules\n", "system-stats-monitor: 16 metrics\n"} {
 		testkit.Contains(t, out.String(), words, "the output")
 	}
 }
@@ -60,7 +60,7 @@ func TestValidateAcceptsEveryShippedFile(t *testing.T) {
 	testkit.Check(t, n == len(files) && len(kinds) == 4, "%d of %d files are ok, of the kinds %v:\n%s", n, len(files), kinds, out.String())
 	for _, words := range []string{
 		"/health-checks.json: ok, check-monitor: 4 conditions, 5 rules\n",
-		"/system-stats-monitor.json: ok, system-stats-monitor: 27 figures\n", "/net-cgroup-system-stats-monitor.json: ok, system-stats-monitor: 16 figures\n",
+		"/system-stats-monitor.json: ok, system-stats-monitor: 27 metrics\n", "/net-cgroup-system-stats-monitor.json: ok, system-stats-monitor: 16 metrics\n",
 	} {
 		testkit.Contains(t, out.String(), words, "the output")
 	}

@@ -155,7 +155,7 @@ func (s *fixture) dial(path string) func(context.Context) (net.Conn, error) {
 		case p.conns <- theirs:
 			return ours, nil
 		case <-p.closed:
-			return nil, errors.New("nobody listens there")
+			return nil, errors.New("no listener at this address")
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
@@ -186,7 +186,7 @@ func (s *fixture) daemon(ctx context.Context, cfg problem.Config) (c *problem.Cl
 
 // pass advances the clock.
 func pass(d time.Duration) {
-	time.Sleep(d) //nolint:forbidigo // in a bubble this is how time goes by, and nobody waits
+	time.Sleep(d) //nolint:forbidigo // the clock of the bubble advances at once, without a real wait
 	synctest.Wait()
 }
 
@@ -253,8 +253,8 @@ func status(source string, parts ...string) string {
 
 func stamp(ago time.Duration) string { return time.Now().Add(-ago).UTC().Format(time.RFC3339Nano) }
 
-func condition(kind string, sick bool, ago time.Duration) string {
-	word := map[bool]string{true: `true, "reason": "BadBlocksFound"`, false: `false, "reason": "NoBadBlocks"`}[sick]
+func condition(kind string, unhealthy bool, ago time.Duration) string {
+	word := map[bool]string{true: `true, "reason": "BadBlocksFound"`, false: `false, "reason": "NoBadBlocks"`}[unhealthy]
 	return `{"type": "` + kind + `", "status": ` + word + `, "transition": "` + stamp(ago) + `", "message": "m"}`
 }
 

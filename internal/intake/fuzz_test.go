@@ -53,7 +53,7 @@ func FuzzServe(f *testing.F) {
 			if err := json.Unmarshal(answer.Body.Bytes(), &refusal); err != nil || refusal.Problem == "" || refusal.Hint == "" || answer.Body.Len() > 2000 {
 				t.Fatalf("%d %q", answer.Code, answer.Body.Bytes())
 			}
-			if len(passed) > 0 || len(src.reported)+len(src.recentEvents) > 0 || src.published[disk].Reason != NotHeardYet || !src.timer.lastHeard.IsZero() {
+			if len(passed) > 0 || len(src.reported)+len(src.recent.ids) > 0 || src.published[disk].Reason != NotHeardYet || !src.silence.source.lastHeard.IsZero() {
 				t.Fatalf("it is refused with %d, and yet something is kept: %+v", answer.Code, passed)
 			}
 			testkit.Require(t, answer.Code == 400 || answer.Code == 413 || refusal.Field != "", "no field is named: %+v", refusal)

@@ -37,9 +37,9 @@ func identify(creds credentials, sources []*sourceState) (*sourceState, *problem
 			rejection.Problem = "this is not the token of " + creds.addr.owner
 		}
 	case creds.addr.owner != "":
-		rejection.Problem = "this is the socket of " + creds.addr.owner + ", and you are not; or it was, and is no longer"
+		rejection.Problem = "this socket is, or was, for the source " + creds.addr.owner + ", and this connection is not from it"
 	case creds.peer == nil:
-		rejection.Problem, rejection.Hint = "the agent cannot see who you are", "send a token: Authorization: Bearer ..."
+		rejection.Problem, rejection.Hint = "the agent cannot identify the process that connects", "send a token: Authorization: Bearer ..."
 	}
 	return nil, rejection
 }

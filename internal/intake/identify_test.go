@@ -227,14 +227,14 @@ func TestNoClientIsMisidentified(t *testing.T) {
 		if setup.Validate() != nil {
 			t.Skip("this cannot be configured")
 		}
-		var desks []*sourceState
+		var states []*sourceState
 		for _, s := range setup.Sources {
 			src := newSourceState(s, time.Now())
 			if s.TokenFile != "" {
 				sum := digest(sha256.Sum256([]byte(s.TokenFile)))
 				src.token = &sum
 			}
-			desks = append(desks, src)
+			states = append(states, src)
 		}
 		// The current sockets, and one that belonged to s0 before.
 		doors := append(setup.listenAddrs(), listenAddr{network: "unix", address: "/all"}, listenAddr{"unix", "/run/s0.sock", "s0", 7, -1})
@@ -254,7 +254,7 @@ func TestNoClientIsMisidentified(t *testing.T) {
 			}
 		}
 		testkit.Require(t, len(want) <= 1, "%+v may be any of %q", creds, want)
-		got, rejection := identify(creds, desks)
+		got, rejection := identify(creds, states)
 		switch {
 		case len(want) == 1:
 			found++
@@ -288,18 +288,18 @@ func TestConnectionOfARemovedSocketIsRejected(t *testing.T) {
 				mine, still = own(folder, "disk-watch", disk), own(folder, "still")
 				return Setup{Sources: []Source{mine, still}}
 			})
-			before, neighbour := newPoster(t, dialUnix(mine.Socket)), newPoster(t, dialUnix(still.Socket))
+			before, unchanged := newPoster(t, dialUnix(mine.Socket)), newPoster(t, dialUnix(still.Socket))
 			heard := func(p *poster, as string, want int) {
 				t.Helper()
 				code, refusal, _ := p.post(status(as))
 				testkit.Check(t, code == want, "%s: %d %v, want %d", as, code, refusal, want)
 			}
 			heard(before, "disk-watch", 204)
-			heard(neighbour, "still", 204)
+			heard(unchanged, "still", 204)
 			change(&mine)
 			testkit.Must(t, s.in.Apply(Setup{Sources: []Source{mine, still}}))
 			heard(before, "disk-watch", 401)
-			heard(neighbour, "still", 204)
+			heard(unchanged, "still", 204)
 			heard(newPoster(t, dialUnix(mine.Socket)), "disk-watch", 204)
 		})
 	}

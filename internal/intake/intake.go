@@ -312,7 +312,7 @@ func (in *Intake) Counts() (sources []Counts, unauthenticated uint64) {
 	for _, src := range in.sources {
 		src.mu.Lock()
 		counts := src.counts
-		counts.Refused, counts.Silent = maps.Clone(counts.Refused), src.timer.silent
+		counts.Refused, counts.Silent = maps.Clone(counts.Refused), src.silence.source.silent
 		src.mu.Unlock()
 		sources = append(sources, counts)
 	}
@@ -366,13 +366,13 @@ func (in *Intake) tick(passed time.Duration, now time.Time) {
 	in.mu.Unlock()
 	for _, src := range states {
 		src.mu.Lock()
-		wasSilent := src.timer.silent
+		wasSilent := src.silence.source.silent
 		r := src.advance(passed, now)
 		in.emit(src, r)
-		if len(r.Conditions) > 0 || src.hasSilenceToSave() || src.savedSilence {
+		if len(r.Conditions) > 0 || src.silence.mustSave(src.source.Silence) {
 			in.save(src, r)
 		}
-		if src.timer.silent && !wasSilent {
+		if src.silence.source.silent && !wasSilent {
 			in.cfg.Logger.Warn("a source of problem reports is silent", "source", src.name, "for", src.source.Silence)
 		}
 		src.mu.Unlock()

@@ -229,7 +229,7 @@ func TestDelayedSourceIsNotSilent(t *testing.T) {
 				mine.Rate, mine.Burst, mine.Silence = test.rate, test.burst, test.silence
 				defer s.run(t.Context(), mine)()
 				c, stop := s.daemon(t.Context(), problem.Config{Source: "disk-watch", Heartbeat: test.silence / 4})
-				testkit.Must(t, c.SetCondition(sick))
+				testkit.Must(t, c.SetCondition(unhealthy))
 				pass(time.Second)
 				for i := range 1000 {
 					testkit.Must(t, c.Report(problem.Event{Reason: "Backlog", Timestamp: time.Now().Add(-time.Hour + time.Duration(i)*time.Millisecond)}))
@@ -301,7 +301,7 @@ func TestSocketPathIsTaken(t *testing.T) {
 				testkit.Must(t, os.Remove(path))
 			}
 		},
-		"one who listens": func(t *testing.T, path string) func() {
+		"another listener": func(t *testing.T, path string) func() {
 			t.Helper()
 			other := testkit.Value(net.Listen("unix", path)).Must(t)
 			return func() { testkit.Must(t, other.Close()) }
@@ -440,7 +440,7 @@ func TestConnectionsOfOneUserKeepOutNoOtherUser(t *testing.T) {
 	fmt.Fprintf(calm, "Content-Length: %d\r\n\r\n%s", len(body), body)
 	var answer [64]byte
 	if n, err := calm.Read(answer[:]); err != nil || !strings.HasPrefix(string(answer[:n]), "HTTP/1.1 204 ") {
-		t.Errorf("who takes its time is answered %q, %v", answer[:n], err)
+		t.Errorf("the slow connection is answered %q, %v", answer[:n], err)
 	}
 
 	const enough = 5
@@ -452,7 +452,7 @@ func TestConnectionsOfOneUserKeepOutNoOtherUser(t *testing.T) {
 			full++
 			runtime.Gosched()
 		case err != nil || code != 204:
-			t.Errorf("who has come in is answered %d, %v", code, err)
+			t.Errorf("an accepted connection is answered %d, %v", code, err)
 			taken++
 		default:
 			taken++
@@ -478,7 +478,7 @@ func TestLimiterEvictsTheUserWithTheMostConnections(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		at := &connLimiter{limit: rapid.IntRange(1, 8).Draw(t, "places")}
 		users := rapid.SliceOfN(rapid.IntRange(-1, 3), 1, 60).Draw(t, "users")
-		var inside []*connection // all who should be
+		var inside []*connection // the connections that should be open
 		for _, user := range users {
 			c := &connection{Conn: unusedConn{}, listener: &sourceListener{limiter: at}, closed: make(chan struct{})}
 			if user >= 0 {

@@ -113,7 +113,7 @@ func withoutCapabilities(t *testing.T, do func()) {
 	t.Helper()
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // which ends with the goroutine, and nobody else is powerless
+		runtime.LockOSThread() // the thread ends with the goroutine, so no other goroutine loses capabilities
 		none := [2]unix.CapUserData{}
 		err := unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0])
 		if err == nil {

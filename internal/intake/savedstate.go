@@ -41,12 +41,12 @@ type savedCondition struct {
 
 // save returns the state to save.
 func (src *sourceState) save(boot string) (json.RawMessage, error) {
-	s := savedState{Boot: boot, Quiet: src.timer.elapsedToSave(src.source.Silence), Conditions: map[string]savedCondition{}}
-	src.savedSilence = s.Quiet > 0
+	s := savedState{Boot: boot, Quiet: src.silence.source.elapsedToSave(src.source.Silence), Conditions: map[string]savedCondition{}}
+	src.silence.saved = s.Quiet > 0
 	for kind, c := range src.published {
-		timer := src.conditionTimers[kind]
+		timer := src.silence.conditions[kind]
 		s.Conditions[kind] = savedCondition{src.reported[kind], c, timer.silent, timer.elapsedToSave(src.source.Silence)}
-		src.savedSilence = src.savedSilence || timer.elapsedToSave(src.source.Silence) > 0
+		src.silence.saved = src.silence.saved || timer.elapsedToSave(src.source.Silence) > 0
 	}
 	return src.unknownFields.Write(s)
 }
@@ -69,7 +69,7 @@ func (src *sourceState) restore(text json.RawMessage, boot string) error {
 		}
 		return silenceTimer{elapsed: min(lasts, src.source.Silence)}
 	}
-	src.timer = quiet(s.Quiet)
+	src.silence.source = quiet(s.Quiet)
 	for kind, c := range s.Conditions {
 		known, _ := catalog.Lookup(kind)
 		if !slices.Contains(src.source.Conditions, kind) || rebooted && (!known.SurvivesReboot || c.Told.Status != catalog.True) {
@@ -79,8 +79,8 @@ func (src *sourceState) restore(text json.RawMessage, boot string) error {
 		if c.Told.Type != "" {
 			src.reported[kind] = c.Told
 		}
-		if *src.conditionTimers[kind] = quiet(c.Quiet); c.Silent {
-			*src.conditionTimers[kind] = silenceTimer{silent: true, elapsed: src.source.Silence}
+		if *src.silence.conditions[kind] = quiet(c.Quiet); c.Silent {
+			*src.silence.conditions[kind] = silenceTimer{silent: true, elapsed: src.source.Silence}
 		}
 	}
 	return nil

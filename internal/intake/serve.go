@@ -168,7 +168,7 @@ func (in *Intake) acceptStatus(src *sourceState, status *statusRequest, now time
 	if src.removed {
 		return reject(http.StatusUnauthorized, "", "", "%s is heard no longer", src.name)
 	}
-	wasSilent := src.timer.silent
+	wasSilent := src.silence.source.silent
 	report, rejection := src.accept(status, now)
 	if rejection != nil {
 		return rejection

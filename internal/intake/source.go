@@ -24,10 +24,6 @@ const (
 	NotHeardYet = "SourceNotHeardYet"
 )
 
-// maxRecentEvents is how many events of a source are remembered. A source that repeats a
-// status after a lost response must not produce an event twice.
-const maxRecentEvents = 4 * problem.MaxEvents
-
 // sourceState is the state of one source. Its methods are called with mu held.
 type sourceState struct {
 	name string // of the source; never changes
@@ -37,62 +33,25 @@ type sourceState struct {
 	token  *digest // nil if there is no token, or it cannot be read
 	bucket tokenBucket
 
-	reported        map[string]finding.Condition // last report of the source, by type
-	published       map[string]finding.Condition // last emitted conditions, by type
-	conditionTimers map[string]*silenceTimer     // by condition type
-	timer           silenceTimer                 // of the source as a whole
-	rejections      rejections
-	// savedSilence is true if the saved state contains an elapsed silence.
-	savedSilence  bool
+	reported   map[string]finding.Condition // last report of the source, by type
+	published  map[string]finding.Condition // last emitted conditions, by type
+	silence    silence
+	rejections rejections
+	recent     recentEvents
+
 	unknownFields *format.Rest // fields of the saved state that this version does not know
-
-	recentEvents map[string]bool // IDs of recent events
-	recentOrder  []string        // the same IDs, as a ring
-	recentNext   int
-	removed      bool // the source is no longer configured
-	connections  int
-	counts       Counts
-}
-
-// silenceTimer measures how long a condition, or the source as a whole, has not been reported.
-type silenceTimer struct {
-	lastHeard time.Time     // zero if not since the agent started
-	elapsed   time.Duration // since lastHeard, or since the source was configured
-	silent    bool          // elapsed exceeds the limit
-}
-
-// reset records a report. While rate limiting delays the source, its silence does not begin.
-func (timer *silenceTimer) reset(now time.Time, delay time.Duration) {
-	*timer = silenceTimer{lastHeard: now, elapsed: -delay}
-}
-
-// advance adds passed time, and reports whether the limit was just exceeded. The first tick
-// may have been shorter than passed, so it does not count.
-func (timer *silenceTimer) advance(passed, most time.Duration) bool {
-	exceeded := timer.elapsed >= most && !timer.silent
-	timer.silent = timer.elapsed >= most
-	timer.elapsed += passed
-	return exceeded
-}
-
-// elapsedToSave returns the elapsed silence if it is worth saving: if nothing was reported
-// since the agent started, or a report is overdue. So a healthy source causes no writes.
-func (timer *silenceTimer) elapsedToSave(most time.Duration) time.Duration {
-	if timer.silent || !timer.lastHeard.IsZero() && timer.elapsed < most/3 {
-		return 0
-	}
-	return max(0, timer.elapsed)
+	removed       bool         // the source is no longer configured
+	connections   int
+	counts        Counts
 }
 
 func newSourceState(source Source, now time.Time) *sourceState {
 	src := &sourceState{
 		name: source.Name, source: source, bucket: newTokenBucket(source.Rate, source.Burst, now),
-		reported: map[string]finding.Condition{}, published: map[string]finding.Condition{}, conditionTimers: map[string]*silenceTimer{}, recentEvents: map[string]bool{},
+		reported: map[string]finding.Condition{}, published: map[string]finding.Condition{}, silence: newSilence(), recent: newRecentEvents(),
 		counts: Counts{Source: source.Name, Refused: map[int]uint64{}}, rejections: rejections{logged: map[int]time.Time{}},
 	}
-	for _, kind := range source.Conditions {
-		src.conditionTimers[kind] = &silenceTimer{}
-	}
+	src.silence.watch(source.Conditions)
 	return src
 }
 
@@ -104,14 +63,14 @@ func (src *sourceState) accept(status *statusRequest, now time.Time) (finding.Re
 	}
 	delay := src.bucket.borrow(len(said.Events))
 	src.rejections.reset()
-	src.timer.reset(now, delay)
+	src.silence.source.reset(now, delay)
 	for _, c := range said.Conditions {
 		src.reported[c.Type] = c
-		src.conditionTimers[c.Type].reset(now, delay)
+		src.silence.conditions[c.Type].reset(now, delay)
 	}
 	r := finding.Report{Source: src.name}
 	for i := range said.Events {
-		if src.isNew(said.Events[i].ID) {
+		if src.recent.add(said.Events[i].ID) {
 			r.Events = append(r.Events, said.Events[i])
 		}
 	}
@@ -120,41 +79,10 @@ func (src *sourceState) accept(status *statusRequest, now time.Time) (finding.Re
 	return r, nil
 }
 
-// hasSilenceToSave reports whether any timer has an elapsed silence that is worth saving.
-func (src *sourceState) hasSilenceToSave() bool {
-	for _, timer := range src.conditionTimers {
-		if timer.elapsedToSave(src.source.Silence) > 0 {
-			return true
-		}
-	}
-	return src.timer.elapsedToSave(src.source.Silence) > 0
-}
-
-// isNew reports whether an event is new, and remembers it.
-func (src *sourceState) isNew(id string) bool {
-	if src.recentEvents[id] {
-		return false
-	}
-	src.recentEvents[id] = true
-	if len(src.recentOrder) < maxRecentEvents {
-		src.recentOrder = append(src.recentOrder, id)
-		return true
-	}
-	delete(src.recentEvents, src.recentOrder[src.recentNext])
-	src.recentOrder[src.recentNext] = id
-	src.recentNext = (src.recentNext + 1) % maxRecentEvents
-	return true
-}
-
 // advance advances all timers, and returns the changes that this causes.
 func (src *sourceState) advance(passed time.Duration, now time.Time) finding.Report {
 	r := finding.Report{Source: src.name}
-	src.timer.advance(passed, src.source.Silence)
-	changed := false
-	for _, timer := range src.conditionTimers {
-		changed = timer.advance(passed, src.source.Silence) || changed
-	}
-	if changed {
+	if src.silence.advance(passed, src.source.Silence) {
 		src.publish(&r, now)
 	}
 	return r
@@ -200,7 +128,7 @@ func earlier(a, b time.Time) time.Time {
 // conditionFor returns a condition as it should be published.
 func (src *sourceState) conditionFor(kind string, now time.Time) finding.Condition {
 	said, ok := src.reported[kind]
-	timer := src.conditionTimers[kind]
+	timer := src.silence.conditions[kind]
 	unknown := finding.Condition{Type: kind, Status: catalog.Unknown, Since: now, Reason: Silent}
 	switch {
 	case ok && !timer.silent:
@@ -254,13 +182,9 @@ func (src *sourceState) reconfigure(source Source) (gone []string) {
 		}
 		delete(src.reported, kind)
 		delete(src.published, kind)
-		delete(src.conditionTimers, kind)
+		delete(src.silence.conditions, kind)
 	}
-	for _, kind := range source.Conditions {
-		if src.conditionTimers[kind] == nil {
-			src.conditionTimers[kind] = &silenceTimer{}
-		}
-	}
+	src.silence.watch(source.Conditions)
 	if source.TokenFile != src.source.TokenFile {
 		src.token = nil // until the new file has been read
 	}

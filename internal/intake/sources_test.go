@@ -18,8 +18,8 @@ import (
 const disk = "DiskBadBlock"
 
 var (
-	well = problem.Condition{Type: disk, Reason: "NoBadBlocks"}
-	sick = problem.Condition{Type: disk, Status: true, Reason: "BadBlocksFound", Message: "3 of them"}
+	well      = problem.Condition{Type: disk, Reason: "NoBadBlocks"}
+	unhealthy = problem.Condition{Type: disk, Status: true, Reason: "BadBlocksFound", Message: "3 of them"}
 )
 
 // bubble runs a test in a synctest bubble.
@@ -43,7 +43,7 @@ func TestSourceReportsBecomesSilentAndReturns(t *testing.T) {
 		pass(time.Hour) // heartbeats are enough
 		s.want(disk, "False NoBadBlocks")
 		began := time.Now()
-		testkit.Must(t, c.SetCondition(sick))
+		testkit.Must(t, c.SetCondition(unhealthy))
 		testkit.Must(t, c.Report(problem.Event{Reason: "BadBlock", Message: "at 17"}))
 		pass(2 * time.Second)
 		if since := s.want(disk, "True BadBlocksFound"); !since.Equal(began) {
@@ -141,7 +141,7 @@ func TestDaemonRestartIsNoTransition(t *testing.T) {
 		var first time.Time
 		for i := range 4 {
 			c, stop := s.daemon(t.Context(), problem.Config{Source: "disk-watch"})
-			worse := sick
+			worse := unhealthy
 			worse.Message = strings.Repeat("more and ", i) + "more"
 			testkit.Must(t, c.SetCondition(worse))
 			pass(time.Minute)
@@ -179,7 +179,7 @@ func TestReportsAreAcceptedAfterTheClockWasSetBack(t *testing.T) {
 			c, stop := s.daemon(t.Context(), problem.Config{Source: "disk-watch"})
 			defer stop()
 			want := map[bool]string{true: "True BadBlocksFound", false: "False NoBadBlocks"}[same]
-			testkit.Must(t, c.SetCondition(map[bool]problem.Condition{true: sick, false: well}[same]))
+			testkit.Must(t, c.SetCondition(map[bool]problem.Condition{true: unhealthy, false: well}[same]))
 			pass(2 * time.Second)
 			since = s.want(disk, want)
 			testkit.Check(t, !since.After(time.Now()) && c.Err() == nil, "it stands since %s, %v", since, c.Err())
@@ -194,7 +194,7 @@ func TestReportFromTheFutureDelaysNothingElse(t *testing.T) {
 		defer s.run(t.Context(), source("disk-watch", disk, "NTPProblem"))()
 		c, stop := s.daemon(t.Context(), problem.Config{Source: "disk-watch"})
 		defer stop()
-		ahead := sick
+		ahead := unhealthy
 		ahead.Transition = time.Now().Add(time.Hour)
 		testkit.Must(t, c.SetCondition(ahead))
 		testkit.Must(t, c.SetCondition(problem.Condition{Type: "NTPProblem", Status: true, Reason: "NTPIsDown"}))
@@ -245,13 +245,13 @@ func TestAgentRestartKeepsTheState(t *testing.T) {
 		t.Helper()
 		end := s.run(t.Context(), source("disk-watch", disk))
 		c, stop := s.daemon(t.Context(), problem.Config{Source: "disk-watch"})
-		testkit.Must(t, c.SetCondition(sick))
+		testkit.Must(t, c.SetCondition(unhealthy))
 		pass(2 * time.Second)
 		since := s.want(disk, "True BadBlocksFound")
 		testkit.Same(t, s.urgent, 1, "urgent findings that were kept")
 		stop()
 		end()
-		pass(time.Hour) // nobody was there to listen
+		pass(time.Hour) // no agent runs
 
 		again := func(boot string) *fixture {
 			next := newFixture(t)
@@ -304,11 +304,11 @@ func TestSilenceAddsUpAcrossAgentRestarts(t *testing.T) {
 			for got := ""; got != "Unknown SourceSilent"; lives++ {
 				if listened > 10*time.Minute {
 					if heartbeat {
-						return // nobody is taken for silent who is heard once in a life
+						return // a source that reports once per run of the agent is not silent
 					}
 					t.Fatalf("after %s, in %d lives, it is %q", listened, lives, got)
 				}
-				pass(time.Hour) // in which nobody listens
+				pass(time.Hour) // no agent runs
 				next := newFixture(t)
 				next.kept = s.kept
 				next.begin("boot-1", t.Output())
@@ -343,7 +343,7 @@ func TestRebootClearsConditionsThatItFixes(t *testing.T) {
 		t.Helper()
 		end := s.run(t.Context(), source("watch", disk, "NTPProblem"))
 		c, stop := s.daemon(t.Context(), problem.Config{Source: "watch"})
-		testkit.Must(t, c.SetCondition(sick))
+		testkit.Must(t, c.SetCondition(unhealthy))
 		testkit.Must(t, c.SetCondition(problem.Condition{Type: "NTPProblem", Status: true, Reason: "NTPIsDown"}))
 		pass(2 * time.Second)
 		stop()
@@ -372,7 +372,7 @@ func TestSourcesAreAddedKeptAndRemoved(t *testing.T) {
 		defer s.run(t.Context(), source("a", disk), source("b", "NTPProblem"))()
 		c, stop := s.daemon(t.Context(), problem.Config{Source: "a"})
 		defer stop()
-		testkit.Must(t, c.SetCondition(sick))
+		testkit.Must(t, c.SetCondition(unhealthy))
 		pass(2 * time.Second)
 
 		// b loses its condition to a new source, and a has another interval.
@@ -445,8 +445,8 @@ func TestRepeatedEventIsEmittedOnce(t *testing.T) {
 			pass(time.Minute)
 		}
 		src := s.in.sources[0]
-		if got := len(s.newEvents()); got != 3*maxRecentEvents || len(src.recentEvents) != maxRecentEvents || len(src.recentOrder) != maxRecentEvents {
-			t.Errorf("%d are told, %d and %d remembered", got, len(src.recentEvents), len(src.recentOrder))
+		if got := len(s.newEvents()); got != 3*maxRecentEvents || len(src.recent.ids) != maxRecentEvents || len(src.recent.order) != maxRecentEvents {
+			t.Errorf("%d are told, %d and %d remembered", got, len(src.recent.ids), len(src.recent.order))
 		}
 		p.client.CloseIdleConnections()
 	})

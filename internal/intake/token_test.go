@@ -70,7 +70,7 @@ func TestHangingFileSystemBlocksNothing(t *testing.T) {
 			pass(time.Minute)
 		}
 		pass(3 * time.Minute)
-		s.want(disk, "Unknown SourceSilent") // which somebody still notices
+		s.want(disk, "Unknown SourceSilent") // the agent still detects the silence
 		s.want("NTPProblem", "Unknown SourceNeverHeard")
 		if why := s.in.Problems(); len(why) != 1 || !strings.Contains(why[0], "/mnt/token: the file system does not answer") || reads.Load() != 1 {
 			t.Errorf("%d reads: %q", reads.Load(), why)

@@ -68,20 +68,20 @@ func TestNeverValidIsNotNone(t *testing.T) {
 	last := &lastGood{Block: &v1alpha1.RepairSpec{}}
 	words := "no node is repaired unless a RepairPolicy governs it"
 	for name, test := range map[string]struct {
-		pool      pool
-		isGarbled bool
+		pool       pool
+		neverValid bool
 	}{
-		"never had one":                     {pool{is: neverSet}, false},
-		"a good one":                        {pool{is: applied, last: last}, false},
-		"a bad one":                         {pool{is: refused, fault: fault}, true},
-		"a bad one after a good one":        {pool{is: refused, fault: fault, last: last}, false},
-		"a bad one after one that was good": {pool{is: refused, fault: fault, last: last, lastFault: fault}, true},
-		"a bad one that is lost":            {pool{is: lost, fault: fault}, true},
-		"a lost one":                        {pool{is: lost, last: last}, false},
-		"one that is removed":               {pool{is: removed}, false},
+		"never had a block":                    {pool{is: neverSet}, false},
+		"a valid block":                        {pool{is: applied, last: last}, false},
+		"an invalid block":                     {pool{is: refused, fault: fault}, true},
+		"an invalid block after a valid block": {pool{is: refused, fault: fault, last: last}, false},
+		"an invalid block after a block that is no longer valid": {pool{is: refused, fault: fault, last: last, lastFault: fault}, true},
+		"a lost invalid block": {pool{is: lost, fault: fault}, true},
+		"a lost block":         {pool{is: lost, last: last}, false},
+		"a removed block":      {pool{is: removed}, false},
 	} {
-		if is := test.pool.inForce(); is.NeverValid() != test.isGarbled || strings.Contains(is.Problem, words) != test.isGarbled {
-			t.Errorf("%s: that it is garbled is %t: %s", name, is.NeverValid(), is.Problem)
+		if is := test.pool.inForce(); is.NeverValid() != test.neverValid || strings.Contains(is.Problem, words) != test.neverValid {
+			t.Errorf("%s: never valid is %t: %s", name, is.NeverValid(), is.Problem)
 		}
 	}
 }

@@ -35,15 +35,15 @@ func (k *Store) sendEvents(inForce map[string]*Pool) {
 			word.Message += k.removalHint(is, " Write spec.repair again to put it back, or enabled: false there to switch it off; to drop it for good:")
 			k.cfg.Logger.Warn("repair block vanished", "nodePool", name, "problem", is.Problem)
 		case applied:
-			word.EventReason, word.Message = treat.Accepted, "Repair: what stands in spec.repair is in force."
+			word.EventReason, word.Message = treat.Accepted, "Repair: spec.repair is in force."
 			k.cfg.Logger.Info("repair block in force again", "nodePool", name)
 		default: // the block was removed or dropped
 			word.EventReason, word.Message = treat.Accepted, "Repair: no block is in force any more."
 		}
 		k.cfg.Event(word)
 	}
-	if isOut := lostOnes > 0; isOut != k.schemaLossLogged {
-		k.schemaLossLogged = isOut
+	if isOut := lostOnes > 0; isOut != k.logged.schemaLoss {
+		k.logged.schemaLoss = isOut
 		if isOut {
 			k.cfg.Logger.Error("schema of repair blocks lost, the last good ones stay in force", "customResourceDefinition", definitionName, "nodePools", lostOnes, "restore", k.cfg.Restore)
 		} else {

@@ -364,8 +364,8 @@ func (k *Store) count(inForce map[string]*Pool, kept map[types.UID]*lastGood) {
 
 // logUnreadable logs an unreadable revision once.
 func (k *Store) logUnreadable(revision *appsv1.ControllerRevision, err error) {
-	if !k.unreadableLogged[revision.UID] {
-		k.unreadableLogged[revision.UID] = true
+	if !k.logged.unreadable[revision.UID] {
+		k.logged.unreadable[revision.UID] = true
 		k.cfg.Logger.Error("revision of a repair block unreadable", "namespace", revision.Namespace, "controllerRevision", revision.Name, "err", err)
 	}
 }
@@ -381,9 +381,9 @@ func (k *Store) logMissingPermissions(s *snapshot) {
 		{s.copies.isForbidden(), "repair blocks are not kept, and last good ones not known", s.copies.err},
 		{s.pools.isForbidden(), "repair blocks on node pools not followed", s.pools.err},
 	} {
-		if of.isBarred && !k.forbiddenLogged[i] {
+		if of.isBarred && !k.logged.forbidden[i] {
 			k.cfg.Logger.Error("permission missing", "so", of.words, "manifest", "deploy/controller/2-rights.yaml", "err", of.err)
 		}
-		k.forbiddenLogged[i] = of.isBarred
+		k.logged.forbidden[i] = of.isBarred
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -82,25 +81,26 @@ type Store struct {
 	wake chan struct{} // has room for one
 
 	// Fields of the loop.
-	pools            map[string]*pool
-	writeBackoff     backoff     // of writes of revisions
-	confirmBackoff   backoff     // of confirming reads
-	schemaPace       restorePace // of restoring the schema
-	restoreBackoff   backoff     // of the permission to restore
-	counted          Counts
-	unreadableLogged map[types.UID]bool // unreadable revisions that were logged
-	forbiddenLogged  [3]bool            // missing permissions that were logged
-	stopLister       context.CancelFunc // of the pools, nil while there is none
-	listers          sync.WaitGroup
-	schemaLossLogged bool // the missing schema was logged
+	pools          map[string]*pool
+	writeBackoff   backoff     // of writes of revisions
+	confirmBackoff backoff     // of confirming reads
+	schemaPace     restorePace // of restoring the schema
+	restoreBackoff backoff     // of the permission to restore
+	counted        Counts
+	logged         logged
+	stopLister     context.CancelFunc // of the pools, nil while there is none
+	listers        sync.WaitGroup
 
-	mu       sync.Mutex
-	snapshot snapshot
-	// Published state, for Take.
-	known, isThere bool
-	inForce        map[string]*Pool
-	changed        map[string]bool
-	all            bool
+	mu        sync.Mutex
+	snapshot  snapshot
+	published published
+}
+
+// logged is what the log already says.
+type logged struct {
+	unreadable map[types.UID]bool // unreadable revisions
+	forbidden  [3]bool            // missing permissions
+	schemaLoss bool               // the schema is missing
 }
 
 // NewStore returns a store; Run starts it.
@@ -108,7 +108,7 @@ func NewStore(cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configuring the store of repair blocks: %w", err)
 	}
-	return &Store{cfg: cfg, wake: make(chan struct{}, 1), pools: map[string]*pool{}, unreadableLogged: map[types.UID]bool{}, changed: map[string]bool{}}, nil
+	return &Store{cfg: cfg, wake: make(chan struct{}, 1), pools: map[string]*pool{}, logged: logged{unreadable: map[types.UID]bool{}}, published: published{changed: map[string]bool{}}}, nil
 }
 
 // Listed reports whether all pools are known, and whether the cluster has NodePools at all;
@@ -117,10 +117,10 @@ func NewStore(cfg Config) (*Store, error) {
 func (k *Store) Listed() (known, isThere bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.known {
+	if !k.published.known {
 		err = k.snapshot.readError()
 	}
-	return k.known, k.isThere, err
+	return k.published.known, k.published.isThere, err
 }
 
 // Take returns the pools that have changed since the last call, by name; nil stands for a
@@ -128,43 +128,15 @@ func (k *Store) Listed() (known, isThere bool, err error) {
 func (k *Store) Take() (changed map[string]*Pool, all bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	changed, all = make(map[string]*Pool, len(k.changed)), k.all
-	for name := range k.changed {
-		if is := k.inForce[name]; is != nil || !all {
-			changed[name] = is
-		}
-	}
-	k.changed, k.all = map[string]bool{}, false
-	return changed, all
+	return k.published.take()
 }
 
 // publish sets the state in force and reports what has changed.
 func (k *Store) publish(isThere bool, inForce map[string]*Pool) {
 	k.mu.Lock()
-	isNews := !k.known || k.isThere != isThere
-	k.all = k.all || isNews
-	for name := range k.inForce {
-		if inForce[name] == nil {
-			k.changed[name] = true
-		}
-	}
-	for name, is := range inForce {
-		if before := k.inForce[name]; isNews || before == nil || !before.isEqualTo(is) {
-			k.changed[name] = true
-		}
-	}
-	isNews = isNews || len(k.changed) > 0
-	k.known, k.isThere, k.inForce = true, isThere, inForce
+	isNews := k.published.set(isThere, inForce)
 	k.mu.Unlock()
 	if isNews {
 		k.cfg.Changed()
 	}
-}
-
-// isEqualTo reports whether another Pool has no relevant change. A new resourceVersion alone is
-// not relevant, because Karpenter counts nodes in the status.
-func (p *Pool) isEqualTo(other *Pool) bool {
-	return p.UID == other.UID && p.Problem == other.Problem && p.Lost == other.Lost && sameBlock(p.Block, other.Block) &&
-		p.Generation == other.Generation && p.DeletionTimestamp.Equal(other.DeletionTimestamp) &&
-		maps.Equal(p.Labels, other.Labels) && maps.Equal(p.Annotations, other.Annotations) && sameBlock(p.Spec.Repair, other.Spec.Repair)
 }

@@ -445,9 +445,9 @@ func (w *fixture) limited(t *testing.T, rules ...rbacv1.PolicyRule) client.WithW
 	testkit.Must(t, w.client.Create(t.Context(), &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: w.namespace},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: w.namespace},
-		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: w.namespace, Name: "keeper"}},
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: w.namespace, Name: "controller"}},
 	}))
-	config := testkit.Value(w.ServiceAccountConfig(t.Context(), w.namespace, "keeper")).Must(t)
+	config := testkit.Value(w.ServiceAccountConfig(t.Context(), w.namespace, "controller")).Must(t)
 	return w.connect(t, config)
 }
 

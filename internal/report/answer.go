@@ -148,12 +148,7 @@ func (c *core) startOutage(now time.Time, result string, err error) {
 // serverAnswered records that the API server has answered, and ends an outage.
 func (c *core) serverAnswered(now time.Time, got kubeapi.Answer) {
 	c.counts.LastAnswer = now
-	if !got.Date.IsZero() {
-		c.skew = got.Date.Sub(now)
-		if c.skew.Abs() <= maxClockError {
-			c.skew = 0
-		}
-	}
+	c.lease.setClock(now, got.Date)
 	if c.outage.failures > 0 {
 		c.log.Info("api server reachable again", "outage", now.Sub(c.outage.began).Round(time.Millisecond))
 		c.outage = backoff{}
@@ -176,16 +171,17 @@ func (c *core) requestSucceeded(now time.Time, req *request, got kubeapi.Answer)
 		c.conditions.hasPlaceholder = false
 		c.nodeWritten(now, got)
 	case requestHandover:
-		c.conditions.needsHandover, c.conditions.handover, c.conditions.hasPlaceholder = false, nil, c.conditions.hasPlaceholder || req.placeholder
-		if c.nodeWritten(now, got); c.conditions.removal != nil { // the only write since the Node was read
-			c.conditions.removal.version, c.conditions.removal.safe = c.conditions.version, c.conditions.version != ""
+		r := &c.conditions
+		r.removal.needsHandover, r.removal.handover, r.hasPlaceholder = false, nil, r.hasPlaceholder || req.placeholder
+		if c.nodeWritten(now, got); r.removal.plan != nil { // the only write since the Node was read
+			r.removal.plan.version, r.removal.plan.safe = r.version, r.version != ""
 		}
 	case requestSweep:
-		c.conditions.markDeleted(req.orphans)
+		c.conditions.orphans.markDeleted(req.orphans)
 		c.log.Info("orphaned conditions deleted", "conditions", req.orphans.kinds)
 		c.nodeWritten(now, got)
 	case requestLease:
-		c.leaseDueAt = now.Add(jitter(renewEvery, c.random))
+		c.lease.dueAt = now.Add(jitter(renewEvery, c.random))
 		c.counts.LeaseRenewed = now
 		c.leaseRenewed(now, got)
 	case requestEvent:
@@ -218,15 +214,15 @@ func (c *core) conditionsApplied(now time.Time, req *request) {
 		}
 	}
 	if req.removes {
-		r.unremovable.times = 0
+		r.removal.unremovable.times = 0
 	}
-	r.unremovable.othersAccepted(now)
-	r.applied, r.needsRewrite, r.force, r.changedByOthers, r.removal = req.conditions, false, false, nil, nil
+	r.removal.unremovable.othersAccepted(now)
+	r.applied, r.needsRewrite, r.force, r.changedByOthers, r.removal.plan = req.conditions, false, false, nil, nil
 	r.owned = map[string]bool{}
 	for kind := range r.applied {
 		r.owned[kind] = true
 	}
-	for _, preserved := range []map[string]apiCondition{r.unremovable.conditions, r.awaitedValues} {
+	for _, preserved := range []map[string]apiCondition{r.removal.unremovable.conditions, r.awaited.values} {
 		for kind := range preserved {
 			r.owned[kind] = true
 		}
@@ -239,16 +235,16 @@ func (c *core) requestRefused(now time.Time, req *request, result string) {
 	r := &c.conditions
 	switch {
 	case req.kind == requestHandover && req.readsNode && result == resultForbidden:
-		r.readForbidden = true
+		r.removal.readForbidden = true
 	case (req.kind == requestHandover && !req.readsNode || req.kind == requestConditions && req.removes) && (result == resultForbidden || result == resultInvalid):
-		r.handover = nil
+		r.removal.handover = nil
 		if kinds := r.keepUnremovable(now); len(kinds) > 0 {
 			c.log.Warn("cannot remove or hand over conditions: they stay unchanged so that the other conditions can be written", "conditions", kinds)
 		}
 	case req.kind == requestHandover && !req.readsNode:
-		r.handover = nil // look again
+		r.removal.handover = nil // look again
 	case req.kind == requestConditions:
-		r.removal = nil
+		r.removal.plan = nil
 	}
 }
 
@@ -266,8 +262,8 @@ func (c *core) requeue(req *request) {
 // eventRejected drops an Event that the API server will never accept.
 func (c *core) eventRejected(req *request, err error) {
 	c.events.rejected(req.queue, req.event)
-	if !c.loggedRejected {
-		c.loggedRejected = true
+	if !c.logged.rejected {
+		c.logged.rejected = true
 		c.log.Error("event dropped: the api server rejects it", "reason", req.event.Reason, "err", err)
 	}
 }
@@ -282,8 +278,8 @@ func (c *core) leaseRenewed(now time.Time, got kubeapi.Answer) {
 	if err := json.Unmarshal(got.Body, &lease); err != nil || lease.Metadata.ResourceVersion == "" {
 		return // the renewal succeeded anyway
 	}
-	c.checkVersion(now, "leases", lease.Metadata.ResourceVersion, c.leaseVersion)
-	c.leaseVersion = lease.Metadata.ResourceVersion
+	c.checkVersion(now, "leases", lease.Metadata.ResourceVersion, c.lease.version)
+	c.lease.version = lease.Metadata.ResourceVersion
 }
 
 // checkVersion compares the resourceVersion of a write with that of the previous write to the
@@ -307,7 +303,7 @@ func (c *core) nodeWritten(now time.Time, got kubeapi.Answer) {
 	}
 	c.checkVersion(now, "nodes", v.version, before)
 	c.conditions.forgetDeleted(&v)
-	c.conditions.mayHaveOrphans = c.conditions.mayHaveOrphans || len(c.conditions.withoutWriter(&v)) > 0
+	c.conditions.orphans.possible = c.conditions.orphans.possible || len(c.conditions.withoutWriter(&v)) > 0
 	c.setUID(now, v.uid)
 }
 
@@ -318,7 +314,7 @@ func (c *core) setUID(now time.Time, uid string) {
 	}
 	if c.uid != "" {
 		c.log.Info("node was recreated", "uid", uid)
-		c.leaseDueAt = now
+		c.lease.dueAt = now
 	}
 	c.uid = uid
 }
@@ -326,7 +322,7 @@ func (c *core) setUID(now time.Time, uid string) {
 // compareNode compares the Node with the conditions that the agent wrote.
 func (c *core) compareNode(now time.Time, req *request, v *nodeView) {
 	c.checkAt = now.Add(c.checkInterval())
-	c.conditions.mayHaveOrphans = c.conditions.mayHaveOrphans || len(c.conditions.orphaned(v)) > 0
+	c.conditions.orphans.possible = c.conditions.orphans.possible || len(c.conditions.orphaned(v)) > 0
 	if c.conditions.applied == nil {
 		return
 	}
@@ -347,19 +343,19 @@ func (c *core) compareNode(now time.Time, req *request, v *nodeView) {
 		c.conditions.needsRewrite, c.conditions.changedByOthers = true, found
 	}
 	_, differs := c.conditions.fieldsToHandOver(v)
-	if differs || len(c.conditions.released(v)) > 0 || len(c.conditions.abandoned(v, now)) > 0 {
-		c.conditions.needsHandover, c.conditions.handover = true, nil
+	if differs || len(c.conditions.sharing.released(v)) > 0 || len(c.conditions.abandoned(v, now)) > 0 {
+		c.conditions.removal.needsHandover, c.conditions.removal.handover = true, nil
 	}
 }
 
 // detectSecondAgent logs once that another agent reports on this node: it finds conditions
 // under the agent's field manager that this agent did not write.
 func (c *core) detectSecondAgent(v *nodeView) {
-	if c.loggedSecondAgent || c.conditions.dirty() {
+	if c.logged.secondAgent || c.conditions.dirty() {
 		return
 	}
 	if found := c.conditions.writtenByOtherAgent(v); len(found) > 0 {
-		c.loggedSecondAgent = true
+		c.logged.secondAgent = true
 		c.log.Warn("a second agent writes conditions of this node as the same field manager, and each removes the other's conditions: run only one agent on the node",
 			"manager", FieldManager, "conditions", found)
 	}
@@ -369,40 +365,39 @@ func (c *core) detectSecondAgent(v *nodeView) {
 // cache.
 func (c *core) planHandover(now time.Time, v *nodeView) {
 	r := &c.conditions
-	r.owned, r.readForbidden, r.handover, r.removal = v.conditionsOwnedBy(FieldManager), false, nil, nil
+	r.owned = v.conditionsOwnedBy(FieldManager)
+	r.removal.readForbidden, r.removal.handover, r.removal.plan = false, nil, nil
 	r.saveAwaited(v)
 	if r.applied == nil && len(r.owned) == 0 && len(r.toApply()) == 0 {
 		r.applied, r.needsRewrite = map[string]condition{}, false // there is nothing to write, and nothing was written
 	}
-	freed, abandoned := r.released(v), r.abandoned(v, now)
+	freed, abandoned := r.sharing.released(v), r.abandoned(v, now)
 	if len(freed)+len(abandoned) > 0 {
 		for _, kind := range freed {
 			c.reclaim(kind, "the manager no longer owns it")
 		}
 		for _, kind := range abandoned {
 			c.reclaim(kind, "the manager has stopped writing it")
-			delete(r.state.Taken, kind) // the agent may take its fields over once more
+			delete(r.sharing.state.Taken, kind) // the agent may take its fields over once more
 		}
 		// Keep the fields that were handed over until the agent has written the conditions
 		// again. Otherwise they would vanish in between.
-		r.needsHandover = false
+		r.removal.needsHandover = false
 		c.checkSoon(now)
 		return
 	}
 	r.planRemoval(v)
 	left, differs := r.fieldsToHandOver(v)
-	if r.needsHandover = differs; !differs {
-		r.removal.safe = true
+	if r.removal.needsHandover = differs; !differs {
+		r.removal.plan.safe = true
 		return
 	}
-	r.handover = &handover{conditions: left, version: v.version}
+	r.removal.handover = &handover{conditions: left, version: v.version}
 }
 
 func (c *core) reclaim(kind, because string) {
-	if manager, yielded := c.conditions.state.Yielded[kind]; yielded {
+	if manager, yielded := c.conditions.sharing.reclaim(kind); yielded {
 		c.log.Info("taking back a yielded condition", "condition", kind, "manager", manager, "because", because)
-		c.conditions.reclaim(kind)
-		c.stateChanged = true
 	}
 }
 
@@ -410,10 +405,10 @@ func (c *core) reclaim(kind, because string) {
 func (c *core) findOrphans(v *nodeView) {
 	found := c.conditions.orphaned(v)
 	if len(found) == 0 {
-		c.conditions.mayHaveOrphans, c.conditions.orphans = false, nil
+		c.conditions.orphans.possible, c.conditions.orphans.found = false, nil
 		return
 	}
-	c.conditions.orphans = &orphanConditions{kinds: found, version: v.version}
+	c.conditions.orphans.found = &orphanConditions{kinds: found, version: v.version}
 }
 
 // conflictFound handles a write that conflicts with another manager's write.
@@ -422,11 +417,11 @@ func (c *core) conflictFound(now time.Time, req *request, err error) {
 	errors.As(err, &refused)
 	switch req.kind {
 	case requestHandover:
-		c.conditions.handover = nil // read the Node again
+		c.conditions.removal.handover = nil // read the Node again
 		c.backoffs[requestHandover].fail(now, maxBackoffWait, c.random)
 		return
 	case requestSweep:
-		c.conditions.orphans = nil // read the Node again
+		c.conditions.orphans.found = nil // read the Node again
 	case requestConditions:
 		found := parseConflicts(refused)
 		taken, again, yielded := c.conditions.resolveConflicts(found)
@@ -438,7 +433,6 @@ func (c *core) conflictFound(now time.Time, req *request, err error) {
 			c.log.Warn("condition yielded to another manager that keeps writing it: stop that manager, or set --take-over",
 				"condition", conflict.kind, "manager", conflict.manager)
 		}
-		c.stateChanged = c.stateChanged || len(taken)+len(yielded) > 0
 		if len(found) > 0 {
 			c.conditions.lastApply = time.Time{} // the conflict is resolved, so apply at once
 			return

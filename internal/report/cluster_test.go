@@ -151,8 +151,8 @@ func TestOnTheRealAPIServer(t *testing.T) {
 
 	run("removes a condition taken over from another manager as a whole", func(w *fixture) {
 		w.merge("node-problem-detector", npd(corev1.ConditionFalse, "Old"))
-		a := w.agent(nil, is("KernelDeadlock", catalog.True, "Sick"), is("Other", catalog.False, "Fine"))
-		w.until("the takeover", func() bool { r := w.condition("KernelDeadlock"); return r != nil && r.Reason == "Sick" })
+		a := w.agent(nil, is("KernelDeadlock", catalog.True, "Unhealthy"), is("Other", catalog.False, "Fine"))
+		w.until("the takeover", func() bool { r := w.condition("KernelDeadlock"); return r != nil && r.Reason == "Unhealthy" })
 		a.Take(finding.Report{Gone: []string{"KernelDeadlock"}})
 		w.until("it to go", func() bool { return w.condition("KernelDeadlock") == nil })
 		if w.condition("Other") == nil || w.condition("Ready") == nil {
@@ -176,11 +176,11 @@ func TestOnTheRealAPIServer(t *testing.T) {
 	})
 	run("removes a condition that an earlier run took over without saved state", func(w *fixture) {
 		w.merge("node-problem-detector", npd(corev1.ConditionFalse, "Old"))
-		w.agent(nil, is("KernelDeadlock", catalog.True, "Sick"), is("Other", catalog.False, "Fine")).stop()
+		w.agent(nil, is("KernelDeadlock", catalog.True, "Unhealthy"), is("Other", catalog.False, "Fine")).stop()
 		w.agent(nil, is("Other", catalog.False, "Fine"))
 		w.until("it to go", func() bool { return w.condition("KernelDeadlock") == nil })
 		w.merge("node-problem-detector", npd(corev1.ConditionFalse, "Back"))
-		w.agent(nil, is("Other", catalog.True, "Sick"))
+		w.agent(nil, is("Other", catalog.True, "Unhealthy"))
 		got := w.condition("KernelDeadlock")
 		testkit.Check(w, got != nil && got.Reason == "Back", "the condition of a manager that writes it is %v", got)
 	})
@@ -304,7 +304,7 @@ func TestOnTheRealAPIServer(t *testing.T) {
 	run("removes the conditions of an earlier run if conditions are disabled", func(w *fixture) {
 		before := w.get().Status
 		w.agent(nil, is("KernelDeadlock", catalog.False, "Fine")).stop()
-		w.agent(func(c *report.Config) { c.WithoutConditions = true }, is("KernelDeadlock", catalog.True, "Sick"))
+		w.agent(func(c *report.Config) { c.WithoutConditions = true }, is("KernelDeadlock", catalog.True, "Unhealthy"))
 		w.until("it to go", func() bool {
 			return w.condition("KernelDeadlock") == nil && w.condition("AutohealerPlaceholder") == nil
 		})
@@ -321,7 +321,7 @@ func TestOnTheRealAPIServer(t *testing.T) {
 		testkit.Check(w, got.Reason == "TheirsAgain" && got.Message == "100% Fine", "the condition is %v", got)
 	})
 	run("replaces another manager's reason with an empty reason", func(w *fixture) {
-		w.merge("somebody", npd(corev1.ConditionTrue, "Theirs"))
+		w.merge("another", npd(corev1.ConditionTrue, "Theirs"))
 		w.agent(nil, finding.Condition{Type: "KernelDeadlock", Status: catalog.False, Since: time.Now()})
 		got := w.condition("KernelDeadlock")
 		testkit.Check(w, got.Reason == "" && got.Message == "" && got.Status == corev1.ConditionFalse, "the condition is %v", got)

@@ -48,80 +48,56 @@ func (r condition) toAPI(kind string, now time.Time) apiCondition {
 	}
 }
 
-// State is the part of the conditions' state that must survive a restart.
-type State struct {
-	// Taken maps the type of a condition to the managers that the agent took it over from. The
-	// agent does not take it over from them a second time.
-	Taken map[string][]string `json:"taken,omitempty"`
-	// Yielded maps the type of a yielded condition to the manager that writes it.
-	Yielded map[string]string `json:"yielded,omitempty"`
-	// Yields counts how often each condition was yielded. The higher the count, the longer its
-	// writer may pause before the condition counts as abandoned.
-	Yields map[string]int `json:"yields,omitempty"`
-}
-
-func (s State) clone() State {
-	taken := make(map[string][]string, len(s.Taken))
-	for kind, managers := range s.Taken {
-		taken[kind] = slices.Clone(managers)
-	}
-	copied := State{Taken: taken, Yielded: maps.Clone(s.Yielded), Yields: maps.Clone(s.Yields)}
-	if copied.Yielded == nil {
-		copied.Yielded = map[string]string{}
-	}
-	if copied.Yields == nil {
-		copied.Yields = map[string]int{}
-	}
-	return copied
-}
-
 // conditions are the agent's conditions of the Node, as they should be and as they are.
 type conditions struct {
-	takeOver bool
-	wanted   map[string]condition
-	applied  map[string]condition // accepted by the API server; nil while unknown
-	owned    map[string]bool      // types that the API server may have from the agent; nil while unknown
-	state    State
+	wanted  map[string]condition
+	awaited awaited
+	applied map[string]condition // accepted by the API server; nil while unknown
+	owned   map[string]bool      // types that the API server may have from the agent; nil while unknown
+	version string               // resourceVersion of the Node after the agent's last write
 
-	needsRewrite    bool              // another manager changed an applied condition, or a write may have failed
-	changedByOthers []string          // types of the changed conditions
-	hasPlaceholder  bool              // the Node has the placeholder, which must be deleted
-	force           bool              // the next apply overrides conflicts
-	needsHandover   bool              // the fields that are handed over must change
-	readForbidden   bool              // the agent may not read the Node
-	handover        *handover         // what to hand over; nil while unknown
-	removal         *conditionRemoval // what happens to obsolete conditions; nil while unknown
-	unremovable     unremovableConditions
-	awaited         map[string]bool         // conditions that a source will report, but has not yet
-	awaitedValues   map[string]apiCondition // current values of awaited conditions, which the agent applies meanwhile
-	overLimit       map[string]bool         // wanted conditions for which the last apply had no room
-	lastChanges     map[string]observation
-	lastApply       time.Time         // when the last apply began
-	mayHaveOrphans  bool              // the Node may have orphaned conditions
-	orphans         *orphanConditions // the orphaned conditions; nil while unknown
-	deletedOrphans  map[string]bool
+	needsRewrite    bool            // another manager changed an applied condition, or a write may have failed
+	changedByOthers []string        // types of the changed conditions
+	force           bool            // the next apply overrides conflicts
+	hasPlaceholder  bool            // the Node has the placeholder, which must be deleted
+	overLimit       map[string]bool // wanted conditions for which the last apply had no room
+	lastApply       time.Time       // when the last apply began
 	budget          tokenBucket
-	version         string // resourceVersion of the Node after the agent's last write
+
+	sharing sharing
+	removal removal
+	orphans orphans
+}
+
+// awaited are conditions that a source will report, but has not yet.
+type awaited struct {
+	kinds  map[string]bool
+	values map[string]apiCondition // current values, which the agent applies meanwhile
+}
+
+// set replaces the awaited conditions.
+func (a *awaited) set(kinds []string) {
+	a.kinds = map[string]bool{}
+	for _, kind := range kinds {
+		a.kinds[kind] = true
+	}
+	maps.DeleteFunc(a.values, func(kind string, _ apiCondition) bool { return !a.kinds[kind] })
 }
 
 func newConditions(takeOver bool, remembered State) conditions {
-	r := conditions{
-		takeOver: takeOver, wanted: map[string]condition{}, deletedOrphans: map[string]bool{}, lastChanges: map[string]observation{},
-		budget: newTokenBucket(writeBurst, writeEvery), state: remembered.clone(),
+	return conditions{
+		wanted: map[string]condition{}, budget: newTokenBucket(writeBurst, writeEvery),
+		sharing: newSharing(takeOver, remembered), orphans: orphans{deleted: map[string]bool{}},
 	}
-	if takeOver {
-		clear(r.state.Yielded)
-	}
-	return r
 }
 
-// toApply returns the conditions to apply: all wanted ones that are not yielded, as far as
+// toApply returns the conditions to apply: all wanted conditions that are not yielded, as far as
 // there is room besides the preserved ones. The admission policy refuses an apply with too
 // many conditions as a whole. New conditions wait first; conditions that the API server
 // already has stay.
 func (r *conditions) toApply() map[string]condition {
 	result := maps.Clone(r.wanted)
-	for kind := range r.state.Yielded {
+	for kind := range r.sharing.state.Yielded {
 		delete(result, kind)
 	}
 	over := len(result) + len(r.preserved(result)) - MostConditions
@@ -151,7 +127,7 @@ func (r *conditions) newlyOverLimit(applied map[string]condition) (found []strin
 	r.overLimit = map[string]bool{}
 	for kind := range r.wanted {
 		_, isApplied := applied[kind]
-		if _, yielded := r.state.Yielded[kind]; isApplied || yielded || r.isPreserved(kind) {
+		if _, yielded := r.sharing.state.Yielded[kind]; isApplied || yielded || r.isPreserved(kind) {
 			continue
 		}
 		r.overLimit[kind] = true
@@ -163,24 +139,15 @@ func (r *conditions) newlyOverLimit(applied map[string]condition) (found []strin
 	return found
 }
 
-// await sets which conditions have not been reported yet.
-func (r *conditions) await(kinds []string) {
-	r.awaited = map[string]bool{}
-	for _, kind := range kinds {
-		r.awaited[kind] = true
-	}
-	maps.DeleteFunc(r.awaitedValues, func(kind string, _ apiCondition) bool { return !r.awaited[kind] })
-}
-
 // saveAwaited records the current values of awaited conditions. It skips a condition whose
 // status another manager owns.
 func (r *conditions) saveAwaited(v *nodeView) {
-	r.awaitedValues = map[string]apiCondition{}
+	r.awaited.values = map[string]apiCondition{}
 	toApply := r.toApply()
 	for _, kind := range slices.Sorted(maps.Keys(r.owned)) {
 		_, isApplied := toApply[kind]
-		if fields := v.unsharedFields(kind); r.awaited[kind] && !isApplied && fields["status"] != "" && len(r.awaitedValues) < MostConditions {
-			r.awaitedValues[kind] = fields
+		if fields := v.unsharedFields(kind); r.awaited.kinds[kind] && !isApplied && fields["status"] != "" && len(r.awaited.values) < MostConditions {
+			r.awaited.values[kind] = fields
 		}
 	}
 }
@@ -188,14 +155,14 @@ func (r *conditions) saveAwaited(v *nodeView) {
 // preserved returns the conditions that the agent applies with their current values, because
 // no source reports them.
 func (r *conditions) preserved(applied map[string]condition) []apiCondition {
-	if len(r.awaitedValues)+len(r.unremovable.conditions) == 0 {
+	if len(r.awaited.values)+len(r.removal.unremovable.conditions) == 0 {
 		return nil
 	}
-	current := maps.Clone(r.awaitedValues)
+	current := maps.Clone(r.awaited.values)
 	if current == nil {
 		current = map[string]apiCondition{}
 	}
-	maps.Copy(current, r.unremovable.conditions)
+	maps.Copy(current, r.removal.unremovable.conditions)
 	var list []apiCondition
 	for _, kind := range slices.Sorted(maps.Keys(current)) {
 		if _, isApplied := applied[kind]; !isApplied {
@@ -207,7 +174,7 @@ func (r *conditions) preserved(applied map[string]condition) []apiCondition {
 
 // isPreserved reports whether the agent applies a condition with its current values.
 func (r *conditions) isPreserved(kind string) bool {
-	return r.unremovable.conditions[kind] != nil || r.awaitedValues[kind] != nil
+	return r.removal.unremovable.conditions[kind] != nil || r.awaited.values[kind] != nil
 }
 
 // dirty reports whether the conditions must be written.
@@ -219,44 +186,48 @@ func (r *conditions) dirty() bool {
 // each condition over once from each manager, and then yields it, unless takeOver is set. It
 // returns the conditions that it takes over, takes over again, and yields.
 func (r *conditions) resolveConflicts(conflicts []fieldConflict) (taken, retaken, yielded []fieldConflict) {
-	r.removal = nil
+	r.removal.plan = nil
 	toApply := r.toApply()
 	again := map[string]bool{} // conditions written again by a manager they were taken from
 	for _, c := range conflicts {
-		again[c.kind] = again[c.kind] || slices.Contains(r.state.Taken[c.kind], c.manager)
+		again[c.kind] = again[c.kind] || r.sharing.isTaken(c)
 	}
 	for _, c := range conflicts {
 		if _, ours := toApply[c.kind]; !ours {
-			r.unremovable.conditions = nil // another manager writes a preserved condition: read it again
-			delete(r.awaitedValues, c.kind)
+			r.removal.unremovable.conditions = nil // another manager writes a preserved condition: read it again
+			delete(r.awaited.values, c.kind)
 			continue
 		}
 		if isOurs(c.manager) { // the agent handed these fields over and now takes them back
 			r.force = true
 			continue
 		}
-		if !slices.Contains(r.state.Taken[c.kind], c.manager) {
-			if again[c.kind] && !r.takeOver {
+		if !r.sharing.isTaken(c) {
+			if again[c.kind] && !r.sharing.takeOver {
 				continue // yield the whole condition
 			}
-			r.state.Taken[c.kind] = append(r.state.Taken[c.kind], c.manager)
+			r.sharing.take(c)
 			r.force = true
 			taken = append(taken, c)
 			continue
 		}
-		if r.takeOver {
+		if r.sharing.takeOver {
 			r.force = true
 			retaken = append(retaken, c)
 			continue
 		}
-		if _, already := r.state.Yielded[c.kind]; !already {
-			r.state.Yields[c.kind]++
-		}
-		r.state.Yielded[c.kind] = c.manager
-		delete(r.lastChanges, c.kind)
+		r.sharing.yield(c)
 		yielded = append(yielded, c)
 	}
 	return taken, retaken, yielded
+}
+
+// abandoned returns the abandoned conditions that a source reports.
+func (r *conditions) abandoned(v *nodeView, now time.Time) []string {
+	return slices.DeleteFunc(r.sharing.abandoned(v, now), func(kind string) bool {
+		_, reported := r.wanted[kind]
+		return !reported
+	})
 }
 
 // writtenByOtherAgent returns the conditions under the agent's field manager that differ from

@@ -42,31 +42,50 @@ type core struct {
 	log    *slog.Logger
 	random func() float64 // from 0 to 1
 
-	began         time.Time
-	complete      bool // every source has reported its conditions once
-	conditions    conditions
-	events        eventQueues
-	counts        Counts
-	loggedDropped map[string]bool // conditions for which the log already says that they are not written
+	began      time.Time
+	complete   bool // every source has reported its conditions once
+	conditions conditions
+	events     eventQueues
+	counts     Counts
+	logged     logged
 
-	loggedRejected    bool // the log already says that the API server rejects an Event
-	loggedSecondAgent bool // the log already says that a second agent uses this field manager
-	bypassCache       bool // the API server's watch cache may be stale
-	stateChanged      bool // since Reporter last passed the state to Remember
+	outage      backoff             // for all requests
+	backoffs    map[string]*backoff // by kind of request
+	checkAt     time.Time
+	bypassCache bool // the API server's watch cache may be stale
+	lease       lease
+	uid         string // of the Node
+}
 
-	outage       backoff             // for all requests
-	backoffs     map[string]*backoff // by kind of request
-	checkAt      time.Time
-	leaseDueAt   time.Time
-	leaseVersion string // the resourceVersion after the last renewal
-	uid          string // of the Node
-	skew         time.Duration
+// logged is what the log already says.
+type logged struct {
+	dropped     map[string]bool // conditions that are not written
+	rejected    bool            // the API server rejects an Event
+	secondAgent bool            // a second agent uses this field manager
+}
+
+// lease is the Lease of the agent.
+type lease struct {
+	dueAt   time.Time
+	version string        // the resourceVersion after the last renewal
+	skew    time.Duration // how far the API server's clock is ahead
+}
+
+// setClock compares the clock with the API server's. The Date header is zero if the API server
+// did not send it.
+func (l *lease) setClock(now, date time.Time) {
+	if date.IsZero() {
+		return
+	}
+	if l.skew = date.Sub(now); l.skew.Abs() <= maxClockError {
+		l.skew = 0
+	}
 }
 
 func newCore(cfg Config, random func() float64, now time.Time) *core {
 	c := &core{
 		cfg: cfg, log: cfg.Logger, random: random, began: now, conditions: newConditions(cfg.TakeOver, cfg.Remembered),
-		loggedDropped: map[string]bool{}, backoffs: map[string]*backoff{}, leaseDueAt: now,
+		logged: logged{dropped: map[string]bool{}}, backoffs: map[string]*backoff{}, lease: lease{dueAt: now},
 		counts: Counts{Requests: map[Outcome]uint64{}, Dropped: map[Drop]uint64{}},
 	}
 	c.events = newEventQueues(&c.counts)
@@ -74,7 +93,6 @@ func newCore(cfg Config, random func() float64, now time.Time) *core {
 		c.backoffs[kind] = &backoff{}
 	}
 	c.checkAt = now.Add(c.checkInterval())
-	c.stateChanged = len(cfg.Remembered.Yielded) != len(c.conditions.state.Yielded) // TakeOver cleared the yielded conditions
 	return c
 }
 
@@ -104,7 +122,7 @@ func (c *core) take(now time.Time, r finding.Report) {
 				continue
 			}
 			c.conditions.wanted[condition.Type] = toCondition(condition, now)
-			delete(c.conditions.awaitedValues, condition.Type)
+			delete(c.conditions.awaited.values, condition.Type)
 		}
 	}
 	if !c.cfg.WithoutEvents {
@@ -116,8 +134,8 @@ func (c *core) take(now time.Time, r finding.Report) {
 
 func (c *core) dropCondition(kind, why string, err error) {
 	c.counts.Dropped[Drop{Kind: "condition", Why: why}]++
-	if !c.loggedDropped[kind] && len(c.loggedDropped) < maxReasons {
-		c.loggedDropped[kind] = true
+	if !c.logged.dropped[kind] && len(c.logged.dropped) < maxReasons {
+		c.logged.dropped[kind] = true
 		c.log.Error("condition not written", "condition", kind, "err", err)
 	}
 }
@@ -147,8 +165,8 @@ func (c *core) nextConditions(now time.Time) (*request, time.Time) {
 	if due := c.began.Add(maxStartupWait); !c.complete && !c.cfg.WithoutConditions && due.After(now) {
 		return nil, due
 	}
-	if r.unremovable.conditions != nil && !r.unremovable.until.After(now) {
-		r.unremovable.conditions = nil
+	if r.removal.unremovable.conditions != nil && !r.removal.unremovable.until.After(now) {
+		r.removal.unremovable.conditions = nil
 	}
 	switch {
 	case r.hasPlaceholder && (!r.dirty() || !c.backoffs[requestErase].until.After(now)): // a failing deletion must not delay new conditions
@@ -162,10 +180,10 @@ func (c *core) nextConditions(now time.Time) (*request, time.Time) {
 		return c.nextApply(now)
 	}
 	req, due := c.nextSweep(now)
-	if r.unremovable.conditions != nil {
-		due = times.Earliest(due, r.unremovable.until)
+	if r.removal.unremovable.conditions != nil {
+		due = times.Earliest(due, r.removal.unremovable.until)
 	}
-	if req == nil && r.needsHandover {
+	if req == nil && r.removal.needsHandover {
 		var at time.Time
 		req, at = c.nextHandover(now)
 		due = times.Earliest(due, at)
@@ -187,8 +205,8 @@ func (c *core) nextApply(now time.Time) (*request, time.Time) {
 	r.budget.take(now)
 	r.lastApply = now
 	toApply, version, removes := r.toApply(), "", len(r.obsolete()) > 0
-	if removes && r.removal != nil {
-		version = r.removal.version
+	if removes && r.removal.plan != nil {
+		version = r.removal.plan.version
 	}
 	for _, kind := range r.newlyOverLimit(toApply) {
 		c.dropCondition(kind, "too many", fmt.Errorf("the agent already writes %d conditions, the maximum, including conditions of an earlier configuration: it writes this one when some of them are removed", MostConditions))
@@ -208,46 +226,46 @@ func (c *core) nextApply(now time.Time) (*request, time.Time) {
 func (c *core) nextHandover(now time.Time) (*request, time.Time) {
 	r := &c.conditions
 	due := c.backoffs[requestHandover].until
-	if r.handover != nil {
+	if r.removal.handover != nil {
 		due = latest(due, r.budget.availableAt(now))
 	}
 	switch {
 	case due.After(now):
 		return nil, due
-	case r.handover == nil:
+	case r.removal.handover == nil:
 		return &request{Request: c.getNode(true), kind: requestHandover, readsNode: true, fresh: true}, now
 	}
 	r.budget.take(now)
-	req := c.applyConditions(HandManager, false, r.handover.version, r.handover.conditions)
-	return &request{Request: req, kind: requestHandover, placeholder: len(r.handover.conditions) == 0}, now
+	req := c.applyConditions(HandManager, false, r.removal.handover.version, r.removal.handover.conditions)
+	return &request{Request: req, kind: requestHandover, placeholder: len(r.removal.handover.conditions) == 0}, now
 }
 
 // nextSweep deletes orphaned conditions, after a read that bypasses the cache has confirmed
 // them.
 func (c *core) nextSweep(now time.Time) (*request, time.Time) {
 	r := &c.conditions
-	if !r.mayHaveOrphans {
+	if !r.orphans.possible {
 		return nil, time.Time{}
 	}
 	due := c.backoffs[requestSweep].until
-	if r.orphans != nil {
+	if r.orphans.found != nil {
 		due = latest(due, r.budget.availableAt(now))
 	}
 	switch {
 	case due.After(now):
 		return nil, due
-	case r.orphans == nil:
+	case r.orphans.found == nil:
 		return &request{Request: c.getNode(true), kind: requestSweep, readsNode: true, fresh: true}, now
 	}
 	r.budget.take(now)
-	return &request{Request: c.deleteConditions(r.orphans.version, r.orphans.kinds...), kind: requestSweep, orphans: r.orphans}, now
+	return &request{Request: c.deleteConditions(r.orphans.found.version, r.orphans.found.kinds...), kind: requestSweep, orphans: r.orphans.found}, now
 }
 
 func (c *core) nextLease(now time.Time) (*request, time.Time) {
 	if c.cfg.LeaseNamespace == "" {
 		return nil, time.Time{}
 	}
-	due := latest(c.leaseDueAt, c.backoffs[requestLease].until)
+	due := latest(c.lease.dueAt, c.backoffs[requestLease].until)
 	switch {
 	case due.After(now):
 		return nil, due
@@ -290,7 +308,7 @@ func (c *core) nextEvent(now time.Time) (*request, time.Time) {
 func (c *core) snapshot() Counts {
 	copied := c.counts.clone()
 	copied.EventsQueued = c.events.queued
-	copied.Yielded = c.conditions.state.clone().Yielded
+	copied.Yielded = c.conditions.sharing.state.clone().Yielded
 	copied.Pending = !c.cfg.WithoutConditions && c.conditions.dirty()
 	return copied
 }

@@ -108,14 +108,14 @@ func TestCoreWritesNewestStateAndAccountsForEveryEvent(t *testing.T) {
 		var earlier uint64           // Events sent by previous agents
 		var late []string            // conditions not reported again since a restart
 		tellLate := func() {
-			awaited += len(s.core.conditions.awaitedValues)
+			awaited += len(s.core.conditions.awaited.values)
 			for _, kind := range late {
 				if c, still := want[kind]; still {
 					s.core.take(s.now, reportOf(c))
 				}
 			}
 			late = nil
-			s.core.conditions.await(nil)
+			s.core.conditions.awaited.set(nil)
 			s.core.complete = true
 		}
 		actions := map[string]func(*rapid.T){
@@ -224,7 +224,7 @@ func TestCoreWritesNewestStateAndAccountsForEveryEvent(t *testing.T) {
 				earlier += s.core.counts.EventsSent + s.core.counts.EventsSummed
 				remembered := State{}
 				if rapid.Bool().Draw(t, "remembers") {
-					remembered = s.core.conditions.state
+					remembered = s.core.conditions.sharing.state
 				}
 				s.core, events, ended = begin(remembered), 0, s.now
 				late = nil
@@ -235,7 +235,7 @@ func TestCoreWritesNewestStateAndAccountsForEveryEvent(t *testing.T) {
 						s.core.take(s.now, reportOf(want[kind]))
 					}
 				}
-				s.core.conditions.await(late)
+				s.core.conditions.awaited.set(late)
 				if s.core.complete = len(late) == 0; !s.core.complete {
 					s.pass(2 * maxStartupWait)
 				}
@@ -254,7 +254,7 @@ func TestCoreWritesNewestStateAndAccountsForEveryEvent(t *testing.T) {
 		s.api.freeze(false)
 		s.pass(40 * time.Minute)
 		yieldedStill := func() bool {
-			for kind := range s.core.conditions.state.Yielded {
+			for kind := range s.core.conditions.sharing.state.Yielded {
 				if _, still := want[kind]; still {
 					return true
 				}
@@ -290,7 +290,7 @@ func TestCoreWritesNewestStateAndAccountsForEveryEvent(t *testing.T) {
 			testkit.Require(t, still && counts.Yielded[kind] == "" && kind != "Ready", "%s belongs to the agent, but should not", kind)
 		}
 		for kind, row := range s.api.conditions {
-			testkit.Require(t, row["status"] != "" || emptied[kind] && s.core.conditions.deletedOrphans[kind],
+			testkit.Require(t, row["status"] != "" || emptied[kind] && s.core.conditions.orphans.deleted[kind],
 				"%s has no status: %v, of %v", kind, row, s.api.owners)
 		}
 		testkit.Require(t, len(s.api.deletedWithWriter) == 0, "deleted conditions that have a writer: %v", s.api.deletedWithWriter)
@@ -426,7 +426,7 @@ func FuzzParseNode(f *testing.F) {
 		r.applied = map[string]condition{"B": {status: catalog.True}}
 		r.changed(&v)
 		r.fieldsToHandOver(&v)
-		r.released(&v)
+		r.sharing.released(&v)
 		r.orphaned(&v)
 		r.writtenByOtherAgent(&v)
 		r.owned = v.conditionsOwnedBy(FieldManager)

@@ -140,7 +140,7 @@ func (f *fake) patch(r kubeapi.Request, query url.Values) error {
 	if r.ContentType == mergePatch {
 		for _, row := range node.Status.Conditions {
 			if row["$patch"] != "delete" {
-				return errors.New("nobody merges here")
+				return errors.New("a merge patch may only delete conditions")
 			}
 			if kind := row["type"]; f.conditions[kind] != nil && kind != placeholder {
 				f.deleted = append(f.deleted, kind)

@@ -7,11 +7,18 @@ import "slices"
 // A manager that loses a condition to the agent still owns its type, and its status if both
 // wrote the same value. When the agent then stops writing the condition, only these fields
 // remain, and they never change. The same happens to a condition that several managers shared
-// and all stopped writing. The agent deletes these conditions whoever owned them, because
-// after a restart it may not remember.
+// and all stopped writing. The agent deletes these conditions regardless of their owner,
+// because after a restart it may not know the owner.
 type orphanConditions struct {
 	kinds   []string
 	version string
+}
+
+// orphans is the search for orphaned conditions.
+type orphans struct {
+	possible bool              // the Node may have orphaned conditions
+	found    *orphanConditions // the conditions to delete; nil while unknown
+	deleted  map[string]bool
 }
 
 // withoutWriter returns the conditions that the agent does not write and that have no other
@@ -20,23 +27,12 @@ func (r *conditions) withoutWriter(v *nodeView) []string {
 	toApply := r.toApply()
 	var found []string
 	for kind := range v.owners {
-		if _, ours := toApply[kind]; !ours && !r.deletedOrphans[kind] && Writable(kind) == nil && !r.hasWriter(v, kind) {
+		if _, ours := toApply[kind]; !ours && !r.orphans.deleted[kind] && Writable(kind) == nil && !r.sharing.hasWriter(v, kind) {
 			found = append(found, kind)
 		}
 	}
 	slices.Sort(found)
 	return found
-}
-
-// hasWriter reports whether another manager writes a condition: the status has an owner, and
-// the agent did not take the condition over from it. After a take-over, a manager must also
-// own the heartbeat, because a live writer sets it with every write. A yielded condition needs
-// no heartbeat.
-func (r *conditions) hasWriter(v *nodeView, kind string) bool {
-	_, yielded := r.state.Yielded[kind]
-	fields := v.owners[kind]
-	return len(fields["status"]) > 0 && (yielded || len(fields[heartbeatTime]) > 0 ||
-		slices.ContainsFunc(fields["status"], func(owner string) bool { return !slices.Contains(r.state.Taken[kind], owner) }))
 }
 
 // orphaned returns the conditions without a writer that are safe to delete: either a manager
@@ -51,31 +47,19 @@ func (r *conditions) orphaned(v *nodeView) []string {
 
 // markDeleted records that orphaned conditions were deleted. If a manager writes them in the
 // same form again, the agent leaves them alone.
-func (r *conditions) markDeleted(l *orphanConditions) {
+func (o *orphans) markDeleted(l *orphanConditions) {
 	for _, kind := range l.kinds {
-		r.deletedOrphans[kind] = true
+		o.deleted[kind] = true
 	}
-	r.mayHaveOrphans, r.orphans = false, nil
+	o.possible, o.found = false, nil
 }
 
 // forgetDeleted removes the conditions that have a writer again from the record of deleted
 // ones.
 func (r *conditions) forgetDeleted(v *nodeView) {
-	for kind := range r.deletedOrphans {
-		if r.hasWriter(v, kind) {
-			delete(r.deletedOrphans, kind)
+	for kind := range r.orphans.deleted {
+		if r.sharing.hasWriter(v, kind) {
+			delete(r.orphans.deleted, kind)
 		}
 	}
-}
-
-// released returns the yielded conditions that no other manager owns any more.
-func (r *conditions) released(v *nodeView) []string {
-	var found []string
-	for kind := range r.state.Yielded {
-		if !v.hasOtherOwner(kind) {
-			found = append(found, kind)
-		}
-	}
-	slices.Sort(found)
-	return found
 }

@@ -30,7 +30,7 @@ func TestOrphanedFindsOnlyConditionsWithoutWriter(t *testing.T) {
 		Yielded: map[string]string{"Yielded": "npd"},
 	})
 	r.wanted["Wanted"] = condition{status: catalog.True}
-	r.deletedOrphans["Swept"] = true
+	r.orphans.deleted["Swept"] = true
 	v := nodeView{conditions: map[string]apiCondition{}, owners: map[string]map[string][]string{}}
 	for _, kind := range []string{"Shell", "Owned", "Ours", "Told", "Wanted", "Swept", "Ready", "OnlyAnOwner"} {
 		v.conditions[kind] = apiCondition{"type": kind, "status": ""}
@@ -42,7 +42,7 @@ func TestOrphanedFindsOnlyConditionsWithoutWriter(t *testing.T) {
 	delete(v.conditions, "OnlyAnOwner")
 	v.conditions["Unowned"] = apiCondition{"type": "Unowned"}
 	// A condition taken over from a manager that wrote the same values.
-	r.deletedOrphans["SweptToo"] = true
+	r.orphans.deleted["SweptToo"] = true
 	for _, kind := range []string{"Left", "Shared", "Kept", "Beating", "Yielded", "SweptToo", "NotTaken"} {
 		v.conditions[kind] = apiCondition{"type": kind, "status": "False"}
 		v.addOwner("npd", kind, "type")
@@ -55,14 +55,14 @@ func TestOrphanedFindsOnlyConditionsWithoutWriter(t *testing.T) {
 }
 
 func TestNoConditionIsLeftWithoutAStatus(t *testing.T) {
-	sick := func(r *running) finding.Report {
-		return reportOf(newCondition("A", catalog.True, "Sick", time.Now()), newCondition("B", catalog.False, "Fine", time.Now()))
+	unhealthy := func(r *running) finding.Report {
+		return reportOf(newCondition("A", catalog.True, "Unhealthy", time.Now()), newCondition("B", catalog.False, "Fine", time.Now()))
 	}
 	for _, all := range []bool{false, true} {
 		name := map[bool]string{false: "once", true: "each time"}[all]
 		inBubble(t, "removes a condition taken over "+name+" with its monitor", func(c *Config) { c.TakeOver = all }, func(r *running) {
 			heartbeat(r)
-			r.starts(sick(r), time.Minute)
+			r.starts(unhealthy(r), time.Minute)
 			r.takes(finding.Report{Gone: []string{"A"}}, coalesce)
 			a, b := r.api.condition("A"), r.api.condition("B")
 			testkit.Check(r, a == nil && b["status"] == "False", "A is %v, B is %v", a, b)
@@ -72,14 +72,14 @@ func TestNoConditionIsLeftWithoutAStatus(t *testing.T) {
 	}
 	inBubble(t, "removes a condition that an agent without saved state took over", nil, func(r *running) {
 		heartbeat(r)
-		r.apply(FieldManager, map[string]string{"type": "A", "status": "True", "reason": "Sick", heartbeatTime: "2026-01-01T00:00:00Z"}, map[string]string{"type": "B", "status": "True"})
+		r.apply(FieldManager, map[string]string{"type": "A", "status": "True", "reason": "Unhealthy", heartbeatTime: "2026-01-01T00:00:00Z"}, map[string]string{"type": "B", "status": "True"})
 		r.starts(reportOf(newCondition("B", catalog.False, "Fine", time.Now())), 0)
 		a, b := r.api.condition("A"), r.api.condition("B")
 		testkit.Check(r, a == nil && b["status"] == "False", "A is %v, B is %v", a, b)
 	})
 	inBubble(t, "removes a condition that an agent without saved state left behind", nil, func(r *running) {
 		heartbeat(r)
-		r.apply(FieldManager, map[string]string{"type": "A", "status": "True", "reason": "Sick"}, map[string]string{"type": "B", "status": "True"})
+		r.apply(FieldManager, map[string]string{"type": "A", "status": "True", "reason": "Unhealthy"}, map[string]string{"type": "B", "status": "True"})
 		r.apply(FieldManager, map[string]string{"type": "B", "status": "True"})
 		a := r.api.condition("A")
 		testkit.Require(r, a != nil && a["status"] == "", "A is %v", a)
@@ -91,7 +91,7 @@ func TestNoConditionIsLeftWithoutAStatus(t *testing.T) {
 	})
 	inBubble(t, "keeps a condition that another manager wrote meanwhile", nil, func(r *running) {
 		heartbeat(r)
-		r.starts(sick(r), time.Minute)
+		r.starts(unhealthy(r), time.Minute)
 		r.api.refuseWith(func(q kubeapi.Request) error {
 			if q.ContentType == mergePatch { // just before the row is deleted
 				r.api.fail = nil
@@ -106,7 +106,7 @@ func TestNoConditionIsLeftWithoutAStatus(t *testing.T) {
 		testkit.Check(r, a["status"] == "False" && len(r.api.deleted) == 0 && r.api.count("PATCH") >= 3, "A is %v", a)
 	})
 	inBubble(t, "deletes a condition without a status only once", nil, func(r *running) {
-		r.Take(sick(r))
+		r.Take(unhealthy(r))
 		r.Complete()
 		for range 10 {
 			r.api.update("odd", map[string]string{"type": "C", "reason": "Odd"})
@@ -122,11 +122,11 @@ func TestNoConditionIsLeftWithoutAStatus(t *testing.T) {
 	})
 	inBubble(t, "leaves the conditions of Kubernetes alone", nil, func(r *running) {
 		r.api.update("kubelet", map[string]string{"type": "Ready", "reason": "Starting"})
-		r.starts(sick(r), time.Hour)
+		r.starts(unhealthy(r), time.Hour)
 		testkit.Check(r, r.api.condition("Ready") != nil, "Ready is gone")
 	})
 	yield := func(r *running, also map[string]string) {
-		r.starts(sick(r), time.Minute)
+		r.starts(unhealthy(r), time.Minute)
 		for _, reason := range []string{"Theirs", "TheirsAgain"} {
 			row := map[string]string{"type": "A", "reason": reason}
 			maps.Copy(row, also)
@@ -141,7 +141,7 @@ func TestNoConditionIsLeftWithoutAStatus(t *testing.T) {
 		r.apply("gitops", map[string]string{"type": "Else", "status": "True"})
 		pass(6 * time.Minute)
 		a := r.api.condition("A")
-		testkit.Check(r, a["status"] == "True" && a["reason"] == "Sick" && len(r.Counts().Yielded) == 0, "A is %v: %+v", a, r.Counts())
+		testkit.Check(r, a["status"] == "True" && a["reason"] == "Unhealthy" && len(r.Counts().Yielded) == 0, "A is %v: %+v", a, r.Counts())
 		pass(time.Hour)
 		testkit.Check(r, r.api.owners[HandManager]["A"] == nil && r.api.condition(placeholder) == nil, "fields are still handed over: %v", r.api.owners)
 	})
@@ -159,7 +159,7 @@ func TestNoConditionIsLeftWithoutAStatus(t *testing.T) {
 	}
 	inBubble(t, "a refused deletion delays no other write", nil, func(r *running) {
 		heartbeat(r)
-		r.starts(sick(r), time.Minute)
+		r.starts(unhealthy(r), time.Minute)
 		r.api.refuseWith(func(q kubeapi.Request) error {
 			if q.ContentType == mergePatch {
 				return &kubeapi.StatusError{Code: 403, Message: "no"}

@@ -155,17 +155,17 @@ func TestOutages(t *testing.T) {
 	inBubble(t, "retries within minutes if the server asks to wait for hours", nil, func(r *running) {
 		r.starts(reportOf(newCondition("A", catalog.False, "Fine", time.Now())), 30*time.Second)
 		r.api.refuseWith(func(kubeapi.Request) error { return &kubeapi.StatusError{Code: 503, RetryAfter: 2 * time.Hour} })
-		r.takes(reportOf(newCondition("A", catalog.True, "Sick", time.Now())), 0)
+		r.takes(reportOf(newCondition("A", catalog.True, "Unhealthy", time.Now())), 0)
 		r.api.refuseWith(nil)
 		pass(2 * maxBackoffWait)
-		testkit.Same(r, r.api.condition("A")["reason"], "Sick", "the reason of A after %s", 2*maxBackoffWait)
+		testkit.Same(r, r.api.condition("A")["reason"], "Unhealthy", "the reason of A after %s", 2*maxBackoffWait)
 	})
 	inBubble(t, "sends few requests during a long outage, and the newest state after it", nil, func(r *running) {
 		r.starts(reportOf(newCondition("A", catalog.False, "Fine", time.Now())), time.Minute)
 		r.api.refuseWith(away)
 		before := r.api.count("")
 		for i := range 600 { // ten hours
-			r.Take(reportOf(newCondition("A", catalog.True, fmt.Sprint("Sick", i), time.Now())))
+			r.Take(reportOf(newCondition("A", catalog.True, fmt.Sprint("Unhealthy", i), time.Now())))
 			for j := range 5 {
 				r.Take(noise("Flood", 5*i+j))
 			}
@@ -190,7 +190,7 @@ func TestOutages(t *testing.T) {
 		}
 		r.api.refuseWith(nil)
 		pass(maxBackoffWait + 2*time.Second)
-		testkit.Same(r, r.api.condition("A")["reason"], "Sick599", "the reason of A")
+		testkit.Same(r, r.api.condition("A")["reason"], "Unhealthy599", "the reason of A")
 		pass(5 * time.Minute)
 		c := r.Counts()
 		balanced(r, c)
@@ -202,13 +202,13 @@ func TestOutages(t *testing.T) {
 	inBubble(t, "waits as long as the server asks", nil, func(r *running) {
 		r.starts(reportOf(newCondition("A", catalog.False, "Fine", time.Now())), 30*time.Second)
 		r.api.refuseWith(func(kubeapi.Request) error { return &kubeapi.StatusError{Code: 429, RetryAfter: 40 * time.Second} })
-		r.takes(reportOf(newCondition("A", catalog.True, "Sick", time.Now())), 0)
+		r.takes(reportOf(newCondition("A", catalog.True, "Unhealthy", time.Now())), 0)
 		r.api.refuseWith(nil)
 		n := r.api.count("")
 		pass(39 * time.Second)
 		testkit.Same(r, r.api.count(""), n, "requests within 40 s")
 		pass(22 * time.Second)
-		testkit.Same(r, r.api.condition("A")["reason"], "Sick", "the reason of A")
+		testkit.Same(r, r.api.condition("A")["reason"], "Unhealthy", "the reason of A")
 	})
 	// Requests per hour: a new token may soon fix 401, while a missing permission usually stays.
 	for code, most := range map[int]int{401: 120, 403: 4 * 12} {
@@ -241,24 +241,24 @@ func TestOutages(t *testing.T) {
 	inBubble(t, "refused events do not delay conditions", nil, func(r *running) {
 		r.api.refuseWith(answers("POST", 500))
 		r.starts(noise("X", 1), time.Hour)
-		r.takes(reportOf(newCondition("A", catalog.True, "Sick", time.Now())), 0)
-		testkit.Same(r, r.api.condition("A")["reason"], "Sick", "the reason of A")
+		r.takes(reportOf(newCondition("A", catalog.True, "Unhealthy", time.Now())), 0)
+		testkit.Same(r, r.api.condition("A")["reason"], "Unhealthy", "the reason of A")
 		testkit.Between(r, r.api.count("POST"), 60, 200, "attempts in an hour")
 	})
 	inBubble(t, "repeats a request after a lost response without harm", nil, func(r *running) {
 		r.api.loseWith(away)
-		r.Take(reportOf(newCondition("A", catalog.True, "Sick", time.Now())))
+		r.Take(reportOf(newCondition("A", catalog.True, "Unhealthy", time.Now())))
 		r.starts(noise("X", 1), 5*time.Minute)
 		r.api.loseWith(nil)
 		pass(2 * time.Minute)
 		c := r.Counts()
-		testkit.Check(r, r.api.condition("A")["reason"] == "Sick" && r.api.stored() == 1 && c.EventsSent == 1 && !c.Pending && c.TakenOver == 0,
+		testkit.Check(r, r.api.condition("A")["reason"] == "Unhealthy" && r.api.stored() == 1 && c.EventsSent == 1 && !c.Pending && c.TakenOver == 0,
 			"%v %+v", r.api.conditions, c)
 	})
 	inBubble(t, "removes a condition that was written although the response was lost", nil, func(r *running) {
 		r.starts(reportOf(newCondition("A", catalog.False, "Fine", time.Now())), time.Second)
 		r.api.loseWith(away)
-		r.takes(reportOf(newCondition("B", catalog.True, "Sick", time.Now())), 0)
+		r.takes(reportOf(newCondition("B", catalog.True, "Unhealthy", time.Now())), 0)
 		testkit.Require(r, r.api.condition("B") != nil, "B was not written")
 		r.Take(finding.Report{Gone: []string{"B"}})
 		r.api.loseWith(nil)
@@ -326,14 +326,14 @@ func TestLease(t *testing.T) {
 				first++
 			}
 			testkit.Between(r, r.api.count("PATCH /apis/coordination"), 23+first, 28+first, "tries in a day")
-			r.takes(reportOf(newCondition("A", catalog.True, "Sick", time.Now())), 0)
-			testkit.Check(r, r.logged("level=WARN") == 1 && r.api.condition("A")["reason"] == "Sick", "A is %v\n%s", r.api.condition("A"), r.log)
+			r.takes(reportOf(newCondition("A", catalog.True, "Unhealthy", time.Now())), 0)
+			testkit.Check(r, r.logged("level=WARN") == 1 && r.api.condition("A")["reason"] == "Unhealthy", "A is %v\n%s", r.api.condition("A"), r.log)
 		})
 	}
 	// This happens after the start of an agent whose role is not bound yet, or of the API server.
 	inBubble(t, "recovers from a short lack of permission before the Lease expires", nil, func(r *running) {
 		r.api.refuseWith(answers("", 403))
-		r.Take(reportOf(newCondition("A", catalog.True, "Sick", time.Now())))
+		r.Take(reportOf(newCondition("A", catalog.True, "Unhealthy", time.Now())))
 		r.starts(noise("X", 1), 5*time.Second)
 		r.api.refuseWith(nil)
 		pass(time.Minute) // it may have been refused often in these seconds

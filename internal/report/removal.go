@@ -11,13 +11,6 @@ import (
 // the Node before it leaves a condition out. It hands fields that another manager still needs
 // over to HandManager, and applies only against the version of the Node that it read.
 
-const (
-	// abandonedAfter is the time without a change after which a yielded condition counts as
-	// abandoned, the first time. node-problem-detector writes every five minutes.
-	abandonedAfter    = 15 * time.Minute
-	maxAbandonedAfter = 24 * time.Hour
-)
-
 // handover is what HandManager applies, based on one version of the Node.
 type handover struct {
 	conditions []apiCondition
@@ -41,10 +34,13 @@ type unremovableConditions struct {
 	tried      bool // no apply has succeeded with them yet
 }
 
-// observation is the value of another manager's condition, and since when it has not changed.
-type observation struct {
-	fields apiCondition
-	since  time.Time
+// removal is how the obsolete conditions of the agent leave the Node.
+type removal struct {
+	plan          *conditionRemoval // what happens to obsolete conditions; nil while unknown
+	unremovable   unremovableConditions
+	needsHandover bool      // the fields that are handed over must change
+	handover      *handover // what to hand over; nil while unknown
+	readForbidden bool      // the agent may not read the Node
 }
 
 // obsolete returns the conditions that the agent no longer writes and that the API server may
@@ -66,40 +62,42 @@ func (r *conditions) obsolete() []string {
 // know.
 func (r *conditions) mayRemove() bool {
 	switch leaving := r.obsolete(); {
-	case r.readForbidden && len(r.toApply()) > 0:
+	case r.removal.readForbidden && len(r.toApply()) > 0:
 		return true
 	case r.owned == nil:
 		return false
 	case len(leaving) == 0:
 		return true
 	default:
-		return r.removal != nil && r.removal.safe && !slices.ContainsFunc(leaving, func(kind string) bool { return r.removal.unshared[kind] == nil })
+		plan := r.removal.plan
+		return plan != nil && plan.safe && !slices.ContainsFunc(leaving, func(kind string) bool { return plan.unshared[kind] == nil })
 	}
 }
 
 // planRemoval records what remains of each obsolete condition.
 func (r *conditions) planRemoval(v *nodeView) {
-	r.removal = &conditionRemoval{version: v.version, unshared: map[string]apiCondition{}}
+	r.removal.plan = &conditionRemoval{version: v.version, unshared: map[string]apiCondition{}}
 	for _, kind := range r.obsolete() {
-		r.removal.unshared[kind] = v.unsharedFields(kind)
+		r.removal.plan.unshared[kind] = v.unsharedFields(kind)
 	}
 }
 
 // keepUnremovable stops removing the obsolete conditions for a while, and returns their types.
 func (r *conditions) keepUnremovable(now time.Time) []string {
 	leaving := r.obsolete()
-	if r.removal == nil || len(leaving) == 0 {
+	plan, before := r.removal.plan, r.removal.unremovable
+	if plan == nil || len(leaving) == 0 {
 		return nil
 	}
 	kept := map[string]apiCondition{}
 	for _, kind := range leaving {
-		if stub := r.removal.unshared[kind]; stub != nil {
+		if stub := plan.unshared[kind]; stub != nil {
 			kept[kind] = stub
 		}
 	}
-	maps.Copy(kept, r.unremovable.conditions)
-	r.unremovable = unremovableConditions{conditions: kept, until: now.Add(forbiddenWait), times: r.unremovable.times, tried: true}
-	r.removal = nil
+	maps.Copy(kept, before.conditions)
+	r.removal.unremovable = unremovableConditions{conditions: kept, until: now.Add(forbiddenWait), times: before.times, tried: true}
+	r.removal.plan = nil
 	return leaving
 }
 
@@ -112,19 +110,6 @@ func (s *unremovableConditions) othersAccepted(now time.Time) {
 	}
 }
 
-// hasOtherWriter reports whether another manager has written a heartbeat or a status of the
-// agent's condition after the agent did. If both own a field, the agent wrote last, unless the
-// other manager applies. A manager from which the agent took the condition over does not count
-// in that case.
-func (r *conditions) hasOtherWriter(v *nodeView, kind string) bool {
-	if v.ownedByOther(kind, heartbeatTime) && !v.owns(FieldManager, kind, heartbeatTime) {
-		return true
-	}
-	return slices.ContainsFunc(v.owners[kind]["status"], func(owner string) bool {
-		return isOther(owner) && (!v.owns(FieldManager, kind, "status") || !slices.Contains(r.state.Taken[kind], owner))
-	})
-}
-
 // fieldsToHandOver returns what HandManager must apply, and whether that differs from what it
 // applies now. It includes the unshared fields of conditions that are yielded, or that are
 // obsolete and have another writer: a condition without a status is worse than an outdated
@@ -133,7 +118,7 @@ func (r *conditions) hasOtherWriter(v *nodeView, kind string) bool {
 func (r *conditions) fieldsToHandOver(v *nodeView) (wanted []apiCondition, differs bool) {
 	toApply := r.toApply()
 	kinds := map[string]bool{}
-	for kind := range r.state.Yielded {
+	for kind := range r.sharing.state.Yielded {
 		kinds[kind] = true
 	}
 	handed := v.conditionsOwnedBy(HandManager)
@@ -142,7 +127,7 @@ func (r *conditions) fieldsToHandOver(v *nodeView) (wanted []apiCondition, diffe
 		kinds[kind] = ours && !v.owns(FieldManager, kind, entryKey) || !ours && v.hasOtherOwner(kind) || kinds[kind]
 	}
 	for _, kind := range r.obsolete() {
-		if r.hasOtherWriter(v, kind) && (!v.ownedByOther(kind, entryKey) || !v.ownedByOther(kind, "status")) {
+		if r.sharing.hasOtherWriter(v, kind) && (!v.ownedByOther(kind, entryKey) || !v.ownedByOther(kind, "status")) {
 			kinds[kind] = true
 		}
 	}
@@ -167,30 +152,4 @@ func (r *conditions) fieldsToHandOver(v *nodeView) (wanted []apiCondition, diffe
 		}
 	}
 	return wanted, !maps.Equal(current, needed)
-}
-
-// abandoned returns the yielded conditions that a source reports and that have not changed for
-// long, so their writer is gone. Ownership alone does not show it: a manager that updates owns
-// its fields forever.
-func (r *conditions) abandoned(v *nodeView, now time.Time) []string {
-	var found []string
-	for kind := range r.state.Yielded {
-		seen, known := r.lastChanges[kind]
-		if !known || !maps.Equal(seen.fields, v.conditions[kind]) {
-			r.lastChanges[kind] = observation{fields: v.conditions[kind], since: now}
-			continue
-		}
-		wait := min(abandonedAfter<<min(max(r.state.Yields[kind]-1, 0), 16), maxAbandonedAfter)
-		if _, wanted := r.wanted[kind]; wanted && now.Sub(seen.since) >= wait {
-			found = append(found, kind)
-		}
-	}
-	slices.Sort(found)
-	return found
-}
-
-// reclaim makes a yielded condition the agent's again.
-func (r *conditions) reclaim(kind string) {
-	delete(r.state.Yielded, kind)
-	delete(r.lastChanges, kind)
 }

@@ -61,9 +61,9 @@ func TestOtherManagersKeepWhatTheyWrite(t *testing.T) {
 		inBubble(t, "keeps a yielded condition that another manager patches"+name, nil, func(r *running) {
 			r.api.guarded = guarded
 			r.leaves()
-			r.takes(reportOf(newCondition("B", catalog.True, "Sick", time.Now())), 0)
+			r.takes(reportOf(newCondition("B", catalog.True, "Unhealthy", time.Now())), 0)
 			b := r.api.condition("B")
-			testkit.Check(r, b["reason"] == "Sick" && r.forbidden() == 0, "B is %v: %+v", b, r.Counts())
+			testkit.Check(r, b["reason"] == "Unhealthy" && r.forbidden() == 0, "B is %v: %+v", b, r.Counts())
 		})
 		inBubble(t, "keeps a condition that another manager wrote after the last check when its monitor goes"+name, nil, func(r *running) {
 			r.api.guarded = guarded
@@ -114,8 +114,8 @@ func TestOtherManagersKeepWhatTheyWrite(t *testing.T) {
 			return nil
 		})
 		r.Take(finding.Report{Gone: []string{"B"}})
-		r.takes(reportOf(newCondition("AA", catalog.True, "New", time.Now()), newCondition("C000", catalog.True, "Sick", time.Now())), 4*time.Minute)
-		if len(r.api.conditions) != MostConditions || r.api.condition("B") == nil || r.api.condition("AA") != nil || r.api.condition("C000")["reason"] != "Sick" {
+		r.takes(reportOf(newCondition("AA", catalog.True, "New", time.Now()), newCondition("C000", catalog.True, "Unhealthy", time.Now())), 4*time.Minute)
+		if len(r.api.conditions) != MostConditions || r.api.condition("B") == nil || r.api.condition("AA") != nil || r.api.condition("C000")["reason"] != "Unhealthy" {
 			r.Errorf("%d conditions, of which B is %v, AA %v and C000 %v:\n%s", len(r.api.conditions), r.api.condition("B"), r.api.condition("AA"), r.api.condition("C000"), r.log)
 		}
 		testkit.Same(r, r.Counts().Dropped[Drop{"condition", "too many"}], 1, "conditions that are counted as dropped")
@@ -136,9 +136,9 @@ func TestOtherManagersKeepWhatTheyWrite(t *testing.T) {
 			r.patch("A", "Theirs")
 			r.api.refuseWith(refuse)
 			r.takes(finding.Report{Gone: []string{"A"}}, time.Second)
-			r.takes(reportOf(newCondition("B", catalog.True, "Sick", time.Now())), 2*time.Second)
+			r.takes(reportOf(newCondition("B", catalog.True, "Unhealthy", time.Now())), 2*time.Second)
 			a, b := r.api.condition("A"), r.api.condition("B")
-			testkit.Require(r, a["reason"] == "Theirs" && b["reason"] == "Sick", "A is %v, B is %v\n%s", a, b, r.log)
+			testkit.Require(r, a["reason"] == "Theirs" && b["reason"] == "Unhealthy", "A is %v, B is %v\n%s", a, b, r.log)
 			testkit.Check(r, r.logged("cannot remove") != 0 && r.logged("conditions=[A]") != 0, "the log is:\n%s", r.log)
 			before := r.api.count("PATCH /api/")
 			pass(24 * time.Hour)
@@ -161,7 +161,7 @@ func TestOtherManagersKeepWhatTheyWrite(t *testing.T) {
 	})
 }
 
-func TestARowIsLeftToNobodyForEver(t *testing.T) {
+func TestTheAgentTakesBackAbandonedConditions(t *testing.T) {
 	var states []State
 	inBubble(t, "takes back an abandoned condition, and waits longer after each return of its writer", func(c *Config) {
 		c.Remember = func(s State) { states = append(states, s) }
@@ -241,9 +241,9 @@ func TestChecks(t *testing.T) {
 			r.api.change(func() { r.api.version, r.api.leases = nodes, leases })
 			r.begins()
 			pass(3 * renewEvery)
-			r.takes(reportOf(newCondition("A", catalog.True, "Sick", time.Now())), 3*renewEvery)
+			r.takes(reportOf(newCondition("A", catalog.True, "Unhealthy", time.Now())), 3*renewEvery)
 			n := r.logged("restored from a backup")
-			testkit.Require(r, n == 0 && r.api.condition("A")["reason"] == "Sick", "logged %d times although versions only grow:\n%s", n, r.log)
+			testkit.Require(r, n == 0 && r.api.condition("A")["reason"] == "Unhealthy", "logged %d times although versions only grow:\n%s", n, r.log)
 			run(r)
 		})
 	}

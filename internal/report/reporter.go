@@ -124,7 +124,7 @@ func (r *Reporter) Complete() {
 // does not remove their current values meanwhile.
 func (r *Reporter) Await(kinds ...string) {
 	r.mu.Lock()
-	r.core.conditions.await(kinds)
+	r.core.conditions.awaited.set(kinds)
 	r.mu.Unlock()
 	r.notify()
 }
@@ -181,8 +181,9 @@ func (r *Reporter) send(ctx context.Context, req *request) {
 	} else {
 		r.core.answer(time.Now(), req, got, err)
 	}
-	state, remember := r.core.conditions.state.clone(), r.core.stateChanged && r.remember != nil
-	r.core.stateChanged = false
+	sharing := &r.core.conditions.sharing
+	state, remember := sharing.state.clone(), sharing.stateChanged && r.remember != nil
+	sharing.stateChanged = false
 	r.mu.Unlock()
 	if remember {
 		r.remember(state)
@@ -216,5 +217,5 @@ func (r *Reporter) Counts() Counts {
 func (r *Reporter) State() State {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.core.conditions.state.clone()
+	return r.core.conditions.sharing.state.clone()
 }

@@ -112,8 +112,8 @@ func TestConditions(t *testing.T) {
 		r.Await("A", "B", "C", "New")
 		r.takes(reportOf(newCondition("A", catalog.False, "Fine", time.Now())), 2*maxStartupWait)
 		shows("A False Fine", "B True Earlier", "C True Earlier")
-		r.takes(reportOf(newCondition("B", catalog.True, "Sick", time.Now())), 2*time.Second)
-		shows("A False Fine", "B True Sick", "C True Earlier")
+		r.takes(reportOf(newCondition("B", catalog.True, "Unhealthy", time.Now())), 2*time.Second)
+		shows("A False Fine", "B True Unhealthy", "C True Earlier")
 		r.api.update("npd", map[string]string{"type": "C", "status": "False", "reason": "Theirs", "lastHeartbeatTime": "2026-11-15T11:00:00Z"})
 		r.takes(reportOf(newCondition("B", catalog.False, "Fine", time.Now())), time.Minute)
 		shows("A False Fine", "B False Fine", "C False Theirs")
@@ -141,11 +141,11 @@ func TestConditions(t *testing.T) {
 		since := start(r)
 		pass(time.Hour)
 		before := r.api.count(patchStatusPath)
-		sick := time.Now().Add(-2 * time.Second)
-		r.Take(reportOf(newCondition("A", catalog.True, "Sick", sick)))
+		changedAt := time.Now().Add(-2 * time.Second)
+		r.Take(reportOf(newCondition("A", catalog.True, "Unhealthy", changedAt)))
 		synctest.Wait() // no time passes
-		want := map[string]string{"type": "A", "status": "True", "reason": "Sick", "message": "all of Sick",
-			"lastTransitionTime": sick.UTC().Format(time.RFC3339), "lastHeartbeatTime": time.Now().UTC().Format(time.RFC3339)}
+		want := map[string]string{"type": "A", "status": "True", "reason": "Unhealthy", "message": "all of Unhealthy",
+			"lastTransitionTime": changedAt.UTC().Format(time.RFC3339), "lastHeartbeatTime": time.Now().UTC().Format(time.RFC3339)}
 		testkit.NoDiff(r, cmp.Diff(want, r.api.condition("A")), "A")
 		got := r.api.condition("B")
 		testkit.Check(r, got["lastTransitionTime"] == since.UTC().Format(time.RFC3339) && got["status"] == "False", "B is %v", got)
@@ -165,22 +165,22 @@ func TestConditions(t *testing.T) {
 		pass(time.Hour)
 		before := r.api.count(patchStatusPath)
 		for i := range 100 {
-			r.takes(reportOf(newCondition("A", catalog.True, fmt.Sprint("Sick", i), time.Now())), 90*time.Microsecond)
+			r.takes(reportOf(newCondition("A", catalog.True, fmt.Sprint("Unhealthy", i), time.Now())), 90*time.Microsecond)
 		}
 		pass(coalesce)
 		testkit.Same(r, r.api.count(patchStatusPath)-before, 2, "writes for what came within 9 ms: the first and the rest")
-		testkit.Same(r, r.api.condition("A")["reason"], "Sick99", "the reason of A")
+		testkit.Same(r, r.api.condition("A")["reason"], "Unhealthy99", "the reason of A")
 	})
 	inBubble(t, "limits writes of a flapping node to ten and then one a second", nil, func(r *running) {
 		start(r)
 		pass(time.Hour)
 		before := r.api.count(patchStatusPath)
 		for i := range 60_000 / 20 {
-			r.takes(reportOf(newCondition("A", catalog.True, fmt.Sprint("Sick", i), time.Now())), 20*time.Millisecond)
+			r.takes(reportOf(newCondition("A", catalog.True, fmt.Sprint("Unhealthy", i), time.Now())), 20*time.Millisecond)
 		}
 		testkit.Between(r, r.api.count(patchStatusPath)-before, 60, writeBurst+61, "writes in a minute of flapping")
 		pass(time.Second)
-		testkit.Same(r, r.api.condition("A")["reason"], "Sick2999", "the reason of A in the end")
+		testkit.Same(r, r.api.condition("A")["reason"], "Unhealthy2999", "the reason of A in the end")
 	})
 	inBubble(t, "removes a condition without a source", nil, func(r *running) {
 		start(r)
@@ -204,8 +204,8 @@ func TestConditions(t *testing.T) {
 		for i := range MostConditions + 5 {
 			r.Take(reportOf(newCondition(fmt.Sprintf("A%03d", i), catalog.False, "Well", time.Now())))
 		}
-		r.starts(reportOf(newCondition("A000", catalog.True, "Sick", time.Now()), newCondition(strings.Repeat("x", LongestType+1), catalog.True, "Sick", time.Now())), 0)
-		testkit.Check(r, len(r.api.conditions) == MostConditions && r.api.condition("A000")["reason"] == "Sick",
+		r.starts(reportOf(newCondition("A000", catalog.True, "Unhealthy", time.Now()), newCondition(strings.Repeat("x", LongestType+1), catalog.True, "Unhealthy", time.Now())), 0)
+		testkit.Check(r, len(r.api.conditions) == MostConditions && r.api.condition("A000")["reason"] == "Unhealthy",
 			"%d conditions are written, and A000 is %v", len(r.api.conditions), r.api.condition("A000"))
 		dropped := r.Counts().Dropped
 		testkit.Check(r, dropped[Drop{"condition", "too many"}] == 5 && dropped[Drop{"condition", "too long"}] == 1, "counted: %v", dropped)
@@ -231,8 +231,8 @@ func TestConditions(t *testing.T) {
 			r.Errorf("%d conditions are written: %+v\n%s", len(r.api.conditions), r.Counts(), r.log)
 		}
 		testkit.Same(r, r.Counts().Dropped[Drop{"condition", "too many"}], awaited, "conditions that are counted as dropped")
-		r.takes(reportOf(newCondition("A000", catalog.True, "Sick", time.Now())), time.Minute)
-		if dropped := r.Counts().Dropped[Drop{"condition", "too many"}]; dropped != awaited || r.api.condition("A000")["reason"] != "Sick" {
+		r.takes(reportOf(newCondition("A000", catalog.True, "Unhealthy", time.Now())), time.Minute)
+		if dropped := r.Counts().Dropped[Drop{"condition", "too many"}]; dropped != awaited || r.api.condition("A000")["reason"] != "Unhealthy" {
 			r.Errorf("after another write %d are counted, and A000 is %v", dropped, r.api.condition("A000"))
 		}
 		r.Await()
@@ -281,7 +281,7 @@ func TestConditions(t *testing.T) {
 	inBubble(t, "ignores a read that is older than its last write", nil, func(r *running) {
 		start(r)
 		old := r.api.node()
-		r.takes(reportOf(newCondition("A", catalog.True, "Sick", time.Now())), coalesce)
+		r.takes(reportOf(newCondition("A", catalog.True, "Unhealthy", time.Now())), coalesce)
 		r.mu.Lock()
 		r.core.answer(time.Now(), &request{kind: requestCheck, readsNode: true}, kubeapi.Answer{Body: old}, nil)
 		mend := r.core.conditions.needsRewrite

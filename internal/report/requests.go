@@ -112,8 +112,8 @@ func (c *core) applyLease(now time.Time) kubeapi.Request {
 			"spec": object{
 				"holderIdentity":       c.cfg.Holder,
 				"leaseDurationSeconds": int(LeaseDuration / time.Second),
-				"acquireTime":          c.began.Add(c.skew).UTC().Format(micro),
-				"renewTime":            now.Add(c.skew).UTC().Format(micro),
+				"acquireTime":          c.began.Add(c.lease.skew).UTC().Format(micro),
+				"renewTime":            now.Add(c.lease.skew).UTC().Format(micro),
 			},
 		}),
 	}

@@ -32,7 +32,7 @@ func (s fileInfo) is(p filePosition) bool {
 	return s.device == p.Device && s.inode == p.Inode && (s.born == p.Born || s.born == 0 || p.Born == 0)
 }
 
-// errOther says that the name now belongs to another file than the one that was found.
+// errOther says that the name now belongs to another file than the file that was found.
 var errOther = errors.New("the file was replaced")
 
 // open opens the file that was found, and no other.

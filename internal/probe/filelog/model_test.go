@@ -326,7 +326,7 @@ func (w *model) read() {
 // readChunks reads a limited number of chunks.
 func (w *model) readChunks(most int) {
 	for range most {
-		w.reader.watch.follow(w.reader.file)
+		w.reader.watch.follow(w.reader.open.file)
 		chunk, _, err := w.reader.look(time.Now())
 		if errors.Is(err, logs.ErrNotExist) {
 			w.steps["away"]++
@@ -375,7 +375,7 @@ func (w *model) open() {
 	r := testkit.Value(Open(Config{Path: w.path, From: w.position})).Must(w.t)
 	r.delays = delays{}
 	r.longest = modelLongest
-	r.buf = make([]byte, span+modelChunk)
+	r.open.buf = make([]byte, span+modelChunk)
 	w.reader = r
 }
 

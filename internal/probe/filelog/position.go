@@ -77,16 +77,16 @@ func (p filePosition) encode() logs.Position {
 }
 
 // position returns the current position in the open file.
-func (r *Reader) position() filePosition { return r.positionAt(r.start) }
+func (o *openFile) position() filePosition { return o.positionAt(o.start) }
 
 // positionAt returns the position of a byte in the buffer.
-func (r *Reader) positionAt(at int) filePosition {
-	offset := r.offset + int64(at-r.start)
+func (o *openFile) positionAt(at int) filePosition {
+	offset := o.offset + int64(at-o.start)
 	known := int(min(span, offset))
 	return filePosition{
-		Device: r.stat.Dev, Inode: r.stat.Ino, Born: r.born, Offset: offset, InLine: r.inLine,
-		Head: hash(r.head[:known]), Tail: hash(r.buf[at-known : at]),
-		Written: cmp.Or(r.written, r.stat.Mtim.Nano()), Earlier: r.earlier,
+		Device: o.stat.Dev, Inode: o.stat.Ino, Born: o.born, Offset: offset, InLine: o.inLine,
+		Head: hash(o.head[:known]), Tail: hash(o.buf[at-known : at]),
+		Written: cmp.Or(o.written, o.stat.Mtim.Nano()), Earlier: o.earlier,
 	}
 }
 

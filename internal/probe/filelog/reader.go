@@ -1,11 +1,9 @@
 package filelog
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -73,28 +71,11 @@ type Reader struct {
 	// longest is the length at which lines are truncated.
 	longest int
 
-	file *os.File    // the open file; nil if there is none
-	stat unix.Stat_t // last stat of file
-	born int64       // when file was created, as in filePosition
-	// written, if not 0, is when the original of file was last known to be written. A copy may
-	// be made later than the files that follow the original.
-	written int64
-	grew    time.Time // when data were last read from file, or it was opened
-
-	// buf[start:end] was read and not returned yet, and starts at offset in the file. The
-	// span bytes before start are the bytes before offset in the file.
-	buf        []byte
-	start, end int
-	offset     int64
-	inLine     bool       // offset is within a truncated line whose rest is skipped
-	head       [span]byte // the first bytes of the file, as far as they were read
-	line       []byte     // buffer for a line without a newline in the file
-
+	open  openFile
 	from  *filePosition // position to continue at if no file is open
-	after *filePosition // position that file follows, until something was read from file
+	after *filePosition // position that the open file follows, until something was read from it
 	done  bool          // everything at from was read
-	// earlier identifies the files that were read before the open file.
-	earlier   []fingerprint
+
 	absent    time.Time // since when no file exists at the path
 	lastError string    // the last returned error
 	lastChunk time.Time // when the last chunk was returned
@@ -111,7 +92,7 @@ func Open(cfg Config) (*Reader, error) {
 		path:   filepath.Clean(cfg.Path),
 		log:    cfg.Log,
 		delays: delays{quiet: time.Second, linger: 5 * time.Second, settle: 10 * time.Millisecond},
-		buf:    make([]byte, span+chunkSize),
+		open:   openFile{buf: make([]byte, span+chunkSize)},
 
 		longest: maxLine,
 	}
@@ -137,7 +118,7 @@ func Open(cfg Config) (*Reader, error) {
 func (r *Reader) Close() error {
 	r.watch.drain()
 	r.countLost()
-	return errors.Join(r.release(), r.watch.close())
+	return errors.Join(r.open.close(), r.watch.close())
 }
 
 // Counts returns the totals. It is safe for concurrent use.
@@ -152,7 +133,7 @@ func (r *Reader) Next(ctx context.Context) (logs.Chunk, error) {
 		if err := ctx.Err(); err != nil {
 			return logs.Chunk{}, err
 		}
-		r.watch.follow(r.file)
+		r.watch.follow(r.open.file)
 		chunk, wait, err := r.look(time.Now())
 		if err != nil && err.Error() != r.lastError {
 			r.lastError = err.Error()
@@ -165,7 +146,7 @@ func (r *Reader) Next(ctx context.Context) (logs.Chunk, error) {
 			r.lastChunk = time.Now()
 			return chunk, nil
 		}
-		if r.watch.stale || r.watch.held != r.file {
+		if r.watch.stale || r.watch.held != r.open.file {
 			continue // the change may have happened before the watch was added
 		}
 		if err := r.watch.wait(ctx, wait); err != nil {
@@ -199,8 +180,8 @@ func (r *Reader) look(now time.Time) (logs.Chunk, time.Duration, error) {
 	r.watch.noticed = false
 	defer r.countLost()
 	for {
-		if r.file == nil {
-			if err := r.resume(now); err != nil || r.file == nil {
+		if r.open.file == nil {
+			if err := r.resume(now); err != nil || r.open.file == nil {
 				return logs.Chunk{}, 0, err
 			}
 		}
@@ -208,7 +189,7 @@ func (r *Reader) look(now time.Time) (logs.Chunk, time.Duration, error) {
 		if err != nil || len(chunk.Text) > 0 {
 			return chunk, 0, err
 		}
-		if r.file == nil {
+		if r.open.file == nil {
 			continue
 		}
 		chunk, wait, err := r.moveOn(now)
@@ -259,20 +240,20 @@ func (r *Reader) read(now time.Time) (logs.Chunk, error) {
 		if chunk := r.take(); len(chunk.Text) > 0 {
 			return chunk, nil
 		}
-		n, intact, err := r.fill()
+		n, intact, err := r.open.fill()
 		switch {
 		case err != nil:
-			err = fmt.Errorf("reading %s: %w", r.file.Name(), err)
+			err = fmt.Errorf("reading %s: %w", r.open.file.Name(), err)
 			r.leave(false) // a file of an unreachable file server must be opened again
 			return logs.Chunk{}, err
 		case !intact:
-			if chunk, err := r.truncated(now); err != nil || len(chunk.Text) > 0 || r.file == nil {
+			if chunk, err := r.truncated(now); err != nil || len(chunk.Text) > 0 || r.open.file == nil {
 				return chunk, err
 			}
 		case n == 0:
 			return logs.Chunk{}, nil
 		default:
-			r.grew = now
+			r.open.grew = now
 			if follows, err := r.follows(); err != nil || !follows {
 				r.leave(true)
 				return logs.Chunk{}, err
@@ -293,129 +274,23 @@ func (r *Reader) follows() (bool, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return true, nil // it was deleted meanwhile
 	}
-	return err == nil && (!next[0].rotated || next[0].is(r.position())), err
+	return err == nil && (!next[0].rotated || next[0].is(r.open.position())), err
 }
 
 // take returns the whole lines of the pending bytes.
 func (r *Reader) take() logs.Chunk {
-	p := split(r.buf[r.start:r.end], r.inLine, r.longest)
-	r.start += p.drop
-	r.offset += int64(p.drop)
-	r.inLine = p.inLine
-	if p.take == 0 {
-		return logs.Chunk{}
-	}
-	text := r.buf[r.start : r.start+p.take]
-	if p.cut {
+	chunk, isCut := r.open.take(r.longest)
+	if isCut {
 		r.longLines.Add(1)
-		r.inLine = true
-		text = r.terminated(text)
 	}
-	chunk := r.newChunk(text, p.take)
-	chunk.More = r.end == len(r.buf) || bytes.IndexByte(r.buf[r.start:r.end], '\n') >= 0 || !r.isLast()
+	chunk.More = len(chunk.Text) > 0 && (chunk.More || !r.isLast())
 	return chunk
 }
 
 // isLast says whether the open file is the file at the path, so that no file follows it.
 func (r *Reader) isLast() bool {
 	var stat unix.Stat_t
-	return unix.Stat(r.path, &stat) == nil && stat.Dev == r.stat.Dev && stat.Ino == r.stat.Ino
-}
-
-// terminated returns a copy of an incomplete line with a newline.
-func (r *Reader) terminated(half []byte) []byte {
-	r.line = append(append(r.line[:0], half...), '\n')
-	return r.line
-}
-
-// newChunk returns a chunk of a text that uses this many pending bytes.
-func (r *Reader) newChunk(text []byte, taken int) logs.Chunk {
-	first := r.offset
-	r.start += taken
-	r.offset += int64(taken)
-	return logs.Chunk{Text: text, First: uint64(first), Next: r.position().encode()}
-}
-
-// flush returns an incomplete line. It will not be completed, because a next file exists.
-func (r *Reader) flush() logs.Chunk {
-	half := r.buf[r.start:r.end]
-	if len(half) == 0 {
-		return logs.Chunk{}
-	}
-	chunk := r.newChunk(r.terminated(half), len(half))
-	chunk.More = true
-	return chunk
-}
-
-// fill reads more bytes. It also says whether the file still has the same text before
-// them.
-func (r *Reader) fill() (n int, intact bool, err error) {
-	keep := min(span, r.start)
-	copy(r.buf, r.buf[r.start-keep:r.end])
-	r.start, r.end = keep, keep+r.end-r.start
-
-	point := r.offset + int64(r.end-r.start)
-	n, err = r.file.ReadAt(r.buf[r.end:], point)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return 0, false, err
-	}
-	// Check for a truncation only after the read. If the file is truncated later, the bytes
-	// are still valid, because the copy contains them.
-	intact, err = r.intact(point)
-	if err != nil || !intact {
-		return 0, false, err
-	}
-	if point < span {
-		copy(r.head[point:], r.buf[r.end:r.end+n])
-	}
-	r.end += n
-	if n > 0 && !r.inLine && allZero(r.buf[r.start:r.end]) {
-		err = r.skipHole()
-	}
-	return n, true, err
-}
-
-// intact says whether the file still has the text before point that was read from there.
-func (r *Reader) intact(point int64) (bool, error) {
-	var stat unix.Stat_t
-	if err := unix.Fstat(int(r.file.Fd()), &stat); err != nil {
-		return false, err
-	}
-	known := min(span, point)
-	same, err := holds(r.file, 0, r.head[:known])
-	if err != nil || !same {
-		return false, err
-	}
-	same, err = holds(r.file, point-known, r.buf[int64(r.end)-known:r.end])
-	if err != nil || !same {
-		return false, err
-	}
-	r.stat = stat
-	return true, nil
-}
-
-// skipHole skips a hole in a sparse file without reading it. A writer that does not append
-// leaves a hole up to its old offset after a truncation.
-func (r *Reader) skipHole() error {
-	point := r.offset + int64(r.end-r.start)
-	data, err := unix.Seek(int(r.file.Fd()), point, unix.SEEK_DATA)
-	if err != nil || data <= point {
-		return nil //nolint:nilerr // only a hole follows, or holes are unsupported: read on
-	}
-	return r.goTo(data)
-}
-
-// goTo moves the reader to an offset of the open file.
-func (r *Reader) goTo(offset int64) error {
-	known := min(span, offset)
-	if _, err := io.ReadFull(io.NewSectionReader(r.file, 0, known), r.head[:known]); err != nil {
-		return err
-	}
-	if _, err := io.ReadFull(io.NewSectionReader(r.file, offset-known, known), r.buf[:known]); err != nil {
-		return err
-	}
-	r.start, r.end, r.offset = int(known), int(known), offset
-	return nil
+	return unix.Stat(r.path, &stat) == nil && stat.Dev == r.open.stat.Dev && stat.Ino == r.open.stat.Ino
 }
 
 // goOn opens a file at a position. If the file does not match the position any more, goOn
@@ -424,17 +299,17 @@ func (r *Reader) goOn(file *os.File, at filePosition, now time.Time) error {
 	if err := r.adopt(file, at.Offset, now); err != nil {
 		return err
 	}
-	r.inLine = at.InLine
-	r.earlier = at.Earlier
+	r.open.inLine = at.InLine
+	r.open.earlier = at.Earlier
 	if !at.isOpenAs(file) {
-		r.written = at.Written
+		r.open.written = at.Written
 	}
-	if here := r.position(); here.Head != at.Head || here.Tail != at.Tail {
+	if here := r.open.position(); here.Head != at.Head || here.Tail != at.Tail {
 		r.from, r.done = &at, false
-		return r.release()
+		return r.open.close()
 	}
 	if !r.isLast() {
-		_, _, err := r.next(r.position()) // registers the following files, so that their deletion is noticed
+		_, _, err := r.next(r.open.position()) // registers the following files, so that their deletion is noticed
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -450,7 +325,7 @@ func (r *Reader) begin(file *os.File, after *filePosition, now time.Time) error 
 	}
 	delete(r.watch.unread.files, filepath.Base(file.Name()))
 	if r.after = after; after != nil {
-		r.earlier = after.followed()
+		r.open.earlier = after.followed()
 	}
 	return nil
 }
@@ -458,61 +333,44 @@ func (r *Reader) begin(file *os.File, after *filePosition, now time.Time) error 
 // adopt moves the reader to an offset of another file. If that fails, the reader keeps its
 // position.
 func (r *Reader) adopt(file *os.File, offset int64, now time.Time) error {
-	if r.file != nil {
+	if r.open.file != nil {
 		r.leave(r.done)
 	}
-	r.file = file
-	err := unix.Fstat(int(file.Fd()), &r.stat)
-	if err == nil {
-		r.born = born(int(file.Fd()), "")
-		err = r.goTo(offset)
+	if err := r.open.begin(file, offset, now); err != nil {
+		return errors.Join(fmt.Errorf("reading %s: %w", file.Name(), err), r.open.close())
 	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("reading %s: %w", file.Name(), err), r.release())
-	}
-	r.inLine, r.grew, r.written = false, now, 0
 	r.from, r.after, r.done = nil, nil, false
 	return nil
 }
 
-// release closes the open file.
-func (r *Reader) release() error {
-	if r.file == nil {
-		return nil
-	}
-	err := r.file.Close()
-	r.file = nil
-	return err
-}
-
 // leave closes the open file and keeps its position.
 func (r *Reader) leave(done bool) {
-	here := r.position()
+	here := r.open.position()
 	r.from, r.done = &here, done
 	if r.after != nil { // nothing was read from the file
 		r.from, r.done = r.after, true
 	}
-	if err := r.release(); err != nil {
+	if err := r.open.close(); err != nil {
 		r.log.Warn("cannot close the file", "err", err)
 	}
 }
 
 // truncated continues in a copy of the truncated file. If there is none, it counts a gap.
 func (r *Reader) truncated(now time.Time) (logs.Chunk, error) {
-	file, err := find(r.path, r.positionAt(r.end))
+	file, err := find(r.path, r.open.positionAt(r.open.end))
 	if err != nil {
 		return logs.Chunk{}, err
 	}
 	if file != nil {
-		r.log.Info("the file was truncated: continuing in its copy", "copy", file.Name(), "offset", r.offset)
-		if r.hasLines() {
-			r.countDeleted(r.position())
+		r.log.Info("the file was truncated: continuing in its copy", "copy", file.Name(), "offset", r.open.offset)
+		if r.open.hasLines() {
+			r.countDeleted(r.open.position())
 		}
-		return logs.Chunk{}, r.goOn(file, r.position(), now)
+		return logs.Chunk{}, r.goOn(file, r.open.position(), now)
 	}
-	r.log.Warn("the file was truncated and has no copy: continuing at its start, lines may be lost", "offset", r.offset)
+	r.log.Warn("the file was truncated and has no copy: continuing at its start, lines may be lost", "offset", r.open.offset)
 	r.gaps.Add(1)
-	chunk := r.flush()
+	chunk := r.open.flush()
 	r.leave(true)
 	return chunk, nil
 }
@@ -525,12 +383,6 @@ func (r *Reader) countDeleted(original filePosition) {
 		r.log.Warn("the truncated file was deleted, its newer lines may be lost")
 		r.gaps.Add(1)
 	}
-}
-
-// hasLines says whether the open file is not empty.
-func (r *Reader) hasLines() bool {
-	info, err := r.file.Stat()
-	return err == nil && info.Size() > 0
 }
 
 // resume opens the next file to read, at its position. If no file is available yet, it
@@ -595,7 +447,7 @@ func (r *Reader) away(now time.Time, err error) error {
 func (r *Reader) moveOn(now time.Time) (logs.Chunk, time.Duration, error) {
 	none := logs.Chunk{}
 	current, err := statFile(r.path)
-	here := r.position()
+	here := r.open.position()
 	switch {
 	case err == nil && current.is(here):
 		r.absent, r.lastError = time.Time{}, ""
@@ -621,18 +473,18 @@ func (r *Reader) moveOn(now time.Time) (logs.Chunk, time.Duration, error) {
 	if missing || followers[0].size == 0 {
 		return r.hold(now, missing)
 	}
-	if still := r.quietFor(now); still < r.delays.quiet {
+	if still := r.open.quietFor(now); still < r.delays.quiet {
 		return none, r.delays.quiet - still, nil
 	}
 	// The next file has lines, so all earlier lines are in this file now.
-	last := r.file
+	last := r.open.file
 	if chunk, err := r.read(now); err != nil || len(chunk.Text) > 0 {
 		return chunk, 0, err
 	}
-	if r.file != last {
+	if r.open.file != last {
 		return none, again, nil // truncated just now
 	}
-	if chunk := r.flush(); len(chunk.Text) > 0 {
+	if chunk := r.open.flush(); len(chunk.Text) > 0 {
 		return chunk, 0, nil
 	}
 	file, err := followers[0].open()
@@ -661,20 +513,15 @@ func (r *Reader) hold(now time.Time, missing bool) (logs.Chunk, time.Duration, e
 			err = r.away(now, fs.ErrNotExist)
 		}
 	}
-	if r.stat.Nlink > 0 {
+	if r.open.stat.Nlink > 0 {
 		return none, wait, err
 	}
-	if still := r.quietFor(now); still < r.delays.linger {
+	if still := r.open.quietFor(now); still < r.delays.linger {
 		return none, r.delays.linger - still, nil
 	}
-	if chunk := r.flush(); len(chunk.Text) > 0 {
+	if chunk := r.open.flush(); len(chunk.Text) > 0 {
 		return chunk, 0, nil
 	}
 	r.leave(true)
 	return none, again, nil
-}
-
-// quietFor returns how long the file has not grown, as far as is known.
-func (r *Reader) quietFor(now time.Time) time.Duration {
-	return max(now.Sub(r.grew), now.Sub(time.Unix(r.stat.Mtim.Unix())))
 }

@@ -88,14 +88,14 @@ func (g *fixture) read() string {
 	g.t.Helper()
 	var all strings.Builder
 	for {
-		g.reader.watch.follow(g.reader.file)
+		g.reader.watch.follow(g.reader.open.file)
 		chunk, _, err := g.reader.look(time.Now())
 		testkit.Require(g.t, err == nil || errors.Is(err, logs.ErrNotExist), "%v", err)
 		switch {
 		case len(chunk.Text) > 0:
 			all.Write(chunk.Text)
 			g.next = chunk.Next
-		case !g.reader.watch.stale && g.reader.watch.held == g.reader.file:
+		case !g.reader.watch.stale && g.reader.watch.held == g.reader.open.file:
 			return all.String()
 		}
 	}
@@ -225,7 +225,7 @@ func TestFileTruncatedBeforeTheFirstReadIsReadInItsCopy(t *testing.T) {
 	g.rename()
 	g.append("two\n")
 	_, wait, err := g.reader.moveOn(time.Now())
-	testkit.Require(t, wait == again && err == nil && g.reader.file.Name() == g.path, "the reader has not opened the new file: %v %v", wait, err)
+	testkit.Require(t, wait == again && err == nil && g.reader.open.file.Name() == g.path, "the reader has not opened the new file: %v %v", wait, err)
 	testkit.Must(t, os.Rename(g.path+".1", g.path+".2"))
 	g.copyAndTruncate(g.path + ".1")
 	g.append("three\n")
@@ -487,7 +487,7 @@ func TestDeletedFileIsReadToItsEndAndClosed(t *testing.T) {
 	g.soon("two\n", func() { put("two\n") })
 	g.reader.delays.linger = time.Millisecond
 	g.isAway()
-	testkit.Check(t, g.reader.file == nil, "the file is still open")
+	testkit.Check(t, g.reader.open.file == nil, "the file is still open")
 	g.says("three\n")
 	testkit.Same(t, g.reader.Counts().Gaps, 0, "gaps")
 }

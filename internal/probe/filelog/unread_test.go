@@ -103,7 +103,7 @@ func TestDeletedTruncatedFileIsAGap(t *testing.T) {
 			g.copyAndTruncate(g.path + ".1")
 			g.append("three\n")
 			if restart {
-				if err := g.reader.release(); err != nil { // so that its inode can be reused
+				if err := g.reader.open.close(); err != nil { // so that its inode can be reused
 					t.Fatal(err)
 				}
 				// Not before the next tick of the disk's clock: a file with the same inode then has

@@ -17,7 +17,7 @@ func OpenIn(config Config, volatile, persistent string) (*Reader, error) {
 }
 
 // DisablePolling disables polling.
-func (r *Reader) DisablePolling() { r.pollInterval = time.Hour }
+func (r *Reader) DisablePolling() { r.notifier.interval = time.Hour }
 
 // DisableNotify disables inotify.
 func (r *Reader) DisableNotify() error {
@@ -42,12 +42,12 @@ func Read(b []byte, identifier string) (texts []string, records []logs.Record, l
 	r := &Reader{sources: []*source{{file: f}}}
 	for {
 		r.take()
-		if len(r.records) == 0 && !f.ready && f.cursor.index >= f.list.length {
+		if len(r.chunk.records) == 0 && !f.ready && f.cursor.index >= f.list.length {
 			return texts, records, f.lost, f.fault
 		}
 		begin := 0
-		for _, one := range r.records {
-			texts = append(texts, string(r.text[begin:one.End-1]))
+		for _, one := range r.chunk.records {
+			texts = append(texts, string(r.chunk.text[begin:one.End-1]))
 			records = append(records, one)
 			begin = one.End
 		}

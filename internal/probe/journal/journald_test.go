@@ -214,12 +214,12 @@ func (j *journald) flush() {
 func (j *journald) sayAs(user uint32, identifier, message string) {
 	j.t.Helper()
 	text := fmt.Sprintf("MESSAGE=%s\nSYSLOG_IDENTIFIER=%s\n", message, identifier)
-	who := syscall.UnixCredentials(&syscall.Ucred{Pid: int32(os.Getpid()), Uid: user, Gid: user})
+	credentials := syscall.UnixCredentials(&syscall.Ucred{Pid: int32(os.Getpid()), Uid: user, Gid: user})
 	connection, err := j.socket.SyscallConn()
 	testkit.Must(j.t, err)
 	var failed error
 	err = connection.Write(func(fd uintptr) bool {
-		failed = syscall.Sendmsg(int(fd), []byte(text), who, nil, 0)
+		failed = syscall.Sendmsg(int(fd), []byte(text), credentials, nil, 0)
 		return !errors.Is(failed, syscall.EAGAIN)
 	})
 	testkit.Must(j.t, errors.Join(err, failed))

@@ -14,18 +14,24 @@ import (
 // which causes no inotify events. But after each write it truncates the file to its
 // current length, and that does.
 type notifier struct {
-	inotify *os.File // nil if inotify is not available: then wait only uses its timeout
-	events  [4 << 10]byte
+	inotify  *os.File // nil if inotify is not available: then wait only uses the interval
+	interval time.Duration
+	events   [4 << 10]byte
 }
+
+// pollInterval is how often the reader looks without an event. Files may appear in
+// unwatched directories, and some systems have no inotify. Journald signals its writes up
+// to half a second late, so polling more often would cost more than it gains.
+const pollInterval = 2 * time.Second
 
 const watchMask = unix.IN_MODIFY | unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_ONLYDIR
 
 func newNotifier() (*notifier, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
-		return &notifier{}, os.NewSyscallError("inotify_init1", err)
+		return &notifier{interval: pollInterval}, os.NewSyscallError("inotify_init1", err)
 	}
-	return &notifier{inotify: os.NewFile(uintptr(fd), "inotify")}, nil
+	return &notifier{inotify: os.NewFile(uintptr(fd), "inotify"), interval: pollInterval}, nil
 }
 
 func (b *notifier) close() error {
@@ -54,15 +60,15 @@ func (b *notifier) add(folder string) error {
 	return os.NewSyscallError("inotify_add_watch", failed)
 }
 
-// wait returns after an event, after the timeout, or when the context ends. It returns
-// true if files may have been created, deleted or renamed. That includes the timeout.
-func (b *notifier) wait(ctx context.Context, atMost time.Duration) (moved bool) {
-	n, err := b.read(ctx, atMost)
+// wait returns after an event, after the interval, or when the context ends. It returns
+// true if files may have been created, deleted or renamed. That includes the end of the interval.
+func (b *notifier) wait(ctx context.Context) (moved bool) {
+	n, err := b.read(ctx)
 	switch {
 	case err == nil:
 		return namesChange(b.events[:n])
 	case !errors.Is(err, os.ErrDeadlineExceeded): // inotify does not work
-		timer := time.NewTimer(atMost)
+		timer := time.NewTimer(b.interval)
 		defer timer.Stop()
 		select {
 		case <-ctx.Done():
@@ -72,11 +78,11 @@ func (b *notifier) wait(ctx context.Context, atMost time.Duration) (moved bool) 
 	return true
 }
 
-func (b *notifier) read(ctx context.Context, atMost time.Duration) (int, error) {
+func (b *notifier) read(ctx context.Context) (int, error) {
 	if b.inotify == nil {
 		return 0, os.ErrClosed
 	}
-	if err := b.inotify.SetReadDeadline(time.Now().Add(atMost)); err != nil {
+	if err := b.inotify.SetReadDeadline(time.Now().Add(b.interval)); err != nil {
 		return 0, err
 	}
 	stop := context.AfterFunc(ctx, func() { _ = b.inotify.SetReadDeadline(time.Unix(1, 0)) })

@@ -7,13 +7,13 @@ import (
 
 // payload is the content of a data object, NAME=value, as stored in the file.
 type payload struct {
-	file       *file
+	file       *objectFile
 	at, size   uint64
 	compressed byte
 }
 
 // payload returns the payload of the data object at an offset.
-func (f *file) payload(at uint64) (payload, error) {
+func (f *objectFile) payload(at uint64) (payload, error) {
 	before := uint64(dataHead)
 	if f.header.compact {
 		before += compactExtra
@@ -98,7 +98,7 @@ const (
 )
 
 // classify returns the kind of the data object at an offset.
-func (f *file) classify(at uint64) (fact, error) {
+func (f *objectFile) classify(at uint64) (fact, error) {
 	if f.kindCache == nil {
 		f.kindCache = make([]fact, kindCacheSize)
 	}
@@ -168,7 +168,7 @@ type fieldValues struct {
 }
 
 // fields reads the relevant fields of an entry.
-func (f *file) fields(e *entry, offsets []uint64) (fieldValues, []uint64, error) {
+func (f *objectFile) fields(e *entry, offsets []uint64) (fieldValues, []uint64, error) {
 	size := uint64(16)
 	if f.header.compact {
 		size = 4

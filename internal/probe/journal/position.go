@@ -80,11 +80,11 @@ func parsePosition(text logs.Position) (*position, error) {
 
 // position returns the position after everything that was returned.
 func (r *Reader) position() (logs.Position, error) {
-	p := position{Flushed: r.flushed, Done: r.done}
+	p := position{Flushed: r.copies.flushed, Done: r.progress.done}
 	for _, s := range r.sources {
 		p.Files = append(p.Files, filePosition{File: s.header.file, Sequence: s.header.sequence, Taken: s.taken, Tail: s.header.tail})
 	}
-	for _, place := range r.resume { // files that were not found yet
+	for _, place := range r.progress.resume { // files that were not found yet
 		p.Files = append(p.Files, place)
 	}
 	return json.Marshal(p)

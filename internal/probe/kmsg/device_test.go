@@ -215,7 +215,7 @@ func TestOverrunOfTheRealLogIsCounted(t *testing.T) {
 	device.write(t, "", "after")
 
 	away := read(t, Config{From: at})
-	for name, r := range map[string]*Reader{"a reader that was there": there, "one that was away": away} {
+	for name, r := range map[string]*Reader{"a reader that was there": there, "a reader that was away": away} {
 		found, _, lost := until(t, r, device.mark, "after")
 		t.Logf("%s: %d lines written, %d read, %d lost", name, written, len(found), lost)
 		testkit.Check(t, lost != 0, "%s: no lost records", name)

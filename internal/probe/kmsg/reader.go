@@ -5,10 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,12 +21,6 @@ const (
 	// A chunk ends after this many records, or after about this many bytes.
 	maxRecords = 256
 	maxText    = 64 << 10
-	// maxRecord is the longest readable record, including its dictionary. Kernels write at
-	// most 8 KiB, newer ones 2 KiB.
-	maxRecord = 16 << 10
-	// maxEmptyReads is the number of consecutive reads without a record after which Next
-	// returns an error.
-	maxEmptyReads = 100
 )
 
 // Config configures a reader.
@@ -47,49 +38,23 @@ type Config struct {
 
 // Reader follows the kernel log.
 type Reader struct {
-	path      string
-	file      *os.File
-	conn      syscall.RawConn
-	source    source
+	device    device
 	now       func() time.Time
+	opened    time.Time
+	end       uint64    // number of the first record after those that existed when the log was opened
+	since     time.Time // time of the oldest of those records to return
 	resumeErr error
-	closed    atomic.Bool
 
-	boot   string
-	since  time.Time
-	opened time.Time
-	clock  clock
-
-	end          uint64 // number of the first record after those that existed when the log was opened
-	resumed      bool   // From was valid
+	boot         string
 	next         uint64 // number of the next record; gaps before it are lost records
-	positionSent bool   // the position at the end of the log was returned
-	caughtUp     bool   // the end was reached, so the next record is written just now
+	clock        clock
+	positionSent bool // the position at the end of the log was returned
+	caughtUp     bool // the end was reached, so the next record is written just now
 
-	raw     [maxRecord]byte
 	text    []byte
 	records []logs.Record
 	lost    uint64
 	more    bool // there may be more records than the chunk holds
-}
-
-// source reads the device behind a file descriptor.
-type source interface {
-	// Read reads one record. It returns EAGAIN if there is none yet, EPIPE if the next record
-	// was overwritten, and EINVAL if it is too long. After an error it continues with the
-	// following record.
-	Read(fd int, to []byte) (int, error)
-	// Rewind returns to the oldest record.
-	Rewind(fd int) error
-}
-
-type kernelSource struct{}
-
-func (kernelSource) Read(fd int, to []byte) (int, error) { return unix.Read(fd, to) }
-
-func (kernelSource) Rewind(fd int) error {
-	_, err := unix.Seek(fd, 0, unix.SEEK_SET)
-	return err
 }
 
 // position is the stored position of a reader.
@@ -124,76 +89,42 @@ func Open(cfg Config) (*Reader, error) {
 func wallClock() time.Time { return time.Now().Round(0) }
 
 func newReader(file *os.File, from source, now func() time.Time, cfg Config) (*Reader, error) {
-	// Only a device that supports polling can be the kernel log.
-	if err := file.SetReadDeadline(time.Time{}); err != nil {
-		return nil, fmt.Errorf("opening the kernel log: %s is not a kernel log (%w); use %s", cfg.Path, err, Path)
-	}
-	conn, err := file.SyscallConn()
-	if err != nil {
-		return nil, fmt.Errorf("opening the kernel log: %w", err)
-	}
 	r := &Reader{
-		path:   cfg.Path,
-		file:   file,
-		conn:   conn,
-		source: from,
 		now:    now,
-		boot:   cfg.Boot.ID,
-		since:  cfg.Since,
 		opened: now(),
+		boot:   cfg.Boot.ID,
 		clock:  clock{Booted: cfg.Boot.Time, Zero: cfg.Boot.Time},
 		// Not nil, because nil means that the chunk has no metadata.
 		records: []logs.Record{},
 	}
-	r.resumeErr = r.resume(cfg.From)
-	if err := r.findEnd(); err != nil {
-		return nil, fmt.Errorf("reading %s: %w", r.path, err)
+	if err := r.device.init(cfg.Path, file, from); err != nil {
+		return nil, fmt.Errorf("opening the kernel log: %w", err)
+	}
+	start, end, err := r.device.bounds()
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", cfg.Path, err)
+	}
+	r.end = end
+	if resumed, err := r.resume(cfg.From); !resumed {
+		r.next, r.since, r.resumeErr = start, cfg.Since, err
 	}
 	return r, nil
 }
 
-// resume continues at the position of an earlier reader, or returns why it cannot.
-func (r *Reader) resume(from logs.Position) error {
+// resume continues at the position of an earlier reader. The error says why it cannot.
+func (r *Reader) resume(from logs.Position) (resumed bool, err error) {
 	if len(from) == 0 {
-		return nil
+		return false, nil
 	}
 	var p position
 	if err := json.Unmarshal(from, &p); err != nil {
-		return fmt.Errorf("reading a position in the kernel log: %w", err)
+		return false, fmt.Errorf("reading a position in the kernel log: %w", err)
 	}
 	if p.Boot != r.boot {
-		return errors.New("the position in the kernel log is of another boot")
+		return false, errors.New("the position in the kernel log is of another boot")
 	}
-	r.resumed, r.next, r.clock = true, p.Next, r.clock.resume(p.clock)
-	return nil
-}
-
-// findEnd reads the log once to find its current start and end. Records after the end were
-// written later, whatever their timestamps say.
-func (r *Reader) findEnd() error {
-	var readErr error
-	err := r.conn.Read(func(fd uintptr) bool {
-		for empty := true; ; {
-			raw, err := r.readRecord(int(fd))
-			if errors.Is(err, unix.EAGAIN) {
-				readErr = r.source.Rewind(int(fd))
-				return true
-			}
-			if err != nil {
-				readErr = err
-				return true
-			}
-			rec, ok := parse(raw)
-			if !ok {
-				continue
-			}
-			if empty && !r.resumed {
-				r.next = rec.number
-			}
-			empty, r.end = false, rec.number+1
-		}
-	})
-	return errors.Join(err, readErr)
+	r.next, r.clock = p.Next, r.clock.resume(p.clock)
+	return true, nil
 }
 
 // ResumeError returns why the reader did not continue at From. It is nil if it did, or if
@@ -208,23 +139,23 @@ func (r *Reader) Next(ctx context.Context) (logs.Chunk, error) {
 	}
 	r.text, r.records, r.caughtUp = r.text[:0], r.records[:0], false
 	var readErr error
-	err := r.wait(ctx, func(fd uintptr) (done bool) {
+	err := r.device.wait(ctx, func(fd uintptr) (done bool) {
 		done, readErr = r.gather(int(fd))
 		return done
 	})
 	switch {
 	case readErr != nil:
-		return logs.Chunk{}, fmt.Errorf("reading %s: %w", r.path, readErr)
+		return logs.Chunk{}, fmt.Errorf("reading %s: %w", r.device.path, readErr)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return logs.Chunk{}, ctx.Err()
-	case err != nil && r.closed.Load():
-		return logs.Chunk{}, fmt.Errorf("reading %s: %w", r.path, os.ErrClosed)
+	case err != nil && r.device.closed.Load():
+		return logs.Chunk{}, fmt.Errorf("reading %s: %w", r.device.path, os.ErrClosed)
 	case err != nil:
-		return logs.Chunk{}, fmt.Errorf("reading %s: %w", r.path, err)
+		return logs.Chunk{}, fmt.Errorf("reading %s: %w", r.device.path, err)
 	}
 	next, err := json.Marshal(position{Boot: r.boot, Next: r.next, clock: r.clock})
 	if err != nil {
-		return logs.Chunk{}, fmt.Errorf("encoding the position in %s: %w", r.path, err)
+		return logs.Chunk{}, fmt.Errorf("encoding the position in %s: %w", r.device.path, err)
 	}
 	chunk := logs.Chunk{Text: r.text, Records: r.records, Next: next, Lost: r.lost, More: r.more}
 	r.lost = 0
@@ -232,33 +163,13 @@ func (r *Reader) Next(ctx context.Context) (logs.Chunk, error) {
 }
 
 // Close closes the log. A pending Next returns.
-func (r *Reader) Close() error {
-	r.closed.Store(true)
-	return r.file.Close()
-}
-
-// wait calls gather, and calls it again when there may be more to read, until gather or
-// ctx is done.
-func (r *Reader) wait(ctx context.Context, gather func(fd uintptr) bool) error {
-	expired := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(expired)
-		// It fails only for a closed file, and then no read is pending.
-		_ = r.file.SetReadDeadline(time.Unix(1, 0))
-	})
-	err := r.conn.Read(gather)
-	if !stop() {
-		<-expired
-		_ = r.file.SetReadDeadline(time.Time{}) // fails only for a closed file
-	}
-	return err
-}
+func (r *Reader) Close() error { return r.device.close() }
 
 // gather reads the available records. It returns done true if Next can return.
 func (r *Reader) gather(fd int) (done bool, err error) {
 	r.more = true
 	for len(r.records) < maxRecords && len(r.text) < maxText {
-		raw, err := r.readRecord(fd)
+		raw, err := r.device.readRecord(fd)
 		switch {
 		case err == nil:
 			r.add(raw)
@@ -273,28 +184,6 @@ func (r *Reader) gather(fd int) (done bool, err error) {
 		}
 	}
 	return true, nil
-}
-
-// readRecord reads a record. It returns EAGAIN if there is none.
-func (r *Reader) readRecord(fd int) ([]byte, error) {
-	var err error
-	for range maxEmptyReads {
-		var n int
-		n, err = r.source.Read(fd, r.raw[:])
-		switch {
-		case errors.Is(err, unix.EINTR):
-		case errors.Is(err, unix.EPIPE), errors.Is(err, unix.EINVAL):
-			// The record was overwritten or is too long. The kernel continues with the next one,
-			// and its number tells how many are missing.
-		case err != nil:
-			return nil, err
-		case n == 0:
-			return nil, io.ErrUnexpectedEOF
-		default:
-			return r.raw[:n], nil
-		}
-	}
-	return nil, err
 }
 
 // add adds a record to the chunk, unless it is older than requested.
@@ -316,7 +205,7 @@ func (r *Reader) add(raw []byte) {
 		r.caughtUp = false
 	}
 	at := r.clock.at(rec.stamp)
-	if old && !r.resumed && at.Before(r.since) {
+	if old && at.Before(r.since) {
 		return
 	}
 	if len(rec.message) == 0 {

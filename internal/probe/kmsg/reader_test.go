@@ -95,7 +95,7 @@ func TestOverwrittenRecordsAreCounted(t *testing.T) {
 	ring.add("after a gap")
 	testkit.Same(t, next(t, r).Lost, 1, "lost records")
 	ring.add(strings.Repeat("x", maxRecord))
-	ring.add("after one that is too long")
+	ring.add("after a record that is too long")
 	chunk = next(t, r)
 	testkit.Check(t, chunk.Lost == 1 && len(chunk.Records) == 1, "read %d records, lost %d", len(chunk.Records), chunk.Lost)
 }
@@ -255,7 +255,7 @@ func TestReadingAllocatesNothing(t *testing.T) {
 			ring.add(line)
 		}
 		next(t, r) // lets the buffers grow
-		source := r.source.(*cursor)
+		source := r.device.source.(*cursor)
 		return testing.AllocsPerRun(100, func() {
 			source.next -= uint64(records)
 			r.next -= uint64(records)

@@ -10,7 +10,6 @@ import (
 	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/logs"
-	"github.com/resourcestack/autohealer/internal/probe/match"
 )
 
 // Config configures a monitor.
@@ -79,13 +78,4 @@ func compile(source string, written []config.LogRule) ([]*rule, error) {
 		rules = append(rules, r)
 	}
 	return rules, errors.Join(wrong...)
-}
-
-// newSearch compiles a pattern.
-func newSearch(pattern string) (*search, error) {
-	compiled, err := match.Compile(pattern)
-	if err != nil {
-		return nil, err
-	}
-	return &search{Pattern: compiled, source: pattern, reach: 1, depth: 1}, nil
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/probe/logs"
-	"github.com/resourcestack/autohealer/internal/probe/match"
 )
 
 // idleTime is how long no chunk must follow a chunk with More until the log counts as read
@@ -22,14 +21,9 @@ type Monitor struct {
 	conditions []*condition
 	byType     map[string]*condition
 
-	searches   []*search // all patterns, in the order of the set
-	set        *match.Set
-	hits       []hit
-	addHit     func(at, pattern int)
-	until      bound // the last entry that some pattern must be tried on
-	window     *window
-	newEntries []entry // about to be added to the window
-	read       uint64  // ordinal of the last record that was read
+	patterns *patterns
+	window   *window
+	read     uint64 // ordinal of the last record that was read
 
 	lastChunk time.Time // time of the last chunk
 	behind    bool      // the log may have more to read
@@ -41,9 +35,6 @@ type Monitor struct {
 	cachedState json.RawMessage // result of the last State, nil if it has changed
 	restoreErr  error
 }
-
-// hit is an offset in a chunk where a pattern may match.
-type hit struct{ at, pattern int }
 
 // Counts are the totals of a monitor.
 type Counts struct {
@@ -78,22 +69,14 @@ func New(cfg Config) (*Monitor, error) {
 			c.rules = append(c.rules, r)
 		}
 	}
-	m.buildSet()
-	m.addHit = func(at, pattern int) { m.hits = append(m.hits, hit{at, pattern}) }
+	m.buildPatterns()
 	m.restoreErr = m.restore(cfg.Remembered)
 	return m, nil
 }
 
 // Expensive returns the patterns that must be tried on every line, because their matches
 // have no common text.
-func (m *Monitor) Expensive() []string {
-	always := m.set.Always()
-	patterns := make([]string, 0, len(always))
-	for _, i := range always {
-		patterns = append(patterns, m.searches[i].source)
-	}
-	return patterns
-}
+func (m *Monitor) Expensive() []string { return m.patterns.expensive() }
 
 // RestoreError returns why Config.Remembered could not be used, nil if it could.
 func (m *Monitor) RestoreError() error { return m.restoreErr }
@@ -134,14 +117,10 @@ func (m *Monitor) Take(now time.Time, c logs.Chunk) finding.Report {
 		m.window.clear()
 		m.cachedState = nil
 	}
-	m.hits = m.hits[:0]
-	m.set.Scan(c.Text, m.addHit)
-
 	chunk := records{c}
-	first := chunk.before(m.read)
-	here, hits := first, m.hits
+	here, hits := chunk.before(m.read), m.patterns.scan(c.Text)
 	for {
-		if m.until.index > m.window.last && m.until.ordinal > here.ordinal {
+		if until := m.patterns.until; until.index > m.window.last && until.ordinal > here.ordinal {
 			next, ok := chunk.next(here)
 			if !ok {
 				break
@@ -155,7 +134,7 @@ func (m *Monitor) Take(now time.Time, c logs.Chunk) finding.Report {
 		e := m.fill(chunk, here)
 		for ; len(hits) > 0 && hits[0].at <= here.end; hits = hits[1:] {
 			if e != nil {
-				m.extend(m.searches[hits[0].pattern], e.index, e.ordinal)
+				m.patterns.extend(hits[0].pattern, e.index, e.ordinal)
 			}
 		}
 		if e != nil {

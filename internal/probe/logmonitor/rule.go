@@ -4,26 +4,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/probe/config"
-	"github.com/resourcestack/autohealer/internal/probe/match"
 )
-
-// search is a pattern and the entries that it must be tried on.
-type search struct {
-	*match.Pattern
-
-	source string
-	reach  uint64 // number of entries that a match can span
-	depth  uint64 // number of records that a match can span, including those that do not count
-	until  bound  // the last entry that it must be tried on
-}
-
-// bound is the last entry to look at, limited by its index and by its ordinal.
-type bound struct{ index, ordinal uint64 }
-
-// or returns a bound that includes both.
-func (b bound) or(other bound) bound {
-	return bound{max(b.index, other.index), max(b.ordinal, other.ordinal)}
-}
 
 // rule is a rule and its findings.
 type rule struct {

@@ -2,20 +2,18 @@ package logmonitor
 
 import (
 	"bytes"
-	"math"
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/probe/logs"
-	"github.com/resourcestack/autohealer/internal/probe/match"
 )
 
 // recordsPerEntry is the number of records, including those that do not count, that the
 // window reaches back per entry.
 const recordsPerEntry = 32
 
-// buildSet combines the patterns into a set, and sizes the window for them.
-func (m *Monitor) buildSet() {
-	var patterns []*match.Pattern
+// buildPatterns collects the patterns of all rules, and sizes the window for them.
+func (m *Monitor) buildPatterns() {
+	var searches []*search
 	size, depth := uint64(1), uint64(1)
 	for _, r := range m.rules {
 		for _, s := range []*search{r.pattern, r.clear} {
@@ -27,22 +25,11 @@ func (m *Monitor) buildSet() {
 				s.depth = recordsPerEntry * s.reach
 				size, depth = s.reach, s.depth
 			}
-			m.searches, patterns = append(m.searches, s), append(patterns, s.Pattern)
+			searches = append(searches, s)
 		}
 	}
 	m.window = newWindow(size, depth)
-	m.set = match.NewSet(patterns...)
-	for _, i := range m.set.Always() {
-		m.searches[i].until = bound{math.MaxUint64, math.MaxUint64}
-		m.until = m.searches[i].until
-	}
-}
-
-// extend makes a pattern apply to an entry with one of its literals, and to the following
-// entries in which a match may end.
-func (m *Monitor) extend(s *search, index, ordinal uint64) {
-	s.until = s.until.or(bound{index + s.reach - 1, ordinal + s.depth - 1})
-	m.until = m.until.or(s.until)
+	m.patterns = newPatterns(searches)
 }
 
 // tryRules tries the rules on the newest entry.
@@ -84,17 +71,17 @@ func (m *Monitor) matches(r *rule, s *search, e *entry) ([]byte, bool) {
 func (m *Monitor) fill(chunk records, here location) *entry {
 	w := m.window
 	if w.seen < here.ordinal {
-		m.newEntries = m.newEntries[:0]
+		w.pending = w.pending[:0]
 		for p, ok := here, true; ok && p.ordinal > w.seen && here.ordinal-p.ordinal < w.depth; p, ok = chunk.previous(p) {
 			if e, counts := m.translate(chunk, p); counts {
-				m.newEntries = append(m.newEntries, e)
+				w.pending = append(w.pending, e)
 			}
-			if uint64(len(m.newEntries)) == w.size() {
+			if uint64(len(w.pending)) == w.size() {
 				break
 			}
 		}
-		for i := len(m.newEntries) - 1; i >= 0; i-- {
-			w.push(m.newEntries[i])
+		for i := len(w.pending) - 1; i >= 0; i-- {
+			w.push(w.pending[i])
 		}
 		w.seen = here.ordinal
 	}

@@ -153,9 +153,9 @@ func (m *Monitor) restoreWindow(lines []lineState) {
 			w.push(entry{ordinal: m.read - line.Ago, number: line.Number, at: line.At, text: line.Text, kernel: line.Kernel})
 		}
 	}
-	for _, s := range m.searches {
+	for i, s := range m.patterns.searches {
 		if s.reach > 1 {
-			m.extend(s, w.last, m.read)
+			m.patterns.extend(i, w.last, m.read)
 		}
 	}
 }

@@ -23,6 +23,7 @@ type window struct {
 	depth   uint64  // number of records, including those that do not count, that it reaches back
 	seen    uint64  // ordinal of the last record that was processed
 	copied  uint64  // index of the last entry with a copied text
+	pending []entry // entries that are about to be added, the newest first
 
 	joined [2][]byte // the text of all entries, and of the kernel's entries
 	upTo   [2]uint64 // index of the newest entry in it

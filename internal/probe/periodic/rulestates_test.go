@@ -196,7 +196,7 @@ func TestANewMessageIsReported(t *testing.T) {
 	} {
 		b := newRuleStates(Config{
 			Key: "k", Conditions: []config.Condition{{Type: "X", Reason: "Fine", Message: "-"}}, UpdateOnMessage: test.update, MessagePause: test.pause,
-			Rules: []Rule{{Permanent: true, Condition: "X", Reason: "Sick"}},
+			Rules: []Rule{{Permanent: true, Condition: "X", Reason: "Unhealthy"}},
 		})
 		now := time.Unix(0, 0)
 		b.firstReport(now)

@@ -46,7 +46,7 @@ func TestStateSurvivesARestart(t *testing.T) {
 	_, ok := m.Labels()
 	testkit.Require(t, !ok, "a new store has labels")
 	position := []byte(`{"seq":7}`)
-	m.Keep("kernel", Entry{Position: position, State: []byte(`{"sick":true}`)}, true)
+	m.Keep("kernel", Entry{Position: position, State: []byte(`{"unhealthy":true}`)}, true)
 	copy(position, `"changed"`) // a reader may reuse its bytes
 	m.Keep("files", Entry{State: []byte(`[]`)}, false)
 	m.KeepLabels(nil)
@@ -57,7 +57,7 @@ func TestStateSurvivesARestart(t *testing.T) {
 	m, logged := opened(t, dir, "second")
 	testkit.Same(t, m.LastBoot(), "first", "the last boot")
 	testkit.Same(t, m.Monitors(), []string{"files", "kernel"}, "the monitors")
-	if entry, ok := m.Monitor("kernel"); !ok || string(entry.Position) != `{"seq":7}` || string(entry.State) != `{"sick":true}` {
+	if entry, ok := m.Monitor("kernel"); !ok || string(entry.Position) != `{"seq":7}` || string(entry.State) != `{"unhealthy":true}` {
 		t.Errorf("the monitor has position %s and state %s, %v", entry.Position, entry.State, ok)
 	}
 	if labels, ok := m.Labels(); !ok || len(labels) != 0 {
@@ -145,8 +145,8 @@ func TestSecondAgentGetsTheHolderOfTheLock(t *testing.T) {
 	_, err := Open(Config{Dir: dir})
 	testkit.Require(t, errors.Is(err, ErrInUse) && strings.Contains(err.Error(), dir) && strings.Contains(err.Error(), "--state-dir"),
 		"the second agent gets the error %v", err)
-	who := fmt.Sprintf("(pid %d on ", os.Getpid())
-	testkit.Require(t, strings.Contains(err.Error(), who), "the second agent gets the error %v, want %s", err, who)
+	owner := fmt.Sprintf("(pid %d on ", os.Getpid())
+	testkit.Require(t, strings.Contains(err.Error(), owner), "the second agent gets the error %v, want %s", err, owner)
 	t.Log(err)
 	closed(t, first)
 	first.Keep("x", entry(1), true)

@@ -32,7 +32,7 @@ func parseOSVersion(text string) string {
 	}
 	version := said["VERSION"]
 	if version == "" {
-		version = said["VERSION_ID"] // one that rolls on has no other
+		version = said["VERSION_ID"] // a rolling release has no VERSION
 	}
 	if said["ID"] == "cos" && said["BUILD_ID"] != "" {
 		version += "-" + said["BUILD_ID"]

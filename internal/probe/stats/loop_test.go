@@ -36,7 +36,7 @@ func TestFiguresAreReadAtOnceAndEveryInterval(t *testing.T) {
 
 // A filesystem that hangs occupies a single thread and affects no other value. It is asked again
 // after it has answered.
-func TestAFilesystemThatHangsKeepsNobodyWaiting(t *testing.T) {
+func TestAHangingFilesystemDelaysNoOtherValue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hangs := make(chan struct{})
 		asked := map[string]int{}

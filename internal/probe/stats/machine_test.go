@@ -170,7 +170,7 @@ func TestTheScrapeOfAKnownMachine(t *testing.T) {
 	testkit.NoDiff(t, cmp.Diff(string(want), got), "the scrape")
 	parser := expfmt.NewTextParser(model.LegacyValidation)
 	families, err := parser.TextToMetricFamilies(strings.NewReader(got))
-	testkit.Check(t, err == nil && len(families) == len(metrics), "Prometheus reads %d figures of %d: %v", len(families), len(metrics), err)
+	testkit.Check(t, err == nil && len(families) == len(metrics), "Prometheus reads %d metrics of %d: %v", len(families), len(metrics), err)
 }
 
 // The test machine has all metrics except those of disks, which it may not have. None appears twice
@@ -194,7 +194,7 @@ func TestThisMachineHasTheFigures(t *testing.T) {
 		testkit.Check(t, !seen[series] || series == "#", "%s is there twice", series)
 		seen[series] = true
 	}
-	t.Logf("saw %d figures of %d kinds", len(seen)-1, len(families))
+	t.Logf("saw %d values of %d kinds", len(seen)-1, len(families))
 }
 
 // The names, types and labels of node-problem-detector, which dashboards use.
@@ -265,7 +265,7 @@ func TestThePageForUsersHasEveryFigure(t *testing.T) {
 	for _, f := range metrics {
 		want[f.id] = strings.TrimSpace(f.part + " " + f.kind + " " + strings.Join(f.labels, ", "))
 	}
-	testkit.NoDiff(t, cmp.Diff(want, rows), "the metrics (-figures +page)")
+	testkit.NoDiff(t, cmp.Diff(want, rows), "the metrics (-code +page)")
 }
 
 // A missing source affects no other metric and is logged once.

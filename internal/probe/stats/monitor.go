@@ -112,10 +112,10 @@ func (m *Monitor) logChange(part string, err error) {
 		return
 	}
 	if now == "" {
-		m.cfg.Logger.Info("figures of the machine can be read again", "monitor", m.cfg.Key, "part", part)
+		m.cfg.Logger.Info("metrics of the machine can be read again", "monitor", m.cfg.Key, "part", part)
 		return
 	}
-	m.cfg.Logger.Warn("some figures of the machine cannot be read", "monitor", m.cfg.Key, "part", part, "err", err)
+	m.cfg.Logger.Warn("some metrics of the machine cannot be read", "monitor", m.cfg.Key, "part", part, "err", err)
 }
 
 // Families returns the latest values of the monitors. If several monitors export the same name, the
@@ -146,7 +146,7 @@ func (m *Monitor) families() []*metrictext.Family {
 		}
 		family := &metrictext.Family{Name: m.names[f.id], Help: f.help, Kind: f.kind, Labels: f.labels}
 		for _, v := range last.values[f.id] {
-			family.Add(v.figure, v.labels...)
+			family.Add(v.number, v.labels...)
 		}
 		list = append(list, family)
 	}

@@ -50,9 +50,9 @@ func Check(m config.StatsMonitor) (warnings []string, err error) {
 			name := metricName(m.Metrics[part][id])
 			switch {
 			case known[id] == "":
-				warnings = append(warnings, at+": there is no such figure, and it is not shown; write one that docs/agent-configuration.md lists")
+				warnings = append(warnings, at+": there is no such metric, and it is not shown; write a metric that docs/agent-configuration.md lists")
 			case known[id] != part:
-				warnings = append(warnings, fmt.Sprintf("%s: it is a figure of %s, and not shown here; move it there", at, known[id]))
+				warnings = append(warnings, fmt.Sprintf("%s: it is a metric of %s, and not shown here; move it there", at, known[id]))
 			case isAgentMetric(name):
 				wrong = append(wrong, fmt.Errorf("%s.displayName: %s is a metric of the agent; write another name", at, name))
 			case shown[name] != "":

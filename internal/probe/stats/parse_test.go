@@ -29,8 +29,8 @@ func TestCheck(t *testing.T) {
 		"host": {"host/uptime": "up"},
 	}})
 	wantWarnings := []string{
-		`cpu.metricsConfigs["cpu/load_9m"]: there is no such figure, and it is not shown; write one that docs/agent-configuration.md lists`,
-		`cpu.metricsConfigs["net/rx_bytes"]: it is a figure of net, and not shown here; move it there`,
+		`cpu.metricsConfigs["cpu/load_9m"]: there is no such metric, and it is not shown; write a metric that docs/agent-configuration.md lists`,
+		`cpu.metricsConfigs["net/rx_bytes"]: it is a metric of net, and not shown here; move it there`,
 	}
 	wantErr := `cpu.metricsConfigs["cpu/load_15m"].displayName: problem_counter is a metric of the agent; write another name
 cpu.metricsConfigs["cpu/load_5m"].displayName: cpu/load_1m is shown under that name as well (load); write another`
@@ -88,7 +88,7 @@ func TestFeaturesOfTheCommandLine(t *testing.T) {
 		features(r, strings.Fields(line), true)
 		var got [3]float64
 		for i, v := range r.values["system/os_feature"] {
-			got[i] = v.figure
+			got[i] = v.number
 		}
 		testkit.Same(t, got, want, "%q", line)
 	}

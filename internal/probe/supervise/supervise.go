@@ -73,11 +73,11 @@ func New(cfg Config) *Supervisor { return &Supervisor{cfg: cfg, running: map[str
 func (s *Supervisor) Apply(ctx context.Context, jobs []Job) {
 	s.applying.Lock()
 	defer s.applying.Unlock()
-	heir := func(r *running) int {
+	successor := func(r *running) int {
 		return slices.IndexFunc(jobs, func(j Job) bool { return j.Name == r.job.Name })
 	}
 	leaving := slices.DeleteFunc(s.list(), func(r *running) bool {
-		at := heir(r)
+		at := successor(r)
 		return at >= 0 && jobs[at].Version == r.job.Version
 	})
 	s.end(leaving)
@@ -85,7 +85,7 @@ func (s *Supervisor) Apply(ctx context.Context, jobs []Job) {
 		s.mu.Lock()
 		delete(s.running, r.job.Name)
 		s.mu.Unlock()
-		if at := heir(r); at < 0 {
+		if at := successor(r); at < 0 {
 			s.emitGone(r.job, nil)
 			s.cfg.Logger.Info("a monitor is stopped", "monitor", r.job.Name)
 		} else {

@@ -295,12 +295,12 @@ func TestStopReportsNothingAsGone(t *testing.T) {
 		a := &recorder{}
 		s := supervise.New(supervise.Config{Emit: a.emit, Logger: slog.New(slog.DiscardHandler)})
 		s.Apply(t.Context(), []supervise.Job{job("a", "1", fakeMonitor(func(ctx context.Context, reporter supervise.Reporter) error {
-			reporter.Report(report(condition("A", catalog.True, "Sick"), condition("B", catalog.False, "Well")))
+			reporter.Report(report(condition("A", catalog.True, "Unhealthy"), condition("B", catalog.False, "Well")))
 			reporter.CannotObserve("LogUnreadable", errors.New("x"))
 			<-ctx.Done()
 			return ctx.Err()
 		}), "A", "B")})
-		a.expect(t, "a: A=True Sick", "a: B=False Well")
+		a.expect(t, "a: A=True Unhealthy", "a: B=False Well")
 		s.Stop()
 		pass(time.Hour) // no timer is left that could report
 		a.expect(t)

@@ -39,7 +39,7 @@ var metrics = []metric{
 
 	{"disk", "disk/io_time", counter, "Time in which a disk had something to do, in milliseconds.", byDevice},
 	{"disk", "disk/weighted_io", counter, "Time that all requests to a disk have taken together, in milliseconds.", byDevice},
-	{"disk", "disk/avg_queue_len", gauge, "Requests that a disk had to do, on average since the figures were read before.", byDevice},
+	{"disk", "disk/avg_queue_len", gauge, "Requests that a disk had to do, on average since the last reading.", byDevice},
 	{"disk", "disk/operation_count", counter, "Reads and writes of a disk.", byDirection},
 	{"disk", "disk/merged_operation_count", counter, "Reads and writes of a disk that were made one with others beside them.", byDirection},
 	{"disk", "disk/operation_bytes_count", counter, "Bytes read from and written to a disk.", byDirection},
@@ -83,7 +83,7 @@ type reading struct {
 }
 
 type value struct {
-	figure float64
+	number float64
 	labels []string
 }
 
@@ -99,8 +99,8 @@ func (r *reading) wants(ids ...string) bool {
 }
 
 // add records a value if the metric is wanted.
-func (r *reading) add(id string, figure float64, labels ...string) {
+func (r *reading) add(id string, number float64, labels ...string) {
 	if r.wanted[id] {
-		r.values[id] = append(r.values[id], value{figure, labels})
+		r.values[id] = append(r.values[id], value{number, labels})
 	}
 }

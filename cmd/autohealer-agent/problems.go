@@ -1,0 +1,53 @@
+package main
+
+import (
+	"maps"
+	"sync"
+)
+
+// counter is a monitor that counts its problems by reason. Each reason of a rule is present
+// from the start.
+type counter interface{ Problems() map[string]uint64 }
+
+// problems counts the problems of all monitors, by reason. It keeps the counts of ended
+// monitors, because a counter must not decrease.
+type problems struct {
+	mu       sync.Mutex
+	counters map[string]counter // running monitors, by name
+	retired  map[string]uint64  // counts of ended monitors
+}
+
+func newProblems() *problems {
+	return &problems{counters: map[string]counter{}, retired: map[string]uint64{}}
+}
+
+// replace counts the problems of a new monitor. If counts is nil, the monitor of that name
+// has ended and has no successor.
+func (p *problems) replace(name string, counts counter) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if ended := p.counters[name]; ended != nil {
+		addCounts(p.retired, ended.Problems())
+	}
+	delete(p.counters, name)
+	if counts != nil {
+		p.counters[name] = counts
+	}
+}
+
+func addCounts(to, more map[string]uint64) {
+	for reason, n := range more {
+		to[reason] += n
+	}
+}
+
+// sum returns the number of problems by reason.
+func (p *problems) sum() map[string]uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	sum := maps.Clone(p.retired)
+	for _, counts := range p.counters {
+		addCounts(sum, counts.Problems())
+	}
+	return sum
+}
