@@ -52,7 +52,7 @@ func TestAgent(t *testing.T) {
 	t.Run("lets an agent yield conditions to other writers, and keeps these conditions", c.yieldsUnderGuard)
 	t.Run("lets an agent report findings up to the limits", c.staysWithinLimits)
 	t.Run("gives agents their own priority level in the API server", c.sharesAPIServer)
-	t.Run("does not affect other clients", c.guardsNobodyElse)
+	t.Run("does not affect other clients", c.ignoresOtherClients)
 }
 
 func (c cluster) installsAgent(t *testing.T) {

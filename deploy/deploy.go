@@ -1,13 +1,16 @@
-// Package deploy holds the manifests that install Autohealer: crds/ and shared/ first, then
-// controller/ and agent/, each in the order of its names, and one of the folders in
-// agent/, which are two ways to run it. It promises that they are the very files that
-// `kubectl apply -f deploy/crds -f deploy/shared -f deploy/controller -f deploy/agent -f
-// deploy/agent/kmsg` reads, and that what others use too is in shared/ alone. Those in
-// cleanup/ are for the removal. It refuses to apply them: whoever does so has a client of
-// their own. The sets in defaults/ are for users to choose and belong to no
-// installation, and so do the patch in karpenter/, for those who have NodePools, the rights
-// to put it back, those in metrics/ for metrics over TLS, and the NetworkPolicy in network/,
-// which needs addresses.
+// Package deploy holds the manifests that install Autohealer. Users apply crds/ and shared/
+// first, then controller/ and agent/, each in the order of its file names, and one of the
+// two folders in agent/, which are two ways to run the agent. The manifests in cleanup/ are
+// for the removal.
+//
+// The embedded files are the same files that `kubectl apply -f deploy/crds -f deploy/shared
+// -f deploy/controller -f deploy/agent -f deploy/agent/kmsg` reads. Only shared/ contains
+// objects that other components use too. The package does not apply the manifests: callers
+// use their own client.
+//
+// Some files belong to no installation, because users choose them: the sets in defaults/,
+// the patch for NodePools in karpenter/ and the rights to restore it, the rights for metrics
+// over TLS in metrics/, and the NetworkPolicy in network/, which needs addresses.
 package deploy
 
 import (
@@ -28,9 +31,9 @@ var nodePoolPatch []byte
 // NodePoolCRD is the name of the CRD that [NodePoolPatch] is for.
 const NodePoolCRD = "nodepools.karpenter.sh"
 
-// NodePoolPatch returns the JSON patch that teaches the CRD of NodePools the repair
-// block, as it stands in karpenter/. It fails on a CRD whose first version is not v1,
-// and on one that has the block already it changes nothing.
+// NodePoolPatch returns the JSON patch in karpenter/ that adds the repair block to the CRD
+// of NodePools. The patch fails on a CRD whose first version is not v1, and changes nothing
+// on a CRD that already has the block.
 func NodePoolPatch() []byte { return slices.Clone(nodePoolPatch) }
 
 // NodePoolSchema returns the schema of the repair block, as the patch adds it to the

@@ -476,9 +476,9 @@ func (c cluster) guardsNodes(t *testing.T) {
 	}
 }
 
-// guardsNobodyElse makes requests that an agent must not make as the admin, to which the
+// ignoresOtherClients makes requests that an agent must not make as the admin, to which the
 // admission policies do not apply.
-func (c cluster) guardsNobodyElse(t *testing.T) {
+func (c cluster) ignoresOtherClients(t *testing.T) {
 	admin := clientFor(t, c.AdminConfig())
 	for name, do := range map[string]apiCall{
 		"a label":           patch(mine, types.MergePatchType, `{"metadata": {"labels": {"a": "b"}}}`, "status"),

@@ -350,7 +350,7 @@ func (c cluster) removesSchema(t *testing.T) {
 		"{apiVersion: v1, kind: Namespace, metadata: {name: " + namespace + "}}",
 		"{apiVersion: apps/v1, kind: ControllerRevision, revision: 1, data: {a: b}, metadata: {namespace: " + namespace + ", name: left, labels: {" + repairblock.RevisionLabel + ": default}}}",
 	}, "\n---\n")))).Must(t)
-	c.runs(t, "If no block is to be in force any more")
+	c.runs(t, "If no block should be in force any more")
 	if left, err := c.Kubectl(t.Context(), "get", "controllerrevisions", "-n", namespace, "-o", "name", "-l", repairblock.RevisionLabel); err != nil || strings.TrimSpace(left) != "" {
 		t.Errorf("copies are left: %s (%v)", left, err)
 	}
@@ -372,9 +372,9 @@ func (c cluster) judgesBlocks(t *testing.T) {
 	controller := testkit.Value(install.Start(t.Context(), c.Cluster, install.Options{Webhook: true})).Must(t)
 	testkit.Must(t, install.UseWebhook(t.Context(), c.Cluster, controller))
 	nodes := clientFor(t, c.AdminConfig()).CoreV1().Nodes()
-	testkit.Value(nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "sick", Labels: map[string]string{"karpenter.sh/nodepool": "default"}}}, metav1.CreateOptions{})).Must(t)
-	sick := []byte(`{"status": {"conditions": [{"type": "Ready", "status": "False"}]}}`)
-	testkit.Value(nodes.PatchStatus(t.Context(), "sick", sick)).Must(t)
+	testkit.Value(nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "unhealthy", Labels: map[string]string{"karpenter.sh/nodepool": "default"}}}, metav1.CreateOptions{})).Must(t)
+	unhealthy := []byte(`{"status": {"conditions": [{"type": "Ready", "status": "False"}]}}`)
+	testkit.Value(nodes.PatchStatus(t.Context(), "unhealthy", unhealthy)).Must(t)
 	manifest := testkit.Value(os.ReadFile(examplePool)).Must(t)
 	policy := testkit.Value(os.ReadFile(seedPolicy)).Must(t)
 	// The webhook refuses what the schema allows, with the same texts for both.
@@ -401,7 +401,7 @@ func (c cluster) judgesBlocks(t *testing.T) {
 	for hook, good := range map[string]string{"block": string(manifest), "policy": string(policy)} {
 		testkit.Eventually(t, "the webhook to know the unhealthy node", func() error {
 			_, err := c.Kubectl(t.Context(), "apply", "--dry-run=server", "--warnings-as-errors", "-f", file(t, good))
-			return testkit.Says(err, "1 of 1 selected node (100%) matches now (sick): the "+hook+" will repair it, once it has stood for 10m to 45m")
+			return testkit.Says(err, "1 of 1 selected node (100%) matches now (unhealthy): the "+hook+" will repair it, once it has stood for 10m to 45m")
 		})
 	}
 	c.kubectl(t, "apply", "-f", examplePool)

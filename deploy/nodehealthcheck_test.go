@@ -145,7 +145,7 @@ func (c cluster) refusesBadHealthChecks(t *testing.T) {
 		{"no conditions", goodConditions, "unhealthyConditions: []\n", "spec.unhealthyConditions: Invalid value"},
 		{"a cooldown in words", "maxUnhealthy", "stormCooldownDuration: long\n  maxUnhealthy", duration},
 		{"a negative cooldown", "maxUnhealthy", "stormCooldownDuration: -5m\n  maxUnhealthy", duration},
-		{"a delay in words", "maxUnhealthy", "healthyDelay: long\n  maxUnhealthy", "or a negative one such as -1s to wait for somebody to confirm"},
+		{"a delay in words", "maxUnhealthy", "healthyDelay: long\n  maxUnhealthy", "or a negative duration such as -1s to wait until a user confirms"},
 		{"an unknown field", "maxUnhealthy", "minUnhealthy: 3\n  maxUnhealthy", "spec.minUnhealthy"},
 		{"no spec", goodSpec, "", "spec: Required value"},
 	}, sides...)

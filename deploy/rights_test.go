@@ -149,7 +149,7 @@ func (c cluster) givesLeastRights(t *testing.T) {
 	if _, err := controller.CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType, mark, metav1.PatchOptions{}); err != nil {
 		t.Errorf("patching a node: %v", err)
 	}
-	said := `{"apiVersion": "v1", "kind": "Node", "status": {"conditions": [{"type": "Sick", "status": %q, "reason": "AgentSilent"}]}}`
+	said := `{"apiVersion": "v1", "kind": "Node", "status": {"conditions": [{"type": "Unhealthy", "status": %q, "reason": "AgentSilent"}]}}`
 	admin := clientFor(t, c.AdminConfig())
 	testkit.Value(admin.CoreV1().Nodes().Patch(t.Context(), node, types.ApplyPatchType, fmt.Appendf(nil, said, "True"), metav1.PatchOptions{FieldManager: "autohealer-agent"}, "status")).Must(t)
 	row := fmt.Appendf(nil, said, "Unknown")

@@ -50,7 +50,7 @@ plugins:
 `, clients))
 	cluster := testbed.New(t, testbed.Config{Flags: testbed.Flags{APIServer: []string{"--admission-control-config-file=" + config}}})
 	admin := testkit.Value(kubernetes.NewForConfig(cluster.AdminConfig())).Must(t)
-	known, stranger := &counter{judge: func() {}}, &counter{judge: func() {}}
+	known, unknown := &counter{judge: func() {}}, &counter{judge: func() {}}
 	asks := func(kind *counter, name string) {
 		url, trust := servesWith(t, Clients{CAFile: ca.file, Names: []string{name}}, kind)
 		url = strings.Replace(url, "127.0.0.1", "localhost", 1) + kind.Path()
@@ -67,7 +67,7 @@ plugins:
 		}, metav1.CreateOptions{})).Must(t)
 	}
 	asks(known, "the-api-server")
-	asks(stranger, "another")
+	asks(unknown, "another")
 	create := func(asked string) error {
 		_, err := admin.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "a-", Labels: map[string]string{"asks": asked}}}, metav1.CreateOptions{})
 		return err
@@ -82,7 +82,7 @@ plugins:
 	testkit.Eventually(t, "a server that knows another client", func() error {
 		return testkit.Says(create("another"), "tls:")
 	})
-	if stranger.all.Load() > 0 {
+	if unknown.all.Load() > 0 {
 		t.Error("a server has answered a client of another name")
 	}
 }

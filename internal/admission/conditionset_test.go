@@ -28,14 +28,14 @@ import (
 
 var discard = slog.New(slog.DiscardHandler)
 
-// fakeNodes is a census of ten nodes. Every rule matches all of them, unless well is set.
+// fakeNodes are ten nodes. Every rule matches all of them, unless well is set.
 type fakeNodes struct {
 	ready atomic.Bool
 	well  bool
 }
 
 func (p *fakeNodes) Ready() bool        { return p.ready.Load() }
-func (p *fakeNodes) Reported() []string { return []string{"Sick", "OutOfDisk"} }
+func (p *fakeNodes) Reported() []string { return []string{"Unhealthy", "OutOfDisk"} }
 func (p *fakeNodes) Impact(rule triage.Rule, beyond ...triage.Rule) (triage.Impact, error) {
 	found := triage.Impact{Selected: 10}
 	if !p.well && len(beyond) == 0 { // otherwise the other rules match the same nodes
@@ -81,7 +81,7 @@ func set(changes ...func(*v1alpha1.ConditionSet)) *v1alpha1.ConditionSet {
 		ObjectMeta: metav1.ObjectMeta{Name: "set", Generation: 3},
 		Spec: v1alpha1.ConditionSetSpec{
 			Type: "Set", Effect: "NoSchedule", TaintKey: "example.com/set", DryRun: true,
-			Conditions: map[string]v1alpha1.SetCondition{"Sick": {Status: "True"}},
+			Conditions: map[string]v1alpha1.SetCondition{"Unhealthy": {Status: "True"}},
 		},
 	}
 	for _, change := range changes {
@@ -297,7 +297,7 @@ func TestSetsFromConfigMapsCount(t *testing.T) {
 	o := newSetFixture()
 	o.stored = []*v1alpha1.ConditionSet{set(named("map/key/Set"))}
 	if answer := ask(t, o.kind(t), admissionv1.Create, nil, set()); !answer.Allowed || o.refresh != 1 {
-		t.Errorf("one that is only remembered, after %d looks: %+v", o.refresh, answer.Result)
+		t.Errorf("a set that is only cached, after %d refreshes: %+v", o.refresh, answer.Result)
 	}
 	o.fresh = o.stored
 	if answer := ask(t, o.kind(t), admissionv1.Create, nil, set()); answer.Allowed || !strings.Contains(answer.Result.Message, "ConfigMap map") {

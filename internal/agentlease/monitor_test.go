@@ -71,8 +71,8 @@ func (p *fixture) startMonitor() (stop func()) {
 	p.t.Helper()
 	ctx, cancel := context.WithCancel(p.t.Context())
 	var running sync.WaitGroup
-	keeper := newMonitor(p.t, p, p)
-	running.Go(func() { keeper.Run(ctx) })
+	monitor := newMonitor(p.t, p, p)
+	running.Go(func() { monitor.Run(ctx) })
 	synctest.Wait()
 	var once sync.Once
 	stop = func() { once.Do(func() { cancel(); running.Wait() }) }
@@ -431,21 +431,21 @@ func TestMonitor(t *testing.T) {
 		// A process that was stopped does not notice an outage in the meantime.
 		"long pause of the controller extends all leases": func(p *fixture) {
 			p.has("a", "b")
-			keeper, ctx := newMonitor(p.t, p, p), p.t.Context()
+			monitor, ctx := newMonitor(p.t, p, p), p.t.Context()
 			for range 10 {
-				p.pass(min(keeper.runOnce(ctx), look))
+				p.pass(min(monitor.runOnce(ctx), look))
 			}
 			p.pass(time.Hour)
-			keeper.runOnce(ctx)
+			monitor.runOnce(ctx)
 			p.silenced()
 			for range 6 * time.Minute / look {
 				p.pass(look - time.Millisecond)
 				p.renews("b")
-				keeper.runOnce(ctx)
+				monitor.runOnce(ctx)
 				p.silenced()
 			}
 			p.pass(look)
-			keeper.runOnce(ctx)
+			monitor.runOnce(ctx)
 			p.silenced("a")
 		},
 		"restored store is listed again": func(p *fixture) {
@@ -690,7 +690,7 @@ func TestInvalidHolderIsNotShown(t *testing.T) {
 	lease := realLease("a", noon)
 	lease.Spec.HolderIdentity = nil
 	if holder(lease) != "" {
-		t.Error("nobody holds it, and is named")
+		t.Error("a Lease without a holder has a holder name")
 	}
 }
 

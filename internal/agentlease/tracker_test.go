@@ -109,10 +109,10 @@ func TestSilenceStartsAtTheLastRenewal(t *testing.T) {
 	s.silent("b")
 	s.counts(1, 1)
 	if s.renews("b") {
-		t.Error("one is back who was not called silent")
+		t.Error("an agent is reported back that was never silent")
 	}
 	if !s.renews("a") {
-		t.Error("one who was silent is not back")
+		t.Error("a silent agent that renews its Lease is not reported back")
 	}
 	s.silent()
 	s.counts(2, 0)
@@ -152,7 +152,7 @@ func TestNoAgentIsSilentWhileListsFail(t *testing.T) {
 	looked()
 	s.pass(time.Minute + 1)
 	if s.ListedWithin(s.now, time.Minute) {
-		t.Error("renewals can be heard, and nobody has looked")
+		t.Error("Leases count as listed, although the last list is too old")
 	}
 	s.pass(10 * time.Minute)
 	looked()
@@ -182,10 +182,10 @@ func TestDeletedLeaseMakesTheAgentSilent(t *testing.T) {
 	s.pass(2 * time.Minute)
 	s.LeaseGone("l-a")
 	if s.Unchanged([]byte("l-a"), nil) {
-		t.Error("one that was gone is passed over")
+		t.Error("a deleted Lease is still known")
 	}
 	if !s.Unchanged([]byte("l-c"), nil) || s.Unchanged([]byte("l-c"), []byte("7")) || s.Unchanged([]byte("l-d"), nil) {
-		t.Error("known is one by its name and version")
+		t.Error("a Lease is known by its name and version")
 	}
 	s.Listed(s.now, unbroken) // without l-b
 	for lease, is := range map[string]bool{"l-a": true, "l-b": true, "l-c": false} {
@@ -230,13 +230,13 @@ func TestLeaseOfAnAgentAliveWithoutItIsIgnored(t *testing.T) {
 	s.renews("a")
 	s.renews("b")
 	if s.MarkAlive("l-a") || s.MarkAlive("l-c") {
-		t.Error("one was silent who was not")
+		t.Error("an agent is reported back that was never silent")
 	}
 	s.pass(defaultDuration)
 	s.MarkSilent(s.now, "l-a")
 	s.MarkSilent(s.now, "l-b")
 	if !s.MarkAlive("l-a") || !s.MarkAlive("l-b") {
-		t.Error("one was not silent who was")
+		t.Error("a silent agent is not reported back")
 	}
 	s.pass(unbroken)
 	s.silent()
@@ -247,7 +247,7 @@ func TestLeaseOfAnAgentAliveWithoutItIsIgnored(t *testing.T) {
 	s.LeaseGone("l-b")
 	s.counts(1, 0) // an agent without Lease is not tracked
 	if !s.renews("a") {
-		t.Error("one who renews again is not back")
+		t.Error("an agent that renews its Lease again is not reported back")
 	}
 	s.pass(defaultDuration)
 	s.silent("a")
@@ -274,11 +274,11 @@ func TestRecreatedLeaseCountsAsRenewed(t *testing.T) {
 	s.silent("a")
 }
 
-// TestTrackerAgreesWithFullHistory compares a tracker with one that keeps all events and
+// TestTrackerAgreesWithFullHistory compares a tracker with a model that keeps all events and
 // evaluates them each time.
 func TestTrackerAgreesWithFullHistory(t *testing.T) {
 	const patience = 4 * time.Minute
-	calls, vouches, looks := 0, 0, 0
+	calls, marks, looks := 0, 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		type event struct {
 			at   time.Time
@@ -286,60 +286,60 @@ func TestTrackerAgreesWithFullHistory(t *testing.T) {
 			of   int
 		}
 		var story []event
-		roll, now, beats := NewTracker(), noon, 0
+		tracker, now, beats := NewTracker(), noon, 0
 		names := []string{"l-0", "l-1", "l-2"}
 		lasts := func(of int) time.Duration { return time.Duration(of+2) * time.Minute }
 		for range rapid.IntRange(1, 150).Draw(t, "steps") {
 			now = now.Add(time.Duration(rapid.IntRange(0, 150).Draw(t, "seconds")) * time.Second)
-			e := event{now, rapid.SampledFrom([]string{"renew", "renew", "again", "look", "look", "look", "doubt", "lose", "call", "call", "vouch", "vouch"}).Draw(t, "what"), rapid.IntRange(0, 2).Draw(t, "of")}
+			e := event{now, rapid.SampledFrom([]string{"renew", "renew", "again", "look", "look", "look", "doubt", "lose", "call", "call", "mark alive", "mark alive"}).Draw(t, "what"), rapid.IntRange(0, 2).Draw(t, "of")}
 			name := names[e.of]
-			known, gone, there := roll.Get(name)
+			known, gone, there := tracker.Get(name)
 			switch e.what {
 			case "renew":
 				beats++
-				roll.Renewed(now, Lease{Name: name, Node: "n", Renewed: noon.Add(time.Duration(beats)), Duration: lasts(e.of)})
+				tracker.Renewed(now, Lease{Name: name, Node: "n", Renewed: noon.Add(time.Duration(beats)), Duration: lasts(e.of)})
 			case "again":
 				if !there || gone {
 					continue
 				}
-				roll.Renewed(now, known)
+				tracker.Renewed(now, known)
 			case "look": // lists all existing Leases
 				for _, name := range names {
-					if is, gone, there := roll.Get(name); there && !gone {
-						roll.Unchanged([]byte(name), []byte(is.Version))
+					if is, gone, there := tracker.Get(name); there && !gone {
+						tracker.Unchanged([]byte(name), []byte(is.Version))
 					}
 				}
-				roll.Listed(now, patience)
+				tracker.Listed(now, patience)
 			case "doubt":
-				roll.ExtendAll(now)
+				tracker.ExtendAll(now)
 			case "lose":
-				roll.LeaseGone(name)
+				tracker.LeaseGone(name)
 			case "call":
-				if !roll.IsDue(name, now) {
+				if !tracker.IsDue(name, now) {
 					continue
 				}
-				roll.MarkSilent(now, name)
+				tracker.MarkSilent(now, name)
 				calls++
-			case "vouch":
-				if !roll.MarkAlive(name) {
+			case "mark alive":
+				if !tracker.MarkAlive(name) {
 					continue
 				}
-				vouches++
+				marks++
 			}
 			story = append(story, e)
-			due, unseen := roll.Due(now), roll.DueAgain(now)
+			due, unseen := tracker.Due(now), tracker.DueAgain(now)
 			looks += len(unseen)
 			for of, name := range names {
 				var heard, sound, looked, call time.Time
-				var called, vouched, lost bool
+				var called, markedAlive, lost bool
 				for _, e := range story {
 					switch {
 					case e.what == "renew" && e.of == of:
-						heard, called, vouched, lost = e.at, false, false, false
+						heard, called, markedAlive, lost = e.at, false, false, false
 					case e.what == "call" && e.of == of:
 						called, call = true, e.at
-					case e.what == "vouch" && e.of == of:
-						called, vouched = false, true
+					case e.what == "mark alive" && e.of == of:
+						called, markedAlive = false, true
 					case e.what == "lose" && e.of == of:
 						lost = true
 					case e.what == "look":
@@ -351,7 +351,7 @@ func TestTrackerAgreesWithFullHistory(t *testing.T) {
 						sound = e.at
 					}
 				}
-				silent := !heard.IsZero() && !called && !vouched && !sound.IsZero() && now.Sub(heard) >= lasts(of) && now.Sub(sound) >= lasts(of)
+				silent := !heard.IsZero() && !called && !markedAlive && !sound.IsZero() && now.Sub(heard) >= lasts(of) && now.Sub(sound) >= lasts(of)
 				if silent != slices.Contains(due, name) {
 					t.Fatalf("%s is silent: %t; due: %v", name, silent, due)
 				}
@@ -362,9 +362,9 @@ func TestTrackerAgreesWithFullHistory(t *testing.T) {
 			}
 		}
 	})
-	t.Logf("%d were called silent, %d of them vouched for, %d looked at again", calls, vouches, looks)
-	if calls == 0 || vouches == 0 || looks == 0 {
-		t.Error("that has to happen, or this test looks at nothing")
+	t.Logf("%d were marked silent, %d of them marked alive, %d checked again", calls, marks, looks)
+	if calls == 0 || marks == 0 || looks == 0 {
+		t.Error("the test proves nothing: no agent was marked silent, marked alive or checked again")
 	}
 }
 

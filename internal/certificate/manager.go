@@ -102,7 +102,7 @@ func (t *trust) has(authority []byte) bool {
 // New returns a manager; Start starts it.
 func New(cfg Config) (*Manager, error) {
 	if err := cfg.Validate(); err != nil {
-		return nil, fmt.Errorf("configuring the keeper of certificates: %w", err)
+		return nil, fmt.Errorf("configuring the certificate manager: %w", err)
 	}
 	return &Manager{cfg: cfg, currentFailures: map[string]string{}}, nil
 }

@@ -154,7 +154,7 @@ func serves(k *Manager, bundle []byte) error {
 	return connection.Close()
 }
 
-func (p *fixture) served(keepers ...*Manager) {
+func (p *fixture) served(managers ...*Manager) {
 	p.Helper()
 	testkit.Eventually(p, "all being served and trusted", func() error {
 		bundle, err := p.trusted()
@@ -162,12 +162,12 @@ func (p *fixture) served(keepers ...*Manager) {
 			return err
 		}
 		content := p.secret().Data
-		for i, k := range keepers {
+		for i, k := range managers {
 			if err := serves(k, bundle); err != nil {
-				return fmt.Errorf("keeper %d: %w", i+1, err)
+				return fmt.Errorf("manager %d: %w", i+1, err)
 			}
 			if shown := k.served.Load(); shown.text != string(content[servedCert]) {
-				return fmt.Errorf("keeper %d shows another certificate than is stored", i+1)
+				return fmt.Errorf("manager %d shows another certificate than is stored", i+1)
 			}
 		}
 		return nil
@@ -176,11 +176,11 @@ func (p *fixture) served(keepers ...*Manager) {
 
 // swapped returns when the managers serve another certificate. Until then, all of them
 // answer a client that trusts the current bundle.
-func (p *fixture) swapped(old string, keepers ...*Manager) {
+func (p *fixture) swapped(old string, managers ...*Manager) {
 	p.Helper()
 	testkit.Eventually(p, "another certificate", func() error {
 		bundle := testkit.Value(p.trusted()).Must(p)
-		for _, k := range keepers {
+		for _, k := range managers {
 			shown := k.served.Load()
 			if err := serves(k, bundle); err != nil {
 				now := testkit.Value(p.trusted()).Must(p) // the one above was read before the last change

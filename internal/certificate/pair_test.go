@@ -96,8 +96,8 @@ func TestRenew(t *testing.T) {
 				t.Errorf("%s: it is found to be %v", name, got)
 			}
 		}
-		stranger := made(t, noon)
-		mixed := map[string][]byte{authorityCert: first[authorityCert], authorityKey: first[authorityKey], servedCert: stranger[servedCert], servedKey: stranger[servedKey]}
+		foreign := made(t, noon)
+		mixed := map[string][]byte{authorityCert: first[authorityCert], authorityKey: first[authorityKey], servedCert: foreign[servedCert], servedKey: foreign[servedKey]}
 		if got := inspect(mixed, names, noon); got != oldCert {
 			t.Errorf("with a certificate of another authority, it is found to be %v", got)
 		}

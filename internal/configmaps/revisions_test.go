@@ -27,7 +27,7 @@ func TestRevisionStore(t *testing.T) {
 	// pinned returns a ConfigMap in its own namespace.
 	pinned := func(t *testing.T, name string) *corev1.ConfigMap {
 		t.Helper()
-		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "shelf-"}}
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "revisions-"}}
 		testkit.Must(t, c.Create(t.Context(), ns))
 		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns.Name, Name: name}, Data: map[string]string{"sets.yaml": file("A"), "other": "x"}}
 		testkit.Must(t, c.Create(t.Context(), m))
@@ -68,16 +68,16 @@ func TestRevisionStore(t *testing.T) {
 
 	t.Run("finds_a_stored_version_again_and_keeps_one_revision", func(t *testing.T) {
 		m := pinned(t, strings.Repeat("long.", 50)+"abc")
-		shelf, neighbour := configmaps.NewRevisionStore(c, m.Namespace), configmaps.NewRevisionStore(c, m.Namespace)
+		store, second := configmaps.NewRevisionStore(c, m.Namespace), configmaps.NewRevisionStore(c, m.Namespace)
 		var kept configmaps.Stored
 		for _, kind := range []string{"A", "B", "A"} {
-			if kept, err = shelf.Store(t.Context(), kept, version(t, m, kind)); err != nil {
+			if kept, err = store.Store(t.Context(), kept, version(t, m, kind)); err != nil {
 				t.Fatal(err)
 			}
 			finds(t, m, kind)
 			for range 2 { // the second list uses the cache, and still sees the next revision
-				if sets, err := neighbour.InForce(t.Context()); err != nil || len(sets) != 1 || sets[0].Spec.Type != kind {
-					t.Errorf("the neighbour finds %v: %v", sets, err)
+				if sets, err := second.InForce(t.Context()); err != nil || len(sets) != 1 || sets[0].Spec.Type != kind {
+					t.Errorf("the second finds %v: %v", sets, err)
 				}
 			}
 		}
@@ -92,7 +92,7 @@ func TestRevisionStore(t *testing.T) {
 		if strings.Contains(string(list.Items[0].Data.Raw), "other") {
 			t.Errorf("it keeps what was not read: %s", list.Items[0].Data.Raw)
 		}
-		testkit.Must(t, neighbour.Delete(t.Context(), m.UID)) // a store without a cache
+		testkit.Must(t, second.Delete(t.Context(), m.UID)) // a store without a cache
 		if got := revisions(t, m.Namespace); len(got) != 0 {
 			t.Errorf("revisions %v after all was cleared", got)
 		}
@@ -100,13 +100,13 @@ func TestRevisionStore(t *testing.T) {
 
 	t.Run("uses_the_higher_of_two_revisions_after_a_crash", func(t *testing.T) {
 		m := pinned(t, "policies")
-		shelf := configmaps.NewRevisionStore(c, m.Namespace)
-		first, err := shelf.Store(t.Context(), configmaps.Stored{}, version(t, m, "A"))
+		store := configmaps.NewRevisionStore(c, m.Namespace)
+		first, err := store.Store(t.Context(), configmaps.Stored{}, version(t, m, "A"))
 		testkit.Must(t, err)
 		// Another replica that does not know of the first revision, and whose deletion failed.
 		var list appsv1.ControllerRevisionList
 		testkit.Must(t, c.List(t.Context(), &list, client.InNamespace(m.Namespace)))
-		testkit.Value(shelf.Store(t.Context(), first, version(t, m, "B"))).Must(t)
+		testkit.Value(store.Store(t.Context(), first, version(t, m, "B"))).Must(t)
 		left := list.Items[0].DeepCopy()
 		left.ResourceVersion, left.UID = "", ""
 		testkit.Must(t, c.Create(t.Context(), left))
@@ -114,7 +114,7 @@ func TestRevisionStore(t *testing.T) {
 		if kept.HasOneRevision() {
 			t.Error("two revisions are called tidy")
 		}
-		if kept, err = shelf.Store(t.Context(), kept, version(t, m, "B")); err != nil || !kept.HasOneRevision() {
+		if kept, err = store.Store(t.Context(), kept, version(t, m, "B")); err != nil || !kept.HasOneRevision() {
 			t.Errorf("after keeping the same again: %+v, %v", kept, err)
 		}
 		if got := revisions(t, m.Namespace); len(got) != 1 || got[0] != 2 {
@@ -124,12 +124,12 @@ func TestRevisionStore(t *testing.T) {
 
 	t.Run("loses_nothing_with_two_leaders", func(t *testing.T) {
 		m := pinned(t, "policies")
-		shelf := configmaps.NewRevisionStore(c, m.Namespace)
-		before := testkit.Value(shelf.Store(t.Context(), configmaps.Stored{}, version(t, m, "A"))).Must(t)
-		testkit.Value(shelf.Store(t.Context(), configmaps.Stored{}, version(t, m, "B"))).Must(t)
+		store := configmaps.NewRevisionStore(c, m.Namespace)
+		before := testkit.Value(store.Store(t.Context(), configmaps.Stored{}, version(t, m, "A"))).Must(t)
+		testkit.Value(store.Store(t.Context(), configmaps.Stored{}, version(t, m, "B"))).Must(t)
 		finds(t, m, "B")
 		// A replica whose answer was lost stores the same version again.
-		testkit.Value(shelf.Store(t.Context(), before, version(t, m, "B"))).Must(t)
+		testkit.Value(store.Store(t.Context(), before, version(t, m, "B"))).Must(t)
 		finds(t, m, "B")
 		if got := revisions(t, m.Namespace); len(got) != 1 {
 			t.Errorf("revisions %v", got)
@@ -146,13 +146,13 @@ func TestRevisionStore(t *testing.T) {
 			r.Name, r.Namespace, r.Data = name, m.Namespace, runtime.RawExtension{Raw: []byte(`{"metadata": {"name": "another"}}`)}
 			testkit.Must(t, c.Create(t.Context(), r))
 		}
-		shelf := configmaps.NewRevisionStore(c, m.Namespace)
-		all, err := shelf.List(t.Context())
+		store := configmaps.NewRevisionStore(c, m.Namespace)
+		all, err := store.List(t.Context())
 		kept := all[m.UID]
 		if err != nil || len(all) != 1 || kept.Version != nil || kept.Err == nil || !strings.Contains(kept.Err.Error(), "ControllerRevision bad cannot be read") {
 			t.Fatalf("found %+v: %v", all, err)
 		}
-		testkit.Value(shelf.Store(t.Context(), kept, version(t, m, "A"))).Must(t)
+		testkit.Value(store.Store(t.Context(), kept, version(t, m, "A"))).Must(t)
 		finds(t, m, "A")
 		if got := revisions(t, m.Namespace); len(got) != 2 { // one is that of the DaemonSet
 			t.Errorf("revisions %v", got)

@@ -24,7 +24,7 @@ import (
 // because it has just started or lacks the permission, it reads from the API server. It is
 // safe for concurrent use, on any replica.
 type RevisionWatcher struct {
-	shelf  *RevisionStore
+	store  *RevisionStore
 	source cache.ListerWatcherWithContext
 	log    *slog.Logger
 
@@ -42,7 +42,7 @@ type RevisionWatcher struct {
 func NewRevisionWatcher(c client.WithWatch, namespace string, log *slog.Logger) *RevisionWatcher {
 	source := watch.Source(c, func() client.ObjectList { return &appsv1.ControllerRevisionList{} },
 		client.InNamespace(namespace), client.MatchingLabels{RevisionLabel: LabelValue})
-	return &RevisionWatcher{shelf: NewRevisionStore(c, namespace), source: source, log: log}
+	return &RevisionWatcher{store: NewRevisionStore(c, namespace), source: source, log: log}
 }
 
 // NeedLeaderElection returns false: every replica watches.
@@ -67,13 +67,13 @@ func (l *RevisionWatcher) InForce(ctx context.Context) ([]*v1alpha1.ConditionSet
 // Fresh reads the sets in force from the API server. Without permission it returns none:
 // the controller has the same permissions and applies none either.
 func (l *RevisionWatcher) Fresh(ctx context.Context) ([]*v1alpha1.ConditionSet, error) {
-	sets, err := l.shelf.InForce(ctx)
+	sets, err := l.store.InForce(ctx)
 	if !apierrors.IsForbidden(err) {
 		l.isForbidden.Store(false)
 		return sets, err
 	}
 	if !l.isForbidden.Swap(true) {
-		l.log.Warn("policies are validated without the sets in ConfigMaps: no permission to list their revisions; grant list and watch on controllerrevisions", "namespace", l.shelf.namespace, "err", err)
+		l.log.Warn("policies are validated without the sets in ConfigMaps: no permission to list their revisions; grant list and watch on controllerrevisions", "namespace", l.store.namespace, "err", err)
 	}
 	return nil, nil
 }
@@ -99,7 +99,7 @@ func (l *RevisionWatcher) setWatching(ctx context.Context, err error) {
 	l.change(func() {
 		l.isWatching = err == nil
 		if isNews := err != nil && !l.isLogged && ctx.Err() == nil; isNews {
-			l.log.Warn("kept versions of ConfigMaps not watched: the API server is asked for them with every policy instead", "namespace", l.shelf.namespace, "err", err)
+			l.log.Warn("kept versions of ConfigMaps not watched: the API server is asked for them with every policy instead", "namespace", l.store.namespace, "err", err)
 		}
 		l.isLogged = err != nil
 	})
@@ -158,6 +158,6 @@ func (l *RevisionWatcher) change(apply func()) {
 	for _, revision := range l.revisions {
 		revisions = append(revisions, *revision)
 	}
-	sets := inForce(l.shelf.arrange(revisions))
+	sets := inForce(l.store.arrange(revisions))
 	l.inForce.Store(&sets)
 }

@@ -94,16 +94,16 @@ func TestRevisionWatcher(t *testing.T) {
 	type fixture struct {
 		gate    gate
 		log     testkit.Log
-		shelf   *configmaps.RevisionStore
-		lookout *configmaps.RevisionWatcher
+		store   *configmaps.RevisionStore
+		watcher *configmaps.RevisionWatcher
 		space   string
 	}
 	newFixture := func(t *testing.T) *fixture {
 		t.Helper()
-		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "lookout-"}}
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "watcher-"}}
 		testkit.Must(t, direct.Create(t.Context(), ns))
-		w := &fixture{space: ns.Name, shelf: configmaps.NewRevisionStore(direct, ns.Name)}
-		w.lookout = configmaps.NewRevisionWatcher(w.gate.before(direct), ns.Name, slog.New(slog.NewTextHandler(&w.log, nil)))
+		w := &fixture{space: ns.Name, store: configmaps.NewRevisionStore(direct, ns.Name)}
+		w.watcher = configmaps.NewRevisionWatcher(w.gate.before(direct), ns.Name, slog.New(slog.NewTextHandler(&w.log, nil)))
 		return w
 	}
 	start := func(t *testing.T, w *fixture) {
@@ -111,7 +111,7 @@ func TestRevisionWatcher(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() {
-			if err := w.lookout.Start(ctx); err != nil {
+			if err := w.watcher.Start(ctx); err != nil {
 				t.Error(err)
 			}
 		})
@@ -129,13 +129,13 @@ func TestRevisionWatcher(t *testing.T) {
 		}
 		m.Data = map[string]string{"sets.yaml": file(kind)}
 		version := testkit.Value(configmaps.Read(m)).Must(t)
-		kept := testkit.Value(w.shelf.Store(t.Context(), before, version)).Must(t)
+		kept := testkit.Value(w.store.Store(t.Context(), before, version)).Must(t)
 		return m, kept
 	}
 	sees := func(t *testing.T, w *fixture, want ...string) {
 		t.Helper()
-		testkit.Eventually(t, "the lookout", func() error {
-			sets, err := w.lookout.InForce(t.Context())
+		testkit.Eventually(t, "the watcher", func() error {
+			sets, err := w.watcher.InForce(t.Context())
 			if err != nil {
 				return err
 			}
@@ -146,7 +146,7 @@ func TestRevisionWatcher(t *testing.T) {
 	asks := func(t *testing.T, w *fixture) int64 {
 		t.Helper()
 		before := w.gate.lists.Load()
-		testkit.Value(w.lookout.InForce(t.Context())).Must(t)
+		testkit.Value(w.watcher.InForce(t.Context())).Must(t)
 		return w.gate.lists.Load() - before
 	}
 	watches := func(t *testing.T, w *fixture) {
@@ -174,12 +174,12 @@ func TestRevisionWatcher(t *testing.T) {
 		sees(t, w, "B")
 		other, _ := keep(t, w, "two", "C", configmaps.Stored{})
 		sees(t, w, "B", "C")
-		testkit.Must(t, w.shelf.Delete(t.Context(), other.UID))
+		testkit.Must(t, w.store.Delete(t.Context(), other.UID))
 		sees(t, w, "B")
 		if got := w.gate.lists.Load(); got != before {
 			t.Errorf("the API server was asked %d times", got-before)
 		}
-		if sets, err := w.lookout.Fresh(t.Context()); err != nil || missing(sets, "B") != nil || w.gate.lists.Load() != before+1 {
+		if sets, err := w.watcher.Fresh(t.Context()); err != nil || missing(sets, "B") != nil || w.gate.lists.Load() != before+1 {
 			t.Errorf("a fresh look brings %v, %v after %d lists", sets, err, w.gate.lists.Load()-before)
 		}
 		if w.log.Count("level=WARN") > 0 {
@@ -201,7 +201,7 @@ func TestRevisionWatcher(t *testing.T) {
 		// The result must be correct at once: no event would follow.
 		for _, kind := range []string{"B", "A", "C"} {
 			_, one = keep(t, w, "one", kind, one)
-			sets, err := w.lookout.InForce(t.Context())
+			sets, err := w.watcher.InForce(t.Context())
 			if err == nil {
 				err = missing(sets, kind)
 			}
@@ -225,7 +225,7 @@ func TestRevisionWatcher(t *testing.T) {
 		start(t, w)
 		testkit.Until(t, "the watch", func() bool { return w.gate.watches.Load() != 0 })
 		for range 20 {
-			if sets, err := w.lookout.InForce(t.Context()); err != nil || missing(sets, "A") != nil {
+			if sets, err := w.watcher.InForce(t.Context()); err != nil || missing(sets, "A") != nil {
 				t.Fatalf("it finds %v, %v", sets, err)
 			}
 		}
@@ -240,7 +240,7 @@ func TestRevisionWatcher(t *testing.T) {
 		w.gate.listClosed.Store(true)
 		keep(t, w, "one", "A", configmaps.Stored{})
 		for range 3 {
-			if sets, err := w.lookout.InForce(t.Context()); err != nil || len(sets) > 0 {
+			if sets, err := w.watcher.InForce(t.Context()); err != nil || len(sets) > 0 {
 				t.Errorf("it finds %v, %v", sets, err)
 			}
 		}

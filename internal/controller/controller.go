@@ -26,6 +26,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/treatment/nodeclaim"
 	"github.com/resourcestack/autohealer/internal/treatment/remediation"
+	"github.com/resourcestack/autohealer/internal/treatment/taint"
 	"github.com/resourcestack/autohealer/internal/watch"
 )
 
@@ -114,8 +115,9 @@ func (c *Controller) addParts(e *engine.Engine) error {
 	if err != nil {
 		return err
 	}
+	taints := taint.New(e, c.cfg.Identity, c.cfg.Metrics.Taints)
 	sets, err := conditionset.New(e, conditionset.Config{
-		Client: api, Namespace: c.cfg.Namespace, Signal: signal,
+		Client: api, Namespace: c.cfg.Namespace, Signal: signal, Taints: taints,
 		Event: c.cfg.Event, Wrote: c.cfg.Metrics.Engine.CountWrite, Metrics: c.cfg.Metrics.ConditionSets, Logger: c.cfg.Logger,
 	})
 	if err != nil {
@@ -133,6 +135,7 @@ func (c *Controller) addParts(e *engine.Engine) error {
 
 	e.Add(checks, repairs, sets)
 	e.Treat(claims, remediations)
+	e.SetNodeWriter(taints)
 	return nil
 }
 
@@ -167,14 +170,16 @@ func (c *Controller) newAgentMonitor() (*agentlease.Monitor, error) {
 		Namespace: c.cfg.AgentNamespace,
 		Event:     c.cfg.Event,
 		Wrote:     func(result treat.Result) { c.cfg.Metrics.Engine.CountWrite("nodes/status", result) },
-		Count:     c.cfg.Metrics.Engine.SetAgents,
+		Count:     c.cfg.Metrics.Agents.Set,
 		Logger:    c.cfg.Logger,
 	})
 }
 
-// Metrics holds the metrics of the engine and of each policy.
+// Metrics holds the metrics of the parts.
 type Metrics struct {
 	Engine        *engine.Metrics
+	Agents        *agentlease.Metrics
+	Taints        *taint.Metrics
 	ConditionSets *conditionset.Metrics
 	HealthChecks  *nodehealthcheck.Metrics
 	Repairs       *repair.Metrics
@@ -182,12 +187,15 @@ type Metrics struct {
 
 // NewMetrics returns unregistered metrics.
 func NewMetrics() *Metrics {
-	return &Metrics{Engine: engine.NewMetrics(), ConditionSets: conditionset.NewMetrics(), HealthChecks: nodehealthcheck.NewMetrics(), Repairs: repair.NewMetrics()}
+	return &Metrics{
+		Engine: engine.NewMetrics(), Agents: agentlease.NewMetrics(), Taints: taint.NewMetrics(),
+		ConditionSets: conditionset.NewMetrics(), HealthChecks: nodehealthcheck.NewMetrics(), Repairs: repair.NewMetrics(),
+	}
 }
 
 // Register registers all metrics.
 func (m *Metrics) Register(registry prometheus.Registerer) error {
-	for _, part := range []prometheus.Collector{m.Engine, m.ConditionSets, m.HealthChecks, m.Repairs} {
+	for _, part := range []prometheus.Collector{m.Engine, m.Agents, m.Taints, m.ConditionSets, m.HealthChecks, m.Repairs} {
 		if err := registry.Register(part); err != nil {
 			return fmt.Errorf("registering metrics: %w", err)
 		}

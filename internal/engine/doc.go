@@ -1,15 +1,17 @@
 // Package engine carries out the plans of internal/triage in a cluster. It tells the
-// triage core what the API server holds and makes the writes that the core plans: taints, and
-// the tasks of treatments. It guarantees that the ledger stores a
-// slot under a cap, and the one slot of the control plane, before the write that takes the
-// slot. It frees such a slot only when no write that takes it can still arrive. A treatment
-// says which of its tasks take a slot, and whether a write can still arrive. A failing node
+// triage core what the API server holds and starts the writes that the core plans.
+//
+// The engine guarantees, together with the contracts of [Treatment] and [NodeWriter], that
+// the ledger stores a slot under a cap, and the one slot of the control plane, before the
+// write that takes the slot. It frees such a slot only when no write that takes it can still
+// arrive. A treatment says which of its tasks take a slot, and whether a write can still arrive. A failing node
 // does not delay other nodes.
 //
 // The engine starts nothing that the core has not planned. It tells the core facts, vetoes
 // and allowances, and it may cancel a planned write that is not sent yet. Policies compile
-// what users write to rules; they implement [Policy]. Treatments carry out responses other
-// than taints; they implement [Treatment].
+// what users write to rules; they implement [Policy]. Treatments carry out responses with
+// objects of their own; they implement [Treatment]. Taints are on the nodes themselves: one
+// [NodeWriter] writes them.
 //
 // # The loop
 //
@@ -18,21 +20,17 @@
 // all changes, asks the core which nodes are affected, and compares their plans with the
 // nodes. The cost of a round follows the number of changes, not the size of the cluster.
 //
-// # How a node write works
+// # How a write works
 //
-//	Reconcile ────── plan differs from node ──► queue ──► takes a slot? ── no ──► write
-//	                                                           │ yes                ▲
-//	                                                           ▼                    │
-//	                                                        ledger ─── stored ──────┘
+//	Idle ── plan differs ──► Queued ── needs no slot, or has it ──► Running ──► Idle
+//	                         │    ▲
+//	           needs a slot  ▼    │  stored
+//	                    AwaitingLedger
 //
-// A write carries the resourceVersion that its plan was made from, so it succeeds only if
-// the node is unchanged. If the node has changed, the controller reads it and plans
-// again.
-//
-// A write without an answer may still arrive while the node has that resourceVersion. Its
-// slot stays taken until the controller sees another version. If the write is no longer
-// wanted, a fence (a write of a new token) gives the node a new version first. The same holds for
-// writes of the previous leader, which the ledger names.
+// This is the same for the tasks of a [Lane] and for a [NodeWriter]. Both ask the core for
+// the plan again before they send a queued write. A write without an answer may still
+// arrive, so its slot stays taken until it cannot. The same holds for writes of the previous
+// leader, which the ledger names.
 //
 // # Nodes that wait for a replacement
 //

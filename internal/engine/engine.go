@@ -70,12 +70,12 @@ func newEngine(cfg Config) *Engine {
 		nodeStates: map[string]*Node{},
 		posts:      make(chan func(now time.Time)),
 		stopped:    make(chan struct{}),
-		taints:     taintWriter{results: make(chan writeResult, maxConcurrentWrites)},
+		nodeWriter: noNodeWriter{},
 		statuses:   status.NewWriter(WriteTimeout, cfg.Metrics.CountWrite, cfg.Logger),
 		tasks:      taskRunner{lanes: map[string]*Lane{}, results: make(chan *Result, maxConcurrentTasks)},
 		startedAt:  time.Now(),
 	}
-	l.taints.engine, l.tasks.engine, l.ledger.engine = l, l, l
+	l.tasks.engine, l.ledger.engine = l, l
 	return l
 }
 
@@ -94,6 +94,9 @@ func (l *Engine) Signal() chan<- struct{} { return l.signal }
 // Run works until ctx ends or another replica has claimed the ledger. It must be called
 // after Claim.
 func (l *Engine) Run(ctx context.Context) error {
+	if l.nodeWriter == (noNodeWriter{}) {
+		return errors.New("the engine has no NodeWriter: call SetNodeWriter before Run")
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	var watches sync.WaitGroup
 	defer watches.Wait()

@@ -39,14 +39,14 @@ func (l *Engine) forgetRetired(now time.Time) (due time.Time) {
 	return due
 }
 
-// forgetCounters deletes the counters of a rule: those of its policy, or of its taints.
+// forgetCounters deletes the counters of a rule: those of its policy, or of the NodeWriter.
 func (l *Engine) forgetCounters(rule triage.RuleID) {
 	for p := range implementing[CounterKeeper](l.policies) {
 		if p.ForgetCounters(rule) {
 			return
 		}
 	}
-	l.cfg.Metrics.forgetTaints(rule)
+	l.nodeWriter.ForgetCounters(rule)
 }
 
 // findingsOf returns the findings of a rule by node, and the mark that the status of its
@@ -82,9 +82,9 @@ func (l *Engine) noteFindings(now time.Time, state *Node, findings []triage.Reas
 	l.statuses.Schedule(now)
 }
 
-// markStatusesStale marks the statuses of the node's policies as stale, because the node or
+// MarkStatusesStale marks the statuses of the node's policies as stale, because the node or
 // a write to it has changed while the findings have not.
-func (l *Engine) markStatusesStale(now time.Time, state *Node) {
+func (l *Engine) MarkStatusesStale(now time.Time, state *Node) {
 	for _, finding := range state.findings {
 		l.MarkStatusStale(now, finding.Rule)
 	}
@@ -117,17 +117,4 @@ func (l *Engine) CurrentReason(node string, reason triage.Reason) triage.Reason 
 		}
 	}
 	return reason
-}
-
-// planOf returns the plan of a node. It says that the node was ready for work only if a
-// policy records that.
-func (l *Engine) planOf(state *Node) (triage.Plan, bool) {
-	plan, ok := l.core.Plan(state.Object.Name)
-	if plan.Initialized {
-		plan.Initialized = false
-		for p := range implementing[StartRecorder](l.policies) {
-			plan.Initialized = plan.Initialized || p.RecordsStart(state)
-		}
-	}
-	return plan, ok
 }

@@ -28,12 +28,6 @@ type Host interface {
 	// CurrentReason returns the current finding of the rule for the node, because the
 	// numbers in a stored reason may be outdated.
 	CurrentReason(node string, reason triage.Reason) triage.Reason
-	// TaintProblem returns why the taint of a rule is not on a node although it is planned:
-	// the last refusal of the API server, and what delays the write. Each is empty for
-	// nothing.
-	TaintProblem(n *Node, rule triage.RuleID) (refusal, delay string)
-	// Reconcile compares a node with its plan and queues the difference.
-	Reconcile(now time.Time, n *Node)
 	// Retire schedules the deletion of the counters of a rule whose object is gone, and
 	// Revive cancels it.
 	Retire(now time.Time, rule triage.RuleID)
@@ -62,7 +56,7 @@ type TreatmentHost interface {
 	ReobserveTreated(now time.Time)
 	// ReconcileWoken carries out all decisions that the core has made meanwhile.
 	ReconcileWoken(now time.Time)
-	// NodeRead takes in a newer version of a node that a task has written.
+	// NodeRead takes in a newer version of a node that was written or read directly.
 	NodeRead(now time.Time, node *corev1.Node)
 	// ReleaseSlot frees the slot of a rule in a lane. If a write for the slot may still
 	// succeed, it returns until when and frees nothing.
@@ -117,7 +111,7 @@ func (l *Engine) LedgerNames(slot ledger.Slot) bool {
 func (l *Engine) ControlPlaneSlots() iter.Seq[ledger.ObjectWrite] {
 	return func(yield func(ledger.ObjectWrite) bool) {
 		for _, t := range l.ledger.withSlots {
-			if lane, is := t.(*Lane); is && lane.Slot().ControlPlane && !yield(lane.Slot()) {
+			if s, is := t.(laneSlot); is && s.lane.Slot().ControlPlane && !yield(s.lane.Slot()) {
 				return
 			}
 		}
@@ -178,17 +172,6 @@ func (l *Engine) IsLoaded() bool { return l.loaded }
 
 // Statuses returns the writer of statuses.
 func (l *Engine) Statuses() *status.Writer { return l.statuses }
-
-// TaintProblem returns why the taint of a rule is not on a node although it is planned.
-func (l *Engine) TaintProblem(n *Node, rule triage.RuleID) (refusal, delay string) {
-	switch {
-	case n.failure.Tries > 0:
-		delay = "not written yet: " + n.failure.Text
-	case n.stage == awaitingLedger && l.ledger.failure.Tries > 0:
-		delay = "not written yet: " + l.ledger.failure.Text
-	}
-	return n.refusalsReported[rule].message, delay
-}
 
 // Do runs a request in another goroutine and takes in its result in the goroutine of the
 // engine.

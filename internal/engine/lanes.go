@@ -20,7 +20,7 @@ const MaxInFlight = 2 * time.Minute
 // and take one slot. It outlives the node, because remediation objects do.
 type Lane struct {
 	Node  string
-	stage queueStage
+	stage Stage
 	// granted is the ledger entry that holds the slot; requested is the entry requested in the
 	// next snapshot. They are zero for none.
 	granted, requested ledger.ObjectWrite
@@ -32,7 +32,7 @@ type Lane struct {
 	failures        map[string]taskFailure // by kind of task
 	due             time.Time              // when to check again, zero for never
 	dueSince        time.Time              // since when a treatment is due
-	refusalReported reportedRefusal        // the last rejected write
+	refusalReported ReportedRefusal        // the last rejected write
 }
 
 // taskFailure records why a task failed and when to retry it. It does not block other
@@ -69,10 +69,7 @@ func (lane *Lane) WasSent() bool { return !lane.sentAt.IsZero() }
 // NoteDue records since when the treatment is due.
 func (lane *Lane) NoteDue(now time.Time, n *Node) {
 	if lane.dueSince.IsZero() {
-		lane.dueSince = n.observedAt
-		if now.Sub(n.observedAt) > time.Second { // due by time, not by a change
-			lane.dueSince = now
-		}
+		lane.dueSince = n.DueSince(now)
 	}
 }
 
@@ -80,13 +77,13 @@ func (lane *Lane) NoteDue(now time.Time, n *Node) {
 // zero if that is unknown.
 func (lane *Lane) Begun() (dueSince time.Time) {
 	dueSince = lane.dueSince
-	lane.dueSince, lane.refusalReported = time.Time{}, reportedRefusal{}
+	lane.dueSince, lane.refusalReported = time.Time{}, ReportedRefusal{}
 	return dueSince
 }
 
 // isEmpty reports whether there is nothing left to do or to remember.
 func (tr *taskRunner) isEmpty(lane *Lane) bool {
-	if lane.stage != idle || lane.HasSlot() || len(lane.failures) > 0 {
+	if lane.stage != Idle || lane.HasSlot() || len(lane.failures) > 0 {
 		return false
 	}
 	for _, t := range tr.treatments {
@@ -144,7 +141,7 @@ func (tr *taskRunner) reconcile(now time.Time, node string) {
 	for _, t := range tr.treatments {
 		t.Update(now, node)
 	}
-	if lane.stage != idle {
+	if lane.stage != Idle {
 		return
 	}
 	t, due := tr.next(now, lane)
@@ -152,8 +149,8 @@ func (tr *taskRunner) reconcile(now time.Time, node string) {
 		tr.sleepUntil(now, lane, due)
 		return
 	}
-	lane.stage = queued
-	tr.queue.push(lane)
+	lane.stage = Queued
+	tr.queue = append(tr.queue, lane)
 }
 
 // ensure adds a lane for a node if its plan asks for a treatment, and reconciles an
@@ -225,18 +222,25 @@ func (l *Engine) ReleaseSlot(now time.Time, lane *Lane, rule triage.RuleID) (due
 
 // start starts queued tasks, up to maxConcurrentTasks.
 func (tr *taskRunner) start(ctx context.Context, now time.Time) {
-	for tries := tr.queue.len(); tries > 0 && tr.running < maxConcurrentTasks; tries-- {
-		lane := tr.queue.pop()
+	for tries := len(tr.queue); tries > 0 && tr.running < maxConcurrentTasks; tries-- {
+		lane := tr.pop()
 		if t := tr.nextStartable(now, lane); t != nil {
 			tr.runInBackground(ctx, now, lane, t)
 		}
 	}
 }
 
+// pop removes the first lane from the queue.
+func (tr *taskRunner) pop() *Lane {
+	lane := tr.queue[0]
+	tr.queue[0], tr.queue = nil, tr.queue[1:]
+	return lane
+}
+
 // nextStartable returns the next task of a node if it may run now. A task that takes a
 // slot first waits until the ledger stores the slot.
 func (tr *taskRunner) nextStartable(now time.Time, lane *Lane) *Task {
-	lane.stage = idle
+	lane.stage = Idle
 	t, due := tr.next(now, lane)
 	switch {
 	case t == nil:
@@ -244,8 +248,8 @@ func (tr *taskRunner) nextStartable(now time.Time, lane *Lane) *Task {
 	case t.takesSlot() && !tr.engine.mayBegin(now, t.Rule, t.Node):
 		tr.sleepUntil(now, lane, times.Earliest(due, tr.engine.ReleaseSlot(now, lane, t.Rule))) // nodes that have waited longer go first
 	case t.takesSlot() && lane.granted != t.Slot:
-		lane.stage = awaitingLedger
-		tr.engine.ledger.queued = append(tr.engine.ledger.queued, lane)
+		lane.stage = AwaitingLedger
+		tr.engine.RequestSlot(laneSlot{tr, lane})
 	default:
 		return t
 	}
@@ -305,7 +309,7 @@ func (l *Engine) Explain(node, message string) string {
 	for _, kind := range slices.Sorted(maps.Keys(lane.failures)) {
 		parts = append(parts, "not written yet: "+lane.failures[kind].Text)
 	}
-	if lane.stage == awaitingLedger && l.ledger.failure.Tries > 0 {
+	if lane.stage == AwaitingLedger && l.ledger.failure.Tries > 0 {
 		parts = append(parts, "not written yet: "+l.ledger.failure.Text)
 	}
 	return strings.Join(parts, "; ")
@@ -319,6 +323,6 @@ func (tr *taskRunner) markStatusesStale(now time.Time, lane *Lane) {
 		}
 	}
 	if state := tr.engine.nodeStates[lane.Node]; state != nil {
-		tr.engine.markStatusesStale(now, state)
+		tr.engine.MarkStatusesStale(now, state)
 	}
 }

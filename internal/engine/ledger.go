@@ -34,9 +34,9 @@ type ledgerWriter struct {
 	unknownEntries []ledger.UnknownEntry // entries of the previous leader of kinds that this version does not know
 	unknownUntil   time.Time             // until when such a write may treat a control-plane node
 
-	queued    []slotTaker // wait for the next snapshot
-	writing   []slotTaker // wait for the snapshot being written
-	withSlots []slotTaker // named by the stored snapshot or the one being written
+	queued    []SlotTaker // wait for the next snapshot
+	writing   []SlotTaker // wait for the snapshot being written
+	withSlots []SlotTaker // named by the stored snapshot or the one being written
 
 	replacements awaitingReplacement
 	stored       []ledger.Entry // the stored snapshot
@@ -48,27 +48,6 @@ type ledgerWriter struct {
 
 	notBefore time.Time
 	failure   Failure // of the last snapshot
-}
-
-// slotTaker is a write of taints to a node, or the lane of its treatments: it waits until
-// the ledger stores its slot, or has one.
-type slotTaker interface {
-	// request determines the entries that the next write needs, none if it needs no slot
-	// any more.
-	request(l *Engine, now time.Time) []ledger.Entry
-	// requestedEntries returns the entries of the last request.
-	requestedEntries() []ledger.Entry
-	// grantedEntries returns the entries that the ledger names, unless the last request
-	// replaces them.
-	grantedEntries() []ledger.Entry
-	// hasGrant reports whether the ledger names a slot.
-	hasGrant() bool
-	// grant tells that the ledger has stored the request.
-	grant()
-	// notGranted tells that it has not.
-	notGranted(l *Engine, now time.Time)
-	// proceed queues the next write.
-	proceed(l *Engine)
 }
 
 // restore resumes what the previous leader has stored in the ledger.
@@ -86,7 +65,9 @@ func (w *ledgerWriter) restore(now time.Time) {
 		case ledger.ObjectWrite:
 			w.restoreTreatment(now, w.engine.nodeStates[e.Node], e)
 		case ledger.NodeWrite:
-			w.engine.taints.restore(now, w.engine.nodeStates[e.Node], e)
+			if n := w.engine.nodeStates[e.Node]; n.isNamedBy(e) && n.Object.ResourceVersion == e.ResourceVersion {
+				w.engine.nodeWriter.Restore(now, n, e)
+			}
 		}
 	}
 	w.stored, w.restored = w.restored, nil
@@ -97,21 +78,6 @@ func (w *ledgerWriter) restore(now time.Time) {
 			t.Update(now, node)
 		}
 	}
-}
-
-// restore resumes a taint write that the previous leader may have sent. It may
-// still succeed while the node has the version that the entry names.
-func (w *taintWriter) restore(now time.Time, state *Node, e ledger.NodeWrite) {
-	if state == nil || string(state.Object.UID) != e.UID || state.Object.ResourceVersion != e.ResourceVersion {
-		return
-	}
-	rule := triage.RuleID(e.Rule)
-	state.sentFor, state.unansweredFor = e.ResourceVersion, e.ResourceVersion
-	state.granted.version, state.granted.unknown = e.ResourceVersion, e.Unknown
-	state.granted.rules = append(state.granted.rules, rule)
-	w.engine.ledger.addWithSlot(state)
-	w.engine.core.Resume(now, triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Since: now, Taint: true})
-	w.engine.cfg.Logger.Info("taint write restored", "node", e.Node, "rule", rule.String())
 }
 
 // restoreUnknown handles entries of a newer version that this version does not know. They
@@ -141,7 +107,7 @@ func (w *ledgerWriter) restoreTreatment(now time.Time, state *Node, e ledger.Obj
 		lane.Release()
 		return
 	}
-	w.addWithSlot(lane)
+	w.addWithSlot(laneSlot{&w.engine.tasks, lane})
 }
 
 // write writes the next snapshot if it is needed. It returns when to try again if
@@ -175,7 +141,7 @@ func (w *ledgerWriter) nextSnapshot(now time.Time) (entries []ledger.Entry, due 
 	case now.Before(w.notBefore):
 		return nil, w.notBefore
 	}
-	w.withSlots = slices.DeleteFunc(w.withSlots, func(t slotTaker) bool { return !t.hasGrant() })
+	w.withSlots = slices.DeleteFunc(w.withSlots, func(t SlotTaker) bool { return !t.HasGrant() })
 	w.writing, w.replacements.requested = nil, nil
 	held := w.entries()
 	room := w.ledger.Room()
@@ -207,9 +173,9 @@ func (w *ledgerWriter) addQueued(now time.Time, room *ledger.Room) {
 	for i, t := range waiting {
 		named := len(w.withSlots) + len(w.writing)
 		if named+len(w.replacements.requested) < maxNodesInSnapshot {
-			entries := t.request(w.engine, now)
+			entries := t.Request(now)
 			if len(entries) == 0 { // needs no slot any more
-				t.proceed(w.engine)
+				t.Proceed()
 				continue
 			}
 			for p := range implementing[Recorder](w.engine.policies) {
@@ -219,7 +185,7 @@ func (w *ledgerWriter) addQueued(now time.Time, room *ledger.Room) {
 				w.writing = append(w.writing, t)
 				continue
 			}
-			t.notGranted(w.engine, now)
+			t.NotGranted(now)
 		}
 		w.queued = append(w.queued, waiting[i:]...)
 		return
@@ -227,7 +193,7 @@ func (w *ledgerWriter) addQueued(now time.Time, room *ledger.Room) {
 }
 
 // addWithSlot adds a write whose slot the ledger names.
-func (w *ledgerWriter) addWithSlot(t slotTaker) {
+func (w *ledgerWriter) addWithSlot(t SlotTaker) {
 	if !slices.Contains(w.withSlots, t) {
 		w.withSlots = append(w.withSlots, t)
 	}
@@ -255,7 +221,7 @@ func (w *ledgerWriter) hasEndedEntries(now time.Time) (isDue bool, due time.Time
 			}
 		case ledger.NodeWrite: // the next leader sees by the node's version that nothing can arrive
 			state := w.engine.nodeStates[e.Node]
-			isTidy = isTidy && state != nil && string(state.Object.UID) == e.UID && state.granted.version == e.ResourceVersion
+			isTidy = isTidy && state.isNamedBy(e) && w.engine.nodeWriter.MayArrive(state, e)
 		}
 	}
 	switch {
@@ -271,10 +237,10 @@ func (w *ledgerWriter) hasEndedEntries(now time.Time) (isDue bool, due time.Time
 func (w *ledgerWriter) entries() []ledger.Entry {
 	entries := make([]ledger.Entry, 0, len(w.withSlots)+len(w.writing))
 	for _, t := range w.writing {
-		entries = append(entries, t.requestedEntries()...)
+		entries = append(entries, t.Requested()...)
 	}
 	for _, t := range w.withSlots {
-		for _, e := range t.grantedEntries() {
+		for _, e := range t.Granted() {
 			if write, is := e.(ledger.ObjectWrite); !is || !w.replacements.replacesEntry(write) {
 				entries = append(entries, e)
 			}
@@ -310,7 +276,7 @@ func (w *ledgerWriter) handleResult(err error) error {
 			w.engine.cfg.Logger.Warn("ledger not written", "retryIn", wait.String(), "err", err)
 		}
 		for _, t := range w.writing {
-			t.notGranted(w.engine, time.Now())
+			t.NotGranted(time.Now())
 		}
 		w.isOutdated = true // the stored snapshot is unknown
 		// If the API server rejects the snapshot because of an entry, the others go
@@ -323,10 +289,10 @@ func (w *ledgerWriter) handleResult(err error) error {
 	}
 	w.notBefore, w.failure = time.Time{}, Failure{}
 	for _, t := range w.writing {
-		if t.grant(); t.hasGrant() {
+		if t.Grant(); t.HasGrant() {
 			w.addWithSlot(t)
 		}
-		t.proceed(w.engine)
+		t.Proceed()
 	}
 	w.writing = nil
 	w.replacements.stored()

@@ -10,70 +10,43 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// The entry of a taint that was placed leaves the ledger within TidyAfter: it does not
-// mislead the next leader.
-func TestTheEntryOfATaintLeavesTheLedger(t *testing.T) {
-	open(t, func(c *loopFixture) {
-		state := c.admit("a")
-		state.Object.UID = "u"
-		state.granted = grantedSlot{version: "1", rules: []triage.RuleID{setRule("set")}}
-		c.ledger.withSlots = []slotTaker{state}
-		c.ledger.stored = c.ledger.entries()
-		if entries, due := c.ledger.nextSnapshot(time.Now()); entries != nil || !due.IsZero() {
-			t.Fatalf("while it may be placed, the ledger is %+v, due %v", entries, due)
-		}
-		placed := named("a", "2")
-		placed.UID = "u"
-		state.setNode(placed, time.Now())
-		for range 3 { // every round asks
-			if entries, due := c.ledger.nextSnapshot(time.Now()); entries != nil || time.Until(due) <= 0 {
-				t.Fatalf("the ledger is %+v, due %v", entries, due)
-			}
-			pass(TidyAfter / 4)
-		}
-		pass(TidyAfter / 4)
-		if entries, _ := c.ledger.nextSnapshot(time.Now()); entries == nil || len(entries) != 0 {
-			t.Errorf("the ledger is %+v", entries)
-		}
-	})
+// fakeTaker is a write that takes slots.
+type fakeTaker struct {
+	needs, requested, granted []ledger.Entry
+	proceeded                 bool
+}
+
+func (t *fakeTaker) Request(time.Time) []ledger.Entry { t.requested = t.needs; return t.requested }
+func (t *fakeTaker) Requested() []ledger.Entry        { return t.requested }
+func (t *fakeTaker) Granted() []ledger.Entry          { return t.granted }
+func (t *fakeTaker) HasGrant() bool                   { return len(t.granted) > 0 }
+func (t *fakeTaker) Grant()                           { t.granted, t.requested = t.requested, nil }
+func (t *fakeTaker) NotGranted(time.Time)             { t.requested = nil }
+func (t *fakeTaker) Proceed()                         { t.proceeded = true }
+
+// entryOf returns the entry of a rule's write to a node.
+func entryOf(rule, node string) ledger.Entry {
+	return ledger.NodeWrite{Slot: ledger.Slot{Rule: ownership.Rule{Kind: "Toy", Name: rule}, Node: node, UID: node}, ResourceVersion: "7"}
 }
 
 func TestAFullLedgerDoesNotSpin(t *testing.T) {
 	l := newEngine(Config{Metrics: NewMetrics()})
 	for range maxNodesInSnapshot {
-		l.ledger.withSlots = append(l.ledger.withSlots, &Node{taintWrite: taintWrite{granted: grantedSlot{version: "7"}}})
+		l.ledger.withSlots = append(l.ledger.withSlots, &fakeTaker{granted: []ledger.Entry{entryOf("set", "x")}})
 	}
-	waiting := &Node{taintWrite: taintWrite{stage: awaitingLedger}}
-	l.ledger.queued = []slotTaker{waiting}
+	waiting := &fakeTaker{needs: []ledger.Entry{entryOf("set", "waiting")}}
+	l.RequestSlot(waiting)
 	if due := l.ledger.write(t.Context(), time.Now()); !due.IsZero() || l.ledger.isWriting {
 		t.Errorf("a full ledger is due again at %v", due)
 	}
-	if len(l.ledger.queued) != 1 || waiting.stage != awaitingLedger {
-		t.Error("the node that waited for the ledger no longer does")
-	}
-}
-
-func TestQueueKeepsItsOrder(t *testing.T) {
-	var q queue[*Node]
-	a, b := &Node{}, &Node{}
-	q.push(a)
-	for range 1000 { // the queue is never empty
-		q.push(b)
-		if q.pop() != a {
-			t.Fatal("out of order")
-		}
-		a, b = b, a
-	}
-	if len(q.items) > 4 {
-		t.Errorf("a queue of one holds %d places", len(q.items))
+	if len(l.ledger.queued) != 1 || waiting.proceeded {
+		t.Error("the write no longer waits for the ledger")
 	}
 }
 
@@ -82,30 +55,16 @@ func TestQueueKeepsItsOrder(t *testing.T) {
 func TestASnapshotIsBoundedInBytes(t *testing.T) {
 	open(t, func(c *loopFixture) {
 		const nodes, sets = 15, 300 // each node has its own, with the longest names
-		now := time.Now()
-		c.core.Loaded(now)
 		for i := range nodes {
-			name := fmt.Sprintf("node-%d", i)
-			who, err := triage.NewSelector(triage.Requirement{Key: "name", Op: triage.In, Values: []string{name}})
-			must(t, err)
+			taker := &fakeTaker{}
 			for j := range sets {
-				must(t, c.core.SetRule(now, triage.Rule{
-					ID:       setRule(fmt.Sprintf("%0253d", i*sets+j)),
-					Who:      who,
-					When:     triage.When{Signals: []triage.Signal{{Condition: "Sick", Status: triage.True}}},
-					Response: triage.Response{Taint: &triage.TaintResponse{Key: fmt.Sprintf("sick-%d", j), Effect: triage.NoExecute}},
-				}))
+				taker.needs = append(taker.needs, entryOf(fmt.Sprintf("%0253d", i*sets+j), fmt.Sprintf("node-%d", i)))
 			}
-			node := named(name, "1")
-			node.UID, node.Labels = types.UID("uid-"+name), map[string]string{"name": name}
-			node.Status.Conditions = []corev1.NodeCondition{{Type: "Sick", Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now)}}
-			c.core.Observe(now, c.upsertNode(node, now))
-			c.nodeStates[name].stage = awaitingLedger
-			c.ledger.queued = append(c.ledger.queued, c.nodeStates[name])
+			c.RequestSlot(taker)
 		}
 		served, pages := 0, 0
 		for len(c.ledger.queued) > 0 {
-			entries, _ := c.ledger.nextSnapshot(now)
+			entries, _ := c.ledger.nextSnapshot(time.Now())
 			if pages++; entries == nil || pages > nodes {
 				t.Fatalf("%d of %d nodes wait for a snapshot that is not written", len(c.ledger.queued), nodes)
 			}
@@ -119,8 +78,7 @@ func TestASnapshotIsBoundedInBytes(t *testing.T) {
 			}
 			served += len(entries) / sets
 			for _, taker := range c.ledger.withSlots { // all of them are written
-				state := taker.(*Node)
-				state.setNode(named(state.Object.Name, "2"), now)
+				taker.(*fakeTaker).granted = nil
 			}
 		}
 		if served != nodes || pages < 2 {
@@ -138,31 +96,20 @@ func TestANodeThatDoesNotFitBlocksNoOther(t *testing.T) {
 			for room.Take(ledger.NodeWrite{Slot: ledger.Slot{Node: strings.Repeat("n", size)}}) {
 			}
 		}
-		wanting := func(name string) *Node {
-			state := c.admit(name)
-			state.Object.UID, state.stage = types.UID(name), awaitingLedger
-			must(t, c.core.SetRule(time.Now(), triage.Rule{
-				ID:       setRule(name),
-				When:     triage.When{Signals: []triage.Signal{{Condition: "Sick", Status: triage.True}}},
-				Response: triage.Response{Taint: &triage.TaintResponse{Key: "sick", Effect: triage.NoExecute}},
-			}))
-			c.core.Observe(time.Now(), triage.Node{Name: name, UID: name, Conditions: []triage.Condition{{Type: "Sick", Status: triage.True, Transition: time.Now()}}})
-			return state
-		}
-		c.core.Loaded(time.Now())
-		large, small := wanting("large"), wanting("small")
-		c.ledger.queued = []slotTaker{large, small}
+		large, small := &fakeTaker{needs: []ledger.Entry{entryOf("large", "large")}}, &fakeTaker{needs: []ledger.Entry{entryOf("small", "small")}}
+		c.RequestSlot(large)
+		c.RequestSlot(small)
 		c.ledger.addQueued(time.Now(), room)
-		if !slices.Equal(c.ledger.writing, []slotTaker{large}) || !slices.Equal(c.ledger.queued, []slotTaker{small}) {
-			t.Fatalf("asked are %d, and %d wait", len(c.ledger.writing), len(c.ledger.queued))
+		if !slices.Equal(c.ledger.writing, []SlotTaker{large}) || !slices.Equal(c.ledger.queued, []SlotTaker{small}) {
+			t.Fatalf("%d are in the snapshot, and %d wait", len(c.ledger.writing), len(c.ledger.queued))
 		}
 		c.ledger.isWriting = true
 		must(t, c.ledger.handleResult(apierrors.NewRequestEntityTooLargeError("for a test")))
-		if !slices.Equal(c.ledger.queued, []slotTaker{small, large}) {
-			t.Error("the one whose page was refused goes first again")
+		if !slices.Equal(c.ledger.queued, []SlotTaker{small, large}) {
+			t.Error("the write whose snapshot was refused goes first again")
 		}
-		if _, delay := c.TaintProblem(large, setRule("large")); !strings.Contains(delay, "not written yet: ") || !strings.Contains(delay, "too large") {
-			t.Errorf("the write is delayed because it is %q", delay)
+		if !strings.Contains(c.LedgerFailure(), "too large") {
+			t.Errorf("the error of the ledger is %q", c.LedgerFailure())
 		}
 	})
 }
@@ -184,7 +131,7 @@ func TestUnknownFieldsOfRecordsAreCounted(t *testing.T) {
 		counts(2)
 		c.upsertNode(noted("2", `{"version":7,"new":1}`), time.Now())
 		counts(1)
-		c.removeNode(time.Now(), c.nodeStates["a"])
+		c.RemoveNode(time.Now(), c.nodeStates["a"])
 		counts(0)
 	})
 }
@@ -221,7 +168,7 @@ func TestASnapshotHasRoomForRemovedAndExistingNodes(t *testing.T) {
 			t.Error("the object of one that is not named may be ended")
 		}
 		for range maxNodesInSnapshot - maxAwaitingReplacement + 10 {
-			c.ledger.withSlots = append(c.ledger.withSlots, &Node{Object: named("x", "7"), taintWrite: taintWrite{granted: grantedSlot{version: "7", rules: []triage.RuleID{setRule("set")}}}})
+			c.ledger.withSlots = append(c.ledger.withSlots, &fakeTaker{granted: []ledger.Entry{entryOf("set", "x")}})
 		}
 		c.ledger.withSlots = c.ledger.withSlots[:maxNodesInSnapshot-maxAwaitingReplacement]
 		pass(time.Minute)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,7 +14,6 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/treat"
-	"github.com/resourcestack/autohealer/internal/triage"
 )
 
 // newLoop returns an engine without policies, as if the API server were unreachable.
@@ -23,6 +23,49 @@ func newLoop(log *slog.Logger, announce func(treat.Event)) *Engine {
 
 func named(name, version string) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: version}}
+}
+
+// loopFixture is a loop without policies and treatments.
+type loopFixture struct {
+	*Engine
+	log strings.Builder
+}
+
+// open runs a test with a fixture in a synctest bubble.
+func open(t *testing.T, test func(*loopFixture)) {
+	t.Helper()
+	synctest.Test(t, func(*testing.T) {
+		c := &loopFixture{}
+		c.Engine = newLoop(slog.New(slog.NewTextHandler(&c.log, nil)), func(treat.Event) {})
+		test(c)
+	})
+}
+
+// fakeNodeWriter has something to write once its slot is not needed any more.
+type fakeNodeWriter struct {
+	noNodeWriter
+	taker *fakeTaker
+}
+
+func (w *fakeNodeWriter) Due(now time.Time) (due time.Time) {
+	if w.taker.proceeded {
+		due = now
+	}
+	return due
+}
+
+// A write that waited for the ledger and needs no slot any more is sent at once.
+func TestARoundIsDueWhenASlotIsNotNeededAnyMore(t *testing.T) {
+	open(t, func(c *loopFixture) {
+		must(t, c.nodeInbox.Replace(nil, "1"))
+		c.round(t.Context())
+		taker := &fakeTaker{}
+		c.SetNodeWriter(&fakeNodeWriter{taker: taker})
+		c.RequestSlot(taker)
+		if due := c.round(t.Context()); !due.Equal(time.Now()) {
+			t.Errorf("the next round is due at %v", due)
+		}
+	})
 }
 
 // must fails a test on an error.
@@ -89,8 +132,7 @@ func TestHealthy(t *testing.T) {
 	t.Run("a leader whose loop hangs is unhealthy until it continues", func(t *testing.T) {
 		within(t, func(live *Liveness, l *Engine, let chan<- struct{}) {
 			synctest.Wait() // it sleeps
-			change := &treat.Change{Placed: []triage.PlannedTaint{{Taint: triage.Taint{Rule: setRule("set")}}}}
-			l.taints.results <- writeResult{state: &Node{Object: named("a", "1")}, change: change, result: treat.Refused, err: errors.New("no")}
+			l.posts <- func(time.Time) { l.cfg.Event(treat.Event{}) }
 			synctest.Wait()
 			if err := live.Check(time.Now()); err != nil {
 				t.Errorf("before anything was due: %v", err)

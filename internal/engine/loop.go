@@ -20,36 +20,31 @@ import (
 	"github.com/resourcestack/autohealer/internal/watch"
 )
 
-// maxConcurrentWrites limits concurrent writes to nodes.
-const maxConcurrentWrites = 24
-
 // Engine holds all state of a term as leader, from the claim of the ledger to its loss.
 // Only the goroutine of run uses it.
 type Engine struct {
-	cfg   Config
-	core  *triage.Core
-	write *treat.Writer
-
-	signal    chan struct{}
-	posts     chan func(now time.Time) // functions to call in the goroutine of run
-	policies  []Policy
-	nodeInbox *watch.Inbox[*corev1.Node]
-
-	loaded bool
-
+	cfg        Config
+	core       *triage.Core
 	nodeStates map[string]*Node
+	policies   []Policy
+	nodeWriter NodeWriter
+	tasks      taskRunner // with the treatments
+	ledger     ledgerWriter
+	statuses   *status.Writer
+	write      *treat.Writer
 
-	taints  taintWriter
-	tasks   taskRunner
-	stopped chan struct{} // closed when the loop has ended
+	signal    chan struct{}            // starts a round
+	posts     chan func(now time.Time) // functions to call in the goroutine of run
+	stopped   chan struct{}            // closed when the loop has ended
+	nodeInbox *watch.Inbox[*corev1.Node]
+	requests  sync.WaitGroup
+	// startWatch runs work until stop is called or the loop ends. Run sets it.
+	startWatch func(work func(context.Context)) (stop context.CancelFunc)
 
-	statuses             *status.Writer
-	ledger               ledgerWriter
-	requests             sync.WaitGroup
-	startWatch           func(work func(context.Context)) (stop context.CancelFunc) // set by Run
-	retryLog, refusalLog logLimiter
-	retiredRules         map[triage.RuleID]time.Time // deleted policies, and when to delete their counters
-	startedAt            time.Time
+	startedAt    time.Time
+	loaded       bool // everything that existed at the start is taken in
+	failureLog   struct{ retries, refusals logLimiter }
+	retiredRules map[triage.RuleID]time.Time // deleted policies, and when to delete their counters
 }
 
 // run works until ctx ends or the ledger is lost.
@@ -70,8 +65,6 @@ func (l *Engine) run(ctx context.Context) error {
 			return nil
 		case <-l.signal:
 		case <-timer.C:
-		case result := <-l.taints.results:
-			l.taints.handleResult(result)
 		case handle := <-l.statuses.Results():
 			handle()
 		case r := <-l.tasks.results:
@@ -103,11 +96,13 @@ func (l *Engine) round(ctx context.Context) time.Time {
 	if !isReady {
 		return time.Time{} // an inbox signals when it is filled
 	}
-	l.taints.start(ctx, now)
+	l.nodeWriter.Start(ctx, now)
+	l.cfg.Metrics.waiting.Set(float64(l.nodeWriter.Waiting() + len(l.ledger.queued) + len(l.ledger.writing)))
 	l.tasks.start(ctx, now)
 	l.ReconcileWoken(now)
-	due = times.Earliest(due, l.updateAllowances(now), l.taints.requeueDelayed(now), l.ledger.write(ctx, now))
-	if l.taints.queue.len() > 0 && l.taints.running < maxConcurrentWrites || l.tasks.queue.len() > 0 && l.tasks.running < maxConcurrentTasks { // a final check changed a plan
+	due = times.Earliest(due, l.updateAllowances(now), l.ledger.write(ctx, now))
+	due = times.Earliest(due, l.nodeWriter.Due(now))                    // after the ledger, which may queue writes that need no slot any more
+	if len(l.tasks.queue) > 0 && l.tasks.running < maxConcurrentTasks { // a final check changed a plan
 		due = now
 	}
 	return times.Earliest(due, l.nextDecision(), l.writeStatuses(ctx, now), l.logSuppressed(now), l.forgetRetired(now))
@@ -138,7 +133,6 @@ func (l *Engine) decide(ctx context.Context, now time.Time) (isReady bool, due t
 	}
 	l.core.Advance(now)
 	l.ReconcileWoken(now)
-	l.taints.requeueDelayed(now)
 	due = times.Earliest(due, l.tasks.runDue(now))
 	l.ReconcileWoken(now)
 	return true, due
@@ -186,7 +180,7 @@ func (l *Engine) takeNodes(now time.Time) {
 		for name, state := range l.nodeStates {
 			// A node from a direct read may be newer than the list.
 			if _, there := batch.Changes[name]; !there && !OlderVersion(batch.ListVersion, state.Object.ResourceVersion) {
-				l.removeNode(now, state)
+				l.RemoveNode(now, state)
 			}
 		}
 	}
@@ -197,11 +191,11 @@ func (l *Engine) takeNodes(now time.Time) {
 		switch {
 		case change.Gone:
 			if state != nil && !older(change.Object, state.Object) {
-				l.removeNode(now, state)
+				l.RemoveNode(now, state)
 			}
 		case state != nil && !isOtherVersion(state.Object, change.Object): // the result of our own write came before the watch event
 		case state != nil && nodewatch.Same(state.Object, change.Object): // a heartbeat
-			state.setNode(change.Object, state.observedAt)
+			l.setNode(state, change.Object, state.observedAt)
 		default:
 			facts = append(facts, l.upsertNode(change.Object, change.At))
 		}
@@ -241,7 +235,7 @@ func (l *Engine) upsertNode(node *corev1.Node, at time.Time) triage.Node {
 		l.statuses.Schedule(at)
 	}
 	before := state.Object
-	state.setNode(node, at)
+	l.setNode(state, node, at)
 	if before == nil || before.Annotations[ownership.Annotation] != node.Annotations[ownership.Annotation] {
 		note, _ := ownership.Read(node.Annotations) // an unreadable record is reported below
 		l.cfg.Metrics.addUnknownEntries("record", note.CountUnknown()-state.unknownEntries)
@@ -255,7 +249,7 @@ func (l *Engine) upsertNode(node *corev1.Node, at time.Time) triage.Node {
 	}
 	if !slices.Equal(state.Taints, facts.Taints) {
 		state.Taints = facts.Taints
-		l.markStatusesStale(at, state)
+		l.MarkStatusesStale(at, state)
 	}
 	if unreadable := err != nil; unreadable != state.unreadable {
 		state.unreadable = unreadable
@@ -277,7 +271,8 @@ func (l *Engine) nodeChanged(state *Node, before, after *corev1.Node) {
 	}
 }
 
-func (l *Engine) removeNode(now time.Time, state *Node) {
+// RemoveNode takes in that a node is gone.
+func (l *Engine) RemoveNode(now time.Time, state *Node) {
 	name := state.Object.Name
 	l.core.Forget(now, name)
 	if l.cfg.NodeFacts != nil {
@@ -287,7 +282,7 @@ func (l *Engine) removeNode(now time.Time, state *Node) {
 	l.statuses.Schedule(now)
 	l.nodeChanged(state, state.Object, nil)
 	l.cfg.Metrics.addUnknownEntries("record", -state.unknownEntries)
-	state.gone = true
+	l.nodeWriter.NodeGone(state)
 	delete(l.nodeStates, name)
 	l.tasks.reconcile(now, name)
 }

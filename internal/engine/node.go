@@ -5,24 +5,17 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/triage"
-)
-
-const (
-	// writesAtOnce and writesPerSecond bound the writes to one flapping node.
-	writesAtOnce    = 10
-	writesPerSecond = 1
 )
 
 // Node is a node, and what the engine knows about it.
 type Node struct {
 	Object     *corev1.Node
 	observedAt time.Time // when this version arrived
-	gone       bool
 
 	Taints   []triage.Taint // our taints on the node
 	findings []triage.Reason
@@ -30,29 +23,6 @@ type Node struct {
 
 	unreadable     bool // the ownership record cannot be read
 	unknownEntries int  // entries and fields of the record that this version does not know
-
-	taintWrite
-}
-
-// taintWrite is the progress of the next write of taints to a node.
-type taintWrite struct {
-	stage queueStage
-	// granted is the slot that the ledger names for the node; requested is the slot requested
-	// in its next snapshot.
-	granted, requested grantedSlot
-	// sentFor is the node version that an unfinished taint write names, empty for none.
-	// unansweredFor is the same for a write whose answer never came.
-	sentFor, unansweredFor string
-
-	dueSince  time.Time     // since when a taint is missing
-	notBefore time.Time     // earliest time of the next write
-	writeRate *rate.Limiter // limits writes; nil before the first
-	needsRead bool          // the node must be read before any write
-
-	failure          Failure // of the last write
-	refusals         int     // recent rejections by the API server
-	refusedAt        time.Time
-	refusalsReported map[triage.RuleID]reportedRefusal
 }
 
 // Report is what a policy has reported last about a finding for a node.
@@ -69,20 +39,32 @@ func (state *Node) NoteReported(rule triage.RuleID, is Report) {
 	state.Reported[rule] = is
 }
 
-// setNode stores a newer version of the node. A write that names an older version has
-// either succeeded already or never will.
-func (state *Node) setNode(node *corev1.Node, at time.Time) {
-	if state.Object != nil && state.Object.UID != node.UID {
-		state.granted, state.failure, state.notBefore, state.needsRead, state.dueSince = grantedSlot{}, Failure{}, time.Time{}, false, time.Time{}
-		state.refusals, state.refusalsReported = 0, nil
-	}
+// setNode stores a newer version of a node.
+func (l *Engine) setNode(state *Node, node *corev1.Node, at time.Time) {
+	before := state.Object
 	state.Object, state.observedAt = node, at
-	if state.sentFor != node.ResourceVersion {
-		state.sentFor, state.unansweredFor = "", ""
+	l.nodeWriter.NodeChanged(state, before)
+}
+
+// isNamedBy reports whether the entry is about this node.
+func (state *Node) isNamedBy(e ledger.NodeWrite) bool {
+	return state != nil && string(state.Object.UID) == e.UID
+}
+
+// DueSince returns since when a write is due that the current version of the node asks for.
+func (state *Node) DueSince(now time.Time) time.Time {
+	if now.Sub(state.observedAt) > time.Second { // due by time, not by a change
+		return now
 	}
-	if state.granted.version != node.ResourceVersion {
-		state.granted = grantedSlot{}
+	return state.observedAt
+}
+
+// Finding returns the finding of a rule for the node.
+func (state *Node) Finding(rule triage.RuleID) (finding triage.Reason, is bool) {
+	if at := slices.IndexFunc(state.findings, func(f triage.Reason) bool { return f.Rule == rule }); at >= 0 {
+		return state.findings[at], true
 	}
+	return triage.Reason{}, false
 }
 
 // TaintEffect returns the effect of the rule's taint on the node, 0 for none.
@@ -98,26 +80,9 @@ func (state *Node) TaintEffect(rule triage.RuleID) (effect triage.Effect) {
 	return effect
 }
 
-// noteNotWritten records that the last write failed for certain. An earlier write with the
-// same version may still succeed if its answer was lost.
-func (state *Node) noteNotWritten() { state.sentFor = state.unansweredFor }
-
-// mayWrite reports whether the rate limit of the node allows a write, and delays it if
-// not.
-func (state *Node) mayWrite(now time.Time) bool {
-	if state.writeRate == nil {
-		state.writeRate = rate.NewLimiter(writesPerSecond, writesAtOnce)
-	}
-	if state.writeRate.AllowN(now, 1) {
-		return true
-	}
-	state.notBefore = now.Add(time.Second / writesPerSecond)
-	return false
-}
-
-// Reconcile queues a node if its plan differs from the node.
+// Reconcile compares a node with its plan, and queues what differs.
 func (l *Engine) Reconcile(now time.Time, state *Node) {
-	plan, ok := l.planOf(state)
+	plan, ok := l.Plan(state)
 	if !ok {
 		return
 	}
@@ -129,28 +94,7 @@ func (l *Engine) Reconcile(now time.Time, state *Node) {
 		p.Planned(state, plan)
 	}
 	l.tasks.ensure(now, state, plan)
-	if state.stage != idle {
-		return // checked again before the write
-	}
-	change, releases := l.taints.nextChange(state, plan, now)
-	switch {
-	case change != nil || state.needsRead:
-		if change != nil && len(change.Placed) > 0 && state.dueSince.IsZero() {
-			state.dueSince = state.observedAt
-			if now.Sub(state.observedAt) > time.Second { // due by time, not by a change
-				state.dueSince = now
-			}
-		}
-		state.stage = queued
-		l.taints.queue.push(state)
-	default:
-		state.dueSince = time.Time{}
-		if state.sentFor == "" {
-			state.granted = grantedSlot{}
-		}
-		l.clearFailure(now, state)
-		l.taints.freeSlots(now, state, releases)
-	}
+	l.nodeWriter.Reconcile(now, state, plan)
 }
 
 // IsOverBound reports whether a rule has more slots taken than its bound allows now.

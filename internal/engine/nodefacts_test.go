@@ -19,7 +19,7 @@ func TestNodeFactsReceiveEveryNode(t *testing.T) {
 			c.upsertNode(node, time.Now())
 		}
 		rule := triage.Rule{
-			ID:       setRule("set"),
+			ID:       triage.RuleID{Kind: "Toy", Name: "set"},
 			When:     triage.When{Signals: []triage.Signal{{Condition: "Disk", Status: triage.True}}},
 			Response: triage.Response{Taint: &triage.TaintResponse{Key: "disk", Effect: triage.NoSchedule}},
 		}
@@ -30,7 +30,7 @@ func TestNodeFactsReceiveEveryNode(t *testing.T) {
 			}
 		}
 		matches(3)
-		c.removeNode(time.Now(), c.nodeStates["a"])
+		c.RemoveNode(time.Now(), c.nodeStates["a"])
 		matches(2)
 	})
 }

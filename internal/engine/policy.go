@@ -139,8 +139,8 @@ func (l *Engine) isReady(now time.Time) bool {
 	return true
 }
 
-// about returns what an Event about a rule and a node names.
-func (l *Engine) about(rule triage.RuleID, node *corev1.Node) Subject {
+// About returns what an Event about a rule and a node names.
+func (l *Engine) About(rule triage.RuleID, node *corev1.Node) Subject {
 	for _, p := range l.policies {
 		if s := p.About(rule, node); s.Policy != nil || len(s.Related) > 0 {
 			return s
@@ -152,7 +152,7 @@ func (l *Engine) about(rule triage.RuleID, node *corev1.Node) Subject {
 // PublishEvent publishes an Event about a rule, a node and related objects. The rule and
 // the node may be gone.
 func (l *Engine) PublishEvent(rule triage.RuleID, node *corev1.Node, what treat.EventReason, reason triage.Reason, message string, related ...*corev1.ObjectReference) {
-	s := l.about(rule, node)
+	s := l.About(rule, node)
 	for _, object := range related {
 		if !slices.ContainsFunc(s.Related, func(other *corev1.ObjectReference) bool { return other.UID == object.UID }) {
 			s.Related = append(s.Related, object)

@@ -27,6 +27,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/treatment/taint"
 	"github.com/resourcestack/autohealer/internal/triage"
 	objectwatch "github.com/resourcestack/autohealer/internal/watch"
 )
@@ -249,6 +250,7 @@ func (f *toyFixture) claims(identity string) *toyEngine {
 	e.treatment = &toyTreatment{host: e.engine, api: f.api, inbox: objectwatch.NewInbox[*corev1.ConfigMap](e.engine.Signal(), nil), known: map[string]*corev1.ConfigMap{}}
 	e.engine.Add(e.policy)
 	e.engine.Treat(e.treatment)
+	e.engine.SetNodeWriter(taint.New(e.engine, identity, taint.NewMetrics()))
 	testkit.Must(f, e.engine.Claim(f.Context()))
 	return e
 }

@@ -1,34 +1,61 @@
 package engine
 
 import (
-	"slices"
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/ledger"
 )
 
-// The lane of a node takes one slot.
-
-func (lane *Lane) request(l *Engine, now time.Time) []ledger.Entry {
-	lane.requested = ledger.ObjectWrite{}
-	if t, _ := l.tasks.next(now, lane); t != nil {
-		lane.requested = t.Slot
-	}
-	return lane.requestedEntries()
+// SlotTaker is a write that takes slots: it waits until the ledger stores them, or has
+// them. Slot takers are compared with ==.
+type SlotTaker interface {
+	// Request determines the entries that the next write needs, none if it needs no slot
+	// any more.
+	Request(now time.Time) []ledger.Entry
+	// Requested returns the entries of the last request.
+	Requested() []ledger.Entry
+	// Granted returns the entries that the ledger names, unless the last request replaces
+	// them.
+	Granted() []ledger.Entry
+	// HasGrant reports whether the ledger names a slot.
+	HasGrant() bool
+	// Grant tells that the ledger has stored the request.
+	Grant()
+	// NotGranted tells that it has not.
+	NotGranted(now time.Time)
+	// Proceed queues the next write.
+	Proceed()
 }
 
-func (lane *Lane) requestedEntries() []ledger.Entry {
-	if lane.requested == (ledger.ObjectWrite{}) {
-		return nil
-	}
-	return []ledger.Entry{lane.requested}
+// laneSlot takes the one slot of a lane.
+type laneSlot struct {
+	tr   *taskRunner
+	lane *Lane
 }
 
-func (lane *Lane) grantedEntries() []ledger.Entry {
-	if !lane.HasSlot() || lane.requestsSlotAgain() {
+// Request requests the slot of the next task.
+func (s laneSlot) Request(now time.Time) []ledger.Entry {
+	s.lane.requested = ledger.ObjectWrite{}
+	if t, _ := s.tr.next(now, s.lane); t != nil {
+		s.lane.requested = t.Slot
+	}
+	return s.Requested()
+}
+
+// Requested returns the requested slot.
+func (s laneSlot) Requested() []ledger.Entry {
+	if s.lane.requested == (ledger.ObjectWrite{}) {
 		return nil
 	}
-	return []ledger.Entry{lane.granted}
+	return []ledger.Entry{s.lane.requested}
+}
+
+// Granted returns the slot, unless it is requested again.
+func (s laneSlot) Granted() []ledger.Entry {
+	if !s.lane.HasSlot() || s.lane.requestsSlotAgain() {
+		return nil
+	}
+	return []ledger.Entry{s.lane.granted}
 }
 
 // requestsSlotAgain reports whether the next snapshot requests the same slot, possibly
@@ -43,84 +70,22 @@ func (lane *Lane) requestsSlotAgain() bool {
 	return before == after
 }
 
-func (lane *Lane) hasGrant() bool { return lane.HasSlot() }
+// HasGrant reports whether the ledger names the slot.
+func (s laneSlot) HasGrant() bool { return s.lane.HasSlot() }
 
-func (lane *Lane) grant() { lane.granted, lane.requested = lane.requested, ledger.ObjectWrite{} }
-
-func (lane *Lane) notGranted(l *Engine, now time.Time) {
-	lane.requested = ledger.ObjectWrite{}
-	l.tasks.markStatusesStale(now, lane)
+// Grant records that the ledger has stored the requested slot.
+func (s laneSlot) Grant() {
+	s.lane.granted, s.lane.requested = s.lane.requested, ledger.ObjectWrite{}
 }
 
-func (lane *Lane) proceed(l *Engine) {
-	lane.stage = queued
-	l.tasks.queue.push(lane)
+// NotGranted records that the ledger has not stored the requested slot.
+func (s laneSlot) NotGranted(now time.Time) {
+	s.lane.requested = ledger.ObjectWrite{}
+	s.tr.markStatusesStale(now, s.lane)
 }
 
-// A taint write takes the slots of all rules whose NoExecute taint it adds.
-
-func (state *Node) request(l *Engine, now time.Time) []ledger.Entry {
-	state.requested = l.taints.requestedSlot(state, now)
-	return state.requestedEntries()
-}
-
-func (state *Node) requestedEntries() []ledger.Entry { return state.requested.entries(state) }
-
-func (state *Node) grantedEntries() []ledger.Entry {
-	if state.requested.version == state.granted.version {
-		return nil
-	}
-	return state.granted.entries(state)
-}
-
-func (state *Node) hasGrant() bool { return !state.gone && state.granted.version != "" }
-
-func (state *Node) grant() {
-	if state.Object.ResourceVersion == state.requested.version {
-		state.granted = state.requested
-	}
-	state.requested = grantedSlot{}
-}
-
-func (state *Node) notGranted(l *Engine, now time.Time) {
-	state.requested = grantedSlot{}
-	l.markStatusesStale(now, state)
-}
-
-func (state *Node) proceed(l *Engine) {
-	state.stage = queued
-	l.taints.queue.push(state)
-}
-
-func (g grantedSlot) entries(state *Node) (entries []ledger.Entry) {
-	for _, rule := range g.rules {
-		entries = append(entries, ledger.NodeWrite{Slot: SlotOf(rule, state.Object), ResourceVersion: g.version, Unknown: g.unknown})
-	}
-	return entries
-}
-
-// requestedSlot returns the slots that a node needs in the ledger, including those it
-// has.
-func (w *taintWriter) requestedSlot(state *Node, now time.Time) grantedSlot {
-	if state.gone {
-		return grantedSlot{}
-	}
-	plan, ok := w.engine.planOf(state)
-	if !ok {
-		return grantedSlot{}
-	}
-	change, _ := w.nextChange(state, plan, now)
-	if change == nil || len(change.Takes) == 0 {
-		return grantedSlot{}
-	}
-	g := grantedSlot{version: state.Object.ResourceVersion, rules: change.Takes}
-	if state.granted.version == g.version {
-		g.unknown = state.granted.unknown
-	}
-	for _, rule := range state.granted.rules {
-		if !slices.Contains(g.rules, rule) {
-			g.rules = append(g.rules, rule)
-		}
-	}
-	return g
+// Proceed queues the lane.
+func (s laneSlot) Proceed() {
+	s.lane.stage = Queued
+	s.tr.queue = append(s.tr.queue, s.lane)
 }

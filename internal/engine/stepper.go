@@ -9,7 +9,6 @@ import (
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/status"
 	"github.com/resourcestack/autohealer/internal/times"
-	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/watch"
 )
 
@@ -48,9 +47,9 @@ func (s *Stepper) Round(ctx context.Context) time.Time {
 	if !isReady {
 		return time.Time{}
 	}
-	for range s.tasks.queue.len() { // Run checks each task again before it starts the task
-		if lane := s.tasks.queue.pop(); lane.stage == queued {
-			lane.stage = idle
+	for range len(s.tasks.queue) { // Run checks each task again before it starts the task
+		if lane := s.tasks.pop(); lane.stage == Queued {
+			lane.stage = Idle
 			s.tasks.reconcile(now, lane.Node)
 		}
 	}
@@ -58,9 +57,7 @@ func (s *Stepper) Round(ctx context.Context) time.Time {
 	s.ledger.hasReplacements(now)
 	s.statuses.Schedule(now)
 	s.writeStatuses(ctx, now)
-	s.logSuppressed(now)
-	s.forgetRetired(now)
-	return times.Earliest(due, s.nextDecision())
+	return times.Earliest(due, s.nextDecision(), s.logSuppressed(now), s.forgetRetired(now))
 }
 
 // Next returns the next task of a node, nil for none, and when to check again.
@@ -72,27 +69,27 @@ func (s *Stepper) Next(node string) (*Task, time.Time) {
 }
 
 // IsQueued reports whether a task of the node waits to be started.
-func (s *Stepper) IsQueued(node string) bool { return s.stageOf(node) == queued }
+func (s *Stepper) IsQueued(node string) bool { return s.stageOf(node) == Queued }
 
 // AwaitsLedger reports whether a task of the node waits for its slot in the ledger.
-func (s *Stepper) AwaitsLedger(node string) bool { return s.stageOf(node) == awaitingLedger }
+func (s *Stepper) AwaitsLedger(node string) bool { return s.stageOf(node) == AwaitingLedger }
 
-func (s *Stepper) stageOf(node string) queueStage {
+func (s *Stepper) stageOf(node string) Stage {
 	if lane := s.tasks.lanes[node]; lane != nil {
 		return lane.stage
 	}
-	return idle
+	return Idle
 }
 
 // Startable returns the tasks that may start now, by node. Tasks that take a slot are
 // queued for the next snapshot.
 func (s *Stepper) Startable() map[string]*Task {
 	startable := map[string]*Task{}
-	for range s.tasks.queue.len() {
-		lane := s.tasks.queue.pop()
+	for range len(s.tasks.queue) {
+		lane := s.tasks.pop()
 		if t := s.tasks.nextStartable(time.Now(), lane); t != nil {
-			lane.stage = queued
-			s.tasks.queue.push(lane)
+			lane.stage = Queued
+			s.tasks.queue = append(s.tasks.queue, lane)
 			startable[lane.Node] = t
 		}
 	}
@@ -104,10 +101,10 @@ func (s *Stepper) Startable() map[string]*Task {
 // Begin starts the queued task of a node and returns its result to fill in. It returns nil
 // if the node has no queued task that may start.
 func (s *Stepper) Begin(node string) *Result {
-	for range s.tasks.queue.len() {
-		lane := s.tasks.queue.pop()
+	for range len(s.tasks.queue) {
+		lane := s.tasks.pop()
 		if lane.Node != node {
-			s.tasks.queue.push(lane)
+			s.tasks.queue = append(s.tasks.queue, lane)
 			continue
 		}
 		if t := s.tasks.nextStartable(time.Now(), lane); t != nil {
@@ -176,12 +173,4 @@ func (s *Stepper) AnswerStart(answer func(node string) bool) {
 		request := <-s.tasks.startRequests
 		request.answer <- answer(request.node)
 	}()
-}
-
-// TaintChange returns the next write of taints to a node, nil for none.
-func (s *Stepper) TaintChange(node string) *treat.Change {
-	state := s.nodeStates[node]
-	plan, _ := s.planOf(state)
-	change, _ := s.taints.nextChange(state, plan, time.Now())
-	return change
 }

@@ -78,8 +78,8 @@ type taskRunner struct {
 	engine            *Engine
 	treatments        []Treatment
 	lanes             map[string]*Lane
-	nextDue           time.Time    // when to check lanes next, zero for never
-	queue             queue[*Lane] // nodes with a pending task
+	nextDue           time.Time // when to check lanes next, zero for never
+	queue             []*Lane   // nodes with a pending task
 	running           int
 	results           chan *Result
 	startRequests     chan startRequest // asks whether a treatment may still start; nil while the loop is not running
@@ -89,7 +89,7 @@ type taskRunner struct {
 // startTask marks a task as running and returns its result to fill in.
 func (tr *taskRunner) startTask(now time.Time, lane *Lane, t *Task) *Result {
 	r := &Result{Lane: lane, Task: t, previouslySentAt: lane.sentAt}
-	lane.stage, lane.running = running, t
+	lane.stage, lane.running = Running, t
 	tr.running++
 	if t.Begins && lane.HasSlot() {
 		lane.sentAt = now
@@ -137,7 +137,7 @@ func (l *Engine) IsUnchanged(ctx context.Context, r *Result) (isStill bool, err 
 func (tr *taskRunner) handleResult(r *Result) {
 	now, lane, t := time.Now(), r.Lane, r.Task
 	tr.running--
-	lane.stage = idle
+	lane.stage = Idle
 	tr.engine.cfg.Metrics.CountWrite(t.Resource, r.Outcome)
 	if t.Begins && r.Outcome != treat.Made && r.Outcome != treat.Unknown { // the write cannot succeed any more
 		lane.sentAt = r.previouslySentAt
@@ -181,7 +181,7 @@ func (tr *taskRunner) takeFreshNode(now time.Time, r *Result) {
 	switch {
 	case state == nil:
 	case r.Missing && r.Task.Node != nil && state.Object.UID == r.Task.Node.UID:
-		tr.engine.removeNode(now, state)
+		tr.engine.RemoveNode(now, state)
 	case r.Fresh != nil:
 		tr.engine.NodeRead(now, nodewatch.Trim(r.Fresh))
 	}
@@ -210,7 +210,7 @@ func (lane *Lane) taskFailed(now time.Time, r *Result) (wait time.Duration, isNe
 // retryLater delays the retry of a task, longer with every failure.
 func (tr *taskRunner) retryLater(now time.Time, r *Result) {
 	wait, isNews := r.Lane.taskFailed(now, r)
-	if isNews && tr.engine.retryLog.allows(now) {
+	if isNews && tr.engine.LogsRetry(now) {
 		tr.engine.cfg.Logger.Warn("treatment delayed", "node", r.Lane.Node, "task", r.Task.Kind, "retryIn", wait.String(), "err", r.Err)
 	}
 }
@@ -225,11 +225,10 @@ func (tr *taskRunner) handleRefused(now time.Time, r *Result) {
 		tr.engine.core.Abandon(now, lane.Node, t.Rule, wait)
 	}
 	message := fmt.Sprintf("%s: %v", t.Failure, r.Err)
-	if lane.refusalReported.message == message && now.Sub(lane.refusalReported.at) < ReportRefusalEvery {
+	if !lane.refusalReported.IsNews(now, message) {
 		return
 	}
-	lane.refusalReported = reportedRefusal{message, now}
-	if tr.engine.refusalLog.allows(now) {
+	if tr.engine.LogsRefusal(now) {
 		tr.engine.cfg.Logger.Error("write refused", "node", lane.Node, "rule", t.Rule.String(), "err", message)
 	}
 	tr.engine.PublishEvent(t.Rule, t.Node, t.FailureEvent, t.Reason, message)

@@ -6,7 +6,6 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/treat"
-	"github.com/resourcestack/autohealer/internal/triage"
 )
 
 const (
@@ -21,8 +20,6 @@ const (
 	FirstRefusedRetry = 5 * time.Second
 	// LastRefusedRetry limits the backoff after rejections.
 	LastRefusedRetry = 5 * time.Minute
-	// refusalHeld is how long a refusal counts towards the backoff of the next refusal.
-	refusalHeld = 2 * LastRefusedRetry
 	// LogEvery is the interval of summaries for suppressed log lines.
 	LogEvery = 10 * time.Second
 	// MaxLogged is how many lines are logged in each interval.
@@ -98,11 +95,11 @@ func (t *logLimiter) suppressed(now time.Time) (unnamed int, due time.Time) {
 
 // logSuppressed logs the summaries that are due, and returns when the next is due.
 func (l *Engine) logSuppressed(now time.Time) (due time.Time) {
-	refused, refusedDue := l.refusalLog.suppressed(now)
+	refused, refusedDue := l.failureLog.refusals.suppressed(now)
 	if refused > 0 {
 		l.cfg.Logger.Error("more writes are refused", "writes", refused)
 	}
-	putOff, putOffDue := l.retryLog.suppressed(now)
+	putOff, putOffDue := l.failureLog.retries.suppressed(now)
 	if putOff > 0 {
 		l.logRetries()
 	}
@@ -117,10 +114,8 @@ func (l *Engine) logRetries() {
 			troubled[name] = s.Text
 		}
 	}
-	for name, state := range l.nodeStates {
-		if state.failure.Tries > 0 {
-			troubled[name] = state.failure.Text
-		}
+	for name, text := range l.nodeWriter.Failures() {
+		troubled[name] = text
 	}
 	for name, text := range troubled {
 		l.cfg.Logger.Warn("writes are delayed", "nodes", len(troubled), "node", name, "err", text)
@@ -129,32 +124,18 @@ func (l *Engine) logRetries() {
 	l.cfg.Logger.Info("writes succeed again")
 }
 
-// clearFailure records that a node has no failing write any more.
-func (l *Engine) clearFailure(now time.Time, state *Node) {
-	if state.failure.Tries > 0 && l.retryLog.allows(now) {
-		l.cfg.Logger.Info("trouble is over", "node", state.Object.Name, "tries", state.failure.Tries)
-	}
-	state.failure = Failure{}
-}
-
-// reportedRefusal is the last reported refusal of a write.
-type reportedRefusal struct {
-	message string
+// ReportedRefusal is the last reported refusal of a write.
+type ReportedRefusal struct {
+	Message string
 	at      time.Time
 }
 
-// reportRefusal reports a write that the API server rejected, once while the reason is
-// the same.
-func (w *taintWriter) reportRefusal(now time.Time, state *Node, rule triage.RuleID, reason triage.Reason, message string) {
-	if last := state.refusalsReported[rule]; last.message == message && now.Sub(last.at) < ReportRefusalEvery {
-		return
+// IsNews reports whether to report a refusal, and remembers it: once while the message is
+// the same, and again every ReportRefusalEvery.
+func (r *ReportedRefusal) IsNews(now time.Time, message string) bool {
+	if r.Message == message && now.Sub(r.at) < ReportRefusalEvery {
+		return false
 	}
-	if state.refusalsReported == nil {
-		state.refusalsReported = map[triage.RuleID]reportedRefusal{}
-	}
-	state.refusalsReported[rule] = reportedRefusal{message, now}
-	if w.engine.refusalLog.allows(now) {
-		w.engine.cfg.Logger.Error("write refused", "node", state.Object.Name, "rule", rule.String(), "err", message)
-	}
-	w.engine.cfg.Event(treat.Event{Node: state.Object, Policy: w.engine.about(rule, state.Object).Policy, Reason: reason, Failure: message})
+	*r = ReportedRefusal{message, now}
+	return true
 }

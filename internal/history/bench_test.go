@@ -11,7 +11,7 @@ import (
 // BenchmarkCheck replays a storm on nodes of realistic size: of 2,000 nodes 1,000 become
 // unhealthy, half of those recover, and every node sends heartbeats.
 func BenchmarkCheck(b *testing.B) {
-	const nodes, sickNodes = 2000, 1000
+	const nodes, unhealthyNodes = 2000, 1000
 	s := newStory(b)
 	s.set("deadlock", deadlock)
 	s.set("ntp", ntp)
@@ -25,7 +25,7 @@ func BenchmarkCheck(b *testing.B) {
 		s.edit(kubelet, name(i), func(n *corev1.Node) { n.Status.Images = images })
 	}
 	bound := nodes * 49 / 100
-	for i := range sickNodes {
+	for i := range unhealthyNodes {
 		s.condition(name(i), "KernelDeadlock=True")
 		if i < bound {
 			s.we(name(i), s.place("deadlock", out))
@@ -34,17 +34,17 @@ func BenchmarkCheck(b *testing.B) {
 		}
 	}
 	s.pass(time.Minute)
-	for i := range sickNodes / 2 {
+	for i := range unhealthyNodes / 2 {
 		s.condition(name(i), "KernelDeadlock=False")
 		s.we(name(i), s.remove("deadlock", out))
-		if next := bound + i; next < sickNodes {
+		if next := bound + i; next < unhealthyNodes {
 			s.we(name(next), s.remove("deadlock", back), s.place("deadlock", out))
 		}
 	}
 	b.ReportAllocs()
 	for b.Loop() {
 		report := s.check(testConfig)
-		if len(report.Violations) > 0 || report.Evictions != sickNodes {
+		if len(report.Violations) > 0 || report.Evictions != unhealthyNodes {
 			b.Fatal(report)
 		}
 	}

@@ -54,7 +54,7 @@ func (o drawnCheck) spec() string {
 		spec = with(spec, `"selector":{"matchLabels":{"pool":"web"}}`)
 	}
 	if o.paused {
-		spec = with(spec, `"pauseRequests":["somebody"]`)
+		spec = with(spec, `"pauseRequests":["upgrade"]`)
 	}
 	return spec
 }
@@ -145,7 +145,7 @@ func (s *checkSimulator) happenMedik8s() {
 	holder := ""
 	if s.medik8sActive {
 		holder = "peer-1"
-		s.saw["stood back"]++
+		s.saw["medik8s active"]++
 	}
 	s.lease(peer, "theirs", peerLease, holder)
 }
@@ -621,7 +621,7 @@ func TestRandomPermittedRemediationsHaveNoViolation(t *testing.T) {
 		saw["leased"] += report.Leases
 		saw["statuses"] += report.CheckStatuses
 		saw["confirmed"] += report.Confirmations
-	}, "made", "escalated", "deleted", "noted", "leased", "statuses", "confirmed", "delayed", "not yet", "barred", "gate closed", "control plane busy", "stood back",
+	}, "made", "escalated", "deleted", "noted", "leased", "statuses", "confirmed", "delayed", "not yet", "barred", "gate closed", "control plane busy", "medik8s active",
 		"replaced", "gate closed by removed nodes")
 }
 

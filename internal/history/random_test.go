@@ -286,11 +286,11 @@ func (s *simulator) mayEvict(node *corev1.Node, set string) bool {
 	}
 	_, mine := s.judge(node, w)
 	for _, n := range s.nodes {
-		_, spared := n.Labels[controlPlaneLabel]
-		spared = spared && (w.Selector == nil || len(w.Selector.MatchExpressions) == 0)
+		_, exempt := n.Labels[controlPlaneLabel]
+		exempt = exempt && (w.Selector == nil || len(w.Selector.MatchExpressions) == 0)
 		blocked := slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == w.TaintKey && string(t.Effect) == noExecute })
 		v, theirs := s.judge(n, w)
-		if v == holds && !theirs.After(s.now) && !spared && !blocked && !evicts(n) && cmp.Or(theirs.Compare(mine), cmp.Compare(n.Name, node.Name)) < 0 {
+		if v == holds && !theirs.After(s.now) && !exempt && !blocked && !evicts(n) && cmp.Or(theirs.Compare(mine), cmp.Compare(n.Name, node.Name)) < 0 {
 			evicted++ // these come first
 		}
 	}

@@ -105,7 +105,7 @@ func (b *block) readPolicies(s v1alpha1.RepairSpec, stated map[string]time.Durat
 	}
 	for _, condition := range slices.Sorted(maps.Keys(conditions)) {
 		for i, status := range statusNames {
-			recommended, isSick := stated[condition+"="+status]
+			recommended, isUnhealthy := stated[condition+"="+status]
 			if s.DefaultTolerationDuration != "" {
 				recommended, _ = duration(s.DefaultTolerationDuration) // judged by readDurations
 			}
@@ -113,15 +113,15 @@ func (b *block) readPolicies(s v1alpha1.RepairSpec, stated map[string]time.Durat
 				recommended = wait
 			}
 			if wait, is := own[entry{condition, status, ""}]; is {
-				recommended, isSick = wait, true
+				recommended, isUnhealthy = wait, true
 			}
 			signal := naive.Signal{Condition: condition, Status: naive.True + naive.Status(i), For: recommended}
-			if isSick {
+			if isUnhealthy {
 				b.when.Signals = append(b.when.Signals, signal)
 			}
 			for e, wait := range own {
 				_, isMoreExact := own[entry{condition, status, e.reason}]
-				if e.condition == condition && e.reason != "" && (e.status == status || e.status == "" && isSick && !isMoreExact) {
+				if e.condition == condition && e.reason != "" && (e.status == status || e.status == "" && isUnhealthy && !isMoreExact) {
 					signal.Reason, signal.For = e.reason, wait
 					b.when.Signals = append(b.when.Signals, signal)
 				}

@@ -176,8 +176,8 @@ func (s *repairSimulator) happen() {
 		s.nodeAdded(pool, true)
 	}
 	node := pick(s.t, slices.Sorted(maps.Keys(s.nodes))...)
-	switch pick(s.t, "sick", "sick", "sick", "sick", "sick", "well", "unclear", "new", "new", "new", "slow", "slow", "ready", "ready", "leave", "leave", "leave", "veto", "other", "terms", "bad image", "template") {
-	case "sick":
+	switch pick(s.t, "unhealthy", "unhealthy", "unhealthy", "unhealthy", "unhealthy", "well", "unclear", "new", "new", "new", "slow", "slow", "ready", "ready", "leave", "leave", "leave", "veto", "other", "terms", "bad image", "template") {
+	case "unhealthy":
 		s.condition(node, "Disk=True")
 		if s.unhealthy[node].IsZero() {
 			s.unhealthy[node] = s.now
@@ -291,7 +291,7 @@ func (s *repairSimulator) cancel(node string) {
 	if s.taken[node] {
 		return
 	}
-	s.saw["spared"]++
+	s.saw["cancelled"]++
 	s.unmarks(node)
 	s.spots = slices.DeleteFunc(s.spots, func(p *spotInRepair) bool { return p.node == node })
 	delete(s.marked, node)

@@ -26,11 +26,11 @@ func TestClaimOf(t *testing.T) {
 		want   string
 		err    error
 	}{
-		{"is the one with the node's provider ID", node("aws:///b"), []*karpenter.NodeClaim{claim("a", "aws:///a"), claim("b", "aws:///b")}, "b", nil},
+		{"finds the claim with the node's provider ID", node("aws:///b"), []*karpenter.NodeClaim{claim("a", "aws:///a"), claim("b", "aws:///b")}, "b", nil},
 		{"finds none with another provider ID", node("aws:///c"), []*karpenter.NodeClaim{claim("a", "aws:///a")}, "", nil},
 		{"finds none without claims", node("aws:///c"), nil, "", nil},
 		{"rejects two", node("aws:///a"), []*karpenter.NodeClaim{claim("a", "aws:///a"), claim("x", ""), claim("b", "aws:///a")}, "", karpenter.ErrTwoClaims},
-		{"is not the one that waits for its machine, for a node without a provider ID", node(""), []*karpenter.NodeClaim{claim("a", ""), claim("b", "")}, "", nil},
+		{"ignores a claim that waits for its machine, for a node without a provider ID", node(""), []*karpenter.NodeClaim{claim("a", ""), claim("b", "")}, "", nil},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -54,6 +54,11 @@ type Machine interface {
 // Provider knows the machines of one kind. Its methods are for the goroutine of the
 // engine.
 type Provider interface {
+	// Kind names the objects of the provider, for messages.
+	Kind() string
+	// IsInitialized reports whether the provider has recorded on the node that it was ready
+	// for work.
+	IsInitialized(node *corev1.Node) bool
 	// TakeMachines takes in changed machines. The policy calls it before the engine takes in
 	// nodes, because allowances depend on machines.
 	TakeMachines(now time.Time)

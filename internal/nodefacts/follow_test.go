@@ -44,12 +44,12 @@ func TestFollow(t *testing.T) {
 		Response: triage.Response{Taint: &triage.TaintResponse{Key: "example.com/asked", Effect: triage.NoSchedule}},
 	}
 	c := nodefacts.New()
-	knows := func(count int, sick ...string) {
+	knows := func(count int, unhealthy ...string) {
 		t.Helper()
 		testkit.Eventually(t, "the store", func() error {
 			got, err := c.Impact(rule)
-			if err == nil && (got.Selected != count || !slices.Equal(got.First, sick)) {
-				err = fmt.Errorf("%v of %d nodes match, want %v of %d", got.First, got.Selected, sick, count)
+			if err == nil && (got.Selected != count || !slices.Equal(got.First, unhealthy)) {
+				err = fmt.Errorf("%v of %d nodes match, want %v of %d", got.First, got.Selected, unhealthy, count)
 			}
 			return err
 		})

@@ -20,8 +20,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// sickRule matches nodes with Disk=True.
-func sickRule() triage.Rule {
+// unhealthyRule matches nodes with Disk=True.
+func unhealthyRule() triage.Rule {
 	return triage.Rule{
 		ID:       triage.RuleID{Kind: policykind.ConditionSet, Name: "asked"},
 		When:     triage.When{Signals: []triage.Signal{{Condition: "Disk", Status: triage.True}}},
@@ -39,7 +39,7 @@ func facts(name string, status triage.Status) triage.Node {
 
 // matching returns the matching nodes, and the number of all nodes.
 func matching(t testkit.TB, c *Store) (names []string, of int) {
-	impact, err := c.Impact(sickRule())
+	impact, err := c.Impact(unhealthyRule())
 	testkit.Must(t, err)
 	if len(impact.First) != impact.Matching {
 		t.Fatal(impact.Matching, "nodes match: too many for this test to compare their names")
@@ -47,10 +47,10 @@ func matching(t testkit.TB, c *Store) (names []string, of int) {
 	return impact.First, impact.Selected
 }
 
-func is(t *testing.T, c *Store, nodes int, sick ...string) {
+func is(t *testing.T, c *Store, nodes int, unhealthy ...string) {
 	t.Helper()
-	if names, of := matching(t, c); of != nodes || !slices.Equal(names, sick) {
-		t.Errorf("%v of %d nodes match, want %v of %d", names, of, sick, nodes)
+	if names, of := matching(t, c); of != nodes || !slices.Equal(names, unhealthy) {
+		t.Errorf("%v of %d nodes match, want %v of %d", names, of, unhealthy, nodes)
 	}
 }
 
@@ -69,10 +69,10 @@ func TestStore(t *testing.T) {
 	}
 	c.Observe(facts("a", triage.False))
 	c.Forget("c")
-	c.Forget("nobody")
+	c.Forget("unknown")
 	is(t, c, 2)
 	c.Observe(triage.Node{Name: "b", UID: "u-b", ControlPlane: true, Conditions: []triage.Condition{{Type: "Disk", Status: triage.True}}})
-	if got, err := c.Impact(sickRule()); err != nil || got.ControlPlane != 1 {
+	if got, err := c.Impact(unhealthyRule()); err != nil || got.ControlPlane != 1 {
 		t.Errorf("one node of the control plane is unhealthy, and %d are counted: %v", got.ControlPlane, err)
 	}
 	if got := c.Reported(); !slices.Equal(got, []string{"Disk"}) {
@@ -107,7 +107,7 @@ func TestConcurrentUse(t *testing.T) {
 	for i := range 4 {
 		all.Go(func() {
 			for range 50 {
-				if _, err := c.Impact(sickRule()); err != nil {
+				if _, err := c.Impact(unhealthyRule()); err != nil {
 					t.Error(err)
 				}
 				c.Reported()
@@ -155,7 +155,7 @@ func TestReadsDoNotWaitForLargeChanges(t *testing.T) {
 			var asker sync.WaitGroup
 			asker.Go(func() {
 				for first := true; ; first = false {
-					got, err := watch.store.Impact(sickRule())
+					got, err := watch.store.Impact(unhealthyRule())
 					if err != nil {
 						t.Error(err)
 					}
@@ -213,10 +213,10 @@ func TestTakeOver(t *testing.T) {
 			"watch": func(t *rapid.T) {
 				name, status := draw()
 				if old, met := told[name]; met && old != status {
-					saw["late news of the watch"]++
+					saw["late updates of the watch"]++
 				}
 				if spoken[name] && !has(told, name) {
-					saw["late news of one that is gone"]++
+					saw["late updates of a deleted node"]++
 				}
 				watched[name] = status
 				ok(t, watch.Update(object(name, status)))
@@ -224,7 +224,7 @@ func TestTakeOver(t *testing.T) {
 			"watch deletes": func(t *rapid.T) {
 				name, _ := draw()
 				if has(told, name) {
-					saw["late word of an end"]++
+					saw["late deletions"]++
 				}
 				delete(watched, name)
 				ok(t, watch.Delete(object(name, triage.True)))
@@ -270,22 +270,22 @@ func TestTakeOver(t *testing.T) {
 						want[name] = status
 					}
 				}
-				var sick []string
+				var unhealthy []string
 				for name, status := range want {
 					if status == triage.True {
-						sick = append(sick, name)
+						unhealthy = append(unhealthy, name)
 					}
 				}
-				slices.Sort(sick)
+				slices.Sort(unhealthy)
 				got, of := matching(t, c)
-				if diff := cmp.Diff(sick, got, cmpopts.EquateEmpty()); diff != "" || of != len(want) {
+				if diff := cmp.Diff(unhealthy, got, cmpopts.EquateEmpty()); diff != "" || of != len(want) {
 					t.Fatalf("%d nodes, want %d; those that match (-want +got):\n%s", of, len(want), diff)
 				}
 			},
 		})
 	})
 	t.Logf("saw %v", saw)
-	for _, what := range []string{"late news of the watch", "late news of one that is gone", "late word of an end", "nodes that only the watch knew"} {
+	for _, what := range []string{"late updates of the watch", "late updates of a deleted node", "late deletions", "nodes that only the watch knew"} {
 		if saw[what] == 0 {
 			t.Errorf("the random cases never included: %s", what)
 		}

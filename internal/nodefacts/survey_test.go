@@ -25,7 +25,7 @@ func TestSurvey(t *testing.T) {
 	c.set(&watched)
 	pool, err := triage.ParseSelector("pool")
 	testkit.Must(t, err)
-	found, err := c.Survey(sickRule(), pool)
+	found, err := c.Survey(unhealthyRule(), pool)
 	testkit.Must(t, err)
 	want := triage.Survey{Selected: 3, ControlPlane: 2, Matching: 2, First: []string{"b", "c"}, Shared: []triage.Shared{{Nodes: 2, First: "b"}}}
 	if diff := cmp.Diff(want, found); diff != "" {

@@ -62,7 +62,7 @@ func TestSource(t *testing.T) {
 			testkit.Value(nodes.Patch(ctx, "node-0003", types.StrategicMergePatchType, []byte(body), metav1.PatchOptions{}, subresources...)).Must(t)
 		}
 		patch(`{"status":{"conditions":[{"type":"Ready","lastHeartbeatTime":"2030-01-01T00:00:00Z"}]}}`, "status")
-		patch(`{"status":{"conditions":[{"type":"Ready","status":"False","reason":"Sick","lastTransitionTime":"2030-01-01T00:00:00Z"}]}}`, "status")
+		patch(`{"status":{"conditions":[{"type":"Ready","status":"False","reason":"Unhealthy","lastTransitionTime":"2030-01-01T00:00:00Z"}]}}`, "status")
 		patch(`{"metadata":{"annotations":{"` + ownership.Annotation + `":"note","other":"x"},"labels":{"a":"b"}},"spec":{"taints":[{"key":"k","effect":"NoSchedule"}]}}`)
 		testkit.Must(t, nodes.Delete(ctx, "node-0003", metav1.DeleteOptions{}))
 		var bookmarks int
@@ -125,9 +125,9 @@ func TestSource(t *testing.T) {
 	})
 
 	t.Run("closes an idle connection", func(t *testing.T) {
-		impatient := testkit.Value(nodewatch.New(cluster.AdminConfig())).Must(t)
-		impatient.SetIdleTimeout(100 * time.Millisecond)
-		stream := testkit.Value(impatient.WatchWithContext(ctx, metav1.ListOptions{AllowWatchBookmarks: true, ResourceVersion: whole.ResourceVersion})).Must(t)
+		shortIdle := testkit.Value(nodewatch.New(cluster.AdminConfig())).Must(t)
+		shortIdle.SetIdleTimeout(100 * time.Millisecond)
+		stream := testkit.Value(shortIdle.WatchWithContext(ctx, metav1.ListOptions{AllowWatchBookmarks: true, ResourceVersion: whole.ResourceVersion})).Must(t)
 		defer stream.Stop()
 		for {
 			select {
@@ -149,10 +149,10 @@ func TestSource(t *testing.T) {
 		testkit.Check(t, want != nil && got != nil && got.Error() == want.Error(), "an invalid version: %v, want %v", got, want)
 		anonymous := cluster.AdminConfig()
 		anonymous.BearerToken = "nonsense"
-		stranger := testkit.Value(nodewatch.New(anonymous)).Must(t)
-		_, err := stranger.WatchWithContext(ctx, metav1.ListOptions{})
+		unauthorized := testkit.Value(nodewatch.New(anonymous)).Must(t)
+		_, err := unauthorized.WatchWithContext(ctx, metav1.ListOptions{})
 		testkit.Check(t, apierrors.IsUnauthorized(err), "an unauthorized watch: %v", err)
-		if _, err := stranger.ListWithContext(ctx, metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
+		if _, err := unauthorized.ListWithContext(ctx, metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
 			t.Errorf("an unauthorized list: %v", err)
 		}
 	})

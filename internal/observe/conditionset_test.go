@@ -197,7 +197,7 @@ func TestConditionSetRefuses(t *testing.T) {
 	}{
 		{"a spec that cannot be read", func(s *v1alpha1.ConditionSetSpec) { s.Unreadable = "it is a number" }, "spec", "", "cannot be read: it is a number"},
 		{"no type", func(s *v1alpha1.ConditionSetSpec) { s.Type = "" }, "spec.type", "", "needs a type"},
-		{"an invalid type", func(s *v1alpha1.ConditionSetSpec) { s.Type = "the kubelet is sick" }, "spec.type", "the kubelet is sick", "want a name"},
+		{"an invalid type", func(s *v1alpha1.ConditionSetSpec) { s.Type = "the kubelet is unhealthy" }, "spec.type", "the kubelet is unhealthy", "want a name"},
 		{"a type that is too long", func(s *v1alpha1.ConditionSetSpec) { s.Type = strings.Repeat("x", 317) }, "spec.type", strings.Repeat("x", 100) + "...", "want a name"},
 		{"too many conditions", func(s *v1alpha1.ConditionSetSpec) {
 			for i := range 31 {

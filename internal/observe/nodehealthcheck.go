@@ -92,7 +92,7 @@ func remediationSteps(spec v1alpha1.NodeHealthCheckSpec) (steps []dialect.Remedi
 		case err != nil:
 			return nil, nil, err
 		case slices.ContainsFunc(steps, func(s dialect.RemediationStep) bool { return s.Template == template }):
-			return nil, nil, &triage.FieldError{Field: path + "remediationTemplate", Value: template, Problem: "is named twice, so nobody could tell which of the two a remediation belongs to; want another template of that kind"}
+			return nil, nil, &triage.FieldError{Field: path + "remediationTemplate", Value: template, Problem: "is named twice, so the controller could not tell to which of the two a remediation belongs; want another template of that kind"}
 		case slices.Contains(orders, e.Order):
 			return nil, nil, &triage.FieldError{Field: path + "order", Value: strconv.FormatInt(e.Order, 10), Problem: "another one has the same order: want every order once"}
 		case e.Timeout == "":

@@ -67,7 +67,7 @@ func TestRepairIsDueAsDocumented(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			facts := testkit.Value(observe.Node(&corev1.Node{
-				ObjectMeta: metav1.ObjectMeta{Name: "sick", UID: "u", CreationTimestamp: metav1.NewTime(at("2024-11-01T12:00:00Z"))},
+				ObjectMeta: metav1.ObjectMeta{Name: "unhealthy", UID: "u", CreationTimestamp: metav1.NewTime(at("2024-11-01T12:00:00Z"))},
 				Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{example.condition}},
 			})).Must(t)
 			facts.Labels = map[string]string{observe.RepairedBy: "NodePool/default"}
@@ -78,7 +78,7 @@ func TestRepairIsDueAsDocumented(t *testing.T) {
 			core.Loaded(now)
 			plan := func(now time.Time) triage.Plan {
 				core.Advance(now)
-				plan, _ := core.Plan("sick")
+				plan, _ := core.Plan("unhealthy")
 				return plan
 			}
 			if waiting := plan(now); waiting.Treatment != nil || !waiting.Next.Equal(example.due) {
@@ -270,7 +270,7 @@ func TestRepairNamesTheInvalidField(t *testing.T) {
 		{"no toleration", first(func(p *v1alpha1.ConditionRepair) { p.Toleration = "" }), policy + "toleration", "", "duration"},
 		{"an invalid toleration", first(func(p *v1alpha1.ConditionRepair) { p.Toleration = "long" }), policy + "toleration", "long", "duration"},
 		{"a negative toleration", first(func(p *v1alpha1.ConditionRepair) { p.Toleration = "-1m" }), policy + "toleration", "-1m", "negative"},
-		{"an invalid status", first(func(p *v1alpha1.ConditionRepair) { p.ConditionStatus = "sick" }), policy + "conditionStatus", "sick", "True, False or Unknown"},
+		{"an invalid status", first(func(p *v1alpha1.ConditionRepair) { p.ConditionStatus = "bad" }), policy + "conditionStatus", "bad", "True, False or Unknown"},
 		{"a condition twice", func(s *v1alpha1.RepairSpec) { s.Policies[1].ConditionType = "Ready" }, "spec.repair.policies[1].conditionType", "Ready", "already"},
 		{"an invalid default", func(s *v1alpha1.RepairSpec) { s.DefaultTolerationDuration = "long" }, "spec.repair.defaultTolerationDuration", "long", "duration"},
 		{"a negative default", func(s *v1alpha1.RepairSpec) { s.DefaultTolerationDuration = "-1s" }, "spec.repair.defaultTolerationDuration", "-1s", "negative"},

@@ -15,7 +15,7 @@ const MarkAnnotation = "autohealer.resourcestack.com/repair"
 
 // Mark records on a NodeClaim that Autohealer deletes it, or is about to, with the reason
 // and the node. The controller writes it before it sends the deletion. So the next leader
-// knows who deleted the claim.
+// knows that Autohealer deleted the claim.
 type Mark struct {
 	Rule    Rule      `json:"rule"`
 	Node    string    `json:"node"`

@@ -120,10 +120,10 @@ func (h *history) changeInput(node *triage.Node, rule triage.Rule, turn string) 
 
 // toggleUnknown makes the conditions of a rule Unknown, or known again.
 func (h *history) toggleUnknown(node *triage.Node, rule triage.Rule) {
-	sick := matchesNow(rule, *node)
+	unhealthy := matchesNow(rule, *node)
 	for _, s := range rule.When.Signals {
 		row := triage.Condition{Type: s.Condition, Status: s.Status, Reason: s.Reason, Transition: h.now}
-		if sick {
+		if unhealthy {
 			row.Status, row.Reason = triage.Unknown, pick(h.t, reasons)
 		}
 		node.Conditions = slices.DeleteFunc(slices.Clone(node.Conditions), func(c triage.Condition) bool { return c.Type == s.Condition })
@@ -339,7 +339,7 @@ func TestAbandonWithoutRetryEndsAnEarlierWait(t *testing.T) {
 	if err := core.SetRule(startTime, triage.Rule{
 		ID:       id,
 		When:     triage.When{Signals: []triage.Signal{{Condition: "Disk", Status: triage.True}}},
-		Response: triage.Response{Taint: &triage.TaintResponse{Key: "sick", Effect: triage.NoExecute}},
+		Response: triage.Response{Taint: &triage.TaintResponse{Key: "unhealthy", Effect: triage.NoExecute}},
 	}); err != nil {
 		t.Fatal(err)
 	}

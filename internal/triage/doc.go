@@ -137,7 +137,7 @@
 // termination the slot stays occupied until a replacement is ready for work, or until
 // [ReplacementWait] after the deletion of the node. A replacement is a node that the
 // rule selects and that was created after the decision. One node replaces one node: the
-// one that was decided first, among all rules that select the replacement. The previous
+// node with the earliest decision, among all rules that select the replacement. The previous
 // process has already counted nodes that were ready for work before [Core.Loaded]. A
 // node counts as terminated if it disappears while the facts show a treatment with
 // [Treatment.Deletes], whatever the action of the step.

@@ -59,13 +59,13 @@ func FuzzParseLimit(f *testing.F) {
 		}
 		for _, roundUp := range []bool{false, true} {
 			limit.RoundUp, limit.Healthy = roundUp, false
-			sick := limit.Of(selected)
-			if sick < 0 || limit.Percent && selected > 0 && sick > selected {
-				t.Fatalf("%q of %d nodes is %d", s, selected, sick)
+			unhealthy := limit.Of(selected)
+			if unhealthy < 0 || limit.Percent && selected > 0 && unhealthy > selected {
+				t.Fatalf("%q of %d nodes is %d", s, selected, unhealthy)
 			}
 			limit.Healthy = true
-			if rest := limit.Of(selected); rest != max(0, selected-sick) {
-				t.Fatalf("%q of %d nodes is %d; as a minimum of healthy nodes it is %d", s, selected, sick, rest)
+			if rest := limit.Of(selected); rest != max(0, selected-unhealthy) {
+				t.Fatalf("%q of %d nodes is %d; as a minimum of healthy nodes it is %d", s, selected, unhealthy, rest)
 			}
 		}
 	})

@@ -596,7 +596,7 @@ func (h *history) foreignTaintChanges() {
 		return
 	}
 	node := h.nodes[pick(h.t, h.names())]
-	key := pick(h.t, []string{"sick", "worn", "other"})
+	key := pick(h.t, []string{"unhealthy", "worn", "other"})
 	isOurs := func(t triage.Taint) bool { return t.Key == key && t.Effect == triage.NoExecute }
 	switch at := slices.Index(node.Foreign, key); {
 	case at >= 0:
@@ -648,7 +648,7 @@ func (h *history) treatmentEnds() {
 	h.observe(node.Name)
 }
 
-// nodeGoes deletes a node, mostly one that is being terminated.
+// nodeGoes deletes a node, preferably a node that is being terminated.
 func (h *history) nodeGoes() {
 	names := h.names()
 	if len(names) == 0 {
@@ -900,8 +900,8 @@ func (h *history) drawConditions(node *triage.Node) {
 	for range rapid.IntRange(1, 2).Draw(h.t, "") {
 		row := triage.Condition{Type: pick(h.t, conditionTypes), Status: triage.True, Transition: h.now}
 		signals := h.signals()
-		switch what := pick(h.t, []string{"sick", "sick", "sick", "well", "well", "unknown", "silent", "gone", "later"}); {
-		case what == "sick" && len(signals) > 0:
+		switch what := pick(h.t, []string{"unhealthy", "unhealthy", "unhealthy", "well", "well", "unknown", "silent", "gone", "later"}); {
+		case what == "unhealthy" && len(signals) > 0:
 			s := pick(h.t, signals)
 			row.Type, row.Status, row.Reason = s.Condition, s.Status, s.Reason
 		case what == "well" && len(signals) > 0:
@@ -1062,7 +1062,7 @@ func (h *history) drawResponse(r *triage.Rule) {
 	r.Response = triage.Response{}
 	if r.ID.Kind == policykind.ConditionSet {
 		r.Response.Taint = &triage.TaintResponse{
-			Key:          pick(h.t, []string{"sick", "worn"}),
+			Key:          pick(h.t, []string{"unhealthy", "worn"}),
 			Effect:       pick(h.t, []triage.Effect{triage.NoExecute, triage.NoSchedule, triage.NoExecute, triage.PreferNoSchedule}),
 			ControlPlane: rare(h.t, 3),
 		}
@@ -1269,17 +1269,17 @@ func grantKey(g triage.Grant) string {
 
 // checkSame ends the history unless another decider has the same plans and counts as the
 // core.
-func (h *history) checkSame(other decider, who string) {
+func (h *history) checkSame(other decider, twin string) {
 	for _, name := range slices.Sorted(maps.Keys(h.observed)) {
 		got, inGot := h.plans[name]
 		want, inWant := other.Plan(name)
 		if inGot != inWant {
-			h.log("the core knows %s: %t, %s: %t", name, inGot, who, inWant)
+			h.log("the core knows %s: %t, %s: %t", name, inGot, twin, inWant)
 			h.fail("a node is known to one and not to the other")
 		}
 		if h.isLast || !same(got, want) {
 			if d := diff(got, want); d != "" {
-				h.log("plan of %s (-%s +core):\n%s", name, who, d)
+				h.log("plan of %s (-%s +core):\n%s", name, twin, d)
 				h.fail("the plans of a node differ")
 			}
 		}
@@ -1288,17 +1288,17 @@ func (h *history) checkSame(other decider, who string) {
 		got, inGot := h.core().Population(id)
 		want, inWant := other.Population(id)
 		if inGot != inWant {
-			h.log("the core counts %s: %t, %s: %t", id, inGot, who, inWant)
+			h.log("the core counts %s: %t, %s: %t", id, inGot, twin, inWant)
 			h.fail("a rule is counted by one and not by the other")
 		}
 		if got.Counts != want.Counts || got.Gate != want.Gate || got.Cap != want.Cap || got.Pooled != want.Pooled || !maps.Equal(got.Zones, want.Zones) ||
 			got.Storm != want.Storm || !got.CalmSince.Equal(want.CalmSince) || !got.CalmUntil.Equal(want.CalmUntil) {
-			h.log("population of %s (-%s +core):\n%s", id, who, diff(got, want))
+			h.log("population of %s (-%s +core):\n%s", id, twin, diff(got, want))
 			h.fail("the populations of a rule differ")
 		}
 	}
 	if got, want := h.grants(h.core()), h.grants(other); !slices.Equal(got, want) {
-		h.log("grants (-%s +core):\n%s", who, diff(got, want))
+		h.log("grants (-%s +core):\n%s", twin, diff(got, want))
 		h.fail("the grants differ")
 	}
 }

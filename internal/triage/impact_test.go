@@ -304,7 +304,7 @@ func TestImpactOfAnInvalidRule(t *testing.T) {
 // nodes.
 func TestAskingAllocatesLittle(t *testing.T) {
 	const most, mostBytes = 32, 4096 // the race detector allocates as well
-	everybody := impactRule(t)
+	allNodes := impactRule(t)
 	noMatch := impactRule(t)
 	noMatch.When.Signals[0].Status = triage.Missing
 	for _, size := range []int{100, 5_000} {
@@ -312,7 +312,7 @@ func TestAskingAllocatesLittle(t *testing.T) {
 		before := w.core.Work()
 		for name, ask := range map[string]func(){
 			"on most": func() {
-				if got, err := w.core.Impact(everybody); err != nil || got.Selected != size || got.Matching < size*9/10 || len(got.First) != triage.MostNamed {
+				if got, err := w.core.Impact(allNodes); err != nil || got.Selected != size || got.Matching < size*9/10 || len(got.First) != triage.MostNamed {
 					t.Errorf("the impact is %+v, %v", got, err)
 				}
 			},
@@ -322,12 +322,12 @@ func TestAskingAllocatesLittle(t *testing.T) {
 				}
 			},
 			"on no more": func() {
-				if got, err := w.core.Impact(everybody, everybody); err != nil || got.Selected != size || got.Matching > 0 {
+				if got, err := w.core.Impact(allNodes, allNodes); err != nil || got.Selected != size || got.Matching > 0 {
 					t.Errorf("the impact is %+v, %v", got, err)
 				}
 			},
 			"by name": func() {
-				names, err := w.core.Matching(everybody)
+				names, err := w.core.Matching(allNodes)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -373,7 +373,7 @@ func allocations(of func()) (count, bytes uint64) {
 // any status except Unknown.
 func impactRule(tb testing.TB) triage.Rule {
 	tb.Helper()
-	who, err := triage.ParseSelector("pool,pool notin (none),!nobody")
+	who, err := triage.ParseSelector("pool,pool notin (none),!excluded")
 	if err != nil {
 		tb.Fatal(err)
 	}

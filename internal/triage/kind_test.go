@@ -20,7 +20,7 @@ func TestInventedKinds(t *testing.T) {
 	when := triage.When{Signals: []triage.Signal{{Condition: "Disk", Status: triage.False}}}
 	taints := triage.Rule{
 		ID: triage.RuleID{Kind: "Quarantine", Name: "q"}, When: when, Bound: triage.Bound{Cap: &triage.Limit{Number: 1}}, Precedence: 7,
-		Response: triage.Response{Taint: &triage.TaintResponse{Key: "example.com/sick", Effect: triage.NoExecute}},
+		Response: triage.Response{Taint: &triage.TaintResponse{Key: "example.com/unhealthy", Effect: triage.NoExecute}},
 	}
 	treats := triage.Rule{
 		ID: triage.RuleID{Kind: "Reimage", Name: "r"}, When: when, Bound: triage.Bound{Cap: &triage.Limit{Number: 1}}, Precedence: 6,
@@ -30,7 +30,7 @@ func TestInventedKinds(t *testing.T) {
 		return triage.Node{Name: name, UID: name, Created: now, Conditions: []triage.Condition{{Type: "Disk", Status: status, Transition: now}}}
 	}
 	responds := func(n triage.Node) triage.Node {
-		n.Taints = []triage.Taint{{Rule: taints.ID, Key: "example.com/sick", Effect: triage.NoExecute}}
+		n.Taints = []triage.Taint{{Rule: taints.ID, Key: "example.com/unhealthy", Effect: triage.NoExecute}}
 		n.Treatments = []triage.Treatment{{Rule: treats.ID, Since: now}}
 		return n
 	}
@@ -68,9 +68,9 @@ func TestInventedKinds(t *testing.T) {
 		core.Observe(now, node("a", triage.False), node("b", triage.False))
 		core.Loaded(now)
 		grants(core, slots("a")...)
-		has(core, "a", "Reimage/r"+since+"reboot is under way", "Quarantine/q"+since+"taint example.com/sick:NoExecute")
+		has(core, "a", "Reimage/r"+since+"reboot is under way", "Quarantine/q"+since+"taint example.com/unhealthy:NoExecute")
 		has(core, "b", "Reimage/r"+since+"waits: 1 in treatment, at most 1 of 2 selected nodes may be",
-			"Quarantine/q"+since+"taint example.com/sick:NoSchedule instead of NoExecute: 1 placed or under way, at most 1 of 2 selected nodes may have it")
+			"Quarantine/q"+since+"taint example.com/unhealthy:NoSchedule instead of NoExecute: 1 placed or under way, at most 1 of 2 selected nodes may have it")
 		core.Observe(now, responds(node("a", triage.True)))
 		grants(core, slots("a")...)
 		has(core, "a", "Reimage/r: the node has recovered, the treatment is taken back", "Quarantine/q: the node has recovered, the taint is taken back")
@@ -86,7 +86,7 @@ func TestInventedKinds(t *testing.T) {
 		has(core, "a", gone...)
 		mustSet(t, core, now, treats)
 		mustSet(t, core, now, taints)
-		has(core, "a", "Reimage/r"+since+"reboot is under way", "Quarantine/q"+since+"taint example.com/sick:NoExecute")
+		has(core, "a", "Reimage/r"+since+"reboot is under way", "Quarantine/q"+since+"taint example.com/unhealthy:NoExecute")
 		core.RemoveRule(now, treats.ID)
 		core.RemoveRule(now, taints.ID)
 		has(core, "a", gone...)

@@ -18,21 +18,21 @@ func TestRemember(t *testing.T) {
 		remembers    bool
 		since, anew  time.Duration // start of the clock in both cores
 	}{
-		"the transition time moved with the status":           {triage.False, triage.True, 0, 3 * hour, false, 3 * hour, 3 * hour},
-		"the watch was late":                                  {triage.False, triage.True, 0, 3*hour - time.Minute, false, 3 * hour, 3*hour - time.Minute},
-		"the reporter's clock is ahead":                       {triage.False, triage.True, 0, 3*hour + time.Minute, false, 3 * hour, 3*hour + time.Minute},
-		"the transition time is in the future":                {triage.False, triage.True, 0, 9 * hour, true, 3 * hour, 3 * hour},
-		"the reporter's clock is slow":                        {triage.False, triage.True, 0, 3*hour - 5*time.Minute, true, 3 * hour, 3 * hour},
-		"unhealthy at first sight":                            {triage.True, triage.True, 0, 0, false, 0, 0},
-		"two changes in one second":                           {triage.False, triage.True, 3*hour - time.Second, 3*hour - time.Second, false, 3 * hour, 3*hour - time.Second},
-		"the transition time did not move":                    {triage.False, triage.True, 0, 0, true, 3 * hour, 3 * hour},
-		"the transition time went back":                       {triage.False, triage.True, hour, 0, true, 3 * hour, 3 * hour},
-		"the transition time was removed":                     {triage.False, triage.True, 0, never, true, 3 * hour, 3 * hour},
-		"there was never a transition time":                   {triage.False, triage.True, never, never, true, 3 * hour, 3 * hour},
-		"unhealthy at first sight, without a transition time": {triage.True, triage.True, never, never, true, 2 * hour, 2 * hour},
-		"the transition time moved while it was unhealthy":    {triage.True, triage.True, 0, hour, true, 0, 0},
-		"the condition was missing, which also matches":       {triage.Missing, triage.True, never, 3 * hour, true, 2 * hour, 2 * hour},
-		"the condition is missing":                            {triage.False, triage.Missing, 0, never, false, 3 * hour, 4 * hour},
+		"the transition time moved with the status":                {triage.False, triage.True, 0, 3 * hour, false, 3 * hour, 3 * hour},
+		"the watch was late":                                       {triage.False, triage.True, 0, 3*hour - time.Minute, false, 3 * hour, 3*hour - time.Minute},
+		"the reporter's clock is ahead":                            {triage.False, triage.True, 0, 3*hour + time.Minute, false, 3 * hour, 3*hour + time.Minute},
+		"the transition time is in the future":                     {triage.False, triage.True, 0, 9 * hour, true, 3 * hour, 3 * hour},
+		"the reporter's clock is slow":                             {triage.False, triage.True, 0, 3*hour - 5*time.Minute, true, 3 * hour, 3 * hour},
+		"unhealthy when first observed":                            {triage.True, triage.True, 0, 0, false, 0, 0},
+		"two changes in one second":                                {triage.False, triage.True, 3*hour - time.Second, 3*hour - time.Second, false, 3 * hour, 3*hour - time.Second},
+		"the transition time did not move":                         {triage.False, triage.True, 0, 0, true, 3 * hour, 3 * hour},
+		"the transition time went back":                            {triage.False, triage.True, hour, 0, true, 3 * hour, 3 * hour},
+		"the transition time was removed":                          {triage.False, triage.True, 0, never, true, 3 * hour, 3 * hour},
+		"there was never a transition time":                        {triage.False, triage.True, never, never, true, 3 * hour, 3 * hour},
+		"unhealthy when first observed, without a transition time": {triage.True, triage.True, never, never, true, 2 * hour, 2 * hour},
+		"the transition time moved while it was unhealthy":         {triage.True, triage.True, 0, hour, true, 0, 0},
+		"the condition was missing, which also matches":            {triage.Missing, triage.True, never, 3 * hour, true, 2 * hour, 2 * hour},
+		"the condition is missing":                                 {triage.False, triage.Missing, 0, never, false, 3 * hour, 4 * hour},
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := func(status triage.Status, stamp time.Duration, memories []triage.Memory) triage.Node {
@@ -75,7 +75,7 @@ func waitingCore(t *testing.T, now time.Time) *triage.Core {
 			{Condition: "Disk", Status: triage.True, For: 24 * time.Hour},
 			{Condition: "Disk", Status: triage.Missing, For: 24 * time.Hour},
 		}},
-		Response: triage.Response{Taint: &triage.TaintResponse{Key: "sick", Effect: triage.NoSchedule}},
+		Response: triage.Response{Taint: &triage.TaintResponse{Key: "unhealthy", Effect: triage.NoSchedule}},
 	}); err != nil {
 		t.Fatal(err)
 	}

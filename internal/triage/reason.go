@@ -170,42 +170,20 @@ func (r Reason) String() string {
 	return b.String()
 }
 
+// tail returns what follows from the condition.
 func (r Reason) tail() string {
+	if r.Code.IsWait() {
+		return r.waitText()
+	}
 	switch r.Code {
 	case Treating:
-		if r.Other != "" {
-			sentence := r.step() + " did not help, and the next step is held back: " + r.Other
-			if !r.Until.IsZero() {
-				sentence += ", tried again at " + stamp(r.Until)
-			}
-			return sentence
-		}
-		sentence := r.step() + " is under way"
-		if !r.Until.IsZero() {
-			sentence += " until " + stamp(r.Until)
-		}
-		return sentence + r.whileUnknown(" and")
+		return r.treatingText()
 	case Exhausted:
 		return r.step() + " did not help, and nothing is left to try"
 	case Tainted:
-		if r.Foreign > 0 {
-			return fmt.Sprintf("the node already has the taint %s:%s, which Autohealer cannot prove to be its own", r.Key, r.Effect)
-		}
-		if r.Other != "" {
-			return fmt.Sprintf("taint %s:%s is asked for now, %s", r.Key, r.Effect, r.Other)
-		}
-		return fmt.Sprintf("taint %s:%s", r.Key, r.Effect) + r.whileUnknown("")
+		return r.taintedText()
 	case FellBack:
-		sentence := fmt.Sprintf("taint %s:%s instead of NoExecute: ", r.Key, r.Effect)
-		if r.Other != "" {
-			return sentence + r.Other + r.whileUnknown("; it")
-		}
-		// Some of these nodes may not have the taint yet, or may no longer be selected.
-		sentence += fmt.Sprintf("%d placed or under way", r.Have)
-		if r.Foreign > 0 {
-			sentence += fmt.Sprintf(" (%d of them not provably by Autohealer)", r.Foreign)
-		}
-		return sentence + fmt.Sprintf(", at most %d of %d selected nodes may have it", r.Limit, r.Of)
+		return r.fellBackText()
 	case Kept:
 		return "the policy cannot be read now, its taint stays"
 	case Recovering:
@@ -222,6 +200,71 @@ func (r Reason) tail() string {
 		return "there is no such policy any more, " + r.removalText()
 	case NodeGone:
 		return "the node is gone, " + r.removalText()
+	case DryRun:
+		return "dry run, " + r.dryRunText()
+	case Superseded:
+		return fmt.Sprintf("superseded by %s (%s)", r.Other, r.Effect)
+	case Unclear:
+		return fmt.Sprintf("%s is Unknown%s in a way that this policy does not ask for: existing responses stay, nothing new starts", r.Condition, r.unknownCause())
+	case Pending:
+		return "eligible at " + stamp(r.Until)
+	case Partial:
+		return fmt.Sprintf("%d of %d conditions stand, all must", r.Have, r.Of)
+	case Healthy:
+		if r.Of == 1 {
+			return "healthy under its one policy"
+		}
+		return fmt.Sprintf("healthy under all of its %d policies", r.Of)
+	case NotSelected:
+		return "no policy selects this node"
+	}
+	return r.Code.String()
+}
+
+// treatingText describes a step in progress.
+func (r Reason) treatingText() string {
+	if r.Other != "" {
+		sentence := r.step() + " did not help, and the next step is held back: " + r.Other
+		if !r.Until.IsZero() {
+			sentence += ", tried again at " + stamp(r.Until)
+		}
+		return sentence
+	}
+	sentence := r.step() + " is under way"
+	if !r.Until.IsZero() {
+		sentence += " until " + stamp(r.Until)
+	}
+	return sentence + r.whileUnknown(" and")
+}
+
+// taintedText describes a taint.
+func (r Reason) taintedText() string {
+	switch {
+	case r.Foreign > 0:
+		return fmt.Sprintf("the node already has the taint %s:%s, which Autohealer cannot prove to be its own", r.Key, r.Effect)
+	case r.Other != "":
+		return fmt.Sprintf("taint %s:%s is asked for now, %s", r.Key, r.Effect, r.Other)
+	}
+	return fmt.Sprintf("taint %s:%s", r.Key, r.Effect) + r.whileUnknown("")
+}
+
+// fellBackText says why NoSchedule replaces NoExecute.
+func (r Reason) fellBackText() string {
+	sentence := fmt.Sprintf("taint %s:%s instead of NoExecute: ", r.Key, r.Effect)
+	if r.Other != "" {
+		return sentence + r.Other + r.whileUnknown("; it")
+	}
+	// Some of these nodes may not have the taint yet, or may no longer be selected.
+	sentence += fmt.Sprintf("%d placed or under way", r.Have)
+	if r.Foreign > 0 {
+		sentence += fmt.Sprintf(" (%d of them not provably by Autohealer)", r.Foreign)
+	}
+	return sentence + fmt.Sprintf(", at most %d of %d selected nodes may have it", r.Limit, r.Of)
+}
+
+// waitText says what a due treatment waits for.
+func (r Reason) waitText() string {
+	switch r.Code {
 	case CapFull:
 		// Have may include deleted nodes that are no longer selected, and may exceed a
 		// percentage of the nodes that are left.
@@ -252,23 +295,6 @@ func (r Reason) tail() string {
 		return "nothing new is begun: " + r.Other
 	case Retrying:
 		return "could not be carried out, tried again at " + stamp(r.Until)
-	case DryRun:
-		return "dry run, " + r.dryRunText()
-	case Superseded:
-		return fmt.Sprintf("superseded by %s (%s)", r.Other, r.Effect)
-	case Unclear:
-		return fmt.Sprintf("%s is Unknown%s in a way that this policy does not ask for: existing responses stay, nothing new starts", r.Condition, r.unknownCause())
-	case Pending:
-		return "eligible at " + stamp(r.Until)
-	case Partial:
-		return fmt.Sprintf("%d of %d conditions stand, all must", r.Have, r.Of)
-	case Healthy:
-		if r.Of == 1 {
-			return "healthy under its one policy"
-		}
-		return fmt.Sprintf("healthy under all of its %d policies", r.Of)
-	case NotSelected:
-		return "no policy selects this node"
 	}
 	return r.Code.String()
 }

@@ -26,7 +26,7 @@ func TestInvalidRules(t *testing.T) {
 	set := func(r *triage.Rule, taint *triage.TaintResponse) {
 		r.Bound.Gate, r.Response = nil, triage.Response{Taint: taint}
 	}
-	evict := &triage.TaintResponse{Key: "example.com/sick", Effect: triage.NoExecute}
+	evict := &triage.TaintResponse{Key: "example.com/unhealthy", Effect: triage.NoExecute}
 	tests := []struct {
 		name         string
 		spoil        func(r *triage.Rule)
@@ -45,11 +45,11 @@ func TestInvalidRules(t *testing.T) {
 		{"has a negative cap", func(r *triage.Rule) { r.Bound.Cap.Number = -3 }, "bound.cap", "-3"},
 		{"has a cap on healthy nodes", func(r *triage.Rule) { r.Bound.Cap.Healthy = true }, "bound.cap", "2"},
 		{"has no response", func(r *triage.Rule) { r.Response = triage.Response{} }, "response.ladder", ""},
-		{"has two responses", func(r *triage.Rule) { r.Response.Taint = evict }, "response.taint", "example.com/sick"},
+		{"has two responses", func(r *triage.Rule) { r.Response.Taint = evict }, "response.taint", "example.com/unhealthy"},
 		{"has an invalid step", func(r *triage.Rule) { r.Response.Ladder[1].Action = 0 }, "response.ladder[1].action", "Action(0)"},
 		{"has a negative timeout", func(r *triage.Rule) { r.Response.Ladder[0].Timeout = -1 }, "response.ladder[0].timeout", "-1ns"},
 		{"has a taint without a key", func(r *triage.Rule) { set(r, &triage.TaintResponse{Effect: triage.NoExecute}) }, "response.taint.key", ""},
-		{"has an invalid effect", func(r *triage.Rule) { set(r, &triage.TaintResponse{Key: "example.com/sick"}) }, "response.taint.effect", "Effect(0)"},
+		{"has an invalid effect", func(r *triage.Rule) { set(r, &triage.TaintResponse{Key: "example.com/unhealthy"}) }, "response.taint.effect", "Effect(0)"},
 		{"has a taint in a pool", func(r *triage.Rule) { set(r, evict); r.Bound.Pool = "NodePool/a" }, "bound.pool", "NodePool/a"},
 		{"has a negative cooldown", func(r *triage.Rule) { r.Bound.Cooldown = -time.Second }, "bound.cooldown", "-1s"},
 		{"has a cooldown without a gate", func(r *triage.Rule) { r.Bound.Gate, r.Bound.Cooldown = nil, time.Minute }, "bound.cooldown", "1m0s"},
@@ -64,7 +64,7 @@ func TestInvalidRules(t *testing.T) {
 			r.Bound.Gate = gate
 		}, "bound.gate", "49%"},
 		{"caps a taint that evicts no pods", func(r *triage.Rule) {
-			set(r, &triage.TaintResponse{Key: "example.com/sick", Effect: triage.NoSchedule})
+			set(r, &triage.TaintResponse{Key: "example.com/unhealthy", Effect: triage.NoSchedule})
 		}, "bound.cap", "2"},
 	}
 	for _, tt := range tests {
@@ -166,7 +166,7 @@ func TestWeakerEffectCallsOffRestoredDecisions(t *testing.T) {
 	now := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 	rule := validRule()
 	rule.ID.Kind, rule.Bound = policykind.ConditionSet, triage.Bound{}
-	rule.Response = triage.Response{Taint: &triage.TaintResponse{Key: "example.com/sick", Effect: triage.NoSchedule}}
+	rule.Response = triage.Response{Taint: &triage.TaintResponse{Key: "example.com/unhealthy", Effect: triage.NoSchedule}}
 	core := triage.New()
 	mustSet(t, core, now, rule)
 	core.Observe(now, triage.Node{Name: "a", UID: "a", Created: now.Add(-time.Hour),
@@ -175,7 +175,7 @@ func TestWeakerEffectCallsOffRestoredDecisions(t *testing.T) {
 	core.Resume(now, grant)
 	core.Loaded(now)
 
-	const says = "ConditionSet/default: Ready=False since 2026-07-01T11:00:00Z, taint example.com/sick:NoSchedule"
+	const says = "ConditionSet/default: Ready=False since 2026-07-01T11:00:00Z, taint example.com/unhealthy:NoSchedule"
 	plan, _ := core.Plan("a")
 	if len(plan.Taints) != 1 || plan.Taints[0].Effect != triage.NoSchedule || plan.Reason.String() != says {
 		t.Errorf("%s; taints are %v", plan.Reason, plan.Taints)
@@ -268,11 +268,11 @@ func TestResumeKeepsTheStepInFlight(t *testing.T) {
 	rule.Bound = triage.Bound{Cap: &triage.Limit{Number: 1}}
 	core := triage.New()
 	mustSet(t, core, now, rule)
-	sick := func(name string, status triage.Status, treatments ...triage.Treatment) triage.Node {
+	unhealthy := func(name string, status triage.Status, treatments ...triage.Treatment) triage.Node {
 		return triage.Node{Name: name, UID: name, Created: now.Add(-time.Hour), Treatments: treatments,
 			Conditions: []triage.Condition{{Type: "Ready", Status: status, Transition: now.Add(-time.Hour)}}}
 	}
-	core.Observe(now, sick("a", triage.False, triage.Treatment{Rule: rule.ID, Step: 0, Since: now.Add(-time.Second)}), sick("b", triage.False))
+	core.Observe(now, unhealthy("a", triage.False, triage.Treatment{Rule: rule.ID, Step: 0, Since: now.Add(-time.Second)}), unhealthy("b", triage.False))
 	core.Resume(now, triage.Grant{Rule: rule.ID, Node: "a", UID: "a", Step: 1, Since: now})
 	core.Loaded(now)
 	core.Forget(now.Add(time.Second), "a")

@@ -31,18 +31,18 @@ func TestResumeStorm(t *testing.T) {
 	other := cooldownRule()
 	other.ID.Name = "other"
 	for name, test := range map[string]struct {
-		rule           triage.Rule
-		calmSince      time.Time
-		told, and      triage.Population // before and after Loaded
-		begins         bool
-		sick, twice    bool // another node is unhealthy; the storm is restored twice
-		afterwardsCalm time.Time
+		rule             triage.Rule
+		calmSince        time.Time
+		told, and        triage.Population // before and after Loaded
+		begins           bool
+		unhealthy, twice bool // another node is unhealthy; the storm is restored twice
+		afterwardsCalm   time.Time
 	}{
 		"not calm":                         {rule: cooldownRule(), told: stormy, and: cooling(0)},
 		"calm":                             {rule: cooldownRule(), calmSince: startTime.Add(-30 * time.Second), told: cooling(-30 * time.Second), and: cooling(-30 * time.Second)},
 		"calm in the future":               {rule: cooldownRule(), calmSince: startTime.Add(time.Hour), told: cooling(0), and: cooling(0)},
 		"cooldown already over":            {rule: cooldownRule(), calmSince: startTime.Add(-time.Minute), told: cooling(-time.Minute), and: calm, begins: true},
-		"calm, and another storm":          {rule: cooldownRule(), calmSince: startTime.Add(-time.Second), sick: true, told: cooling(-time.Second), and: stormy},
+		"calm, and another storm":          {rule: cooldownRule(), calmSince: startTime.Add(-time.Second), unhealthy: true, told: cooling(-time.Second), and: stormy},
 		"restored twice, the first counts": {rule: cooldownRule(), twice: true, afterwardsCalm: startTime.Add(-time.Hour), told: stormy, and: cooling(0)},
 		"rule without a cooldown":          {rule: hasNone, told: calm, and: calm, begins: true},
 		"unknown rule":                     {rule: other, told: calm, and: calm, begins: true},
@@ -50,10 +50,10 @@ func TestResumeStorm(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			core := triage.New()
 			mustSet(t, core, startTime, test.rule)
-			sick := []triage.Condition{{Type: "Ready", Status: triage.False, Transition: startTime}}
-			core.Observe(startTime, triage.Node{Name: "a", UID: "a", Conditions: sick}, triage.Node{Name: "b", UID: "b"})
-			if test.sick {
-				core.Observe(startTime, triage.Node{Name: "b", UID: "b", Conditions: sick})
+			unhealthy := []triage.Condition{{Type: "Ready", Status: triage.False, Transition: startTime}}
+			core.Observe(startTime, triage.Node{Name: "a", UID: "a", Conditions: unhealthy}, triage.Node{Name: "b", UID: "b"})
+			if test.unhealthy {
+				core.Observe(startTime, triage.Node{Name: "b", UID: "b", Conditions: unhealthy})
 			}
 			core.ResumeStorm(startTime, cooldownRule().ID, test.calmSince)
 			if test.twice {
@@ -81,7 +81,7 @@ func TestResumeStorm(t *testing.T) {
 func TestStormIsCheckedOncePerCall(t *testing.T) {
 	core := triage.New()
 	rule := cooldownRule()
-	rule.Hold = "or the one that recovers would be in treatment"
+	rule.Hold = "or the recovering node would be in treatment"
 	mustSet(t, core, startTime, rule)
 	node := func(name string, ready triage.Status) triage.Node {
 		return triage.Node{Name: name, UID: name, Conditions: []triage.Condition{{Type: "Ready", Status: ready, Transition: startTime}}}
@@ -115,9 +115,9 @@ func TestWorkOfAGateDoesNotGrowWithWaitingNodes(t *testing.T) {
 			core.Observe(now, node(i, triage.False))
 		}
 		for i := 2; i < crowd+2; i++ { // observed
-			sick := node(i, triage.False)
-			sick.Treatments = []triage.Treatment{{Rule: rule.ID, Since: now}}
-			core.Observe(now, sick)
+			unhealthy := node(i, triage.False)
+			unhealthy.Treatments = []triage.Treatment{{Rule: rule.ID, Since: now}}
+			core.Observe(now, unhealthy)
 		}
 		settle(core)
 		touched := func(what string, want int, do func()) {

@@ -30,7 +30,7 @@ func TestWorkOfAChangeDoesNotGrowWithTheCluster(t *testing.T) {
 		}
 		eviction := validRule()
 		eviction.ID = triage.RuleID{Kind: policykind.ConditionSet, Name: "evicts"}
-		eviction.Response = triage.Response{Taint: &triage.TaintResponse{Key: "example.com/sick", Effect: triage.NoExecute}}
+		eviction.Response = triage.Response{Taint: &triage.TaintResponse{Key: "example.com/unhealthy", Effect: triage.NoExecute}}
 		eviction.Bound = triage.Bound{Cap: &triage.Limit{Number: 2}}
 		check := validRule()
 		check.ID = triage.RuleID{Kind: policykind.NodeHealthCheck, Name: "checks"}
@@ -76,7 +76,7 @@ func TestWorkOfAChangeDoesNotGrowWithTheCluster(t *testing.T) {
 			{"worker-3 fails", 3, 1},
 			{"nothing changes", 0, 0},
 			{"worker-0 recovers", 3, 1},
-			{"its taint is gone", 0, 2}, // the node and the one that waited longest
+			{"its taint is gone", 0, 2}, // the node, and the node that waited longest
 			{"time passes", 0, 0},
 		}
 		for i := range want {

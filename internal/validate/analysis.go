@@ -163,7 +163,7 @@ func addedEffect(was, is triage.Rule, empties bool) string {
 	case now.Key != before.Key:
 		return ", under another taint key than now, which other pods tolerate"
 	case empties && now.ControlPlane && !before.ControlPlane:
-		return ", and those of the control plane were spared until now"
+		return ", and those of the control plane were excluded until now"
 	case !waitsAsLong(is, was):
 		return ", sooner than it does now"
 	case empties && !sameMatch(is, was):

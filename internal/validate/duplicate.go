@@ -25,12 +25,12 @@ func duplicate(s *analysis) (problems []Problem, _ []string) {
 	}
 	if len(namesakes) > 0 {
 		problems = append(problems, Problem{"spec.type", fmt.Sprintf(
-			"%s is already the type of %s, so nobody could tell them apart%s. Change or delete what is there, or give this one a type of its own",
+			"%s is already the type of %s, so users could not tell them apart%s. Change or delete the existing set, or give this set its own type",
 			truncate(s.Set.Spec.Type), others(namesakes), s.matchNote()), Duplicate})
 	}
 	if len(twins) > 0 {
 		problems = append(problems, Problem{"spec.conditions", fmt.Sprintf(
-			"the same conditions on the same nodes are those of %s%s. Change or delete what is there, or have this one differ in a condition, a duration or the selector",
+			"the same conditions on the same nodes are already in %s%s. Change or delete the existing set, or change a condition, a duration or the selector of this set",
 			others(twins), s.matchNote()), Duplicate})
 	}
 	return problems, nil

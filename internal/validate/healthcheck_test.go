@@ -184,14 +184,14 @@ func TestHealthVerdictsAreSound(t *testing.T) {
 		}
 		if restricted := c.Check.DeepCopy(); under && len(v.Problems) == 0 && restricted.Annotations == nil && c.Check.Spec.PauseRequests == nil {
 			if !cmp.Equal(restricted.Spec.Selector, c.Stored.Spec.Selector) {
-				t.Fatalf("whom it is about was changed from %v to %v in the middle", c.Stored.Spec.Selector, restricted.Spec.Selector)
+				t.Fatalf("the selector was changed from %v to %v during a remediation", c.Stored.Spec.Selector, restricted.Spec.Selector)
 			}
-			saw["small changes in the middle"]++
+			saw["small changes during a remediation"]++
 		}
 	})
 	t.Logf("saw %v", saw)
 	for _, what := range []string{
-		"Invalid", "HealthyStatus", "SameKind", "Remediating", "deletions refused", "deletions let through", "small changes in the middle",
+		"Invalid", "HealthyStatus", "SameKind", "Remediating", "deletions refused", "deletions let through", "small changes during a remediation",
 		"will remediate", "nothing is begun until no more", "nothing is ever begun", "is no bound", "no node has these labels", "of the control plane", "other templates", "could not be read", "cut off", "did you mean", "starts anew",
 	} {
 		if saw[what] == 0 {

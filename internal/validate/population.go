@@ -21,7 +21,7 @@ func (s *healthAnalysis) bound() (field, value string, written bool) {
 	}
 }
 
-// outOfBounds warns of a bound that allows no remediation, and of one that allows all.
+// outOfBounds warns of a bound that allows no remediation, and of a bound that allows all.
 func outOfBounds(s *healthAnalysis) (_ []Problem, warnings []string) {
 	field, value, written := s.bound()
 	if !written {

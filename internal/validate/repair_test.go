@@ -33,12 +33,12 @@ func TestRepairsBefore(t *testing.T) {
 		name          string
 		first, second *v1alpha1.RepairPolicy
 	}{
-		{"one with a pool before an older one with a selector", policy("z", "default", 9), policy("a", "", 1)},
+		{"a policy with a pool before an older policy with a selector", policy("z", "default", 9), policy("a", "", 1)},
 		{"the older of two with a pool", policy("z", "default", 1), policy("a", "default", 9)},
 		{"the older of two with a selector", policy("z", "", 1), policy("a", "", 9)},
-		{"the first by name of two that are as old", policy("a", "default", 1), policy("z", "default", 1)},
-		{"one that is there before one that is being written", policy("z", "", 1), policy("a", "", 0)},
-		{"a new one with a pool before an old one with a selector", policy("z", "default", 0), policy("a", "", 1)},
+		{"the first by name of two policies with the same age", policy("a", "default", 1), policy("z", "default", 1)},
+		{"a stored policy before a policy that is being created", policy("z", "", 1), policy("a", "", 0)},
+		{"a new policy with a pool before an old policy with a selector", policy("z", "default", 0), policy("a", "", 1)},
 	} {
 		if !validate.RepairsBefore(test.first, test.second) || validate.RepairsBefore(test.second, test.first) {
 			t.Errorf("%s: it is not so", test.name)

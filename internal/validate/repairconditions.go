@@ -121,13 +121,13 @@ func unusedFields(s *repairAnalysis) (_ []Problem, warnings []string) {
 				types = append(types, one.Type)
 			}
 		}
-		warnings = append(warnings, fmt.Sprintf("%s: it names no condition, so every one that a provider calls unhealthy is repaired after the time that the provider recommends (%s)", block, shortList(types)))
+		warnings = append(warnings, fmt.Sprintf("%s: it names no condition, so every condition that a provider calls unhealthy is repaired after the time that the provider recommends (%s)", block, shortList(types)))
 	}
 	return nil, warnings
 }
 
-// unusualRepairBound warns of a bound that allows no repair, and of one that allows all at
-// once.
+// unusualRepairBound warns of a bound that allows no repair, and of a bound that allows all
+// repairs at once.
 func unusualRepairBound(s *repairAnalysis) (_ []Problem, warnings []string) {
 	if s.spec.MaxUnhealthy == nil || s.spec.MaxUnhealthy.String() == "" {
 		return nil, nil

@@ -146,7 +146,7 @@ func nodesWithoutClaim(s *repairAnalysis) (_ []Problem, warnings []string) {
 	if found.Selected == 1 {
 		verb = "belongs"
 	}
-	return nil, []string{fmt.Sprintf("spec.remediationTemplate: %d of %s %s to no NodePool, and nobody can replace such a node; it is left as it is unless a template says what to make for it", found.Selected, nodes(s.found.Selected), verb)}
+	return nil, []string{fmt.Sprintf("spec.remediationTemplate: %d of %s %s to no NodePool: the controller does not repair nodes without a NodePool unless the policy has a remediationTemplate", found.Selected, nodes(s.found.Selected), verb)}
 }
 
 func (s *repairAnalysis) unusableTemplate() []string {
@@ -184,7 +184,7 @@ func (s *repairAnalysis) impactLine(v Verdict) string {
 	}
 	hits := surveyMatches(s.governed)
 	if s.governed.Selected < s.found.Selected {
-		hits = surveyMatchesOf(s.governed, "the "+nodes(s.governed.Selected)+" that nobody else governs")
+		hits = surveyMatchesOf(s.governed, "the "+nodes(s.governed.Selected)+" that no other policy governs")
 	}
 	if switchesOff(s.spec) {
 		return hits + ": nothing is repaired while enabled is false"

@@ -32,12 +32,12 @@ func healthyStatus(s *analysis) (problems []Problem, warnings []string) {
 	switch {
 	case s.reach == nil:
 	case s.reach.Matching == 0:
-		text += ". No node matches now, but every healthy one that reports it would"
+		text += ". No node matches now, but every healthy node that reports it would"
 	default:
 		text += fmt.Sprintf(": %s, and it would %s", s.reach.matches(), s.reach.actions())
 	}
-	sick := known(healthy[0])
-	text += fmt.Sprintf(". Write status: %s, which says: %s If you mean healthy nodes with something else about them, add the condition that says what", sick.Unhealthy(), sick.Meaning)
+	condition := known(healthy[0])
+	text += fmt.Sprintf(". Write status: %s, which says: %s If you mean healthy nodes with something else about them, add the condition that says what", condition.Unhealthy(), condition.Meaning)
 	return []Problem{{field(healthy[0], ".status"), text, HealthyStatus}}, nil
 }
 

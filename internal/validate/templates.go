@@ -62,16 +62,16 @@ func (n namedTemplate) unusable(err error) string {
 	name := truncate(n.Kind) + " " + truncate(n.location())
 	switch {
 	case meta.IsNoMatchError(err):
-		return fmt.Sprintf("the cluster does not know the kind %s of %s; nothing is begun until its remediator is installed", truncate(n.Kind), truncate(n.GroupVersion().String()))
+		return fmt.Sprintf("the cluster does not know the kind %s of %s; no remediation is created until its remediator is installed", truncate(n.Kind), truncate(n.GroupVersion().String()))
 	case apierrors.IsNotFound(err):
-		return fmt.Sprintf("there is no %s; nothing is begun until there is", name)
+		return fmt.Sprintf("there is no %s; no remediation is created until there is", name)
 	case apierrors.IsForbidden(err):
-		return fmt.Sprintf("the controller may not read %s; nothing is begun until a ClusterRole with the label rbac.ext-remediation/aggregate-to-ext-remediation: \"true\" lets it", name)
+		return fmt.Sprintf("the controller may not read %s; no remediation is created until a ClusterRole with the label rbac.ext-remediation/aggregate-to-ext-remediation: \"true\" lets it", name)
 	case err != nil:
-		return fmt.Sprintf("%v; nothing is begun until that works", err)
+		return fmt.Sprintf("%v; no remediation is created until that works", err)
 	}
 	if err := remediation.Check(n.object); err != nil {
-		return fmt.Sprintf("nothing can be made from it: %v; nothing is begun until that is mended", err)
+		return fmt.Sprintf("nothing can be made from it: %v; no remediation is created until the template is corrected", err)
 	}
 	return ""
 }

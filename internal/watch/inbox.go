@@ -3,7 +3,10 @@ package watch
 import (
 	"context"
 	"fmt"
+	"iter"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -39,6 +42,25 @@ type Change[T client.Object] struct {
 	Object T
 	Gone   bool
 	At     time.Time
+}
+
+// Apply calls remove for each object that is gone, and upsert for each new version, in the
+// order of their keys. An object in known is gone if the batch is a full list without it.
+func (b Batch[T]) Apply(known iter.Seq[string], remove func(key string), upsert func(T)) {
+	if b.ListVersion != "" {
+		for _, key := range slices.Sorted(known) {
+			if _, there := b.Changes[key]; !there {
+				remove(key)
+			}
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(b.Changes)) {
+		if change := b.Changes[key]; change.Gone {
+			remove(key)
+		} else {
+			upsert(change.Object)
+		}
+	}
 }
 
 // NewInbox returns an inbox that signals changes. If same is set, a version for which it

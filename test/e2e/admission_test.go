@@ -193,7 +193,7 @@ func saying(said []string, parts ...string) error {
 // healthyNodes are nodes that report the conditions of these tests.
 func healthyNodes(count int, more ...corev1.NodeConditionType) testbed.Nodes {
 	conditions := []corev1.NodeCondition{}
-	for _, name := range append([]corev1.NodeConditionType{"KernelDeadlock", "OutOfDisk", "ReadonlyFilesystem", "Sick"}, more...) {
+	for _, name := range append([]corev1.NodeConditionType{"KernelDeadlock", "OutOfDisk", "ReadonlyFilesystem", "Unhealthy"}, more...) {
 		conditions = append(conditions, corev1.NodeCondition{Type: name, Status: corev1.ConditionFalse, Reason: "TestSaysSo"})
 	}
 	return testbed.Nodes{Count: count, Conditions: conditions}
@@ -215,7 +215,7 @@ func testVerdicts(w *scope) {
 	}
 	// The webhook learns of nodes and sets through watches.
 	w.eventually("the webhook to know the nodes and sets", func() error {
-		err := d.api.Create(w.t.Context(), w.policy("probe", when("Sick=True")), client.DryRunAll)
+		err := d.api.Create(w.t.Context(), w.policy("probe", when("Unhealthy=True")), client.DryRunAll)
 		return refused(err, "6 of 10 selected nodes")
 	})
 	d.warnings()
@@ -240,16 +240,16 @@ func testVerdicts(w *scope) {
 		{"a duration in words", func(s *v1alpha1.ConditionSet) {
 			s.Spec.Conditions["KernelDeadlock"] = v1alpha1.SetCondition{Status: "True", Duration: "long"}
 		}, []string{bySchema, "duration"}, nil},
-		{"too many nodes", when("Sick=True"), []string{"6 of 10 selected nodes", "maxUnhealthy allows 4", "accept-impact"}, nil},
+		{"too many nodes", when("Unhealthy=True"), []string{"6 of 10 selected nodes", "maxUnhealthy allows 4", "accept-impact"}, nil},
 		{"all of these at once", func(s *v1alpha1.ConditionSet) {
 			when("OutOfDisk=False", "KubletUnhealthy=True")(s)
 			s.Spec.Type = w.name + "-first"
 		}, []string{"spec.type", "spec.conditions[KubletUnhealthy]"}, []string{"OutOfDisk=False"}},
 
-		{"too many nodes in dry run", func(s *v1alpha1.ConditionSet) { when("Sick=True")(s); noTaints(s) }, nil, []string{"nothing is done on dry run"}},
-		{"too many nodes on purpose", func(s *v1alpha1.ConditionSet) { when("Sick=True")(s); acceptsImpact(s) }, nil, []string{"6 of 10 selected nodes", "evict the pods of 4"}},
+		{"too many nodes in dry run", func(s *v1alpha1.ConditionSet) { when("Unhealthy=True")(s); noTaints(s) }, nil, []string{"nothing is done on dry run"}},
+		{"too many nodes on purpose", func(s *v1alpha1.ConditionSet) { when("Unhealthy=True")(s); acceptsImpact(s) }, nil, []string{"6 of 10 selected nodes", "evict the pods of 4"}},
 		{"few enough nodes", func(s *v1alpha1.ConditionSet) {
-			when("Sick=True")(s)
+			when("Unhealthy=True")(s)
 			s.Spec.MaxUnhealthy = new(intstr.FromInt32(6))
 		}, nil, []string{"evict the pods of 6"}},
 		{"an unknown condition", when("OurOwnThing=True"), nil, []string{"no node reports OurOwnThing"}},
@@ -280,8 +280,8 @@ func testWaysToWrite(w *scope) {
 	nodes := w.createNodes(healthyNodes(10))
 	testkit.Must(w.t, w.turn(nodes[:2], corev1.ConditionTrue))
 	w.guarded(install.Options{})
-	good := w.file(w.policy("set", when("Sick=True")))
-	narrower := w.file(w.policy("set", when("Sick=True", "KernelDeadlock=True")))
+	good := w.file(w.policy("set", when("Unhealthy=True")))
+	narrower := w.file(w.policy("set", when("Unhealthy=True", "KernelDeadlock=True")))
 	trap := w.file(w.policy("set", when("OutOfDisk=False")))
 	const denied = "denied the request: spec.conditions[OutOfDisk].status"
 	name := w.name + "-set"
@@ -318,7 +318,7 @@ func testWaysToWrite(w *scope) {
 	w.kubectl("", "create", "-f", good)
 	settled(2)
 	w.kubectl(denied, "replace", "-f", trap)
-	w.kubectl(denied, "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Sick": null, "OutOfDisk": {"status": false}}}}`)
+	w.kubectl(denied, "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Unhealthy": null, "OutOfDisk": {"status": false}}}}`)
 	w.kubectl(denied, "patch", "conditionset", name, "--type=json", "-p", `[{"op": "replace", "path": "/spec/conditions", "value": {"OutOfDisk": {"status": "false"}}}]`)
 	w.kubectl("", "replace", "-f", narrower)
 	w.kubectl("", "label", "conditionset", name, "a=b")
@@ -335,17 +335,17 @@ func testWaysToWrite(w *scope) {
 		return nil
 	})
 	w.kubectl("", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"maxUnhealthy": "10%"}}`)
-	w.kubectl("10 of 10 selected nodes", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Sick": null, "OutOfDisk": {"status": false}}}}`)
+	w.kubectl("10 of 10 selected nodes", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Unhealthy": null, "OutOfDisk": {"status": false}}}}`)
 	w.counts(w.key("set"), 4, 6)
 	// An edit that affects other nodes, or evicts other pods, is not narrower.
 	w.hasStatus("set", isAccepted(metav1.ConditionTrue, "Followed"))
 	w.kubectl("under another taint key than now", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"taintKey": "example.com/other"}}`)
-	w.kubectl("they need not be those that are emptied now", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Sick": {"duration": "2h"}}}}`)
+	w.kubectl("they need not be those that are emptied now", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Unhealthy": {"duration": "2h"}}}}`)
 	// A shorter wait is not narrower either. A longer wait is, if no node is evicted now.
-	w.kubectl("", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"effect": "NoSchedule", "conditions": {"Sick": {"duration": "2h"}}}}`)
+	w.kubectl("", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"effect": "NoSchedule", "conditions": {"Unhealthy": {"duration": "2h"}}}}`)
 	w.hasStatus("set", isAccepted(metav1.ConditionTrue, "Followed"))
-	w.kubectl("once it has stood for 1h, sooner than it does now", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Sick": {"duration": "1h"}}}}`)
-	w.kubectl("", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Sick": {"duration": "3h"}}}}`)
+	w.kubectl("once it has stood for 1h, sooner than it does now", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Unhealthy": {"duration": "1h"}}}}`)
+	w.kubectl("", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Unhealthy": {"duration": "3h"}}}}`)
 	w.kubectl("", "delete", "conditionsets", "--all")
 	w.counts(w.key("set"), 0, 0)
 }
@@ -434,7 +434,7 @@ func testFollowerAnswers(w *scope) {
 			count := fmt.Sprintf("%d of 12 selected nodes", unhealthy)
 			w.eventually("an answer from "+c.String(), func() error {
 				d.warnings()
-				err := d.api.Create(w.t.Context(), w.policy("trial", when("Sick=True")), client.DryRunAll)
+				err := d.api.Create(w.t.Context(), w.policy("trial", when("Unhealthy=True")), client.DryRunAll)
 				answer := fmt.Sprint(d.warnings(), err)
 				if !strings.Contains(answer, count) {
 					return errors.New(answer)
@@ -481,7 +481,7 @@ func testTooEarly(w *scope) {
 
 	// Clients retry by themselves.
 	done := w.meanwhile(func() error {
-		_, err := w.Kubectl(w.t.Context(), "apply", "-f", w.file(w.policy("patient")))
+		_, err := w.Kubectl(w.t.Context(), "apply", "-f", w.file(w.policy("waiting")))
 		return err
 	})
 	blind.Lift()
@@ -501,7 +501,7 @@ func testWebhookDown(w *scope) {
 	w.start(install.Options{})
 	asked := w.guarded(install.Options{})
 	d := w.warningClient()
-	testkit.Must(w.t, d.api.Create(w.t.Context(), w.policy("set", when("Sick=True"))))
+	testkit.Must(w.t, d.api.Create(w.t.Context(), w.policy("set", when("Unhealthy=True"))))
 	testkit.Must(w.t, d.api.Create(w.t.Context(), w.policy("other")))
 	w.hasStatus("set", isAccepted(metav1.ConditionTrue, "Followed"))
 	w.kill(asked)
@@ -621,7 +621,7 @@ func (w *scope) shownNames(c *install.Controller) []string {
 }
 
 func (w *scope) shown(c *install.Controller) (*x509.Certificate, error) {
-	dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // whom to trust is not the question
+	dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // trust is not tested here
 	connection, err := dialer.DialContext(w.t.Context(), "tcp", c.Webhook)
 	if err != nil {
 		return nil, err

@@ -60,12 +60,12 @@ func TestTheAgentsAccess(t *testing.T) {
 		take(w)
 		lines += 3
 		l.writes(w, fmt.Sprintf("docker hangs %d", lines), fmt.Sprintf("IOError %d", lines), fmt.Sprintf("TaskHung %d", lines))
-		l.comes(w, "requests with the result "+result, func(f figures) bool {
+		l.comes(w, "requests with the result "+result, func(f agentMetrics) bool {
 			return f.results(result) > before.results(result)+1 && f["events_queued"] > 0 && f["conditions_pending"] == 1
 		})
 		give(w)
 		l.becomes(w, corev1.ConditionTrue, fmt.Sprintf("docker hangs %d", lines))
-		f := l.comes(w, "all reports to arrive", func(f figures) bool { return idle(f) && f.sum("events_taken_total") == lines })
+		f := l.comes(w, "all reports to arrive", func(f agentMetrics) bool { return idle(f) && f.sum("events_taken_total") == lines })
 		reported, events := l.reported(w)
 		if events != lines || f.sum("events_sent_total") != lines || f.sum("dropped_total") != 0 || l.PID() != process {
 			w.t.Errorf("of %d lines %v are reported, process %d became %d: %v", lines, reported, process, l.PID(), f)
@@ -85,7 +85,7 @@ func TestTheAgentsAccess(t *testing.T) {
 		made := token(w, 3*time.Second)
 		l.writes(w, "OOMKilling 100%s") // until it expires
 		lines++
-		l.comes(w, "its report to arrive", func(f figures) bool { return f.sum("events_sent_total") == lines })
+		l.comes(w, "its report to arrive", func(f agentMetrics) bool { return f.sum("events_sent_total") == lines })
 		away(w, "unauthorized", func(w *scope) { w.isOver(made) }, func(w *scope) { token(w, time.Hour) })
 		if n := l.said(w, "cannot report to the api server", "result=unauthorized"); n != 1 {
 			w.t.Errorf("it is logged %d times", n)
@@ -111,7 +111,7 @@ func TestTheAgentsAccess(t *testing.T) {
 		old.becomes(w, corev1.ConditionFalse, "100% well")
 		old.writes(w, "docker hangs 100%", "OOMKilling 100%")
 		old.becomes(w, corev1.ConditionTrue, "docker hangs 100%")
-		f := old.comes(w, "all reports to arrive", func(f figures) bool {
+		f := old.comes(w, "all reports to arrive", func(f agentMetrics) bool {
 			return f.sum("events_sent_total") == 2 && f[`requests_total{request="lease",result="forbidden"}`] > 1
 		})
 		if n := old.said(w, "level=WARN", "request=lease"); n != 1 || old.said(w, "level=WARN") != 1 || f["lease_renewed_timestamp_seconds"] != 0 {

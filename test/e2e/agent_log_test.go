@@ -95,17 +95,17 @@ func (l *logAgent) becomes(w *scope, status corev1.ConditionStatus, message stri
 	})
 }
 
-// figures are the agent's metrics.
-type figures map[string]float64
+// agentMetrics are the agent's metrics.
+type agentMetrics map[string]float64
 
 const ofAgent = "autohealer_agent_"
 
-func (l *logAgent) figures(ctx context.Context) (figures, error) {
+func (l *logAgent) metrics(ctx context.Context) (agentMetrics, error) {
 	_, text, err := testkit.Get(ctx, "http://"+l.Metrics+"/metrics")
 	if err != nil {
 		return nil, err
 	}
-	read := figures{}
+	read := agentMetrics{}
 	for line := range strings.Lines(text) {
 		at := strings.LastIndexByte(line, ' ')
 		if name, ok := strings.CutPrefix(line, ofAgent); ok && at > 0 {
@@ -118,7 +118,7 @@ func (l *logAgent) figures(ctx context.Context) (figures, error) {
 }
 
 // sum adds all metrics with a name.
-func (f figures) sum(name string) (total int) {
+func (f agentMetrics) sum(name string) (total int) {
 	for of, value := range f {
 		if of == name || strings.HasPrefix(of, name+"{") {
 			total += int(value)
@@ -128,7 +128,7 @@ func (f figures) sum(name string) (total int) {
 }
 
 // results returns how many requests had this result.
-func (f figures) results(result string) (total int) {
+func (f agentMetrics) results(result string) (total int) {
 	for of, value := range f {
 		if strings.HasPrefix(of, "requests_total{") && strings.HasSuffix(of, fmt.Sprintf("result=%q}", result)) {
 			total += int(value)
@@ -138,15 +138,15 @@ func (f figures) results(result string) (total int) {
 }
 
 // failures returns how many requests failed or have an unknown result.
-func (f figures) failures() int { return f.sum("requests_total") - f.results("ok") }
+func (f agentMetrics) failures() int { return f.sum("requests_total") - f.results("ok") }
 
 // comes waits until the agent's metrics fulfil a condition.
-func (l *logAgent) comes(w *scope, what string, so func(figures) bool) figures {
+func (l *logAgent) comes(w *scope, what string, so func(agentMetrics) bool) agentMetrics {
 	w.t.Helper()
-	var last figures
+	var last agentMetrics
 	w.eventually(what, func() error {
 		var err error
-		if last, err = l.figures(w.t.Context()); err != nil {
+		if last, err = l.metrics(w.t.Context()); err != nil {
 			return err
 		}
 		if !so(last) {
@@ -158,7 +158,7 @@ func (l *logAgent) comes(w *scope, what string, so func(figures) bool) figures {
 }
 
 // idle reports whether the agent has sent everything.
-func idle(f figures) bool { return f["conditions_pending"] == 0 && f["events_queued"] == 0 }
+func idle(f agentMetrics) bool { return f["conditions_pending"] == 0 && f["events_queued"] == 0 }
 
 // reported returns the occurrences in the stored Events by reason, and the number of Events.
 func (l *logAgent) reported(w *scope) (occurrences map[string]int, events int) {

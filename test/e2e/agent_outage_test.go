@@ -99,7 +99,7 @@ func TestAnAgentInOutages(t *testing.T) {
 			saw["long"]++
 		}
 		saw[kind.name]++
-		before := l.comes(w, "an answer", func(f figures) bool { return f.results("ok") > 0 })
+		before := l.comes(w, "an answer", func(f agentMetrics) bool { return f.results("ok") > 0 })
 		end := kind.begin(t, w.Cluster, proxy)
 		left := time.After(away)
 		status, message = corev1.ConditionTrue, fmt.Sprintf("docker hangs 100%%d of %d", i)
@@ -114,17 +114,17 @@ func TestAnAgentInOutages(t *testing.T) {
 		written += len(text)
 		<-left
 		if kind.name != "hold" && kind.name != "standstill" { // the agent does not notice these until its timeout
-			l.comes(w, "what the "+kind.name+" does", func(f figures) bool {
+			l.comes(w, "what the "+kind.name+" does", func(f agentMetrics) bool {
 				return f.failures() > before.failures()+map[bool]int{true: 1}[long] // a longer wait has more than one failure
 			})
 		}
 		end()
-		l.comes(w, "a response after the "+kind.name, func(f figures) bool {
+		l.comes(w, "a response after the "+kind.name, func(f agentMetrics) bool {
 			return f["last_answer_timestamp_seconds"] > before["last_answer_timestamp_seconds"]
 		})
 	}
 	stormy := time.Since(began)
-	f := l.comes(w, "all reports to arrive", func(f figures) bool { return f.sum("events_taken_total") == written && idle(f) })
+	f := l.comes(w, "all reports to arrive", func(f agentMetrics) bool { return f.sum("events_taken_total") == written && idle(f) })
 
 	expected := "100% well" // the message of a rule that clears
 	if status == corev1.ConditionTrue {

@@ -45,7 +45,7 @@ var changes = []change{
 	{"another selector", nil, editing(func(s *v1alpha1.ConditionSetSpec) { s.Selector.MatchLabels["pool"] = "other" }), nothing},
 	{"another selector of NoExecute", evict(everyone), editing(func(s *v1alpha1.ConditionSetSpec) { s.Selector.MatchLabels["pool"] = "other" }), nothing},
 	{"another condition", nil, editing(on("Worse")), nothing},
-	{"an additional condition", nil, editing(on("Sick", "Worse")), nothing},
+	{"an additional condition", nil, editing(on("Unhealthy", "Worse")), nothing},
 	{"another type", nil, editing(func(s *v1alpha1.ConditionSetSpec) { s.Type = "SameAsEver" }), keeps("NoSchedule")},
 	{"deleted", nil, deleting, nothing},
 	{"deleted with NoExecute", evict(everyone), deleting, nothing},
@@ -83,12 +83,12 @@ func replacing(w *scope) {
 
 func recovering(w *scope) {
 	w.t.Helper()
-	w.setCondition(w.node(1), "Sick", corev1.ConditionFalse)
+	w.setCondition(w.node(1), "Unhealthy", corev1.ConditionFalse)
 }
 
 func losing(w *scope) {
 	w.t.Helper()
-	w.loses(w.node(1), "Sick")
+	w.loses(w.node(1), "Unhealthy")
 }
 
 func relabelling(w *scope) {
@@ -107,7 +107,7 @@ func testChanges(w *scope, absent *install.Controller) {
 			from = func(*v1alpha1.ConditionSetSpec) {}
 		}
 		scopes[i].createSet("set", from)
-		w.setCondition(node, "Sick", corev1.ConditionTrue)
+		w.setCondition(node, "Unhealthy", corev1.ConditionTrue)
 	}
 	for i, c := range changes {
 		before := keeps("NoSchedule")

@@ -21,13 +21,13 @@ func testFlapping(w *scope) {
 	proxy := testkit.Value(w.Proxy()).Must(w.t)
 	nodes := w.createNodes(testbed.Nodes{Count: count})
 	w.createSet("set", evict(intstr.FromString("30%")))
-	w.createSet("weak", on("Sick", "Tired"))
+	w.createSet("weak", on("Unhealthy", "Tired"))
 	w.start(install.Options{Through: proxy, Args: []string{alone}})
 	statuses := []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}
 	testkit.Must(w.t, w.everywhere(nodes, func(ctx context.Context, i int, node string) error {
 		random := rand.New(rand.NewPCG(1, uint64(i)))
 		for range flips {
-			if err := w.try(ctx, node, []string{"Sick", "Tired"}[random.IntN(2)], statuses[random.IntN(len(statuses))]); err != nil {
+			if err := w.try(ctx, node, []string{"Unhealthy", "Tired"}[random.IntN(2)], statuses[random.IntN(len(statuses))]); err != nil {
 				return err
 			}
 		}

@@ -41,7 +41,7 @@ func TestMeaning(t *testing.T) {
 		{"a taint that a user removed is placed again through the ledger", "byhand", testRemovedByHand},
 		{"a record that cannot be read removes nothing", "corrupt", testCorruptRecord},
 		{"taints without a record count against the bound", "unrecorded", testLostRecords},
-		{"status, Events and columns show what happens", "sight", testObservability},
+		{"status, Events and columns show what happens", "observe", testObservability},
 	} {
 		t.Run(part.name, func(t *testing.T) {
 			subscope := w.scope(t, part.subscope)
@@ -170,7 +170,7 @@ func testHighestEffect(w *scope) {
 func testFallbackSupersedes(w *scope) {
 	node := w.createNodes(testbed.Nodes{Count: 1})[0]
 	w.createSet("weak")
-	w.setCondition(node, "Sick", corev1.ConditionTrue)
+	w.setCondition(node, "Unhealthy", corev1.ConditionTrue)
 	w.has(node, noSchedule(w.key("weak")))
 	w.createSet("bound", evict(intstr.FromInt32(0)))
 	w.has(node, noSchedule(w.key("bound")))
@@ -182,25 +182,25 @@ func testFallbackSupersedes(w *scope) {
 func testUnknownKeeps(w *scope) {
 	w.createNodes(testbed.Nodes{Count: 3})
 	w.createSet("set", evict(intstr.FromInt32(1)))
-	w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(1), "Unhealthy", corev1.ConditionTrue)
 	w.has(w.node(1), noExecute(w.key("set")))
-	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(2), "Unhealthy", corev1.ConditionTrue)
 	w.has(w.node(2), noSchedule(w.key("set")))
 
-	w.setCondition(w.node(1), "Sick", corev1.ConditionUnknown)
-	w.setCondition(w.node(2), "Sick", corev1.ConditionUnknown)
-	w.setCondition(w.node(3), "Sick", corev1.ConditionUnknown)
+	w.setCondition(w.node(1), "Unhealthy", corev1.ConditionUnknown)
+	w.setCondition(w.node(2), "Unhealthy", corev1.ConditionUnknown)
+	w.setCondition(w.node(3), "Unhealthy", corev1.ConditionUnknown)
 	w.hasStatus("set", saysOf(w.node(3), "Unclear"))
 	w.hasStatus("set", saysOf(w.node(1), "Tainted", "stays while its condition is Unknown"))
 	w.hasNow(w.node(1), noExecute(w.key("set")))
 	w.hasNow(w.node(2), noSchedule(w.key("set")))
 	w.hasNow(w.node(3))
 
-	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
-	w.setCondition(w.node(1), "Sick", corev1.ConditionFalse)
+	w.setCondition(w.node(2), "Unhealthy", corev1.ConditionTrue)
+	w.setCondition(w.node(1), "Unhealthy", corev1.ConditionFalse)
 	w.has(w.node(1))
 	w.has(w.node(2), noExecute(w.key("set"))) // it is next
-	w.setCondition(w.node(2), "Sick", corev1.ConditionFalse)
+	w.setCondition(w.node(2), "Unhealthy", corev1.ConditionFalse)
 	w.has(w.node(2))
 }
 
@@ -208,18 +208,18 @@ func testUnknownKeeps(w *scope) {
 func testSilentAgent(w *scope) {
 	w.createNodes(testbed.Nodes{Count: 2})
 	w.createSet("unknown", func(s *v1alpha1.ConditionSetSpec) {
-		s.Conditions = map[string]v1alpha1.SetCondition{"Sick": {Status: "Unknown"}}
+		s.Conditions = map[string]v1alpha1.SetCondition{"Unhealthy": {Status: "Unknown"}}
 	})
 	w.createSet("even-silent", func(s *v1alpha1.ConditionSetSpec) {
-		s.Conditions = map[string]v1alpha1.SetCondition{"Sick": {Status: "Unknown", EvenSilent: true}}
+		s.Conditions = map[string]v1alpha1.SetCondition{"Unhealthy": {Status: "Unknown", EvenSilent: true}}
 	})
-	w.setCondition(w.node(1), "Sick", corev1.ConditionUnknown, because("AgentSilent"))
-	w.setCondition(w.node(2), "Sick", corev1.ConditionUnknown, because("NobodyKnows"))
+	w.setCondition(w.node(1), "Unhealthy", corev1.ConditionUnknown, because("AgentSilent"))
+	w.setCondition(w.node(2), "Unhealthy", corev1.ConditionUnknown, because("NotObserved"))
 	w.has(w.node(2), noSchedule(w.key("unknown")), noSchedule(w.key("even-silent")))
 	w.has(w.node(1), noSchedule(w.key("even-silent")))
 
 	// The agent of an unhealthy node becomes silent: existing taints stay.
-	w.setCondition(w.node(2), "Sick", corev1.ConditionUnknown, because("AgentSilent"))
+	w.setCondition(w.node(2), "Unhealthy", corev1.ConditionUnknown, because("AgentSilent"))
 	w.hasStatus("unknown", saysOf(w.node(2), "Tainted", "stays while its condition is Unknown"))
 	w.hasNow(w.node(2), noSchedule(w.key("unknown")), noSchedule(w.key("even-silent")))
 }
@@ -228,7 +228,7 @@ func testDuration(w *scope) {
 	const short = 2 * time.Second
 	lasting := func(d string) func(*v1alpha1.ConditionSetSpec) {
 		return func(s *v1alpha1.ConditionSetSpec) {
-			s.Conditions["Sick"] = v1alpha1.SetCondition{Status: "True", Duration: d}
+			s.Conditions["Unhealthy"] = v1alpha1.SetCondition{Status: "True", Duration: d}
 		}
 	}
 	w.createNodes(testbed.Nodes{Count: 2})
@@ -236,9 +236,9 @@ func testDuration(w *scope) {
 	w.createSet("long", lasting("1h"), effect(corev1.TaintEffectNoExecute))
 	w.hasStatus("long", isAccepted(metav1.ConditionTrue, "Followed"))
 	begin := time.Now()
-	w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
-	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
-	w.setCondition(w.node(2), "Sick", corev1.ConditionFalse)
+	w.setCondition(w.node(1), "Unhealthy", corev1.ConditionTrue)
+	w.setCondition(w.node(2), "Unhealthy", corev1.ConditionTrue)
+	w.setCondition(w.node(2), "Unhealthy", corev1.ConditionFalse)
 	w.has(w.node(1), noSchedule(w.key("short")))
 	// The taint has whole seconds, the recorded history is exact.
 	if waited := time.Since(begin); waited < short {
@@ -254,20 +254,20 @@ func testDuration(w *scope) {
 func testClockSurvives(w *scope, controller *install.Controller) {
 	hours := func(n int) func(*v1alpha1.ConditionSetSpec) {
 		return func(s *v1alpha1.ConditionSetSpec) {
-			s.Conditions["Sick"] = v1alpha1.SetCondition{Status: "True", Duration: (time.Duration(n) * time.Hour).String()}
+			s.Conditions["Unhealthy"] = v1alpha1.SetCondition{Status: "True", Duration: (time.Duration(n) * time.Hour).String()}
 		}
 	}
 	two := time.Now().Add(-2 * time.Hour)
 	w.createSet("set", hours(3))
 	w.createNodes(testbed.Nodes{Count: 2, Conditions: []corev1.NodeCondition{
-		{Type: "Sick", Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(two)},
+		{Type: "Unhealthy", Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(two)},
 	}})
 	w.hasStatus("set", saysOf(w.node(2), "Pending"))
 	// The first node's own timestamp moves. Now only the controller knows since when the
 	// node has been unhealthy.
-	w.setCondition(w.node(1), "Sick", corev1.ConditionUnknown)
+	w.setCondition(w.node(1), "Unhealthy", corev1.ConditionUnknown)
 	w.hasStatus("set", saysOf(w.node(1), "Unclear"))
-	w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(1), "Unhealthy", corev1.ConditionTrue)
 	w.hasStatus("set", saysOf(w.node(1), "Pending", "since "+two.UTC().Format(time.RFC3339)))
 	w.eventually("a note on "+w.node(1), func() error { return w.remembers(w.t.Context(), w.node(1)) })
 
@@ -286,7 +286,7 @@ func testDryRun(w *scope) {
 	node := w.createNodes(testbed.Nodes{Count: 1})[0]
 	w.createSet("weak")
 	w.createSet("set", evict(everyone), dry(true))
-	w.setCondition(node, "Sick", corev1.ConditionTrue)
+	w.setCondition(node, "Unhealthy", corev1.ConditionTrue)
 	w.hasStatus("set", isAccepted(metav1.ConditionTrue, "DryRun"))
 	status := w.hasStatus("set", saysOf(node, "DryRun", "dry run, would place taint "+noExecute(w.key("set"))))
 	if status.Matched != 1 || status.Tainted != 0 {
@@ -304,7 +304,7 @@ func testDryRun(w *scope) {
 
 func testInvalid(w *scope) {
 	node := w.createNodes(testbed.Nodes{Count: 1})[0]
-	w.setCondition(node, "Sick", corev1.ConditionTrue)
+	w.setCondition(node, "Unhealthy", corev1.ConditionTrue)
 	w.createSet("good")
 	w.has(node, noSchedule(w.key("good")))
 	// The schema accepts these values, but the controller cannot apply them.
@@ -314,11 +314,11 @@ func testInvalid(w *scope) {
 		change     func(*v1alpha1.ConditionSetSpec)
 	}{
 		{"endless", "spec.taintKey", func(s *v1alpha1.ConditionSetSpec) { s.TaintKey = endless }},
-		{"patient", "spec.conditions[Sick].duration", func(s *v1alpha1.ConditionSetSpec) {
-			s.Conditions["Sick"] = v1alpha1.SetCondition{Status: "True", Duration: "99999999h"}
+		{"late", "spec.conditions[Unhealthy].duration", func(s *v1alpha1.ConditionSetSpec) {
+			s.Conditions["Unhealthy"] = v1alpha1.SetCondition{Status: "True", Duration: "99999999h"}
 		}},
-		{"maybe", "spec.conditions[Sick].status", func(s *v1alpha1.ConditionSetSpec) {
-			s.Conditions["Sick"] = v1alpha1.SetCondition{Status: "perhaps"}
+		{"maybe", "spec.conditions[Unhealthy].status", func(s *v1alpha1.ConditionSetSpec) {
+			s.Conditions["Unhealthy"] = v1alpha1.SetCondition{Status: "perhaps"}
 		}},
 		{"choosy", "spec.selector.matchExpressions[0].operator", func(s *v1alpha1.ConditionSetSpec) {
 			s.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "pool", Operator: "Resembles", Values: []string{"a"}}}

@@ -44,17 +44,17 @@ func TestConfigMaps(t *testing.T) {
 		test           func(*scope)
 		atLeast        history.Counts
 	}{
-		{"the seed applies as written", "sheet-seed", testConfigMapOfTheSeed(controller), history.Counts{Evictions: 2, Removals: 1}},
-		{"an invalid edit keeps the last valid version", "sheet-bad", testBadEdit(controller), history.Counts{Placements: 3, Removals: 1}},
-		{"a valid version may use every field", "sheet-full", testFullConfigMap, history.Counts{Placements: 2}},
-		{"ten edits a second, half of them broken", "sheet-storm", testConfigMapStorm, history.Counts{Placements: 5, Removals: 4}},
-		{"a restart keeps the last valid version", "sheet-restart", testConfigMapRestart(controller), history.Counts{Placements: 2, Removals: 1}},
-		{"an edit in the controller's absence", "sheet-absent", testConfigMapAbsent(controller), history.Counts{Placements: 2, Removals: 1}},
-		{"without the label the sets are not in force", "sheet-label", testConfigMapUnlabelled, history.Counts{Placements: 1, Removals: 1}},
-		{"the sets of a deleted ConfigMap are not in force", "sheet-delete", testConfigMapDeleted, history.Counts{Placements: 2, Removals: 1}},
-		{"of two equal sets the first is in force", "sheet-twice", testConfigMapTwice, history.Counts{Placements: 2, Removals: 1}},
-		{"a harmful version is not applied", "sheet-hurts", testConfigMapOverBound(controller), history.Counts{Placements: 2}},
-		{"an older role does not read ConfigMaps", "sheet-role", testConfigMapOldRole(controller), history.Counts{Placements: 3, Removals: 1}},
+		{"the seed applies as written", "cm-seed", testConfigMapOfTheSeed(controller), history.Counts{Evictions: 2, Removals: 1}},
+		{"an invalid edit keeps the last valid version", "cm-bad", testBadEdit(controller), history.Counts{Placements: 3, Removals: 1}},
+		{"a valid version may use every field", "cm-full", testFullConfigMap, history.Counts{Placements: 2}},
+		{"ten edits a second, half of them broken", "cm-storm", testConfigMapStorm, history.Counts{Placements: 5, Removals: 4}},
+		{"a restart keeps the last valid version", "cm-restart", testConfigMapRestart(controller), history.Counts{Placements: 2, Removals: 1}},
+		{"an edit in the controller's absence", "cm-absent", testConfigMapAbsent(controller), history.Counts{Placements: 2, Removals: 1}},
+		{"without the label the sets are not in force", "cm-label", testConfigMapUnlabelled, history.Counts{Placements: 1, Removals: 1}},
+		{"the sets of a deleted ConfigMap are not in force", "cm-delete", testConfigMapDeleted, history.Counts{Placements: 2, Removals: 1}},
+		{"of two equal sets the first is in force", "cm-twice", testConfigMapTwice, history.Counts{Placements: 2, Removals: 1}},
+		{"a harmful version is not applied", "cm-hurts", testConfigMapOverBound(controller), history.Counts{Placements: 2}},
+		{"an older role does not read ConfigMaps", "cm-role", testConfigMapOldRole(controller), history.Counts{Placements: 3, Removals: 1}},
 	} {
 		t.Run(part.name, func(t *testing.T) {
 			subscope := w.scope(t, part.subscope)
@@ -239,8 +239,8 @@ func testBadEdit(c *install.Controller) func(*scope) {
 	return func(w *scope) {
 		w.createNodes(healthyNodes(8))
 		behind := `autohealer_configmap_not_in_force{configmap="` + w.name + `-policies"} `
-		good := w.configMap("one", "NoSchedule", "Sick")
-		w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
+		good := w.configMap("one", "NoSchedule", "Unhealthy")
+		w.setCondition(w.node(1), "Unhealthy", corev1.ConditionTrue)
 		w.createConfigMap("policies", strings.Replace(good, "effect:", "efect:", 1), false)
 		w.tellsOf(w.name+"-policies", "Trouble", "nothing of it is in force, because there is no good version yet", "key sets.yaml, line 4: a set has no field \"efect\"")
 		w.metric(c, behind+"1")
@@ -253,7 +253,7 @@ func testBadEdit(c *install.Controller) func(*scope) {
 		// One invalid key blocks all other keys, and so does one invalid set.
 		for _, bad := range []struct{ text, line string }{
 			{strings.Replace(good, "  effect", "\teffect", 1), "line 4: this is not YAML: there is a tab"},
-			{w.configMap("two", "NoSchedule", "Sick") + "- {}\n", "line 10: type is missing in a set"},
+			{w.configMap("two", "NoSchedule", "Unhealthy") + "- {}\n", "line 10: type is missing in a set"},
 			{strings.Replace(good, w.key("one"), "node.kubernetes.io/not-ready", 1), "line 5: "},
 			{strings.Replace(good, "true", "true\n      duration: soon", 1), "line 10: "},
 			{"type: Nothing\n", "no key of its data says type: ConditionSets"},
@@ -262,16 +262,16 @@ func testBadEdit(c *install.Controller) func(*scope) {
 			w.tellsOf(w.name+"-policies", "Trouble", "the last good version stays in force", bad.line)
 		}
 		w.metric(c, behind+"1")
-		w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
+		w.setCondition(w.node(2), "Unhealthy", corev1.ConditionTrue)
 		w.has(w.node(2), noSchedule(w.key("one")))
 		w.hasNow(w.node(1), noSchedule(w.key("one")))
 		before := testkit.Value(w.events(w.t.Context(), w.name+"-policies", "Trouble")).Must(w.t)
 		m := &corev1.ConfigMap{}
 		testkit.Must(w.t, w.api.Get(w.t.Context(), client.ObjectKey{Namespace: install.Namespace, Name: w.name + "-policies"}, m))
-		m.Labels["example.com/touched"] = "by-somebody"
+		m.Labels["example.com/touched"] = "by-a-user"
 		testkit.Must(w.t, w.api.Update(w.t.Context(), m))
 
-		next := w.configMap("two", "NoSchedule", "Sick")
+		next := w.configMap("two", "NoSchedule", "Unhealthy")
 		w.createConfigMap("policies", next, true)
 		w.has(w.node(1), noSchedule(w.key("two")))
 		w.metric(c, behind+"0")
@@ -308,26 +308,26 @@ conditionSets:
   taintKey: example.com/WARD-bounded
   maxUnhealthy: 1
   selector: {matchLabels: {example.com/scope: WARD}}
-  conditions: [{ConditionType: Sick, conditionStatus: true, duration: 1s}]
+  conditions: [{ConditionType: Unhealthy, conditionStatus: true, duration: 1s}]
 - type: Silent
   effect: NoSchedule
   taintKey: example.com/WARD-silent
   selector:
     matchExpressions:
     - {key: example.com/scope, operator: In, values: [WARD]}
-  conditions: [{ConditionType: Sick, conditionStatus: Unknown, evenSilent: true}]
+  conditions: [{ConditionType: Unhealthy, conditionStatus: Unknown, evenSilent: true}]
 - type: Dry
   effect: NoExecute
   taintKey: example.com/WARD-dry
   dryRun: true
-  conditions: [{ConditionType: Sick, conditionStatus: Unknown, evenSilent: true}, {ConditionType: Ready, conditionStatus: true}]
+  conditions: [{ConditionType: Unhealthy, conditionStatus: Unknown, evenSilent: true}, {ConditionType: Ready, conditionStatus: true}]
 `, "WARD", w.name), true)
 	w.tellsOf(w.name+"-policies", "Accepted", "sets: 3")
-	w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
-	w.setCondition(w.node(2), "Sick", corev1.ConditionUnknown, because("AgentSilent"))
+	w.setCondition(w.node(1), "Unhealthy", corev1.ConditionTrue)
+	w.setCondition(w.node(2), "Unhealthy", corev1.ConditionUnknown, because("AgentSilent"))
 	w.has(w.node(1), noExecute(w.key("bounded")))
 	w.has(w.node(2), noSchedule(w.key("silent")))
-	w.setCondition(w.node(3), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(3), "Unhealthy", corev1.ConditionTrue)
 	w.has(w.node(3), noSchedule(w.key("bounded")))
 }
 
@@ -335,7 +335,7 @@ conditionSets:
 var spoiled = []func(string) string{
 	func(text string) string { return strings.Replace(text, "  effect", "\teffect", 1) },
 	func(text string) string {
-		return strings.Replace(text, "conditionStatus: true", "conditionStatus: sick", 1)
+		return strings.Replace(text, "conditionStatus: true", "conditionStatus: bad", 1)
 	},
 	func(text string) string { return text + "- type: [\n" },
 	func(text string) string { return strings.Replace(text, "type: ConditionSets", "type: ConditionSet", 1) },
@@ -348,26 +348,26 @@ var spoiled = []func(string) string{
 func testConfigMapStorm(w *scope) {
 	const edits = 60
 	w.createNodes(healthyNodes(6))
-	w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
-	w.createConfigMap("policies", w.configMap("v0", "NoSchedule", "Sick"), true)
+	w.setCondition(w.node(1), "Unhealthy", corev1.ConditionTrue)
+	w.createConfigMap("policies", w.configMap("v0", "NoSchedule", "Unhealthy"), true)
 	w.has(w.node(1), noSchedule(w.key("v0")))
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for i := range edits {
 		<-tick.C
 		name := fmt.Sprintf("v%d", i/2%5)
-		text := w.configMap(name, []string{"NoSchedule", "NoExecute", "PreferNoSchedule"}[i/2%3], "Sick")
+		text := w.configMap(name, []string{"NoSchedule", "NoExecute", "PreferNoSchedule"}[i/2%3], "Unhealthy")
 		if i%2 == 1 {
 			text = spoiled[i/2%len(spoiled)](text)
 		}
 		w.createConfigMap("policies", text, i%2 == 0)
 		if i%10 == 5 { // the nodes do not wait for it
-			w.setCondition(w.node(2), "Sick", map[bool]corev1.ConditionStatus{true: corev1.ConditionTrue, false: corev1.ConditionFalse}[i%20 == 5])
+			w.setCondition(w.node(2), "Unhealthy", map[bool]corev1.ConditionStatus{true: corev1.ConditionTrue, false: corev1.ConditionFalse}[i%20 == 5])
 		}
 	}
 	// The last version is invalid, so the last valid version is in force.
-	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
-	last := w.configMap("last", "NoSchedule", "Sick")
+	w.setCondition(w.node(2), "Unhealthy", corev1.ConditionTrue)
+	last := w.configMap("last", "NoSchedule", "Unhealthy")
 	w.createConfigMap("policies", last, true)
 	w.hasRevision("policies", w.key("last"))
 	w.createConfigMap("policies", strings.Replace(last, "taintKey", "key", 1), false)
@@ -381,19 +381,19 @@ func testConfigMapStorm(w *scope) {
 func testConfigMapRestart(c *install.Controller) func(*scope) {
 	return func(w *scope) {
 		w.createNodes(healthyNodes(6))
-		w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
-		good := w.configMap("kept", "NoExecute", "Sick")
+		w.setCondition(w.node(1), "Unhealthy", corev1.ConditionTrue)
+		good := w.configMap("kept", "NoExecute", "Unhealthy")
 		w.createConfigMap("policies", good, true)
 		w.has(w.node(1), noExecute(w.key("kept")))
 		w.createConfigMap("policies", strings.Replace(good, "NoExecute", "Eventually", 1), false)
 		w.tellsOf(w.name+"-policies", "Trouble", "line 4")
 		w.kill(c)
-		w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
+		w.setCondition(w.node(2), "Unhealthy", corev1.ConditionTrue)
 		w.restart(c.Part)
 		w.has(w.node(2), noExecute(w.key("kept"))) // after everything is loaded
 		w.hasNow(w.node(1), noExecute(w.key("kept")))
 		w.metric(c, `autohealer_configmap_not_in_force{configmap="`+w.name+`-policies"} 1`)
-		w.setCondition(w.node(1), "Sick", corev1.ConditionFalse)
+		w.setCondition(w.node(1), "Unhealthy", corev1.ConditionFalse)
 		w.has(w.node(1))
 		w.hasRevision("policies", w.key("kept"))
 	}
@@ -403,10 +403,10 @@ func testConfigMapRestart(c *install.Controller) func(*scope) {
 func testConfigMapAbsent(c *install.Controller) func(*scope) {
 	return func(w *scope) {
 		w.createNodes(healthyNodes(6, "Gone", "Lost"))
-		w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
+		w.setCondition(w.node(1), "Unhealthy", corev1.ConditionTrue)
 		w.setCondition(w.node(2), "Gone", corev1.ConditionTrue)
 		w.setCondition(w.node(3), "Lost", corev1.ConditionTrue)
-		w.createConfigMap("edited", w.configMap("old", "NoSchedule", "Sick"), true)
+		w.createConfigMap("edited", w.configMap("old", "NoSchedule", "Unhealthy"), true)
 		w.createConfigMap("deleted", w.configMap("gone", "NoSchedule", "Gone"), true)
 		w.createConfigMap("lost", w.configMap("lost", "NoSchedule", "Lost"), true)
 		w.has(w.node(1), noSchedule(w.key("old")))
@@ -414,7 +414,7 @@ func testConfigMapAbsent(c *install.Controller) func(*scope) {
 		w.has(w.node(3), noSchedule(w.key("lost")))
 		before := testkit.Value(w.get(w.t.Context(), w.node(3))).Must(w.t)
 		testkit.Must(w.t, c.Stop(w.t.Context()))
-		w.createConfigMap("edited", w.configMap("new", "NoSchedule", "Sick"), true)
+		w.createConfigMap("edited", w.configMap("new", "NoSchedule", "Unhealthy"), true)
 		testkit.Must(w.t, w.api.Delete(w.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: w.name + "-deleted"}}))
 		kept := testkit.Value(w.revisions("lost")).Must(w.t)
 		testkit.Must(w.t, w.api.Delete(w.t.Context(), &kept[0]))
@@ -433,8 +433,8 @@ func testConfigMapAbsent(c *install.Controller) func(*scope) {
 
 func testConfigMapUnlabelled(w *scope) {
 	w.createNodes(healthyNodes(4))
-	w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
-	w.createConfigMap("policies", w.configMap("set", "NoSchedule", "Sick"), true)
+	w.setCondition(w.node(1), "Unhealthy", corev1.ConditionTrue)
+	w.createConfigMap("policies", w.configMap("set", "NoSchedule", "Unhealthy"), true)
 	w.has(w.node(1), noSchedule(w.key("set")))
 	w.hasRevision("policies", w.key("set"))
 	m := &corev1.ConfigMap{}
@@ -454,8 +454,8 @@ func testConfigMapUnlabelled(w *scope) {
 
 func testConfigMapDeleted(w *scope) {
 	w.createNodes(healthyNodes(4))
-	w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
-	w.createConfigMap("policies", w.configMap("set", "NoSchedule", "Sick"), true)
+	w.setCondition(w.node(1), "Unhealthy", corev1.ConditionTrue)
+	w.createConfigMap("policies", w.configMap("set", "NoSchedule", "Unhealthy"), true)
 	w.has(w.node(1), noSchedule(w.key("set")))
 	testkit.Must(w.t, w.api.Delete(w.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: w.name + "-policies"}}))
 	w.has(w.node(1))
@@ -464,14 +464,14 @@ func testConfigMapDeleted(w *scope) {
 	w.createConfigMap("policies", "type: ConditionSets\n", false)
 	w.tellsOf(w.name+"-policies", "Trouble", "there is no good version yet")
 	w.hasNow(w.node(1))
-	w.createConfigMap("policies", w.configMap("next", "NoSchedule", "Sick"), true)
+	w.createConfigMap("policies", w.configMap("next", "NoSchedule", "Unhealthy"), true)
 	w.has(w.node(1), noSchedule(w.key("next")))
 }
 
 func testConfigMapTwice(w *scope) {
 	w.createNodes(healthyNodes(4, "Worse"))
-	w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
-	text := w.configMap("Twin", "NoSchedule", "Sick")
+	w.setCondition(w.node(1), "Unhealthy", corev1.ConditionTrue)
+	text := w.configMap("Twin", "NoSchedule", "Unhealthy")
 	w.createConfigMap("first", text, true)
 	w.has(w.node(1), noSchedule(w.key("Twin")))
 	w.createConfigMap("second", strings.Replace(text, w.key("Twin"), w.key("other"), 1), false)
@@ -532,15 +532,15 @@ func (w *scope) oldRole() (giveBack func()) {
 func testConfigMapOldRole(c *install.Controller) func(*scope) {
 	return func(w *scope) {
 		w.createNodes(healthyNodes(6))
-		w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
-		w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
-		w.createConfigMap("policies", w.configMap("kept", "NoExecute", "Sick"), true)
+		w.setCondition(w.node(1), "Unhealthy", corev1.ConditionTrue)
+		w.setCondition(w.node(2), "Unhealthy", corev1.ConditionTrue)
+		w.createConfigMap("policies", w.configMap("kept", "NoExecute", "Unhealthy"), true)
 		w.has(w.node(1), noExecute(w.key("kept")))
 		w.has(w.node(2), noExecute(w.key("kept")))
 		w.hasRevision("policies", w.key("kept"))
 		testkit.Must(w.t, c.Stop(w.t.Context()))
 		giveBack := w.oldRole()
-		w.setCondition(w.node(1), "Sick", corev1.ConditionFalse)
+		w.setCondition(w.node(1), "Unhealthy", corev1.ConditionFalse)
 		w.createSet("api", on("Worse"))
 		w.setCondition(w.node(3), "Worse", corev1.ConditionTrue)
 		w.restart(c.Part)
@@ -577,7 +577,7 @@ func testConfigMapOverBound(c *install.Controller) func(*scope) {
 		nodes := w.createNodes(healthyNodes(4, "Worse"))
 		behind := `autohealer_configmap_not_in_force{configmap="` + w.name + `-policies"} `
 		for _, node := range nodes[:3] {
-			w.setCondition(node, "Sick", corev1.ConditionTrue)
+			w.setCondition(node, "Unhealthy", corev1.ConditionTrue)
 		}
 		w.createConfigMap("policies", w.configMap("trap", "NoExecute", "OutOfDisk")+"      duration: 1m\n", true)
 		w.tellsOf(w.name+"-policies", "Accepted")
@@ -587,15 +587,15 @@ func testConfigMapOverBound(c *install.Controller) func(*scope) {
 		w.createConfigMap("policies", w.configMap("near", "NoExecute", "KubletUnhealthy"), false)
 		w.tellsOf(w.name+"-policies", "Trouble", "key sets.yaml, line 8: set near: ", "KubeletUnhealthy")
 
-		text = w.configMap("many", "NoSchedule", "Sick")
+		text = w.configMap("many", "NoSchedule", "Unhealthy")
 		w.createConfigMap("policies", text, false)
 		w.tellsOf(w.name+"-policies", "Trouble", "key sets.yaml, line 8: set many: ", "3", w.node(1), "annotate the ConfigMap with autohealer.resourcestack.com/accept-impact")
 		w.metric(c, behind+"1")
 		w.hasNow(nodes[0])
 		// Two of the nodes recover. The controller still refuses the version: a user must
 		// look at it.
-		w.setCondition(nodes[1], "Sick", corev1.ConditionFalse)
-		w.setCondition(nodes[2], "Sick", corev1.ConditionFalse)
+		w.setCondition(nodes[1], "Unhealthy", corev1.ConditionFalse)
+		w.setCondition(nodes[2], "Unhealthy", corev1.ConditionFalse)
 		w.createSet("later", on("Worse"))
 		w.hasStatus("later", isFollowed)
 		w.metric(c, behind+"1")

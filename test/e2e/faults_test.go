@@ -48,7 +48,7 @@ func TestFaultsInFlight(t *testing.T) {
 func TestFaultsAround(t *testing.T) {
 	t.Parallel()
 	runFaults(t, []part{
-		{"another client changes the same nodes", "neighbour", testOtherController},
+		{"another client changes the same nodes", "other", testOtherController},
 		{"the right to write is withdrawn", "forbidden", testForbidden},
 		{"a policy forbids NoExecute", "no-eviction", testRefusedEviction},
 		{"a policy forbids every change", "frozen", testFrozen},
@@ -109,7 +109,7 @@ func (w *scope) meanwhile(do func() error) (end func()) {
 
 // turn sets the same status on all nodes.
 func (w *scope) turn(nodes []string, status corev1.ConditionStatus) error {
-	return w.everywhere(nodes, func(ctx context.Context, _ int, node string) error { return w.try(ctx, node, "Sick", status) })
+	return w.everywhere(nodes, func(ctx context.Context, _ int, node string) error { return w.try(ctx, node, "Unhealthy", status) })
 }
 
 // makeUnhealthy makes all of these nodes unhealthy, and recover makes them healthy.
@@ -125,7 +125,7 @@ func (w *scope) recover(nodes []string) {
 
 // unhealthyFromStart returns nodes that are unhealthy from the start.
 func unhealthyFromStart(count int) testbed.Nodes {
-	return testbed.Nodes{Count: count, Conditions: []corev1.NodeCondition{{Type: "Sick", Status: corev1.ConditionTrue, Reason: "TestSaysSo"}}}
+	return testbed.Nodes{Count: count, Conditions: []corev1.NodeCondition{{Type: "Unhealthy", Status: corev1.ConditionTrue, Reason: "TestSaysSo"}}}
 }
 
 var almostHalf = intstr.FromString("49%")

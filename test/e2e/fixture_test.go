@@ -199,7 +199,7 @@ func because(reason string) func(*corev1.NodeCondition) {
 // stand is a condition that must be True.
 var stand = v1alpha1.SetCondition{Status: "True"}
 
-// createSet creates a set that selects the scope's nodes: while Sick is True, the taint
+// createSet creates a set that selects the scope's nodes: while Unhealthy is True, the taint
 // example.com/<scope>-<name> with NoSchedule. The changes adjust it. It is accepted for any
 // number of matching nodes, because most tests need that.
 func (w *scope) createSet(name string, changes ...func(*v1alpha1.ConditionSetSpec)) *v1alpha1.ConditionSet {
@@ -220,7 +220,7 @@ func (w *scope) newSet(name string, changes ...func(*v1alpha1.ConditionSetSpec))
 			Type:       w.name + "-" + name,
 			Effect:     corev1.TaintEffectNoSchedule,
 			TaintKey:   w.key(name),
-			Conditions: map[string]v1alpha1.SetCondition{"Sick": stand},
+			Conditions: map[string]v1alpha1.SetCondition{"Unhealthy": stand},
 			Selector: &metav1.LabelSelector{
 				MatchLabels:      map[string]string{scopeLabel: w.name},
 				MatchExpressions: []metav1.LabelSelectorRequirement{{Key: scopeLabel, Operator: metav1.LabelSelectorOpNotIn, Values: []string{name}}},

@@ -33,7 +33,7 @@ func testBounds(w *scope) {
 		w.createSet(bound.name, effect(corev1.TaintEffectNoExecute), func(s *v1alpha1.ConditionSetSpec) { s.MaxUnhealthy = bound.most })
 	}
 	for _, node := range nodes {
-		w.setCondition(node, "Sick", corev1.ConditionTrue)
+		w.setCondition(node, "Unhealthy", corev1.ConditionTrue)
 	}
 	for _, bound := range bounds {
 		w.counts(w.key(bound.name), bound.want, 10-bound.want)
@@ -115,7 +115,7 @@ func testTurns(w *scope) {
 	w.createSet("set", evict(intstr.FromInt32(2)))
 	order := []int{4, 6, 5, 1, 3, 2}
 	for i, number := range order {
-		w.setCondition(w.node(number), "Sick", corev1.ConditionTrue)
+		w.setCondition(w.node(number), "Unhealthy", corev1.ConditionTrue)
 		if i < 2 {
 			w.has(w.node(number), noExecute(w.key("set")))
 		} else {
@@ -123,7 +123,7 @@ func testTurns(w *scope) {
 		}
 	}
 	for i, recovered := range order[:4] {
-		w.setCondition(w.node(recovered), "Sick", corev1.ConditionFalse)
+		w.setCondition(w.node(recovered), "Unhealthy", corev1.ConditionFalse)
 		w.has(w.node(recovered))
 		w.has(w.node(order[i+2]), noExecute(w.key("set")))
 		for _, waiting := range order[i+3:] {
@@ -136,7 +136,7 @@ func testJoining(w *scope) {
 	nodes := w.createNodes(testbed.Nodes{Count: 4})
 	w.createSet("set", evict(intstr.FromString("25%")))
 	for _, node := range nodes {
-		w.setCondition(node, "Sick", corev1.ConditionTrue)
+		w.setCondition(node, "Unhealthy", corev1.ConditionTrue)
 	}
 	w.counts(w.key("set"), 1, 3)
 	w.createNodes(testbed.Nodes{Count: 8, First: 5})
@@ -151,14 +151,14 @@ func testControlPlane(w *scope) {
 	w.createSet("by-presence", evict(everyone), func(s *v1alpha1.ConditionSetSpec) {
 		s.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: role, Operator: metav1.LabelSelectorOpExists}}
 	})
-	w.setCondition(node, "Sick", corev1.ConditionTrue)
+	w.setCondition(node, "Unhealthy", corev1.ConditionTrue)
 	w.has(node, noSchedule(w.key("spares")), noExecute(w.key("by-label")), noExecute(w.key("by-presence")))
 	w.hasStatus("spares", saysOf(node, "FellBack", "control-plane nodes are not included"))
 	w.tellsOf(node, "FellBack", "control-plane nodes are not included")
 
 	// A node that joins the control plane later is treated the same.
 	late := w.createNodes(testbed.Nodes{Count: 1, First: 2})[0]
-	w.setCondition(late, "Sick", corev1.ConditionTrue)
+	w.setCondition(late, "Unhealthy", corev1.ConditionTrue)
 	w.has(late, noExecute(w.key("spares")))
 	w.byHand(late, func(n *corev1.Node) { n.Labels[role] = "" })
 	w.has(late, noSchedule(w.key("spares")), noExecute(w.key("by-label")), noExecute(w.key("by-presence")))

@@ -75,7 +75,7 @@ func (w *scope) leaderless() {
 	now := metav1.NowMicro()
 	testkit.Must(w.t, w.api.Create(w.t.Context(), &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: "autohealer-controller"},
-		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("nobody"), LeaseDurationSeconds: new(int32(3600)), AcquireTime: &now, RenewTime: &now},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("stopped-controller"), LeaseDurationSeconds: new(int32(3600)), AcquireTime: &now, RenewTime: &now},
 	}))
 }
 
@@ -86,7 +86,7 @@ func (w *scope) healthCheck(name string, changes ...func(*v1alpha1.NodeHealthChe
 		ObjectMeta: metav1.ObjectMeta{Name: w.name + "-" + name},
 		Spec: v1alpha1.NodeHealthCheckSpec{
 			RemediationTemplate: new(w.reference("quick")),
-			UnhealthyConditions: []v1alpha1.UnhealthyCondition{{Type: "Sick", Status: "True", Duration: "5m"}},
+			UnhealthyConditions: []v1alpha1.UnhealthyCondition{{Type: "Unhealthy", Status: "True", Duration: "5m"}},
 			Selector:            &metav1.LabelSelector{MatchLabels: map[string]string{scopeLabel: w.name}},
 		},
 	}
@@ -226,7 +226,7 @@ func testWaysToWriteHealthChecks(w *scope) {
 	w.template("quick")
 	w.guarded(install.Options{})
 	good := w.file(w.healthCheck("check"))
-	slower := w.file(w.healthCheck("check", onSign("Sick=True", "10m")))
+	slower := w.file(w.healthCheck("check", onSign("Unhealthy=True", "10m")))
 	trap := w.file(w.healthCheck("check", onSign("Ready=True", "5m")))
 	const denied, reported = "denied the request: spec.unhealthyConditions[0].status", "Warning: 2 of 10 selected nodes (20%) match now"
 	name := w.name + "-check"
@@ -315,7 +315,7 @@ func testNothingIsCutOff(w *scope) {
 	for what, body := range map[string]string{
 		"a pause":                       `{"spec": {"pauseRequests": ["upgrade"]}}`,
 		"a bound":                       `{"spec": {"maxUnhealthy": 2}}`,
-		"a duration":                    `{"spec": {"unhealthyConditions": [{"type": "Sick", "status": "True", "duration": "10m"}], "healthyDelay": "5m"}}`,
+		"a duration":                    `{"spec": {"unhealthyConditions": [{"type": "Unhealthy", "status": "True", "duration": "10m"}], "healthyDelay": "5m"}}`,
 		"a label":                       `{"metadata": {"labels": {"a": "b"}}}`,
 		"a finalizer added and removed": `{"metadata": {"finalizers": null}}`,
 		"an equivalent spec":            `{"spec": {"selector": {"matchLabels": null, "matchExpressions": [{"key": "` + scopeLabel + `", "operator": "In", "values": ["` + w.name + `"]}]}}}`,
@@ -344,14 +344,14 @@ func testNothingIsCutOff(w *scope) {
 	// The status still names the remediation, but it is gone. A new object with that name
 	// does not count.
 	testkit.Must(w.t, remove(client.DryRunAll))
-	stranger := newRemediation(nodes[0])
-	testkit.Must(w.t, w.api.Create(w.t.Context(), stranger))
+	foreign := newRemediation(nodes[0])
+	testkit.Must(w.t, w.api.Create(w.t.Context(), foreign))
 	testkit.Must(w.t, remove(client.DryRunAll))
 	// The same holds if the node is deleted, too.
 	remediate(nodes[1])
 	testkit.Must(w.t, refusedHealth(remove(), "a remediation of node "+nodes[1]))
 	for _, left := range []client.Object{&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodes[1]}}, func() client.Object {
-		object := stranger.DeepCopy()
+		object := foreign.DeepCopy()
 		object.SetName(nodes[1])
 		object.SetResourceVersion("")
 		object.SetUID("")
@@ -446,7 +446,7 @@ func testHealthChecksTooEarly(w *scope) {
 
 	// Clients retry by themselves.
 	done := w.meanwhile(func() error {
-		_, err := w.Kubectl(w.t.Context(), "apply", "-f", w.file(w.healthCheck("patient")))
+		_, err := w.Kubectl(w.t.Context(), "apply", "-f", w.file(w.healthCheck("waiting")))
 		return err
 	})
 	blind.Lift()

@@ -103,7 +103,7 @@ func TestHealthCheckFaultsAround(t *testing.T) {
 func TestHealthCheckChangesAround(t *testing.T) {
 	t.Parallel()
 	newHealthCheckScope(t).runHealthCheckFaults(t, []part{
-		{"another client changes and deletes the same objects and Leases", "neighbour", testHealthCheckOtherController},
+		{"another client changes and deletes the same objects and Leases", "other", testHealthCheckOtherController},
 		{"another client deletes every remediation", "deleter", testEagerDeleter},
 		{"conditions flap", "flapping", testHealthCheckFlapping},
 		{"nodes are created again with the same names", "recreated", testHealthCheckRecreated},
@@ -219,7 +219,7 @@ func controlPlaneInFlight(w *scope) (controller *install.Controller, kept []*hel
 	w.releaseLeadership()
 	holding := p.hold(w.makes(), 1)
 	controller = w.start(install.Options{Args: p.Args(alone)})
-	w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(1), "Unhealthy", corev1.ConditionTrue)
 	return controller, holding.wait(w, 1)
 }
 
@@ -237,7 +237,7 @@ func (w *scope) letsGo(kept []*heldRequest) {
 	w.deliver(kept, http.StatusCreated)
 	w.tries(w.node(2), "quick")
 	testkit.Must(w.t, w.triesNow(w.node(1)))
-	w.setCondition(w.node(2), "Sick", corev1.ConditionFalse)
+	w.setCondition(w.node(2), "Unhealthy", corev1.ConditionFalse)
 	w.tries(w.node(2))
 	w.judgeRemediations(history.Config{AnyTurn: true, Lag: longLag}, history.Counts{Remediations: 2, Releases: 2})
 }
@@ -245,8 +245,8 @@ func (w *scope) letsGo(kept []*heldRequest) {
 func testControlPlaneSuccessor(w *scope) {
 	first, kept := controlPlaneInFlight(w)
 	w.kill(first)
-	w.setCondition(w.node(1), "Sick", corev1.ConditionFalse)
-	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(1), "Unhealthy", corev1.ConditionFalse)
+	w.setCondition(w.node(2), "Unhealthy", corev1.ConditionTrue)
 	w.start(install.Options{Args: []string{alone}})
 	w.queues()
 	w.letsGo(kept)
@@ -257,30 +257,30 @@ func testControlPlaneSuccessor(w *scope) {
 func testControlPlaneSecondSuccessor(w *scope) {
 	first, kept := controlPlaneInFlight(w)
 	w.kill(first)
-	w.setCondition(w.node(1), "Sick", corev1.ConditionFalse)
-	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(1), "Unhealthy", corev1.ConditionFalse)
+	w.setCondition(w.node(2), "Unhealthy", corev1.ConditionTrue)
 	successor := w.start(install.Options{Args: []string{alone}})
 	w.queues()
 	w.kill(successor)
-	w.setCondition(w.node(3), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(3), "Unhealthy", corev1.ConditionTrue)
 	w.restart(successor.Part)
 	w.hasCheckStatus("check", row(w.node(3), "ControlPlaneBusy", w.node(1)))
 	w.queues()
-	w.setCondition(w.node(3), "Sick", corev1.ConditionFalse)
+	w.setCondition(w.node(3), "Unhealthy", corev1.ConditionFalse)
 	w.letsGo(kept)
 }
 
 func testControlPlaneStillUnhealthy(w *scope) {
 	first, kept := controlPlaneInFlight(w)
 	w.kill(first)
-	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(2), "Unhealthy", corev1.ConditionTrue)
 	w.start(install.Options{Args: []string{alone}})
 	w.tries(w.node(1), "quick")
 	w.queues()
 	w.deliver(kept, http.StatusConflict)
 	w.queues()
 	testkit.Must(w.t, w.triesNow(w.node(1), "quick"))
-	w.setCondition(w.node(1), "Sick", corev1.ConditionFalse)
+	w.setCondition(w.node(1), "Unhealthy", corev1.ConditionFalse)
 	w.tries(w.node(2), "quick")
 	testkit.Must(w.t, w.triesNow(w.node(1)))
 	w.judgeRemediations(history.Config{AnyTurn: true, Lag: longLag}, history.Counts{Remediations: 2, Releases: 1})
@@ -288,14 +288,14 @@ func testControlPlaneStillUnhealthy(w *scope) {
 
 func testControlPlaneOwnerDeleted(w *scope) {
 	_, kept := controlPlaneInFlight(w)
-	w.setCondition(w.node(1), "Sick", corev1.ConditionFalse)
-	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(1), "Unhealthy", corev1.ConditionFalse)
+	w.setCondition(w.node(2), "Unhealthy", corev1.ConditionTrue)
 	w.queues()
 	kept[0].Drop() // the controller gets no response
-	w.setCondition(w.node(3), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(3), "Unhealthy", corev1.ConditionTrue)
 	w.hasCheckStatus("check", row(w.node(3), "ControlPlaneBusy", w.node(1)))
 	w.queues()
-	w.setCondition(w.node(3), "Sick", corev1.ConditionFalse)
+	w.setCondition(w.node(3), "Unhealthy", corev1.ConditionFalse)
 	w.letsGo(kept)
 }
 
@@ -317,7 +317,7 @@ func testControlPlaneNodeGoneSuccessor(w *scope) {
 	first, kept := controlPlaneInFlight(w)
 	w.kill(first)
 	w.removeNode(w.node(1))
-	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(2), "Unhealthy", corev1.ConditionTrue)
 	w.start(install.Options{Args: []string{alone}})
 	w.orphansOf()
 	w.letsGo(kept)
@@ -326,7 +326,7 @@ func testControlPlaneNodeGoneSuccessor(w *scope) {
 func testControlPlaneNodeGoneOwnerDeleted(w *scope) {
 	_, kept := controlPlaneInFlight(w)
 	w.removeNode(w.node(1))
-	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(2), "Unhealthy", corev1.ConditionTrue)
 	w.orphansOf()
 	kept[0].Drop()
 	w.orphansOf()
@@ -338,7 +338,7 @@ func testControlPlaneNodeRecreated(w *scope) {
 	w.kill(first)
 	w.removeNode(w.node(1))
 	w.createNodes(testbed.Nodes{Count: 1, Labels: map[string]string{controlPlaneLabel: ""}})
-	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(2), "Unhealthy", corev1.ConditionTrue)
 	w.start(install.Options{Args: []string{alone}})
 	w.orphansOf()
 	w.letsGo(kept)
@@ -357,7 +357,7 @@ func controlPlaneUnderTreatment(w *scope) (controller *install.Controller, objec
 	w.checked(testbed.Nodes{Count: 3, Labels: map[string]string{controlPlaneLabel: ""}}, atMost("100%"))
 	w.releaseLeadership()
 	controller = w.start(install.Options{Args: []string{alone}})
-	w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(1), "Unhealthy", corev1.ConditionTrue)
 	object = w.tries(w.node(1), "quick")
 	w.hold(object, `["example.com/hangs"]`)
 	return controller, object
@@ -366,11 +366,11 @@ func controlPlaneUnderTreatment(w *scope) (controller *install.Controller, objec
 func testControlPlaneOrphan(w *scope) {
 	controller, object := controlPlaneUnderTreatment(w)
 	w.removeNode(w.node(1))
-	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(2), "Unhealthy", corev1.ConditionTrue)
 	w.orphansOf()
 	w.kill(controller)
 	w.restart(controller.Part)
-	w.setCondition(w.node(3), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(3), "Unhealthy", corev1.ConditionTrue)
 	w.hasCheckStatus("check", row(w.node(3), "Vetoed", w.node(1)))
 	w.orphansOf()
 	w.hold(object, "null")
@@ -380,12 +380,12 @@ func testControlPlaneOrphan(w *scope) {
 
 func testControlPlaneOrphanHangs(w *scope) {
 	controller, object := controlPlaneUnderTreatment(w)
-	w.setCondition(w.node(1), "Sick", corev1.ConditionFalse)
-	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(1), "Unhealthy", corev1.ConditionFalse)
+	w.setCondition(w.node(2), "Unhealthy", corev1.ConditionTrue)
 	w.queues()
 	w.kill(controller)
 	w.restart(controller.Part)
-	w.setCondition(w.node(3), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(3), "Unhealthy", corev1.ConditionTrue)
 	w.hasCheckStatus("check", row(w.node(3), "ControlPlaneBusy", w.node(1)))
 	w.queues()
 	w.hold(object, "null")
@@ -401,7 +401,7 @@ func testCalledOff(w *scope) {
 	takes := p.hold(w.sends(http.MethodPost, "leases"), 1)
 	made := p.count(w.makes())
 	w.start(install.Options{Args: p.Args(alone)})
-	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionTrue)
 	takes.wait(w, 1)
 	w.makeUnhealthy(nodes[1:4])
 	w.hasCheckStatus("check", row(nodes[1], "GateClosed", "4 of 6"))
@@ -591,7 +591,7 @@ func testHealthCheckFlapping(w *scope) {
 	testkit.Must(w.t, w.everywhere(nodes, func(ctx context.Context, i int, node string) error {
 		random := rand.New(rand.NewPCG(1, uint64(i)))
 		for range flips {
-			if err := w.try(ctx, node, []string{"Sick", "Tired"}[random.IntN(2)], statuses[random.IntN(len(statuses))]); err != nil {
+			if err := w.try(ctx, node, []string{"Unhealthy", "Tired"}[random.IntN(2)], statuses[random.IntN(len(statuses))]); err != nil {
 				return err
 			}
 			pause(ctx, time.Duration(random.IntN(300))*time.Millisecond)
@@ -721,7 +721,7 @@ func beginSilence(w *scope) {
 	w.template("second", several)
 	nodes := w.createNodes(testbed.Nodes{Count: 3})
 	w.check("check", w.steps("first", "second"))
-	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionTrue)
 	controller := w.start(install.Options{Args: []string{alone}})
 	w.tries(nodes[0], "first")
 	w.kill(controller)
@@ -742,7 +742,7 @@ func endSilence(w *scope) {
 	w.hasEvent("NodeHealthCheck", w.name+"-check", "NoTemplateLeft", w.node(1))
 	w.locked(w.node(1), "")
 	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: 2, Escalations: 1, Notes: 2})
-	w.setCondition(w.node(1), "Sick", corev1.ConditionFalse)
+	w.setCondition(w.node(1), "Unhealthy", corev1.ConditionFalse)
 	w.tries(w.node(1))
 	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Releases: 2})
 }

@@ -87,11 +87,11 @@ func (w *scope) dropWatches(proxy *testbed.Proxy) {
 // checkOption changes a health check.
 type checkOption = func(*remediationv1alpha1.NodeHealthCheckSpec)
 
-// check creates a health check for the scope's nodes: as soon as Sick is True, it uses the
+// check creates a health check for the scope's nodes: as soon as Unhealthy is True, it uses the
 // template quick.
 func (w *scope) check(name string, changes ...checkOption) *remediationv1alpha1.NodeHealthCheck {
 	w.t.Helper()
-	check := w.healthCheck(name, append([]checkOption{onSign("Sick=True", "0s")}, changes...)...)
+	check := w.healthCheck(name, append([]checkOption{onSign("Unhealthy=True", "0s")}, changes...)...)
 	testkit.Must(w.t, w.api.Create(w.t.Context(), check))
 	return check
 }
@@ -109,7 +109,7 @@ func (w *scope) checked(nodes testbed.Nodes, changes ...checkOption) []string {
 func (w *scope) treating(count int) (nodes []string, object *unstructured.Unstructured) {
 	w.t.Helper()
 	nodes = w.checked(testbed.Nodes{Count: count})
-	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionTrue)
 	return nodes, w.tries(nodes[0], "quick")
 }
 

@@ -109,7 +109,7 @@ func (w *scope) medik8sReleases() {
 func (w *scope) stands(name string, back bool, words ...string) {
 	w.t.Helper()
 	check := &remediationv1alpha1.NodeHealthCheck{}
-	w.eventually("who follows "+w.name+"-"+name, func() error {
+	w.eventually("the controller that follows "+w.name+"-"+name, func() error {
 		if err := w.api.Get(w.t.Context(), client.ObjectKey{Name: w.name + "-" + name}, check); err != nil {
 			return err
 		}
@@ -193,8 +193,8 @@ func testMedik8sLeaseExpires(w *scope) {
 	w.stands("check", true, "medik8s_1", medik8sNamespace+"/"+medik8sLease)
 	w.isDeferring(controller, true, "deferring to another controller")
 	// The node has recovered, which medik8s will see. Another node becomes unhealthy.
-	w.setCondition(nodes[1], "Sick", corev1.ConditionFalse)
-	w.setCondition(nodes[3], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[1], "Unhealthy", corev1.ConditionFalse)
+	w.setCondition(nodes[3], "Unhealthy", corev1.ConditionTrue)
 	w.mark(nodes[4], `{"annotations":{"`+confirmedAnnotation+`":""}}`)
 	w.createSet("set") // medik8s does not handle sets
 	w.counts(w.key("set"), 0, 3)
@@ -215,7 +215,7 @@ func testMedik8sLeaseExpires(w *scope) {
 	w.hasCheckStatus("check", counted(6, 3, 3))
 	w.isDeferring(controller, false, "following health checks")
 	w.locked(nodes[1], "")
-	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionFalse)
 	w.tries(nodes[0])
 	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: 2, Releases: 2})
 }
@@ -233,8 +233,8 @@ func testMedik8sReturns(w *scope) {
 	end = w.medik8sLeads()
 	w.stands("check", true)
 	w.isDeferring(controller, true, "deferring to another controller")
-	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
-	w.setCondition(nodes[2], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionFalse)
+	w.setCondition(nodes[2], "Unhealthy", corev1.ConditionTrue)
 	w.createSet("set")
 	w.counts(w.key("set"), 0, 2) // by now the controller has seen everything
 	w.untouched(first)

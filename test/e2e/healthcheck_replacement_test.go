@@ -51,7 +51,7 @@ func testAwaitingReplacementKilled(w *scope) {
 		w.t.Logf("killed %s", point)
 		taken, next := nodes[0], nodes[1]
 		nodes = nodes[2:]
-		w.setCondition(taken, "Sick", corev1.ConditionTrue)
+		w.setCondition(taken, "Unhealthy", corev1.ConditionTrue)
 		object := w.tries(taken, "quick")
 		w.replies(object, "PermanentNodeDeletionExpected", metav1.ConditionTrue)
 		isNamed := w.namesInLedger()
@@ -82,7 +82,7 @@ func testAwaitingReplacementKilled(w *scope) {
 			w.t.Fatalf("no object or ledger entry names %s any longer: %v", taken, errors.Join(err, w.triesNow(taken, "quick")))
 		}
 		w.restart(controller.Part)
-		w.setCondition(next, "Sick", corev1.ConditionTrue)
+		w.setCondition(next, "Unhealthy", corev1.ConditionTrue)
 		w.awaitsReplacement(next)
 		for _, l := range slow {
 			testkit.Value(l.Deliver(w.t.Context())).Must(w.t) // the sender is no longer leader, so any response is fine
@@ -95,7 +95,7 @@ func testAwaitingReplacementKilled(w *scope) {
 		replacements++
 		w.createNodes(testbed.Nodes{Count: 1, First: 100 + replacements})
 		w.tries(next, "quick")
-		w.setCondition(next, "Sick", corev1.ConditionFalse)
+		w.setCondition(next, "Unhealthy", corev1.ConditionFalse)
 		w.tries(next)
 	}
 	w.hasCheckStatus("check", counted(8, 8, 0))

@@ -72,7 +72,7 @@ func testCycle(w *scope) {
 	nodes := w.createNodes(testbed.Nodes{Count: 5})
 	check := w.check("check")
 	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseEnabled), counted(5, 5, 0), condition(remediationv1alpha1.Disabled, metav1.ConditionFalse))
-	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionTrue)
 	object := w.tries(nodes[0], "quick")
 	w.locked(nodes[0], "NodeHealthCheck-"+check.Name)
 	node := testkit.Value(w.get(w.t.Context(), nodes[0])).Must(w.t)
@@ -91,7 +91,7 @@ func testCycle(w *scope) {
 			w.t.Errorf("%s is %v, want %v", what, pair[0], pair[1])
 		}
 	}
-	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseRemediating, "1"), counted(5, 4, 1), row(nodes[0], "Treating", "Sick=True since", "remediation is under way"))
+	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseRemediating, "1"), counted(5, 4, 1), row(nodes[0], "Treating", "Unhealthy=True since", "remediation is under way"))
 	table := testkit.Value(w.Kubectl(w.t.Context(), "get", "nhc", check.Name)).Must(w.t)
 	for _, word := range []string{"OBSERVED", "HEALTHY", "TREATED", "PHASE", "REASON", "Remediating"} {
 		if !strings.Contains(table, word) {
@@ -100,8 +100,8 @@ func testCycle(w *scope) {
 	}
 	w.hasEvent("NodeHealthCheck", check.Name, "DetectedUnhealthy", nodes[0])
 	w.hasEvent("NodeHealthCheck", check.Name, "RemediationCreated", nodes[0])
-	w.hasEvent("Node", nodes[0], "RemediationCreated", "Sick=True")
-	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
+	w.hasEvent("Node", nodes[0], "RemediationCreated", "Unhealthy=True")
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionFalse)
 	w.tries(nodes[0])
 	w.locked(nodes[0], "")
 	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseEnabled), counted(5, 5, 0))
@@ -132,11 +132,11 @@ spec:
     matchLabels:
       seed: "yes"
   unhealthyConditions:
-    - type: Sick
+    - type: Unhealthy
       status: "True"
       duration: 1s
 `)
-	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionTrue)
 	w.hasCheckStatus("sample", phase(remediationv1alpha1.PhaseDisabled, "ProviderXRemediationTemplate", "medik8s.io/v1alpha1"),
 		condition(remediationv1alpha1.Disabled, metav1.ConditionTrue, "RemediationTemplateNotFound"), row(nodes[0], "OnHold"))
 	w.hasEvent("NodeHealthCheck", "seed-sample", "Disabled", "ProviderXRemediationTemplate")
@@ -191,7 +191,7 @@ spec:
 		return err
 	})
 	w.hasCheckStatus("sample", phase(remediationv1alpha1.PhaseRemediating), counted(3, 2, 1))
-	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionFalse)
 	w.hasCheckStatus("sample", phase(remediationv1alpha1.PhaseEnabled), counted(3, 3, 0))
 }
 
@@ -204,7 +204,7 @@ func testGate(w *scope) {
 		testkit.Must(w.t, w.triesNow(node))
 	}
 	w.hasEvent("NodeHealthCheck", w.name+"-check", "RemediationSkipped", "at most 4 may be")
-	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionFalse)
 	for _, node := range nodes[1:5] {
 		w.tries(node, "quick")
 	}
@@ -224,7 +224,7 @@ func testWideBound(w *scope) {
 	}
 }
 
-// several marks a template as one that accepts several requests for a node.
+// several marks a template: its remediator accepts several requests for a node.
 func several(template *unstructured.Unstructured) {
 	template.SetAnnotations(map[string]string{severalAnnotation: "true"})
 }
@@ -234,7 +234,7 @@ func testFailedStep(w *scope) {
 	w.template("second", several)
 	nodes := w.createNodes(testbed.Nodes{Count: 3})
 	w.check("check", w.steps("first", "second"))
-	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionTrue)
 	first := w.tries(nodes[0], "first")
 	w.replies(first, "Succeeded", metav1.ConditionFalse)
 	w.tries(nodes[0], "first", "second")
@@ -256,7 +256,7 @@ func testFailedStep(w *scope) {
 	w.hasCheckStatus("check", row(nodes[0], "Exhausted", "nothing is left to try"))
 	w.hasEvent("NodeHealthCheck", w.name+"-check", "NoTemplateLeft", nodes[0])
 	w.locked(nodes[0], "")
-	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionFalse)
 	w.tries(nodes[0])
 }
 
@@ -265,7 +265,7 @@ func testSlowStep(w *scope) {
 	w.template("second", several)
 	nodes := w.createNodes(testbed.Nodes{Count: 3})
 	w.check("check", w.steps("first", "second"), atMost("1"))
-	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionTrue)
 	began := time.Now()
 	w.tries(nodes[0], "first")
 	w.makeUnhealthy(nodes[1:]) // this closes the gate, and stops no clock
@@ -278,18 +278,18 @@ func testSlowStep(w *scope) {
 
 func testHealthyDelay(w *scope) {
 	nodes := w.checked(testbed.Nodes{Count: 3}, func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.HealthyDelay = "6s" })
-	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionTrue)
 	object := w.tries(nodes[0], "quick")
-	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionFalse)
 	w.hasCheckStatus("check", row(nodes[0], "Recovering"), counted(3, 2, 1), func(s remediationv1alpha1.NodeHealthCheckStatus) error {
 		if s.UnhealthyNodes[0].HealthyDelayed == nil || !*s.UnhealthyNodes[0].HealthyDelayed || s.UnhealthyNodes[0].ConditionsHealthyTimestamp == nil {
 			return fmt.Errorf("its row is %+v", s.UnhealthyNodes[0])
 		}
 		return nil
 	})
-	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionTrue)
 	w.hasCheckStatus("check", row(nodes[0], "Treating"))
-	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionFalse)
 	again := time.Now()
 	w.tries(nodes[0])
 	if took := time.Since(again); took < 5*time.Second {
@@ -302,9 +302,9 @@ func testHealthyDelay(w *scope) {
 
 func testByHand(w *scope) {
 	nodes := w.checked(testbed.Nodes{Count: 3}, func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.HealthyDelay = "-1s" })
-	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionTrue)
 	w.tries(nodes[0], "quick")
-	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionFalse)
 	w.hasCheckStatus("check", row(nodes[0], "Recovering", "confirm"))
 	testkit.Must(w.t, w.triesNow(nodes[0], "quick"))
 	w.mark(nodes[0], `{"annotations":{"`+confirmedAnnotation+`":""}}`)
@@ -348,9 +348,9 @@ func testPause(w *scope) {
 	nodes, _ := w.treating(5)
 	w.change("check", func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.PauseRequests = []string{"an upgrade"} })
 	w.hasCheckStatus("check", phase(remediationv1alpha1.PhasePaused, "an upgrade"))
-	w.setCondition(nodes[1], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[1], "Unhealthy", corev1.ConditionTrue)
 	w.hasCheckStatus("check", row(nodes[1], "OnHold", "an upgrade"), counted(5, 3, 1))
-	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionFalse)
 	w.tries(nodes[0])
 	w.hasCheckStatus("check", counted(5, 4, 0))
 	testkit.Must(w.t, w.triesNow(nodes[1]))
@@ -420,7 +420,7 @@ func testCheckedControlPlane(w *scope) {
 		if _, labelled := object[0].GetLabels()["remediation.medik8s.io/isControlPlaneNode"]; !labelled {
 			w.t.Errorf("labels are %v", object[0].GetLabels())
 		}
-		w.setCondition(now[0], "Sick", corev1.ConditionFalse)
+		w.setCondition(now[0], "Unhealthy", corev1.ConditionFalse)
 		w.eventually("the end of the treatment", func() error { return w.triesNow(now[0]) })
 	}
 	w.hasCheckStatus("even", counted(3, 3, 0))
@@ -433,7 +433,7 @@ func testTwoChecks(w *scope) {
 	nodes := w.createNodes(testbed.Nodes{Count: 3})
 	w.check("one")
 	w.check("two", func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.RemediationTemplate = new(w.reference("other")) })
-	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionTrue)
 	w.tries(nodes[0], "quick") // the first by name
 	w.hasCheckStatus("two", row(nodes[0], "Busy", "NodeHealthCheck/"+w.name+"-one"))
 	testkit.Must(w.t, w.triesNow(nodes[0], "quick"))
@@ -441,7 +441,7 @@ func testTwoChecks(w *scope) {
 
 func testLeaver(w *scope) {
 	nodes := w.checked(testbed.Nodes{Count: 4, Labels: map[string]string{"pool": "a"}}, func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.Selector.MatchLabels["pool"] = "a" })
-	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionTrue)
 	w.tries(nodes[0], "quick")
 	w.mark(nodes[0], `{"labels":{"pool":"b"}}`)
 	w.tries(nodes[0])
@@ -456,7 +456,7 @@ func testDeletedNode(w *scope) {
 	w.locked(nodes[0], "")
 	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseEnabled), counted(3, 3, 0))
 	// The same holds if both are deleted at once.
-	w.setCondition(nodes[1], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[1], "Unhealthy", corev1.ConditionTrue)
 	object := w.tries(nodes[1], "quick")
 	w.removeNode(nodes[1])
 	testkit.Must(w.t, client.IgnoreNotFound(w.api.Delete(w.t.Context(), object)))
@@ -465,13 +465,13 @@ func testDeletedNode(w *scope) {
 
 func testReplacedNode(w *scope) {
 	nodes := w.checked(testbed.Nodes{Count: 4}, atMost("1"))
-	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionTrue)
 	object := w.tries(nodes[0], "quick")
 	w.replies(object, "PermanentNodeDeletionExpected", metav1.ConditionTrue)
 	w.removeNode(nodes[0])
 	w.hasCheckStatus("check", counted(3, 3, 1), row(nodes[0], "NodeGone"))
 	testkit.Must(w.t, w.triesNow(nodes[0], "quick"))
-	w.setCondition(nodes[1], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[1], "Unhealthy", corev1.ConditionTrue)
 	w.awaitsReplacement(nodes[1])
 	testkit.Must(w.t, w.reports(object, map[string]metav1.ConditionStatus{"PermanentNodeDeletionExpected": metav1.ConditionTrue, "Succeeded": metav1.ConditionTrue}))
 	w.tries(nodes[0])
@@ -493,7 +493,7 @@ func testNodeMadeAgain(w *scope) {
 		}
 		return err
 	})
-	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionTrue)
 	after := w.tries(nodes[0], "quick")
 	if before.GetUID() == after.GetUID() {
 		w.t.Error("the new node has the old one's remediation")
@@ -504,7 +504,7 @@ func testDroppedCheck(w *scope) {
 	w.template("quick")
 	nodes := w.createNodes(testbed.Nodes{Count: 4})
 	check := w.check("check")
-	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionTrue)
 	w.tries(nodes[0], "quick")
 	testkit.Must(w.t, w.api.Delete(w.t.Context(), check))
 	w.tries(nodes[0])
@@ -517,10 +517,10 @@ func testInvalidEdit(w *scope) {
 		s.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near"}}
 	})
 	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseDisabled, "Near"), counted(4, 3, 1))
-	w.setCondition(nodes[1], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[1], "Unhealthy", corev1.ConditionTrue)
 	w.hasCheckStatus("check", row(nodes[1], "OnHold"))
 	testkit.Must(w.t, w.triesNow(nodes[0], "quick"))
-	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionFalse)
 	w.tries(nodes[0])
 	w.change("check", func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.Selector.MatchExpressions = nil })
 	w.tries(nodes[1], "quick")
@@ -538,18 +538,18 @@ func testDeleter(w *scope) {
 	if first.GetUID() == second.GetUID() {
 		w.t.Error("it was never deleted")
 	}
-	w.setCondition(nodes[1], "Sick", corev1.ConditionTrue) // other nodes do not wait
+	w.setCondition(nodes[1], "Unhealthy", corev1.ConditionTrue) // other nodes do not wait
 	w.tries(nodes[1], "quick")
 }
 
 func testHangingFinalizer(w *scope) {
 	nodes, object := w.treating(4)
 	w.hold(object, `["example.com/hangs"]`)
-	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionFalse)
 	w.hasCheckStatus("check", row(nodes[0], "Recovered", "example.com/hangs"), counted(4, 3, 1))
-	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionTrue)
 	w.hasCheckStatus("check", row(nodes[0], "Treating", "is being deleted"))
-	w.setCondition(nodes[1], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[1], "Unhealthy", corev1.ConditionTrue)
 	w.tries(nodes[1], "quick")
 	w.hold(object, `null`)
 	w.eventually("its own remediation", func() error {
@@ -569,10 +569,10 @@ func testTemplateEdited(w *scope) {
 	template.SetName(w.name + "-quick")
 	testkit.Must(w.t, w.api.Patch(w.t.Context(), template.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"template":{"spec":{"strategy":"changed"}}}}`))))
 	w.eventually("the next object from the current template", func() error {
-		w.setCondition(nodes[1], "Sick", corev1.ConditionTrue)
+		w.setCondition(nodes[1], "Unhealthy", corev1.ConditionTrue)
 		found, err := w.strategies(nodes[1])
 		if err == nil && !slices.Equal(found, []string{"changed"}) {
-			w.setCondition(nodes[1], "Sick", corev1.ConditionFalse) // the watch was behind
+			w.setCondition(nodes[1], "Unhealthy", corev1.ConditionFalse) // the watch was behind
 			w.tries(nodes[1])
 			err = fmt.Errorf("it is %v", found)
 		}
@@ -583,9 +583,9 @@ func testTemplateEdited(w *scope) {
 	}
 	testkit.Must(w.t, w.api.Delete(w.t.Context(), template))
 	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseDisabled, "there is no template"), counted(4, 2, 2))
-	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionFalse)
 	w.tries(nodes[0]) // needs no template
-	w.setCondition(nodes[2], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[2], "Unhealthy", corev1.ConditionTrue)
 	w.hasCheckStatus("check", row(nodes[2], "OnHold", "there is no template"))
 	w.template("quick")
 	w.tries(nodes[2], "quick")
@@ -601,12 +601,12 @@ func testForeignObject(w *scope) {
 	theirs.SetAnnotations(map[string]string{nodeNameAnnotation: nodes[0]})
 	testkit.Must(w.t, w.api.Create(w.t.Context(), theirs))
 	w.check("check")
-	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionTrue)
 	w.hasCheckStatus("check", row(nodes[0], "Vetoed", "which no health check has made"), counted(4, 3, 0))
-	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionFalse)
 	w.hasCheckStatus("check", counted(4, 4, 0))
 	testkit.Must(w.t, w.triesNow(nodes[0], "theirs"))
-	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionTrue)
 	testkit.Must(w.t, w.api.Delete(w.t.Context(), theirs))
 	w.tries(nodes[0], "quick")
 }
@@ -616,7 +616,7 @@ func testSeveralTemplates(w *scope) {
 	w.template("second", several)
 	nodes := w.createNodes(testbed.Nodes{Count: 3})
 	w.check("check", w.steps("first", "second"))
-	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionTrue)
 	object := w.tries(nodes[0], "first")
 	if object.GetGenerateName() != nodes[0]+"-" || !strings.HasPrefix(object.GetName(), nodes[0]+"-") {
 		w.t.Errorf("its name is %s, made from %s", object.GetName(), object.GetGenerateName())
@@ -632,7 +632,7 @@ func testSameNames(w *scope) {
 	w.check("check", atMost("2"), w.steps("quick", "slow"))
 	w.template("quick", several)
 	w.template("slow")
-	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionTrue)
 	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseDisabled, "are of one kind", severalAnnotation),
 		condition(remediationv1alpha1.Disabled, metav1.ConditionTrue, "RemediationTemplateInvalid"), row(nodes[0], "OnHold"))
 	template := &unstructured.Unstructured{}

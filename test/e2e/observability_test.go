@@ -56,7 +56,7 @@ func testObservability(w *scope) {
 	nodes := w.createNodes(testbed.Nodes{Count: many})
 	w.createSet("set", evict(intstr.FromString("50%")), func(s *v1alpha1.ConditionSetSpec) { s.Type = "TooMuch" })
 	for _, node := range nodes {
-		w.setCondition(node, "Sick", corev1.ConditionTrue)
+		w.setCondition(node, "Unhealthy", corev1.ConditionTrue)
 	}
 	status := w.hasStatus("set", func(s v1alpha1.ConditionSetStatus) error {
 		if s.Matched != many || s.Tainted != many/2 || s.HeldBack != many/2 {
@@ -91,7 +91,7 @@ func testObservability(w *scope) {
 		}
 		w.tellsOf(w.name+"-set", "Tainted", node.Name, node.Message)
 
-		w.setCondition(node.Name, "Sick", corev1.ConditionFalse)
+		w.setCondition(node.Name, "Unhealthy", corev1.ConditionFalse)
 		gone := w.tellsOf(node.Name, "Recovered", "ConditionSet/"+w.name+"-set")
 		w.tellsOf(w.name+"-set", "Recovered", node.Name, gone)
 	})
@@ -134,10 +134,10 @@ func testMetrics(w *scope, controller *install.Controller) {
 	nodes := w.createNodes(testbed.Nodes{Count: 3})
 	w.createSet("set", evict(intstr.FromInt32(1)))
 	for _, node := range nodes {
-		w.setCondition(node, "Sick", corev1.ConditionTrue)
+		w.setCondition(node, "Unhealthy", corev1.ConditionTrue)
 	}
 	w.counts(w.key("set"), 1, 2)
-	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionFalse)
 	w.counts(w.key("set"), 1, 1)
 	w.hasStatus("set", func(s v1alpha1.ConditionSetStatus) error {
 		if s.Matched != 2 || s.HeldBack != 1 {

@@ -23,7 +23,7 @@ import (
 // resourceVersion removes our taint, and the controller must place it again.
 func testOtherController(w *scope) {
 	const count, kubectl = 100, 6
-	theirs := corev1.Taint{Key: "neighbour.example.com/reserved", Effect: corev1.TaintEffectNoSchedule, Value: "yes"}
+	theirs := corev1.Taint{Key: "other.example.com/reserved", Effect: corev1.TaintEffectNoSchedule, Value: "yes"}
 	isTheirs := func(t corev1.Taint) bool { return t.Key == theirs.Key }
 	storm := w.createNodes(testbed.Nodes{Count: count, Labels: map[string]string{"pool": "storm"}})
 	// kubectl writes the list that it read a moment before. If our taint changed in

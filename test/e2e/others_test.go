@@ -82,7 +82,7 @@ func testForeign(w *scope) {
 		w.byHand(w.node(number), func(n *corev1.Node) { n.Spec.Taints = taints })
 	}
 	for number := 1; number <= 7; number++ {
-		w.setCondition(w.node(number), "Sick", corev1.ConditionTrue)
+		w.setCondition(w.node(number), "Unhealthy", corev1.ConditionTrue)
 	}
 	ours := noExecute(w.key("set"))
 	w.has(w.node(3), ours, preferNoSchedule(w.key("set")))
@@ -95,7 +95,7 @@ func testForeign(w *scope) {
 	w.byHand(w.node(5), func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{mine} })
 	w.byHand(w.node(6), func(n *corev1.Node) { n.Spec.Taints = append(n.Spec.Taints, weaker) })
 	for number := 1; number <= 7; number++ {
-		w.setCondition(w.node(number), "Sick", corev1.ConditionFalse)
+		w.setCondition(w.node(number), "Unhealthy", corev1.ConditionFalse)
 	}
 	w.has(w.node(7))
 	w.has(w.node(6), preferNoSchedule(w.key("set")))
@@ -113,11 +113,11 @@ func testForeign(w *scope) {
 
 	// A taint that another writer adds where ours was before is theirs, too.
 	w.byHand(w.node(7), func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{mine} })
-	w.setCondition(w.node(7), "Sick", corev1.ConditionTrue)
-	w.setCondition(w.node(6), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(7), "Unhealthy", corev1.ConditionTrue)
+	w.setCondition(w.node(6), "Unhealthy", corev1.ConditionTrue)
 	w.has(w.node(6), ours, preferNoSchedule(w.key("set")))
-	w.setCondition(w.node(7), "Sick", corev1.ConditionFalse)
-	w.setCondition(w.node(6), "Sick", corev1.ConditionFalse)
+	w.setCondition(w.node(7), "Unhealthy", corev1.ConditionFalse)
+	w.setCondition(w.node(6), "Unhealthy", corev1.ConditionFalse)
 	w.has(w.node(6), preferNoSchedule(w.key("set")))
 	w.hasNow(w.node(7), ours)
 }
@@ -129,7 +129,7 @@ func testServedByOthers(w *scope) {
 	w.createNodes(testbed.Nodes{Count: 4})
 	w.createSet("set", evict(intstr.FromInt32(1)))
 	w.byHand(w.node(1), func(n *corev1.Node) { n.Spec.Taints = theirs })
-	w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(1), "Unhealthy", corev1.ConditionTrue)
 	w.hasStatus("set", saysOf(w.node(1), "Tainted", "the node already has the taint"))
 	w.byHand(w.node(1), func(n *corev1.Node) { n.Spec.Taints = nil })
 	w.has(w.node(1), noExecute(w.key("set")))
@@ -138,7 +138,7 @@ func testServedByOthers(w *scope) {
 	w.byHand(w.node(2), func(n *corev1.Node) {
 		n.Spec.Taints = []corev1.Taint{{Key: w.key("set"), Effect: corev1.TaintEffectNoSchedule}}
 	})
-	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(2), "Unhealthy", corev1.ConditionTrue)
 	w.hasStatus("set", saysOf(w.node(2), "FellBack", "the node already has this taint, set by another component"))
 	w.byHand(w.node(2), func(n *corev1.Node) { n.Spec.Taints = nil })
 	w.has(w.node(2), noSchedule(w.key("set")))
@@ -149,13 +149,13 @@ func testServedByOthers(w *scope) {
 func testRemovedByHand(w *scope) {
 	w.createNodes(testbed.Nodes{Count: 3})
 	w.createSet("set", evict(intstr.FromInt32(1)))
-	w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(1), "Unhealthy", corev1.ConditionTrue)
 	w.has(w.node(1), noExecute(w.key("set")))
 	w.byHand(w.node(1), func(n *corev1.Node) { n.Spec.Taints = nil })
 	w.has(w.node(1), noExecute(w.key("set")))
 
 	// If another node waits, that node is next.
-	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(2), "Unhealthy", corev1.ConditionTrue)
 	w.has(w.node(2), noSchedule(w.key("set")))
 	w.byHand(w.node(1), func(n *corev1.Node) { n.Spec.Taints = nil })
 	w.has(w.node(2), noExecute(w.key("set")))
@@ -165,14 +165,14 @@ func testRemovedByHand(w *scope) {
 func testCorruptRecord(w *scope) {
 	w.createNodes(testbed.Nodes{Count: 2})
 	w.createSet("set")
-	w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(1), "Unhealthy", corev1.ConditionTrue)
 	w.has(w.node(1), noSchedule(w.key("set")))
 	w.byHand(w.node(1), func(n *corev1.Node) { n.Annotations[recordAnnotation] = `{"taints":[{"rule":` })
 	w.tellsOf(w.node(1), "Trouble", "cannot be read", recordAnnotation)
-	w.setCondition(w.node(1), "Sick", corev1.ConditionFalse)
+	w.setCondition(w.node(1), "Unhealthy", corev1.ConditionFalse)
 	w.deleteSet("set")
-	w.createSet("second", func(s *v1alpha1.ConditionSetSpec) { s.Conditions["Sick"] = v1alpha1.SetCondition{Status: "False"} })
-	w.setCondition(w.node(2), "Sick", corev1.ConditionFalse)
+	w.createSet("second", func(s *v1alpha1.ConditionSetSpec) { s.Conditions["Unhealthy"] = v1alpha1.SetCondition{Status: "False"} })
+	w.setCondition(w.node(2), "Unhealthy", corev1.ConditionFalse)
 	w.has(w.node(2), noSchedule(w.key("second")))
 	w.has(w.node(1), noSchedule(w.key("set")), noSchedule(w.key("second")))
 

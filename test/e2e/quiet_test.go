@@ -28,7 +28,7 @@ func TestQuietHealthChecks(t *testing.T) {
 	controller := w.scope(t, "all").start(install.Options{Through: proxy, Args: []string{alone}})
 	for _, part := range []part{
 		{"a storm ends without another event", "storm", testStormCooldown},
-		{"medik8s' own controller starts and stops", "peer", testDeferring},
+		{"medik8s' own controller starts and stops", "medik8s", testDeferring},
 		{"the response to a deletion is lost", "ends", func(w *scope) { testUnansweredEnd(w, proxy, controller) }},
 	} {
 		t.Run(part.name, func(t *testing.T) {
@@ -42,7 +42,7 @@ func TestQuietHealthChecks(t *testing.T) {
 // testDeferring has medik8s' own controller lead for a while.
 func testDeferring(w *scope) {
 	nodes := w.checked(testbed.Nodes{Count: 4})
-	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionTrue)
 	object := w.tries(nodes[0], "quick")
 	w.hasCheckStatus("check", counted(4, 3, 1))
 
@@ -52,8 +52,8 @@ func testDeferring(w *scope) {
 	}
 	testkit.Must(w.t, w.api.Create(w.t.Context(), lease))
 	w.hasCheckStatus("check", condition(remediationv1alpha1.StandingBack, metav1.ConditionTrue, "operator-1 holds Lease default/e1f13584.medik8s.io"))
-	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
-	w.setCondition(nodes[1], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionFalse)
+	w.setCondition(nodes[1], "Unhealthy", corev1.ConditionTrue)
 	w.createSet("set") // which medik8s does not know
 	w.hasStatus("set", func(s v1alpha1.ConditionSetStatus) error {
 		if s.Selected != 4 || s.Matched != 1 {
@@ -90,9 +90,9 @@ func testUnansweredEnd(w *scope, proxy *testbed.Proxy, controller *install.Contr
 	check := w.check("check")
 	const rounds = 3
 	for range rounds {
-		w.setCondition(node, "Sick", corev1.ConditionTrue)
+		w.setCondition(node, "Unhealthy", corev1.ConditionTrue)
 		w.tries(node, "quick")
-		w.setCondition(node, "Sick", corev1.ConditionFalse)
+		w.setCondition(node, "Unhealthy", corev1.ConditionFalse)
 		w.tries(node)
 		w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseEnabled), counted(4, 4, 0))
 	}

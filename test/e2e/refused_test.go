@@ -193,7 +193,7 @@ func testRefusedEviction(w *scope) {
 	controller := w.start(install.Options{Args: p.Args(alone)})
 	allow := w.refuse(w.node(1), noEviction, metav1.StatusReasonInvalid)
 	tries, since := p.count(changesNodeOf(w.node(1))), time.Now()
-	w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(1), "Unhealthy", corev1.ConditionTrue)
 	w.has(w.node(1), noSchedule(w.key("set")))
 	w.reportsRefusal(w.node(1), "could not be placed", "hands off "+w.node(1))
 	w.hasStatus("set", saysOf(w.node(1), "FellBack", "could not be placed", "hands off "+w.node(1)))
@@ -201,12 +201,12 @@ func testRefusedEviction(w *scope) {
 		w.t.Error("no refused write is counted")
 	}
 	log := testkit.Value(controller.Log()).Must(w.t)
-	if strings.Contains(log, "trouble is over") {
+	if strings.Contains(log, "no write to the node fails any more") {
 		w.t.Errorf("the fallback NoSchedule is reported as success:\n%s", log)
 	}
-	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(2), "Unhealthy", corev1.ConditionTrue)
 	w.has(w.node(2), noExecute(w.key("set")))
-	w.setCondition(w.node(2), "Sick", corev1.ConditionFalse)
+	w.setCondition(w.node(2), "Unhealthy", corev1.ConditionFalse)
 	w.has(w.node(2))
 	allow()
 	w.has(w.node(1), noExecute(w.key("set")))
@@ -222,9 +222,9 @@ func testFrozen(w *scope) {
 	w.start(install.Options{Args: p.Args(alone)})
 	thaw := w.refuse(w.node(1), noChange, metav1.StatusReasonForbidden)
 	tries, since := p.count(changesNodeOf(w.node(1))), time.Now()
-	w.setCondition(w.node(1), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(1), "Unhealthy", corev1.ConditionTrue)
 	w.reportsRefusal(w.node(1), "could not be placed", "hands off "+w.node(1))
-	w.setCondition(w.node(2), "Sick", corev1.ConditionTrue)
+	w.setCondition(w.node(2), "Unhealthy", corev1.ConditionTrue)
 	w.has(w.node(2), noExecute(w.key("set")))
 	w.hasStatus("set", saysOf(w.node(1), "FellBack", "not written yet", "hands off "+w.node(1)))
 	w.hasNow(w.node(1))
@@ -232,7 +232,7 @@ func testFrozen(w *scope) {
 	w.has(w.node(1), noSchedule(w.key("set")))
 
 	thaw = w.refuse(w.node(1), noChange, metav1.StatusReasonForbidden)
-	w.setCondition(w.node(1), "Sick", corev1.ConditionFalse)
+	w.setCondition(w.node(1), "Unhealthy", corev1.ConditionFalse)
 	w.reportsRefusal(w.node(1), noSchedule(w.key("set"))+" could not be removed", "hands off "+w.node(1))
 	thaw()
 	w.has(w.node(1))

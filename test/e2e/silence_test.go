@@ -124,7 +124,7 @@ func TestSilentAgents(t *testing.T) {
 	world := newFixture(t)
 	w := world.scope(t, "mute")
 	nodes := w.createNodes(testbed.Nodes{Count: 5})
-	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse) // not a condition of the agent
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionFalse) // not a condition of the agent
 	first := w.start(install.Options{Args: install.Elected()})
 	healthy := map[string]corev1.ConditionStatus{"KernelDeadlock": corev1.ConditionFalse, "Disk": corev1.ConditionTrue}
 	all := w // its agents outlive a part
@@ -139,7 +139,7 @@ func TestSilentAgents(t *testing.T) {
 		agents[0].stop()
 		w.isSilent(nodes[0], "KernelDeadlock", "Disk")
 		w.metric(first, `autohealer_agents{state="silent"} 1`)
-		testkit.Must(w.t, w.is(nodes[0], "Sick", corev1.ConditionFalse, "TestSaysSo"))
+		testkit.Must(w.t, w.is(nodes[0], "Unhealthy", corev1.ConditionFalse, "TestSaysSo"))
 		testkit.Must(w.t, w.is(nodes[1], "Disk", corev1.ConditionTrue, "TestSaysSo"))
 		if made := w.ours(nodes[0]); len(made) != 1 {
 			w.t.Errorf("it took %d writes", len(made))

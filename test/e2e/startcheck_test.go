@@ -28,9 +28,9 @@ func TestLastLook(t *testing.T) {
 	nodes := w.createNodes(testbed.Nodes{Count: 3})
 	check := w.check("check")
 	w.start(install.Options{Through: proxy, Args: []string{alone}})
-	w.setCondition(nodes[0], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionTrue)
 	testkit.Must(w.t, slow.Wait(t.Context(), 1))
-	w.setCondition(nodes[0], "Sick", corev1.ConditionFalse)
+	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionFalse)
 	unlocked := proxy.Inject(testbed.On("delete", "leases"), testbed.Delay(0), 0)
 	slow.Lift()
 	testkit.Must(w.t, unlocked.Wait(t.Context(), 1))
@@ -39,7 +39,7 @@ func TestLastLook(t *testing.T) {
 		t.Errorf("%d remediations were created for a recovered node", made)
 	}
 	// The node that stays unhealthy is remediated.
-	w.setCondition(nodes[1], "Sick", corev1.ConditionTrue)
+	w.setCondition(nodes[1], "Unhealthy", corev1.ConditionTrue)
 	w.tries(nodes[1], "quick")
 	w.locked(nodes[1], "NodeHealthCheck-"+check.Name)
 }

@@ -140,8 +140,8 @@ func testOverBound(w *scope) {
 		}},
 		{"slip", "NearMiss", []string{"spec.conditions[KubletUnhealthy]", "did you mean KubeletUnhealthy"}, on("KubletUnhealthy")},
 		{"many", "Impact", []string{"3 of 4 selected nodes", nodes[0], v1alpha1.AcceptImpactAnnotation}, evict(almostHalf)},
-		{"invalid", "Invalid", []string{"spec.conditions[Sick].status"}, func(s *v1alpha1.ConditionSetSpec) {
-			s.Conditions["Sick"] = v1alpha1.SetCondition{Status: "perhaps"}
+		{"invalid", "Invalid", []string{"spec.conditions[Unhealthy].status"}, func(s *v1alpha1.ConditionSetSpec) {
+			s.Conditions["Unhealthy"] = v1alpha1.SetCondition{Status: "perhaps"}
 		}},
 	}
 	var names []string
@@ -165,7 +165,7 @@ func testOverBound(w *scope) {
 
 func testDuplicates(w *scope) {
 	nodes := w.createNodes(testbed.Nodes{Count: 3})
-	w.deny(nodes, "Sick", "Worse")
+	w.deny(nodes, "Unhealthy", "Worse")
 	node := nodes[0]
 	same := func(s *v1alpha1.ConditionSetSpec) { s.Type = "Twice" }
 	older := w.write("z", same)
@@ -178,7 +178,7 @@ func testDuplicates(w *scope) {
 	})
 	w.write("a", same, on("Worse"))
 	w.write("b", func(s *v1alpha1.ConditionSetSpec) { s.Selector = older.Spec.Selector })
-	w.setCondition(node, "Sick", corev1.ConditionTrue)
+	w.setCondition(node, "Unhealthy", corev1.ConditionTrue)
 	w.setCondition(node, "Worse", corev1.ConditionTrue)
 	w.has(node, noSchedule(w.key("z")))
 	w.hasStatus("a", isRefused("Duplicate", "spec.type", older.Name))
@@ -241,7 +241,7 @@ func testFallenImpact(controller *install.Controller) func(*scope) {
 // testEditedInAbsence changes a set during a storm, while no controller leads. The next controller knows of the previous version only what is on the nodes.
 func testEditedInAbsence(w *scope, controller *install.Controller) {
 	nodes := w.createNodes(testbed.Nodes{Count: 10})
-	w.deny(nodes, "Sick")
+	w.deny(nodes, "Unhealthy")
 	w.write("set", evict(half))
 	w.hasStatus("set", isFollowed)
 	w.makeUnhealthy(nodes)
@@ -268,7 +268,7 @@ func testEditedImpact(w *scope) {
 	w.write("set", on("Rare"))
 	w.hasStatus("set", isFollowed)
 	w.makeUnhealthy(nodes)
-	w.editSet("set", on("Sick"))
+	w.editSet("set", on("Unhealthy"))
 	w.hasStatus("set", isRefused("Impact", "4 of 4 selected nodes"))
 	w.counts(w.key("set"), 0, 0)
 	w.judge(history.Config{Refused: func(_ string, generation int64) bool { return generation == 2 }}, history.Counts{})
@@ -287,13 +287,13 @@ func testEditedImpact(w *scope) {
 
 func testStormRestart(w *scope, controller *install.Controller) {
 	nodes := w.createNodes(testbed.Nodes{Count: 10})
-	w.deny(nodes, "Sick")
+	w.deny(nodes, "Unhealthy")
 	w.write("set", evict(half))
 	w.hasStatus("set", isFollowed)
 	w.makeUnhealthy(nodes)
 	w.counts(w.key("set"), 5, 5)
 	w.kill(controller)
-	w.write("late", on("Sick"))
+	w.write("late", on("Unhealthy"))
 	w.restart(controller.Part)
 	w.hasStatus("late", isRefused("Impact", "10 of 10 selected nodes"))
 	w.hasStatus("set", isFollowed)

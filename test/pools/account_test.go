@@ -175,7 +175,7 @@ func (b *accountBuilder) claim(change testbed.Change) {
 	case was == "" && is != "":
 		b.mark(change, is)
 	case was != "" && is == "":
-		b.spare(change, e)
+		b.cancel(change, e)
 	case was != is:
 		b.wrong(change, "the mark changed: %s", is)
 	case isDeleting && isOurs(change) && e == nil:
@@ -209,7 +209,7 @@ func (b *accountBuilder) mark(change testbed.Change, text string) {
 	b.terminations[change.UID], b.inTreatment[m.NodeUID] = e, e
 }
 
-func (b *accountBuilder) spare(change testbed.Change, e *termination) {
+func (b *accountBuilder) cancel(change testbed.Change, e *termination) {
 	if change.Object.GetDeletionTimestamp() != nil {
 		b.wrong(change, "the mark was removed during the deletion")
 	}

@@ -45,7 +45,7 @@ func TestFaults(t *testing.T) {
 	bad := never.first()
 	w.runFaults(t, []fault{
 		{"the controller is killed during every write", "killed", karpenter.StartsTainted, testKilled, 6, 2, false},
-		{"a late deletion does not delete a recovered node", "spared", karpenter.StartsReady, testLateDeletion, 2, 1, false},
+		{"a late deletion does not delete a recovered node", "cancelled", karpenter.StartsReady, testLateDeletion, 2, 1, false},
 		{"a late mark counts for the next controller, which removes it", "late-mark", karpenter.StartsReady, testLateMark, 2, 1, true},
 		{"the leader is paused with a request in flight", "paused", karpenter.StartsReady, testPaused, 6, 2, true},
 		{"requests and responses are lost and refused", "random-faults", karpenter.StartsReady, testRandomFaults, 10, 3, true},

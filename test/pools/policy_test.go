@@ -123,7 +123,7 @@ func testPolicy(t *testing.T, w *fixture, _ *install.Controller) {
 	p.policy("named-too", "1s")
 	p.hasStatus("named-too", counted(0, 0, 0, 0), condition(v1alpha1.Conflict, metav1.ConditionTrue, "RepairPolicy named", "older"))
 	p.policy("named-selected", "1s", selecting(testbed.PoolLabel, p.name))
-	p.hasStatus("named-selected", counted(0, 0, 0, 0), condition(v1alpha1.Conflict, metav1.ConditionTrue, "4, such as", "RepairPolicy/named"))
+	p.hasStatus("named-selected", counted(0, 0, 0, 0), condition(v1alpha1.Conflict, metav1.ConditionTrue, "for 4 of its nodes", "RepairPolicy/named"))
 
 	p.makeUnhealthy(names[0], names[1])
 	since := p.since(names[0], "BadDisk")
@@ -247,7 +247,7 @@ func testWarnings(t *testing.T, w *fixture, _ *install.Controller) {
 		if err := api.Create(t.Context(), &v1alpha1.RepairPolicy{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec: v1alpha1.RepairPolicySpec{NodePool: name, Repair: v1alpha1.RepairSpec{
-				Policies: []v1alpha1.ConditionRepair{{ConditionType: "NobodyStatesThis", Toleration: "1h"}},
+				Policies: []v1alpha1.ConditionRepair{{ConditionType: "NoProviderStatesThis", Toleration: "1h"}},
 			}},
 		}, client.DryRunAll); err != nil {
 			return err

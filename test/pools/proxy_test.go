@@ -18,7 +18,7 @@ type heldRequest = faultproxy.Request
 // newProxy starts a proxy until the end of the test.
 func (p *pool) newProxy() proxy {
 	p.t.Helper()
-	return proxy{faultproxy.Start(p.t, p.Cluster, "courier-"+p.name)}
+	return proxy{faultproxy.Start(p.t, p.Cluster, "proxy-"+p.name)}
 }
 
 // hold holds all matching requests until the result is closed or emptied.

@@ -45,7 +45,7 @@ const (
 	pollInterval = 20 * time.Millisecond
 )
 
-// sets are the controller's ConditionSets: one that will match, with the default bound of
+// sets are the controller's ConditionSets: one set that will match, with the default bound of
 // 49%, and some that read the same nodes and never match.
 const sets = `
 apiVersion: autohealer.resourcestack.com/v1alpha1

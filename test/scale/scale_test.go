@@ -146,7 +146,7 @@ func BenchmarkConditionToTaint(b *testing.B) {
 // (1, 2), get new heartbeats in all of their ten conditions. The benchmark asserts
 // that the controller writes nothing but its lease. With the webhook the controller
 // also serves it, and keeps the data for a verdict; no client calls it. With a health
-// check there is one that selects every node, in addition to the sets.
+// check, a health check selects every node, in addition to the sets.
 func BenchmarkSteadyState(b *testing.B) {
 	const (
 		nodes = 10000

@@ -52,7 +52,7 @@ type ConditionSetSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
 	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",message="want a domain of your own in small letters, a slash, and a name of at most 63 letters, digits, dashes, underscores and dots, such as example.com/KernelDeadlock; value and effect of the taint are not part of its key"
-	// +kubebuilder:validation:XValidation:rule="!self.matches('^([^/]*[.])?(kubernetes[.]io|k8s[.]io|x-k8s[.]io|karpenter[.]sh|k8s[.]aws|eks[.]amazonaws[.]com|cloud[.]google[.]com|kubernetes[.]azure[.]com|medik8s[.]io|cilium[.]io)/')",message="the key is reserved: those whom the domain belongs to place and remove such taints themselves; want a key in a domain of your own, such as example.com/KernelDeadlock"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^([^/]*[.])?(kubernetes[.]io|k8s[.]io|x-k8s[.]io|karpenter[.]sh|k8s[.]aws|eks[.]amazonaws[.]com|cloud[.]google[.]com|kubernetes[.]azure[.]com|medik8s[.]io|cilium[.]io)/')",message="the key is reserved: the owner of the domain places and removes taints with this key; want a key in a domain of your own, such as example.com/KernelDeadlock"
 	// +kubebuilder:validation:XValidation:rule="!(self in ['ToBeDeletedByClusterAutoscaler', 'DeletionCandidateOfClusterAutoscaler'])",message="the key is reserved: the Cluster Autoscaler places and removes such taints itself; want a key of your own, such as example.com/KernelDeadlock"
 	TaintKey string `json:"taintKey"`
 

@@ -119,7 +119,7 @@ type RepairPolicyStatus struct {
 	Conditions []metav1.Condition `json:"conditions"`
 }
 
-// SickNode is a node that a policy concerns.
+// SickNode is an unhealthy node that the policy governs.
 type SickNode struct {
 	// Name of the node.
 	Name string `json:"name"`

@@ -118,7 +118,7 @@ type NodeHealthCheckSpec struct {
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule="self.matches('^-?([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$')",message="want a duration with its unit, such as 90s, 5m or 1h30m, or a negative one such as -1s to wait for somebody to confirm"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^-?([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$')",message="want a duration with its unit, such as 90s, 5m or 1h30m, or a negative duration such as -1s to wait until a user confirms"
 	HealthyDelay string `json:"healthyDelay,omitempty"`
 
 	// Unreadable is why the fields above are empty: the stored object does not match the types. The

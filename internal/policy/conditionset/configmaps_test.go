@@ -186,8 +186,8 @@ func (d *configMapFixture) isBehind(m *corev1.ConfigMap) bool {
 	return testutil.ToFloat64(d.cfg.Metrics.behind.WithLabelValues(m.Name)) == 1
 }
 
-// sheetSaying returns a ConfigMap with one key, sets.yaml.
-func sheetSaying(name, uid, text string) *corev1.ConfigMap {
+// configMapWith returns a ConfigMap with one key, sets.yaml.
+func configMapWith(name, uid, text string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "any", Name: name, UID: types.UID(uid), ResourceVersion: "1"},
 		Data:       map[string]string{"sets.yaml": text},
@@ -262,8 +262,8 @@ func (d *configMapFixture) here(m *corev1.ConfigMap) *corev1.ConfigMap {
 var errForbidden = apierrors.NewForbidden(appsv1.Resource("controllerrevisions"), "x", fmt.Errorf("for a test"))
 
 func testNotKept(d *configMapFixture, _ func() *configMapFixture) {
-	m := d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule")))
-	d.ail(1)
+	m := d.here(configMapWith("policies", "u1", fileOf("A", "NoSchedule")))
+	d.makeUnhealthy(1)
 	d.begins()
 	d.onCreate = func(*appsv1.ControllerRevision) error { return errForbidden }
 	d.brings(m)
@@ -316,7 +316,7 @@ func testNotKept(d *configMapFixture, _ func() *configMapFixture) {
 }
 
 func testNumberTaken(d *configMapFixture, successor func() *configMapFixture) {
-	m := d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule")))
+	m := d.here(configMapWith("policies", "u1", fileOf("A", "NoSchedule")))
 	d.begins()
 	d.brings(m)
 	d.settles()
@@ -358,7 +358,7 @@ func (d *configMapFixture) whileKept(m *corev1.ConfigMap, do func()) {
 }
 
 func testLabelOffAndOn(d *configMapFixture, _ func() *configMapFixture) {
-	m := d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule")))
+	m := d.here(configMapWith("policies", "u1", fileOf("A", "NoSchedule")))
 	d.begins()
 	d.brings(m)
 	d.settles()
@@ -383,8 +383,8 @@ func testLabelOffAndOn(d *configMapFixture, _ func() *configMapFixture) {
 }
 
 func testMadeAgain(d *configMapFixture, _ func() *configMapFixture) {
-	m := d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule")))
-	again := d.here(sheetSaying("policies", "u2", fileOf("B", "NoSchedule")))
+	m := d.here(configMapWith("policies", "u1", fileOf("A", "NoSchedule")))
+	again := d.here(configMapWith("policies", "u2", fileOf("B", "NoSchedule")))
 	d.begins()
 	d.whileKept(m, func() {
 		d.lists(again) // the watch has missed the deletion
@@ -397,7 +397,7 @@ func testMadeAgain(d *configMapFixture, _ func() *configMapFixture) {
 	}
 	// A valid version of a deleted ConfigMap is not a version of the next one.
 	d.whileKept(in(again, fileOf("C", "NoSchedule")), func() {
-		d.brings(d.here(sheetSaying("policies", "u3", "type: ConditionSets\n")))
+		d.brings(d.here(configMapWith("policies", "u3", "type: ConditionSets\n")))
 		d.follows()
 	})
 	d.follows()
@@ -406,7 +406,7 @@ func testMadeAgain(d *configMapFixture, _ func() *configMapFixture) {
 }
 
 func testEditedMeanwhile(d *configMapFixture, _ func() *configMapFixture) {
-	m := d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule")))
+	m := d.here(configMapWith("policies", "u1", fileOf("A", "NoSchedule")))
 	d.begins()
 	d.whileKept(m, func() { d.brings(in(m, fileOf("B", "NoSchedule"))) })
 	d.follows("B")
@@ -423,13 +423,13 @@ func testEditedMeanwhile(d *configMapFixture, _ func() *configMapFixture) {
 }
 
 func testNarrowedInAbsence(d *configMapFixture, successor func() *configMapFixture) {
-	m := d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule")))
-	d.ail(4)
+	m := d.here(configMapWith("policies", "u1", fileOf("A", "NoSchedule")))
+	d.makeUnhealthy(4)
 	d.begins()
 	d.brings(m)
 	d.settles()
 	next := successor()
-	next.ail(9) // a storm while no controller leads
+	next.makeUnhealthy(9) // a storm while no controller leads
 	next.begins(in(m, fileOf("A", "PreferNoSchedule")))
 	next.follows("A")
 	next.settles()
@@ -439,7 +439,7 @@ func testNarrowedInAbsence(d *configMapFixture, successor func() *configMapFixtu
 		d.t.Error("a narrowing edit is not followed")
 	}
 	next = successor()
-	next.ail(9)
+	next.makeUnhealthy(9)
 	next.begins(in(m, fileOf("A", "NoExecute")))
 	next.settles()
 	next.follows("A")
@@ -453,8 +453,8 @@ func testNarrowedInAbsence(d *configMapFixture, successor func() *configMapFixtu
 const slip = "KubletUnhealthy"
 
 func testJudgedAgain(d *configMapFixture, _ func() *configMapFixture) {
-	m := d.here(sheetSaying("policies", "u1", strings.Replace(fileOf("A", "NoSchedule"), "Disk", slip, 1)))
-	d.ail(0)
+	m := d.here(configMapWith("policies", "u1", strings.Replace(fileOf("A", "NoSchedule"), "Disk", slip, 1)))
+	d.makeUnhealthy(0)
 	d.begins()
 	d.brings(m)
 	d.follows()
@@ -490,14 +490,14 @@ func testJudgedAgain(d *configMapFixture, _ func() *configMapFixture) {
 
 // A version that matches too many nodes stays rejected until its content changes.
 func testTooWide(d *configMapFixture, successor func() *configMapFixture) {
-	m := d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule")))
-	d.ail(10)
+	m := d.here(configMapWith("policies", "u1", fileOf("A", "NoSchedule")))
+	d.makeUnhealthy(10)
 	d.begins()
 	d.brings(m)
 	d.tells(1, "not accepted, nothing of it is in force")
 	d.tells(1, "change the ConfigMap or that annotation")
 	d.tells(0, "change the set")
-	d.ail(3)
+	d.makeUnhealthy(3)
 	for range 3 {
 		if due := d.runRound(); !due.IsZero() {
 			d.t.Errorf("it is to be judged again at %s", due)
@@ -505,7 +505,7 @@ func testTooWide(d *configMapFixture, successor func() *configMapFixture) {
 		d.now = d.now.Add(validateConfigMapsEvery)
 	}
 	// A list, a label and another ConfigMap do not cause a new validation.
-	other := d.here(sheetSaying("other", "u2", strings.Replace(fileOf("B", "NoSchedule"), "Disk", "Fan", 1)))
+	other := d.here(configMapWith("other", "u2", strings.Replace(fileOf("B", "NoSchedule"), "Disk", "Fan", 1)))
 	d.lists(m, other)
 	d.runRound()
 	labelled := m.DeepCopy()
@@ -524,11 +524,11 @@ func testTooWide(d *configMapFixture, successor func() *configMapFixture) {
 	d.settles()
 	d.follows("A")
 	// The next leader does not know the refusal and validates with its own nodes.
-	d.ail(10)
+	d.makeUnhealthy(10)
 	d.brings(in(m, fileOf("A", "NoExecute")))
 	d.tells(2, "not accepted")
 	next := successor()
-	next.ail(3)
+	next.makeUnhealthy(3)
 	next.begins(in(m, fileOf("A", "NoExecute")))
 	next.settles()
 	next.tells(0, "not accepted")
@@ -536,9 +536,9 @@ func testTooWide(d *configMapFixture, successor func() *configMapFixture) {
 
 // A problem is reported once, and again later while it lasts.
 func testToldAgain(d *configMapFixture, _ func() *configMapFixture) {
-	m := d.here(sheetSaying("policies", "u1", "type: ConditionSets\n"))
-	wide := d.here(sheetSaying("wide", "u2", fileOf("A", "NoSchedule")))
-	d.ail(10)
+	m := d.here(configMapWith("policies", "u1", "type: ConditionSets\n"))
+	wide := d.here(configMapWith("wide", "u2", fileOf("A", "NoSchedule")))
+	d.makeUnhealthy(10)
 	d.begins()
 	d.brings(m)
 	d.brings(wide)
@@ -559,7 +559,7 @@ func testToldAgain(d *configMapFixture, _ func() *configMapFixture) {
 
 // twoKeys returns a ConfigMap with a set in each of two keys.
 func (d *configMapFixture) twoKeys() *corev1.ConfigMap {
-	m := d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule")))
+	m := d.here(configMapWith("policies", "u1", fileOf("A", "NoSchedule")))
 	m.Data["more.yaml"] = strings.Replace(fileOf("B", "NoSchedule"), "Disk", "Fan", 1)
 	return m
 }
@@ -584,7 +584,7 @@ func testKeyStrays(d *configMapFixture, successor func() *configMapFixture) {
 		d.settles()
 		d.follows("A", "B")
 		d.now = d.now.Add(validateConfigMapsEvery)
-		d.ail(0) // causes a change
+		d.makeUnhealthy(0) // causes a change
 		d.runRound()
 		d.settles()
 		d.follows("A", "B")
@@ -606,7 +606,7 @@ func testKeyStrays(d *configMapFixture, successor func() *configMapFixture) {
 	d.brings(without)
 	d.settles()
 	if d.isBehind(m) {
-		d.t.Error("a key that held no sets is taken for one that does")
+		d.t.Error("a key without sets is treated as a key with sets")
 	}
 	without.Data["sets.yaml"] = "type: ConditionSets\nconditionSets: []\n"
 	d.brings(without)
@@ -622,8 +622,8 @@ func testManyWrong(d *configMapFixture, _ func() *configMapFixture) {
 	for _, kind := range []string{"A", "B", "C", "D"} {
 		text.WriteString(strings.TrimPrefix(strings.Replace(fileOf(kind, "NoSchedule"), "Disk", "Ready", 1), head))
 	}
-	m := d.here(sheetSaying("policies", "u1", text.String()))
-	d.ail(0)
+	m := d.here(configMapWith("policies", "u1", text.String()))
+	d.makeUnhealthy(0)
 	d.begins()
 	d.brings(m)
 	trouble := d.events[len(d.events)-1].Failure
@@ -640,7 +640,7 @@ func testManyWrong(d *configMapFixture, _ func() *configMapFixture) {
 // An unchanged set is not reported again when another set changes.
 func testUnchangedIsSilent(d *configMapFixture, _ func() *configMapFixture) {
 	m := d.twoKeys()
-	d.ail(1)
+	d.makeUnhealthy(1)
 	d.begins()
 	d.brings(m)
 	d.settles()
@@ -656,7 +656,7 @@ func testUnchangedIsSilent(d *configMapFixture, _ func() *configMapFixture) {
 
 // A new leader finds an API set with precedence over a set in force.
 func testFallsLater(d *configMapFixture, successor func() *configMapFixture) {
-	m := d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule")))
+	m := d.here(configMapWith("policies", "u1", fileOf("A", "NoSchedule")))
 	d.begins()
 	d.brings(m)
 	d.settles()
@@ -677,10 +677,10 @@ func testFallsLater(d *configMapFixture, successor func() *configMapFixture) {
 
 // The revisions are lost in a storm while taints are on the nodes.
 func testKeptLostInAStorm(d *configMapFixture, successor func() *configMapFixture) {
-	m := d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule")))
+	m := d.here(configMapWith("policies", "u1", fileOf("A", "NoSchedule")))
 	for _, has := range []int{9, 10} {
 		next := successor()
-		next.ail(10)
+		next.makeUnhealthy(10)
 		for i := range has {
 			next.carries(next.nodes[fmt.Sprintf("node-%d", i)].Object, "policies/sets.yaml/A", "example.com/A", corev1.TaintEffectNoSchedule)
 		}
@@ -695,8 +695,8 @@ func testKeptLostInAStorm(d *configMapFixture, successor func() *configMapFixtur
 }
 
 func testJudgedAfterAnother(d *configMapFixture, _ func() *configMapFixture) {
-	first := d.here(sheetSaying("first", "u1", fileOf("Same", "NoSchedule")))
-	second := d.here(sheetSaying("second", "u2", fileOf("Same", "NoSchedule")))
+	first := d.here(configMapWith("first", "u1", fileOf("Same", "NoSchedule")))
+	second := d.here(configMapWith("second", "u2", fileOf("Same", "NoSchedule")))
 	d.begins()
 	d.brings(first)
 	d.settles()
@@ -709,7 +709,7 @@ func testJudgedAfterAnother(d *configMapFixture, _ func() *configMapFixture) {
 	// A set in the API conflicts as well, and is deleted.
 	d.upsert(d.now, setNamed("api", typed("Third"), asking("Heat", "True")))
 	d.runRound()
-	third := d.here(sheetSaying("third", "u3", strings.Replace(fileOf("Third", "NoSchedule"), "Disk", "Fan", 1)))
+	third := d.here(configMapWith("third", "u3", strings.Replace(fileOf("Third", "NoSchedule"), "Disk", "Fan", 1)))
 	d.brings(third)
 	d.tells(1, "set Third: ")
 	d.remove(d.now, "api")
@@ -720,7 +720,7 @@ func testJudgedAfterAnother(d *configMapFixture, _ func() *configMapFixture) {
 }
 
 func testBackToForce(d *configMapFixture, _ func() *configMapFixture) {
-	m := d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule")))
+	m := d.here(configMapWith("policies", "u1", fileOf("A", "NoSchedule")))
 	d.begins()
 	d.brings(m)
 	d.settles()
@@ -743,9 +743,9 @@ func testBackToForce(d *configMapFixture, _ func() *configMapFixture) {
 }
 
 func testTakeover(d *configMapFixture, successor func() *configMapFixture) {
-	edited := d.here(sheetSaying("edited", "u1", fileOf("Edited", "NoSchedule")))
-	gone := d.here(sheetSaying("gone", "u2", strings.Replace(fileOf("Gone", "NoSchedule"), "Disk", "Fan", 1)))
-	d.ail(1)
+	edited := d.here(configMapWith("edited", "u1", fileOf("Edited", "NoSchedule")))
+	gone := d.here(configMapWith("gone", "u2", strings.Replace(fileOf("Gone", "NoSchedule"), "Disk", "Fan", 1)))
+	d.makeUnhealthy(1)
 	d.begins()
 	d.brings(edited)
 	d.brings(gone)
@@ -753,7 +753,7 @@ func testTakeover(d *configMapFixture, successor func() *configMapFixture) {
 	d.follows("Edited", "Gone")
 	d.keeps(map[types.UID]string{"u1": "Edited", "u2": "Gone"})
 	next := successor()
-	next.ail(9) // does not matter for versions in force
+	next.makeUnhealthy(9) // does not matter for versions in force
 	next.begins(in(edited, "type: ConditionSets\n"))
 	next.follows("Edited")
 	next.tells(1, "the last good version stays in force")
@@ -767,7 +767,7 @@ func testTakeover(d *configMapFixture, successor func() *configMapFixture) {
 // Without a revision, the taints of a valid version stay until it is stored.
 func testKeptLost(d *configMapFixture, _ func() *configMapFixture) {
 	d.onCreate = func(*appsv1.ControllerRevision) error { return errForbidden }
-	d.begins(d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule"))))
+	d.begins(d.here(configMapWith("policies", "u1", fileOf("A", "NoSchedule"))))
 	d.follows("A")
 	d.deliver()
 	d.follows("A")
@@ -776,9 +776,9 @@ func testKeptLost(d *configMapFixture, _ func() *configMapFixture) {
 func testWarnings(d *configMapFixture, _ func() *configMapFixture) {
 	text := strings.Replace(fileOf("A", "NoSchedule"), "Disk\n", "Unheard\n", 1) +
 		strings.TrimPrefix(fileOf("B", "NoExecute"), "type: ConditionSets\nconditionSets:\n") + "  maxUnhealthy: 100%\n"
-	d.ail(1)
+	d.makeUnhealthy(1)
 	d.begins()
-	d.brings(d.here(sheetSaying("policies", "u1", text)))
+	d.brings(d.here(configMapWith("policies", "u1", text)))
 	d.settles()
 	d.tells(1, "accepted and in force; sets: 2; key sets.yaml, line 7: set A: no node reports Unheard")
 	d.tells(1, "; key sets.yaml, line 9: set B: 1 of 10 selected nodes")
@@ -829,14 +829,14 @@ func (d *configMapFixture) removes(node string, want ...string) {
 }
 
 func testDenied(d *configMapFixture, successor func() *configMapFixture) {
-	m := d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule")))
+	m := d.here(configMapWith("policies", "u1", fileOf("A", "NoSchedule")))
 	d.begins()
 	d.brings(m)
 	d.settles()
 
 	next := successor()
-	next.ail(0)
-	next.tainted("sick", "gone", "policies/sets.yaml/A", "policies/sets.yaml/Gone", "z-api")
+	next.makeUnhealthy(0)
+	next.tainted("unhealthy", "gone", "policies/sets.yaml/A", "policies/sets.yaml/Gone", "z-api")
 	next.tainted("kept", "policies/sets.yaml/A", "policies/sets.yaml/Gone", "z-api")
 	must(d.t, next.inbox.Replace([]any{setNamed("z-api", asking("Fan", "True"))}, "1"))
 	next.round(d.t.Context(), next.now)
@@ -855,7 +855,7 @@ func testDenied(d *configMapFixture, successor func() *configMapFixture) {
 		d.t.Errorf("another right is reported %d times", got-1)
 	}
 	next.follows("z-api")
-	next.removes("sick", "gone")
+	next.removes("unhealthy", "gone")
 	next.removes("kept")
 
 	// With the right granted, everything is as usual.
@@ -867,7 +867,7 @@ func testDenied(d *configMapFixture, successor func() *configMapFixture) {
 	next.handleAccess(revisionAccess{stored: kept})
 	next.round(d.t.Context(), next.now)
 	next.follows("A", "z-api")
-	next.removes("sick", "gone", "policies/sets.yaml/Gone")
+	next.removes("unhealthy", "gone", "policies/sets.yaml/Gone")
 	next.removes("kept", "policies/sets.yaml/Gone")
 	next.tells(1, "the last good version stays in force")
 	if got := testutil.ToFloat64(next.cfg.Metrics.configMapsRead); got != 1 || next.lines("sets in configmaps followed") != 1 {
@@ -889,9 +889,9 @@ func (d *configMapFixture) keepUnreadable(m *corev1.ConfigMap) {
 }
 
 func testKeptUnreadable(d *configMapFixture, _ func() *configMapFixture) {
-	m := d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule")))
+	m := d.here(configMapWith("policies", "u1", fileOf("A", "NoSchedule")))
 	d.keepUnreadable(m)
-	d.ail(10)
+	d.makeUnhealthy(10)
 	d.tainted("node-0", "other/sets.yaml/B", "policies/sets.yaml/A", "policies/sets.yaml/Old")
 	d.tainted("node-1", "policies/sets.yaml/A")
 	d.begins(m) // it exceeds its bound
@@ -899,7 +899,7 @@ func testKeptUnreadable(d *configMapFixture, _ func() *configMapFixture) {
 	d.tells(1, "taints that its sets have placed stay until there is a good version")
 	d.removes("node-0", "other/sets.yaml/B")
 	d.removes("node-1")
-	d.ail(0)
+	d.makeUnhealthy(0)
 	d.queued["node-0"] = false // as after the write
 	d.tainted("node-0", "policies/sets.yaml/A", "policies/sets.yaml/Old")
 	d.tainted("node-1", "policies/sets.yaml/A")
@@ -914,9 +914,9 @@ func testKeptUnreadable(d *configMapFixture, _ func() *configMapFixture) {
 
 // The current version is valid and in force before it is stored.
 func testKeptUnreadableReplaced(d *configMapFixture, _ func() *configMapFixture) {
-	m := d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule")))
+	m := d.here(configMapWith("policies", "u1", fileOf("A", "NoSchedule")))
 	d.keepUnreadable(m)
-	d.ail(0)
+	d.makeUnhealthy(0)
 	d.tainted("node-0", "policies/sets.yaml/Old")
 	d.onCreate = func(*appsv1.ControllerRevision) error { return errForbidden }
 	d.begins(m)
@@ -925,7 +925,7 @@ func testKeptUnreadableReplaced(d *configMapFixture, _ func() *configMapFixture)
 }
 
 func testKeptUnreadableGoes(d *configMapFixture, _ func() *configMapFixture) {
-	m := d.here(sheetSaying("policies", "u1", "type: ConditionSets\n"))
+	m := d.here(configMapWith("policies", "u1", "type: ConditionSets\n"))
 	d.keepUnreadable(m)
 	d.tainted("node-0", "policies/sets.yaml/A")
 	d.begins(m)
@@ -938,8 +938,8 @@ func testKeptUnreadableGoes(d *configMapFixture, _ func() *configMapFixture) {
 
 func TestTheInboxParsesConfigMaps(t *testing.T) {
 	box := newConfigMapInbox(nil)
-	must(t, box.Update(sheetSaying("good", "u1", fileOf("A", "NoSchedule"))))
-	must(t, box.Update(sheetSaying("bad", "u2", "type: ConditionSets\n")))
+	must(t, box.Update(configMapWith("good", "u1", fileOf("A", "NoSchedule"))))
+	must(t, box.Update(configMapWith("bad", "u2", "type: ConditionSets\n")))
 	got := box.Take().Changes
 	if good := got["good"].Object; good.err != nil || len(good.version.Sets) != 1 {
 		t.Errorf("the good one was read as %+v", good)

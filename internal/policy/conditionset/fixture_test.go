@@ -42,7 +42,7 @@ func newFixture(t *testing.T, cfg Config) *fixture {
 	t.Helper()
 	c := &fixture{t: t, core: triage.New(), nodes: map[string]*engine.Node{}, queued: map[string]bool{}, posts: make(chan func(time.Time), 10)}
 	cfg.Event = func(event treat.Event) { c.events = append(c.events, event) }
-	cfg.Wrote = func(string, treat.Result) {}
+	cfg.Wrote, cfg.Taints = func(string, treat.Result) {}, c
 	cfg.Metrics, cfg.Logger = NewMetrics(), slog.New(slog.NewTextHandler(&c.log, nil))
 	c.Policy = newPolicy(c, cfg)
 	return c
@@ -70,7 +70,7 @@ func (c *fixture) Post(_ context.Context, handle func(time.Time)) { c.posts <- h
 
 func (c *fixture) CurrentReason(_ string, reason triage.Reason) triage.Reason { return reason }
 
-func (c *fixture) TaintProblem(*engine.Node, triage.RuleID) (refusal, delay string) { return "", "" }
+func (c *fixture) Problem(*engine.Node, triage.RuleID) (refusal, delay string) { return "", "" }
 
 func (c *fixture) Reconcile(now time.Time, n *engine.Node) {
 	c.queued[n.Object.Name] = treat.Prepare(n.Object, c.planOf(n), now) != nil

@@ -46,12 +46,12 @@ func TestATaintOfUnclearOwnershipIsReported(t *testing.T) {
 	const key = "example.com/disk"
 	for name, lose := range map[string]func(*corev1.Node){
 		"the record is removed":    func(n *corev1.Node) { delete(n.Annotations, ownership.Annotation) },
-		"the record is garbled":    func(n *corev1.Node) { n.Annotations[ownership.Annotation] = "?" },
+		"the record is unreadable": func(n *corev1.Node) { n.Annotations[ownership.Annotation] = "?" },
 		"the value is overwritten": func(n *corev1.Node) { n.Spec.Taints[0].Value = "theirs" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			open(t, func(c *fixture) {
-				c.ail(10)
+				c.makeUnhealthy(10)
 				set := setNamed("disk", func(s *v1alpha1.ConditionSet) {
 					s.Spec.TaintKey, s.Spec.Effect = key, corev1.TaintEffectNoExecute
 					s.Spec.MaxUnhealthy = &intstr.IntOrString{Type: intstr.String, StrVal: "40%"}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -33,6 +31,8 @@ type Config struct {
 	Namespace string
 	// Signal starts a round of the engine.
 	Signal chan<- struct{}
+	// Taints says why planned taints are not on their nodes.
+	Taints Taints
 	// Event publishes an Event. It must not block and must be safe for concurrent use.
 	Event func(treat.Event)
 	// Wrote counts a write by its result.
@@ -41,10 +41,17 @@ type Config struct {
 	Logger  *slog.Logger
 }
 
+// Taints is what the policy asks the writer of taints.
+type Taints interface {
+	// Problem returns why the taint of a rule is not on a node although it is planned: the
+	// last refusal of the API server, and what delays the write. Each is empty for nothing.
+	Problem(n *engine.Node, rule triage.RuleID) (refusal, delay string)
+}
+
 // Validate returns an error that names every missing field.
 func (c Config) Validate() error {
 	return required.Fields{
-		"Client": c.Client == nil, "Namespace": c.Namespace == "", "Signal": c.Signal == nil, "Event": c.Event == nil, "Wrote": c.Wrote == nil,
+		"Client": c.Client == nil, "Namespace": c.Namespace == "", "Signal": c.Signal == nil, "Taints": c.Taints == nil, "Event": c.Event == nil, "Wrote": c.Wrote == nil,
 		"Metrics": c.Metrics == nil, "Logger": c.Logger == nil,
 	}.Check()
 }
@@ -224,23 +231,20 @@ func (p *Policy) remove(now time.Time, name string) {
 	p.cfg.Logger.Info("set gone", "conditionSet", name)
 }
 
+// namesInAPI yields the names of the known sets that are not from ConfigMaps.
+func (p *Policy) namesInAPI(yield func(string) bool) {
+	for name, set := range p.known {
+		if set.isInAPI() && !yield(name) {
+			return
+		}
+	}
+}
+
 // takeSets takes in changed sets.
 func (p *Policy) takeSets(now time.Time) {
-	batch := p.inbox.Take()
-	if batch.ListVersion != "" {
-		for name, pol := range p.known {
-			if _, there := batch.Changes[name]; !there && pol.isInAPI() {
-				p.remove(now, name)
-			}
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(batch.Changes)) {
-		if change := batch.Changes[name]; change.Gone {
-			p.remove(now, name)
-		} else {
-			p.upsert(now, change.Object)
-		}
-	}
+	p.inbox.Take().Apply(p.namesInAPI,
+		func(name string) { p.remove(now, name) },
+		func(set *v1alpha1.ConditionSet) { p.upsert(now, set) })
 	if p.validation.due && !p.configMaps.validateAt.IsZero() { // the change may unblock a ConfigMap
 		p.configMaps.validateAt, p.configMaps.changed = now, true
 	}

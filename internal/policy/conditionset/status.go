@@ -71,7 +71,7 @@ func (p *Policy) message(name string, reason triage.Reason) string {
 		return reason.String()
 	}
 	isThere := state.TaintEffect(reason.Rule) == reason.Effect
-	refusal, delay := p.host.TaintProblem(state, reason.Rule)
+	refusal, delay := p.cfg.Taints.Problem(state, reason.Rule)
 	switch {
 	case isThere && refusal != "" && reason.Code == triage.FellBack && !reason.Until.IsZero(): // NoExecute was refused
 		return reason.String() + "; " + refusal

@@ -65,13 +65,13 @@ func refusedBefore(generation int64, reason validate.Reason) func(*v1alpha1.Cond
 	}
 }
 
-// ail creates ten nodes, some of them with a bad disk.
-func (c *fixture) ail(sick int) {
+// makeUnhealthy creates ten nodes, some of them with a bad disk.
+func (c *fixture) makeUnhealthy(unhealthy int) {
 	c.t.Helper()
 	for i := range 10 {
 		node := named(fmt.Sprintf("node-%d", i), "1")
 		status := corev1.ConditionFalse
-		if i < sick {
+		if i < unhealthy {
 			status = corev1.ConditionTrue
 		}
 		node.Status.Conditions = []corev1.NodeCondition{{Type: "Disk", Status: status}, {Type: "Ready", Status: corev1.ConditionTrue}}
@@ -121,22 +121,22 @@ const followed validate.Reason = ""
 
 func TestHarmfulSetsAreNotFollowed(t *testing.T) {
 	for name, test := range map[string]struct {
-		set  *v1alpha1.ConditionSet
-		sick int
-		want validate.Reason
+		set       *v1alpha1.ConditionSet
+		unhealthy int
+		want      validate.Reason
 	}{
-		"a good one":                 {setNamed("a"), 4, followed},
-		"healthy nodes are meant":    {setNamed("a", asking("OutOfDisk", "False")), 0, validate.HealthyStatus},
-		"a slip of the pen":          {setNamed("a", asking("KubletUnhealthy", "True")), 0, validate.NearMiss},
-		"somebody else's key":        {setNamed("a", func(s *v1alpha1.ConditionSet) { s.Spec.TaintKey = "node.kubernetes.io/x" }), 0, validate.ReservedTaintKey},
-		"a bad status":               {setNamed("a", asking("Disk", "perhaps")), 0, validate.Invalid},
-		"too many match":             {setNamed("a"), 5, validate.Impact},
-		"too many match, on dry run": {setNamed("a", func(s *v1alpha1.ConditionSet) { s.Spec.DryRun = true }), 5, followed},
-		"too many match, as meant":   {setNamed("a", func(s *v1alpha1.ConditionSet) { s.Annotations = accepting }), 5, followed},
+		"valid":                                        {setNamed("a"), 4, followed},
+		"matches healthy nodes":                        {setNamed("a", asking("OutOfDisk", "False")), 0, validate.HealthyStatus},
+		"misspelled condition":                         {setNamed("a", asking("KubletUnhealthy", "True")), 0, validate.NearMiss},
+		"reserved taint key":                           {setNamed("a", func(s *v1alpha1.ConditionSet) { s.Spec.TaintKey = "node.kubernetes.io/x" }), 0, validate.ReservedTaintKey},
+		"invalid status":                               {setNamed("a", asking("Disk", "perhaps")), 0, validate.Invalid},
+		"matches too many nodes":                       {setNamed("a"), 5, validate.Impact},
+		"matches too many nodes, dry run":              {setNamed("a", func(s *v1alpha1.ConditionSet) { s.Spec.DryRun = true }), 5, followed},
+		"matches too many nodes, accepted by the user": {setNamed("a", func(s *v1alpha1.ConditionSet) { s.Annotations = accepting }), 5, followed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			open(t, func(c *fixture) {
-				c.ail(test.sick)
+				c.makeUnhealthy(test.unhealthy)
 				c.vets(test.set)
 				c.is("a", test.want)
 				c.vets() // nothing is reported twice
@@ -158,10 +158,10 @@ func TestANewLeaderKeepsAcceptedSets(t *testing.T) {
 		set  *v1alpha1.ConditionSet
 		want validate.Reason
 	}{
-		"accepted":                      {setNamed("a", acceptedBefore(1)), followed},
-		"accepted, and changed since":   {setNamed("a", acceptedBefore(1), func(s *v1alpha1.ConditionSet) { s.Generation = 2 }), validate.Impact},
-		"never judged":                  {setNamed("a"), validate.Impact},
-		"accepted by one who knew less": {setNamed("a", acceptedBefore(1), asking("OutOfDisk", "False")), validate.HealthyStatus},
+		"accepted":                    {setNamed("a", acceptedBefore(1)), followed},
+		"accepted, and changed since": {setNamed("a", acceptedBefore(1), func(s *v1alpha1.ConditionSet) { s.Generation = 2 }), validate.Impact},
+		"never judged":                {setNamed("a"), validate.Impact},
+		"accepted by an earlier release with fewer checks": {setNamed("a", acceptedBefore(1), asking("OutOfDisk", "False")), validate.HealthyStatus},
 	} {
 		t.Run(name, func(t *testing.T) {
 			open(t, func(c *fixture) {
@@ -170,7 +170,7 @@ func TestANewLeaderKeepsAcceptedSets(t *testing.T) {
 				if pol := c.known["a"]; pol.needsValidation != (test.want != followed) {
 					t.Errorf("without knowing a node, it is judged: %t", !pol.needsValidation)
 				}
-				c.ail(10)
+				c.makeUnhealthy(10)
 				c.vets()
 				c.is("a", test.want)
 			})
@@ -194,7 +194,7 @@ func TestANewLeaderKeepsRejectedSets(t *testing.T) {
 			open(t, func(c *fixture) {
 				c.upsert(time.Now(), test.set)
 				c.validateDue(time.Now(), false)
-				c.ail(1)
+				c.makeUnhealthy(1)
 				c.vets()
 				c.is("a", test.want)
 				if pol := c.known["a"]; test.want != followed && (pol.err == nil || pol.err.Error() != "spec.conditions: as it was told: then") {
@@ -230,7 +230,7 @@ func TestANewLeaderKeepsPlacedTaints(t *testing.T) {
 		for _, hasLoaded := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, ", met later: ", hasLoaded), func(t *testing.T) {
 				open(t, func(c *fixture) {
-					c.ail(8)
+					c.makeUnhealthy(8)
 					for i, effect := range test.placed {
 						c.carries(c.nodes[fmt.Sprintf("node-%d", i)].Object, "a", "example.com/a", effect)
 					}
@@ -275,7 +275,7 @@ func TestTheYoungerDuplicateIsRejected(t *testing.T) {
 		} {
 			t.Run(name+", "+how, func(t *testing.T) {
 				open(t, func(c *fixture) {
-					c.ail(0)
+					c.makeUnhealthy(0)
 					c.vets(arrivals...)
 					c.is("z", followed)
 					c.is("a", validate.Duplicate)
@@ -293,7 +293,7 @@ func TestTheYoungerDuplicateIsRejected(t *testing.T) {
 func TestAFollowedSetStaysBesideADuplicate(t *testing.T) {
 	second := func(s *v1alpha1.ConditionSet) { s.Generation = 2 }
 	open(t, func(c *fixture) {
-		c.ail(0)
+		c.makeUnhealthy(0)
 		c.vets(setNamed("old", createdAt(1), typed("One")), setNamed("young", createdAt(2), typed("Two"), asking("Other", "True")))
 		c.is("old", followed)
 		c.is("young", followed)
@@ -302,7 +302,7 @@ func TestAFollowedSetStaysBesideADuplicate(t *testing.T) {
 		c.is("young", followed)
 	})
 	open(t, func(c *fixture) {
-		c.ail(0)
+		c.makeUnhealthy(0)
 		// The first set is rejected for its content, after the second was compared with
 		// it.
 		c.vets(setNamed("z", createdAt(1), typed("Same"), asking("OutOfDisk", "False")), setNamed("a", createdAt(2), typed("Same")))
@@ -310,7 +310,7 @@ func TestAFollowedSetStaysBesideADuplicate(t *testing.T) {
 		c.is("a", followed)
 	})
 	open(t, func(c *fixture) {
-		c.ail(0)
+		c.makeUnhealthy(0)
 		c.vets(setNamed("z", createdAt(1), typed("One")), setNamed("a", createdAt(2), typed("Same"), asking("Other", "True")))
 		c.vets(setNamed("z", createdAt(1), typed("Same"), asking("OutOfDisk", "False"), second))
 		c.is("z", validate.HealthyStatus)
@@ -330,10 +330,10 @@ func TestAShorterDurationIsComparedWithNodes(t *testing.T) {
 		}
 	}
 	open(t, func(c *fixture) {
-		c.ail(0)
+		c.makeUnhealthy(0)
 		c.vets(setNamed("a", lasting("1h", 1)))
 		c.is("a", followed)
-		c.ail(9)
+		c.makeUnhealthy(9)
 		c.vets(setNamed("a", lasting("2h", 2)))
 		c.is("a", followed)
 		c.vets(setNamed("a", lasting("1h", 3)))
@@ -344,7 +344,7 @@ func TestAShorterDurationIsComparedWithNodes(t *testing.T) {
 // A set that was rejected as a duplicate was never compared with nodes, or long ago.
 func TestAFormerDuplicateIsComparedWithNodes(t *testing.T) {
 	open(t, func(c *fixture) {
-		c.ail(10)
+		c.makeUnhealthy(10)
 		c.vets(setNamed("z", createdAt(1), typed("Same"), asking("Other", "True")), setNamed("a", createdAt(2), typed("Same")))
 		c.is("a", validate.Duplicate)
 		if message := c.known["a"].err.Error(); !strings.Contains(message, "10 of 10 selected nodes") {
@@ -358,7 +358,7 @@ func TestAFormerDuplicateIsComparedWithNodes(t *testing.T) {
 
 func TestAnAnnotationIsNoticedWithoutANewGeneration(t *testing.T) {
 	open(t, func(c *fixture) {
-		c.ail(10)
+		c.makeUnhealthy(10)
 		c.vets(setNamed("a"))
 		c.is("a", validate.Impact)
 		c.vets(setNamed("a", func(s *v1alpha1.ConditionSet) { s.Annotations = accepting }))
@@ -372,9 +372,9 @@ func TestAnAnnotationIsNoticedWithoutANewGeneration(t *testing.T) {
 
 func TestANarrowingEditIsAcceptedDuringAStorm(t *testing.T) {
 	open(t, func(c *fixture) {
-		c.ail(4)
+		c.makeUnhealthy(4)
 		c.vets(setNamed("a"))
-		c.ail(9)
+		c.makeUnhealthy(9)
 		c.vets(setNamed("a", func(s *v1alpha1.ConditionSet) {
 			s.Generation, s.Spec.Effect = 2, corev1.TaintEffectPreferNoSchedule
 		}))
@@ -395,21 +395,21 @@ func TestASetThatMatchesTooManyNodesStaysRejected(t *testing.T) {
 	// With the written status, as every later version has it.
 	told := refusedBefore(1, validate.Impact)
 	for name, again := range map[string]*v1alpha1.ConditionSet{
-		"until it is changed":       setNamed("a", told, func(s *v1alpha1.ConditionSet) { s.Generation = 2 }),
-		"until somebody says yes":   setNamed("a", told, touched("true")),
-		"until somebody says no":    setNamed("a", told, touched("no")),
-		"until it is created again": setNamed("a", func(s *v1alpha1.ConditionSet) { s.UID = "another" }),
+		"until it is changed":             setNamed("a", told, func(s *v1alpha1.ConditionSet) { s.Generation = 2 }),
+		"until a user accepts the impact": setNamed("a", told, touched("true")),
+		"until a user does not accept it": setNamed("a", told, touched("no")),
+		"until it is created again":       setNamed("a", func(s *v1alpha1.ConditionSet) { s.UID = "another" }),
 	} {
 		t.Run(name, func(t *testing.T) {
 			open(t, func(c *fixture) {
 				c.loaded = true
-				c.ail(10)
+				c.makeUnhealthy(10)
 				c.vets(setNamed("a"))
 				c.is("a", validate.Impact)
 				if message := c.known["a"].err.Error(); !strings.Contains(message, "delete it and create it anew") {
-					t.Errorf("nobody is reported how to go on: %s", message)
+					t.Errorf("the message does not say what to do: %s", message)
 				}
-				c.ail(4)
+				c.makeUnhealthy(4)
 				pass(validateWaitingEvery)
 				if due := c.vets(); !due.IsZero() {
 					t.Errorf("it is to be judged again at %s", due)
@@ -436,7 +436,7 @@ func TestASetThatMatchesTooManyNodesStaysRejected(t *testing.T) {
 // and only if nodes change.
 func TestASetWaitsForACondition(t *testing.T) {
 	open(t, func(c *fixture) {
-		c.ail(0)
+		c.makeUnhealthy(0)
 		c.vets(setNamed("a", asking("KubletUnhealthy", "True")))
 		c.is("a", validate.NearMiss)
 		pass(validateWaitingEvery)
@@ -453,10 +453,10 @@ func TestASetWaitsForACondition(t *testing.T) {
 		pass(time.Until(due))
 		c.vets()
 		c.is("a", followed)
-		c.ail(10)
+		c.makeUnhealthy(10)
 		pass(validateWaitingEvery)
 		if due := c.vets(); !due.IsZero() {
-			t.Error("nobody waits, and sets are to be judged")
+			t.Error("a validation is due although no set waits for it")
 		}
 	})
 }
@@ -466,7 +466,7 @@ func TestASetWaitsForACondition(t *testing.T) {
 func TestTheFirstOfTwoWaitingSetsIsAccepted(t *testing.T) {
 	for range 20 { // repeated, because the order of a map is random
 		open(t, func(c *fixture) {
-			c.ail(0)
+			c.makeUnhealthy(0)
 			same := asking("KubletUnhealthy", "True")
 			c.vets(setNamed("z", createdAt(1), typed("Same"), same), setNamed("a", createdAt(2), typed("Same"), same), setNamed("b", createdAt(3), typed("Same"), same))
 			for _, name := range []string{"z", "a", "b"} {
@@ -478,7 +478,7 @@ func TestTheFirstOfTwoWaitingSetsIsAccepted(t *testing.T) {
 			c.is("z", followed)
 			c.is("a", validate.Duplicate)
 			c.is("b", validate.Duplicate)
-			c.ail(1)
+			c.makeUnhealthy(1)
 			pass(3 * validateWaitingEvery)
 			if due := c.vets(); !due.IsZero() {
 				t.Errorf("two are in another's way, and are to be judged by the nodes at %s", due)
@@ -494,7 +494,7 @@ func TestTheFirstOfTwoWaitingSetsIsAccepted(t *testing.T) {
 // Every written status comes back through the watch, which does not cause a validation.
 func TestAStatusUpdateCausesNoValidation(t *testing.T) {
 	open(t, func(c *fixture) {
-		c.ail(0)
+		c.makeUnhealthy(0)
 		c.vets(setNamed("a"))
 		c.upsert(time.Now(), setNamed("a", acceptedBefore(1), func(s *v1alpha1.ConditionSet) { s.ResourceVersion = "2" }))
 		if c.validation.due {
@@ -507,11 +507,11 @@ func TestAStatusUpdateCausesNoValidation(t *testing.T) {
 func TestARoundIsDueForAWaitingSet(t *testing.T) {
 	open(t, func(c *fixture) {
 		c.loaded = true
-		c.ail(0)
+		c.makeUnhealthy(0)
 		c.upsert(time.Now(), setNamed("a", asking("KubletUnhealthy", "True")))
 		for tries := 0; c.known["a"].err == nil; tries++ {
 			if c.round(t.Context(), time.Now()); tries > 3 {
-				t.Fatal("nobody judges it")
+				t.Fatal("the set is not validated")
 			}
 		}
 		c.reports("node-0", "KubletUnhealthy")

@@ -42,7 +42,7 @@ func TestMedik8sLeader(t *testing.T) {
 		return func(q *watch.Optional[*coordinationv1.Lease]) error { q.SetAvailability(err); return nil }
 	}
 	for name, steps := range map[string][]step{
-		"nobody": {{"at once", nil, 0, false}},
+		"no lease": {{"at once", nil, 0, false}},
 		"a lease lasts by our own clock": {
 			{"renewed in the past", brings(held("a", "x", past, 20)), 19 * time.Second, true},
 			{"not renewed", nil, time.Second, false},
@@ -50,7 +50,7 @@ func TestMedik8sLeader(t *testing.T) {
 			{"renewed again", brings(held("a", "x", future.Add(time.Second), 20)), 19 * time.Second, true},
 			{"not renewed", nil, time.Second, false},
 		},
-		"one that is only brought again is not renewed": {
+		"a lease that is only delivered again is not renewed": {
 			{"first", brings(held("a", "x", past, 20)), 15 * time.Second, true},
 			{"the same", brings(held("a", "x", past, 20)), 5 * time.Second, false},
 			{"the same after its end", brings(held("a", "x", past, 20)), 0, false},
@@ -59,24 +59,24 @@ func TestMedik8sLeader(t *testing.T) {
 			}, 0, false},
 			{"by another", brings(held("a", "y", past, 20)), 19 * time.Second, true},
 		},
-		"one that is given up ends at once": {
+		"a released lease ends at once": {
 			{"held", brings(held("a", "x", past, 20)), time.Second, true},
 			{"given up", brings(held("a", "", past, 1)), 0, false},
 		},
-		"one that is deleted ends at once": {
+		"a deleted lease ends at once": {
 			{"held", brings(held("a", "x", past, 20)), time.Second, true},
 			{"deleted", func(q *watch.Optional[*coordinationv1.Lease]) error { return q.Delete(held("a", "x", past, 20)) }, 0, false},
 		},
-		"one that is not on the list is gone": {
+		"a lease that is not in the list is gone": {
 			{"held", brings(held("a", "x", past, 20)), time.Second, true},
 			{"listed", func(q *watch.Optional[*coordinationv1.Lease]) error { return q.Replace(nil, "7") }, 0, false},
 		},
-		"two, of which one ends": {
+		"two leases with different ends": {
 			{"the first", brings(held("a", "x", past, 20)), 10 * time.Second, true},
 			{"the second", brings(held("b", "y", past, 20)), 15 * time.Second, true},
 			{"both have ended", nil, 5 * time.Second, false},
 		},
-		"one that does not say how long": {
+		"a lease without a duration uses the default": {
 			{"held", brings(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: medik8sLeaseName}, Spec: coordinationv1.LeaseSpec{HolderIdentity: new("x")}}), medik8sLeaseDuration - 1, true},
 			{"over", nil, 1, false},
 		},

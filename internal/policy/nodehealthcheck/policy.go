@@ -166,21 +166,9 @@ func (h *Policy) AddVetoes(now time.Time, n *engine.Node, facts *triage.Node) {
 
 // Take takes in changed health checks and Leases of medik8s.
 func (h *Policy) Take(now time.Time) {
-	batch := h.inbox.Take()
-	if batch.ListVersion != "" {
-		for name := range h.known {
-			if _, there := batch.Changes[name]; !there {
-				h.remove(now, name)
-			}
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(batch.Changes)) {
-		if change := batch.Changes[name]; change.Gone {
-			h.remove(now, name)
-		} else {
-			h.upsert(now, change.Object)
-		}
-	}
+	h.inbox.Take().Apply(maps.Keys(h.known),
+		func(name string) { h.remove(now, name) },
+		func(object *remediationv1alpha1.NodeHealthCheck) { h.upsert(now, object) })
 	h.medik8s.take(now)
 }
 

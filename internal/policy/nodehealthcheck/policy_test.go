@@ -43,7 +43,7 @@ func newFixture(f *enginetest.Fixture) (p *Policy, inboxes Inboxes, object *reme
 	object = &remediationv1alpha1.NodeHealthCheck{
 		ObjectMeta: metav1.ObjectMeta{Name: "check", UID: "uid", Generation: 1, ResourceVersion: "1"},
 		Spec: remediationv1alpha1.NodeHealthCheckSpec{
-			UnhealthyConditions: []remediationv1alpha1.UnhealthyCondition{{Type: "Sick", Status: corev1.ConditionTrue, Duration: "0s"}},
+			UnhealthyConditions: []remediationv1alpha1.UnhealthyCondition{{Type: "Unhealthy", Status: corev1.ConditionTrue, Duration: "0s"}},
 			MaxUnhealthy:        new(intstr.FromString("100%")),
 			RemediationTemplate: &corev1.ObjectReference{APIVersion: "example.com/v1", Kind: "RebootTemplate", Namespace: "ns", Name: "quick"},
 		},

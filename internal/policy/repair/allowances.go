@@ -116,7 +116,7 @@ func (r *Policy) machineCounts(m machine.Machine) (s machineCounts) {
 		if !r.hasStarted(state) {
 			s.starting = 1
 		}
-		isInitialised = isInitialised || state.Object.Labels[karpenter.InitializedLabel] == "true"
+		isInitialised = isInitialised || r.machines.IsInitialized(state.Object)
 		if by := r.of(state).terminatedBy; isRepair(by) {
 			isGoing = true
 			if by.Kind == policykind.ReadyTimeout && m.Mark() == nil && r.usesCurrentTemplate(m) {

@@ -147,9 +147,9 @@ func TestAPoolWhoseNodesDoNotBecomeReadyIsHeld(t *testing.T) {
 		h.deliver()
 		h.terminates("g3")
 		successor := h.successor(timed)
-		for who, h := range map[string]*nodePoolFixture{"the same": h, "a successor": successor} {
+		for leader, h := range map[string]*nodePoolFixture{"the same": h, "a successor": successor} {
 			if n := h.repairs.counts["bad"].failures.failed; n != maxLaunchFailures {
-				t.Errorf("%s counts %d launch failures", who, n)
+				t.Errorf("%s counts %d launch failures", leader, n)
 			}
 			h.WantNoTask("b")
 		}
@@ -242,10 +242,10 @@ func TestAHoldThatHasEndedIsNotRestored(t *testing.T) {
 				}
 				successor := h.successor(timed)
 				h.api.launch("z", "bad", lapsed)
-				for who, h := range map[string]*nodePoolFixture{"the same": h, "a successor": successor} {
+				for leader, h := range map[string]*nodePoolFixture{"the same": h, "a successor": successor} {
 					h.deliver()
 					if is := h.repairs.counts["bad"]; is.failures.failed != 0 {
-						t.Errorf("%s counts %+v", who, is.failures)
+						t.Errorf("%s counts %+v", leader, is.failures)
 					}
 					h.WantTask("z", nodeclaim.TerminateClaim)
 				}
@@ -472,12 +472,12 @@ func TestPoolCountsEqualARecount(t *testing.T) {
 				anyClaim := func() string {
 					return some(rt, h.api.claims, func(*karpenter.NodeClaim) bool { return true })
 				}
-				switch rapid.SampledFrom([]string{"launch", "launch", "unready", "sicken", "sicken", "pool", "id", "disrupt", "reboot", "deleting", "terminating", "drop node", "drop claim", "hear", "hear nodes", "hear claims", "pass", "work", "work", "recover"}).Draw(rt, "act") {
+				switch rapid.SampledFrom([]string{"launch", "launch", "unready", "make unhealthy", "make unhealthy", "pool", "id", "disrupt", "reboot", "deleting", "terminating", "drop node", "drop claim", "hear", "hear nodes", "hear claims", "pass", "work", "work", "recover"}).Draw(rt, "act") {
 				case "launch":
 					h.api.launch(fmt.Sprint("n", i), rapid.SampledFrom(pools).Draw(rt, "pool"))
 				case "unready":
 					h.api.launch(fmt.Sprint("n", i), rapid.SampledFrom(pools).Draw(rt, "pool"), unready)
-				case "sicken":
+				case "make unhealthy":
 					if name := anyOf(); name != "" {
 						h.api.changeNode(name, func(n *corev1.Node) { n.Status.Conditions[1].Status = corev1.ConditionTrue })
 					}
@@ -540,7 +540,7 @@ func TestPoolCountsEqualARecount(t *testing.T) {
 			}
 		})
 	})
-	t.Logf("%d times somebody was going", changes)
+	t.Logf("%d times a node was being removed", changes)
 	if changes == 0 {
 		t.Error("no node was ever removed, so the test proves nothing")
 	}
@@ -608,7 +608,7 @@ func TestClaimCounts(t *testing.T) {
 		return func(_ *corev1.Node, c *karpenter.NodeClaim) { sets(kind, "", metav1.ConditionTrue)(c) }
 	}
 	deleted := func(_ *corev1.Node, c *karpenter.NodeClaim) { c.DeletionTimestamp = new(metav1.Now()) }
-	sick := func(n *corev1.Node, _ *karpenter.NodeClaim) {
+	unhealthy := func(n *corev1.Node, _ *karpenter.NodeClaim) {
 		n.Status.Conditions[0].Status = corev1.ConditionFalse
 	}
 	nodeless := func(_ *corev1.Node, c *karpenter.NodeClaim) { c.Status.ProviderID = "kwok://elsewhere" }
@@ -618,7 +618,7 @@ func TestClaimCounts(t *testing.T) {
 		want    machineCounts
 	}{
 		"at work":                              {nil, machineCounts{initialized: 1, machines: 1}},
-		"unhealthy, and does not block itself": {machine{sick}, machineCounts{initialized: 1, machines: 1}},
+		"unhealthy, and does not block itself": {machine{unhealthy}, machineCounts{initialized: 1, machines: 1}},
 		"never ready":                          {machine{unready}, machineCounts{machines: 1, starting: 1}},
 		"never ready, and deleted":             {machine{unready, deleted}, machineCounts{machines: 1, terminating: 1, starting: 1}},
 		"without a node":                       {machine{nodeless}, machineCounts{machines: 1}},
@@ -735,7 +735,7 @@ func TestRepairRulesIgnoreNodesThatWereNeverReady(t *testing.T) {
 // A replacement counts when it becomes Ready, not before.
 func TestASlowReplacementFreesTheSlot(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
-		h.sicken("b")
+		h.makeUnhealthy("b")
 		h.terminates("a")
 		h.goes("a")
 		h.writeSnapshot()
@@ -757,7 +757,7 @@ func TestBudgetsOfAPoolWithNothingInService(t *testing.T) {
 	}{
 		"a share":                  {[]karpenter.Budget{{Nodes: "10%"}}, true},
 		"none that is written":     {nil, true},
-		"nobody":                   {[]karpenter.Budget{{Nodes: "0"}}, false},
+		"zero nodes":               {[]karpenter.Budget{{Nodes: "0"}}, false},
 		"a share of nothing":       {[]karpenter.Budget{{Nodes: "0%"}}, false},
 		"unreadable":               {[]karpenter.Budget{{Unreadable: "odd"}}, false},
 		"a share at odd times":     {[]karpenter.Budget{{Nodes: "10%", Schedule: new("at noon"), Duration: "1h"}}, false},

@@ -73,7 +73,7 @@ func (r *Policy) hasStarted(state *engine.Node) bool {
 	}
 	note, _ := ownership.Read(state.Object.Annotations) // an unreadable record counts as empty
 	m, _ := r.machines.MachineOf(state.Object)
-	known.started = note.Initialized || state.Object.Labels[karpenter.InitializedLabel] == "true" || m != nil && m.HasStarted(state.Object)
+	known.started = note.Initialized || r.machines.IsInitialized(state.Object) || m != nil && m.HasStarted(state.Object)
 	if known.started { // two machines may share the provider ID, and the other one may have changed
 		r.recountNode(state.Object)
 	}

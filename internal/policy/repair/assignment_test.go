@@ -77,7 +77,7 @@ func TestPolicyPrecedence(t *testing.T) {
 		governs  string
 		conflict map[string]string // messages of policies that lose
 	}{
-		"nobody":                           {func(*nodePoolFixture) {}, "", nil},
+		"no policy":                        {func(*nodePoolFixture) {}, "", nil},
 		"the block on the pool":            {func(h *nodePoolFixture) { h.pool("default", ofAtMost("1")) }, "NodePool/default", nil},
 		"the policy that names the pool":   {func(h *nodePoolFixture) { h.policy("p", forPool("default")) }, "RepairPolicy/p", nil},
 		"the policy that selects the node": {func(h *nodePoolFixture) { h.policy("p", selecting("zone", "z")) }, "RepairPolicy/p/default", nil},
@@ -85,12 +85,12 @@ func TestPolicyPrecedence(t *testing.T) {
 			h.policy("p", forPool("default"))
 			h.policy("q", selecting("zone", "z"))
 			h.pool("default", ofAtMost("1"))
-		}, "NodePool/default", map[string]string{"p": "NodePool default has a repair block of its own", "q": "such as a, by NodePool/default"}},
+		}, "NodePool/default", map[string]string{"p": "NodePool default has a repair block of its own", "q": "node a is governed by NodePool/default"}},
 		"a policy that names the pool before an older selector": {func(h *nodePoolFixture) {
 			h.policy("q", selecting("zone", "z"))
 			enginetest.Pass(time.Minute)
 			h.policy("p", forPool("default"))
-		}, "RepairPolicy/p", map[string]string{"q": "such as a, by RepairPolicy/p"}},
+		}, "RepairPolicy/p", map[string]string{"q": "node a is governed by RepairPolicy/p"}},
 		"the older of two that name it": {func(h *nodePoolFixture) {
 			h.policy("q", forPool("default"))
 			enginetest.Pass(time.Minute)
@@ -100,11 +100,11 @@ func TestPolicyPrecedence(t *testing.T) {
 			h.policy("q", selecting("zone", "z"))
 			h.policy("p", selecting("zone", "z"))
 		}, "RepairPolicy/p/default", map[string]string{"q": "by RepairPolicy/p/default"}},
-		"one that is switched off all the same": {func(h *nodePoolFixture) {
+		"a disabled policy": {func(h *nodePoolFixture) {
 			h.policy("p", forPool("default"), func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.Enabled = new(false) })
 			h.policy("q", selecting("zone", "z"))
 		}, "RepairPolicy/p", map[string]string{"q": "by RepairPolicy/p"}},
-		"the version before of one that cannot be followed": {func(h *nodePoolFixture) {
+		"the last valid version of an invalid policy": {func(h *nodePoolFixture) {
 			h.policy("p", forPool("default"))
 			h.policy("p", selecting("zone", "z"), func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.DefaultTolerationDuration = "soon" })
 			h.policy("q", selecting("zone", "z"))
@@ -112,12 +112,12 @@ func TestPolicyPrecedence(t *testing.T) {
 		"none if it was never valid": {func(h *nodePoolFixture) {
 			h.policy("p", forPool("default"), func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.DefaultTolerationDuration = "soon" })
 		}, "", nil},
-		"one that is made anew": {func(h *nodePoolFixture) {
+		"the older policy after the other was created again": {func(h *nodePoolFixture) {
 			h.policy("q", forPool("default"))
 			enginetest.Pass(time.Minute)
 			h.policy("p", selecting("zone", "z"))
 			h.policy("p", func(p *v1alpha1.RepairPolicy) { p.UID = "another" })
-		}, "RepairPolicy/q", map[string]string{"p": "such as a, by RepairPolicy/q"}},
+		}, "RepairPolicy/q", map[string]string{"p": "node a is governed by RepairPolicy/q"}},
 		"the next when the first is gone": {func(h *nodePoolFixture) {
 			h.policy("q", forPool("default"))
 			enginetest.Pass(time.Minute)
@@ -156,8 +156,8 @@ func unfollowable(p *v1alpha1.RepairPolicy) {
 	p.Spec.Repair.Enabled, p.Spec.Repair.DefaultTolerationDuration = new(false), "soon"
 }
 
-// garbled makes the block of a pool invalid, without a valid version before.
-func garbled(p *repairblock.Pool) { p.Problem = "the block cannot be followed" }
+// invalidBlock makes the block of a pool invalid, without a valid version before.
+func invalidBlock(p *repairblock.Pool) { p.Problem = "the block cannot be followed" }
 
 // Defaults do not replace an invalid policy.
 func TestDefaultsApplyOnlyWithoutAPolicy(t *testing.T) {
@@ -168,9 +168,9 @@ func TestDefaultsApplyOnlyWithoutAPolicy(t *testing.T) {
 		isTimed bool
 	}{
 		"no policy":                 {func(*nodePoolFixture) {}, defaults, true},
-		"the block is invalid":      {func(h *nodePoolFixture) { h.pool("default", nil, garbled) }, "", false},
-		"the block is corrected":    {func(h *nodePoolFixture) { h.pool("default", nil, garbled); h.pool("default", nil) }, defaults, true},
-		"a valid block before it":   {func(h *nodePoolFixture) { h.pool("default", ofAtMost("1"), garbled) }, defaults, true},
+		"the block is invalid":      {func(h *nodePoolFixture) { h.pool("default", nil, invalidBlock) }, "", false},
+		"the block is corrected":    {func(h *nodePoolFixture) { h.pool("default", nil, invalidBlock); h.pool("default", nil) }, defaults, true},
+		"a valid block before it":   {func(h *nodePoolFixture) { h.pool("default", ofAtMost("1"), invalidBlock) }, defaults, true},
 		"a policy that names it":    {func(h *nodePoolFixture) { h.policy("p", forPool("default"), unfollowable) }, "", false},
 		"a policy for another pool": {func(h *nodePoolFixture) { h.policy("p", forPool("other"), unfollowable) }, defaults, true},
 		"a policy that selects it":  {func(h *nodePoolFixture) { h.policy("p", selecting("zone", "z"), unfollowable) }, "", false},
@@ -182,7 +182,7 @@ func TestDefaultsApplyOnlyWithoutAPolicy(t *testing.T) {
 				p.Spec.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "zone", Operator: "Near"}}}
 			})
 		}, "", false},
-		"a policy that is mended": {func(h *nodePoolFixture) {
+		"a corrected policy": {func(h *nodePoolFixture) {
 			h.policy("p", forPool("default"), unfollowable)
 			h.policy("p", func(p *v1alpha1.RepairPolicy) { p.Spec.Repair = v1alpha1.RepairSpec{} })
 		}, "RepairPolicy/p", true},
@@ -191,11 +191,11 @@ func TestDefaultsApplyOnlyWithoutAPolicy(t *testing.T) {
 			h.noPolicy("p")
 		}, defaults, true},
 		"a valid policy beside an invalid block": {func(h *nodePoolFixture) {
-			h.pool("default", nil, garbled)
+			h.pool("default", nil, invalidBlock)
 			h.policy("p", forPool("default"))
 		}, "RepairPolicy/p", true},
 		"a valid selector beside an invalid block, with the timeout": {func(h *nodePoolFixture) {
-			h.pool("default", nil, garbled)
+			h.pool("default", nil, invalidBlock)
 			h.policy("p", selecting("zone", "z"))
 		}, "RepairPolicy/p/default", false},
 		"a valid policy beside an older invalid one": {func(h *nodePoolFixture) {
@@ -229,7 +229,7 @@ func TestDefaultsApplyOnlyWithoutAPolicy(t *testing.T) {
 func TestAnInvalidPolicyReportsThatNothingIsRepaired(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
 		h.policy("p", forPool("default"), unfollowable)
-		message := "until that is mended no node that it asks for is repaired, unless another policy governs it"
+		message := "until the policy is corrected, none of its nodes is repaired, unless another policy governs it"
 		if is := h.conditionOf("p", v1alpha1.Accepted); is.Status != metav1.ConditionFalse || !strings.Contains(is.Message, "defaultTolerationDuration") || !strings.Contains(is.Message, message) {
 			t.Errorf("its status: %+v", is)
 		}
@@ -238,7 +238,7 @@ func TestAnInvalidPolicyReportsThatNothingIsRepaired(t *testing.T) {
 		}
 		h.policy("p", func(p *v1alpha1.RepairPolicy) { p.Spec.Repair = v1alpha1.RepairSpec{} })
 		h.policy("p", unfollowable)
-		message = "the version before it is followed still"
+		message = "the previous version stays in force"
 		if is := h.conditionOf("p", v1alpha1.Accepted); !strings.Contains(is.Message, message) {
 			t.Errorf("its status when it was right once: %+v", is)
 		}
@@ -259,7 +259,7 @@ func TestAssignmentEqualsANaiveAssignment(t *testing.T) {
 			pools, names, zones := []string{"p", "q"}, []string{"x", "y", "z"}, []string{"1", "2"}
 			anyOf := func(of []string) string { return rapid.SampledFrom(of).Draw(rt, "which") }
 			for i := range rapid.IntRange(3, 30).Draw(rt, "acts") {
-				switch rapid.SampledFrom([]string{"launch", "launch", "relabel", "pool", "block", "garbled block", "no pool", "name", "select", "bad", "drop", "again", "pass"}).Draw(rt, "act") {
+				switch rapid.SampledFrom([]string{"launch", "launch", "relabel", "pool", "block", "invalid block", "no pool", "name", "select", "bad", "drop", "again", "pass"}).Draw(rt, "act") {
 				case "launch":
 					h.api.launch(fmt.Sprint("n", i), anyOf(append(pools, "")), func(n *corev1.Node, _ *karpenter.NodeClaim) { n.Labels["zone"] = anyOf(zones) })
 					h.deliver()
@@ -272,8 +272,8 @@ func TestAssignmentEqualsANaiveAssignment(t *testing.T) {
 					h.pool(anyOf(pools), nil)
 				case "block":
 					h.pool(anyOf(pools), ofAtMost("1"))
-				case "garbled block":
-					h.pool(anyOf(pools), nil, garbled)
+				case "invalid block":
+					h.pool(anyOf(pools), nil, invalidBlock)
 				case "no pool":
 					h.noPool(anyOf(pools))
 				case "name":
@@ -307,8 +307,8 @@ func TestAssignmentEqualsANaiveAssignment(t *testing.T) {
 			}
 		})
 	})
-	t.Logf("nodes by who governs them: %v", governed)
-	for _, kind := range []string{"", "NodePool", "RepairPolicy", "shadowed", "garbled"} {
+	t.Logf("nodes by the kind of policy that governs them: %v", governed)
+	for _, kind := range []string{"", "NodePool", "RepairPolicy", "shadowed", "never valid"} {
 		if governed[kind] == 0 {
 			t.Errorf("no node was ever governed by %q: that proves nothing", kind)
 		}
@@ -328,14 +328,14 @@ func (s *history) lookNaively() map[string]int {
 			rule string
 		}
 		var all []candidate
-		isGarbled := pool != nil && pool.Block == nil && pool.Problem != ""
+		neverValid := pool != nil && pool.Block == nil && pool.Problem != ""
 		if pool != nil && pool.Block != nil {
 			all = append(all, candidate{rule: "NodePool/" + label})
 		}
 		for policy, pol := range s.repairs.policies {
 			if pol.inForce == nil {
 				spec := pol.object.Spec
-				isGarbled = isGarbled || spec.NodePool != "" && spec.NodePool == label || spec.Selector != nil && spec.Selector.MatchLabels["zone"] == state.Object.Labels["zone"]
+				neverValid = neverValid || spec.NodePool != "" && spec.NodePool == label || spec.Selector != nil && spec.Selector.MatchLabels["zone"] == state.Object.Labels["zone"]
 				continue
 			}
 			is := candidate{rank: 1, made: pol.object.CreationTimestamp.Unix(), name: policy, rule: "RepairPolicy/" + policy}
@@ -370,8 +370,8 @@ func (s *history) lookNaively() map[string]int {
 		switch {
 		case len(all) > 0:
 			want = all[0].rule
-		case pool != nil && s.repairs.cfg.WithoutPolicy && isGarbled:
-			counts["garbled"]++
+		case pool != nil && s.repairs.cfg.WithoutPolicy && neverValid:
+			counts["never valid"]++
 		case pool != nil && s.repairs.cfg.WithoutPolicy:
 			want = "NodePool/" + label
 		}
@@ -513,7 +513,7 @@ func TestAStartingNodeIsHealthyUntilItsTimeout(t *testing.T) {
 			h.api.launch(name, "default", unready)
 		}
 		h.deliver()
-		says := func(when string, nodes, sick, repairing, held int32, listed ...string) {
+		says := func(when string, nodes, unhealthy, repairing, held int32, listed ...string) {
 			t.Helper()
 			h.advance(time.Second)
 			is := h.statusOf("p")
@@ -521,11 +521,11 @@ func TestAStartingNodeIsHealthyUntilItsTimeout(t *testing.T) {
 			for _, row := range is.SickNodes {
 				names = append(names, row.Name)
 			}
-			if is.Nodes != nodes || is.Sick != sick || is.Repairing != repairing || is.Held != held || !slices.Equal(names, listed) {
+			if is.Nodes != nodes || is.Sick != unhealthy || is.Repairing != repairing || is.Held != held || !slices.Equal(names, listed) {
 				t.Errorf("%s: %+v", when, is)
 			}
 			timeout := timeoutRule("default")
-			for state, want := range map[string]int32{"assigned": nodes - 2, "unhealthy": sick, "repairing": repairing, "waiting": held} {
+			for state, want := range map[string]int32{"assigned": nodes - 2, "unhealthy": unhealthy, "repairing": repairing, "waiting": held} {
 				if n := h.measured(timeout, "default", state); n != int(want) {
 					t.Errorf("%s: the metric says that %d are %s, want %d", when, n, state, want)
 				}
@@ -595,7 +595,7 @@ func TestMetricsShowWhenNodesBecomeEligible(t *testing.T) {
 		h.policy("p", forPool("blue"))
 		says("when another governs the node", map[string]time.Time{red + " blue b1": due.Add(10 * time.Minute)})
 		h.noPolicy("p")
-		says("when nobody does", nil)
+		says("when no policy governs it", nil)
 		if n := h.measured(triage.RuleID{Kind: policykind.Repair, Name: "RepairPolicy/p"}, "red", "assigned"); n != 0 {
 			t.Errorf("the metrics know %d nodes of a pool that the policy spoke of once", n)
 		}
@@ -698,7 +698,10 @@ func TestANodeThatWasReadyStaysStarted(t *testing.T) {
 		unready(n, c)
 		n.Status.Conditions[0].Status = corev1.ConditionTrue
 	}
-	changeOf := func(h *nodePoolFixture) *treat.Change { return h.TaintChange("a") }
+	changeOf := func(h *nodePoolFixture) *treat.Change {
+		plan, _ := h.Plan(h.Node("a"))
+		return treat.Prepare(h.Node("a").Object, plan, time.Now())
+	}
 	for name, test := range map[string]struct {
 		launch []func(*corev1.Node, *karpenter.NodeClaim)
 		cfg    []func(*Config)

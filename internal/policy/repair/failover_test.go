@@ -59,7 +59,7 @@ type givenUp struct {
 // launch is a node that has become Ready.
 type launch struct{ created, ready time.Time }
 
-type hits struct{ deletions, reigns, full, lateOnes, spared, governed int }
+type hits struct{ deletions, failovers, full, lateOnes, cancelled, governed int }
 
 // inRepair counts, from API objects only, the terminated nodes that still exist or are
 // not replaced. A new node replaces a deleted node that still keeps its slot, because the
@@ -99,7 +99,7 @@ func (s *history) look() {
 			s.given = append(s.given, &givenUp{node: mark.Node, since: mark.Since, isThere: s.api.nodes[mark.Node] != nil})
 		case mark == nil && at >= 0: // the termination was cancelled
 			s.given = slices.Delete(s.given, at, at+1)
-			s.hits.spared++
+			s.hits.cancelled++
 		}
 	}
 	for _, g := range s.given {
@@ -165,13 +165,13 @@ func (s *history) goes() how {
 func (s *history) act() {
 	anyNode := func(*corev1.Node) bool { return true }
 	switch what := rapid.SampledFrom([]string{
-		"work", "work", "work", "sicken", "sicken", "sicken", "recover", "touch claim", "touch node", "hear", "hear nodes", "hear claims", "hear", "page", "page", "lost page",
+		"work", "work", "work", "make unhealthy", "make unhealthy", "make unhealthy", "recover", "touch claim", "touch node", "hear", "hear nodes", "hear claims", "hear", "page", "page", "lost page",
 		"run", "run", "run", "run", "report", "report", "late", "late", "late", "arrive", "arrive", "die", "pass", "pass", "finish", "finish", "drop claim", "launch", "ready", "accident", "govern",
 	}).Draw(s.rt, "act"); what {
-	case "sicken", "recover":
+	case "make unhealthy", "recover":
 		if name := some(s.rt, s.api.nodes, anyNode); name != "" {
 			s.api.changeNode(name, func(n *corev1.Node) {
-				n.Status.Conditions[1].Status = map[string]corev1.ConditionStatus{"sicken": corev1.ConditionTrue, "recover": corev1.ConditionFalse}[what]
+				n.Status.Conditions[1].Status = map[string]corev1.ConditionStatus{"make unhealthy": corev1.ConditionTrue, "recover": corev1.ConditionFalse}[what]
 				n.Status.Conditions[1].LastTransitionTime = metav1.Now()
 			})
 		}
@@ -331,7 +331,7 @@ func (s *history) arrive() {
 
 // die replaces the leader. Writes of the previous leader may still arrive.
 func (s *history) die() {
-	s.hits.reigns++
+	s.hits.failovers++
 	successor := nodePoolFixtureIn(s.T, s.api)
 	successor.pools.changed["default"] = s.repairs.pools["default"]
 	for _, pol := range s.repairs.policies {
@@ -401,7 +401,7 @@ func TestNoHistoryExceedsTheBound(t *testing.T) {
 		})
 	}
 	t.Logf("%+v", sum)
-	if sum.deletions == 0 || sum.reigns == 0 || sum.full == 0 || sum.lateOnes == 0 || sum.spared == 0 || sum.governed == 0 {
+	if sum.deletions == 0 || sum.failovers == 0 || sum.full == 0 || sum.lateOnes == 0 || sum.cancelled == 0 || sum.governed == 0 {
 		t.Error("the histories prove nothing")
 	}
 }

@@ -288,7 +288,7 @@ func (w *fakeAPI) launch(name, pool string, changes ...func(*corev1.Node, *karpe
 	w.storeNode(n)
 }
 
-// unready makes a launched node one that has not become Ready.
+// unready makes a launched node not Ready yet.
 func unready(n *corev1.Node, c *karpenter.NodeClaim) {
 	delete(n.Labels, karpenter.InitializedLabel)
 	n.Status.Conditions[0].Status = corev1.ConditionFalse

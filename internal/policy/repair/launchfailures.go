@@ -188,7 +188,7 @@ func (r *Policy) HasEnded(stored []ledger.Entry) bool {
 }
 
 // Entries returns the ledger entries for pools with launch failures,
-// including the ones that the snapshot allows to start.
+// including the failures that the snapshot allows to start.
 func (r *Policy) Entries(now time.Time, begun []ledger.Entry) (entries []ledger.Entry) {
 	before := r.pendingLaunchFailures(begun)
 	for _, name := range slices.Sorted(maps.Keys(r.counts)) {

@@ -82,17 +82,17 @@ func TestANodeThatOutlivesItsClaimKeepsItsSlotForAWhile(t *testing.T) {
 		h.api.removeClaim("claim-a")
 		h.deliver()
 		successor := h.successor()
-		for who, h := range map[string]*nodePoolFixture{"the same": h, "a successor": successor} {
+		for leader, h := range map[string]*nodePoolFixture{"the same": h, "a successor": successor} {
 			h.WantNoTask("a")
 			h.WantNoTask("b")
 			if h.taken("default") != 1 {
-				t.Errorf("%s: %d slots are taken", who, h.taken("default"))
+				t.Errorf("%s: %d slots are taken", leader, h.taken("default"))
 			}
 		}
 		enginetest.Pass(triage.ReplacementWait - time.Second)
-		for who, h := range map[string]*nodePoolFixture{"the same": h, "a successor": successor} {
+		for leader, h := range map[string]*nodePoolFixture{"the same": h, "a successor": successor} {
 			if due := h.runRound(); due.After(time.Now().Add(time.Second)) {
-				t.Errorf("%s: the next look is at %v", who, due)
+				t.Errorf("%s: the next look is at %v", leader, due)
 			}
 			h.WantNoTask("b")
 		}

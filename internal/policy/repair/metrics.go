@@ -61,7 +61,7 @@ func NewMetrics() *Metrics {
 
 // setRule sets the gauges of a repair rule.
 func (m *Metrics) setRule(rule triage.RuleID, pool string, sum repairCounts) {
-	for state, n := range map[string]int{"assigned": sum.nodes, "unhealthy": sum.sick, "repairing": sum.repairing, "waiting": sum.held} {
+	for state, n := range map[string]int{"assigned": sum.nodes, "unhealthy": sum.unhealthy, "repairing": sum.repairing, "waiting": sum.held} {
 		m.nodes.WithLabelValues(rule.String(), pool, state).Set(float64(n))
 	}
 }

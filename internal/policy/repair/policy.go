@@ -275,21 +275,9 @@ func (r *Policy) Planned(n *engine.Node, plan triage.Plan) {
 
 // takePolicies takes in changed policies and pools.
 func (r *Policy) takePolicies(now time.Time) {
-	batch := r.inbox.Take()
-	if batch.ListVersion != "" {
-		for name := range r.policies {
-			if _, there := batch.Changes[name]; !there {
-				r.removePolicy(now, name)
-			}
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(batch.Changes)) {
-		if change := batch.Changes[name]; change.Gone {
-			r.removePolicy(now, name)
-		} else {
-			r.upsertPolicy(now, change.Object)
-		}
-	}
+	r.inbox.Take().Apply(maps.Keys(r.policies),
+		func(name string) { r.removePolicy(now, name) },
+		func(object *v1alpha1.RepairPolicy) { r.upsertPolicy(now, object) })
 	changed, all := r.blocks.Take()
 	if all {
 		for name := range r.pools {

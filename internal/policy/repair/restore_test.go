@@ -67,7 +67,7 @@ func TestATerminationIsRestoredInEveryState(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			withNodePools(t, func(h *nodePoolFixture) {
 				h.T = t
-				h.sicken("b")
+				h.makeUnhealthy("b")
 				h.writeSnapshot()
 				page := slices.Clone(h.api.page)
 				test.happens(h)
@@ -99,7 +99,7 @@ func TestATerminationIsRestoredInEveryState(t *testing.T) {
 // A second successor still uses the time of the deletion, not the time of its own start.
 func TestTheTimeOfARemovalIsRestored(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
-		h.sicken()
+		h.makeUnhealthy()
 		h.terminates("a")
 		h.goes("a")
 		gone := time.Now()

@@ -64,8 +64,8 @@ func (r *Policy) WriteStatuses(ctx context.Context, now time.Time) {
 
 // repairCounts sums up the nodes of a repair rule or of a policy.
 type repairCounts struct {
-	nodes, sick, repairing, held int
-	rows                         []row
+	nodes, unhealthy, repairing, held int
+	rows                              []row
 }
 
 // row is an unhealthy node.
@@ -76,7 +76,7 @@ type row struct {
 
 func (s *repairCounts) add(other repairCounts) {
 	s.nodes += other.nodes
-	s.sick += other.sick
+	s.unhealthy += other.unhealthy
 	s.repairing += other.repairing
 	s.held += other.held
 	s.rows = append(s.rows, other.rows...)
@@ -86,14 +86,14 @@ func (s *repairCounts) add(other repairCounts) {
 // but only nodes that have not started count. A node whose timeout has not passed is not
 // unhealthy, because every node starts like that.
 func (r *Policy) countRepair(followed *repairRule, counts triage.Population) repairCounts {
-	sum := repairCounts{nodes: counts.Selected, sick: counts.Unhealthy, repairing: counts.Treated}
+	sum := repairCounts{nodes: counts.Selected, unhealthy: counts.Unhealthy, repairing: counts.Treated}
 	isTimeout := followed.rule.ID.Kind == policykind.ReadyTimeout
 	if isTimeout {
 		sum.nodes = min(sum.nodes, r.countsOf(followed.pool).starting)
 	}
 	for node, reason := range followed.nodes {
 		if isTimeout && reason.Code == triage.Pending {
-			sum.sick--
+			sum.unhealthy--
 			continue
 		}
 		if reason.Code.IsWait() {
@@ -122,7 +122,7 @@ func (r *Policy) firstDue(rows []row) map[string]time.Time {
 func (r *Policy) statusOf(pol *repairPolicy, sum *repairCounts) v1alpha1.RepairPolicyStatus {
 	status := v1alpha1.RepairPolicyStatus{
 		ObservedGeneration: pol.object.Generation,
-		Nodes:              status.Count(sum.nodes), Sick: status.Count(sum.sick), Repairing: status.Count(sum.repairing), Held: status.Count(sum.held),
+		Nodes:              status.Count(sum.nodes), Sick: status.Count(sum.unhealthy), Repairing: status.Count(sum.repairing), Held: status.Count(sum.held),
 		SickNodes:  []v1alpha1.SickNode{},
 		Conditions: slices.Clone(pol.status.Stored.Conditions),
 	}
@@ -164,7 +164,7 @@ func (r *Policy) setConditions(pol *repairPolicy, status *v1alpha1.RepairPolicyS
 	case pol.problem != "":
 		set(v1alpha1.Accepted, false, "Invalid", pol.problemMessage())
 	case !isEnabled(&pol.object.Spec.Repair):
-		set(v1alpha1.Accepted, true, "SwitchedOff", "the policy is switched off: nothing is repaired")
+		set(v1alpha1.Accepted, true, "SwitchedOff", "the policy is disabled: nothing is repaired")
 	case pool != "" && r.pools[pool] == nil:
 		set(v1alpha1.Accepted, true, "NoSuchNodePool", "there is no NodePool "+pool+" yet")
 	default:
@@ -176,7 +176,7 @@ func (r *Policy) setConditions(pol *repairPolicy, status *v1alpha1.RepairPolicyS
 	}
 	switch message := r.conflict(pol); message {
 	case "":
-		set(v1alpha1.Conflict, false, "NoConflict", "no other policy governs a node that this one asks for")
+		set(v1alpha1.Conflict, false, "NoConflict", "no other policy governs a node that this policy selects")
 	default:
 		set(v1alpha1.Conflict, true, "Shadowed", message)
 	}
@@ -188,9 +188,9 @@ func (p *repairPolicy) problemMessage() string {
 	case p.problem == "":
 		return ""
 	case p.inForce != nil:
-		return p.problem + "; the version before it is followed still"
+		return p.problem + "; the previous version stays in force"
 	}
-	return p.problem + "; until that is mended no node that it asks for is repaired, unless another policy governs it"
+	return p.problem + "; until the policy is corrected, none of its nodes is repaired, unless another policy governs it"
 }
 
 // poolsWithLostSchema returns the pools whose block is hidden because the CRD has lost its schema.
@@ -220,9 +220,9 @@ func (r *Policy) conflict(pol *repairPolicy) string {
 		return ""
 	}
 	node := slices.Min(slices.Collect(maps.Keys(pol.shadowed)))
-	by := "nothing that is switched on"
+	by := "no enabled policy"
 	if known := r.nodes[node]; known != nil && known.assigned.repairedBy != "" {
 		by = known.assigned.repairedBy
 	}
-	return fmt.Sprintf("nodes that it asks for and that another policy governs: %d, such as %s, by %s", len(pol.shadowed), node, by)
+	return fmt.Sprintf("other policies take precedence for %d of its nodes; for example, node %s is governed by %s", len(pol.shadowed), node, by)
 }

@@ -106,7 +106,7 @@ func (r *Policy) Terminated(now time.Time, m machine.Machine, t *engine.Task, ou
 // RecordsStart reports whether to record on the node that it was ready for work: a ready
 // timeout applies and the provider of the machine has not recorded it.
 func (r *Policy) RecordsStart(n *engine.Node) bool {
-	if r.of(n).assigned.timedBy == "" || n.Object.Labels[karpenter.InitializedLabel] == "true" {
+	if r.of(n).assigned.timedBy == "" || r.machines.IsInitialized(n.Object) {
 		return false
 	}
 	m, _ := r.machines.MachineOf(n.Object)
@@ -147,10 +147,10 @@ func (r *Policy) addVetoes(now time.Time, n *engine.Node, facts *triage.Node) {
 	case problem != "":
 		veto(problem)
 	case m == nil && r.HasPool(name): // otherwise no NodePool made it, whatever the label says
-		veto("no NodeClaim has its provider ID, so there is nothing to delete")
+		veto("no " + r.machines.Kind() + " has its provider ID, so there is nothing to delete")
 	case m == nil:
 		if followed := r.followed[known.assigned.repair()]; followed != nil && len(followed.ladder) == 0 {
-			veto("it has no NodeClaim that could be deleted, and the policy names no remediationTemplate")
+			veto("it has no " + r.machines.Kind() + " that could be deleted, and the policy names no remediationTemplate")
 		}
 	default:
 		for _, message := range m.Vetoes() {

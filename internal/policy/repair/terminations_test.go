@@ -22,8 +22,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// sicken makes node a of a pool due, beside b and c and with a bound of one.
-func (h *nodePoolFixture) sicken(also ...string) {
+// makeUnhealthy makes node a of a pool due, beside b and c and with a bound of one.
+func (h *nodePoolFixture) makeUnhealthy(also ...string) {
 	h.T.Helper()
 	h.pool("default", ofAtMost("1"))
 	h.launches("default", "a", "b", "c")
@@ -109,7 +109,7 @@ func TestTerminationByWriteResult(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			withNodePools(t, func(h *nodePoolFixture) {
 				h.T = t
-				h.sicken("b")
+				h.makeUnhealthy("b")
 				h.writeSnapshot()
 				h.runs("a", test.goes)
 				if h.isMarked("a") != test.isMarked || (h.api.claims["claim-a"].DeletionTimestamp != nil) != test.deleted {
@@ -150,7 +150,7 @@ func TestTerminationByWriteResult(t *testing.T) {
 // If a write is refused, the next node of the pool that waits for the bound goes.
 func TestARefusedMarkFreesTheSlotForAnotherNode(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
-		h.sicken("b")
+		h.makeUnhealthy("b")
 		h.writeSnapshot()
 		h.runs("a", how{first: treat.Refused})
 		h.terminates("b")
@@ -178,13 +178,13 @@ func TestATerminationIsCancelled(t *testing.T) {
 			h.policy("p", func(p *v1alpha1.RepairPolicy) { p.Spec.NodePool = "default" })
 			h.pool("default", nil)
 		}, triage.RuleGone},
-		"somebody forbids it on the claim": {func(h *nodePoolFixture) {
+		"a user forbids it on the claim": {func(h *nodePoolFixture) {
 			h.api.changeClaim("claim-a", func(c *karpenter.NodeClaim) {
 				metav1.SetMetaDataAnnotation(&c.ObjectMeta, karpenter.OurDoNotRepairAnnotation, "")
 			})
 			h.deliver()
 		}, triage.Vetoed},
-		"somebody forbids it on the pool": {func(h *nodePoolFixture) {
+		"a user forbids it on the pool": {func(h *nodePoolFixture) {
 			h.pool("default", ofAtMost("1"), func(p *repairblock.Pool) {
 				metav1.SetMetaDataAnnotation(&p.ObjectMeta, karpenter.DoNotRepairAnnotation, "true")
 			})
@@ -214,16 +214,16 @@ func TestATerminationIsCancelled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			withNodePools(t, func(h *nodePoolFixture) {
 				h.T = t
-				h.sicken()
+				h.makeUnhealthy()
 				h.writeSnapshot()
 				h.runs("a", how{second: treat.Refused})
 				test.happens(h)
 				if e := h.WantTask("a", nodeclaim.CancelTermination); e.Reason.Code != test.code || claimWork(e).Mark.NodeUID != "uid-of-a" {
-					t.Errorf("it is spared because of %v: %+v", e.Reason, claimWork(e).Mark)
+					t.Errorf("the termination is cancelled because of %v: %+v", e.Reason, claimWork(e).Mark)
 				}
 				h.runs("a", how{first: treat.Unknown})
 				if !h.isMarked("a") || !h.FindLane("a").HasSlot() {
-					t.Error("its slot is free before it is spared")
+					t.Error("its slot is free before the termination is cancelled")
 				}
 				h.advance(engine.LastRetry)
 				h.runs("a", how{})
@@ -232,7 +232,7 @@ func TestATerminationIsCancelled(t *testing.T) {
 				}
 				told := slices.IndexFunc(h.Events, func(event treat.Event) bool { return event.EventReason == treat.TerminationCancelled })
 				if told < 0 {
-					t.Error("nobody is reported")
+					t.Error("there is no Event about the cancelled termination")
 				}
 			})
 		})
@@ -241,7 +241,7 @@ func TestATerminationIsCancelled(t *testing.T) {
 
 func TestADeletionCannotBeCancelled(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
-		h.sicken("b")
+		h.makeUnhealthy("b")
 		h.terminates("a")
 		h.breaks(corev1.ConditionFalse, "a")
 		h.WantNoTask("a")
@@ -280,7 +280,7 @@ func TestANodeThatIsGoneBeforeTheTaskResult(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			withNodePools(t, func(h *nodePoolFixture) {
 				h.T = t
-				h.sicken("b")
+				h.makeUnhealthy("b")
 				h.writeSnapshot()
 				r := h.begins("a")
 				test(h, r)
@@ -305,7 +305,7 @@ func TestANodeThatIsGoneBeforeTheTaskResult(t *testing.T) {
 // A claim whose node was created again still has the mark for the earlier node.
 func TestAMarkForAnEarlierNodeIsRemoved(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
-		h.sicken()
+		h.makeUnhealthy()
 		h.writeSnapshot()
 		h.runs("a", how{second: treat.Refused})
 		h.api.changeNode("a", func(n *corev1.Node) { n.UID = "another" })
@@ -338,7 +338,7 @@ func TestVetoes(t *testing.T) {
 			t.Run(name+" has "+annotation, func(t *testing.T) {
 				withNodePools(t, func(h *nodePoolFixture) {
 					h.T = t
-					h.sicken()
+					h.makeUnhealthy()
 					h.WantTask("a", nodeclaim.TerminateClaim)
 					set(h, map[string]string{annotation: "true"})
 					h.WantNoTask("a")
@@ -362,7 +362,7 @@ func TestVetoes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			withNodePools(t, func(h *nodePoolFixture) {
 				h.T = t
-				h.sicken()
+				h.makeUnhealthy()
 				h.api.changeClaim("claim-a", test.change)
 				h.deliver()
 				h.WantNoTask("a")
@@ -406,13 +406,13 @@ func TestTheDeadlineOfADrainIsReported(t *testing.T) {
 // replacement that has existed for long.
 func TestAnEndedTerminationLeavesTheLedger(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
-		h.sicken()
+		h.makeUnhealthy()
 		h.terminates("a")
 		h.launches("default", "d") // before the old node is gone
 		h.goes("a")
 		h.runRound()
 		if e := h.named("a"); e == nil {
-			t.Fatal("the ledger names nobody who could be forgotten")
+			t.Fatal("the ledger has no entry for node a, so the test proves nothing")
 		}
 		h.writeSnapshot()
 		if e := h.named("a"); e != nil || h.taken("default") != 0 {
@@ -446,10 +446,10 @@ func TestASlotStaysInItsPoolWithoutNodeAndPolicy(t *testing.T) {
 				}
 				h.noPolicy("before")
 				h.policy("after", forPool("default"), oneAtATime)
-				for who, h := range map[string]*nodePoolFixture{"the same": h, "a successor": h.successor()} {
+				for leader, h := range map[string]*nodePoolFixture{"the same": h, "a successor": h.successor()} {
 					h.WantNoTask("b")
 					if is := h.finding(policykind.Repair, "b"); is.Code != triage.CapFull {
-						t.Errorf("%s says of the other: %v", who, is)
+						t.Errorf("%s says of the other: %v", leader, is)
 					}
 				}
 			})

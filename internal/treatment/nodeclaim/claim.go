@@ -127,6 +127,14 @@ func (nc *Treatment) Machines() iter.Seq[machine.Machine] {
 	}
 }
 
+// Kind returns the kind of Karpenter's machines.
+func (nc *Treatment) Kind() string { return "NodeClaim" }
+
+// IsInitialized reports whether Karpenter has recorded that the node was ready for work.
+func (nc *Treatment) IsInitialized(node *corev1.Node) bool {
+	return node.Labels[karpenter.InitializedLabel] == "true"
+}
+
 // HasMachines reports whether there are any claims.
 func (nc *Treatment) HasMachines() bool { return len(nc.byName) > 0 }
 

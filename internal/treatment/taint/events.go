@@ -1,0 +1,65 @@
+package taint
+
+import (
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/engine"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// reportChange publishes Events, logs and metrics for a change.
+func (wr *nodeWrite) reportChange(now time.Time, change *treat.Change) {
+	host, metrics, node := wr.writer.host, wr.writer.metrics, wr.node.Object
+	reported := map[triage.RuleID]bool{}
+	for _, placed := range change.Placed {
+		reported[placed.Rule] = true
+		if placed.Reason.Code != triage.FellBack { // the refused taint may have been the stronger one
+			delete(wr.reportedRefusals, placed.Rule)
+		}
+		metrics.placed.WithLabelValues(placed.Rule.Name, placed.Effect.String()).Inc()
+		host.Logger().Info("taint placed", "node", node.Name, "key", placed.Key, "effect", placed.Effect.String(), "reason", placed.Reason.String())
+		host.Event(treat.Event{Node: node, Policy: host.About(placed.Rule, node).Policy, Reason: placed.Reason})
+	}
+	if len(change.Placed) > 0 && !wr.dueSince.IsZero() {
+		metrics.latency.Observe(now.Sub(wr.dueSince).Seconds())
+	}
+	wr.dueSince = time.Time{}
+	for _, removed := range change.Removed {
+		if !reported[removed.Rule] {
+			delete(wr.reportedRefusals, removed.Rule)
+		}
+		metrics.removed.WithLabelValues(removed.Rule.Name, removed.Effect.String()).Inc()
+		about := host.About(removed.Rule, node)
+		if about.Policy == nil {
+			host.Retire(now, removed.Rule)
+		}
+		host.Logger().Info("taint removed", "node", node.Name, "key", removed.Key, "effect", removed.Effect.String(), "reason", removed.Reason.String())
+		if reported[removed.Rule] {
+			continue // replaced by another taint, reported above
+		}
+		event := treat.Event{Node: node, Policy: about.Policy, Reason: removed.Reason}
+		if about.Problem != "" {
+			event.Failure = "its taint is removed, because " + about.Problem
+		}
+		host.Event(event)
+	}
+}
+
+// reportRefusal reports a write that the API server rejected, once while the reason is
+// the same.
+func (wr *nodeWrite) reportRefusal(now time.Time, reason triage.Reason, rule triage.RuleID, message string) {
+	last := wr.reportedRefusals[rule]
+	if !last.IsNews(now, message) {
+		return
+	}
+	if wr.reportedRefusals == nil {
+		wr.reportedRefusals = map[triage.RuleID]engine.ReportedRefusal{}
+	}
+	wr.reportedRefusals[rule] = last
+	host, node := wr.writer.host, wr.node.Object
+	if host.LogsRefusal(now) {
+		host.Logger().Error("write refused", "node", node.Name, "rule", rule.String(), "err", message)
+	}
+	host.Event(treat.Event{Node: node, Policy: host.About(rule, node).Policy, Reason: reason, Failure: message})
+}

@@ -1,0 +1,86 @@
+package taint
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/resourcestack/autohealer/internal/engine"
+	"github.com/resourcestack/autohealer/internal/enginetest"
+	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/testkit"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// version returns a version of a node with a UID.
+func version(name, version string) *corev1.Node {
+	node := enginetest.Named(name, version)
+	node.UID = "u"
+	return node
+}
+
+// The entry of a taint that was placed leaves the ledger within TidyAfter: it does not
+// mislead the next leader.
+func TestTheEntryOfATaintLeavesTheLedger(t *testing.T) {
+	open(t, func(c *fixture) {
+		c.Restore([]ledger.Entry{ledger.NodeWrite{Slot: ledger.Slot{Rule: ownership.Rule(setRule("set")), Node: "a", UID: "u"}, ResourceVersion: "1"}})
+		c.deliver(version("a", "1"))
+		if entries, due := c.Snapshot(); entries != nil || !due.IsZero() {
+			t.Fatalf("while it may be placed, the ledger is %+v, due %v", entries, due)
+		}
+		c.deliver(version("a", "2"))
+		for range 3 { // every round asks
+			if entries, due := c.Snapshot(); entries != nil || time.Until(due) <= 0 {
+				t.Fatalf("the ledger is %+v, due %v", entries, due)
+			}
+			enginetest.Pass(engine.TidyAfter / 4)
+		}
+		enginetest.Pass(engine.TidyAfter / 4)
+		if entries, _ := c.Snapshot(); entries == nil || len(entries) != 0 {
+			t.Errorf("the ledger is %+v", entries)
+		}
+	})
+}
+
+// NoExecute taints are written only after the ledger has stored the slots of all their
+// rules. Until then their problem is that of the ledger.
+func TestATaintWaitsForTheLedger(t *testing.T) {
+	open(t, func(c *fixture) {
+		rules := []triage.RuleID{setRule("a"), setRule("b")}
+		for _, rule := range rules {
+			testkit.Must(t, c.Core().SetRule(time.Now(), triage.Rule{
+				ID:       rule,
+				When:     triage.When{Signals: []triage.Signal{{Condition: "Broken", Status: triage.True}}},
+				Response: triage.Response{Taint: &triage.TaintResponse{Key: rule.Name, Effect: triage.NoExecute}},
+			}))
+		}
+		node := version("a", "1")
+		node.Status.Conditions = []corev1.NodeCondition{{Type: "Broken", Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}}
+		wr := c.deliver(node)
+		problem := func() string {
+			_, delay := c.taints.Problem(wr.node, rules[0])
+			return delay
+		}
+		c.taints.Start(t.Context(), time.Now())
+		if entries, _ := c.Snapshot(); len(entries) != len(rules) || wr.stage != engine.AwaitingLedger || problem() != "" {
+			t.Fatalf("the write is in stage %d, the snapshot is %+v, the problem %q", wr.stage, entries, problem())
+		}
+		testkit.Must(t, c.Stored(apierrors.NewRequestEntityTooLargeError("for a test")))
+		if !strings.Contains(problem(), "not written yet: ") || !strings.Contains(problem(), "too large") || wr.stage != engine.AwaitingLedger {
+			t.Errorf("the write is in stage %d, and its problem is %q", wr.stage, problem())
+		}
+		enginetest.Pass(engine.LastRetry)
+		if entries, _ := c.Snapshot(); len(entries) != len(rules) {
+			t.Fatalf("the next snapshot is %+v", entries)
+		}
+		testkit.Must(t, c.Stored(nil))
+		if wr.stage != engine.Queued || problem() != "" || !wr.granted.covers("1", rules) {
+			t.Errorf("the write is in stage %d with %+v, and its problem is %q", wr.stage, wr.granted, problem())
+		}
+	})
+}
