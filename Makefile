@@ -6,11 +6,17 @@ SHELL := /bin/bash
 PACKAGES := ./...
 # These packages take longest, so they start first. They wait more than they compute, so more
 # packages than cores run at a time.
-LONGEST  := ./test/e2e ./deploy ./internal/testbed ./cmd/autohealer-agent ./internal/certificate
-AT_ONCE  := 3
-# These run a real Karpenter, which exits on a machine that is too busy to renew its Lease.
-# They wait more than they compute, so both run at a time, after all others.
+LONGEST  := ./deploy ./internal/testbed ./cmd/autohealer-agent ./internal/certificate
+AT_ONCE  := 2
+# These run the programs in whole clusters. The programs have the race detector. The test code
+# has not: it would need more CPU than the programs. `make nightly` runs it with the detector.
+# Tests with a real Karpenter run after all others, because Karpenter exits on a machine that
+# is too busy to renew its Lease.
+CLUSTER_TESTS   := ./test/e2e
+# These start no goroutine, so the race detector would only make them slower.
+SEQUENTIAL      := ./internal/history ./internal/validate
 KARPENTER_TESTS := ./test/pools ./cmd/demo
+PROGRAM_TESTS   := $(CLUSTER_TESTS) $(KARPENTER_TESTS)
 VERSION  := $(shell git describe --always --dirty 2>/dev/null || echo dev)
 
 # Without the tracing of gRPC, which Autohealer does not use, the agent is a sixth smaller.
@@ -119,14 +125,22 @@ run-tests:
 
 .PHONY: run-suites
 run-suites:
-	@echo "test: running all tests but those of $(KARPENTER_TESTS), $(AT_ONCE) packages at a time"
-	@REAL_NODES= go test $(JSON) $(RACE) -p $(AT_ONCE) -timeout 30m $(LONGEST) $$(go list $(PACKAGES) | grep -v $(foreach package,$(KARPENTER_TESTS),-e '$(package:.%=%)$$'))
+	@echo "test: running all tests but those of $(KARPENTER_TESTS), $(AT_ONCE) packages at a time, and at the same time $(CLUSTER_TESTS) and $(SEQUENTIAL), whose results follow"
+	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; result=0; \
+		$(MAKE) --no-print-directory --keep-going --jobs 2 LOG="$$log" run-clusters run-others || result=1; cat "$$log"; exit $$result
 	@echo "test: running $(KARPENTER_TESTS)"
-	@go test $(JSON) $(RACE) -p 2 -timeout 20m $(KARPENTER_TESTS)
+	@RACE_PROGRAMS=1 go test $(JSON) $(filter-out -race,$(RACE)) -p 2 -timeout 20m $(KARPENTER_TESTS)
 	@cd tools && go test $(JSON) $(RACE) -timeout 5m ./...
 	@cd tools/images && go test $(JSON) $(RACE) -timeout 5m ./...
 	@if [ "$(REAL_NODES)" = 1 ]; then $(MAKE) --no-print-directory test-nodes; else \
 		echo "test: skipped the tests on real nodes; to run them: REAL_NODES=1 make test, as root (docs/real-nodes.md)"; fi
+
+# LOG keeps the results apart from those of the other tests.
+.PHONY: run-clusters run-others
+run-clusters:
+	@RACE_PROGRAMS=1 go test $(JSON) $(filter-out -race,$(RACE)) -p 2 -timeout 30m $(CLUSTER_TESTS) $(SEQUENTIAL) >"$(LOG)" 2>&1
+run-others:
+	@REAL_NODES= go test $(JSON) $(RACE) -p $(AT_ONCE) -timeout 30m $(LONGEST) $$(go list $(PACKAGES) | grep -v $(foreach package,$(PROGRAM_TESTS) $(SEQUENTIAL),-e '$(package:.%=%)$$'))
 
 .PHONY: histories
 histories: ## Run the random histories of the core and print the situations that they reached
@@ -183,9 +197,15 @@ fuzz: ## Fuzz every parser for FUZZTIME each (default 30s)
 # vulnerabilities become known, and the fuzzers try other inputs. Each check runs even if
 # another has failed.
 .PHONY: nightly
-nightly: ## Run every fuzz target for FUZZTIME (default 30s), new log rotations, and the search for known vulnerabilities
+nightly: ## Run every fuzz target for FUZZTIME (default 30s), new log rotations, the race detector in all test code, and the search for known vulnerabilities
 	@result=0; $(MAKE) --no-print-directory fuzz || result=1; $(MAKE) --no-print-directory rotations || result=1; \
+		$(MAKE) --no-print-directory race || result=1; \
 		$(MAKE) --no-print-directory vulnerabilities || result=1; exit $$result
+
+.PHONY: race
+race: testbed testbed-karpenter ## Run the tests of whole clusters with the race detector in the test code too
+	@echo "race: running $(PROGRAM_TESTS)"
+	@go test $(RACE) -p 1 -timeout 30m $(PROGRAM_TESTS)
 
 .PHONY: rotations
 rotations: ## Try 5000 new random sequences of log rotations; make test tries the same 100 each time

@@ -141,7 +141,7 @@ func TestCluster(t *testing.T) {
 
 	t.Run("runs pods and respects their grace period", func(t *testing.T) {
 		node := createNode(t, c, "worker")
-		pod := startPod(t, c, "patient", node)
+		pod := startPod(t, c, "waiting", node)
 		began := time.Now()
 		testkit.Must(t, c.client.CoreV1().Pods("default").Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(2))}))
 		testkit.Eventually(t, "the end of the pod", podIsGone(t, c, pod.Name))
@@ -177,8 +177,8 @@ func TestCluster(t *testing.T) {
 	t.Run("has kubelets that report periodically", func(t *testing.T) {
 		// Kubelets report every five minutes. In the test it is every second, because
 		// timestamps have whole seconds.
-		impatient := strings.NewReplacer("300000", "1100", "310000", "1200").Replace(string(kwokStages))
-		testkit.Must(t, os.WriteFile(c.conf("stages.yaml"), []byte(impatient), 0o600))
+		shortTimes := strings.NewReplacer("300000", "1100", "310000", "1200").Replace(string(kwokStages))
+		testkit.Must(t, os.WriteFile(c.conf("stages.yaml"), []byte(shortTimes), 0o600))
 		testkit.Must(t, c.Kwok.Restart(within(t, limit)))
 		// A new node: the old kwok holds the leases of the others for a while.
 		node := createNode(t, c, "reports")
@@ -200,7 +200,7 @@ func TestCluster(t *testing.T) {
 	})
 
 	t.Run("gives every component its own user", func(t *testing.T) {
-		pod := startPod(t, c, "everybody", createNode(t, c, "works"))
+		pod := startPod(t, c, "tolerant", createNode(t, c, "works"))
 		testkit.Must(t, c.client.CoreV1().Pods("default").Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(1))}))
 		testkit.Eventually(t, "the end of the pod", podIsGone(t, c, pod.Name))
 		recording := testkit.Value(c.Recording(within(t, limit))).Must(t)
@@ -254,9 +254,9 @@ func TestStart(t *testing.T) {
 				t.Errorf("cluster %d has other nodes than %s: %v", i, want, nodes.Items)
 			}
 		}
-		stranger := clusters[0].AdminConfig()
-		stranger.Host = clusters[1].AdminConfig().Host
-		if _, err := clientFor(t, stranger).CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); err == nil || !strings.Contains(err.Error(), "certificate signed by unknown authority") {
+		foreign := clusters[0].AdminConfig()
+		foreign.Host = clusters[1].AdminConfig().Host
+		if _, err := clientFor(t, foreign).CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); err == nil || !strings.Contains(err.Error(), "certificate signed by unknown authority") {
 			t.Errorf("one cluster's client at another: %v", err)
 		}
 	})

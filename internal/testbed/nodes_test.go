@@ -96,7 +96,7 @@ func TestCreateNodes(t *testing.T) {
 	})
 
 	t.Run("and SetCondition changes one condition", func(t *testing.T) {
-		node := createNode(t, c, "sick")
+		node := createNode(t, c, "unhealthy")
 		for _, status := range []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse} {
 			testkit.Must(t, c.SetCondition(t.Context(), node.Name, corev1.NodeCondition{Type: "KernelDeadlock", Status: status, Reason: "R", Message: "m"}))
 			after := testkit.Value(c.client.CoreV1().Nodes().Get(t.Context(), node.Name, metav1.GetOptions{})).Must(t)

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// maxWait bounds the wait for a starting part. A healthy part takes a few seconds even
-	// on a busy machine; this long means that it hangs.
-	maxWait = time.Minute
+	// maxWait bounds the wait for a starting part. A healthy part takes a few seconds, and
+	// more than a minute beside thirty busy processes; this long means that it hangs.
+	maxWait = 3 * time.Minute
 
 	// pollInterval is the time between two checks of a starting part. Every start wastes
 	// half of it, so it is short.

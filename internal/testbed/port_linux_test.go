@@ -26,9 +26,9 @@ func TestPort(t *testing.T) {
 	})
 
 	t.Run("that is reserved is not available to other processes", func(t *testing.T) {
-		stranger := testkit.Value(unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)).Must(t)
-		defer unix.Close(stranger)
-		if err := unix.Bind(stranger, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}, Port: held.number}); !errors.Is(err, unix.EADDRINUSE) {
+		other := testkit.Value(unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)).Must(t)
+		defer unix.Close(other)
+		if err := unix.Bind(other, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}, Port: held.number}); !errors.Is(err, unix.EADDRINUSE) {
 			t.Errorf("error %v", err)
 		}
 	})

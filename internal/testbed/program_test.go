@@ -114,7 +114,7 @@ func TestProgram(t *testing.T) {
 			t.Errorf("by files it is %q, %v", who, err)
 		}
 		config.BearerToken, config.BearerTokenFile = "", ""
-		if _, err := c.WriteKubeconfig("nobody", config); err == nil {
+		if _, err := c.WriteKubeconfig("unknown", config); err == nil {
 			t.Error("a kubeconfig without a token was written")
 		}
 	})

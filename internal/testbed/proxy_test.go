@@ -51,8 +51,8 @@ func TestProxy(t *testing.T) {
 	t.Run("forwards identities", func(t *testing.T) {
 		p := testkit.Value(c.Proxy()).Must(t)
 		for want, config := range map[string]*rest.Config{
-			adminUser:                           c.AdminConfig(),
-			"system:serviceaccount:default:who": testkit.Value(c.ServiceAccountConfig(t.Context(), "default", "who")).Must(t),
+			adminUser:                             c.AdminConfig(),
+			"system:serviceaccount:default:guest": testkit.Value(c.ServiceAccountConfig(t.Context(), "default", "guest")).Must(t),
 		} {
 			review, err := clientFor(t, p.Config(config)).AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 			if err != nil || review.Status.UserInfo.Username != want {
@@ -109,7 +109,7 @@ func TestProxy(t *testing.T) {
 		p, client, node := setUp(t)
 		rule := p.Inject(patches, TooManyRequests(time.Second), 1)
 		began := time.Now()
-		testkit.Must(t, label(t.Context(), client, node, "patient"))
+		testkit.Must(t, label(t.Context(), client, node, "waiting"))
 		if took := time.Since(began); took < time.Second {
 			t.Errorf("tried again after %s", took)
 		}
@@ -248,7 +248,7 @@ func TestProxy(t *testing.T) {
 	t.Run("does not answer while the API server is down", func(t *testing.T) {
 		_, client, node := setUp(t)
 		testkit.Must(t, c.APIServer.Kill())
-		if err := label(within(t, limit), client, node, "nobody"); err == nil || apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
+		if err := label(within(t, limit), client, node, "refused"); err == nil || apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
 			t.Errorf("error %v", err)
 		}
 		testkit.Must(t, c.APIServer.Restart(within(t, limit)))

@@ -34,7 +34,7 @@ func runTethered(cmd *exec.Cmd, started func(error)) error {
 }
 
 // freeze stops a process and returns when a child of this process has stopped: the process
-// itself, or the one that wraps it.
+// itself, or its wrapper.
 func freeze(pid, child int) error {
 	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
 		return err

@@ -20,8 +20,8 @@ import (
 // Karpenter asks for a patch release of Go that is newer than the one we build with,
 // and the go command refuses it for that, although nothing in it needs more than
 // Go 1.26. In the copy that one line of go.mod says what we have; nothing else is
-// changed. Once everybody has the release that Karpenter asks for, a require line does
-// what this does, and this can go.
+// changed. When we build with the release that Karpenter asks for, a require line
+// replaces this type.
 type source struct {
 	path, version string
 	sum           string // of the module, as go.sum has it

@@ -103,7 +103,7 @@ func TestProgramsAreBuiltAsTheMakefileBuildsThem(t *testing.T) {
 	}
 }
 
-// What docs/agent-migration.md promises to those who come from node-problem-detector.
+// What docs/agent-migration.md promises to users of node-problem-detector.
 func TestTheAgentIsFoundUnderItsOldNames(t *testing.T) {
 	_, archive := made(t, plant(t, map[string]string{"program": "the agent", "config/kernel-monitor.json": "{}"}))
 	image, err := tarball.ImageFromPath(archive, nil)

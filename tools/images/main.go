@@ -4,7 +4,7 @@
 //	images -into ../../bin/images [name...]
 //
 // It promises that the same sources and the same version give the same bytes, so
-// that anybody can check what was published, and that the images are called what
+// that users can check what was published, and that the images are called what
 // the manifests of deploy/ call them. It refuses to put anything into an image that
 // is not from this repository: no base, no shell, no package.
 package main

@@ -17,9 +17,9 @@ type recipe struct {
 	tag    string // what it is called; empty: what the manifests call it
 	module string // folder of the module that its only program is in
 	source string // package of that program
-	user   string // that it runs as, if nobody says otherwise
+	user   string // the default user of the container
 	config bool   // it has the files of config/
-	// flags that the program gets before its arguments, unless somebody names a program.
+	// flags that the program gets before its arguments, unless the user names a program.
 	flags []string
 	// links are further names of the program, which looks at the one it was called by.
 	links []string

@@ -31,7 +31,7 @@ func write(to, tag string, r recipe, entries []entry) (digest string, err error)
 	if err != nil {
 		return "", err
 	}
-	// One that is interrupted leaves no half of an archive.
+	// An interrupted run leaves no incomplete archive.
 	unfinished := fmt.Sprintf("%s.%d", to, os.Getpid())
 	defer os.Remove(unfinished)
 	if err := tarball.WriteToFile(unfinished, reference, image); err != nil {

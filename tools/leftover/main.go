@@ -3,7 +3,7 @@
 //
 // It is the subreaper of the command: the kernel makes it the parent of every
 // descendant whose own parent has ended, so that it finds all of them, also those in
-// another session or with another environment, and no process of anybody else. It names
+// another session or with another environment, and no process of another command. It names
 // each with the folder that it was started in, which for a test is that of its package,
 // and ends it. It does not look at processes that containerd or another service of the
 // machine has started for a test.
@@ -25,8 +25,8 @@ import (
 	"time"
 )
 
-// grace is how long a process may take to end after the command: one that was killed
-// takes a moment to die on a busy machine.
+// grace is how long a process may take to end after the command: a killed process takes a
+// moment to end on a busy machine.
 const grace = 10 * time.Second
 
 func main() {

@@ -1,9 +1,9 @@
 // Command notice writes the NOTICE file: the modules that are linked into the programs
-// that users run, and their licences in full, as most licences ask of whoever hands on
-// a binary.
+// that users run, and their licences in full, as most licences require for the distribution
+// of a binary.
 //
-// It fails if a module has no licence or one that is not known here, so that a new
-// dependency is looked at once. It does not judge whether two licences go together.
+// It fails if a module has no licence or an unknown licence, so that a developer reviews each
+// new dependency. It does not judge whether two licences go together.
 package main
 
 import (
@@ -36,7 +36,7 @@ func main() {
 	}
 }
 
-// module is one that is linked, with what it says of its licence.
+// module is a linked module with its licence.
 type module struct {
 	path, version string
 	kind          string

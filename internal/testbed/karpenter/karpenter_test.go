@@ -66,11 +66,11 @@ func testPools(t *testing.T, c *testbed.Cluster, k *Karpenter) {
 
 		t.Run("that keep the conditions of an agent", func(t *testing.T) {
 			node := nodes[0].Name
-			testkit.Must(t, c.SetCondition(t.Context(), node, corev1.NodeCondition{Type: "DiskSick", Status: corev1.ConditionTrue, Reason: "Test"}))
+			testkit.Must(t, c.SetCondition(t.Context(), node, corev1.NodeCondition{Type: "DiskUnhealthy", Status: corev1.ConditionTrue, Reason: "Test"}))
 			// A kubelet that returns from silence rewrites only its own conditions.
 			testkit.Must(t, c.SetCondition(t.Context(), node, corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "Test"}))
 			eventually(t, "Ready", func(ctx context.Context) error { return expect(ctx, k, node, corev1.NodeReady, corev1.ConditionTrue) })
-			testkit.Must(t, expect(t.Context(), k, node, "DiskSick", corev1.ConditionTrue))
+			testkit.Must(t, expect(t.Context(), k, node, "DiskUnhealthy", corev1.ConditionTrue))
 		})
 	})
 

@@ -1,5 +1,5 @@
 # Makes a machine of the namespaces that this is started in: sh machine.sh <folder>
-# <name> <address of the API server> <programs>. What it mounts is seen by nobody else.
+# <name> <address of the API server> <programs>. No other process sees its mounts.
 folder=$1 name=$2 service=$3 programs=$4
 echo "$name" >/proc/sys/kernel/hostname
 

@@ -129,7 +129,7 @@ func TestNodes(t *testing.T) {
 	})
 	t.Run("processes of its pods can be found", func(t *testing.T) {
 		for _, n := range nodes {
-			pids := testkit.Value(n.Processes("pause")).Must(t) // one that holds the pod, and one that is in it
+			pids := testkit.Value(n.Processes("pause")).Must(t) // the sandbox of the pod, and its container
 			others := testkit.Value(n.Processes("containerd")).Must(t)
 			if len(pids) != 2 || len(others) != 0 {
 				t.Errorf("%s has %v, and %v of containerd", n.Name, pids, others)
