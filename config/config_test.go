@@ -82,7 +82,7 @@ func TestWhatTheCountersOfNodeProblemDetectorCountIsCounted(t *testing.T) {
 				if !ok {
 					continue
 				}
-				// Theirs takes any letter for some dots, where nobody writes another one.
+				// Their pattern does not escape some dots, so it accepts any letter there.
 				theirs = strings.NewReplacer("free. Usage", `free\. Usage`, ".service", `\.service`, ")...", `)\.\.\.`, ").", `)\.`).Replace(theirs)
 				mine := regexp.MustCompile("(?:" + ours + `)\z`)
 				rapid.Check(t, func(rt *rapid.T) {

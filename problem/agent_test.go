@@ -130,6 +130,6 @@ func runClient(t *testing.T, cfg problem.Config, play func(t *testing.T, a *fake
 
 // pass lets time pass.
 func pass(d time.Duration) {
-	time.Sleep(d) //nolint:forbidigo // in a bubble this is how time goes by, and nobody waits
+	time.Sleep(d) //nolint:forbidigo // the clock of the bubble advances at once, without a real wait
 	synctest.Wait()
 }

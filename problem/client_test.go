@@ -29,7 +29,7 @@ func must(t *testing.T, err error) {
 	testkit.Must(t, err)
 }
 
-var sick = problem.Condition{Type: "DiskBadBlock", Status: true, Reason: "BadBlocksFound", Message: "3 of them"}
+var unhealthy = problem.Condition{Type: "DiskBadBlock", Status: true, Reason: "BadBlocksFound", Message: "3 of them"}
 var well = problem.Condition{Type: "DiskBadBlock", Reason: "NoBadBlocks"}
 
 func reasons(got []problem.Status) []string {
@@ -49,7 +49,7 @@ func TestReportsAreBatchedAndSorted(t *testing.T) {
 		must(t, c.SetCondition(well))
 		must(t, c.Report(problem.Event{Reason: "Second", Timestamp: now.Add(-time.Second)}))
 		must(t, c.Report(problem.Event{Reason: "First", Timestamp: now.Add(-time.Minute), Severity: problem.Info}))
-		must(t, c.SetCondition(sick))
+		must(t, c.SetCondition(unhealthy))
 		pass(20 * time.Millisecond)
 		got, _ := a.statuses()
 		testkit.Require(t, len(got) == 1 && got[0].Source == "disk-watch" && slices.Equal(reasons(got), []string{"First", "Second"}), "%+v", got)
@@ -73,9 +73,9 @@ func TestTheHeartbeatHasTheLatestConditions(t *testing.T) {
 		got, _ = a.statuses()
 		testkit.Check(t, len(got) == 0, "an existing finding is reported again: %+v", got)
 		changed := time.Now()
-		must(t, c.SetCondition(sick))
+		must(t, c.SetCondition(unhealthy))
 		pass(10 * time.Second)
-		must(t, c.SetCondition(problem.Condition{Type: sick.Type, Status: true, Reason: sick.Reason, Message: "4 of them"}))
+		must(t, c.SetCondition(problem.Condition{Type: unhealthy.Type, Status: true, Reason: unhealthy.Reason, Message: "4 of them"}))
 		pass(time.Minute)
 		got, _ = a.statuses()
 		last := got[len(got)-1].Conditions
@@ -124,7 +124,7 @@ func TestEventsSurviveAnOutageOfTheAgent(t *testing.T) {
 		a.set(func() {
 			a.answer = func(problem.Status) *problem.RefusedError { return &problem.RefusedError{Code: 503} }
 		})
-		must(t, c.SetCondition(sick))
+		must(t, c.SetCondition(unhealthy))
 		must(t, c.Report(problem.Event{Reason: "Before"}))
 		pass(5 * time.Second)
 		testkit.Check(t, c.Err() != nil && c.Counts().Waiting == 1, "%v, %+v", c.Err(), c.Counts())
@@ -145,7 +145,7 @@ func TestDiscardDropsEvents(t *testing.T) {
 	runClient(t, problem.Config{OnFailure: problem.Discard}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
 		t.Helper()
 		a.set(func() { a.away = true })
-		must(t, c.SetCondition(sick))
+		must(t, c.SetCondition(unhealthy))
 		must(t, c.Report(problem.Event{Reason: "Lost"}))
 		pass(5 * time.Second)
 		a.set(func() { a.away = false })
@@ -211,13 +211,13 @@ func TestAnInvalidPartDoesNotBlockOthers(t *testing.T) {
 			}
 		})
 		must(t, c.SetCondition(problem.Condition{Type: "Unheard", Reason: "Of"}))
-		must(t, c.SetCondition(sick))
+		must(t, c.SetCondition(unhealthy))
 		for _, reason := range []string{"A", "Bad", "B", "Bad", "C"} {
 			must(t, c.Report(problem.Event{Reason: reason}))
 		}
 		pass(10 * time.Second)
 		got, _ := a.statuses()
-		testkit.Require(t, slices.Equal(reasons(got), []string{"A", "B", "C"}) && len(got[0].Conditions) == 1 && got[0].Conditions[0].Type == sick.Type,
+		testkit.Require(t, slices.Equal(reasons(got), []string{"A", "B", "C"}) && len(got[0].Conditions) == 1 && got[0].Conditions[0].Type == unhealthy.Type,
 			"%+v", got)
 		counts := c.Counts()
 		testkit.Check(t, counts.EventsRefused == 2 && counts.Waiting == 0, "%+v", counts)
@@ -240,7 +240,7 @@ func TestAConditionIsDeliveredAfterTheClockWasSetBack(t *testing.T) {
 				return nil
 			}
 		})
-		must(t, c.SetCondition(sick))
+		must(t, c.SetCondition(unhealthy))
 		pass(20 * time.Second)
 		got, _ := a.statuses()
 		testkit.Check(t, len(got) != 0 && got[0].Conditions[0].Status, "it never gets there")
@@ -273,7 +273,7 @@ func TestTimesInTheFutureAreCorrected(t *testing.T) {
 	runClient(t, problem.Config{Logger: slog.New(slog.NewTextHandler(&said, nil))}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
 		t.Helper()
 		a.set(func() { a.answer = soon })
-		ahead := sick
+		ahead := unhealthy
 		ahead.Transition = time.Now().Add(time.Hour)
 		for i := range 90 {
 			must(t, c.Report(problem.Event{Reason: fmt.Sprintf("E%d", i), Timestamp: time.Now().Add(time.Hour)}))
@@ -313,7 +313,7 @@ func TestAWrongTooEarlyIsLeftOut(t *testing.T) {
 				return refusal
 			}
 		})
-		must(t, c.SetCondition(sick))
+		must(t, c.SetCondition(unhealthy))
 		must(t, c.SetCondition(problem.Condition{Type: "NTPProblem", Status: true, Reason: "NTPIsDown"}))
 		pass(5 * time.Second)
 		got, _ := a.statuses()
@@ -329,7 +329,7 @@ func TestConditionsAreSentAgainWithDiscard(t *testing.T) {
 			a.set(func() {
 				a.away, a.answer = refusal == nil, func(problem.Status) *problem.RefusedError { return refusal }
 			})
-			must(t, c.SetCondition(sick))
+			must(t, c.SetCondition(unhealthy))
 			pass(100 * time.Millisecond)
 			a.set(func() { a.away, a.answer = false, nil })
 			pass(2 * time.Second)
@@ -446,7 +446,7 @@ func TestEveryEventIsDeliveredOrCounted(t *testing.T) {
 				case 0:
 					a.set(func() { a.away = !a.away })
 				case 1:
-					last = sick
+					last = unhealthy
 					last.Status, last.Message = i%2 == 0, strconv.Itoa(i)
 					must(t, c.SetCondition(last))
 				default:

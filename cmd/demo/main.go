@@ -5,7 +5,7 @@
 // and shows node pools instead.
 //
 // Every printed line is visible to any client that watches the API server. The demo checks
-// every step, stops at the first one that fails, and leaves no process and no file behind.
+// every step, stops at the first step that fails, and leaves no process and no file behind.
 // It does not look inside the programs.
 package main
 

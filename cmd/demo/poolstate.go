@@ -91,7 +91,7 @@ func poolUnready(pool string) expectation {
 	return func(s *state) string {
 		nodes, _ := s.nodesOf(pool)
 		if len(nodes) != 1 || len(s.claimsOf(pool)) != 1 || statusOf(s.nodes[nodes[0]], corev1.NodeReady) != corev1.ConditionFalse {
-			return fmt.Sprintf("NodePool %s has the nodes [%s] and %d claims, want one that is not Ready", pool, joinNames(nodes), len(s.claimsOf(pool)))
+			return fmt.Sprintf("NodePool %s has the nodes [%s] and %d claims, want one node, not Ready", pool, joinNames(nodes), len(s.claimsOf(pool)))
 		}
 		return ""
 	}

@@ -78,13 +78,13 @@ func (p *printer) resetClock() {
 }
 
 // line prints a change about an object, with the current time.
-func (p *printer) line(who, format string, args ...any) {
+func (p *printer) line(subject, format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.muted {
 		return
 	}
-	head := fmt.Sprintf("%*s  %-*s  ", timeWidth, formatDuration(time.Since(p.clockStart)), subjectWidth, displayName(who))
+	head := fmt.Sprintf("%*s  %-*s  ", timeWidth, formatDuration(time.Since(p.clockStart)), subjectWidth, displayName(subject))
 	fmt.Fprintln(p.out, wrap(head, fmt.Sprintf(format, args...)))
 }
 
@@ -108,29 +108,29 @@ func (p *printer) output(text string) {
 }
 
 // once prints a text at most once in a step, whatever the node.
-func (p *printer) once(who, text string) {
+func (p *printer) once(subject, text string) {
 	p.mu.Lock()
 	known := p.printed[text] && !p.interactive
 	p.printed[text] = true
 	p.mu.Unlock()
 	if !known {
-		p.line(who, "%s", text)
+		p.line(subject, "%s", text)
 	}
 }
 
 // quote prints a reason of the controller or the agent. During the steps it prints each
 // reason once per step, because the messages of a storm differ only in the node. Later it
 // prints every reason, but not twice if an Event and a status have the same text.
-func (p *printer) quote(who, reason, message string) {
+func (p *printer) quote(subject, reason, message string) {
 	p.mu.Lock()
 	known := p.printed[reason]
 	if p.interactive {
-		known = p.lastReason[who] == reason+message
+		known = p.lastReason[subject] == reason+message
 	}
-	p.printed[reason], p.lastReason[who] = true, reason+message
+	p.printed[reason], p.lastReason[subject] = true, reason+message
 	p.mu.Unlock()
 	if !known {
-		p.line(who, "%s: %s", reason, message)
+		p.line(subject, "%s: %s", reason, message)
 	}
 }
 

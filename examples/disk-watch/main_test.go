@@ -70,13 +70,13 @@ func TestDiskWatchReportsTheLists(t *testing.T) {
 			}
 		}
 	}
-	is := func(sick bool) func(problem.Status) bool {
-		return func(s problem.Status) bool { return len(s.Conditions) == 1 && s.Conditions[0].Status == sick }
+	is := func(unhealthy bool) func(problem.Status) bool {
+		return func(s problem.Status) bool { return len(s.Conditions) == 1 && s.Conditions[0].Status == unhealthy }
 	}
 	until("that all is well", is(false))
 	events := 0
-	told := func(sick bool, n int) func(problem.Status) bool {
-		return func(s problem.Status) bool { events += len(s.Events); return is(sick)(s) && events == n }
+	told := func(unhealthy bool, n int) func(problem.Status) bool {
+		return func(s problem.Status) bool { events += len(s.Events); return is(unhealthy)(s) && events == n }
 	}
 	write("17 99\n")
 	until("a bad block, and that it is not many", told(false, 1))

@@ -94,7 +94,7 @@ func (s *fixture) leavesOurs() (things int) {
 	s.Helper()
 	added := time.Now().UTC().Truncate(time.Second)
 	note := ownership.Record{Taints: []ownership.Taint{{
-		Rule: ownership.Rule{Kind: policykind.ConditionSet, Name: "sick"}, Key: "example.com/Sick", Effect: corev1.TaintEffectNoExecute, Added: added,
+		Rule: ownership.Rule{Kind: policykind.ConditionSet, Name: "unhealthy"}, Key: "example.com/Unhealthy", Effect: corev1.TaintEffectNoExecute, Added: added,
 	}}}
 	text, _ := note.Encode()
 	for i := range 3 {
@@ -135,28 +135,28 @@ func nodeLease(name, holder string) *coordinationv1.Lease {
 // leavesDoubtful creates objects that look like Autohealer's, with the command to print.
 func (s *fixture) leavesDoubtful() (commands []string) {
 	s.Helper()
-	set := &v1alpha1.ConditionSet{ObjectMeta: metav1.ObjectMeta{Name: "sick"}, Spec: v1alpha1.ConditionSetSpec{
-		Type: "sick", Effect: corev1.TaintEffectNoSchedule, TaintKey: "example.com/Sick",
-		Conditions: map[string]v1alpha1.SetCondition{"Sick": {Status: "true"}},
+	set := &v1alpha1.ConditionSet{ObjectMeta: metav1.ObjectMeta{Name: "unhealthy"}, Spec: v1alpha1.ConditionSetSpec{
+		Type: "unhealthy", Effect: corev1.TaintEffectNoSchedule, TaintKey: "example.com/Unhealthy",
+		Conditions: map[string]v1alpha1.SetCondition{"Unhealthy": {Status: "true"}},
 	}}
 	testkit.Must(s, s.api.Create(s.Context(), set))
 	testkit.Must(s, s.api.Create(s.Context(), &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "unclear"},
-		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "example.com/Sick", Effect: corev1.TaintEffectNoExecute}}},
+		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "example.com/Unhealthy", Effect: corev1.TaintEffectNoExecute}}},
 	}))
 	// Keys that no stored set has: of a set in a ConfigMap, of its revision in force, and of
 	// a deleted set. Each is on a node that has lost its record.
-	sheet := &corev1.ConfigMap{
+	configMap := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "policies", Labels: map[string]string{configmaps.Label: configmaps.LabelValue}},
-		Data:       map[string]string{"sets.yaml": sheetWith("example.com/Kept")},
+		Data:       map[string]string{"sets.yaml": setsWith("example.com/Kept")},
 	}
-	testkit.Must(s, s.api.Create(s.Context(), sheet))
-	version, err := configmaps.Read(sheet)
+	testkit.Must(s, s.api.Create(s.Context(), configMap))
+	version, err := configmaps.Read(configMap)
 	testkit.Must(s, err)
 	_, err = configmaps.NewRevisionStore(s.api, namespace).Store(s.Context(), configmaps.Stored{}, version)
 	testkit.Must(s, err)
-	sheet.Data["sets.yaml"] = sheetWith("example.com/Written")
-	testkit.Must(s, s.api.Update(s.Context(), sheet))
+	configMap.Data["sets.yaml"] = setsWith("example.com/Written")
+	testkit.Must(s, s.api.Update(s.Context(), configMap))
 	deleted := ownership.Record{Taints: []ownership.Taint{{
 		Rule: ownership.Rule{Kind: policykind.ConditionSet, Name: "gone"}, Key: "example.com/Gone", Effect: corev1.TaintEffectNoExecute, Added: time.Now().UTC().Truncate(time.Second),
 	}, {Rule: ownership.Rule{Kind: policykind.ConditionSet, Name: "forged"}, Key: "node.kubernetes.io/unreachable", Effect: corev1.TaintEffectNoExecute}}}
@@ -175,13 +175,13 @@ func (s *fixture) leavesDoubtful() (commands []string) {
 		"kubectl taint node lost example.com/Gone:NoExecute-",
 		"kubectl taint node lost example.com/Kept:NoSchedule-",
 		"kubectl taint node lost example.com/Written:NoSchedule-",
-		"kubectl taint node unclear example.com/Sick:NoExecute-",
+		"kubectl taint node unclear example.com/Unhealthy:NoExecute-",
 		"kubectl annotate node unreadable " + ownership.Annotation + "-",
 		"kubectl -n medik8s-leases delete lease node-n1",
 	}
 }
 
-func sheetWith(key string) string {
+func setsWith(key string) string {
 	return "type: ConditionSets\nconditionSets:\n- type: Set\n  effect: NoSchedule\n  taintKey: " + key + "\n  conditions:\n  - {ConditionType: A, conditionStatus: true}\n"
 }
 

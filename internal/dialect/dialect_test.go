@@ -466,7 +466,7 @@ func TestRepairRefuses(t *testing.T) {
 		{"a policy without a toleration", with(func(r *dialect.Repair) { r.Policies[0].Toleration = "" }), "repair.policies[0].toleration", "", "want a duration"},
 		{"an invalid toleration", with(func(r *dialect.Repair) { r.Policies[1].Toleration = "10 minutes" }), "repair.policies[1].toleration", "10 minutes", "want a duration"},
 		{"a negative toleration", with(func(r *dialect.Repair) { r.Policies[1].Toleration = "-10m" }), "repair.policies[1].toleration", "-10m", "negative"},
-		{"an invalid status", with(func(r *dialect.Repair) { r.Policies[1].ConditionStatus = "sick" }), "repair.policies[1].conditionStatus", "sick", "True, False or Unknown"},
+		{"an invalid status", with(func(r *dialect.Repair) { r.Policies[1].ConditionStatus = "bad" }), "repair.policies[1].conditionStatus", "bad", "True, False or Unknown"},
 		{"a condition with two policies", with(func(r *dialect.Repair) {
 			r.Policies = append(r.Policies, dialect.RepairPolicy{ConditionType: "Ready", Toleration: "1h"})
 		}), "repair.policies[2].conditionType", "Ready", "already"},

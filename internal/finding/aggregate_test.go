@@ -23,20 +23,20 @@ func TestAdd(t *testing.T) {
 		gone       string
 		want       finding.Report
 	}{
-		{"the first word counts", "a", finding.Condition{Type: "X", Status: catalog.False, Reason: "Fine", Since: at(1)}, "",
+		{"the first report counts", "a", finding.Condition{Type: "X", Status: catalog.False, Reason: "Fine", Since: at(1)}, "",
 			finding.Report{Conditions: []finding.Condition{{Type: "X", Status: catalog.False, Reason: "Fine", Since: at(1)}}}},
-		{"another that says the same changes nothing", "b", finding.Condition{Type: "X", Status: catalog.False, Reason: "AlsoFine", Since: at(2)}, "", finding.Report{}},
-		{"true if one source reports it", "b", finding.Condition{Type: "X", Status: catalog.True, Reason: "Sick", Since: at(3)}, "",
-			finding.Report{Conditions: []finding.Condition{{Type: "X", Status: catalog.True, Reason: "Sick", Since: at(3)}}}},
-		{"the one that has said so longest is heard", "a", finding.Condition{Type: "X", Status: catalog.True, Reason: "SickToo", Since: at(4)}, "", finding.Report{}},
-		{"the next one when that is well", "b", finding.Condition{Type: "X", Status: catalog.False, Reason: "Well", Since: at(5)}, "",
-			finding.Report{Conditions: []finding.Condition{{Type: "X", Status: catalog.True, Reason: "SickToo", Since: at(4)}}}},
-		{"not known if one cannot look", "a", finding.Condition{Type: "X", Status: catalog.Unknown, Reason: "Blind", Since: at(6)}, "",
+		{"a second source with the same status changes nothing", "b", finding.Condition{Type: "X", Status: catalog.False, Reason: "AlsoFine", Since: at(2)}, "", finding.Report{}},
+		{"true if one source reports it", "b", finding.Condition{Type: "X", Status: catalog.True, Reason: "Unhealthy", Since: at(3)}, "",
+			finding.Report{Conditions: []finding.Condition{{Type: "X", Status: catalog.True, Reason: "Unhealthy", Since: at(3)}}}},
+		{"the reason of the source that reports it longest stays", "a", finding.Condition{Type: "X", Status: catalog.True, Reason: "UnhealthyToo", Since: at(4)}, "", finding.Report{}},
+		{"the reason of the other source when the first one recovers", "b", finding.Condition{Type: "X", Status: catalog.False, Reason: "Well", Since: at(5)}, "",
+			finding.Report{Conditions: []finding.Condition{{Type: "X", Status: catalog.True, Reason: "UnhealthyToo", Since: at(4)}}}},
+		{"unknown if a source cannot check it", "a", finding.Condition{Type: "X", Status: catalog.Unknown, Reason: "Blind", Since: at(6)}, "",
 			finding.Report{Conditions: []finding.Condition{{Type: "X", Status: catalog.Unknown, Reason: "Blind", Since: at(6)}}}},
-		{"what one keeps no longer the other does", "a", finding.Condition{}, "X",
+		{"the status of the other source when a source stops reporting it", "a", finding.Condition{}, "X",
 			finding.Report{Conditions: []finding.Condition{{Type: "X", Status: catalog.False, Reason: "Well", Since: at(5)}}}},
 		{"gone when no source reports it", "b", finding.Condition{}, "X", finding.Report{Gone: []string{"X"}}},
-		{"and gone once", "b", finding.Condition{}, "X", finding.Report{}},
+		{"removed only once", "b", finding.Condition{}, "X", finding.Report{}},
 	} {
 		var r finding.Report
 		if step.gone != "" {
@@ -55,7 +55,7 @@ func TestAdd(t *testing.T) {
 
 // A consumer that only follows the changes knows the same conditions.
 func TestTheChangesAddUpToTheConditions(t *testing.T) {
-	sick := 0
+	changesToTrue := 0
 	rapid.Check(t, func(t *rapid.T) {
 		var a finding.Aggregate
 		followed := map[string]finding.Condition{}
@@ -87,7 +87,7 @@ func TestTheChangesAddUpToTheConditions(t *testing.T) {
 				}
 				followed[condition.Type] = condition
 				if condition.Status == catalog.True {
-					sick++
+					changesToTrue++
 				}
 			}
 			var want []finding.Condition
@@ -105,8 +105,8 @@ func TestTheChangesAddUpToTheConditions(t *testing.T) {
 			}
 		}
 	})
-	t.Logf("saw %d changes to true", sick)
-	if sick == 0 {
+	t.Logf("saw %d changes to true", changesToTrue)
+	if changesToTrue == 0 {
 		t.Error("no condition was ever true: the test proves nothing")
 	}
 }

@@ -303,7 +303,7 @@ func TestHealthCheckerSearchesTheJournalOfItsUnit(t *testing.T) {
 	for range 3 {
 		write("kubelet", "Connection Refused by containerd")
 		write("kubelet-wrapper", "connection refused once more")
-		other("kubelet", "connection refused, says a stranger")
+		other("kubelet", "connection refused, says another program")
 	}
 	write("kubelet", "the end")
 	testkit.Until(t, "the lines are there", func() bool {

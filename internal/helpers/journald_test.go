@@ -59,11 +59,11 @@ exec ` + program)
 	})
 	t.Cleanup(func() { conn.Close() })
 	as := func(pid int) func(identifier, message string) {
-		who := syscall.UnixCredentials(&syscall.Ucred{Pid: int32(pid), Uid: 0, Gid: 0})
+		credentials := syscall.UnixCredentials(&syscall.Ucred{Pid: int32(pid), Uid: 0, Gid: 0})
 		return func(identifier, message string) {
 			t.Helper()
 			entry := []byte("SYSLOG_IDENTIFIER=" + identifier + "\nMESSAGE=" + message + "\n")
-			err := send(conn, entry, who)
+			err := send(conn, entry, credentials)
 			testkit.Require(t, err == nil, "writing to journald: %v", err)
 		}
 	}
@@ -71,14 +71,14 @@ exec ` + program)
 }
 
 // send writes to a socket with the credentials of a process.
-func send(conn *net.UnixConn, entry, who []byte) error {
+func send(conn *net.UnixConn, entry, credentials []byte) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return err
 	}
 	var failed error
 	err = raw.Write(func(fd uintptr) bool {
-		failed = syscall.Sendmsg(int(fd), entry, who, nil, 0)
+		failed = syscall.Sendmsg(int(fd), entry, credentials, nil, 0)
 		return !errors.Is(failed, syscall.EAGAIN)
 	})
 	return errors.Join(err, failed)

@@ -44,16 +44,16 @@ func TestStatements(t *testing.T) {
 		providers []provider.Provider
 		want      []statement
 	}{
-		{"nobody states anything", nil, []statement{}},
+		{"no provider", nil, []statement{}},
 		{"plain nodes", []provider.Provider{provider.Static()}, anywhere},
 		{"Karpenter", []provider.Provider{provider.Karpenter()}, append(anywhere[:3:3], aws...)},
 		{"both, each statement once", []provider.Provider{provider.Static(), provider.Karpenter()}, append(anywhere[:3:3], aws...)},
-		{"a statement of one's own, with what the provider recommends",
+		{"a user's statement with the toleration that the provider recommends",
 			with("statements: [{type: XidError, status: true}]", provider.Static()),
 			append(anywhere[:3:3], statement{Type: "XidError", Status: "True", Toleration: half})},
-		{"a statement of one's own for another provider",
+		{"a user's statement for another provider",
 			with("statements: [{type: XidError, status: true, provider: karpenter}]", provider.Static()), anywhere},
-		{"a statement of one's own for this provider, with a toleration",
+		{"a user's statement for this provider, with a toleration",
 			with("statements: [{type: XidError, status: unknown, provider: static, toleration: 5m}]", provider.Static()),
 			append(anywhere[:3:3], statement{Type: "XidError", Status: "Unknown", Toleration: "5m0s"})},
 		{"another toleration for what is stated already",
@@ -89,7 +89,7 @@ func TestProvidersKeepTheirStatementsToThemselves(t *testing.T) {
 		first := p.RepairPolicy()[0]
 		p.RepairPolicy()[0].Type = "Spoiled"
 		if p.RepairPolicy()[0] != first {
-			t.Errorf("%s: whoever is told can change what is stated", p.Name())
+			t.Errorf("%s: a caller can change the provider's statements", p.Name())
 		}
 	}
 	if d := parse(t, "defaultToleration: 5m").Add(provider.Karpenter()); d.DefaultToleration() != 5*time.Minute || d.Name() != "karpenter" {
@@ -122,7 +122,7 @@ func TestParseNamesTheLineThatIsWrong(t *testing.T) {
 		{"a type without an end", "statements:\n- {type: " + strings.Repeat("x", 317) + ", status: 'True'}\n", "want a condition type alone"},
 		{"a type of many", "statements:\n- {type: [A], status: 'True'}\n", `line 2: statements[0].type: "": want one word`},
 		{"no status", "statements:\n- type: A\n", `line 2: statements[0].status: "": want the status in which the condition is unhealthy`},
-		{"a status that is none", "statements:\n- {type: A, status: sick}\n", `line 2: statements[0].status: "sick": want True, False or Unknown`},
+		{"a status that is none", "statements:\n- {type: A, status: bad}\n", `line 2: statements[0].status: "bad": want True, False or Unknown`},
 		{"a status that no condition has", "statements:\n- {type: A, status: Missing}\n", `"Missing": want True, False or Unknown`},
 		{"a number of minutes", "statements:\n- {type: A, status: 'True', toleration: 5}\n", `line 2: statements[0].toleration: "5": want a duration`},
 		{"a negative toleration", "statements:\n- type: B\n  status: 'True'\n- type: A\n  status: 'True'\n  toleration: -5m\n", `line 6: statements[1].toleration: "-5m": a duration cannot be negative`},
@@ -143,7 +143,7 @@ func TestParseNamesTheLineThatIsWrong(t *testing.T) {
 	t.Run("but not of a statement for one and for the other", func(t *testing.T) {
 		parse(t, "statements:\n- {type: A, status: 'True', provider: static}\n- {type: A, status: true, provider: karpenter}\n")
 	})
-	t.Run("nor of one that is written once and named again", func(t *testing.T) {
+	t.Run("nor of a value that is used again through a YAML anchor", func(t *testing.T) {
 		parse(t, "statements:\n- {type: A, status: 'True', toleration: &t 5m}\n- {type: B, status: true, toleration: *t}\n")
 	})
 }

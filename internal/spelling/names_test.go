@@ -21,7 +21,7 @@ func TestNearest(t *testing.T) {
 		"":               "",
 	} {
 		if got, ok := spelling.Nearest(written, names); got != want || ok != (want != "") {
-			t.Errorf("who wrote %q meant %q, want %q", written, got, want)
+			t.Errorf("the suggestion for %q is %q, want %q", written, got, want)
 		}
 	}
 }
