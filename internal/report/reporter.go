@@ -190,16 +190,18 @@ func (r *Reporter) send(ctx context.Context, req *request) {
 	}
 }
 
-// finish sends what is due until nothing is left or sending fails.
+// finish sends what is due until nothing is left or sending fails. It also sends conditions
+// that wait because the last apply has only just begun.
 func (r *Reporter) finish(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, shutdownTimeout)
 	defer cancel()
 	for ctx.Err() == nil {
-		req, _ := r.next()
-		if req == nil {
+		req, at := r.next()
+		if req != nil {
+			r.send(ctx, req)
+		} else if at.IsZero() || time.Until(at) > coalesce || !r.wait(ctx, at) {
 			break
 		}
-		r.send(ctx, req)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

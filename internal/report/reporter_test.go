@@ -93,6 +93,13 @@ func TestConditions(t *testing.T) {
 		pass(maxStartupWait)
 		testkit.Same(r, r.api.count(patchStatusPath), 1, "writes after the wait")
 	})
+	inBubble(t, "sends a condition that changes just before the end", nil, func(r *running) {
+		start(r)
+		r.takes(reportOf(newCondition("A", catalog.True, "BadA", time.Now())), coalesce/2)
+		testkit.Same(r, r.api.condition("A")["status"], "False", "status of A before the end")
+		r.stop()
+		testkit.Same(r, r.api.condition("A")["status"], "True", "status of A after the end")
+	})
 	inBubble(t, "preserves awaited conditions of an earlier agent until they are reported", nil, func(r *running) {
 		earlier := func(kind, status string) map[string]string {
 			return map[string]string{"type": kind, "status": status, "reason": "Earlier", "message": "", "lastTransitionTime": "2026-11-15T10:00:00Z", "lastHeartbeatTime": "2026-11-15T10:00:00Z"}
