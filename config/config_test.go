@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	shipped "github.com/resourcestack/autohealer/config"
@@ -65,9 +64,7 @@ func TestWhateverADaemonSetNamesIsHereAndRunsTheSameProgramsForTheSameConditions
 			}
 		}
 		both[0].MaxOutputLength = max(both[0].MaxOutputLength, both[1].MaxOutputLength)
-		if diff := cmp.Diff(both[0], both[1]); diff != "" {
-			t.Errorf("%s (-theirs +ours):\n%s", name, diff)
-		}
+		testkit.Equal(t, name, both[0], both[1])
 	}
 }
 

@@ -125,9 +125,7 @@ func (c cluster) hasNodePoolSchema(t *testing.T) {
 	schema := testkit.Value(deploy.NodePoolSchema()).Must(t)
 	var want any
 	testkit.Must(t, json.Unmarshal(schema, &want))
-	if diff := cmp.Diff(want, c.storedSchema(t)); diff != "" {
-		t.Errorf("(-NodePoolSchema +stored):\n%s", diff)
-	}
+	testkit.Equal(t, "the stored schema", want, c.storedSchema(t))
 	var patch []any
 	if err := json.Unmarshal(deploy.NodePoolPatch(), &patch); err != nil || len(patch) != 2 {
 		t.Errorf("the patch has %d operations: %v", len(patch), err)
@@ -180,9 +178,7 @@ func (c cluster) takesSeedPool(t *testing.T) {
 		if _, err := c.Kubectl(t.Context(), "apply", "--validate=strict", side, "-f", examplePool); err != nil {
 			t.Fatalf("apply %s: %v", side, err)
 		}
-		if diff := cmp.Diff(seedBlock(), c.storedBlock(t)); diff != "" {
-			t.Errorf("by apply %s (-written +stored):\n%s", side, diff)
-		}
+		testkit.Equal(t, "the block stored by apply "+side, seedBlock(), c.storedBlock(t))
 		c.kubectl(t, "delete", "-f", examplePool)
 	}
 }
@@ -207,7 +203,7 @@ var badBlocks = []mistake{
 	{"a negative grace", "repair:", "repair:\n    terminationGracePeriod: -1h", "repair.terminationGracePeriod: Invalid value: \"-1h\": " + wantDuration},
 	{"a timeout in words", "repair:", "repair:\n    readyTimeout: soon", "repair.readyTimeout: Invalid value: \"soon\": " + wantDuration},
 	{"a timeout of nothing", "repair:", "repair:\n    readyTimeout: 0m0.0s", "a node needs some time to become ready; want a duration such as 10m"},
-	{"a bound of more than all", "repair:", "repair:\n    maxUnhealthy: 101%", "want a number of nodes such as 3, or a share such as 20%, of at most 100%"},
+	{"a bound of more than all", "repair:", "repair:\n    maxUnhealthy: 101%", "want a number of nodes like 3, or a percentage like 20%, of at most 100%"},
 	{"a negative bound", "repair:", "repair:\n    maxUnhealthy: -1", "want a number of nodes such as 3"},
 	{"a bound in words", "repair:", "repair:\n    maxUnhealthy: half", "want a number of nodes such as 3"},
 	{"a bound that no number holds", "repair:", "repair:\n    maxUnhealthy: 3000000000", "want a number of nodes such as 3"},
@@ -379,7 +375,7 @@ func (c cluster) judgesBlocks(t *testing.T) {
 	policy := testkit.Value(os.ReadFile(seedPolicy)).Must(t)
 	// The webhook refuses what the schema allows, with the same texts for both.
 	for _, test := range []struct{ name, old, new, says string }{
-		{"a toleration of ages", "toleration: 45m", "toleration: 99999999h", `spec.repair.policies[0].toleration: "99999999h": want a duration such as 300s, 5m or 1h30m`},
+		{"a toleration of ages", "toleration: 45m", "toleration: 99999999h", `spec.repair.policies[0].toleration: "99999999h": want a duration like 300s, 5m or 1h30m`},
 		{"a grace of ages", "repair:", "repair:\n    terminationGracePeriod: 99999999h", `spec.repair.terminationGracePeriod: "99999999h"`},
 		// CEL could not name the duplicate: its cost budget is too small for a message that
 		// does.

@@ -111,7 +111,7 @@ metadata:
 func (c cluster) refusesBadHealthChecks(t *testing.T) {
 	const (
 		duration = "want a duration with its unit, such as 90s, 5m or 1h30m"
-		number   = "want a number of nodes such as 3, or a share such as"
+		number   = "want a number of nodes like 3, or a percentage like"
 	)
 	c.refuses(t, goodCheck, []mistake{
 		{"both bounds", "maxUnhealthy: 49%", "maxUnhealthy: 49%\n  minHealthy: 51%", "give either minHealthy or maxUnhealthy, not both"},

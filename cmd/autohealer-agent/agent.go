@@ -67,7 +67,7 @@ func run(ctx context.Context, o options, getenv func(string) string, out io.Writ
 	reloads := make(chan os.Signal, 1)
 	signal.Notify(reloads, syscall.SIGHUP)
 	defer signal.Stop(reloads)
-	files := settings.New(settings.Config{Names: o.files(), Judge: checkFile, Last: last, Nudges: reloads, Logger: log})
+	files := settings.New(settings.Config{Names: o.files(), Parse: checkFile, Last: last, Nudges: reloads, Logger: log})
 	changes := files.Read()
 	if err := checkUsable(files.Settings()); err != nil {
 		return errors.Join(err, a.state.Close())

@@ -216,7 +216,7 @@ func wanted(f *flag.Flag) string {
 	case bool:
 		return "true or false"
 	case time.Duration:
-		return "a time such as 30s or 5m"
+		return "a time like 30s or 5m"
 	}
 	if strings.HasSuffix(f.Name, "port") {
 		return portRange

@@ -77,7 +77,7 @@ func TestManifestArgumentsAreAddedToTheImage(t *testing.T) {
 		{[]string{"--config.system-log-monitor=/config/kernel-monitor.json"}, []string{"/config/kernel-monitor.json", "/config/readonly-monitor.json"}},
 	} {
 		o := testkit.Value(parse(append([]string{image}, test.args...), none, io.Discard)).Must(t)
-		files := settings.New(settings.Config{Names: o.files(), Judge: checkFile})
+		files := settings.New(settings.Config{Names: o.files(), Parse: checkFile})
 		files.Read()
 		var read []string
 		for _, s := range files.Settings() {
@@ -132,7 +132,7 @@ func TestParseRefusesWithAFix(t *testing.T) {
 		{[]string{file, "-vmuch"}, "no flag --vmuch"},
 		{[]string{file, "-x4"}, "no flag --x"},
 		{[]string{file, "--v4"}, "no flag --v4"},
-		{[]string{file, "--k8s-exporter-heartbeat-period=10"}, "want a time such as 30s"},
+		{[]string{file, "--k8s-exporter-heartbeat-period=10"}, "want a time like 30s"},
 		{[]string{file, "--port=70000"}, "want 1 to 65535"},
 		{[]string{file, "--port=20257"}, "both 20257"},
 		{[]string{file, "--enable-k8s-exporter=perhaps"}, "--enable-k8s-exporter=perhaps: want true or false"},

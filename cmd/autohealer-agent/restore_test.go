@@ -75,7 +75,7 @@ func TestFlappingLabelDoesNotClearConditions(t *testing.T) {
 		a.supervisor.Stop()
 		testkit.Must(t, a.state.Close())
 	})
-	files := settings.New(settings.Config{Names: []settings.Name{{Kind: config.SystemLog, Path: s.config}}, Judge: checkFile})
+	files := settings.New(settings.Config{Names: []settings.Name{{Kind: config.SystemLog, Path: s.config}}, Parse: checkFile})
 	a.applyFiles(t.Context(), files.Read(), files.Settings())
 	deadlock := func() (status catalog.Status) {
 		for _, c := range a.reports.aggregate.Conditions() {

@@ -76,7 +76,7 @@ func checkFileOnHost(path string, kind config.Kind, text []byte) (file *config.F
 
 // validate prints for each file whether it is usable, and returns an error if one is not.
 func validate(names []settings.Name, out io.Writer) error {
-	files := settings.New(settings.Config{Names: names, Judge: checkFileOnHost})
+	files := settings.New(settings.Config{Names: names, Parse: checkFileOnHost})
 	files.Read()
 	bad, all := 0, files.Settings()
 	monitors := map[string][]config.Condition{}

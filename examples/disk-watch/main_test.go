@@ -13,16 +13,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/problem"
 )
 
 // listen starts a fake agent and returns the statuses that it receives.
 func listen(t *testing.T, socket string) <-chan problem.Status {
 	t.Helper()
-	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := testkit.Value(net.Listen("unix", socket)).Must(t)
 	heard := make(chan problem.Status, 1000)
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var status problem.Status
@@ -42,12 +40,8 @@ func TestDiskWatchReportsTheLists(t *testing.T) {
 	list, socket := filepath.Join(folder, "sda.badblocks"), filepath.Join(folder, "s")
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(list+"~", []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(list+"~", list); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(list+"~", []byte(text), 0o600))
+		testkit.Must(t, os.Rename(list+"~", list))
 	}
 	write("")
 	heard := listen(t, socket)
@@ -85,15 +79,11 @@ func TestDiskWatchReportsTheLists(t *testing.T) {
 	write("17 99\n")
 	until("that all is well again", is(false))
 	other := filepath.Join(folder, "md0.badblocks") // which comes before the other
-	if err := os.WriteFile(other, []byte("1 3\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(other, []byte("1 3\n"), 0o600))
 	until("which disk it is", func(s problem.Status) bool {
 		return len(s.Events) == 1 && s.Events[0].Message == "3 more bad sectors in "+other+", 3 in all"
 	})
-	if err := errors.Join(os.Remove(list), os.Remove(other)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, errors.Join(os.Remove(list), os.Remove(other)))
 	if err := <-ended; err == nil || !strings.Contains(err.Error(), "badblocks") {
 		t.Errorf("when it cannot look it ends with %v", err)
 	}

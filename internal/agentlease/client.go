@@ -64,5 +64,5 @@ func (c *apiClient) Node(ctx context.Context, name string) (*corev1.Node, error)
 func (c *apiClient) Apply(ctx context.Context, s *treat.MarkUnknown) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	return c.writer.ApplySilence(ctx, s)
+	return c.writer.ApplyUnknown(ctx, s)
 }

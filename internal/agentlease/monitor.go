@@ -52,7 +52,7 @@ type Config struct {
 	// Event records a Kubernetes Event. It must not block.
 	Event func(treat.Event)
 	// Wrote receives the result of every write.
-	Wrote func(treat.Result)
+	Wrote func(treat.Outcome)
 	// Count receives the number of live and silent agents when it changes. Silent ones include
 	// those whose conditions are not written yet.
 	Count  func(alive, silent int)

@@ -41,7 +41,7 @@ type fixture struct {
 	applied                      []*treat.MarkUnknown
 	words                        []treat.Event
 	counts                       [2]int
-	fates                        []treat.Result
+	fates                        []treat.Outcome
 	log                          testkit.Log
 }
 
@@ -49,11 +49,11 @@ func newMonitor(tb testing.TB, leases Leases, p *fixture) *Monitor {
 	tb.Helper()
 	cfg := Config{
 		Leases: leases, Client: p, Namespace: "autohealer-system", Event: func(treat.Event) {},
-		Wrote: func(treat.Result) {}, Count: func(int, int) {}, Logger: slog.New(slog.DiscardHandler),
+		Wrote: func(treat.Outcome) {}, Count: func(int, int) {}, Logger: slog.New(slog.DiscardHandler),
 	}
 	if p != nil {
 		cfg.Event = func(word treat.Event) { p.do(func() { p.words = append(p.words, word) }) }
-		cfg.Wrote = func(fate treat.Result) { p.do(func() { p.fates = append(p.fates, fate) }) }
+		cfg.Wrote = func(fate treat.Outcome) { p.do(func() { p.fates = append(p.fates, fate) }) }
 		cfg.Count = func(heard, silent int) { p.do(func() { p.counts = [2]int{heard, silent} }) }
 		cfg.Logger = p.log.Logger()
 	}

@@ -107,10 +107,7 @@ func TestListAgreesWithTheKubernetesDecoder(t *testing.T) {
 				want = append(want, trim(&every.Items[i]))
 			}
 		}
-		client, err := NewSource(&rest.Config{Host: "http://nowhere", Transport: answers(func(*http.Request) (int, []byte) { return http.StatusOK, body })}, "x")
-		if err != nil {
-			t.Fatal(err)
-		}
+		client := testkit.Value(NewSource(&rest.Config{Host: "http://nowhere", Transport: answers(func(*http.Request) (int, []byte) { return http.StatusOK, body })}, "x")).Must(t)
 		names := map[string]bool{}
 		version, err := client.List(context.Background(), "",
 			func(name, version []byte) bool { names[string(name)] = true; return string(version) == known },

@@ -11,7 +11,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -82,9 +81,7 @@ func TestTheDesignExampleIsRead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			sets := testkit.Value(read(holding(text))).Must(t)
-			if diff := cmp.Diff(seedSpecs, specs(sets)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			testkit.Equal(t, "the sets", seedSpecs, specs(sets))
 			for _, set := range sets {
 				if _, err := observe.ConditionSet(set.ConditionSet); err != nil {
 					t.Errorf("%s cannot be followed: %v", set.Name, err)
@@ -144,9 +141,7 @@ func TestReadTakesEveryFieldOfAConditionSet(t *testing.T) {
 			Conditions: map[string]v1alpha1.SetCondition{"Quiet": {Status: "True"}},
 		},
 	}
-	if diff := cmp.Diff(want, specs(sets)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	testkit.Equal(t, "the sets", want, specs(sets))
 	set := sets[0]
 	for field, line := range map[string]int{
 		"": 4, "metadata.name": 4, "spec": 4, "spec.type": 4, "spec.effect": 5, "spec.taintKey": 6, "spec.maxUnhealthy": 7, "spec.dryRun": 8,
@@ -165,9 +160,7 @@ func TestASetSaysWhereItIsWritten(t *testing.T) {
 	sets := testkit.Value(read(holding(seed(t)))).Must(t)
 	set := sets[0].ConditionSet
 	want := &corev1.ObjectReference{APIVersion: "v1", Kind: "ConfigMap", Namespace: "autohealer-system", Name: "policies", UID: "u1", ResourceVersion: "7"}
-	if diff := cmp.Diff(want, configmaps.ConfigMapOf(set)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	testkit.Equal(t, "the ConfigMap", want, configmaps.ConfigMapOf(set))
 	testkit.Equal(t, "annotations", map[string]string{"autohealer.resourcestack.com/accept-impact": "true"}, set.Annotations)
 	if set.CreationTimestamp.Unix() != 1000 || set.UID != "u1" {
 		t.Errorf("it was created at %s with the UID %s", set.CreationTimestamp, set.UID)
@@ -216,7 +209,7 @@ func TestReadSaysWhichLineIsWrong(t *testing.T) {
 		"a text that is a number":         {replaced("duration: 5m", "duration: 5"), `line 19: duration is "5", want a time with its unit, such as 90s or 5m`},
 		"an empty text":                   {replaced("example.com/full", `""`), `line 6: taintKey is empty, want a key`},
 		"no text":                         {replaced(" example.com/full", ``), `line 6: taintKey is empty, want a key`},
-		"a bound that is a fraction":      {replaced("30%", "0.5"), `line 7: maxUnhealthy is "0.5", want a number of nodes such as 3, or a share such as 49%`},
+		"a bound that is a fraction":      {replaced("30%", "0.5"), `line 7: maxUnhealthy is "0.5", want a number of nodes like 3, or a percentage like 49%`},
 		"a bound that is huge":            {replaced("30%", "99999999999"), `line 7: maxUnhealthy is "99999999999", want`},
 		"dryRun in words":                 {replaced("dryRun: true", "dryRun: maybe"), `line 8: dryRun is "maybe", want true or false`},
 		"a label that is a boolean":       {replaced("pool: workers", "pool: true"), `line 11: the label "pool" is "true", want a text; put it in quotes`},

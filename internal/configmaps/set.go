@@ -169,7 +169,7 @@ func (r *reader) limit(n *yaml.Node) *intstr.IntOrString {
 			return &intstr.IntOrString{Type: intstr.String, StrVal: n.Value}
 		}
 	}
-	r.refuse(n.Line, "maxUnhealthy is %s, want a number of nodes such as 3, or a share such as 49%%", describe(n))
+	r.refuse(n.Line, "maxUnhealthy is %s, want a number of nodes like 3, or a percentage like 49%%", describe(n))
 	return nil
 }
 

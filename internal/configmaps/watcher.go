@@ -112,7 +112,7 @@ func (l *RevisionWatcher) Add(obj any) error { return l.Update(obj) }
 func (l *RevisionWatcher) Update(obj any) error {
 	revision, ok := obj.(*appsv1.ControllerRevision)
 	if !ok {
-		return fmt.Errorf("the watch brought a %T", obj)
+		return fmt.Errorf("the watch sent a %T", obj)
 	}
 	l.change(func() { l.revisions[revision.Name] = revision })
 	return nil
@@ -122,7 +122,7 @@ func (l *RevisionWatcher) Update(obj any) error {
 func (l *RevisionWatcher) Delete(obj any) error {
 	revision, ok := obj.(*appsv1.ControllerRevision)
 	if !ok {
-		return fmt.Errorf("the watch brought a %T", obj)
+		return fmt.Errorf("the watch sent a %T", obj)
 	}
 	l.change(func() { delete(l.revisions, revision.Name) })
 	return nil
@@ -134,7 +134,7 @@ func (l *RevisionWatcher) Replace(list []any, _ string) error {
 	for _, obj := range list {
 		revision, ok := obj.(*appsv1.ControllerRevision)
 		if !ok {
-			return fmt.Errorf("the list brought a %T", obj)
+			return fmt.Errorf("the list has a %T", obj)
 		}
 		revisions[revision.Name] = revision
 	}

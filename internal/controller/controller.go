@@ -133,8 +133,8 @@ func (c *Controller) addParts(e *engine.Engine) error {
 	claims.Serve(repairs)
 	remediations.Serve(checks, repairs)
 
-	e.Add(checks, repairs, sets)
-	e.Treat(claims, remediations)
+	e.AddPolicies(checks, repairs, sets)
+	e.AddTreatments(claims, remediations)
 	e.SetNodeWriter(taints)
 	return nil
 }
@@ -169,7 +169,7 @@ func (c *Controller) newAgentMonitor() (*agentlease.Monitor, error) {
 		Client:    agentlease.NewClient(c.cfg.Client, c.cfg.AgentNamespace),
 		Namespace: c.cfg.AgentNamespace,
 		Event:     c.cfg.Event,
-		Wrote:     func(result treat.Result) { c.cfg.Metrics.Engine.CountWrite("nodes/status", result) },
+		Wrote:     func(result treat.Outcome) { c.cfg.Metrics.Engine.CountWrite("nodes/status", result) },
 		Count:     c.cfg.Metrics.Agents.Set,
 		Logger:    c.cfg.Logger,
 	})

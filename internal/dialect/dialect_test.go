@@ -45,7 +45,7 @@ func show(r triage.Rule) string {
 	if err != nil {
 		return err.Error()
 	}
-	return r.Who.String() + "\n  " + string(text)
+	return r.Selector.String() + "\n  " + string(text)
 }
 
 // refusal is the expected error for an invalid field.
@@ -117,8 +117,8 @@ func TestConditionSet(t *testing.T) {
 				MaxUnhealthy: "3", ControlPlane: true, DryRun: true, Hold: "paused by anna",
 			},
 			want: triage.Rule{
-				ID:  triage.RuleID{Kind: policykind.ConditionSet, Name: "full"},
-				Who: gpu,
+				ID:       triage.RuleID{Kind: policykind.ConditionSet, Name: "full"},
+				Selector: gpu,
 				When: triage.When{All: true, Signals: []triage.Signal{
 					{Condition: "XidError", Status: triage.Unknown, For: 90 * time.Minute, EvenSilent: true},
 				}},
@@ -222,7 +222,7 @@ func TestNodeHealthCheck(t *testing.T) {
 				Steps: []dialect.RemediationStep{{Template: "reboot", Timeout: "5m"}, {Template: "replace"}},
 			},
 			want: triage.Rule{
-				ID: id, Who: linux, Hold: "paused by anna",
+				ID: id, Selector: linux, Hold: "paused by anna",
 				When: triage.When{Signals: []triage.Signal{
 					{Condition: "Ready", Status: triage.Unknown, For: 10 * time.Minute},
 					{Condition: "DiskPressure", Status: triage.True},
@@ -434,7 +434,7 @@ func TestRepair(t *testing.T) {
 		pool := selector(t, "karpenter.sh/nodepool=default")
 		check(t, dialect.Repair{Name: "default", Selector: pool, Statements: provider[:1], MaxUnhealthy: "2", Pool: "NodePool/default", Hold: "paused by anna"}, triage.Rule{
 			ID:       triage.RuleID{Kind: policykind.Repair, Name: "default"},
-			Who:      pool,
+			Selector: pool,
 			When:     triage.When{Signals: []signal{{Condition: "Ready", Status: triage.False, For: 20 * time.Minute}}},
 			Bound:    triage.Bound{Cap: &triage.Limit{Number: 2}, Pool: "NodePool/default"},
 			Response: triage.Response{Ladder: []triage.Step{{Action: triage.Terminate}}},
@@ -508,7 +508,7 @@ func TestReadyTimeout(t *testing.T) {
 	})
 	t.Run("keeps every field", func(t *testing.T) {
 		check(t, dialect.ReadyTimeout{Name: "default", Selector: managed, Timeout: "25m", MaxUnhealthy: "1", Pool: "NodePool/default", Hold: "bad image"}, triage.Rule{
-			ID: id, Who: managed, When: notReadyFor(25 * time.Minute), Response: terminate,
+			ID: id, Selector: managed, When: notReadyFor(25 * time.Minute), Response: terminate,
 			Bound: triage.Bound{Cap: &triage.Limit{Number: 1}, Pool: "NodePool/default"}, Hold: "bad image",
 		})
 	})

@@ -86,7 +86,7 @@ func (c NodeHealthCheck) Rule() (triage.Rule, error) {
 	recovery := c.recovery(&f)
 	return f.rule(triage.Rule{
 		ID:       triage.RuleID{Kind: policykind.NodeHealthCheck, Name: f.text("metadata.name", c.Name, "a health check needs a name")},
-		Who:      c.Selector,
+		Selector: c.Selector,
 		When:     when,
 		Bound:    bound,
 		Response: triage.Response{Ladder: ladder},
@@ -114,7 +114,7 @@ func (c NodeHealthCheck) gate(f *fields) *triage.Limit {
 func (c NodeHealthCheck) recovery(f *fields) triage.Recovery {
 	delay, err := time.ParseDuration(orDefault(c.HealthyDelay, "0s"))
 	if err != nil {
-		f.fail("spec.healthyDelay", c.HealthyDelay, "want a duration such as 300s or 5m, or a negative one to wait for a manual confirmation")
+		f.fail("spec.healthyDelay", c.HealthyDelay, "want a duration like 300s or 5m, or a negative one to wait for a manual confirmation")
 	}
 	if delay < 0 {
 		return triage.Recovery{ByHand: true}

@@ -73,7 +73,7 @@ func (r Repair) Rule() (triage.Rule, error) {
 	limit := f.limit("repair.maxUnhealthy", orDefault(r.MaxUnhealthy, "20%"))
 	return f.rule(triage.Rule{
 		ID:       triage.RuleID{Kind: policykind.Repair, Name: f.text("metadata.name", r.Name, "a repair policy needs a name")},
-		Who:      r.Selector,
+		Selector: r.Selector,
 		When:     when,
 		Bound:    triage.Bound{Cap: limit, Pool: r.Pool},
 		Response: triage.Response{Ladder: []triage.Step{{Action: triage.Terminate}}},

@@ -72,19 +72,19 @@ func newEngine(cfg Config) *Engine {
 		stopped:    make(chan struct{}),
 		nodeWriter: noNodeWriter{},
 		statuses:   status.NewWriter(WriteTimeout, cfg.Metrics.CountWrite, cfg.Logger),
-		tasks:      taskRunner{lanes: map[string]*Lane{}, results: make(chan *Result, maxConcurrentTasks)},
+		tasks:      taskRunner{byNode: map[string]*NodeTasks{}, results: make(chan *TaskResult, maxConcurrentTasks)},
 		startedAt:  time.Now(),
 	}
 	l.tasks.engine, l.ledger.engine = l, l
 	return l
 }
 
-// Add adds policies. It must be called before Run.
-func (l *Engine) Add(policies ...Policy) { l.policies = append(l.policies, policies...) }
+// AddPolicies adds policies. It must be called before Run.
+func (l *Engine) AddPolicies(policies ...Policy) { l.policies = append(l.policies, policies...) }
 
-// Treat adds treatments. It must be called before Run. The first treatment that owns an
+// AddTreatments adds treatments. It must be called before Run. The first treatment that owns an
 // object gets its ledger entry, so a treatment that owns every kind comes last.
-func (l *Engine) Treat(treatments ...Treatment) {
+func (l *Engine) AddTreatments(treatments ...Treatment) {
 	l.tasks.treatments = append(l.tasks.treatments, treatments...)
 }
 

@@ -44,13 +44,13 @@ type Host interface {
 // MayStillStart, Writer and Logger.
 type TreatmentHost interface {
 	Host
-	// Lane returns the lane of a node name, created if necessary. FindLane returns nil if
+	// NodeTasks returns the tasks of a node name, created if necessary. FindNodeTasks returns nil if
 	// there is none.
-	Lane(node string) *Lane
-	FindLane(node string) *Lane
+	NodeTasks(node string) *NodeTasks
+	FindNodeTasks(node string) *NodeTasks
 	// Reobserve passes the current facts of nodes to the core and reconciles their
 	// treatments. ReobserveControlPlane does so for all control-plane nodes,
-	// ReobserveTreated for all nodes with a lane.
+	// ReobserveTreated for all nodes with a NodeTasks.
 	Reobserve(now time.Time, nodes ...string)
 	ReobserveControlPlane(now time.Time)
 	ReobserveTreated(now time.Time)
@@ -58,9 +58,9 @@ type TreatmentHost interface {
 	ReconcileWoken(now time.Time)
 	// NodeRead takes in a newer version of a node that was written or read directly.
 	NodeRead(now time.Time, node *corev1.Node)
-	// ReleaseSlot frees the slot of a rule in a lane. If a write for the slot may still
+	// ReleaseSlot frees the slot of a rule on a node. If a write for the slot may still
 	// succeed, it returns until when and frees nothing.
-	ReleaseSlot(now time.Time, lane *Lane, rule triage.RuleID) (due time.Time)
+	ReleaseSlot(now time.Time, nodeTasks *NodeTasks, rule triage.RuleID) (due time.Time)
 	// IsOverBound reports whether a rule has more slots taken than its bound allows now.
 	IsOverBound(rule triage.RuleID) bool
 	// LedgerNames reports whether the stored ledger names a deleted node that keeps its
@@ -87,7 +87,7 @@ type TreatmentHost interface {
 	// not know.
 	CountUnknown(format string, change int)
 	// IsUnchanged reports whether the node of a task is unchanged in everything that matters.
-	IsUnchanged(ctx context.Context, r *Result) (bool, error)
+	IsUnchanged(ctx context.Context, r *TaskResult) (bool, error)
 	// MayStillStart reports whether a planned treatment may still start, after the engine
 	// has taken in everything that has happened meanwhile.
 	MayStillStart(ctx context.Context, t *Task) (bool, error)
@@ -95,11 +95,11 @@ type TreatmentHost interface {
 	Logger() *slog.Logger
 }
 
-// Lane returns the lane of a node name, created if necessary.
-func (l *Engine) Lane(node string) *Lane { return l.tasks.of(node) }
+// NodeTasks returns the tasks of a node name, created if necessary.
+func (l *Engine) NodeTasks(node string) *NodeTasks { return l.tasks.getOrCreate(node) }
 
-// FindLane returns the lane of a node name, nil for none.
-func (l *Engine) FindLane(node string) *Lane { return l.tasks.lanes[node] }
+// FindNodeTasks returns the tasks of a node name, nil for none.
+func (l *Engine) FindNodeTasks(node string) *NodeTasks { return l.tasks.byNode[node] }
 
 // LedgerNames reports whether the stored ledger names a deleted node.
 func (l *Engine) LedgerNames(slot ledger.Slot) bool {
@@ -111,7 +111,7 @@ func (l *Engine) LedgerNames(slot ledger.Slot) bool {
 func (l *Engine) ControlPlaneSlots() iter.Seq[ledger.ObjectWrite] {
 	return func(yield func(ledger.ObjectWrite) bool) {
 		for _, t := range l.ledger.withSlots {
-			if s, is := t.(laneSlot); is && s.lane.Slot().ControlPlane && !yield(s.lane.Slot()) {
+			if s, is := t.(taskSlot); is && s.nodeTasks.Slot().ControlPlane && !yield(s.nodeTasks.Slot()) {
 				return
 			}
 		}

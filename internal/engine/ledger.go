@@ -41,7 +41,7 @@ type ledgerWriter struct {
 	replacements awaitingReplacement
 	stored       []ledger.Entry // the stored snapshot
 	next         []ledger.Entry // the snapshot being written
-	isOutdated   bool           // the stored snapshot is unknown or names launch failures that do not count any more
+	isOutdated   bool           // the stored snapshot is unknown or has entries of a policy that do not count any more
 	tidyAt       time.Time      // when to write a snapshot because of TidyAfter, zero for never
 	isWriting    bool
 	done         chan error
@@ -53,7 +53,7 @@ type ledgerWriter struct {
 // restore resumes what the previous leader has stored in the ledger.
 func (w *ledgerWriter) restore(now time.Time) {
 	for _, e := range w.restored {
-		if gone, is := e.(ledger.Replacement); is { // first, because these entries hold the time
+		if gone, is := e.(ledger.DeletedNode); is { // first, because these entries hold the time
 			w.restoreReplacement(now, w.engine.nodeStates[gone.Node], gone)
 		}
 	}
@@ -73,7 +73,7 @@ func (w *ledgerWriter) restore(now time.Time) {
 	w.stored, w.restored = w.restored, nil
 	w.tidyAt = now // remove outdated entries of the previous leader at once
 	w.restoreUnknown(now)
-	for _, node := range slices.Sorted(maps.Keys(w.engine.tasks.lanes)) {
+	for _, node := range slices.Sorted(maps.Keys(w.engine.tasks.byNode)) {
 		for _, t := range w.engine.tasks.treatments {
 			t.Update(now, node)
 		}
@@ -97,17 +97,17 @@ func (w *ledgerWriter) restoreUnknown(now time.Time) {
 // restoreTreatment resumes a treatment that the previous leader may have started. The
 // write may still succeed for a while.
 func (w *ledgerWriter) restoreTreatment(now time.Time, state *Node, e ledger.ObjectWrite) {
-	lane := w.engine.tasks.of(e.Node)
-	lane.granted, lane.sentAt = e, now
+	nodeTasks := w.engine.tasks.getOrCreate(e.Node)
+	nodeTasks.granted, nodeTasks.sentAt = e, now
 	owner := w.engine.tasks.ownerOf(e)
 	if owner == nil {
 		w.engine.Logger().Error("ledger names an object that no treatment owns", "node", e.Node, "object", e.Object.String())
 	}
-	if owner == nil || !owner.Restore(now, lane, state) {
-		lane.Release()
+	if owner == nil || !owner.Restore(now, nodeTasks, state) {
+		nodeTasks.Release()
 		return
 	}
-	w.addWithSlot(laneSlot{&w.engine.tasks, lane})
+	w.addWithSlot(taskSlot{&w.engine.tasks, nodeTasks})
 }
 
 // write writes the next snapshot if it is needed. It returns when to try again if
@@ -129,12 +129,12 @@ func (w *ledgerWriter) write(ctx context.Context, now time.Time) (due time.Time)
 // nextSnapshot returns the entries of the next snapshot, nil if none may be written now.
 // In that case due is when to try again.
 func (w *ledgerWriter) nextSnapshot(now time.Time) (entries []ledger.Entry, due time.Time) {
-	hasDepartures := w.hasReplacements(now)
+	hasNews := w.syncDeletedNodes(now)
 	if w.isWriting {
 		return nil, time.Time{}
 	}
 	hasEnded, due := w.hasEndedEntries(now)
-	isStale := hasDepartures || hasEnded || w.isOutdated
+	isStale := hasNews || hasEnded || w.isOutdated
 	switch {
 	case len(w.queued) == 0 && !isStale:
 		return nil, due
@@ -213,10 +213,10 @@ func (w *ledgerWriter) hasEndedEntries(now time.Time) (isDue bool, due time.Time
 	isTidy := true
 	for _, e := range w.stored {
 		switch e := e.(type) {
-		case ledger.Replacement: // hasReplacements removes entries that would mislead the next leader
+		case ledger.DeletedNode: // syncDeletedNodes removes entries that would mislead the next leader
 			isTidy = isTidy && (kept[e.Slot] || w.engine.showsRemoval(e.Slot))
 		case ledger.ObjectWrite:
-			if lane := w.engine.tasks.lanes[e.Node]; lane == nil || lane.granted != e {
+			if nodeTasks := w.engine.tasks.byNode[e.Node]; nodeTasks == nil || nodeTasks.granted != e {
 				return true, time.Time{}
 			}
 		case ledger.NodeWrite: // the next leader sees by the node's version that nothing can arrive
@@ -233,7 +233,7 @@ func (w *ledgerWriter) hasEndedEntries(now time.Time) (isDue bool, due time.Time
 	return !isTidy && !now.Before(w.tidyAt), w.tidyAt
 }
 
-// entries returns the entries of the next snapshot, without launch failures.
+// entries returns the entries of the next snapshot, without those of policies.
 func (w *ledgerWriter) entries() []ledger.Entry {
 	entries := make([]ledger.Entry, 0, len(w.withSlots)+len(w.writing))
 	for _, t := range w.writing {
@@ -263,7 +263,7 @@ func SlotOf(rule triage.RuleID, node *corev1.Node) ledger.Slot {
 // its entries.
 func (w *ledgerWriter) handleResult(err error) error {
 	w.isWriting = false
-	result := ledgerResult(err)
+	result := ledgerOutcome(err)
 	w.engine.cfg.Metrics.CountWrite("ledger", result)
 	if errors.Is(err, ledger.ErrDeposed) {
 		return err
@@ -301,9 +301,9 @@ func (w *ledgerWriter) handleResult(err error) error {
 	return nil
 }
 
-// ledgerResult classifies the result of a snapshot write. A ledger that another replica
+// ledgerOutcome classifies the result of a snapshot write. A ledger that another replica
 // has claimed, or that is unreadable, was not overwritten.
-func ledgerResult(err error) treat.Result {
+func ledgerOutcome(err error) treat.Outcome {
 	if errors.Is(err, ledger.ErrDeposed) || errors.Is(err, ledger.ErrUnreadable) {
 		return treat.Refused
 	}

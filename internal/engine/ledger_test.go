@@ -179,7 +179,7 @@ func TestASnapshotHasRoomForRemovedAndExistingNodes(t *testing.T) {
 			t.Errorf("%d are named, at most %d may be", len(page), maxNodesInSnapshot)
 		}
 		for _, e := range first {
-			if slot := e.(ledger.Replacement).Slot; !c.LedgerNames(slot) {
+			if slot := e.(ledger.DeletedNode).Slot; !c.LedgerNames(slot) {
 				t.Fatalf("%s has made room for another", slot.Node)
 			}
 		}

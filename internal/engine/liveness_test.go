@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
@@ -110,9 +111,7 @@ func TestHealthy(t *testing.T) {
 		within(t, func(live *Liveness, _ *Engine, _ chan<- struct{}) {
 			for range 1000 {
 				pass(time.Minute)
-				if err := live.Check(time.Now()); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, live.Check(time.Now()))
 			}
 		})
 	})

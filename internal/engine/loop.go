@@ -156,7 +156,7 @@ func (l *Engine) load(now time.Time) {
 		t.Check(now)
 	}
 	l.core.Loaded(now)
-	for node := range l.tasks.lanes {
+	for node := range l.tasks.byNode {
 		l.tasks.reconcile(now, node)
 	}
 	l.cfg.Metrics.leading.Set(1)
@@ -231,7 +231,7 @@ func (l *Engine) upsertNode(node *corev1.Node, at time.Time) triage.Node {
 		state = &Node{}
 		l.nodeStates[node.Name] = state
 	}
-	if state.Object == nil || !maps.Equal(state.Object.Labels, node.Labels) { // other sets may select it now
+	if state.Object == nil || !maps.Equal(state.Object.Labels, node.Labels) { // other rules may select it now
 		l.statuses.Schedule(at)
 	}
 	before := state.Object

@@ -34,7 +34,7 @@ func NewMetrics() *Metrics {
 		}, []string{"outcome"}),
 		leading: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "autohealer_leading",
-			Help: "Whether this replica leads and has loaded all nodes and sets (1) or not (0).",
+			Help: "Whether this replica leads and has loaded all nodes and policies (1) or not (0).",
 		}),
 		unknown: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "autohealer_unknown_stored",
@@ -49,7 +49,7 @@ func NewMetrics() *Metrics {
 func (m *Metrics) Event(outcome string) { m.events.WithLabelValues(outcome).Inc() }
 
 // CountWrite counts a write by its result.
-func (m *Metrics) CountWrite(resource string, result treat.Result) {
+func (m *Metrics) CountWrite(resource string, result treat.Outcome) {
 	m.writes.WithLabelValues(resource, result.String()).Inc()
 }
 

@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
@@ -17,10 +18,7 @@ func TestMetricsAreNamedAsPeopleExpect(t *testing.T) {
 		m.CountWrite("nodes", result)
 	}
 	m.Event("written")
-	problems, err := testutil.GatherAndLint(registry)
-	if err != nil {
-		t.Fatal(err)
-	}
+	problems := testkit.Value(testutil.GatherAndLint(registry)).Must(t)
 	for _, p := range problems {
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}

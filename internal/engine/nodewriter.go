@@ -65,7 +65,7 @@ type WriterHost interface {
 	// About returns what an Event about a rule and a node names.
 	About(rule triage.RuleID, node *corev1.Node) Subject
 	// CountWrite counts a write by its result.
-	CountWrite(resource string, result treat.Result)
+	CountWrite(resource string, result treat.Outcome)
 	// LogsRetry and LogsRefusal report whether to log one more failing or refused write. In
 	// an outage all writes fail alike, so the engine logs the first ones and counts the others.
 	LogsRetry(now time.Time) bool
@@ -98,7 +98,7 @@ func (l *Engine) RestoreSlot(t SlotTaker) { l.ledger.addWithSlot(t) }
 func (l *Engine) LedgerFailure() string { return l.ledger.failure.Text }
 
 // CountWrite counts a write by its result.
-func (l *Engine) CountWrite(resource string, result treat.Result) {
+func (l *Engine) CountWrite(resource string, result treat.Outcome) {
 	l.cfg.Metrics.CountWrite(resource, result)
 }
 

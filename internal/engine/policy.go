@@ -22,7 +22,8 @@ import (
 type Policy interface {
 	// Watch lists and watches what the policy depends on, until ctx ends.
 	Watch(ctx context.Context)
-	// Ready reports whether everything is loaded that the first rules depend on.
+	// Ready reports whether everything is loaded that the first rules depend on. It may take
+	// in what has arrived.
 	Ready(now time.Time) bool
 	// Take takes in changes of the policy's objects, before the engine takes in nodes.
 	Take(now time.Time)

@@ -114,8 +114,8 @@ func (t *toyTreatment) Take(now time.Time) {
 	for _, change := range batch.Changes {
 		node := change.Object.Name
 		touched = append(touched, node)
-		if lane := t.host.Lane(node); lane.Slot().Object == toyRef(node) { // the write has arrived
-			lane.Release()
+		if nodeTasks := t.host.NodeTasks(node); nodeTasks.Slot().Object == toyRef(node) { // the write has arrived
+			nodeTasks.Release()
 		}
 		if t.known[node] = change.Object; change.Gone {
 			delete(t.known, node)
@@ -143,17 +143,17 @@ func (t *toyTreatment) Rules(node string) []triage.RuleID {
 	return []triage.RuleID{toyRule}
 }
 
-func (t *toyTreatment) Tasks(now time.Time, lane *engine.Lane, n *engine.Node, plan triage.Plan) iter.Seq2[*engine.Task, time.Time] {
+func (t *toyTreatment) Tasks(now time.Time, nodeTasks *engine.NodeTasks, n *engine.Node, plan triage.Plan) iter.Seq2[*engine.Task, time.Time] {
 	return func(yield func(*engine.Task, time.Time) bool) {
-		toy := t.known[lane.Node]
+		toy := t.known[nodeTasks.Node]
 		if n == nil {
 			return
 		}
-		for _, reason := range slices.Concat(plan.Release, plan.CallOff) {
+		for _, reason := range slices.Concat(plan.Release, plan.Cancel) {
 			switch {
 			case reason.Rule != toyRule:
 			case toy == nil:
-				yield(nil, t.host.ReleaseSlot(now, lane, toyRule))
+				yield(nil, t.host.ReleaseSlot(now, nodeTasks, toyRule))
 				return
 			default:
 				yield(&engine.Task{Kind: "delete toy", Resource: "toys", Rule: toyRule, Reason: reason, Node: n.Object, Work: &toyTask{treatment: t, remove: toy}}, time.Time{})
@@ -164,25 +164,25 @@ func (t *toyTreatment) Tasks(now time.Time, lane *engine.Lane, n *engine.Node, p
 			yield(&engine.Task{
 				Kind: "create toy", Resource: "toys", Failure: "the toy could not be created", FailureEvent: treat.RemediationSkipped,
 				Rule: toyRule, Reason: planned.Reason, Node: n.Object, Begins: true,
-				Slot: ledger.ObjectWrite{Slot: engine.SlotOf(toyRule, n.Object), Object: toyRef(lane.Node)},
+				Slot: ledger.ObjectWrite{Slot: engine.SlotOf(toyRule, n.Object), Object: toyRef(nodeTasks.Node)},
 				Work: &toyTask{treatment: t},
 			}, time.Time{})
 		}
 	}
 }
 
-func (t *toyTreatment) Restore(now time.Time, lane *engine.Lane, n *engine.Node) bool {
-	if t.known[lane.Node] != nil {
+func (t *toyTreatment) Restore(now time.Time, nodeTasks *engine.NodeTasks, n *engine.Node) bool {
+	if t.known[nodeTasks.Node] != nil {
 		return false
 	}
-	if slot := lane.Slot(); lane.HasSlotFor(n) {
+	if slot := nodeTasks.Slot(); nodeTasks.HasSlotFor(n) {
 		t.host.Core().Resume(now, triage.Grant{Rule: toyRule, Node: slot.Node, UID: slot.UID, Since: now})
 	}
 	return true
 }
 
-func (t *toyTreatment) FreesSlot(now time.Time, lane *engine.Lane) (free bool, due time.Time) {
-	due = lane.InFlightUntil(now)
+func (t *toyTreatment) FreesSlot(now time.Time, nodeTasks *engine.NodeTasks) (free bool, due time.Time) {
+	due = nodeTasks.InFlightUntil(now)
 	return due.IsZero(), due
 }
 
@@ -193,7 +193,7 @@ type toyTask struct {
 	made      *corev1.ConfigMap
 }
 
-func (w *toyTask) Run(ctx context.Context, r *engine.Result) error {
+func (w *toyTask) Run(ctx context.Context, r *engine.TaskResult) error {
 	t := w.treatment
 	if w.remove != nil {
 		return t.api.Delete(ctx, w.remove)
@@ -202,17 +202,17 @@ func (w *toyTask) Run(ctx context.Context, r *engine.Result) error {
 		return err
 	}
 	if t.send != nil {
-		return t.send(ctx, r.Lane.Node)
+		return t.send(ctx, r.NodeTasks.Node)
 	}
-	w.made = newToy(r.Lane.Node)
+	w.made = newToy(r.NodeTasks.Node)
 	return t.api.Create(ctx, w.made)
 }
 
-func (w *toyTask) Done(_ time.Time, r *engine.Result) {
+func (w *toyTask) Done(_ time.Time, r *engine.TaskResult) {
 	if r.Outcome == treat.Made && w.made != nil {
-		w.treatment.known[r.Lane.Node] = w.made
-		r.Lane.Release()
-		r.Lane.Begun()
+		w.treatment.known[r.NodeTasks.Node] = w.made
+		r.NodeTasks.Release()
+		r.NodeTasks.MarkStarted()
 	}
 }
 
@@ -248,8 +248,8 @@ func (f *toyFixture) claims(identity string) *toyEngine {
 	testkit.Must(f, err)
 	e.policy = &toyPolicy{host: e.engine, nodes: map[string]triage.Reason{}}
 	e.treatment = &toyTreatment{host: e.engine, api: f.api, inbox: objectwatch.NewInbox[*corev1.ConfigMap](e.engine.Signal(), nil), known: map[string]*corev1.ConfigMap{}}
-	e.engine.Add(e.policy)
-	e.engine.Treat(e.treatment)
+	e.engine.AddPolicies(e.policy)
+	e.engine.AddTreatments(e.treatment)
 	e.engine.SetNodeWriter(taint.New(e.engine, identity, taint.NewMetrics()))
 	testkit.Must(f, e.engine.Claim(f.Context()))
 	return e

@@ -27,42 +27,42 @@ type SlotTaker interface {
 	Proceed()
 }
 
-// laneSlot takes the one slot of a lane.
-type laneSlot struct {
-	tr   *taskRunner
-	lane *Lane
+// taskSlot takes the one slot of a node.
+type taskSlot struct {
+	tr        *taskRunner
+	nodeTasks *NodeTasks
 }
 
 // Request requests the slot of the next task.
-func (s laneSlot) Request(now time.Time) []ledger.Entry {
-	s.lane.requested = ledger.ObjectWrite{}
-	if t, _ := s.tr.next(now, s.lane); t != nil {
-		s.lane.requested = t.Slot
+func (s taskSlot) Request(now time.Time) []ledger.Entry {
+	s.nodeTasks.requested = ledger.ObjectWrite{}
+	if t, _ := s.tr.next(now, s.nodeTasks); t != nil {
+		s.nodeTasks.requested = t.Slot
 	}
 	return s.Requested()
 }
 
 // Requested returns the requested slot.
-func (s laneSlot) Requested() []ledger.Entry {
-	if s.lane.requested == (ledger.ObjectWrite{}) {
+func (s taskSlot) Requested() []ledger.Entry {
+	if s.nodeTasks.requested == (ledger.ObjectWrite{}) {
 		return nil
 	}
-	return []ledger.Entry{s.lane.requested}
+	return []ledger.Entry{s.nodeTasks.requested}
 }
 
 // Granted returns the slot, unless it is requested again.
-func (s laneSlot) Granted() []ledger.Entry {
-	if !s.lane.HasSlot() || s.lane.requestsSlotAgain() {
+func (s taskSlot) Granted() []ledger.Entry {
+	if !s.nodeTasks.HasSlot() || s.nodeTasks.requestsSlotAgain() {
 		return nil
 	}
-	return []ledger.Entry{s.lane.granted}
+	return []ledger.Entry{s.nodeTasks.granted}
 }
 
 // requestsSlotAgain reports whether the next snapshot requests the same slot, possibly
 // for a later version of the object. In that case the write for the older version can
 // never succeed.
-func (lane *Lane) requestsSlotAgain() bool {
-	before, after := lane.granted, lane.requested
+func (nodeTasks *NodeTasks) requestsSlotAgain() bool {
+	before, after := nodeTasks.granted, nodeTasks.requested
 	if before.ResourceVersion != "" {
 		before.ResourceVersion, after.ResourceVersion = "", ""
 		before.Since, after.Since = time.Time{}, time.Time{}
@@ -71,21 +71,21 @@ func (lane *Lane) requestsSlotAgain() bool {
 }
 
 // HasGrant reports whether the ledger names the slot.
-func (s laneSlot) HasGrant() bool { return s.lane.HasSlot() }
+func (s taskSlot) HasGrant() bool { return s.nodeTasks.HasSlot() }
 
 // Grant records that the ledger has stored the requested slot.
-func (s laneSlot) Grant() {
-	s.lane.granted, s.lane.requested = s.lane.requested, ledger.ObjectWrite{}
+func (s taskSlot) Grant() {
+	s.nodeTasks.granted, s.nodeTasks.requested = s.nodeTasks.requested, ledger.ObjectWrite{}
 }
 
 // NotGranted records that the ledger has not stored the requested slot.
-func (s laneSlot) NotGranted(now time.Time) {
-	s.lane.requested = ledger.ObjectWrite{}
-	s.tr.markStatusesStale(now, s.lane)
+func (s taskSlot) NotGranted(now time.Time) {
+	s.nodeTasks.requested = ledger.ObjectWrite{}
+	s.tr.markStatusesStale(now, s.nodeTasks)
 }
 
-// Proceed queues the lane.
-func (s laneSlot) Proceed() {
-	s.lane.stage = Queued
-	s.tr.queue = append(s.tr.queue, s.lane)
+// Proceed queues the node.
+func (s taskSlot) Proceed() {
+	s.nodeTasks.stage = Queued
+	s.tr.queue = append(s.tr.queue, s.nodeTasks)
 }

@@ -48,13 +48,13 @@ func (s *Stepper) Round(ctx context.Context) time.Time {
 		return time.Time{}
 	}
 	for range len(s.tasks.queue) { // Run checks each task again before it starts the task
-		if lane := s.tasks.pop(); lane.stage == Queued {
-			lane.stage = Idle
-			s.tasks.reconcile(now, lane.Node)
+		if nodeTasks := s.tasks.pop(); nodeTasks.stage == Queued {
+			nodeTasks.stage = Idle
+			s.tasks.reconcile(now, nodeTasks.Node)
 		}
 	}
 	due = times.Earliest(due, s.updateAllowances(now))
-	s.ledger.hasReplacements(now)
+	s.ledger.syncDeletedNodes(now)
 	s.statuses.Schedule(now)
 	s.writeStatuses(ctx, now)
 	return times.Earliest(due, s.nextDecision(), s.logSuppressed(now), s.forgetRetired(now))
@@ -62,8 +62,8 @@ func (s *Stepper) Round(ctx context.Context) time.Time {
 
 // Next returns the next task of a node, nil for none, and when to check again.
 func (s *Stepper) Next(node string) (*Task, time.Time) {
-	if lane := s.tasks.lanes[node]; lane != nil {
-		return s.tasks.next(time.Now(), lane)
+	if nodeTasks := s.tasks.byNode[node]; nodeTasks != nil {
+		return s.tasks.next(time.Now(), nodeTasks)
 	}
 	return nil, time.Time{}
 }
@@ -75,8 +75,8 @@ func (s *Stepper) IsQueued(node string) bool { return s.stageOf(node) == Queued 
 func (s *Stepper) AwaitsLedger(node string) bool { return s.stageOf(node) == AwaitingLedger }
 
 func (s *Stepper) stageOf(node string) Stage {
-	if lane := s.tasks.lanes[node]; lane != nil {
-		return lane.stage
+	if nodeTasks := s.tasks.byNode[node]; nodeTasks != nil {
+		return nodeTasks.stage
 	}
 	return Idle
 }
@@ -86,11 +86,11 @@ func (s *Stepper) stageOf(node string) Stage {
 func (s *Stepper) Startable() map[string]*Task {
 	startable := map[string]*Task{}
 	for range len(s.tasks.queue) {
-		lane := s.tasks.pop()
-		if t := s.tasks.nextStartable(time.Now(), lane); t != nil {
-			lane.stage = Queued
-			s.tasks.queue = append(s.tasks.queue, lane)
-			startable[lane.Node] = t
+		nodeTasks := s.tasks.pop()
+		if t := s.tasks.nextStartable(time.Now(), nodeTasks); t != nil {
+			nodeTasks.stage = Queued
+			s.tasks.queue = append(s.tasks.queue, nodeTasks)
+			startable[nodeTasks.Node] = t
 		}
 	}
 	s.ReconcileWoken(time.Now())
@@ -100,15 +100,15 @@ func (s *Stepper) Startable() map[string]*Task {
 
 // Begin starts the queued task of a node and returns its result to fill in. It returns nil
 // if the node has no queued task that may start.
-func (s *Stepper) Begin(node string) *Result {
+func (s *Stepper) Begin(node string) *TaskResult {
 	for range len(s.tasks.queue) {
-		lane := s.tasks.pop()
-		if lane.Node != node {
-			s.tasks.queue = append(s.tasks.queue, lane)
+		nodeTasks := s.tasks.pop()
+		if nodeTasks.Node != node {
+			s.tasks.queue = append(s.tasks.queue, nodeTasks)
 			continue
 		}
-		if t := s.tasks.nextStartable(time.Now(), lane); t != nil {
-			return s.tasks.startTask(time.Now(), lane, t)
+		if t := s.tasks.nextStartable(time.Now(), nodeTasks); t != nil {
+			return s.tasks.startTask(time.Now(), nodeTasks, t)
 		}
 		return nil
 	}
@@ -116,18 +116,18 @@ func (s *Stepper) Begin(node string) *Result {
 }
 
 // Start starts a task of a node and returns its result to fill in.
-func (s *Stepper) Start(now time.Time, node string, t *Task) *Result {
-	return s.tasks.startTask(now, s.tasks.of(node), t)
+func (s *Stepper) Start(now time.Time, node string, t *Task) *TaskResult {
+	return s.tasks.startTask(now, s.tasks.getOrCreate(node), t)
 }
 
 // RunTask runs a task of a node to its end, with real requests, and returns its result.
-func (s *Stepper) RunTask(ctx context.Context, node string, t *Task) *Result {
-	s.tasks.runInBackground(ctx, time.Now(), s.tasks.of(node), t)
+func (s *Stepper) RunTask(ctx context.Context, node string, t *Task) *TaskResult {
+	s.tasks.runInBackground(ctx, time.Now(), s.tasks.getOrCreate(node), t)
 	return <-s.tasks.results
 }
 
 // Finish takes in the result of a task.
-func (s *Stepper) Finish(r *Result) { s.tasks.handleResult(r) }
+func (s *Stepper) Finish(r *TaskResult) { s.tasks.handleResult(r) }
 
 // Snapshot returns the entries of the next snapshot of the ledger, nil if none is due; due
 // then is when to ask again. The test must call Stored with what became of it.

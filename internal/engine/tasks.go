@@ -45,18 +45,18 @@ type Task struct {
 type Work interface {
 	// Run makes the requests. It runs outside the goroutine of the engine and must not
 	// access the state of the engine or of the treatment.
-	Run(ctx context.Context, r *Result) error
+	Run(ctx context.Context, r *TaskResult) error
 	// Done takes in the result in the goroutine of the engine. It may change the result
 	// before the engine acts on it.
-	Done(now time.Time, r *Result)
+	Done(now time.Time, r *TaskResult)
 }
 
-// Result is the result of a task, as far as the engine acts on it.
-type Result struct {
-	Lane    *Lane
-	Task    *Task
-	Outcome treat.Result
-	Err     error
+// TaskResult is the result of a task, as far as the engine acts on it.
+type TaskResult struct {
+	NodeTasks *NodeTasks
+	Task      *Task
+	Outcome   treat.Outcome
+	Err       error
 
 	Fresh   *corev1.Node // the current node, if it differs from the known one
 	Missing bool         // the node does not exist
@@ -73,32 +73,32 @@ type Result struct {
 // before the task has run.
 func (t *Task) takesSlot() bool { return t.Slot != ledger.ObjectWrite{} }
 
-// taskRunner holds the lanes of all nodes and runs their tasks.
+// taskRunner holds the tasks of all nodes and runs them.
 type taskRunner struct {
 	engine            *Engine
 	treatments        []Treatment
-	lanes             map[string]*Lane
-	nextDue           time.Time // when to check lanes next, zero for never
-	queue             []*Lane   // nodes with a pending task
+	byNode            map[string]*NodeTasks
+	nextDue           time.Time    // when to check the nodes next, zero for never
+	queue             []*NodeTasks // nodes with a pending task
 	running           int
-	results           chan *Result
+	results           chan *TaskResult
 	startRequests     chan startRequest // asks whether a treatment may still start; nil while the loop is not running
 	openStartRequests []startRequest    // answered after the round
 }
 
 // startTask marks a task as running and returns its result to fill in.
-func (tr *taskRunner) startTask(now time.Time, lane *Lane, t *Task) *Result {
-	r := &Result{Lane: lane, Task: t, previouslySentAt: lane.sentAt}
-	lane.stage, lane.running = Running, t
+func (tr *taskRunner) startTask(now time.Time, nodeTasks *NodeTasks, t *Task) *TaskResult {
+	r := &TaskResult{NodeTasks: nodeTasks, Task: t, previouslySentAt: nodeTasks.sentAt}
+	nodeTasks.stage, nodeTasks.running = Running, t
 	tr.running++
-	if t.Begins && lane.HasSlot() {
-		lane.sentAt = now
+	if t.Begins && nodeTasks.HasSlot() {
+		nodeTasks.sentAt = now
 	}
 	return r
 }
 
-func (tr *taskRunner) runInBackground(ctx context.Context, now time.Time, lane *Lane, t *Task) {
-	r := tr.startTask(now, lane, t)
+func (tr *taskRunner) runInBackground(ctx context.Context, now time.Time, nodeTasks *NodeTasks, t *Task) {
+	r := tr.startTask(now, nodeTasks, t)
 	tr.engine.requests.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, WriteTimeout)
 		defer cancel()
@@ -113,7 +113,7 @@ func (tr *taskRunner) runInBackground(ctx context.Context, now time.Time, lane *
 // IsUnchanged reports whether the node is unchanged in everything that matters. If it has
 // changed, the result holds the current node, and the loop decides again. The full node
 // is large, so it is read only if its version differs, for example after a heartbeat.
-func (l *Engine) IsUnchanged(ctx context.Context, r *Result) (isStill bool, err error) {
+func (l *Engine) IsUnchanged(ctx context.Context, r *TaskResult) (isStill bool, err error) {
 	known := r.Task.Node
 	isStill, err = l.write.IsStill(ctx, known)
 	if err == nil && !isStill {
@@ -134,19 +134,19 @@ func (l *Engine) IsUnchanged(ctx context.Context, r *Result) (isStill bool, err 
 }
 
 // handleResult takes in the result of a task.
-func (tr *taskRunner) handleResult(r *Result) {
-	now, lane, t := time.Now(), r.Lane, r.Task
+func (tr *taskRunner) handleResult(r *TaskResult) {
+	now, nodeTasks, t := time.Now(), r.NodeTasks, r.Task
 	tr.running--
-	lane.stage = Idle
+	nodeTasks.stage = Idle
 	tr.engine.cfg.Metrics.CountWrite(t.Resource, r.Outcome)
 	if t.Begins && r.Outcome != treat.Made && r.Outcome != treat.Unknown { // the write cannot succeed any more
-		lane.sentAt = r.previouslySentAt
+		nodeTasks.sentAt = r.previouslySentAt
 	}
 	t.Work.Done(now, r)
-	lane.running = nil
+	nodeTasks.running = nil
 	switch r.Outcome {
 	case treat.Made:
-		delete(lane.failures, t.Kind)
+		delete(nodeTasks.failures, t.Kind)
 	case treat.Stale:
 		tr.handleStale(now, r)
 	case treat.Refused:
@@ -154,13 +154,13 @@ func (tr *taskRunner) handleResult(r *Result) {
 	case treat.Busy, treat.Unknown:
 		tr.retryLater(now, r)
 	}
-	tr.engine.Reobserve(now, lane.Node)
-	tr.markStatusesStale(now, lane)
+	tr.engine.Reobserve(now, nodeTasks.Node)
+	tr.markStatusesStale(now, nodeTasks)
 }
 
 // handleStale handles a task that found an object changed.
-func (tr *taskRunner) handleStale(now time.Time, r *Result) {
-	switch state := tr.engine.nodeStates[r.Lane.Node]; {
+func (tr *taskRunner) handleStale(now time.Time, r *TaskResult) {
+	switch state := tr.engine.nodeStates[r.NodeTasks.Node]; {
 	case r.Fresh != nil && state == nil:
 		r.Err = errors.New("the node exists, but the watch has not delivered it yet") // or the node is gone, if the loop knows more
 		tr.retryLater(now, r)
@@ -169,15 +169,15 @@ func (tr *taskRunner) handleStale(now time.Time, r *Result) {
 	case r.Learned:
 	default: // the watch will report the change, or an admission webhook denied the write with a conflict
 		if r.Err == nil {
-			r.Err = errors.New("the API server answered with a conflict, but the node's Lease is unchanged")
+			r.Err = errors.New("the API server answered with a conflict, but the object has not changed")
 		}
 		tr.retryLater(now, r)
 	}
 }
 
 // takeFreshNode stores a node that was read directly.
-func (tr *taskRunner) takeFreshNode(now time.Time, r *Result) {
-	state := tr.engine.nodeStates[r.Lane.Node]
+func (tr *taskRunner) takeFreshNode(now time.Time, r *TaskResult) {
+	state := tr.engine.nodeStates[r.NodeTasks.Node]
 	switch {
 	case state == nil:
 	case r.Missing && r.Task.Node != nil && state.Object.UID == r.Task.Node.UID:
@@ -190,11 +190,11 @@ func (tr *taskRunner) takeFreshNode(now time.Time, r *Result) {
 // taskFailed records a failure of the task. It returns the delay before the retry and
 // whether the failure is new. Refusals have a counter of their own, because an API server
 // that has just restarted rejects many requests for a moment.
-func (lane *Lane) taskFailed(now time.Time, r *Result) (wait time.Duration, isNews bool) {
-	if lane.failures == nil {
-		lane.failures = map[string]taskFailure{}
+func (nodeTasks *NodeTasks) taskFailed(now time.Time, r *TaskResult) (wait time.Duration, isNews bool) {
+	if nodeTasks.failures == nil {
+		nodeTasks.failures = map[string]taskFailure{}
 	}
-	s := lane.failures[r.Task.Kind]
+	s := nodeTasks.failures[r.Task.Kind]
 	isNews = s.Add(r.Outcome, r.Err)
 	if r.Outcome == treat.Refused {
 		s.refusals++
@@ -203,33 +203,33 @@ func (lane *Lane) taskFailed(now time.Time, r *Result) (wait time.Duration, isNe
 		wait = RetryDelay(s.Tries)
 	}
 	s.notBefore = now.Add(wait)
-	lane.failures[r.Task.Kind] = s
+	nodeTasks.failures[r.Task.Kind] = s
 	return wait, isNews
 }
 
 // retryLater delays the retry of a task, longer with every failure.
-func (tr *taskRunner) retryLater(now time.Time, r *Result) {
-	wait, isNews := r.Lane.taskFailed(now, r)
+func (tr *taskRunner) retryLater(now time.Time, r *TaskResult) {
+	wait, isNews := r.NodeTasks.taskFailed(now, r)
 	if isNews && tr.engine.LogsRetry(now) {
-		tr.engine.cfg.Logger.Warn("treatment delayed", "node", r.Lane.Node, "task", r.Task.Kind, "retryIn", wait.String(), "err", r.Err)
+		tr.engine.cfg.Logger.Warn("treatment delayed", "node", r.NodeTasks.Node, "task", r.Task.Kind, "retryIn", wait.String(), "err", r.Err)
 	}
 }
 
 // handleRefused frees the slot of a treatment that the API server rejected, and reports
 // the rejection. Other treatments continue.
-func (tr *taskRunner) handleRefused(now time.Time, r *Result) {
-	lane, t := r.Lane, r.Task
-	wait, _ := lane.taskFailed(now, r)
-	if t.Begins && !r.Begun && tr.inFlightUntil(now, lane).IsZero() { // otherwise an earlier write may still take the slot
-		lane.Release()
-		tr.engine.core.Abandon(now, lane.Node, t.Rule, wait)
+func (tr *taskRunner) handleRefused(now time.Time, r *TaskResult) {
+	nodeTasks, t := r.NodeTasks, r.Task
+	wait, _ := nodeTasks.taskFailed(now, r)
+	if t.Begins && !r.Begun && tr.inFlightUntil(now, nodeTasks).IsZero() { // otherwise an earlier write may still take the slot
+		nodeTasks.Release()
+		tr.engine.core.Abandon(now, nodeTasks.Node, t.Rule, wait)
 	}
 	message := fmt.Sprintf("%s: %v", t.Failure, r.Err)
-	if !lane.refusalReported.IsNews(now, message) {
+	if !nodeTasks.refusalReported.IsNews(now, message) {
 		return
 	}
 	if tr.engine.LogsRefusal(now) {
-		tr.engine.cfg.Logger.Error("write refused", "node", lane.Node, "rule", t.Rule.String(), "err", message)
+		tr.engine.cfg.Logger.Error("write refused", "node", nodeTasks.Node, "rule", t.Rule.String(), "err", message)
 	}
 	tr.engine.PublishEvent(t.Rule, t.Node, t.FailureEvent, t.Reason, message)
 }

@@ -23,10 +23,9 @@ type Remover interface {
 // Treatment carries out one kind of response to an unhealthy node, for example with
 // remediation objects. It knows what exists for a node and what to do next. The engine
 // queues the tasks, stores their slots in the ledger before they run, and retries them.
-// The engine calls all methods from its own goroutine.
+// The engine calls all methods except Watch from its own goroutine.
 type Treatment interface {
-	// Watch lists and watches what the treatment depends on, until ctx ends. It runs in its
-	// own goroutine.
+	// Watch lists and watches what the treatment depends on, until ctx ends.
 	Watch(ctx context.Context)
 	// Ready reports whether everything is loaded that the first tasks depend on.
 	Ready(now time.Time) bool
@@ -50,18 +49,18 @@ type Treatment interface {
 	// later task, zero for none. The engine runs the first task whose retry is due. A nil
 	// task only says when there may be one. If the node is gone, n is nil and the plan is
 	// empty.
-	Tasks(now time.Time, lane *Lane, n *Node, plan triage.Plan) iter.Seq2[*Task, time.Time]
+	Tasks(now time.Time, nodeTasks *NodeTasks, n *Node, plan triage.Plan) iter.Seq2[*Task, time.Time]
 	// Owns reports whether the treatment writes objects of this kind.
 	Owns(object ledger.ObjectRef) bool
-	// Restore resumes the write that the lane's slot covers, after a change of leader. It
+	// Restore resumes the write that the node's slot covers, after a change of leader. It
 	// returns false if the write has arrived already or never can, so that its slot is free.
-	Restore(now time.Time, lane *Lane, n *Node) bool
+	Restore(now time.Time, nodeTasks *NodeTasks, n *Node) bool
 	// MayArrive reports whether a write that was sent for the slot may still succeed, apart
 	// from its age.
 	MayArrive(slot ledger.ObjectWrite) bool
 	// FreesSlot reports whether the slot of a node that is gone is free. If it is not, due is
 	// when to ask again, zero if the engine reconciles the node anyway.
-	FreesSlot(now time.Time, lane *Lane) (free bool, due time.Time)
+	FreesSlot(now time.Time, nodeTasks *NodeTasks) (free bool, due time.Time)
 	// Rules returns the rules that have something on the node.
 	Rules(node string) []triage.RuleID
 	// Problems says what delays the treatment of a node.

@@ -46,17 +46,17 @@ func growingDelay(tries int, first, last time.Duration) time.Duration {
 // Failure is why a write has failed and how often it was tried. The zero value means
 // no failure.
 type Failure struct {
-	Text   string // the last error
-	Result treat.Result
-	Tries  int
+	Text    string // the last error
+	Outcome treat.Outcome
+	Tries   int
 }
 
 // Add records a failure and reports whether its kind is new. The text does not count,
 // because texts of broken connections contain port numbers.
-func (t *Failure) Add(result treat.Result, err error) (isNews bool) {
+func (t *Failure) Add(outcome treat.Outcome, err error) (isNews bool) {
 	before := *t
-	*t = Failure{Text: err.Error(), Result: result, Tries: before.Tries + 1}
-	return before.Tries == 0 || before.Result != result
+	*t = Failure{Text: err.Error(), Outcome: outcome, Tries: before.Tries + 1}
+	return before.Tries == 0 || before.Outcome != outcome
 }
 
 // logLimiter limits log lines about failing writes. It logs the first ones and counts the
@@ -109,8 +109,8 @@ func (l *Engine) logSuppressed(now time.Time) (due time.Time) {
 // logRetries logs how many nodes have failing writes now.
 func (l *Engine) logRetries() {
 	troubled := map[string]string{} // error by node
-	for name, lane := range l.tasks.lanes {
-		for _, s := range lane.failures {
+	for name, nodeTasks := range l.tasks.byNode {
+		for _, s := range nodeTasks.failures {
 			troubled[name] = s.Text
 		}
 	}

@@ -6,11 +6,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/catalog"
 	"github.com/resourcestack/autohealer/internal/finding"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func at(second int) time.Time { return time.Unix(int64(second), 0) }
@@ -44,9 +44,7 @@ func TestAdd(t *testing.T) {
 		} else {
 			r.Conditions = []finding.Condition{step.condition}
 		}
-		if diff := cmp.Diff(step.want, a.Add(step.from, r)); diff != "" {
-			t.Errorf("%s:\n%s", step.name, diff)
-		}
+		testkit.Equal(t, step.name, step.want, a.Add(step.from, r))
 	}
 	if left := a.Conditions(); len(left) != 0 {
 		t.Errorf("%v is left", left)

@@ -41,23 +41,14 @@ func TestKeepsUnknownFields(t *testing.T) {
 		if rapid.Bool().Draw(t, "named") {
 			document["name"], document["list"] = "n", []string{"x"}
 		}
-		text, err := json.Marshal(document)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := testkit.Value(json.Marshal(document)).Must(t)
 		var read known
-		rest, err := format.Read(text, &read)
-		if err != nil {
-			t.Fatal(err)
-		}
+		rest := testkit.Value(format.Read(text, &read)).Must(t)
 		if rest.Len() != unknown {
 			t.Fatalf("%d fields are unknown, want %d: %s", rest.Len(), unknown, rest)
 		}
 		kept += unknown
-		written, err := format.Write(read, rest)
-		if err != nil {
-			t.Fatal(err)
-		}
+		written := testkit.Value(format.Write(read, rest)).Must(t)
 		if diff := cmp.Diff(normal(t, text), normal(t, written)); diff != "" {
 			t.Fatalf("written back (-was +is):\n%s", diff)
 		}
@@ -137,9 +128,7 @@ func TestReadResetsTheStruct(t *testing.T) {
 	if _, err := format.Read([]byte(`{"version":1,"list":["c"],"new":true}`), &read); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(known{Version: 1, Embedded: Embedded{List: []string{"c"}}}, read); diff != "" {
-		t.Errorf("read (-want +got):\n%s", diff)
-	}
+	testkit.Equal(t, "read", known{Version: 1, Embedded: Embedded{List: []string{"c"}}}, read)
 }
 
 func TestWriteEmptyStructWithUnknownFields(t *testing.T) {

@@ -4,8 +4,9 @@ import (
 	"os"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func TestReadsAllLedgerVersions(t *testing.T) {
@@ -14,19 +15,14 @@ func TestReadsAllLedgerVersions(t *testing.T) {
 	}
 	var pages []ledgerState
 	for _, name := range []string{"page-v0.json", "page-v1.json"} {
-		text, err := os.ReadFile("../ledger/testdata/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := testkit.Value(os.ReadFile("../ledger/testdata/" + name)).Must(t)
 		p, err := read(string(text))
 		if err != nil || len(p.Grants) != 7 || p.Grants[1].Rule != "ConditionSet/disk-broken" {
 			t.Fatalf("%s: %+v, %v", name, p, err)
 		}
 		pages = append(pages, p)
 	}
-	if diff := cmp.Diff(pages[0], pages[1]); diff != "" {
-		t.Errorf("the versions differ (-before versions +1):\n%s", diff)
-	}
+	testkit.Equal(t, "the versions differ", pages[0], pages[1])
 	if _, err := read(`{"rules":["a"],"grants":[{"rule":[1]}]}`); err == nil {
 		t.Error("readLedger accepts a rule that the ledger does not name")
 	}

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // nodeVersion returns a node with one entry of managedFields for each manager.
@@ -21,9 +23,7 @@ func nodeVersion(t *testing.T, taints, note string, managers ...string) *unstruc
 	var fields []any
 	for _, text := range managers {
 		var row map[string]any
-		if err := json.Unmarshal([]byte(text), &row); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, json.Unmarshal([]byte(text), &row))
 		fields = append(fields, row)
 	}
 	metadata["managedFields"] = fields

@@ -104,12 +104,8 @@ func TestNodeClaimIsReadWithWhatIsUsed(t *testing.T) {
 			},
 		},
 	}
-	if diff := cmp.Diff(want.Spec, got.Spec); diff != "" {
-		t.Errorf("spec (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(want.Status, got.Status); diff != "" {
-		t.Errorf("status (-want +got):\n%s", diff)
-	}
+	testkit.Equal(t, "spec", want.Spec, got.Spec)
+	testkit.Equal(t, "status", want.Status, got.Status)
 }
 
 // wholePool is the NodePool of the design document, in the current API version and with all
@@ -161,9 +157,7 @@ func TestNodePoolIsReadWithWhatIsUsed(t *testing.T) {
 		Template: karpenter.NodeTemplate{Spec: karpenter.NodeTemplateSpec{StartupTaints: []corev1.Taint{{Key: "cilium", Effect: "NoExecute"}}}},
 		Replicas: new(int64(3)),
 	}
-	if diff := cmp.Diff(want, got.Spec); diff != "" {
-		t.Errorf("spec (-want +got):\n%s", diff)
-	}
+	testkit.Equal(t, "spec", want, got.Spec)
 }
 
 // Package budget interprets the difference.
@@ -179,9 +173,7 @@ func TestAbsentAndEmptyBudgetsAreNotTheSame(t *testing.T) {
 		testkit.Must(t, json.Unmarshal([]byte(text), &read))
 		written, err := json.Marshal((&karpenter.NodePool{Spec: karpenter.NodePoolSpec{Disruption: read}}).DeepCopy().Spec.Disruption)
 		testkit.Must(t, err)
-		if diff := cmp.Diff(want, read.Budgets); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", text, diff)
-		}
+		testkit.Equal(t, text, want, read.Budgets)
 		if text != `{"budgets":null}` && string(written) != text {
 			t.Errorf("%s is written as %s", text, written)
 		}
@@ -243,9 +235,7 @@ func TestWhatDoesNotFitHidesNothingElse(t *testing.T) {
 			for _, budget := range got.Items[i].Spec.Disruption.Budgets {
 				unreadable = append(unreadable, budget.Unreadable != "")
 			}
-			if diff := cmp.Diff(wantUnreadable, unreadable); diff != "" {
-				t.Errorf("%s: which budgets cannot be read (-want +got):\n%s", got.Items[i].Name, diff)
-			}
+			testkit.Equal(t, "unreadable budgets of "+got.Items[i].Name, wantUnreadable, unreadable)
 		}
 		if got.Items[5].Spec.Repair != nil {
 			t.Errorf("a block of null is %+v", got.Items[5].Spec.Repair)
@@ -289,9 +279,7 @@ func TestDeepCopySharesNothing(t *testing.T) {
 	pools := &karpenter.NodePoolList{ListMeta: metav1.ListMeta{RemainingItemCount: new(int64(1))}, Items: []karpenter.NodePool{*decode[*karpenter.NodePool](t, wholePool)}}
 	for _, list := range []runtime.Object{claims, pools} {
 		copied := list.DeepCopyObject()
-		if diff := cmp.Diff(list, copied); diff != "" {
-			t.Errorf("the copy differs (-of +copy):\n%s", diff)
-		}
+		testkit.Equal(t, "the copy differs", list, copied)
 		seen := 0
 		shared(t, reflect.ValueOf(list), reflect.ValueOf(copied), reflect.TypeOf(list).String(), &seen)
 		if seen < 8 {

@@ -4,11 +4,11 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func claim(name, providerID string) *karpenter.NodeClaim {
@@ -89,9 +89,7 @@ func TestStartupTaintsAndInitialized(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: test.labels}, Spec: corev1.NodeSpec{Taints: test.taints}, Status: corev1.NodeStatus{Conditions: test.ready}}
-			if diff := cmp.Diff(test.still, karpenter.StartupTaints(node, test.claim)); diff != "" {
-				t.Errorf("startup taints (-want +got):\n%s", diff)
-			}
+			testkit.Equal(t, "startup taints", test.still, karpenter.StartupTaints(node, test.claim))
 			if is := karpenter.IsInitialized(node, test.claim); is != test.is {
 				t.Errorf("initialised: %v", is)
 			}

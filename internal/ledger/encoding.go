@@ -102,7 +102,7 @@ func parse(text []byte) (contents, error) {
 		}
 		for _, at := range stored.Rule.indexes {
 			if at < 0 || at >= len(s.Rules) {
-				return contents{}, fmt.Errorf("grants[%d] is of rule %d, and the page names %d", i, at, len(s.Rules))
+				return contents{}, fmt.Errorf("grants[%d] is of rule %d, and the page has %d rules", i, at, len(s.Rules))
 			}
 			add(stored.record, s.Rules[at])
 		}

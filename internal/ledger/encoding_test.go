@@ -53,8 +53,8 @@ func TestReadsAllVersions(t *testing.T) {
 		NodeWrite{Slot: slot(policykind.ConditionSet, "disk-broken", "worker-1", 1), ResourceVersion: "4711"},
 		ObjectWrite{Slot: slot(policykind.NodeHealthCheck, "masters", "master-1", 2), Object: object("Reboot", "example.com", "ns", "master-1"), Step: 1, ControlPlane: true},
 		ObjectWrite{Slot: slot(policykind.Repair, "NodePool/default", "worker-2", 3), Object: object("NodeClaim", "karpenter.sh", "", "default-x7f2"), ResourceVersion: "4712", Since: at("2026-11-15T11:58:00Z"), Pool: "default"},
-		Replacement{Slot: slot(policykind.NodeHealthCheck, "workers", "worker-3", 4), Gone: at("2026-11-15T12:00:00.123456789Z"), Since: at("2026-11-15T11:50:00Z")},
-		Replacement{Slot: slot(policykind.Repair, "RepairPolicy/plain", "worker-4", 5), Gone: at("2026-11-15T12:01:00Z"), Since: at("2026-11-15T11:51:00Z"), Pool: "plain", Replaced: true},
+		DeletedNode{Slot: slot(policykind.NodeHealthCheck, "workers", "worker-3", 4), Gone: at("2026-11-15T12:00:00.123456789Z"), Since: at("2026-11-15T11:50:00Z")},
+		DeletedNode{Slot: slot(policykind.Repair, "RepairPolicy/plain", "worker-4", 5), Gone: at("2026-11-15T12:01:00Z"), Since: at("2026-11-15T11:51:00Z"), Pool: "plain", Replaced: true},
 		LaunchFailures{Rule: rule(policykind.ReadyTimeout, "default"), Failed: 3, Last: at("2026-11-15T12:02:00Z"), Template: "8013434817"},
 	}
 	for _, name := range []string{"page-v0.json", "page-v1.json"} {
@@ -150,10 +150,7 @@ func TestEncodingRoundTrip(t *testing.T) {
 		}
 		text := written.encode()
 		merged += len(all) - bytes.Count(text, []byte(`"uid"`))
-		got, err := parse(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := testkit.Value(parse(text)).Must(t)
 		back := map[Entry]bool{}
 		for _, e := range got.grants {
 			back[e] = true

@@ -10,7 +10,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/ownership"
 )
 
-// Entry is an entry of the ledger: a [NodeWrite], an [ObjectWrite], a [Replacement] or
+// Entry is an entry of the ledger: a [NodeWrite], an [ObjectWrite], a [DeletedNode] or
 // [LaunchFailures]. Entries are comparable.
 type Entry interface {
 	record() record
@@ -49,8 +49,8 @@ type ObjectWrite struct {
 	Unknown format.Unknown
 }
 
-// Replacement is a deleted node that keeps its slot until it is replaced.
-type Replacement struct {
+// DeletedNode is a deleted node that keeps its slot until it is replaced.
+type DeletedNode struct {
 	Slot
 	Step int
 	// Gone is when the node was deleted, by the clock of the process that saw it. Since is
@@ -130,7 +130,7 @@ func (e ObjectWrite) record() record {
 	}
 }
 
-func (e Replacement) record() record {
+func (e DeletedNode) record() record {
 	return record{
 		Rule: e.Rule, Node: e.Node, UID: e.UID, Step: e.Step, Gone: e.Gone, Since: e.Since,
 		ControlPlane: e.ControlPlane, Pool: e.Pool, Replaced: e.Replaced, Unknown: e.Unknown,
@@ -150,7 +150,7 @@ func (r record) entry() Entry {
 	switch {
 	case !r.Rule.IsKnown():
 	case !r.Gone.IsZero():
-		return Replacement{slot, r.Step, r.Gone, r.Since, r.ControlPlane, r.Pool, r.Replaced, r.Unknown}
+		return DeletedNode{slot, r.Step, r.Gone, r.Since, r.ControlPlane, r.Pool, r.Replaced, r.Unknown}
 	case r.Tries > 0:
 		return LaunchFailures{r.Rule, r.Tries, r.Since, r.Template, r.Unknown}
 	case r.Object != "":

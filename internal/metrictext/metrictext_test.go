@@ -46,9 +46,7 @@ func TestPrometheusReadsWhatIsWritten(t *testing.T) {
 		f := &metrictext.Family{Name: "a", Help: rapid.String().Draw(t, "help"), Kind: metrictext.Gauge, Labels: []string{"x", "y"}}
 		f.Add(value, "1", label)
 		var text strings.Builder
-		if err := metrictext.Write(&text, f); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, metrictext.Write(&text, f))
 		parser := expfmt.NewTextParser(model.UTF8Validation)
 		families, err := parser.TextToMetricFamilies(strings.NewReader(text.String()))
 		if err != nil {

@@ -3,7 +3,6 @@ package nodefacts
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -28,7 +27,5 @@ func TestSurvey(t *testing.T) {
 	found, err := c.Survey(unhealthyRule(), pool)
 	testkit.Must(t, err)
 	want := triage.Survey{Selected: 3, ControlPlane: 2, Matching: 2, First: []string{"b", "c"}, Shared: []triage.Shared{{Nodes: 2, First: "b"}}}
-	if diff := cmp.Diff(want, found); diff != "" {
-		t.Errorf("the survey differs (-want +got):\n%s", diff)
-	}
+	testkit.Equal(t, "the survey differs", want, found)
 }

@@ -5,13 +5,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/internal/nodelease"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 var (
@@ -100,9 +100,7 @@ func TestTakeWhatIsNotThere(t *testing.T) {
 			AcquireTime: new(metav1.NewMicroTime(noon)), RenewTime: new(metav1.NewMicroTime(noon)),
 		},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("the Lease (-want +got):\n%s", diff)
-	}
+	testkit.Equal(t, "the Lease", want, got)
 }
 
 func TestTakeWhatIsThere(t *testing.T) {
@@ -133,12 +131,8 @@ func TestTakeWhatIsThere(t *testing.T) {
 			if want.Spec.LeaseTransitions = &test.transitions; test.acquires {
 				want.Spec.AcquireTime = new(metav1.NewMicroTime(noon))
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("the Lease (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(untouched, test.existing); diff != "" {
-				t.Errorf("the Lease that was there has changed:\n%s", diff)
-			}
+			testkit.Equal(t, "the Lease", want, got)
+			testkit.Equal(t, "the Lease that was there has changed", untouched, test.existing)
 		})
 	}
 }

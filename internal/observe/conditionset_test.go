@@ -139,7 +139,7 @@ func TestConditionSet(t *testing.T) {
 				},
 			}
 		}, func(r *triage.Rule) {
-			r.Who = selector(t, "empty=,pool=gpu,zone in (a,b),tier!=spot,example.com/ready,!draining")
+			r.Selector = selector(t, "empty=,pool=gpu,zone in (a,b),tier!=spot,example.com/ready,!draining")
 		}},
 	}
 	for _, test := range tests {

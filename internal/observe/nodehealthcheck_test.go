@@ -71,7 +71,7 @@ func TestNodeHealthCheckCompilesRealExamples(t *testing.T) {
 			}},
 		},
 		"medik8s.yaml": {
-			ID: id, Precedence: 1, Who: selector(t, "node-role.kubernetes.io/worker"), When: notReady, Bound: triage.Bound{Gate: atLeast},
+			ID: id, Precedence: 1, Selector: selector(t, "node-role.kubernetes.io/worker"), When: notReady, Bound: triage.Bound{Gate: atLeast},
 			Response: triage.Response{Ladder: []triage.Step{{
 				Action: triage.Remediate,
 				Ref:    "self-node-remediation.medik8s.io/v1alpha1/SelfNodeRemediationTemplate openshift-operators/self-node-remediation-automatic-strategy-template",
@@ -104,7 +104,7 @@ func TestNodeHealthCheckReadsEveryField(t *testing.T) {
 		{"nothing but steps", func(*v1alpha1.NodeHealthCheckSpec) {}, func(*triage.Rule) {}},
 		{"the selector", func(s *v1alpha1.NodeHealthCheckSpec) {
 			s.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"pool": "gpu"}}
-		}, func(r *triage.Rule) { r.Who = selector(t, "pool=gpu") }},
+		}, func(r *triage.Rule) { r.Selector = selector(t, "pool=gpu") }},
 		{"an empty selector", func(s *v1alpha1.NodeHealthCheckSpec) { s.Selector = &metav1.LabelSelector{} }, func(*triage.Rule) {}},
 		{"conditions", func(s *v1alpha1.NodeHealthCheckSpec) {
 			s.UnhealthyConditions = []v1alpha1.UnhealthyCondition{{Type: "GPUBroken", Status: "true", Duration: "90s"}, {Type: "GPUBroken", Status: "Unknown", Duration: "0s"}}
@@ -248,10 +248,7 @@ func TestNodeHealthCheckCompilesOrRefusesAnything(t *testing.T) {
 		for range rapid.IntRange(0, 3).Draw(t, "changes") {
 			corrupt(t, spec)
 		}
-		text, err := json.Marshal(map[string]any{"metadata": map[string]any{"name": "any"}, "spec": spec})
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := testkit.Value(json.Marshal(map[string]any{"metadata": map[string]any{"name": "any"}, "spec": spec})).Must(t)
 		var stored v1alpha1.NodeHealthCheck
 		testkit.Must(t, json.Unmarshal(text, &stored))
 		rule, err := observe.NodeHealthCheck(&stored)

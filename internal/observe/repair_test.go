@@ -148,7 +148,7 @@ func TestRepair(t *testing.T) {
 			want := triage.Rule{
 				ID:         triage.RuleID{Kind: policykind.Repair, Name: "NodePool/default"},
 				Precedence: 2,
-				Who:        callerKeySelector(t, observe.RepairedBy, "NodePool/default"),
+				Selector:   callerKeySelector(t, observe.RepairedBy, "NodePool/default"),
 				When:       triage.When{Signals: signals{ready, network}},
 				Bound:      triage.Bound{Cap: &triage.Limit{Number: 20, Percent: true}, Pool: "NodePool/default"},
 				Response:   triage.Response{Ladder: []triage.Step{{Action: triage.Terminate}}},
@@ -196,7 +196,7 @@ func TestReadyTimeout(t *testing.T) {
 		r := triage.Rule{
 			ID:         triage.RuleID{Kind: policykind.ReadyTimeout, Name: "default"},
 			Precedence: 3,
-			Who:        callerKeySelector(t, observe.TimedBy, "default"),
+			Selector:   callerKeySelector(t, observe.TimedBy, "default"),
 			When: triage.When{Signals: []triage.Signal{
 				{Condition: "Ready", Status: triage.False, For: timeout, FromCreation: true},
 				{Condition: "Ready", Status: triage.Unknown, For: timeout, FromCreation: true},
@@ -313,10 +313,7 @@ func TestRepairCompilesOrRefusesAnything(t *testing.T) {
 		for range rapid.IntRange(0, 3).Draw(t, "changes") {
 			corrupt(t, block)
 		}
-		text, err := json.Marshal(block)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := testkit.Value(json.Marshal(block)).Must(t)
 		var stored v1alpha1.RepairSpec
 		testkit.Must(t, json.Unmarshal(text, &stored))
 		rule, err := observe.Repair("NodePool/any", "any", &stored, exampleProvider, nil)

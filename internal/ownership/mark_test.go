@@ -10,6 +10,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/policykind"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -21,10 +22,7 @@ func TestMarkRoundTrip(t *testing.T) {
 			Node: name.Draw(t, "node"), NodeUID: types.UID(name.Draw(t, "uid")), Since: second,
 			Deadline: rapid.SampledFrom([]string{"", "2026-11-15T12:00:00Z"}).Draw(t, "deadline"), Before: rapid.String().Draw(t, "before"),
 		}
-		got, err := ownership.ReadMark(map[string]string{"other": "one", ownership.MarkAnnotation: want.Encode()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := testkit.Value(ownership.ReadMark(map[string]string{"other": "one", ownership.MarkAnnotation: want.Encode()})).Must(t)
 		if diff := cmp.Diff(&want, got); diff != "" {
 			t.Fatalf("read (-want +got):\n%s", diff)
 		}

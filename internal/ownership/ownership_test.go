@@ -12,6 +12,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/policykind"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 var second = time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
@@ -49,10 +50,7 @@ func TestRecordRoundTrip(t *testing.T) {
 		if some {
 			annotations[ownership.Annotation] = text
 		}
-		got, err := ownership.Read(annotations)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := testkit.Value(ownership.Read(annotations)).Must(t)
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Fatalf("read (-want +got):\n%s", diff)
 		}
@@ -70,9 +68,7 @@ func TestReadRefusesInvalidRecords(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), ownership.Annotation) {
 				t.Errorf("error is %v, want one that names the annotation", err)
 			}
-			if diff := cmp.Diff(ownership.Record{}, got); diff != "" {
-				t.Errorf("an invalid record was used:\n%s", diff)
-			}
+			testkit.Equal(t, "an invalid record was used", ownership.Record{}, got)
 		})
 	}
 }

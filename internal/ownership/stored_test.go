@@ -113,9 +113,7 @@ func TestKeepsUnknownFields(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var document map[string]any
 		const text = `{"taints":[{"rule":"ConditionSet/a","key":"k","effect":"NoExecute","added":"2026-11-15T12:00:00Z"}],"memories":[{"rule":"Repair/a","condition":"c","since":"2026-11-15T12:00:00Z"}],"fence":"f"}`
-		if err := json.Unmarshal([]byte(text), &document); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, json.Unmarshal([]byte(text), &document))
 		objects := []map[string]any{document, document["taints"].([]any)[0].(map[string]any), document["memories"].([]any)[0].(map[string]any)}
 		for i, object := range objects {
 			for _, name := range rapid.SliceOfN(rapid.StringMatching(`x[a-zA-Z&"]{0,6}`), 0, 3).Draw(t, "fields") {
@@ -123,14 +121,8 @@ func TestKeepsUnknownFields(t *testing.T) {
 				added += i + 1
 			}
 		}
-		was, err := json.Marshal(document)
-		if err != nil {
-			t.Fatal(err)
-		}
-		note, err := ownership.Read(map[string]string{ownership.Annotation: string(was)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		was := testkit.Value(json.Marshal(document)).Must(t)
+		note := testkit.Value(ownership.Read(map[string]string{ownership.Annotation: string(was)})).Must(t)
 		is, _ := note.Encode()
 		sameBut(t, string(was), is)
 	})

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/provider"
 	"github.com/resourcestack/autohealer/internal/testkit"
@@ -72,9 +70,7 @@ func TestStatements(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			got := provider.Statements(test.providers...)
-			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Errorf("statements (-want +got):\n%s", diff)
-			}
+			testkit.Equal(t, "statements", test.want, got)
 			if len(got) > 0 {
 				if _, err := (dialect.Repair{Name: "default", Statements: got}).Rule(); err != nil {
 					t.Errorf("the statements do not compile: %v", err)

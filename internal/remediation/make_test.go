@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -73,9 +72,7 @@ func TestMake(t *testing.T) {
 		},
 		"spec": map[string]any{"size": int64(42)},
 	}
-	if diff := cmp.Diff(want, got.Object); diff != "" {
-		t.Errorf("the object (-want +got):\n%s", diff)
-	}
+	testkit.Equal(t, "the object", want, got.Object)
 }
 
 func TestMakeTellsOfTheControlPlane(t *testing.T) {
@@ -125,9 +122,7 @@ func TestMakeFindsTheBody(t *testing.T) {
 				return
 			}
 			testkit.Must(t, err)
-			if diff := cmp.Diff(test.want, made.Object["spec"]); diff != "" {
-				t.Errorf("the spec (-want +got):\n%s", diff)
-			}
+			testkit.Equal(t, "the spec", test.want, made.Object["spec"])
 		})
 	}
 }
@@ -154,9 +149,7 @@ func TestMakeSharesNothingWithTheTemplate(t *testing.T) {
 		deep["new"] = true
 		made.Object["spec"].(map[string]any)["new"] = true
 		made.SetAnnotations(nil)
-		if diff := cmp.Diff(before.Object, template.Object); diff != "" {
-			t.Errorf("a change of the object changed the template:\n%s", diff)
-		}
+		testkit.Equal(t, "a change of the object changed the template", before.Object, template.Object)
 	}
 }
 
@@ -196,10 +189,7 @@ func TestMakeChoosesNamesThatFit(t *testing.T) {
 		node.Name = strings.Repeat(label.Draw(t, "label")+".", rapid.IntRange(1, validation.DNS1123SubdomainMaxLength).Draw(t, "times"))
 		node.Name = strings.TrimRight(node.Name[:min(len(node.Name), validation.DNS1123SubdomainMaxLength)], ".-")
 		node.UID = types.UID(rapid.String().Draw(t, "uid"))
-		made, err := remediation.Make(templateWith(simple(), remediation.MultipleTemplatesAnnotation), node, check)
-		if err != nil {
-			t.Fatal(err)
-		}
+		made := testkit.Value(remediation.Make(templateWith(simple(), remediation.MultipleTemplatesAnnotation), node, check)).Must(t)
 		if wrong := validation.IsDNS1123Subdomain(made.GetName()); len(wrong) > 0 {
 			t.Fatalf("%q: %v", made.GetName(), wrong)
 		}

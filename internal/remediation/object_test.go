@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -63,9 +62,7 @@ func TestReadAnObjectOfThePeer(t *testing.T) {
 		Created: at(0), Deleting: true, DeletedAt: at(30), Finalizers: []string{"self-node-remediation.medik8s.io/snr-finalizer"},
 		Failed: true, DeletesNode: true, TimedOut: true, TimedOutAt: at(10), HealthySince: at(20),
 	}
-	if diff := cmp.Diff(want, remediation.Read(decode(t, ofPeer))); diff != "" {
-		t.Errorf("read (-want +got):\n%s", diff)
-	}
+	testkit.Equal(t, "read", want, remediation.Read(decode(t, ofPeer)))
 }
 
 func TestReadWhatWasMade(t *testing.T) {
@@ -78,9 +75,7 @@ func TestReadWhatWasMade(t *testing.T) {
 		GroupVersionKind: reboot.ObjectKind(), Namespace: "default", Name: made.GetName(),
 		Owner: check, Node: "worker-1", NodeUID: "node-uid", Template: "quick", ControlPlane: true,
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("read (-want +got):\n%s", diff)
-	}
+	testkit.Equal(t, "read", want, got)
 	if step, ok := got.Step([]remediation.Template{reboot}); step != 0 || !ok {
 		t.Errorf("it belongs to step %d, %v", step, ok)
 	}

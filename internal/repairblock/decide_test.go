@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -277,9 +276,7 @@ func TestRevisionsOfAllVersionsAreRead(t *testing.T) {
 	for _, name := range []string{"copy-v0.json", "copy-v1.json"} {
 		text := testkit.Value(os.ReadFile("testdata/" + name)).Must(t)
 		latest = strings.TrimSpace(string(text))
-		if diff := cmp.Diff(want, read(latest)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
+		testkit.Equal(t, name, want, read(latest))
 	}
 	if made, err := newRevision("ns", 1, want); err != nil || string(made.Data.Raw) != latest {
 		t.Errorf("today's format has changed, which takes a new version: %v\n%s", err, made.Data.Raw)

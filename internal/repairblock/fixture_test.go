@@ -268,7 +268,7 @@ func (w *fixture) start(t *testing.T, c client.WithWatch, with ...func(*repairbl
 	cfg := repairblock.Config{
 		Client: c, Namespace: w.namespace, Check: judge, Schema: schema,
 		Event:   func(word treat.Event) { k.do(func() { k.words = append(k.words, word) }) },
-		Wrote:   func(resource string, fate treat.Result) { k.do(func() { k.writes[resource+" "+fmt.Sprint(fate)]++ }) },
+		Wrote:   func(resource string, fate treat.Outcome) { k.do(func() { k.writes[resource+" "+fmt.Sprint(fate)]++ }) },
 		Count:   func(tally repairblock.Counts) { k.do(func() { k.tally = tally }) },
 		Changed: func() { k.take() },
 		Logger:  k.log.Logger(),

@@ -116,7 +116,7 @@ func (f *lister[T]) listOnce(ctx context.Context, begun time.Time) (version stri
 	for _, item := range items {
 		object, ok := item.(T)
 		if !ok {
-			return "", fmt.Errorf("the list brought a %T", item)
+			return "", fmt.Errorf("the list has a %T", item)
 		}
 		objects[object.GetName()] = object
 	}
@@ -130,7 +130,7 @@ func (f *lister[T]) handle(event apiwatch.Event) error {
 	}
 	object, ok := event.Object.(T)
 	if !ok {
-		return fmt.Errorf("the watch brought a %T", event.Object)
+		return fmt.Errorf("the watch sent a %T", event.Object)
 	}
 	f.onChange(object, event.Type == apiwatch.Deleted)
 	return nil

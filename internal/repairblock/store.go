@@ -33,7 +33,7 @@ type Config struct {
 	// Event sends an Event to users. It must not block.
 	Event func(treat.Event)
 	// Wrote is called with the outcome of every write to a resource.
-	Wrote func(resource string, fate treat.Result)
+	Wrote func(resource string, fate treat.Outcome)
 	// Count is called with the number of pools per state, when that changes.
 	Count func(Counts)
 	// Changed is called when Take has changes. It must not block.

@@ -36,7 +36,7 @@ const (
 // owns every Status. The zero value writes nothing.
 type Writer struct {
 	timeout time.Duration // of a write, including its answer
-	count   func(resource string, result treat.Result)
+	count   func(resource string, result treat.Outcome)
 	logger  *slog.Logger
 
 	limit    int // of concurrent writes
@@ -48,7 +48,7 @@ type Writer struct {
 }
 
 // NewWriter returns a writer that passes the result of every write to count.
-func NewWriter(timeout time.Duration, count func(resource string, result treat.Result), logger *slog.Logger) *Writer {
+func NewWriter(timeout time.Duration, count func(resource string, result treat.Outcome), logger *slog.Logger) *Writer {
 	return &Writer{timeout: timeout, count: count, logger: logger, limit: maxConcurrent, results: make(chan func(), maxConcurrent)}
 }
 
@@ -92,7 +92,7 @@ type Status[S any] struct {
 	uid     types.UID
 	version string // of the object after the last write
 	writing bool
-	failure treat.Result // of the last write; Made for none
+	failure treat.Outcome // of the last write; Made for none
 }
 
 // Observe stores the status that a watch delivered, unless it is as old as the last write or

@@ -25,7 +25,7 @@ type fixture struct {
 	t       *testing.T
 	log     bytes.Buffer
 	sent    int
-	results []treat.Result
+	results []treat.Outcome
 	err     error
 }
 
@@ -34,7 +34,7 @@ func open(t *testing.T, test func(f *fixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		f := &fixture{t: t}
-		f.Writer = NewWriter(time.Second, func(_ string, result treat.Result) { f.results = append(f.results, result) }, slog.New(slog.NewTextHandler(&f.log, nil)))
+		f.Writer = NewWriter(time.Second, func(_ string, result treat.Outcome) { f.results = append(f.results, result) }, slog.New(slog.NewTextHandler(&f.log, nil)))
 		test(f)
 	})
 }
@@ -93,7 +93,7 @@ func TestWritesAreSpacedAndRepeated(t *testing.T) {
 				t.Errorf("step %d: sent %t, stale %t, the next check in %v; the log:\n%s", i, isSent, s.Stale, wait, &f.log)
 			}
 		}
-		if want := []treat.Result{treat.Unknown, treat.Unknown, treat.Busy, treat.Stale, treat.Made, treat.Made, treat.Made}; !slices.Equal(f.results, want) {
+		if want := []treat.Outcome{treat.Unknown, treat.Unknown, treat.Busy, treat.Stale, treat.Made, treat.Made, treat.Made}; !slices.Equal(f.results, want) {
 			t.Errorf("counted %v, want %v", f.results, want)
 		}
 	})

@@ -128,7 +128,7 @@ const (
 )
 
 // validateAction is the action of Events about a validation, without a write.
-const validateAction = "Judge"
+const validateAction = "Evaluate"
 
 // eventKinds has the reason, action and type of the Events of each kind.
 var eventKinds = [...]struct{ reason, action, kind string }{
@@ -150,7 +150,7 @@ var eventKinds = [...]struct{ reason, action, kind string }{
 	RepairPending:                {"NodeRepairPending", validateAction, corev1.EventTypeNormal},
 	RepairBlocked:                {"NodeRepairBlocked", "DeleteNodeClaim", corev1.EventTypeWarning},
 	NodeRepaired:                 {"NodeRepair", "DeleteNodeClaim", corev1.EventTypeWarning},
-	TerminationCancelled:         {"NodeRepairCalledOff", "SpareNodeClaim", corev1.EventTypeNormal},
+	TerminationCancelled:         {"NodeRepairCancelled", "KeepNodeClaim", corev1.EventTypeNormal},
 	ReadyTimeoutRecovery:         {"NodeReadyTimeoutRecovery", "DeleteNodeClaim", corev1.EventTypeWarning},
 	PoolHeld:                     {"NodePoolHeld", validateAction, corev1.EventTypeWarning},
 	PoolReleased:                 {"NodePoolReleased", validateAction, corev1.EventTypeNormal},
@@ -306,7 +306,7 @@ func (a *EventWriter) Write(e Event) {
 		}
 	}
 	if e.Failure != "" {
-		event.Type, event.Reason = corev1.EventTypeWarning, "Trouble"
+		event.Type, event.Reason = corev1.EventTypeWarning, "Failed"
 	}
 	note := e.note()
 	others := e.Related

@@ -117,7 +117,7 @@ conditionSets:
 		}
 		want := map[line]bool{
 			{"Normal", "Accepted", "good", "kube-system"}:                                 true,
-			{"Warning", "Trouble", "bad", "kube-system"}:                                  true,
+			{"Warning", "Failed", "bad", "kube-system"}:                                   true,
 			{"Warning", "Tainted", "worker-9: " + written.Reason.String(), "kube-system"}: true,
 		}
 		if !maps.Equal(found, want) {
@@ -183,7 +183,7 @@ conditionSets:
 		trouble := word("worker-3")
 		trouble.Failure = "could not be placed: forbidden"
 		runWriter(t, c, "written", 2, func(a *treat.EventWriter) { a.Write(trouble) })
-		if got := about(t, "Node", "worker-3"); len(got) != 1 || got[0].Reason != "Trouble" || !strings.HasSuffix(got[0].Note, trouble.Failure) {
+		if got := about(t, "Node", "worker-3"); len(got) != 1 || got[0].Reason != "Failed" || !strings.HasSuffix(got[0].Note, trouble.Failure) {
 			t.Errorf("Events: %+v", got)
 		}
 	})
@@ -191,7 +191,7 @@ conditionSets:
 		trouble := word("worker-6")
 		trouble.Reason, trouble.Failure = triage.Reason{Code: triage.Recovered, Rule: rule}, "could not be removed: forbidden"
 		runWriter(t, c, "written", 2, func(a *treat.EventWriter) { a.Write(trouble) })
-		if got := about(t, "Node", "worker-6"); len(got) != 1 || got[0].Reason != "Trouble" || got[0].Type != corev1.EventTypeWarning || got[0].Action != "RemoveTaint" {
+		if got := about(t, "Node", "worker-6"); len(got) != 1 || got[0].Reason != "Failed" || got[0].Type != corev1.EventTypeWarning || got[0].Action != "RemoveTaint" {
 			t.Errorf("Events: %+v", got)
 		}
 	})
@@ -199,18 +199,18 @@ conditionSets:
 		check := treat.AboutCheck(&metav1.ObjectMeta{Name: "workers", UID: "check-uid", ResourceVersion: "7"})
 		type line struct{ kind, reason, action string }
 		want := []line{
-			{"Normal", "Accepted", "Judge"},
-			{"Normal", "DetectedUnhealthy", "Judge"},
+			{"Normal", "Accepted", "Evaluate"},
+			{"Normal", "DetectedUnhealthy", "Evaluate"},
 			{"Normal", "RemediationCreated", "CreateRemediation"},
 			{"Warning", "RemediationSkipped", "CreateRemediation"},
 			{"Normal", "RemediationRemoved", "RemoveRemediation"},
-			{"Warning", "NoTemplateLeft", "Judge"},
-			{"Warning", "InvalidNodeLabel", "Judge"},
-			{"Warning", "Disabled", "Judge"},
-			{"Normal", "Enabled", "Judge"},
-			{"Warning", "StormRecoveryStarted", "Judge"},
-			{"Warning", "StormRecoveryCooldownStarted", "Judge"},
-			{"Normal", "StormRecoveryEnded", "Judge"},
+			{"Warning", "NoTemplateLeft", "Evaluate"},
+			{"Warning", "InvalidNodeLabel", "Evaluate"},
+			{"Warning", "Disabled", "Evaluate"},
+			{"Normal", "Enabled", "Evaluate"},
+			{"Warning", "StormRecoveryStarted", "Evaluate"},
+			{"Warning", "StormRecoveryCooldownStarted", "Evaluate"},
+			{"Normal", "StormRecoveryEnded", "Evaluate"},
 		}
 		runWriter(t, c, "written", len(want), func(a *treat.EventWriter) {
 			for what := treat.Accepted; what <= treat.StormRecoveryEnded; what++ {
@@ -255,10 +255,10 @@ conditionSets:
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker-8", UID: "node-uid"}}
 		pool := treat.AboutNodePool(&metav1.ObjectMeta{Name: "workers", UID: "pool-uid"})
 		want := map[treat.EventReason]string{
-			treat.RepairPending: "Normal NodeRepairPending Judge", treat.RepairBlocked: "Warning NodeRepairBlocked DeleteNodeClaim",
-			treat.NodeRepaired: "Warning NodeRepair DeleteNodeClaim", treat.TerminationCancelled: "Normal NodeRepairCalledOff SpareNodeClaim",
+			treat.RepairPending: "Normal NodeRepairPending Evaluate", treat.RepairBlocked: "Warning NodeRepairBlocked DeleteNodeClaim",
+			treat.NodeRepaired: "Warning NodeRepair DeleteNodeClaim", treat.TerminationCancelled: "Normal NodeRepairCancelled KeepNodeClaim",
 			treat.ReadyTimeoutRecovery: "Warning NodeReadyTimeoutRecovery DeleteNodeClaim",
-			treat.PoolHeld:             "Warning NodePoolHeld Judge", treat.PoolReleased: "Normal NodePoolReleased Judge",
+			treat.PoolHeld:             "Warning NodePoolHeld Evaluate", treat.PoolReleased: "Normal NodePoolReleased Evaluate",
 		}
 		runWriter(t, c, "written", 2*len(want), func(a *treat.EventWriter) {
 			for what, words := range want {
@@ -301,7 +301,7 @@ conditionSets:
 		made := treated.Message + ": " + treated.Reason.String()
 		for i, want := range []struct{ kind, reason, note string }{
 			{"Normal", "RemediationCreated", made},
-			{"Warning", "Trouble", made + ": forbidden"},
+			{"Warning", "Failed", made + ": forbidden"},
 		} {
 			if got := onNode[i]; got.Type != want.kind || got.Reason != want.reason || got.Note != want.note || got.Related.Kind != "NodeHealthCheck" || got.Action != "CreateRemediation" {
 				t.Errorf("the node's Event is %+v, want %+v", got, want)

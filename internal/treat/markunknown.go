@@ -195,10 +195,10 @@ func applyValues(c *corev1.NodeCondition) map[string]any {
 	}
 }
 
-// ApplySilence makes the write under the agent's field manager, on this version of the
+// ApplyUnknown makes the write under the agent's field manager, on this version of the
 // node. It contains everything that the agent owns, because an apply removes the rest. The
 // apply is forced, which takes ownership only from managers that the agent has replaced.
-func (w *Writer) ApplySilence(ctx context.Context, s *MarkUnknown) error {
+func (w *Writer) ApplyUnknown(ctx context.Context, s *MarkUnknown) error {
 	patch, err := s.patch()
 	if err != nil {
 		return fmt.Errorf("encoding the conditions of node %s: %w", s.Node.Name, err)

@@ -153,7 +153,7 @@ func (a *agentFixture) turns() {
 	if s == nil || !slices.Equal(s.Turned, []corev1.NodeConditionType{"A", "B"}) {
 		a.Fatalf("it would turn %+v", s)
 	}
-	testkit.Must(a, a.writer.ApplySilence(a.Context(), s))
+	testkit.Must(a, a.writer.ApplyUnknown(a.Context(), s))
 	after := a.are("Ready=True/KubeletReady", "A=Unknown/"+triage.AgentSilent, "B=Unknown/"+triage.AgentSilent, "C=Unknown/TimedOut")
 	testkit.Equal(a, "Ready is another", before.Status.Conditions[0], after.Status.Conditions[0])
 	testkit.Equal(a, "a row that was Unknown is another", before.Status.Conditions[3], after.Status.Conditions[3])
@@ -177,7 +177,7 @@ func (a *agentFixture) isPrecise() {
 	_, node := a.rows()
 	s := a.silence(node)
 	testkit.Must(a, a.applies(agentSays, false, "A=False/Good")) // the agent returns in time
-	if err := a.writer.ApplySilence(a.Context(), s); !apierrors.IsConflict(err) || treat.Classify(err) != treat.Stale {
+	if err := a.writer.ApplyUnknown(a.Context(), s); !apierrors.IsConflict(err) || treat.Classify(err) != treat.Stale {
 		a.Errorf("a write for another version: %v", err)
 	}
 	a.are("Ready=True/KubeletReady", "A=False/Good")
@@ -194,7 +194,7 @@ func (a *agentFixture) leavesOthers() {
 	if s == nil || !slices.Equal(s.Turned, []corev1.NodeConditionType{"C", "D"}) {
 		a.Fatalf("it would turn %+v", s)
 	}
-	testkit.Must(a, a.writer.ApplySilence(a.Context(), s))
+	testkit.Must(a, a.writer.ApplyUnknown(a.Context(), s))
 	node = a.are("Ready=True/KubeletReady", "A=False/Theirs", "B=True/Bad", "C=Unknown/"+triage.AgentSilent, "D=Unknown/"+triage.AgentSilent, "E=False/Bad")
 	if got := node.Status.Conditions[4].Message; got != "a note" {
 		a.Errorf("another manager's annotation became %q", got)
@@ -219,7 +219,7 @@ func (a *agentFixture) leavesWhoBeats() {
 	if s == nil || !slices.Equal(s.Turned, []corev1.NodeConditionType{"B"}) {
 		a.Fatalf("it would turn %+v", s)
 	}
-	testkit.Must(a, a.writer.ApplySilence(a.Context(), s))
+	testkit.Must(a, a.writer.ApplyUnknown(a.Context(), s))
 	a.are("Ready=True/KubeletReady", "A=False/Good", "B=Unknown/"+triage.AgentSilent)
 }
 
@@ -231,7 +231,7 @@ func (a *agentFixture) turnsTheReplaced() {
 	if s == nil || len(s.Turned) != 1 {
 		a.Fatalf("it would turn %+v", s)
 	}
-	testkit.Must(a, a.writer.ApplySilence(a.Context(), s))
+	testkit.Must(a, a.writer.ApplyUnknown(a.Context(), s))
 	node = a.are("A=Unknown/"+triage.AgentSilent, "Ready=True/KubeletReady")
 	if row := node.Status.Conditions[0]; !strings.HasPrefix(row.Message, "It is silent.") || time.Since(row.LastTransitionTime.Time) > time.Minute {
 		a.Errorf("the row is %+v", row)

@@ -54,7 +54,7 @@ func TestWriterForHealthChecks(t *testing.T) {
 }
 
 // wantResult checks the outcome of a write.
-func wantResult(t *testing.T, err error, want treat.Result) {
+func wantResult(t *testing.T, err error, want treat.Outcome) {
 	t.Helper()
 	if got := treat.Classify(err); got != want {
 		t.Errorf("the fate of the write is %d, want %d: %v", got, want, err)
@@ -336,9 +336,7 @@ func (k remediationFixture) writesStatus(t *testing.T) {
 			t.Fatalf("%s: %v", test.name, err)
 		}
 		stored := k.again(t, check)
-		if diff := cmp.Diff(test.want, stored.Object["status"]); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", test.name, diff)
-		}
+		testkit.Equal(t, test.name, test.want, stored.Object["status"])
 		if stored.GetResourceVersion() != version {
 			t.Errorf("%s: the version is %s, told was %s", test.name, stored.GetResourceVersion(), version)
 		}

@@ -37,7 +37,7 @@ func (w *Writer) UnmarkClaim(ctx context.Context, claim *karpenter.NodeClaim, ma
 			annotations[karpenter.TerminationTimestampAnnotation] = mark.Before
 		}
 	}
-	return w.annotateClaim(ctx, claim, annotations, "sparing")
+	return w.annotateClaim(ctx, claim, annotations, "removing the mark of")
 }
 
 func (w *Writer) annotateClaim(ctx context.Context, claim *karpenter.NodeClaim, annotations map[string]any, doing string) (*karpenter.NodeClaim, error) {

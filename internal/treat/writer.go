@@ -93,13 +93,13 @@ func statusPatch(status v1alpha1.ConditionSetStatus) ([]byte, error) {
 	return json.Marshal(map[string]any{"status": fields})
 }
 
-// Result is the outcome of a write.
-type Result int
+// Outcome is the result of a write.
+type Outcome int
 
 // Outcomes of a write.
 const (
 	// Made: the write has taken effect.
-	Made Result = iota
+	Made Outcome = iota
 	// Stale: the object is no longer the version that the write was made for. The write was not made.
 	Stale
 	// Busy: the API server is overloaded. The write was not made.
@@ -111,12 +111,12 @@ const (
 )
 
 // String returns the outcome as metrics name it.
-func (r Result) String() string {
-	return [...]string{Made: "made", Stale: "stale", Busy: "busy", Refused: "refused", Unknown: "unknown"}[r]
+func (o Outcome) String() string {
+	return [...]string{Made: "made", Stale: "stale", Busy: "busy", Refused: "refused", Unknown: "unknown"}[o]
 }
 
 // Classify returns the outcome of a write from its error.
-func Classify(err error) Result {
+func Classify(err error) Outcome {
 	var status apierrors.APIStatus
 	switch {
 	case err == nil:

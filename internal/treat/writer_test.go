@@ -28,7 +28,7 @@ func TestClassify(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		err  error
-		want treat.Result
+		want treat.Outcome
 	}{
 		{"an answer without error", nil, treat.Made},
 		{"a conflict", apierrors.NewConflict(nodes, "n", errors.New("changed")), treat.Stale},

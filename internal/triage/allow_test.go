@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/policykind"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -29,7 +30,7 @@ func TestAllowWakesOnlyNodesThatMayBegin(t *testing.T) {
 	for _, waiting := range []int{10, 10_000} {
 		core, now, rule := triage.New(), benchStart, repairOf("a")
 		mustSet(t, core, now, rule)
-		core.Allow(now, rule.ID, &triage.Allowance{Words: "the budget is spent"})
+		core.Allow(now, rule.ID, &triage.Allowance{Reason: "the budget is spent"})
 		for i := range waiting {
 			core.Observe(now, offline(fmt.Sprintf("worker-%05d", i)))
 		}
@@ -37,7 +38,7 @@ func TestAllowWakesOnlyNodesThatMayBegin(t *testing.T) {
 		settle(core)
 		for _, places := range []int{0, 3, 0, 1} {
 			before := core.Work()
-			core.Allow(now, rule.ID, &triage.Allowance{Places: places})
+			core.Allow(now, rule.ID, &triage.Allowance{Remaining: places})
 			settle(core)
 			after := core.Work()
 			if judged, touched := after.Judged-before.Judged, after.Touched-before.Touched; judged != 0 || touched != places {
@@ -53,7 +54,7 @@ func TestAllowWakesOnlyNodesThatMayBegin(t *testing.T) {
 // An allowance that is set before Loaded limits the first decisions.
 func TestAllowanceAppliesFromLoadedOn(t *testing.T) {
 	core, now, rule := triage.New(), benchStart, repairOf("a")
-	core.Allow(now, rule.ID, &triage.Allowance{Places: 1, Words: "one may go"})
+	core.Allow(now, rule.ID, &triage.Allowance{Remaining: 1, Reason: "one may go"})
 	if _, known := core.Population(rule.ID); known {
 		t.Error("a rule is known of which only the allowance was set")
 	}
@@ -116,14 +117,8 @@ func TestImpactCountsStartupTaints(t *testing.T) {
 	rule.When.Signals = []triage.Signal{
 		{Condition: triage.Ready, Status: triage.False, FromCreation: true}, {Condition: triage.StartupTaints, Status: triage.True, FromCreation: true},
 	}
-	impact, err := core.Impact(rule)
-	if err != nil {
-		t.Fatal(err)
-	}
-	survey, err := core.Survey(rule)
-	if err != nil {
-		t.Fatal(err)
-	}
+	impact := testkit.Value(core.Impact(rule)).Must(t)
+	survey := testkit.Value(core.Survey(rule)).Must(t)
 	if got := fmt.Sprint(impact.Selected, impact.First, survey.Selected, survey.First); got != "3 [starts] 3 [starts]" {
 		t.Errorf("found %s, want only the node that starts", got)
 	}
@@ -132,12 +127,9 @@ func TestImpactCountsStartupTaints(t *testing.T) {
 // A key of the caller selects like a label, but users cannot write it in a selector.
 func TestSelectorByCallerKey(t *testing.T) {
 	const key = "autohealer: repaired by"
-	who, err := triage.NewSelector(triage.Requirement{Key: key, Op: triage.In, Values: []string{"RepairPolicy/a b"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	who := testkit.Value(triage.NewSelector(triage.Requirement{Key: key, Op: triage.In, Values: []string{"RepairPolicy/a b"}})).Must(t)
 	rule := repairOf("a")
-	rule.Who = who
+	rule.Selector = who
 	core, now := triage.New(), benchStart
 	mustSet(t, core, now, rule)
 	core.Loaded(now)
@@ -209,7 +201,7 @@ func TestAllowanceOfRemovedRuleIsKept(t *testing.T) {
 	mustSet(t, core, now, stays)
 	core.Observe(now, offline("first"))
 	core.RemoveRule(now, returns.ID)
-	core.Allow(now, returns.ID, &triage.Allowance{Places: 1})
+	core.Allow(now, returns.ID, &triage.Allowance{Remaining: 1})
 	core.Observe(now, triage.Node{Name: "other", Conditions: []triage.Condition{{Type: "Disk", Status: triage.False}}})
 	mustSet(t, core, now, returns)
 	core.Observe(now, offline("second"), offline("third"))

@@ -214,7 +214,7 @@
 // while the rule is matched, eligible and not on hold. If it may not begin, the rule
 // keeps what is on the node, and the plan asks for a release. The caller then makes sure
 // that no write is in flight and abandons the decision. If the taint may begin again
-// before that, the decision stands. Taints on the node stay, with one exception. On a
+// before that, the decision remains. Taints on the node stay, with one exception. On a
 // control-plane node that the rule excludes, NoSchedule replaces NoExecute in any case,
 // and a decided NoExecute is called off.
 //
@@ -227,16 +227,16 @@
 //
 // If a step may not begin, the plan wants the step that the facts show, if any. For a
 // first step it asks for a release. For a later step it only calls off that step
-// ([Plan.CallOff]), because the earlier steps stay. Once the caller abandons the step,
+// ([Plan.Cancel]), because the earlier steps stay. Once the caller abandons the step,
 // the step in the facts is the current step again, and the next step may be decided
-// again. If the step may begin before it is abandoned, the decision stands. A step that
+// again. If the step may begin before it is abandoned, the decision remains. A step that
 // the facts have shown and stop showing is over. If the step before it still exists, that
 // is the current step again.
 //
 // A decision that is abandoned with a retry delay waits for that delay, and its turn
 // counts from the end of the delay. A decision that is abandoned without a delay keeps
 // its turn and may be decided again at once. A released response always has a cause that
-// prevents a new decision, so a caller that abandons all releases comes to rest.
+// prevents a new decision, so a caller that abandons all releases becomes idle.
 //
 // # Recovery
 //

@@ -216,7 +216,7 @@ func (c *Core) explainCalledOff(p *Plan, ep *episode, reason Reason, code Code) 
 		c.whyHeldBack(&reason, ep)
 		p.treat(ep, step, since, reason)
 	}
-	p.CallOff = append(p.CallOff, reason)
+	p.Cancel = append(p.Cancel, reason)
 	return reason
 }
 
@@ -232,7 +232,7 @@ func (c *Core) explainRecovery(p *Plan, ep *episode) Reason {
 	}
 	p.treat(ep, step, since, reason)
 	if ep.isUnobserved() {
-		p.CallOff = append(p.CallOff, reason)
+		p.Cancel = append(p.Cancel, reason)
 	}
 	return reason
 }
@@ -326,7 +326,7 @@ func (c *Core) nameObstacle(reason *Reason, ep *episode, code Code) {
 		reason.Have, reason.Limit, reason.Of = r.inTreatment(), r.spec.Bound.Cap.Of(r.capBase()), r.capBase()
 		reason.Pool, reason.Departed = r.spec.Bound.Pool, r.departed()
 	case NotAllowed:
-		reason.Other = r.allowance.Words
+		reason.Other = r.allowance.Reason
 	}
 }
 

@@ -959,7 +959,7 @@ func (h *history) drawID() triage.RuleID {
 }
 
 func (h *history) drawRule(id triage.RuleID) triage.Rule {
-	r := triage.Rule{ID: id, Who: h.drawWho(), When: h.drawWhen(), Hold: h.drawHold(), DryRun: rare(h.t, 8), Precedence: h.drawPrecedence()}
+	r := triage.Rule{ID: id, Selector: h.drawWho(), When: h.drawWhen(), Hold: h.drawHold(), DryRun: rare(h.t, 8), Precedence: h.drawPrecedence()}
 	if ids := h.ids(); len(ids) > 0 && rare(h.t, 2) {
 		// Two rules compete for the same node at the same time.
 		r.When = h.rules[pick(h.t, ids)].When
@@ -992,7 +992,7 @@ func (h *history) alterRule(r triage.Rule) triage.Rule {
 	case "response":
 		h.drawResponse(&r)
 	case "who":
-		r.Who = h.drawWho()
+		r.Selector = h.drawWho()
 	case "when":
 		r.When = h.drawWhen()
 	case "all":
@@ -1169,10 +1169,10 @@ func describe(n triage.Node) string {
 
 func describeRule(r triage.Rule) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s who[%s] any", r.ID, r.Who)
+	fmt.Fprintf(&b, "%s who[%s] any", r.ID, r.Selector)
 	if r.When.All {
 		b.Reset()
-		fmt.Fprintf(&b, "%s who[%s] all", r.ID, r.Who)
+		fmt.Fprintf(&b, "%s who[%s] all", r.ID, r.Selector)
 	}
 	for _, s := range r.When.Signals {
 		fmt.Fprintf(&b, " %s=%s", s.Condition, s.Status)
@@ -1250,7 +1250,7 @@ func same(a, b triage.Plan) bool {
 		slices.Equal(a.Taints, b.Taints) &&
 		(a.Treatment == nil) == (b.Treatment == nil) && (a.Treatment == nil || *a.Treatment == *b.Treatment) &&
 		slices.Equal(a.Release, b.Release) &&
-		slices.Equal(a.CallOff, b.CallOff) &&
+		slices.Equal(a.Cancel, b.Cancel) &&
 		slices.Equal(a.Findings, b.Findings) &&
 		slices.Equal(a.Remember, b.Remember) &&
 		a.Next.Equal(b.Next)
@@ -1325,13 +1325,13 @@ type actions struct {
 	Treatment   bool
 	Note        time.Time
 	Release     []triage.RuleID
-	CallOff     []triage.RuleID
+	Cancel      []triage.RuleID
 	Initialized bool // the caller stores that the node was initialized
 }
 
 func (a actions) equal(b actions) bool {
 	return slices.Equal(a.Taints, b.Taints) && a.Treatment == b.Treatment && a.Rule == b.Rule && a.Step == b.Step &&
-		a.Action == b.Action && a.Ref == b.Ref && a.Note.Equal(b.Note) && slices.Equal(a.Release, b.Release) && slices.Equal(a.CallOff, b.CallOff) && a.Initialized == b.Initialized
+		a.Action == b.Action && a.Ref == b.Ref && a.Note.Equal(b.Note) && slices.Equal(a.Release, b.Release) && slices.Equal(a.Cancel, b.Cancel) && a.Initialized == b.Initialized
 }
 
 func actionsOf(plan triage.Plan) actions {
@@ -1342,8 +1342,8 @@ func actionsOf(plan triage.Plan) actions {
 	if p := plan.Treatment; p != nil {
 		a.Treatment, a.Rule, a.Step, a.Action, a.Ref, a.Note = true, p.Rule, p.Step, p.Action, p.Ref, p.HealthySince
 	}
-	for _, reason := range plan.CallOff {
-		a.CallOff = append(a.CallOff, reason.Rule)
+	for _, reason := range plan.Cancel {
+		a.Cancel = append(a.Cancel, reason.Rule)
 	}
 	for _, reason := range plan.Release {
 		a.Release = append(a.Release, reason.Rule)

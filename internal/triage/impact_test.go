@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/internal/policykind"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -229,7 +230,7 @@ func (h *history) countImpact(rule triage.Rule, got triage.Impact) {
 	count("impacts on some", got.Matching > 0 && got.Matching < got.Selected)
 	count("impacts on all", got.Matching > 1 && got.Matching == got.Selected)
 	count("impacts on the control plane", got.ControlPlane > 0 && got.ControlPlane < got.Matching)
-	count("impacts through a selector", !rule.Who.Everything() && got.Matching > 0)
+	count("impacts through a selector", !rule.Selector.Everything() && got.Matching > 0)
 	count("impacts of a rule that is followed", isFollowed && got.Matching > 0)
 	count("impacts with a duration", got.Matching > 0 && !slices.ContainsFunc(signals, func(s triage.Signal) bool { return s.For == 0 }))
 	count("impacts of unreported conditions", got.Matching > 0 && slices.ContainsFunc(signals, func(s triage.Signal) bool { return s.Condition == unreportedCondition }))
@@ -239,10 +240,7 @@ func (h *history) countImpact(rule triage.Rule, got triage.Impact) {
 func TestImpactIsSafeForConcurrentUse(t *testing.T) {
 	w := newBenchCluster(t, 100)
 	rule := impactRule(t)
-	want, err := w.core.Impact(rule)
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := testkit.Value(w.core.Impact(rule)).Must(t)
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
@@ -327,10 +325,7 @@ func TestAskingAllocatesLittle(t *testing.T) {
 				}
 			},
 			"by name": func() {
-				names, err := w.core.Matching(allNodes)
-				if err != nil {
-					t.Fatal(err)
-				}
+				names := testkit.Value(w.core.Matching(allNodes)).Must(t)
 				found := 0
 				for range names {
 					found++
@@ -378,8 +373,8 @@ func impactRule(tb testing.TB) triage.Rule {
 		tb.Fatal(err)
 	}
 	return triage.Rule{
-		ID:  triage.RuleID{Kind: policykind.ConditionSet, Name: "asked"},
-		Who: who,
+		ID:       triage.RuleID{Kind: policykind.ConditionSet, Name: "asked"},
+		Selector: who,
 		When: triage.When{All: true, Signals: []triage.Signal{
 			{Condition: "Problem13", Status: triage.False, For: 5 * time.Minute},
 			{Condition: triage.Ready, Status: triage.True},

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -139,20 +140,14 @@ func TestInventedKinds(t *testing.T) {
 
 // The rule says everything that the core needs to know, so no code of the core names a kind.
 func TestCoreNamesNoKind(t *testing.T) {
-	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := testkit.Value(filepath.Glob("*.go")).Must(t)
 	kinds := regexp.MustCompile(`ConditionSet|NodeHealthCheck|\bRepair\b|ReadyTimeout`)
 	read := 0
 	for _, file := range files {
 		if strings.HasSuffix(file, "_test.go") {
 			continue
 		}
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := testkit.Value(os.ReadFile(file)).Must(t)
 		read++
 		if named := kinds.FindString(string(text)); named != "" {
 			t.Errorf("%s names the kind %s: give the rule a field that says it", file, named)

@@ -17,14 +17,14 @@ type Limit struct {
 	Healthy bool
 }
 
-// ParseLimit parses a number such as "3" or a percentage such as "49%".
+// ParseLimit parses a number like "3" or a percentage like "49%".
 func ParseLimit(s string) (Limit, error) {
 	digits, percent := strings.CutSuffix(s, "%")
 	bad := func(problem string) (Limit, error) {
 		return Limit{}, &FieldError{Value: s, Problem: problem}
 	}
 	if digits == "" || strings.Trim(digits, "0123456789") != "" {
-		return bad("want a number of nodes such as 3 or a share such as 49%")
+		return bad("want a number of nodes like 3 or a percentage like 49%")
 	}
 	number, err := strconv.ParseInt(digits, 10, 32)
 	switch {
@@ -79,11 +79,11 @@ func (l *Limit) validate() error {
 	return nil
 }
 
-// ParseDuration parses a duration that is not negative, such as 300s or 1h30m.
+// ParseDuration parses a duration that is not negative, for example 300s or 1h30m.
 func ParseDuration(s string) (time.Duration, error) {
 	d, err := time.ParseDuration(s)
 	if err != nil {
-		return 0, &FieldError{Value: s, Problem: "want a duration such as 300s, 5m or 1h30m"}
+		return 0, &FieldError{Value: s, Problem: "want a duration like 300s, 5m or 1h30m"}
 	}
 	if d < 0 {
 		return 0, &FieldError{Value: s, Problem: "a duration cannot be negative"}

@@ -857,8 +857,8 @@ func (t *naiveCore) obstacle(p *nodeState, rule triage.Rule) (triage.Reason, boo
 		}
 		return triage.Reason{Code: triage.CapFull, Have: taken, Limit: limit, Of: t.capBase(rule), Pool: rule.Bound.Pool, Departed: gone}, true
 	}
-	if word, told := t.allowances[rule.ID]; told && word.Places <= 0 && len(rule.Response.Ladder) > 0 {
-		return triage.Reason{Code: triage.NotAllowed, Other: word.Words}, true
+	if word, told := t.allowances[rule.ID]; told && word.Remaining <= 0 && len(rule.Response.Ladder) > 0 {
+		return triage.Reason{Code: triage.NotAllowed, Other: word.Reason}, true
 	}
 	return triage.Reason{}, false
 }
@@ -950,10 +950,10 @@ func (t *naiveCore) inTreatment(id triage.RuleID) (taken int) {
 func (t *naiveCore) takeAllowance(id triage.RuleID) {
 	for _, mate := range t.poolRules(id) {
 		word, told := t.allowances[mate]
-		if _, known := t.rules[mate]; !told || !known || word.Places <= 0 {
+		if _, known := t.rules[mate]; !told || !known || word.Remaining <= 0 {
 			continue
 		}
-		word.Places--
+		word.Remaining--
 		t.allowances[mate] = word
 		t.saw["allowances taken"]++
 		if mate != id {
@@ -1127,7 +1127,7 @@ func (t *naiveCore) Plan(name string) (triage.Plan, bool) {
 			if p.ruleState(id).step == 0 {
 				plan.Release = append(plan.Release, reason)
 			} else {
-				plan.CallOff = append(plan.CallOff, reason)
+				plan.Cancel = append(plan.Cancel, reason)
 			}
 		}
 		if step, wanted := t.wantedStep(p, rule); known && wanted && plan.Treatment == nil {
@@ -1657,7 +1657,7 @@ func sameButFor(a, b []triage.Signal) bool {
 }
 
 func selects(rule triage.Rule, node triage.Node) bool {
-	for _, r := range rule.Who.Requirements() {
+	for _, r := range rule.Selector.Requirements() {
 		value, has := node.Labels[r.Key]
 		listed := has && slices.Contains(r.Values, value)
 		met := false

@@ -113,7 +113,7 @@ func (h *history) changeEffect() {
 	}
 	r := h.withOtherEffect(h.rules[id])
 	if rare(h.t, 3) {
-		r.Who = h.drawWho()
+		r.Selector = h.drawWho()
 	}
 	h.setRule(r)
 }

@@ -23,11 +23,11 @@ type Plan struct {
 	// the node. Each reason has the code of the finding. The caller makes sure that no write
 	// is in flight, and calls [Core.Abandon].
 	Release []Reason
-	// CallOff lists the rules whose latest step was decided, was never observed, and should
+	// Cancel lists the rules whose latest step was decided, was never observed, and should
 	// not begin now. Only that step is called off. The earlier steps stay, and Treatment
 	// names the last of them. The caller makes sure that the step is not in flight, and
 	// calls [Core.Abandon].
-	CallOff []Reason
+	Cancel []Reason
 
 	// Findings has a reason for each rule that is relevant to the node, sorted by rule.
 	Findings []Reason

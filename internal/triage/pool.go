@@ -8,8 +8,8 @@ import (
 // Allowance is a limit from another component, for example a disruption budget, on how many
 // more treatments may begin.
 type Allowance struct {
-	Places int    // how many more; zero or less means none
-	Words  string // why no more may begin
+	Remaining int    // how many more; zero or less means none
+	Reason    string // why no more may begin
 }
 
 // Allow sets how many more treatments a rule may begin, until the next call; nil removes the
@@ -155,7 +155,7 @@ func (r *rule) departed() (gone int) {
 }
 
 // isAllowed says whether the allowance lets the rule begin another treatment.
-func (r *rule) isAllowed() bool { return r.allowance == nil || r.allowance.Places > 0 }
+func (r *rule) isAllowed() bool { return r.allowance == nil || r.allowance.Remaining > 0 }
 
 // takeAllowance counts a new treatment of the rule.
 func (r *rule) takeAllowance() {
@@ -171,7 +171,7 @@ func (r *rule) takeAllowance() {
 }
 
 func (a *Allowance) take() {
-	if a != nil && a.Places > 0 {
-		a.Places--
+	if a != nil && a.Remaining > 0 {
+		a.Remaining--
 	}
 }

@@ -35,7 +35,7 @@ func (h *history) poolChanges() {
 	})
 	switch {
 	case len(barred) > 0 && !rare(h.t, 3):
-		h.allow(allowanceOfRule{pick(h.t, barred), &triage.Allowance{Places: pick(h.t, []int{1, 2}), Words: "the budget is spent"}})
+		h.allow(allowanceOfRule{pick(h.t, barred), &triage.Allowance{Remaining: pick(h.t, []int{1, 2}), Reason: "the budget is spent"}})
 	case len(ladders) == 0 || rare(h.t, 12): // a rule that is not set, or that places taints
 		h.allow(h.drawAllowance(pick(h.t, append(h.ids(), h.drawID()))))
 	case rare(h.t, 2) && h.allowRemovedRule():
@@ -61,7 +61,7 @@ func (h *history) allowRemovedRule() bool {
 		return false
 	}
 	id := pick(h.t, gone)
-	h.allow(allowanceOfRule{id, &triage.Allowance{Places: 1, Words: "the budget is spent"}})
+	h.allow(allowanceOfRule{id, &triage.Allowance{Remaining: 1, Reason: "the budget is spent"}})
 	for range 2 {
 		h.makeTreatmentDue()
 		h.timePasses()
@@ -144,13 +144,13 @@ func (h *history) drawAllowance(id triage.RuleID) allowanceOfRule {
 	if rare(h.t, 4) {
 		return allowanceOfRule{id, nil}
 	}
-	return allowanceOfRule{id, &triage.Allowance{Places: pick(h.t, []int{0, 1, 1, 2, 3, -1}), Words: pick(h.t, []string{"the budget is spent", "held", ""})}}
+	return allowanceOfRule{id, &triage.Allowance{Remaining: pick(h.t, []int{0, 1, 1, 2, 3, -1}), Reason: pick(h.t, []string{"the budget is spent", "held", ""})}}
 }
 
 func (h *history) allow(a allowanceOfRule) {
 	grants := len(h.core().Grants())
 	h.call(h.allowance(a))
-	if a.words != nil && a.words.Places > 0 && len(h.core().Grants()) > grants {
+	if a.words != nil && a.words.Remaining > 0 && len(h.core().Grants()) > grants {
 		h.saw["begun by an allowance"]++
 	}
 }
@@ -160,7 +160,7 @@ func (h *history) allowance(a allowanceOfRule) call {
 	say := fmt.Sprintf("Allow(%s, any)", a.rule)
 	delete(h.allowed, a.rule)
 	if a.words != nil {
-		say = fmt.Sprintf("Allow(%s, %d, %q)", a.rule, a.words.Places, a.words.Words)
+		say = fmt.Sprintf("Allow(%s, %d, %q)", a.rule, a.words.Remaining, a.words.Reason)
 		left := *a.words
 		h.allowed[a.rule] = &left
 	}
@@ -171,7 +171,7 @@ func (h *history) allowance(a allowanceOfRule) call {
 		}
 		lent := *a.words
 		d.Allow(now, a.rule, &lent)
-		lent.Places, lent.Words = 100, "spoiled"
+		lent.Remaining, lent.Reason = 100, "spoiled"
 	}}
 }
 
@@ -275,8 +275,8 @@ func (h *history) checkSharedCaps(begun, grants []triage.Grant) {
 		}
 		if left := h.allowed[id]; left != nil {
 			h.saw["begun under an allowance"]++
-			if news[id] > max(left.Places, 0) {
-				h.log("%s: %d begun, %d allowed", id, news[id], left.Places)
+			if news[id] > max(left.Remaining, 0) {
+				h.log("%s: %d begun, %d allowed", id, news[id], left.Remaining)
 				h.fail("more is begun than is allowed")
 			}
 		}
@@ -286,7 +286,7 @@ func (h *history) checkSharedCaps(begun, grants []triage.Grant) {
 			continue
 		}
 		for _, mate := range h.poolRules(id) {
-			left.Places -= news[mate]
+			left.Remaining -= news[mate]
 		}
 	}
 }

@@ -205,11 +205,11 @@ func (r Reason) tail() string {
 	case Superseded:
 		return fmt.Sprintf("superseded by %s (%s)", r.Other, r.Effect)
 	case Unclear:
-		return fmt.Sprintf("%s is Unknown%s in a way that this policy does not ask for: existing responses stay, nothing new starts", r.Condition, r.unknownCause())
+		return fmt.Sprintf("%s is Unknown%s and this policy does not match that: existing responses stay, nothing new starts", r.Condition, r.unknownCause())
 	case Pending:
 		return "eligible at " + stamp(r.Until)
 	case Partial:
-		return fmt.Sprintf("%d of %d conditions stand, all must", r.Have, r.Of)
+		return fmt.Sprintf("%d of %d conditions are met, all must be", r.Have, r.Of)
 	case Healthy:
 		if r.Of == 1 {
 			return "healthy under its one policy"

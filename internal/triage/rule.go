@@ -12,11 +12,11 @@ import (
 // ready.
 const ReplacementWait = 15 * time.Minute
 
-// Rule says which response nodes get: the nodes that Who selects, when When has matched for
+// Rule says which response nodes get: the nodes that Selector selects, when When has matched for
 // its duration, within Bound.
 type Rule struct {
 	ID       RuleID
-	Who      Selector
+	Selector Selector
 	When     When
 	Bound    Bound
 	Response Response
@@ -195,9 +195,9 @@ func (a Action) noun() string {
 
 // clone returns a deep copy of r.
 func (r Rule) clone() Rule {
-	r.Who.requirements = slices.Clone(r.Who.requirements)
-	for i := range r.Who.requirements {
-		r.Who.requirements[i].Values = slices.Clone(r.Who.requirements[i].Values)
+	r.Selector.requirements = slices.Clone(r.Selector.requirements)
+	for i := range r.Selector.requirements {
+		r.Selector.requirements[i].Values = slices.Clone(r.Selector.requirements[i].Values)
 	}
 	r.When.Signals = slices.Clone(r.When.Signals)
 	r.Bound.Gate, r.Bound.Cap = copied(r.Bound.Gate), copied(r.Bound.Cap)
@@ -240,7 +240,7 @@ func (r Rule) Validate() error {
 	case len(r.When.Signals) == 0:
 		return bad("when.signals", "", "a rule needs at least one signal")
 	}
-	for i, requirement := range r.Who.requirements {
+	for i, requirement := range r.Selector.requirements {
 		if err := requirement.validate(); err != nil {
 			return within(fmt.Sprintf("who[%d]", i), err)
 		}

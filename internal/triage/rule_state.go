@@ -128,8 +128,8 @@ func (c *Core) unload(r *rule) {
 // define compiles the selector and the signals of a rule. It calls symbolOf once for each
 // use of a symbol, as release expects.
 func define(spec Rule, symbolOf func(name string) symbol) (d definition) {
-	d.requirements = make([]compiledRequirement, 0, len(spec.Who.requirements))
-	for _, requirement := range spec.Who.requirements {
+	d.requirements = make([]compiledRequirement, 0, len(spec.Selector.requirements))
+	for _, requirement := range spec.Selector.requirements {
 		compiled := compiledRequirement{key: symbolOf(requirement.Key), op: requirement.Op}
 		for _, value := range requirement.Values {
 			compiled.values = append(compiled.values, symbolOf(value))

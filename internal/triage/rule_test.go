@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/policykind"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -197,9 +198,7 @@ func TestWeakerEffectCallsOffRestoredDecisions(t *testing.T) {
 // An invalid rule must not replace a valid rule.
 func TestInvalidChangeKeepsTheRule(t *testing.T) {
 	core := triage.New()
-	if err := core.SetRule(time.Now(), validRule()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, core.SetRule(time.Now(), validRule()))
 	bad := validRule()
 	bad.When.Signals = nil
 	if err := core.SetRule(time.Now(), bad); err == nil {

@@ -26,7 +26,7 @@ func summarize(p triage.Plan) planSummary {
 	if p.Treatment != nil {
 		e.todo += fmt.Sprintln(p.Treatment.Rule, p.Treatment.Step, p.Treatment.HealthySince)
 	}
-	for _, off := range p.CallOff {
+	for _, off := range p.Cancel {
 		e.todo += fmt.Sprintln("call off a step of", off.Rule)
 	}
 	for _, release := range p.Release {
@@ -165,7 +165,7 @@ func (s *scenario) todo(node *triage.Node, plan triage.Plan) string {
 			add("note that it is healthy since %s", want.HealthySince.Format(time.TimeOnly))
 		}
 	}
-	for _, off := range plan.CallOff {
+	for _, off := range plan.Cancel {
 		add("call off the next step of %s", off.Rule)
 	}
 	for _, release := range plan.Release {

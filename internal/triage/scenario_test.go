@@ -15,6 +15,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/policykind"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -25,19 +26,13 @@ import (
 // the node, the required actions and the reason. Numbers that count other nodes may change
 // without a line.
 func TestScenarios(t *testing.T) {
-	files, err := filepath.Glob(filepath.Join("testdata", "*.txt"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := testkit.Value(filepath.Glob(filepath.Join("testdata", "*.txt"))).Must(t)
 	if len(files) == 0 {
 		t.Fatal("there is no scenario in testdata")
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := testkit.Value(os.ReadFile(file)).Must(t)
 			if !strings.HasPrefix(string(text), "# ") {
 				t.Error("the file does not begin with a comment that tells the story")
 			}
@@ -344,7 +339,7 @@ func (s *scenario) allow(c *command) {
 	if err != nil {
 		c.fatalf("want a number or any, not %q", number)
 	}
-	allowance := triage.Allowance{Places: places, Words: words}
+	allowance := triage.Allowance{Remaining: places, Reason: words}
 	s.allowed[id] = allowance
 	s.core.Allow(s.now, id, &allowance)
 	s.printChanges()
@@ -598,7 +593,7 @@ func (s *scenario) carryOut(c *command) {
 			}
 			node.Treatments[findTreatment(node, want.Rule, want.Step)].HealthySince = want.HealthySince
 		}
-		for _, off := range plan.CallOff {
+		for _, off := range plan.Cancel {
 			callOff = append(callOff, func() { s.core.Abandon(s.now, name, off.Rule, 0) })
 		}
 		node.Memories = slices.Clone(plan.Remember)

@@ -55,7 +55,7 @@ func ParseSelector(s string) (Selector, error) {
 		term, after, more := cutTerm(rest)
 		r, ok := parseRequirement(strings.TrimSpace(term))
 		if !ok {
-			return Selector{}, &FieldError{Value: s, Problem: "cannot read " + quote(term) + "; want terms such as pool=gpu, tier!=spot, zone in (a,b), ready or !draining"}
+			return Selector{}, &FieldError{Value: s, Problem: "cannot read " + quote(term) + "; want terms like pool=gpu, tier!=spot, zone in (a,b), ready or !draining"}
 		}
 		if isCallerKey(r.Key) { // users cannot select by keys of the caller
 			return Selector{}, &FieldError{Value: s, Problem: "key: " + quote(r.Key) + ": not a label key"}

@@ -28,7 +28,7 @@ func (c *Core) Survey(spec Rule, others ...Selector) (Survey, error) {
 	}
 	compiledOthers := make([]*rule, len(others))
 	for i, who := range others {
-		compiledOthers[i] = &rule{definition: define(Rule{Who: who}, c.symbols.find)}
+		compiledOthers[i] = &rule{definition: define(Rule{Selector: who}, c.symbols.find)}
 	}
 	found := Survey{Shared: make([]Shared, len(others))}
 	for _, n := range c.nodes {

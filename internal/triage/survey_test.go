@@ -11,14 +11,15 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/internal/policykind"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
 // surveyRule returns a rule that remediates nodes with Disk or Fan True.
 func surveyRule(who triage.Selector) triage.Rule {
 	return triage.Rule{
-		ID:  triage.RuleID{Kind: policykind.NodeHealthCheck, Name: "asked"},
-		Who: who,
+		ID:       triage.RuleID{Kind: policykind.NodeHealthCheck, Name: "asked"},
+		Selector: who,
 		When: triage.When{Signals: []triage.Signal{
 			{Condition: "Disk", Status: triage.True, For: time.Minute}, {Condition: "Fan", Status: triage.True},
 		}},
@@ -85,10 +86,7 @@ func TestSurvey(t *testing.T) {
 			}
 		}
 		work, symbols := core.Work(), core.Symbols()
-		got, err := core.Survey(surveyRule(selectors[0]), selectors[1:]...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := testkit.Value(core.Survey(surveyRule(selectors[0]), selectors[1:]...)).Must(t)
 		if !reflect.DeepEqual(got, want) {
 			t.Fatalf("found %+v, want %+v", got, want)
 		}

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"testing"
 	"time"
+
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 // A controller runs for months while thousands of nodes come and go. It must not keep
@@ -13,22 +15,17 @@ func TestDeletedNodesLeaveNothingBehind(t *testing.T) {
 	now := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 	core := New()
 	untouched := core.Symbols()
-	pool, err := ParseSelector("pool in (a,b),!spot")
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool := testkit.Value(ParseSelector("pool in (a,b),!spot")).Must(t)
 	rule := Rule{
 		ID:       RuleID{Kind: "Kind", Name: "default"},
-		Who:      pool,
+		Selector: pool,
 		When:     When{Signals: []Signal{{Condition: "Ready", Status: False, Reason: "DiskGone"}}},
 		Bound:    Bound{Cap: &Limit{Number: 2}},
 		Response: Response{Ladder: []Step{{Action: Terminate}}},
 	}
 	for generation := range 3 {
-		rule.Who.requirements[0].Values = []string{"a", "b", fmt.Sprintf("c-%d", generation)}
-		if err := core.SetRule(now, rule); err != nil {
-			t.Fatal(err)
-		}
+		rule.Selector.requirements[0].Values = []string{"a", "b", fmt.Sprintf("c-%d", generation)}
+		testkit.Must(t, core.SetRule(now, rule))
 		core.Loaded(now)
 		for i := range 50 {
 			name := fmt.Sprintf("worker-%d-%d", generation, i)

@@ -416,7 +416,7 @@ func (h *history) abandonCalledOffStep(name string) bool {
 	if !known || node == nil || node.UID != plan.UID {
 		return false
 	}
-	for _, reason := range plan.CallOff {
+	for _, reason := range plan.Cancel {
 		for _, g := range h.unobservedTreatments() {
 			if g.Node != name || g.Rule != reason.Rule || hasStep(*node, g.Rule, g.Step) {
 				continue
@@ -425,7 +425,7 @@ func (h *history) abandonCalledOffStep(name string) bool {
 				d.Abandon(now, name, g.Rule, 0)
 			}})
 			after, _ := h.core().Plan(name)
-			if slices.ContainsFunc(after.CallOff, func(r triage.Reason) bool { return r.Rule == g.Rule }) {
+			if slices.ContainsFunc(after.Cancel, func(r triage.Reason) bool { return r.Rule == g.Rule }) {
 				h.log("%s on %s", g.Rule, name)
 				h.fail("an abandoned step is called off again at the same time")
 			}
@@ -590,7 +590,7 @@ func (h *history) checkTreatedOrCalledOff() {
 			h.log("%s on %s, step %d: plan %+v", g.Rule, g.Node, g.Step, plan)
 			h.fail(what)
 		}
-		released, called := names(plan.Release), names(plan.CallOff)
+		released, called := names(plan.Release), names(plan.Cancel)
 		wanted := plan.Treatment != nil && plan.Treatment.Rule == g.Rule && plan.Treatment.Step == g.Step
 		another := plan.Treatment != nil && plan.Treatment.Rule != g.Rule
 		_, vetoed := vetoOf(facts, g.Rule.Kind)
@@ -646,7 +646,7 @@ func (h *history) countTreatmentEvents() {
 				h.countRecovered(before, reason, h.observed[name])
 			}
 		}
-		for _, reason := range plan.CallOff {
+		for _, reason := range plan.Cancel {
 			switch {
 			case plan.Treatment == nil:
 				h.saw["later steps called off with nothing there"]++
@@ -661,7 +661,7 @@ func (h *history) countTreatmentEvents() {
 		if planned := plan.Treatment; planned != nil && !hasStep(h.observed[name], planned.Rule, planned.Step) {
 			is := func(r triage.Reason) bool { return r.Rule == planned.Rule }
 			switch {
-			case slices.ContainsFunc(before.CallOff, is):
+			case slices.ContainsFunc(before.Cancel, is):
 				h.saw["later steps called off and begun after all"]++
 			case slices.ContainsFunc(before.Release, is):
 				h.saw["first steps called off and begun after all"]++

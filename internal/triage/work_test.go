@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/policykind"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -151,9 +152,7 @@ func TestWorkDoesNotGrowWithTheClusterWhileNodesAreReplaced(t *testing.T) {
 
 func mustSet(t *testing.T, core *triage.Core, now time.Time, r triage.Rule) {
 	t.Helper()
-	if err := core.SetRule(now, r); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, core.SetRule(now, r))
 }
 
 func settle(core *triage.Core) {

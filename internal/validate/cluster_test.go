@@ -36,11 +36,11 @@ func (c cluster) impact(rule triage.Rule, beyond ...triage.Rule) (triage.Impact,
 	var found triage.Impact
 	for _, name := range slices.Sorted(maps.Keys(c)) {
 		n := c[name]
-		if !n.meets(rule.Who) {
+		if !n.meets(rule.Selector) {
 			continue
 		}
 		found.Selected++
-		others := func(other triage.Rule) bool { return n.meets(other.Who) && n.has(other.When.Signals) }
+		others := func(other triage.Rule) bool { return n.meets(other.Selector) && n.has(other.When.Signals) }
 		isOpen := func(s triage.Signal) bool {
 			return n.conditions[s.Condition] == triage.Missing || n.conditions[s.Condition] == triage.Unknown
 		}

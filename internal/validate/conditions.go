@@ -68,7 +68,7 @@ type nameWarnings struct {
 func (w *nameWarnings) isEvent(path, name string) bool {
 	event, ok := catalog.LookupEvent(name)
 	if ok = ok && !slices.Contains(w.reported, name); ok {
-		w.warnings = append(w.warnings, fmt.Sprintf("%s: %s is the reason of an Event of %s, not a condition: it never stands on a node", path, name, event.Sources[0]))
+		w.warnings = append(w.warnings, fmt.Sprintf("%s: %s is the reason of an Event of %s, not a condition: a node never has it", path, name, event.Sources[0]))
 	}
 	return ok
 }

@@ -91,7 +91,7 @@ func signals(rule triage.Rule) []triage.Signal {
 
 // requirements returns the label requirements of a rule, without repetitions and in a fixed order.
 func requirements(rule triage.Rule) []string {
-	asked := rule.Who.Requirements()
+	asked := rule.Selector.Requirements()
 	list := make([]string, 0, len(asked))
 	for _, r := range asked {
 		list = append(list, r.String())

@@ -115,7 +115,7 @@ func (s *healthAnalysis) survey() {
 			continue
 		}
 		if rule, wrong := compileHealthCheck(other); wrong == nil && !slices.Equal(steps(rule), steps(s.rule)) {
-			s.otherChecks, who = append(s.otherChecks, other.Name), append(who, rule.Who)
+			s.otherChecks, who = append(s.otherChecks, other.Name), append(who, rule.Selector)
 		}
 	}
 	if found, err := s.Survey(s.rule, who...); err == nil { // a compiled rule is valid

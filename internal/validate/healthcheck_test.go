@@ -242,7 +242,7 @@ func TestNumberOfReadsPerHealthCheck(t *testing.T) {
 }
 
 // Every stored health check gets a verdict.
-func FuzzJudgeHealthCheck(f *testing.F) {
+func FuzzHealthCheck(f *testing.F) {
 	f.Add([]byte(`{"metadata":{"name":"a"},"spec":{"remediationTemplate":{"apiVersion":"a/v1","kind":"ATemplate","name":"a"}}}`), []byte(`{}`))
 	f.Add([]byte(`{"metadata":{"generateName":"a"},"spec":{"minHealthy":"51%","unhealthyConditions":[{"type":"Ready","status":"True","duration":"1s"},{"type":"\n","status":"True","duration":"1s"}],"escalatingRemediations":[{"order":1,"timeout":"1m","remediationTemplate":{"apiVersion":"a/v1","kind":"ATemplate","name":"a"}},{"order":2,"timeout":"1m","remediationTemplate":{"apiVersion":"a/v1","kind":"ATemplate","name":"absent"}}]}}`),
 		[]byte(`{"metadata":{"name":"b"},"spec":{"selector":{"matchLabels":{"pool":"a"}},"remediationTemplate":{"apiVersion":"a/v1","kind":"ATemplate","name":"a"}},"status":{"unhealthyNodes":[{"name":"n","remediations":[{"resource":{"name":"x"}}]}]}}`))

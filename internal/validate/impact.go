@@ -122,8 +122,8 @@ func unusualBound(s *analysis) (_ []Problem, warnings []string) {
 
 // noNodes warns of a selector that selects no node.
 func noNodes(s *analysis) (_ []Problem, warnings []string) {
-	if s.compileErr != nil || s.reach == nil || s.reach.Selected > 0 || s.rule.Who.Everything() {
+	if s.compileErr != nil || s.reach == nil || s.reach.Selected > 0 || s.rule.Selector.Everything() {
 		return nil, nil
 	}
-	return nil, []string{"spec.selector: no node has these labels now (" + truncate(s.rule.Who.String()) + ")"}
+	return nil, []string{"spec.selector: no node has these labels now (" + truncate(s.rule.Selector.String()) + ")"}
 }

@@ -59,7 +59,7 @@ func notReported(s *analysis) (_ []Problem, warnings []string) {
 			continue
 		}
 		if event, ok := catalog.LookupEvent(name); ok {
-			warnings = append(warnings, fmt.Sprintf("%s: %s is the reason of an Event of %s, not a condition: it never stands on a node, and the set never matches",
+			warnings = append(warnings, fmt.Sprintf("%s: %s is the reason of an Event of %s, not a condition: a node never has it, and the set never matches",
 				field(name, ""), name, event.Sources[0]))
 			continue
 		}
@@ -71,7 +71,7 @@ func notReported(s *analysis) (_ []Problem, warnings []string) {
 	if len(unknown) > 0 {
 		then := ""
 		if len(Unproven(s.Set, s.Reported)) > 0 {
-			then = ", and is judged again by the nodes then"
+			then = ", and the controller checks the set again then"
 		}
 		warnings = append(warnings, fmt.Sprintf("%s: no node reports %s, and the catalogue does not know it; the set matches nothing until an agent reports it%s",
 			field(unknown[0], ""), shortList(unknown), then))

@@ -55,8 +55,8 @@ func selectorNodes(s *healthAnalysis) (_ []Problem, warnings []string) {
 	switch {
 	case s.found == nil:
 		return nil, nil
-	case s.found.Selected == 0 && !s.rule.Who.Everything():
-		return nil, []string{"spec.selector: no node has these labels now (" + truncate(s.rule.Who.String()) + ")"}
+	case s.found.Selected == 0 && !s.rule.Selector.Everything():
+		return nil, []string{"spec.selector: no node has these labels now (" + truncate(s.rule.Selector.String()) + ")"}
 	case 0 < s.found.ControlPlane && s.found.ControlPlane < s.found.Selected:
 		return nil, []string{fmt.Sprintf("spec.selector: %d of %s are of the control plane, and one bound counts them and the workers together; want one health check for those with the label node-role.kubernetes.io/control-plane, and others for those without",
 			s.found.ControlPlane, nodes(s.found.Selected))}

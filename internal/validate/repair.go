@@ -170,7 +170,7 @@ func (s *repairAnalysis) compile(who triage.Selector, err error) {
 	// No verdict depends on which pool shares the bound.
 	rule, wrong := observe.Repair(s.name, "", s.spec, s.Statements, s.template)
 	if s.compileErr = fieldError(wrong); s.compileErr == nil {
-		s.rule, s.rule.Who = rule, who
+		s.rule, s.rule.Selector = rule, who
 	}
 }
 

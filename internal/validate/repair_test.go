@@ -141,10 +141,7 @@ func TestImpactCountsNodesWithoutAnOlderPolicy(t *testing.T) {
 			others = append(others, policy(fmt.Sprint("other-", i), time.Duration(rapid.IntRange(-1, 1).Draw(t, "age"))*time.Hour))
 		}
 		selects := func(p *v1alpha1.RepairPolicy, n node) bool {
-			who, err := observe.RepairNodes(p)
-			if err != nil {
-				t.Fatal(err)
-			}
+			who := testkit.Value(observe.RepairNodes(p)).Must(t)
 			return n.meets(who)
 		}
 		selected, left := 0, 0

@@ -132,12 +132,12 @@ func nodesWithoutClaim(s *repairAnalysis) (_ []Problem, warnings []string) {
 	if s.template != nil {
 		return nil, s.unusableTemplate()
 	}
-	plain, err := triage.NewSelector(append(s.rule.Who.Requirements(), triage.Requirement{Key: karpenter.NodePoolLabel, Op: triage.Absent})...)
+	plain, err := triage.NewSelector(append(s.rule.Selector.Requirements(), triage.Requirement{Key: karpenter.NodePoolLabel, Op: triage.Absent})...)
 	if s.Survey == nil || err != nil {
 		return nil, nil
 	}
 	rule := s.rule
-	rule.Who = plain
+	rule.Selector = plain
 	found, err := s.Survey(rule)
 	if err != nil || found.Selected == 0 {
 		return nil, nil
@@ -167,8 +167,8 @@ func repairSelectorNodes(s *repairAnalysis) (_ []Problem, warnings []string) {
 	switch {
 	case s.found == nil || s.hasPool:
 		return nil, nil
-	case s.found.Selected == 0 && !s.rule.Who.Everything():
-		return nil, []string{"spec.selector: no node has these labels now (" + truncate(s.rule.Who.String()) + ")"}
+	case s.found.Selected == 0 && !s.rule.Selector.Everything():
+		return nil, []string{"spec.selector: no node has these labels now (" + truncate(s.rule.Selector.String()) + ")"}
 	case 0 < s.found.ControlPlane && s.found.ControlPlane < s.found.Selected:
 		return nil, []string{fmt.Sprintf("spec.selector: %d of %s are of the control plane, and one bound counts them and the workers together; want one policy for those with the label node-role.kubernetes.io/control-plane, and others for those without",
 			s.found.ControlPlane, nodes(s.found.Selected))}

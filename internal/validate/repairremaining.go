@@ -25,14 +25,14 @@ func (s *repairAnalysis) surveyGoverned(pools []triage.Selector, inPools []triag
 		s.governed, s.poolSizes = s.found, poolSizes(s.found.Selected, inPools)
 		return
 	}
-	pieces, err := subtract(s.rule.Who, before)
+	pieces, err := subtract(s.rule.Selector, before)
 	if err != nil || len(pieces) > maxPieces {
 		return
 	}
 	left := triage.Survey{Shared: make([]triage.Shared, len(pools))}
 	for _, piece := range pieces {
 		rule := s.rule
-		rule.Who = piece
+		rule.Selector = piece
 		found, err := s.Survey(rule, pools...)
 		if err != nil {
 			return

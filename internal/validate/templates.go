@@ -100,7 +100,7 @@ func sameKindTemplates(list []namedTemplate) (_ *Problem, warning string) {
 	field, kind := list[1].field, truncate(list[1].Kind)
 	if len(silent) > 0 {
 		return &Problem{field, fmt.Sprintf(
-			"%s is the kind of %d templates here, and its remediator may take but one request for a node. Want templates of different kinds; or, if it does take several, annotate %s with %s: \"true\"",
+			"%s is the kind of %d templates here, and its remediator may accept only one request per node. Want templates of different kinds; or, if it accepts several, annotate %s with %s: \"true\"",
 			kind, len(list), shortList(silent), remediation.MultipleTemplatesAnnotation), SameKind}, ""
 	}
 	if len(unread) > 0 {

@@ -365,7 +365,7 @@ func TestManyLongNamesFitAStatus(t *testing.T) {
 }
 
 // Every stored set gets a verdict.
-func FuzzJudge(f *testing.F) {
+func FuzzConditionSet(f *testing.F) {
 	f.Add([]byte(`{"metadata":{"name":"a"},"spec":{"type":"T","effect":"NoExecute","taintKey":"a/b","conditions":{"OutOfDisk":{"status":false}}}}`), []byte(`{}`), false)
 	f.Add([]byte(`{"spec":{"maxUnhealthy":{},"dryRun":7}}`), []byte(`{"spec":{"type":"T","conditions":{"A":{"status":"unknown"}}}}`), true)
 	f.Add([]byte(`{"metadata":{"generateName":"a-"},"spec":{"type":"T","effect":"NoSchedule","taintKey":"karpenter.sh/b","maxUnhealthy":"0%","conditions":{"KubletUnhealthy":{"status":1}}}}`), []byte(`{}`), false)

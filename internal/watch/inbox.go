@@ -119,7 +119,7 @@ func (box *Inbox[T]) Add(obj any) error { return box.Update(obj) }
 func (box *Inbox[T]) Update(obj any) error {
 	object, ok := box.Convert(obj)
 	if !ok {
-		return fmt.Errorf("the watch brought a %T", obj)
+		return fmt.Errorf("the watch sent a %T", obj)
 	}
 	dropManagedFields(object)
 	box.put(func(now time.Time) bool {
@@ -146,7 +146,7 @@ func dropManagedFields(object client.Object) {
 func (box *Inbox[T]) Delete(obj any) error {
 	object, ok := box.Convert(obj)
 	if !ok {
-		return fmt.Errorf("the watch brought a %T", obj)
+		return fmt.Errorf("the watch sent a %T", obj)
 	}
 	box.put(func(now time.Time) bool {
 		box.batch.Changes[box.key(object)] = Change[T]{Object: object, Gone: true, At: now}
@@ -163,7 +163,7 @@ func (box *Inbox[T]) Replace(list []any, version string) error {
 	for _, obj := range list {
 		object, ok := box.Convert(obj)
 		if !ok {
-			return fmt.Errorf("the list brought a %T", obj)
+			return fmt.Errorf("the list has a %T", obj)
 		}
 		dropManagedFields(object)
 		latest[box.key(object)] = Change[T]{Object: object, At: now}

@@ -31,7 +31,7 @@ type Kind struct {
 	*Optional[*unstructured.Unstructured]
 	stop context.CancelFunc
 
-	// Current is the availability that the loop has acted on, and why is its error. The
+	// Current is the availability that the loop has acted on, and Err is its error. The
 	// inbox may have a newer answer, about objects that the loop has not taken in.
 	Current      Availability
 	Err          error

@@ -602,7 +602,7 @@ func testForeignObject(w *scope) {
 	testkit.Must(w.t, w.api.Create(w.t.Context(), theirs))
 	w.check("check")
 	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionTrue)
-	w.hasCheckStatus("check", row(nodes[0], "Vetoed", "which no health check has made"), counted(4, 3, 0))
+	w.hasCheckStatus("check", row(nodes[0], "Vetoed", "no health check owns it"), counted(4, 3, 0))
 	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionFalse)
 	w.hasCheckStatus("check", counted(4, 4, 0))
 	testkit.Must(w.t, w.triesNow(nodes[0], "theirs"))
@@ -633,7 +633,7 @@ func testSameNames(w *scope) {
 	w.template("quick", several)
 	w.template("slow")
 	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionTrue)
-	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseDisabled, "are of one kind", severalAnnotation),
+	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseDisabled, "have the same kind", severalAnnotation),
 		condition(remediationv1alpha1.Disabled, metav1.ConditionTrue, "RemediationTemplateInvalid"), row(nodes[0], "OnHold"))
 	template := &unstructured.Unstructured{}
 	template.SetGroupVersionKind(remediator.TemplateKind)

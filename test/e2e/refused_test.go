@@ -50,9 +50,9 @@ func (w *scope) retriesRarely(tries *atomic.Int64, nodes int, since time.Time) {
 // one Event.
 func (w *scope) reportsRefusal(node string, parts ...string) {
 	w.t.Helper()
-	w.tellsOf(node, "Trouble", parts...)
-	w.tellsOf(w.name+"-set", "Trouble", append(parts, node)...)
-	events := testkit.Value(w.events(w.t.Context(), node, "Trouble")).Must(w.t)
+	w.tellsOf(node, "Failed", parts...)
+	w.tellsOf(w.name+"-set", "Failed", append(parts, node)...)
+	events := testkit.Value(w.events(w.t.Context(), node, "Failed")).Must(w.t)
 	reported := 0
 	for _, e := range events {
 		if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(e.Note, part) }) {

@@ -314,7 +314,7 @@ func testLateDeletion(p *pool) {
 	testkit.Must(p.t, first.Kill())
 	p.setCondition("BadDisk", corev1.ConditionFalse, unhealthy)
 	p.run(install.Options{Args: []string{alone}})
-	p.hasEvent("Node", unhealthy, "NodeRepairCalledOff", claim.GetName())
+	p.hasEvent("Node", unhealthy, "NodeRepairCancelled", claim.GetName())
 	p.deliver(kept, http.StatusConflict)
 	if on := p.claimOf(unhealthy).GetAnnotations(); on[markAnnotation] != "" || on[deadlineAnnotation] != "" {
 		p.t.Errorf("the mark was removed, but the claim has the annotations %v", on)
@@ -338,7 +338,7 @@ func testLateMark(p *pool) {
 	p.hasEvent("Node", nodes[1], "NodeRepairBlocked", "at most 1 of 2")
 	p.deliver(kept, http.StatusOK)
 	p.settled(1, nodes[1])
-	p.hasEvent("Node", nodes[0], "NodeRepairCalledOff")
+	p.hasEvent("Node", nodes[0], "NodeRepairCancelled")
 }
 
 // expireLease lets the next replica take over from a leader that the test killed or paused.

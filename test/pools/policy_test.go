@@ -150,7 +150,7 @@ func testPolicy(t *testing.T, w *fixture, _ *install.Controller) {
 
 	// The block on the pool takes precedence. Without it the policy applies again.
 	p.patch(object{"repair": repair("1h")})
-	p.hasStatus("named", counted(0, 0, 0, 0), condition(v1alpha1.Conflict, metav1.ConditionTrue, "NodePool named has a repair block of its own"))
+	p.hasStatus("named", counted(0, 0, 0, 0), condition(v1alpha1.Conflict, metav1.ConditionTrue, "NodePool named has its own repair block"))
 	p.patch(object{"repair": nil})
 	p.hasStatus("named", counted(4, 0, 0, 0), condition(v1alpha1.Conflict, metav1.ConditionFalse))
 }

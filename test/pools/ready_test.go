@@ -111,10 +111,10 @@ func testHeld(t *testing.T, w *fixture, c *install.Controller) {
 	// A deleted node without a ready successor counts for 15 minutes. The bound has room
 	// for all of them.
 	p := w.createPool(t, karpenter.Pool{Name: "held", Startup: karpenter.StartsUnready, Spec: object{"repair": object{"readyTimeout": timeout.String(), "maxUnhealthy": 10}}}, 1)
-	const words = "NodePool held is held: 3 nodes in a row have not become ready, which another node will not cure; the next one is tried at "
+	const words = "NodePool held is held: 3 nodes in a row have not become ready, so replacing another node is unlikely to help; the next one is tried at "
 	p.hasEvent("NodePool", p.name, "NodePoolHeld", words)
 	p.measures(c, `autohealer_nodepool_held{nodepool="held"}`, "1")
-	p.hasEvent("Node", "kwok-held-*", "NodeRepairBlocked", "NodePool held is held: ", "which another node will not cure")
+	p.hasEvent("Node", "kwok-held-*", "NodeRepairBlocked", "NodePool held is held: ", "so replacing another node is unlikely to help")
 	p.triesOnce(timeout)
 	relabel(testbed.UnreadyLabel)(p) // this also changes the template
 	p.measures(c, `autohealer_nodepool_held{nodepool="held"}`, "0")

@@ -110,9 +110,7 @@ func testSchemaLost(p *pool, c *install.Controller) {
 	p.hides(false)
 	block, err := p.blockOf(t.Context())
 	testkit.Must(p.t, err)
-	if diff := cmp.Diff(repair("1s"), block); diff != "" {
-		t.Errorf("the restored block (-want +got):\n%s", diff)
-	}
+	testkit.Equal(t, "the restored block", repair("1s"), block)
 	p.hasEvent("NodePool", p.name, "RepairBlockRestored")
 	p.measures(successor, `autohealer_nodepool_repair_blocks{state="schema_lost"}`, "0")
 	unhealthy = p.names()[0]

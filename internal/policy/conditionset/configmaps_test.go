@@ -26,6 +26,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/engine"
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -216,10 +217,7 @@ func in(m *corev1.ConfigMap, text string) *corev1.ConfigMap {
 
 func TestConfigMapSets(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{})
-	api, err := client.NewWithWatch(cluster.AdminConfig(), client.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	api := testkit.Value(client.NewWithWatch(cluster.AdminConfig(), client.Options{})).Must(t)
 	for name, test := range map[string]func(d *configMapFixture, successor func() *configMapFixture){
 		"a version is in force when it is stored":                       testNotKept,
 		"a lost race for a revision number takes the next":              testNumberTaken,

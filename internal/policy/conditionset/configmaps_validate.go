@@ -22,7 +22,7 @@ const validateConfigMapsEvery = 5 * time.Second
 
 // editConfigMapAgain is the advice for a version that matches too many nodes, like
 // [editAgain].
-const editConfigMapAgain = ". This version is not judged again when fewer do: change the ConfigMap or that annotation"
+const editConfigMapAgain = ". The controller does not check this version again when fewer nodes match: change the ConfigMap or that annotation"
 
 // updateConfigMap takes in the current content of a ConfigMap.
 func (p *Policy) updateConfigMap(now time.Time, s *configMapSet) {

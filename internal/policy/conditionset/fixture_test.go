@@ -42,7 +42,7 @@ func newFixture(t *testing.T, cfg Config) *fixture {
 	t.Helper()
 	c := &fixture{t: t, core: triage.New(), nodes: map[string]*engine.Node{}, queued: map[string]bool{}, posts: make(chan func(time.Time), 10)}
 	cfg.Event = func(event treat.Event) { c.events = append(c.events, event) }
-	cfg.Wrote, cfg.Taints = func(string, treat.Result) {}, c
+	cfg.Wrote, cfg.Taints = func(string, treat.Outcome) {}, c
 	cfg.Metrics, cfg.Logger = NewMetrics(), slog.New(slog.NewTextHandler(&c.log, nil))
 	c.Policy = newPolicy(c, cfg)
 	return c

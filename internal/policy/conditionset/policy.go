@@ -36,7 +36,7 @@ type Config struct {
 	// Event publishes an Event. It must not block and must be safe for concurrent use.
 	Event func(treat.Event)
 	// Wrote counts a write by its result.
-	Wrote   func(resource string, result treat.Result)
+	Wrote   func(resource string, result treat.Outcome)
 	Metrics *Metrics
 	Logger  *slog.Logger
 }

@@ -273,9 +273,9 @@ func (p *proof) message() string {
 	case p.refused:
 		return p.text
 	case p.reports == 0:
-		return fmt.Sprintf("the set is followed; no node reports %s yet, and the set is judged again when nodes do", names)
+		return fmt.Sprintf("the set is followed; no node reports %s yet, and the controller checks the set again when nodes do", names)
 	case p.released:
-		return fmt.Sprintf("the set is followed, and is held and judged again when more than %d further nodes begin to report %s", p.limit, names)
+		return fmt.Sprintf("the set is followed; the controller holds it and checks it again when more than %d further nodes begin to report %s", p.limit, names)
 	case p.matching == 0:
 		return fmt.Sprintf("the set is followed; it places no taint until enough nodes report %s to tell that it does not match healthy nodes", names)
 	}

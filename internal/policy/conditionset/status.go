@@ -130,7 +130,7 @@ func (p *Policy) setConditions(pol *conditionSet, status *v1alpha1.ConditionSetS
 		Message: "the set is followed", ObservedGeneration: pol.set.Generation,
 	}
 	if pol.set.Spec.DryRun {
-		accepted.Reason, accepted.Message = "DryRun", "the set is judged, but places no taint"
+		accepted.Reason, accepted.Message = "DryRun", "the set is evaluated, but places no taint"
 	}
 	switch {
 	case pol.err != nil:

@@ -23,7 +23,7 @@ const validateWaitingEvery = 2 * time.Second
 // editAgain is the advice for a stored set that matches too many nodes. The controller
 // does not accept it later by itself: a mistaken set that matches all healthy nodes would
 // get in as soon as some nodes are gone or others join.
-const editAgain = ". This version is not judged again when fewer do: change the set or that annotation, or delete it and create it anew"
+const editAgain = ". The controller does not check this version again when fewer nodes match: change the set or that annotation, or delete the set and create it again"
 
 // setValidation holds pending validations of sets.
 type setValidation struct {

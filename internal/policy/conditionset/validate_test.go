@@ -406,7 +406,7 @@ func TestASetThatMatchesTooManyNodesStaysRejected(t *testing.T) {
 				c.makeUnhealthy(10)
 				c.vets(setNamed("a"))
 				c.is("a", validate.Impact)
-				if message := c.known["a"].err.Error(); !strings.Contains(message, "delete it and create it anew") {
+				if message := c.known["a"].err.Error(); !strings.Contains(message, "delete the set and create it again") {
 					t.Errorf("the message does not say what to do: %s", message)
 				}
 				c.makeUnhealthy(4)

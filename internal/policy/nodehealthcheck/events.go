@@ -20,7 +20,7 @@ func (h *Policy) publishEvent(c *check, node *corev1.Node, what treat.EventReaso
 // reason. A cause that affects all nodes is reported on the health check only.
 func (h *Policy) Planned(state *engine.Node, plan triage.Plan) {
 	for _, is := range plan.Findings {
-		c := h.of(is.Rule)
+		c := h.checkOf(is.Rule)
 		if c == nil || c.isNew() { // the state of a new check lasts only a moment
 			continue
 		}
@@ -39,7 +39,7 @@ func (h *Policy) Planned(state *engine.Node, plan triage.Plan) {
 		if was == 0 {
 			h.publishEvent(c, state.Object, treat.DetectedUnhealthy, is, "")
 			if value, labelled := state.Object.Labels[remediation.ExcludeLabel]; labelled && value != remediation.ExcludeValue {
-				h.publishEvent(c, state.Object, treat.InvalidNodeLabel, is, fmt.Sprintf("label %s is %q and asks for nothing; %q would have the node left alone", remediation.ExcludeLabel, value, remediation.ExcludeValue))
+				h.publishEvent(c, state.Object, treat.InvalidNodeLabel, is, fmt.Sprintf("label %s is %q and has no effect; the value %q excludes the node from remediation", remediation.ExcludeLabel, value, remediation.ExcludeValue))
 			}
 		}
 		switch {

@@ -89,8 +89,8 @@ func (c *check) isFollowed() bool { return c.rule.ID != triage.RuleID{} }
 // isNew reports whether its templates have not been checked yet.
 func (c *check) isNew() bool { return c.problem != "" && c.disabled == "" }
 
-// of returns the health check of a rule, nil if it is gone.
-func (h *Policy) of(rule triage.RuleID) *check {
+// checkOf returns the health check of a rule, nil if it is gone.
+func (h *Policy) checkOf(rule triage.RuleID) *check {
 	if rule.Kind != policykind.NodeHealthCheck {
 		return nil
 	}
@@ -121,7 +121,7 @@ func (h *Policy) Size() (name string, objects int) { return "nodeHealthChecks", 
 
 // Findings returns what the rule of a health check has found.
 func (h *Policy) Findings(rule triage.RuleID) (nodes map[string]triage.Reason, stale *bool) {
-	if c := h.of(rule); c != nil {
+	if c := h.checkOf(rule); c != nil {
 		return c.nodes, &c.status.Stale
 	}
 	return nil, nil
@@ -129,7 +129,7 @@ func (h *Policy) Findings(rule triage.RuleID) (nodes map[string]triage.Reason, s
 
 // About returns the health check of a rule.
 func (h *Policy) About(rule triage.RuleID, _ *corev1.Node) (s engine.Subject) {
-	if c := h.of(rule); c != nil {
+	if c := h.checkOf(rule); c != nil {
 		s.Policy = treat.AboutCheck(c.object)
 	}
 	return s
@@ -302,7 +302,7 @@ func (h *Policy) reportCheck(now time.Time, c *check, problem, disabled string) 
 	h.host.Statuses().Schedule(now)
 	if disabled == "" {
 		h.host.Logger().Info("health check enabled", "nodeHealthCheck", name)
-		h.publishEvent(c, nil, treat.Enabled, triage.Reason{}, "nothing speaks against it any more, the health check is enabled")
+		h.publishEvent(c, nil, treat.Enabled, triage.Reason{}, "no problem remains, and the controller follows the health check again")
 		return
 	}
 	h.host.Logger().Warn("health check disabled", "nodeHealthCheck", name, "reason", disabled, "err", problem)

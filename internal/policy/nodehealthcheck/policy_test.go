@@ -39,7 +39,7 @@ func newFixture(f *enginetest.Fixture) (p *Policy, inboxes Inboxes, object *reme
 	f.T.Helper()
 	inboxes = Inboxes{Checks: enginetest.Empty(f.T, &remediationv1alpha1.NodeHealthCheck{}), Leases: enginetest.Empty(f.T, &coordinationv1.Lease{})}
 	p = New(f, inboxes, noRemediations{}, NewMetrics())
-	f.Add(p)
+	f.AddPolicies(p)
 	object = &remediationv1alpha1.NodeHealthCheck{
 		ObjectMeta: metav1.ObjectMeta{Name: "check", UID: "uid", Generation: 1, ResourceVersion: "1"},
 		Spec: remediationv1alpha1.NodeHealthCheckSpec{

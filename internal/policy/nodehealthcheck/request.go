@@ -37,7 +37,7 @@ func (h *Policy) Requests(rule triage.RuleID) bool { return rule.Kind == policyk
 
 // Request returns what the rule of a health check asks for.
 func (h *Policy) Request(rule triage.RuleID) *remediation.Request {
-	c := h.of(rule)
+	c := h.checkOf(rule)
 	if c == nil {
 		return nil
 	}

@@ -117,7 +117,7 @@ func (r *Policy) machineCounts(m machine.Machine) (s machineCounts) {
 			s.starting = 1
 		}
 		isInitialised = isInitialised || r.machines.IsInitialized(state.Object)
-		if by := r.of(state).terminatedBy; isRepair(by) {
+		if by := r.nodeOf(state).terminatedBy; isRepair(by) {
 			isGoing = true
 			if by.Kind == policykind.ReadyTimeout && m.Mark() == nil && r.usesCurrentTemplate(m) {
 				s.pendingFailures = 1
@@ -146,7 +146,7 @@ func (r *Policy) noteTermination(state *engine.Node, plan triage.Plan) {
 	if planned := plan.Treatment; planned != nil && isRepair(planned.Rule) {
 		by = planned.Rule
 	}
-	if known := r.of(state); by != known.terminatedBy {
+	if known := r.nodeOf(state); by != known.terminatedBy {
 		known.terminatedBy = by
 		r.recountNode(state.Object)
 	}
@@ -204,8 +204,8 @@ func (r *Policy) allowance(now time.Time, id triage.RuleID, name string, count *
 	if id.Kind != policykind.ReadyTimeout || r.pools[name] == nil {
 		return allowed, changes
 	}
-	if left, message, until := count.failures.remaining(now, name, r.timeoutFor(id), count.pendingFailures); allowed == nil || left < allowed.Places {
-		return &triage.Allowance{Places: left, Words: message}, times.Earliest(changes, until)
+	if left, message, until := count.failures.remaining(now, name, r.timeoutFor(id), count.pendingFailures); allowed == nil || left < allowed.Remaining {
+		return &triage.Allowance{Remaining: left, Reason: message}, times.Earliest(changes, until)
 	}
 	return allowed, changes
 }
@@ -217,7 +217,7 @@ func (r *Policy) disruptionAllowance(now time.Time, id triage.RuleID, name strin
 	}
 	pool := r.pools[name]
 	if pool == nil {
-		return &triage.Allowance{Words: "NodePool " + name + " is gone"}, time.Time{}
+		return &triage.Allowance{Reason: "NodePool " + name + " is gone"}, time.Time{}
 	}
 	total, going := count.initialized, count.disrupted
 	if id.Kind == policykind.ReadyTimeout {
@@ -234,7 +234,7 @@ func (r *Policy) disruptionAllowance(now time.Time, id triage.RuleID, name strin
 	if room == budget.Unbounded {
 		return nil, changes
 	}
-	return &triage.Allowance{Places: room, Words: message}, changes
+	return &triage.Allowance{Remaining: room, Reason: message}, changes
 }
 
 // withoutPercentages drops budgets in percent. If no node is in service, a percentage has no base
@@ -261,7 +261,7 @@ func (r *Policy) MayBegin(now time.Time, rule triage.RuleID, node *corev1.Node) 
 	m, _ := r.machines.MachineOf(node)
 	count := r.countsWithout(followed.pool, m)
 	allowed, _ := r.allowance(now, rule, followed.pool, &count)
-	return allowed == nil || allowed.Places > 0
+	return allowed == nil || allowed.Remaining > 0
 }
 
 // countsWithout returns the counts of a pool as if the machine, which may be nil, were in

@@ -67,7 +67,7 @@ func TestABudgetCountsKarpentersDisruptions(t *testing.T) {
 		if sent := h.Startable(); len(sent) > 0 {
 			t.Errorf("%d are sent beside what Karpenter does", len(sent))
 		}
-		if treatments := h.FindLane("a"); treatments != nil && treatments.HasSlot() {
+		if treatments := h.FindNodeTasks("a"); treatments != nil && treatments.HasSlot() {
 			t.Errorf("its slot in the ledger is kept: %+v", treatments.Slot())
 		}
 	})
@@ -221,10 +221,10 @@ func TestAHoldThatHasEndedIsNotRestored(t *testing.T) {
 			h.launches("bad", "good")
 			h.writeSnapshot()
 			h.goes("good")
-		}, "NodePool bad is held no more: NodeClaim claim-good has become ready"},
+		}, "NodePool bad is released: NodeClaim claim-good has become ready"},
 		"the template changes": {func(h *nodePoolFixture) {
 			h.pool("bad", ofAtMost("5"), madeOf("2"))
-		}, "NodePool bad is held no more: its template has changed"},
+		}, "NodePool bad is released: its template has changed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			withNodePools(t, func(h *nodePoolFixture) {
@@ -266,13 +266,13 @@ func TestANewLeaderNoticesTheEndOfAHold(t *testing.T) {
 	}{
 		"nothing": {},
 		"a node becomes ready": {happens: func(h *nodePoolFixture) { h.api.launch("good", "bad") },
-			released: "NodePool bad is held no more: NodeClaim claim-good has become ready"},
+			released: "NodePool bad is released: NodeClaim claim-good has become ready"},
 		"the template changes": {happens: func(h *nodePoolFixture) { h.remake("bad", madeOf("2")) },
-			released: "NodePool bad is held no more: its template has changed"},
+			released: "NodePool bad is released: its template has changed"},
 		"the template changes, and the pool is known later": {
 			happens:   func(h *nodePoolFixture) { delete(h.repairs.pools, "bad") },
 			afterward: func(successor *nodePoolFixture) { successor.pool("bad", ofAtMost("5"), madeOf("2")) },
-			released:  "NodePool bad is held no more: its template has changed",
+			released:  "NodePool bad is released: its template has changed",
 		},
 		"something else of the pool changes": {happens: func(h *nodePoolFixture) {
 			h.remake("bad", budgets(karpenter.Budget{Nodes: "5"}))
@@ -463,7 +463,7 @@ func TestPoolCountsEqualARecount(t *testing.T) {
 		inBubble(t, rt, func(t *testing.T) {
 			t.Helper()
 			h := newNodePoolFixture(t, timed)
-			s := &history{nodePoolFixture: h, rt: rt, out: map[string]*engine.Result{}, hits: &hits{}}
+			s := &history{nodePoolFixture: h, rt: rt, out: map[string]*engine.TaskResult{}, hits: &hits{}}
 			for _, pool := range pools {
 				h.pool(pool, ofAtMost("100%"))
 			}
@@ -528,7 +528,7 @@ func TestPoolCountsEqualARecount(t *testing.T) {
 				case "work":
 					h.writeSnapshot()
 					if node := some(rt, h.Startable(), func(*engine.Task) bool { return true }); node != "" {
-						h.runs(node, how{second: rapid.SampledFrom([]treat.Result{treat.Made, treat.Refused}).Draw(rt, "second")})
+						h.runs(node, how{second: rapid.SampledFrom([]treat.Outcome{treat.Made, treat.Refused}).Draw(rt, "second")})
 					}
 				case "recover":
 					if name := anyOf(); name != "" {
@@ -566,7 +566,7 @@ func (s *history) recount() (going int) {
 				continue
 			}
 			isInitialised = isInitialised || state.Object.Labels["karpenter.sh/initialized"] == "true"
-			if !s.repairs.of(state).started {
+			if !s.repairs.nodeOf(state).started {
 				is.starting = 1
 			}
 			plan, _ := s.Core().Plan(state.Object.Name)
@@ -669,7 +669,7 @@ func TestTheReadyTimeoutCountsAllClaims(t *testing.T) {
 				h.deliver()
 				for rule, want := range map[triage.RuleID]int{poolRuleID("default"): test.repairs, timeoutRule("default"): test.timeouts} {
 					allowed, _ := h.repairs.disruptionAllowance(time.Now(), rule, "default", h.repairs.counts["default"])
-					if allowed == nil || allowed.Places != want {
+					if allowed == nil || allowed.Remaining != want {
 						t.Errorf("%s may begin %+v, want %d", rule, allowed, want)
 					}
 				}

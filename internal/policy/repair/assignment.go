@@ -51,7 +51,7 @@ func (r *Policy) assignPolicies(state *engine.Node) {
 	if is.timedBy != "" && !r.hasStarted(state) {
 		is.repairedBy = ""
 	}
-	known := r.of(state)
+	known := r.nodeOf(state)
 	if known.assigned == is && slices.Equal(known.shadowed, shadowed) {
 		return
 	}
@@ -67,7 +67,7 @@ func (r *Policy) assignPolicies(state *engine.Node) {
 // hasStarted reports whether a node is or ever was ready for work. The machine names the
 // startup taints that must go first, so without a known machine the answer is no.
 func (r *Policy) hasStarted(state *engine.Node) bool {
-	known := r.of(state)
+	known := r.nodeOf(state)
 	if known.started {
 		return true
 	}
@@ -168,8 +168,8 @@ func (r *Policy) sortPolicies() {
 func (r *Policy) assignAllPolicies(now time.Time, isAffected func(*engine.Node) bool) {
 	var affected []string
 	for name, state := range r.host.Nodes() {
-		before := r.of(state).assigned
-		if r.assignPolicies(state); r.of(state).assigned != before || isAffected(state) {
+		before := r.nodeOf(state).assigned
+		if r.assignPolicies(state); r.nodeOf(state).assigned != before || isAffected(state) {
 			affected = append(affected, name)
 		}
 	}

@@ -85,7 +85,7 @@ func TestPolicyPrecedence(t *testing.T) {
 			h.policy("p", forPool("default"))
 			h.policy("q", selecting("zone", "z"))
 			h.pool("default", ofAtMost("1"))
-		}, "NodePool/default", map[string]string{"p": "NodePool default has a repair block of its own", "q": "node a is governed by NodePool/default"}},
+		}, "NodePool/default", map[string]string{"p": "NodePool default has its own repair block", "q": "node a is governed by NodePool/default"}},
 		"a policy that names the pool before an older selector": {func(h *nodePoolFixture) {
 			h.policy("q", selecting("zone", "z"))
 			enginetest.Pass(time.Minute)
@@ -375,8 +375,8 @@ func (s *history) lookNaively() map[string]int {
 		case pool != nil && s.repairs.cfg.WithoutPolicy:
 			want = "NodePool/" + label
 		}
-		if s.repairs.of(state).assigned.repairedBy != want {
-			s.fails("%s is governed by %q, want %q", name, s.repairs.of(state).assigned.repairedBy, want)
+		if s.repairs.nodeOf(state).assigned.repairedBy != want {
+			s.fails("%s is governed by %q, want %q", name, s.repairs.nodeOf(state).assigned.repairedBy, want)
 		}
 		var losers []string
 		for _, other := range all[min(1, len(all)):] {

@@ -48,7 +48,7 @@ func (r *Policy) reportPoolHeld(name string, count *poolCounts) {
 func (r *Policy) reportPoolReleased(name, message string) {
 	r.host.Logger().Info("pool released", "nodePool", name, "reason", message)
 	if pool := r.pools[name]; pool != nil {
-		r.host.Event(treat.Event{Related: []*corev1.ObjectReference{treat.AboutNodePool(pool)}, EventReason: treat.PoolReleased, Message: "NodePool " + name + " is held no more: " + message})
+		r.host.Event(treat.Event{Related: []*corev1.ObjectReference{treat.AboutNodePool(pool)}, EventReason: treat.PoolReleased, Message: "NodePool " + name + " is released: " + message})
 	}
 }
 

@@ -35,8 +35,8 @@ type history struct {
 	*nodePoolFixture
 	rt       *rapid.T
 	launched int
-	late     []late                    // writes in flight
-	out      map[string]*engine.Result // running tasks, by node
+	late     []late                        // writes in flight
+	out      map[string]*engine.TaskResult // running tasks, by node
 	given    []*givenUp
 	ready    []*launch
 	hits     *hits
@@ -44,7 +44,7 @@ type history struct {
 
 // late is a task whose writes the API server has not processed yet.
 type late struct {
-	report *engine.Result
+	report *engine.TaskResult
 	until  time.Time
 }
 
@@ -152,7 +152,7 @@ func some[T any](rt *rapid.T, of map[string]T, is func(T) bool) string {
 	return rapid.SampledFrom(names).Draw(rt, "which")
 }
 
-var fates = []treat.Result{treat.Made, treat.Made, treat.Made, treat.Stale, treat.Busy, treat.Refused, treat.Unknown}
+var fates = []treat.Outcome{treat.Made, treat.Made, treat.Made, treat.Stale, treat.Busy, treat.Refused, treat.Unknown}
 
 func (s *history) goes() how {
 	return how{
@@ -203,7 +203,7 @@ func (s *history) act() {
 	case "late":
 		s.sendOne(true)
 	case "report":
-		if node := some(s.rt, s.out, func(*engine.Result) bool { return true }); node != "" {
+		if node := some(s.rt, s.out, func(*engine.TaskResult) bool { return true }); node != "" {
 			r := s.out[node]
 			delete(s.out, node)
 			s.Finish(r)
@@ -305,7 +305,7 @@ func (s *history) sendOne(isLate bool) {
 	s.out[node] = r
 }
 
-func (s *history) carry(r *engine.Result, goes how) {
+func (s *history) carry(r *engine.TaskResult, goes how) {
 	before := len(s.api.deleted)
 	s.api.carryOut(r, goes)
 	s.look()
@@ -324,8 +324,8 @@ func (s *history) arrive() {
 	} else {
 		s.carry(one.report, s.goes())
 	}
-	if s.FindLane(one.report.Lane.Node) == one.report.Lane {
-		s.out[one.report.Lane.Node] = one.report
+	if s.FindNodeTasks(one.report.NodeTasks.Node) == one.report.NodeTasks {
+		s.out[one.report.NodeTasks.Node] = one.report
 	}
 }
 
@@ -338,7 +338,7 @@ func (s *history) die() {
 		testkit.Must(s.T, successor.policies.Update(pol.object))
 	}
 	successor.load()
-	s.nodePoolFixture, s.out = successor, map[string]*engine.Result{}
+	s.nodePoolFixture, s.out = successor, map[string]*engine.TaskResult{}
 }
 
 // settle lets everything finish.
@@ -386,7 +386,7 @@ func TestNoHistoryExceedsTheBound(t *testing.T) {
 			inBubble(t, rt, func(t *testing.T) {
 				t.Helper()
 				h := newNodePoolFixture(t)
-				s := &history{nodePoolFixture: h, rt: rt, out: map[string]*engine.Result{}, hits: &sum}
+				s := &history{nodePoolFixture: h, rt: rt, out: map[string]*engine.TaskResult{}, hits: &sum}
 				h.pool("default", patientFor1s())
 				for range 5 {
 					s.launchOne(true)

@@ -118,8 +118,8 @@ func nodePoolFixtureIn(t *testing.T, w *fakeAPI, changes ...func(*Config)) *node
 	h.repairs = New(h, cfg, Dependencies{Inbox: h.policies, Pools: h.pools, Machines: claims, Remediations: h.remediations, Metrics: NewMetrics()})
 	claims.Serve(h.repairs)
 	h.remediations.Serve(h.repairs)
-	h.Add(h.repairs)
-	h.Treat(claims, h.remediations)
+	h.AddPolicies(h.repairs)
+	h.AddTreatments(claims, h.remediations)
 	return h
 }
 
@@ -349,18 +349,18 @@ func (h *nodePoolFixture) writeSnapshot() {
 
 // how is the results of a task's two writes.
 type how struct {
-	first, second treat.Result
+	first, second treat.Outcome
 	unanswered    bool // a write with result Unknown has succeeded
 }
 
 // isMade reports whether a write takes effect, whatever its answer.
-func (h how) isMade(result treat.Result) bool {
+func (h how) isMade(result treat.Outcome) bool {
 	return result == treat.Made || result == treat.Unknown && h.unanswered
 }
 
 // claimResult is the result of a task for a NodeClaim.
 type claimResult struct {
-	*engine.Result
+	*engine.TaskResult
 	*nodeclaim.Work
 }
 
@@ -368,7 +368,7 @@ type claimResult struct {
 func claimWork(t *engine.Task) *nodeclaim.Work { return t.Work.(*nodeclaim.Work) }
 
 // begins starts the queued task of a node.
-func (h *nodePoolFixture) begins(node string) *engine.Result {
+func (h *nodePoolFixture) begins(node string) *engine.TaskResult {
 	h.T.Helper()
 	r := h.Begin(node)
 	if r == nil {
@@ -388,16 +388,16 @@ func (h *nodePoolFixture) runs(node string, goes how) {
 }
 
 // carryOut applies a task to the API objects, as far as its writes succeed.
-func (w *fakeAPI) carryOut(result *engine.Result, goes how) {
+func (w *fakeAPI) carryOut(result *engine.TaskResult, goes how) {
 	r := claimResult{result, claimWork(result.Task)}
-	fails := func(result treat.Result) {
+	fails := func(result treat.Outcome) {
 		r.Outcome, r.Err = result, fmt.Errorf("for a test: %w", enginetest.ErrBroken)
 	}
 	stale := func() { // as fetchClaim does
 		r.Outcome, r.Current = treat.Stale, w.claims[r.Claim.Name].DeepCopy()
 		r.Gone = r.Current == nil
 	}
-	if n := w.nodes[r.Lane.Node]; r.Does == nodeclaim.TerminateClaim && (n == nil || n.UID != r.Task.Node.UID || n.ResourceVersion != r.Task.Node.ResourceVersion) {
+	if n := w.nodes[r.NodeTasks.Node]; r.Does == nodeclaim.TerminateClaim && (n == nil || n.UID != r.Task.Node.UID || n.ResourceVersion != r.Task.Node.ResourceVersion) {
 		r.Outcome, r.Missing, r.Fresh = treat.Stale, n == nil, n.DeepCopy()
 		return
 	}
@@ -442,7 +442,7 @@ func (w *fakeAPI) carryOut(result *engine.Result, goes how) {
 		return
 	}
 	w.changeClaim(c.Name, func(c *karpenter.NodeClaim) { c.DeletionTimestamp = new(metav1.Now()) })
-	w.deleted = append(w.deleted, r.Lane.Node)
+	w.deleted = append(w.deleted, r.NodeTasks.Node)
 	if goes.second == treat.Unknown {
 		fails(goes.second)
 		return

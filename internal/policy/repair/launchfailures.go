@@ -53,7 +53,7 @@ func (t launchFailures) remaining(now time.Time, pool string, timeout time.Durat
 		return max(0, maxLaunchFailures-t.failed-trying), fmt.Sprintf("%d nodes of NodePool %s in a row have not become ready and are being replaced; the next replacement waits for their result", maxLaunchFailures, pool), time.Time{}
 	}
 	next := t.next(timeout)
-	message = fmt.Sprintf("NodePool %s is held: %d nodes in a row have not become ready, which another node will not cure; the next one is tried at %s. If you have repaired the pool, delete its NodeClaims that are not ready", pool, t.failed, next.UTC().Format(time.RFC3339))
+	message = fmt.Sprintf("NodePool %s is held: %d nodes in a row have not become ready, so replacing another node is unlikely to help; the next one is tried at %s. If you have repaired the pool, delete its NodeClaims that are not ready", pool, t.failed, next.UTC().Format(time.RFC3339))
 	if now.Before(next) {
 		return 0, message, next
 	}

@@ -64,8 +64,8 @@ func TestAClaimDeletedBeforeItsMarkWasSeen(t *testing.T) {
 		h.deliver()
 		h.Finish(r)
 		h.runRound()
-		if h.WantNoTask("b"); h.taken("default") != 1 || !h.FindLane("a").HasSlot() {
-			t.Errorf("%d slots are taken, and the ledger names %+v", h.taken("default"), h.FindLane("a").Slot())
+		if h.WantNoTask("b"); h.taken("default") != 1 || !h.FindNodeTasks("a").HasSlot() {
+			t.Errorf("%d slots are taken, and the ledger names %+v", h.taken("default"), h.FindNodeTasks("a").Slot())
 		}
 	})
 }

@@ -131,8 +131,8 @@ type repairedNode struct {
 	veto         string           // why the node must not be terminated, empty for nothing
 }
 
-// of returns what repairs know about a node.
-func (r *Policy) of(n *engine.Node) *repairedNode {
+// nodeOf returns what repairs know about a node, created if necessary.
+func (r *Policy) nodeOf(n *engine.Node) *repairedNode {
 	known := r.nodes[n.Object.Name]
 	if known == nil {
 		known = &repairedNode{}
@@ -242,12 +242,12 @@ func (r *Policy) Findings(rule triage.RuleID) (nodes map[string]triage.Reason, s
 func (r *Policy) NodeChanged(n *engine.Node, before, after *corev1.Node) {
 	switch {
 	case after == nil:
-		for _, policy := range r.of(n).shadowed {
+		for _, policy := range r.nodeOf(n).shadowed {
 			r.noteShadowed(policy, before.Name, false)
 		}
 		delete(r.nodes, before.Name)
 	case before != nil && before.UID != after.UID:
-		r.of(n).started = false
+		r.nodeOf(n).started = false
 	}
 	for _, node := range []*corev1.Node{before, after} {
 		if node != nil {
@@ -259,7 +259,7 @@ func (r *Policy) NodeChanged(n *engine.Node, before, after *corev1.Node) {
 // AddFacts assigns the node to its policies, and adds what forbids its repair.
 func (r *Policy) AddFacts(now time.Time, n *engine.Node, facts *triage.Node) {
 	r.assignPolicies(n)
-	r.of(n).assigned.label(facts)
+	r.nodeOf(n).assigned.label(facts)
 	r.addVetoes(now, n, facts)
 }
 
@@ -410,7 +410,7 @@ func (r *Policy) SetRules(_ context.Context, now time.Time) (due time.Time) {
 	}
 	r.UpdateAllowances(now)
 	r.assignAllPolicies(now, func(state *engine.Node) bool {
-		return changedRules[r.of(state).assigned.repairedBy] || r.dirty[state.Object.Labels[karpenter.NodePoolLabel]]
+		return changedRules[r.nodeOf(state).assigned.repairedBy] || r.dirty[state.Object.Labels[karpenter.NodePoolLabel]]
 	})
 	clear(r.dirty)
 	for _, pol := range r.policies {

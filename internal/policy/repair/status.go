@@ -131,7 +131,7 @@ func (r *Policy) statusOf(pol *repairPolicy, sum *repairCounts) v1alpha1.RepairP
 	})
 	for _, row := range sum.rows[:min(len(sum.rows), v1alpha1.MaxListedNodes)] {
 		reason := r.host.CurrentReason(row.node, row.reason)
-		if state := r.host.Node(row.node); state != nil && r.host.FindLane(row.node) != nil && reason.Action == triage.Terminate &&
+		if state := r.host.Node(row.node); state != nil && r.host.FindNodeTasks(row.node) != nil && reason.Action == triage.Terminate &&
 			(r.remediations.HasObjects(row.node, reason.Rule) || r.MayRequest(state, reason.Rule)) {
 			reason.Action = triage.Remediate
 		}
@@ -211,7 +211,7 @@ func (r *Policy) conflict(pol *repairPolicy) string {
 		pool = pol.inForce.Spec.NodePool
 	}
 	if of := r.pools[pool]; of != nil && of.Block != nil {
-		return "NodePool " + pool + " has a repair block of its own, which goes first"
+		return "NodePool " + pool + " has its own repair block, which takes precedence"
 	}
 	if first := r.namedBy(pool); pool != "" && first != nil && first != pol {
 		return fmt.Sprintf("RepairPolicy %s names NodePool %s, too, and is older", first.object.Name, pool)

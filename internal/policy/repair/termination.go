@@ -57,8 +57,8 @@ func (r *Policy) VetoTermination(now time.Time, n *engine.Node, m machine.Machin
 	switch {
 	case followed == nil:
 		return "its policy is gone"
-	case r.of(n).veto != "":
-		return r.of(n).veto
+	case r.nodeOf(n).veto != "":
+		return r.nodeOf(n).veto
 	case followed.rule.Hold != "":
 		return followed.rule.Hold
 	case r.host.IsOverBound(rule):
@@ -67,8 +67,8 @@ func (r *Policy) VetoTermination(now time.Time, n *engine.Node, m machine.Machin
 		return ""
 	}
 	count := r.countsWithout(followed.pool, m)
-	if allowed, _ := r.disruptionAllowance(now, rule, followed.pool, &count); allowed != nil && allowed.Places < 1 {
-		return allowed.Words
+	if allowed, _ := r.disruptionAllowance(now, rule, followed.pool, &count); allowed != nil && allowed.Remaining < 1 {
+		return allowed.Reason
 	}
 	return ""
 }
@@ -76,7 +76,7 @@ func (r *Policy) VetoTermination(now time.Time, n *engine.Node, m machine.Machin
 // CountsUnder returns the rule that counts a final termination of a node: the node's
 // current rule if the rule of the mark is gone. The bound of the pool is the same.
 func (r *Policy) CountsUnder(n *engine.Node, rule triage.RuleID) triage.RuleID {
-	if assigned := r.of(n).assigned; r.followed[rule] == nil && assigned.repairedBy != "" {
+	if assigned := r.nodeOf(n).assigned; r.followed[rule] == nil && assigned.repairedBy != "" {
 		return assigned.repair()
 	}
 	return rule
@@ -106,7 +106,7 @@ func (r *Policy) Terminated(now time.Time, m machine.Machine, t *engine.Task, ou
 // RecordsStart reports whether to record on the node that it was ready for work: a ready
 // timeout applies and the provider of the machine has not recorded it.
 func (r *Policy) RecordsStart(n *engine.Node) bool {
-	if r.of(n).assigned.timedBy == "" || r.machines.IsInitialized(n.Object) {
+	if r.nodeOf(n).assigned.timedBy == "" || r.machines.IsInitialized(n.Object) {
 		return false
 	}
 	m, _ := r.machines.MachineOf(n.Object)
@@ -116,7 +116,7 @@ func (r *Policy) RecordsStart(n *engine.Node) bool {
 // addVetoes adds what forbids the repair of a node, and notes the last of it for a machine
 // that is marked already.
 func (r *Policy) addVetoes(now time.Time, n *engine.Node, facts *triage.Node) {
-	known := r.of(n)
+	known := r.nodeOf(n)
 	known.veto = ""
 	if n.Object.DeletionTimestamp != nil {
 		known.veto = engine.NodeDeletedMessage

@@ -45,7 +45,7 @@ func (h *nodePoolFixture) named(node string) ledger.Entry {
 			if is.Node == node {
 				return e
 			}
-		case ledger.Replacement:
+		case ledger.DeletedNode:
 			if is.Node == node {
 				return e
 			}
@@ -74,7 +74,7 @@ func TestAnUnhealthyNodeIsTerminatedAfterItsToleration(t *testing.T) {
 			t.Errorf("%d slots are taken by a node that is gone", h.taken("default"))
 		}
 		h.writeSnapshot()
-		if e, is := h.named("a").(ledger.Replacement); !is {
+		if e, is := h.named("a").(ledger.DeletedNode); !is {
 			t.Errorf("the ledger names %+v", e)
 		}
 		h.runRound()
@@ -118,7 +118,7 @@ func TestTerminationByWriteResult(t *testing.T) {
 				if is := h.finding(policykind.Repair, "a"); is.Code != test.code {
 					t.Errorf("what is said of it: %v", is)
 				}
-				if is := h.FindLane("a").HasSlot(); is != test.again {
+				if is := h.FindNodeTasks("a").HasSlot(); is != test.again {
 					t.Errorf("its slot is kept in the ledger: %t", is)
 				}
 				if code := h.finding(policykind.Repair, "b").Code; test.again && code != triage.CapFull {
@@ -222,13 +222,13 @@ func TestATerminationIsCancelled(t *testing.T) {
 					t.Errorf("the termination is cancelled because of %v: %+v", e.Reason, claimWork(e).Mark)
 				}
 				h.runs("a", how{first: treat.Unknown})
-				if !h.isMarked("a") || !h.FindLane("a").HasSlot() {
+				if !h.isMarked("a") || !h.FindNodeTasks("a").HasSlot() {
 					t.Error("its slot is free before the termination is cancelled")
 				}
 				h.advance(engine.LastRetry)
 				h.runs("a", how{})
-				if h.isMarked("a") || h.FindLane("a") != nil && h.FindLane("a").HasSlot() || slices.ContainsFunc(h.Core().Grants(), func(g triage.Grant) bool { return g.Rule == poolRuleID("default") }) {
-					t.Errorf("afterwards: marked %t, %+v, %+v", h.isMarked("a"), h.FindLane("a"), h.Core().Grants())
+				if h.isMarked("a") || h.FindNodeTasks("a") != nil && h.FindNodeTasks("a").HasSlot() || slices.ContainsFunc(h.Core().Grants(), func(g triage.Grant) bool { return g.Rule == poolRuleID("default") }) {
+					t.Errorf("afterwards: marked %t, %+v, %+v", h.isMarked("a"), h.FindNodeTasks("a"), h.Core().Grants())
 				}
 				told := slices.IndexFunc(h.Events, func(event treat.Event) bool { return event.EventReason == treat.TerminationCancelled })
 				if told < 0 {
@@ -257,17 +257,17 @@ func TestADeletionCannotBeCancelled(t *testing.T) {
 }
 
 func TestANodeThatIsGoneBeforeTheTaskResult(t *testing.T) {
-	for name, test := range map[string]func(h *nodePoolFixture, r *engine.Result){
-		"with its claim": func(h *nodePoolFixture, r *engine.Result) {
+	for name, test := range map[string]func(h *nodePoolFixture, r *engine.TaskResult){
+		"with its claim": func(h *nodePoolFixture, r *engine.TaskResult) {
 			h.api.carryOut(r, how{})
 			h.goes("a")
 		},
-		"before anything was sent": func(h *nodePoolFixture, r *engine.Result) {
+		"before anything was sent": func(h *nodePoolFixture, r *engine.TaskResult) {
 			h.api.removeNode("a")
 			h.deliver()
 			h.api.carryOut(r, how{})
 		},
-		"and is made anew": func(h *nodePoolFixture, r *engine.Result) {
+		"and is made anew": func(h *nodePoolFixture, r *engine.TaskResult) {
 			h.api.carryOut(r, how{})
 			h.goes("a")
 			h.api.launch("a", "default", unready, func(n *corev1.Node, c *karpenter.NodeClaim) {
@@ -291,11 +291,11 @@ func TestANodeThatIsGoneBeforeTheTaskResult(t *testing.T) {
 				}
 				h.WantNoTask("b")
 				h.writeSnapshot()
-				if e, is := h.named("a").(ledger.Replacement); !is {
+				if e, is := h.named("a").(ledger.DeletedNode); !is {
 					t.Errorf("the ledger names %+v", e)
 				}
-				if h.runRound(); h.FindLane("a") != nil && h.FindLane("a").HasSlot() {
-					t.Errorf("and it is kept on the ledger: %+v", h.FindLane("a").Slot())
+				if h.runRound(); h.FindNodeTasks("a") != nil && h.FindNodeTasks("a").HasSlot() {
+					t.Errorf("and it is kept on the ledger: %+v", h.FindNodeTasks("a").Slot())
 				}
 			})
 		})
@@ -441,7 +441,7 @@ func TestASlotStaysInItsPoolWithoutNodeAndPolicy(t *testing.T) {
 				if isNamed {
 					h.writeSnapshot()
 				}
-				if isGone := len(enginetest.EntriesOf[ledger.Replacement](h.api.page)) > 0; isGone != isNamed {
+				if isGone := len(enginetest.EntriesOf[ledger.DeletedNode](h.api.page)) > 0; isGone != isNamed {
 					t.Fatalf("the ledger is %+v", h.api.page)
 				}
 				h.noPolicy("before")

@@ -93,8 +93,8 @@ func (c Change) Event(now time.Time) (event finding.Event, ok bool) {
 // Config configures a Store.
 type Config struct {
 	Names []Name
-	// Judge parses a version and returns an error if it is invalid.
-	Judge func(path string, kind config.Kind, text []byte) (file *config.File, warnings []string, err error)
+	// Parse parses a version and returns an error if it is invalid.
+	Parse func(path string, kind config.Kind, text []byte) (file *config.File, warnings []string, err error)
 	// Last returns the last valid version that an earlier process knew. It is in effect while the
 	// file is invalid. May be nil.
 	Last func(Name) (text string, ok bool)
@@ -129,7 +129,7 @@ func (s *Store) restore(known Setting) Setting {
 		return known
 	}
 	if text, ok := s.cfg.Last(known.Name); ok {
-		if file, warnings, err := s.cfg.Judge(known.Path, known.Kind, []byte(text)); err == nil {
+		if file, warnings, err := s.cfg.Parse(known.Path, known.Kind, []byte(text)); err == nil {
 			known.File, known.Text, known.Version, known.Warnings = file, text, sum([]byte(text)), warnings
 		}
 	}
@@ -184,14 +184,14 @@ func (s *Store) look(known Setting) Setting {
 		known.Err = nil
 		return known
 	}
-	file, warnings, err := s.cfg.Judge(known.Path, known.Kind, text)
+	file, warnings, err := s.cfg.Parse(known.Path, known.Kind, text)
 	if known.Err = err; err == nil {
 		known.File, known.Text, known.Version, known.Warnings = file, string(text), found, warnings
 	}
 	return known
 }
 
-// mostBytes is larger than any valid file. A longer file is read up to here, so that Judge can
+// mostBytes is larger than any valid file. A longer file is read up to here, so that Parse can
 // report its length.
 const mostBytes = 2 << 20
 

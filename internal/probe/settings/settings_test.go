@@ -34,7 +34,7 @@ func write(t *testing.T, path, text string) {
 func newStore(paths ...string) *settings.Store { return newNudgedStore(nil, paths...) }
 
 func newNudgedStore(nudges <-chan os.Signal, paths ...string) *settings.Store {
-	cfg := settings.Config{Judge: judge, Nudges: nudges, Logger: slog.New(slog.DiscardHandler)}
+	cfg := settings.Config{Parse: judge, Nudges: nudges, Logger: slog.New(slog.DiscardHandler)}
 	for _, path := range paths {
 		cfg.Names = append(cfg.Names, settings.Name{Kind: config.SystemLog, Path: path})
 	}
@@ -111,7 +111,7 @@ func TestTheLastValidVersionSurvivesARestart(t *testing.T) {
 		}
 		name := settings.Name{Kind: config.SystemLog, Path: path}
 		s := settings.New(settings.Config{
-			Names: []settings.Name{name}, Judge: judge, Logger: slog.New(slog.DiscardHandler),
+			Names: []settings.Name{name}, Parse: judge, Logger: slog.New(slog.DiscardHandler),
 			Last: func(asked settings.Name) (string, bool) { return step.last, asked == name && step.last != "-" },
 		})
 		changes := s.Read()

@@ -15,11 +15,11 @@ import (
 )
 
 // reportTerminated reports a deleted claim.
-func (w *Work) reportTerminated(now time.Time, r *engine.Result) {
+func (w *Work) reportTerminated(now time.Time, r *engine.TaskResult) {
 	nc, t := w.claims, r.Task
 	how, _ := nc.policy.Termination(t.Rule)
 	waited := time.Duration(-1)
-	if due := r.Lane.Begun(); !due.IsZero() {
+	if due := r.NodeTasks.MarkStarted(); !due.IsZero() {
 		waited = now.Sub(due)
 	}
 	claim := &nodeClaim{NodeClaim: w.Claim}
@@ -33,7 +33,7 @@ func (w *Work) reportTerminated(now time.Time, r *engine.Result) {
 		what = treat.ReadyTimeoutRecovery
 		message = fmt.Sprintf("Node failed to become ready within %v, triggering recovery: %s%s", how.ReadyTimeout, message, startupTaintsMessage(karpenter.StartupTaints(t.Node, w.Claim)))
 	}
-	nc.host.Logger().Info("node terminated", "node", r.Lane.Node, "nodeClaim", w.Claim.Name, "nodePool", claim.Pool(), "mode", string(how.Mode), "reason", t.Reason.String())
+	nc.host.Logger().Info("node terminated", "node", r.NodeTasks.Node, "nodeClaim", w.Claim.Name, "nodePool", claim.Pool(), "mode", string(how.Mode), "reason", t.Reason.String())
 	nc.host.PublishEvent(t.Rule, t.Node, what, t.Reason, message, claim.Reference())
 }
 
@@ -56,9 +56,9 @@ var terminationMessage = map[v1alpha1.Termination]string{
 }
 
 // reportCancelled reports a claim whose mark was removed.
-func (w *Work) reportCancelled(now time.Time, r *engine.Result) {
+func (w *Work) reportCancelled(now time.Time, r *engine.TaskResult) {
 	nc, t, claim := w.claims, r.Task, &nodeClaim{NodeClaim: w.Claim}
 	nc.policy.Terminated(now, claim, t, "cancelled", -1)
-	nc.host.Logger().Info("termination cancelled", "node", r.Lane.Node, "nodeClaim", w.Claim.Name, "reason", t.Reason.String())
+	nc.host.Logger().Info("termination cancelled", "node", r.NodeTasks.Node, "nodeClaim", w.Claim.Name, "reason", t.Reason.String())
 	nc.host.PublishEvent(t.Rule, t.Node, treat.TerminationCancelled, t.Reason, "NodeClaim "+w.Claim.Name+" is not deleted: its termination was cancelled", claim.Reference())
 }

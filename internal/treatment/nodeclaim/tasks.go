@@ -114,16 +114,16 @@ func (nc *Treatment) MayArrive(slot ledger.ObjectWrite) bool {
 
 // FreesSlot reports whether the ledger names the node that went with its claim, so that
 // the entry of the claim is not needed any more.
-func (nc *Treatment) FreesSlot(_ time.Time, lane *engine.Lane) (free bool, due time.Time) {
-	slot := lane.Slot().Slot
+func (nc *Treatment) FreesSlot(_ time.Time, nodeTasks *engine.NodeTasks) (free bool, due time.Time) {
+	slot := nodeTasks.Slot().Slot
 	return !nc.host.LedgerLacks(slot.Node, func(kept ledger.Slot) bool { return kept == slot }), time.Time{}
 }
 
 // Tasks yields the next task for the claim of a node.
-func (nc *Treatment) Tasks(now time.Time, lane *engine.Lane, state *engine.Node, plan triage.Plan) iter.Seq2[*engine.Task, time.Time] {
+func (nc *Treatment) Tasks(now time.Time, nodeTasks *engine.NodeTasks, state *engine.Node, plan triage.Plan) iter.Seq2[*engine.Task, time.Time] {
 	return func(yield func(*engine.Task, time.Time) bool) {
 		if state != nil {
-			yield(nc.nextTask(now, lane, state, plan))
+			yield(nc.nextTask(now, nodeTasks, state, plan))
 		}
 	}
 }
@@ -155,7 +155,7 @@ func (nc *Treatment) termination(now time.Time, state *engine.Node, c *nodeClaim
 }
 
 // nextTask returns the next task for the claim of a node, or when there may be one.
-func (nc *Treatment) nextTask(now time.Time, lane *engine.Lane, state *engine.Node, plan triage.Plan) (t *engine.Task, due time.Time) {
+func (nc *Treatment) nextTask(now time.Time, nodeTasks *engine.NodeTasks, state *engine.Node, plan triage.Plan) (t *engine.Task, due time.Time) {
 	c, _ := nc.claimOf(state.Object)
 	outlived := nc.outlivedBy(now, state)
 	if c != nil && c.mark != nil && c.mark.NodeUID != state.Object.UID && !c.IsEnding() { // the mark was for an earlier node with this claim
@@ -163,18 +163,18 @@ func (nc *Treatment) nextTask(now time.Time, lane *engine.Lane, state *engine.No
 	}
 	for _, reason := range plan.Release {
 		switch rule := reason.Rule; {
-		case !nc.policy.Terminates(lane.Node, rule):
+		case !nc.policy.Terminates(nodeTasks.Node, rule):
 		case c != nil && c.isMarkedBy(rule, state.Object) && c.IsEnding(): // a deletion cannot be cancelled
 		case outlived != nil && triage.RuleID(outlived.mark.Rule) == rule: // the claim is deleted already
 			due = times.Earliest(due, outlived.until)
 		case c != nil && c.isMarkedBy(rule, state.Object):
 			return nc.cancellation(state, c, reason), time.Time{}
 		default:
-			due = times.Earliest(due, nc.host.ReleaseSlot(now, lane, rule))
+			due = times.Earliest(due, nc.host.ReleaseSlot(now, nodeTasks, rule))
 		}
 	}
 	planned := plan.Treatment
-	if planned == nil || !nc.policy.Terminates(lane.Node, planned.Rule) {
+	if planned == nil || !nc.policy.Terminates(nodeTasks.Node, planned.Rule) {
 		return nil, due
 	}
 	if c == nil && outlived != nil {
@@ -192,7 +192,7 @@ func (nc *Treatment) nextTask(now time.Time, lane *engine.Lane, state *engine.No
 			return nc.cancellation(state, c, triage.Reason{Code: triage.Vetoed, Rule: planned.Rule, Other: message}), time.Time{}
 		}
 	}
-	lane.NoteDue(now, state)
+	nodeTasks.NoteDue(now, state)
 	return nc.termination(now, state, c, how, planned), due
 }
 
@@ -220,7 +220,7 @@ func markFor(node *corev1.Node, claim *karpenter.NodeClaim, planned *triage.Plan
 func (w *Work) IsMarked() bool { return w.Mark.Node == "" }
 
 // Run makes the requests of the task.
-func (w *Work) Run(ctx context.Context, r *engine.Result) error {
+func (w *Work) Run(ctx context.Context, r *engine.TaskResult) error {
 	if w.Does == TerminateClaim {
 		return w.runTerminate(ctx, r)
 	}
@@ -234,7 +234,7 @@ func (w *Work) Run(ctx context.Context, r *engine.Result) error {
 
 // runTerminate checks the node again, marks its claim, and deletes it. Both writes
 // carry the claim's version, so a concurrent change of the claim is seen first.
-func (w *Work) runTerminate(ctx context.Context, r *engine.Result) error {
+func (w *Work) runTerminate(ctx context.Context, r *engine.TaskResult) error {
 	host := w.claims.host
 	if isStill, err := host.IsUnchanged(ctx, r); err != nil || !isStill {
 		return err
@@ -256,7 +256,7 @@ func (w *Work) runTerminate(ctx context.Context, r *engine.Result) error {
 
 // fetchClaim reads a claim that has changed, so that the engine can decide again. If the
 // claim is unchanged, the write was rejected for another reason.
-func (w *Work) fetchClaim(ctx context.Context, r *engine.Result, sent *karpenter.NodeClaim, err error) error {
+func (w *Work) fetchClaim(ctx context.Context, r *engine.TaskResult, sent *karpenter.NodeClaim, err error) error {
 	if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 		return err
 	}
@@ -273,7 +273,7 @@ func (w *Work) fetchClaim(ctx context.Context, r *engine.Result, sent *karpenter
 }
 
 // Done stores the claim that the task has written or read, and reports what it did.
-func (w *Work) Done(now time.Time, r *engine.Result) {
+func (w *Work) Done(now time.Time, r *engine.TaskResult) {
 	nc := w.claims
 	known := func() *nodeClaim {
 		if c := nc.byName[w.Claim.Name]; c != nil && c.UID == w.Claim.UID {
@@ -306,12 +306,12 @@ func (w *Work) Done(now time.Time, r *engine.Result) {
 // Restore resumes a termination that the previous leader may have started. Its
 // mark can succeed only while the claim has the version in the ledger. An unmarked claim
 // of another version is safe. So is a claim whose node is known to be gone.
-func (nc *Treatment) Restore(now time.Time, lane *engine.Lane, state *engine.Node) bool {
-	e := lane.Slot()
+func (nc *Treatment) Restore(now time.Time, nodeTasks *engine.NodeTasks, state *engine.Node) bool {
+	e := nodeTasks.Slot()
 	rule := triage.RuleID(e.Rule)
 	c := nc.byName[e.Object.Name]
 	isNamed := nc.host.LedgerNames(e.Slot)
-	if c != nil && c.mark == nil && c.ResourceVersion != e.ResourceVersion || isNamed && !lane.HasSlotFor(state) {
+	if c != nil && c.mark == nil && c.ResourceVersion != e.ResourceVersion || isNamed && !nodeTasks.HasSlotFor(state) {
 		return false
 	}
 	if c == nil { // the claim is deleted, and its node should follow if it exists
@@ -319,7 +319,7 @@ func (nc *Treatment) Restore(now time.Time, lane *engine.Lane, state *engine.Nod
 		nc.reobserveDirty(now)
 	}
 	grant := triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Step: e.Step, Since: e.Since, ControlPlane: e.ControlPlane, Deletes: true, Pool: e.Pool}
-	if !lane.HasSlotFor(state) {
+	if !nodeTasks.HasSlotFor(state) {
 		grant.Gone = now // the time is unknown
 	}
 	nc.host.Core().Resume(now, grant)

@@ -95,7 +95,7 @@ func (y *claimClusterFixture) newTask() *engine.Task {
 
 // claimResult is the result of a task for a NodeClaim.
 type claimResult struct {
-	*engine.Result
+	*engine.TaskResult
 	*Work
 }
 
@@ -103,7 +103,7 @@ type claimResult struct {
 func claimWork(t *engine.Task) *Work { return t.Work.(*Work) }
 
 // runs runs a task and checks its result.
-func (y *claimClusterFixture) runs(e *engine.Task, want treat.Result) claimResult {
+func (y *claimClusterFixture) runs(e *engine.Task, want treat.Outcome) claimResult {
 	y.Helper()
 	f := enginetest.New(y.T, func(cfg *engine.Config) {
 		cfg.Client = interceptor.NewClient(y.api, interceptor.Funcs{

@@ -197,8 +197,8 @@ func (nc *Treatment) releaseCancelledSlot(c *nodeClaim, was *ownership.Mark) {
 	if was == nil || c.mark != nil {
 		return
 	}
-	if lane := nc.host.FindLane(was.Node); lane != nil && lane.Slot().Object == claimRef(c.Name) {
-		lane.Release()
+	if nodeTasks := nc.host.FindNodeTasks(was.Node); nodeTasks != nil && nodeTasks.Slot().Object == claimRef(c.Name) {
+		nodeTasks.Release()
 	}
 }
 
@@ -231,8 +231,8 @@ func (nc *Treatment) claimDeleted(now time.Time, c *nodeClaim) {
 		nc.noteOutlived(now, *c.mark)
 	}
 	for _, node := range nc.nodesOf(c) {
-		if lane := nc.host.FindLane(node); lane != nil && lane.Slot().Object == claimRef(c.Name) && lane.WasSent() {
-			nc.noteOutlived(now, markOf(lane.Slot()))
+		if nodeTasks := nc.host.FindNodeTasks(node); nodeTasks != nil && nodeTasks.Slot().Object == claimRef(c.Name) && nodeTasks.WasSent() {
+			nc.noteOutlived(now, markOf(nodeTasks.Slot()))
 		}
 	}
 	nc.host.CountUnknown("mark", -c.unknownFields)
@@ -249,7 +249,7 @@ func markOf(e ledger.ObjectWrite) ownership.Mark {
 func (nc *Treatment) noteOutlived(now time.Time, mark ownership.Mark) {
 	if state := nc.host.Node(mark.Node); state != nil && state.Object.UID == mark.NodeUID {
 		nc.outlived[mark.Node] = &outlivedClaim{mark: mark, until: now.Add(triage.ReplacementWait)}
-		nc.host.Lane(mark.Node)
+		nc.host.NodeTasks(mark.Node)
 		nc.dirty[mark.Node] = true
 	}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // reportCreated reports a started treatment.
-func (w *Work) reportCreated(now time.Time, r *engine.Result) {
+func (w *Work) reportCreated(now time.Time, r *engine.TaskResult) {
 	host, t := w.remediations.host, r.Task
 	if !w.Created { // it existed: an earlier answer was lost
 		return
@@ -21,17 +21,17 @@ func (w *Work) reportCreated(now time.Time, r *engine.Result) {
 	}
 	counts := w.remediations.requesterOf(t.Rule)
 	counts.CountRemediation(t.Rule, t.Reason.Condition, outcome)
-	if due := r.Lane.Begun(); !due.IsZero() {
+	if due := r.NodeTasks.MarkStarted(); !due.IsZero() {
 		counts.ObserveStart(t.Rule, now.Sub(due))
 	}
 	object := refOf(remediation.Read(w.Current)).String()
-	host.Logger().Info("remediation begun", "node", r.Lane.Node, "rule", t.Rule.String(), "object", object, "reason", t.Reason.String())
+	host.Logger().Info("remediation begun", "node", r.NodeTasks.Node, "rule", t.Rule.String(), "object", object, "reason", t.Reason.String())
 	host.PublishEvent(t.Rule, t.Node, treat.RemediationCreated, t.Reason, "made "+object)
 }
 
 // reportDeleted reports a deleted object. A finalizer may still keep the object; the
 // watch reports its end.
-func (w *Work) reportDeleted(now time.Time, r *engine.Result, n *nodeObjects) {
+func (w *Work) reportDeleted(now time.Time, r *engine.TaskResult, n *nodeObjects) {
 	rm, t := w.remediations, r.Task
 	key := refOf(w.Object)
 	if o, there := n.objects[key]; there && o.UID == w.Object.UID {

@@ -74,8 +74,8 @@ func newHealthCheckFixture(c *enginetest.Fixture) *healthCheckFixture {
 	}})
 	w.checks = nodehealthcheck.New(c, w.inboxes, w.remediations, w.metrics)
 	w.remediations.Serve(w.checks)
-	c.Add(w.checks)
-	c.Treat(w.remediations)
+	c.AddPolicies(w.checks)
+	c.AddTreatments(w.remediations)
 	return w
 }
 
@@ -261,7 +261,7 @@ func (w *healthCheckFixture) advance(d time.Duration) {
 
 // remediationResult is the result of a task for remediation objects.
 type remediationResult struct {
-	*engine.Result
+	*engine.TaskResult
 	*Work
 }
 
@@ -274,7 +274,7 @@ func (w *healthCheckFixture) starts(e *engine.Task, node string) remediationResu
 }
 
 // runs finishes a task with a result, which the changes may adapt, and runs a round.
-func (w *healthCheckFixture) runs(e *engine.Task, node string, result treat.Result, changes ...func(remediationResult)) {
+func (w *healthCheckFixture) runs(e *engine.Task, node string, result treat.Outcome, changes ...func(remediationResult)) {
 	w.T.Helper()
 	r := w.starts(e, node)
 	if r.Outcome = result; result != treat.Made {
@@ -283,7 +283,7 @@ func (w *healthCheckFixture) runs(e *engine.Task, node string, result treat.Resu
 	for _, change := range changes {
 		change(r)
 	}
-	w.Finish(r.Result)
+	w.Finish(r.TaskResult)
 	w.runRound()
 }
 

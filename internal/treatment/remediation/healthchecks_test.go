@@ -287,7 +287,7 @@ func TestDeferringToMedik8s(t *testing.T) {
 		w.defers(20 * time.Second)
 		late := w.made("b", "quick")
 		w.makes(late)(r)
-		w.Finish(r.Result) // it was in flight
+		w.Finish(r.TaskResult) // it was in flight
 		w.runRound()
 		w.WantNoTask("a")
 		w.WantNoTask("b")

@@ -189,7 +189,7 @@ func (rm *Treatment) nameConflict(ladder []remediation.Template) string {
 			}
 			for _, one := range []remediation.Template{other, t} {
 				if !remediation.TakesSeveral(rm.template(one)) {
-					return fmt.Sprintf("%s and %s are of one kind, and its remediator may take but one request for a node; if it does take several, annotate %s with %s: \"true\"", other, t, one, remediation.MultipleTemplatesAnnotation)
+					return fmt.Sprintf("%s and %s have the same kind, and its remediator may accept only one request per node; if it accepts several, annotate %s with %s: \"true\"", other, t, one, remediation.MultipleTemplatesAnnotation)
 				}
 			}
 		}

@@ -21,11 +21,11 @@ const (
 
 // leaseTask returns the next task for the node's Lease, or for the annotation that
 // confirms its health. Without a task it returns when there may be a task.
-func (rm *Treatment) leaseTask(now time.Time, lane *engine.Lane, n *nodeObjects, state *engine.Node, plan triage.Plan) (t *engine.Task, due time.Time) {
+func (rm *Treatment) leaseTask(now time.Time, nodeTasks *engine.NodeTasks, n *nodeObjects, state *engine.Node, plan triage.Plan) (t *engine.Task, due time.Time) {
 	if slices.ContainsFunc(rm.requesters, Requester.IsDeferring) && !rm.isTreated(n, state) {
 		return nil, time.Time{} // the other controller handles the Lease
 	}
-	lease := rm.leaseOf(lane.Node)
+	lease := rm.leaseOf(nodeTasks.Node)
 	by, until, held := nodelease.Held(lease, now)
 	if held && !nodelease.IsHealthCheck(by) {
 		return nil, until.Add(time.Microsecond) // the holder may renew it; at exactly this time it is still held
@@ -39,7 +39,7 @@ func (rm *Treatment) leaseTask(now time.Time, lane *engine.Lane, n *nodeObjects,
 	switch isPlanned := plan.Treatment != nil && rm.treats(n, state, plan.Treatment.Rule); {
 	case isPlanned && !rm.isTreated(n, state):
 		return nil, time.Time{} // the Lease is taken with the treatment
-	case lane.HasSlot(): // the treatment may still arrive
+	case nodeTasks.HasSlot(): // the treatment may still arrive
 		return nil, time.Time{}
 	case lease != nil && lease.Spec.HolderIdentity != nil && nodelease.IsHealthCheck(*lease.Spec.HolderIdentity):
 		return rm.task(ReleaseLease, state.Object, triage.RuleID{}, triage.Reason{}, Work{Lease: lease}), time.Time{}

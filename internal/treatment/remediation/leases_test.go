@@ -65,7 +65,7 @@ func TestOtherHoldersOfTheLeaseAreAwaited(t *testing.T) {
 
 // heldFor lets time pass until the node's Lease is released, and returns how long that
 // took. Annotations have the given result.
-func (w *healthCheckFixture) heldFor(node string, notes treat.Result, atMost time.Duration) time.Duration {
+func (w *healthCheckFixture) heldFor(node string, notes treat.Outcome, atMost time.Duration) time.Duration {
 	w.T.Helper()
 	began := time.Now()
 	for time.Since(began) < atMost {
@@ -161,7 +161,7 @@ func TestALeaseThatIsDeletedDuringATaskIsTakenAgain(t *testing.T) {
 		w.runRound()
 		testkit.Must(t, w.remediations.leases.Delete(r.NewLease.DeepCopy()))
 		w.runRound()
-		w.Finish(r.Result)
+		w.Finish(r.TaskResult)
 		w.runRound()
 		w.WantTask("a", TakeLease)
 	})

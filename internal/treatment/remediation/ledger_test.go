@@ -43,7 +43,7 @@ func TestAnEndedEntryLeavesTheLedger(t *testing.T) {
 			w.writeSnapshot()
 			w.node("b", corev1.ConditionFalse, isReady)
 			w.advance(time.Second)
-			if page := enginetest.EntriesOf[ledger.Replacement](w.writeSnapshot()); len(page) != 1 || !page[0].Replaced {
+			if page := enginetest.EntriesOf[ledger.DeletedNode](w.writeSnapshot()); len(page) != 1 || !page[0].Replaced {
 				t.Fatalf("while the remediation is there, the ledger is %+v", page)
 			}
 			w.loses(object)

@@ -41,7 +41,7 @@ func (rm *Treatment) Check(now time.Time) {
 			o := n.objects[key]
 			isLeft = isLeft || o.holdsControlPlaneSlot()
 			if o.holdsControlPlaneSlot() && !o.isFor(state) {
-				left = append(left, key.String()+" is still there, for control-plane node "+node+", which is gone")
+				left = append(left, key.String()+" still exists, for control-plane node "+node+", which is gone")
 			}
 		}
 		if !isLeft {

@@ -253,7 +253,7 @@ func TestANewLeaderKnowsRemovedNodes(t *testing.T) {
 				successor.node("b", corev1.ConditionTrue)
 				successor.waits("b")
 				if !successor.LedgerNames(ledger.Slot{Rule: ownership.Rule(checkRule("check")), Node: "a", UID: "uid-a"}) {
-					if page := enginetest.EntriesOf[ledger.Replacement](successor.writeSnapshot()); len(page) != 1 || page[0].Node != "a" || page[0].UID != "uid-a" {
+					if page := enginetest.EntriesOf[ledger.DeletedNode](successor.writeSnapshot()); len(page) != 1 || page[0].Node != "a" || page[0].UID != "uid-a" {
 						t.Errorf("the successor's ledger: %+v", page)
 					}
 				}
@@ -297,7 +297,7 @@ func TestANewLeaderKnowsRemovedNodes(t *testing.T) {
 			w.writeSnapshot()
 			w.node("c", corev1.ConditionFalse, isReady)
 			page := w.writeSnapshot()
-			if gone := enginetest.EntriesOf[ledger.Replacement](page); len(page) != 1 || len(gone) != 1 || !gone[0].Replaced {
+			if gone := enginetest.EntriesOf[ledger.DeletedNode](page); len(page) != 1 || len(gone) != 1 || !gone[0].Replaced {
 				t.Errorf("the ledger: %+v", page)
 			}
 			successor := w.successor(page, []*unstructured.Unstructured{object}, oneAtATime)
@@ -311,7 +311,7 @@ func TestANewLeaderKnowsRemovedNodes(t *testing.T) {
 			w.runs(w.WantTask("a", DeleteRemediation), "a", treat.Made)
 			w.loses(object)
 			object = w.takesAwayNode("c")
-			if page := enginetest.EntriesOf[ledger.Replacement](w.writeSnapshot()); len(page) != 1 || page[0].Node != "c" {
+			if page := enginetest.EntriesOf[ledger.DeletedNode](w.writeSnapshot()); len(page) != 1 || page[0].Node != "c" {
 				t.Errorf("the next snapshot: %+v", page)
 			}
 			w.loses(object)
@@ -395,7 +395,7 @@ func TestClocksOfTwoControllers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			withHealthCheck(t, func(w *healthCheckFixture) {
 				gone := time.Now().Add(-test.ago)
-				successor := w.successor([]ledger.Entry{ledger.Replacement{Slot: ledger.Slot{Rule: ownership.Rule(checkRule("check")), Node: "a", UID: "uid-a"}, Gone: gone, Since: gone}}, nil)
+				successor := w.successor([]ledger.Entry{ledger.DeletedNode{Slot: ledger.Slot{Rule: ownership.Rule(checkRule("check")), Node: "a", UID: "uid-a"}, Gone: gone, Since: gone}}, nil)
 				began := time.Now()
 				for successor.departed() > 0 {
 					successor.advance(time.Second)

@@ -78,7 +78,7 @@ func (*Treatment) Owns(ledger.ObjectRef) bool { return true }
 // Concerns reports whether the plan of a node names a rule that treats nodes, or whether
 // its health is confirmed.
 func (rm *Treatment) Concerns(n *engine.Node, plan triage.Plan) bool {
-	return rm.namesTreatmentRule(plan.Release) || rm.namesTreatmentRule(plan.CallOff) ||
+	return rm.namesTreatmentRule(plan.Release) || rm.namesTreatmentRule(plan.Cancel) ||
 		plan.Treatment != nil && rm.isTreatmentRule(plan.Treatment.Rule) ||
 		isConfirmed(n.Object) && slices.ContainsFunc(rm.requesters, Requester.ReadsConfirmations)
 }
@@ -92,35 +92,35 @@ func isConfirmed(node *corev1.Node) bool {
 }
 
 // Tasks yields the tasks for the remediation objects and the Lease of a node.
-func (rm *Treatment) Tasks(now time.Time, lane *engine.Lane, state *engine.Node, plan triage.Plan) iter.Seq2[*engine.Task, time.Time] {
+func (rm *Treatment) Tasks(now time.Time, nodeTasks *engine.NodeTasks, state *engine.Node, plan triage.Plan) iter.Seq2[*engine.Task, time.Time] {
 	return func(yield func(*engine.Task, time.Time) bool) {
-		n := rm.nodes[lane.Node]
+		n := rm.nodes[nodeTasks.Node]
 		if t := rm.removeOrphans(n, state); t != nil && !yield(t, time.Time{}) || state == nil {
 			return // the API server deletes the Lease with the node
 		}
 		for _, reason := range plan.Release {
-			if rm.treats(n, state, reason.Rule) && !yield(rm.endTreatment(now, lane, n, state, reason)) {
+			if rm.treats(n, state, reason.Rule) && !yield(rm.endTreatment(now, nodeTasks, n, state, reason)) {
 				return
 			}
 		}
-		for _, reason := range plan.CallOff {
-			if rm.treats(n, state, reason.Rule) && !yield(nil, rm.host.ReleaseSlot(now, lane, reason.Rule)) {
+		for _, reason := range plan.Cancel {
+			if rm.treats(n, state, reason.Rule) && !yield(nil, rm.host.ReleaseSlot(now, nodeTasks, reason.Rule)) {
 				return
 			}
 		}
 		if planned := plan.Treatment; planned != nil && rm.treats(n, state, planned.Rule) {
-			for t, due := range rm.plannedTasks(now, lane, n, state, planned) {
+			for t, due := range rm.plannedTasks(now, nodeTasks, n, state, planned) {
 				if !yield(t, due) {
 					return
 				}
 			}
 		}
-		yield(rm.leaseTask(now, lane, n, state, plan))
+		yield(rm.leaseTask(now, nodeTasks, n, state, plan))
 	}
 }
 
 // plannedTasks yields the tasks of a planned treatment.
-func (rm *Treatment) plannedTasks(now time.Time, lane *engine.Lane, n *nodeObjects, state *engine.Node, planned *triage.PlannedTreatment) iter.Seq2[*engine.Task, time.Time] {
+func (rm *Treatment) plannedTasks(now time.Time, nodeTasks *engine.NodeTasks, n *nodeObjects, state *engine.Node, planned *triage.PlannedTreatment) iter.Seq2[*engine.Task, time.Time] {
 	return func(yield func(*engine.Task, time.Time) bool) {
 		if t := rm.annotationTask(now, n, state, planned); t != nil && !yield(t, time.Time{}) {
 			return
@@ -136,7 +136,7 @@ func (rm *Treatment) plannedTasks(now time.Time, lane *engine.Lane, n *nodeObjec
 				return
 			}
 		}
-		if t := rm.creationTask(now, lane, n, state, planned); t != nil {
+		if t := rm.creationTask(now, nodeTasks, n, state, planned); t != nil {
 			yield(t, time.Time{})
 		}
 	}
@@ -166,7 +166,7 @@ func (rm *Treatment) removeOrphans(n *nodeObjects, state *engine.Node) *engine.T
 
 // endTreatment ends what a rule has started on a node. It frees the slot once no object exists
 // and no write is in flight.
-func (rm *Treatment) endTreatment(now time.Time, lane *engine.Lane, n *nodeObjects, state *engine.Node, reason triage.Reason) (t *engine.Task, due time.Time) {
+func (rm *Treatment) endTreatment(now time.Time, nodeTasks *engine.NodeTasks, n *nodeObjects, state *engine.Node, reason triage.Reason) (t *engine.Task, due time.Time) {
 	ours := n.objectsOf(reason.Rule)
 	for _, o := range ours {
 		if !o.isEnding() && o.IsOf(state.Object) {
@@ -176,7 +176,7 @@ func (rm *Treatment) endTreatment(now time.Time, lane *engine.Lane, n *nodeObjec
 	if len(ours) > 0 {
 		return nil, time.Time{} // the watch will report their deletion
 	}
-	return nil, rm.host.ReleaseSlot(now, lane, reason.Rule)
+	return nil, rm.host.ReleaseSlot(now, nodeTasks, reason.Rule)
 }
 
 // annotationTask returns a task that annotates an object of the treatment, nil for none.
@@ -197,7 +197,7 @@ func (rm *Treatment) annotationTask(now time.Time, n *nodeObjects, state *engine
 
 // creationTask returns a task that creates the object of the treatment's current step,
 // nil for none.
-func (rm *Treatment) creationTask(now time.Time, lane *engine.Lane, n *nodeObjects, state *engine.Node, planned *triage.PlannedTreatment) *engine.Task {
+func (rm *Treatment) creationTask(now time.Time, nodeTasks *engine.NodeTasks, n *nodeObjects, state *engine.Node, planned *triage.PlannedTreatment) *engine.Task {
 	c := rm.request(planned.Rule)
 	if c == nil || planned.Step >= len(c.Ladder) {
 		return nil
@@ -215,13 +215,13 @@ func (rm *Treatment) creationTask(now time.Time, lane *engine.Lane, n *nodeObjec
 	if err != nil { // checked when the template was loaded
 		return nil
 	}
-	lane.NoteDue(now, state)
+	nodeTasks.NoteDue(now, state)
 	reason := planned.Reason
 	if reason.Action == triage.Terminate { // the core counts a removed node until it is replaced, however it is removed
 		reason.Action = triage.Remediate
 	}
 	t := rm.task(CreateRemediation, state.Object, planned.Rule, reason, Work{
-		Create: object, Lease: nodelease.Take(rm.leaseOf(lane.Node), state.Object, holder(planned.Rule), leaseDuration, now),
+		Create: object, Lease: nodelease.Take(rm.leaseOf(nodeTasks.Node), state.Object, holder(planned.Rule), leaseDuration, now),
 	})
 	t.Step, t.Begins = planned.Step, true
 	if n != nil {
@@ -277,20 +277,20 @@ func (rm *Treatment) isTreated(n *nodeObjects, state *engine.Node) bool {
 func (*Treatment) MayArrive(ledger.ObjectWrite) bool { return true }
 
 // FreesSlot reports whether no object can still be created for a node that is gone.
-func (*Treatment) FreesSlot(now time.Time, lane *engine.Lane) (free bool, due time.Time) {
-	due = lane.InFlightUntil(now)
+func (*Treatment) FreesSlot(now time.Time, nodeTasks *engine.NodeTasks) (free bool, due time.Time) {
+	due = nodeTasks.InFlightUntil(now)
 	return due.IsZero(), due
 }
 
 // Restore resumes a creation that the previous leader may have sent. If it has succeeded,
 // the object is known already.
-func (rm *Treatment) Restore(now time.Time, lane *engine.Lane, state *engine.Node) bool {
-	e := lane.Slot()
+func (rm *Treatment) Restore(now time.Time, nodeTasks *engine.NodeTasks, state *engine.Node) bool {
+	e := nodeTasks.Slot()
 	rule := triage.RuleID(e.Rule)
-	if _, arrived := rm.of(lane.Node).objects[e.Object]; arrived || rm.isDeferring(rule) {
+	if _, arrived := rm.getOrCreate(nodeTasks.Node).objects[e.Object]; arrived || rm.isDeferring(rule) {
 		return false
 	}
-	if !lane.HasSlotFor(state) {
+	if !nodeTasks.HasSlotFor(state) {
 		rm.host.Logger().Info("treatment of a deleted node restored", "node", e.Node, "rule", rule.String(), "object", e.Object.String())
 		return true
 	}
@@ -300,7 +300,7 @@ func (rm *Treatment) Restore(now time.Time, lane *engine.Lane, state *engine.Nod
 }
 
 // Run makes the requests of the task.
-func (w *Work) Run(ctx context.Context, r *engine.Result) (err error) {
+func (w *Work) Run(ctx context.Context, r *engine.TaskResult) (err error) {
 	write := w.remediations.host.Writer()
 	switch w.Does {
 	case CreateRemediation:
@@ -322,7 +322,7 @@ func (w *Work) Run(ctx context.Context, r *engine.Result) (err error) {
 // runCreate takes the node's Lease, checks the node again, asks the engine
 // again, and creates the object. While the task waited for the Lease, the node may have
 // recovered or the gate may have closed. Then the task ends without creating the object.
-func (w *Work) runCreate(ctx context.Context, r *engine.Result) error {
+func (w *Work) runCreate(ctx context.Context, r *engine.TaskResult) error {
 	host := w.remediations.host
 	// Without the namespace for Leases, no other component can hold a Lease.
 	if err := w.obtainLease(ctx, r); err != nil && !apierrors.IsNotFound(err) || r.Outcome == treat.Stale {
@@ -349,7 +349,7 @@ func (w *Work) runCreate(ctx context.Context, r *engine.Result) error {
 }
 
 // runDelete deletes an object after it has checked that the reason still holds.
-func (w *Work) runDelete(ctx context.Context, r *engine.Result) error {
+func (w *Work) runDelete(ctx context.Context, r *engine.TaskResult) error {
 	write := w.remediations.host.Writer()
 	isOrphan := r.Task.Reason.Code == triage.NodeGone
 	if isOrphan {
@@ -367,7 +367,7 @@ func (w *Work) runDelete(ctx context.Context, r *engine.Result) error {
 }
 
 // obtainLease writes a Lease. If the Lease has changed, the task learns the current Lease.
-func (w *Work) obtainLease(ctx context.Context, r *engine.Result) (err error) {
+func (w *Work) obtainLease(ctx context.Context, r *engine.TaskResult) (err error) {
 	write := w.remediations.host.Writer()
 	w.NewLease, err = write.ObtainLease(ctx, w.Lease)
 	if err == nil {
@@ -390,8 +390,8 @@ func (w *Work) obtainLease(ctx context.Context, r *engine.Result) (err error) {
 
 // fetchNode checks that the node is gone before its treatment is deleted for that reason.
 // The watch of nodes may be behind the watch of remediation objects.
-func (w *Work) fetchNode(ctx context.Context, r *engine.Result) (isGone bool, err error) {
-	fresh, err := w.remediations.host.Writer().Fetch(ctx, r.Lane.Node)
+func (w *Work) fetchNode(ctx context.Context, r *engine.TaskResult) (isGone bool, err error) {
+	fresh, err := w.remediations.host.Writer().Fetch(ctx, r.NodeTasks.Node)
 	switch {
 	case apierrors.IsNotFound(err):
 		return true, nil
@@ -407,7 +407,7 @@ func (w *Work) fetchNode(ctx context.Context, r *engine.Result) (isGone bool, er
 // fetchPolicy checks that the policy is unchanged since it found the node healthy. A
 // replica that lost the lead without noticing may see an object of the new leader but not
 // yet the policy edit that caused it.
-func (w *Work) fetchPolicy(ctx context.Context, r *engine.Result) error {
+func (w *Work) fetchPolicy(ctx context.Context, r *engine.TaskResult) error {
 	known := w.Request
 	if known == nil {
 		return nil
@@ -426,9 +426,9 @@ func (w *Work) fetchPolicy(ctx context.Context, r *engine.Result) error {
 }
 
 // Done takes in the result of the task without waiting for the watch.
-func (w *Work) Done(now time.Time, r *engine.Result) {
+func (w *Work) Done(now time.Time, r *engine.TaskResult) {
 	rm := w.remediations
-	n := rm.of(r.Lane.Node)
+	n := rm.getOrCreate(r.NodeTasks.Node)
 	if w.LeaseKnown && w.NewLease == nil {
 		n.lease = nil
 	} else if w.LeaseKnown {
@@ -466,7 +466,7 @@ func (w *Work) Done(now time.Time, r *engine.Result) {
 }
 
 // takeObject stores an object that the task created or found.
-func (w *Work) takeObject(now time.Time, r *engine.Result, n *nodeObjects, o remediation.Object) {
+func (w *Work) takeObject(now time.Time, r *engine.TaskResult, n *nodeObjects, o remediation.Object) {
 	rm := w.remediations
 	wasKnown, isGone := n.deletedDuringTask[o.UID] // the watch has reported its creation and deletion already
 	if o.Node == n.node && !wasKnown {             // an object of another node belongs there
@@ -479,16 +479,16 @@ func (w *Work) takeObject(now time.Time, r *engine.Result, n *nodeObjects, o rem
 		return
 	}
 	if o.Node != n.node || rm.ruleOf(o) != r.Task.Rule {
-		r.Outcome, r.Err = treat.Refused, errors.New(refOf(o).String()+" is there already, and was not made for this node and policy")
+		r.Outcome, r.Err = treat.Refused, errors.New(refOf(o).String()+" exists already, and was not created for this node and policy")
 	} else if c := rm.request(r.Task.Rule); c != nil {
 		if step, _ := o.Step(c.Ladder); step != r.Task.Step {
-			r.Outcome, r.Err = treat.Refused, fmt.Errorf("%s is there already, and was made for step %d, not for step %d", refOf(o), step+1, r.Task.Step+1)
+			r.Outcome, r.Err = treat.Refused, fmt.Errorf("%s exists already, and was created for step %d, not for step %d", refOf(o), step+1, r.Task.Step+1)
 		}
 	}
 }
 
 // confirmationCleared stores the node without the removed annotation.
-func (w *Work) confirmationCleared(now time.Time, r *engine.Result) {
+func (w *Work) confirmationCleared(now time.Time, r *engine.TaskResult) {
 	host := w.remediations.host
 	after := r.Task.Node.DeepCopy()
 	after.ResourceVersion = w.Version
@@ -497,7 +497,7 @@ func (w *Work) confirmationCleared(now time.Time, r *engine.Result) {
 }
 
 // annotated stores the new annotations of an object.
-func (w *Work) annotated(r *engine.Result, n *nodeObjects) {
+func (w *Work) annotated(r *engine.TaskResult, n *nodeObjects) {
 	host, t := w.remediations.host, r.Task
 	key := refOf(w.Object)
 	if o, there := n.objects[key]; there && o.UID == w.Object.UID && engine.OlderVersion(o.ResourceVersion, w.Version) {

@@ -130,7 +130,7 @@ func (s *clusterFixture) newTask(node *corev1.Node) *engine.Task {
 }
 
 // runs runs a task and checks its result.
-func (s *clusterFixture) runs(e *engine.Task, want treat.Result) remediationResult {
+func (s *clusterFixture) runs(e *engine.Task, want treat.Outcome) remediationResult {
 	s.Helper()
 	r := s.loop.RunTask(s.Context(), s.name, e)
 	if r.Outcome != want {
@@ -430,8 +430,8 @@ func (s *clusterFixture) asksForAPage() {
 	t, api, namespace := s.T, s.api, s.name
 	w, e := firstLeader(t, api, namespace)
 	w.writesSnapshot()
-	if w.FindLane("a").Slot() != e.Slot || !w.IsQueued("a") || !slices.Equal(w.Entries(), []ledger.Entry{e.Slot}) {
-		t.Errorf("afterwards: %+v, %+v", w.FindLane("a"), w.Entries())
+	if w.FindNodeTasks("a").Slot() != e.Slot || !w.IsQueued("a") || !slices.Equal(w.Entries(), []ledger.Entry{e.Slot}) {
+		t.Errorf("afterwards: %+v, %+v", w.FindNodeTasks("a"), w.Entries())
 	}
 	_, named, err := ledger.Claim(t.Context(), api, namespace, "second")
 	testkit.Must(t, err)
@@ -446,7 +446,7 @@ func (s *clusterFixture) asksForAPage() {
 	w.loses(w.made("a", "quick"))
 	w.runs(w.WantTask("a", ReleaseLease), "a", treat.Made)
 	if w.Startable(); !w.AwaitsLedger("b") {
-		t.Fatalf("the next one does not ask: %+v", w.FindLane("b"))
+		t.Fatalf("the next one does not ask: %+v", w.FindNodeTasks("b"))
 	}
 	if _, err := w.WriteSnapshot(t.Context(), time.Now()); !errors.Is(err, ledger.ErrDeposed) {
 		t.Errorf("another replica owns the ledger, and what is reported is %v", err)
@@ -469,25 +469,25 @@ func (s *clusterFixture) pageFails() {
 	}), namespace)
 	isBroken.Store(true)
 	w.writesSnapshot()
-	if !w.AwaitsLedger("a") || w.FindLane("a").HasSlot() || len(w.Entries()) > 0 {
-		t.Errorf("after a failure: %+v", w.FindLane("a"))
+	if !w.AwaitsLedger("a") || w.FindNodeTasks("a").HasSlot() || len(w.Entries()) > 0 {
+		t.Errorf("after a failure: %+v", w.FindNodeTasks("a"))
 	}
 	if message := w.status().UnhealthyNodes[0].Message; !strings.Contains(message, "not written yet: ") {
 		t.Errorf("the row says %q", message)
 	}
 	due, err := w.WriteSnapshot(t.Context(), time.Now())
-	if err != nil || due.IsZero() || w.FindLane("a").HasSlot() {
+	if err != nil || due.IsZero() || w.FindNodeTasks("a").HasSlot() {
 		t.Errorf("it is written again at %v: %v", due, err)
 	}
 	isBroken.Store(false)
 	_, err = w.WriteSnapshot(t.Context(), due)
 	testkit.Must(t, err)
-	if w.FindLane("a").Slot() != e.Slot {
-		t.Errorf("afterwards: %+v", w.FindLane("a"))
+	if w.FindNodeTasks("a").Slot() != e.Slot {
+		t.Errorf("afterwards: %+v", w.FindNodeTasks("a"))
 	}
 	w.node("a", corev1.ConditionFalse, inControl) // nothing has been sent
-	if lane := w.FindLane("a"); lane != nil {
-		t.Errorf("its treatments still exist: %+v", lane)
+	if nodeTasks := w.FindNodeTasks("a"); nodeTasks != nil {
+		t.Errorf("its treatments still exist: %+v", nodeTasks)
 	}
 }
 
@@ -529,14 +529,14 @@ func (s *clusterFixture) inherits() {
 	if successor.WantNoTask("b"); successor.finding("b") != triage.ControlPlaneBusy {
 		t.Errorf("b is %s", successor.finding("b"))
 	}
-	if successor.FindLane("a").Slot() != e.Slot || !slices.Contains(successor.Entries(), ledger.Entry(e.Slot)) {
-		t.Errorf("the next snapshot would not name it: %+v", successor.FindLane("a"))
+	if successor.FindNodeTasks("a").Slot() != e.Slot || !slices.Contains(successor.Entries(), ledger.Entry(e.Slot)) {
+		t.Errorf("the next snapshot would not name it: %+v", successor.FindNodeTasks("a"))
 	}
 	object := successor.made("a", "quick")
 	successor.finds(object) // the write arrives
 	successor.WantTask("a", DeleteRemediation)
-	if lane := successor.FindLane("a"); lane.HasSlot() || lane.WasSent() {
-		t.Errorf("it has arrived, and is waited for: %+v", lane)
+	if nodeTasks := successor.FindNodeTasks("a"); nodeTasks.HasSlot() || nodeTasks.WasSent() {
+		t.Errorf("it has arrived, and is waited for: %+v", nodeTasks)
 	}
 }
 
@@ -548,8 +548,8 @@ func (s *clusterFixture) inheritsWhatArrived() {
 	successor := newLeader(t, api, namespace, "second")
 	successor.node("a", corev1.ConditionTrue, inControl)
 	successor.loads([]*unstructured.Unstructured{w.made("a", "quick")})
-	if lane := successor.FindLane("a"); lane.HasSlot() || len(successor.Entries()) > 0 {
-		t.Errorf("it is waited for: %+v", lane)
+	if nodeTasks := successor.FindNodeTasks("a"); nodeTasks.HasSlot() || len(successor.Entries()) > 0 {
+		t.Errorf("it is waited for: %+v", nodeTasks)
 	}
 	again := newLeader(t, api, namespace, "third")
 	again.node("a", corev1.ConditionTrue, inControl, madeAnew)

@@ -129,8 +129,8 @@ func TestCreationOfARemediation(t *testing.T) {
 		if n := enginetest.Value(t, w.metrics, "autohealer_remediations_total", "begun"); n != 1 {
 			t.Errorf("%v remediations are counted", n)
 		}
-		if w.remediations.leaseOf("a") == nil || !w.FindLane("a").Begun().IsZero() || w.finding("a") != triage.Treating {
-			t.Errorf("afterwards: %+v, %s", w.FindLane("a"), w.finding("a"))
+		if w.remediations.leaseOf("a") == nil || !w.FindNodeTasks("a").MarkStarted().IsZero() || w.finding("a") != triage.Treating {
+			t.Errorf("afterwards: %+v, %s", w.FindNodeTasks("a"), w.finding("a"))
 		}
 	})
 }
@@ -217,7 +217,7 @@ func TestAFailedTaskDoesNotBlockAnother(t *testing.T) {
 			}
 			w.runs(e, "a", treat.Refused)
 		}
-		t.Errorf("the lock is not renewed: %+v", w.FindLane("a"))
+		t.Errorf("the lock is not renewed: %+v", w.FindNodeTasks("a"))
 	}, inSteps, func(c *remediationv1alpha1.NodeHealthCheck) { c.Spec.EscalatingRemediations[1].Timeout = "1h" })
 }
 
@@ -326,7 +326,7 @@ func TestAnObjectOfAnotherStepIsRefused(t *testing.T) {
 		w.runs(w.WantTask("a", CreateRemediation), "a", treat.Made, func(r remediationResult) { r.Current = object.DeepCopy() })
 		w.runs(w.WantTask("a", ReleaseLease), "a", treat.Made) // no remediator is working
 		w.WantNoTask("a")
-		if last := w.Events[len(w.Events)-1]; last.EventReason != treat.RemediationSkipped || !strings.Contains(last.Message, "made for step 1, not for step 2") {
+		if last := w.Events[len(w.Events)-1]; last.EventReason != treat.RemediationSkipped || !strings.Contains(last.Message, "created for step 1, not for step 2") {
 			t.Errorf("Events: %+v", last)
 		}
 	}, inSteps)
@@ -385,7 +385,7 @@ func TestNoFailureIsLeftBehind(t *testing.T) {
 			w.node("a", corev1.ConditionTrue, func(n *corev1.Node) { n.Labels = map[string]string{remediation.ExcludeLabel: "true"} })
 		},
 	} {
-		for _, result := range []treat.Result{treat.Busy, treat.Unknown, treat.Refused} {
+		for _, result := range []treat.Outcome{treat.Busy, treat.Unknown, treat.Refused} {
 			t.Run(name+" after a write was "+result.String(), func(t *testing.T) {
 				withHealthCheck(t, func(w *healthCheckFixture) {
 					w.node("a", corev1.ConditionTrue)
@@ -393,7 +393,7 @@ func TestNoFailureIsLeftBehind(t *testing.T) {
 					happens(w)
 					w.advance(engine.LastRefusedRetry)
 					w.advance(engine.LastRefusedRetry)
-					if treatments := w.FindLane("a"); treatments != nil {
+					if treatments := w.FindNodeTasks("a"); treatments != nil {
 						t.Errorf("its treatments still exist: %+v", treatments)
 					}
 				})
@@ -408,14 +408,14 @@ func (w *healthCheckFixture) grants(node string, e *engine.Task) {
 	w.Startable()
 	entries, _ := w.Snapshot()
 	testkit.Must(w.T, w.Stored(nil))
-	if lane := w.FindLane(node); lane.Slot() != e.Slot {
-		w.T.Fatalf("the ledger is %+v, and the slot is %+v", entries, lane.Slot())
+	if nodeTasks := w.FindNodeTasks(node); nodeTasks.Slot() != e.Slot {
+		w.T.Fatalf("the ledger is %+v, and the slot is %+v", entries, nodeTasks.Slot())
 	}
 }
 
 func TestASlotIsFreedOnceNoWriteCanArrive(t *testing.T) {
 	type step func(w *healthCheckFixture, e *engine.Task)
-	answers := func(result treat.Result) step {
+	answers := func(result treat.Outcome) step {
 		return func(w *healthCheckFixture, e *engine.Task) { w.runs(e, "a", result) }
 	}
 	waits := func(d time.Duration) step { return func(w *healthCheckFixture, _ *engine.Task) { w.advance(d) } }
@@ -453,9 +453,9 @@ func TestASlotIsFreedOnceNoWriteCanArrive(t *testing.T) {
 				}
 				counts, _ := w.Core().Population(checkRule("check"))
 				if got := counts.Treated > 0; got != test.isTaken {
-					t.Errorf("the place is taken: %t, want %t (%+v)", got, test.isTaken, w.FindLane("a"))
+					t.Errorf("the place is taken: %t, want %t (%+v)", got, test.isTaken, w.FindNodeTasks("a"))
 				}
-				if treatments := w.FindLane("a"); test.isGranted && (treatments != nil && treatments.HasSlot()) != test.isTaken {
+				if treatments := w.FindNodeTasks("a"); test.isGranted && (treatments != nil && treatments.HasSlot()) != test.isTaken {
 					t.Errorf("the grant is %+v", treatments.Slot())
 				}
 			})
@@ -479,11 +479,11 @@ func TestTheSlotOfADeletedNodeIsFreedInTime(t *testing.T) {
 				w.runs(e, "a", treat.Unknown)
 				happens(w)
 				w.advance(engine.LastRetry)
-				if treatments := w.FindLane("a"); treatments == nil || !treatments.HasSlot() {
+				if treatments := w.FindNodeTasks("a"); treatments == nil || !treatments.HasSlot() {
 					t.Errorf("what may still be made is not waited for: %+v", treatments)
 				}
 				w.advance(engine.MaxInFlight)
-				if treatments := w.FindLane("a"); treatments != nil {
+				if treatments := w.FindNodeTasks("a"); treatments != nil {
 					t.Errorf("its treatments still exist: %+v", treatments)
 				}
 				if entries := w.Entries(); len(entries) > 0 {
@@ -504,7 +504,7 @@ func TestALateAnswerRestoresNoOldState(t *testing.T) {
 		r := w.starts(e, "a")
 		w.finds(later)
 		w.makes(first)(r)
-		w.Finish(r.Result)
+		w.Finish(r.TaskResult)
 		w.runRound()
 		for _, o := range w.remediations.nodes["a"].objects {
 			if o.ResourceVersion != later.GetResourceVersion() || !o.Deleting {
@@ -520,7 +520,7 @@ func TestALateAnswerRestoresNoOldState(t *testing.T) {
 		w.finds(object)
 		w.loses(object)
 		w.makes(object)(r)
-		w.Finish(r.Result)
+		w.Finish(r.TaskResult)
 		w.runRound()
 		if treatments := w.remediations.nodes["a"]; len(treatments.objects) > 0 || treatments.deletedDuringTask != nil || treatments.losses == 0 {
 			t.Errorf("an object that is gone is believed to be there: %+v", treatments)
@@ -573,8 +573,8 @@ func TestObjectsDeletedByOthersAreRecreatedWithBackoff(t *testing.T) {
 		w.runs(w.WantTask("a", DeleteRemediation), "a", treat.Made)
 		w.loses(object)
 		w.runs(w.WantTask("a", ReleaseLease), "a", treat.Made)
-		if w.FindLane("a") != nil {
-			t.Errorf("its treatments still exist: %+v", w.FindLane("a"))
+		if w.FindNodeTasks("a") != nil {
+			t.Errorf("its treatments still exist: %+v", w.FindNodeTasks("a"))
 		}
 		w.treats("a") // at once
 	})
@@ -608,7 +608,7 @@ func TestAConfirmationIsRemovedOnce(t *testing.T) {
 		w.node("a", corev1.ConditionFalse, confirmed)
 		w.runs(w.WantTask("a", ClearConfirmation), "a", treat.Made, func(r remediationResult) { r.Version = w.nextVersion() })
 		w.WantNoTask("a") // the watch has not reported it yet
-		if w.FindLane("a") != nil {
+		if w.FindNodeTasks("a") != nil {
 			t.Error("its treatments still exist")
 		}
 	})
@@ -625,7 +625,7 @@ func TestAnObjectOfAnotherNodeIsRefused(t *testing.T) {
 		if treatments := w.remediations.nodes["a"]; len(treatments.objects) > 0 || w.finding("a") != triage.Retrying {
 			t.Errorf("it is taken for ours: %+v, %s", treatments, w.finding("a"))
 		}
-		if last := w.Events[len(w.Events)-1]; len(w.Events) != 2 || last.EventReason != treat.RemediationSkipped || !strings.Contains(last.Message, "is there already") {
+		if last := w.Events[len(w.Events)-1]; len(w.Events) != 2 || last.EventReason != treat.RemediationSkipped || !strings.Contains(last.Message, "exists already") {
 			t.Errorf("Events: %+v", last)
 		}
 	})
@@ -645,7 +645,7 @@ func TestTheKindOfAnObjectThatArrivesLateIsWatched(t *testing.T) {
 			t.Fatal("the kind is watched although no policy references it")
 		}
 		w.makes(object)(r)
-		w.Finish(r.Result)
+		w.Finish(r.TaskResult)
 		w.runRound()
 		if w.remediations.watches.Known[rebootKind] == nil {
 			t.Fatal("the end of the object would be missed")

@@ -85,14 +85,14 @@ type remediationObject struct {
 // isEnding reports whether the object is being deleted.
 func (t remediationObject) isEnding() bool { return t.deletedByUs || t.Deleting }
 
-// of returns the objects of a node name, created if necessary together with its lane.
-func (rm *Treatment) of(node string) *nodeObjects {
+// getOrCreate returns the objects of a node name, created if necessary together with its tasks.
+func (rm *Treatment) getOrCreate(node string) *nodeObjects {
 	n := rm.nodes[node]
 	if n == nil {
 		n = &nodeObjects{node: node, objects: map[ledger.ObjectRef]remediationObject{}}
 		rm.nodes[node] = n
 	}
-	rm.host.Lane(node)
+	rm.host.NodeTasks(node)
 	return n
 }
 
@@ -127,7 +127,7 @@ func (rm *Treatment) noteDeletedDuringTask(n *nodeObjects, object types.UID, isK
 // runningTask returns what the running task of a node does with remediation objects, nil
 // for nothing.
 func (rm *Treatment) runningTask(n *nodeObjects) *Work {
-	if t := rm.host.Lane(n.node).Running(); t != nil {
+	if t := rm.host.NodeTasks(n.node).Running(); t != nil {
 		work, _ := t.Work.(*Work)
 		return work
 	}
@@ -240,7 +240,7 @@ func (rm *Treatment) Take(now time.Time) {
 		}
 		for _, change := range batch.Changes {
 			o := remediation.Read(change.Object)
-			n := rm.of(o.Node)
+			n := rm.getOrCreate(o.Node)
 			touched[o.Node] = true
 			if !change.Gone {
 				if owner := rm.byObject[refOf(o)]; owner != nil && owner != n {
@@ -288,7 +288,7 @@ func (rm *Treatment) takeLeases(touched map[string]bool) {
 		if !ok {
 			continue
 		}
-		n := rm.of(node)
+		n := rm.getOrCreate(node)
 		touched[node] = true
 		switch {
 		case !change.Gone:
@@ -316,8 +316,8 @@ func (rm *Treatment) upsert(n *nodeObjects, o remediation.Object) {
 	if o.ControlPlane {
 		rm.orphans.add(n.node)
 	}
-	if lane := rm.host.Lane(n.node); key == lane.Slot().Object { // the write has arrived
-		lane.Release()
+	if nodeTasks := rm.host.NodeTasks(n.node); key == nodeTasks.Slot().Object { // the write has arrived
+		nodeTasks.Release()
 	}
 	owner := rm.byObject[key]
 	if owner == nil {
@@ -399,13 +399,13 @@ func (rm *Treatment) addObjectFacts(state *engine.Node, facts *triage.Node) {
 		c := rm.request(o.rule)
 		switch {
 		case !o.IsOf(state.Object):
-			veto(key.String() + " is still there, for a node that had this name before")
+			veto(key.String() + " still exists, for an earlier node of this name")
 		case o.Owner == remediation.Owner{}:
-			veto(key.String() + ", which no health check has made, is there")
+			veto(key.String() + " exists, and no health check owns it")
 		case !rm.isOurs(o):
-			veto(key.String() + " is there, of a health check that another controller follows")
+			veto(key.String() + " exists, and belongs to a health check that another controller follows")
 		case c != nil && !c.IsFollowed():
-			veto(key.String() + " of health check " + o.Owner.Name + ", which cannot be followed, is there")
+			veto(key.String() + " of health check " + o.Owner.Name + " exists, and that health check cannot be followed")
 		default:
 			step := 0
 			if c != nil {

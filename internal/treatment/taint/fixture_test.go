@@ -27,7 +27,7 @@ func open(t *testing.T, test func(*fixture)) {
 	t.Helper()
 	enginetest.Run(t, func(f *enginetest.Fixture) {
 		c := &fixture{Fixture: f, taints: New(f, "test", NewMetrics()), policy: &fakePolicy{known: map[triage.RuleID]bool{}}}
-		c.Add(c.policy)
+		c.AddPolicies(c.policy)
 		c.SetNodeWriter(c.taints)
 		test(c)
 	})
@@ -38,14 +38,14 @@ func (c *fixture) deliver(node *corev1.Node) *nodeWrite {
 	c.T.Helper()
 	testkit.Must(c.T, c.NodeInbox().Update(node))
 	c.Round(c.T.Context())
-	return c.taints.of(c.Node(node.Name))
+	return c.taints.getOrCreate(c.Node(node.Name))
 }
 
 // node delivers a node with a name.
 func (c *fixture) node(name string) *nodeWrite { return c.deliver(enginetest.Named(name, "1")) }
 
 // answer gives a write of a taint a result.
-func (c *fixture) answer(wr *nodeWrite, result treat.Result, err error) {
+func (c *fixture) answer(wr *nodeWrite, result treat.Outcome, err error) {
 	change := treat.Fence(wr.node.Object, "token")
 	change.Placed = []triage.PlannedTaint{{Taint: triage.Taint{Rule: setRule("set"), Effect: triage.NoSchedule}}}
 	c.taints.handleResult(time.Now(), writeResult{write: wr, change: change, result: result, err: err, version: wr.node.Object.ResourceVersion})

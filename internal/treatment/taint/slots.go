@@ -10,20 +10,20 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// grantedSlot is the permission, stored in the ledger, to take slots with one write: those
+// slotSet is the permission, stored in the ledger, to take slots with one write: those
 // of all rules whose NoExecute taint the write adds.
-type grantedSlot struct {
+type slotSet struct {
 	version string // of the node
 	rules   []triage.RuleID
 	unknown format.Unknown // fields that a newer version of the controller stored
 }
 
 // covers reports whether the slots of a write are granted.
-func (g grantedSlot) covers(version string, rules []triage.RuleID) bool {
+func (g slotSet) covers(version string, rules []triage.RuleID) bool {
 	return g.version == version && !slices.ContainsFunc(rules, func(rule triage.RuleID) bool { return !slices.Contains(g.rules, rule) })
 }
 
-func (g grantedSlot) entries(n *engine.Node) (entries []ledger.Entry) {
+func (g slotSet) entries(n *engine.Node) (entries []ledger.Entry) {
 	for _, rule := range g.rules {
 		entries = append(entries, ledger.NodeWrite{Slot: engine.SlotOf(rule, n.Object), ResourceVersion: g.version, Unknown: g.unknown})
 	}
@@ -32,7 +32,7 @@ func (g grantedSlot) entries(n *engine.Node) (entries []ledger.Entry) {
 
 // Request requests the slots that the node needs in the ledger, including those it has.
 func (wr *nodeWrite) Request(now time.Time) []ledger.Entry {
-	wr.requested = grantedSlot{}
+	wr.requested = slotSet{}
 	if wr.gone {
 		return nil
 	}
@@ -44,7 +44,7 @@ func (wr *nodeWrite) Request(now time.Time) []ledger.Entry {
 	if change == nil || len(change.Takes) == 0 {
 		return nil
 	}
-	g := grantedSlot{version: wr.node.Object.ResourceVersion, rules: change.Takes}
+	g := slotSet{version: wr.node.Object.ResourceVersion, rules: change.Takes}
 	if wr.granted.version == g.version {
 		g.unknown = wr.granted.unknown
 	}
@@ -76,12 +76,12 @@ func (wr *nodeWrite) Grant() {
 	if wr.node.Object.ResourceVersion == wr.requested.version {
 		wr.granted = wr.requested
 	}
-	wr.requested = grantedSlot{}
+	wr.requested = slotSet{}
 }
 
 // NotGranted records that the ledger has not stored the request.
 func (wr *nodeWrite) NotGranted(now time.Time) {
-	wr.requested = grantedSlot{}
+	wr.requested = slotSet{}
 	wr.writer.host.MarkStatusesStale(now, wr.node)
 }
 
@@ -94,7 +94,7 @@ func (wr *nodeWrite) Proceed() {
 // Restore resumes a write that the previous leader may have sent. It may still succeed
 // while the node has the version that the entry names.
 func (w *Writer) Restore(now time.Time, n *engine.Node, e ledger.NodeWrite) {
-	rule, wr := triage.RuleID(e.Rule), w.of(n)
+	rule, wr := triage.RuleID(e.Rule), w.getOrCreate(n)
 	wr.sentFor, wr.unansweredFor = e.ResourceVersion, e.ResourceVersion
 	wr.granted.version, wr.granted.unknown = e.ResourceVersion, e.Unknown
 	wr.granted.rules = append(wr.granted.rules, rule)

@@ -32,7 +32,7 @@ type nodeWrite struct {
 	stage  engine.Stage
 	// granted are the slots that the ledger names for the node; requested are the slots
 	// requested in its next snapshot.
-	granted, requested grantedSlot
+	granted, requested slotSet
 	// sentFor is the node version that an unfinished write names, empty for none.
 	// unansweredFor is the same for a write whose answer never came.
 	sentFor, unansweredFor string
@@ -53,14 +53,14 @@ type nodeWrite struct {
 func (wr *nodeWrite) nodeChanged(before *corev1.Node) {
 	after := wr.node.Object
 	if before != nil && before.UID != after.UID {
-		wr.granted, wr.failure, wr.notBefore, wr.needsRead, wr.dueSince = grantedSlot{}, engine.Failure{}, time.Time{}, false, time.Time{}
+		wr.granted, wr.failure, wr.notBefore, wr.needsRead, wr.dueSince = slotSet{}, engine.Failure{}, time.Time{}, false, time.Time{}
 		wr.recentRefusals, wr.reportedRefusals = 0, nil
 	}
 	if wr.sentFor != after.ResourceVersion {
 		wr.sentFor, wr.unansweredFor = "", ""
 	}
 	if wr.granted.version != after.ResourceVersion {
-		wr.granted = grantedSlot{}
+		wr.granted = slotSet{}
 	}
 }
 
@@ -145,7 +145,7 @@ type writeResult struct {
 	uid     types.UID     // of the intended node
 	change  *treat.Change // nil if the node was only read
 	version string
-	result  treat.Result
+	result  treat.Outcome
 	err     error
 	fresh   *corev1.Node // the current node, if it was read
 	missing bool         // the node does not exist

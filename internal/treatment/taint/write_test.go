@@ -45,7 +45,7 @@ func TestFailuresOfAllNodesAreSummarized(t *testing.T) {
 			all = append(all, c.node(fmt.Sprintf("node-%d", i)))
 		}
 		c.Log.Reset()
-		answerAll := func(result treat.Result, err error) {
+		answerAll := func(result treat.Outcome, err error) {
 			for _, wr := range all {
 				c.answer(wr, result, err)
 			}

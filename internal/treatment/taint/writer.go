@@ -53,8 +53,8 @@ func (w *Writer) NodeGone(n *engine.Node) {
 	}
 }
 
-// of returns the write of a node, created if necessary.
-func (w *Writer) of(n *engine.Node) *nodeWrite {
+// getOrCreate returns the write of a node, created if necessary.
+func (w *Writer) getOrCreate(n *engine.Node) *nodeWrite {
 	wr := w.writes[n]
 	if wr == nil {
 		wr = &nodeWrite{writer: w, node: n}
@@ -76,7 +76,7 @@ func (w *Writer) Reconcile(now time.Time, n *engine.Node, plan triage.Plan) {
 	if change == nil && !wr.needsRead {
 		wr.dueSince = time.Time{}
 		if wr.sentFor == "" {
-			wr.granted = grantedSlot{}
+			wr.granted = slotSet{}
 		}
 		wr.clearFailure(now)
 		wr.freeSlots(now, releases)

@@ -16,9 +16,9 @@ import (
 // The API server works on a request for at most a minute; the rest is for the network.
 const MaxInFlight = 2 * time.Minute
 
-// Lane is the progress of the treatments of one node name: they run one task at a time
+// NodeTasks is the progress of the treatments of one node name: they run one task at a time
 // and take one slot. It outlives the node, because remediation objects do.
-type Lane struct {
+type NodeTasks struct {
 	Node  string
 	stage Stage
 	// granted is the ledger entry that holds the slot; requested is the entry requested in the
@@ -44,64 +44,64 @@ type taskFailure struct {
 }
 
 // Slot returns the ledger entry that holds the slot of the node, zero for none.
-func (lane *Lane) Slot() ledger.ObjectWrite { return lane.granted }
+func (nodeTasks *NodeTasks) Slot() ledger.ObjectWrite { return nodeTasks.granted }
 
 // Running returns the task that runs, nil for none.
-func (lane *Lane) Running() *Task { return lane.running }
+func (nodeTasks *NodeTasks) Running() *Task { return nodeTasks.running }
 
 // HasSlot reports whether the ledger names a slot of the node.
-func (lane *Lane) HasSlot() bool { return lane.granted != ledger.ObjectWrite{} }
+func (nodeTasks *NodeTasks) HasSlot() bool { return nodeTasks.granted != ledger.ObjectWrite{} }
 
 // HasSlotFor reports whether the slot is for this existing node.
-func (lane *Lane) HasSlotFor(n *Node) bool {
-	return n != nil && string(n.Object.UID) == lane.granted.UID
+func (nodeTasks *NodeTasks) HasSlotFor(n *Node) bool {
+	return n != nil && string(n.Object.UID) == nodeTasks.granted.UID
 }
 
 // Release clears the slot, because its write has arrived or can never succeed.
-func (lane *Lane) Release() {
-	lane.granted, lane.sentAt = ledger.ObjectWrite{}, time.Time{}
+func (nodeTasks *NodeTasks) Release() {
+	nodeTasks.granted, nodeTasks.sentAt = ledger.ObjectWrite{}, time.Time{}
 }
 
 // WasSent reports whether the write that the slot covers may have succeeded or may still
 // succeed.
-func (lane *Lane) WasSent() bool { return !lane.sentAt.IsZero() }
+func (nodeTasks *NodeTasks) WasSent() bool { return !nodeTasks.sentAt.IsZero() }
 
 // NoteDue records since when the treatment is due.
-func (lane *Lane) NoteDue(now time.Time, n *Node) {
-	if lane.dueSince.IsZero() {
-		lane.dueSince = n.DueSince(now)
+func (nodeTasks *NodeTasks) NoteDue(now time.Time, n *Node) {
+	if nodeTasks.dueSince.IsZero() {
+		nodeTasks.dueSince = n.DueSince(now)
 	}
 }
 
-// Begun tells that the treatment has begun. It returns since when the treatment was due,
+// MarkStarted tells that the treatment has begun. It returns since when the treatment was due,
 // zero if that is unknown.
-func (lane *Lane) Begun() (dueSince time.Time) {
-	dueSince = lane.dueSince
-	lane.dueSince, lane.refusalReported = time.Time{}, ReportedRefusal{}
+func (nodeTasks *NodeTasks) MarkStarted() (dueSince time.Time) {
+	dueSince = nodeTasks.dueSince
+	nodeTasks.dueSince, nodeTasks.refusalReported = time.Time{}, ReportedRefusal{}
 	return dueSince
 }
 
 // isEmpty reports whether there is nothing left to do or to remember.
-func (tr *taskRunner) isEmpty(lane *Lane) bool {
-	if lane.stage != Idle || lane.HasSlot() || len(lane.failures) > 0 {
+func (tr *taskRunner) isEmpty(nodeTasks *NodeTasks) bool {
+	if nodeTasks.stage != Idle || nodeTasks.HasSlot() || len(nodeTasks.failures) > 0 {
 		return false
 	}
 	for _, t := range tr.treatments {
-		if !t.Forget(lane.Node) {
+		if !t.Forget(nodeTasks.Node) {
 			return false
 		}
 	}
 	return true
 }
 
-// of returns the lane of a node, created if necessary.
-func (tr *taskRunner) of(node string) *Lane {
-	lane := tr.lanes[node]
-	if lane == nil {
-		lane = &Lane{Node: node}
-		tr.lanes[node] = lane
+// getOrCreate returns the tasks of a node, created if necessary.
+func (tr *taskRunner) getOrCreate(node string) *NodeTasks {
+	nodeTasks := tr.byNode[node]
+	if nodeTasks == nil {
+		nodeTasks = &NodeTasks{Node: node}
+		tr.byNode[node] = nodeTasks
 	}
-	return lane
+	return nodeTasks
 }
 
 // ownerOf returns the treatment that writes the object of a slot, nil for none.
@@ -116,8 +116,8 @@ func (tr *taskRunner) ownerOf(slot ledger.ObjectWrite) Treatment {
 
 // InFlightUntil returns until when the write that the slot covers may still succeed by its
 // age, zero if it cannot.
-func (lane *Lane) InFlightUntil(now time.Time) (until time.Time) {
-	if until = lane.sentAt.Add(MaxInFlight); !lane.HasSlot() || !lane.WasSent() || !now.Before(until) {
+func (nodeTasks *NodeTasks) InFlightUntil(now time.Time) (until time.Time) {
+	if until = nodeTasks.sentAt.Add(MaxInFlight); !nodeTasks.HasSlot() || !nodeTasks.WasSent() || !now.Before(until) {
 		return time.Time{}
 	}
 	return until
@@ -125,8 +125,8 @@ func (lane *Lane) InFlightUntil(now time.Time) (until time.Time) {
 
 // inFlightUntil returns until when a write that takes a slot may still succeed, zero if
 // none may.
-func (tr *taskRunner) inFlightUntil(now time.Time, lane *Lane) (until time.Time) {
-	if until = lane.InFlightUntil(now); !until.IsZero() && !tr.ownerOf(lane.granted).MayArrive(lane.granted) {
+func (tr *taskRunner) inFlightUntil(now time.Time, nodeTasks *NodeTasks) (until time.Time) {
+	if until = nodeTasks.InFlightUntil(now); !until.IsZero() && !tr.ownerOf(nodeTasks.granted).MayArrive(nodeTasks.granted) {
 		return time.Time{}
 	}
 	return until
@@ -134,64 +134,64 @@ func (tr *taskRunner) inFlightUntil(now time.Time, lane *Lane) (until time.Time)
 
 // reconcile queues a node if it has a task to run.
 func (tr *taskRunner) reconcile(now time.Time, node string) {
-	lane := tr.lanes[node]
-	if lane == nil || !tr.engine.loaded {
+	nodeTasks := tr.byNode[node]
+	if nodeTasks == nil || !tr.engine.loaded {
 		return
 	}
 	for _, t := range tr.treatments {
 		t.Update(now, node)
 	}
-	if lane.stage != Idle {
+	if nodeTasks.stage != Idle {
 		return
 	}
-	t, due := tr.next(now, lane)
+	t, due := tr.next(now, nodeTasks)
 	if t == nil {
-		tr.sleepUntil(now, lane, due)
+		tr.sleepUntil(now, nodeTasks, due)
 		return
 	}
-	lane.stage = Queued
-	tr.queue = append(tr.queue, lane)
+	nodeTasks.stage = Queued
+	tr.queue = append(tr.queue, nodeTasks)
 }
 
-// ensure adds a lane for a node if its plan asks for a treatment, and reconciles an
-// existing lane.
+// ensure adds the tasks of a node if its plan asks for a treatment, and reconciles
+// existing tasks.
 func (tr *taskRunner) ensure(now time.Time, state *Node, plan triage.Plan) {
 	name := state.Object.Name
-	if tr.lanes[name] == nil && !slices.ContainsFunc(tr.treatments, func(t Treatment) bool { return t.Concerns(state, plan) }) {
+	if tr.byNode[name] == nil && !slices.ContainsFunc(tr.treatments, func(t Treatment) bool { return t.Concerns(state, plan) }) {
 		return
 	}
-	tr.of(name)
+	tr.getOrCreate(name)
 	tr.reconcile(now, name)
 }
 
 // next returns the task to run now, or when there may be a task. It skips failed tasks
 // until their retry is due.
-func (tr *taskRunner) next(now time.Time, lane *Lane) (next *Task, due time.Time) {
-	state := tr.engine.nodeStates[lane.Node]
+func (tr *taskRunner) next(now time.Time, nodeTasks *NodeTasks) (next *Task, due time.Time) {
+	state := tr.engine.nodeStates[nodeTasks.Node]
 	var plan triage.Plan
 	if state != nil {
 		var ok bool
-		if plan, ok = tr.engine.core.Plan(lane.Node); !ok {
+		if plan, ok = tr.engine.core.Plan(nodeTasks.Node); !ok {
 			return nil, time.Time{}
 		}
 	}
-	if lane.HasSlot() && !lane.HasSlotFor(state) {
-		free, until := tr.ownerOf(lane.granted).FreesSlot(now, lane)
+	if nodeTasks.HasSlot() && !nodeTasks.HasSlotFor(state) {
+		free, until := tr.ownerOf(nodeTasks.granted).FreesSlot(now, nodeTasks)
 		if free {
-			lane.Release()
+			nodeTasks.Release()
 		}
 		due = until
 	}
 	if plan.Treatment == nil {
-		lane.dueSince = time.Time{}
+		nodeTasks.dueSince = time.Time{}
 	}
 	for _, treatment := range tr.treatments {
-		for t, wait := range treatment.Tasks(now, lane, state, plan) {
+		for t, wait := range treatment.Tasks(now, nodeTasks, state, plan) {
 			due = times.Earliest(due, wait)
 			if t == nil {
 				continue
 			}
-			from := lane.failures[t.Kind].notBefore
+			from := nodeTasks.failures[t.Kind].notBefore
 			if t.NotBefore.After(from) {
 				from = t.NotBefore
 			}
@@ -208,48 +208,48 @@ func (tr *taskRunner) next(now time.Time, lane *Lane) (next *Task, due time.Time
 // ReleaseSlot frees the slot of a treatment that was planned and does not exist. If a
 // write for the slot may still succeed, it returns until when and frees nothing. A
 // treatment without a slot is deleted if it arrives later.
-func (l *Engine) ReleaseSlot(now time.Time, lane *Lane, rule triage.RuleID) (due time.Time) {
-	if triage.RuleID(lane.granted.Rule) == rule { // otherwise the slot belongs to another rule
-		if until := l.tasks.inFlightUntil(now, lane); !until.IsZero() {
+func (l *Engine) ReleaseSlot(now time.Time, nodeTasks *NodeTasks, rule triage.RuleID) (due time.Time) {
+	if triage.RuleID(nodeTasks.granted.Rule) == rule { // otherwise the slot belongs to another rule
+		if until := l.tasks.inFlightUntil(now, nodeTasks); !until.IsZero() {
 			return until
 		}
-		lane.Release()
+		nodeTasks.Release()
 	}
-	lane.dueSince = time.Time{}
-	l.core.Abandon(now, lane.Node, rule, 0)
+	nodeTasks.dueSince = time.Time{}
+	l.core.Abandon(now, nodeTasks.Node, rule, 0)
 	return time.Time{}
 }
 
 // start starts queued tasks, up to maxConcurrentTasks.
 func (tr *taskRunner) start(ctx context.Context, now time.Time) {
 	for tries := len(tr.queue); tries > 0 && tr.running < maxConcurrentTasks; tries-- {
-		lane := tr.pop()
-		if t := tr.nextStartable(now, lane); t != nil {
-			tr.runInBackground(ctx, now, lane, t)
+		nodeTasks := tr.pop()
+		if t := tr.nextStartable(now, nodeTasks); t != nil {
+			tr.runInBackground(ctx, now, nodeTasks, t)
 		}
 	}
 }
 
-// pop removes the first lane from the queue.
-func (tr *taskRunner) pop() *Lane {
-	lane := tr.queue[0]
+// pop removes the first node from the queue.
+func (tr *taskRunner) pop() *NodeTasks {
+	nodeTasks := tr.queue[0]
 	tr.queue[0], tr.queue = nil, tr.queue[1:]
-	return lane
+	return nodeTasks
 }
 
 // nextStartable returns the next task of a node if it may run now. A task that takes a
 // slot first waits until the ledger stores the slot.
-func (tr *taskRunner) nextStartable(now time.Time, lane *Lane) *Task {
-	lane.stage = Idle
-	t, due := tr.next(now, lane)
+func (tr *taskRunner) nextStartable(now time.Time, nodeTasks *NodeTasks) *Task {
+	nodeTasks.stage = Idle
+	t, due := tr.next(now, nodeTasks)
 	switch {
 	case t == nil:
-		tr.sleepUntil(now, lane, due)
+		tr.sleepUntil(now, nodeTasks, due)
 	case t.takesSlot() && !tr.engine.mayBegin(now, t.Rule, t.Node):
-		tr.sleepUntil(now, lane, times.Earliest(due, tr.engine.ReleaseSlot(now, lane, t.Rule))) // nodes that have waited longer go first
-	case t.takesSlot() && lane.granted != t.Slot:
-		lane.stage = AwaitingLedger
-		tr.engine.RequestSlot(laneSlot{tr, lane})
+		tr.sleepUntil(now, nodeTasks, times.Earliest(due, tr.engine.ReleaseSlot(now, nodeTasks, t.Rule))) // nodes that have waited longer go first
+	case t.takesSlot() && nodeTasks.granted != t.Slot:
+		nodeTasks.stage = AwaitingLedger
+		tr.engine.RequestSlot(taskSlot{tr, nodeTasks})
 	default:
 		return t
 	}
@@ -258,18 +258,18 @@ func (tr *taskRunner) nextStartable(now time.Time, lane *Lane) *Task {
 
 // sleepUntil leaves a node alone until the given time. It forgets failures of tasks
 // that could be retried now and are not needed any more.
-func (tr *taskRunner) sleepUntil(now time.Time, lane *Lane, until time.Time) {
-	maps.DeleteFunc(lane.failures, func(_ string, s taskFailure) bool {
+func (tr *taskRunner) sleepUntil(now time.Time, nodeTasks *NodeTasks, until time.Time) {
+	maps.DeleteFunc(nodeTasks.failures, func(_ string, s taskFailure) bool {
 		if now.Before(s.notBefore) {
 			until = times.Earliest(until, s.notBefore)
 			return false
 		}
 		return true
 	})
-	lane.due = until
+	nodeTasks.due = until
 	tr.nextDue = times.Earliest(tr.nextDue, until)
-	if until.IsZero() && tr.isEmpty(lane) {
-		delete(tr.lanes, lane.Node)
+	if until.IsZero() && tr.isEmpty(nodeTasks) {
+		delete(tr.byNode, nodeTasks.Node)
 	}
 }
 
@@ -280,13 +280,13 @@ func (tr *taskRunner) runDue(now time.Time) (due time.Time) {
 	}
 	tr.nextDue = time.Time{}
 	var woken []string
-	for node, lane := range tr.lanes {
+	for node, nodeTasks := range tr.byNode {
 		switch {
-		case lane.due.IsZero():
-		case now.Before(lane.due):
-			tr.nextDue = times.Earliest(tr.nextDue, lane.due)
+		case nodeTasks.due.IsZero():
+		case now.Before(nodeTasks.due):
+			tr.nextDue = times.Earliest(tr.nextDue, nodeTasks.due)
 		default:
-			lane.due = time.Time{}
+			nodeTasks.due = time.Time{}
 			woken = append(woken, node)
 		}
 	}
@@ -298,31 +298,31 @@ func (tr *taskRunner) runDue(now time.Time) (due time.Time) {
 // Explain appends to a message what delays the treatments of a node.
 func (l *Engine) Explain(node, message string) string {
 	tr := &l.tasks
-	lane := tr.lanes[node]
-	if lane == nil {
+	nodeTasks := tr.byNode[node]
+	if nodeTasks == nil {
 		return message
 	}
 	parts := []string{message}
 	for _, t := range tr.treatments {
 		parts = append(parts, t.Problems(node)...)
 	}
-	for _, kind := range slices.Sorted(maps.Keys(lane.failures)) {
-		parts = append(parts, "not written yet: "+lane.failures[kind].Text)
+	for _, kind := range slices.Sorted(maps.Keys(nodeTasks.failures)) {
+		parts = append(parts, "not written yet: "+nodeTasks.failures[kind].Text)
 	}
-	if lane.stage == AwaitingLedger && l.ledger.failure.Tries > 0 {
+	if nodeTasks.stage == AwaitingLedger && l.ledger.failure.Tries > 0 {
 		parts = append(parts, "not written yet: "+l.ledger.failure.Text)
 	}
 	return strings.Join(parts, "; ")
 }
 
 // markStatusesStale marks the statuses of the policies that treat the node as stale.
-func (tr *taskRunner) markStatusesStale(now time.Time, lane *Lane) {
+func (tr *taskRunner) markStatusesStale(now time.Time, nodeTasks *NodeTasks) {
 	for _, t := range tr.treatments {
-		for _, rule := range t.Rules(lane.Node) {
+		for _, rule := range t.Rules(nodeTasks.Node) {
 			tr.engine.MarkStatusStale(now, rule)
 		}
 	}
-	if state := tr.engine.nodeStates[lane.Node]; state != nil {
+	if state := tr.engine.nodeStates[nodeTasks.Node]; state != nil {
 		tr.engine.MarkStatusesStale(now, state)
 	}
 }

@@ -26,8 +26,8 @@ const (
 // slot becomes free: otherwise the next leader would keep the slot again. Nothing waits
 // for the second kind of snapshot.
 type awaitingReplacement struct {
-	inLedger  map[ledger.Slot]ledger.Replacement // in the stored snapshot
-	requested []ledger.Replacement               // in the next snapshot, or the one being written
+	inLedger  map[ledger.Slot]ledger.DeletedNode // in the stored snapshot
+	requested []ledger.DeletedNode               // in the next snapshot, or the one being written
 	// awaited holds nodes whose objects stay until the ledger names the nodes or their
 	// slot is free.
 	awaited map[string]bool
@@ -42,7 +42,7 @@ func slotOfGrant(g triage.Grant) ledger.Slot {
 // clocks may differ. A time in the future counts as now. A time that is over by less than
 // ClockSkew counts as not over. So a wrong clock keeps a slot at most for the usual time
 // from now. It frees a slot too early only by the amount that exceeds ClockSkew.
-func (w *ledgerWriter) restoreReplacement(now time.Time, state *Node, e ledger.Replacement) {
+func (w *ledgerWriter) restoreReplacement(now time.Time, state *Node, e ledger.DeletedNode) {
 	if state != nil && string(state.Object.UID) == e.UID {
 		return // the node exists
 	}
@@ -61,9 +61,9 @@ func (w *ledgerWriter) restoreReplacement(now time.Time, state *Node, e ledger.R
 	w.engine.Logger().Info("wait for a replacement restored", "node", e.Node, "rule", triage.RuleID(e.Rule).String(), "gone", e.Gone.String())
 }
 
-func (awaiting *awaitingReplacement) add(e ledger.Replacement) {
+func (awaiting *awaitingReplacement) add(e ledger.DeletedNode) {
 	if awaiting.inLedger == nil {
-		awaiting.inLedger = map[ledger.Slot]ledger.Replacement{}
+		awaiting.inLedger = map[ledger.Slot]ledger.DeletedNode{}
 	}
 	awaiting.inLedger[e.Slot] = e
 }
@@ -78,13 +78,13 @@ func (awaiting *awaitingReplacement) isStored(g triage.Grant) bool {
 // of the entry. A write that names the version of its object cannot arrive any more once
 // the object is gone with its node. Every other write may.
 func (awaiting *awaitingReplacement) replacesEntry(granted ledger.ObjectWrite) bool {
-	return granted.ResourceVersion != "" && slices.ContainsFunc(awaiting.requested, func(e ledger.Replacement) bool { return e.Slot == granted.Slot })
+	return granted.ResourceVersion != "" && slices.ContainsFunc(awaiting.requested, func(e ledger.DeletedNode) bool { return e.Slot == granted.Slot })
 }
 
-// hasReplacements reports whether the ledger lacks a deleted node, or names a node whose
+// syncDeletedNodes reports whether the ledger lacks a deleted node, or names a node whose
 // slot is free. It also reconciles nodes that do not have to wait for the ledger any
 // more.
-func (w *ledgerWriter) hasReplacements(now time.Time) bool {
+func (w *ledgerWriter) syncDeletedNodes(now time.Time) bool {
 	unnamed := map[string]bool{}
 	departures := w.engine.Core().AwaitingReplacement()
 	for _, g := range departures {
@@ -156,7 +156,7 @@ func (w *ledgerWriter) requestReplacementEntries(now time.Time, ledgerRoom *ledg
 		if isNamed {
 			ledgerRoom.Add(e)
 		} else {
-			e = ledger.Replacement{
+			e = ledger.DeletedNode{
 				Slot: slotOfGrant(g), Step: g.Step,
 				Gone: g.Gone.UTC(), Since: g.Since.UTC(), ControlPlane: g.ControlPlane, Pool: g.Pool,
 			}
@@ -167,7 +167,7 @@ func (w *ledgerWriter) requestReplacementEntries(now time.Time, ledgerRoom *ledg
 		}
 		w.replacements.requested = append(w.replacements.requested, e)
 	}
-	for _, e := range slices.SortedFunc(maps.Values(w.replacements.inLedger), func(a, b ledger.Replacement) int { return b.Gone.Compare(a.Gone) }) {
+	for _, e := range slices.SortedFunc(maps.Values(w.replacements.inLedger), func(a, b ledger.DeletedNode) int { return b.Gone.Compare(a.Gone) }) {
 		if len(w.replacements.requested) < room && w.engine.showsRemoval(e.Slot) && !slices.Contains(w.replacements.requested, e) && ledgerRoom.Take(e) {
 			e.Replaced = true
 			w.replacements.requested = append(w.replacements.requested, e)
