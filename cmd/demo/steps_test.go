@@ -28,7 +28,7 @@ func TestDemoRunsAllSteps(t *testing.T) {
 	checkOutput(t, out.String(),
 		"24 pods run after", "conditionset-2   KernelDeadlock", "taint node.stakater.com/KernelDeadlock:NoExecute is gone",
 		"left worker-0009", "FellBack:", "at most 4 of 10 selected nodes may have it", "control-plane nodes are not included", "NoExecute, was NoSchedule",
-		"1 of 2 conditions stand", "hands-off:NoSchedule", "killed, with", "OutOfDisk=False is what a healthy node reports", "10 of 10 selected nodes", "never more than 4 nodes",
+		"1 of 2 conditions are met", "hands-off:NoSchedule", "killed, with", "OutOfDisk=False is what a healthy node reports", "10 of 10 selected nodes", "never more than 4 nodes",
 		"silent-kubelet 10 10 0 Enabled no node needs a remediation",
 		"worker-0003 Ready=Unknown", "Pending: NodeHealthCheck/silent-kubelet", "RemediationCreated: made ExampleRemediation",
 		"silent-kubelet 10 9 1 Remediating in treatment: 1", "strategy: reboot", "remediator restarts worker-0003",

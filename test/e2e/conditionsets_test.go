@@ -131,7 +131,7 @@ func testAllConditions(w *scope) {
 	for _, number := range []int{1, 2, 3, 4} {
 		w.hasNow(w.node(number))
 	}
-	w.hasStatus("both", saysOf(w.node(1), "Partial", "2 of 3 conditions stand"))
+	w.hasStatus("both", saysOf(w.node(1), "Partial", "2 of 3 conditions are met"))
 
 	w.setCondition(w.node(5), "Slow", corev1.ConditionFalse)
 	w.has(w.node(5))
