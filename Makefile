@@ -4,26 +4,27 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 PACKAGES := ./...
-# These packages take longest, so they start first. They wait more than they compute, so more
-# packages than cores run at a time.
+# These packages take longest, so they start first.
 LONGEST  := ./deploy ./internal/testbed ./cmd/autohealer-agent ./internal/certificate
-AT_ONCE  := 2
 # These run the programs in whole clusters. The programs have the race detector. The test code
 # has not: it would need more CPU than the programs. `make nightly` runs it with the detector.
-# Tests with a real Karpenter run after all others, because Karpenter exits on a machine that
-# is too busy to renew its Lease.
+# Tests with a real Karpenter run after those with other clusters, because Karpenter exits on a
+# machine that is too busy to renew its Lease.
 CLUSTER_TESTS   := ./test/e2e
-# These start no goroutine, so the race detector would only make them slower.
-SEQUENTIAL      := ./internal/history ./internal/validate
 KARPENTER_TESTS := ./test/pools ./cmd/demo
 PROGRAM_TESTS   := $(CLUSTER_TESTS) $(KARPENTER_TESTS)
+# These start no goroutine, so the race detector would only make them slower.
+SEQUENTIAL      := ./internal/history ./internal/validate ./internal/probe/logmonitor ./internal/probe/match ./internal/probe/config
 VERSION  := $(shell git describe --always --dirty 2>/dev/null || echo dev)
 
 # Without the tracing of gRPC, which Autohealer does not use, the agent is a sixth smaller.
 TAGS     := grpcnotrace
 
-# `make check` runs vet. Linking without debug information takes a third less time.
+# `make check` vets. Linking without debug information takes a third less time.
 RACE     := -race -vet=off -ldflags=-w
+NO_RACE  := $(filter-out -race,$(RACE))
+# A program with the race detector sleeps for a second when it ends, unless told otherwise.
+export GORACE := atexit_sleep_ms=50
 
 # How often a benchmark runs. The worst run is the figure to report.
 BENCH_COUNT ?= 3
@@ -123,24 +124,40 @@ run-tests:
 	@reader=$$(mktemp -d); trap 'rm -rf "$$reader"' EXIT; go -C tools build -o "$$reader" ./testlog; \
 		$(MAKE) --no-print-directory JSON=-json run-suites | "$$reader/testlog"
 
+# The tests of most packages with a control plane keep two cores busy, those with Karpenter
+# mostly wait. So the packages without a control plane run beside the latter, with a lower
+# priority.
 .PHONY: run-suites
 run-suites:
-	@echo "test: running all tests but those of $(KARPENTER_TESTS), $(AT_ONCE) packages at a time, and at the same time $(CLUSTER_TESTS) and $(SEQUENTIAL), whose results follow"
-	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; result=0; \
-		$(MAKE) --no-print-directory --keep-going --jobs 2 LOG="$$log" run-clusters run-others || result=1; cat "$$log"; exit $$result
-	@echo "test: running $(KARPENTER_TESTS)"
-	@RACE_PROGRAMS=1 go test $(JSON) $(filter-out -race,$(RACE)) -p 2 -timeout 20m $(KARPENTER_TESTS)
-	@cd tools && go test $(JSON) $(RACE) -timeout 5m ./...
-	@cd tools/images && go test $(JSON) $(RACE) -timeout 5m ./...
+	@echo "test: running the tests of $(CLUSTER_TESTS) and of all packages with a control plane"
+	@$(call at-once,run-others run-clusters)
+	@echo "test: running $(KARPENTER_TESTS) and the tests of all packages without a control plane"
+	@$(call at-once,run-karpenter run-light)
 	@if [ "$(REAL_NODES)" = 1 ]; then $(MAKE) --no-print-directory test-nodes; else \
 		echo "test: skipped the tests on real nodes; to run them: REAL_NODES=1 make test, as root (docs/real-nodes.md)"; fi
 
-# LOG keeps the results apart from those of the other tests.
-.PHONY: run-clusters run-others
+# at-once runs two targets at a time. The second writes its results to LOG, so that they follow
+# the results of the first.
+define at-once
+log=$$(mktemp); trap 'rm -f "$$log"' EXIT; result=0; \
+	$(MAKE) --no-print-directory --keep-going --jobs 2 LOG="$$log" $(1) || result=1; cat "$$log"; exit $$result
+endef
+
+# packages lists the packages whose tests start a control plane (grep -E), or do not (grep -vE).
+packages = $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' $(PACKAGES) | grep -v $(foreach package,$(PROGRAM_TESTS) $(SEQUENTIAL),-e '$(package:.%=%) ') | $(1) 'autohealer/internal/(testbed|install)' | cut -d' ' -f1)
+
+.PHONY: run-clusters run-others run-karpenter run-light
 run-clusters:
-	@RACE_PROGRAMS=1 go test $(JSON) $(filter-out -race,$(RACE)) -p 2 -timeout 30m $(CLUSTER_TESTS) $(SEQUENTIAL) >"$(LOG)" 2>&1
+	@RACE_PROGRAMS=1 go test $(JSON) $(NO_RACE) -timeout 30m $(CLUSTER_TESTS) >"$(LOG)" 2>&1
 run-others:
-	@REAL_NODES= go test $(JSON) $(RACE) -p $(AT_ONCE) -timeout 30m $(LONGEST) $$(go list $(PACKAGES) | grep -v $(foreach package,$(PROGRAM_TESTS) $(SEQUENTIAL),-e '$(package:.%=%)$$'))
+	@REAL_NODES= go test $(JSON) $(RACE) -p 2 -timeout 30m $(LONGEST) $(call packages,grep -E)
+run-karpenter:
+	@RACE_PROGRAMS=1 go test $(JSON) $(NO_RACE) -p 2 -timeout 20m $(KARPENTER_TESTS)
+run-light:
+	@exec >"$(LOG)" 2>&1; result=0; \
+		nice go test $(JSON) $(NO_RACE) -p 2 -timeout 20m $(SEQUENTIAL) || result=1; \
+		nice go test $(JSON) $(RACE) -p 2 -timeout 20m $(call packages,grep -vE) || result=1; \
+		for module in tools tools/images; do (cd $$module && nice go test $(JSON) $(RACE) -timeout 10m ./...) || result=1; done; exit $$result
 
 .PHONY: histories
 histories: ## Run the random histories of the core and print the situations that they reached
@@ -160,10 +177,7 @@ check: ## Formatting, vet, linters and module files
 		diff -u NOTICE "$$made/NOTICE" || \
 		{ echo "generated files are stale, run make generate"; exit 1; }
 	@echo "check: vet"
-	@go vet $(PACKAGES)
-	@cd testbed && go vet ./etcd ./pause
-	@cd tools && go vet ./...
-	@cd tools/images && go vet ./...
+	@cd testbed && go vet ./etcd ./pause # golangci-lint runs vet in the other modules
 	@echo "check: import rules and package docs"
 	@go test -count=1 ./internal/archtest
 	@echo "check: go.mod and go.sum"

@@ -7,6 +7,8 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -286,6 +288,22 @@ func TestMakeDemoShowsNodePoolsOnRequestOnly(t *testing.T) {
 		}
 		if is := bytes.Contains(recipe, []byte(" -karpenter")); is != (options != nil) {
 			t.Errorf("make %v shows node pools: %t", args, is)
+		}
+	}
+}
+
+// The gate runs the tests of these packages without the race detector.
+func TestSequentialPackagesStartNoGoroutine(t *testing.T) {
+	makefile := testkit.Value(os.ReadFile("../../Makefile")).Must(t)
+	list := regexp.MustCompile(`(?m)^SEQUENTIAL +:= (.+)$`).FindSubmatch(makefile)
+	testkit.Require(t, list != nil, "the Makefile has no list SEQUENTIAL")
+	concurrent := regexp.MustCompile(`(?m)^\s*go [\w(]|\.Go\(|\.Parallel\(\)`)
+	for _, folder := range strings.Fields(string(list[1])) {
+		files := testkit.Value(filepath.Glob(filepath.Join("../..", folder, "*.go"))).Must(t)
+		testkit.Check(t, len(files) > 0, "%s has no files", folder)
+		for _, file := range files {
+			found := concurrent.Find(testkit.Value(os.ReadFile(file)).Must(t))
+			testkit.Check(t, found == nil, "%s has %q: remove %s from SEQUENTIAL in the Makefile", file, found, folder)
 		}
 	}
 }
