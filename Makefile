@@ -10,11 +10,12 @@ LONGEST  := ./deploy ./internal/testbed ./cmd/autohealer-agent ./internal/certif
 # has not: it would need more CPU than the programs. `make nightly` runs it with the detector.
 # Tests with a real Karpenter run after those with other clusters, because Karpenter exits on a
 # machine that is too busy to renew its Lease.
-CLUSTER_TESTS   := ./test/e2e
+CLUSTER_TESTS   := ./test/e2e ./internal/history
 KARPENTER_TESTS := ./test/pools ./cmd/demo
-PROGRAM_TESTS   := $(CLUSTER_TESTS) $(KARPENTER_TESTS)
-# These start no goroutine, so the race detector would only make them slower.
-SEQUENTIAL      := ./internal/history ./internal/validate ./internal/probe/logmonitor ./internal/probe/match ./internal/probe/config
+PROGRAM_TESTS   := ./test/e2e $(KARPENTER_TESTS)
+# These start no goroutine, so the race detector would only make them slower. internal/history
+# starts none either, but a control plane.
+SEQUENTIAL      := ./internal/validate ./internal/probe/logmonitor ./internal/probe/match ./internal/probe/config
 VERSION  := $(shell git describe --always --dirty 2>/dev/null || echo dev)
 
 # Without the tracing of gRPC, which Autohealer does not use, the agent is a sixth smaller.
@@ -130,9 +131,9 @@ run-tests:
 .PHONY: run-suites
 run-suites:
 	@echo "test: running the tests of $(CLUSTER_TESTS) and of all packages with a control plane"
-	@$(call at-once,run-others run-clusters)
+	@+$(call at-once,run-others run-clusters)
 	@echo "test: running $(KARPENTER_TESTS) and the tests of all packages without a control plane"
-	@$(call at-once,run-karpenter run-light)
+	@+$(call at-once,run-karpenter run-light)
 	@if [ "$(REAL_NODES)" = 1 ]; then $(MAKE) --no-print-directory test-nodes; else \
 		echo "test: skipped the tests on real nodes; to run them: REAL_NODES=1 make test, as root (docs/real-nodes.md)"; fi
 
@@ -144,7 +145,12 @@ log=$$(mktemp); trap 'rm -f "$$log"' EXIT; result=0; \
 endef
 
 # packages lists the packages whose tests start a control plane (grep -E), or do not (grep -vE).
-packages = $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' $(PACKAGES) | grep -v $(foreach package,$(PROGRAM_TESTS) $(SEQUENTIAL),-e '$(package:.%=%) ') | $(1) 'autohealer/internal/(testbed|install)' | cut -d' ' -f1)
+packages = $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' $(PACKAGES) | grep -v $(foreach package,$(CLUSTER_TESTS) $(KARPENTER_TESTS) $(SEQUENTIAL),-e '^[^ ]*$(package:.%=%) ') | $(1) 'autohealer/internal/(testbed|install)' | cut -d' ' -f1)
+
+# A test compares this list with all packages.
+.PHONY: tested-packages
+tested-packages:
+	@go list $(CLUSTER_TESTS) $(KARPENTER_TESTS) $(SEQUENTIAL); printf '%s\n' $(call packages,grep -E) $(call packages,grep -vE)
 
 .PHONY: run-clusters run-others run-karpenter run-light
 run-clusters:

@@ -204,9 +204,9 @@ var badBlocks = []mistake{
 	{"a timeout in words", "repair:", "repair:\n    readyTimeout: soon", "repair.readyTimeout: Invalid value: \"soon\": " + wantDuration},
 	{"a timeout of nothing", "repair:", "repair:\n    readyTimeout: 0m0.0s", "a node needs some time to become ready; want a duration such as 10m"},
 	{"a bound of more than all", "repair:", "repair:\n    maxUnhealthy: 101%", "want a number of nodes like 3, or a percentage like 20%, of at most 100%"},
-	{"a negative bound", "repair:", "repair:\n    maxUnhealthy: -1", "want a number of nodes such as 3"},
-	{"a bound in words", "repair:", "repair:\n    maxUnhealthy: half", "want a number of nodes such as 3"},
-	{"a bound that no number holds", "repair:", "repair:\n    maxUnhealthy: 3000000000", "want a number of nodes such as 3"},
+	{"a negative bound", "repair:", "repair:\n    maxUnhealthy: -1", "want a number of nodes like 3"},
+	{"a bound in words", "repair:", "repair:\n    maxUnhealthy: half", "want a number of nodes like 3"},
+	{"a bound that no number holds", "repair:", "repair:\n    maxUnhealthy: 3000000000", "want a number of nodes like 3"},
 	{"a switch in words", "repair:", "repair:\n    enabled: maybe", "repair.enabled"},
 	{"an unknown field", "repair:", "repair:\n    tolerationDuration: 30m", `repair.tolerationDuration`},
 }

@@ -13,14 +13,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/problem"
 )
 
 // listen starts a fake agent and returns the statuses that it receives.
 func listen(t *testing.T, socket string) <-chan problem.Status {
 	t.Helper()
-	listener := testkit.Value(net.Listen("unix", socket)).Must(t)
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
 	heard := make(chan problem.Status, 1000)
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var status problem.Status
@@ -40,8 +42,12 @@ func TestDiskWatchReportsTheLists(t *testing.T) {
 	list, socket := filepath.Join(folder, "sda.badblocks"), filepath.Join(folder, "s")
 	write := func(text string) {
 		t.Helper()
-		testkit.Must(t, os.WriteFile(list+"~", []byte(text), 0o600))
-		testkit.Must(t, os.Rename(list+"~", list))
+		if err := os.WriteFile(list+"~", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(list+"~", list); err != nil {
+			t.Fatal(err)
+		}
 	}
 	write("")
 	heard := listen(t, socket)
@@ -79,11 +85,15 @@ func TestDiskWatchReportsTheLists(t *testing.T) {
 	write("17 99\n")
 	until("that all is well again", is(false))
 	other := filepath.Join(folder, "md0.badblocks") // which comes before the other
-	testkit.Must(t, os.WriteFile(other, []byte("1 3\n"), 0o600))
+	if err := os.WriteFile(other, []byte("1 3\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	until("which disk it is", func(s problem.Status) bool {
 		return len(s.Events) == 1 && s.Events[0].Message == "3 more bad sectors in "+other+", 3 in all"
 	})
-	testkit.Must(t, errors.Join(os.Remove(list), os.Remove(other)))
+	if err := errors.Join(os.Remove(list), os.Remove(other)); err != nil {
+		t.Fatal(err)
+	}
 	if err := <-ended; err == nil || !strings.Contains(err.Error(), "badblocks") {
 		t.Errorf("when it cannot look it ends with %v", err)
 	}

@@ -55,7 +55,7 @@ func (l *limiter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	if turns.Acquire(queued, weight) != nil {
 		w.Header().Set("Retry-After", "1")
-		l.reject(w, "busy", http.StatusTooManyRequests, "too many requests are being judged; try again in a moment")
+		l.reject(w, "busy", http.StatusTooManyRequests, "too many requests are being checked; try again in a moment")
 		return
 	}
 	defer turns.Release(weight)

@@ -292,6 +292,19 @@ func TestMakeDemoShowsNodePoolsOnRequestOnly(t *testing.T) {
 	}
 }
 
+func TestTheGateTestsEachPackageOnce(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "make", "--no-print-directory", "-C", "../..", "tested-packages")
+	cmd.Env = append(os.Environ(), "MAKEFLAGS=") // this test may run under make
+	tested := strings.Fields(string(testkit.Value(cmd.Output()).Must(t)))
+	slices.Sort(tested)
+	var all []string
+	for _, p := range packages(t) {
+		all = append(all, p.ImportPath)
+	}
+	slices.Sort(all)
+	testkit.Equal(t, "the packages that make test runs", all, tested)
+}
+
 // The gate runs the tests of these packages without the race detector.
 func TestSequentialPackagesStartNoGoroutine(t *testing.T) {
 	makefile := testkit.Value(os.ReadFile("../../Makefile")).Must(t)

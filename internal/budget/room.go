@@ -97,7 +97,7 @@ func scaled(nodes string, total int) (int, error) {
 	}
 	n, err := intstr.GetScaledValueFromIntOrPercent(new(intstr.FromString(nodes)), total, true)
 	if err != nil {
-		return 0, fmt.Errorf("want a number of nodes such as 5, or a share such as 10%%, not %q", nodes)
+		return 0, fmt.Errorf("want a number of nodes like 5, or a percentage like 10%%, not %q", nodes)
 	}
 	return n, nil
 }

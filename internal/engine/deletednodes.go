@@ -38,11 +38,11 @@ func slotOfGrant(g triage.Grant) ledger.Slot {
 	return ledger.Slot{Rule: ownership.Rule(g.Rule), Node: g.Node, UID: g.UID}
 }
 
-// restoreReplacement resumes the slot of a node that the previous leader saw go. The
+// restoreDeletedNode resumes the slot of a node that the previous leader saw go. The
 // clocks may differ. A time in the future counts as now. A time that is over by less than
 // ClockSkew counts as not over. So a wrong clock keeps a slot at most for the usual time
 // from now. It frees a slot too early only by the amount that exceeds ClockSkew.
-func (w *ledgerWriter) restoreReplacement(now time.Time, state *Node, e ledger.DeletedNode) {
+func (w *ledgerWriter) restoreDeletedNode(now time.Time, state *Node, e ledger.DeletedNode) {
 	if state != nil && string(state.Object.UID) == e.UID {
 		return // the node exists
 	}
@@ -86,8 +86,8 @@ func (awaiting *awaitingReplacement) replacesEntry(granted ledger.ObjectWrite) b
 // more.
 func (w *ledgerWriter) syncDeletedNodes(now time.Time) bool {
 	unnamed := map[string]bool{}
-	departures := w.engine.Core().AwaitingReplacement()
-	for _, g := range departures {
+	kept := w.engine.Core().AwaitingReplacement()
+	for _, g := range kept {
 		if !w.replacements.isStored(g) {
 			unnamed[g.Node] = true
 		}
@@ -98,7 +98,7 @@ func (w *ledgerWriter) syncDeletedNodes(now time.Time) bool {
 			w.engine.tasks.reconcile(now, node)
 		}
 	}
-	return len(unnamed) > 0 || w.replacements.hasReplaced(now, departures)
+	return len(unnamed) > 0 || w.replacements.hasReplaced(now, kept)
 }
 
 // hasReplaced reports whether the next leader would keep a slot that is free.
@@ -134,10 +134,10 @@ func (l *Engine) LedgerLacks(node string, isNode func(ledger.Slot) bool) bool {
 	return is
 }
 
-// requestReplacementEntries adds the deleted nodes to the next snapshot, and reports
+// requestDeletedNodes adds the deleted nodes to the next snapshot, and reports
 // whether that changes it. If there is not enough room, nodes in the stored snapshot
 // stay, because their objects may be gone. The objects of the others are kept.
-func (w *ledgerWriter) requestReplacementEntries(now time.Time, ledgerRoom *ledger.Room) (isNews bool) {
+func (w *ledgerWriter) requestDeletedNodes(now time.Time, ledgerRoom *ledger.Room) (isNews bool) {
 	kept := w.engine.Core().AwaitingReplacement()
 	isNews = w.replacements.hasReplaced(now, kept)
 	slices.SortStableFunc(kept, func(a, b triage.Grant) int {

@@ -27,7 +27,7 @@
 //	           needs a slot  ▼    │  stored
 //	                    AwaitingLedger
 //
-// This is the same for the tasks of a [NodeTasks] and for a [NodeWriter]. Both ask the core for
+// This is the same for the tasks of a node ([NodeTasks]) and for a [NodeWriter]. Both ask the core for
 // the plan again before they send a queued write. A write without an answer may still
 // arrive, so its slot stays taken until it cannot. The same holds for writes of the previous
 // leader, which the ledger names.

@@ -62,7 +62,7 @@ func (l *Engine) addFacts(now time.Time, state *Node, facts *triage.Node) {
 	}
 }
 
-// ReobserveTreated reobserves all nodes with a [NodeTasks].
+// ReobserveTreated reobserves all nodes that have [NodeTasks].
 func (l *Engine) ReobserveTreated(now time.Time) {
 	l.Reobserve(now, slices.Sorted(maps.Keys(l.tasks.byNode))...)
 }

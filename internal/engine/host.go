@@ -50,7 +50,7 @@ type TreatmentHost interface {
 	FindNodeTasks(node string) *NodeTasks
 	// Reobserve passes the current facts of nodes to the core and reconciles their
 	// treatments. ReobserveControlPlane does so for all control-plane nodes,
-	// ReobserveTreated for all nodes with a NodeTasks.
+	// ReobserveTreated for all nodes that have NodeTasks.
 	Reobserve(now time.Time, nodes ...string)
 	ReobserveControlPlane(now time.Time)
 	ReobserveTreated(now time.Time)

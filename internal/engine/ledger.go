@@ -54,7 +54,7 @@ type ledgerWriter struct {
 func (w *ledgerWriter) restore(now time.Time) {
 	for _, e := range w.restored {
 		if gone, is := e.(ledger.DeletedNode); is { // first, because these entries hold the time
-			w.restoreReplacement(now, w.engine.nodeStates[gone.Node], gone)
+			w.restoreDeletedNode(now, w.engine.nodeStates[gone.Node], gone)
 		}
 	}
 	for p := range implementing[Recorder](w.engine.policies) {
@@ -146,7 +146,7 @@ func (w *ledgerWriter) nextSnapshot(now time.Time) (entries []ledger.Entry, due 
 	held := w.entries()
 	room := w.ledger.Room()
 	room.Add(w.withPolicyEntries(now, held)...)
-	isStale = w.requestReplacementEntries(now, room) || hasEnded || w.isOutdated
+	isStale = w.requestDeletedNodes(now, room) || hasEnded || w.isOutdated
 	w.isOutdated = false
 	w.addQueued(now, room)
 	if len(w.writing) == 0 && !isStale {

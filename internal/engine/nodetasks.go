@@ -73,8 +73,8 @@ func (nodeTasks *NodeTasks) NoteDue(now time.Time, n *Node) {
 	}
 }
 
-// MarkStarted tells that the treatment has begun. It returns since when the treatment was due,
-// zero if that is unknown.
+// MarkStarted records that the treatment has begun. It returns since when the treatment was
+// due, zero if that is unknown.
 func (nodeTasks *NodeTasks) MarkStarted() (dueSince time.Time) {
 	dueSince = nodeTasks.dueSince
 	nodeTasks.dueSince, nodeTasks.refusalReported = time.Time{}, ReportedRefusal{}

@@ -140,7 +140,7 @@ func (s *Stepper) Snapshot() (entries []ledger.Entry, due time.Time) {
 
 // Entries returns the entries of a snapshot taken now, whether or not one is due.
 func (s *Stepper) Entries() []ledger.Entry {
-	s.ledger.requestReplacementEntries(time.Now(), s.ledger.ledger.Room())
+	s.ledger.requestDeletedNodes(time.Now(), s.ledger.ledger.Room())
 	return s.ledger.entries()
 }
 

@@ -42,7 +42,7 @@ type Budget struct {
 	// Reasons are the reasons that the budget applies to. Nil means all, an empty list
 	// none.
 	Reasons []string `json:"reasons,omitzero"`
-	// Nodes is a number such as 5 or a percentage such as 10%.
+	// Nodes is a number like 5 or a percentage like 10%.
 	Nodes string `json:"nodes"`
 	// Schedule is a cron expression in UTC for when the budget becomes active, and
 	// Duration how long it stays active. Without both it is always active.

@@ -180,7 +180,7 @@ func (c *Core) explainTreatment(p *Plan, ep *episode) Reason {
 	}
 	if ep.isUnobserved() {
 		if code := c.calledOff(ep); code != 0 {
-			return c.explainCalledOff(p, ep, reason, code)
+			return c.explainCancelled(p, ep, reason, code)
 		}
 	}
 	reason.Code = Treating
@@ -199,9 +199,9 @@ func (c *Core) explainTreatment(p *Plan, ep *episode) Reason {
 	return reason
 }
 
-// explainCalledOff says why a decided, unobserved step does not begin now. The steps in the
+// explainCancelled says why a decided, unobserved step does not begin now. The steps in the
 // facts stay.
-func (c *Core) explainCalledOff(p *Plan, ep *episode, reason Reason, code Code) Reason {
+func (c *Core) explainCancelled(p *Plan, ep *episode, reason Reason, code Code) Reason {
 	step, since, there := ep.latestStep()
 	switch {
 	case ep.step == 0:
@@ -458,9 +458,9 @@ func (c *Core) explainTaint(p *Plan, ep *episode, strongest Effect, by RuleID) R
 		c.whyFellBack(&reason, ep)
 	}
 	if off {
-		callOff := reason
-		callOff.Other = calledOff
-		p.Release = append(p.Release, callOff)
+		cancelled := reason
+		cancelled.Other = calledOff
+		p.Release = append(p.Release, cancelled)
 	}
 	p.Taints = append(p.Taints, PlannedTaint{Taint{Rule: ep.rule.spec.ID, Key: taint.Key, Effect: effect}, reason})
 	return reason

@@ -1169,10 +1169,10 @@ func describe(n triage.Node) string {
 
 func describeRule(r triage.Rule) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s who[%s] any", r.ID, r.Selector)
+	fmt.Fprintf(&b, "%s selector[%s] any", r.ID, r.Selector)
 	if r.When.All {
 		b.Reset()
-		fmt.Fprintf(&b, "%s who[%s] all", r.ID, r.Selector)
+		fmt.Fprintf(&b, "%s selector[%s] all", r.ID, r.Selector)
 	}
 	for _, s := range r.When.Signals {
 		fmt.Fprintf(&b, " %s=%s", s.Condition, s.Status)

@@ -205,7 +205,7 @@ func (r Reason) tail() string {
 	case Superseded:
 		return fmt.Sprintf("superseded by %s (%s)", r.Other, r.Effect)
 	case Unclear:
-		return fmt.Sprintf("%s is Unknown%s and this policy does not match that: existing responses stay, nothing new starts", r.Condition, r.unknownCause())
+		return fmt.Sprintf("%s is Unknown%s, which this policy does not match: existing responses stay, nothing new starts", r.Condition, r.unknownCause())
 	case Pending:
 		return "eligible at " + stamp(r.Until)
 	case Partial:

@@ -27,7 +27,7 @@ func TestReasonsSpeakOfPolicies(t *testing.T) {
 
 // The reason for an Unknown condition repeats the reason that its reporter gave.
 func TestUnclearSaysWhyAConditionIsUnknown(t *testing.T) {
-	const rest = " and this policy does not match that: existing responses stay, nothing new starts"
+	const rest = ", which this policy does not match: existing responses stay, nothing new starts"
 	for told, want := range map[string]string{
 		"":                           "ConditionSet/a: Disk is Unknown" + rest,
 		"NodeStatusUnknown":          "ConditionSet/a: Disk is Unknown (NodeStatusUnknown)" + rest,

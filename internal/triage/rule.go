@@ -242,7 +242,7 @@ func (r Rule) Validate() error {
 	}
 	for i, requirement := range r.Selector.requirements {
 		if err := requirement.validate(); err != nil {
-			return within(fmt.Sprintf("who[%d]", i), err)
+			return within(fmt.Sprintf("selector[%d]", i), err)
 		}
 	}
 	fromCreation := map[string]bool{}

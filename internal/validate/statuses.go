@@ -25,7 +25,7 @@ func healthyStatus(s *analysis) (problems []Problem, warnings []string) {
 		verb = "are"
 	}
 	if !s.actsOnHealthy() {
-		return nil, []string{fmt.Sprintf("%s: %s %s what a healthy node reports; the set matches those of them on which its other conditions stand too",
+		return nil, []string{fmt.Sprintf("%s: %s %s what a healthy node reports; the set matches those of them that also meet its other conditions",
 			field(healthy[0], ".status"), joinAnd(told), verb)}
 	}
 	text := fmt.Sprintf("%s %s what a healthy node reports, so the set would act on the nodes that are well", joinAnd(told), verb)
