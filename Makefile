@@ -13,8 +13,8 @@ LONGEST  := ./deploy ./internal/testbed ./cmd/autohealer-agent ./internal/certif
 CLUSTER_TESTS   := ./test/e2e ./internal/history
 KARPENTER_TESTS := ./test/pools ./cmd/demo
 PROGRAM_TESTS   := ./test/e2e $(KARPENTER_TESTS)
-# These start no goroutine, so the race detector would only make them slower. internal/history
-# starts none either, but a control plane.
+# These start no goroutine, so the race detector would only make them slower. The same is true
+# of internal/history, which needs a control plane and is in CLUSTER_TESTS for that reason.
 SEQUENTIAL      := ./internal/validate ./internal/probe/logmonitor ./internal/probe/match ./internal/probe/config
 VERSION  := $(shell git describe --always --dirty 2>/dev/null || echo dev)
 
