@@ -239,6 +239,16 @@ func testHealthCheckOtherController(w *scope) {
 	w.recover(nodes[:4])
 	w.makeUnhealthy(nodes[:4])
 	stopOther()
+	// The status can still be from before the last deletion, so the objects are read.
+	for _, node := range nodes {
+		w.eventually("a remediation of "+node, func() error {
+			objects, err := w.objects(w.t.Context(), node)
+			if err == nil && len(objects) != 1 {
+				err = fmt.Errorf("%s has %d remediations, want 1", node, len(objects))
+			}
+			return err
+		})
+	}
 	w.hasCheckStatus("check", counted(count, 0, count))
 	// Another client that takes the Lease keeps it.
 	lease := &coordinationv1.Lease{}
