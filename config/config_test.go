@@ -22,9 +22,7 @@ const originals = "../internal/probe/config/testdata/node-problem-detector"
 func plugins(t *testing.T) map[string][2]*config.PluginMonitor {
 	t.Helper()
 	paths, err := filepath.Glob(originals + "/*.json")
-	if err != nil || len(paths) != 19 {
-		t.Fatalf("%d files of node-problem-detector are known, want 19 (%v)", len(paths), err)
-	}
+	testkit.Require(t, err == nil && len(paths) == 19, "%d files of node-problem-detector are known, want 19 (%v)", len(paths), err)
 	both := map[string][2]*config.PluginMonitor{}
 	for _, path := range paths {
 		name := filepath.Base(path)
@@ -92,9 +90,7 @@ func TestWhatTheCountersOfNodeProblemDetectorCountIsCounted(t *testing.T) {
 		}
 	}
 	t.Logf("tried %d texts", tried)
-	if tried == 0 {
-		t.Error("nothing was tried")
-	}
+	testkit.Check(t, tried != 0, "nothing was tried")
 }
 
 func TestTheKubeletOfTheUsualPackagesIsCounted(t *testing.T) {

@@ -44,7 +44,5 @@ func TestDeploymentPassesTheMemoryLimit(t *testing.T) {
 	manifest, err := os.ReadFile("../../deploy/controller/3-controller.yaml")
 	testkit.Must(t, err)
 	want := "- name: " + memoryLimitVariable + "\n          valueFrom:\n            resourceFieldRef:\n              resource: limits.memory\n"
-	if !strings.Contains(string(manifest), want) {
-		t.Errorf("the Deployment does not contain\n%s", want)
-	}
+	testkit.Check(t, strings.Contains(string(manifest), want), "the Deployment does not contain\n%s", want)
 }

@@ -16,12 +16,8 @@ func TestParse(t *testing.T) {
 	if o.kubeconfig != "file" || o.namespace != "somewhere" || o.leaderElect || o.webhooks || o.logFormat != "text" || o.logLevel.String() != "DEBUG" {
 		t.Errorf("parsed to %+v", o)
 	}
-	if o.agentNamespace != "somewhere" {
-		t.Errorf("namespace of agents is %q, want that of the controller", o.agentNamespace)
-	}
-	if o.metricsAddress != ":8080" || o.probeAddress != ":8081" {
-		t.Errorf("default addresses are %s and %s", o.metricsAddress, o.probeAddress)
-	}
+	testkit.Check(t, o.agentNamespace == "somewhere", "namespace of agents is %q, want that of the controller", o.agentNamespace)
+	testkit.Check(t, o.metricsAddress == ":8080" && o.probeAddress == ":8081", "default addresses are %s and %s", o.metricsAddress, o.probeAddress)
 	o, err = parse([]string{"--webhook-dns-name=a", "--webhook-bind-address=localhost:1", "--webhook-dns-name=b", "--agent-lease-namespace=there"}, &bytes.Buffer{})
 	if err != nil || o.namespace != "somewhere" || o.agentNamespace != "there" || !o.webhooks || o.webhookAddress != "localhost:1" || !slices.Equal(o.webhookNames, []string{"a", "b"}) {
 		t.Errorf("parsed to %+v, %v", o, err)
@@ -47,9 +43,7 @@ func TestParseRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := parse(test.args, &bytes.Buffer{})
-			if err == nil || !strings.Contains(err.Error(), test.says) {
-				t.Errorf("error is %v, want %q in it", err, test.says)
-			}
+			testkit.Check(t, err != nil && strings.Contains(err.Error(), test.says), "error is %v, want %q in it", err, test.says)
 		})
 	}
 }
@@ -58,17 +52,13 @@ func TestHelpListsFlags(t *testing.T) {
 	var out bytes.Buffer
 	testkit.Must(t, command(t.Context(), []string{"--help"}, &out))
 	for _, flag := range []string{"kubeconfig", "leader-elect", "metrics-bind-address", "health-probe-bind-address", "webhooks", "webhook-bind-address", "webhook-dns-name", "webhook-client-ca-file", "webhook-client-name", "log-format"} {
-		if !strings.Contains(out.String(), "-"+flag) {
-			t.Errorf("--%s is not listed", flag)
-		}
+		testkit.Check(t, strings.Contains(out.String(), "-"+flag), "--%s is not listed", flag)
 	}
 }
 
 func TestRunOutsideAClusterAsksForKubeconfig(t *testing.T) {
 	err := command(t.Context(), nil, &bytes.Buffer{})
-	if err == nil || !strings.Contains(err.Error(), "--kubeconfig") {
-		t.Errorf("error is %v", err)
-	}
+	testkit.Check(t, err != nil && strings.Contains(err.Error(), "--kubeconfig"), "error is %v", err)
 }
 
 func TestCleanupRefusesBadArguments(t *testing.T) {

@@ -33,9 +33,7 @@ func TestReadyTimeout(t *testing.T) {
 			testkit.Must(t, err)
 			cfg, err := o.repairs.config()
 			testkit.Must(t, err)
-			if cfg.ReadyTimeout != test.want {
-				t.Errorf("the ready timeout is %s, want %s", cfg.ReadyTimeout, test.want)
-			}
+			testkit.Check(t, cfg.ReadyTimeout == test.want, "the ready timeout is %s, want %s", cfg.ReadyTimeout, test.want)
 			if cfg.WithoutPolicy || cfg.RestoreSchema || len(cfg.Karpenter) == 0 || len(cfg.Static) == 0 || len(cfg.Schema) == 0 {
 				t.Errorf("the configuration is %+v", cfg)
 			}
@@ -61,9 +59,7 @@ func TestParseRefusesRepairFlags(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("NODE_READY_TIMEOUT", test.environment)
 			_, err := parse(test.args, &bytes.Buffer{})
-			if err == nil || !strings.Contains(err.Error(), test.says) {
-				t.Errorf("error is %v, want one with %q", err, test.says)
-			}
+			testkit.Check(t, err != nil && strings.Contains(err.Error(), test.says), "error is %v, want one with %q", err, test.says)
 		})
 	}
 }

@@ -44,9 +44,7 @@ func TestMonitorIsTheShippedFileWithAnotherLogAndAClearPattern(t *testing.T) {
 					}
 				}
 			}
-			if changed != 1 {
-				t.Fatalf("%d rules of config/%s set KernelDeadlock, want one", changed, c.file)
-			}
+			testkit.Require(t, changed == 1, "%d rules of config/%s set KernelDeadlock, want one", changed, c.file)
 			made, err := c.log.monitor()
 			testkit.Must(t, err)
 			var got map[string]any
@@ -71,9 +69,7 @@ func TestCommandWritesTheSameLineAsWrite(t *testing.T) {
 	text, err := os.ReadFile(log.path)
 	testkit.Must(t, err)
 	lines := strings.SplitAfter(string(text), "\n")
-	if len(lines) != 3 || lines[2] != "" {
-		t.Fatalf("the log is %q, want two lines", text)
-	}
+	testkit.Require(t, len(lines) == 3 && lines[2] == "", "the log is %q, want two lines", text)
 	ended := time.Now()
 	for i, line := range lines[:2] {
 		then := began // stamps have seconds and no year

@@ -50,14 +50,10 @@ func checkOutput(t *testing.T, output string, wants ...string) {
 	t.Helper()
 	words := strings.Join(strings.Fields(output), " ")
 	for _, want := range wants {
-		if !strings.Contains(words, strings.Join(strings.Fields(want), " ")) {
-			t.Errorf("the output does not contain %q:\n%s", want, output)
-		}
+		testkit.Check(t, strings.Contains(words, strings.Join(strings.Fields(want), " ")), "the output does not contain %q:\n%s", want, output)
 	}
 	for i, line := range strings.Split(output, "\n") {
-		if len(line) > width {
-			t.Errorf("line %d has %d characters, want at most %d: %s", i+1, len(line), width, line)
-		}
+		testkit.Check(t, len(line) <= width, "line %d has %d characters, want at most %d: %s", i+1, len(line), width, line)
 	}
 }
 
@@ -142,9 +138,7 @@ func (s *demoCluster) recordProcesses(t *testing.T, folder string) (checkAllGone
 	}
 	return func() {
 		for name, pid := range pids {
-			if pid == 0 {
-				t.Errorf("%s did not run", name)
-			}
+			testkit.Check(t, pid != 0, "%s did not run", name)
 			if process, err := os.FindProcess(pid); err == nil && process.Signal(syscall.Signal(0)) == nil {
 				t.Errorf("%s, process %d, still runs after the demo", name, pid)
 			}

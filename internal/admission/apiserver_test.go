@@ -82,7 +82,5 @@ plugins:
 	testkit.Eventually(t, "a server that knows another client", func() error {
 		return testkit.Says(create("another"), "tls:")
 	})
-	if unknown.all.Load() > 0 {
-		t.Error("a server has answered a client of another name")
-	}
+	testkit.Check(t, unknown.all.Load() == 0, "a server has answered a client of another name")
 }

@@ -177,9 +177,7 @@ func lasts(t *testing.T, want time.Duration, do func()) {
 func allowed(t *testing.T, responses map[string]admission.Response) {
 	t.Helper()
 	for name, answer := range responses {
-		if !answer.Allowed {
-			t.Errorf("%s: %+v", name, answer.Result)
-		}
+		testkit.Check(t, answer.Allowed, "%s: %+v", name, answer.Result)
 	}
 }
 
@@ -197,12 +195,8 @@ func fuzz(t *testing.T, k Kind, old, object []byte, deletable bool) (created boo
 	t.Helper()
 	for _, operation := range []admissionv1.Operation{admissionv1.Create, admissionv1.Update, admissionv1.Delete, "CONNECT"} {
 		answer := ask(t, k, operation, old, object)
-		if !answer.Allowed && answer.Result.Message == "" {
-			t.Error("it is refused without a word")
-		}
-		if operation == admissionv1.Delete && deletable && !answer.Allowed {
-			t.Error("it cannot be deleted")
-		}
+		testkit.Check(t, answer.Allowed || answer.Result.Message != "", "it is refused without a word")
+		testkit.Check(t, operation != admissionv1.Delete || !deletable || answer.Allowed, "it cannot be deleted")
 		created = created || operation == admissionv1.Create && answer.Allowed
 	}
 	return created
@@ -309,9 +303,7 @@ func TestSetsAreRejectedBeforeTheNodesAreKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &setFixture{}
 		k := o.kind(t)
-		if k.Ready() == nil {
-			t.Error("it calls itself ready")
-		}
+		testkit.Check(t, k.Ready() != nil, "it calls itself ready")
 		lasts(t, waitTimeout, func() {
 			answer := ask(t, k, admissionv1.Create, nil, set(live))
 			if answer.Allowed || answer.Result.Code != http.StatusServiceUnavailable || answer.Result.Details.RetryAfterSeconds != retryAfter || !strings.Contains(answer.Result.Message, "try again") {
@@ -352,9 +344,7 @@ func TestAnswersAreCounted(t *testing.T) {
 		t.Errorf("%d kinds of answers were counted", got)
 	}
 	problems, err := testutil.CollectAndLint(k.cfg.Metrics)
-	if err != nil || len(problems) > 0 {
-		t.Errorf("%v %v", problems, err)
-	}
+	testkit.Check(t, err == nil && len(problems) == 0, "%v %v", problems, err)
 }
 
 func TestNewSaysWhatIsMissing(t *testing.T) {

@@ -148,9 +148,7 @@ func TestHealthChecksAreRejectedBeforeTheNodesAreKnown(t *testing.T) {
 		a := newCheckFixture()
 		a.people.ready.Store(false)
 		k := a.kind(t)
-		if k.Ready() == nil {
-			t.Error("it calls itself ready")
-		}
+		testkit.Check(t, k.Ready() != nil, "it calls itself ready")
 		lasts(t, waitTimeout, func() {
 			answer := ask(t, k, admissionv1.Create, nil, check())
 			if answer.Allowed || answer.Result.Code != http.StatusServiceUnavailable || answer.Result.Details.RetryAfterSeconds != retryAfter {

@@ -246,9 +246,7 @@ func TestStalledRequestsDoNotHoldUpOthers(t *testing.T) {
 			t.Errorf("a request that is not sent is answered %d", s)
 		}
 	}
-	if testutil.ToFloat64(metrics.rejections.WithLabelValues("slow")) == 0 {
-		t.Error("no request was slow")
-	}
+	testkit.Check(t, testutil.ToFloat64(metrics.rejections.WithLabelValues("slow")) != 0, "no request was slow")
 	if status, answer, err := post(caller(nil), url+"/count", io.MultiReader(bytes.NewReader(review(1000)))); err != nil || status != http.StatusLengthRequired {
 		t.Errorf("a request without a length: %d %s, %v", status, answer, err)
 	}
@@ -383,8 +381,6 @@ func TestSizesAreThoseOfTheSchema(t *testing.T) {
 		{sizesOfPolicy(&v1alpha1.RepairPolicy{})[0].most, allows(policies, "spec", "repair", "policies")},
 		{sizesOfPool(pool)[0].most, allows(policies, "spec", "repair", "policies")},
 	} {
-		if test.got != test.want {
-			t.Errorf("%d are judged, and the schema allows %d", test.got, test.want)
-		}
+		testkit.Check(t, test.got == test.want, "%d are judged, and the schema allows %d", test.got, test.want)
 	}
 }

@@ -689,9 +689,7 @@ func TestInvalidHolderIsNotShown(t *testing.T) {
 	}
 	lease := realLease("a", noon)
 	lease.Spec.HolderIdentity = nil
-	if holder(lease) != "" {
-		t.Error("a Lease without a holder has a holder name")
-	}
+	testkit.Check(t, holder(lease) == "", "a Lease without a holder has a holder name")
 }
 
 func TestListIntervalGrowsWithTheNumberOfAgents(t *testing.T) {

@@ -117,16 +117,12 @@ func TestListAgreesWithTheKubernetesDecoder(t *testing.T) {
 		}
 		testkit.Equal(t, "the Leases differ", want, got)
 		for _, lease := range every.Items {
-			if !names[lease.Name] {
-				t.Errorf("known was not called for %q", lease.Name)
-			}
+			testkit.Check(t, names[lease.Name], "known was not called for %q", lease.Name)
 		}
 		heard, passed = heard+len(got), passed+len(every.Items)-len(got)
 	})
 	t.Logf("%d Leases were heard, %d passed over", heard, passed)
-	if heard == 0 || passed == 0 {
-		t.Error("this test looks at nothing")
-	}
+	testkit.Check(t, heard != 0 && passed != 0, "this test looks at nothing")
 }
 
 func TestListRequest(t *testing.T) {
@@ -137,9 +133,7 @@ func TestListRequest(t *testing.T) {
 		"5": "labelSelector=app.kubernetes.io%2Fname%3Dautohealer-agent&resourceVersion=5&resourceVersionMatch=NotOlderThan",
 	} {
 		version, err := source.List(t.Context(), since, nil, nil)
-		if err != nil || version != "7" {
-			t.Fatalf("version %q, %v", version, err)
-		}
+		testkit.Require(t, err == nil && version == "7", "version %q, %v", version, err)
 		if asked.URL.Path != "/apis/coordination.k8s.io/v1/namespaces/autohealer-system/leases" || asked.URL.RawQuery != want {
 			t.Errorf("the request is %s", asked.URL)
 		}

@@ -173,9 +173,7 @@ func packages(t *testing.T) []pkg {
 		testkit.Must(t, err)
 		list = append(list, p)
 	}
-	if len(list) < 4 {
-		t.Fatalf("go list found only %d packages", len(list))
-	}
+	testkit.Require(t, len(list) >= 4, "go list found only %d packages", len(list))
 	return list
 }
 
@@ -200,9 +198,7 @@ func TestImportRules(t *testing.T) {
 			}
 		}
 	}
-	if checked == 0 {
-		t.Error("no import rule applies to any package")
-	}
+	testkit.Check(t, checked != 0, "no import rule applies to any package")
 }
 
 // Every import rule forbids something, as made-up packages show.
@@ -229,9 +225,7 @@ func TestEveryImportRuleForbidsSomething(t *testing.T) {
 func TestOnlySubprocessStartsProgramsInTheAgent(t *testing.T) {
 	list := packages(t)
 	agent := slices.IndexFunc(list, func(p pkg) bool { return p.path() == "cmd/autohealer-agent" })
-	if agent < 0 {
-		t.Fatal("go list did not find the agent")
-	}
+	testkit.Require(t, agent >= 0, "go list did not find the agent")
 	checked := 0
 	for _, p := range list {
 		if p.path() != "cmd/autohealer-agent" && !slices.Contains(list[agent].Deps, p.ImportPath) {
@@ -242,9 +236,7 @@ func TestOnlySubprocessStartsProgramsInTheAgent(t *testing.T) {
 			t.Errorf("%s imports os/exec; start programs with internal/probe/subprocess, which may take their exit codes otherwise", p.path())
 		}
 	}
-	if checked < 10 {
-		t.Errorf("only %d packages were checked", checked)
-	}
+	testkit.Check(t, checked >= 10, "only %d packages were checked", checked)
 }
 
 // The parser of schedules has no maintainer, so one package catches its panics. The checker
@@ -261,9 +253,7 @@ func TestOnlyBudgetParsesSchedules(t *testing.T) {
 			t.Errorf("%s imports %s: have internal/budget read the schedule (docs/design/2026-11-16-cron.md)", p.path(), parser)
 		}
 	}
-	if users == 0 {
-		t.Errorf("no package imports %s: remove this test", parser)
-	}
+	testkit.Check(t, users != 0, "no package imports %s: remove this test", parser)
 }
 
 func TestEveryPackageIsDocumented(t *testing.T) {
@@ -283,9 +273,7 @@ func TestMakeDemoShowsNodePoolsOnRequestOnly(t *testing.T) {
 		cmd := exec.CommandContext(t.Context(), "make", args...)
 		cmd.Env = append(os.Environ(), "MAKEFLAGS=", "KARPENTER=") // this test may run under make
 		recipe, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("make %v: %v\n%s", args, err, recipe)
-		}
+		testkit.Require(t, err == nil, "make %v: %v\n%s", args, err, recipe)
 		if is := bytes.Contains(recipe, []byte(" -karpenter")); is != (options != nil) {
 			t.Errorf("make %v shows node pools: %t", args, is)
 		}

@@ -144,9 +144,7 @@ func TestKarpenterCountsTheSame(t *testing.T) {
 		}
 	}
 	t.Logf("%d rows, of which %d are unbounded, %d closed, and %d bounded by a schedule", rows, none, closed, scheduled)
-	if none < 10 || closed < 10 || scheduled < 10 {
-		t.Error("too few rows of one kind")
-	}
+	testkit.Check(t, none >= 10 && closed >= 10 && scheduled >= 10, "too few rows of one kind")
 }
 
 // someBudgets draws budgets, most of which can be read.
@@ -179,12 +177,8 @@ func TestRoomDoesNotChangeEarly(t *testing.T) {
 			return budget.Room(now, "default", budgets, karpenter.Unhealthy, total, disrupting)
 		}
 		room, words, changes := ask(now)
-		if room < 0 {
-			t.Fatalf("room for %d", room)
-		}
-		if (words == "") != (room == budget.Unbounded) {
-			t.Fatalf("room for %d, because %q", room, words)
-		}
+		testkit.Require(t, room >= 0, "room for %d", room)
+		testkit.Require(t, (words == "") == (room == budget.Unbounded), "room for %d, because %q", room, words)
 		if fewer := len(budgets) - 1; fewer >= 0 {
 			if more, _, _ := budget.Room(now, "default", budgets[:fewer], karpenter.Unhealthy, total, disrupting); more < room {
 				t.Fatalf("room for %d, and for %d with a budget less", room, more)
@@ -193,9 +187,7 @@ func TestRoomDoesNotChangeEarly(t *testing.T) {
 		// Nothing may change until then; if it is zero, nothing may ever change.
 		span := int64(30 * 24 * time.Hour)
 		if !changes.IsZero() {
-			if !changes.After(now) {
-				t.Fatalf("changes at %s, and it is %s", changes, now)
-			}
+			testkit.Require(t, changes.After(now), "changes at %s, and it is %s", changes, now)
 			span = int64(changes.Sub(now)) - 1
 		}
 		later := now.Add(time.Duration(rapid.Int64Range(0, span).Draw(t, "later")))
@@ -213,9 +205,7 @@ func TestRoomDoesNotChangeEarly(t *testing.T) {
 		}
 	})
 	t.Logf("at the time of change the answer was another one %d times, and the same %d times", differed, stayed)
-	if differed == 0 {
-		t.Error("the answer never changed")
-	}
+	testkit.Check(t, differed != 0, "the answer never changed")
 }
 
 func FuzzRoom(f *testing.F) {
@@ -230,8 +220,6 @@ func FuzzRoom(f *testing.F) {
 		if room < 0 || room > budget.Unbounded || (room == budget.Unbounded) != (words == "") {
 			t.Errorf("room for %d, because %q", room, words)
 		}
-		if !changes.IsZero() && !changes.After(now) {
-			t.Errorf("changes at %s, and it is %s", changes, now)
-		}
+		testkit.Check(t, changes.IsZero() || changes.After(now), "changes at %s, and it is %s", changes, now)
 	})
 }

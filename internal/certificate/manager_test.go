@@ -260,9 +260,7 @@ func TestManager(t *testing.T) {
 		p.swapped(string(between[servedCert]), first, second)
 		p.served(first, second)
 		after := testkit.Value(p.trusted()).Must(p)
-		if !trusts(after, between[authorityCert]) {
-			t.Error("what was served before the backup came is no longer trusted")
-		}
+		testkit.Check(t, trusts(after, between[authorityCert]), "what was served before the backup came is no longer trusted")
 		if got := string(p.secret().Data[servedCert]); got != string(old[servedCert]) {
 			t.Error("the backup was replaced")
 		}
@@ -415,8 +413,6 @@ func TestManagerReportsMissingPermissions(t *testing.T) {
 func TestNewListsMissingFields(t *testing.T) {
 	_, err := New(Config{})
 	for _, field := range []string{"Client", "Secret", "Webhook", "Names", "Logger"} {
-		if err == nil || !bytes.Contains([]byte(err.Error()), []byte(field+" is missing")) {
-			t.Errorf("%s: %v", field, err)
-		}
+		testkit.Check(t, err != nil && bytes.Contains([]byte(err.Error()), []byte(field+" is missing")), "%s: %v", field, err)
 	}
 }

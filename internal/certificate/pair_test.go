@@ -121,15 +121,11 @@ func TestBundle(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if !parse(both)[0].Equal(parse(second[authorityCert])[0]) {
-			t.Error("the old one comes first")
-		}
+		testkit.Check(t, parse(both)[0].Equal(parse(second[authorityCert])[0]), "the old one comes first")
 	})
 	t.Run("stays_the_same_text_without_a_change", func(t *testing.T) {
 		for _, text := range [][]byte{both, append([]byte("# by hand\n"), both...)} {
-			if string(joined(text, second[authorityCert], later)) != string(text) {
-				t.Error("it was written anew")
-			}
+			testkit.Check(t, string(joined(text, second[authorityCert], later)) == string(text), "it was written anew")
 		}
 	})
 	t.Run("drops_an_expired_CA", func(t *testing.T) {
@@ -145,18 +141,14 @@ func TestBundle(t *testing.T) {
 	})
 	t.Run("skips_certificates_that_are_no_CA", func(t *testing.T) {
 		got := joined([]byte("Cg==\n-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"), first[authorityCert], noon)
-		if len(parse(got)) != 1 || !trusts(got, first[authorityCert]) {
-			t.Errorf("it is\n%s", got)
-		}
+		testkit.Check(t, len(parse(got)) == 1 && trusts(got, first[authorityCert]), "it is\n%s", got)
 	})
 	t.Run("has_a_maximum_size", func(t *testing.T) {
 		text := both
 		for range 2 * maxTrusted {
 			next := made(t, later)
 			text = joined(text, next[authorityCert], later)
-			if !trusts(text, next[authorityCert]) {
-				t.Fatal("the present one is missing")
-			}
+			testkit.Require(t, trusts(text, next[authorityCert]), "the present one is missing")
 		}
 		if got := len(parse(text)); got != maxTrusted {
 			t.Errorf("it has %d authorities", got)
@@ -231,9 +223,7 @@ func TestWanted(t *testing.T) {
 	wants := func(secret map[string][]byte, at, fading time.Time, want ...map[string][]byte) {
 		t.Helper()
 		list, fades := k.wanted(secret[authorityCert], at)
-		if !fades.Equal(fading) {
-			t.Errorf("the others fade at %s, want %s", fades, fading)
-		}
+		testkit.Check(t, fades.Equal(fading), "the others fade at %s, want %s", fades, fading)
 		if !slices.EqualFunc(list, want, func(got *x509.Certificate, want map[string][]byte) bool {
 			return got.Equal(parse(want[authorityCert])[0])
 		}) {

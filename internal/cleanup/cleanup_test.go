@@ -217,13 +217,9 @@ func TestCleanup(t *testing.T) {
 	})
 	t.Run("removes_our_objects_and_reports_doubtful_ones", func(t *testing.T) {
 		result, out, err := s.run(false)
-		if result != want || err != nil {
-			t.Errorf("%+v, want %+v (%v):\n%s", result, want, err, out)
-		}
+		testkit.Check(t, result == want && err == nil, "%+v, want %+v (%v):\n%s", result, want, err, out)
 		for _, command := range commands {
-			if !strings.Contains(out, command+"\n") {
-				t.Errorf("it does not tell %q:\n%s", command, out)
-			}
+			testkit.Check(t, strings.Contains(out, command+"\n"), "it does not tell %q:\n%s", command, out)
 		}
 		s.hasOnlyTheirs()
 	})

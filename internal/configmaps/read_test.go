@@ -162,9 +162,7 @@ func TestASetSaysWhereItIsWritten(t *testing.T) {
 	want := &corev1.ObjectReference{APIVersion: "v1", Kind: "ConfigMap", Namespace: "autohealer-system", Name: "policies", UID: "u1", ResourceVersion: "7"}
 	testkit.Equal(t, "the ConfigMap", want, configmaps.ConfigMapOf(set))
 	testkit.Equal(t, "annotations", map[string]string{"autohealer.resourcestack.com/accept-impact": "true"}, set.Annotations)
-	if set.CreationTimestamp.Unix() != 1000 || set.UID != "u1" {
-		t.Errorf("it was created at %s with the UID %s", set.CreationTimestamp, set.UID)
-	}
+	testkit.Check(t, set.CreationTimestamp.Unix() == 1000 && set.UID == "u1", "it was created at %s with the UID %s", set.CreationTimestamp, set.UID)
 	if m, isWritten := configmaps.ConfigMapName(set.Name); m != "policies" || !isWritten {
 		t.Errorf("by its name it is written in %q: %t", m, isWritten)
 	}
@@ -180,9 +178,7 @@ func TestASetSaysWhereItIsWritten(t *testing.T) {
 // edit replaces a text in the sample of all fields, and fails if it is missing.
 func edit(t *testing.T, old, replacement string) string {
 	t.Helper()
-	if !strings.Contains(full, old) {
-		t.Fatalf("there is no %q", old)
-	}
+	testkit.Require(t, strings.Contains(full, old), "there is no %q", old)
 	return strings.Replace(full, old, replacement, 1)
 }
 
@@ -253,13 +249,9 @@ func TestReadSaysWhichLineIsWrong(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), test.want) || !strings.HasPrefix(err.Error(), "key sets.yaml, line ") {
 				t.Errorf("error is %v\nwant %s", err, test.want)
 			}
-			if len(sets) > 0 {
-				t.Errorf("%d sets beside an error", len(sets))
-			}
+			testkit.Check(t, len(sets) == 0, "%d sets beside an error", len(sets))
 			var problems configmaps.LineErrors
-			if !errors.As(err, &problems) {
-				t.Errorf("the error is a %T", err)
-			}
+			testkit.Check(t, errors.As(err, &problems), "the error is a %T", err)
 		})
 	}
 }
@@ -277,9 +269,7 @@ func TestReadTellsOfEveryKey(t *testing.T) {
 	_, err := read(with(map[string]string{"good.yaml": full, "b.yaml": "type: ConditionSets\nconditionSets: 1\n", "a.yaml": "type: ConditionSets\n\t- x"}))
 	const want = `key a.yaml, line 2: this is not YAML: there is a tab in the indentation, where YAML wants spaces; ` +
 		`key b.yaml, line 2: conditionSets is "1", want a list of sets; to have none, write conditionSets: []`
-	if err == nil || err.Error() != want {
-		t.Errorf("error is %v\nwant %s", err, want)
-	}
+	testkit.Check(t, err != nil && err.Error() == want, "error is %v\nwant %s", err, want)
 }
 
 func TestReadLimitsTheNumberOfProblems(t *testing.T) {
@@ -325,9 +315,7 @@ func TestReadIsQuickWithAnything(t *testing.T) {
 			} else {
 				t.Log(took)
 			}
-			if err == nil {
-				t.Error("it was read")
-			}
+			testkit.Check(t, err != nil, "it was read")
 		})
 	}
 }
@@ -409,9 +397,7 @@ func FuzzRead(f *testing.F) {
 		sets, err := read(with(map[string]string{"a": text, "b": "type: ConditionSets\nconditionSets: []"}))
 		if err != nil {
 			var problems configmaps.LineErrors
-			if !errors.As(err, &problems) || len(problems) == 0 || len(sets) > 0 {
-				t.Fatalf("%d sets with the error %#v", len(sets), err)
-			}
+			testkit.Require(t, errors.As(err, &problems) && len(problems) != 0 && len(sets) == 0, "%d sets with the error %#v", len(sets), err)
 			lines := strings.Count(text, "\n") + strings.Count(text, "\r") + strings.Count(text, "\u0085") + strings.Count(text, "\u2028") + strings.Count(text, "\u2029") + 1
 			for _, p := range problems {
 				if p.Key != "a" || p.Line < 1 || p.Line > lines || p.Text == "" {
@@ -456,12 +442,8 @@ func TestProblemsWithinARoom(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := test.problems.Within(test.room)
-			if got != test.want {
-				t.Errorf("%d letters:\n%s\nwant\n%s", len(got), got, test.want)
-			}
-			if len(got) > max(3, test.room) || !utf8.ValidString(got) {
-				t.Errorf("%d letters in a room of %d: %q", len(got), test.room, got)
-			}
+			testkit.Check(t, got == test.want, "%d letters:\n%s\nwant\n%s", len(got), got, test.want)
+			testkit.Check(t, len(got) <= max(3, test.room) && utf8.ValidString(got), "%d letters in a room of %d: %q", len(got), test.room, got)
 		})
 	}
 }

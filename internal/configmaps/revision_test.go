@@ -22,9 +22,7 @@ func TestRevisionsOfAllVersionsAreRead(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Namespace: "autohealer-system", OwnerReferences: []metav1.OwnerReference{{Name: "sets", UID: "0c7f0f9e-1111-4a6e-9d52-000000000001"}}},
 			Data:       runtime.RawExtension{Raw: []byte(text)},
 		})
-		if err != nil || len(v.Sets) != 1 || v.Sets[0].Spec.Type != "A" {
-			t.Fatalf("%s: %+v, %v", text, v, err)
-		}
+		testkit.Require(t, err == nil && len(v.Sets) == 1 && v.Sets[0].Spec.Type == "A", "%s: %+v, %v", text, v, err)
 		return v
 	}
 	var latest string

@@ -53,9 +53,7 @@ func TestRevisionStore(t *testing.T) {
 		t.Helper()
 		all := testkit.Value(configmaps.NewRevisionStore(c, m.Namespace).List(t.Context())).Must(t)
 		kept := all[m.UID]
-		if kept.Version == nil || !kept.Version.Same(version(t, m, kind)) {
-			t.Fatalf("found %+v, want %s", kept, kind)
-		}
+		testkit.Require(t, kept.Version != nil && kept.Version.Same(version(t, m, kind)), "found %+v, want %s", kept, kind)
 		if sets, err := configmaps.NewRevisionStore(c, m.Namespace).InForce(t.Context()); err != nil || len(sets) != 1 || sets[0].Spec.Type != kind {
 			t.Errorf("in force are %v: %v", sets, err)
 		}
@@ -111,9 +109,7 @@ func TestRevisionStore(t *testing.T) {
 		left.ResourceVersion, left.UID = "", ""
 		testkit.Must(t, c.Create(t.Context(), left))
 		kept := finds(t, m, "B")
-		if kept.HasOneRevision() {
-			t.Error("two revisions are called tidy")
-		}
+		testkit.Check(t, !kept.HasOneRevision(), "two revisions are called tidy")
 		if kept, err = store.Store(t.Context(), kept, version(t, m, "B")); err != nil || !kept.HasOneRevision() {
 			t.Errorf("after keeping the same again: %+v, %v", kept, err)
 		}

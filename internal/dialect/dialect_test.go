@@ -63,15 +63,11 @@ func checkRefusals(t *testing.T, refusals []refusal) {
 		t.Run(test.name, func(t *testing.T) {
 			rule, err := test.given.Rule()
 			var field *triage.FieldError
-			if !errors.As(err, &field) {
-				t.Fatalf("error is %v, want a FieldError", err)
-			}
+			testkit.Require(t, errors.As(err, &field), "error is %v, want a FieldError", err)
 			if field.Field != test.field || field.Value != test.value {
 				t.Errorf("refuses %s: %q, want %s: %q", field.Field, field.Value, test.field, test.value)
 			}
-			if !strings.Contains(field.Problem, test.says) {
-				t.Errorf("problem is %q, want something with %q", field.Problem, test.says)
-			}
+			testkit.Check(t, strings.Contains(field.Problem, test.says), "problem is %q, want something with %q", field.Problem, test.says)
 			if !reflect.DeepEqual(rule, triage.Rule{}) {
 				t.Errorf("an invalid rule is returned:\n%s", show(rule))
 			}

@@ -82,9 +82,7 @@ func TestTaintKey(t *testing.T) {
 				return
 			}
 			var field *triage.FieldError
-			if !errors.As(err, &field) {
-				t.Fatalf("error is %v, want a FieldError", err)
-			}
+			testkit.Require(t, errors.As(err, &field), "error is %v, want a FieldError", err)
 			if field.Field != "spec.taintKey" || field.Value != test.key || !strings.Contains(field.Problem, test.says) {
 				t.Errorf("refused with %v, want something with %q", field, test.says)
 			}
@@ -113,7 +111,5 @@ func TestTaintKeyAgreesWithKubernetes(t *testing.T) {
 		}
 	})
 	t.Logf("saw %d good keys and %d bad ones", good, bad)
-	if good == 0 || bad == 0 {
-		t.Error("no valid or no invalid key was tried")
-	}
+	testkit.Check(t, good != 0 && bad != 0, "no valid or no invalid key was tried")
 }

@@ -123,9 +123,7 @@ func TestHealthy(t *testing.T) {
 				t.Error(err)
 			}
 			synctest.Wait()
-			if !l.loaded {
-				t.Error("it has not even loaded")
-			}
+			testkit.Check(t, l.loaded, "it has not even loaded")
 		})
 	})
 	t.Run("a leader whose loop hangs is unhealthy until it continues", func(t *testing.T) {
@@ -137,9 +135,7 @@ func TestHealthy(t *testing.T) {
 				t.Errorf("before anything was due: %v", err)
 			}
 			pass(maxSleep + maxRound + time.Second)
-			if live.Check(time.Now()) == nil {
-				t.Error("it is")
-			}
+			testkit.Check(t, live.Check(time.Now()) != nil, "it is")
 			let <- struct{}{}
 			synctest.Wait()
 			if err := live.Check(time.Now()); err != nil {

@@ -70,9 +70,7 @@ func TestTheChangesAddUpToTheConditions(t *testing.T) {
 				}}
 			}
 			out := a.Add(from, r)
-			if len(out.Events) != 1 {
-				t.Fatalf("%d events came out of one", len(out.Events))
-			}
+			testkit.Require(t, len(out.Events) == 1, "%d events came out of one", len(out.Events))
 			for _, kind := range out.Gone {
 				if _, was := followed[kind]; !was {
 					t.Fatalf("%s is gone that was not there", kind)
@@ -80,9 +78,7 @@ func TestTheChangesAddUpToTheConditions(t *testing.T) {
 				delete(followed, kind)
 			}
 			for _, condition := range out.Conditions {
-				if followed[condition.Type] == condition {
-					t.Fatalf("a change of %s is told that is none", condition.Type)
-				}
+				testkit.Require(t, followed[condition.Type] != condition, "a change of %s is told that is none", condition.Type)
 				followed[condition.Type] = condition
 				if condition.Status == catalog.True {
 					changesToTrue++
@@ -104,7 +100,5 @@ func TestTheChangesAddUpToTheConditions(t *testing.T) {
 		}
 	})
 	t.Logf("saw %d changes to true", changesToTrue)
-	if changesToTrue == 0 {
-		t.Error("no condition was ever true: the test proves nothing")
-	}
+	testkit.Check(t, changesToTrue != 0, "no condition was ever true: the test proves nothing")
 }

@@ -17,9 +17,7 @@ func TestReadsAllLedgerVersions(t *testing.T) {
 	for _, name := range []string{"page-v0.json", "page-v1.json"} {
 		text := testkit.Value(os.ReadFile("../ledger/testdata/" + name)).Must(t)
 		p, err := read(string(text))
-		if err != nil || len(p.Grants) != 7 || p.Grants[1].Rule != "ConditionSet/disk-broken" {
-			t.Fatalf("%s: %+v, %v", name, p, err)
-		}
+		testkit.Require(t, err == nil && len(p.Grants) == 7 && p.Grants[1].Rule == "ConditionSet/disk-broken", "%s: %+v, %v", name, p, err)
 		pages = append(pages, p)
 	}
 	testkit.Equal(t, "the versions differ", pages[0], pages[1])

@@ -263,9 +263,7 @@ func TestNoClientIsMisidentified(t *testing.T) {
 			}
 		default:
 			strange++
-			if got != nil || rejection.Code != 401 {
-				t.Fatalf("%+v is taken for %s", creds, got.name)
-			}
+			testkit.Require(t, got == nil && rejection.Code == 401, "%+v is taken for %+v: %+v", creds, got, rejection)
 		}
 	})
 	t.Logf("saw %d known and %d unknown clients", found, strange)

@@ -28,9 +28,7 @@ func decode[T runtime.Object](t *testing.T, text string) T {
 	object, err := runtime.Decode(serializer.NewCodecFactory(scheme).UniversalDeserializer(), body)
 	testkit.Must(t, err)
 	read, ok := object.(T)
-	if !ok {
-		t.Fatalf("read %T", object)
-	}
+	testkit.Require(t, ok, "read %T", object)
 	return read
 }
 
@@ -83,9 +81,7 @@ func TestNodeClaimIsReadWithWhatIsUsed(t *testing.T) {
 		got.Labels[karpenter.CapacityTypeLabel] != "spot" || len(got.Annotations) != 2 || len(got.Finalizers) != 1 || got.CreationTimestamp.IsZero() {
 		t.Errorf("metadata is %+v", got.ObjectMeta)
 	}
-	if got.ManagedFields != nil {
-		t.Error("managedFields are kept")
-	}
+	testkit.Check(t, got.ManagedFields == nil, "managedFields are kept")
 	at := func(s string) metav1.Time {
 		var stamp metav1.Time
 		testkit.Must(t, stamp.UnmarshalQueryParameter(s))
@@ -140,9 +136,7 @@ status:
 
 func TestNodePoolIsReadWithWhatIsUsed(t *testing.T) {
 	got := decode[*karpenter.NodePool](t, wholePool)
-	if got.Name != "default" || got.ManagedFields != nil {
-		t.Errorf("metadata is %+v", got.ObjectMeta)
-	}
+	testkit.Check(t, got.Name == "default" && got.ManagedFields == nil, "metadata is %+v", got.ObjectMeta)
 	want := karpenter.NodePoolSpec{
 		Repair: &v1alpha1.RepairSpec{
 			DefaultTolerationDuration: "30m",
@@ -219,9 +213,7 @@ func TestWhatDoesNotFitHidesNothingElse(t *testing.T) {
 			`{"metadata":{"name":"block"},"spec":{"repair":{"policies":{}},"disruption":{"budgets":[{"nodes":"7"}]}}}`,
 			`{"metadata":{"name":"number"},"spec":{"repair":5}}`,
 		))
-		if len(got.Items) != 8 {
-			t.Fatalf("read %d pools", len(got.Items))
-		}
+		testkit.Require(t, len(got.Items) == 8, "read %d pools", len(got.Items))
 		for _, pool := range got.Items[:5] {
 			if pool.Spec.Repair == nil || pool.Spec.Repair.DefaultTolerationDuration != "5m" || pool.Spec.Repair.Unreadable != "" {
 				t.Errorf("%s: its block is %+v", pool.Name, pool.Spec.Repair)
@@ -241,9 +233,7 @@ func TestWhatDoesNotFitHidesNothingElse(t *testing.T) {
 			t.Errorf("a block of null is %+v", got.Items[5].Spec.Repair)
 		}
 		for _, pool := range got.Items[6:] {
-			if pool.Spec.Repair == nil || pool.Spec.Repair.Unreadable == "" {
-				t.Errorf("%s: its block is %+v", pool.Name, pool.Spec.Repair)
-			}
+			testkit.Check(t, pool.Spec.Repair != nil && pool.Spec.Repair.Unreadable != "", "%s: its block is %+v", pool.Name, pool.Spec.Repair)
 		}
 	})
 }
@@ -268,9 +258,7 @@ func FuzzWhatDoesNotFitIsNeverAnError(f *testing.F) {
 			t.Errorf("pool: %v", err)
 		}
 		var fields map[string]any
-		if json.Unmarshal(spec, &fields) == nil && fields["repair"] != nil && pool.Spec.Repair == nil {
-			t.Error("the block is lost")
-		}
+		testkit.Check(t, json.Unmarshal(spec, &fields) != nil || fields["repair"] == nil || pool.Spec.Repair != nil, "the block is lost")
 	})
 }
 
@@ -282,15 +270,11 @@ func TestDeepCopySharesNothing(t *testing.T) {
 		testkit.Equal(t, "the copy differs", list, copied)
 		seen := 0
 		shared(t, reflect.ValueOf(list), reflect.ValueOf(copied), reflect.TypeOf(list).String(), &seen)
-		if seen < 8 {
-			t.Errorf("only %d pointers, maps and slices were compared", seen)
-		}
+		testkit.Check(t, seen >= 8, "only %d pointers, maps and slices were compared", seen)
 	}
 	var noClaim *karpenter.NodeClaim
 	var noPool *karpenter.NodePool
-	if noClaim.DeepCopy() != nil || noPool.DeepCopy() != nil {
-		t.Error("a copy of nothing is something")
-	}
+	testkit.Check(t, noClaim.DeepCopy() == nil && noPool.DeepCopy() == nil, "a copy of nothing is something")
 }
 
 // shared reports memory that two equal values share.

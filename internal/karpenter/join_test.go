@@ -39,9 +39,7 @@ func TestClaimOf(t *testing.T) {
 			if found != nil {
 				name = found.Name
 			}
-			if name != test.want || !errors.Is(err, test.err) {
-				t.Errorf("is %q, %v; want %q, %v", name, err, test.want, test.err)
-			}
+			testkit.Check(t, name == test.want && errors.Is(err, test.err), "is %q, %v; want %q, %v", name, err, test.want, test.err)
 		})
 	}
 }

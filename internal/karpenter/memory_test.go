@@ -71,9 +71,7 @@ func TestAClaimHoldsFewKilobytes(t *testing.T) {
 		var claim karpenter.NodeClaim
 		testkit.Must(t, json.Unmarshal(bodies[0], &claim))
 	})
-	if allocations > 160 {
-		t.Errorf("reading a claim allocates %.0f times, want at most 160", allocations)
-	}
+	testkit.Check(t, allocations <= 160, "reading a claim allocates %.0f times, want at most 160", allocations)
 }
 
 // BenchmarkDecodeClaim decodes the same claim repeatedly: one op is one decode of about

@@ -55,9 +55,7 @@ func TestParseKubeconfig(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := parseKubeconfig([]byte(c.text), "/etc/k")
 			if c.err != "" {
-				if err == nil || !strings.Contains(err.Error(), c.err) {
-					t.Fatalf("the error is %v, want it to contain %q", err, c.err)
-				}
+				testkit.Require(t, err != nil && strings.Contains(err.Error(), c.err), "the error is %v, want it to contain %q", err, c.err)
 				return
 			}
 			testkit.Must(t, err)
@@ -108,9 +106,7 @@ func TestFindSupportsOverridesOfNodeProblemDetector(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := find(c.kubeconfig, c.override, func(name string) string { return c.env[name] }, "/sa")
 			if c.err != "" {
-				if err == nil || !strings.Contains(err.Error(), c.err) {
-					t.Fatalf("the error is %v, want it to contain %q", err, c.err)
-				}
+				testkit.Require(t, err != nil && strings.Contains(err.Error(), c.err), "the error is %v, want it to contain %q", err, c.err)
 				return
 			}
 			testkit.Must(t, err)
@@ -126,8 +122,6 @@ func FuzzParseKubeconfig(f *testing.F) {
 	f.Add([]byte("current-context: [a]"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		access, err := parseKubeconfig(text, "/etc")
-		if err == nil && access.Server == "" {
-			t.Error("neither a server nor an error")
-		}
+		testkit.Check(t, err != nil || access.Server != "", "neither a server nor an error")
 	})
 }

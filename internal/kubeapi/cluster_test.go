@@ -28,9 +28,7 @@ func TestRealAPIServer(t *testing.T) {
 	asked := func(access kubeapi.Access) error {
 		t.Helper()
 		labels, err := client(t, access).NodeLabels(t.Context(), "node-1")
-		if err == nil && labels["gpu"] != "true" {
-			t.Errorf("the labels are %v", labels)
-		}
+		testkit.Check(t, err != nil || labels["gpu"] == "true", "the labels are %v", labels)
 		return err
 	}
 	code := func(err error) int {
@@ -73,7 +71,5 @@ func TestRealAPIServer(t *testing.T) {
 	for err = asked(access); code(err) == http.StatusForbidden && t.Context().Err() == nil; {
 		err = asked(access)
 	}
-	if err != nil {
-		t.Errorf("with a service account: %v", err)
-	}
+	testkit.Check(t, err == nil, "with a service account: %v", err)
 }

@@ -87,9 +87,7 @@ func TestKeepsEntriesOfANewerVersion(t *testing.T) {
 	was, is := decode(t, text), decode(t, p.encode())
 	was["version"] = float64(Version)
 	testkit.Equal(t, "written back", byNode(was), byNode(is))
-	if is["epoch"] == nil || is["holder"] != "autohealer-controller-7d4b_2c1e" {
-		t.Errorf("the ledger is %v", is)
-	}
+	testkit.Check(t, is["epoch"] != nil && is["holder"] == "autohealer-controller-7d4b_2c1e", "the ledger is %v", is)
 }
 
 func decode(t *testing.T, text []byte) (all map[string]any) {
@@ -168,9 +166,7 @@ func TestEncodingRoundTrip(t *testing.T) {
 			t.Fatalf("Room counts %d bytes for a ledger of %d", counted, needs)
 		}
 	})
-	if merged == 0 {
-		t.Error("no node had two rules")
-	}
+	testkit.Check(t, merged != 0, "no node had two rules")
 }
 
 func TestRefusesDamagedContents(t *testing.T) {
@@ -215,9 +211,7 @@ func TestWorstCaseFits(t *testing.T) {
 			}
 			p.grants = append(p.grants, entries...)
 		}
-		if onPage == 0 {
-			t.Fatalf("no other node fits after %d nodes", served)
-		}
+		testkit.Require(t, onPage != 0, "no other node fits after %d nodes", served)
 		if pages%10 == 0 { // they are all alike
 			size, counted := len(p.encode()), maxBytes-room.left
 			t.Logf("page %d has %d nodes and %d bytes", pages, onPage, size)
@@ -229,9 +223,7 @@ func TestWorstCaseFits(t *testing.T) {
 		pages++
 	}
 	t.Logf("%d pages", pages)
-	if pages > 40 {
-		t.Errorf("%d ledgers for %d nodes", pages, nodes)
-	}
+	testkit.Check(t, pages <= 40, "%d ledgers for %d nodes", pages, nodes)
 }
 
 // An entry that does not fit takes no space.
@@ -252,7 +244,5 @@ func TestRoomTakesAllOrNothing(t *testing.T) {
 		}
 		taken++
 	}
-	if taken < 1000 || room.left < 0 {
-		t.Errorf("%d nodes were taken, and %d bytes are left", taken, room.left)
-	}
+	testkit.Check(t, taken >= 1000 && room.left >= 0, "%d nodes were taken, and %d bytes are left", taken, room.left)
 }

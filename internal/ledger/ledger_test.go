@@ -56,9 +56,7 @@ func TestLedger(t *testing.T) {
 		if err := l.Write(t.Context(), []ledger.Entry{entry("a")}); err == nil || errors.Is(err, ledger.ErrDeposed) {
 			t.Fatalf("without an answer the write says %v", err)
 		}
-		if cut.Hits() == 0 {
-			t.Fatal("the connection was not cut")
-		}
+		testkit.Require(t, cut.Hits() != 0, "the connection was not cut")
 		write(t, l, entry("b"))
 	}
 
@@ -170,9 +168,7 @@ func TestLedger(t *testing.T) {
 			}
 			entries = append(entries, e)
 		}
-		if len(entries) < 2000 {
-			t.Errorf("the ledger has room for only %d nodes", len(entries))
-		}
+		testkit.Check(t, len(entries) >= 2000, "the ledger has room for only %d nodes", len(entries))
 		write(t, first, entries...)
 		claim(t, direct, ns, "second", entries...)
 	})
@@ -227,9 +223,7 @@ func TestLedger(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if deposed != 1 {
-			t.Errorf("%d of 2 holders were deposed, want 1", deposed)
-		}
+		testkit.Check(t, deposed == 1, "%d of 2 holders were deposed, want 1", deposed)
 	})
 
 	t.Run("reports a ConfigMap that is not a ledger", func(t *testing.T) {

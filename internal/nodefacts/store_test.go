@@ -60,13 +60,9 @@ func TestStore(t *testing.T) {
 	c.Observe(facts("a", triage.True), facts("b", triage.False))
 	c.Observe(facts("c", triage.True))
 	is(t, c, 3, "a", "c")
-	if c.Ready() {
-		t.Error("it is ready before Takeover")
-	}
+	testkit.Check(t, !c.Ready(), "it is ready before Takeover")
 	c.Takeover()
-	if !c.Ready() {
-		t.Error("it is not ready after Takeover")
-	}
+	testkit.Check(t, c.Ready(), "it is not ready after Takeover")
 	c.Observe(facts("a", triage.False))
 	c.Forget("c")
 	c.Forget("unknown")
@@ -178,9 +174,7 @@ func TestReadsDoNotWaitForLargeChanges(t *testing.T) {
 			}
 			close(ended)
 			asker.Wait()
-			if between == 0 {
-				t.Error("no read succeeded before the change was complete")
-			}
+			testkit.Check(t, between != 0, "no read succeeded before the change was complete")
 			t.Logf("%d answers in between", between)
 			is(t, watch.store, test.left)
 		})
@@ -286,9 +280,7 @@ func TestTakeOver(t *testing.T) {
 	})
 	t.Logf("saw %v", saw)
 	for _, what := range []string{"late updates of the watch", "late updates of a deleted node", "late deletions", "nodes that only the watch knew"} {
-		if saw[what] == 0 {
-			t.Errorf("the random cases never included: %s", what)
-		}
+		testkit.Check(t, saw[what] != 0, "the random cases never included: %s", what)
 	}
 }
 
@@ -320,19 +312,13 @@ func TestHeartbeatCostsNothing(t *testing.T) {
 	if allocated := testing.AllocsPerRun(100, beat); allocated > 0 {
 		t.Errorf("%.1f allocations for a heartbeat", allocated)
 	}
-	if c.core.Work() != work {
-		t.Error("a heartbeat reached the core")
-	}
+	testkit.Check(t, c.core.Work() == work, "a heartbeat reached the core")
 }
 
 func TestWatchOfAnotherKindFails(t *testing.T) {
 	watch := &follower{store: New(), known: map[string]*corev1.Node{}}
 	for _, err := range []error{watch.Add(&corev1.Pod{}), watch.Update(&corev1.Pod{}), watch.Delete(&corev1.Pod{}), watch.Replace([]any{&corev1.Pod{}}, "1")} {
-		if err == nil || !strings.Contains(err.Error(), "*v1.Pod") {
-			t.Errorf("the error is %v", err)
-		}
+		testkit.Check(t, err != nil && strings.Contains(err.Error(), "*v1.Pod"), "the error is %v", err)
 	}
-	if watch.store.Ready() {
-		t.Error("a list of another kind makes it ready")
-	}
+	testkit.Check(t, !watch.store.Ready(), "a list of another kind makes it ready")
 }

@@ -182,24 +182,16 @@ func TestWhoTakesHolds(t *testing.T) {
 		duration := time.Duration(rapid.Int64Range(int64(2*time.Second), math.MaxInt64).Draw(t, "duration"))
 		lease := nodelease.Take(existing, node, us, duration, noon)
 		by, until, held := nodelease.Held(lease, noon)
-		if !held || by != us {
-			t.Fatalf("held by %q: %v", by, held)
-		}
+		testkit.Require(t, held && by == us, "held by %q: %v", by, held)
 		if want := noon.Add(min(duration.Truncate(time.Second), math.MaxInt32*time.Second)); !until.Equal(want) {
 			t.Fatalf("held until %v, want %v", until, want)
 		}
-		if nodelease.NeedsRenewal(lease, us, duration, noon) {
-			t.Fatal("it is to be renewed at once")
-		}
+		testkit.Require(t, !nodelease.NeedsRenewal(lease, us, duration, noon), "it is to be renewed at once")
 		at := nodelease.RenewAt(lease)
 		if nodelease.NeedsRenewal(lease, us, duration, at.Add(-1)) || !nodelease.NeedsRenewal(lease, us, duration, at) {
 			t.Fatalf("it is not to be renewed at %v, as was said", at)
 		}
-		if !at.Before(until) {
-			t.Fatalf("it is to be renewed at %v, when it has ended", at)
-		}
+		testkit.Require(t, at.Before(until), "it is to be renewed at %v, when it has ended", at)
 	})
-	if fresh == 0 || over == 0 {
-		t.Errorf("%d were new and %d were not: this test looked at nothing", fresh, over)
-	}
+	testkit.Check(t, fresh != 0 && over != 0, "%d were new and %d were not: this test looked at nothing", fresh, over)
 }

@@ -63,12 +63,8 @@ var bySelectorText = cmp.Transformer("text", func(s triage.Selector) string { re
 func refuses(t *testing.T, rule triage.Rule, err error, field, value, says string) {
 	t.Helper()
 	var wrong *triage.FieldError
-	if !errors.As(err, &wrong) {
-		t.Fatalf("error is %v, want a FieldError", err)
-	}
-	if wrong.Field != field || wrong.Value != value {
-		t.Errorf("refuses %s: %q, want %s: %q", wrong.Field, wrong.Value, field, value)
-	}
+	testkit.Require(t, errors.As(err, &wrong), "error is %v, want a FieldError", err)
+	testkit.Check(t, wrong.Field == field && wrong.Value == value, "refuses %s: %q, want %s: %q", wrong.Field, wrong.Value, field, value)
 	if !strings.Contains(wrong.Problem, says) || len(wrong.Problem) > 500 {
 		t.Errorf("problem is %q, want something with %q", wrong.Problem, says)
 	}

@@ -243,9 +243,7 @@ func TestReadyTimeoutRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := observe.ReadyTimeout("default", test.block, 10*time.Minute)
 			var field *triage.FieldError
-			if !errors.As(err, &field) || field.Field != test.field {
-				t.Errorf("refuses %v, want %s", err, test.field)
-			}
+			testkit.Check(t, errors.As(err, &field) && field.Field == test.field, "refuses %v, want %s", err, test.field)
 		})
 	}
 }
@@ -291,9 +289,7 @@ func TestRepairNamesTheInvalidField(t *testing.T) {
 	t.Run("no statements", func(t *testing.T) {
 		_, err := observe.Repair("NodePool/default", "default", exampleBlock(unchanged), nil, nil)
 		var field *triage.FieldError
-		if !errors.As(err, &field) || field.Field != "spec.repair.policies" {
-			t.Errorf("refuses %v", err)
-		}
+		testkit.Check(t, errors.As(err, &field) && field.Field == "spec.repair.policies", "refuses %v", err)
 	})
 }
 
@@ -333,9 +329,7 @@ func TestRepairCompilesOrRefusesAnything(t *testing.T) {
 		}
 	})
 	t.Logf("saw %d that compile and %d that do not", compiled, refused)
-	if compiled == 0 || refused == 0 {
-		t.Error("no valid or no invalid block was tried")
-	}
+	testkit.Check(t, compiled != 0 && refused != 0, "no valid or no invalid block was tried")
 }
 
 func TestRepairNodes(t *testing.T) {
@@ -363,9 +357,7 @@ func TestRepairNodes(t *testing.T) {
 			if (err != nil) != (test.field != "") || err != nil && (!errors.As(err, &wrong) || wrong.Field != test.field || !strings.Contains(wrong.Problem, test.says)) {
 				t.Fatalf("%v, want one in %s with %q", err, test.field, test.says)
 			}
-			if err == nil && who.String() != test.who {
-				t.Errorf("%q, want %q", who, test.who)
-			}
+			testkit.Check(t, err != nil || who.String() == test.who, "%q, want %q", who, test.who)
 		})
 	}
 }

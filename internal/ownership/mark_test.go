@@ -44,9 +44,7 @@ func TestReadMarkRefusesInvalidMarks(t *testing.T) {
 		"an invalid time":   `{"rule":"Repair/NodePool/x","node":"n","nodeUID":"u","since":"soon"}`,
 	} {
 		mark, err := ownership.ReadMark(map[string]string{ownership.MarkAnnotation: text})
-		if mark != nil || err == nil || !strings.Contains(err.Error(), ownership.MarkAnnotation) {
-			t.Errorf("%s: %+v, %v", name, mark, err)
-		}
+		testkit.Check(t, mark == nil && err != nil && strings.Contains(err.Error(), ownership.MarkAnnotation), "%s: %+v, %v", name, mark, err)
 	}
 }
 
@@ -59,9 +57,7 @@ func FuzzReadMark(f *testing.F) {
 			return
 		}
 		back, err := ownership.ReadMark(map[string]string{ownership.MarkAnnotation: mark.Encode()})
-		if err != nil {
-			t.Fatalf("what was read from %q cannot be read again: %v", text, err)
-		}
+		testkit.Require(t, err == nil, "what was read from %q cannot be read again: %v", text, err)
 		if diff := cmp.Diff(mark, back); diff != "" {
 			t.Fatalf("read again (-first +second):\n%s", diff)
 		}

@@ -104,9 +104,7 @@ func TestOwns(t *testing.T) {
 	}
 	for _, taint := range note.Taints[1:] {
 		t.Run("the reserved key "+taint.Key, func(t *testing.T) {
-			if note.Owns(taint.Taint()) {
-				t.Error("a taint with a reserved key counts as ours")
-			}
+			testkit.Check(t, !note.Owns(taint.Taint()), "a taint with a reserved key counts as ours")
 		})
 	}
 }
@@ -124,9 +122,7 @@ func FuzzRead(f *testing.F) {
 			return
 		}
 		back, err := ownership.Read(map[string]string{ownership.Annotation: again})
-		if err != nil {
-			t.Fatalf("what was read from %q cannot be read again: %v", text, err)
-		}
+		testkit.Require(t, err == nil, "what was read from %q cannot be read again: %v", text, err)
 		if diff := cmp.Diff(note, back); diff != "" {
 			t.Fatalf("read again (-first +second):\n%s", diff)
 		}

@@ -64,27 +64,19 @@ func TestKeepsEntriesOfANewerVersion(t *testing.T) {
 	text := golden(t, "record-newer.json")
 	note, err := ownership.Read(map[string]string{ownership.Annotation: text})
 	testkit.Must(t, err)
-	if len(note.Taints) != 1 || !note.Owns(note.Taints[0].Taint()) {
-		t.Errorf("taints of known rules: %+v", note.Taints)
-	}
+	testkit.Check(t, len(note.Taints) == 1 && note.Owns(note.Taints[0].Taint()), "taints of known rules: %+v", note.Taints)
 	for _, t2 := range note.Unrecognized.Taints[:1] {
-		if note.Owns(t2.Taint()) || !note.Keeps(t2.Taint()) {
-			t.Errorf("the taint of an unknown rule counts as ours: %+v", t2)
-		}
+		testkit.Check(t, !note.Owns(t2.Taint()) && note.Keeps(t2.Taint()), "the taint of an unknown rule counts as ours: %+v", t2)
 	}
 	if n := note.CountUnknown(); n != 6 {
 		t.Errorf("%d entries and fields are unknown", n)
 	}
 	again, some := note.Encode()
-	if !some {
-		t.Fatal("Encode returned nothing")
-	}
+	testkit.Require(t, some, "Encode returned nothing")
 	sameBut(t, text, again)
 
 	mark, err := ownership.ReadMark(map[string]string{ownership.MarkAnnotation: golden(t, "mark-newer.json")})
-	if err != nil || mark.Unknown.Len() != 1 {
-		t.Fatalf("%+v, %v", mark, err)
-	}
+	testkit.Require(t, err == nil && mark.Unknown.Len() == 1, "%+v, %v", mark, err)
 	sameBut(t, golden(t, "mark-newer.json"), mark.Encode())
 }
 
@@ -126,7 +118,5 @@ func TestKeepsUnknownFields(t *testing.T) {
 		is, _ := note.Encode()
 		sameBut(t, string(was), is)
 	})
-	if added == 0 {
-		t.Error("no field was added")
-	}
+	testkit.Check(t, added != 0, "no field was added")
 }

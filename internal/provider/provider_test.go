@@ -131,9 +131,7 @@ func TestParseNamesTheLineThatIsWrong(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			_, err := provider.Parse([]byte(test.text))
-			if err == nil || !strings.Contains(err.Error(), test.says) {
-				t.Errorf("says %v, want %q", err, test.says)
-			}
+			testkit.Check(t, err != nil && strings.Contains(err.Error(), test.says), "says %v, want %q", err, test.says)
 		})
 	}
 	t.Run("but not of a statement for one and for the other", func(t *testing.T) {
@@ -172,9 +170,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		file, err := provider.Parse(text)
 		if err != nil {
-			if strings.Contains(err.Error(), "\n") && !strings.Contains(string(text), "\n") {
-				t.Errorf("the error has several lines: %q", err)
-			}
+			testkit.Check(t, !strings.Contains(err.Error(), "\n") || strings.Contains(string(text), "\n"), "the error has several lines: %q", err)
 			return
 		}
 		statements := provider.Statements(file.Add(provider.Static()), file.Add(provider.Karpenter()))

@@ -168,16 +168,12 @@ func TestMakeForSeveralTemplatesOfAKind(t *testing.T) {
 	}
 	first := name(several, worker())
 	const golden = "worker-1-d73i6" // an older version may have created this object, so the name must stay
-	if first != golden {
-		t.Errorf("the name is %s, want %s", first, golden)
-	}
+	testkit.Check(t, first == golden, "the name is %s, want %s", first, golden)
 	replaced, other := worker(), several.DeepCopy()
 	replaced.UID = "another-uid"
 	other.SetName("slow")
 	names := map[string]bool{first: true, name(several, replaced): true, name(other, worker()): true}
-	if len(names) != 3 {
-		t.Errorf("different objects have one name: %v", names)
-	}
+	testkit.Check(t, len(names) == 3, "different objects have one name: %v", names)
 }
 
 // For any node name, the chosen name is a valid object name.
@@ -200,7 +196,5 @@ func TestMakeChoosesNamesThatFit(t *testing.T) {
 		}
 	})
 	t.Logf("saw %v", seen)
-	if seen["cut"] == 0 || seen["whole"] == 0 {
-		t.Error("this test looked at nothing")
-	}
+	testkit.Check(t, seen["cut"] != 0 && seen["whole"] != 0, "this test looked at nothing")
 }

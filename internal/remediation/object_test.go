@@ -79,9 +79,7 @@ func TestReadWhatWasMade(t *testing.T) {
 	if step, ok := got.Step([]remediation.Template{reboot}); step != 0 || !ok {
 		t.Errorf("it belongs to step %d, %v", step, ok)
 	}
-	if !got.IsOf(node) {
-		t.Error("it is not of the node that it was made for")
-	}
+	testkit.Check(t, got.IsOf(node), "it is not of the node that it was made for")
 }
 
 func TestReadOwner(t *testing.T) {
@@ -139,12 +137,8 @@ func TestReadNotesThatCannotBeRead(t *testing.T) {
 	if !object.TimedOut || !object.TimedOutAt.IsZero() {
 		t.Errorf("timed out: %v at %v; the remediator stops whatever the annotation says", object.TimedOut, object.TimedOutAt)
 	}
-	if !object.HealthySince.IsZero() {
-		t.Errorf("healthy since %v", object.HealthySince)
-	}
-	if object.Node != "n" {
-		t.Errorf("the node is %q: without an annotation it is named as the object", object.Node)
-	}
+	testkit.Check(t, object.HealthySince.IsZero(), "healthy since %v", object.HealthySince)
+	testkit.Check(t, object.Node == "n", "the node is %q: without an annotation it is named as the object", object.Node)
 }
 
 func TestStampIsReadAgain(t *testing.T) {
@@ -229,15 +223,9 @@ func FuzzRead(f *testing.F) {
 			return
 		}
 		read := remediation.Read(&unstructured.Unstructured{Object: object})
-		if read.Succeeded && read.Failed {
-			t.Errorf("it has both succeeded and failed: %+v", read)
-		}
-		if read.Node == "" && read.Name != "" {
-			t.Errorf("it is of no node: %+v", read)
-		}
-		if !read.TimedOut && !read.TimedOutAt.IsZero() {
-			t.Errorf("it has not timed out, at %v", read.TimedOutAt)
-		}
+		testkit.Check(t, !read.Succeeded || !read.Failed, "it has both succeeded and failed: %+v", read)
+		testkit.Check(t, read.Node != "" || read.Name == "", "it is of no node: %+v", read)
+		testkit.Check(t, read.TimedOut || read.TimedOutAt.IsZero(), "it has not timed out, at %v", read.TimedOutAt)
 		read.IsOf(node)
 		read.Step([]remediation.Template{reboot})
 	})

@@ -99,8 +99,6 @@ func FuzzParseTemplate(f *testing.F) {
 		}
 		version, kind := template.ToAPIVersionAndKind()
 		again, err := remediation.TemplateOf(corev1.ObjectReference{APIVersion: version, Kind: kind, Namespace: template.Namespace, Name: template.Name})
-		if err != nil || again != template {
-			t.Errorf("as a reference, %q is %+v, %v", text, again, err)
-		}
+		testkit.Check(t, err == nil && again == template, "as a reference, %q is %+v, %v", text, again, err)
 	})
 }

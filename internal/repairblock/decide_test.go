@@ -221,9 +221,7 @@ func TestNoBlockIsLostAndNoneOutlivesItsRemoval(t *testing.T) {
 		})
 	})
 	t.Logf("%d losses, %d removals, %d ambiguous cases", losses, removals, ambiguous)
-	if losses == 0 || removals == 0 {
-		t.Error("nothing was lost or removed: this test looks at nothing")
-	}
+	testkit.Check(t, losses != 0 && removals != 0, "nothing was lost or removed: this test looks at nothing")
 }
 
 func TestRestorePaceIsFourPerHourAndResets(t *testing.T) {
@@ -255,9 +253,7 @@ func FuzzACopyIsReadAsItWasWrittenOrNotAtAll(f *testing.F) {
 		}
 		again := testkit.Value(newRevision("ns", 1, read)).Must(t)
 		same, err := readRevision(again)
-		if err != nil || !read.isEquivalent(same) {
-			t.Errorf("%s was read as %+v, and written as %s: %v", text, read, again.Data.Raw, err)
-		}
+		testkit.Check(t, err == nil && read.isEquivalent(same), "%s was read as %+v, and written as %s: %v", text, read, again.Data.Raw, err)
 	})
 }
 

@@ -229,9 +229,7 @@ func (w *fixture) revisions(t *testing.T) []string {
 			Repair v1alpha1.RepairSpec
 		}
 		testkit.Must(t, json.Unmarshal(r.Data.Raw, &said))
-		if r.Labels[repairblock.RevisionLabel] != said.Pool || len(r.OwnerReferences) > 0 {
-			t.Errorf("the copy is %+v", r.ObjectMeta)
-		}
+		testkit.Check(t, r.Labels[repairblock.RevisionLabel] == said.Pool && len(r.OwnerReferences) == 0, "the copy is %+v", r.ObjectMeta)
 		found = append(found, said.Pool+"="+said.Repair.DefaultTolerationDuration)
 	}
 	slices.Sort(found)

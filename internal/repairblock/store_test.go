@@ -115,9 +115,7 @@ func (w *fixture) silentWithoutBlocks(t *testing.T) {
 	w.create(t, "next", "")
 	k.awaits(t, "next", "none")
 	k.tells(t, "plain")
-	if w.hasSchema(t) {
-		t.Error("a schema was put where none ever was")
-	}
+	testkit.Check(t, !w.hasSchema(t), "a schema was put where none ever was")
 	w.awaitCopies(t)
 	k.counts(t, repairblock.Counts{})
 	if n := k.logs("level=WARN") + k.logs("level=ERROR"); n > 0 {
@@ -226,9 +224,7 @@ func (w *fixture) survivesLoss(t *testing.T) {
 	}
 	k.tells(t, "plain")
 	k.counts(t, repairblock.Counts{InForce: 1, Lost: 1})
-	if k.logs("schema of repair blocks lost") != 1 {
-		t.Error("the loss is not in the log once")
-	}
+	testkit.Check(t, k.logs("schema of repair blocks lost") == 1, "the loss is not in the log once")
 
 	restart := func(want string, told ...string) {
 		t.Helper()
@@ -251,9 +247,7 @@ func (w *fixture) survivesLoss(t *testing.T) {
 	if word := k.words[0]; !strings.Contains(word.Message, "kubectl delete controllerrevisions -n "+w.namespace+" -l autohealer.resourcestack.com/kept-repair-block=default") {
 		t.Errorf("no Event says how to drop the block: %s", word.Message)
 	}
-	if w.onPool(t, "default") != "" {
-		t.Fatal("the block is on the pool: nothing was pruned")
-	}
+	testkit.Require(t, w.onPool(t, "default") == "", "the block is on the pool: nothing was pruned")
 	w.write(t, "default", "6m")
 	k.awaits(t, "default", "6m")
 	k.tells(t, "default", "vanished", "accepted")
@@ -272,9 +266,7 @@ func (w *fixture) followsTheHidden(t *testing.T) {
 	k.awaits(t, "default", "5m")
 	w.awaitStamped(t)
 	k.tells(t, "default", "lost", "accepted")
-	if w.onPool(t, "default") != "5m" {
-		t.Error("the block is not on the pool")
-	}
+	testkit.Check(t, w.onPool(t, "default") == "5m", "the block is not on the pool")
 	w.remove(t, "default")
 	k.awaits(t, "default", "none")
 }
@@ -405,9 +397,7 @@ func (w *fixture) restoresPruned(t *testing.T) {
 	k = w.start(t, w.client, withRestore)
 	k.awaits(t, "default", "5m")
 	k.awaits(t, "second", "6m")
-	if w.onPool(t, "default") != "5m" || w.onPool(t, "second") != "6m" {
-		t.Error("not all blocks are on their pools")
-	}
+	testkit.Check(t, w.onPool(t, "default") == "5m" && w.onPool(t, "second") == "6m", "not all blocks are on their pools")
 	if n := w.writesTo(k, "nodepools"); n != 1 {
 		t.Errorf("pools were written %d times", n)
 	}
@@ -555,9 +545,7 @@ func (w *fixture) withoutRestore(t *testing.T) {
 	w.grant(t, readPools, readCRD, readCopies, writeCRD, writePools)
 	k.awaits(t, "default", "5m")
 	k.awaits(t, "second", "6m")
-	if w.onPool(t, "default") != "5m" || w.onPool(t, "second") != "6m" {
-		t.Error("not all blocks are on their pools")
-	}
+	testkit.Check(t, w.onPool(t, "default") == "5m" && w.onPool(t, "second") == "6m", "not all blocks are on their pools")
 	if n := k.logs("permission missing"); n != 2 {
 		t.Errorf("the rights are missed %d times, there are two", n)
 	}

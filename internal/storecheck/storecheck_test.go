@@ -53,14 +53,10 @@ func TestRun(t *testing.T) {
 					return c.seen
 				}, discard)
 				if !c.restored {
-					if err != nil || reads < len(c.versions) {
-						t.Errorf("after %d reads: %v", reads, err)
-					}
+					testkit.Check(t, err == nil && reads >= len(c.versions), "after %d reads: %v", reads, err)
 					return
 				}
-				if !errors.Is(err, storecheck.ErrRestored) || !strings.Contains(err.Error(), "was 10 and is 9") {
-					t.Errorf("the error is %v", err)
-				}
+				testkit.Check(t, errors.Is(err, storecheck.ErrRestored) && strings.Contains(err.Error(), "was 10 and is 9"), "the error is %v", err)
 				if took := time.Since(began); took > c.within {
 					t.Errorf("it took %s, want %s at most", took, c.within)
 				}
@@ -76,9 +72,7 @@ func TestRestoredEtcdIsDetected(t *testing.T) {
 	nodes, err := nodewatch.New(c.AdminConfig())
 	testkit.Must(t, err)
 	before, err := nodes.Version(t.Context())
-	if err != nil || before == "" {
-		t.Fatalf("the version is %q (%v)", before, err)
-	}
+	testkit.Require(t, err == nil && before != "", "the version is %q (%v)", before, err)
 	if _, err := c.CreateNodes(t.Context(), testbed.Nodes{Count: 20}); err != nil {
 		t.Fatal(err)
 	}

@@ -61,13 +61,9 @@ func TestAuditLog(t *testing.T) {
 		log.markEnd()
 		add(begin("3") + answer("3"))
 		requests := testkit.Value(log.settled(within(t, time.Second))).Must(t)
-		if len(requests) != 3 {
-			t.Fatalf("%v", requests)
-		}
+		testkit.Require(t, len(requests) == 3, "%v", requests)
 		for i, uncertain := range []bool{true, true, false} {
-			if requests[i].uncertain() != uncertain {
-				t.Errorf("request %d is uncertain: %v", i+1, !uncertain)
-			}
+			testkit.Check(t, requests[i].uncertain() == uncertain, "request %d is uncertain: %v", i+1, !uncertain)
 		}
 	})
 

@@ -39,9 +39,7 @@ func TestCluster(t *testing.T) {
 	t.Run("listens on loopback only", func(t *testing.T) {
 		for _, part := range []*Part{c.Etcd, c.APIServer, c.ControllerManager, c.Scheduler, c.Kwok} {
 			addresses := listening(t, part.PID())
-			if part != c.Etcd && len(addresses) == 0 {
-				t.Errorf("%s has no listening socket; the test proves nothing", part)
-			}
+			testkit.Check(t, part == c.Etcd || len(addresses) != 0, "%s has no listening socket; the test proves nothing", part)
 			for _, address := range addresses {
 				if !strings.HasPrefix(address, "0100007F:") { // 127.0.0.1 as the kernel prints it
 					t.Errorf("%s listens on %s", part, address)
@@ -74,9 +72,7 @@ func TestCluster(t *testing.T) {
 		review, err := clientFor(t, config).AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 		testkit.Must(t, err)
 		user := review.Status.UserInfo
-		if user.Username != "system:serviceaccount:kube-system:agent" {
-			t.Errorf("user %q", user.Username)
-		}
+		testkit.Check(t, user.Username == "system:serviceaccount:kube-system:agent", "user %q", user.Username)
 		if got := user.Extra["authentication.kubernetes.io/node-name"]; !slices.Equal(got, authenticationv1.ExtraValue{node.Name}) {
 			t.Errorf("node name %q, not %q", got, node.Name)
 		}
@@ -134,9 +130,7 @@ func TestCluster(t *testing.T) {
 		testkit.Value(c.client.CoreV1().Nodes().Create(t.Context(), bare, metav1.CreateOptions{})).Must(t)
 		testkit.Eventually(t, "a bare node", hasCondition(t, c, bare.Name, corev1.NodeReady, corev1.ConditionTrue))
 		node := testkit.Value(c.client.CoreV1().Nodes().Get(t.Context(), bare.Name, metav1.GetOptions{})).Must(t)
-		if node.Status.Allocatable.Cpu().IsZero() {
-			t.Errorf("no capacity: %v", node.Status)
-		}
+		testkit.Check(t, !node.Status.Allocatable.Cpu().IsZero(), "no capacity: %v", node.Status)
 	})
 
 	t.Run("runs pods and respects their grace period", func(t *testing.T) {
@@ -189,9 +183,7 @@ func TestCluster(t *testing.T) {
 			if !is.LastHeartbeatTime.After(was.LastHeartbeatTime.Time) {
 				return fmt.Errorf("the last was at %s", is.LastHeartbeatTime)
 			}
-			if is.Status != was.Status || !is.LastTransitionTime.Equal(&was.LastTransitionTime) {
-				t.Errorf("a report changes %v into %v", was, is)
-			}
+			testkit.Check(t, is.Status == was.Status && is.LastTransitionTime.Equal(&was.LastTransitionTime), "a report changes %v into %v", was, is)
 			if disk := condition(now, corev1.NodeDiskPressure); disk.Status != corev1.ConditionTrue || disk.Reason != "Full" {
 				t.Errorf("a report changes what a test has set: %v", disk)
 			}
@@ -270,9 +262,7 @@ func TestStart(t *testing.T) {
 			t.Fatalf("a cancelled start returns %v", err)
 		}
 		left, err := os.ReadDir(folder)
-		if err != nil || len(left) > 0 {
-			t.Errorf("left behind: %v, %v", left, err)
-		}
+		testkit.Check(t, err == nil && len(left) == 0, "left behind: %v, %v", left, err)
 	})
 }
 

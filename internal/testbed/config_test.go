@@ -32,9 +32,7 @@ func TestConfig(t *testing.T) {
 			{Config{Record: []schema.GroupVersionResource{LeasesResource}, RecordIn: map[schema.GroupVersionResource][]string{LeasesResource: {}}}, "needs the names of namespaces"},
 		} {
 			err := test.cfg.Validate()
-			if test.want == "" && err != nil {
-				t.Errorf("%+v: %v", test.cfg, err)
-			}
+			testkit.Check(t, test.want != "" || err == nil, "%+v: %v", test.cfg, err)
 			if test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
 				t.Errorf("%+v: error %v does not say %q", test.cfg, err, test.want)
 			}
@@ -92,9 +90,7 @@ func TestPrograms(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Setenv("KUBEBUILDER_ASSETS", test.env)
 			got, err := Config{Assets: test.assets}.findProgram(test.program)
-			if err != nil || got != test.want {
-				t.Errorf("got %q (%v), want %q", got, err, test.want)
-			}
+			testkit.Check(t, err == nil && got == test.want, "got %q (%v), want %q", got, err, test.want)
 		})
 	}
 

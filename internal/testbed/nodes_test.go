@@ -20,13 +20,9 @@ func TestNodes(t *testing.T) {
 			labels := set.node(i, time.Now()).Labels
 			seen[[2]string{labels[corev1.LabelTopologyZone], labels[PoolLabel]}]++
 		}
-		if len(seen) != 6 {
-			t.Fatalf("%d pairs of zone and pool: %v", len(seen), seen)
-		}
+		testkit.Require(t, len(seen) == 6, "%d pairs of zone and pool: %v", len(seen), seen)
 		for pair, n := range seen {
-			if n != 2 {
-				t.Errorf("%v has %d nodes, not 2", pair, n)
-			}
+			testkit.Check(t, n == 2, "%v has %d nodes, not 2", pair, n)
 		}
 	})
 
@@ -57,9 +53,7 @@ func TestNodes(t *testing.T) {
 	t.Run("that are invalid are refused", func(t *testing.T) {
 		err := Nodes{Count: -1, Images: -2, Conditions: []corev1.NodeCondition{{Type: "X"}}}.Validate()
 		for _, want := range []string{"Count is -1", "Images is -2", "Conditions[0] needs"} {
-			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("%v does not say %q", err, want)
-			}
+			testkit.Check(t, err != nil && strings.Contains(err.Error(), want), "%v does not say %q", err, want)
 		}
 	})
 }
@@ -71,9 +65,7 @@ func TestCreateNodes(t *testing.T) {
 		nodes, err := c.CreateNodes(t.Context(), Nodes{Count: 40, Prefix: "many", Labels: map[string]string{"team": "red"}, Annotations: map[string]string{"a": "b"}})
 		testkit.Must(t, err)
 		listed := testkit.Value(c.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{LabelSelector: "team=red"})).Must(t)
-		if len(nodes) != 40 || len(listed.Items) != 40 {
-			t.Fatalf("%d returned and %d there, not 40", len(nodes), len(listed.Items))
-		}
+		testkit.Require(t, len(nodes) == 40 && len(listed.Items) == 40, "%d returned and %d there, not 40", len(nodes), len(listed.Items))
 		for i, node := range listed.Items {
 			if node.Name != nodes[i].Name || node.UID != nodes[i].UID {
 				t.Errorf("%d: %s returned, %s there", i, nodes[i].Name, node.Name)
@@ -81,9 +73,7 @@ func TestCreateNodes(t *testing.T) {
 			if len(node.Status.Conditions) != 4 || condition(&node, corev1.NodeReady).Status != corev1.ConditionTrue {
 				t.Errorf("%s: conditions %v", node.Name, node.Status.Conditions)
 			}
-			if len(node.Spec.Taints) != 0 {
-				t.Errorf("%s: taints %v, and no component would remove them", node.Name, node.Spec.Taints)
-			}
+			testkit.Check(t, len(node.Spec.Taints) == 0, "%s: taints %v, and no component would remove them", node.Name, node.Spec.Taints)
 			if node.Annotations["a"] != "b" || node.Annotations[FakeNodeAnnotation] != "" {
 				t.Errorf("%s: annotations %v", node.Name, node.Annotations)
 			}

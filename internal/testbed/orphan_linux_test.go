@@ -19,9 +19,7 @@ func TestOrphans(t *testing.T) {
 	t.Run("die with a parent that is killed", func(t *testing.T) {
 		folder, parent, output := startParent(t)
 		line, err := bufio.NewReader(output).ReadString('\n')
-		if err != nil || strings.TrimSpace(line) != "started: <nil>" {
-			t.Fatalf("the parent prints %q (%v)", line, err)
-		}
+		testkit.Require(t, err == nil && strings.TrimSpace(line) == "started: <nil>", "the parent prints %q (%v)", line, err)
 		if running := processesOf(folder); len(running) != 5 {
 			t.Fatalf("5 processes expected, found %q", running)
 		}

@@ -111,9 +111,7 @@ func TestPartThatFails(t *testing.T) {
 			t.Fatalf("error %v", err)
 		}
 		_, logs, found := strings.Cut(err.Error(), "logs: ")
-		if !found {
-			t.Fatalf("no logs named in %v", err)
-		}
+		testkit.Require(t, found, "no logs named in %v", err)
 		defer os.RemoveAll(filepath.Dir(logs))
 		for _, name := range []string{"etcd.log", "kube-apiserver.log"} {
 			if _, err := os.Stat(filepath.Join(logs, name)); err != nil {
@@ -134,9 +132,7 @@ func TestPartThatFails(t *testing.T) {
 		_, err := Start(ctx, Config{})
 		// On a busy machine not even etcd is ready in time.
 		lacks := err != nil && (strings.Contains(err.Error(), "starting kube-apiserver: ") || strings.Contains(err.Error(), "starting etcd: "))
-		if !errors.Is(err, context.DeadlineExceeded) || !lacks {
-			t.Fatalf("error %v", err)
-		}
+		testkit.Require(t, errors.Is(err, context.DeadlineExceeded) && lacks, "error %v", err)
 		_, logs, _ := strings.Cut(err.Error(), "logs: ")
 		_ = os.RemoveAll(filepath.Dir(logs))
 	})

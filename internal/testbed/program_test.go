@@ -84,18 +84,14 @@ func TestProgram(t *testing.T) {
 	t.Run("addresses are different and its own", func(t *testing.T) {
 		one := testkit.Value(c.Address()).Must(t)
 		other := testkit.Value(c.Address()).Must(t)
-		if one == other || !strings.HasPrefix(one, "127.0.0.1:") {
-			t.Errorf("addresses are %s and %s", one, other)
-		}
+		testkit.Check(t, one != other && strings.HasPrefix(one, "127.0.0.1:"), "addresses are %s and %s", one, other)
 	})
 	t.Run("a kubeconfig for a service account works, and applies nothing that it may not", func(t *testing.T) {
 		config, err := c.ServiceAccountConfig(ctx, "default", "guest")
 		testkit.Must(t, err)
 		path := testkit.Value(c.WriteKubeconfig("guest", config)).Must(t)
 		who, err := c.Kubectl(ctx, "auth", "whoami", "--kubeconfig="+path, "-o", "jsonpath={.status.userInfo.username}")
-		if err != nil || who != "system:serviceaccount:default:guest" {
-			t.Errorf("it is %q, %v", who, err)
-		}
+		testkit.Check(t, err == nil && who == "system:serviceaccount:default:guest", "it is %q, %v", who, err)
 		if config.BearerTokenFile, err = c.WriteFile("guest.token", []byte(config.BearerToken)); err != nil {
 			t.Fatal(err)
 		}
@@ -120,16 +116,12 @@ func TestProgram(t *testing.T) {
 	})
 	t.Run("manifests are applied from text", func(t *testing.T) {
 		out, err := c.KubectlApply(ctx, "{apiVersion: v1, kind: Namespace, metadata: {name: from-text}}")
-		if err != nil || !strings.Contains(out, "namespace/from-text") {
-			t.Errorf("it printed %q, %v", out, err)
-		}
+		testkit.Check(t, err == nil && strings.Contains(out, "namespace/from-text"), "it printed %q, %v", out, err)
 	})
 	kept := testkit.Value(c.Folder("kept")).Must(t)
 	t.Run("a folder exists, for this user only", func(t *testing.T) {
 		info, err := os.Stat(kept)
-		if err != nil || info.Mode() != os.ModeDir|0o700 {
-			t.Errorf("it is %v, %v", info, err)
-		}
+		testkit.Check(t, err == nil && info.Mode() == os.ModeDir|0o700, "it is %v, %v", info, err)
 		if other := testkit.Value(c.Folder("other")).Must(t); other == kept {
 			t.Errorf("two have the folder %s", kept)
 		}
@@ -147,9 +139,7 @@ func TestProgram(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "crashing ended by itself") || !strings.Contains(err.Error(), "out of luck") {
 			t.Errorf("the end says %v", err)
 		}
-		if err != nil && strings.Contains(err.Error(), "leaving") {
-			t.Errorf("an expected exit is reported: %v", err)
-		}
+		testkit.Check(t, err == nil || !strings.Contains(err.Error(), "leaving"), "an expected exit is reported: %v", err)
 		if _, err := os.Stat(kept); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("a folder has outlived its cluster: %v", err)
 		}

@@ -55,9 +55,7 @@ func TestProxy(t *testing.T) {
 			"system:serviceaccount:default:guest": testkit.Value(c.ServiceAccountConfig(t.Context(), "default", "guest")).Must(t),
 		} {
 			review, err := clientFor(t, p.Config(config)).AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
-			if err != nil || review.Status.UserInfo.Username != want {
-				t.Errorf("%v, %v; want %s", review, err, want)
-			}
+			testkit.Check(t, err == nil && review.Status.UserInfo.Username == want, "%v, %v; want %s", review, err, want)
 		}
 	})
 

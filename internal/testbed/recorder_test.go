@@ -78,9 +78,7 @@ func TestRecorder(t *testing.T) {
 		}
 		testkit.Must(t, alice.CoordinationV1().Leases("locks").DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
 		changes := read(t).about("lock")
-		if len(changes) != 3 {
-			t.Fatalf("%d changes, want those in one namespace: %v", len(changes), changes)
-		}
+		testkit.Require(t, len(changes) == 3, "%d changes, want those in one namespace: %v", len(changes), changes)
 		for i, by := range []string{"alice", "bob", "alice"} {
 			if c := changes[i]; c.GVR != LeasesResource || c.Namespace != "locks" || !strings.HasSuffix(c.Author.User, ":"+by) {
 				t.Errorf("change %d is of %s %s/%s by %s", i, c.GVR.Resource, c.Namespace, c.Name, c.Author)
@@ -110,9 +108,7 @@ func TestRecorder(t *testing.T) {
 		written := testkit.Value(alice.CoreV1().Nodes().Patch(t.Context(), node.Name, types.MergePatchType, patch, metav1.PatchOptions{})).Must(t)
 		again := testkit.Value(bob.CoreV1().Nodes().Patch(t.Context(), node.Name, types.MergePatchType, patch, metav1.PatchOptions{})).Must(t)
 		testkit.Value(bob.CoreV1().Nodes().Update(t.Context(), again, metav1.UpdateOptions{})).Must(t)
-		if written.ResourceVersion != again.ResourceVersion {
-			t.Fatal("the patch should change nothing")
-		}
+		testkit.Require(t, written.ResourceVersion == again.ResourceVersion, "the patch should change nothing")
 		expect(t, read(t).about(node.Name), "ADDED by admin: create (testbed)", "MODIFIED by alice: patch (alice)")
 	})
 
@@ -258,9 +254,7 @@ func TestRecorder(t *testing.T) {
 		authors := make(map[string]Author)
 		last := "0"
 		for _, change := range read(t) {
-			if !newer(change.ResourceVersion, last) {
-				t.Errorf("%s comes after %s", change.ResourceVersion, last)
-			}
+			testkit.Check(t, newer(change.ResourceVersion, last), "%s comes after %s", change.ResourceVersion, last)
 			last = change.ResourceVersion
 			authors[change.ResourceVersion] = change.Author
 		}
@@ -330,9 +324,7 @@ func TestRecorderAlone(t *testing.T) {
 		defer r.stop()
 		writes := testkit.Value(r.upTo(within(t, limit), testkit.Value(etcd.revision(t.Context())).Must(t))).Must(t)
 		large := slices.DeleteFunc(slices.Clone(writes), func(w write) bool { return !bytes.Equal(w.value, node) })
-		if len(large) != many {
-			t.Errorf("%d writes, not %d", len(large), many)
-		}
+		testkit.Check(t, len(large) == many, "%d writes, not %d", len(large), many)
 	})
 
 	t.Run("returns an error if etcd has compacted the next changes", func(t *testing.T) {

@@ -31,9 +31,7 @@ func TestPodTokenIsThatOfAPodAndEnds(t *testing.T) {
 		return review.Status.UserInfo, err
 	}
 	user := testkit.Value(who()).Must(t)
-	if user.Username != "system:serviceaccount:default:agent" {
-		t.Errorf("user %q", user.Username)
-	}
+	testkit.Check(t, user.Username == "system:serviceaccount:default:agent", "user %q", user.Username)
 	for key, want := range map[string]string{"pod-name": "agent-1", "node-name": node.Name, "node-uid": string(node.UID)} {
 		if got := user.Extra["authentication.kubernetes.io/"+key]; !slices.Equal(got, authenticationv1.ExtraValue{want}) {
 			t.Errorf("%s is %q, not %q", key, got, want)

@@ -116,14 +116,10 @@ func TestPrepare(t *testing.T) {
 			change := Prepare(test.node, test.plan, now)
 			testkit.Equal(t, "the node itself was changed", untouched, test.node)
 			if change == nil {
-				if test.taints != nil {
-					t.Fatal("nothing is to be written")
-				}
+				testkit.Require(t, test.taints == nil, "nothing is to be written")
 				return
 			}
-			if test.taints == nil {
-				t.Fatalf("%+v is to be written", change)
-			}
+			testkit.Require(t, test.taints != nil, "%+v is to be written", change)
 			testkit.Equal(t, "taints", test.taints, change.Made("8").Spec.Taints)
 			var placed, removed, takes []string
 			for _, p := range change.Placed {
@@ -146,9 +142,7 @@ func TestPrepareNotesMemories(t *testing.T) {
 	memory := triage.Memory{Rule: rule("a"), Condition: "C", Since: before, Transition: now}
 	plan := triage.Plan{Remember: []triage.Memory{memory}}
 	change := Prepare(node(nil), plan, now)
-	if change == nil {
-		t.Fatal("nothing is to be written")
-	}
+	testkit.Require(t, change != nil, "nothing is to be written")
 	made := change.Made("8")
 	if again := Prepare(made, plan, now); again != nil {
 		t.Errorf("%+v is to be written once more", again)
@@ -160,12 +154,8 @@ func TestPrepareNotesMemories(t *testing.T) {
 
 func TestPrepareNotesThatANodeWasReady(t *testing.T) {
 	change := Prepare(node(nil), triage.Plan{Initialized: true}, now)
-	if change == nil {
-		t.Fatal("nothing is to be written")
-	}
-	if len(change.Takes)+len(change.Placed)+len(change.Removed) > 0 {
-		t.Errorf("the change is %+v", change)
-	}
+	testkit.Require(t, change != nil, "nothing is to be written")
+	testkit.Check(t, len(change.Takes)+len(change.Placed)+len(change.Removed) == 0, "the change is %+v", change)
 	made := change.Made("8")
 	for _, plan := range []triage.Plan{{Initialized: true}, {}} { // the note is permanent
 		if again := Prepare(made, plan, now); again != nil {
@@ -252,9 +242,7 @@ func TestPrepareKeepsToItsOwn(t *testing.T) {
 		// Every planned taint is on the node, under its rule or set by another component.
 		for _, w := range plan.Taints {
 			at := slices.IndexFunc(after.Spec.Taints, func(t corev1.Taint) bool { return t.Key == w.Key && string(t.Effect) == w.Effect.String() })
-			if at < 0 {
-				t.Fatalf("%s is missing", w.Key)
-			}
+			testkit.Require(t, at >= 0, "%s is missing", w.Key)
 			if isOthers(after.Spec.Taints[at]) && !is.Owns(after.Spec.Taints[at]) {
 				served++
 			} else if !hasRecord(is, w.Rule, after.Spec.Taints[at]) {
@@ -268,18 +256,14 @@ func TestPrepareKeepsToItsOwn(t *testing.T) {
 			}) {
 				t.Fatalf("%+v is recorded, but not planned", noted)
 			}
-			if !slices.ContainsFunc(after.Spec.Taints, noted.Is) {
-				t.Fatalf("%+v is noted, but not there", noted)
-			}
+			testkit.Require(t, slices.ContainsFunc(after.Spec.Taints, noted.Is), "%+v is noted, but not there", noted)
 		}
 		if again := Prepare(after, plan, now.Add(time.Hour)); again != nil {
 			t.Fatalf("%+v is to be written once more", again)
 		}
 	})
 	t.Logf("saw %d writes, %d taints of others, %d that served", writes, foreign, served)
-	if writes == 0 || foreign == 0 || served == 0 {
-		t.Error("this test looked at nothing")
-	}
+	testkit.Check(t, writes != 0 && foreign != 0 && served != 0, "this test looked at nothing")
 }
 
 // checkPatch compares the patch with the change.

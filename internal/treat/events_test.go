@@ -120,9 +120,7 @@ conditionSets:
 			{"Warning", "Failed", "bad", "kube-system"}:                                   true,
 			{"Warning", "Tainted", "worker-9: " + written.Reason.String(), "kube-system"}: true,
 		}
-		if !maps.Equal(found, want) {
-			t.Errorf("the Events are %v, want %v", found, want)
-		}
+		testkit.Check(t, maps.Equal(found, want), "the Events are %v, want %v", found, want)
 		if onNode := about(t, "Node", "worker-9"); len(onNode) != 1 || onNode[0].Namespace != "default" || onNode[0].Related.Kind != "ConfigMap" {
 			t.Errorf("the node's Events are %+v", onNode)
 		}
@@ -134,9 +132,7 @@ conditionSets:
 			a.Write(word("worker-1")) // the same may happen again within a second
 		})
 		onNode, onSet := about(t, "Node", "worker-1"), about(t, "ConditionSet", "deadlock")
-		if len(onNode) != 2 || len(onSet) != 2 {
-			t.Fatalf("%d on the node and %d on the set, want 2 each", len(onNode), len(onSet))
-		}
+		testkit.Require(t, len(onNode) == 2 && len(onSet) == 2, "%d on the node and %d on the set, want 2 each", len(onNode), len(onSet))
 		want := word("worker-1").Reason.String()
 		if got := onNode[0]; got.Note != want || got.Reason != "Tainted" || got.Type != corev1.EventTypeWarning || got.Regarding.UID != "node-uid" {
 			t.Errorf("the node's Event is %+v", got)
@@ -242,9 +238,7 @@ conditionSets:
 			}
 		})
 		found := about(t, "NodePool", "blocks")
-		if len(found) != len(want) {
-			t.Errorf("there are %d Events", len(found))
-		}
+		testkit.Check(t, len(found) == len(want), "there are %d Events", len(found))
 		for _, e := range found {
 			if e.Note != e.Type+" "+e.Reason || e.Regarding.UID != "pool-uid" || e.Regarding.APIVersion != "karpenter.sh/v1" || e.Namespace != "default" {
 				t.Errorf("the Event is %+v", e)
@@ -267,9 +261,7 @@ conditionSets:
 		})
 		for kind, name := range map[string]string{"Node": "worker-8", "NodePool": "workers"} {
 			found := about(t, kind, name)
-			if len(found) != len(want) {
-				t.Errorf("there are %d Events on the %s", len(found), kind)
-			}
+			testkit.Check(t, len(found) == len(want), "there are %d Events on the %s", len(found), kind)
 			for _, e := range found {
 				if is := e.Type + " " + e.Reason + " " + e.Action; !strings.Contains(e.Note, is) {
 					t.Errorf("the %s's Event is %q, and says %q", kind, is, e.Note)
@@ -295,9 +287,7 @@ conditionSets:
 			a.Write(failed)
 		})
 		onNode, onCheck := about(t, "Node", "worker-7"), about(t, "NodeHealthCheck", "one")
-		if len(onNode) != 2 || len(onCheck) != 2 {
-			t.Fatalf("%d on the node and %d on the check, want 2 each", len(onNode), len(onCheck))
-		}
+		testkit.Require(t, len(onNode) == 2 && len(onCheck) == 2, "%d on the node and %d on the check, want 2 each", len(onNode), len(onCheck))
 		made := treated.Message + ": " + treated.Reason.String()
 		for i, want := range []struct{ kind, reason, note string }{
 			{"Normal", "RemediationCreated", made},

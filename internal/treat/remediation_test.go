@@ -144,9 +144,7 @@ func (k remediationFixture) creates(t *testing.T) {
 	}
 	testkit.Equal(t, "the spec", map[string]any{"size": int64(42)}, stored.Object["spec"])
 	managers := stored.GetManagedFields()
-	if len(managers) != 1 || managers[0].Manager != treat.FieldManager {
-		t.Errorf("it was written by %+v", managers)
-	}
+	testkit.Check(t, len(managers) == 1 && managers[0].Manager == treat.FieldManager, "it was written by %+v", managers)
 	wantResult(t, testkit.Value(k.CreateRemediation(t.Context(), asked)).Err(), treat.Stale)
 }
 
@@ -192,9 +190,7 @@ func (k remediationFixture) deletes(t *testing.T) {
 	successor.SetUID("")
 	testkit.Must(t, k.Create(t.Context(), successor))
 	wantResult(t, k.DeleteRemediation(t.Context(), object), treat.Stale)
-	if k.again(t, stored) == nil {
-		t.Error("another object of the same name was deleted")
-	}
+	testkit.Check(t, k.again(t, stored) != nil, "another object of the same name was deleted")
 
 	changed := k.storeRemediation(t, "delete-3")
 	k.patch(t, changed.DeepCopy(), `{"spec":{"size":44}}`)
@@ -276,9 +272,7 @@ func (k remediationFixture) obtains(t *testing.T) {
 	if by, until, held := nodelease.Held(stored, later); by != us || !held || until.Sub(later).Abs() > time.Minute || until.Before(later.Add(59*time.Second)) {
 		t.Errorf("it is held by %q until %v: %v", by, until, held)
 	}
-	if !stored.Spec.AcquireTime.Equal(first.Spec.AcquireTime) || stored.OwnerReferences[0].UID != node.UID {
-		t.Errorf("stored is %+v", stored)
-	}
+	testkit.Check(t, stored.Spec.AcquireTime.Equal(first.Spec.AcquireTime) && stored.OwnerReferences[0].UID == node.UID, "stored is %+v", stored)
 }
 
 func (k remediationFixture) takesNoLease(t *testing.T) {
@@ -303,9 +297,7 @@ func (k remediationFixture) releases(t *testing.T) {
 	k.noteHolder(t, lease, "maintenance")
 	wantResult(t, k.ReleaseLease(t.Context(), lease), treat.Stale)
 	theirs := k.mustFetchLease(t, node.Name)
-	if theirs == nil {
-		t.Fatal("the Lease of another holder was released")
-	}
+	testkit.Require(t, theirs != nil, "the Lease of another holder was released")
 	wantResult(t, k.ReleaseLease(t.Context(), theirs), treat.Made)
 	if left := k.mustFetchLease(t, node.Name); left != nil {
 		t.Errorf("it is still there: %+v", left)
@@ -332,9 +324,7 @@ func (k remediationFixture) writesStatus(t *testing.T) {
 		{"one in place of what another program wrote", status{ObservedNodes: new(3), Phase: "Enabled"}, map[string]any{"observedNodes": int64(3), "phase": "Enabled", "reason": "", "observedGeneration": int64(0)}},
 	} {
 		version, err := k.HealthCheckStatus(t.Context(), "workers", test.status)
-		if err != nil {
-			t.Fatalf("%s: %v", test.name, err)
-		}
+		testkit.Require(t, err == nil, "%s: %v", test.name, err)
 		stored := k.again(t, check)
 		testkit.Equal(t, test.name, test.want, stored.Object["status"])
 		if stored.GetResourceVersion() != version {

@@ -88,9 +88,7 @@ func (h claimFixture) marks(t *testing.T) {
 		t.Errorf("the answer is of version %s, and it has %s", marked.ResourceVersion, now.ResourceVersion)
 	}
 	read, err := ownership.ReadMark(now.Annotations)
-	if err != nil || *read != aMark {
-		t.Errorf("the mark is %+v, %v", read, err)
-	}
+	testkit.Check(t, err == nil && *read == aMark, "the mark is %+v, %v", read, err)
 	if now.Annotations[karpenter.TerminationTimestampAnnotation] != "2026-01-02T03:04:05Z" || now.Annotations["other"] != "one" {
 		t.Errorf("the annotations are %v", now.Annotations)
 	}
@@ -139,9 +137,7 @@ func (h claimFixture) deletesAsKnown(t *testing.T) {
 	}
 	wantResult(t, h.DeleteClaim(t.Context(), marked), treat.Made)
 	now := h.fetched(t, "deleted")
-	if now == nil || now.DeletionTimestamp == nil {
-		t.Fatalf("it is %+v", now)
-	}
+	testkit.Require(t, now != nil && now.DeletionTimestamp != nil, "it is %+v", now)
 	if err := h.Patch(t.Context(), now, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))); err != nil && !apierrors.IsNotFound(err) {
 		t.Fatal(err)
 	}

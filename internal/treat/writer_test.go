@@ -85,9 +85,7 @@ func TestWriter(t *testing.T) {
 		change := treat.Prepare(create(t, "made"), plan, time.Now())
 		version := testkit.Value(writer.Apply(t.Context(), change)).Must(t)
 		node := testkit.Value(writer.Fetch(t.Context(), "made")).Must(t)
-		if node.ResourceVersion != version {
-			t.Errorf("the node has version %s, told was %s", node.ResourceVersion, version)
-		}
+		testkit.Check(t, node.ResourceVersion == version, "the node has version %s, told was %s", node.ResourceVersion, version)
 		if again := treat.Prepare(node, plan, time.Now()); again != nil {
 			t.Errorf("what the server stored is not what was wanted: %+v", again)
 		}

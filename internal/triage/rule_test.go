@@ -75,15 +75,11 @@ func TestInvalidRules(t *testing.T) {
 			core := triage.New()
 			err := core.SetRule(time.Now(), r)
 			var field *triage.FieldError
-			if !errors.As(err, &field) {
-				t.Fatalf("error is %v, want a FieldError", err)
-			}
+			testkit.Require(t, errors.As(err, &field), "error is %v, want a FieldError", err)
 			if field.Field != tt.field || field.Value != tt.value {
 				t.Errorf("error names field %q and value %q, want %q and %q", field.Field, field.Value, tt.field, tt.value)
 			}
-			if field.Problem == "" || !strings.Contains(err.Error(), tt.field) {
-				t.Errorf("error %q does not say what is wrong and where", err)
-			}
+			testkit.Check(t, field.Problem != "" && strings.Contains(err.Error(), tt.field), "error %q does not say what is wrong and where", err)
 			if _, ok := core.Population(r.ID); ok {
 				t.Error("the rule is followed all the same")
 			}

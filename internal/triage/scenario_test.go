@@ -27,15 +27,11 @@ import (
 // without a line.
 func TestScenarios(t *testing.T) {
 	files := testkit.Value(filepath.Glob(filepath.Join("testdata", "*.txt"))).Must(t)
-	if len(files) == 0 {
-		t.Fatal("there is no scenario in testdata")
-	}
+	testkit.Require(t, len(files) != 0, "there is no scenario in testdata")
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
 			text := testkit.Value(os.ReadFile(file)).Must(t)
-			if !strings.HasPrefix(string(text), "# ") {
-				t.Error("the file does not begin with a comment that tells the story")
-			}
+			testkit.Check(t, strings.HasPrefix(string(text), "# "), "the file does not begin with a comment that tells the story")
 			s := newScenario()
 			commands := 0
 			datadriven.RunTest(t, file, func(t *testing.T, d *datadriven.TestData) string {
@@ -43,9 +39,7 @@ func TestScenarios(t *testing.T) {
 				commands++
 				return s.run(t, d)
 			})
-			if commands == 0 {
-				t.Error("the story has no command")
-			}
+			testkit.Check(t, commands != 0, "the story has no command")
 		})
 	}
 }

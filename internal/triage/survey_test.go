@@ -87,12 +87,8 @@ func TestSurvey(t *testing.T) {
 		}
 		work, symbols := core.Work(), core.Symbols()
 		got := testkit.Value(core.Survey(surveyRule(selectors[0]), selectors[1:]...)).Must(t)
-		if !reflect.DeepEqual(got, want) {
-			t.Fatalf("found %+v, want %+v", got, want)
-		}
-		if core.Work() != work || !reflect.DeepEqual(core.Symbols(), symbols) {
-			t.Fatal("Survey has changed the core")
-		}
+		testkit.Require(t, reflect.DeepEqual(got, want), "found %+v, want %+v", got, want)
+		testkit.Require(t, core.Work() == work && reflect.DeepEqual(core.Symbols(), symbols), "Survey has changed the core")
 	})
 	t.Logf("saw %v", saw)
 	requireSeen(t, saw, []string{"shared", "more than are named"})

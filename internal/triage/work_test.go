@@ -126,9 +126,7 @@ func TestWorkDoesNotGrowWithTheClusterWhileNodesAreReplaced(t *testing.T) {
 			settle(core)
 			after := core.Work()
 			got := triage.Work{Judged: after.Judged - before.Judged, Touched: after.Touched - before.Touched, Walked: after.Walked - before.Walked}
-			if got != want {
-				t.Errorf("at %d nodes, %s: %+v, want %+v", size, change, got, want)
-			}
+			testkit.Check(t, got == want, "at %d nodes, %s: %+v, want %+v", size, change, got, want)
 			if p, _ := core.Population(repair.ID); p.Cap != wantCap {
 				t.Errorf("at %d nodes, %s: at most %d may be in treatment, want %d", size, change, p.Cap, wantCap)
 			}

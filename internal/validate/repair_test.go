@@ -52,12 +52,8 @@ func TestRepairsBefore(t *testing.T) {
 	})
 	rapid.Check(t, func(t *rapid.T) {
 		a, b, c := any3.Draw(t, "a"), any3.Draw(t, "b"), any3.Draw(t, "c")
-		if validate.RepairsBefore(a, a) {
-			t.Fatal("a policy goes before itself")
-		}
-		if a.Name != b.Name && validate.RepairsBefore(a, b) == validate.RepairsBefore(b, a) {
-			t.Fatal("neither of two, or both, goes first")
-		}
+		testkit.Require(t, !validate.RepairsBefore(a, a), "a policy goes before itself")
+		testkit.Require(t, a.Name == b.Name || validate.RepairsBefore(a, b) != validate.RepairsBefore(b, a), "neither of two, or both, goes first")
 		if validate.RepairsBefore(a, b) && validate.RepairsBefore(b, c) && !validate.RepairsBefore(a, c) {
 			t.Fatal("the order goes round in a circle")
 		}
@@ -93,14 +89,10 @@ func FuzzRepair(f *testing.F) {
 				t.Errorf("judged: %v; standing: %v", verdicts[0].Err(), verdicts[1].Err())
 			}
 			for _, p := range verdicts[0].Problems {
-				if !strings.HasPrefix(p.Field, "spec.") || p.Text == "" {
-					t.Errorf("a problem without a path or words: %q", p)
-				}
+				testkit.Check(t, strings.HasPrefix(p.Field, "spec.") && p.Text != "", "a problem without a path or words: %q", p)
 			}
 			for _, w := range verdicts[0].Warnings {
-				if strings.ContainsAny(w, "\n\r\t") {
-					t.Errorf("a warning of two lines: %q", w)
-				}
+				testkit.Check(t, !strings.ContainsAny(w, "\n\r\t"), "a warning of two lines: %q", w)
 			}
 		}
 	})
@@ -176,7 +168,5 @@ func TestImpactCountsNodesWithoutAnOlderPolicy(t *testing.T) {
 			t.Fatalf("of %d selected nodes %d are left to it, and it says %q", selected, left, told)
 		}
 	})
-	if partly == 0 {
-		t.Error("no policy shared its nodes: this test looks at nothing")
-	}
+	testkit.Check(t, partly != 0, "no policy shared its nodes: this test looks at nothing")
 }

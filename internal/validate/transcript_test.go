@@ -38,9 +38,7 @@ func transcripts(t *testing.T, folder string, begin func(seen map[validate.Reaso
 		datadriven.RunTest(t, path, begin(seen))
 	})
 	for _, reason := range reasons {
-		if !seen[reason] {
-			t.Errorf("no transcript shows a refusal for %s", reason)
-		}
+		testkit.Check(t, seen[reason], "no transcript shows a refusal for %s", reason)
 	}
 }
 
@@ -191,9 +189,7 @@ func TestDocumentationQuotesExistingMessages(t *testing.T) {
 	} {
 		t.Run(test.page, func(t *testing.T) {
 			_, section, ok := strings.Cut(text(t, "../../docs/"+test.page), "\n## What is refused\n")
-			if !ok {
-				t.Fatal("the page has no such section")
-			}
+			testkit.Require(t, ok, "the page has no such section")
 			section, _, _ = strings.Cut(section, "\n## ")
 			transcripts := testkit.Value(filepath.Glob(test.transcripts)).Must(t)
 			var printed strings.Builder
@@ -212,9 +208,7 @@ func TestDocumentationQuotesExistingMessages(t *testing.T) {
 					}
 				}
 			}
-			if quoted < test.atLeast {
-				t.Errorf("%d lines are quoted: this test looks at nothing", quoted)
-			}
+			testkit.Check(t, quoted >= test.atLeast, "%d lines are quoted: this test looks at nothing", quoted)
 		})
 	}
 }

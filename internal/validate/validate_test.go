@@ -177,12 +177,8 @@ func TestVerdictsAreSound(t *testing.T) {
 			saw[reason]++
 		}
 		if slices.Contains(reasons(v), validate.Impact) {
-			if c.Set.Spec.DryRun {
-				t.Fatal("a dry run is refused for its impact")
-			}
-			if c.Set.Annotations[v1alpha1.AcceptImpactAnnotation] == "true" {
-				t.Fatal("an impact that is accepted is refused")
-			}
+			testkit.Require(t, !c.Set.Spec.DryRun, "a dry run is refused for its impact")
+			testkit.Require(t, c.Set.Annotations[v1alpha1.AcceptImpactAnnotation] != "true", "an impact that is accepted is refused")
 			if strings.Contains(v.Err().Error(), "no node matches") {
 				t.Fatalf("an impact on no node is rejected: %v", v.Err())
 			}
@@ -190,9 +186,7 @@ func TestVerdictsAreSound(t *testing.T) {
 	})
 	t.Logf("saw refusals %v", saw)
 	for _, reason := range []validate.Reason{validate.Invalid, validate.HealthyStatus, validate.NearMiss, validate.Duplicate, validate.ReservedTaintKey, validate.Impact} {
-		if saw[reason] == 0 {
-			t.Errorf("no set was refused for %s: the draw is too tame", reason)
-		}
+		testkit.Check(t, saw[reason] != 0, "no set was refused for %s: the draw is too tame", reason)
 	}
 }
 
@@ -240,9 +234,7 @@ func TestNarrowingIsNeverRefusedForItsImpact(t *testing.T) {
 		}
 	})
 	t.Logf("saw %d changes that would be refused as new sets", over)
-	if over == 0 {
-		t.Error("the narrowing was never what saved a set")
-	}
+	testkit.Check(t, over != 0, "the narrowing was never what saved a set")
 }
 
 // A new set that matches too many nodes is rejected for every effect.
@@ -285,9 +277,7 @@ func TestImpactIsRefusedExactlyAboveTheBound(t *testing.T) {
 			t.Fatalf("%d of %d match within %d, and the warnings are %q", matching, selected, allowed, v.Warnings)
 		}
 	})
-	if above == 0 || within == 0 {
-		t.Errorf("%d above and %d within: one side was never tried", above, within)
-	}
+	testkit.Check(t, above != 0 && within != 0, "%d above and %d within: one side was never tried", above, within)
 }
 
 // An evaluation of ten thousand nodes takes a millisecond, and the request waits. There is
@@ -359,9 +349,7 @@ func TestManyLongNamesFitAStatus(t *testing.T) {
 	other := set.DeepCopy()
 	other.Name = strings.Repeat("o", 253)
 	v := sound(t, validate.Case{Set: set, Others: []*v1alpha1.ConditionSet{other}, Reported: nodes.reported(), Impact: nodes.impact})
-	if len(v.Problems) != 33 {
-		t.Errorf("%d problems, want 33", len(v.Problems))
-	}
+	testkit.Check(t, len(v.Problems) == 33, "%d problems, want 33", len(v.Problems))
 }
 
 // Every stored set gets a verdict.
@@ -395,9 +383,7 @@ func TestShippedSetsAreAccepted(t *testing.T) {
 	} {
 		t.Run(filepath.Base(filepath.Dir(path)), func(t *testing.T) {
 			sets := slices.DeleteFunc(documents[v1alpha1.ConditionSet](t, path), func(s *v1alpha1.ConditionSet) bool { return s.Kind != "ConditionSet" })
-			if len(sets) < 2 {
-				t.Fatalf("%d sets: this test looks at nothing", len(sets))
-			}
+			testkit.Require(t, len(sets) >= 2, "%d sets: this test looks at nothing", len(sets))
 			nodes := cluster{}
 			testkit.Must(t, nodes.add("n", 3, []string{"Ready:True"}))
 			for _, set := range sets {

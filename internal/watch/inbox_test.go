@@ -25,9 +25,7 @@ func TestInbox(t *testing.T) {
 		testkit.Must(t, box.Update(named("a", "2")))
 		testkit.Must(t, box.Add(named("b", "3")))
 		<-signal
-		if len(signal) > 0 {
-			t.Error("it signals twice")
-		}
+		testkit.Check(t, len(signal) == 0, "it signals twice")
 		batch := box.Take()
 		if len(batch.Changes) != 2 || batch.Changes["a"].Object.ResourceVersion != "2" || batch.ListVersion != "" {
 			t.Errorf("it held %+v", batch)
@@ -42,9 +40,7 @@ func TestInbox(t *testing.T) {
 		<-signal
 		box.Take()
 		testkit.Must(t, box.Update(named("a", "2")))
-		if len(signal) > 0 {
-			t.Error("it signals a heartbeat")
-		}
+		testkit.Check(t, len(signal) == 0, "it signals a heartbeat")
 		if batch := box.Take(); batch.Changes["a"].Object.ResourceVersion != "2" {
 			t.Errorf("it held %+v", batch)
 		}
@@ -69,9 +65,7 @@ func TestInbox(t *testing.T) {
 		testkit.Must(t, box.Replace([]any{managed("listed")}, "5"))
 		testkit.Must(t, box.Update(managed("watched")))
 		for name, a := range box.Take().Changes {
-			if len(a.Object.ManagedFields) > 0 {
-				t.Errorf("%s has some", name)
-			}
+			testkit.Check(t, len(a.Object.ManagedFields) == 0, "%s has some", name)
 		}
 	})
 	t.Run("remembers a deletion", func(t *testing.T) {
@@ -85,15 +79,11 @@ func TestInbox(t *testing.T) {
 	t.Run("has synced once a list has arrived, and not before", func(t *testing.T) {
 		box, _ := open()
 		testkit.Must(t, box.Add(named("a", "1")))
-		if box.HasSynced() {
-			t.Error("it has everything before the list")
-		}
+		testkit.Check(t, !box.HasSynced(), "it has everything before the list")
 		testkit.Must(t, box.Replace([]any{named("b", "2")}, "5"))
 		testkit.Must(t, box.Update(named("c", "6")))
 		batch := box.Take()
-		if !box.HasSynced() || batch.ListVersion != "5" || len(batch.Changes) != 2 {
-			t.Errorf("it held %+v", batch)
-		}
+		testkit.Check(t, box.HasSynced() && batch.ListVersion == "5" && len(batch.Changes) == 2, "it held %+v", batch)
 		if _, stays := batch.Changes["a"]; stays {
 			t.Error("what came before the list outlives it")
 		}
@@ -101,9 +91,7 @@ func TestInbox(t *testing.T) {
 	t.Run("rejects objects of another type", func(t *testing.T) {
 		box, _ := open()
 		for _, err := range []error{box.Add(&corev1.Pod{}), box.Delete(&corev1.Pod{}), box.Replace([]any{&corev1.Pod{}}, "1")} {
-			if err == nil {
-				t.Error("a pod was taken for a node")
-			}
+			testkit.Check(t, err != nil, "a pod was taken for a node")
 		}
 	})
 }

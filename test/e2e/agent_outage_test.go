@@ -139,16 +139,12 @@ func TestAnAgentInOutages(t *testing.T) {
 	sent, summed, dropped := f.sum("events_sent_total"), f.sum("events_summed_total"), f.sum("dropped_total")
 	t.Logf("%v in %s and %s more; %d lines: %d Events for %d, %d dropped; the agent reports %d sent, %d aggregated; %d requests failed: %v",
 		saw, stormy.Round(time.Millisecond), (time.Since(began) - stormy).Round(time.Millisecond), written, events, kept, dropped, sent, summed, f.failures(), f)
-	if kept+dropped != written || kept != sent+summed || events != sent {
-		t.Errorf("not every line is accounted for: %v", reported)
-	}
+	testkit.Check(t, kept+dropped == written && kept == sent+summed && events == sent, "not every line is accounted for: %v", reported)
 	// A flood of problems does not drop a change of a condition.
 	if changes := reported["DockerHung"] + reported["KernelHasNoDeadlock"]; changes != many {
 		t.Errorf("of %d changes %d are reported: %v", many, changes, reported)
 	}
-	if many >= 12 && saw["long"] == 0 {
-		t.Error("every outage was over before the agent had to wait longer")
-	}
+	testkit.Check(t, many < 12 || saw["long"] != 0, "every outage was over before the agent had to wait longer")
 	if f.failures() < many/2 {
 		t.Errorf("%d requests failed in %d outages", f.failures(), many)
 	}

@@ -250,7 +250,5 @@ func lasts(lease *coordinationv1.Lease) error {
 func TestTheGateHasRealNodes(t *testing.T) {
 	gate, err := os.ReadFile("../../.ci/run")
 	testkit.Must(t, err)
-	if !strings.Contains(string(gate), "\nexport REAL_NODES=1\n") {
-		t.Error(".ci/run does not enable real nodes: export REAL_NODES=1 there")
-	}
+	testkit.Check(t, strings.Contains(string(gate), "\nexport REAL_NODES=1\n"), ".ci/run does not enable real nodes: export REAL_NODES=1 there")
 }

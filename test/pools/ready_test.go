@@ -46,9 +46,7 @@ func testNeverReady(startup karpenter.Startup, cure func(*pool)) func(*testing.T
 		e := p.repaired(bad.Name).of(bad.Name)
 		e.notBefore(t, bad.CreationTimestamp.Add(timeout))
 		e.within(t, 0)
-		if e.rule != "ReadyTimeout/"+name {
-			t.Errorf("it went by %s", e.rule)
-		}
+		testkit.Check(t, e.rule == "ReadyTimeout/"+name, "it went by %s", e.rule)
 		for kind, object := range map[string]string{"Node": bad.Name, "NodeClaim": claim.GetName(), "NodePool": name} {
 			words := []string{"Node failed to become ready within 12s, triggering recovery"}
 			if startup == karpenter.StartsTainted {

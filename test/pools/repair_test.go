@@ -165,9 +165,7 @@ func testForceful(t *testing.T, w *fixture, c *install.Controller) {
 	e := p.repaired(unhealthy).of(unhealthy)
 	e.notBefore(t, due)
 	e.within(t, 0)
-	if e.rule != "Repair/NodePool/forceful" {
-		t.Errorf("it was repaired by %s", e.rule)
-	}
+	testkit.Check(t, e.rule == "Repair/NodePool/forceful", "it was repaired by %s", e.rule)
 	p.hasEvent("Node", unhealthy, "NodeRepair", "BadDisk", claim.GetName(), "by force")
 	p.hasEvent("NodeClaim", claim.GetName(), "NodeRepair", "by force")
 	p.hasEvent("NodePool", p.name, "NodeRepair", "by force")
@@ -181,9 +179,7 @@ func testGraceful(t *testing.T, w *fixture, c *install.Controller) {
 	unhealthy := p.names()[0]
 	p.makeUnhealthy(unhealthy)
 	e := p.repaired(unhealthy).of(unhealthy)
-	if e.deadline != "" {
-		t.Errorf("the claim has a deadline: %s", e.deadline)
-	}
+	testkit.Check(t, e.deadline == "", "the claim has a deadline: %s", e.deadline)
 	if took := e.claimGone.Sub(e.deleted); took < grace {
 		t.Errorf("its pods need %s to stop, but it was gone after %s", grace, took)
 	}

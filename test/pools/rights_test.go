@@ -14,13 +14,9 @@ func testRights(t *testing.T, w *fixture) {
 	for _, c := range w.Controllers {
 		log, err := c.Log()
 		testkit.Must(t, err)
-		if !strings.Contains(log, "node terminated") {
-			t.Errorf("%s has terminated no node: the test proves nothing", c)
-		}
+		testkit.Check(t, strings.Contains(log, "node terminated"), "%s has terminated no node: the test proves nothing", c)
 		for line := range strings.Lines(log) {
-			if strings.Contains(line, "forbidden") || strings.Contains(line, "permission missing") {
-				t.Errorf("%s: %s", c, line)
-			}
+			testkit.Check(t, !strings.Contains(line, "forbidden") && !strings.Contains(line, "permission missing"), "%s: %s", c, line)
 		}
 	}
 }

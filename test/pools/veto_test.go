@@ -210,9 +210,7 @@ func testKarpentersRepair(t *testing.T, w *fixture, _ *install.Controller) {
 		testkit.Must(p.t, err)
 		for _, change := range recording {
 			if change.Type != watch.Deleted && change.Object.GetDeletionTimestamp() != nil {
-				if change.Author.User != karpenter.User {
-					t.Errorf("it was %s", change.Author)
-				}
+				testkit.Check(t, change.Author.User == karpenter.User, "it was %s", change.Author)
 				return nil
 			}
 		}

@@ -111,7 +111,5 @@ func TestAStormIsReadFromTheStatus(t *testing.T) {
 		{Type: remediationv1alpha1.StormActive, Status: metav1.ConditionTrue},
 		{Type: remediationv1alpha1.StormCooldownActive, Status: metav1.ConditionTrue, LastTransitionTime: since},
 	}})
-	if !isOn || !calmSince.Equal(since.Time) {
-		t.Errorf("it is on: %t, calm since %v", isOn, calmSince)
-	}
+	testkit.Check(t, isOn && calmSince.Equal(since.Time), "it is on: %t, calm since %v", isOn, calmSince)
 }

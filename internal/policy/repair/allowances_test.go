@@ -321,9 +321,7 @@ func TestANewLeaderNoticesTheEndOfAHold(t *testing.T) {
 				}
 				successor.WantNoTask("z")
 				for _, e := range enginetest.EntriesOf[ledger.LaunchFailures](successor.api.page) {
-					if e.Template != "1" {
-						t.Errorf("the ledger says %+v", e)
-					}
+					testkit.Check(t, e.Template == "1", "the ledger says %+v", e)
 				}
 			}, timed)
 		})
@@ -346,14 +344,10 @@ func TestTheEndOfAHoldSurvivesAFailedSnapshot(t *testing.T) {
 		h.writeSnapshot()
 		h.pool("bad", ofAtMost("5"), madeOf("2"))
 		h.failSnapshot()
-		if len(enginetest.EntriesOf[ledger.LaunchFailures](h.api.page)) == 0 {
-			t.Fatal("the ledger has been written")
-		}
+		testkit.Require(t, len(enginetest.EntriesOf[ledger.LaunchFailures](h.api.page)) != 0, "the ledger has been written")
 		h.advance(time.Minute)
 		h.writeSnapshot()
-		if len(enginetest.EntriesOf[ledger.LaunchFailures](h.api.page)) > 0 {
-			t.Errorf("the ledger is %+v", h.api.page)
-		}
+		testkit.Check(t, len(enginetest.EntriesOf[ledger.LaunchFailures](h.api.page)) == 0, "the ledger is %+v", h.api.page)
 	}, timed)
 }
 
@@ -419,9 +413,7 @@ func TestARepairAndATimeoutShareThePool(t *testing.T) {
 		h.advance(10 * time.Minute)
 		h.writeSnapshot()
 		both := h.Startable()
-		if len(both) != 1 {
-			t.Fatalf("%d are sent", len(both))
-		}
+		testkit.Require(t, len(both) == 1, "%d are sent", len(both))
 		for node := range both {
 			h.runs(node, how{})
 		}
@@ -541,9 +533,7 @@ func TestPoolCountsEqualARecount(t *testing.T) {
 		})
 	})
 	t.Logf("%d times a node was being removed", changes)
-	if changes == 0 {
-		t.Error("no node was ever removed, so the test proves nothing")
-	}
+	testkit.Check(t, changes != 0, "no node was ever removed, so the test proves nothing")
 }
 
 // recount counts all known claims from scratch, and returns how many are terminating.
@@ -669,9 +659,7 @@ func TestTheReadyTimeoutCountsAllClaims(t *testing.T) {
 				h.deliver()
 				for rule, want := range map[triage.RuleID]int{poolRuleID("default"): test.repairs, timeoutRule("default"): test.timeouts} {
 					allowed, _ := h.repairs.disruptionAllowance(time.Now(), rule, "default", h.repairs.counts["default"])
-					if allowed == nil || allowed.Remaining != want {
-						t.Errorf("%s may begin %+v, want %d", rule, allowed, want)
-					}
+					testkit.Check(t, allowed != nil && allowed.Remaining == want, "%s may begin %+v, want %d", rule, allowed, want)
 				}
 			}, timed)
 		})
@@ -698,9 +686,7 @@ func TestARoundWithoutChangesLeavesNothingDue(t *testing.T) {
 			t.Errorf("the next round is due at %v, and it is %v", due, time.Now())
 		}
 		for name, count := range h.repairs.counts {
-			if count.dirty {
-				t.Errorf("pool %s still has to be reported", name)
-			}
+			testkit.Check(t, !count.dirty, "pool %s still has to be reported", name)
 		}
 	}, timed)
 }

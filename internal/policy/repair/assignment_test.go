@@ -309,9 +309,7 @@ func TestAssignmentEqualsANaiveAssignment(t *testing.T) {
 	})
 	t.Logf("nodes by the kind of policy that governs them: %v", governed)
 	for _, kind := range []string{"", "NodePool", "RepairPolicy", "shadowed", "never valid"} {
-		if governed[kind] == 0 {
-			t.Errorf("no node was ever governed by %q: that proves nothing", kind)
-		}
+		testkit.Check(t, governed[kind] != 0, "no node was ever governed by %q: that proves nothing", kind)
 	}
 }
 
@@ -555,9 +553,7 @@ func TestMetricsShowWhenNodesBecomeEligible(t *testing.T) {
 			for _, m := range collect(t, h.repairs.metrics.eligible) {
 				is[m.labels["rule"]+" "+m.labels["nodepool"]+" "+m.labels["node"]] = time.Unix(int64(m.value), 0)
 			}
-			if !maps.EqualFunc(is, want, time.Time.Equal) {
-				t.Errorf("%s: %v, want %v", when, is, want)
-			}
+			testkit.Check(t, maps.EqualFunc(is, want, time.Time.Equal), "%s: %v, want %v", when, is, want)
 		}
 		h.pool("blue", ofAtMost("1"))
 		h.pool("red", nil)
@@ -728,14 +724,10 @@ func TestANodeThatWasReadyStaysStarted(t *testing.T) {
 				h.pool("default", nil)
 				h.api.launch("a", "default", test.launch...)
 				h.deliver("nodes") // the claim is not known yet
-				if changeOf(h) != nil {
-					t.Error("it is noted before it is known")
-				}
+				testkit.Check(t, changeOf(h) == nil, "it is noted before it is known")
 				h.deliver()
 				change := changeOf(h)
-				if (change != nil) != test.noted {
-					t.Fatalf("the change is %+v", change)
-				}
+				testkit.Require(t, (change != nil) == test.noted, "the change is %+v", change)
 				if !test.noted {
 					return
 				}

@@ -33,9 +33,7 @@ import (
 // failures in a row it counts.
 func TestHeldPools(t *testing.T) {
 	files, err := filepath.Glob("testdata/held_pools/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("there are no transcripts: %v", err)
-	}
+	testkit.Require(t, err == nil && len(files) != 0, "there are no transcripts: %v", err)
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

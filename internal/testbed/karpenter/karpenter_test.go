@@ -60,9 +60,7 @@ func testPools(t *testing.T, c *testbed.Cluster, k *Karpenter) {
 		deploy(t, k, "blue", 6)
 		nodes := testkit.Value(k.Nodes(t.Context(), "blue")).Must(t)
 		claims := testkit.Value(k.Claims(t.Context(), "blue")).Must(t)
-		if len(nodes) != 3 || len(claims) != 3 {
-			t.Fatalf("3 nodes and 3 claims expected, found %d and %d", len(nodes), len(claims))
-		}
+		testkit.Require(t, len(nodes) == 3 && len(claims) == 3, "3 nodes and 3 claims expected, found %d and %d", len(nodes), len(claims))
 
 		t.Run("that keep the conditions of an agent", func(t *testing.T) {
 			node := nodes[0].Name
@@ -254,9 +252,7 @@ func assertAuthors(t *testing.T, c *testbed.Cluster, victim unstructured.Unstruc
 		"ordered admin":           1,
 		"took away " + User:       1,
 	} {
-		if seen[deed] != times {
-			t.Errorf("%s: %d times expected, of %v", deed, times, seen)
-		}
+		testkit.Check(t, seen[deed] == times, "%s: %d times expected, of %v", deed, times, seen)
 	}
 	t.Logf("%d writes, all with a known user: %v", len(recording), seen)
 }

@@ -123,17 +123,13 @@ func TestNodes(t *testing.T) {
 				t.Errorf("the pod on %s is at %s, want it in %s", n.Name, ip, n.network.pods)
 			}
 		}
-		if ids[0] == ids[1] || ids[0] == "" {
-			t.Errorf("the machines are %q", ids)
-		}
+		testkit.Check(t, ids[0] != ids[1] && ids[0] != "", "the machines are %q", ids)
 	})
 	t.Run("processes of its pods can be found", func(t *testing.T) {
 		for _, n := range nodes {
 			pids := testkit.Value(n.Processes("pause")).Must(t) // the sandbox of the pod, and its container
 			others := testkit.Value(n.Processes("containerd")).Must(t)
-			if len(pids) != 2 || len(others) != 0 {
-				t.Errorf("%s has %v, and %v of containerd", n.Name, pids, others)
-			}
+			testkit.Check(t, len(pids) == 2 && len(others) == 0, "%s has %v, and %v of containerd", n.Name, pids, others)
 		}
 	})
 	t.Run("the logs of a pod can be read", func(t *testing.T) {
@@ -144,14 +140,10 @@ func TestNodes(t *testing.T) {
 	t.Run("pods survive restarts of kubelet and containerd", func(t *testing.T) {
 		was := podOf(one).Status.ContainerStatuses[0]
 		testkit.Must(t, one.Kubelet.Kill())
-		if one.kubeletAnswers(t.Context()) == nil {
-			t.Error("a kubelet that was killed answers")
-		}
+		testkit.Check(t, one.kubeletAnswers(t.Context()) != nil, "a kubelet that was killed answers")
 		testkit.Must(t, two.kubeletAnswers(t.Context()))
 		testkit.Must(t, one.Containerd.Stop(t.Context()))
-		if one.runtimeAnswers(t.Context()) == nil {
-			t.Error("a containerd that was stopped answers")
-		}
+		testkit.Check(t, one.runtimeAnswers(t.Context()) != nil, "a containerd that was stopped answers")
 		testkit.Must(t, one.Containerd.Restart(t.Context()))
 		testkit.Must(t, one.Kubelet.Restart(t.Context()))
 		testkit.Must(t, one.awaitReady(t.Context(), c))
@@ -218,9 +210,7 @@ func TestOrphans(t *testing.T) {
 	t.Cleanup(func() { _, _ = parent.Process.Kill(), parent.Wait() })
 	line, err := bufio.NewReader(output).ReadString('\n')
 	words := strings.Fields(line)
-	if err != nil || len(words) != 4 || words[0] != "started" {
-		t.Fatalf("the parent prints %q (%v)", line, err)
-	}
+	testkit.Require(t, err == nil && len(words) == 4 && words[0] == "started", "the parent prints %q (%v)", line, err)
 	pid, link, group := words[1], words[2], words[3]
 	namespace := testkit.Value(os.Readlink("/proc/" + pid + "/ns/pid")).Must(t)
 	if there := inhabitants(namespace); len(there) < 4 {

@@ -74,9 +74,7 @@ func TestAnInvalidVersionKeepsTheLastValidOne(t *testing.T) {
 		w.WantTask("a", DeleteRemediation) // by the last valid version
 		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) { c.Generation = 3 }))
 		w.WantTask("b", CreateRemediation)
-		if w.Told(treat.Disabled) != 1 || w.Told(treat.Enabled) != 1 {
-			t.Errorf("Events: %+v", w.Events)
-		}
+		testkit.Check(t, w.Told(treat.Disabled) == 1 && w.Told(treat.Enabled) == 1, "Events: %+v", w.Events)
 	})
 }
 
@@ -154,9 +152,7 @@ func TestTemplates(t *testing.T) {
 				events := len(w.Events)
 				test.happens(w)
 				problem, disabled := w.problem()
-				if disabled != test.disabled || !strings.Contains(problem, test.words) {
-					t.Errorf("disabled for %q: %s", disabled, problem)
-				}
+				testkit.Check(t, disabled == test.disabled && strings.Contains(problem, test.words), "disabled for %q: %s", disabled, problem)
 				if isReported := len(w.Events) > events; isReported != (test.disabled != "") {
 					t.Errorf("Events: %+v", w.Events[events:])
 				}
@@ -214,15 +210,11 @@ func TestKindsAreWatchedWhileReferenced(t *testing.T) {
 		}
 		w.brings(other(2))
 		watched(rebootKind, otherKind, otherTemplateKind) // an object of the kind exists
-		if len(w.remediations.templates) != 0 {
-			t.Errorf("templates are known of a kind that is not watched: %v", w.remediations.templates)
-		}
+		testkit.Check(t, len(w.remediations.templates) == 0, "templates are known of a kind that is not watched: %v", w.remediations.templates)
 		w.loses(object)
 		w.brings(other(3))
 		watched(otherKind, otherTemplateKind)
-		if w.left != 2 {
-			t.Errorf("%d watches were stopped", w.left)
-		}
+		testkit.Check(t, w.left == 2, "%d watches were stopped", w.left)
 		spoken := other(4) // an earlier leader has written the status
 		spoken.Status.UnhealthyNodes = []remediationv1alpha1.UnhealthyNode{{Name: "b", Remediations: []remediationv1alpha1.Remediation{
 			{Resource: corev1.ObjectReference{APIVersion: "example.com/v1", Kind: "Reboot", Name: "b"}},
@@ -298,9 +290,7 @@ func TestDeferringToMedik8s(t *testing.T) {
 			t.Errorf("the condition: %+v", standing)
 		}
 		w.advance(20 * time.Second)
-		if w.checks.IsDeferring() {
-			t.Error("the Lease has ended, and the health checks are left to its holder")
-		}
+		testkit.Check(t, !w.checks.IsDeferring(), "the Lease has ended, and the health checks are left to its holder")
 		if w.finding("b") != triage.Treating || len(w.remediations.nodes["b"].objects) != 1 {
 			t.Errorf("what was under way is not gone on with: %s", w.finding("b"))
 		}
@@ -465,9 +455,7 @@ func TestAKindThatIsBeingReadIsNotReported(t *testing.T) {
 		w.template(otherTemplateKind, "new")
 		w.runRound()
 		w.WantTask("a", CreateRemediation)
-		if w.Told(treat.DetectedUnhealthy) != 1 || w.Told(treat.RemediationSkipped) != 0 {
-			t.Errorf("Events: %+v", w.Events)
-		}
+		testkit.Check(t, w.Told(treat.DetectedUnhealthy) == 1 && w.Told(treat.RemediationSkipped) == 0, "Events: %+v", w.Events)
 	})
 }
 

@@ -124,9 +124,7 @@ func TestTheLeaseOnAHealthyNodeEnds(t *testing.T) {
 			t.Errorf("the finding is %s", w.finding("a"))
 		}
 		for _, o := range w.remediations.nodes["a"].objects {
-			if o.TimedOut {
-				t.Error("a remediator that waits for a confirmation was reported that its time is up")
-			}
+			testkit.Check(t, !o.TimedOut, "a remediator that waits for a confirmation was reported that its time is up")
 		}
 	}, inSteps, byHand)
 }

@@ -242,9 +242,7 @@ func TestANewLeaderKnowsRemovedNodes(t *testing.T) {
 			withHealthCheck(t, func(w *healthCheckFixture) {
 				w.node("b", corev1.ConditionFalse)
 				page, objects := dies(w)
-				if len(page) > 1 {
-					t.Errorf("the ledger: %+v", page)
-				}
+				testkit.Check(t, len(page) <= 1, "the ledger: %+v", page)
 				w.advance(time.Minute)
 				successor := w.successor(page, objects, oneAtATime)
 				if successor.departed() != 1 {
@@ -329,9 +327,7 @@ func TestANewLeaderKnowsRemovedNodes(t *testing.T) {
 			w.advance(triage.ReplacementWait + engine.ClockSkew)
 			other := w.takesAwayNode("b")
 			page := w.writeSnapshot()
-			if len(page) != 2 {
-				t.Errorf("the ledger does not name the removed node whose object still exists: %+v", page)
-			}
+			testkit.Check(t, len(page) == 2, "the ledger does not name the removed node whose object still exists: %+v", page)
 			if successor := w.successor(page, []*unstructured.Unstructured{object, other}, oneAtATime); successor.departed() != 1 {
 				t.Errorf("%d are gone", successor.departed())
 			}
@@ -347,9 +343,7 @@ func TestTheLedgerNamesRemovedNodes(t *testing.T) {
 		w.updates(object, succeeds)
 		w.WantNoTask("a")
 		entries, _ := w.Snapshot()
-		if len(entries) != 1 {
-			t.Fatalf("the ledger is to name %+v", entries)
-		}
+		testkit.Require(t, len(entries) == 1, "the ledger is to name %+v", entries)
 		if again, _ := w.Snapshot(); again != nil {
 			t.Error("two pages are written at a time")
 		}

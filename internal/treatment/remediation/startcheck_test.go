@@ -27,15 +27,11 @@ func TestTheFinalCheckUsesTheNewestFacts(t *testing.T) {
 			testkit.Must(t, w.NodeInbox().Update(node))
 		}
 		r := w.Start(time.Now(), "a", e)
-		if !asks() {
-			t.Error("the gate is open, and the treatment may not begin")
-		}
+		testkit.Check(t, asks(), "the gate is open, and the treatment may not begin")
 		for _, name := range []string{"b", "c", "d"} {
 			arrives(name, corev1.ConditionTrue)
 		}
-		if asks() {
-			t.Error("the gate is closed, and the treatment may begin")
-		}
+		testkit.Check(t, !asks(), "the gate is closed, and the treatment may begin")
 		r.Learned, r.Outcome = true, treat.Stale
 		w.Finish(r)
 		w.runRound()

@@ -326,9 +326,7 @@ func inquires(t *testing.T, api client.WithWatch) (q *watch.Optional[*unstructur
 	t.Cleanup(func() {
 		cancel()
 		<-ended
-		if log.Len() > 0 {
-			t.Errorf("every try is reported:\n%s", &log)
-		}
+		testkit.Check(t, log.Len() == 0, "every try is reported:\n%s", &log)
 	})
 	return q, signal
 }
@@ -339,9 +337,7 @@ func (s *clusterFixture) asksForAKindThatIsNotThere(cluster *testbed.Cluster) {
 	said(t, signal, q, watch.NotServed)
 	testkit.Must(t, remediator.Install(t.Context(), cluster))
 	said(t, signal, q, watch.Available)
-	if !q.HasSynced() {
-		t.Error("it is there, and was not listed")
-	}
+	testkit.Check(t, q.HasSynced(), "it is there, and was not listed")
 	object := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{}}}
 	object.SetGroupVersionKind(remediator.Kind)
 	object.SetNamespace(metav1.NamespaceDefault)
@@ -451,9 +447,7 @@ func (s *clusterFixture) asksForAPage() {
 	if _, err := w.WriteSnapshot(t.Context(), time.Now()); !errors.Is(err, ledger.ErrDeposed) {
 		t.Errorf("another replica owns the ledger, and what is reported is %v", err)
 	}
-	if slices.Contains(w.Entries(), ledger.Entry(e.Slot)) {
-		t.Error("what has arrived is named still")
-	}
+	testkit.Check(t, !slices.Contains(w.Entries(), ledger.Entry(e.Slot)), "what has arrived is named still")
 }
 
 func (s *clusterFixture) pageFails() {
@@ -476,9 +470,7 @@ func (s *clusterFixture) pageFails() {
 		t.Errorf("the row says %q", message)
 	}
 	due, err := w.WriteSnapshot(t.Context(), time.Now())
-	if err != nil || due.IsZero() || w.FindNodeTasks("a").HasSlot() {
-		t.Errorf("it is written again at %v: %v", due, err)
-	}
+	testkit.Check(t, err == nil && !due.IsZero() && !w.FindNodeTasks("a").HasSlot(), "it is written again at %v: %v", due, err)
 	isBroken.Store(false)
 	_, err = w.WriteSnapshot(t.Context(), due)
 	testkit.Must(t, err)
@@ -554,9 +546,7 @@ func (s *clusterFixture) inheritsWhatArrived() {
 	again := newLeader(t, api, namespace, "third")
 	again.node("a", corev1.ConditionTrue, inControl, madeAnew)
 	again.loads(nil)
-	if len(again.Entries()) != 1 {
-		t.Error("what may still be made for an earlier node of that name is not waited for")
-	}
+	testkit.Check(t, len(again.Entries()) == 1, "what may still be made for an earlier node of that name is not waited for")
 }
 
 // The previous leader has finished the treatment of node a and ended.
@@ -567,9 +557,7 @@ func (s *clusterFixture) inheritsNothingEnded() {
 	object := w.made("a", "quick")
 	w.runs(w.WantTask("a", CreateRemediation), "a", treat.Made, w.makes(object))
 	w.writesSnapshot()
-	if slices.Contains(w.Entries(), ledger.Entry(e.Slot)) {
-		t.Fatal("the ledger names still what has arrived")
-	}
+	testkit.Require(t, !slices.Contains(w.Entries(), ledger.Entry(e.Slot)), "the ledger names still what has arrived")
 	w.node("a", corev1.ConditionFalse, inControl)
 	w.runs(w.WantTask("a", DeleteRemediation), "a", treat.Made)
 	w.loses(object)

@@ -192,9 +192,7 @@ func TestAnnotationsFor(t *testing.T) {
 				got[key] = *value
 			}
 		}
-		if !maps.Equal(got, test.want) {
-			t.Errorf("%s: %v is noted, want %v", name, got, test.want)
-		}
+		testkit.Check(t, maps.Equal(got, test.want), "%s: %v is noted, want %v", name, got, test.want)
 	}
 }
 
@@ -234,9 +232,7 @@ func TestRefusedCreationsBackOff(t *testing.T) {
 			at, _ := w.Core().Deadline()
 			w.advance(time.Until(at))
 		}
-		if tries < 12 || tries > 30 {
-			t.Errorf("%d tries in an hour", tries)
-		}
+		testkit.Check(t, tries >= 12 && tries <= 30, "%d tries in an hour", tries)
 		told := 0
 		for _, event := range w.Events {
 			if event.EventReason == treat.RemediationSkipped && strings.Contains(event.Message, "could not be begun") {
@@ -282,9 +278,7 @@ func TestAnObjectThatChangesItsNodeBelongsToOneNode(t *testing.T) {
 		}
 		w.node("a", corev1.ConditionFalse)
 		w.loses(moved)
-		if len(w.remediations.byObject) > 0 {
-			t.Errorf("it is gone, and believed to be at %+v", w.remediations.byObject)
-		}
+		testkit.Check(t, len(w.remediations.byObject) == 0, "it is gone, and believed to be at %+v", w.remediations.byObject)
 	})
 }
 
@@ -608,9 +602,7 @@ func TestAConfirmationIsRemovedOnce(t *testing.T) {
 		w.node("a", corev1.ConditionFalse, confirmed)
 		w.runs(w.WantTask("a", ClearConfirmation), "a", treat.Made, func(r remediationResult) { r.Version = w.nextVersion() })
 		w.WantNoTask("a") // the watch has not reported it yet
-		if w.FindNodeTasks("a") != nil {
-			t.Error("its treatments still exist")
-		}
+		testkit.Check(t, w.FindNodeTasks("a") == nil, "its treatments still exist")
 	})
 }
 
@@ -641,15 +633,11 @@ func TestTheKindOfAnObjectThatArrivesLateIsWatched(t *testing.T) {
 		w.brings(checkNamed("check", func(c *remediationv1alpha1.NodeHealthCheck) {
 			c.Generation, c.Spec.RemediationTemplate = 2, new(referTo(otherTemplateKind, "x"))
 		}))
-		if w.remediations.watches.Known[rebootKind] != nil {
-			t.Fatal("the kind is watched although no policy references it")
-		}
+		testkit.Require(t, w.remediations.watches.Known[rebootKind] == nil, "the kind is watched although no policy references it")
 		w.makes(object)(r)
 		w.Finish(r.TaskResult)
 		w.runRound()
-		if w.remediations.watches.Known[rebootKind] == nil {
-			t.Fatal("the end of the object would be missed")
-		}
+		testkit.Require(t, w.remediations.watches.Known[rebootKind] != nil, "the end of the object would be missed")
 		w.lists(rebootKind)
 		w.runRound()
 		if len(w.remediations.nodes["a"].objects) > 0 {
