@@ -106,7 +106,7 @@ nodes: testbed ## Install the Debian packages that real nodes need, as root, and
 		apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends --no-upgrade $(NODE_PACKAGES) >/dev/null; }
 	@cd tools && go run ./build nodes
 
-# One package at a time, and nothing else: two nodes are enough for two cores.
+# One package at a time: two nodes are enough for two cores.
 .PHONY: test-nodes
 test-nodes: nodes ## Run the tests on real nodes, as root (docs/real-nodes.md)
 	@echo "test: running the tests on real nodes"
@@ -125,24 +125,15 @@ run-tests:
 	@reader=$$(mktemp -d); trap 'rm -rf "$$reader"' EXIT; go -C tools build -o "$$reader" ./testlog; \
 		$(MAKE) --no-print-directory JSON=-json run-suites | "$$reader/testlog"
 
-# The tests of most packages with a control plane keep two cores busy, those with Karpenter
-# mostly wait. So the packages without a control plane run beside the latter, with a lower
-# priority.
+# Two groups run at a time. The tests of one keep the cores busy; those of the other, which run
+# controllers, mostly wait. The second group writes its results to LOG, so that they follow the
+# results of the first.
 .PHONY: run-suites
 run-suites:
-	@echo "test: running the tests of $(CLUSTER_TESTS) and of all packages with a control plane"
-	@+$(call at-once,run-others run-clusters)
-	@echo "test: running $(KARPENTER_TESTS) and the tests of all packages without a control plane"
-	@+$(call at-once,run-karpenter run-light)
-	@if [ "$(REAL_NODES)" = 1 ]; then $(MAKE) --no-print-directory test-nodes; else \
-		echo "test: skipped the tests on real nodes; to run them: REAL_NODES=1 make test, as root (docs/real-nodes.md)"; fi
-
-# at-once runs two targets at a time. The second writes its results to LOG, so that they follow
-# the results of the first.
-define at-once
-log=$$(mktemp); trap 'rm -f "$$log"' EXIT; result=0; \
-	$(MAKE) --no-print-directory --keep-going --jobs 2 LOG="$$log" $(1) || result=1; cat "$$log"; exit $$result
-endef
+	@echo "test: running all tests; those of $(CLUSTER_TESTS) $(KARPENTER_TESTS) print their results after the others"
+	@+log=$$(mktemp); trap 'rm -f "$$log"' EXIT; result=0; \
+		$(MAKE) --no-print-directory --keep-going --jobs 2 LOG="$$log" run-others run-clusters || result=1; cat "$$log"; exit $$result
+	@[ "$(REAL_NODES)" = 1 ] || echo "test: skipped the tests on real nodes; to run them: REAL_NODES=1 make test, as root (docs/real-nodes.md)"
 
 # packages lists the packages whose tests start a control plane (grep -E), or do not (grep -vE).
 packages = $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' $(PACKAGES) | grep -v $(foreach package,$(CLUSTER_TESTS) $(KARPENTER_TESTS) $(SEQUENTIAL),-e '^[^ ]*$(package:.%=%) ') | $(1) 'autohealer/internal/(testbed|install)' | cut -d' ' -f1)
@@ -152,15 +143,16 @@ packages = $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' $(
 tested-packages:
 	@go list $(CLUSTER_TESTS) $(KARPENTER_TESTS) $(SEQUENTIAL); printf '%s\n' $(call packages,grep -E) $(call packages,grep -vE)
 
-.PHONY: run-clusters run-others run-karpenter run-light
+# The packages without a control plane are last, and have a lower priority: their tests do not
+# wait for other programs.
+.PHONY: run-clusters run-others
 run-clusters:
-	@RACE_PROGRAMS=1 go test $(JSON) $(NO_RACE) -timeout 30m $(CLUSTER_TESTS) >"$(LOG)" 2>&1
+	@+exec >"$(LOG)" 2>&1; result=0; for tests in "$(CLUSTER_TESTS)" "$(KARPENTER_TESTS)"; do \
+		RACE_PROGRAMS=1 go test $(JSON) $(NO_RACE) -p 2 -timeout 30m $$tests || result=1; done; \
+		[ "$(REAL_NODES)" != 1 ] || $(MAKE) --no-print-directory test-nodes || result=1; exit $$result
 run-others:
-	@REAL_NODES= go test $(JSON) $(RACE) -p 2 -timeout 30m $(LONGEST) $(call packages,grep -E)
-run-karpenter:
-	@RACE_PROGRAMS=1 go test $(JSON) $(NO_RACE) -p 2 -timeout 20m $(KARPENTER_TESTS)
-run-light:
-	@exec >"$(LOG)" 2>&1; result=0; \
+	@result=0; \
+		REAL_NODES= go test $(JSON) $(RACE) -p 2 -timeout 30m $(LONGEST) $(call packages,grep -E) || result=1; \
 		nice go test $(JSON) $(NO_RACE) -p 2 -timeout 20m $(SEQUENTIAL) || result=1; \
 		nice go test $(JSON) $(RACE) -p 2 -timeout 20m $(call packages,grep -vE) || result=1; \
 		for module in tools tools/images; do (cd $$module && nice go test $(JSON) $(RACE) -timeout 10m ./...) || result=1; done; exit $$result

@@ -60,9 +60,7 @@ func (c cluster) installsAgent(t *testing.T) {
 	// One variant replaces the other.
 	for _, way := range [][]string{{}, {"--server-side"}} {
 		out, err := c.Kubectl(t.Context(), append([]string{"apply", "--validate=strict", "--dry-run=server", "-f", "agent/journal"}, way...)...)
-		if err != nil || !strings.Contains(out, "daemonset.apps/"+agent) {
-			t.Errorf("the other variant, %v: %v\n%s", way, err, out)
-		}
+		testkit.Check(t, err == nil && strings.Contains(out, "daemonset.apps/"+agent), "the other variant, %v: %v\n%s", way, err, out)
 	}
 	// Nodes of realistic size, because the admission policies compare them field by field.
 	testkit.Value(c.CreateNodes(t.Context(), testbed.RealNodes(2))).Must(t)
@@ -76,9 +74,7 @@ func (c cluster) understandsPolicies(t *testing.T, component string, count int, 
 	policies := admin.AdmissionregistrationV1().ValidatingAdmissionPolicies()
 	list, err := policies.List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + component})
 	testkit.Must(t, err)
-	if len(list.Items) != count {
-		t.Fatalf("%d policies are there, want %d", len(list.Items), count)
-	}
+	testkit.Require(t, len(list.Items) == count, "%d policies are there, want %d", len(list.Items), count)
 	for i := range list.Items {
 		policy := &list.Items[i]
 		testkit.Eventually(t, "the expressions being checked", func() error {
@@ -93,9 +89,7 @@ func (c cluster) understandsPolicies(t *testing.T, component string, count int, 
 		for _, warning := range policy.Status.TypeChecking.ExpressionWarnings {
 			t.Errorf("%s: %s: %s", policy.Name, warning.FieldRef, warning.Warning)
 		}
-		if *policy.Spec.FailurePolicy != admissionv1.Fail {
-			t.Errorf("%s: a request that cannot be evaluated is admitted", policy.Name)
-		}
+		testkit.Check(t, *policy.Spec.FailurePolicy == admissionv1.Fail, "%s: a request that cannot be evaluated is admitted", policy.Name)
 		for _, validation := range policy.Spec.Validations {
 			if validation.Reason == nil || *validation.Reason != metav1.StatusReasonForbidden {
 				t.Errorf("%s: %s is not refused as a matter of rights", policy.Name, validation.Expression)
@@ -140,9 +134,7 @@ func (c cluster) admitsAgents(t *testing.T) {
 			t.Errorf("%s runs as %s with priority %v", pod.Name, pod.Spec.ServiceAccountName, pod.Spec.Priority)
 		}
 		for _, mount := range pod.Spec.Containers[0].VolumeMounts {
-			if !mount.ReadOnly && mount.Name != "state" && mount.Name != "problems" {
-				t.Errorf("%s may write %s", pod.Name, mount.MountPath)
-			}
+			testkit.Check(t, mount.ReadOnly || mount.Name == "state" || mount.Name == "problems", "%s may write %s", pod.Name, mount.MountPath)
 		}
 		if n := len(pod.Spec.Containers[0].VolumeMounts); n != len(pod.Spec.Volumes) {
 			t.Errorf("%s has %d volumes and %d mounts: the API server has added its own token", pod.Name, len(pod.Spec.Volumes), n)
@@ -164,9 +156,7 @@ func (c cluster) admitsAgents(t *testing.T) {
 		powerful := slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool {
 			return v.HostPath != nil && slices.Contains([]string{"/run/containerd", "/run/dbus", "/run/systemd", "/proc", "/run", "/"}, v.HostPath.Path)
 		})
-		if powerful && !privileged {
-			t.Errorf("%s is unprivileged, but a mounted folder gives it all privileges", variant)
-		}
+		testkit.Check(t, !powerful || privileged, "%s is unprivileged, but a mounted folder gives it all privileges", variant)
 		create := func(namespace string, change func(*corev1.PodSpec)) error {
 			// The account has the same name in the other namespace.
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "trial", Namespace: namespace}, Spec: *spec.DeepCopy()}
@@ -183,9 +173,7 @@ func (c cluster) admitsAgents(t *testing.T) {
 		}
 		// Only the host folders, the host network and the user violate the restricted
 		// profile.
-		if privileged != strings.Contains(fmt.Sprint(err), "privileged (") {
-			t.Errorf("%s in %s: %v", variant, namespace, err)
-		}
+		testkit.Check(t, privileged == strings.Contains(fmt.Sprint(err), "privileged ("), "%s in %s: %v", variant, namespace, err)
 		if variant == "journal" {
 			err := create(namespace, func(p *corev1.PodSpec) {
 				p.Containers[0].SecurityContext.RunAsUser = new(int64(65532))
@@ -196,9 +184,7 @@ func (c cluster) admitsAgents(t *testing.T) {
 					probe.HTTPGet.Host, probe.HTTPGet.Port = "", intstr.FromInt32(20256)
 				}
 			})
-			if err != nil {
-				t.Errorf("without its folders, its network and its user: %v", err)
-			}
+			testkit.Check(t, err == nil, "without its folders, its network and its user: %v", err)
 		}
 	}
 }
@@ -221,9 +207,7 @@ func TestTheVariantsOfTheAgentLookForTheSame(t *testing.T) {
 		delete(kmsg, differs)
 		delete(journal, differs)
 	}
-	if !reflect.DeepEqual(kmsg, journal) {
-		t.Errorf("they look for\n%v\n%v", kmsg, journal)
-	}
+	testkit.Check(t, reflect.DeepEqual(kmsg, journal), "they look for\n%v\n%v", kmsg, journal)
 	// Access to the container runtime allows everything, so the unprivileged variant does
 	// not have it.
 	checks, fewer := read("kmsg", "health-checks.json"), read("journal", "health-checks.json")
@@ -239,9 +223,7 @@ func TestTheVariantsOfTheAgentLookForTheSame(t *testing.T) {
 			return is
 		})
 	}
-	if taken != 2 || !reflect.DeepEqual(checks, fewer) {
-		t.Errorf("but for the runtime (%d) they check\n%v\n%v", taken, checks, fewer)
-	}
+	testkit.Check(t, taken == 2 && reflect.DeepEqual(checks, fewer), "but for the runtime (%d) they check\n%v\n%v", taken, checks, fewer)
 	seen := 0
 	for _, monitor := range []map[string]any{kmsg, read("kmsg", "health-checks.json")} {
 		conditions, _ := monitor["conditions"].([]any)
@@ -253,9 +235,7 @@ func TestTheVariantsOfTheAgentLookForTheSame(t *testing.T) {
 			seen++
 		}
 	}
-	if seen < 7 {
-		t.Errorf("there are %d conditions", seen)
-	}
+	testkit.Check(t, seen >= 7, "there are %d conditions", seen)
 }
 
 const runtimeUnhealthy = "ContainerRuntimeUnhealthy"

@@ -78,9 +78,7 @@ func (c cluster) storedAsWritten(t *testing.T) {
 		Items []struct{ Spec map[string]any }
 	}
 	c.getJSON(t, &raw, "conditionsets")
-	if len(raw.Items) != 2 {
-		t.Fatalf("%d sets are stored", len(raw.Items))
-	}
+	testkit.Require(t, len(raw.Items) == 2, "%d sets are stored", len(raw.Items))
 	want := map[string]any{
 		"type": "KubeletContainerRuntimeUnhealthy", "effect": "NoExecute",
 		"taintKey": "node.stakater.com/KubeletContainerRuntimeUnhealthy",
@@ -108,14 +106,10 @@ func (c cluster) takesGoType(t *testing.T) {
 	sets.send(t, client.Post(), set)
 	set.Status.Matched = 3
 	sets.send(t, client.Put().Name("typed").SubResource("status"), set)
-	if set.Status.Matched != 3 || set.Generation != 1 {
-		t.Errorf("after the status was written: %+v", set)
-	}
+	testkit.Check(t, set.Status.Matched == 3 && set.Generation == 1, "after the status was written: %+v", set)
 	set.Spec.DryRun = true
 	sets.send(t, client.Put().Name("typed"), set)
-	if !set.Spec.DryRun || set.Generation != 2 || set.Status.Matched != 3 {
-		t.Errorf("after the spec was written: %+v", set)
-	}
+	testkit.Check(t, set.Spec.DryRun && set.Generation == 2 && set.Status.Matched == 3, "after the spec was written: %+v", set)
 	c.kubectl(t, "delete", "conditionset", "typed")
 }
 
@@ -164,7 +158,7 @@ func (c cluster) refusesBadSets(t *testing.T) {
 		{"a negative duration", "status: true", "status: true\n      duration: -5m", "that is not negative"},
 		{"a duration without its unit", "status: true", "status: true\n      duration: '5'", "want a duration with its unit"},
 		{"half a node", "effect:", "maxUnhealthy: 0.5\n  effect:", "spec.maxUnhealthy: Invalid value"},
-	}, sides...)
+	})
 }
 
 // storesOnlyReadable tries to store, without kubectl, values that the Go type cannot hold.
@@ -217,9 +211,7 @@ func (c cluster) storesOnlyReadable(t *testing.T) {
 	got := map[string]v1alpha1.ConditionStatus{}
 	for _, set := range sets.list(t) {
 		got[set.Name] = set.Spec.Conditions["A"].Status
-		if set.Spec.Unreadable != "" {
-			t.Errorf("%s is stored and cannot be read: %s", set.Name, set.Spec.Unreadable)
-		}
+		testkit.Check(t, set.Spec.Unreadable == "", "%s is stored and cannot be read: %s", set.Name, set.Spec.Unreadable)
 	}
 	testkit.Equal(t, "the statuses of the stored sets", want, got)
 
@@ -270,9 +262,7 @@ func (c cluster) prints(t *testing.T, want []string, args ...string) {
 	t.Helper()
 	out := c.kubectl(t, args...)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
-	if len(lines) != len(want) {
-		t.Fatalf("%d lines are printed:\n%s", len(lines), out)
-	}
+	testkit.Require(t, len(lines) == len(want), "%d lines are printed:\n%s", len(lines), out)
 	for i, line := range lines {
 		words := strings.Fields(line)
 		if i > 0 {

@@ -89,12 +89,8 @@ func (c cluster) appliesAll(t *testing.T, objects int, files ...string) {
 	}
 	for _, again := range [][]string{{"apply", "--validate=strict"}, {"apply", "--validate=strict", "--server-side"}, {"diff"}} {
 		out, err := c.Kubectl(t.Context(), append(again, files...)...)
-		if err != nil {
-			t.Errorf("the second time: %v", err)
-		}
-		if again[0] == "diff" && out != "" {
-			t.Errorf("the stored objects differ from the manifests:\n%s", out)
-		}
+		testkit.Check(t, err == nil, "the second time: %v", err)
+		testkit.Check(t, again[0] != "diff" || out == "", "the stored objects differ from the manifests:\n%s", out)
 	}
 }
 
@@ -123,9 +119,7 @@ spec: {type: Harmless, effect: NoSchedule, taintKey: example.com/harmless, condi
 				asked[about] = true
 			case "[nodepools] [karpenter.sh]":
 				asked[about] = true
-				if *hook.FailurePolicy != "Ignore" {
-					t.Errorf("%s can block Karpenter", hook.Name)
-				}
+				testkit.Check(t, *hook.FailurePolicy == "Ignore", "%s can block Karpenter", hook.Name)
 			default:
 				t.Errorf("%s is called for %s", hook.Name, about)
 			}
@@ -134,9 +128,7 @@ spec: {type: Harmless, effect: NoSchedule, taintKey: example.com/harmless, condi
 			t.Errorf("%s has side effects %s, and %d seconds", hook.Name, *hook.SideEffects, *hook.TimeoutSeconds)
 		}
 	}
-	if len(asked) != 4 {
-		t.Errorf("it is called only for %v", asked)
-	}
+	testkit.Check(t, len(asked) == 4, "it is called only for %v", asked)
 	for path, hook := range map[string]string{seedCheck: "nodehealthchecks", seedPolicy: "repairpolicies"} {
 		_, err := c.Kubectl(t.Context(), "apply", "-f", path, "--dry-run=server")
 		if err == nil || !strings.Contains(err.Error(), `failed calling webhook "`+hook+`.autohealer.resourcestack.com"`) {
@@ -233,9 +225,7 @@ func TestManifestsAreAllOfTheFiles(t *testing.T) {
 			}
 		}
 	}
-	if files < 11 {
-		t.Errorf("found %d files: the test proves nothing", files)
-	}
+	testkit.Check(t, files >= 11, "found %d files: the test proves nothing", files)
 }
 
 // takesNetworkPolicy applies the network policy, and compares it with the Deployment.
@@ -257,14 +247,10 @@ func (c cluster) takesNetworkPolicy(t *testing.T) {
 		}
 	}
 	for _, port := range deployment.Spec.Template.Spec.Containers[0].Ports {
-		if !open[port.Name] {
-			t.Errorf("the port %s is closed for all clients", port.Name)
-		}
+		testkit.Check(t, open[port.Name], "the port %s is closed for all clients", port.Name)
 		delete(open, port.Name)
 	}
-	if len(open) > 0 {
-		t.Errorf("it opens ports that the Deployment does not have: %v", open)
-	}
+	testkit.Check(t, len(open) == 0, "it opens ports that the Deployment does not have: %v", open)
 }
 
 // admitsPods waits for the pods of the Deployment: the API server checks the restricted
@@ -325,9 +311,7 @@ func (c cluster) admitsPods(t *testing.T) {
 	if err := createPod(t.Context(), admin, deployment, func(*corev1.PodSpec) {}); err != nil {
 		t.Errorf("as it is: %v", err)
 	}
-	if !*deployment.Spec.Template.Spec.Containers[0].SecurityContext.ReadOnlyRootFilesystem {
-		t.Error("the root filesystem can be written")
-	}
+	testkit.Check(t, *deployment.Spec.Template.Spec.Containers[0].SecurityContext.ReadOnlyRootFilesystem, "the root filesystem can be written")
 }
 
 // tokens returns the lifetimes of the tokens that are mounted into the first container.

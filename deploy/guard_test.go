@@ -47,9 +47,7 @@ func attempts(t *testing.T, client kubernetes.Interface, tries []try) {
 			refused++
 		}
 	}
-	if refused == 0 || refused == len(tries) {
-		t.Errorf("%d of %d requests must be refused: the test proves nothing", refused, len(tries))
-	}
+	testkit.Check(t, refused != 0 && refused != len(tries), "%d of %d requests must be refused: the test proves nothing", refused, len(tries))
 }
 
 // The paths of the resources that the guards are about.
@@ -452,9 +450,7 @@ func (c cluster) guardsNodes(t *testing.T) {
 	for _, entry := range node.ManagedFields {
 		managers[entry.Manager] = true
 	}
-	if !managers["testbed"] || !managers["old-agent"] || !managers["autohealer-agent"] {
-		t.Errorf("the managers are %v", managers)
-	}
+	testkit.Check(t, managers["testbed"] && managers["old-agent"] && managers["autohealer-agent"], "the managers are %v", managers)
 
 	// A mistake of another writer does not block the agent.
 	testkit.Must(t, erasing("Written")(t.Context(), admin))
@@ -514,16 +510,12 @@ func (c cluster) takesOldRights(t *testing.T) {
 	page := testkit.Value(os.ReadFile("../docs/agent-migration.md")).Must(t)
 	_, change, _ := strings.Cut(string(page), "```yaml\n")
 	change, _, found := strings.Cut(change, "```")
-	if !found {
-		t.Fatal("the page shows no patch")
-	}
+	testkit.Require(t, found, "the page shows no patch")
 	c.kubectl(t, "create", "-f", file(t, oldDaemons))
 	out, err := c.Kubectl(t.Context(), "-n", "kube-system", "patch", "daemonset", old, "--patch-file", file(t, change), "--dry-run=server", "-o", "yaml")
 	testkit.Must(t, err)
 	for _, want := range []string{"image: resourcestack/autohealer-agent:v0.1.0", "- /node-problem-detector", "path: /dev/kmsg", "path: /var/lib/autohealer-agent", "fieldPath: spec.nodeName"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("the changed DaemonSet has no %q:\n%s", want, out)
-		}
+		testkit.Check(t, strings.Contains(out, want), "the changed DaemonSet has no %q:\n%s", want, out)
 	}
 	bind := []string{"-n", namespace, "create", "rolebinding", old, "--role=" + agent, "--serviceaccount=kube-system:" + old}
 	if _, err := c.Kubectl(t.Context(), bind...); err != nil || !strings.Contains(string(page), "kubectl "+strings.Join(bind, " ")) {

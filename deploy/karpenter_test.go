@@ -85,9 +85,7 @@ func shown(t *testing.T, page, after string) string {
 	_, rest, found := strings.Cut(string(text), "\n"+after)
 	_, rest, _ = strings.Cut(rest, "\n```\n")
 	script, _, ends := strings.Cut(rest, "```\n")
-	if !found || !ends {
-		t.Fatalf("%s shows no commands after %q", page, after)
-	}
+	testkit.Require(t, found && ends, "%s shows no commands after %q", page, after)
 	return script
 }
 
@@ -98,9 +96,7 @@ func (c cluster) runsScript(t *testing.T, in, script string) (out string) {
 	shell.Dir = in
 	shell.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig(), "PATH="+os.Getenv("KUBEBUILDER_ASSETS")+":"+filepath.Join(folder(t), "../bin/testbed")+":"+os.Getenv("PATH"))
 	text, err := shell.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v:\n%s\n%s", err, script, text)
-	}
+	testkit.Require(t, err == nil, "%v:\n%s\n%s", err, script, text)
 	return string(text)
 }
 
@@ -213,7 +209,7 @@ var badBlocks = []mistake{
 
 func (c cluster) refusesBadBlocks(t *testing.T) {
 	manifest := testkit.Value(os.ReadFile(examplePool)).Must(t)
-	c.refuses(t, string(manifest), badBlocks, sides[0])
+	c.refuses(t, string(manifest), badBlocks)
 	for name, good := range map[string]string{
 		"nothing":         "repair: {}",
 		"all there is":    "repair: {enabled: true, maxUnhealthy: 3, termination: Graceful, terminationGracePeriod: 1h, readyTimeout: 0.5h, policies: [{conditionType: A, toleration: 0s}, {conditionType: A, conditionStatus: 'True', toleration: 1m}, {conditionType: A, reason: B, toleration: 1m}]}",
@@ -329,18 +325,14 @@ func (c cluster) putsBackSchema(t *testing.T) {
 	}
 	// No other right was missing.
 	for line := range strings.Lines(log()) {
-		if strings.Contains(line, "forbidden") {
-			t.Errorf("turned down: %s", line)
-		}
+		testkit.Check(t, !strings.Contains(line, "forbidden"), "turned down: %s", line)
 	}
 	c.kubectl(t, "delete", "-f", restoreRights, "-f", examplePool)
 }
 
 func (c cluster) removesSchema(t *testing.T) {
 	c.kubectl(t, "apply", "-f", examplePool)
-	if c.storedBlock(t) == nil {
-		t.Fatal("there is no block to remove")
-	}
+	testkit.Require(t, c.storedBlock(t) != nil, "there is no block to remove")
 	c.runs(t, "## Removing it")
 	testkit.Value(c.Kubectl(t.Context(), "apply", "-f", file(t, strings.Join([]string{
 		"{apiVersion: v1, kind: Namespace, metadata: {name: " + namespace + "}}",
@@ -423,9 +415,7 @@ func (c cluster) judgesBlocks(t *testing.T) {
 		"no longer":  change(`{"metadata": {"finalizers": null}}`),
 		"spec":       change(`{"spec": {"weight": 10}}`),
 	} {
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		testkit.Check(t, err == nil, "%s: %v", name, err)
 	}
 	testkit.Equal(t, "after the writes of others", seedBlock(), c.storedBlock(t))
 	without, _, _ := strings.Cut(string(manifest), "  repair:")

@@ -9,12 +9,14 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	autohealer "github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	remediation "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
@@ -85,9 +87,7 @@ func (k kind[T]) list(t *testing.T) []T {
 func (k kind[T]) one(t *testing.T) *T {
 	t.Helper()
 	list := k.list(t)
-	if len(list) != 1 {
-		t.Fatalf("%d %s are stored", len(list), k.resource)
-	}
+	testkit.Require(t, len(list) == 1, "%d %s are stored", len(list), k.resource)
 	return &list[0]
 }
 
@@ -116,9 +116,7 @@ func (k kind[T]) send(t *testing.T, r *rest.Request, object *T) {
 	t.Helper()
 	body := testkit.Value(json.Marshal(object)).Must(t)
 	answer, err := r.Resource(k.resource).Body(body).Do(t.Context()).Raw()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, body)
-	}
+	testkit.Require(t, err == nil, "%v\n%s", err, body)
 	*object = *new(T)
 	testkit.Must(t, json.Unmarshal(answer, object))
 }
@@ -164,25 +162,26 @@ func (k kind[T]) roundTrips(t *testing.T, least, spec, status any) {
 // mistake is a change of a manifest that makes it invalid, with the expected message.
 type mistake struct{ name, old, new, says string }
 
-// refuses applies a manifest with each of the mistakes.
-func (c cluster) refuses(t *testing.T, manifest string, mistakes []mistake, sides ...string) {
+// refuses applies a manifest with each of the mistakes. It sends the requests of kubectl
+// apply itself, because starting kubectl takes longer than all the rest.
+func (c cluster) refuses(t *testing.T, manifest string, mistakes []mistake) {
 	t.Helper()
-	for _, side := range sides {
-		for _, test := range mistakes {
-			t.Run(test.name+" by apply "+side, func(t *testing.T) {
-				bad := strings.Replace(manifest, test.old, test.new, 1)
-				if bad == manifest {
-					t.Fatalf("%q is not in the manifest to start from", test.old)
-				}
-				_, err := c.Kubectl(t.Context(), "apply", side, "-f", file(t, bad))
-				if err == nil {
-					t.Fatal("it was accepted")
-				}
-				_, answer, _ := strings.Cut(err.Error(), "exit status 1: ")
-				if !strings.Contains(answer, test.says) {
-					t.Errorf("the error is\n%s\nwant\n%s", answer, test.says)
-				}
-			})
+	api := testkit.Value(client.New(c.AdminConfig(), client.Options{})).Must(t)
+	strict := metav1.FieldValidationStrict
+	for _, test := range mistakes {
+		bad := strings.Replace(manifest, test.old, test.new, 1)
+		testkit.Check(t, bad != manifest, "%s: %q is not in the manifest to start from", test.name, test.old)
+		object := &unstructured.Unstructured{}
+		testkit.Must(t, yaml.Unmarshal([]byte(bad), &object.Object))
+		for side, err := range map[string]error{
+			"on the client": api.Create(t.Context(), object.DeepCopy(), &client.CreateOptions{FieldValidation: strict}),
+			"on the server": api.Patch(t.Context(), object.DeepCopy(), client.RawPatch(types.ApplyYAMLPatchType, []byte(bad)), &client.PatchOptions{
+				FieldManager: "kubectl", FieldValidation: strict,
+			}),
+		} {
+			if err == nil || !strings.Contains(err.Error(), test.says) {
+				t.Errorf("%s, applied %s: the error is\n%v\nwant\n%s", test.name, side, err, test.says)
+			}
 		}
 	}
 }
@@ -219,14 +218,10 @@ func (k kind[T]) staysReadable(t *testing.T, name string, statuses []writable) {
 			t.Errorf("status %s: %v", test.status, err)
 		}
 		list := k.list(t)
-		if len(list) != stored {
-			t.Errorf("after status %s the list is incomplete", test.status)
-		}
+		testkit.Check(t, len(list) == stored, "after status %s the list is incomplete", test.status)
 		for _, object := range list {
 			is, empty := field(&object, "Name").String(), field(&object, "Status").IsZero()
-			if empty == (is == name && test.read) {
-				t.Errorf("after status %s that of %s is empty: %v", test.status, is, empty)
-			}
+			testkit.Check(t, empty != (is == name && test.read), "after status %s that of %s is empty: %v", test.status, is, empty)
 		}
 		testkit.Must(t, k.patchStatus(t, name, "null"))
 	}
@@ -269,9 +264,7 @@ func agrees[T, S any](t *testing.T, k kind[T], compile func(*T) error, valid fun
 		}
 	}
 	t.Logf("%d were accepted and %d refused", taken, refused)
-	if taken == 0 || refused == 0 {
-		t.Error("one kind was never tried")
-	}
+	testkit.Check(t, taken != 0 && refused != 0, "one kind was never tried")
 }
 
 // oldObject is an object that the CRD without its rules accepts, with a patch of its spec

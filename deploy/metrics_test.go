@@ -27,9 +27,7 @@ func TestSecureMetrics(t *testing.T) {
 	c.kubectl(t, "create", "namespace", "monitoring")
 	c.kubectl(t, "apply", "--validate=strict", "-f", "metrics")
 	_, bind, found := strings.Cut(shown(t, "../docs/metrics.md", "## Over TLS"), "kubectl create ")
-	if !found {
-		t.Fatal("the page does not say how to give the right")
-	}
+	testkit.Require(t, found, "the page does not say how to give the right")
 	c.kubectl(t, append([]string{"create"}, strings.Fields(bind)...)...)
 	certificate, key, err := certutil.GenerateSelfSignedCertKey("127.0.0.1", nil, nil)
 	testkit.Must(t, err)
@@ -77,8 +75,6 @@ func TestSecureMetrics(t *testing.T) {
 	testkit.Eventually(t, "the metrics", func() error { return scrape("prometheus") })
 	if response, err := http.Get("http://" + controller.Metrics + "/metrics"); err == nil { //nolint:noctx // refused at once
 		response.Body.Close()
-		if response.StatusCode == http.StatusOK {
-			t.Error("the metrics are served in plain text too")
-		}
+		testkit.Check(t, response.StatusCode != http.StatusOK, "the metrics are served in plain text too")
 	}
 }

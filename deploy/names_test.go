@@ -51,9 +51,7 @@ func TestAgentControllerAndGuardUseTheSameNames(t *testing.T) {
 		fmt.Sprintf("c.?reason.orValue('').size() > %d ||", report.LongestReason), fmt.Sprintf("c.?message.orValue('').size() > %d)", report.LongestMessage),
 		fmt.Sprintf("variables.event.?reason.orValue('').size() <= %d &&", report.LongestReason), fmt.Sprintf("variables.event.?message.orValue('').size() <= %d &&", report.LongestMessage),
 	} {
-		if !strings.Contains(string(guard), want) {
-			t.Errorf("the guard does not say %s", want)
-		}
+		testkit.Check(t, strings.Contains(string(guard), want), "the guard does not say %s", want)
 	}
 }
 
@@ -63,17 +61,13 @@ func TestTheGuardOfTheControllerReservesTheSameTaintKeys(t *testing.T) {
 	crd := testkit.Value(deploy.Manifests.ReadFile("crds/autohealer.resourcestack.com_conditionsets.yaml")).Must(t)
 	guard := testkit.Value(deploy.Manifests.ReadFile("controller/5-guard.yaml")).Must(t)
 	domains := regexp.MustCompile(`\(kubernetes\[\.\]io\|[^)]*\)`).FindString(strings.Join(strings.Fields(string(crd)), ""))
-	if domains == "" || !strings.Contains(string(guard), domains) {
-		t.Errorf("the guard does not have the domains %q", domains)
-	}
+	testkit.Check(t, domains != "" && strings.Contains(string(guard), domains), "the guard does not have the domains %q", domains)
 }
 
 // The default installation has the same files that are documented, tested and measured.
 func TestTheConfigMapOfTheAgentHasTheFilesThatAreShipped(t *testing.T) {
 	data, _ := agentManifest(t, "kmsg")
-	if len(data.Data) != 2 {
-		t.Errorf("it has %d files", len(data.Data))
-	}
+	testkit.Check(t, len(data.Data) == 2, "it has %d files", len(data.Data))
 	for name, got := range data.Data {
 		text := testkit.Value(os.ReadFile("../config/" + name)).Must(t)
 		// In a pod the mount table of the node has another path.
@@ -82,9 +76,7 @@ func TestTheConfigMapOfTheAgentHasTheFilesThatAreShipped(t *testing.T) {
         "mountTable": "/host/mountinfo"
       }
 `, 1)
-		if got != want {
-			t.Errorf("the ConfigMap's %s has %d bytes, want the %d of config/%s; copy it", name, len(got), len(want), name)
-		}
+		testkit.Check(t, got == want, "the ConfigMap's %s has %d bytes, want the %d of config/%s; copy it", name, len(got), len(want), name)
 	}
 }
 
@@ -93,9 +85,7 @@ func agentManifest(t *testing.T, variant string) (data corev1.ConfigMap, daemons
 	t.Helper()
 	text := testkit.Value(deploy.Manifests.ReadFile("agent/" + variant + "/agent.yaml")).Must(t)
 	documents := strings.Split(string(text), "\n---\n")
-	if len(documents) != 2 {
-		t.Fatalf("%s has %d documents", variant, len(documents))
-	}
+	testkit.Require(t, len(documents) == 2, "%s has %d documents", variant, len(documents))
 	testkit.Must(t, errors.Join(yaml.Unmarshal([]byte(documents[0]+"\n"), &data), yaml.Unmarshal([]byte(documents[1]), &daemons)))
 	return data, daemons
 }
@@ -124,9 +114,7 @@ func TestTheAgentIsGivenWhatItsFilesAskFor(t *testing.T) {
 				t.Errorf("%s: %s is not among the arguments %q", variant, flag, container.Args)
 			}
 			read, warnings, err := config.Parse(file, kind, []byte(text))
-			if err != nil || len(warnings) > 0 {
-				t.Fatalf("%s: %v %v", variant, err, warnings)
-			}
+			testkit.Require(t, err == nil && len(warnings) == 0, "%s: %v %v", variant, err, warnings)
 			if read.Check == nil {
 				continue
 			}
@@ -137,21 +125,13 @@ func TestTheAgentIsGivenWhatItsFilesAskFor(t *testing.T) {
 						t.Errorf("%s: %s is not mounted", variant, path)
 					}
 				case config.CheckReadonly:
-					if !mounted(rule.Settings.MountTable) {
-						t.Errorf("%s: %s is not mounted", variant, rule.Settings.MountTable)
-					}
+					testkit.Check(t, mounted(rule.Settings.MountTable), "%s: %s is not mounted", variant, rule.Settings.MountTable)
 				case config.CheckKubelet, config.CheckConntrack:
-					if !pod.HostNetwork {
-						t.Errorf("%s: the check %s sees another network than the node's", variant, rule.Check)
-					}
+					testkit.Check(t, pod.HostNetwork, "%s: the check %s sees another network than the node's", variant, rule.Check)
 				}
-				if rule.Settings.Repair {
-					t.Errorf("%s: %s is restarted unasked", variant, rule.Settings.Unit)
-				}
+				testkit.Check(t, !rule.Settings.Repair, "%s: %s is restarted unasked", variant, rule.Settings.Unit)
 			}
 		}
-		if !mounted(problem.DefaultSocket) {
-			t.Errorf("%s: %s, where daemons report, is not mounted", variant, problem.DefaultSocket)
-		}
+		testkit.Check(t, mounted(problem.DefaultSocket), "%s: %s, where daemons report, is not mounted", variant, problem.DefaultSocket)
 	}
 }

@@ -148,7 +148,7 @@ func (c cluster) refusesBadHealthChecks(t *testing.T) {
 		{"a delay in words", "maxUnhealthy", "healthyDelay: long\n  maxUnhealthy", "or a negative duration such as -1s to wait until a user confirms"},
 		{"an unknown field", "maxUnhealthy", "minUnhealthy: 3\n  maxUnhealthy", "spec.minUnhealthy"},
 		{"no spec", goodSpec, "", "spec: Required value"},
-	}, sides...)
+	})
 }
 
 // agreesWithHealthCheckCompiler compares the API server with the compiler. The compiler is
@@ -301,9 +301,7 @@ func (c cluster) servesTheirStatus(t *testing.T, spec string) {
 	for _, check := range all.list(t) {
 		_, err := observe.NodeHealthCheck(&check)
 		if check.Name != all.sample {
-			if err == nil || check.Spec.Unreadable != "" {
-				t.Errorf("%s: it compiles, or cannot be read: %v", check.Name, err)
-			}
+			testkit.Check(t, err != nil && check.Spec.Unreadable == "", "%s: it compiles, or cannot be read: %v", check.Name, err)
 			continue
 		}
 		kept := check.Status
@@ -325,9 +323,7 @@ func at(t *testing.T, document any, path ...any) map[string]any {
 		}
 	}
 	found, ok := document.(map[string]any)
-	if !ok {
-		t.Fatalf("there is no map at %v", path)
-	}
+	testkit.Require(t, ok, "there is no map at %v", path)
 	return found
 }
 

@@ -40,9 +40,7 @@ func TestWhatAgentsLeaveIsRemovedAsThePageSays(t *testing.T) {
 	_, script, _ := strings.Cut(string(page), "\n## Removing it\n")
 	_, script, _ = strings.Cut(script, "```\n")
 	script, _, found := strings.Cut(script, "kubectl delete -f deploy/agent\n```")
-	if !found {
-		t.Fatal("the page shows no commands")
-	}
+	testkit.Require(t, found, "the page shows no commands")
 	api := clientFor(t, c.AdminConfig())
 	var nodes []string
 	for _, name := range []string{"left-1", "left-2"} {
@@ -106,9 +104,7 @@ func TestWhatOthersUseTooIsInAFolderOfItsOwn(t *testing.T) {
 	if want := map[string]bool{"Namespace/medik8s-leases": true, "CustomResourceDefinition/nodehealthchecks.remediation.medik8s.io": true}; !maps.Equal(shared, want) {
 		t.Errorf("deploy/shared has %v, want %v", shared, want)
 	}
-	if looked < 30 {
-		t.Errorf("%d objects were checked", looked)
-	}
+	testkit.Check(t, looked >= 30, "%d objects were checked", looked)
 }
 
 // isRemoved runs the documented commands on a cluster with objects of a controller and of
@@ -119,9 +115,7 @@ func (c cluster) isRemoved(t *testing.T) {
 	script, _, _ = strings.Cut(script, "```")
 	const ofKubelet = "kubectl -n autohealer-system logs job/autohealer-cleanup\n"
 	before, after, found := strings.Cut(script, "kubectl -n autohealer-system wait --for=condition=Complete job/autohealer-cleanup")
-	if !found || !strings.Contains(after, ofKubelet) {
-		t.Fatalf("the page does not wait for the Job and show its log:\n%s", script)
-	}
+	testkit.Require(t, found && strings.Contains(after, ofKubelet), "the page does not wait for the Job and show its log:\n%s", script)
 	after = strings.Replace(after, ofKubelet, "", 1)
 
 	api := clientFor(t, c.AdminConfig())
@@ -155,14 +149,10 @@ spec: {type: Left, effect: NoSchedule, taintKey: example.com/left, conditions: {
 	c.runsScript(t, "..", "kubectl -n autohealer-system wait --for=condition=Complete job/autohealer-cleanup"+after)
 	left := c.objects(t)
 	for object := range standing {
-		if !left[object] && !isAutohealers(object) {
-			t.Errorf("%s is deleted, but belongs to another component", object)
-		}
+		testkit.Check(t, left[object] || isAutohealers(object), "%s is deleted, but belongs to another component", object)
 	}
 	for object := range left {
-		if isAutohealers(object) {
-			t.Errorf("%s is left", object)
-		}
+		testkit.Check(t, !isAutohealers(object), "%s is left", object)
 	}
 	if !left["v1 Namespace <none> medik8s-leases"] || !left["remediation.medik8s.io/v1alpha1 NodeHealthCheck <none> theirs"] {
 		t.Error("shared objects were not checked")

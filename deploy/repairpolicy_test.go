@@ -93,7 +93,7 @@ func (c cluster) refusesBadRepairPolicies(t *testing.T) {
 		{"a version without its group", "nodePool: default", template("apiVersion: v1, kind: RebootTemplate, name: b"), "spec.remediationTemplate.apiVersion: Invalid value"},
 		{"a template without a name", "nodePool: default", template("apiVersion: example.com/v1, kind: RebootTemplate"), "want the name of the template"},
 		{"an unknown field", "nodePool: default", "nodePool: default\n  maxUnhealthy: 3", "spec.maxUnhealthy"},
-	}, sides...)
+	})
 }
 
 // storesOnlyReadableRepairPolicies tries to store, without kubectl, values that the Go type
@@ -120,9 +120,7 @@ func (c cluster) storesOnlyReadableRepairPolicies(t *testing.T) {
 		"spec-as-null":         {`null`, !isTaken},
 	})
 	for _, policy := range all.list(t) {
-		if policy.Spec.Repair.Unreadable != "" {
-			t.Errorf("%s is stored and cannot be read: %s", policy.Name, policy.Spec.Repair.Unreadable)
-		}
+		testkit.Check(t, policy.Spec.Repair.Unreadable == "", "%s is stored and cannot be read: %s", policy.Name, policy.Spec.Repair.Unreadable)
 	}
 	const isRead = true
 	all.staysReadable(t, all.sample, []writable{
@@ -180,7 +178,5 @@ func (c cluster) takesStatements(t *testing.T) {
 			t.Errorf("%s is not among %q, or another file:\n%s", flag, pod.Containers[0].Args, text)
 		}
 	}
-	if len(data.Data) != 1 {
-		t.Errorf("the ConfigMap has %d files", len(data.Data))
-	}
+	testkit.Check(t, len(data.Data) == 1, "the ConfigMap has %d files", len(data.Data))
 }

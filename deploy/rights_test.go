@@ -261,9 +261,7 @@ rules:
 			t.Errorf("kubectl %v: %v\n%s", args, err, out)
 		}
 		for _, r := range requests {
-			if !mayDo(t, controller, r) {
-				t.Errorf("after kubectl %v: %s: no longer allowed", args, r)
-			}
+			testkit.Check(t, mayDo(t, controller, r), "after kubectl %v: %s: no longer allowed", args, r)
 		}
 	}
 	c.kubectl(t, "delete", "-f", role)

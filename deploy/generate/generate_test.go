@@ -19,9 +19,7 @@ func TestThePatchStandsAsItIsMade(t *testing.T) {
 	testkit.Must(t, command([]string{root}))
 	made := testkit.Value(os.ReadFile(filepath.Join(root, "deploy", "karpenter", "nodepool-repair.json"))).Must(t)
 	stands := testkit.Value(os.ReadFile("../karpenter/nodepool-repair.json")).Must(t)
-	if string(made) != string(stands) {
-		t.Error("deploy/karpenter/nodepool-repair.json is stale, run make generate")
-	}
+	testkit.Check(t, string(made) == string(stands), "deploy/karpenter/nodepool-repair.json is stale, run make generate")
 }
 
 func TestBadInputIsTold(t *testing.T) {
