@@ -1,6 +1,7 @@
 package finding
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/resourcestack/autohealer/catalog"
@@ -14,6 +15,10 @@ const (
 	Info Severity = "info"
 	Warn Severity = "warn"
 )
+
+// MaxMessage is the maximum length of a message in bytes. The API server accepts no more in an
+// Event.
+const MaxMessage = 1024
 
 // Condition is the state of a condition of the node.
 type Condition struct {
@@ -37,6 +42,19 @@ type Event struct {
 	// Condition is the type of the condition that changed, empty if the event is not about a
 	// condition.
 	Condition string
+}
+
+// Changed returns the Event of a condition that had another status or reason before. It is a
+// Warning if the node has the problem, or if it is not known any more that the node is healthy.
+func (c Condition) Changed(id string, before catalog.Status, at time.Time) Event {
+	severity := Info
+	if c.Status == catalog.True || c.Status == catalog.Unknown && before == catalog.False {
+		severity = Warn
+	}
+	return Event{
+		ID: id, Severity: severity, Time: at, Reason: c.Reason, Condition: c.Type,
+		Message: fmt.Sprintf("Node condition %s is now: %s, reason: %s, message: %q", c.Type, c.Status, c.Reason, c.Message),
+	}
 }
 
 // Report contains the findings of a source: the events since its last report, oldest first, and the

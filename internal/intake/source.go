@@ -113,7 +113,8 @@ func (src *sourceState) publish(r *finding.Report, now time.Time) {
 			if !turns {
 				at = now
 			}
-			r.Events = append(r.Events, src.changeEvent(current, at))
+			id := finding.ID("change", src.name, kind, string(current.Status), current.Reason, at.UTC().Format(time.RFC3339Nano))
+			r.Events = append(r.Events, current.Changed(id, was.Status, at))
 		}
 	}
 }
@@ -148,15 +149,6 @@ func (src *sourceState) conditionFor(kind string, now time.Time) finding.Conditi
 	}
 	unknown.Message = problem.Cut(unknown.Message + src.rejections.describe())
 	return unknown
-}
-
-// changeEvent returns the event of a changed condition.
-func (src *sourceState) changeEvent(c finding.Condition, at time.Time) finding.Event {
-	return finding.Event{
-		ID:       finding.ID("change", src.name, c.Type, string(c.Status), c.Reason, at.UTC().Format(time.RFC3339Nano)),
-		Severity: finding.Info, Time: at, Reason: c.Reason, Condition: c.Type,
-		Message: fmt.Sprintf("Node condition %s is now: %s, reason: %s, message: %q", c.Type, c.Status, c.Reason, c.Message),
-	}
 }
 
 // publishedConditions returns all published conditions.

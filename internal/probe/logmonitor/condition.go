@@ -1,7 +1,6 @@
 package logmonitor
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/resourcestack/autohealer/catalog"
@@ -42,7 +41,8 @@ func (c *condition) update(source string, at time.Time) (finding.Event, bool) {
 	if id == before {
 		return finding.Event{}, false
 	}
-	if status != c.status {
+	was := c.status
+	if status != was {
 		c.status, c.since = status, at
 	}
 	c.reportedID, c.changed = id, true
@@ -51,15 +51,7 @@ func (c *condition) update(source string, at time.Time) (finding.Event, bool) {
 	if before != "" {
 		id = finding.ID(source, "the end of", before, id)
 	}
-	now := c.shown()
-	return finding.Event{
-		ID:        id,
-		Severity:  finding.Info,
-		Time:      at,
-		Reason:    now.Reason,
-		Message:   fmt.Sprintf("Node condition %s is now: %s, reason: %s, message: %q", now.Type, now.Status, now.Reason, now.Message),
-		Condition: now.Type,
-	}, true
+	return c.shown().Changed(id, was, at), true
 }
 
 // shown returns the condition as it is reported.

@@ -4,12 +4,9 @@ import (
 	"bytes"
 	"strings"
 
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/text"
 )
-
-// maxMessage limits the length of a message in bytes. The API server accepts no more in an
-// Event.
-const maxMessage = 1024
 
 // message returns the message of matched lines: valid UTF-8, of limited length, with the
 // complete suffix of the rule.
@@ -17,10 +14,10 @@ func message(lines []byte, suffix string) string {
 	if suffix != "" {
 		suffix = "; " + strings.ToValidUTF8(suffix, "\uFFFD")
 	}
-	room := max(0, maxMessage-len(suffix))
+	room := max(0, finding.MaxMessage-len(suffix))
 	// Replacing invalid UTF-8 makes the text longer, so this part is enough.
-	valid := strings.ToValidUTF8(string(lines[:min(len(lines), maxMessage+1)]), "\uFFFD")
-	return truncate(truncate(valid, room)+suffix, maxMessage)
+	valid := strings.ToValidUTF8(string(lines[:min(len(lines), finding.MaxMessage+1)]), "\uFFFD")
+	return truncate(truncate(valid, room)+suffix, finding.MaxMessage)
 }
 
 // truncate shortens a text without splitting a character.

@@ -172,17 +172,17 @@ func FuzzRemembered(f *testing.F) {
 }
 
 func TestMessage(t *testing.T) {
-	long := strings.Repeat("a", maxMessage)
+	long := strings.Repeat("a", finding.MaxMessage)
 	for name, test := range map[string]struct{ lines, suffix, want string }{
 		"contains the lines":              {"one\ntwo", "", "one\ntwo"},
 		"ends with the suffix":            {"one", "call us", "one; call us"},
 		"keeps percent signs":             {"100%s %d%%", "%v", "100%s %d%%; %v"},
 		"replaces invalid UTF-8":          {"a\xffb\xc3", "\xfe", "a\uFFFDb\uFFFD; \uFFFD"},
 		"may have the maximum length":     {long, "", long},
-		"is truncated if too long":        {long + "b", "", long[:maxMessage-3] + "…"},
-		"is truncated between characters": {strings.Repeat("ä", maxMessage), "", strings.Repeat("ä", (maxMessage-3)/2) + "…"},
-		"is truncated before the suffix":  {long, "call us", long[:maxMessage-3-len("; call us")] + "…; call us"},
-		"is limited with a long suffix":   {"one", long, truncate("…; "+long, maxMessage)},
+		"is truncated if too long":        {long + "b", "", long[:finding.MaxMessage-3] + "…"},
+		"is truncated between characters": {strings.Repeat("ä", finding.MaxMessage), "", strings.Repeat("ä", (finding.MaxMessage-3)/2) + "…"},
+		"is truncated before the suffix":  {long, "call us", long[:finding.MaxMessage-3-len("; call us")] + "…; call us"},
+		"is limited with a long suffix":   {"one", long, truncate("…; "+long, finding.MaxMessage)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			testkit.Same(t, message([]byte(test.lines), test.suffix), test.want, "the message")
@@ -193,10 +193,10 @@ func TestMessage(t *testing.T) {
 func TestMessageIsShortAndValidUTF8(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		odd := rapid.SampledFrom([]string{"a", "ä", "€", "😀", "\xff", "\n", "%", "", "some words"})
-		line := strings.Repeat(odd.Draw(t, "first"), rapid.IntRange(0, maxMessage).Draw(t, "times")) + odd.Draw(t, "last")
-		suffix := strings.Repeat(odd.Draw(t, "suffix"), rapid.IntRange(0, 2*maxMessage).Draw(t, "often"))
+		line := strings.Repeat(odd.Draw(t, "first"), rapid.IntRange(0, finding.MaxMessage).Draw(t, "times")) + odd.Draw(t, "last")
+		suffix := strings.Repeat(odd.Draw(t, "suffix"), rapid.IntRange(0, 2*finding.MaxMessage).Draw(t, "often"))
 		got := message([]byte(line), suffix)
-		testkit.Require(t, len(got) <= maxMessage && utf8.ValidString(got), "%d bytes, valid: %v", len(got), utf8.ValidString(got))
+		testkit.Require(t, len(got) <= finding.MaxMessage && utf8.ValidString(got), "%d bytes, valid: %v", len(got), utf8.ValidString(got))
 	})
 }
 

@@ -202,7 +202,8 @@ func (n *naive) tell(condition string, at time.Time) {
 		return
 	}
 	n.told[condition] = now
-	n.lines = append(n.lines, fmt.Sprintf("info %s %s is now: %s, %s", at.Format(time.TimeOnly), condition, status, words))
+	severity := map[string]string{"True": "warn", "False": "info"}[status]
+	n.lines = append(n.lines, fmt.Sprintf("%s %s %s is now: %s, %s", severity, at.Format(time.TimeOnly), condition, status, words))
 }
 
 // reboot ends everything that a reboot ends.

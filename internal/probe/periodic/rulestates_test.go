@@ -253,8 +253,8 @@ func TestMessagesAreValidAndShort(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := strings.Repeat(string(rapid.SliceOfN(rapid.Byte(), 1, 50).Draw(t, "bytes")), rapid.IntRange(1, 50).Draw(t, "times"))
 		got := shorten(text)
-		testkit.Require(t, utf8.ValidString(got) && len(got) <= maxMessage, "%d bytes become %d: %q", len(text), len(got), got)
-		testkit.Require(t, !utf8.ValidString(text) || len(text) > maxMessage || got == text, "%q becomes %q", text, got)
+		testkit.Require(t, utf8.ValidString(got) && len(got) <= finding.MaxMessage, "%d bytes become %d: %q", len(text), len(got), got)
+		testkit.Require(t, !utf8.ValidString(text) || len(text) > finding.MaxMessage || got == text, "%q becomes %q", text, got)
 	})
 }
 

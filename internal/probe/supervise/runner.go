@@ -306,19 +306,11 @@ func (w *runner) changes(now time.Time) (conditions []finding.Condition, events 
 		w.emitted[kind] = looks
 		conditions = append(conditions, looks)
 		if (masked || unmasked) && was.Type != "" {
-			events = append(events, w.event(looks, now))
+			id := finding.ID(w.name, looks.Type, string(looks.Status), strconv.FormatInt(now.UnixNano(), 10))
+			events = append(events, looks.Changed(id, was.Status, now))
 		}
 	}
 	return conditions, events
-}
-
-// event returns the Event for a condition that changes because of the monitor.
-func (w *runner) event(c finding.Condition, now time.Time) finding.Event {
-	return finding.Event{
-		ID:       finding.ID(w.name, c.Type, string(c.Status), strconv.FormatInt(now.UnixNano(), 10)),
-		Severity: finding.Info, Time: now, Reason: c.Reason, Condition: c.Type,
-		Message: fmt.Sprintf("Node condition %s is now: %s, reason: %s, message: %q", c.Type, c.Status, c.Reason, c.Message),
-	}
 }
 
 // health returns the health of the monitor.
