@@ -8,5 +8,6 @@
 //
 // The programs do not call other programs. They ask systemd, the container runtime, the journal and
 // the kernel directly instead of using systemctl, crictl, journalctl and iptables. The package's
-// own sh can only exec the program that it is given.
+// own sh can only exec the program that it is given. It exits with 127 for everything else, so that
+// a script that needs a real shell does not count as a problem of the node.
 package helpers

@@ -21,6 +21,7 @@ const (
 	healthy   = 0
 	unhealthy = 1
 	unknown   = 2
+	notFound  = 127 // of a shell that cannot run the command
 )
 
 // node gives programs access to the machine.

@@ -15,7 +15,7 @@ const noShell = "this image has no shell: name the program and its flags in comm
 // "exec /node-problem-detector …". It replaces itself with that program.
 func shell(n node, args []string, out io.Writer) int {
 	if len(args) < 2 || args[0] != "-c" {
-		return say(out, unknown, "sh %s: %s", strings.Join(args, " "), noShell)
+		return say(out, notFound, "sh %s: %s", strings.Join(args, " "), noShell)
 	}
 	words, err := shellWords(args[1], n.getenv)
 	if err == nil && (len(words) < 2 || words[0] != "exec" || !strings.HasPrefix(words[1], "/")) {
@@ -24,7 +24,7 @@ func shell(n node, args []string, out io.Writer) int {
 	if err == nil {
 		err = fmt.Errorf("executing %s: %w", words[1], n.exec(words[1], words[1:], os.Environ()))
 	}
-	return say(out, unknown, "sh -c %s: %v; %s", args[1], err, noShell)
+	return say(out, notFound, "sh -c %s: %v; %s", args[1], err, noShell)
 }
 
 const (

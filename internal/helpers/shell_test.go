@@ -42,7 +42,7 @@ func TestTheShellExecutesTheProgram(t *testing.T) {
 			}
 			code, line := call(t, n, "sh", "-c", c.command)
 			testkit.NoDiff(t, cmp.Diff(c.want, became), "the arguments")
-			testkit.Check(t, code == unknown && strings.Contains(line, "no such file or directory"), "a program that is not there: %d, %q", code, line)
+			testkit.Check(t, code == notFound && strings.Contains(line, "no such file or directory"), "a program that is not there: %d, %q", code, line)
 		})
 	}
 }
@@ -77,8 +77,8 @@ func TestOtherCommandsAreRefused(t *testing.T) {
 				return nil
 			}
 			code, line := call(t, n, "sh", c.args...)
-			testkit.Check(t, code == unknown && strings.Contains(line, c.want) && strings.HasSuffix(line, noShell),
-				"%d, %q: want %d, with %q and the way out", code, line, unknown, c.want)
+			testkit.Check(t, code == notFound && strings.Contains(line, c.want) && strings.HasSuffix(line, noShell),
+				"%d, %q: want %d, with %q and the way out", code, line, notFound, c.want)
 		})
 	}
 }

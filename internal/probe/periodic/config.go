@@ -35,10 +35,6 @@ type Config struct {
 	// SkipInitialStatus delays all reports until every condition is known from results of this
 	// process. Neither restored conditions nor Unknown conditions are reported before.
 	SkipInitialStatus bool
-	// UnknownIsProblem makes a temporary rule that cannot look write its own Event each time, and
-	// count as a problem. Otherwise the rule writes an Event that says why it cannot look, once
-	// when that begins.
-	UnknownIsProblem bool
 	// Boot is the id of this boot, empty if it is not known. State from another boot is used only
 	// for conditions that survive a reboot.
 	Boot string

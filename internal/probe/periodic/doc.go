@@ -31,8 +31,9 @@
 // the condition has its declared reason and message.
 //
 // A temporary rule writes an Event each time it finds the node unhealthy. When it starts to be
-// unable to look, it writes an Event that says why. With UnknownIsProblem it writes its own Event
-// each time instead, as node-problem-detector does.
+// unable to look, it writes an Event that says why. A plugin that ran without a clear answer is a
+// problem found each time, as in node-problem-detector; a plugin that could not run, for example
+// because its interpreter is missing, is not.
 //
 // # What a plugin's exit code means
 //

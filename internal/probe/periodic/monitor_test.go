@@ -239,11 +239,6 @@ func TestAnswersOfOneCheck(t *testing.T) {
 			{periodic.Unhealthy, "no peers", 65 * time.Second, []string{"30s event R: no peers", "1m0s event R: no peers"}},
 			{periodic.Unknown, "it hangs", 2 * time.Minute, []string{"1m30s event PluginTimeout: it hangs"}},
 		}, 2, 7},
-		// Users of node-problem-detector have alerts on these counters.
-		{"an unknown temporary rule counts with UnknownIsProblem", temporary, func(c *periodic.Config) { c.Conditions, c.UnknownIsProblem = nil, true }, []answer{
-			{periodic.Unknown, "it hangs", 50 * time.Second, []string{"0s event R: it hangs", "30s event R: it hangs"}},
-			{periodic.Healthy, "", time.Minute, nil},
-		}, 2, 4},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

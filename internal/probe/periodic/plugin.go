@@ -17,6 +17,9 @@ const (
 	pluginUnclear = "PluginUnclear"
 	// pluginPrefix turns a fault into a reason, for example "PluginTimeout".
 	pluginPrefix = "Plugin"
+	// notExecutable and notFound are the exit codes of a shell, and of env in a first line
+	// "#!/usr/bin/env python3", for a program that they cannot run.
+	notExecutable, notFound = 126, 127
 )
 
 // PluginConfig configures the monitor of a custom-plugin-monitor file.
@@ -38,8 +41,7 @@ func NewPlugin(cfg PluginConfig) (*Monitor, error) {
 	made := Config{
 		Key: cfg.Key, Source: m.Source, Conditions: m.Conditions, Concurrency: m.Concurrency,
 		UpdateOnMessage: m.UpdateOnMessage, SkipInitialStatus: m.SkipInitialStatus,
-		UnknownIsProblem: true, // as in node-problem-detector, whose users count such problems
-		Boot:             cfg.Boot, Memory: cfg.Memory, Logger: cfg.Logger,
+		Boot: cfg.Boot, Memory: cfg.Memory, Logger: cfg.Logger,
 	}
 	for _, rule := range m.Rules {
 		made.Rules = append(made.Rules, Rule{
@@ -67,17 +69,24 @@ func (c PluginConfig) check(rule config.PluginRule) Check {
 // judgePlugin turns the result of a program into the result of a check.
 func judgePlugin(path string, r subprocess.Result, most int) Result {
 	output := text.Shorten(strings.TrimSpace(strings.ToValidUTF8(r.Output, "\uFFFD")), most, "")
+	ended := r.Fault == subprocess.Timeout || r.Fault == subprocess.Killed
 	switch {
 	case r.Fault != "" && output != "":
-		return Result{Reason: pluginPrefix + string(r.Fault), Message: fmt.Sprintf("%v; it wrote %q", r.Err, output)}
+		return Result{Reason: pluginPrefix + string(r.Fault), Message: fmt.Sprintf("%v; it wrote %q", r.Err, output), Unclear: ended}
 	case r.Fault != "":
-		return Result{Reason: pluginPrefix + string(r.Fault), Message: r.Err.Error()}
+		return Result{Reason: pluginPrefix + string(r.Fault), Message: r.Err.Error(), Unclear: ended}
 	case r.Code == 0:
 		return Result{Verdict: Healthy, Message: output}
 	case r.Code == 1:
 		return Result{Verdict: Unhealthy, Message: output}
+	case r.Code == notExecutable || r.Code == notFound:
+		message := fmt.Sprintf("running %s: it exited with code %d: it could not run its interpreter or another program; add the program to the image, or mount it", path, r.Code)
+		if complaint := strings.TrimSpace(r.Complaint + " " + output); complaint != "" {
+			message += fmt.Sprintf("; it wrote %q", text.Shorten(complaint, most, ""))
+		}
+		return Result{Reason: pluginPrefix + string(subprocess.Missing), Message: message}
 	case output == "":
 		output = fmt.Sprintf("running %s: it exited with code %d; a plugin must exit with 0 (healthy) or 1 (unhealthy)", path, r.Code)
 	}
-	return Result{Reason: pluginUnclear, Message: output}
+	return Result{Reason: pluginUnclear, Message: output, Unclear: true}
 }

@@ -20,6 +20,9 @@ type Result struct {
 	Reason string
 	// Message explains the verdict to a person.
 	Message string
+	// Unclear says that a plugin ran and did not say whether the node is healthy. That is a problem
+	// found by a temporary rule, because users of node-problem-detector count such problems.
+	Unclear bool
 }
 
 // Check examines the node. It returns when ctx ends, or shortly after.

@@ -107,7 +107,7 @@ func (b *ruleStates) record(now time.Time, r *rule, answer Result) {
 	case answer.Verdict == Unhealthy:
 		b.problems[r.Reason]++
 		b.addEvent(now, r, answer)
-	case answer.Verdict == Unknown && b.cfg.UnknownIsProblem:
+	case answer.Unclear:
 		b.problems[r.Reason]++
 		answer.Reason = r.Reason
 		b.addEvent(now, r, answer)
@@ -168,11 +168,8 @@ func (b *ruleStates) setCondition(now time.Time, c *condition, status catalog.St
 	if status != before.Status {
 		c.current.Since = now
 	}
-	b.events = append(b.events, finding.Event{
-		ID: finding.ID(b.cfg.Key, c.Type, string(status), reason, message, stamp(now)), Severity: finding.Info, Time: now, Reason: reason,
-		Message:   fmt.Sprintf("Node condition %s is now: %s, reason: %s, message: %q", c.Type, status, reason, message),
-		Condition: c.Type,
-	})
+	id := finding.ID(b.cfg.Key, c.Type, string(status), reason, message, stamp(now))
+	b.events = append(b.events, c.current.Changed(id, before.Status, now))
 }
 
 // ready returns whether the state of every condition is known.
