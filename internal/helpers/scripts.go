@@ -15,7 +15,7 @@ const scriptTime = 2500 * time.Millisecond
 // The scripts ignore their arguments.
 
 func networkProblem(n node, _ []string, out io.Writer) int {
-	return runCheck(out, scriptTime, check.Conntrack(n.proc, 100))
+	return runCheck(out, scriptTime, check.Conntrack(n.proc, 90))
 }
 
 func dnsProblem(_ node, _ []string, out io.Writer) int {

@@ -62,7 +62,7 @@ func readNumber(path string) (uint64, error) {
 // zero means no limit.
 func judgeConntrack(count, limit uint64, percent int) periodic.Result {
 	if limit > 0 && float64(count) >= float64(limit)*float64(percent)/100 {
-		return unhealthy("the connection table is full: %d of %d", count, limit)
+		return unhealthy("the connection table has %d of at most %d entries, which is %d%% or more; raise net.netfilter.nf_conntrack_max, or find what opens so many connections", count, limit, percent)
 	}
 	return healthy("the connection table has room: %d of %d", count, limit)
 }

@@ -274,14 +274,16 @@ func TestAFolderOfTheImageIsNotOfTheNode(t *testing.T) {
 
 // The real programs add rules to the kernel in a separate network namespace.
 func TestIPTablesReportsWhichTablesHaveRules(t *testing.T) {
+	ofAPod := IPTables(fakeNamespaces(t, "net", "net:[2]", "net:[1]"))(t.Context())
+	testkit.Check(t, ofAPod.Verdict == periodic.Unknown && ofAPod.Reason == notFound, "the tables of a pod: %+v", ofAPod)
 	for _, test := range []struct {
 		name     string
 		commands []string
 		want     periodic.Verdict
 		says     string
 	}{
-		{"none", nil, periodic.Unknown, "no rules"},
-		{"an empty table is none", []string{"iptables-legacy -S", "iptables-nft -S"}, periodic.Unknown, "no rules"},
+		{"none", nil, periodic.Healthy, "no rules"},
+		{"an empty table is none", []string{"iptables-legacy -S", "iptables-nft -S"}, periodic.Healthy, "no rules"},
 		{"legacy", []string{"iptables-legacy -A INPUT -j ACCEPT", "ip6tables-legacy -A INPUT -j ACCEPT"}, periodic.Healthy, "iptables-legacy: 2 "},
 		{"nft", []string{"iptables-nft -A INPUT -j ACCEPT", "ip6tables-nft -A INPUT -j ACCEPT", "iptables-nft -A OUTPUT -j ACCEPT"}, periodic.Healthy, "iptables-nft: 3 "},
 		{"both", []string{"iptables-legacy -A INPUT -j ACCEPT", "iptables-nft -A INPUT -j ACCEPT"}, periodic.Unhealthy, "both"},
