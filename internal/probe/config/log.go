@@ -122,7 +122,7 @@ func (m *LogMonitor) judgeDevice(top *section) {
 // rootPath makes a path absolute. In node-problem-detector, relative paths start at its working
 // directory, which is the root in its image and under systemd.
 func (m *LogMonitor) rootPath(top *section) {
-	if m.LogPath == "" || filepath.IsAbs(m.LogPath) {
+	if m.LogPath == "" || filepath.IsAbs(m.LogPath) || top.refuseWindowsPath("logPath", m.LogPath) {
 		return
 	}
 	whole := filepath.Join("/", m.LogPath)

@@ -4,6 +4,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/resourcestack/autohealer/internal/finding"
 )
 
 // custom is the plugin name of monitors that run programs.
@@ -24,6 +26,10 @@ func pluginMonitor(top *section) *PluginMonitor {
 		Source:            top.source(),
 		Metrics:           top.flag("metricsReporting", true),
 		Conditions:        conditions(top),
+	}
+	if m.MaxOutputLength > finding.MaxMessage {
+		global.warn("max_output_length", "%d is more than the %d bytes that the API server accepts in a message; the agent cuts a longer message; write %d or less",
+			m.MaxOutputLength, finding.MaxMessage, finding.MaxMessage)
 	}
 	for s := range top.each("rules", "a rule") {
 		m.Rules = append(m.Rules, m.rule(s))
@@ -48,6 +54,7 @@ func (m *PluginMonitor) rule(s *section) PluginRule {
 		Timeout:        s.duration("timeout", m.Timeout),
 		InvokeInterval: s.positive("invoke_interval", m.InvokeInterval),
 	}
+	s.refuseWindowsPath("path", rule.Path)
 	if rule.Timeout == 0 {
 		rule.Timeout = m.Timeout
 	}

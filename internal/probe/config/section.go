@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -121,6 +122,18 @@ func (s *section) required(name, example string) string {
 		s.refuse(name, "missing; write %s", example)
 	}
 	return text
+}
+
+// windowsPath matches the paths in the files that node-problem-detector has for Windows.
+var windowsPath = regexp.MustCompile(`(?i)^[a-z]:[\\/]|\\|\.(exe|ps1|bat|cmd)$`)
+
+// refuseWindowsPath refuses a path of Windows, for which there is no agent.
+func (s *section) refuseWindowsPath(name, path string) bool {
+	if !windowsPath.MatchString(path) {
+		return false
+	}
+	s.refuse(name, "%s is a path of Windows; the agent runs on Linux nodes only; remove the file, and keep node-problem-detector on Windows nodes", quote(path))
+	return true
 }
 
 // source reads the name of a monitor. The default is the name of its file.

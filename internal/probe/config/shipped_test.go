@@ -77,6 +77,9 @@ func outline(m *config.LogMonitor) map[string][]string {
 	}
 	found := map[string]bool{}
 	for _, r := range m.Rules {
+		if r.Reason == "ContainerdHung" || r.Reason == "KubeletHung" {
+			continue // theirs knows Docker only
+		}
 		found[fmt.Sprintf("%v %s %s", r.Permanent, r.Condition, r.Reason)] = true
 	}
 	o["found"] = slices.Sorted(maps.Keys(found))
@@ -131,6 +134,9 @@ func TestShippedFilesMatchCurrentLogs(t *testing.T) {
 		{"kernel-monitor.json", "INFO: task kworker/u8:1 (x):77 blocked for more than 120 seconds.", "TaskHung"},
 		{"kernel-monitor.json", "INFO: task jbd2/sda1-8:312 blocked in I/O wait for more than 122 seconds.", "TaskHung"},
 		{"kernel-monitor.json", "INFO: task dockerd:1201 blocked for more than 120 seconds.", "TaskHung DockerHung"},
+		{"kernel-monitor.json", "INFO: task containerd-shim:1202 blocked for more than 120 seconds.", "TaskHung ContainerdHung"},
+		{"kernel-monitor.json", "INFO: task kubelet:1203 blocked in I/O wait for more than 120 seconds.", "TaskHung KubeletHung"},
+		{"kernel-monitor.json", "INFO: task kubelet-helper:1204 blocked for more than 120 seconds.", "TaskHung"},
 		{"kernel-monitor.json", "INFO: task docker:1201 blocked for more than 120 seconds.", "TaskHung DockerHung"},
 		{"kernel-monitor.json", "unregister_netdevice: waiting for br-1f2e to become free. Usage count = 2", "UnregisterNetDevice"},
 		{"kernel-monitor.json", "BUG: kernel NULL pointer dereference, address: 0000000000000010", "KernelOops"},
