@@ -69,7 +69,7 @@ var conditions = []Condition{
 
 	{
 		Type: "KernelDeadlock", Source: KernelMonitor, Healthy: False,
-		Meaning: "A task of the container runtime is stuck in the kernel and cannot even be killed.",
+		Meaning: "A task of the container runtime or of the kubelet is stuck in the kernel and cannot even be killed.",
 		Effect:  NoExecute, Duration: "5m", MaxUnhealthy: "10%",
 		Why: "Pods there can be neither started nor probed, only a reboot helps, and replacements work on other nodes; 5m is longer than a disk stalls, and 10% keeps a bad kernel from emptying the cluster.",
 	},
