@@ -270,6 +270,9 @@ func (a *agent) unhealthyReasons() []string {
 		}
 	}
 	reasons = append(reasons, a.intake.Problems()...)
+	if refusal := a.reports.refusal(); refusal != "" {
+		reasons = append(reasons, refusal)
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for i := range a.settings {

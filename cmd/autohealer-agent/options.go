@@ -178,8 +178,8 @@ func parse(args []string, getenv func(string) string, out io.Writer) (options, e
 		}
 		known := flags.Lookup(strings.ReplaceAll(written, "_", "-"))
 		switch {
-		case written == "h" || written == "help":
-			usage(flags, out)
+		case written == "h" || written == "help" || written == "help-all":
+			usage(flags, written == "help-all", out)
 			return options{}, flag.ErrHelp
 		case known == nil:
 			return options{}, unknownFlag(flags, written)
@@ -235,15 +235,50 @@ func unknownFlag(flags *flag.FlagSet, written string) error {
 	var names []string
 	flags.VisitAll(func(f *flag.Flag) { names = append(names, f.Name) })
 	if meant, ok := spelling.Nearest(written, names); ok {
-		return fmt.Errorf("there is no flag --%s: --%s is meant? (--help lists all)", written, meant)
+		return fmt.Errorf("there is no flag --%s: --%s is meant? (--help-all lists all)", written, meant)
 	}
-	return fmt.Errorf("there is no flag --%s (--help lists all)", written)
+	return fmt.Errorf("there is no flag --%s (--help-all lists all)", written)
 }
 
-func usage(flags *flag.FlagSet, out io.Writer) {
-	fmt.Fprintln(out, name+" detects problems of a node, with configuration files of node-problem-detector. Flags:")
-	flags.SetOutput(out)
-	flags.PrintDefaults()
+// flagGroups groups the flags in the help by their use. All other flags have no effect, or are old
+// names.
+var flagGroups = []struct{ use, names string }{
+	{"What to look for", "config.system-log-monitor config.check-monitor config.custom-plugin-monitor config.problem-sources config.system-stats-monitor"},
+	{"Where to report", "hostname-override kubeconfig apiserver-override event-namespace lease-namespace"},
+	{"What to report", "enable-k8s-exporter k8s-exporter-update-node-conditions k8s-exporter-write-events k8s-exporter-heartbeat-period take-over"},
+	{"What to serve", "address port prometheus-address prometheus-port"},
+	{"The program", "state-dir v validate version"},
+}
+
+// usage prints the flags by their use, and with all also those that only old manifests have.
+func usage(flags *flag.FlagSet, all bool, out io.Writer) {
+	fmt.Fprintln(out, name+" detects problems of a node. It reads the configuration files of node-problem-detector.")
+	listed := map[string]bool{}
+	list := func(use string, names []string) {
+		group := flag.NewFlagSet(use, flag.ContinueOnError)
+		for _, name := range names {
+			f := flags.Lookup(name)
+			group.Var(f.Value, name, f.Usage)
+			group.Lookup(name).DefValue, listed[name] = f.DefValue, true
+		}
+		fmt.Fprintf(out, "\n%s:\n", use)
+		group.SetOutput(out)
+		group.PrintDefaults()
+	}
+	for _, group := range flagGroups {
+		list(group.use, strings.Fields(group.names))
+	}
+	var others []string
+	flags.VisitAll(func(f *flag.Flag) {
+		if !listed[f.Name] {
+			others = append(others, f.Name)
+		}
+	})
+	if all {
+		list("For manifests of node-problem-detector", others)
+	} else {
+		fmt.Fprintf(out, "\n--help-all lists %d more flags of node-problem-detector, which are ignored or have another name here.\n", len(others))
+	}
 }
 
 func (o *options) check() error {

@@ -2,7 +2,11 @@ package main
 
 import (
 	"maps"
+	"slices"
 	"sync"
+
+	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/finding"
 )
 
 // counter is a monitor that counts its problems by reason. Each reason of a rule is present
@@ -15,10 +19,36 @@ type problems struct {
 	mu       sync.Mutex
 	counters map[string]counter // running monitors, by name
 	retired  map[string]uint64  // counts of ended monitors
+	reported map[string]uint64  // problems that daemons reported
 }
 
+const (
+	// maxReported is how many reasons of daemons are counted apart. Each is a time series.
+	maxReported = 100
+	// otherReason counts all further reasons together.
+	otherReason = "Other"
+)
+
 func newProblems() *problems {
-	return &problems{counters: map[string]counter{}, retired: map[string]uint64{}}
+	return &problems{counters: map[string]counter{}, retired: map[string]uint64{}, reported: map[string]uint64{}}
+}
+
+// count counts the problems in the report of a daemon: its warnings, and conditions that became
+// True.
+func (p *problems) count(r finding.Report) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, e := range r.Events {
+		isTrue := func(c finding.Condition) bool { return c.Type == e.Condition && c.Status == catalog.True }
+		if e.Severity != finding.Warn || e.Condition != "" && !slices.ContainsFunc(r.Conditions, isTrue) {
+			continue
+		}
+		reason := e.Reason
+		if _, known := p.reported[reason]; !known && len(p.reported) >= maxReported {
+			reason = otherReason
+		}
+		p.reported[reason]++
+	}
 }
 
 // replace counts the problems of a new monitor. If counts is nil, the monitor of that name
@@ -46,6 +76,7 @@ func (p *problems) sum() map[string]uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	sum := maps.Clone(p.retired)
+	addCounts(sum, p.reported)
 	for _, counts := range p.counters {
 		addCounts(sum, counts.Problems())
 	}

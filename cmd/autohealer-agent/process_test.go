@@ -158,19 +158,26 @@ func answers(tb testing.TB, url string, want int, part string) {
 	testkit.Check(tb, code == want && strings.Contains(body, part), "%s returns %d %q, want %d %q", url, code, body, want, part)
 }
 
+// shownCondition has exactly the fields that node-problem-detector shows of a condition.
+type shownCondition struct {
+	Type, Status, Transition, Reason, Message string
+}
+
 // condition returns a condition from /conditions.
-func (p *process) condition(kind string) (c nodeCondition, ok bool) {
+func (p *process) condition(kind string) (c shownCondition, ok bool) {
 	p.t.Helper()
 	_, body := get(p.t, p.statusURL+"/conditions")
-	var list []nodeCondition
-	err := json.Unmarshal([]byte(body), &list)
+	var list []shownCondition
+	decoder := json.NewDecoder(strings.NewReader(body))
+	decoder.DisallowUnknownFields()
+	err := decoder.Decode(&list)
 	testkit.Require(p.t, err == nil, "/conditions is %q: %v", body, err)
 	for _, c := range list {
 		if c.Type == kind {
 			return c, true
 		}
 	}
-	return nodeCondition{}, false
+	return shownCondition{}, false
 }
 
 // is reports whether a condition has a status and a reason.

@@ -74,6 +74,14 @@ func (r *reports) start(ctx context.Context) (stop func()) {
 	return background(ctx, r.reporter.Run)
 }
 
+// refusal says why the API server takes no report, empty if it does.
+func (r *reports) refusal() string {
+	if r.reporter == nil {
+		return ""
+	}
+	return r.reporter.Refusal()
+}
+
 // add merges the findings of a monitor.
 func (r *reports) add(monitor string, found finding.Report) {
 	r.mu.Lock()

@@ -123,24 +123,21 @@ func (a *agent) serveHealth(w http.ResponseWriter, _ *http.Request) {
 	fmt.Fprint(w, "ok")
 }
 
-// nodeCondition is a condition in the JSON format of Kubernetes.
+// nodeCondition is a condition in the JSON format of node-problem-detector.
 type nodeCondition struct {
-	Type               string `json:"type"`
-	Status             string `json:"status"`
-	LastHeartbeatTime  string `json:"lastHeartbeatTime"`
-	LastTransitionTime string `json:"lastTransitionTime"`
-	Reason             string `json:"reason,omitempty"`
-	Message            string `json:"message,omitempty"`
+	Type       string `json:"type"`
+	Status     string `json:"status"`
+	Transition string `json:"transition"`
+	Reason     string `json:"reason"`
+	Message    string `json:"message"`
 }
 
 func (a *agent) serveConditions(w http.ResponseWriter, _ *http.Request) {
-	now := time.Now().UTC().Format(time.RFC3339)
 	conditions := a.reports.aggregate.Conditions()
 	list := make([]nodeCondition, 0, len(conditions))
 	for _, c := range conditions {
 		list = append(list, nodeCondition{
-			Type: c.Type, Status: string(c.Status), Reason: c.Reason, Message: c.Message,
-			LastHeartbeatTime: now, LastTransitionTime: c.Since.UTC().Format(time.RFC3339),
+			Type: c.Type, Status: string(c.Status), Transition: c.Since.UTC().Format(time.RFC3339), Reason: c.Reason, Message: c.Message,
 		})
 	}
 	w.Header().Set("Content-Type", "application/json")

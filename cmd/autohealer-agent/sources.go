@@ -103,6 +103,7 @@ func (a *agent) applySources(setup intake.Setup) {
 
 // handleSourceReport takes the findings of a daemon.
 func (a *agent) handleSourceReport(source string, r finding.Report) {
+	a.problems.count(r)
 	a.handleReport(sourceName(source), r)
 }
 

@@ -3,6 +3,7 @@ package report
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -80,6 +81,9 @@ func (c *core) answer(now time.Time, req *request, got kubeapi.Answer, err error
 		return
 	}
 	c.serverAnswered(now, got)
+	if req.kind != requestEvent && req.kind != requestLease {
+		c.refusal = c.describeRefusal(result, err)
+	}
 	own := c.backoffs[req.kind]
 	switch result {
 	case resultOK:
@@ -119,6 +123,18 @@ func (c *core) answer(now time.Time, req *request, got kubeapi.Answer, err error
 		c.log.Warn("a request is refused, retrying", "request", req.kind, "result", result, "err", err)
 	}
 	c.requeue(req)
+}
+
+// describeRefusal says why the API server refuses a request about the node, and what to do. It
+// returns an empty text for results that end by themselves.
+func (c *core) describeRefusal(result string, err error) string {
+	switch result {
+	case resultNotFound:
+		return fmt.Sprintf("the cluster has no node %s: set NODE_NAME or --hostname-override to the name of the Node: %v", c.cfg.Node, err)
+	case resultForbidden:
+		return fmt.Sprintf("the API server forbids the agent to report about node %s: check that this is its own node, and its rights: %v", c.cfg.Node, err)
+	}
+	return ""
 }
 
 // maxBackoff returns the longest wait after the API server forbids a request of this kind.

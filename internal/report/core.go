@@ -55,6 +55,7 @@ type core struct {
 	bypassCache bool // the API server's watch cache may be stale
 	lease       lease
 	uid         string // of the Node
+	refusal     string // why the API server refuses the agent's node, empty if it does not
 }
 
 // logged is what the log already says.

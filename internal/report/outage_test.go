@@ -224,8 +224,10 @@ func TestOutages(t *testing.T) {
 			if n := r.logged("level=WARN") + r.logged("level=ERROR"); n == 0 || n > 4 { // one per kind of request
 				r.Errorf("logged %d times:\n%s", n, r.log)
 			}
+			testkit.Check(r, (code == 403) == strings.HasPrefix(r.Refusal(), "the API server forbids the agent to report about node n: "), "the refusal is %q", r.Refusal())
 			r.api.refuseWith(nil)
 			pass(10 * time.Minute)
+			testkit.Equal(r, "the refusal", "", r.Refusal())
 			got := r.api.condition("A")["reason"]
 			testkit.Check(r, got == "239" && r.api.stored() == 1, "A is %s, events %v", got, r.api.events)
 		})
@@ -234,8 +236,10 @@ func TestOutages(t *testing.T) {
 		r.api.refuseWith(answers("", 404))
 		r.starts(reportOf(newCondition("A", catalog.False, "Fine", time.Now())), time.Hour)
 		testkit.Between(r, r.api.count(""), 0, 300, "requests in an hour")
+		testkit.Contains(r, r.Refusal(), "the cluster has no node n: set NODE_NAME or --hostname-override", "the refusal")
 		r.api.refuseWith(nil)
 		pass(maxBackoffWait)
+		testkit.Equal(r, "the refusal", "", r.Refusal())
 		testkit.Check(r, r.api.condition("A") != nil, "the node is there, and has no condition")
 	})
 	inBubble(t, "refused events do not delay conditions", nil, func(r *running) {

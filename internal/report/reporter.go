@@ -215,6 +215,14 @@ func (r *Reporter) Counts() Counts {
 	return r.core.snapshot()
 }
 
+// Refusal says why the API server refuses to take conditions of the agent's node, for example
+// because there is no such node. It is empty if the API server takes them or cannot be reached.
+func (r *Reporter) Refusal() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.core.refusal
+}
+
 // State returns the state to save for the next run.
 func (r *Reporter) State() State {
 	r.mu.Lock()
