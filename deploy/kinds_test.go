@@ -170,7 +170,7 @@ func (c cluster) refuses(t *testing.T, manifest string, mistakes []mistake) {
 	strict := metav1.FieldValidationStrict
 	for _, test := range mistakes {
 		bad := strings.Replace(manifest, test.old, test.new, 1)
-		testkit.Check(t, bad != manifest, "%s: %q is not in the manifest to start from", test.name, test.old)
+		testkit.Require(t, bad != manifest, "%s: %q is not in the manifest to start from", test.name, test.old)
 		object := &unstructured.Unstructured{}
 		testkit.Must(t, yaml.Unmarshal([]byte(bad), &object.Object))
 		for side, err := range map[string]error{

@@ -29,7 +29,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
-// fakeAPI is an API server that accepts and records everything.
+// fakeAPI is an API server with the node worker-1 that accepts and records everything.
 type fakeAPI struct {
 	*httptest.Server
 	mu     sync.Mutex
@@ -60,6 +60,10 @@ func (e *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		e.mu.Unlock()
 		<-r.Context().Done()
 		e.mu.Lock()
+		return
+	}
+	if strings.Contains(r.URL.Path, "/nodes/") && !strings.Contains(r.URL.Path, "/nodes/worker-1") {
+		http.Error(w, "no such node", http.StatusNotFound)
 		return
 	}
 	if r.Method == http.MethodGet && e.labels == "" {
@@ -107,6 +111,15 @@ func (e *fakeAPI) appliedRows() []string {
 
 func (e *fakeAPI) args() []string {
 	return []string{"--hostname-override=worker-1", "--apiserver-override=" + e.URL + "?inClusterConfig=false"}
+}
+
+func TestWrongNodeNameMakesTheAgentUnhealthy(t *testing.T) {
+	e, s := newEar(t), newScene(t)
+	p := start(t, append(append(s.args(), e.args()...), "--hostname-override=worker-2")...)
+	p.waitFor("an unhealthy agent", func() bool {
+		code, body := get(t, p.statusURL+"/healthz")
+		return code == http.StatusServiceUnavailable && strings.Contains(body, "the cluster has no node worker-2: set NODE_NAME or --hostname-override")
+	})
 }
 
 func TestFindingsAreReported(t *testing.T) {

@@ -36,7 +36,7 @@ func TestMonitorIsTheShippedFileWithAnotherLogAndAClearPattern(t *testing.T) {
 			}
 			changed := 0
 			for _, rule := range want["rules"].([]any) {
-				if rule := rule.(map[string]any); rule["condition"] == "KernelDeadlock" {
+				if rule := rule.(map[string]any); rule["reason"] == hangReason {
 					rule["clearPattern"] = resumePattern
 					changed++
 					if pattern := regexp.MustCompile(rule["pattern"].(string)); !pattern.MatchString(hangLine) || pattern.MatchString(resumeLine) {
@@ -44,7 +44,7 @@ func TestMonitorIsTheShippedFileWithAnotherLogAndAClearPattern(t *testing.T) {
 					}
 				}
 			}
-			testkit.Require(t, changed == 1, "%d rules of config/%s set KernelDeadlock, want one", changed, c.file)
+			testkit.Require(t, changed == 1, "%d rules of config/%s have the reason %s, want one", changed, c.file, hangReason)
 			made, err := c.log.monitor()
 			testkit.Must(t, err)
 			var got map[string]any

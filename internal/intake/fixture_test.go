@@ -101,13 +101,17 @@ func (s *fixture) want(kind, want string) time.Time {
 }
 
 // newEvents returns the reasons of the events since the last call. An event of a condition
-// includes its type.
+// includes its type, and whether it is a Warning.
 func (s *fixture) newEvents() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var list []string
 	for _, e := range s.events {
-		list = append(list, strings.TrimPrefix(e.Condition+"/"+e.Reason, "/"))
+		text := strings.TrimPrefix(e.Condition+"/"+e.Reason, "/")
+		if e.Severity == finding.Warn && e.Condition != "" {
+			text = "Warning " + text
+		}
+		list = append(list, text)
 	}
 	s.events = nil
 	return list

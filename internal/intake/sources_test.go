@@ -49,7 +49,7 @@ func TestSourceReportsBecomesSilentAndReturns(t *testing.T) {
 		if since := s.want(disk, "True BadBlocksFound"); !since.Equal(began) {
 			t.Errorf("it is unhealthy since %s, want %s", since, began)
 		}
-		testkit.Same(t, s.newEvents(), []string{"BadBlock", disk + "/BadBlocksFound"}, "reported Events")
+		testkit.Same(t, s.newEvents(), []string{"BadBlock", "Warning " + disk + "/BadBlocksFound"}, "reported Events")
 		stop()
 		pass(110 * time.Second)
 		s.want(disk, "True BadBlocksFound")
@@ -74,7 +74,7 @@ func TestSourceReportsBecomesSilentAndReturns(t *testing.T) {
 		testkit.Must(t, c.SetCondition(well))
 		pass(2 * time.Second)
 		s.want(disk, "False NoBadBlocks")
-		testkit.Same(t, s.newEvents(), []string{disk + "/BadBlocksFound", disk + "/NoBadBlocks"}, "reported Events")
+		testkit.Same(t, s.newEvents(), []string{"Warning " + disk + "/BadBlocksFound", disk + "/NoBadBlocks"}, "reported Events")
 		stop()
 	})
 }
@@ -153,7 +153,7 @@ func TestDaemonRestartIsNoTransition(t *testing.T) {
 			stop()
 			pass(10 * time.Second)
 		}
-		testkit.Same(t, s.newEvents(), []string{disk + "/BadBlocksFound"}, "reported Events")
+		testkit.Same(t, s.newEvents(), []string{"Warning " + disk + "/BadBlocksFound"}, "reported Events")
 		// A delayed status of its second run arrives after a status of its fourth.
 		p := newPoster(t, s.dial("/run/disk-watch.sock"))
 		defer p.client.CloseIdleConnections()

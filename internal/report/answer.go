@@ -81,9 +81,7 @@ func (c *core) answer(now time.Time, req *request, got kubeapi.Answer, err error
 		return
 	}
 	c.serverAnswered(now, got)
-	if req.kind != requestEvent && req.kind != requestLease {
-		c.refusal = c.describeRefusal(result, err)
-	}
+	c.noteRefusal(req.kind, result, err)
 	own := c.backoffs[req.kind]
 	switch result {
 	case resultOK:
@@ -125,16 +123,20 @@ func (c *core) answer(now time.Time, req *request, got kubeapi.Answer, err error
 	c.requeue(req)
 }
 
-// describeRefusal says why the API server refuses a request about the node, and what to do. It
-// returns an empty text for results that end by themselves.
-func (c *core) describeRefusal(result string, err error) string {
-	switch result {
-	case resultNotFound:
-		return fmt.Sprintf("the cluster has no node %s: set NODE_NAME or --hostname-override to the name of the Node: %v", c.cfg.Node, err)
-	case resultForbidden:
-		return fmt.Sprintf("the API server forbids the agent to report about node %s: check that this is its own node, and its rights: %v", c.cfg.Node, err)
+// noteRefusal notes why the API server takes no conditions of the node, and what to do.
+func (c *core) noteRefusal(kind, result string, err error) {
+	switch {
+	case kind == requestEvent || kind == requestLease:
+	case result == resultNotFound:
+		c.missing = fmt.Sprintf("the cluster has no node %s: set NODE_NAME or --hostname-override to the name of the Node: %v", c.cfg.Node, err)
+	case kind == requestConditions && result == resultForbidden:
+		c.forbidden = fmt.Sprintf("the API server forbids the agent to report about node %s: check that this is its own node, and its rights: %v", c.cfg.Node, err)
+	case result == resultOK:
+		c.missing = ""
+		if kind == requestConditions {
+			c.forbidden = ""
+		}
 	}
-	return ""
 }
 
 // maxBackoff returns the longest wait after the API server forbids a request of this kind.

@@ -55,7 +55,9 @@ type core struct {
 	bypassCache bool // the API server's watch cache may be stale
 	lease       lease
 	uid         string // of the Node
-	refusal     string // why the API server refuses the agent's node, empty if it does not
+	// missing and forbidden say why the API server takes no conditions: there is no such node, or
+	// the agent lacks the right. Both are empty if it takes them.
+	missing, forbidden string
 }
 
 // logged is what the log already says.

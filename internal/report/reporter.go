@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -215,12 +216,12 @@ func (r *Reporter) Counts() Counts {
 	return r.core.snapshot()
 }
 
-// Refusal says why the API server refuses to take conditions of the agent's node, for example
-// because there is no such node. It is empty if the API server takes them or cannot be reached.
+// Refusal says why the API server takes no conditions of the agent's node, for example because there
+// is no such node. It is empty if the API server takes them. An outage does not change it.
 func (r *Reporter) Refusal() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.core.refusal
+	return cmp.Or(r.core.missing, r.core.forbidden)
 }
 
 // State returns the state to save for the next run.

@@ -129,7 +129,7 @@ var windowsPath = regexp.MustCompile(`(?i)^[a-z]:[\\/]|\\|\.(exe|ps1|bat|cmd)$`)
 
 // refuseWindowsPath refuses a path of Windows, for which there is no agent.
 func (s *section) refuseWindowsPath(name, path string) bool {
-	if !windowsPath.MatchString(path) {
+	if strings.HasPrefix(path, "/") || !windowsPath.MatchString(path) {
 		return false
 	}
 	s.refuse(name, "%s is a path of Windows; the agent runs on Linux nodes only; remove the file, and keep node-problem-detector on Windows nodes", quote(path))

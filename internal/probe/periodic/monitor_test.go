@@ -51,6 +51,8 @@ func (d *recorder) Report(r finding.Report) {
 		d.ids[e.ID] = true
 		if e.Condition == "" {
 			d.note("event %s: %s", e.Reason, e.Message)
+		} else if e.Severity == finding.Warn {
+			d.note("warning of %s", e.Condition)
 		} else {
 			d.note("change of %s", e.Condition)
 		}
@@ -225,14 +227,14 @@ func TestAnswersOfOneCheck(t *testing.T) {
 	}{
 		{"a condition comes and goes, and a new message alone is not reported", permanent, func(*periodic.Config) {}, []answer{
 			{periodic.Healthy, "", 10 * time.Second, []string{"0s DiskBad=False DiskIsFine: disk is fine, since 0s"}},
-			{periodic.Unhealthy, "block 7", 30 * time.Second, []string{"30s change of DiskBad", "30s DiskBad=True R: block 7, since 30s"}},
+			{periodic.Unhealthy, "block 7", 30 * time.Second, []string{"30s warning of DiskBad", "30s DiskBad=True R: block 7, since 30s"}},
 			{periodic.Unhealthy, "block 8", 30 * time.Second, nil},
 			{periodic.Unknown, "it hangs", 30 * time.Second, []string{"1m30s change of DiskBad", "1m30s DiskBad=Unknown PluginTimeout: it hangs, since 1m30s"}},
 			{periodic.Healthy, "all fine", 30 * time.Second, []string{"2m0s change of DiskBad", "2m0s DiskBad=False DiskIsFine: disk is fine, since 2m0s"}},
 		}, 1, 5},
 		{"a new message is reported with UpdateOnMessage", permanent, func(c *periodic.Config) { c.UpdateOnMessage = true }, []answer{
-			{periodic.Unhealthy, "block 7", time.Second, []string{"0s change of DiskBad", "0s DiskBad=True R: block 7, since 0s"}},
-			{periodic.Unhealthy, "block 8", 70 * time.Second, []string{"30s change of DiskBad", "30s DiskBad=True R: block 8, since 0s"}},
+			{periodic.Unhealthy, "block 7", time.Second, []string{"0s warning of DiskBad", "0s DiskBad=True R: block 7, since 0s"}},
+			{periodic.Unhealthy, "block 8", 70 * time.Second, []string{"30s warning of DiskBad", "30s DiskBad=True R: block 8, since 0s"}},
 		}, 1, 3},
 		{"a temporary rule writes an Event each time", temporary, func(c *periodic.Config) { c.Conditions = nil }, []answer{
 			{periodic.Healthy, "", time.Second, nil},
@@ -270,7 +272,7 @@ func TestTwoRulesOfAConditionDoNotAlternate(t *testing.T) {
 		d.expect(t, "0s DiskBad=False DiskIsFine: disk is fine, since 0s")
 		b.is(periodic.Unhealthy, "b")
 		pass(40 * time.Second)
-		d.expect(t, "30s change of DiskBad", "30s DiskBad=True B: b, since 30s")
+		d.expect(t, "30s warning of DiskBad", "30s DiskBad=True B: b, since 30s")
 		a.is(periodic.Unhealthy, "a")
 		pass(time.Hour)
 		d.expect(t) // b has been unhealthy longer
@@ -281,7 +283,7 @@ func TestTwoRulesOfAConditionDoNotAlternate(t *testing.T) {
 		d.expect(t)
 		b.is(periodic.Unknown, "")
 		pass(time.Minute)
-		d.expect(t, "1h3m0s change of DiskBad", "1h3m0s DiskBad=True A: a, since 30s")
+		d.expect(t, "1h3m0s warning of DiskBad", "1h3m0s DiskBad=True A: a, since 30s")
 	})
 }
 
@@ -430,7 +432,7 @@ func TestARestartDoesNotMakeAnUnhealthyNodeHealthy(t *testing.T) {
 				p.is(periodic.Unhealthy, "block 7")
 				pass(20 * time.Second)
 				stop()
-				d.expect(t, "0s DiskBad=False DiskIsFine: disk is fine, since 0s", "30s change of DiskBad", "30s DiskBad=True BadBlock: block 7, since 30s")
+				d.expect(t, "0s DiskBad=False DiskIsFine: disk is fine, since 0s", "30s warning of DiskBad", "30s DiskBad=True BadBlock: block 7, since 30s")
 
 				pass(30 * time.Second)
 				p.is(periodic.Healthy, "")
@@ -457,10 +459,10 @@ func TestAHealthyNodeIsCheckedAgainAfterARestart(t *testing.T) {
 		want  []string
 	}{
 		"the first word is the first answer": {4 * time.Second, []string{
-			"34s change of DiskBad", "34s DiskBad=True BadBlock: block 7, since 34s"}},
+			"34s warning of DiskBad", "34s DiskBad=True BadBlock: block 7, since 34s"}},
 		"or that there is none yet": {20 * time.Second, []string{
 			"38s change of DiskBad", "38s DiskBad=Unknown NotExaminedYet: the first check for DiskBad has not ended yet, since 38s",
-			"50s change of DiskBad", "50s DiskBad=True BadBlock: block 7, since 50s"}},
+			"50s warning of DiskBad", "50s DiskBad=True BadBlock: block 7, since 50s"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -491,7 +493,7 @@ func TestARestoredConditionStaysUntilAllRulesHaveAnswered(t *testing.T) {
 		cfg := with(permanent("A", a), permanent("B", b))
 		cfg.Memory, cfg.Boot = memoryStore{}, "1"
 		_, stop := run(t, cfg, d)
-		d.expect(t, "0s change of DiskBad", "0s DiskBad=True A: a, since 0s")
+		d.expect(t, "0s warning of DiskBad", "0s DiskBad=True A: a, since 0s")
 		stop()
 		a.is(periodic.Healthy, "")
 		b.is(periodic.Unhealthy, "b")
@@ -500,7 +502,7 @@ func TestARestoredConditionStaysUntilAllRulesHaveAnswered(t *testing.T) {
 		_, stop = run(t, cfg, d)
 		defer stop()
 		pass(20 * time.Second)
-		d.expect(t, "30s DiskBad=True A: a, since 0s", "34s change of DiskBad", "34s DiskBad=True B: b, since 0s")
+		d.expect(t, "30s DiskBad=True A: a, since 0s", "34s warning of DiskBad", "34s DiskBad=True B: b, since 0s")
 	})
 }
 
@@ -510,7 +512,7 @@ func TestASecondRunContinues(t *testing.T) {
 		p, d := newFakeCheck(), newRecorder()
 		p.is(periodic.Unhealthy, "block 7")
 		r, stop := run(t, with(permanent("BadBlock", p)), d)
-		d.expect(t, "0s change of DiskBad", "0s DiskBad=True BadBlock: block 7, since 0s")
+		d.expect(t, "0s warning of DiskBad", "0s DiskBad=True BadBlock: block 7, since 0s")
 		pass(time.Second)
 		stop()
 		defer again(t, r, d)()

@@ -69,12 +69,12 @@ func (c PluginConfig) check(rule config.PluginRule) Check {
 // judgePlugin turns the result of a program into the result of a check.
 func judgePlugin(path string, r subprocess.Result, most int) Result {
 	output := text.Shorten(strings.TrimSpace(strings.ToValidUTF8(r.Output, "\uFFFD")), most, "")
-	ended := r.Fault == subprocess.Timeout || r.Fault == subprocess.Killed
+	ran := r.Fault == subprocess.Timeout || r.Fault == subprocess.Hangs || r.Fault == subprocess.Killed
 	switch {
 	case r.Fault != "" && output != "":
-		return Result{Reason: pluginPrefix + string(r.Fault), Message: fmt.Sprintf("%v; it wrote %q", r.Err, output), Unclear: ended}
+		return Result{Reason: pluginPrefix + string(r.Fault), Message: fmt.Sprintf("%v; it wrote %q", r.Err, output), Unclear: ran}
 	case r.Fault != "":
-		return Result{Reason: pluginPrefix + string(r.Fault), Message: r.Err.Error(), Unclear: ended}
+		return Result{Reason: pluginPrefix + string(r.Fault), Message: r.Err.Error(), Unclear: ran}
 	case r.Code == 0:
 		return Result{Verdict: Healthy, Message: output}
 	case r.Code == 1:

@@ -49,6 +49,7 @@ type condition struct {
 	// current is the latest state of the condition, reported or about to be reported.
 	current  finding.Condition
 	changed  bool // since the last report
+	known    bool // a check has said what it is, now or before the agent restarted
 	restored bool // it was True before the agent restarted
 }
 
@@ -168,6 +169,10 @@ func (b *ruleStates) setCondition(now time.Time, c *condition, status catalog.St
 	if status != before.Status {
 		c.current.Since = now
 	}
+	if !c.known {
+		before.Status = "" // it was only assumed
+	}
+	c.known = true
 	id := finding.ID(b.cfg.Key, c.Type, string(status), reason, message, stamp(now))
 	b.events = append(b.events, c.current.Changed(id, before.Status, now))
 }

@@ -167,7 +167,11 @@ func (c *Children) checkFile(ctx context.Context, s Spec) (interpreter string, f
 		// The check may have returned just now. Then its goroutine reverts this at once.
 		c.abandon(s.name(), 1)
 		late <- true
-		return "", ptr(failed(whyDone(ctx), "running %s: its file could not be opened in time; check its file system", s.Path))
+		fault := whyDone(ctx)
+		if fault == Timeout {
+			fault = NotStarted
+		}
+		return "", ptr(failed(fault, "running %s: its file could not be opened in time; check its file system", s.Path))
 	}
 }
 

@@ -45,7 +45,8 @@ func (a *recorder) emit(monitor string, r finding.Report) {
 		a.heard = append(a.heard, fmt.Sprintf("%s: %s=%s %s", monitor, c.Type, c.Status, c.Reason))
 	}
 	for _, e := range r.Events {
-		a.heard = append(a.heard, fmt.Sprintf("%s: event %s %s", monitor, e.Reason, e.Message))
+		word := map[finding.Severity]string{finding.Info: "event", finding.Warn: "warning"}[e.Severity]
+		a.heard = append(a.heard, fmt.Sprintf("%s: %s %s %s", monitor, word, e.Reason, e.Message))
 		a.ids[e.ID] = true
 	}
 	for _, kind := range r.Gone {
@@ -151,7 +152,7 @@ func TestAMonitorThatCannotLookForAMinuteIsDead(t *testing.T) {
 		pass(2 * time.Second)
 		expectDead(t, s, "kernel: reading /dev/kmsg: permission denied")
 		a.expect(t, "kernel: Deadlock=Unknown LogUnreadable",
-			`kernel: event LogUnreadable Node condition Deadlock is now: Unknown, reason: LogUnreadable, message: "reading /dev/kmsg: permission denied"`)
+			`kernel: warning LogUnreadable Node condition Deadlock is now: Unknown, reason: LogUnreadable, message: "reading /dev/kmsg: permission denied"`)
 
 		// A change of another condition is reported, and a True condition stays.
 		step <- func(reporter supervise.Reporter) {
@@ -215,7 +216,7 @@ func TestAMonitorThatPanicsIsRestarted(t *testing.T) {
 		slices.Sort(heard)
 		testkit.NoDiff(t, cmp.Diff([]string{
 			"bad: Deadlock=False NoDeadlock", "bad: Deadlock=Unknown MonitorEnded",
-			`bad: event MonitorEnded Node condition Deadlock is now: Unknown, reason: MonitorEnded, message: "panic: poison"`,
+			`bad: warning MonitorEnded Node condition Deadlock is now: Unknown, reason: MonitorEnded, message: "panic: poison"`,
 			"good: Fine=False Good",
 		}, heard),
 			"the reports")
@@ -365,7 +366,7 @@ func TestAMonitorThatHangsIsDeadUntilItReports(t *testing.T) {
 		pass(supervise.CheckInterval + 2*time.Second)
 		expectDead(t, s, "kernel: the monitor hangs: no sign of life for a minute")
 		a.expect(t, "kernel: Deadlock=Unknown MonitorHangs",
-			`kernel: event MonitorHangs Node condition Deadlock is now: Unknown, reason: MonitorHangs, message: "the monitor hangs: no sign of life for a minute"`)
+			`kernel: warning MonitorHangs Node condition Deadlock is now: Unknown, reason: MonitorHangs, message: "the monitor hangs: no sign of life for a minute"`)
 		pass(time.Hour)
 		a.expect(t)
 		close(free)
