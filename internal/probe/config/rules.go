@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"regexp/syntax"
 	"slices"
+	"strings"
 
 	"github.com/resourcestack/autohealer/catalog"
 	"github.com/resourcestack/autohealer/internal/spelling"
@@ -38,10 +39,22 @@ func conditions(top *section) []Condition {
 			if meant, ok := spelling.NearestCondition(c.Type); ok {
 				s.warn("type", "%s is not in the catalogue; did you mean %s?", quoteName(c.Type), meant)
 			}
+			s.warnOfWord("type", c.Type[strings.LastIndexByte(c.Type, '/')+1:]) // a domain may be in front
+			s.warnOfWord("reason", c.Reason)
 			kept = append(kept, c)
 		}
 	}
 	return kept
+}
+
+// camelCase matches types and reasons as Kubernetes writes them.
+var camelCase = regexp.MustCompile(`^[A-Z][A-Za-z0-9]{0,63}$`)
+
+// warnOfWord warns of a type or a reason that programs which read it may not accept.
+func (s *section) warnOfWord(name, word string) {
+	if word != "" && !camelCase.MatchString(word) {
+		s.warn(name, "%s is not CamelCase with at most 64 letters and digits, as Kubernetes writes it; write it like KernelDeadlock", quote(word))
+	}
 }
 
 // effect is what a rule changes.
@@ -62,6 +75,7 @@ func effectOf(s *section, declared []Condition) effect {
 	if e.reason == "" && !s.refused["reason"] {
 		s.warn("reason", "missing, so that what the rule finds cannot be told from others; write one in CamelCase")
 	}
+	s.warnOfWord("reason", e.reason)
 	switch {
 	case kind == temporary && e.condition != "":
 		s.warn("condition", "%s is ignored, because a temporary rule changes none; remove it, or write \"type\": %q", quote(e.condition), permanent)
