@@ -8,7 +8,7 @@ PACKAGES := ./...
 LONGEST  := ./deploy ./internal/testbed ./cmd/autohealer-agent ./internal/certificate
 # These run the programs in whole clusters. The programs have the race detector. The test code
 # has not: it would need more CPU than the programs. `make nightly` runs it with the detector.
-# Tests with a real Karpenter run after those with other clusters, because Karpenter exits on a
+# Tests with a real Karpenter run after those of CLUSTER_TESTS, because Karpenter exits on a
 # machine that is too busy to renew its Lease.
 CLUSTER_TESTS   := ./test/e2e ./internal/history
 KARPENTER_TESTS := ./test/pools ./cmd/demo
