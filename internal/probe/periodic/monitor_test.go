@@ -232,6 +232,13 @@ func TestAnswersOfOneCheck(t *testing.T) {
 			{periodic.Unknown, "it hangs", 30 * time.Second, []string{"1m30s change of DiskBad", "1m30s DiskBad=Unknown PluginTimeout: it hangs, since 1m30s"}},
 			{periodic.Healthy, "all fine", 30 * time.Second, []string{"2m0s change of DiskBad", "2m0s DiskBad=False DiskIsFine: disk is fine, since 2m0s"}},
 		}, 1, 5},
+		{"a check that cannot look any more is a warning", permanent, func(*periodic.Config) {}, []answer{
+			{periodic.Healthy, "", 10 * time.Second, []string{"0s DiskBad=False DiskIsFine: disk is fine, since 0s"}},
+			{periodic.Unknown, "it hangs", 30 * time.Second, []string{"30s warning of DiskBad", "30s DiskBad=Unknown PluginTimeout: it hangs, since 30s"}},
+		}, 0, 2},
+		{"a check that could never look is no warning", permanent, func(*periodic.Config) {}, []answer{
+			{periodic.Unknown, "it hangs", 10 * time.Second, []string{"0s change of DiskBad", "0s DiskBad=Unknown PluginTimeout: it hangs, since 0s"}},
+		}, 0, 1},
 		{"a new message is reported with UpdateOnMessage", permanent, func(c *periodic.Config) { c.UpdateOnMessage = true }, []answer{
 			{periodic.Unhealthy, "block 7", time.Second, []string{"0s warning of DiskBad", "0s DiskBad=True R: block 7, since 0s"}},
 			{periodic.Unhealthy, "block 8", 70 * time.Second, []string{"30s warning of DiskBad", "30s DiskBad=True R: block 8, since 0s"}},

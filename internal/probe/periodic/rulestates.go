@@ -49,7 +49,7 @@ type condition struct {
 	// current is the latest state of the condition, reported or about to be reported.
 	current  finding.Condition
 	changed  bool // since the last report
-	known    bool // a check has said what it is, now or before the agent restarted
+	known    bool // current is derived from the rules; before that it is only assumed
 	restored bool // it was True before the agent restarted
 }
 
@@ -160,7 +160,11 @@ func (b *ruleStates) updateCondition(now time.Time, c *condition) {
 // setCondition changes a condition. A new message alone is not a change, unless UpdateOnMessage is
 // set.
 func (b *ruleStates) setCondition(now time.Time, c *condition, status catalog.Status, reason, message string) {
-	before := c.current
+	before, was := c.current, c.current.Status
+	if !c.known {
+		was = ""
+	}
+	c.known = true
 	silent := status != catalog.False && !b.cfg.UpdateOnMessage
 	if status == before.Status && reason == before.Reason && (message == before.Message || silent) {
 		return
@@ -169,12 +173,8 @@ func (b *ruleStates) setCondition(now time.Time, c *condition, status catalog.St
 	if status != before.Status {
 		c.current.Since = now
 	}
-	if !c.known {
-		before.Status = "" // it was only assumed
-	}
-	c.known = true
 	id := finding.ID(b.cfg.Key, c.Type, string(status), reason, message, stamp(now))
-	b.events = append(b.events, c.current.Changed(id, before.Status, now))
+	b.events = append(b.events, c.current.Changed(id, was, now))
 }
 
 // ready returns whether the state of every condition is known.
