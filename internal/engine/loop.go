@@ -196,7 +196,11 @@ func (l *Engine) takeNodes(now time.Time) {
 		case state != nil && !isOtherVersion(state.Object, change.Object): // the result of our own write came before the watch event
 		case state != nil && nodewatch.Same(state.Object, change.Object): // a heartbeat
 			l.setNode(state, change.Object, state.observedAt)
+			state.arrivedAt = change.At
 		default:
+			if state != nil && !change.Previous.IsZero() { // a heartbeat that was not taken
+				state.arrivedAt = change.Previous
+			}
 			facts = append(facts, l.upsertNode(change.Object, change.At))
 		}
 	}
@@ -243,6 +247,7 @@ func (l *Engine) upsertNode(node *corev1.Node, at time.Time) triage.Node {
 	}
 	l.nodeChanged(state, before, node)
 	facts, err := observe.Node(node)
+	facts.Previous, state.arrivedAt = state.arrivedAt, at
 	l.addFacts(at, state, &facts)
 	if l.cfg.NodeFacts != nil {
 		l.cfg.NodeFacts.Observe(facts)

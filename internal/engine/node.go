@@ -16,6 +16,7 @@ import (
 type Node struct {
 	Object     *corev1.Node
 	observedAt time.Time // when this version arrived
+	arrivedAt  time.Time // when the latest version arrived, heartbeats included
 
 	Taints   []triage.Taint // our taints on the node
 	findings []triage.Reason

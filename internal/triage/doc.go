@@ -75,11 +75,15 @@
 //
 // Each group has a clock. It starts when the group becomes matched:
 //
-//   - If the core has already evaluated the node against this rule, the clock starts at
-//     the caller's time.
-//   - Otherwise it starts when the condition got its status. That is the caller's time
-//     if the core saw the change, else the transition time of the condition, but never
-//     later than now.
+//   - It starts at the transition time of the condition: a condition that is reported late
+//     does not wait again. It does not start before the last version of the node arrived
+//     that had another status ([Node.Previous], rounded up to whole seconds), and never in
+//     the future. Unknown and a missing condition do not count as another status, because
+//     they do not show that the node was healthy. The clock starts at the caller's time if
+//     there is no transition time, or if only the reason has changed.
+//   - If the core evaluates the node against this rule for the first time, the clock starts
+//     when the condition got its status, by the same rules. A change of the reason does not
+//     matter then.
 //   - If the signals have [Signal.FromCreation], it starts at the creation of the node.
 //     Such a group stops matching for good once the node is initialized.
 //
@@ -103,12 +107,12 @@
 // condition. A plan asks to remember a start that cannot be derived, because the
 // transition time
 //
-//   - did not move forward when the condition changed, or is not set,
-//   - was far from the caller's time at the change, so a clock is wrong, or
+//   - is before the last version with another status, or is not set,
+//   - was in the future at the change, so a clock is wrong, or
 //   - has moved since.
 //
-// Differences from whole seconds and from the delay of a watch do not count, so an
-// ordinary failure needs no memory. Memories exist for groups with a duration, because
+// Two seconds before, because times have whole seconds, and a minute after do not count,
+// so an ordinary failure needs no memory. Memories exist for groups with a duration, because
 // only there the start matters. They also exist for every unclear group, because nothing
 // else shows that the node was unhealthy. They do not exist for rules on dry run or for
 // conditions that the node does not report.

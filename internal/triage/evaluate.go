@@ -122,7 +122,8 @@ func (c *Core) start(n *node, r *rule, g *group, v verdict, row *condition, firs
 	if row == nil {
 		return begin, v == holds
 	}
-	isAccurate := row.transitionIsNew
+	var isAccurate bool
+	begin.since, isAccurate = row.since(c.now)
 	if first {
 		begin.since, isAccurate = row.statusSince, row.transitionIsAccurate
 		for _, m := range n.extra.memories {

@@ -59,6 +59,7 @@ type history struct {
 	isLast     bool                    // this is the last check
 	nodes      map[string]*triage.Node // the cluster
 	observed   map[string]triage.Node  // the cluster as the deciders know it
+	seen       map[string]time.Time    // when the last version of a node arrived
 	rules      map[triage.RuleID]triage.Rule
 	allowed    map[triage.RuleID]*triage.Allowance // what is left of the allowances
 	oldPlans   []triage.Plan                       // plans that were not carried out yet
@@ -112,6 +113,7 @@ func runHistory(t *rapid.T, saw map[string]int, newDeciders func() []decider, ne
 			newDeciders: newDeciders,
 			now:         startTime,
 			nodes:       map[string]*triage.Node{},
+			seen:        map[string]time.Time{},
 			rules:       map[triage.RuleID]triage.Rule{},
 			allowed:     map[triage.RuleID]*triage.Allowance{},
 			placements:  placementTracker{inFlight: map[placement]string{}, unexpected: map[placement]bool{}},
@@ -194,6 +196,7 @@ func (h *history) observe(names ...string) {
 	var lines []string
 	var facts []triage.Node
 	for _, name := range names {
+		h.nodes[name].Previous, h.seen[name] = h.seen[name], h.now
 		lines = append(lines, describe(*h.nodes[name]))
 		facts = append(facts, *h.nodes[name])
 		h.observed[name] = cloneNode(*h.nodes[name])
@@ -1432,7 +1435,7 @@ func TestHistories(t *testing.T) {
 	wanted := []string{
 		"grants", "releases", "fallbacks", "supersessions", "escalations", "exhaustions", "departures", "replacements",
 		"unclear-kept", "memories", "memories of a later start than the stamp's", "remembered",
-		"remembered through an Unknown with the same stamp", "remembered because no stamp tells it", "transition times of wrong clocks",
+		"remembered through an Unknown with the same stamp", "remembered because no stamp tells it", "transition times before the last healthy version", "conditions reported late",
 		"not remembered: on dry run", "not remembered: no duration", "over", "abandoned", "resumed",
 		"dry-run findings", "dry-run releases", "dry-run releases of the unclear", "dry runs ended",
 		"records lost", "NoExecute of others that serves", "taints of a rule that cannot be read", "memories of a rule that cannot be read", "held: by taints of others",

@@ -19,14 +19,16 @@ func TestRemember(t *testing.T) {
 		since, anew  time.Duration // start of the clock in both cores
 	}{
 		"the transition time moved with the status":                {triage.False, triage.True, 0, 3 * hour, false, 3 * hour, 3 * hour},
-		"the watch was late":                                       {triage.False, triage.True, 0, 3*hour - time.Minute, false, 3 * hour, 3*hour - time.Minute},
+		"the watch was late":                                       {triage.False, triage.True, 0, 3*hour - time.Minute, false, 3*hour - time.Minute, 3*hour - time.Minute},
 		"the reporter's clock is ahead":                            {triage.False, triage.True, 0, 3*hour + time.Minute, false, 3 * hour, 3*hour + time.Minute},
 		"the transition time is in the future":                     {triage.False, triage.True, 0, 9 * hour, true, 3 * hour, 3 * hour},
-		"the reporter's clock is slow":                             {triage.False, triage.True, 0, 3*hour - 5*time.Minute, true, 3 * hour, 3 * hour},
+		"the condition is reported late":                           {triage.False, triage.True, 0, 2*hour + time.Minute, false, 2*hour + time.Minute, 2*hour + time.Minute},
+		"just after it was reported as healthy":                    {triage.False, triage.True, 0, 2*hour - time.Second, false, 2 * hour, 2*hour - time.Second},
+		"before it was last reported as healthy":                   {triage.False, triage.True, 0, 2*hour - time.Minute, true, 2 * hour, 2 * hour},
 		"unhealthy when first observed":                            {triage.True, triage.True, 0, 0, false, 0, 0},
-		"two changes in one second":                                {triage.False, triage.True, 3*hour - time.Second, 3*hour - time.Second, false, 3 * hour, 3*hour - time.Second},
-		"the transition time did not move":                         {triage.False, triage.True, 0, 0, true, 3 * hour, 3 * hour},
-		"the transition time went back":                            {triage.False, triage.True, hour, 0, true, 3 * hour, 3 * hour},
+		"two changes in one second":                                {triage.False, triage.True, 3*hour - time.Second, 3*hour - time.Second, false, 3*hour - time.Second, 3*hour - time.Second},
+		"the transition time did not move":                         {triage.False, triage.True, 0, 0, true, 2 * hour, 2 * hour},
+		"the transition time went back":                            {triage.False, triage.True, hour, 0, true, 2 * hour, 2 * hour},
 		"the transition time was removed":                          {triage.False, triage.True, 0, never, true, 3 * hour, 3 * hour},
 		"there was never a transition time":                        {triage.False, triage.True, never, never, true, 3 * hour, 3 * hour},
 		"unhealthy when first observed, without a transition time": {triage.True, triage.True, never, never, true, 2 * hour, 2 * hour},
@@ -51,7 +53,9 @@ func TestRemember(t *testing.T) {
 			}
 			core := waitingCore(t, startTime.Add(2*hour))
 			core.Observe(startTime.Add(2*hour), node(test.was, test.before, nil))
-			core.Observe(startTime.Add(3*hour), node(test.is, test.then, nil))
+			changed := node(test.is, test.then, nil)
+			changed.Previous = startTime.Add(2 * hour)
+			core.Observe(startTime.Add(3*hour), changed)
 			since, memories := start(core)
 			if since != test.since || len(memories) > 0 != test.remembers {
 				t.Errorf("since %s, to be remembered: %v; want %s, %t", since, memories, test.since, test.remembers)

@@ -50,7 +50,8 @@ type nodeState struct {
 	isReplacement      bool      // it replaces a deleted node
 	changed            map[string]time.Time
 	staleTransition    map[string]bool
-	flapped            map[string]bool // between the last two observations; set only during updateNode
+	lastOther          map[string]time.Time // when the last version with another status arrived, by condition
+	flapped            map[string]bool      // between the last two observations; set only during updateNode
 	ruleStates         map[triage.RuleID]*ruleState
 }
 
@@ -191,22 +192,20 @@ func (t *naiveCore) Observe(now time.Time, nodes ...triage.Node) {
 			p = nil
 		}
 		flapped := map[string]bool{}
-		accurate := map[string]bool{} // conditions whose transition time can be that of a change seen now
 		if p == nil {
 			p = &nodeState{
 				created:         facts.Created,
 				changed:         map[string]time.Time{},
 				staleTransition: map[string]bool{},
+				lastOther:       map[string]time.Time{},
 				ruleStates:      map[triage.RuleID]*ruleState{},
 			}
 			for _, row := range facts.Conditions {
 				if _, met := p.changed[row.Type]; met {
 					continue
 				}
-				p.changed[row.Type], p.staleTransition[row.Type] = t.now, row.Transition.IsZero()
-				if !row.Transition.IsZero() && row.Transition.Before(t.now) {
-					p.changed[row.Type] = row.Transition
-				}
+				at, derivable := t.began(p, row)
+				p.changed[row.Type], p.staleTransition[row.Type] = at, !derivable
 			}
 			if p.created.IsZero() {
 				p.created = t.now
@@ -216,17 +215,19 @@ func (t *naiveCore) Observe(now time.Time, nodes ...triage.Node) {
 			for _, row := range slices.Concat(p.facts.Conditions, facts.Conditions) {
 				before, was := rowOf(p.facts, row.Type)
 				after, is := rowOf(facts, row.Type)
-				// Within two seconds two changes may have the same transition time.
-				accurate[row.Type] = after.Transition.After(before.Transition) || t.now.Sub(after.Transition) < 2*time.Second
-				// A wrong clock does not tell when the change was.
-				if off := t.now.Sub(after.Transition).Abs(); accurate[row.Type] && off > time.Minute {
-					accurate[row.Type] = false
-					t.saw["transition times of wrong clocks"]++
+				switch { // Unknown and a missing condition do not show that the node was healthy
+				case !was || !is:
+					delete(p.lastOther, row.Type)
+				case before.Status == after.Status && before.Reason != after.Reason:
+					p.lastOther[row.Type] = roundUp(t.now)
+				case before.Status != after.Status && before.Status != triage.Unknown:
+					p.lastOther[row.Type] = roundUp(facts.Previous)
 				}
 				flapped[row.Type] = was && is && before.Status == after.Status && after.Transition.After(before.Transition)
 				switch {
 				case before.Status != after.Status || was != is:
-					p.changed[row.Type], p.staleTransition[row.Type] = t.now, !accurate[row.Type]
+					at, derivable := t.began(p, after)
+					p.changed[row.Type], p.staleTransition[row.Type] = at, !derivable
 				case !before.Transition.Equal(after.Transition): // later or earlier than the change
 					p.staleTransition[row.Type] = true
 				}
@@ -241,7 +242,7 @@ func (t *naiveCore) Observe(now time.Time, nodes ...triage.Node) {
 			t.saw["ready before the startup taints are gone"]++
 		}
 		p.flapped = flapped
-		t.updateNode(p, accurate)
+		t.updateNode(p)
 		p.flapped = nil
 		for id, c := range p.ruleStates {
 			c.recordTermination(t.rules[id])
@@ -394,7 +395,7 @@ func (t *naiveCore) expire() {
 func (t *naiveCore) decide() {
 	t.expire()
 	for _, p := range t.nodes {
-		t.updateNode(p, nil)
+		t.updateNode(p)
 	}
 	t.escalate()
 	t.updateStorms()
@@ -468,7 +469,7 @@ func (t *naiveCore) hasResponses(id triage.RuleID) bool {
 }
 
 // updateNode updates the rule states of a node from its facts. It is idempotent.
-func (t *naiveCore) updateNode(p *nodeState, accurate map[string]bool) {
+func (t *naiveCore) updateNode(p *nodeState) {
 	for _, id := range t.idsOf(p) {
 		c := p.ruleState(id)
 		rule, known := t.rules[id]
@@ -480,7 +481,7 @@ func (t *naiveCore) updateNode(p *nodeState, accurate map[string]bool) {
 			continue
 		}
 		for _, condition := range groups(rule) {
-			t.updateClock(p, rule, c, condition, accurate[condition])
+			t.updateClock(p, rule, c, condition)
 		}
 		switch t.verdict(p, rule) {
 		case holds:
@@ -579,7 +580,7 @@ func (t *naiveCore) clocksMatch(rule triage.Rule, c *ruleState) bool {
 }
 
 // updateClock starts, stops or keeps the clock of one group.
-func (t *naiveCore) updateClock(p *nodeState, rule triage.Rule, c *ruleState, condition string, accurate bool) {
+func (t *naiveCore) updateClock(p *nodeState, rule triage.Rule, c *ruleState, condition string) {
 	v, _ := t.group(p, rule, condition)
 	clock, running := c.clocks[condition]
 	row, is := rowOf(p.facts, condition)
@@ -608,9 +609,32 @@ func (t *naiveCore) updateClock(p *nodeState, rule triage.Rule, c *ruleState, co
 	case !c.evaluated:
 		clock = start{at: p.changed[condition], derivable: !p.staleTransition[condition], transition: row.Transition}
 	default:
-		clock = start{at: t.now, derivable: accurate, transition: row.Transition}
+		at, derivable := t.began(p, row)
+		clock = start{at: at, derivable: derivable, transition: row.Transition}
+		if at.Before(t.now.Add(-time.Minute)) {
+			t.saw["conditions reported late"]++
+		}
 	}
 	c.clocks[condition] = clock
+}
+
+// roundUp returns the next whole second.
+func roundUp(t time.Time) time.Time { return t.Add(time.Second - 1).Truncate(time.Second) }
+
+// began returns when a condition got its status or reason, and whether a restarted core would
+// find the same.
+func (t *naiveCore) began(p *nodeState, row triage.Condition) (at time.Time, derivable bool) {
+	last := p.lastOther[row.Type]
+	if row.Transition.IsZero() {
+		return t.now, false
+	}
+	if at = row.Transition; at.Before(last) {
+		at = last
+		t.saw["transition times before the last healthy version"]++
+	}
+	inFuture := row.Transition.After(t.now.Add(time.Minute))
+	tooEarly := row.Transition.Add(2 * time.Second).Before(last) // times have whole seconds
+	return earlier(at, t.now), !inFuture && !tooEarly
 }
 
 // syncResponse compares the known response with the facts.

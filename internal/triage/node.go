@@ -36,7 +36,10 @@ type Node struct {
 	Starting bool
 
 	Conditions []Condition
-	Vetoes     []Veto
+	// Previous is when the version before this one arrived, zero if there was none. It has effect
+	// only if a condition has changed: the old status was still reported then.
+	Previous time.Time
+	Vetoes   []Veto
 
 	// Confirmed says that a user has confirmed that the node is healthy. Once the node is
 	// healthy, its treatment may end without a delay.

@@ -52,21 +52,37 @@ var noExtraFacts = &extraFacts{}
 type condition struct {
 	kind, reason         symbol
 	status               Status
-	transitionIsNew      bool // the transition time belongs to the change in this observation
 	transitionIsAccurate bool // the transition time is when the status changed
 	transitionMoved      bool // this observation has a later transition time and the same status
-	transition           int64
-	statusSince          int64 // when the condition got its status
+	// lastOther is when the last version arrived that had another status, in whole seconds since
+	// 1970, rounded up. Unknown does not count, because it does not show that the node was
+	// healthy. A transition time says nothing about the reason: if only the reason has changed,
+	// lastOther is when the core saw it. Zero means that there was no such version.
+	lastOther   uint32
+	transition  int64
+	statusSince int64 // when the condition got its status
 }
 
-// transitionPrecision is the age up to which an unchanged transition time can still belong
-// to the latest change. Transition times have whole seconds, and a watch has some delay.
+// transitionPrecision is how much earlier than the last version with another status a
+// transition time can be and still be correct. Transition times have whole seconds, and a
+// watch has some delay.
 const transitionPrecision = 2 * time.Second
 
-// maxClockDrift is the largest accepted difference between a transition time and the time at
-// which the core saw the change. Watches have delays, and clocks differ. A restarted core
-// would derive a wrong start from a larger difference.
+// maxClockDrift is how far in the future a transition time can be and still be correct, because
+// clocks differ.
 const maxClockDrift = time.Minute
+
+// since returns when a condition got its status and reason. This is its transition time, but not
+// before lastOther and never in the future. accurate means that a restarted core, which knows
+// only the transition time, would find the same.
+func (row *condition) since(now int64) (since int64, accurate bool) {
+	lastOther := int64(row.lastOther) * int64(time.Second)
+	if row.transition == 0 {
+		return now, false
+	}
+	return min(max(row.transition, lastOther), now),
+		row.transition <= later(now, maxClockDrift) && later(row.transition, transitionPrecision) >= lastOther
+}
 
 // Observe sets all facts of some nodes.
 func (c *Core) Observe(now time.Time, nodes ...Node) {
@@ -94,7 +110,7 @@ func (c *Core) observe(facts *Node) {
 		n.index = len(c.allNodes)
 		c.nodes[n.name], c.allNodes = n, append(c.allNodes, n)
 	}
-	concerns := c.updateConditions(n, facts.Conditions, isNew)
+	concerns := c.updateConditions(n, facts)
 	found, moved := c.updateExtraFacts(n, facts), c.updatePosition(n, facts)
 	if found || moved {
 		concerns = everyCondition
@@ -121,7 +137,7 @@ func (c *Core) observe(facts *Node) {
 		}
 	}
 	for i := range n.conditions {
-		n.conditions[i].transitionIsNew, n.conditions[i].transitionMoved = false, false
+		n.conditions[i].transitionMoved = false
 	}
 	if !n.wasReady && c.isReady(n) {
 		n.wasReady = true
@@ -142,7 +158,8 @@ func maskOf(kind symbol) conditionMask { return 1 << (kind % 64) }
 
 // updateConditions updates the conditions and returns those with a change that rules can
 // notice.
-func (c *Core) updateConditions(n *node, rows []Condition, isNew bool) (changed conditionMask) {
+func (c *Core) updateConditions(n *node, facts *Node) (changed conditionMask) {
+	rows, previous := facts.Conditions, secondsUp(facts.Previous)
 	if len(rows) != len(n.conditions) {
 		c.replaceConditions(n, rows)
 		changed = everyCondition
@@ -160,19 +177,21 @@ func (c *Core) updateConditions(n *node, rows []Condition, isNew bool) (changed 
 			continue
 		}
 		changed |= maskOf(row.kind)
-		row.transitionMoved = row.status == reported.Status && transition > row.transition
-		row.transitionIsNew = (transition > row.transition || later(transition, transitionPrecision) > c.now) &&
-			(isNew || later(transition, maxClockDrift) >= c.now && later(c.now, maxClockDrift) >= transition)
-		if row.status != reported.Status {
-			row.statusSince, row.transitionIsAccurate = c.now, row.transitionIsNew
-			if isNew && transition != 0 {
-				row.statusSince = min(transition, c.now)
-			}
-			n.unknowns += isUnknown(reported.Status) - isUnknown(row.status)
-		} else if row.transition != transition {
+		before, moved := row.status, transition != row.transition
+		row.transitionMoved = before == reported.Status && transition > row.transition
+		row.status, row.transition = reported.Status, transition
+		switch {
+		case before == reported.Status && !sameReason:
+			row.lastOther = secondsUp(instant(c.now))
+		case before != reported.Status && before != Unknown && before != Missing:
+			row.lastOther = previous
+		}
+		if before != reported.Status {
+			row.statusSince, row.transitionIsAccurate = row.since(c.now)
+			n.unknowns += isUnknown(reported.Status) - isUnknown(before)
+		} else if moved {
 			row.transitionIsAccurate = false
 		}
-		row.status, row.transition = reported.Status, transition
 		if !sameReason {
 			c.symbols.release(row.reason)
 			row.reason = c.symbols.acquire(reported.Reason)

@@ -57,6 +57,7 @@ type scenario struct {
 	// ladders are the ladders of all rules, including removed ones.
 	ladders map[triage.RuleID][]triage.Step
 	nodes   map[string]*triage.Node
+	seen    map[string]time.Time // when the last version of a node arrived
 	// allowed are the current allowances by rule.
 	allowed map[triage.RuleID]triage.Allowance
 
@@ -69,6 +70,7 @@ func newScenario() *scenario {
 		rules:   map[triage.RuleID]triage.Rule{},
 		ladders: map[triage.RuleID][]triage.Step{},
 		nodes:   map[string]*triage.Node{},
+		seen:    map[string]time.Time{},
 		allowed: map[triage.RuleID]triage.Allowance{},
 		told:    map[string]planSummary{},
 	}
@@ -395,7 +397,7 @@ func (s *scenario) newNodes(c *command) {
 		s.nodes[name] = node
 		seen = append(seen, observed(node))
 	}
-	s.core.Observe(s.now, seen...)
+	s.observe(seen...)
 	s.printChanges()
 }
 
@@ -452,6 +454,14 @@ func observed(node *triage.Node) triage.Node {
 	return *node
 }
 
+// observe passes versions of nodes to the core. Every version of a node has arrived.
+func (s *scenario) observe(nodes ...triage.Node) {
+	for i := range nodes {
+		nodes[i].Previous, s.seen[nodes[i].Name] = s.seen[nodes[i].Name], s.now
+	}
+	s.core.Observe(s.now, nodes...)
+}
+
 // change changes nodes and passes all of them to the core at once.
 func (s *scenario) change(c *command, names []string, change func(*triage.Node)) {
 	var seen []triage.Node
@@ -463,7 +473,7 @@ func (s *scenario) change(c *command, names []string, change func(*triage.Node))
 		change(node)
 		seen = append(seen, observed(node))
 	}
-	s.core.Observe(s.now, seen...)
+	s.observe(seen...)
 	s.printChanges()
 }
 
@@ -596,7 +606,7 @@ func (s *scenario) carryOut(c *command) {
 		}
 	}
 	if len(seen) > 0 {
-		s.core.Observe(s.now, seen...)
+		s.observe(seen...)
 		s.printChanges()
 	}
 	for _, call := range callOff {
@@ -730,7 +740,7 @@ func (s *scenario) restart(c *command) {
 		s.core.Allow(s.now, id, &allowance)
 	}
 	for _, name := range names {
-		s.core.Observe(s.now, observed(s.nodes[name]))
+		s.observe(observed(s.nodes[name]))
 	}
 	for _, grant := range grants {
 		s.core.Resume(s.now, grant)

@@ -42,6 +42,11 @@ type Change[T client.Object] struct {
 	Object T
 	Gone   bool
 	At     time.Time
+	// Previous is when the last version arrived in which nothing had changed yet, if that version
+	// was in the inbox, too.
+	Previous time.Time
+
+	isNews bool // not only a version with the same content
 }
 
 // Apply calls remove for each object that is gone, and upsert for each new version, in the
@@ -123,13 +128,19 @@ func (box *Inbox[T]) Update(obj any) error {
 	}
 	dropManagedFields(object)
 	box.put(func(now time.Time) bool {
-		box.batch.Changes[box.key(object)] = Change[T]{Object: object, At: now}
-		if box.same == nil {
-			return true
+		key, isNews := box.key(object), true
+		if box.same != nil {
+			before, found := box.known[key]
+			box.known[key] = object
+			isNews = !found || !box.same(before, object)
 		}
-		before, found := box.known[box.key(object)]
-		box.known[box.key(object)] = object
-		return !found || !box.same(before, object)
+		waiting := box.batch.Changes[key]
+		change := Change[T]{Object: object, At: now, Previous: waiting.Previous, isNews: isNews || waiting.isNews}
+		if isNews && !waiting.isNews {
+			change.Previous = waiting.At
+		}
+		box.batch.Changes[key] = change
+		return isNews
 	})
 	return nil
 }
