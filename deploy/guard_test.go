@@ -252,24 +252,25 @@ func (c cluster) guardsNodes(t *testing.T) {
 	testkit.Eventually(t, "the guard", isForbidden(t, unbound, createLease(namespace, "x")))
 
 	const (
-		metadata  = "an agent may write conditions of its node, and not metadata."
-		status    = "an agent may write conditions of its node, and not status."
-		itself    = "an agent may write the status of its node, and not the node itself"
-		native    = "an agent may not write conditions of Kubernetes itself: "
-		notTheirs = "an agent may remove conditions that it has applied, and those without a status or a heartbeat, and not "
-		keeps     = "as field manager autohealer-agent-yielded an agent may keep conditions as they are, and change none"
-		byApply   = "an agent writes conditions by server-side apply, as field manager autohealer-agent"
-		others    = "the agent on node node-0001 may not write node node-0002"
-		nameless  = "the token of this agent names no node: use that of its pod"
-		ownLease  = "the agent on node node-0001 may write the Lease autohealer-agent-node-0001, and not "
-		ownEvents = "the agent on node node-0001 may write Events about this node, and not about "
-		tooLarge  = "a condition of an agent has at most 317 characters of type, 16 of status, 128 of reason and 1024 of message"
-		leaseMeta = "an agent may give its Lease the label app.kubernetes.io/name=autohealer-agent and its node as owner, and no other metadata"
-		leaseSpec = "the Lease of an agent has a holderIdentity of at most 253 characters"
-		leaseKeep = "an agent writes its Lease as field manager autohealer-agent, and adds no other to its managedFields"
-		ownSource = "an Event of the agent on node node-0001 has this node as source.host"
-		eventSize = "an Event of an agent has at most 1024 characters of message and 128 of reason"
-		eventMeta = "an Event of an agent has no labels, annotations"
+		metadata   = "an agent may write conditions of its node, and not metadata."
+		status     = "an agent may write conditions of its node, and not status."
+		itself     = "an agent may write the status of its node, and not the node itself"
+		native     = "an agent may not write conditions of Kubernetes itself: "
+		notTheirs  = "an agent may remove conditions that it has applied, and those without a status or a heartbeat, and not "
+		keeps      = "as field manager autohealer-agent-yielded an agent may keep conditions as they are, and change none"
+		byApply    = "an agent writes conditions by server-side apply, as field manager autohealer-agent"
+		others     = "the agent on node node-0001 may not write node node-0002"
+		nameless   = "the token of this agent names no node: use that of its pod"
+		ownLease   = "the agent on node node-0001 may write the Lease autohealer-agent-node-0001, and not "
+		ownEvents  = "the agent on node node-0001 may write Events about this node, and not about "
+		tooLarge   = "a condition of an agent has at most 317 characters of type, 16 of status, 128 of reason and 1024 of message"
+		leaseMeta  = "an agent may give its Lease the label app.kubernetes.io/name=autohealer-agent and its node as owner, and no other metadata"
+		leaseSpec  = "the Lease of an agent has a holderIdentity of at most 253 characters"
+		leaseKeep  = "an agent writes its Lease as field manager autohealer-agent, and adds no other to its managedFields"
+		ownSource  = "an Event of the agent on node node-0001 has this node as source.host"
+		eventCount = "an agent may raise the count of an Event and move its lastTimestamp, and change nothing else of it"
+		eventSize  = "an Event of an agent has at most 1024 characters of message and 128 of reason"
+		eventMeta  = "an Event of an agent has no labels, annotations"
 	)
 	rows := func(n int) (list []string) {
 		for i := range n {
@@ -394,7 +395,9 @@ func (c cluster) guardsNodes(t *testing.T) {
 		{"deletes the Lease of another agent", deletes(leasePath(namespace) + "/autohealer-agent-" + theirs), ownLease + "autohealer-agent-node-0002"},
 
 		{"writes an Event about its node", createEvent("mine", nodeRef(mine)), ""},
-		{"increases its count", patchEvent("mine", `{"count": 2}`), ""},
+		{"increases its count", patchEvent("mine", `{"count": 2, "lastTimestamp": "2026-11-15T12:00:00Z"}`), ""},
+		{"changes its message", patchEvent("mine", `{"message": "all is well"}`), eventCount},
+		{"changes its source", patchEvent("mine", `{"source": {"component": "other-monitor"}}`), eventCount},
 		{"writes an Event of maximal length", event(func(e *corev1.Event) { e.Message = long(report.LongestMessage) }), ""},
 		{"writes an Event that is too long", event(func(e *corev1.Event) { e.Message = long(report.LongestMessage + 1) }), eventSize},
 		{"writes an Event with a reason that is too long", event(func(e *corev1.Event) { e.Reason = long(report.LongestReason + 1) }), eventSize},

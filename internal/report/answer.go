@@ -67,6 +67,7 @@ func (c *core) answer(now time.Time, req *request, got kubeapi.Answer, err error
 	var refused *kubeapi.StatusError
 	if result == resultConflict && req.kind == requestEvent && errors.As(err, &refused) && refused.Reason == "AlreadyExists" {
 		result, err = resultOK, nil // an earlier attempt created the Event
+		req.stored = storedEvent{}  // its count is not known
 	}
 	var seen nodeView
 	if result == resultOK && req.readsNode {
@@ -81,6 +82,12 @@ func (c *core) answer(now time.Time, req *request, got kubeapi.Answer, err error
 		return
 	}
 	c.serverAnswered(now, got)
+	if req.updates && (result == resultNotFound || result == resultInvalid || result == resultForbidden) {
+		c.events.forget(req.stored.key) // create it instead
+		c.events.cannotUpdate = c.events.cannotUpdate || result == resultForbidden
+		c.requeue(req)
+		return
+	}
 	c.noteRefusal(req.kind, result, err)
 	own := c.backoffs[req.kind]
 	switch result {
@@ -204,6 +211,9 @@ func (c *core) requestSucceeded(now time.Time, req *request, got kubeapi.Answer)
 		c.leaseRenewed(now, got)
 	case requestEvent:
 		c.events.delivered(req.queue, req.event)
+		if req.stored.name != "" {
+			c.events.remember(req.stored)
+		}
 	}
 }
 

@@ -33,7 +33,7 @@ type condition struct {
 
 func toCondition(c finding.Condition, now time.Time) condition {
 	return condition{
-		status: c.Status, reason: cut(c.Reason, LongestReason), message: cut(c.Message, LongestMessage),
+		status: c.Shown(), reason: cut(c.Reason, LongestReason), message: cut(c.Message, LongestMessage),
 		since: validTime(c.Since, now).Unix(),
 	}
 }

@@ -3,6 +3,7 @@ package report
 import (
 	"encoding/json"
 	"maps"
+	"math"
 	"net/http"
 	"net/url"
 	"slices"
@@ -119,6 +120,20 @@ func (c *core) applyLease(now time.Time) kubeapi.Request {
 	}
 }
 
+// eventsPath is the path of all Events of the agent.
+func (c *core) eventsPath() string {
+	return "/api/v1/namespaces/" + url.PathEscape(c.cfg.EventNamespace) + "/events"
+}
+
+// updateEvent raises the count of a stored Event. The request may be sent twice.
+func (c *core) updateEvent(w *queuedEvent, stored storedEvent) kubeapi.Request {
+	return kubeapi.Request{
+		Method: http.MethodPatch, Path: c.eventsPath() + "/" + stored.name + "?" + url.Values{"fieldManager": {FieldManager}}.Encode(),
+		ContentType: "application/merge-patch+json", MetadataOnly: true,
+		Body: encode(object{"count": min(stored.count, math.MaxInt32), "lastTimestamp": w.Time.UTC().Format(time.RFC3339)}),
+	}
+}
+
 func (c *core) createEvent(w *queuedEvent) kubeapi.Request {
 	about := object{"apiVersion": "v1", "kind": "Node", "name": c.cfg.Node, "uid": c.cfg.Node}
 	if c.uid != "" {
@@ -137,7 +152,7 @@ func (c *core) createEvent(w *queuedEvent) kubeapi.Request {
 		kind = "Warning"
 	}
 	return kubeapi.Request{
-		Method: http.MethodPost, Path: "/api/v1/namespaces/" + url.PathEscape(c.cfg.EventNamespace) + "/events",
+		Method: http.MethodPost, Path: c.eventsPath(),
 		ContentType: "application/json", MetadataOnly: true,
 		Body: encode(object{
 			"apiVersion": "v1", "kind": "Event",
@@ -145,9 +160,9 @@ func (c *core) createEvent(w *queuedEvent) kubeapi.Request {
 			"involvedObject": about,
 			"reason":         w.Reason, "message": w.message(), "type": kind,
 			"source":             object{"component": source, "host": c.cfg.Node},
-			"reportingComponent": source,
-			"firstTimestamp":     first.UTC().Format(time.RFC3339), "lastTimestamp": w.Time.UTC().Format(time.RFC3339),
-			"count": min(w.count(), 1<<31-1),
+			"reportingComponent": source, "reportingInstance": c.cfg.Node,
+			"firstTimestamp": first.UTC().Format(time.RFC3339), "lastTimestamp": w.Time.UTC().Format(time.RFC3339),
+			"count": min(w.count(), math.MaxInt32),
 		}),
 	}
 }
