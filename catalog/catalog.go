@@ -51,6 +51,10 @@ const (
 // GPUMonitor exists only in Autohealer.
 const GPUMonitor Source = "gpu-monitor"
 
+// ThirdParty stands for a daemon that reports through the agent. No shipped monitor detects the
+// problem.
+const ThirdParty Source = "third-party daemon"
+
 // TaintPrefix is the prefix of the keys of default taints. It is a domain of Autohealer, so a
 // default never conflicts with a key of a user. The condition type follows it, so that a reader of
 // the taint knows the condition.

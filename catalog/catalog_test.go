@@ -85,6 +85,8 @@ var shipped = map[catalog.Source]monitor{
 	"iptables-mode-monitor":         {nil, []string{"IPTablesVersionsMismatch"}},
 	"disk-monitor":                  {[]string{"DiskBadBlock"}, nil},
 	// This one exists only in Autohealer.
+	// The examples of its design that no monitor of it reports.
+	"third-party daemon": {[]string{"BadCPU", "RuntimeHung"}, nil},
 	"gpu-monitor": {[]string{"GPUUnhealthy"}, []string{
 		"XidGraphicsEngineError", "XidMemoryPageFault", "XidInvalidCommands", "XidStoppedProcessing", "XidPreemptiveCleanup",
 		"XidCopyEngineError", "XidVideoEngineError", "XidRowRemapPending", "XidHighSingleBitECCRate", "XidContainedMemoryError",
@@ -200,7 +202,7 @@ func TestOnlyBrokenHardwareSurvivesAReboot(t *testing.T) {
 			got = append(got, c.Type)
 		}
 	}
-	testkit.NoDiff(t, cmp.Diff([]string{"CperHardwareErrorFatal", "DiskBadBlock"}, got), "the conditions")
+	testkit.NoDiff(t, cmp.Diff([]string{"CperHardwareErrorFatal", "DiskBadBlock", "BadCPU"}, got), "the conditions")
 }
 
 func TestLookup(t *testing.T) {

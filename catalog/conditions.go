@@ -24,8 +24,8 @@ package catalog
 //   - A GPU is reset with its node, which fixes nearly all of its fatal errors. A broken GPU
 //     reports its error again when it is used, or is not found (GPUUnhealthy).
 //   - Restart counters start again at zero (Frequent*Restart).
-//   - Checks run again (KubeletUnhealthy, ContainerRuntimeUnhealthy, KubeProxyUnhealthy,
-//     NTPProblem).
+//   - Checks run again (KubeletUnhealthy, ContainerRuntimeUnhealthy, RuntimeHung,
+//     KubeProxyUnhealthy, NTPProblem).
 var conditions = []Condition{
 	{
 		Type: "Ready", Source: Kubernetes, Healthy: True,
@@ -160,5 +160,19 @@ var conditions = []Condition{
 		Meaning: "A GPU has failed in a way that only a reset, a reboot or a replacement fixes.",
 		Effect:  NoSchedule,
 		Why:     "The other GPUs of the node still work, possibly on jobs that take days, and a reset of the failed GPU requires a drain of the node first.",
+	},
+	{
+		Type: "BadCPU", Source: ThirdParty, Healthy: False,
+		Meaning: "A processor returns wrong results, or reports errors that it cannot correct.",
+		// A processor does not heal. A new one usually comes with a new node.
+		SurvivesReboot: true,
+		Effect:         NoSchedule,
+		Why:            "New pods avoid the processor; a user should check the results of running pods before they continue on another node.",
+	},
+	{
+		Type: "RuntimeHung", Source: ThirdParty, Healthy: False,
+		Meaning: "The container runtime accepts requests and does not finish them.",
+		Effect:  NoSchedule, Duration: "1m",
+		Why: "Pods can neither start nor stop there, while running containers continue; a runtime that is only busy answers within 1m.",
 	},
 }

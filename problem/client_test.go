@@ -29,7 +29,7 @@ func must(t *testing.T, err error) {
 	testkit.Must(t, err)
 }
 
-var unhealthy = problem.Condition{Type: "DiskBadBlock", Status: true, Reason: "BadBlocksFound", Message: "3 of them"}
+var unhealthy = problem.Condition{Type: "DiskBadBlock", Status: problem.True, Reason: "BadBlocksFound", Message: "3 of them"}
 var well = problem.Condition{Type: "DiskBadBlock", Reason: "NoBadBlocks"}
 
 func reasons(got []problem.Status) []string {
@@ -56,7 +56,7 @@ func TestReportsAreBatchedAndSorted(t *testing.T) {
 		e := got[0].Events
 		testkit.Check(t, e[0].Severity == problem.Info && e[1].Severity == problem.Warn && e[0].Timestamp.Equal(now.Add(-time.Minute)), "%+v", e)
 		k := got[0].Conditions
-		testkit.Check(t, len(k) == 1 && k[0].Status && k[0].Transition.Equal(now), "%+v", k)
+		testkit.Check(t, len(k) == 1 && k[0].Status == problem.True && k[0].Transition.Equal(now), "%+v", k)
 	})
 }
 
@@ -75,11 +75,11 @@ func TestTheHeartbeatHasTheLatestConditions(t *testing.T) {
 		changed := time.Now()
 		must(t, c.SetCondition(unhealthy))
 		pass(10 * time.Second)
-		must(t, c.SetCondition(problem.Condition{Type: unhealthy.Type, Status: true, Reason: unhealthy.Reason, Message: "4 of them"}))
+		must(t, c.SetCondition(problem.Condition{Type: unhealthy.Type, Status: problem.True, Reason: unhealthy.Reason, Message: "4 of them"}))
 		pass(time.Minute)
 		got, _ = a.statuses()
 		last := got[len(got)-1].Conditions
-		testkit.Check(t, len(got) == 3 && len(last) == 1 && last[0].Status && last[0].Message == "4 of them" && last[0].Transition.Equal(changed),
+		testkit.Check(t, len(got) == 3 && len(last) == 1 && last[0].Status == problem.True && last[0].Message == "4 of them" && last[0].Transition.Equal(changed),
 			"%+v, want it true since %s, and not since %s", got, changed, began)
 	})
 }
@@ -136,7 +136,7 @@ func TestEventsSurviveAnOutageOfTheAgent(t *testing.T) {
 		a.set(func() { a.answer = nil })
 		pass(31 * time.Second)
 		got, _ := a.statuses()
-		testkit.Check(t, slices.Equal(reasons(got), []string{"Before", "Meanwhile"}) && !got[len(got)-1].Conditions[0].Status, "%+v", got)
+		testkit.Check(t, slices.Equal(reasons(got), []string{"Before", "Meanwhile"}) && got[len(got)-1].Conditions[0].Status == problem.False, "%+v", got)
 		testkit.Check(t, c.Err() == nil, "%v", c.Err())
 	})
 }
@@ -152,7 +152,7 @@ func TestDiscardDropsEvents(t *testing.T) {
 		must(t, c.Report(problem.Event{Reason: "Found"}))
 		pass(time.Minute)
 		got, _ := a.statuses()
-		testkit.Check(t, slices.Equal(reasons(got), []string{"Found"}) && got[0].Conditions[0].Status, "%+v", got)
+		testkit.Check(t, slices.Equal(reasons(got), []string{"Found"}) && got[0].Conditions[0].Status == problem.True, "%+v", got)
 		counts := c.Counts()
 		testkit.Check(t, counts.EventsDropped == 1 && counts.EventsDelivered == 1, "%+v", counts)
 	})
@@ -243,7 +243,7 @@ func TestAConditionIsDeliveredAfterTheClockWasSetBack(t *testing.T) {
 		must(t, c.SetCondition(unhealthy))
 		pass(20 * time.Second)
 		got, _ := a.statuses()
-		testkit.Check(t, len(got) != 0 && got[0].Conditions[0].Status, "it never gets there")
+		testkit.Check(t, len(got) != 0 && got[0].Conditions[0].Status == problem.True, "it never gets there")
 	})
 }
 
@@ -314,7 +314,7 @@ func TestAWrongTooEarlyIsLeftOut(t *testing.T) {
 			}
 		})
 		must(t, c.SetCondition(unhealthy))
-		must(t, c.SetCondition(problem.Condition{Type: "NTPProblem", Status: true, Reason: "NTPIsDown"}))
+		must(t, c.SetCondition(problem.Condition{Type: "NTPProblem", Status: problem.True, Reason: "NTPIsDown"}))
 		pass(5 * time.Second)
 		got, _ := a.statuses()
 		testkit.Check(t, len(got) == 1 && got[0].Conditions[0].Type == "NTPProblem", "%+v", got)
@@ -334,7 +334,7 @@ func TestConditionsAreSentAgainWithDiscard(t *testing.T) {
 			a.set(func() { a.away, a.answer = false, nil })
 			pass(2 * time.Second)
 			got, _ := a.statuses()
-			testkit.Check(t, len(got) == 1 && got[0].Conditions[0].Status, "%s: %+v", name, got)
+			testkit.Check(t, len(got) == 1 && got[0].Conditions[0].Status == problem.True, "%s: %+v", name, got)
 		})
 	}
 }
@@ -447,7 +447,7 @@ func TestEveryEventIsDeliveredOrCounted(t *testing.T) {
 					a.set(func() { a.away = !a.away })
 				case 1:
 					last = unhealthy
-					last.Status, last.Message = i%2 == 0, strconv.Itoa(i)
+					last.Status, last.Message = problem.ConditionStatus(i%3), strconv.Itoa(i)
 					must(t, c.SetCondition(last))
 				default:
 					reported++

@@ -30,7 +30,7 @@ func Example() {
 	for look := time.Tick(10 * time.Second); ctx.Err() == nil; {
 		condition := problem.Condition{Type: "DiskBadBlock", Reason: "NoBadBlocks"}
 		if n := badSectors(); n >= 100 { // the limit in the catalog
-			condition.Status, condition.Reason = true, "BadBlocksFound"
+			condition.Status, condition.Reason = problem.True, "BadBlocksFound"
 			condition.Message = fmt.Sprintf("%d bad sectors on /dev/sda", n)
 		}
 		if err := client.SetCondition(condition); err != nil {
@@ -65,7 +65,7 @@ func ExampleStatus() {
 	text, err := json.MarshalIndent(problem.Status{
 		Source:     "disk-watch",
 		Events:     []problem.Event{{Severity: problem.Warn, Timestamp: noon, Reason: "SlowDisk", Message: "a read of /dev/sda took 12s"}},
-		Conditions: []problem.Condition{{Type: "DiskBadBlock", Status: true, Transition: noon, Reason: "BadBlocksFound", Message: "128 bad sectors on /dev/sda"}},
+		Conditions: []problem.Condition{{Type: "DiskBadBlock", Status: problem.True, Transition: noon, Reason: "BadBlocksFound", Message: "128 bad sectors on /dev/sda"}},
 	}, "", "  ")
 	if err != nil {
 		fmt.Println(err)

@@ -1,6 +1,10 @@
 package problem
 
-import "time"
+import (
+	"fmt"
+	"slices"
+	"time"
+)
 
 // Severity is the severity of an event.
 type Severity string
@@ -11,13 +15,44 @@ const (
 	Warn Severity = "warn"
 )
 
+// ConditionStatus is the status of a condition on the Node. In JSON it is true, false or "Unknown".
+type ConditionStatus int8
+
+// The statuses. The default is False. Unknown means that the daemon cannot tell.
+const (
+	False ConditionStatus = iota
+	True
+	Unknown
+)
+
+var conditionStatuses = [...]string{False: "false", True: "true", Unknown: `"Unknown"`}
+
+// MarshalJSON returns true, false or "Unknown".
+func (s ConditionStatus) MarshalJSON() ([]byte, error) {
+	if s < 0 || int(s) >= len(conditionStatuses) {
+		return nil, fmt.Errorf("the status %d: use False, True or Unknown", s)
+	}
+	return []byte(conditionStatuses[s]), nil
+}
+
+// UnmarshalJSON reads true, false or "Unknown".
+func (s *ConditionStatus) UnmarshalJSON(text []byte) error {
+	i := slices.Index(conditionStatuses[:], string(text))
+	if i < 0 {
+		return fmt.Errorf(`the status %.80s: write true, false or "Unknown"`, text)
+	}
+	*s = ConditionStatus(i)
+	return nil
+}
+
 // Condition is the state of a condition of the node.
 type Condition struct {
-	// Type is the type of the condition. It names the problem, such as DiskBadBlock. It must be in
-	// Autohealer's catalog and in the conditions of the source in the agent's configuration.
+	// Type is the type of the condition, such as DiskBadBlock. It must be in the conditions of the
+	// source in the agent's configuration, and in Autohealer's catalog or declared there.
 	Type string `json:"type"`
-	// Status is true if the node has the problem.
-	Status bool `json:"status"`
+	// Status is the status of the condition on the Node. For nearly all types True means that the
+	// node has the problem.
+	Status ConditionStatus `json:"status"`
 	// Transition is when the status last changed.
 	Transition time.Time `json:"transition"`
 	// Reason is a CamelCase word for machines and tables.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/intake"
+	"github.com/resourcestack/autohealer/internal/kubeapi"
 	"github.com/resourcestack/autohealer/internal/probe/check"
 	"github.com/resourcestack/autohealer/internal/probe/procfs"
 	"github.com/resourcestack/autohealer/internal/probe/settings"
@@ -35,7 +37,7 @@ type agent struct {
 	intake     *intake.Intake
 	reports    reports
 	problems   *problems
-	needLabels chan struct{}
+	needNode   chan struct{}
 
 	// changeMu serializes changes. A change may wait for monitors to end. mu must not be
 	// held that long, because status requests need it.
@@ -46,6 +48,8 @@ type agent struct {
 	running  plan              // the plan that is in force
 	pending  pending
 	warnings warnings
+
+	refusedClear string // the last value of the annotation with an error; for the reader of the node
 }
 
 // run wires the agent and runs it until ctx ends.
@@ -72,7 +76,7 @@ func run(ctx context.Context, o options, getenv func(string) string, out io.Writ
 	if err := checkUsable(files.Settings()); err != nil {
 		return errors.Join(err, a.state.Close())
 	}
-	getLabels, err := a.reports.connect(o, getenv)
+	getNode, err := a.reports.connect(o, getenv)
 	if err != nil {
 		return errors.Join(err, a.state.Close())
 	}
@@ -99,7 +103,12 @@ func run(ctx context.Context, o options, getenv func(string) string, out io.Writ
 	if o.problemSources != "" {
 		parts.Go(func() { a.intake.Run(ctx) })
 	}
-	parts.Go(func() { labels{getLabels, a.needLabels, a.labelsNeeded, a.setLabels, log}.run(ctx) })
+	parts.Go(func() {
+		nodeReader{getNode, a.needNode, a.readInterval, func(ctx context.Context, node kubeapi.Metadata) {
+			a.setLabels(ctx, node.Labels)
+			a.clearAnnotated(ctx, node.Annotations[clearAnnotation])
+		}, log}.run(ctx)
+	})
 	parts.Wait()
 	a.supervisor.Stop()
 	stopReaping()
@@ -123,11 +132,12 @@ func newAgent(o options, getenv func(string) string, log *slog.Logger) (*agent, 
 		return nil, err
 	}
 	a := &agent{
-		log: log, state: remembered, needLabels: make(chan struct{}, 1),
+		log: log, state: remembered, needNode: make(chan struct{}, 1),
 		reports: reports{log: log, state: remembered}, problems: newProblems(), warnings: newWarnings(log),
 	}
 	a.factory = factory{
 		log: log, boot: this, state: remembered, getenv: getenv, emit: a.handleReport,
+		cleared:  map[string]time.Time{},
 		children: subprocess.New(), units: unit.New(unit.Config{}), repairs: &check.Repairs{Folder: check.RepairsFolder},
 	}
 	if known, ok := remembered.Labels(); ok {
@@ -184,8 +194,14 @@ func (a *agent) applyFiles(ctx context.Context, changes []settings.Change, all [
 	a.change(ctx, func() { a.settings = all })
 }
 
-// setLabels applies new labels of the node.
+// setLabels applies the labels of the node, if a file needs them.
 func (a *agent) setLabels(ctx context.Context, known map[string]string) {
+	a.mu.Lock()
+	same := a.labels != nil && maps.Equal(a.labels, known)
+	a.mu.Unlock()
+	if same || !a.labelsNeeded() {
+		return
+	}
 	a.state.KeepLabels(known)
 	a.change(ctx, func() { a.labels = known })
 }
@@ -245,11 +261,33 @@ func (a *agent) handleReport(monitor string, r finding.Report) {
 		}
 	}
 	a.reports.add(monitor, r)
+	if len(r.Conditions) > 0 && a.mayClear() {
+		a.readNode()
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(r.Conditions) > 0 && a.pending.monitors[monitor] {
 		a.pending.monitors[monitor] = false
 		a.checkComplete()
+	}
+}
+
+// readInterval returns how often to read the metadata of the node, 0 while it is not needed.
+func (a *agent) readInterval() time.Duration {
+	switch {
+	case a.mayClear():
+		return clearInterval
+	case a.labelsNeeded():
+		return labelInterval
+	}
+	return 0
+}
+
+// readNode makes the reader of the node check whether it is needed.
+func (a *agent) readNode() {
+	select {
+	case a.needNode <- struct{}{}:
+	default:
 	}
 }
 

@@ -47,6 +47,12 @@ func main() {
 const name = "autohealer-agent"
 
 func command(ctx context.Context, args []string, getenv func(string) string, out, log io.Writer) error {
+	if len(args) > 0 && args[0] == "clear" {
+		if err := clearCommand(ctx, args[1:], out); !errors.Is(err, flag.ErrHelp) {
+			return err
+		}
+		return nil
+	}
 	o, err := parse(args, getenv, out)
 	switch {
 	case errors.Is(err, flag.ErrHelp):

@@ -19,7 +19,7 @@ func (a *agent) metrics() []*metrictext.Family {
 		problems.Add(float64(n), reason)
 	}
 	conditionGauge := &metrictext.Family{Name: "problem_gauge", Kind: metrictext.Gauge, Labels: []string{"type", "reason"},
-		Help: "Whether a condition is True, by reason."}
+		Help: "Whether the node has the problem of a condition, by reason."}
 	why := map[string]string{}
 	for _, c := range a.reports.aggregate.Conditions() {
 		if c.Status == catalog.True {

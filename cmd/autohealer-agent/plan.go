@@ -71,10 +71,7 @@ func (a *agent) plan() plan {
 	a.pending.files = waiting
 	a.warnings.logDuplicateMetrics(p)
 	if selected {
-		select {
-		case a.needLabels <- struct{}{}:
-		default:
-		}
+		a.readNode()
 	}
 	return p
 }

@@ -34,10 +34,10 @@ type reports struct {
 	unknownFields *format.Rest
 }
 
-// connect finds the API server, and returns the function that reads the labels of the node.
+// connect finds the API server, and returns the function that reads the metadata of the node.
 // Without an API server the agent only serves and logs its findings. If the configured API
 // server cannot be found, connect returns an error.
-func (r *reports) connect(o options, getenv func(string) string) (func(context.Context) (map[string]string, error), error) {
+func (r *reports) connect(o options, getenv func(string) string) (func(context.Context) (kubeapi.Metadata, error), error) {
 	var client *kubeapi.Client
 	access, err := kubeapi.Find(o.kubeconfig, o.override, getenv)
 	if err == nil {
@@ -50,19 +50,19 @@ func (r *reports) connect(o options, getenv func(string) string) (func(context.C
 		if o.reporting.enable {
 			r.log.Warn("nothing is reported to an api server", "err", err)
 		}
-		return func(context.Context) (map[string]string, error) { return nil, err }, nil
+		return func(context.Context) (kubeapi.Metadata, error) { return kubeapi.Metadata{}, err }, nil
 	}
-	getLabels := func(ctx context.Context) (map[string]string, error) { return client.NodeLabels(ctx, o.node) }
+	getNode := func(ctx context.Context) (kubeapi.Metadata, error) { return client.NodeMetadata(ctx, o.node) }
 	if !o.reporting.enable {
 		r.log.Info("nothing is reported to the api server", "why", "--enable-k8s-exporter=false")
-		return getLabels, nil
+		return getNode, nil
 	}
 	r.reporter, err = report.New(report.Config{
 		API: client, Node: o.node, Holder: holder(o, getenv), LeaseNamespace: o.reporting.leases, EventNamespace: o.reporting.namespace,
 		TakeOver: o.takeOver, WithoutConditions: !o.reporting.conditions, WithoutEvents: !o.reporting.events,
 		LookEvery: max(o.reporting.heartbeat, minHeartbeat), Remembered: r.restore(), Remember: r.save, Logger: r.log,
 	})
-	return getLabels, err
+	return getNode, err
 }
 
 // start runs the reporter until the returned function is called. That function waits a
@@ -93,7 +93,7 @@ func (r *reports) add(monitor string, found finding.Report) {
 func (r *reports) report(merged finding.Report) {
 	for i := range merged.Conditions {
 		c := &merged.Conditions[i]
-		log := r.log.With("condition", c.Type, "status", c.Status, "reason", c.Reason, "since", c.Since)
+		log := r.log.With("condition", c.Type, "status", c.Shown(), "reason", c.Reason, "since", c.Since)
 		if c.Status == catalog.False {
 			log.Debug("condition stands") // most conditions, at each start
 		} else {

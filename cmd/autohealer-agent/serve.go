@@ -17,7 +17,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/metrictext"
 )
 
-// server serves one port.
+// server serves one address.
 type server struct {
 	address  string
 	http     *http.Server
@@ -51,16 +51,23 @@ func listen(ctx context.Context, o options, a *agent) ([]*server, error) {
 			}
 			return nil, fmt.Errorf("listening on %s: %w (set --%s to a free port, or to 0 to disable it)", address, err, of.flag)
 		}
-		servers = append(servers, &server{
-			address: address, listener: listener, log: a.log,
-			http: &http.Server{
-				Handler: of.handler, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second,
-				WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
-				ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
-			},
-		})
+		servers = append(servers, a.newServer(address, listener, of.handler))
+	}
+	if control := a.control(ctx, o.stateDir); control != nil {
+		servers = append(servers, control)
 	}
 	return servers, nil
+}
+
+func (a *agent) newServer(address string, listener net.Listener, handler http.Handler) *server {
+	return &server{
+		address: address, listener: listener, log: a.log,
+		http: &http.Server{
+			Handler: handler, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second,
+			WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+			ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
+		},
+	}
 }
 
 // handlePprof serves profiles under the paths of node-problem-detector:
@@ -137,7 +144,7 @@ func (a *agent) serveConditions(w http.ResponseWriter, _ *http.Request) {
 	list := make([]nodeCondition, 0, len(conditions))
 	for _, c := range conditions {
 		list = append(list, nodeCondition{
-			Type: c.Type, Status: string(c.Status), Transition: c.Since.UTC().Format(time.RFC3339), Reason: c.Reason, Message: c.Message,
+			Type: c.Type, Status: string(c.Shown()), Transition: c.Since.UTC().Format(time.RFC3339), Reason: c.Reason, Message: c.Message,
 		})
 	}
 	w.Header().Set("Content-Type", "application/json")

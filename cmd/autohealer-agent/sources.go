@@ -63,21 +63,41 @@ func addSourceErrors(path string, wrong error, draft *config.ProblemSources) err
 	return errors.New(strings.Join(lines, "\n"))
 }
 
-// sharedConditions returns a warning for each condition that both a daemon and a monitor
-// report. That may be intended; the condition then has the worst status of them.
+// sharedConditions returns warnings about conditions of several files: those that both a daemon
+// and a monitor report, and those whose healthy status differs. The former may be intended; the
+// condition then has the worst status of them.
 func sharedConditions(setup intake.Setup, monitors map[string][]config.Condition) []string {
-	var both []string
+	var found []string
+	healthy := map[string]config.Condition{} // the first declaration of a type
+	declare := func(c config.Condition) {
+		if first, ok := healthy[c.Type]; ok && first.Healthy != c.Healthy {
+			found = append(found, fmt.Sprintf("%s is %s on a healthy node in one file and %s in another; write the same healthyStatus in both", c.Type, first.Healthy, c.Healthy))
+			return
+		}
+		healthy[c.Type] = c
+	}
+	names := slices.Sorted(maps.Keys(monitors))
+	for _, monitor := range names {
+		for _, c := range monitors[monitor] {
+			declare(c)
+		}
+	}
 	for i := range setup.Sources {
 		source := &setup.Sources[i]
 		for _, kind := range source.Conditions {
-			for _, monitor := range slices.Sorted(maps.Keys(monitors)) {
+			for _, c := range source.Declared {
+				if c.Type == kind {
+					declare(config.Condition{Type: kind, Healthy: c.Healthy})
+				}
+			}
+			for _, monitor := range names {
 				if slices.ContainsFunc(monitors[monitor], func(c config.Condition) bool { return c.Type == kind }) {
-					both = append(both, fmt.Sprintf("%s is kept by %s and by %s: it is as bad as the worse of them says, and Unknown while %s is silent", kind, source.Name, monitor, source.Name))
+					found = append(found, fmt.Sprintf("%s is kept by %s and by %s: it is as bad as the worse of them says, and Unknown while %s is silent", kind, source.Name, monitor, source.Name))
 				}
 			}
 		}
 	}
-	return both
+	return found
 }
 
 // conditionsOf returns the conditions of a file's monitor.

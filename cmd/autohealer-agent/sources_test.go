@@ -244,7 +244,7 @@ func TestValidateChecksSources(t *testing.T) {
 	out, err = said(`{"sources": [{"name": "a", "uid": 7, "rate": 0, "conditions": ["DiskBadBlok"]}, {"uid": "x", "conditions": ["Ready"]}]}`)
 	if want := []string{
 		"sources[0].rate: 0 is too small", "sources[1].name: missing", "sources[1].uid: \"x\" is not a whole number",
-		"sources[0].conditions[0]: \"DiskBadBlok\" is not in the catalogue", "sources[1].conditions[0]: Ready is reported by Kubernetes",
+		"sources[0].conditions[0]: \"DiskBadBlok\" is neither in the catalogue", "sources[1].conditions[0]: Ready is reported by Kubernetes",
 	}; err == nil || strings.Count(out, file+": ") != 1+len(want) || slices.ContainsFunc(want, func(w string) bool { return !strings.Contains(out, "  "+file+": "+w) }) {
 		t.Errorf("%v: the output is %s", err, out)
 	}

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -29,7 +31,10 @@ type task struct {
 	// countsProblems says whether problems become metrics.
 	countsProblems bool
 	// metrics are the names of the machine's metrics that the task serves.
-	metrics    []string
+	metrics []string
+	// readsLog says whether the task is a log monitor. cleared are its cleared conditions.
+	readsLog   bool
+	cleared    map[string]time.Time
 	newMonitor func() (supervise.Monitor, error)
 }
 
@@ -52,6 +57,8 @@ type factory struct {
 	children *subprocess.Children // all started programs
 	units    *unit.Manager
 	repairs  *check.Repairs
+	// cleared is until when findings of log monitors are cleared, by condition type.
+	cleared map[string]time.Time
 }
 
 // task returns the task of a file. ok is false if the file has no monitor.
@@ -60,11 +67,15 @@ func (f *factory) task(s *settings.Setting) (t task, ok bool) {
 	switch {
 	case file.Log != nil:
 		m := *file.Log
+		cleared := maps.Clone(f.cleared)
+		maps.DeleteFunc(cleared, func(kind string, _ time.Time) bool {
+			return !slices.ContainsFunc(m.Conditions, func(c config.Condition) bool { return c.Type == kind })
+		})
 		return task{
-			source: m.Source, conditions: m.Conditions, countsProblems: m.Metrics,
+			source: m.Source, conditions: m.Conditions, countsProblems: m.Metrics, readsLog: true, cleared: cleared,
 			reasons: permanentReasons(m.Rules, func(r config.LogRule) (bool, string, string) { return r.Permanent, r.Condition, r.Reason }),
 			newMonitor: func() (supervise.Monitor, error) {
-				return logwatch.New(logwatch.Config{Key: name, Monitor: m, Boot: f.boot, Memory: f.state, Logger: f.log}), nil
+				return logwatch.New(logwatch.Config{Key: name, Monitor: m, Boot: f.boot, Clear: cleared, Memory: f.state, Logger: f.log}), nil
 			},
 		}, true
 	case file.Plugin != nil:
@@ -146,6 +157,9 @@ func (f *factory) checks(name string, m config.CheckMonitor) (*periodic.Monitor,
 func (a *agent) job(s *settings.Setting, t task) supervise.Job {
 	name := s.String()
 	job := supervise.Job{Name: name, Version: s.Version, Source: t.source}
+	if len(t.cleared) > 0 {
+		job.Version += fmt.Sprint(t.cleared) // the monitor starts again without its cleared findings
+	}
 	for _, condition := range t.conditions {
 		job.Conditions = append(job.Conditions, condition.Type)
 	}

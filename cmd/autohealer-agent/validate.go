@@ -4,8 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
+	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/intake"
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/logwatch"
 	"github.com/resourcestack/autohealer/internal/probe/settings"
@@ -80,24 +83,32 @@ func validate(names []settings.Name, out io.Writer) error {
 	files.Read()
 	bad, all := 0, files.Settings()
 	monitors := map[string][]config.Condition{}
+	var daemons intake.Setup
 	for _, s := range all {
-		if s.File != nil {
+		switch {
+		case s.File == nil:
+		case s.File.Problems != nil:
+			daemons = sources(s.File.Problems)
+		default:
 			monitors[s.Path] = conditionsOf(s.File)
 		}
 	}
 	for _, s := range all {
-		if s.File != nil && s.File.Problems != nil {
-			s.Warnings = append(s.Warnings, sharedConditions(sources(s.File.Problems), monitors)...)
-		}
 		if s.Err != nil {
 			bad++
 			fmt.Fprintf(out, "%s: not ok\n  %s\n", s.Path, strings.ReplaceAll(s.Err.Error(), "\n", "\n  "))
 			continue
 		}
 		fmt.Fprintf(out, "%s: ok, %s\n", s.Path, describe(s.File))
+		for _, c := range declaredTypes(s.File) {
+			fmt.Fprintf(out, "  condition %s: %s on a healthy node. %s\n", c.Type, c.Healthy, c.Meaning)
+		}
 		for _, warning := range s.Warnings {
 			fmt.Fprintf(out, "  warning: %s\n", strings.TrimPrefix(warning, s.Path+": "))
 		}
+	}
+	for _, warning := range sharedConditions(daemons, monitors) {
+		fmt.Fprintf(out, "several files\n  warning: %s\n", warning)
 	}
 	switch {
 	case bad == 1 && len(all) == 1:
@@ -106,6 +117,23 @@ func validate(names []settings.Name, out io.Writer) error {
 		return fmt.Errorf("%d of %d files cannot be used", bad, len(all))
 	}
 	return nil
+}
+
+// declaredTypes returns the condition types that a file adds to the catalogue, with their meaning.
+func declaredTypes(f *config.File) []catalog.Condition {
+	var types []catalog.Condition
+	if f.Problems != nil && len(f.Problems.Sources) > 0 {
+		types = slices.Clone(f.Problems.Sources[0].Declared)
+	}
+	for _, c := range conditionsOf(f) {
+		if c.Meaning != "" {
+			types = append(types, catalog.Condition{Type: c.Type, Healthy: c.Healthy, Meaning: c.Meaning})
+		}
+	}
+	return slices.DeleteFunc(types, func(c catalog.Condition) bool {
+		_, inCatalog := catalog.Lookup(c.Type)
+		return inCatalog
+	})
 }
 
 // describe summarizes a file.

@@ -123,7 +123,7 @@ func verdict(disks []disk, tooMany int) problem.Condition {
 	c := problem.Condition{Type: "DiskBadBlock", Message: fmt.Sprintf("%d bad sectors in %s", worst.sectors, worst.list)}
 	switch {
 	case worst.sectors >= tooMany:
-		c.Status, c.Reason = true, "BadBlocksFound"
+		c.Status, c.Reason = problem.True, "BadBlocksFound"
 	case worst.sectors > 0:
 		c.Reason = "FewBadBlocks"
 	default:

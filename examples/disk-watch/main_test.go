@@ -70,20 +70,20 @@ func TestDiskWatchReportsTheLists(t *testing.T) {
 			}
 		}
 	}
-	is := func(unhealthy bool) func(problem.Status) bool {
-		return func(s problem.Status) bool { return len(s.Conditions) == 1 && s.Conditions[0].Status == unhealthy }
+	is := func(status problem.ConditionStatus) func(problem.Status) bool {
+		return func(s problem.Status) bool { return len(s.Conditions) == 1 && s.Conditions[0].Status == status }
 	}
-	until("that all is well", is(false))
+	until("that all is well", is(problem.False))
 	events := 0
-	told := func(unhealthy bool, n int) func(problem.Status) bool {
-		return func(s problem.Status) bool { events += len(s.Events); return is(unhealthy)(s) && events == n }
+	told := func(status problem.ConditionStatus, n int) func(problem.Status) bool {
+		return func(s problem.Status) bool { events += len(s.Events); return is(status)(s) && events == n }
 	}
 	write("17 99\n")
-	until("a bad block, and that it is not many", told(false, 1))
+	until("a bad block, and that it is not many", told(problem.False, 1))
 	write("17 99\n4711 1\n")
-	until("that they are too many", told(true, 2))
+	until("that they are too many", told(problem.True, 2))
 	write("17 99\n")
-	until("that all is well again", is(false))
+	until("that all is well again", is(problem.False))
 	other := filepath.Join(folder, "md0.badblocks") // which comes before the other
 	if err := os.WriteFile(other, []byte("1 3\n"), 0o600); err != nil {
 		t.Fatal(err)

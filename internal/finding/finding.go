@@ -22,8 +22,13 @@ const MaxMessage = 1024
 
 // Condition is the state of a condition of the node.
 type Condition struct {
-	Type   string
+	Type string
+	// Status is True while the node has the problem. [Condition.Shown] returns the status that the
+	// Node has.
 	Status catalog.Status
+	// Inverted means that the Node has the status True while it does not have the problem, such
+	// as Ready.
+	Inverted bool `json:",omitempty"`
 	// Since is when the status last changed, by the clock of the source.
 	Since   time.Time
 	Reason  string
@@ -44,6 +49,17 @@ type Event struct {
 	Condition string
 }
 
+// Shown returns the status of the condition on the Node.
+func (c Condition) Shown() catalog.Status {
+	switch {
+	case c.Inverted && c.Status == catalog.True:
+		return catalog.False
+	case c.Inverted && c.Status == catalog.False:
+		return catalog.True
+	}
+	return c.Status
+}
+
 // Changed returns the Event of a condition that had another status or reason before. It is a
 // Warning if the node has the problem, or if it is not known any more that the node is healthy.
 func (c Condition) Changed(id string, before catalog.Status, at time.Time) Event {
@@ -53,7 +69,7 @@ func (c Condition) Changed(id string, before catalog.Status, at time.Time) Event
 	}
 	return Event{
 		ID: id, Severity: severity, Time: at, Reason: c.Reason, Condition: c.Type,
-		Message: fmt.Sprintf("Node condition %s is now: %s, reason: %s, message: %q", c.Type, c.Status, c.Reason, c.Message),
+		Message: fmt.Sprintf("Node condition %s is now: %s, reason: %s, message: %q", c.Type, c.Shown(), c.Reason, c.Message),
 	}
 }
 

@@ -87,7 +87,7 @@ func (s *fixture) is(kind string) (string, time.Time) {
 	defer s.mu.Unlock()
 	for _, c := range s.aggregate.Conditions() {
 		if c.Type == kind {
-			return string(c.Status) + " " + c.Reason, c.Since
+			return string(c.Shown()) + " " + c.Reason, c.Since
 		}
 	}
 	return "", time.Time{}

@@ -347,7 +347,7 @@ func TestSetupMayChangeWhileSourcesReport(t *testing.T) {
 		reporting.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
 				if name == "a" {
-					_ = c.SetCondition(problem.Condition{Type: disk, Status: i%2 == 0, Reason: "Changes"})
+					_ = c.SetCondition(problem.Condition{Type: disk, Status: problem.ConditionStatus(i % 2), Reason: "Changes"})
 				}
 				_ = c.Report(problem.Event{Reason: "Something"})
 				runtime.Gosched()

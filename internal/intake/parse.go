@@ -29,7 +29,7 @@ type statusEvent struct {
 
 type statusCondition struct {
 	Type       string `json:"type"`
-	Status     *bool  `json:"status"` // nil if missing
+	Status     any    `json:"status"` // true, false or a text
 	Transition string `json:"transition"`
 	Reason     string `json:"reason"`
 	Message    string `json:"message"`

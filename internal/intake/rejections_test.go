@@ -61,7 +61,7 @@ var badReports = []struct {
 	{"an object for a text", func() string {
 		return `{"source": "disk-watch", "events": [{"severity": "warn", "reason": {"a": "b"}}]}`
 	}, 400, "events[0].reason"},
-	{"a text for a truth value", func() string { return status("disk-watch", `{"type": "DiskBadBlock", "status": "True"}`) }, 400, "conditions[0].status"},
+	{"a status that is none", func() string { return status("disk-watch", `{"type": "DiskBadBlock", "status": "yes"}`) }, 400, "conditions[0].status"},
 	{"an object for a list", func() string { return `{"source": "disk-watch", "events": {"severity": "warn"}}` }, 400, "events"},
 	{"no source", func() string { return status("") }, 400, "source"},
 	{"no type", func() string { return status("disk-watch", `{"status": true}`) }, 400, "conditions[0].type"},

@@ -71,8 +71,8 @@ func (src *sourceState) restore(text json.RawMessage, boot string) error {
 	}
 	src.silence.source = quiet(s.Quiet)
 	for kind, c := range s.Conditions {
-		known, _ := catalog.Lookup(kind)
-		if !slices.Contains(src.source.Conditions, kind) || rebooted && (!known.SurvivesReboot || c.Told.Status != catalog.True) {
+		known, _ := src.source.lookup(kind)
+		if !slices.Contains(src.source.Conditions, kind) || c.Shown.Inverted != src.source.inverted(kind) || rebooted && (!known.SurvivesReboot || c.Told.Status != catalog.True) {
 			continue
 		}
 		src.published[kind] = c.Shown

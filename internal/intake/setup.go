@@ -37,6 +37,8 @@ type Source struct {
 	TokenFile string
 	// Conditions are the condition types that only this source reports.
 	Conditions []string
+	// Declared are condition types that are not in the catalog.
+	Declared []catalog.Condition
 	// Silence is how long the source may not report until its conditions become Unknown.
 	Silence time.Duration
 	// Rate is the number of statuses and events per second that are accepted in the long run,
@@ -140,10 +142,10 @@ func (v *validator) source(at string, s *Source, before []Source, reporter, sock
 func (v *validator) conditions(at string, s *Source, reporter map[string]string) {
 	for i, kind := range s.Conditions {
 		at := fmt.Sprintf("%s.conditions[%d]", at, i)
-		known, ok := catalog.Lookup(kind)
+		known, ok := s.lookup(kind)
 		switch {
 		case !ok:
-			v.addf(at, "%q is not in the catalogue; %s", kind, suggestType(kind))
+			v.addf(at, "%q is neither in the catalogue nor declared in the conditions of the file; %s", kind, suggestType(kind))
 		case known.Source == catalog.Kubernetes:
 			v.addf(at, "%s is reported by Kubernetes itself, and two writers of one condition undo each other's changes; remove it", kind)
 		case reporter[kind] != "":
@@ -152,6 +154,25 @@ func (v *validator) conditions(at string, s *Source, reporter map[string]string)
 			reporter[kind] = s.Name
 		}
 	}
+}
+
+// lookup finds a condition type in the catalog, or among the declared types.
+func (s *Source) lookup(kind string) (catalog.Condition, bool) {
+	if known, ok := catalog.Lookup(kind); ok {
+		return known, true
+	}
+	for _, c := range s.Declared {
+		if c.Type == kind {
+			return c, true
+		}
+	}
+	return catalog.Condition{}, false
+}
+
+// inverted returns whether a condition is True on a healthy node.
+func (s *Source) inverted(kind string) bool {
+	known, _ := s.lookup(kind)
+	return known.Healthy == catalog.True
 }
 
 // suggestType returns a hint for an unknown condition type.

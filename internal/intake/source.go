@@ -130,16 +130,16 @@ func earlier(a, b time.Time) time.Time {
 func (src *sourceState) conditionFor(kind string, now time.Time) finding.Condition {
 	said, ok := src.reported[kind]
 	timer := src.silence.conditions[kind]
-	unknown := finding.Condition{Type: kind, Status: catalog.Unknown, Since: now, Reason: Silent}
+	unknown := finding.Condition{Type: kind, Inverted: src.source.inverted(kind), Status: catalog.Unknown, Since: now, Reason: Silent}
 	switch {
 	case ok && !timer.silent:
 		return said
 	case ok && timer.lastHeard.IsZero():
 		unknown.Message = fmt.Sprintf("%s has said nothing of it for %s, since before the agent was started; then it was %s, reason: %s",
-			src.name, src.source.Silence, said.Status, said.Reason)
+			src.name, src.source.Silence, said.Shown(), said.Reason)
 	case ok:
 		unknown.Message = fmt.Sprintf("%s has said nothing of it since %s; then it was %s, reason: %s",
-			src.name, timer.lastHeard.UTC().Format(time.RFC3339), said.Status, said.Reason)
+			src.name, timer.lastHeard.UTC().Format(time.RFC3339), said.Shown(), said.Reason)
 	case timer.silent:
 		unknown.Reason = NeverHeard
 		unknown.Message = fmt.Sprintf("%s has never reported it", src.name)
@@ -166,7 +166,7 @@ func (src *sourceState) publishedConditions() []finding.Condition {
 // longer reports.
 func (src *sourceState) reconfigure(source Source) (gone []string) {
 	for _, kind := range src.source.Conditions {
-		if slices.Contains(source.Conditions, kind) {
+		if slices.Contains(source.Conditions, kind) && source.inverted(kind) == src.source.inverted(kind) {
 			continue
 		}
 		if _, ok := src.published[kind]; ok {

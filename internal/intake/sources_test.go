@@ -19,7 +19,7 @@ const disk = "DiskBadBlock"
 
 var (
 	well      = problem.Condition{Type: disk, Reason: "NoBadBlocks"}
-	unhealthy = problem.Condition{Type: disk, Status: true, Reason: "BadBlocksFound", Message: "3 of them"}
+	unhealthy = problem.Condition{Type: disk, Status: problem.True, Reason: "BadBlocksFound", Message: "3 of them"}
 )
 
 // bubble runs a test in a synctest bubble.
@@ -62,12 +62,12 @@ func TestSourceReportsBecomesSilentAndReturns(t *testing.T) {
 
 		c, stop = s.daemon(t.Context(), problem.Config{Source: "disk-watch"})
 		back := time.Now()
-		testkit.Must(t, c.SetCondition(problem.Condition{Type: disk, Status: true, Reason: "BadBlocksFound", Message: "3 of them", Transition: began}))
+		testkit.Must(t, c.SetCondition(problem.Condition{Type: disk, Status: problem.True, Reason: "BadBlocksFound", Message: "3 of them", Transition: began}))
 		pass(time.Second)
 		since = s.want(disk, "True BadBlocksFound")
 		testkit.Check(t, !since.Before(back), "it is known again since %s, want since %s: its status was unknown for an hour", since, back)
 		known := s.want(disk, "True BadBlocksFound")
-		testkit.Must(t, c.SetCondition(problem.Condition{Type: disk, Status: true, Reason: "BadBlocksFound", Message: "4 of them", Transition: began}))
+		testkit.Must(t, c.SetCondition(problem.Condition{Type: disk, Status: problem.True, Reason: "BadBlocksFound", Message: "4 of them", Transition: began}))
 		pass(2 * time.Second)
 		since = s.want(disk, "True BadBlocksFound")
 		testkit.Check(t, since.Equal(known), "other words have made it begin at %s, it was %s", since, known)
@@ -76,6 +76,45 @@ func TestSourceReportsBecomesSilentAndReturns(t *testing.T) {
 		s.want(disk, "False NoBadBlocks")
 		testkit.Same(t, s.newEvents(), []string{"Warning " + disk + "/BadBlocksFound", disk + "/NoBadBlocks"}, "reported Events")
 		stop()
+	})
+}
+
+// A type that the catalogue does not have, one that is True on a healthy node, and a daemon that
+// cannot tell.
+func TestDeclaredConditionTypes(t *testing.T) {
+	declared := source("raid-watch", "RAIDDegraded", "FabricReady")
+	declared.Declared = []catalog.Condition{{Type: "RAIDDegraded", Healthy: catalog.False, SurvivesReboot: true}, {Type: "FabricReady", Healthy: catalog.True}}
+	bubble(t, func(t *testing.T, s *fixture) {
+		t.Helper()
+		end := s.run(t.Context(), declared)
+		c, stop := s.daemon(t.Context(), problem.Config{Source: "raid-watch"})
+		report := func(status problem.ConditionStatus, reason string) {
+			testkit.Must(t, c.SetCondition(problem.Condition{Type: "FabricReady", Status: status, Reason: reason}))
+			pass(2 * time.Second)
+		}
+		testkit.Must(t, c.SetCondition(problem.Condition{Type: "RAIDDegraded", Status: problem.True, Reason: "DiskMissing"}))
+		report(problem.True, "LinkUp")
+		s.want("RAIDDegraded", "True DiskMissing")
+		s.want("FabricReady", "True LinkUp")
+		testkit.Same(t, s.newEvents(), []string{"Warning RAIDDegraded/DiskMissing"}, "Events of the first reports")
+		report(problem.False, "LinkDown")
+		s.want("FabricReady", "False LinkDown")
+		report(problem.Unknown, "NoAnswer")
+		s.want("FabricReady", "Unknown NoAnswer")
+		report(problem.True, "LinkUp")
+		report(problem.Unknown, "NoAnswer")
+		testkit.Same(t, s.newEvents(), []string{"Warning FabricReady/LinkDown", "FabricReady/NoAnswer", "FabricReady/LinkUp", "Warning FabricReady/NoAnswer"}, "Events of changes")
+		report(problem.True, "LinkUp")
+		stop()
+		end()
+
+		// The reboot does not end what a declaration says to survive it. The saved status of a type
+		// whose healthy status was edited has another meaning.
+		declared.Declared[1].Healthy = catalog.False
+		s.begin("boot-2", t.Output())
+		defer s.run(t.Context(), declared)()
+		s.want("RAIDDegraded", "True DiskMissing")
+		s.want("FabricReady", "Unknown SourceNotHeardYet")
 	})
 }
 
@@ -197,7 +236,7 @@ func TestReportFromTheFutureDelaysNothingElse(t *testing.T) {
 		ahead := unhealthy
 		ahead.Transition = time.Now().Add(time.Hour)
 		testkit.Must(t, c.SetCondition(ahead))
-		testkit.Must(t, c.SetCondition(problem.Condition{Type: "NTPProblem", Status: true, Reason: "NTPIsDown"}))
+		testkit.Must(t, c.SetCondition(problem.Condition{Type: "NTPProblem", Status: problem.True, Reason: "NTPIsDown"}))
 		testkit.Must(t, c.Report(problem.Event{Reason: "Early", Timestamp: time.Now().Add(time.Hour)}))
 		pass(5 * time.Second)
 		s.want(disk, "True BadBlocksFound")
@@ -344,7 +383,7 @@ func TestRebootClearsConditionsThatItFixes(t *testing.T) {
 		end := s.run(t.Context(), source("watch", disk, "NTPProblem"))
 		c, stop := s.daemon(t.Context(), problem.Config{Source: "watch"})
 		testkit.Must(t, c.SetCondition(unhealthy))
-		testkit.Must(t, c.SetCondition(problem.Condition{Type: "NTPProblem", Status: true, Reason: "NTPIsDown"}))
+		testkit.Must(t, c.SetCondition(problem.Condition{Type: "NTPProblem", Status: problem.True, Reason: "NTPIsDown"}))
 		pass(2 * time.Second)
 		stop()
 		end()

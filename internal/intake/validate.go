@@ -67,14 +67,12 @@ func validateCondition(s *statusCondition, source *Source, before []finding.Cond
 	if slices.ContainsFunc(before, func(other finding.Condition) bool { return other.Type == s.Type }) {
 		return none, reject(http.StatusUnprocessableEntity, "type", "send each once, as it is by now", "%s is there twice", s.Type)
 	}
-	if s.Status == nil {
-		return none, missingField("status", "write true if the node has the problem, and else false")
-	}
-	c := finding.Condition{Type: s.Type, Status: catalog.False, Reason: s.Reason, Message: problem.Cut(s.Message)}
-	if *s.Status {
-		c.Status = catalog.True
-	}
+	c := finding.Condition{Type: s.Type, Inverted: source.inverted(s.Type), Reason: s.Reason, Message: problem.Cut(s.Message)}
 	var rejection *problem.RefusedError
+	if c.Status, rejection = validateStatus(s.Status); rejection != nil {
+		return none, rejection
+	}
+	c.Status = c.Shown() // the source reports the status that the Node gets
 	if c.Since, rejection = validateTime("transition", s.Transition, now); rejection != nil {
 		return none, rejection
 	}
@@ -86,6 +84,22 @@ func validateCondition(s *statusCondition, source *Source, before []finding.Cond
 	return c, validateReason(s.Reason)
 }
 
+// validateStatus returns the status that a source reports.
+func validateStatus(written any) (catalog.Status, *problem.RefusedError) {
+	const right = `write true, false or "Unknown"`
+	switch written {
+	case nil:
+		return "", missingField("status", right)
+	case true, "True":
+		return catalog.True, nil
+	case false, "False":
+		return catalog.False, nil
+	case "Unknown":
+		return catalog.Unknown, nil
+	}
+	return "", reject(http.StatusBadRequest, "status", right, "%.80q is no status", fmt.Sprint(written))
+}
+
 func validateType(kind string, source *Source) *problem.RefusedError {
 	if kind == "" {
 		return missingField("type", "write the type of the condition")
@@ -93,7 +107,7 @@ func validateType(kind string, source *Source) *problem.RefusedError {
 	if slices.Contains(source.Conditions, kind) {
 		return nil
 	}
-	known, ok := catalog.Lookup(kind)
+	known, ok := source.lookup(kind)
 	switch {
 	case !ok:
 		return reject(http.StatusUnprocessableEntity, "type", suggestType(kind), "%.80q is not in the catalogue", kind)

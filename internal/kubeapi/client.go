@@ -71,26 +71,29 @@ type Answer struct {
 	Date time.Time
 }
 
-// NodeLabels returns the labels of a node. It requests only the metadata, from the cache of
-// the API server.
-func (c *Client) NodeLabels(ctx context.Context, node string) (map[string]string, error) {
+// Metadata is the part of an object's metadata that the agent reads.
+type Metadata struct {
+	Labels      map[string]string `json:"labels"`
+	Annotations map[string]string `json:"annotations"`
+}
+
+// NodeMetadata returns the metadata of a node, from the cache of the API server.
+func (c *Client) NodeMetadata(ctx context.Context, node string) (Metadata, error) {
 	var answer struct {
-		Metadata struct {
-			Labels map[string]string `json:"labels"`
-		} `json:"metadata"`
+		Metadata Metadata `json:"metadata"`
 	}
 	path := "/api/v1/nodes/" + url.PathEscape(node) + "?resourceVersion=0"
 	got, err := c.Do(ctx, Request{Method: http.MethodGet, Path: path, MetadataOnly: true})
 	if err != nil {
-		return nil, fmt.Errorf("getting the labels of node %s: %w", node, err)
+		return Metadata{}, fmt.Errorf("getting the metadata of node %s: %w", node, err)
 	}
 	if err := json.Unmarshal(got.Body, &answer); err != nil {
-		return nil, fmt.Errorf("getting the labels of node %s: reading the answer: %w", node, err)
+		return Metadata{}, fmt.Errorf("getting the metadata of node %s: reading the answer: %w", node, err)
 	}
 	if answer.Metadata.Labels == nil {
-		return map[string]string{}, nil
+		answer.Metadata.Labels = map[string]string{} // nil would mean that they are not known
 	}
-	return answer.Metadata.Labels, nil
+	return answer.Metadata, nil
 }
 
 // Do sends a request once. If the server refuses it, the error is a StatusError. Any other

@@ -49,9 +49,9 @@ func TestNodeLabelsRequestsOnlyCachedMetadata(t *testing.T) {
 		_, _ = w.Write([]byte(node))
 	}))
 	defer server.Close()
-	got, err := client(t, kubeapi.Access{Server: server.URL + "/"}).NodeLabels(t.Context(), "node-1")
+	got, err := client(t, kubeapi.Access{Server: server.URL + "/"}).NodeMetadata(t.Context(), "node-1")
 	testkit.Must(t, err)
-	if diff := cmp.Diff(map[string]string{"gpu": "true"}, got); diff != "" {
+	if diff := cmp.Diff(map[string]string{"gpu": "true"}, got.Labels); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -72,9 +72,9 @@ func TestRefusalBecomesAnErrorWithTheMessageOfTheServer(t *testing.T) {
 				_, _ = w.Write([]byte(c.body))
 			}))
 			defer server.Close()
-			labels, err := client(t, kubeapi.Access{Server: server.URL}).NodeLabels(t.Context(), "node-1")
+			node, err := client(t, kubeapi.Access{Server: server.URL}).NodeMetadata(t.Context(), "node-1")
 			if c.want == "" {
-				testkit.Require(t, err == nil && labels != nil, "labels %v, error %v: want none of either", labels, err)
+				testkit.Require(t, err == nil && node.Labels != nil, "labels %v, error %v: want none of either", node.Labels, err)
 				return
 			}
 			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "node-1") {
@@ -99,7 +99,7 @@ func TestReplacedTokenIsUsed(t *testing.T) {
 	c := client(t, kubeapi.Access{Server: server.URL, TokenFile: path})
 	for _, token := range []string{"first", "second"} {
 		put(t, path, []byte(token+"\n"))
-		if _, err := c.NodeLabels(t.Context(), "node-1"); err != nil {
+		if _, err := c.NodeMetadata(t.Context(), "node-1"); err != nil {
 			t.Fatal(err)
 		}
 		if seen.Load() != "Bearer "+token {
@@ -108,11 +108,11 @@ func TestReplacedTokenIsUsed(t *testing.T) {
 	}
 	// The client sends no anonymous request: the agent would take the 403 as a missing permission.
 	put(t, path, []byte("\n"))
-	if _, err := c.NodeLabels(t.Context(), "node-1"); err == nil || !strings.Contains(err.Error(), path+" is empty") || seen.Load() != "Bearer second" {
+	if _, err := c.NodeMetadata(t.Context(), "node-1"); err == nil || !strings.Contains(err.Error(), path+" is empty") || seen.Load() != "Bearer second" {
 		t.Errorf("with an empty token the error is %v, and the server saw %q", err, seen.Load())
 	}
 	testkit.Must(t, os.Remove(path))
-	if _, err := c.NodeLabels(t.Context(), "node-1"); err == nil || !strings.Contains(err.Error(), "reading the token") {
+	if _, err := c.NodeMetadata(t.Context(), "node-1"); err == nil || !strings.Contains(err.Error(), "reading the token") {
 		t.Errorf("without a token the error is %v", err)
 	}
 }
@@ -146,7 +146,7 @@ func TestReplacedAuthorityAndCertificateAreUsed(t *testing.T) {
 	c := client(t, kubeapi.Access{Server: server.URL, CAFile: ca, CertFile: cert, KeyFile: key})
 	ask := func(c *kubeapi.Client) {
 		t.Helper()
-		if _, err := c.NodeLabels(t.Context(), "node-1"); err != nil {
+		if _, err := c.NodeMetadata(t.Context(), "node-1"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -160,13 +160,13 @@ func TestReplacedAuthorityAndCertificateAreUsed(t *testing.T) {
 	trusted, err := os.ReadFile(ca)
 	testkit.Must(t, err)
 	serve() // the file contains another authority now
-	if _, err := c.NodeLabels(t.Context(), "node-1"); err == nil {
+	if _, err := c.NodeMetadata(t.Context(), "node-1"); err == nil {
 		t.Error("the client trusts a server with a certificate of another authority")
 	}
 	put(t, ca, trusted)
 	ask(c)
 	put(t, ca, []byte("nothing"))
-	if _, err := c.NodeLabels(t.Context(), "node-1"); err == nil || !strings.Contains(err.Error(), "no certificate in PEM") {
+	if _, err := c.NodeMetadata(t.Context(), "node-1"); err == nil || !strings.Contains(err.Error(), "no certificate in PEM") {
 		t.Errorf("an invalid authority: %v", err)
 	}
 }

@@ -27,8 +27,8 @@ func TestRealAPIServer(t *testing.T) {
 	}
 	asked := func(access kubeapi.Access) error {
 		t.Helper()
-		labels, err := client(t, access).NodeLabels(t.Context(), "node-1")
-		testkit.Check(t, err != nil || labels["gpu"] == "true", "the labels are %v", labels)
+		node, err := client(t, access).NodeMetadata(t.Context(), "node-1")
+		testkit.Check(t, err != nil || node.Labels["gpu"] == "true", "the labels are %v", node.Labels)
 		return err
 	}
 	code := func(err error) int {
@@ -44,7 +44,7 @@ func TestRealAPIServer(t *testing.T) {
 	if err := asked(access); err != nil {
 		t.Errorf("with a kubeconfig: %v", err)
 	}
-	if _, err := client(t, access).NodeLabels(t.Context(), "node-2"); code(err) != http.StatusNotFound {
+	if _, err := client(t, access).NodeMetadata(t.Context(), "node-2"); code(err) != http.StatusNotFound {
 		t.Errorf("a missing node: %v", err)
 	}
 

@@ -131,6 +131,18 @@ func TestTheAgent(t *testing.T) {
 		w.metric(controller, `autohealer_agents{state="alive"} 1`)
 		p.shows(w, "autohealer_agent_conditions_taken_over_total 0")
 	})
+	w.run("an annotation clears a condition, and hides no later problem", func(w *scope) {
+		testkit.Must(w.t, p.Kill())
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: p.node}}
+		annotation := fmt.Sprintf(`{"metadata":{"annotations":{"autohealer.resourcestack.com/clear":"KernelDeadlock=%s,XfsShutdwon=now"}}}`, time.Now().UTC().Format(time.RFC3339Nano))
+		testkit.Must(w.t, w.api.Patch(w.t.Context(), node, client.RawPatch(types.MergePatchType, []byte(annotation))))
+		testkit.Must(w.t, p.Restart(w.t.Context())) // a running agent looks once a minute
+		p.becomes(w, "KernelDeadlock", corev1.ConditionFalse, "KernelHasNoDeadlock")
+		w.tells(p.node, "ConditionCleared", "by the annotation autohealer.resourcestack.com/clear; it was True since")
+		w.tells(p.node, "ClearRefused", `"XfsShutdwon=now" does not say until when`)
+		p.kernelSays("hung")
+		p.becomes(w, "KernelDeadlock", corev1.ConditionTrue, "DockerHung")
+	})
 	w.run("a condition is taken over once, and then left to its other writer, also after a restart", func(w *scope) {
 		admin := testkit.Value(kubernetes.NewForConfig(w.AdminConfig())).Must(w.t)
 		old := func() {

@@ -13,8 +13,10 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
+	"github.com/resourcestack/autohealer/catalog"
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/problem"
@@ -136,11 +138,17 @@ func TestValuesThatNodeProblemDetectorAccepts(t *testing.T) {
 
 func TestFieldsOfAutohealer(t *testing.T) {
 	got := parse(t, config.SystemLog, `{"plugin": "kmsg", "source": "s",
-		"conditions": [{"type": "GPUUnhealthy"}, {"type": "DiskBadBlock"}, {"type": "CperHardwareErrorFatal", "survivesReboot": false}, {"type": "KernelDeadlock", "SURVIVESREBOOT": true}],
+		"conditions": [{"type": "GPUUnhealthy"}, {"type": "DiskBadBlock"}, {"type": "CperHardwareErrorFatal", "survivesReboot": false}, {"type": "KernelDeadlock", "SURVIVESREBOOT": true},
+			{"type": "FabricReady", "healthyStatus": "True", "meaning": "The link is down.", "reason": "LinkUp"}],
 		"rules": [{"type": "permanent", "condition": "GPUUnhealthy", "reason": "A", "pattern": "a", "clearPattern": "b", "CLEARAFTER": "1h", "count": 3, "window": "10m",
 			"kernelOnly": true, "patternGeneratedMessageSuffix": "c"}]}`).Log
+	known := func(kind string, survives bool) config.Condition {
+		c, _ := catalog.Lookup(kind)
+		return config.Condition{Type: kind, Healthy: catalog.False, Meaning: c.Meaning, SurvivesReboot: survives}
+	}
 	testkit.NoDiff(t, cmp.Diff([]config.Condition{
-		{Type: "GPUUnhealthy"}, {Type: "DiskBadBlock", SurvivesReboot: true}, {Type: "CperHardwareErrorFatal"}, {Type: "KernelDeadlock", SurvivesReboot: true},
+		known("GPUUnhealthy", false), known("DiskBadBlock", true), known("CperHardwareErrorFatal", false), known("KernelDeadlock", true),
+		{Type: "FabricReady", Healthy: catalog.True, Meaning: "The link is down.", Reason: "LinkUp"},
 	}, got.Conditions),
 		"the conditions")
 	testkit.NoDiff(t, cmp.Diff([]config.LogRule{{
@@ -277,7 +285,7 @@ func TestSourcesOfProblemsHaveDefaults(t *testing.T) {
 			{Name: "a", GID: &zero, Silence: 2 * time.Minute, Rate: 20, Burst: 200, Connections: 4},
 			{Name: "b", Socket: "/s", UID: &seven, TokenFile: "/t", Conditions: []string{"X"}, Silence: 9 * time.Second, Rate: 1, Burst: 2, Connections: 3},
 		},
-	}, got); diff != "" {
+	}, got, cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -18,33 +19,55 @@ const (
 	permanent = "permanent"
 )
 
-// conditions reads the conditions of a monitor.
+// conditions reads the conditions of a monitor, with their healthy reasons and messages.
 func conditions(top *section) []Condition {
+	return declarations(top, func(s *section, c *Condition) {
+		c.Reason, c.Message = s.text("reason", ""), s.text("message", "")
+		s.warnOfWord("reason", c.Reason)
+	})
+}
+
+// declarations reads a list of condition types. more reads the other fields of each.
+func declarations(top *section, more func(*section, *Condition)) []Condition {
 	var kept []Condition
 	for s := range top.each("conditions", "a condition") {
-		c := Condition{
-			Type:    s.required("type", "the condition's name, such as KernelDeadlock"),
-			Reason:  s.text("reason", ""),
-			Message: s.text("message", ""),
-		}
-		known, _ := catalog.Lookup(c.Type)
+		c := Condition{Type: s.required("type", "the condition's name, such as KernelDeadlock")}
+		more(s, &c)
+		known, inCatalog := catalog.Lookup(c.Type)
 		c.SurvivesReboot = s.flag("survivesReboot", known.SurvivesReboot)
+		c.Meaning = s.text("meaning", known.Meaning)
+		c.Healthy = s.healthyStatus(cmp.Or(known.Healthy, catalog.False))
 		switch {
 		case c.Type == "":
 		case known.Source == catalog.Kubernetes:
 			s.refuse("type", "%s is reported by Kubernetes itself, and two components that report the same condition undo each other's changes; use another name", quoteName(c.Type))
 		case slices.ContainsFunc(kept, func(other Condition) bool { return other.Type == c.Type }):
 			s.refuse("type", "%s is there already; leave one of them", quoteName(c.Type))
+		case inCatalog && c.Healthy != known.Healthy:
+			s.refuse("healthyStatus", "the catalogue says that %s is %s on a healthy node; remove the field, or use another type", c.Type, known.Healthy)
 		default:
 			if meant, ok := spelling.NearestCondition(c.Type); ok {
 				s.warn("type", "%s is not in the catalogue; did you mean %s?", quoteName(c.Type), meant)
 			}
 			s.warnOfWord("type", c.Type[strings.LastIndexByte(c.Type, '/')+1:]) // a domain may be in front
-			s.warnOfWord("reason", c.Reason)
 			kept = append(kept, c)
 		}
 	}
 	return kept
+}
+
+// healthyStatus reads the status that a condition has on a healthy node.
+func (s *section) healthyStatus(otherwise catalog.Status) catalog.Status {
+	const name, right = "healthyStatus", `"True" or "False", in quotes`
+	written, ok := ask[string](s, name, right)
+	switch status := catalog.Status(written); {
+	case !ok:
+	case status == catalog.True || status == catalog.False:
+		return status
+	default:
+		s.refuse(name, "%s is no status of a healthy node; write %s", quote(written), right)
+	}
+	return otherwise
 }
 
 // camelCase matches types and reasons as Kubernetes writes them.
@@ -123,7 +146,7 @@ func types(declared []Condition) string {
 func warnOfIdle(top *section, declared []Condition, changed func(condition string) bool) {
 	for i, c := range declared {
 		if !changed(c.Type) {
-			top.warn(fmt.Sprintf("conditions[%d]", i), "no rule changes %s, so that it is False for ever", quoteName(c.Type))
+			top.warn(fmt.Sprintf("conditions[%d]", i), "no rule changes %s, so that it is %s for ever", quoteName(c.Type), c.Healthy)
 		}
 	}
 }

@@ -1,8 +1,12 @@
 package config
 
 import (
+	"fmt"
 	"math"
+	"slices"
 	"time"
+
+	"github.com/resourcestack/autohealer/catalog"
 )
 
 // ProblemSources configures where third-party daemons report problems, and which daemons may.
@@ -20,6 +24,7 @@ type ProblemSource struct {
 	UID, GID    *int
 	TokenFile   string
 	Conditions  []string
+	Declared    []catalog.Condition // the condition types that the file adds to the catalog
 	Silence     time.Duration
 	Rate, Burst int
 	Connections int
@@ -51,13 +56,35 @@ func DraftSources(text []byte) *ProblemSources {
 
 func problemSources(top *section) *ProblemSources {
 	p := &ProblemSources{Socket: top.text("socket", defaultSocket), TCP: top.text("tcp", "")}
+	declared := declaredTypes(top)
 	for s := range top.each("sources", "a source") {
-		p.Sources = append(p.Sources, problemSource(s))
+		source := problemSource(s)
+		source.Declared = declared
+		p.Sources = append(p.Sources, source)
+	}
+	for i, c := range declared {
+		if !slices.ContainsFunc(p.Sources, func(s ProblemSource) bool { return slices.Contains(s.Conditions, c.Type) }) {
+			top.warn(fmt.Sprintf("conditions[%d]", i), "no source reports %s; add it to the conditions of a source", quoteName(c.Type))
+		}
 	}
 	if len(p.Sources) == 0 && !top.refused["sources"] {
 		top.warn("sources", "missing, so no daemon can report")
 	}
 	return p
+}
+
+// declaredTypes reads the condition types that the file adds to the catalog.
+func declaredTypes(top *section) []catalog.Condition {
+	declared := declarations(top, func(s *section, c *Condition) {
+		if _, inCatalog := catalog.Lookup(c.Type); !inCatalog {
+			s.required("meaning", "what the problem is, in a sentence")
+		}
+	})
+	types := make([]catalog.Condition, 0, len(declared))
+	for _, c := range declared {
+		types = append(types, catalog.Condition{Type: c.Type, Source: catalog.ThirdParty, Healthy: c.Healthy, Meaning: c.Meaning, SurvivesReboot: c.SurvivesReboot})
+	}
+	return types
 }
 
 func problemSource(s *section) ProblemSource {

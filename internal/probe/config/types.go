@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/resourcestack/autohealer/catalog"
 )
 
 // Kind is the kind of a monitor. It is the name of the flag that takes the file.
@@ -39,10 +41,19 @@ type Condition struct {
 	Type    string
 	Reason  string
 	Message string
-	// SurvivesReboot means that a reboot does not end the problem ("survivesReboot", only in
-	// Autohealer). The default comes from the catalog.
+
+	// The following fields exist only in Autohealer. Their defaults come from the catalog.
+
+	// Healthy is the status of a healthy node, True or False ("healthyStatus").
+	Healthy catalog.Status
+	// Meaning describes the problem in a sentence ("meaning").
+	Meaning string
+	// SurvivesReboot means that a reboot does not end the problem ("survivesReboot").
 	SurvivesReboot bool
 }
+
+// Inverted returns whether the condition is True on a healthy node.
+func (c Condition) Inverted() bool { return c.Healthy == catalog.True }
 
 // The plugins that read logs.
 const (

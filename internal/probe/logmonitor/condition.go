@@ -56,7 +56,7 @@ func (c *condition) update(source string, at time.Time) (finding.Event, bool) {
 
 // shown returns the condition as it is reported.
 func (c *condition) shown() finding.Condition {
-	shown := finding.Condition{Type: c.Type, Status: c.status, Since: c.since, Reason: c.Reason, Message: c.Message}
+	shown := finding.Condition{Type: c.Type, Inverted: c.Inverted(), Status: c.status, Since: c.since, Reason: c.Reason, Message: c.Message}
 	if cause := c.cause(); cause != nil {
 		shown.Reason, shown.Message = cause.Reason, cause.found.Message
 	}

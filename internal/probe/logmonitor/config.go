@@ -24,6 +24,8 @@ type Config struct {
 	// Boot is the ID of the current boot. Findings of another boot end, unless their
 	// condition survives a reboot. If it is empty, the boot is unknown and no finding ends.
 	Boot string
+	// Clear is until when the findings of Remembered are dropped, by condition type.
+	Clear map[string]time.Time
 	// Remembered is the result of State before a restart, if any.
 	Remembered json.RawMessage
 }

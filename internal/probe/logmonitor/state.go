@@ -118,7 +118,7 @@ func (m *Monitor) restore(text json.RawMessage) error {
 	}
 	for _, r := range m.rules {
 		survives := r.Permanent && m.byType[r.Condition].SurvivesReboot
-		if was, ok := s.Rules[r.key]; ok && (survives || !rebooted) {
+		if was, ok := s.Rules[r.key]; ok && (survives || !rebooted) && !m.isCleared(r, was) {
 			m.restoreRule(r, was)
 		}
 	}
@@ -126,6 +126,12 @@ func (m *Monitor) restore(text json.RawMessage) error {
 		m.restoreWindow(s.Window)
 	}
 	return nil
+}
+
+// isCleared reports whether a user has cleared what a rule found.
+func (m *Monitor) isCleared(r *rule, was ruleState) bool {
+	until, ok := m.cfg.Clear[r.Condition]
+	return ok && r.Permanent && was.Found != nil && !was.Found.Since.After(until)
 }
 
 // restoreRule applies the stored state of a rule.

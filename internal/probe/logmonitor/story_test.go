@@ -10,6 +10,7 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
+	"github.com/resourcestack/autohealer/catalog"
 	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/logs"
@@ -37,8 +38,8 @@ func timeOfDay(text string) (time.Time, error) {
 //
 //	monitor [plugin=kmsg] [buffer=10] [skip=(words,...)]
 //	  one condition or rule for each line that is not indented, and its fields below
-//	start now=12:00:00 [boot=a] [since=12:00:00]
-//	  a restart with the stored state
+//	start now=12:00:00 [boot=a] [since=12:00:00] [clear=(Disk,12:00:00)]
+//	  a restart with the stored state, without what is cleared
 //	take now=12:00:00 [lost=3] [more]
 //	  a chunk of lines that begin with a time; with records, each begins with its number
 //	  and facility, and | is a newline within it
@@ -116,6 +117,8 @@ func (s *story) configure(t *testing.T, d *datadriven.TestData) {
 		field, indented := strings.CutPrefix(strings.TrimRight(line, "\n"), "  ")
 		words := strings.SplitN(field, " ", 4)
 		switch {
+		case indented && words[0] == "healthyStatus":
+			m.Conditions[len(m.Conditions)-1].Healthy = catalog.Status(words[1])
 		case indented && words[0] == "survivesReboot":
 			m.Conditions[len(m.Conditions)-1].SurvivesReboot = true
 		case indented:
@@ -170,6 +173,12 @@ func (s *story) start(t *testing.T, d *datadriven.TestData, now time.Time) strin
 	if d.HasArg("since") {
 		s.cfg.Since = argument(t, d, "since")
 	}
+	s.cfg.Clear = nil
+	if d.HasArg("clear") {
+		var kind, until string
+		d.ScanArgs(t, "clear", &kind, &until)
+		s.cfg.Clear = map[string]time.Time{kind: testkit.Value(timeOfDay(until)).Must(t)}
+	}
 	m, err := New(s.cfg)
 	testkit.Require(t, err == nil, "%s: %v", d.Pos, err)
 	testkit.Require(t, m.RestoreError() == nil, "%s: %v", d.Pos, m.RestoreError())
@@ -215,7 +224,7 @@ func (s *story) tell(report finding.Report) string {
 		fmt.Fprintf(&b, "%s %s %s %s: %s\n", s.ids[e.ID], e.Severity, e.Time.Format(time.TimeOnly), e.Reason, strings.ReplaceAll(e.Message, "\n", "|"))
 	}
 	for _, c := range report.Conditions {
-		fmt.Fprintf(&b, "%s %s since %s %s: %s\n", c.Type, c.Status, c.Since.Format(time.TimeOnly), c.Reason, strings.ReplaceAll(c.Message, "\n", "|"))
+		fmt.Fprintf(&b, "%s %s since %s %s: %s\n", c.Type, c.Shown(), c.Since.Format(time.TimeOnly), c.Reason, strings.ReplaceAll(c.Message, "\n", "|"))
 	}
 	if at, ok := s.monitor.Deadline(); ok {
 		fmt.Fprintf(&b, "wake at %s\n", at.Format(time.TimeOnly))

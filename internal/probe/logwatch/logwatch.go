@@ -41,8 +41,10 @@ type Config struct {
 	Key     string
 	Monitor config.LogMonitor
 	Boot    procfs.Boot
-	Memory  Memory
-	Logger  *slog.Logger
+	// Clear is until when stored findings are dropped, by condition type.
+	Clear  map[string]time.Time
+	Memory Memory
+	Logger *slog.Logger
 	// Open opens the log. If it is nil, the watch opens the log that Monitor names.
 	Open func(from logs.Position, since time.Time) (logs.Reader, error)
 }
@@ -161,7 +163,7 @@ func (w *Watch) restore(now time.Time) (*progress, error) {
 		return nil, err
 	}
 	monitor, err := logmonitor.New(logmonitor.Config{
-		Monitor: w.cfg.Monitor, Translator: translator, Since: at.since, Boot: w.cfg.Boot.ID, Remembered: stored.Monitor,
+		Monitor: w.cfg.Monitor, Translator: translator, Since: at.since, Boot: w.cfg.Boot.ID, Clear: w.cfg.Clear, Remembered: stored.Monitor,
 	})
 	if err != nil {
 		return nil, err

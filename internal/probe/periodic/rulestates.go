@@ -58,7 +58,7 @@ func newRuleStates(cfg Config) *ruleStates {
 	for _, written := range cfg.Conditions {
 		if b.byType[written.Type] == nil {
 			c := &condition{Condition: written}
-			c.current = finding.Condition{Type: c.Type, Status: catalog.False, Reason: c.Reason, Message: c.Message}
+			c.current = finding.Condition{Type: c.Type, Inverted: c.Inverted(), Status: catalog.False, Reason: c.Reason, Message: c.Message}
 			b.conditions, b.byType[c.Type] = append(b.conditions, c), c
 		}
 	}

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/kubeapi"
+)
+
+const (
+	// labelInterval and clearInterval are the least times between two reads of the node, for its
+	// labels and for the annotation that clears conditions. A random part of up to half is added,
+	// so that the agents of a cluster do not read at once.
+	labelInterval = 5 * time.Minute
+	clearInterval = time.Minute
+	// Backoff while the API server does not answer.
+	minBackoff, maxBackoff = time.Second, 5 * time.Minute
+)
+
+// nodeReader reads the metadata of the node while it is needed.
+type nodeReader struct {
+	get      func(context.Context) (kubeapi.Metadata, error)
+	wake     <-chan struct{}      // receives when metadata may be needed
+	interval func() time.Duration // 0 while it is not needed
+	handle   func(context.Context, kubeapi.Metadata)
+	log      *slog.Logger
+}
+
+// run reads until ctx ends. It reads only while a file needs labels or a condition can be
+// cleared, because each read is a request per node of the cluster.
+func (r nodeReader) run(ctx context.Context) {
+	var failing bool
+	wait := minBackoff
+	for {
+		var next <-chan time.Time // never, while nothing is needed
+		if interval := r.interval(); interval > 0 {
+			node, err := r.get(ctx)
+			switch {
+			case ctx.Err() != nil:
+				return
+			case err != nil:
+				if !failing {
+					r.log.Warn("reading the metadata of the node failed, retrying", "err", err)
+				}
+				failing, interval = true, wait
+				wait = min(2*wait, maxBackoff)
+			default:
+				if failing {
+					r.log.Info("reading the metadata of the node works again")
+				}
+				failing, wait = false, minBackoff
+				r.handle(ctx, node)
+			}
+			next = time.After(interval + rand.N(interval/2))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-next:
+		case <-r.wake:
+		}
+	}
+}
