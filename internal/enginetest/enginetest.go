@@ -144,7 +144,7 @@ func Value(t *testing.T, from prometheus.Collector, name, label string) (sum flo
 		for _, m := range family.GetMetric() {
 			for _, pair := range m.GetLabel() {
 				if family.GetName() == name && pair.GetValue() == label {
-					sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+					sum += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
 				}
 			}
 		}

@@ -1,6 +1,8 @@
 package remediation
 
 import (
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -31,6 +33,12 @@ const (
 	// HealthyDelayAnnotation is since when the node is healthy again (RFC 3339), while
 	// the object is kept for a while.
 	HealthyDelayAnnotation = "remediation.medik8s.io/healthy-delay"
+
+	// OldAnnotation has the value OldValue on an object that exists for longer than OldAfter
+	// while its node is unhealthy. medik8s alerts on it.
+	OldAnnotation = "nodehealthcheck.medik8s.io/old-remediation-cr-flag"
+	OldValue      = "flagon"
+	OldAfter      = 48 * time.Hour
 
 	// PartOfLabel has the value PartOf on every remediation object.
 	PartOfLabel = "app.kubernetes.io/part-of"

@@ -60,10 +60,22 @@ type Object struct {
 	// is unreadable.
 	TimedOut   bool
 	TimedOutAt time.Time
+	// IsOld says that the object has the annotation of old objects.
+	IsOld bool
 	// HealthySince is since when the node is healthy again; zero if not recorded or
 	// unreadable.
 	HealthySince time.Time
 }
+
+// ObjectChange is a change of a remediation object.
+type ObjectChange int
+
+// The changes. ObjectExists comes with every version of an object.
+const (
+	ObjectExists ObjectChange = iota
+	ObjectIsOld               // it exists for longer than OldAfter
+	ObjectIsGone
+)
 
 // Read reads an object of any kind. It treats missing and malformed fields as unset.
 func Read(u *unstructured.Unstructured) Object {
@@ -90,6 +102,7 @@ func Read(u *unstructured.Unstructured) Object {
 		o.DeletedAt = u.GetDeletionTimestamp().Time
 	}
 	_, o.TimedOut = annotations[TimedOutAnnotation]
+	_, o.IsOld = annotations[OldAnnotation]
 	_, o.ControlPlane = u.GetLabels()[ControlPlaneLabel]
 	for _, owner := range u.GetOwnerReferences() {
 		if group, _, _ := strings.Cut(owner.APIVersion, "/"); owner.Kind == CheckKind && group == CheckGroup || owner.Kind == PolicyKind && group == PolicyGroup {
@@ -109,6 +122,9 @@ func (o Object) Noted(notes map[string]*string, resourceVersion string) Object {
 	o.ResourceVersion = resourceVersion
 	if note, written := notes[TimedOutAnnotation]; written {
 		o.TimedOut, o.TimedOutAt = note != nil, parseOptionalTime(note)
+	}
+	if note, written := notes[OldAnnotation]; written {
+		o.IsOld = note != nil
 	}
 	if note, written := notes[HealthyDelayAnnotation]; written {
 		o.HealthySince = parseOptionalTime(note)

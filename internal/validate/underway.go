@@ -59,7 +59,7 @@ func (s *healthAnalysis) restrictedChanges() (fields []string) {
 	if !slices.Equal(requirements(s.rule), requirements(before)) {
 		fields = append(fields, "spec.selector")
 	}
-	if !slices.Equal(steps(s.rule), steps(before)) {
+	if !slices.Equal(steps(s.rule), steps(before)) || (written.RemediationTemplate == nil) != (stored.RemediationTemplate == nil) {
 		fields = append(fields, templates)
 	}
 	return fields

@@ -7,6 +7,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/metricset"
 	"github.com/resourcestack/autohealer/internal/policykind"
+	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -20,6 +21,11 @@ type Metrics struct {
 	toRemediation *prometheus.HistogramVec
 	toRecovery    *prometheus.HistogramVec
 	deferring     prometheus.Gauge
+
+	// The metrics of medik8s, for its alerts and dashboards.
+	ongoing  *prometheus.GaugeVec
+	duration *prometheus.HistogramVec
+	old      *prometheus.CounterVec
 }
 
 // NewMetrics returns unregistered metrics.
@@ -55,8 +61,21 @@ func NewMetrics() *Metrics {
 			Name: "autohealer_nodehealthcheck_deferring",
 			Help: "Whether the controller leaves NodeHealthChecks to medik8s' own controller (1) or follows them (0).",
 		}),
+		ongoing: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "nodehealthcheck_ongoing_remediation",
+			Help: "Is 1 for every remediation object of a node (name), as with medik8s.",
+		}, []string{"name", "namespace", "remediation"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "nodehealthcheck_unhealthy_node_duration_seconds",
+			Help:    "Time from the creation of a remediation object until its node (name) has recovered, as with medik8s.",
+			Buckets: []float64{30, 60, 120, 180, 240, 300, 600, 1200, 2400, 3600},
+		}, []string{"name", "namespace", "remediation"}),
+		old: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "nodehealthcheck_old_remediation_cr",
+			Help: "Remediation objects of a node (name) that existed for more than 48 hours, as with medik8s.",
+		}, []string{"name", "namespace"}),
 	}
-	m.Set = metricset.Set{m.nodes, m.waiting, m.disabled, m.remediations, m.toRemediation, m.toRecovery, m.deferring}
+	m.Set = metricset.Set{m.nodes, m.waiting, m.disabled, m.remediations, m.toRemediation, m.toRecovery, m.deferring, m.ongoing, m.duration, m.old}
 	return m
 }
 
@@ -112,6 +131,21 @@ func (h *Policy) ObserveStart(rule triage.RuleID, wait time.Duration) {
 }
 
 // ObserveRecovery observes the time from the start of a remediation to recovery.
-func (h *Policy) ObserveRecovery(rule triage.RuleID, wait time.Duration) {
-	h.metrics.toRecovery.WithLabelValues(rule.Name).Observe(wait.Seconds())
+func (h *Policy) ObserveRecovery(rule triage.RuleID, object remediation.Object, took time.Duration) {
+	h.metrics.toRecovery.WithLabelValues(rule.Name).Observe(took.Seconds())
+	h.metrics.duration.WithLabelValues(object.Node, object.Namespace, object.Kind).Observe(took.Seconds())
+}
+
+// ObserveObject counts remediation objects. While the controller defers to medik8s' own
+// controller, that controller counts them.
+func (h *Policy) ObserveObject(object remediation.Object, change remediation.ObjectChange) {
+	switch {
+	case change == remediation.ObjectIsGone:
+		h.metrics.ongoing.DeleteLabelValues(object.Node, object.Namespace, object.Kind)
+	case h.IsDeferring():
+	case change == remediation.ObjectIsOld:
+		h.metrics.old.WithLabelValues(object.Node, "").Inc() // the namespace is that of the node
+	default:
+		h.metrics.ongoing.WithLabelValues(object.Node, object.Namespace, object.Kind).Set(1)
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/resourcestack/autohealer/internal/metricset"
+	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/repairblock"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -122,4 +123,7 @@ func (r *Policy) ObserveStart(rule triage.RuleID, wait time.Duration) {
 }
 
 // ObserveRecovery does nothing: repairs have no such metric.
-func (*Policy) ObserveRecovery(triage.RuleID, time.Duration) {}
+func (*Policy) ObserveRecovery(triage.RuleID, remediation.Object, time.Duration) {}
+
+// ObserveObject does nothing: repairs have no such metric.
+func (*Policy) ObserveObject(remediation.Object, remediation.ObjectChange) {}

@@ -45,7 +45,7 @@ func (w *Work) reportDeleted(now time.Time, r *engine.TaskResult, n *nodeObjects
 	counts := rm.requesterOf(t.Rule)
 	counts.CountRemediation(t.Rule, t.Reason.Condition, outcome)
 	if t.Reason.Code == triage.Recovered {
-		counts.ObserveRecovery(t.Rule, now.Sub(w.Object.Created))
+		counts.ObserveRecovery(t.Rule, w.Object, now.Sub(w.Object.Created))
 	}
 	if rm.request(t.Rule) == nil {
 		rm.host.Retire(now, t.Rule)

@@ -38,7 +38,9 @@ type Requester interface {
 	// ObserveStart observes how long a remediation was due before it began.
 	ObserveStart(rule triage.RuleID, wait time.Duration)
 	// ObserveRecovery observes how long a remediation took.
-	ObserveRecovery(rule triage.RuleID, wait time.Duration)
+	ObserveRecovery(rule triage.RuleID, object remediation.Object, took time.Duration)
+	// ObserveObject observes a change of a remediation object of the policy.
+	ObserveObject(object remediation.Object, change remediation.ObjectChange)
 }
 
 // requesterOf returns the policy of a rule, nil if no policy with remediation objects has

@@ -126,8 +126,10 @@ func (rm *Treatment) plannedTasks(now time.Time, nodeTasks *engine.NodeTasks, n 
 			return
 		}
 		for _, o := range n.objectsOf(planned.Rule) {
-			if until := rm.mayWorkUntil(o, planned); now.Before(until) && !yield(nil, until) {
-				return
+			for _, due := range []time.Time{rm.mayWorkUntil(o, planned), o.Created.Add(remediation.OldAfter)} {
+				if now.Before(due) && !yield(nil, due) {
+					return
+				}
 			}
 		}
 		// The annotation confirmed the node's health before this treatment.
@@ -143,12 +145,18 @@ func (rm *Treatment) plannedTasks(now time.Time, nodeTasks *engine.NodeTasks, n 
 }
 
 // removeOrphans returns a task that deletes an object of a node that is gone or has been
-// created again. An object that removes its node stays until the remediator has finished
-// and the ledger names the node: otherwise no record of the removal would be left.
+// created again. An object that removes its node stays until the remediator has succeeded,
+// as with medik8s, and the ledger names the node: otherwise no record of the removal would be
+// left. If a new node has the name, the object of a failed removal goes, too: the new node may
+// need an object of that name.
 func (rm *Treatment) removeOrphans(n *nodeObjects, state *engine.Node) *engine.Task {
 	for _, key := range n.sortedObjects() {
 		o := n.objects[key]
-		if !rm.isOurs(o) || o.isEnding() || state != nil && o.IsOf(state.Object) || o.DeletesNode && (!o.Succeeded && !o.Failed || rm.host.LedgerLacks(o.Node, o.hasRemoved)) {
+		if !rm.isOurs(o) || o.isEnding() || state != nil && o.IsOf(state.Object) {
+			continue
+		}
+		hasFinished := o.Succeeded || o.Failed && state != nil
+		if o.DeletesNode && (!hasFinished || rm.host.LedgerLacks(o.Node, o.hasRemoved)) {
 			continue
 		}
 		rule := o.rule
@@ -241,10 +249,13 @@ func (rm *Treatment) treats(n *nodeObjects, state *engine.Node, rule triage.Rule
 	return r != nil && !r.IsDeferring() && (len(n.objectsOf(rule)) > 0 || r.MayRequest(state, rule))
 }
 
-// annotationsFor returns the annotations to write on an object of a treatment: that its
-// time is up, and since when the node is healthy. A nil value removes an annotation.
+// annotationsFor returns the annotations to write on an object of a treatment: that it is old,
+// that its time is up, and since when the node is healthy. A nil value removes an annotation.
 func annotationsFor(o remediation.Object, isOver bool, planned *triage.PlannedTreatment, now time.Time) map[string]*string {
 	notes := map[string]*string{}
+	if planned.HealthySince.IsZero() && !o.IsOld && !o.Created.IsZero() && !now.Before(o.Created.Add(remediation.OldAfter)) {
+		notes[remediation.OldAnnotation] = new(remediation.OldValue)
+	}
 	if isOver && !o.TimedOut && !o.Succeeded {
 		notes[remediation.TimedOutAnnotation] = new(remediation.Stamp(now))
 	}
@@ -504,8 +515,13 @@ func (w *Work) annotated(r *engine.TaskResult, n *nodeObjects) {
 		o.Object = o.Noted(w.Annotations, w.Version)
 		n.objects[key] = o
 	}
+	counts := w.remediations.requesterOf(t.Rule)
 	if _, isOver := w.Annotations[remediation.TimedOutAnnotation]; isOver {
-		w.remediations.requesterOf(t.Rule).CountRemediation(t.Rule, t.Reason.Condition, "timed_out")
+		counts.CountRemediation(t.Rule, t.Reason.Condition, "timed_out")
+	}
+	if _, isOld := w.Annotations[remediation.OldAnnotation]; isOld {
+		counts.ObserveObject(w.Object, remediation.ObjectIsOld)
+		host.Logger().Warn("a remediation takes long: look at its remediator", "node", n.node, "object", key.String(), "after", remediation.OldAfter.String())
 	}
 	host.Logger().Info("remediation annotated", "node", n.node, "object", key.String(), "reason", t.Reason.String())
 }

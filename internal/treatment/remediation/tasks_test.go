@@ -165,9 +165,40 @@ func TestEscalation(t *testing.T) {
 	}, inSteps)
 }
 
+// The metrics and the annotation of medik8s, on which its alerts are built.
+func TestAnOldRemediationIsMarkedAndCounted(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		object := w.treats("a")
+		counted := func(what string, ongoing, old, recovered float64) {
+			t.Helper()
+			for metric, want := range map[string]float64{"nodehealthcheck_ongoing_remediation": ongoing, "nodehealthcheck_old_remediation_cr": old, "nodehealthcheck_unhealthy_node_duration_seconds": recovered} {
+				testkit.Same(t, enginetest.Value(t, w.metrics, metric, "a"), want, "%s: %s", what, metric)
+			}
+		}
+		counted("under way", 1, 0, 0)
+		w.advance(remediation.OldAfter - time.Minute)
+		for _, does := range []string{AnnotateRemediation, ReleaseLease} { // its time is up long ago
+			w.runs(w.WantTask("a", does), "a", treat.Made, func(r remediationResult) { r.Version = w.nextVersion() })
+		}
+		due := w.WantNoTask("a")
+		testkit.Between(t, time.Until(due), 0, time.Minute+time.Second, "the time until it is old")
+		w.advance(time.Minute)
+		e := w.WantTask("a", AnnotateRemediation)
+		testkit.Same(t, *remediationWork(e).Annotations[remediation.OldAnnotation], "flagon", "the annotation")
+		w.runs(e, "a", treat.Made, func(r remediationResult) { r.Version = w.nextVersion() })
+		counted("old", 1, 1, 0)
+		w.advance(time.Hour)
+		w.WantNoTask("a")
+		w.node("a", corev1.ConditionFalse)
+		w.runs(w.WantTask("a", DeleteRemediation), "a", treat.Made)
+		w.loses(object)
+		counted("recovered", 0, 1, 1)
+	})
+}
+
 func TestAnnotationsFor(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 600, time.UTC)
-	then := now.Add(-time.Hour).Truncate(time.Second)
+	then, long := now.Add(-time.Hour).Truncate(time.Second), now.Add(-remediation.OldAfter)
 	for name, test := range map[string]struct {
 		object  remediation.Object
 		isOver  bool
@@ -175,6 +206,9 @@ func TestAnnotationsFor(t *testing.T) {
 		want    map[string]string // "" means removed
 	}{
 		"under way":                           {remediation.Object{}, false, triage.PlannedTreatment{}, nil},
+		"it is old":                           {remediation.Object{Created: long}, false, triage.PlannedTreatment{}, map[string]string{remediation.OldAnnotation: remediation.OldValue}},
+		"it is old, and marked":               {remediation.Object{Created: long, IsOld: true}, false, triage.PlannedTreatment{}, nil},
+		"it is old, and the node healthy":     {remediation.Object{Created: long, HealthySince: then}, false, triage.PlannedTreatment{HealthySince: then}, nil},
 		"its time is up":                      {remediation.Object{}, true, triage.PlannedTreatment{}, map[string]string{remediation.TimedOutAnnotation: "2026-01-02T03:04:05Z"}},
 		"its time is up, and it was notified": {remediation.Object{TimedOut: true}, true, triage.PlannedTreatment{}, nil},
 		"its time is up, and it succeeded":    {remediation.Object{Succeeded: true}, true, triage.PlannedTreatment{}, nil},
@@ -358,6 +392,10 @@ func TestAFailedRemovalIsDeletedOnceTheNodeIsRecreated(t *testing.T) {
 		}}
 		w.finds(object)
 		w.runs(w.WantTask("a", AnnotateRemediation), "a", treat.Made, func(r remediationResult) { r.Version = w.nextVersion() })
+		testkit.Must(w.T, w.NodeInbox().Delete(enginetest.Named("a", w.nextVersion())))
+		w.runRound()
+		w.writeSnapshot()
+		w.WantNoTask("a") // without a node it stays, as with medik8s
 		w.node("a", corev1.ConditionTrue, madeAnew)
 		w.writeSnapshot() // once the ledger names the node
 		w.WantTask("a", DeleteRemediation)

@@ -330,7 +330,11 @@ func (rm *Treatment) upsert(n *nodeObjects, o remediation.Object) {
 	}
 	delete(owner.objects, key) // the object may name another node now
 	rm.byObject[key] = n
-	n.objects[key] = remediationObject{Object: o, rule: rm.ruleOf(o), deletedByUs: isSame && before.deletedByUs, reportedToCore: isSame && before.reportedToCore}
+	rule := rm.ruleOf(o)
+	if r := rm.requesterOf(rule); r != nil {
+		r.ObserveObject(o, remediation.ObjectExists)
+	}
+	n.objects[key] = remediationObject{Object: o, rule: rule, deletedByUs: isSame && before.deletedByUs, reportedToCore: isSame && before.reportedToCore}
 	if rm.watches.Known[o.GroupVersionKind] == nil { // its template has been removed from the ladder
 		rm.referencesChanged = true
 	}
@@ -347,6 +351,9 @@ func (rm *Treatment) objectDeleted(now time.Time, n *nodeObjects, ref ledger.Obj
 		return
 	}
 	rm.host.MarkStatusStale(now, rule)
+	if r := rm.requesterOf(rule); r != nil {
+		r.ObserveObject(o.Object, remediation.ObjectIsGone)
+	}
 	work := rm.runningTask(n)
 	isOurs := o.deletedByUs || o.UID == n.deleting || work != nil && work.Does == DeleteRemediation && work.Object.UID == o.UID
 	if c := rm.request(rule); isOurs || !rm.isOurs(o) || c == nil || c.Owner != o.Owner { // deleted together with its policy
