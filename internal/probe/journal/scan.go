@@ -36,11 +36,20 @@ func (s *scanResult) logFaults(log *slog.Logger, faults []fault) {
 	}
 }
 
-// scan lists the files of the journal.
+// scan lists the files of the journal. A list that is made while journald renames a file may
+// lack the file, so scan lists twice before a file of an earlier reader counts as deleted.
+func (r *Reader) scan() {
+	if r.scanOnce(false) {
+		r.scanOnce(true)
+	}
+}
+
+// scanOnce lists the files once, and returns whether a file of an earlier reader is missing. It
+// forgets missing files only if it is told to.
 //
 // A file is final only if it was final before the files were listed. Then no unknown file
 // contains entries from before its end.
-func (r *Reader) scan() {
+func (r *Reader) scanOnce(forgetMissing bool) (missing bool) {
 	for _, s := range r.sources {
 		s.final = s.isFinal() || s.isGone()
 	}
@@ -52,11 +61,13 @@ func (r *Reader) scan() {
 	faults := slices.Concat(unlisted, unread)
 	r.scanned.err = r.nothingToRead(files, faults)
 	r.scanned.logFaults(r.log, faults)
-	if len(unlisted) == 0 && len(files) > 0 {
+	missing = len(r.progress.resume) > 0
+	if len(unlisted) == 0 && len(files) > 0 && (forgetMissing || !missing) {
 		r.forget(files)
 	}
 	r.scanned.stale = false
 	r.scanned.unopened = r.scanned.unopened || len(faults) > 0
+	return missing
 }
 
 // fault is a directory or file that cannot be read.
