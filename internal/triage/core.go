@@ -165,7 +165,8 @@ func (c *Core) RemoveRule(now time.Time, id RuleID) {
 
 // Keep tells the core which rules of a kind cannot be read now: keeps reports whether a rule
 // that is not set may exist nevertheless. The core plans the taints and memories of such a
-// rule as the facts show them, instead of releasing them. The caller calls Keep again
+// rule as the facts show them, instead of releasing them. It calls off a decided NoExecute
+// taint that the facts do not show. The caller calls Keep again
 // whenever an answer of keeps has changed.
 func (c *Core) Keep(now time.Time, kind Kind, keeps func(RuleID) bool) {
 	c.advanceTo(now)

@@ -80,7 +80,8 @@
 //     that had another status ([Node.Previous], rounded up to whole seconds), and never in
 //     the future. Unknown and a missing condition do not count as another status, because
 //     they do not show that the node was healthy. The clock starts at the caller's time if
-//     there is no transition time, or if only the reason has changed.
+//     the transition time is less than two seconds ago, because it has whole seconds, if
+//     there is none, or if only the reason has changed.
 //   - If the core evaluates the node against this rule for the first time, the clock starts
 //     when the condition got its status, by the same rules. A change of the reason does not
 //     matter then.

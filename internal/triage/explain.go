@@ -89,7 +89,8 @@ func (c *Core) explain(p *Plan, ep *episode, strongest Effect, by RuleID) {
 	p.add(reason)
 }
 
-// explainKept adds the taints of a rule that cannot be read now.
+// explainKept adds the taints of a rule that cannot be read now. It calls off a NoExecute taint
+// that was decided and is not on the node.
 func (c *Core) explainKept(p *Plan, ep *episode) Reason {
 	reason := ep.rule.reason()
 	reason.Code = Kept
@@ -98,6 +99,11 @@ func (c *Core) explainKept(p *Plan, ep *episode) Reason {
 			reason.Key, reason.Effect = t.Key, t.Effect
 			p.Taints = append(p.Taints, PlannedTaint{Taint: t, Reason: reason})
 		}
+	}
+	if ep.active && !ep.slotObserved {
+		cancelled := reason
+		cancelled.Other = calledOff
+		p.Release = append(p.Release, cancelled)
 	}
 	return reason
 }

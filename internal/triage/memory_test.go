@@ -26,7 +26,7 @@ func TestRemember(t *testing.T) {
 		"just after it was reported as healthy":                    {triage.False, triage.True, 0, 2*hour - time.Second, false, 2 * hour, 2*hour - time.Second},
 		"before it was last reported as healthy":                   {triage.False, triage.True, 0, 2*hour - time.Minute, true, 2 * hour, 2 * hour},
 		"unhealthy when first observed":                            {triage.True, triage.True, 0, 0, false, 0, 0},
-		"two changes in one second":                                {triage.False, triage.True, 3*hour - time.Second, 3*hour - time.Second, false, 3*hour - time.Second, 3*hour - time.Second},
+		"two changes in one second":                                {triage.False, triage.True, 3*hour - time.Second, 3*hour - time.Second, false, 3 * hour, 3*hour - time.Second},
 		"the transition time did not move":                         {triage.False, triage.True, 0, 0, true, 2 * hour, 2 * hour},
 		"the transition time went back":                            {triage.False, triage.True, hour, 0, true, 2 * hour, 2 * hour},
 		"the transition time was removed":                          {triage.False, triage.True, 0, never, true, 3 * hour, 3 * hour},

@@ -628,13 +628,17 @@ func (t *naiveCore) began(p *nodeState, row triage.Condition) (at time.Time, der
 	if row.Transition.IsZero() {
 		return t.now, false
 	}
-	if at = row.Transition; at.Before(last) {
+	// Times have whole seconds.
+	inFuture, tooEarly := row.Transition.After(t.now.Add(time.Minute)), row.Transition.Add(2*time.Second).Before(last)
+	derivable = !inFuture && !tooEarly
+	switch at = row.Transition; {
+	case at.Add(2 * time.Second).After(t.now):
+		at = t.now
+	case at.Before(last):
 		at = last
 		t.saw["transition times before the last healthy version"]++
 	}
-	inFuture := row.Transition.After(t.now.Add(time.Minute))
-	tooEarly := row.Transition.Add(2 * time.Second).Before(last) // times have whole seconds
-	return earlier(at, t.now), !inFuture && !tooEarly
+	return earlier(at, t.now), derivable
 }
 
 // syncResponse compares the known response with the facts.
@@ -1140,6 +1144,11 @@ func (t *naiveCore) Plan(name string) (triage.Plan, bool) {
 		switch {
 		case release:
 			plan.Release = append(plan.Release, reason)
+		case reason.Code == triage.Kept && p.ruleState(id).active && p.ruleState(id).observedSteps == 0:
+			off := reason
+			off.Other = "NoExecute is called off"
+			plan.Release = append(plan.Release, off)
+			t.saw["called off by a rule that cannot be read"]++
 		case known && rule.Response.Taint != nil && p.ruleState(id).active && p.ruleState(id).observedSteps == 0 && placed < triage.NoExecute:
 			// This NoExecute taint is no longer wanted and was never observed.
 			off := reason

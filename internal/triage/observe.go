@@ -63,9 +63,8 @@ type condition struct {
 	statusSince int64 // when the condition got its status
 }
 
-// transitionPrecision is how much earlier than the last version with another status a
-// transition time can be and still be correct. Transition times have whole seconds, and a
-// watch has some delay.
+// transitionPrecision is the difference up to which a transition time and the arrival of a
+// version count as the same. Transition times have whole seconds, and a watch has some delay.
 const transitionPrecision = 2 * time.Second
 
 // maxClockDrift is how far in the future a transition time can be and still be correct, because
@@ -73,15 +72,19 @@ const transitionPrecision = 2 * time.Second
 const maxClockDrift = time.Minute
 
 // since returns when a condition got its status and reason. This is its transition time, but not
-// before lastOther and never in the future. accurate means that a restarted core, which knows
-// only the transition time, would find the same.
+// before lastOther and never in the future. If the condition was reported at once, its arrival is
+// more precise than a transition time in whole seconds. accurate means that a restarted core,
+// which knows only the transition time, would find nearly the same.
 func (row *condition) since(now int64) (since int64, accurate bool) {
 	lastOther := int64(row.lastOther) * int64(time.Second)
 	if row.transition == 0 {
 		return now, false
 	}
-	return min(max(row.transition, lastOther), now),
-		row.transition <= later(now, maxClockDrift) && later(row.transition, transitionPrecision) >= lastOther
+	accurate = row.transition <= later(now, maxClockDrift) && later(row.transition, transitionPrecision) >= lastOther
+	if later(row.transition, transitionPrecision) > now {
+		return now, accurate
+	}
+	return min(max(row.transition, lastOther), now), accurate
 }
 
 // Observe sets all facts of some nodes.
