@@ -126,7 +126,7 @@ func poolExists(s *repairAnalysis) (_ []Problem, warnings []string) {
 // nodesWithoutClaim warns of nodes without a NodeClaim, which cannot be replaced, and of a
 // template that cannot be used.
 func nodesWithoutClaim(s *repairAnalysis) (_ []Problem, warnings []string) {
-	if s.policy == nil || s.hasPool {
+	if s.policy == nil || s.hasPool || s.policy.Spec.DeleteStandaloneNodeClaims {
 		return nil, nil
 	}
 	if s.template != nil {
@@ -146,7 +146,7 @@ func nodesWithoutClaim(s *repairAnalysis) (_ []Problem, warnings []string) {
 	if found.Selected == 1 {
 		verb = "belongs"
 	}
-	return nil, []string{fmt.Sprintf("spec.remediationTemplate: %d of %s %s to no NodePool: the controller does not repair nodes without a NodePool unless the policy has a remediationTemplate", found.Selected, nodes(s.found.Selected), verb)}
+	return nil, []string{fmt.Sprintf("spec.remediationTemplate: %d of %s %s to no NodePool: the controller does not repair nodes without a NodePool unless the policy has a remediationTemplate, or deleteStandaloneNodeClaims for nodes with a NodeClaim", found.Selected, nodes(s.found.Selected), verb)}
 }
 
 func (s *repairAnalysis) unusableTemplate() []string {

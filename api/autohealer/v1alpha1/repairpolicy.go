@@ -34,6 +34,7 @@ type RepairPolicy struct {
 // RepairPolicySpec is the desired behavior of a RepairPolicy.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.nodePool) != has(self.selector)",message="want either nodePool or selector: one of them, and not both",fieldPath=".nodePool"
+// +kubebuilder:validation:XValidation:rule="!has(self.deleteStandaloneNodeClaims) || !self.deleteStandaloneNodeClaims || has(self.selector)",message="the NodeClaims of a NodePool are not standalone; want a selector",fieldPath=".deleteStandaloneNodeClaims"
 type RepairPolicySpec struct {
 	// NodePool is the name of the Karpenter NodePool whose nodes are repaired. It need not exist
 	// yet. Set either this or selector.
@@ -55,16 +56,22 @@ type RepairPolicySpec struct {
 	// +required
 	Repair RepairSpec `json:"repair"`
 
-	// RemediationTemplate is the template for the remediation of nodes without a NodeClaim, which
-	// cannot be replaced. Its kind ends in Template. The remediation has the kind without that
-	// suffix and is created in the namespace of the template. Without a template these nodes are
-	// not repaired.
+	// RemediationTemplate is the template for the remediation of nodes that cannot be replaced: they
+	// have no NodeClaim, or their NodeClaim belongs to no NodePool. Its kind ends in Template. The
+	// remediation has the kind without that suffix and is created in the namespace of the template.
+	// Without a template these nodes are not repaired.
 	//
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="has(self.kind) && self.kind.endsWith('Template') && self.kind != 'Template'",message="want a kind that ends in Template, such as SelfNodeRemediationTemplate",fieldPath=".kind"
 	// +kubebuilder:validation:XValidation:rule="has(self.apiVersion) && self.apiVersion.indexOf('/') > 0",message="want a group and a version, such as self-node-remediation.medik8s.io/v1alpha1",fieldPath=".apiVersion"
 	// +kubebuilder:validation:XValidation:rule="has(self.name) && self.name != ''",message="want the name of the template",fieldPath=".name"
 	RemediationTemplate *corev1.ObjectReference `json:"remediationTemplate,omitempty"`
+
+	// DeleteStandaloneNodeClaims also deletes NodeClaims that belong to no NodePool. Nothing
+	// replaces their nodes. It needs a selector.
+	//
+	// +optional
+	DeleteStandaloneNodeClaims bool `json:"deleteStandaloneNodeClaims,omitempty"`
 }
 
 // RepairPolicyStatus is the observed state of a RepairPolicy. Empty fields are written too, so that

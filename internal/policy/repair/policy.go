@@ -129,6 +129,7 @@ type repairedNode struct {
 	started      bool             // the node is or was ready for work
 	terminatedBy triage.RuleID    // the rule that plans to terminate the node, zero for none
 	veto         string           // why the node must not be terminated, empty for nothing
+	isStandalone bool             // its machine would not be replaced, and the policy does not ask for its deletion
 }
 
 // nodeOf returns what repairs know about a node, created if necessary.
@@ -193,8 +194,10 @@ type repairRule struct {
 	spec   *v1alpha1.RepairSpec
 	pool   string                 // the pool of its nodes; empty for nodes without a NodeClaim
 	policy *repairPolicy          // nil for a NodePool's own block and for defaults
-	ladder []remediation.Template // the template for nodes without a NodeClaim; empty for none
-	due    map[string]time.Time   // when its unhealthy nodes become eligible, as last set in metrics
+	ladder []remediation.Template // the template for nodes that cannot be replaced; empty for none
+	// deletesStandalone says that the rule deletes machines that nothing replaces.
+	deletesStandalone bool
+	due               map[string]time.Time // when its unhealthy nodes become eligible, as last set in metrics
 }
 
 // isRepair reports whether a rule terminates nodes.
@@ -398,7 +401,7 @@ func (r *Policy) SetRules(_ context.Context, now time.Time) (due time.Time) {
 				r.metrics.forgetRule(id)
 				next.due = nil
 			}
-			changedRules[id.Name] = changedRules[id.Name] || len(before.ladder) != len(next.ladder)
+			changedRules[id.Name] = changedRules[id.Name] || len(before.ladder) != len(next.ladder) || before.deletesStandalone != next.deletesStandalone
 		}
 		r.followed[id] = next
 		if err := r.host.Core().SetRule(now, next.rule); err != nil { // it compiled, so it is valid
@@ -451,7 +454,7 @@ func (r *Policy) rules() map[triage.RuleID]*repairRule {
 		spec := &pol.inForce.Spec.Repair
 		follow := func(pool string, statements []dialect.RepairStatement, template *corev1.ObjectReference) {
 			rule, err := observe.Repair(pol.ruleFor(pool), pool, spec, statements, template)
-			next := &repairRule{spec: spec, pool: pool, policy: pol}
+			next := &repairRule{spec: spec, pool: pool, policy: pol, deletesStandalone: pol.inForce.Spec.DeleteStandaloneNodeClaims}
 			if template != nil && err == nil {
 				t, _ := remediation.TemplateOf(*template) // it compiled before
 				next.ladder = []remediation.Template{t}

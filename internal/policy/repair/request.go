@@ -32,14 +32,14 @@ func (r *Policy) Request(rule triage.RuleID) *remediation.Request {
 }
 
 // MayRequest reports whether the rule names a template, and the node has no machine that
-// could be deleted.
+// could be deleted and replaced.
 func (r *Policy) MayRequest(n *engine.Node, rule triage.RuleID) bool {
 	followed := r.followed[rule]
 	if rule.Kind != policykind.Repair || followed == nil || len(followed.ladder) == 0 {
 		return false
 	}
 	m, _ := r.machines.MachineOf(n.Object)
-	return m == nil
+	return m == nil || r.nodeOf(n).isStandalone
 }
 
 // RuleOf returns the rule of the repair policy that owns an object.

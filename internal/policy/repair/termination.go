@@ -1,6 +1,7 @@
 package repair
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
@@ -16,7 +17,16 @@ import (
 // Terminates reports whether a rule terminates the machine of a node, and not with a
 // remediation object.
 func (r *Policy) Terminates(node string, rule triage.RuleID) bool {
+	if n, followed := r.nodes[node], r.followed[rule]; n != nil && n.isStandalone && followed != nil && len(followed.ladder) > 0 {
+		return false
+	}
 	return isRepair(rule) && !r.remediations.HasObjects(node, rule)
+}
+
+// isStandalone reports whether nothing would replace a machine, and the rule does not ask for its
+// deletion nevertheless.
+func (r *Policy) isStandalone(m machine.Machine, rule *repairRule) bool {
+	return m != nil && !r.HasPool(m.Pool()) && (rule == nil || !rule.deletesStandalone)
 }
 
 // Termination returns how a rule terminates machines.
@@ -117,7 +127,7 @@ func (r *Policy) RecordsStart(n *engine.Node) bool {
 // that is marked already.
 func (r *Policy) addVetoes(now time.Time, n *engine.Node, facts *triage.Node) {
 	known := r.nodeOf(n)
-	known.veto = ""
+	known.veto, known.isStandalone = "", false
 	if n.Object.DeletionTimestamp != nil {
 		known.veto = engine.NodeDeletedMessage
 	}
@@ -143,13 +153,19 @@ func (r *Policy) addVetoes(now time.Time, n *engine.Node, facts *triage.Node) {
 		veto(message)
 	}
 	m, problem := r.machines.MachineOf(n.Object)
+	followed := r.followed[known.assigned.repair()]
+	known.isStandalone = r.isStandalone(m, followed) && m.Mark() == nil
 	switch {
 	case problem != "":
 		veto(problem)
+	case r.isStandalone(m, followed):
+		if followed == nil || len(followed.ladder) == 0 || m.Mark() != nil {
+			veto(fmt.Sprintf("%s %s belongs to no NodePool, so nothing would replace the node; to delete it nevertheless, set deleteStandaloneNodeClaims: true in the RepairPolicy", r.machines.Kind(), m.GetName()))
+		}
 	case m == nil && r.HasPool(name): // otherwise no NodePool made it, whatever the label says
 		veto("no " + r.machines.Kind() + " has its provider ID, so there is nothing to delete")
 	case m == nil:
-		if followed := r.followed[known.assigned.repair()]; followed != nil && len(followed.ladder) == 0 {
+		if followed != nil && len(followed.ladder) == 0 {
 			veto("it has no " + r.machines.Kind() + " that could be deleted, and the policy names no remediationTemplate")
 		}
 	default:

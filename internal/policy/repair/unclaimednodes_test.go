@@ -13,11 +13,13 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/enginetest"
+	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/nodelease"
 	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/treatment/nodeclaim"
 	treatment "github.com/resourcestack/autohealer/internal/treatment/remediation"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -158,6 +160,38 @@ func TestAClaimWithoutAPoolDoesNotAffectOtherNodes(t *testing.T) {
 			t.Errorf("what is said of it: %v", is)
 		}
 		h.WantTask("a", treatment.CreateRemediation)
+	})
+}
+
+// Nothing replaces the node of a NodeClaim without a NodePool, so the claim stays, unless the policy
+// asks for its deletion.
+func TestAStandaloneClaimIsDeletedOnlyIfThePolicyAsksForIt(t *testing.T) {
+	withStaticNodes(t, func(h *nodePoolFixture) {
+		h.api.launch("alone", "", func(n *corev1.Node, c *karpenter.NodeClaim) {
+			n.Labels = map[string]string{"plain": "yes"}
+			delete(c.Labels, karpenter.NodePoolLabel)
+		})
+		h.deliver()
+		h.breaks(corev1.ConditionTrue, "alone")
+		h.advance(10 * time.Minute)
+		stays := func(when string) {
+			t.Helper()
+			h.WantNoTask("alone")
+			if is := h.finding(policykind.Repair, "alone"); is.Code != triage.Vetoed || !strings.Contains(is.String(), "NodeClaim claim-alone belongs to no NodePool, so nothing would replace the node") {
+				t.Errorf("%s: what is said of it: %v", when, is)
+			}
+		}
+		asks := func(deletes bool) {
+			h.policy("p", func(p *v1alpha1.RepairPolicy) { p.Spec.DeleteStandaloneNodeClaims = deletes })
+			h.runRound()
+		}
+		stays("by default")
+		asks(true)
+		h.WantTask("alone", nodeclaim.TerminateClaim)
+		asks(false)
+		stays("when the policy does not ask for it any more")
+		h.remediates("quick")
+		h.WantTask("alone", treatment.CreateRemediation)
 	})
 }
 
