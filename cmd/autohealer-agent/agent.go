@@ -261,8 +261,8 @@ func (a *agent) handleReport(monitor string, r finding.Report) {
 		}
 	}
 	a.reports.add(monitor, r)
-	if len(r.Conditions) > 0 && a.mayClear() {
-		a.readNode()
+	if len(r.Conditions) > 0 {
+		a.readNode() // a condition may be cleared now
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -275,7 +275,7 @@ func (a *agent) handleReport(monitor string, r finding.Report) {
 // readInterval returns how often to read the metadata of the node, 0 while it is not needed.
 func (a *agent) readInterval() time.Duration {
 	switch {
-	case a.mayClear():
+	case a.reports.reporter != nil && a.mayClear():
 		return clearInterval
 	case a.labelsNeeded():
 		return labelInterval

@@ -26,7 +26,7 @@ var plausible = []string{
 	"AcceleratedHardwareReady", "ContainerRuntimeReady", "KernelReady", "NetworkingReady", "StorageReady",
 	"CPUUnhealthy", "DPUUnhealthy", "IPUUnhealthy", "NPUUnhealthy", "TPUUnhealthy", "GPU0Unhealthy", "GPU1Unhealthy", "GPU2Unhealthy",
 	"GPU3Unhealthy", "GPU4Unhealthy", "GPU5Unhealthy", "GPU6Unhealthy", "GPU7Unhealthy", "FPGAUnhealthy", "EFAUnhealthy",
-	"XIDError", "NVLinkDown", "BootDiskCorrupt", "RuntimeHung", "BadCPU", "OutOfResource",
+	"XIDError", "NVLinkDown", "BootDiskCorrupt", "OutOfResource",
 	"FilesystemCorruptionProblem", "VMEventScheduled", "KubeletProblem", "ContainerRuntimeProblem", "NodeDrainable",
 	"GracefulNodeShutdownInProgress", "DrainInProgress", "Drained", "MaintenancePlanned", "MaintenanceInProgress",
 	"CordonedByOperator", "FrequentCrioRestart", "FrequentPodmanRestart", "FrequentKubeProxyRestart", "CoreDNSUnhealthy",

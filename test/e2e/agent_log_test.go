@@ -172,6 +172,14 @@ func (l *logAgent) reported(w *scope) (occurrences map[string]int, events int) {
 	return occurrences, len(list.Items)
 }
 
+// sumOf returns how many occurrences Events stand for.
+func sumOf(occurrences map[string]int) (sum int) {
+	for _, n := range occurrences {
+		sum += n
+	}
+	return sum
+}
+
 // said counts lines of the agent's log.
 func (l *logAgent) said(w *scope, words ...string) (n int) {
 	w.t.Helper()
