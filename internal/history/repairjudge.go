@@ -100,11 +100,14 @@ func (r *replay) vetoOn(n *node, g repairRule) string {
 func (r *replay) judgeClaimWrite(before *claimState, after *claim) {
 	isEnding := after.deleting && !before.deleting
 	hasMarked := before.mark.text != after.mark.text
+	isForcing := before.deleting && before.mark.text != "" && !hasMarked && before.deadline() != after.deadline()
 	parts := differences(before.object, after.object, func(object map[string]any) map[string]any {
 		parts := partsOf(object)
 		annotations := copied(parts["annotations"])
 		if hasMarked {
 			delete(annotations, markAnnotation)
+		}
+		if hasMarked || isForcing {
 			delete(annotations, deadlineAnnotation)
 		}
 		parts["annotations"] = annotations
@@ -120,6 +123,8 @@ func (r *replay) judgeClaimWrite(before *claimState, after *claim) {
 		r.addClaimViolation(ForeignTouched, before.mark.Node, after, "we changed the "+part+" of the claim")
 	}
 	switch {
+	case isForcing:
+		r.judgeForcing(before, after)
 	case !hasMarked && !isEnding && len(parts) == 0:
 		r.addClaimViolation(DoneTwice, before.mark.Node, after, "we wrote to the claim and changed nothing")
 	case !hasMarked:
@@ -130,6 +135,29 @@ func (r *replay) judgeClaimWrite(before *claimState, after *claim) {
 	default:
 		r.judgeMark(before, after)
 	}
+}
+
+// judgeForcing judges the end of a drain: we set the deadline of a claim that is being deleted. Its
+// policy must ask for it by now.
+func (r *replay) judgeForcing(before *claimState, after *claim) {
+	wrong := func(kind Kind, format string, args ...any) {
+		r.addClaimViolation(kind, after.mark.Node, after, "we ended the drain of the claim, "+fmt.Sprintf(format, args...))
+	}
+	n := r.nodes[after.mark.Node]
+	if n == nil || n.uid != after.mark.NodeUID {
+		return // the node has just gone
+	}
+	// Whether the claim may be deleted was judged before. Here only the policy of now, or of a moment
+	// ago, matters.
+	asked := r.judgeCause(n, after.mark.Rule, true, func(Kind, string, ...any) {})
+	if g, is := r.rule(n, after.mark.Rule); is {
+		asked = append(asked, g.block)
+	}
+	if len(asked) == 0 {
+		wrong(Unjustified, "by %s, which does not exist", after.mark.Rule)
+		return
+	}
+	r.judgeDeadline(before, after, asked, wrong)
 }
 
 // judgeMark judges the start of a replacement: we mark the claim.

@@ -35,6 +35,7 @@ func TestPlantedInMarks(t *testing.T) {
 		"with a deadline that is later than the period":             caught(Malformed, "the policy wants it at", `pool blue $badDisk~"termination":"Graceful","terminationGracePeriod":"5m"; breakDisks n1; marks n1 $onPool now+6m`),
 		"with a deadline before the period is over":                 caught(Malformed, "not before", `pool blue $badDisk~"termination":"Graceful","terminationGracePeriod":"5m"; breakDisks n1; marks n1 $onPool now+4m`),
 		"without a deadline although there is a period":             caught(Malformed, "wants one", `pool blue $badDisk~"termination":"Graceful","terminationGracePeriod":"5m"; breakDisks n1; marks n1 $onPool`),
+		"a drain that is ended although the policy is graceful":     caught(Malformed, "sets none", `pool blue $badDisk~"termination":"Graceful"; breakDisks n1; marks n1 $onPool; deleteClaim us n1; annotateClaim us c-n1 $deadline=2026-03-01T12:00:00Z`),
 		"removed without the deadline":                              caught(Malformed, "left the deadline", `breakDisks n1; marks n1 $onPool now; annotateClaim us c-n1 $mark=`),
 		"removed with a deadline that existed before":               caught(Malformed, "left the deadline", `annotateClaim admin c-n1 $deadline=2030-01-01T00:00:00Z; breakDisks n1; marks n1 $onPool now; unmarks n1`),
 		"removed with a deadline that another writer has set since": caught(Malformed, "left the deadline", `breakDisks n1; marks n1 $onPool now; annotateClaim admin c-n1 $deadline=2020-01-01T00:00:00Z; unmarks n1`),

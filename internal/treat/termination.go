@@ -27,6 +27,11 @@ func (w *Writer) MarkClaim(ctx context.Context, claim *karpenter.NodeClaim, mark
 	return w.annotateClaim(ctx, claim, annotations, "marking")
 }
 
+// SetDeadline sets the time at which the pods of this version of a claim have no time left.
+func (w *Writer) SetDeadline(ctx context.Context, claim *karpenter.NodeClaim, deadline string) (*karpenter.NodeClaim, error) {
+	return w.annotateClaim(ctx, claim, map[string]any{karpenter.TerminationTimestampAnnotation: deadline}, "setting the deadline of")
+}
+
 // UnmarkClaim removes the mark from this version of a claim, and the deadline if it is still
 // the mark's. A deletion that requires an older version then fails.
 func (w *Writer) UnmarkClaim(ctx context.Context, claim *karpenter.NodeClaim, mark ownership.Mark) (*karpenter.NodeClaim, error) {

@@ -38,6 +38,8 @@ type NodePoolCase struct {
 type Repairs struct {
 	// Statements are the conditions that the providers call unhealthy.
 	Statements []dialect.RepairStatement
+	// ReadyTimeoutsOff says that the controller does not apply ready timeouts.
+	ReadyTimeoutsOff bool
 	// Policies are all known RepairPolicies.
 	Policies []*v1alpha1.RepairPolicy
 	// Pools are the NodePools; nil if they are unknown.

@@ -103,13 +103,22 @@ func shortToleration(s *repairAnalysis) (_ []Problem, warnings []string) {
 	return nil, warnings
 }
 
-// unusedFields warns of fields that have no effect in this block.
+// ReadyTimeoutsOffMessage says why a ready timeout has no effect.
+const ReadyTimeoutsOffMessage = "it has no effect, because the controller runs without --feature-gates=NodeReadyTimeoutRecovery=true"
+
+// unusedFields warns of fields that have no effect in this block, and of a drain without a limit.
 func unusedFields(s *repairAnalysis) (_ []Problem, warnings []string) {
+	if s.spec.TerminationGracePeriod == "" && s.spec.Termination == v1alpha1.Graceful {
+		warnings = append(warnings, block+".termination: this policy sets no limit for a drain. A pod that cannot be evicted keeps the node, and its place under maxUnhealthy. Set terminationGracePeriod. If a drain hangs, change termination to Forceful")
+	}
 	if s.spec.TerminationGracePeriod != "" && s.spec.Termination != v1alpha1.Graceful {
 		warnings = append(warnings, block+".terminationGracePeriod: it means nothing while nodes go by force, as they do without termination: Graceful")
 	}
 	if s.spec.ReadyTimeout != "" && !s.hasPool {
 		warnings = append(warnings, block+".readyTimeout: it means nothing here, because only the nodes of a NodePool have one; want a policy with nodePool, or the controller's --node-ready-timeout")
+	}
+	if s.spec.ReadyTimeout != "" && s.hasPool && s.ReadyTimeoutsOff {
+		warnings = append(warnings, block+".readyTimeout: "+ReadyTimeoutsOffMessage)
 	}
 	if s.template != nil && s.hasPool {
 		warnings = append(warnings, "spec.remediationTemplate: it means nothing for the nodes of a NodePool, which are replaced")

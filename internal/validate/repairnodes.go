@@ -126,7 +126,7 @@ func poolExists(s *repairAnalysis) (_ []Problem, warnings []string) {
 // nodesWithoutClaim warns of nodes without a NodeClaim, which cannot be replaced, and of a
 // template that cannot be used.
 func nodesWithoutClaim(s *repairAnalysis) (_ []Problem, warnings []string) {
-	if s.policy == nil || s.hasPool || s.policy.Spec.DeleteStandaloneNodeClaims {
+	if s.policy == nil || s.hasPool {
 		return nil, nil
 	}
 	if s.template != nil {
@@ -146,7 +146,11 @@ func nodesWithoutClaim(s *repairAnalysis) (_ []Problem, warnings []string) {
 	if found.Selected == 1 {
 		verb = "belongs"
 	}
-	return nil, []string{fmt.Sprintf("spec.remediationTemplate: %d of %s %s to no NodePool: the controller does not repair nodes without a NodePool unless the policy has a remediationTemplate, or deleteStandaloneNodeClaims for nodes with a NodeClaim", found.Selected, nodes(s.found.Selected), verb)}
+	without := "the controller does not repair nodes without a NodePool unless the policy has a remediationTemplate, or deleteStandaloneNodeClaims for nodes with a NodeClaim"
+	if s.policy.Spec.DeleteStandaloneNodeClaims {
+		without = "the controller deletes their NodeClaims, and nothing replaces them; it does not repair nodes without a NodeClaim unless the policy has a remediationTemplate"
+	}
+	return nil, []string{fmt.Sprintf("spec.remediationTemplate: %d of %s %s to no NodePool: %s", found.Selected, nodes(s.found.Selected), verb, without)}
 }
 
 func (s *repairAnalysis) unusableTemplate() []string {

@@ -22,11 +22,12 @@ func TestRepairTranscripts(t *testing.T) {
 // repairFixture validates the repair blocks of a transcript.
 type repairFixture struct {
 	healthFixture
-	stored     *v1alpha1.RepairPolicy
-	storedPool *karpenter.NodePool
-	policies   []*v1alpha1.RepairPolicy
-	pools      []*karpenter.NodePool
-	unstated   bool
+	stored      *v1alpha1.RepairPolicy
+	storedPool  *karpenter.NodePool
+	policies    []*v1alpha1.RepairPolicy
+	pools       []*karpenter.NodePool
+	unstated    bool
+	timeoutsOff bool
 }
 
 // run knows the commands nodes, blind, clear and template of health checks, and
@@ -35,6 +36,7 @@ type repairFixture struct {
 //	pool                    adds a NodePool
 //	policy                  adds a RepairPolicy
 //	unstated                no provider states any condition
+//	no-ready-timeouts       the feature gate of ready timeouts is off
 //	stored, stored-pool     sets the stored version
 //	judge, judge-pool       validates a RepairPolicy, or the block of a NodePool
 //	standing, standing-pool validates a policy or a block that is in force
@@ -51,6 +53,8 @@ func (d *repairFixture) run(t *testing.T, command *datadriven.TestData) string {
 		d.policies = append(d.policies, readPolicy(t, command))
 	case "unstated":
 		d.unstated = true
+	case "no-ready-timeouts":
+		d.timeoutsOff = true
 	case "stored":
 		d.stored = readPolicy(t, command)
 	case "stored-pool":
@@ -79,7 +83,7 @@ func (d *repairFixture) policyCase(policy *v1alpha1.RepairPolicy) validate.Repai
 
 // repairs has realistic providers: they recommend half an hour.
 func (d *repairFixture) repairs() validate.Repairs {
-	r := validate.Repairs{Policies: d.policies, Pools: d.pools}
+	r := validate.Repairs{Policies: d.policies, Pools: d.pools, ReadyTimeoutsOff: d.timeoutsOff}
 	if !d.unstated {
 		for _, words := range []string{"Ready False", "Ready Unknown", "NetworkUnavailable True", "StorageReady False"} {
 			condition, status, _ := strings.Cut(words, " ")

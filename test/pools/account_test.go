@@ -185,6 +185,8 @@ func (b *accountBuilder) claim(change testbed.Change) {
 		b.others = append(b.others, &termination{claim: change.Name, node: node, deleted: change.Time})
 	case isDeleting:
 		e.deleted, e.deadline = change.Time, now.GetAnnotations()[deadlineAnnotation]
+	case isOurs(change) && e != nil && !e.deleted.IsZero() && e.deadline != now.GetAnnotations()[deadlineAnnotation]:
+		e.deadline = now.GetAnnotations()[deadlineAnnotation] // its drain is ended by force
 	case isOurs(change):
 		b.wrong(change, "the claim is neither marked nor unmarked nor deleted")
 	}

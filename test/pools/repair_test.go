@@ -27,6 +27,7 @@ func TestPools(t *testing.T) {
 		for name, test := range map[string]func(*testing.T, *fixture, *install.Controller){
 			"an unhealthy node is replaced by force":                                          testForceful,
 			"an unhealthy node is replaced gracefully":                                        testGraceful,
+			"a drain that hangs ends when the policy is changed to Forceful":                  testChangeToForceful,
 			"a drain has its grace period":                                                    testGracePeriod,
 			"ten unhealthy nodes are replaced within their bound":                             testStormUnderBound,
 			"six unhealthy nodes are replaced within their budget":                            testStormUnderBudget,
@@ -184,6 +185,21 @@ func testGraceful(t *testing.T, w *fixture, c *install.Controller) {
 		t.Errorf("its pods need %s to stop, but it was gone after %s", grace, took)
 	}
 	p.measures(c, `autohealer_repairs_total{condition="BadDisk",mode="Graceful",nodepool="graceful",outcome="terminated"}`, "1")
+}
+
+// A pod that may not be evicted keeps a drain for ever, until the policy is changed.
+func testChangeToForceful(t *testing.T, w *fixture, c *install.Controller) {
+	t.Helper()
+	p := w.createFilledPool(t, karpenter.Pool{Name: "hanging", Spec: object{"repair": repair("1s", object{"termination": "Graceful"})}}, 2)
+	p.protect()
+	unhealthy := p.names()[0]
+	claim := p.claimOf(unhealthy)
+	p.makeUnhealthy(unhealthy)
+	p.hasEvent("NodeClaim", claim.GetName(), "NodeRepair", "gracefully")
+	p.patch(object{"repair": repair("1s", object{"termination": "Forceful"})})
+	p.repaired(unhealthy)
+	p.hasEvent("NodeClaim", claim.GetName(), "NodeRepair", "is being deleted, and now by force")
+	p.measures(c, `autohealer_repairs_total{condition="BadDisk",mode="Forceful",nodepool="hanging",outcome="forced"}`, "1")
 }
 
 func testGracePeriod(t *testing.T, w *fixture, _ *install.Controller) {

@@ -425,9 +425,17 @@ func (w *fakeAPI) carryOut(result *engine.TaskResult, goes how) {
 	case r.Does == nodeclaim.CancelTermination:
 		annotates(func(c *karpenter.NodeClaim) { delete(c.Annotations, ownership.MarkAnnotation) })
 		return
+	case r.Does == nodeclaim.ForceTermination:
+		annotates(func(c *karpenter.NodeClaim) {
+			metav1.SetMetaDataAnnotation(&c.ObjectMeta, karpenter.TerminationTimestampAnnotation, r.Deadline)
+		})
+		return
 	case !r.IsMarked():
 		if !annotates(func(c *karpenter.NodeClaim) {
 			metav1.SetMetaDataAnnotation(&c.ObjectMeta, ownership.MarkAnnotation, r.Mark.Encode())
+			if r.Mark.Deadline != "" {
+				metav1.SetMetaDataAnnotation(&c.ObjectMeta, karpenter.TerminationTimestampAnnotation, r.Mark.Deadline)
+			}
 		}) {
 			return
 		}

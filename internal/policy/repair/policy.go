@@ -200,6 +200,14 @@ type repairRule struct {
 	due               map[string]time.Time // when its unhealthy nodes become eligible, as last set in metrics
 }
 
+// termination returns how the rule terminates nodes, empty for the default.
+func (r *repairRule) termination() v1alpha1.Termination {
+	if r.spec == nil {
+		return ""
+	}
+	return r.spec.Termination
+}
+
 // isRepair reports whether a rule terminates nodes.
 func isRepair(rule triage.RuleID) bool {
 	return rule.Kind == policykind.Repair || rule.Kind == policykind.ReadyTimeout
@@ -391,7 +399,7 @@ func (r *Policy) SetRules(_ context.Context, now time.Time) (due time.Time) {
 			r.host.Logger().Info("repair rule gone", "rule", id.String())
 		}
 	}
-	changedRules := map[string]bool{} // rules that gain or lose a template, which changes the facts of their nodes
+	changedRules := map[string]bool{} // rules with a change that affects nodes in repair, or the facts of nodes
 	for _, id := range slices.SortedFunc(maps.Keys(wanted), triage.RuleID.Compare) {
 		next := wanted[id]
 		next.nodes, next.stale = map[string]triage.Reason{}, true
@@ -401,7 +409,8 @@ func (r *Policy) SetRules(_ context.Context, now time.Time) (due time.Time) {
 				r.metrics.forgetRule(id)
 				next.due = nil
 			}
-			changedRules[id.Name] = changedRules[id.Name] || len(before.ladder) != len(next.ladder) || before.deletesStandalone != next.deletesStandalone
+			changedRules[id.Name] = changedRules[id.Name] || len(before.ladder) != len(next.ladder) ||
+				before.deletesStandalone != next.deletesStandalone || before.termination() != next.termination()
 		}
 		r.followed[id] = next
 		if err := r.host.Core().SetRule(now, next.rule); err != nil { // it compiled, so it is valid

@@ -83,6 +83,15 @@ func (r *Policy) VetoTermination(now time.Time, n *engine.Node, m machine.Machin
 	return ""
 }
 
+// VetoForcing returns what forbids the repair of a node, for example an annotation. Karpenter
+// deletes the node at the start of a drain, so the deletion of the node is no veto.
+func (r *Policy) VetoForcing(n *engine.Node) string {
+	if veto := r.nodeOf(n).veto; veto != engine.NodeDeletedMessage {
+		return veto
+	}
+	return ""
+}
+
 // CountsUnder returns the rule that counts a final termination of a node: the node's
 // current rule if the rule of the mark is gone. The bound of the pool is the same.
 func (r *Policy) CountsUnder(n *engine.Node, rule triage.RuleID) triage.RuleID {
@@ -155,6 +164,11 @@ func (r *Policy) addVetoes(now time.Time, n *engine.Node, facts *triage.Node) {
 	m, problem := r.machines.MachineOf(n.Object)
 	followed := r.followed[known.assigned.repair()]
 	known.isStandalone = r.isStandalone(m, followed) && m.Mark() == nil
+	if m != nil {
+		for _, message := range m.Vetoes() {
+			veto(message)
+		}
+	}
 	switch {
 	case problem != "":
 		veto(problem)
@@ -169,9 +183,6 @@ func (r *Policy) addVetoes(now time.Time, n *engine.Node, facts *triage.Node) {
 			veto("it has no " + r.machines.Kind() + " that could be deleted, and the policy names no remediationTemplate")
 		}
 	default:
-		for _, message := range m.Vetoes() {
-			veto(message)
-		}
 		// The provider has started to disrupt the machine as well.
 		if how, is := m.Disrupted(); is && m.Mark() != nil && m.Mark().NodeUID == n.Object.UID && !m.IsEnding() {
 			known.veto = m.Reference().Kind + " " + m.GetName() + " " + how

@@ -17,6 +17,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/repairblock"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/treatment/nodeclaim"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -83,6 +84,34 @@ func TestAnUnhealthyNodeIsTerminatedAfterItsToleration(t *testing.T) {
 		h.WantNoTask("b")
 		h.launches("default", "d")
 		h.WantTask("b", nodeclaim.TerminateClaim)
+	})
+}
+
+// A drain that hangs ends when the policy is changed to Forceful.
+func TestAChangeToForcefulEndsADrain(t *testing.T) {
+	withNodePools(t, func(h *nodePoolFixture) {
+		block := ofAtMost("1")
+		block.Termination = v1alpha1.Graceful
+		h.pool("default", block)
+		h.launches("default", "a", "b")
+		h.breaks(corev1.ConditionTrue, "a")
+		h.advance(10 * time.Minute)
+		h.terminates("a")
+		h.api.changeNode("a", func(n *corev1.Node) { n.DeletionTimestamp = new(metav1.Now()) }) // as Karpenter does
+		h.deliver()
+		h.advance(time.Hour)
+		h.WantNoTask("a")
+		block = ofAtMost("1")
+		block.Termination = v1alpha1.Forceful
+		h.pool("default", block)
+		h.runRound()
+		h.WantTask("a", nodeclaim.ForceTermination)
+		h.runs("a", how{})
+		testkit.Same(t, h.api.claims["claim-a"].Annotations[karpenter.TerminationTimestampAnnotation], treat.Deadline(time.Now()), "the deadline of the claim")
+		h.WantNoTask("a")
+		if last := h.Events[len(h.Events)-1]; last.EventReason != treat.NodeRepaired || !strings.Contains(last.Message, "NodeClaim claim-a is being deleted, and now by force") {
+			t.Errorf("the last Event is %+v", last)
+		}
 	})
 }
 

@@ -192,6 +192,11 @@ func TestAStandaloneClaimIsDeletedOnlyIfThePolicyAsksForIt(t *testing.T) {
 		stays("when the policy does not ask for it any more")
 		h.remediates("quick")
 		h.WantTask("alone", treatment.CreateRemediation)
+		h.api.changeClaim("claim-alone", func(c *karpenter.NodeClaim) {
+			metav1.SetMetaDataAnnotation(&c.ObjectMeta, karpenter.DoNotRepairAnnotation, "true")
+		})
+		h.deliver()
+		h.WantNoTask("alone")
 	})
 }
 

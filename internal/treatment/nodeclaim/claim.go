@@ -83,6 +83,13 @@ func (c *nodeClaim) isMarkedBy(rule triage.RuleID, node *corev1.Node) bool {
 	return c.mark != nil && triage.RuleID(c.mark.Rule) == rule && c.mark.NodeUID == node.UID
 }
 
+// isForced reports whether the pods of the claim have nearly no time left. The clock of the leader
+// that wrote the deadline may differ from this one.
+func (c *nodeClaim) isForced(now time.Time) bool {
+	at, err := time.Parse(time.RFC3339, c.Annotations[karpenter.TerminationTimestampAnnotation])
+	return err == nil && !at.After(now.Add(time.Minute))
+}
+
 // The methods below implement [machine.Provider].
 
 // TakeMachines takes in changed claims.

@@ -37,6 +37,14 @@ func (w *Work) reportTerminated(now time.Time, r *engine.TaskResult) {
 	nc.host.PublishEvent(t.Rule, t.Node, what, t.Reason, message, claim.Reference())
 }
 
+// reportForced reports a claim whose drain was ended.
+func (w *Work) reportForced(now time.Time, r *engine.TaskResult) {
+	nc, t, claim := w.claims, r.Task, &nodeClaim{NodeClaim: w.Claim}
+	nc.policy.Terminated(now, claim, t, "forced", -1)
+	nc.host.Logger().Info("drain ended by force", "node", r.NodeTasks.Node, "nodeClaim", w.Claim.Name, "reason", t.Reason.String())
+	nc.host.PublishEvent(t.Rule, t.Node, treat.NodeRepaired, t.Reason, "NodeClaim "+w.Claim.Name+" is being deleted, and now by force: the drain of its pods ends, because termination was changed to Forceful", claim.Reference())
+}
+
 // startupTaintsMessage names the startup taints that are left. Once the node is gone, users cannot
 // look up which daemon did not remove its taint.
 func startupTaintsMessage(taints []corev1.Taint) string {

@@ -31,15 +31,18 @@ import (
 const (
 	TerminateClaim    = "terminate NodeClaim"
 	CancelTermination = "cancel termination"
+	ForceTermination  = "force termination"
 )
 
 // Work is the work of a task for the NodeClaim of a node: to mark the claim and
-// delete it, or to remove the mark.
+// delete it, to remove the mark, or to end the drain of a deleted claim.
 type Work struct {
 	claims *Treatment
 	Does   string
 	Claim  *karpenter.NodeClaim // as last seen
 	Mark   ownership.Mark       // to write or remove; empty if the claim has it
+	// Deadline is when the pods of the claim have no time left, to end a drain.
+	Deadline string
 
 	// The results of Run.
 	Current *karpenter.NodeClaim // the current claim, if known
@@ -55,6 +58,9 @@ type Terminator interface {
 	Termination(rule triage.RuleID) (how machine.Termination, isFollowed bool)
 	// VetoTermination returns why a marked machine must not be deleted, empty if it may.
 	VetoTermination(now time.Time, n *engine.Node, m machine.Machine, rule triage.RuleID) string
+	// VetoForcing returns why the drain of a machine that is being deleted must not be ended by
+	// force, empty if it may. Bounds do not matter, because the machine goes anyway.
+	VetoForcing(n *engine.Node) string
 	// CountsUnder returns the rule that counts a final termination of a node. The rule of its
 	// mark may be gone.
 	CountsUnder(n *engine.Node, rule triage.RuleID) triage.RuleID
@@ -154,6 +160,15 @@ func (nc *Treatment) termination(now time.Time, state *engine.Node, c *nodeClaim
 	return t
 }
 
+// forcing returns a task that ends the drain of a claim that is being deleted.
+func (nc *Treatment) forcing(now time.Time, state *engine.Node, c *nodeClaim, planned *triage.PlannedTreatment) *engine.Task {
+	return &engine.Task{
+		Kind: ForceTermination, Resource: "nodeclaims", Failure: "the drain of the NodeClaim could not be ended", FailureEvent: treat.RepairBlocked,
+		Rule: planned.Rule, Reason: planned.Reason, Node: state.Object,
+		Work: &Work{claims: nc, Does: ForceTermination, Claim: c.NodeClaim, Deadline: treat.Deadline(now)},
+	}
+}
+
 // nextTask returns the next task for the claim of a node, or when there may be one.
 func (nc *Treatment) nextTask(now time.Time, nodeTasks *engine.NodeTasks, state *engine.Node, plan triage.Plan) (t *engine.Task, due time.Time) {
 	c, _ := nc.claimOf(state.Object)
@@ -180,11 +195,18 @@ func (nc *Treatment) nextTask(now time.Time, nodeTasks *engine.NodeTasks, state 
 	if c == nil && outlived != nil {
 		due = times.Earliest(due, outlived.until)
 	}
-	if c == nil || c.IsEnding() {
+	if c == nil {
 		return nil, due
 	}
 	how, isFollowed := nc.policy.Termination(planned.Rule)
 	if !isFollowed || c.mark != nil && !c.isMarkedBy(planned.Rule, state.Object) {
+		return nil, due
+	}
+	if c.IsEnding() {
+		// Its policy was changed meanwhile.
+		if c.mark != nil && how.Mode == v1alpha1.Forceful && !c.isForced(now) && nc.policy.VetoForcing(state) == "" {
+			return nc.forcing(now, state, c, planned), due
+		}
 		return nil, due
 	}
 	if c.mark != nil { // the mark may be old, and for the core the termination is running
@@ -221,8 +243,11 @@ func (w *Work) IsMarked() bool { return w.Mark.Node == "" }
 
 // Run makes the requests of the task.
 func (w *Work) Run(ctx context.Context, r *engine.TaskResult) error {
-	if w.Does == TerminateClaim {
+	switch w.Does {
+	case TerminateClaim:
 		return w.runTerminate(ctx, r)
+	case ForceTermination:
+		return w.runForce(ctx, r)
 	}
 	updated, err := w.claims.host.Writer().UnmarkClaim(ctx, w.Claim, w.Mark)
 	if err != nil {
@@ -251,6 +276,20 @@ func (w *Work) runTerminate(ctx context.Context, r *engine.TaskResult) error {
 		return w.fetchClaim(ctx, r, claim, err)
 	}
 	w.Deleted = true
+	return nil
+}
+
+// runForce checks the node again, and sets the deadline of its claim.
+func (w *Work) runForce(ctx context.Context, r *engine.TaskResult) error {
+	host := w.claims.host
+	if isStill, err := host.IsUnchanged(ctx, r); err != nil || !isStill {
+		return err
+	}
+	updated, err := host.Writer().SetDeadline(ctx, w.Claim, w.Deadline)
+	if err != nil {
+		return w.fetchClaim(ctx, r, w.Claim, err)
+	}
+	w.Current = updated
 	return nil
 }
 
@@ -298,6 +337,8 @@ func (w *Work) Done(now time.Time, r *engine.TaskResult) {
 	case r.Outcome != treat.Made:
 	case w.Does == TerminateClaim:
 		w.reportTerminated(now, r)
+	case w.Does == ForceTermination:
+		w.reportForced(now, r)
 	default:
 		w.reportCancelled(now, r)
 	}
