@@ -3,6 +3,7 @@ package main
 import (
 	"flag"
 	"fmt"
+	"log/slog"
 	"os"
 	"time"
 
@@ -78,7 +79,7 @@ func (o *repairOptions) providers() (karpenter, static provider.Provider, err er
 }
 
 // config returns the configuration of the controller.
-func (o *repairOptions) config() (repair.Config, error) {
+func (o *repairOptions) config(log *slog.Logger) (repair.Config, error) {
 	karpenter, static, err := o.providers()
 	if err != nil {
 		return repair.Config{}, err
@@ -94,8 +95,14 @@ func (o *repairOptions) config() (repair.Config, error) {
 		RestoreSchema: o.restoreSchema,
 		Schema:        schema,
 	}
-	if o.gates.Enabled(nodeReadyTimeoutRecovery) {
+	switch {
+	case o.appliesReadyTimeouts():
 		cfg.ReadyTimeout = o.readyTimeout
+	case o.readyTimeout != defaultReadyTimeout:
+		log.Warn("the ready timeout has no effect: set --feature-gates=NodeReadyTimeoutRecovery=true as well", "timeout", o.readyTimeout.String())
 	}
 	return cfg, nil
 }
+
+// appliesReadyTimeouts reports whether nodes that do not become Ready in time are replaced.
+func (o *repairOptions) appliesReadyTimeouts() bool { return o.gates.Enabled(nodeReadyTimeoutRecovery) }

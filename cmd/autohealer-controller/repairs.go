@@ -17,10 +17,10 @@ import (
 // repairWebhooks returns the webhooks of RepairPolicies and of the repair blocks of NodePools.
 // They list both kinds for each request: the objects are few, needed only when a user writes
 // one, and their CRDs may be installed or removed at any time.
-func repairWebhooks(direct client.Client, nodes admission.SurveySource, statements []dialect.RepairStatement, counts *admission.Metrics, log *slog.Logger) ([]admission.Kind, error) {
+func repairWebhooks(direct client.Client, nodes admission.SurveySource, statements []dialect.RepairStatement, timeoutsOff bool, counts *admission.Metrics, log *slog.Logger) ([]admission.Kind, error) {
 	cfg := admission.RepairConfig{
 		Nodes:      nodes,
-		Statements: statements,
+		Statements: statements, ReadyTimeoutsOff: timeoutsOff,
 		Policies: func(ctx context.Context) ([]*v1alpha1.RepairPolicy, error) {
 			var list v1alpha1.RepairPolicyList
 			if err := direct.List(ctx, &list); err != nil && !meta.IsNoMatchError(err) {

@@ -125,7 +125,7 @@ func assemble(mgr manager.Manager, config *rest.Config, scheme *runtime.Scheme, 
 	if o.webhooks {
 		facts = nodefacts.New()
 	}
-	repairs, err := o.repairs.config()
+	repairs, err := o.repairs.config(log)
 	if err != nil {
 		return err
 	}

@@ -75,7 +75,7 @@ func serveWebhooks(mgr manager.Manager, direct client.WithWatch, nodes nodeFacts
 	if err != nil {
 		return err
 	}
-	repairs, err := repairWebhooks(direct, nodes, provider.Statements(karpenter, static), counts, log)
+	repairs, err := repairWebhooks(direct, nodes, provider.Statements(karpenter, static), !o.repairs.appliesReadyTimeouts(), counts, log)
 	if err != nil {
 		return err
 	}

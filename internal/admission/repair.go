@@ -28,6 +28,8 @@ type RepairConfig struct {
 	Nodes SurveySource
 	// Statements are the conditions that the providers call unhealthy.
 	Statements []dialect.RepairStatement
+	// ReadyTimeoutsOff says that the controller does not apply ready timeouts.
+	ReadyTimeoutsOff bool
 	// Policies returns the RepairPolicies. No policy is rejected because of others, so an
 	// error only causes a warning.
 	Policies func(context.Context) ([]*v1alpha1.RepairPolicy, error)
@@ -50,7 +52,7 @@ func (c RepairConfig) Validate() error {
 
 // repairs reads the other policies and pools. unread has a warning for each failed read.
 func (c RepairConfig) repairs(ctx context.Context, known bool) (found validate.Repairs, unread []string) {
-	found.Statements = c.Statements
+	found.Statements, found.ReadyTimeoutsOff = c.Statements, c.ReadyTimeoutsOff
 	var err error
 	if found.Policies, err = c.Policies(ctx); err != nil {
 		unread = append(unread, fmt.Sprintf("the RepairPolicies could not be read (%v), so conflicts with them cannot be detected", err))

@@ -16,6 +16,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/status"
 	"github.com/resourcestack/autohealer/internal/triage"
+	"github.com/resourcestack/autohealer/internal/validate"
 )
 
 // WriteStatuses updates the statuses of repair policies and the metrics of all
@@ -168,7 +169,11 @@ func (r *Policy) setConditions(pol *repairPolicy, status *v1alpha1.RepairPolicyS
 	case pool != "" && r.pools[pool] == nil:
 		set(v1alpha1.Accepted, true, "NoSuchNodePool", "there is no NodePool "+pool+" yet")
 	default:
-		set(v1alpha1.Accepted, true, "Followed", "the policy is followed")
+		message := "the policy is followed"
+		if pol.object.Spec.Repair.ReadyTimeout != "" && r.cfg.ReadyTimeout == 0 {
+			message += "; spec.repair.readyTimeout: " + validate.ReadyTimeoutsOffMessage
+		}
+		set(v1alpha1.Accepted, true, "Followed", message)
 	}
 	meta.RemoveStatusCondition(&status.Conditions, v1alpha1.SchemaLost)
 	if lost := r.poolsWithLostSchema(); len(lost) > 0 {
