@@ -84,9 +84,9 @@ var shipped = map[catalog.Source]monitor{
 	"network-custom-plugin-monitor": {nil, []string{"ConntrackFull", "DNSUnreachable"}},
 	"iptables-mode-monitor":         {nil, []string{"IPTablesVersionsMismatch"}},
 	"disk-monitor":                  {[]string{"DiskBadBlock"}, nil},
-	// This one exists only in Autohealer.
-	// The examples of its design that no monitor of it reports.
+	// The design of node-problem-detector names these, and none of its monitors reports them.
 	"third-party daemon": {[]string{"BadCPU", "RuntimeHung"}, nil},
+	// This monitor exists only in Autohealer.
 	"gpu-monitor": {[]string{"GPUUnhealthy"}, []string{
 		"XidGraphicsEngineError", "XidMemoryPageFault", "XidInvalidCommands", "XidStoppedProcessing", "XidPreemptiveCleanup",
 		"XidCopyEngineError", "XidVideoEngineError", "XidRowRemapPending", "XidHighSingleBitECCRate", "XidContainedMemoryError",

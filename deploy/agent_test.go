@@ -299,7 +299,7 @@ var agentForbidden = []request{
 	{"get", leases + " autohealer-agent-n1", namespace}, {"update", leases + " autohealer-agent-n1", namespace},
 	{"list", leases, namespace}, {"watch", leases, namespace}, {"delete", leases + " autohealer-agent-n1", namespace}, {"deletecollection", leases, namespace},
 	{"create", leases, agent}, {"get", leases + " n1", "kube-node-lease"}, {"update", leases + " n1", "kube-node-lease"}, {"update", leases + " node-n1", nodeLocks},
-	// Events: no other Events, and no changes of existing ones.
+	// Events: no other Events, and no replacement or deletion of existing ones.
 	{"get", "events e1", "default"}, {"list", "events", "default"}, {"delete", "events e1", "default"}, {"update", "events e1", "default"},
 	{"create", "events", "kube-system"}, {"create", "events", namespace}, {"create", "events.events.k8s.io", "default"},
 	// The kubelet mounts these, so reading them over the API is unnecessary.

@@ -227,6 +227,7 @@ func (a *agent) change(ctx context.Context, apply func()) {
 	a.retireTasks(p.tasks)
 	a.running = p
 	a.checkComplete()
+	a.readNode() // a new monitor may have reported before it was known here
 }
 
 // checkComplete tells the reporter when all conditions are known for the first time. The

@@ -31,6 +31,10 @@ const (
 	clearRefused     = "ClearRefused"
 )
 
+// clearTimeout is how long a log monitor may take to report without its cleared findings. It is
+// shorter than the timeout of the command.
+const clearTimeout = 6 * time.Second
+
 // clear ends a condition that log monitors have set until a time. Nothing in a log may ever end it
 // otherwise. by says in the Event how the user asked for it.
 func (a *agent) clear(ctx context.Context, kind string, until time.Time, by string) (finding.Condition, error) {
@@ -39,6 +43,9 @@ func (a *agent) clear(ctx context.Context, kind string, until time.Time, by stri
 		return condition, err
 	}
 	a.change(ctx, func() { a.factory.cleared[kind] = until })
+	if now := a.awaitCleared(ctx, kind); now.Status == catalog.True {
+		return now, fmt.Errorf("%s is still %s, reason: %s, message: %q; a later line, another file, a check or a daemon reports it", kind, now.Shown(), now.Reason, now.Message)
+	}
 	message := fmt.Sprintf("%s was cleared by %s; it was %s since %s, reason: %s, message: %q",
 		kind, by, condition.Shown(), condition.Since.UTC().Format(time.RFC3339), condition.Reason, condition.Message)
 	a.log.Info("condition cleared", "condition", kind, "by", by, "reason", condition.Reason, "since", condition.Since)
@@ -47,6 +54,30 @@ func (a *agent) clear(ctx context.Context, kind string, until time.Time, by stri
 		Severity: finding.Info, Time: time.Now(), Reason: conditionCleared, Message: message,
 	}}})
 	return condition, nil
+}
+
+// awaitCleared waits until a condition is no longer unhealthy, and returns its last state.
+func (a *agent) awaitCleared(ctx context.Context, kind string) (last finding.Condition) {
+	ctx, cancel := context.WithTimeout(ctx, clearTimeout)
+	defer cancel()
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		last = finding.Condition{}
+		for _, c := range a.reports.aggregate.Conditions() {
+			if c.Type == kind {
+				last = c
+			}
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return last
+		}
+		if last.Status != catalog.True {
+			return last
+		}
+	}
 }
 
 // clearable returns a condition that can be cleared.
@@ -101,7 +132,9 @@ func (a *agent) clearAnnotated(ctx context.Context, value string) {
 		case !slices.Contains(ofLogs, kind):
 			err = errors.Join(err, impossible)
 		case impossible == nil && !a.isCleared(kind, until):
-			_, _ = a.clear(ctx, kind, until, "the annotation "+clearAnnotation) // it may just have ended
+			if _, failed := a.clear(ctx, kind, until, "the annotation "+clearAnnotation); failed != nil {
+				err = errors.Join(err, failed)
+			}
 		}
 	}
 	if err == nil || value == a.refusedClear {
@@ -115,7 +148,7 @@ func (a *agent) clearAnnotated(ctx context.Context, value string) {
 	}}})
 }
 
-// isCleared reports whether a condition was cleared already and the monitor has not reported since.
+// isCleared reports whether the monitors were already told to clear a condition until this time.
 func (a *agent) isCleared(kind string, until time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

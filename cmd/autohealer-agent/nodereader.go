@@ -29,31 +29,43 @@ type nodeReader struct {
 }
 
 // run reads until ctx ends. It reads only while a file needs labels or a condition can be
-// cleared, because each read is a request per node of the cluster.
+// cleared, because each read is a request per node of the cluster. A wake-up does not shorten the
+// interval.
 func (r nodeReader) run(ctx context.Context) {
 	var failing bool
-	wait := minBackoff
+	var last time.Time // of the last read
+	spread, wait := 0.0, minBackoff
 	for {
 		var next <-chan time.Time // never, while nothing is needed
-		if interval := r.interval(); interval > 0 {
+		interval := r.interval()
+		if failing && interval > 0 {
+			interval = wait
+		}
+		due := last.Add(interval + time.Duration(spread*float64(interval)))
+		switch {
+		case interval == 0:
+		case !last.IsZero() && time.Now().Before(due):
+			next = time.After(time.Until(due))
+		default:
 			node, err := r.get(ctx)
+			last, spread = time.Now(), rand.Float64()/2
 			switch {
 			case ctx.Err() != nil:
 				return
 			case err != nil:
 				if !failing {
 					r.log.Warn("reading the metadata of the node failed, retrying", "err", err)
+					wait = minBackoff / 2
 				}
-				failing, interval = true, wait
-				wait = min(2*wait, maxBackoff)
+				failing, wait = true, min(2*wait, maxBackoff)
 			default:
 				if failing {
 					r.log.Info("reading the metadata of the node works again")
 				}
-				failing, wait = false, minBackoff
+				failing = false
 				r.handle(ctx, node)
 			}
-			next = time.After(interval + rand.N(interval/2))
+			continue
 		}
 		select {
 		case <-ctx.Done():

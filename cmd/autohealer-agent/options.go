@@ -253,6 +253,7 @@ var flagGroups = []struct{ use, names string }{
 // usage prints the flags by their use, and with all also those that only old manifests have.
 func usage(flags *flag.FlagSet, all bool, out io.Writer) {
 	fmt.Fprintln(out, name+" detects problems of a node. It reads the configuration files of node-problem-detector.")
+	fmt.Fprintln(out, name+" clear TYPE ends a condition that the running agent has found in a log.")
 	listed := map[string]bool{}
 	list := func(use string, names []string) {
 		group := flag.NewFlagSet(use, flag.ContinueOnError)

@@ -248,6 +248,16 @@ func TestValidateChecksSources(t *testing.T) {
 	}; err == nil || strings.Count(out, file+": ") != 1+len(want) || slices.ContainsFunc(want, func(w string) bool { return !strings.Contains(out, "  "+file+": "+w) }) {
 		t.Errorf("%v: the output is %s", err, out)
 	}
+	out, err = said(`{"conditions": [{"type": "RAIDDegraded", "meaning": "A disk is missing."}, {"type": "FabricReady", "healthyStatus": "True", "meaning": "The link is down."}, {"type": "Idle", "meaning": "Unused."}],
+		"sources": [{"name": "a", "uid": 7, "conditions": ["RAIDDegraded", "FabricReady"]}]}`)
+	for _, want := range []string{"ok, problem-sources: 1 source, 2 conditions", "condition RAIDDegraded: False on a healthy node. A disk is missing.", "condition FabricReady: True on a healthy node. The link is down.",
+		"warning: conditions[2]: no source reports Idle"} {
+		testkit.Check(t, err == nil && strings.Contains(out, want), "%v: the output is %s, want %s", err, out, want)
+	}
+	out, err = said(`{"conditions": [{"type": "RAIDDegraded"}, {"type": "DiskBadBlock", "healthyStatus": "True"}, {"type": "Odd", "meaning": "Odd.", "healthyStatus": "yes"}], "sources": [{"name": "a", "uid": 7}]}`)
+	for _, want := range []string{"conditions[0].meaning: missing", "conditions[1].healthyStatus: the catalogue says that DiskBadBlock is False on a healthy node", `conditions[2].healthyStatus: "yes" is no status of a healthy node`} {
+		testkit.Check(t, err != nil && strings.Contains(out, want), "%v: the output is %s, want %s", err, out, want)
+	}
 	const beside = `{%s"sources": [{"name": "a", "uid": 7, "conditions": ["NTPProblem"]}, {"name": "b", "socket": "/run/autohealer/b/problems.sock", "conditions": ["DiskBadBlock"]}]}`
 	out, err = said(fmt.Sprintf(beside, ""))
 	testkit.Check(t, err == nil && !strings.Contains(out, "warning"), "with the default socket: %v, the output is %q", err, out)

@@ -107,8 +107,8 @@ func validate(names []settings.Name, out io.Writer) error {
 			fmt.Fprintf(out, "  warning: %s\n", strings.TrimPrefix(warning, s.Path+": "))
 		}
 	}
-	for _, warning := range sharedConditions(daemons, monitors) {
-		fmt.Fprintf(out, "several files\n  warning: %s\n", warning)
+	if shared := sharedConditions(daemons, monitors); len(shared) > 0 {
+		fmt.Fprintf(out, "several files\n  warning: %s\n", strings.Join(shared, "\n  warning: "))
 	}
 	switch {
 	case bad == 1 && len(all) == 1:

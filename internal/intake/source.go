@@ -24,6 +24,12 @@ const (
 	NotHeardYet = "SourceNotHeardYet"
 )
 
+// isUnheard reports whether the agent has set a condition that its source does not report. The
+// message of such a condition may change with every refusal.
+func isUnheard(reason string) bool {
+	return reason == Silent || reason == NeverHeard || reason == NotHeardYet
+}
+
 // sourceState is the state of one source. Its methods are called with mu held.
 type sourceState struct {
 	name string // of the source; never changes
@@ -94,7 +100,7 @@ func (src *sourceState) publish(r *finding.Report, now time.Time) {
 		was, before := src.published[kind]
 		current := src.conditionFor(kind, now)
 		ahead := was.Since.After(now) // the clock was set back
-		if before && !ahead && current.Status == was.Status && current.Reason == was.Reason && (current.Status == catalog.Unknown || current.Message == was.Message) {
+		if before && !ahead && current.Status == was.Status && current.Reason == was.Reason && (isUnheard(current.Reason) || current.Message == was.Message) {
 			continue
 		}
 		known := before && was.Reason != NotHeardYet

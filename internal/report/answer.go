@@ -84,7 +84,12 @@ func (c *core) answer(now time.Time, req *request, got kubeapi.Answer, err error
 	c.serverAnswered(now, got)
 	if req.updates && (result == resultNotFound || result == resultInvalid || result == resultForbidden) {
 		c.events.forget(req.stored.key) // create it instead
-		c.events.cannotUpdate = c.events.cannotUpdate || result == resultForbidden
+		if result == resultForbidden {
+			if c.events.createUntil.IsZero() {
+				c.log.Warn("the API server forbids to count a repeated Event, so the agent creates it: apply the rights of this version", "err", err)
+			}
+			c.events.createUntil = now.Add(updateAgain)
+		}
 		c.requeue(req)
 		return
 	}
@@ -342,6 +347,7 @@ func (c *core) setUID(now time.Time, uid string) {
 	}
 	if c.uid != "" {
 		c.log.Info("node was recreated", "uid", uid)
+		c.events.stored = nil // these Events are about the old Node
 		c.lease.dueAt = now
 	}
 	c.uid = uid

@@ -313,7 +313,7 @@ func (c *core) nextEvent(now time.Time) (*request, time.Time) {
 	}
 	req.stored, req.updates = before.with(now, event), repeats
 	if repeats {
-		req.Request = c.updateEvent(event, req.stored)
+		req.Request = c.updateEvent(req.stored)
 	} else {
 		req.Request = c.createEvent(event)
 	}

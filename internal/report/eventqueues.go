@@ -22,6 +22,7 @@ const (
 	repeatWithin = 30 * time.Minute
 	maxStored    = 64 // stored Events that the agent remembers
 	maxStoredIDs = 16 // occurrences of a stored Event that the agent remembers
+	updateAgain  = time.Hour
 )
 
 // queuedEvent is an Event that is waiting to be sent.
@@ -38,12 +39,13 @@ type storedEvent struct {
 	name  string
 	count uint64
 	last  time.Time // when the agent sent it
+	seen  time.Time // of the latest occurrence
 	ids   []string  // of the last occurrences in it: a monitor may report an occurrence twice
 }
 
 // with returns the Event after one more occurrence.
 func (s storedEvent) with(now time.Time, w *queuedEvent) storedEvent {
-	s.last = now
+	s.last, s.seen = now, latest(s.seen, w.Time)
 	if slices.Contains(s.ids, w.ID) {
 		return s
 	}
@@ -98,9 +100,9 @@ type eventQueues struct {
 	counts  *Counts
 
 	stored []storedEvent // newest last
-	// cannotUpdate means that the API server forbids the agent to update Events, because its
-	// rights are those of an older version.
-	cannotUpdate bool
+	// createUntil is until when the agent creates repeated Events, because the API server has
+	// forbidden an update: its rights may be those of an older version.
+	createUntil time.Time
 }
 
 func newEventQueues(counts *Counts) eventQueues {
@@ -211,7 +213,7 @@ func (l *eventQueues) take(now time.Time, queue *reasonQueue) *queuedEvent {
 func (l *eventQueues) repeated(now time.Time, event *queuedEvent) (storedEvent, bool) {
 	key := event.key()
 	at := slices.IndexFunc(l.stored, func(s storedEvent) bool { return s.key == key && now.Sub(s.last) < repeatWithin })
-	if at < 0 || l.cannotUpdate {
+	if at < 0 || now.Before(l.createUntil) {
 		return storedEvent{}, false
 	}
 	return l.stored[at], true

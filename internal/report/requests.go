@@ -126,11 +126,11 @@ func (c *core) eventsPath() string {
 }
 
 // updateEvent raises the count of a stored Event. The request may be sent twice.
-func (c *core) updateEvent(w *queuedEvent, stored storedEvent) kubeapi.Request {
+func (c *core) updateEvent(stored storedEvent) kubeapi.Request {
 	return kubeapi.Request{
 		Method: http.MethodPatch, Path: c.eventsPath() + "/" + stored.name + "?" + url.Values{"fieldManager": {FieldManager}}.Encode(),
 		ContentType: "application/merge-patch+json", MetadataOnly: true,
-		Body: encode(object{"count": min(stored.count, math.MaxInt32), "lastTimestamp": w.Time.UTC().Format(time.RFC3339)}),
+		Body: encode(object{"count": min(stored.count, math.MaxInt32), "lastTimestamp": stored.seen.UTC().Format(time.RFC3339)}),
 	}
 }
 

@@ -1,6 +1,8 @@
 package nodehealthcheck
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -141,11 +143,17 @@ func (h *Policy) ObserveRecovery(rule triage.RuleID, object remediation.Object, 
 func (h *Policy) ObserveObject(object remediation.Object, change remediation.ObjectChange) {
 	switch {
 	case change == remediation.ObjectIsGone:
-		h.metrics.ongoing.DeleteLabelValues(object.Node, object.Namespace, object.Kind)
+		delete(h.objects, object.UID)
+		if !slices.ContainsFunc(slices.Collect(maps.Values(h.objects)), func(other remediation.Object) bool {
+			return other.Node == object.Node && other.Namespace == object.Namespace && other.Kind == object.Kind
+		}) {
+			h.metrics.ongoing.DeleteLabelValues(object.Node, object.Namespace, object.Kind)
+		}
 	case h.IsDeferring():
 	case change == remediation.ObjectIsOld:
 		h.metrics.old.WithLabelValues(object.Node, "").Inc() // the namespace is that of the node
 	default:
+		h.objects[object.UID] = object
 		h.metrics.ongoing.WithLabelValues(object.Node, object.Namespace, object.Kind).Set(1)
 	}
 }

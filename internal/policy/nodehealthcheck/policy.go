@@ -9,6 +9,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
@@ -31,6 +32,7 @@ type Policy struct {
 	inbox        *watch.Optional[*remediationv1alpha1.NodeHealthCheck]
 	medik8s      medik8sLeader
 	known        map[string]*check
+	objects      map[types.UID]remediation.Object // existing remediations, for a metric
 	// deferring says that another controller (medik8s) follows the health checks, so this
 	// controller does not.
 	deferring bool
@@ -57,7 +59,7 @@ func New(host engine.TreatmentHost, inboxes Inboxes, remediations Remediations, 
 	inboxes.Leases.Namespaced = true
 	return &Policy{
 		host: host, inbox: inboxes.Checks, medik8s: medik8sLeader{inbox: inboxes.Leases, leases: map[string]observedLease{}},
-		known: map[string]*check{}, remediations: remediations, metrics: metrics,
+		known: map[string]*check{}, objects: map[types.UID]remediation.Object{}, remediations: remediations, metrics: metrics,
 	}
 }
 

@@ -128,10 +128,11 @@ func (m *Monitor) restore(text json.RawMessage) error {
 	return nil
 }
 
-// isCleared reports whether a user has cleared what a rule found.
+// isCleared reports whether a user has cleared what a rule found. A rule that has matched again
+// since then stays active.
 func (m *Monitor) isCleared(r *rule, was ruleState) bool {
 	until, ok := m.cfg.Clear[r.Condition]
-	return ok && r.Permanent && was.Found != nil && !was.Found.Since.After(until)
+	return ok && r.Permanent && was.Found != nil && !was.Found.Since.After(until) && !was.Last.After(until)
 }
 
 // restoreRule applies the stored state of a rule.
