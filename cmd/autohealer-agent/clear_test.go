@@ -1,11 +1,15 @@
 package main
 
 import (
+	"context"
 	"io"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/finding"
+	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
@@ -63,4 +67,15 @@ func TestParseClear(t *testing.T) {
 		testkit.Equal(t, test.value, test.want, got)
 		testkit.Check(t, (err == nil) == (test.err == "") && (err == nil || strings.Contains(err.Error(), test.err)), "%s: %v, want %q", test.value, err, test.err)
 	}
+}
+
+// A daemon reports the condition, too: the log monitors cannot end it.
+func TestClearSaysThatAnotherSourceReportsTheCondition(t *testing.T) {
+	a := inside(t)
+	a.running.tasks = map[string]task{"log": {readsLog: true, conditions: []config.Condition{{Type: "DiskBadBlock"}}}}
+	a.reports.aggregate.Add("daemon", finding.Report{Conditions: []finding.Condition{{Type: "DiskBadBlock", Status: catalog.True, Reason: "BadBlocksFound"}}})
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err := a.clear(ctx, "DiskBadBlock", time.Now(), "a test")
+	testkit.Check(t, err != nil && strings.Contains(err.Error(), "DiskBadBlock is still True, reason: BadBlocksFound"), "the error is %v", err)
 }
