@@ -85,6 +85,7 @@ func (c cluster) refusesBadRepairPolicies(t *testing.T) {
 		{"a negative toleration", "toleration: 45m", "toleration: -45m", "spec.repair.policies[0].toleration: Invalid value: \"-45m\": " + wantDuration},
 		{"neither pool nor selector", "nodePool: default\n  repair", "repair", "spec.nodePool: Invalid value"},
 		{"neither in words", "nodePool: default\n  repair", "repair", "want either nodePool or selector: one of them, and not both"},
+		{"standalone claims of a pool", "nodePool: default", "nodePool: default\n  deleteStandaloneNodeClaims: true", "the NodeClaims of a NodePool are not standalone; want a selector"},
 		{"both pool and selector", "nodePool: default", "nodePool: default\n  selector: {}", "want either nodePool or selector: one of them, and not both"},
 		{"an empty pool", "nodePool: default", "nodePool: ''", "spec.nodePool: Invalid value"},
 		{"a selector in words", "nodePool: default", "selector: pool=gpu", "spec.selector"},

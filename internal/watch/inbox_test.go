@@ -2,6 +2,8 @@ package watch
 
 import (
 	"testing"
+	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,6 +35,27 @@ func TestInbox(t *testing.T) {
 		if again := box.Take(); len(again.Changes) != 0 {
 			t.Errorf("it still held %+v", again)
 		}
+	})
+	t.Run("keeps when the last version arrived in which nothing had changed", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			box, _ := open()
+			began := time.Now()
+			after := func(seconds int, node *corev1.Node, status corev1.ConditionStatus) {
+				<-time.After(time.Until(began.Add(time.Duration(seconds) * time.Second)))
+				node.Status.Conditions = []corev1.NodeCondition{{Type: "Ready", Status: status}}
+				testkit.Must(t, box.Update(node))
+			}
+			after(0, named("a", "1"), "True")
+			box.Take()
+			after(10, named("a", "2"), "True") // a heartbeat
+			after(20, named("a", "3"), "False")
+			after(30, named("a", "4"), "False") // the change was not taken yet
+			after(40, named("a", "5"), "Unknown")
+			got := box.Take().Changes["a"]
+			testkit.Check(t, got.Previous.Equal(began.Add(10*time.Second)) && got.At.Equal(began.Add(40*time.Second)), "Previous is %s, At is %s", got.Previous, got.At)
+			after(50, named("a", "6"), "True")
+			testkit.Check(t, box.Take().Changes["a"].Previous.IsZero(), "a change has a previous version that was taken")
+		})
 	})
 	t.Run("does not signal a change that is not news, but keeps it", func(t *testing.T) {
 		box, signal := open()
