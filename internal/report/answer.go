@@ -67,7 +67,6 @@ func (c *core) answer(now time.Time, req *request, got kubeapi.Answer, err error
 	var refused *kubeapi.StatusError
 	if result == resultConflict && req.kind == requestEvent && errors.As(err, &refused) && refused.Reason == "AlreadyExists" {
 		result, err = resultOK, nil // an earlier attempt created the Event
-		req.stored = storedEvent{}  // its count is not known
 	}
 	var seen nodeView
 	if result == resultOK && req.readsNode {
@@ -82,17 +81,6 @@ func (c *core) answer(now time.Time, req *request, got kubeapi.Answer, err error
 		return
 	}
 	c.serverAnswered(now, got)
-	if req.updates && (result == resultNotFound || result == resultInvalid || result == resultForbidden) {
-		c.events.forget(req.stored.key) // create it instead
-		if result == resultForbidden {
-			if c.events.createUntil.IsZero() {
-				c.log.Warn("the API server forbids to count a repeated Event, so the agent creates it: apply the rights of this version", "err", err)
-			}
-			c.events.createUntil = now.Add(updateAgain)
-		}
-		c.requeue(req)
-		return
-	}
 	c.noteRefusal(req.kind, result, err)
 	own := c.backoffs[req.kind]
 	switch result {
@@ -216,9 +204,6 @@ func (c *core) requestSucceeded(now time.Time, req *request, got kubeapi.Answer)
 		c.leaseRenewed(now, got)
 	case requestEvent:
 		c.events.delivered(req.queue, req.event)
-		if req.stored.name != "" {
-			c.events.remember(req.stored)
-		}
 	}
 }
 
@@ -347,7 +332,6 @@ func (c *core) setUID(now time.Time, uid string) {
 	}
 	if c.uid != "" {
 		c.log.Info("node was recreated", "uid", uid)
-		c.events.stored = nil // these Events are about the old Node
 		c.lease.dueAt = now
 	}
 	c.uid = uid

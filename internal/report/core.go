@@ -33,8 +33,6 @@ type request struct {
 	orphans     *orphanConditions
 	queue       *reasonQueue
 	event       *queuedEvent
-	stored      storedEvent // the Event that the API server has after the request
-	updates     bool        // the request raises the count of a stored Event
 }
 
 // core decides which request to send next. The Reporter passes findings to take, sends the
@@ -306,18 +304,7 @@ func (c *core) nextEvent(now time.Time) (*request, time.Time) {
 	if event == nil {
 		return nil, at
 	}
-	req := &request{kind: requestEvent, queue: queue, event: event}
-	before, repeats := c.events.repeated(now, event)
-	if !repeats {
-		before = storedEvent{key: event.key(), name: eventName(c.cfg.Node, event.ID)}
-	}
-	req.stored, req.updates = before.with(now, event), repeats
-	if repeats {
-		req.Request = c.updateEvent(req.stored)
-	} else {
-		req.Request = c.createEvent(event)
-	}
-	return req, now
+	return &request{Request: c.createEvent(event), kind: requestEvent, queue: queue, event: event}, now
 }
 
 // snapshot returns a copy of the counts, with the values that are computed on demand.

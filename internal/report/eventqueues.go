@@ -16,13 +16,6 @@ const (
 	reasonBurst = 10
 	reasonEvery = 10 * time.Second // per reason
 	changeEvery = time.Second      // per condition
-
-	// A repeated Event raises the count of the stored Event, if the API server still has it. It
-	// keeps Events for an hour by default.
-	repeatWithin = 30 * time.Minute
-	maxStored    = 64 // stored Events that the agent remembers
-	maxStoredIDs = 16 // occurrences of a stored Event that the agent remembers
-	updateAgain  = time.Hour
 )
 
 // queuedEvent is an Event that is waiting to be sent.
@@ -31,32 +24,6 @@ type queuedEvent struct {
 	source string
 	merged uint64 // how many earlier Events this Event stands for
 	since  time.Time
-}
-
-// storedEvent is an Event that the API server has.
-type storedEvent struct {
-	key   string // identifies equal Events
-	name  string
-	count uint64
-	last  time.Time // when the agent sent it
-	seen  time.Time // of the latest occurrence
-	ids   []string  // of the last occurrences in it: a monitor may report an occurrence twice
-}
-
-// with returns the Event after one more occurrence.
-func (s storedEvent) with(now time.Time, w *queuedEvent) storedEvent {
-	s.last, s.seen = now, latest(s.seen, w.Time)
-	if slices.Contains(s.ids, w.ID) {
-		return s
-	}
-	s.count += w.count()
-	s.ids = append(slices.Clone(s.ids[max(0, len(s.ids)-maxStoredIDs+1):]), w.ID)
-	return s
-}
-
-// key identifies Events with the same text.
-func (w *queuedEvent) key() string {
-	return finding.ID(w.source, string(w.Severity), w.Reason, w.Message)
 }
 
 // message returns the message of the Event, with the number of merged Events.
@@ -98,11 +65,6 @@ type eventQueues struct {
 	turns   uint64      // number of Events taken so far
 	queued  uint64      // including merged Events
 	counts  *Counts
-
-	stored []storedEvent // newest last
-	// createUntil is until when the agent creates repeated Events, because the API server has
-	// forbidden an update: its rights may be those of an older version.
-	createUntil time.Time
 }
 
 func newEventQueues(counts *Counts) eventQueues {
@@ -207,30 +169,6 @@ func (l *eventQueues) take(now time.Time, queue *reasonQueue) *queuedEvent {
 		queue.overflow = nil
 	}
 	return event
-}
-
-// repeated returns the stored Event that an Event repeats.
-func (l *eventQueues) repeated(now time.Time, event *queuedEvent) (storedEvent, bool) {
-	key := event.key()
-	at := slices.IndexFunc(l.stored, func(s storedEvent) bool { return s.key == key && now.Sub(s.last) < repeatWithin })
-	if at < 0 || now.Before(l.createUntil) {
-		return storedEvent{}, false
-	}
-	return l.stored[at], true
-}
-
-// remember records an Event that the API server has.
-func (l *eventQueues) remember(s storedEvent) {
-	l.forget(s.key)
-	if len(l.stored) == maxStored {
-		l.stored = slices.Delete(l.stored, 0, 1)
-	}
-	l.stored = append(l.stored, s)
-}
-
-// forget removes a stored Event, so that the next equal Event is created.
-func (l *eventQueues) forget(key string) {
-	l.stored = slices.DeleteFunc(l.stored, func(s storedEvent) bool { return s.key == key })
 }
 
 // delivered records that the API server has stored an Event.

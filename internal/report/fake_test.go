@@ -97,8 +97,6 @@ func (f *fake) Do(ctx context.Context, r kubeapi.Request) (kubeapi.Answer, error
 			version = f.leases
 		}
 		answer.Body = fmt.Appendf(nil, `{"metadata": {"resourceVersion": "%d"}}`, version)
-	case r.Method == http.MethodPatch && strings.Contains(path.Path, "/events/"):
-		err = f.patchEvent(path.Path[strings.LastIndexByte(path.Path, '/')+1:], r.Body)
 	case r.Method == http.MethodPost:
 		err = f.post(r.Body)
 	default:
@@ -122,21 +120,6 @@ func (f *fake) post(body []byte) error {
 	f.events[name] = event
 	f.order = append(f.order, name)
 	return nil
-}
-
-// removeEvents does what the API server does an hour after the last write.
-func (f *fake) removeEvents() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.events, f.order = map[string]map[string]any{}, nil
-}
-
-func (f *fake) patchEvent(name string, body []byte) error {
-	event := f.events[name]
-	if event == nil {
-		return &kubeapi.StatusError{Code: 404, Reason: "NotFound", Message: name}
-	}
-	return json.Unmarshal(body, &event)
 }
 
 func (f *fake) patch(r kubeapi.Request, query url.Values) error {

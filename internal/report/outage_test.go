@@ -92,31 +92,6 @@ func TestEvents(t *testing.T) {
 		testkit.Check(r, r.api.event("n."+digest("New1")[:16]) != nil, "after all queues are idle, a new reason has no queue of its own")
 		balanced(r, r.Counts())
 	})
-	inBubble(t, "a repeated event raises the count of the stored one", nil, func(r *running) {
-		// again reports another occurrence with the same text.
-		again := func(id string) {
-			repeated := noise("OOMKilling", 1)
-			repeated.Events[0].ID, repeated.Events[0].Time = id, time.Now()
-			r.takes(repeated, time.Minute)
-		}
-		for i := range 15 {
-			again(fmt.Sprint("occurrence-", i))
-		}
-		again("occurrence-3") // the same occurrence, reported twice
-		first := r.api.lastEvent()
-		testkit.Check(r, r.api.stored() == 1 && first["count"] == 15.0 && first["reportingInstance"] == "n" && first["lastTimestamp"] != first["firstTimestamp"], "the event is %v", first)
-		pass(repeatWithin)
-		again("later")
-		testkit.Check(r, r.api.stored() == 2 && r.api.lastEvent()["count"] == 1.0, "after a long time: %v", r.api.events)
-		r.api.removeEvents()
-		again("after a deletion")
-		testkit.Check(r, r.api.stored() == 1 && r.api.lastEvent()["count"] == 1.0, "after its deletion: %v", r.api.events)
-		r.api.refuseWith(answers("PATCH /api/v1/namespaces/default/events", 403)) // rights of an older version
-		again("without the right")
-		again("and again")
-		testkit.Check(r, r.api.stored() == 3 && r.Counts().EventsQueued == 0, "without the right to update: %v", r.api.events)
-		balanced(r, r.Counts())
-	})
 	inBubble(t, "counts an existing event as delivered", nil, func(r *running) {
 		r.takes(noise("OOMKilling", 1), 0)
 		r.takes(noise("OOMKilling", 1), 0)

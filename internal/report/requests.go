@@ -3,7 +3,6 @@ package report
 import (
 	"encoding/json"
 	"maps"
-	"math"
 	"net/http"
 	"net/url"
 	"slices"
@@ -120,20 +119,6 @@ func (c *core) applyLease(now time.Time) kubeapi.Request {
 	}
 }
 
-// eventsPath is the path of all Events of the agent.
-func (c *core) eventsPath() string {
-	return "/api/v1/namespaces/" + url.PathEscape(c.cfg.EventNamespace) + "/events"
-}
-
-// updateEvent raises the count of a stored Event. The request may be sent twice.
-func (c *core) updateEvent(stored storedEvent) kubeapi.Request {
-	return kubeapi.Request{
-		Method: http.MethodPatch, Path: c.eventsPath() + "/" + stored.name + "?" + url.Values{"fieldManager": {FieldManager}}.Encode(),
-		ContentType: "application/merge-patch+json", MetadataOnly: true,
-		Body: encode(object{"count": min(stored.count, math.MaxInt32), "lastTimestamp": stored.seen.UTC().Format(time.RFC3339)}),
-	}
-}
-
 func (c *core) createEvent(w *queuedEvent) kubeapi.Request {
 	about := object{"apiVersion": "v1", "kind": "Node", "name": c.cfg.Node, "uid": c.cfg.Node}
 	if c.uid != "" {
@@ -152,7 +137,7 @@ func (c *core) createEvent(w *queuedEvent) kubeapi.Request {
 		kind = "Warning"
 	}
 	return kubeapi.Request{
-		Method: http.MethodPost, Path: c.eventsPath(),
+		Method: http.MethodPost, Path: "/api/v1/namespaces/" + url.PathEscape(c.cfg.EventNamespace) + "/events",
 		ContentType: "application/json", MetadataOnly: true,
 		Body: encode(object{
 			"apiVersion": "v1", "kind": "Event",
@@ -162,7 +147,7 @@ func (c *core) createEvent(w *queuedEvent) kubeapi.Request {
 			"source":             object{"component": source, "host": c.cfg.Node},
 			"reportingComponent": source, "reportingInstance": c.cfg.Node,
 			"firstTimestamp": first.UTC().Format(time.RFC3339), "lastTimestamp": w.Time.UTC().Format(time.RFC3339),
-			"count": min(w.count(), math.MaxInt32),
+			"count": min(w.count(), 1<<31-1),
 		}),
 	}
 }
