@@ -58,7 +58,7 @@ func (s *demoCluster) poolSteps() []step {
 		{"A node of a NodePool becomes unhealthy. After the toleration of the pool the node is replaced, and all pods run again.", s.unhealthyNode},
 		{"A node starts and never becomes Ready. After the readyTimeout of a RepairPolicy it is replaced.", s.slowNode},
 		{"A bad image: no node of a pool becomes Ready. After three failures the controller holds the pool, because another node would fail too.", s.failingPool},
-		{"The image is fixed: the next nodes become Ready, and the waiting pods run.", s.fixedPool},
+		{"The image is fixed: the controller replaces the last node that failed, the next nodes become Ready, and the waiting pods run.", s.fixedPool},
 	})
 }
 
@@ -145,9 +145,6 @@ func (s *demoCluster) fixedPool(ctx context.Context) error {
 	s.printer.resetClock()
 	s.printer.line("user", "fixes the image of NodePool %s", renderPool)
 	if _, err := s.Kubectl(ctx, fixPoolArgs(renderPool)...); err != nil {
-		return err
-	}
-	if err := s.kubectl(ctx, "delete", "nodeclaims", "-l", testbed.PoolLabel+"="+renderPool, "--wait=false"); err != nil {
 		return err
 	}
 	return s.await(ctx, nodesGone(stuck...), poolReady(shopPool, shopNodes), poolReady(batchPool, batchNodes), poolReady(renderPool, renderNodes),
