@@ -179,18 +179,21 @@ func (c cluster) takesSeedPool(t *testing.T) {
 	}
 }
 
-const wantDuration = "want a duration with its unit, such as 90s, 5m or 1h30m, that is not negative"
+const (
+	wantDuration   = "want a duration with its unit, such as 90s, 5m or 1h30m, that is not negative"
+	wantToleration = "want a duration with its unit that is not negative, like 90s, 5m or 1h30m, or Never"
+)
 
 // badBlocks are blocks with one mistake each, as changes of the example, with the expected
 // message.
 var badBlocks = []mistake{
-	{"a toleration in words", "toleration: 45m", "toleration: long", "repair.policies[0].toleration: Invalid value: \"long\": " + wantDuration},
-	{"a negative toleration", "toleration: 45m", "toleration: -45m", "repair.policies[0].toleration: Invalid value: \"-45m\": " + wantDuration},
+	{"a toleration in words", "toleration: 45m", "toleration: long", "repair.policies[0].toleration: Invalid value: \"long\": " + wantToleration},
+	{"a negative toleration", "toleration: 45m", "toleration: -45m", "repair.policies[0].toleration: Invalid value: \"-45m\": " + wantToleration},
 	{"a toleration in bare minutes", "toleration: 10m", "toleration: 10", "repair.policies[1].toleration"},
-	{"a toleration without its unit", "toleration: 10m", "toleration: '10'", "repair.policies[1].toleration: Invalid value: \"10\": " + wantDuration},
+	{"a toleration without its unit", "toleration: 10m", "toleration: '10'", "repair.policies[1].toleration: Invalid value: \"10\": " + wantToleration},
 	{"no toleration", "\n      toleration: 10m", "", "repair.policies[1].toleration: Required value"},
-	{"a negative default", "Duration: 30m", "Duration: -30m", "repair.defaultTolerationDuration: Invalid value: \"-30m\": " + wantDuration},
-	{"an empty default", "Duration: 30m", "Duration: ''", wantDuration},
+	{"a negative default", "Duration: 30m", "Duration: -30m", "repair.defaultTolerationDuration: Invalid value: \"-30m\": " + wantToleration},
+	{"an empty default", "Duration: 30m", "Duration: ''", wantToleration},
 	{"no condition", "conditionType: NetworkUnavailable", "reason: A", "repair.policies[1].conditionType: Required value"},
 	{"an empty condition", "conditionType: Ready", "conditionType: ''", "repair.policies[0].conditionType: Invalid value"},
 	{"a status that is none", "conditionType: Ready", "conditionType: Ready\n      conditionStatus: broken", "want True, False or Unknown"},
@@ -367,7 +370,7 @@ func (c cluster) judgesBlocks(t *testing.T) {
 	policy := testkit.Value(os.ReadFile(seedPolicy)).Must(t)
 	// The webhook refuses what the schema allows, with the same texts for both.
 	for _, test := range []struct{ name, old, new, says string }{
-		{"a toleration of ages", "toleration: 45m", "toleration: 99999999h", `spec.repair.policies[0].toleration: "99999999h": want a duration like 300s, 5m or 1h30m`},
+		{"a toleration of ages", "toleration: 45m", "toleration: 99999999h", `spec.repair.policies[0].toleration: "99999999h": want a duration like 90s, 5m or 1h30m that is not negative, or Never`},
 		{"a grace of ages", "repair:", "repair:\n    terminationGracePeriod: 99999999h", `spec.repair.terminationGracePeriod: "99999999h"`},
 		// CEL could not name the duplicate: its cost budget is too small for a message that
 		// does.

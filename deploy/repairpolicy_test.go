@@ -70,7 +70,7 @@ func (c cluster) refusesBadRepairPolicies(t *testing.T) {
 	}
 	// The documentation quotes these messages.
 	for _, test := range []struct{ old, new, says string }{
-		{"toleration: 10m", "toleration: -5m", `spec.repair.policies[1].toleration: Invalid value: "-5m": want a duration with its unit, such as 90s, 5m or 1h30m, that is not negative`},
+		{"toleration: 10m", "toleration: -5m", `spec.repair.policies[1].toleration: Invalid value: "-5m": want a duration with its unit that is not negative, like 90s, 5m or 1h30m, or Never`},
 		{"nodePool: default\n  repair", "repair", `spec.nodePool: Invalid value: want either nodePool or selector: one of them, and not both`},
 		{"repair:", "repair:\n    termination: Gentle", `spec.repair.termination: Unsupported value: "Gentle": supported values: "Forceful", "Graceful"`},
 	} {
@@ -82,7 +82,7 @@ func (c cluster) refusesBadRepairPolicies(t *testing.T) {
 		}
 	}
 	c.refuses(t, manifest, []mistake{
-		{"a negative toleration", "toleration: 45m", "toleration: -45m", "spec.repair.policies[0].toleration: Invalid value: \"-45m\": " + wantDuration},
+		{"a negative toleration", "toleration: 45m", "toleration: -45m", "spec.repair.policies[0].toleration: Invalid value: \"-45m\": " + wantToleration},
 		{"neither pool nor selector", "nodePool: default\n  repair", "repair", "spec.nodePool: Invalid value"},
 		{"neither in words", "nodePool: default\n  repair", "repair", "want either nodePool or selector: one of them, and not both"},
 		{"standalone claims of a pool", "nodePool: default", "nodePool: default\n  deleteStandaloneNodeClaims: true", "the NodeClaims of a NodePool are not standalone; want a selector"},

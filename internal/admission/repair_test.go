@@ -106,7 +106,7 @@ func TestRepairAnswers(t *testing.T) {
 	toStatus := func(r *admissionv1.AdmissionRequest) { r.SubResource = "status" }
 	answers(t, newRepairFixture, (*repairFixture).policyKind, map[string]request[*repairFixture]{
 		"lets a new policy in":                                    {operation: create, new: policy(), warns: "3 of 10 selected nodes (30%) match now (n0, n1 and n2): the policy will repair them, no more than 2 at once, once it has stood for 30m"},
-		"refuses a new policy":                                    {operation: create, new: policy(negative), refuses: `spec.repair.defaultTolerationDuration: "-30m": a duration cannot be negative`},
+		"refuses a new policy":                                    {operation: create, new: policy(negative), refuses: `spec.repair.defaultTolerationDuration: "-30m": want a duration like 90s, 5m or 1h30m that is not negative, or Never`},
 		"refuses a change of a policy":                            {operation: update, old: policy(), new: policy(negative), refuses: "negative"},
 		"takes a change of a policy":                              {operation: update, old: policy(), new: policy(longer), warns: "stood for 40m"},
 		"lets metadata of a policy pass":                          {operation: update, old: policy(negative), new: policy(negative, labelled)},
@@ -133,7 +133,7 @@ func TestRepairAnswers(t *testing.T) {
 	answers(t, newRepairFixture, (*repairFixture).poolKind, map[string]request[*repairFixture]{
 		"lets a pool in without a block":           {operation: create, new: pool("")},
 		"lets a pool in with a block":              {operation: create, new: pool(goodBlock), warns: "the block will repair them"},
-		"refuses a pool with a bad block":          {operation: create, new: pool(badBlock), refuses: `spec.repair.policies[0].toleration: "-45m": a duration cannot be negative`},
+		"refuses a pool with a bad block":          {operation: create, new: pool(badBlock), refuses: `spec.repair.policies[0].toleration: "-45m": want a duration like 90s, 5m or 1h30m that is not negative, or Never`},
 		"refuses a change of a block":              {operation: update, old: pool(goodBlock), new: pool(badBlock), refuses: "negative"},
 		"refuses a first block":                    {operation: update, old: pool(""), new: pool(badBlock), refuses: "negative"},
 		"lets a bad block be changed for good":     {operation: update, old: pool(badBlock), new: pool(goodBlock), warns: "3 of 10"},

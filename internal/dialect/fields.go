@@ -44,6 +44,21 @@ func (f *fields) duration(path, value string) time.Duration {
 	return d
 }
 
+// never is the toleration that has no end.
+const never = "Never"
+
+// toleration parses a duration, or Never.
+func (f *fields) toleration(path, value string) time.Duration {
+	if value == never {
+		return triage.Never
+	}
+	d, err := triage.ParseDuration(value)
+	if err != nil {
+		f.fail(path, value, "want a duration like 90s, 5m or 1h30m that is not negative, or Never")
+	}
+	return d
+}
+
 func (f *fields) effect(path, value string) triage.Effect {
 	effect, err := triage.ParseEffect(value)
 	f.addError(path, err)

@@ -23,7 +23,7 @@ type Repair struct {
 	// Without a status it has no effect.
 	Policies []RepairPolicy
 	// DefaultToleration applies to stated conditions without a policy. Empty means the
-	// toleration that the provider recommends.
+	// toleration that the provider recommends, Never that they are not repaired.
 	DefaultToleration string
 
 	// MaxUnhealthy limits how many selected nodes may be in repair at the same time. Empty
@@ -46,7 +46,7 @@ type RepairStatement struct {
 // RepairPolicy is how long a pool tolerates a condition.
 type RepairPolicy struct {
 	ConditionType string
-	Toleration    string
+	Toleration    string // Never means that the condition is not repaired
 
 	// ConditionStatus limits the policy to a status. Empty means every status that is stated
 	// to be unhealthy.
@@ -181,7 +181,7 @@ func (p parsedRepair) unhealthyStates() []unhealthyState {
 func (r Repair) read(f *fields) parsedRepair {
 	var p parsedRepair
 	if r.DefaultToleration != "" {
-		p.byDefault = f.duration("repair.defaultTolerationDuration", r.DefaultToleration)
+		p.byDefault = f.toleration("repair.defaultTolerationDuration", r.DefaultToleration)
 		p.hasDefault = true
 	}
 	written := map[policy]bool{}
@@ -194,7 +194,7 @@ func (r Repair) read(f *fields) parsedRepair {
 		if !read.anyStatus {
 			read.status = f.status(path+"conditionStatus", given.ConditionStatus)
 		}
-		read.toleration = f.duration(path+"toleration", given.Toleration)
+		read.toleration = f.toleration(path+"toleration", given.Toleration)
 		what := policy{unhealthyState: read.unhealthyState, anyStatus: read.anyStatus}
 		if written[what] {
 			f.fail(path+"conditionType", given.ConditionType, "there is a policy for this condition already")

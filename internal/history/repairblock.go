@@ -73,12 +73,27 @@ func duration(text string) (time.Duration, error) {
 	return d, err
 }
 
+// toleration reads a duration, or Never.
+func toleration(text string) (time.Duration, error) {
+	if text == "Never" {
+		return forEver, nil
+	}
+	return duration(text)
+}
+
+// forEver is longer than any recording.
+const forEver = 100 * 365 * 24 * time.Hour
+
 // readPolicies reads which conditions are unhealthy, and how long each is tolerated. The
 // order is: the block's own entries, its default, the recommended time. An entry for a
 // reason goes before an entry for any reason, and an entry for a status before an entry for
 // all statuses.
 func (b *block) readPolicies(s v1alpha1.RepairSpec, stated map[string]time.Duration) error {
 	type entry struct{ condition, status, reason string }
+	byDefault, err := toleration(s.DefaultTolerationDuration)
+	if err != nil && s.DefaultTolerationDuration != "" {
+		return err
+	}
 	own := map[entry]time.Duration{}
 	conditions := map[string]bool{}
 	for what := range stated {
@@ -90,7 +105,7 @@ func (b *block) readPolicies(s v1alpha1.RepairSpec, stated map[string]time.Durat
 		if !known && p.ConditionStatus != "" {
 			return fmt.Errorf("the status of %s is %q", p.ConditionType, p.ConditionStatus)
 		}
-		wait, err := duration(p.Toleration)
+		wait, err := toleration(p.Toleration)
 		if err != nil || p.ConditionType == "" {
 			return fmt.Errorf("the condition %q for %q", p.ConditionType, p.Toleration)
 		}
@@ -107,7 +122,7 @@ func (b *block) readPolicies(s v1alpha1.RepairSpec, stated map[string]time.Durat
 		for i, status := range statusNames {
 			recommended, isUnhealthy := stated[condition+"="+status]
 			if s.DefaultTolerationDuration != "" {
-				recommended, _ = duration(s.DefaultTolerationDuration) // judged by readDurations
+				recommended = byDefault
 			}
 			if wait, is := own[entry{condition, "", ""}]; is {
 				recommended = wait
@@ -153,7 +168,6 @@ func (b *block) readDurations(s v1alpha1.RepairSpec) error {
 		text string
 		into func(time.Duration)
 	}{
-		{s.DefaultTolerationDuration, func(time.Duration) {}},
 		{s.TerminationGracePeriod, func(d time.Duration) { b.period = &d }},
 		{s.ReadyTimeout, func(d time.Duration) { b.timeout = d }},
 	} {

@@ -291,7 +291,7 @@ func (c *Core) whyNotYet(reason *Reason, ep *episode) {
 	case ep.verdict == unclear:
 		c.nameObstacle(reason, ep, Unclear)
 	case ep.eligible > c.now:
-		c.nameObstacle(reason, ep, Pending)
+		c.nameObstacle(reason, ep, ep.pending())
 	case ep.notBefore > c.now:
 		reason.Code, reason.Until = Retrying, instant(ep.notBefore)
 	case !c.loaded:
@@ -353,7 +353,7 @@ func (c *Core) explainDryRun(p *Plan, ep *episode) Reason {
 	case ep.verdict == unclear:
 		c.whyUnclear(&reason, ep.node, ep.rule)
 	default:
-		reason.Code, reason.Until = Pending, instant(ep.eligible)
+		reason.Code, reason.Until = ep.pending(), instant(ep.eligible)
 	}
 	if stays {
 		reason.Other = reason.removalText()
@@ -435,7 +435,7 @@ func (c *Core) explainTaint(p *Plan, ep *episode, strongest Effect, by RuleID) R
 		case ep.verdict == unclear:
 			c.whyUnclear(&reason, ep.node, ep.rule)
 		case ep.eligible > c.now:
-			reason.Code, reason.Until = Pending, instant(ep.eligible)
+			reason.Code, reason.Until = ep.pending(), instant(ep.eligible)
 		default:
 			reason.Code, reason.Other = OnHold, ep.rule.spec.Hold
 		}

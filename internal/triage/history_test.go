@@ -78,6 +78,7 @@ var (
 	conditionTypes = []string{triage.Ready, "Disk", "Net"}
 	reasons        = []string{"", "Worn", triage.AgentSilent}
 	waits          = []time.Duration{0, 10 * time.Second, 30 * time.Second, time.Minute}
+	durations      = append(slices.Repeat(waits, 3), triage.Never)
 	timeSteps      = []time.Duration{time.Second, 10 * time.Second, 300 * time.Millisecond, 30 * time.Second, time.Minute, time.Nanosecond, 5 * time.Minute, triage.ReplacementWait}
 )
 
@@ -981,7 +982,7 @@ func (h *history) alterRule(r triage.Rule) triage.Rule {
 		h.drawRecovery(&r)
 	case "for":
 		i := rapid.IntRange(0, len(r.When.Signals)-1).Draw(h.t, "")
-		r.When.Signals[i].For = pick(h.t, waits)
+		r.When.Signals[i].For = pick(h.t, durations)
 	case "hold":
 		if r.Hold == "" {
 			r.Hold = "paused"
@@ -1049,7 +1050,7 @@ func (h *history) drawWhen() triage.When {
 		s := triage.Signal{
 			Condition:  pick(h.t, conditionTypes),
 			Status:     pick(h.t, []triage.Status{triage.False, triage.False, triage.True, triage.Unknown, triage.Missing}),
-			For:        pick(h.t, waits),
+			For:        pick(h.t, durations),
 			EvenSilent: rare(h.t, 3),
 		}
 		if rare(h.t, 4) && s.Status != triage.Missing {

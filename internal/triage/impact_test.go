@@ -57,14 +57,17 @@ const unreportedCondition = "Unheard"
 
 // drawImpactRule draws a new rule, or a rule that is set, with or without a change.
 func (h *history) drawImpactRule() triage.Rule {
-	if ids := h.ids(); len(ids) > 0 && rare(h.t, 3) {
-		return h.alterRule(h.rules[pick(h.t, ids)])
-	}
 	rule := h.drawRule(h.drawID())
-	if rare(h.t, 6) {
+	if ids := h.ids(); len(ids) > 0 && rare(h.t, 3) {
+		rule = h.alterRule(h.rules[pick(h.t, ids)])
+	} else if rare(h.t, 6) {
 		rule.When.Signals = append(slices.Clone(rule.When.Signals), triage.Signal{
 			Condition: unreportedCondition, Status: pick(h.t, []triage.Status{triage.True, triage.Missing}), Reason: pick(h.t, []string{"", "Unheard"}),
 		})
+	}
+	// TestSurvey proves what Never means. The naive core only knows whether a rule matches.
+	for i := range rule.When.Signals {
+		rule.When.Signals[i].For = min(rule.When.Signals[i].For, time.Minute)
 	}
 	return rule
 }

@@ -3,6 +3,7 @@ package triage_test
 import (
 	"cmp"
 	"maps"
+	"math"
 	"reflect"
 	"slices"
 	"time"
@@ -1259,7 +1260,7 @@ func (t *naiveCore) calledOff(p *nodeState, rule triage.Rule) (triage.Reason, bo
 	case t.verdict(p, rule) == unclear:
 		return t.unclear(p, rule), true
 	case c.step == 0 && eligible.After(t.now):
-		return triage.Reason{Code: triage.Pending, Until: eligible}, true
+		return pendingUntil(eligible), true
 	case rule.Hold != "":
 		return triage.Reason{Code: triage.OnHold, Other: rule.Hold}, true
 	case vetoed:
@@ -1376,7 +1377,7 @@ func (t *naiveCore) finding(p *nodeState, id triage.RuleID) (reason triage.Reaso
 	if v == holds {
 		eligible, condition := t.eligible(p, rule)
 		row, _ := rowOf(p.facts, condition)
-		reason.Eligible = eligible
+		reason.Eligible = shown(eligible)
 		reason.Condition, reason.Status, reason.Since = condition, row.Status, c.clocks[condition].at
 		reason.FromCreation = signalsOf(rule, condition)[0].FromCreation
 	}
@@ -1447,7 +1448,7 @@ func (t *naiveCore) treatmentFinding(p *nodeState, rule triage.Rule, c *ruleStat
 		return t.unclear(p, rule)
 	}
 	if eligible, _ := t.eligible(p, rule); eligible.After(t.now) {
-		return triage.Reason{Code: triage.Pending, Until: eligible}
+		return pendingUntil(eligible)
 	}
 	if c.notBefore.After(t.now) {
 		return triage.Reason{Code: triage.Retrying, Until: c.notBefore}
@@ -1479,9 +1480,9 @@ func (t *naiveCore) dryRunFinding(p *nodeState, rule triage.Rule, v verdict, the
 		return t.unclear(p, rule)
 	}
 	if due, _ := t.eligible(p, rule); due.After(t.now) {
-		reason.Until = due
+		reason.Until = shown(due)
 		if !there {
-			reason.Code = triage.Pending
+			reason.Code = pendingUntil(due).Code
 		}
 		return reason
 	}
@@ -1508,7 +1509,7 @@ func (t *naiveCore) taintFinding(p *nodeState, rule triage.Rule, c *ruleState, v
 	case standing == 0 && v == unclear:
 		return t.unclear(p, rule), 0, false
 	case standing == 0 && pending:
-		return triage.Reason{Code: triage.Pending, Until: eligible}, 0, false
+		return pendingUntil(eligible), 0, false
 	case standing == 0:
 		return triage.Reason{Code: triage.OnHold, Other: rule.Hold}, 0, false
 	}
@@ -1525,7 +1526,7 @@ func (t *naiveCore) taintFinding(p *nodeState, rule triage.Rule, c *ruleState, v
 		return reason, standing, false
 	}
 	if pending {
-		reason.Until = eligible
+		reason.Until = shown(eligible)
 	}
 	switch {
 	case excludesNode(rule, p.facts) && standing == triage.NoSchedule:
@@ -1624,11 +1625,33 @@ func (t *naiveCore) eligible(p *nodeState, rule triage.Rule) (at time.Time, deci
 			continue
 		}
 		due := p.ruleState(rule.ID).clocks[condition].at.Add(wait)
+		if wait == triage.Never {
+			due = never
+		}
 		if decides == "" || rule.When.All && due.After(at) || !rule.When.All && due.Before(at) {
 			at, decides = due, condition
 		}
 	}
 	return at, decides
+}
+
+// never is when a signal with the duration Never becomes eligible.
+var never = time.Unix(0, math.MaxInt64)
+
+// pendingUntil is the reason of a rule that is not eligible yet.
+func pendingUntil(eligible time.Time) triage.Reason {
+	if eligible.Equal(never) {
+		return triage.Reason{Code: triage.Tolerated}
+	}
+	return triage.Reason{Code: triage.Pending, Until: eligible}
+}
+
+// shown is a time in a reason, where the zero time means never.
+func shown(at time.Time) time.Time {
+	if at.Equal(never) {
+		return time.Time{}
+	}
+	return at
 }
 
 // ---- helpers

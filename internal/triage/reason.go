@@ -64,6 +64,8 @@ const (
 	Unclear
 	// Pending: the conditions have not matched long enough.
 	Pending
+	// Tolerated: the conditions match, but the duration of their signal is Never.
+	Tolerated
 	// Partial: some conditions match, but the rule requires all.
 	Partial
 	// Healthy: rules select the node, and no condition matches.
@@ -74,7 +76,7 @@ const (
 
 var codeNames = [...]string{
 	"", "Treating", "Exhausted", "Tainted", "FellBack", "Kept", "Recovering", "Recovered", "Deselected", "RuleGone", "NodeGone", "CapFull",
-	"NotAllowed", "GateClosed", "CoolingDown", "ControlPlaneBusy", "Busy", "Vetoed", "OnHold", "Retrying", "DryRun", "Superseded", "Unclear", "Pending", "Partial", "Healthy", "NotSelected",
+	"NotAllowed", "GateClosed", "CoolingDown", "ControlPlaneBusy", "Busy", "Vetoed", "OnHold", "Retrying", "DryRun", "Superseded", "Unclear", "Pending", "Tolerated", "Partial", "Healthy", "NotSelected",
 }
 
 // IsWait reports whether the code describes an unhealthy node whose treatment is due and
@@ -208,6 +210,8 @@ func (r Reason) tail() string {
 		return fmt.Sprintf("%s is Unknown%s, which this policy does not match: existing responses stay, nothing new starts", r.Condition, r.unknownCause())
 	case Pending:
 		return "eligible at " + stamp(r.Until)
+	case Tolerated:
+		return "left alone: this policy tolerates it for ever"
 	case Partial:
 		return fmt.Sprintf("%d of %d conditions are met, all must be", r.Have, r.Of)
 	case Healthy:

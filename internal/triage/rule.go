@@ -3,6 +3,7 @@ package triage
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -72,7 +73,7 @@ type Signal struct {
 	Condition string
 	Status    Status
 	Reason    string        // empty matches any reason
-	For       time.Duration // how long the condition must have matched
+	For       time.Duration // how long the condition must have matched; [Never] for no response
 
 	// EvenSilent lets the signal match Unknown with reason AgentSilent.
 	EvenSilent bool
@@ -80,6 +81,10 @@ type Signal struct {
 	// only until the node is initialized. All signals of a condition have the same value.
 	FromCreation bool
 }
+
+// Never is the duration of a signal that makes a node unhealthy without a response. It lets
+// a reason or a status differ from the others of its condition.
+const Never time.Duration = math.MaxInt64
 
 // Bound limits how many nodes a rule may affect.
 type Bound struct {

@@ -15,13 +15,15 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// surveyRule returns a rule that remediates nodes with Disk or Fan True.
+// surveyRule returns a rule that remediates nodes with Disk or Fan True. It tolerates
+// Disk=False for ever, so these nodes do not count.
 func surveyRule(who triage.Selector) triage.Rule {
 	return triage.Rule{
 		ID:       triage.RuleID{Kind: policykind.NodeHealthCheck, Name: "asked"},
 		Selector: who,
 		When: triage.When{Signals: []triage.Signal{
 			{Condition: "Disk", Status: triage.True, For: time.Minute}, {Condition: "Fan", Status: triage.True},
+			{Condition: "Disk", Status: triage.False, For: triage.Never},
 		}},
 		Bound:    triage.Bound{Gate: &triage.Limit{Number: 49, Percent: true, RoundUp: true}},
 		Response: triage.Response{Ladder: []triage.Step{{Action: triage.Remediate, Ref: "template"}}},

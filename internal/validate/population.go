@@ -143,12 +143,11 @@ func surveyMatchesOf(found *triage.Survey, selected string) string {
 
 // waitRange says how long a condition must last.
 func waitRange(rule triage.Rule) string {
-	var shortest, longest time.Duration
-	for i, signal := range rule.When.Signals {
-		if i == 0 {
-			shortest = signal.For
+	shortest, longest := triage.Never, time.Duration(0)
+	for _, signal := range rule.When.Signals {
+		if signal.For < triage.Never {
+			shortest, longest = min(shortest, signal.For), max(longest, signal.For)
 		}
-		shortest, longest = min(shortest, signal.For), max(longest, signal.For)
 	}
 	if shortest == longest {
 		return formatDuration(longest)

@@ -108,6 +108,9 @@ const ReadyTimeoutsOffMessage = "it has no effect, because the controller runs w
 
 // unusedFields warns of fields that have no effect in this block, and of a drain without a limit.
 func unusedFields(s *repairAnalysis) (_ []Problem, warnings []string) {
+	if waitsFor := func(signal triage.Signal) bool { return signal.For < triage.Never }; !slices.ContainsFunc(s.rule.When.Signals, waitsFor) && (s.spec.ReadyTimeout == "" || !s.hasPool) {
+		warnings = append(warnings, block+": all conditions are tolerated for ever, so no node is repaired; want a toleration other than Never, or a readyTimeout for the nodes of a NodePool")
+	}
 	if s.spec.TerminationGracePeriod == "" && s.spec.Termination == v1alpha1.Graceful {
 		warnings = append(warnings, block+".termination: this policy sets no limit for a drain. A pod that cannot be evicted keeps the node, and its place under maxUnhealthy. Set terminationGracePeriod. If a drain hangs, change termination to Forceful")
 	}

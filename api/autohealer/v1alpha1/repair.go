@@ -22,11 +22,12 @@ type RepairSpec struct {
 	Policies []ConditionRepair `json:"policies,omitempty"`
 
 	// DefaultTolerationDuration is how long all other conditions are tolerated that the cloud
-	// provider considers unhealthy, such as 30m. The default is the provider's recommendation.
+	// provider considers unhealthy, for example 30m. Never means that only the conditions in
+	// policies are repaired. The default is the provider's recommendation.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$')",message="want a duration with its unit, such as 90s, 5m or 1h30m, that is not negative"
+	// +kubebuilder:validation:XValidation:rule="self == 'Never' || self.matches('^([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$')",message="want a duration with its unit that is not negative, like 90s, 5m or 1h30m, or Never"
 	DefaultTolerationDuration string `json:"defaultTolerationDuration,omitempty"`
 
 	// MaxUnhealthy is how many nodes may be under repair at once, as a number or a percentage.
@@ -100,12 +101,13 @@ type ConditionRepair struct {
 	// +kubebuilder:validation:MaxLength=1024
 	Reason string `json:"reason,omitempty"`
 
-	// Toleration is how long the condition is tolerated before the node is repaired, such as 10m.
-	// It starts at the condition's last transition.
+	// Toleration is how long the condition is tolerated before the node is repaired, for example
+	// 10m. It starts at the condition's last transition. Never means that the node is not repaired
+	// because of this condition.
 	//
 	// +required
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$')",message="want a duration with its unit, such as 90s, 5m or 1h30m, that is not negative"
+	// +kubebuilder:validation:XValidation:rule="self == 'Never' || self.matches('^([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$')",message="want a duration with its unit that is not negative, like 90s, 5m or 1h30m, or Never"
 	Toleration string `json:"toleration"`
 }
 

@@ -418,7 +418,16 @@ func TestTheStatusOfAPolicy(t *testing.T) {
 			sum := h.repairs.countRepair(h.repairs.followed[id], counts)
 			return h.repairs.statusOf(h.repairs.policies["p"], &sum)
 		}
+		tolerate := func(how string) {
+			h.policy("p", func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.DefaultTolerationDuration = how })
+		}
+		tolerate("Never")
 		is := status()
+		if is.Sick != 2 || is.Held != 0 || is.SickNodes[0].Reason != "Tolerated" || is.SickNodes[0].EligibleAt != nil || !strings.HasSuffix(is.SickNodes[0].Message, "tolerates it for ever") {
+			t.Errorf("tolerated: %+v", is)
+		}
+		tolerate("")
+		is = status()
 		if is.Nodes != 3 || is.Sick != 2 || is.Repairing != 0 || is.Held != 0 || len(is.SickNodes) != 2 || is.SickNodes[0].Name != "b" ||
 			is.SickNodes[0].Reason != "Pending" || !is.SickNodes[1].EligibleAt.Time.Equal(time.Now().Add(10*time.Minute).Truncate(time.Second)) {
 			t.Errorf("before: %+v", is)
