@@ -11,6 +11,7 @@ import (
 
 	"github.com/resourcestack/autohealer/deploy"
 	"github.com/resourcestack/autohealer/internal/policy/repair"
+	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/provider"
 )
 
@@ -64,23 +65,22 @@ func (o *repairOptions) validate() error {
 	return nil
 }
 
-// providers returns the providers that state which conditions are unhealthy: for nodes of
-// Karpenter, and for all other nodes.
-func (o *repairOptions) providers() (karpenter, static provider.Provider, err error) {
-	karpenter, static = provider.Karpenter(), provider.Static()
-	if o.statements == "" {
-		return karpenter, static, nil
+// readStatements returns which conditions are unhealthy. The controller and its webhooks use
+// the same statements.
+func (o *repairOptions) readStatements() (dialect.Statements, error) {
+	var file provider.File
+	if o.statements != "" {
+		var err error
+		if file, err = provider.ReadFile(o.statements); err != nil {
+			return dialect.Statements{}, fmt.Errorf("--repair-statements: %w", err)
+		}
 	}
-	file, err := provider.ReadFile(o.statements)
-	if err != nil {
-		return nil, nil, fmt.Errorf("--repair-statements: %w", err)
-	}
-	return file.Add(karpenter), file.Add(static), nil
+	return provider.Statements(file), nil
 }
 
 // config returns the configuration of the controller.
 func (o *repairOptions) config(log *slog.Logger) (repair.Config, error) {
-	karpenter, static, err := o.providers()
+	statements, err := o.readStatements()
 	if err != nil {
 		return repair.Config{}, err
 	}
@@ -89,8 +89,7 @@ func (o *repairOptions) config(log *slog.Logger) (repair.Config, error) {
 		return repair.Config{}, err
 	}
 	cfg := repair.Config{
-		Karpenter:     provider.Statements(karpenter),
-		Static:        provider.Statements(static),
+		Statements:    statements,
 		WithoutPolicy: o.withoutPolicy,
 		RestoreSchema: o.restoreSchema,
 		Schema:        schema,

@@ -38,7 +38,7 @@ func TestReadyTimeout(t *testing.T) {
 			hasEffect := test.want > 0 || test.environment == "" && len(test.args) == 0
 			testkit.Same(t, strings.Contains(log.String(), "the ready timeout has no effect: set --feature-gates=NodeReadyTimeoutRecovery=true as well"), !hasEffect, "the log warns")
 			testkit.Check(t, cfg.ReadyTimeout == test.want, "the ready timeout is %s, want %s", cfg.ReadyTimeout, test.want)
-			if cfg.WithoutPolicy || cfg.RestoreSchema || len(cfg.Karpenter) == 0 || len(cfg.Static) == 0 || len(cfg.Schema) == 0 {
+			if cfg.WithoutPolicy || cfg.RestoreSchema || len(cfg.Statements.Pools) == 0 || len(cfg.Statements.Static) == 0 || len(cfg.Schema) == 0 {
 				t.Errorf("the configuration is %+v", cfg)
 			}
 		})

@@ -17,7 +17,7 @@ import (
 // repairWebhooks returns the webhooks of RepairPolicies and of the repair blocks of NodePools.
 // They list both kinds for each request: the objects are few, needed only when a user writes
 // one, and their CRDs may be installed or removed at any time.
-func repairWebhooks(direct client.Client, nodes admission.SurveySource, statements []dialect.RepairStatement, timeoutsOff bool, counts *admission.Metrics, log *slog.Logger) ([]admission.Kind, error) {
+func repairWebhooks(direct client.Client, nodes admission.SurveySource, statements dialect.Statements, timeoutsOff bool, counts *admission.Metrics, log *slog.Logger) ([]admission.Kind, error) {
 	cfg := admission.RepairConfig{
 		Nodes:      nodes,
 		Statements: statements, ReadyTimeoutsOff: timeoutsOff,

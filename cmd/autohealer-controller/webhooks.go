@@ -19,7 +19,6 @@ import (
 	"github.com/resourcestack/autohealer/internal/admission"
 	"github.com/resourcestack/autohealer/internal/certificate"
 	"github.com/resourcestack/autohealer/internal/configmaps"
-	"github.com/resourcestack/autohealer/internal/provider"
 )
 
 // Names in the manifests.
@@ -71,11 +70,11 @@ func serveWebhooks(mgr manager.Manager, direct client.WithWatch, nodes nodeFacts
 	if err != nil {
 		return err
 	}
-	karpenter, static, err := o.repairs.providers()
+	statements, err := o.repairs.readStatements()
 	if err != nil {
 		return err
 	}
-	repairs, err := repairWebhooks(direct, nodes, provider.Statements(karpenter, static), !o.repairs.appliesReadyTimeouts(), counts, log)
+	repairs, err := repairWebhooks(direct, nodes, statements, !o.repairs.appliesReadyTimeouts(), counts, log)
 	if err != nil {
 		return err
 	}

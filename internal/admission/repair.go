@@ -27,7 +27,7 @@ const (
 type RepairConfig struct {
 	Nodes SurveySource
 	// Statements are the conditions that the providers call unhealthy.
-	Statements []dialect.RepairStatement
+	Statements dialect.Statements
 	// ReadyTimeoutsOff says that the controller does not apply ready timeouts.
 	ReadyTimeoutsOff bool
 	// Policies returns the RepairPolicies. No policy is rejected because of others, so an
@@ -45,7 +45,7 @@ type RepairConfig struct {
 // Validate returns all missing fields.
 func (c RepairConfig) Validate() error {
 	return requireFields(
-		requiredField{"Nodes", c.Nodes == nil}, requiredField{"Statements", len(c.Statements) == 0}, requiredField{"Policies", c.Policies == nil},
+		requiredField{"Nodes", c.Nodes == nil}, requiredField{"Statements", len(c.Statements.Pools) == 0}, requiredField{"Policies", c.Policies == nil},
 		requiredField{"Pools", c.Pools == nil}, requiredField{"Template", c.Template == nil}, requiredField{"Metrics", c.Metrics == nil}, requiredField{"Logger", c.Logger == nil},
 	)
 }

@@ -289,7 +289,7 @@ func Check(recording testbed.Recording, cfg Config) (Report, error) {
 		cfg.Lag = DefaultLag
 	}
 	if cfg.Repairs.Machines == nil {
-		cfg.Repairs.Machines = statedOfMachines()
+		cfg.Repairs.Machines = statedAnywhere()
 	}
 	if cfg.Repairs.Plain == nil {
 		cfg.Repairs.Plain = statedAnywhere()

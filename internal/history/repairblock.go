@@ -19,12 +19,11 @@ const defaultRepairBound = "20%"
 const recommended = 30 * time.Minute
 
 func statedAnywhere() map[string]time.Duration {
-	return map[string]time.Duration{"Ready=False": recommended, "Ready=Unknown": recommended, "NetworkUnavailable=True": recommended}
-}
-
-func statedOfMachines() map[string]time.Duration {
-	stated := statedAnywhere()
-	for _, what := range []string{"AcceleratedHardware", "Storage", "Networking", "Kernel", "ContainerRuntime"} {
+	stated := map[string]time.Duration{
+		"Ready=False": recommended, "Ready=Unknown": recommended, "NetworkUnavailable=True": recommended,
+		"AcceleratedHardwareReady=False": 10 * time.Minute,
+	}
+	for _, what := range []string{"Storage", "Networking", "Kernel", "ContainerRuntime"} {
 		stated[what+"Ready=False"] = recommended
 	}
 	return stated

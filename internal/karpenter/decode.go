@@ -151,8 +151,9 @@ func (b *Budget) UnmarshalJSON(data []byte) error {
 // UnmarshalJSON never fails; it drops malformed fields.
 func (s *NodeTemplateSpec) UnmarshalJSON(data []byte) error {
 	read := decodeOrZero[struct {
+		NodeClassRef  lenient[NodeClassRef]     `json:"nodeClassRef"`
 		StartupTaints lenientList[corev1.Taint] `json:"startupTaints"`
 	}](data)
-	s.StartupTaints = read.StartupTaints
+	*s = NodeTemplateSpec{NodeClassRef: read.NodeClassRef.value, StartupTaints: read.StartupTaints}
 	return nil
 }

@@ -148,7 +148,7 @@ func TestNodePoolIsReadWithWhatIsUsed(t *testing.T) {
 			{Nodes: "10%"},
 			{Nodes: "0", Schedule: new("0 9 * * mon-fri"), Duration: "8h", Reasons: []string{"Unhealthy", "Drifted"}},
 		}},
-		Template: karpenter.NodeTemplate{Spec: karpenter.NodeTemplateSpec{StartupTaints: []corev1.Taint{{Key: "cilium", Effect: "NoExecute"}}}},
+		Template: karpenter.NodeTemplate{Spec: karpenter.NodeTemplateSpec{NodeClassRef: karpenter.NodeClassRef{Group: "karpenter.kwok.sh"}, StartupTaints: []corev1.Taint{{Key: "cilium", Effect: "NoExecute"}}}},
 		Replicas: new(int64(3)),
 	}
 	testkit.Equal(t, "spec", want, got.Spec)

@@ -60,7 +60,13 @@ type NodeTemplate struct {
 
 // NodeTemplateSpec has the used fields of a template's spec.
 type NodeTemplateSpec struct {
+	NodeClassRef  NodeClassRef   `json:"nodeClassRef,omitzero"`
 	StartupTaints []corev1.Taint `json:"startupTaints,omitempty"`
+}
+
+// NodeClassRef refers to the node class of a pool. Its API group tells the cloud.
+type NodeClassRef struct {
+	Group string `json:"group,omitempty"`
 }
 
 // NodePoolList is a list of pools.

@@ -24,20 +24,27 @@ import (
 //	- type: XidError
 //	  status: "True"
 //	  toleration: 10m          # recommended for this statement only; optional
-//	  provider: karpenter      # for nodes of this provider only; optional
+//	  provider: karpenter      # aws, azure, karpenter (every NodePool) or static only; optional
 type File struct {
 	statements        []fileStatement
 	defaultToleration *time.Duration
 }
 
 type fileStatement struct {
-	RepairStatement
-	toleration *time.Duration
-	provider   string // empty means every provider
+	condition
+	toleration *time.Duration // nil means what the provider recommends
+	provider   string         // a key of names; empty means every provider
 }
 
-// isFor reports whether the statement applies to nodes of the named provider.
-func (s fileStatement) isFor(name string) bool { return s.provider == "" || s.provider == name }
+// isFor reports whether the statement applies to nodes of a provider.
+func (s fileStatement) isFor(name string) bool {
+	return s.provider == "" || slices.Contains(names[s.provider], name)
+}
+
+// overlaps reports whether a provider makes both statements.
+func (s fileStatement) overlaps(other fileStatement) bool {
+	return s.condition == other.condition && slices.ContainsFunc(providers, func(p provider) bool { return s.isFor(p.name) && other.isFor(p.name) })
+}
 
 // ReadFile reads a file of statements.
 func ReadFile(path string) (File, error) {
@@ -67,7 +74,7 @@ func Parse(text []byte) (File, error) {
 	if err := documents.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
 		return File{}, errors.New("has more than one document: want one")
 	}
-	r := reader{known: map[RepairStatement][]string{}}
+	var r reader
 	var file File
 	r.fields(document.Content[0], "", map[string]func(*yaml.Node, string){
 		"defaultToleration": func(n *yaml.Node, path string) { file.defaultToleration = r.duration(n, path) },
@@ -84,8 +91,8 @@ func Parse(text []byte) (File, error) {
 
 // reader walks through the document and keeps the first error.
 type reader struct {
-	err   error
-	known map[RepairStatement][]string // for each statement, the providers it is stated for
+	err  error
+	read []fileStatement
 }
 
 func (r *reader) refuse(n *yaml.Node, path, value, problem string) {
@@ -103,7 +110,7 @@ func (r *reader) refuse(n *yaml.Node, path, value, problem string) {
 func (r *reader) fields(n *yaml.Node, path string, known map[string]func(*yaml.Node, string)) {
 	n = resolved(n)
 	if n.Kind != yaml.MappingNode {
-		r.refuse(n, path, "", "want fields: "+names(known))
+		r.refuse(n, path, "", "want fields: "+fieldNames(known))
 		return
 	}
 	seen := map[string]bool{}
@@ -116,7 +123,7 @@ func (r *reader) fields(n *yaml.Node, path string, known map[string]func(*yaml.N
 		read, ok := known[key.Value]
 		switch {
 		case !ok:
-			r.refuse(key, at, "", "there is no such field: want "+names(known))
+			r.refuse(key, at, "", "there is no such field: want "+fieldNames(known))
 		case seen[key.Value]:
 			r.refuse(key, at, "", "is written twice")
 		case value.Tag != "!!null":
@@ -126,7 +133,7 @@ func (r *reader) fields(n *yaml.Node, path string, known map[string]func(*yaml.N
 	}
 }
 
-func names(known map[string]func(*yaml.Node, string)) string {
+func fieldNames(known map[string]func(*yaml.Node, string)) string {
 	list := make([]string, 0, len(known))
 	for name := range known {
 		list = append(list, name)
@@ -169,11 +176,10 @@ func (r *reader) statements(n *yaml.Node, path string) []fileStatement {
 		r.refuse(n, path, "", "want a list, each with a type and a status")
 		return nil
 	}
-	list := make([]fileStatement, 0, len(n.Content))
 	for i, each := range n.Content {
-		list = append(list, r.statement(each, fmt.Sprintf("%s[%d]", path, i)))
+		r.read = append(r.read, r.statement(each, fmt.Sprintf("%s[%d]", path, i)))
 	}
-	return list
+	return r.read
 }
 
 // maxConditionLength is the longest condition type that the Kubernetes API accepts.
@@ -182,22 +188,21 @@ const maxConditionLength = 316
 func (r *reader) statement(n *yaml.Node, path string) fileStatement {
 	var s fileStatement
 	r.fields(n, path, map[string]func(*yaml.Node, string){
-		"type":       func(n *yaml.Node, path string) { s.Type = corev1.NodeConditionType(r.text(n, path)) },
-		"status":     func(n *yaml.Node, path string) { s.Status = r.status(n, path) },
+		"type":       func(n *yaml.Node, path string) { s.kind = corev1.NodeConditionType(r.text(n, path)) },
+		"status":     func(n *yaml.Node, path string) { s.status = r.status(n, path) },
 		"toleration": func(n *yaml.Node, path string) { s.toleration = r.duration(n, path) },
 		"provider":   func(n *yaml.Node, path string) { s.provider = r.provider(n, path) },
 	})
 	switch {
-	case s.Type == "" || len(s.Type) > maxConditionLength || strings.ContainsAny(string(s.Type), " :=\t\n"):
-		r.refuse(n, path+".type", string(s.Type), "want a condition type alone, such as KernelDeadlock")
-	case s.Status == "":
+	case s.kind == "" || len(s.kind) > maxConditionLength || strings.ContainsAny(string(s.kind), " :=\t\n"):
+		r.refuse(n, path+".type", string(s.kind), "want a condition type alone, such as KernelDeadlock")
+	case s.status == "":
 		r.refuse(n, path+".status", "", "want the status in which the condition is unhealthy: True, False or Unknown")
-	case catalog.Healthy(string(s.Type), string(s.Status)):
-		r.refuse(n, path+".status", string(s.Status), fmt.Sprintf("%s=%s is what a healthy node reports, so the nodes that are well would be replaced, one after the other and without end", s.Type, s.Status))
-	case slices.ContainsFunc(r.known[s.RepairStatement], func(other string) bool { return other == "" || s.isFor(other) }):
-		r.refuse(n, path, fmt.Sprintf("%s=%s", s.Type, s.Status), "is stated twice")
+	case catalog.Healthy(string(s.kind), string(s.status)):
+		r.refuse(n, path+".status", string(s.status), fmt.Sprintf("%s=%s is what a healthy node reports, so the nodes that are well would be replaced, one after the other and without end", s.kind, s.status))
+	case slices.ContainsFunc(r.read, s.overlaps):
+		r.refuse(n, path, fmt.Sprintf("%s=%s", s.kind, s.status), "is stated twice")
 	}
-	r.known[s.RepairStatement] = append(r.known[s.RepairStatement], s.provider)
 	return s
 }
 
@@ -212,51 +217,8 @@ func (r *reader) status(n *yaml.Node, path string) corev1.ConditionStatus {
 
 func (r *reader) provider(n *yaml.Node, path string) string {
 	value := r.text(n, path)
-	if value != karpenterName && value != staticName {
-		r.refuse(n, path, value, "want "+karpenterName+" or "+staticName+", or leave it out for both")
+	if names[value] == nil {
+		r.refuse(n, path, value, "want aws, azure, karpenter for all NodePools, or static; leave it out for all nodes")
 	}
 	return value
-}
-
-// Add returns a provider that makes its own statements and those of the file. For
-// statements of both, the toleration of the file wins.
-func (f File) Add(p Provider) Provider {
-	more := added{Provider: p, defaultToleration: f.defaultToleration, statements: p.RepairPolicy(), own: map[RepairStatement]time.Duration{}}
-	for _, s := range f.statements {
-		if !s.isFor(p.Name()) {
-			continue
-		}
-		if !slices.Contains(more.statements, s.RepairStatement) {
-			more.statements = append(more.statements, s.RepairStatement)
-		}
-		if s.toleration != nil {
-			more.own[s.RepairStatement] = *s.toleration
-		}
-	}
-	return more
-}
-
-// added is a provider extended by a file.
-type added struct {
-	Provider
-	defaultToleration *time.Duration
-	statements        []RepairStatement
-	own               map[RepairStatement]time.Duration
-}
-
-func (a added) RepairPolicy() []RepairStatement { return slices.Clone(a.statements) }
-
-func (a added) DefaultToleration() time.Duration {
-	if a.defaultToleration != nil {
-		return *a.defaultToleration
-	}
-	return a.Provider.DefaultToleration()
-}
-
-func (a added) toleration(s RepairStatement) (time.Duration, bool) {
-	d, ok := a.own[s]
-	if !ok && a.defaultToleration == nil {
-		return tolerationOf(a.Provider, s), true
-	}
-	return d, ok
 }

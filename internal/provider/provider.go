@@ -1,6 +1,7 @@
 package provider
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -9,96 +10,117 @@ import (
 	"github.com/resourcestack/autohealer/internal/dialect"
 )
 
-// Provider states which conditions are unhealthy for the nodes that it manages.
-type Provider interface {
-	// Name is the provider's name in files and messages.
-	Name() string
-	// RepairPolicy returns the conditions that the provider calls unhealthy.
-	RepairPolicy() []RepairStatement
-	// DefaultToleration is how long the provider recommends to tolerate a condition.
-	DefaultToleration() time.Duration
+// provider states which conditions are unhealthy for the nodes that it manages.
+type provider struct {
+	name string
+	// nodeClass is the API group of the node classes whose NodePools the provider manages.
+	nodeClass  string
+	statements []statement
 }
 
-// RepairStatement is a condition together with a status in which it is unhealthy.
-type RepairStatement struct {
-	Type   corev1.NodeConditionType
-	Status corev1.ConditionStatus
+// condition is a condition together with a status in which it is unhealthy.
+type condition struct {
+	kind   corev1.NodeConditionType
+	status corev1.ConditionStatus
 }
 
-// tolerator is a provider that recommends a toleration for a single statement.
-type tolerator interface {
-	toleration(RepairStatement) (time.Duration, bool)
+// statement is an unhealthy condition with the recommended toleration.
+type statement struct {
+	condition
+	toleration time.Duration
 }
 
-// Names of the providers.
+// Names of the providers. A file can also name all providers of NodePools.
 const (
-	karpenterName = "karpenter"
 	staticName    = "static"
+	karpenterName = "karpenter"
+	awsName       = "aws"
+	azureName     = "azure"
 )
 
-// Karpenter is the provider for nodes that have a NodeClaim. It states the conditions
-// that every node has, and those of Karpenter's AWS provider, which the EKS node
-// monitoring agent reports. A statement about a condition that no node has is harmless.
-func Karpenter() Provider {
-	statements := commonStatements()
-	for _, condition := range []corev1.NodeConditionType{
-		"AcceleratedHardwareReady", "StorageReady", "NetworkingReady", "KernelReady", "ContainerRuntimeReady",
-	} {
-		statements = append(statements, RepairStatement{condition, corev1.ConditionFalse})
-	}
-	return fixed{karpenterName, statements}
+// names are the names that a file can use, and the providers that each means.
+var names = map[string][]string{
+	staticName:    {staticName},
+	karpenterName: {karpenterName, awsName, azureName},
+	awsName:       {awsName},
+	azureName:     {azureName},
 }
 
-// Static is the provider for nodes that cannot be replaced by deleting an object.
-func Static() Provider { return fixed{staticName, commonStatements()} }
+// defaultToleration is the recommendation for conditions without their own.
+const defaultToleration = 30 * time.Minute
 
-// commonStatements returns the statements for every node: those of the kubelet, of the
-// node lifecycle controller and of the cloud's network.
-func commonStatements() []RepairStatement {
-	return []RepairStatement{
-		{corev1.NodeReady, corev1.ConditionFalse},
-		{corev1.NodeReady, corev1.ConditionUnknown},
-		{corev1.NodeNetworkUnavailable, corev1.ConditionTrue},
-	}
+// everywhere are the statements for every node: the conditions of the kubelet, of the node
+// lifecycle controller and of the cloud's network, and those of the node monitoring agent
+// of EKS, which also runs on nodes without a NodePool. A statement about a condition that
+// no node has is harmless.
+var everywhere = []statement{
+	{condition{corev1.NodeReady, corev1.ConditionFalse}, defaultToleration},
+	{condition{corev1.NodeReady, corev1.ConditionUnknown}, defaultToleration},
+	{condition{corev1.NodeNetworkUnavailable, corev1.ConditionTrue}, defaultToleration},
+	{condition{"AcceleratedHardwareReady", corev1.ConditionFalse}, 10 * time.Minute},
+	{condition{"StorageReady", corev1.ConditionFalse}, defaultToleration},
+	{condition{"NetworkingReady", corev1.ConditionFalse}, defaultToleration},
+	{condition{"KernelReady", corev1.ConditionFalse}, defaultToleration},
+	{condition{"ContainerRuntimeReady", corev1.ConditionFalse}, defaultToleration},
 }
 
-// fixed is a provider with constant statements.
-type fixed struct {
-	name       string
-	statements []RepairStatement
+// providers are all providers: static for nodes that no NodePool replaces, karpenter for
+// NodePools of a cloud without its own entry. The conditions and tolerations of AWS and
+// Azure are those of their Karpenter providers.
+var providers = []provider{
+	{name: staticName, statements: everywhere},
+	{name: karpenterName, statements: everywhere},
+	{name: awsName, nodeClass: "karpenter.k8s.aws", statements: everywhere},
+	{name: azureName, nodeClass: "karpenter.azure.com", statements: []statement{
+		{condition{corev1.NodeReady, corev1.ConditionFalse}, 10 * time.Minute},
+		{condition{corev1.NodeReady, corev1.ConditionUnknown}, 10 * time.Minute},
+		{condition{corev1.NodeNetworkUnavailable, corev1.ConditionTrue}, defaultToleration},
+		{condition{"kubernetes.azure.com/NodeHealthy", corev1.ConditionFalse}, 0},
+		{condition{"PreemptionScheduled", corev1.ConditionTrue}, 0}, // of a spot machine, about 30 seconds ahead
+	}},
 }
 
-func (f fixed) Name() string                     { return f.name }
-func (f fixed) RepairPolicy() []RepairStatement  { return slices.Clone(f.statements) }
-func (f fixed) DefaultToleration() time.Duration { return 30 * time.Minute }
-
-// Statements returns all statements of the providers, each with its recommended
-// toleration. If two providers make the same statement, the longer toleration wins.
-func Statements(providers ...Provider) []dialect.RepairStatement {
-	var all []RepairStatement
-	longest := map[RepairStatement]time.Duration{}
+// Statements returns what all providers state, with the additions of a user's file. The
+// zero File adds nothing.
+func Statements(file File) dialect.Statements {
+	all := dialect.Statements{ByNodeClass: map[string][]dialect.RepairStatement{}}
 	for _, p := range providers {
-		for _, statement := range p.RepairPolicy() {
-			if _, stated := longest[statement]; !stated {
-				all = append(all, statement)
-			}
-			longest[statement] = max(longest[statement], tolerationOf(p, statement))
+		switch stated := file.addTo(p); {
+		case p.name == staticName:
+			all.Static = stated
+		case p.nodeClass == "":
+			all.Pools = stated
+		default:
+			all.ByNodeClass[p.nodeClass] = stated
 		}
 	}
-	result := make([]dialect.RepairStatement, 0, len(all))
-	for _, statement := range all {
-		result = append(result, dialect.RepairStatement{
-			Type: string(statement.Type), Status: string(statement.Status), Toleration: longest[statement].String(),
-		})
-	}
-	return result
+	return all
 }
 
-func tolerationOf(p Provider, statement RepairStatement) time.Duration {
-	if own, ok := p.(tolerator); ok {
-		if toleration, ok := own.toleration(statement); ok {
-			return toleration
+// addTo returns the statements of a provider with those of the file. For statements of
+// both, the toleration of the file wins.
+func (f File) addTo(p provider) []dialect.RepairStatement {
+	var list []dialect.RepairStatement
+	for _, s := range p.statements {
+		list = append(list, stated(s.condition, *cmp.Or(f.defaultToleration, &s.toleration)))
+	}
+	for _, s := range f.statements {
+		if !s.isFor(p.name) {
+			continue
+		}
+		at := slices.IndexFunc(list, func(one dialect.RepairStatement) bool {
+			return one.Type == string(s.kind) && one.Status == string(s.status)
+		})
+		switch recommended := defaultToleration; {
+		case at < 0:
+			list = append(list, stated(s.condition, *cmp.Or(s.toleration, f.defaultToleration, &recommended)))
+		case s.toleration != nil:
+			list[at].Toleration = s.toleration.String()
 		}
 	}
-	return p.DefaultToleration()
+	return list
+}
+
+func stated(c condition, toleration time.Duration) dialect.RepairStatement {
+	return dialect.RepairStatement{Type: string(c.kind), Status: string(c.status), Toleration: toleration.String()}
 }

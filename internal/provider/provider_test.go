@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/provider"
@@ -22,74 +21,59 @@ func parse(t *testing.T, text string) provider.File {
 	return file
 }
 
-func TestStatements(t *testing.T) {
-	const half = "30m0s"
-	anywhere := []statement{{Type: "Ready", Status: "False", Toleration: half}, {Type: "Ready", Status: "Unknown", Toleration: half}, {Type: "NetworkUnavailable", Status: "True", Toleration: half}}
-	aws := []statement{
-		{Type: "AcceleratedHardwareReady", Status: "False", Toleration: half}, {Type: "StorageReady", Status: "False", Toleration: half},
-		{Type: "NetworkingReady", Status: "False", Toleration: half}, {Type: "KernelReady", Status: "False", Toleration: half},
-		{Type: "ContainerRuntimeReady", Status: "False", Toleration: half},
-	}
-	with := func(file string, providers ...provider.Provider) []provider.Provider {
-		var all []provider.Provider
-		for _, p := range providers {
-			all = append(all, parse(t, file).Add(p))
-		}
-		return all
-	}
-	tests := []struct {
-		name      string
-		providers []provider.Provider
-		want      []statement
-	}{
-		{"no provider", nil, []statement{}},
-		{"plain nodes", []provider.Provider{provider.Static()}, anywhere},
-		{"Karpenter", []provider.Provider{provider.Karpenter()}, append(anywhere[:3:3], aws...)},
-		{"both, each statement once", []provider.Provider{provider.Static(), provider.Karpenter()}, append(anywhere[:3:3], aws...)},
-		{"a user's statement with the toleration that the provider recommends",
-			with("statements: [{type: XidError, status: true}]", provider.Static()),
-			append(anywhere[:3:3], statement{Type: "XidError", Status: "True", Toleration: half})},
-		{"a user's statement for another provider",
-			with("statements: [{type: XidError, status: true, provider: karpenter}]", provider.Static()), anywhere},
-		{"a user's statement for this provider, with a toleration",
-			with("statements: [{type: XidError, status: unknown, provider: static, toleration: 5m}]", provider.Static()),
-			append(anywhere[:3:3], statement{Type: "XidError", Status: "Unknown", Toleration: "5m0s"})},
-		{"another toleration for what is stated already",
-			with("statements: [{type: NetworkUnavailable, status: 'True', toleration: 10m}]", provider.Static()),
-			[]statement{anywhere[0], anywhere[1], {Type: "NetworkUnavailable", Status: "True", Toleration: "10m0s"}}},
-		{"another default, and an exception from it",
-			with("defaultToleration: 0s\nstatements: [{type: Ready, status: Unknown, toleration: 1h}]", provider.Static()),
-			[]statement{{Type: "Ready", Status: "False", Toleration: "0s"}, {Type: "Ready", Status: "Unknown", Toleration: "1h0m0s"}, {Type: "NetworkUnavailable", Status: "True", Toleration: "0s"}}},
-		{"of two tolerations the longer",
-			with("statements: [{type: Ready, status: 'False', toleration: 10m, provider: static}, {type: Ready, status: 'Unknown', toleration: 2h, provider: static}]", provider.Static(), provider.Karpenter()),
-			append([]statement{{Type: "Ready", Status: "False", Toleration: half}, {Type: "Ready", Status: "Unknown", Toleration: "2h0m0s"}, anywhere[2]}, aws...)},
-		{"two files, one after the other",
-			[]provider.Provider{parse(t, "statements: [{type: B, status: 'True'}]").Add(parse(t, "statements: [{type: A, status: 'True', toleration: 1m}]").Add(provider.Static()))},
-			append(anywhere[:3:3], statement{Type: "A", Status: "True", Toleration: "1m0s"}, statement{Type: "B", Status: "True", Toleration: half})},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			got := provider.Statements(test.providers...)
-			testkit.Equal(t, "statements", test.want, got)
-			if len(got) > 0 {
-				if _, err := (dialect.Repair{Name: "default", Statements: got}).Rule(); err != nil {
-					t.Errorf("the statements do not compile: %v", err)
-				}
-			}
-		})
-	}
+// aws is what every node has, and what Karpenter's provider for AWS recommends.
+var aws = []statement{
+	{Type: "Ready", Status: "False", Toleration: "30m0s"}, {Type: "Ready", Status: "Unknown", Toleration: "30m0s"}, {Type: "NetworkUnavailable", Status: "True", Toleration: "30m0s"},
+	{Type: "AcceleratedHardwareReady", Status: "False", Toleration: "10m0s"}, {Type: "StorageReady", Status: "False", Toleration: "30m0s"},
+	{Type: "NetworkingReady", Status: "False", Toleration: "30m0s"}, {Type: "KernelReady", Status: "False", Toleration: "30m0s"},
+	{Type: "ContainerRuntimeReady", Status: "False", Toleration: "30m0s"},
 }
 
-func TestProvidersKeepTheirStatementsToThemselves(t *testing.T) {
-	for _, p := range []provider.Provider{provider.Static(), provider.Karpenter(), parse(t, "defaultToleration: 5m").Add(provider.Static())} {
-		first := p.RepairPolicy()[0]
-		p.RepairPolicy()[0].Type = "Spoiled"
-		if p.RepairPolicy()[0] != first {
-			t.Errorf("%s: a caller can change the provider's statements", p.Name())
-		}
+// azure is what Karpenter's provider for Azure recommends, and the network.
+var azure = []statement{
+	{Type: "Ready", Status: "False", Toleration: "10m0s"}, {Type: "Ready", Status: "Unknown", Toleration: "10m0s"}, {Type: "NetworkUnavailable", Status: "True", Toleration: "30m0s"},
+	{Type: "kubernetes.azure.com/NodeHealthy", Status: "False", Toleration: "0s"}, {Type: "PreemptionScheduled", Status: "True", Toleration: "0s"},
+}
+
+func TestStatementsOfTheProviders(t *testing.T) {
+	got := provider.Statements(provider.File{})
+	testkit.Equal(t, "without a pool", aws, got.Static)
+	testkit.Equal(t, "AWS", aws, got.OfPool("karpenter.k8s.aws"))
+	testkit.Equal(t, "Azure", azure, got.OfPool("karpenter.azure.com"))
+	testkit.Equal(t, "another cloud", aws, got.OfPool("karpenter.kwok.sh"))
+	testkit.Equal(t, "each once, with the longest toleration", append(aws[:8:8], azure[3:]...), got.All())
+}
+
+func TestStatementsOfAFile(t *testing.T) {
+	xid := func(status, toleration string) statement {
+		return statement{Type: "XidError", Status: status, Toleration: toleration}
 	}
-	if d := parse(t, "defaultToleration: 5m").Add(provider.Karpenter()); d.DefaultToleration() != 5*time.Minute || d.Name() != "karpenter" {
-		t.Errorf("%s recommends %s", d.Name(), d.DefaultToleration())
+	with := func(more ...statement) []statement { return append(aws[:8:8], more...) }
+	tolerating := func(how string, more ...statement) (list []statement) {
+		for _, one := range aws {
+			list = append(list, statement{Type: one.Type, Status: one.Status, Toleration: how})
+		}
+		return append(list, more...)
+	}
+	for name, test := range map[string]struct {
+		file                    string
+		static, aws, otherCloud []statement
+	}{
+		"a statement for all nodes, with the usual toleration": {"statements: [{type: XidError, status: true}]", with(xid("True", "30m0s")), with(xid("True", "30m0s")), with(xid("True", "30m0s"))},
+		"a statement for every pool":                           {"statements: [{type: XidError, status: true, toleration: 5m, provider: karpenter}]", aws, with(xid("True", "5m0s")), with(xid("True", "5m0s"))},
+		"a statement for one cloud":                            {"statements: [{type: XidError, status: unknown, provider: aws}]", aws, with(xid("Unknown", "30m0s")), aws},
+		"a statement for nodes without a pool":                 {"statements: [{type: XidError, status: true, provider: static}]", with(xid("True", "30m0s")), aws, aws},
+		"another default":                                      {"defaultToleration: 20m", tolerating("20m0s"), tolerating("20m0s"), tolerating("20m0s")},
+		"another default for a statement of the file":          {"defaultToleration: 0s\nstatements: [{type: XidError, status: true}]", tolerating("0s", xid("True", "0s")), tolerating("0s", xid("True", "0s")), tolerating("0s", xid("True", "0s"))},
+		"another toleration for what is stated already": {"statements: [{type: ContainerRuntimeReady, status: 'False', toleration: 1h, provider: static}]",
+			append(aws[:7:7], statement{Type: "ContainerRuntimeReady", Status: "False", Toleration: "1h0m0s"}), aws, aws},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := provider.Statements(parse(t, test.file))
+			testkit.Equal(t, "static", test.static, got.Static)
+			testkit.Equal(t, "aws", test.aws, got.OfPool("karpenter.k8s.aws"))
+			testkit.Equal(t, "another cloud", test.otherCloud, got.Pools)
+		})
 	}
 }
 
@@ -123,9 +107,10 @@ func TestParseNamesTheLineThatIsWrong(t *testing.T) {
 		{"a number of minutes", "statements:\n- {type: A, status: 'True', toleration: 5}\n", `line 2: statements[0].toleration: "5": want a duration`},
 		{"a negative toleration", "statements:\n- type: B\n  status: 'True'\n- type: A\n  status: 'True'\n  toleration: -5m\n", `line 6: statements[1].toleration: "-5m": a duration cannot be negative`},
 		{"a default in words", "defaultToleration: long\n", `line 1: defaultToleration: "long": want a duration`},
-		{"a provider that is none", "statements:\n- {type: A, status: 'True', provider: aws}\n", `line 2: statements[0].provider: "aws": want karpenter or static`},
+		{"a provider that is none", "statements:\n- {type: A, status: 'True', provider: gcp}\n", `line 2: statements[0].provider: "gcp": want aws, azure, karpenter for all NodePools, or static`},
 		{"a statement twice", "statements:\n- {type: A, status: 'True'}\n- {type: A, status: true}\n", `line 3: statements[1]: "A=True": is stated twice`},
 		{"a statement for all and for one", "statements:\n- {type: A, status: 'True', provider: static}\n- {type: A, status: true}\n", `line 3: statements[1]: "A=True": is stated twice`},
+		{"a statement for every pool and for one cloud", "statements:\n- {type: A, status: 'True', provider: karpenter}\n- {type: A, status: true, provider: azure}\n", `line 3: statements[1]: "A=True": is stated twice`},
 		{"a statement for one and for all", "statements:\n- {type: A, status: 'True'}\n- {type: A, status: true, provider: static}\n", `line 3: statements[1]: "A=True": is stated twice`},
 	}
 	for _, test := range tests {
@@ -154,9 +139,7 @@ func TestReadFileNamesTheFile(t *testing.T) {
 	testkit.Must(t, os.WriteFile(path, []byte("defaultToleration: 7m"), 0o600))
 	file, err := provider.ReadFile(path)
 	testkit.Must(t, err)
-	if d := file.Add(provider.Static()).DefaultToleration(); d != 7*time.Minute {
-		t.Errorf("recommends %s", d)
-	}
+	testkit.Same(t, provider.Statements(file).Static[0].Toleration, "7m0s", "the toleration")
 }
 
 // Whatever is in a file is refused, or compiles with what the providers state.
@@ -173,8 +156,7 @@ func FuzzParse(f *testing.F) {
 			testkit.Check(t, !strings.Contains(err.Error(), "\n") || strings.Contains(string(text), "\n"), "the error has several lines: %q", err)
 			return
 		}
-		statements := provider.Statements(file.Add(provider.Static()), file.Add(provider.Karpenter()))
-		if _, err := (dialect.Repair{Name: "default", Statements: statements}).Rule(); err != nil {
+		if _, err := (dialect.Repair{Name: "default", Statements: provider.Statements(file).All()}).Rule(); err != nil {
 			t.Errorf("%q is taken, and does not compile: %v", text, err)
 		}
 	})

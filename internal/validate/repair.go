@@ -37,7 +37,7 @@ type NodePoolCase struct {
 // Repairs is the input that RepairPolicies and repair blocks have in common.
 type Repairs struct {
 	// Statements are the conditions that the providers call unhealthy.
-	Statements []dialect.RepairStatement
+	Statements dialect.Statements
 	// ReadyTimeoutsOff says that the controller does not apply ready timeouts.
 	ReadyTimeoutsOff bool
 	// Policies are all known RepairPolicies.
@@ -58,18 +58,20 @@ const block = "spec.repair"
 type repairAnalysis struct {
 	Repairs
 	name          string
-	policy        *v1alpha1.RepairPolicy // nil for the block of a NodePool
+	statements    []dialect.RepairStatement // of the providers whose nodes the block may select
+	policy        *v1alpha1.RepairPolicy    // nil for the block of a NodePool
 	spec          *v1alpha1.RepairSpec
 	template      *corev1.ObjectReference
 	fetch         func(remediation.Template) (*unstructured.Unstructured, error)
 	rule          triage.Rule // for all selected nodes, including those that another policy governs
 	compileErr    *triage.FieldError
-	found         *triage.Survey // what the rule would match now; nil if the nodes are unknown
-	governed      *triage.Survey // the part of found that no policy with precedence governs; nil if unknown
-	poolSizes     []int          // number of governed nodes per NodePool, then those without one: each has its own bound
-	otherPolicies []otherPolicy  // in the order of found.Shared
-	hasPool       bool           // the policy is for the nodes of one NodePool
-	poolField     string         // the field that selects the nodes
+	found         *triage.Survey  // what the rule would match now; nil if the nodes are unknown
+	governed      *triage.Survey  // the part of found that no policy with precedence governs; nil if unknown
+	selected      []selectedNodes // the selected nodes by NodePool; nil if unknown, or if the block is for one pool
+	poolSizes     []int           // number of governed nodes per NodePool, then those without one: each has its own bound
+	otherPolicies []otherPolicy   // in the order of found.Shared
+	hasPool       bool            // the policy is for the nodes of one NodePool
+	poolField     string          // the field that selects the nodes
 }
 
 // repairCheck looks for one kind of mistake in a block that compiles.
@@ -146,8 +148,14 @@ func analyzePolicy(c RepairCase) *repairAnalysis {
 		spec: &c.Policy.Spec.Repair, template: c.Policy.Spec.RemediationTemplate, fetch: c.Template,
 		hasPool: c.Policy.Spec.NodePool != "", poolField: "spec.selector",
 	}
+	s.statements = s.Statements.All()
 	if s.hasPool {
 		s.poolField = "spec.nodePool"
+		for _, pool := range s.Pools {
+			if pool != nil && pool.Name == c.Policy.Spec.NodePool {
+				s.statements = s.statementsOf(pool)
+			}
+		}
 	}
 	s.compile(observe.RepairNodes(c.Policy))
 	return s
@@ -158,6 +166,7 @@ func analyzePool(c NodePoolCase) *repairAnalysis {
 		Repairs: c.Repairs, name: cmp.Or(c.Pool.Name, c.Pool.GenerateName), spec: c.Pool.Spec.Repair,
 		hasPool: true, poolField: block,
 	}
+	s.statements = s.statementsOf(c.Pool)
 	s.compile(observe.PoolNodes(s.name))
 	return s
 }
@@ -170,7 +179,7 @@ func (s *repairAnalysis) compile(who triage.Selector, err error) {
 		return
 	}
 	// No verdict depends on which pool shares the bound.
-	rule, wrong := observe.Repair(s.name, "", s.spec, s.Statements, s.template)
+	rule, wrong := observe.Repair(s.name, "", s.spec, s.statements, s.template)
 	if s.compileErr = fieldError(wrong); s.compileErr == nil {
 		s.rule, s.rule.Selector = rule, who
 	}
@@ -216,15 +225,16 @@ func (s *repairAnalysis) survey() {
 	for i, r := range s.otherPolicies {
 		others[i] = r.who
 	}
-	pools := s.poolSelectors()
-	found, err := s.Survey(s.rule, slices.Concat(others, pools)...)
+	pools, selectors := s.selectablePools()
+	found, err := s.Survey(s.rule, slices.Concat(others, selectors)...)
 	if err != nil { // a compiled rule is valid
 		return
 	}
 	inPools := found.Shared[len(others):]
 	found.Shared = found.Shared[:len(others)]
 	s.found = &found
-	s.surveyGoverned(pools, inPools)
+	s.noteSelected(pools, inPools)
+	s.surveyGoverned(selectors, inPools)
 }
 
 func switchesOff(spec *v1alpha1.RepairSpec) bool {
@@ -246,7 +256,16 @@ func singleLines(v Verdict) Verdict {
 	return v
 }
 
+// statementsOf returns what the provider of a NodePool states.
+func (s *repairAnalysis) statementsOf(pool *karpenter.NodePool) []dialect.RepairStatement {
+	return s.Statements.OfPool(pool.Spec.Template.Spec.NodeClassRef.Group)
+}
+
 // stated reports whether a provider calls a condition unhealthy in any status.
 func (s *repairAnalysis) stated(conditionType string) bool {
-	return slices.ContainsFunc(s.Statements, func(one dialect.RepairStatement) bool { return one.Type == conditionType })
+	return states(s.statements, conditionType)
+}
+
+func states(statements []dialect.RepairStatement, conditionType string) bool {
+	return slices.ContainsFunc(statements, func(one dialect.RepairStatement) bool { return one.Type == conditionType })
 }

@@ -71,7 +71,7 @@ func FuzzRepair(f *testing.F) {
 	} {
 		f.Add([]byte(seed))
 	}
-	statements := []dialect.RepairStatement{{Type: "Ready", Status: "False", Toleration: "30m"}}
+	statements := dialect.Statements{Pools: []dialect.RepairStatement{{Type: "Ready", Status: "False", Toleration: "30m"}}}
 	nodes := cluster{}
 	testkit.Must(f, nodes.add("n", 3, []string{"Ready:False", "karpenter.sh/nodepool=default"}))
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -151,7 +151,7 @@ func TestImpactCountsNodesWithoutAnOlderPolicy(t *testing.T) {
 			}
 		}
 		verdict := validate.RepairPolicy(validate.RepairCase{Policy: judged, Repairs: validate.Repairs{
-			Statements: []dialect.RepairStatement{{Type: "Ready", Status: "False", Toleration: "30m"}}, Policies: others, Survey: nodes.survey,
+			Statements: dialect.Statements{Pools: []dialect.RepairStatement{{Type: "Ready", Status: "False", Toleration: "30m"}}}, Policies: others, Survey: nodes.survey,
 		}})
 		told := ""
 		for _, warning := range verdict.Warnings {

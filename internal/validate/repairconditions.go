@@ -43,21 +43,36 @@ func parsed(p v1alpha1.ConditionRepair) string {
 	return p.ConditionStatus
 }
 
-// repairConditionNames warns of policies without effect: conditions without a status that no
-// provider states, and condition types that no node reports.
+// repairConditionNames warns of policies without effect: conditions without a status that the
+// provider of the nodes does not state, and condition types that no node reports.
 func repairConditionNames(s *repairAnalysis) (_ []Problem, warnings []string) {
 	names := nameWarnings{reported: s.Reported}
 	for i, p := range s.spec.Policies {
 		name, path := p.ConditionType, policyPath(i, "conditionType")
 		switch {
-		case names.isEvent(path, name), s.stated(name):
+		case names.isEvent(path, name):
+		case s.stated(name) && p.ConditionStatus == "":
+			if without := s.withoutStatement(name); len(without) > 0 {
+				names.warnings = append(names.warnings, fmt.Sprintf("%s: the provider does not call %s unhealthy, so this does nothing for %s; %s", path, truncate(name), listFirst(without), s.suggestion(name)))
+			}
+		case s.stated(name):
 		case p.ConditionStatus == "":
-			names.warnings = append(names.warnings, fmt.Sprintf("%s: no provider calls %s unhealthy, so this does nothing; %s", path, truncate(name), s.suggestion(name)))
+			names.warnings = append(names.warnings, fmt.Sprintf("%s: no provider of these nodes calls %s unhealthy, so this does nothing; %s", path, truncate(name), s.suggestion(name)))
 		default:
 			names.check(path, name)
 		}
 	}
 	return nil, names.all()
+}
+
+// withoutStatement lists the selected nodes whose provider does not state a condition.
+func (s *repairAnalysis) withoutStatement(conditionType string) (nodes []string) {
+	for _, one := range s.selected {
+		if !states(one.statements, conditionType) {
+			nodes = append(nodes, one.name)
+		}
+	}
+	return nodes
 }
 
 // suggestion suggests a correction for a condition without a status that no provider states.
@@ -66,7 +81,7 @@ func (s *repairAnalysis) suggestion(name string) string {
 		return fmt.Sprintf("to have it repaired all the same, write conditionStatus: \"%s\" beside it", is.Unhealthy())
 	}
 	types := slices.Clone(s.Reported)
-	for _, one := range s.Statements {
+	for _, one := range s.statements {
 		types = append(types, one.Type)
 	}
 	if right, slip := spelling.NearestCondition(name, types...); slip {
@@ -128,7 +143,7 @@ func unusedFields(s *repairAnalysis) (_ []Problem, warnings []string) {
 	}
 	if len(s.spec.Policies) == 0 && s.spec.DefaultTolerationDuration == "" {
 		var types []string
-		for _, one := range s.Statements {
+		for _, one := range s.statements {
 			if !slices.Contains(types, one.Type) {
 				types = append(types, one.Type)
 			}

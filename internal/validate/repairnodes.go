@@ -37,7 +37,7 @@ func (s *repairAnalysis) findOtherPolicies() (list []otherPolicy) {
 		if other == nil || other.DeletionTimestamp != nil || s.policy != nil && other.Name == s.policy.Name {
 			continue
 		}
-		_, wrong := observe.Repair(other.Name, "", &other.Spec.Repair, s.Statements, other.Spec.RemediationTemplate)
+		_, wrong := observe.Repair(other.Name, "", &other.Spec.Repair, s.Statements.All(), other.Spec.RemediationTemplate)
 		who, err := observe.RepairNodes(other)
 		if wrong != nil || err != nil {
 			continue // the controller does not apply it

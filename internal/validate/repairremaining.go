@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/resourcestack/autohealer/internal/dialect"
+	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/observe"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -65,17 +67,40 @@ func poolSizes(selected int, inPools []triage.Shared) (sizes []int) {
 	return sizes
 }
 
-// poolSelectors returns a selector per NodePool, if the policy may select several pools.
-func (s *repairAnalysis) poolSelectors() (list []triage.Selector) {
+// selectablePools returns the NodePools with a selector for each, if the policy may select
+// several pools.
+func (s *repairAnalysis) selectablePools() (pools []*karpenter.NodePool, selectors []triage.Selector) {
 	for _, pool := range s.Pools {
 		if s.hasPool || pool == nil {
 			continue
 		}
 		if who, err := observe.PoolNodes(pool.Name); err == nil {
-			list = append(list, who)
+			pools, selectors = append(pools, pool), append(selectors, who)
 		}
 	}
-	return list
+	return pools, selectors
+}
+
+// selectedNodes are selected nodes with the same provider.
+type selectedNodes struct {
+	name       string // for messages
+	statements []dialect.RepairStatement
+}
+
+// noteSelected notes which nodes a policy with a selector selects now.
+func (s *repairAnalysis) noteSelected(pools []*karpenter.NodePool, inPools []triage.Shared) {
+	if s.hasPool {
+		return
+	}
+	rest := s.found.Selected
+	for i, pool := range pools {
+		if rest -= inPools[i].Nodes; inPools[i].Nodes > 0 {
+			s.selected = append(s.selected, selectedNodes{"NodePool " + truncate(pool.Name), s.statementsOf(pool)})
+		}
+	}
+	if rest > 0 {
+		s.selected = append(s.selected, selectedNodes{"nodes without a NodePool", s.Statements.Static})
+	}
 }
 
 // rateNote says how many nodes are repaired at a time, if not all of them.

@@ -87,8 +87,10 @@ func (d *repairFixture) repairs() validate.Repairs {
 	if !d.unstated {
 		for _, words := range []string{"Ready False", "Ready Unknown", "NetworkUnavailable True", "StorageReady False"} {
 			condition, status, _ := strings.Cut(words, " ")
-			r.Statements = append(r.Statements, dialect.RepairStatement{Type: condition, Status: status, Toleration: "30m"})
+			r.Statements.Static = append(r.Statements.Static, dialect.RepairStatement{Type: condition, Status: status, Toleration: "30m"})
 		}
+		r.Statements.Pools = r.Statements.Static
+		r.Statements.ByNodeClass = map[string][]dialect.RepairStatement{"cloud.example.com": {{Type: "Ready", Status: "False", Toleration: "10m"}, {Type: "Preempted", Status: "True", Toleration: "0s"}}}
 	}
 	if !d.blind {
 		r.Reported, r.Survey = d.cluster.reported(), d.cluster.survey

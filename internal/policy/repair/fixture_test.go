@@ -104,7 +104,7 @@ func newNodePoolFixture(t *testing.T, changes ...func(*Config)) *nodePoolFixture
 // nodePoolFixtureIn returns a fixture that has not loaded anything.
 func nodePoolFixtureIn(t *testing.T, w *fakeAPI, changes ...func(*Config)) *nodePoolFixture {
 	t.Helper()
-	cfg := Config{Karpenter: brokenStates, Static: brokenStates}
+	cfg := Config{Statements: dialect.Statements{Pools: brokenStates, Static: brokenStates}}
 	for _, change := range changes {
 		change(&cfg)
 	}

@@ -30,9 +30,8 @@ import (
 
 // Config configures the replacement of nodes.
 type Config struct {
-	// Karpenter and Static define which conditions are unhealthy: for nodes that
-	// Karpenter manages, and for all others.
-	Karpenter, Static []dialect.RepairStatement
+	// Statements define which conditions are unhealthy.
+	Statements dialect.Statements
 	// WithoutPolicy also repairs nodes of pools without a policy, as their provider
 	// recommends.
 	WithoutPolicy bool
@@ -110,7 +109,7 @@ func NewInbox(c client.WithWatch, signal chan<- struct{}) *watch.Optional[*v1alp
 // CheckBlock returns why the repair block of a NodePool is invalid.
 func (c Config) CheckBlock(pool string, block *v1alpha1.RepairSpec) error {
 	named := &karpenter.NodePool{ObjectMeta: metav1.ObjectMeta{Name: pool}, Spec: karpenter.NodePoolSpec{Repair: block}}
-	return validate.StoredNodePool(validate.NodePoolCase{Pool: named, Repairs: validate.Repairs{Statements: c.Karpenter}}).Err()
+	return validate.StoredNodePool(validate.NodePoolCase{Pool: named, Repairs: validate.Repairs{Statements: c.Statements}}).Err()
 }
 
 // New returns the policy without objects.
@@ -368,7 +367,7 @@ func (r *Policy) upsertPolicy(now time.Time, object *v1alpha1.RepairPolicy) {
 
 // validate returns why a policy is invalid.
 func (r *Policy) validate(object *v1alpha1.RepairPolicy) error {
-	return validate.StoredRepairPolicy(validate.RepairCase{Policy: object, Repairs: validate.Repairs{Statements: r.cfg.Karpenter}}).Err()
+	return validate.StoredRepairPolicy(validate.RepairCase{Policy: object, Repairs: validate.Repairs{Statements: r.cfg.Statements}}).Err()
 }
 
 func (r *Policy) removePolicy(now time.Time, name string) {
@@ -450,7 +449,7 @@ func (r *Policy) rules() map[triage.RuleID]*repairRule {
 			spec = &v1alpha1.RepairSpec{}
 		}
 		if spec != nil {
-			rule, err := observe.Repair(poolRule(name), name, spec, r.cfg.Karpenter, nil)
+			rule, err := observe.Repair(poolRule(name), name, spec, r.statementsOf(pool), nil)
 			add(&repairRule{spec: spec, pool: name}, rule, err)
 		}
 		if r.cfg.ReadyTimeout > 0 {
@@ -474,17 +473,22 @@ func (r *Policy) rules() map[triage.RuleID]*repairRule {
 			add(next, rule, err)
 		}
 		if pol.selector == nil {
-			if pool := pol.inForce.Spec.NodePool; r.pools[pool] != nil {
-				follow(pool, r.cfg.Karpenter, nil)
+			if name := pol.inForce.Spec.NodePool; r.pools[name] != nil {
+				follow(name, r.statementsOf(r.pools[name]), nil)
 			}
 			continue
 		}
-		follow("", r.cfg.Static, pol.inForce.Spec.RemediationTemplate)
-		for name := range r.pools {
-			follow(name, r.cfg.Karpenter, nil)
+		follow("", r.cfg.Statements.Static, pol.inForce.Spec.RemediationTemplate)
+		for name, pool := range r.pools {
+			follow(name, r.statementsOf(pool), nil)
 		}
 	}
 	return wanted
+}
+
+// statementsOf returns what the provider of a pool states.
+func (r *Policy) statementsOf(pool *repairblock.Pool) []dialect.RepairStatement {
+	return r.cfg.Statements.OfPool(pool.Spec.Template.Spec.NodeClassRef.Group)
 }
 
 // namedBy returns the policy that names a pool and has precedence.

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/engine"
 	"github.com/resourcestack/autohealer/internal/enginetest"
 	"github.com/resourcestack/autohealer/internal/karpenter"
@@ -53,6 +54,30 @@ func (h *nodePoolFixture) named(node string) ledger.Entry {
 		}
 	}
 	return nil
+}
+
+// The provider of a pool follows from its node class, also when the node class changes.
+func TestPoolsHaveTheTolerationsOfTheirProvider(t *testing.T) {
+	const group = "cloud.example.com"
+	of := func(group string) func(*repairblock.Pool) {
+		return func(p *repairblock.Pool) { p.Spec.Template.Spec.NodeClassRef.Group = group }
+	}
+	withNodePools(t, func(h *nodePoolFixture) {
+		h.pool("default", ofAtMost("1"), of(group))
+		h.launches("default", "a", "b")
+		h.breaks(corev1.ConditionTrue, "a")
+		isDue := func(after time.Duration) {
+			t.Helper()
+			if is := h.finding(policykind.Repair, "a"); !is.Eligible.Equal(time.Now().Add(after)) {
+				t.Errorf("it is due at %s, want in %s", is.Eligible, after)
+			}
+		}
+		isDue(time.Minute)
+		h.pool("default", ofAtMost("1"), of("another.example.com"))
+		isDue(10 * time.Minute)
+	}, func(c *Config) {
+		c.Statements.ByNodeClass = map[string][]dialect.RepairStatement{group: {{Type: broken, Status: "True", Toleration: "1m"}}}
+	})
 }
 
 func TestAnUnhealthyNodeIsTerminatedAfterItsToleration(t *testing.T) {
