@@ -15,9 +15,6 @@ const (
 	// maxAwaitingReplacement limits the deleted nodes in a ledger snapshot, so that there
 	// is room for existing nodes.
 	maxAwaitingReplacement = maxNodesInSnapshot / 2
-	// ClockSkew is how much the clocks of two replicas may differ without freeing the
-	// slot of a deleted node too early.
-	ClockSkew = 5 * time.Minute
 )
 
 // awaitingReplacement holds deleted nodes that keep their slot until they are replaced,
@@ -39,9 +36,8 @@ func slotOfGrant(g triage.Grant) ledger.Slot {
 }
 
 // restoreDeletedNode resumes the slot of a node that the previous leader saw go. The
-// clocks may differ. A time in the future counts as now. A time that is over by less than
-// ClockSkew counts as not over. So a wrong clock keeps a slot at most for the usual time
-// from now. It frees a slot too early only by the amount that exceeds ClockSkew.
+// clocks may differ. A time in the future counts as now, so a wrong clock keeps a slot at
+// most for the usual time from now. A clock that is ahead frees it as much too early.
 func (w *ledgerWriter) restoreDeletedNode(now time.Time, state *Node, e ledger.DeletedNode) {
 	if state != nil && string(state.Object.UID) == e.UID {
 		return // the node exists
@@ -53,11 +49,11 @@ func (w *ledgerWriter) restoreDeletedNode(now time.Time, state *Node, e ledger.D
 	if e.Replaced {
 		return
 	}
-	gone := e.Gone.Add(ClockSkew)
+	gone := e.Gone
 	if gone.After(now) {
 		gone = now
 	}
-	w.engine.Core().Resume(now, triage.Grant{Rule: triage.RuleID(e.Rule), Node: e.Node, UID: e.UID, Step: e.Step, Since: e.Since, Gone: gone, ControlPlane: e.ControlPlane, Pool: e.Pool})
+	w.engine.Core().Resume(now, triage.Grant{Rule: triage.RuleID(e.Rule), Node: e.Node, UID: e.UID, Step: e.Step, Since: e.Since, Gone: gone, ControlPlane: e.ControlPlane, Pool: e.Pool, Before: e.Before})
 	w.engine.Logger().Info("wait for a replacement restored", "node", e.Node, "rule", triage.RuleID(e.Rule).String(), "gone", e.Gone.String())
 }
 
@@ -105,7 +101,7 @@ func (w *ledgerWriter) syncDeletedNodes(now time.Time) bool {
 func (awaiting *awaitingReplacement) hasReplaced(now time.Time, kept []triage.Grant) bool {
 	isKept := slotsOf(kept)
 	for d, e := range awaiting.inLedger {
-		if !isKept[d] && !e.Replaced && now.Before(e.Gone.Add(ClockSkew+triage.ReplacementWait)) {
+		if !isKept[d] && !e.Replaced && now.Before(e.Gone.Add(triage.ReplacementWait)) {
 			return true
 		}
 	}
@@ -158,7 +154,7 @@ func (w *ledgerWriter) requestDeletedNodes(now time.Time, ledgerRoom *ledger.Roo
 		} else {
 			e = ledger.DeletedNode{
 				Slot: slotOfGrant(g), Step: g.Step,
-				Gone: g.Gone.UTC(), Since: g.Since.UTC(), ControlPlane: g.ControlPlane, Pool: g.Pool,
+				Gone: g.Gone.UTC(), Since: g.Since.UTC(), ControlPlane: g.ControlPlane, Pool: g.Pool, Before: g.Before,
 			}
 			if !ledgerRoom.Take(e) {
 				break

@@ -154,8 +154,10 @@ func TestReasonsOfPoolsAndAllowances(t *testing.T) {
 	for want, reason := range map[string]triage.Reason{
 		"waits: no more treatments may be begun now": {Code: triage.NotAllowed},
 		"waits: the budget is spent":                 {Code: triage.NotAllowed, Other: "the budget is spent"},
-		"waits: 3 in treatment in NodePool/a (1 gone and not replaced yet), at most 2 of 9 selected nodes may be": {Code: triage.CapFull, Have: 3, Limit: 2, Of: 9, Pool: "NodePool/a", Departed: 1},
-		"waits: 3 in treatment in NodePool/a, at most 2 of 9 selected nodes may be":                               {Code: triage.CapFull, Have: 3, Limit: 2, Of: 9, Pool: "NodePool/a"},
+		"waits: 6 in treatment in NodePool/a (5 gone and not replaced yet: a, b, c and 2 more; the first slot is free by 2026-07-01T12:00:00Z), at most 2 of 9 selected nodes may be": {
+			Code: triage.CapFull, Have: 6, Limit: 2, Of: 9, Pool: "NodePool/a", Departed: 5, Gone: "a, b, c", Until: since,
+		},
+		"waits: 3 in treatment in NodePool/a, at most 2 of 9 selected nodes may be": {Code: triage.CapFull, Have: 3, Limit: 2, Of: 9, Pool: "NodePool/a"},
 		"startup taints are still there on a node created at 2026-07-01T12:00:00Z, eligible at 2026-07-01T12:10:00Z": {
 			Code: triage.Pending, Condition: triage.StartupTaints, Status: triage.True, Since: since, FromCreation: true, Until: since.Add(10 * time.Minute),
 		},

@@ -103,6 +103,9 @@ type Grant struct {
 	Replaced     bool // a replacement has been counted for the node
 	Deletes      bool // the treatment is going to delete the node
 
+	// Before is how many nodes the rule selected before a node was deleted, with those that
+	// were gone and not replaced; 0 if that is unknown.
+	Before int
 	// Pool is the pool of the rule. [Core.Resume] uses it only if the rule is removed,
 	// because its treatments still count in that pool.
 	Pool string
@@ -317,7 +320,7 @@ func (c *Core) resumeDeparture(r *rule, g Grant) {
 		return // the wait is over, or this departure is already known
 	}
 	d := newDeparture(r, g.Node, g.UID, g.Step)
-	d.since, d.controlPlane = nanos(g.Since), g.ControlPlane
+	d.since, d.controlPlane, d.before = nanos(g.Since), g.ControlPlane, g.Before
 	c.awaitReplacement(d, gone)
 }
 
@@ -339,6 +342,7 @@ func (c *Core) ResumeStorm(now time.Time, id RuleID, calmSince time.Time) {
 func (c *Core) Loaded(now time.Time) {
 	c.advanceTo(now)
 	c.loaded = true
+	c.recognizeReplacements()
 	c.decide()
 }
 

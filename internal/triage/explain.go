@@ -3,6 +3,7 @@ package triage
 import (
 	"cmp"
 	"slices"
+	"strings"
 )
 
 // Plan returns the desired state of a node at the time of the last call, with reasons. It
@@ -330,10 +331,32 @@ func (c *Core) nameObstacle(reason *Reason, ep *episode, code Code) {
 		reason.Calm, reason.Until = instant(r.calmSince), instant(r.calmUntil())
 	case CapFull:
 		reason.Have, reason.Limit, reason.Of = r.inTreatment(), r.spec.Bound.Cap.Of(r.capBase()), r.capBase()
-		reason.Pool, reason.Departed = r.spec.Bound.Pool, r.departed()
+		reason.Pool = r.spec.Bound.Pool
+		c.nameDeparted(reason, r)
 	case NotAllowed:
 		reason.Other = r.allowance.Reason
 	}
+}
+
+// nameDeparted names the deleted nodes that keep a slot in the pool of a rule, and when time
+// frees the first slot.
+func (c *Core) nameDeparted(reason *Reason, r *rule) {
+	if reason.Departed = r.departed(); reason.Departed == 0 {
+		return
+	}
+	var gone []*departure
+	for d := range c.awaitingReplacement {
+		if d.rule == r || r.pool != nil && d.rule.pool == r.pool {
+			gone = append(gone, d)
+		}
+	}
+	slices.SortFunc(gone, func(a, b *departure) int { return cmp.Or(cmp.Compare(a.gone, b.gone), cmp.Compare(a.node, b.node)) })
+	reason.Until = instant(later(gone[0].gone, ReplacementWait))
+	names := make([]string, 0, MostNamed)
+	for _, d := range gone[:min(len(gone), MostNamed)] {
+		names = append(names, d.node)
+	}
+	reason.Gone = strings.Join(names, ", ")
 }
 
 // explainDryRun says what the rule would do once it is eligible. An existing or decided

@@ -839,6 +839,9 @@ func (h *history) restart() {
 			h.drawConditions(h.nodes[name])
 		}
 	}
+	if gone := slices.DeleteFunc(slices.Clone(grants), func(g triage.Grant) bool { return g.Gone.IsZero() }); len(gone) > 0 && rare(h.t, 2) {
+		h.replaceUnseen(gone)
+	}
 	if rare(h.t, 4) {
 		h.applyLateWrite()
 	}
@@ -846,6 +849,23 @@ func (h *history) restart() {
 		h.rules[id] = h.withOtherEffect(h.rules[id])
 	}
 	h.start(grants, storms)
+}
+
+// replaceUnseen creates a node for each deleted node, and makes all nodes ready, while no
+// controller is running.
+func (h *history) replaceUnseen(gone []triage.Grant) {
+	for _, g := range gone {
+		node := h.arrive()
+		node.Created = h.now.Truncate(time.Second)
+		for tries := 0; tries < 5 && !selects(h.rules[g.Rule], *node); tries++ {
+			node.Labels = h.drawLabels()
+		}
+	}
+	for _, node := range h.nodes {
+		node.Conditions = slices.Clone(node.Conditions)
+		setStarting(node, false)
+		setCondition(node, triage.Ready, triage.True, "", h.now)
+	}
 }
 
 // ---- nodes
@@ -1434,7 +1454,7 @@ func TestHistories(t *testing.T) {
 	saw := map[string]int{}
 
 	wanted := []string{
-		"grants", "releases", "fallbacks", "supersessions", "escalations", "exhaustions", "departures", "replacements",
+		"grants", "releases", "fallbacks", "supersessions", "escalations", "exhaustions", "departures", "replacements", "replacements found after a restart",
 		"unclear-kept", "memories", "memories of a later start than the stamp's", "remembered",
 		"remembered through an Unknown with the same stamp", "remembered because no stamp tells it", "transition times before the last healthy version", "conditions reported late",
 		"not remembered: on dry run", "not remembered: no duration", "over", "abandoned", "resumed",

@@ -6,6 +6,7 @@ import (
 	"math"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/naive"
@@ -369,6 +370,7 @@ func (t *naiveCore) Allow(now time.Time, id triage.RuleID, a *triage.Allowance) 
 func (t *naiveCore) Loaded(now time.Time) {
 	t.advanceTo(now)
 	t.loaded = true
+	t.recognizeReplacements()
 	t.decide()
 }
 
@@ -756,6 +758,76 @@ func (t *naiveCore) forget(name string) {
 		}
 	}
 	delete(t.nodes, name)
+	for i, d := range t.departed {
+		if rule, known := t.rules[d.Rule]; known && d.Node == name && d.UID == p.facts.UID && d.Gone.Equal(t.now) && d.Before == 0 {
+			t.departed[i].Before = t.selectedBy(rule) + t.departedLike(d)
+		}
+	}
+}
+
+// selectedBy is how many nodes a rule selects.
+func (t *naiveCore) selectedBy(rule triage.Rule) (n int) {
+	for _, p := range t.nodes {
+		if selects(rule, p.facts) {
+			n++
+		}
+	}
+	return n
+}
+
+// firstDeparted names deleted nodes that keep a slot in the pool of a rule, and says when
+// time frees the first slot.
+func (t *naiveCore) firstDeparted(rule triage.Rule) (names string, until time.Time) {
+	gone := slices.DeleteFunc(slices.Clone(t.departed), func(v triage.Grant) bool {
+		return v.Rule != rule.ID && (rule.Bound.Pool == "" || t.pools[v.Rule] != rule.Bound.Pool)
+	})
+	slices.SortFunc(gone, func(a, b triage.Grant) int { return cmp.Or(a.Gone.Compare(b.Gone), cmp.Compare(a.Node, b.Node)) })
+	var list []string
+	for _, v := range gone[:min(len(gone), triage.MostNamed)] {
+		list, until = append(list, v.Node), gone[0].Gone.Add(triage.ReplacementWait)
+	}
+	return strings.Join(list, ", "), until
+}
+
+// departedLike is how many nodes were gone when d was gone, and are not replaced, under its
+// rule or a rule of the same pool.
+func (t *naiveCore) departedLike(d triage.Grant) (n int) {
+	for _, v := range t.departed {
+		if !v.Gone.After(d.Gone) && (v.Rule == d.Rule || t.pools[d.Rule] != "" && t.pools[v.Rule] == t.pools[d.Rule]) {
+			n++
+		}
+	}
+	return n
+}
+
+// recognizeReplacements frees the slots of nodes that were replaced before a restart.
+func (t *naiveCore) recognizeReplacements() {
+	restored := slices.Clone(t.departed)
+	slices.SortFunc(restored, func(a, b triage.Grant) int {
+		return cmp.Or(b.Gone.Compare(a.Gone), cmp.Compare(a.Node, b.Node), a.Rule.Compare(b.Rule))
+	})
+	for _, d := range restored {
+		rule, known := t.rules[d.Rule]
+		if !known || d.Before == 0 {
+			continue
+		}
+		there, young := t.departedLike(d), []*nodeState{}
+		for _, p := range t.nodes {
+			if ready, _ := rowOf(p.facts, triage.Ready); selects(rule, p.facts) && ready.Status == triage.True && !p.facts.Starting {
+				there++
+				if !p.isReplacement && !p.created.Before(d.Since.Truncate(time.Second)) {
+					young = append(young, p)
+				}
+			}
+		}
+		if there > d.Before && len(young) > 0 {
+			slices.MinFunc(young, func(a, b *nodeState) int {
+				return cmp.Or(a.created.Compare(b.created), cmp.Compare(a.facts.Name, b.facts.Name))
+			}).isReplacement = true
+			t.departed = slices.DeleteFunc(t.departed, func(v triage.Grant) bool { return v == d })
+			t.saw["replacements found after a restart"]++
+		}
+	}
 }
 
 // countReplacement counts a node that became ready as the replacement for the oldest
@@ -884,7 +956,9 @@ func (t *naiveCore) obstacle(p *nodeState, rule triage.Rule) (triage.Reason, boo
 		for _, mate := range t.poolRules(rule.ID) {
 			gone += t.unreplaced(mate)
 		}
-		return triage.Reason{Code: triage.CapFull, Have: taken, Limit: limit, Of: t.capBase(rule), Pool: rule.Bound.Pool, Departed: gone}, true
+		reason := triage.Reason{Code: triage.CapFull, Have: taken, Limit: limit, Of: t.capBase(rule), Pool: rule.Bound.Pool, Departed: gone}
+		reason.Gone, reason.Until = t.firstDeparted(rule)
+		return reason, true
 	}
 	if word, told := t.allowances[rule.ID]; told && word.Remaining <= 0 && len(rule.Response.Ladder) > 0 {
 		return triage.Reason{Code: triage.NotAllowed, Other: word.Reason}, true

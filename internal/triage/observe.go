@@ -307,6 +307,7 @@ func (c *Core) forget(n *node) {
 		c.selectNode(n, r, true, false)
 	}
 	c.countForeign(n)
+	var departures []*departure
 	for len(n.episodes) > 0 {
 		ep := n.episodes[len(n.episodes)-1]
 		c.setUnhealthy(ep, false)
@@ -316,11 +317,17 @@ func (c *Core) forget(n *node) {
 			c.deactivate(ep)
 			if departure != nil {
 				c.awaitReplacement(departure, c.now)
+				departures = append(departures, departure)
 			}
 		}
 		ep.clocks, ep.present = ep.clocks[:0], false
 		c.schedule(ep)
 		c.closeIfOver(ep)
+	}
+	for _, d := range departures {
+		if !d.rule.gone {
+			d.before = d.rule.total.Selected + d.rule.departed()
+		}
 	}
 	for _, l := range n.labels {
 		c.symbols.release(l.key)

@@ -135,6 +135,8 @@ type Reason struct {
 	// Departed is how many of Have are deleted and not replaced yet. With GateClosed they
 	// are also part of Of.
 	Departed int
+	// Gone names the first of these nodes, separated by commas, with CapFull.
+	Gone string
 	// Foreign is how many of Have have the taint although Autohealer cannot prove that it
 	// placed it. With Tainted it says that this node is one of them.
 	Foreign int
@@ -266,6 +268,14 @@ func (r Reason) fellBackText() string {
 	return sentence + fmt.Sprintf(", at most %d of %d selected nodes may have it", r.Limit, r.Of)
 }
 
+// goneText names the deleted nodes.
+func (r Reason) goneText() string {
+	if more := r.Departed - strings.Count(r.Gone, ",") - 1; more > 0 {
+		return fmt.Sprintf("%s and %d more", r.Gone, more)
+	}
+	return r.Gone
+}
+
 // waitText says what a due treatment waits for.
 func (r Reason) waitText() string {
 	switch r.Code {
@@ -276,8 +286,8 @@ func (r Reason) waitText() string {
 		if r.Pool != "" {
 			taken += " in " + r.Pool
 		}
-		if r.Departed > 0 {
-			taken += fmt.Sprintf(" (%d gone and not replaced yet)", r.Departed)
+		if r.Departed > 0 { // Gone and Until are set
+			taken += fmt.Sprintf(" (%d gone and not replaced yet: %s; the first slot is free by %s)", r.Departed, r.goneText(), stamp(r.Until))
 		}
 		return fmt.Sprintf("%s, at most %d of %d selected nodes may be", taken, r.Limit, r.Of)
 	case NotAllowed:

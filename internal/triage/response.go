@@ -1,6 +1,10 @@
 package triage
 
-import "slices"
+import (
+	"cmp"
+	"maps"
+	"slices"
+)
 
 // departure is a termination, or a treatment that deletes its node, until its slot is free.
 type departure struct {
@@ -12,7 +16,11 @@ type departure struct {
 	replaced    bool     // a replacement has been counted for it
 	replacement *node    // the replacement, if this core counted it
 
-	since, gone  int64
+	since, gone int64
+	// before is how many nodes the rule selected before the deletion, with those that were
+	// gone and not replaced; 0 if that is unknown.
+	before int
+
 	controlPlane bool
 	timer        queueItem
 	inDepartures queueItem // in rule.departures
@@ -256,6 +264,38 @@ func (c *Core) awaitReplacement(d *departure, gone int64) {
 	c.timers.push(later(gone, ReplacementWait), &d.timer)
 }
 
+// recognizeReplacements frees the slots of nodes that were replaced while no process was
+// running. A slot is free if the rule selects as many ready nodes as before the deletion.
+// Nodes that are gone since then, and not replaced, are missing among them. One of the
+// ready nodes must be young enough, because an edited selector adds nodes as well.
+func (c *Core) recognizeReplacements() {
+	restored := slices.SortedFunc(maps.Keys(c.awaitingReplacement), func(a, b *departure) int {
+		return cmp.Or(cmp.Compare(b.gone, a.gone), cmp.Compare(a.node, b.node), a.rule.spec.ID.Compare(b.rule.spec.ID))
+	})
+	for _, d := range restored {
+		ready, replacement := 0, (*node)(nil)
+		for _, n := range c.walk() {
+			if !n.selectedBy(d.rule) || !c.isReady(n) {
+				continue
+			}
+			ready++
+			if !n.isReplacement && n.created >= wholeSeconds(d.since) && (replacement == nil || n.created < replacement.created || n.created == replacement.created && n.name < replacement.name) {
+				replacement = n
+			}
+		}
+		goneBefore := 0
+		for other := range c.awaitingReplacement {
+			if other.gone <= d.gone && (other.rule == d.rule || d.rule.pool != nil && other.rule.pool == d.rule.pool) {
+				goneBefore++
+			}
+		}
+		if d.before > 0 && replacement != nil && ready+goneBefore > d.before {
+			c.endDeparture(d)
+			c.markReplacement(replacement)
+		}
+	}
+}
+
 // endDeparture frees the slot of a deleted node.
 func (c *Core) endDeparture(d *departure) {
 	d.timer.leave()
@@ -279,7 +319,7 @@ func (d *departure) leaveQueues() {
 func (d *departure) grant() Grant {
 	return Grant{
 		Rule: d.rule.spec.ID, Node: d.node, UID: d.uid, Step: d.step, Since: instant(d.since), Gone: instant(d.gone),
-		ControlPlane: d.controlPlane, Pool: d.rule.poolName(),
+		ControlPlane: d.controlPlane, Pool: d.rule.poolName(), Before: d.before,
 	}
 }
 

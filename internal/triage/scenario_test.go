@@ -57,6 +57,7 @@ type scenario struct {
 	// ladders are the ladders of all rules, including removed ones.
 	ladders map[triage.RuleID][]triage.Step
 	nodes   map[string]*triage.Node
+	unseen  []*triage.Node       // they arrive with the next restart
 	seen    map[string]time.Time // when the last version of a node arrived
 	// allowed are the current allowances by rule.
 	allowed map[triage.RuleID]triage.Allowance
@@ -369,6 +370,7 @@ func (s *scenario) newNodes(c *command) {
 	zones := strings.Split(c.value("zone"), ",")
 	controlPlane := c.flag("control-plane")
 	starting := c.flag("starting")
+	unseen := c.flag("unseen") // until a restart
 	labels := map[string]string{}
 	if text := c.value("labels"); text != "" {
 		for _, label := range strings.Split(text, ",") {
@@ -394,6 +396,10 @@ func (s *scenario) newNodes(c *command) {
 			setCondition(node, row.Type, row.Status, row.Reason, since)
 		}
 		setStarting(node, starting)
+		if unseen {
+			s.unseen = append(s.unseen, node)
+			continue
+		}
 		s.nodes[name] = node
 		seen = append(seen, observed(node))
 	}
@@ -724,6 +730,10 @@ func (s *scenario) othersRemove(c *command) {
 
 // restart builds a new core from the rules, the nodes, the grants and the storms.
 func (s *scenario) restart(c *command) {
+	for _, node := range s.unseen {
+		s.nodes[node.Name] = node
+	}
+	s.unseen = nil
 	names := slices.SortedFunc(maps.Keys(s.nodes), compareNatural)
 	if c.flag("backwards") {
 		slices.Reverse(names)

@@ -7,9 +7,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/resourcestack/autohealer/internal/engine"
 	"github.com/resourcestack/autohealer/internal/enginetest"
 	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/treatment/nodeclaim"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -96,6 +96,30 @@ func TestATerminationIsRestoredInEveryState(t *testing.T) {
 	}
 }
 
+// A replacement that became ready while no controller was running frees the slot. A node
+// that is not ready does not.
+func TestASuccessorRecognizesAReplacement(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*corev1.Node, *karpenter.NodeClaim)
+		taken  int
+	}{
+		"ready":     {func(*corev1.Node, *karpenter.NodeClaim) {}, 0},
+		"not ready": {unready, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withNodePools(t, func(h *nodePoolFixture) {
+				h.makeUnhealthy()
+				h.terminates("a")
+				h.goes("a")
+				h.writeSnapshot()
+				enginetest.Pass(time.Minute)
+				h.api.launch("d", "default", test.change)
+				testkit.Same(t, h.successor().taken("default"), test.taken, "slots taken")
+			})
+		})
+	}
+}
+
 // A second successor still uses the time of the deletion, not the time of its own start.
 func TestTheTimeOfARemovalIsRestored(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
@@ -108,7 +132,7 @@ func TestTheTimeOfARemovalIsRestored(t *testing.T) {
 			enginetest.Pass(4 * time.Minute)
 			h = h.successor()
 			h.writeSnapshot()
-			if all := h.Core().AwaitingReplacement(); len(all) != 1 || all[0].Gone.Sub(gone) > engine.ClockSkew {
+			if all := h.Core().AwaitingReplacement(); len(all) != 1 || !all[0].Gone.Equal(gone) {
 				t.Errorf("the departures are %+v, and it went at %v", all, gone)
 			}
 		}

@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
-	"github.com/resourcestack/autohealer/internal/engine"
 	"github.com/resourcestack/autohealer/internal/enginetest"
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/ownership"
@@ -324,7 +323,7 @@ func TestANewLeaderKnowsRemovedNodes(t *testing.T) {
 			w.node("b", corev1.ConditionFalse)
 			object := w.takesAwayNode("a") // its remediator never reports success
 			w.writeSnapshot()
-			w.advance(triage.ReplacementWait + engine.ClockSkew)
+			w.advance(triage.ReplacementWait)
 			other := w.takesAwayNode("b")
 			page := w.writeSnapshot()
 			testkit.Check(t, len(page) == 2, "the ledger does not name the removed node whose object still exists: %+v", page)
@@ -380,11 +379,11 @@ func TestTheLedgerNamesRemovedNodes(t *testing.T) {
 // clock.
 func TestClocksOfTwoControllers(t *testing.T) {
 	for name, test := range map[string]struct{ ago, kept time.Duration }{
-		"the same":                           {0, triage.ReplacementWait},
-		"a while ago":                        {10 * time.Minute, triage.ReplacementWait - 10*time.Minute + engine.ClockSkew},
-		"it is ahead":                        {-time.Hour, triage.ReplacementWait},
-		"ours is ahead, by less than may be": {triage.ReplacementWait + engine.ClockSkew - time.Second, time.Second},
-		"long ago":                           {triage.ReplacementWait + engine.ClockSkew, 0},
+		"the same":    {0, triage.ReplacementWait},
+		"a while ago": {10 * time.Minute, triage.ReplacementWait - 10*time.Minute},
+		"it is ahead": {-time.Hour, triage.ReplacementWait},
+		"almost over": {triage.ReplacementWait - time.Second, time.Second},
+		"long ago":    {triage.ReplacementWait, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			withHealthCheck(t, func(w *healthCheckFixture) {
