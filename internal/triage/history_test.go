@@ -839,7 +839,7 @@ func (h *history) restart() {
 			h.drawConditions(h.nodes[name])
 		}
 	}
-	if gone := slices.DeleteFunc(slices.Clone(grants), func(g triage.Grant) bool { return g.Gone.IsZero() }); len(gone) > 0 && rare(h.t, 2) {
+	if gone := slices.DeleteFunc(slices.Clone(grants), func(g triage.Grant) bool { return g.Gone.IsZero() }); len(gone) > 0 {
 		h.replaceUnseen(gone)
 	}
 	if rare(h.t, 4) {
@@ -851,10 +851,10 @@ func (h *history) restart() {
 	h.start(grants, storms)
 }
 
-// replaceUnseen creates a node for each deleted node, and makes all nodes ready, while no
+// replaceUnseen creates one or two nodes for each deleted node, and makes all nodes ready, while no
 // controller is running.
 func (h *history) replaceUnseen(gone []triage.Grant) {
-	for _, g := range gone {
+	for _, g := range slices.Repeat(gone, pick(h.t, []int{1, 2})) {
 		node := h.arrive()
 		node.Created = h.now.Truncate(time.Second)
 		for tries := 0; tries < 5 && !selects(h.rules[g.Rule], *node); tries++ {
