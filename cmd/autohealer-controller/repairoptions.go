@@ -10,8 +10,8 @@ import (
 	"k8s.io/component-base/featuregate"
 
 	"github.com/resourcestack/autohealer/deploy"
-	"github.com/resourcestack/autohealer/internal/policy/repair"
 	"github.com/resourcestack/autohealer/internal/dialect"
+	"github.com/resourcestack/autohealer/internal/policy/repair"
 	"github.com/resourcestack/autohealer/internal/provider"
 )
 

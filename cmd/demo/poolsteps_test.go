@@ -56,12 +56,12 @@ func TestDemoRunsAllPoolStepsAndStaysInteractive(t *testing.T) {
 	checkOutput(t, steps,
 		"kwok and Karpenter", "24 pods run after", "6 started on shop-",
 		`{"conditionStatus":"True","conditionType":"ReadonlyFilesystem","toleration":"6s"}`,
-		"NodeRepairPending: Repair/NodePool/shop: ReadonlyFilesystem=True since", "eligible at",
-		"is being deleted, its pods have no time left", "is being deleted by force", "2 left shop-", "shop 6/6 6 6", "Warning NodeRepair NodePool/shop",
+		"NodeRepairPending: ReadonlyFilesystem=True", "by spec.repair of NodePool shop: the node is repaired at",
+		"is being deleted, its pods have no time left", "NodeRepair: Deleting NodeClaim shop-", "2 left shop-", "shop 6/6 6 6", "Warning NodeRepair NodePool/shop",
 		"batch-nodes batch 1 0 0 0 True", "NodeReadyTimeoutRecovery: Node failed to become ready within 10s, triggering recovery", "2 started on batch-",
 		"Warning NodeReadyTimeoutRecovery RepairPolicy/batch-nodes",
 		"NodePoolHeld: NodePool render is held: 3 nodes in a row have not become ready",
-		"NodeRepairBlocked: ReadyTimeout/render: Ready=False on a node created at", "8 started on render-",
+		"NodeRepairBlocked: readyTimeout of NodePool render: Ready=False", "8 started on render-",
 		"4 steps in",
 	)
 	if t.Failed() {
@@ -79,7 +79,7 @@ func TestDemoRunsAllPoolStepsAndStaysInteractive(t *testing.T) {
 	if printed, err := command.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, printed)
 	}
-	out.await(ctx, t, "ReadonlyFilesystem=True", "NodeRepair: NodeClaim shop-", "is gone", "2 left shop-")
+	out.await(ctx, t, "ReadonlyFilesystem=True", "NodeRepair: Deleting NodeClaim shop-", "is gone", "2 left shop-")
 
 	testkit.Must(t, syscall.Kill(s.karpenter.PID(), syscall.SIGKILL))
 	out.await(ctx, t, "The Karpenter exited and is restarted.")

@@ -206,6 +206,9 @@ func (tr *transcript) take() string {
 	return tr.text.String()
 }
 
+// maxSilence is longer than a demo prints nothing, also on a busy machine.
+const maxSilence = 3 * time.Minute
+
 // await waits until all texts were written.
 func (tr *transcript) await(ctx context.Context, t *testing.T, words ...string) {
 	t.Helper()
@@ -230,6 +233,8 @@ func (tr *transcript) await(ctx context.Context, t *testing.T, words ...string) 
 		case <-changed:
 		case <-ctx.Done():
 			t.Fatalf("waiting for %q: %v\n%s", missing, context.Cause(ctx), text)
+		case <-time.After(maxSilence):
+			t.Fatalf("waiting for %q: nothing was printed for %s\n%s", missing, maxSilence, text)
 		}
 	}
 }

@@ -197,7 +197,7 @@ func (w *watcher) seeSet(was, is *v1alpha1.ConditionSet) {
 	}
 	for _, node := range is.Status.Nodes {
 		if !hasEvent(node.Reason) && !listsMatched(was, node) {
-			w.printer.quote(node.Name, node.Reason, node.Message)
+			w.printer.quote(node.Name, node.Reason, "ConditionSet/"+is.Name+": "+node.Message)
 		}
 	}
 }
@@ -216,7 +216,7 @@ func (w *watcher) seeCheck(was, is *remediationv1alpha1.NodeHealthCheck) {
 	}
 	for _, node := range is.Status.UnhealthyNodes {
 		if isStatusOnly(node.Reason) && !listsUnhealthy(was, node) {
-			w.printer.quote(node.Name, node.Reason, node.Message)
+			w.printer.quote(node.Name, node.Reason, "NodeHealthCheck/"+is.Name+": "+node.Message)
 		}
 	}
 }

@@ -25,20 +25,18 @@ func (s Statements) OfPool(nodeClass string) []RepairStatement {
 
 // All returns every statement once, with its longest toleration.
 func (s Statements) All() []RepairStatement {
-	all := slices.Clone(s.Static)
-	lists := [][]RepairStatement{s.Pools}
+	stated := slices.Concat(s.Static, s.Pools)
 	for _, nodeClass := range slices.Sorted(maps.Keys(s.ByNodeClass)) {
-		lists = append(lists, s.ByNodeClass[nodeClass])
+		stated = append(stated, s.ByNodeClass[nodeClass]...)
 	}
-	for _, list := range lists {
-		for _, one := range list {
-			at := slices.IndexFunc(all, func(other RepairStatement) bool { return other.Type == one.Type && other.Status == one.Status })
-			switch {
-			case at < 0:
-				all = append(all, one)
-			case isLonger(one.Toleration, all[at].Toleration):
-				all[at].Toleration = one.Toleration
-			}
+	var all []RepairStatement
+	for _, one := range stated {
+		at := slices.IndexFunc(all, func(other RepairStatement) bool { return other.Type == one.Type && other.Status == one.Status })
+		switch {
+		case at < 0:
+			all = append(all, one)
+		case isLonger(one.Toleration, all[at].Toleration):
+			all[at].Toleration = one.Toleration
 		}
 	}
 	return all

@@ -135,7 +135,10 @@ func (l *Engine) NodeRead(now time.Time, node *corev1.Node) {
 func (l *Engine) Writer() *treat.Writer { return l.write }
 
 // Event publishes an Event.
-func (l *Engine) Event(event treat.Event) { l.cfg.Event(event) }
+func (l *Engine) Event(event treat.Event) {
+	event.Reason.Detail = conditionDetail(event.Node, event.Reason)
+	l.cfg.Event(event)
+}
 
 // CountUnknown changes the number of stored fields that this version does not know.
 func (l *Engine) CountUnknown(format string, change int) {

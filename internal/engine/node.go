@@ -22,6 +22,8 @@ type Node struct {
 	findings []triage.Reason
 	Reported map[triage.RuleID]Report // what policies have reported last about a finding
 
+	published map[string]int // how often each Event about a finding was published, by its ID
+
 	unreadable     bool // the ownership record cannot be read
 	unknownEntries int  // entries and fields of the record that this version does not know
 }
@@ -38,6 +40,18 @@ func (state *Node) NoteReported(rule triage.RuleID, is Report) {
 		state.Reported = map[triage.RuleID]Report{}
 	}
 	state.Reported[rule] = is
+}
+
+// maxPublished limits how many Events are remembered for a node whose condition flaps.
+const maxPublished = 64
+
+// countPublished returns how often an Event was published before.
+func (state *Node) countPublished(id string) int {
+	if state.published == nil || len(state.published) >= maxPublished {
+		state.published = map[string]int{}
+	}
+	state.published[id]++
+	return state.published[id] - 1
 }
 
 // setNode stores a newer version of a node.

@@ -2,13 +2,16 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"iter"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/text"
 	"github.com/resourcestack/autohealer/internal/times"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -160,8 +163,55 @@ func (l *Engine) PublishEvent(rule triage.RuleID, node *corev1.Node, what treat.
 		}
 	}
 	if node != nil || s.Policy != nil || len(s.Related) > 0 {
-		l.cfg.Event(treat.Event{Node: node, Policy: s.Policy, Related: s.Related, EventReason: what, Reason: reason, Message: message})
+		l.Event(treat.Event{Node: node, Policy: s.Policy, Related: s.Related, EventReason: what, Reason: reason, Message: message, ID: l.eventID(node, what, reason, message)})
 	}
+}
+
+// eventID identifies an Event about a finding, which a new leader finds again. It names the
+// transition of the condition and not the start of the clock, because that may depend on
+// when a version arrived. It is empty for Events about writes.
+func (l *Engine) eventID(node *corev1.Node, what treat.EventReason, finding triage.Reason, message string) string {
+	if node == nil || !what.IsFinding() {
+		return ""
+	}
+	state := l.Node(node.Name)
+	if state == nil {
+		return ""
+	}
+	transition := node.CreationTimestamp
+	if c := conditionOf(node, finding); c != nil {
+		transition = c.LastTransitionTime
+	}
+	id := fmt.Sprintf("%d %s %s %s %s %d %s %s", what, finding.Rule, finding.Code, finding.Condition, finding.Status, transition.Unix(), text.WithoutDigits(finding.Other), text.WithoutDigits(message))
+	return fmt.Sprintf("%s %d", id, state.countPublished(id))
+}
+
+// conditionOf returns the condition that a finding names, nil if the node no longer has it in
+// that status.
+func conditionOf(node *corev1.Node, finding triage.Reason) *corev1.NodeCondition {
+	for i, c := range node.Status.Conditions {
+		if string(c.Type) == finding.Condition && string(c.Status) == finding.Status.String() {
+			return &node.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// maxDetail is the maximum length of a condition's message in an Event.
+const maxDetail = 256
+
+// conditionDetail returns the reason and the message of the condition that a finding names,
+// empty if the node no longer has the condition in that status.
+func conditionDetail(node *corev1.Node, finding triage.Reason) string {
+	if node == nil {
+		return ""
+	}
+	c := conditionOf(node, finding)
+	if c == nil {
+		return ""
+	}
+	message := text.Shorten(strings.Join(strings.Fields(c.Message), " "), maxDetail, "...")
+	return strings.Join(slices.DeleteFunc([]string{c.Reason, message}, func(s string) bool { return s == "" }), ": ")
 }
 
 // updateAllowances updates the allowances of all policies, and returns when the next

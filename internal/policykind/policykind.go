@@ -40,3 +40,19 @@ func ParseRuleID(s string) (triage.RuleID, error) {
 	}
 	return triage.RuleID{Kind: triage.Kind(kind), Name: name}, nil
 }
+
+// Describe names the policy of a rule for users. The rules of repairs have names for the
+// controller: NodePool/x, RepairPolicy/y, RepairPolicy/y/x for a policy in a NodePool, and
+// the name of the NodePool for its ready timeout.
+func Describe(rule triage.RuleID) string {
+	switch owner, name, _ := strings.Cut(rule.Name, "/"); {
+	case rule.Kind == ReadyTimeout:
+		return "readyTimeout of NodePool " + rule.Name
+	case rule.Kind == Repair && owner == "NodePool":
+		return "spec.repair of NodePool " + name
+	case rule.Kind == Repair && owner == "RepairPolicy":
+		policy, _, _ := strings.Cut(name, "/")
+		return "RepairPolicy " + policy
+	}
+	return rule.String()
+}

@@ -2,7 +2,26 @@
 // splitting a character.
 package text
 
-import "unicode/utf8"
+import (
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Duration formats a duration in whole seconds, without trailing zero units: 5m, not 5m0s.
+func Duration(d time.Duration) string {
+	if d >= time.Second {
+		d = d.Truncate(time.Second)
+	}
+	text := d.String()
+	if short, ok := strings.CutSuffix(text, "m0s"); ok {
+		text = short + "m"
+	}
+	if short, ok := strings.CutSuffix(text, "h0m"); ok {
+		text = short + "h"
+	}
+	return text
+}
 
 // Shorten cuts a text to at most this many bytes. A text that was cut ends with the
 // ellipsis, which may be empty.
@@ -15,4 +34,14 @@ func Shorten(text string, most int, ellipsis string) string {
 		end--
 	}
 	return text[:end] + ellipsis
+}
+
+// WithoutDigits drops digits, so that texts that differ only in numbers and times are equal.
+func WithoutDigits(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' {
+			return -1
+		}
+		return r
+	}, s)
 }

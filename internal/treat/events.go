@@ -3,6 +3,7 @@ package treat
 import (
 	"context"
 	"fmt"
+	"hash/fnv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/configmaps"
 	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/text"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -56,6 +58,9 @@ type Event struct {
 	Message     string        // additional text
 	// Failure, if not empty, says why the action failed.
 	Failure string
+	// ID, if not empty, is the same for the same change after a restart. Of several Events
+	// with one ID only the first is stored.
+	ID string
 }
 
 // EventReason is the kind of an Event.
@@ -159,6 +164,16 @@ var eventKinds = [...]struct{ reason, action, kind string }{
 	RepairBlockVanished:          {"RepairBlockVanished", validateAction, corev1.EventTypeWarning},
 	RepairBlockRestored:          {"RepairBlockRestored", "Restore", corev1.EventTypeNormal},
 	OwnershipUnclear:             {"OwnershipUnclear", validateAction, corev1.EventTypeWarning},
+}
+
+// IsFinding reports whether the Event describes a finding of a policy, not a write.
+func (r EventReason) IsFinding() bool {
+	switch r {
+	case DetectedUnhealthy, RemediationSkipped, NoTemplateLeft, InvalidNodeLabel, RepairPending, RepairBlocked:
+		return true
+	default:
+		return false
+	}
 }
 
 // AboutSet returns a reference to the object that contains a ConditionSet; nil for a nil set.
@@ -308,7 +323,8 @@ func (a *EventWriter) Write(e Event) {
 	if e.Failure != "" {
 		event.Type, event.Reason = corev1.EventTypeWarning, "Failed"
 	}
-	note := e.note()
+	policy := policykind.Describe(e.Reason.Rule)
+	note := e.note(event.EventTime.Time, policy, policy+": ")
 	others := e.Related
 	if e.Policy != nil {
 		others = append([]*corev1.ObjectReference{e.Policy}, others...)
@@ -316,23 +332,28 @@ func (a *EventWriter) Write(e Event) {
 	var node *corev1.ObjectReference
 	if e.Node != nil {
 		node = &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: e.Node.Name, UID: e.Node.UID}
-		a.queue(event, *node, e.Policy, note)
+		a.queue(event, e.ID, *node, e.Policy, note)
 		note = e.Node.Name + ": " + note
 	}
 	for _, other := range others {
-		a.queue(event, *other, node, note)
+		if other == e.Policy && other.Kind != "ConfigMap" && e.Node != nil { // a policy need not name itself, but a ConfigMap has several sets
+			a.queue(event, e.ID, *other, node, e.Node.Name+": "+e.note(event.EventTime.Time, "this policy", ""))
+			continue
+		}
+		a.queue(event, e.ID, *other, node, note)
 	}
 }
 
-// note joins the parts of the note: first what happened, last the failure.
-func (e Event) note() string {
+// note joins the parts of the note: first what happened, last the failure. The prefix
+// precedes the reason of the policy.
+func (e Event) note(now time.Time, policy, prefix string) string {
 	var parts []string
 	if e.Message != "" {
 		parts = append(parts, e.Message)
 	}
 	// A deleted rule does not explain a failure.
 	if e.Reason.Rule != (triage.RuleID{}) && (e.Failure == "" || e.Reason.Code != triage.RuleGone) {
-		parts = append(parts, e.Reason.String())
+		parts = append(parts, e.because(now, policy, prefix))
 	}
 	if e.Failure != "" {
 		parts = append(parts, e.Failure)
@@ -340,11 +361,35 @@ func (e Event) note() string {
 	return strings.Join(parts, ": ")
 }
 
-func (a *EventWriter) queue(event eventsv1.Event, about corev1.ObjectReference, related *corev1.ObjectReference, note string) {
+// because returns the reason of the policy. A repair says for how long the policy tolerates
+// the condition.
+func (e Event) because(now time.Time, policy, prefix string) string {
+	r := e.Reason
+	if r.Condition == "" || r.Eligible.IsZero() || r.FromCreation || e.Failure != "" {
+		return prefix + r.Sentence()
+	}
+	tolerated := fmt.Sprintf("tolerated %s by %s", text.Duration(r.Eligible.Sub(r.Since)), policy)
+	switch e.EventReason {
+	case NodeRepaired:
+		return fmt.Sprintf("%s for %s, %s", r.ConditionText(), text.Duration(now.Sub(r.Since)), tolerated)
+	case RepairPending:
+		return fmt.Sprintf("%s since %s, %s: the node is repaired at %s if it stays so", r.ConditionText(), r.Since.UTC().Format(time.RFC3339), tolerated, r.Eligible.UTC().Format(time.RFC3339))
+	default:
+		return prefix + r.Sentence()
+	}
+}
+
+func (a *EventWriter) queue(event eventsv1.Event, id string, about corev1.ObjectReference, related *corev1.ObjectReference, note string) {
 	if event.Namespace = about.Namespace; event.Namespace == "" {
 		event.Namespace = eventNamespace
 	}
-	event.Name = fmt.Sprintf("%s.%x.%x", strings.TrimRight(about.Name[:min(len(about.Name), maxEventName)], ".-"), event.EventTime.UnixNano(), a.told.Add(1))
+	suffix := fmt.Sprintf("%x.%x", event.EventTime.UnixNano(), a.told.Add(1))
+	if id != "" {
+		hash := fnv.New64a()
+		fmt.Fprintf(hash, "%s %s %s", about.Kind, about.UID, id)
+		suffix = fmt.Sprintf("%016x", hash.Sum64())
+	}
+	event.Name = strings.TrimRight(about.Name[:min(len(about.Name), maxEventName)], ".-") + "." + suffix
 	event.Regarding, event.Related, event.Note = about, related, text.Shorten(note, MaxNote, "...")
 	select {
 	case a.waiting <- &event:

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -137,7 +138,7 @@ conditionSets:
 		if got := onNode[0]; got.Note != want || got.Reason != "Tainted" || got.Type != corev1.EventTypeWarning || got.Regarding.UID != "node-uid" {
 			t.Errorf("the node's Event is %+v", got)
 		}
-		if got := onSet[0].Note; got != "worker-1: "+want {
+		if got := onSet[0].Note; got != "worker-1: "+word("worker-1").Reason.Sentence() { // the set need not name itself
 			t.Errorf("the set is told %q", got)
 		}
 	})
@@ -289,17 +290,59 @@ conditionSets:
 		onNode, onCheck := about(t, "Node", "worker-7"), about(t, "NodeHealthCheck", "one")
 		testkit.Require(t, len(onNode) == 2 && len(onCheck) == 2, "%d on the node and %d on the check, want 2 each", len(onNode), len(onCheck))
 		made := treated.Message + ": " + treated.Reason.String()
-		for i, want := range []struct{ kind, reason, note string }{
-			{"Normal", "RemediationCreated", made},
-			{"Warning", "Failed", made + ": forbidden"},
+		ofCheck := "worker-7: " + treated.Message + ": " + treated.Reason.Sentence()
+		for i, want := range []struct{ kind, reason, note, ofCheck string }{
+			{"Normal", "RemediationCreated", made, ofCheck},
+			{"Warning", "Failed", made + ": forbidden", ofCheck + ": forbidden"},
 		} {
 			if got := onNode[i]; got.Type != want.kind || got.Reason != want.reason || got.Note != want.note || got.Related.Kind != "NodeHealthCheck" || got.Action != "CreateRemediation" {
 				t.Errorf("the node's Event is %+v, want %+v", got, want)
 			}
-			if got := onCheck[i]; got.Note != "worker-7: "+want.note || got.Related.Name != "worker-7" || got.Related.UID != "node-uid" {
+			if got := onCheck[i]; got.Note != want.ofCheck || got.Related.Name != "worker-7" || got.Related.UID != "node-uid" {
 				t.Errorf("the check's Event is %+v, want %+v", got, want)
 			}
 		}
+	})
+	t.Run("stores_an_Event_with_an_ID_once", func(t *testing.T) {
+		first, second := word("worker-19"), word("worker-19")
+		first.Policy, second.Policy, first.ID, second.ID = nil, nil, "one", "two"
+		runWriter(t, c, "written", 3, func(a *treat.EventWriter) {
+			a.Write(first)
+			a.Write(first)
+			a.Write(second)
+		})
+		testkit.Same(t, len(about(t, "Node", "worker-19")), 2, "Events")
+	})
+	t.Run("names_the_policy_and_its_toleration_in_Events_of_repairs", func(t *testing.T) {
+		since := time.Now().Add(-5 * time.Minute)
+		repaired := treat.Event{
+			Node:        &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker-18", UID: "node-uid"}},
+			Policy:      treat.AboutPolicy(&v1alpha1.RepairPolicy{ObjectMeta: metav1.ObjectMeta{Name: "gpu", UID: "policy-uid"}}),
+			EventReason: treat.NodeRepaired,
+			Message:     "Deleting NodeClaim a-72lh5 by force",
+			Reason: triage.Reason{
+				Code: triage.Treating, Action: triage.Terminate, Rule: triage.RuleID{Kind: policykind.Repair, Name: "RepairPolicy/gpu/a"}, Condition: "BadDisk", Status: triage.True,
+				Detail: "Broken: no answer", Since: since, Eligible: since.Add(5 * time.Minute),
+			},
+		}
+		pending := repaired
+		pending.EventReason, pending.Message, pending.Reason.Code = treat.RepairPending, "", triage.Pending
+		pending.Reason.Rule.Name = "NodePool/a"
+		runWriter(t, c, "written", 4, func(a *treat.EventWriter) {
+			a.Write(repaired)
+			a.Write(pending)
+		})
+		var notes []string
+		for _, e := range append(about(t, "Node", "worker-18"), about(t, "RepairPolicy", "gpu")...) {
+			notes = append(notes, e.Note)
+		}
+		at := func(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+		testkit.Equal(t, "notes", []string{
+			"Deleting NodeClaim a-72lh5 by force: BadDisk=True (Broken: no answer) for 5m, tolerated 5m by RepairPolicy gpu",
+			"BadDisk=True (Broken: no answer) since " + at(since) + ", tolerated 5m by spec.repair of NodePool a: the node is repaired at " + at(since.Add(5*time.Minute)) + " if it stays so",
+			"worker-18: Deleting NodeClaim a-72lh5 by force: BadDisk=True (Broken: no answer) for 5m, tolerated 5m by this policy",
+			"worker-18: BadDisk=True (Broken: no answer) since " + at(since) + ", tolerated 5m by this policy: the node is repaired at " + at(since.Add(5*time.Minute)) + " if it stays so",
+		}, notes)
 	})
 	t.Run("accepts_names_and_notes_of_any_length", func(t *testing.T) {
 		name := strings.Repeat(strings.Repeat("a", 62)+".", 3) + strings.Repeat("b", 10) + "." + strings.Repeat("c", 50)

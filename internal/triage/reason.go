@@ -108,7 +108,10 @@ type Reason struct {
 	// become eligible; if all are required, the last.
 	Condition string
 	Status    Status
-	Since     time.Time // start of its clock; with Recovering, when the node became healthy
+	// Detail is the reason and the message of the condition. The core does not know them;
+	// a caller that does may set them.
+	Detail string
+	Since  time.Time // start of its clock; with Recovering, when the node became healthy
 	// FromCreation says that Since is the creation time of the node.
 	FromCreation bool
 	// Eligible is when the conditions have matched long enough; zero if no condition
@@ -148,16 +151,17 @@ type Reason struct {
 
 // String returns the reason as a sentence.
 func (r Reason) String() string {
-	var b strings.Builder
-	if r.Rule != (RuleID{}) {
-		b.WriteString(r.Rule.String() + ": ")
+	if r.Rule == (RuleID{}) {
+		return r.Sentence()
 	}
+	return r.Rule.String() + ": " + r.Sentence()
+}
+
+// Sentence returns the text without the rule, for readers who know the rule.
+func (r Reason) Sentence() string {
+	var b strings.Builder
 	if r.Condition != "" && r.Code != Unclear {
-		if r.Condition == StartupTaints && r.Status == True {
-			b.WriteString("startup taints are still there")
-		} else {
-			fmt.Fprintf(&b, "%s=%s", r.Condition, r.Status)
-		}
+		b.WriteString(r.ConditionText())
 		switch {
 		case r.FromCreation:
 			b.WriteString(" on a node created at " + stamp(r.Since))
@@ -172,6 +176,18 @@ func (r Reason) String() string {
 	}
 	b.WriteString(r.tail())
 	return b.String()
+}
+
+// ConditionText returns the deciding condition with its detail.
+func (r Reason) ConditionText() string {
+	condition := fmt.Sprintf("%s=%s", r.Condition, r.Status)
+	if r.Condition == StartupTaints && r.Status == True {
+		condition = "startup taints are still there"
+	}
+	if r.Detail != "" {
+		condition += " (" + r.Detail + ")"
+	}
+	return condition
 }
 
 // tail returns what follows from the condition.

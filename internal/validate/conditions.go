@@ -8,6 +8,7 @@ import (
 
 	"github.com/resourcestack/autohealer/catalog"
 	"github.com/resourcestack/autohealer/internal/spelling"
+	"github.com/resourcestack/autohealer/internal/text"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -98,7 +99,7 @@ func shortDuration(s *healthAnalysis) (_ []Problem, warnings []string) {
 	for i, signal := range s.userSignals() {
 		if signal.Condition == triage.Ready && signal.Status != triage.True && signal.For < minUnready {
 			warnings = append(warnings, fmt.Sprintf("%s: a node that merely starts anew, or whose network is cut for a moment, has Ready=%s for longer than %s; want at least %s, such as the default of 300s",
-				conditionPath(i, "duration"), signal.Status, formatDuration(signal.For), formatDuration(minUnready)))
+				conditionPath(i, "duration"), signal.Status, text.Duration(signal.For), text.Duration(minUnready)))
 		}
 	}
 	return nil, warnings

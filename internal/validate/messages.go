@@ -3,8 +3,8 @@ package validate
 import (
 	"fmt"
 	"strings"
-	"time"
 
+	"github.com/resourcestack/autohealer/internal/text"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -98,21 +98,9 @@ func (r *reach) actions() string {
 	}
 	sentence := joinAnd(actions)
 	if r.wait > 0 {
-		sentence += ", once it has stood for " + formatDuration(r.wait)
+		sentence += ", once it has stood for " + text.Duration(r.wait)
 	}
 	return sentence
-}
-
-// formatDuration formats a duration without trailing zero units: 5m, not 5m0s.
-func formatDuration(d time.Duration) string {
-	text := d.String()
-	if short, ok := strings.CutSuffix(text, "m0s"); ok {
-		text = short + "m"
-	}
-	if short, ok := strings.CutSuffix(text, "h0m"); ok {
-		text = short + "h"
-	}
-	return text
 }
 
 // allowed says how many nodes the bound allows.

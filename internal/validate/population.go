@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/resourcestack/autohealer/internal/text"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -150,7 +151,7 @@ func waitRange(rule triage.Rule) string {
 		}
 	}
 	if shortest == longest {
-		return formatDuration(longest)
+		return text.Duration(longest)
 	}
-	return fmt.Sprintf("%s to %s", formatDuration(shortest), formatDuration(longest))
+	return fmt.Sprintf("%s to %s", text.Duration(shortest), text.Duration(longest))
 }

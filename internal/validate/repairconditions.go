@@ -8,6 +8,7 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/catalog"
 	"github.com/resourcestack/autohealer/internal/spelling"
+	"github.com/resourcestack/autohealer/internal/text"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -94,7 +95,7 @@ func (s *repairAnalysis) suggestion(name string) string {
 func shortToleration(s *repairAnalysis) (_ []Problem, warnings []string) {
 	hasty := func(path, written, status string) {
 		if wait, err := triage.ParseDuration(written); written != "" && err == nil && wait < minUnready {
-			warnings = append(warnings, fmt.Sprintf("%s: a node that merely starts anew, or whose network is cut for a moment, %s for longer than %s; want at least %s, such as 10m", path, status, formatDuration(wait), formatDuration(minUnready)))
+			warnings = append(warnings, fmt.Sprintf("%s: a node that merely starts anew, or whose network is cut for a moment, %s for longer than %s; want at least %s, such as 10m", path, status, text.Duration(wait), text.Duration(minUnready)))
 		}
 	}
 	own := false
@@ -113,7 +114,7 @@ func shortToleration(s *repairAnalysis) (_ []Problem, warnings []string) {
 		hasty(block+".defaultTolerationDuration", s.spec.DefaultTolerationDuration, "is not Ready")
 	}
 	if wait, err := triage.ParseDuration(s.spec.ReadyTimeout); s.spec.ReadyTimeout != "" && err == nil && wait < minStart {
-		warnings = append(warnings, fmt.Sprintf("%s.readyTimeout: a machine takes longer than %s to start, so that every new node would be replaced before it is Ready; want at least %s, such as the default of 10m", block, formatDuration(wait), formatDuration(minStart)))
+		warnings = append(warnings, fmt.Sprintf("%s.readyTimeout: a machine takes longer than %s to start, so that every new node would be replaced before it is Ready; want at least %s, such as the default of 10m", block, text.Duration(wait), text.Duration(minStart)))
 	}
 	return nil, warnings
 }

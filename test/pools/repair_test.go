@@ -198,7 +198,7 @@ func testChangeToForceful(t *testing.T, w *fixture, c *install.Controller) {
 	p.hasEvent("NodeClaim", claim.GetName(), "NodeRepair", "gracefully")
 	p.patch(object{"repair": repair("1s", object{"termination": "Forceful"})})
 	p.repaired(unhealthy)
-	p.hasEvent("NodeClaim", claim.GetName(), "NodeRepair", "is being deleted, and now by force")
+	p.hasEvent("NodeClaim", claim.GetName(), "NodeRepair", "Ending the drain of NodeClaim")
 	p.measures(c, `autohealer_repairs_total{condition="BadDisk",mode="Forceful",nodepool="hanging",outcome="forced"}`, "1")
 }
 

@@ -68,23 +68,23 @@ func hasForeignTaint(state *engine.Node, reason triage.Reason) bool {
 func (p *Policy) message(name string, reason triage.Reason) string {
 	state := p.host.Node(name)
 	if state == nil || reason.Key == "" || reason.Code == triage.DryRun {
-		return reason.String()
+		return reason.Sentence()
 	}
 	isThere := state.TaintEffect(reason.Rule) == reason.Effect
 	refusal, delay := p.cfg.Taints.Problem(state, reason.Rule)
 	switch {
 	case isThere && refusal != "" && reason.Code == triage.FellBack && !reason.Until.IsZero(): // NoExecute was refused
-		return reason.String() + "; " + refusal
+		return reason.Sentence() + "; " + refusal
 	case isThere:
-		return reason.String()
+		return reason.Sentence()
 	case reason.Code == triage.Tainted && reason.Foreign > 0:
-		return reason.String()
+		return reason.Sentence()
 	case hasForeignTaint(state, reason):
-		return reason.String() + "; the node already has this taint, set by another component"
+		return reason.Sentence() + "; the node already has this taint, set by another component"
 	case delay != "":
-		return reason.String() + "; " + delay
+		return reason.Sentence() + "; " + delay
 	}
-	return reason.String() + "; being written"
+	return reason.Sentence() + "; being written"
 }
 
 // statusOf returns the status of a set.

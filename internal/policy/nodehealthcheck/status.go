@@ -288,7 +288,7 @@ func (h *Policy) unhealthyNode(c *check, name string, objects []remediation.Obje
 		return row
 	}
 	reason = h.host.CurrentReason(name, reason)
-	row.Reason, row.Message = reason.Code.String(), h.host.Explain(name, reason.String())
+	row.Reason, row.Message = reason.Code.String(), h.host.Explain(name, reason.Sentence())
 	switch reason.Code {
 	case triage.Recovering:
 		row.HealthyDelayed = new(true)

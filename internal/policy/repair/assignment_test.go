@@ -634,10 +634,11 @@ func TestMetricsListTheFirstUnhealthyNodesOnly(t *testing.T) {
 // measure is one series.
 type measure struct {
 	labels map[string]string
-	value  float64
+	value  float64 // of a histogram, the sum
+	count  uint64  // of a histogram
 }
 
-// collect reads the series of a gauge.
+// collect reads the series of a gauge or a histogram.
 func collect(t *testing.T, of prometheus.Collector) (all []measure) {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
@@ -646,7 +647,7 @@ func collect(t *testing.T, of prometheus.Collector) (all []measure) {
 	testkit.Must(t, err)
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
-			is := measure{map[string]string{}, m.GetGauge().GetValue()}
+			is := measure{map[string]string{}, m.GetGauge().GetValue() + m.GetHistogram().GetSampleSum(), m.GetHistogram().GetSampleCount()}
 			for _, label := range m.GetLabel() {
 				is.labels[label.GetName()] = label.GetValue()
 			}
@@ -793,7 +794,7 @@ func TestTheReadyTimeoutCoversNodesWithStartupTaints(t *testing.T) {
 			h.advance(time.Second)
 			h.terminates("a")
 			at := slices.IndexFunc(h.Events, func(event treat.Event) bool { return event.EventReason == treat.ReadyTimeoutRecovery })
-			if at < 0 || h.Events[at].Message != "Node failed to become ready within 10m0s, triggering recovery: NodeClaim claim-a is being deleted by force, without draining its pods; still on it: starting" || h.Events[at].Reason.Condition != triage.StartupTaints || len(h.Events[at].Related) != 2 {
+			if at < 0 || h.Events[at].Message != "Node failed to become ready within 10m0s, triggering recovery: deleting NodeClaim claim-a by force, without draining its pods; still on it: starting" || h.Events[at].Reason.Condition != triage.StartupTaints || len(h.Events[at].Related) != 2 {
 				t.Errorf("%s: Events: %+v", name, h.Events)
 			}
 			if n := testutil.ToFloat64(h.repairs.metrics.readyTimeout.WithLabelValues("default", "spot")); n != 1 {

@@ -1,13 +1,13 @@
 package repair
 
 import (
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/resourcestack/autohealer/internal/engine"
 	"github.com/resourcestack/autohealer/internal/policykind"
+	"github.com/resourcestack/autohealer/internal/text"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -64,17 +64,6 @@ func (r *Policy) reportPolicy(pol *repairPolicy) {
 	r.host.Event(event)
 }
 
-// withoutNumbers drops digits, so that texts that differ only in numbers and times are
-// equal.
-func withoutNumbers(message string) string {
-	return strings.Map(func(r rune) rune {
-		if r >= '0' && r <= '9' {
-			return -1
-		}
-		return r
-	}, message)
-}
-
 // reportWait reports that a node is unhealthy and when it becomes eligible for
 // repair. If the repair does not start then, it reports why. Each is reported once.
 func (r *Policy) reportWait(state *engine.Node, is triage.Reason) {
@@ -83,7 +72,7 @@ func (r *Policy) reportWait(state *engine.Node, is triage.Reason) {
 	waits := is.Code.IsWait()
 	message := ""
 	if waits {
-		message = withoutNumbers(is.Other)
+		message = text.WithoutDigits(is.Other)
 	}
 	switch {
 	case is.Code == was && message == last.Message:

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/resourcestack/autohealer/internal/repairblock"
+	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
 func TestMetricsOfRepairBlocks(t *testing.T) {
@@ -36,4 +37,18 @@ func TestMetricsAreNamedAsPeopleExpect(t *testing.T) {
 	if err != nil || len(problems) > 0 {
 		t.Errorf("%v: %v", err, problems)
 	}
+}
+
+// The time from due to begun does not include the time under the bound.
+func TestDueToRepairHasNoTimeUnderTheBound(t *testing.T) {
+	withNodePools(t, func(h *nodePoolFixture) {
+		h.makeUnhealthy("b") // of a and b one at a time
+		h.terminates("a")
+		h.goes("a")
+		h.advance(5 * time.Minute)
+		h.launches("default", "d") // replaces a
+		h.terminates("b")
+		is := collect(t, h.repairs.metrics.dueToRepair)
+		testkit.Check(t, len(is) == 1 && is[0].count == 2 && is[0].value < 2, "the delays are %+v", is)
+	})
 }

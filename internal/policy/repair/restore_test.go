@@ -120,6 +120,31 @@ func TestASuccessorRecognizesAReplacement(t *testing.T) {
 	}
 }
 
+// A successor publishes the Events about a finding again, under the same names, so that the
+// API server stores them once. A finding that returns has another name.
+func TestASuccessorRepeatsNoEvent(t *testing.T) {
+	ids := func(h *nodePoolFixture) (ids []string) {
+		for _, e := range h.Events {
+			if e.EventReason == treat.RepairPending || e.EventReason == treat.RepairBlocked {
+				ids = append(ids, e.ID)
+			}
+		}
+		return ids
+	}
+	withNodePools(t, func(h *nodePoolFixture) {
+		h.pool("default", ofAtMost("1"))
+		h.launches("default", "a", "b")
+		h.breaks(corev1.ConditionTrue, "a")
+		pending := ids(h)
+		testkit.Require(t, len(pending) == 1 && pending[0] != "", "the Events are %q", pending)
+		testkit.Equal(t, "of a successor", pending, ids(h.successor()))
+		h.pool("default", nil)
+		h.pool("default", ofAtMost("1"))
+		again := ids(h)
+		testkit.Check(t, len(again) == 2 && again[1] != again[0], "the Events of a finding that returns are %q", again)
+	})
+}
+
 // A second successor still uses the time of the deletion, not the time of its own start.
 func TestTheTimeOfARemovalIsRestored(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {

@@ -140,7 +140,7 @@ func (r *Policy) statusOf(pol *repairPolicy, sum *repairCounts) v1alpha1.RepairP
 			(r.remediations.HasObjects(row.node, reason.Rule) || r.MayRequest(state, reason.Rule)) {
 			reason.Action = triage.Remediate
 		}
-		listedNode := v1alpha1.SickNode{Name: row.node, Reason: reason.Code.String(), Message: r.host.Explain(row.node, reason.String())}
+		listedNode := v1alpha1.SickNode{Name: row.node, Reason: reason.Code.String(), Message: r.host.Explain(row.node, reason.Sentence())}
 		if at := r.eligible(row); !at.IsZero() {
 			listedNode.EligibleAt = new(metav1.NewTime(at.UTC().Truncate(time.Second)))
 		}

@@ -134,7 +134,7 @@ func TestAChangeToForcefulEndsADrain(t *testing.T) {
 		h.runs("a", how{})
 		testkit.Same(t, h.api.claims["claim-a"].Annotations[karpenter.TerminationTimestampAnnotation], treat.Deadline(time.Now()), "the deadline of the claim")
 		h.WantNoTask("a")
-		if last := h.Events[len(h.Events)-1]; last.EventReason != treat.NodeRepaired || !strings.Contains(last.Message, "NodeClaim claim-a is being deleted, and now by force") {
+		if last := h.Events[len(h.Events)-1]; last.EventReason != treat.NodeRepaired || !strings.Contains(last.Message, "Ending the drain of NodeClaim claim-a by force") {
 			t.Errorf("the last Event is %+v", last)
 		}
 	})
@@ -448,7 +448,7 @@ func TestTheDeadlineOfADrainIsReported(t *testing.T) {
 				h.breaks(corev1.ConditionTrue, "a")
 				h.advance(10 * time.Minute)
 				h.terminates("a")
-				if told := h.Events[len(h.Events)-1]; told.EventReason != treat.NodeRepaired || told.Message != "NodeClaim claim-a is being deleted "+test.ending {
+				if told := h.Events[len(h.Events)-1]; told.EventReason != treat.NodeRepaired || told.Message != "Deleting NodeClaim claim-a "+test.ending {
 					t.Errorf("what is Events: %s", told.Message)
 				}
 			})

@@ -24,14 +24,16 @@ func (w *Work) reportTerminated(now time.Time, r *engine.TaskResult) {
 	}
 	claim := &nodeClaim{NodeClaim: w.Claim}
 	nc.policy.Terminated(now, claim, t, "terminated", waited)
-	what, message := treat.NodeRepaired, fmt.Sprintf("NodeClaim %s is being deleted %s", w.Claim.Name, terminationMessage[how.Mode])
+	what, message := treat.NodeRepaired, fmt.Sprintf("NodeClaim %s %s", w.Claim.Name, terminationMessage[how.Mode])
 	// An earlier deadline on the claim stays.
 	if deadline := cmp.Or(w.Mark.Deadline, w.Claim.Annotations[karpenter.TerminationTimestampAnnotation]); deadline != "" && how.Mode == v1alpha1.Graceful {
 		message += ", and those that are left at " + deadline + " are ended by force"
 	}
-	if how.IsReadyTimeout {
+	if !how.IsReadyTimeout {
+		message = "Deleting " + message
+	} else {
 		what = treat.ReadyTimeoutRecovery
-		message = fmt.Sprintf("Node failed to become ready within %v, triggering recovery: %s%s", how.ReadyTimeout, message, startupTaintsMessage(karpenter.StartupTaints(t.Node, w.Claim)))
+		message = fmt.Sprintf("Node failed to become ready within %v, triggering recovery: deleting %s%s", how.ReadyTimeout, message, startupTaintsMessage(karpenter.StartupTaints(t.Node, w.Claim)))
 	}
 	nc.host.Logger().Info("node terminated", "node", r.NodeTasks.Node, "nodeClaim", w.Claim.Name, "nodePool", claim.Pool(), "mode", string(how.Mode), "reason", t.Reason.String())
 	nc.host.PublishEvent(t.Rule, t.Node, what, t.Reason, message, claim.Reference())
@@ -42,7 +44,7 @@ func (w *Work) reportForced(now time.Time, r *engine.TaskResult) {
 	nc, t, claim := w.claims, r.Task, &nodeClaim{NodeClaim: w.Claim}
 	nc.policy.Terminated(now, claim, t, "forced", -1)
 	nc.host.Logger().Info("drain ended by force", "node", r.NodeTasks.Node, "nodeClaim", w.Claim.Name, "reason", t.Reason.String())
-	nc.host.PublishEvent(t.Rule, t.Node, treat.NodeRepaired, t.Reason, "NodeClaim "+w.Claim.Name+" is being deleted, and now by force: the drain of its pods ends, because termination was changed to Forceful", claim.Reference())
+	nc.host.PublishEvent(t.Rule, t.Node, treat.NodeRepaired, t.Reason, "Ending the drain of NodeClaim "+w.Claim.Name+" by force, because termination was changed to Forceful", claim.Reference())
 }
 
 // startupTaintsMessage names the startup taints that are left. Once the node is gone, users cannot
