@@ -54,7 +54,7 @@ type agent struct {
 
 // run wires the agent and runs it until ctx ends.
 func run(ctx context.Context, o options, getenv func(string) string, out io.Writer) error {
-	log := o.logger(out)
+	log := o.log.Logger(out)
 	if getenv("GOGC") == "" {
 		// The live heap is small, and input is discarded at once. This setting reduces the
 		// memory of a busy agent from 14 to 12 MB without a measurable cost.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/commandline"
 	"github.com/resourcestack/autohealer/internal/finding"
 )
 
@@ -217,10 +218,10 @@ func clearCommand(ctx context.Context, args []string, out io.Writer) error {
 		flags.PrintDefaults()
 	}
 	if err := flags.Parse(args); err != nil {
-		return err //nolint:wrapcheck // for the user, as it is
+		return commandline.Usage(err)
 	}
 	if flags.NArg() == 0 {
-		return errors.New("clear: which condition? Write its type, such as " + name + " clear KernelDeadlock")
+		return commandline.Usage(errors.New("clear: which condition? Write its type, such as " + name + " clear KernelDeadlock"))
 	}
 	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

@@ -21,6 +21,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/resourcestack/autohealer/internal/commandline"
 	"github.com/resourcestack/autohealer/internal/helpers"
 	"github.com/resourcestack/autohealer/internal/probe/subprocess"
 )
@@ -40,7 +41,7 @@ func main() {
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, name+":", err)
-		os.Exit(1)
+		os.Exit(commandline.ExitCode(err))
 	}
 }
 
@@ -58,7 +59,7 @@ func command(ctx context.Context, args []string, getenv func(string) string, out
 	case errors.Is(err, flag.ErrHelp):
 		return nil
 	case err != nil:
-		return err
+		return commandline.Usage(err)
 	case o.version:
 		_, err := fmt.Fprintln(out, name, version)
 		return err

@@ -37,8 +37,8 @@ func (a *agent) metrics() []*metrictext.Family {
 			conditionGauge.Add(boolValue(reason != "" && why[kind] == reason), kind, reason)
 		}
 	}
-	info := &metrictext.Family{Name: "autohealer_agent_build_info", Kind: metrictext.Gauge, Labels: []string{"version"},
-		Help: "Version of the agent."}
+	info := &metrictext.Family{Name: "autohealer_build_info", Kind: metrictext.Gauge, Labels: []string{"version"},
+		Help: "Version of the program."}
 	info.Add(1, version)
 	kept := &metrictext.Family{Name: "autohealer_agent_state_kept", Kind: metrictext.Gauge,
 		Help: "Whether the state survives a restart: the last write to the state directory succeeded, and the directory is not part of the container."}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/resourcestack/autohealer/internal/commandline"
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/settings"
 	"github.com/resourcestack/autohealer/internal/spelling"
@@ -37,6 +38,7 @@ type options struct {
 	validate   bool
 	version    bool
 	verbosity  int
+	log        commandline.Log
 
 	ignored []string // given arguments without effect, for the log
 }
@@ -93,7 +95,8 @@ func (o *options) flags() *flag.FlagSet {
 	f.StringVar(&o.stateDir, "state-dir", defaultStateDir, "`directory` for log positions and conditions, which survive a restart; empty to disable")
 	f.BoolVar(&o.validate, "validate", false, "validate the files, print their errors, and exit")
 	f.BoolVar(&o.version, "version", false, "print the version and exit")
-	f.IntVar(&o.verbosity, "v", 0, "log `level`; 4 and above include debug messages")
+	f.IntVar(&o.verbosity, "v", 0, "4 and above is --log-level=debug")
+	o.log.AddTo(f)
 
 	f.BoolVar(&o.reporting.enable, "enable-k8s-exporter", true, "report to the API server")
 	f.BoolVar(&o.reporting.conditions, "k8s-exporter-update-node-conditions", true, "report conditions")
@@ -200,6 +203,9 @@ func parse(args []string, getenv func(string) string, out io.Writer) (options, e
 	if o.node == "" {
 		o.node, _ = os.Hostname() // without a name the agent only cannot read its labels
 	}
+	if o.verbosity >= 4 {
+		o.log.Level = slog.LevelDebug
+	}
 	return o, o.check()
 }
 
@@ -247,7 +253,7 @@ var flagGroups = []struct{ use, names string }{
 	{"Where to report", "hostname-override kubeconfig apiserver-override event-namespace lease-namespace"},
 	{"What to report", "enable-k8s-exporter k8s-exporter-update-node-conditions k8s-exporter-write-events k8s-exporter-heartbeat-period take-over"},
 	{"What to serve", "address port prometheus-address prometheus-port"},
-	{"The program", "state-dir v validate version"},
+	{"The program", "state-dir log-format log-level v validate version"},
 }
 
 // usage prints the flags by their use, and with all also those that only old manifests have.
@@ -283,7 +289,7 @@ func usage(flags *flag.FlagSet, all bool, out io.Writer) {
 }
 
 func (o *options) check() error {
-	var errs []error
+	errs := []error{o.log.Check()}
 	for flag, port := range map[string]int{"port": o.port, "prometheus-port": o.prometheusPort} {
 		if port < 0 || port > 65535 {
 			errs = append(errs, fmt.Errorf("--%s=%d: want %s", flag, port, portRange))
@@ -313,12 +319,4 @@ func (o *options) files() []settings.Name {
 		names = append(names, settings.Name{Kind: config.Problems, Path: o.problemSources})
 	}
 	return names
-}
-
-func (o *options) logger(out io.Writer) *slog.Logger {
-	level := slog.LevelInfo
-	if o.verbosity >= 4 {
-		level = slog.LevelDebug
-	}
-	return slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: level}))
 }

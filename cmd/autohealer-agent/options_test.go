@@ -3,6 +3,7 @@ package main
 import (
 	"flag"
 	"io"
+	"log/slog"
 	"regexp"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/resourcestack/autohealer/internal/commandline"
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/settings"
 	"github.com/resourcestack/autohealer/internal/testkit"
@@ -40,7 +42,7 @@ func TestFlagsOfNodeProblemDetectorAreAccepted(t *testing.T) {
 		address:        "0.0.0.0", prometheusAddress: "0.0.0.0", prometheusPort: 20258,
 		hostname: "worker-1", node: "worker-1", override: "http://127.0.0.1:8080?inClusterConfig=false",
 		reporting: reporting{namespace: "default", leases: "autohealer-system", heartbeat: 5 * time.Minute, conditions: true},
-		stateDir:  "/var/lib/autohealer-agent", verbosity: 4,
+		stateDir:  "/var/lib/autohealer-agent", verbosity: 4, log: commandline.Log{Format: "json", Level: slog.LevelDebug},
 		ignored: []string{"logtostderr", "alsologtostderr", "log-dir", "stderrthreshold", "vmodule", "log-file-max-size", "skip-headers",
 			"kube-api-qps", "kube-api-burst", "apiserver-wait-timeout", "apiserver-wait-interval", "exporter.stackdriver", "true"},
 	}
@@ -50,8 +52,8 @@ func TestFlagsOfNodeProblemDetectorAreAccepted(t *testing.T) {
 func TestVerbositySyntaxOfNodeProblemDetector(t *testing.T) {
 	for _, args := range [][]string{{"--v=4"}, {"-v=4"}, {"--v", "4"}, {"-v", "4"}, {"-v4"}} {
 		o, err := parse(append(args, "--config.system-log-monitor=a.json"), none, io.Discard)
-		testkit.Check(t, err == nil && o.verbosity == 4 && len(o.logMonitors) == 1 && len(o.ignored) == 0,
-			"%v: the verbosity is %d (%v)", args, o.verbosity, err)
+		testkit.Check(t, err == nil && o.log.Level == slog.LevelDebug && len(o.logMonitors) == 1 && len(o.ignored) == 0,
+			"%v: the level is %s (%v)", args, o.log.Level, err)
 	}
 }
 
@@ -165,4 +167,7 @@ func TestHelpListsEveryFlag(t *testing.T) {
 	var said strings.Builder
 	err := command(t.Context(), []string{"-version"}, none, &said, io.Discard)
 	testkit.Check(t, err == nil && said.String() == "autohealer-agent dev\n", "the output is %q (%v)", said.String(), err)
+	for _, args := range [][]string{{"--no-such-flag"}, {"--log-format=xml"}, {"clear"}} {
+		testkit.Same(t, commandline.ExitCode(command(t.Context(), args, none, &said, io.Discard)), 2, "the exit code for %q", args)
+	}
 }

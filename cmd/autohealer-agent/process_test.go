@@ -47,7 +47,7 @@ func launch(tb testing.TB, binary string, args ...string) *process {
 		t: tb, ended: make(chan struct{}),
 		statusURL: "http://" + status, metricsURL: "http://" + metrics,
 		command: exec.CommandContext(context.WithoutCancel(tb.Context()), binary,
-			slices.Concat([]string{"--port=" + port(status), "--prometheus-port", port(metrics)}, args)...),
+			slices.Concat([]string{"--log-format=text", "--port=" + port(status), "--prometheus-port", port(metrics)}, args)...),
 	}
 	// Otherwise the agent would report to the cluster that the test runs in, and stop a second later.
 	p.command.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0", "KUBERNETES_SERVICE_HOST=")

@@ -14,6 +14,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/cleanup"
+	"github.com/resourcestack/autohealer/internal/commandline"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 )
 
@@ -34,11 +35,11 @@ func cleanUp(ctx context.Context, args []string, out io.Writer) error {
 		flags.PrintDefaults()
 		return nil
 	case err != nil:
-		return fmt.Errorf("%w (--help lists all flags)", err)
+		return commandline.Usage(fmt.Errorf("%w (--help lists all flags)", err))
 	case flags.NArg() > 0:
-		return fmt.Errorf("unexpected argument %q: write flags as --name=value", flags.Arg(0))
+		return commandline.Usage(fmt.Errorf("unexpected argument %q: write flags as --name=value", flags.Arg(0)))
 	case *namespace == "":
-		return errors.New("--namespace is empty: give the namespace of the controller")
+		return commandline.Usage(errors.New("--namespace is empty: give the namespace of the controller"))
 	}
 	if *agents == "" {
 		*agents = *namespace

@@ -16,6 +16,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/resourcestack/autohealer/internal/commandline"
 )
 
 // version is set by the linker in a release build.
@@ -26,8 +28,8 @@ func main() {
 	err := command(ctx, os.Args[1:], os.Stderr)
 	stop()
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "autohealer-controller:", err)
-		os.Exit(1)
+		fmt.Fprintln(os.Stderr, name+":", err)
+		os.Exit(commandline.ExitCode(err))
 	}
 }
 
@@ -43,6 +45,10 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 		return nil
 	}
 	if err != nil {
+		return commandline.Usage(err)
+	}
+	if o.version {
+		_, err := fmt.Fprintln(out, name, version)
 		return err
 	}
 	return run(ctx, o, out)

@@ -5,13 +5,13 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/admission"
+	"github.com/resourcestack/autohealer/internal/commandline"
 )
 
 // options are the values of the flags.
@@ -37,8 +37,8 @@ type options struct {
 
 	repairs repairOptions
 
-	logFormat string
-	logLevel  slog.Level
+	log     commandline.Log
+	version bool
 }
 
 const serviceAccountNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
@@ -83,8 +83,8 @@ func parse(args []string, out io.Writer) (options, error) {
 	if err := o.repairs.add(flags); err != nil {
 		return options{}, err
 	}
-	flags.StringVar(&o.logFormat, "log-format", "json", "log `format`: json or text")
-	flags.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "lowest logged `level`: debug, info, warn or error")
+	o.log.AddTo(flags)
+	flags.BoolVar(&o.version, "version", false, "print the version and exit")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		fmt.Fprintln(out, "autohealer-controller applies the policies of a cluster. Flags:")
@@ -104,9 +104,10 @@ func parse(args []string, out io.Writer) (options, error) {
 }
 
 func (o options) validate() error {
+	if err := o.log.Check(); err != nil {
+		return err
+	}
 	switch {
-	case o.logFormat != "json" && o.logFormat != "text":
-		return fmt.Errorf("--log-format=%s: want json or text", o.logFormat)
 	case o.namespace == "":
 		return errors.New("--namespace is empty: give the namespace of the ledger")
 	case o.metricsCerts != "" && !o.metricsSecure:
@@ -129,12 +130,4 @@ func (o options) validate() error {
 		}
 	}
 	return nil
-}
-
-func (o options) logger(out io.Writer) *slog.Logger {
-	settings := &slog.HandlerOptions{Level: o.logLevel}
-	if o.logFormat == "text" {
-		return slog.New(slog.NewTextHandler(out, settings))
-	}
-	return slog.New(slog.NewJSONHandler(out, settings))
 }

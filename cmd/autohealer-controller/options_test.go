@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/resourcestack/autohealer/internal/commandline"
 	"github.com/resourcestack/autohealer/internal/testkit"
 )
 
@@ -13,7 +14,7 @@ func TestParse(t *testing.T) {
 	t.Setenv("POD_NAMESPACE", "somewhere")
 	o, err := parse([]string{"--kubeconfig=file", "--leader-elect=false", "--webhooks=false", "--log-format=text", "--log-level=debug"}, &bytes.Buffer{})
 	testkit.Must(t, err)
-	if o.kubeconfig != "file" || o.namespace != "somewhere" || o.leaderElect || o.webhooks || o.logFormat != "text" || o.logLevel.String() != "DEBUG" {
+	if o.kubeconfig != "file" || o.namespace != "somewhere" || o.leaderElect || o.webhooks || o.log.Format != "text" || o.log.Level.String() != "DEBUG" {
 		t.Errorf("parsed to %+v", o)
 	}
 	testkit.Check(t, o.agentNamespace == "somewhere", "namespace of agents is %q, want that of the controller", o.agentNamespace)
@@ -75,5 +76,14 @@ func TestCleanupRefusesBadArguments(t *testing.T) {
 	var help bytes.Buffer
 	if err := command(t.Context(), []string{"cleanup", "--help"}, &help); err != nil || !strings.Contains(help.String(), "-dry-run") {
 		t.Errorf("%v:\n%s", err, help.String())
+	}
+}
+
+func TestVersionAndExitCode(t *testing.T) {
+	var out bytes.Buffer
+	testkit.Must(t, command(t.Context(), []string{"--version"}, &out))
+	testkit.Same(t, out.String(), "autohealer-controller dev\n", "the version")
+	for _, args := range [][]string{{"--no-such-flag"}, {"--log-format=xml"}, {"cleanup", "--no-such-flag"}} {
+		testkit.Same(t, commandline.ExitCode(command(t.Context(), args, &out)), 2, "the exit code for %q", args)
 	}
 }

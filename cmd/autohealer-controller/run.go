@@ -3,12 +3,14 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -39,7 +41,7 @@ const name = "autohealer-controller"
 
 // run wires the controller and runs it until ctx ends.
 func run(ctx context.Context, o options, out io.Writer) error {
-	log := o.logger(out)
+	log := o.log.Logger(out)
 	logger := logr.FromSlogHandler(log.Handler())
 	ctrl.SetLogger(logger)
 	klog.SetLogger(logger)
@@ -118,7 +120,7 @@ func assemble(mgr manager.Manager, config *rest.Config, scheme *runtime.Scheme, 
 	}
 	controllerMetrics := controller.NewMetrics()
 	eventWriter := treat.NewEventWriter(direct, self, controllerMetrics.Engine.Event)
-	if err := controllerMetrics.Register(metrics.Registry); err != nil {
+	if err := errors.Join(controllerMetrics.Register(metrics.Registry), metrics.Registry.Register(buildInfo())); err != nil {
 		return err
 	}
 	var facts *nodefacts.Store // for the webhooks, on every replica
@@ -207,4 +209,11 @@ func identity() string {
 		host = name
 	}
 	return host + "_" + string(uuid.NewUUID())
+}
+
+// buildInfo is the metric of the version. The agent has the same.
+func buildInfo() prometheus.Collector {
+	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "autohealer_build_info", Help: "Version of the program."}, []string{"version"})
+	info.WithLabelValues(version).Set(1)
+	return info
 }

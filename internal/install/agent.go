@@ -88,7 +88,7 @@ func StartAgent(ctx context.Context, c *testbed.Cluster, o AgentOptions) (*Agent
 		Name: a.Pod,
 		Path: o.Program,
 		Args: append([]string{
-			"--kubeconfig=" + kubeconfig, "--lease-namespace=" + Namespace, "--state-dir=" + o.StateDir,
+			"--kubeconfig=" + kubeconfig, "--lease-namespace=" + Namespace, "--state-dir=" + o.StateDir, "--log-format=text",
 			"--port=" + port(a.Status), "--prometheus-port=" + port(a.Metrics),
 		}, o.Args...),
 		Env:   []string{"GORACE=halt_on_error=1", "NODE_NAME=" + o.Node, "POD_NAME=" + a.Pod},
