@@ -11,11 +11,9 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-const (
-	// maxAwaitingReplacement limits the deleted nodes in a ledger snapshot, so that there
-	// is room for existing nodes.
-	maxAwaitingReplacement = maxNodesInSnapshot / 2
-)
+// maxAwaitingReplacement limits the deleted nodes in a ledger snapshot, so that there is room
+// for existing nodes.
+const maxAwaitingReplacement = maxNodesInSnapshot / 2
 
 // awaitingReplacement holds deleted nodes that keep their slot until they are replaced,
 // as stored in the ledger. Once the remediation object is gone too, only the ledger tells

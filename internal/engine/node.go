@@ -22,7 +22,9 @@ type Node struct {
 	findings []triage.Reason
 	Reported map[triage.RuleID]Report // what policies have reported last about a finding
 
-	published map[string]int // how often each Event about a finding was published, by its ID
+	// firstFindings has the first finding of each rule that was published, and 0 after a
+	// different one.
+	firstFindings map[triage.RuleID]triage.Code
 
 	unreadable     bool // the ownership record cannot be read
 	unknownEntries int  // entries and fields of the record that this version does not know
@@ -42,16 +44,22 @@ func (state *Node) NoteReported(rule triage.RuleID, is Report) {
 	state.Reported[rule] = is
 }
 
-// maxPublished limits how many Events are remembered for a node whose condition flaps.
-const maxPublished = 64
-
-// countPublished returns how often an Event was published before.
-func (state *Node) countPublished(id string) int {
-	if state.published == nil || len(state.published) >= maxPublished {
-		state.published = map[string]int{}
+// isFirstFinding reports whether this process has published no other finding of the rule for
+// the node.
+func (state *Node) isFirstFinding(finding triage.Reason) bool {
+	first, isKnown := state.firstFindings[finding.Rule]
+	switch {
+	case !isKnown:
+		if state.firstFindings == nil {
+			state.firstFindings = map[triage.RuleID]triage.Code{}
+		}
+		state.firstFindings[finding.Rule] = finding.Code
+		return true
+	case first != finding.Code:
+		state.firstFindings[finding.Rule] = 0
+		return false
 	}
-	state.published[id]++
-	return state.published[id] - 1
+	return true
 }
 
 // setNode stores a newer version of a node.

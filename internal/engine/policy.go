@@ -163,7 +163,7 @@ func (l *Engine) PublishEvent(rule triage.RuleID, node *corev1.Node, what treat.
 		}
 	}
 	if node != nil || s.Policy != nil || len(s.Related) > 0 {
-		l.Event(treat.Event{Node: node, Policy: s.Policy, Related: s.Related, EventReason: what, Reason: reason, Message: message, ID: l.eventID(node, what, reason, message)})
+		l.Event(treat.Event{Node: node, Policy: s.Policy, Related: s.Related, EventReason: what, Reason: reason, Message: message, ID: l.eventID(node, what, reason, message), MayExist: l.mayBeReported(node, what, reason)})
 	}
 }
 
@@ -174,16 +174,20 @@ func (l *Engine) eventID(node *corev1.Node, what treat.EventReason, finding tria
 	if node == nil || !what.IsFinding() {
 		return ""
 	}
-	state := l.Node(node.Name)
-	if state == nil {
-		return ""
-	}
 	transition := node.CreationTimestamp
 	if c := conditionOf(node, finding); c != nil {
 		transition = c.LastTransitionTime
 	}
-	id := fmt.Sprintf("%d %s %s %s %s %d %s %s", what, finding.Rule, finding.Code, finding.Condition, finding.Status, transition.Unix(), text.WithoutDigits(finding.Other), text.WithoutDigits(message))
-	return fmt.Sprintf("%s %d", id, state.countPublished(id))
+	return fmt.Sprintf("%s %d %s %s %s %s %d %s %s", node.UID, what, finding.Rule, finding.Code, finding.Condition, finding.Status, transition.Unix(), text.WithoutDigits(finding.Other), text.WithoutDigits(message))
+}
+
+// mayBeReported reports whether the previous leader may have published an Event: this process
+// has not published another finding of the rule for the node yet.
+func (l *Engine) mayBeReported(node *corev1.Node, what treat.EventReason, finding triage.Reason) bool {
+	if node == nil || !what.IsFinding() || l.Node(node.Name) == nil {
+		return false
+	}
+	return l.Node(node.Name).isFirstFinding(finding)
 }
 
 // conditionOf returns the condition that a finding names, nil if the node no longer has it in

@@ -75,13 +75,10 @@ func duration(text string) (time.Duration, error) {
 // toleration reads a duration, or Never.
 func toleration(text string) (time.Duration, error) {
 	if text == "Never" {
-		return forEver, nil
+		return naive.Never, nil
 	}
 	return duration(text)
 }
-
-// forEver is longer than any recording.
-const forEver = 100 * 365 * 24 * time.Hour
 
 // readPolicies reads which conditions are unhealthy, and how long each is tolerated. The
 // order is: the block's own entries, its default, the recommended time. An entry for a

@@ -5,6 +5,7 @@
 package naive
 
 import (
+	"math"
 	"slices"
 	"time"
 )
@@ -34,9 +35,9 @@ type Condition struct {
 type Signal struct {
 	Condition  string
 	Status     Status
-	Reason     string // empty matches any reason
-	For        time.Duration
-	EvenSilent bool // matches Unknown with the reason AgentSilent, too
+	Reason     string        // empty matches any reason
+	For        time.Duration // Never for a signal that takes its status and reason out of the rule
+	EvenSilent bool          // matches Unknown with the reason AgentSilent, too
 }
 
 // When has the conditions of a rule: all of them must match, or any.
@@ -61,10 +62,15 @@ const (
 	Holds
 )
 
-// Groups lists the conditions of a rule in the order of their first signal.
+// Never is the duration of a signal that does not count.
+const Never time.Duration = math.MaxInt64
+
+// Groups lists the conditions of a rule in the order of their first signal, without those
+// that have no signal that counts.
 func Groups(w When) (conditions []string) {
 	for _, s := range w.Signals {
-		if !slices.Contains(conditions, s.Condition) {
+		counts := func(other Signal) bool { return other.Condition == s.Condition && other.For < Never }
+		if slices.ContainsFunc(w.Signals, counts) && !slices.Contains(conditions, s.Condition) {
 			conditions = append(conditions, s.Condition)
 		}
 	}
@@ -98,6 +104,9 @@ func Group(signals []Signal, row Condition) (v Verdict, wait time.Duration) {
 			wait, named = s.For, names
 		}
 		v = Holds
+	}
+	if v == Holds && wait == Never {
+		return Not, 0
 	}
 	return v, wait
 }

@@ -8,11 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// Duration formats a duration in whole seconds, without trailing zero units: 5m, not 5m0s.
+// Duration formats a duration without trailing zero units: 5m, not 5m0s.
 func Duration(d time.Duration) string {
-	if d >= time.Second {
-		d = d.Truncate(time.Second)
-	}
 	text := d.String()
 	if short, ok := strings.CutSuffix(text, "m0s"); ok {
 		text = short + "m"

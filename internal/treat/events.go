@@ -58,9 +58,10 @@ type Event struct {
 	Message     string        // additional text
 	// Failure, if not empty, says why the action failed.
 	Failure string
-	// ID, if not empty, is the same for the same change after a restart. Of several Events
-	// with one ID only the first is stored.
-	ID string
+	// ID, if not empty, is the same for the same finding after a restart. MayExist says that
+	// a previous process may have stored the Event; then it is not stored again.
+	ID       string
+	MayExist bool
 }
 
 // EventReason is the kind of an Event.
@@ -238,7 +239,7 @@ type EventWriter struct {
 	client   client.Client
 	instance string
 	count    func(outcome string)
-	waiting  chan *eventsv1.Event
+	waiting  chan queuedEvent
 	pace     *rate.Limiter
 	told     atomic.Uint64
 }
@@ -249,7 +250,7 @@ type EventWriter struct {
 func NewEventWriter(c client.Client, instance string, count func(outcome string)) *EventWriter {
 	return &EventWriter{
 		client: c, instance: text.Shorten(instance, 128, "..."), count: count,
-		waiting: make(chan *eventsv1.Event, maxWaiting),
+		waiting: make(chan queuedEvent, maxWaiting),
 		pace:    rate.NewLimiter(eventsPerSecond, eventsAtOnce),
 	}
 }
@@ -277,11 +278,22 @@ func (a *EventWriter) Start(ctx context.Context) error {
 	}
 }
 
+// queuedEvent is an Event to write. If an Event of its name exists that is not this one, it
+// gets the other name.
+type queuedEvent struct {
+	*eventsv1.Event
+	otherName string
+}
+
 // write tries several times to create the Event. An existing Event counts as written: the
-// answer of an earlier attempt was lost.
-func (a *EventWriter) write(ctx context.Context, event *eventsv1.Event) (outcome string) {
+// answer of an earlier attempt was lost, or a previous process has written it.
+func (a *EventWriter) write(ctx context.Context, event queuedEvent) (outcome string) {
 	for try := 1; ; try++ {
-		err := a.create(ctx, event)
+		err := a.create(ctx, event.Event)
+		if try == 1 && apierrors.IsAlreadyExists(err) && event.otherName != "" {
+			event.Name = event.otherName
+			err = a.create(ctx, event.Event)
+		}
 		switch {
 		case err == nil || apierrors.IsAlreadyExists(err):
 			return "written"
@@ -332,16 +344,29 @@ func (a *EventWriter) Write(e Event) {
 	var node *corev1.ObjectReference
 	if e.Node != nil {
 		node = &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: e.Node.Name, UID: e.Node.UID}
-		a.queue(event, e.ID, *node, e.Policy, note)
+		a.queue(event, e, *node, e.Policy, note)
 		note = e.Node.Name + ": " + note
 	}
 	for _, other := range others {
-		if other == e.Policy && other.Kind != "ConfigMap" && e.Node != nil { // a policy need not name itself, but a ConfigMap has several sets
-			a.queue(event, e.ID, *other, node, e.Node.Name+": "+e.note(event.EventTime.Time, "this policy", ""))
-			continue
-		}
-		a.queue(event, e.ID, *other, node, note)
+		a.queue(event, e, *other, node, e.noteFor(other, event.EventTime.Time, note))
 	}
+}
+
+// noteFor returns the note of an Event about a policy or another object. A policy need not
+// name itself. A ConfigMap must, because it may have several sets.
+func (e Event) noteFor(object *corev1.ObjectReference, now time.Time, note string) string {
+	policy, prefix := "this policy", ""
+	switch field, pool, _ := strings.Cut(policykind.Describe(e.Reason.Rule), " of NodePool "); {
+	case object == e.Policy && object.Kind != "ConfigMap":
+	case object.Kind == "NodePool" && object.Name == pool:
+		policy, prefix = field, field+": "
+	default:
+		return note
+	}
+	if e.Node == nil {
+		return e.note(now, policy, prefix)
+	}
+	return e.Node.Name + ": " + e.note(now, policy, prefix)
 }
 
 // note joins the parts of the note: first what happened, last the failure. The prefix
@@ -371,7 +396,7 @@ func (e Event) because(now time.Time, policy, prefix string) string {
 	tolerated := fmt.Sprintf("tolerated %s by %s", text.Duration(r.Eligible.Sub(r.Since)), policy)
 	switch e.EventReason {
 	case NodeRepaired:
-		return fmt.Sprintf("%s for %s, %s", r.ConditionText(), text.Duration(now.Sub(r.Since)), tolerated)
+		return fmt.Sprintf("%s for %s, %s", r.ConditionText(), text.Duration(now.Sub(r.Since).Truncate(time.Second)), tolerated)
 	case RepairPending:
 		return fmt.Sprintf("%s since %s, %s: the node is repaired at %s if it stays so", r.ConditionText(), r.Since.UTC().Format(time.RFC3339), tolerated, r.Eligible.UTC().Format(time.RFC3339))
 	default:
@@ -379,20 +404,24 @@ func (e Event) because(now time.Time, policy, prefix string) string {
 	}
 }
 
-func (a *EventWriter) queue(event eventsv1.Event, id string, about corev1.ObjectReference, related *corev1.ObjectReference, note string) {
+func (a *EventWriter) queue(event eventsv1.Event, e Event, about corev1.ObjectReference, related *corev1.ObjectReference, note string) {
 	if event.Namespace = about.Namespace; event.Namespace == "" {
 		event.Namespace = eventNamespace
 	}
-	suffix := fmt.Sprintf("%x.%x", event.EventTime.UnixNano(), a.told.Add(1))
-	if id != "" {
+	base := strings.TrimRight(about.Name[:min(len(about.Name), maxEventName)], ".-")
+	event.Name = fmt.Sprintf("%s.%x.%x", base, event.EventTime.UnixNano(), a.told.Add(1))
+	queued := queuedEvent{Event: &event}
+	if e.ID != "" {
+		if !e.MayExist {
+			queued.otherName = event.Name
+		}
 		hash := fnv.New64a()
-		fmt.Fprintf(hash, "%s %s %s", about.Kind, about.UID, id)
-		suffix = fmt.Sprintf("%016x", hash.Sum64())
+		fmt.Fprintf(hash, "%s %s %s", about.Kind, about.UID, e.ID)
+		event.Name = fmt.Sprintf("%s.%016x", base, hash.Sum64())
 	}
-	event.Name = strings.TrimRight(about.Name[:min(len(about.Name), maxEventName)], ".-") + "." + suffix
 	event.Regarding, event.Related, event.Note = about, related, text.Shorten(note, MaxNote, "...")
 	select {
-	case a.waiting <- &event:
+	case a.waiting <- queued:
 	default:
 		a.count("dropped")
 	}

@@ -303,15 +303,19 @@ conditionSets:
 			}
 		}
 	})
-	t.Run("stores_an_Event_with_an_ID_once", func(t *testing.T) {
+	t.Run("stores_an_Event_that_a_previous_process_stored_once", func(t *testing.T) {
 		first, second := word("worker-19"), word("worker-19")
 		first.Policy, second.Policy, first.ID, second.ID = nil, nil, "one", "two"
-		runWriter(t, c, "written", 3, func(a *treat.EventWriter) {
+		first.MayExist = true
+		again := first
+		again.MayExist = false // this process has published it and then another
+		runWriter(t, c, "written", 4, func(a *treat.EventWriter) {
 			a.Write(first)
 			a.Write(first)
 			a.Write(second)
+			a.Write(again)
 		})
-		testkit.Same(t, len(about(t, "Node", "worker-19")), 2, "Events")
+		testkit.Same(t, len(about(t, "Node", "worker-19")), 3, "Events")
 	})
 	t.Run("names_the_policy_and_its_toleration_in_Events_of_repairs", func(t *testing.T) {
 		since := time.Now().Add(-5 * time.Minute)

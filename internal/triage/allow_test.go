@@ -154,7 +154,7 @@ func TestReasonsOfPoolsAndAllowances(t *testing.T) {
 	for want, reason := range map[string]triage.Reason{
 		"waits: no more treatments may be begun now": {Code: triage.NotAllowed},
 		"waits: the budget is spent":                 {Code: triage.NotAllowed, Other: "the budget is spent"},
-		"waits: 6 in treatment in NodePool/a (5 gone and not replaced yet: a, b, c and 2 more; the first slot is free by 2026-07-01T12:00:00Z), at most 2 of 9 selected nodes may be": {
+		"waits: 6 in treatment in NodePool/a (5 gone and not replaced yet: a, b, c and 2 more; a slot is free by 2026-07-01T12:00:00Z), at most 2 of 9 selected nodes may be": {
 			Code: triage.CapFull, Have: 6, Limit: 2, Of: 9, Pool: "NodePool/a", Departed: 5, Gone: "a, b, c", Until: since,
 		},
 		"waits: 3 in treatment in NodePool/a, at most 2 of 9 selected nodes may be": {Code: triage.CapFull, Have: 3, Limit: 2, Of: 9, Pool: "NodePool/a"},

@@ -1,7 +1,5 @@
 package triage
 
-import "math"
-
 // controlPlane lets one control-plane node at a time be in treatment.
 type controlPlane struct {
 	holders map[string]int // by node; a deleted node can be a holder beside its replacement
@@ -49,16 +47,16 @@ func (c *Core) schedule(ep *episode) {
 		if ep.step > 0 || ep.verdict != holds {
 			break
 		}
-		if at := nextAfter(c.now, ep.eligible); at != 0 {
-			c.timers.push(at, &ep.timer)
+		if ep.eligible > c.now {
+			c.timers.push(ep.eligible, &ep.timer)
 		}
 		ep.rule.unobserved.push(ep.eligible, &ep.waiting)
 	case ep.active && takesPlaces && ep.rule.treats:
 		c.escalate(ep)
 	case !ep.unhealthy || ep.verdict != holds:
 	case ep.active && takesPlaces: // a taint may have to wait although it was decided
-		if at := nextAfter(c.now, ep.eligible); at != 0 {
-			c.timers.push(at, &ep.timer)
+		if ep.eligible > c.now {
+			c.timers.push(ep.eligible, &ep.timer)
 		}
 	default:
 		if at := nextAfter(c.now, ep.eligible, ep.notBefore); at != 0 && (takesPlaces || ep.eligible > c.now) {
@@ -73,7 +71,7 @@ func (c *Core) schedule(ep *episode) {
 // nextAfter returns the earliest of the times after now; 0 if none.
 func nextAfter(now int64, times ...int64) (next int64) {
 	for _, at := range times {
-		if at > now && at < math.MaxInt64 && (next == 0 || at < next) {
+		if at > now && (next == 0 || at < next) {
 			next = at
 		}
 	}
@@ -121,7 +119,7 @@ func (c *Core) calledOff(ep *episode) Code {
 	case ep.step > 0:
 		return c.heldBack(ep)
 	case ep.verdict == holds && ep.eligible > c.now:
-		return ep.pending()
+		return Pending
 	}
 	if code := c.heldBack(ep); code != 0 || !c.loaded {
 		return code

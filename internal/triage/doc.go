@@ -52,7 +52,8 @@
 // A rule selects nodes by label. A [Signal] names one condition in one status. All
 // signals of a rule that name the same condition form a group. For a node, a group is
 //
-//   - matched, if at least one of its signals matches,
+//   - matched, if at least one of its signals matches, and the one that decides has another
+//     duration than [Never],
 //   - unclear, if the condition is Unknown and no signal matches,
 //   - not matched otherwise.
 //
@@ -142,9 +143,10 @@
 // termination the slot stays occupied until a replacement is ready for work, or until
 // [ReplacementWait] after the deletion of the node. A replacement is a node that the
 // rule selects and that was created after the decision. One node replaces one node: the
-// node with the earliest decision, among all rules that select the replacement. The previous
-// process has already counted nodes that were ready for work before [Core.Loaded]. A
-// node counts as terminated if it disappears while the facts show a treatment with
+// node with the earliest decision, among all rules that select the replacement. Of nodes that
+// were ready for work before [Core.Loaded] it is not known whether the previous process has
+// counted them: they replace nodes only as far as the rule selects as many nodes as before
+// the deletion ([Grant.Before]). A node counts as terminated if it disappears while the facts show a treatment with
 // [Treatment.Deletes], whatever the action of the step.
 //
 // # Foreign taints

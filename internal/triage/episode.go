@@ -1,9 +1,6 @@
 package triage
 
-import (
-	"math"
-	"slices"
-)
+import "slices"
 
 // episode is the state of a rule on a node. It opens when a condition begins to match or
 // when the facts show a response. It closes when neither is left. Healthy nodes have none.
@@ -189,12 +186,4 @@ func (c *Core) countInZone(n *node, by int) {
 			ep.rule.zone(n.zone).Recovering += by
 		}
 	}
-}
-
-// pending says why a matched rule that is not eligible does not respond.
-func (ep *episode) pending() Code {
-	if ep.eligible == math.MaxInt64 {
-		return Tolerated
-	}
-	return Pending
 }

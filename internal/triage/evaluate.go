@@ -35,7 +35,10 @@ func (c *Core) evaluateGroup(g *group, n *node) (v verdict, duration time.Durati
 			v, duration, specific = holds, s.duration, names
 		}
 	}
-	if v == no && status == Unknown {
+	switch {
+	case v == holds && duration == Never:
+		v = no
+	case v == no && status == Unknown:
 		v = unclear
 	}
 	return v, duration, row

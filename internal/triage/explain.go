@@ -292,7 +292,7 @@ func (c *Core) whyNotYet(reason *Reason, ep *episode) {
 	case ep.verdict == unclear:
 		c.nameObstacle(reason, ep, Unclear)
 	case ep.eligible > c.now:
-		c.nameObstacle(reason, ep, ep.pending())
+		c.nameObstacle(reason, ep, Pending)
 	case ep.notBefore > c.now:
 		reason.Code, reason.Until = Retrying, instant(ep.notBefore)
 	case !c.loaded:
@@ -339,7 +339,8 @@ func (c *Core) nameObstacle(reason *Reason, ep *episode, code Code) {
 }
 
 // nameDeparted names the deleted nodes that keep a slot in the pool of a rule, and when time
-// frees the first slot.
+// alone lets the rule begin. Nodes that are gone lower a percentage, so more than one slot
+// may have to be freed for that.
 func (c *Core) nameDeparted(reason *Reason, r *rule) {
 	if reason.Departed = r.departed(); reason.Departed == 0 {
 		return
@@ -351,7 +352,9 @@ func (c *Core) nameDeparted(reason *Reason, r *rule) {
 		}
 	}
 	slices.SortFunc(gone, func(a, b *departure) int { return cmp.Or(cmp.Compare(a.gone, b.gone), cmp.Compare(a.node, b.node)) })
-	reason.Until = instant(later(gone[0].gone, ReplacementWait))
+	if excess := reason.Have - reason.Limit; excess < len(gone) {
+		reason.Until = instant(later(gone[excess].gone, ReplacementWait))
+	}
 	names := make([]string, 0, MostNamed)
 	for _, d := range gone[:min(len(gone), MostNamed)] {
 		names = append(names, d.node)
@@ -376,7 +379,7 @@ func (c *Core) explainDryRun(p *Plan, ep *episode) Reason {
 	case ep.verdict == unclear:
 		c.whyUnclear(&reason, ep.node, ep.rule)
 	default:
-		reason.Code, reason.Until = ep.pending(), instant(ep.eligible)
+		reason.Code, reason.Until = Pending, instant(ep.eligible)
 	}
 	if stays {
 		reason.Other = reason.removalText()
@@ -458,7 +461,7 @@ func (c *Core) explainTaint(p *Plan, ep *episode, strongest Effect, by RuleID) R
 		case ep.verdict == unclear:
 			c.whyUnclear(&reason, ep.node, ep.rule)
 		case ep.eligible > c.now:
-			reason.Code, reason.Until = ep.pending(), instant(ep.eligible)
+			reason.Code, reason.Until = Pending, instant(ep.eligible)
 		default:
 			reason.Code, reason.Other = OnHold, ep.rule.spec.Hold
 		}

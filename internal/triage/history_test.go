@@ -992,9 +992,24 @@ func (h *history) drawRule(id triage.RuleID) triage.Rule {
 	return r
 }
 
-// alterRule changes at most one field of a rule.
+// alterRule changes at most one field of a rule, or makes it valid after that.
 func (h *history) alterRule(r triage.Rule) triage.Rule {
 	r.When.Signals = slices.Clone(r.When.Signals)
+	r = h.alterField(r)
+	neverOnlyForAny(r.When)
+	return r
+}
+
+// neverOnlyForAny replaces Never in a rule that requires all conditions.
+func neverOnlyForAny(when triage.When) {
+	for i := range when.Signals {
+		if when.All {
+			when.Signals[i].For = min(when.Signals[i].For, time.Minute)
+		}
+	}
+}
+
+func (h *history) alterField(r triage.Rule) triage.Rule {
 	switch pick(h.t, []string{"for", "hold", "dry run", "bound", "response", "recovery", "who", "when", "all", "order", "precedence", "everything", "nothing"}) {
 	case "precedence":
 		r.Precedence = h.drawPrecedence()
@@ -1079,6 +1094,7 @@ func (h *history) drawWhen() triage.When {
 		s.FromCreation = fromCreation[s.Condition]
 		when.Signals = append(when.Signals, s)
 	}
+	neverOnlyForAny(when)
 	return when
 }
 
@@ -1858,11 +1874,16 @@ func (h *history) checkDryRun(saw map[string]int, id triage.RuleID, name string,
 
 // matchesNow says whether a rule matches a node, whatever the durations.
 func matchesNow(rule triage.Rule, node triage.Node) bool {
-	stands := map[string]bool{}
+	stands, named := map[string]bool{}, map[string]bool{}
 	for _, s := range rule.When.Signals {
 		row, _ := rowOf(node, s.Condition)
 		silent := row.Status == triage.Unknown && row.Reason == triage.AgentSilent && !s.EvenSilent
-		stands[s.Condition] = stands[s.Condition] || row.Status == s.Status && (s.Reason == "" || s.Reason == row.Reason) && !silent
+		matches := row.Status == s.Status && (s.Reason == "" || s.Reason == row.Reason) && !silent
+		if isNamed := matches && s.Reason != ""; isNamed && !named[s.Condition] { // it decides, whatever the others say
+			stands[s.Condition], named[s.Condition] = s.For < triage.Never, true
+		} else if isNamed || !named[s.Condition] {
+			stands[s.Condition] = stands[s.Condition] || matches && s.For < triage.Never
+		}
 	}
 	some, every := false, true
 	for _, stand := range stands {

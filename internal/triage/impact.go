@@ -110,8 +110,7 @@ func (c *Core) matches(r *rule, n *node) bool {
 func (c *Core) count(r *rule, n *node) (holding, open, missing int) {
 	for i := range r.groups {
 		g := &r.groups[i]
-		switch v, duration, row := c.evaluateGroup(g, n); {
-		case v == holds && duration == Never: // no response follows
+		switch v, _, row := c.evaluateGroup(g, n); {
 		case v == holds:
 			holding++
 		case v == unclear:

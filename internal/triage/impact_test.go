@@ -65,10 +65,6 @@ func (h *history) drawImpactRule() triage.Rule {
 			Condition: unreportedCondition, Status: pick(h.t, []triage.Status{triage.True, triage.Missing}), Reason: pick(h.t, []string{"", "Unheard"}),
 		})
 	}
-	// TestSurvey proves what Never means. The naive core only knows whether a rule matches.
-	for i := range rule.When.Signals {
-		rule.When.Signals[i].For = min(rule.When.Signals[i].For, time.Minute)
-	}
 	return rule
 }
 

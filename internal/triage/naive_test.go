@@ -3,7 +3,6 @@ package triage_test
 import (
 	"cmp"
 	"maps"
-	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -776,15 +775,18 @@ func (t *naiveCore) selectedBy(rule triage.Rule) (n int) {
 }
 
 // firstDeparted names deleted nodes that keep a slot in the pool of a rule, and says when
-// time frees the first slot.
-func (t *naiveCore) firstDeparted(rule triage.Rule) (names string, until time.Time) {
+// time frees a slot, if more than this number of slots must be freed for that.
+func (t *naiveCore) firstDeparted(rule triage.Rule, excess int) (names string, until time.Time) {
 	gone := slices.DeleteFunc(slices.Clone(t.departed), func(v triage.Grant) bool {
 		return v.Rule != rule.ID && (rule.Bound.Pool == "" || t.pools[v.Rule] != rule.Bound.Pool)
 	})
 	slices.SortFunc(gone, func(a, b triage.Grant) int { return cmp.Or(a.Gone.Compare(b.Gone), cmp.Compare(a.Node, b.Node)) })
 	var list []string
 	for _, v := range gone[:min(len(gone), triage.MostNamed)] {
-		list, until = append(list, v.Node), gone[0].Gone.Add(triage.ReplacementWait)
+		list = append(list, v.Node)
+	}
+	if excess < len(gone) {
+		until = gone[excess].Gone.Add(triage.ReplacementWait)
 	}
 	return strings.Join(list, ", "), until
 }
@@ -813,9 +815,16 @@ func (t *naiveCore) recognizeReplacements() {
 		}
 		there, young := t.departedLike(d), []*nodeState{}
 		for _, p := range t.nodes {
-			if ready, _ := rowOf(p.facts, triage.Ready); selects(rule, p.facts) && ready.Status == triage.True && !p.facts.Starting {
+			if !selects(rule, p.facts) {
+				continue
+			}
+			ready, _ := rowOf(p.facts, triage.Ready)
+			switch isOld := p.created.Before(d.Since.Truncate(time.Second)); {
+			case isOld:
 				there++
-				if !p.isReplacement && !p.created.Before(d.Since.Truncate(time.Second)) {
+			case ready.Status == triage.True && !p.facts.Starting:
+				there++
+				if !p.isReplacement {
 					young = append(young, p)
 				}
 			}
@@ -957,7 +966,7 @@ func (t *naiveCore) obstacle(p *nodeState, rule triage.Rule) (triage.Reason, boo
 			gone += t.unreplaced(mate)
 		}
 		reason := triage.Reason{Code: triage.CapFull, Have: taken, Limit: limit, Of: t.capBase(rule), Pool: rule.Bound.Pool, Departed: gone}
-		reason.Gone, reason.Until = t.firstDeparted(rule)
+		reason.Gone, reason.Until = t.firstDeparted(rule, taken-limit)
 		return reason, true
 	}
 	if word, told := t.allowances[rule.ID]; told && word.Remaining <= 0 && len(rule.Response.Ladder) > 0 {
@@ -1334,7 +1343,7 @@ func (t *naiveCore) calledOff(p *nodeState, rule triage.Rule) (triage.Reason, bo
 	case t.verdict(p, rule) == unclear:
 		return t.unclear(p, rule), true
 	case c.step == 0 && eligible.After(t.now):
-		return pendingUntil(eligible), true
+		return triage.Reason{Code: triage.Pending, Until: eligible}, true
 	case rule.Hold != "":
 		return triage.Reason{Code: triage.OnHold, Other: rule.Hold}, true
 	case vetoed:
@@ -1374,7 +1383,7 @@ func (t *naiveCore) mustRemember(p *nodeState, rule triage.Rule, condition strin
 	}
 	found := clock.derivable && clock.transition.Equal(row.Transition)
 	v, _ := t.group(p, rule, condition)
-	wait := slices.ContainsFunc(signals, func(s triage.Signal) bool { return s.For > 0 })
+	wait := slices.ContainsFunc(signals, func(s triage.Signal) bool { return s.For > 0 && s.For < triage.Never })
 	switch {
 	case found && v == holds:
 		return false
@@ -1451,7 +1460,7 @@ func (t *naiveCore) finding(p *nodeState, id triage.RuleID) (reason triage.Reaso
 	if v == holds {
 		eligible, condition := t.eligible(p, rule)
 		row, _ := rowOf(p.facts, condition)
-		reason.Eligible = shown(eligible)
+		reason.Eligible = eligible
 		reason.Condition, reason.Status, reason.Since = condition, row.Status, c.clocks[condition].at
 		reason.FromCreation = signalsOf(rule, condition)[0].FromCreation
 	}
@@ -1522,7 +1531,7 @@ func (t *naiveCore) treatmentFinding(p *nodeState, rule triage.Rule, c *ruleStat
 		return t.unclear(p, rule)
 	}
 	if eligible, _ := t.eligible(p, rule); eligible.After(t.now) {
-		return pendingUntil(eligible)
+		return triage.Reason{Code: triage.Pending, Until: eligible}
 	}
 	if c.notBefore.After(t.now) {
 		return triage.Reason{Code: triage.Retrying, Until: c.notBefore}
@@ -1554,9 +1563,9 @@ func (t *naiveCore) dryRunFinding(p *nodeState, rule triage.Rule, v verdict, the
 		return t.unclear(p, rule)
 	}
 	if due, _ := t.eligible(p, rule); due.After(t.now) {
-		reason.Until = shown(due)
+		reason.Until = due
 		if !there {
-			reason.Code = pendingUntil(due).Code
+			reason.Code = triage.Pending
 		}
 		return reason
 	}
@@ -1583,7 +1592,7 @@ func (t *naiveCore) taintFinding(p *nodeState, rule triage.Rule, c *ruleState, v
 	case standing == 0 && v == unclear:
 		return t.unclear(p, rule), 0, false
 	case standing == 0 && pending:
-		return pendingUntil(eligible), 0, false
+		return triage.Reason{Code: triage.Pending, Until: eligible}, 0, false
 	case standing == 0:
 		return triage.Reason{Code: triage.OnHold, Other: rule.Hold}, 0, false
 	}
@@ -1600,7 +1609,7 @@ func (t *naiveCore) taintFinding(p *nodeState, rule triage.Rule, c *ruleState, v
 		return reason, standing, false
 	}
 	if pending {
-		reason.Until = shown(eligible)
+		reason.Until = eligible
 	}
 	switch {
 	case excludesNode(rule, p.facts) && standing == triage.NoSchedule:
@@ -1699,33 +1708,11 @@ func (t *naiveCore) eligible(p *nodeState, rule triage.Rule) (at time.Time, deci
 			continue
 		}
 		due := p.ruleState(rule.ID).clocks[condition].at.Add(wait)
-		if wait == triage.Never {
-			due = never
-		}
 		if decides == "" || rule.When.All && due.After(at) || !rule.When.All && due.Before(at) {
 			at, decides = due, condition
 		}
 	}
 	return at, decides
-}
-
-// never is when a signal with the duration Never becomes eligible.
-var never = time.Unix(0, math.MaxInt64)
-
-// pendingUntil is the reason of a rule that is not eligible yet.
-func pendingUntil(eligible time.Time) triage.Reason {
-	if eligible.Equal(never) {
-		return triage.Reason{Code: triage.Tolerated}
-	}
-	return triage.Reason{Code: triage.Pending, Until: eligible}
-}
-
-// shown is a time in a reason, where the zero time means never.
-func shown(at time.Time) time.Time {
-	if at.Equal(never) {
-		return time.Time{}
-	}
-	return at
 }
 
 // ---- helpers
@@ -1768,7 +1755,8 @@ func compareRules(a, b triage.RuleID) int {
 func groups(rule triage.Rule) []string {
 	var conditions []string
 	for _, s := range rule.When.Signals {
-		if !slices.Contains(conditions, s.Condition) {
+		counts := func(other triage.Signal) bool { return other.Condition == s.Condition && other.For < triage.Never }
+		if slices.ContainsFunc(rule.When.Signals, counts) && !slices.Contains(conditions, s.Condition) {
 			conditions = append(conditions, s.Condition)
 		}
 	}

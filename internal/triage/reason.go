@@ -64,8 +64,6 @@ const (
 	Unclear
 	// Pending: the conditions have not matched long enough.
 	Pending
-	// Tolerated: the conditions match, but the duration of their signal is Never.
-	Tolerated
 	// Partial: some conditions match, but the rule requires all.
 	Partial
 	// Healthy: rules select the node, and no condition matches.
@@ -76,7 +74,7 @@ const (
 
 var codeNames = [...]string{
 	"", "Treating", "Exhausted", "Tainted", "FellBack", "Kept", "Recovering", "Recovered", "Deselected", "RuleGone", "NodeGone", "CapFull",
-	"NotAllowed", "GateClosed", "CoolingDown", "ControlPlaneBusy", "Busy", "Vetoed", "OnHold", "Retrying", "DryRun", "Superseded", "Unclear", "Pending", "Tolerated", "Partial", "Healthy", "NotSelected",
+	"NotAllowed", "GateClosed", "CoolingDown", "ControlPlaneBusy", "Busy", "Vetoed", "OnHold", "Retrying", "DryRun", "Superseded", "Unclear", "Pending", "Partial", "Healthy", "NotSelected",
 }
 
 // IsWait reports whether the code describes an unhealthy node whose treatment is due and
@@ -228,8 +226,6 @@ func (r Reason) tail() string {
 		return fmt.Sprintf("%s is Unknown%s, which this policy does not match: existing responses stay, nothing new starts", r.Condition, r.unknownCause())
 	case Pending:
 		return "eligible at " + stamp(r.Until)
-	case Tolerated:
-		return "left alone: this policy tolerates it for ever"
 	case Partial:
 		return fmt.Sprintf("%d of %d conditions are met, all must be", r.Have, r.Of)
 	case Healthy:
@@ -302,8 +298,12 @@ func (r Reason) waitText() string {
 		if r.Pool != "" {
 			taken += " in " + r.Pool
 		}
-		if r.Departed > 0 { // Gone and Until are set
-			taken += fmt.Sprintf(" (%d gone and not replaced yet: %s; the first slot is free by %s)", r.Departed, r.goneText(), stamp(r.Until))
+		if r.Departed > 0 {
+			taken += fmt.Sprintf(" (%d gone and not replaced yet: %s", r.Departed, r.goneText())
+			if !r.Until.IsZero() {
+				taken += "; a slot is free by " + stamp(r.Until)
+			}
+			taken += ")"
 		}
 		return fmt.Sprintf("%s, at most %d of %d selected nodes may be", taken, r.Limit, r.Of)
 	case NotAllowed:

@@ -265,21 +265,23 @@ func (c *Core) awaitReplacement(d *departure, gone int64) {
 }
 
 // recognizeReplacements frees the slots of nodes that were replaced while no process was
-// running. A slot is free if the rule selects as many ready nodes as before the deletion.
-// Nodes that are gone since then, and not replaced, are missing among them. One of the
-// ready nodes must be young enough, because an edited selector adds nodes as well.
+// running. A slot is free if the rule selects as many nodes as before the deletion, without
+// young nodes that are not ready. Nodes that are gone since then, and not replaced, are
+// missing among them. One node must be young and ready, because an edited selector adds
+// nodes as well.
 func (c *Core) recognizeReplacements() {
 	restored := slices.SortedFunc(maps.Keys(c.awaitingReplacement), func(a, b *departure) int {
 		return cmp.Or(cmp.Compare(b.gone, a.gone), cmp.Compare(a.node, b.node), a.rule.spec.ID.Compare(b.rule.spec.ID))
 	})
 	for _, d := range restored {
-		ready, replacement := 0, (*node)(nil)
+		there, replacement := 0, (*node)(nil)
 		for _, n := range c.walk() {
-			if !n.selectedBy(d.rule) || !c.isReady(n) {
+			isOld := n.created < wholeSeconds(d.since)
+			if !n.selectedBy(d.rule) || !isOld && !c.isReady(n) {
 				continue
 			}
-			ready++
-			if !n.isReplacement && n.created >= wholeSeconds(d.since) && (replacement == nil || n.created < replacement.created || n.created == replacement.created && n.name < replacement.name) {
+			there++
+			if !isOld && !n.isReplacement && (replacement == nil || n.created < replacement.created || n.created == replacement.created && n.name < replacement.name) {
 				replacement = n
 			}
 		}
@@ -289,7 +291,7 @@ func (c *Core) recognizeReplacements() {
 				goneBefore++
 			}
 		}
-		if d.before > 0 && replacement != nil && ready+goneBefore > d.before {
+		if d.before > 0 && replacement != nil && there+goneBefore > d.before {
 			c.endDeparture(d)
 			c.markReplacement(replacement)
 		}

@@ -73,7 +73,7 @@ type Signal struct {
 	Condition string
 	Status    Status
 	Reason    string        // empty matches any reason
-	For       time.Duration // how long the condition must have matched; [Never] for no response
+	For       time.Duration // how long the condition must have matched; [Never] for no match
 
 	// EvenSilent lets the signal match Unknown with reason AgentSilent.
 	EvenSilent bool
@@ -82,8 +82,8 @@ type Signal struct {
 	FromCreation bool
 }
 
-// Never is the duration of a signal that makes a node unhealthy without a response. It lets
-// a reason or a status differ from the others of its condition.
+// Never is the duration of a signal that takes a reason or a status out of the rule, although
+// another signal of the condition would match it. Only rules without All may have it.
 const Never time.Duration = math.MaxInt64
 
 // Bound limits how many nodes a rule may affect.
@@ -260,6 +260,8 @@ func (r Rule) Validate() error {
 			return bad(field+"status", s.Status, "want True, False, Unknown or Missing")
 		case s.For < 0:
 			return bad(field+"for", s.For, "a duration cannot be negative")
+		case s.For == Never && r.When.All:
+			return bad(field+"for", "Never", "a rule that requires all conditions cannot leave one out")
 		case met && counts != s.FromCreation:
 			return bad(field+"fromCreation", s.FromCreation, "the signals of one condition must agree from when they count")
 		}

@@ -137,13 +137,17 @@ func define(spec Rule, symbolOf func(name string) symbol) (d definition) {
 		d.requirements = append(d.requirements, compiled)
 	}
 	for _, s := range spec.When.Signals {
+		// A condition that the rule leaves out altogether is not unclear while it is Unknown.
+		if !slices.ContainsFunc(spec.When.Signals, func(other Signal) bool { return other.Condition == s.Condition && other.For < Never }) {
+			continue
+		}
 		at := slices.IndexFunc(d.groups, func(g group) bool { return g.name == s.Condition })
 		if at < 0 {
 			at = len(d.groups)
 			d.groups = append(d.groups, group{condition: symbolOf(s.Condition), name: s.Condition, fromCreation: s.FromCreation})
 			d.reads |= maskOf(d.groups[at].condition)
 		}
-		d.groups[at].hasDuration = d.groups[at].hasDuration || s.For > 0
+		d.groups[at].hasDuration = d.groups[at].hasDuration || s.For > 0 && s.For < Never
 		d.groups[at].signals = append(d.groups[at].signals,
 			signal{status: s.Status, reason: symbolOf(s.Reason), evenSilent: s.EvenSilent, duration: s.For})
 	}

@@ -75,7 +75,7 @@ func (h *history) successor() *triage.Core {
 
 // hasDuration says whether a rule has a duration for a condition.
 func hasDuration(rule triage.Rule, condition string) bool {
-	return slices.ContainsFunc(rule.When.Signals, func(s triage.Signal) bool { return s.Condition == condition && s.For > 0 })
+	return slices.ContainsFunc(rule.When.Signals, func(s triage.Signal) bool { return s.Condition == condition && s.For > 0 && s.For < triage.Never })
 }
 
 // checkClock compares a clock of the core with the clock of its successor.

@@ -7,7 +7,7 @@ import "cmp"
 type Survey struct {
 	Selected     int      // nodes that the rule selects
 	ControlPlane int      // selected control-plane nodes
-	Matching     int      // selected nodes that match now, whatever the durations, except Never
+	Matching     int      // selected nodes that match now, whatever the durations
 	First        []string // the first matching nodes by name, at most [MostNamed]
 	Shared       []Shared // overlap with each of the other selectors
 }

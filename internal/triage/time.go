@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Times are stored as nanoseconds; zero means no time, and math.MaxInt64 never.
+// Times are stored as nanoseconds; zero means no time.
 
 func nanos(t time.Time) int64 {
 	switch seconds := t.Unix(); {
@@ -17,9 +17,8 @@ func nanos(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// instant returns a time for callers, who read the zero time as none or never.
 func instant(at int64) time.Time {
-	if at == 0 || at == math.MaxInt64 {
+	if at == 0 {
 		return time.Time{}
 	}
 	return time.Unix(0, at).UTC()

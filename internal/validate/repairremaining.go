@@ -89,7 +89,7 @@ type selectedNodes struct {
 
 // noteSelected notes which nodes a policy with a selector selects now.
 func (s *repairAnalysis) noteSelected(pools []*karpenter.NodePool, inPools []triage.Shared) {
-	if s.hasPool {
+	if s.hasPool || s.Pools == nil { // without the pools, the provider of a node is unknown
 		return
 	}
 	rest := s.found.Selected

@@ -86,14 +86,15 @@ func testObservability(w *scope) {
 		if node.Reason != "Tainted" {
 			w.t.Fatalf("the first node of the status is %s: %s", node.Reason, node.Message)
 		}
-		if note := w.tellsOf(node.Name, "Tainted"); note != node.Message {
+		told := withReason(node.Message)
+		if note := w.tellsOf(node.Name, "Tainted"); note != "ConditionSet/"+w.name+"-set: "+told {
 			w.t.Errorf("the Event about the node says %q, the status %q", note, node.Message)
 		}
-		w.tellsOf(w.name+"-set", "Tainted", node.Name, node.Message)
+		w.tellsOf(w.name+"-set", "Tainted", node.Name+": "+told)
 
 		w.setCondition(node.Name, "Unhealthy", corev1.ConditionFalse)
 		gone := w.tellsOf(node.Name, "Recovered", "ConditionSet/"+w.name+"-set")
-		w.tellsOf(w.name+"-set", "Recovered", node.Name, gone)
+		w.tellsOf(w.name+"-set", "Recovered", node.Name+": "+strings.TrimPrefix(gone, "ConditionSet/"+w.name+"-set: "))
 	})
 
 	w.run("in an Event for every change", func(w *scope) {
@@ -101,7 +102,7 @@ func testObservability(w *scope) {
 			{Type: "Flaky", Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(time.Now().Add(-time.Hour))},
 		}})[0]
 		w.createSet("flaky", on("Flaky"))
-		first := w.tellsOf(node, "Tainted")
+		first := strings.TrimPrefix(w.tellsOf(node, "Tainted"), "ConditionSet/"+w.name+"-flaky: ")
 		w.setCondition(node, "Flaky", corev1.ConditionFalse)
 		w.has(node)
 		w.setCondition(node, "Flaky", corev1.ConditionTrue)
@@ -115,9 +116,14 @@ func testObservability(w *scope) {
 			}
 			return nil
 		}).Nodes[0].Message
-		w.tellsOf(node, "Tainted", second)
-		w.tellsOf(w.name+"-flaky", "Tainted", second)
+		w.tellsOf(node, "Tainted", withReason(second))
+		w.tellsOf(w.name+"-flaky", "Tainted", withReason(second))
 	})
+}
+
+// withReason adds to a text of a status what only Events say: the reason of the condition.
+func withReason(message string) string {
+	return strings.Replace(message, "=True", "=True (TestSaysSo)", 1)
 }
 
 func testMetrics(w *scope, controller *install.Controller) {

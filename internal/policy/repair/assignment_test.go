@@ -423,7 +423,7 @@ func TestTheStatusOfAPolicy(t *testing.T) {
 		}
 		tolerate("Never")
 		is := status()
-		if is.Sick != 2 || is.Held != 0 || is.SickNodes[0].Reason != "Tolerated" || is.SickNodes[0].EligibleAt != nil || !strings.HasSuffix(is.SickNodes[0].Message, "tolerates it for ever") {
+		if is.Sick != 0 || is.Held != 0 || len(is.SickNodes) != 0 {
 			t.Errorf("tolerated: %+v", is)
 		}
 		tolerate("")

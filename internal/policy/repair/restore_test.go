@@ -120,28 +120,31 @@ func TestASuccessorRecognizesAReplacement(t *testing.T) {
 	}
 }
 
-// A successor publishes the Events about a finding again, under the same names, so that the
-// API server stores them once. A finding that returns has another name.
+// A successor publishes the first Event about a finding again under the same name, so that the
+// API server stores it once. Nodes have different names, and a finding that returns is stored
+// again.
 func TestASuccessorRepeatsNoEvent(t *testing.T) {
-	ids := func(h *nodePoolFixture) (ids []string) {
+	published := func(h *nodePoolFixture) (events []treat.Event) {
 		for _, e := range h.Events {
-			if e.EventReason == treat.RepairPending || e.EventReason == treat.RepairBlocked {
-				ids = append(ids, e.ID)
+			if e.EventReason.IsFinding() {
+				events = append(events, treat.Event{ID: e.ID, MayExist: e.MayExist})
 			}
 		}
-		return ids
+		return events
 	}
 	withNodePools(t, func(h *nodePoolFixture) {
 		h.pool("default", ofAtMost("1"))
-		h.launches("default", "a", "b")
-		h.breaks(corev1.ConditionTrue, "a")
-		pending := ids(h)
-		testkit.Require(t, len(pending) == 1 && pending[0] != "", "the Events are %q", pending)
-		testkit.Equal(t, "of a successor", pending, ids(h.successor()))
-		h.pool("default", nil)
-		h.pool("default", ofAtMost("1"))
-		again := ids(h)
-		testkit.Check(t, len(again) == 2 && again[1] != again[0], "the Events of a finding that returns are %q", again)
+		h.launches("default", "a", "b", "c")
+		h.breaks(corev1.ConditionTrue, "a", "b")
+		events := published(h)
+		testkit.Require(t, len(events) == 2 && events[0].ID != events[1].ID && events[0].MayExist && events[1].MayExist, "the Events are %+v", events)
+		testkit.Equal(t, "Events of a successor", events, published(h.successor()))
+		h.advance(10 * time.Minute) // a is terminated, b has to wait
+		h.terminates("a")
+		after := published(h)[2:]
+		testkit.Require(t, len(after) == 1 && after[0].ID != "" && !after[0].MayExist, "the Events after the toleration are %+v", after)
+		successor := published(h.successor())
+		testkit.Check(t, len(successor) == 1 && successor[0].ID == after[0].ID && successor[0].MayExist, "the Events of a successor are %+v, want %+v", successor, after)
 	})
 }
 

@@ -128,11 +128,7 @@ func (r *Policy) statusOf(pol *repairPolicy, sum *repairCounts) v1alpha1.RepairP
 		Conditions: slices.Clone(pol.status.Stored.Conditions),
 	}
 	slices.SortFunc(sum.rows, func(a, b row) int {
-		dueA, dueB := r.eligible(a), r.eligible(b)
-		if dueA.IsZero() != dueB.IsZero() { // nodes that are never due come last
-			return dueB.Compare(dueA)
-		}
-		return cmp.Or(dueA.Compare(dueB), cmp.Compare(a.node, b.node))
+		return cmp.Or(r.eligible(a).Compare(r.eligible(b)), cmp.Compare(a.node, b.node))
 	})
 	for _, row := range sum.rows[:min(len(sum.rows), v1alpha1.MaxListedNodes)] {
 		reason := r.host.CurrentReason(row.node, row.reason)
