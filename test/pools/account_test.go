@@ -83,7 +83,9 @@ func (p *pool) account() *account {
 	defer cancel()
 	recording, err := p.RecordingOf(ctx, func(c testbed.Change) bool {
 		switch c.GVR {
-		case karpenter.ClaimsResource, testbed.NodesResource:
+		case karpenter.ClaimsResource:
+			return c.Object.GetLabels()[testbed.PoolLabel] == p.name && !p.surplus[c.Name]
+		case testbed.NodesResource:
 			return c.Object.GetLabels()[testbed.PoolLabel] == p.name
 		case karpenter.PoolsResource:
 			return c.Name == p.name

@@ -106,6 +106,7 @@ type pool struct {
 	// isHeldUp is for a pool whose nodes start tainted: while it is true, no node becomes
 	// ready.
 	isHeldUp *atomic.Bool
+	surplus  map[string]bool // claims that fills deleted; account omits them
 }
 
 // object is a part of a manifest, and list one of its lists.
@@ -137,7 +138,7 @@ func budgets(nodes string) object { return object{"budgets": list{object{"nodes"
 // createPool creates a NodePool, and a Deployment that fills this number of nodes.
 func (w *fixture) createPool(t *testing.T, p karpenter.Pool, nodes int, changes ...func(*karpenter.Deployment)) *pool {
 	t.Helper()
-	is := &pool{fixture: w, t: t, name: p.Name, isHeldUp: new(atomic.Bool)}
+	is := &pool{fixture: w, t: t, name: p.Name, isHeldUp: new(atomic.Bool), surplus: map[string]bool{}}
 	testkit.Must(is.t, w.karpenter.CreatePool(t.Context(), p))
 	d := karpenter.Deployment{Name: p.Name, Pool: p.Name, Replicas: nodes * karpenter.PodsPerNode}
 	for _, change := range changes {
@@ -168,7 +169,9 @@ func (p *pool) fills(nodes int) {
 			if extra.DeletionTimestamp != nil {
 				continue
 			}
-			if _, err := p.Kubectl(ctx, "delete", "nodeclaim", "--wait=false", p.claimOf(extra.Name).GetName()); err != nil {
+			claim := p.claimOf(extra.Name).GetName()
+			p.surplus[claim] = true
+			if _, err := p.Kubectl(ctx, "delete", "nodeclaim", "--wait=false", claim); err != nil {
 				return err
 			}
 		}
