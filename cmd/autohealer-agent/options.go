@@ -223,6 +223,8 @@ func wanted(f *flag.Flag) string {
 		return "true or false"
 	case time.Duration:
 		return "a time like 30s or 5m"
+	case *slog.Level:
+		return "debug, info, warn or error"
 	}
 	if strings.HasSuffix(f.Name, "port") {
 		return portRange

@@ -132,6 +132,7 @@ func TestParseRefusesWithAFix(t *testing.T) {
 		{[]string{file, "--port"}, "--port has no value"},
 		{[]string{file, "--port=many"}, "--port=many: want 1 to 65535, or 0 for none"},
 		{[]string{file, "--v=much"}, "--v=much: want a whole number"},
+		{[]string{file, "--log-level=loud"}, "--log-level=loud: want debug, info, warn or error"},
 		{[]string{file, "-vmuch"}, "no flag --vmuch"},
 		{[]string{file, "-x4"}, "no flag --x"},
 		{[]string{file, "--v4"}, "no flag --v4"},

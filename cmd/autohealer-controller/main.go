@@ -25,7 +25,7 @@ var version = "dev"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := command(ctx, os.Args[1:], os.Stderr)
+	err := command(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, name+":", err)
@@ -33,12 +33,12 @@ func main() {
 	}
 }
 
-func command(ctx context.Context, args []string, out io.Writer) error {
+func command(ctx context.Context, args []string, out, log io.Writer) error {
 	if err := limitMemory(os.Getenv); err != nil {
 		return err
 	}
 	if len(args) > 0 && args[0] == "cleanup" {
-		return cleanUp(ctx, args[1:], out)
+		return cleanUp(ctx, args[1:], log)
 	}
 	o, err := parse(args, out)
 	if errors.Is(err, flag.ErrHelp) {
@@ -51,5 +51,5 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 		_, err := fmt.Fprintln(out, name, version)
 		return err
 	}
-	return run(ctx, o, out)
+	return run(ctx, o, log)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -51,14 +52,14 @@ func TestParseRefuses(t *testing.T) {
 
 func TestHelpListsFlags(t *testing.T) {
 	var out bytes.Buffer
-	testkit.Must(t, command(t.Context(), []string{"--help"}, &out))
+	testkit.Must(t, command(t.Context(), []string{"--help"}, &out, io.Discard))
 	for _, flag := range []string{"kubeconfig", "leader-elect", "metrics-bind-address", "health-probe-bind-address", "webhooks", "webhook-bind-address", "webhook-dns-name", "webhook-client-ca-file", "webhook-client-name", "log-format"} {
 		testkit.Check(t, strings.Contains(out.String(), "-"+flag), "--%s is not listed", flag)
 	}
 }
 
 func TestRunOutsideAClusterAsksForKubeconfig(t *testing.T) {
-	err := command(t.Context(), nil, &bytes.Buffer{})
+	err := command(t.Context(), nil, io.Discard, io.Discard)
 	testkit.Check(t, err != nil && strings.Contains(err.Error(), "--kubeconfig"), "error is %v", err)
 }
 
@@ -69,21 +70,21 @@ func TestCleanupRefusesBadArguments(t *testing.T) {
 		{"--namespace=", "--namespace is empty"},
 		{"--kubeconfig=/none", "/none"},
 	} {
-		if err := command(t.Context(), []string{"cleanup", test.arg}, &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), test.says) {
+		if err := command(t.Context(), []string{"cleanup", test.arg}, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), test.says) {
 			t.Errorf("%s: %v, want %q", test.arg, err, test.says)
 		}
 	}
 	var help bytes.Buffer
-	if err := command(t.Context(), []string{"cleanup", "--help"}, &help); err != nil || !strings.Contains(help.String(), "-dry-run") {
+	if err := command(t.Context(), []string{"cleanup", "--help"}, io.Discard, &help); err != nil || !strings.Contains(help.String(), "-dry-run") {
 		t.Errorf("%v:\n%s", err, help.String())
 	}
 }
 
 func TestVersionAndExitCode(t *testing.T) {
 	var out bytes.Buffer
-	testkit.Must(t, command(t.Context(), []string{"--version"}, &out))
+	testkit.Must(t, command(t.Context(), []string{"--version"}, &out, io.Discard))
 	testkit.Same(t, out.String(), "autohealer-controller dev\n", "the version")
 	for _, args := range [][]string{{"--no-such-flag"}, {"--log-format=xml"}, {"cleanup", "--no-such-flag"}} {
-		testkit.Same(t, commandline.ExitCode(command(t.Context(), args, &out)), 2, "the exit code for %q", args)
+		testkit.Same(t, commandline.ExitCode(command(t.Context(), args, &out, io.Discard)), 2, "the exit code for %q", args)
 	}
 }

@@ -32,7 +32,7 @@ func repairWebhooks(direct client.Client, nodes admission.SurveySource, statemen
 			var list karpenter.NodePoolList
 			switch err := direct.List(ctx, &list); {
 			case meta.IsNoMatchError(err):
-				return nil, nil // Karpenter is not installed
+				return []*karpenter.NodePool{}, nil // Karpenter is not installed
 			case err != nil:
 				return nil, err
 			}

@@ -33,8 +33,8 @@ type RepairConfig struct {
 	// Policies returns the RepairPolicies. No policy is rejected because of others, so an
 	// error only causes a warning.
 	Policies func(context.Context) ([]*v1alpha1.RepairPolicy, error)
-	// Pools returns the NodePools, and nil in a cluster without Karpenter. An error only
-	// causes a warning.
+	// Pools returns the NodePools, none in a cluster without Karpenter. An error only causes a
+	// warning.
 	Pools func(context.Context) ([]*karpenter.NodePool, error)
 	// Template reads a template.
 	Template func(context.Context, remediation.Template) (*unstructured.Unstructured, error)

@@ -51,7 +51,7 @@ func (w *ledgerWriter) restoreDeletedNode(now time.Time, state *Node, e ledger.D
 	if gone.After(now) {
 		gone = now
 	}
-	w.engine.Core().Resume(now, triage.Grant{Rule: triage.RuleID(e.Rule), Node: e.Node, UID: e.UID, Step: e.Step, Since: e.Since, Gone: gone, ControlPlane: e.ControlPlane, Pool: e.Pool, Before: e.Before})
+	w.engine.Core().Resume(now, triage.Grant{Rule: triage.RuleID(e.Rule), Node: e.Node, UID: e.UID, Step: e.Step, Since: e.Since, Gone: gone, ControlPlane: e.ControlPlane, Pool: e.Pool, ReadyNeeded: e.ReadyNeeded})
 	w.engine.Logger().Info("wait for a replacement restored", "node", e.Node, "rule", triage.RuleID(e.Rule).String(), "gone", e.Gone.String())
 }
 
@@ -72,7 +72,12 @@ func (awaiting *awaitingReplacement) isStored(g triage.Grant) bool {
 // of the entry. A write that names the version of its object cannot arrive any more once
 // the object is gone with its node. Every other write may.
 func (awaiting *awaitingReplacement) replacesEntry(granted ledger.ObjectWrite) bool {
-	return granted.ResourceVersion != "" && slices.ContainsFunc(awaiting.requested, func(e ledger.DeletedNode) bool { return e.Slot == granted.Slot })
+	return granted.ResourceVersion != "" && awaiting.requests(granted.Slot)
+}
+
+// requests says whether the snapshot has an entry for the slot.
+func (awaiting *awaitingReplacement) requests(slot ledger.Slot) bool {
+	return slices.ContainsFunc(awaiting.requested, func(e ledger.DeletedNode) bool { return e.Slot == slot })
 }
 
 // syncDeletedNodes reports whether the ledger lacks a deleted node, or names a node whose
@@ -148,11 +153,13 @@ func (w *ledgerWriter) requestDeletedNodes(now time.Time, ledgerRoom *ledger.Roo
 	for _, g := range kept[:min(len(kept), room)] {
 		e, isNamed := w.replacements.inLedger[slotOfGrant(g)]
 		if isNamed {
+			isNews = isNews || e.ReadyNeeded != g.ReadyNeeded
+			e.ReadyNeeded = g.ReadyNeeded
 			ledgerRoom.Add(e)
 		} else {
 			e = ledger.DeletedNode{
 				Slot: slotOfGrant(g), Step: g.Step,
-				Gone: g.Gone.UTC(), Since: g.Since.UTC(), ControlPlane: g.ControlPlane, Pool: g.Pool, Before: g.Before,
+				Gone: g.Gone.UTC(), Since: g.Since.UTC(), ControlPlane: g.ControlPlane, Pool: g.Pool, ReadyNeeded: g.ReadyNeeded,
 			}
 			if !ledgerRoom.Take(e) {
 				break
@@ -162,7 +169,7 @@ func (w *ledgerWriter) requestDeletedNodes(now time.Time, ledgerRoom *ledger.Roo
 		w.replacements.requested = append(w.replacements.requested, e)
 	}
 	for _, e := range slices.SortedFunc(maps.Values(w.replacements.inLedger), func(a, b ledger.DeletedNode) int { return b.Gone.Compare(a.Gone) }) {
-		if len(w.replacements.requested) < room && w.engine.showsRemoval(e.Slot) && !slices.Contains(w.replacements.requested, e) && ledgerRoom.Take(e) {
+		if len(w.replacements.requested) < room && w.engine.showsRemoval(e.Slot) && !w.replacements.requests(e.Slot) && ledgerRoom.Take(e) {
 			e.Replaced = true
 			w.replacements.requested = append(w.replacements.requested, e)
 		}

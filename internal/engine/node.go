@@ -22,9 +22,7 @@ type Node struct {
 	findings []triage.Reason
 	Reported map[triage.RuleID]Report // what policies have reported last about a finding
 
-	// firstFindings has the first finding of each rule that was published, and 0 after a
-	// different one.
-	firstFindings map[triage.RuleID]triage.Code
+	firstFindings map[triage.RuleID]firstFinding
 
 	unreadable     bool // the ownership record cannot be read
 	unknownEntries int  // entries and fields of the record that this version does not know
@@ -44,22 +42,27 @@ func (state *Node) NoteReported(rule triage.RuleID, is Report) {
 	state.Reported[rule] = is
 }
 
-// isFirstFinding reports whether this process has published no other finding of the rule for
-// the node.
-func (state *Node) isFirstFinding(finding triage.Reason) bool {
+// firstFinding is the first finding of a rule that was published for a node.
+type firstFinding struct {
+	code triage.Code // 0 after a different one
+	ids  []string    // of its Events
+}
+
+// isFirstFinding reports whether the Event describes the first finding of the rule for the
+// node, and is published for the first time.
+func (state *Node) isFirstFinding(id string, finding triage.Reason) bool {
 	first, isKnown := state.firstFindings[finding.Rule]
-	switch {
-	case !isKnown:
-		if state.firstFindings == nil {
-			state.firstFindings = map[triage.RuleID]triage.Code{}
-		}
-		state.firstFindings[finding.Rule] = finding.Code
-		return true
-	case first != finding.Code:
-		state.firstFindings[finding.Rule] = 0
-		return false
+	isFirst := !isKnown || first.code == finding.Code && !slices.Contains(first.ids, id)
+	first.code = map[bool]triage.Code{true: finding.Code}[isFirst]
+	first.ids = append(first.ids, id)
+	if !isFirst {
+		first.ids = nil
 	}
-	return true
+	if state.firstFindings == nil {
+		state.firstFindings = map[triage.RuleID]firstFinding{}
+	}
+	state.firstFindings[finding.Rule] = first
+	return isFirst
 }
 
 // setNode stores a newer version of a node.

@@ -163,7 +163,8 @@ func (l *Engine) PublishEvent(rule triage.RuleID, node *corev1.Node, what treat.
 		}
 	}
 	if node != nil || s.Policy != nil || len(s.Related) > 0 {
-		l.Event(treat.Event{Node: node, Policy: s.Policy, Related: s.Related, EventReason: what, Reason: reason, Message: message, ID: l.eventID(node, what, reason, message), MayExist: l.mayBeReported(node, what, reason)})
+		id := l.eventID(node, what, reason, message)
+		l.Event(treat.Event{Node: node, Policy: s.Policy, Related: s.Related, EventReason: what, Reason: reason, Message: message, ID: id, MayExist: l.mayBeReported(node, id, reason)})
 	}
 }
 
@@ -182,12 +183,9 @@ func (l *Engine) eventID(node *corev1.Node, what treat.EventReason, finding tria
 }
 
 // mayBeReported reports whether the previous leader may have published an Event: this process
-// has not published another finding of the rule for the node yet.
-func (l *Engine) mayBeReported(node *corev1.Node, what treat.EventReason, finding triage.Reason) bool {
-	if node == nil || !what.IsFinding() || l.Node(node.Name) == nil {
-		return false
-	}
-	return l.Node(node.Name).isFirstFinding(finding)
+// has published neither it nor another finding of the rule for the node.
+func (l *Engine) mayBeReported(node *corev1.Node, id string, finding triage.Reason) bool {
+	return id != "" && l.Node(node.Name) != nil && l.Node(node.Name).isFirstFinding(id, finding)
 }
 
 // conditionOf returns the condition that a finding names, nil if the node no longer has it in

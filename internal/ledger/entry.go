@@ -61,9 +61,9 @@ type DeletedNode struct {
 	// Replaced says that the node no longer occupies the slot. The entry exists only
 	// because the treatment that deleted the node still exists.
 	Replaced bool
-	// Before is how many nodes the rule selected before the deletion; 0 if that is unknown.
-	Before  int
-	Unknown format.Unknown
+	// ReadyNeeded is as in triage.Grant; 0 if it is unknown.
+	ReadyNeeded int
+	Unknown     format.Unknown
 }
 
 // LaunchFailures counts consecutive nodes of a pool that were replaced because they did
@@ -118,7 +118,7 @@ type record struct {
 	Tries           int            `json:"tries,omitempty"`
 	Template        string         `json:"template,omitempty"`
 	Replaced        bool           `json:"replaced,omitempty"`
-	Before          int            `json:"before,omitempty"`
+	ReadyNeeded     int            `json:"readyNeeded,omitempty"`
 	Unknown         format.Unknown `json:"-"`
 }
 
@@ -136,7 +136,7 @@ func (e ObjectWrite) record() record {
 func (e DeletedNode) record() record {
 	return record{
 		Rule: e.Rule, Node: e.Node, UID: e.UID, Step: e.Step, Gone: e.Gone, Since: e.Since,
-		ControlPlane: e.ControlPlane, Pool: e.Pool, Replaced: e.Replaced, Before: e.Before, Unknown: e.Unknown,
+		ControlPlane: e.ControlPlane, Pool: e.Pool, Replaced: e.Replaced, ReadyNeeded: e.ReadyNeeded, Unknown: e.Unknown,
 	}
 }
 
@@ -153,7 +153,7 @@ func (r record) entry() Entry {
 	switch {
 	case !r.Rule.IsKnown():
 	case !r.Gone.IsZero():
-		return DeletedNode{slot, r.Step, r.Gone, r.Since, r.ControlPlane, r.Pool, r.Replaced, r.Before, r.Unknown}
+		return DeletedNode{slot, r.Step, r.Gone, r.Since, r.ControlPlane, r.Pool, r.Replaced, r.ReadyNeeded, r.Unknown}
 	case r.Tries > 0:
 		return LaunchFailures{r.Rule, r.Tries, r.Since, r.Template, r.Unknown}
 	case r.Object != "":

@@ -290,8 +290,8 @@ type queuedEvent struct {
 func (a *EventWriter) write(ctx context.Context, event queuedEvent) (outcome string) {
 	for try := 1; ; try++ {
 		err := a.create(ctx, event.Event)
-		if try == 1 && apierrors.IsAlreadyExists(err) && event.otherName != "" {
-			event.Name = event.otherName
+		if apierrors.IsAlreadyExists(err) && event.otherName != "" { // rarely a lost answer: then it is there twice
+			event.Name, event.otherName = event.otherName, ""
 			err = a.create(ctx, event.Event)
 		}
 		switch {

@@ -103,9 +103,10 @@ type Grant struct {
 	Replaced     bool // a replacement has been counted for the node
 	Deletes      bool // the treatment is going to delete the node
 
-	// Before is how many nodes the rule selected before a node was deleted, with those that
-	// were gone and not replaced; 0 if that is unknown.
-	Before int
+	// ReadyNeeded is for a deleted node: how many nodes that the rule selects, and that were
+	// created after the decision, must have been ready, so that one of them replaces the
+	// node. The others were ready before, or replace other nodes. 0 means unknown.
+	ReadyNeeded int
 	// Pool is the pool of the rule. [Core.Resume] uses it only if the rule is removed,
 	// because its treatments still count in that pool.
 	Pool string
@@ -320,7 +321,7 @@ func (c *Core) resumeDeparture(r *rule, g Grant) {
 		return // the wait is over, or this departure is already known
 	}
 	d := newDeparture(r, g.Node, g.UID, g.Step)
-	d.since, d.controlPlane, d.before = nanos(g.Since), g.ControlPlane, g.Before
+	d.since, d.controlPlane, d.readyNeeded = nanos(g.Since), g.ControlPlane, g.ReadyNeeded
 	c.awaitReplacement(d, gone)
 }
 

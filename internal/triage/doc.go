@@ -145,8 +145,8 @@
 // rule selects and that was created after the decision. One node replaces one node: the
 // node with the earliest decision, among all rules that select the replacement. Of nodes that
 // were ready for work before [Core.Loaded] it is not known whether the previous process has
-// counted them: they replace nodes only as far as the rule selects as many nodes as before
-// the deletion ([Grant.Before]). A node counts as terminated if it disappears while the facts show a treatment with
+// counted them: they replace nodes only as far as there are more of them than replace
+// other nodes or were ready at the deletion ([Grant.ReadyNeeded]). A node counts as terminated if it disappears while the facts show a treatment with
 // [Treatment.Deletes], whatever the action of the step.
 //
 // # Foreign taints

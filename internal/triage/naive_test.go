@@ -758,20 +758,21 @@ func (t *naiveCore) forget(name string) {
 	}
 	delete(t.nodes, name)
 	for i, d := range t.departed {
-		if rule, known := t.rules[d.Rule]; known && d.Node == name && d.UID == p.facts.UID && d.Gone.Equal(t.now) && d.Before == 0 {
-			t.departed[i].Before = t.selectedBy(rule) + t.departedLike(d)
+		if rule, known := t.rules[d.Rule]; known && d.Node == name && d.UID == p.facts.UID && d.Gone.Equal(t.now) && d.ReadyNeeded == 0 {
+			t.departed[i].ReadyNeeded = len(t.youngReady(rule, d)) + 1
 		}
 	}
 }
 
-// selectedBy is how many nodes a rule selects.
-func (t *naiveCore) selectedBy(rule triage.Rule) (n int) {
+// youngReady lists the nodes that a rule selects, that were ready once, and that are younger
+// than the decision to delete d.
+func (t *naiveCore) youngReady(rule triage.Rule, d triage.Grant) (young []*nodeState) {
 	for _, p := range t.nodes {
-		if selects(rule, p.facts) {
-			n++
+		if selects(rule, p.facts) && p.wasReady && !p.created.Before(d.Since.Truncate(time.Second)) {
+			young = append(young, p)
 		}
 	}
-	return n
+	return young
 }
 
 // firstDeparted names deleted nodes that keep a slot in the pool of a rule, and says when
@@ -791,50 +792,40 @@ func (t *naiveCore) firstDeparted(rule triage.Rule, excess int) (names string, u
 	return strings.Join(list, ", "), until
 }
 
-// departedLike is how many nodes were gone when d was gone, and are not replaced, under its
-// rule or a rule of the same pool.
-func (t *naiveCore) departedLike(d triage.Grant) (n int) {
-	for _, v := range t.departed {
-		if !v.Gone.After(d.Gone) && (v.Rule == d.Rule || t.pools[d.Rule] != "" && t.pools[v.Rule] == t.pools[d.Rule]) {
-			n++
-		}
-	}
-	return n
-}
-
 // recognizeReplacements frees the slots of nodes that were replaced before a restart.
 func (t *naiveCore) recognizeReplacements() {
 	restored := slices.Clone(t.departed)
 	slices.SortFunc(restored, func(a, b triage.Grant) int {
 		return cmp.Or(b.Gone.Compare(a.Gone), cmp.Compare(a.Node, b.Node), a.Rule.Compare(b.Rule))
 	})
-	for _, d := range restored {
+	for _, r := range restored {
+		at := slices.IndexFunc(t.departed, func(v triage.Grant) bool { return v.Rule == r.Rule && v.Node == r.Node && v.UID == r.UID })
+		d := t.departed[at]
 		rule, known := t.rules[d.Rule]
-		if !known || d.Before == 0 {
+		if !known || d.ReadyNeeded == 0 {
 			continue
 		}
-		there, young := t.departedLike(d), []*nodeState{}
-		for _, p := range t.nodes {
-			if !selects(rule, p.facts) {
-				continue
-			}
-			ready, _ := rowOf(p.facts, triage.Ready)
-			switch isOld := p.created.Before(d.Since.Truncate(time.Second)); {
-			case isOld:
-				there++
-			case ready.Status == triage.True && !p.facts.Starting:
-				there++
-				if !p.isReplacement {
-					young = append(young, p)
-				}
-			}
-		}
-		if there > d.Before && len(young) > 0 {
-			slices.MinFunc(young, func(a, b *nodeState) int {
+		young := t.youngReady(rule, d)
+		ready := len(young)
+		young = slices.DeleteFunc(young, func(p *nodeState) bool { return p.isReplacement })
+		if ready >= d.ReadyNeeded && len(young) > 0 {
+			replacement := slices.MinFunc(young, func(a, b *nodeState) int {
 				return cmp.Or(a.created.Compare(b.created), cmp.Compare(a.facts.Name, b.facts.Name))
-			}).isReplacement = true
-			t.departed = slices.DeleteFunc(t.departed, func(v triage.Grant) bool { return v == d })
+			})
+			replacement.isReplacement = true
+			t.departed = slices.Delete(t.departed, at, at+1)
+			t.countReadyForOther(replacement)
 			t.saw["replacements found after a restart"]++
+		}
+	}
+}
+
+// countReadyForOther records for departures that still wait that this node does not replace
+// them.
+func (t *naiveCore) countReadyForOther(p *nodeState) {
+	for i, d := range t.departed {
+		if rule, known := t.rules[d.Rule]; known && d.ReadyNeeded > 0 && slices.Contains(t.youngReady(rule, d), p) {
+			t.departed[i].ReadyNeeded++
 		}
 	}
 }
@@ -842,6 +833,7 @@ func (t *naiveCore) recognizeReplacements() {
 // countReplacement counts a node that became ready as the replacement for the oldest
 // termination of the rules that select it.
 func (t *naiveCore) countReplacement(p *nodeState) {
+	defer t.countReadyForOther(p)
 	type termination struct {
 		since time.Time
 		node  string
@@ -1769,8 +1761,9 @@ func signalsOf(rule triage.Rule, condition string) []triage.Signal {
 
 func sameButFor(a, b []triage.Signal) bool {
 	return slices.EqualFunc(a, b, func(x, y triage.Signal) bool {
+		same := (x.For == triage.Never) == (y.For == triage.Never)
 		x.For, y.For = 0, 0
-		return x == y
+		return same && x == y
 	})
 }
 

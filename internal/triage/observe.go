@@ -130,7 +130,7 @@ func (c *Core) observe(facts *Node) {
 	c.syncResponses(n)
 	c.countForeign(n)
 	for _, r := range n.rules {
-		if r.reads&concerns != 0 {
+		if r.reads&concerns != 0 || len(r.groups) == 0 { // a rule without groups may have a response to end
 			c.evaluate(n, r, true, !contains(known, r))
 		}
 	}
@@ -326,7 +326,8 @@ func (c *Core) forget(n *node) {
 	}
 	for _, d := range departures {
 		if !d.rule.gone {
-			d.before = d.rule.total.Selected + d.rule.departed()
+			ready, _ := c.youngReady(d)
+			d.readyNeeded = ready + 1
 		}
 	}
 	for _, l := range n.labels {

@@ -17,9 +17,7 @@ type departure struct {
 	replacement *node    // the replacement, if this core counted it
 
 	since, gone int64
-	// before is how many nodes the rule selected before the deletion, with those that were
-	// gone and not replaced; 0 if that is unknown.
-	before int
+	readyNeeded int // as in [Grant]
 
 	controlPlane bool
 	timer        queueItem
@@ -265,37 +263,47 @@ func (c *Core) awaitReplacement(d *departure, gone int64) {
 }
 
 // recognizeReplacements frees the slots of nodes that were replaced while no process was
-// running. A slot is free if the rule selects as many nodes as before the deletion, without
-// young nodes that are not ready. Nodes that are gone since then, and not replaced, are
-// missing among them. One node must be young and ready, because an edited selector adds
-// nodes as well.
+// running.
 func (c *Core) recognizeReplacements() {
 	restored := slices.SortedFunc(maps.Keys(c.awaitingReplacement), func(a, b *departure) int {
 		return cmp.Or(cmp.Compare(b.gone, a.gone), cmp.Compare(a.node, b.node), a.rule.spec.ID.Compare(b.rule.spec.ID))
 	})
 	for _, d := range restored {
-		there, replacement := 0, (*node)(nil)
-		for _, n := range c.walk() {
-			isOld := n.created < wholeSeconds(d.since)
-			if !n.selectedBy(d.rule) || !isOld && !c.isReady(n) {
-				continue
-			}
-			there++
-			if !isOld && !n.isReplacement && (replacement == nil || n.created < replacement.created || n.created == replacement.created && n.name < replacement.name) {
-				replacement = n
-			}
-		}
-		goneBefore := 0
-		for other := range c.awaitingReplacement {
-			if other.gone <= d.gone && (other.rule == d.rule || d.rule.pool != nil && other.rule.pool == d.rule.pool) {
-				goneBefore++
-			}
-		}
-		if d.before > 0 && replacement != nil && there+goneBefore > d.before {
+		ready, replacement := c.youngReady(d)
+		if d.readyNeeded > 0 && replacement != nil && ready >= d.readyNeeded {
 			c.endDeparture(d)
 			c.markReplacement(replacement)
+			c.countReadyForOther(replacement)
 		}
 	}
+}
+
+// countReadyForOther records for the departures that still wait that this ready node is not
+// their replacement. A successor does not count it for them.
+func (c *Core) countReadyForOther(n *node) {
+	for d := range c.awaitingReplacement {
+		if d.readyNeeded > 0 && n.isYoungerThan(d) && n.selectedBy(d.rule) {
+			d.readyNeeded++
+		}
+	}
+}
+
+// isYoungerThan says whether the node was created after the decision to delete d.
+func (n *node) isYoungerThan(d *departure) bool { return n.created >= wholeSeconds(d.decidedAt()) }
+
+// youngReady counts the nodes that a rule selects, that were ready once, and that were created
+// after the decision to delete d. It returns the first that is not a replacement yet.
+func (c *Core) youngReady(d *departure) (ready int, first *node) {
+	for _, n := range c.allNodes {
+		if !n.wasReady || !n.isYoungerThan(d) || !n.selectedBy(d.rule) {
+			continue
+		}
+		ready++
+		if !n.isReplacement && (first == nil || n.created < first.created || n.created == first.created && n.name < first.name) {
+			first = n
+		}
+	}
+	return ready, first
 }
 
 // endDeparture frees the slot of a deleted node.
@@ -321,7 +329,7 @@ func (d *departure) leaveQueues() {
 func (d *departure) grant() Grant {
 	return Grant{
 		Rule: d.rule.spec.ID, Node: d.node, UID: d.uid, Step: d.step, Since: instant(d.since), Gone: instant(d.gone),
-		ControlPlane: d.controlPlane, Pool: d.rule.poolName(), Before: d.before,
+		ControlPlane: d.controlPlane, Pool: d.rule.poolName(), ReadyNeeded: d.readyNeeded,
 	}
 }
 
@@ -339,7 +347,7 @@ func (c *Core) countReplacement(n *node) {
 	var oldest *departure
 	for _, r := range n.rules {
 		d := r.oldestUnreplaced(n)
-		if d == nil || n.created < wholeSeconds(d.decidedAt()) {
+		if d == nil || !n.isYoungerThan(d) {
 			continue
 		}
 		if oldest == nil || d.decidedAt() < oldest.decidedAt() || d.decidedAt() == oldest.decidedAt() && d.node < oldest.node {
@@ -355,6 +363,7 @@ func (c *Core) countReplacement(n *node) {
 		oldest.replaced, oldest.replacement = true, n
 		oldest.enqueue()
 	}
+	c.countReadyForOther(n)
 }
 
 // oldestUnreplaced returns the departure that was decided first and has no replacement; nil

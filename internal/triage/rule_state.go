@@ -213,7 +213,8 @@ func (r *rule) zone(zone symbol) *Counts {
 func (g *group) readsLike(other *group) bool {
 	return g.name == other.name && g.fromCreation == other.fromCreation &&
 		slices.EqualFunc(g.signals, other.signals, func(a, b signal) bool {
+			isSame := (a.duration == Never) == (b.duration == Never) // Never decides what the group matches
 			a.duration, b.duration = 0, 0
-			return a == b
+			return isSame && a == b
 		})
 }

@@ -146,6 +146,15 @@ func TestASuccessorRepeatsNoEvent(t *testing.T) {
 		successor := published(h.successor())
 		testkit.Check(t, len(successor) == 1 && successor[0].ID == after[0].ID && successor[0].MayExist, "the Events of a successor are %+v, want %+v", successor, after)
 	})
+	withNodePools(t, func(h *nodePoolFixture) {
+		h.pool("default", ofAtMost("1"))
+		h.launches("default", "a", "b")
+		h.breaks(corev1.ConditionTrue, "a")
+		h.pool("default", nil)
+		h.pool("default", ofAtMost("1"))
+		again := published(h)
+		testkit.Check(t, len(again) == 2 && again[0].ID == again[1].ID && !again[1].MayExist, "the Events of a finding that returns are %+v", again)
+	})
 }
 
 // A second successor still uses the time of the deletion, not the time of its own start.
