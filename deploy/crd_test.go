@@ -81,7 +81,8 @@ func (c cluster) storedAsWritten(t *testing.T) {
 	testkit.Require(t, len(raw.Items) == 2, "%d sets are stored", len(raw.Items))
 	want := map[string]any{
 		"type": "KubeletContainerRuntimeUnhealthy", "effect": "NoExecute",
-		"taintKey": "node.stakater.com/KubeletContainerRuntimeUnhealthy",
+		"taintKey":     "node.stakater.com/KubeletContainerRuntimeUnhealthy",
+		"maxUnhealthy": "49%", // the default
 		"conditions": map[string]any{
 			"KubeletUnhealthy":          map[string]any{"status": true},
 			"ContainerRuntimeUnhealthy": map[string]any{"status": "unknown"},
@@ -237,19 +238,20 @@ func (c cluster) printsColumns(t *testing.T) {
 	c.kubectl(t, "apply", "-f", seed)
 	testkit.Must(t, c.conditionSets().patchStatus(t, "conditionset-1", `{"matched": 7, "tainted": 5, "heldBack": 2, "conditions": [
 		{"type": "HeldBack", "status": "True", "reason": "FellBack", "message": "", "lastTransitionTime": "2026-03-01T12:00:00Z"},
+		{"type": "Ready", "status": "False", "reason": "Invalid", "message": "not well", "lastTransitionTime": "2026-03-01T12:00:00Z"},
 		{"type": "Accepted", "status": "False", "reason": "Invalid", "message": "", "lastTransitionTime": "2026-03-01T12:00:00Z"}]}`))
 	for _, test := range []struct {
 		args []string
 		want []string
 	}{
 		{[]string{"get", "conditionsets"}, []string{
-			"NAME TYPE EFFECT MATCHED ACCEPTED AGE",
-			"conditionset-1 KubeletContainerRuntimeUnhealthy NoExecute 7 False",
+			"NAME TYPE EFFECT MATCHED ACCEPTED REASON AGE",
+			"conditionset-1 KubeletContainerRuntimeUnhealthy NoExecute 7 False not well",
 			"conditionset-2 KernelDeadlock NoExecute",
 		}},
 		{[]string{"get", "conditionsets", "-o", "wide"}, []string{
-			"NAME TYPE EFFECT MATCHED ACCEPTED TAINTED HELD BACK AGE",
-			"conditionset-1 KubeletContainerRuntimeUnhealthy NoExecute 7 False 5 2",
+			"NAME TYPE EFFECT MATCHED ACCEPTED REASON TAINTED HELD BACK AGE",
+			"conditionset-1 KubeletContainerRuntimeUnhealthy NoExecute 7 False not well 5 2",
 			"conditionset-2 KernelDeadlock NoExecute",
 		}},
 	} {

@@ -1,6 +1,7 @@
 package deploy_test
 
 import (
+	"cmp"
 	"os"
 	"strings"
 	"testing"
@@ -54,9 +55,7 @@ func (c cluster) storedAsDecided(t *testing.T, dryRun bool) {
 				known.Type: {Status: v1alpha1.ConditionStatus(known.Unhealthy()), Duration: known.Duration},
 			},
 		}
-		if known.MaxUnhealthy != "" {
-			spec.MaxUnhealthy = new(intstr.FromString(known.MaxUnhealthy))
-		}
+		spec.MaxUnhealthy = new(intstr.FromString(cmp.Or(known.MaxUnhealthy, "49%")))
 		want[known.Type] = spec
 	}
 	testkit.Require(t, len(want) != 0, "the catalog has no defaults: the test proves nothing")

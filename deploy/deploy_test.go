@@ -69,6 +69,7 @@ func TestDeploy(t *testing.T) {
 	t.Run("gives the controller exactly the necessary rights", c.givesLeastRights)
 	t.Run("gives it the rights to restore the schema by a separate file", c.givesRightsToRestore)
 	t.Run("gives it the rights that remediators aggregate", c.gathersRights)
+	t.Run("lets viewers see policies and editors change them", c.givesRightsToUsers)
 	t.Run("gets a file of conditions as documented", c.takesStatements)
 	t.Run("is removed as documented", c.isRemoved)
 }
@@ -77,7 +78,7 @@ func TestDeploy(t *testing.T) {
 type cluster struct{ *testbed.Cluster }
 
 func (c cluster) installs(t *testing.T) {
-	c.appliesAll(t, 21+2*controllerPolicies, "-f", "crds", "-f", "shared", "-f", "controller")
+	c.appliesAll(t, 23+2*controllerPolicies, "-f", "crds", "-f", "shared", "-f", "controller")
 }
 
 // appliesAll applies the manifests as documented, and once more.

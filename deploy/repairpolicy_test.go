@@ -27,6 +27,7 @@ func (c cluster) takesRepairPolicies(t *testing.T) {
 	want := v1alpha1.RepairPolicySpec{NodePool: "default", Repair: v1alpha1.RepairSpec{
 		DefaultTolerationDuration: "30m",
 		Policies:                  []v1alpha1.ConditionRepair{{ConditionType: "Ready", Toleration: "45m"}, {ConditionType: "NetworkUnavailable", Toleration: "10m"}},
+		Termination:               v1alpha1.Forceful, // the default
 	}}
 	all := c.repairPolicies()
 	for _, side := range sides {
@@ -54,9 +55,9 @@ func (c cluster) takesTypedRepairPolicy(t *testing.T) {
 		RemediationTemplate: &corev1.ObjectReference{APIVersion: "example.com/v1", Kind: "RebootTemplate", Namespace: "a", Name: "b"},
 	}
 	status := v1alpha1.RepairPolicyStatus{
-		ObservedGeneration: 2, Nodes: 5, Sick: 3, Repairing: 1, Held: 1,
-		SickNodes:  []v1alpha1.SickNode{{Name: "n1", Reason: "Pending", Message: "it waits", EligibleAt: &then}, {Name: "n2"}},
-		Conditions: []metav1.Condition{{Type: v1alpha1.Conflict, Status: "True", Reason: "OtherPolicy", LastTransitionTime: then}},
+		ObservedGeneration: 2, Nodes: 5, Unhealthy: 3, Repairing: 1, Held: 1,
+		UnhealthyNodes: []v1alpha1.UnhealthyNode{{Name: "n1", Reason: "Pending", Message: "it waits", EligibleAt: &then}, {Name: "n2"}},
+		Conditions:     []metav1.Condition{{Type: v1alpha1.Conflict, Status: "True", Reason: "OtherPolicy", LastTransitionTime: then}},
 	}
 	c.repairPolicies().roundTrips(t, v1alpha1.RepairPolicySpec{NodePool: "default"}, spec, status)
 }
@@ -127,28 +128,29 @@ func (c cluster) storesOnlyReadableRepairPolicies(t *testing.T) {
 	all.staysReadable(t, all.sample, []writable{
 		{`{"nodes": 2147483647}`, isTaken, isRead},
 		{`{"nodes": 2147483648}`, !isTaken, !isRead},
-		{`{"sick": -1}`, !isTaken, !isRead},
-		{`{"sickNodes": [{}]}`, !isTaken, !isRead},
-		{`{"sickNodes": [{"name": "n1", "eligibleAt": "2026-03-01T12:00:00Z"}]}`, isTaken, isRead},
+		{`{"unhealthy": -1}`, !isTaken, !isRead},
+		{`{"unhealthyNodes": [{}]}`, !isTaken, !isRead},
+		{`{"unhealthyNodes": [{"name": "n1", "eligibleAt": "2026-03-01T12:00:00Z"}]}`, isTaken, isRead},
 		// The API server accepts more time formats than Go.
-		{`{"sickNodes": [{"name": "n1", "eligibleAt": "2026-03-01t12:00:00z"}]}`, isTaken, !isRead},
+		{`{"unhealthyNodes": [{"name": "n1", "eligibleAt": "2026-03-01t12:00:00z"}]}`, isTaken, !isRead},
 	})
 	all.deleteAll(t)
 }
 
 func (c cluster) printsRepairPolicyColumns(t *testing.T) {
 	c.kubectl(t, "apply", "-f", seedPolicy)
-	testkit.Must(t, c.repairPolicies().patchStatus(t, "default", `{"nodes": 10, "sick": 3, "repairing": 1, "held": 0, "sickNodes": [{"name": "n1", "eligibleAt": "2026-03-01T11:00:00Z", "reason": "Treating"}, {"name": "n2"},
+	testkit.Must(t, c.repairPolicies().patchStatus(t, "default", `{"nodes": 10, "unhealthy": 3, "repairing": 1, "held": 0, "unhealthyNodes": [{"name": "n1", "eligibleAt": "2026-03-01T11:00:00Z", "reason": "Treating"}, {"name": "n2"},
 		{"name": "n3", "eligibleAt": "2026-03-01T12:00:00Z", "reason": "Pending"}, {"name": "n4", "eligibleAt": "2026-03-01T13:00:00Z", "reason": "Pending"}], "conditions": [
 		{"type": "Conflict", "status": "False", "reason": "Alone", "message": "", "lastTransitionTime": "2026-03-01T12:00:00Z"},
+		{"type": "Ready", "status": "True", "reason": "Followed", "message": "3 nodes", "lastTransitionTime": "2026-03-01T12:00:00Z"},
 		{"type": "Accepted", "status": "True", "reason": "Accepted", "message": "", "lastTransitionTime": "2026-03-01T12:00:00Z"}]}`))
 	c.prints(t, []string{
-		"NAME POOL NODES SICK REPAIRING HELD ACCEPTED AGE",
-		"default default 10 3 1 0 True",
+		"NAME POOL NODES UNHEALTHY REPAIRING HELD ACCEPTED REASON AGE",
+		"default default 10 3 1 0 True 3 nodes",
 	}, "get", "repairpolicies")
 	c.prints(t, []string{
-		"NAME POOL NODES SICK REPAIRING HELD ACCEPTED CONFLICT NEXT AGE",
-		"default default 10 3 1 0 True False 2026-03-01T12:00:00Z",
+		"NAME POOL NODES UNHEALTHY REPAIRING HELD ACCEPTED REASON CONFLICT NEXT AGE",
+		"default default 10 3 1 0 True 3 nodes False 2026-03-01T12:00:00Z",
 	}, "get", "rp", "-o", "wide")
 	c.kubectl(t, "delete", "-f", seedPolicy)
 }

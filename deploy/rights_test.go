@@ -230,6 +230,23 @@ func (c cluster) givesRightsToRestore(t *testing.T) {
 	awaitRights(t, controller, false, requests...)
 }
 
+// givesRightsToUsers binds accounts to Kubernetes' own roles view and edit.
+func (c cluster) givesRightsToUsers(t *testing.T) {
+	var sees, changes []request
+	for _, kind := range []string{"conditionsets.autohealer.resourcestack.com", "repairpolicies.autohealer.resourcestack.com", "nodehealthchecks.remediation.medik8s.io"} {
+		sees = append(sees, request{"list", kind, ""}, request{"get", kind + " a", ""})
+		changes = append(changes, request{"create", kind, ""}, request{"patch", kind + " a", ""}, request{"delete", kind + " a", ""})
+	}
+	for role, mayChange := range map[string]bool{"view": false, "edit": true} {
+		name := "user-with-" + role
+		user := clientFor(t, testkit.Value(c.ServiceAccountConfig(t.Context(), metav1.NamespaceDefault, name)).Must(t))
+		c.kubectl(t, "create", "clusterrolebinding", name, "--clusterrole="+role, "--serviceaccount=default:"+name)
+		awaitRights(t, user, true, sees...)
+		awaitRights(t, user, mayChange, changes...)
+		c.kubectl(t, "delete", "clusterrolebinding", name)
+	}
+}
+
 // gathersRights installs a remediator like those of medik8s, and removes it.
 func (c cluster) gathersRights(t *testing.T) {
 	config := testkit.Value(c.ServiceAccountConfig(t.Context(), namespace, account)).Must(t)

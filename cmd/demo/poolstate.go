@@ -73,7 +73,7 @@ func policySummary(policy *v1alpha1.RepairPolicy) string {
 	if status.Nodes == 1 {
 		noun = "node"
 	}
-	return fmt.Sprintf("%d %s, %d unhealthy, %d in repair, %d held", status.Nodes, noun, status.Sick, status.Repairing, status.Held)
+	return fmt.Sprintf("%d %s, %d unhealthy, %d in repair, %d held", status.Nodes, noun, status.Unhealthy, status.Repairing, status.Held)
 }
 
 // poolReady expects this number of nodes, all Ready, with a claim for each.
@@ -129,7 +129,7 @@ func eventSeenTimes(reason string, want int) expectation {
 // policyIdle expects a repair policy without unhealthy nodes.
 func policyIdle(name string) expectation {
 	return func(s *state) string {
-		if policy := s.policies[name]; policy == nil || policy.Status.Sick+policy.Status.Repairing > 0 {
+		if policy := s.policies[name]; policy == nil || policy.Status.Unhealthy+policy.Status.Repairing > 0 {
 			return "RepairPolicy " + name + " has nodes that are unhealthy or in repair"
 		}
 		return ""

@@ -1,9 +1,10 @@
 // Command generate makes the patch in deploy/karpenter that teaches the CRD of
 // Karpenter's NodePools the repair block.
 //
-// It promises that the block on a NodePool has the very schema of the block in a
-// RepairPolicy, because it is taken from that CRD. It refuses to invent a word of
-// it but for what is said of the block as a whole.
+// The block on a NodePool has the schema of the block in a RepairPolicy, which is taken
+// from that CRD, except the description of the block as a whole and the defaults: a
+// NodePool belongs to its user and to Karpenter, so the API server stores it as it is
+// written.
 package main
 
 import (
@@ -89,6 +90,7 @@ func nodePoolPatch(crd []byte) ([]byte, error) {
 	}
 	block := policies.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties.Spec.Properties.Repair
 	block["description"] = about
+	removeDefaults(block)
 	var patch bytes.Buffer
 	encoder := json.NewEncoder(&patch)
 	encoder.SetEscapeHTML(false) // people read the rules
@@ -98,4 +100,21 @@ func nodePoolPatch(crd []byte) ([]byte, error) {
 		{"add", "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/repair", block},
 	})
 	return patch.Bytes(), err
+}
+
+// removeDefaults removes the defaults of all properties of a schema.
+func removeDefaults(schema map[string]any) {
+	delete(schema, "default")
+	for _, value := range schema {
+		switch value := value.(type) {
+		case map[string]any:
+			removeDefaults(value)
+		case []any:
+			for _, one := range value {
+				if child, isSchema := one.(map[string]any); isSchema {
+					removeDefaults(child)
+				}
+			}
+		}
+	}
 }

@@ -21,7 +21,7 @@ func NewMetrics() *Metrics {
 		Name: "autohealer_webhook_rejected_requests_total",
 		Help: "Requests to the webhook that were not checked: too_large, or busy because too many were being checked.",
 	}, []string{"reason"}), answers: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name:    "autohealer_admission_seconds",
+		Name:    "autohealer_admission_duration_seconds",
 		Help:    "Time that an answer to the API server took, by what was asked about and what was answered: allowed, warned (allowed with a warning), refused, or unready (refused because the nodes are not known yet).",
 		Buckets: []float64{.0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2},
 	}, []string{"resource", "answer"})}

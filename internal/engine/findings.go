@@ -41,6 +41,7 @@ func (l *Engine) forgetRetired(now time.Time) (due time.Time) {
 
 // forgetCounters deletes the counters of a rule: those of its policy, or of the NodeWriter.
 func (l *Engine) forgetCounters(rule triage.RuleID) {
+	l.cfg.Metrics.Policies.forgetCounters(rule)
 	for p := range implementing[CounterKeeper](l.policies) {
 		if p.ForgetCounters(rule) {
 			return

@@ -25,6 +25,7 @@ type Host interface {
 	// replica became the leader.
 	IsLoaded() bool
 	Statuses() *status.Writer
+	PolicyMetrics() *PolicyMetrics
 	// CurrentReason returns the current finding of the rule for the node, because the
 	// numbers in a stored reason may be outdated.
 	CurrentReason(node string, reason triage.Reason) triage.Reason
@@ -175,6 +176,9 @@ func (l *Engine) IsLoaded() bool { return l.loaded }
 
 // Statuses returns the writer of statuses.
 func (l *Engine) Statuses() *status.Writer { return l.statuses }
+
+// PolicyMetrics returns the metrics that all policies have.
+func (l *Engine) PolicyMetrics() *PolicyMetrics { return l.cfg.Metrics.Policies }
 
 // Do runs a request in another goroutine and takes in its result in the goroutine of the
 // engine.

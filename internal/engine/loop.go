@@ -260,7 +260,7 @@ func (l *Engine) upsertNode(node *corev1.Node, at time.Time) triage.Node {
 		state.unreadable = unreadable
 		if unreadable {
 			l.cfg.Logger.Error("record unreadable", "node", node.Name, "err", err)
-			l.cfg.Event(treat.Event{Node: node, Reason: triage.Reason{Code: triage.Unclear}, Failure: unreadableRecordMessage(err)})
+			l.cfg.Event(treat.Event{Node: node, EventReason: treat.RecordUnreadable, Reason: triage.Reason{Code: triage.Unclear}, Failure: unreadableRecordMessage(err)})
 		}
 	}
 	return facts

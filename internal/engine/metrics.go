@@ -10,16 +10,18 @@ import (
 // Metrics holds the metrics of the engine.
 type Metrics struct {
 	metricset.Set
-	writes  *prometheus.CounterVec
-	waiting prometheus.Gauge
-	events  *prometheus.CounterVec
-	leading prometheus.Gauge
-	unknown *prometheus.GaugeVec
+	Policies *PolicyMetrics
+	writes   *prometheus.CounterVec
+	waiting  prometheus.Gauge
+	events   *prometheus.CounterVec
+	leading  prometheus.Gauge
+	unknown  *prometheus.GaugeVec
 }
 
 // NewMetrics returns unregistered metrics.
 func NewMetrics() *Metrics {
 	m := &Metrics{
+		Policies: newPolicyMetrics(),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "autohealer_writes_total",
 			Help: "Writes to the API server by outcome: made, stale (the object had changed), busy, refused, unknown (no answer arrived).",
@@ -41,7 +43,7 @@ func NewMetrics() *Metrics {
 			Help: "Entries and fields that a newer version has stored and this version does not know, by format: ledger, record (annotations of nodes), mark (annotations of NodeClaims). The controller keeps them unchanged.",
 		}, []string{"format"}),
 	}
-	m.Set = metricset.Set{m.writes, m.waiting, m.events, m.leading, m.unknown}
+	m.Set = metricset.Set{m.Policies, m.writes, m.waiting, m.events, m.leading, m.unknown}
 	return m
 }
 

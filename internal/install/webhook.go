@@ -153,7 +153,7 @@ func asks(ctx context.Context, c *testbed.Cluster, controller *Controller) error
 	return err
 }
 
-var answered = regexp.MustCompile(`(?m)^autohealer_admission_seconds_count\{.*\} (.*)$`)
+var answered = regexp.MustCompile(`(?m)^autohealer_admission_duration_seconds_count\{.*\} (.*)$`)
 
 // asked returns the controller's count of calls.
 func asked(ctx context.Context, controller *Controller) (string, error) {

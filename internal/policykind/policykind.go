@@ -41,18 +41,39 @@ func ParseRuleID(s string) (triage.RuleID, error) {
 	return triage.RuleID{Kind: triage.Kind(kind), Name: name}, nil
 }
 
-// Describe names the policy of a rule for users. The rules of repairs have names for the
-// controller: NodePool/x, RepairPolicy/y, RepairPolicy/y/x for a policy in a NodePool, and
-// the name of the NodePool for its ready timeout.
+// Policy is the object that a rule comes from, as metrics name it. The ready timeout of a
+// NodePool is a policy of its own, with the kind ReadyTimeout.
+type Policy struct{ Kind, Name string }
+
+// PolicyOf returns the policy of a rule. The rules of repairs have names for the controller:
+// NodePool/x, RepairPolicy/y, RepairPolicy/y/x for a policy in a NodePool, and the name of
+// the NodePool for its ready timeout.
+func PolicyOf(rule triage.RuleID) Policy {
+	owner, name, hasOwner := strings.Cut(rule.Name, "/")
+	if rule.Kind != Repair || !hasOwner {
+		return Policy{string(rule.Kind), rule.Name}
+	}
+	name, _, _ = strings.Cut(name, "/")
+	return Policy{owner, name}
+}
+
+// Labels returns the labels that metrics of policies have, and additional ones.
+func Labels(more ...string) []string { return append([]string{"policy_kind", "policy"}, more...) }
+
+// Match returns the labels of a policy, to delete its series.
+func (p Policy) Match() map[string]string {
+	return map[string]string{"policy_kind": p.Kind, "policy": p.Name}
+}
+
+// Describe names the policy of a rule for users.
 func Describe(rule triage.RuleID) string {
-	switch owner, name, _ := strings.Cut(rule.Name, "/"); {
+	switch policy := PolicyOf(rule); {
 	case rule.Kind == ReadyTimeout:
-		return "readyTimeout of NodePool " + rule.Name
-	case rule.Kind == Repair && owner == "NodePool":
-		return "spec.repair of NodePool " + name
-	case rule.Kind == Repair && owner == "RepairPolicy":
-		policy, _, _ := strings.Cut(name, "/")
-		return "RepairPolicy " + policy
+		return "readyTimeout of NodePool " + policy.Name
+	case rule.Kind == Repair && policy.Kind == "NodePool":
+		return "spec.repair of NodePool " + policy.Name
+	case rule.Kind == Repair:
+		return policy.Kind + " " + policy.Name
 	}
 	return rule.String()
 }

@@ -72,8 +72,15 @@ const (
 	// TaintsChanged: the code of the reason says how. If the Event is only about a policy,
 	// it reports a problem with the policy.
 	TaintsChanged EventReason = iota
-	// Accepted: the policy is in force.
+	// Accepted: the policy is in force. NotAccepted: the newest version is not, because it is
+	// invalid. Held: it is not, because it may match healthy nodes. NotSaved: it is not,
+	// because the controller could not store it.
 	Accepted
+	NotAccepted
+	Held
+	NotSaved
+	// RecordUnreadable: the controller cannot read what it has noted on a node.
+	RecordUnreadable
 
 	// The following are Events of health checks, with the names that medik8s uses.
 
@@ -140,6 +147,10 @@ const validateAction = "Evaluate"
 var eventKinds = [...]struct{ reason, action, kind string }{
 	TaintsChanged:                {"", validateAction, corev1.EventTypeNormal},
 	Accepted:                     {"Accepted", validateAction, corev1.EventTypeNormal},
+	NotAccepted:                  {"NotAccepted", validateAction, corev1.EventTypeWarning},
+	Held:                         {"Held", validateAction, corev1.EventTypeWarning},
+	NotSaved:                     {"NotSaved", validateAction, corev1.EventTypeWarning},
+	RecordUnreadable:             {"RecordUnreadable", validateAction, corev1.EventTypeWarning},
 	DetectedUnhealthy:            {"DetectedUnhealthy", validateAction, corev1.EventTypeNormal},
 	RemediationCreated:           {"RemediationCreated", "CreateRemediation", corev1.EventTypeNormal},
 	RemediationSkipped:           {"RemediationSkipped", "CreateRemediation", corev1.EventTypeWarning},
@@ -333,7 +344,10 @@ func (a *EventWriter) Write(e Event) {
 		}
 	}
 	if e.Failure != "" {
-		event.Type, event.Reason = corev1.EventTypeWarning, "Failed"
+		event.Type = corev1.EventTypeWarning
+		if event.Action != validateAction { // as Kubernetes names them: FailedMount, FailedCreate
+			event.Reason = "Failed" + event.Action
+		}
 	}
 	policy := policykind.Describe(e.Reason.Rule)
 	note := e.note(event.EventTime.Time, policy, policy+": ")

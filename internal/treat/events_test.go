@@ -105,7 +105,7 @@ conditionSets:
 		written.Policy = treat.AboutSet(version.Sets[0].ConditionSet)
 		runWriter(t, c, "written", 4, func(a *treat.EventWriter) {
 			a.Write(treat.Event{Policy: treat.AboutConfigMap(m), EventReason: treat.Accepted, Message: "good"})
-			a.Write(treat.Event{Policy: treat.AboutConfigMap(m), Failure: "bad"})
+			a.Write(treat.Event{Policy: treat.AboutConfigMap(m), EventReason: treat.NotAccepted, Failure: "bad"})
 			a.Write(written)
 		})
 		type line struct{ kind, reason, note, in string }
@@ -118,7 +118,7 @@ conditionSets:
 		}
 		want := map[line]bool{
 			{"Normal", "Accepted", "good", "kube-system"}:                                 true,
-			{"Warning", "Failed", "bad", "kube-system"}:                                   true,
+			{"Warning", "NotAccepted", "bad", "kube-system"}:                              true,
 			{"Warning", "Tainted", "worker-9: " + written.Reason.String(), "kube-system"}: true,
 		}
 		testkit.Check(t, maps.Equal(found, want), "the Events are %v, want %v", found, want)
@@ -180,7 +180,7 @@ conditionSets:
 		trouble := word("worker-3")
 		trouble.Failure = "could not be placed: forbidden"
 		runWriter(t, c, "written", 2, func(a *treat.EventWriter) { a.Write(trouble) })
-		if got := about(t, "Node", "worker-3"); len(got) != 1 || got[0].Reason != "Failed" || !strings.HasSuffix(got[0].Note, trouble.Failure) {
+		if got := about(t, "Node", "worker-3"); len(got) != 1 || got[0].Reason != "FailedPlaceTaint" || !strings.HasSuffix(got[0].Note, trouble.Failure) {
 			t.Errorf("Events: %+v", got)
 		}
 	})
@@ -188,7 +188,7 @@ conditionSets:
 		trouble := word("worker-6")
 		trouble.Reason, trouble.Failure = triage.Reason{Code: triage.Recovered, Rule: rule}, "could not be removed: forbidden"
 		runWriter(t, c, "written", 2, func(a *treat.EventWriter) { a.Write(trouble) })
-		if got := about(t, "Node", "worker-6"); len(got) != 1 || got[0].Reason != "Failed" || got[0].Type != corev1.EventTypeWarning || got[0].Action != "RemoveTaint" {
+		if got := about(t, "Node", "worker-6"); len(got) != 1 || got[0].Reason != "FailedRemoveTaint" || got[0].Type != corev1.EventTypeWarning || got[0].Action != "RemoveTaint" {
 			t.Errorf("Events: %+v", got)
 		}
 	})
@@ -197,6 +197,10 @@ conditionSets:
 		type line struct{ kind, reason, action string }
 		want := []line{
 			{"Normal", "Accepted", "Evaluate"},
+			{"Warning", "NotAccepted", "Evaluate"},
+			{"Warning", "Held", "Evaluate"},
+			{"Warning", "NotSaved", "Evaluate"},
+			{"Warning", "RecordUnreadable", "Evaluate"},
 			{"Normal", "DetectedUnhealthy", "Evaluate"},
 			{"Normal", "RemediationCreated", "CreateRemediation"},
 			{"Warning", "RemediationSkipped", "CreateRemediation"},
@@ -293,7 +297,7 @@ conditionSets:
 		ofCheck := "worker-7: " + treated.Message + ": " + treated.Reason.Sentence()
 		for i, want := range []struct{ kind, reason, note, ofCheck string }{
 			{"Normal", "RemediationCreated", made, ofCheck},
-			{"Warning", "Failed", made + ": forbidden", ofCheck + ": forbidden"},
+			{"Warning", "FailedCreateRemediation", made + ": forbidden", ofCheck + ": forbidden"},
 		} {
 			if got := onNode[i]; got.Type != want.kind || got.Reason != want.reason || got.Note != want.note || got.Related.Kind != "NodeHealthCheck" || got.Action != "CreateRemediation" {
 				t.Errorf("the node's Event is %+v, want %+v", got, want)

@@ -470,7 +470,7 @@ func testTooEarly(w *scope) {
 	if err == nil || !strings.Contains(err.Error(), "does not know the nodes yet") && !errors.Is(err, context.DeadlineExceeded) {
 		w.t.Errorf("a set that cannot be judged: %v", err)
 	}
-	if got := value(w.t, w.scrape(controller), `autohealer_admission_seconds_count{answer="unready",resource="conditionsets"}`); got < 2 {
+	if got := value(w.t, w.scrape(controller), `autohealer_admission_duration_seconds_count{answer="unready",resource="conditionsets"}`); got < 2 {
 		w.t.Errorf("the client tried %v times", got)
 	}
 	if err := refused(d.api.Create(w.t.Context(), w.policy("trap", when("OutOfDisk=False"))), "OutOfDisk=False"); err != nil {

@@ -226,8 +226,8 @@ data:
 		set := w.name + "-policies/sets.yaml/KernelDeadlock"
 		w.tellsOf(w.node(2), "Tainted", "ConditionSet/"+set)
 		w.tellsOf(w.name+"-policies", "Tainted", w.node(2), "ConditionSet/"+set)
-		w.metric(c, `autohealer_conditionset_nodes{conditionset="`+set+`",state="tainted"} 1`)
-		w.metric(c, `autohealer_conditionset_accepted{conditionset="`+set+`"} 1`)
+		w.metric(c, `autohealer_policy_nodes{policy="`+set+`",policy_kind="ConditionSet",state="Tainted"} 1`)
+		w.metric(c, `autohealer_policy_ready{policy="`+set+`",policy_kind="ConditionSet"} 1`)
 		w.metric(c, `autohealer_configmap_not_in_force{configmap="`+w.name+`-policies"} 0`)
 		w.setCondition(w.node(2), "KernelDeadlock", corev1.ConditionFalse)
 		w.has(w.node(2))
@@ -242,7 +242,7 @@ func testBadEdit(c *install.Controller) func(*scope) {
 		good := w.configMap("one", "NoSchedule", "Unhealthy")
 		w.setCondition(w.node(1), "Unhealthy", corev1.ConditionTrue)
 		w.createConfigMap("policies", strings.Replace(good, "effect:", "efect:", 1), false)
-		w.tellsOf(w.name+"-policies", "Failed", "nothing of it is in force, because there is no good version yet", "key sets.yaml, line 4: a set has no field \"efect\"")
+		w.tellsOf(w.name+"-policies", "NotAccepted", "nothing of it is in force, because there is no good version yet", "key sets.yaml, line 4: a set has no field \"efect\"")
 		w.metric(c, behind+"1")
 		w.createConfigMap("policies", good, true)
 		w.has(w.node(1), noSchedule(w.key("one")))
@@ -259,13 +259,13 @@ func testBadEdit(c *install.Controller) func(*scope) {
 			{"type: Nothing\n", "no key of its data says type: ConditionSets"},
 		} {
 			w.createConfigMap("policies", bad.text, false)
-			w.tellsOf(w.name+"-policies", "Failed", "the last good version stays in force", bad.line)
+			w.tellsOf(w.name+"-policies", "NotAccepted", "the last good version stays in force", bad.line)
 		}
 		w.metric(c, behind+"1")
 		w.setCondition(w.node(2), "Unhealthy", corev1.ConditionTrue)
 		w.has(w.node(2), noSchedule(w.key("one")))
 		w.hasNow(w.node(1), noSchedule(w.key("one")))
-		before := testkit.Value(w.events(w.t.Context(), w.name+"-policies", "Failed")).Must(w.t)
+		before := testkit.Value(w.events(w.t.Context(), w.name+"-policies", "NotAccepted")).Must(w.t)
 		m := &corev1.ConfigMap{}
 		testkit.Must(w.t, w.api.Get(w.t.Context(), client.ObjectKey{Namespace: install.Namespace, Name: w.name + "-policies"}, m))
 		m.Labels["example.com/touched"] = "by-a-user"
@@ -285,7 +285,7 @@ func testBadEdit(c *install.Controller) func(*scope) {
 			}
 			return err
 		})
-		if after, err := w.events(w.t.Context(), w.name+"-policies", "Failed"); err != nil || len(after) != len(before) || len(before) != 6 {
+		if after, err := w.events(w.t.Context(), w.name+"-policies", "NotAccepted"); err != nil || len(after) != len(before) || len(before) != 6 {
 			w.t.Errorf("6 invalid versions were reported %d times, and then %d times: %v", len(before), len(after), err)
 		}
 
@@ -371,7 +371,7 @@ func testConfigMapStorm(w *scope) {
 	w.createConfigMap("policies", last, true)
 	w.hasRevision("policies", w.key("last"))
 	w.createConfigMap("policies", strings.Replace(last, "taintKey", "key", 1), false)
-	w.tellsOf(w.name+"-policies", "Failed", `a set has no field "key"`)
+	w.tellsOf(w.name+"-policies", "NotAccepted", `a set has no field "key"`)
 	w.has(w.node(1), noSchedule(w.key("last")))
 	w.has(w.node(2), noSchedule(w.key("last")))
 	w.has(w.node(3))
@@ -386,7 +386,7 @@ func testConfigMapRestart(c *install.Controller) func(*scope) {
 		w.createConfigMap("policies", good, true)
 		w.has(w.node(1), noExecute(w.key("kept")))
 		w.createConfigMap("policies", strings.Replace(good, "NoExecute", "Eventually", 1), false)
-		w.tellsOf(w.name+"-policies", "Failed", "line 4")
+		w.tellsOf(w.name+"-policies", "NotAccepted", "line 4")
 		w.kill(c)
 		w.setCondition(w.node(2), "Unhealthy", corev1.ConditionTrue)
 		w.restart(c.Part)
@@ -448,7 +448,7 @@ func testConfigMapUnlabelled(w *scope) {
 	m.Annotations = map[string]string{badMark: "yes"}
 	m.Data["sets.yaml"] = "type: ConditionSets"
 	testkit.Must(w.t, w.api.Update(w.t.Context(), m))
-	w.tellsOf(m.Name, "Failed", "there is no good version yet")
+	w.tellsOf(m.Name, "NotAccepted", "there is no good version yet")
 	w.hasNow(w.node(1))
 }
 
@@ -462,7 +462,7 @@ func testConfigMapDeleted(w *scope) {
 	w.hasRevision("policies")
 	// A new ConfigMap with the same name does not have the old versions.
 	w.createConfigMap("policies", "type: ConditionSets\n", false)
-	w.tellsOf(w.name+"-policies", "Failed", "there is no good version yet")
+	w.tellsOf(w.name+"-policies", "NotAccepted", "there is no good version yet")
 	w.hasNow(w.node(1))
 	w.createConfigMap("policies", w.configMap("next", "NoSchedule", "Unhealthy"), true)
 	w.has(w.node(1), noSchedule(w.key("next")))
@@ -475,12 +475,12 @@ func testConfigMapTwice(w *scope) {
 	w.createConfigMap("first", text, true)
 	w.has(w.node(1), noSchedule(w.key("Twin")))
 	w.createConfigMap("second", strings.Replace(text, w.key("Twin"), w.key("other"), 1), false)
-	w.tellsOf(w.name+"-second", "Failed", "there is no good version yet", "key sets.yaml, line 3: set Twin: ", w.name+"-first")
+	w.tellsOf(w.name+"-second", "NotAccepted", "there is no good version yet", "key sets.yaml, line 3: set Twin: ", w.name+"-first")
 	w.hasNow(w.node(1), noSchedule(w.key("Twin")))
 
 	// A duplicate within one ConfigMap is refused, too.
 	w.createConfigMap("third", w.configMap("A", "NoSchedule", "Worse")+w.configMap("B", "NoExecute", "Worse")[len("type: ConditionSets\nconditionSets:\n"):], false)
-	w.tellsOf(w.name+"-third", "Failed", "key sets.yaml, line 15: set B: the same conditions")
+	w.tellsOf(w.name+"-third", "NotAccepted", "key sets.yaml, line 15: set B: the same conditions")
 
 	// The second set applies when the first is deleted. The annotation for the checker is
 	// written before, because the controller may be faster afterwards.
@@ -583,13 +583,13 @@ func testConfigMapOverBound(c *install.Controller) func(*scope) {
 		w.tellsOf(w.name+"-policies", "Accepted")
 		text := strings.Replace(w.configMap("trap", "NoExecute", "OutOfDisk"), "conditionStatus: true", "conditionStatus: false", 1)
 		w.createConfigMap("policies", text, false)
-		w.tellsOf(w.name+"-policies", "Failed", "the last good version stays in force", "key sets.yaml, line 9: set trap: ", "Write conditionStatus: True")
+		w.tellsOf(w.name+"-policies", "NotAccepted", "the last good version stays in force", "key sets.yaml, line 9: set trap: ", "Write conditionStatus: True")
 		w.createConfigMap("policies", w.configMap("near", "NoExecute", "KubletUnhealthy"), false)
-		w.tellsOf(w.name+"-policies", "Failed", "key sets.yaml, line 8: set near: ", "KubeletUnhealthy")
+		w.tellsOf(w.name+"-policies", "NotAccepted", "key sets.yaml, line 8: set near: ", "KubeletUnhealthy")
 
 		text = w.configMap("many", "NoSchedule", "Unhealthy")
 		w.createConfigMap("policies", text, false)
-		w.tellsOf(w.name+"-policies", "Failed", "key sets.yaml, line 8: set many: ", "3", w.node(1), "annotate the ConfigMap with autohealer.resourcestack.com/accept-impact")
+		w.tellsOf(w.name+"-policies", "NotAccepted", "key sets.yaml, line 8: set many: ", "3", w.node(1), "annotate the ConfigMap with autohealer.resourcestack.com/accept-impact")
 		w.metric(c, behind+"1")
 		w.hasNow(nodes[0])
 		// Two of the nodes recover. The controller still refuses the version: a user must
@@ -603,7 +603,7 @@ func testConfigMapOverBound(c *install.Controller) func(*scope) {
 		w.createConfigMap("policies", text+"# seen\n", true)
 		w.metric(c, behind+"0")
 		w.has(nodes[0], noSchedule(w.key("many")))
-		reported, err := w.events(w.t.Context(), w.name+"-policies", "Failed")
+		reported, err := w.events(w.t.Context(), w.name+"-policies", "NotAccepted")
 		if err != nil || len(reported) != 3 {
 			w.t.Errorf("3 invalid versions were reported %d times: %v", len(reported), err)
 		}
@@ -614,7 +614,7 @@ func testConfigMapOverBound(c *install.Controller) func(*scope) {
 			w.setCondition(node, "Worse", corev1.ConditionTrue)
 		}
 		w.createConfigMap("policies", w.configMap("worse", "NoSchedule", "Worse"), false)
-		w.tellsOf(w.name+"-policies", "Failed", "set worse: ")
+		w.tellsOf(w.name+"-policies", "NotAccepted", "set worse: ")
 		m := &corev1.ConfigMap{}
 		testkit.Must(w.t, w.api.Get(w.t.Context(), client.ObjectKey{Namespace: install.Namespace, Name: w.name + "-policies"}, m))
 		m.Annotations = map[string]string{v1alpha1.AcceptImpactAnnotation: "true"}

@@ -435,7 +435,7 @@ func testHealthChecksTooEarly(w *scope) {
 	if err == nil || !strings.Contains(err.Error(), "does not know the nodes yet") && !errors.Is(err, context.DeadlineExceeded) {
 		w.t.Errorf("a health check that cannot be judged: %v", err)
 	}
-	if got := value(w.t, w.scrape(controller), `autohealer_admission_seconds_count{answer="unready",resource="nodehealthchecks"}`); got < 2 {
+	if got := value(w.t, w.scrape(controller), `autohealer_admission_duration_seconds_count{answer="unready",resource="nodehealthchecks"}`); got < 2 {
 		w.t.Errorf("the client tried %v times", got)
 	}
 	if err := refusedHealth(d.api.Create(w.t.Context(), w.healthCheck("trap", onSign("Ready=True", "5m"))), "Ready=True"); err != nil {

@@ -168,7 +168,7 @@ func testCorruptRecord(w *scope) {
 	w.setCondition(w.node(1), "Unhealthy", corev1.ConditionTrue)
 	w.has(w.node(1), noSchedule(w.key("set")))
 	w.byHand(w.node(1), func(n *corev1.Node) { n.Annotations[recordAnnotation] = `{"taints":[{"rule":` })
-	w.tellsOf(w.node(1), "Failed", "cannot be read", recordAnnotation)
+	w.tellsOf(w.node(1), "RecordUnreadable", "cannot be read", recordAnnotation)
 	w.setCondition(w.node(1), "Unhealthy", corev1.ConditionFalse)
 	w.deleteSet("set")
 	w.createSet("second", func(s *v1alpha1.ConditionSetSpec) { s.Conditions["Unhealthy"] = v1alpha1.SetCondition{Status: "False"} })

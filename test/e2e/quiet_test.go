@@ -99,7 +99,7 @@ func testUnansweredEnd(w *scope, proxy *testbed.Proxy, controller *install.Contr
 	if cut.Hits() < rounds {
 		w.t.Errorf("%d responses were lost: the test proves nothing", cut.Hits())
 	}
-	if lost := value(w.t, w.scrape(controller), `autohealer_remediations_total{nodehealthcheck="`+check.Name+`",outcome="lost"}`); lost != 0 {
+	if lost := value(w.t, w.scrape(controller), `autohealer_remediations_total{outcome="lost",policy="`+check.Name+`",policy_kind="NodeHealthCheck"}`); lost != 0 {
 		w.t.Errorf("%v remediations are counted as lost, but the controller deleted them", lost)
 	}
 }

@@ -48,11 +48,11 @@ func (w *scope) retriesRarely(tries *atomic.Int64, nodes int, since time.Time) {
 
 // reportsRefusal waits until an Event and the status report a refused write. There must be
 // one Event.
-func (w *scope) reportsRefusal(node string, parts ...string) {
+func (w *scope) reportsRefusal(reason, node string, parts ...string) {
 	w.t.Helper()
-	w.tellsOf(node, "Failed", parts...)
-	w.tellsOf(w.name+"-set", "Failed", append(parts, node)...)
-	events := testkit.Value(w.events(w.t.Context(), node, "Failed")).Must(w.t)
+	w.tellsOf(node, reason, parts...)
+	w.tellsOf(w.name+"-set", reason, append(parts, node)...)
+	events := testkit.Value(w.events(w.t.Context(), node, reason)).Must(w.t)
 	reported := 0
 	for _, e := range events {
 		if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(e.Note, part) }) {
@@ -120,7 +120,7 @@ func testForbidden(w *scope) {
 	tries, pages, since := p.count(changesNode), p.count(updatesLedger), time.Now()
 	w.makeUnhealthy(nodes)
 	for _, node := range nodes {
-		w.reportsRefusal(node, "could not be placed", "forbidden")
+		w.reportsRefusal("FailedPlaceTaint", node, "could not be placed", "forbidden")
 	}
 	w.hasStatus("set", saysOf(nodes[0], "FellBack", "not written yet", "forbidden"))
 	if got := w.refusals(controller); got < count || got > float64(tries.Load()) {
@@ -195,7 +195,7 @@ func testRefusedEviction(w *scope) {
 	tries, since := p.count(changesNodeOf(w.node(1))), time.Now()
 	w.setCondition(w.node(1), "Unhealthy", corev1.ConditionTrue)
 	w.has(w.node(1), noSchedule(w.key("set")))
-	w.reportsRefusal(w.node(1), "could not be placed", "hands off "+w.node(1))
+	w.reportsRefusal("FailedPlaceTaint", w.node(1), "could not be placed", "hands off "+w.node(1))
 	w.hasStatus("set", saysOf(w.node(1), "FellBack", "could not be placed", "hands off "+w.node(1)))
 	if w.refusals(controller) == 0 {
 		w.t.Error("no refused write is counted")
@@ -223,7 +223,7 @@ func testFrozen(w *scope) {
 	thaw := w.refuse(w.node(1), noChange, metav1.StatusReasonForbidden)
 	tries, since := p.count(changesNodeOf(w.node(1))), time.Now()
 	w.setCondition(w.node(1), "Unhealthy", corev1.ConditionTrue)
-	w.reportsRefusal(w.node(1), "could not be placed", "hands off "+w.node(1))
+	w.reportsRefusal("FailedPlaceTaint", w.node(1), "could not be placed", "hands off "+w.node(1))
 	w.setCondition(w.node(2), "Unhealthy", corev1.ConditionTrue)
 	w.has(w.node(2), noExecute(w.key("set")))
 	w.hasStatus("set", saysOf(w.node(1), "FellBack", "not written yet", "hands off "+w.node(1)))
@@ -233,7 +233,7 @@ func testFrozen(w *scope) {
 
 	thaw = w.refuse(w.node(1), noChange, metav1.StatusReasonForbidden)
 	w.setCondition(w.node(1), "Unhealthy", corev1.ConditionFalse)
-	w.reportsRefusal(w.node(1), noSchedule(w.key("set"))+" could not be removed", "hands off "+w.node(1))
+	w.reportsRefusal("FailedRemoveTaint", w.node(1), noSchedule(w.key("set"))+" could not be removed", "hands off "+w.node(1))
 	thaw()
 	w.has(w.node(1))
 	w.retriesRarely(tries, 1, since)

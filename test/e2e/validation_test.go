@@ -107,7 +107,7 @@ func testHeld(controller *install.Controller) func(*scope) {
 		w.hasStatus("good", isFollowed)
 		isHeld := isRefused("Held", "too few nodes reported FanBroken when the set was accepted", "of 13 selected nodes", v1alpha1.AcceptImpactAnnotation)
 		w.hasStatus("trap", isHeld)
-		w.tellsOf(w.name+"-trap", "Failed", "held: ", "FanBroken")
+		w.tellsOf(w.name+"-trap", "Held", "held: ", "FanBroken")
 		w.kill(controller)
 		w.restart(controller.Part)
 		// A later change shows that the controller had its chance.
@@ -151,7 +151,7 @@ func testOverBound(w *scope) {
 	}
 	for _, bad := range badSets {
 		w.hasStatus(bad.name, isRefused(bad.reason, bad.says...))
-		w.tellsOf(w.name+"-"+bad.name, "Failed", "not accepted", bad.says[0])
+		w.tellsOf(w.name+"-"+bad.name, "NotAccepted", "not accepted", bad.says[0])
 	}
 	// A later change shows that the controller had its chance.
 	w.setCondition(nodes[0], "Worse", corev1.ConditionTrue)

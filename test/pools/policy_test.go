@@ -68,7 +68,7 @@ func (p *pool) hasStatus(name string, checks ...func(v1alpha1.RepairPolicyStatus
 
 func counted(nodes, unhealthy, repairing, held int32) func(v1alpha1.RepairPolicyStatus) error {
 	return func(s v1alpha1.RepairPolicyStatus) error {
-		if got, want := [4]int32{s.Nodes, s.Sick, s.Repairing, s.Held}, [4]int32{nodes, unhealthy, repairing, held}; got != want {
+		if got, want := [4]int32{s.Nodes, s.Unhealthy, s.Repairing, s.Held}, [4]int32{nodes, unhealthy, repairing, held}; got != want {
 			return fmt.Errorf("the counts of all, unhealthy, repairing and held nodes are %v, want %v", got, want)
 		}
 		return nil
@@ -96,16 +96,16 @@ func condition(kind string, status metav1.ConditionStatus, words ...string) func
 func row(node, reason string, eligible *time.Time) func(v1alpha1.RepairPolicyStatus) error {
 	earliest := *eligible
 	return func(s v1alpha1.RepairPolicyStatus) error {
-		at := slices.IndexFunc(s.SickNodes, func(n v1alpha1.SickNode) bool { return n.Name == node })
+		at := slices.IndexFunc(s.UnhealthyNodes, func(n v1alpha1.UnhealthyNode) bool { return n.Name == node })
 		switch {
 		case at < 0:
 			return errors.New(node + " is not in the status")
-		case s.SickNodes[at].Reason != reason:
+		case s.UnhealthyNodes[at].Reason != reason:
 			return fmt.Errorf("%s is not %s", node, reason)
-		case s.SickNodes[at].EligibleAt == nil:
+		case s.UnhealthyNodes[at].EligibleAt == nil:
 			return fmt.Errorf("%s has no eligible time", node)
 		}
-		*eligible = s.SickNodes[at].EligibleAt.Time
+		*eligible = s.UnhealthyNodes[at].EligibleAt.Time
 		if late := eligible.Sub(earliest); late < 0 || late > slow {
 			return fmt.Errorf("%s is eligible at %s, want %s", node, eligible, earliest)
 		}
@@ -121,9 +121,11 @@ func testPolicy(t *testing.T, w *fixture, _ *install.Controller) {
 	p.policy("named", "1h")
 	p.hasStatus("named", counted(4, 0, 0, 0), condition(v1alpha1.Accepted, metav1.ConditionTrue, "Followed"), condition(v1alpha1.Conflict, metav1.ConditionFalse))
 	p.policy("named-too", "1s")
-	p.hasStatus("named-too", counted(0, 0, 0, 0), condition(v1alpha1.Conflict, metav1.ConditionTrue, "RepairPolicy named", "older"))
+	p.hasStatus("named-too", counted(0, 0, 0, 0), condition(v1alpha1.Conflict, metav1.ConditionTrue, "RepairPolicy named", "older"),
+		condition(v1alpha1.Ready, metav1.ConditionFalse, "RepairPolicy named"))
 	p.policy("named-selected", "1s", selecting(testbed.PoolLabel, p.name))
-	p.hasStatus("named-selected", counted(0, 0, 0, 0), condition(v1alpha1.Conflict, metav1.ConditionTrue, "for 4 of its nodes", "RepairPolicy/named"))
+	p.hasStatus("named-selected", counted(0, 0, 0, 0), condition(v1alpha1.Conflict, metav1.ConditionTrue, "for 4 of its nodes", "RepairPolicy/named"),
+		condition(v1alpha1.Accepted, metav1.ConditionFalse, "Shadowed"))
 
 	p.makeUnhealthy(names[0], names[1])
 	since := p.since(names[0], "BadDisk")
@@ -132,7 +134,7 @@ func testPolicy(t *testing.T, w *fixture, _ *install.Controller) {
 	table, err := p.Kubectl(t.Context(), "get", "repairpolicies", "-o", "wide")
 	testkit.Must(p.t, err)
 	t.Log("\n" + table)
-	p.isInTable(table, "NAME POOL NODES SICK REPAIRING HELD ACCEPTED CONFLICT NEXT AGE", "named named 4 2 0 0 True False "+due.UTC().Format(time.RFC3339))
+	p.isInTable(table, "NAME POOL NODES UNHEALTHY REPAIRING HELD ACCEPTED REASON CONFLICT NEXT AGE", "named named 4 2 0 0 True 2 nodes unhealthy, the first due "+due.UTC().Format(time.TimeOnly)+" False "+due.UTC().Format(time.RFC3339))
 	p.edit("named", `{"spec":{"repair":{"policies":[{"conditionType":"BadDisk","conditionStatus":"True","toleration":"2s"}]}}}`)
 	p.hasStatus("named", func(s v1alpha1.RepairPolicyStatus) error { // the replacement adds a node to the count
 		if s.Repairing != 1 || s.Held != 1 {

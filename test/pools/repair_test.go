@@ -170,7 +170,7 @@ func testForceful(t *testing.T, w *fixture, c *install.Controller) {
 	p.hasEvent("Node", unhealthy, "NodeRepair", "BadDisk", claim.GetName(), "by force")
 	p.hasEvent("NodeClaim", claim.GetName(), "NodeRepair", "by force")
 	p.hasEvent("NodePool", p.name, "NodeRepair", "by force")
-	p.measures(c, `autohealer_repairs_total{condition="BadDisk",mode="Forceful",nodepool="forceful",outcome="terminated"}`, "1")
+	p.measures(c, `autohealer_repairs_total{condition="BadDisk",mode="Forceful",nodepool="forceful",outcome="terminated",policy="forceful",policy_kind="NodePool"}`, "1")
 }
 
 func testGraceful(t *testing.T, w *fixture, c *install.Controller) {
@@ -184,7 +184,7 @@ func testGraceful(t *testing.T, w *fixture, c *install.Controller) {
 	if took := e.claimGone.Sub(e.deleted); took < grace {
 		t.Errorf("its pods need %s to stop, but it was gone after %s", grace, took)
 	}
-	p.measures(c, `autohealer_repairs_total{condition="BadDisk",mode="Graceful",nodepool="graceful",outcome="terminated"}`, "1")
+	p.measures(c, `autohealer_repairs_total{condition="BadDisk",mode="Graceful",nodepool="graceful",outcome="terminated",policy="graceful",policy_kind="NodePool"}`, "1")
 }
 
 // A pod that may not be evicted keeps a drain for ever, until the policy is changed.
@@ -199,7 +199,7 @@ func testChangeToForceful(t *testing.T, w *fixture, c *install.Controller) {
 	p.patch(object{"repair": repair("1s", object{"termination": "Forceful"})})
 	p.repaired(unhealthy)
 	p.hasEvent("NodeClaim", claim.GetName(), "NodeRepair", "Ending the drain of NodeClaim")
-	p.measures(c, `autohealer_repairs_total{condition="BadDisk",mode="Forceful",nodepool="hanging",outcome="forced"}`, "1")
+	p.measures(c, `autohealer_repairs_total{condition="BadDisk",mode="Forceful",nodepool="hanging",outcome="forced",policy="hanging",policy_kind="NodePool"}`, "1")
 }
 
 func testGracePeriod(t *testing.T, w *fixture, _ *install.Controller) {

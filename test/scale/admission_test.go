@@ -216,7 +216,7 @@ data:
 		}
 	})
 	await(b, leader, "every set to be accepted", quiet, func(m measured) bool {
-		return m.sum("autohealer_conditionset_accepted") >= stored+pinned*perMap
+		return m.sum("autohealer_policy_ready", `policy_kind="ConditionSet"`) >= stored+pinned*perMap
 	})
 }
 
@@ -266,7 +266,7 @@ var bucket = regexp.MustCompile(`le="([0-9.]+)"`)
 func (d *fixture) answers(b *testing.B, controller *install.Controller) answers {
 	b.Helper()
 	page := testkit.Value(scrape(b.Context(), controller.Metrics)).Must(b)
-	const metric = "autohealer_admission_seconds"
+	const metric = "autohealer_admission_duration_seconds"
 	a := answers{within: map[float64]float64{}}
 	for name, value := range page {
 		switch text := string(name); {

@@ -271,11 +271,15 @@ func (d *fixture) start(b *testing.B) *install.Controller {
 func (d *fixture) startWith(b *testing.B, o install.Options) *install.Controller {
 	b.Helper()
 	controller := d.run(b, o)
-	selected := sample(`autohealer_conditionset_nodes{conditionset="` + setName + `",state="selected"}`)
 	await(b, controller, "the controller to know every node", quiet, func(m measured) bool {
-		return int(m[selected]) == len(d.nodes)
+		return m.nodesOf("ConditionSet", setName) == len(d.nodes)
 	})
 	return controller
+}
+
+// nodesOf returns how many nodes a policy selects.
+func (m measured) nodesOf(kind, policy string) int {
+	return m.sum("autohealer_policy_nodes", `policy_kind="`+kind+`"`, `policy="`+policy+`"`)
 }
 
 // run runs a controller until the end of the benchmark, and returns when it is ready.

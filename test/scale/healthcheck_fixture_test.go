@@ -80,10 +80,9 @@ func healthCheckFixtureIn(b *testing.B, d *fixture) *healthCheckFixture {
 func (c *healthCheckFixture) start(b *testing.B) *install.Controller {
 	b.Helper()
 	controller := c.fixture.start(b)
-	selected := sample(`autohealer_nodehealthcheck_nodes{nodehealthcheck="` + checkName + `",state="selected"}`)
-	disabled := sample(`autohealer_nodehealthcheck_disabled{nodehealthcheck="` + checkName + `"}`)
+	ready := sample(`autohealer_policy_ready{policy="` + checkName + `",policy_kind="NodeHealthCheck"}`)
 	await(b, controller, "the health check to count every node", quiet, func(m measured) bool {
-		return int(m[selected]) == len(c.nodes) && m[disabled] == 0
+		return m.nodesOf("NodeHealthCheck", checkName) == len(c.nodes) && m[ready] == 1
 	})
 	return controller
 }

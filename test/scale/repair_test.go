@@ -127,8 +127,7 @@ func claimText(node string) string {
 func (p *poolFixture) start(b *testing.B) *install.Controller {
 	b.Helper()
 	controller := p.fixture.start(b)
-	governed := sample(`autohealer_repair_nodes{nodepool="default",rule="Repair/NodePool/default",state="assigned"}`)
-	await(b, controller, "the pool to count every node", quiet, func(m measured) bool { return int(m[governed]) == len(p.nodes) })
+	await(b, controller, "the pool to count every node", quiet, func(m measured) bool { return m.nodesOf("NodePool", "default") == len(p.nodes) })
 	return controller
 }
 

@@ -16,6 +16,7 @@ import (
 // +kubebuilder:printcolumn:name=Effect,type=string,JSONPath=`.spec.effect`
 // +kubebuilder:printcolumn:name=Matched,type=integer,JSONPath=`.status.matched`,description="Nodes on which all conditions of the set stand"
 // +kubebuilder:printcolumn:name=Accepted,type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`
+// +kubebuilder:printcolumn:name=Reason,type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,description="What happens to the nodes, or why the set is not followed"
 // +kubebuilder:printcolumn:name=Tainted,type=integer,JSONPath=`.status.tainted`,priority=1
 // +kubebuilder:printcolumn:name=Held back,type=integer,JSONPath=`.status.heldBack`,priority=1,description="Nodes that have NoSchedule instead of NoExecute"
 // +kubebuilder:printcolumn:name=Age,type=date,JSONPath=`.metadata.creationTimestamp`
@@ -78,6 +79,7 @@ type ConditionSetSpec struct {
 	// is 49%.
 	//
 	// +optional
+	// +kubebuilder:default:="49%"
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:MaxLength=10
 	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self.matches('^([0-9]{1,9}|[0-9]{1,2}%|100%)$') : self >= 0 && self <= 2147483647",message="want a number of nodes like 3, or a percentage like 49%, of at most 100%"
@@ -173,7 +175,7 @@ type ConditionSetStatus struct {
 	// +kubebuilder:validation:MaxItems=20
 	Nodes []MatchedNode `json:"nodes"`
 
-	// Conditions of the set itself: Accepted (the set is in effect), HeldBack (its bound keeps
+	// Conditions of the set itself: Ready and Accepted (the set is in effect), HeldBack (its bound keeps
 	// NoExecute from some nodes), OwnershipUnclear (nodes have its taint without a record that the
 	// controller set it).
 	//
@@ -194,6 +196,9 @@ type MatchedNode struct {
 }
 
 const (
+	// Ready is the condition that every policy has: whether it is in effect. Its message says what
+	// happens to the nodes.
+	Ready = "Ready"
 	// Accepted is the condition that tells whether a policy is in effect.
 	Accepted = "Accepted"
 	// HeldBack is the condition that tells whether a bound prevents some of a policy's actions.

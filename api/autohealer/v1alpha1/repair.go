@@ -48,6 +48,7 @@ type RepairSpec struct {
 	// node, for at most terminationGracePeriod if that is set. The default is Forceful.
 	//
 	// +optional
+	// +kubebuilder:default:=Forceful
 	// +kubebuilder:validation:Enum=Forceful;Graceful
 	Termination Termination `json:"termination,omitempty"`
 

@@ -14,12 +14,13 @@ import (
 // +kubebuilder:resource:path=repairpolicies,scope=Cluster,shortName=rp,categories=autohealer
 // +kubebuilder:printcolumn:name=Pool,type=string,JSONPath=`.spec.nodePool`
 // +kubebuilder:printcolumn:name=Nodes,type=integer,JSONPath=`.status.nodes`,description="Nodes that this policy governs"
-// +kubebuilder:printcolumn:name=Sick,type=integer,JSONPath=`.status.sick`
+// +kubebuilder:printcolumn:name=Unhealthy,type=integer,JSONPath=`.status.unhealthy`
 // +kubebuilder:printcolumn:name=Repairing,type=integer,JSONPath=`.status.repairing`
 // +kubebuilder:printcolumn:name=Held,type=integer,JSONPath=`.status.held`,description="Nodes that are due, and that something keeps from being repaired"
 // +kubebuilder:printcolumn:name=Accepted,type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`
+// +kubebuilder:printcolumn:name=Reason,type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,description="What happens to the nodes, or why the policy is not followed"
 // +kubebuilder:printcolumn:name=Conflict,type=string,JSONPath=`.status.conditions[?(@.type=="Conflict")].status`,priority=1,description="Whether others go first for some of its nodes"
-// +kubebuilder:printcolumn:name=Next,type=string,JSONPath=`.status.sickNodes[?(@.reason=="Pending")].eligibleAt`,priority=1,description="When the next of the unhealthy nodes is due"
+// +kubebuilder:printcolumn:name=Next,type=string,JSONPath=`.status.unhealthyNodes[?(@.reason=="Pending")].eligibleAt`,priority=1,description="When the next of the unhealthy nodes is due"
 // +kubebuilder:printcolumn:name=Age,type=date,JSONPath=`.metadata.creationTimestamp`
 type RepairPolicy struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -89,12 +90,12 @@ type RepairPolicyStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	Nodes int32 `json:"nodes"`
 
-	// Sick is how many of them have an unhealthy condition, for however short a time. A new node
+	// Unhealthy is how many of them have an unhealthy condition, for however short a time. A new node
 	// that still has time to become Ready does not count.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
-	Sick int32 `json:"sick"`
+	Unhealthy int32 `json:"unhealthy"`
 
 	// Repairing is how many of them are being repaired.
 	//
@@ -109,15 +110,31 @@ type RepairPolicyStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	Held int32 `json:"held"`
 
-	// SickNodes lists at most 20 of the unhealthy nodes, sorted by when they are due.
+	// MaxRepairing is how many nodes may currently be under repair at once, in all NodePools
+	// together. It is absent if the policy applies to no node.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	MaxRepairing *int32 `json:"maxRepairing,omitempty"`
+
+	// Tolerations are the conditions that make a node unhealthy, and how long each is tolerated:
+	// those of spec.repair, and the provider's with its recommendation or
+	// defaultTolerationDuration. At most 64 are listed.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	Tolerations []ConditionRepair `json:"tolerations"`
+
+	// UnhealthyNodes lists at most 20 of the unhealthy nodes, sorted by when they are due.
 	//
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=20
-	SickNodes []SickNode `json:"sickNodes"`
+	UnhealthyNodes []UnhealthyNode `json:"unhealthyNodes"`
 
-	// Conditions of the policy itself: Accepted (the policy is in effect), Conflict (another policy
+	// Conditions of the policy itself: Ready and Accepted (the policy is in effect), Conflict (another policy
 	// takes precedence for some of its nodes).
 	//
 	// +optional
@@ -126,8 +143,8 @@ type RepairPolicyStatus struct {
 	Conditions []metav1.Condition `json:"conditions"`
 }
 
-// SickNode is an unhealthy node that the policy governs.
-type SickNode struct {
+// UnhealthyNode is an unhealthy node that the policy governs.
+type UnhealthyNode struct {
 	// Name of the node.
 	Name string `json:"name"`
 	// Reason is a CamelCase word: Pending, Treating, CapFull and so on.

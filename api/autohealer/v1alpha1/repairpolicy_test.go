@@ -43,9 +43,9 @@ func fullPolicy() v1alpha1.RepairPolicy {
 			RemediationTemplate: &corev1.ObjectReference{APIVersion: "example.com/v1", Kind: "RebootTemplate", Namespace: "a", Name: "b"},
 		},
 		Status: v1alpha1.RepairPolicyStatus{
-			ObservedGeneration: 1, Nodes: 5, Sick: 4, Repairing: 2, Held: 1,
-			SickNodes:  []v1alpha1.SickNode{{Name: "n", Reason: "Pending", Message: "it waits", EligibleAt: new(metav1.Unix(60, 0).Rfc3339Copy())}},
-			Conditions: []metav1.Condition{{Type: v1alpha1.Conflict, Status: "False", Reason: "Fine", LastTransitionTime: metav1.Unix(1, 0).Rfc3339Copy()}},
+			ObservedGeneration: 1, Nodes: 5, Unhealthy: 4, Repairing: 2, Held: 1,
+			UnhealthyNodes: []v1alpha1.UnhealthyNode{{Name: "n", Reason: "Pending", Message: "it waits", EligibleAt: new(metav1.Unix(60, 0).Rfc3339Copy())}},
+			Conditions:     []metav1.Condition{{Type: v1alpha1.Conflict, Status: "False", Reason: "Fine", LastTransitionTime: metav1.Unix(1, 0).Rfc3339Copy()}},
 		},
 	}
 }
@@ -70,7 +70,7 @@ func TestDecodeRepairPolicy(t *testing.T) {
 			if policy.Spec.Repair.Policies != nil {
 				t.Error("half of the block was read")
 			}
-			if policy.Status.Sick != 4 {
+			if policy.Status.Unhealthy != 4 {
 				t.Error("the status was not read")
 			}
 		})
@@ -82,7 +82,7 @@ func TestDecodeRepairPolicy(t *testing.T) {
 		}
 	})
 	t.Run("takes a status that does not fit for none", func(t *testing.T) {
-		policy := decodePolicies(t, []byte(strings.ReplaceAll(string(listOfPolicies(t, fullPolicy())), `"sick":4`, `"sick":-1e30`)))[0]
+		policy := decodePolicies(t, []byte(strings.ReplaceAll(string(listOfPolicies(t, fullPolicy())), `"unhealthy":4`, `"unhealthy":-1e30`)))[0]
 		if diff := cmp.Diff(v1alpha1.RepairPolicyStatus{}, policy.Status); diff != "" {
 			t.Errorf("(-none +read)\n%s", diff)
 		}

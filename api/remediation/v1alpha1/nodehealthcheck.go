@@ -13,7 +13,7 @@ import (
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:path=nodehealthchecks,scope=Cluster,shortName=nhc
+// +kubebuilder:resource:path=nodehealthchecks,scope=Cluster,shortName=nhc,categories=autohealer
 // +kubebuilder:printcolumn:name=Observed,type=integer,JSONPath=`.status.observedNodes`,description="Nodes that the selector chooses"
 // +kubebuilder:printcolumn:name=Healthy,type=integer,JSONPath=`.status.healthyNodes`
 // +kubebuilder:printcolumn:name=Treated,type=integer,JSONPath=`.status.inTreatment`,description="Nodes with a remediation"
@@ -205,6 +205,12 @@ type NodeHealthCheckStatus struct {
 	// +optional
 	InTreatment *int `json:"inTreatment"`
 
+	// MaxUnhealthyNodes is how many of the selected nodes may currently be unhealthy while a new
+	// remediation is created, as maxUnhealthy or minHealthy say, or the default of 49%.
+	//
+	// +optional
+	MaxUnhealthyNodes *int `json:"maxUnhealthyNodes,omitempty"`
+
 	// UnhealthyNodes lists at most 200 of the nodes that are not healthy. Nodes with a remediation
 	// come first.
 	//
@@ -219,7 +225,7 @@ type NodeHealthCheckStatus struct {
 	// +optional
 	InFlightRemediations map[string]metav1.Time `json:"inFlightRemediations"`
 
-	// Conditions of the health check itself: Disabled (it is not in effect), StormActive (more
+	// Conditions of the health check itself: Ready (it is in effect), Disabled (it is not), StormActive (more
 	// nodes are unhealthy than the bound allows, or the cool-down after a storm is running),
 	// StormCooldownActive (the cool-down is running), StandingBack (another controller manages
 	// health checks).
@@ -310,6 +316,8 @@ const (
 
 // The conditions of a health check.
 const (
+	// Ready means that the health check is in effect. Its message says what happens to the nodes.
+	Ready = "Ready"
 	// Disabled means that the health check is not in effect.
 	Disabled = "Disabled"
 	// StormActive means that more nodes are unhealthy than the bound allows, or that the cool-down

@@ -154,6 +154,11 @@ func (in *NodeHealthCheckStatus) DeepCopyInto(out *NodeHealthCheckStatus) {
 		*out = new(int)
 		**out = **in
 	}
+	if in.MaxUnhealthyNodes != nil {
+		in, out := &in.MaxUnhealthyNodes, &out.MaxUnhealthyNodes
+		*out = new(int)
+		**out = **in
+	}
 	if in.UnhealthyNodes != nil {
 		in, out := &in.UnhealthyNodes, &out.UnhealthyNodes
 		*out = make([]UnhealthyNode, len(*in))

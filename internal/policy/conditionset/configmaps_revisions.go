@@ -123,7 +123,7 @@ func (p *Policy) handleRevisionResult(now time.Time, result revisionResult) {
 		if isNews {
 			p.cfg.Logger.Warn("revision not stored", "configMap", s.Name, "retryIn", wait.String(), "err", result.err)
 			if result.version != nil && s.lastGood != nil {
-				p.cfg.Event(treat.Event{Policy: treat.AboutConfigMap(s.ConfigMap), Failure: "not in force yet: " + result.err.Error()})
+				p.cfg.Event(treat.Event{Policy: treat.AboutConfigMap(s.ConfigMap), EventReason: treat.NotSaved, Failure: "not in force yet: " + result.err.Error()})
 			}
 		}
 		return

@@ -183,5 +183,5 @@ func (p *Policy) reportConfigMap(now time.Time, s *configMapSet) {
 		message = lines.Within(treat.MaxNote - len(what) - min(len(more), treat.MaxNote/3))
 	}
 	s.reportedAt = now
-	p.cfg.Event(treat.Event{Policy: treat.AboutConfigMap(s.ConfigMap), Failure: what + message + more})
+	p.cfg.Event(treat.Event{Policy: treat.AboutConfigMap(s.ConfigMap), EventReason: treat.NotAccepted, Failure: what + message + more})
 }

@@ -35,12 +35,13 @@ type fixture struct {
 	loaded   bool
 	posts    chan func(now time.Time)
 	requests sync.WaitGroup
+	metrics  *engine.Metrics
 }
 
 // newFixture returns a fixture without sets.
 func newFixture(t *testing.T, cfg Config) *fixture {
 	t.Helper()
-	c := &fixture{t: t, core: triage.New(), nodes: map[string]*engine.Node{}, queued: map[string]bool{}, posts: make(chan func(time.Time), 10)}
+	c := &fixture{t: t, core: triage.New(), nodes: map[string]*engine.Node{}, queued: map[string]bool{}, posts: make(chan func(time.Time), 10), metrics: engine.NewMetrics()}
 	cfg.Event = func(event treat.Event) { c.events = append(c.events, event) }
 	cfg.Wrote, cfg.Taints = func(string, treat.Outcome) {}, c
 	cfg.Metrics, cfg.Logger = NewMetrics(), slog.New(slog.NewTextHandler(&c.log, nil))
@@ -64,6 +65,7 @@ func (c *fixture) Node(name string) *engine.Node                  { return c.nod
 func (c *fixture) Nodes() iter.Seq2[string, *engine.Node]         { return maps.All(c.nodes) }
 func (c *fixture) IsLoaded() bool                                 { return c.loaded }
 func (c *fixture) Statuses() *status.Writer                       { return &status.Writer{} }
+func (c *fixture) PolicyMetrics() *engine.PolicyMetrics           { return c.metrics.Policies }
 func (c *fixture) Retire(time.Time, triage.RuleID)                {}
 func (c *fixture) Revive(triage.RuleID)                           {}
 func (c *fixture) Post(_ context.Context, handle func(time.Time)) { c.posts <- handle }

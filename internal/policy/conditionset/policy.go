@@ -226,7 +226,7 @@ func (p *Policy) remove(now time.Time, name string) {
 	delete(p.known, name)
 	p.validation.due = true
 	p.host.Core().RemoveRule(now, setRule(name))
-	p.cfg.Metrics.forgetSet(name)
+	p.host.PolicyMetrics().Forget(policykind.PolicyOf(setRule(name)))
 	p.host.Retire(now, setRule(name))
 	p.cfg.Logger.Info("set gone", "conditionSet", name)
 }

@@ -254,7 +254,7 @@ func (p *Policy) endProof(now time.Time, pol *conditionSet, why string) {
 // reportHeld reports why a set is held.
 func (p *Policy) reportHeld(pol *conditionSet) {
 	message := p.withSetName(pol, pol.proof.message())
-	p.cfg.Event(treat.Event{Policy: treat.AboutSet(pol.set), Failure: message})
+	p.cfg.Event(treat.Event{Policy: treat.AboutSet(pol.set), EventReason: treat.Held, Failure: message})
 	p.cfg.Logger.Warn("set held", "conditionSet", pol.set.Name, "generation", pol.set.Generation, "why", message)
 }
 

@@ -14,7 +14,9 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/engine"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/status"
+	"github.com/resourcestack/autohealer/internal/summary"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -23,7 +25,9 @@ import (
 func (p *Policy) WriteStatuses(ctx context.Context, now time.Time) {
 	for name, pol := range p.known {
 		counts, _ := p.host.Core().Population(setRule(name))
-		p.cfg.Metrics.setPopulation(name, counts, p.countNodes(pol), pol.err == nil && !pol.withholdsTaints())
+		policy := policykind.PolicyOf(setRule(name))
+		p.host.PolicyMetrics().SetNodes(policy, pol.summarize(counts).States())
+		p.host.PolicyMetrics().SetReady(policy, pol.err == nil && !pol.withholdsTaints())
 		if !pol.isInAPI() || !pol.status.Stale && pol.status.Stored.Selected == status.Count(counts.Selected) {
 			continue
 		}
@@ -33,6 +37,15 @@ func (p *Policy) WriteStatuses(ctx context.Context, now time.Time) {
 			Send:   treat.NewWriter(p.cfg.Client).Status,
 		})
 	}
+}
+
+// summarize counts the nodes of a set by state.
+func (pol *conditionSet) summarize(counts triage.Population) *summary.Nodes {
+	nodes := &summary.Nodes{Selected: counts.Selected}
+	for name, reason := range pol.nodes {
+		nodes.Add(name, reason)
+	}
+	return nodes
 }
 
 // nodeCounts counts the nodes of a set by outcome.
@@ -118,13 +131,13 @@ func (p *Policy) statusOf(pol *conditionSet, counts triage.Population) v1alpha1.
 			result.Nodes = append(result.Nodes, v1alpha1.MatchedNode{Name: name, Reason: reason.Code.String(), Message: p.message(name, reason)})
 		}
 	}
-	p.setConditions(pol, &result, heldBack)
+	p.setConditions(pol, &result, heldBack, pol.summarize(counts).Sentence(p.host.CurrentReason))
 	pol.setOwnershipCondition(&result)
 	return result
 }
 
 // setConditions sets the conditions of the set.
-func (p *Policy) setConditions(pol *conditionSet, status *v1alpha1.ConditionSetStatus, heldBack triage.Reason) {
+func (p *Policy) setConditions(pol *conditionSet, status *v1alpha1.ConditionSetStatus, heldBack triage.Reason, sentence string) {
 	accepted := metav1.Condition{
 		Type: v1alpha1.Accepted, Status: metav1.ConditionTrue, Reason: "Followed",
 		Message: "the set is followed", ObservedGeneration: pol.set.Generation,
@@ -144,6 +157,11 @@ func (p *Policy) setConditions(pol *conditionSet, status *v1alpha1.ConditionSetS
 		}
 	}
 	meta.SetStatusCondition(&status.Conditions, accepted)
+	ready := accepted
+	if ready.Type = v1alpha1.Ready; ready.Status == metav1.ConditionTrue {
+		ready.Message = sentence
+	}
+	meta.SetStatusCondition(&status.Conditions, ready)
 	bounded := metav1.Condition{
 		Type: v1alpha1.HeldBack, Status: metav1.ConditionFalse, Reason: "NothingHeldBack",
 		Message: "no node is kept from NoExecute", ObservedGeneration: pol.set.Generation,

@@ -264,7 +264,7 @@ func (p *Policy) reject(now time.Time, pol *conditionSet, problems []validate.Pr
 		return
 	}
 	p.host.Core().RemoveRule(now, setRule(pol.set.Name))
-	p.cfg.Event(treat.Event{Policy: treat.AboutSet(pol.set), Failure: "not accepted: " + pol.err.Error()})
+	p.cfg.Event(treat.Event{Policy: treat.AboutSet(pol.set), EventReason: treat.NotAccepted, Failure: "not accepted: " + pol.err.Error()})
 	p.cfg.Logger.Warn("set not accepted", "conditionSet", pol.set.Name, "generation", pol.set.Generation, "err", pol.err)
 }
 

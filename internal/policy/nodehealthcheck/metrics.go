@@ -16,13 +16,9 @@ import (
 // Metrics holds the metrics of health checks.
 type Metrics struct {
 	metricset.Set
-	nodes         *prometheus.GaugeVec
-	waiting       *prometheus.GaugeVec
-	disabled      *prometheus.GaugeVec
-	remediations  *prometheus.CounterVec
-	toRemediation *prometheus.HistogramVec
-	toRecovery    *prometheus.HistogramVec
-	deferring     prometheus.Gauge
+	remediations *prometheus.CounterVec
+	toRecovery   *prometheus.HistogramVec
+	deferring    prometheus.Gauge
 
 	// The metrics of medik8s, for its alerts and dashboards.
 	ongoing  *prometheus.GaugeVec
@@ -33,32 +29,15 @@ type Metrics struct {
 // NewMetrics returns unregistered metrics.
 func NewMetrics() *Metrics {
 	m := &Metrics{
-		nodes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "autohealer_nodehealthcheck_nodes",
-			Help: "Nodes of a NodeHealthCheck by state: selected, healthy, unhealthy, recovering (healthy, but its remediation still exists), removed (deleted and not replaced yet), in_treatment.",
-		}, []string{"nodehealthcheck", "state"}),
-		waiting: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "autohealer_nodehealthcheck_waiting_nodes",
-			Help: "Unhealthy nodes of a NodeHealthCheck whose remediation is due and does not start, by reason.",
-		}, []string{"nodehealthcheck", "reason"}),
-		disabled: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "autohealer_nodehealthcheck_disabled",
-			Help: "Whether the controller does not follow a NodeHealthCheck (1) or follows it (0).",
-		}, []string{"nodehealthcheck"}),
 		remediations: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "autohealer_remediations_total",
 			Help: "Remediations by outcome: begun, escalated (the next step began), timed_out, recovered, deselected, check_gone, node_gone, unwanted (the plan had changed when the object arrived), lost (another client deleted the object).",
-		}, []string{"nodehealthcheck", "outcome"}),
-		toRemediation: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "autohealer_condition_to_remediation_seconds",
-			Help:    "Time from when a remediation is due until the API server has stored its object.",
-			Buckets: []float64{.005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 30, 60},
-		}, []string{"nodehealthcheck"}),
+		}, policykind.Labels("outcome")),
 		toRecovery: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "autohealer_remediation_to_recovery_seconds",
+			Name:    "autohealer_remediation_recovery_duration_seconds",
 			Help:    "Time from the creation of a remediation object until the controller deletes it because the node has recovered.",
 			Buckets: []float64{1, 5, 10, 30, 60, 120, 300, 600, 1200, 3600, 7200},
-		}, []string{"nodehealthcheck"}),
+		}, policykind.Labels()),
 		deferring: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "autohealer_nodehealthcheck_deferring",
 			Help: "Whether the controller leaves NodeHealthChecks to medik8s' own controller (1) or follows them (0).",
@@ -77,37 +56,8 @@ func NewMetrics() *Metrics {
 			Help: "Remediation objects of a node (name) that existed for more than 48 hours, as with medik8s.",
 		}, []string{"name", "namespace"}),
 	}
-	m.Set = metricset.Set{m.nodes, m.waiting, m.disabled, m.remediations, m.toRemediation, m.toRecovery, m.deferring, m.ongoing, m.duration, m.old}
+	m.Set = metricset.Set{m.remediations, m.toRecovery, m.deferring, m.ongoing, m.duration, m.old}
 	return m
-}
-
-// setCheck sets the gauges of a health check.
-func (m *Metrics) setCheck(name string, counts triage.Population, c *check) {
-	for state, n := range map[string]int{
-		"selected": counts.Selected, "healthy": counts.Selected - counts.Unhealthy - counts.Recovering,
-		"unhealthy": counts.Unhealthy, "recovering": counts.Recovering, "removed": counts.Departed, "in_treatment": counts.Treated,
-	} {
-		m.nodes.WithLabelValues(name, state).Set(float64(n))
-	}
-	m.disabled.WithLabelValues(name).Set(metricset.Bool(c.disabled != ""))
-	waiting := c.waiting(counts)
-	for code := range c.reportedWaits {
-		if _, still := waiting[code]; !still {
-			m.waiting.DeleteLabelValues(name, code.String())
-		}
-	}
-	for code, n := range waiting {
-		m.waiting.WithLabelValues(name, code.String()).Set(float64(n))
-	}
-	c.reportedWaits = waiting
-}
-
-// forgetCheck deletes the gauges of a health check.
-func (m *Metrics) forgetCheck(name string) {
-	labels := prometheus.Labels{"nodehealthcheck": name}
-	m.nodes.DeletePartialMatch(labels)
-	m.waiting.DeletePartialMatch(labels)
-	m.disabled.DeletePartialMatch(labels)
 }
 
 // ForgetCounters deletes the counters of a deleted health check.
@@ -115,26 +65,20 @@ func (h *Policy) ForgetCounters(rule triage.RuleID) bool {
 	if rule.Kind != policykind.NodeHealthCheck {
 		return false
 	}
-	labels := prometheus.Labels{"nodehealthcheck": rule.Name}
+	labels := policykind.PolicyOf(rule).Match()
 	h.metrics.remediations.DeletePartialMatch(labels)
-	h.metrics.toRemediation.DeletePartialMatch(labels)
 	h.metrics.toRecovery.DeletePartialMatch(labels)
 	return true
 }
 
 // CountRemediation counts a remediation by its outcome.
 func (h *Policy) CountRemediation(rule triage.RuleID, _, outcome string) {
-	h.metrics.remediations.WithLabelValues(rule.Name, outcome).Inc()
-}
-
-// ObserveStart observes the delay between a remediation's due time and its start.
-func (h *Policy) ObserveStart(rule triage.RuleID, wait time.Duration) {
-	h.metrics.toRemediation.WithLabelValues(rule.Name).Observe(wait.Seconds())
+	h.metrics.remediations.WithLabelValues(string(rule.Kind), rule.Name, outcome).Inc()
 }
 
 // ObserveRecovery observes the time from the start of a remediation to recovery.
 func (h *Policy) ObserveRecovery(rule triage.RuleID, object remediation.Object, took time.Duration) {
-	h.metrics.toRecovery.WithLabelValues(rule.Name).Observe(took.Seconds())
+	h.metrics.toRecovery.WithLabelValues(string(rule.Kind), rule.Name).Observe(took.Seconds())
 	h.metrics.duration.WithLabelValues(object.Node, object.Namespace, object.Kind).Observe(took.Seconds())
 }
 

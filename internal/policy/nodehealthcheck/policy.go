@@ -73,8 +73,7 @@ type check struct {
 	// the condition reason for it in the status, empty if the problem is about to pass.
 	problem, disabled string
 	storm             storm
-	reportedWaits     map[triage.Code]int // as last reported
-	skipped           triage.Code         // why no treatment starts at all, as last reported
+	skipped           triage.Code // why no treatment starts at all, as last reported
 	status            status.Status[remediationv1alpha1.NodeHealthCheckStatus]
 }
 
@@ -203,7 +202,7 @@ func (h *Policy) remove(now time.Time, name string) {
 	h.changed = true
 	h.remediations.ReferencesChanged()
 	h.host.Core().RemoveRule(now, checkRule(name))
-	h.metrics.forgetCheck(name)
+	h.host.PolicyMetrics().Forget(policykind.PolicyOf(checkRule(name)))
 	h.host.Retire(now, checkRule(name))
 	h.remediations.ReobserveRule(now, checkRule(name))
 	h.host.Logger().Info("health check gone", "nodeHealthCheck", name)

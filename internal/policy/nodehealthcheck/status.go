@@ -14,8 +14,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/status"
+	"github.com/resourcestack/autohealer/internal/summary"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -32,8 +34,10 @@ const deferredStatusEvery = 10 * time.Minute
 func (h *Policy) WriteStatuses(ctx context.Context, now time.Time) {
 	for name, c := range h.known {
 		counts, _ := h.host.Core().Population(checkRule(name))
-		h.metrics.setCheck(name, counts, c)
-		if c.reportedWaits[c.skipped] == 0 {
+		nodes, policy := c.summarize(counts), policykind.PolicyOf(checkRule(name))
+		h.host.PolicyMetrics().SetNodes(policy, nodes.States())
+		h.host.PolicyMetrics().SetReady(policy, c.disabled == "" && !h.deferring)
+		if nodes.Count(func(code triage.Code) bool { return code == c.skipped }) == 0 {
 			c.skipped = 0 // report it again next time
 		}
 		if counts.CalmUntil.After(now) { // no node change may announce the end of the cooldown
@@ -113,25 +117,21 @@ func (h *Policy) statusOf(c *check, counts triage.Population) remediationv1alpha
 		Conditions:         slices.Clone(c.status.Stored.Conditions),
 		LastUpdateTime:     c.status.Stored.LastUpdateTime, // set when it is written
 	}
-	c.setConditions(&status, counts)
+	if counts.Gate >= 0 {
+		status.MaxUnhealthyNodes = new(counts.Gate)
+	}
+	sentence := c.summarize(counts).Sentence(h.host.CurrentReason)
 	switch pauses := c.object.Spec.PauseRequests; {
 	case c.disabled != "":
 		status.Phase, status.Reason = remediationv1alpha1.PhaseDisabled, c.disabled+": "+c.problem
 	case len(pauses) > 0:
-		status.Phase, status.Reason = remediationv1alpha1.PhasePaused, "asked for by "+strings.Join(pauses, ", ")
+		status.Phase, status.Reason = remediationv1alpha1.PhasePaused, "paused by "+strings.Join(pauses, ", ")+"; "+sentence
 	case treated > 0:
-		status.Phase, status.Reason = remediationv1alpha1.PhaseRemediating, fmt.Sprintf("in treatment: %d", treated)
+		status.Phase, status.Reason = remediationv1alpha1.PhaseRemediating, sentence
 	default:
-		status.Phase, status.Reason = remediationv1alpha1.PhaseEnabled, "no node needs a remediation"
+		status.Phase, status.Reason = remediationv1alpha1.PhaseEnabled, sentence
 	}
-	if waiting := c.waiting(counts); len(waiting) > 0 {
-		message := "waiting: " + formatCounts(waiting)
-		if status.Phase == remediationv1alpha1.PhaseEnabled { // some node does need one
-			status.Reason = message
-		} else {
-			status.Reason += "; " + message
-		}
-	}
+	c.setConditions(&status, counts)
 	return status
 }
 
@@ -155,6 +155,7 @@ func (c *check) setConditions(status *remediationv1alpha1.NodeHealthCheckStatus,
 	} else {
 		set(remediationv1alpha1.Disabled, true, c.disabled, c.problem, time.Time{})
 	}
+	set(remediationv1alpha1.Ready, c.disabled == "", cmp.Or(c.disabled, string(status.Phase)), status.Reason, time.Time{})
 	if c.rule.Bound.Cooldown == 0 {
 		meta.RemoveStatusCondition(&status.Conditions, remediationv1alpha1.StormActive)
 		meta.RemoveStatusCondition(&status.Conditions, remediationv1alpha1.StormCooldownActive)
@@ -206,32 +207,21 @@ func (h *Policy) reportStorm(c *check, counts triage.Population) {
 	h.publishEvent(c, nil, event, triage.Reason{}, message)
 }
 
-// waiting counts the nodes that wait for something other than time. GateClosed and
-// CoolingDown change for all nodes at once, so the counts derive them from the storm.
-func (c *check) waiting(counts triage.Population) map[triage.Code]int {
+// summarize counts the nodes by state. GateClosed and CoolingDown change for all nodes at
+// once, so the counts derive them from the storm.
+func (c *check) summarize(counts triage.Population) *summary.Nodes {
 	isCooling := counts.Storm && !counts.CalmSince.IsZero()
-	waiting := map[triage.Code]int{}
-	for _, reason := range c.nodes {
-		code := reason.Code
-		if code == triage.GateClosed && isCooling {
-			code = triage.CoolingDown
-		} else if code == triage.CoolingDown && !isCooling {
-			code = triage.GateClosed
+	nodes := &summary.Nodes{Selected: counts.Selected, Removed: counts.Departed}
+	for name, reason := range c.nodes {
+		switch {
+		case reason.Code == triage.GateClosed && isCooling:
+			reason.Code = triage.CoolingDown
+		case reason.Code == triage.CoolingDown && !isCooling:
+			reason.Code = triage.GateClosed
 		}
-		if code.IsWait() {
-			waiting[code]++
-		}
+		nodes.Add(name, reason)
 	}
-	return waiting
-}
-
-// formatCounts formats counts in a line.
-func formatCounts(counts map[triage.Code]int) string {
-	parts := make([]string, 0, len(counts))
-	for _, code := range slices.Sorted(maps.Keys(counts)) {
-		parts = append(parts, fmt.Sprintf("%d %s", counts[code], code))
-	}
-	return strings.Join(parts, ", ")
+	return nodes
 }
 
 // unhealthyNodes lists the unhealthy nodes, and counts the nodes with a remediation

@@ -416,20 +416,20 @@ func TestTheStatusOfAPolicy(t *testing.T) {
 		status := func() v1alpha1.RepairPolicyStatus {
 			counts, _ := h.Core().Population(id)
 			sum := h.repairs.countRepair(h.repairs.followed[id], counts)
-			return h.repairs.statusOf(h.repairs.policies["p"], &sum)
+			return h.repairs.statusOf(h.repairs.policies["p"], sum)
 		}
 		tolerate := func(how string) {
 			h.policy("p", func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.DefaultTolerationDuration = how })
 		}
 		tolerate("Never")
 		is := status()
-		if is.Sick != 0 || is.Held != 0 || len(is.SickNodes) != 0 {
+		if is.Unhealthy != 0 || is.Held != 0 || len(is.UnhealthyNodes) != 0 {
 			t.Errorf("tolerated: %+v", is)
 		}
 		tolerate("")
 		is = status()
-		if is.Nodes != 3 || is.Sick != 2 || is.Repairing != 0 || is.Held != 0 || len(is.SickNodes) != 2 || is.SickNodes[0].Name != "b" ||
-			is.SickNodes[0].Reason != "Pending" || !is.SickNodes[1].EligibleAt.Time.Equal(time.Now().Add(10*time.Minute).Truncate(time.Second)) {
+		if is.Nodes != 3 || is.Unhealthy != 2 || is.Repairing != 0 || is.Held != 0 || len(is.UnhealthyNodes) != 2 || is.UnhealthyNodes[0].Name != "b" ||
+			is.UnhealthyNodes[0].Reason != "Pending" || !is.UnhealthyNodes[1].EligibleAt.Time.Equal(time.Now().Add(10*time.Minute).Truncate(time.Second)) {
 			t.Errorf("before: %+v", is)
 		}
 		h.advance(10 * time.Minute)
@@ -438,7 +438,7 @@ func TestTheStatusOfAPolicy(t *testing.T) {
 			t.Errorf("in repair: %+v", is)
 		}
 		h.goes("b")
-		if is = status(); is.Nodes != 2 || is.Repairing != 1 || is.Held != 1 || len(is.SickNodes) != 1 {
+		if is = status(); is.Nodes != 2 || is.Repairing != 1 || is.Held != 1 || len(is.UnhealthyNodes) != 1 {
 			t.Errorf("when it is gone: %+v", is)
 		}
 		h.policy("p", func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.Enabled = new(false) })
@@ -506,8 +506,15 @@ func (h *nodePoolFixture) statusOf(policy string) v1alpha1.RepairPolicyStatus {
 	return h.repairs.statusOf(pol, sum)
 }
 
-func (h *nodePoolFixture) measured(rule triage.RuleID, pool, state string) int {
-	return int(testutil.ToFloat64(h.repairs.metrics.nodes.WithLabelValues(rule.String(), pool, state)))
+// measured returns the number of nodes of a rule's policy by state.
+func (h *nodePoolFixture) measured(rule triage.RuleID) map[string]int {
+	policy, states := policykind.PolicyOf(rule), map[string]int{}
+	for _, m := range collect(h.T, h.PolicyMetrics()) {
+		if m.labels["policy_kind"] == policy.Kind && m.labels["policy"] == policy.Name && m.labels["state"] != "" && m.value > 0 {
+			states[m.labels["state"]] = int(m.value)
+		}
+	}
+	return states
 }
 
 // Every node starts as not Ready and has time to become Ready.
@@ -525,17 +532,16 @@ func TestAStartingNodeIsHealthyUntilItsTimeout(t *testing.T) {
 			h.advance(time.Second)
 			is := h.statusOf("p")
 			var names []string
-			for _, row := range is.SickNodes {
+			for _, row := range is.UnhealthyNodes {
 				names = append(names, row.Name)
 			}
-			if is.Nodes != nodes || is.Sick != unhealthy || is.Repairing != repairing || is.Held != held || !slices.Equal(names, listed) {
+			if is.Nodes != nodes || is.Unhealthy != unhealthy || is.Repairing != repairing || is.Held != held || !slices.Equal(names, listed) {
 				t.Errorf("%s: %+v", when, is)
 			}
-			timeout := timeoutRule("default")
-			for state, want := range map[string]int32{"assigned": nodes - 2, "unhealthy": unhealthy, "repairing": repairing, "waiting": held} {
-				if n := h.measured(timeout, "default", state); n != int(want) {
-					t.Errorf("%s: the metric says that %d are %s, want %d", when, n, state, want)
-				}
+			want := map[string]int{"Pending": int(nodes-unhealthy) - 2, "Treating": int(repairing), "CapFull": int(held)}
+			maps.DeleteFunc(want, func(_ string, n int) bool { return n == 0 })
+			if is := h.measured(timeoutRule("default")); !maps.Equal(is, want) {
+				t.Errorf("%s: the metric says %v, want %v", when, is, want)
 			}
 		}
 		says("while they start", 4, 0, 0, 0)
@@ -545,7 +551,7 @@ func TestAStartingNodeIsHealthyUntilItsTimeout(t *testing.T) {
 		says("in repair", 4, 2, 1, 1, "a", "b")
 		h.api.changeNode("b", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue })
 		h.deliver()
-		if is := h.statusOf("p"); is.Nodes != 4 || is.Sick != 1 || len(is.SickNodes) != 1 {
+		if is := h.statusOf("p"); is.Nodes != 4 || is.Unhealthy != 1 || len(is.UnhealthyNodes) != 1 {
 			t.Errorf("when one is ready: %+v", is)
 		}
 	}, timed)
@@ -553,14 +559,14 @@ func TestAStartingNodeIsHealthyUntilItsTimeout(t *testing.T) {
 
 // The metrics show when each unhealthy node becomes eligible, while it is unhealthy.
 func TestMetricsShowWhenNodesBecomeEligible(t *testing.T) {
-	const blue, red, policed, timeout = "Repair/NodePool/blue", "Repair/RepairPolicy/p", "Repair/RepairPolicy/q", "ReadyTimeout/blue"
+	const blue, red, policed, timeout = "NodePool/blue", "RepairPolicy/p", "RepairPolicy/q", "ReadyTimeout/blue"
 	withNodePools(t, func(h *nodePoolFixture) {
 		says := func(when string, want map[string]time.Time) {
 			t.Helper()
 			h.advance(time.Second)
 			is := map[string]time.Time{}
 			for _, m := range collect(t, h.repairs.metrics.eligible) {
-				is[m.labels["rule"]+" "+m.labels["nodepool"]+" "+m.labels["node"]] = time.Unix(int64(m.value), 0)
+				is[m.labels["policy_kind"]+"/"+m.labels["policy"]+" "+m.labels["nodepool"]+" "+m.labels["node"]] = time.Unix(int64(m.value), 0)
 			}
 			testkit.Check(t, maps.EqualFunc(is, want, time.Time.Equal), "%s: %v, want %v", when, is, want)
 		}
@@ -601,8 +607,8 @@ func TestMetricsShowWhenNodesBecomeEligible(t *testing.T) {
 		says("when another governs the node", map[string]time.Time{red + " blue b1": due.Add(10 * time.Minute)})
 		h.noPolicy("p")
 		says("when no policy governs it", nil)
-		if n := h.measured(triage.RuleID{Kind: policykind.Repair, Name: "RepairPolicy/p"}, "red", "assigned"); n != 0 {
-			t.Errorf("the metrics know %d nodes of a pool that the policy spoke of once", n)
+		if is := h.measured(triage.RuleID{Kind: policykind.Repair, Name: "RepairPolicy/p"}); len(is) > 0 {
+			t.Errorf("the metrics know nodes of a deleted policy: %v", is)
 		}
 	}, timed)
 }
@@ -681,15 +687,18 @@ func TestMetricsForgetPoolsAndRules(t *testing.T) {
 		h.terminates("a")
 		h.advance(time.Second)
 		m := h.repairs.metrics
-		if testutil.CollectAndCount(m.nodes) == 0 || testutil.CollectAndCount(m.repairs) != 1 || testutil.CollectAndCount(m.poolHeld) != 1 {
-			t.Errorf("before: %d, %d, %d", testutil.CollectAndCount(m.nodes), testutil.CollectAndCount(m.repairs), testutil.CollectAndCount(m.poolHeld))
+		nodes := func() int {
+			return testutil.CollectAndCount(h.PolicyMetrics(), "autohealer_policy_nodes", "autohealer_policy_ready")
+		}
+		if nodes() == 0 || testutil.CollectAndCount(m.repairs) != 1 || testutil.CollectAndCount(m.poolHeld) != 1 {
+			t.Errorf("before: %d, %d, %d", nodes(), testutil.CollectAndCount(m.repairs), testutil.CollectAndCount(m.poolHeld))
 		}
 		h.goes("a")
 		h.goes("b")
 		h.noPool("default")
 		h.advance(time.Second)
-		if testutil.CollectAndCount(m.nodes)+testutil.CollectAndCount(m.poolHeld) > 0 || testutil.CollectAndCount(m.repairs) != 1 {
-			t.Errorf("at once: %d, %d, %d", testutil.CollectAndCount(m.nodes), testutil.CollectAndCount(m.poolHeld), testutil.CollectAndCount(m.repairs))
+		if nodes()+testutil.CollectAndCount(m.poolHeld) > 0 || testutil.CollectAndCount(m.repairs) != 1 {
+			t.Errorf("at once: %d, %d, %d", nodes(), testutil.CollectAndCount(m.poolHeld), testutil.CollectAndCount(m.repairs))
 		}
 		enginetest.Pass(engine.CounterRetention)
 		if h.runRound(); testutil.CollectAndCount(m.repairs) > 0 || len(h.repairs.counts) > 0 {

@@ -65,7 +65,8 @@ type Policy struct {
 	counted         map[types.UID]machineCounts  // what each machine adds to the counts of its pool
 	followed        map[triage.RuleID]*repairRule
 	nodes           map[string]*repairedNode
-	changed         bool // something that rules depend on has changed
+	reported        map[policykind.Policy]bool // with gauges
+	changed         bool                       // something that rules depend on has changed
 	// dirty holds pools with a change that affects the facts of their nodes.
 	dirty map[string]bool
 }
@@ -390,11 +391,11 @@ func (r *Policy) SetRules(_ context.Context, now time.Time) (due time.Time) {
 	r.changed = false
 	r.sortPolicies()
 	wanted := r.rules()
-	for id := range r.followed {
+	for id, rule := range r.followed {
 		if wanted[id] == nil {
 			delete(r.followed, id)
 			r.host.Core().RemoveRule(now, id)
-			r.metrics.forgetRule(id)
+			r.metrics.setEligible(id, rule.pool, nil, rule.due)
 			r.host.Logger().Info("repair rule gone", "rule", id.String())
 		}
 	}
@@ -405,7 +406,7 @@ func (r *Policy) SetRules(_ context.Context, now time.Time) (due time.Time) {
 		if before := r.followed[id]; before != nil {
 			next.nodes = before.nodes
 			if next.due = before.due; before.pool != next.pool {
-				r.metrics.forgetRule(id)
+				r.metrics.setEligible(id, before.pool, nil, before.due)
 				next.due = nil
 			}
 			changedRules[id.Name] = changedRules[id.Name] || len(before.ladder) != len(next.ladder) ||

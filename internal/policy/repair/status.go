@@ -15,44 +15,34 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/status"
+	"github.com/resourcestack/autohealer/internal/summary"
+	"github.com/resourcestack/autohealer/internal/text"
 	"github.com/resourcestack/autohealer/internal/triage"
 	"github.com/resourcestack/autohealer/internal/validate"
 )
 
-// WriteStatuses updates the statuses of repair policies and the metrics of all
-// repair rules.
+// WriteStatuses updates the statuses of repair policies and the metrics of all policies.
 func (r *Policy) WriteStatuses(ctx context.Context, now time.Time) {
-	sums := map[*repairPolicy]*repairCounts{}
+	sums, gauges := map[*repairPolicy]*repairCounts{}, map[policykind.Policy]*summary.Nodes{}
 	for id, followed := range r.followed {
 		counts, _ := r.host.Core().Population(id)
 		sum := r.countRepair(followed, counts)
-		r.metrics.setRule(id, followed.pool, sum)
 		if followed.stale {
 			due := r.firstDue(sum.rows)
 			r.metrics.setEligible(id, followed.pool, due, followed.due)
 			followed.due = due
-		}
-		if followed.policy == nil {
+			if followed.policy != nil {
+				followed.policy.status.Stale = true
+			}
 			followed.stale = false
-			continue
 		}
-		if sums[followed.policy] == nil {
-			sums[followed.policy] = &repairCounts{}
-		}
-		sums[followed.policy].add(sum)
-		if followed.stale {
-			followed.stale, followed.policy.status.Stale = false, true
-		}
+		entryOf(gauges, policykind.PolicyOf(id)).Merge(&sum.nodes)
+		entryOf(sums, followed.policy).add(sum)
 	}
-	for name, count := range r.counts {
-		r.metrics.setPoolHeld(name, count.isHeld())
-	}
-	for _, pol := range r.policies {
-		sum := sums[pol]
-		if sum == nil {
-			sum = &repairCounts{}
-		}
-		if !pol.status.Stale && pol.status.Stored.Nodes == status.Count(sum.nodes) {
+	for name, pol := range r.policies {
+		entryOf(gauges, policykind.Policy{Kind: "RepairPolicy", Name: name}) // also of a policy without rules
+		sum := entryOf(sums, pol)
+		if !pol.status.Stale && pol.status.Stored.Nodes == status.Count(sum.nodes.Selected) {
 			continue
 		}
 		pol.status.Update(ctx, now, r.host.Statuses(), status.Write[v1alpha1.RepairPolicyStatus]{
@@ -61,12 +51,54 @@ func (r *Policy) WriteStatuses(ctx context.Context, now time.Time) {
 			Send:   r.host.Writer().RepairPolicyStatus,
 		})
 	}
+	r.setGauges(gauges)
+}
+
+// entryOf returns the entry of a key, created if necessary.
+func entryOf[K comparable, V any](m map[K]*V, key K) *V {
+	if m[key] == nil {
+		m[key] = new(V)
+	}
+	return m[key]
+}
+
+// setGauges sets the gauges of all policies and pools.
+func (r *Policy) setGauges(nodes map[policykind.Policy]*summary.Nodes) {
+	for name, count := range r.counts {
+		r.metrics.setPoolHeld(name, count.isHeld())
+	}
+	for policy := range r.reported {
+		if nodes[policy] == nil {
+			r.host.PolicyMetrics().Forget(policy)
+		}
+	}
+	r.reported = map[policykind.Policy]bool{}
+	for policy, sum := range nodes {
+		r.reported[policy] = true
+		r.host.PolicyMetrics().SetNodes(policy, sum.States())
+		r.host.PolicyMetrics().SetReady(policy, r.isReady(policy))
+	}
+}
+
+// isReady says whether the newest version of a policy is in force.
+func (r *Policy) isReady(policy policykind.Policy) bool {
+	switch policy.Kind {
+	case "RepairPolicy":
+		accepted := r.accepted(r.policies[policy.Name])
+		return accepted.Status == metav1.ConditionTrue
+	case "NodePool":
+		return r.pools[policy.Name] != nil && r.pools[policy.Name].Problem == ""
+	}
+	return true
 }
 
 // repairCounts sums up the nodes of a repair rule or of a policy.
 type repairCounts struct {
-	nodes, unhealthy, repairing, held int
-	rows                              []row
+	nodes                summary.Nodes
+	unhealthy, repairing int
+	limit                int // how many may be in repair at once
+	signals              []triage.Signal
+	rows                 []row
 }
 
 // row is an unhealthy node.
@@ -75,30 +107,35 @@ type row struct {
 	reason triage.Reason
 }
 
-func (s *repairCounts) add(other repairCounts) {
-	s.nodes += other.nodes
+func (s *repairCounts) add(other *repairCounts) {
+	s.nodes.Merge(&other.nodes)
 	s.unhealthy += other.unhealthy
 	s.repairing += other.repairing
-	s.held += other.held
+	s.limit += other.limit
+	s.signals = append(s.signals, other.signals...)
 	s.rows = append(s.rows, other.rows...)
 }
 
 // countRepair counts the nodes of a rule. A ready timeout selects all nodes of its pool,
 // but only nodes that have not started count. A node whose timeout has not passed is not
 // unhealthy, because every node starts like that.
-func (r *Policy) countRepair(followed *repairRule, counts triage.Population) repairCounts {
-	sum := repairCounts{nodes: counts.Selected, unhealthy: counts.Unhealthy, repairing: counts.Treated}
+func (r *Policy) countRepair(followed *repairRule, counts triage.Population) *repairCounts {
+	sum := &repairCounts{
+		nodes:     summary.Nodes{Selected: counts.Selected, Removed: counts.Departed},
+		unhealthy: counts.Unhealthy, repairing: counts.Treated,
+	}
 	isTimeout := followed.rule.ID.Kind == policykind.ReadyTimeout
+	if !isTimeout && counts.Selected > 0 { // a ready timeout shares the bound of its pool
+		sum.limit, sum.signals = max(0, counts.Cap), followed.rule.When.Signals
+	}
 	if isTimeout {
-		sum.nodes = min(sum.nodes, r.countsOf(followed.pool).starting)
+		sum.nodes.Selected = min(counts.Selected, r.countsOf(followed.pool).starting)
 	}
 	for node, reason := range followed.nodes {
+		sum.nodes.Add(node, reason)
 		if isTimeout && reason.Code == triage.Pending {
 			sum.unhealthy--
 			continue
-		}
-		if reason.Code.IsWait() {
-			sum.held++
 		}
 		sum.rows = append(sum.rows, row{node, reason})
 	}
@@ -121,11 +158,16 @@ func (r *Policy) firstDue(rows []row) map[string]time.Time {
 
 // statusOf returns the status of a policy.
 func (r *Policy) statusOf(pol *repairPolicy, sum *repairCounts) v1alpha1.RepairPolicyStatus {
-	status := v1alpha1.RepairPolicyStatus{
+	result := v1alpha1.RepairPolicyStatus{
 		ObservedGeneration: pol.object.Generation,
-		Nodes:              status.Count(sum.nodes), Sick: status.Count(sum.unhealthy), Repairing: status.Count(sum.repairing), Held: status.Count(sum.held),
-		SickNodes:  []v1alpha1.SickNode{},
-		Conditions: slices.Clone(pol.status.Stored.Conditions),
+		Nodes:              status.Count(sum.nodes.Selected),
+		Unhealthy:          status.Count(sum.unhealthy), Repairing: status.Count(sum.repairing), Held: status.Count(sum.nodes.Count(triage.Code.IsWait)),
+		Tolerations:    tolerations(sum.signals),
+		UnhealthyNodes: []v1alpha1.UnhealthyNode{},
+		Conditions:     slices.Clone(pol.status.Stored.Conditions),
+	}
+	if len(sum.signals) > 0 {
+		result.MaxRepairing = new(status.Count(sum.limit))
 	}
 	slices.SortFunc(sum.rows, func(a, b row) int {
 		return cmp.Or(r.eligible(a).Compare(r.eligible(b)), cmp.Compare(a.node, b.node))
@@ -136,14 +178,32 @@ func (r *Policy) statusOf(pol *repairPolicy, sum *repairCounts) v1alpha1.RepairP
 			(r.remediations.HasObjects(row.node, reason.Rule) || r.MayRequest(state, reason.Rule)) {
 			reason.Action = triage.Remediate
 		}
-		listedNode := v1alpha1.SickNode{Name: row.node, Reason: reason.Code.String(), Message: r.host.Explain(row.node, reason.Sentence())}
+		listedNode := v1alpha1.UnhealthyNode{Name: row.node, Reason: reason.Code.String(), Message: r.host.Explain(row.node, reason.Sentence())}
 		if at := r.eligible(row); !at.IsZero() {
 			listedNode.EligibleAt = new(metav1.NewTime(at.UTC().Truncate(time.Second)))
 		}
-		status.SickNodes = append(status.SickNodes, listedNode)
+		result.UnhealthyNodes = append(result.UnhealthyNodes, listedNode)
 	}
-	r.setConditions(pol, &status)
-	return status
+	r.setConditions(pol, &result, sum.nodes.Sentence(r.host.CurrentReason))
+	return result
+}
+
+// tolerations lists the conditions that make a node unhealthy. A policy may have NodePools of
+// several providers, which recommend the same or other durations.
+func tolerations(signals []triage.Signal) []v1alpha1.ConditionRepair {
+	list := []v1alpha1.ConditionRepair{}
+	for _, s := range signals {
+		one := v1alpha1.ConditionRepair{ConditionType: s.Condition, ConditionStatus: s.Status.String(), Reason: s.Reason, Toleration: "Never"}
+		if s.For != triage.Never {
+			one.Toleration = text.Duration(s.For)
+		}
+		list = append(list, one)
+	}
+	slices.SortFunc(list, func(a, b v1alpha1.ConditionRepair) int {
+		return cmp.Or(cmp.Compare(a.ConditionType, b.ConditionType), cmp.Compare(a.ConditionStatus, b.ConditionStatus), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Toleration, b.Toleration))
+	})
+	list = slices.Compact(list)
+	return list[:min(len(list), v1alpha1.MaxRepairConditions)]
 }
 
 // eligible returns when an unhealthy node becomes eligible for repair.
@@ -151,8 +211,30 @@ func (r *Policy) eligible(one row) time.Time {
 	return r.host.CurrentReason(one.node, one.reason).Eligible
 }
 
-// setConditions sets the conditions of the policy.
-func (r *Policy) setConditions(pol *repairPolicy, status *v1alpha1.RepairPolicyStatus) {
+// accepted returns the condition Accepted of the policy.
+func (r *Policy) accepted(pol *repairPolicy) metav1.Condition {
+	accepted := metav1.Condition{
+		Type: v1alpha1.Accepted, Status: metav1.ConditionTrue, Reason: "Followed", Message: "the policy is followed", ObservedGeneration: pol.object.Generation,
+	}
+	pool := pol.object.Spec.NodePool
+	switch {
+	case pol.problem != "":
+		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, "Invalid", pol.problemMessage()
+	case !isEnabled(&pol.object.Spec.Repair):
+		accepted.Reason, accepted.Message = "SwitchedOff", "the policy is disabled: nothing is repaired"
+	case pool != "" && r.pools[pool] == nil:
+		accepted.Reason, accepted.Message = "NoSuchNodePool", "there is no NodePool "+pool+" yet"
+	case r.isShadowed(pol):
+		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, "Shadowed", r.conflict(pol)
+	case pol.object.Spec.Repair.ReadyTimeout != "" && r.cfg.ReadyTimeout == 0:
+		accepted.Message += "; spec.repair.readyTimeout: " + validate.ReadyTimeoutsOffMessage
+	}
+	return accepted
+}
+
+// setConditions sets the conditions of the policy. The sentence says what happens to its
+// nodes.
+func (r *Policy) setConditions(pol *repairPolicy, status *v1alpha1.RepairPolicyStatus, sentence string) {
 	set := func(kind string, is bool, reason, message string) {
 		condition := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message, ObservedGeneration: pol.object.Generation}
 		if is {
@@ -160,21 +242,17 @@ func (r *Policy) setConditions(pol *repairPolicy, status *v1alpha1.RepairPolicyS
 		}
 		meta.SetStatusCondition(&status.Conditions, condition)
 	}
-	pool := pol.object.Spec.NodePool
+	accepted := r.accepted(pol)
+	meta.SetStatusCondition(&status.Conditions, accepted)
+	ready := accepted
+	ready.Type = v1alpha1.Ready
 	switch {
-	case pol.problem != "":
-		set(v1alpha1.Accepted, false, "Invalid", pol.problemMessage())
-	case !isEnabled(&pol.object.Spec.Repair):
-		set(v1alpha1.Accepted, true, "SwitchedOff", "the policy is disabled: nothing is repaired")
-	case pool != "" && r.pools[pool] == nil:
-		set(v1alpha1.Accepted, true, "NoSuchNodePool", "there is no NodePool "+pool+" yet")
-	default:
-		message := "the policy is followed"
-		if pol.object.Spec.Repair.ReadyTimeout != "" && r.cfg.ReadyTimeout == 0 {
-			message += "; spec.repair.readyTimeout: " + validate.ReadyTimeoutsOffMessage
-		}
-		set(v1alpha1.Accepted, true, "Followed", message)
+	case ready.Reason == "Followed":
+		ready.Message = sentence
+	case ready.Status == metav1.ConditionTrue:
+		ready.Message += "; " + sentence
 	}
+	meta.SetStatusCondition(&status.Conditions, ready)
 	meta.RemoveStatusCondition(&status.Conditions, v1alpha1.SchemaLost)
 	if lost := r.poolsWithLostSchema(); len(lost) > 0 {
 		set(v1alpha1.SchemaLost, true, "BlocksHidden", "the CRD of NodePools has lost the schema of repair blocks; the last good blocks are in force for NodePools "+strings.Join(lost, ", "))
@@ -207,6 +285,19 @@ func (r *Policy) poolsWithLostSchema() (pools []string) {
 	}
 	slices.Sort(pools)
 	return pools
+}
+
+// isShadowed says whether other policies take precedence for all nodes of the policy.
+func (r *Policy) isShadowed(pol *repairPolicy) bool {
+	if r.conflict(pol) == "" {
+		return false
+	}
+	for id, followed := range r.followed {
+		if counts, _ := r.host.Core().Population(id); followed.policy == pol && counts.Selected > 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // conflict says which policy wins for nodes that this policy selects, empty for none.

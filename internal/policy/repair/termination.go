@@ -110,12 +110,12 @@ func (r *Policy) Terminated(now time.Time, m machine.Machine, t *engine.Task, ou
 	if !r.HasPool(m.Pool()) {
 		r.host.Retire(now, timeoutRule(m.Pool()))
 	}
-	r.metrics.repairs.WithLabelValues(m.Pool(), t.Reason.Condition, string(how.Mode), outcome).Inc()
+	r.metrics.countRepair(t.Rule, m.Pool(), t.Reason.Condition, string(how.Mode), outcome)
 	if outcome != "terminated" {
 		return
 	}
 	if waited >= 0 {
-		r.ObserveStart(t.Rule, waited)
+		r.host.PolicyMetrics().ObserveStart(t.Rule, waited)
 	}
 	if t.Rule.Kind == policykind.ReadyTimeout {
 		r.metrics.readyTimeout.WithLabelValues(m.Pool(), m.CapacityType()).Inc()

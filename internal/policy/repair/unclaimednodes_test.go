@@ -130,13 +130,13 @@ func TestANodeWithoutAClaimIsRemediatedByItsPolicy(t *testing.T) {
 		}
 		// The message must not speak of a termination.
 		const words = ", remediation is under way"
-		if row := h.statusOf("p").SickNodes[0]; row.Name != "a" || !strings.HasSuffix(row.Message, words) {
+		if row := h.statusOf("p").UnhealthyNodes[0]; row.Name != "a" || !strings.HasSuffix(row.Message, words) {
 			t.Errorf("what the status says of it: %+v", row)
 		}
 		if told := h.Events[len(h.Events)-1]; told.EventReason != treat.RemediationCreated || !strings.HasSuffix(told.Reason.String(), words) {
 			t.Errorf("what is reported of it: %v", told.Reason)
 		}
-		if is := h.statusOf("p"); is.Nodes != 3 || is.Sick != 2 || is.Repairing != 1 || is.Held != 1 {
+		if is := h.statusOf("p"); is.Nodes != 3 || is.Unhealthy != 2 || is.Repairing != 1 || is.Held != 1 {
 			t.Errorf("the status of the policy: %+v", is)
 		}
 		h.breaks(corev1.ConditionFalse, "a")

@@ -22,7 +22,7 @@ func (w *Work) reportCreated(now time.Time, r *engine.TaskResult) {
 	counts := w.remediations.requesterOf(t.Rule)
 	counts.CountRemediation(t.Rule, t.Reason.Condition, outcome)
 	if due := r.NodeTasks.MarkStarted(); !due.IsZero() {
-		counts.ObserveStart(t.Rule, now.Sub(due))
+		host.PolicyMetrics().ObserveStart(t.Rule, now.Sub(due))
 	}
 	object := refOf(remediation.Read(w.Current)).String()
 	host.Logger().Info("remediation begun", "node", r.NodeTasks.Node, "rule", t.Rule.String(), "object", object, "reason", t.Reason.String())

@@ -523,7 +523,7 @@ func TestStatusRows(t *testing.T) {
 		if rows[1].Name != name(240) || rows[1].Reason != "Treating" || rows[10].Name != name(0) || len(rows[10].Remediations) != 0 {
 			t.Errorf("rows 1 and 10 are %+v and %+v", rows[1], rows[10])
 		}
-		if !strings.HasPrefix(status.Reason, "in treatment: 10") || status.Phase != remediationv1alpha1.PhaseRemediating {
+		if !strings.Contains(status.Reason, "9 nodes in treatment") || status.Phase != remediationv1alpha1.PhaseRemediating {
 			t.Errorf("%s: %s", status.Phase, status.Reason)
 		}
 		w.runs(w.WantTask(name(0), CreateRemediation), name(0), treat.Unknown)
@@ -535,18 +535,18 @@ func TestStatusRows(t *testing.T) {
 
 func TestADeletedHealthCheckLeavesNoSeries(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
-		const waiting = "autohealer_nodehealthcheck_waiting_nodes"
+		const nodes, start = "autohealer_policy_nodes", "autohealer_policy_start_duration_seconds"
 		now := func() int {
-			return testutil.CollectAndCount(w.metrics, "autohealer_nodehealthcheck_nodes", waiting, "autohealer_nodehealthcheck_disabled")
+			return testutil.CollectAndCount(w.PolicyMetrics(), nodes, "autohealer_policy_ready")
 		}
 		counts := func() int {
-			return testutil.CollectAndCount(w.metrics, "autohealer_remediations_total", "autohealer_condition_to_remediation_seconds", "autohealer_remediation_to_recovery_seconds")
+			return testutil.CollectAndCount(w.metrics, "autohealer_remediations_total", "autohealer_remediation_recovery_duration_seconds") + testutil.CollectAndCount(w.PolicyMetrics(), start)
 		}
 		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) { c.Spec.PauseRequests = []string{"upgrade"} }))
 		w.node("a", corev1.ConditionTrue)
 		enginetest.Pass(statusCheckEvery)
 		w.runRound()
-		if n := enginetest.Value(t, w.metrics, waiting, "OnHold"); n != 1 {
+		if n := enginetest.Value(t, w.PolicyMetrics(), nodes, "OnHold"); n != 1 {
 			t.Errorf("%v nodes wait", n)
 		}
 		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) { c.Generation = 3 }))
@@ -554,8 +554,8 @@ func TestADeletedHealthCheckLeavesNoSeries(t *testing.T) {
 		w.runs(w.WantTask("a", CreateRemediation), "a", treat.Made, w.makes(object))
 		enginetest.Pass(statusCheckEvery)
 		w.runRound()
-		if n := testutil.CollectAndCount(w.metrics, waiting); n != 0 {
-			t.Errorf("%d reasons to wait are left", n)
+		if n := enginetest.Value(t, w.PolicyMetrics(), nodes, "OnHold"); n != 0 {
+			t.Errorf("%v nodes still wait", n)
 		}
 		w.node("a", corev1.ConditionFalse)
 		w.runs(w.WantTask("a", DeleteRemediation), "a", treat.Made)

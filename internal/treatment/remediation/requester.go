@@ -35,8 +35,6 @@ type Requester interface {
 	TemplatesChanged()
 	// CountRemediation counts a remediation because of a condition by its outcome.
 	CountRemediation(rule triage.RuleID, condition, outcome string)
-	// ObserveStart observes how long a remediation was due before it began.
-	ObserveStart(rule triage.RuleID, wait time.Duration)
 	// ObserveRecovery observes how long a remediation took.
 	ObserveRecovery(rule triage.RuleID, object remediation.Object, took time.Duration)
 	// ObserveObject observes a change of a remediation object of the policy.

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/engine"
+	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -17,19 +18,21 @@ func (wr *nodeWrite) reportChange(now time.Time, change *treat.Change) {
 		if placed.Reason.Code != triage.FellBack { // the refused taint may have been the stronger one
 			delete(wr.reportedRefusals, placed.Rule)
 		}
-		metrics.placed.WithLabelValues(placed.Rule.Name, placed.Effect.String()).Inc()
+		policy := policykind.PolicyOf(placed.Rule)
+		metrics.placed.WithLabelValues(policy.Kind, policy.Name, placed.Effect.String()).Inc()
+		if !wr.dueSince.IsZero() {
+			host.PolicyMetrics().ObserveStart(placed.Rule, now.Sub(wr.dueSince))
+		}
 		host.Logger().Info("taint placed", "node", node.Name, "key", placed.Key, "effect", placed.Effect.String(), "reason", placed.Reason.String())
 		host.Event(treat.Event{Node: node, Policy: host.About(placed.Rule, node).Policy, Reason: placed.Reason})
-	}
-	if len(change.Placed) > 0 && !wr.dueSince.IsZero() {
-		metrics.latency.Observe(now.Sub(wr.dueSince).Seconds())
 	}
 	wr.dueSince = time.Time{}
 	for _, removed := range change.Removed {
 		if !reported[removed.Rule] {
 			delete(wr.reportedRefusals, removed.Rule)
 		}
-		metrics.removed.WithLabelValues(removed.Rule.Name, removed.Effect.String()).Inc()
+		policy := policykind.PolicyOf(removed.Rule)
+		metrics.removed.WithLabelValues(policy.Kind, policy.Name, removed.Effect.String()).Inc()
 		about := host.About(removed.Rule, node)
 		if about.Policy == nil {
 			host.Retire(now, removed.Rule)
@@ -40,7 +43,7 @@ func (wr *nodeWrite) reportChange(now time.Time, change *treat.Change) {
 		}
 		event := treat.Event{Node: node, Policy: about.Policy, Reason: removed.Reason}
 		if about.Problem != "" {
-			event.Failure = "its taint is removed, because " + about.Problem
+			event.EventReason, event.Failure = treat.NotAccepted, "its taint is removed, because "+about.Problem
 		}
 		host.Event(event)
 	}
