@@ -141,6 +141,20 @@ func Read(m *corev1.ConfigMap) (*Version, error) {
 	return &Version{Sets: r.sets, source: source}, nil
 }
 
+// IsLabelled reports whether the controller applies the sets of a ConfigMap.
+func IsLabelled(m *corev1.ConfigMap) bool { return m.Labels[Label] == LabelValue }
+
+// HasSets reports whether a ConfigMap has a file of sets, readable or not.
+func HasSets(m *corev1.ConfigMap) bool {
+	r := reader{from: m}
+	for key, text := range m.Data {
+		if isOurs, _ := r.open(key, text); isOurs {
+			return true
+		}
+	}
+	return false
+}
+
 // Unrecognized returns the keys of this version that still exist in a ConfigMap but no longer
 // count as files of sets. To treat them as removed would remove taints from unhealthy nodes
 // because of a typing error.

@@ -199,7 +199,7 @@ func TestReadSaysWhichLineIsWrong(t *testing.T) {
 		"a condition twice":               {replaced("ConditionType: Quiet", "ConditionType: example.com/Dotted.Type"), `line 20: the condition "example.com/Dotted.Type" is named at line 17 already; all conditions must stand at once`},
 		"a set twice":                     {replaced("type: Second", "type: Full"), `line 23: there is a set of the type "Full" already, at line 4`},
 		"a status that is none":           {replaced(`"FALSE"`, "broken"), `line 18: conditionStatus is "broken", want true, false or Unknown`},
-		"yes, which is no boolean":        {replaced(`"FALSE"`, "yes"), `line 18: conditionStatus is "yes", want true, false or Unknown`},
+		"a word that is no status":        {replaced(`"FALSE"`, "maybe"), `line 18: conditionStatus is "maybe", want true, false or Unknown`},
 		"a status that is a list":         {replaced(`"FALSE"`, "[true]"), `line 18: conditionStatus is a list of 1, want`},
 		"no status":                       {replaced(` "FALSE"`, ""), `line 18: conditionStatus is empty, want`},
 		"a text that is a number":         {replaced("duration: 5m", "duration: 5"), `line 19: duration is "5", want a time with its unit, such as 90s or 5m`},

@@ -137,13 +137,11 @@ func (r *reader) conditions(n *yaml.Node, lines map[string]int) map[string]v1alp
 	return conditions
 }
 
-// status reads the same spellings as the API: three words in any case, quoted or not.
+// status reads the same spellings as the API, quoted or not.
 func (r *reader) status(n *yaml.Node) v1alpha1.ConditionStatus {
 	if n.Kind == yaml.ScalarNode && (n.ShortTag() == "!!str" || n.ShortTag() == "!!bool") {
-		for _, known := range []v1alpha1.ConditionStatus{"True", "False", "Unknown"} {
-			if strings.EqualFold(n.Value, string(known)) {
-				return known
-			}
+		if status, isKnown := v1alpha1.ParseConditionStatus(n.Value); isKnown {
+			return status
 		}
 	}
 	r.refuse(n.Line, "conditionStatus is %s, want true, false or Unknown", describe(n))
@@ -275,12 +273,14 @@ func (r *reader) anyText(n *yaml.Node, field, want string) string {
 	return ""
 }
 
+// boolean reads the same words as kubectl: true, yes and on, or false, no and off, without
+// quotes.
 func (r *reader) boolean(n *yaml.Node, field string) bool {
-	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" {
+	status, _ := v1alpha1.ParseConditionStatus(n.Value)
+	if n.Kind != yaml.ScalarNode || n.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle) != 0 || status != "True" && status != "False" {
 		r.refuse(n.Line, "%s is %s, want true or false", field, describe(n))
-		return false
 	}
-	return strings.EqualFold(n.Value, "true")
+	return status == "True"
 }
 
 // describe names the kind of a YAML node.

@@ -32,8 +32,10 @@ type rule struct {
 	limit        naive.Limit
 	dryRun       bool
 
-	// invalid is the reason why the set cannot be applied. All other fields are empty then.
-	invalid string
+	// invalid is the reason why the set cannot be applied. All other fields are empty then,
+	// except lastValid, which may stay in force; nil for none.
+	invalid   string
+	lastValid *rule
 }
 
 type verdict = naive.Verdict

@@ -141,6 +141,9 @@ func (r *replay) judgePlacement(n *node, after facts, d setTaint) {
 
 // objection returns the reason that a version of a set gives against a placement.
 func (r *replay) objection(n *node, after facts, d setTaint, view *rule) string {
+	if view != nil && view.lastValid != nil {
+		view = view.lastValid
+	}
 	// Even while no new taint may start, the controller may adjust an existing taint to an
 	// edited set.
 	adjusts := slices.ContainsFunc(n.carried[d.set.name], func(e entry) bool { return strength[e.effect] >= strength[d.effect] })

@@ -335,9 +335,15 @@ func (r *replay) setChanged(change testbed.Change) {
 	case before != nil && reflect.DeepEqual(before.Object["spec"], change.Object.Object["spec"]):
 		return
 	default:
+		was := s.rule
 		s.rule = readRule(change.Object.Object["spec"])
 		if r.cfg.Refused != nil && r.cfg.Refused(s.name, change.Object.GetGeneration()) {
 			s.rule = &rule{invalid: "the controller had to refuse it"}
+		}
+		if was != nil && s.rule.invalid != "" {
+			if s.rule.lastValid = was; was.invalid != "" {
+				s.rule.lastValid = was.lastValid
+			}
 		}
 	}
 	r.asked(s)

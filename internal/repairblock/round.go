@@ -341,19 +341,17 @@ func (k *Store) count(inForce map[string]*Pool, kept map[types.UID]*lastGood) {
 	var now Counts
 	for name, is := range inForce {
 		p := k.pools[name]
-		if is.Block != nil {
-			now.InForce++
-		}
-		switch p.is {
-		case refused:
+		switch isSaved := p.last == nil || kept[p.UID] != nil && sameBlock(kept[p.UID].Block, p.last.Block); {
+		case p.is == refused:
 			now.Refused++
-		case lost:
+		case p.is == lost:
 			now.Lost++
-		case vanished, unsure:
+		case p.is == vanished || p.is == unsure:
 			now.Vanished++
-		}
-		if p.last != nil && (kept[p.UID] == nil || !sameBlock(kept[p.UID].Block, p.last.Block)) {
+		case !isSaved:
 			now.NotSaved++
+		case is.Block != nil:
+			now.InForce++
 		}
 	}
 	if now != k.counted {

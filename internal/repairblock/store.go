@@ -49,9 +49,10 @@ func (c Config) Validate() error {
 	}.Check()
 }
 
-// Counts is the number of pools per state.
+// Counts is the number of pools per state. A pool has one state. In all of them but the first
+// the last valid block is in force, if there is one.
 type Counts struct {
-	InForce  int // with a block in force
+	InForce  int // whose block is in force
 	Refused  int // with an invalid block
 	Lost     int // whose block is hidden or pruned, because the CRD lacks the schema
 	Vanished int // whose block is gone, and was or may have been pruned

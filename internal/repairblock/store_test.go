@@ -176,7 +176,7 @@ func (w *fixture) staysWithTheLastGood(t *testing.T) {
 	w.write(t, "default", bad)
 	k.awaits(t, "default", "5m: the block cannot be followed: spec.repair.defaultTolerationDuration: 13m brings NodePool default bad luck; the last good block stays in force")
 	k.tells(t, "default", "refused")
-	k.counts(t, repairblock.Counts{InForce: 1, Refused: 1})
+	k.counts(t, repairblock.Counts{Refused: 1})
 	w.awaitCopies(t, "default=5m")
 	w.create(t, "second", bad)
 	k.awaits(t, "second", "none: the block cannot be followed: ")
@@ -223,7 +223,7 @@ func (w *fixture) survivesLoss(t *testing.T) {
 		t.Errorf("no Event says what to do until the schema is back: %s", word.Message)
 	}
 	k.tells(t, "plain")
-	k.counts(t, repairblock.Counts{InForce: 1, Lost: 1})
+	k.counts(t, repairblock.Counts{Lost: 1})
 	testkit.Check(t, k.logs("schema of repair blocks lost") == 1, "the loss is not in the log once")
 
 	restart := func(want string, told ...string) {
@@ -242,7 +242,7 @@ func (w *fixture) survivesLoss(t *testing.T) {
 	w.patchSchema(t)
 	k.awaits(t, "default", "5m: spec.repair is gone since the schema of nodepools.karpenter.sh has changed, and may have been pruned; the last good block stays in force")
 	k.tells(t, "default", "lost", "vanished")
-	k.counts(t, repairblock.Counts{InForce: 1, Vanished: 1})
+	k.counts(t, repairblock.Counts{Vanished: 1})
 	restart("5m: spec.repair is gone since ", "vanished")
 	if word := k.words[0]; !strings.Contains(word.Message, "kubectl delete controllerrevisions -n "+w.namespace+" -l autohealer.resourcestack.com/kept-repair-block=default") {
 		t.Errorf("no Event says how to drop the block: %s", word.Message)
@@ -475,7 +475,7 @@ func (w *fixture) withoutDefinition(t *testing.T) {
 	w.remove(t, "default")
 	k.awaits(t, "default", "5m: spec.repair is gone, and the controller cannot determine whether a user removed it or its schema was lost")
 	k.tells(t, "default", "vanished")
-	k.counts(t, repairblock.Counts{InForce: 1, Vanished: 1})
+	k.counts(t, repairblock.Counts{Vanished: 1})
 	if n := k.logs("permission missing"); n != 1 {
 		t.Errorf("the right is missed %d times", n)
 	}
@@ -491,7 +491,7 @@ func (w *fixture) withoutRevisions(t *testing.T) {
 	k := w.start(t, c)
 	w.create(t, "default", "5m")
 	k.awaits(t, "default", "5m")
-	k.counts(t, repairblock.Counts{InForce: 1, NotSaved: 1})
+	k.counts(t, repairblock.Counts{NotSaved: 1})
 	if n := k.logs("permission missing"); n != 1 {
 		t.Errorf("the right is missed %d times", n)
 	}
@@ -595,7 +595,7 @@ func (w *fixture) keepsInSpiteOfFaults(t *testing.T) {
 	w.create(t, "default", "5m")
 	k.awaits(t, "default", "5m")
 	if fails.Hits() == 0 {
-		k.counts(t, repairblock.Counts{InForce: 1, NotSaved: 1})
+		k.counts(t, repairblock.Counts{NotSaved: 1})
 	}
 	w.awaitCopies(t, "default=5m")
 	k.counts(t, repairblock.Counts{InForce: 1})

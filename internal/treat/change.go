@@ -21,6 +21,9 @@ type Change struct {
 	Placed  []triage.PlannedTaint
 	Removed []RemovedTaint
 
+	// Again are the rules in Placed whose taint another client has removed.
+	Again []triage.RuleID
+
 	// Takes are the rules whose cap the change counts against: they add NoExecute to the
 	// node and did not have it there before.
 	Takes []triage.RuleID
@@ -59,6 +62,11 @@ func Prepare(node *corev1.Node, plan triage.Plan, now time.Time) *Change {
 			}
 			c.addRecord(before, wanted, effect, added)
 			c.Placed = append(c.Placed, wanted)
+			if slices.ContainsFunc(before.Taints, func(t ownership.Taint) bool {
+				return t.Rule == ownership.Rule(wanted.Rule) && t.Key == wanted.Key && t.Effect == effect
+			}) {
+				c.Again = append(c.Again, wanted.Rule)
+			}
 		}
 		if wanted.Effect == triage.NoExecute && (!ours || !hasRecord(before, wanted.Rule, *there)) {
 			c.Takes = append(c.Takes, wanted.Rule)

@@ -73,6 +73,7 @@ func TestPrepare(t *testing.T) {
 		placed  []string       // rules
 		removed []string
 		takes   []string
+		again   []string
 	}{
 		{name: "writes nothing where nothing is wanted", node: node(nil, theirs)},
 		{name: "writes nothing where everything is there", node: node(held, theirs), plan: plans(wanted("a", "k", triage.NoExecute))},
@@ -104,7 +105,7 @@ func TestPrepare(t *testing.T) {
 			taints: []corev1.Taint{noted("", "k", "NoExecute").Taint()}},
 		{name: "places a taint again that was removed, and counts it again",
 			node: with(node(held), func(n *corev1.Node) { n.Spec.Taints = nil }), plan: plans(wanted("a", "k", triage.NoExecute)),
-			taints: []corev1.Taint{fresh("k", "NoExecute")}, placed: []string{"a"}, takes: []string{"a"}},
+			taints: []corev1.Taint{fresh("k", "NoExecute")}, placed: []string{"a"}, takes: []string{"a"}, again: []string{"a"}},
 		{name: "leaves an equal taint to the component that replaced ours", node: with(node(held), func(n *corev1.Node) { n.Spec.Taints[0].TimeAdded = nil }),
 			taints: []corev1.Taint{{Key: "k", Effect: "NoExecute"}}},
 		{name: "a note that cannot be read is left alone while there is nothing to note",
@@ -121,7 +122,7 @@ func TestPrepare(t *testing.T) {
 			}
 			testkit.Require(t, test.taints != nil, "%+v is to be written", change)
 			testkit.Equal(t, "taints", test.taints, change.Made("8").Spec.Taints)
-			var placed, removed, takes []string
+			var placed, removed, takes, again []string
 			for _, p := range change.Placed {
 				placed = append(placed, p.Rule.Name)
 			}
@@ -131,7 +132,11 @@ func TestPrepare(t *testing.T) {
 			for _, r := range change.Takes {
 				takes = append(takes, r.Name)
 			}
+			for _, r := range change.Again {
+				again = append(again, r.Name)
+			}
 			testkit.Equal(t, "placed", test.placed, placed)
+			testkit.Equal(t, "placed again", test.again, again)
 			testkit.Equal(t, "removed", test.removed, removed)
 			testkit.Equal(t, "takes", test.takes, takes)
 		})

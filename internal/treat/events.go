@@ -79,6 +79,8 @@ const (
 	NotAccepted
 	Held
 	NotSaved
+	// LabelMissing: a ConfigMap has sets and lacks the label.
+	LabelMissing
 	// RecordUnreadable: the controller cannot read what it has noted on a node.
 	RecordUnreadable
 
@@ -150,6 +152,7 @@ var eventKinds = [...]struct{ reason, action, kind string }{
 	NotAccepted:                  {"NotAccepted", validateAction, corev1.EventTypeWarning},
 	Held:                         {"Held", validateAction, corev1.EventTypeWarning},
 	NotSaved:                     {"NotSaved", validateAction, corev1.EventTypeWarning},
+	LabelMissing:                 {"LabelMissing", validateAction, corev1.EventTypeWarning},
 	RecordUnreadable:             {"RecordUnreadable", validateAction, corev1.EventTypeWarning},
 	DetectedUnhealthy:            {"DetectedUnhealthy", validateAction, corev1.EventTypeNormal},
 	RemediationCreated:           {"RemediationCreated", "CreateRemediation", corev1.EventTypeNormal},

@@ -200,6 +200,7 @@ conditionSets:
 			{"Warning", "NotAccepted", "Evaluate"},
 			{"Warning", "Held", "Evaluate"},
 			{"Warning", "NotSaved", "Evaluate"},
+			{"Warning", "LabelMissing", "Evaluate"},
 			{"Warning", "RecordUnreadable", "Evaluate"},
 			{"Normal", "DetectedUnhealthy", "Evaluate"},
 			{"Normal", "RemediationCreated", "CreateRemediation"},

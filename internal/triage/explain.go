@@ -169,8 +169,23 @@ func (c *Core) reasonOf(ep *episode) Reason {
 	if ep.verdict == holds {
 		c.nameSignal(&reason, ep, ep.decidingGroup)
 		reason.Eligible = instant(ep.eligible)
+		reason.AlsoMet = ep.alsoMet()
 	}
 	return reason
+}
+
+// alsoMet lists the conditions other than the deciding one, if the rule requires all.
+func (ep *episode) alsoMet() string {
+	if !ep.rule.spec.When.All || len(ep.rule.groups) == 1 {
+		return ""
+	}
+	var others []string
+	for i := range ep.rule.groups {
+		if g := &ep.rule.groups[i]; i != ep.decidingGroup {
+			others = append(others, g.name+"="+ep.node.status(g.condition).String())
+		}
+	}
+	return strings.Join(others, " and ")
 }
 
 func (c *Core) nameSignal(reason *Reason, ep *episode, group int) {

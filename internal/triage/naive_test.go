@@ -1455,6 +1455,13 @@ func (t *naiveCore) finding(p *nodeState, id triage.RuleID) (reason triage.Reaso
 		reason.Eligible = eligible
 		reason.Condition, reason.Status, reason.Since = condition, row.Status, c.clocks[condition].at
 		reason.FromCreation = signalsOf(rule, condition)[0].FromCreation
+		for _, other := range groups(rule) {
+			if rule.When.All && other != condition {
+				row, _ := rowOf(p.facts, other)
+				reason.AlsoMet += " and " + other + "=" + row.Status.String()
+			}
+		}
+		reason.AlsoMet = strings.TrimPrefix(reason.AlsoMet, " and ")
 	}
 	return reason, placed, release
 }

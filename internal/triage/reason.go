@@ -109,7 +109,9 @@ type Reason struct {
 	// Detail is the reason and the message of the condition. The core does not know them;
 	// a caller that does may set them.
 	Detail string
-	Since  time.Time // start of its clock; with Recovering, when the node became healthy
+	// AlsoMet lists the other conditions, if the rule requires all of its conditions.
+	AlsoMet string
+	Since   time.Time // start of its clock; with Recovering, when the node became healthy
 	// FromCreation says that Since is the creation time of the node.
 	FromCreation bool
 	// Eligible is when the conditions have matched long enough; zero if no condition
@@ -165,6 +167,9 @@ func (r Reason) Sentence() string {
 			b.WriteString(" on a node created at " + stamp(r.Since))
 		case !r.Since.IsZero():
 			b.WriteString(" since " + stamp(r.Since))
+		}
+		if r.AlsoMet != "" {
+			b.WriteString(" and " + r.AlsoMet)
 		}
 		if r.Code == DryRun { // only reported, not done
 			b.WriteString(": ")

@@ -303,9 +303,10 @@ func testDryRun(w *scope) {
 }
 
 func testInvalid(w *scope) {
-	node := w.createNodes(testbed.Nodes{Count: 1})[0]
+	nodes := w.createNodes(testbed.Nodes{Count: 3})
+	node := nodes[0]
 	w.setCondition(node, "Unhealthy", corev1.ConditionTrue)
-	w.createSet("good")
+	w.createSet("good", func(s *v1alpha1.ConditionSetSpec) { s.MaxUnhealthy = new(intstr.FromString("100%")) })
 	w.has(node, noSchedule(w.key("good")))
 	// The schema accepts these values, but the controller cannot apply them.
 	endless := strings.Repeat("x", 254) + "/mine"
@@ -332,12 +333,13 @@ func testInvalid(w *scope) {
 	}
 	w.hasNow(node, noSchedule(w.key("good")))
 
-	// A valid set that becomes invalid is no longer applied. It is applied again when it is
-	// fixed.
+	// The accepted version of a set that becomes invalid stays in force, until it is fixed.
 	w.editSet("good", func(s *v1alpha1.ConditionSetSpec) { s.TaintKey = endless })
-	w.hasStatus("good", isAccepted(metav1.ConditionFalse, "Invalid", "spec.taintKey", "at most 253 characters"))
-	w.has(node)
-	w.editSet("good", func(s *v1alpha1.ConditionSetSpec) { s.TaintKey = w.key("good") })
-	w.has(node, noSchedule(w.key("good")))
+	w.hasStatus("good", isAccepted(metav1.ConditionFalse, "Invalid", "spec.taintKey", "at most 253 characters", "the last accepted version stays in force"))
+	w.hasNow(node, noSchedule(w.key("good")))
+	w.setCondition(nodes[1], "Unhealthy", corev1.ConditionTrue)
+	w.has(nodes[1], noSchedule(w.key("good")))
+	w.editSet("good", func(s *v1alpha1.ConditionSetSpec) { s.TaintKey = w.key("other") })
+	w.has(node, noSchedule(w.key("other")))
 	w.hasStatus("good", isAccepted(metav1.ConditionTrue, "Followed"))
 }

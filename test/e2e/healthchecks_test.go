@@ -198,7 +198,7 @@ spec:
 func testGate(w *scope) {
 	nodes := w.checked(testbed.Nodes{Count: 10}, atMost("40%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.UnhealthyConditions[0].Duration = "2s" })
 	w.makeUnhealthy(nodes[:5])
-	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseEnabled, "5 GateClosed"), counted(10, 5, 0),
+	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseEnabled, "5 of 10 nodes unhealthy, at most 4 allowed: no new remediation starts"), counted(10, 5, 0),
 		row(nodes[0], "GateClosed", "5 of 10 selected nodes are unhealthy, at most 4 may be"))
 	for _, node := range nodes[:5] {
 		testkit.Must(w.t, w.triesNow(node))

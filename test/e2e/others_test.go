@@ -153,6 +153,7 @@ func testRemovedByHand(w *scope) {
 	w.has(w.node(1), noExecute(w.key("set")))
 	w.byHand(w.node(1), func(n *corev1.Node) { n.Spec.Taints = nil })
 	w.has(w.node(1), noExecute(w.key("set")))
+	w.tellsOf(w.node(1), "Tainted", "another client had removed the taint, and it is placed again")
 
 	// If another node waits, that node is next.
 	w.setCondition(w.node(2), "Unhealthy", corev1.ConditionTrue)

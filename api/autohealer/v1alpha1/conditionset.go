@@ -12,7 +12,7 @@ import (
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=cset,categories=autohealer
-// +kubebuilder:printcolumn:name=Type,type=string,JSONPath=`.spec.type`
+// +kubebuilder:printcolumn:name=Type,type=string,JSONPath=`.spec.type`,priority=1
 // +kubebuilder:printcolumn:name=Effect,type=string,JSONPath=`.spec.effect`
 // +kubebuilder:printcolumn:name=Matched,type=integer,JSONPath=`.status.matched`,description="Nodes on which all conditions of the set stand"
 // +kubebuilder:printcolumn:name=Accepted,type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`
@@ -99,7 +99,7 @@ type ConditionSetSpec struct {
 // SetCondition defines when a condition of a set matches.
 type SetCondition struct {
 	// Status that the condition must have: true, false or unknown, in any case, with or without
-	// quotes.
+	// quotes. Yes and on mean true, no and off mean false.
 	//
 	// +required
 	// +kubebuilder:validation:Schemaless
@@ -174,6 +174,13 @@ type ConditionSetStatus struct {
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=20
 	Nodes []MatchedNode `json:"nodes"`
+
+	// AcceptedSpec is the last version of the spec that was accepted without reservation. It stays
+	// in effect while a newer version is invalid. It is a text in JSON, so that a patch replaces it
+	// as a whole.
+	//
+	// +optional
+	AcceptedSpec string `json:"acceptedSpec,omitempty"`
 
 	// Conditions of the set itself: Ready and Accepted (the set is in effect), HeldBack (its bound keeps
 	// NoExecute from some nodes), OwnershipUnclear (nodes have its taint without a record that the

@@ -134,6 +134,13 @@ type RepairPolicyStatus struct {
 	// +kubebuilder:validation:MaxItems=20
 	UnhealthyNodes []UnhealthyNode `json:"unhealthyNodes"`
 
+	// AcceptedSpec is the last version of the spec that was accepted. It stays
+	// in effect while a newer version is invalid. It is a text in JSON, so that a patch replaces it
+	// as a whole.
+	//
+	// +optional
+	AcceptedSpec string `json:"acceptedSpec,omitempty"`
+
 	// Conditions of the policy itself: Ready and Accepted (the policy is in effect), Conflict (another policy
 	// takes precedence for some of its nodes).
 	//

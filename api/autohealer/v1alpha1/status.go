@@ -18,12 +18,24 @@ func (s *ConditionStatus) UnmarshalJSON(data []byte) error {
 	if json.Unmarshal(data, &text) != nil {
 		text = strings.ToValidUTF8(string(data), "\ufffd")
 	}
-	for _, known := range []ConditionStatus{"True", "False", "Unknown"} {
-		if strings.EqualFold(text, string(known)) {
-			*s = known
-			return nil
-		}
+	if status, isKnown := ParseConditionStatus(text); isKnown {
+		*s = status
+	} else {
+		*s = ConditionStatus(text)
 	}
-	*s = ConditionStatus(text)
 	return nil
+}
+
+// ParseConditionStatus reads a status in any case. The words yes, no, on and off are booleans for
+// kubectl, but not for every YAML parser, so they mean the same everywhere.
+func ParseConditionStatus(text string) (status ConditionStatus, isKnown bool) {
+	switch strings.ToLower(text) {
+	case "true", "yes", "on":
+		return "True", true
+	case "false", "no", "off":
+		return "False", true
+	case "unknown":
+		return "Unknown", true
+	}
+	return "", false
 }

@@ -25,7 +25,9 @@ func TestConditionStatus(t *testing.T) {
 		{"the spelling of Kubernetes", `"True"`, "True"},
 		{"capitals", `"FALSE"`, "False"},
 		{"an escaped letter", `"\u0074rue"`, "True"},
-		{"another word", `"yes"`, "yes"},
+		{"a boolean of YAML 1.1", `"yes"`, "True"},
+		{"another one", `"Off"`, "False"},
+		{"another word", `"maybe"`, "maybe"},
 		{"a word with a space", `"true "`, "true "},
 		{"nothing", `""`, ""},
 		{"null", `null`, ""},
@@ -95,9 +97,11 @@ func checkStatus(tb rapid.TB, data []byte, status v1alpha1.ConditionStatus) {
 		want = map[bool]v1alpha1.ConditionStatus{true: "True", false: "False"}[value]
 	case string:
 		want = v1alpha1.ConditionStatus(value)
-		for _, known := range []string{"True", "False", "Unknown"} {
-			if strings.EqualFold(value, known) {
-				want = v1alpha1.ConditionStatus(known)
+		for word, status := range map[string]v1alpha1.ConditionStatus{
+			"true": "True", "yes": "True", "on": "True", "false": "False", "no": "False", "off": "False", "unknown": "Unknown",
+		} {
+			if strings.ToLower(value) == word {
+				want = status
 			}
 		}
 	case nil:

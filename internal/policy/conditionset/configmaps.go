@@ -3,6 +3,7 @@ package conditionset
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
@@ -18,6 +20,8 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/configmaps"
 	"github.com/resourcestack/autohealer/internal/engine"
+	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/watch"
 )
 
@@ -37,6 +41,7 @@ type configMapSets struct {
 	known   map[string]*configMapSet
 	deleted []*configMapSet // deleted ConfigMaps whose revisions still exist
 
+	unlabelled map[types.UID]bool // reported ConfigMaps that have sets and lack the label
 	writing    int
 	writeAt    time.Time // when to check revisions next, zero for never
 	validateAt time.Time // when to validate rejected versions again, zero for never
@@ -47,7 +52,7 @@ func newConfigMapSets(cfg Config) *configMapSets {
 	return &configMapSets{
 		inbox:     newConfigMapInbox(cfg.Signal),
 		revisions: configmaps.NewRevisionStore(cfg.Client, cfg.Namespace),
-		known:     map[string]*configMapSet{},
+		known:     map[string]*configMapSet{}, unlabelled: map[types.UID]bool{},
 	}
 }
 
@@ -90,11 +95,14 @@ func (p *Policy) updateSetMetrics(s *configMapSet) {
 	p.cfg.Metrics.setConfigMap(s.Name, isBehind)
 }
 
-// parsedConfigMap is a ConfigMap and its parsed content.
+// parsedConfigMap is a ConfigMap and its parsed content. Of a ConfigMap without the label it
+// has only the metadata.
 type parsedConfigMap struct {
 	*corev1.ConfigMap
 	version *configmaps.Version
 	err     error // why version is nil
+	// lacksLabel says that the ConfigMap has sets, but not the label.
+	lacksLabel bool
 }
 
 // newConfigMapInbox returns an inbox that parses ConfigMaps in the watch's goroutine, so
@@ -106,17 +114,22 @@ func newConfigMapInbox(signal chan<- struct{}) *watch.Inbox[*parsedConfigMap] {
 		if !ok {
 			return nil, false
 		}
+		if !configmaps.IsLabelled(object) {
+			metadata := &corev1.ConfigMap{ObjectMeta: object.ObjectMeta}
+			return &parsedConfigMap{ConfigMap: metadata, lacksLabel: configmaps.HasSets(object)}, true
+		}
 		version, err := configmaps.Read(object)
-		return &parsedConfigMap{object, version, err}, true
+		return &parsedConfigMap{ConfigMap: object, version: version, err: err}, true
 	}
 	return box
 }
 
-// configMapSource lists and watches ConfigMaps with sets. While a right is missing, it
-// reports that and retries.
+// configMapSource lists and watches ConfigMaps, also those without the label, because a user
+// may have forgotten it. It leaves out the ledger, which changes often. While a right is
+// missing, it reports that and retries.
 func configMapSource(c client.WithWatch, namespace string, tell func(context.Context, revisionAccess)) cache.ListerWatcherWithContext {
 	source := watch.Source(c, func() client.ObjectList { return &corev1.ConfigMapList{} },
-		client.InNamespace(namespace), client.MatchingLabels{configmaps.Label: configmaps.LabelValue})
+		client.InNamespace(namespace), client.MatchingFieldsSelector{Selector: fields.OneTermNotEqualSelector("metadata.name", ledger.Name)})
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (page runtime.Object, err error) {
 			err = untilAllowed(ctx, tell, func() error {
@@ -154,21 +167,24 @@ func (p *Policy) takeConfigMaps(now time.Time) {
 	})
 	for _, a := range changes {
 		s := p.configMaps.known[a.Object.Name]
-		if s != nil && (a.Gone || s.UID != a.Object.UID) {
+		isFollowed := !a.Gone && configmaps.IsLabelled(a.Object.ConfigMap)
+		if s != nil && (!isFollowed || s.UID != a.Object.UID) {
 			p.removeConfigMap(now, s)
 			s = nil
 		}
-		if a.Gone {
+		if !isFollowed {
+			p.reportMissingLabel(a)
 			continue
 		}
+		delete(p.configMaps.unlabelled, a.Object.UID)
 		if s == nil {
 			s = p.upsertConfigMap(now, a.Object)
 		}
 		s.parsedConfigMap = a.Object
 	}
 	for _, a := range changes { // after all stored versions are in force
-		if !a.Gone {
-			p.updateConfigMap(now, p.configMaps.known[a.Object.Name])
+		if s := p.configMaps.known[a.Object.Name]; s != nil && !a.Gone {
+			p.updateConfigMap(now, s)
 		}
 	}
 	if len(changes) > 0 && p.configMaps.validateAt.After(now) { // a removed ConfigMap may have conflicted with another
@@ -189,6 +205,25 @@ func (p *Policy) takeConfigMaps(now time.Time) {
 		p.forgetRestored(now)
 		p.tellUnreadable(now)
 	}
+}
+
+// reportMissingLabel reports a ConfigMap that has sets and lacks the label, once.
+func (p *Policy) reportMissingLabel(a watch.Change[*parsedConfigMap]) {
+	uid := a.Object.UID
+	if a.Gone || !a.Object.lacksLabel {
+		delete(p.configMaps.unlabelled, uid)
+		return
+	}
+	if p.configMaps.unlabelled[uid] {
+		return
+	}
+	p.configMaps.unlabelled[uid] = true
+	p.cfg.Logger.Warn("sets without the label", "configMap", a.Object.Name, "label", configmaps.Label)
+	p.cfg.Event(treat.Event{
+		Policy: treat.AboutConfigMap(a.Object.ConfigMap), EventReason: treat.LabelMissing, ID: "LabelMissing", MayExist: true,
+		Message: fmt.Sprintf("it has condition sets, and none of them is in force, because it lacks a label: kubectl label configmap -n %s %s %s=%s",
+			a.Object.Namespace, a.Object.Name, configmaps.Label, configmaps.LabelValue),
+	})
 }
 
 // upsertConfigMap starts with the stored revision of a new ConfigMap.

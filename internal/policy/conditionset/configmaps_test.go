@@ -94,7 +94,7 @@ func (d *configMapFixture) brings(m *corev1.ConfigMap) {
 	d.runRound()
 }
 
-// loses delivers the deletion of a ConfigMap or the removal of its label.
+// loses delivers the deletion of a ConfigMap.
 func (d *configMapFixture) loses(m *corev1.ConfigMap) {
 	d.t.Helper()
 	must(d.t, d.configMaps.inbox.Delete(m.DeepCopy()))
@@ -190,8 +190,10 @@ func (d *configMapFixture) isBehind(m *corev1.ConfigMap) bool {
 // configMapWith returns a ConfigMap with one key, sets.yaml.
 func configMapWith(name, uid, text string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "any", Name: name, UID: types.UID(uid), ResourceVersion: "1"},
-		Data:       map[string]string{"sets.yaml": text},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "any", Name: name, UID: types.UID(uid), ResourceVersion: "1", Labels: map[string]string{configmaps.Label: configmaps.LabelValue},
+		},
+		Data: map[string]string{"sets.yaml": text},
 	}
 }
 
@@ -222,6 +224,7 @@ func TestConfigMapSets(t *testing.T) {
 		"a version is in force when it is stored":                       testNotKept,
 		"a lost race for a revision number takes the next":              testNumberTaken,
 		"the label off and on while a version is being stored":          testLabelOffAndOn,
+		"sets without the label are reported":                           testLabelMissing,
 		"a ConfigMap made again while a version is being stored":        testMadeAgain,
 		"an edit while a version is being stored":                       testEditedMeanwhile,
 		"a narrowing edit while no controller leads":                    testNarrowedInAbsence,
@@ -362,7 +365,7 @@ func testLabelOffAndOn(d *configMapFixture, _ func() *configMapFixture) {
 	d.settles()
 	d.whileKept(in(m, fileOf("B", "NoSchedule")), func() {
 		d.follows("A")
-		d.loses(m)
+		d.brings(unlabelled(m))
 		d.follows()
 		d.brings(in(m, fileOf("C", "NoSchedule")))
 		d.follows() // the old revision must be deleted first
@@ -375,9 +378,37 @@ func testLabelOffAndOn(d *configMapFixture, _ func() *configMapFixture) {
 		d.t.Errorf("%d are leaving still", len(d.configMaps.deleted))
 	}
 	// Without the label no revision stays.
-	d.whileKept(in(m, fileOf("D", "NoSchedule")), func() { d.loses(m) })
+	d.whileKept(in(m, fileOf("D", "NoSchedule")), func() { d.brings(unlabelled(m)) })
 	d.follows()
 	d.keeps(map[types.UID]string{})
+}
+
+// unlabelled returns a copy of the ConfigMap without its label.
+func unlabelled(m *corev1.ConfigMap) *corev1.ConfigMap {
+	m = m.DeepCopy()
+	m.Labels = nil
+	return m
+}
+
+func testLabelMissing(d *configMapFixture, _ func() *configMapFixture) {
+	m := d.here(configMapWith("policies", "u1", fileOf("A", "NoSchedule")))
+	other := d.here(configMapWith("other", "u2", "type: SomethingElse"))
+	const says = "lacks a label: kubectl label configmap"
+	d.begins(unlabelled(m), unlabelled(other))
+	d.follows()
+	d.tells(1, says)
+	edited := in(unlabelled(m), fileOf("B", "NoSchedule"))
+	d.brings(edited)
+	d.tells(1, says) // once while it lacks the label
+	d.brings(m)
+	d.settles()
+	d.follows("A")
+	d.brings(unlabelled(m))
+	d.settles()
+	d.follows()
+	d.tells(2, says)
+	d.loses(unlabelled(m))
+	d.follows()
 }
 
 func testMadeAgain(d *configMapFixture, _ func() *configMapFixture) {
@@ -507,7 +538,7 @@ func testTooWide(d *configMapFixture, successor func() *configMapFixture) {
 	d.lists(m, other)
 	d.runRound()
 	labelled := m.DeepCopy()
-	labelled.Labels, labelled.ResourceVersion = map[string]string{"team": "a"}, "2"
+	labelled.Labels["team"], labelled.ResourceVersion = "a", "2"
 	d.brings(labelled)
 	d.loses(other)
 	d.settles()

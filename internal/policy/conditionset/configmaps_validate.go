@@ -87,8 +87,8 @@ var configMapMessage = strings.NewReplacer("annotate the set", "annotate the Con
 func (p *Policy) validateSets(s *configMapSet) (warnings []string, problems configmaps.LineErrors, hurts bool) {
 	var others []*v1alpha1.ConditionSet
 	for _, pol := range p.known {
-		if source := configmaps.ConfigMapOf(pol.set); pol.err == nil && (source == nil || source.UID != s.UID) {
-			others = append(others, pol.set)
+		if source := configmaps.ConfigMapOf(pol.set); pol.version() != nil && (source == nil || source.UID != s.UID) {
+			others = append(others, pol.version())
 		}
 	}
 	reported := p.host.Core().Reported()

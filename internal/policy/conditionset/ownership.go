@@ -104,7 +104,7 @@ func (p *Policy) reportUnowned(now time.Time) {
 	for _, name := range slices.Sorted(maps.Keys(p.known)) {
 		pol := p.known[name]
 		unclear := map[string]taintID{}
-		if pol.err == nil && pol.rule.Response.Taint != nil {
+		if pol.rule.Response.Taint != nil {
 			for _, id := range slices.Backward(taintsOf(pol.rule)) { // of two taints on a node, the stronger one is named
 				for node := range p.unowned.nodes[id] {
 					unclear[node] = id

@@ -152,7 +152,7 @@ func (p *Policy) About(rule triage.RuleID, _ *corev1.Node) (s engine.Subject) {
 	if pol == nil {
 		return s
 	}
-	if pol.err != nil {
+	if pol.err != nil && pol.inForce == nil {
 		s.Problem = "the set is not accepted: " + pol.err.Error()
 	}
 	s.Policy = treat.AboutSet(pol.set)
@@ -209,10 +209,11 @@ func (p *Policy) upsert(now time.Time, set *v1alpha1.ConditionSet) {
 	known := isSame && pol.set.Generation == set.Generation &&
 		pol.set.Annotations[v1alpha1.AcceptImpactAnnotation] == set.Annotations[v1alpha1.AcceptImpactAnnotation]
 	pol.status.Observe(set, set.Status)
+	pol.set, pol.status.Stale = set, true
 	if !isSame {
 		pol.inForce = nil
+		p.restoreAccepted(now, pol)
 	}
-	pol.set, pol.status.Stale = set, true
 	p.host.Statuses().Schedule(now)
 	if !known {
 		pol.needsValidation, pol.restored, p.validation.due = true, !p.host.IsLoaded(), true

@@ -59,7 +59,7 @@ func (p *Policy) countNodes(pol *conditionSet) (t nodeCounts) {
 		switch effect := p.host.Node(name).TaintEffect(reason.Rule); {
 		case reason.Code == triage.Superseded:
 			t.superseded++
-		case effect == 0 || pol.err != nil:
+		case effect == 0 || pol.err != nil && pol.inForce == nil:
 		case effect < pol.rule.Response.Taint.Effect:
 			t.heldBack++
 		default:
@@ -107,9 +107,13 @@ func (p *Policy) statusOf(pol *conditionSet, counts triage.Population) v1alpha1.
 		Selected:           status.Count(counts.Selected),
 		Matched:            status.Count(counts.Unhealthy),
 		Nodes:              []v1alpha1.MatchedNode{},
+		AcceptedSpec:       pol.status.Stored.AcceptedSpec,
 		Conditions:         slices.Clone(pol.status.Stored.Conditions),
 	}
-	if pol.err == nil && counts.Cap >= 0 {
+	if pol.inForce != nil && len(pol.proof.types) == 0 { // a set that is held must not be in force after a restart
+		result.AcceptedSpec = status.JSON(pol.inForce.Spec)
+	}
+	if (pol.err == nil || pol.inForce != nil) && counts.Cap >= 0 {
 		limit := status.Count(counts.Cap)
 		result.MaxTainted = &limit
 	}
@@ -147,7 +151,7 @@ func (p *Policy) setConditions(pol *conditionSet, status *v1alpha1.ConditionSetS
 	}
 	switch {
 	case pol.err != nil:
-		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, string(pol.problems[0].Reason), pol.err.Error()
+		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, string(pol.problems[0].Reason), pol.problemMessage()
 	case pol.proof.refused:
 		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, reasonHeld, pol.proof.message()
 	case len(pol.proof.types) > 0:
@@ -158,8 +162,11 @@ func (p *Policy) setConditions(pol *conditionSet, status *v1alpha1.ConditionSetS
 	}
 	meta.SetStatusCondition(&status.Conditions, accepted)
 	ready := accepted
-	if ready.Type = v1alpha1.Ready; ready.Status == metav1.ConditionTrue {
+	switch ready.Type = v1alpha1.Ready; {
+	case ready.Status == metav1.ConditionTrue:
 		ready.Message = sentence
+	case pol.keepsPrevious():
+		ready.Message += "; " + sentence
 	}
 	meta.SetStatusCondition(&status.Conditions, ready)
 	bounded := metav1.Condition{

@@ -1,6 +1,7 @@
 package conditionset
 
 import (
+	"encoding/json"
 	"maps"
 	"slices"
 	"strings"
@@ -187,23 +188,36 @@ func (p *Policy) validationCase(pol *conditionSet) validate.Case {
 	}
 	for _, other := range p.known {
 		if other != pol && other.hasPrecedenceOver(pol) {
-			c.Others = append(c.Others, other.set)
+			c.Others = append(c.Others, other.version())
 		}
 	}
 	return c
 }
 
-// hasPrecedenceOver reports whether this set has precedence if the two conflict: a followed set
-// over a set that is not, otherwise the older set. A rejected set blocks no other.
+// hasPrecedenceOver reports whether this set has precedence over the newest version of another
+// set if the two conflict: a followed set over a version that is not, otherwise the older set.
+// A set without a version in force or to validate blocks no other.
 func (pol *conditionSet) hasPrecedenceOver(other *conditionSet) bool {
-	if pol.isRefused() {
+	if pol.version() == nil {
 		return false
 	}
-	if mine, its := pol.isOrWasFollowed(), other.isOrWasFollowed(); mine != its {
+	if mine, its := pol.isOrWasFollowed() || pol.keepsPrevious(), other.isOrWasFollowed(); mine != its {
 		return mine
 	}
 	return validate.Before(pol.set, other.set)
 }
+
+// version returns the version that conflicts with other sets: the version in force if the
+// newest is rejected, otherwise the newest; nil for none.
+func (pol *conditionSet) version() *v1alpha1.ConditionSet {
+	if pol.isRefused() {
+		return pol.inForce
+	}
+	return pol.set
+}
+
+// keepsPrevious reports whether the newest version is rejected and an earlier one is in force.
+func (pol *conditionSet) keepsPrevious() bool { return pol.isRefused() && pol.inForce != nil }
 
 func (pol *conditionSet) isRefused() bool { return pol.err != nil && !pol.needsValidation }
 
@@ -249,13 +263,18 @@ func (p *Policy) accept(now time.Time, pol *conditionSet) {
 	p.cfg.Logger.Info("set accepted", "conditionSet", pol.set.Name, "generation", pol.set.Generation)
 }
 
-// reject stops following a set, and reports why.
+// reject does not follow the newest version of a set, and reports why. The last accepted
+// version of a ConditionSet stays in force. The versions of a ConfigMap's sets are in force
+// together, so none of them stays alone.
 func (p *Policy) reject(now time.Time, pol *conditionSet, problems []validate.Problem) {
 	isNews := pol.hasNewProblems(problems)
 	if !isNews && slices.Equal(pol.problems, problems) {
 		return
 	}
-	pol.rule, pol.inForce = triage.Rule{}, nil
+	if keeps := pol.isInAPI() && pol.inForce != nil && !pol.isInForce(); !keeps {
+		pol.rule, pol.inForce = triage.Rule{}, nil
+		p.host.Core().RemoveRule(now, setRule(pol.set.Name))
+	}
 	pol.problems, pol.err, pol.needsValidation, pol.status.Stale = problems, validate.Verdict{Problems: problems}.Err(), false, true
 	p.host.Statuses().Schedule(now)
 	p.unowned.stale = true
@@ -263,9 +282,40 @@ func (p *Policy) reject(now time.Time, pol *conditionSet, problems []validate.Pr
 	if !isNews {
 		return
 	}
-	p.host.Core().RemoveRule(now, setRule(pol.set.Name))
-	p.cfg.Event(treat.Event{Policy: treat.AboutSet(pol.set), EventReason: treat.NotAccepted, Failure: "not accepted: " + pol.err.Error()})
-	p.cfg.Logger.Warn("set not accepted", "conditionSet", pol.set.Name, "generation", pol.set.Generation, "err", pol.err)
+	p.cfg.Event(treat.Event{Policy: treat.AboutSet(pol.set), EventReason: treat.NotAccepted, Failure: "not accepted: " + pol.problemMessage()})
+	p.cfg.Logger.Warn("set not accepted", "conditionSet", pol.set.Name, "generation", pol.set.Generation, "keepsPrevious", pol.keepsPrevious(), "err", pol.err)
+}
+
+// problemMessage says why the newest version is not followed, and what is in force.
+func (pol *conditionSet) problemMessage() string {
+	if pol.keepsPrevious() {
+		return pol.err.Error() + "; the last accepted version stays in force"
+	}
+	return pol.err.Error()
+}
+
+// restoreAccepted puts the version in force that an earlier term accepted, if the newest is not
+// that version.
+func (p *Policy) restoreAccepted(now time.Time, pol *conditionSet) {
+	accepted := pol.status.Stored.AcceptedSpec
+	if !pol.isInAPI() || accepted == "" || wasAccepted(pol.set, pol.status.Stored) {
+		return
+	}
+	version := pol.set.DeepCopy()
+	version.Spec, version.Generation = v1alpha1.ConditionSetSpec{}, 0 // of an unknown generation
+	err := json.Unmarshal([]byte(accepted), &version.Spec)
+	var rule triage.Rule
+	if err == nil {
+		rule, err = observe.ConditionSet(version)
+	}
+	if err == nil {
+		err = p.host.Core().SetRule(now, rule)
+	}
+	if err != nil {
+		p.cfg.Logger.Warn("accepted version unreadable", "conditionSet", pol.set.Name, "err", err)
+		return
+	}
+	pol.rule, pol.inForce, p.unowned.stale = rule, version, true
 }
 
 // updateSetMetricsOf updates the metric of the ConfigMap that contains a set, if any.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/validate"
 )
 
@@ -110,7 +111,7 @@ func (c *fixture) is(name string, reason validate.Reason) {
 	switch {
 	case reason == "" && (!isFollowed || accepted.Status != metav1.ConditionTrue):
 		c.t.Errorf("%s is not followed: %s: %s", name, accepted.Reason, accepted.Message)
-	case reason != "" && (isFollowed || accepted.Status != metav1.ConditionFalse || accepted.Reason != string(reason)):
+	case reason != "" && (isFollowed != pol.keepsPrevious() || accepted.Status != metav1.ConditionFalse || accepted.Reason != string(reason)):
 		c.t.Errorf("%s is followed: %t, and %s (%s: %s); want it refused: %s", name, isFollowed, accepted.Status, accepted.Reason, accepted.Message, reason)
 	case reason != "" && !strings.Contains(accepted.Message, "spec."):
 		c.t.Errorf("the words on %s name no field: %s", name, accepted.Message)
@@ -150,6 +151,58 @@ func TestHarmfulSetsAreNotFollowed(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An edit can bypass the webhook. The last accepted version stays in force, also under the next
+// leader, and other sets are compared with it.
+func TestAnInvalidEditKeepsTheAcceptedVersion(t *testing.T) {
+	open(t, func(c *fixture) {
+		version := func(generation int64, changes ...func(*v1alpha1.ConditionSet)) *v1alpha1.ConditionSet {
+			return setNamed("a", append(changes, createdAt(1), func(s *v1alpha1.ConditionSet) { s.Generation = generation })...)
+		}
+		matches := func(c *fixture, when string, want int) {
+			t.Helper()
+			if counts, _ := c.core.Population(setRule("a")); counts.Unhealthy != want {
+				t.Errorf("%s: %d nodes match, want %d", when, counts.Unhealthy, want)
+			}
+		}
+		statusOf := func(c *fixture) v1alpha1.ConditionSetStatus {
+			counts, _ := c.core.Population(setRule("a"))
+			return c.statusOf(c.known["a"], counts)
+		}
+		c.makeUnhealthy(2)
+		c.vets(version(1))
+		c.is("a", followed)
+		stored := statusOf(c)
+
+		invalid := version(2, asking("Disk", "perhaps"))
+		c.vets(invalid)
+		c.is("a", validate.Invalid)
+		matches(c, "after an invalid edit", 2)
+		for _, condition := range statusOf(c).Conditions[:2] {
+			if !strings.Contains(condition.Message, "the last accepted version stays in force") {
+				t.Errorf("%s says %q", condition.Type, condition.Message)
+			}
+		}
+		testkit.Same(t, statusOf(c).AcceptedSpec, stored.AcceptedSpec, "the accepted version in the status")
+		c.vets(setNamed("b", createdAt(2)))
+		c.is("b", validate.Duplicate) // of the version in force
+
+		next := newFixture(t, Config{})
+		next.configMaps.hasRevisions = true
+		next.makeUnhealthy(2)
+		invalid.Status = statusOf(c)
+		next.vets(invalid)
+		next.is("a", validate.Invalid)
+		matches(next, "under the next leader", 2)
+
+		next.vets(version(3, asking("Ready", "False")))
+		next.is("a", followed)
+		matches(next, "after a valid edit", 0)
+		if statusOf(next).AcceptedSpec == stored.AcceptedSpec {
+			t.Error("the status still has the old version")
+		}
+	})
 }
 
 // The previous leader accepted the set; nodes became unhealthy later.

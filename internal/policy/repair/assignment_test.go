@@ -245,6 +245,13 @@ func TestAnInvalidPolicyReportsThatNothingIsRepaired(t *testing.T) {
 		if is := h.Events[len(h.Events)-1]; is.EventReason != treat.Disabled || !strings.Contains(is.Message, message) {
 			t.Errorf("its Event: %+v", is)
 		}
+		next, invalid := newNodePoolFixture(t), h.repairs.policies["p"].object.DeepCopy()
+		invalid.Status = h.statusOf("p")
+		testkit.Must(t, next.policies.Update(invalid))
+		next.runRound()
+		if is := next.conditionOf("p", v1alpha1.Accepted); !strings.Contains(is.Message, message) || next.repairs.policies["p"].inForce == nil {
+			t.Errorf("its status under the next leader: %+v", is)
+		}
 	})
 }
 

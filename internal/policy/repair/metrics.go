@@ -43,7 +43,7 @@ func NewMetrics() *Metrics {
 		}, []string{"nodepool"}),
 		poolBlocks: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "autohealer_nodepool_repair_blocks",
-			Help: "NodePools by the state of their repair block: in_force, invalid, schema_lost (the CRD has lost the schema of blocks, and the last valid block is in force), block_lost (the block is gone with the schema), not_saved (in force, but the controller has not saved a copy yet).",
+			Help: "NodePools by the state of their repair block: in_force, invalid, schema_lost (the CRD has lost the schema of blocks), block_lost (the block is gone with the schema), not_saved (in force, but the controller has not saved a copy yet). In all but the first the last valid block is in force.",
 		}, []string{"state"}),
 	}
 	m.Set = metricset.Set{m.eligible, m.repairs, m.readyTimeout, m.poolHeld, m.poolBlocks}

@@ -17,7 +17,7 @@ func TestMetricsOfRepairBlocks(t *testing.T) {
 	m.SetBlocks(repairblock.Counts{InForce: 5, Refused: 4, Lost: 3, Vanished: 2, NotSaved: 1})
 	m.SetBlocks(repairblock.Counts{InForce: 6, Refused: 5, Lost: 4, Vanished: 3, NotSaved: 2})
 	if err := testutil.CollectAndCompare(m, strings.NewReader(`
-# HELP autohealer_nodepool_repair_blocks NodePools by the state of their repair block: in_force, invalid, schema_lost (the CRD has lost the schema of blocks, and the last valid block is in force), block_lost (the block is gone with the schema), not_saved (in force, but the controller has not saved a copy yet).
+# HELP autohealer_nodepool_repair_blocks NodePools by the state of their repair block: in_force, invalid, schema_lost (the CRD has lost the schema of blocks), block_lost (the block is gone with the schema), not_saved (in force, but the controller has not saved a copy yet). In all but the first the last valid block is in force.
 # TYPE autohealer_nodepool_repair_blocks gauge
 autohealer_nodepool_repair_blocks{state="block_lost"} 3
 autohealer_nodepool_repair_blocks{state="in_force"} 6

@@ -2,6 +2,7 @@ package repair
 
 import (
 	"context"
+	"encoding/json"
 	"maps"
 	"slices"
 	"sync"
@@ -341,6 +342,7 @@ func (r *Policy) upsertPolicy(now time.Time, object *v1alpha1.RepairPolicy) {
 	if pol == nil {
 		pol = &repairPolicy{shadowed: shadowed}
 		r.policies[object.Name] = pol
+		r.restoreAccepted(pol, object)
 	}
 	pol.status.Observe(object, object.Status)
 	isSame := pol.object != nil && pol.object.Generation == object.Generation
@@ -364,6 +366,25 @@ func (r *Policy) upsertPolicy(now time.Time, object *v1alpha1.RepairPolicy) {
 	if pol.problem != was {
 		r.reportPolicy(pol)
 	}
+}
+
+// restoreAccepted puts the version in force that an earlier term accepted. If the newest version
+// is valid, it replaces that version.
+func (r *Policy) restoreAccepted(pol *repairPolicy, object *v1alpha1.RepairPolicy) {
+	if object.Status.AcceptedSpec == "" {
+		return
+	}
+	version := object.DeepCopy()
+	version.Spec, version.Generation = v1alpha1.RepairPolicySpec{}, 0 // of an unknown generation
+	err := json.Unmarshal([]byte(object.Status.AcceptedSpec), &version.Spec)
+	if err == nil {
+		err = r.validate(version)
+	}
+	if err != nil {
+		r.host.Logger().Warn("accepted version unreadable", "repairPolicy", object.Name, "err", err)
+		return
+	}
+	pol.inForce, pol.selector = version, selectorOf(&version.Spec)
 }
 
 // validate returns why a policy is invalid.

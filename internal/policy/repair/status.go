@@ -162,9 +162,13 @@ func (r *Policy) statusOf(pol *repairPolicy, sum *repairCounts) v1alpha1.RepairP
 		ObservedGeneration: pol.object.Generation,
 		Nodes:              status.Count(sum.nodes.Selected),
 		Unhealthy:          status.Count(sum.unhealthy), Repairing: status.Count(sum.repairing), Held: status.Count(sum.nodes.Count(triage.Code.IsWait)),
+		AcceptedSpec:   pol.status.Stored.AcceptedSpec,
 		Tolerations:    tolerations(sum.signals),
 		UnhealthyNodes: []v1alpha1.UnhealthyNode{},
 		Conditions:     slices.Clone(pol.status.Stored.Conditions),
+	}
+	if pol.inForce != nil {
+		result.AcceptedSpec = status.JSON(pol.inForce.Spec)
 	}
 	if len(sum.signals) > 0 {
 		result.MaxRepairing = new(status.Count(sum.limit))

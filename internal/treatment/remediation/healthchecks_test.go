@@ -104,6 +104,9 @@ func TestTemplates(t *testing.T) {
 			w.lists(rebootTemplateKind)
 			w.runRound()
 		}, remediationv1alpha1.ReasonTemplateNotFound, "there is no template example.com/v1/RebootTemplate ns/quick"},
+		"a reference without a namespace": {func(w *healthCheckFixture) {
+			w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) { c.Spec.RemediationTemplate.Namespace = "" }))
+		}, remediationv1alpha1.ReasonTemplateNotFound, "there is no template example.com/v1/RebootTemplate quick; the reference has no namespace: add namespace: ns"},
 		"a template without a body": {func(w *healthCheckFixture) {
 			u := &unstructured.Unstructured{Object: map[string]any{}}
 			u.SetGroupVersionKind(rebootTemplateKind)

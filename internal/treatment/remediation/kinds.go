@@ -143,6 +143,27 @@ func (rm *Treatment) template(t remediation.Template) *unstructured.Unstructured
 	return rm.templates[t]
 }
 
+// missingNamespace says that the reference to a template needs a namespace, if there are
+// templates of this kind in namespaces.
+func (rm *Treatment) missingNamespace(t remediation.Template) string {
+	isNamespaced, found := false, []string{}
+	for other := range rm.templates {
+		if t.Namespace == "" && other.GroupVersionKind == t.GroupVersionKind && other.Namespace != "" {
+			isNamespaced = true
+			if other.Name == t.Name {
+				found = append(found, other.Namespace)
+			}
+		}
+	}
+	switch slices.Sort(found); {
+	case len(found) > 0:
+		return "; the reference has no namespace: add namespace: " + strings.Join(found, " or ")
+	case isNamespaced:
+		return "; the reference has no namespace, but templates of this kind are in one"
+	}
+	return ""
+}
+
 // TemplateProblem returns what is wrong with the templates of a ladder, empty for
 // nothing.
 func (rm *Treatment) TemplateProblem(ladder []remediation.Template) (problem, disabled string) {
@@ -166,7 +187,7 @@ func (rm *Treatment) TemplateProblem(ladder []remediation.Template) (problem, di
 		}
 		template := rm.template(t)
 		if template == nil {
-			return fmt.Sprintf("there is no template %s", t), remediationv1alpha1.ReasonTemplateNotFound
+			return fmt.Sprintf("there is no template %s", t) + rm.missingNamespace(t), remediationv1alpha1.ReasonTemplateNotFound
 		}
 		if err := remediation.Check(template); err != nil {
 			return err.Error(), remediationv1alpha1.ReasonTemplateInvalid

@@ -1,6 +1,7 @@
 package taint
 
 import (
+	"slices"
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/engine"
@@ -24,7 +25,11 @@ func (wr *nodeWrite) reportChange(now time.Time, change *treat.Change) {
 			host.PolicyMetrics().ObserveStart(placed.Rule, now.Sub(wr.dueSince))
 		}
 		host.Logger().Info("taint placed", "node", node.Name, "key", placed.Key, "effect", placed.Effect.String(), "reason", placed.Reason.String())
-		host.Event(treat.Event{Node: node, Policy: host.About(placed.Rule, node).Policy, Reason: placed.Reason})
+		event := treat.Event{Node: node, Policy: host.About(placed.Rule, node).Policy, Reason: placed.Reason}
+		if slices.Contains(change.Again, placed.Rule) {
+			event.Message = "another client had removed the taint, and it is placed again"
+		}
+		host.Event(event)
 	}
 	wr.dueSince = time.Time{}
 	for _, removed := range change.Removed {
