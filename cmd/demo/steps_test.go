@@ -26,7 +26,7 @@ func TestDemoRunsAllSteps(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
 	checkOutput(t, out.String(),
-		"24 pods run after", "conditionset-2   KernelDeadlock", "taint node.stakater.com/KernelDeadlock:NoExecute is gone",
+		"24 pods run after", "conditionset-2   NoExecute", "taint node.stakater.com/KernelDeadlock:NoExecute is gone",
 		"left worker-0009", "FellBack:", "at most 4 of 10 selected nodes may have it", "control-plane nodes are not included", "NoExecute, was NoSchedule",
 		"1 of 2 conditions are met", "hands-off:NoSchedule", "killed, with", "OutOfDisk=False is what a healthy node reports", "10 of 10 selected nodes", "never more than 4 nodes",
 		"silent-kubelet 10 10 0 Enabled 10 nodes, all healthy",

@@ -2,6 +2,7 @@ package admission
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -84,7 +85,7 @@ func (k *ConditionSets) Ready() error {
 // deleted allows every deletion and warns of the taints that will be removed.
 func (k *ConditionSets) deleted(_ context.Context, stored *v1alpha1.ConditionSet) admission.Response {
 	if placed := stored.Status.Tainted + stored.Status.HeldBack; placed > 0 {
-		return admission.Allowed("").WithWarnings(fmt.Sprintf("the taint %s of this set will be removed from %s", stored.Spec.TaintKey, nodes(placed)))
+		return admission.Allowed("").WithWarnings(fmt.Sprintf("the taint %s of this set will be removed from %s", versionInForce(stored).Spec.TaintKey, nodes(placed)))
 	}
 	return admission.Allowed("")
 }
@@ -125,7 +126,12 @@ func (k *ConditionSets) verdict(ctx context.Context, input validate.Case, known 
 		if err != nil {
 			return verdict, fmt.Errorf("the other sets could not be read: %w", err)
 		}
-		input.Others = slices.DeleteFunc(slices.Clone(all), func(s *v1alpha1.ConditionSet) bool { return s.Name == input.Set.Name })
+		input.Others = nil
+		for _, s := range all {
+			if s.Name != input.Set.Name {
+				input.Others = append(input.Others, versionInForce(s))
+			}
+		}
 		if verdict = check(input); !slices.ContainsFunc(verdict.Problems, func(p validate.Problem) bool { return p.Reason == validate.Duplicate }) {
 			break
 		}
@@ -133,15 +139,33 @@ func (k *ConditionSets) verdict(ctx context.Context, input validate.Case, known 
 	return verdict, nil
 }
 
-// inForce returns the stored set if the controller applies this version, and nil
-// otherwise. Any other set is validated like a new one, because it has no effect yet.
+// inForce returns the version of a stored set that the controller applies, nil for none. Any
+// other set is validated like a new one, because it has no effect yet.
 func inForce(stored *v1alpha1.ConditionSet) *v1alpha1.ConditionSet {
-	if stored == nil {
+	if stored == nil || stored.Spec.DryRun {
 		return nil
 	}
 	accepted := meta.FindStatusCondition(stored.Status.Conditions, v1alpha1.Accepted)
-	if accepted == nil || accepted.Status != metav1.ConditionTrue || accepted.ObservedGeneration != stored.Generation || stored.Spec.DryRun {
-		return nil
+	if accepted != nil && accepted.Status == metav1.ConditionTrue && accepted.ObservedGeneration == stored.Generation {
+		return stored
 	}
-	return stored
+	if version := versionInForce(stored); version != stored && !version.Spec.DryRun {
+		return version
+	}
+	return nil
+}
+
+// versionInForce returns the accepted version of a set whose newest version the controller has
+// refused, otherwise the newest version.
+func versionInForce(stored *v1alpha1.ConditionSet) *v1alpha1.ConditionSet {
+	accepted := meta.FindStatusCondition(stored.Status.Conditions, v1alpha1.Accepted)
+	if accepted == nil || accepted.Status != metav1.ConditionFalse || accepted.ObservedGeneration != stored.Generation || stored.Status.AcceptedSpec == "" {
+		return stored
+	}
+	version := stored.DeepCopy()
+	version.Spec = v1alpha1.ConditionSetSpec{}
+	if err := json.Unmarshal([]byte(stored.Status.AcceptedSpec), &version.Spec); err != nil || version.Spec.Unreadable != "" {
+		return stored
+	}
+	return version
 }

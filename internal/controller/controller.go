@@ -61,6 +61,10 @@ func (c Config) Validate() error {
 	}.Check()
 }
 
+// reportsAgainFor is how long after its start a leader finds again what the previous leader has
+// reported.
+const reportsAgainFor = time.Minute
+
 // Controller follows the policies of a cluster while this replica leads.
 type Controller struct {
 	cfg      Config
@@ -83,6 +87,11 @@ func (c *Controller) Healthy(*http.Request) error { return c.liveness.Check(time
 
 // Start runs until ctx ends or another replica has claimed the ledger.
 func (c *Controller) Start(ctx context.Context) error {
+	started, write := time.Now(), c.cfg.Event
+	c.cfg.Event = func(e treat.Event) {
+		e.AfterStart = time.Since(started) < reportsAgainFor
+		write(e)
+	}
 	agents, err := c.newAgentMonitor()
 	if err != nil {
 		return err

@@ -84,11 +84,13 @@ func (awaiting *awaitingReplacement) requests(slot ledger.Slot) bool {
 // slot is free. It also reconciles nodes that do not have to wait for the ledger any
 // more.
 func (w *ledgerWriter) syncDeletedNodes(now time.Time) bool {
-	unnamed := map[string]bool{}
+	unnamed, isOutdated := map[string]bool{}, false
 	kept := w.engine.Core().AwaitingReplacement()
 	for _, g := range kept {
 		if !w.replacements.isStored(g) {
 			unnamed[g.Node] = true
+		} else if w.replacements.inLedger[slotOfGrant(g)].ReadyNeeded != g.ReadyNeeded {
+			isOutdated = true // the next leader could take a replacement of another node for that of this node
 		}
 	}
 	for _, node := range slices.Sorted(maps.Keys(w.replacements.awaited)) {
@@ -97,7 +99,7 @@ func (w *ledgerWriter) syncDeletedNodes(now time.Time) bool {
 			w.engine.tasks.reconcile(now, node)
 		}
 	}
-	return len(unnamed) > 0 || w.replacements.hasReplaced(now, kept)
+	return len(unnamed) > 0 || isOutdated || w.replacements.hasReplaced(now, kept)
 }
 
 // hasReplaced reports whether the next leader would keep a slot that is free.

@@ -42,6 +42,9 @@ func (state *Node) NoteReported(rule triage.RuleID, is Report) {
 	state.Reported[rule] = is
 }
 
+// maxFirstIDs limits the Events of a node that flaps and keeps its finding.
+const maxFirstIDs = 64
+
 // firstFinding is the first finding of a rule that was published for a node.
 type firstFinding struct {
 	code triage.Code // 0 after a different one
@@ -55,7 +58,7 @@ func (state *Node) isFirstFinding(id string, finding triage.Reason) bool {
 	isFirst := !isKnown || first.code == finding.Code && !slices.Contains(first.ids, id)
 	first.code = map[bool]triage.Code{true: finding.Code}[isFirst]
 	first.ids = append(first.ids, id)
-	if !isFirst {
+	if !isFirst || len(first.ids) > maxFirstIDs {
 		first.ids = nil
 	}
 	if state.firstFindings == nil {

@@ -43,6 +43,7 @@ func (r *replay) judgeTreated(n *node) {
 		f := n.examine(h.spec)
 		c := n.check(name)
 		switch {
+		case !h.spec.isValid(): // the last valid version may stay in force, or none
 		case r.noTreatment(n, h, false) != "" || !f.surely(r.at.Time, r.cfg.Lag) || c.lost || !r.hasTemplates(h):
 		case h.notHealthy+r.maybeGone(h) > h.valid.bound(h.selected+r.maybeGone(h)) || !r.isCalm(h):
 		case onControlPlane(n.labels) && (len(r.health.controlPlane) > 0 || r.health.kept):
@@ -167,6 +168,9 @@ func (r *replay) judgeStatus(h *healthCheck) {
 		return
 	}
 	phase := text(status, "phase")
+	if !h.spec.isValid() && h.valid != nil && statusCondition(h.object, "Ready") == "False" {
+		return // the last valid version is in force
+	}
 	if !h.spec.isValid() || !r.hasTemplates(h) {
 		if phase != "Disabled" || statusCondition(h.object, "Disabled") != "True" {
 			wrong("has the phase %q, and the health check is invalid", phase)

@@ -93,15 +93,19 @@ func (r *replay) stepFor(h *healthCheck, o *remediationObject) (asked *checkSpec
 // noTreatment returns the reason against treating a node, or against a later step of its
 // treatment, in the current state.
 func (r *replay) noTreatment(n *node, h *healthCheck, isLater bool) string {
-	f := n.examine(h.spec)
+	spec := h.spec
+	if spec != nil && spec.invalid != "" && h.valid != nil {
+		spec = h.valid // the last valid version may stay in force
+	}
+	f := n.examine(spec)
 	switch {
-	case h.spec == nil:
+	case spec == nil:
 		return "the health check does not exist"
-	case h.spec.invalid != "":
-		return "the health check is invalid: " + h.spec.invalid
-	case h.spec.paused:
+	case spec.invalid != "":
+		return "the health check is invalid: " + spec.invalid
+	case spec.paused:
 		return "the health check is paused"
-	case !h.spec.selects(n.labels):
+	case !spec.selects(n.labels):
 		return "the health check does not select the node"
 	case n.labels[excludeLabel] == "true":
 		return "the node is excluded from remediation"

@@ -40,7 +40,7 @@ func TestPlantedInCreations(t *testing.T) {
 		"during a pause":                                      caught(Unjustified, "paused", `healthCheck workers $workers+"pauseRequests":["upgrade"]; becomeUnhealthy n1; remediate n1 workers Reboot`),
 		"without a template":                                  caught(Unjustified, "there is no template RebootRemediationTemplate healing/quick", `becomeUnhealthy n1; draft n1 workers Reboot; deleteTemplate Reboot; pass 2s; lock n1 workers; makes us`),
 		"for a health check that was deleted long ago":        caught(Unjustified, "the health check does not exist", `becomeUnhealthy n1; draft n1 workers Reboot; deleteHealthCheck admin workers; pass 2s; lock n1 workers; makes us`),
-		"for an invalid health check":                         caught(Unjustified, "is invalid: there are two bounds", `healthCheck workers $workers+"minHealthy":1,"maxUnhealthy":1; becomeUnhealthy n1; remediate n1 workers Reboot`),
+		"for an invalid health check":                         caught(Unjustified, "is invalid: there are two bounds", `healthCheck broken $workers+"minHealthy":1,"maxUnhealthy":1; becomeUnhealthy n1; remediate n1 broken Reboot`),
 		"for a node that never existed":                       caught(Unjustified, "does not exist", `remediate n9 workers Reboot`),
 		"for a node that was deleted long ago":                caught(Unjustified, "the node is gone", `becomeUnhealthy n1; draft n1 workers Reboot; deleteNode admin n1; pass 2s; lock n1 workers; makes us`),
 		"for a healthy node with the same name":               caught(Unjustified, "no unhealthy condition", `becomeUnhealthy n1; deleteNode admin n1; node n1; remediate n1 workers Reboot`),

@@ -62,6 +62,9 @@ type Event struct {
 	// a previous process may have stored the Event; then it is not stored again.
 	ID       string
 	MayExist bool
+	// AfterStart says that this leader has just started. It reports again what it finds, and
+	// the previous leader may have reported that.
+	AfterStart bool
 }
 
 // EventReason is the kind of an Event.
@@ -189,6 +192,13 @@ func (r EventReason) IsFinding() bool {
 	default:
 		return false
 	}
+}
+
+// reportsState reports whether the Event describes something that lasts, which the next leader
+// finds again: why a policy is not in force, or why it begins nothing.
+func (e Event) reportsState() bool {
+	what := eventKinds[e.EventReason]
+	return what.kind == corev1.EventTypeWarning && what.action == validateAction || e.EventReason == RemediationSkipped && e.Node == nil
 }
 
 // AboutSet returns a reference to the object that contains a ConditionSet; nil for a nil set.
@@ -354,6 +364,9 @@ func (a *EventWriter) Write(e Event) {
 	}
 	policy := policykind.Describe(e.Reason.Rule)
 	note := e.note(event.EventTime.Time, policy, policy+": ")
+	if e.ID == "" && e.reportsState() {
+		e.ID, e.MayExist = event.Reason+" "+text.WithoutDigits(note), e.AfterStart
+	}
 	others := e.Related
 	if e.Policy != nil {
 		others = append([]*corev1.ObjectReference{e.Policy}, others...)

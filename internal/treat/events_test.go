@@ -176,6 +176,25 @@ conditionSets:
 			t.Errorf("Events: %+v", got)
 		}
 	})
+	t.Run("a_new_leader_repeats_no_report_of_a_state", func(t *testing.T) {
+		check := treat.AboutCheck(&metav1.ObjectMeta{Name: "repeated", UID: "repeated-uid"})
+		disabled := treat.Event{Policy: check, EventReason: treat.Disabled, Message: "Invalid: there is no template since 10:00"}
+		again := disabled
+		again.AfterStart, again.Message = true, "Invalid: there is no template since 11:00"
+		other := again
+		other.Message = "Invalid: the bound is wrong"
+		for _, leader := range []struct {
+			events []treat.Event
+			want   int
+		}{{[]treat.Event{disabled}, 1}, {[]treat.Event{again}, 1}, {[]treat.Event{again, other}, 2}, {[]treat.Event{disabled}, 3}} {
+			runWriter(t, c, "written", len(leader.events), func(a *treat.EventWriter) {
+				for _, e := range leader.events {
+					a.Write(e)
+				}
+			})
+			testkit.Same(t, len(about(t, "NodeHealthCheck", "repeated")), leader.want, "Events")
+		}
+	})
 	t.Run("reports_failures", func(t *testing.T) {
 		trouble := word("worker-3")
 		trouble.Failure = "could not be placed: forbidden"

@@ -90,6 +90,9 @@ func statusPatch(status v1alpha1.ConditionSetStatus) ([]byte, error) {
 	if status.MaxTainted == nil {
 		fields["maxTainted"] = nil
 	}
+	if status.AcceptedSpec == "" {
+		fields["acceptedSpec"] = nil
+	}
 	return json.Marshal(map[string]any{"status": fields})
 }
 

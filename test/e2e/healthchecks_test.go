@@ -49,7 +49,7 @@ func TestHealthChecks(t *testing.T) {
 		{"a remediator deletes the node", "replaced", testReplacedNode},
 		{"a node is created again during a treatment", "again", testNodeMadeAgain},
 		{"a health check is deleted", "dropped", testDroppedCheck},
-		{"an invalid edit does not affect running treatments", "invalid", testInvalidEdit},
+		{"an invalid edit keeps the last valid version in force", "invalid", testInvalidEdit},
 		{"a remediator deletes its object", "deleter", testDeleter},
 		{"a finalizer hangs", "hanging", testHangingFinalizer},
 		{"a template is edited, deleted, and created again", "edited", testTemplateEdited},
@@ -516,14 +516,15 @@ func testInvalidEdit(w *scope) {
 	w.change("check", func(s *remediationv1alpha1.NodeHealthCheckSpec) {
 		s.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near"}}
 	})
-	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseDisabled, "Near"), counted(4, 3, 1))
+	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseRemediating, "Near", "the last accepted version stays in force"), counted(4, 3, 1),
+		condition(remediationv1alpha1.Ready, metav1.ConditionFalse, "Invalid"))
 	w.setCondition(nodes[1], "Unhealthy", corev1.ConditionTrue)
-	w.hasCheckStatus("check", row(nodes[1], "OnHold"))
+	w.tries(nodes[1], "quick")
 	testkit.Must(w.t, w.triesNow(nodes[0], "quick"))
 	w.setCondition(nodes[0], "Unhealthy", corev1.ConditionFalse)
 	w.tries(nodes[0])
 	w.change("check", func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.Selector.MatchExpressions = nil })
-	w.tries(nodes[1], "quick")
+	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseRemediating), condition(remediationv1alpha1.Ready, metav1.ConditionTrue, "Remediating"))
 }
 
 func testDeleter(w *scope) {

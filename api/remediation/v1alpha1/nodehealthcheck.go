@@ -225,6 +225,12 @@ type NodeHealthCheckStatus struct {
 	// +optional
 	InFlightRemediations map[string]metav1.Time `json:"inFlightRemediations"`
 
+	// AcceptedSpec is the last valid version of the spec. It stays in effect while a newer version
+	// is invalid. It is a text in JSON.
+	//
+	// +optional
+	AcceptedSpec string `json:"acceptedSpec,omitempty"`
+
 	// Conditions of the health check itself: Ready (it is in effect), Disabled (it is not), StormActive (more
 	// nodes are unhealthy than the bound allows, or the cool-down after a storm is running),
 	// StormCooldownActive (the cool-down is running), StandingBack (another controller manages

@@ -165,9 +165,11 @@ func (p *Policy) takeConfigMaps(now time.Time) {
 	changes := slices.SortedFunc(maps.Values(batch.Changes), func(a, b watch.Change[*parsedConfigMap]) int { // the oldest first
 		return cmp.Or(a.Object.CreationTimestamp.Compare(b.Object.CreationTimestamp.Time), strings.Compare(a.Object.Name, b.Object.Name))
 	})
+	concerns := false
 	for _, a := range changes {
 		s := p.configMaps.known[a.Object.Name]
 		isFollowed := !a.Gone && configmaps.IsLabelled(a.Object.ConfigMap)
+		concerns = concerns || isFollowed || s != nil
 		if s != nil && (!isFollowed || s.UID != a.Object.UID) {
 			p.removeConfigMap(now, s)
 			s = nil
@@ -187,7 +189,7 @@ func (p *Policy) takeConfigMaps(now time.Time) {
 			p.updateConfigMap(now, s)
 		}
 	}
-	if len(changes) > 0 && p.configMaps.validateAt.After(now) { // a removed ConfigMap may have conflicted with another
+	if concerns && p.configMaps.validateAt.After(now) { // a removed ConfigMap may have conflicted with another
 		p.configMaps.validateAt, p.configMaps.changed = now, true
 	}
 	p.validateConfigMaps(now)
@@ -220,7 +222,7 @@ func (p *Policy) reportMissingLabel(a watch.Change[*parsedConfigMap]) {
 	p.configMaps.unlabelled[uid] = true
 	p.cfg.Logger.Warn("sets without the label", "configMap", a.Object.Name, "label", configmaps.Label)
 	p.cfg.Event(treat.Event{
-		Policy: treat.AboutConfigMap(a.Object.ConfigMap), EventReason: treat.LabelMissing, ID: "LabelMissing", MayExist: true,
+		Policy: treat.AboutConfigMap(a.Object.ConfigMap), EventReason: treat.LabelMissing,
 		Message: fmt.Sprintf("it has condition sets, and none of them is in force, because it lacks a label: kubectl label configmap -n %s %s %s=%s",
 			a.Object.Namespace, a.Object.Name, configmaps.Label, configmaps.LabelValue),
 	})

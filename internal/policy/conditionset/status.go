@@ -107,11 +107,13 @@ func (p *Policy) statusOf(pol *conditionSet, counts triage.Population) v1alpha1.
 		Selected:           status.Count(counts.Selected),
 		Matched:            status.Count(counts.Unhealthy),
 		Nodes:              []v1alpha1.MatchedNode{},
-		AcceptedSpec:       pol.status.Stored.AcceptedSpec,
 		Conditions:         slices.Clone(pol.status.Stored.Conditions),
 	}
-	if pol.inForce != nil && len(pol.proof.types) == 0 { // a set that is held must not be in force after a restart
+	switch {
+	case pol.inForce != nil:
 		result.AcceptedSpec = status.JSON(pol.inForce.Spec)
+	case !pol.isRefused(): // it is not validated yet
+		result.AcceptedSpec = pol.status.Stored.AcceptedSpec
 	}
 	if (pol.err == nil || pol.inForce != nil) && counts.Cap >= 0 {
 		limit := status.Count(counts.Cap)

@@ -114,8 +114,12 @@ func (p *Policy) validateWaiting(now time.Time) (due time.Time) {
 	})
 	for _, pol := range waiting {
 		p.validate(now, pol)
+		p.validation.due = p.validation.due || pol.err == nil // another set may have waited for its previous version
 	}
 	p.scheduleWaiting(now)
+	if p.validation.due {
+		return now
+	}
 	return time.Time{}
 }
 
@@ -274,6 +278,10 @@ func (p *Policy) reject(now time.Time, pol *conditionSet, problems []validate.Pr
 	if keeps := pol.isInAPI() && pol.inForce != nil && !pol.isInForce(); !keeps {
 		pol.rule, pol.inForce = triage.Rule{}, nil
 		p.host.Core().RemoveRule(now, setRule(pol.set.Name))
+	} else {
+		pol.proof.released = false // an unproven version is not judged while a newer one is rejected
+		p.applyHold(now, pol)
+		p.applyDryRun(now, pol)
 	}
 	pol.problems, pol.err, pol.needsValidation, pol.status.Stale = problems, validate.Verdict{Problems: problems}.Err(), false, true
 	p.host.Statuses().Schedule(now)
@@ -289,13 +297,29 @@ func (p *Policy) reject(now time.Time, pol *conditionSet, problems []validate.Pr
 // problemMessage says why the newest version is not followed, and what is in force.
 func (pol *conditionSet) problemMessage() string {
 	if pol.keepsPrevious() {
-		return pol.err.Error() + "; the last accepted version stays in force"
+		return pol.err.Error() + keepsAccepted
 	}
 	return pol.err.Error()
 }
 
+// keepsAccepted follows the problem of a rejected version.
+const keepsAccepted = "; the last accepted version stays in force"
+
+// applyDryRun switches the version in force off if the newest version says dryRun, even if that
+// version is rejected: a user can always switch a set off.
+func (p *Policy) applyDryRun(now time.Time, pol *conditionSet) {
+	is := pol.inForce.Spec.DryRun || pol.set.Spec.DryRun
+	if pol.rule.DryRun == is {
+		return
+	}
+	pol.rule.DryRun = is
+	if err := p.host.Core().SetRule(now, pol.rule); err != nil { // a followed rule is valid
+		p.cfg.Logger.Error("rule not changed", "conditionSet", pol.set.Name, "err", err)
+	}
+}
+
 // restoreAccepted puts the version in force that an earlier term accepted, if the newest is not
-// that version.
+// that version. A version that was not proven is held: its taints stay, and it places no more.
 func (p *Policy) restoreAccepted(now time.Time, pol *conditionSet) {
 	accepted := pol.status.Stored.AcceptedSpec
 	if !pol.isInAPI() || accepted == "" || wasAccepted(pol.set, pol.status.Stored) {
@@ -304,18 +328,23 @@ func (p *Policy) restoreAccepted(now time.Time, pol *conditionSet) {
 	version := pol.set.DeepCopy()
 	version.Spec, version.Generation = v1alpha1.ConditionSetSpec{}, 0 // of an unknown generation
 	err := json.Unmarshal([]byte(accepted), &version.Spec)
+	if err == nil {
+		err = validate.StoredConditionSet(validate.Case{Set: version}).Err()
+	}
 	var rule triage.Rule
 	if err == nil {
 		rule, err = observe.ConditionSet(version)
 	}
+	lacks := proof{types: validate.Unproven(version, nil)}
 	if err == nil {
+		rule.Hold, rule.DryRun = lacks.hold(), rule.DryRun || pol.set.Spec.DryRun
 		err = p.host.Core().SetRule(now, rule)
 	}
 	if err != nil {
 		p.cfg.Logger.Warn("accepted version unreadable", "conditionSet", pol.set.Name, "err", err)
 		return
 	}
-	pol.rule, pol.inForce, p.unowned.stale = rule, version, true
+	pol.rule, pol.inForce, pol.proof, p.unowned.stale = rule, version, lacks, true
 }
 
 // updateSetMetricsOf updates the metric of the ConfigMap that contains a set, if any.
@@ -355,6 +384,7 @@ func wasRefusedForImpact(set *v1alpha1.ConditionSet, status v1alpha1.ConditionSe
 
 // problemFromStatus returns the problem from the message of a rejecting status.
 func problemFromStatus(status v1alpha1.ConditionSetStatus) validate.Problem {
-	field, text, _ := strings.Cut(meta.FindStatusCondition(status.Conditions, v1alpha1.Accepted).Message, ": ")
+	message := strings.TrimSuffix(meta.FindStatusCondition(status.Conditions, v1alpha1.Accepted).Message, keepsAccepted)
+	field, text, _ := strings.Cut(message, ": ")
 	return validate.Problem{Field: field, Text: text, Reason: validate.Impact}
 }

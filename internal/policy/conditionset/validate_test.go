@@ -13,6 +13,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/status"
 	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/validate"
 )
@@ -187,6 +188,16 @@ func TestAnInvalidEditKeepsTheAcceptedVersion(t *testing.T) {
 		testkit.Same(t, statusOf(c).AcceptedSpec, stored.AcceptedSpec, "the accepted version in the status")
 		c.vets(setNamed("b", createdAt(2)))
 		c.is("b", validate.Duplicate) // of the version in force
+		c.vets(version(3, asking("Disk", "perhaps"), func(s *v1alpha1.ConditionSet) { s.Spec.DryRun = true }))
+		c.is("a", validate.Invalid)
+		if !c.known["a"].rule.DryRun {
+			t.Error("dryRun in an invalid version does not switch the set off")
+		}
+		invalid.Generation = 4
+		c.vets(invalid)
+		if c.known["a"].rule.DryRun {
+			t.Error("the set stays switched off")
+		}
 
 		next := newFixture(t, Config{})
 		next.configMaps.hasRevisions = true
@@ -196,12 +207,30 @@ func TestAnInvalidEditKeepsTheAcceptedVersion(t *testing.T) {
 		next.is("a", validate.Invalid)
 		matches(next, "under the next leader", 2)
 
-		next.vets(version(3, asking("Ready", "False")))
+		next.vets(version(5, asking("Ready", "False")))
 		next.is("a", followed)
 		matches(next, "after a valid edit", 0)
 		if statusOf(next).AcceptedSpec == stored.AcceptedSpec {
 			t.Error("the status still has the old version")
 		}
+	})
+	open(t, func(c *fixture) { // an earlier release with fewer checks accepted it
+		harmful := setNamed("a", asking("OutOfDisk", "False"), acceptedBefore(1))
+		harmful.Status.AcceptedSpec = status.JSON(harmful.Spec)
+		c.makeUnhealthy(0)
+		c.vets(harmful)
+		c.is("a", validate.HealthyStatus)
+		counts, isFollowed := c.core.Population(setRule("a"))
+		if is := c.statusOf(c.known["a"], counts); isFollowed || is.AcceptedSpec != "" {
+			t.Errorf("a version that is rejected itself stays: followed %t, %q", isFollowed, is.AcceptedSpec)
+		}
+		harmful.Generation = 2 // for the next leader it is not the accepted version any more
+		next := newFixture(t, Config{})
+		next.configMaps.hasRevisions = true
+		next.makeUnhealthy(0)
+		next.vets(harmful)
+		next.is("a", validate.HealthyStatus)
+		testkit.Check(t, !next.known["a"].keepsPrevious(), "the next leader follows the version that was rejected")
 	})
 }
 

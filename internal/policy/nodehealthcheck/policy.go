@@ -1,9 +1,12 @@
 package nodehealthcheck
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -72,6 +75,9 @@ type check struct {
 	// problem is why no treatment starts, apart from pauses; empty for none. disabled is
 	// the condition reason for it in the status, empty if the problem is about to pass.
 	problem, disabled string
+	// invalid is why the newest version is not followed, while an earlier one is; empty if it
+	// is followed, or if none is. accepted is the spec of the followed version, in JSON.
+	invalid, accepted string
 	storm             storm
 	skipped           triage.Code // why no treatment starts at all, as last reported
 	status            status.Status[remediationv1alpha1.NodeHealthCheckStatus]
@@ -245,12 +251,9 @@ func (h *Policy) deferToMedik8s(now time.Time, deferring bool) {
 	h.host.Statuses().Schedule(now)
 }
 
-// followCheck updates the rule of a health check. If the new version is invalid, the
-// previous one stays in force for running treatments and starts no new ones.
-func (h *Policy) followCheck(now time.Time, c *check) {
-	name := c.object.Name
-	rule, err := observe.NodeHealthCheck(c.object)
-	ladder := make([]remediation.Template, 0, len(rule.Response.Ladder))
+// compile returns the rule of a health check and its templates.
+func compile(object *remediationv1alpha1.NodeHealthCheck) (rule triage.Rule, ladder []remediation.Template, err error) {
+	rule, err = observe.NodeHealthCheck(object)
 	for _, step := range rule.Response.Ladder {
 		t, bad := remediation.ParseTemplate(step.Ref)
 		if err == nil && bad != nil {
@@ -258,19 +261,67 @@ func (h *Policy) followCheck(now time.Time, c *check) {
 		}
 		ladder = append(ladder, t)
 	}
-	problem, disabled := h.remediations.TemplateProblem(ladder)
+	return rule, ladder, err
+}
+
+// restoreAccepted returns the rule of the version that was followed last, by this process or by
+// a previous leader; a zero rule for none.
+func (h *Policy) restoreAccepted(c *check) (triage.Rule, []remediation.Template) {
+	accepted := cmp.Or(c.accepted, c.status.Stored.AcceptedSpec)
+	if accepted == "" {
+		return triage.Rule{}, nil
+	}
+	version := c.object.DeepCopy()
+	version.Spec = remediationv1alpha1.NodeHealthCheckSpec{}
+	err := json.Unmarshal([]byte(accepted), &version.Spec)
+	var rule triage.Rule
+	var ladder []remediation.Template
+	if err == nil {
+		rule, ladder, err = compile(version)
+	}
 	if err != nil {
+		h.host.Logger().Warn("accepted version unreadable", "nodeHealthCheck", c.object.Name, "err", err)
+		return triage.Rule{}, nil
+	}
+	c.accepted = accepted
+	h.remediations.ReferencesChanged()
+	return rule, ladder
+}
+
+// followCheck updates the rule of a health check. If the new version is invalid, the last valid
+// one stays in force.
+func (h *Policy) followCheck(now time.Time, c *check) {
+	name := c.object.Name
+	wasFollowed := c.isFollowed()
+	rule, ladder, err := compile(c.object)
+	invalid := ""
+	switch {
+	case err == nil:
+		c.accepted = status.JSON(c.object.Spec)
+	case wasFollowed:
+		rule, ladder, invalid = c.rule, c.ladder, err.Error()
+	default:
+		if rule, ladder = h.restoreAccepted(c); len(ladder) > 0 {
+			invalid = err.Error()
+		}
+	}
+	problem, disabled := h.remediations.TemplateProblem(ladder)
+	if err != nil && invalid == "" {
 		problem, disabled = err.Error(), remediationv1alpha1.ReasonInvalid
-		rule, ladder = c.rule, c.ladder
+	}
+	if invalid != c.invalid {
+		h.reportInvalid(now, c, invalid)
 	}
 	if disabled != c.disabled || disabled != "" && problem != c.problem {
 		h.reportCheck(now, c, problem, disabled)
 	}
-	wasFollowed, isSame := c.isFollowed(), slices.Equal(c.ladder, ladder)
-	c.rule, c.ladder, c.problem, c.disabled = rule, ladder, problem, disabled
-	switch {
+	isSame := slices.Equal(c.ladder, ladder)
+	c.rule, c.ladder, c.problem, c.disabled, c.invalid = rule, ladder, problem, disabled, invalid
+	switch pauses := c.object.Spec.PauseRequests; {
 	case problem != "":
 		rule.Hold = problem
+	case invalid != "" && len(pauses) > 0: // a pause counts also in an invalid version
+		rule.Hold = "paused: " + strings.Join(pauses, ", ")
 	case c.object.DeletionTimestamp != nil:
 		rule.Hold = "the health check is being deleted"
 	}
@@ -295,6 +346,22 @@ func (h *Policy) followCheck(now time.Time, c *check) {
 	c.status.Stale = true
 	h.host.Statuses().Schedule(now)
 }
+
+// reportInvalid reports that the newest version is not followed, or is again.
+func (h *Policy) reportInvalid(now time.Time, c *check, invalid string) {
+	c.status.Stale = true
+	h.host.Statuses().Schedule(now)
+	if invalid == "" {
+		h.host.Logger().Info("health check valid again", "nodeHealthCheck", c.object.Name)
+		h.publishEvent(c, nil, treat.Accepted, triage.Reason{}, "the newest version is in force")
+		return
+	}
+	h.host.Logger().Warn("health check invalid", "nodeHealthCheck", c.object.Name, "err", invalid)
+	h.publishEvent(c, nil, treat.NotAccepted, triage.Reason{}, invalid+keepsAccepted)
+}
+
+// keepsAccepted follows the problem of a version.
+const keepsAccepted = "; the last accepted version stays in force"
 
 // reportCheck reports that a health check is disabled or enabled again.
 func (h *Policy) reportCheck(now time.Time, c *check, problem, disabled string) {

@@ -78,6 +78,14 @@ func (h *Policy) References() iter.Seq[schema.GroupVersionKind] {
 			if ref := c.object.Spec.RemediationTemplate; ref != nil && !remediation.YieldKinds(*ref, yield) {
 				return
 			}
+			for _, t := range c.ladder {
+				if c.invalid == "" {
+					break // the version in force is the newest
+				}
+				if !yield(t.GroupVersionKind) || !yield(t.ObjectKind()) {
+					return
+				}
+			}
 			for _, node := range c.object.Status.UnhealthyNodes {
 				for _, r := range node.Remediations {
 					if gvk := r.Resource.GroupVersionKind(); gvk.Kind != "" && gvk.Group != "" && !yield(gvk) {

@@ -36,7 +36,7 @@ func (h *Policy) WriteStatuses(ctx context.Context, now time.Time) {
 		counts, _ := h.host.Core().Population(checkRule(name))
 		nodes, policy := c.summarize(counts), policykind.PolicyOf(checkRule(name))
 		h.host.PolicyMetrics().SetNodes(policy, nodes.States())
-		h.host.PolicyMetrics().SetReady(policy, c.disabled == "" && !h.deferring)
+		h.host.PolicyMetrics().SetReady(policy, c.disabled == "" && c.invalid == "" && !h.deferring)
 		if nodes.Count(func(code triage.Code) bool { return code == c.skipped }) == 0 {
 			c.skipped = 0 // report it again next time
 		}
@@ -115,6 +115,7 @@ func (h *Policy) statusOf(c *check, counts triage.Population) remediationv1alpha
 		InTreatment:        new(treated),
 		UnhealthyNodes:     rows,
 		Conditions:         slices.Clone(c.status.Stored.Conditions),
+		AcceptedSpec:       cmp.Or(c.accepted, c.status.Stored.AcceptedSpec),
 		LastUpdateTime:     c.status.Stored.LastUpdateTime, // set when it is written
 	}
 	if counts.Gate >= 0 {
@@ -130,6 +131,9 @@ func (h *Policy) statusOf(c *check, counts triage.Population) remediationv1alpha
 		status.Phase, status.Reason = remediationv1alpha1.PhaseRemediating, sentence
 	default:
 		status.Phase, status.Reason = remediationv1alpha1.PhaseEnabled, sentence
+	}
+	if c.invalid != "" {
+		status.Reason = remediationv1alpha1.ReasonInvalid + ": " + c.invalid + keepsAccepted + "; " + status.Reason
 	}
 	c.setConditions(&status, counts)
 	return status
@@ -155,7 +159,11 @@ func (c *check) setConditions(status *remediationv1alpha1.NodeHealthCheckStatus,
 	} else {
 		set(remediationv1alpha1.Disabled, true, c.disabled, c.problem, time.Time{})
 	}
-	set(remediationv1alpha1.Ready, c.disabled == "", cmp.Or(c.disabled, string(status.Phase)), status.Reason, time.Time{})
+	reason := cmp.Or(c.disabled, string(status.Phase))
+	if c.invalid != "" {
+		reason = remediationv1alpha1.ReasonInvalid
+	}
+	set(remediationv1alpha1.Ready, c.disabled == "" && c.invalid == "", reason, status.Reason, time.Time{})
 	if c.rule.Bound.Cooldown == 0 {
 		meta.RemoveStatusCondition(&status.Conditions, remediationv1alpha1.StormActive)
 		meta.RemoveStatusCondition(&status.Conditions, remediationv1alpha1.StormCooldownActive)

@@ -182,6 +182,15 @@ func poolRule(pool string) string { return "NodePool/" + pool }
 
 func policyRule(policy string) string { return "RepairPolicy/" + policy }
 
+// poolRuleID and policyRuleID are the rules whose counters go with a NodePool or a policy.
+func poolRuleID(pool string) triage.RuleID {
+	return triage.RuleID{Kind: policykind.Repair, Name: poolRule(pool)}
+}
+
+func policyRuleID(policy string) triage.RuleID {
+	return triage.RuleID{Kind: policykind.Repair, Name: policyRule(policy)}
+}
+
 func timeoutRule(pool string) triage.RuleID {
 	return triage.RuleID{Kind: policykind.ReadyTimeout, Name: pool}
 }

@@ -245,6 +245,14 @@ func TestAnInvalidPolicyReportsThatNothingIsRepaired(t *testing.T) {
 		if is := h.Events[len(h.Events)-1]; is.EventReason != treat.Disabled || !strings.Contains(is.Message, message) {
 			t.Errorf("its Event: %+v", is)
 		}
+		h.policy("p", func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.Enabled = new(false) })
+		if isEnabled(&h.repairs.policies["p"].inForce.Spec.Repair) {
+			t.Error("an invalid version that is disabled does not switch the policy off")
+		}
+		h.policy("p", func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.Enabled = nil })
+		if !isEnabled(&h.repairs.policies["p"].inForce.Spec.Repair) {
+			t.Error("the policy stays switched off")
+		}
 		next, invalid := newNodePoolFixture(t), h.repairs.policies["p"].object.DeepCopy()
 		invalid.Status = h.statusOf("p")
 		testkit.Must(t, next.policies.Update(invalid))

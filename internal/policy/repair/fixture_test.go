@@ -22,7 +22,6 @@ import (
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/ownership"
-	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/repairblock"
 	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/treat"
@@ -476,10 +475,6 @@ func (h *nodePoolFixture) goes(node string) {
 	h.api.removeNode(node)
 	h.api.removeClaim("claim-" + node)
 	h.deliver()
-}
-
-func poolRuleID(pool string) triage.RuleID {
-	return triage.RuleID{Kind: policykind.Repair, Name: poolRule(pool)}
 }
 
 // taken returns how many slots the pool's rules have taken.

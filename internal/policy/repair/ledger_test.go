@@ -60,6 +60,35 @@ func TestAnEndedEntryLeavesTheLedger(t *testing.T) {
 	})
 }
 
+// The number by which a successor recognizes a replacement changes when a ready node replaces
+// another node. The ledger is written for that alone.
+func TestTheLedgerHasTheCurrentNumberOfReadyNodes(t *testing.T) {
+	withNodePools(t, func(h *nodePoolFixture) {
+		h.pool("default", ofAtMost("2"))
+		h.launches("default", "a", "b", "c", "x", "y")
+		h.breaks(corev1.ConditionTrue, "a")
+		h.advance(10 * time.Minute)
+		h.terminates("a")
+		h.breaks(corev1.ConditionTrue, "b")
+		h.advance(10 * time.Minute)
+		h.terminates("b")
+		h.goes("b")
+		h.writeSnapshot()
+		needed := func() int {
+			entries := enginetest.EntriesOf[ledger.DeletedNode](h.api.page)
+			if len(entries) != 1 || entries[0].Node != "b" {
+				t.Fatalf("the ledger is %+v", h.api.page)
+			}
+			return entries[0].ReadyNeeded
+		}
+		before := needed()
+		h.launches("default", "d") // replaces a, which is the older and still there
+		if h.writeSnapshot(); needed() != before+1 {
+			t.Errorf("%d nodes are needed before, and %d after a node has replaced another one", before, needed())
+		}
+	})
+}
+
 // An unreadable mark is not overwritten: another version may have written it and may be
 // about to delete the claim.
 func TestAnUnknownMarkKeepsTheNode(t *testing.T) {

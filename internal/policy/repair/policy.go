@@ -145,11 +145,14 @@ func (r *Policy) nodeOf(n *engine.Node) *repairedNode {
 
 // repairPolicy is a RepairPolicy and its state.
 type repairPolicy struct {
-	object   *v1alpha1.RepairPolicy
-	inForce  *v1alpha1.RepairPolicy // the followed version; nil for none
-	selector labels.Selector        // of the followed version, or of the newest; nil if it names a pool
-	problem  string                 // why the newest version is not followed, empty if it is
-	shadowed map[string]bool        // nodes that it selects and that another policy wins
+	object *v1alpha1.RepairPolicy
+	// accepted is the last valid version, nil for none. inForce is the same, but disabled if the
+	// newest version is invalid and says so: a user can always switch a policy off.
+	accepted, inForce *v1alpha1.RepairPolicy
+
+	selector labels.Selector // of the followed version, or of the newest; nil if it names a pool
+	problem  string          // why the newest version is not followed, empty if it is
+	shadowed map[string]bool // nodes that it selects and that another policy wins
 	status   status.Status[v1alpha1.RepairPolicyStatus]
 }
 
@@ -309,10 +312,12 @@ func (r *Policy) upsertPool(now time.Time, name string, pool *repairblock.Pool) 
 	if pool == nil {
 		delete(r.pools, name)
 		r.host.Retire(now, timeoutRule(name)) // with all counters of the pool
+		r.host.Retire(now, poolRuleID(name))
 	} else {
 		was := r.templateOf(name)
 		r.pools[name] = pool
 		r.host.Revive(timeoutRule(name))
+		r.host.Revive(poolRuleID(name))
 		r.checkTemplateChange(name)
 		if r.templateOf(name) != was {
 			r.recountPool(name)
@@ -342,6 +347,7 @@ func (r *Policy) upsertPolicy(now time.Time, object *v1alpha1.RepairPolicy) {
 	if pol == nil {
 		pol = &repairPolicy{shadowed: shadowed}
 		r.policies[object.Name] = pol
+		r.host.Revive(policyRuleID(object.Name))
 		r.restoreAccepted(pol, object)
 	}
 	pol.status.Observe(object, object.Status)
@@ -358,7 +364,12 @@ func (r *Policy) upsertPolicy(now time.Time, object *v1alpha1.RepairPolicy) {
 	if err := r.validate(object); err != nil {
 		pol.problem = err.Error()
 	} else {
-		pol.inForce = object
+		pol.accepted = object
+	}
+	pol.inForce = pol.accepted
+	if pol.problem != "" && pol.accepted != nil && !isEnabled(&object.Spec.Repair) {
+		pol.inForce = pol.accepted.DeepCopy()
+		pol.inForce.Spec.Repair.Enabled = new(false)
 	}
 	if pol.problem == "" || pol.inForce == nil {
 		pol.selector = selectorOf(&object.Spec)
@@ -384,7 +395,7 @@ func (r *Policy) restoreAccepted(pol *repairPolicy, object *v1alpha1.RepairPolic
 		r.host.Logger().Warn("accepted version unreadable", "repairPolicy", object.Name, "err", err)
 		return
 	}
-	pol.inForce, pol.selector = version, selectorOf(&version.Spec)
+	pol.accepted, pol.selector = version, selectorOf(&version.Spec)
 }
 
 // validate returns why a policy is invalid.
@@ -397,6 +408,7 @@ func (r *Policy) removePolicy(now time.Time, name string) {
 		return
 	}
 	delete(r.policies, name)
+	r.host.Retire(now, policyRuleID(name))
 	r.changed = true
 	r.remediations.ReferencesChanged()
 	r.host.Statuses().Schedule(now)

@@ -51,6 +51,11 @@ func (r *Policy) WriteStatuses(ctx context.Context, now time.Time) {
 			Send:   r.host.Writer().RepairPolicyStatus,
 		})
 	}
+	for name, pool := range r.pools {
+		if pool.NeverValid() {
+			entryOf(gauges, policykind.Policy{Kind: "NodePool", Name: name})
+		}
+	}
 	r.setGauges(gauges)
 }
 
@@ -162,13 +167,12 @@ func (r *Policy) statusOf(pol *repairPolicy, sum *repairCounts) v1alpha1.RepairP
 		ObservedGeneration: pol.object.Generation,
 		Nodes:              status.Count(sum.nodes.Selected),
 		Unhealthy:          status.Count(sum.unhealthy), Repairing: status.Count(sum.repairing), Held: status.Count(sum.nodes.Count(triage.Code.IsWait)),
-		AcceptedSpec:   pol.status.Stored.AcceptedSpec,
 		Tolerations:    tolerations(sum.signals),
 		UnhealthyNodes: []v1alpha1.UnhealthyNode{},
 		Conditions:     slices.Clone(pol.status.Stored.Conditions),
 	}
-	if pol.inForce != nil {
-		result.AcceptedSpec = status.JSON(pol.inForce.Spec)
+	if pol.accepted != nil {
+		result.AcceptedSpec = status.JSON(pol.accepted.Spec)
 	}
 	if len(sum.signals) > 0 {
 		result.MaxRepairing = new(status.Count(sum.limit))
@@ -253,7 +257,7 @@ func (r *Policy) setConditions(pol *repairPolicy, status *v1alpha1.RepairPolicyS
 	switch {
 	case ready.Reason == "Followed":
 		ready.Message = sentence
-	case ready.Status == metav1.ConditionTrue:
+	case ready.Status == metav1.ConditionTrue || pol.problem != "" && pol.inForce != nil:
 		ready.Message += "; " + sentence
 	}
 	meta.SetStatusCondition(&status.Conditions, ready)

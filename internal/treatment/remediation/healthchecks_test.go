@@ -62,19 +62,38 @@ func TestAnInvalidVersionKeepsTheLastValidOne(t *testing.T) {
 		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) { c.Spec.UnhealthyConditions[0].Duration = "soon" }))
 		w.WantNoTask("a")
 		w.node("b", corev1.ConditionTrue)
-		w.WantNoTask("b")
-		if w.finding("a") != triage.Treating || w.finding("b") != triage.OnHold {
+		w.WantTask("b", CreateRemediation)
+		if w.finding("a") != triage.Treating || w.finding("b") != triage.Treating {
 			t.Errorf("a is %s and b is %s", w.finding("a"), w.finding("b"))
 		}
 		status := w.status()
-		if status.Phase != remediationv1alpha1.PhaseDisabled || !strings.Contains(status.Reason, "duration") || *status.InTreatment != 1 {
+		ready := meta.FindStatusCondition(status.Conditions, remediationv1alpha1.Ready)
+		if status.Phase != remediationv1alpha1.PhaseRemediating || ready.Status != metav1.ConditionFalse || ready.Reason != remediationv1alpha1.ReasonInvalid ||
+			!strings.Contains(ready.Message, "duration") || !strings.Contains(status.Reason, "the last accepted version stays in force; 2 nodes in treatment") {
 			t.Errorf("the status: %+v", status)
 		}
 		w.node("a", corev1.ConditionFalse)
-		w.WantTask("a", DeleteRemediation) // by the last valid version
+		w.WantTask("a", DeleteRemediation)
 		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) { c.Generation = 3 }))
-		w.WantTask("b", CreateRemediation)
-		testkit.Check(t, w.Told(treat.Disabled) == 1 && w.Told(treat.Enabled) == 1, "Events: %+v", w.Events)
+		if status := w.status(); !meta.IsStatusConditionTrue(status.Conditions, remediationv1alpha1.Ready) {
+			t.Errorf("the status of a valid version: %+v", status)
+		}
+		testkit.Check(t, w.Told(treat.NotAccepted) == 1 && w.Told(treat.Accepted) == 1 && w.Told(treat.Disabled) == 0, "Events: %+v", w.Events)
+	})
+	withHealthCheck(t, func(w *healthCheckFixture) { // under the next leader
+		w.node("a", corev1.ConditionTrue)
+		w.WantTask("a", CreateRemediation)
+	}, func(c *remediationv1alpha1.NodeHealthCheck) {
+		c.Status.AcceptedSpec = status.JSON(c.Spec)
+		c.Spec.UnhealthyConditions = []remediationv1alpha1.UnhealthyCondition{{Type: "Sick", Status: corev1.ConditionTrue, Duration: "soon"}}
+	})
+	withHealthCheck(t, func(w *healthCheckFixture) { // a pause counts also in an invalid version
+		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) {
+			c.Spec.UnhealthyConditions[0].Duration, c.Spec.PauseRequests = "soon", []string{"upgrade"}
+		}))
+		w.node("a", corev1.ConditionTrue)
+		w.WantNoTask("a")
+		testkit.Same(t, w.finding("a"), triage.OnHold, "the node")
 	})
 }
 
