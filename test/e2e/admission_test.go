@@ -39,6 +39,7 @@ func TestAdmission(t *testing.T) {
 	for _, part := range []part{
 		{"every kind of verdict", "verdicts", testVerdicts},
 		{"every way to write a set", "ways", testWaysToWrite},
+		{"a cluster of one node takes all default sets", "defaults", testDefaultSets},
 		{"an invalid object that was stored before stays manageable", "before", testBadObjects},
 		{"a follower answers like the leader", "follower", testFollowerAnswers},
 		{"a twin in a ConfigMap counts, also without the right to watch", "pinned", testConfigMapTwin},
@@ -88,6 +89,25 @@ func (w *scope) warningClient() *warningClient {
 	config.WarningHandlerWithContext = d
 	d.api = testkit.Value(client.New(config, client.Options{Scheme: w.api.Scheme()})).Must(w.t)
 	return d
+}
+
+func testDefaultSets(w *scope) {
+	const file = "../../deploy/defaults/conditionsets.yaml"
+	w.createNodes(testbed.Nodes{Count: 1})
+	w.guarded(install.Options{})
+	applied := testkit.Value(w.Kubectl(w.t.Context(), "apply", "-f", file)).Must(w.t)
+	want := strings.Count(string(testkit.Value(os.ReadFile(file)).Must(w.t)), "\nkind: ConditionSet\n")
+	if got := strings.Count(applied, " created\n"); got == 0 || got != want {
+		w.t.Errorf("%d of %d sets were created:\n%s", got, want, applied)
+	}
+	w.eventually("every set accepted", func() error {
+		states := testkit.Value(w.Kubectl(w.t.Context(), "get", "-f", file, "-o", `jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}`)).Must(w.t)
+		if got := strings.Fields(states); len(got) != want || slices.Contains(got, "False") {
+			return fmt.Errorf("the states are %v", got)
+		}
+		return nil
+	})
+	testkit.Value(w.Kubectl(w.t.Context(), "delete", "-f", file)).Must(w.t)
 }
 
 // guarded starts a controller whose webhook is registered until the end of the test.
