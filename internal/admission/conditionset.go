@@ -2,7 +2,6 @@ package admission
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/triage"
 	"github.com/resourcestack/autohealer/internal/validate"
 )
@@ -162,10 +162,11 @@ func versionInForce(stored *v1alpha1.ConditionSet) *v1alpha1.ConditionSet {
 	if accepted == nil || accepted.Status != metav1.ConditionFalse || accepted.ObservedGeneration != stored.Generation || stored.Status.AcceptedSpec == "" {
 		return stored
 	}
-	version := stored.DeepCopy()
-	version.Spec = v1alpha1.ConditionSetSpec{}
-	if err := json.Unmarshal([]byte(stored.Status.AcceptedSpec), &version.Spec); err != nil || version.Spec.Unreadable != "" {
+	spec, err := format.DecodeSpec[v1alpha1.ConditionSetSpec](stored.Status.AcceptedSpec)
+	if err != nil || spec.Unreadable != "" {
 		return stored
 	}
+	version := stored.DeepCopy()
+	version.Spec = spec
 	return version
 }

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -379,4 +380,38 @@ func FuzzAnswers(f *testing.F) {
 			}
 		}
 	})
+}
+
+// The webhook compares with the version in force, which is not always the newest.
+func TestVersionInForce(t *testing.T) {
+	newest := v1alpha1.ConditionSetSpec{Type: "Newest", TaintKey: "example.com/newest"}
+	old := v1alpha1.ConditionSetSpec{Type: "Accepted", TaintKey: "example.com/accepted"}
+	const none = ""
+	for name, test := range map[string]struct {
+		status     metav1.ConditionStatus
+		generation int64
+		spec       string
+		dryRun     bool
+		want       string // the type of the version for other sets
+		inForce    string // the type of the version in force, or none
+	}{
+		"accepted":                            {"True", 2, format.EncodeSpec(newest), false, "Newest", "Newest"},
+		"refused, with an accepted version":   {"False", 2, format.EncodeSpec(old), false, "Accepted", "Accepted"},
+		"refused, and switched off":           {"False", 2, format.EncodeSpec(old), true, "Accepted", none},
+		"refused, and never accepted":         {"False", 2, "", false, "Newest", none},
+		"refused, and the accepted is broken": {"False", 2, "{", false, "Newest", none},
+		"not judged yet":                      {"True", 1, format.EncodeSpec(old), false, "Newest", none},
+	} {
+		t.Run(name, func(t *testing.T) {
+			set := &v1alpha1.ConditionSet{Spec: newest}
+			set.Generation, set.Spec.DryRun, set.Status.AcceptedSpec = 2, test.dryRun, test.spec
+			accepted(test.status, test.generation)(set)
+			testkit.Same(t, versionInForce(set).Spec.Type, test.want, "the version for other sets")
+			is := none
+			if version := inForce(set); version != nil {
+				is = version.Spec.Type
+			}
+			testkit.Same(t, is, test.inForce, "the version in force")
+		})
+	}
 }

@@ -7,7 +7,6 @@ package status
 
 import (
 	"context"
-	"encoding/json"
 	"log/slog"
 	"sync"
 	"time"
@@ -168,11 +167,5 @@ func (s *Status[S]) handle(w *Writer, write Write[S], status S, version string, 
 // Count converts a count to the type of counts in statuses.
 func Count(n int) int32 { return int32(min(n, 1<<31-1)) } //nolint:gosec // bounded in the same line
 
-// JSON returns a spec as a text, which a status stores as the last accepted version.
-func JSON(spec any) string {
-	text, err := json.Marshal(spec)
-	if err != nil { // a spec that was decoded from JSON can be encoded
-		return ""
-	}
-	return string(text)
-}
+// KeepsAccepted follows the problem of a version that is not in force.
+const KeepsAccepted = "; the last accepted version stays in force"

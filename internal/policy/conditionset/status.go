@@ -14,6 +14,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/engine"
+	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/status"
 	"github.com/resourcestack/autohealer/internal/summary"
@@ -111,7 +112,7 @@ func (p *Policy) statusOf(pol *conditionSet, counts triage.Population) v1alpha1.
 	}
 	switch {
 	case pol.inForce != nil:
-		result.AcceptedSpec = status.JSON(pol.inForce.Spec)
+		result.AcceptedSpec = format.EncodeSpec(pol.inForce.Spec)
 	case !pol.isRefused(): // it is not validated yet
 		result.AcceptedSpec = pol.status.Stored.AcceptedSpec
 	}

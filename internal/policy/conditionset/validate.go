@@ -1,7 +1,6 @@
 package conditionset
 
 import (
-	"encoding/json"
 	"maps"
 	"slices"
 	"strings"
@@ -11,7 +10,9 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/configmaps"
+	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/status"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 	"github.com/resourcestack/autohealer/internal/validate"
@@ -297,13 +298,10 @@ func (p *Policy) reject(now time.Time, pol *conditionSet, problems []validate.Pr
 // problemMessage says why the newest version is not followed, and what is in force.
 func (pol *conditionSet) problemMessage() string {
 	if pol.keepsPrevious() {
-		return pol.err.Error() + keepsAccepted
+		return pol.err.Error() + status.KeepsAccepted
 	}
 	return pol.err.Error()
 }
-
-// keepsAccepted follows the problem of a rejected version.
-const keepsAccepted = "; the last accepted version stays in force"
 
 // applyDryRun switches the version in force off if the newest version says dryRun, even if that
 // version is rejected: a user can always switch a set off.
@@ -325,9 +323,9 @@ func (p *Policy) restoreAccepted(now time.Time, pol *conditionSet) {
 	if !pol.isInAPI() || accepted == "" || wasAccepted(pol.set, pol.status.Stored) {
 		return
 	}
+	spec, err := format.DecodeSpec[v1alpha1.ConditionSetSpec](accepted)
 	version := pol.set.DeepCopy()
-	version.Spec, version.Generation = v1alpha1.ConditionSetSpec{}, 0 // of an unknown generation
-	err := json.Unmarshal([]byte(accepted), &version.Spec)
+	version.Spec, version.Generation = spec, 0 // of an unknown generation
 	if err == nil {
 		err = validate.StoredConditionSet(validate.Case{Set: version}).Err()
 	}
@@ -383,8 +381,8 @@ func wasRefusedForImpact(set *v1alpha1.ConditionSet, status v1alpha1.ConditionSe
 }
 
 // problemFromStatus returns the problem from the message of a rejecting status.
-func problemFromStatus(status v1alpha1.ConditionSetStatus) validate.Problem {
-	message := strings.TrimSuffix(meta.FindStatusCondition(status.Conditions, v1alpha1.Accepted).Message, keepsAccepted)
+func problemFromStatus(stored v1alpha1.ConditionSetStatus) validate.Problem {
+	message := strings.TrimSuffix(meta.FindStatusCondition(stored.Conditions, v1alpha1.Accepted).Message, status.KeepsAccepted)
 	field, text, _ := strings.Cut(message, ": ")
 	return validate.Problem{Field: field, Text: text, Reason: validate.Impact}
 }

@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/ownership"
-	"github.com/resourcestack/autohealer/internal/status"
 	"github.com/resourcestack/autohealer/internal/testkit"
 	"github.com/resourcestack/autohealer/internal/validate"
 )
@@ -216,7 +216,7 @@ func TestAnInvalidEditKeepsTheAcceptedVersion(t *testing.T) {
 	})
 	open(t, func(c *fixture) { // an earlier release with fewer checks accepted it
 		harmful := setNamed("a", asking("OutOfDisk", "False"), acceptedBefore(1))
-		harmful.Status.AcceptedSpec = status.JSON(harmful.Spec)
+		harmful.Status.AcceptedSpec = format.EncodeSpec(harmful.Spec)
 		c.makeUnhealthy(0)
 		c.vets(harmful)
 		c.is("a", validate.HealthyStatus)

@@ -3,7 +3,6 @@ package nodehealthcheck
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"maps"
 	"slices"
 	"strings"
@@ -17,6 +16,7 @@ import (
 
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/engine"
+	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/metricset"
 	"github.com/resourcestack/autohealer/internal/observe"
 	"github.com/resourcestack/autohealer/internal/policykind"
@@ -271,9 +271,9 @@ func (h *Policy) restoreAccepted(c *check) (triage.Rule, []remediation.Template)
 	if accepted == "" {
 		return triage.Rule{}, nil
 	}
+	spec, err := format.DecodeSpec[remediationv1alpha1.NodeHealthCheckSpec](accepted)
 	version := c.object.DeepCopy()
-	version.Spec = remediationv1alpha1.NodeHealthCheckSpec{}
-	err := json.Unmarshal([]byte(accepted), &version.Spec)
+	version.Spec = spec
 	var rule triage.Rule
 	var ladder []remediation.Template
 	if err == nil {
@@ -297,7 +297,7 @@ func (h *Policy) followCheck(now time.Time, c *check) {
 	invalid := ""
 	switch {
 	case err == nil:
-		c.accepted = status.JSON(c.object.Spec)
+		c.accepted = format.EncodeSpec(c.object.Spec)
 	case wasFollowed:
 		rule, ladder, invalid = c.rule, c.ladder, err.Error()
 	default:
@@ -357,11 +357,12 @@ func (h *Policy) reportInvalid(now time.Time, c *check, invalid string) {
 		return
 	}
 	h.host.Logger().Warn("health check invalid", "nodeHealthCheck", c.object.Name, "err", invalid)
-	h.publishEvent(c, nil, treat.NotAccepted, triage.Reason{}, invalid+keepsAccepted)
+	c.invalid = invalid
+	h.publishEvent(c, nil, treat.NotAccepted, triage.Reason{}, c.invalidMessage())
 }
 
-// keepsAccepted follows the problem of a version.
-const keepsAccepted = "; the last accepted version stays in force"
+// invalidMessage says why the newest version is not followed, and what is in force.
+func (c *check) invalidMessage() string { return c.invalid + status.KeepsAccepted }
 
 // reportCheck reports that a health check is disabled or enabled again.
 func (h *Policy) reportCheck(now time.Time, c *check, problem, disabled string) {

@@ -133,7 +133,7 @@ func (h *Policy) statusOf(c *check, counts triage.Population) remediationv1alpha
 		status.Phase, status.Reason = remediationv1alpha1.PhaseEnabled, sentence
 	}
 	if c.invalid != "" {
-		status.Reason = remediationv1alpha1.ReasonInvalid + ": " + c.invalid + keepsAccepted + "; " + status.Reason
+		status.Reason = remediationv1alpha1.ReasonInvalid + ": " + c.invalidMessage() + "; " + status.Reason
 	}
 	c.setConditions(&status, counts)
 	return status

@@ -238,7 +238,7 @@ func TestAnInvalidPolicyReportsThatNothingIsRepaired(t *testing.T) {
 		}
 		h.policy("p", func(p *v1alpha1.RepairPolicy) { p.Spec.Repair = v1alpha1.RepairSpec{} })
 		h.policy("p", unfollowable)
-		message = "the previous version stays in force"
+		message = "the last accepted version stays in force"
 		if is := h.conditionOf("p", v1alpha1.Accepted); !strings.Contains(is.Message, message) {
 			t.Errorf("its status when it was right once: %+v", is)
 		}
@@ -443,6 +443,10 @@ func TestTheStatusOfAPolicy(t *testing.T) {
 		}
 		tolerate("")
 		is = status()
+		wanted := []v1alpha1.ConditionRepair{{ConditionType: "Broken", ConditionStatus: "True", Toleration: "10m"}}
+		if is.MaxRepairing == nil || *is.MaxRepairing != 1 || !slices.Equal(is.Tolerations, wanted) {
+			t.Errorf("the effective values: %v, %+v", is.MaxRepairing, is.Tolerations)
+		}
 		if is.Nodes != 3 || is.Unhealthy != 2 || is.Repairing != 0 || is.Held != 0 || len(is.UnhealthyNodes) != 2 || is.UnhealthyNodes[0].Name != "b" ||
 			is.UnhealthyNodes[0].Reason != "Pending" || !is.UnhealthyNodes[1].EligibleAt.Time.Equal(time.Now().Add(10*time.Minute).Truncate(time.Second)) {
 			t.Errorf("before: %+v", is)
@@ -553,13 +557,15 @@ func TestAStartingNodeIsHealthyUntilItsTimeout(t *testing.T) {
 			if is.Nodes != nodes || is.Unhealthy != unhealthy || is.Repairing != repairing || is.Held != held || !slices.Equal(names, listed) {
 				t.Errorf("%s: %+v", when, is)
 			}
-			want := map[string]int{"Pending": int(nodes-unhealthy) - 2, "Treating": int(repairing), "CapFull": int(held)}
+			want := map[string]int{"Healthy": int(nodes-unhealthy) - 2, "Treating": int(repairing), "CapFull": int(held)}
 			maps.DeleteFunc(want, func(_ string, n int) bool { return n == 0 })
 			if is := h.measured(timeoutRule("default")); !maps.Equal(is, want) {
 				t.Errorf("%s: the metric says %v, want %v", when, is, want)
 			}
 		}
 		says("while they start", 4, 0, 0, 0)
+		ready := meta.FindStatusCondition(h.statusOf("p").Conditions, v1alpha1.Ready)
+		testkit.Same(t, ready.Message, "4 nodes, all healthy", "what the policy says of nodes that start")
 		h.advance(10 * time.Minute)
 		says("past their time", 4, 2, 1, 1, "a", "b")
 		h.terminates("a")
@@ -716,8 +722,8 @@ func TestMetricsForgetPoolsAndRules(t *testing.T) {
 			t.Errorf("at once: %d, %d, %d", nodes(), testutil.CollectAndCount(m.poolHeld), testutil.CollectAndCount(m.repairs))
 		}
 		enginetest.Pass(engine.CounterRetention)
-		if h.runRound(); testutil.CollectAndCount(m.repairs) > 0 || len(h.repairs.counts) > 0 {
-			t.Errorf("afterwards: %d, %v", testutil.CollectAndCount(m.repairs), h.repairs.counts)
+		if h.runRound(); testutil.CollectAndCount(m.repairs)+testutil.CollectAndCount(h.PolicyMetrics()) > 0 || len(h.repairs.counts) > 0 {
+			t.Errorf("afterwards: %d, %d, %v", testutil.CollectAndCount(m.repairs), testutil.CollectAndCount(h.PolicyMetrics()), h.repairs.counts)
 		}
 	})
 }

@@ -2,7 +2,6 @@ package repair
 
 import (
 	"context"
-	"encoding/json"
 	"maps"
 	"slices"
 	"sync"
@@ -17,6 +16,7 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/engine"
+	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/machine"
 	"github.com/resourcestack/autohealer/internal/observe"
@@ -385,9 +385,9 @@ func (r *Policy) restoreAccepted(pol *repairPolicy, object *v1alpha1.RepairPolic
 	if object.Status.AcceptedSpec == "" {
 		return
 	}
+	spec, err := format.DecodeSpec[v1alpha1.RepairPolicySpec](object.Status.AcceptedSpec)
 	version := object.DeepCopy()
-	version.Spec, version.Generation = v1alpha1.RepairPolicySpec{}, 0 // of an unknown generation
-	err := json.Unmarshal([]byte(object.Status.AcceptedSpec), &version.Spec)
+	version.Spec, version.Generation = spec, 0 // of an unknown generation
 	if err == nil {
 		err = r.validate(version)
 	}

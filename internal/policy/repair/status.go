@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/status"
 	"github.com/resourcestack/autohealer/internal/summary"
@@ -137,11 +138,11 @@ func (r *Policy) countRepair(followed *repairRule, counts triage.Population) *re
 		sum.nodes.Selected = min(counts.Selected, r.countsOf(followed.pool).starting)
 	}
 	for node, reason := range followed.nodes {
-		sum.nodes.Add(node, reason)
 		if isTimeout && reason.Code == triage.Pending {
 			sum.unhealthy--
 			continue
 		}
+		sum.nodes.Add(node, reason)
 		sum.rows = append(sum.rows, row{node, reason})
 	}
 	return sum
@@ -172,7 +173,7 @@ func (r *Policy) statusOf(pol *repairPolicy, sum *repairCounts) v1alpha1.RepairP
 		Conditions:     slices.Clone(pol.status.Stored.Conditions),
 	}
 	if pol.accepted != nil {
-		result.AcceptedSpec = status.JSON(pol.accepted.Spec)
+		result.AcceptedSpec = format.EncodeSpec(pol.accepted.Spec)
 	}
 	if len(sum.signals) > 0 {
 		result.MaxRepairing = new(status.Count(sum.limit))
@@ -279,7 +280,7 @@ func (p *repairPolicy) problemMessage() string {
 	case p.problem == "":
 		return ""
 	case p.inForce != nil:
-		return p.problem + "; the previous version stays in force"
+		return p.problem + status.KeepsAccepted
 	}
 	return p.problem + "; until the policy is corrected, none of its nodes is repaired, unless another policy governs it"
 }

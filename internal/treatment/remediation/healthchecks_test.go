@@ -21,6 +21,7 @@ import (
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/engine"
 	"github.com/resourcestack/autohealer/internal/enginetest"
+	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/status"
 	"github.com/resourcestack/autohealer/internal/testkit"
@@ -78,13 +79,14 @@ func TestAnInvalidVersionKeepsTheLastValidOne(t *testing.T) {
 		if status := w.status(); !meta.IsStatusConditionTrue(status.Conditions, remediationv1alpha1.Ready) {
 			t.Errorf("the status of a valid version: %+v", status)
 		}
+		testkit.Same(t, *w.status().MaxUnhealthyNodes, *w.status().ObservedNodes, "the nodes that may be unhealthy")
 		testkit.Check(t, w.Told(treat.NotAccepted) == 1 && w.Told(treat.Accepted) == 1 && w.Told(treat.Disabled) == 0, "Events: %+v", w.Events)
 	})
 	withHealthCheck(t, func(w *healthCheckFixture) { // under the next leader
 		w.node("a", corev1.ConditionTrue)
 		w.WantTask("a", CreateRemediation)
 	}, func(c *remediationv1alpha1.NodeHealthCheck) {
-		c.Status.AcceptedSpec = status.JSON(c.Spec)
+		c.Status.AcceptedSpec = format.EncodeSpec(c.Spec)
 		c.Spec.UnhealthyConditions = []remediationv1alpha1.UnhealthyCondition{{Type: "Sick", Status: corev1.ConditionTrue, Duration: "soon"}}
 	})
 	withHealthCheck(t, func(w *healthCheckFixture) { // a pause counts also in an invalid version
