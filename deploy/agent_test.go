@@ -287,7 +287,7 @@ func (c cluster) agentWithoutNode(t *testing.T) kubernetes.Interface {
 
 var agentAllowed = []request{
 	{"get", "nodes n1", ""}, {"patch", "nodes/status n1", ""},
-	{"create", "events", "default"},
+	{"create", "events", "default"}, {"patch", "events e1", "default"},
 	{"create", leases, namespace}, {"patch", leases + " autohealer-agent-n1", namespace},
 }
 
@@ -300,7 +300,7 @@ var agentForbidden = []request{
 	{"list", leases, namespace}, {"watch", leases, namespace}, {"delete", leases + " autohealer-agent-n1", namespace}, {"deletecollection", leases, namespace},
 	{"create", leases, agent}, {"get", leases + " n1", "kube-node-lease"}, {"update", leases + " n1", "kube-node-lease"}, {"update", leases + " node-n1", nodeLocks},
 	// Events: no other Events, and no replacement or deletion of existing ones.
-	{"get", "events e1", "default"}, {"list", "events", "default"}, {"delete", "events e1", "default"}, {"update", "events e1", "default"}, {"patch", "events e1", "default"},
+	{"get", "events e1", "default"}, {"list", "events", "default"}, {"delete", "events e1", "default"}, {"update", "events e1", "default"},
 	{"create", "events", "kube-system"}, {"create", "events", namespace}, {"create", "events.events.k8s.io", "default"},
 	// The kubelet mounts these, so reading them over the API is unnecessary.
 	{"get", "configmaps autohealer-agent-config", agent}, {"list", "configmaps", agent}, {"get", "secrets s1", agent}, {"get", "secrets s1", namespace}, {"get", "configmaps autohealer-ledger", namespace},

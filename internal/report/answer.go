@@ -66,7 +66,9 @@ func (c *core) answer(now time.Time, req *request, got kubeapi.Answer, err error
 	result := resultOf(err)
 	var refused *kubeapi.StatusError
 	if result == resultConflict && req.kind == requestEvent && errors.As(err, &refused) && refused.Reason == "AlreadyExists" {
-		result, err = resultOK, nil // an earlier attempt created the Event
+		// An earlier attempt created the Event, or an earlier agent, which may have raised the
+		// count since. So the next repetition becomes an Event of its own.
+		result, err, req.event.stored = resultOK, nil, nil
 	}
 	var seen nodeView
 	if result == resultOK && req.readsNode {
@@ -81,6 +83,10 @@ func (c *core) answer(now time.Time, req *request, got kubeapi.Answer, err error
 		return
 	}
 	c.serverAnswered(now, got)
+	if req.repeats && (result == resultNotFound || result == resultForbidden || result == resultInvalid) {
+		c.repeatRefused(req, result, err)
+		return
+	}
 	c.noteRefusal(req.kind, result, err)
 	own := c.backoffs[req.kind]
 	switch result {
@@ -204,6 +210,9 @@ func (c *core) requestSucceeded(now time.Time, req *request, got kubeapi.Answer)
 		c.leaseRenewed(now, got)
 	case requestEvent:
 		c.events.delivered(req.queue, req.event)
+		if req.event.stored != nil {
+			c.events.remember(now, req.event.stored, req.event.count())
+		}
 	}
 }
 
@@ -275,6 +284,23 @@ func (c *core) requeue(req *request) {
 	case requestConditions:
 		c.conditions.needsRewrite = true
 	}
+}
+
+// repeatRefused handles a stored Event whose count cannot be raised, because the API server has
+// deleted it, or because the agent has the rights of an older version. The agent creates a new
+// Event. It drops a repetition that the stored Event may already count.
+func (c *core) repeatRefused(req *request, result string, err error) {
+	if result == resultForbidden && !c.logged.uncounted {
+		c.logged.uncounted = true
+		c.log.Warn("the API server forbids the agent to raise the count of an Event, so the agent creates each Event: grant it the verb patch on events", "err", err)
+	}
+	req.event.stored.until = time.Time{}
+	if req.retry && result != resultNotFound {
+		c.eventRejected(req, err)
+		return
+	}
+	req.event.stored = nil
+	c.requeue(req)
 }
 
 // eventRejected drops an Event that the API server will never accept.

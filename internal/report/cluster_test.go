@@ -372,6 +372,26 @@ func TestOnTheRealAPIServer(t *testing.T) {
 			w.Errorf("the event is %+v", e)
 		}
 	})
+	run("raises the count of a repeated event, or creates it again", func(w *fixture) {
+		a, sent := w.agent(nil), uint64(0)
+		// repeats reports an occurrence, and returns all Events.
+		repeats := func() []corev1.Event {
+			sent++
+			event := finding.Event{ID: fmt.Sprint("repeated-", sent), Time: time.Unix(1e9+int64(sent), 0), Reason: "OOMKilling", Message: "repeated"}
+			a.Take(finding.Report{Source: "kernel-monitor", Events: []finding.Event{event}})
+			w.until("the delivery", func() bool { return a.Counts().EventsSent == sent })
+			list, err := admin.CoreV1().Events("default").List(w.Context(), metav1.ListOptions{FieldSelector: "involvedObject.kind=Node,involvedObject.name=" + w.node})
+			testkit.Must(w, err)
+			return list.Items
+		}
+		repeats()
+		repeats()
+		found := repeats()
+		testkit.Require(w, len(found) == 1 && found[0].Count == 3 && found[0].FirstTimestamp.Unix() == 1e9+1 && found[0].LastTimestamp.Unix() == 1e9+3 && found[0].ReportingInstance == w.node, "the events are %v", found)
+		testkit.Must(w, admin.CoreV1().Events("default").Delete(w.Context(), found[0].Name, metav1.DeleteOptions{}))
+		found = repeats()
+		testkit.Check(w, len(found) == 1 && found[0].Count == 1, "after its deletion the events are %v", found)
+	})
 	run("writes events to the configured namespace", func(w *fixture) {
 		a := w.agent(func(c *report.Config) { c.EventNamespace = "elsewhere" })
 		a.Take(finding.Report{Source: "x", Events: []finding.Event{{ID: "1", Reason: "R", Message: strings.Repeat("ü", 1000)}}})

@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 	"log/slog"
+	"strconv"
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/finding"
@@ -33,6 +34,8 @@ type request struct {
 	orphans     *orphanConditions
 	queue       *reasonQueue
 	event       *queuedEvent
+	repeats     bool // the request raises the count of a stored Event
+	retry       bool // an earlier attempt to send the Event may have succeeded
 }
 
 // core decides which request to send next. The Reporter passes findings to take, sends the
@@ -64,6 +67,7 @@ type core struct {
 type logged struct {
 	dropped     map[string]bool // conditions that are not written
 	rejected    bool            // the API server rejects an Event
+	uncounted   bool            // the API server forbids to raise the count of an Event
 	secondAgent bool            // a second agent uses this field manager
 }
 
@@ -304,7 +308,20 @@ func (c *core) nextEvent(now time.Time) (*request, time.Time) {
 	if event == nil {
 		return nil, at
 	}
-	return &request{Request: c.createEvent(event), kind: requestEvent, queue: queue, event: event}, now
+	req := &request{kind: requestEvent, queue: queue, event: event, retry: event.stored != nil}
+	if !req.retry {
+		id, key := event.ID, finding.ID(c.uid, event.source, string(event.Severity), event.Reason, event.message())
+		if n := event.count(); n > 1 {
+			id = finding.ID(id, strconv.FormatUint(n, 10)) // the Event of one of them may exist already
+		}
+		event.stored = c.events.findStored(now, key, eventName(c.cfg.Node, id))
+	}
+	if req.repeats = event.stored.count > 0; req.repeats {
+		req.Request = c.updateEvent(event)
+	} else {
+		req.Request = c.createEvent(event)
+	}
+	return req, now
 }
 
 // snapshot returns a copy of the counts, with the values that are computed on demand.

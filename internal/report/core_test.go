@@ -78,7 +78,7 @@ var refusals = map[string]error{
 // newest state is written, and every event is sent or counted.
 func TestCoreWritesNewestStateAndAccountsForEveryEvent(t *testing.T) {
 	var saw Counts
-	yields, swept, awaited, outages := 0, 0, 0, uint64(0)
+	yields, swept, awaited, outages, repeats, deleted := 0, 0, 0, uint64(0), 0, uint64(0)
 	note := func(c Counts) {
 		saw.EventsSent += c.EventsSent
 		saw.EventsSummed += c.EventsSummed
@@ -106,6 +106,7 @@ func TestCoreWritesNewestStateAndAccountsForEveryEvent(t *testing.T) {
 		emptied := map[string]bool{} // conditions that another manager wrote without a status, and may again
 		var ended time.Time          // when the previous agent ended
 		var earlier uint64           // Events sent by previous agents
+		var expired uint64           // Events that the API server has deleted
 		var late []string            // conditions not reported again since a restart
 		tellLate := func() {
 			awaited += len(s.core.conditions.awaited.values)
@@ -136,11 +137,40 @@ func TestCoreWritesNewestStateAndAccountsForEveryEvent(t *testing.T) {
 					kind = kinds.Draw(t, "type")
 				}
 				source := rapid.SampledFrom([]string{"kernel-monitor", "disk-watch"}).Draw(t, "source")
-				for range rapid.IntRange(1, 100).Draw(t, "many") {
-					events++
-					occurrences++
-					s.core.take(s.now, finding.Report{Source: source, Events: []finding.Event{{ID: digest(strconv.Itoa(occurrences)), Time: s.now, Reason: reason, Condition: kind, Message: "50%s"}}})
+				texts := rapid.SampledFrom([]int{1, 2, 100}).Draw(t, "texts")
+				lose := s.api.lose
+				for range rapid.IntRange(1, 4).Draw(t, "rounds") { // most of them repeat stored Events
+					if s.api.lose = lose; rapid.IntRange(0, 3).Draw(t, "lost") == 0 {
+						s.api.lose = away
+					}
+					for range rapid.IntRange(1, 100).Draw(t, "many") {
+						events++
+						occurrences++
+						s.core.take(s.now, finding.Report{Source: source, Events: []finding.Event{{ID: digest(strconv.Itoa(occurrences)), Time: s.now, Reason: reason, Condition: kind, Message: "50%s " + strconv.Itoa(occurrences%texts)}}})
+					}
+					s.pass(time.Duration(rapid.IntRange(0, 100).Draw(t, "s")) * time.Second)
 				}
+				s.api.lose = lose
+			},
+			"expired": func(*rapid.T) {
+				confirmed := map[string]uint64{}
+				for _, source := range s.core.events.sources {
+					for _, queue := range source.reasons {
+						for _, event := range queue.events {
+							if event.stored != nil {
+								confirmed[event.stored.name] = event.stored.count
+							}
+						}
+					}
+				}
+				for name, event := range s.api.events {
+					if n, waits := confirmed[name]; waits {
+						expired += n // the agent writes the rest again
+					} else {
+						expired += uint64(event["count"].(float64))
+					}
+				}
+				s.api.expireEvents()
 			},
 			"complete": func(*rapid.T) { s.core.complete = true },
 			"server": func(t *rapid.T) {
@@ -152,6 +182,16 @@ func TestCoreWritesNewestStateAndAccountsForEveryEvent(t *testing.T) {
 							var refused *kubeapi.StatusError
 							if r.Method == http.MethodGet && errors.As(err, &refused) && refused.Code == 403 {
 								return nil // without reads the agent cannot see what other managers wrote
+							}
+							if strings.HasPrefix(r.Method+r.Path, "PATCH"+s.core.eventsPath()) {
+								switch resultOf(err) {
+								case resultNotFound:
+									return nil // the API server answers so only if it has deleted the Event
+								case resultForbidden, resultInvalid:
+									if hook == &s.api.lose {
+										return nil // then it has not raised the count
+									}
+								}
 							}
 							return err
 						}
@@ -271,10 +311,12 @@ func TestCoreWritesNewestStateAndAccountsForEveryEvent(t *testing.T) {
 		}
 		balanced(t, counts)
 		testkit.Require(t, counts.EventsQueued == 0 && !counts.Pending && counts.EventsTaken == uint64(events), "at rest: %+v", counts)
-		// Every counted Event is stored. More may be, if their responses were lost.
-		if told := s.api.eventTotal(); told < earlier+counts.EventsSent+counts.EventsSummed || told > uint64(occurrences) {
+		// Every counted Event is stored. A dropped one may be too, if its response was lost.
+		if told := s.api.eventTotal() + expired; told < earlier+counts.EventsSent+counts.EventsSummed || told > uint64(occurrences) {
 			t.Fatalf("of %d occurrences %d are stored, and earlier agents counted %d: %+v", occurrences, told, earlier, counts)
 		}
+		repeats += s.api.count("PATCH " + s.core.eventsPath())
+		deleted += expired
 		for kind, c := range want {
 			row := s.api.conditions[kind]
 			if _, yielded := counts.Yielded[kind]; yielded || kind == "Ready" {
@@ -308,9 +350,9 @@ func TestCoreWritesNewestStateAndAccountsForEveryEvent(t *testing.T) {
 		testkit.MustBeSame(t, len(s.writes), writes, "writes while nothing changes: %v", s.api.bodies)
 		note(counts)
 	})
-	t.Logf("saw %d events sent, %d merged, %d conditions taken over, %d yielded, %d rewritten, %d orphans deleted, %d awaited, %d writes lost in outages",
-		saw.EventsSent, saw.EventsSummed, saw.TakenOver, yields, saw.Mended, swept, awaited, outages)
-	testkit.Check(t, swept != 0 && saw.EventsSent != 0 && saw.EventsSummed != 0 && saw.TakenOver != 0 && yields != 0 && saw.Mended != 0 && outages != 0,
+	t.Logf("saw %d events sent, %d merged, %d updates, %d deleted, %d conditions taken over, %d yielded, %d rewritten, %d orphans deleted, %d awaited, %d writes lost in outages",
+		saw.EventsSent, saw.EventsSummed, repeats, deleted, saw.TakenOver, yields, saw.Mended, swept, awaited, outages)
+	testkit.Check(t, swept != 0 && saw.EventsSent != 0 && saw.EventsSummed != 0 && saw.TakenOver != 0 && yields != 0 && saw.Mended != 0 && outages != 0 && repeats != 0 && deleted != 0,
 		"the random cases did not cover all behaviours")
 }
 

@@ -16,14 +16,33 @@ const (
 	reasonBurst = 10
 	reasonEvery = 10 * time.Second // per reason
 	changeEvery = time.Second      // per condition
+
+	// repeatWithin is the time after a write of an Event within which a repetition raises its
+	// count. The API server deletes an Event an hour after the last write by default.
+	repeatWithin = 30 * time.Minute
+	maxStored    = 256 // Events whose count the agent remembers
 )
 
 // queuedEvent is an Event that is waiting to be sent.
 type queuedEvent struct {
 	finding.Event
-	source string
-	merged uint64 // how many earlier Events this Event stands for
-	since  time.Time
+	source  string
+	repeats uint64 // how many earlier Events with the same text this Event stands for
+	merged  uint64 // how many other earlier Events this Event stands for
+	since   time.Time
+	// stored is what the first attempt to send this Event wrote to. The attempt may have
+	// succeeded although its response was lost. So this Event takes no more repetitions, and
+	// each further attempt sends the same.
+	stored *storedEvent
+}
+
+// storedEvent is an Event of the API server. Only the agent writes it, so the agent knows its
+// count, and can send an update of the whole count twice.
+type storedEvent struct {
+	key   string // identifies Events with the same text about the same Node
+	name  string
+	count uint64    // of the Events that the API server has confirmed; 0 before it has created this one
+	until time.Time // a later repetition becomes a new Event
 }
 
 // message returns the message of the Event, with the number of merged Events.
@@ -36,7 +55,14 @@ func (w *queuedEvent) message() string {
 }
 
 // count returns how many Events this Event stands for, including itself.
-func (w *queuedEvent) count() uint64 { return w.merged + 1 }
+func (w *queuedEvent) count() uint64 { return w.repeats + w.merged + 1 }
+
+// isRepeatedBy reports whether an Event with the same text can be counted in this one. The same
+// occurrence, found again, is not: the API server recognizes it by its name.
+func (w *queuedEvent) isRepeatedBy(e *queuedEvent) bool {
+	return w.stored == nil && w.merged == 0 && w.ID != e.ID &&
+		w.source == e.source && w.Severity == e.Severity && w.Reason == e.Reason && w.Message == e.Message
+}
 
 // reasonQueue holds the Events of one reason, or the changes of one condition, of one source.
 // Each has its own rate limit.
@@ -65,6 +91,7 @@ type eventQueues struct {
 	turns   uint64      // number of Events taken so far
 	queued  uint64      // including merged Events
 	counts  *Counts
+	stored  []*storedEvent // the last written one at the end
 }
 
 func newEventQueues(counts *Counts) eventQueues {
@@ -77,14 +104,18 @@ func (l *eventQueues) add(now time.Time, source string, found finding.Event) {
 	found.Time = validTime(found.Time, now)
 	l.counts.EventsTaken++
 	l.queued++
-	event := &queuedEvent{Event: found, source: source}
+	event := &queuedEvent{Event: found, source: source, since: found.Time}
 	change := found.Condition != ""
 	name := found.Reason
 	if change {
 		name = found.Condition
 	}
 	queue := l.queueFor(now, source, change).queueFor(now, name)
+	repeated := queue.repeatedBy(event)
 	switch {
+	case repeated != nil:
+		repeated.Event = found
+		repeated.repeats++
 	case change:
 		queue.events = append(queue.events, event)
 		l.trim(queue)
@@ -94,12 +125,20 @@ func (l *eventQueues) add(now time.Time, source string, found finding.Event) {
 		queue.overflow = event
 	default:
 		// Keep the newest Event, and count the others.
-		event.merged, event.since = queue.overflow.merged+1, queue.overflow.since
-		if queue.overflow.merged == 0 {
-			event.since = queue.overflow.Time
-		}
+		event.merged, event.since = queue.overflow.count(), queue.overflow.since
 		queue.overflow = event
 	}
+}
+
+// repeatedBy returns the waiting Event that an Event repeats, or nil.
+func (l *reasonQueue) repeatedBy(e *queuedEvent) *queuedEvent {
+	if at := slices.IndexFunc(l.events, func(w *queuedEvent) bool { return w.isRepeatedBy(e) }); at >= 0 {
+		return l.events[at]
+	}
+	if l.overflow != nil && l.overflow.isRepeatedBy(e) {
+		return l.overflow
+	}
+	return nil
 }
 
 // hasRoom reports whether the rate limits allow one more Event without merging.
@@ -171,12 +210,32 @@ func (l *eventQueues) take(now time.Time, queue *reasonQueue) *queuedEvent {
 	return event
 }
 
+// findStored returns the Event to write a queued Event to: a stored one that it repeats, or a
+// new one with this name.
+func (l *eventQueues) findStored(now time.Time, key, name string) *storedEvent {
+	at := slices.IndexFunc(l.stored, func(s *storedEvent) bool { return s.key == key })
+	if at >= 0 && now.Before(l.stored[at].until) && l.stored[at].name != name {
+		return l.stored[at]
+	}
+	return &storedEvent{key: key, name: name}
+}
+
+// remember records that a queued Event was counted in a stored one.
+func (l *eventQueues) remember(now time.Time, s *storedEvent, count uint64) {
+	s.count, s.until = s.count+count, now.Add(repeatWithin)
+	l.stored = slices.DeleteFunc(l.stored, func(other *storedEvent) bool { return other.key == s.key })
+	if len(l.stored) == maxStored {
+		l.stored = slices.Delete(l.stored, 0, 1)
+	}
+	l.stored = append(l.stored, s)
+}
+
 // delivered records that the API server has stored an Event.
 func (l *eventQueues) delivered(queue *reasonQueue, event *queuedEvent) {
 	queue.sending = false
 	l.queued -= event.count()
 	l.counts.EventsSent++
-	l.counts.EventsSummed += event.merged // counted only after delivery
+	l.counts.EventsSummed += event.count() - 1 // counted only after delivery
 }
 
 // rejected drops an Event that the API server will never accept.

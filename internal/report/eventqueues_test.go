@@ -89,7 +89,7 @@ func TestManyReasonsOfOneSourceDoNotDisplaceAnotherSource(t *testing.T) {
 			f := newQueueTest()
 			for s := range 300 {
 				for i := range 20 {
-					f.post("chatty", test.reason(20*s+i), "", "x")
+					f.post("chatty", test.reason(20*s+i), "", strconv.Itoa(20*s+i))
 				}
 				if s%30 == 0 {
 					f.post("kernel-monitor", "OOMKilling", "", fmt.Sprint("Killed process ", s))
@@ -113,7 +113,7 @@ func TestManySourcesShareALimitAndTakeTurns(t *testing.T) {
 	for s := range 600 {
 		for d := range daemons {
 			for i := range 20 {
-				f.post(fmt.Sprint("daemon-", d), fmt.Sprint("Reason", 20*s+i), "", "x")
+				f.post(fmt.Sprint("daemon-", d), fmt.Sprint("Reason", 20*s+i), "", strconv.Itoa(20*s+i))
 			}
 		}
 		if s%60 == 0 {
@@ -143,9 +143,9 @@ func TestAFlappingSourceIsLimitedAndDelaysNoOther(t *testing.T) {
 	f := newQueueTest()
 	for s := range 300 {
 		for i := range 20 {
-			f.post("flapper", "Flap", fmt.Sprint("Condition", i), "is now true")
+			f.post("flapper", "Flap", fmt.Sprint("Condition", i), fmt.Sprint("is now true since ", s))
 		}
-		f.post("flapper", "Noise", "", "x")
+		f.post("flapper", "Noise", "", strconv.Itoa(s))
 		if s%30 == 0 {
 			for _, source := range []string{"kernel-monitor", "flapper"} {
 				f.post(source, "Rare", "RareCondition", "is now true")
@@ -196,11 +196,12 @@ func TestEventQueuesKeepLimitsAndLoseNothing(t *testing.T) {
 		sources := rapid.SampledFrom([]string{"a", "b", "c", "d"})
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			source, reasons, condition := sources.Draw(t, "source"), rapid.IntRange(1, 100).Draw(t, "reasons"), ""
+			same := rapid.SampledFrom([]int{1, 5, 200}).Draw(t, "same texts")
 			if rapid.Bool().Draw(t, "change") {
 				condition = "C"
 			}
 			for i := range rapid.IntRange(0, 200).Draw(t, "many") {
-				f.post(source, fmt.Sprint("R", i%reasons), condition, "x")
+				f.post(source, fmt.Sprint("R", i%reasons), condition, strconv.Itoa(i/same))
 			}
 			if rapid.Bool().Draw(t, "fails") {
 				if queue, event, _ := f.queues.next(f.now); event != nil {

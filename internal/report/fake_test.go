@@ -97,6 +97,8 @@ func (f *fake) Do(ctx context.Context, r kubeapi.Request) (kubeapi.Answer, error
 			version = f.leases
 		}
 		answer.Body = fmt.Appendf(nil, `{"metadata": {"resourceVersion": "%d"}}`, version)
+	case r.Method == http.MethodPatch && strings.Contains(path.Path, "/events/"):
+		err = f.patchEvent(path.Path[strings.LastIndexByte(path.Path, '/')+1:], r.Body)
 	case r.Method == http.MethodPost:
 		err = f.post(r.Body)
 	default:
@@ -121,6 +123,17 @@ func (f *fake) post(body []byte) error {
 	f.order = append(f.order, name)
 	return nil
 }
+
+func (f *fake) patchEvent(name string, body []byte) error {
+	event := f.events[name]
+	if event == nil {
+		return &kubeapi.StatusError{Code: 404, Reason: "NotFound", Message: name}
+	}
+	return json.Unmarshal(body, &event)
+}
+
+// expireEvents deletes all Events, as the API server does an hour after the last write.
+func (f *fake) expireEvents() { f.change(func() { clear(f.events) }) }
 
 func (f *fake) patch(r kubeapi.Request, query url.Values) error {
 	var node struct {

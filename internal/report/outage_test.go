@@ -92,6 +92,78 @@ func TestEvents(t *testing.T) {
 		testkit.Check(r, r.api.event("n."+digest("New1")[:16]) != nil, "after all queues are idle, a new reason has no queue of its own")
 		balanced(r, r.Counts())
 	})
+	// again reports another occurrence with the same text.
+	again := func(r *running, id int) {
+		repeated := noise("OOMKilling", 1)
+		repeated.Events[0].ID = digest(strconv.Itoa(id))
+		r.takes(repeated, time.Minute)
+	}
+	inBubble(t, "raises the count of the stored event when it is repeated", nil, func(r *running) {
+		began := time.Now().UTC()
+		for i := range 15 {
+			again(r, i)
+		}
+		first := r.api.lastEvent()
+		testkit.Check(r, r.api.stored() == 1 && first["count"] == 15.0 && first["reportingInstance"] == "n" &&
+			first["firstTimestamp"] == began.Format(time.RFC3339) && first["lastTimestamp"] == began.Add(14*time.Minute).Format(time.RFC3339), "the event is %v", first)
+		pass(repeatWithin)
+		again(r, 15)
+		testkit.Check(r, r.api.stored() == 2 && r.api.lastEvent()["count"] == 1.0, "after a long time: %v", r.api.events)
+		r.api.expireEvents()
+		again(r, 16)
+		again(r, 17)
+		testkit.Check(r, r.api.stored() == 1 && r.api.lastEvent()["count"] == 2.0, "after its deletion: %v", r.api.events)
+		r.api.refuseWith(answers("PATCH /api/v1/namespaces/default/events", 403)) // rights of an older version
+		again(r, 18)
+		again(r, 19)
+		testkit.Check(r, r.api.stored() == 3 && r.logged("grant it the verb patch on events") == 1, "without the right to patch: %v\n%s", r.api.events, r.log)
+		c := r.Counts()
+		testkit.Check(r, c.EventsSent == 20 && c.EventsQueued == 0, "%+v", c)
+	})
+	inBubble(t, "writes the repetitions of an outage in one request", nil, func(r *running) {
+		again(r, 0)
+		r.api.refuseWith(away)
+		for i := range 1000 {
+			r.Take(finding.Report{Source: "kernel-monitor", Events: []finding.Event{{ID: digest(strconv.Itoa(i + 1)), Severity: finding.Warn, Time: time.Now(), Reason: "OOMKilling", Message: "100% OOMKilling 1"}}})
+		}
+		pass(time.Minute)
+		r.api.refuseWith(nil)
+		pass(2 * maxBackoffWait)
+		c := r.Counts()
+		balanced(r, c)
+		testkit.Check(r, r.api.stored() == 1 && r.api.lastEvent()["count"] == 1001.0 && c.EventsQueued == 0 && c.EventsSent <= 3, "%v, %+v", r.api.events, c)
+	})
+	inBubble(t, "counts a repetition once although its response was lost", nil, func(r *running) {
+		again(r, 0)
+		r.api.loseWith(away)
+		again(r, 1) // the API server counts it
+		testkit.Same[any](r, r.api.lastEvent()["count"], 2.0, "the count before the response arrives")
+		again(r, 2)
+		r.api.loseWith(nil)
+		pass(2 * maxBackoffWait)
+		testkit.Same[any](r, r.api.lastEvent()["count"], 3.0, "the count")
+		r.api.loseWith(away)
+		again(r, 3)
+		r.api.expireEvents()
+		r.api.loseWith(nil)
+		pass(2 * maxBackoffWait)
+		testkit.Check(r, r.api.stored() == 1 && r.api.lastEvent()["count"] == 1.0, "only the repetition without a response is counted again: %v", r.api.events)
+		r.api.loseWith(away)
+		again(r, 4)
+		r.api.refuseWith(answers("PATCH /api/v1/namespaces/default/events", 403))
+		r.api.loseWith(nil)
+		pass(2 * maxBackoffWait)
+		c := r.Counts()
+		testkit.Check(r, r.api.stored() == 1 && r.api.eventTotal() == 2 && c.Dropped[Drop{"event", "refused"}] == 1, "no repetition is counted twice without the right to patch: %v, %+v", r.api.events, c)
+		balanced(r, c)
+	})
+	inBubble(t, "does not lower the count of an earlier agent's event", nil, func(r *running) {
+		r.api.events["n."+digest("0")[:16]] = map[string]any{"count": 5.0}
+		again(r, 0) // read again after a restart
+		again(r, 1)
+		again(r, 2)
+		testkit.Check(r, r.api.eventTotal() == 5+2 && r.api.stored() == 2, "%v", r.api.events)
+	})
 	inBubble(t, "counts an existing event as delivered", nil, func(r *running) {
 		r.takes(noise("OOMKilling", 1), 0)
 		r.takes(noise("OOMKilling", 1), 0)

@@ -3,6 +3,7 @@ package report
 import (
 	"encoding/json"
 	"maps"
+	"math"
 	"net/http"
 	"net/url"
 	"slices"
@@ -119,6 +120,22 @@ func (c *core) applyLease(now time.Time) kubeapi.Request {
 	}
 }
 
+func (c *core) eventsPath() string {
+	return "/api/v1/namespaces/" + url.PathEscape(c.cfg.EventNamespace) + "/events"
+}
+
+// updateEvent raises the count of a stored Event. It sends the whole count, so the request may
+// be sent twice.
+func (c *core) updateEvent(w *queuedEvent) kubeapi.Request {
+	return kubeapi.Request{
+		Method: http.MethodPatch, Path: c.eventsPath() + "/" + w.stored.name, ContentType: mergePatch, MetadataOnly: true,
+		Body: encode(object{"count": eventCount(w), "lastTimestamp": w.Time.UTC().Format(time.RFC3339)}),
+	}
+}
+
+// eventCount returns the count of the Event that w is written to, in the range of the API.
+func eventCount(w *queuedEvent) uint64 { return min(w.stored.count+w.count(), math.MaxInt32) }
+
 func (c *core) createEvent(w *queuedEvent) kubeapi.Request {
 	about := object{"apiVersion": "v1", "kind": "Node", "name": c.cfg.Node, "uid": c.cfg.Node}
 	if c.uid != "" {
@@ -130,24 +147,24 @@ func (c *core) createEvent(w *queuedEvent) kubeapi.Request {
 		about["namespace"] = c.cfg.EventNamespace
 	}
 	first, kind, source := w.Time, "Normal", sourceName(w.source)
-	if w.merged > 0 && w.since.Before(first) {
+	if w.since.Before(first) {
 		first = w.since
 	}
 	if w.Severity == finding.Warn {
 		kind = "Warning"
 	}
 	return kubeapi.Request{
-		Method: http.MethodPost, Path: "/api/v1/namespaces/" + url.PathEscape(c.cfg.EventNamespace) + "/events",
+		Method: http.MethodPost, Path: c.eventsPath(),
 		ContentType: "application/json", MetadataOnly: true,
 		Body: encode(object{
 			"apiVersion": "v1", "kind": "Event",
-			"metadata":       object{"name": eventName(c.cfg.Node, w.ID), "namespace": c.cfg.EventNamespace},
+			"metadata":       object{"name": w.stored.name, "namespace": c.cfg.EventNamespace},
 			"involvedObject": about,
 			"reason":         w.Reason, "message": w.message(), "type": kind,
 			"source":             object{"component": source, "host": c.cfg.Node},
 			"reportingComponent": source, "reportingInstance": c.cfg.Node,
 			"firstTimestamp": first.UTC().Format(time.RFC3339), "lastTimestamp": w.Time.UTC().Format(time.RFC3339),
-			"count": min(w.count(), 1<<31-1),
+			"count": eventCount(w),
 		}),
 	}
 }
