@@ -28,7 +28,7 @@ const (
 	namespace = "autohealer-system"
 	account   = "autohealer-controller"
 	// controllerPolicies is the number of the controller's admission policies.
-	controllerPolicies = 7
+	controllerPolicies = 8
 )
 
 // TestDeploy installs everything into one cluster and checks it. The controller manager

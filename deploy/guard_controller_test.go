@@ -26,12 +26,28 @@ import (
 func TestControllerGuard(t *testing.T) {
 	t.Parallel()
 	c := cluster{testbed.New(t, testbed.Config{})}
-	c.kubectl(t, "apply", "-f", "crds", "-f", "shared", "-f", "controller")
+	c.kubectl(t, "apply", "-f", "crds")
+	testkit.Eventually(t, "a policy of a user", func() error { // before the webhook, which does not run, would have to judge it
+		return creates(policyPath, repairPolicy("users", ""))(t.Context(), clientFor(t, c.AdminConfig()))
+	})
+	c.kubectl(t, "apply", "-f", "shared", "-f", "controller")
 	testkit.Value(c.CreateNodes(t.Context(), testbed.RealNodes(2))).Must(t)
 	t.Run("keeps kubelets from writing annotations that the controller trusts", c.guardsRecords)
 	client := c.mightyController(t)
 	t.Run("limits the controller to its own writes", func(t *testing.T) { c.guardsController(t, client) })
 	t.Run("limits the controller to its own writes to Karpenter's objects", func(t *testing.T) { c.guardsClaims(t, client) })
+}
+
+const (
+	policyPath        = "/apis/autohealer.resourcestack.com/v1alpha1/repairpolicies"
+	mirrorLabel       = `"autohealer.resourcestack.com/mirror": "NodePool"`
+	ownMirrors        = "of policies without the label autohealer.resourcestack.com/mirror the controller may write the status, and nothing else of "
+	onlyTheController = "only the controller writes repairpolicies with the label autohealer.resourcestack.com/mirror"
+)
+
+// repairPolicy returns a RepairPolicy with labels.
+func repairPolicy(name, labels string) string {
+	return fmt.Sprintf(`{"apiVersion": "autohealer.resourcestack.com/v1alpha1", "kind": "RepairPolicy", "metadata": {"name": %q, "labels": {%s}}, "spec": {"nodePool": "a", "repair": {}}}`, name, labels)
 }
 
 // guardsRecords writes as the kubelet of a node. NodeRestriction allows it to write the
@@ -244,6 +260,14 @@ func (c cluster) guardsController(t *testing.T, client kubernetes.Interface) {
 		{"deletes a node", deletes(nodePath + "/" + mine), "the controller may neither create nor delete nodes"},
 		{"a new node", creates(nodePath, named("node-0008")), "the controller may neither create nor delete nodes"},
 
+		{"a policy of its own", creates(policyPath, repairPolicy("own", "")), ownMirrors + "repairpolicies own"},
+		{"a mirror", creates(policyPath, repairPolicy("nodepool-a", mirrorLabel)), ""},
+		{"the spec of a mirror", merges(policyPath+"/nodepool-a", `{"spec": {"repair": {"enabled": false}}}`), ""},
+		{"a policy of a user", merges(policyPath+"/users", `{"spec": {"repair": {"enabled": false}}}`), ownMirrors + "repairpolicies users"},
+		{"makes a policy of a user a mirror", merges(policyPath+"/users", `{"metadata": {"labels": {`+mirrorLabel+`}}}`), ownMirrors + "repairpolicies users"},
+		{"deletes a policy of a user", deletes(policyPath + "/users"), ownMirrors + "repairpolicies users"},
+		{"the status of a policy of a user", merges(policyPath+"/users/status", `{"status": {"nodes": 3}}`), ""},
+
 		{"leads", createLease(namespace, account), ""},
 		{"the Lease of an agent", renewLease(namespace, "autohealer-agent-"+theirs), ownLeases + namespace + "/autohealer-agent-" + theirs},
 		{"takes the Lease of a node", takeLease("node-theirs", "NodeHealthCheck-c"), ""},
@@ -266,6 +290,16 @@ func (c cluster) guardsController(t *testing.T, client kubernetes.Interface) {
 		{"a Secret of that name elsewhere", patchSecret("default", certSecret, `{"data": {"tls.crt": "eA=="}}`), oneSecret},
 		{"a Secret with a token", createSecret(namespace, "other"), oneSecret},
 		{"deletes its Secret", deletes(secretPath(namespace) + "/" + certSecret), oneSecret},
+	})
+
+	// Other clients must not write mirrors.
+	attempts(t, admin, []try{
+		{"a mirror", creates(policyPath, repairPolicy("nodepool-b", mirrorLabel)), onlyTheController},
+		{"the spec of a mirror", merges(policyPath+"/nodepool-a", `{"spec": {"repair": {"enabled": true}}}`), onlyTheController},
+		{"the label of a mirror", merges(policyPath+"/nodepool-a", `{"metadata": {"labels": null}}`), onlyTheController},
+		{"the status of a mirror", merges(policyPath+"/nodepool-a/status", `{"status": {"nodes": 3}}`), onlyTheController},
+		{"makes a policy a mirror", merges(policyPath+"/users", `{"metadata": {"labels": {`+mirrorLabel+`}}}`), onlyTheController},
+		{"deletes a mirror, which the controller writes again", deletes(policyPath + "/nodepool-a"), ""},
 	})
 
 	// None of this affects other clients.

@@ -63,10 +63,11 @@ const (
 var allowed = []request{
 	{"get", "nodes n1", ""}, {"list", "nodes", ""}, {"watch", "nodes", ""}, {"patch", "nodes n1", ""}, {"patch", "nodes/status n1", ""},
 	{"get", sets + " s1", ""}, {"list", sets, ""}, {"watch", sets, ""},
-	{"patch", sets + "/status s1", ""},
+	{"patch", sets + "/status s1", ""}, {"create", sets, ""}, {"patch", sets + " s1", ""}, {"delete", sets + " s1", ""},
 	{"get", checks + " c1", ""}, {"list", checks, ""}, {"watch", checks, ""},
 	{"patch", checks + "/status c1", ""},
 	{"get", policies + " p1", ""}, {"list", policies, ""}, {"watch", policies, ""}, {"patch", policies + "/status p1", ""},
+	{"create", policies, ""}, {"patch", policies + " p1", ""}, {"delete", policies + " p1", ""},
 	{"get", claims + " c1", ""}, {"list", claims, ""}, {"watch", claims, ""}, {"patch", claims + " c1", ""}, {"delete", claims + " c1", ""},
 	{"get", pools + " p1", ""}, {"list", pools, ""}, {"watch", pools, ""},
 	{"get", crds + " " + pools, ""}, {"list", crds + " " + pools, ""}, {"watch", crds + " " + pools, ""},
@@ -95,12 +96,12 @@ var forbidden = []request{
 	{"update", "nodes/status n1", ""}, {"get", "nodes/proxy n1", ""}, {"create", "nodes/proxy n1", ""},
 	// Pods: NoExecute evicts pods, and the controller does not.
 	{"list", "pods", "default"}, {"delete", "pods p1", "default"}, {"create", "pods", namespace}, {"create", "pods/eviction p1", "default"}, {"create", "pods/exec p1", namespace},
-	// Its own policies.
-	{"create", sets, ""}, {"update", sets + " s1", ""}, {"patch", sets + " s1", ""}, {"delete", sets + " s1", ""}, {"update", sets + "/status s1", ""},
+	// Its own policies. An admission policy limits it to mirrors.
+	{"update", sets + " s1", ""}, {"deletecollection", sets, ""}, {"update", sets + "/status s1", ""},
 	{"patch", "customresourcedefinitions.apiextensions.k8s.io " + sets, ""},
 	{"create", checks, ""}, {"update", checks + " c1", ""}, {"patch", checks + " c1", ""}, {"delete", checks + " c1", ""},
 	{"update", checks + "/status c1", ""}, {"update", checks + "/finalizers c1", ""}, {"patch", "customresourcedefinitions.apiextensions.k8s.io " + checks, ""},
-	{"create", policies, ""}, {"update", policies + " p1", ""}, {"patch", policies + " p1", ""}, {"delete", policies + " p1", ""},
+	{"update", policies + " p1", ""}, {"deletecollection", policies, ""},
 	{"update", policies + "/status p1", ""}, {"update", policies + "/finalizers p1", ""}, {"patch", crds + " " + policies, ""},
 	// Karpenter creates NodeClaims, NodePools and CRDs.
 	{"create", claims, ""}, {"update", claims + " c1", ""}, {"deletecollection", claims, ""}, {"patch", claims + "/status c1", ""},

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"log/slog"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -11,6 +12,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/admission"
 	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/mirror"
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
@@ -26,7 +28,7 @@ func repairWebhooks(direct client.Client, nodes admission.SurveySource, statemen
 			if err := direct.List(ctx, &list); err != nil && !meta.IsNoMatchError(err) {
 				return nil, err
 			}
-			return pointers(list.Items), nil
+			return pointers(slices.DeleteFunc(list.Items, func(p v1alpha1.RepairPolicy) bool { return mirror.Is(&p) })), nil
 		},
 		Pools: func(ctx context.Context) ([]*karpenter.NodePool, error) {
 			var list karpenter.NodePoolList

@@ -19,6 +19,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/admission"
 	"github.com/resourcestack/autohealer/internal/certificate"
 	"github.com/resourcestack/autohealer/internal/configmaps"
+	"github.com/resourcestack/autohealer/internal/mirror"
 )
 
 // Names in the manifests.
@@ -142,7 +143,9 @@ func allSets(ctx context.Context, stored client.Reader, revisions func(context.C
 	}
 	sets := make([]*v1alpha1.ConditionSet, 0, len(list.Items)+len(fromConfigMaps))
 	for i := range list.Items {
-		sets = append(sets, &list.Items[i])
+		if !mirror.Is(&list.Items[i]) {
+			sets = append(sets, &list.Items[i])
+		}
 	}
 	return append(sets, fromConfigMaps...), nil
 }

@@ -128,8 +128,13 @@ func (k *ConditionSets) verdict(ctx context.Context, input validate.Case, known 
 		}
 		input.Others = nil
 		for _, s := range all {
-			if s.Name != input.Set.Name {
-				input.Others = append(input.Others, versionInForce(s))
+			if s.Name == input.Set.Name {
+				continue
+			}
+			other := versionInForce(s)
+			input.Others = append(input.Others, other)
+			if input.Stored == nil && validate.IsCopy(other, input.Set) { // it takes over, so its impact is not new
+				input.Before = other
 			}
 		}
 		if verdict = check(input); !slices.ContainsFunc(verdict.Problems, func(p validate.Problem) bool { return p.Reason == validate.Duplicate }) {

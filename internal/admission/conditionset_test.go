@@ -290,13 +290,19 @@ func TestDuplicateIsCheckedWithFreshSets(t *testing.T) {
 
 func TestSetsFromConfigMapsCount(t *testing.T) {
 	o := newSetFixture()
-	o.stored = []*v1alpha1.ConditionSet{set(named("map/key/Set"))}
+	other := set(named("map/key/Set"), func(s *v1alpha1.ConditionSet) { s.Spec.TaintKey = "example.com/other" })
+	o.stored = []*v1alpha1.ConditionSet{other}
 	if answer := ask(t, o.kind(t), admissionv1.Create, nil, set()); !answer.Allowed || o.refresh != 1 {
 		t.Errorf("a set that is only cached, after %d refreshes: %+v", o.refresh, answer.Result)
 	}
 	o.fresh = o.stored
 	if answer := ask(t, o.kind(t), admissionv1.Create, nil, set()); answer.Allowed || !strings.Contains(answer.Result.Message, "ConfigMap map") {
 		t.Errorf("a duplicate: %+v", answer.Result)
+	}
+	// The same set is moved.
+	o.stored = []*v1alpha1.ConditionSet{set(named("map/key/Set"))}
+	if answer := ask(t, o.kind(t), admissionv1.Create, nil, set()); !answer.Allowed || !strings.Contains(strings.Join(answer.Warnings, "\n"), "this set takes over the taints of a set in ConfigMap map, key key, which is the same: remove it there") {
+		t.Errorf("a copy: %+v %q", answer.Result, answer.Warnings)
 	}
 }
 

@@ -239,6 +239,26 @@ func (c *cleaner) revisions(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// mirrors deletes the mirrors of sets in ConfigMaps and of repair blocks.
+func (c *cleaner) mirrors(ctx context.Context) error {
+	sets, policies := &v1alpha1.ConditionSetList{}, &v1alpha1.RepairPolicyList{}
+	only := client.HasLabels{v1alpha1.MirrorLabel}
+	return errors.Join(
+		c.each(ctx, sets, func() (err error) {
+			for i := range sets.Items {
+				err = errors.Join(err, c.remove(ctx, &sets.Items[i], "ConditionSet "+sets.Items[i].Name))
+			}
+			return err
+		}, only),
+		c.each(ctx, policies, func() (err error) {
+			for i := range policies.Items {
+				err = errors.Join(err, c.remove(ctx, &policies.Items[i], "RepairPolicy "+policies.Items[i].Name))
+			}
+			return err
+		}, only),
+	)
+}
+
 // ledger deletes the ConfigMap of the ledger.
 func (c *cleaner) ledger(ctx context.Context) error {
 	return c.deleteNamed(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: ledger.Name}}, "ConfigMap")

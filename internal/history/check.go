@@ -235,6 +235,7 @@ type Counts struct {
 
 	Marks          int // claims that we marked for replacement
 	Unmarks        int // marks that we removed again
+	Forced         int // drains of other clients that we ended by force
 	Terminations   int // claims that we deleted
 	PolicyStatuses int // our writes to repair policies
 	Restores       int // repair blocks that we restored
@@ -309,7 +310,7 @@ func Check(recording testbed.Recording, cfg Config) (Report, error) {
 	for _, resource := range cfg.Remediation {
 		judged[resource.GroupResource()] = r.remediationChanged
 	}
-	last, created := uint64(0), map[types.UID]bool{}
+	last, created, mirrors := uint64(0), map[types.UID]bool{}, map[types.UID]bool{}
 	for i, change := range recording {
 		version, err := strconv.ParseUint(change.ResourceVersion, 10, 64)
 		switch {
@@ -331,7 +332,11 @@ func Check(recording testbed.Recording, cfg Config) (Report, error) {
 		}
 		r.at = Moment{Index: i, ResourceVersion: change.ResourceVersion, Time: change.Time}
 		r.report.Changes++
+		if _, isMirror := change.Object.GetLabels()[v1alpha1.MirrorLabel]; isMirror && change.Type == watch.Added {
+			mirrors[change.UID] = true
+		}
 		switch {
+		case mirrors[change.UID]: // it asks for nothing, and we may write it
 		case isJudged:
 			take(change)
 		case resource == ConfigMapsResource.GroupResource():

@@ -94,6 +94,9 @@
 // A RepairPolicy can ask for a remediation object for a node without a NodeClaim. The
 // same policy rules and the contract with remediators apply to these objects.
 //
+// A mirror is a ConditionSet or RepairPolicy that was created with the label of mirrors. It asks for
+// nothing, and we may write it.
+//
 // Each error is reported once: after an unjustified removal, placing the taint again is
 // not [DoneTwice].
 //

@@ -1,6 +1,7 @@
 package history
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"reflect"
@@ -27,6 +28,11 @@ func (r *replay) noRepair(n *node, g repairRule, isUnderWay bool) (Kind, string)
 	if why := r.vetoOn(n, g); why != "" {
 		return Unjustified, why
 	}
+	return r.noCause(n, g, isUnderWay)
+}
+
+// noCause does the same without vetoes.
+func (r *replay) noCause(n *node, g repairRule, isUnderWay bool) (Kind, string) {
 	if g.block.off && !isUnderWay {
 		return Unjustified, "the policy is switched off"
 	}
@@ -64,6 +70,24 @@ func (r *replay) vetoOn(n *node, g repairRule) string {
 	if n.object.GetDeletionTimestamp() != nil {
 		return "the node is being deleted"
 	}
+	claims := r.repairs.byID[n.providerID()]
+	if len(claims) == 1 && claims[0].disrupted != "" {
+		return claims[0].String() + " " + claims[0].disrupted
+	}
+	switch {
+	case n.providerID() == "" || len(claims) == 0:
+		if g.pool != "" {
+			return "no claim has its provider ID"
+		}
+		return r.protectedBy(n, nil)
+	case len(claims) > 1:
+		return fmt.Sprintf("%s and %s have one provider ID", &claims[0].claim, &claims[1].claim)
+	}
+	return r.protectedBy(n, &claims[0].claim)
+}
+
+// protectedBy returns which annotation or Lease forbids the replacement of a node.
+func (r *replay) protectedBy(n *node, c *claim) string {
 	if by := vetoIn(n.object.GetAnnotations()); by != "" {
 		return "the node is annotated " + by
 	}
@@ -75,20 +99,10 @@ func (r *replay) vetoOn(n *node, g repairRule) string {
 	if l := r.health.leases[n.name]; l != nil && !l.ofCheck() && l.held(r.at.Time) && l.held(r.horizon()) {
 		return fmt.Sprintf("the node's Lease is held by %q", l.holder)
 	}
-	claims := r.repairs.byID[n.providerID()]
-	switch {
-	case n.providerID() == "" || len(claims) == 0:
-		if g.pool != "" {
-			return "no claim has its provider ID"
+	if c != nil {
+		if by := vetoIn(c.object.GetAnnotations()); by != "" {
+			return c.String() + " is annotated " + by
 		}
-		return ""
-	case len(claims) > 1:
-		return fmt.Sprintf("%s and %s have one provider ID", &claims[0].claim, &claims[1].claim)
-	case claims[0].disrupted != "":
-		return claims[0].String() + " " + claims[0].disrupted
-	}
-	if by := vetoIn(claims[0].object.GetAnnotations()); by != "" {
-		return claims[0].String() + " is annotated " + by
 	}
 	return ""
 }
@@ -100,7 +114,7 @@ func (r *replay) vetoOn(n *node, g repairRule) string {
 func (r *replay) judgeClaimWrite(before *claimState, after *claim) {
 	isEnding := after.deleting && !before.deleting
 	hasMarked := before.mark.text != after.mark.text
-	isForcing := before.deleting && before.mark.text != "" && !hasMarked && before.deadline() != after.deadline()
+	isForcing := before.deleting && !hasMarked && before.deadline() != after.deadline()
 	parts := differences(before.object, after.object, func(object map[string]any) map[string]any {
 		parts := partsOf(object)
 		annotations := copied(parts["annotations"])
@@ -143,6 +157,10 @@ func (r *replay) judgeForcing(before *claimState, after *claim) {
 	wrong := func(kind Kind, format string, args ...any) {
 		r.addClaimViolation(kind, after.mark.Node, after, "we ended the drain of the claim, "+fmt.Sprintf(format, args...))
 	}
+	if after.mark.text == "" {
+		r.judgeForcingOthers(before, after, wrong)
+		return
+	}
 	n := r.nodes[after.mark.Node]
 	if n == nil || n.uid != after.mark.NodeUID {
 		return // the node has just gone
@@ -158,6 +176,37 @@ func (r *replay) judgeForcing(before *claimState, after *claim) {
 		return
 	}
 	r.judgeDeadline(before, after, asked, wrong)
+}
+
+// judgeForcingOthers judges that we ended the drain of a claim that another client deletes. A rule
+// must ask for the replacement of its node now.
+func (r *replay) judgeForcingOthers(before *claimState, after *claim, wrong func(Kind, string, ...any)) {
+	r.report.Forced++
+	for _, n := range r.nodes {
+		if n.providerID() != after.providerID {
+			continue
+		}
+		if by := r.protectedBy(n, &before.claim); by != "" {
+			wrong(Unjustified, "but %s", by)
+			return
+		}
+		var asked []*block
+		kind, why := Unjustified, ""
+		for _, g := range r.rulesOf(n) {
+			switch not, problem := r.noCause(n, g, false); {
+			case problem == "":
+				asked = append(asked, g.block)
+			case why == "":
+				kind, why = not, problem
+			}
+		}
+		if len(asked) == 0 {
+			wrong(kind, "but %s", cmp.Or(why, "no rule may replace the node"))
+			return
+		}
+		r.judgeDeadline(before, after, asked, wrong)
+		return
+	}
 }
 
 // judgeMark judges the start of a replacement: we mark the claim.

@@ -61,6 +61,7 @@ func TestPermittedRepairs(t *testing.T) {
 		"annotation values that are no veto":                            fine(`annotateNode admin n1 $ourVeto=false $theirVeto=yes; breakDisks n1; marksAndDeletes n1 $onPool`),
 		"a running repair continues when the condition becomes Unknown": fine(`breakDisks n1; marks n1 $onPool now; condition n1 Disk=Unknown; pass 1m; deleteClaim us n1`),
 		"a drain is ended when the policy becomes Forceful":             fine(`pool blue $badDisk~"termination":"Graceful"; breakDisks n1; marks n1 $onPool; deleteClaim us n1; pool blue $badDisk; annotateClaim us c-n1 $deadline=2026-03-01T12:00:00Z`),
+		"a drain of an admin is ended by force":                         fine(`breakDisks n1; deleteClaim admin n1; pass 1m; annotateClaim us c-n1 $deadline=2026-03-01T12:00:00Z`),
 		"an earlier deadline of another writer":                         fine(`annotateClaim admin c-n1 $deadline=2026-03-01T12:00:00Z; breakDisks n1; marks n1 $onPool; deleteClaim us n1`),
 		"gracefully, for as long as it takes":                           fine(`pool blue $badDisk~"termination":"Graceful"; breakDisks n1; marks n1 $onPool; deleteClaim us n1`),
 		"by force, when the policy has become graceful a moment ago":    fine(`breakDisks n1; pool blue $badDisk~"termination":"Graceful"; marksAndDeletes n1 $onPool`),

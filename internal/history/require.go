@@ -77,6 +77,7 @@ func (c Counts) short(atLeast Counts) []string {
 		{"confirmations taken", c.Confirmations, atLeast.Confirmations},
 		{"marks on claims", c.Marks, atLeast.Marks},
 		{"marks removed from claims", c.Unmarks, atLeast.Unmarks},
+		{"drains of other clients ended by force", c.Forced, atLeast.Forced},
 		{"deletions of claims", c.Terminations, atLeast.Terminations},
 		{"statuses of repair policies", c.PolicyStatuses, atLeast.PolicyStatuses},
 		{"repair blocks restored", c.Restores, atLeast.Restores},

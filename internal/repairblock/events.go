@@ -9,7 +9,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
-// sendEvents sends Events about blocks with a problem when the problem changes.
+// sendEvents sends Events about new versions of blocks, and about problems when they change.
 func (k *Store) sendEvents(inForce map[string]*Pool) {
 	lostOnes := 0
 	for _, name := range slices.Sorted(maps.Keys(inForce)) {
@@ -17,7 +17,7 @@ func (k *Store) sendEvents(inForce map[string]*Pool) {
 		if p.is == lost {
 			lostOnes++
 		}
-		if is.Problem == p.lastReported || p.is == hidden { // hidden is temporary
+		if is.Problem == p.lastReported && !p.isNew || p.is == hidden { // hidden is temporary
 			continue
 		}
 		p.lastReported = is.Problem
@@ -36,7 +36,7 @@ func (k *Store) sendEvents(inForce map[string]*Pool) {
 			k.cfg.Logger.Warn("repair block vanished", "nodePool", name, "problem", is.Problem)
 		case applied:
 			word.EventReason, word.Message = treat.Accepted, "Repair: spec.repair is in force."
-			k.cfg.Logger.Info("repair block in force again", "nodePool", name)
+			k.cfg.Logger.Info("repair block in force", "nodePool", name)
 		default: // the block was removed or dropped
 			word.EventReason, word.Message = treat.Accepted, "Repair: no block is in force any more."
 		}

@@ -30,6 +30,7 @@ type pool struct {
 	revisionsKnown bool      // its revisions were known at the last check
 	hadRevision    bool      // it had a revision
 
+	isNew             bool   // this version of the block has just come into force, and not in an earlier term
 	lastReported      string // the last problem in an Event
 	restore           restorePace
 	forbiddenReported bool // users were told that the controller may not restore the block
@@ -106,6 +107,7 @@ func (k *Store) round(ctx context.Context) (due time.Time) {
 	due = k.confirm(ctx, v, kept)
 	inForce := make(map[string]*Pool, len(k.pools))
 	for name, p := range k.pools {
+		p.isNew = p.is == applied && p.revisionsKnown && (p.last == nil || !sameBlock(p.last.Block, p.Spec.Repair))
 		p.last = updateLastGood(p.NodePool, p.is, p.fault, p.last, v)
 		if p.Spec.Repair != nil && p.fault == nil {
 			p.lastFault = nil

@@ -16,7 +16,6 @@ import (
 	"github.com/resourcestack/autohealer/internal/repairblock"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/testkit"
-	"github.com/resourcestack/autohealer/internal/treat"
 )
 
 func TestNewStoreListsMissingFields(t *testing.T) {
@@ -142,7 +141,7 @@ func (w *fixture) followsAndKeeps(t *testing.T) {
 	w.remove(t, "default")
 	k.awaits(t, "default", "none")
 	w.awaitCopies(t)
-	k.tells(t, "default")
+	k.tells(t, "default", "accepted", "accepted", "accepted", "accepted")
 	k.counts(t, repairblock.Counts{})
 	// A block that is written again is applied again, also by a new leader.
 	w.write(t, "default", "9m")
@@ -175,7 +174,7 @@ func (w *fixture) staysWithTheLastGood(t *testing.T) {
 	k := w.beginWithBlock(t)
 	w.write(t, "default", bad)
 	k.awaits(t, "default", "5m: the block cannot be followed: spec.repair.defaultTolerationDuration: 13m brings NodePool default bad luck; the last good block stays in force")
-	k.tells(t, "default", "refused")
+	k.tells(t, "default", "accepted", "refused")
 	k.counts(t, repairblock.Counts{Refused: 1})
 	w.awaitCopies(t, "default=5m")
 	w.create(t, "second", bad)
@@ -215,9 +214,8 @@ func (w *fixture) survivesLoss(t *testing.T) {
 	t.Logf("the loss was noticed after %v", time.Since(begun))
 	w.awaitServed(t, false)
 	k.awaits(t, "plain", "none")
-	k.tells(t, "default", "lost")
-	var word treat.Event
-	k.do(func() { word = k.words[0] })
+	k.tells(t, "default", "accepted", "lost")
+	word := k.lastWord("default")
 	if !strings.Contains(word.Message, "to stop repairs: kubectl annotate nodepool default autohealer.resourcestack.com/do-not-repair=true.") ||
 		!strings.Contains(word.Message, "else until the schema is back: kubectl delete controllerrevisions -n "+w.namespace+" -l ") {
 		t.Errorf("no Event says what to do until the schema is back: %s", word.Message)
@@ -265,7 +263,7 @@ func (w *fixture) followsTheHidden(t *testing.T) {
 	w.patchSchema(t)
 	k.awaits(t, "default", "5m")
 	w.awaitStamped(t)
-	k.tells(t, "default", "lost", "accepted")
+	k.tells(t, "default", "accepted", "lost", "accepted")
 	testkit.Check(t, w.onPool(t, "default") == "5m", "the block is not on the pool")
 	w.remove(t, "default")
 	k.awaits(t, "default", "none")
@@ -285,7 +283,7 @@ func (w *fixture) detectsLossWhileStopped(t *testing.T) {
 	w.merge(t, "default", `{"spec":{"repair":{"enabled":false}}}`)
 	k = w.start(t, w.client)
 	k.awaits(t, "default", "")
-	k.tells(t, "default")
+	k.tells(t, "default", "accepted")
 	// A block that was removed while no store ran is removed.
 	w.awaitStamped(t)
 	k.stop()
@@ -322,7 +320,7 @@ func (w *fixture) dropsByRevision(t *testing.T) {
 	k.awaits(t, "next", "none")
 	k.awaits(t, "default", "none")
 	w.awaitCopies(t)
-	k.tells(t, "default", "lost", "accepted")
+	k.tells(t, "default", "accepted", "lost", "accepted")
 	// The same holds for a vanished block.
 	w.write(t, "default", "7m")
 	w.awaitStamped(t)
@@ -344,7 +342,7 @@ func (w *fixture) restores(t *testing.T) {
 	w.awaitServed(t, true)
 	w.awaitStamped(t)
 	k.awaits(t, "default", "5m")
-	if got := strings.Join(k.told("default"), " "); got != "lost restored accepted" {
+	if got := strings.Join(k.told("default"), " "); got != "accepted lost restored accepted" {
 		t.Errorf("told: %s", got)
 	}
 	if n := w.writesTo(k, "customresourcedefinitions"); n != 1 {
@@ -474,7 +472,7 @@ func (w *fixture) withoutDefinition(t *testing.T) {
 	w.awaitCopies(t, "default=5m")
 	w.remove(t, "default")
 	k.awaits(t, "default", "5m: spec.repair is gone, and the controller cannot determine whether a user removed it or its schema was lost")
-	k.tells(t, "default", "vanished")
+	k.tells(t, "default", "accepted", "vanished")
 	k.counts(t, repairblock.Counts{Vanished: 1})
 	if n := k.logs("permission missing"); n != 1 {
 		t.Errorf("the right is missed %d times", n)
@@ -530,14 +528,14 @@ func (w *fixture) withoutRestore(t *testing.T) {
 	w.prune(t, "second")
 	await(t, "it was tried twice", func() (bool, string) { return w.writesTo(k, "customresourcedefinitions") >= 2, "it was not" })
 	k.awaits(t, "default", "5m lost: ")
-	k.tells(t, "default", "lost", "restored in trouble")
-	k.tells(t, "second", "lost", "restored in trouble")
+	k.tells(t, "default", "accepted", "lost", "restored in trouble")
+	k.tells(t, "second", "accepted", "lost", "restored in trouble")
 	// With half of the permissions, half of the restore works.
 	w.grant(t, readPools, readCRD, readCopies, writeCRD)
 	k.awaits(t, "default", "5m: spec.repair is gone since ")
 	await(t, "pools were tried", func() (bool, string) { return w.writesTo(k, "nodepools") >= 2, "they were not" })
 	for _, pool := range []string{"default", "second"} {
-		k.tells(t, pool, "lost", "restored in trouble", "restored", "vanished", "restored in trouble")
+		k.tells(t, pool, "accepted", "lost", "restored in trouble", "restored", "vanished", "restored in trouble")
 		if last := k.lastWord(pool); !strings.Contains(last.Failure, `cannot patch resource "nodepools"`) || !strings.Contains(last.Failure, "deploy/karpenter/restore-rights.yaml gives the right") {
 			t.Errorf("the way out is not told: %s", last.Failure)
 		}
@@ -607,7 +605,7 @@ func (w *fixture) keepsInSpiteOfFaults(t *testing.T) {
 	proxy.Heal()
 	k.awaits(t, "default", "7m")
 	w.awaitCopies(t, "default=7m")
-	k.tells(t, "default")
+	k.tells(t, "default", "accepted", "accepted", "accepted")
 }
 
 func (w *fixture) keepsWithoutDefinition(t *testing.T) {

@@ -84,6 +84,8 @@ const (
 	NotSaved
 	// LabelMissing: a ConfigMap has sets and lacks the label.
 	LabelMissing
+	// MirrorNameTaken: a user's RepairPolicy has the name of the mirror of a repair block.
+	MirrorNameTaken
 	// RecordUnreadable: the controller cannot read what it has noted on a node.
 	RecordUnreadable
 
@@ -156,6 +158,7 @@ var eventKinds = [...]struct{ reason, action, kind string }{
 	Held:                         {"Held", validateAction, corev1.EventTypeWarning},
 	NotSaved:                     {"NotSaved", validateAction, corev1.EventTypeWarning},
 	LabelMissing:                 {"LabelMissing", validateAction, corev1.EventTypeWarning},
+	MirrorNameTaken:              {"MirrorNameTaken", validateAction, corev1.EventTypeWarning},
 	RecordUnreadable:             {"RecordUnreadable", validateAction, corev1.EventTypeWarning},
 	DetectedUnhealthy:            {"DetectedUnhealthy", validateAction, corev1.EventTypeNormal},
 	RemediationCreated:           {"RemediationCreated", "CreateRemediation", corev1.EventTypeNormal},

@@ -220,6 +220,7 @@ conditionSets:
 			{"Warning", "Held", "Evaluate"},
 			{"Warning", "NotSaved", "Evaluate"},
 			{"Warning", "LabelMissing", "Evaluate"},
+			{"Warning", "MirrorNameTaken", "Evaluate"},
 			{"Warning", "RecordUnreadable", "Evaluate"},
 			{"Normal", "DetectedUnhealthy", "Evaluate"},
 			{"Normal", "RemediationCreated", "CreateRemediation"},

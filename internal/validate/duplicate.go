@@ -6,17 +6,24 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/equality"
+
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
 // duplicate rejects a set if another set has the same type, or matches the same
-// conditions on the same nodes.
-func duplicate(s *analysis) (problems []Problem, _ []string) {
+// conditions on the same nodes. A copy is not rejected, so that a set can be moved without a gap: a
+// ConditionSet takes over from its copy in a ConfigMap, and the copy waits for its deletion.
+func duplicate(s *analysis) (problems []Problem, warnings []string) {
 	var namesakes, twins []string
 	for _, other := range s.Others {
 		switch {
 		case other == nil || other.Name == s.Set.Name:
+		case IsCopy(other, s.Set) && isInConfigMap(other):
+			warnings = append(warnings, "this set takes over the taints of "+others([]string{other.Name})+", which is the same: remove it there")
+		case IsCopy(other, s.Set):
+			problems = append(problems, Problem{"spec.type", WaitsFor(other), Duplicate})
 		case other.Spec.Type == s.Set.Spec.Type && other.Spec.Type != "":
 			namesakes = append(namesakes, other.Name)
 		case s.compileErr == nil && matchesSame(s, other):
@@ -33,8 +40,28 @@ func duplicate(s *analysis) (problems []Problem, _ []string) {
 			"the same conditions on the same nodes are already in %s%s. Change or delete the existing set, or change a condition, a duration or the selector of this set",
 			others(twins), s.matchNote()), Duplicate})
 	}
-	return problems, nil
+	return problems, warnings
 }
+
+// WaitsFor says that the copy of a ConditionSet in a ConfigMap waits for its deletion.
+func WaitsFor(other *v1alpha1.ConditionSet) string {
+	return fmt.Sprintf("ConditionSet %s is the same set and in force; this one takes over when that is deleted", truncate(other.Name))
+}
+
+// IsCopy reports whether one of two sets is a ConditionSet, the other is in a ConfigMap, and both
+// mean the same.
+func IsCopy(a, b *v1alpha1.ConditionSet) bool {
+	if a.Spec.Type != b.Spec.Type || isInConfigMap(a) == isInConfigMap(b) {
+		return false
+	}
+	one, err := compile(a)
+	other, otherErr := compile(b)
+	return err == nil && otherErr == nil && one.DryRun == other.DryRun && sameMatch(one, other) &&
+		equality.Semantic.DeepEqual(one.Response, other.Response) && equality.Semantic.DeepEqual(one.Bound, other.Bound)
+}
+
+// isInConfigMap reports whether a set is in a ConfigMap: its name has a slash.
+func isInConfigMap(set *v1alpha1.ConditionSet) bool { return strings.Contains(set.Name, "/") }
 
 // matchNote says how many nodes match, if any.
 func (s *analysis) matchNote() string {

@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -53,6 +54,7 @@ func TestConfigMaps(t *testing.T) {
 		{"without the label the sets are not in force", "cm-label", testConfigMapUnlabelled, history.Counts{Placements: 1, Removals: 1}},
 		{"the sets of a deleted ConfigMap are not in force", "cm-delete", testConfigMapDeleted, history.Counts{Placements: 2, Removals: 1}},
 		{"of two equal sets the first is in force", "cm-twice", testConfigMapTwice, history.Counts{Placements: 2, Removals: 1}},
+		{"a set moves to a ConditionSet and back without a gap", "cm-moves", testConfigMapMoves, history.Counts{Evictions: 1}},
 		{"a harmful version is not applied", "cm-hurts", testConfigMapOverBound(controller), history.Counts{Placements: 2}},
 		{"an older role does not read ConfigMaps", "cm-role", testConfigMapOldRole(controller), history.Counts{Placements: 3, Removals: 1}},
 	} {
@@ -248,6 +250,7 @@ func testBadEdit(c *install.Controller) func(*scope) {
 		w.has(w.node(1), noSchedule(w.key("one")))
 		w.tellsOf(w.name+"-policies", "Accepted", "sets: 1")
 		w.metric(c, behind+"0")
+		w.hasMirror("policies", "one", hasCondition(v1alpha1.Ready, metav1.ConditionTrue, "Followed", "1 node tainted"))
 		first := w.hasRevision("policies", w.key("one"))
 
 		// One invalid key blocks all other keys, and so does one invalid set.
@@ -262,6 +265,7 @@ func testBadEdit(c *install.Controller) func(*scope) {
 			w.tellsOf(w.name+"-policies", "NotAccepted", "the last good version stays in force", bad.line)
 		}
 		w.metric(c, behind+"1")
+		w.hasMirror("policies", "one", hasCondition(v1alpha1.Ready, metav1.ConditionFalse, "Invalid", "the current version of ConfigMap "+w.name+"-policies is not accepted: no key of its data", "the last accepted version stays in force; 1 node tainted"))
 		w.setCondition(w.node(2), "Unhealthy", corev1.ConditionTrue)
 		w.has(w.node(2), noSchedule(w.key("one")))
 		w.hasNow(w.node(1), noSchedule(w.key("one")))
@@ -275,6 +279,7 @@ func testBadEdit(c *install.Controller) func(*scope) {
 		w.createConfigMap("policies", next, true)
 		w.has(w.node(1), noSchedule(w.key("two")))
 		w.metric(c, behind+"0")
+		w.hasMirror("policies", "one", nil)
 		if second := w.hasRevision("policies", w.key("two")); second <= first {
 			w.t.Errorf("revision %d comes after %d", second, first)
 		}
@@ -466,6 +471,72 @@ func testConfigMapDeleted(w *scope) {
 	w.hasNow(w.node(1))
 	w.createConfigMap("policies", w.configMap("next", "NoSchedule", "Unhealthy"), true)
 	w.has(w.node(1), noSchedule(w.key("next")))
+}
+
+// testConfigMapMoves moves a set from a ConfigMap to a ConditionSet, and back. While both are there,
+// one of them is in force.
+func testConfigMapMoves(w *scope) {
+	w.createNodes(healthyNodes(6))
+	w.setCondition(w.node(1), "Unhealthy", corev1.ConditionTrue)
+	text := w.configMap("moves", "NoExecute", "Unhealthy")
+	w.createConfigMap("policies", text, true)
+	w.has(w.node(1), noExecute(w.key("moves")))
+	w.hasMirror("policies", "moves", isAccepted(metav1.ConditionTrue, "Followed"))
+	// Most nodes become unhealthy: as a new set, this one would be refused.
+	for i := 2; i <= 5; i++ {
+		w.setCondition(w.node(i), "Unhealthy", corev1.ConditionTrue)
+	}
+
+	w.write("moves", func(s *v1alpha1.ConditionSetSpec) {
+		s.Type, s.Effect, s.Selector.MatchExpressions = "moves", corev1.TaintEffectNoExecute, nil
+	})
+	w.hasStatus("moves", isAccepted(metav1.ConditionTrue, "Followed"))
+	w.hasMirror("policies", "moves", isAccepted(metav1.ConditionFalse, "Duplicate", "ConditionSet "+w.name+"-moves is the same set and in force; this one takes over when that is deleted"))
+	w.deleteConfigMap()
+	w.hasMirror("policies", "moves", nil)
+	w.hasNow(w.node(1), noExecute(w.key("moves")))
+
+	w.createConfigMap("policies", text, true)
+	w.tellsOf(w.name+"-policies", "Accepted", "takes over when that is deleted")
+	w.hasMirror("policies", "moves", isAccepted(metav1.ConditionFalse, "Duplicate"))
+	w.deleteSet("moves")
+	w.hasMirror("policies", "moves", isAccepted(metav1.ConditionTrue, "Followed"))
+	w.hasNow(w.node(1), noExecute(w.key("moves")))
+
+	changes := testkit.Value(w.RecordingOf(w.t.Context(), func(c testbed.Change) bool {
+		return c.GVR == testbed.NodesResource && c.Name == w.node(1)
+	})).Must(w.t)
+	wasTainted := false
+	for _, c := range changes {
+		node := &corev1.Node{}
+		testkit.Must(w.t, runtime.DefaultUnstructuredConverter.FromUnstructured(c.Object.Object, node))
+		isTainted := slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
+			return taint.Key == w.key("moves") && taint.Effect == corev1.TaintEffectNoExecute
+		})
+		testkit.Check(w.t, isTainted || !wasTainted, "version %s of the node has lost the taint", c.ResourceVersion)
+		wasTainted = isTainted
+	}
+}
+
+// hasMirror waits until the ConditionSet that shows a set of a ConfigMap has a status, or until it is
+// gone if wrong is nil.
+func (w *scope) hasMirror(configMap, set string, wrong func(v1alpha1.ConditionSetStatus) error) {
+	w.t.Helper()
+	name := "configmap-" + w.name + "-" + configMap + "-sets-yaml-" + strings.ToLower(set)
+	w.eventually("mirror "+name, func() error {
+		mirror := &v1alpha1.ConditionSet{}
+		switch err := w.api.Get(w.t.Context(), client.ObjectKey{Name: name}, mirror); {
+		case wrong == nil && apierrors.IsNotFound(err):
+			return nil
+		case wrong == nil:
+			return errors.New("it is there")
+		case err != nil:
+			return err
+		case mirror.Labels[v1alpha1.MirrorLabel] != "ConfigMap" || mirror.Spec.Type != set || mirror.Status.ObservedGeneration != mirror.Generation:
+			return fmt.Errorf("it is %+v", mirror)
+		}
+		return wrong(mirror.Status)
+	})
 }
 
 func testConfigMapTwice(w *scope) {

@@ -187,6 +187,9 @@ func (b *accountBuilder) claim(change testbed.Change) {
 		b.others = append(b.others, &termination{claim: change.Name, node: node, deleted: change.Time})
 	case isDeleting:
 		e.deleted, e.deadline = change.Time, now.GetAnnotations()[deadlineAnnotation]
+	case isOurs(change) && e == nil && before.GetDeletionTimestamp() != nil && before.GetAnnotations()[deadlineAnnotation] != now.GetAnnotations()[deadlineAnnotation]:
+		other := slices.IndexFunc(b.others, func(o *termination) bool { return o.claim == change.Name })
+		b.others[other].deadline = now.GetAnnotations()[deadlineAnnotation] // the drain that another client began is ended by force
 	case isOurs(change) && e != nil && !e.deleted.IsZero() && e.deadline != now.GetAnnotations()[deadlineAnnotation]:
 		e.deadline = now.GetAnnotations()[deadlineAnnotation] // its drain is ended by force
 	case isOurs(change):

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -153,8 +155,53 @@ func testPolicy(t *testing.T, w *fixture, _ *install.Controller) {
 	// The block on the pool takes precedence. Without it the policy applies again.
 	p.patch(object{"repair": repair("1h")})
 	p.hasStatus("named", counted(0, 0, 0, 0), condition(v1alpha1.Conflict, metav1.ConditionTrue, "NodePool named has its own repair block"))
+	testMirror(p)
 	p.patch(object{"repair": nil})
 	p.hasStatus("named", counted(4, 0, 0, 0), condition(v1alpha1.Conflict, metav1.ConditionFalse))
+	p.hasNoMirror()
+	// A policy of a user may have the name of the mirror.
+	p.policy("nodepool-named", "1h")
+	p.patch(object{"repair": repair("2h")})
+	p.hasEvent("NodePool", p.name, "MirrorNameTaken", "a user's RepairPolicy has the name nodepool-named")
+	p.hasStatus("nodepool-named", condition(v1alpha1.Conflict, metav1.ConditionTrue, "NodePool named has its own repair block"))
+}
+
+// testMirror checks the RepairPolicy that shows the block of the pool, which tolerates BadDisk for
+// an hour.
+func testMirror(p *pool) {
+	t := p.t
+	t.Helper()
+	const mirror = "nodepool-named"
+	p.hasEvent("NodePool", p.name, "Accepted", "spec.repair is in force")
+	p.hasStatus(mirror, counted(4, 0, 0, 0), condition(v1alpha1.Accepted, metav1.ConditionTrue, "Followed"), condition(v1alpha1.Ready, metav1.ConditionTrue))
+	unhealthy := p.names()[0]
+	p.makeUnhealthy(unhealthy)
+	due := p.since(unhealthy, "BadDisk").Add(time.Hour)
+	p.hasStatus(mirror, counted(4, 1, 0, 0), row(unhealthy, "Pending", &due))
+	table, err := p.Kubectl(t.Context(), "get", "repairpolicies", mirror)
+	testkit.Must(t, err)
+	p.isInTable(table, mirror+" named 4 1 0 0 True 1 node unhealthy, due "+due.UTC().Format(time.TimeOnly))
+	_, err = p.Kubectl(t.Context(), "patch", "repairpolicy", mirror, "--type=merge", "-p", `{"spec":{"repair":{"enabled":false}}}`)
+	testkit.Check(t, err != nil && strings.Contains(err.Error(), "only the controller writes repairpolicies with the label"), "a user has changed the mirror: %v", err)
+	_, err = p.Kubectl(t.Context(), "delete", "repairpolicy", mirror)
+	testkit.Must(t, err)
+	p.hasStatus(mirror, counted(4, 1, 0, 0)) // the controller has written it again
+	p.setCondition("BadDisk", corev1.ConditionFalse, unhealthy)
+	p.hasStatus(mirror, counted(4, 0, 0, 0))
+	is := &v1alpha1.RepairPolicy{}
+	testkit.Must(t, p.api.Get(t.Context(), client.ObjectKey{Name: mirror}, is))
+	testkit.Check(t, is.Labels[v1alpha1.MirrorLabel] == "NodePool" && len(is.OwnerReferences) == 1 && is.OwnerReferences[0].Name == p.name, "its metadata are %+v", is.ObjectMeta)
+}
+
+// hasNoMirror waits until no RepairPolicy shows a block of the pool.
+func (p *pool) hasNoMirror() {
+	p.t.Helper()
+	p.eventually("no mirror", func(ctx context.Context) error {
+		if err := p.api.Get(ctx, client.ObjectKey{Name: "nodepool-" + p.name}, &v1alpha1.RepairPolicy{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("it is there: %w", err)
+		}
+		return nil
+	})
 }
 
 // edit changes a policy.

@@ -225,6 +225,10 @@ const (
 	// AcceptImpactAnnotation with the value "true" admits a policy that would already match more
 	// nodes than its bound allows.
 	AcceptImpactAnnotation = "autohealer.resourcestack.com/accept-impact"
+
+	// MirrorLabel marks an object that the controller writes to show a policy that another object
+	// contains. Its value is the kind of that object: NodePool or ConfigMap.
+	MirrorLabel = "autohealer.resourcestack.com/mirror"
 )
 
 // ConditionSetList is a list of ConditionSets.

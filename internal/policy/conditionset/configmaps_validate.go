@@ -93,8 +93,16 @@ func (p *Policy) validateSets(s *configMapSet) (warnings []string, problems conf
 	}
 	reported := p.host.Core().Reported()
 	for _, set := range s.version.Sets {
-		c := validate.Case{Set: set.ConditionSet, Others: others, Reported: reported, Impact: p.host.Core().Impact}
-		if pol := p.known[set.Name]; pol != nil {
+		c := validate.Case{Set: set.ConditionSet, Reported: reported, Impact: p.host.Core().Impact}
+		for _, other := range others {
+			if !validate.IsCopy(other, set.ConditionSet) {
+				c.Others = append(c.Others, other)
+				continue
+			}
+			warnings = append(warnings, lineError(set, "spec.type", validate.WaitsFor(other)).Error())
+			c.Before = other
+		}
+		if pol := p.known[set.Name]; pol != nil && pol.version() != nil {
 			c.Before = pol.inForce
 			if pol.isOrWasFollowed() { // also if an earlier term stored it and this one has not validated it yet
 				c.Before = pol.set
@@ -142,6 +150,7 @@ func fieldOf(warning string) (field, text string) {
 // acceptConfigMap requests a revision of a valid version, which takes effect afterwards.
 func (p *Policy) acceptConfigMap(now time.Time, s *configMapSet, version *configmaps.Version) {
 	wasRefused := s.refused != nil
+	p.markMirrorsStale(now, s)
 	s.lastGood, s.refused, s.problem, s.mayBecomeValid = version, nil, nil, false
 	switch {
 	case s.inForce == nil && !p.configMaps.loaded:
@@ -159,12 +168,12 @@ func (p *Policy) acceptConfigMap(now time.Time, s *configMapSet, version *config
 func (p *Policy) rejectConfigMap(now time.Time, s *configMapSet, err error) {
 	isSame := s.refused != nil && configmaps.SameContent(s.refused, s.ConfigMap)
 	s.refused, s.problem, s.mayBecomeValid = s.ConfigMap, err, false
+	p.markMirrorsStale(now, s)
 	if isSame {
 		return
 	}
 	p.cfg.Logger.Warn("configmap not accepted", "configMap", s.Name, "resourceVersion", s.ResourceVersion, "err", err)
 	p.reportConfigMap(now, s)
-	p.host.Statuses().Schedule(now)
 }
 
 // reportConfigMap publishes an Event with the problems of the current content.

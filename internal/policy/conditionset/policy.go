@@ -13,6 +13,7 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/configmaps"
 	"github.com/resourcestack/autohealer/internal/engine"
+	"github.com/resourcestack/autohealer/internal/mirror"
 	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/required"
 	"github.com/resourcestack/autohealer/internal/status"
@@ -65,6 +66,8 @@ type Policy struct {
 	validation setValidation
 	unowned    unowned
 	configMaps *configMapSets
+	mirrors    *mirrors
+	nameTaken  map[string]bool // sets in ConfigMaps for which an Event said that a user's ConditionSet has the name of the mirror
 }
 
 // New returns a policy that has loaded nothing.
@@ -78,7 +81,7 @@ func New(host engine.Host, cfg Config) (*Policy, error) {
 func newPolicy(host engine.Host, cfg Config) *Policy {
 	p := &Policy{
 		cfg: cfg, host: host, inbox: watch.NewInbox[*v1alpha1.ConditionSet](cfg.Signal, nil), known: map[string]*conditionSet{},
-		unowned: newUnowned(), configMaps: newConfigMapSets(cfg),
+		unowned: newUnowned(), configMaps: newConfigMapSets(cfg), mirrors: newMirrors(treat.NewWriter(cfg.Client)), nameTaken: map[string]bool{},
 	}
 	p.tellUnreadable(time.Now()) // until the ConfigMaps are loaded
 	return p
@@ -224,6 +227,7 @@ func (p *Policy) remove(now time.Time, name string) {
 	if p.known[name] == nil {
 		return
 	}
+	p.handOver(now, p.known[name])
 	delete(p.known, name)
 	p.validation.due = true
 	p.host.Core().RemoveRule(now, setRule(name))
@@ -232,20 +236,34 @@ func (p *Policy) remove(now time.Time, name string) {
 	p.cfg.Logger.Info("set gone", "conditionSet", name)
 }
 
-// namesInAPI yields the names of the known sets that are not from ConfigMaps.
+// namesInAPI yields the names of the known ConditionSets and mirrors.
 func (p *Policy) namesInAPI(yield func(string) bool) {
 	for name, set := range p.known {
 		if set.isInAPI() && !yield(name) {
 			return
 		}
 	}
+	p.mirrors.Names(yield)
 }
 
 // takeSets takes in changed sets.
 func (p *Policy) takeSets(now time.Time) {
 	p.inbox.Take().Apply(p.namesInAPI,
-		func(name string) { p.remove(now, name) },
-		func(set *v1alpha1.ConditionSet) { p.upsert(now, set) })
+		func(name string) {
+			p.remove(now, name)
+			p.mirrors.Remove(name)
+			p.host.Statuses().Schedule(now)
+		},
+		func(set *v1alpha1.ConditionSet) {
+			if !mirror.Is(set) {
+				p.mirrors.Remove(set.Name)
+				p.upsert(now, set)
+				return
+			}
+			p.remove(now, set.Name)
+			p.mirrors.Observe(set, set.Spec, set.Status)
+			p.host.Statuses().Schedule(now)
+		})
 	if p.validation.due && !p.configMaps.validateAt.IsZero() { // the change may unblock a ConfigMap
 		p.configMaps.validateAt, p.configMaps.changed = now, true
 	}

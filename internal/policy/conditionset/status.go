@@ -20,16 +20,23 @@ import (
 	"github.com/resourcestack/autohealer/internal/summary"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
+	"github.com/resourcestack/autohealer/internal/validate"
 )
 
 // WriteStatuses updates the statuses of condition sets.
 func (p *Policy) WriteStatuses(ctx context.Context, now time.Time) {
-	for name, pol := range p.known {
+	mirrors := map[string]wantedMirror{}
+	for _, name := range slices.Sorted(maps.Keys(p.known)) {
+		pol := p.known[name]
 		counts, _ := p.host.Core().Population(setRule(name))
 		policy := policykind.PolicyOf(setRule(name))
 		p.host.PolicyMetrics().SetNodes(policy, pol.summarize(counts).States())
 		p.host.PolicyMetrics().SetReady(policy, pol.err == nil && !pol.withholdsTaints())
-		if !pol.isInAPI() || !pol.status.Stale && pol.status.Stored.Selected == status.Count(counts.Selected) {
+		if !pol.isInAPI() {
+			p.addMirror(mirrors, pol, counts)
+			continue
+		}
+		if !pol.status.Stale && pol.status.Stored.Selected == status.Count(counts.Selected) {
 			continue
 		}
 		pol.status.Update(ctx, now, p.host.Statuses(), status.Write[v1alpha1.ConditionSetStatus]{
@@ -38,6 +45,7 @@ func (p *Policy) WriteStatuses(ctx context.Context, now time.Time) {
 			Send:   treat.NewWriter(p.cfg.Client).Status,
 		})
 	}
+	p.mirrors.Write(ctx, now, p.host.Statuses(), mirrors)
 }
 
 // summarize counts the nodes of a set by state.
@@ -101,14 +109,19 @@ func (p *Policy) message(name string, reason triage.Reason) string {
 	return reason.Sentence() + "; being written"
 }
 
-// statusOf returns the status of a set.
+// statusOf returns the status of a set in the API.
 func (p *Policy) statusOf(pol *conditionSet, counts triage.Population) v1alpha1.ConditionSetStatus {
+	return p.statusFor(pol, counts, pol.set.Generation, pol.status.Stored.Conditions)
+}
+
+// statusFor returns the status of a set for an object with this generation and these conditions.
+func (p *Policy) statusFor(pol *conditionSet, counts triage.Population, generation int64, stored []metav1.Condition) v1alpha1.ConditionSetStatus {
 	result := v1alpha1.ConditionSetStatus{
-		ObservedGeneration: pol.set.Generation,
+		ObservedGeneration: generation,
 		Selected:           status.Count(counts.Selected),
 		Matched:            status.Count(counts.Unhealthy),
 		Nodes:              []v1alpha1.MatchedNode{},
-		Conditions:         slices.Clone(pol.status.Stored.Conditions),
+		Conditions:         slices.Clone(stored),
 	}
 	switch {
 	case pol.inForce != nil:
@@ -147,7 +160,7 @@ func (p *Policy) statusOf(pol *conditionSet, counts triage.Population) v1alpha1.
 func (p *Policy) setConditions(pol *conditionSet, status *v1alpha1.ConditionSetStatus, heldBack triage.Reason, sentence string) {
 	accepted := metav1.Condition{
 		Type: v1alpha1.Accepted, Status: metav1.ConditionTrue, Reason: "Followed",
-		Message: "the set is followed", ObservedGeneration: pol.set.Generation,
+		Message: "the set is followed", ObservedGeneration: status.ObservedGeneration,
 	}
 	if pol.set.Spec.DryRun {
 		accepted.Reason, accepted.Message = "DryRun", "the set is evaluated, but places no taint"
@@ -163,18 +176,22 @@ func (p *Policy) setConditions(pol *conditionSet, status *v1alpha1.ConditionSetS
 			accepted.Status = metav1.ConditionFalse
 		}
 	}
+	keepsPrevious := pol.keepsPrevious()
+	if problem := p.configMapProblem(pol); problem != "" {
+		accepted.Status, accepted.Reason, accepted.Message, keepsPrevious = metav1.ConditionFalse, string(validate.Invalid), problem, true
+	}
 	meta.SetStatusCondition(&status.Conditions, accepted)
 	ready := accepted
 	switch ready.Type = v1alpha1.Ready; {
 	case ready.Status == metav1.ConditionTrue:
 		ready.Message = sentence
-	case pol.keepsPrevious():
+	case keepsPrevious:
 		ready.Message += "; " + sentence
 	}
 	meta.SetStatusCondition(&status.Conditions, ready)
 	bounded := metav1.Condition{
 		Type: v1alpha1.HeldBack, Status: metav1.ConditionFalse, Reason: "NothingHeldBack",
-		Message: "no node is kept from NoExecute", ObservedGeneration: pol.set.Generation,
+		Message: "no node is kept from NoExecute", ObservedGeneration: status.ObservedGeneration,
 	}
 	if heldBack.Code != 0 {
 		bounded.Status, bounded.Reason = metav1.ConditionTrue, heldBack.Code.String()

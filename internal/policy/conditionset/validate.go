@@ -190,6 +190,8 @@ func (p *Policy) validationCase(pol *conditionSet) validate.Case {
 	c := validate.Case{Set: pol.set, Before: pol.inForce}
 	if pol.withholdsTaints() { // its impact is not in effect
 		c.Before = nil
+	} else if of := p.copyInForce(pol); c.Before == nil && of != nil { // it takes over, so its impact is not new
+		c.Before = of.inForce
 	}
 	for _, other := range p.known {
 		if other != pol && other.hasPrecedenceOver(pol) {
@@ -199,12 +201,40 @@ func (p *Policy) validationCase(pol *conditionSet) validate.Case {
 	return c
 }
 
+// copyInForce returns the set of the other form, in the API or in a ConfigMap, that is the same and
+// in force, nil for none.
+func (p *Policy) copyInForce(pol *conditionSet) *conditionSet {
+	for _, other := range p.known {
+		if other.isInForce() && !other.withholdsTaints() && validate.IsCopy(other.set, pol.set) {
+			return other
+		}
+	}
+	return nil
+}
+
+// handOver has the copy of a set take over before the set is removed, so that taints stay.
+func (p *Policy) handOver(now time.Time, from *conditionSet) {
+	if !from.isInForce() || from.withholdsTaints() {
+		return
+	}
+	for _, heir := range p.known {
+		if heir.isRefusedFor(validate.Duplicate) && len(heir.problems) == 1 && validate.IsCopy(heir.set, from.set) {
+			p.accept(now, heir)
+			return
+		}
+	}
+}
+
 // hasPrecedenceOver reports whether this set has precedence over the newest version of another
-// set if the two conflict: a followed set over a version that is not, otherwise the older set.
+// set if the two conflict: a followed set over a version that is not, otherwise the older set. Of a
+// set and its copy, the ConditionSet has precedence as soon as it is followed.
 // A set without a version in force or to validate blocks no other.
 func (pol *conditionSet) hasPrecedenceOver(other *conditionSet) bool {
 	if pol.version() == nil {
 		return false
+	}
+	if validate.IsCopy(pol.version(), other.set) {
+		return pol.isInAPI() && pol.isOrWasFollowed()
 	}
 	if mine, its := pol.isOrWasFollowed() || pol.keepsPrevious(), other.isOrWasFollowed(); mine != its {
 		return mine
@@ -249,7 +279,11 @@ func (p *Policy) accept(now time.Time, pol *conditionSet) {
 	rule, err := observe.ConditionSet(pol.set)
 	lacks := proof{}
 	if err == nil {
-		if lacks = pol.restoredProof(); len(lacks.types) == 0 && p.host.IsLoaded() { // otherwise after the nodes are known
+		of := p.copyInForce(pol)
+		switch lacks = pol.restoredProof(); {
+		case of != nil:
+			lacks = of.proof
+		case len(lacks.types) == 0 && p.host.IsLoaded(): // otherwise after the nodes are known
 			lacks = p.missingProof(pol)
 		}
 		rule.Hold = lacks.hold()

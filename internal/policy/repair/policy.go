@@ -19,6 +19,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/machine"
+	"github.com/resourcestack/autohealer/internal/mirror"
 	"github.com/resourcestack/autohealer/internal/observe"
 	"github.com/resourcestack/autohealer/internal/policykind"
 	"github.com/resourcestack/autohealer/internal/remediation"
@@ -59,6 +60,7 @@ type Policy struct {
 	remediations Remediations
 
 	policies        map[string]*repairPolicy
+	mirrors         poolMirrors
 	byPrecedence    []*repairPolicy              // the followed policies, by precedence
 	invalidPolicies []*repairPolicy              // policies that never had a valid version
 	pools           map[string]*repairblock.Pool // by name
@@ -120,6 +122,7 @@ func New(host engine.TreatmentHost, cfg Config, d Dependencies) *Policy {
 		host: host, cfg: cfg, inbox: d.Inbox, blocks: d.Pools, machines: d.Machines, remediations: d.Remediations, metrics: d.Metrics,
 		policies: map[string]*repairPolicy{}, pools: map[string]*repairblock.Pool{}, counts: map[string]*poolCounts{}, counted: map[types.UID]machineCounts{},
 		followed: map[triage.RuleID]*repairRule{}, nodes: map[string]*repairedNode{}, dirty: map[string]bool{},
+		mirrors: newPoolMirrors(host.Writer()),
 	}
 }
 
@@ -290,9 +293,22 @@ func (r *Policy) Planned(n *engine.Node, plan triage.Plan) {
 
 // takePolicies takes in changed policies and pools.
 func (r *Policy) takePolicies(now time.Time) {
-	r.inbox.Take().Apply(maps.Keys(r.policies),
-		func(name string) { r.removePolicy(now, name) },
-		func(object *v1alpha1.RepairPolicy) { r.upsertPolicy(now, object) })
+	r.inbox.Take().Apply(r.names,
+		func(name string) {
+			r.removePolicy(now, name)
+			r.mirrors.Remove(name)
+			r.host.Statuses().Schedule(now)
+		},
+		func(object *v1alpha1.RepairPolicy) {
+			if !mirror.Is(object) {
+				r.mirrors.Remove(object.Name)
+				r.upsertPolicy(now, object)
+				return
+			}
+			r.removePolicy(now, object.Name)
+			r.mirrors.Observe(object, object.Spec, object.Status)
+			r.host.Statuses().Schedule(now)
+		})
 	changed, all := r.blocks.Take()
 	if all {
 		for name := range r.pools {
@@ -304,6 +320,16 @@ func (r *Policy) takePolicies(now time.Time) {
 	for name, pool := range changed {
 		r.upsertPool(now, name, pool)
 	}
+}
+
+// names yields the names of the known RepairPolicies and mirrors.
+func (r *Policy) names(yield func(string) bool) {
+	for name := range r.policies {
+		if !yield(name) {
+			return
+		}
+	}
+	r.mirrors.Names(yield)
 }
 
 // upsertPool stores a pool, nil if it is gone.
@@ -323,6 +349,7 @@ func (r *Policy) upsertPool(now time.Time, name string, pool *repairblock.Pool) 
 			r.recountPool(name)
 		}
 	}
+	r.mirrors.stale[name] = true
 	if (before == nil) != (pool == nil) || pool != nil && repairVeto(before) != repairVeto(pool) {
 		r.dirty[name] = true
 	}
@@ -411,7 +438,6 @@ func (r *Policy) removePolicy(now time.Time, name string) {
 	r.host.Retire(now, policyRuleID(name))
 	r.changed = true
 	r.remediations.ReferencesChanged()
-	r.host.Statuses().Schedule(now)
 	r.host.Logger().Info("repair policy gone", "repairPolicy", name)
 }
 
@@ -460,6 +486,9 @@ func (r *Policy) SetRules(_ context.Context, now time.Time) (due time.Time) {
 	clear(r.dirty)
 	for _, pol := range r.policies {
 		pol.status.Stale = true
+	}
+	for name := range r.pools {
+		r.mirrors.stale[name] = true
 	}
 	r.host.Statuses().Schedule(now)
 	return time.Time{}

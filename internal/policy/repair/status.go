@@ -24,7 +24,7 @@ import (
 
 // WriteStatuses updates the statuses of repair policies and the metrics of all policies.
 func (r *Policy) WriteStatuses(ctx context.Context, now time.Time) {
-	sums, gauges := map[*repairPolicy]*repairCounts{}, map[policykind.Policy]*summary.Nodes{}
+	sums, gauges := map[any]*repairCounts{}, map[policykind.Policy]*summary.Nodes{} // sums by *repairPolicy, or by NodePool without one
 	for id, followed := range r.followed {
 		counts, _ := r.host.Core().Population(id)
 		sum := r.countRepair(followed, counts)
@@ -34,15 +34,21 @@ func (r *Policy) WriteStatuses(ctx context.Context, now time.Time) {
 			followed.due = due
 			if followed.policy != nil {
 				followed.policy.status.Stale = true
+			} else {
+				r.mirrors.stale[followed.pool] = true
 			}
 			followed.stale = false
 		}
 		entryOf(gauges, policykind.PolicyOf(id)).Merge(&sum.nodes)
-		entryOf(sums, followed.policy).add(sum)
+		if followed.policy != nil {
+			entryOf[any](sums, followed.policy).add(sum)
+		} else {
+			entryOf[any](sums, followed.pool).add(sum)
+		}
 	}
 	for name, pol := range r.policies {
 		entryOf(gauges, policykind.Policy{Kind: "RepairPolicy", Name: name}) // also of a policy without rules
-		sum := entryOf(sums, pol)
+		sum := entryOf[any](sums, pol)
 		if !pol.status.Stale && pol.status.Stored.Nodes == status.Count(sum.nodes.Selected) {
 			continue
 		}
@@ -58,6 +64,7 @@ func (r *Policy) WriteStatuses(ctx context.Context, now time.Time) {
 		}
 	}
 	r.setGauges(gauges)
+	r.writeMirrors(ctx, now, func(pool string) *repairCounts { return entryOf[any](sums, pool) })
 }
 
 // entryOf returns the entry of a key, created if necessary.
@@ -164,16 +171,30 @@ func (r *Policy) firstDue(rows []row) map[string]time.Time {
 
 // statusOf returns the status of a policy.
 func (r *Policy) statusOf(pol *repairPolicy, sum *repairCounts) v1alpha1.RepairPolicyStatus {
+	result := r.countsStatus(pol.object.Generation, pol.status.Stored.Conditions, sum)
+	if pol.accepted != nil {
+		result.AcceptedSpec = format.EncodeSpec(pol.accepted.Spec)
+	}
+	r.setConditions(&result, r.accepted(pol), pol.problem != "" && pol.inForce != nil, sum)
+	conflict := metav1.Condition{
+		Type: v1alpha1.Conflict, Status: metav1.ConditionFalse, Reason: "NoConflict", Message: "no other policy governs a node that this policy selects", ObservedGeneration: pol.object.Generation,
+	}
+	if message := r.conflict(pol); message != "" {
+		conflict.Status, conflict.Reason, conflict.Message = metav1.ConditionTrue, "Shadowed", message
+	}
+	meta.SetStatusCondition(&result.Conditions, conflict)
+	return result
+}
+
+// countsStatus returns what a status says about nodes.
+func (r *Policy) countsStatus(generation int64, conditions []metav1.Condition, sum *repairCounts) v1alpha1.RepairPolicyStatus {
 	result := v1alpha1.RepairPolicyStatus{
-		ObservedGeneration: pol.object.Generation,
+		ObservedGeneration: generation,
 		Nodes:              status.Count(sum.nodes.Selected),
 		Unhealthy:          status.Count(sum.unhealthy), Repairing: status.Count(sum.repairing), Held: status.Count(sum.nodes.Count(triage.Code.IsWait)),
 		Tolerations:    tolerations(sum.signals),
 		UnhealthyNodes: []v1alpha1.UnhealthyNode{},
-		Conditions:     slices.Clone(pol.status.Stored.Conditions),
-	}
-	if pol.accepted != nil {
-		result.AcceptedSpec = format.EncodeSpec(pol.accepted.Spec)
+		Conditions:     slices.Clone(conditions),
 	}
 	if len(sum.signals) > 0 {
 		result.MaxRepairing = new(status.Count(sum.limit))
@@ -193,7 +214,6 @@ func (r *Policy) statusOf(pol *repairPolicy, sum *repairCounts) v1alpha1.RepairP
 		}
 		result.UnhealthyNodes = append(result.UnhealthyNodes, listedNode)
 	}
-	r.setConditions(pol, &result, sum.nodes.Sentence(r.host.CurrentReason))
 	return result
 }
 
@@ -241,36 +261,25 @@ func (r *Policy) accepted(pol *repairPolicy) metav1.Condition {
 	return accepted
 }
 
-// setConditions sets the conditions of the policy. The sentence says what happens to its
-// nodes.
-func (r *Policy) setConditions(pol *repairPolicy, status *v1alpha1.RepairPolicyStatus, sentence string) {
-	set := func(kind string, is bool, reason, message string) {
-		condition := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message, ObservedGeneration: pol.object.Generation}
-		if is {
-			condition.Status = metav1.ConditionTrue
-		}
-		meta.SetStatusCondition(&status.Conditions, condition)
-	}
-	accepted := r.accepted(pol)
+// setConditions sets the conditions that policies and repair blocks have. keepsPrevious says that
+// an earlier version is in force than the newest.
+func (r *Policy) setConditions(status *v1alpha1.RepairPolicyStatus, accepted metav1.Condition, keepsPrevious bool, sum *repairCounts) {
 	meta.SetStatusCondition(&status.Conditions, accepted)
-	ready := accepted
+	ready, sentence := accepted, sum.nodes.Sentence(r.host.CurrentReason)
 	ready.Type = v1alpha1.Ready
 	switch {
 	case ready.Reason == "Followed":
 		ready.Message = sentence
-	case ready.Status == metav1.ConditionTrue || pol.problem != "" && pol.inForce != nil:
+	case ready.Status == metav1.ConditionTrue || keepsPrevious:
 		ready.Message += "; " + sentence
 	}
 	meta.SetStatusCondition(&status.Conditions, ready)
 	meta.RemoveStatusCondition(&status.Conditions, v1alpha1.SchemaLost)
 	if lost := r.poolsWithLostSchema(); len(lost) > 0 {
-		set(v1alpha1.SchemaLost, true, "BlocksHidden", "the CRD of NodePools has lost the schema of repair blocks; the last good blocks are in force for NodePools "+strings.Join(lost, ", "))
-	}
-	switch message := r.conflict(pol); message {
-	case "":
-		set(v1alpha1.Conflict, false, "NoConflict", "no other policy governs a node that this policy selects")
-	default:
-		set(v1alpha1.Conflict, true, "Shadowed", message)
+		meta.SetStatusCondition(&status.Conditions, metav1.Condition{
+			Type: v1alpha1.SchemaLost, Status: metav1.ConditionTrue, Reason: "BlocksHidden", ObservedGeneration: accepted.ObservedGeneration,
+			Message: "the CRD of NodePools has lost the schema of repair blocks; the last good blocks are in force for NodePools " + strings.Join(lost, ", "),
+		})
 	}
 }
 
