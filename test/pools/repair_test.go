@@ -40,7 +40,7 @@ func TestPools(t *testing.T) {
 			"a failing pool is paused":                                                        testHeld,
 			"vetoes prevent repair":                                                           testVetoes,
 			"a veto on the pool prevents repair":                                              testVetoedPool,
-			"a claim that is being deleted is left alone":                                     testAlreadyGoing,
+			"a drain that another client began ends by force, and not before":                 testAlreadyGoing,
 			"the controller repairs a node before Karpenter":                                  testBeforeKarpenter,
 			"a policy names a pool":                                                           testPolicy,
 			"a policy selects nodes of two pools":                                             testSelected,
@@ -56,7 +56,7 @@ func TestPools(t *testing.T) {
 	})
 	t.Run("repair blocks survive Karpenter's writes", func(t *testing.T) { testBlocksKept(t, w) })
 	t.Run("every write kept the promises", func(t *testing.T) {
-		w.judge(t, readyTimeoutsOn, history.Counts{Marks: 40, Terminations: 40, PolicyStatuses: 10, Remediations: 2, Releases: 2})
+		w.judge(t, readyTimeoutsOn, history.Counts{Marks: 40, Terminations: 40, Forced: 1, PolicyStatuses: 10, Remediations: 2, Releases: 2})
 	})
 	t.Run("the RBAC rights were sufficient", func(t *testing.T) { testRights(t, w) })
 }

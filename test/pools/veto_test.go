@@ -156,21 +156,35 @@ func dropClaim(p *pool, _ string) error {
 	return err
 }
 
-// testAlreadyGoing has another client delete a claim, whose node becomes unhealthy while
-// its pods stop slowly.
-func testAlreadyGoing(t *testing.T, w *fixture, _ *install.Controller) {
+// testAlreadyGoing has an admin delete a claim gracefully. A policy that drains leaves it alone. A
+// policy that terminates by force ends the drain when the condition is no longer tolerated.
+func testAlreadyGoing(t *testing.T, w *fixture, c *install.Controller) {
 	t.Helper()
-	p := w.createFilledPool(t, karpenter.Pool{Name: "going", Spec: object{"repair": repair("1s", everything), "disruption": budgets("100%")}}, 2, stubborn(20*time.Second))
-	names := p.names()
-	_, err := p.Kubectl(t.Context(), "delete", "nodeclaim", "--wait=false", p.claimOf(names[0]).GetName())
-	testkit.Must(p.t, err)
-	p.makeUnhealthy(names[0])
-	p.makeUnhealthy(names[1])
-	a := p.repaired(names[1])
-	p.gone(names[0])
-	if e := a.of(names[0]); e == nil || !e.marked.IsZero() || len(a.others) != 1 {
-		t.Errorf("the admin deleted the claim of %s, but another client changed it: %+v", names[0], e)
+	const toleration = 5 * time.Second
+	block := func(toleration, termination string) object {
+		return object{"repair": repair(toleration, everything, object{"termination": termination}), "disruption": budgets("100%")}
 	}
+	p := w.createFilledPool(t, karpenter.Pool{Name: "going", Spec: block("1s", "Graceful")}, 2)
+	p.protect()
+	unhealthy := p.names()[0]
+	claim := p.claimOf(unhealthy).GetName()
+	_, err := p.Kubectl(t.Context(), "delete", "nodeclaim", "--wait=false", claim)
+	testkit.Must(p.t, err)
+	p.makeUnhealthy(unhealthy)
+	p.hasEvent("Node", unhealthy, "NodeRepairBlocked", "is being deleted")
+	testkit.Check(t, p.claimOf(unhealthy).GetAnnotations()[deadlineAnnotation] == "", "a graceful policy has set a deadline")
+	p.setCondition("BadDisk", corev1.ConditionFalse, unhealthy)
+	p.patch(block(toleration.String(), "Forceful"))
+	p.makeUnhealthy(unhealthy)
+	due := p.since(unhealthy, "BadDisk").Add(toleration)
+	p.gone(unhealthy)
+	e := p.account().of(unhealthy)
+	testkit.Require(t, e != nil && e.marked.IsZero(), "the admin deleted the claim, but we marked it: %+v", e)
+	deadline, err := time.Parse(time.RFC3339, e.deadline)
+	testkit.Must(p.t, err)
+	testkit.Check(t, !deadline.Before(due.Truncate(time.Second)), "the drain was ended at %s, the condition is tolerated until %s", deadline, due)
+	p.hasEvent("NodeClaim", claim, "NodeRepair", "Ending the drain of NodeClaim "+claim, "another client has deleted it")
+	p.measures(c, `autohealer_repairs_total{condition="BadDisk",mode="Forceful",nodepool="going",outcome="forced",policy="going",policy_kind="NodePool"}`, "1")
 }
 
 // testKarpentersRepair has Karpenter repair a node. It waits for the replacement until the

@@ -140,6 +140,45 @@ func TestAChangeToForcefulEndsADrain(t *testing.T) {
 	})
 }
 
+// A policy that terminates by force also ends drains that other clients began, as many at once as
+// its bound allows.
+func TestDrainsOfOthersAreEndedByForce(t *testing.T) {
+	withNodePools(t, func(h *nodePoolFixture) {
+		block := ofAtMost("1")
+		block.Termination = v1alpha1.Graceful
+		h.pool("default", block)
+		h.launches("default", "a", "b", "c")
+		h.breaks(corev1.ConditionTrue, "a", "b")
+		for _, name := range []string{"a", "b"} {
+			h.api.changeClaim("claim-"+name, func(c *karpenter.NodeClaim) { c.DeletionTimestamp = new(metav1.Now()) })
+		}
+		h.deliver()
+		h.advance(10 * time.Minute)
+		h.WantNoTask("a")
+		if is := h.finding(policykind.Repair, "a"); is.Code != triage.Vetoed || !strings.Contains(is.String(), "NodeClaim claim-a is being deleted") {
+			t.Errorf("what is said of it: %v", is)
+		}
+		h.pool("default", ofAtMost("1"))
+		h.WantTask("a", nodeclaim.ForceTermination)
+		h.WantNoTask("b")
+		h.runs("a", how{})
+		testkit.Same(t, h.api.claims["claim-a"].Annotations[karpenter.TerminationTimestampAnnotation], treat.Deadline(time.Now()), "the deadline of the claim")
+		if last := h.Events[len(h.Events)-1]; last.EventReason != treat.NodeRepaired || !strings.Contains(last.Message, "another client has deleted it") || h.isMarked("a") {
+			t.Errorf("the last Event is %+v", last)
+		}
+		h.deliver()
+		h.advance(time.Hour)
+		h.WantNoTask("a")
+		h.WantNoTask("b")
+		h.goes("a")
+		h.advance(time.Hour)
+		h.WantTask("b", nodeclaim.ForceTermination)
+		h.api.changeNode("b", func(n *corev1.Node) { n.Annotations = map[string]string{karpenter.OurDoNotRepairAnnotation: "true"} })
+		h.deliver()
+		h.WantNoTask("b")
+	})
+}
+
 // Every result of each write has a defined next step.
 func TestTerminationByWriteResult(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -409,7 +448,6 @@ func TestVetoes(t *testing.T) {
 		change func(*karpenter.NodeClaim)
 		words  string
 	}{
-		"being deleted":                  {func(c *karpenter.NodeClaim) { c.DeletionTimestamp = new(metav1.Now()) }, "NodeClaim claim-a is being deleted"},
 		"Karpenter is about to":          {sets(karpenter.DisruptionReason, karpenter.Unhealthy, metav1.ConditionTrue), "NodeClaim claim-a is about to be deleted by Karpenter: Unhealthy"},
 		"Karpenter restarts its machine": {sets(karpenter.Rebooting, "", metav1.ConditionTrue), "NodeClaim claim-a is being rebooted by Karpenter"},
 	} {

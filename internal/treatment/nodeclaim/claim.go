@@ -21,6 +21,7 @@ type nodeClaim struct {
 	mark          *ownership.Mark // nil if there is none of ours, or it cannot be read
 	unknownFields int             // fields of the mark that this version does not know
 	deletedByUs   bool            // this controller has deleted it; the watch may be behind
+	forcedAt      time.Time       // when this controller began to end its drain, zero for never
 }
 
 // ProviderID returns the provider ID, which the Node has too. It is empty until the machine

@@ -12,6 +12,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/engine"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
 )
 
 // reportTerminated reports a deleted claim.
@@ -44,7 +45,11 @@ func (w *Work) reportForced(now time.Time, r *engine.TaskResult) {
 	nc, t, claim := w.claims, r.Task, &nodeClaim{NodeClaim: w.Claim}
 	nc.policy.Terminated(now, claim, t, "forced", -1)
 	nc.host.Logger().Info("drain ended by force", "node", r.NodeTasks.Node, "nodeClaim", w.Claim.Name, "reason", t.Reason.String())
-	nc.host.PublishEvent(t.Rule, t.Node, treat.NodeRepaired, t.Reason, "Ending the drain of NodeClaim "+w.Claim.Name+" by force, because termination was changed to Forceful", claim.Reference())
+	why := "termination was changed to Forceful"
+	if t.Reason.Code == triage.Vetoed {
+		why = "its node is unhealthy and the policy terminates by force; another client has deleted it"
+	}
+	nc.host.PublishEvent(t.Rule, t.Node, treat.NodeRepaired, t.Reason, "Ending the drain of NodeClaim "+w.Claim.Name+" by force, because "+why, claim.Reference())
 }
 
 // startupTaintsMessage names the startup taints that are left. Once the node is gone, users cannot

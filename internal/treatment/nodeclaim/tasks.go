@@ -78,8 +78,12 @@ type Terminator interface {
 // Owns reports whether the object is a NodeClaim.
 func (*Treatment) Owns(object ledger.ObjectRef) bool { return isClaim(object) }
 
-// Concerns reports whether the plan of a node names a rule that terminates nodes.
+// Concerns reports whether the plan of a node names a rule that terminates nodes, or ends the drain
+// of its claim.
 func (nc *Treatment) Concerns(n *engine.Node, plan triage.Plan) bool {
+	if c, _ := nc.claimOf(n.Object); nc.drainOfOthers(n, c, plan) != nil {
+		return true
+	}
 	return plan.Treatment != nil && nc.policy.Terminates(n.Object.Name, plan.Treatment.Rule) ||
 		slices.ContainsFunc(plan.Release, func(r triage.Reason) bool { return nc.policy.Terminates(n.Object.Name, r.Rule) })
 }
@@ -161,13 +165,58 @@ func (nc *Treatment) termination(now time.Time, state *engine.Node, c *nodeClaim
 }
 
 // forcing returns a task that ends the drain of a claim that is being deleted.
-func (nc *Treatment) forcing(now time.Time, state *engine.Node, c *nodeClaim, planned *triage.PlannedTreatment) *engine.Task {
+func (nc *Treatment) forcing(now time.Time, state *engine.Node, c *nodeClaim, reason triage.Reason) *engine.Task {
+	c.forcedAt = now
 	return &engine.Task{
 		Kind: ForceTermination, Resource: "nodeclaims", Failure: "the drain of the NodeClaim could not be ended", FailureEvent: treat.RepairBlocked,
-		Rule: planned.Rule, Reason: planned.Reason, Node: state.Object,
+		Rule: reason.Rule, Reason: reason, Node: state.Object,
 		Work: &Work{claims: nc, Does: ForceTermination, Claim: c.NodeClaim, Deadline: treat.Deadline(now)},
 	}
 }
+
+// drainOfOthers returns why the node of a claim is due for termination while another client
+// deletes the claim, nil if that is not so.
+func (nc *Treatment) drainOfOthers(state *engine.Node, c *nodeClaim, plan triage.Plan) *triage.Reason {
+	if c == nil || c.mark != nil || !c.IsEnding() {
+		return nil
+	}
+	for i := range plan.Findings { // a claim in deletion is a veto, which the core looks for when the node is due
+		if is := &plan.Findings[i]; is.Code == triage.Vetoed && nc.policy.Terminates(state.Object.Name, is.Rule) {
+			return is
+		}
+	}
+	return nil
+}
+
+// endDrainOfOthers returns a task that ends the drain of a claim that another client deletes, if
+// the policy terminates nodes by force, or when to look again: the policy, its bound and vetoes may
+// change meanwhile.
+func (nc *Treatment) endDrainOfOthers(now time.Time, state *engine.Node, c *nodeClaim, reason *triage.Reason) (t *engine.Task, due time.Time) {
+	if c.isForced(now) {
+		return nil, time.Time{}
+	}
+	how, isFollowed := nc.policy.Termination(reason.Rule)
+	if !isFollowed || how.Mode != v1alpha1.Forceful || nc.policy.VetoForcing(state) != "" || !nc.hasRoomToForce(now, c, reason.Rule) {
+		return nil, now.Add(forceAgain)
+	}
+	return nc.forcing(now, state, c, *reason), time.Time{}
+}
+
+// hasRoomToForce limits how many drains of other clients the rule ends at once, to what it may
+// repair at once.
+func (nc *Treatment) hasRoomToForce(now time.Time, c *nodeClaim, rule triage.RuleID) bool {
+	counts, _ := nc.host.Core().Population(rule)
+	taken := counts.Pooled
+	for _, other := range nc.byName {
+		if other != c && other.Pool() == c.Pool() && other.mark == nil && other.IsEnding() && (other.isForced(now) || now.Sub(other.forcedAt) < forceAgain) {
+			taken++
+		}
+	}
+	return counts.Cap < 0 || taken < counts.Cap
+}
+
+// forceAgain is the pause before another attempt to end a drain.
+const forceAgain = 10 * time.Second
 
 // nextTask returns the next task for the claim of a node, or when there may be one.
 func (nc *Treatment) nextTask(now time.Time, nodeTasks *engine.NodeTasks, state *engine.Node, plan triage.Plan) (t *engine.Task, due time.Time) {
@@ -188,6 +237,10 @@ func (nc *Treatment) nextTask(now time.Time, nodeTasks *engine.NodeTasks, state 
 			due = times.Earliest(due, nc.host.ReleaseSlot(now, nodeTasks, rule))
 		}
 	}
+	if reason := nc.drainOfOthers(state, c, plan); reason != nil {
+		t, again := nc.endDrainOfOthers(now, state, c, reason)
+		return t, times.Earliest(due, again)
+	}
 	planned := plan.Treatment
 	if planned == nil || !nc.policy.Terminates(nodeTasks.Node, planned.Rule) {
 		return nil, due
@@ -205,7 +258,7 @@ func (nc *Treatment) nextTask(now time.Time, nodeTasks *engine.NodeTasks, state 
 	if c.IsEnding() {
 		// Its policy was changed meanwhile.
 		if c.mark != nil && how.Mode == v1alpha1.Forceful && !c.isForced(now) && nc.policy.VetoForcing(state) == "" {
-			return nc.forcing(now, state, c, planned), due
+			return nc.forcing(now, state, c, planned.Reason), due
 		}
 		return nil, due
 	}

@@ -170,6 +170,11 @@ func (nc *Treatment) upsert(now time.Time, object *karpenter.NodeClaim) {
 	was := c.mark
 	c.NodeClaim, c.mark = object, nc.readMark(c, object)
 	nc.index(c)
+	if c.mark == nil && c.IsEnding() {
+		for _, node := range nc.nodesOf(c) {
+			nc.host.NodeTasks(node) // its drain may have to be ended
+		}
+	}
 	nc.releaseCancelledSlot(c, was)
 	nc.policy.MachineChanged(now, c, was)
 }
