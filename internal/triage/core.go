@@ -19,6 +19,7 @@ type Core struct {
 	nodes    map[string]*node
 	allNodes []*node        // the values of nodes; a slice is faster to iterate
 	reported map[symbol]int // number of reported conditions by type
+	absent   map[*node][]absentCondition
 
 	rules map[RuleID]*rule
 	keeps map[Kind]func(RuleID) bool // see Keep
@@ -120,6 +121,7 @@ func New() *Core {
 	c := &Core{
 		symbols:  symbols{ids: map[string]symbol{}},
 		nodes:    map[string]*node{},
+		absent:   map[*node][]absentCondition{},
 		reported: map[symbol]int{},
 		rules:    map[RuleID]*rule{},
 		pools:    map[string]*pool{},

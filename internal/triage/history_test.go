@@ -1483,28 +1483,24 @@ func TestHistories(t *testing.T) {
 		"storms over", "storms over with no unhealthy node", "gates closed by recovering nodes", "recoveries that were broken off",
 		"recoveries that became unclear", "recoveries taken up from a note", "recoveries begun anew by a stamp", "departures of treatments that delete",
 		"departures of treatments that delete, found after a restart", "gates closed by deleted nodes",
-		"gates with a percentage closed by deleted nodes", "storms by deleted nodes", "departures resumed twice",
+		"gates with a percentage closed by deleted nodes", "storms by deleted nodes", "departures resumed twice", "conditions that return",
 	})
 	for code := triage.CapFull; code <= triage.Retrying; code++ {
 		wanted = append(wanted, "held: "+code.String())
 	}
-	// A hundred histories may lack rare events, so the test runs until they have happened.
-	isMissing := func(what string) bool { return saw[what] == 0 && !raceEnabled }
-	for draws := 0; draws == 0 || draws < 10 && !t.Failed() && slices.ContainsFunc(wanted, isMissing); draws++ {
-		rapid.Check(t, func(t *rapid.T) {
-			runHistory(t, saw, func() []decider { return []decider{triage.New(), newNaiveCore(saw)} }, func(h *history) func(call) {
-				wakes := h.checkWakes()
-				return func(c call) {
-					h.checkSame(h.deciders[1], "naive core")
-					wakes(c)
-					h.countPlans(saw)
-					h.countCallOffs()
-					h.countTreatmentEvents()
-					h.countStarting()
-				}
-			})
+	checkUntilSeen(t, saw, wanted, func(t *rapid.T) {
+		runHistory(t, saw, func() []decider { return []decider{triage.New(), newNaiveCore(saw)} }, func(h *history) func(call) {
+			wakes := h.checkWakes()
+			return func(c call) {
+				h.checkSame(h.deciders[1], "naive core")
+				wakes(c)
+				h.countPlans(saw)
+				h.countCallOffs()
+				h.countTreatmentEvents()
+				h.countStarting()
+			}
 		})
-	}
+	})
 	var totals []string
 	for _, what := range slices.Sorted(maps.Keys(saw)) {
 		totals = append(totals, fmt.Sprintf("%s %d", what, saw[what]))
@@ -1567,10 +1563,29 @@ func (h *history) countPlans(saw map[string]int) {
 	}
 }
 
+// checkUntilSeen runs random histories. A hundred may lack rare events, so it runs more until all of
+// these have happened.
+func checkUntilSeen(t *testing.T, saw map[string]int, wanted []string, check func(*rapid.T)) {
+	t.Helper()
+	isMissing := func(what string) bool { return saw[what] == 0 && !raceEnabled }
+	for draws := 0; draws == 0 || draws < 10 && !t.Failed() && slices.ContainsFunc(wanted, isMissing); draws++ {
+		rapid.Check(t, check)
+	}
+}
+
 func TestInvariants(t *testing.T) {
 	t.Parallel()
 	saw := map[string]int{}
-	rapid.Check(t, func(t *rapid.T) {
+	wanted := slices.Concat(clockSources, callOffEvents, treatmentEvents, checkedTreatmentEvents, []string{
+		"records lost", "begun beside taints of others",
+		"treatments", "gated", "control plane", "NoExecute", "capped", "dry-run plans", "dry-run releases", "dry runs at rest",
+		"placements under a cap", "placements beside others",
+		"effects weakened with taints in flight", "effects strengthened with taints in flight", "rules removed with taints in flight",
+		"late writes", "late writes under a weaker effect", "weaker taints beside a placement called off",
+		"placements called off alone under a weaker effect", "NoExecute taints seen under a weaker effect",
+		"begun under a shared cap", "begun under an allowance",
+	})
+	checkUntilSeen(t, saw, wanted, func(t *rapid.T) {
 		runHistory(t, saw, func() []decider { return []decider{triage.New(), triage.New(), triage.New()} }, func(h *history) func(call) {
 			h.shuffle = true
 			bounds, dryRuns, slots, successors := h.checkBounds(saw), h.checkDryRuns(saw), h.checkSlots(), h.checkSuccessors(saw)
@@ -1617,15 +1632,7 @@ func TestInvariants(t *testing.T) {
 		courses = append(courses, fmt.Sprintf("%s %d", what, saw[what]))
 	}
 	t.Logf("saw %s", strings.Join(courses, ", "))
-	requireSeen(t, saw, slices.Concat(clockSources, callOffEvents, treatmentEvents, checkedTreatmentEvents, []string{
-		"records lost", "begun beside taints of others",
-		"treatments", "gated", "control plane", "NoExecute", "capped", "dry-run plans", "dry-run releases", "dry runs at rest",
-		"placements under a cap", "placements beside others",
-		"effects weakened with taints in flight", "effects strengthened with taints in flight", "rules removed with taints in flight",
-		"late writes", "late writes under a weaker effect", "weaker taints beside a placement called off",
-		"placements called off alone under a weaker effect", "NoExecute taints seen under a weaker effect",
-		"begun under a shared cap", "begun under an allowance",
-	}))
+	requireSeen(t, saw, wanted)
 }
 
 // checkReasons ends the history if a plan has no reason.

@@ -52,8 +52,15 @@ type nodeState struct {
 	changed            map[string]time.Time
 	staleTransition    map[string]bool
 	lastOther          map[string]time.Time // when the last version with another status arrived, by condition
+	absent             map[string]absentRow // conditions that the node no longer reports
 	flapped            map[string]bool      // between the last two observations; set only during updateNode
 	ruleStates         map[triage.RuleID]*ruleState
+}
+
+// absentRow is a condition as the last version with it had it, and when that version arrived.
+type absentRow struct {
+	triage.Condition
+	seen time.Time
 }
 
 // ruleState is the history of a rule on a node.
@@ -199,6 +206,7 @@ func (t *naiveCore) Observe(now time.Time, nodes ...triage.Node) {
 				changed:         map[string]time.Time{},
 				staleTransition: map[string]bool{},
 				lastOther:       map[string]time.Time{},
+				absent:          map[string]absentRow{},
 				ruleStates:      map[triage.RuleID]*ruleState{},
 			}
 			for _, row := range facts.Conditions {
@@ -216,13 +224,20 @@ func (t *naiveCore) Observe(now time.Time, nodes ...triage.Node) {
 			for _, row := range slices.Concat(p.facts.Conditions, facts.Conditions) {
 				before, was := rowOf(p.facts, row.Type)
 				after, is := rowOf(facts, row.Type)
+				earlier, seen, returns := before, facts.Previous, false
+				if gone, is := p.absent[row.Type]; is && !was {
+					earlier, seen, returns = gone.Condition, gone.seen, true
+					t.saw["conditions that return"]++
+					delete(p.absent, row.Type)
+				}
 				switch { // Unknown and a missing condition do not show that the node was healthy
-				case !was || !is:
-					delete(p.lastOther, row.Type)
-				case before.Status == after.Status && before.Reason != after.Reason:
+				case !is:
+					p.absent[row.Type] = absentRow{before, facts.Previous}
+				case !was && !returns:
+				case earlier.Status == after.Status && earlier.Reason != after.Reason:
 					p.lastOther[row.Type] = roundUp(t.now)
-				case before.Status != after.Status && before.Status != triage.Unknown:
-					p.lastOther[row.Type] = roundUp(facts.Previous)
+				case earlier.Status != after.Status && earlier.Status != triage.Unknown:
+					p.lastOther[row.Type] = roundUp(seen)
 				}
 				flapped[row.Type] = was && is && before.Status == after.Status && after.Transition.After(before.Transition)
 				switch {

@@ -164,13 +164,13 @@ func maskOf(kind symbol) conditionMask { return 1 << (kind % 64) }
 func (c *Core) updateConditions(n *node, facts *Node) (changed conditionMask) {
 	rows, previous := facts.Conditions, secondsUp(facts.Previous)
 	if len(rows) != len(n.conditions) {
-		c.replaceConditions(n, rows)
+		c.replaceConditions(n, rows, previous)
 		changed = everyCondition
 	}
 	for i := range rows {
 		row, reported := &n.conditions[i], &rows[i]
 		if c.symbols.name(row.kind) != reported.Type {
-			c.replaceConditions(n, rows) // keeps the comparisons so far
+			c.replaceConditions(n, rows, previous) // keeps the comparisons so far
 			changed = everyCondition
 			row = &n.conditions[i]
 		}
@@ -203,9 +203,52 @@ func (c *Core) updateConditions(n *node, facts *Node) (changed conditionMask) {
 	return changed
 }
 
+// absentCondition is a condition that a node no longer reports. It may return with an old transition
+// time, and must not count from before the last version that showed it healthy.
+type absentCondition struct {
+	kind, reason string
+	status       Status
+	lastOther    uint32
+	lastSeen     uint32 // when the last version with the condition arrived, like lastOther
+}
+
+// maxAbsent is how many absent conditions of a node the core remembers.
+const maxAbsent = 16
+
+// noteAbsent remembers a condition that the node no longer reports. If the node reported it twice,
+// the first counts.
+func (c *Core) noteAbsent(n *node, row *condition, lastSeen uint32) {
+	kind := c.symbols.name(row.kind)
+	if slices.ContainsFunc(c.absent[n], func(a absentCondition) bool { return a.kind == kind }) {
+		return
+	}
+	list := append(c.absent[n], absentCondition{kind, c.symbols.name(row.reason), row.status, row.lastOther, lastSeen})
+	c.absent[n] = list[max(0, len(list)-maxAbsent):]
+}
+
+// takeAbsent returns lastOther of a condition that the node reports for the first time, or again.
+func (c *Core) takeAbsent(n *node, reported *Condition) (lastOther uint32) {
+	at := slices.IndexFunc(c.absent[n], func(a absentCondition) bool { return a.kind == reported.Type })
+	if at < 0 {
+		return 0
+	}
+	a := c.absent[n][at]
+	if c.absent[n] = slices.Delete(c.absent[n], at, at+1); len(c.absent[n]) == 0 {
+		delete(c.absent, n)
+	}
+	switch {
+	case a.status == reported.Status && a.reason != reported.Reason:
+		return secondsUp(instant(c.now))
+	case a.status != reported.Status && a.status != Unknown:
+		return a.lastSeen
+	}
+	return a.lastOther
+}
+
 // replaceConditions rebuilds the conditions in the new order and keeps what is known about
-// each. Conditions are rarely added, removed or reordered.
-func (c *Core) replaceConditions(n *node, rows []Condition) {
+// each. Conditions are rarely added, removed or reordered. previous is when the last version
+// arrived.
+func (c *Core) replaceConditions(n *node, rows []Condition, previous uint32) {
 	old := slices.Clone(n.conditions)
 	n.conditions, n.unknowns = slices.Grow(n.conditions[:0], len(rows))[:len(rows)], 0
 	for i := range rows {
@@ -217,11 +260,15 @@ func (c *Core) replaceConditions(n *node, rows []Condition) {
 			n.unknowns += isUnknown(old[at].status)
 		} else {
 			n.conditions[i].reason = c.symbols.acquire("")
+			n.conditions[i].lastOther = c.takeAbsent(n, &rows[i])
 		}
 		n.conditions[i].kind = c.symbols.acquire(rows[i].Type)
 		c.reported[n.conditions[i].kind]++
 	}
 	for i := range old {
+		if kind := c.symbols.name(old[i].kind); !slices.ContainsFunc(rows, func(row Condition) bool { return row.Type == kind }) {
+			c.noteAbsent(n, &old[i], previous)
+		}
 		c.dropRow(&old[i])
 	}
 }
@@ -307,6 +354,7 @@ func (c *Core) forget(n *node) {
 		c.selectNode(n, r, true, false)
 	}
 	c.countForeign(n)
+	delete(c.absent, n)
 	var departures []*departure
 	for len(n.episodes) > 0 {
 		ep := n.episodes[len(n.episodes)-1]
