@@ -49,6 +49,12 @@ func (nodeTasks *NodeTasks) Slot() ledger.ObjectWrite { return nodeTasks.granted
 // Running returns the task that runs, nil for none.
 func (nodeTasks *NodeTasks) Running() *Task { return nodeTasks.running }
 
+// WasRefused reports whether the API server has rejected a task of this kind, and has made
+// none since.
+func (nodeTasks *NodeTasks) WasRefused(kind string) bool {
+	return nodeTasks.failures[kind].refusals > 0
+}
+
 // HasSlot reports whether the ledger names a slot of the node.
 func (nodeTasks *NodeTasks) HasSlot() bool { return nodeTasks.granted != ledger.ObjectWrite{} }
 

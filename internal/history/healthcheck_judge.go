@@ -386,16 +386,17 @@ func (r *replay) judgeRemediationWrite(before, after *remediationObject) {
 }
 
 // judgeTimedOut judges whether an object had used up its time when we marked it as timed
-// out.
+// out. A remediator whose node is gone is told at once.
 func (r *replay) judgeTimedOut(o *remediationObject, was, is string) {
 	h := r.check(o.check)
 	at, isStep := h.valid.stepOf(o)
+	n := r.nodes[o.node]
 	switch {
 	case was != "":
 		r.addCheckViolation(DoneTwice, o.node, o.check, fmt.Sprintf("we marked %s as timed out again", o))
 	case moment(is).IsZero():
 		r.addCheckViolation(Malformed, o.node, o.check, fmt.Sprintf("we marked %s as timed out at %q, which is not a time", o, is))
-	case o.failed || !isStep || h.edited.After(o.seen):
+	case n == nil || !o.isOf(n) || o.failed || !isStep || h.edited.After(o.seen):
 	case h.valid.steps[at].timeout == 0:
 		r.addCheckViolation(TooSoon, o.node, o.check, fmt.Sprintf("we marked %s as timed out, but it has no timeout", o))
 	default:

@@ -88,6 +88,8 @@ func TestPermittedRemediations(t *testing.T) {
 		"a deleted health check and its objects":                         fine(`treated; deleteHealthCheck admin workers; deleteObject us n1 Reboot; unlock n1`),
 		"a recreated health check does not own the old objects":          fine(`treated; deleteHealthCheck admin workers; healthCheck workers $twoSteps; pass 1m; deleteObject us n1 Reboot; remediate n1 workers Reboot; writeStatus workers Remediating 5 4 1`),
 		"a node that is no longer selected":                              fine(`healthCheck workers $workers+"selector":{"matchLabels":{"pool":"web"}}; becomeUnhealthy n1; remediate n1 workers Reboot; label n1 pool lab; deleteObject us n1 Reboot; unlock n1; writeStatus workers Enabled 4 4 0`),
+		"a remediator of a deleted node is told to stop":                 fine(`treated; deleteNode admin n1; timesOut n1 Reboot; deleteObject us n1 Reboot; unlock n1; writeStatus workers Enabled 4 4 0`),
+		"a remediator of a recreated node is told to stop":               fine(`treated; deleteNode admin n1; node n1; timesOut n1 Reboot; deleteObject us n1 Reboot; unlock n1; writeStatus workers Enabled 5 5 0`),
 		"a node that was recreated with the same name":                   fine(`treated; deleteNode admin n1; node n1; deleteObject us n1 Reboot; unlock n1; writeStatus workers Enabled 5 5 0`),
 		"a node that is to be removed permanently":                       fine(`treated; reports n1 Reboot PermanentNodeDeletionExpected=True; deleteNode remediator n1; pass 1h; writeStatus workers Remediating 4 4 1`),
 		"a node that was healthy until a moment ago":                     fine(`treated; condition n1 Ready=True; pass 1m; condition n1 Ready=False; deleteObject us n1 Reboot; unlock n1; writeStatus workers Enabled 5 4 0`),

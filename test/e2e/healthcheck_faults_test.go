@@ -373,6 +373,7 @@ func testControlPlaneOrphan(w *scope) {
 	w.setCondition(w.node(3), "Unhealthy", corev1.ConditionTrue)
 	w.hasCheckStatus("check", row(w.node(3), "Vetoed", w.node(1)))
 	w.orphansOf()
+	w.toldToStop(w.node(1))
 	w.hold(object, "null")
 	w.tries(w.node(2), "quick")
 	w.judgeRemediations(history.Config{AnyTurn: true}, history.Counts{Remediations: 2, Releases: 1})

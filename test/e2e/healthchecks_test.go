@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
@@ -52,6 +53,8 @@ func TestHealthChecks(t *testing.T) {
 		{"an invalid edit keeps the last valid version in force", "invalid", testInvalidEdit},
 		{"a remediator deletes its object", "deleter", testDeleter},
 		{"a finalizer hangs", "hanging", testHangingFinalizer},
+		{"a remediator fences the node, as self-node-remediation does", "fenced", testFenced},
+		{"a node that is being fenced is deleted, and created again", "unfenced", testFencedNodeGone},
 		{"a template is edited, deleted, and created again", "edited", testTemplateEdited},
 		{"an object of another client is left alone", "theirs", testForeignObject},
 		{"several templates of one kind", "several", testSeveralTemplates},
@@ -559,6 +562,86 @@ func testHangingFinalizer(w *scope) {
 			err = fmt.Errorf("there are %d", len(objects))
 		}
 		return err
+	})
+}
+
+// fences plays the start of a fencing: the remediator keeps its object and taints the node.
+func (w *scope) fences(node string, object *unstructured.Unstructured) {
+	w.t.Helper()
+	w.hold(object, `["example.com/fences"]`)
+	w.taints(node, `[{"key":"example.com/fenced","effect":"NoSchedule"}]`)
+	testkit.Must(w.t, w.reports(object, map[string]metav1.ConditionStatus{"Processing": metav1.ConditionTrue, "Succeeded": metav1.ConditionUnknown}))
+}
+
+// taints replaces the taints of a node.
+func (w *scope) taints(node, taints string) {
+	w.t.Helper()
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"taints":`+taints+`}}`))
+	testkit.Must(w.t, w.api.Patch(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, patch))
+}
+
+// testFenced repeats the steps of self-node-remediation, in their order.
+func testFenced(w *scope) {
+	nodes, object := w.treating(4)
+	w.fences(nodes[0], object)
+	testkit.Must(w.t, w.reports(object, map[string]metav1.ConditionStatus{"Processing": metav1.ConditionFalse, "Succeeded": metav1.ConditionTrue}))
+	w.setCondition(nodes[1], "Unhealthy", corev1.ConditionTrue)
+	w.tries(nodes[1], "quick") // by now the controller has seen the answer
+	if now := w.tries(nodes[0], "quick"); now.GetDeletionTimestamp() != nil {
+		w.t.Error("the remediation ends before the node is healthy")
+	}
+	w.recover(nodes[:2])
+	w.hasCheckStatus("check", row(nodes[0], "Recovered", "example.com/fences"), counted(4, 3, 1))
+	w.locked(nodes[0], "NodeHealthCheck-"+w.name+"-check")
+	if _, told := w.tries(nodes[0], "quick").GetAnnotations()[timedOutAnnotation]; told {
+		w.t.Error("the remediator of a healthy node is told to stop")
+	}
+	w.taints(nodes[0], "null")
+	w.hold(object, "null")
+	w.tries(nodes[0])
+	w.locked(nodes[0], "")
+	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseEnabled), counted(4, 4, 0))
+}
+
+// testFencedNodeGone deletes a node that is being fenced. Self-node-remediation then keeps
+// its object until it is told to stop. Otherwise it fences the next node of that name.
+func testFencedNodeGone(w *scope) {
+	nodes, object := w.treating(4)
+	w.fences(nodes[0], object)
+	w.removeNode(nodes[0])
+	w.toldToStop(nodes[0])
+	w.hasCheckStatus("check", row(nodes[0], "NodeGone", "example.com/fences"), counted(3, 3, 1))
+	w.hold(object, "null")
+	w.tries(nodes[0])
+	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseEnabled), counted(3, 3, 0))
+	// The same holds if another node has the name.
+	w.setCondition(nodes[1], "Unhealthy", corev1.ConditionTrue)
+	object = w.tries(nodes[1], "quick")
+	w.fences(nodes[1], object)
+	w.removeNode(nodes[1])
+	w.createNodes(testbed.Nodes{Count: 1, First: 2})
+	w.toldToStop(nodes[1])
+	w.hold(object, "null")
+	w.tries(nodes[1])
+	w.hasCheckStatus("check", phase(remediationv1alpha1.PhaseEnabled), counted(3, 3, 0))
+}
+
+// toldToStop waits until the remediator of a node is told to stop, and its object is being
+// deleted.
+func (w *scope) toldToStop(node string) {
+	w.t.Helper()
+	w.eventually("the annotation for the remediator of "+node, func() error {
+		objects, err := w.objects(w.t.Context(), node)
+		switch {
+		case err != nil:
+			return err
+		case len(objects) != 1:
+			return fmt.Errorf("there are %d objects", len(objects))
+		}
+		if _, told := objects[0].GetAnnotations()[timedOutAnnotation]; !told || objects[0].GetDeletionTimestamp() == nil {
+			return fmt.Errorf("told: %t, being deleted since: %v", told, objects[0].GetDeletionTimestamp())
+		}
+		return nil
 	})
 }
 

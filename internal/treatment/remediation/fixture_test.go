@@ -237,7 +237,17 @@ func says(condition string, status metav1.ConditionStatus) func(*unstructured.Un
 
 func deleting(u *unstructured.Unstructured) {
 	u.SetDeletionTimestamp(new(metav1.Now()))
-	u.SetFinalizers([]string{"example.com/works-on-it"})
+	kept(u)
+}
+
+// kept adds the finalizer of a remediator.
+func kept(u *unstructured.Unstructured) { u.SetFinalizers([]string{"example.com/works-on-it"}) }
+
+// told adds the annotation that tells the remediator to stop.
+func told(u *unstructured.Unstructured) {
+	annotations := u.GetAnnotations()
+	annotations[remediation.TimedOutAnnotation] = remediation.Stamp(time.Now())
+	u.SetAnnotations(annotations)
 }
 
 // locks delivers a Lease of a node.

@@ -95,7 +95,7 @@ func isConfirmed(node *corev1.Node) bool {
 func (rm *Treatment) Tasks(now time.Time, nodeTasks *engine.NodeTasks, state *engine.Node, plan triage.Plan) iter.Seq2[*engine.Task, time.Time] {
 	return func(yield func(*engine.Task, time.Time) bool) {
 		n := rm.nodes[nodeTasks.Node]
-		if t := rm.removeOrphans(n, state); t != nil && !yield(t, time.Time{}) || state == nil {
+		if t := rm.removeOrphans(now, nodeTasks, n, state); t != nil && !yield(t, time.Time{}) || state == nil {
 			return // the API server deletes the Lease with the node
 		}
 		for _, reason := range plan.Release {
@@ -149,10 +149,15 @@ func (rm *Treatment) plannedTasks(now time.Time, nodeTasks *engine.NodeTasks, n 
 // as with medik8s, and the ledger names the node: otherwise no record of the removal would be
 // left. If a new node has the name, the object of a failed removal goes, too: the new node may
 // need an object of that name.
-func (rm *Treatment) removeOrphans(n *nodeObjects, state *engine.Node) *engine.Task {
+//
+// A remediator that keeps its object with a finalizer is told to stop first.
+// self-node-remediation otherwise waits for the node forever, or fences a new node of that
+// name.
+func (rm *Treatment) removeOrphans(now time.Time, nodeTasks *engine.NodeTasks, n *nodeObjects, state *engine.Node) *engine.Task {
 	for _, key := range n.sortedObjects() {
 		o := n.objects[key]
-		if !rm.isOurs(o) || o.isEnding() || state != nil && o.IsOf(state.Object) {
+		mustStop := len(o.Finalizers) > 0 && !o.TimedOut && !nodeTasks.WasRefused(AnnotateRemediation)
+		if !rm.isOurs(o) || o.isEnding() && !mustStop || state != nil && o.IsOf(state.Object) {
 			continue
 		}
 		hasFinished := o.Succeeded || o.Failed && state != nil
@@ -167,7 +172,11 @@ func (rm *Treatment) removeOrphans(n *nodeObjects, state *engine.Node) *engine.T
 		if state != nil {
 			node = state.Object
 		}
-		return rm.task(DeleteRemediation, node, rule, triage.Reason{Code: triage.NodeGone, Rule: rule}, Work{Object: o.Object})
+		reason := triage.Reason{Code: triage.NodeGone, Rule: rule}
+		if mustStop {
+			return rm.task(AnnotateRemediation, node, rule, reason, Work{Object: o.Object, Annotations: map[string]*string{remediation.TimedOutAnnotation: new(remediation.Stamp(now))}})
+		}
+		return rm.task(DeleteRemediation, node, rule, reason, Work{Object: o.Object})
 	}
 	return nil
 }
@@ -319,7 +328,7 @@ func (w *Work) Run(ctx context.Context, r *engine.TaskResult) (err error) {
 	case DeleteRemediation:
 		return w.runDelete(ctx, r)
 	case AnnotateRemediation:
-		w.Version, err = write.AnnotateRemediation(ctx, w.Object, w.Annotations)
+		return w.runAnnotate(ctx, r)
 	case TakeLease:
 		err = w.obtainLease(ctx, r)
 	case ReleaseLease:
@@ -377,6 +386,17 @@ func (w *Work) runDelete(ctx context.Context, r *engine.TaskResult) error {
 	return write.DeleteRemediation(ctx, w.Object)
 }
 
+// runAnnotate annotates an object. If the node is the reason, it checks that the node is gone.
+func (w *Work) runAnnotate(ctx context.Context, r *engine.TaskResult) (err error) {
+	if r.Task.Reason.Code == triage.NodeGone {
+		if isGone, err := w.fetchNode(ctx, r); err != nil || !isGone {
+			return err
+		}
+	}
+	w.Version, err = w.remediations.host.Writer().AnnotateRemediation(ctx, w.Object, w.Annotations)
+	return err
+}
+
 // obtainLease writes a Lease. If the Lease has changed, the task learns the current Lease.
 func (w *Work) obtainLease(ctx context.Context, r *engine.TaskResult) (err error) {
 	write := w.remediations.host.Writer()
@@ -399,7 +419,7 @@ func (w *Work) obtainLease(ctx context.Context, r *engine.TaskResult) (err error
 	return nil
 }
 
-// fetchNode checks that the node is gone before its treatment is deleted for that reason.
+// fetchNode checks that the node is gone before its treatment ends for that reason.
 // The watch of nodes may be behind the watch of remediation objects.
 func (w *Work) fetchNode(ctx context.Context, r *engine.TaskResult) (isGone bool, err error) {
 	fresh, err := w.remediations.host.Writer().Fetch(ctx, r.NodeTasks.Node)
@@ -516,7 +536,7 @@ func (w *Work) annotated(r *engine.TaskResult, n *nodeObjects) {
 		n.objects[key] = o
 	}
 	counts := w.remediations.requesterOf(t.Rule)
-	if _, isOver := w.Annotations[remediation.TimedOutAnnotation]; isOver {
+	if _, isOver := w.Annotations[remediation.TimedOutAnnotation]; isOver && t.Reason.Code != triage.NodeGone {
 		counts.CountRemediation(t.Rule, t.Reason.Condition, "timed_out")
 	}
 	if _, isOld := w.Annotations[remediation.OldAnnotation]; isOld {

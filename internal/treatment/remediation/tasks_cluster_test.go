@@ -253,6 +253,11 @@ func (s *clusterFixture) nodeIsThere() {
 	if r := s.runs(e, treat.Stale); r.Fresh == nil || s.object() == nil {
 		s.Error("a treatment was ended whose node is there: the watch of nodes was behind")
 	}
+	note := s.remediations.task(AnnotateRemediation, nil, triage.RuleID{}, triage.Reason{Code: triage.NodeGone},
+		Work{Object: remediation.Read(r.Current), Annotations: map[string]*string{remediation.TimedOutAnnotation: new(remediation.Stamp(time.Now()))}})
+	if r := s.runs(note, treat.Stale); r.Fresh == nil || remediation.Read(s.object()).TimedOut {
+		s.Error("a remediator was told to stop whose node is there")
+	}
 	testkit.Must(s.T, s.api.Delete(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.name}}))
 	if s.runs(e, treat.Made); s.object() != nil {
 		s.Error("it is there still")

@@ -71,9 +71,27 @@ func TestTaskOrder(t *testing.T) {
 			w.runRound()
 		}, DeleteRemediation, nil},
 		"a remediator that means the node to go is waited for": {func(w *healthCheckFixture) {
-			u := w.orphan()
-			says(remediation.DeletesNodeCondition, "True")(u)
-			w.finds(u)
+			w.finds(w.orphan(says(remediation.DeletesNodeCondition, "True")))
+		}, nothing, nil},
+		"a remediator that keeps its object is told that the node is gone": {func(w *healthCheckFixture) {
+			w.finds(w.orphan(kept))
+		}, AnnotateRemediation, nil},
+		"a remediator that was told loses its object": {func(w *healthCheckFixture) {
+			w.finds(w.orphan(kept, told))
+		}, DeleteRemediation, nil},
+		"a remediator whose object is being deleted is told that the node is gone": {func(w *healthCheckFixture) {
+			w.finds(w.orphan(deleting))
+		}, AnnotateRemediation, nil},
+		"a remediator that was told is waited for": {func(w *healthCheckFixture) {
+			w.finds(w.orphan(deleting, told))
+		}, nothing, nil},
+		"a remediator is told that its node is another one": {func(w *healthCheckFixture) {
+			w.node("a", corev1.ConditionTrue)
+			w.finds(w.made("a", "quick", kept))
+			w.node("a", corev1.ConditionTrue, madeAnew)
+		}, AnnotateRemediation, nil},
+		"a remediator that means the node to go is not told to stop": {func(w *healthCheckFixture) {
+			w.finds(w.orphan(deleting, says(remediation.DeletesNodeCondition, "True")))
 		}, nothing, nil},
 		"an object of another component is not touched": {func(w *healthCheckFixture) {
 			w.node("a", corev1.ConditionTrue)
@@ -109,9 +127,9 @@ func TestTaskOrder(t *testing.T) {
 }
 
 // orphan returns an object for node a, which does not exist.
-func (w *healthCheckFixture) orphan() *unstructured.Unstructured {
+func (w *healthCheckFixture) orphan(changes ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
 	w.T.Helper()
-	return w.madeFor(enginetest.Named("a", "1"), "quick")
+	return w.madeFor(enginetest.Named("a", "1"), "quick", changes...)
 }
 
 func TestCreationOfARemediation(t *testing.T) {
@@ -251,6 +269,27 @@ func TestAFailedTaskDoesNotBlockAnother(t *testing.T) {
 		}
 		t.Errorf("the lock is not renewed: %+v", w.FindNodeTasks("a"))
 	}, inSteps, func(c *remediationv1alpha1.NodeHealthCheck) { c.Spec.EscalatingRemediations[1].Timeout = "1h" })
+}
+
+// The object of a deleted node must go although its remediator cannot be told.
+func TestARefusedAnnotationDoesNotKeepAnOrphan(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		w.finds(w.orphan(kept))
+		w.runs(w.WantTask("a", AnnotateRemediation), "a", treat.Refused)
+		w.WantTask("a", DeleteRemediation)
+	})
+}
+
+// An orphan has used up no time.
+func TestAnOrphanIsNotCountedAsTimedOut(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		object := w.orphan(kept)
+		w.finds(object)
+		w.runs(w.WantTask("a", AnnotateRemediation), "a", treat.Made, func(r remediationResult) { r.Version = w.nextVersion() })
+		w.runs(w.WantTask("a", DeleteRemediation), "a", treat.Made)
+		w.WantNoTask("a")
+		testkit.Same(t, enginetest.Value(t, w.metrics, "autohealer_remediations_total", "timed_out"), 0, "the remediations that timed out")
+	})
 }
 
 func TestRefusedCreationsBackOff(t *testing.T) {
