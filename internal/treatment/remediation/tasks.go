@@ -220,7 +220,11 @@ func (rm *Treatment) creationTask(now time.Time, nodeTasks *engine.NodeTasks, n 
 		return nil
 	}
 	for _, o := range n.objectsOf(planned.Rule) {
-		if step, _ := o.Step(c.Ladder); step == planned.Step {
+		step, _ := o.Step(c.Ladder)
+		// The remediator of an earlier step must know that its time is over. If its API allows
+		// no patch, it cannot be told.
+		isTold := o.TimedOut || o.Succeeded || o.isEnding() || nodeTasks.WasRefused(AnnotateRemediation)
+		if step == planned.Step || step < planned.Step && !isTold {
 			return nil
 		}
 	}

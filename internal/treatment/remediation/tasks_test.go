@@ -271,6 +271,23 @@ func TestAFailedTaskDoesNotBlockAnother(t *testing.T) {
 	}, inSteps, func(c *remediationv1alpha1.NodeHealthCheck) { c.Spec.EscalatingRemediations[1].Timeout = "1h" })
 }
 
+// A remediator often writes its object, so the annotation conflicts. The next step must not
+// start beside a remediator that does not know that its time is over.
+func TestTheNextStepWaitsForTheAnnotation(t *testing.T) {
+	for _, failure := range []treat.Outcome{treat.Stale, treat.Busy, treat.Unknown} {
+		withHealthCheck(t, func(w *healthCheckFixture) {
+			w.treats("a")
+			w.advance(time.Minute)
+			for range 3 {
+				w.runs(w.WantTask("a", AnnotateRemediation), "a", failure)
+				w.advance(time.Until(w.WantNoTask("a")))
+			}
+			w.runs(w.WantTask("a", AnnotateRemediation), "a", treat.Made, func(r remediationResult) { r.Version = w.nextVersion() })
+			w.WantTask("a", CreateRemediation)
+		}, inSteps)
+	}
+}
+
 // The object of a deleted node must go although its remediator cannot be told.
 func TestARefusedAnnotationDoesNotKeepAnOrphan(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
