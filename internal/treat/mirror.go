@@ -30,34 +30,26 @@ func (m Mirror) typeMeta() metav1.TypeMeta {
 	return metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: m.Kind}
 }
 
-// patchOf returns a patch that fails if the object is not a mirror.
-func (m Mirror) patchOf(operations ...map[string]any) (client.Patch, error) {
-	label := "/metadata/labels/" + strings.ReplaceAll(v1alpha1.MirrorLabel, "/", "~1")
-	patch, err := json.Marshal(append([]map[string]any{{"op": "test", "path": label, "value": m.Source}}, operations...))
-	if err != nil {
-		return nil, fmt.Errorf("encoding %s: %w", m, err)
-	}
-	return client.RawPatch(types.JSONPatchType, patch), nil
-}
-
-func add(path string, value any) map[string]any {
-	return map[string]any{"op": "add", "path": path, "value": value}
+// isMirror fails a patch if the object is not a mirror.
+func (m Mirror) isMirror() operation {
+	return test("/metadata/labels/"+strings.ReplaceAll(v1alpha1.MirrorLabel, "/", "~1"), m.Source)
 }
 
 // MirrorSpec creates a mirror or replaces its spec. It fails if another client has created an
 // object with this name.
 func (w *Writer) MirrorSpec(ctx context.Context, m Mirror, spec any) error {
 	metadata := metav1.ObjectMeta{Name: m.Name, Labels: map[string]string{v1alpha1.MirrorLabel: m.Source}}
-	operations := []map[string]any{add("/spec", spec)}
+	operations := []operation{m.isMirror(), add("/spec", spec)}
 	if m.Owner != nil {
 		metadata.OwnerReferences = []metav1.OwnerReference{*m.Owner}
 		operations = append(operations, add("/metadata/ownerReferences", metadata.OwnerReferences))
 	}
-	patch, err := m.patchOf(operations...)
+	patch, err := json.Marshal(operations)
 	if err != nil {
-		return err
+		return fmt.Errorf("encoding %s: %w", m, err)
 	}
-	err = w.client.Patch(ctx, &metav1.PartialObjectMetadata{TypeMeta: m.typeMeta(), ObjectMeta: metav1.ObjectMeta{Name: m.Name}}, patch, client.FieldOwner(FieldManager))
+	object := &metav1.PartialObjectMetadata{TypeMeta: m.typeMeta(), ObjectMeta: metav1.ObjectMeta{Name: m.Name}}
+	err = w.client.Patch(ctx, object, client.RawPatch(types.JSONPatchType, patch), client.FieldOwner(FieldManager))
 	if apierrors.IsNotFound(err) {
 		err = w.createMirror(ctx, m, metadata, spec)
 	}
@@ -81,15 +73,7 @@ func (w *Writer) createMirror(ctx context.Context, m Mirror, metadata metav1.Obj
 
 // MirrorStatus replaces the status of a mirror and returns its new resourceVersion.
 func (w *Writer) MirrorStatus(ctx context.Context, m Mirror, status any) (resourceVersion string, err error) {
-	patch, err := m.patchOf(add("/status", status))
-	if err != nil {
-		return "", err
-	}
-	answer := &metav1.PartialObjectMetadata{TypeMeta: m.typeMeta(), ObjectMeta: metav1.ObjectMeta{Name: m.Name}}
-	if err := w.client.Status().Patch(ctx, answer, patch, client.FieldOwner(FieldManager)); err != nil {
-		return "", fmt.Errorf("writing the status of %s: %w", m, err)
-	}
-	return answer.ResourceVersion, nil
+	return w.patchStatus(ctx, m.typeMeta(), m.Name, m.isMirror(), add("/status", status))
 }
 
 // DeleteMirror deletes this mirror. A missing mirror is no error.

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/nodelease"
 	"github.com/resourcestack/autohealer/internal/remediation"
 )
@@ -145,26 +144,6 @@ func (w *Writer) ReleaseLease(ctx context.Context, lease *coordinationv1.Lease) 
 	return nil
 }
 
-// HealthCheckStatus replaces the whole status of a NodeHealthCheck: fields that are absent
-// or null are removed. It returns the new resourceVersion.
-func (w *Writer) HealthCheckStatus(ctx context.Context, check string, status remediationv1alpha1.NodeHealthCheckStatus) (resourceVersion string, err error) {
-	// A merge patch would keep fields that another program wrote and this one does not know.
-	patch, err := json.Marshal([]map[string]any{{"op": "add", "path": "/status", "value": status}})
-	if err != nil {
-		return "", fmt.Errorf("encoding the status of NodeHealthCheck %s: %w", check, err)
-	}
-	// Only the metadata are returned, because the status has an entry per unhealthy node.
-	answer := &metav1.PartialObjectMetadata{
-		TypeMeta:   metav1.TypeMeta{APIVersion: remediation.CheckAPIVersion, Kind: remediation.CheckKind},
-		ObjectMeta: metav1.ObjectMeta{Name: check},
-	}
-	err = w.client.Status().Patch(ctx, answer, client.RawPatch(types.JSONPatchType, patch), client.FieldOwner(FieldManager))
-	if err != nil {
-		return "", fmt.Errorf("writing the status of NodeHealthCheck %s: %w", check, err)
-	}
-	return answer.ResourceVersion, nil
-}
-
 // FetchRemediation reads a remediation object from the API server.
 func (w *Writer) FetchRemediation(ctx context.Context, o remediation.Object) (*unstructured.Unstructured, error) {
 	object := &unstructured.Unstructured{}
@@ -184,16 +163,16 @@ func (w *Writer) FetchOwner(ctx context.Context, owner remediation.Owner) (*meta
 	return policy, nil
 }
 
-// HealthCheckCondition sets one condition in the status of a NodeHealthCheck and changes
+// HealthCheckConditions sets conditions in the status of a NodeHealthCheck and changes
 // nothing else. It is for health checks whose status another controller writes. It returns
 // the new resourceVersion.
-func (w *Writer) HealthCheckCondition(ctx context.Context, check string, condition metav1.Condition) (resourceVersion string, err error) {
+func (w *Writer) HealthCheckConditions(ctx context.Context, check string, conditions ...metav1.Condition) (resourceVersion string, err error) {
 	patch, err := json.Marshal(map[string]any{
 		"apiVersion": remediation.CheckAPIVersion, "kind": remediation.CheckKind, "metadata": map[string]any{"name": check},
-		"status": map[string]any{"conditions": []metav1.Condition{condition}},
+		"status": map[string]any{"conditions": conditions},
 	})
 	if err != nil {
-		return "", fmt.Errorf("encoding a condition of NodeHealthCheck %s: %w", check, err)
+		return "", fmt.Errorf("encoding conditions of NodeHealthCheck %s: %w", check, err)
 	}
 	answer := &metav1.PartialObjectMetadata{
 		TypeMeta:   metav1.TypeMeta{APIVersion: remediation.CheckAPIVersion, Kind: remediation.CheckKind},
@@ -201,7 +180,7 @@ func (w *Writer) HealthCheckCondition(ctx context.Context, check string, conditi
 	}
 	err = w.client.Status().Patch(ctx, answer, client.RawPatch(types.ApplyPatchType, patch), client.FieldOwner(FieldManager), client.ForceOwnership)
 	if err != nil {
-		return "", fmt.Errorf("writing a condition of NodeHealthCheck %s: %w", check, err)
+		return "", fmt.Errorf("writing conditions of NodeHealthCheck %s: %w", check, err)
 	}
 	return answer.ResourceVersion, nil
 }

@@ -314,6 +314,8 @@ func (k remediationFixture) writesStatus(t *testing.T) {
 	check.SetName("workers")
 	testkit.Must(t, k.Create(t.Context(), check))
 	type status = v1alpha1.NodeHealthCheckStatus
+	kind := metav1.TypeMeta{APIVersion: remediation.CheckAPIVersion, Kind: remediation.CheckKind}
+	write := treat.StatusOf[status](k.Writer, kind, check.GetUID())
 	for _, test := range []struct {
 		name   string
 		status status
@@ -323,7 +325,7 @@ func (k remediationFixture) writesStatus(t *testing.T) {
 		{"one that says less", status{Phase: "Disabled"}, map[string]any{"phase": "Disabled", "reason": "", "observedGeneration": int64(0)}},
 		{"one in place of what another program wrote", status{ObservedNodes: new(3), Phase: "Enabled"}, map[string]any{"observedNodes": int64(3), "phase": "Enabled", "reason": "", "observedGeneration": int64(0)}},
 	} {
-		version, err := k.HealthCheckStatus(t.Context(), "workers", test.status)
+		version, err := write(t.Context(), "workers", test.status)
 		testkit.Require(t, err == nil, "%s: %v", test.name, err)
 		stored := k.again(t, check)
 		testkit.Equal(t, test.name, test.want, stored.Object["status"])
@@ -333,5 +335,7 @@ func (k remediationFixture) writesStatus(t *testing.T) {
 		foreign := client.RawPatch(types.MergePatchType, []byte(`{"status":{"inFlightRemediations":{"worker-1":"2026-11-15T12:00:00Z"}}}`))
 		testkit.Must(t, k.Client.Status().Patch(t.Context(), stored, foreign))
 	}
-	wantResult(t, testkit.Value(k.HealthCheckStatus(t.Context(), "gone", status{})).Err(), treat.Stale)
+	wantResult(t, testkit.Value(write(t.Context(), "gone", status{})).Err(), treat.Stale)
+	earlier := treat.StatusOf[status](k.Writer, kind, "of an earlier object")
+	wantResult(t, testkit.Value(earlier(t.Context(), "workers", status{})).Err(), treat.Refused)
 }

@@ -11,10 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ownership"
-	"github.com/resourcestack/autohealer/internal/remediation"
 )
 
 // MarkClaim writes the termination mark on this version of a claim, together with the
@@ -80,24 +78,6 @@ func (w *Writer) FetchClaim(ctx context.Context, name string) (*karpenter.NodeCl
 		return nil, fmt.Errorf("reading NodeClaim %s: %w", name, err)
 	}
 	return claim, nil
-}
-
-// RepairPolicyStatus replaces the whole status of a RepairPolicy and returns the new
-// resourceVersion.
-func (w *Writer) RepairPolicyStatus(ctx context.Context, policy string, status v1alpha1.RepairPolicyStatus) (resourceVersion string, err error) {
-	patch, err := json.Marshal([]map[string]any{{"op": "add", "path": "/status", "value": status}})
-	if err != nil {
-		return "", fmt.Errorf("encoding the status of RepairPolicy %s: %w", policy, err)
-	}
-	answer := &metav1.PartialObjectMetadata{
-		TypeMeta:   metav1.TypeMeta{APIVersion: remediation.PolicyAPIVersion, Kind: remediation.PolicyKind},
-		ObjectMeta: metav1.ObjectMeta{Name: policy},
-	}
-	err = w.client.Status().Patch(ctx, answer, client.RawPatch(types.JSONPatchType, patch), client.FieldOwner(FieldManager))
-	if err != nil {
-		return "", fmt.Errorf("writing the status of RepairPolicy %s: %w", policy, err)
-	}
-	return answer.ResourceVersion, nil
 }
 
 // Deadline formats a time as Karpenter reads it from a claim.

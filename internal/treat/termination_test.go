@@ -50,7 +50,6 @@ func TestWriterForTerminations(t *testing.T) {
 	t.Run("writes_nothing_on_another_version", h.marksAsKnown)
 	t.Run("deletes_a_claim_in_the_known_version_only", h.deletesAsKnown)
 	t.Run("removes_the_mark_completely", h.spares)
-	t.Run("writes_the_status_of_a_repair_policy", h.writesStatus)
 }
 
 // claims stores a claim that satisfies Karpenter's schema and has more fields than are read.
@@ -177,24 +176,4 @@ func (h claimFixture) spares(t *testing.T) {
 		}
 		wantResult(t, h.DeleteClaim(t.Context(), late), treat.Stale) // the deletion was in flight
 	}
-}
-
-func (h claimFixture) writesStatus(t *testing.T) {
-	policy := &v1alpha1.RepairPolicy{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: v1alpha1.RepairPolicySpec{NodePool: "default", Repair: v1alpha1.RepairSpec{DefaultTolerationDuration: "5m"}}}
-	testkit.Must(t, h.Create(t.Context(), policy))
-	want := v1alpha1.RepairPolicyStatus{
-		ObservedGeneration: 1, Nodes: 3, Unhealthy: 2, Repairing: 1, Held: 1,
-		UnhealthyNodes: []v1alpha1.UnhealthyNode{{Name: "a", Reason: "Pending", Message: "words", EligibleAt: new(metav1.Unix(1000, 0))}},
-		Conditions:     []metav1.Condition{{Type: v1alpha1.Accepted, Status: metav1.ConditionTrue, Reason: "Followed", Message: "words", LastTransitionTime: metav1.Unix(1000, 0)}},
-	}
-	for _, status := range []v1alpha1.RepairPolicyStatus{want, {}} { // the second removes the first
-		version, err := h.RepairPolicyStatus(t.Context(), "p", status)
-		wantResult(t, err, treat.Made)
-		now := &v1alpha1.RepairPolicy{}
-		testkit.Must(t, h.Get(t.Context(), client.ObjectKey{Name: "p"}, now))
-		if now.ResourceVersion != version || now.Status.Nodes != status.Nodes || len(now.Status.UnhealthyNodes) != len(status.UnhealthyNodes) || len(now.Status.Conditions) != len(status.Conditions) {
-			t.Errorf("version %s has status %+v", now.ResourceVersion, now.Status)
-		}
-	}
-	wantResult(t, testkit.Value(h.RepairPolicyStatus(t.Context(), "missing", want)).Err(), treat.Stale)
 }

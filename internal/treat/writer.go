@@ -13,8 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 )
 
 // FieldManager is the field manager of every write.
@@ -63,38 +61,39 @@ func (w *Writer) IsStill(ctx context.Context, node *corev1.Node) (bool, error) {
 	return now.UID == node.UID && now.ResourceVersion == node.ResourceVersion, nil
 }
 
-// Status writes the status of a ConditionSet and returns its new resourceVersion.
-func (w *Writer) Status(ctx context.Context, set string, status v1alpha1.ConditionSetStatus) (resourceVersion string, err error) {
-	patch, err := statusPatch(status)
-	if err != nil {
-		return "", fmt.Errorf("encoding the status of ConditionSet %s: %w", set, err)
+// StatusOf returns a function that replaces the whole status of this object and returns the new
+// resourceVersion. It fails if another object has the name now. A merge patch would keep fields that
+// another program wrote and this one does not know.
+func StatusOf[S any](w *Writer, kind metav1.TypeMeta, uid types.UID) func(ctx context.Context, name string, status S) (resourceVersion string, err error) {
+	return func(ctx context.Context, name string, status S) (string, error) {
+		return w.patchStatus(ctx, kind, name, test("/metadata/uid", uid), add("/status", status))
 	}
-	target := &v1alpha1.ConditionSet{ObjectMeta: metav1.ObjectMeta{Name: set}}
-	err = w.client.Status().Patch(ctx, target, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(FieldManager))
-	if err != nil {
-		return "", fmt.Errorf("writing the status of ConditionSet %s: %w", set, err)
-	}
-	return target.ResourceVersion, nil
 }
 
-// statusPatch returns a patch for the whole status: it removes absent fields.
-func statusPatch(status v1alpha1.ConditionSetStatus) ([]byte, error) {
-	text, err := json.Marshal(status)
+// patchStatus changes the status of an object. Only the metadata are returned, because a status may
+// be large.
+func (w *Writer) patchStatus(ctx context.Context, kind metav1.TypeMeta, name string, operations ...operation) (resourceVersion string, err error) {
+	patch, err := json.Marshal(operations)
 	if err != nil {
-		return nil, err
+		return "", fmt.Errorf("encoding the status of %s %s: %w", kind.Kind, name, err)
 	}
-	var fields map[string]any
-	if err := json.Unmarshal(text, &fields); err != nil {
-		return nil, err
+	answer := &metav1.PartialObjectMetadata{TypeMeta: kind, ObjectMeta: metav1.ObjectMeta{Name: name}}
+	err = w.client.Status().Patch(ctx, answer, client.RawPatch(types.JSONPatchType, patch), client.FieldOwner(FieldManager))
+	if err != nil {
+		return "", fmt.Errorf("writing the status of %s %s: %w", kind.Kind, name, err)
 	}
-	if status.MaxTainted == nil {
-		fields["maxTainted"] = nil
-	}
-	if status.AcceptedSpec == "" {
-		fields["acceptedSpec"] = nil
-	}
-	return json.Marshal(map[string]any{"status": fields})
+	return answer.ResourceVersion, nil
 }
+
+// operation is an operation of a JSON patch.
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value"`
+}
+
+func add(path string, value any) operation  { return operation{"add", path, value} }
+func test(path string, value any) operation { return operation{"test", path, value} }
 
 // Outcome is the result of a write.
 type Outcome int

@@ -222,8 +222,8 @@ func (c *Core) noteAbsent(n *node, row *condition, lastSeen uint32) {
 	if slices.ContainsFunc(c.absent[n], func(a absentCondition) bool { return a.kind == kind }) {
 		return
 	}
-	list := append(c.absent[n], absentCondition{kind, c.symbols.name(row.reason), row.status, row.lastOther, lastSeen})
-	c.absent[n] = list[max(0, len(list)-maxAbsent):]
+	c.absent[n] = append(c.absent[n], absentCondition{kind, c.symbols.name(row.reason), row.status, row.lastOther, lastSeen})
+	c.absent[n] = c.absent[n][max(0, len(c.absent[n])-maxAbsent):]
 }
 
 // takeAbsent returns lastOther of a condition that the node reports for the first time, or again.

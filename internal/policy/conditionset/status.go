@@ -23,6 +23,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/validate"
 )
 
+var setType = metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "ConditionSet"}
+
 // WriteStatuses updates the statuses of condition sets.
 func (p *Policy) WriteStatuses(ctx context.Context, now time.Time) {
 	mirrors := map[string]wantedMirror{}
@@ -42,7 +44,7 @@ func (p *Policy) WriteStatuses(ctx context.Context, now time.Time) {
 		pol.status.Update(ctx, now, p.host.Statuses(), status.Write[v1alpha1.ConditionSetStatus]{
 			Resource: "conditionsets/status", Kind: "conditionSet", Name: name,
 			Status: func() v1alpha1.ConditionSetStatus { return p.statusOf(pol, counts) },
-			Send:   treat.NewWriter(p.cfg.Client).Status,
+			Send:   treat.StatusOf[v1alpha1.ConditionSetStatus](treat.NewWriter(p.cfg.Client), setType, pol.set.UID),
 		})
 	}
 	p.mirrors.Write(ctx, now, p.host.Statuses(), mirrors)

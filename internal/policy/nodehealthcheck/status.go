@@ -30,6 +30,8 @@ const rowPause = 20 * time.Millisecond
 // other controller removes it. A short interval would make both controllers fight.
 const deferredStatusEvery = 10 * time.Minute
 
+var checkType = metav1.TypeMeta{APIVersion: remediation.CheckAPIVersion, Kind: remediation.CheckKind}
+
 // WriteStatuses updates the statuses of health checks.
 func (h *Policy) WriteStatuses(ctx context.Context, now time.Time) {
 	for name, c := range h.known {
@@ -49,12 +51,13 @@ func (h *Policy) WriteStatuses(ctx context.Context, now time.Time) {
 		if !c.status.Stale && (h.deferring || c.status.Stored.ObservedNodes != nil && *c.status.Stored.ObservedNodes == counts.Selected) {
 			continue
 		}
+		replace := treat.StatusOf[remediationv1alpha1.NodeHealthCheckStatus](h.host.Writer(), checkType, c.object.UID)
 		write := status.Write[remediationv1alpha1.NodeHealthCheckStatus]{
 			Resource: "nodehealthchecks/status", Kind: "nodeHealthCheck", Name: name,
 			Status: func() remediationv1alpha1.NodeHealthCheckStatus { return h.statusOf(c, counts) },
 			Send: func(ctx context.Context, name string, status remediationv1alpha1.NodeHealthCheckStatus) (string, error) {
 				status.LastUpdateTime = new(metav1.NewTime(now.Truncate(time.Second)))
-				return h.host.Writer().HealthCheckStatus(ctx, name, status)
+				return replace(ctx, name, status)
 			},
 			Delay: c.statusDelay(),
 		}
@@ -62,7 +65,8 @@ func (h *Policy) WriteStatuses(ctx context.Context, now time.Time) {
 			write.Pause = deferredStatusEvery
 			write.Status = func() remediationv1alpha1.NodeHealthCheckStatus { return h.deferredStatus(c) }
 			write.Send = func(ctx context.Context, name string, status remediationv1alpha1.NodeHealthCheckStatus) (string, error) {
-				return h.host.Writer().HealthCheckCondition(ctx, name, *meta.FindStatusCondition(status.Conditions, remediationv1alpha1.StandingBack))
+				return h.host.Writer().HealthCheckConditions(ctx, name,
+					*meta.FindStatusCondition(status.Conditions, remediationv1alpha1.StandingBack), *meta.FindStatusCondition(status.Conditions, remediationv1alpha1.Ready))
 			}
 		}
 		c.status.Update(ctx, now, h.host.Statuses(), write)
@@ -94,14 +98,17 @@ func (c *check) statusDelay() time.Duration {
 	return time.Duration(min(len(c.nodes), remediationv1alpha1.MaxListedNodes)) * rowPause
 }
 
-// deferredStatus adds the StandingBack condition and keeps everything that the other
+// deferredStatus adds the conditions StandingBack and Ready, and keeps everything that the other
 // controller has written.
 func (h *Policy) deferredStatus(c *check) remediationv1alpha1.NodeHealthCheckStatus {
 	status := *c.status.Stored.DeepCopy()
-	meta.SetStatusCondition(&status.Conditions, metav1.Condition{
+	condition := metav1.Condition{
 		Type: remediationv1alpha1.StandingBack, Status: metav1.ConditionTrue, Reason: "AnotherController",
 		Message: h.medik8s.message(), ObservedGeneration: c.object.Generation,
-	})
+	}
+	meta.SetStatusCondition(&status.Conditions, condition)
+	condition.Type, condition.Status = remediationv1alpha1.Ready, metav1.ConditionFalse
+	meta.SetStatusCondition(&status.Conditions, condition)
 	return status
 }
 

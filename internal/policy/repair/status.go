@@ -18,9 +18,12 @@ import (
 	"github.com/resourcestack/autohealer/internal/status"
 	"github.com/resourcestack/autohealer/internal/summary"
 	"github.com/resourcestack/autohealer/internal/text"
+	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 	"github.com/resourcestack/autohealer/internal/validate"
 )
+
+var policyType = metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "RepairPolicy"}
 
 // WriteStatuses updates the statuses of repair policies and the metrics of all policies.
 func (r *Policy) WriteStatuses(ctx context.Context, now time.Time) {
@@ -55,7 +58,7 @@ func (r *Policy) WriteStatuses(ctx context.Context, now time.Time) {
 		pol.status.Update(ctx, now, r.host.Statuses(), status.Write[v1alpha1.RepairPolicyStatus]{
 			Resource: "repairpolicies/status", Kind: "repairPolicy", Name: pol.object.Name,
 			Status: func() v1alpha1.RepairPolicyStatus { return r.statusOf(pol, sum) },
-			Send:   r.host.Writer().RepairPolicyStatus,
+			Send:   treat.StatusOf[v1alpha1.RepairPolicyStatus](r.host.Writer(), policyType, pol.object.UID),
 		})
 	}
 	for name, pool := range r.pools {
