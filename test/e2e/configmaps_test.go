@@ -401,6 +401,10 @@ func testConfigMapRestart(c *install.Controller) func(*scope) {
 		w.setCondition(w.node(1), "Unhealthy", corev1.ConditionFalse)
 		w.has(w.node(1))
 		w.hasRevision("policies", w.key("kept"))
+		w.tellsOf(w.node(1), "Recovered") // a later Event of the new leader
+		if told := testkit.Value(w.events(w.t.Context(), w.name+"-policies", "NotAccepted")).Must(w.t); len(told) != 1 {
+			w.t.Errorf("the new leader has repeated the Event of the invalid version: %+v", told)
+		}
 	}
 }
 
