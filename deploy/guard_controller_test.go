@@ -299,6 +299,7 @@ func (c cluster) guardsController(t *testing.T, client kubernetes.Interface) {
 		{"the label of a mirror", merges(policyPath+"/nodepool-a", `{"metadata": {"labels": null}}`), onlyTheController},
 		{"the status of a mirror", merges(policyPath+"/nodepool-a/status", `{"status": {"nodes": 3}}`), onlyTheController},
 		{"makes a policy a mirror", merges(policyPath+"/users", `{"metadata": {"labels": {`+mirrorLabel+`}}}`), onlyTheController},
+		{"the owners of a mirror", merges(policyPath+"/nodepool-a", `{"metadata": {"ownerReferences": [{"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "name": "a", "uid": "u"}]}}`), ""},
 		{"deletes a mirror, which the controller writes again", deletes(policyPath + "/nodepool-a"), ""},
 	})
 

@@ -83,7 +83,12 @@ func (k *ConditionSets) Ready() error {
 }
 
 // deleted allows every deletion and warns of the taints that will be removed.
-func (k *ConditionSets) deleted(_ context.Context, stored *v1alpha1.ConditionSet) admission.Response {
+func (k *ConditionSets) deleted(ctx context.Context, stored *v1alpha1.ConditionSet) admission.Response {
+	others, err := k.cfg.Sets(ctx)
+	isCopied := err == nil && slices.ContainsFunc(others, func(other *v1alpha1.ConditionSet) bool { return validate.IsCopy(other, stored) })
+	if isCopied { // it takes over the taints
+		return admission.Allowed("")
+	}
 	if placed := stored.Status.Tainted + stored.Status.HeldBack; placed > 0 {
 		return admission.Allowed("").WithWarnings(fmt.Sprintf("the taint %s of this set will be removed from %s", versionInForce(stored).Spec.TaintKey, nodes(placed)))
 	}

@@ -125,7 +125,17 @@ func (s *fixture) leavesOurs() (things int) {
 	}
 	testkit.Must(s, s.api.Create(s.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: ledger.Name}}))
 	testkit.Must(s, s.api.Create(s.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: leader}}))
-	return things + 1 + 1 + 1 + 2 + 1 + 1
+	mirror := map[string]string{v1alpha1.MirrorLabel: "x"}
+	testkit.Must(s, s.api.Create(s.Context(), &v1alpha1.RepairPolicy{ObjectMeta: metav1.ObjectMeta{Name: "nodepool-default", Labels: mirror}, Spec: v1alpha1.RepairPolicySpec{NodePool: "default"}}))
+	testkit.Must(s, s.api.Create(s.Context(), setNamed("configmap-policies-sets-yaml-set", mirror)))
+	return things + 1 + 1 + 1 + 2 + 1 + 1 + 2
+}
+
+func setNamed(name string, labels map[string]string) *v1alpha1.ConditionSet {
+	return &v1alpha1.ConditionSet{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}, Spec: v1alpha1.ConditionSetSpec{
+		Type: name, Effect: corev1.TaintEffectNoSchedule, TaintKey: "example.com/Unhealthy",
+		Conditions: map[string]v1alpha1.SetCondition{"Unhealthy": {Status: "true"}},
+	}}
 }
 
 func nodeLease(name, holder string) *coordinationv1.Lease {
@@ -135,11 +145,7 @@ func nodeLease(name, holder string) *coordinationv1.Lease {
 // leavesDoubtful creates objects that look like Autohealer's, with the command to print.
 func (s *fixture) leavesDoubtful() (commands []string) {
 	s.Helper()
-	set := &v1alpha1.ConditionSet{ObjectMeta: metav1.ObjectMeta{Name: "unhealthy"}, Spec: v1alpha1.ConditionSetSpec{
-		Type: "unhealthy", Effect: corev1.TaintEffectNoSchedule, TaintKey: "example.com/Unhealthy",
-		Conditions: map[string]v1alpha1.SetCondition{"Unhealthy": {Status: "true"}},
-	}}
-	testkit.Must(s, s.api.Create(s.Context(), set))
+	testkit.Must(s, s.api.Create(s.Context(), setNamed("unhealthy", nil)))
 	testkit.Must(s, s.api.Create(s.Context(), &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "unclear"},
 		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "example.com/Unhealthy", Effect: corev1.TaintEffectNoExecute}}},
@@ -222,6 +228,9 @@ func TestCleanup(t *testing.T) {
 			testkit.Check(t, strings.Contains(out, command+"\n"), "it does not tell %q:\n%s", command, out)
 		}
 		s.hasOnlyTheirs()
+		sets := &v1alpha1.ConditionSetList{}
+		testkit.Must(s, s.api.List(t.Context(), sets))
+		testkit.Check(t, len(sets.Items) == 1 && sets.Items[0].Name == "unhealthy", "the sets are %+v", sets.Items)
 	})
 	t.Run("does_nothing_the_second_time", func(t *testing.T) {
 		// Two keys were known only from a record and from a stored revision.

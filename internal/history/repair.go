@@ -46,6 +46,7 @@ type claimState struct {
 	markedByUs     bool
 	deadlineBefore string    // the deadline before the mark,
 	deadlineOfMark string    // and the deadline that was set with the mark
+	forced         bool      // another client deletes it, and we ended the drain
 	going          time.Time // since when the node is being taken out of service, by any client
 	reported       bool      // its deletion was already reported as a violation
 	counted        [2]bool   // in the totals of its pool's budgets: in service, and all claims

@@ -191,11 +191,12 @@ func (r *replay) judgeForcingOthers(before *claimState, after *claim, wrong func
 			return
 		}
 		var asked []*block
+		var rule string
 		kind, why := Unjustified, ""
 		for _, g := range r.rulesOf(n) {
 			switch not, problem := r.noCause(n, g, false); {
 			case problem == "":
-				asked = append(asked, g.block)
+				asked, rule = append(asked, g.block), g.rule
 			case why == "":
 				kind, why = not, problem
 			}
@@ -205,6 +206,8 @@ func (r *replay) judgeForcingOthers(before *claimState, after *claim, wrong func
 			return
 		}
 		r.judgeDeadline(before, after, asked, wrong)
+		before.forced = true
+		r.judgeRepairBound(after.pool, rule, asked, wrong)
 		return
 	}
 }
@@ -370,11 +373,22 @@ func (r *replay) takePlace(n *node, c *claim, asked []*block, wrong func(Kind, s
 		p.gone = r.at.Time
 	}
 	r.repairs.inRepair = append(r.repairs.inRepair, p)
-	taken, gone := r.taken(c.pool)
-	r.report.Peak["NodePool/"+c.pool] = max(r.report.Peak["NodePool/"+c.pool], taken)
-	largest, beside := 0, r.beside(c.pool)
+	r.judgeRepairBound(c.pool, c.mark.Rule, asked, wrong)
+}
+
+// judgeRepairBound judges whether the bound of a rule has room for the nodes in repair, and for the drains
+// of other clients that we ended.
+func (r *replay) judgeRepairBound(pool, rule string, asked []*block, wrong func(Kind, string, ...any)) {
+	taken, gone := r.taken(pool)
+	r.report.Peak["NodePool/"+pool] = max(r.report.Peak["NodePool/"+pool], taken)
+	for _, c := range r.repairs.claims {
+		if c.forced && c.pool == pool {
+			taken++
+		}
+	}
+	largest, beside := 0, r.beside(pool)
 	for _, b := range asked {
-		for _, nodes := range r.nodeCount(c.mark.Rule).recent(r.horizon()) {
+		for _, nodes := range r.nodeCount(rule).recent(r.horizon()) {
 			largest = max(largest, b.bound(nodes+gone-beside))
 		}
 	}

@@ -41,6 +41,9 @@ type Machine interface {
 	HasStarted(node *corev1.Node) bool
 	// IsEnding reports whether the object is being deleted.
 	IsEnding() bool
+	// IsForced reports whether another client deletes the object, and its drain is being ended by
+	// force.
+	IsForced() bool
 	// Disrupted reports whether the provider takes the machine out of service, and how.
 	Disrupted() (how string, is bool)
 

@@ -73,7 +73,8 @@ func (ms *Mirrors[Spec, Status]) Names(yield func(string) bool) {
 	}
 }
 
-// Observe stores what a watch delivered. The next Write corrects a change by another client.
+// Observe stores what a watch delivered. The next Write corrects the spec and the status if another
+// client has changed them.
 func (ms *Mirrors[Spec, Status]) Observe(object metav1.Object, spec Spec, stored Status) {
 	if object.GetLabels()[v1alpha1.MirrorLabel] != ms.source { // of an unknown writer
 		return
@@ -85,9 +86,7 @@ func (ms *Mirrors[Spec, Status]) Observe(object metav1.Object, spec Spec, stored
 
 // Remove records that no mirror has this name. The next Write writes it again if it is wanted.
 func (ms *Mirrors[Spec, Status]) Remove(name string) {
-	if m := ms.byName[name]; m != nil {
-		m.uid, m.generation, m.content.Stored, m.content.Stale = "", 0, nil, true
-	}
+	delete(ms.byName, name) // so that the answer to a write in flight changes nothing
 }
 
 // Get returns the mirror with a name, which may not exist.
@@ -115,8 +114,11 @@ func (ms *Mirrors[Spec, Status]) Write(ctx context.Context, now time.Time, statu
 	}
 	for name, m := range ms.byName {
 		w, isWanted := wanted[name]
-		if !isWanted && !m.exists() {
+		switch {
+		case !isWanted && !m.exists():
 			delete(ms.byName, name)
+			continue
+		case !isWanted && m.uid == "": // the watch will deliver it
 			continue
 		}
 		if m.content.Stale = m.content.Stale || w.IsStale || !isWanted; m.content.Stale {
@@ -138,8 +140,6 @@ func (ms *Mirrors[Spec, Status]) write(ctx context.Context, now time.Time, statu
 		},
 		Send: func(ctx context.Context, _ string, next *Content[Spec, Status]) (version string, err error) {
 			switch {
-			case next == nil && uid == "": // the watch will deliver it
-				return "", nil
 			case next == nil:
 				return "", ms.writer.DeleteMirror(ctx, object, uid)
 			case before == nil || !equality.Semantic.DeepEqual(before.Spec, next.Spec):

@@ -84,7 +84,7 @@ func (c *core) answer(now time.Time, req *request, got kubeapi.Answer, err error
 	}
 	c.serverAnswered(now, got)
 	if req.repeats && (result == resultNotFound || result == resultForbidden || result == resultInvalid) {
-		c.repeatRefused(req, result, err)
+		c.repeatRefused(now, req, result, err)
 		return
 	}
 	c.noteRefusal(req.kind, result, err)
@@ -288,8 +288,15 @@ func (c *core) requeue(req *request) {
 
 // repeatRefused handles a stored Event whose count cannot be raised, because the API server has
 // deleted it, or because the agent has the rights of an older version. The agent creates a new
-// Event. It drops a repetition that the stored Event may already count.
-func (c *core) repeatRefused(req *request, result string, err error) {
+// Event. If the stored Event may already count the repetition, the agent tries again for a while,
+// because an API server that has just started may not know the rights yet, and then drops it.
+func (c *core) repeatRefused(now time.Time, req *request, result string, err error) {
+	if result == resultForbidden && req.retry && req.event.forbidden < maxForbidden {
+		req.event.forbidden++
+		c.backoffs[requestEvent].failForbidden(now, maxBackoff(req.kind), c.random)
+		c.requeue(req)
+		return
+	}
 	if result == resultForbidden && !c.logged.uncounted {
 		c.logged.uncounted = true
 		c.log.Warn("the API server forbids the agent to raise the count of an Event, so the agent creates each Event: grant it the verb patch on events", "err", err)

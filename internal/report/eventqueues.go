@@ -34,7 +34,12 @@ type queuedEvent struct {
 	// succeeded although its response was lost. So this Event takes no more repetitions, and
 	// each further attempt sends the same.
 	stored *storedEvent
+	// forbidden is how often the API server has forbidden to send this Event again.
+	forbidden int
 }
+
+// maxForbidden is how often the agent sends an Event again that the API server forbids.
+const maxForbidden = 8
 
 // storedEvent is an Event of the API server. Only the agent writes it, so the agent knows its
 // count, and can send an update of the whole count twice.

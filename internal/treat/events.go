@@ -84,7 +84,7 @@ const (
 	NotSaved
 	// LabelMissing: a ConfigMap has sets and lacks the label.
 	LabelMissing
-	// MirrorNameTaken: a user's RepairPolicy has the name of the mirror of a repair block.
+	// MirrorNameTaken: a user's policy has the name of a mirror.
 	MirrorNameTaken
 	// RecordUnreadable: the controller cannot read what it has noted on a node.
 	RecordUnreadable

@@ -46,16 +46,16 @@ func mirrorName(set string) string {
 
 // addMirror adds the mirror of a set in a ConfigMap. If two sets have the same name for their
 // mirrors, the second gets a number.
-func (p *Policy) addMirror(wanted map[string]wantedMirror, pol *conditionSet, counts triage.Population) {
+func (p *Policy) addMirror(wanted map[string]wantedMirror, taken map[string]bool, pol *conditionSet, counts triage.Population) {
 	name := mirrorName(pol.set.Name)
 	for n := 2; wanted[name].Content != nil; n++ {
 		name = fmt.Sprintf("%s-%d", mirrorName(pol.set.Name), n)
 	}
 	if user := p.known[name]; user != nil {
+		taken[pol.set.Name] = true
 		p.reportNameTaken(pol, name)
 		return
 	}
-	delete(p.nameTaken, pol.set.Name)
 	of := p.mirrors.Get(name)
 	wanted[name] = wantedMirror{
 		IsStale: pol.status.Stale || of.Stored().Selected != status.Count(counts.Selected),
@@ -96,7 +96,7 @@ func (p *Policy) configMapProblem(pol *conditionSet) string {
 	if lines, isOfLines := errors.AsType[configmaps.LineErrors](problem); isOfLines {
 		message = lines.Within(treat.MaxNote)
 	}
-	return "the current version of ConfigMap " + source.Name + " is not accepted: " + message + status.KeepsAccepted
+	return "the current version of ConfigMap " + source.Name + " is not accepted: " + message
 }
 
 // reportNameTaken reports once that a user's ConditionSet has the name of a mirror.
@@ -104,7 +104,6 @@ func (p *Policy) reportNameTaken(pol *conditionSet, name string) {
 	if p.nameTaken[pol.set.Name] {
 		return
 	}
-	p.nameTaken[pol.set.Name] = true
 	p.cfg.Logger.Warn("set without a mirror", "set", pol.set.Name, "conditionSet", name)
 	p.cfg.Event(treat.Event{
 		Policy: treat.AboutSet(pol.set), EventReason: treat.MirrorNameTaken,

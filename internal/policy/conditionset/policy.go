@@ -81,7 +81,7 @@ func New(host engine.Host, cfg Config) (*Policy, error) {
 func newPolicy(host engine.Host, cfg Config) *Policy {
 	p := &Policy{
 		cfg: cfg, host: host, inbox: watch.NewInbox[*v1alpha1.ConditionSet](cfg.Signal, nil), known: map[string]*conditionSet{},
-		unowned: newUnowned(), configMaps: newConfigMapSets(cfg), mirrors: newMirrors(treat.NewWriter(cfg.Client)), nameTaken: map[string]bool{},
+		unowned: newUnowned(), configMaps: newConfigMapSets(cfg), mirrors: newMirrors(treat.NewWriter(cfg.Client)),
 	}
 	p.tellUnreadable(time.Now()) // until the ConfigMaps are loaded
 	return p
@@ -183,6 +183,7 @@ type conditionSet struct {
 	needsValidation bool                   // this version has not been validated
 	restored        bool                   // this version is unchanged since the start of this term
 	problems        []validate.Problem     // why it is not followed
+	standing        []validate.Problem     // those that do not depend on nodes, without their impact
 	err             error                  // the problems as one error
 	awaitsNodes     bool                   // rejected because of node reports, so validate again when they change
 	proof           proof                  // reports that are missing until the set is followed without restrictions

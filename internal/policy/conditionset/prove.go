@@ -113,8 +113,8 @@ func (p *Policy) releaseUnproven(pol *conditionSet) {
 }
 
 // startProof starts the proof of a set that a new leader finds. A set whose status says
-// that it is followed was proven, unless no node reports its conditions. A set from a
-// ConfigMap has no status; it is released if it has placed taints.
+// that it is followed was proven, unless no node reports its conditions. The status of
+// a set from a ConfigMap is not read; the set is released if it has placed taints.
 func (p *Policy) startProof(now time.Time, pol *conditionSet) {
 	if len(pol.proof.types) > 0 || !pol.isInForce() {
 		return

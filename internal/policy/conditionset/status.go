@@ -27,7 +27,7 @@ var setType = metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: 
 
 // WriteStatuses updates the statuses of condition sets.
 func (p *Policy) WriteStatuses(ctx context.Context, now time.Time) {
-	mirrors := map[string]wantedMirror{}
+	mirrors, nameTaken := map[string]wantedMirror{}, map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(p.known)) {
 		pol := p.known[name]
 		counts, _ := p.host.Core().Population(setRule(name))
@@ -35,7 +35,7 @@ func (p *Policy) WriteStatuses(ctx context.Context, now time.Time) {
 		p.host.PolicyMetrics().SetNodes(policy, pol.summarize(counts).States())
 		p.host.PolicyMetrics().SetReady(policy, pol.err == nil && !pol.withholdsTaints())
 		if !pol.isInAPI() {
-			p.addMirror(mirrors, pol, counts)
+			p.addMirror(mirrors, nameTaken, pol, counts)
 			continue
 		}
 		if !pol.status.Stale && pol.status.Stored.Selected == status.Count(counts.Selected) {
@@ -47,7 +47,10 @@ func (p *Policy) WriteStatuses(ctx context.Context, now time.Time) {
 			Send:   treat.StatusOf[v1alpha1.ConditionSetStatus](treat.NewWriter(p.cfg.Client), setType, pol.set.UID),
 		})
 	}
-	p.mirrors.Write(ctx, now, p.host.Statuses(), mirrors)
+	p.nameTaken = nameTaken
+	if p.configMaps.loaded { // otherwise the taints of sets in ConfigMaps stay, and so do their mirrors
+		p.mirrors.Write(ctx, now, p.host.Statuses(), mirrors)
+	}
 }
 
 // summarize counts the nodes of a set by state.
@@ -158,6 +161,8 @@ func (p *Policy) statusFor(pol *conditionSet, counts triage.Population, generati
 	return result
 }
 
+const keepsAccepted = status.KeepsAccepted
+
 // setConditions sets the conditions of the set.
 func (p *Policy) setConditions(pol *conditionSet, status *v1alpha1.ConditionSetStatus, heldBack triage.Reason, sentence string) {
 	accepted := metav1.Condition{
@@ -179,8 +184,11 @@ func (p *Policy) setConditions(pol *conditionSet, status *v1alpha1.ConditionSetS
 		}
 	}
 	keepsPrevious := pol.keepsPrevious()
-	if problem := p.configMapProblem(pol); problem != "" {
-		accepted.Status, accepted.Reason, accepted.Message, keepsPrevious = metav1.ConditionFalse, string(validate.Invalid), problem, true
+	switch problem := p.configMapProblem(pol); {
+	case problem != "" && accepted.Status == metav1.ConditionTrue:
+		accepted.Status, accepted.Reason, accepted.Message, keepsPrevious = metav1.ConditionFalse, string(validate.Invalid), problem+keepsAccepted, true
+	case problem != "":
+		accepted.Message += "; " + problem
 	}
 	meta.SetStatusCondition(&status.Conditions, accepted)
 	ready := accepted

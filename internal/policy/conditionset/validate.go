@@ -83,7 +83,8 @@ func (p *Policy) revalidate(now time.Time, pol *conditionSet, knowsNodes bool) {
 	case !knowsNodes:
 	case isGood && (pol.needsValidation || pol.isRefusedFor(validate.Duplicate)):
 		p.validate(now, pol)
-	case !isGood && pol.hasNewProblems(standing.Problems):
+	case !isGood && (pol.hasNewProblems(standing.Problems) || !slices.Equal(pol.standing, standing.Problems)): // or another set is the cause now
+		pol.standing = standing.Problems
 		c.Impact = p.host.Core().Impact // the message then includes the impact
 		p.reject(now, pol, validate.StoredConditionSet(c).Problems)
 		pol.awaitsNodes = false
@@ -217,11 +218,14 @@ func (p *Policy) handOver(now time.Time, from *conditionSet) {
 	if !from.isInForce() || from.withholdsTaints() {
 		return
 	}
-	for _, heir := range p.known {
-		if heir.isRefusedFor(validate.Duplicate) && len(heir.problems) == 1 && validate.IsCopy(heir.set, from.set) {
-			p.accept(now, heir)
-			return
+	var heir *conditionSet // the oldest, which also has precedence after a restart
+	for _, other := range p.known {
+		if other.isRefusedFor(validate.Duplicate) && len(other.problems) == 1 && validate.IsCopy(other.set, from.set) && (heir == nil || validate.Before(other.set, heir.set)) {
+			heir = other
 		}
+	}
+	if heir != nil {
+		p.accept(now, heir)
 	}
 }
 
@@ -233,10 +237,11 @@ func (pol *conditionSet) hasPrecedenceOver(other *conditionSet) bool {
 	if pol.version() == nil {
 		return false
 	}
+	mine, its := pol.isOrWasFollowed() || pol.inForce != nil, other.isOrWasFollowed()
 	if validate.IsCopy(pol.version(), other.set) {
-		return pol.isInAPI() && pol.isOrWasFollowed()
+		return pol.isInAPI() && mine
 	}
-	if mine, its := pol.isOrWasFollowed() || pol.keepsPrevious(), other.isOrWasFollowed(); mine != its {
+	if mine != its {
 		return mine
 	}
 	return validate.Before(pol.set, other.set)

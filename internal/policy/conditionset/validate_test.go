@@ -154,6 +154,58 @@ func TestHarmfulSetsAreNotFollowed(t *testing.T) {
 	}
 }
 
+// A ConditionSet takes over from its copy in a ConfigMap, and the copy waits for its deletion, even
+// if more nodes match by then than a new set may match.
+func TestCopiesTakeOver(t *testing.T) {
+	inConfigMap := func(name string, second int64) *v1alpha1.ConditionSet {
+		return setNamed(name, typed("Disk"), createdAt(second), acceptedBefore(1), func(s *v1alpha1.ConditionSet) {
+			s.Namespace, s.Spec.TaintKey = "autohealer-system", "example.com/disk"
+			s.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "m", UID: s.UID}}
+		})
+	}
+	for _, configMap := range []string{"a/sets/Disk", "z/sets/Disk"} { // before and after the ConditionSet
+		t.Run(configMap, func(t *testing.T) {
+			open(t, func(c *fixture) {
+				version := func(generation int64, changes ...func(*v1alpha1.ConditionSet)) *v1alpha1.ConditionSet {
+					return setNamed("m", append(changes, typed("Disk"), createdAt(9), func(s *v1alpha1.ConditionSet) {
+						s.Generation, s.Spec.TaintKey = generation, "example.com/disk"
+					})...)
+				}
+				c.makeUnhealthy(2)
+				c.vets(inConfigMap(configMap, 5))
+				c.is(configMap, followed)
+				c.makeUnhealthy(8)
+				c.vets(version(1))
+				c.is("m", followed)
+				c.is(configMap, validate.Duplicate)
+				// A user can switch the ConditionSet off: the copy, which says something else then, stays off.
+				c.vets(version(2, func(s *v1alpha1.ConditionSet) { s.Spec.DryRun = true }))
+				c.is("m", followed)
+				c.is(configMap, validate.Duplicate)
+				c.makeUnhealthy(2)
+				c.vets(version(3))
+				c.is("m", followed)
+				// An invalid version keeps the one before in force.
+				c.vets(version(4, asking("Disk", "perhaps")))
+				c.is("m", validate.Invalid)
+				c.is(configMap, validate.Duplicate)
+				c.vets(version(5))
+				// Of two copies the older takes over, and the other one names it.
+				c.vets(inConfigMap("k/sets/Disk", 4))
+				c.is("k/sets/Disk", validate.Duplicate)
+				c.makeUnhealthy(8)
+				c.remove(time.Now(), "m")
+				c.vets()
+				c.is("k/sets/Disk", followed)
+				c.is(configMap, validate.Duplicate)
+				if message := c.accepted(configMap).Message; !strings.Contains(message, "a set in ConfigMap k, key sets") {
+					t.Errorf("the message is %s", message)
+				}
+			})
+		})
+	}
+}
+
 // An edit can bypass the webhook. The last accepted version stays in force, also under the next
 // leader, and other sets are compared with it.
 func TestAnInvalidEditKeepsTheAcceptedVersion(t *testing.T) {

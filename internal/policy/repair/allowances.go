@@ -1,6 +1,7 @@
 package repair
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -25,6 +26,7 @@ type machineCounts struct {
 	machines        int // it has or will have an instance
 	terminating     int // being taken out of service
 	starting        int // its node was never ready for work
+	forced          int // another client deletes it, and its drain is being ended by force
 	pendingFailures int // its node's ready timeout has passed and it is not marked yet; see usesCurrentTemplate
 }
 
@@ -34,6 +36,7 @@ func (s *machineCounts) add(other machineCounts, sign int) {
 	s.machines += sign * other.machines
 	s.terminating += sign * other.terminating
 	s.starting += sign * other.starting
+	s.forced += sign * other.forced
 	s.pendingFailures += sign * other.pendingFailures
 }
 
@@ -127,6 +130,9 @@ func (r *Policy) machineCounts(m machine.Machine) (s machineCounts) {
 	if isGoing {
 		s.terminating = 1
 	}
+	if m.IsForced() {
+		s.forced = 1
+	}
 	if isInitialised {
 		s.initialized, s.disrupted = 1, s.terminating
 	}
@@ -201,6 +207,9 @@ func (r *Policy) updateAllowance(now time.Time, name string, count *poolCounts) 
 // and when time alone changes that.
 func (r *Policy) allowance(now time.Time, id triage.RuleID, name string, count *poolCounts) (*triage.Allowance, time.Time) {
 	allowed, changes := r.disruptionAllowance(now, id, name, count)
+	if room := r.roomBeside(id, count.forced); count.forced > 0 && room != nil && (allowed == nil || *room < allowed.Remaining) {
+		allowed = &triage.Allowance{Remaining: *room, Reason: fmt.Sprintf("%d nodes of NodePool %s that other clients delete are ended by force", count.forced, name)}
+	}
 	if id.Kind != policykind.ReadyTimeout || r.pools[name] == nil {
 		return allowed, changes
 	}
@@ -208,6 +217,23 @@ func (r *Policy) allowance(now time.Time, id triage.RuleID, name string, count *
 		return &triage.Allowance{Remaining: left, Reason: message}, times.Earliest(changes, until)
 	}
 	return allowed, changes
+}
+
+// roomBeside returns how many more nodes the bound of a rule allows beside drains of other clients
+// that are ended by force, nil for no bound.
+func (r *Policy) roomBeside(id triage.RuleID, forced int) *int {
+	counts, _ := r.host.Core().Population(id)
+	if counts.Cap < 0 {
+		return nil
+	}
+	return new(max(0, counts.Cap-counts.Pooled-forced))
+}
+
+// HasRoomToForce reports whether the bound of a rule allows to end one more drain of another client.
+func (r *Policy) HasRoomToForce(rule triage.RuleID, m machine.Machine) bool {
+	forced := r.countsOf(m.Pool()).forced - r.counted[m.GetUID()].forced
+	room := r.roomBeside(rule, forced)
+	return room == nil || *room > 0
 }
 
 // disruptionAllowance does the same for the disruption budgets of the pool alone.

@@ -573,6 +573,9 @@ func (s *history) recount() (going int) {
 		if isInitialised {
 			is.initialized, is.disrupted = 1, is.terminating
 		}
+		if m.IsForced() {
+			is.forced = 1
+		}
 		sum := want[c.GetLabels()["karpenter.sh/nodepool"]]
 		sum.add(is, 1)
 		want[c.GetLabels()["karpenter.sh/nodepool"]] = sum

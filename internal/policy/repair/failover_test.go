@@ -59,7 +59,7 @@ type givenUp struct {
 // launch is a node that has become Ready.
 type launch struct{ created, ready time.Time }
 
-type hits struct{ deletions, failovers, full, lateOnes, cancelled, governed int }
+type hits struct{ deletions, failovers, full, lateOnes, cancelled, governed, forced int }
 
 // inRepair counts, from API objects only, the terminated nodes that still exist or are
 // not replaced. A new node replaces a deleted node that still keeps its slot, because the
@@ -108,7 +108,14 @@ func (s *history) look() {
 		}
 		g.isThere = s.api.nodes[g.node] != nil
 	}
-	switch n := s.inRepair(); {
+	forced := 0
+	for _, c := range s.api.claims {
+		if c.Annotations[ownership.MarkAnnotation] == "" && c.DeletionTimestamp != nil && c.Annotations[karpenter.TerminationTimestampAnnotation] != "" {
+			forced++
+		}
+	}
+	s.hits.forced += forced
+	switch n := s.inRepair() + forced; {
 	case n > mostInRepair:
 		s.fails("%d machines are in repair, %d may be: %+v; the log:\n%s", n, mostInRepair, s.tell(), &s.Log)
 	case n == mostInRepair:
@@ -166,7 +173,7 @@ func (s *history) act() {
 	anyNode := func(*corev1.Node) bool { return true }
 	switch what := rapid.SampledFrom([]string{
 		"work", "work", "work", "make unhealthy", "make unhealthy", "make unhealthy", "recover", "touch claim", "touch node", "hear", "hear nodes", "hear claims", "hear", "page", "page", "lost page",
-		"run", "run", "run", "run", "report", "report", "late", "late", "late", "arrive", "arrive", "die", "pass", "pass", "finish", "finish", "drop claim", "launch", "ready", "accident", "govern",
+		"run", "run", "run", "run", "report", "report", "late", "late", "late", "arrive", "arrive", "die", "pass", "pass", "finish", "finish", "drop claim", "launch", "ready", "accident", "drain", "govern",
 	}).Draw(s.rt, "act"); what {
 	case "make unhealthy", "recover":
 		if name := some(s.rt, s.api.nodes, anyNode); name != "" {
@@ -245,6 +252,12 @@ func (s *history) act() {
 		if name := some(s.rt, s.api.nodes, anyNode); name != "" && s.api.claims["claim-"+name] != nil && !s.isMarked(name) {
 			s.api.removeNode(name)
 			s.api.removeClaim("claim-" + name)
+		}
+	case "drain": // another component deletes a claim gracefully
+		if name := some(s.rt, s.api.claims, func(c *karpenter.NodeClaim) bool {
+			return c.DeletionTimestamp == nil && c.Annotations[ownership.MarkAnnotation] == ""
+		}); name != "" {
+			s.api.changeClaim(name, func(c *karpenter.NodeClaim) { c.DeletionTimestamp = new(metav1.Now()) })
 		}
 	case "govern":
 		s.governAnew()
@@ -401,7 +414,7 @@ func TestNoHistoryExceedsTheBound(t *testing.T) {
 		})
 	}
 	t.Logf("%+v", sum)
-	if sum.deletions == 0 || sum.failovers == 0 || sum.full == 0 || sum.lateOnes == 0 || sum.cancelled == 0 || sum.governed == 0 {
+	if sum.deletions == 0 || sum.failovers == 0 || sum.full == 0 || sum.lateOnes == 0 || sum.cancelled == 0 || sum.governed == 0 || sum.forced == 0 {
 		t.Error("the histories prove nothing")
 	}
 }

@@ -422,7 +422,10 @@ func (w *fakeAPI) carryOut(result *engine.TaskResult, goes how) {
 	}
 	switch {
 	case r.Does == nodeclaim.CancelTermination:
-		annotates(func(c *karpenter.NodeClaim) { delete(c.Annotations, ownership.MarkAnnotation) })
+		annotates(func(c *karpenter.NodeClaim) {
+			delete(c.Annotations, ownership.MarkAnnotation)
+			delete(c.Annotations, karpenter.TerminationTimestampAnnotation)
+		})
 		return
 	case r.Does == nodeclaim.ForceTermination:
 		annotates(func(c *karpenter.NodeClaim) {

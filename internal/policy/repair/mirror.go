@@ -14,6 +14,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/status"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/validate"
+	"github.com/resourcestack/autohealer/internal/watch"
 )
 
 // The mirror of a NodePool is the RepairPolicy that shows its repair block.
@@ -33,7 +34,7 @@ type poolMirrors struct {
 func newPoolMirrors(writer *treat.Writer) poolMirrors {
 	return poolMirrors{
 		Mirrors: mirror.New[v1alpha1.RepairPolicySpec, v1alpha1.RepairPolicyStatus](writer, "RepairPolicy", "repairpolicies", "NodePool"),
-		stale:   map[string]bool{}, nameTaken: map[string]bool{},
+		stale:   map[string]bool{},
 	}
 }
 
@@ -41,24 +42,27 @@ func newPoolMirrors(writer *treat.Writer) poolMirrors {
 func mirrorName(pool string) string { return "nodepool-" + pool }
 
 // writeMirrors writes the mirrors of pools with a repair block. sums counts the nodes of a pool.
-func (r *Policy) writeMirrors(ctx context.Context, now time.Time, sums func(pool string) *repairCounts) {
-	wanted := map[string]wantedMirror{}
+func (r *Policy) writeMirrors(ctx context.Context, now time.Time, sums map[string]*repairCounts) {
+	if served, _ := r.inbox.Availability(); served != watch.Available {
+		return
+	}
+	wanted, taken := map[string]wantedMirror{}, map[string]bool{}
 	for name, pool := range r.pools {
 		switch {
 		case pool.Block == nil && pool.Problem == "": // it has none
 		case r.policies[mirrorName(name)] != nil:
+			taken[name] = true
 			r.reportNameTaken(name)
-			continue
 		default:
-			sum := sums(name)
+			sum := entryOf(sums, name)
 			wanted[mirrorName(name)] = wantedMirror{
 				Owner:   &metav1.OwnerReference{APIVersion: karpenter.GroupVersion.String(), Kind: "NodePool", Name: name, UID: pool.UID},
 				IsStale: r.mirrors.stale[name] || r.mirrors.Get(mirrorName(name)).Stored().Nodes != status.Count(sum.nodes.Selected),
 				Content: func(of *poolMirror) *mirrorContent { return r.mirrorContent(pool, of, sum) },
 			}
 		}
-		delete(r.mirrors.nameTaken, name)
 	}
+	r.mirrors.nameTaken = taken
 	clear(r.mirrors.stale)
 	r.mirrors.Write(ctx, now, r.host.Statuses(), wanted)
 }
@@ -111,7 +115,6 @@ func (r *Policy) reportNameTaken(pool string) {
 	if r.mirrors.nameTaken[pool] {
 		return
 	}
-	r.mirrors.nameTaken[pool] = true
 	r.host.Logger().Warn("repair block without a mirror", "nodePool", pool, "repairPolicy", mirrorName(pool))
 	r.host.Event(treat.Event{
 		Policy: treat.AboutNodePool(r.pools[pool]), EventReason: treat.MirrorNameTaken,

@@ -27,7 +27,8 @@ var policyType = metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kin
 
 // WriteStatuses updates the statuses of repair policies and the metrics of all policies.
 func (r *Policy) WriteStatuses(ctx context.Context, now time.Time) {
-	sums, gauges := map[any]*repairCounts{}, map[policykind.Policy]*summary.Nodes{} // sums by *repairPolicy, or by NodePool without one
+	sums, gauges := map[*repairPolicy]*repairCounts{}, map[policykind.Policy]*summary.Nodes{}
+	ofPools := map[string]*repairCounts{} // of the rules of NodePools
 	for id, followed := range r.followed {
 		counts, _ := r.host.Core().Population(id)
 		sum := r.countRepair(followed, counts)
@@ -44,14 +45,14 @@ func (r *Policy) WriteStatuses(ctx context.Context, now time.Time) {
 		}
 		entryOf(gauges, policykind.PolicyOf(id)).Merge(&sum.nodes)
 		if followed.policy != nil {
-			entryOf[any](sums, followed.policy).add(sum)
+			entryOf(sums, followed.policy).add(sum)
 		} else {
-			entryOf[any](sums, followed.pool).add(sum)
+			entryOf(ofPools, followed.pool).add(sum)
 		}
 	}
 	for name, pol := range r.policies {
 		entryOf(gauges, policykind.Policy{Kind: "RepairPolicy", Name: name}) // also of a policy without rules
-		sum := entryOf[any](sums, pol)
+		sum := entryOf(sums, pol)
 		if !pol.status.Stale && pol.status.Stored.Nodes == status.Count(sum.nodes.Selected) {
 			continue
 		}
@@ -67,7 +68,7 @@ func (r *Policy) WriteStatuses(ctx context.Context, now time.Time) {
 		}
 	}
 	r.setGauges(gauges)
-	r.writeMirrors(ctx, now, func(pool string) *repairCounts { return entryOf[any](sums, pool) })
+	r.writeMirrors(ctx, now, ofPools)
 }
 
 // entryOf returns the entry of a key, created if necessary.

@@ -170,6 +170,14 @@ func TestDrainsOfOthersAreEndedByForce(t *testing.T) {
 		h.advance(time.Hour)
 		h.WantNoTask("a")
 		h.WantNoTask("b")
+		// A repair does not begin beside it either.
+		h.breaks(corev1.ConditionTrue, "c")
+		h.advance(time.Hour)
+		h.WantNoTask("c")
+		if is := h.finding(policykind.Repair, "c"); is.Code != triage.NotAllowed || !strings.Contains(is.String(), "1 nodes of NodePool default that other clients delete are ended by force") {
+			t.Errorf("what is said of it: %v", is)
+		}
+		h.breaks(corev1.ConditionFalse, "c")
 		h.goes("a")
 		h.advance(time.Hour)
 		h.WantTask("b", nodeclaim.ForceTermination)

@@ -21,7 +21,8 @@ type nodeClaim struct {
 	mark          *ownership.Mark // nil if there is none of ours, or it cannot be read
 	unknownFields int             // fields of the mark that this version does not know
 	deletedByUs   bool            // this controller has deleted it; the watch may be behind
-	forcedAt      time.Time       // when this controller began to end its drain, zero for never
+	// forcedAt is when this controller began to end the drain of another client, zero for never.
+	forcedAt time.Time
 }
 
 // ProviderID returns the provider ID, which the Node has too. It is empty until the machine
@@ -89,6 +90,11 @@ func (c *nodeClaim) isMarkedBy(rule triage.RuleID, node *corev1.Node) bool {
 func (c *nodeClaim) isForced(now time.Time) bool {
 	at, err := time.Parse(time.RFC3339, c.Annotations[karpenter.TerminationTimestampAnnotation])
 	return err == nil && !at.After(now.Add(time.Minute))
+}
+
+// IsForced reports whether another client deletes the claim and its drain is being ended.
+func (c *nodeClaim) IsForced() bool {
+	return c.mark == nil && c.IsEnding() && (!c.forcedAt.IsZero() || c.isForced(time.Now()))
 }
 
 // The methods below implement [machine.Provider].

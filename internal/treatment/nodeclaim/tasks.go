@@ -59,8 +59,11 @@ type Terminator interface {
 	// VetoTermination returns why a marked machine must not be deleted, empty if it may.
 	VetoTermination(now time.Time, n *engine.Node, m machine.Machine, rule triage.RuleID) string
 	// VetoForcing returns why the drain of a machine that is being deleted must not be ended by
-	// force, empty if it may. Bounds do not matter, because the machine goes anyway.
+	// force, empty if it may.
 	VetoForcing(n *engine.Node) string
+	// HasRoomToForce reports whether the bound of a rule allows to end one more drain of another
+	// client.
+	HasRoomToForce(rule triage.RuleID, m machine.Machine) bool
 	// CountsUnder returns the rule that counts a final termination of a node. The rule of its
 	// mark may be gone.
 	CountsUnder(n *engine.Node, rule triage.RuleID) triage.RuleID
@@ -166,7 +169,6 @@ func (nc *Treatment) termination(now time.Time, state *engine.Node, c *nodeClaim
 
 // forcing returns a task that ends the drain of a claim that is being deleted.
 func (nc *Treatment) forcing(now time.Time, state *engine.Node, c *nodeClaim, reason triage.Reason) *engine.Task {
-	c.forcedAt = now
 	return &engine.Task{
 		Kind: ForceTermination, Resource: "nodeclaims", Failure: "the drain of the NodeClaim could not be ended", FailureEvent: treat.RepairBlocked,
 		Rule: reason.Rule, Reason: reason, Node: state.Object,
@@ -190,29 +192,31 @@ func (nc *Treatment) drainOfOthers(state *engine.Node, c *nodeClaim, plan triage
 
 // endDrainOfOthers returns a task that ends the drain of a claim that another client deletes, if
 // the policy terminates nodes by force, or when to look again: the policy, its bound and vetoes may
-// change meanwhile.
+// change meanwhile. It waits until no write of an earlier leader can succeed any more, because the
+// ledger does not name these writes.
 func (nc *Treatment) endDrainOfOthers(now time.Time, state *engine.Node, c *nodeClaim, reason *triage.Reason) (t *engine.Task, due time.Time) {
 	if c.isForced(now) {
 		return nil, time.Time{}
 	}
-	how, isFollowed := nc.policy.Termination(reason.Rule)
-	if !isFollowed || how.Mode != v1alpha1.Forceful || nc.policy.VetoForcing(state) != "" || !nc.hasRoomToForce(now, c, reason.Rule) {
-		return nil, now.Add(forceAgain)
+	if from := nc.listedAt.Add(engine.MaxInFlight); now.Before(from) {
+		return nil, from
 	}
-	return nc.forcing(now, state, c, *reason), time.Time{}
+	how, isFollowed := nc.policy.Termination(reason.Rule)
+	mayForce := isFollowed && how.Mode == v1alpha1.Forceful && nc.policy.VetoForcing(state) == "" && nc.policy.HasRoomToForce(reason.Rule, c)
+	switch {
+	case mayForce:
+		nc.noteForced(now, c, now)
+		return nc.forcing(now, state, c, *reason), time.Time{}
+	case !c.forcedAt.IsZero() && !now.Before(c.forcedAt.Add(engine.MaxInFlight)): // the write was not made
+		nc.noteForced(now, c, time.Time{})
+	}
+	return nil, now.Add(forceAgain)
 }
 
-// hasRoomToForce limits how many drains of other clients the rule ends at once, to what it may
-// repair at once.
-func (nc *Treatment) hasRoomToForce(now time.Time, c *nodeClaim, rule triage.RuleID) bool {
-	counts, _ := nc.host.Core().Population(rule)
-	taken := counts.Pooled
-	for _, other := range nc.byName {
-		if other != c && other.Pool() == c.Pool() && other.mark == nil && other.IsEnding() && (other.isForced(now) || now.Sub(other.forcedAt) < forceAgain) {
-			taken++
-		}
-	}
-	return counts.Cap < 0 || taken < counts.Cap
+// noteForced counts a claim as forced, or no longer.
+func (nc *Treatment) noteForced(now time.Time, c *nodeClaim, at time.Time) {
+	c.forcedAt = at
+	nc.policy.MachineChanged(now, c, c.mark)
 }
 
 // forceAgain is the pause before another attempt to end a drain.
@@ -379,9 +383,12 @@ func (w *Work) Done(now time.Time, r *engine.TaskResult) {
 	case c != nil && w.Gone:
 		nc.claimDeleted(now, c)
 	}
-	if c := known(); c != nil && w.Deleted {
+	switch c := known(); {
+	case c != nil && w.Deleted:
 		c.deletedByUs = true
 		nc.policy.MachineChanged(now, c, c.mark)
+	case c != nil && w.Does == ForceTermination && r.Outcome != treat.Made && r.Outcome != treat.Unknown: // it cannot succeed any more
+		nc.noteForced(now, c, time.Time{})
 	}
 	nc.reobserveDirty(now)
 	r.Begun = w.IsMarked() || w.Current != nil

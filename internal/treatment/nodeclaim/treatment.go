@@ -33,6 +33,8 @@ type Treatment struct {
 	outlived map[string]*outlivedClaim
 	// dirty holds nodes whose facts have changed because a claim or another node has.
 	dirty map[string]bool
+	// listedAt is when the claims were first listed.
+	listedAt time.Time
 }
 
 // NewInbox returns an inbox that reads NodeClaims from the API server. arePoolsMissing
@@ -131,6 +133,9 @@ func (nc *Treatment) reobserveDirty(now time.Time) {
 func (nc *Treatment) takeClaims(now time.Time) {
 	batch := nc.inbox.Take()
 	if batch.ListVersion != "" {
+		if nc.listedAt.IsZero() {
+			nc.listedAt = now
+		}
 		for name, c := range nc.byName {
 			if _, there := batch.Changes[name]; !there && (batch.ListVersion == watch.NotServedVersion || !engine.OlderVersion(batch.ListVersion, c.ResourceVersion)) {
 				nc.claimDeleted(now, c)

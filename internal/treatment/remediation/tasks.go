@@ -205,7 +205,8 @@ func (rm *Treatment) annotationTask(now time.Time, n *nodeObjects, state *engine
 	for _, o := range n.objectsOf(planned.Rule) {
 		step, _ := o.Step(c.Ladder)
 		isOver := step < planned.Step || planned.HealthySince.IsZero() && !now.Before(rm.mayWorkUntil(o, planned))
-		if notes := annotationsFor(o.Object, isOver, planned, now); len(notes) > 0 && !o.isEnding() && o.IsOf(state.Object) {
+		isKept := !o.isEnding() || isOver && len(o.Finalizers) > 0 // its remediator may still work
+		if notes := annotationsFor(o.Object, isOver, planned, now); len(notes) > 0 && isKept && o.IsOf(state.Object) {
 			return rm.task(AnnotateRemediation, state.Object, planned.Rule, planned.Reason, Work{Object: o.Object, Annotations: notes})
 		}
 	}
@@ -223,7 +224,7 @@ func (rm *Treatment) creationTask(now time.Time, nodeTasks *engine.NodeTasks, n 
 		step, _ := o.Step(c.Ladder)
 		// The remediator of an earlier step must know that its time is over. If its API allows
 		// no patch, it cannot be told.
-		isTold := o.TimedOut || o.Succeeded || o.isEnding() || nodeTasks.WasRefused(AnnotateRemediation)
+		isTold := o.TimedOut || o.Succeeded || o.isEnding() && len(o.Finalizers) == 0 || nodeTasks.WasRefused(AnnotateRemediation)
 		if step == planned.Step || step < planned.Step && !isTold {
 			return nil
 		}
