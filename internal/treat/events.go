@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -32,6 +33,8 @@ const (
 	// maxWaiting is how many Events may wait to be written: those of a storm over 2,000
 	// nodes.
 	maxWaiting = 4096
+	// concurrentEvents limits concurrent writes of Events.
+	concurrentEvents = 4
 	// eventAttempts is how often the writer tries to write an Event, and eventTimeout the
 	// timeout of each attempt.
 	eventAttempts = 5
@@ -286,15 +289,24 @@ func NewEventWriter(c client.Client, instance string, count func(outcome string)
 // Events.
 func (a *EventWriter) NeedLeaderElection() bool { return false }
 
-// Start writes Events until ctx ends.
+// Start writes Events until ctx ends, several at once, so that a slow API server delays them less.
 func (a *EventWriter) Start(ctx context.Context) error {
+	var writers sync.WaitGroup
+	for range concurrentEvents {
+		writers.Go(func() { a.writeAll(ctx) })
+	}
+	writers.Wait()
+	for range len(a.waiting) {
+		a.count("dropped")
+	}
+	return nil
+}
+
+func (a *EventWriter) writeAll(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			for range len(a.waiting) {
-				a.count("dropped")
-			}
-			return nil
+			return
 		case event := <-a.waiting:
 			if a.pace.Wait(ctx) != nil { // ctx has ended
 				a.count("dropped")

@@ -65,8 +65,7 @@ func (h *Policy) WriteStatuses(ctx context.Context, now time.Time) {
 			write.Pause = deferredStatusEvery
 			write.Status = func() remediationv1alpha1.NodeHealthCheckStatus { return h.deferredStatus(c) }
 			write.Send = func(ctx context.Context, name string, status remediationv1alpha1.NodeHealthCheckStatus) (string, error) {
-				return h.host.Writer().HealthCheckConditions(ctx, name,
-					*meta.FindStatusCondition(status.Conditions, remediationv1alpha1.StandingBack), *meta.FindStatusCondition(status.Conditions, remediationv1alpha1.Ready))
+				return h.host.Writer().HealthCheckCondition(ctx, name, *meta.FindStatusCondition(status.Conditions, remediationv1alpha1.StandingBack))
 			}
 		}
 		c.status.Update(ctx, now, h.host.Statuses(), write)
@@ -98,17 +97,14 @@ func (c *check) statusDelay() time.Duration {
 	return time.Duration(min(len(c.nodes), remediationv1alpha1.MaxListedNodes)) * rowPause
 }
 
-// deferredStatus adds the conditions StandingBack and Ready, and keeps everything that the other
+// deferredStatus adds the StandingBack condition and keeps everything that the other
 // controller has written.
 func (h *Policy) deferredStatus(c *check) remediationv1alpha1.NodeHealthCheckStatus {
 	status := *c.status.Stored.DeepCopy()
-	condition := metav1.Condition{
+	meta.SetStatusCondition(&status.Conditions, metav1.Condition{
 		Type: remediationv1alpha1.StandingBack, Status: metav1.ConditionTrue, Reason: "AnotherController",
 		Message: h.medik8s.message(), ObservedGeneration: c.object.Generation,
-	}
-	meta.SetStatusCondition(&status.Conditions, condition)
-	condition.Type, condition.Status = remediationv1alpha1.Ready, metav1.ConditionFalse
-	meta.SetStatusCondition(&status.Conditions, condition)
+	})
 	return status
 }
 
