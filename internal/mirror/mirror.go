@@ -6,15 +6,19 @@ package mirror
 
 import (
 	"context"
+	"iter"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/status"
 	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/watch"
 )
 
 // Is reports whether an object is a mirror.
@@ -64,13 +68,31 @@ func (m *Mirror[Spec, Status]) Stored() (stored Status) {
 
 func (m *Mirror[Spec, Status]) exists() bool { return m.uid != "" || m.content.Stored != nil }
 
-// Names yields the names of the mirrors that exist.
-func (ms *Mirrors[Spec, Status]) Names(yield func(string) bool) {
+// Apply takes in the changes of a kind. It keeps the mirrors among them, and calls upsert for the
+// policies of users. It calls remove for every name that no policy of a user has any more. known
+// yields the names of the policies of users.
+func Apply[T client.Object, Spec, Status any](ms *Mirrors[Spec, Status], batch watch.Batch[T], known iter.Seq[string], remove func(name string), upsert func(T), content func(T) (Spec, Status)) {
+	names := slices.Collect(known)
 	for name, m := range ms.byName {
-		if m.exists() && !yield(name) {
-			return
+		if m.exists() {
+			names = append(names, name)
 		}
 	}
+	batch.Apply(slices.Values(names),
+		func(name string) {
+			ms.Remove(name)
+			remove(name)
+		},
+		func(object T) {
+			if !Is(object) {
+				ms.Remove(object.GetName())
+				upsert(object)
+				return
+			}
+			remove(object.GetName())
+			spec, stored := content(object)
+			ms.Observe(object, spec, stored)
+		})
 }
 
 // Observe stores what a watch delivered. The next Write corrects the spec and the status if another

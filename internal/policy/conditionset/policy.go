@@ -237,33 +237,25 @@ func (p *Policy) remove(now time.Time, name string) {
 	p.cfg.Logger.Info("set gone", "conditionSet", name)
 }
 
-// namesInAPI yields the names of the known ConditionSets and mirrors.
+// namesInAPI yields the names of the known sets that are not from ConfigMaps.
 func (p *Policy) namesInAPI(yield func(string) bool) {
 	for name, set := range p.known {
 		if set.isInAPI() && !yield(name) {
 			return
 		}
 	}
-	p.mirrors.Names(yield)
 }
 
 // takeSets takes in changed sets.
 func (p *Policy) takeSets(now time.Time) {
-	p.inbox.Take().Apply(p.namesInAPI,
+	mirror.Apply(p.mirrors, p.inbox.Take(), p.namesInAPI,
 		func(name string) {
 			p.remove(now, name)
-			p.mirrors.Remove(name)
 			p.host.Statuses().Schedule(now)
 		},
-		func(set *v1alpha1.ConditionSet) {
-			if !mirror.Is(set) {
-				p.mirrors.Remove(set.Name)
-				p.upsert(now, set)
-				return
-			}
-			p.remove(now, set.Name)
-			p.mirrors.Observe(set, set.Spec, set.Status)
-			p.host.Statuses().Schedule(now)
+		func(set *v1alpha1.ConditionSet) { p.upsert(now, set) },
+		func(set *v1alpha1.ConditionSet) (v1alpha1.ConditionSetSpec, v1alpha1.ConditionSetStatus) {
+			return set.Spec, set.Status
 		})
 	if p.validation.due && !p.configMaps.validateAt.IsZero() { // the change may unblock a ConfigMap
 		p.configMaps.validateAt, p.configMaps.changed = now, true

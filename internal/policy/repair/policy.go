@@ -293,21 +293,14 @@ func (r *Policy) Planned(n *engine.Node, plan triage.Plan) {
 
 // takePolicies takes in changed policies and pools.
 func (r *Policy) takePolicies(now time.Time) {
-	r.inbox.Take().Apply(r.names,
+	mirror.Apply(r.mirrors.Mirrors, r.inbox.Take(), maps.Keys(r.policies),
 		func(name string) {
 			r.removePolicy(now, name)
-			r.mirrors.Remove(name)
 			r.host.Statuses().Schedule(now)
 		},
-		func(object *v1alpha1.RepairPolicy) {
-			if !mirror.Is(object) {
-				r.mirrors.Remove(object.Name)
-				r.upsertPolicy(now, object)
-				return
-			}
-			r.removePolicy(now, object.Name)
-			r.mirrors.Observe(object, object.Spec, object.Status)
-			r.host.Statuses().Schedule(now)
+		func(object *v1alpha1.RepairPolicy) { r.upsertPolicy(now, object) },
+		func(object *v1alpha1.RepairPolicy) (v1alpha1.RepairPolicySpec, v1alpha1.RepairPolicyStatus) {
+			return object.Spec, object.Status
 		})
 	changed, all := r.blocks.Take()
 	if all {
@@ -320,16 +313,6 @@ func (r *Policy) takePolicies(now time.Time) {
 	for name, pool := range changed {
 		r.upsertPool(now, name, pool)
 	}
-}
-
-// names yields the names of the known RepairPolicies and mirrors.
-func (r *Policy) names(yield func(string) bool) {
-	for name := range r.policies {
-		if !yield(name) {
-			return
-		}
-	}
-	r.mirrors.Names(yield)
 }
 
 // upsertPool stores a pool, nil if it is gone.
