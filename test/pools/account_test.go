@@ -73,7 +73,12 @@ type accountBuilder struct {
 	terminations map[types.UID]*termination // by claim
 	inTreatment  map[types.UID]*termination // by node
 	gone         int                        // nodes that were in repair and are deleted
-	fresh        map[types.UID]bool         // nodes created since the first mark, and whether they were ever Ready
+	nodes        map[types.UID]*poolNode
+}
+
+type poolNode struct {
+	created  time.Time // in whole seconds
+	wasReady bool
 }
 
 // account reads the recording of the pool so far, and fails the test for every broken rule.
@@ -98,7 +103,7 @@ func (p *pool) account() *account {
 	testkit.Must(p.t, err)
 	b := &accountBuilder{
 		claims: map[types.UID]*unstructured.Unstructured{}, terminations: map[types.UID]*termination{},
-		inTreatment: map[types.UID]*termination{}, fresh: map[types.UID]bool{},
+		inTreatment: map[types.UID]*termination{}, nodes: map[types.UID]*poolNode{},
 	}
 	inRepair := 0
 	for _, change := range recording {
@@ -115,7 +120,7 @@ func (p *pool) account() *account {
 			text, _ := json.Marshal(change.Object.Object["data"])
 			b.ledger = string(text)
 		}
-		if count := len(b.inTreatment) + max(0, b.gone-b.ready()); count != inRepair {
+		if count := len(b.inTreatment) + max(0, b.gone-b.replacements()); count != inRepair {
 			inRepair = count
 			b.peak = max(b.peak, count)
 			b.countChanges = append(b.countChanges, fmt.Sprintf("%s: %d in repair (%s of %s)", change.Time.Format(time.StampMilli), count, change.Type, change.Name))
@@ -134,9 +139,12 @@ func (b *accountBuilder) wrong(change testbed.Change, format string, args ...any
 	b.violations = append(b.violations, fmt.Sprintf("%s of %s %s by %s: ", change.Type, change.GVR.Resource, change.Name, change.Author)+fmt.Sprintf(format, args...))
 }
 
-func (b *accountBuilder) ready() (count int) {
-	for _, isReady := range b.fresh {
-		if isReady {
+// replacements counts the nodes that were ready once and were created after the first
+// decision. The mark tells the time of the decision, and is written later. Creation times
+// have whole seconds.
+func (b *accountBuilder) replacements() (count int) {
+	for _, n := range b.nodes {
+		if n.wasReady && len(b.account.terminations) > 0 && !n.created.Before(b.account.terminations[0].since.Truncate(time.Second)) {
 			count++
 		}
 	}
@@ -235,12 +243,13 @@ func (b *accountBuilder) node(change testbed.Change) {
 		e.nodeGone = change.Time
 		delete(b.inTreatment, change.UID)
 		b.gone++
-	case change.Type == watch.Added && len(b.account.terminations) > 0:
-		b.fresh[change.UID] = false
-	case change.Type == watch.Modified:
-		if wasReady, isFresh := b.fresh[change.UID]; isFresh && !wasReady {
-			b.fresh[change.UID] = isReady(change.Object)
+	case change.Type != watch.Deleted:
+		n := b.nodes[change.UID]
+		if n == nil {
+			n = &poolNode{created: change.Object.GetCreationTimestamp().Time}
+			b.nodes[change.UID] = n
 		}
+		n.wasReady = n.wasReady || isReady(change.Object)
 	}
 }
 
@@ -312,7 +321,7 @@ func (p *pool) untouched(a *account, nodes ...string) {
 // atMost fails the test unless the maximum of nodes in repair at once equals the bound.
 func (a *account) atMost(t *testing.T, bound int) {
 	t.Helper()
-	t.Logf("%d terminations, at most %d at once", len(a.terminations), a.peak)
+	t.Logf("%d claims, %d terminations, at most %d at once", a.made, len(a.terminations), a.peak)
 	if a.peak > bound {
 		t.Errorf("%d nodes were in repair at once, at most %d may be:\n%s", a.peak, bound, strings.Join(a.countChanges, "\n"))
 	}
