@@ -18,10 +18,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/deploy"
 	"github.com/resourcestack/autohealer/internal/configmaps"
 	"github.com/resourcestack/autohealer/internal/engine"
 	"github.com/resourcestack/autohealer/internal/ownership"
@@ -219,7 +221,13 @@ func in(m *corev1.ConfigMap, text string) *corev1.ConfigMap {
 
 func TestConfigMapSets(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{})
-	api := testkit.Value(client.NewWithWatch(cluster.AdminConfig(), client.Options{})).Must(t)
+	crd := testkit.Value(deploy.Manifests.ReadFile("crds/autohealer.resourcestack.com_conditionsets.yaml")).Must(t)
+	testkit.Value(cluster.KubectlApply(t.Context(), string(crd))).Must(t)
+	testkit.Value(cluster.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "crd/conditionsets.autohealer.resourcestack.com")).Must(t)
+	scheme := runtime.NewScheme()
+	must(t, clientgoscheme.AddToScheme(scheme))
+	must(t, v1alpha1.AddToScheme(scheme))
+	api := testkit.Value(client.NewWithWatch(cluster.AdminConfig(), client.Options{Scheme: scheme})).Must(t)
 	for name, test := range map[string]func(d *configMapFixture, successor func() *configMapFixture){
 		"a version is in force when it is stored":                       testNotKept,
 		"a lost race for a revision number takes the next":              testNumberTaken,
@@ -245,6 +253,7 @@ func TestConfigMapSets(t *testing.T) {
 		"an unreadable revision keeps taints unchanged":                 testKeptUnreadable,
 		"taints of an unreadable version go with its ConfigMap":         testKeptUnreadableGoes,
 		"a valid version replaces an unreadable one":                    testKeptUnreadableReplaced,
+		"a user's ConditionSet has the name of a mirror":                testMirrorNameTaken,
 	} {
 		t.Run(name, func(t *testing.T) {
 			ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "configmaps-"}}

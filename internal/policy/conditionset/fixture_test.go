@@ -36,12 +36,13 @@ type fixture struct {
 	posts    chan func(now time.Time)
 	requests sync.WaitGroup
 	metrics  *engine.Metrics
+	statuses *status.Writer // it writes nothing unless a test replaces it
 }
 
 // newFixture returns a fixture without sets.
 func newFixture(t *testing.T, cfg Config) *fixture {
 	t.Helper()
-	c := &fixture{t: t, core: triage.New(), nodes: map[string]*engine.Node{}, queued: map[string]bool{}, posts: make(chan func(time.Time), 10), metrics: engine.NewMetrics()}
+	c := &fixture{t: t, core: triage.New(), nodes: map[string]*engine.Node{}, queued: map[string]bool{}, posts: make(chan func(time.Time), 10), metrics: engine.NewMetrics(), statuses: &status.Writer{}}
 	cfg.Event = func(event treat.Event) { c.events = append(c.events, event) }
 	cfg.Wrote, cfg.Taints = func(string, treat.Outcome) {}, c
 	cfg.Metrics, cfg.Logger = NewMetrics(), slog.New(slog.NewTextHandler(&c.log, nil))
@@ -64,7 +65,7 @@ func (c *fixture) Core() *triage.Core                             { return c.cor
 func (c *fixture) Node(name string) *engine.Node                  { return c.nodes[name] }
 func (c *fixture) Nodes() iter.Seq2[string, *engine.Node]         { return maps.All(c.nodes) }
 func (c *fixture) IsLoaded() bool                                 { return c.loaded }
-func (c *fixture) Statuses() *status.Writer                       { return &status.Writer{} }
+func (c *fixture) Statuses() *status.Writer                       { return c.statuses }
 func (c *fixture) PolicyMetrics() *engine.PolicyMetrics           { return c.metrics.Policies }
 func (c *fixture) Retire(time.Time, triage.RuleID)                {}
 func (c *fixture) Revive(triage.RuleID)                           {}
