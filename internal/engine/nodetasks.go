@@ -29,14 +29,14 @@ type NodeTasks struct {
 	sentAt  time.Time
 	running *Task // nil for none
 
-	failures        map[string]taskFailure // by kind of task
-	due             time.Time              // when to check again, zero for never
-	dueSince        time.Time              // since when a treatment is due
-	refusalReported ReportedRefusal        // the last rejected write
+	failures         map[taskID]taskFailure
+	due              time.Time                  // when to check again, zero for never
+	dueSince         time.Time                  // since when a treatment is due
+	refusalsReported map[taskID]ReportedRefusal // the last rejected write of each task
 }
 
 // taskFailure records why a task failed and when to retry it. It does not block other
-// kinds of tasks.
+// tasks.
 type taskFailure struct {
 	Failure
 	refusals  int
@@ -49,10 +49,10 @@ func (nodeTasks *NodeTasks) Slot() ledger.ObjectWrite { return nodeTasks.granted
 // Running returns the task that runs, nil for none.
 func (nodeTasks *NodeTasks) Running() *Task { return nodeTasks.running }
 
-// WasRefused reports whether the API server has rejected a task of this kind, and has made
-// none since.
-func (nodeTasks *NodeTasks) WasRefused(kind string) bool {
-	return nodeTasks.failures[kind].refusals > 0
+// WasRefused reports whether the API server has rejected a task of this kind for the object,
+// and has made none since.
+func (nodeTasks *NodeTasks) WasRefused(kind, object string) bool {
+	return nodeTasks.failures[taskID{kind, object}].refusals > 0
 }
 
 // HasSlot reports whether the ledger names a slot of the node.
@@ -83,7 +83,7 @@ func (nodeTasks *NodeTasks) NoteDue(now time.Time, n *Node) {
 // due, zero if that is unknown.
 func (nodeTasks *NodeTasks) MarkStarted() (dueSince time.Time) {
 	dueSince = nodeTasks.dueSince
-	nodeTasks.dueSince, nodeTasks.refusalReported = time.Time{}, ReportedRefusal{}
+	nodeTasks.dueSince, nodeTasks.refusalsReported = time.Time{}, nil
 	return dueSince
 }
 
@@ -197,7 +197,7 @@ func (tr *taskRunner) next(now time.Time, nodeTasks *NodeTasks) (next *Task, due
 			if t == nil {
 				continue
 			}
-			from := nodeTasks.failures[t.Kind].notBefore
+			from := nodeTasks.failures[t.id()].notBefore
 			if t.NotBefore.After(from) {
 				from = t.NotBefore
 			}
@@ -265,7 +265,7 @@ func (tr *taskRunner) nextStartable(now time.Time, nodeTasks *NodeTasks) *Task {
 // sleepUntil leaves a node alone until the given time. It forgets failures of tasks
 // that could be retried now and are not needed any more.
 func (tr *taskRunner) sleepUntil(now time.Time, nodeTasks *NodeTasks, until time.Time) {
-	maps.DeleteFunc(nodeTasks.failures, func(_ string, s taskFailure) bool {
+	maps.DeleteFunc(nodeTasks.failures, func(_ taskID, s taskFailure) bool {
 		if now.Before(s.notBefore) {
 			until = times.Earliest(until, s.notBefore)
 			return false
@@ -312,8 +312,8 @@ func (l *Engine) Explain(node, message string) string {
 	for _, t := range tr.treatments {
 		parts = append(parts, t.Problems(node)...)
 	}
-	for _, kind := range slices.Sorted(maps.Keys(nodeTasks.failures)) {
-		parts = append(parts, "not written yet: "+nodeTasks.failures[kind].Text)
+	for _, id := range slices.SortedFunc(maps.Keys(nodeTasks.failures), taskID.compare) {
+		parts = append(parts, "not written yet: "+nodeTasks.failures[id].Text)
 	}
 	if nodeTasks.stage == AwaitingLedger && l.ledger.failure.Tries > 0 {
 		parts = append(parts, "not written yet: "+l.ledger.failure.Text)

@@ -1,9 +1,11 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,7 +22,10 @@ const maxConcurrentTasks = 24
 
 // Task is a write, or a sequence of writes, that a treatment asks for.
 type Task struct {
-	Kind     string // names the task in the log; failures of one kind do not delay other kinds
+	Kind string // names the task in the log; failures of one kind do not delay other kinds
+	// Object identifies the object that the task writes, if a node may have several. Failures
+	// for one object do not delay tasks of the same kind for other objects.
+	Object   string
 	Resource string // that the task writes, as metrics name it
 	// Failure is what an Event says if the API server rejects the task; FailureEvent is the
 	// reason of that Event.
@@ -67,6 +72,15 @@ type TaskResult struct {
 	Learned bool
 
 	previouslySentAt time.Time // when the same write was sent before and may still succeed; zero for never
+}
+
+// taskID identifies a task among the tasks of a node.
+type taskID struct{ kind, object string }
+
+func (t *Task) id() taskID { return taskID{t.Kind, t.Object} }
+
+func (id taskID) compare(other taskID) int {
+	return cmp.Or(strings.Compare(id.kind, other.kind), strings.Compare(id.object, other.object))
 }
 
 // takesSlot reports whether the task takes a slot under a bound that no API object shows
@@ -146,7 +160,7 @@ func (tr *taskRunner) handleResult(r *TaskResult) {
 	nodeTasks.running = nil
 	switch r.Outcome {
 	case treat.Made:
-		delete(nodeTasks.failures, t.Kind)
+		delete(nodeTasks.failures, t.id())
 	case treat.Stale:
 		tr.handleStale(now, r)
 	case treat.Refused:
@@ -192,9 +206,9 @@ func (tr *taskRunner) takeFreshNode(now time.Time, r *TaskResult) {
 // that has just restarted rejects many requests for a moment.
 func (nodeTasks *NodeTasks) taskFailed(now time.Time, r *TaskResult) (wait time.Duration, isNews bool) {
 	if nodeTasks.failures == nil {
-		nodeTasks.failures = map[string]taskFailure{}
+		nodeTasks.failures = map[taskID]taskFailure{}
 	}
-	s := nodeTasks.failures[r.Task.Kind]
+	s := nodeTasks.failures[r.Task.id()]
 	isNews = s.Add(r.Outcome, r.Err)
 	if r.Outcome == treat.Refused {
 		s.refusals++
@@ -203,8 +217,21 @@ func (nodeTasks *NodeTasks) taskFailed(now time.Time, r *TaskResult) (wait time.
 		wait = RetryDelay(s.Tries)
 	}
 	s.notBefore = now.Add(wait)
-	nodeTasks.failures[r.Task.Kind] = s
+	nodeTasks.failures[r.Task.id()] = s
 	return wait, isNews
+}
+
+// isRefusalNews reports whether to report that the API server rejected a task, and remembers it.
+func (nodeTasks *NodeTasks) isRefusalNews(now time.Time, t *Task, message string) bool {
+	reported := nodeTasks.refusalsReported[t.id()]
+	if !reported.IsNews(now, message) {
+		return false
+	}
+	if nodeTasks.refusalsReported == nil {
+		nodeTasks.refusalsReported = map[taskID]ReportedRefusal{}
+	}
+	nodeTasks.refusalsReported[t.id()] = reported
+	return true
 }
 
 // retryLater delays the retry of a task, longer with every failure.
@@ -225,7 +252,7 @@ func (tr *taskRunner) handleRefused(now time.Time, r *TaskResult) {
 		tr.engine.core.Abandon(now, nodeTasks.Node, t.Rule, wait)
 	}
 	message := fmt.Sprintf("%s: %v", t.Failure, r.Err)
-	if !nodeTasks.refusalReported.IsNews(now, message) {
+	if !nodeTasks.isRefusalNews(now, t, message) {
 		return
 	}
 	if tr.engine.LogsRefusal(now) {

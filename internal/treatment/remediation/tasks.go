@@ -66,9 +66,18 @@ func (rm *Treatment) task(does string, node *corev1.Node, rule triage.RuleID, re
 	case ClearConfirmation:
 		t.Failure, t.Resource = "the annotation that confirms the node's health could not be removed", "nodes"
 	}
+	if t.Object = string(work.Object.UID); work.Create != nil { // it has no UID yet
+		t.Object = refOf(remediation.Read(work.Create)).String()
+	}
 	work.remediations, work.Does = rm, does
 	t.Work = &work
 	return t
+}
+
+// wasAnnotationRefused reports whether the API server rejects annotations of an object. Then its
+// remediator cannot be told to stop.
+func wasAnnotationRefused(nodeTasks *engine.NodeTasks, o remediationObject) bool {
+	return nodeTasks.WasRefused(AnnotateRemediation, string(o.UID))
 }
 
 // Owns reports true: users choose the kinds of remediation objects. The engine asks this
@@ -95,12 +104,22 @@ func isConfirmed(node *corev1.Node) bool {
 func (rm *Treatment) Tasks(now time.Time, nodeTasks *engine.NodeTasks, state *engine.Node, plan triage.Plan) iter.Seq2[*engine.Task, time.Time] {
 	return func(yield func(*engine.Task, time.Time) bool) {
 		n := rm.nodes[nodeTasks.Node]
-		if t := rm.removeOrphans(now, nodeTasks, n, state); t != nil && !yield(t, time.Time{}) || state == nil {
+		for t := range rm.removeOrphans(now, nodeTasks, n, state) {
+			if !yield(t, time.Time{}) {
+				return
+			}
+		}
+		if state == nil {
 			return // the API server deletes the Lease with the node
 		}
 		for _, reason := range plan.Release {
-			if rm.treats(n, state, reason.Rule) && !yield(rm.endTreatment(now, nodeTasks, n, state, reason)) {
-				return
+			if !rm.treats(n, state, reason.Rule) {
+				continue
+			}
+			for t, due := range rm.endTreatment(now, nodeTasks, n, state, reason) {
+				if !yield(t, due) {
+					return
+				}
 			}
 		}
 		for _, reason := range plan.Cancel {
@@ -122,8 +141,10 @@ func (rm *Treatment) Tasks(now time.Time, nodeTasks *engine.NodeTasks, state *en
 // plannedTasks yields the tasks of a planned treatment.
 func (rm *Treatment) plannedTasks(now time.Time, nodeTasks *engine.NodeTasks, n *nodeObjects, state *engine.Node, planned *triage.PlannedTreatment) iter.Seq2[*engine.Task, time.Time] {
 	return func(yield func(*engine.Task, time.Time) bool) {
-		if t := rm.annotationTask(now, n, state, planned); t != nil && !yield(t, time.Time{}) {
-			return
+		for t := range rm.annotationTasks(now, n, state, planned) {
+			if !yield(t, time.Time{}) {
+				return
+			}
 		}
 		for _, o := range n.objectsOf(planned.Rule) {
 			for _, due := range []time.Time{rm.mayWorkUntil(o, planned), o.Created.Add(remediation.OldAfter)} {
@@ -144,7 +165,7 @@ func (rm *Treatment) plannedTasks(now time.Time, nodeTasks *engine.NodeTasks, n 
 	}
 }
 
-// removeOrphans returns a task that deletes an object of a node that is gone or has been
+// removeOrphans yields tasks that delete the objects of a node that is gone or has been
 // created again. An object that removes its node stays until the remediator has succeeded,
 // as with medik8s, and the ledger names the node: otherwise no record of the removal would be
 // left. If a new node has the name, the object of a failed removal goes, too: the new node may
@@ -153,64 +174,81 @@ func (rm *Treatment) plannedTasks(now time.Time, nodeTasks *engine.NodeTasks, n 
 // A remediator that keeps its object with a finalizer is told to stop first.
 // self-node-remediation otherwise waits for the node forever, or fences a new node of that
 // name.
-func (rm *Treatment) removeOrphans(now time.Time, nodeTasks *engine.NodeTasks, n *nodeObjects, state *engine.Node) *engine.Task {
-	for _, key := range n.sortedObjects() {
-		o := n.objects[key]
-		mustStop := len(o.Finalizers) > 0 && !o.TimedOut && !nodeTasks.WasRefused(AnnotateRemediation)
-		if !rm.isOurs(o) || o.isEnding() && !mustStop || state != nil && o.IsOf(state.Object) {
-			continue
+func (rm *Treatment) removeOrphans(now time.Time, nodeTasks *engine.NodeTasks, n *nodeObjects, state *engine.Node) iter.Seq[*engine.Task] {
+	return func(yield func(*engine.Task) bool) {
+		for _, key := range n.sortedObjects() {
+			if t := rm.removeOrphan(now, nodeTasks, n.objects[key], state); t != nil && !yield(t) {
+				return
+			}
 		}
-		hasFinished := o.Succeeded || o.Failed && state != nil
-		if o.DeletesNode && (!hasFinished || rm.host.LedgerLacks(o.Node, o.hasRemoved)) {
-			continue
-		}
-		rule := o.rule
-		if c := rm.request(rule); c != nil && !c.IsFollowed() {
-			continue
-		}
-		var node *corev1.Node
-		if state != nil {
-			node = state.Object
-		}
-		reason := triage.Reason{Code: triage.NodeGone, Rule: rule}
-		if mustStop {
-			return rm.task(AnnotateRemediation, node, rule, reason, Work{Object: o.Object, Annotations: map[string]*string{remediation.TimedOutAnnotation: new(remediation.Stamp(now))}})
-		}
-		return rm.task(DeleteRemediation, node, rule, reason, Work{Object: o.Object})
 	}
-	return nil
 }
 
-// endTreatment ends what a rule has started on a node. It frees the slot once no object exists
-// and no write is in flight.
-func (rm *Treatment) endTreatment(now time.Time, nodeTasks *engine.NodeTasks, n *nodeObjects, state *engine.Node, reason triage.Reason) (t *engine.Task, due time.Time) {
-	ours := n.objectsOf(reason.Rule)
-	for _, o := range ours {
-		if !o.isEnding() && o.IsOf(state.Object) {
-			return rm.task(DeleteRemediation, state.Object, reason.Rule, reason, Work{Object: o.Object, Request: rm.request(reason.Rule)}), time.Time{}
-		}
-	}
-	if len(ours) > 0 {
-		return nil, time.Time{} // the watch will report their deletion
-	}
-	return nil, rm.host.ReleaseSlot(now, nodeTasks, reason.Rule)
-}
-
-// annotationTask returns a task that annotates an object of the treatment, nil for none.
-func (rm *Treatment) annotationTask(now time.Time, n *nodeObjects, state *engine.Node, planned *triage.PlannedTreatment) *engine.Task {
-	c := rm.request(planned.Rule)
-	if c == nil {
+// removeOrphan returns the next task for an object if its node is gone, nil for none.
+func (rm *Treatment) removeOrphan(now time.Time, nodeTasks *engine.NodeTasks, o remediationObject, state *engine.Node) *engine.Task {
+	mustStop := len(o.Finalizers) > 0 && !o.TimedOut && !wasAnnotationRefused(nodeTasks, o)
+	if !rm.isOurs(o) || o.isEnding() && !mustStop || state != nil && o.IsOf(state.Object) {
 		return nil
 	}
-	for _, o := range n.objectsOf(planned.Rule) {
-		step, _ := o.Step(c.Ladder)
-		isOver := step < planned.Step || planned.HealthySince.IsZero() && !now.Before(rm.mayWorkUntil(o, planned))
-		isKept := !o.isEnding() || isOver && len(o.Finalizers) > 0 // its remediator may still work
-		if notes := annotationsFor(o.Object, isOver, planned, now); len(notes) > 0 && isKept && o.IsOf(state.Object) {
-			return rm.task(AnnotateRemediation, state.Object, planned.Rule, planned.Reason, Work{Object: o.Object, Annotations: notes})
+	hasFinished := o.Succeeded || o.Failed && state != nil
+	if o.DeletesNode && (!hasFinished || rm.host.LedgerLacks(o.Node, o.hasRemoved)) {
+		return nil
+	}
+	rule := o.rule
+	if c := rm.request(rule); c != nil && !c.IsFollowed() {
+		return nil
+	}
+	var node *corev1.Node
+	if state != nil {
+		node = state.Object
+	}
+	reason := triage.Reason{Code: triage.NodeGone, Rule: rule}
+	if mustStop {
+		return rm.task(AnnotateRemediation, node, rule, reason, Work{Object: o.Object, Annotations: map[string]*string{remediation.TimedOutAnnotation: new(remediation.Stamp(now))}})
+	}
+	return rm.task(DeleteRemediation, node, rule, reason, Work{Object: o.Object})
+}
+
+// endTreatment yields tasks that end what a rule has started on a node. It frees the slot once no
+// object exists and no write is in flight.
+func (rm *Treatment) endTreatment(now time.Time, nodeTasks *engine.NodeTasks, n *nodeObjects, state *engine.Node, reason triage.Reason) iter.Seq2[*engine.Task, time.Time] {
+	return func(yield func(*engine.Task, time.Time) bool) {
+		ours := n.objectsOf(reason.Rule)
+		if len(ours) == 0 {
+			yield(nil, rm.host.ReleaseSlot(now, nodeTasks, reason.Rule))
+			return
+		}
+		for _, o := range ours {
+			if o.isEnding() || !o.IsOf(state.Object) {
+				continue // the watch will report its deletion
+			}
+			if !yield(rm.task(DeleteRemediation, state.Object, reason.Rule, reason, Work{Object: o.Object, Request: rm.request(reason.Rule)}), time.Time{}) {
+				return
+			}
 		}
 	}
-	return nil
+}
+
+// annotationTasks yields tasks that annotate the objects of the treatment.
+func (rm *Treatment) annotationTasks(now time.Time, n *nodeObjects, state *engine.Node, planned *triage.PlannedTreatment) iter.Seq[*engine.Task] {
+	return func(yield func(*engine.Task) bool) {
+		c := rm.request(planned.Rule)
+		if c == nil {
+			return
+		}
+		for _, o := range n.objectsOf(planned.Rule) {
+			step, _ := o.Step(c.Ladder)
+			isOver := step < planned.Step || planned.HealthySince.IsZero() && !now.Before(rm.mayWorkUntil(o, planned))
+			isKept := !o.isEnding() || isOver && len(o.Finalizers) > 0 // its remediator may still work
+			notes := annotationsFor(o.Object, isOver, planned, now)
+			if len(notes) == 0 || !isKept || !o.IsOf(state.Object) {
+				continue
+			}
+			if !yield(rm.task(AnnotateRemediation, state.Object, planned.Rule, planned.Reason, Work{Object: o.Object, Annotations: notes})) {
+				return
+			}
+		}
+	}
 }
 
 // creationTask returns a task that creates the object of the treatment's current step,
@@ -224,7 +262,7 @@ func (rm *Treatment) creationTask(now time.Time, nodeTasks *engine.NodeTasks, n 
 		step, _ := o.Step(c.Ladder)
 		// The remediator of an earlier step must know that its time is over. If its API allows
 		// no patch, it cannot be told.
-		isTold := o.TimedOut || o.Succeeded || o.isEnding() && len(o.Finalizers) == 0 || nodeTasks.WasRefused(AnnotateRemediation)
+		isTold := o.TimedOut || o.Succeeded || o.isEnding() && len(o.Finalizers) == 0 || wasAnnotationRefused(nodeTasks, o)
 		if step == planned.Step || step < planned.Step && !isTold {
 			return nil
 		}

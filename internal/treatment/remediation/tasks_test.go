@@ -1,6 +1,7 @@
 package remediation
 
 import (
+	"errors"
 	"maps"
 	"strings"
 	"testing"
@@ -295,6 +296,161 @@ func TestARefusedAnnotationDoesNotKeepAnOrphan(t *testing.T) {
 		w.runs(w.WantTask("a", AnnotateRemediation), "a", treat.Refused)
 		w.WantTask("a", DeleteRemediation)
 	})
+}
+
+// runsAll finishes all tasks of a node for a while. outcome says how a task ends; template is
+// that of the object to annotate or delete, empty for other tasks.
+func (w *healthCheckFixture) runsAll(node string, lasts time.Duration, outcome func(kind, template string) treat.Outcome) {
+	w.T.Helper()
+	for began := time.Now(); time.Since(began) < lasts; {
+		e, due := w.Next(node)
+		if e == nil {
+			wait := time.Minute
+			if !due.IsZero() {
+				wait = max(time.Millisecond, min(wait, time.Until(due)))
+			}
+			w.advance(wait)
+			continue
+		}
+		template := remediationWork(e).Object.Template
+		w.runs(e, node, outcome(e.Kind, template), func(r remediationResult) {
+			switch r.Version = w.nextVersion(); r.Outcome {
+			case treat.Made:
+				r.NewLease, r.LeaseKnown = r.Lease, e.Kind == TakeLease
+			case treat.Refused:
+				r.Err = errors.New(template + " is immutable")
+			}
+		})
+	}
+}
+
+// The ladder may have several templates, each with its own object. If the API server rejects the
+// annotation of one object, the next step still waits until the remediators of the others know
+// that their time is over.
+func TestARefusedAnnotationConcernsOneObject(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		w.template(rebootTemplateKind, "last")
+		w.treats("a")
+		w.advance(time.Minute)
+		w.runs(w.WantTask("a", AnnotateRemediation), "a", treat.Refused)
+		w.runs(w.WantTask("a", CreateRemediation), "a", treat.Made, w.makes(w.made("a", "slow")))
+		w.advance(time.Minute)
+		tries := 0
+		w.runsAll("a", time.Minute, func(kind, template string) treat.Outcome {
+			switch {
+			case kind == AnnotateRemediation && template == "slow":
+				tries++
+				return treat.Busy
+			case kind == CreateRemediation:
+				w.T.Fatal("the next step begins, and the remediator of the last one was not told")
+			}
+			return treat.Refused
+		})
+		testkit.Check(t, tries > 1, "the controller has tried %d times to tell the remediator", tries)
+	}, inSteps, func(c *remediationv1alpha1.NodeHealthCheck) {
+		c.Spec.EscalatingRemediations = append(c.Spec.EscalatingRemediations, remediationv1alpha1.EscalatingRemediation{
+			RemediationTemplate: referTo(rebootTemplateKind, "last"), Order: 2, Timeout: "1m",
+		})
+	})
+}
+
+// The same holds for the objects of a deleted node: a remediator that is not told may fence a new
+// node of that name.
+func TestEveryRemediatorOfADeletedNodeIsTold(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		for _, template := range []string{"quick", "slow"} {
+			w.finds(w.madeFor(enginetest.Named("a", "1"), template, kept))
+		}
+		isTold := map[string]bool{}
+		w.runsAll("a", time.Minute, func(kind, template string) treat.Outcome {
+			if kind == AnnotateRemediation {
+				isTold[template] = true
+				return treat.Refused
+			}
+			testkit.Check(t, isTold[template], "%s is deleted, and its remediator was not told", template)
+			return treat.Made
+		})
+		testkit.Same(t, len(isTold), 2, "the remediators that were told")
+	}, inSteps)
+}
+
+// If the API server rejects the deletion of one object, the controller deletes the other.
+func TestARefusedDeletionConcernsOneObject(t *testing.T) {
+	for _, refused := range []string{"quick", "slow"} {
+		for name, ends := range map[string]func(*healthCheckFixture){
+			"has recovered": func(w *healthCheckFixture) { w.node("a", corev1.ConditionFalse) },
+			"is gone": func(w *healthCheckFixture) {
+				testkit.Must(w.T, w.NodeInbox().Delete(w.Node("a").Object))
+				w.runRound()
+			},
+		} {
+			t.Run(refused+" of a node that "+name, func(t *testing.T) {
+				withHealthCheck(t, func(w *healthCheckFixture) {
+					w.T = t
+					w.twoObjects()
+					ends(w)
+					isDeleted := false
+					w.runsAll("a", 30*time.Minute, func(kind, template string) treat.Outcome {
+						if kind != DeleteRemediation || template == refused {
+							return treat.Refused
+						}
+						isDeleted = true
+						return treat.Made
+					})
+					testkit.Check(t, isDeleted, "the other object is left")
+				}, inSteps)
+			})
+		}
+	}
+}
+
+// Two health checks select the node. If the API server rejects the object of one, the controller
+// creates the object of the other at once.
+func TestARefusedCreationConcernsOneObject(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		w.brings(checkNamed("other", func(c *remediationv1alpha1.NodeHealthCheck) {
+			c.Spec.RemediationTemplate = new(referTo(otherTemplateKind, "quick"))
+		}))
+		w.lists(otherTemplateKind)
+		w.template(otherTemplateKind, "quick")
+		w.lists(otherKind)
+		w.runRound()
+		w.node("a", corev1.ConditionTrue)
+		e := w.WantTask("a", CreateRemediation)
+		w.runs(e, "a", treat.Refused)
+		testkit.Check(t, w.WantTask("a", CreateRemediation).Rule != e.Rule, "the controller repeats the creation at once")
+	})
+}
+
+// twoObjects delivers unhealthy node a with an object of each step.
+func (w *healthCheckFixture) twoObjects() {
+	w.T.Helper()
+	w.node("a", corev1.ConditionTrue)
+	w.finds(w.made("a", "quick", told))
+	w.finds(w.made("a", "slow"))
+}
+
+// Events report the refusals of two objects once each, and not at every try.
+func TestRefusalsOfSeveralObjectsAreReportedOnce(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		w.twoObjects()
+		w.node("a", corev1.ConditionFalse)
+		tries, reported := map[string]int{}, map[string]int{}
+		w.runsAll("a", engine.ReportRefusalEvery/2, func(kind, template string) treat.Outcome {
+			if kind != DeleteRemediation {
+				return treat.Made
+			}
+			tries[template]++
+			return treat.Refused
+		})
+		for _, event := range w.Events {
+			if event.EventReason == treat.RemediationSkipped {
+				reported[event.Message]++
+			}
+		}
+		testkit.Check(t, tries["quick"] > 5 && tries["slow"] > 5, "the tries are %v", tries)
+		testkit.Equal(t, "the Events", map[string]int{"could not be ended: quick is immutable": 1, "could not be ended: slow is immutable": 1}, reported)
+	}, inSteps)
 }
 
 // An orphan has used up no time.
