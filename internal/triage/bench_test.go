@@ -166,6 +166,14 @@ func (w *benchCluster) observe(i int) {
 func newBenchCluster(tb testing.TB, size int) *benchCluster {
 	tb.Helper()
 	w := &benchCluster{core: triage.New(), rng: rand.New(rand.NewPCG(1, 2)), now: benchStart, index: map[string]int{}, gone: -1}
+	half := triage.Limit{Number: 49, Percent: true}
+	if err := w.core.SetRails(w.now, triage.Rails{
+		InTreatment: &half, Unschedulable: &half, KeepLast: true,
+		Topology: []triage.Share{{Label: "topology.kubernetes.io/zone", Limit: half}},
+		Pace:     &triage.Pace{Limit: triage.Limit{Number: 10, Percent: true}, AtLeast: 2, Period: time.Minute},
+	}); err != nil {
+		tb.Fatal(err)
+	}
 	for _, r := range benchRules(tb) {
 		if err := w.core.SetRule(w.now, r); err != nil {
 			tb.Fatal(err)
@@ -338,6 +346,7 @@ func BenchmarkObserve(b *testing.B) {
 			}
 			b.ReportMetric(float64(cpu.Nanoseconds())/float64(b.N), "cpu-ns/op")
 			b.ReportMetric(float64(w.departed-departed)/float64(b.N), "departed/op")
+			b.ReportMetric(float64(after.Young-before.Young)/float64(b.N), "young/op")
 			b.ReportMetric(judged, "judged/op")
 			b.ReportMetric(touched, "touched/op")
 		})

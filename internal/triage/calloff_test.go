@@ -34,7 +34,8 @@ var callOffEvents = []string{
 func (h *history) changeDecisionInputs() {
 	var unseen, standing []placement
 	for _, p := range slices.SortedFunc(maps.Keys(h.placements.slots), comparePlacements) {
-		rule, known := h.rules[p.rule]
+		_, known := h.rules[p.rule]
+		rule := h.ruleInForce(p.rule)
 		switch {
 		case !known || !wantsNoExecute(rule) || rule.DryRun || !h.exists(p):
 		case h.placements.observed[p]:
@@ -156,6 +157,13 @@ func (h *history) abandonReleases() {
 			if h.abandonCalledOffStep(name) {
 				continue
 			}
+			if h.plans[name].Reopen {
+				h.reopen(name)
+				if h.plans[name].Reopen {
+					h.fail("a node that was reopened has the permission to be closed again")
+				}
+				continue
+			}
 			p, ok := h.releasedUnobserved(name)
 			if !ok {
 				break
@@ -227,7 +235,7 @@ func (h *history) checkNothingBegins() {
 	for _, name := range slices.Sorted(maps.Keys(h.observed)) {
 		facts := h.observed[name]
 		for _, taint := range h.plans[name].Taints {
-			rule := h.rules[taint.Rule]
+			rule := h.ruleInForce(taint.Rule)
 			bad := ""
 			switch {
 			case taint.Effect == triage.NoExecute && excludesNode(rule, facts):
@@ -253,7 +261,8 @@ func (h *history) countCallOffs() {
 	a := &h.placements
 	a.offBefore, a.off = a.off, map[placement]triage.Reason{}
 	for p := range a.slots {
-		rule, known := h.rules[p.rule]
+		_, known := h.rules[p.rule]
+		rule := h.ruleInForce(p.rule)
 		plan := h.plans[p.node]
 		if !known || !wantsNoExecute(rule) || rule.DryRun || plan.UID != p.uid {
 			continue

@@ -18,6 +18,7 @@ type Core struct {
 
 	nodes    map[string]*node
 	allNodes []*node        // the values of nodes; a slice is faster to iterate
+	youngest queue          // the values of nodes, youngest first
 	reported map[symbol]int // number of reported conditions by type
 	absent   map[*node][]absentCondition
 
@@ -31,6 +32,7 @@ type Core struct {
 	dirty               []*rule
 	awaitingReplacement map[*departure]bool // departures of deleted nodes
 	controlPlane        controlPlane
+	rails               railState
 	woken               []*node
 	wokenHead           int
 	freeEpisodes        []*episode // closed episodes for reuse
@@ -43,6 +45,7 @@ type Work struct {
 	Judged  int // evaluations of a rule against a node
 	Touched int // nodes added to the woken list
 	Walked  int // nodes visited in loops over all nodes
+	Young   int // nodes visited in loops over those that were created after a decision
 }
 
 // Counts are numbers of nodes under a rule: selected, unhealthy and in treatment.
@@ -108,12 +111,16 @@ type Grant struct {
 	// created after the decision, must have been ready, so that one of them replaces the
 	// node. The others were ready before, or replace other nodes. 0 means unknown.
 	ReadyNeeded int
+	// Topology has the labels of the node that the rails name, for example "zone=a,rack=7".
+	Topology string
 	// Pool is the pool of the rule. [Core.Resume] uses it only if the rule is removed,
 	// because its treatments still count in that pool.
 	Pool string
-	// Taint says that the response is a taint, not a treatment. [Core.Resume] uses it only
-	// if the rule is removed.
+	// Taint says that the response is a taint, not a treatment.
 	Taint bool
+	// Closes says that the decision is only to close the node to new pods, with taints of any
+	// rule.
+	Closes bool
 }
 
 // New returns an empty core.
@@ -133,6 +140,7 @@ func New() *Core {
 	c.agentSilent = c.symbols.acquire(AgentSilent)
 	c.ready = c.symbols.acquire(Ready)
 	c.controlPlane.holders = map[string]int{}
+	c.rails.init()
 	return c
 }
 
@@ -265,7 +273,18 @@ func (c *Core) Abandon(now time.Time, node string, id RuleID, retry time.Duratio
 		}
 		c.schedule(ep)
 		c.wake(ep.node)
+		c.reopen(ep.node)
 		c.closeIfOver(ep)
+	}
+	c.decide()
+}
+
+// Reopen reports that a node with [Plan.Reopen] has no taint that closes it, and none is in
+// flight. Another node may then be closed instead.
+func (c *Core) Reopen(now time.Time, node string) {
+	c.advanceTo(now)
+	if n := c.nodes[node]; n != nil {
+		c.reopen(n)
 	}
 	c.decide()
 }
@@ -291,6 +310,12 @@ func (c *Core) Resume(now time.Time, g Grant) {
 			c.resumeDeparture(r, g)
 		}
 	default:
+		if g.Taint {
+			c.setMayClose(n, true)
+		}
+		if g.Closes {
+			break
+		}
 		ep := c.openEpisode(n, r)
 		if !ep.active {
 			c.activate(ep, r.clampStep(g.Step), nanos(g.Since))
@@ -322,8 +347,8 @@ func (c *Core) resumeDeparture(r *rule, g Grant) {
 	if later(gone, ReplacementWait) <= c.now || slices.ContainsFunc(r.departures.entries, isKnown) {
 		return // the wait is over, or this departure is already known
 	}
-	d := newDeparture(r, g.Node, g.UID, g.Step)
-	d.since, d.controlPlane, d.readyNeeded = nanos(g.Since), g.ControlPlane, g.ReadyNeeded
+	d := c.newDeparture(r, g.Node, g.UID, g.Step)
+	d.since, d.controlPlane, d.readyNeeded, d.topology = nanos(g.Since), g.ControlPlane, g.ReadyNeeded, g.Topology
 	c.awaitReplacement(d, gone)
 }
 
@@ -364,6 +389,7 @@ func (c *Core) advanceTo(now time.Time) {
 			c.endDeparture(item.departure)
 		case item.rule != nil:
 			c.markDirty(item.rule)
+		case item.rails: // decide lets the next treatment begin
 		default:
 			c.schedule(item.episode)
 			c.wake(item.episode.node)
@@ -438,7 +464,7 @@ func (c *Core) Grants() []Grant {
 				grants = append(grants, Grant{
 					Rule: ep.rule.spec.ID, Node: n.name, UID: n.uid, Step: ep.step, Since: instant(ep.stepSince),
 					ControlPlane: n.controlPlane, Replaced: ep.departure != nil && ep.departure.replaced, Deletes: ep.deletes,
-					Pool: ep.rule.poolName(), Taint: !ep.rule.treats,
+					Pool: ep.rule.poolName(), Taint: !ep.rule.treats, Topology: c.topologyOf(n),
 				})
 			}
 		}

@@ -5,7 +5,8 @@ import (
 	"sort"
 )
 
-// creationTimes are the sorted creation times of the nodes that a rule selects. They count
+// creationTimes are the sorted creation times of nodes, for example of those that a rule
+// selects. They count
 // the nodes older than a given time without a loop over the nodes. The times are in chunks
 // of limited size, so that adding or removing a node moves at most one chunk.
 type creationTimes struct {
@@ -70,6 +71,12 @@ func (a *creationTimes) remove(at int64) {
 	}
 	a.merge(i)
 	a.merge(i - 1)
+}
+
+// move replaces one of the times.
+func (a *creationTimes) move(before, after int64) {
+	a.remove(before)
+	a.add(after)
 }
 
 // merge joins a chunk with the next one if both are small.

@@ -37,6 +37,7 @@ func (c *Core) markDirty(r *rule) {
 func (c *Core) schedule(ep *episode) {
 	ep.timer.leave()
 	ep.waiting.leave()
+	ep.waitsForRail = false
 	takesPlaces := ep.rule.takesSlots()
 	switch {
 	case c.keepsWhileRecovering(ep):
@@ -54,15 +55,16 @@ func (c *Core) schedule(ep *episode) {
 	case ep.active && takesPlaces && ep.rule.treats:
 		c.escalate(ep)
 	case !ep.unhealthy || ep.verdict != holds:
-	case ep.active && takesPlaces: // a taint may have to wait although it was decided
+	case ep.active && takesPlaces && ep.node.mayClose: // a taint may have to wait although it was decided
 		if ep.eligible > c.now {
 			c.timers.push(ep.eligible, &ep.timer)
 		}
 	default:
-		if at := nextAfter(c.now, ep.eligible, ep.notBefore); at != 0 && (takesPlaces || ep.eligible > c.now) {
+		isCandidate := takesPlaces || ep.closes() && !ep.node.mayClose
+		if at := nextAfter(c.now, ep.eligible, ep.notBefore); at != 0 && (isCandidate || ep.eligible > c.now) {
 			c.timers.push(at, &ep.timer)
 		}
-		if waits := max(ep.eligible, ep.notBefore); waits <= c.now && takesPlaces {
+		if waits := max(ep.eligible, ep.notBefore); waits <= c.now && isCandidate {
 			c.candidates.push(waits, &ep.waiting)
 		}
 	}
@@ -104,7 +106,7 @@ func (c *Core) heldBack(ep *episode) Code {
 	switch {
 	case ep.verdict != holds:
 		return Unclear
-	case ep.rule.spec.Hold != "":
+	case c.hold(ep.rule) != "":
 		return OnHold
 	case ep.veto() != nil:
 		return Vetoed
@@ -156,13 +158,24 @@ func (c *Core) decide() {
 	}
 	c.dirty = c.dirty[:0]
 	c.retryControlPlane()
+	c.retryWaitingForRails()
 	for c.candidates.len() > 0 {
 		at := c.candidates.first().at
 		ep := c.candidates.pop().episode
-		switch c.obstacle(ep) {
+		obstacle := c.obstacle(ep)
+		if ep.closes() && !ep.node.mayClose && obstacle != OnHold {
+			if obstacle = c.closingRail(ep.node); obstacle == 0 {
+				c.setMayClose(ep.node, true) // the episode is a candidate again if it wants NoExecute
+				continue
+			}
+		}
+		switch obstacle {
 		case 0:
 			c.activate(ep, 0, c.now)
-			ep.rule.takeAllowance()
+			if ep.rule.treats {
+				ep.rule.takeAllowance()
+				c.rails.addStart(Start{instant(c.now), 1})
+			}
 			c.schedule(ep)
 			c.wake(ep.node)
 		case ControlPlaneBusy:
@@ -173,10 +186,15 @@ func (c *Core) decide() {
 			ep.rule.waitingForCap.push(at, &ep.waiting)
 		case NotAllowed:
 			ep.rule.waitingForAllowance.push(at, &ep.waiting)
+		case LastNode, MaxInTreatment, MaxUnschedulable, MaxInTopology, Paced:
+			c.waitForRail(ep, obstacle, at)
 		}
 		c.retryWaiting(ep.rule)
 		c.retryControlPlane()
+		c.retryWaitingForRails()
 	}
+	c.rails.topology.unmark()
+	c.timePace()
 }
 
 // retryWaiting makes the first episode of each waiting queue a candidate if its obstacle is
@@ -214,7 +232,7 @@ func (c *Core) obstacle(ep *episode) Code {
 	r, n := ep.rule, ep.node
 	treats := r.treats
 	switch {
-	case r.spec.Hold != "":
+	case c.hold(r) != "":
 		return OnHold
 	case treats && ep.veto() != nil:
 		return Vetoed
@@ -236,7 +254,7 @@ func (c *Core) obstacle(ep *episode) Code {
 	if treats && !r.isAllowed() {
 		return NotAllowed
 	}
-	return 0
+	return c.rail(ep)
 }
 
 // excludesNoExecute says that the node is a control-plane node and the rule excludes it from

@@ -12,6 +12,7 @@
 //
 // A [Core] starts empty. Before the first decision the caller supplies:
 //
+//   - the rails ([Core.SetRails]), before anything else,
 //   - the rules ([Core.SetRule]) and the nodes ([Core.Observe]),
 //   - the decisions and the storms of the previous process ([Core.Resume],
 //     [Core.ResumeStorm]),
@@ -41,8 +42,8 @@
 //   - It stores what a restarted core needs and supplies it again: the memories
 //     ([Plan.Remember], [Node.Memories]), the start of a recovery
 //     ([PlannedTreatment.HealthySince], [Treatment.HealthySince]), the storms
-//     ([Core.Population]), and the deleted nodes that still occupy a slot
-//     ([Core.AwaitingReplacement]). If a rule counts from the creation of the node, it also
+//     ([Core.Population]), the treatments that the pace counts ([Core.Starts]), and the deleted
+//     nodes that still occupy a slot ([Core.AwaitingReplacement]). If a rule counts from the creation of the node, it also
 //     stores that the node was initialized ([Plan.Initialized], [Node.Initialized]).
 //   - It calls [Core.Keep] if rules may exist that it cannot read now. The core releases
 //     the response of a rule that is not set, unless Keep says that it cannot be read.
@@ -176,6 +177,34 @@
 // the component that counts knows what that means. An allowance may be set before its
 // rule. It survives changes of the rule and ends with it.
 //
+// # Rails
+//
+// [Rails] limit all rules together, in addition to the bounds of each rule. They stop new
+// responses; responses in progress continue, and so do escalation and recovery.
+//
+//   - [Rails.Hold] holds all rules of a stage, as [Rule.Hold] holds one.
+//   - [Rails.InTreatment] counts the nodes in a disruptive treatment: with a treatment or a
+//     NoExecute taint, decided or in the facts, with a foreign taint that a rule counts, or
+//     deleted and not replaced yet. A node counts once. [Rails.Topology] counts the same by
+//     the values of a label. A node that is already in treatment needs no further room.
+//   - [Rails.Unschedulable] counts the nodes that are closed to new pods: by a cordon or a taint
+//     of others ([Node.Closed]), or by a taint of a rule with NoSchedule or NoExecute, decided
+//     or in the facts. On a node that is closed already, another taint needs no room. Without
+//     room a rule places nothing and waits.
+//   - [Rails.KeepLast] protects the last node that is ready for work, open to new pods and not
+//     in treatment.
+//   - [Rails.Pace] counts the treatments that began within its period. Taints and later steps
+//     are not paced. Starts are counted by whole seconds.
+//
+// A percentage refers to all nodes, or to the nodes with the value of the label, with the
+// exceptions of caps.
+//
+// A taint that closes a node needs a decision, like every response with a slot. The decision is
+// about the node, not about a rule: while it exists, every rule may place its taint. It ends
+// when the facts have shown a taint that closes the node and stop showing it, or when the
+// caller reports that none is in flight ([Plan.Reopen], [Core.Reopen]). Before Loaded no new
+// taint closes a node.
+//
 // # Storms
 //
 // A storm begins when a gate with a cooldown closes. The gate stays closed until its
@@ -203,9 +232,11 @@
 //  5. The gate is closed.
 //  6. The cap is full.
 //  7. The allowance is zero.
+//  8. A rail prevents it.
 //
-// A taint waits only for the cap of NoExecute. If the cap is full, or if the rule
-// excludes control-plane nodes, NoSchedule takes the place of NoExecute. If several taint
+// A taint waits only for the cap of NoExecute and for the rails. If the cap is full, if a rail
+// prevents a disruptive treatment, or if the rule excludes control-plane nodes, NoSchedule
+// takes the place of NoExecute. If several taint
 // rules match a node, only the rules with the highest declared effect place their taint.
 //
 // A rule with a weaker effect than NoExecute takes no slots. If the rule had NoExecute

@@ -34,6 +34,7 @@ type episode struct {
 	healthySince    int64 // when the recovery delay began; 0 if there is none
 
 	timer, waiting queueItem
+	waitsForRail   bool // it waits in a queue of the rails
 }
 
 // clock holds since when a group has matched.

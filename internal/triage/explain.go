@@ -36,6 +36,7 @@ func (c *Core) Plan(name string) (Plan, bool) {
 	for _, ep := range episodes {
 		c.explain(&p, ep, strongest, by)
 	}
+	p.Reopen = c.holdsUnusedPermission(n)
 	c.keepMemories(&p, n)
 	if len(p.Findings) == 0 {
 		p.Reason = Reason{Code: Healthy, Of: len(n.rules)}
@@ -293,7 +294,7 @@ func (p *Plan) treat(ep *episode, step int, since int64, reason Reason) {
 func (c *Core) whyHeldBack(reason *Reason, ep *episode) {
 	switch c.heldBack(ep) {
 	case OnHold:
-		reason.Other = ep.rule.spec.Hold
+		reason.Other = c.hold(ep.rule)
 	case Vetoed:
 		reason.Other = ep.veto().Reason
 	case 0:
@@ -327,7 +328,7 @@ func (c *Core) nameObstacle(reason *Reason, ep *episode, code Code) {
 	case Pending:
 		reason.Until = instant(ep.eligible)
 	case OnHold:
-		reason.Other = r.spec.Hold
+		reason.Other = c.hold(r)
 	case Vetoed:
 		reason.Other = ep.veto().Reason
 	case Busy:
@@ -350,6 +351,8 @@ func (c *Core) nameObstacle(reason *Reason, ep *episode, code Code) {
 		c.nameDeparted(reason, r)
 	case NotAllowed:
 		reason.Other = r.allowance.Reason
+	default:
+		c.nameRail(reason, ep.node, code)
 	}
 }
 
@@ -433,6 +436,8 @@ func (c *Core) wantedEffect(ep *episode) Effect {
 	taint := ep.rule.spec.Response.Taint
 	begins := c.mayBegin(ep)
 	switch {
+	case !ep.node.mayClose && ep.closes(): // nothing on the node closes it, and nothing may
+		return ep.observedEffect
 	case ep.excludesNoExecute() && (begins || ep.observedEffect == NoExecute):
 		return NoSchedule
 	case !begins: // existing taints stay, and decided taints do not begin
@@ -446,7 +451,7 @@ func (c *Core) wantedEffect(ep *episode) Effect {
 // mayBegin says whether the rule of an unhealthy episode may place something new on the
 // node.
 func (c *Core) mayBegin(ep *episode) bool {
-	return ep.verdict == holds && ep.eligible <= c.now && ep.rule.spec.Hold == ""
+	return ep.verdict == holds && ep.eligible <= c.now && c.hold(ep.rule) == ""
 }
 
 // strongest returns the highest declared effect among the rules that want a taint on the
@@ -478,7 +483,7 @@ func (c *Core) explainTaint(p *Plan, ep *episode, strongest Effect, by RuleID) R
 		case ep.eligible > c.now:
 			reason.Code, reason.Until = Pending, instant(ep.eligible)
 		default:
-			reason.Code, reason.Other = OnHold, ep.rule.spec.Hold
+			c.whyNotClosed(&reason, ep)
 		}
 		if off {
 			p.Release = append(p.Release, reason)
@@ -498,6 +503,11 @@ func (c *Core) explainTaint(p *Plan, ep *episode, strongest Effect, by RuleID) R
 	}
 	if ep.verdict == holds && ep.eligible > c.now {
 		reason.Until = instant(ep.eligible)
+	}
+	if c.mayBegin(ep) && ep.closes() && !ep.node.mayClose { // the weaker taint on the node stays
+		c.whyNotClosed(&reason, ep)
+		p.Taints = append(p.Taints, PlannedTaint{Taint{Rule: ep.rule.spec.ID, Key: taint.Key, Effect: effect}, reason})
+		return reason
 	}
 	// An excluded control-plane node gets NoSchedule at most, whether or not the taint may
 	// begin.
@@ -522,7 +532,11 @@ func (c *Core) whyFellBack(reason *Reason, ep *episode) {
 		reason.Other, reason.Until = couldNotBePlaced, instant(ep.notBefore)
 	case !c.loaded:
 		reason.Other = nodesLoading
-	case r.spec.Bound.Cap != nil:
+	case r.hasRoom():
+		rail := *reason
+		c.nameObstacle(&rail, ep, c.rail(ep))
+		reason.Other, reason.Until = rail.railText(), rail.Until
+	default:
 		reason.Have, reason.Limit, reason.Of = r.inTreatment(), r.spec.Bound.Cap.Of(r.total.Selected), r.total.Selected
 		reason.Foreign = r.total.Foreign
 	}

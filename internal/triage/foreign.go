@@ -40,4 +40,5 @@ func (c *Core) countForeign(n *node) {
 		}
 	}
 	n.extra.countedBy = rules
+	c.updateTreatment(n)
 }

@@ -32,6 +32,11 @@ type decider interface {
 	Plan(node string) (triage.Plan, bool)
 	Population(id triage.RuleID) (triage.Population, bool)
 	Grants() []triage.Grant
+	Reopen(now time.Time, node string)
+	Closings() []triage.Grant
+	SetRails(now time.Time, rails triage.Rails) error
+	ResumeStarts(now time.Time, starts []triage.Start)
+	Starts() []triage.Start
 }
 
 // call is a call to the deciders, and the nodes that it concerns.
@@ -62,7 +67,10 @@ type history struct {
 	seen       map[string]time.Time    // when the last version of a node arrived
 	rules      map[triage.RuleID]triage.Rule
 	allowed    map[triage.RuleID]*triage.Allowance // what is left of the allowances
-	oldPlans   []triage.Plan                       // plans that were not carried out yet
+	rails      triage.Rails
+	pacedSince time.Time // since when the rails have their pace
+	starts     []triage.Start
+	oldPlans   []triage.Plan // plans that were not carried out yet
 	serial     int
 	plans      map[string]triage.Plan // of the core, after the last call
 	previous   map[string]triage.Plan // of the core, after the call before the last one
@@ -254,6 +262,7 @@ func (h *history) setRule(r triage.Rule) {
 func (h *history) start(grants []triage.Grant, storms map[triage.RuleID]time.Time) {
 	h.deciders, h.observed, h.loaded, h.oldPlans = h.newDeciders(), map[string]triage.Node{}, false, nil
 	h.plans, h.lastTime = map[string]triage.Plan{}, time.Time{}
+	h.anyOrder([]call{h.setRails()})
 
 	var calls []call
 	for _, id := range h.ids() {
@@ -298,6 +307,9 @@ func (h *history) start(grants []triage.Grant, storms map[triage.RuleID]time.Tim
 		calls = append(calls, call{say: say, do: func(d decider, now time.Time) { d.ResumeStorm(now, id, storms[id]) }})
 	}
 	h.anyOrder(calls)
+
+	starts := h.starts
+	h.anyOrder([]call{{say: fmt.Sprintf("ResumeStarts(%v)", starts), do: func(d decider, now time.Time) { d.ResumeStarts(now, starts) }}})
 
 	if !rare(h.t, 3) {
 		h.load()
@@ -374,6 +386,8 @@ func (h *history) step() {
 		{2, h.recordIsLost},
 		{3, h.foreignTaintChanges},
 		{1, h.observeAgain},
+		{2, h.railsChange},
+		{2, h.nodeCloses},
 		{1, h.restart},
 	} {
 		for range e.weight {
@@ -494,7 +508,7 @@ func (h *history) nodeChanges() {
 func (h *history) carryOut() {
 	var wanting []string
 	for _, name := range h.names() {
-		if plan := h.plans[name]; plan.Treatment != nil || len(plan.Taints)+len(plan.Release)+len(plan.Remember) > 0 {
+		if plan := h.plans[name]; plan.Treatment != nil || plan.Reopen || len(plan.Taints)+len(plan.Release)+len(plan.Remember) > 0 {
 			wanting = append(wanting, name)
 		}
 	}
@@ -529,6 +543,9 @@ func (h *history) carryOutPlan(plan triage.Plan) {
 	node := h.nodes[plan.Node]
 	part := pick(h.t, []string{"all", "all", "all", "all", "treatment", "taints", "release", "memories"})
 	done := func(what string) bool { return part == "all" || part == what }
+	if done("release") && plan.Reopen {
+		h.reopen(plan.Node)
+	}
 	if done("release") {
 		for _, reason := range plan.Release {
 			node.Taints = slices.DeleteFunc(node.Taints, func(t triage.Taint) bool { return t.Rule == reason.Rule })
@@ -848,7 +865,8 @@ func (h *history) restart() {
 	if id, ok := h.drawRuleToChange(); ok && rare(h.t, 3) {
 		h.rules[id] = h.withOtherEffect(h.rules[id])
 	}
-	h.start(grants, storms)
+	h.starts = h.core().Starts()
+	h.start(slices.Concat(grants, h.core().Closings()), storms)
 }
 
 // replaceUnseen creates one or two nodes for each deleted node, and makes all nodes ready, while no
@@ -983,7 +1001,7 @@ func (h *history) drawID() triage.RuleID {
 }
 
 func (h *history) drawRule(id triage.RuleID) triage.Rule {
-	r := triage.Rule{ID: id, Selector: h.drawWho(), When: h.drawWhen(), Hold: h.drawHold(), DryRun: rare(h.t, 8), Precedence: h.drawPrecedence()}
+	r := triage.Rule{ID: id, Selector: h.drawWho(), When: h.drawWhen(), Hold: h.drawHold(), DryRun: rare(h.t, 8), Precedence: h.drawPrecedence(), Stage: pick(h.t, stages)}
 	if ids := h.ids(); len(ids) > 0 && rare(h.t, 2) {
 		// Two rules compete for the same node at the same time.
 		r.When = h.rules[pick(h.t, ids)].When
@@ -1170,6 +1188,9 @@ func describe(n triage.Node) string {
 	if n.Starting {
 		b.WriteString(" starting")
 	}
+	if n.Closed {
+		b.WriteString(" closed")
+	}
 	if n.Confirmed {
 		b.WriteString(" confirmed")
 	}
@@ -1269,6 +1290,9 @@ func describeRule(r triage.Rule) string {
 	case r.Recovery.Delay > 0:
 		fmt.Fprintf(&b, " until healthy for %s", r.Recovery.Delay)
 	}
+	if r.Stage != "" {
+		b.WriteString(" stage " + string(r.Stage))
+	}
 	if r.Hold != "" {
 		b.WriteString(" on hold")
 	}
@@ -1289,7 +1313,7 @@ func same(a, b triage.Plan) bool {
 	return a.Node == b.Node && a.UID == b.UID && a.Initialized == b.Initialized && a.Reason == b.Reason &&
 		slices.Equal(a.Taints, b.Taints) &&
 		(a.Treatment == nil) == (b.Treatment == nil) && (a.Treatment == nil || *a.Treatment == *b.Treatment) &&
-		slices.Equal(a.Release, b.Release) &&
+		slices.Equal(a.Release, b.Release) && a.Reopen == b.Reopen &&
 		slices.Equal(a.Cancel, b.Cancel) &&
 		slices.Equal(a.Findings, b.Findings) &&
 		slices.Equal(a.Remember, b.Remember) &&
@@ -1337,6 +1361,14 @@ func (h *history) checkSame(other decider, twin string) {
 			h.fail("the populations of a rule differ")
 		}
 	}
+	if got, want := h.core().Closings(), other.Closings(); !slices.Equal(got, want) {
+		h.log("closings (-%s +core):\n%s", twin, diff(got, want))
+		h.fail("the closings differ")
+	}
+	if got, want := h.core().Starts(), other.Starts(); !slices.Equal(got, want) {
+		h.log("starts (-%s +core):\n%s", twin, diff(got, want))
+		h.fail("the starts differ")
+	}
 	if got, want := h.grants(h.core()), h.grants(other); !slices.Equal(got, want) {
 		h.log("grants (-%s +core):\n%s", twin, diff(got, want))
 		h.fail("the grants differ")
@@ -1366,16 +1398,17 @@ type actions struct {
 	Note        time.Time
 	Release     []triage.RuleID
 	Cancel      []triage.RuleID
+	Reopen      bool
 	Initialized bool // the caller stores that the node was initialized
 }
 
 func (a actions) equal(b actions) bool {
 	return slices.Equal(a.Taints, b.Taints) && a.Treatment == b.Treatment && a.Rule == b.Rule && a.Step == b.Step &&
-		a.Action == b.Action && a.Ref == b.Ref && a.Note.Equal(b.Note) && slices.Equal(a.Release, b.Release) && slices.Equal(a.Cancel, b.Cancel) && a.Initialized == b.Initialized
+		a.Action == b.Action && a.Ref == b.Ref && a.Note.Equal(b.Note) && slices.Equal(a.Release, b.Release) && slices.Equal(a.Cancel, b.Cancel) && a.Initialized == b.Initialized && a.Reopen == b.Reopen
 }
 
 func actionsOf(plan triage.Plan) actions {
-	a := actions{Initialized: plan.Initialized}
+	a := actions{Initialized: plan.Initialized, Reopen: plan.Reopen}
 	for _, taint := range plan.Taints {
 		a.Taints = append(a.Taints, taint.Taint)
 	}
@@ -1482,6 +1515,7 @@ func TestHistories(t *testing.T) {
 		"abandoned a later step", "later steps over", "storms under a changed rule", "storms resumed", "storms that came back", "storms calmed",
 		"storms over", "storms over with no unhealthy node", "gates closed by recovering nodes", "recoveries that were broken off",
 		"recoveries that became unclear", "recoveries taken up from a note", "recoveries begun anew by a stamp", "departures of treatments that delete",
+		"permissions to close", "permissions to close resumed", "permissions to close released",
 		"departures of treatments that delete, found after a restart", "gates closed by deleted nodes",
 		"gates with a percentage closed by deleted nodes", "storms by deleted nodes", "departures resumed twice", "conditions that return",
 	})
@@ -1576,7 +1610,7 @@ func checkUntilSeen(t *testing.T, saw map[string]int, wanted []string, check fun
 func TestInvariants(t *testing.T) {
 	t.Parallel()
 	saw := map[string]int{}
-	wanted := slices.Concat(clockSources, callOffEvents, treatmentEvents, checkedTreatmentEvents, []string{
+	wanted := slices.Concat(clockSources, railEvents, callOffEvents, treatmentEvents, checkedTreatmentEvents, []string{
 		"records lost", "begun beside taints of others",
 		"treatments", "gated", "control plane", "NoExecute", "capped", "dry-run plans", "dry-run releases", "dry runs at rest",
 		"placements under a cap", "placements beside others",
@@ -1589,7 +1623,7 @@ func TestInvariants(t *testing.T) {
 		runHistory(t, saw, func() []decider { return []decider{triage.New(), triage.New(), triage.New()} }, func(h *history) func(call) {
 			h.shuffle = true
 			bounds, dryRuns, slots, successors := h.checkBounds(saw), h.checkDryRuns(saw), h.checkSlots(), h.checkSuccessors(saw)
-			calms, recoveries := h.checkCooldowns(), h.checkRecoveries()
+			calms, recoveries, closings := h.checkCooldowns(), h.checkRecoveries(), h.checkClosed()
 			return func(c call) {
 				h.checkSame(h.deciders[1], "the core with the same calls")
 				h.checkSame(h.deciders[2], "the core with another order of calls")
@@ -1602,6 +1636,7 @@ func TestInvariants(t *testing.T) {
 				h.countCallOffs()
 				calms()
 				recoveries()
+				closings()
 				h.checkTreatedOrCalledOff()
 				h.countTreatmentEvents()
 			}
@@ -1628,7 +1663,7 @@ func TestInvariants(t *testing.T) {
 	}
 	t.Logf("saw %s", strings.Join(ways, ", "))
 	var courses []string
-	for _, what := range slices.Concat(treatmentEvents, checkedTreatmentEvents) {
+	for _, what := range slices.Concat(treatmentEvents, checkedTreatmentEvents, railEvents) {
 		courses = append(courses, fmt.Sprintf("%s %d", what, saw[what]))
 	}
 	t.Logf("saw %s", strings.Join(courses, ", "))
@@ -1658,6 +1693,7 @@ func (h *history) checkBounds(saw map[string]int) func() {
 	}
 	decided := func(g triage.Grant) decision { return decision{g.Rule, g.Node, g.UID, g.Since} }
 	before := map[decision]bool{}
+	rails := h.checkRails()
 	ladders := map[triage.RuleID]bool{} // including removed rules
 	var core *triage.Core
 	return func() {
@@ -1687,6 +1723,7 @@ func (h *history) checkBounds(saw map[string]int) func() {
 			begun = append(begun, g)
 		}
 		h.checkSharedCaps(begun, grants)
+		rails(begun, grants)
 	}
 }
 
@@ -1740,7 +1777,7 @@ func (h *history) checkBegun(saw map[string]int, g triage.Grant, facts triage.No
 			bad("something is begun above the cap")
 		}
 	}
-	if rule.Hold != "" {
+	if h.ruleInForce(g.Rule).Hold != "" {
 		bad("something is begun by a rule on hold")
 	}
 	if rule.DryRun {

@@ -32,6 +32,8 @@ type naiveCore struct {
 	pools map[triage.RuleID]string
 	// allowances are by rule, even if the rule is not set.
 	allowances map[triage.RuleID]triage.Allowance
+	rails      triage.Rails
+	starts     []triage.Start // that the pace counts
 	// keeps tells by kind which rules cannot be read.
 	keeps map[triage.Kind]func(triage.RuleID) bool
 
@@ -55,6 +57,8 @@ type nodeState struct {
 	absent             map[string]absentRow // conditions that the node no longer reports
 	flapped            map[string]bool      // between the last two observations; set only during updateNode
 	ruleStates         map[triage.RuleID]*ruleState
+	mayClose           bool // taints that close it to new pods are decided or in the facts
+	closedByUs         bool // the facts show such a taint
 }
 
 // absentRow is a condition as the last version with it had it, and when that version arrived.
@@ -308,7 +312,16 @@ func (t *naiveCore) Abandon(now time.Time, node string, id triage.RuleID, retry 
 			if retry > 0 {
 				c.notBefore = t.now.Add(retry)
 			}
+			p.mayClose = p.mayClose && !t.holdsUnusedPermission(p)
 		}
+	}
+	t.decide()
+}
+
+func (t *naiveCore) Reopen(now time.Time, node string) {
+	t.advanceTo(now)
+	if p := t.nodes[node]; p != nil {
+		p.mayClose = p.mayClose && !t.holdsUnusedPermission(p)
 	}
 	t.decide()
 }
@@ -326,6 +339,7 @@ func (t *naiveCore) Resume(now time.Time, g triage.Grant) {
 		t.saw["pools of removed rules, found after a restart"]++
 	}
 	switch {
+	case p == nil && g.Closes:
 	case (p == nil || !g.Gone.IsZero()) && slices.ContainsFunc(t.departed, func(v triage.Grant) bool { return v.Rule == g.Rule && v.Node == g.Node && v.UID == g.UID }):
 		t.saw["departures resumed twice"]++
 	case !g.Gone.IsZero():
@@ -339,8 +353,12 @@ func (t *naiveCore) Resume(now time.Time, g triage.Grant) {
 			t.departed = append(t.departed, g)
 			t.saw["departures"]++
 		}
+	case g.Closes:
+		p.mayClose = true
+		t.saw["permissions to close resumed"]++
 	default:
 		c := p.ruleState(g.Rule)
+		p.mayClose = p.mayClose || g.Taint
 		if !c.active {
 			if known && isWeakerThanNoExecute(rule) {
 				t.saw["resumed under a weaker effect"]++
@@ -417,6 +435,9 @@ func (t *naiveCore) decide() {
 	t.escalate()
 	t.updateStorms()
 	t.beginResponses()
+	if t.loaded {
+		t.dropStarts()
+	}
 	for _, p := range t.nodes {
 		for id, c := range p.ruleStates {
 			c.recordTermination(t.rules[id])
@@ -487,6 +508,7 @@ func (t *naiveCore) hasResponses(id triage.RuleID) bool {
 
 // updateNode updates the rule states of a node from its facts. It is idempotent.
 func (t *naiveCore) updateNode(p *nodeState) {
+	defer t.syncClosed(p)
 	for _, id := range t.idsOf(p) {
 		c := p.ruleState(id)
 		rule, known := t.rules[id]
@@ -722,7 +744,7 @@ func (t *naiveCore) escalate() {
 				continue
 			}
 			_, vetoed := vetoOf(p.facts, id.Kind)
-			if t.verdict(p, rule) == holds && rule.Hold == "" && !vetoed && t.isStepOver(rule, c) && !c.notBefore.After(t.now) {
+			if t.verdict(p, rule) == holds && t.hold(rule) == "" && !vetoed && t.isStepOver(rule, c) && !c.notBefore.After(t.now) {
 				c.step, c.since, c.failed = c.step+1, t.now, false
 				c.recordTermination(rule)
 				t.saw["escalations"]++
@@ -763,7 +785,7 @@ func (t *naiveCore) forget(name string) {
 		}
 		if c.needsReplacement() && !c.replaced {
 			t.departed = append(t.departed, triage.Grant{
-				Rule: id, Node: name, UID: p.facts.UID, Step: c.step, Since: c.since, Gone: t.now, ControlPlane: p.facts.ControlPlane,
+				Rule: id, Node: name, UID: p.facts.UID, Step: c.step, Since: c.since, Gone: t.now, ControlPlane: p.facts.ControlPlane, Topology: t.topologyOf(p),
 			})
 			t.saw["departures"]++
 			if !c.terminates {
@@ -905,7 +927,8 @@ func (t *naiveCore) beginResponses() {
 				continue
 			}
 			c := p.ruleState(id)
-			if !c.unhealthy || c.active || len(rule.Response.Ladder) == 0 && !wantsNoExecute(rule) || t.verdict(p, rule) != holds {
+			takesSlot := !c.active && (len(rule.Response.Ladder) > 0 || wantsNoExecute(rule))
+			if !c.unhealthy || !takesSlot && (p.mayClose || !t.closes(p, rule)) || t.verdict(p, rule) != holds {
 				continue
 			}
 			eligible, _ := t.eligible(p, rule)
@@ -918,6 +941,16 @@ func (t *naiveCore) beginResponses() {
 		return cmp.Or(a.waits.Compare(b.waits), t.compareRules(a.rule.ID, b.rule.ID), cmp.Compare(a.p.facts.Name, b.p.facts.Name))
 	})
 	for _, next := range queue {
+		if t.closes(next.p, next.rule) && !next.p.mayClose && t.hold(next.rule) == "" {
+			if _, stopped := t.closingRail(next.p); stopped {
+				continue
+			}
+			next.p.mayClose = true
+			t.saw["permissions to close"]++
+		}
+		if isWeakerThanNoExecute(next.rule) {
+			continue
+		}
 		if _, stopped := t.obstacle(next.p, next.rule); !stopped {
 			c := next.p.ruleState(next.rule.ID)
 			c.response = response{active: true, treatment: len(next.rule.Response.Ladder) > 0, since: t.now}
@@ -925,6 +958,7 @@ func (t *naiveCore) beginResponses() {
 			t.saw["grants"]++
 			if len(next.rule.Response.Ladder) > 0 {
 				t.takeAllowance(next.rule.ID)
+				t.addStart(triage.Start{At: t.now, Treatments: 1})
 			}
 		}
 	}
@@ -933,8 +967,8 @@ func (t *naiveCore) beginResponses() {
 // obstacle says what prevents a rule from beginning a response on a node now.
 func (t *naiveCore) obstacle(p *nodeState, rule triage.Rule) (triage.Reason, bool) {
 	counts := t.count(rule)
-	if rule.Hold != "" {
-		return triage.Reason{Code: triage.OnHold, Other: rule.Hold}, true
+	if hold := t.hold(rule); hold != "" {
+		return triage.Reason{Code: triage.OnHold, Other: hold}, true
 	}
 	if len(rule.Response.Ladder) == 0 {
 		if excludesNode(rule, p.facts) {
@@ -979,7 +1013,7 @@ func (t *naiveCore) obstacle(p *nodeState, rule triage.Rule) (triage.Reason, boo
 	if word, told := t.allowances[rule.ID]; told && word.Remaining <= 0 && len(rule.Response.Ladder) > 0 {
 		return triage.Reason{Code: triage.NotAllowed, Other: word.Reason}, true
 	}
-	return triage.Reason{}, false
+	return t.rail(p, rule)
 }
 
 // capBase is the number of nodes that the percentage of the cap refers to: the selected
@@ -1202,7 +1236,7 @@ func (t *naiveCore) Grants() []triage.Grant {
 		for id, c := range p.ruleStates {
 			if c.active {
 				grants = append(grants, triage.Grant{
-					Rule: id, Node: name, UID: p.facts.UID, Step: c.step, Since: c.since, ControlPlane: p.facts.ControlPlane, Replaced: c.replaced, Deletes: c.deletes, Pool: t.pools[id], Taint: !c.treatment,
+					Rule: id, Node: name, UID: p.facts.UID, Step: c.step, Since: c.since, ControlPlane: p.facts.ControlPlane, Replaced: c.replaced, Deletes: c.deletes, Pool: t.pools[id], Taint: !c.treatment, Topology: t.topologyOf(p),
 				})
 			}
 		}
@@ -1271,7 +1305,10 @@ func (t *naiveCore) Plan(name string) (triage.Plan, bool) {
 					plan.Taints = append(plan.Taints, triage.PlannedTaint{Taint: taint, Reason: kept})
 				}
 			}
-		case triage.Tainted, triage.FellBack:
+		case triage.Tainted, triage.FellBack, triage.MaxUnschedulable, triage.LastNode, triage.Retrying, triage.OnHold:
+			if placed == 0 {
+				break
+			}
 			if placed == triage.NoExecute && t.hasForeignTaint(p, rule) {
 				t.saw["NoExecute of others that serves"]++
 				break
@@ -1281,6 +1318,9 @@ func (t *naiveCore) Plan(name string) (triage.Plan, bool) {
 				Reason: reason,
 			})
 		}
+	}
+	if plan.Reopen = t.holdsUnusedPermission(p); plan.Reopen {
+		t.saw["permissions to close released"]++
 	}
 	for _, id := range t.idsOf(p) {
 		rule, known := t.rules[id]
@@ -1351,8 +1391,8 @@ func (t *naiveCore) calledOff(p *nodeState, rule triage.Rule) (triage.Reason, bo
 		return t.unclear(p, rule), true
 	case c.step == 0 && eligible.After(t.now):
 		return triage.Reason{Code: triage.Pending, Until: eligible}, true
-	case rule.Hold != "":
-		return triage.Reason{Code: triage.OnHold, Other: rule.Hold}, true
+	case t.hold(rule) != "":
+		return triage.Reason{Code: triage.OnHold, Other: t.hold(rule)}, true
 	case vetoed:
 		return triage.Reason{Code: triage.Vetoed, Other: veto.Reason}, true
 	case c.step == 0 && t.loaded:
@@ -1530,7 +1570,7 @@ func (t *naiveCore) treatmentFinding(p *nodeState, rule triage.Rule, c *ruleStat
 			case c.step == len(rule.Response.Ladder)-1:
 				reason.Code = triage.Exhausted
 			case v == holds:
-				reason.Other = cmp.Or(rule.Hold, veto.Reason)
+				reason.Other = cmp.Or(t.hold(rule), veto.Reason)
 				if reason.Other == "" {
 					reason.Other, reason.Until = "it could not be carried out", c.notBefore
 				}
@@ -1608,7 +1648,7 @@ func (t *naiveCore) taintFinding(p *nodeState, rule triage.Rule, c *ruleState, v
 	case standing == 0 && pending:
 		return triage.Reason{Code: triage.Pending, Until: eligible}, 0, false
 	case standing == 0:
-		return triage.Reason{Code: triage.OnHold, Other: rule.Hold}, 0, false
+		return t.whyNotClosed(p, rule), 0, false
 	}
 
 	for _, id := range slices.SortedFunc(maps.Keys(t.rules), t.compareRules) {
@@ -1625,6 +1665,11 @@ func (t *naiveCore) taintFinding(p *nodeState, rule triage.Rule, c *ruleState, v
 	if pending {
 		reason.Until = eligible
 	}
+	if t.mayBegin(p, rule) && !p.mayClose && t.closes(p, rule) {
+		why := t.whyNotClosed(p, rule)
+		why.Key, why.Effect = reason.Key, reason.Effect
+		return why, standing, false
+	}
 	switch {
 	case excludesNode(rule, p.facts) && standing == triage.NoSchedule:
 		reason.Code, reason.Other = triage.FellBack, "control-plane nodes are not included"
@@ -1635,6 +1680,9 @@ func (t *naiveCore) taintFinding(p *nodeState, rule triage.Rule, c *ruleState, v
 			reason.Other, reason.Until = "it could not be placed", c.notBefore
 		case !t.loaded:
 			reason.Other = "the nodes are still being loaded"
+		case counts.Treated+counts.Foreign < allows(rule.Bound.Cap, counts.Selected) || rule.Bound.Cap == nil:
+			rail, _ := t.rail(p, rule)
+			reason.Other, reason.Until = rail.Sentence(), rail.Until
 		default:
 			reason.Have, reason.Limit, reason.Of = counts.Treated+counts.Foreign, allows(rule.Bound.Cap, counts.Selected), counts.Selected
 			if reason.Foreign = counts.Foreign; counts.Treated < reason.Limit {
@@ -1647,7 +1695,7 @@ func (t *naiveCore) taintFinding(p *nodeState, rule triage.Rule, c *ruleState, v
 
 // mayBegin says whether a taint rule may place its taint on a node now.
 func (t *naiveCore) mayBegin(p *nodeState, rule triage.Rule) bool {
-	if t.verdict(p, rule) != holds || rule.Hold != "" {
+	if t.verdict(p, rule) != holds || t.hold(rule) != "" {
 		return false
 	}
 	eligible, _ := t.eligible(p, rule)
@@ -1659,6 +1707,9 @@ func (t *naiveCore) wantedEffect(p *nodeState, rule triage.Rule) triage.Effect {
 	c := p.ruleState(rule.ID)
 	if rule.Response.Taint == nil || rule.DryRun || !c.unhealthy {
 		return 0
+	}
+	if !p.mayClose && t.closes(p, rule) {
+		return strongest(p.facts, rule.ID)
 	}
 	if t.mayBegin(p, rule) {
 		if wantsNoExecute(rule) && (!c.active && !t.hasForeignTaint(p, rule) || excludesNode(rule, p.facts)) {

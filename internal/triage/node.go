@@ -35,6 +35,10 @@ type Node struct {
 	// is Ready.
 	Starting bool
 
+	// Closed says that the node takes no ordinary pods for a reason outside of Autohealer: a
+	// cordon, or a taint of another component.
+	Closed bool
+
 	Conditions []Condition
 	// Previous is when the version before this one arrived, zero if there was none. It has effect
 	// only if a condition has changed: the old status was still reported then.

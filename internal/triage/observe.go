@@ -20,6 +20,12 @@ type node struct {
 	isReplacement bool // it replaces a deleted node
 	isWoken       bool
 	forgotten     bool
+	closed        bool // as in [Node]
+	mayClose      bool // taints that close the node are decided or in the facts
+	isClosedByUs  bool // the facts show a taint of a rule that closes the node
+	isClosed      bool // closed or mayClose
+	inTreatment   bool // a disruptive response occupies a slot, or a rule counts a foreign taint
+	open          bool // ready for work, open to new pods and not in treatment
 
 	labels     []label
 	conditions []condition
@@ -28,6 +34,9 @@ type node struct {
 	rules      []*rule    // rules that select the node, sorted
 	episodes   []*episode // sorted by rule
 	treating   int        // episodes with a treatment in progress
+	active     int        // episodes whose response occupies a slot
+	domains    []*domain  // of its labels that the rails name
+	byAge      queueItem  // in Core.youngest
 
 	// Storage for the labels, conditions and rules of most nodes, next to the other fields.
 	// In a large cluster a cache miss costs more than the evaluation itself.
@@ -112,6 +121,9 @@ func (c *Core) observe(facts *Node) {
 		n.zone = c.symbols.acquire(facts.Zone)
 		n.index = len(c.allNodes)
 		c.nodes[n.name], c.allNodes = n, append(c.allNodes, n)
+		n.byAge.node = n
+		c.youngest.push(-n.created, &n.byAge)
+		c.rails.created.add(n.countedCreation())
 	}
 	concerns := c.updateConditions(n, facts)
 	found, moved := c.updateExtraFacts(n, facts), c.updatePosition(n, facts)
@@ -126,8 +138,11 @@ func (c *Core) observe(facts *Node) {
 	if relabelled {
 		concerns = everyCondition
 		known = c.reselect(n)
+		c.leaveDomains(n)
+		c.enterDomains(n)
 	}
 	c.syncResponses(n)
+	c.syncClosed(n)
 	c.countForeign(n)
 	for _, r := range n.rules {
 		if r.reads&concerns != 0 || len(r.groups) == 0 { // a rule without groups may have a response to end
@@ -148,6 +163,7 @@ func (c *Core) observe(facts *Node) {
 			c.countReplacement(n)
 		}
 	}
+	c.updateOpen(n)
 	c.wake(n)
 }
 
@@ -316,6 +332,10 @@ func (c *Core) updatePosition(n *node, facts *Node) (changed bool) {
 		n.initialized = true
 		changed = true
 	}
+	if n.closed != facts.Closed {
+		n.closed = facts.Closed
+		changed = true
+	}
 	if n.confirmed != facts.Confirmed {
 		n.confirmed = facts.Confirmed
 		changed = true
@@ -387,6 +407,10 @@ func (c *Core) forget(n *node) {
 	}
 	c.symbols.release(n.zone)
 	n.forgotten = true
+	c.updateOpen(n)
+	c.leaveDomains(n)
+	c.rails.created.remove(n.countedCreation())
+	n.byAge.leave()
 	delete(c.nodes, n.name)
 	last := len(c.allNodes) - 1
 	c.allNodes[n.index] = c.allNodes[last]

@@ -29,6 +29,11 @@ type Plan struct {
 	// calls [Core.Abandon].
 	Cancel []Reason
 
+	// Reopen says that a taint which closes the node to new pods was decided, was never
+	// observed, and should not be placed now. The caller makes sure that no write is in
+	// flight, and calls [Core.Reopen].
+	Reopen bool
+
 	// Findings has a reason for each rule that is relevant to the node, sorted by rule.
 	Findings []Reason
 

@@ -2,12 +2,14 @@ package triage
 
 import "strings"
 
-// queueItem is an element of a queue: an episode, a departure, or a rule that waits for the
-// end of its cooldown.
+// queueItem is an element of a queue: an episode, a departure, a rule that waits for the end
+// of its cooldown, a node, or the pace of the rails.
 type queueItem struct {
 	episode   *episode
 	departure *departure
 	rule      *rule
+	node      *node
+	rails     bool // the pace of the rails
 	in        *queue
 	index     int
 }
@@ -56,6 +58,17 @@ func (item *queueItem) leave() {
 		q.down(gap)
 	}
 	item.in = nil
+}
+
+// walk visits the items up to a time, in no order. It costs as much as there are such items.
+func (q *queue) walk(until int64, visit func(*queueItem)) { q.walkFrom(0, until, visit) }
+
+func (q *queue) walkFrom(i int, until int64, visit func(*queueItem)) {
+	if i < len(q.entries) && q.entries[i].at <= until {
+		visit(q.entries[i].item)
+		q.walkFrom(2*i+1, until, visit)
+		q.walkFrom(2*i+2, until, visit)
+	}
 }
 
 func (q *queue) set(i int, e entry) {

@@ -40,6 +40,17 @@ const (
 	CapFull
 	// NotAllowed: the allowance of the rule is used up.
 	NotAllowed
+	// MaxInTreatment: as many nodes are in treatment as the rails allow.
+	MaxInTreatment
+	// MaxUnschedulable: as many nodes are closed to new pods as the rails allow.
+	MaxUnschedulable
+	// MaxInTopology: as many nodes with the same value of a label are in treatment as the
+	// rails allow.
+	MaxInTopology
+	// LastNode: no other node is ready for work and open to new pods.
+	LastNode
+	// Paced: as many treatments began within the period as the rails allow.
+	Paced
 	// GateClosed: the gate is exceeded. It counts nodes that are unhealthy, healthy and
 	// still in treatment, or deleted and not replaced yet.
 	GateClosed
@@ -74,14 +85,14 @@ const (
 
 var codeNames = [...]string{
 	"", "Treating", "Exhausted", "Tainted", "FellBack", "Kept", "Recovering", "Recovered", "Deselected", "RuleGone", "NodeGone", "CapFull",
-	"NotAllowed", "GateClosed", "CoolingDown", "ControlPlaneBusy", "Busy", "Vetoed", "OnHold", "Retrying", "DryRun", "Superseded", "Unclear", "Pending", "Partial", "Healthy", "NotSelected",
+	"NotAllowed", "MaxInTreatment", "MaxUnschedulable", "MaxInTopology", "LastNode", "Paced", "GateClosed", "CoolingDown", "ControlPlaneBusy", "Busy", "Vetoed", "OnHold", "Retrying", "DryRun", "Superseded", "Unclear", "Pending", "Partial", "Healthy", "NotSelected",
 }
 
 // IsWait reports whether the code describes an unhealthy node whose treatment is due and
 // does not start.
 func (c Code) IsWait() bool {
 	switch c {
-	case GateClosed, CoolingDown, CapFull, NotAllowed, ControlPlaneBusy, Busy, Vetoed, OnHold, Retrying:
+	case GateClosed, CoolingDown, CapFull, NotAllowed, MaxInTreatment, MaxUnschedulable, MaxInTopology, LastNode, Paced, ControlPlaneBusy, Busy, Vetoed, OnHold, Retrying:
 		return true
 	default:
 		return false
@@ -320,6 +331,8 @@ func (r Reason) waitText() string {
 		return fmt.Sprintf("waits: %d of %d selected nodes are %s, at most %d may be", r.Have, r.Of, unhealthyText(r.Recovering, r.Departed), r.Limit)
 	case CoolingDown:
 		return fmt.Sprintf("waits: the storm is over since %s, nothing new before %s", stamp(r.Calm), stamp(r.Until))
+	case MaxInTreatment, MaxUnschedulable, MaxInTopology, LastNode, Paced:
+		return r.railText()
 	case ControlPlaneBusy:
 		return fmt.Sprintf("waits: control-plane node %s is in treatment", r.Other)
 	case Busy:
@@ -332,6 +345,32 @@ func (r Reason) waitText() string {
 		return "could not be carried out, tried again at " + stamp(r.Until)
 	}
 	return r.Code.String()
+}
+
+// railText names the rail that holds a treatment, and what would free it.
+func (r Reason) railText() string {
+	switch r.Code {
+	case LastNode:
+		return "held by Guardrails: no other node is ready and open to new pods; continues when there is one"
+	case Paced:
+		sentence := fmt.Sprintf("held by pace of Guardrails: %d treatments began within %s, at most %d may", r.Have, r.Other, r.Limit)
+		if r.Until.IsZero() {
+			return sentence
+		}
+		return sentence + "; continues at " + stamp(r.Until)
+	}
+	rail, nodes := "maxInTreatment", "nodes"
+	switch r.Code {
+	case MaxUnschedulable:
+		return fmt.Sprintf("held by maxUnschedulable of Guardrails: %d of %d nodes are closed to new pods, at most %d may be; continues when one of them opens", r.Have, r.Of, r.Limit)
+	case MaxInTopology:
+		rail, nodes = "topology", "nodes with "+r.Other
+	}
+	sentence := fmt.Sprintf("held by %s of Guardrails: %d of %d %s are in treatment", rail, r.Have, r.Of, nodes)
+	if r.Departed > 0 {
+		sentence += fmt.Sprintf(" (%d gone and not replaced yet)", r.Departed)
+	}
+	return sentence + fmt.Sprintf(", at most %d may be; continues when one of them ends", r.Limit)
 }
 
 // unhealthyText describes the nodes that a gate counts.

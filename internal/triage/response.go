@@ -17,17 +17,20 @@ type departure struct {
 	replacement *node    // the replacement, if this core counted it
 
 	since, gone int64
-	readyNeeded int // as in [Grant]
+	readyNeeded int    // as in [Grant]
+	topology    string // as in [Grant]
 
 	controlPlane bool
 	timer        queueItem
 	inDepartures queueItem // in rule.departures
 	inUnreplaced queueItem // in rule.unreplaced
+	inGoing      queueItem // in going, the queue of all rules
+	going        *queue
 }
 
-func newDeparture(r *rule, node, uid string, step int) *departure {
-	d := &departure{rule: r, node: node, uid: uid, step: step}
-	d.timer.departure, d.inDepartures.departure, d.inUnreplaced.departure = d, d, d
+func (c *Core) newDeparture(r *rule, node, uid string, step int) *departure {
+	d := &departure{rule: r, node: node, uid: uid, step: step, going: &c.rails.going}
+	d.timer.departure, d.inDepartures.departure, d.inUnreplaced.departure, d.inGoing.departure = d, d, d, d
 	return d
 }
 
@@ -35,6 +38,7 @@ func newDeparture(r *rule, node, uid string, step int) *departure {
 func (d *departure) enqueue() {
 	d.leaveQueues()
 	d.rule.departures.push(d.decidedAt(), &d.inDepartures)
+	d.going.push(d.decidedAt(), &d.inGoing)
 	if !d.replaced {
 		d.rule.unreplaced.push(d.decidedAt(), &d.inUnreplaced)
 	}
@@ -163,6 +167,8 @@ func (c *Core) activate(ep *episode, step int, since int64) {
 	ep.active, ep.observedStep, ep.failed = true, -1, false
 	ep.rule.total.Treated++
 	ep.rule.zone(ep.node.zone).Treated++
+	ep.node.active++
+	c.updateTreatment(ep.node)
 	if ep.rule.treats {
 		if ep.node.treating++; ep.node.treating == 1 && ep.node.controlPlane {
 			c.controlPlane.acquire(ep.node.name)
@@ -178,6 +184,8 @@ func (c *Core) deactivate(ep *episode) {
 	ep.active, ep.terminates, ep.healthySince = false, false, 0
 	ep.rule.total.Treated--
 	ep.rule.zone(ep.node.zone).Treated--
+	ep.node.active--
+	c.updateTreatment(ep.node)
 	c.setRecovering(ep, false)
 	c.markPoolDirty(ep.rule)
 	c.dropDeparture(ep)
@@ -223,7 +231,7 @@ func (c *Core) updateDeparture(ep *episode) {
 	case !ep.terminates && !ep.deletes:
 		c.dropDeparture(ep)
 	case ep.departure == nil:
-		ep.departure = newDeparture(r, ep.node.name, ep.node.uid, ep.step)
+		ep.departure = c.newDeparture(r, ep.node.name, ep.node.uid, ep.step)
 		ep.departure.episode = ep
 		ep.departure.enqueue()
 	default:
@@ -243,7 +251,7 @@ func (c *Core) dropDeparture(ep *episode) {
 // awaitReplacement keeps the slot of a deleted node until its replacement is ready.
 func (c *Core) awaitReplacement(d *departure, gone int64) {
 	if ep := d.episode; ep != nil {
-		d.since, d.controlPlane = ep.stepSince, ep.node.controlPlane
+		d.since, d.controlPlane, d.topology = ep.stepSince, ep.node.controlPlane, c.topologyOf(ep.node)
 	}
 	d.episode, d.gone = nil, gone
 	if d.replaced {
@@ -253,6 +261,7 @@ func (c *Core) awaitReplacement(d *departure, gone int64) {
 	}
 	d.enqueue()
 	c.awaitingReplacement[d] = true
+	c.countDeparted(d)
 	d.rule.total.Treated++
 	d.rule.total.Departed++
 	c.markDirty(d.rule)
@@ -294,15 +303,17 @@ func (n *node) isYoungerThan(d *departure) bool { return n.created >= wholeSecon
 // youngReady counts the nodes that a rule selects, that were ready once, and that were created
 // after the decision to delete d. It returns the first that is not a replacement yet.
 func (c *Core) youngReady(d *departure) (ready int, first *node) {
-	for _, n := range c.allNodes {
-		if !n.wasReady || !n.isYoungerThan(d) || !n.selectedBy(d.rule) {
-			continue
+	c.youngest.walk(-wholeSeconds(d.decidedAt()), func(item *queueItem) {
+		n := item.node
+		c.work.Young++
+		if !n.wasReady || !n.selectedBy(d.rule) {
+			return
 		}
 		ready++
 		if !n.isReplacement && (first == nil || n.created < first.created || n.created == first.created && n.name < first.name) {
 			first = n
 		}
-	}
+	})
 	return ready, first
 }
 
@@ -310,6 +321,7 @@ func (c *Core) youngReady(d *departure) (ready int, first *node) {
 func (c *Core) endDeparture(d *departure) {
 	d.timer.leave()
 	delete(c.awaitingReplacement, d)
+	c.uncountDeparted(d)
 	d.rule.total.Treated--
 	d.rule.total.Departed--
 	if d.controlPlane {
@@ -323,13 +335,14 @@ func (c *Core) endDeparture(d *departure) {
 func (d *departure) leaveQueues() {
 	d.inDepartures.leave()
 	d.inUnreplaced.leave()
+	d.inGoing.leave()
 }
 
 // grant is what a successor process needs to know about a deleted node.
 func (d *departure) grant() Grant {
 	return Grant{
 		Rule: d.rule.spec.ID, Node: d.node, UID: d.uid, Step: d.step, Since: instant(d.since), Gone: instant(d.gone),
-		ControlPlane: d.controlPlane, Pool: d.rule.poolName(), ReadyNeeded: d.readyNeeded,
+		ControlPlane: d.controlPlane, Pool: d.rule.poolName(), ReadyNeeded: d.readyNeeded, Topology: d.topology,
 	}
 }
 
@@ -386,16 +399,20 @@ func (r *rule) oldestUnreplaced(n *node) (oldest *departure) {
 // markReplacement counts a new node in place of the deleted node that it replaces. The node
 // is nil if this core did not see it.
 func (c *Core) markReplacement(n *node) {
-	if n == nil || n.isReplacement {
+	if n == nil || n.isReplacement || n.forgotten {
 		return
 	}
 	before := n.countedCreation()
 	n.isReplacement = true
 	for _, r := range n.rules {
 		if r.creationTimes != nil {
-			r.creationTimes.remove(before)
-			r.creationTimes.add(n.countedCreation())
+			r.creationTimes.move(before, n.countedCreation())
 		}
 		c.markDirty(r)
+	}
+	c.rails.created.move(before, n.countedCreation())
+	for _, d := range n.domains {
+		d.created.move(before, n.countedCreation())
+		c.rails.topology.markChanged(d)
 	}
 }

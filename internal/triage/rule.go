@@ -28,6 +28,9 @@ type Rule struct {
 	// value follow by kind and name. A rule that is not set has the value zero.
 	Precedence int
 
+	// Stage is the stage of the rule, which [Rails.Hold] can stop.
+	Stage Stage
+
 	// Hold, if not empty, is the reason why nothing new may begin. Existing responses stay
 	// until the node recovers.
 	Hold string

@@ -35,6 +35,9 @@ func summarize(p triage.Plan) planSummary {
 			e.todo += fmt.Sprintln("call off", release.Rule)
 		}
 	}
+	if p.Reopen {
+		e.todo += "reopen\n"
+	}
 	for _, memory := range p.Remember {
 		e.todo += fmt.Sprintln("remember", memory)
 	}
@@ -164,6 +167,9 @@ func (s *scenario) todo(node *triage.Node, plan triage.Plan) string {
 		default:
 			add("note that it is healthy since %s", want.HealthySince.Format(time.TimeOnly))
 		}
+	}
+	if plan.Reopen {
+		add("call off closing the node")
 	}
 	for _, off := range plan.Cancel {
 		add("call off the next step of %s", off.Rule)

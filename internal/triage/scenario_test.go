@@ -61,6 +61,7 @@ type scenario struct {
 	seen    map[string]time.Time // when the last version of a node arrived
 	// allowed are the current allowances by rule.
 	allowed map[triage.RuleID]triage.Allowance
+	rails   triage.Rails
 
 	told map[string]planSummary
 	out  strings.Builder
@@ -87,6 +88,7 @@ var commands = map[string]func(*scenario, *command){
 	"ready-timeout": (*scenario).readyTimeout,
 	"delete-rule":   (*scenario).deleteRule,
 	"allow":         (*scenario).allow,
+	"guardrails":    (*scenario).guardrails,
 	"nodes":         (*scenario).newNodes,
 	"gone":          (*scenario).gone,
 	"condition":     (*scenario).condition,
@@ -94,6 +96,8 @@ var commands = map[string]func(*scenario, *command){
 	"becomes":       (*scenario).becomes,
 	"veto":          (*scenario).veto,
 	"unveto":        (*scenario).unveto,
+	"cordon":        (*scenario).cordon,
+	"uncordon":      (*scenario).uncordon,
 	"confirm":       (*scenario).confirm,
 	"starts":        (*scenario).starts,
 	"started":       (*scenario).started,
@@ -342,6 +346,38 @@ func (s *scenario) allow(c *command) {
 	s.printChanges()
 }
 
+// guardrails sets the limits on all rules together. Options that are left out limit nothing.
+func (s *scenario) guardrails(c *command) {
+	limit := func(text string) *triage.Limit {
+		if text == "" {
+			return nil
+		}
+		l, err := triage.ParseLimit(text)
+		if err != nil {
+			c.fatalf("%v", err)
+		}
+		return &l
+	}
+	s.rails = triage.Rails{
+		InTreatment: limit(c.value("in-treatment")), Unschedulable: limit(c.value("unschedulable")), KeepLast: c.flag("keep-last"),
+	}
+	if text := c.value("topology"); text != "" {
+		label, share, _ := strings.Cut(text, ":")
+		s.rails.Topology = []triage.Share{{Label: label, Limit: *limit(share)}}
+	}
+	if text := c.value("pace"); text != "" {
+		s.rails.Pace = &triage.Pace{Limit: *limit(text), AtLeast: 2, Period: time.Minute}
+	}
+	if reason := c.value("hold"); reason != "" {
+		s.rails.Hold = map[triage.Stage]string{"": reason}
+	}
+	c.end()
+	if err := s.core.SetRails(s.now, s.rails); err != nil {
+		c.fatalf("%v", err)
+	}
+	s.printChanges()
+}
+
 // rule reads the ID of a known rule.
 func (s *scenario) rule(c *command) triage.RuleID {
 	name := c.word("a rule")
@@ -532,6 +568,15 @@ func (s *scenario) unveto(c *command) {
 	s.changeNodes(c, func(node *triage.Node) { node.Vetoes = nil })
 }
 
+// cordon lets others close nodes to new pods, and uncordon opens them.
+func (s *scenario) cordon(c *command) {
+	s.changeNodes(c, func(node *triage.Node) { node.Closed = true })
+}
+
+func (s *scenario) uncordon(c *command) {
+	s.changeNodes(c, func(node *triage.Node) { node.Closed = false })
+}
+
 // confirm confirms that nodes are healthy.
 func (s *scenario) confirm(c *command) {
 	s.changeNodes(c, func(node *triage.Node) { node.Confirmed = true })
@@ -602,6 +647,9 @@ func (s *scenario) carryOut(c *command) {
 				node.Treatments = append(node.Treatments, triage.Treatment{Rule: want.Rule, Step: want.Step, Since: s.now})
 			}
 			node.Treatments[findTreatment(node, want.Rule, want.Step)].HealthySince = want.HealthySince
+		}
+		if plan.Reopen {
+			callOff = append(callOff, func() { s.core.Reopen(s.now, name) })
 		}
 		for _, off := range plan.Cancel {
 			callOff = append(callOff, func() { s.core.Abandon(s.now, name, off.Rule, 0) })
@@ -741,6 +789,10 @@ func (s *scenario) restart(c *command) {
 	c.end()
 	grants, old := s.core.Grants(), s.core
 	s.core = triage.New()
+	if err := s.core.SetRails(s.now, s.rails); err != nil {
+		s.t.Fatal(err)
+	}
+	s.core.ResumeStarts(s.now, old.Starts())
 	for _, rule := range s.rules {
 		if err := s.core.SetRule(s.now, rule); err != nil {
 			s.t.Fatal(err)
@@ -752,7 +804,7 @@ func (s *scenario) restart(c *command) {
 	for _, name := range names {
 		s.observe(observed(s.nodes[name]))
 	}
-	for _, grant := range grants {
+	for _, grant := range slices.Concat(grants, old.Closings()) {
 		s.core.Resume(s.now, grant)
 	}
 	for id := range s.rules {

@@ -66,13 +66,13 @@ func (x *selectorIndex) remove(r *rule) {
 // selects says whether the labels of the node meet all requirements of the rule.
 func (r *rule) selects(n *node) bool {
 	for _, d := range r.requirements {
-		at, present := slices.BinarySearchFunc(n.labels, d.key, func(l label, key symbol) int { return cmp.Compare(l.key, key) })
+		value, present := n.label(d.key)
 		var met bool
 		switch d.op {
 		case In:
-			met = present && slices.Contains(d.values, n.labels[at].value)
+			met = present && slices.Contains(d.values, value)
 		case NotIn:
-			met = !present || !slices.Contains(d.values, n.labels[at].value)
+			met = !present || !slices.Contains(d.values, value)
 		case Exists:
 			met = present
 		case Absent:
@@ -83,6 +83,15 @@ func (r *rule) selects(n *node) bool {
 		}
 	}
 	return true
+}
+
+// label returns the value of a label of the node.
+func (n *node) label(key symbol) (value symbol, has bool) {
+	at, has := slices.BinarySearchFunc(n.labels, key, func(l label, key symbol) int { return cmp.Compare(l.key, key) })
+	if !has {
+		return 0, false
+	}
+	return n.labels[at].value, true
 }
 
 // updateLabels updates the labels and says whether any changed.

@@ -582,7 +582,7 @@ func (h *history) checkRecoveries() func() {
 // nor released, or both, or if a step is wanted that may not begin now.
 func (h *history) checkTreatedOrCalledOff() {
 	for _, g := range h.unobservedTreatments() {
-		plan, rule, facts := h.plans[g.Node], h.rules[g.Rule], h.observed[g.Node]
+		plan, rule, facts := h.plans[g.Node], h.ruleInForce(g.Rule), h.observed[g.Node]
 		names := func(reasons []triage.Reason) bool {
 			return slices.ContainsFunc(reasons, func(r triage.Reason) bool { return r.Rule == g.Rule })
 		}

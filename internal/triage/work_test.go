@@ -125,7 +125,7 @@ func TestWorkDoesNotGrowWithTheClusterWhileNodesAreReplaced(t *testing.T) {
 			do()
 			settle(core)
 			after := core.Work()
-			got := triage.Work{Judged: after.Judged - before.Judged, Touched: after.Touched - before.Touched, Walked: after.Walked - before.Walked}
+			got := triage.Work{Judged: after.Judged - before.Judged, Touched: after.Touched - before.Touched, Walked: after.Walked - before.Walked, Young: after.Young - before.Young}
 			testkit.Check(t, got == want, "at %d nodes, %s: %+v, want %+v", size, change, got, want)
 			if p, _ := core.Population(repair.ID); p.Cap != wantCap {
 				t.Errorf("at %d nodes, %s: at most %d may be in treatment, want %d", size, change, p.Cap, wantCap)
@@ -137,7 +137,7 @@ func TestWorkDoesNotGrowWithTheClusterWhileNodesAreReplaced(t *testing.T) {
 		measure("worker-0 goes", triage.Work{}, half-1, func() { core.Forget(now, "worker-0") })
 		measure("its replacement comes", triage.Work{Judged: 2, Touched: 1}, half-1, func() { core.Observe(now, node(size+3, triage.False, triage.False)) })
 		measure("its replacement is ready", triage.Work{Judged: 2, Touched: 1}, half, func() { core.Observe(now, node(size+3, triage.False, triage.True)) })
-		measure("worker-1 goes", triage.Work{}, half-1, func() { core.Forget(now, "worker-1") })
+		measure("worker-1 goes", triage.Work{Young: 1}, half-1, func() { core.Forget(now, "worker-1") })
 		measure("a condition becomes Unknown", triage.Work{Judged: 1, Touched: 1}, half-1, func() { core.Observe(now, node(2, triage.Unknown, triage.True)) })
 		measure("time passes", triage.Work{}, half-1, func() { core.Advance(now) })
 		measure("a rule is edited", triage.Work{Judged: size - 1, Walked: size - 1}, (size-1)*40/100, func() {

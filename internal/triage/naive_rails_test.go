@@ -1,0 +1,303 @@
+package triage_test
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+func (t *naiveCore) SetRails(now time.Time, rails triage.Rails) error {
+	if err := rails.Validate(); err != nil {
+		return err
+	}
+	t.advanceTo(now)
+	t.rails = rails
+	t.decide()
+	return nil
+}
+
+func (t *naiveCore) ResumeStarts(now time.Time, starts []triage.Start) {
+	t.advanceTo(now)
+	for _, s := range starts {
+		t.addStart(s)
+	}
+	t.decide()
+}
+
+func (t *naiveCore) Starts() []triage.Start { return t.starts }
+
+// addStart counts treatments that began, by second.
+func (t *naiveCore) addStart(s triage.Start) {
+	if t.rails.Pace == nil {
+		return
+	}
+	s.At = s.At.Truncate(time.Second)
+	for i := range t.starts {
+		if t.starts[i].At.Equal(s.At) {
+			t.starts[i].Treatments += s.Treatments
+			return
+		}
+	}
+	t.starts = append(t.starts, s)
+	slices.SortFunc(t.starts, func(a, b triage.Start) int { return a.At.Compare(b.At) })
+}
+
+// dropStarts forgets treatments that the pace no longer counts.
+func (t *naiveCore) dropStarts() {
+	t.starts = slices.DeleteFunc(t.starts, func(s triage.Start) bool { return t.rails.Pace == nil || !t.startEnd(s).After(t.now) })
+}
+
+// startEnd is when the pace stops counting treatments. The time of a start is its whole second.
+func (t *naiveCore) startEnd(s triage.Start) time.Time {
+	return s.At.Add(time.Second + t.rails.Pace.Period)
+}
+
+// hold says why a rule may begin nothing new.
+func (t *naiveCore) hold(rule triage.Rule) string {
+	if rule.Hold != "" {
+		return rule.Hold
+	}
+	return t.rails.Hold[rule.Stage]
+}
+
+// isDisrupted says that a node has a NoExecute taint or a treatment, or will have one.
+func (t *naiveCore) isDisrupted(p *nodeState) bool {
+	for _, c := range p.ruleStates {
+		if c.active {
+			return true
+		}
+	}
+	for _, rule := range t.rules {
+		if selects(rule, p.facts) && t.hasForeignTaint(p, rule) {
+			return true
+		}
+	}
+	return false
+}
+
+// isOpen says that a node is ready for work, open to new pods and not in treatment.
+func (t *naiveCore) isOpen(p *nodeState) bool {
+	ready, _ := rowOf(p.facts, triage.Ready)
+	return ready.Status == triage.True && !p.facts.Starting && !p.facts.Closed && !p.mayClose && !t.isDisrupted(p)
+}
+
+// syncClosed updates whether taints may close a node, from its facts.
+func (t *naiveCore) syncClosed(p *nodeState) {
+	is := slices.ContainsFunc(p.facts.Taints, func(taint triage.Taint) bool { return taint.Effect >= triage.NoSchedule })
+	if is || p.closedByUs {
+		p.mayClose = is
+		for _, c := range p.ruleStates {
+			p.mayClose = p.mayClose || c.active && !c.treatment
+		}
+	}
+	p.closedByUs = is
+}
+
+// closes says that a rule closes the node to new pods.
+func (t *naiveCore) closes(p *nodeState, rule triage.Rule) bool {
+	taint := rule.Response.Taint
+	return taint != nil && !rule.DryRun && taint.Effect >= triage.NoSchedule && (!wantsNoExecute(rule) || !slices.Contains(p.facts.Foreign, taint.Key) || excludesNode(rule, p.facts))
+}
+
+// closingRail says which rail prevents a taint that closes the node.
+func (t *naiveCore) closingRail(p *nodeState) (triage.Reason, bool) {
+	if p.facts.Closed || p.mayClose {
+		return triage.Reason{}, false
+	}
+	open, closed := 0, 0
+	for _, other := range t.nodes {
+		if t.isOpen(other) {
+			open++
+		}
+		if other.facts.Closed || other.mayClose {
+			closed++
+		}
+	}
+	if t.rails.KeepLast && t.isOpen(p) && open == 1 {
+		return triage.Reason{Code: triage.LastNode}, true
+	}
+	if limit := t.rails.Unschedulable; limit != nil {
+		r := t.railCount(*limit, func(*nodeState) bool { return true }, func(triage.Grant) bool { return false })
+		r.Code, r.Have = triage.MaxUnschedulable, closed
+		return r, closed >= r.Limit
+	}
+	return triage.Reason{}, false
+}
+
+// holdsUnusedPermission says that a node may be closed, and nothing closes it or is decided to.
+func (t *naiveCore) holdsUnusedPermission(p *nodeState) bool {
+	if !p.mayClose || p.closedByUs {
+		return false
+	}
+	for _, c := range p.ruleStates {
+		if c.active && !c.treatment {
+			return false
+		}
+	}
+	for _, rule := range t.rules {
+		if t.wantedEffect(p, rule) >= triage.NoSchedule {
+			return false
+		}
+	}
+	return true
+}
+
+// whyNotClosed says why a taint that closes the node is not placed.
+func (t *naiveCore) whyNotClosed(p *nodeState, rule triage.Rule) triage.Reason {
+	c := p.ruleState(rule.ID)
+	switch {
+	case t.hold(rule) != "":
+		return triage.Reason{Code: triage.OnHold, Other: t.hold(rule)}
+	case c.notBefore.After(t.now):
+		return triage.Reason{Code: triage.Retrying, Until: c.notBefore}
+	case !t.loaded:
+		return triage.Reason{Code: triage.OnHold, Other: "the nodes are still being loaded"}
+	}
+	r, stopped := t.closingRail(p)
+	if !stopped {
+		panic("nothing blocks the taint, and it was not granted")
+	}
+	return r
+}
+
+// goneNodes are the deleted nodes that are not replaced yet, each once.
+func (t *naiveCore) goneNodes() map[[2]string]triage.Grant {
+	gone := map[[2]string]triage.Grant{}
+	for _, d := range t.departed {
+		gone[[2]string{d.Node, d.UID}] = d
+	}
+	return gone
+}
+
+// railCount counts the nodes in treatment among the nodes and deleted nodes that belong, and
+// how many nodes the limit refers to.
+func (t *naiveCore) railCount(limit triage.Limit, belongs func(*nodeState) bool, belonged func(triage.Grant) bool) triage.Reason {
+	var first time.Time // the first decision to delete a node
+	for _, p := range t.nodes {
+		for _, c := range p.ruleStates {
+			if c.needsReplacement() && (first.IsZero() || c.since.Before(first)) {
+				first = c.since
+			}
+		}
+	}
+	for _, d := range t.departed {
+		if first.IsZero() || d.Since.Before(first) {
+			first = d.Since
+		}
+	}
+	var r triage.Reason
+	for _, d := range t.goneNodes() {
+		if belonged(d) {
+			r.Departed++
+		}
+	}
+	r.Have = r.Departed
+	if isAll(&limit) {
+		r.Of = r.Departed
+	}
+	for _, p := range t.nodes {
+		if !belongs(p) {
+			continue
+		}
+		if t.isDisrupted(p) {
+			r.Have++
+		}
+		if isAll(&limit) || first.IsZero() || p.isReplacement || p.created.Before(first.Truncate(time.Second)) {
+			r.Of++
+		}
+	}
+	r.Limit = allows(&limit, r.Of)
+	return r
+}
+
+// rail says which rail prevents a disruptive response.
+func (t *naiveCore) rail(p *nodeState, rule triage.Rule) (triage.Reason, bool) {
+	all := func(*nodeState) bool { return true }
+	allGone := func(triage.Grant) bool { return true }
+	if !t.isDisrupted(p) {
+		open := 0
+		for _, other := range t.nodes {
+			if t.isOpen(other) {
+				open++
+			}
+		}
+		if t.rails.KeepLast && t.isOpen(p) && open == 1 {
+			return triage.Reason{Code: triage.LastNode}, true
+		}
+		if limit := t.rails.InTreatment; limit != nil {
+			if r := t.railCount(*limit, all, allGone); r.Have >= r.Limit {
+				r.Code = triage.MaxInTreatment
+				return r, true
+			}
+		}
+		for _, share := range t.rails.Topology {
+			if r, full := t.fullShare(p, share); full {
+				return r, true
+			}
+		}
+	}
+	if pace := t.rails.Pace; pace != nil && len(rule.Response.Ladder) > 0 {
+		begun, limit := 0, max(pace.AtLeast, t.railCount(pace.Limit, all, allGone).Limit)
+		var ends []time.Time
+		for _, s := range t.starts {
+			if t.startEnd(s).After(t.now) {
+				begun += s.Treatments
+				ends = append(ends, slices.Repeat([]time.Time{t.startEnd(s)}, s.Treatments)...)
+			}
+		}
+		if begun >= limit {
+			r := triage.Reason{Code: triage.Paced, Have: begun, Limit: limit, Other: pace.Period.String()}
+			if limit > 0 {
+				r.Until = ends[begun-limit]
+			}
+			return r, true
+		}
+	}
+	return triage.Reason{}, false
+}
+
+// fullShare says whether the share of a node's label value has no room.
+func (t *naiveCore) fullShare(p *nodeState, share triage.Share) (triage.Reason, bool) {
+	value, has := p.facts.Labels[share.Label]
+	values := map[string]bool{}
+	for _, other := range t.nodes {
+		if v, has := other.facts.Labels[share.Label]; has {
+			values[v] = true
+		}
+	}
+	if !has || len(values) < 2 {
+		return triage.Reason{}, false
+	}
+	r := t.railCount(share.Limit, func(other *nodeState) bool {
+		v, has := other.facts.Labels[share.Label]
+		return has && v == value
+	}, func(d triage.Grant) bool {
+		return slices.Contains(strings.Split(d.Topology, ","), share.Label+"="+value)
+	})
+	r.Code, r.Other = triage.MaxInTopology, share.Label+"="+value
+	return r, r.Have >= r.Limit
+}
+
+// topologyOf is the labels of a node that the rails name.
+func (t *naiveCore) topologyOf(p *nodeState) string {
+	var labels []string
+	for _, share := range t.rails.Topology {
+		if value, has := p.facts.Labels[share.Label]; has {
+			labels = append(labels, share.Label+"="+value)
+		}
+	}
+	return strings.Join(labels, ",")
+}
+
+func (t *naiveCore) Closings() []triage.Grant {
+	var grants []triage.Grant
+	for _, name := range slices.Sorted(maps.Keys(t.nodes)) {
+		if p := t.nodes[name]; p.mayClose && !p.closedByUs {
+			grants = append(grants, triage.Grant{Node: name, UID: p.facts.UID, Taint: true, Closes: true})
+		}
+	}
+	return grants
+}

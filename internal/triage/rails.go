@@ -1,0 +1,415 @@
+package triage
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// Rails limit what all rules together may do, in addition to the bounds of each rule. The
+// zero value limits nothing.
+type Rails struct {
+	// Hold says by stage why the rules of the stage may begin nothing new, as [Rule.Hold]
+	// does for one rule.
+	Hold map[Stage]string
+	// InTreatment limits how many nodes are in a disruptive treatment at once. Nil means no
+	// limit.
+	InTreatment *Limit
+	// Unschedulable limits how many nodes are closed to new pods at once, by taints of the
+	// rules or otherwise ([Node.Closed]). Nil means no limit.
+	Unschedulable *Limit
+	// Topology limits the share of each value of a label that is in a disruptive treatment at
+	// once. A label with a single value is ignored.
+	Topology []Share
+	// Pace limits how many treatments begin within a period. Nil means no limit.
+	Pace *Pace
+	// KeepLast protects the last node that is ready for work and open to new pods from every
+	// disruptive treatment and from taints that close it.
+	KeepLast bool
+}
+
+// Stage is a group of rules that [Rails.Hold] stops together. The core only compares stages.
+type Stage string
+
+// Share is a limit on the nodes with the same value of a label.
+type Share struct {
+	Label string
+	Limit Limit
+}
+
+// Pace is how many treatments may begin within a period. It is at least AtLeast.
+type Pace struct {
+	Limit   Limit
+	AtLeast int
+	Period  time.Duration
+}
+
+// Validate returns a *[FieldError] for the first invalid field.
+func (r Rails) Validate() error {
+	if err := r.InTreatment.validate(); err != nil {
+		return within("inTreatment", err)
+	}
+	if err := r.Unschedulable.validate(); err != nil {
+		return within("unschedulable", err)
+	}
+	seen := map[string]bool{}
+	for i, share := range r.Topology {
+		field := fmt.Sprintf("topology[%d]", i)
+		switch err := share.Limit.validate(); {
+		case err != nil:
+			return within(field+".limit", err)
+		case share.Label == "":
+			return &FieldError{Field: field + ".label", Problem: "want the key of a label"}
+		case seen[share.Label]:
+			return &FieldError{Field: field + ".label", Value: share.Label, Problem: "a label can have one limit"}
+		}
+		seen[share.Label] = true
+	}
+	if r.Pace == nil {
+		return nil
+	}
+	switch err := r.Pace.Limit.validate(); {
+	case err != nil:
+		return within("pace.limit", err)
+	case r.Pace.AtLeast < 0:
+		return &FieldError{Field: "pace.atLeast", Value: strconv.Itoa(r.Pace.AtLeast), Problem: "a number cannot be negative"}
+	case r.Pace.Period <= 0:
+		return &FieldError{Field: "pace.period", Value: r.Pace.Period.String(), Problem: "want a positive duration"}
+	}
+	return nil
+}
+
+func (r Rails) clone() Rails {
+	r.Hold, r.Topology = maps.Clone(r.Hold), slices.Clone(r.Topology)
+	r.InTreatment, r.Unschedulable, r.Pace = copied(r.InTreatment), copied(r.Unschedulable), copied(r.Pace)
+	return r
+}
+
+// railState is the state of the rails: their limits, and the counts of the whole cluster.
+type railState struct {
+	spec    Rails
+	treated int            // nodes in a disruptive treatment, without deleted nodes
+	open    int            // nodes that are open, as in node.open
+	closed  int            // nodes that are closed, as in node.isClosed
+	created *creationTimes // of all nodes
+	going   queue          // all departures, in the order of decision
+	// lastFirst is the first departure that the waiting episodes were last tried for.
+	lastFirst int64
+	departed  map[nodeID]*departedNode
+	topology  topology
+	starts    []Start // within the period of the pace
+
+	waitingForRoom, waitingForLast, waitingForPace, waitingToClose queue
+
+	timer queueItem // the next treatment that the pace allows
+}
+
+// nodeID identifies a node that may be deleted.
+type nodeID struct{ name, uid string }
+
+// init makes the state of rails that limit nothing.
+func (s *railState) init() {
+	s.created, s.departed = newCreationTimes(nil), map[nodeID]*departedNode{}
+	s.topology.values, s.topology.domains = map[symbol]int{}, map[label]*domain{}
+	s.timer.rails = true
+}
+
+// SetRails sets the limits on all rules together. Existing responses stay.
+func (c *Core) SetRails(now time.Time, rails Rails) error {
+	if err := rails.Validate(); err != nil {
+		return err
+	}
+	c.advanceTo(now)
+	c.rails.spec = rails.clone()
+	c.loadTopology()
+	for _, n := range c.walk() {
+		for _, ep := range n.episodes {
+			c.schedule(ep) // it may wait for a limit that has changed
+			c.wake(n)
+		}
+	}
+	c.sortWoken()
+	c.decide()
+	return nil
+}
+
+// hold returns why a rule may begin nothing new; empty if it may.
+func (c *Core) hold(r *rule) string {
+	if r.spec.Hold != "" {
+		return r.spec.Hold
+	}
+	return c.rails.spec.Hold[r.spec.Stage]
+}
+
+// updateTreatment updates the counts of nodes in treatment after a response of the node has
+// begun or ended.
+func (c *Core) updateTreatment(n *node) {
+	if is := n.active > 0 || len(n.extra.countedBy) > 0; is != n.inTreatment {
+		n.inTreatment = is
+		by := sign(is)
+		c.rails.treated += by
+		c.rails.topology.count(n.domains, by)
+		c.retryRails(n) // a node in treatment needs no other slot
+	}
+	c.updateOpen(n)
+}
+
+// countDeparted counts a deleted node as in treatment, until uncountDeparted.
+func (c *Core) countDeparted(d *departure) {
+	id := nodeID{d.node, d.uid}
+	gone := c.rails.departed[id]
+	if gone == nil {
+		gone = &departedNode{topology: d.topology}
+		c.rails.departed[id] = gone
+		c.enterDomainsOf(gone)
+	}
+	gone.departures++
+}
+
+func (c *Core) uncountDeparted(d *departure) {
+	id := nodeID{d.node, d.uid}
+	if gone := c.rails.departed[id]; gone.departures > 1 {
+		gone.departures--
+	} else {
+		c.leaveDomainsOf(gone)
+		delete(c.rails.departed, id)
+	}
+}
+
+// updateOpen updates whether the node is closed to new pods, and whether it is ready for
+// work, open to new pods and not in treatment.
+func (c *Core) updateOpen(n *node) {
+	isClosed := !n.forgotten && (n.closed || n.mayClose)
+	isOpen := !n.forgotten && c.isReady(n) && !isClosed && !n.inTreatment
+	if isClosed == n.isClosed && isOpen == n.open {
+		return
+	}
+	if isClosed != n.isClosed {
+		n.isClosed = isClosed
+		c.rails.closed += sign(isClosed)
+	}
+	if isOpen != n.open {
+		n.open = isOpen
+		c.rails.open += sign(isOpen)
+	}
+	c.retryRails(n)
+}
+
+// retryRails lets the episodes of a node that wait for a rail try again.
+func (c *Core) retryRails(n *node) {
+	for _, ep := range n.episodes {
+		if ep.waitsForRail {
+			c.schedule(ep)
+		}
+	}
+}
+
+func sign(plus bool) int {
+	if plus {
+		return 1
+	}
+	return -1
+}
+
+// rail returns the rail that prevents the response of an episode; 0 for none.
+func (c *Core) rail(ep *episode) Code {
+	s, n := &c.rails, ep.node
+	if !n.inTreatment {
+		switch {
+		case s.spec.KeepLast && n.open && s.open == 1:
+			return LastNode
+		case !s.hasRoom():
+			return MaxInTreatment
+		case s.fullDomain(n) != nil:
+			return MaxInTopology
+		}
+	}
+	if ep.rule.treats && !s.isPaceOpen(c.now) {
+		return Paced
+	}
+	return 0
+}
+
+// waitForRail puts an episode into the queue of a rail.
+func (c *Core) waitForRail(ep *episode, rail Code, at int64) {
+	s := &c.rails
+	ep.waitsForRail = true
+	switch rail {
+	case LastNode:
+		s.waitingForLast.push(at, &ep.waiting)
+	case MaxInTreatment:
+		s.waitingForRoom.push(at, &ep.waiting)
+	case MaxInTopology:
+		s.fullDomain(ep.node).waiting.push(at, &ep.waiting)
+	case MaxUnschedulable:
+		s.waitingToClose.push(at, &ep.waiting)
+	default:
+		s.waitingForPace.push(at, &ep.waiting)
+	}
+}
+
+// retryWaitingForRails makes the first episode of each queue a candidate if its rail is open.
+func (c *Core) retryWaitingForRails() {
+	s := &c.rails
+	if first := s.firstDeparture(); first != s.lastFirst { // it changes how many nodes the limits refer to
+		s.lastFirst = first
+		for _, d := range s.topology.domains {
+			s.topology.markChanged(d)
+		}
+	}
+	if s.waitingForLast.len() > 0 && s.open > 1 {
+		c.makeCandidate(&s.waitingForLast)
+	}
+	if s.waitingForRoom.len() > 0 && s.hasRoom() {
+		c.makeCandidate(&s.waitingForRoom)
+	}
+	for _, d := range s.topology.changed {
+		if d.waiting.len() > 0 && s.domainHasRoom(d) {
+			c.makeCandidate(&d.waiting)
+		}
+	}
+	if s.waitingToClose.len() > 0 && s.mayCloseAnother() {
+		c.makeCandidate(&s.waitingToClose)
+	}
+	if s.waitingForPace.len() > 0 && s.isPaceOpen(c.now) {
+		c.makeCandidate(&s.waitingForPace)
+	}
+}
+
+// inTreatment is the number of nodes in treatment, with deleted nodes that are not replaced
+// yet.
+func (s *railState) inTreatment() int { return s.treated + len(s.departed) }
+
+func (s *railState) hasRoom() bool {
+	limit := s.spec.InTreatment
+	return limit == nil || s.inTreatment() < limit.Of(s.base(*limit, s.created, len(s.departed)))
+}
+
+// base is the number of nodes that a limit refers to, as in [rule.capBase]: nodes that are
+// younger than the first departure count only if they replace a deleted node.
+func (s *railState) base(limit Limit, created *creationTimes, departed int) int {
+	first := s.firstDeparture()
+	switch {
+	case limit.isAll():
+		return created.total + departed
+	case first == 0:
+		return created.total
+	}
+	return created.before(first)
+}
+
+// firstDeparture is when the first current departure was decided, in whole seconds like
+// creation times; 0 if there is none.
+func (s *railState) firstDeparture() int64 {
+	if s.going.len() == 0 {
+		return 0
+	}
+	return wholeSeconds(s.going.first().at)
+}
+
+// Start is the number of treatments that began in one second.
+type Start struct {
+	At         time.Time // in whole seconds
+	Treatments int
+}
+
+// end is when the pace stops counting these treatments.
+func (s Start) end(period time.Duration) int64 { return later(nanos(s.At), period+time.Second) }
+
+// Starts returns the treatments that the pace counts, in order. A successor process needs
+// them.
+func (c *Core) Starts() []Start { return slices.Clone(c.rails.starts) }
+
+// ResumeStarts restores the treatments that the pace of the previous process counted.
+func (c *Core) ResumeStarts(now time.Time, starts []Start) {
+	c.advanceTo(now)
+	for _, s := range starts {
+		c.rails.addStart(s)
+	}
+	c.decide()
+}
+
+// addStart counts treatments that began.
+func (s *railState) addStart(began Start) {
+	if s.spec.Pace == nil {
+		return
+	}
+	began.At = began.At.Truncate(time.Second).UTC()
+	at, found := slices.BinarySearchFunc(s.starts, began, func(a, b Start) int { return a.At.Compare(b.At) })
+	if found {
+		s.starts[at].Treatments += began.Treatments
+	} else {
+		s.starts = slices.Insert(s.starts, at, began)
+	}
+}
+
+// begun counts the treatments within the period of the pace.
+func (s *railState) begun(now int64) (count int) {
+	for _, start := range s.starts {
+		if start.end(s.spec.Pace.Period) > now {
+			count += start.Treatments
+		}
+	}
+	return count
+}
+
+func (s *railState) pace() int {
+	pace := s.spec.Pace
+	return max(pace.AtLeast, pace.Limit.Of(s.base(pace.Limit, s.created, len(s.departed))))
+}
+
+func (s *railState) isPaceOpen(now int64) bool {
+	return s.spec.Pace == nil || s.begun(now) < s.pace()
+}
+
+// paceOpensAt is when the pace allows another treatment; 0 if time alone does not open it.
+func (s *railState) paceOpensAt(now int64) int64 {
+	excess := s.begun(now) - s.pace()
+	for _, start := range s.starts {
+		end := start.end(s.spec.Pace.Period)
+		if end <= now {
+			continue
+		}
+		if excess -= start.Treatments; excess < 0 {
+			return end
+		}
+	}
+	return 0
+}
+
+// timePace forgets old treatments, and sets a timer for the next one that the pace allows.
+func (c *Core) timePace() {
+	s := &c.rails
+	s.timer.leave()
+	s.starts = slices.DeleteFunc(s.starts, func(start Start) bool { return s.spec.Pace == nil || start.end(s.spec.Pace.Period) <= c.now })
+	if s.waitingForPace.len() == 0 {
+		return
+	}
+	if at := s.paceOpensAt(c.now); at > c.now {
+		c.timers.push(at, &s.timer)
+	}
+}
+
+// nameRail adds the numbers of a rail to a reason.
+func (c *Core) nameRail(reason *Reason, n *node, rail Code) {
+	s := &c.rails
+	count := func(limit Limit, treated, departed int, created *creationTimes) {
+		reason.Have, reason.Departed, reason.Of = treated, departed, s.base(limit, created, departed)
+		reason.Limit = limit.Of(reason.Of)
+	}
+	switch rail {
+	case MaxInTreatment:
+		count(*s.spec.InTreatment, s.inTreatment(), len(s.departed), s.created)
+	case MaxUnschedulable:
+		count(*s.spec.Unschedulable, s.closed, 0, s.created)
+	case MaxInTopology:
+		d := s.fullDomain(n)
+		count(d.limit, d.treated, d.departed, d.created)
+		reason.Other = c.nameOf(d)
+	case Paced:
+		reason.Have, reason.Limit, reason.Other = s.begun(c.now), s.pace(), s.spec.Pace.Period.String()
+		reason.Until = instant(s.paceOpensAt(c.now))
+	}
+}

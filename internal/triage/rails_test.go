@@ -1,0 +1,324 @@
+package triage_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// ---- events
+
+func (h *history) drawRails() triage.Rails {
+	var r triage.Rails
+	if rare(h.t, 3) {
+		limit := pick(h.t, h.railLimits())
+		r.InTreatment = &limit
+	}
+	if rare(h.t, 3) {
+		limit := pick(h.t, h.railLimits())
+		r.Unschedulable = &limit
+	}
+	for _, label := range []string{"spot", "pool"} {
+		if rare(h.t, 3) {
+			r.Topology = append(r.Topology, triage.Share{Label: label, Limit: pick(h.t, h.railLimits())})
+		}
+	}
+	if rare(h.t, 3) {
+		r.Pace = &triage.Pace{
+			Limit: pick(h.t, h.railLimits()), AtLeast: pick(h.t, []int{0, 1, 2}),
+			Period: pick(h.t, []time.Duration{10 * time.Second, time.Minute}),
+		}
+	}
+	if rare(h.t, 6) {
+		r.Hold = map[triage.Stage]string{pick(h.t, stages): "the stage is paused"}
+	}
+	r.KeepLast = rare(h.t, 3)
+	return r
+}
+
+var stages = []triage.Stage{"", "taint", "treat"}
+
+func (h *history) railLimits() []triage.Limit {
+	return []triage.Limit{{Number: 1}, {Number: 2}, {Number: 49, Percent: true}, {Number: 50, Percent: true}, {Number: 100, Percent: true}, {Number: 0, Percent: true}}
+}
+
+func (h *history) railsChange() {
+	h.rails, h.pacedSince = h.drawRails(), h.now
+	h.call(h.setRails())
+}
+
+func (h *history) setRails() call {
+	rails := h.rails
+	return call{say: "SetRails(" + describeRails(rails) + ")", do: func(d decider, now time.Time) {
+		if err := d.SetRails(now, rails); err != nil {
+			h.log("SetRails: %v", err)
+			h.fail("valid rails are refused")
+		}
+	}}
+}
+
+func (h *history) nodeCloses() {
+	if len(h.nodes) == 0 {
+		return
+	}
+	node := h.nodes[pick(h.t, h.names())]
+	node.Closed = !node.Closed
+	h.observe(node.Name)
+}
+
+// reopen reports that nothing closes a node and nothing is in flight.
+func (h *history) reopen(name string) {
+	h.callAt(h.now, call{say: "Reopen(" + name + ")", about: []string{name}, do: func(d decider, now time.Time) { d.Reopen(now, name) }})
+}
+
+func describeRails(r triage.Rails) string {
+	var parts []string
+	if r.InTreatment != nil {
+		parts = append(parts, "in treatment "+r.InTreatment.String())
+	}
+	if r.Unschedulable != nil {
+		parts = append(parts, "unschedulable "+r.Unschedulable.String())
+	}
+	for _, share := range r.Topology {
+		parts = append(parts, share.Label+" "+share.Limit.String())
+	}
+	if r.Pace != nil {
+		parts = append(parts, fmt.Sprintf("pace %s, at least %d, in %s", r.Pace.Limit, r.Pace.AtLeast, r.Pace.Period))
+	}
+	if r.KeepLast {
+		parts = append(parts, "keep the last")
+	}
+	return strings.Join(append(parts, fmt.Sprint(r.Hold)), "; ")
+}
+
+// ruleInForce is a rule with the hold of its stage.
+func (h *history) ruleInForce(id triage.RuleID) triage.Rule {
+	rule := h.rules[id]
+	if rule.Hold == "" {
+		rule.Hold = h.rails.Hold[rule.Stage]
+	}
+	return rule
+}
+
+// ---- checks
+
+// railEvents are events under rails that random histories must contain.
+var railEvents = []string{
+	"closed under maxUnschedulable", "closed beside the last node", "begun under maxInTreatment", "begun under a topology", "begun beside the last node", "begun under a pace",
+}
+
+// checkRails returns a check of everything that begins, based on what the caller sees. Its
+// limits refer to all nodes, so they may be higher than those of the core.
+func (h *history) checkRails() func(begun, grants []triage.Grant) {
+	var starts []time.Time
+	return func(begun, grants []triage.Grant) {
+		for _, g := range begun {
+			if len(h.rules[g.Rule].Response.Ladder) > 0 {
+				starts = append(starts, h.now)
+			}
+			if h.ruleInForce(g.Rule).Hold != "" {
+				h.fail("something is begun in a stage on hold")
+			}
+		}
+		var fresh []triage.Grant // on nodes that were in no treatment before
+		for _, g := range begun {
+			isOther := func(o triage.Grant) bool {
+				return o.Node == g.Node && o.UID == g.UID && !slices.Contains(begun, o)
+			}
+			if !slices.ContainsFunc(grants, isOther) && len(h.observed[g.Node].Foreign) == 0 {
+				fresh = append(fresh, g)
+			}
+		}
+		if len(fresh) == 0 {
+			return
+		}
+		in := map[string]bool{}
+		departed := map[string]string{}
+		for _, g := range grants {
+			in[g.Node+"/"+g.UID] = true
+			if !g.Gone.IsZero() {
+				departed[g.Node+"/"+g.UID] = g.Topology
+			}
+		}
+		h.checkShare("maxInTreatment", h.rails.InTreatment, fresh, in, func(map[string]string) bool { return true })
+		for _, share := range h.rails.Topology {
+			for _, g := range fresh {
+				value, has := h.observed[g.Node].Labels[share.Label]
+				if !has || h.values(share.Label) < 2 {
+					continue
+				}
+				in := maps.Clone(in)
+				for id, topology := range departed {
+					if !slices.Contains(strings.Split(topology, ","), share.Label+"="+value) {
+						delete(in, id)
+					}
+				}
+				h.checkShare("a topology", &share.Limit, []triage.Grant{g}, in, func(labels map[string]string) bool {
+					other, has := labels[share.Label]
+					return has && other == value
+				})
+			}
+		}
+		h.checkLast(fresh, in)
+		if pace := h.rails.Pace; pace != nil {
+			recent := 0
+			for _, at := range starts {
+				if at.Add(pace.Period).After(h.now) {
+					recent++
+				}
+			}
+			isNew := func(g triage.Grant) bool { return len(h.rules[g.Rule].Response.Ladder) > 0 }
+			if limit := max(pace.AtLeast, allows(&pace.Limit, len(h.observed)+len(departed))); recent > limit && slices.ContainsFunc(begun, isNew) && h.isPaceOld(pace) {
+				h.log("%d treatments began within %s, at most %d may", recent, pace.Period, limit)
+				h.fail("more treatments begin than the pace allows")
+			}
+			h.saw["begun under a pace"]++
+		}
+	}
+}
+
+// isPaceOld says that the rails have had this pace for its whole period.
+func (h *history) isPaceOld(pace *triage.Pace) bool {
+	return !h.pacedSince.IsZero() && !h.pacedSince.Add(pace.Period).After(h.now)
+}
+
+// values counts the values of a label.
+func (h *history) values(label string) int {
+	values := map[string]bool{}
+	for _, node := range h.observed {
+		if value, has := node.Labels[label]; has {
+			values[value] = true
+		}
+	}
+	return len(values)
+}
+
+// checkShare checks a limit on nodes in treatment.
+func (h *history) checkShare(what string, limit *triage.Limit, fresh []triage.Grant, in map[string]bool, belongs func(labels map[string]string) bool) {
+	if limit == nil || isAll(limit) {
+		return
+	}
+	all, treated := 0, len(in)
+	for name, node := range h.observed {
+		switch id := name + "/" + node.UID; {
+		case belongs(node.Labels):
+			all++
+			if !in[id] && len(node.Foreign) > 0 && h.isCountedForeign(node) {
+				treated++
+			}
+		case in[id]:
+			treated--
+		}
+	}
+	h.saw["begun under "+what]++
+	if may := allows(limit, all); treated > may {
+		h.log("%d are in treatment, %d may be: %v, new %v", treated, may, in, fresh)
+		h.fail("something is begun above " + what)
+	}
+}
+
+// isCountedForeign says that a rule counts a NoExecute taint of another component.
+func (h *history) isCountedForeign(node triage.Node) bool {
+	for _, rule := range h.rules {
+		if wantsNoExecute(rule) && selects(rule, node) && slices.Contains(node.Foreign, rule.Response.Taint.Key) {
+			return true
+		}
+	}
+	return false
+}
+
+// checkLast checks that a node remains that is ready and open to new pods.
+func (h *history) checkLast(fresh []triage.Grant, in map[string]bool) {
+	if !h.rails.KeepLast {
+		return
+	}
+	isReady := func(node triage.Node) bool {
+		ready, _ := rowOf(node, triage.Ready)
+		return ready.Status == triage.True && !node.Starting && !node.Closed
+	}
+	isNew := func(g triage.Grant) bool { return isReady(h.observed[g.Node]) }
+	if !slices.ContainsFunc(fresh, isNew) {
+		return
+	}
+	h.saw["begun beside the last node"]++
+	for name, node := range h.observed {
+		if isReady(node) && !in[name+"/"+node.UID] {
+			return
+		}
+	}
+	h.fail("the last node that is ready and open is treated")
+}
+
+// checkClosed returns a check that the nodes that are closed to new pods, or may be by a write
+// in flight, are within the limit whenever another node may be closed.
+func (h *history) checkClosed() func() {
+	var core *triage.Core
+	before := map[string]bool{}
+	return func() {
+		decided, closed := map[string]bool{}, map[string]bool{}
+		for _, g := range h.core().Closings() {
+			if node, known := h.observed[g.Node]; known && node.UID == g.UID {
+				decided[g.Node+"/"+g.UID], closed[g.Node] = true, true
+			}
+		}
+		isFresh := h.core() != core || !h.loaded
+		core = h.core()
+		old := before
+		before = map[string]bool{}
+		for name, node := range h.observed {
+			isClosing := func(taint triage.Taint) bool { return taint.Effect >= triage.NoSchedule }
+			if node.Closed || slices.ContainsFunc(node.Taints, isClosing) {
+				closed[name] = true
+			}
+			before[name+"/"+node.UID] = closed[name]
+			for _, taint := range h.plans[name].Taints {
+				if isClosing(taint.Taint) && !closed[name] {
+					h.fail("a plan closes a node without a decision")
+				}
+			}
+		}
+		isNew := func(name string) bool {
+			node := h.observed[name]
+			return decided[name+"/"+node.UID] && !old[name+"/"+node.UID] && !node.Closed && len(node.Taints) == 0
+		}
+		if isFresh || !slices.ContainsFunc(slices.Collect(maps.Keys(h.observed)), isNew) {
+			return
+		}
+		if limit := h.rails.Unschedulable; limit != nil {
+			h.saw["closed under maxUnschedulable"]++
+			if may := allows(limit, len(h.observed)); len(closed) > may {
+				h.log("%d are closed, %d may be: %v", len(closed), may, closed)
+				h.fail("a node is closed above maxUnschedulable")
+			}
+		}
+		if h.rails.KeepLast {
+			h.saw["closed beside the last node"]++
+			h.checkOpenLeft(closed, isNew)
+		}
+	}
+}
+
+// checkOpenLeft checks that closing these nodes has left one that is ready and open.
+func (h *history) checkOpenLeft(closed map[string]bool, isNew func(string) bool) {
+	wasReady, treated := false, map[string]bool{}
+	for _, g := range h.core().Grants() {
+		treated[g.Node] = treated[g.Node] || !g.Taint
+	}
+	for name, node := range h.observed {
+		ready, _ := rowOf(node, triage.Ready)
+		isReady := ready.Status == triage.True && !node.Starting
+		switch {
+		case isReady && !closed[name] && !treated[name]:
+			return
+		case isReady && isNew(name) && !treated[name]:
+			wasReady = true
+		}
+	}
+	if wasReady {
+		h.fail("the last node that is ready and open is closed")
+	}
+}
