@@ -78,7 +78,7 @@ func TestDeploy(t *testing.T) {
 type cluster struct{ *testbed.Cluster }
 
 func (c cluster) installs(t *testing.T) {
-	c.appliesAll(t, 23+2*controllerPolicies, "-f", "crds", "-f", "shared", "-f", "controller")
+	c.appliesAll(t, 24+2*controllerPolicies, "-f", "crds", "-f", "shared", "-f", "controller")
 }
 
 // appliesAll applies the manifests as documented, and once more.

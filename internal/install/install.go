@@ -30,7 +30,8 @@ var manifests = []string{"crds/*.yaml", "shared/*.yaml", "controller/*-namespace
 // established are kubectl's arguments to wait until the custom resources are served.
 var established = []string{
 	"wait", "--for=condition=Established", "--timeout=30s",
-	"crd/conditionsets.autohealer.resourcestack.com", "crd/repairpolicies.autohealer.resourcestack.com", "crd/nodehealthchecks.remediation.medik8s.io",
+	"crd/conditionsets.autohealer.resourcestack.com", "crd/repairpolicies.autohealer.resourcestack.com", "crd/guardrails.autohealer.resourcestack.com",
+	"crd/nodehealthchecks.remediation.medik8s.io",
 }
 
 // Install applies the manifests of the controller.

@@ -61,3 +61,27 @@ func (s *RepairPolicyStatus) UnmarshalJSON(data []byte) error {
 	*s = RepairPolicyStatus(read)
 	return nil
 }
+
+// UnmarshalJSON reads a spec and never fails. If the spec is invalid, Unreadable says why, and the
+// last accepted version stays in effect.
+func (s *GuardrailsSpec) UnmarshalJSON(data []byte) error {
+	type plain GuardrailsSpec
+	var read plain
+	if err := json.Unmarshal(data, &read); err != nil {
+		read = plain{Unreadable: err.Error()}
+	}
+	*s = GuardrailsSpec(read)
+	return nil
+}
+
+// UnmarshalJSON reads a status and never fails. An invalid status is empty: the controller writes a
+// new one.
+func (s *GuardrailsStatus) UnmarshalJSON(data []byte) error {
+	type plain GuardrailsStatus
+	var read plain
+	if json.Unmarshal(data, &read) != nil {
+		read = plain{}
+	}
+	*s = GuardrailsStatus(read)
+	return nil
+}

@@ -1,4 +1,4 @@
-// Package v1alpha1 contains Autohealer's own API types: ConditionSet and RepairPolicy.
+// Package v1alpha1 contains Autohealer's own API types: ConditionSet, RepairPolicy and Guardrails.
 //
 // Every stored object can be decoded, however invalid its fields are, because a single bad object
 // must not hide the others. The package contains no logic beyond decoding: other packages decide

@@ -11,7 +11,7 @@ var GroupVersion = schema.GroupVersion{Group: "autohealer.resourcestack.com", Ve
 
 // AddToScheme registers the types of this package.
 func AddToScheme(scheme *runtime.Scheme) error {
-	scheme.AddKnownTypes(GroupVersion, &ConditionSet{}, &ConditionSetList{}, &RepairPolicy{}, &RepairPolicyList{})
+	scheme.AddKnownTypes(GroupVersion, &ConditionSet{}, &ConditionSetList{}, &RepairPolicy{}, &RepairPolicyList{}, &Guardrails{}, &GuardrailsList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil
 }
