@@ -26,6 +26,7 @@ func (c cluster) servesCRDs(t *testing.T) {
 	}{
 		{sets, []string{"conditionset", "cset", "autohealer"}, "conditionset.spec.conditions.status", "true, false or unknown"},
 		{policies, []string{"repairpolicy", "rp", "autohealer"}, "rp.spec.repair.policies.conditionStatus", "all statuses count that the provider considers unhealthy"},
+		{rails, []string{"guardrails", "gr", "autohealer"}, "gr.spec.pace.atLeast", "no effect if max is a number"},
 		{checks, []string{"nodehealthcheck", "nhc", "autohealer"}, "nhc.spec.healthyDelay", "remediation.medik8s.io/manually-confirmed-healthy"},
 	} {
 		testkit.Eventually(t, "the CRD "+test.name, func() error {

@@ -40,12 +40,17 @@ func TestControllerGuard(t *testing.T) {
 
 const (
 	policyPath        = "/apis/autohealer.resourcestack.com/v1alpha1/repairpolicies"
+	railsPath         = "/apis/autohealer.resourcestack.com/v1alpha1/guardrails"
 	mirrorLabel       = `"autohealer.resourcestack.com/mirror": "NodePool"`
 	ownMirrors        = "of policies without the label autohealer.resourcestack.com/mirror the controller may write the status, and nothing else of "
 	onlyTheController = "only the controller writes repairpolicies with the label autohealer.resourcestack.com/mirror"
 )
 
 // repairPolicy returns a RepairPolicy with labels.
+func guardrailsText(labels string) string {
+	return fmt.Sprintf(`{"apiVersion": "autohealer.resourcestack.com/v1alpha1", "kind": "Guardrails", "metadata": {"name": "cluster", "labels": {%s}}}`, labels)
+}
+
 func repairPolicy(name, labels string) string {
 	return fmt.Sprintf(`{"apiVersion": "autohealer.resourcestack.com/v1alpha1", "kind": "RepairPolicy", "metadata": {"name": %q, "labels": {%s}}, "spec": {"nodePool": "a", "repair": {}}}`, name, labels)
 }
@@ -267,6 +272,18 @@ func (c cluster) guardsController(t *testing.T, client kubernetes.Interface) {
 		{"makes a policy of a user a mirror", merges(policyPath+"/users", `{"metadata": {"labels": {`+mirrorLabel+`}}}`), ownMirrors + "repairpolicies users"},
 		{"deletes a policy of a user", deletes(policyPath + "/users"), ownMirrors + "repairpolicies users"},
 		{"the status of a policy of a user", merges(policyPath+"/users/status", `{"status": {"nodes": 3}}`), ""},
+
+		{"creates the guardrails", creates(railsPath, guardrailsText("")), ownMirrors + "guardrails cluster"},
+		{"creates the guardrails as a mirror", creates(railsPath, guardrailsText(mirrorLabel)), ownMirrors + "guardrails cluster"},
+		{"loosens the guardrails", func(ctx context.Context, client kubernetes.Interface) error {
+			if err := creates(railsPath, guardrailsText(""))(ctx, admin); err != nil {
+				return err
+			}
+			return merges(railsPath+"/cluster", `{"spec": {"maxInTreatment": "100%"}}`)(ctx, client)
+		}, ownMirrors + "guardrails cluster"},
+		{"releases a hold", merges(railsPath+"/cluster", `{"metadata": {"annotations": {"autohealer.resourcestack.com/release-hold": "until=2099-01-01T00:00:00Z"}}}`), ownMirrors + "guardrails cluster"},
+		{"deletes the guardrails", deletes(railsPath + "/cluster"), ownMirrors + "guardrails cluster"},
+		{"the status of the guardrails", merges(railsPath+"/cluster/status", `{"status": {"nodes": 3}}`), ""},
 
 		{"leads", createLease(namespace, account), ""},
 		{"the Lease of an agent", renewLease(namespace, "autohealer-agent-"+theirs), ownLeases + namespace + "/autohealer-agent-" + theirs},

@@ -46,6 +46,7 @@ func (r request) attributes() *authorizationv1.ResourceAttributes {
 const (
 	sets      = "conditionsets.autohealer.resourcestack.com"
 	policies  = "repairpolicies.autohealer.resourcestack.com"
+	rails     = "guardrails.autohealer.resourcestack.com"
 	checks    = "nodehealthchecks.remediation.medik8s.io"
 	leases    = "leases.coordination.k8s.io"
 	nodeLocks = "medik8s-leases" // the namespace of the nodes' Leases
@@ -68,6 +69,7 @@ var allowed = []request{
 	{"patch", checks + "/status c1", ""},
 	{"get", policies + " p1", ""}, {"list", policies, ""}, {"watch", policies, ""}, {"patch", policies + "/status p1", ""},
 	{"create", policies, ""}, {"patch", policies + " p1", ""}, {"delete", policies + " p1", ""},
+	{"get", rails + " cluster", ""}, {"list", rails, ""}, {"watch", rails, ""}, {"patch", rails + "/status cluster", ""},
 	{"get", claims + " c1", ""}, {"list", claims, ""}, {"watch", claims, ""}, {"patch", claims + " c1", ""}, {"delete", claims + " c1", ""},
 	{"get", pools + " p1", ""}, {"list", pools, ""}, {"watch", pools, ""},
 	{"get", crds + " " + pools, ""}, {"list", crds + " " + pools, ""}, {"watch", crds + " " + pools, ""},
@@ -103,6 +105,9 @@ var forbidden = []request{
 	{"update", checks + "/status c1", ""}, {"update", checks + "/finalizers c1", ""}, {"patch", "customresourcedefinitions.apiextensions.k8s.io " + checks, ""},
 	{"update", policies + " p1", ""}, {"deletecollection", policies, ""},
 	{"update", policies + "/status p1", ""}, {"update", policies + "/finalizers p1", ""}, {"patch", crds + " " + policies, ""},
+	// The Guardrails limit the controller.
+	{"create", rails, ""}, {"update", rails + " cluster", ""}, {"patch", rails + " cluster", ""}, {"delete", rails + " cluster", ""}, {"deletecollection", rails, ""},
+	{"update", rails + "/status cluster", ""}, {"update", rails + "/finalizers cluster", ""}, {"patch", crds + " " + rails, ""},
 	// Karpenter creates NodeClaims, NodePools and CRDs.
 	{"create", claims, ""}, {"update", claims + " c1", ""}, {"deletecollection", claims, ""}, {"patch", claims + "/status c1", ""},
 	{"create", pools, ""}, {"update", pools + " p1", ""}, {"delete", pools + " p1", ""}, {"patch", pools + "/status p1", ""}, {"patch", pools + "/scale p1", ""},
@@ -234,7 +239,7 @@ func (c cluster) givesRightsToRestore(t *testing.T) {
 // givesRightsToUsers binds accounts to Kubernetes' own roles view and edit.
 func (c cluster) givesRightsToUsers(t *testing.T) {
 	var sees, changes []request
-	for _, kind := range []string{"conditionsets.autohealer.resourcestack.com", "repairpolicies.autohealer.resourcestack.com", "nodehealthchecks.remediation.medik8s.io"} {
+	for _, kind := range []string{"conditionsets.autohealer.resourcestack.com", "repairpolicies.autohealer.resourcestack.com", "guardrails.autohealer.resourcestack.com", "nodehealthchecks.remediation.medik8s.io"} {
 		sees = append(sees, request{"list", kind, ""}, request{"get", kind + " a", ""})
 		changes = append(changes, request{"create", kind, ""}, request{"patch", kind + " a", ""}, request{"delete", kind + " a", ""})
 	}
