@@ -35,6 +35,15 @@ func (f *fields) taintKey(path, key string) string {
 	return key
 }
 
+// isQualifiedName says whether s is a name, or a domain, a slash and a name.
+func isQualifiedName(s string) bool {
+	prefix, name, prefixed := strings.Cut(s, "/")
+	if !prefixed {
+		return isName(s)
+	}
+	return isDomain(prefix) && isName(name)
+}
+
 // isName says whether s can be the name part of a qualified name.
 func isName(s string) bool {
 	return isWord(s, maxNameLength, func(b byte) bool {

@@ -1,6 +1,6 @@
-// Package policykind names the kinds of policies that this version knows. The core does not
-// know them: it only compares the names. A stored record of another kind belongs to a newer
-// version, so its readers leave it as it is.
+// Package policykind names the kinds of policies that this version knows, and their stages.
+// The core does not know them: it only compares the names. A stored record of another kind
+// belongs to a newer version, so its readers leave it as it is.
 package policykind
 
 import (
@@ -20,6 +20,29 @@ const (
 
 // all are the kinds in the order of precedence of their rules.
 var all = []triage.Kind{ConditionSet, NodeHealthCheck, Repair, ReadyTimeout}
+
+// The stages that Guardrails can stop. Each kind of policy belongs to one of them.
+const (
+	StageTaint     triage.Stage = "Taint"
+	StageRemediate triage.Stage = "Remediate"
+	StageRepair    triage.Stage = "Repair"
+)
+
+// Stages returns all stages, from the least to the most disruptive.
+func Stages() []triage.Stage { return []triage.Stage{StageTaint, StageRemediate, StageRepair} }
+
+// StageOf returns the stage of the rules of a kind; empty for a kind that [Register] added.
+func StageOf(kind triage.Kind) triage.Stage {
+	switch kind {
+	case ConditionSet:
+		return StageTaint
+	case NodeHealthCheck:
+		return StageRemediate
+	case Repair, ReadyTimeout:
+		return StageRepair
+	}
+	return ""
+}
 
 // Register adds a kind whose policy is in another module or test, so that stored records may
 // name it. It must be called while packages are initialized.
