@@ -64,6 +64,14 @@ func TestDeploy(t *testing.T) {
 	t.Run("works with medik8s' own CRD", c.worksWithTheOtherCRD)
 	t.Run("stores nothing that makes the list of health checks unreadable", c.storesOnlyReadableHealthChecks)
 	t.Run("prints the columns of health checks", c.printsHealthCheckColumns)
+	t.Run("fills in the defaults of guardrails", c.defaultsGuardrails)
+	t.Run("accepts guardrails as users write them", c.takesGuardrails)
+	t.Run("accepts guardrails of the Go type", c.takesTypedGuardrails)
+	t.Run("refuses invalid guardrails with a message", c.refusesBadGuardrails)
+	t.Run("refuses exactly the guardrails that do not compile", c.agreesWithGuardrailsCompiler)
+	t.Run("stores nothing that makes the guardrails unreadable", c.storesOnlyReadableGuardrails)
+	t.Run("prints the columns of guardrails", c.printsGuardrailsColumns)
+	t.Run("accepts the examples of the page of guardrails", c.takesGuardrailsPage)
 	t.Run("has its pods admitted in a restricted namespace", c.admitsPods)
 	t.Run("accepts the network policy", c.takesNetworkPolicy)
 	t.Run("gives the controller exactly the necessary rights", c.givesLeastRights)
@@ -161,6 +169,10 @@ spec: {type: Harmless, effect: NoSchedule, taintKey: example.com/harmless, condi
 		{"label", "nodehealthcheck", "nodehealthcheck-sample", "a=b"},
 		{"patch", "nodehealthcheck", "nodehealthcheck-sample", "--subresource=status", "--type=merge", "-p", `{"status": {"phase": "Enabled"}}`},
 		{"delete", "nodehealthcheck", "nodehealthcheck-sample"},
+		// The schema alone judges guardrails, so that users can pause at any time.
+		{"create", "-f", seedGuardrails},
+		{"patch", "guardrails", "cluster", "--type=merge", "-p", `{"spec": {"mode": "Paused"}}`},
+		{"delete", "guardrails", "cluster"},
 	} {
 		if _, err := c.Kubectl(t.Context(), args...); err != nil {
 			t.Errorf("with the webhook down: %v", err)

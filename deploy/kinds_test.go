@@ -33,18 +33,23 @@ type kind[T any] struct {
 	kind     string
 	resource string
 	sample   string // the object of most tests
+	isOnly   bool   // no object may have another name
 }
 
 func (c cluster) conditionSets() kind[autohealer.ConditionSet] {
-	return kind[autohealer.ConditionSet]{c, autohealer.GroupVersion, "ConditionSet", "conditionsets", "conditionset-1"}
+	return kind[autohealer.ConditionSet]{c, autohealer.GroupVersion, "ConditionSet", "conditionsets", "conditionset-1", false}
 }
 
 func (c cluster) repairPolicies() kind[autohealer.RepairPolicy] {
-	return kind[autohealer.RepairPolicy]{c, autohealer.GroupVersion, "RepairPolicy", "repairpolicies", "default"}
+	return kind[autohealer.RepairPolicy]{c, autohealer.GroupVersion, "RepairPolicy", "repairpolicies", "default", false}
+}
+
+func (c cluster) guardrails() kind[autohealer.Guardrails] {
+	return kind[autohealer.Guardrails]{c, autohealer.GroupVersion, "Guardrails", "guardrails", autohealer.GuardrailsName, true}
 }
 
 func (c cluster) healthChecks() kind[remediation.NodeHealthCheck] {
-	return kind[remediation.NodeHealthCheck]{c, remediation.GroupVersion, "NodeHealthCheck", "nodehealthchecks", "nodehealthcheck-sample"}
+	return kind[remediation.NodeHealthCheck]{c, remediation.GroupVersion, "NodeHealthCheck", "nodehealthchecks", "nodehealthcheck-sample", false}
 }
 
 // field returns a field of an object.
@@ -240,10 +245,14 @@ type trial[S any] struct {
 func agrees[T, S any](t *testing.T, k kind[T], compile func(*T) error, valid func() S, trials []trial[S]) {
 	t.Helper()
 	var taken, refused int
+	name := "trial"
+	if k.isOnly {
+		name = k.sample
+	}
 	for _, test := range trials {
 		spec := valid()
 		test.change(&spec)
-		object := k.with("trial", spec)
+		object := k.with(name, spec)
 		body := testkit.Value(json.Marshal(object)).Must(t)
 		err := k.client(t).Post().Resource(k.resource).Param("dryRun", "All").Body(body).Do(t.Context()).Error()
 		wrong := compile(object)

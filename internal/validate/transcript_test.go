@@ -186,6 +186,7 @@ func TestDocumentationQuotesExistingMessages(t *testing.T) {
 		{"condition-sets.md", []string{"../../api/autohealer/v1alpha1/conditionset.go", "../dialect/conditionset.go"}, "testdata/words/*.txt", 8},
 		{"node-health-checks.md", nil, "testdata/health/*.txt", 6},
 		{"repair-policies.md", []string{"../../deploy/repairpolicy_test.go"}, "testdata/repair/*.txt", 10},
+		{"guardrails.md", []string{"../../deploy/guardrails_test.go"}, "", 5},
 	} {
 		t.Run(test.page, func(t *testing.T) {
 			_, section, ok := strings.Cut(text(t, "../../docs/"+test.page), "\n## What is refused\n")
