@@ -269,20 +269,25 @@ type EventWriter struct {
 	client   client.Client
 	instance string
 	count    func(outcome string)
-	waiting  chan queuedEvent
-	pace     *rate.Limiter
-	told     atomic.Uint64
+	// waiting has a queue for each writer. Events with the same ID are in one queue, because the
+	// writer stores the first of them under a name that depends on the ID.
+	waiting [concurrentEvents]chan queuedEvent
+	pace    *rate.Limiter
+	told    atomic.Uint64
 }
 
 // NewEventWriter returns a writer; Start starts it. instance is the name of this process.
 // The writer calls count with the outcome of every Event: written, refused, or dropped
 // because too many Events were waiting.
 func NewEventWriter(c client.Client, instance string, count func(outcome string)) *EventWriter {
-	return &EventWriter{
+	a := &EventWriter{
 		client: c, instance: text.Shorten(instance, 128, "..."), count: count,
-		waiting: make(chan queuedEvent, maxWaiting),
-		pace:    rate.NewLimiter(eventsPerSecond, eventsAtOnce),
+		pace: rate.NewLimiter(eventsPerSecond, eventsAtOnce),
 	}
+	for i := range a.waiting {
+		a.waiting[i] = make(chan queuedEvent, maxWaiting/concurrentEvents)
+	}
+	return a
 }
 
 // NeedLeaderElection returns false. Every replica runs a writer, but only the leader has
@@ -292,22 +297,24 @@ func (a *EventWriter) NeedLeaderElection() bool { return false }
 // Start writes Events until ctx ends, several at once, so that a slow API server delays them less.
 func (a *EventWriter) Start(ctx context.Context) error {
 	var writers sync.WaitGroup
-	for range concurrentEvents {
-		writers.Go(func() { a.writeAll(ctx) })
+	for _, waiting := range a.waiting {
+		writers.Go(func() { a.writeAll(ctx, waiting) })
 	}
 	writers.Wait()
-	for range len(a.waiting) {
-		a.count("dropped")
+	for _, waiting := range a.waiting {
+		for range len(waiting) {
+			a.count("dropped")
+		}
 	}
 	return nil
 }
 
-func (a *EventWriter) writeAll(ctx context.Context) {
+func (a *EventWriter) writeAll(ctx context.Context, waiting <-chan queuedEvent) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case event := <-a.waiting:
+		case event := <-waiting:
 			if a.pace.Wait(ctx) != nil { // ctx has ended
 				a.count("dropped")
 				continue
@@ -454,19 +461,21 @@ func (a *EventWriter) queue(event eventsv1.Event, e Event, about corev1.ObjectRe
 		event.Namespace = eventNamespace
 	}
 	base := strings.TrimRight(about.Name[:min(len(about.Name), maxEventName)], ".-")
-	event.Name = fmt.Sprintf("%s.%x.%x", base, event.EventTime.UnixNano(), a.told.Add(1))
-	queued := queuedEvent{Event: &event}
+	serial := a.told.Add(1)
+	event.Name = fmt.Sprintf("%s.%x.%x", base, event.EventTime.UnixNano(), serial)
+	queued, writer := queuedEvent{Event: &event}, serial
 	if e.ID != "" {
 		if !e.MayExist {
 			queued.otherName = event.Name
 		}
 		hash := fnv.New64a()
 		fmt.Fprintf(hash, "%s %s %s", about.Kind, about.UID, e.ID)
-		event.Name = fmt.Sprintf("%s.%016x", base, hash.Sum64())
+		writer = hash.Sum64()
+		event.Name = fmt.Sprintf("%s.%016x", base, writer)
 	}
 	event.Regarding, event.Related, event.Note = about, related, text.Shorten(note, MaxNote, "...")
 	select {
-	case a.waiting <- queued:
+	case a.waiting[writer%concurrentEvents] <- queued:
 	default:
 		a.count("dropped")
 	}
