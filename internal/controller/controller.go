@@ -19,6 +19,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/engine"
 	"github.com/resourcestack/autohealer/internal/nodefacts"
 	"github.com/resourcestack/autohealer/internal/policy/conditionset"
+	"github.com/resourcestack/autohealer/internal/policy/guardrails"
 	"github.com/resourcestack/autohealer/internal/policy/nodehealthcheck"
 	"github.com/resourcestack/autohealer/internal/policy/repair"
 	"github.com/resourcestack/autohealer/internal/repairblock"
@@ -142,7 +143,8 @@ func (c *Controller) addParts(e *engine.Engine) error {
 	claims.Serve(repairs)
 	remediations.Serve(checks, repairs)
 
-	e.AddPolicies(checks, repairs, sets)
+	rails := guardrails.New(e, guardrails.NewInbox(api, signal), c.cfg.Metrics.Guardrails)
+	e.AddPolicies(rails, checks, repairs, sets)
 	e.AddTreatments(claims, remediations)
 	e.SetNodeWriter(taints)
 	return nil
@@ -192,19 +194,20 @@ type Metrics struct {
 	ConditionSets *conditionset.Metrics
 	HealthChecks  *nodehealthcheck.Metrics
 	Repairs       *repair.Metrics
+	Guardrails    *guardrails.Metrics
 }
 
 // NewMetrics returns unregistered metrics.
 func NewMetrics() *Metrics {
 	return &Metrics{
 		Engine: engine.NewMetrics(), Agents: agentlease.NewMetrics(), Taints: taint.NewMetrics(),
-		ConditionSets: conditionset.NewMetrics(), HealthChecks: nodehealthcheck.NewMetrics(), Repairs: repair.NewMetrics(),
+		ConditionSets: conditionset.NewMetrics(), HealthChecks: nodehealthcheck.NewMetrics(), Repairs: repair.NewMetrics(), Guardrails: guardrails.NewMetrics(),
 	}
 }
 
 // Register registers all metrics.
 func (m *Metrics) Register(registry prometheus.Registerer) error {
-	for _, part := range []prometheus.Collector{m.Engine, m.Agents, m.Taints, m.ConditionSets, m.HealthChecks, m.Repairs} {
+	for _, part := range []prometheus.Collector{m.Engine, m.Agents, m.Taints, m.ConditionSets, m.HealthChecks, m.Repairs, m.Guardrails} {
 		if err := registry.Register(part); err != nil {
 			return fmt.Errorf("registering metrics: %w", err)
 		}

@@ -29,10 +29,16 @@ func selector(t *testing.T, s string) triage.Selector {
 // precedences are the precedences of the rules by kind.
 var precedences = map[triage.Kind]int{policykind.ConditionSet: 0, policykind.NodeHealthCheck: 1, policykind.Repair: 2, policykind.ReadyTimeout: 3}
 
+// stages are the stages of the rules by kind.
+var stages = map[triage.Kind]triage.Stage{
+	policykind.ConditionSet: policykind.StageTaint, policykind.NodeHealthCheck: policykind.StageRemediate,
+	policykind.Repair: policykind.StageRepair, policykind.ReadyTimeout: policykind.StageRepair,
+}
+
 // check compiles a policy and compares the rule.
 func check(t *testing.T, given compiler, want triage.Rule) {
 	t.Helper()
-	want.Precedence = precedences[want.ID.Kind]
+	want.Precedence, want.Stage = precedences[want.ID.Kind], stages[want.ID.Kind]
 	got, err := given.Rule()
 	testkit.Must(t, err)
 	if !reflect.DeepEqual(got, want) {

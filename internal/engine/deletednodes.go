@@ -51,7 +51,7 @@ func (w *ledgerWriter) restoreDeletedNode(now time.Time, state *Node, e ledger.D
 	if gone.After(now) {
 		gone = now
 	}
-	w.engine.Core().Resume(now, triage.Grant{Rule: triage.RuleID(e.Rule), Node: e.Node, UID: e.UID, Step: e.Step, Since: e.Since, Gone: gone, ControlPlane: e.ControlPlane, Pool: e.Pool, ReadyNeeded: e.ReadyNeeded})
+	w.engine.Core().Resume(now, triage.Grant{Rule: triage.RuleID(e.Rule), Node: e.Node, UID: e.UID, Step: e.Step, Since: e.Since, Gone: gone, ControlPlane: e.ControlPlane, Pool: e.Pool, ReadyNeeded: e.ReadyNeeded, Topology: e.Topology})
 	w.engine.Logger().Info("wait for a replacement restored", "node", e.Node, "rule", triage.RuleID(e.Rule).String(), "gone", e.Gone.String())
 }
 
@@ -161,7 +161,7 @@ func (w *ledgerWriter) requestDeletedNodes(now time.Time, ledgerRoom *ledger.Roo
 		} else {
 			e = ledger.DeletedNode{
 				Slot: slotOfGrant(g), Step: g.Step,
-				Gone: g.Gone.UTC(), Since: g.Since.UTC(), ControlPlane: g.ControlPlane, Pool: g.Pool, ReadyNeeded: g.ReadyNeeded,
+				Gone: g.Gone.UTC(), Since: g.Since.UTC(), ControlPlane: g.ControlPlane, Pool: g.Pool, ReadyNeeded: g.ReadyNeeded, Topology: g.Topology,
 			}
 			if !ledgerRoom.Take(e) {
 				break

@@ -75,7 +75,7 @@ func TestReadsAllVersions(t *testing.T) {
 func TestKeepsEntriesOfANewerVersion(t *testing.T) {
 	text := golden(t, "page-newer.json")
 	p := testkit.Value(parse(text)).Must(t)
-	known := NodeWrite{Slot{ownership.Rule{Kind: policykind.ConditionSet, Name: "kernel-deadlock"}, "worker-1", "u1"}, "4711", `{"zone":"a"}`}
+	known := NodeWrite{Slot{ownership.Rule{Kind: policykind.ConditionSet, Name: "kernel-deadlock"}, "worker-1", "u1"}, "4711", false, `{"zone":"a"}`}
 	testkit.Equal(t, "known entries", []Entry{known}, p.grants)
 	if len(p.kept) != 3 || !p.kept[1].ControlPlane || p.kept[1].Rule.IsKnown() {
 		t.Errorf("kept entries: %+v", p.kept)
@@ -120,6 +120,15 @@ func TestEncodingRoundTrip(t *testing.T) {
 			Rule: ownership.Rule{Kind: rapid.SampledFrom([]triage.Kind{policykind.ConditionSet, policykind.Repair}).Draw(t, "kind"), Name: name.Draw(t, "rule")},
 			Node: name.Draw(t, "node"), UID: name.Draw(t, "uid"), ResourceVersion: rapid.StringMatching(`[1-9]`).Draw(t, "version"),
 			Object: rapid.SampledFrom([]string{"", "", "Kind.group ns/name", "of another form"}).Draw(t, "object"),
+		}
+		switch {
+		case e.Object == "":
+			e.Closes = rapid.Bool().Draw(t, "closes")
+		case e.Object == "Kind.group ns/name":
+			e.Topology = rapid.SampledFrom([]string{"", "zone=a", "zone=a,rack=7"}).Draw(t, "topology")
+		}
+		if rapid.IntRange(0, 5).Draw(t, "starts") == 0 {
+			return record{Starts: rapid.IntRange(1, 9).Draw(t, "treatments"), Since: at("2026-11-15T12:00:00Z").Add(time.Duration(rapid.IntRange(0, 3).Draw(t, "second")) * time.Second)}.entry()
 		}
 		if rapid.Bool().Draw(t, "newer") {
 			e.Unknown = format.Unknown(fmt.Sprintf(`{"new":%q}`, name.Draw(t, "new")))

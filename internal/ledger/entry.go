@@ -10,8 +10,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/ownership"
 )
 
-// Entry is an entry of the ledger: a [NodeWrite], an [ObjectWrite], a [DeletedNode] or
-// [LaunchFailures]. Entries are comparable.
+// Entry is an entry of the ledger: a [NodeWrite], an [ObjectWrite], a [DeletedNode],
+// [LaunchFailures] or [Starts]. Entries are comparable.
 type Entry interface {
 	record() record
 }
@@ -29,7 +29,10 @@ type NodeWrite struct {
 	// ResourceVersion is the precondition of the write: the version of the node. Once the
 	// node has another version, the write has either succeeded or cannot succeed any more.
 	ResourceVersion string
-	Unknown         format.Unknown // fields that this version does not know
+	// Closes says that the write takes no slot under the bound of the rule: it only closes the
+	// node to new pods, with a taint that is weaker than NoExecute.
+	Closes  bool
+	Unknown format.Unknown // fields that this version does not know
 }
 
 // ObjectWrite is a write to another object than the node that takes a slot and may be in
@@ -45,8 +48,10 @@ type ObjectWrite struct {
 	ControlPlane    bool      // the node is a control-plane node
 	// Pool is the pool whose bound counts the slot, if the rule shares its bound. If the
 	// rule is also removed, nothing else tells the pool.
-	Pool    string
-	Unknown format.Unknown
+	Pool string
+	// Topology is as in triage.Grant, if the treatment deletes the node.
+	Topology string
+	Unknown  format.Unknown
 }
 
 // DeletedNode is a deleted node that keeps its slot until it is replaced.
@@ -63,6 +68,7 @@ type DeletedNode struct {
 	Replaced bool
 	// ReadyNeeded is as in triage.Grant; 0 if it is unknown.
 	ReadyNeeded int
+	Topology    string // as in triage.Grant
 	Unknown     format.Unknown
 }
 
@@ -76,6 +82,14 @@ type LaunchFailures struct {
 	// template the failures no longer count.
 	Template string
 	Unknown  format.Unknown
+}
+
+// Starts is the number of treatments that began in an interval of the pace, as in
+// triage.Start.
+type Starts struct {
+	At         time.Time
+	Treatments int
+	Unknown    format.Unknown
 }
 
 // UnknownEntry is an entry of a kind that this version does not know. It stays in the
@@ -119,29 +133,36 @@ type record struct {
 	Template        string         `json:"template,omitempty"`
 	Replaced        bool           `json:"replaced,omitempty"`
 	ReadyNeeded     int            `json:"readyNeeded,omitempty"`
+	Closes          bool           `json:"closes,omitempty"`
+	Topology        string         `json:"topology,omitempty"`
+	Starts          int            `json:"starts,omitempty"`
 	Unknown         format.Unknown `json:"-"`
 }
 
 func (e NodeWrite) record() record {
-	return record{Rule: e.Rule, Node: e.Node, UID: e.UID, ResourceVersion: e.ResourceVersion, Unknown: e.Unknown}
+	return record{Rule: e.Rule, Node: e.Node, UID: e.UID, ResourceVersion: e.ResourceVersion, Closes: e.Closes, Unknown: e.Unknown}
 }
 
 func (e ObjectWrite) record() record {
 	return record{
 		Rule: e.Rule, Node: e.Node, UID: e.UID, ResourceVersion: e.ResourceVersion, Object: e.Object.String(), Step: e.Step, Since: e.Since,
-		ControlPlane: e.ControlPlane, Pool: e.Pool, Unknown: e.Unknown,
+		ControlPlane: e.ControlPlane, Pool: e.Pool, Topology: e.Topology, Unknown: e.Unknown,
 	}
 }
 
 func (e DeletedNode) record() record {
 	return record{
 		Rule: e.Rule, Node: e.Node, UID: e.UID, Step: e.Step, Gone: e.Gone, Since: e.Since,
-		ControlPlane: e.ControlPlane, Pool: e.Pool, Replaced: e.Replaced, ReadyNeeded: e.ReadyNeeded, Unknown: e.Unknown,
+		ControlPlane: e.ControlPlane, Pool: e.Pool, Replaced: e.Replaced, ReadyNeeded: e.ReadyNeeded, Topology: e.Topology, Unknown: e.Unknown,
 	}
 }
 
 func (e LaunchFailures) record() record {
 	return record{Rule: e.Rule, Tries: e.Failed, Since: e.Last, Template: e.Template, Unknown: e.Unknown}
+}
+
+func (e Starts) record() record {
+	return record{Since: e.At, Starts: e.Treatments, Unknown: e.Unknown}
 }
 
 func (e UnknownEntry) record() record { return e.stored }
@@ -151,17 +172,19 @@ func (e UnknownEntry) record() record { return e.stored }
 func (r record) entry() Entry {
 	slot := Slot{Rule: r.Rule, Node: r.Node, UID: r.UID}
 	switch {
+	case r.Starts > 0 && r.Rule == (ownership.Rule{}):
+		return Starts{r.Since, r.Starts, r.Unknown}
 	case !r.Rule.IsKnown():
 	case !r.Gone.IsZero():
-		return DeletedNode{slot, r.Step, r.Gone, r.Since, r.ControlPlane, r.Pool, r.Replaced, r.ReadyNeeded, r.Unknown}
+		return DeletedNode{slot, r.Step, r.Gone, r.Since, r.ControlPlane, r.Pool, r.Replaced, r.ReadyNeeded, r.Topology, r.Unknown}
 	case r.Tries > 0:
 		return LaunchFailures{r.Rule, r.Tries, r.Since, r.Template, r.Unknown}
 	case r.Object != "":
 		if object, ok := parseObjectRef(r.Object); ok {
-			return ObjectWrite{slot, object, r.ResourceVersion, r.Step, r.Since, r.ControlPlane, r.Pool, r.Unknown}
+			return ObjectWrite{slot, object, r.ResourceVersion, r.Step, r.Since, r.ControlPlane, r.Pool, r.Topology, r.Unknown}
 		}
 	case r.ResourceVersion != "" || r.Unknown == "":
-		return NodeWrite{slot, r.ResourceVersion, r.Unknown}
+		return NodeWrite{slot, r.ResourceVersion, r.Closes, r.Unknown}
 	}
 	return UnknownEntry{slot, r.ControlPlane, r}
 }

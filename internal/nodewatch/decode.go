@@ -22,8 +22,9 @@ const (
 	metaDeleted                 = 9
 	metaLabels, metaAnnotations = 11, 12
 	specProviderID, specTaints  = 3, 5 // core/v1 NodeSpec
-	statusConditions            = 4    // core/v1 NodeStatus
-	conditionType               = 1    // core/v1 NodeCondition
+	specUnschedulable           = 4
+	statusConditions            = 4 // core/v1 NodeStatus
+	conditionType               = 1 // core/v1 NodeCondition
 	conditionStatus             = 2
 	conditionTransition         = 4
 	conditionReason             = 5
@@ -111,6 +112,7 @@ func (d *decoder) node(message []byte, last bool) (*corev1.Node, error) {
 type parts struct {
 	name, uid, version                      []byte
 	created, deleted, providerID            []byte
+	unschedulable                           []byte
 	labels, annotations, taints, conditions [][]byte
 }
 
@@ -136,6 +138,8 @@ func (p *parts) findSpec(number protowire.Number, value []byte) error {
 		p.providerID = value
 	case specTaints:
 		p.taints = append(p.taints, value)
+	case specUnschedulable:
+		p.unschedulable = value
 	}
 	return nil
 }
@@ -170,7 +174,7 @@ func (p *parts) findMeta(number protowire.Number, value []byte) error {
 
 // appendContent appends all parts except the version, in an unambiguous form.
 func (p *parts) appendContent(to []byte) ([]byte, error) {
-	for _, part := range [...][]byte{p.uid, p.created, p.deleted, p.providerID} {
+	for _, part := range [...][]byte{p.uid, p.created, p.deleted, p.providerID, p.unschedulable} {
 		to = protowire.AppendBytes(to, part)
 	}
 	for _, list := range [][][]byte{p.labels, p.annotations, p.taints} {
@@ -213,6 +217,8 @@ func (d *decoder) build(p *parts) (*corev1.Node, error) {
 	n := &corev1.Node{}
 	n.Name, n.UID, n.ResourceVersion = string(p.name), types.UID(p.uid), string(p.version)
 	n.Spec.ProviderID = string(p.providerID)
+	unschedulable, _ := protowire.ConsumeVarint(p.unschedulable) // empty means false
+	n.Spec.Unschedulable = unschedulable == 1
 	if err := n.CreationTimestamp.Unmarshal(p.created); err != nil {
 		return nil, err
 	}

@@ -102,7 +102,7 @@ func drawNode(t *rapid.T) *corev1.Node {
 func edit(t *rapid.T, node *corev1.Node) (counts bool) {
 	at := func(length int) int { return rapid.IntRange(0, length-1).Draw(t, "which") }
 	node.ResourceVersion = rapid.StringMatching("[1-9][0-9]{0,3}").Draw(t, "newVersion")
-	switch rapid.IntRange(0, 13).Draw(t, "edit") {
+	switch rapid.IntRange(0, 14).Draw(t, "edit") {
 	case 0:
 		for i := range node.Status.Conditions {
 			node.Status.Conditions[i].LastHeartbeatTime = metav1.Unix(1<<32, 0)
@@ -117,6 +117,9 @@ func edit(t *rapid.T, node *corev1.Node) (counts bool) {
 		return true
 	case 12:
 		node.Spec.ProviderID += "+"
+		return true
+	case 14:
+		node.Spec.Unschedulable = !node.Spec.Unschedulable
 		return true
 	case 13:
 		node.DeletionTimestamp = new(metav1.Unix(1<<34, 0))

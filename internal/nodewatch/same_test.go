@@ -39,6 +39,7 @@ func TestSameComparesAllTrimmedFields(t *testing.T) {
 		"a label":                  {func(n *corev1.Node) { n.Labels["l"] = "w" }, false},
 		"the ownership annotation": {func(n *corev1.Node) { n.Annotations[ownership.Annotation] = "other" }, false},
 		"a confirmation":           {func(n *corev1.Node) { n.Annotations[remediation.ConfirmedAnnotation] = "" }, false},
+		"a cordon":                 {func(n *corev1.Node) { n.Spec.Unschedulable = true }, false},
 		"a taint gone":             {func(n *corev1.Node) { n.Spec.Taints = nil }, false},
 		"a taint's effect":         {func(n *corev1.Node) { n.Spec.Taints[0].Effect = "NoSchedule" }, false},
 		"a taint's value":          {func(n *corev1.Node) { n.Spec.Taints[0].Value = "v" }, false},

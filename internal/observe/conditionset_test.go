@@ -75,6 +75,7 @@ func TestConditionSetCompilesTheExample(t *testing.T) {
 	rule := func(name, key string, signals ...triage.Signal) triage.Rule {
 		return triage.Rule{
 			ID:       triage.RuleID{Kind: policykind.ConditionSet, Name: name},
+			Stage:    policykind.StageTaint,
 			When:     triage.When{All: true, Signals: signals},
 			Bound:    triage.Bound{Cap: &triage.Limit{Number: 49, Percent: true}},
 			Response: triage.Response{Taint: &triage.TaintResponse{Key: key, Effect: triage.NoExecute}},

@@ -2,6 +2,8 @@ package observe
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -42,6 +44,7 @@ func Node(n *corev1.Node) (triage.Node, error) {
 		})
 	}
 	record, err := ownership.Read(n.Annotations)
+	facts.Closed, facts.Dedicated = closedByOthers(n, record)
 	facts.Foreign = foreign(n.Spec.Taints, record)
 	if err != nil {
 		return facts, fmt.Errorf("node %s: %w", n.Name, err)
@@ -54,6 +57,29 @@ func Node(n *corev1.Node) (triage.Node, error) {
 		})
 	}
 	return facts, nil
+}
+
+// temporaryTaints are prefixes of taints that other components place for a while, and that
+// keep ordinary pods away. All other taints dedicate a node to certain pods.
+var temporaryTaints = []string{
+	"node.kubernetes.io/", "node.cloudprovider.kubernetes.io/", "karpenter.sh/", "ToBeDeletedByClusterAutoscaler",
+}
+
+// closedByOthers reports whether a node is closed to new pods for a while by a cordon or a
+// taint of another component, and whether it is dedicated to certain pods.
+func closedByOthers(n *corev1.Node, record ownership.Record) (isClosed, isDedicated bool) {
+	isClosed = n.Spec.Unschedulable
+	for _, t := range n.Spec.Taints {
+		isTemporary := func(prefix string) bool { return strings.HasPrefix(t.Key, prefix) }
+		switch {
+		case t.Effect != corev1.TaintEffectNoSchedule && t.Effect != corev1.TaintEffectNoExecute || record.Owns(t):
+		case slices.ContainsFunc(temporaryTaints, isTemporary):
+			isClosed = true
+		default:
+			isDedicated = true
+		}
+	}
+	return isClosed, isDedicated
 }
 
 // taints returns the taints that are both on the node and in the record, once for every

@@ -95,7 +95,7 @@ func TestNodeFindsOwnTaints(t *testing.T) {
 		}
 		return node
 	}
-	foreign := triage.Node{Foreign: []string{"example.com/a"}}
+	foreign := triage.Node{Foreign: []string{"example.com/a"}, Dedicated: true}
 	type taints = []corev1.Taint
 	for _, tt := range []struct {
 		name   string
@@ -146,8 +146,32 @@ func TestNodeWithUnreadableRecord(t *testing.T) {
 			}
 			got, err := observe.Node(&node)
 			testkit.Fails(t, err, "node worker-1: annotation "+ownership.Annotation)
-			want := triage.Node{Name: "worker-1", Conditions: []triage.Condition{{Type: "A", Status: triage.True}}, Foreign: []string{"k"}}
+			want := triage.Node{Name: "worker-1", Conditions: []triage.Condition{{Type: "A", Status: triage.True}}, Foreign: []string{"k"}, Dedicated: true}
 			testkit.Equal(t, "facts", want, got)
+		})
+	}
+}
+
+// A cordon and taints that other components place for a while close a node. All other taints
+// dedicate it to certain pods, except those that only ask the scheduler to prefer others.
+func TestNodeIsClosedOrDedicatedByOthers(t *testing.T) {
+	for name, tt := range map[string]struct {
+		spec                corev1.NodeSpec
+		closed, isDedicated bool
+	}{
+		"nothing":                     {corev1.NodeSpec{}, false, false},
+		"a cordon":                    {corev1.NodeSpec{Unschedulable: true}, true, false},
+		"the node is not ready":       {corev1.NodeSpec{Taints: []corev1.Taint{{Key: "node.kubernetes.io/not-ready", Effect: "NoExecute"}}}, true, false},
+		"Karpenter disrupts it":       {corev1.NodeSpec{Taints: []corev1.Taint{{Key: "karpenter.sh/disrupted", Effect: "NoSchedule"}}}, true, false},
+		"the autoscaler deletes it":   {corev1.NodeSpec{Taints: []corev1.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Effect: "NoSchedule"}}}, true, false},
+		"the control plane":           {corev1.NodeSpec{Taints: []corev1.Taint{{Key: "node-role.kubernetes.io/control-plane", Effect: "NoSchedule"}}}, false, true},
+		"GPUs":                        {corev1.NodeSpec{Taints: []corev1.Taint{{Key: "nvidia.com/gpu", Effect: "NoSchedule"}}}, false, true},
+		"GPUs, preferred":             {corev1.NodeSpec{Taints: []corev1.Taint{{Key: "nvidia.com/gpu", Effect: "PreferNoSchedule"}}}, false, false},
+		"the control plane, cordoned": {corev1.NodeSpec{Unschedulable: true, Taints: []corev1.Taint{{Key: "node-role.kubernetes.io/control-plane", Effect: "NoSchedule"}}}, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := testkit.Value(observe.Node(&corev1.Node{Spec: tt.spec})).Must(t)
+			testkit.Check(t, got.Closed == tt.closed && got.Dedicated == tt.isDedicated, "closed %t, dedicated %t", got.Closed, got.Dedicated)
 		})
 	}
 }

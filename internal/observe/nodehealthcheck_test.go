@@ -65,13 +65,13 @@ func TestNodeHealthCheckCompilesRealExamples(t *testing.T) {
 	atLeast.Healthy = true
 	for file, want := range map[string]triage.Rule{
 		"seed.yaml": {
-			ID: id, Precedence: 1, When: notReady, Bound: triage.Bound{Gate: percentage(49)},
+			ID: id, Precedence: 1, Stage: policykind.StageRemediate, When: notReady, Bound: triage.Bound{Gate: percentage(49)},
 			Response: triage.Response{Ladder: []triage.Step{
 				{Action: triage.Remediate, Ref: "medik8s.io/v1alpha1/ProviderXRemediationTemplate default/group-x"},
 			}},
 		},
 		"medik8s.yaml": {
-			ID: id, Precedence: 1, Selector: selector(t, "node-role.kubernetes.io/worker"), When: notReady, Bound: triage.Bound{Gate: atLeast},
+			ID: id, Precedence: 1, Stage: policykind.StageRemediate, Selector: selector(t, "node-role.kubernetes.io/worker"), When: notReady, Bound: triage.Bound{Gate: atLeast},
 			Response: triage.Response{Ladder: []triage.Step{{
 				Action: triage.Remediate,
 				Ref:    "self-node-remediation.medik8s.io/v1alpha1/SelfNodeRemediationTemplate openshift-operators/self-node-remediation-automatic-strategy-template",
@@ -90,7 +90,7 @@ func TestNodeHealthCheckCompilesRealExamples(t *testing.T) {
 
 func TestNodeHealthCheckReadsEveryField(t *testing.T) {
 	base := triage.Rule{
-		ID: triage.RuleID{Kind: policykind.NodeHealthCheck, Name: "check"}, Precedence: 1, When: notReady, Bound: triage.Bound{Gate: percentage(49)},
+		ID: triage.RuleID{Kind: policykind.NodeHealthCheck, Name: "check"}, Precedence: 1, Stage: policykind.StageRemediate, When: notReady, Bound: triage.Bound{Gate: percentage(49)},
 		Response: triage.Response{Ladder: []triage.Step{
 			{Action: triage.Remediate, Ref: rebootText, Timeout: 10 * time.Minute},
 			{Action: triage.Remediate, Ref: replaceText, Timeout: time.Hour},

@@ -147,11 +147,11 @@ func TestRepair(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			want := triage.Rule{
 				ID:         triage.RuleID{Kind: policykind.Repair, Name: "NodePool/default"},
-				Precedence: 2,
-				Selector:   callerKeySelector(t, observe.RepairedBy, "NodePool/default"),
-				When:       triage.When{Signals: signals{ready, network}},
-				Bound:      triage.Bound{Cap: &triage.Limit{Number: 20, Percent: true}, Pool: "NodePool/default"},
-				Response:   triage.Response{Ladder: []triage.Step{{Action: triage.Terminate}}},
+				Precedence: 2, Stage: policykind.StageRepair,
+				Selector: callerKeySelector(t, observe.RepairedBy, "NodePool/default"),
+				When:     triage.When{Signals: signals{ready, network}},
+				Bound:    triage.Bound{Cap: &triage.Limit{Number: 20, Percent: true}, Pool: "NodePool/default"},
+				Response: triage.Response{Ladder: []triage.Step{{Action: triage.Terminate}}},
 			}
 			test.want(&want)
 			testkit.Equal(t, "rule", want, repairOf(t, exampleBlock(test.change)), bySelectorText)
@@ -195,8 +195,8 @@ func TestReadyTimeout(t *testing.T) {
 	rule := func(timeout time.Duration, change func(*triage.Rule)) triage.Rule {
 		r := triage.Rule{
 			ID:         triage.RuleID{Kind: policykind.ReadyTimeout, Name: "default"},
-			Precedence: 3,
-			Selector:   callerKeySelector(t, observe.TimedBy, "default"),
+			Precedence: 3, Stage: policykind.StageRepair,
+			Selector: callerKeySelector(t, observe.TimedBy, "default"),
 			When: triage.When{Signals: []triage.Signal{
 				{Condition: "Ready", Status: triage.False, For: timeout, FromCreation: true},
 				{Condition: "Ready", Status: triage.Unknown, For: timeout, FromCreation: true},

@@ -82,8 +82,8 @@ func (e Event) Status() (status *metav1.Status, is bool, err error) {
 	return status, true, status.Unmarshal(e.Object)
 }
 
-// Fields calls visit with every length-delimited field of a message: strings, bytes and
-// messages.
+// Fields calls visit with every length-delimited field of a message (strings, bytes and
+// messages), and with the encoded value of every varint (numbers and booleans).
 func Fields(message []byte, visit func(number protowire.Number, value []byte) error) error {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)
@@ -94,6 +94,11 @@ func Fields(message []byte, visit func(number protowire.Number, value []byte) er
 		if kind != protowire.BytesType {
 			if n = protowire.ConsumeFieldValue(number, kind, message); n < 0 {
 				return ErrMalformed
+			}
+			if kind == protowire.VarintType {
+				if err := visit(number, message[:n]); err != nil {
+					return err
+				}
 			}
 			message = message[n:]
 			continue

@@ -28,6 +28,11 @@ type Change struct {
 	// node and did not have it there before.
 	Takes []triage.RuleID
 
+	// Closes is a rule that closes the node to new pods with a taint that is weaker than
+	// NoExecute. It is zero if the node has such a taint of this controller already, or if
+	// Takes names a rule.
+	Closes triage.RuleID
+
 	taints []corev1.Taint
 	record ownership.Record
 	spec   bool // the taints change, not only their record
@@ -81,6 +86,11 @@ func Prepare(node *corev1.Node, plan triage.Plan, now time.Time) *Change {
 		}
 		c.record.Starts = append(c.record.Starts, noted)
 	}
+	if !hasClosing(node, before) && len(c.Takes) == 0 {
+		if at := slices.IndexFunc(c.Placed, func(t triage.PlannedTaint) bool { return t.Effect >= triage.NoSchedule }); at >= 0 {
+			c.Closes = c.Placed[at].Rule
+		}
+	}
 	c.record.Initialized = before.Initialized || plan.Initialized
 	c.mergeTaints(before, plan)
 	if c.spec {
@@ -111,6 +121,11 @@ func find(node *corev1.Node, before ownership.Record, key string, effect corev1.
 		}
 	}
 	return nil, false
+}
+
+// hasClosing reports whether a taint of this controller closes the node to new pods.
+func hasClosing(node *corev1.Node, before ownership.Record) bool {
+	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule && before.Owns(t) })
 }
 
 // hasRecord reports whether the record has the taint for this rule.

@@ -245,6 +245,14 @@ func AboutPolicy(policy *v1alpha1.RepairPolicy) *corev1.ObjectReference {
 	}
 }
 
+// AboutGuardrails returns a reference to the Guardrails.
+func AboutGuardrails(guardrails *v1alpha1.Guardrails) *corev1.ObjectReference {
+	return &corev1.ObjectReference{
+		APIVersion: v1alpha1.GroupVersion.String(), Kind: "Guardrails",
+		Name: guardrails.Name, UID: guardrails.UID, ResourceVersion: guardrails.ResourceVersion,
+	}
+}
+
 // AboutNodePool returns a reference to a Karpenter NodePool.
 func AboutNodePool(pool metav1.Object) *corev1.ObjectReference {
 	return aboutKarpenter("NodePool", pool)

@@ -36,34 +36,54 @@ func (c *Core) syncClosed(n *node) {
 	was := n.isClosedByUs
 	n.isClosedByUs = is
 	if is || was {
-		c.setMayClose(n, is || slices.ContainsFunc(n.episodes, func(ep *episode) bool { return ep.active && !ep.rule.treats }))
+		c.setMayClose(n, is || n.hasActiveTaint())
 	}
+}
+
+// hasActiveTaint says that a NoExecute taint is decided or on the node.
+func (n *node) hasActiveTaint() bool {
+	return slices.ContainsFunc(n.episodes, func(ep *episode) bool { return ep.active && !ep.rule.treats })
 }
 
 // closingRail returns the rail that prevents a taint which closes the node; 0 for none.
 func (c *Core) closingRail(n *node) Code {
 	s := &c.rails
 	switch {
-	case n.isClosed: // another taint changes nothing
 	case s.spec.KeepLast && n.open && s.open == 1:
 		return LastNode
-	case !s.mayCloseAnother():
+	case !s.mayClose(n.isClosed):
 		return MaxUnschedulable
 	}
 	return 0
 }
 
-func (s *railState) mayCloseAnother() bool {
+// mayClose says whether a taint may close another node. A node that others have closed counts
+// already, but the taint would keep it closed after they have opened it.
+func (s *railState) mayClose(isClosed bool) bool {
 	limit := s.spec.Unschedulable
-	return limit == nil || s.closed < limit.Of(s.base(*limit, s.created, 0))
+	if limit == nil {
+		return true
+	}
+	room := limit.Of(s.base(*limit, s.created, 0)) - s.closed
+	return room > 0 || room == 0 && isClosed
 }
 
 // holdsUnusedPermission says that the node may be closed, but has no taint that closes it and
 // none is decided.
 func (c *Core) holdsUnusedPermission(n *node) bool {
-	return n.mayClose && !n.isClosedByUs && !slices.ContainsFunc(n.episodes, func(ep *episode) bool {
-		return !ep.rule.treats && (ep.active || c.wantedEffect(ep) >= NoSchedule)
+	return n.mayClose && !n.isClosedByUs && !n.hasActiveTaint() && !slices.ContainsFunc(n.episodes, func(ep *episode) bool {
+		return c.wantedEffect(ep) >= NoSchedule
 	})
+}
+
+// LimitsClosing says whether the rails limit how many nodes are closed to new pods.
+func (c *Core) LimitsClosing() bool { return c.rails.spec.Unschedulable != nil }
+
+// ExceedsClosing says whether more nodes are closed than the rails allow now, and this node is
+// one of them only because of a decision that the facts do not show.
+func (c *Core) ExceedsClosing(node string) bool {
+	n, limit := c.nodes[node], c.rails.spec.Unschedulable
+	return n != nil && limit != nil && n.mayClose && !n.isClosedByUs && c.rails.closed > limit.Of(c.rails.base(*limit, c.rails.created, 0))
 }
 
 // reopen takes away a permission that the node does not need.

@@ -279,12 +279,13 @@ func (c *Core) Abandon(now time.Time, node string, id RuleID, retry time.Duratio
 	c.decide()
 }
 
-// Reopen reports that a node with [Plan.Reopen] has no taint that closes it, and none is in
-// flight. Another node may then be closed instead.
+// Reopen reports that a decided taint that closes the node is neither on the node nor in
+// flight, as Abandon does for a response with a slot. If a rule still wants the taint, the core
+// decides it again in its old turn.
 func (c *Core) Reopen(now time.Time, node string) {
 	c.advanceTo(now)
-	if n := c.nodes[node]; n != nil {
-		c.reopen(n)
+	if n := c.nodes[node]; n != nil && !n.isClosedByUs && !n.hasActiveTaint() {
+		c.setMayClose(n, false)
 	}
 	c.decide()
 }

@@ -189,12 +189,13 @@
 //     the values of a label. A node that is already in treatment needs no further room.
 //   - [Rails.Unschedulable] counts the nodes that are closed to new pods: by a cordon or a taint
 //     of others ([Node.Closed]), or by a taint of a rule with NoSchedule or NoExecute, decided
-//     or in the facts. On a node that is closed already, another taint needs no room. Without
-//     room a rule places nothing and waits.
-//   - [Rails.KeepLast] protects the last node that is ready for work, open to new pods and not
-//     in treatment.
+//     or in the facts. A node that others have closed counts already: a taint needs no further
+//     room there, but it waits while the limit is exceeded. Without room a rule places nothing
+//     and waits.
+//   - [Rails.KeepLast] protects the last node that is ready for work, open to new pods, not
+//     dedicated ([Node.Dedicated]) and not in treatment.
 //   - [Rails.Pace] counts the treatments that began within its period. Taints and later steps
-//     are not paced. Starts are counted by whole seconds.
+//     are not paced. Starts are counted by sixtieths of the period.
 //
 // A percentage refers to all nodes, or to the nodes with the value of the label, with the
 // exceptions of caps.

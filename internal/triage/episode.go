@@ -149,6 +149,13 @@ func (c *Core) setUnhealthy(ep *episode, unhealthy bool) {
 	if unhealthy {
 		by = 1
 	}
+	if n := ep.node; unhealthy {
+		if n.unhealthy++; n.unhealthy == 1 {
+			c.rails.unhealthy++
+		}
+	} else if n.unhealthy--; n.unhealthy == 0 {
+		c.rails.unhealthy--
+	}
 	ep.rule.total.Unhealthy += by
 	ep.rule.zone(ep.node.zone).Unhealthy += by
 	c.markDirty(ep.rule)

@@ -1191,6 +1191,9 @@ func describe(n triage.Node) string {
 	if n.Closed {
 		b.WriteString(" closed")
 	}
+	if n.Dedicated {
+		b.WriteString(" dedicated")
+	}
 	if n.Confirmed {
 		b.WriteString(" confirmed")
 	}

@@ -34,7 +34,7 @@ func (t *naiveCore) addStart(s triage.Start) {
 	if t.rails.Pace == nil {
 		return
 	}
-	s.At = s.At.Truncate(time.Second)
+	s.At = s.At.Truncate(t.paceInterval())
 	for i := range t.starts {
 		if t.starts[i].At.Equal(s.At) {
 			t.starts[i].Treatments += s.Treatments
@@ -50,9 +50,14 @@ func (t *naiveCore) dropStarts() {
 	t.starts = slices.DeleteFunc(t.starts, func(s triage.Start) bool { return t.rails.Pace == nil || !t.startEnd(s).After(t.now) })
 }
 
-// startEnd is when the pace stops counting treatments. The time of a start is its whole second.
+// startEnd is when the pace stops counting treatments.
 func (t *naiveCore) startEnd(s triage.Start) time.Time {
-	return s.At.Add(time.Second + t.rails.Pace.Period)
+	return s.At.Add(t.paceInterval() + t.rails.Pace.Period)
+}
+
+// paceInterval is the precision of the pace: a sixtieth, in whole seconds.
+func (t *naiveCore) paceInterval() time.Duration {
+	return time.Second * max(1, t.rails.Pace.Period/time.Minute)
 }
 
 // hold says why a rule may begin nothing new.
@@ -81,7 +86,7 @@ func (t *naiveCore) isDisrupted(p *nodeState) bool {
 // isOpen says that a node is ready for work, open to new pods and not in treatment.
 func (t *naiveCore) isOpen(p *nodeState) bool {
 	ready, _ := rowOf(p.facts, triage.Ready)
-	return ready.Status == triage.True && !p.facts.Starting && !p.facts.Closed && !p.mayClose && !t.isDisrupted(p)
+	return ready.Status == triage.True && !p.facts.Starting && !p.facts.Closed && !p.facts.Dedicated && !p.mayClose && !t.isDisrupted(p)
 }
 
 // syncClosed updates whether taints may close a node, from its facts.
@@ -104,9 +109,6 @@ func (t *naiveCore) closes(p *nodeState, rule triage.Rule) bool {
 
 // closingRail says which rail prevents a taint that closes the node.
 func (t *naiveCore) closingRail(p *nodeState) (triage.Reason, bool) {
-	if p.facts.Closed || p.mayClose {
-		return triage.Reason{}, false
-	}
 	open, closed := 0, 0
 	for _, other := range t.nodes {
 		if t.isOpen(other) {
@@ -122,6 +124,9 @@ func (t *naiveCore) closingRail(p *nodeState) (triage.Reason, bool) {
 	if limit := t.rails.Unschedulable; limit != nil {
 		r := t.railCount(*limit, func(*nodeState) bool { return true }, func(triage.Grant) bool { return false })
 		r.Code, r.Have = triage.MaxUnschedulable, closed
+		if p.facts.Closed {
+			return r, closed > r.Limit
+		}
 		return r, closed >= r.Limit
 	}
 	return triage.Reason{}, false

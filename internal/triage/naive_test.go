@@ -320,8 +320,8 @@ func (t *naiveCore) Abandon(now time.Time, node string, id triage.RuleID, retry 
 
 func (t *naiveCore) Reopen(now time.Time, node string) {
 	t.advanceTo(now)
-	if p := t.nodes[node]; p != nil {
-		p.mayClose = p.mayClose && !t.holdsUnusedPermission(p)
+	if p := t.nodes[node]; p != nil && !p.closedByUs && !slices.ContainsFunc(slices.Collect(maps.Values(p.ruleStates)), func(c *ruleState) bool { return c.active && !c.treatment }) {
+		p.mayClose = false
 	}
 	t.decide()
 }

@@ -38,6 +38,9 @@ type Node struct {
 	// Closed says that the node takes no ordinary pods for a reason outside of Autohealer: a
 	// cordon, or a taint of another component.
 	Closed bool
+	// Dedicated says that the node takes only certain pods, for ever. It is neither closed nor
+	// open.
+	Dedicated bool
 
 	Conditions []Condition
 	// Previous is when the version before this one arrived, zero if there was none. It has effect

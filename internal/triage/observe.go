@@ -21,6 +21,7 @@ type node struct {
 	isWoken       bool
 	forgotten     bool
 	closed        bool // as in [Node]
+	dedicated     bool // as in [Node]
 	mayClose      bool // taints that close the node are decided or in the facts
 	isClosedByUs  bool // the facts show a taint of a rule that closes the node
 	isClosed      bool // closed or mayClose
@@ -35,6 +36,7 @@ type node struct {
 	episodes   []*episode // sorted by rule
 	treating   int        // episodes with a treatment in progress
 	active     int        // episodes whose response occupies a slot
+	unhealthy  int        // episodes in which the node is unhealthy
 	domains    []*domain  // of its labels that the rails name
 	byAge      queueItem  // in Core.youngest
 
@@ -332,8 +334,8 @@ func (c *Core) updatePosition(n *node, facts *Node) (changed bool) {
 		n.initialized = true
 		changed = true
 	}
-	if n.closed != facts.Closed {
-		n.closed = facts.Closed
+	if n.closed != facts.Closed || n.dedicated != facts.Dedicated {
+		n.closed, n.dedicated = facts.Closed, facts.Dedicated
 		changed = true
 	}
 	if n.confirmed != facts.Confirmed {

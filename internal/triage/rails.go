@@ -90,18 +90,21 @@ func (r Rails) clone() Rails {
 // railState is the state of the rails: their limits, and the counts of the whole cluster.
 type railState struct {
 	spec    Rails
-	treated int            // nodes in a disruptive treatment, without deleted nodes
-	open    int            // nodes that are open, as in node.open
-	closed  int            // nodes that are closed, as in node.isClosed
-	created *creationTimes // of all nodes
-	going   queue          // all departures, in the order of decision
+	treated int // nodes in a disruptive treatment, without deleted nodes
+	open    int // nodes that are open, as in node.open
+	closed  int // nodes that are closed, as in node.isClosed
+	// unhealthy counts the nodes that are unhealthy under some rule.
+	unhealthy int
+	created   *creationTimes // of all nodes
+	going     queue          // all departures, in the order of decision
 	// lastFirst is the first departure that the waiting episodes were last tried for.
 	lastFirst int64
 	departed  map[nodeID]*departedNode
 	topology  topology
 	starts    []Start // within the period of the pace
 
-	waitingForRoom, waitingForLast, waitingForPace, waitingToClose queue
+	waitingForRoom, waitingForLast, waitingForPace queue
+	waitingToClose, waitingToKeepClosed            queue // for nodes that are open, and that others have closed
 
 	timer queueItem // the next treatment that the pace allows
 }
@@ -133,6 +136,37 @@ func (c *Core) SetRails(now time.Time, rails Rails) error {
 	c.sortWoken()
 	c.decide()
 	return nil
+}
+
+// Hold returns why a rule may begin nothing new; empty if it may.
+func (c *Core) Hold(id RuleID) string {
+	if r := c.rules[id]; r != nil {
+		return c.hold(r)
+	}
+	return ""
+}
+
+// ExceedsRails says whether more nodes are in treatment than the rails allow now, and this node
+// is one of them only because of one decision. A limit may have been lowered since, or nodes may
+// have gone.
+func (c *Core) ExceedsRails(node string) bool {
+	s, n := &c.rails, c.nodes[node]
+	if n == nil || n.active != 1 || len(n.extra.countedBy) > 0 {
+		return false
+	}
+	limit := s.spec.InTreatment
+	return limit != nil && s.inTreatment() > limit.Of(s.base(*limit, s.created, len(s.departed))) ||
+		slices.ContainsFunc(n.domains, func(d *domain) bool {
+			return !s.topology.isIgnored(d.key) && d.treated > d.limit.Of(s.base(d.limit, d.created, d.departed))
+		})
+}
+
+// Topology returns the labels of a node that the rails name, as in [Grant].
+func (c *Core) Topology(node string) string {
+	if n := c.nodes[node]; n != nil {
+		return c.topologyOf(n)
+	}
+	return ""
 }
 
 // hold returns why a rule may begin nothing new; empty if it may.
@@ -182,7 +216,7 @@ func (c *Core) uncountDeparted(d *departure) {
 // work, open to new pods and not in treatment.
 func (c *Core) updateOpen(n *node) {
 	isClosed := !n.forgotten && (n.closed || n.mayClose)
-	isOpen := !n.forgotten && c.isReady(n) && !isClosed && !n.inTreatment
+	isOpen := !n.forgotten && c.isReady(n) && !isClosed && !n.dedicated && !n.inTreatment
 	if isClosed == n.isClosed && isOpen == n.open {
 		return
 	}
@@ -244,7 +278,11 @@ func (c *Core) waitForRail(ep *episode, rail Code, at int64) {
 	case MaxInTopology:
 		s.fullDomain(ep.node).waiting.push(at, &ep.waiting)
 	case MaxUnschedulable:
-		s.waitingToClose.push(at, &ep.waiting)
+		if ep.node.isClosed {
+			s.waitingToKeepClosed.push(at, &ep.waiting)
+		} else {
+			s.waitingToClose.push(at, &ep.waiting)
+		}
 	default:
 		s.waitingForPace.push(at, &ep.waiting)
 	}
@@ -270,8 +308,11 @@ func (c *Core) retryWaitingForRails() {
 			c.makeCandidate(&d.waiting)
 		}
 	}
-	if s.waitingToClose.len() > 0 && s.mayCloseAnother() {
+	if s.waitingToClose.len() > 0 && s.mayClose(false) {
 		c.makeCandidate(&s.waitingToClose)
+	}
+	if s.waitingToKeepClosed.len() > 0 && s.mayClose(true) {
+		c.makeCandidate(&s.waitingToKeepClosed)
 	}
 	if s.waitingForPace.len() > 0 && s.isPaceOpen(c.now) {
 		c.makeCandidate(&s.waitingForPace)
@@ -309,14 +350,18 @@ func (s *railState) firstDeparture() int64 {
 	return wholeSeconds(s.going.first().at)
 }
 
-// Start is the number of treatments that began in one second.
+// Start is the number of treatments that began within one interval of the pace.
 type Start struct {
-	At         time.Time // in whole seconds
+	At         time.Time // the start of the interval
 	Treatments int
 }
 
-// end is when the pace stops counting these treatments.
-func (s Start) end(period time.Duration) int64 { return later(nanos(s.At), period+time.Second) }
+// interval is the precision with which the pace counts treatments, so that few numbers have to
+// be stored: a sixtieth of the period, at least a second.
+func (p *Pace) interval() time.Duration { return max(p.Period/60, time.Second).Truncate(time.Second) }
+
+// end is when the pace stops counting treatments that began within an interval.
+func (p *Pace) end(s Start) int64 { return later(nanos(s.At), p.Period+p.interval()) }
 
 // Starts returns the treatments that the pace counts, in order. A successor process needs
 // them.
@@ -336,7 +381,7 @@ func (s *railState) addStart(began Start) {
 	if s.spec.Pace == nil {
 		return
 	}
-	began.At = began.At.Truncate(time.Second).UTC()
+	began.At = began.At.Truncate(s.spec.Pace.interval()).UTC()
 	at, found := slices.BinarySearchFunc(s.starts, began, func(a, b Start) int { return a.At.Compare(b.At) })
 	if found {
 		s.starts[at].Treatments += began.Treatments
@@ -348,7 +393,7 @@ func (s *railState) addStart(began Start) {
 // begun counts the treatments within the period of the pace.
 func (s *railState) begun(now int64) (count int) {
 	for _, start := range s.starts {
-		if start.end(s.spec.Pace.Period) > now {
+		if s.spec.Pace.end(start) > now {
 			count += start.Treatments
 		}
 	}
@@ -368,7 +413,7 @@ func (s *railState) isPaceOpen(now int64) bool {
 func (s *railState) paceOpensAt(now int64) int64 {
 	excess := s.begun(now) - s.pace()
 	for _, start := range s.starts {
-		end := start.end(s.spec.Pace.Period)
+		end := s.spec.Pace.end(start)
 		if end <= now {
 			continue
 		}
@@ -383,7 +428,7 @@ func (s *railState) paceOpensAt(now int64) int64 {
 func (c *Core) timePace() {
 	s := &c.rails
 	s.timer.leave()
-	s.starts = slices.DeleteFunc(s.starts, func(start Start) bool { return s.spec.Pace == nil || start.end(s.spec.Pace.Period) <= c.now })
+	s.starts = slices.DeleteFunc(s.starts, func(start Start) bool { return s.spec.Pace == nil || s.spec.Pace.end(start) <= c.now })
 	if s.waitingForPace.len() == 0 {
 		return
 	}

@@ -30,7 +30,7 @@ func (h *history) drawRails() triage.Rails {
 	if rare(h.t, 3) {
 		r.Pace = &triage.Pace{
 			Limit: pick(h.t, h.railLimits()), AtLeast: pick(h.t, []int{0, 1, 2}),
-			Period: pick(h.t, []time.Duration{10 * time.Second, time.Minute}),
+			Period: pick(h.t, []time.Duration{10 * time.Second, time.Minute, 5 * time.Minute}),
 		}
 	}
 	if rare(h.t, 6) {
@@ -66,7 +66,11 @@ func (h *history) nodeCloses() {
 		return
 	}
 	node := h.nodes[pick(h.t, h.names())]
-	node.Closed = !node.Closed
+	if rare(h.t, 4) {
+		node.Dedicated = !node.Dedicated
+	} else {
+		node.Closed = !node.Closed
+	}
 	h.observe(node.Name)
 }
 
@@ -238,7 +242,7 @@ func (h *history) checkLast(fresh []triage.Grant, in map[string]bool) {
 	}
 	isReady := func(node triage.Node) bool {
 		ready, _ := rowOf(node, triage.Ready)
-		return ready.Status == triage.True && !node.Starting && !node.Closed
+		return ready.Status == triage.True && !node.Starting && !node.Closed && !node.Dedicated
 	}
 	isNew := func(g triage.Grant) bool { return isReady(h.observed[g.Node]) }
 	if !slices.ContainsFunc(fresh, isNew) {
@@ -310,7 +314,7 @@ func (h *history) checkOpenLeft(closed map[string]bool, isNew func(string) bool)
 	}
 	for name, node := range h.observed {
 		ready, _ := rowOf(node, triage.Ready)
-		isReady := ready.Status == triage.True && !node.Starting
+		isReady := ready.Status == triage.True && !node.Starting && !node.Dedicated && !h.isCountedForeign(node)
 		switch {
 		case isReady && !closed[name] && !treated[name]:
 			return

@@ -369,7 +369,10 @@ func (s *scenario) guardrails(c *command) {
 		s.rails.Pace = &triage.Pace{Limit: *limit(text), AtLeast: 2, Period: time.Minute}
 	}
 	if reason := c.value("hold"); reason != "" {
-		s.rails.Hold = map[triage.Stage]string{"": reason}
+		s.rails.Hold = map[triage.Stage]string{}
+		for _, stage := range policykind.Stages() {
+			s.rails.Hold[stage] = reason
+		}
 	}
 	c.end()
 	if err := s.core.SetRails(s.now, s.rails); err != nil {

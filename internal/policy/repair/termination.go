@@ -69,8 +69,8 @@ func (r *Policy) VetoTermination(now time.Time, n *engine.Node, m machine.Machin
 		return "its policy is gone"
 	case r.nodeOf(n).veto != "":
 		return r.nodeOf(n).veto
-	case followed.rule.Hold != "":
-		return followed.rule.Hold
+	case r.host.Core().Hold(rule) != "":
+		return r.host.Core().Hold(rule)
 	case r.host.IsOverBound(rule):
 		return "more nodes are in repair than the bound allows now"
 	case followed.pool == "":

@@ -161,7 +161,7 @@ func (nc *Treatment) termination(now time.Time, state *engine.Node, c *nodeClaim
 		work.Mark = markFor(state.Object, c.NodeClaim, planned, how, now)
 		t.Slot = ledger.ObjectWrite{
 			Slot: engine.SlotOf(planned.Rule, state.Object), Step: planned.Step, ControlPlane: remediation.IsControlPlane(state.Object),
-			Object: claimRef(c.Name), ResourceVersion: c.ResourceVersion, Since: planned.Since.UTC(), Pool: how.BoundPool,
+			Object: claimRef(c.Name), ResourceVersion: c.ResourceVersion, Since: planned.Since.UTC(), Pool: how.BoundPool, Topology: nc.host.Core().Topology(state.Object.Name),
 		}
 	}
 	return t
@@ -419,7 +419,7 @@ func (nc *Treatment) Restore(now time.Time, nodeTasks *engine.NodeTasks, state *
 		nc.noteOutlived(now, markOf(e))
 		nc.reobserveDirty(now)
 	}
-	grant := triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Step: e.Step, Since: e.Since, ControlPlane: e.ControlPlane, Deletes: true, Pool: e.Pool}
+	grant := triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Step: e.Step, Since: e.Since, ControlPlane: e.ControlPlane, Deletes: true, Pool: e.Pool, Topology: e.Topology}
 	if !nodeTasks.HasSlotFor(state) {
 		grant.Gone = now // the time is unknown
 	}

@@ -2,6 +2,7 @@ package taint
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -49,6 +50,15 @@ func (c *fixture) answer(wr *nodeWrite, result treat.Outcome, err error) {
 	change := treat.Fence(wr.node.Object, "token")
 	change.Placed = []triage.PlannedTaint{{Taint: triage.Taint{Rule: setRule("set"), Effect: triage.NoSchedule}}}
 	c.taints.handleResult(time.Now(), writeResult{write: wr, change: change, result: result, err: err, version: wr.node.Object.ResourceVersion})
+}
+
+// planOf returns the plan of a node.
+func (c *fixture) planOf(name string) (triage.Plan, error) {
+	plan, ok := c.Core().Plan(name)
+	if !ok {
+		return plan, errors.New("there is no node " + name)
+	}
+	return plan, nil
 }
 
 // fakePolicy is a policy whose objects are names. It sets no rules by itself.

@@ -7,25 +7,38 @@ import (
 	"github.com/resourcestack/autohealer/internal/engine"
 	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
 // slotSet is the permission, stored in the ledger, to take slots with one write: those
-// of all rules whose NoExecute taint the write adds.
+// of all rules whose NoExecute taint the write adds, and to close the node to new pods.
 type slotSet struct {
 	version string // of the node
 	rules   []triage.RuleID
+	closes  triage.RuleID  // the rule whose weaker taint closes the node; zero for none
 	unknown format.Unknown // fields that a newer version of the controller stored
 }
 
-// covers reports whether the slots of a write are granted.
-func (g slotSet) covers(version string, rules []triage.RuleID) bool {
-	return g.version == version && !slices.ContainsFunc(rules, func(rule triage.RuleID) bool { return !slices.Contains(g.rules, rule) })
+// covers reports whether everything that a change takes is granted. A slot of NoExecute
+// includes the permission to close the node.
+func (g slotSet) covers(change *treat.Change) bool {
+	isMissing := func(rule triage.RuleID) bool { return !slices.Contains(g.rules, rule) }
+	return g.version == change.Node.ResourceVersion && !slices.ContainsFunc(change.Takes, isMissing) &&
+		(change.Closes == triage.RuleID{} || g.closes != triage.RuleID{} || len(g.rules) > 0)
+}
+
+// takesSlots reports whether a change needs an entry in the ledger.
+func takesSlots(change *treat.Change) bool {
+	return len(change.Takes) > 0 || change.Closes != triage.RuleID{}
 }
 
 func (g slotSet) entries(n *engine.Node) (entries []ledger.Entry) {
 	for _, rule := range g.rules {
 		entries = append(entries, ledger.NodeWrite{Slot: engine.SlotOf(rule, n.Object), ResourceVersion: g.version, Unknown: g.unknown})
+	}
+	if g.closes != (triage.RuleID{}) {
+		entries = append(entries, ledger.NodeWrite{Slot: engine.SlotOf(g.closes, n.Object), ResourceVersion: g.version, Closes: true, Unknown: g.unknown})
 	}
 	return entries
 }
@@ -40,13 +53,16 @@ func (wr *nodeWrite) Request(now time.Time) []ledger.Entry {
 	if !ok {
 		return nil
 	}
-	change, _ := wr.nextChange(now, plan)
-	if change == nil || len(change.Takes) == 0 {
+	change := wr.nextChange(now, plan)
+	if change == nil || !takesSlots(change) {
 		return nil
 	}
-	g := slotSet{version: wr.node.Object.ResourceVersion, rules: change.Takes}
+	g := slotSet{version: wr.node.Object.ResourceVersion, rules: change.Takes, closes: change.Closes}
 	if wr.granted.version == g.version {
 		g.unknown = wr.granted.unknown
+		if g.closes == (triage.RuleID{}) {
+			g.closes = wr.granted.closes
+		}
 	}
 	for _, rule := range wr.granted.rules {
 		if !slices.Contains(g.rules, rule) {
@@ -97,9 +113,13 @@ func (w *Writer) Restore(now time.Time, n *engine.Node, e ledger.NodeWrite) {
 	rule, wr := triage.RuleID(e.Rule), w.getOrCreate(n)
 	wr.sentFor, wr.unansweredFor = e.ResourceVersion, e.ResourceVersion
 	wr.granted.version, wr.granted.unknown = e.ResourceVersion, e.Unknown
-	wr.granted.rules = append(wr.granted.rules, rule)
+	if e.Closes {
+		wr.granted.closes = rule
+	} else {
+		wr.granted.rules = append(wr.granted.rules, rule)
+	}
 	w.host.RestoreSlot(wr)
-	w.host.Core().Resume(now, triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Since: now, Taint: true})
+	w.host.Core().Resume(now, triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Since: now, Taint: true, Closes: e.Closes})
 	w.host.Logger().Info("taint write restored", "node", e.Node, "rule", rule.String())
 }
 

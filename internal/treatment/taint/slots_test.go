@@ -14,6 +14,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/testkit"
+	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -79,8 +80,58 @@ func TestATaintWaitsForTheLedger(t *testing.T) {
 			t.Fatalf("the next snapshot is %+v", entries)
 		}
 		testkit.Must(t, c.Stored(nil))
-		if wr.stage != engine.Queued || problem() != "" || !wr.granted.covers("1", rules) {
+		if wr.stage != engine.Queued || problem() != "" || !wr.granted.covers(&treat.Change{Node: version("a", "1"), Takes: rules}) {
 			t.Errorf("the write is in stage %d with %+v, and its problem is %q", wr.stage, wr.granted, problem())
+		}
+	})
+}
+
+// While the rails limit how many nodes are closed, a taint that is weaker than NoExecute waits
+// for the ledger as well. The next leader counts the node as closed until the write can no
+// longer arrive.
+func TestATaintThatClosesANodeWaitsForTheLedger(t *testing.T) {
+	rule := triage.Rule{
+		ID:       setRule("disk"),
+		When:     triage.When{Signals: []triage.Signal{{Condition: "Broken", Status: triage.True}}},
+		Response: triage.Response{Taint: &triage.TaintResponse{Key: "disk", Effect: triage.NoSchedule}},
+	}
+	one := triage.Rails{Unschedulable: &triage.Limit{Number: 1}}
+	broken := func(name string) *corev1.Node {
+		node := version(name, "1")
+		node.Status.Conditions = []corev1.NodeCondition{{Type: "Broken", Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}}
+		return node
+	}
+	var stored []ledger.Entry
+	open(t, func(c *fixture) {
+		testkit.Must(t, c.Core().SetRails(time.Now(), one))
+		testkit.Must(t, c.Core().SetRule(time.Now(), rule))
+		wr := c.deliver(broken("a"))
+		c.taints.Start(t.Context(), time.Now())
+		stored, _ = c.Snapshot()
+		want := ledger.NodeWrite{Slot: engine.SlotOf(rule.ID, wr.node.Object), ResourceVersion: "1", Closes: true}
+		if len(stored) != 1 || stored[0] != ledger.Entry(want) || wr.stage != engine.AwaitingLedger {
+			t.Fatalf("the write is in stage %d, the snapshot is %+v", wr.stage, stored)
+		}
+		testkit.Must(t, c.Stored(nil))
+		if wr.stage != engine.Queued {
+			t.Errorf("the write is in stage %d", wr.stage)
+		}
+	})
+	open(t, func(c *fixture) {
+		testkit.Must(t, c.Core().SetRails(time.Now(), one))
+		testkit.Must(t, c.Core().SetRule(time.Now(), rule))
+		c.Restore(stored)
+		healthy := version("a", "1")
+		testkit.Must(t, c.NodeInbox().Update(healthy))
+		other := c.deliver(broken("b"))
+		plan := func() triage.Plan { return testkit.Value(c.planOf("b")).Must(t) }
+		if p := plan(); len(p.Taints) != 0 || p.Reason.Code != triage.MaxUnschedulable || other.stage != engine.Idle {
+			t.Fatalf("while the write to a may arrive, the plan of b is %+v", p)
+		}
+		c.deliver(version("a", "2"))
+		c.taints.Start(t.Context(), time.Now())
+		if p := plan(); len(p.Taints) != 1 {
+			t.Errorf("when the write to a cannot arrive any more, the plan of b is %+v", p)
 		}
 	})
 }

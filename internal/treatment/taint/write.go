@@ -64,28 +64,30 @@ func (wr *nodeWrite) nodeChanged(before *corev1.Node) {
 	}
 }
 
-// nextChange returns the change that a plan asks for. Without a change it returns the rules
-// whose slot is free at once, because they have no taint on the node or in flight.
-func (wr *nodeWrite) nextChange(now time.Time, plan triage.Plan) (change *treat.Change, releases []triage.RuleID) {
-	if change = treat.Prepare(wr.node.Object, plan, now); change != nil {
-		return change, nil
+// nextChange returns the change that a plan asks for. Without a change the node has no taint
+// that the plan does not want, and none is in flight.
+func (wr *nodeWrite) nextChange(now time.Time, plan triage.Plan) *treat.Change {
+	change := treat.Prepare(wr.node.Object, plan, now)
+	switch {
+	case change != nil && !wr.writer.host.Core().LimitsClosing():
+		change.Closes = triage.RuleID{}
+	case change == nil && wr.sentFor != "": // the node matches its plan, so the write in flight is not wanted any more
+		change = wr.writer.fence(wr.node)
 	}
-	if wr.sentFor != "" { // the node matches its plan, so the write in flight is not wanted any more
-		return wr.writer.fence(wr.node), nil
-	}
-	for _, reason := range plan.Release {
-		if reason.Taint { // treatments release their slots themselves
-			releases = append(releases, reason.Rule)
-		}
-	}
-	return nil, releases
+	return change
 }
 
 // freeSlots frees the slots of rules that have no taint on the node and no write in
-// flight.
-func (wr *nodeWrite) freeSlots(now time.Time, rules []triage.RuleID) {
-	for _, rule := range rules {
-		wr.writer.host.Core().Abandon(now, wr.node.Object.Name, rule, 0)
+// flight. Treatments free their slots themselves.
+func (wr *nodeWrite) freeSlots(now time.Time, plan triage.Plan) {
+	core := wr.writer.host.Core()
+	for _, reason := range plan.Release {
+		if reason.Taint {
+			core.Abandon(now, wr.node.Object.Name, reason.Rule, 0)
+		}
+	}
+	if plan.Reopen {
+		core.Reopen(now, wr.node.Object.Name)
 	}
 }
 
@@ -96,8 +98,8 @@ func (wr *nodeWrite) start(ctx context.Context, now time.Time) {
 	if !ok {
 		return
 	}
-	change, releases := wr.nextChange(now, plan)
-	if change != nil && wr.writer.cancelOverBound(now, change.Takes) {
+	change := wr.nextChange(now, plan)
+	if change != nil && wr.writer.cancelOverBound(now, wr.node, change) {
 		if wr.sentFor == "" {
 			wr.writer.host.Reconcile(now, wr.node) // the plan has changed
 			return
@@ -106,14 +108,14 @@ func (wr *nodeWrite) start(ctx context.Context, now time.Time) {
 	}
 	switch {
 	case change == nil:
-		wr.freeSlots(now, releases)
-	case len(change.Takes) > 0 && !wr.granted.covers(wr.node.Object.ResourceVersion, change.Takes):
+		wr.freeSlots(now, plan)
+	case takesSlots(change) && !wr.granted.covers(change):
 		wr.stage = engine.AwaitingLedger
 		wr.writer.host.RequestSlot(wr)
 	case !wr.mayWrite(now):
 		wr.delay()
 	default:
-		if len(change.Takes) > 0 {
+		if takesSlots(change) {
 			wr.sentFor = wr.node.Object.ResourceVersion
 		}
 		wr.send(ctx, change)

@@ -72,14 +72,14 @@ func (w *Writer) Reconcile(now time.Time, n *engine.Node, plan triage.Plan) {
 	if wr.stage != engine.Idle {
 		return // checked again before the write
 	}
-	change, releases := wr.nextChange(now, plan)
+	change := wr.nextChange(now, plan)
 	if change == nil && !wr.needsRead {
 		wr.dueSince = time.Time{}
 		if wr.sentFor == "" {
 			wr.granted = slotSet{}
 		}
 		wr.clearFailure(now)
-		wr.freeSlots(now, releases)
+		wr.freeSlots(now, plan)
 		return
 	}
 	if change != nil && len(change.Placed) > 0 && wr.dueSince.IsZero() {
@@ -139,9 +139,20 @@ func (w *Writer) Waiting() int { return len(w.queue) + len(w.delayed) }
 // cancelOverBound checks, before a slot is taken for good, whether a rule has more slots
 // taken than its bound allows now. The bound may have been lowered, or nodes may have gone.
 // If so, cancelOverBound cancels the surplus among the writes that have not been sent. The
-// node that has waited longest is cancelled last.
-func (w *Writer) cancelOverBound(now time.Time, takes []triage.RuleID) (over bool) {
-	for _, rule := range takes {
+// node that has waited longest is cancelled last. Of the limits on all rules together it
+// cancels only what this change would exceed.
+func (w *Writer) cancelOverBound(now time.Time, n *engine.Node, change *treat.Change) (over bool) {
+	core, name := w.host.Core(), n.Object.Name
+	if (change.Closes != triage.RuleID{}) && core.ExceedsClosing(name) {
+		core.Reopen(now, name)
+		return true
+	}
+	for _, rule := range change.Takes {
+		if core.ExceedsRails(name) {
+			core.Abandon(now, name, rule, 0)
+			over = true
+			continue
+		}
 		if !w.host.IsOverBound(rule) {
 			continue
 		}

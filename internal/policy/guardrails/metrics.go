@@ -1,0 +1,44 @@
+package guardrails
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/resourcestack/autohealer/internal/metricset"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// Metrics holds the metrics of the guardrails.
+type Metrics struct {
+	metricset.Set
+	limit, used, held *prometheus.GaugeVec
+}
+
+// NewMetrics returns unregistered metrics.
+func NewMetrics() *Metrics {
+	gauge := func(name, help string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{"rail", "domain"})
+	}
+	m := &Metrics{
+		limit: gauge("autohealer_guardrail_limit", "How many nodes a rail of the Guardrails allows now, or how many treatments per period (pace). domain is the label value of a topology."),
+		used:  gauge("autohealer_guardrail_used", "How many nodes, or treatments (pace), count against the limit of a rail."),
+		held:  gauge("autohealer_guardrail_held", "How many nodes wait because of a rail."),
+	}
+	m.Set = metricset.Set{m.limit, m.used, m.held}
+	return m
+}
+
+// set replaces the numbers of all rails.
+func (m *Metrics) set(use triage.RailUse) {
+	for _, vec := range []*prometheus.GaugeVec{m.limit, m.used, m.held} {
+		vec.Reset()
+	}
+	for _, rail := range use.Rails {
+		name := railNames[rail.Rail]
+		m.held.WithLabelValues(name, rail.Domain).Set(float64(rail.Held))
+		if rail.Rail == triage.LastNode {
+			continue
+		}
+		m.limit.WithLabelValues(name, rail.Domain).Set(float64(rail.Limit))
+		m.used.WithLabelValues(name, rail.Domain).Set(float64(rail.Used))
+	}
+}

@@ -1,0 +1,193 @@
+package guardrails
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/dialect"
+	"github.com/resourcestack/autohealer/internal/engine"
+	"github.com/resourcestack/autohealer/internal/format"
+	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/status"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+	"github.com/resourcestack/autohealer/internal/watch"
+)
+
+// Policy follows the Guardrails. It implements [engine.Policy] and [engine.Recorder]. It must be
+// the first policy, so that the limits are set before any rule.
+type Policy struct {
+	host    engine.TreatmentHost
+	metrics *Metrics
+	inbox   *watch.Optional[*v1alpha1.Guardrails]
+
+	object   *v1alpha1.Guardrails // nil if there is none
+	changed  bool
+	rails    dialect.Rails // in force; zero without an object
+	accepted string        // the spec in force, in JSON
+	problem  string        // why the newest version is not in force; empty if it is
+	status   status.Status[v1alpha1.GuardrailsStatus]
+	now      time.Time // of the current round
+}
+
+// NewInbox returns an inbox that reads from the API server.
+func NewInbox(c client.WithWatch, signal chan<- struct{}) *watch.Optional[*v1alpha1.Guardrails] {
+	return watch.NewOptional(signal, &v1alpha1.Guardrails{}, watch.Source(c, func() client.ObjectList { return &v1alpha1.GuardrailsList{} }))
+}
+
+// New returns the policy without an object.
+func New(host engine.TreatmentHost, inbox *watch.Optional[*v1alpha1.Guardrails], metrics *Metrics) *Policy {
+	return &Policy{host: host, inbox: inbox, metrics: metrics}
+}
+
+// Watch watches the Guardrails.
+func (p *Policy) Watch(ctx context.Context) { p.inbox.Run(ctx) }
+
+// Ready reports whether the Guardrails are loaded, or known not to be served.
+func (p *Policy) Ready(now time.Time) bool {
+	if is, _ := p.inbox.Availability(); is == watch.NotAnswered {
+		return false
+	}
+	p.Take(now)
+	return true
+}
+
+// Take takes in a changed object.
+func (p *Policy) Take(now time.Time) {
+	p.now = now
+	known := func(yield func(string) bool) {
+		if p.object != nil {
+			yield(p.object.Name)
+		}
+	}
+	p.inbox.Take().Apply(known, func(name string) {
+		if p.object != nil && p.object.Name == name {
+			p.object, p.changed, p.accepted, p.problem = nil, true, "", ""
+			p.status = status.Status[v1alpha1.GuardrailsStatus]{}
+		}
+	}, func(object *v1alpha1.Guardrails) {
+		if object.Name != v1alpha1.GuardrailsName { // older than the rule of the CRD
+			return
+		}
+		p.changed = p.changed || p.object == nil || p.object.UID != object.UID || p.object.Generation != object.Generation
+		p.object, p.status.Stale = object, true
+		p.status.Observe(object, object.Status)
+		p.host.Statuses().Schedule(now)
+	})
+}
+
+// SetRules sets the limits of the newest valid version.
+func (p *Policy) SetRules(_ context.Context, now time.Time) (due time.Time) {
+	if !p.changed {
+		return time.Time{}
+	}
+	p.changed = false
+	wasMode, wasProblem := p.rails.Mode, p.problem
+	p.rails, p.problem = p.compile()
+	if err := p.host.Core().SetRails(now, p.rails.Core); err != nil { // compile returns valid limits only
+		p.host.Logger().Error("guardrails refused by the core", "err", err)
+	}
+	if p.rails.Mode != wasMode {
+		p.host.Logger().Info("guardrails in force", "mode", cmp.Or(p.rails.Mode, "none"))
+	}
+	if p.problem != wasProblem {
+		p.report()
+	}
+	p.status.Stale = true
+	p.host.Statuses().Schedule(now)
+	return time.Time{}
+}
+
+// compile returns the limits in force, and why the newest version is not in force. An invalid
+// version keeps the last valid one in force, even that of a previous leader. Without any valid
+// version the defaults apply.
+func (p *Policy) compile() (rails dialect.Rails, problem string) {
+	if p.object == nil {
+		return dialect.Rails{}, ""
+	}
+	rails, err := observe.Guardrails(p.object)
+	if err == nil {
+		p.accepted = format.EncodeSpec(p.object.Spec)
+		return rails, ""
+	}
+	problem = err.Error()
+	p.accepted = cmp.Or(p.accepted, p.status.Stored.AcceptedSpec)
+	if spec, err := format.DecodeSpec[v1alpha1.GuardrailsSpec](p.accepted); p.accepted != "" && err == nil {
+		version := p.object.DeepCopy()
+		version.Spec = spec
+		if rails, err := observe.Guardrails(version); err == nil {
+			return rails, problem + status.KeepsAccepted
+		}
+	}
+	rails, err = dialect.DefaultRails(dialect.ModeEnforce)
+	if err != nil {
+		p.host.Logger().Error("defaults of the guardrails are invalid", "err", err)
+	}
+	return rails, problem + "; the defaults are in force"
+}
+
+// report publishes whether the newest version is in force.
+func (p *Policy) report() {
+	if p.object == nil {
+		return
+	}
+	event := treat.Event{Policy: treat.AboutGuardrails(p.object), EventReason: treat.Accepted, Message: "the guardrails are in force"}
+	if p.problem != "" {
+		event.EventReason, event.Message = treat.NotAccepted, p.problem
+		p.host.Logger().Warn("guardrails not accepted", "problem", p.problem)
+	}
+	p.host.Event(event)
+}
+
+// Findings returns nothing: the Guardrails have no rule.
+func (p *Policy) Findings(triage.RuleID) (nodes map[string]triage.Reason, stale *bool) {
+	return nil, nil
+}
+
+// About returns nothing: the Guardrails have no rule.
+func (p *Policy) About(triage.RuleID, *corev1.Node) (s engine.Subject) { return s }
+
+// Size counts the objects.
+func (p *Policy) Size() (name string, objects int) {
+	if p.object == nil {
+		return "guardrails", 0
+	}
+	return "guardrails", 1
+}
+
+// RestoreEntries takes in the treatments that the pace of the previous leader counted.
+func (p *Policy) RestoreEntries(restored []ledger.Entry) {
+	var starts []triage.Start
+	for _, e := range restored {
+		if e, is := e.(ledger.Starts); is {
+			starts = append(starts, triage.Start{At: e.At, Treatments: e.Treatments})
+		}
+	}
+	p.host.Core().ResumeStarts(p.now, starts)
+}
+
+// Entries returns the treatments that the pace counts. The core has counted a treatment before
+// the ledger stores its slot.
+func (p *Policy) Entries(time.Time, []ledger.Entry) (entries []ledger.Entry) {
+	for _, s := range p.host.Core().Starts() {
+		entries = append(entries, ledger.Starts{At: s.At, Treatments: s.Treatments})
+	}
+	return entries
+}
+
+// EntriesFor returns an entry of the largest size, in case a new treatment begins an interval.
+func (p *Policy) EntriesFor(now time.Time, _ []ledger.Entry) []ledger.Entry {
+	if p.rails.Core.Pace == nil {
+		return nil
+	}
+	return []ledger.Entry{ledger.Starts{At: now.UTC(), Treatments: 1 << 30}}
+}
+
+// HasEnded returns false: entries end by time, which the next leader knows too.
+func (p *Policy) HasEnded([]ledger.Entry) bool { return false }

@@ -1,0 +1,62 @@
+package triage
+
+import (
+	"cmp"
+	"slices"
+)
+
+// RailUse is the use of the rails.
+type RailUse struct {
+	Nodes         int
+	Unhealthy     int // nodes that are unhealthy under some rule
+	InTreatment   int // with deleted nodes that are not replaced yet
+	Unschedulable int
+	Held          int // nodes with a response that a rail holds
+	Rails         []RailCount
+}
+
+// RailCount is the use of one rail.
+type RailCount struct {
+	Rail   Code
+	Domain string // of MaxInTopology, for example zone=a
+	// Limit and Used are nodes; those of Paced are treatments. LastNode has no limit.
+	Limit, Used, Held int
+}
+
+// RailUse returns the use of all rails that have a limit, and of LastNode. Of the domains of a
+// label it returns those with nodes in treatment or held.
+func (c *Core) RailUse() RailUse {
+	s := &c.rails
+	use := RailUse{Nodes: len(c.allNodes), Unhealthy: s.unhealthy, InTreatment: s.inTreatment(), Unschedulable: s.closed}
+	held := map[*node]bool{}
+	add := func(rail RailCount, queues ...*queue) {
+		here := map[*node]bool{}
+		for _, q := range queues {
+			for _, e := range q.entries {
+				here[e.item.episode.node], held[e.item.episode.node] = true, true
+			}
+		}
+		rail.Held = len(here)
+		use.Rails = append(use.Rails, rail)
+	}
+	if limit := s.spec.InTreatment; limit != nil {
+		add(RailCount{Rail: MaxInTreatment, Limit: limit.Of(s.base(*limit, s.created, len(s.departed))), Used: s.inTreatment()}, &s.waitingForRoom)
+	}
+	if limit := s.spec.Unschedulable; limit != nil {
+		add(RailCount{Rail: MaxUnschedulable, Limit: limit.Of(s.base(*limit, s.created, 0)), Used: s.closed}, &s.waitingToClose, &s.waitingToKeepClosed)
+	}
+	if s.spec.Pace != nil {
+		add(RailCount{Rail: Paced, Limit: s.pace(), Used: s.begun(c.now)}, &s.waitingForPace)
+	}
+	if s.spec.KeepLast {
+		add(RailCount{Rail: LastNode}, &s.waitingForLast)
+	}
+	for _, d := range s.topology.domains {
+		if d.treated > 0 || d.waiting.len() > 0 {
+			add(RailCount{Rail: MaxInTopology, Domain: c.nameOf(d), Limit: d.limit.Of(s.base(d.limit, d.created, d.departed)), Used: d.treated}, &d.waiting)
+		}
+	}
+	slices.SortStableFunc(use.Rails, func(a, b RailCount) int { return cmp.Or(cmp.Compare(a.Rail, b.Rail), cmp.Compare(a.Domain, b.Domain)) })
+	use.Held = len(held)
+	return use
+}

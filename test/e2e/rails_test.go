@@ -1,0 +1,180 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/history"
+	"github.com/resourcestack/autohealer/internal/install"
+	"github.com/resourcestack/autohealer/internal/install/remediator"
+	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testkit"
+)
+
+// TestGuardrails checks the limits on all policies together. They count all nodes of the
+// cluster, so each part has the cluster to itself.
+func TestGuardrails(t *testing.T) {
+	t.Parallel()
+	w := newFixture(t, withManager, func(cfg *testbed.Config) {
+		cfg.Record = history.Resources(remediations...)
+		// The lifecycle controller removes the not-ready taint of new nodes. No kubelet renews their
+		// Leases.
+		cfg.Flags.ControllerManager[0] += ",node-lifecycle-controller"
+		cfg.Flags.ControllerManager = append(cfg.Flags.ControllerManager, "--node-monitor-grace-period=1h")
+	})
+	testkit.Must(t, remediator.Install(t.Context(), w.Cluster))
+	for _, part := range []part{
+		{"a detector that is wrong on every node closes less than half of them", "detector", testWrongDetector},
+		{"policies share the limit on nodes in treatment", "together", testPoliciesTogether},
+	} {
+		t.Run(part.name, func(t *testing.T) {
+			subscope := w.scope(t, part.subscope)
+			defer func() {
+				subscope.deleteNodes()
+				testkit.Must(t, subscope.api.Delete(context.WithoutCancel(t.Context()), &v1alpha1.Guardrails{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.GuardrailsName}}))
+			}()
+			part.test(subscope)
+		})
+	}
+}
+
+// createGuardrails creates guardrails with the default limits, without a pace and a topology.
+func (w *scope) createGuardrails() *v1alpha1.Guardrails {
+	w.t.Helper()
+	rails := &v1alpha1.Guardrails{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.GuardrailsName}}
+	rails.Spec.Pace.Max = new(intstr.FromInt32(1000))
+	rails.Spec.Topology = []v1alpha1.TopologyLimit{}
+	testkit.Must(w.t, w.api.Create(w.t.Context(), rails))
+	return rails
+}
+
+// setMode changes the mode, and returns when it is in force.
+func (w *scope) setMode(mode v1alpha1.Mode) {
+	w.t.Helper()
+	rails := &v1alpha1.Guardrails{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.GuardrailsName}}
+	testkit.Must(w.t, w.api.Patch(w.t.Context(), rails, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"mode":%q}}`, mode))))
+	w.guardrails("mode "+string(mode), func(s v1alpha1.GuardrailsStatus) bool { return s.Mode == mode })
+}
+
+// guardrails waits for a status of the guardrails.
+func (w *scope) guardrails(what string, is func(v1alpha1.GuardrailsStatus) bool) v1alpha1.GuardrailsStatus {
+	w.t.Helper()
+	rails := &v1alpha1.Guardrails{}
+	w.eventually(what+" in the status of the guardrails", func() error {
+		if err := w.api.Get(w.t.Context(), client.ObjectKey{Name: v1alpha1.GuardrailsName}, rails); err != nil {
+			return err
+		}
+		if rails.Status.ObservedGeneration != rails.Generation || !is(rails.Status) {
+			return fmt.Errorf("the status of generation %d is %+v", rails.Generation, rails.Status)
+		}
+		return nil
+	})
+	return rails.Status
+}
+
+func testWrongDetector(w *scope) {
+	nodes := w.createNodes(testbed.Nodes{Count: 10})
+	controller := w.start(install.Options{})
+	w.createGuardrails()
+	w.guardrails("10 nodes", func(s v1alpha1.GuardrailsStatus) bool { return s.Nodes == 10 })
+	w.createSet("disk")
+	w.makeUnhealthy(nodes)
+	w.counts(w.key("disk"), 0, 4)
+	status := w.guardrails("6 held nodes", func(s v1alpha1.GuardrailsStatus) bool {
+		return s.Unschedulable == 4 && s.Held == 6 && s.Unhealthy == 10
+	})
+	ready := status.Conditions[slices.IndexFunc(status.Conditions, func(c metav1.Condition) bool { return c.Type == v1alpha1.Ready })]
+	testkit.Same(w.t, ready.Message, "maxUnschedulable (4 of 4) holds 6", "the message of Ready")
+	columns := testkit.Value(w.Kubectl(w.t.Context(), "get", "guardrails", "--no-headers")).Must(w.t)
+	testkit.Check(w.t, strings.HasPrefix(strings.Join(strings.Fields(columns), " "), "cluster Enforce 10 10 0 6 maxUnschedulable (4 of 4) holds 6 "), "kubectl prints %s", columns)
+
+	w.kill(controller)
+	w.start(install.Options{Args: []string{alone}})
+	w.guardrails("6 held nodes", func(s v1alpha1.GuardrailsStatus) bool { return s.Held == 6 })
+
+	// While everything is paused, two nodes recover: no other node takes their place.
+	w.setMode(v1alpha1.Paused)
+	paused := time.Now()
+	tainted := w.tainted(w.key("disk"))
+	w.recover(tainted[:2])
+	w.guardrails("2 closed nodes", func(s v1alpha1.GuardrailsStatus) bool { return s.Unschedulable == 2 && s.Unhealthy == 8 })
+	w.counts(w.key("disk"), 0, 2)
+	resumed := time.Now()
+	w.setMode(v1alpha1.Enforce)
+	w.counts(w.key("disk"), 0, 4)
+
+	w.neverMoreThan(4, func(node *corev1.Node) bool {
+		return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == w.key("disk") })
+	}, paused, resumed)
+}
+
+// testPoliciesTogether has a set with NoExecute and a health check, each with a bound of all
+// nodes.
+func testPoliciesTogether(w *scope) {
+	nodes := w.checked(testbed.Nodes{Count: 9}, atMost("100%"))
+	w.start(install.Options{})
+	w.createGuardrails()
+	w.guardrails("9 nodes", func(s v1alpha1.GuardrailsStatus) bool { return s.Nodes == 9 })
+	w.createSet("kernel", effect(corev1.TaintEffectNoExecute), func(s *v1alpha1.ConditionSetSpec) {
+		s.MaxUnhealthy = &everyone
+		s.Conditions = map[string]v1alpha1.SetCondition{"KernelDeadlock": stand}
+	})
+	for _, node := range nodes[:3] {
+		w.setCondition(node, "KernelDeadlock", corev1.ConditionTrue)
+	}
+	w.counts(w.key("kernel"), 3, 0)
+	for _, node := range nodes[3:] {
+		w.setCondition(node, "Unhealthy", corev1.ConditionTrue)
+	}
+	status := w.guardrails("5 held nodes", func(s v1alpha1.GuardrailsStatus) bool { return s.InTreatment == 4 && s.Held == 5 })
+	at := slices.IndexFunc(status.Rails, func(r v1alpha1.RailStatus) bool { return r.Name == "maxInTreatment" })
+	testkit.Equal(w.t, "the rail", v1alpha1.RailStatus{Name: "maxInTreatment", Limit: 4, Used: 4, Held: 5}, status.Rails[at])
+	testkit.Same(w.t, w.treated(), 1, "remediated nodes")
+}
+
+// tainted lists the nodes with a taint.
+func (w *scope) tainted(key string) (names []string) {
+	w.t.Helper()
+	for _, node := range testkit.Value(w.all(w.t.Context())).Must(w.t) {
+		if slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == key }) {
+			names = append(names, node.Name)
+		}
+	}
+	return names
+}
+
+// neverMoreThan checks in the recording that at most this many nodes ever had a property at
+// once, and that no node got it within a pause.
+func (w *scope) neverMoreThan(most int, has func(*corev1.Node) bool, paused, resumed time.Time) {
+	w.t.Helper()
+	now, peak := map[string]bool{}, 0
+	for _, change := range w.recording() {
+		if change.GVR != testbed.NodesResource || !strings.HasPrefix(change.Name, w.name+"-") {
+			continue
+		}
+		var node corev1.Node
+		testkit.Must(w.t, runtime.DefaultUnstructuredConverter.FromUnstructured(change.Object.Object, &node))
+		was := now[change.Name]
+		if now[change.Name] = change.Type != watch.Deleted && has(&node); !now[change.Name] {
+			delete(now, change.Name)
+		}
+		if !was && now[change.Name] && change.Time.After(paused) && change.Time.Before(resumed) {
+			w.t.Errorf("%s: a step began on %s while everything was paused", change.Time.Format(time.StampMilli), change.Name)
+		}
+		peak = max(peak, len(now))
+	}
+	testkit.Same(w.t, peak, most, "nodes at once")
+}
