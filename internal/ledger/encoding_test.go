@@ -121,10 +121,10 @@ func TestEncodingRoundTrip(t *testing.T) {
 			Node: name.Draw(t, "node"), UID: name.Draw(t, "uid"), ResourceVersion: rapid.StringMatching(`[1-9]`).Draw(t, "version"),
 			Object: rapid.SampledFrom([]string{"", "", "Kind.group ns/name", "of another form"}).Draw(t, "object"),
 		}
-		switch {
-		case e.Object == "":
+		switch e.Object {
+		case "":
 			e.Closes = rapid.Bool().Draw(t, "closes")
-		case e.Object == "Kind.group ns/name":
+		case "Kind.group ns/name":
 			e.Topology = rapid.SampledFrom([]string{"", "zone=a", "zone=a,rack=7"}).Draw(t, "topology")
 		}
 		if rapid.IntRange(0, 5).Draw(t, "starts") == 0 {

@@ -57,7 +57,7 @@ func (t *naiveCore) startEnd(s triage.Start) time.Time {
 
 // paceInterval is the precision of the pace: a sixtieth, in whole seconds.
 func (t *naiveCore) paceInterval() time.Duration {
-	return time.Second * max(1, t.rails.Pace.Period/time.Minute)
+	return max(time.Second, (t.rails.Pace.Period / 60).Truncate(time.Second))
 }
 
 // hold says why a rule may begin nothing new.

@@ -7,7 +7,7 @@ import (
 
 // Guardrails limit what all policies together may do to the nodes of the cluster. They apply in
 // addition to the bounds of each policy. There is one object, and its name is cluster. Without the
-// object the defaults apply.
+// object only the bounds of each policy apply.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
