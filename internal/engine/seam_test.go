@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -295,6 +296,21 @@ func (f *toyFixture) has(want ...string) {
 	})
 }
 
+// hasEmptyLedger waits until the stored ledger has no entry.
+func (f *toyFixture) hasEmptyLedger() {
+	f.Helper()
+	testkit.Eventually(f, "an empty ledger", func() error {
+		var stored corev1.ConfigMap
+		if err := f.api.Get(f.Context(), client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: ledger.Name}, &stored); err != nil {
+			return err
+		}
+		if text := fmt.Sprint(stored.Data); !strings.Contains(text, `"grants":[]`) {
+			return errors.New(text)
+		}
+		return nil
+	})
+}
+
 // reports sets condition Toy of a node.
 func (f *toyFixture) reports(node string, status corev1.ConditionStatus) {
 	f.Helper()
@@ -369,7 +385,9 @@ func TestAPolicyAndATreatmentOfOtherPackages(t *testing.T) {
 	testkit.Must(t, api.Create(t.Context(), newToy(a))) // the creation arrives
 	f.has(b)                                            // after the toy of a was deleted
 
-	// The lost leader: another engine claims the ledger, and the second starts nothing more.
+	// The lost leader: another engine claims the ledger, and the second starts nothing more. It
+	// ends at its next write of the ledger, so it must not have to remove an entry now.
+	f.hasEmptyLedger()
 	third := f.claims("third")
 	f.reports(b, corev1.ConditionFalse)
 	f.has()
