@@ -28,6 +28,10 @@ const (
 	Name = "autohealer-ledger"
 	// dataKey is the key of the ledger in the data of the ConfigMap.
 	dataKey = "ledger"
+	// previousAnnotation is the version that a write replaces. It makes every write change the
+	// ConfigMap. The API server makes no new version for a write that changes nothing, and then
+	// an older write that got no answer could still arrive.
+	previousAnnotation = "autohealer.resourcestack.com/previous-version"
 )
 
 var (
@@ -126,6 +130,7 @@ func (l *Ledger) Write(ctx context.Context, entries []Entry) error {
 func (l *Ledger) replace(ctx context.Context, entries []Entry) error {
 	next := l.stored.DeepCopy()
 	l.setData(next, entries)
+	metav1.SetMetaDataAnnotation(&next.ObjectMeta, previousAnnotation, l.stored.ResourceVersion)
 	err := l.client.Update(ctx, next)
 	if apierrors.IsNotFound(err) {
 		next = newConfigMap(l.stored.Namespace)

@@ -1,6 +1,7 @@
 package ledger_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"strconv"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -21,6 +23,22 @@ import (
 
 func entry(node string) ledger.NodeWrite {
 	return ledger.NodeWrite{Slot: ledger.Slot{Rule: ownership.Rule{Kind: policykind.ConditionSet, Name: "set"}, Node: node, UID: "u-" + node}, ResourceVersion: "7"}
+}
+
+// slowClient keeps one update, which the test sends later.
+type slowClient struct {
+	client.Client
+	isSlow bool
+	late   client.Object
+}
+
+func (c *slowClient) Update(ctx context.Context, object client.Object, options ...client.UpdateOption) error {
+	if !c.isSlow {
+		return c.Client.Update(ctx, object, options...)
+	}
+	c.isSlow = false
+	c.late, _ = object.DeepCopyObject().(client.Object)
+	return context.DeadlineExceeded
 }
 
 func TestLedger(t *testing.T) {
@@ -95,6 +113,21 @@ func TestLedger(t *testing.T) {
 		}
 		write(t, second, entry("b"))
 		claim(t, direct, ns, "third", entry("b"))
+	})
+
+	// The API server makes no new version for a write that changes nothing.
+	t.Run("rejects an older write after a write of the stored entries", func(t *testing.T) {
+		ns := room(t)
+		slow := &slowClient{Client: direct}
+		first := claim(t, slow, ns, "first")
+		write(t, first, entry("a"))
+		slow.isSlow = true
+		testkit.Check(t, first.Write(t.Context(), nil) != nil, "the write got an answer")
+		write(t, first, entry("a"))
+		if err := direct.Update(t.Context(), slow.late); !apierrors.IsConflict(err) {
+			t.Errorf("the older write was answered with %v", err)
+		}
+		claim(t, direct, ns, "second", entry("a"))
 	})
 
 	t.Run("continues after a lost response", func(t *testing.T) {
