@@ -37,6 +37,9 @@ type Config struct {
 	// Event publishes an Event. It must not block and must be safe for concurrent use.
 	Event   func(treat.Event)
 	Metrics *Metrics
+	// Random returns a random duration below the given one, for the delays of retries. If it is
+	// nil, the engine uses rand.N.
+	Random func(below time.Duration) time.Duration
 	// Liveness shows that the engine makes progress.
 	Liveness *Liveness
 	Logger   *slog.Logger
@@ -129,7 +132,7 @@ func (l *Engine) Claim(ctx context.Context) error {
 		if errors.Is(err, ledger.ErrUnreadable) {
 			return err
 		}
-		wait := RetryDelay(failures)
+		wait := l.RetryDelay(failures)
 		l.cfg.Logger.Warn("ledger not claimed", "retryIn", wait.String(), "err", err)
 		select {
 		case <-time.After(wait):

@@ -87,6 +87,10 @@ type TreatmentHost interface {
 	// CountUnknown changes the number of stored fields of a format that this version does
 	// not know.
 	CountUnknown(format string, change int)
+	// RetryDelay returns the randomized delay before the next try of a failed write, and
+	// RefusalDelay the delay after a write that the API server rejected.
+	RetryDelay(tries int) time.Duration
+	RefusalDelay(refusals int) time.Duration
 	// IsUnchanged reports whether the node of a task is unchanged in everything that matters.
 	IsUnchanged(ctx context.Context, r *TaskResult) (bool, error)
 	// MayStillStart reports whether a planned treatment may still start, after the engine

@@ -270,7 +270,7 @@ func (w *ledgerWriter) handleResult(err error) error {
 	}
 	if err != nil {
 		isNews := w.failure.Add(result, err)
-		wait := RetryDelay(w.failure.Tries)
+		wait := w.engine.RetryDelay(w.failure.Tries)
 		w.notBefore = time.Now().Add(wait)
 		if isNews {
 			w.engine.cfg.Logger.Warn("ledger not written", "retryIn", wait.String(), "err", err)

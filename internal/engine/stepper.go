@@ -36,6 +36,11 @@ func (s *Stepper) Restore(entries []ledger.Entry, unknown ...ledger.UnknownEntry
 	s.ledger.restored, s.ledger.unknownEntries = entries, unknown
 }
 
+// Loop runs the loop of Run until ctx ends or another replica has claimed the ledger. It
+// starts no watches: the test fills the inboxes. Call Claim before, and no other method of
+// the stepper while the loop runs.
+func (s *Stepper) Loop(ctx context.Context) error { return s.run(ctx) }
+
 // UseStatusWriter makes the policies write their statuses.
 func (s *Stepper) UseStatusWriter(w *status.Writer) { s.statuses = w }
 

@@ -204,7 +204,8 @@ func (tr *taskRunner) takeFreshNode(now time.Time, r *TaskResult) {
 // taskFailed records a failure of the task. It returns the delay before the retry and
 // whether the failure is new. Refusals have a counter of their own, because an API server
 // that has just restarted rejects many requests for a moment.
-func (nodeTasks *NodeTasks) taskFailed(now time.Time, r *TaskResult) (wait time.Duration, isNews bool) {
+func (tr *taskRunner) taskFailed(now time.Time, r *TaskResult) (wait time.Duration, isNews bool) {
+	nodeTasks := r.NodeTasks
 	if nodeTasks.failures == nil {
 		nodeTasks.failures = map[taskID]taskFailure{}
 	}
@@ -212,9 +213,9 @@ func (nodeTasks *NodeTasks) taskFailed(now time.Time, r *TaskResult) (wait time.
 	isNews = s.Add(r.Outcome, r.Err)
 	if r.Outcome == treat.Refused {
 		s.refusals++
-		wait = RefusalDelay(s.refusals)
+		wait = tr.engine.RefusalDelay(s.refusals)
 	} else {
-		wait = RetryDelay(s.Tries)
+		wait = tr.engine.RetryDelay(s.Tries)
 	}
 	s.notBefore = now.Add(wait)
 	nodeTasks.failures[r.Task.id()] = s
@@ -236,7 +237,7 @@ func (nodeTasks *NodeTasks) isRefusalNews(now time.Time, t *Task, message string
 
 // retryLater delays the retry of a task, longer with every failure.
 func (tr *taskRunner) retryLater(now time.Time, r *TaskResult) {
-	wait, isNews := r.NodeTasks.taskFailed(now, r)
+	wait, isNews := tr.taskFailed(now, r)
 	if isNews && tr.engine.LogsRetry(now) {
 		tr.engine.cfg.Logger.Warn("treatment delayed", "node", r.NodeTasks.Node, "task", r.Task.Kind, "retryIn", wait.String(), "err", r.Err)
 	}
@@ -246,7 +247,7 @@ func (tr *taskRunner) retryLater(now time.Time, r *TaskResult) {
 // the rejection. Other treatments continue.
 func (tr *taskRunner) handleRefused(now time.Time, r *TaskResult) {
 	nodeTasks, t := r.NodeTasks, r.Task
-	wait, _ := nodeTasks.taskFailed(now, r)
+	wait, _ := tr.taskFailed(now, r)
 	if t.Begins && !r.Begun && tr.inFlightUntil(now, nodeTasks).IsZero() { // otherwise an earlier write may still take the slot
 		nodeTasks.Release()
 		tr.engine.core.Abandon(now, nodeTasks.Node, t.Rule, wait)

@@ -29,18 +29,33 @@ const (
 )
 
 // RetryDelay returns the randomized delay before the next try of a failed write.
-func RetryDelay(tries int) time.Duration { return growingDelay(tries, firstRetry, LastRetry) }
-
-// RefusalDelay returns the randomized delay after a write that the API server rejected.
-func RefusalDelay(refusals int) time.Duration {
-	return growingDelay(refusals, FirstRefusedRetry, LastRefusedRetry)
+func RetryDelay(tries int) time.Duration {
+	return growingDelay(tries, firstRetry, LastRetry, rand.N[time.Duration])
 }
 
 // growingDelay returns a randomized delay that doubles with every try, from about first up to
 // last.
-func growingDelay(tries int, first, last time.Duration) time.Duration {
+func growingDelay(tries int, first, last time.Duration, random func(time.Duration) time.Duration) time.Duration {
 	wait := min(first<<min(tries-1, 10), last)
-	return wait/2 + rand.N(wait/2)
+	return wait/2 + random(wait/2)
+}
+
+// RetryDelay returns the randomized delay before the next try of a failed write.
+func (l *Engine) RetryDelay(tries int) time.Duration {
+	return growingDelay(tries, firstRetry, LastRetry, l.cfg.random())
+}
+
+// RefusalDelay returns the randomized delay after a write that the API server rejected.
+func (l *Engine) RefusalDelay(refusals int) time.Duration {
+	return growingDelay(refusals, FirstRefusedRetry, LastRefusedRetry, l.cfg.random())
+}
+
+// random returns the source of random durations.
+func (c Config) random() func(time.Duration) time.Duration {
+	if c.Random != nil {
+		return c.Random
+	}
+	return rand.N[time.Duration]
 }
 
 // Failure is why a write has failed and how often it was tried. The zero value means

@@ -360,7 +360,7 @@ func (rm *Treatment) objectDeleted(now time.Time, n *nodeObjects, ref ledger.Obj
 		return
 	}
 	n.losses++
-	n.createNotBefore = now.Add(engine.RefusalDelay(n.losses))
+	n.createNotBefore = now.Add(rm.host.RefusalDelay(n.losses))
 	rm.requesterOf(rule).CountRemediation(rule, "", "lost")
 	rm.host.Logger().Warn("remediation lost", "node", n.node, "rule", rule.String(), "object", ref.String())
 }

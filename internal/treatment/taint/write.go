@@ -243,7 +243,7 @@ func (wr *nodeWrite) refreshed(now time.Time, result writeResult) {
 // retryLater delays the next write, longer with every failure.
 func (wr *nodeWrite) retryLater(now time.Time, result writeResult) {
 	isNews := wr.failure.Add(result.result, result.err)
-	wait := engine.RetryDelay(wr.failure.Tries)
+	wait := wr.writer.host.RetryDelay(wr.failure.Tries)
 	wr.notBefore = now.Add(wait)
 	if isNews && wr.writer.host.LogsRetry(now) {
 		wr.writer.host.Logger().Warn("write delayed", "node", wr.node.Object.Name, "retryIn", wait.String(), "err", result.err)
@@ -266,9 +266,9 @@ func (wr *nodeWrite) refuse(now time.Time, result writeResult) {
 	}
 	wr.recentRefusals++
 	wr.refusedAt = now
-	wait := engine.RefusalDelay(wr.recentRefusals)
-	isNews := wr.failure.Add(result.result, result.err)
 	host, change := wr.writer.host, result.change
+	wait := host.RefusalDelay(wr.recentRefusals)
+	isNews := wr.failure.Add(result.result, result.err)
 	if isNews && len(change.Placed)+len(change.Removed) == 0 && host.LogsRefusal(now) { // no policy to report it on
 		host.Logger().Error("write refused", "node", wr.node.Object.Name, "err", result.err)
 	}
