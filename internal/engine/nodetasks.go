@@ -28,6 +28,8 @@ type NodeTasks struct {
 	// or may still succeed. It is zero for none.
 	sentAt  time.Time
 	running *Task // nil for none
+	// releasesLater says that the slot is free when the running task ends.
+	releasesLater bool
 
 	failures         map[taskID]taskFailure
 	due              time.Time                  // when to check again, zero for never
@@ -63,8 +65,14 @@ func (nodeTasks *NodeTasks) HasSlotFor(n *Node) bool {
 	return n != nil && string(n.Object.UID) == nodeTasks.granted.UID
 }
 
-// Release clears the slot, because its write has arrived or can never succeed.
+// Release clears the slot, because its write has arrived or can never succeed. While a task
+// runs that sends this write, the slot stays until the task ends: an earlier attempt may have
+// arrived, and its object may be deleted before the task sends the write.
 func (nodeTasks *NodeTasks) Release() {
+	if t := nodeTasks.running; t != nil && t.takesSlot() && t.Slot == nodeTasks.granted {
+		nodeTasks.releasesLater = true
+		return
+	}
 	nodeTasks.granted, nodeTasks.sentAt = ledger.ObjectWrite{}, time.Time{}
 }
 

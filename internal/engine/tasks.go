@@ -158,6 +158,10 @@ func (tr *taskRunner) handleResult(r *TaskResult) {
 	}
 	t.Work.Done(now, r)
 	nodeTasks.running = nil
+	if nodeTasks.releasesLater {
+		nodeTasks.releasesLater = false
+		nodeTasks.Release()
+	}
 	switch r.Outcome {
 	case treat.Made:
 		delete(nodeTasks.failures, t.id())

@@ -58,6 +58,29 @@ func TestAnEndedEntryLeavesTheLedger(t *testing.T) {
 	})
 }
 
+// The object of a running creation arrives, from an earlier attempt or from another process,
+// and is deleted again. The creation may still make it, so the ledger goes on naming it.
+func TestTheLedgerNamesARunningCreation(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		w.node("a", corev1.ConditionTrue, inControl)
+		w.Startable()
+		w.writeSnapshot()
+		running := w.starts(w.WantTask("a", CreateRemediation), "a")
+		object := w.made("a", "quick")
+		w.finds(object)
+		w.loses(object)
+		if page := w.writeSnapshot(); page != nil {
+			t.Fatalf("while the creation runs, the ledger is %+v", page)
+		}
+		running.Outcome, running.Err = treat.Refused, enginetest.ErrBroken
+		w.Finish(running.TaskResult)
+		w.runRound()
+		if page := w.writeSnapshot(); page == nil || len(page) != 0 {
+			t.Errorf("after the creation, the ledger is %+v", page)
+		}
+	})
+}
+
 // A newer version has stored a treatment of an unknown kind. The next control-plane node
 // waits while that treatment may arrive.
 func TestEntriesOfANewerVersionAreAwaited(t *testing.T) {
