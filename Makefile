@@ -10,7 +10,7 @@ LONGEST  := ./deploy ./internal/testbed ./cmd/autohealer-agent ./internal/certif
 # has not: it would need more CPU than the programs. `make nightly` runs it with the detector.
 # Tests with a real Karpenter run after those of CLUSTER_TESTS, because Karpenter exits on a
 # machine that is too busy to renew its Lease.
-CLUSTER_TESTS   := ./test/e2e ./internal/history
+CLUSTER_TESTS   := ./test/e2e ./internal/history ./internal/explore
 KARPENTER_TESTS := ./test/pools ./cmd/demo
 PROGRAM_TESTS   := ./test/e2e $(KARPENTER_TESTS)
 # These start no goroutine, so the race detector would only make them slower. The same is true
@@ -160,6 +160,13 @@ run-others:
 .PHONY: histories
 histories: ## Run the random histories of the core and print the situations that they reached
 	@go test -v -run 'TestHistories|TestInvariants|TestImpact|TestSurvey' ./internal/triage | grep -vE '^ *(===|--- PASS|PASS)'
+
+# DEVIATIONS is how often a path may deviate from the schedule in which everything is prompt.
+# The scenarios share TIME.
+.PHONY: explore
+explore: ## Explore small clusters against a model of the API, for TIME (default 30m) with up to DEVIATIONS (default 3) (docs/reliability.md)
+	@EXPLORE_DEVIATIONS=$(or $(DEVIATIONS),3) EXPLORE_TIME=$(or $(TIME),30m) \
+		go test -v -count=1 -vet=off -timeout 24h -run '^TestSmallClusters$$' ./internal/explore | grep -vE '^ *(=== RUN|PASS)'
 
 .PHONY: check
 check: ## Formatting, vet, linters and module files

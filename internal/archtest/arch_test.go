@@ -120,7 +120,7 @@ var importRules = []importRule{
 }
 
 // notProduct are packages for tests. Of the programs only the demo may depend on them.
-var notProduct = []string{"internal/testbed", "internal/testkit", "internal/install", "internal/archtest", "internal/history", "internal/naive", "internal/enginetest", "internal/probe/unit/unittest"}
+var notProduct = []string{"internal/testbed", "internal/testkit", "internal/install", "internal/archtest", "internal/history", "internal/naive", "internal/enginetest", "internal/explore", "internal/probe/unit/unittest"}
 
 // outside forbids everything but the standard library and the named packages.
 func outside(paths ...string) func(string) bool {
