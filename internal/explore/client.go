@@ -130,6 +130,9 @@ func (c *modelClient) write(ctx context.Context, r *request, into client.Object)
 		return a.take(into)
 	case <-ctx.Done():
 		c.cluster.abandon(r)
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			sleep(c.cluster.turn(r)) // several requests may time out at the same time
+		}
 		return ctx.Err()
 	}
 }

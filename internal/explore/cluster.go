@@ -83,6 +83,14 @@ func (c *cluster) abandon(r *request) {
 	c.wake()
 }
 
+// turn returns a short time that is longer for later requests, so that their callers continue
+// in a fixed order.
+func (c *cluster) turn(r *request) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Duration(c.ranks[r]) * time.Microsecond
+}
+
 func (c *cluster) wake() {
 	select {
 	case c.arrived <- struct{}{}:
@@ -197,11 +205,9 @@ func (c *cluster) advance() {
 	defer timer.Stop()
 	select {
 	case <-c.arrived:
+		sleep(grid - time.Duration(time.Now().UnixNano()%int64(grid)))
 	case <-timer.C:
 		c.isQuiet = true
-	}
-	if off := time.Now().UnixNano() % int64(grid); off != 0 {
-		sleep(grid - time.Duration(off))
 	}
 }
 

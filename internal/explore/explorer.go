@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -84,6 +85,7 @@ type search struct {
 	hashes   []uint64
 	seen     map[uint64]bool
 	began    time.Time
+	current  atomic.Pointer[[]action] // the path of the run
 }
 
 // Explore explores a scenario.
@@ -105,10 +107,35 @@ func explore(t *testing.T, s *Scenario, limits Limits, f *faults) *Result {
 	// than the turn.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
+	ended := make(chan struct{})
+	defer close(ended)
+	go x.watchProgress(ended)
 	used := cpuTime()
 	x.run()
 	x.result.Took, x.result.CPU = time.Since(x.began), cpuTime()-used
 	return x.result
+}
+
+// maxRun is how long a run may take. The usual run takes a millisecond.
+const maxRun = 2 * time.Minute
+
+// watchProgress panics with the path of a run that does not end: its replicas never wait.
+func (x *search) watchProgress(ended <-chan struct{}) {
+	ticker := time.NewTicker(maxRun)
+	defer ticker.Stop()
+	var last *[]action
+	for {
+		select {
+		case <-ended:
+			return
+		case <-ticker.C:
+		}
+		path := x.current.Load()
+		if path != nil && path == last {
+			panic(fmt.Sprintf("a promise is broken: the replicas never wait after %v", *path))
+		}
+		last = path
+	}
 }
 
 // cpuTime returns the CPU time of this process, 0 if it is unknown.
@@ -178,24 +205,21 @@ const verifyEvery = 16
 // reaches a state that was seen before, or until the cluster is quiet.
 func (x *search) execute(from int, deviation *action) {
 	path := x.path(from)
+	if deviation != nil {
+		path = append(path, *deviation)
+	}
+	x.current.Store(&path)
 	x.result.Runs++
 	synctest.Test(x.t, func(t *testing.T) {
 		c := newCluster(t.Context(), x.scenario, x.faults)
 		defer c.end()
-		for _, a := range path {
-			x.result.Steps++
-			if !c.do(a) {
+		for i, a := range path {
+			if isLast := deviation != nil && i == len(path)-1; isLast && x.result.Runs%verifyEvery == 0 && c.fingerprint() != x.hashes[from] {
 				x.result.Diverged++
 				return
 			}
-		}
-		if from >= 0 && x.result.Runs%verifyEvery == 0 && c.fingerprint() != x.hashes[from] {
-			x.result.Diverged++
-			return
-		}
-		if deviation != nil {
 			x.result.Steps++
-			if !c.do(*deviation) {
+			if !c.do(a) {
 				x.result.Diverged++
 				return
 			}
