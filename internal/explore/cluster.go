@@ -63,6 +63,7 @@ func (c *cluster) end() {
 	for _, r := range c.replicas {
 		r.cancel()
 	}
+	sleep(grid) // a caller may wait for its turn
 	synctest.Wait()
 }
 
