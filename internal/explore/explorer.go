@@ -117,7 +117,7 @@ func explore(t *testing.T, s *Scenario, limits Limits, f *faults) *Result {
 }
 
 // maxRun is how long a run may take. The usual run takes a millisecond.
-const maxRun = 2 * time.Minute
+const maxRun = 15 * time.Second
 
 // watchProgress panics with the path of a run that does not end: its replicas never wait.
 func (x *search) watchProgress(ended <-chan struct{}) {
