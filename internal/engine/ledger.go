@@ -104,7 +104,7 @@ func (w *ledgerWriter) restoreTreatment(now time.Time, state *Node, e ledger.Obj
 		w.engine.Logger().Error("ledger names an object that no treatment owns", "node", e.Node, "object", e.Object.String())
 	}
 	if owner == nil || !owner.Restore(now, nodeTasks, state) {
-		nodeTasks.Release()
+		nodeTasks.clearSlot()
 		return
 	}
 	w.addWithSlot(taskSlot{&w.engine.tasks, nodeTasks})

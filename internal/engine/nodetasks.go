@@ -28,7 +28,11 @@ type NodeTasks struct {
 	// or may still succeed. It is zero for none.
 	sentAt  time.Time
 	running *Task // nil for none
-	// releasesLater says that the slot is free when the running task ends.
+	// hasEarlier says that an earlier attempt of the write that granted covers got no answer, and
+	// may still succeed after a later attempt has.
+	hasEarlier bool
+	// releasesLater says that the slot is free when the running task has ended and no attempt
+	// may still succeed.
 	releasesLater bool
 
 	failures         map[taskID]taskFailure
@@ -65,15 +69,33 @@ func (nodeTasks *NodeTasks) HasSlotFor(n *Node) bool {
 	return n != nil && string(n.Object.UID) == nodeTasks.granted.UID
 }
 
-// Release clears the slot, because its write has arrived or can never succeed. While a task
-// runs that sends this write, the slot stays until the task ends: an earlier attempt may have
-// arrived, and its object may be deleted before the task sends the write.
+// Release clears the slot, because its write has arrived. While another attempt of the write
+// runs, or may still succeed, the slot stays: the object may be deleted, and that attempt
+// would then make it again.
 func (nodeTasks *NodeTasks) Release() {
-	if t := nodeTasks.running; t != nil && t.takesSlot() && t.Slot == nodeTasks.granted {
+	if t := nodeTasks.running; nodeTasks.hasEarlier || t != nil && t.takesSlot() && t.Slot == nodeTasks.granted {
 		nodeTasks.releasesLater = true
 		return
 	}
+	nodeTasks.clearSlot()
+}
+
+// clearSlot clears the slot, because its write can never succeed.
+func (nodeTasks *NodeTasks) clearSlot() {
 	nodeTasks.granted, nodeTasks.sentAt = ledger.ObjectWrite{}, time.Time{}
+	nodeTasks.hasEarlier, nodeTasks.releasesLater = false, false
+}
+
+// releaseDue clears the slot of a write that has arrived once no other attempt may succeed.
+// Until then it returns when that is.
+func (nodeTasks *NodeTasks) releaseDue(now time.Time) (due time.Time) {
+	if !nodeTasks.releasesLater {
+		return time.Time{}
+	}
+	if due = nodeTasks.InFlightUntil(now); due.IsZero() {
+		nodeTasks.clearSlot()
+	}
+	return due
 }
 
 // WasSent reports whether the write that the slot covers may have succeeded or may still
@@ -189,10 +211,11 @@ func (tr *taskRunner) next(now time.Time, nodeTasks *NodeTasks) (next *Task, due
 			return nil, time.Time{}
 		}
 	}
+	due = nodeTasks.releaseDue(now)
 	if nodeTasks.HasSlot() && !nodeTasks.HasSlotFor(state) {
 		free, until := tr.ownerOf(nodeTasks.granted).FreesSlot(now, nodeTasks)
 		if free {
-			nodeTasks.Release()
+			nodeTasks.clearSlot()
 		}
 		due = until
 	}
@@ -227,7 +250,7 @@ func (l *Engine) ReleaseSlot(now time.Time, nodeTasks *NodeTasks, rule triage.Ru
 		if until := l.tasks.inFlightUntil(now, nodeTasks); !until.IsZero() {
 			return until
 		}
-		nodeTasks.Release()
+		nodeTasks.clearSlot()
 	}
 	nodeTasks.dueSince = time.Time{}
 	l.core.Abandon(now, nodeTasks.Node, rule, 0)

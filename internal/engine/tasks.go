@@ -106,6 +106,8 @@ func (tr *taskRunner) startTask(now time.Time, nodeTasks *NodeTasks, t *Task) *T
 	nodeTasks.stage, nodeTasks.running = Running, t
 	tr.running++
 	if t.Begins && nodeTasks.HasSlot() {
+		isCreation := nodeTasks.granted.ResourceVersion == "" // other writes name a version, so only one attempt can succeed
+		nodeTasks.hasEarlier = nodeTasks.hasEarlier || isCreation && !nodeTasks.InFlightUntil(now).IsZero()
 		nodeTasks.sentAt = now
 	}
 	return r
@@ -158,9 +160,8 @@ func (tr *taskRunner) handleResult(r *TaskResult) {
 	}
 	t.Work.Done(now, r)
 	nodeTasks.running = nil
-	if nodeTasks.releasesLater {
-		nodeTasks.releasesLater = false
-		nodeTasks.Release()
+	if nodeTasks.releasesLater && !nodeTasks.hasEarlier {
+		nodeTasks.clearSlot()
 	}
 	switch r.Outcome {
 	case treat.Made:
@@ -253,7 +254,7 @@ func (tr *taskRunner) handleRefused(now time.Time, r *TaskResult) {
 	nodeTasks, t := r.NodeTasks, r.Task
 	wait, _ := tr.taskFailed(now, r)
 	if t.Begins && !r.Begun && tr.inFlightUntil(now, nodeTasks).IsZero() { // otherwise an earlier write may still take the slot
-		nodeTasks.Release()
+		nodeTasks.clearSlot()
 		tr.engine.core.Abandon(now, nodeTasks.Node, t.Rule, wait)
 	}
 	message := fmt.Sprintf("%s: %v", t.Failure, r.Err)

@@ -27,7 +27,6 @@ type request struct {
 	only    client.Preconditions // of a deletion
 	label   string               // unique among the waiting requests
 	sentAt  time.Time
-	created int // how often the object had been created then
 	isHeld  bool
 	isLost  bool // no caller waits for the answer any more
 	answer  chan answer

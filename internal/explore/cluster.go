@@ -70,7 +70,6 @@ func (c *cluster) end() {
 // send registers a request of a replica.
 func (c *cluster) send(r *request) {
 	c.mu.Lock()
-	r.created = c.model.created[r.key]
 	c.sent = append(c.sent, r)
 	c.mu.Unlock()
 	c.wake()
@@ -185,19 +184,10 @@ func (c *cluster) answer(r *request, a answer) {
 func (c *cluster) apply(r *request) answer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.isDouble(r) && !c.scenario.Doubles {
-		return answer{err: errNoAnswer}
-	}
 	c.applying = r
 	a := r.apply(c.model)
 	c.applying = nil
 	return a
-}
-
-// isDouble reports whether a request would create a remediation object for the second time:
-// another attempt has created it since the request was sent, and it was deleted.
-func (c *cluster) isDouble(r *request) bool {
-	return r.verb == "creates" && r.key.kind == rebootKind.Kind && c.model.objects[r.key] == nil && c.model.created[r.key] > r.created
 }
 
 // advance waits until something is sent or given up, or until the cluster is quiet.

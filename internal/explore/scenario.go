@@ -59,10 +59,6 @@ type Scenario struct {
 	// objects.
 	Others bool
 
-	// Doubles lets the creation of a remediation object arrive although another attempt has
-	// created the object since, and it was deleted. The controller does not expect that yet.
-	Doubles bool
-
 	rules []triage.Rule
 }
 

@@ -81,6 +81,32 @@ func TestTheLedgerNamesARunningCreation(t *testing.T) {
 	})
 }
 
+// A creation got no answer, and a retry created the object. The first creation may still
+// arrive, so the object stays until it cannot, although the node has recovered.
+func TestARemediationStaysWhileAnEarlierCreationMayArrive(t *testing.T) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		w.node("a", corev1.ConditionTrue, inControl)
+		w.Startable()
+		w.writeSnapshot()
+		w.runs(w.WantTask("a", CreateRemediation), "a", treat.Unknown)
+		w.advance(engine.LastRetry)
+		object := w.made("a", "quick")
+		w.runs(w.WantTask("a", CreateRemediation), "a", treat.Made, w.makes(object))
+		w.node("a", corev1.ConditionFalse, inControl)
+		if due := w.WantNoTask("a"); time.Until(due) != engine.MaxInFlight {
+			t.Errorf("the next task is due at %v", due)
+		}
+		if page := w.writeSnapshot(); page != nil {
+			t.Errorf("the ledger is %+v", page)
+		}
+		w.advance(engine.MaxInFlight)
+		w.WantTask("a", DeleteRemediation)
+		if page := w.writeSnapshot(); page == nil || len(page) != 0 {
+			t.Errorf("the ledger is %+v", page)
+		}
+	})
+}
+
 // A newer version has stored a treatment of an unknown kind. The next control-plane node
 // waits while that treatment may arrive.
 func TestEntriesOfANewerVersionAreAwaited(t *testing.T) {

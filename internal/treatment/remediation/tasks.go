@@ -219,8 +219,15 @@ func (rm *Treatment) endTreatment(now time.Time, nodeTasks *engine.NodeTasks, n 
 			return
 		}
 		for _, o := range ours {
-			if o.isEnding() || !o.IsOf(state.Object) {
-				continue // the watch will report its deletion
+			until := nodeTasks.InFlightUntil(now)
+			switch {
+			case o.isEnding() || !o.IsOf(state.Object): // the watch will report its deletion
+				continue
+			case !until.IsZero() && nodeTasks.Slot().Object == refOf(o.Object): // another attempt to create it may still arrive, and must find it there
+				if !yield(nil, until) {
+					return
+				}
+				continue
 			}
 			if !yield(rm.task(DeleteRemediation, state.Object, reason.Rule, reason, Work{Object: o.Object, Request: rm.request(reason.Rule)}), time.Time{}) {
 				return
