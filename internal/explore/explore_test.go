@@ -80,7 +80,7 @@ func TestSmallClusters(t *testing.T) {
 			t.Log(r)
 			testkit.Check(t, r.Violation == nil, "a promise is broken:\n%s", r.describe())
 			testkit.Check(t, r.Diverged == 0, "%d runs were not repeated exactly", r.Diverged)
-			testkit.Check(t, r.Quiet > 0 && r.States > 1000, "the search has reached only %d states", r.States)
+			testkit.Check(t, r.Quiet > 0 && r.States > 200, "the search has reached only %d states", r.States)
 		})
 	}
 }
