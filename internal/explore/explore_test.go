@@ -55,6 +55,15 @@ func scenarios() []explored {
 			Checks: []Check{{Name: "broken", Condition: "Broken", MaxUnhealthy: 2}}, Replaces: true,
 		}, 2, 0},
 		{&Scenario{
+			Name:  "limits on all policies together",
+			Nodes: []Node{{Name: "a", True: []string{"Slow", "Sick"}}, {Name: "b", True: []string{"Slow"}}, {Name: "c", True: []string{"Broken"}}},
+			Sets: []Set{
+				{Name: "sick", Condition: "Sick", Effect: corev1.TaintEffectNoExecute, Max: 3},
+				{Name: "slow", Condition: "Slow", Effect: corev1.TaintEffectNoSchedule, Max: 3},
+			},
+			Checks: []Check{{Name: "broken", Condition: "Broken", MaxUnhealthy: 3}}, MaxInTreatment: 1, MaxUnschedulable: 1,
+		}, 2, 4000},
+		{&Scenario{
 			Name:   "other components",
 			Nodes:  []Node{{Name: "a", True: []string{"Sick"}}, {Name: "b", True: []string{"Sick"}}, {Name: "c", True: []string{"Broken"}}},
 			Sets:   []Set{{Name: "sick", Condition: "Sick", Effect: corev1.TaintEffectNoExecute, Max: 1}},
@@ -88,15 +97,31 @@ func TestSmallClusters(t *testing.T) {
 // The search found these defects. Each needs three deviations, so it is searched in a small
 // cluster and with few kinds of deviations.
 func TestDefectsThatTheSearchFound(t *testing.T) {
-	one := []Node{{Name: "a", ControlPlane: true, True: []string{"Broken"}}}
-	for name, only := range map[string][]op{
-		"a late write of the ledger":                        {refuse, wait, arriveLate},
-		"a late creation, after a retry and a deletion":     {environment, wait, arriveLate},
-		"a late creation of the previous leader":            {environment, crash, arriveLate},
-		"an object that is deleted while a task creates it": {environment, claim},
+	one := &Scenario{Nodes: []Node{{Name: "a", ControlPlane: true, True: []string{"Broken"}}}, Checks: broken}
+	together := &Scenario{
+		Nodes: []Node{{Name: "a", True: []string{"Sick"}}, {Name: "b", True: []string{"Broken"}}},
+		Sets:  []Set{{Name: "sick", Condition: "Sick", Effect: corev1.TaintEffectNoExecute, Max: 2}}, Checks: broken,
+		MaxInTreatment: 1,
+	}
+	closed := &Scenario{
+		Nodes: []Node{{Name: "a", True: []string{"Slow"}}, {Name: "b"}},
+		Sets:  []Set{{Name: "slow", Condition: "Slow", Effect: corev1.TaintEffectNoSchedule, Max: 2}}, MaxUnschedulable: 1, Late: true,
+	}
+	for name, search := range map[string]struct {
+		*Scenario
+		only []op
+	}{
+		"a late write of the ledger":                        {one, []op{refuse, wait, arriveLate}},
+		"a late creation, after a retry and a deletion":     {one, []op{environment, wait, arriveLate}},
+		"a late creation of the previous leader":            {one, []op{environment, crash, arriveLate}},
+		"an object that is deleted while a task creates it": {one, []op{environment, claim}},
+		"a late creation under a limit on all policies":     {together, []op{refuse, claim}},
+		"a late taint under a limit on all policies":        {closed, []op{environment, crash, arriveLate}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := Explore(t, &Scenario{Name: name, Nodes: one, Checks: broken}, Limits{Deviations: 3, only: only})
+			scenario := *search.Scenario
+			scenario.Name = name
+			r := Explore(t, &scenario, Limits{Deviations: 3, only: search.only})
 			t.Log(r)
 			testkit.Check(t, r.Violation == nil, "a promise is broken:\n%s", r.describe())
 		})

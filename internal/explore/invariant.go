@@ -34,6 +34,8 @@ type invariant struct {
 var invariants = []invariant{
 	{"the cap of NoExecute taints is kept", checkCap},
 	{"one control-plane node at a time", checkControlPlane},
+	{"all policies together treat no more nodes than allowed", checkInTreatment},
+	{"all policies together close no more nodes than allowed", checkUnschedulable},
 	{"the ledger names a write before it takes a slot", checkLedger},
 	{"only what Autohealer made is changed", checkOwn},
 }
@@ -120,6 +122,46 @@ func checkControlPlane(c *cluster, _ *request, ch change) string {
 	}
 	if len(treated) > 1 {
 		return "remediations exist for " + strings.Join(treated, " and ")
+	}
+	return ""
+}
+
+// inTreatment returns the nodes with a remediation object or a NoExecute taint of a set.
+func (c *cluster) inTreatment() (names []string) {
+	for _, node := range c.nodes() {
+		isTainted := func(s Set) bool { return hasTaint(node, s.key(), "") }
+		if c.model.objects[rebootOf(node.Name)] != nil || slices.ContainsFunc(c.scenario.Sets, isTainted) {
+			names = append(names, node.Name)
+		}
+	}
+	return names
+}
+
+// closed returns the nodes with a taint of a set.
+func (c *cluster) closed() (names []string) {
+	for _, node := range c.nodes() {
+		if slices.ContainsFunc(c.scenario.Sets, func(s Set) bool { return len(effectsOf(node, s)) > 0 }) {
+			names = append(names, node.Name)
+		}
+	}
+	return names
+}
+
+// isFull reports whether a limit on all rules is reached; 0 is no limit.
+func isFull(names []string, limit int) bool { return limit > 0 && len(names) >= limit }
+
+// checkInTreatment counts the nodes in treatment after a write of a replica.
+func checkInTreatment(c *cluster, r *request, ch change) string {
+	if treated := c.inTreatment(); r != nil && ch.after != nil && c.scenario.MaxInTreatment > 0 && len(treated) > c.scenario.MaxInTreatment {
+		return fmt.Sprintf("%s are in treatment, and at most %d may be", strings.Join(treated, ", "), c.scenario.MaxInTreatment)
+	}
+	return ""
+}
+
+// checkUnschedulable counts the nodes that are closed after a write of a replica.
+func checkUnschedulable(c *cluster, r *request, ch change) string {
+	if closed := c.closed(); r != nil && ch.after != nil && c.scenario.MaxUnschedulable > 0 && len(closed) > c.scenario.MaxUnschedulable {
+		return fmt.Sprintf("%s are closed to new pods, and at most %d may be", strings.Join(closed, ", "), c.scenario.MaxUnschedulable)
 	}
 	return ""
 }

@@ -87,6 +87,7 @@ func checkTaints(c *cluster) string {
 			case !isWanted && len(effects) == 0:
 			case !isWanted:
 				return fmt.Sprintf("%s has %s:%v and does not match", node.Name, set.key(), effects)
+			case len(effects) == 0 && isFull(c.closed(), c.scenario.MaxUnschedulable):
 			case len(effects) != 1:
 				return fmt.Sprintf("%s matches %s and has the taints %v", node.Name, set.Name, effects)
 			case effects[0] == corev1.TaintEffectNoExecute:
@@ -95,7 +96,7 @@ func checkTaints(c *cluster) string {
 				weak = append(weak, node.Name)
 			}
 		}
-		if set.Effect == corev1.TaintEffectNoExecute && len(weak) > 0 && strong < room {
+		if set.Effect == corev1.TaintEffectNoExecute && len(weak) > 0 && strong < room && !isFull(c.inTreatment(), c.scenario.MaxInTreatment) {
 			return fmt.Sprintf("%s have NoSchedule of %s, although only %d of %d have NoExecute", strings.Join(weak, ", "), set.Name, strong, set.Max)
 		}
 	}
@@ -124,8 +125,8 @@ func checkRemediations(c *cluster) string {
 			}
 			planeTreated = planeTreated || object != nil && c.isControlPlane(node.Name)
 		}
-		if len(unhealthy) > check.MaxUnhealthy {
-			continue // the gate is closed, and what began earlier stays
+		if len(unhealthy) > check.MaxUnhealthy || isFull(c.inTreatment(), c.scenario.MaxInTreatment) {
+			continue // what began earlier stays
 		}
 		for _, node := range untreated {
 			if !c.isControlPlane(node) || !planeTreated {

@@ -132,7 +132,7 @@ func (r *replica) build(c *cluster) {
 	if c.faults.treatment != nil {
 		treatment = c.faults.treatment(treatment)
 	}
-	r.stepper.AddPolicies(checks, &fixedRules{host: r.stepper, rules: c.rules()})
+	r.stepper.AddPolicies(checks, &fixedRules{host: r.stepper, rails: c.scenario.rails(), rules: c.rules()})
 	r.stepper.AddTreatments(treatment)
 	r.stepper.SetNodeWriter(writer)
 }
@@ -243,6 +243,7 @@ func newTemplate() *unstructured.Unstructured {
 // would validate the sets again in every run.
 type fixedRules struct {
 	host  engine.Host
+	rails triage.Rails
 	rules []triage.Rule
 	isSet bool
 }
@@ -257,6 +258,9 @@ func (p *fixedRules) About(triage.RuleID, *corev1.Node) (s engine.Subject) { ret
 func (p *fixedRules) SetRules(_ context.Context, now time.Time) time.Time {
 	if !p.isSet {
 		p.isSet = true
+		if err := p.host.Core().SetRails(now, p.rails); err != nil {
+			panic(err)
+		}
 		for _, rule := range p.rules {
 			if err := p.host.Core().SetRule(now, rule); err != nil {
 				panic(err)

@@ -48,6 +48,8 @@ type Scenario struct {
 	Nodes  []Node
 	Sets   []Set
 	Checks []Check
+	// MaxInTreatment and MaxUnschedulable limit all rules together; 0 for no limit.
+	MaxInTreatment, MaxUnschedulable int
 	// Heartbeats lets nodes get a new version without a change that counts, while a write to
 	// the node is on its way.
 	Heartbeats bool
@@ -79,6 +81,17 @@ func (s *Scenario) compile() error {
 		s.rules = append(s.rules, rule)
 	}
 	return nil
+}
+
+// rails returns the limits on all rules together.
+func (s *Scenario) rails() (rails triage.Rails) {
+	if s.MaxInTreatment > 0 {
+		rails.InTreatment = &triage.Limit{Number: s.MaxInTreatment}
+	}
+	if s.MaxUnschedulable > 0 {
+		rails.Unschedulable = &triage.Limit{Number: s.MaxUnschedulable}
+	}
+	return rails
 }
 
 // conditions returns the conditions that policies read.

@@ -161,6 +161,13 @@ func (c *Core) ExceedsRails(node string) bool {
 		})
 }
 
+// LimitsTreatments says whether the rails limit how many nodes are in treatment, or how many
+// treatments begin.
+func (c *Core) LimitsTreatments() bool {
+	spec := &c.rails.spec
+	return spec.InTreatment != nil || len(spec.Topology) > 0 || spec.Pace != nil
+}
+
 // Topology returns the labels of a node that the rails name, as in [Grant].
 func (c *Core) Topology(node string) string {
 	if n := c.nodes[node]; n != nil {

@@ -294,9 +294,9 @@ func (rm *Treatment) creationTask(now time.Time, nodeTasks *engine.NodeTasks, n 
 	if n != nil {
 		t.NotBefore = n.createNotBefore
 	}
-	// Under a gate a worker takes no slot: the name of its object makes a late write
-	// harmless.
-	if isPlane := remediation.IsControlPlane(state.Object); isPlane || c.TakesSlot {
+	// Under a gate alone a worker takes no slot: the name of its object makes a late write
+	// harmless. Under the limits on all rules it takes a slot.
+	if isPlane := remediation.IsControlPlane(state.Object); isPlane || c.TakesSlot || rm.host.Core().LimitsTreatments() {
 		t.Slot = ledger.ObjectWrite{Slot: engine.SlotOf(planned.Rule, state.Object), Step: planned.Step, ControlPlane: isPlane, Object: refOf(remediation.Read(object))}
 	}
 	return t
