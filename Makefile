@@ -10,12 +10,15 @@ LONGEST  := ./deploy ./internal/testbed ./cmd/autohealer-agent ./internal/certif
 # has not: it would need more CPU than the programs. `make nightly` runs it with the detector.
 # Tests with a real Karpenter run after those of CLUSTER_TESTS, because Karpenter exits on a
 # machine that is too busy to renew its Lease.
-CLUSTER_TESTS   := ./test/e2e ./internal/history ./internal/explore
+CLUSTER_TESTS   := ./test/e2e ./internal/history
 KARPENTER_TESTS := ./test/pools ./cmd/demo
 PROGRAM_TESTS   := ./test/e2e $(KARPENTER_TESTS)
 # These start no goroutine, so the race detector would only make them slower. The same is true
 # of internal/history, which needs a control plane and is in CLUSTER_TESTS for that reason.
 SEQUENTIAL      := ./internal/validate ./internal/probe/logmonitor ./internal/probe/match ./internal/probe/config
+# It runs one goroutine at a time and hashes the memory of all, which the race detector would
+# report. A core is busy with it for a minute, so it runs beside other tests with low priority.
+EXPLORED        := ./internal/explore
 VERSION  := $(shell git describe --always --dirty 2>/dev/null || echo dev)
 
 # Without the tracing of gRPC, which Autohealer does not use, the agent is a sixth smaller.
@@ -136,12 +139,12 @@ run-suites:
 	@[ "$(REAL_NODES)" = 1 ] || echo "test: skipped the tests on real nodes; to run them: REAL_NODES=1 make test, as root (docs/real-nodes.md)"
 
 # packages lists the packages whose tests start a control plane (grep -E), or do not (grep -vE).
-packages = $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' $(PACKAGES) | grep -v $(foreach package,$(CLUSTER_TESTS) $(KARPENTER_TESTS) $(SEQUENTIAL),-e '^[^ ]*$(package:.%=%) ') | $(1) 'autohealer/internal/(testbed|install)' | cut -d' ' -f1)
+packages = $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' $(PACKAGES) | grep -v $(foreach package,$(CLUSTER_TESTS) $(KARPENTER_TESTS) $(SEQUENTIAL) $(EXPLORED),-e '^[^ ]*$(package:.%=%) ') | $(1) 'autohealer/internal/(testbed|install)' | cut -d' ' -f1)
 
 # A test compares this list with all packages.
 .PHONY: tested-packages
 tested-packages:
-	@go list $(CLUSTER_TESTS) $(KARPENTER_TESTS) $(SEQUENTIAL); printf '%s\n' $(call packages,grep -E) $(call packages,grep -vE)
+	@go list $(CLUSTER_TESTS) $(KARPENTER_TESTS) $(SEQUENTIAL) $(EXPLORED); printf '%s\n' $(call packages,grep -E) $(call packages,grep -vE)
 
 # The packages without a control plane are last, and have a lower priority: their tests do not
 # wait for other programs.
@@ -153,7 +156,7 @@ run-clusters:
 run-others:
 	@result=0; \
 		REAL_NODES= go test $(JSON) $(RACE) -p 2 -timeout 30m $(LONGEST) $(call packages,grep -E) || result=1; \
-		nice go test $(JSON) $(NO_RACE) -p 2 -timeout 20m $(SEQUENTIAL) || result=1; \
+		nice go test $(JSON) $(NO_RACE) -p 2 -timeout 20m $(SEQUENTIAL) $(EXPLORED) || result=1; \
 		nice go test $(JSON) $(RACE) -p 2 -timeout 20m $(call packages,grep -vE) || result=1; \
 		for module in tools tools/images; do (cd $$module && nice go test $(JSON) $(RACE) -timeout 10m ./...) || result=1; done; exit $$result
 

@@ -273,7 +273,9 @@ func (c *Core) Abandon(now time.Time, node string, id RuleID, retry time.Duratio
 		}
 		c.schedule(ep)
 		c.wake(ep.node)
-		c.reopen(ep.node)
+		if !ep.rule.treats { // no taint is in flight either
+			c.reopen(ep.node)
+		}
 		c.closeIfOver(ep)
 	}
 	c.decide()

@@ -166,6 +166,7 @@ func (c *Core) decide() {
 		if ep.closes() && !ep.node.mayClose && obstacle != OnHold {
 			if obstacle = c.closingRail(ep.node); obstacle == 0 {
 				c.setMayClose(ep.node, true) // the episode is a candidate again if it wants NoExecute
+				c.retryWaitingForRails()
 				continue
 			}
 		}

@@ -193,7 +193,16 @@ func (t *naiveCore) railCount(limit triage.Limit, belongs func(*nodeState) bool,
 			first = d.Since
 		}
 	}
+	going := len(t.departed)
+	for _, p := range t.nodes {
+		for _, c := range p.ruleStates {
+			if c.needsReplacement() {
+				going++
+			}
+		}
+	}
 	var r triage.Reason
+	all := 0
 	for _, d := range t.goneNodes() {
 		if belonged(d) {
 			r.Departed++
@@ -210,9 +219,13 @@ func (t *naiveCore) railCount(limit triage.Limit, belongs func(*nodeState) bool,
 		if t.isDisrupted(p) {
 			r.Have++
 		}
+		all++
 		if isAll(&limit) || first.IsZero() || p.isReplacement || p.created.Before(first.Truncate(time.Second)) {
 			r.Of++
 		}
+	}
+	if !isAll(&limit) {
+		r.Of = max(r.Of, all-going)
 	}
 	r.Limit = allows(&limit, r.Of)
 	return r

@@ -293,7 +293,7 @@ func (t *naiveCore) Abandon(now time.Time, node string, id triage.RuleID, retry 
 	if p := t.nodes[node]; p != nil {
 		c := p.ruleStates[id]
 		shown, there := t.latestStep(p, id)
-		gives := true
+		gives, isLadder := true, c != nil && c.treatment
 		switch {
 		case c == nil || !c.active:
 			gives = false
@@ -312,7 +312,10 @@ func (t *naiveCore) Abandon(now time.Time, node string, id triage.RuleID, retry 
 			if retry > 0 {
 				c.notBefore = t.now.Add(retry)
 			}
-			p.mayClose = p.mayClose && !t.holdsUnusedPermission(p)
+			rule, known := t.rules[id]
+			if !isLadder || known && rule.Response.Taint != nil {
+				p.mayClose = p.mayClose && !t.holdsUnusedPermission(p)
+			}
 		}
 	}
 	t.decide()

@@ -336,7 +336,8 @@ func (s *railState) hasRoom() bool {
 }
 
 // base is the number of nodes that a limit refers to, as in [rule.capBase]: nodes that are
-// younger than the first departure count only if they replace a deleted node.
+// younger than the first departure count only if they replace a deleted node, or if there are
+// more of them than departures.
 func (s *railState) base(limit Limit, created *creationTimes, departed int) int {
 	first := s.firstDeparture()
 	switch {
@@ -345,7 +346,7 @@ func (s *railState) base(limit Limit, created *creationTimes, departed int) int 
 	case first == 0:
 		return created.total
 	}
-	return created.before(first)
+	return max(created.before(first), created.total-s.going.len()) // a departure explains one more node
 }
 
 // firstDeparture is when the first current departure was decided, in whole seconds like

@@ -112,7 +112,7 @@ func (h *history) ruleInForce(id triage.RuleID) triage.Rule {
 
 // railEvents are events under rails that random histories must contain.
 var railEvents = []string{
-	"closed under maxUnschedulable", "closed beside the last node", "begun under maxInTreatment", "begun under a topology", "begun beside the last node", "begun under a pace",
+	"closed under maxUnschedulable", "begun under maxInTreatment", "begun under a topology", "begun under a pace",
 }
 
 // checkRails returns a check of everything that begins, based on what the caller sees. Its
@@ -244,7 +244,13 @@ func (h *history) checkLast(fresh []triage.Grant, in map[string]bool) {
 		ready, _ := rowOf(node, triage.Ready)
 		return ready.Status == triage.True && !node.Starting && !node.Closed && !node.Dedicated
 	}
-	isNew := func(g triage.Grant) bool { return isReady(h.observed[g.Node]) }
+	// A node that a taint closes is not open; checkClosed judges that taint.
+	closings := h.core().Closings()
+	isNew := func(g triage.Grant) bool {
+		isClosed := slices.ContainsFunc(h.observed[g.Node].Taints, func(t triage.Taint) bool { return t.Effect >= triage.NoSchedule }) ||
+			slices.ContainsFunc(closings, func(closing triage.Grant) bool { return closing.Node == g.Node })
+		return isReady(h.observed[g.Node]) && !isClosed
+	}
 	if !slices.ContainsFunc(fresh, isNew) {
 		return
 	}

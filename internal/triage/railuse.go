@@ -52,11 +52,11 @@ func (c *Core) RailUse() RailUse {
 		add(RailCount{Rail: LastNode}, &s.waitingForLast)
 	}
 	for _, d := range s.topology.domains {
-		if d.treated > 0 || d.waiting.len() > 0 {
+		if !s.topology.isIgnored(d.key) && (d.treated > 0 || d.waiting.len() > 0) {
 			add(RailCount{Rail: MaxInTopology, Domain: c.nameOf(d), Limit: d.limit.Of(s.base(d.limit, d.created, d.departed)), Used: d.treated}, &d.waiting)
 		}
 	}
-	slices.SortStableFunc(use.Rails, func(a, b RailCount) int { return cmp.Or(cmp.Compare(a.Rail, b.Rail), cmp.Compare(a.Domain, b.Domain)) })
+	slices.SortStableFunc(use.Rails, func(a, b RailCount) int { return cmp.Or(cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Rail, b.Rail)) })
 	use.Held = len(held)
 	return use
 }

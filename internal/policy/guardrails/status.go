@@ -3,6 +3,7 @@ package guardrails
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -75,6 +76,15 @@ func (p *Policy) statusOf(use triage.RailUse) v1alpha1.GuardrailsStatus {
 	return s
 }
 
+// onHold returns the stages that are not enforced.
+func (p *Policy) onHold() map[string]bool {
+	stages := map[string]bool{}
+	for stage := range p.rails.Core.Hold {
+		stages[string(stage)] = true
+	}
+	return stages
+}
+
 // sentence says what the guardrails hold back.
 func (p *Policy) sentence(use triage.RailUse) string {
 	var held []string
@@ -94,6 +104,8 @@ func (p *Policy) sentence(use triage.RailUse) string {
 	switch {
 	case p.rails.Mode != string(v1alpha1.Enforce):
 		return "mode " + p.rails.Mode + ": nothing new starts"
+	case len(p.rails.Core.Hold) > 0:
+		held = append(held, "nothing new starts in "+strings.Join(slices.Sorted(maps.Keys(p.onHold())), ", "))
 	case len(held) == 0:
 		return "nothing is held back"
 	}

@@ -261,7 +261,7 @@ func (nc *Treatment) nextTask(now time.Time, nodeTasks *engine.NodeTasks, state 
 	}
 	if c.IsEnding() {
 		// Its policy was changed meanwhile.
-		if c.mark != nil && how.Mode == v1alpha1.Forceful && !c.isForced(now) && nc.policy.VetoForcing(state) == "" {
+		if c.mark != nil && how.Mode == v1alpha1.Forceful && !c.isForced(now) && nc.policy.VetoForcing(state) == "" && nc.host.Core().Hold(planned.Rule) == "" {
 			return nc.forcing(now, state, c, planned.Reason), due
 		}
 		return nil, due

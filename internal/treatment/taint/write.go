@@ -99,8 +99,9 @@ func (wr *nodeWrite) start(ctx context.Context, now time.Time) {
 		return
 	}
 	change := wr.nextChange(now, plan)
-	if change != nil && wr.writer.cancelOverBound(now, wr.node, change) {
+	if change != nil && wr.writer.cancelOverBound(now, wr, change) {
 		if wr.sentFor == "" {
+			wr.freeSlots(now, plan)                // a decision that is called off may keep the node closed
 			wr.writer.host.Reconcile(now, wr.node) // the plan has changed
 			return
 		}

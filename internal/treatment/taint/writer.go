@@ -141,18 +141,22 @@ func (w *Writer) Waiting() int { return len(w.queue) + len(w.delayed) }
 // If so, cancelOverBound cancels the surplus among the writes that have not been sent. The
 // node that has waited longest is cancelled last. Of the limits on all rules together it
 // cancels only what this change would exceed.
-func (w *Writer) cancelOverBound(now time.Time, n *engine.Node, change *treat.Change) (over bool) {
-	core, name := w.host.Core(), n.Object.Name
-	if (change.Closes != triage.RuleID{}) && core.ExceedsClosing(name) {
-		core.Reopen(now, name)
+func (w *Writer) cancelOverBound(now time.Time, wr *nodeWrite, change *treat.Change) (over bool) {
+	core, name := w.host.Core(), wr.node.Object.Name
+	closes := change.Closes != triage.RuleID{} && core.ExceedsClosing(name)
+	if closes || len(change.Takes) > 0 && core.ExceedsRails(name) {
+		if wr.sentFor != "" {
+			return true // that write may still arrive; it keeps its place until a fence has made it impossible
+		}
+		for _, rule := range change.Takes {
+			core.Abandon(now, name, rule, 0)
+		}
+		if closes {
+			core.Reopen(now, name)
+		}
 		return true
 	}
 	for _, rule := range change.Takes {
-		if core.ExceedsRails(name) {
-			core.Abandon(now, name, rule, 0)
-			over = true
-			continue
-		}
 		if !w.host.IsOverBound(rule) {
 			continue
 		}
